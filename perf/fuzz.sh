@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs every fuzz target of the module for FUZZTIME (60s) each, one after the
-# other. Inputs that fail are written to the package's testdata/fuzz; commit them.
+# Runs every fuzz target of the module for FUZZTIME (60s) each, one after the other. Go writes inputs
+# that fail to the package's testdata/fuzz; commit them.
 set -eu
 cd "$(dirname "$0")/.."
 : "${FUZZTIME:=60s}" "${GO:=go}"
@@ -9,8 +9,8 @@ export CGO_ENABLED=0
 out=$(mktemp)
 trap 'rm -f "$out"' EXIT
 
-# One target. A worker that is still at an input when the time is over makes go say "context deadline
-# exceeded" and fail, without an input that fails; such a run is made once more.
+# fuzz PACKAGE TARGET runs one target. Go also fails, with "context deadline exceeded" and without a
+# failing input, if a worker is busy with an input when the time is over. Then fuzz runs it again.
 fuzz() {
 	for again in yes no; do
 		if $GO test -run '^$' -fuzz "^$2\$" -fuzztime "$FUZZTIME" "$1" >"$out" 2>&1; then

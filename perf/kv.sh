@@ -1,10 +1,11 @@
 #!/bin/sh
-# Measures the KV cache beside redis, bare sockets, bare quic-go, crypto/tls, grpc-go and fio, each pair in one run, and
-# prints figures for perf/RESULTS.md. It wants a quiet machine, takes about 10 minutes, and needs redis-server and fio.
+# Measures the KV cache beside redis, bare sockets, bare quic-go, crypto/tls, grpc-go and fio, each
+# pair in one run, and prints figures for perf/RESULTS.md. It takes about 10 minutes on a quiet
+# machine, and needs redis-server and fio.
 #
-#   perf/kv.sh [PART...]    lease resp resp-unix transport rpc ssd restart memory evict; all if none is given
+#   perf/kv.sh [PART...]    lease resp resp-unix transport rpc ssd restart memory evict; default: all
 #
-# TRACE names a trace for evict; perf/trace.sh says which one it is without.
+# TRACE names a trace for evict. Without it, perf/trace.sh chooses one.
 set -eu
 cd "$(dirname "$0")/.."
 : "${GO:=go}"

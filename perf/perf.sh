@@ -1,6 +1,5 @@
 #!/bin/sh
-# Writes the routing-quality section of perf/REPORTS.md: machine, commit, command, trace (perf/trace.sh)
-# and table.
+# Writes the routing-quality section of perf/REPORTS.md: machine, commit, command, trace and table.
 set -eu
 cd "$(dirname "$0")/.."
 out=$(mktemp)

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Prints which trace to measure with, a file in Mooncake's format: TRACE, or else the public one in ../shared/traces where a checkout
-# has that beside it. Prints nothing where the project's generator is to make one. Says on stderr which it is.
+# Prints the file of the trace to measure with, in Mooncake's format: TRACE, or else the public
+# trace in ../shared/traces beside the checkout. Prints nothing if there is neither; the caller then
+# uses the project's generator. Names its choice on stderr.
 #
 #   trace=$(perf/trace.sh)
 set -eu

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Installs what our router is compared with, if it is missing.
+# Installs the programs that our router is compared with, if they are missing.
 #
-#   perf/compare/install.sh                          haproxy and nginx, from Debian's packages
-#   perf/compare/install.sh smg vllm-router ...      peers from PyPI, each in a venv under .cache/peers
+#   perf/compare/install.sh                       haproxy and nginx, from Debian's packages
+#   perf/compare/install.sh smg vllm-router ...   peers from PyPI, each in a venv under .cache/peers
 #
-# Nothing is started: while the packages are installed a policy-rc.d says no to that.
+# A policy-rc.d keeps the packages from starting services.
 set -eu
 cd "$(dirname "$0")/../.."
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs redis and S3 clients against cgn-kvcached: both servers beside one store, without credentials; and S3 with keys
+# Runs redis and S3 clients against one cgn-kvcached without credentials, and S3 clients with keys
 # and with TLS against servers of the tests. Logs of a failed run stay in .cache/kvclients.
 set -eu
 cd "$(dirname "$0")/../.."

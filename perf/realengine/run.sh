@@ -1,13 +1,14 @@
 #!/bin/sh
-# Two real inference engines behind the router: its APIs, its use of their caches, and what
-# happens when one is killed. Two vLLM servers also keep their blocks in cgn-kvcached. Engines and logs of failed runs are in .cache/ENGINE.
+# Tests the router with two real inference engines: its APIs, its use of their caches, and the death
+# of one engine. Two vLLM servers also keep their blocks in cgn-kvcached. Engines and the logs of
+# failed runs are in .cache/ENGINE.
 #
 #   perf/realengine/run.sh llama [PATTERN]   llama.cpp out of a 34 MB Python wheel, also under
 #                                            `cgn-ctl up --model`; about a minute
 #   perf/realengine/run.sh vllm [PATTERN]    vLLM on the CPU: the first run downloads 2.2 GiB and
 #                                            needs 10 GiB of disk; later ones take three minutes
 #
-# PATTERN: tests to run, as for go test. The models are made here.
+# PATTERN selects tests, as for go test. The script makes the models.
 set -eu
 cd "$(dirname "$0")/../.."
 : "${GO:=go}"

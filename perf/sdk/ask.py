@@ -49,7 +49,7 @@ def engines(path):
 
 
 def port():
-    """A port outside of the range that connections take theirs from, so that it stays free until it is used."""
+    """Returns a free port below the range of outgoing connections, which will not take it."""
     for number in random.sample(range(10000, 30000), 100):
         try:
             with socket.create_server(("127.0.0.1", number)):

@@ -1,37 +1,56 @@
 #!/bin/bash
-# Runs a Go test binary on Debian's own kernel, in qemu, without KVM and without installing anything: for what depends on the kernel's version.
+# Runs a Go test binary on Debian's own kernel in qemu, without KVM and without an installation. It
+# is for tests that depend on the kernel's version.
 #
-#   vm.sh fetch                  downloads kernel, qemu and busybox of Debian into $VM (.cache/vm), with VM_RDMA=1 libibverbs and its tools too
-#   vm.sh cgo COMMAND...         runs COMMAND, a go build, with the libibverbs that VM_RDMA=1 fetches
+#   vm.sh fetch                  downloads Debian's kernel, qemu and busybox into $VM (.cache/vm)
+#   vm.sh cgo COMMAND...         runs COMMAND, a go build, with the libibverbs of VM_RDMA=1
 #   vm.sh run TESTBIN [ARG...]   boots, and runs TESTBIN -test.v -test.short ARG... as root
-#   vm.sh pair TESTBIN [ARG...]  boots two machines with a cable between them, VM_RDMA=1 or not, and runs the same in both
+#   vm.sh pair TESTBIN [ARG...]  runs the same in two machines with a cable between them
 #
-# It succeeds only if the guest says so by a number that this run drew, which a crash cannot, and every test that TESTBIN lists has passed, with no part of it skipped.
-# VM_LIMIT (seconds, 540), VM_MEM (MiB, 768), VM_CPUS (2), VM_THREAD (multi: a thread of the host for each CPU; single: one for all),
-# VM_CPU (qemu's name of one, max: qemu64 copies twice as fast, but lacks AVX),
-# VM_LOG (a file that the guest's output is written to; a run that fails leaves it in $VM/failed.log too, after the kernel's messages), VM_FILES (programs
-# that go into the guest's /bin), VM_ENV (NAME=VALUE..., for the test binary), VM_MODULES (further modules that the guest loads), VM_QEMU (further arguments
-# of qemu, for devices). Libraries that TESTBIN and VM_FILES are linked to go with them. With VM_RDMA=1 there are cards as well: libibverbs, the programs ip, tc, rdma,
-# and those of perftest, the kernel's rdma_rxe, and the card rxe0, RoCE v2 in software, over the interface rdma0, 192.0.2.1, MTU 9000, and RDMA_REQUIRED=1 for the test binary.
-# In a pair, each test knows by VM_HOST (1 or 2) which of the two it is in, and by VM_SELF and VM_PEER the addresses of both, on eth0, MTU 9000, which rxe0 is over. A line "@@ cable off" or
-# "@@ cable on" that it writes pulls the cable out of its own machine, or puts it back. Both have to pass: where one fails, the other has 10 s to end. What they say comes with "host 1: "
-# and "host 2: " before it. All variables above are for each of the two; VM_LOG gets .1 and .2.
-# A CPU that makes no progress for 2 minutes has all CPUs' stacks written to the kernel's messages.
+# A run succeeds if every test that TESTBIN lists has passed, with no part of it skipped, and the
+# guest reports success by a number that this run has drawn. A crash does not know that number.
 #
-# For machines that could never have a second CPU, qemu 7.2 makes code without memory barriers, although devices run beside it; a queue of virtio then stands still for ever once in a while. So
-# each machine could have a second one.
+#   VM_LIMIT    seconds for a run (540)
+#   VM_MEM      MiB of memory (768)
+#   VM_CPUS     CPUs of the guest (2)
+#   VM_CPU      qemu's name of the CPU (max); qemu64 copies twice as fast, but lacks AVX
+#   VM_THREAD   multi: a thread of the host for each CPU; single: one thread for all (multi)
+#   VM_LOG      file for the guest's output; a failed run also leaves it in $VM/failed.log, behind
+#               the kernel's messages
+#   VM_FILES    programs for the guest's /bin
+#   VM_ENV      NAME=VALUE... for the test binary
+#   VM_MODULES  further modules that the guest loads
+#   VM_QEMU     further arguments of qemu, for devices
+#   VM_RDMA     1: the guest has an RDMA card and RDMA_REQUIRED=1, and fetch gets libibverbs too
 #
-# With VM_THREAD=multi, qemu 7.2 now and then runs code on one CPU that another has replaced since, for good: what patches the running kernel, as
-# tracepoints do that are attached and detached, wants single.
+# The guest has the libraries that TESTBIN and VM_FILES are linked to. With VM_RDMA=1 it has
+# libibverbs, the programs ip, tc and rdma, perftest's programs, and the kernel's rdma_rxe. Its card
+# rxe0 does RoCE v2 in software over the interface rdma0, 192.0.2.1, MTU 9000.
+#
+# In a pair, VM_HOST (1 or 2) tells a test its machine, and VM_SELF and VM_PEER the addresses of
+# both machines on eth0, MTU 9000. There rxe0 uses eth0. A test pulls the cable out of its machine
+# with a line "@@ cable off", and puts it back with "@@ cable on". A pair succeeds if both machines
+# do. When one fails, the other has 10 s to end. "host 1: " and "host 2: " precede their output. The
+# variables above apply to each machine; VM_LOG gets .1 and .2.
+#
+# The kernel writes the stacks of all CPUs to its messages if a CPU makes no progress for 2 minutes.
+#
+# Each machine could have a second CPU, even with VM_CPUS=1. Otherwise qemu 7.2 makes code without
+# memory barriers, although devices run beside it. Then a queue of virtio sometimes stops for ever.
+#
+# With VM_THREAD=multi, qemu 7.2 sometimes goes on running code that another CPU has replaced. Tests
+# that patch the running kernel need single, for example tests that attach and detach tracepoints.
 set -euo pipefail
 export LC_ALL=C
 cd "$(dirname "$0")/../.."
 VM=${VM:-$PWD/.cache/vm}
 root=$VM/root
 arch=x86_64-linux-gnu
-modules="inet_diag tcp_diag tun veth sch_netem ${VM_MODULES:-}" # and what they depend on, in the order in which the guest loads them
+# The guest loads these modules in this order, each after the modules that it depends on.
+modules="inet_diag tcp_diag tun veth sch_netem ${VM_MODULES:-}"
 [ "${1:-}" != pair ] || modules="$modules virtio_pci virtio_net"
-[ -z "${VM_RDMA:-}" ] || modules="$modules crc32_generic rdma_rxe ib_uverbs dummy sch_ingress cls_u32 act_gact" # rxe asks for crc32 by the name of an algorithm, which depends= does not say
+# rdma_rxe needs crc32_generic, but depends= does not list it: rxe asks for an algorithm by name.
+[ -z "${VM_RDMA:-}" ] || modules="$modules crc32_generic rdma_rxe ib_uverbs dummy sch_ingress cls_u32 act_gact"
 
 fail() { echo "vm.sh: $*" >&2; exit 1; }
 
@@ -56,7 +75,8 @@ fetch_rdma() {
 	touch "$VM/complete-rdma"
 }
 
-# unpack PACKAGE...: downloads them, and what this machine lacks of what they depend on, but for a kernel's own.
+# unpack PACKAGE... downloads packages, with the dependencies that this machine lacks, and unpacks
+# them. The dependencies of a kernel package are left out.
 unpack() {
 	local deb more programs=()
 	for deb in "$@"; do
@@ -81,12 +101,13 @@ unpack_kernel() {
 	packed=$(echo "$VM"/kernel/boot/vmlinuz-*)
 	at=$(grep -aboP '\xFD7zXZ\x00' "$packed" | head -1 | cut -d: -f1 || true)
 	if [ -n "$at" ]; then
-		tail -c "+$((at + 1))" "$packed" | xz -dc 2>/dev/null >"$VM/vmlinux" || true # what follows the archive is no archive
+		# xz fails at the bytes behind the archive, after it has written the whole kernel.
+		tail -c "+$((at + 1))" "$packed" | xz -dc 2>/dev/null >"$VM/vmlinux" || true
 	fi
 	[ "$(head -c 4 "$VM/vmlinux" 2>/dev/null | tail -c 3)" = ELF ] || cp "$packed" "$VM/vmlinux"
 }
 
-# put FOLDER PROGRAM NAME: a program, and the libraries that it is linked to, in the guest's FOLDER/NAME.
+# put FOLDER PROGRAM NAME copies a program to FOLDER/NAME, and its libraries into FOLDER.
 put() {
 	install -D -m 755 "$2" "$1/$3"
 	local library
@@ -98,7 +119,7 @@ put() {
 	done
 }
 
-# module FOLDER NAME: a module, after those that it depends on.
+# module FOLDER NAME copies a module, after the modules that it depends on.
 module() {
 	local file name
 	[ ! -e "$1/lib/$2.ko" ] || return 0
@@ -111,7 +132,8 @@ module() {
 	echo "$2" >>"$1/lib/modules"
 }
 
-# cards FOLDER: libibverbs opens the driver of a card by name, and glibc the library by which threads end; programs are not linked to either.
+# cards FOLDER copies the files for RDMA. No program is linked to the first two libraries:
+# libibverbs opens a card's driver by name, and glibc opens libgcc_s when a thread ends.
 cards() {
 	local program
 	put "$1" "$root/usr/lib/$arch/libibverbs/librxe-rdmav34.so" "lib/$arch/libibverbs/librxe-rdmav34.so"
@@ -123,7 +145,7 @@ cards() {
 	done
 }
 
-# initrd FILE TESTBIN: the whole system of the guest.
+# initrd FILE TESTBIN writes the whole system of the guest.
 initrd() {
 	local dir=$1.d name
 	mkdir -p "$dir"/{bin,proc,sys,dev,tmp,lib}
@@ -142,7 +164,8 @@ initrd() {
 	rm -r "$dir"
 }
 
-# verdict LOG TESTBIN STATUS NUMBER: the good status is above those of timeout, of signals and of init, which are 192 at most.
+# verdict LOG TESTBIN STATUS NUMBER fails unless the tests have passed. The good status is above 192,
+# and so above every status of timeout, signals and init.
 verdict() {
 	case $3 in
 	$(($4 * 2 + 1))) ;;
@@ -162,7 +185,8 @@ verdict() {
 	echo "vm.sh: $passed tests passed on it"
 }
 
-# ended STATUS LOG FOLDER: a run that fails leaves what the kernel and the test have said.
+# ended STATUS LOG FOLDER removes the run's folder. After a failure it first saves the messages of
+# the kernel and of the test.
 ended() {
 	if [ "$1" != 0 ] && [ -e "$2" ]; then
 		cat "$3/kernel" "$2" >"$VM/failed${VM_HOST:+.$VM_HOST}.log" 2>/dev/null || true
@@ -197,10 +221,10 @@ run() {
 	verdict "$log" "$bin" "$status" "$number"
 }
 
-# cable does to the cable of a pair what the guest's output asks for; it is not seen in the output itself.
+# cable reads the guest's output, and tells qemu to pull or plug the cable when a line asks for it.
 cable() { sed -un 's/^@@ cable \(on\|off\)$/set_link cable \1/p' >"${VM_MONITOR:-/dev/null}"; }
 
-# host NUMBER FOLDER [server=on,] TESTBIN...: one of a pair.
+# host NUMBER FOLDER [server=on,] TESTBIN... runs one machine of a pair.
 host() {
 	local number=$1 other=$((3 - $1)) dir=$2 qemu
 	qemu="-netdev stream,id=cable,$3addr.type=unix,addr.path=$dir/cable -device virtio-net-pci,netdev=cable,romfile=,mac=52:54:00:00:00:0$1 -chardev pipe,id=monitor,path=$dir/monitor$1 -mon monitor"
@@ -215,13 +239,14 @@ host() {
 	return 1
 }
 
-# pair TESTBIN...: the second machine's qemu connects to the first one's, as soon as that listens.
+# pair TESTBIN... runs both machines. The second machine's qemu connects to the first machine's, as
+# soon as that listens.
 pair() {
 	local dir first second tries=0 status=0
 	dir=$(mktemp -d) # short enough for a socket's path
 	initrd "$dir/initrd" "$1"
 	mkfifo "$dir"/monitor{1,2}.{in,out}
-	exec 7<>"$dir/monitor1.in" 8<>"$dir/monitor2.in" # so that none who writes there waits for a reader
+	exec 7<>"$dir/monitor1.in" 8<>"$dir/monitor2.in" # so that writers there never wait for a reader
 	# shellcheck disable=SC2064 # now, not then
 	trap "echo quit >&7; echo quit >&8; wait; rm -r '$dir'" EXIT
 	host 1 "$dir" server=on, "$@" &
@@ -241,7 +266,7 @@ pair() {
 	echo "vm.sh: both passed"
 }
 
-# cgo COMMAND...
+# cgo COMMAND... runs a command with libibverbs for the C compiler.
 cgo() {
 	CGO_ENABLED=1 CGO_CFLAGS="${CGO_CFLAGS:--O2 -g} -I$root/usr/include" CGO_LDFLAGS="${CGO_LDFLAGS:-} -L$root/usr/lib/$arch -Wl,-rpath-link,$root/usr/lib/$arch:$root/lib/$arch" "$@"
 }
@@ -264,7 +289,7 @@ run | pair)
 	"$@"
 	;;
 *)
-	sed -n '2,25s/^# \{0,1\}//p' "$0"
+	sed -n '2,42s/^# \{0,1\}//p' "$0"
 	exit 2
 	;;
 esac

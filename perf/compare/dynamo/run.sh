@@ -1,6 +1,7 @@
 #!/bin/sh
-# Prints what router/residency and the indexes of the crate dynamo-kv-router need for the same
-# replay, in interleaved runs, of the trace that perf/trace.sh chooses. The crate is built on the first run, which takes minutes.
+# Replays the trace of perf/trace.sh through router/residency and through the indexes of the crate
+# dynamo-kv-router, in interleaved runs, and prints their times and memory. The first run builds the
+# crate, in minutes.
 set -eu
 cd "$(dirname "$0")/../../.."
 command -v cargo >/dev/null || { echo 'cargo is missing (https://rustup.rs)' >&2; exit 1; }

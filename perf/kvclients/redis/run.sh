@@ -1,5 +1,6 @@
 #!/bin/sh
-# Runs redis clients against a server, which is emptied: redis-cli and redis-benchmark, redis-py 5 and 8, ioredis, go-redis.
+# Runs redis clients against a server, and empties it: redis-cli and redis-benchmark, redis-py 5 and
+# 8, ioredis, go-redis.
 #
 #   perf/kvclients/redis/run.sh HOST:PORT [cli] [python] [node] [go]     without suites: all
 #

@@ -3,8 +3,9 @@
 #
 #   perf/kvclients/s3/run.sh ENDPOINT [python] [go]     such as http://127.0.0.1:9000; without suites: all
 #
-# S3_ACCESS_KEY and S3_SECRET_KEY are the credentials, "test" without: then the server must have no keys.
-# An https endpoint needs its certificate in S3_CA_FILE (awscrt is left out then). Packages go to .cache/kvclients.
+# S3_ACCESS_KEY and S3_SECRET_KEY are the credentials. Their default "test" works with a server
+# without keys. An https endpoint needs its certificate in S3_CA_FILE, and awscrt is left out.
+# Packages go to .cache/kvclients.
 set -eu
 cd "$(dirname "$0")/../../.."
 here=$PWD/perf/kvclients/s3 cache=$PWD/.cache/kvclients

@@ -1,13 +1,14 @@
-"""KV connector of vLLM (V1) for cgn-kvcached, over RESP2: keeps every full block that the server computes, and loads
-those that any server of the fleet has kept. For one attention group on one rank.
+"""KV connector of vLLM (V1) for cgn-kvcached, over RESP2. It keeps every full block that the server
+computes, and loads blocks that any server of the fleet has kept. It serves one attention group on
+one rank.
 
   vllm serve ... --kv-transfer-config '{"kv_connector": "KvcachedConnector", "kv_role": "kv_both",
     "kv_connector_module_path": "kvcached_connector", "kv_load_failure_policy": "recompute",
     "kv_connector_extra_config": {"address": "127.0.0.1:6380", "revision": "of the weights"}}'
 
-A value is what one layer has of one block, as it is in the attention backend's memory. Its key is the block's address
-cgn:<namespace>:<layer>:<hash>: the hash is vLLM's own (32 bytes of sha256; PYTHONHASHSEED has to be set, and equal
-everywhere), the namespace says everything else that makes the bytes differ.
+A value is one layer's part of one block, as it lies in the attention backend's memory. Its key is
+the block's address cgn:<namespace>:<layer>:<hash>. The hash is vLLM's own, 32 bytes of sha256. All
+servers need the same PYTHONHASHSEED. The namespace names everything else that the bytes depend on.
 """
 import socket
 from dataclasses import dataclass, field
@@ -33,7 +34,8 @@ class Client:
         self.address, self.socket, self.answers = (host, int(port)), None, None
 
     def ask(self, commands):
-        """Answers of all commands; a str is b'+...' without the sign. Raises OSError, also for an error reply."""
+        """Returns the answers of all commands; a str is b'+...' without the sign. Raises OSError,
+        also for an error reply."""
         all_answers = []
         try:
             for i in range(0, len(commands), AT_ONCE):

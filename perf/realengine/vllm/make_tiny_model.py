@@ -1,4 +1,5 @@
-"""Writes a tiny llama with random weights as a Hugging Face model directory: seeded, without network."""
+"""Writes a tiny llama with random weights from a seed as a Hugging Face model directory. It needs
+no network."""
 import argparse
 import json
 import os

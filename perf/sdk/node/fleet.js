@@ -64,7 +64,8 @@ async function settle() {
   }
 }
 
-// holdStreams keeps one stream of the strict router open for each of models; it returns what ends them.
+// holdStreams keeps one stream of the strict router open for each model. It returns a function that
+// ends them.
 async function holdStreams(models) {
   const streams = [];
   for (const model of models) {
@@ -75,7 +76,8 @@ async function holdStreams(models) {
   return () => streams.forEach((stream) => stream.controller.abort());
 }
 
-// engineNotices calls leave, upon which some engine must see its client go and stop computing.
+// engineNotices calls leave, and then waits until some engine has seen its client go and stopped
+// computing.
 async function engineNotices(leave) {
   const before = await engineSum('aborted');
   await leave();

@@ -1,5 +1,5 @@
-"""The S3 client of awscrt, which LMCache's s3:// connector uses: the bucket nowhere but in the Host header, here the address itself;
-parallel ranged GETs, multipart."""
+"""Tests awscrt's S3 client, which LMCache's s3:// connector uses. It names the bucket only in the
+Host header, which here is the address itself. It reads ranges in parallel and writes in parts."""
 
 import io
 import os

@@ -1,5 +1,5 @@
-"""boto3 against an S3 endpoint: S3_ENDPOINT, S3_ACCESS_KEY, S3_SECRET_KEY; with https, S3_CA_FILE. Over https its bodies are
-aws-chunked with a checksum in a trailer."""
+"""Tests boto3 against the S3 endpoint of S3_ENDPOINT, S3_ACCESS_KEY, S3_SECRET_KEY and, with https,
+S3_CA_FILE. Over https, boto3's bodies are aws-chunked with a checksum in a trailer."""
 
 import hashlib
 import io
