@@ -4,10 +4,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 	"unsafe"
 
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -35,94 +35,40 @@ const (
 	diagRequestLen   = 56 // struct inet_diag_req_v2
 	diagMessageLen   = 72 // struct inet_diag_msg
 	tcpEstablished   = 1
-	diagBuffer       = 64 << 10 // the kernel fills at most 32 KiB at a time
 )
+
+// errDiag means that a message of sock_diag is shorter than its structure.
+var errDiag = errors.New("an answer of sock_diag is cut off")
 
 // established returns the established TCP connections of the network namespace.
 func established() (all []connection, err error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
-	if err != nil {
-		return nil, fmt.Errorf("bpf: ask sock_diag: %w", os.NewSyscallError("socket", err))
-	}
-	defer unix.Close(fd)
-	wait := unix.Timeval{Sec: 5} // longer than the kernel takes to answer
-	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait); err != nil {
-		return nil, fmt.Errorf("bpf: ask sock_diag: %w", err)
-	}
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-		if err := unix.Sendto(fd, diagRequest(family), 0,
-			&unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-			return nil, fmt.Errorf("bpf: ask sock_diag: %w", os.NewSyscallError("sendto", err))
+		ask := nl.NewNetlinkRequest(sockDiagByFamily, unix.NLM_F_DUMP)
+		ask.AddRawData(diagRequest(family))
+		var unreadable error
+		err := ask.ExecuteIter(unix.NETLINK_SOCK_DIAG, sockDiagByFamily, func(message []byte) bool {
+			var c connection
+			c, unreadable = parseDiag(message)
+			all = append(all, c)
+			return unreadable == nil
+		})
+		if errors.Is(err, nl.ErrDumpInterrupted) {
+			err = nil // sockets came or went meanwhile
 		}
-		if err := diagAnswers(fd, func(c connection) { all = append(all, c) }); err != nil {
+		if err = errors.Join(err, unreadable); err != nil {
 			return nil, fmt.Errorf("bpf: ask sock_diag: %w", err)
 		}
 	}
 	return all, nil
 }
 
+// diagRequest makes a struct inet_diag_req_v2.
 func diagRequest(family byte) []byte {
-	b := make([]byte, unix.SizeofNlMsghdr+diagRequestLen)
-	binary.NativeEndian.PutUint32(b, uint32(len(b)))
-	binary.NativeEndian.PutUint16(b[4:], sockDiagByFamily)
-	binary.NativeEndian.PutUint16(b[6:], unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
-	r := b[unix.SizeofNlMsghdr:]
+	r := make([]byte, diagRequestLen)
 	r[0], r[1], r[2] = family, unix.IPPROTO_TCP, 1<<(inetDiagInfo-1)
 	binary.NativeEndian.PutUint32(r[4:], 1<<tcpEstablished)
-	return b
+	return r
 }
-
-// diagAnswers reads until the kernel marks the end.
-func diagAnswers(fd int, f func(connection)) error {
-	buf := make([]byte, diagBuffer)
-	for {
-		n, _, err := unix.Recvfrom(fd, buf, 0)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
-			return os.NewSyscallError("recvfrom", err)
-		}
-		done, err := diagMessages(buf[:n], f)
-		if done || err != nil {
-			return err
-		}
-	}
-}
-
-var errDiag = errors.New("an answer of sock_diag is cut off")
-
-// diagMessages calls f for each socket of a datagram.
-func diagMessages(b []byte, f func(connection)) (done bool, err error) {
-	for len(b) >= unix.SizeofNlMsghdr {
-		size, kind := int(binary.NativeEndian.Uint32(b)), binary.NativeEndian.Uint16(b[4:])
-		if size < unix.SizeofNlMsghdr || size > len(b) {
-			return true, errDiag
-		}
-		body := b[unix.SizeofNlMsghdr:size]
-		switch kind {
-		case unix.NLMSG_DONE:
-			return true, nil
-		case unix.NLMSG_ERROR:
-			if len(body) < 4 {
-				return true, errDiag
-			}
-			if errno := -int32(binary.NativeEndian.Uint32(body)); errno > 0 {
-				return true, unix.Errno(errno)
-			}
-		case sockDiagByFamily:
-			c, err := parseDiag(body)
-			if err != nil {
-				return true, err
-			}
-			f(c)
-		}
-		b = b[min(aligned(size), len(b)):]
-	}
-	return false, nil
-}
-
-func aligned(n int) int { return (n + 3) &^ 3 }
 
 // parseDiag reads a struct inet_diag_msg and its attributes.
 func parseDiag(b []byte) (c connection, err error) {
@@ -130,17 +76,13 @@ func parseDiag(b []byte) (c connection, err error) {
 		return c, errDiag
 	}
 	c.port = binary.BigEndian.Uint16(b[4:])
-	for attrs := b[diagMessageLen:]; len(attrs) >= 4; {
-		size, kind := int(binary.NativeEndian.Uint16(attrs)), binary.NativeEndian.Uint16(attrs[2:])
-		if size < 4 || size > len(attrs) {
-			return c, errDiag
+	attrs, err := nl.ParseRouteAttr(b[diagMessageLen:])
+	for _, a := range attrs {
+		if a.Attr.Type == inetDiagInfo {
+			c.take(a.Value)
 		}
-		if kind == inetDiagInfo {
-			c.take(attrs[4:size])
-		}
-		attrs = attrs[min(aligned(size), len(attrs)):]
 	}
-	return c, nil
+	return c, err
 }
 
 // take reads a struct tcp_info of any length: older kernels have fewer fields.

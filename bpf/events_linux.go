@@ -121,14 +121,11 @@ func (e *Events) unwatchAll() error {
 
 // Dropped returns how many events did not fit into the ring.
 func (e *Events) Dropped() (n uint64, err error) {
-	var per []socketsDrops
-	if err := e.drops.Lookup(uint32(0), &per); err != nil {
-		return 0, wrap("cgn_drops", err)
-	}
+	per, err := perCPU[socketsDrops](e.drops, "cgn_drops")
 	for i := range per {
 		n += per[i].EventsFull
 	}
-	return n, nil
+	return n, err
 }
 
 // PeersFD returns a descriptor of the counts of all peers. The descriptor's receiver can only read

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -58,14 +59,8 @@ func present(kernel *btf.Spec, h hook) error {
 func noWaits(kernel *btf.Spec) []Missing {
 	for name, member := range map[string]string{"sched_info": "last_queued", "cfs_rq": "rq"} {
 		var t *btf.Struct
-		err := kernel.TypeByName(name, &t)
-		found := false
-		if err == nil {
-			for _, m := range t.Members {
-				found = found || m.Name == member
-			}
-		}
-		if !found {
+		if kernel.TypeByName(name, &t) != nil ||
+			!slices.ContainsFunc(t.Members, func(m btf.Member) bool { return m.Name == member }) {
 			return []Missing{{What: "run-queue delay", Reason: "the kernel does not note when threads begin to wait: " +
 				"it needs CONFIG_SCHED_INFO and CONFIG_FAIR_GROUP_SCHED"}}
 		}

@@ -19,12 +19,9 @@ func now() uint64 {
 }
 
 // perCPU reads the only entry of a map that has a value for each CPU.
-func perCPU[T any](s *Set, name string) ([]T, error) {
-	var v []T
-	if err := s.maps[name].Lookup(uint32(0), &v); err != nil {
-		return nil, fmt.Errorf("bpf: read %s: %w", name, err)
-	}
-	return v, nil
+func perCPU[T any](m *ebpf.Map, name string) (v []T, err error) {
+	err = m.Lookup(uint32(0), &v)
+	return v, wrap(name, err)
 }
 
 // open returns the time since the last switch of a CPU. The running thread has used this time, but
@@ -36,7 +33,7 @@ func (c *schedCpu) open(now uint64) time.Duration {
 // CPUs returns the utilisation of each CPU up to now. A CPU is missing if it has not switched since
 // the programs were loaded.
 func (s *Set) CPUs() ([]CPU, error) {
-	per, err := perCPU[schedCpu](s, "cgn_cpus")
+	per, err := perCPU[schedCpu](s.maps["cgn_cpus"], "cgn_cpus")
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +75,7 @@ func (s *Set) RunDelay(h *Histogram) error {
 // Groups returns the watched groups. A group's CPU time includes the present run of running
 // threads.
 func (s *Set) Groups() ([]Group, error) {
-	cpus, err := perCPU[schedCpu](s, "cgn_cpus")
+	cpus, err := perCPU[schedCpu](s.maps["cgn_cpus"], "cgn_cpus")
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +84,7 @@ func (s *Set) Groups() ([]Group, error) {
 	var per []schedGroup
 	for i := uint32(1); i < s.maps["cgn_groups"].MaxEntries(); i++ {
 		if err := s.maps["cgn_groups"].Lookup(i, &per); err != nil {
-			return nil, fmt.Errorf("bpf: read cgn_groups: %w", err)
+			return nil, wrap("cgn_groups", err)
 		}
 		if g := groupOf(i, per, cpus, now); g.Root != 0 {
 			all = append(all, g)
@@ -240,7 +237,7 @@ func (s *Set) Tokens(port uint16) (Tokens, error) {
 // Drops returns the counts of losses.
 func (s *Set) Drops() (Drops, error) {
 	var d Drops
-	per, err := perCPU[schedDrops](s, "cgn_drops")
+	per, err := perCPU[schedDrops](s.maps["cgn_drops"], "cgn_drops")
 	for _, p := range per {
 		d.Events += p.EventsFull
 		d.Peers += p.PeersFull
