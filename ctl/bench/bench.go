@@ -111,60 +111,12 @@ func runReplay(ctx context.Context, a *cli.App, cfg replay.Config) error {
 	if result == nil {
 		return err
 	}
-	if showErr := a.Show(report(result), func(t *cli.Table) {
+	if showErr := a.Show(result, func(t *cli.Table) {
 		t.Line(replay.MarkdownHeader() + result.MarkdownRow(cfg.URL) + "\n" + result.Details())
 	}); showErr != nil {
 		return showErr
 	}
 	return err
-}
-
-// replayReport is the result of a replay in base units.
-type replayReport struct {
-	Requests     int            `json:"requests"`
-	Failures     map[string]int `json:"failures"`
-	WallSeconds  float64        `json:"wall_seconds"`
-	LateSeconds  float64        `json:"late_seconds"`
-	TTFT         percentiles    `json:"ttft_seconds"`
-	E2E          percentiles    `json:"e2e_seconds"`
-	HitRatio     float64        `json:"hit_ratio"`
-	PromptTokens int64          `json:"prompt_tokens"`
-	CachedTokens int64          `json:"cached_tokens"`
-	OutputTokens int64          `json:"output_tokens"`
-	Uncounted    int            `json:"uncounted"`
-	Nodes        []nodeReport   `json:"nodes"`
-}
-
-// nodeReport is a replay.Node in base units.
-type nodeReport struct {
-	ID          string      `json:"id"`
-	Requests    int         `json:"requests"`
-	Share       float64     `json:"share"` // share of all answers
-	MaxInFlight int         `json:"max_in_flight"`
-	TTFT        percentiles `json:"ttft_seconds"`
-}
-
-type percentiles struct {
-	P50 float64 `json:"p50"`
-	P90 float64 `json:"p90"`
-	P99 float64 `json:"p99"`
-	Max float64 `json:"max"`
-}
-
-func report(r *replay.Result) replayReport {
-	seconds := func(t replay.Times) percentiles {
-		return percentiles{t.P50.Seconds(), t.P90.Seconds(), t.P99.Seconds(), t.Max.Seconds()}
-	}
-	nodes := make([]nodeReport, 0, len(r.Nodes))
-	for _, n := range r.Nodes {
-		nodes = append(nodes, nodeReport{n.ID, n.Requests, n.Share, n.MaxInFlight, seconds(n.TTFT)})
-	}
-	return replayReport{
-		Requests: r.Requests, Failures: r.Failures, WallSeconds: r.Wall.Seconds(), LateSeconds: r.Late.Seconds(),
-		TTFT: seconds(r.TTFT), E2E: seconds(r.E2E), HitRatio: r.HitRatio(),
-		PromptTokens: r.PromptTokens, CachedTokens: r.CachedTokens, OutputTokens: r.OutputTokens,
-		Uncounted: r.Uncounted, Nodes: nodes,
-	}
 }
 
 func newTrace(a *cli.App) *cobra.Command {

@@ -12,6 +12,7 @@ import (
 	"github.com/cognitora/dataplane/internal/markdown"
 	"github.com/cognitora/dataplane/perf/compare"
 	"github.com/cognitora/dataplane/perf/process"
+	"github.com/cognitora/dataplane/perf/replay"
 )
 
 // Report holds the results of all runs.
@@ -23,8 +24,8 @@ type Report struct {
 
 // Result is the result of one run.
 type Result struct {
-	Mode   string `json:"mode"`
-	Replay Replay `json:"replay"`
+	Mode   string        `json:"mode"`
+	Replay replay.Result `json:"replay"` // output of bench replay
 	// The router's counts: requests retried on another node, nodes that became suspect, breakers
 	// that opened.
 	Retries   float64 `json:"retries"`
@@ -32,56 +33,26 @@ type Result struct {
 	Opens     float64 `json:"breaker_opens"`
 }
 
-// Replay is the output of bench replay, in seconds.
-type Replay struct {
-	Requests int            `json:"requests"`
-	Failures map[string]int `json:"failures"`
-	Late     float64        `json:"late_seconds"`
-	TTFT     Times          `json:"ttft_seconds"`
-	E2E      Times          `json:"e2e_seconds"`
-	HitRatio float64        `json:"hit_ratio"`
-	Nodes    []Node         `json:"nodes"`
-}
-
-// Node holds the figures of the requests that one node has answered.
-type Node struct {
-	ID    string  `json:"id"`
-	Share float64 `json:"share"` // share of all answers
-	TTFT  Times   `json:"ttft_seconds"`
-}
-
-// Times are percentiles over the completely answered requests.
-type Times struct {
-	P50 float64 `json:"p50"`
-	P90 float64 `json:"p90"`
-	P99 float64 `json:"p99"`
-	Max float64 `json:"max"`
-}
-
 // node returns one node's figures, which may be zero.
-func (r *Result) node(i int) Node {
+func (r *Result) node(i int) replay.Node {
 	for _, n := range r.Replay.Nodes {
 		if n.ID == nodeID(i) {
 			return n
 		}
 	}
-	return Node{}
+	return replay.Node{}
 }
 
-func (n Node) p90() float64 {
+// p90 returns a node's TTFT in ms.
+func (r *Result) p90(node int) float64 {
+	n := r.node(node)
 	if n.Share == 0 {
 		return math.NaN()
 	}
 	return 1e3 * n.TTFT.P90
 }
 
-func (r *Result) failed() float64 {
-	n := 0
-	for _, count := range r.Replay.Failures {
-		n += count
-	}
-	return float64(n)
-}
+func (r *Result) failed() float64 { return float64(r.Replay.Failed()) }
 
 func (r *Result) line() string {
 	t := r.Replay.TTFT
@@ -101,9 +72,9 @@ var columns = []struct {
 	{"p99", func(r *Result) float64 { return 1e3 * r.Replay.TTFT.P99 }},
 	{"E2E p99 ms", func(r *Result) float64 { return 1e3 * r.Replay.E2E.P99 }},
 	{"to the hogged node %", func(r *Result) float64 { return 100 * r.node(hogged).Share }},
-	{"TTFT p90 there", func(r *Result) float64 { return r.node(hogged).p90() }},
+	{"TTFT p90 there", func(r *Result) float64 { return r.p90(hogged) }},
 	{"to the lossy node %", func(r *Result) float64 { return 100 * r.node(lossy).Share }},
-	{"TTFT p90 there", func(r *Result) float64 { return r.node(lossy).p90() }},
+	{"TTFT p90 there", func(r *Result) float64 { return r.p90(lossy) }},
 	{"hit ratio", func(r *Result) float64 { return r.Replay.HitRatio }},
 	{"failed", (*Result).failed},
 	{"retried", func(r *Result) float64 { return r.Retries }},

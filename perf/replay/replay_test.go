@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -85,7 +86,7 @@ func TestRun(t *testing.T) {
 		io.WriteString(w, goodStream)
 	})
 	r := play(t, Config{URL: url, Model: `m"1`, APIKey: "key", Source: at(0, 0, 1, 2, 3), Turns: 4, MaxOutputTokens: 2})
-	if r.Requests != 4 || r.Failed() != 0 || r.HitRatio() != 0.75 || r.OutputTokens != 12 || r.Uncounted != 0 {
+	if r.Requests != 4 || r.Failed() != 0 || r.HitRatio != 0.75 || r.OutputTokens != 12 || r.Uncounted != 0 {
 		t.Errorf("got %+v", r)
 	}
 	if len(r.Nodes) != 2 || r.Nodes[0].ID != "node-0" || r.Nodes[0].Requests != 2 || r.Nodes[1].Share != 0.5 {
@@ -214,12 +215,25 @@ func TestTimesCountFromWhenDue(t *testing.T) {
 		{due: 10 * ms, sent: 300 * ms, first: 310 * ms, end: 320 * ms, node: "a"}, // the replay was delayed
 		{due: 15 * ms, sent: 16 * ms, end: 18 * ms, failure: "status 503"},
 	}, 290*ms, time.Second)
-	if r.TTFT.Max != 300*ms || r.TTFT.P50 != 300*ms || r.E2E.Max != 310*ms || r.Late != 290*ms {
+	if r.TTFT.Max != 0.3 || r.TTFT.P50 != 0.3 || r.E2E.Max != 0.31 || r.Late != 0.29 {
 		t.Errorf("got %+v", r)
 	}
 	if got := maxInFlight([]sample{{sent: 1, end: 5}, {sent: 2, end: 3}, {sent: 3, end: 4}, {sent: 5, end: 6}}); got !=
 		2 {
 		t.Errorf("%d in flight, want 2", got)
+	}
+}
+
+// TestResultAsJSON: scripts read the names, which are in snake case.
+func TestResultAsJSON(t *testing.T) {
+	text, err := json.Marshal(Result{Nodes: []Node{{ID: "n", TTFT: Times{P90: 1}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`"([^"]*)":`).FindAllSubmatch(text, -1) {
+		if !regexp.MustCompile(`^[a-z0-9_]+$`).Match(m[1]) {
+			t.Errorf("%s is not in snake case", m[1])
+		}
 	}
 }
 
@@ -250,8 +264,8 @@ func TestAgainstAnEngine(t *testing.T) {
 		URL: e.URL(), Model: "sim", Speed: 100, MaxOutputTokens: 4,
 		Source: trace.Generator{Requests: 60, Mix: trace.Mix{Chat: 1}, SystemPrompts: 2}.Source(),
 	})
-	if r.Failed() != 0 || r.Uncounted != 0 || r.HitRatio() < 0.3 || r.HitRatio() > 0.95 {
-		t.Errorf("hit ratio %.2f, %s", r.HitRatio(), r.Details())
+	if r.Failed() != 0 || r.Uncounted != 0 || r.HitRatio < 0.3 || r.HitRatio > 0.95 {
+		t.Errorf("hit ratio %.2f, %s", r.HitRatio, r.Details())
 	}
 	if r.OutputTokens < 60 || r.TTFT.P50 <= 0 || r.E2E.P50 < r.TTFT.P50 {
 		t.Errorf("got %+v", r)

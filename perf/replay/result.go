@@ -9,38 +9,46 @@ import (
 	"time"
 )
 
-// Times are percentiles over the completely answered requests.
+// Times are percentiles over the completely answered requests, in seconds.
 type Times struct {
-	P50, P90, P99, Max time.Duration
+	P50 float64 `json:"p50"`
+	P90 float64 `json:"p90"`
+	P99 float64 `json:"p99"`
+	Max float64 `json:"max"`
 }
 
 // Node holds one node's figures, as a client sees them.
 type Node struct {
-	ID       string // x-cgn-node; empty if the endpoint does not send it
-	Requests int
-	Share    float64 // share of the completely answered requests
-	TTFT     Times   // of the completely answered requests
+	ID       string  `json:"id"` // x-cgn-node; empty if the endpoint does not send it
+	Requests int     `json:"requests"`
+	Share    float64 `json:"share"` // share of the completely answered requests
 	// MaxInFlight is the largest number of the node's requests at one time. A request counts from
 	// its sending until the end of its answer.
-	MaxInFlight int
+	MaxInFlight int   `json:"max_in_flight"`
+	TTFT        Times `json:"ttft_seconds"` // of the completely answered requests
 }
 
 // Result is the result of a replay.
 type Result struct {
-	Requests int
-	Failures map[string]int // by reason
-	Wall     time.Duration
+	Requests int            `json:"requests"`
+	Failures map[string]int `json:"failures"` // by reason
+	Wall     float64        `json:"wall_seconds"`
 	// Late is the replay's own largest delay in sending a request. A large value means that this
 	// machine was too slow for the speed.
-	Late time.Duration
+	Late float64 `json:"late_seconds"`
 	// TTFT is the time to the first token, and E2E the time to the end of the answer. The two times
 	// count from the due time.
-	TTFT, E2E Times
+	TTFT Times `json:"ttft_seconds"`
+	E2E  Times `json:"e2e_seconds"`
+	// HitRatio is the share of the prompt tokens that came from a prefix cache.
+	HitRatio float64 `json:"hit_ratio"`
 	// Token counts are the engines' own. Uncounted is the number of answers without a count of
 	// cached tokens. Uncounted answers are not in PromptTokens and CachedTokens.
-	PromptTokens, CachedTokens, OutputTokens int64
-	Uncounted                                int
-	Nodes                                    []Node // by ID
+	PromptTokens int64  `json:"prompt_tokens"`
+	CachedTokens int64  `json:"cached_tokens"`
+	OutputTokens int64  `json:"output_tokens"`
+	Uncounted    int    `json:"uncounted"`
+	Nodes        []Node `json:"nodes"` // by ID
 }
 
 // Failed returns the number of requests without a complete answer.
@@ -52,16 +60,9 @@ func (r *Result) Failed() int {
 	return n
 }
 
-// HitRatio returns the share of the prompt tokens that came from a prefix cache.
-func (r *Result) HitRatio() float64 {
-	if r.PromptTokens == 0 {
-		return 0
-	}
-	return float64(r.CachedTokens) / float64(r.PromptTokens)
-}
-
 func summarise(samples []sample, late, wall time.Duration) *Result {
-	r := &Result{Requests: len(samples), Failures: map[string]int{}, Late: late, Wall: wall}
+	r := &Result{Requests: len(samples), Failures: map[string]int{}, Late: late.Seconds(), Wall: wall.Seconds(),
+		Nodes: []Node{}}
 	var ttft, e2e []time.Duration
 	byNode := map[string][]sample{}
 	for _, s := range samples {
@@ -76,6 +77,7 @@ func summarise(samples []sample, late, wall time.Duration) *Result {
 		r.addTokens(&s)
 	}
 	r.TTFT, r.E2E = percentiles(ttft), percentiles(e2e)
+	r.HitRatio = float64(r.CachedTokens) / float64(max(r.PromptTokens, 1))
 	r.addNodes(byNode, len(ttft))
 	return r
 }
@@ -135,8 +137,8 @@ func percentiles(d []time.Duration) Times {
 		return Times{}
 	}
 	slices.Sort(d)
-	at := func(p float64) time.Duration { return d[min(int(p*float64(len(d))), len(d)-1)] }
-	return Times{P50: at(0.50), P90: at(0.90), P99: at(0.99), Max: d[len(d)-1]}
+	at := func(p float64) float64 { return d[min(int(p*float64(len(d))), len(d)-1)].Seconds() }
+	return Times{P50: at(0.50), P90: at(0.90), P99: at(0.99), Max: at(1)}
 }
 
 // MarkdownHeader returns the head of a table of MarkdownRow.
@@ -152,12 +154,10 @@ func (r *Result) MarkdownRow(name string) string {
 	for _, n := range r.Nodes {
 		share, most = max(share, n.Share), max(most, n.MaxInFlight)
 	}
-	return fmt.Sprintf("| %s | %d | %d | %.3f | %s | %s | %s | %s | %.0f %% | %d |\n",
-		name, r.Requests, r.Failed(), r.HitRatio(), millis(r.TTFT.P50), millis(r.TTFT.P90), millis(r.TTFT.P99),
-		millis(r.E2E.P50), 100*share, most)
+	return fmt.Sprintf("| %s | %d | %d | %.3f | %.1f | %.1f | %.1f | %.1f | %.0f %% | %d |\n",
+		name, r.Requests, r.Failed(), r.HitRatio, 1e3*r.TTFT.P50, 1e3*r.TTFT.P90, 1e3*r.TTFT.P99, 1e3*r.E2E.P50,
+		100*share, most)
 }
-
-func millis(d time.Duration) string { return fmt.Sprintf("%.1f", float64(d)/float64(time.Millisecond)) }
 
 // Details lists the failures, the nodes, and reasons to doubt the figures, one line each.
 func (r *Result) Details() string {
@@ -172,6 +172,7 @@ func (r *Result) Details() string {
 	if r.Uncounted > 0 {
 		fmt.Fprintf(&b, "without a cached-token count: %d answers\n", r.Uncounted)
 	}
-	fmt.Fprintf(&b, "requests were sent at most %s after they were due\n", r.Late.Round(time.Millisecond))
+	late := time.Duration(r.Late * float64(time.Second)).Round(time.Millisecond)
+	fmt.Fprintf(&b, "requests were sent at most %s after they were due\n", late)
 	return b.String()
 }
