@@ -97,7 +97,10 @@ func TestHangEndsWithTheFault(t *testing.T) {
 			}
 			ended <- err
 		}()
-		eventually(t, "a request that hangs", func() bool { return e.Stats().InFlight == 1 && e.faults.struck.Load() > 0 })
+		eventually(t, "a request that hangs", func() bool {
+			s := e.Stats()
+			return s.InFlight == 1 && s.Faults > 0
+		})
 		select {
 		case err := <-ended:
 			t.Fatalf("%+v: ended with %v", f, err)

@@ -112,8 +112,8 @@ type promptDetails struct {
 	Multimodal *int `json:"multimodal_tokens"`
 }
 
-// usage returns the token counts of a complete generation. A prompt counts once, as its first choice
-// found it.
+// usage returns the token counts of a complete generation. A prompt counts once, as its first
+// choice found it.
 func (c *call) usage(g *generation) usage {
 	var u usage
 	var d promptDetails
