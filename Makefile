@@ -1,4 +1,4 @@
-# Targets with a text after '##' are listed by `make help`.
+# `make help` lists the targets that have a text behind '##'.
 GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
@@ -26,7 +26,7 @@ build: $(BINARIES) ## build bin/cgn-router, bin/cgn-agent, bin/cgn-kvcached and 
 $(BINARIES):
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/$@ ./cmd/$@
 
-# go-nvml wraps every function of NVML, deprecated ones too.
+# The flag is for go-nvml, which also wraps NVML's deprecated functions.
 CGO_NVML := CGO_ENABLED=1 CGO_CFLAGS='-O2 -g -Wno-deprecated-declarations'
 build-gpu: ## build bin/cgn-agent-gpu: the agent that can load NVML, dynamically linked (needs a C compiler)
 	@perf/tools.sh cc
@@ -48,10 +48,10 @@ test: ## vet and test everything in pure Go (no C compiler needed)
 	@CGO_ENABLED=0 $(GO) test -p 3 ./router ./... # ./router takes longest and waits most, so it starts first
 	@perf/tools.sh
 
-check: check-generate check-race check-gpu check-fuzz check-sdk check-kv check-tokens check-net check-layout check-takeover check-outage check-kill check-abuse check-seen check-bpf check-vm check-bpf-vm check-ipmi-vm check-rdma check-llama ## everything slow: what is generated anew, race detector, fuzzing, SDK suites, caches on a bad path, upgrades, BPF programs in two kernels, RDMA in one and in two virtual machines, real llama.cpp engines
+check: check-generate check-race check-gpu check-fuzz check-sdk check-kv check-tokens check-net check-layout check-takeover check-outage check-kill check-abuse check-seen check-bpf check-vm check-bpf-vm check-ipmi-vm check-rdma check-llama ## everything slow: generated files, race detector, fuzzing, SDKs, caches, upgrades, BPF in two kernels, RDMA in virtual machines, real llama.cpp engines
 
 GENERATED := deploy/reference/*.md internal/config/variables.txt proto/cognitora/v1/*.pb.go bpf/*_bpfel.go bpf/*_bpfel.o
-check-generate: ## whether what is generated is what its sources make (needs protoc, and Debian 12's clang, llvm and libbpf-dev; not root)
+check-generate: ## whether generated files match their sources (needs protoc, and Debian 12's clang, llvm and libbpf-dev; not root)
 	@perf/tools.sh protoc clang llvm-strip
 	@before=$$(sha256sum $(GENERATED)) && $(MAKE) --no-print-directory generate && \
 		if [ "$$before" != "$$(sha256sum $(GENERATED))" ]; then \
@@ -109,21 +109,21 @@ check-layout: ## how much of the KV cache's arena is in use, by layout, with blo
 check-net: build ## two cache daemons in network namespaces, with 20 ms and 1 % loss between them (skipped unless root)
 	@NETPATH_BIN='$(CURDIR)/bin' CGO_ENABLED=0 $(GO) test -count=1 -v -run '^TestCaches$$' ./perf/netpath
 
-check-seen: build ## dashboard and alerts with a real Prometheus that scrapes a fleet (needs prometheus; as root with programs in the kernel, whose panels must show something)
+check-seen: build ## dashboard and alerts with a real Prometheus that scrapes a fleet (needs prometheus; as root also the panels of the programs in the kernel)
 	@perf/tools.sh promtool
 	@perf/tools.sh root 2>/dev/null || echo '== left out, for it needs root: the panels of what programs in the kernel tell'
 	SEEN=1 BPF_REQUIRED=$$(perf/tools.sh root 2>/dev/null && echo 1) $(GO) test -count=1 -timeout 10m -run '^TestBoardShows$$' ./deploy
 
-# TestStar wants tcx, which Linux has from 6.6 on.
-check-net-vm: build ## the same with sch_netem between them, in Debian 12's kernel, in qemu (not in check: 3 to 7 minutes; no root, no KVM; fetches 120 MB once)
+# TestStar needs tcx, which Linux has since 6.6.
+check-net-vm: build ## the same with sch_netem between the daemons, in Debian 12's kernel, in qemu (not in check: 3 to 7 minutes; no root, no KVM; fetches 120 MB once)
 	@mkdir -p .cache
 	CGO_ENABLED=0 $(GO) test -c -ldflags '-s -w' -o .cache/netpath.test ./perf/netpath
 	VM_LIMIT=1500 VM_MEM=2048 VM_FILES='bin/cgn-kvcached bin/cgn-ctl' VM_ENV='NETPATH_BIN=/bin NETPATH_LINK=netem' perf/vm/vm.sh run .cache/netpath.test -test.skip='^TestStar$$'
 
-check-bpf: ## BPF programs in this kernel: what its verifier says of each, what they count held to the kernel's own counts, upgrades under load (left out unless root; needs bpftool)
+check-bpf: ## BPF programs in this kernel: the verifier, their counts beside the kernel's own, upgrades under load (left out unless root; needs bpftool)
 	@if perf/tools.sh root 2>/dev/null; then $(MAKE) --no-print-directory check-bpf-root; else perf/tools.sh left-out; fi
 
-# One at a time on a host: they put load on its CPUs and look at them.
+# These tests run one at a time, because they load the host's CPUs and measure them.
 check-bpf-root: cgn-agent
 	@perf/tools.sh bpftool
 	BPF_REQUIRED=1 CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 20m ./bpf
@@ -134,23 +134,26 @@ check-bpf-root: cgn-agent
 	CGO_ENABLED=0 $(GO) test -count=1 -v -parallel 1 -run '^Test(KilledNode|IdleWaitOnABlackhole|Blackhole)$$' ./router
 	BPF_REQUIRED=1 AGENT_BIN='$(CURDIR)/bin/cgn-agent' CGO_ENABLED=0 $(GO) test -count=1 -v -run '^TestAgentMemory$$' ./router
 
-check-bpf-vm: ## the same programs in Debian 12's kernel, in qemu, whose clock is set back and forth as well (no root, no KVM; fetches 120 MB once)
+check-bpf-vm: ## the same programs in Debian 12's kernel, in qemu, also with a clock that is set back and forth (no root, no KVM; fetches 120 MB once)
 	@mkdir -p .cache
 	CGO_ENABLED=0 $(GO) test -c -ldflags '-s -w' -o .cache/bpf.test ./bpf
 	VM_LIMIT=900 VM_THREAD=single VM_ENV='BPF_CLOCK=1' perf/vm/vm.sh run .cache/bpf.test -test.skip='^Test(Bpftool|Walkthrough)$$'
 
-check-vm: ## the virtual machines of the checks that have "-vm" and "rdma" in their names say that tests have passed if they have, and never else, in a minute (no root, no KVM; fetches 120 MB once)
+check-vm: ## whether the other checks' virtual machines report success exactly if their tests have passed, in a minute (no root, no KVM; fetches 120 MB once)
 	@perf/tools.sh xz
 	@mkdir -p .cache
 	CGO_ENABLED=0 $(GO) test -c -ldflags '-s -w' -o .cache/vm.test ./perf/vm
 	cd perf/vm && VM_VERDICT=1 ../../.cache/vm.test -test.v -test.run='^TestVerdict$$' -test.timeout=15m
 
-# libibverbs is fetched, not installed. qemu64 copies twice as fast as qemu's richest CPU.
+# vm.sh fetches libibverbs without installing it. qemu64 copies twice as fast as the CPU max.
 VERBS   := perf/vm/vm.sh cgo $(GO)
 RDMA_VM := VM_RDMA=1 VM_CPU=qemu64
-# Sessions one after the other, which are to leave nothing behind: 1000 take a minute more.
+# Number of sessions, one after the other, that must leave nothing behind. 1000 take a minute more.
 RDMA_CYCLES ?= 100
-check-rdma: ## reads between cards, RoCE in software, in one and in two machines with Debian 12's kernel, in qemu, with checks of pointers, of races and of C's memory, and cache daemons that read so, in one machine and in two whose cable is pulled, in 9 minutes on a quiet machine, more the first time (needs a C compiler and Debian's apt; no root, no KVM, no card; fetches 120 MB once)
+# check-rdma tests reads between cards with checks of pointers, of races and of C's memory. Then it
+# tests cache daemons in one machine, and in two machines whose cable is pulled. The first run takes
+# longer.
+check-rdma: ## RDMA over RoCE in software, in one and in two virtual machines, in 9 minutes (needs a C compiler and apt; no root, no KVM, no card; fetches 120 MB once)
 	@perf/tools.sh cc xz
 	@mkdir -p .cache
 	$(VERBS) vet -tags rdma ./...
@@ -184,7 +187,7 @@ ROUNDS ?= 200
 check-kill: build ## kill -9 the KV cache under load ROUNDS (200) times: no wrong byte, nothing durable lost, warm every time
 	@KVABUSE='$(CURDIR)/bin/cgn-kvcached' ROUNDS=$(ROUNDS) $(GO) test -count=1 -v -timeout 60m -run '^TestKill' ./perf/kvabuse
 
-check-purges: ## purges of the KV cache under load, with hosts away and starting and etcd emptied, SCHEDULES (1000) times at random: no block that is older than a purge (not in check: 15 minutes)
+check-purges: ## purges of the KV cache under load, with hosts away and etcd emptied, SCHEDULES (1000) times at random: no older block survives (not in check: 15 minutes)
 	CGN_PURGE_SCHEDULES=$(or $(SCHEDULES),1000) $(GO) test -count=1 -v -timeout 90m -run TestPurgeSchedules ./kvcached | grep -v level=
 
 check-abuse: build ## the KV cache among 13,000 idle clients, slow ones, garbage, on full and broken disks (disks need root)
@@ -215,12 +218,12 @@ else
 	@bin/cgn-ctl bench compare --write
 endif
 
-perf-full: build ## the same with everything, and routing quality (TRACE=FILE), in less than an hour
+perf-full: build ## the whole comparison, and routing quality (TRACE=FILE), in less than an hour
 	@perf/compare/install.sh
 	@bin/cgn-ctl bench compare --full --write
 	@TRACE="$(TRACE)" perf/perf.sh
 
-perf-attached: build ## what the BPF programs cost per request and per token, in 20 pairs with and without them, in 10 minutes (as root, on a quiet machine; ATTACHED=flags of cgn-ctl bench attached)
+perf-attached: build ## what the BPF programs cost per request and per token, in 20 pairs of runs, in 10 minutes (as root, on a quiet machine; ATTACHED=flags of cgn-ctl bench attached)
 	@perf/tools.sh root
 	@bin/cgn-ctl bench attached $(ATTACHED)
 
@@ -243,19 +246,21 @@ perf-kv: build ## the KV cache beside redis, bare sockets, quic-go, crypto/tls, 
 	@perf/tools.sh redis-server fio
 	@GO='$(GO)' TRACE="$(TRACE)" perf/kv.sh $(PARTS)
 
-perf-signals: build ## what kernel signals are worth: a replay with a CPU hog on one node and packet loss to another, in half an hour (needs root; TRACE=FILE, SIGNALS=flags of cgn-ctl bench disturb)
+perf-signals: build ## what kernel signals gain with a CPU hog on one node and packet loss to another, in half an hour (root; TRACE=FILE, SIGNALS=flags of cgn-ctl bench disturb)
 	@perf/tools.sh root
 	@bin/cgn-ctl bench disturb --write $(if $(TRACE),--trace '$(TRACE)') $(SIGNALS)
 
-perf-index: ## the index of KV events beside the crate dynamo-kv-router's (needs cargo; TRACE=FILE)
+perf-index: ## the index of KV events beside that of the crate dynamo-kv-router (needs cargo; TRACE=FILE)
 	@TRACE="$(TRACE)" perf/compare/dynamo/run.sh
 
-# The tables' rows, with an empty line between two tables, and what went wrong.
+# TABLES prints the rows of the tables, with an empty line between two tables, and errors.
 TABLES := sed -n 's/^\(host [12]: \)\{0,1\} *[a-z_]*_test\.go:[0-9]*: |/|/; s/^|$$//p; /^|/p; /vm\.sh: .*passed/d; /vm\.sh/p'
 
+# perf-rdma measures reads beside perftest's, grants, and blocks by RDMA beside QUIC with the CPU of
+# both hosts. It does so between two ends of a card in software, and between two machines.
 perf-rdma: SHELL := /bin/bash
 perf-rdma: .SHELLFLAGS := -eo pipefail -c # a machine that ends without a verdict fails it
-perf-rdma: ## the figures of perf/RESULTS.md on RDMA: reads beside perftest's, between two ends of a card in software and between two machines, what grants cost, and blocks by RDMA beside QUIC, with the CPU of both hosts, in 8 minutes (wants a quiet machine; needs a C compiler and Debian's apt; no root, no KVM, no card; fetches 120 MB once)
+perf-rdma: ## the RDMA figures of perf/RESULTS.md, in 8 minutes on a quiet machine (needs a C compiler and apt; no root, no KVM, no card; fetches 120 MB once)
 	@perf/tools.sh cc xz
 	@mkdir -p .cache
 	@$(VERBS) test -tags rdma -c -o .cache/verbs.test ./rdma/verbs
@@ -272,7 +277,7 @@ perf-agent: cgn-agent ## what an agent costs its host: CPU, wakes and memory, wi
 
 ## Upkeep
 
-generate: build ## write what is generated: the references in deploy/reference, the Go code of proto, the objects of bpf
+generate: build ## write the generated files: the references in deploy/reference, the Go code of proto, the objects of bpf
 	@mkdir -p deploy/reference .cache
 	bin/cgn-ctl reference config > deploy/reference/config.md
 	bin/cgn-ctl reference metrics > deploy/reference/metrics.md

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs every fuzz target of the module for FUZZTIME (60s) each, one after the other. Go writes inputs
-# that fail to the package's testdata/fuzz; commit them.
+# Runs every fuzz target of the module for FUZZTIME (60s) each, one after the other. Go writes
+# inputs that fail to the package's testdata/fuzz; commit them.
 set -eu
 cd "$(dirname "$0")/.."
 : "${FUZZTIME:=60s}" "${GO:=go}"

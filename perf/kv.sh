@@ -3,7 +3,7 @@
 # pair in one run, and prints figures for perf/RESULTS.md. It takes about 10 minutes on a quiet
 # machine, and needs redis-server and fio.
 #
-#   perf/kv.sh [PART...]    lease resp resp-unix transport rpc ssd restart memory evict; default: all
+#   perf/kv.sh [PART...]    lease resp resp-unix transport rpc ssd restart memory evict (all)
 #
 # TRACE names a trace for evict. Without it, perf/trace.sh chooses one.
 set -eu

@@ -12,17 +12,18 @@ BYTES(third, 0x6060606060606060)  // 0xe0 - 0x80: a lead byte at least as large 
 BYTES(fourth, 0x7070707070707070) // 0xf0 - 0x80
 BYTES(sign, 0x8080808080808080)
 
-// UTF-8 is checked with three tables of 16 (Keiser and Lemire, "Validating UTF-8 in less than one
-// instruction per byte", 2021): which mistakes are possible, one bit each, given the high half of the
-// byte before, its low half, and the high half of a byte. What all three allow is a mistake:
+// Three tables of 16 entries check UTF-8 (Keiser and Lemire, "Validating UTF-8 in less than one
+// instruction per byte", 2021). Their indexes are the high half of the previous byte, its low half,
+// and the high half of the byte. An entry has a bit for each mistake that its half byte allows. A
+// mistake that all three entries allow has happened:
 //
 //	0x01  a lead byte not followed by enough others       0x10  a surrogate, U+D800 to U+DFFF
 //	0x02  ASCII followed by a continuation byte           0x20  two bytes where one would do
 //	0x04  three bytes where two would do                  0x40  four where three would do, or above U+10FFFF
 //	0x08  above U+10FFFF                                  0x80  two continuation bytes in a row
 //
-// The last is no mistake as third or fourth byte of a character, which MISTAKES finds by comparing
-// the bytes two and three places before: there the bit has to be set, elsewhere it must not be.
+// Bit 0x80 is right in the third and fourth byte of a character, and wrong in every other byte.
+// MISTAKES finds these bytes by the bytes two and three places before.
 DATA before<>+0(SB)/8, $0x0202020202020202
 DATA before<>+8(SB)/8, $0x4915012180808080
 GLOBL before<>(SB), RODATA|NOPTR, $16
@@ -33,7 +34,7 @@ DATA here<>+0(SB)/8, $0x0101010101010101
 DATA here<>+8(SB)/8, $0x01010101babaaee6
 GLOBL here<>(SB), RODATA|NOPTR, $16
 
-// MISTAKES adds those of the bytes in Y0, which follow those in Y4, to Y5.
+// MISTAKES adds the mistakes of the bytes in Y0 to Y5. The bytes in Y4 come before them.
 #define MISTAKES \
 	VPERM2I128 $0x21, Y0, Y4, Y6 \
 	VPALIGNR   $15, Y6, Y0, Y7   \
@@ -56,11 +57,13 @@ GLOBL here<>(SB), RODATA|NOPTR, $16
 	VPXOR      Y7, Y8, Y8        \
 	VPOR       Y8, Y5, Y5
 
-// func unescapeAVX2(dst, src unsafe.Pointer, n int, simple *[256]byte) (wrote, read int, valid bool)
+// func unescapeAVX2(dst, src unsafe.Pointer, n int, simple *[256]byte) (wrote, read int,
+//     valid bool)
 //
-// SI reads, DI writes, R9 and R8 are where they began, DX is the last place from which 32 bytes can be
-// read, BX is simple. Y0 holds the bytes at SI, Y4 those before (zero after an escape, which is ASCII),
-// Y5 the mistakes so far; Y1 to Y3 and Y9 to Y15 are the constants, Y6 to Y8 scratch.
+// SI reads and DI writes; R9 and R8 are their beginnings. DX is the last address with 32 bytes to
+// read. BX is simple. Y0 holds the bytes at SI, and Y4 the bytes before them, or zero after an
+// escape, which is ASCII. Y5 holds the mistakes so far. Y1 to Y3 and Y9 to Y15 are the constants,
+// and Y6 to Y8 are scratch.
 TEXT ·unescapeAVX2(SB), NOSPLIT, $0-49
 	MOVQ dst+0(FP), DI
 	MOVQ src+8(FP), SI

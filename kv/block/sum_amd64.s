@@ -1,6 +1,7 @@
 #include "textflag.h"
 
-// x^(2048+32) and x^(2048-32) modulo the polynomial, bits reversed: they move the halves of 128 bits 256 bytes on.
+// x^(2048+32) and x^(2048-32) modulo the polynomial, bits reversed. They move the halves of 128
+// bits by 256 bytes.
 DATA by256<>+0(SB)/8, $0xdcb17aa4
 DATA by256<>+8(SB)/8, $0xb9e02b86
 GLOBL by256<>(SB), RODATA|NOPTR, $16

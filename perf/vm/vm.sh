@@ -164,8 +164,8 @@ initrd() {
 	rm -r "$dir"
 }
 
-# verdict LOG TESTBIN STATUS NUMBER fails unless the tests have passed. The good status is above 192,
-# and so above every status of timeout, signals and init.
+# verdict LOG TESTBIN STATUS NUMBER fails unless the tests have passed. The good status is above
+# 192, and so above every status of timeout, signals and init.
 verdict() {
 	case $3 in
 	$(($4 * 2 + 1))) ;;

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define SOFT_ROCE 0xffffff // its vendor
+#define SOFT_ROCE 0xffffff // vendor id of soft-RoCE
 
 int verbs_query(struct ibv_context *c, int port, struct verbs_port *out)
 {
@@ -23,7 +23,8 @@ int verbs_query(struct ibv_context *c, int port, struct verbs_port *out)
 	out->max_mr = d.max_mr;
 	out->read_init = d.max_qp_init_rd_atom;
 	out->read_resp = d.max_qp_rd_atom;
-	// Soft-RoCE holds reads through a window to the bounds of the region that it is bound to, not to its own: Linux 6.1, rxe_resp.c, check_rkey.
+	// Soft-RoCE bounds a read through a window by the window's region, not by the window (Linux
+	// 6.1, rxe_resp.c, check_rkey).
 	out->windows = (d.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B) != 0 && d.vendor_id != SOFT_ROCE;
 	out->active = p.state == IBV_PORT_ACTIVE;
 	out->ethernet = p.link_layer == IBV_LINK_LAYER_ETHERNET;
@@ -213,7 +214,7 @@ int verbs_post_binds(struct ibv_qp *qp, uint64_t id, struct verbs_bind *b, int n
 		return -EINVAL;
 	memset(w, 0, n * sizeof w[0]);
 	for (int i = 0; i < n; i++) {
-		b[i].mw->rkey = b[i].rkey; // drivers look at it, and leave it to us to set it
+		b[i].mw->rkey = b[i].rkey; // drivers read it, but do not set it
 		b[i].rkey = ibv_inc_rkey(b[i].rkey);
 		w[i].opcode = IBV_WR_BIND_MW;
 		w[i].bind_mw.mw = b[i].mw;
@@ -273,6 +274,6 @@ int verbs_taken(struct ibv_comp_channel *ch, struct verbs_done *done)
 
 	if (ibv_get_cq_event(ch, &cq, &context))
 		return errno ? -errno : -EIO;
-	ibv_ack_cq_events(cq, 1); // the queue's end would wait for it
+	ibv_ack_cq_events(cq, 1); // without this, destroying the queue would wait for ever
 	return verbs_poll(cq, done);
 }

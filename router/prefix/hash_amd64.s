@@ -47,8 +47,9 @@ GLOBL rotate8<>(SB), RODATA|NOPTR, $16
 	VPXOR  X2, X1, X1       \
 	VPRORD $7, X1, X1
 
-// SCHEDULE leaves the message words of one round on the stack, in the order that ROUND adds them: each is
-// picked from the lower and from the upper eight words of the block, and upper says which of the two counts.
+// SCHEDULE puts the message words of one round on the stack, in the order in which ROUND adds them.
+// It picks each word from the lower and from the upper eight words of the block. upper tells which
+// of the two counts.
 #define SCHEDULE(round) \
 	VMOVDQU    (round*64)(R8), Y10      \
 	VMOVDQU    (round*64+32)(R8), Y11   \
@@ -72,8 +73,8 @@ GLOBL rotate8<>(SB), RODATA|NOPTR, $16
 	VMOVDQU  Y10, (round*64)(SP)      \
 	VMOVDQU  Y11, (round*64+32)(SP)
 
-// The rows turn so that the diagonals stand as columns, and back. X1, which is ready last,
-// stays where it is.
+// The rows turn so that the diagonals stand as columns, and back. X1 does not turn, because it is
+// ready last.
 #define ROUND(MIXED, round) \
 	MIXED((round*64)(SP), (round*64+16)(SP))    \
 	VPSHUFD $0x93, X0, X0                     \
@@ -86,9 +87,10 @@ GLOBL rotate8<>(SB), RODATA|NOPTR, $16
 
 // func hashAVX2(digests, parent *words, text unsafe.Pointer, blocks int, s *schedule)
 //
-// DX is the block to be read, DI where its digest goes, CX the blocks left. X0 and X1 carry the
-// digest from block to block: the upper half of the next state. BX, R8 and R9 are the fields low, order
-// and upper of schedule, which newSchedule fills; Y8 and Y9 hold the block, Y10 to Y15 are scratch.
+// DX is the block to read, DI the place of its digest, CX the number of blocks left. X0 and X1
+// carry the digest to the next block, as the upper half of its state. BX, R8 and R9 are the fields
+// low, order and upper of schedule, which newSchedule fills. Y8 and Y9 hold the block, and Y10 to
+// Y15 are scratch.
 TEXT ·hashAVX2(SB), NOSPLIT, $448-40
 	MOVQ digests+0(FP), DI
 	MOVQ parent+8(FP), SI
