@@ -83,8 +83,8 @@ func TestMarkdown(t *testing.T) {
 	r := Report{Config: Config{Trace: "x"}.withDefaults(), Results: map[string][]Result{}}
 	for mode, p99 := range map[string][]float64{"off": {2, 4}, "on": {1, 1}} {
 		for _, v := range p99 {
-			one := Result{Mode: mode, Replay: replay.Result{TTFT: replay.Times{P99: v}, Failures: map[string]int{"timeout": 2}}}
-			r.Results[mode] = append(r.Results[mode], one)
+			played := replay.Result{TTFT: replay.Times{P99: v}, Failures: map[string]int{"timeout": 2}}
+			r.Results[mode] = append(r.Results[mode], Result{Mode: mode, Replay: played})
 		}
 	}
 	text := r.Markdown("command")
