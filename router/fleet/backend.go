@@ -216,13 +216,6 @@ type prepared struct {
 	secrets string
 }
 
-// prepare reads the files that b names.
-func (b Backend) prepare() (p prepared, err error) {
-	p.Backend = b
-	p.target, p.secrets, err = b.target()
-	return p, err
-}
-
 // endpoints returns the backend's nodes: one for each resolved address of a DNS name, otherwise
 // exactly one.
 func (p *prepared) endpoints(resolved []netip.Addr) []endpoint {

@@ -86,11 +86,11 @@ func TestEndpoints(t *testing.T) {
 	b := Backend{URL: "https://engine:8443/x", APIKeyFile: key}
 	at := func(b Backend, resolved ...netip.Addr) []endpoint {
 		t.Helper()
-		p, err := b.prepare()
+		all, err := prepare([]Backend{b})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return p.endpoints(resolved)
+		return all[0].endpoints(resolved)
 	}
 	got := at(b, netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"))
 	if len(got) != 2 {

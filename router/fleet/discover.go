@@ -81,7 +81,7 @@ func refusal(status int, body []byte) string {
 }
 
 // noModels says why the router knows no model of the node, and how to mend that.
-func (d *discovery) noModels() string {
+func (d discovery) noModels() string {
 	if d.refusal != "" {
 		return d.refusal + ", so no model is known; give one with model="
 	}
@@ -89,8 +89,7 @@ func (d *discovery) noModels() string {
 }
 
 func (n *Node) noModels() string {
-	d := n.asker.discovered()
-	return d.noModels()
+	return n.asker.discovered().noModels()
 }
 
 // clientKeys says whether the engine may ask for the keys of clients. The engine may ask for

@@ -276,8 +276,8 @@ func (f *Fleet) setCordon(id string, c cluster.Cordon, on bool) {
 func (f *Fleet) applyCordon(n *Node) {
 	c, on := f.etcd.cordons[n.ID]
 	n.cordon.Store(nil)
-	if why := c.String(); on {
-		n.cordon.Store(&why)
+	if on {
+		n.cordon.Store(new(c.String()))
 	}
 	n.setFlag(flagCordoned, on && !c.Drain)
 	n.setFlag(flagDraining, on && c.Drain)

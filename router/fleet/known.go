@@ -1,6 +1,9 @@
 package fleet
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // modelMemory is how long a model stays known after the last node of etcd that served it has left.
 // The node's agent may come back. Until then the answer to a request is "not now", not "no such
@@ -40,14 +43,8 @@ func (f *Fleet) sweepDeparted(now time.Time) {
 
 // announced says whether a node of etcd serves the model.
 func (m *ModelView) announced() bool {
-	for _, nodes := range [][]*Node{m.Nodes, m.Prefill} {
-		for _, n := range nodes {
-			if n.Source == Etcd {
-				return true
-			}
-		}
-	}
-	return false
+	ofEtcd := func(n *Node) bool { return n.Source == Etcd }
+	return slices.ContainsFunc(m.Nodes, ofEtcd) || slices.ContainsFunc(m.Prefill, ofEtcd)
 }
 
 // partial says whether a source has never yet named its models: an unchecked backend, an unresolved

@@ -4,6 +4,7 @@
 package fleet
 
 import (
+	"hash/fnv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -100,11 +101,9 @@ func (i *Info) Throughput() float32 { return policy.Throughput(i.TP, i.DType) }
 
 // hashID is FNV-1a. hashID's result is the same in every process and version.
 func hashID(id string) uint64 {
-	h := uint64(14695981039346656037)
-	for i := range len(id) {
-		h = (h ^ uint64(id[i])) * 1099511628211
-	}
-	return h
+	h := fnv.New64a()
+	h.Write([]byte(id))
+	return h.Sum64()
 }
 
 func newNode(id string, source Source, info *Info, pool *relay.Pool) *Node {

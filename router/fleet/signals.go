@@ -43,11 +43,7 @@ func (s *agentSignals) got(told []load.Reading) (any bool) {
 }
 
 func (s *agentSignals) lost() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, n := range s.nodes {
-		n.take(nil)
-	}
+	s.got(nil)
 }
 
 // followSignals starts to follow the agent's stream if the heartbeat names one. All nodes of an

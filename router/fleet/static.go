@@ -55,11 +55,11 @@ func prepare(backends []Backend) ([]prepared, error) {
 	}
 	all := make([]prepared, 0, len(backends))
 	for _, b := range backends {
-		p, err := b.prepare()
+		target, secrets, err := b.target()
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, p)
+		all = append(all, prepared{b, target, secrets})
 	}
 	return all, nil
 }

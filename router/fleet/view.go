@@ -108,8 +108,7 @@ func (p *Path) View(now time.Time) *PathOf {
 }
 
 func ms(d time.Duration) *float64 {
-	v := float64(d) / float64(time.Millisecond)
-	return &v
+	return new(float64(d) / float64(time.Millisecond))
 }
 
 // Signals describes the load for people.
@@ -122,8 +121,7 @@ func ageMs(now, at time.Time) *int64 {
 	if at.IsZero() {
 		return nil
 	}
-	age := now.Sub(at).Milliseconds()
-	return &age
+	return new(now.Sub(at).Milliseconds())
 }
 
 // View describes the snapshot and its nodes at now.
@@ -188,6 +186,5 @@ func known(v float32) *float64 {
 	if math.IsNaN(float64(v)) {
 		return nil
 	}
-	wide := float64(v)
-	return &wide
+	return new(float64(v))
 }
