@@ -25,10 +25,6 @@ type Mention struct {
 // Wrong returns an error about a key of a section, formatted like fmt.Errorf. A Mention among args
 // formats as a string (%s).
 func Wrong(section, key, format string, args ...any) *FieldError {
-	return wrong(section, key, format, args)
-}
-
-func wrong(section, key, format string, args []any) *FieldError {
 	shown := make([]any, len(args))
 	for i, arg := range args {
 		if m, ok := arg.(Mention); ok {
@@ -61,7 +57,7 @@ func In(err error, path string) error {
 		if e.section == path {
 			return e
 		}
-		return wrong(path, e.key, e.format, e.args)
+		return Wrong(path, e.key, e.format, e.args...)
 	case Missing:
 		return Missing{In(e.Err, path)}
 	}

@@ -179,11 +179,11 @@ func (r *fileReader) assign(v reflect.Value, raw any, at string) error {
 		}
 	case []any:
 		if v.Kind() == reflect.Slice {
-			return r.list(v, t, at)
+			return list(r, v, t, at)
 		}
 	case []map[string]any:
 		if v.Kind() == reflect.Slice {
-			return r.list(v, anys(t), at)
+			return list(r, v, t, at)
 		}
 	case map[string]any:
 		return r.nested(v, t, at)
@@ -191,8 +191,8 @@ func (r *fileReader) assign(v reflect.Value, raw any, at string) error {
 	return fmt.Errorf("must be %s", describe(v.Type()))
 }
 
-func (r *fileReader) list(v reflect.Value, raw []any, at string) error {
-	list := reflect.MakeSlice(v.Type(), 0, len(raw))
+func list[T any](r *fileReader, v reflect.Value, raw []T, at string) error {
+	all := reflect.MakeSlice(v.Type(), 0, len(raw))
 	for i, one := range raw {
 		e, err := newElement(v.Type().Elem())
 		if err != nil {
@@ -201,9 +201,9 @@ func (r *fileReader) list(v reflect.Value, raw []any, at string) error {
 		if err := r.assign(e, one, fmt.Sprintf("%s[%d]", at, i)); err != nil {
 			return fmt.Errorf("element %d: %w", i+1, err)
 		}
-		list = reflect.Append(list, e)
+		all = reflect.Append(all, e)
 	}
-	v.Set(list)
+	v.Set(all)
 	return nil
 }
 
@@ -251,14 +251,6 @@ func (r *fileReader) locate(err error) error {
 func (r *fileReader) fail(p *Problem, at string) {
 	p.Where = r.at(at)
 	r.problems = append(r.problems, p)
-}
-
-func anys(tables []map[string]any) []any {
-	list := make([]any, len(tables))
-	for i, t := range tables {
-		list[i] = t
-	}
-	return list
 }
 
 func numeric(v reflect.Value) bool {

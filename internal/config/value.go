@@ -107,14 +107,10 @@ func appendText(list *reflect.Value, text string) error {
 // newElement makes an addressable value of type t with its defaults.
 func newElement(t reflect.Type) (reflect.Value, error) {
 	p := reflect.New(t)
-	if t.Kind() != reflect.Struct || !hasKeys(t) {
+	if t.Kind() != reflect.Struct || len(keyed(t)) == 0 {
 		return p.Elem(), nil
 	}
 	return p.Elem(), Defaults(p.Interface())
-}
-
-func hasKeys(t reflect.Type) bool {
-	return len(keyed(t)) > 0
 }
 
 func (f *field) isList() bool { return f.value.Kind() == reflect.Slice && !isText(f.value.Type()) }
