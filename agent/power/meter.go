@@ -59,8 +59,7 @@ func (s *source) enter(state string) (changed bool) {
 	if old := s.state.Load(); old != nil && *old == state {
 		return false
 	}
-	next := state // a copy: the parameter's address would move it to the heap
-	s.state.Store(&next)
+	s.state.Store(new(state))
 	return true
 }
 
@@ -151,14 +150,7 @@ func (m *Meter) readHost() {
 	if m.rapl != nil {
 		watts, known, err := m.rapl.read(m.state.now) // start never changes, so the clock needs no lock
 		m.outcome(&m.raplSource, err)
-		m.mu.Lock()
-		now := m.state.now()
-		for _, c := range []component{cpu, dram} {
-			if known[c] {
-				m.state.add(c, now, watts[c])
-			}
-		}
-		m.mu.Unlock()
+		m.take(watts, known)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -170,6 +162,18 @@ func (m *Meter) readHost() {
 	}
 	if watts, at, known := m.gpus(); known {
 		m.state.add(gpu, at.Sub(m.state.start), watts)
+	}
+}
+
+// take adds the known readings of a source.
+func (m *Meter) take(watts [components]float64, known [components]bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.state.now()
+	for c := range components {
+		if known[c] {
+			m.state.add(c, now, watts[c])
+		}
 	}
 }
 
@@ -285,14 +289,7 @@ func (m *Meter) followRedfish(ctx context.Context) {
 			return
 		}
 		m.outcome(&m.redfishSource, err)
-		m.mu.Lock()
-		now := m.state.now()
-		for _, c := range []component{chassis, psu} {
-			if known[c] {
-				m.state.add(c, now, watts[c])
-			}
-		}
-		m.mu.Unlock()
+		m.take(watts, known)
 		switch {
 		case err == nil:
 			wait = interval

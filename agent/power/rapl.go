@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -168,20 +169,7 @@ var errCounter = errors.New("not a counter")
 
 // parseCounter parses a decimal number that white space may follow.
 func parseCounter(text []byte) (v uint64, err error) {
-	digits := 0
-	for ; digits < len(text) && text[digits] >= '0' && text[digits] <= '9'; digits++ {
-		d := uint64(text[digits] - '0')
-		if v > (1<<64-1-d)/10 {
-			return 0, errCounter
-		}
-		v = v*10 + d
-	}
-	for _, c := range text[digits:] {
-		if c != '\n' && c != ' ' {
-			return 0, errCounter
-		}
-	}
-	if digits == 0 {
+	if v, err = strconv.ParseUint(strings.TrimRight(string(text), " \n"), 10, 64); err != nil {
 		return 0, errCounter
 	}
 	return v, nil
