@@ -123,17 +123,17 @@ func (h *reader) pull(d *Daemon, from, n int) {
 
 // bill is the cost of reading blocks, for the first host and for this one.
 type bill struct {
-	took, cpu                     time.Duration
-	runs                          int64
-	grants, lent, lentBytes, sent float64       // messages, blocks and bytes by RDMA, then bytes by streams
-	host, ours, oursHost          time.Duration // CPU of the first machine, of this process and of this machine
+	took, cpu                           time.Duration
+	runs                                int64
+	grants, granted, grantedBytes, sent float64       // messages, blocks and bytes by RDMA, then bytes by streams
+	host, ours, oursHost                time.Duration // CPU of the first machine, of this process and of this machine
 }
 
 // by tells whether n blocks of one size came over a lane, and none over another.
 func (b bill) by(lane string, n, size int) bool {
 	bytes := float64(n * size)
-	return lane == "RDMA" && b.grants > 0 && b.lent == float64(n) && b.lentBytes == bytes && b.sent == 0 ||
-		lane == "QUIC" && b.lent == 0 && b.sent >= bytes
+	return lane == "RDMA" && b.grants > 0 && b.granted == float64(n) && b.grantedBytes == bytes && b.sent == 0 ||
+		lane == "QUIC" && b.granted == 0 && b.sent >= bytes
 }
 
 // ownCPU is the CPU time that this process has used.
@@ -165,7 +165,7 @@ func (h *reader) charge(d *Daemon, n, size int) bill {
 		return now[name] - metrics[name]
 	}
 	b.cpu, b.host, b.runs = after.CPU-before.CPU, after.Host-before.Host, after.Runs-before.Runs
-	b.grants, b.lent, b.lentBytes, b.sent = grew("rdma_granted_messages_total"), grew("rdma_granted_total"),
+	b.grants, b.granted, b.grantedBytes, b.sent = grew("rdma_granted_messages_total"), grew("rdma_granted_total"),
 		grew("rdma_granted_bytes_total"), grew("peer_sent_bytes_total")
 	return b
 }

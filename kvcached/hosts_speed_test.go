@@ -57,12 +57,12 @@ func (h *reader) counts(d *Daemon, lane string, size int) bill {
 func (b *bill) add(n bill) {
 	b.took, b.cpu, b.host, b.ours, b.oursHost = b.took+n.took, b.cpu+n.cpu, b.host+n.host, b.ours+n.ours,
 		b.oursHost+n.oursHost
-	b.runs, b.grants, b.lentBytes, b.sent = b.runs+n.runs, b.grants+n.grants, b.lentBytes+n.lentBytes, b.sent+n.sent
+	b.runs, b.grants, b.grantedBytes, b.sent = b.runs+n.runs, b.grants+n.grants, b.grantedBytes+n.grantedBytes, b.sent+n.sent
 }
 
 // print prints a row. CPU is in ms for each MiB: the process's CPU and, in brackets, the machine's.
 func (b *bill) print(t *testing.T, lane string, size int) {
-	mib := (b.lentBytes + b.sent) / (1 << 20)
+	mib := (b.grantedBytes + b.sent) / (1 << 20)
 	each := func(s float64) float64 { return s * 1e3 / mib }
 	t.Logf("| %d KiB by %s | %.1f | %.1f | %.1f (%.1f) | %.1f (%.1f) | %.1f | %.0f |", size>>10, lane, mib,
 		mib/b.took.Seconds(),

@@ -31,11 +31,11 @@ type grantSiteOptions struct {
 	virtual bool // time; in a bubble of synctest
 }
 
-const lentMemory = 32 << 20
+const grantedMemory = 32 << 20
 
 func newGrantSite(t *testing.T, o grantSiteOptions) *grantSite {
 	t.Helper()
-	l := &grantSite{f: newFabric(), near: memory(t, lentMemory), far: memory(t, lentMemory)}
+	l := &grantSite{f: newFabric(), near: memory(t, grantedMemory), far: memory(t, grantedMemory)}
 	trusted := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}
 	var names [2][]string
 	for i := range max(1, o.cards) {

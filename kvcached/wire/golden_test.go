@@ -206,7 +206,7 @@ func body(t *testing.T, kind string, value []byte, encoded []byte) (written []by
 		decode(t, value, &v)
 		written, want = v.Append(nil), v
 		back, err = ParseReceipt(encoded)
-	case "connection", "connected", "wanted", "lent", "returned":
+	case "connection", "connected", "wanted", "granted", "returned":
 		written, want, back, err = grantBody(t, kind, value, encoded)
 	default:
 		t.Fatalf("no body is called %q", kind)

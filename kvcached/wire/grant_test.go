@@ -52,12 +52,12 @@ func blocksOf(t *testing.T, in []goldenBlock) []GrantedBlock {
 // grantBody is body for the messages of Connect, Grant and Release.
 func grantBody(t *testing.T, kind string, value, encoded []byte) (written []byte, want, back any, err error) {
 	var v struct {
-		Session, Lease            uint64
-		LeaseMS, IdleMS, Most, MS uint32
+		Session, Grant            uint64
+		GrantMS, IdleMS, Most, MS uint32
 		CRC                       uint32
 		Ends                      []goldenEnd
 		Probes                    []Window
-		Done, Leases              []uint64
+		Done, Grants              []uint64
 		Addrs                     []goldenAddr
 		Blocks                    []goldenBlock
 		End                       bool
@@ -70,19 +70,19 @@ func grantBody(t *testing.T, kind string, value, encoded []byte) (written []byte
 		written, want = c.Append(nil), c
 		back, err = ParseConnection(encoded)
 	case "connected":
-		c := &Connected{v.Session, v.LeaseMS, v.IdleMS, v.Most, v.CRC, endsOf(t, v.Ends), v.Probes}
+		c := &Connected{v.Session, v.GrantMS, v.IdleMS, v.Most, v.CRC, endsOf(t, v.Ends), v.Probes}
 		written, want = c.Append(nil), c
 		back, err = ParseConnected(encoded, len(v.Ends))
 	case "wanted":
 		w := &Wanted{v.Session, numbers(v.Done), addrsOf(t, v.Addrs)}
 		written, want = w.Append(nil), w
 		back, err = ParseWanted(encoded)
-	case "lent":
-		l := &Granted{v.Lease, v.MS, blocksOf(t, v.Blocks)}
+	case "granted":
+		l := &Granted{v.Grant, v.MS, blocksOf(t, v.Blocks)}
 		written, want = l.Append(nil), l
 		back, err = ParseGranted(encoded, len(l.Blocks), 2)
 	case "returned":
-		r := &Returned{v.Session, numbers(v.Leases), v.End}
+		r := &Returned{v.Session, numbers(v.Grants), v.End}
 		written, want = r.Append(nil), r
 		back, err = ParseReturned(encoded)
 	}
@@ -96,11 +96,11 @@ func TestGrantedRefused(t *testing.T) {
 	connection := func(b []byte) error { _, err := ParseConnection(b); return err }
 	connected := func(c Connected, rails int) error { _, err := ParseConnected(c.Append(nil), rails); return err }
 	wanted := func(b []byte) error { _, err := ParseWanted(b); return err }
-	lent := func(e GrantedBlock) error {
+	granted := func(e GrantedBlock) error {
 		_, err := ParseGranted((&Granted{Grant: 1, Blocks: []GrantedBlock{e}}).Append(nil), 1, 2)
 		return err
 	}
-	lentBytes := func(b []byte, n int) error { _, err := ParseGranted(b, n, 2); return err }
+	grantedBytes := func(b []byte, n int) error { _, err := ParseGranted(b, n, 2); return err }
 	returned := func(b []byte) error { _, err := ParseReturned(b); return err }
 	part := func(rail uint32, n uint64) Window { return Window{Rail: rail, Length: n} }
 	for name, c := range map[string]struct{ err, want error }{
@@ -111,24 +111,24 @@ func TestGrantedRefused(t *testing.T) {
 		"probes missing":        {connected(Connected{Ends: make([]End, 1)}, 1), BadFrame},
 		"probe of another rail": {connected(Connected{Ends: make([]End, 1), Probes: []Window{part(1, 1)}}, 1), BadFrame},
 		"endless probe":         {connected(Connected{Ends: make([]End, 1), Probes: []Window{part(0, MaxProbe+1)}}, 1), BadFrame},
-		"too many leases":       {wanted(behind(8, MaxDone+1)), TooLarge},
-		"leases missing":        {wanted(behind(8, 2)), BadFrame},
+		"too many grants":       {wanted(behind(8, MaxDone+1)), TooLarge},
+		"grants missing":        {wanted(behind(8, 2)), BadFrame},
 		"too many addresses":    {wanted(behind(16, MaxGrant+1)), TooLarge},
 		"addresses missing":     {wanted(behind(16, 1)), BadFrame},
 		"wanted cut":            {wanted(make([]byte, 5)), BadFrame},
-		"too many blocks":       {lentBytes(behind(12, MaxGrant+1), 1), TooLarge},
-		"of another question":   {lentBytes(behind(12, 0), 1), BadFrame},
-		"blocks missing":        {lentBytes(behind(12, 1), 1), BadFrame},
-		"lent cut":              {lentBytes(make([]byte, 12), 0), BadFrame},
-		"long key":              {lent(GrantedBlock{Key: make([]byte, block.MaxKey+1)}), BadFrame},
-		"long attributes":       {lent(GrantedBlock{Attr: make([]byte, block.MaxAttr+1)}), BadFrame},
-		"too many parts":        {lent(GrantedBlock{Parts: make([]Window, MaxRails+1)}), TooLarge},
-		"no parts":              {lent(GrantedBlock{Length: 1}), BadFrame},
-		"too few bytes":         {lent(GrantedBlock{Length: 2, Parts: []Window{part(0, 1)}}), BadFrame},
-		"too many bytes":        {lent(GrantedBlock{Length: 2, Parts: []Window{part(0, 1), part(1, 2)}}), BadFrame},
-		"a part of nothing":     {lent(GrantedBlock{Length: 1, Parts: []Window{part(0, 0), part(0, 1)}}), BadFrame},
-		"a rail too many":       {lent(GrantedBlock{Length: 1, Parts: []Window{part(2, 1)}}), BadFrame},
-		"a huge block":          {lent(GrantedBlock{Length: MaxBody + 1, Parts: []Window{part(0, MaxBody+1)}}), BadFrame},
+		"too many blocks":       {grantedBytes(behind(12, MaxGrant+1), 1), TooLarge},
+		"of another question":   {grantedBytes(behind(12, 0), 1), BadFrame},
+		"blocks missing":        {grantedBytes(behind(12, 1), 1), BadFrame},
+		"granted cut":           {grantedBytes(make([]byte, 12), 0), BadFrame},
+		"long key":              {granted(GrantedBlock{Key: make([]byte, block.MaxKey+1)}), BadFrame},
+		"long attributes":       {granted(GrantedBlock{Attr: make([]byte, block.MaxAttr+1)}), BadFrame},
+		"too many parts":        {granted(GrantedBlock{Parts: make([]Window, MaxRails+1)}), TooLarge},
+		"no parts":              {granted(GrantedBlock{Length: 1}), BadFrame},
+		"too few bytes":         {granted(GrantedBlock{Length: 2, Parts: []Window{part(0, 1)}}), BadFrame},
+		"too many bytes":        {granted(GrantedBlock{Length: 2, Parts: []Window{part(0, 1), part(1, 2)}}), BadFrame},
+		"a part of nothing":     {granted(GrantedBlock{Length: 1, Parts: []Window{part(0, 0), part(0, 1)}}), BadFrame},
+		"a rail too many":       {granted(GrantedBlock{Length: 1, Parts: []Window{part(2, 1)}}), BadFrame},
+		"a huge block":          {granted(GrantedBlock{Length: MaxBody + 1, Parts: []Window{part(0, MaxBody+1)}}), BadFrame},
 		"returned too many":     {returned(behind(8, MaxDone+1)), TooLarge},
 		"returned cut":          {returned(make([]byte, 16)), BadFrame},
 		"neither":               {returned(append(make([]byte, 16), 2)), BadFrame},
@@ -162,8 +162,8 @@ func TestGrantedSize(t *testing.T) {
 	}
 }
 
-// fuzzLent is the part of FuzzBodies for Connect, Grant and Release.
-func fuzzLent(t *testing.T, data []byte) {
+// fuzzGrants is the part of FuzzBodies for Connect, Grant and Release.
+func fuzzGrants(t *testing.T, data []byte) {
 	check := func(what string, err error, again func() []byte) {
 		if err == nil && !bytes.Equal(again(), data) {
 			t.Errorf("%s: %s is written as %s", what, hex.EncodeToString(data), hex.EncodeToString(again()))
@@ -179,6 +179,6 @@ func fuzzLent(t *testing.T, data []byte) {
 		a, err := ParseConnected(data, n)
 		check("connected", err, func() []byte { return a.Append(nil) })
 		l, err := ParseGranted(data, n, 2)
-		check("lent", err, func() []byte { return l.Append(nil) })
+		check("granted", err, func() []byte { return l.Append(nil) })
 	}
 }

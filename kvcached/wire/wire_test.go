@@ -304,7 +304,7 @@ func FuzzBodies(f *testing.F) {
 		if r, err := ParseReply(data); err == nil && !bytes.Equal(r.Append(nil), data) {
 			t.Error("reply")
 		}
-		fuzzLent(t, data)
+		fuzzGrants(t, data)
 		bools := make([]bool, len(data))
 		if err := ParseBools(data, bools); err == nil && !bytes.Equal(AppendBools(nil, bools), data) {
 			t.Error("bools")

@@ -24,7 +24,7 @@ const asPerftest = 500 * time.Millisecond
 func TestSpeedOfTwoHosts(t *testing.T) {
 	switch os.Getenv("VM_HOST") {
 	case "1":
-		lends(t)
+		ownsMemory(t)
 	case "2":
 		reads(t)
 	default:
@@ -32,8 +32,8 @@ func TestSpeedOfTwoHosts(t *testing.T) {
 	}
 }
 
-// lends is the first host's part. The first host also runs perftest's servers, one at a time.
-func lends(t *testing.T) {
+// ownsMemory is the first host's part. The first host also runs perftest's servers, one at a time.
+func ownsMemory(t *testing.T) {
 	l, err := net.Listen("tcp", os.Getenv("VM_SELF")+":7000")
 	if err != nil {
 		t.Fatal(err)

@@ -44,7 +44,7 @@ func TestRevokesWhatItCannot(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				other, r := connected(t, d, d, rdma.PairOptions{})
 				before := used(t, d.name)
-				w := lending(t, d, r)
+				w := granting(t, d, r)
 				windows := list(w, other)
 				if name == "another's" && !d.limit.Windows {
 					before.MR++ // other has a window that w cannot revoke
@@ -58,8 +58,8 @@ func TestRevokesWhatItCannot(t *testing.T) {
 	})
 }
 
-// lending returns a pair that another one can read through. The test must close the pair.
-func lending(t *testing.T, d *device, to *pair) *pair {
+// granting returns a pair that another one can read through. The test must close the pair.
+func granting(t *testing.T, d *device, to *pair) *pair {
 	t.Helper()
 	w, err := d.pair(rdma.PairOptions{})
 	if err == nil {
@@ -79,7 +79,7 @@ func TestGrantFails(t *testing.T) {
 	mem := registeredIn(t, d, 1<<20)
 	_, r := connected(t, d, d, rdma.PairOptions{})
 	before := used(t, d.name)
-	w := lending(t, d, r)
+	w := granting(t, d, r)
 	many := make([][]byte, 100) // more than fit into a chain
 	for i := range many {
 		many[i] = mem
@@ -101,7 +101,7 @@ func TestGrantStays(t *testing.T) {
 	mem := registeredIn(t, d, 1<<20)
 	_, r := connected(t, d, d, rdma.PairOptions{})
 	before := used(t, d.name)
-	w := lending(t, d, r)
+	w := granting(t, d, r)
 	half, err := w.register(context.Background(), [][]byte{mem})
 	if err != nil {
 		t.Fatal(err)

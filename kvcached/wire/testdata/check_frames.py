@@ -52,7 +52,7 @@ def window(w):
 def number(n):
     return struct.pack("<Q", n)
 
-def lent(b):
+def granted(b):
     if b["status"]:
         return struct.pack("<B", b["status"])
     return (struct.pack("<BIQ", 0, b["crc"], b["length"]) + digest(b["parent"]) + struct.pack("<q", b["expires"]) + raw(b["key"]) + raw(b["attr"])
@@ -60,10 +60,10 @@ def lent(b):
 
 BODIES |= {
     "connection": lambda v: many(v["ends"], end),
-    "connected": lambda v: struct.pack("<QIIII", v["session"], v["leaseMS"], v["idleMS"], v["most"], v["crc"]) + many(v["ends"], end) + b"".join(map(window, v["probes"])),
+    "connected": lambda v: struct.pack("<QIIII", v["session"], v["grantMS"], v["idleMS"], v["most"], v["crc"]) + many(v["ends"], end) + b"".join(map(window, v["probes"])),
     "wanted": lambda v: struct.pack("<Q", v["session"]) + many(v["done"], number) + many(v["addrs"], address),
-    "lent": lambda v: struct.pack("<QI", v["lease"], v["ms"]) + many(v["blocks"], lent),
-    "returned": lambda v: struct.pack("<Q", v["session"]) + many(v["leases"], number) + struct.pack("<?", v["end"]),
+    "granted": lambda v: struct.pack("<QI", v["grant"], v["ms"]) + many(v["blocks"], granted),
+    "returned": lambda v: struct.pack("<Q", v["session"]) + many(v["grants"], number) + struct.pack("<?", v["end"]),
 }
 
 path = pathlib.Path(__file__).with_name("frames.json")
