@@ -47,7 +47,7 @@ type Bodies struct {
 
 	mu      sync.Mutex
 	total   int64
-	held    map[*Body]heldBody // at most Limit/SmallBody, plus one for each lent stream
+	held    map[*Body]heldBody // at most Limit/SmallBody, plus one for each kept body
 	cutAt   time.Time          // time of the next allowed search for slow bodies
 	regions regions
 }
