@@ -179,7 +179,14 @@ func (c *call) put() error {
 // the body is not read.
 func (c *call) commitOptions(it store.Item) (store.CommitOptions, error) {
 	h := c.r.Header
-	o := store.CommitOptions{Durable: c.s.durable || strings.EqualFold(h.Get("X-Cgn-Durable"), "true")}
+	o := store.CommitOptions{Durable: c.s.durable}
+	switch text := h.Get("X-Cgn-Durable"); strings.ToLower(text) {
+	case "", "false":
+	case "true":
+		o.Durable = true
+	default:
+		return o, refusal("InvalidArgument", "The header X-Cgn-Durable is %q; it must be true or false.", text)
+	}
 	if h.Get("If-Match") != "" {
 		return o, refusal("NotImplemented", "The header If-Match is not supported for writes.")
 	}

@@ -231,6 +231,8 @@ func TestRefusedObjects(t *testing.T) {
 	b.want(b.do("PUT", "/k", "x"), 503, "SlowDown")
 	sink.full.Store(false)
 	b.want(b.do("PUT", "/k", "x", "X-Cgn-Durable", "true"), 400, "SSD")
+	b.want(b.do("PUT", "/k", "x", "X-Cgn-Durable", "1"), 400, "InvalidArgument", "must be true or false")
+	b.want(b.do("PUT", "/k", "x", "X-Cgn-Durable", "False"), 200)
 	b.want(b.do("PUT", "/k", "x", "x-amz-copy-source", "/a/b"), 501, "x-amz-copy-source")
 	b.want(b.do("GET", "/k?acl", ""), 501, "acl")
 	b.want(b.do("GET", "/k?versionId=7", ""), 501, "versionId")
