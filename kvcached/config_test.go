@@ -105,6 +105,9 @@ func TestValidate(t *testing.T) {
 		{"quota of nobody", func(c *Config) { c.Quotas = []QuotaConfig{{RAM: 1}} }, "quota[0]"},
 		{"quota above the RAM", func(c *Config) { c.Quotas = []QuotaConfig{{Tenant: "a", RAM: 2 << 30}} }, "quota[0].ram: 2GiB is more than kvcached.ram, 1GiB"},
 		{"quota above the SSD", func(c *Config) { c.Quotas = []QuotaConfig{{Tenant: "a", SSD: 5 << 30}} }, "quota[0].ssd: 5GiB is more than kvcached.ssd, 4GiB"},
+		{"quota without a bound", func(c *Config) { c.Quotas = []QuotaConfig{{Tenant: "a"}} }, "quota[0]: bounds nothing; give ram or ssd"},
+		{"quota that exempts", func(c *Config) { c.Quotas = []QuotaConfig{{Namespace: "key1;s3.b;a"}, {Tenant: "a", RAM: 1}} }, ""},
+		{"quota of half a namespace", func(c *Config) { c.Quotas = []QuotaConfig{{Namespace: "key1;s3.bkt", RAM: 1}} }, "the last ; stays without a tenant"},
 		{"a user twice", func(c *Config) {
 			c.RESP.Users = []UserConfig{{Name: "a", PasswordFile: "f"}, {Name: "b", PasswordFile: "f"},
 				{Name: "a", PasswordFile: "g"}}

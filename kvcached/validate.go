@@ -3,12 +3,14 @@ package kvcached
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/cognitora/dataplane/internal/address"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/listen"
+	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/ram"
 )
 
@@ -181,17 +183,28 @@ func (c *Config) validateBounds(p *problems) {
 			p.add(fmt.Sprintf("fleet.peers[%d].cache", i), "%v", err)
 		}
 	}
+	c.validateQuotas(p)
+}
+
+func (c *Config) validateQuotas(p *problems) {
 	for i, q := range c.Quotas {
+		field := fmt.Sprintf("quota[%d]", i)
 		if q.Tenant == "" && q.Model == "" && q.Namespace == "" {
-			p.add(fmt.Sprintf("quota[%d]", i), "names no tenant, model or namespace; give one")
+			p.add(field, "names no tenant, model or namespace; give one")
+		}
+		if _, err := block.ParseNamespace(q.Namespace); q.Namespace != "" && err != nil {
+			p.add(field+".namespace", "%q: %v; clients' keys are in key1;resp.DATABASE;TENANT and key1;s3.BUCKET;TENANT, "+
+				"and the last ; stays without a tenant", q.Namespace, err)
+		}
+		// An entry without bounds exempts its blocks from the entries after it.
+		if !slices.ContainsFunc(c.Quotas[i:], func(o QuotaConfig) bool { return o.RAM > 0 || o.SSD > 0 }) {
+			p.add(field, "bounds nothing; give ram or ssd")
 		}
 		if q.RAM > c.Daemon.RAM {
-			p.add(fmt.Sprintf("quota[%d].ram", i), "%s is more than kvcached.ram, %s; give less, or 0 for no bound",
-				q.RAM, c.Daemon.RAM)
+			p.add(field+".ram", "%s is more than kvcached.ram, %s; give less, or 0 for no bound", q.RAM, c.Daemon.RAM)
 		}
 		if c.onDisk() && q.SSD > c.Daemon.SSD {
-			p.add(fmt.Sprintf("quota[%d].ssd", i), "%s is more than kvcached.ssd, %s; give less, or 0 for no bound",
-				q.SSD, c.Daemon.SSD)
+			p.add(field+".ssd", "%s is more than kvcached.ssd, %s; give less, or 0 for no bound", q.SSD, c.Daemon.SSD)
 		}
 	}
 }
