@@ -84,9 +84,10 @@ func (c *call) uploadPart() error {
 	return nil
 }
 
-// receive reads a part into a draft, which is never committed.
+// receive reads a part into a draft, which is never committed. The draft has the object's key, so
+// that a purge of the object reaches the part.
 func (c *call) receive(u *upload, n int, p *payload) (*part, error) {
-	it := store.Item{Namespace: u.item.Namespace,
+	it := store.Item{Namespace: u.item.Namespace, Key: u.item.Key,
 		Addr: block.OfKey(u.item.Addr.Model, fmt.Appendf(nil, "part\x00%s\x00%d", u.id, n))}
 	d, err := c.s.sink.Create(c.r.Context(), it, p.length)
 	if err != nil {
@@ -238,6 +239,9 @@ func (c *call) assemble(u *upload, parts []*part, o store.CommitOptions) (string
 	defer d.Abort()
 	into := d.Bytes()
 	for _, p := range parts {
+		if p.draft.Purged() { // a purge from now on finds d
+			return "", refusal("NoSuchUpload", "A purge has removed parts of the multipart upload. Upload them again.")
+		}
 		for from := p.draft.Bytes()[:p.length]; len(from) > 0; {
 			n := copy(into, from[:min(len(from), 256<<10)])
 			sums.write(into[:n])

@@ -185,3 +185,24 @@ func TestMultipartExpires(t *testing.T) {
 		s.Close()
 	})
 }
+
+// TestMultipartPurged purges between a part and the completion, by the key as a purge of a model
+// does. The client is told to upload again.
+func TestMultipartPurged(t *testing.T) {
+	s := arena(t, 8<<20)
+	b := serve(t, Options{Sink: s})
+	id, other := b.start("/llama/k"), b.start("/k")
+	tags := map[int]string{1: b.part("/llama/k", id, 1, "old")}
+	kept := map[int]string{1: b.part("/k", other, 1, "kept")}
+	if _, err := s.Purge(t.Context(), func(_ string, key []byte) bool {
+		return strings.Contains(string(key), "llama")
+	}); err != nil {
+		t.Fatal(err)
+	}
+	b.want(b.do("POST", "/llama/k?uploadId="+id, string(completionText(tags))), 404, "NoSuchUpload", "purge")
+	tags[1] = b.part("/llama/k", id, 1, "new")
+	b.want(b.do("POST", "/llama/k?uploadId="+id, string(completionText(tags))), 200)
+	b.want(b.do("GET", "/llama/k", ""), 200, "new")
+	b.want(b.do("POST", "/k?uploadId="+other, string(completionText(kept))), 200)
+	b.want(b.do("GET", "/k", ""), 200, "kept")
+}

@@ -2,9 +2,11 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/ram"
 )
 
@@ -64,6 +66,9 @@ func (d *Draft) Commit(ctx context.Context, o CommitOptions) (info Info, err err
 		d.cancel()
 		d.s.mu.Unlock()
 	}
+	if errors.Is(err, errPurged) && !o.Copy {
+		return Info{Item: d.it, Length: int(d.meta.Length), CRC: d.crc}, nil
+	}
 	if err == nil && d.s.o.Written != nil && !o.Copy {
 		d.s.o.Written(&d.it)
 	}
@@ -99,15 +104,31 @@ func (d *Draft) commitRAM(o CommitOptions, info *Info) error {
 	return err
 }
 
+// errPurged says that a purge has removed the draft's block.
+var errPurged = fmt.Errorf("%w: it was purged", ErrMiss)
+
+// barred returns an error if the block must not become visible. The caller holds the lock.
+func (d *Draft) barred() error {
+	switch {
+	case d.Purged():
+		return errPurged
+	case d.unless != nil && d.unless():
+		return ErrMiss
+	default:
+		return nil
+	}
+}
+
 // publish makes the block visible in RAM. The caller holds the lock.
 func (d *Draft) publish(info *Info) (ram.ID, error) {
 	s := d.s
 	if s.closed {
 		return 0, ErrClosed
 	}
-	if d.unless != nil && d.unless() {
-		return 0, ErrMiss
+	if err := d.barred(); err != nil {
+		return 0, err
 	}
+	s.open.remove(d)
 	id := s.tier.Publish(d.hash, &d.it.Addr, d.ns, d.body, d.meta)
 	d.public = true
 	s.drafts -= int64(len(d.memory))
@@ -180,12 +201,18 @@ func (d *Draft) commitBehind(info *Info, replaces bool) error {
 }
 
 // commitDurable writes the block to SSD, replaces the old block there, and then publishes the block
-// in RAM.
+// in RAM. SSD drops the new block if it has become barred meanwhile.
 func (d *Draft) commitDurable(ctx context.Context, turn *op, info *Info) error {
 	s := d.s
 	r := d.record()
 	payload := padded(d.memory, int(d.meta.Length), len(r.Key)+len(r.Attr))
-	s.forgive(turn)
+	s.mu.Lock()
+	turn.lost = false // the block is about to be replaced
+	err := d.barred()
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
 	if err := s.disk.Write(ctx, r, payload, true); err != nil {
 		return diskError("durable", int(d.meta.Length), err)
 	}
@@ -193,6 +220,11 @@ func (d *Draft) commitDurable(ctx context.Context, turn *op, info *Info) error {
 	defer s.mu.Unlock()
 	id, err := d.publish(info)
 	if err != nil {
+		s.mu.Unlock()
+		defer s.mu.Lock()
+		if _, failed := s.deleteAll(context.WithoutCancel(ctx), []block.Addr{d.it.Addr}); failed != nil {
+			return failed
+		}
 		return err
 	}
 	s.counts.Durable++

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/cognitora/dataplane/kv/block"
@@ -25,6 +26,8 @@ type Draft struct {
 	done   bool
 	public bool // the block is published, so the draft must not cancel it
 	parked bool // Park was called
+	purged bool // see Purged; guarded by Store.open
+	at     int  // index in Store.open
 	timer  Timer
 	began  time.Time // start of the time for timer
 }
@@ -58,6 +61,7 @@ func (s *Store) Create(ctx context.Context, it Item, length int) (*Draft, error)
 	}
 	d.it.Key, d.it.Attr = nil, nil
 	layOut(d.memory, length, it.Key, it.Attr)
+	s.open.add(d)
 	return d, nil
 }
 
@@ -175,6 +179,53 @@ func (d *Draft) Park() {
 	d.s.mu.Unlock()
 }
 
+// Purged tells whether a purge has removed the draft's block since Create. Commit drops such a
+// block and reports success, because the write is earlier than the purge.
+func (d *Draft) Purged() bool {
+	d.s.open.mu.Lock()
+	defer d.s.open.mu.Unlock()
+	return d.purged
+}
+
+// drafts are the open drafts. A purge removes their blocks, too.
+type drafts struct {
+	mu  sync.Mutex // nothing is locked while it is held
+	all []*Draft
+}
+
+func (o *drafts) add(d *Draft) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	d.at, o.all = len(o.all), append(o.all, d)
+}
+
+func (o *drafts) remove(d *Draft) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	last := o.all[len(o.all)-1]
+	o.all[d.at], last.at = last, d.at
+	o.all[len(o.all)-1] = nil
+	o.all = o.all[:len(o.all)-1]
+}
+
+// purge sets Purged of the drafts whose blocks match, and returns the addresses of these blocks.
+func (o *drafts) purge(match func(namespace string, key []byte) bool) (addrs []block.Addr) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, d := range o.all {
+		var key []byte
+		if n := int(d.meta.KeyLen); n > 0 {
+			at := ram.MetaAt(int(d.meta.Length))
+			key = d.memory[at : at+n]
+		}
+		if match(d.it.Namespace, key) {
+			d.purged = true
+			addrs = append(addrs, d.it.Addr)
+		}
+	}
+	return addrs
+}
+
 // Abort frees the draft's room. Abort does nothing after Commit.
 func (d *Draft) Abort() {
 	if d.done {
@@ -188,6 +239,7 @@ func (d *Draft) Abort() {
 
 // cancel frees the draft's room. The caller holds the lock.
 func (d *Draft) cancel() {
+	d.s.open.remove(d)
 	if !d.parked {
 		d.s.drafts -= int64(len(d.memory))
 	}

@@ -49,3 +49,76 @@ func TestDraftsLeaveRoom(t *testing.T) {
 	}
 	whole.Abort()
 }
+
+// TestPurgeOfDrafts purges while blocks are being written. A block that was created before the
+// purge is a miss after its Commit, in RAM and on SSD, also if the SSD is writing the block at that
+// time. A block that was created after the purge stays.
+func TestPurgeOfDrafts(t *testing.T) {
+	for _, deep := range []bool{false, true} {
+		o, dir := Options{RAM: 4 << 20}, t.TempDir()
+		var s *Store
+		var g *gate
+		if deep {
+			s, g = tiered(t, dir, o)
+		} else {
+			s = open(t, o)
+		}
+		purge := func() {
+			if _, err := s.Purge(ctx, func(ns string, key []byte) bool { return string(key) != "kept" }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		create := func(key string) *Draft {
+			d, err := s.Create(ctx, keyed(key), 5)
+			if err != nil {
+				t.Fatal(err)
+			}
+			copy(d.Bytes(), "value")
+			return d
+		}
+		commit := func(d *Draft, durable bool) {
+			if i, err := d.Commit(ctx, CommitOptions{Durable: durable}); err != nil || i.Length != 5 || i.CRC != d.crc {
+				t.Error(i, err)
+			}
+		}
+		old, copied, gone, kept := create("old"), create("copied"), create("gone"), create("kept")
+		gone.Abort()
+		purge()
+		commit(old, deep)
+		commit(kept, deep)
+		if _, err := copied.Commit(ctx, CommitOptions{Copy: true}); !errors.Is(err, ErrMiss) {
+			t.Error("a copy older than a purge:", err)
+		}
+		commit(create("new"), deep)
+		if has(s, keyed("old").Addr) || has(s, keyed("copied").Addr) || !has(s, keyed("kept").Addr) ||
+			!has(s, keyed("new").Addr) {
+			t.Error("the purge and its drafts, SSD:", deep)
+		}
+		if len(s.open.all) != 0 || s.drafts != 0 {
+			t.Errorf("%d drafts, %d bytes left", len(s.open.all), s.drafts)
+		}
+		if !deep {
+			continue
+		}
+		writing, purged := make(chan struct{}), make(chan struct{})
+		g.set(nil, func() error {
+			close(writing)
+			eventually(t, "the purge is there", func() bool {
+				s.open.mu.Lock()
+				defer s.open.mu.Unlock()
+				return s.open.all[0].purged
+			})
+			return nil
+		}, nil)
+		go func() {
+			defer close(purged)
+			<-writing
+			purge()
+		}()
+		commit(create("late"), true)
+		<-purged
+		if has(s, keyed("late").Addr) {
+			t.Error("a block that SSD wrote during a purge is there")
+		}
+	}
+}

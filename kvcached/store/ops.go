@@ -54,11 +54,3 @@ func (s *Store) leave(o *op) {
 		delete(s.ops, o.addr)
 	}
 }
-
-// forgive clears lost: a drop before now does not matter, because the block is about to be
-// replaced.
-func (s *Store) forgive(o *op) {
-	s.mu.Lock()
-	o.lost = false
-	s.mu.Unlock()
-}

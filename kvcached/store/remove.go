@@ -151,12 +151,18 @@ const purgeAtOnce = 256
 
 // Purge removes the blocks for which match returns true from all tiers, and returns their number.
 // match may be called any number of times. match must not call the store. No block that was there
-// before comes back after a Purge without an error, not even after a crash.
+// before, or was created before, comes back after a Purge without an error, not even after a crash.
 func (s *Store) Purge(ctx context.Context, match func(namespace string, key []byte) bool) (blocks int, err error) {
 	defer s.recount()
+	drafts := s.open.purge(match)
 	blocks, err = s.purgeRAM(ctx, match)
 	if err != nil || s.disk == nil {
 		return blocks, err
+	}
+	for some := range slices.Chunk(drafts, purgeAtOnce) { // waits for the commits among them
+		if err := s.purgeSome(ctx, some); err != nil {
+			return blocks, err
+		}
 	}
 	for cursor := uint64(0); ; {
 		var found []block.Addr

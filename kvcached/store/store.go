@@ -85,6 +85,7 @@ type Store struct {
 	counts Counts
 	swept  uint32 // slot where the sweep goes on
 	drafts int64  // bytes of the arena that belong to drafts
+	open   drafts // with its own lock
 	ops    map[block.Addr]*op
 	ghost  *ghost
 	churn  churn
