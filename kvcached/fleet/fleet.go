@@ -18,6 +18,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -275,28 +276,16 @@ func (v *View) Get(ctx context.Context, a block.Addr) (*store.Block, error) {
 }
 
 // Stat returns the Info of a block on any host. The Tiers are store.Remote if only other hosts have
-// the block. Stat asks a remote holder for the expiry.
+// the block.
 func (v *View) Stat(ctx context.Context, a block.Addr) (store.Info, error) {
-	i, err := v.Store.Stat(ctx, a)
-	if !errors.Is(err, store.ErrMiss) || v.alone() {
-		return i, err
+	var out [1]store.Info
+	if err := v.StatAll(ctx, []block.Addr{a}, out[:]); err != nil {
+		return store.Info{}, err
 	}
-	located, _ := v.locate(ctx, []block.Addr{a}) // an error counts as no holder
-	for _, l := range located[0] {
-		m := v.roster.Load().member(l.host)
-		if m == nil {
-			continue
-		}
-		var there [1]wire.Info
-		err := v.within(ctx, v.o.LocateTimeout, m, func(ctx context.Context, peer *transport.Peer) error {
-			return peer.Stat(ctx, []block.Addr{a}, there[:])
-		})
-		if err == nil && there[0].Tiers != 0 && !v.Bars(there[0].Stamp, v.nameOf(a.Model), nil) {
-			return store.Info{Item: store.Item{Addr: a, Expires: there[0].Expires}, Length: int(there[0].Length),
-				CRC: there[0].CRC, Tiers: store.Remote}, nil
-		}
+	if out[0].Tiers == 0 {
+		return store.Info{}, store.ErrMiss
 	}
-	return store.Info{}, store.ErrMiss
+	return out[0], nil
 }
 
 // Describe returns all that is known of a block. The block is pulled from another host if this host
@@ -312,31 +301,64 @@ func (v *View) Describe(ctx context.Context, a block.Addr) (store.Info, error) {
 	return v.Store.Describe(ctx, a)
 }
 
-// StatAll is Stat for many addresses.
+// StatAll is Stat for many addresses: out[i] has no Tiers if no host has addrs[i].
 func (v *View) StatAll(ctx context.Context, addrs []block.Addr, out []store.Info) error {
-	err := v.Store.StatAll(ctx, addrs, out)
-	if err == nil && !v.alone() {
-		var missing []int
-		for i := range out {
-			if out[i].Tiers == 0 {
-				missing = append(missing, i)
-			}
-		}
-		v.statRemote(ctx, addrs, out, missing)
+	if err := v.Store.StatAll(ctx, addrs, out); err != nil || v.alone() {
+		return err
 	}
-	return err
+	var missing []int
+	for i := range out {
+		if out[i].Tiers == 0 {
+			missing = append(missing, i)
+		}
+	}
+	for some := range slices.Chunk(missing, wire.MaxBatch) {
+		v.statRemote(ctx, addrs, out, some)
+	}
+	return nil
 }
 
-// statRemote fills in the Infos that keepers give for addrs[i], for each i in missing.
+// statRemote asks the holders of addrs[i], for each i in missing, and fills in out[i].
 func (v *View) statRemote(ctx context.Context, addrs []block.Addr, out []store.Info, missing []int) {
 	asked := make([]block.Addr, len(missing))
 	for i, at := range missing {
 		asked[i] = addrs[at]
 	}
 	located, _ := v.locate(ctx, asked) // an error counts as no holder
-	for i, l := range located {
-		if len(l) > 0 {
-			out[missing[i]] = store.Info{Item: store.Item{Addr: asked[i]}, Length: int(l[0].length),
+	for round := 0; len(missing) > 0; round++ {
+		of := map[string][]int{} // by host: the addresses whose next holder it is
+		for i, l := range located {
+			if len(l) > round && out[missing[i]].Tiers == 0 {
+				of[l[round].host] = append(of[l[round].host], missing[i])
+			}
+		}
+		if len(of) == 0 {
+			return
+		}
+		for host, at := range of {
+			v.statAt(ctx, v.roster.Load().member(host), addrs, out, at)
+		}
+	}
+}
+
+// statAt asks one host for addrs[i], for each i in at, and fills in out[i]. A block that is older
+// than a purge counts as a miss.
+func (v *View) statAt(ctx context.Context, m *Member, addrs []block.Addr, out []store.Info, at []int) {
+	if m == nil {
+		return
+	}
+	asked, there := make([]block.Addr, len(at)), make([]wire.Info, len(at))
+	for i := range at {
+		asked[i] = addrs[at[i]]
+	}
+	if v.within(ctx, v.o.LocateTimeout, m, func(ctx context.Context, peer *transport.Peer) error {
+		return peer.Stat(ctx, asked, there)
+	}) != nil {
+		return
+	}
+	for i, t := range there {
+		if a := asked[i]; t.Tiers != 0 && !v.Bars(t.Stamp, v.nameOf(a.Model), nil) {
+			out[at[i]] = store.Info{Item: store.Item{Addr: a, Expires: t.Expires}, Length: int(t.Length), CRC: t.CRC,
 				Tiers: store.Remote}
 		}
 	}

@@ -373,3 +373,42 @@ func TestForgets(t *testing.T) {
 		return errors.Is(err, ErrUnknownHost) && a.pool.Stats().Peers == 1 && a.healthOf(&stayed).member == c.member
 	})
 }
+
+// TestStatOfPurged checks that a block is a miss for Stat and StatAll while its only holder has not
+// carried out a purge that may name the block.
+func TestStatOfPurged(t *testing.T) {
+	a, b := start(t, "a", Options{}), start(t, "b", Options{})
+	meet(a, b)
+	addrs := []block.Addr{addr(1), key("kept"), key("m@1")}
+	b.put(blocks, addrs[0], "block")
+	for _, text := range []string{"kept", "m@1"} {
+		it := store.Item{Addr: key(text), Namespace: keys.String(), Key: []byte(text)}
+		if _, err := b.Store.Put(t.Context(), it, []byte("value"), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tiers := func() (found [3]bool) {
+		var infos [3]store.Info
+		if err := a.StatAll(t.Context(), addrs, infos[:]); err != nil {
+			t.Fatal(err)
+		}
+		for i, at := range addrs {
+			one, err := a.Stat(t.Context(), at)
+			if found[i] = infos[i].Tiers == store.Remote; found[i] != (err == nil) || one.Length != infos[i].Length {
+				t.Fatal(i, infos[i], one, err)
+			}
+		}
+		return found
+	}
+	await(t, "all are known", func() bool { return tiers() == [3]bool{true, true, true} })
+	if _, err := a.o.Ledger.Purge(t.Context(), purge.Selector{Model: "m"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := tiers(); got != [3]bool{} {
+		t.Error("before the holder purges:", got)
+	}
+	if _, err := b.o.Ledger.Take(t.Context(), a.o.Ledger.List()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "what the purge does not name is back", func() bool { return tiers() == [3]bool{false, true, false} })
+}

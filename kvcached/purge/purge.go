@@ -47,16 +47,6 @@ func (s *Selector) Check() error {
 	return nil
 }
 
-// Matches tells whether the selector names a block of this namespace. key is the client's own name
-// for the block, nil if the block has only an address.
-func (s *Selector) Matches(namespace string, key []byte) bool {
-	if s.Everything {
-		return true
-	}
-	n, err := block.ParseNamespace(namespace)
-	return err == nil && s.matches(&subject{namespace, n, string(key)})
-}
-
 // subject is a block that is compared with selectors.
 type subject struct {
 	text string // canonical text of the block's namespace
@@ -72,7 +62,10 @@ func (s *Selector) matches(b *subject) bool {
 		s.Tenant != "" && s.Tenant != b.Tenant:
 		return false
 	}
-	return s.Model == "" || s.Model == b.Model || b.key != "" && names(b.key, s.Model)
+	if b.key == "" {
+		return s.Model == "" || s.Model == b.Model || block.OfKeys(b.text) // the key is unknown
+	}
+	return s.Model == "" || s.Model == b.Model || names(b.key, s.Model)
 }
 
 // slashless are replacements that clients use in keys for the slash of a model's name.

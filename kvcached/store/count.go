@@ -22,10 +22,14 @@ type counting struct {
 // Count returns the number of blocks of each namespace in all tiers. Expired blocks are first
 // removed from RAM. The removal is left out for twenty times its own duration. Blocks that are only
 // on SSD are counted by a scan of the SSD index, which takes about a second for a million blocks.
-// The count of blocks on SSD is reused for twenty times its duration, or until a purge.
+// The count of blocks on SSD is reused for twenty times its duration, or until a purge. The result is
+// empty while the store is hidden.
 func (s *Store) Count(ctx context.Context) (map[string]int, error) {
-	s.sweepAll()
 	all := map[string]int{}
+	if s.hidden() {
+		return all, nil
+	}
+	s.sweepAll()
 	for _, u := range s.ramNamespaces() {
 		all[u.Namespace] = u.Blocks
 	}
