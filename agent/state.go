@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 	"time"
@@ -53,9 +54,7 @@ func (n *node) health() cluster.NodeHealth {
 	var host hostReading
 	n.agent.host.read(now, &host)
 	h.Load, h.PowerSource = n.load(now, &host), host.power.Source
-	if h.VRAMBytes == 0 {
-		h.VRAMBytes = gpu.Memory(host.engines[n.index])
-	}
+	h.VRAMBytes = cmp.Or(h.VRAMBytes, gpu.Memory(host.engines[n.index]))
 	h.Fit()
 	return h
 }

@@ -3,6 +3,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -80,10 +81,7 @@ func New(c Config) (r *Router, err error) {
 	if err := config.Check(&c); err != nil {
 		return nil, err
 	}
-	r = &Router{config: &c, log: c.Logger, metrics: metrics.New()}
-	if r.log == nil {
-		r.log = slog.Default()
-	}
+	r = &Router{config: &c, log: cmp.Or(c.Logger, slog.Default()), metrics: metrics.New()}
 	defer func() {
 		if err != nil {
 			r.Close()

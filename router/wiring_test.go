@@ -55,16 +55,16 @@ func TestSettingsReachTheirParts(t *testing.T) {
 		got  reflect.Value
 		want int64
 	}{
-		"prefix.max_blocks":        {part(r.index, "opts", "MaxBlocks"), 5000},
+		"prefix.max_blocks":        {part(r.index, "o", "MaxBlocks"), 5000},
 		"prefix.lifetime":          {reflect.ValueOf(r.index.Lifetime(node.Ref())), 77 * second},
-		"timeouts.dial":            {part(node.Pool, "options", "DialTimeout"), 3 * second},
-		"timeouts.first_byte":      {part(r.legs, "options", "Limits", "FirstByte"), 11 * second},
-		"timeouts.first_byte_cold": {part(r.legs, "options", "FirstByteCold"), 12 * second},
-		"timeouts.patience_floor":  {part(r.legs, "options", "PatienceFloor"), 13 * second},
-		"timeouts.stall_floor":     {part(r.legs, "options", "StallFloor"), 14 * second},
-		"timeouts.idle":            {part(r.legs, "options", "Limits", "Idle"), 15 * second},
-		"timeouts.total":           {part(r.legs, "options", "Limits", "Total"), 16 * second},
-		"retry.max_nodes":          {part(r.legs, "options", "MaxNodes"), 7},
+		"timeouts.dial":            {part(node.Pool, "o", "DialTimeout"), 3 * second},
+		"timeouts.first_byte":      {part(r.legs, "o", "Limits", "FirstByte"), 11 * second},
+		"timeouts.first_byte_cold": {part(r.legs, "o", "FirstByteCold"), 12 * second},
+		"timeouts.patience_floor":  {part(r.legs, "o", "PatienceFloor"), 13 * second},
+		"timeouts.stall_floor":     {part(r.legs, "o", "StallFloor"), 14 * second},
+		"timeouts.idle":            {part(r.legs, "o", "Limits", "Idle"), 15 * second},
+		"timeouts.total":           {part(r.legs, "o", "Limits", "Total"), 16 * second},
+		"retry.max_nodes":          {part(r.legs, "o", "MaxNodes"), 7},
 		"retry.percent":            {part(r.legs, "budget", "percent"), 31},
 		"retry.floor":              {part(r.legs, "budget", "floor"), 17},
 		"limits.max_body":          {part(r.gateway, "server", "MaxRequestBodySize"), 1 << 21},
@@ -83,7 +83,7 @@ func TestSettingsReachTheirParts(t *testing.T) {
 			t.Errorf("%s: %d, want %d", name, v.got.Int(), v.want)
 		}
 	}
-	if part(r.legs, "options", "Feedback").Bool() {
+	if part(r.legs, "o", "Feedback").Bool() {
 		t.Error("prefix.feedback: on")
 	}
 }

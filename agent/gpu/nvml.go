@@ -3,6 +3,7 @@
 package gpu
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -60,9 +61,7 @@ type unit struct {
 }
 
 func open(path string) (driver, error) {
-	if path == "" {
-		path = libraryName
-	}
+	path = cmp.Or(path, libraryName)
 	// NODELETE keeps the library mapped, because go-nvml's calls stay bound to this mapping until
 	// the process ends.
 	file := dl.New(path, dl.RTLD_LAZY|dl.RTLD_GLOBAL|dl.RTLD_NODELETE)
@@ -70,18 +69,10 @@ func open(path string) (driver, error) {
 		return nil, fmt.Errorf("NVML is not here: %w; it comes with NVIDIA's driver, gpu.library names it elsewhere",
 			err)
 	}
-	has := func(names ...string) bool {
-		for _, n := range names {
-			if file.Lookup(n) != nil {
-				return false
-			}
-		}
-		return true
-	}
-	for _, n := range required {
-		if !has(n) {
-			return nil, fmt.Errorf("%s exports no %s: it is not NVML, or older than 2012; set gpu.library", path, n)
-		}
+	lacks := func(name string) bool { return file.Lookup(name) != nil }
+	has := func(names ...string) bool { return !slices.ContainsFunc(names, lacks) }
+	if i := slices.IndexFunc(required, lacks); i >= 0 {
+		return nil, fmt.Errorf("%s exports no %s: it is not NVML, or older than 2012; set gpu.library", path, required[i])
 	}
 	l := &library{
 		api: nvml.New(nvml.WithLibraryPath(path)), gpm: has(gpmFunctions...), mig: has(migFunctions...),

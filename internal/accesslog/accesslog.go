@@ -7,6 +7,7 @@ package accesslog
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -63,9 +64,7 @@ func New(o Options) (*Logger, error) {
 	if err := s.open(); err != nil {
 		return nil, err
 	}
-	if o.Queue <= 0 {
-		o.Queue = queueDefault
-	}
+	o.Queue = cmp.Or(o.Queue, queueDefault)
 	l := &Logger{
 		dropped: o.Dropped, failed: o.Failed,
 		free: make(chan *record, o.Queue), queue: make(chan *record, o.Queue),

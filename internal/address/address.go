@@ -2,6 +2,7 @@
 package address
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/url"
@@ -60,9 +61,7 @@ func parseHTTP(u *url.URL, shown string) (Address, error) {
 	if host == "" || u.RawQuery != "" || u.Fragment != "" {
 		return Address{}, fmt.Errorf("address %q: want %s://host:port, without query or fragment", shown, u.Scheme)
 	}
-	if port == "" {
-		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
-	}
+	port = cmp.Or(port, map[string]string{"http": "80", "https": "443"}[u.Scheme])
 	if n, err := net.LookupPort("tcp", port); err != nil || n == 0 {
 		return Address{}, fmt.Errorf("address %q: port %q is not in 1..65535", shown, port)
 	}

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -51,9 +52,7 @@ func Dial(cfg Config) (*Client, error) {
 	if len(cfg.Endpoints) == 0 {
 		return nil, errors.New("etcd: no endpoint given, for example 127.0.0.1:2379")
 	}
-	if cfg.RequestTimeout <= 0 {
-		cfg.RequestTimeout = 3 * time.Second
-	}
+	cfg.RequestTimeout = cmp.Or(cfg.RequestTimeout, 3*time.Second)
 	etcd, err := clientv3.New(clientv3.Config{
 		Endpoints:   cfg.Endpoints,
 		TLS:         cfg.TLS,

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -68,10 +69,7 @@ func shake(ctx context.Context, endpoint string, conf *tls.Config) error {
 		return nil
 	}
 	defer raw.Close()
-	if conf == nil {
-		conf = &tls.Config{MinVersion: tls.VersionTLS12}
-	}
-	conf = conf.Clone()
+	conf = cmp.Or(conf, &tls.Config{MinVersion: tls.VersionTLS12}).Clone()
 	conf.ServerName, conf.NextProtos = host, []string{"h2"}
 	conn := tls.Client(raw, conf)
 	switch err = conn.HandshakeContext(ctx); {

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -57,9 +58,7 @@ func (c *Client) PutCordon(ctx context.Context, id string, cordon Cordon) error 
 	if err := CheckNodeID(id); err != nil {
 		return err
 	}
-	if cordon.Stamp == 0 {
-		cordon.Stamp = time.Now().UnixMilli()
-	}
+	cordon.Stamp = cmp.Or(cordon.Stamp, time.Now().UnixMilli())
 	value, _ := json.Marshal(cordon) // a Cordon can always be written
 	return c.put(ctx, CordonKey(id), value)
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -100,10 +101,7 @@ func (r *fileReader) table(v reflect.Value, tree map[string]any, path string) {
 				r.fail(&Problem{Field: at, Reason: goneReason}, at)
 				continue
 			}
-			hint := didYouMean(key, slices.Sorted(maps.Keys(members)))
-			if hint == "" {
-				hint = r.schema.elsewhere(key)
-			}
+			hint := cmp.Or(didYouMean(key, slices.Sorted(maps.Keys(members))), r.schema.elsewhere(key))
 			r.fail(&Problem{Field: at, Reason: "unknown key" + hint}, at)
 			continue
 		}

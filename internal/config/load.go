@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -186,9 +187,7 @@ func (s *schema) defaults() error {
 }
 
 func loadFile(dst any, s *schema, name string, o Options) (*fileReader, []error) {
-	if name == "" {
-		name = lookupEnv(o.Env, "CGN_CONFIG")
-	}
+	name = cmp.Or(name, lookupEnv(o.Env, "CGN_CONFIG"))
 	r := &fileReader{name: name, schema: s}
 	if name == "" {
 		return r, nil

@@ -153,12 +153,9 @@ func keyed(t reflect.Type) (fields []reflect.StructField) {
 // twinned tells whether the file has the table at path as a list, [[path]], which another field
 // with the same key holds.
 func (s *schema) twinned(path string) bool {
-	for _, f := range s.fields {
-		if f.isList() && f.value.Len() > 0 && (f.path() == path || strings.HasPrefix(path, f.path()+".")) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.fields, func(f *field) bool {
+		return f.isList() && f.value.Len() > 0 && (f.path() == path || strings.HasPrefix(path, f.path()+"."))
+	})
 }
 
 // emptyTwin tells whether f is an empty list whose key is also a section's.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -34,9 +35,7 @@ func (s *schema) movedFrom(sec, first int, was string) {
 		inner.was = was + strings.TrimPrefix(inner.path, path)
 	}
 	for _, f := range s.fields[first:] {
-		if f.was == "" {
-			f.was = was + strings.TrimPrefix(f.path(), path)
-		}
+		f.was = cmp.Or(f.was, was+strings.TrimPrefix(f.path(), path))
 	}
 }
 

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"errors"
 	"log/slog"
 	"net"
@@ -40,11 +41,7 @@ func (a *acceptor) complain(err error) {
 	if last != 0 && now-last < int64(acceptLogEvery) || !a.spoke.CompareAndSwap(last, now) {
 		return
 	}
-	log := a.log
-	if log == nil {
-		log = slog.Default()
-	}
-	log.Warn("connections cannot be accepted for now; trying on", "error", err)
+	cmp.Or(a.log, slog.Default()).Warn("connections cannot be accepted for now; trying on", "error", err)
 }
 
 // IsLocal tells whether err means that this host is out of descriptors or memory, so that the other

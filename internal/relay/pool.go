@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"net"
@@ -58,18 +59,10 @@ func NewPool(t Target, o PoolOptions) *Pool {
 }
 
 func (o PoolOptions) withDefaults() PoolOptions {
-	if o.MaxIdle <= 0 {
-		o.MaxIdle = DefaultMaxIdle
-	}
-	if o.MaxConnections <= 0 {
-		o.MaxConnections = DefaultMaxConns
-	}
-	if o.Idle <= 0 {
-		o.Idle = DefaultIdleTimeout
-	}
-	if o.DialTimeout <= 0 {
-		o.DialTimeout = defaultDialTimeout
-	}
+	o.MaxIdle = cmp.Or(o.MaxIdle, DefaultMaxIdle)
+	o.MaxConnections = cmp.Or(o.MaxConnections, DefaultMaxConns)
+	o.Idle = cmp.Or(o.Idle, DefaultIdleTimeout)
+	o.DialTimeout = cmp.Or(o.DialTimeout, defaultDialTimeout)
 	if o.Dial == nil {
 		o.Dial = new(net.Dialer).DialContext
 		if o.Watch {
@@ -328,9 +321,7 @@ type destination struct {
 }
 
 func newDestination(t Target) *destination {
-	if t.Network == "" {
-		t.Network = "tcp"
-	}
+	t.Network = cmp.Or(t.Network, "tcp")
 	if t.Host == "" {
 		if t.Host = t.Addr; t.Network == "unix" {
 			t.Host = "localhost"

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 
 	"github.com/valyala/fasthttp"
 )
@@ -37,10 +38,5 @@ func RefusePlain(c net.Conn, err error, status int, body []byte) bool {
 
 // startsHTTP tells whether the first bytes of a connection look like a request line.
 func startsHTTP(b []byte) bool {
-	for _, method := range []string{"GET /", "HEAD ", "POST ", "PUT /", "DELET", "OPTIO", "PATCH"} {
-		if string(b) == method {
-			return true
-		}
-	}
-	return false
+	return slices.Contains([]string{"GET /", "HEAD ", "POST ", "PUT /", "DELET", "OPTIO", "PATCH"}, string(b))
 }

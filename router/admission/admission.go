@@ -4,6 +4,7 @@
 package admission
 
 import (
+	"cmp"
 	"errors"
 	"maps"
 	"slices"
@@ -45,9 +46,7 @@ type pair struct{ model, role string }
 
 // New returns a gate without requests in flight.
 func New(o Options) *Gate {
-	if o.MaxHandles <= 0 {
-		o.MaxHandles = maxHandlesDefault
-	}
+	o.MaxHandles = cmp.Or(o.MaxHandles, maxHandlesDefault)
 	g := &Gate{maxHandles: o.MaxHandles, handles: map[pair]*Handle{}}
 	g.overflow = &Handle{gate: g}
 	g.maxQueue.Store(int64(o.MaxQueue))

@@ -14,6 +14,7 @@
 package holdings
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -97,9 +98,7 @@ type Stats struct {
 
 // New makes a Map. The Map follows no daemon before Run.
 func New(o Options) *Map {
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	m := &Map{o: o, index: residency.New(residency.Options{MaxBlocks: o.MaxBlocks}), caches: map[string]*cache{},
 		refused: map[string]bool{}, static: o.Static, promoter: newPromoter(o.Promote)}
 	m.view.Store(&view{})

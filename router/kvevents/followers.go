@@ -4,6 +4,7 @@
 package kvevents
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,9 +80,7 @@ type running struct {
 
 // New makes Followers. The Followers follow no engine before Run.
 func New(o Options) *Followers {
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	return &Followers{o: o, index: residency.New(residency.Options{MaxEngines: maxSources}),
 		running: map[Source]*running{}}
 }

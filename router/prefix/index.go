@@ -1,6 +1,7 @@
 package prefix
 
 import (
+	"cmp"
 	"sync"
 	"time"
 )
@@ -25,18 +26,10 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.MaxBlocks <= 0 {
-		o.MaxBlocks = 1 << 20
-	}
-	if o.Lifetime <= 0 {
-		o.Lifetime = 120 * time.Second
-	}
-	if o.MinLifetime <= 0 {
-		o.MinLifetime = time.Second
-	}
-	if o.MaxLifetime <= 0 {
-		o.MaxLifetime = 24 * time.Hour
-	}
+	o.MaxBlocks = cmp.Or(o.MaxBlocks, 1<<20)
+	o.Lifetime = cmp.Or(o.Lifetime, 120*time.Second)
+	o.MinLifetime = cmp.Or(o.MinLifetime, time.Second)
+	o.MaxLifetime = cmp.Or(o.MaxLifetime, 24*time.Hour)
 	if o.Now == nil {
 		o.Now = time.Now
 	}

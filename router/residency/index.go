@@ -30,6 +30,7 @@
 package residency
 
 import (
+	"cmp"
 	"errors"
 	"math/bits"
 	"sync"
@@ -109,9 +110,7 @@ func (w whereabouts) bit() int    { return int(w) % shardNodes }
 
 // New makes an empty index.
 func New(o Options) *Index {
-	if o.MaxBlocks <= 0 {
-		o.MaxBlocks = 1 << 22
-	}
+	o.MaxBlocks = cmp.Or(o.MaxBlocks, 1<<22)
 	return &Index{max: o.MaxBlocks}
 }
 

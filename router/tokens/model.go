@@ -1,6 +1,7 @@
 package tokens
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -185,10 +186,7 @@ func (m *Model) configure(c *config) error {
 // readTemplates finds the chat templates: a file of its own, chat_template.jinja, or those of
 // tokenizer_config.json.
 func (m *Model) readTemplates(directory, own, configPath string, c *config) error {
-	path := own
-	if path == "" {
-		path = filepath.Join(directory, "chat_template.jinja")
-	}
+	path := cmp.Or(own, filepath.Join(directory, "chat_template.jinja"))
 	doc, err := readFile(path, maxSmall)
 	if err == nil {
 		m.chat, err = parseTemplate(path, string(doc))
