@@ -2,6 +2,7 @@ package kvcached
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -162,7 +163,14 @@ func TestLockDir(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, i.Mode(), err)
 		}
 	}
+	want := fmt.Sprintf("kvcached.data: %s is in use by process %d;", dir, os.Getpid())
+	if notes := adviseLock(dir); len(notes) != 1 || !strings.HasPrefix(notes[0], want) {
+		t.Errorf("%q, want %q", notes, want)
+	}
 	l.Unlock()
+	if notes := adviseLock(dir); len(notes) > 0 {
+		t.Errorf("unlocked: %q", notes)
+	}
 	if l, err = LockDir(dir); err != nil {
 		t.Fatal(err)
 	}

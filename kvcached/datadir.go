@@ -34,16 +34,37 @@ func LockDir(dir string) (*Lock, error) {
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("kvcached.data: lock of %s: %w", name, err)
 		}
-		holder := make([]byte, 32)
-		n, _ := f.ReadAt(holder, 0)
-		return nil, fmt.Errorf("%w: %s by process %s; stop that one, or name another directory with --data DIR",
-			ErrLocked, dir, holder[:n])
+		return nil, fmt.Errorf("%w: %s by %s; stop that one, or name another directory with --data DIR", ErrLocked, dir,
+			holder(f))
 	}
-	if err := f.Truncate(0); err == nil {
-		_, err = f.WriteAt([]byte(fmt.Sprint(os.Getpid())), 0) // people can read the holder's process id
-		_ = err
+	// The process id is only for people, so a full disk does not keep the daemon from its directory.
+	if f.Truncate(0) == nil {
+		_, _ = f.WriteAt([]byte(fmt.Sprint(os.Getpid())), 0)
 	}
 	return &Lock{f}, nil
+}
+
+// holder names the process that has locked f.
+func holder(f *os.File) string {
+	id := make([]byte, 32)
+	if n, _ := f.ReadAt(id, 0); n > 0 {
+		return "process " + string(id[:n])
+	}
+	return "another process"
+}
+
+// adviseLock says that a process uses the directory. It makes nothing.
+func adviseLock(dir string) []string {
+	f, err := os.Open(filepath.Join(dir, lockFile))
+	if err != nil {
+		return nil
+	}
+	defer f.Close() // unlocks it, too
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
+		return nil
+	}
+	return []string{fmt.Sprintf("kvcached.data: %s is in use by %s; another daemon starts there only after that one ends",
+		dir, holder(f))}
 }
 
 // Unlock lets other processes use the directory.

@@ -1,14 +1,21 @@
 package kvcached
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"os"
 	"path/filepath"
 
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/internal/rights"
+	"github.com/cognitora/dataplane/kvcached/purge"
+	"github.com/cognitora/dataplane/kvcached/ram"
 	"github.com/cognitora/dataplane/kvcached/ssd"
 )
 
@@ -24,7 +31,7 @@ func (c *Config) Examine() error {
 			p.add("kvcached.data", "%v; name a directory that the daemon can make or write to with --data DIR", err)
 		}
 	}
-	if err := hostMemory("/").check(c.Daemon.RAM); err != nil {
+	if err := hostMemory("/").check(c.Daemon.RAM); err != nil && c.Daemon.RAM <= ram.MaxArena { // else Validate reports it
 		p = append(p, err)
 	}
 	c.examineDevices(&p)
@@ -34,8 +41,12 @@ func (c *Config) Examine() error {
 	return errors.Join(p...)
 }
 
-// Advise returns warnings about settings of c that may cause problems.
-func (c *Config) Advise() []string {
+// Advise returns warnings about settings of c that may cause problems, and says whether a daemon runs
+// in the data directory.
+func (c *Config) Advise() []string { return append(c.advise(), adviseLock(c.Daemon.Data)...) }
+
+// advise is Advise for a start, which locks the directory itself.
+func (c *Config) advise() []string {
 	notes := hostMemory("/").advise(c.Daemon.RAM)
 	if c.onDisk() {
 		notes = append(notes, adviseDisk(c.Daemon.Data, c.Daemon.SSD)...)
@@ -79,6 +90,9 @@ func (c *Config) examineFiles(p *problems, usable bool) {
 	for i, k := range c.S3.Keys {
 		examineSecret(p, fmt.Sprintf("s3.keys[%d].secret_file", i), k.SecretFile)
 	}
+	if usable {
+		c.examinePurges(p)
+	}
 	key, err := c.sealingKey()
 	switch {
 	case err != nil:
@@ -87,6 +101,35 @@ func (c *Config) examineFiles(p *problems, usable bool) {
 		if err := ssd.Examine(filepath.Join(c.Daemon.Data, ssdDir), key); err != nil {
 			*p = append(*p, storeError(c, err))
 		}
+	}
+}
+
+// examinePurges checks the list of purges in the data directory, which a start reads.
+func (c *Config) examinePurges(p *problems) {
+	name := filepath.Join(c.Daemon.Data, purge.File)
+	text, err := os.ReadFile(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return
+	case err != nil:
+		*p = append(*p, storeError(c, err))
+		return
+	}
+	file := struct {
+		*purge.List
+		Unfinished bool `json:"unfinished"`
+	}{List: &purge.List{}}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err = d.Decode(&file); err == nil {
+		_, err = purge.Parse(file.Encode())
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = errors.New("it ends too early")
+	}
+	if err != nil {
+		p.add("kvcached.data", "%s is no list of purges: %v; put it back from a copy, or remove it and the folder %s "+
+			"beside it: without the list, purged blocks could be served", name, err, ssdDir)
 	}
 }
 

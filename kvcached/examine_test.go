@@ -102,12 +102,16 @@ func TestExamineLooksIntoTheDirectory(t *testing.T) {
 		"a garbled FORMAT": {"ssd/FORMAT", page("x"), "kvcached.data: ssd: the file that tells the directory's format is damaged: "},
 		"no FORMAT":        {"ssd/segment-00000001.cgnkv", "", "kvcached.data: ssd: the directory's format is not this version's: "},
 		"a file as ssd":    {"ssd", "", "kvcached.data: "},
+		"empty purges":     {"purges.json", "", "kvcached.data: DIR/purges.json is no list of purges: it ends too early; put it back from a copy, "},
+		"cut purges":       {"purges.json", `{"history":1`, "kvcached.data: DIR/purges.json is no list of purges: it ends too early; "},
+		"other purges":     {"purges.json", `{"history":1,"revision":0,"purges":[{}]}`, "kvcached.data: DIR/purges.json is no list of purges: purges[0]: "},
 		"a file as data":   {"", "", "kvcached.data: "},
 		"sealed":           {"ssd/FORMAT", page("cgn-kvcached ssd\nversion 2\nkey 0123456789abcdef\n"), "ssd.key_file: "},
 	} {
 		data := filepath.Join(t.TempDir(), "d")
 		write(t, filepath.Join(data, c.file), c.text)
 		conf := valid(func(v *Config) { v.Daemon.Data, v.Daemon.Sock = data, "" })
+		c.want = strings.Replace(c.want, "DIR", data, 1)
 		err := conf.Examine()
 		if err == nil || !strings.HasPrefix(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v, want %q in one line", name, err, c.want)

@@ -94,8 +94,8 @@ func New(c Config) (*Daemon, error) {
 	if d.log == nil {
 		d.log = slog.Default()
 	}
-	for _, note := range c.Advise() {
-		d.log.Warn("the configuration may not do", "why", note)
+	for _, note := range c.advise() {
+		d.log.Warn("the configuration may not work as meant", "why", note)
 	}
 	if err := d.prepare(); err != nil {
 		d.Close()

@@ -22,7 +22,7 @@ func writeHelp(w io.Writer, s *schema, o Options) error {
 	row := func(name, help string) { fmt.Fprintf(&b, "  %s\n        %s\n", name, help) }
 	row("--"+fileFlag+" FILE", "TOML file to read (env CGN_CONFIG)")
 	row("--check-config", "check the configuration and the files it names, print it as it would be used, and exit; "+
-		"nothing is started, bound or written")
+		"nothing is started, bound or written, so it does not tell whether a port is taken")
 	row("--version", "print the version and exit")
 	row("--help", "print this text and exit")
 	for _, sec := range s.sections {
