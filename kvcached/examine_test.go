@@ -180,7 +180,8 @@ func TestErrorsOfAStartNameTheSetting(t *testing.T) {
 	}
 	defer l.Close()
 	_, _, err = openFor("resp.listen", "--resp", "unix://"+sock, -1)
-	if err == nil || !strings.Contains(err.Error(), "stop that program") {
+	want := fmt.Sprintf("resp.listen (--resp) unix://%s: the socket is in use by ", sock)
+	if err == nil || !strings.HasPrefix(err.Error(), want) || !strings.Contains(err.Error(), "stop that program") {
 		t.Errorf("a taken socket: %v", err)
 	}
 }

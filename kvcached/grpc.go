@@ -23,7 +23,7 @@ func (d *Daemon) prepareGRPC() error {
 	sock, _ := d.config.Sockets()
 	l, err := listen.OpenUnix(sock, 0o660, d.config.Daemon.Group)
 	if err != nil {
-		return socketError("kvcached.sock (--sock)", err)
+		return socketError("kvcached.sock", "--sock", sock, err)
 	}
 	d.addGRPC(srv, "grpc-sock", sock, l, nil)
 	if d.config.GRPC.Listen == "" {

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/buildinfo"
@@ -238,7 +237,7 @@ func openFor(setting, flag, address string, group int) (net.Listener, string, er
 	if path, ok := strings.CutPrefix(address, "unix://"); ok {
 		l, err := listen.OpenUnix(path, 0o660, group)
 		if err != nil {
-			return nil, "", socketError(fmt.Sprintf("%s (%s)", setting, flag), err)
+			return nil, "", socketError(setting, flag, path, err)
 		}
 		return l, address, nil
 	}
@@ -250,15 +249,11 @@ func openFor(setting, flag, address string, group int) (net.Listener, string, er
 }
 
 // socketError returns an error that names the setting of a Unix socket that cannot be made.
-func socketError(setting string, err error) error {
+func socketError(setting, flag, path string, err error) error {
 	if errors.Is(err, listen.ErrGroup) {
 		return fmt.Errorf("kvcached.socket_group: %w; name a group that the daemon's user is in", err)
 	}
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("%s: %w: a program answers there, or the file is no socket; stop that program, or give "+
-			"another path", setting, err)
-	}
-	return fmt.Errorf("%s: %w; give a path in a directory that can be written to", setting, err)
+	return listen.Explain(setting, flag, "unix://"+path, err)
 }
 
 // running is the started parts of a daemon, with the functions that end them.

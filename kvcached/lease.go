@@ -23,7 +23,7 @@ func (d *Daemon) prepareLease() error {
 	l, err := listen.OpenUnix(path, 0o660, d.config.Daemon.Group)
 	if err != nil {
 		_ = srv.Close()
-		return socketError("kvcached.sock (--sock)", err)
+		return socketError("kvcached.sock", "--sock", path, err)
 	}
 	d.metrics.lease = srv
 	d.add(&part{

@@ -127,10 +127,17 @@ func Loopback(address string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// OpenFor is Open for a setting. OpenFor's error names the setting and its flag, and has a hint.
-// flag may be empty.
+// OpenFor is Open for a setting. OpenFor's error is that of Explain.
 func OpenFor(setting, flag, address string) (net.Listener, error) {
 	l, err := Open(address)
+	if err != nil {
+		return nil, Explain(setting, flag, address, err)
+	}
+	return l, nil
+}
+
+// Explain adds to an error of Open or OpenUnix the setting, its flag and a hint. flag may be empty.
+func Explain(setting, flag, address string, err error) error {
 	name, with := setting+" ("+flag+")", flag
 	if flag == "" {
 		name, with = setting, setting
@@ -139,24 +146,22 @@ func OpenFor(setting, flag, address string) (net.Listener, error) {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE) && unix:
 		if info, err := os.Lstat(path); err == nil && info.Mode().Type() != fs.ModeSocket {
-			return nil, fmt.Errorf("%s %s: there is a file that is no socket; remove it, or give another path with %s",
+			return fmt.Errorf("%s %s: there is a file that is no socket; remove it, or give another path with %s",
 				name, address, with)
 		}
-		return nil, fmt.Errorf("%s %s: the socket is in use%s; stop that program, or give another path with %s", name,
+		return fmt.Errorf("%s %s: the socket is in use%s; stop that program, or give another path with %s", name,
 			address, ByHolder(address), with)
-	case err != nil && unix:
-		return nil, fmt.Errorf("%s %s: the socket cannot be made: %w; make its directory, or give another path with %s",
+	case unix:
+		return fmt.Errorf("%s %s: the socket cannot be made: %w; make its directory, or give another path with %s",
 			name, address, err, with)
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("%s %s: the port is in use%s; stop that program, or give another address with %s", name,
+		return fmt.Errorf("%s %s: the port is in use%s; stop that program, or give another address with %s", name,
 			address, ByHolder(address), with)
 	case errors.Is(err, syscall.EACCES):
-		return nil, fmt.Errorf("%s: %w; give a port from 1024 on with %s, or the program CAP_NET_BIND_SERVICE", name, err,
+		return fmt.Errorf("%s: %w; give a port from 1024 on with %s, or the program CAP_NET_BIND_SERVICE", name, err,
 			with)
-	case err != nil:
-		return nil, fmt.Errorf("%s: %w; give an address of this host with %s", name, err, with)
 	}
-	return l, nil
+	return fmt.Errorf("%s: %w; give an address of this host with %s", name, err, with)
 }
 
 // Open binds address. Open replaces the socket file of a killed process. Open does not replace a
