@@ -81,8 +81,8 @@ type LimitConfig struct {
 	MaxBody        config.Size     `toml:"max_body" default:"64MiB" help:"largest request body; above it 413"`
 	MaxBodyTotal   config.Size     `toml:"max_body_total" default:"1GiB" help:"most bytes of request bodies above 64 KiB together, for each engine, each counted in full from its request head on; above it a body too slow for read_timeout is cut (408), or the new request gets 503 with Retry-After. On Linux a body takes memory only as it arrives, and at most 32 MiB stay allocated for later bodies"`
 	MaxHeader      config.Size     `toml:"max_header" default:"32KiB" help:"largest request head; above it 431"`
-	MaxConnections int             `toml:"max_connections" default:"16384" help:"open connections; above it they are closed at once"`
-	MaxRequests    int             `toml:"max_requests" default:"8192" help:"requests in flight; above it 503 with Retry-After"`
+	MaxConnections int             `toml:"max_connections" default:"16384" help:"most open connections; further ones are closed at once"`
+	MaxRequests    int             `toml:"max_requests" default:"8192" help:"most requests in flight; above it 503 with Retry-After"`
 	ReadTimeout    config.Duration `toml:"read_timeout" default:"60s" help:"time a client has to send a request"`
 	KeepAlive      config.Duration `toml:"keep_alive" default:"120s" help:"how long an idle connection is kept"`
 	SlowReader     config.Duration `toml:"slow_reader" default:"30s" help:"a client that reads nothing for this long is cut"`

@@ -17,15 +17,15 @@ type Config struct {
 	SSD    SSDConfig      `toml:"ssd" gone:"reclaim_rate" help:"The SSD tier, whose size is kvcached.ssd."`
 	RESP   RESPConfig     `toml:"resp" gone:"max_clients idle" help:"Redis protocol (RESP2 and RESP3), for engines that speak to redis."`
 	S3     S3Config       `toml:"s3" gone:"region max_clients multipart_memory multipart_timeout" help:"A subset of S3, for engines that speak to an object store."`
-	QUIC   QUICConfig     `toml:"quic" gone:"initial_packet_size bandwidth_per_host" help:"Blocks to and from the caches of other hosts, with certificates on both sides."`
-	RDMA   RDMAConfig     `toml:"rdma" help:"Cards that read blocks from the memory of other hosts, and let theirs read this host's (RoCE v2). Only in a program built with -tags rdma. What goes over them is neither encrypted nor authenticated: who may read what is agreed over QUIC or TLS."`
-	GRPC   GRPCConfig     `toml:"grpc" help:"cognitora.v1.Kv for other hosts; on this one it is on kvcached.sock."`
-	Fleet  FleetConfig    `toml:"fleet" gone:"hot_uses max_pulls" help:"How this cache reaches the blocks of others, which it finds in etcd. It does where [etcd] has endpoints and [quic] a listener; otherwise the cache is alone."`
-	Lease  LeaseConfig    `toml:"lease" gone:"max_clients max_staging" help:"Bounds on what programs of this host may hold in the shared memory."`
+	QUIC   QUICConfig     `toml:"quic" gone:"initial_packet_size bandwidth_per_host" help:"Transfers of blocks between the caches of different hosts, with certificates on both sides."`
+	RDMA   RDMAConfig     `toml:"rdma" help:"RDMA cards (RoCE v2), by which this host reads blocks from the memory of other hosts, and they read from its memory. Only in a program built with -tags rdma. QUIC or TLS decides who may read which block. The traffic of the cards is neither encrypted nor authenticated."`
+	GRPC   GRPCConfig     `toml:"grpc" help:"cognitora.v1.Kv for other hosts. Programs of this host use kvcached.sock."`
+	Fleet  FleetConfig    `toml:"fleet" gone:"hot_uses max_pulls" help:"Exchange of blocks with other caches, which this cache finds in etcd. It needs endpoints in [etcd] and a listener in [quic]; without them the cache is alone."`
+	Lease  LeaseConfig    `toml:"lease" gone:"max_clients max_staging" help:"Bounds on the shared memory that programs of this host may hold."`
 	Quotas []QuotaConfig  `toml:"quota" help:"Bounds on a tenant's or a namespace's share of the tiers; the first entry that matches counts."`
-	TLS    TLSConfig      `toml:"tls" help:"This host's certificate. For one host alone, with all listeners on loopback, certificates are made in the data directory."`
-	Etcd   cluster.Access `toml:"etcd" help:"Where the cache is announced to the fleet. Without endpoints it serves alone."`
-	Log    LogConfig      `toml:"log" help:"What is logged, to standard error."`
+	TLS    TLSConfig      `toml:"tls" help:"This host's certificate. Without one, and with all listeners on loopback, the daemon makes certificates in its data directory."`
+	Etcd   cluster.Access `toml:"etcd" help:"etcd, where the cache announces itself to the fleet. Without endpoints the cache is alone."`
+	Log    LogConfig      `toml:"log" help:"The log, which goes to standard error."`
 
 	Logger *slog.Logger `toml:"-"` // nil means slog.Default
 }
@@ -38,7 +38,7 @@ type DaemonConfig struct {
 	Sock          string          `toml:"sock" flag:"sock" help:"path of the gRPC socket; the lease socket kv-lease.sock is beside it; empty: kv.sock in /run/cognitora if the daemon can write there, else in data"`
 	Group         int             `toml:"socket_group" default:"-1" help:"id of the group whose members may use the Unix sockets, including those of RESP and S3; -1: the daemon's group"`
 	Admin         string          `toml:"admin" default:"127.0.0.1:9093" flag:"admin" help:"address of the admin port: /healthz, /readyz, /metrics, /debug/pprof"`
-	InsecureAdmin bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback, where callers are not authenticated and /debug reveals much"`
+	InsecureAdmin bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback; it asks for no password or certificate, and /debug shows internals"`
 	Insecure      bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow resp and s3 beyond loopback without TLS; they still need users or keys"`
 	CacheID       string          `toml:"cache_id" flag:"cache-id" help:"name of the cache in the fleet, letters, digits and . _ : -; empty: the host's name"`
 	Advertise     string          `toml:"advertise" flag:"advertise" help:"host name or address at which other hosts reach the listeners; empty: each listener's own address, with the host's name in place of a wildcard"`
@@ -49,7 +49,7 @@ type DaemonConfig struct {
 
 // SSDConfig is the [ssd] section.
 type SSDConfig struct {
-	DailyWrites config.Size `toml:"daily_writes" default:"0" help:"bytes written in a day (UTC) after which only durable blocks are written; 0: no bound"`
+	DailyWrites config.Size `toml:"daily_writes" default:"0" help:"bytes that may be written to SSD in a day (UTC); beyond them only durable blocks are written; 0: no bound"`
 	KeyFile     string      `toml:"key_file" help:"file with a key of 32 bytes, or 64 hexadecimal digits, that seals payloads with AES-256-GCM; namespaces (models, tenants), clients' keys, attributes, lengths and checksums are never sealed; empty: payloads are not sealed"`
 }
 
@@ -58,7 +58,7 @@ type RESPConfig struct {
 	Listen string          `toml:"listen" flag:"resp" help:"address of the Redis protocol (host:port, or unix:///path), such as 127.0.0.1:6380; empty: off"`
 	TLS    bool            `toml:"tls" default:"false" help:"speak TLS, with the certificate of [tls]"`
 	Users  []UserConfig    `toml:"users" help:"Users for AUTH. None: everybody may use the port, on loopback or a unix socket only."`
-	Stall  config.Duration `toml:"stall" default:"60s" help:"time for the rest of a begun command to arrive, and for a reply to be taken"`
+	Stall  config.Duration `toml:"stall" default:"60s" help:"time a client has to send the rest of a command, and to read a reply"`
 }
 
 // UserConfig is a [[resp.users]] table.
@@ -75,8 +75,8 @@ type S3Config struct {
 	TLS     bool            `toml:"tls" default:"false" help:"speak TLS, with the certificate of [tls]"`
 	Keys    []KeyConfig     `toml:"keys" help:"Access keys. None: everybody may use the port, on loopback or a unix socket only."`
 	Domains []string        `toml:"domains" help:"names of the server, besides localhost, that clients use as bucket.name/key; with any other Host the path begins with the bucket"`
-	Durable bool            `toml:"durable" default:"false" help:"answer a PUT only when it is on disk"`
-	Timeout config.Duration `toml:"timeout" default:"30s" help:"time for each MiB of a body"`
+	Durable bool            `toml:"durable" default:"false" help:"answer a PUT only when the object is on disk"`
+	Timeout config.Duration `toml:"timeout" default:"30s" help:"time a client has for each MiB of a body"`
 }
 
 // KeyConfig is a [[s3.keys]] table.
@@ -91,19 +91,19 @@ type KeyConfig struct {
 type QUICConfig struct {
 	Listen    string          `toml:"listen" flag:"quic" help:"UDP address (host:port) of cgn-kv/1, such as 127.0.0.1:7072; empty: off"`
 	TLSListen string          `toml:"tls_listen" flag:"tls-lane" help:"TCP address of cgn-kv/1 over TLS, for networks where UDP is slow or blocked; empty: the address of listen; off: none"`
-	Stripes   int             `toml:"stripes" default:"4" help:"connections to another host, each with a UDP socket of its own, that a block of 1 MiB or more is pulled over; 1 to 16. With 1 % loss and 20 ms each way 16 were 2.0 to 2.5 times as fast as 4, without loss no faster (make check-net); each has the windows that rate and rtt set"`
+	Stripes   int             `toml:"stripes" default:"4" help:"connections to another host over which a block of 1 MiB or more is pulled, each with its own UDP socket; 1 to 16. With 1 % loss and 20 ms each way, 16 were 2.0 to 2.5 times as fast as 4, and without loss no faster (make check-net). Each has the windows that rate and rtt set"`
 	Rate      config.Size     `toml:"rate" default:"1250MB" help:"bytes per second that one connection may reach; rate and rtt set the windows"`
 	RTT       config.Duration `toml:"rtt" default:"2ms" help:"round trip between hosts"`
 	Total     config.Size     `toml:"bandwidth" default:"0" help:"bytes per second to and from all other hosts together, each way; 0: no bound"`
-	InFlight  config.Size     `toml:"max_in_flight" default:"1GiB" help:"payload of all running operations; above it peers are asked to try again"`
+	InFlight  config.Size     `toml:"max_in_flight" default:"1GiB" help:"most bytes of payload of all running operations; beyond it other caches get a busy answer and try again"`
 }
 
 // RDMAConfig is the [rdma] section.
 type RDMAConfig struct {
-	Devices  []string        `toml:"devices" help:"names of RDMA devices, such as mlx5_0, or auto for all there are, at most 8; each locks the whole of kvcached.ram in memory; cgn-ctl rdma check says what a device lacks; none: no RDMA"`
-	Trusted  []string        `toml:"trusted_networks" help:"networks, such as 10.1.0.0/16, whose hosts may see and change all traffic between devices; with fleet.lane = auto, RDMA is used only if the devices of both hosts have addresses in one of them; none: no RDMA with auto"`
-	MinBlock config.Size     `toml:"min_block" default:"64KiB" help:"blocks of fewer bytes, as far as their length is known before, come over QUIC or TLS; with soft-RoCE in a virtual machine RDMA was faster from 64KiB on, also for one block at a time (make perf-rdma)"`
-	Grant    config.Duration `toml:"grant" was:"rdma.lease" default:"5s" help:"time that another host has to read a block from here; the block stays in RAM meanwhile. What is granted counts within quic.max_in_flight"`
+	Devices  []string        `toml:"devices" help:"names of RDMA devices, such as mlx5_0, or auto for all devices of the host; at most 8. Each locks all of kvcached.ram in memory. cgn-ctl rdma check says what a device lacks. Empty: no RDMA"`
+	Trusted  []string        `toml:"trusted_networks" help:"networks, such as 10.1.0.0/16, whose hosts may see and change all traffic between devices; with fleet.lane = auto, RDMA is used only if the devices of both hosts have addresses in these networks; empty: no RDMA with auto"`
+	MinBlock config.Size     `toml:"min_block" default:"64KiB" help:"smallest block that is read by RDMA; smaller ones come over QUIC or TLS if their length is known in advance. With soft-RoCE in a virtual machine, RDMA was faster from 64KiB on, also for one block at a time (make perf-rdma)"`
+	Grant    config.Duration `toml:"grant" was:"rdma.lease" default:"5s" help:"time another host has to read a granted block of this host; the block stays in RAM meanwhile. Granted blocks count in quic.max_in_flight"`
 }
 
 // GRPCConfig is the [grpc] section.
@@ -114,26 +114,26 @@ type GRPCConfig struct {
 
 // FleetConfig is the [fleet] section.
 type FleetConfig struct {
-	Replicas      int             `toml:"replicas" default:"0" help:"number of other hosts that get a copy of a block that 8 uses here have made hot; 0: none"`
-	LocateTimeout config.Duration `toml:"locate_timeout" default:"100ms" help:"time to find the host that has a block; then it is a miss"`
-	AnswerTimeout config.Duration `toml:"answer_timeout" default:"200ms" help:"silence after which a cache that owes an answer is left out until it answers a probe; it is at least four round trips"`
-	PullTimeout   config.Duration `toml:"pull_timeout" default:"10s" help:"time for a block to come from another host, including repeated requests to a busy host; then it is a miss"`
-	MaxLocations  int             `toml:"max_locations" default:"1048576" help:"blocks whose holders this cache remembers for the fleet, in about 100 bytes each; other hosts do not find more"`
-	Lane          string          `toml:"lane" default:"auto" oneof:"auto|rdma|quic|tls" help:"how other caches are spoken to; auto: over QUIC, or over TLS where that is faster or QUIC does not get through, and blocks by RDMA where both hosts have a device for it in rdma.trusted_networks and a read over it succeeds; rdma: blocks by RDMA on any network, and to others likewise, with errors in the log as long as they have to come as with auto"`
-	Peers         []PeerConfig    `toml:"peers" help:"Lanes to single caches."`
+	Replicas      int             `toml:"replicas" default:"0" help:"number of other hosts that get a copy of a hot block, which has been used 8 times here; 0: none"`
+	LocateTimeout config.Duration `toml:"locate_timeout" default:"100ms" help:"time to find the host that has a block; after it the block is a miss"`
+	AnswerTimeout config.Duration `toml:"answer_timeout" default:"200ms" help:"time after which a cache that has not answered gets no requests until it answers a probe; at least four round trips"`
+	PullTimeout   config.Duration `toml:"pull_timeout" default:"10s" help:"time to pull a block from another host, with repeated requests to a busy host; after it the block is a miss"`
+	MaxLocations  int             `toml:"max_locations" default:"1048576" help:"most blocks whose holders this cache remembers for the fleet, about 100 bytes each; other hosts cannot find further blocks"`
+	Lane          string          `toml:"lane" default:"auto" oneof:"auto|rdma|quic|tls" help:"lane to other caches. auto: QUIC, or TLS if it is faster or QUIC does not get through; large blocks come by RDMA if both hosts have devices in rdma.trusted_networks and a test read succeeds. rdma: large blocks come by RDMA, and are granted to other caches, on any network; while RDMA fails, blocks come as with auto and the log has errors. quic and tls: that lane, without RDMA"`
+	Peers         []PeerConfig    `toml:"peers" help:"Caches with another lane than fleet.lane, one table each."`
 }
 
 // PeerConfig is a [[fleet.peers]] table.
 type PeerConfig struct {
-	Cache string `toml:"cache" help:"its name in the fleet, kvcached.cache_id"`
-	Lane  string `toml:"lane" default:"auto" oneof:"auto|rdma|quic|tls" help:"as fleet.lane, for what is asked of this one; what is granted by RDMA follows fleet.lane"`
+	Cache string `toml:"cache" help:"name of the other cache in the fleet: its kvcached.cache_id"`
+	Lane  string `toml:"lane" default:"auto" oneof:"auto|rdma|quic|tls" help:"lane of requests to this cache, as fleet.lane; RDMA grants to it follow fleet.lane"`
 }
 
 // LeaseConfig is the [lease] section.
 type LeaseConfig struct {
-	Duration        config.Duration `toml:"duration" default:"5s" help:"time of a lease, and of its renewal"`
-	MaxLeased       config.Size     `toml:"max_leased" default:"0" help:"bytes under the leases of one user; 0: half of kvcached.ram"`
-	MaxStagingTotal config.Size     `toml:"max_staging_total" default:"1GiB" help:"memory in which all clients together fill blocks, beside kvcached.ram; one connection may have 128 MiB"`
+	Duration        config.Duration `toml:"duration" default:"5s" help:"time that a lease lasts from its start or its last renewal"`
+	MaxLeased       config.Size     `toml:"max_leased" default:"0" help:"most bytes that one user may lease at once; 0: half of kvcached.ram"`
+	MaxStagingTotal config.Size     `toml:"max_staging_total" default:"1GiB" help:"most memory in which clients prepare blocks, in addition to kvcached.ram; one connection may have 128 MiB of it"`
 }
 
 // QuotaConfig is a [[quota]] table.
@@ -141,8 +141,8 @@ type QuotaConfig struct {
 	Tenant    string      `toml:"tenant" help:"tenant of the blocks; empty: any"`
 	Model     string      `toml:"model" help:"model of the blocks; empty: any"`
 	Namespace string      `toml:"namespace" help:"canonical namespace of the blocks; empty: any"`
-	RAM       config.Size `toml:"ram" default:"0" help:"bytes of RAM for these blocks together; beyond it blocks of theirs make room; 0: no bound"`
-	SSD       config.Size `toml:"ssd" default:"0" help:"bytes of SSD for these blocks together, in whole pages of 4 KiB; beyond it none of theirs is written, and durable writes are refused, until some are deleted or evicted; 0: no bound"`
+	RAM       config.Size `toml:"ram" default:"0" help:"most bytes of RAM for these blocks together; beyond it some of them are evicted; 0: no bound"`
+	SSD       config.Size `toml:"ssd" default:"0" help:"most bytes of SSD for these blocks together, in whole pages of 4 KiB; at the bound none of them is written, and durable writes are refused, until some are deleted or evicted; 0: no bound"`
 }
 
 // TLSConfig is the [tls] section.

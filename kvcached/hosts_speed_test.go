@@ -57,7 +57,8 @@ func (h *reader) counts(d *Daemon, lane string, size int) bill {
 func (b *bill) add(n bill) {
 	b.took, b.cpu, b.host, b.ours, b.oursHost = b.took+n.took, b.cpu+n.cpu, b.host+n.host, b.ours+n.ours,
 		b.oursHost+n.oursHost
-	b.runs, b.grants, b.grantedBytes, b.sent = b.runs+n.runs, b.grants+n.grants, b.grantedBytes+n.grantedBytes, b.sent+n.sent
+	b.runs, b.grants, b.sent = b.runs+n.runs, b.grants+n.grants, b.sent+n.sent
+	b.grantedBytes += n.grantedBytes
 }
 
 // print prints a row. CPU is in ms for each MiB: the process's CPU and, in brackets, the machine's.

@@ -29,11 +29,11 @@ type latencies struct {
 }
 
 func newLatencies(set *metric.Set) latencies {
-	gets := set.Histogram("cgn_kvcached_get_seconds", "Time until a block asked for was there to be sent, from SSD "+
-		"or another host if need be, or was found not to be; result is hit, miss or error.", latencyBuckets, "door",
+	gets := set.Histogram("cgn_kvcached_get_seconds", "Time from a request for a block until the block was in RAM, "+
+		"from SSD or another host if necessary, or was a miss or an error.", latencyBuckets, "door",
 		"result")
-	puts := set.Histogram("cgn_kvcached_put_seconds", "Time from the room taken for a block to the block stored, "+
-		"what its bytes took to come included, and SSD where it was to be durable.", latencyBuckets, "door")
+	puts := set.Histogram("cgn_kvcached_put_seconds", "Time from the reservation of room for a block until the "+
+		"block was stored: its bytes had arrived and, if it was to be durable, were on SSD.", latencyBuckets, "door")
 	pulls := set.Histogram("cgn_kvcached_pull_seconds", "Time to read a block from another host's cache.",
 		latencyBuckets, "lane")
 	l := latencies{map[string]*door{}, map[transport.Lane]prometheus.Observer{}}

@@ -34,13 +34,13 @@ type instruments struct {
 	pool  *transport.Pool
 	trace *accesses.Recorder
 
-	rails *transport.Rails // RDMA devices; nil: rdma.devices is empty
+	rails *transport.Rails // RDMA cards; nil: rdma.devices is empty
 }
 
 func newInstruments() *instruments {
 	set := metric.NewSet()
 	reclaimed := set.Counter("cgn_kvcached_registration_reclaimed_total",
-		"Times that the cache's key in etcd held what no daemon writes, and was replaced by its own record.")
+		"Times that the cache's key in etcd held a value that no daemon writes, and the daemon wrote its record again.")
 	return &instruments{set: set, latency: newLatencies(set), reclaimed: reclaimed.WithLabelValues()}
 }
 

@@ -40,8 +40,8 @@ func (in *instruments) defineRDMA() {
 
 // rdmaStateDefs are the metrics of the daemon's use of its devices.
 var rdmaStateDefs = []metric.Def{
-	{Name: "cgn_kvcached_rdma_device_open", Labels: []string{"device"}, Help: "Whether an RDMA device of rdma.devices is open (1); one that was given away is not. The device auto, 0: the host has none at all."},
-	{Name: "cgn_kvcached_rdma_demanded_missing", Help: "Other caches that have to be read by RDMA (fleet.lane or [[fleet.peers]] is rdma) and cannot, though blocks of theirs were asked for in the last 2 minutes."},
+	{Name: "cgn_kvcached_rdma_device_open", Labels: []string{"device"}, Help: "1 if a device of rdma.devices is open, and 0 if it is closed, released or missing. A device named auto with the value 0 means that the host has no RDMA device."},
+	{Name: "cgn_kvcached_rdma_demanded_missing", Help: "Other caches that this cache must read by RDMA (fleet.lane or [[fleet.peers]] is rdma) and cannot, although it has asked for their blocks in the last 2 minutes."},
 }
 
 func (in *instruments) emitRDMAState(emit func(def int, value float64, labels ...string)) {
@@ -74,10 +74,10 @@ func rdmaDeviceDefs() []metric.Def {
 	var defs []metric.Def
 	for _, c := range devices.Counters {
 		defs = append(defs, metric.Def{Name: "cgn_kvcached_rdma_device_" + c.Name, Kind: metric.Counter, Labels: labels,
-			Help: c.Help + " As the card counts it, from when its driver was loaded."})
+			Help: c.Help + " The card counts since its driver was loaded."})
 	}
 	return append(defs, metric.Def{Name: "cgn_kvcached_rdma_device_up", Labels: labels,
-		Help: "Whether the port of an RDMA device that the daemon uses is active (1)."})
+		Help: "1 if the port of a used RDMA device is active, else 0."})
 }
 
 func (c *rdmaCounters) emit(emit func(def int, value float64, labels ...string)) {

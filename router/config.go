@@ -31,7 +31,7 @@ type Config struct {
 	Limits   LimitConfig     `toml:"limits"`
 	TLS      TLSConfig       `toml:"tls"`
 	Upstream UpstreamTLS     `toml:"upstream_tls" help:"TLS towards agents that serve https. With ca alone the router shows no certificate. A backend has a ca of its own."`
-	Log      LogConfig       `toml:"log"`
+	Log      LogConfig       `toml:"log" help:"The log, which goes to standard error, and the access log."`
 	Takeover TakeoverConfig  `toml:"takeover" help:"How a new router replaces a running one without losing a request. It gets the listening sockets, and the old router finishes the requests that it has begun."`
 
 	Logger *slog.Logger `toml:"-"` // nil: slog.Default
@@ -102,7 +102,7 @@ type AdmissionConfig struct {
 
 // TimeoutConfig bounds every wait on a backend.
 type TimeoutConfig struct {
-	Dial          config.Duration `toml:"dial" default:"2s" help:"connecting to a backend, TLS included"`
+	Dial          config.Duration `toml:"dial" default:"2s" help:"time to connect to a backend, TLS included"`
 	FirstByte     config.Duration `toml:"first_byte" default:"300s" help:"hard bound on the wait for a stream's first event or a response's head"`
 	FirstByteCold config.Duration `toml:"first_byte_cold" default:"60s" help:"wait for a stream's first event before the router asks another node, while it does not know the model's speed"`
 	PatienceFloor config.Duration `toml:"patience_floor" default:"1s" help:"shortest wait for a stream's first event before the router asks another node, however fast the model is"`
@@ -123,8 +123,8 @@ type LimitConfig struct {
 	MaxBody        config.Size     `toml:"max_body" default:"64MiB" help:"largest request body; above it 413"`
 	MaxBodyTotal   config.Size     `toml:"max_body_total" default:"1GiB" help:"most bytes of request bodies above 64 KiB together, each counted in full from its request head on; above it a body too slow for body_timeout is cut (408), or the new request gets 503 with Retry-After. On Linux a body takes memory only as it arrives, and at most 32 MiB stay allocated for later bodies. The text of a long prompt takes up to twice its size besides"`
 	MaxHeader      config.Size     `toml:"max_header" default:"32KiB" help:"largest request head; above it 431"`
-	MaxConnections int             `toml:"max_connections" default:"16384" help:"open client connections; fewer where the limit of open files (ulimit -n) is too low for two descriptors each"`
-	MaxStreams     int             `toml:"max_streams" default:"8192" help:"streamed responses at once; above it 429"`
+	MaxConnections int             `toml:"max_connections" default:"16384" help:"most open client connections; fewer where the limit of open files (ulimit -n) is too low for two descriptors each"`
+	MaxStreams     int             `toml:"max_streams" default:"8192" help:"most streamed responses at once; above it 429"`
 	HeaderTimeout  config.Duration `toml:"header_timeout" default:"10s" help:"time a client has to send a request head"`
 	BodyTimeout    config.Duration `toml:"body_timeout" default:"60s" help:"time a client has to send a request body"`
 	KeepAlive      config.Duration `toml:"keep_alive" default:"120s" help:"how long an idle client connection is kept"`

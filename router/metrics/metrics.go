@@ -83,12 +83,12 @@ func New() *Router {
 	return &Router{
 		Set: s, bound: newBound(s),
 		Requests: newRequests(s.Counter("cgn_router_requests_total", "Requests answered, by endpoint (other: "+
-			"unknown paths and requests that could not be read, too), served model (empty: unknown) and HTTP status.",
+			"unknown paths, and requests that could not be read), served model (empty: unknown) and HTTP status.",
 			"api", "model", "code")),
 		Rejected: s.Counter("cgn_router_rejected_total", "Requests that the router refused itself, by reason.",
 			"reason"),
 		ClientCut: s.Counter("cgn_router_client_cut_total",
-			"Client connections ended early: slow_request, slow_reader, left, too_many.", "reason"),
+			"Client connections that ended early, by reason: slow_request, slow_reader, left, too_many.", "reason"),
 		StreamErrors: s.Counter("cgn_router_stream_errors_total",
 			"Streams that ended with an error event, by reason.", "reason"),
 		Retries: s.Counter("cgn_router_retries_total",
