@@ -7,8 +7,8 @@ import (
 	"io/fs"
 	"math"
 	"net"
-	"os"
 
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -48,14 +48,7 @@ type netem struct {
 
 func newNetem(a, b *Side, o Options) (link, error) {
 	n := &netem{a, b, o.Queue}
-	var there *os.File // B's namespace
-	var err error
-	b.Do(func() { there, err = os.Open("/proc/thread-self/ns/net") })
-	if err != nil {
-		return nil, err
-	}
-	defer there.Close()
-	a.Do(func() { err = veth(device, there) })
+	err := veth(a, device, b)
 	if errors.Is(err, errors.ErrUnsupported) {
 		return nil, fmt.Errorf("%w: the kernel has no veth: %w", errors.ErrUnsupported, err)
 	}
@@ -76,6 +69,19 @@ func newNetem(a, b *Side, o Options) (link, error) {
 	return n, nil
 }
 
+// ask sends a request to the kernel's rtnetlink, in the namespace of the calling thread, and
+// returns the answers without their headers.
+func ask(kind, flags int, body []byte) ([][]byte, error) {
+	r := nl.NewNetlinkRequest(kind, flags|unix.NLM_F_ACK)
+	r.AddRawData(body)
+	return r.Execute(unix.NETLINK_ROUTE, 0)
+}
+
+// attribute appends a netlink attribute to b.
+func attribute(b []byte, kind int, value []byte) []byte {
+	return append(b, nl.NewRtAttr(kind, value).Serialize()...)
+}
+
 // tcmsg returns struct tcmsg for the root qdisc of the path's device, in the namespace of the
 // calling thread.
 func tcmsg() ([]byte, error) {
@@ -85,7 +91,7 @@ func tcmsg() ([]byte, error) {
 	}
 	b := make([]byte, 4, 256)
 	for _, v := range []uint32{uint32(d.Index), qdiscHandle, rootQdisc, 0} {
-		b = append(b, word(v)...)
+		b = append(b, nl.Uint32Attr(v)...)
 	}
 	return b, nil
 }
@@ -94,10 +100,10 @@ func tcmsg() ([]byte, error) {
 func (n *netem) change(c Conditions) (err error) {
 	var options []byte // struct tc_netem_qopt, followed by attributes
 	for _, v := range []uint32{0, uint32(n.queue), uint32(c.Loss * math.MaxUint32), 0, 0, 0} {
-		options = append(options, word(v)...)
+		options = append(options, nl.Uint32Attr(v)...)
 	}
 	options = attribute(options, netemLatency64, binary.NativeEndian.AppendUint64(nil, uint64(c.Delay)))
-	rate := append(word(uint32(min(c.Rate, math.MaxUint32))), make([]byte, 12)...)
+	rate := append(nl.Uint32Attr(uint32(min(c.Rate, math.MaxUint32))), make([]byte, 12)...)
 	options = attribute(options, netemRate, rate)
 	for _, s := range []*Side{n.a, n.b} {
 		s.Do(func() {
@@ -143,10 +149,10 @@ func qdiscCounts() (Counts, error) {
 		return Counts{}, err
 	}
 	for _, q := range all {
-		if len(q.Data) < len(m) || binary.NativeEndian.Uint32(q.Data[8:]) != qdiscHandle {
+		if len(q) < len(m) || binary.NativeEndian.Uint32(q[8:]) != qdiscHandle {
 			continue
 		}
-		for rest := q.Data[len(m):]; len(rest) >= 4; {
+		for rest := q[len(m):]; len(rest) >= 4; {
 			n, kind := int(binary.NativeEndian.Uint16(rest)), binary.NativeEndian.Uint16(rest[2:])
 			if n < 4 || n > len(rest) {
 				break
@@ -157,7 +163,7 @@ func qdiscCounts() (Counts, error) {
 					Lost:      uint64(binary.NativeEndian.Uint32(rest[4+12:])),
 				}, nil
 			}
-			rest = rest[min(align(n), len(rest)):]
+			rest = rest[min((n+3)&^3, len(rest)):]
 		}
 	}
 	return Counts{}, errors.New("the kernel tells no counts of netem")

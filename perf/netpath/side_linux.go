@@ -1,13 +1,16 @@
 package netpath
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"runtime"
 	"syscall"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -63,39 +66,17 @@ func (s *Side) configure(queue int) error { return configure(device, s.Addr, que
 // configure starts loopback, gives a device its address in a network of 4, and starts it. The
 // calling thread must be in the device's namespace.
 func configure(device string, addr netip.Addr, queue int) error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	lo, err := netlink.LinkByName("lo")
 	if err != nil {
-		return os.NewSyscallError("socket", err)
+		return fmt.Errorf("lo: %w", err)
 	}
-	defer unix.Close(fd)
-	address := addr.As4()
-	up := func(r *unix.Ifreq) error { r.SetUint16(unix.IFF_UP | unix.IFF_RUNNING | unix.IFF_NOARP); return nil }
-	queued := func(r *unix.Ifreq) error { r.SetUint32(uint32(queue)); return nil }
-	for _, step := range []struct {
-		device  string
-		request uint
-		name    string
-		set     func(r *unix.Ifreq) error
-	}{
-		{"lo", unix.SIOCSIFFLAGS, "SIOCSIFFLAGS", up},
-		{device, unix.SIOCSIFMTU, "SIOCSIFMTU", func(r *unix.Ifreq) error { r.SetUint32(mtu); return nil }},
-		{device, unix.SIOCSIFTXQLEN, "SIOCSIFTXQLEN", queued},
-		{device, unix.SIOCSIFADDR, "SIOCSIFADDR", func(r *unix.Ifreq) error { return r.SetInet4Addr(address[:]) }},
-		{device, unix.SIOCSIFNETMASK, "SIOCSIFNETMASK", func(r *unix.Ifreq) error { return r.SetInet4Addr([]byte{255, 255, 255, 252}) }},
-		{device, unix.SIOCSIFFLAGS, "SIOCSIFFLAGS", up},
-	} {
-		r, err := unix.NewIfreq(step.device)
-		if err == nil {
-			err = step.set(r)
-		}
-		if err == nil {
-			err = unix.IoctlIfreq(fd, step.request, r)
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", step.device, os.NewSyscallError(step.name, err))
-		}
+	d, err := netlink.LinkByName(device)
+	if err != nil {
+		return fmt.Errorf("%s: %w", device, err)
 	}
-	return nil
+	network := &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(30, 32)}
+	return errors.Join(netlink.LinkSetUp(lo), netlink.LinkSetMTU(d, mtu), netlink.LinkSetTxQLen(d, queue),
+		netlink.AddrAdd(d, &netlink.Addr{IPNet: network}), netlink.LinkSetARPOff(d), netlink.LinkSetUp(d))
 }
 
 // Do runs f on the side's thread and waits for it. Sockets that f makes on this thread, and not on

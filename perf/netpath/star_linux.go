@@ -11,14 +11,11 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	tcx "github.com/cilium/ebpf/link"
-	"golang.org/x/sys/unix"
+	"github.com/vishvananda/netlink"
 )
 
 // device is the name of the end of a Path or Star in a namespace.
 const device = "path0"
-
-// vethPeer is VETH_INFO_PEER of linux/veth.h.
-const vethPeer = 1
 
 // mostHosts is the largest number of hosts of a Star. Each host has a network of its own in
 // 10.77.0.0/16.
@@ -78,18 +75,10 @@ func newHost(hub *Side, number byte) (*Host, error) {
 
 // join makes the pair of devices.
 func (h *Host) join() error {
-	var there *os.File // the host's namespace
-	var err error
-	h.Do(func() { there, err = os.Open("/proc/thread-self/ns/net") })
-	if err != nil {
-		return err
+	err := veth(h.hub, h.device, h.Side)
+	if err == nil {
+		h.hub.Do(func() { err = configure(h.device, h.Hub, defaultQueue) })
 	}
-	defer there.Close()
-	h.hub.Do(func() {
-		if err = veth(h.device, there); err == nil {
-			err = configure(h.device, h.Hub, defaultQueue)
-		}
-	})
 	if err == nil {
 		h.Do(func() { err = h.configure(defaultQueue) })
 	}
@@ -172,25 +161,33 @@ func (s *Star) Close() error {
 	return errors.Join(errs...)
 }
 
-// veth makes a pair of devices. One device is in the namespace of the calling thread and has the
-// name here. The other device is in the namespace there. The two devices have the same hardware
-// address, because a device without ARP sends packets to its own hardware address. Neither device
-// accepts TCP segments that are larger than the MTU.
-func veth(here string, there *os.File) error {
-	end := func(name string, more ...[]byte) []byte {
-		b := make([]byte, unix.SizeofIfInfomsg)
-		b = attribute(b, unix.IFLA_IFNAME, append([]byte(name), 0))
-		b = attribute(b, unix.IFLA_ADDRESS, []byte{2, 0, 0, 0, 0, 1})
-		b = attribute(b, unix.IFLA_GSO_MAX_SEGS, word(1))
-		for _, m := range more {
-			b = append(b, m...)
-		}
-		return b
+// hardware is the address of both devices of a pair, because a device without ARP sends packets to
+// its own hardware address.
+var hardware = net.HardwareAddr{2, 0, 0, 0, 0, 1}
+
+// veth makes a pair of devices: one in the namespace of from with the name here, and one in the
+// namespace of to. Neither device accepts TCP segments that are larger than the MTU.
+func veth(from *Side, here string, to *Side) error {
+	var there *os.File // the namespace of to
+	var err error
+	to.Do(func() { there, err = os.Open("/proc/thread-self/ns/net") })
+	if err != nil {
+		return err
 	}
-	peer := end(device, attribute(nil, unix.IFLA_NET_NS_FD, word(uint32(there.Fd()))))
-	info := attribute(nil, unix.IFLA_INFO_KIND, []byte("veth\x00"))
-	info = attribute(info, unix.IFLA_INFO_DATA, attribute(nil, vethPeer, peer))
-	_, err := ask(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, end(here, attribute(nil, unix.IFLA_LINKINFO,
-		info)))
+	defer there.Close()
+	attributes := netlink.NewLinkAttrs()
+	attributes.Name, attributes.HardwareAddr, attributes.GSOMaxSegs = here, hardware, 1
+	pair := &netlink.Veth{LinkAttrs: attributes, PeerName: device, PeerHardwareAddr: hardware,
+		PeerNamespace: netlink.NsFd(there.Fd())}
+	from.Do(func() { err = netlink.LinkAdd(pair) })
+	if err != nil {
+		return err
+	}
+	to.Do(func() {
+		var d netlink.Link
+		if d, err = netlink.LinkByName(device); err == nil {
+			err = netlink.LinkSetGSOMaxSegs(d, 1)
+		}
+	})
 	return err
 }
