@@ -188,6 +188,9 @@ func newRemove(k *commands) *cobra.Command {
 				return cli.WithHint(errors.New("nothing is named that should be removed"),
 					"name blocks, or give --namespace, --model, --tenant or --all")
 			}
+			if err := checkNamespace(what.Namespace); err != nil {
+				return err
+			}
 			return k.Call(c.Context(), func(ctx context.Context, client pb.KvClient) error {
 				done, err := removeBlocks(ctx, client, &what, args)
 				if err != nil && len(done.Hosts) == 0 {

@@ -53,6 +53,14 @@ func (f *blockFlags) find(text string) (namespace string, a block.Addr, err erro
 	return n.String(), block.OfKey(n.ID(), []byte(text)), nil
 }
 
+// checkNamespace returns an error with a hint if text is neither empty nor a namespace.
+func checkNamespace(text string) error {
+	if _, err := block.ParseNamespace(text); err != nil && text != "" {
+		return namespaceError(text, err)
+	}
+	return nil
+}
+
 // namespaceError suggests the form of a namespace of keys for a text that was meant as one.
 func namespaceError(text string, err error) error {
 	space, tenant, _ := strings.Cut(strings.TrimPrefix(text, "key1;"), ";")

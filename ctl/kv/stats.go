@@ -150,6 +150,9 @@ func newList(k *commands) *cobra.Command {
 			if err := cli.InRanges(c.Flags(), map[string][2]float64{"limit": {1, mostListed}}); err != nil {
 				return err
 			}
+			if err := checkNamespace(namespace); err != nil {
+				return err
+			}
 			var list []listedBlock
 			var more bool
 			if err := k.Call(c.Context(), func(ctx context.Context, client pb.KvClient) (err error) {
