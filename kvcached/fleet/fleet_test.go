@@ -412,3 +412,17 @@ func TestStatOfPurged(t *testing.T) {
 	}
 	await(t, "what the purge does not name is back", func() bool { return tiers() == [3]bool{false, true, false} })
 }
+
+// TestPurgeNamesCachesWithoutAddress checks that a listed cache that cannot be asked is not taken
+// for one that has confirmed.
+func TestPurgeNamesCachesWithoutAddress(t *testing.T) {
+	a, b := start(t, "a", Options{}), start(t, "b", Options{})
+	a.o.Register.(*shelf).lists.hosts = map[string]Member{"a": a.member, "b": b.member, "local": {ID: "local"}}
+	meet(a, b)
+	done, err := a.PurgeAll(t.Context(), purge.Selector{Everything: true})
+	var failed *purge.HostsError
+	if err != nil || !errors.As(purge.Failed(done), &failed) || len(failed.Hosts) != 1 || failed.Hosts[0] != "local" ||
+		len(done) != 3 {
+		t.Error(done, err, failed)
+	}
+}

@@ -39,6 +39,9 @@ type Appended struct {
 	Caches []Member
 }
 
+// errNoAddress is the outcome of a cache that exchanges no blocks.
+var errNoAddress = errors.New("fleet: the cache has no [quic] address, so it cannot be asked; purge it on its own host")
+
 // PurgeAll carries out a purge on all hosts and returns the outcome of each. The first outcome is
 // this host's. The error says that etcd does not answer and no host was purged. Errors of single
 // hosts are in the outcomes.
@@ -50,14 +53,21 @@ func (v *View) PurgeAll(ctx context.Context, s purge.Selector) ([]purge.Done, er
 	added.Here.Host = v.o.Self
 	out := []purge.Done{added.Here}
 	for _, m := range added.Caches {
-		if m.ID != v.o.Self && m.Address != "" { // a host without an address exchanges no blocks
+		switch {
+		case m.ID == v.o.Self:
+		case m.Address == "":
+			out = append(out, purge.Done{Host: m.ID, Err: errNoAddress})
+		default:
 			out = append(out, purge.Done{Host: m.ID})
 		}
 	}
 	text := added.List.Encode()
 	var group errgroup.Group
 	group.SetLimit(askedAtOnce)
-	for i := 1; i < len(out); i++ {
+	for i := range out {
+		if i == 0 || out[i].Err != nil {
+			continue
+		}
 		group.Go(func() error {
 			out[i].Blocks, out[i].Err = v.purgeAt(ctx, out[i].Host, text)
 			return nil
