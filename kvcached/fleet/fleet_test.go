@@ -416,8 +416,9 @@ func TestStatOfPurged(t *testing.T) {
 // TestPurgeNamesCachesWithoutAddress checks that a listed cache that cannot be asked is not taken
 // for one that has confirmed.
 func TestPurgeNamesCachesWithoutAddress(t *testing.T) {
-	a, b := start(t, "a", Options{}), start(t, "b", Options{})
-	a.o.Register.(*shelf).lists.hosts = map[string]Member{"a": a.member, "b": b.member, "local": {ID: "local"}}
+	etcd := &lists{}
+	a, b := start(t, "a", Options{Register: &shelf{lists: etcd}}), start(t, "b", Options{Register: &shelf{lists: etcd}})
+	etcd.hosts = map[string]Member{"a": a.member, "b": b.member, "local": {ID: "local"}}
 	meet(a, b)
 	done, err := a.PurgeAll(t.Context(), purge.Selector{Everything: true})
 	var failed *purge.HostsError
