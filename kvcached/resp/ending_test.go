@@ -48,7 +48,7 @@ func TestTooLongValueIsTold(t *testing.T) {
 		p.send(piece)
 	}
 	p.send("\r\n")
-	if r, err := p.reply(); r != "-ERR Protocol error: invalid bulk length\r\n" {
+	if r, err := p.reply(); r != "-ERR "+errLongBulk.Error()+"\r\n" {
 		t.Errorf("%q %v", r, err)
 	}
 	p.ended()

@@ -13,11 +13,13 @@ type protocolError string
 func (e protocolError) Error() string { return "Protocol error: " + string(e) }
 
 const (
-	maxLine           = 64    // of a count or a length
-	unauthedArgs      = 10    // that a client may send before it has authenticated
-	unauthedBulk      = 16384 // the length of one of them
+	maxLine           = 64        // of a count or a length
+	unauthedArgs      = 10        // that a client may send before it has authenticated
+	unauthedBulk      = 16384     // the length of one of them
+	redisBulk         = 512 << 20 // length above which redis refuses a value, too
 	errMultibulk      = protocolError("invalid multibulk length")
 	errBulk           = protocolError("invalid bulk length")
+	errLongBulk       = protocolError("invalid bulk length: a value has at most 64 MiB here")
 	errBulkEnd        = protocolError("expected CRLF after a bulk string")
 	errUnbalanced     = protocolError("unbalanced quotes in request")
 	errInline         = protocolError("too big inline request")
@@ -96,8 +98,10 @@ func (l bounds) bulkLine(b []byte) (n, length int, err error) {
 	switch {
 	case !ok && length == 0 && len(b) >= maxLine && bytes.IndexByte(b[:maxLine], '\n') < 0:
 		return 0, 0, protocolError("too big bulk count string")
-	case !ok, length > 0 && (v < 0 || v > int64(l.bulk)):
+	case !ok, length > 0 && v < 0, v > redisBulk:
 		return 0, 0, errBulk
+	case v > int64(l.bulk):
+		return 0, 0, errLongBulk
 	case v > unauthedBulk && !l.authed:
 		return 0, 0, errUnauthedLength
 	}

@@ -43,7 +43,7 @@ func TestValuesOfEveryLength(t *testing.T) {
 		}
 	}
 	p.send(fmt.Sprintf("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$%d\r\n", MaxValue+1))
-	if r, _ := p.reply(); r != "-ERR Protocol error: invalid bulk length\r\n" {
+	if r, _ := p.reply(); r != "-ERR "+errLongBulk.Error()+"\r\n" {
 		t.Errorf("a value too long: %q", r)
 	}
 	p.ended()
