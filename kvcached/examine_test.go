@@ -46,7 +46,7 @@ func TestExamine(t *testing.T) {
 	c.Daemon.Admin = "203.0.113.7:80"
 	err := c.Examine()
 	for _, want := range []string{"kvcached.sock", "kvcached.trace", "ssd.key_file", "resp.users[0].password_file",
-		"s3.keys[0].secret_file", "kvcached.admin"} {
+		"s3.keys[0].secret_file", "kvcached.admin", "name a file that the daemon's user can read"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not name %s", err, want)
 		}
@@ -100,7 +100,7 @@ func TestExamineLooksIntoTheDirectory(t *testing.T) {
 		"no version":       {"ssd/FORMAT", page("cgn-kvcached ssd\nversion 0\nkey none\n"), "kvcached.data: ssd: the directory's format is not this version's: "},
 		"an empty FORMAT":  {"ssd/FORMAT", "", "kvcached.data: ssd: the file that tells the directory's format is damaged: "},
 		"a garbled FORMAT": {"ssd/FORMAT", page("x"), "kvcached.data: ssd: the file that tells the directory's format is damaged: "},
-		"no FORMAT":        {"ssd/segment-00000001.cgnkv", "", "kvcached.data: ssd: the directory's format is not this version's: "},
+		"no FORMAT":        {"ssd/segment-00000001.cgnkv", "", "kvcached.data: ssd: the directory's format is not this version's: DIR/ssd holds segments but no file FORMAT; put it back from a copy, or give another --data DIR, "},
 		"a file as ssd":    {"ssd", "", "kvcached.data: "},
 		"empty purges":     {"purges.json", "", "kvcached.data: DIR/purges.json is no list of purges: it ends too early; put it back from a copy, "},
 		"cut purges":       {"purges.json", `{"history":1`, "kvcached.data: DIR/purges.json is no list of purges: it ends too early; "},

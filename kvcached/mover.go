@@ -3,7 +3,6 @@ package kvcached
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
@@ -86,8 +85,7 @@ func outcome(err error) (rpc.Outcome, error) {
 	case err == nil:
 		return rpc.OK, nil
 	case errors.Is(err, fleet.ErrUnknownHost):
-		return 0, rpcstatus.Error(codes.NotFound, fmt.Sprintf("%v; cgn-ctl kv stats counts the hosts, etcd names them",
-			err))
+		return 0, rpcstatus.Errorf(codes.NotFound, "peer: %v; give one of the hosts that cgn-ctl kv peers lists", err)
 	case errors.Is(err, store.ErrClosed), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return 0, err
 	case errors.Is(err, store.ErrMiss):

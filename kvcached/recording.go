@@ -35,7 +35,7 @@ func (d *Daemon) openRecording() error {
 	}
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
-		return fmt.Errorf("kvcached.trace (--trace): %w", err)
+		return fmt.Errorf("kvcached.trace (--trace): %w; name a file that the daemon can write to", err)
 	}
 	size, err := resume(f)
 	if err != nil {

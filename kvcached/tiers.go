@@ -68,7 +68,7 @@ func storeError(c *Config, err error) error {
 	case errors.Is(err, ssd.ErrMark):
 		return fmt.Errorf("kvcached.data: %w; put that file back from a copy, or give %s", err, otherData)
 	case errors.Is(err, ssd.ErrFormat):
-		return fmt.Errorf("kvcached.data: %w", err)
+		return fmt.Errorf("kvcached.data: %w, or give %s", err, otherData)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("kvcached.data: %w; give the daemon's user what is in that directory, or give another "+
 			"--data DIR", err)
@@ -196,17 +196,22 @@ func (c *Config) quota(namespace string) (account string, q QuotaConfig) {
 	return "", QuotaConfig{}
 }
 
-// secret reads a file that contains a secret.
-func secret(field, name string) (string, error) {
+// readSecret reads the file of a field.
+func readSecret(field, name string) ([]byte, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", field, err)
+		return nil, fmt.Errorf("%s: %w; name a file that the daemon's user can read", field, err)
 	}
-	s := strings.TrimRight(string(text), "\r\n")
-	if s == "" {
-		return "", fmt.Errorf("%s: %s is empty; write the secret into it", field, name)
+	return text, nil
+}
+
+// secret reads a file that contains a password or an S3 secret.
+func secret(field, name string) (string, error) {
+	text, err := readSecret(field, name)
+	if s := strings.TrimRight(string(text), "\r\n"); s != "" || err != nil {
+		return s, err
 	}
-	return s, nil
+	return "", fmt.Errorf("%s: %s is empty; write the secret into it", field, name)
 }
 
 // sealingKey reads the key that encrypts payloads on SSD; nil: payloads are not encrypted.
@@ -214,9 +219,9 @@ func (c *Config) sealingKey() ([]byte, error) {
 	if c.SSD.KeyFile == "" {
 		return nil, nil
 	}
-	text, err := os.ReadFile(c.SSD.KeyFile)
+	text, err := readSecret("ssd.key_file", c.SSD.KeyFile)
 	if err != nil {
-		return nil, fmt.Errorf("ssd.key_file: %w", err)
+		return nil, err
 	}
 	if len(text) == 32 {
 		return text, nil

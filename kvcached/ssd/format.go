@@ -35,8 +35,8 @@ func checkFormat(o *Options, upgrade bool) (made bool, err error) {
 	if !slices.Contains(names, formatFile) {
 		for _, n := range names {
 			if _, ok := segmentID(n); ok {
-				return false, fmt.Errorf("%w: %s holds segments but no file %s; is it another program's?", ErrFormat,
-					o.Dir, formatFile)
+				return false, fmt.Errorf("%w: %s holds segments but no file %s; put it back from a copy", ErrFormat, o.Dir,
+					formatFile)
 			}
 		}
 		return false, nil
@@ -46,8 +46,7 @@ func checkFormat(o *Options, upgrade bool) (made bool, err error) {
 		return false, err
 	}
 	if version < 1 || version > formatVersion {
-		return false, fmt.Errorf("%w: %s has version %d, this program writes %d; use the program that made it or empty "+
-			"the directory",
+		return false, fmt.Errorf("%w: %s has version %d, this program writes %d; use the program that made it",
 			ErrFormat, o.Dir, version, formatVersion)
 	}
 	if check != keyCheck(o.Key) {
