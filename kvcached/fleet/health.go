@@ -135,7 +135,7 @@ func (d *doubts) retain(now *roster) {
 // within sends a request to a host with a time limit.
 func (v *View) within(ctx context.Context, limit time.Duration, m *Member,
 	ask func(context.Context, *transport.Peer) error) error {
-	return v.watched(ctx, limit, m, func(ctx context.Context, _ *health) error {
+	return v.watch(ctx, limit, v.healthOf(m), func(ctx context.Context, _ *health) error {
 		peer, err := v.peer(m)
 		if err != nil {
 			return err
@@ -144,13 +144,8 @@ func (v *View) within(ctx context.Context, limit time.Duration, m *Member,
 	})
 }
 
-// watched calls wait with a context that ends when the host is left out.
-func (v *View) watched(parent context.Context, limit time.Duration, m *Member,
-	wait func(context.Context, *health) error) error {
-	return v.watch(parent, limit, v.healthOf(m), wait)
-}
-
-// watch is watched for a known health. The host of h may have left the fleet meanwhile.
+// watch calls wait with a context that ends after limit, or when the host of h is left out. The host
+// may have left the fleet meanwhile.
 func (v *View) watch(parent context.Context, limit time.Duration, h *health,
 	wait func(context.Context, *health) error) error {
 	v.doubts.mu.Lock()

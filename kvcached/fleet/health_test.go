@@ -292,7 +292,7 @@ func TestASlowQuestion(t *testing.T) {
 	await(t, "b is reached", func() bool { return a.text(addr(1)) == "x" })
 	m := a.roster.Load().member("b")
 	probes := a.Stats().Probes
-	err := a.watched(t.Context(), time.Minute, m, func(ctx context.Context, _ *health) error {
+	err := a.watch(t.Context(), time.Minute, a.healthOf(m), func(ctx context.Context, _ *health) error {
 		await(t, "b is probed twice", func() bool { return a.Stats().Probes >= probes+2 })
 		return ctx.Err()
 	})
