@@ -2,6 +2,7 @@ package kvcached
 
 import (
 	"context"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -49,8 +50,19 @@ func (d *Daemon) joinFleet() error {
 		return wrapped("fleet", err)
 	}
 	d.purges.view = view
+	d.warnForgotten()
 	d.view.Store(view) // earlier changes of the tiers are announced when the first other host comes
 	return nil
+}
+
+// warnForgotten warns if the list of purges was removed: a cache that has met others has a list.
+func (d *Daemon) warnForgotten() {
+	if d.store.Stats().SSD.Segments == 0 || d.ledger.List().History != 0 || len(d.purges.remembered()) == 0 {
+		return
+	}
+	d.log.Warn("the list of purges is gone from the data directory, and blocks are on SSD; purges that neither etcd nor "+
+		"another cache knows are forgotten, and blocks that they name may be served", "file",
+		filepath.Join(d.config.Daemon.Data, purge.File))
 }
 
 // purge returns the function that carries out a purge on all hosts.

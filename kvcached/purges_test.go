@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,6 +22,7 @@ import (
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/etcdserver"
 	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kvcached/purge"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
@@ -297,7 +299,7 @@ func TestStartsWithoutEtcd(t *testing.T) {
 	defer end()
 	s.etcd = etcd.Endpoint()
 	a, _ := s.host(t, "a", nil)
-	c, _ := settings(t, t.TempDir(), s.join("b", nil))
+	c, log := settings(t, t.TempDir(), s.join("b", nil))
 	b, stop := begin(t, c)
 	meet(t, 2, a, b)
 	old, kept := block.Text(testSpace.String(), testAddr(1)), "kept"
@@ -326,7 +328,13 @@ func TestStartsWithoutEtcd(t *testing.T) {
 	}
 	end()
 	awaitThat(t, "etcd is lost", func() bool { return a.member.state() == "lost" })
-	b, _ = begin(t, c)
+	const gone = "the list of purges is gone"
+	if err := os.Remove(filepath.Join(c.Daemon.Data, purge.File)); err != nil || strings.Contains(log.String(), gone) {
+		t.Error(err, log)
+	}
+	if b, _ = begin(t, c); !strings.Contains(log.String(), gone) {
+		t.Errorf("no warning:\n%s", log)
+	}
 	if list, fresh, err := b.view.Load().PurgesOf(t.Context(), &b.purges.remembered()[0]); err != nil || fresh {
 		t.Errorf("%+v, %v: purges that etcd had at some time count as read", list, err)
 	}
