@@ -2,12 +2,12 @@ package instant
 
 import (
 	"bufio"
-	"errors"
 	"net"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
+
+	"github.com/cognitora/dataplane/perf/serve"
 )
 
 // Config describes one engine.
@@ -21,18 +21,15 @@ type Config struct {
 // Engine serves until Close.
 type Engine struct {
 	cfg     Config
-	ln      net.Listener
+	addr    string
+	server  *serve.Server
 	pacer   pacer
-	served  sync.WaitGroup
+	writers sync.WaitGroup // of tokens that wait for a full socket, and of ends of streams
 	serials atomic.Uint32
 	steps   chan struct{}
 	closing chan struct{}
 
 	requests, tokens atomic.Int64
-
-	mu     sync.Mutex
-	conns  map[net.Conn]struct{}
-	closed bool
 }
 
 // Start listens and serves.
@@ -44,15 +41,14 @@ func Start(cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{cfg: cfg, ln: ln, conns: map[net.Conn]struct{}{}, steps: make(chan struct{}, 1),
-		closing: make(chan struct{})}
+	e := &Engine{cfg: cfg, addr: ln.Addr().String(), steps: make(chan struct{}, 1), closing: make(chan struct{})}
 	e.pacer.start()
-	e.served.Go(e.accept)
+	e.server = serve.Start(ln, e.serve)
 	return e, nil
 }
 
 // Addr returns host:port.
-func (e *Engine) Addr() string { return e.ln.Addr().String() }
+func (e *Engine) Addr() string { return e.addr }
 
 // URL returns the engine's URL.
 func (e *Engine) URL() string { return "http://" + e.Addr() }
@@ -74,37 +70,10 @@ func (e *Engine) Step() {
 
 // Close cuts every connection and waits.
 func (e *Engine) Close() {
-	e.mu.Lock()
-	e.closed = true
 	close(e.closing)
-	_ = e.ln.Close()
-	for c := range e.conns {
-		_ = c.Close()
-	}
-	e.mu.Unlock()
+	e.server.Close()
 	e.pacer.stop()
-	e.served.Wait()
-}
-
-func (e *Engine) accept() {
-	for {
-		c, err := e.ln.Accept()
-		if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
-			time.Sleep(10 * time.Millisecond)
-			continue
-		}
-		if err != nil {
-			return
-		}
-		e.mu.Lock()
-		if e.closed {
-			_ = c.Close()
-		} else {
-			e.conns[c] = struct{}{}
-			e.served.Go(func() { e.serve(c) })
-		}
-		e.mu.Unlock()
-	}
+	e.writers.Wait()
 }
 
 // readBuffer is the buffer of a waiting connection. A longer body passes through the buffer in
@@ -112,12 +81,6 @@ func (e *Engine) accept() {
 const readBuffer = 4 << 10
 
 func (e *Engine) serve(c net.Conn) {
-	defer func() {
-		_ = c.Close()
-		e.mu.Lock()
-		delete(e.conns, c)
-		e.mu.Unlock()
-	}()
 	r := bufio.NewReaderSize(c, readBuffer)
 	var q request
 	var out []byte

@@ -106,7 +106,7 @@ func (s *streamedAnswer) send(p *pacer) {
 	}
 	if s.sent == s.tokens {
 		if s.over.CompareAndSwap(false, true) {
-			s.engine.served.Go(func() { _, _ = s.conn.Write(s.closing) })
+			s.engine.writers.Go(func() { _, _ = s.conn.Write(s.closing) })
 		}
 		return
 	}
@@ -124,7 +124,7 @@ func (s *streamedAnswer) send(p *pacer) {
 		return // the reading side notices a broken connection
 	}
 	rest := s.event[max(s.wrote, 0):]
-	s.engine.served.Go(func() { // waits for a full socket on another goroutine
+	s.engine.writers.Go(func() { // waits for a full socket on another goroutine
 		if _, err := s.conn.Write(rest); err == nil {
 			p.add(s, time.Now().Add(s.pace))
 		}

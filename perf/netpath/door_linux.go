@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/cognitora/dataplane/perf/serve"
 )
 
 // reachWithin is how long a door tries to connect to its server. After this time, the door closes
@@ -18,89 +20,46 @@ const reachWithin = 5 * time.Second
 type Door struct {
 	Addr netip.AddrPort // in the namespace
 
-	listener net.Listener
-	to       string
-	cancel   context.CancelFunc // ends attempts to connect to the server
-	wait     sync.WaitGroup
-
-	mu     sync.Mutex
-	open   map[net.Conn]bool
-	closed bool
+	server *serve.Server
+	cancel context.CancelFunc // ends attempts to connect to the server
 }
 
 // Door opens a door at an address of the namespace (port 0: a free port). The door forwards to the
 // TCP address to outside the namespace. The caller closes the door.
 func (s *Side) Door(at netip.AddrPort, to string) (*Door, error) {
-	d := &Door{to: to, open: map[net.Conn]bool{}}
+	var l *net.TCPListener
 	var err error
-	s.Do(func() {
-		var l *net.TCPListener
-		if l, err = net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(at)); err == nil {
-			d.listener, d.Addr = l, l.Addr().(*net.TCPAddr).AddrPort()
-		}
-	})
+	s.Do(func() { l, err = net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(at)) })
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	d.cancel = cancel
-	d.wait.Go(func() { d.accept(ctx) })
-	return d, nil
+	return &Door{
+		Addr:   l.Addr().(*net.TCPAddr).AddrPort(),
+		server: serve.Start(l, func(in net.Conn) { forward(ctx, in, to) }),
+		cancel: cancel,
+	}, nil
 }
 
-func (d *Door) accept(ctx context.Context) {
+// forward carries both directions. The end of one direction ends both.
+func forward(ctx context.Context, in net.Conn, to string) {
 	dialer := net.Dialer{Timeout: reachWithin}
-	for {
-		in, err := d.listener.Accept()
-		if err != nil {
-			return // the door is closed
-		}
-		out, err := dialer.DialContext(ctx, "tcp", d.to)
-		if err != nil {
-			_ = in.Close()
-			continue
-		}
-		if d.keep(in, out) {
-			d.wait.Go(func() { d.carry(in, out) })
-			d.wait.Go(func() { d.carry(out, in) })
-		}
+	out, err := dialer.DialContext(ctx, "tcp", to)
+	if err != nil {
+		return
 	}
-}
-
-// keep records connections for Close. If the door is closed already, keep closes the connections.
-func (d *Door) keep(conns ...net.Conn) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, c := range conns {
-		if d.closed {
-			_ = c.Close()
-			continue
-		}
-		d.open[c] = true
-	}
-	return !d.closed
-}
-
-// carry copies in one direction. The end of one direction ends both.
-func (d *Door) carry(to, from net.Conn) {
-	_, _ = io.Copy(to, from) // ends when either side ends
-	for _, c := range []net.Conn{to, from} {
-		_ = c.Close()
-		d.mu.Lock()
-		delete(d.open, c)
-		d.mu.Unlock()
-	}
+	var back sync.WaitGroup
+	back.Go(func() {
+		_, _ = io.Copy(in, out)
+		_ = in.Close()
+	})
+	_, _ = io.Copy(out, in)
+	_ = out.Close()
+	back.Wait()
 }
 
 // Close closes the door and its connections, and waits for its goroutines.
 func (d *Door) Close() {
-	_ = d.listener.Close()
 	d.cancel()
-	d.mu.Lock()
-	d.closed = true
-	for c := range d.open {
-		_ = c.Close()
-	}
-	d.mu.Unlock()
-	d.wait.Wait()
+	d.server.Close()
 }
