@@ -15,13 +15,13 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// Codes with which connections and streams end.
+// Codes that end connections and streams.
 const (
 	codeDone    quic.ApplicationErrorCode = 0
 	codeRefused quic.ApplicationErrorCode = 1 // a limit on connections
 
-	codeGaveUp quic.StreamErrorCode = 0 // nobody waits for it any more
-	codeBroken quic.StreamErrorCode = 1 // it failed; an answer, if there is one, says why
+	codeGaveUp quic.StreamErrorCode = 0 // nobody waits for the stream any more
+	codeBroken quic.StreamErrorCode = 1 // the operation failed; the answer, if any, says why
 )
 
 func (s *Server) acceptQUIC(l *quic.Listener) {
@@ -70,7 +70,8 @@ func (s *Server) serveQUIC(c *quic.Conn) {
 	streams.Wait()
 }
 
-// linger waits for the last answer to arrive: closing the connection drops bytes under way.
+// linger waits for the last answer to arrive, because closing the connection drops bytes that are
+// still on the way.
 func (p *link) linger() {
 	answered := p.answered.Load()
 	if answered == 0 || p.quic.Context().Err() != nil {
@@ -85,17 +86,17 @@ func (p *link) linger() {
 	}
 }
 
-// lingerFor is the time for an answer to arrive, beside four round trips.
+// lingerFor is the time for an answer to arrive, in addition to four round trips.
 const lingerFor = 50 * time.Millisecond
 
-// link is one connection of a peer, as operations see it.
+// link is one connection of a peer, as its operations see it.
 type link struct {
 	s      *Server
 	host   *host
 	remote Remote
 	quic   *quic.Conn // nil on the TLS lane
 
-	answered atomic.Int64 // when, in Unix ns, the last stream was
+	answered atomic.Int64 // Unix ns of the last complete answer
 }
 
 func roleOf(cs tls.ConnectionState) pki.Role {
@@ -130,7 +131,7 @@ func (p *link) serveStream(st *quic.Stream) {
 		_ = st.SetReadDeadline(time.Now().Add(time.Second))
 		end(st)
 	}
-	st.CancelRead(codeGaveUp) // nothing where the end was read
+	st.CancelRead(codeGaveUp) // no effect if the end was read
 }
 
 func (s *Server) acceptTLS() {
@@ -142,7 +143,7 @@ func (s *Server) acceptTLS() {
 			}
 			s.count.acceptErrors.Add(1)
 			s.o.Logger.Warn("connection cannot be accepted", "error", err)
-			select { // out of descriptors, most likely
+			select { // the process has most likely no descriptor left
 			case <-s.stop.Done():
 			case <-time.After(100 * time.Millisecond):
 			}
@@ -177,7 +178,7 @@ func (s *Server) serveTLS(raw net.Conn) {
 	op.reset(p, c)
 	for p.serveNext(op) {
 	}
-	_ = raw.SetDeadline(time.Now().Add(time.Second)) // for the alert of an orderly end
+	_ = raw.SetDeadline(time.Now().Add(time.Second)) // time to send the TLS alert that ends the connection
 	_ = c.Close()
 }
 

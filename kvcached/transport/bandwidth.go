@@ -14,11 +14,11 @@ const (
 	outward
 )
 
-// Bandwidth caps the payloads of a daemon, over all lanes: one is given to its Server and its Pool.
-// A nil Bandwidth caps nothing.
+// Bandwidth caps the payloads of a daemon over all lanes. The daemon's Server and Pool share it. A
+// nil Bandwidth caps nothing.
 type Bandwidth struct{ buckets [2]*bucket } // by direction; nil: no cap
 
-// NewBandwidth returns caps in bytes per second; 0: none.
+// NewBandwidth returns caps in bytes per second; 0: no cap.
 func NewBandwidth(in, out int64) *Bandwidth {
 	return &Bandwidth{[2]*bucket{inward: newBucket(in), outward: newBucket(out)}}
 }
@@ -31,7 +31,7 @@ func (b *Bandwidth) of(d direction) *bucket {
 	return b.buckets[d]
 }
 
-// step returns the bytes to move at once: uncapped, unless there are caps.
+// step returns how many bytes to move at once: uncapped if there are no caps.
 func (b *Bandwidth) step(uncapped int) int {
 	if b.of(inward) == nil && b.of(outward) == nil {
 		return uncapped
@@ -39,26 +39,27 @@ func (b *Bandwidth) step(uncapped int) int {
 	return cappedStep
 }
 
-// wait returns when n more bytes may pass. Bytes that nobody waits for any more are not paid for.
+// wait returns when n more bytes may pass. Bytes whose caller has left are not counted.
 func (b *Bandwidth) wait(ctx context.Context, d direction, n int) error {
 	return b.of(d).wait(ctx, n)
 }
 
-// take lets n more bytes pass if all before have been paid for; else whoever asks has to wait.
+// take reports whether n more bytes may pass at once, and then counts them. They may if the time
+// for all earlier bytes is over.
 func (b *Bandwidth) take(d direction, n int) bool { return b.of(d).take(n) }
 
-// giveBack returns n bytes that were let pass and are not sent.
+// giveBack uncounts n bytes that were counted and not sent.
 func (b *Bandwidth) giveBack(d direction, n int) { b.of(d).giveBack(n) }
 
-// bucket lets rate bytes per second pass, and after a pause up to a burst at once.
+// bucket lets rate bytes per second pass, and a burst at once after a pause.
 type bucket struct {
 	rate float64
 
 	mu   sync.Mutex
-	free time.Time // when everything let through so far has been paid for
+	free time.Time // end of the time that the bytes so far take at rate
 }
 
-// burst bounds the time for which an idle bucket saves.
+// burst bounds the pause that an idle bucket saves up.
 const burst = 50 * time.Millisecond
 
 func newBucket(rate int64) *bucket {
@@ -68,12 +69,12 @@ func newBucket(rate int64) *bucket {
 	return &bucket{rate: float64(rate)}
 }
 
-// cost is the time that pays for n bytes.
+// cost returns the time that n bytes take at rate.
 func (b *bucket) cost(n int) time.Duration {
 	return time.Duration(float64(n) / b.rate * float64(time.Second))
 }
 
-// add counts n bytes, and returns the time until they are paid for. mu is held.
+// add counts n bytes, and returns the time until they may pass. mu is held.
 func (b *bucket) add(n int, now time.Time) time.Duration {
 	if earliest := now.Add(-burst); b.free.Before(earliest) {
 		b.free = earliest

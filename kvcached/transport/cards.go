@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// Release closes a card, so that the host may take it away, and waits for that until ctx ends. The
-// card is used again after it has been gone and come back. ErrNoCard.
+// Release closes a card, so that the host may remove it. It waits for the end of the closing, or
+// for ctx. The card is used again after it has been away and has come back. Release returns
+// ErrNoCard if the card is not wanted.
 func (r *Rails) Release(ctx context.Context, name string) error {
 	identity := r.o.Present()[name]
 	r.mu.Lock()
@@ -56,13 +57,14 @@ func (r *Rails) Open() (names []string) {
 // Card describes a wanted card.
 type Card struct {
 	Name    string
-	Address string // empty: it is not open
+	Address string // empty: the card is not open
 	Trusted bool   // Address is in a trusted network
-	Kept    bool   // it is not open because it was given away
-	Why     string // why it is not open
+	Kept    bool   // the card is closed because Release was called
+	Why     string // why the card is not open
 }
 
-// Cards returns the wanted cards, by name; AnyCard if all are wanted and there is none.
+// Cards returns the wanted cards, sorted by name. It returns AnyCard if all cards are wanted and
+// the host has none.
 func (r *Rails) Cards() (out []Card) {
 	if r == nil {
 		return nil

@@ -22,15 +22,15 @@ type failure struct {
 	at  time.Time
 }
 
-// note keeps err as the last one. An error that only says that a lane rests does not replace the
-// error before it.
+// note keeps err as the last failure. An error that only says that a lane rests does not replace an
+// earlier failure.
 func (c *carried) note(err error) {
 	if !errors.Is(err, errResting) || c.last.Load() == nil {
 		c.last.Store(&failure{err, time.Now()})
 	}
 }
 
-// try runs an operation on a lane, and notes whether the lane gets through.
+// try runs an operation on a lane, and notes a failure to connect.
 func (p *Peer) try(which int, fn func(l lane, which int) error) error {
 	err := fn(p.lanes[which], which)
 	if errors.Is(err, ErrUnreachable) || errors.Is(err, ErrHandshake) {
@@ -39,9 +39,9 @@ func (p *Peer) try(which int, fn func(l lane, which int) error) error {
 	return err
 }
 
-// carry runs an operation on a block on the best lane, or on the other one, and counts failures.
-// The caller has begun an operation. A peer that answers without the block has not failed, nor has
-// a caller that left.
+// carry runs an operation on a block on the best lane, or else on the other lane, and counts
+// failures. The caller has begun an operation. An answer without the block, or a caller that left,
+// is no failure.
 func (p *Peer) carry(large bool, fn func(l lane, which int) error) error {
 	used, failed := -1, error(nil)
 	err := p.over(large, func(l lane, which int) error {
@@ -59,7 +59,7 @@ func (p *Peer) carry(large bool, fn func(l lane, which int) error) error {
 	return err
 }
 
-// blamed tells whether an operation failed because of a lane or the peer.
+// blamed tells whether a lane or the peer is to blame for an operation's failure.
 func blamed(err error) bool {
 	var status wire.Status
 	answered := errors.As(err, &status) && status != wire.Deadline && status != wire.Corrupt && status != wire.Internal
@@ -67,7 +67,7 @@ func blamed(err error) bool {
 		!errors.Is(err, ErrClosed)
 }
 
-// told is c for PeerStatus.
+// told returns the counts for PeerStatus.
 func (c *carried) told(over Lane) Carried {
 	out := Carried{Lane: over, Pulls: c.pulls.Load(), Received: c.received.Load(), Puts: c.puts.Load(),
 		Sent: c.sent.Load(), Failed: c.failed.Load(), Fell: c.fell.Load()}
@@ -77,7 +77,7 @@ func (c *carried) told(over Lane) Carried {
 	return out
 }
 
-// pulled notes a block that came over a lane.
+// pulled counts a block that came over a lane.
 func (p *Peer) pulled(which, n int, took time.Duration) {
 	if p.pool.o.Pulled != nil {
 		p.pool.o.Pulled([]Lane{QUIC, TLS, RDMA}[which], took)

@@ -15,14 +15,14 @@ const (
 var laneNames = [2]Lane{overQUIC: QUIC, overTLS: TLS}
 
 const (
-	largePull    = 1 << 20 // bytes of a pull that measures throughput
-	firstSamples = 3       // large pulls over each lane before one is preferred
+	largePull    = 1 << 20 // bytes of a pull that is large enough to measure throughput
+	firstSamples = 3       // large pulls over each lane before the faster one is preferred
 	askAgain     = 128     // large pulls after which the other lane is measured again
-	askAgainFor  = 3       // large pulls over the other lane then
-	margin       = 1.15    // how much faster the other lane must be
+	askAgainFor  = 3       // large pulls that measure the other lane
+	margin       = 1.15    // the other lane is preferred if it is this many times as fast
 	downFor      = 10 * time.Second
-	// tellsMuch is the time after which a pull of any size that runs out of time measures
-	// throughput.
+	// tellsMuch is the duration from which a pull that times out measures throughput, even if it is
+	// small.
 	tellsMuch = time.Second
 )
 
@@ -34,7 +34,7 @@ type chooser struct {
 
 	mu      sync.Mutex
 	prefer  int
-	rate    [2]float64 // bytes per second, later pulls counting more
+	rate    [2]float64 // bytes per second; later pulls count more
 	samples [2]int
 	picks   int // large pulls since the last change or measurement
 	down    [2]time.Time
@@ -75,7 +75,7 @@ func (c *chooser) pick(large bool) int {
 	return c.prefer
 }
 
-// took notes the duration of a pull of got bytes.
+// took counts a pull of got bytes that took d.
 func (c *chooser) took(which int, got int64, d time.Duration) {
 	if c.fixed || got < largePull || d <= 0 {
 		return
@@ -84,7 +84,7 @@ func (c *chooser) took(which int, got int64, d time.Duration) {
 	defer c.mu.Unlock()
 	rate := float64(got) / d.Seconds()
 	if c.samples[which]++; c.samples[which] == 1 {
-		c.rate[which] = rate // the first includes the time to connect
+		c.rate[which] = rate // the first sample includes the time to connect, so the second may change much
 	} else {
 		c.rate[which] += (rate - c.rate[which]) * 0.3
 	}
@@ -94,8 +94,8 @@ func (c *chooser) took(which int, got int64, d time.Duration) {
 	}
 }
 
-// ranOut notes that a pull ran out of time after got bytes. It outweighs earlier pulls. The other
-// lane is preferred from then on, unless it is known to be no faster.
+// ranOut counts a pull that timed out after got bytes. It replaces the lane's measured rate. The
+// other lane becomes the preferred one, unless it is known to be no faster.
 func (c *chooser) ranOut(which int, got int64, d time.Duration, large bool) {
 	c.count[which].ranOut.Add(1)
 	if c.fixed || d <= 0 || !large && d < tellsMuch {
@@ -108,7 +108,7 @@ func (c *chooser) ranOut(which int, got int64, d time.Duration, large bool) {
 	other := 1 - which
 	switch {
 	case which != c.prefer:
-		c.picks = 0 // measured enough for now
+		c.picks = 0 // no further pulls over the other lane for now
 	case time.Now().Before(c.down[other]):
 	case c.samples[other] == 0 || c.rate[other] > margin*c.rate[which]:
 		c.change("timeout")
@@ -124,7 +124,7 @@ func (c *chooser) change(reason string) {
 	c.count[other].chosen.Add(1)
 }
 
-// failed notes that a lane cannot be reached, and tells whether to try the other one.
+// failed notes that a lane cannot be reached, and tells whether to try the other lane.
 func (c *chooser) failed(which int, err error) bool {
 	if c.fixed {
 		return false

@@ -8,25 +8,25 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// A server that closes lets peers finish: connected hosts get answers to everything but new blocks,
-// over further connections, too, until all operations have ended.
+// A closing server lets peers finish. Until all operations have ended, connected hosts get answers
+// to everything but new blocks, over new connections, too.
 
 const (
-	// confirmFor is the time for which a closing server answers after a client's own key was read:
-	// the reader asks whether the key is still the same, and drops it without an answer
+	// confirmFor is how long a closing server goes on after a client's own key was read. The reader
+	// then asks whether the key still has the same value, and drops the value if there is no answer
 	// (kvcached/fleet).
 	confirmFor = 500 * time.Millisecond
 	closeLook  = 5 * time.Millisecond
 )
 
-// keyRead notes that a block was read, if it is a client's own key.
+// keyRead notes the time if the block belongs to a client's own key.
 func (s *Server) keyRead(namespace string) {
 	if block.OfKeys(namespace) {
 		s.lastKey.Store(time.Now().UnixNano())
 	}
 }
 
-// quiet returns when nothing is under way any more, or ctx has ended.
+// quiet returns when no operation is running, or ctx has ended.
 func (s *Server) quiet(ctx context.Context) {
 	if s.granter != nil {
 		s.granter.drain(ctx)
@@ -42,7 +42,7 @@ func (s *Server) quiet(ctx context.Context) {
 	}
 }
 
-// begins tells whether an operation brings a peer to something that it has not begun yet.
+// begins tells whether an operation begins something new for the peer.
 func begins(f *wire.Frame) bool {
 	return f.Op == wire.Get && f.Offset == 0 || f.Op == wire.Put || f.Op == wire.Connect || f.Op == wire.Grant
 }

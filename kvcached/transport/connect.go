@@ -15,14 +15,14 @@ import (
 
 var errStranger = errors.New("the other cache's card has no address in rdma.trusted_networks of this one")
 
-// connect makes a session and tries each of its rails.
+// connect makes a session and reads a probe over each of its rails.
 func (b *grantee) connect() (s *readSession, err error) {
 	s = &readSession{b: b, flight: semaphore.NewWeighted(mostFlight), born: time.Now(), unused: make(chan struct{})}
 	if s.rails, s.retry = b.choose(); len(s.rails) == 0 {
 		return nil, b.rails.lack()
 	}
 	defer func() {
-		if err != nil { // then s is not nil
+		if err != nil { // s is not nil here
 			s.shut()
 			s = nil
 		}
@@ -53,12 +53,12 @@ func (b *grantee) connect() (s *readSession, err error) {
 		return s, wire.BadFrame
 	}
 	if err = s.try(ctx, a); err != nil {
-		b.tell(s) // to end the peer's side
+		b.tell(s) // so that the peer ends its side
 	}
 	return s, err
 }
 
-// choose returns the cards for a session, and when there may be more.
+// choose returns the cards for a session, and the time from which there may be more.
 func (b *grantee) choose() (use []*rail, retry time.Time) {
 	all := b.rails.usable(b.must)
 	b.mu.Lock()
@@ -78,14 +78,15 @@ func (b *grantee) choose() (use []*rail, retry time.Time) {
 	return use[:min(len(use), wire.MaxRails)], retry
 }
 
-// blame leaves a card out for a while, if there are others.
+// blame leaves a card out for railBadFor if there are others.
 func (b *grantee) blame(r *rail) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.bad[r.name] = time.Now().Add(railBadFor)
 }
 
-// try connects the pairs and reads over each. Pairs that the peer has no card for are left out.
+// try connects the pairs and reads a probe over each. It leaves out pairs for which the peer has no
+// card.
 func (s *readSession) try(ctx context.Context, a *wire.Connected) error {
 	used := 0
 	for i, r := range s.rails {

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// corkSize is the bytes of TLS records that go to the kernel at once. crypto/tls alone writes each
-// record, of up to 16 KiB, by itself.
+// corkSize is how many bytes of TLS records go to the kernel at once. Without a cork, crypto/tls
+// writes each record of up to 16 KiB by itself.
 const corkSize = 128 << 10
 
 // corked is a TLS connection that writes several records at once.
@@ -19,13 +19,13 @@ type corked struct {
 // cork is the connection under a TLS connection. Only the writer of the TLS connection uses it.
 type cork struct {
 	net.Conn
-	held *[]byte // records held back; nil: nothing is
+	held *[]byte // records that wait for flush; nil: records are written at once
 }
 
 // corks keeps the buffers.
 var corks = sync.Pool{New: func() any { b := make([]byte, 0, corkSize+32<<10); return &b }}
 
-// Write writes all of p. It holds nothing back when it returns.
+// Write writes all of p. No record waits when it returns.
 func (c *corked) Write(p []byte) (int, error) {
 	if len(p) <= 16<<10 {
 		return c.Conn.Write(p)
@@ -51,7 +51,7 @@ func (c *cork) Write(p []byte) (int, error) {
 	return len(p), c.flush()
 }
 
-// flush writes the records held back.
+// flush writes the waiting records.
 func (c *cork) flush() error {
 	b := *c.held
 	*c.held = b[:0]

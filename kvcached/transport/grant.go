@@ -10,21 +10,21 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// grant is some blocks that a peer may read until it ends. Their windows end before they are let go
-// of, never after.
+// grant is a set of blocks that a peer may read until the grant ends. Its windows end before its
+// blocks are released.
 type grant struct {
 	id      uint64
 	s       *session
 	blocks  []Block
 	windows [][]rdma.Window // by rail
-	held    []func()        // of bytes in flight
-	granted int             // blocks, of so many
+	held    []func()        // each uncounts bytes in flight
+	granted int             // number of blocks that the peer got
 	bytes   int
 	timer   *time.Timer
 }
 
-// grant makes a grant, id, of what the peer may read of the blocks that are wanted, and takes back
-// what the peer has done with. begun is id, or 0 where nothing is granted.
+// grant ends the grants that the peer has done with, and makes a grant of the wanted blocks that
+// the peer may read. begun is id, or 0 if no block is granted.
 func (s *session) grant(ctx context.Context, w *wire.Wanted, id uint64) (answer []byte, begun uint64, err error) {
 	l := s.l
 	s.giveBack(w.Done)
@@ -49,7 +49,7 @@ func (s *session) grant(ctx context.Context, w *wire.Wanted, id uint64) (answer 
 	}
 	blocks, bytes := uint64(t.granted), uint64(t.bytes)
 	out.Grant, out.MS = id, uint32(l.lasts.Milliseconds())
-	answer = out.Append(nil) // with keys that lie in the blocks, which may be let go of from begin on
+	answer = out.Append(nil) // before begin, because keys in it lie in the blocks, which may be released from then on
 	if err = ctx.Err(); err == nil {
 		err = s.begin(t)
 	}
@@ -83,15 +83,16 @@ func (s *session) unreserve() {
 	s.making--
 }
 
-// begin has the grant run from now on. wire.Miss: the session has ended; wire.Deadline: nobody
-// waits for the grant any more.
+// begin starts the grant's time. It returns wire.Miss if the session has ended, and wire.Deadline
+// if nobody waits for the grant any more.
 func (s *session) begin(t *grant) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
 		return wire.Miss
 	}
-	// asked for once more, after a connection broke; or given back before it began
+	// The peer has asked again after a connection broke, or has given back the grant before it
+	// began.
 	if s.grants[t.id] != nil || slices.Contains(s.undone[:], t.id) {
 		return wire.Deadline
 	}
@@ -111,8 +112,8 @@ func (s *session) begin(t *grant) error {
 	return nil
 }
 
-// expire takes out a grant that has run out, after which less is granted until one is given back;
-// false: somebody else ends it, or has.
+// expire removes a grant whose time is over. From then on the session gets fewer grants, until the
+// peer gives one back. false: another call ends the grant.
 func (s *session) expire(id uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,8 +125,8 @@ func (s *session) expire(id uint64) bool {
 	return true
 }
 
-// returned takes out a grant that the peer has done with; one that is not there will not begin.
-// nil: somebody else ends it, or has.
+// returned removes a grant that the peer has done with. If the grant has not begun, it never will.
+// nil: there is no grant to end, or another call ends it.
 func (s *session) returned(id uint64) *grant {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,8 +141,8 @@ func (s *session) returned(id uint64) *grant {
 	return t
 }
 
-// giveBack ends grants that the peer has done with, or has given up, all windows of a pair with one
-// wait.
+// giveBack ends grants that the peer has done with or given up. It revokes all windows of a pair
+// with one wait.
 func (s *session) giveBack(ids []uint64) {
 	all := &grant{s: s, windows: make([][]rdma.Window, len(s.ends))}
 	var done []*grant
@@ -167,30 +168,30 @@ func (s *session) giveBack(ids []uint64) {
 	}
 }
 
-// undo ends what may be read, and then lets go of it.
+// undo revokes the grant and then releases its blocks.
 func (t *grant) undo() {
 	t.revoke()
 	t.release()
 }
 
-// forget is undo of a grant that the peer was not told of.
+// forget is undo for a grant that the peer never heard of.
 func (t *grant) forget() {
 	t.s.l.s.o.Bandwidth.giveBack(outward, t.bytes)
 	t.undo()
 }
 
-// revoke returns when nobody reads through the grant's windows any more.
+// revoke returns when nobody can read through the grant's windows any more.
 func (t *grant) revoke() {
 	ctx, cancel := context.WithTimeout(context.Background(), bindWithin)
 	defer cancel()
 	for i, w := range t.windows {
 		if len(w) > 0 {
-			_ = t.s.ends[i].pair.Revoke(ctx, w) // an error says that the pair was closed for it
+			_ = t.s.ends[i].pair.Revoke(ctx, w) // after an error the pair is closed, which revokes as well
 		}
 	}
 }
 
-// letGo is release of a grant that was counted.
+// letGo is release for a grant that was counted.
 func (t *grant) letGo() {
 	t.release()
 	t.uncount()
@@ -201,7 +202,7 @@ func (t *grant) uncount() {
 	t.s.l.count.grants.Add(-1)
 }
 
-// release lets go of blocks that nobody can read any more.
+// release releases blocks that nobody can read any more.
 func (t *grant) release() {
 	for _, b := range t.blocks {
 		b.Release()
@@ -212,7 +213,7 @@ func (t *grant) release() {
 	t.blocks, t.held = nil, nil
 }
 
-// split has a large block read over all rails, and others over one after the other.
+// split divides a large block among all rails. It gives each smaller block to the next rail.
 func (s *session) split(e *wire.GrantedBlock) {
 	rails := s.railsUsed()
 	first := int(s.turn.Add(1) % uint64(len(rails)))
@@ -236,15 +237,15 @@ func (s *session) railsUsed() (used []int) {
 	return used
 }
 
-// grant makes windows whether or not somebody waits for them still: a pair breaks when its context
-// ends meanwhile, and the session with it.
+// grant makes windows even if ctx ends meanwhile. A pair whose context ends while it makes windows
+// breaks, and its session with it.
 func (e *grantEnd) grant(ctx context.Context, mems [][]byte) ([]rdma.Window, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bindWithin)
 	defer cancel()
 	return e.pair.Grant(ctx, mems)
 }
 
-// open makes the windows of all parts, those of a pair with one wait; false: the cards do not take
+// open makes the windows of all parts, those of a pair with one wait. false: a card did not make
 // them.
 func (s *session) open(ctx context.Context, t *grant, got []picked, out *wire.Granted) bool {
 	for rail, end := range s.ends {

@@ -15,36 +15,37 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// OneSided says whether blocks of a peer are read from its memory, where cards of both sides can.
+// OneSided says whether blocks of a peer are read from its memory, if the cards of both hosts can.
 type OneSided string
 
-// How a peer's blocks come.
+// The ways to read a peer's blocks.
 const (
 	NoCards  OneSided = ""         // by streams
-	Trusted  OneSided = "trusted"  // by cards, where both are in a trusted network
-	Demanded OneSided = "demanded" // by cards; by streams only as long as that cannot be, which is said as an error
+	Trusted  OneSided = "trusted"  // by cards if both are in a trusted network
+	Demanded OneSided = "demanded" // by cards; if that fails, by streams with an error in the log
 )
 
 const (
 	firstRebuild = 100 * time.Millisecond // pause after a session broke or could not be made; it doubles
 	lastRebuild  = 30 * time.Second
-	errorEvery   = time.Minute      // why there is no session, where it must be
-	steadyAfter  = 10 * time.Second // a session that lasted so long has the next pause be the first again
-	lookIn       = time.Second      // pause after there was no card here
-	withoutFor   = time.Minute      // pause after a peer has said that it does not know RDMA
-	// for which a rail that broke is left out where there are others; pause before a session of
-	// more rails is tried, which doubles
+	errorEvery   = time.Minute      // between two errors in the log about the same demanded session
+	steadyAfter  = 10 * time.Second // after a session that lasted this long, the next pause is firstRebuild again
+	lookIn       = time.Second      // pause if this host has no card
+	withoutFor   = time.Minute      // pause if the peer has said that it does not know RDMA
+	// railBadFor is how long a card that failed is left out if there are others. It is also the
+	// first pause before a session with more rails is tried; the pause doubles.
 	railBadFor = 30 * time.Second
-	lastRetry  = 8 * time.Minute // the longest of those pauses
-	connectIn  = 5 * time.Second // a session is made of pairs, with a probe of each rail
+	lastRetry  = 8 * time.Minute // longest of those pauses
+	connectIn  = 5 * time.Second // time to make a session, with a probe of each rail
 	probeIn    = 2 * time.Second
-	// a session that was used later is taken to be known to the peer, whatever became of
-	// connections to it
+	// mayClose is how long after its last use a session is surely known to the peer, even without a
+	// connection to it.
 	mayClose = time.Second
-	// the peer is told that a session has ended, when the pool closes; else there is releaseIn for
-	// it
+	// endIn is the time to tell the peer that a session has ended while the pool closes. Otherwise
+	// it is releaseIn.
 	endIn = 250 * time.Millisecond
-	// bytes that are read from one peer at a time; one block alone may be more. Others wait
+	// mostFlight bounds the bytes that are read from one peer at a time. A larger block is read
+	// alone. Further blocks wait.
 	mostFlight = 32 << 20
 )
 
@@ -64,24 +65,24 @@ type grantee struct {
 	connecting bool
 	closed     bool
 	pause      time.Duration
-	until      time.Time            // no session is made before
-	bad        map[string]time.Time // until when a card of ours is left out, by name; as many as we have
-	why        string               // no session; empty: not asked for yet
-	said       time.Time            // that, in the log
+	until      time.Time            // until then no session is made
+	bad        map[string]time.Time // until when a card of this host is left out, by name
+	why        string               // why there is no session; empty: no block was asked for yet
+	said       time.Time            // time of the last log line about why
 	lastError  string
 	lastAt     time.Time // of lastError
-	missed     time.Time // a block was asked for last that no session was there for
+	missed     time.Time // last time that a block was asked for without a session
 	queue      []*wish   // at most mostWishes
-	asking     int       // goroutines that ask for what is in queue, at most mostGrants
+	asking     int       // goroutines that ask for the blocks in queue, at most mostGrants
 	flushing   bool
 }
 
-// readSession is a session.
+// readSession is a session with one peer.
 type readSession struct {
 	b      *grantee
 	id     uint64
 	lasts  time.Duration
-	idle   time.Duration // after which the peer ends it
+	idle   time.Duration // the peer ends a session that is unused for this long
 	most   int
 	rails  []*rail
 	pairs  []rdma.Pair // by rail; nil: not used
@@ -89,15 +90,15 @@ type readSession struct {
 	born   time.Time
 
 	// Guarded by b.mu.
-	opened   uint64        // Rails.opened when its cards were chosen: with another number there may be more
-	retry    time.Time     // from when on another is tried, of more rails; zero: all are used
-	wait     time.Duration // before that
+	opened   uint64        // Rails.opened when the rails were chosen; another number means that there may be more
+	retry    time.Time     // from then on a session with more rails is tried; zero: all rails are used
+	wait     time.Duration // last pause before retry
 	done     []owed        // at most wire.MaxDone
-	asking   int           // grants under way
-	asked    time.Time     // of the last grant
+	asking   int           // requests for grants without an answer yet
+	asked    time.Time     // time of the last request for a grant
 	grants   int64         // blocks that may be read now
-	replaced bool          // by another: nothing more is asked for
-	unused   chan struct{} // closed when replaced and nothing is read any more
+	replaced bool          // another session has taken its place, so it gets no new blocks
+	unused   chan struct{} // closed when it is replaced and no block is read any more
 }
 
 func newGrantee(p *Peer, rails *Rails, how OneSided, log *slog.Logger, count *readCounters) *grantee {
@@ -106,7 +107,7 @@ func newGrantee(p *Peer, rails *Rails, how OneSided, log *slog.Logger, count *re
 	return b
 }
 
-// close ends the session, and what is read in it.
+// close ends the session and all reads in it.
 func (b *grantee) close() {
 	b.mu.Lock()
 	b.closed = true
@@ -120,7 +121,8 @@ func (b *grantee) close() {
 	b.work.Wait()
 }
 
-// session is the one there is; nil: there is none, and one is being made if it is time.
+// session returns the session, or nil. If there is none, it starts making one, unless it is too
+// early for that.
 func (b *grantee) session() *readSession {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -150,9 +152,9 @@ func (s *readSession) mayGrow(now time.Time) bool {
 	return s.opened != s.b.rails.opened.Load() || !s.retry.IsZero() && !now.Before(s.retry)
 }
 
-// forgotten tells whether a session was not used for so long that the peer ends it, or has: after
-// IdleMS, or when it has no connection of this host any more, of which one over TLS is closed
-// earlier. b.mu is held.
+// forgotten tells whether a session was unused for so long that the peer has ended it, or soon
+// will. The peer ends it after IdleMS, and also when it has no connection of this host any more;
+// TLS connections are closed earlier than that. b.mu is held.
 func (s *readSession) forgotten(now time.Time) bool {
 	if s.asking > 0 || s.grants > 0 {
 		return false
@@ -161,7 +163,7 @@ func (s *readSession) forgotten(now time.Time) bool {
 	return s.idle > 0 && unused > s.idle-s.idle/8 || unused > mayClose && !s.b.p.connected()
 }
 
-// used is over how many rails a session reads.
+// used returns the number of rails that a session reads over.
 func (s *readSession) used() (n int) {
 	for _, pair := range s.pairs {
 		if pair != nil {
@@ -171,8 +173,8 @@ func (s *readSession) used() (n int) {
 	return n
 }
 
-// rebuild makes a session, in the place of one with less rails if there is one, or notes why there
-// is none.
+// rebuild makes a session, and replaces one with fewer rails. If it fails, it notes why there is no
+// session.
 func (b *grantee) rebuild() {
 	opened := b.rails.opened.Load()
 	s, err := b.connect()
@@ -181,7 +183,7 @@ func (b *grantee) rebuild() {
 	old, useless := b.s, s
 	switch {
 	case b.closed:
-	case old != nil && (err != nil || s.used() <= old.used()): // it goes on with what it has
+	case old != nil && (err != nil || s.used() <= old.used()): // it goes on with its rails
 		old.wait = min(max(2*old.wait, railBadFor), lastRetry)
 		if old.opened, old.retry = opened, time.Now().Add(old.wait); err == nil && s.retry.IsZero() {
 			old.retry = time.Time{}
@@ -200,7 +202,7 @@ func (b *grantee) rebuild() {
 	}
 }
 
-// take has a session be used from now on. mu is held.
+// take makes s the session that is used from now on. mu is held.
 func (b *grantee) take(s *readSession) {
 	if old := b.s; old != nil {
 		old.replaced = true
@@ -218,8 +220,8 @@ func (b *grantee) take(s *readSession) {
 	}
 }
 
-// retire ends a session that was replaced, when what it has granted was read, or can be read no
-// longer.
+// retire ends a session that was replaced, once its granted blocks were read or can no longer be
+// read.
 func (b *grantee) retire(s *readSession) {
 	t := time.NewTimer(b.p.pool.o.GrantIn + s.lasts)
 	defer t.Stop()
@@ -231,14 +233,14 @@ func (b *grantee) retire(s *readSession) {
 	b.end(s)
 }
 
-// quiet notes where nothing is read any more in a session that was replaced. b.mu is held.
+// quiet closes unused if nothing is read any more in a session that was replaced. b.mu is held.
 func (s *readSession) quiet() {
 	if s.replaced && s.asking == 0 && s.grants == 0 {
 		close(s.unused)
 	}
 }
 
-// rest has no session be made for a while, because of err. mu is held.
+// rest sets the pause until the next session is made, because of err. mu is held.
 func (b *grantee) rest(err error) {
 	b.lastError, b.lastAt = err.Error(), time.Now()
 	var none noRails
@@ -256,7 +258,7 @@ func (b *grantee) rest(err error) {
 	b.told(reasonOf(err))
 }
 
-// reasonOf says why there is no session.
+// reasonOf returns why there is no session, in words for an operator.
 func reasonOf(err error) string {
 	var none noRails
 	switch {
@@ -274,8 +276,8 @@ func reasonOf(err error) string {
 	return "no session: " + err.Error()
 }
 
-// told notes why there is no session, and logs it where that has changed, or as an error for long.
-// mu is held.
+// told notes why there is no session. It logs a new reason, and repeats an error for as long as
+// RDMA is demanded. mu is held.
 func (b *grantee) told(why string) {
 	again := b.must && why != "" && time.Since(b.said) > errorEvery
 	if b.why == why && (why != "" || b.s == nil) && !again {
@@ -296,7 +298,7 @@ func (b *grantee) told(why string) {
 	}
 }
 
-// watch ends the session when one of its pairs breaks, used or not.
+// watch ends the session when one of its pairs breaks, even a pair that is not in use.
 func (s *readSession) watch(pair rdma.Pair) {
 	select {
 	case <-pair.Broken():
@@ -305,8 +307,8 @@ func (s *readSession) watch(pair rdma.Pair) {
 	}
 }
 
-// fail ends a session, or whichever there is, because of err; another is made after a pause. false:
-// it had ended.
+// fail ends s because of err, or the present session if s is nil. Another session is made after a
+// pause. false: the session had ended before.
 func (b *grantee) fail(s *readSession, why string, err error) (ended bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -320,19 +322,19 @@ func (b *grantee) fail(s *readSession, why string, err error) (ended bool) {
 	}
 	b.count.broken.Add(1)
 	b.rest(fmt.Errorf("%s: %w", why, err))
-	b.work.Go(func() { b.end(s) }) // close waits for it: with closed there is no session
+	b.work.Go(func() { b.end(s) }) // close waits for this; after closed there is no session
 	return true
 }
 
-// end closes a session that is not used any more, and has the peer let go of what it has granted.
+// end closes a session that is not used any more, and lets the peer release its granted blocks.
 func (b *grantee) end(s *readSession) {
 	b.count.open.Add(-1)
 	b.tell(s)
 	s.shut()
 }
 
-// tell tells the peer that a session has ended. A peer that does not hear of it finds out by
-// itself, when it was not used for long.
+// tell tells the peer that a session has ended. Without it, the peer ends the session once that was
+// unused for long enough.
 func (b *grantee) tell(s *readSession) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseIn)
 	defer cancel()
@@ -349,7 +351,7 @@ func (s *readSession) shut() {
 	}
 }
 
-// ask sends a small question over a stream, with the next request's number where request is 0.
+// ask sends a small request over a stream. If request is 0, it gets the next request number.
 func (b *grantee) ask(ctx context.Context, op wire.Op, request uint64, body []byte,
 	got answered) error {
 	return b.p.over(false, func(l lane, _ int) error { return l.call(ctx, op, 0, request, body, got) })

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// readCounters are those of all peers.
+// readCounters count the reads from all peers.
 type readCounters struct {
 	sessions, unmade, broken atomic.Uint64
 	asked, wanted, releases  atomic.Uint64
@@ -16,17 +16,17 @@ type readCounters struct {
 	fallen                   [fallbacks]atomic.Uint64
 }
 
-// ReadStats is a snapshot of what a Pool has read from peers' memory.
+// ReadStats is a snapshot of a Pool's reads from peers' memory.
 type ReadStats struct {
-	Sessions  uint64 // made
-	Unmade    uint64 // times that none could be made, or one broke
-	Broken    uint64 // that broke
-	Asked     uint64 // messages that asked for blocks
-	Wanted    uint64 // blocks that they asked for
+	Sessions  uint64 // sessions made
+	Unmade    uint64 // times that no session could be made, or one broke
+	Broken    uint64 // sessions that broke
+	Asked     uint64 // requests for blocks
+	Wanted    uint64 // blocks in those requests
 	Releases  uint64 // messages that only gave blocks back
-	Reads     uint64 // blocks
+	Reads     uint64 // blocks read
 	Bytes     uint64
-	Corrupt   uint64            // blocks that had not their checksum, and were asked for by a stream
+	Corrupt   uint64            // blocks with a wrong checksum, which then came by a stream
 	Open      int64             // sessions now
 	Fallbacks map[string]uint64 // blocks that came by a stream instead, by reason
 }
@@ -42,34 +42,34 @@ func (c *readCounters) stats() ReadStats {
 	return s
 }
 
-// Carried is what went over one lane, between this host and one other.
+// Carried is the traffic over one lane between this host and another.
 type Carried struct {
 	Lane     Lane
 	Pulls    uint64 // blocks read
 	Received uint64 // their bytes
 	Puts     uint64
 	Sent     uint64
-	Failed   uint64 // reads and puts that were not done at all, this lane being the last one that was tried
-	Fell     uint64 // those that were done, or tried, over another lane instead
-	Error    string // of the last of both, or why the lane did not get through, whatever was asked; empty: none yet
+	Failed   uint64 // reads and puts that failed over all lanes, the last attempt over this one
+	Fell     uint64 // reads and puts that went, or were tried, over another lane instead
+	Error    string // last error of Failed and Fell, or the reason why the lane does not get through; empty: none yet
 	At       time.Time
 }
 
-// PeerStatus is how a peer is spoken to.
+// PeerStatus describes the paths to a peer.
 type PeerStatus struct {
 	Target  Target
-	Lane    Lane     // that small questions, and what is not read by RDMA, go over
+	Lane    Lane     // lane of small requests, and of blocks that RDMA does not read
 	RDMA    bool     // large blocks are read by RDMA
-	Why     string   // RDMA is not used; empty: nothing was asked for yet
-	Cards   []string // of this host, that RDMA uses
+	Why     string   // why RDMA is not used; empty: no block was asked for yet
+	Cards   []string // cards of this host that RDMA uses
 	Grants  int64    // blocks that may be read now
 	Carried []Carried
-	Missed  time.Time // a block that was to be read by RDMA was last asked for while there was no session; zero: never
-	Error   string    // why there was no session, or none any more, the last time; empty: there has always been one
+	Missed  time.Time // last time that a block for RDMA was asked for without a session; zero: never
+	Error   string    // last reason for which there was no session; empty: none yet
 	At      time.Time
 }
 
-// Status tells of all peers, by address.
+// Status returns the status of all peers, sorted by address.
 func (p *Pool) Status() []PeerStatus {
 	p.mu.Lock()
 	peers := make([]*Peer, 0, len(p.peers))

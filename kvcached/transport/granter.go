@@ -13,50 +13,51 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// Bounds of what is granted, besides Server's on bytes.
+// Bounds on what is granted, in addition to the Server's bounds on bytes.
 const (
-	// of all sessions, none of which has two on one card; beyond, none is made, and no session
-	// begins that needs one
+	// mostPairs bounds the pairs of all sessions. A session has at most one pair on a card. Beyond
+	// the bound no session begins.
 	mostPairs = 1024
-	// of one host in one role; a further one takes the place of that which was used least recently
+	// mostHostSessions bounds the sessions of one host in one role. A further session ends the one
+	// that was used least recently.
 	mostHostSessions = 8
-	mostGranted      = 64                // of one session; beyond, blocks go by stream
-	mostKept         = 1                 // the same, of one whose last grant to end was not given back
-	mostWindows      = 2 * wire.MaxGrant // of a pair, and one for probes
-	sessionIdle      = 5 * time.Minute   // a session that is not used for so long ends
-	// for a card to make windows, or to revoke them; then the pair is closed, which revokes them,
-	// too
+	mostGranted      = 64                // grants of one session; beyond it, blocks go by stream
+	mostKept         = 1                 // the same bound for a session whose last ended grant was not given back
+	mostWindows      = 2 * wire.MaxGrant // windows of a pair, and one more for probes
+	sessionIdle      = 5 * time.Minute   // a session that is unused for this long ends
+	// bindWithin is the time a card has to make or revoke windows. After it the pair is closed,
+	// which revokes its windows, too.
 	bindWithin  = 5 * time.Second
-	drainGrants = time.Second // that peers have to read what is granted when the server closes
+	drainGrants = time.Second // time that peers have to read granted blocks while the server closes
 )
 
-// granter grants blocks of this host to peers that read them by themselves.
+// granter grants blocks of this host to peers that read them by RDMA.
 type granter struct {
 	s                               *Server
 	rails                           *Rails
 	lasts                           time.Duration
 	count                           grantCounters
-	bytes                           atomic.Int64 // granted, or about to be
+	bytes                           atomic.Int64 // bytes that are granted, or will be soon
 	unconnected, ungranted, unfound seldom
 	work                            sync.WaitGroup // ends of grants, and watchers of pairs
 
 	mu       sync.Mutex
 	sessions map[uint64]*session
-	pairs    int // made and not closed yet, or about to be made
+	pairs    int // pairs that are not closed, including those that will be made soon
 	closing  bool
 }
 
-// grantCounters are what GrantStats reports.
+// grantCounters count for GrantStats.
 type grantCounters struct {
 	asked, blocks, bytes, byStream, ended, sessions, refused atomic.Uint64
 	grants, granted                                          atomic.Int64
 }
 
-// seldomIn is how often one thing that peers cause is logged.
+// seldomIn is the shortest time between two log lines of one kind that peers cause.
 const seldomIn = time.Minute
 
-// seldom logs what peers can cause as often as they want: the first, and after seldomIn the next,
-// with how many were left out.
+// seldom logs an event that peers can cause at will: the first at once, and further ones after
+// seldomIn, with the number of events left out.
 type seldom struct{ until, left atomic.Int64 }
 
 func (s *seldom) warn(to *slog.Logger, what string, args ...any) {
@@ -68,29 +69,29 @@ func (s *seldom) warn(to *slog.Logger, what string, args ...any) {
 	to.Warn(what, append(args, "left_out", s.left.Swap(0))...)
 }
 
-// session is what one peer reads through.
+// session lets one peer read this host's memory.
 type session struct {
 	l      *granter
 	id     uint64
 	remote Remote
 	host   *host
-	ends   []*grantEnd  // by rail; nil: this rail is not used
-	used   atomic.Int64 // when, in Unix ns
+	ends   []*grantEnd  // by rail; nil: the rail is not used
+	used   atomic.Int64 // Unix ns of the last use
 	turn   atomic.Uint64
 
 	mu     sync.Mutex
 	grants map[uint64]*grant
-	making int  // grants that there is room for
-	kept   bool // the last grant that has ended was not given back
-	// numbers that were given back and are none of grants: they do not begin, should their Grants
-	// come late. The oldest makes room
+	making int  // grants that reserve has kept room for
+	kept   bool // the last grant that ended was not given back
+	// undone are the numbers of the last grants that the peer gave back before they began. These
+	// grants never begin, even if their Grant comes late.
 	undone [mostGranted]uint64
-	oldest int           // of undone
-	over   chan struct{} // closed when it has ended
+	oldest int           // index in undone of the oldest number
+	over   chan struct{} // closed when the session has ended
 	ended  bool
 }
 
-// grantEnd is the owner's end of a pair.
+// grantEnd is this host's end of a pair.
 type grantEnd struct {
 	rail  *rail
 	pair  rdma.Pair
@@ -101,7 +102,7 @@ func newGranter(s *Server, o *ServerOptions) *granter {
 	return &granter{s: s, rails: o.Rails, lasts: orDuration(o.Grant, 5*time.Second), sessions: map[uint64]*session{}}
 }
 
-// grants carries out Connect, Grant or Release.
+// grants carries out a Connect, Grant or Release.
 func (op *operation) grants(ctx context.Context, body []byte) (answer []byte, err error) {
 	l := op.link.s.granter
 	if l == nil {
@@ -142,7 +143,7 @@ func (op *operation) grants(ctx context.Context, body []byte) (answer []byte, er
 	return nil, nil
 }
 
-// find is the session of who asks. wire.Miss: there is none, for it has ended, or is another's.
+// find returns the caller's session. wire.Miss: the session has ended, or is another host's.
 func (l *granter) find(id uint64, who Remote) (*session, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -154,7 +155,8 @@ func (l *granter) find(id uint64, who Remote) (*session, error) {
 	return s, nil
 }
 
-// untold ends what the operation has begun and the peer has not been told of.
+// untold ends the session or grant that the operation has begun, because the peer did not hear of
+// it.
 func (op *operation) untold() {
 	switch {
 	case op.grant != 0:
@@ -164,14 +166,14 @@ func (op *operation) untold() {
 	}
 }
 
-// enter takes in a session that was made; false: the server closes.
+// enter registers a new session. false: the server closes.
 func (l *granter) enter(s *session) bool {
 	s.used.Store(time.Now().UnixNano())
 	l.s.attach(s.host)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closing {
-		l.work.Go(func() { l.s.detach(s.remote.Host) }) // whose lock comes before this one
+		l.work.Go(func() { l.s.detach(s.remote.Host) }) // in the background, because detach's lock comes before l.mu
 		return false
 	}
 	if oldest := l.yields(s.remote); oldest != nil {
@@ -193,7 +195,7 @@ func (l *granter) enter(s *session) bool {
 	return true
 }
 
-// watch ends the session when a pair breaks or nobody uses it.
+// watch ends the session when a pair breaks, or when the session is unused for sessionIdle.
 func (s *session) watch(pair rdma.Pair) {
 	look := time.NewTicker(sessionIdle / 4)
 	defer look.Stop()
@@ -213,8 +215,8 @@ func (s *session) watch(pair rdma.Pair) {
 	}
 }
 
-// end ends the session: its pairs first, so that nobody reads any more, then what was granted is
-// let go of. It may be called again.
+// end ends the session. It closes the pairs first, so that nobody reads any more, and then releases
+// the granted blocks. It may be called again.
 func (s *session) end() {
 	s.mu.Lock()
 	if s.ended {
@@ -243,7 +245,7 @@ func (s *session) end() {
 	l.s.detach(s.remote.Host)
 }
 
-// pairs is how many it has.
+// pairs returns the number of its pairs.
 func (s *session) pairs() int { return len(s.railsUsed()) }
 
 func (s *session) closePairs() {
@@ -254,7 +256,7 @@ func (s *session) closePairs() {
 	}
 }
 
-// abandon ends the sessions of a host that is not connected any more, in the background: it has
+// abandon ends the sessions of a host that is no longer connected, in the background. The host has
 // gone, or begins anew.
 func (l *granter) abandon(host string) {
 	l.mu.Lock()
@@ -266,8 +268,8 @@ func (l *granter) abandon(host string) {
 	}
 }
 
-// drain grants nothing new and waits until what is granted has been read or ctx has ended, for
-// drainGrants at most.
+// drain grants nothing new, and waits until the granted blocks have been read or ctx has ended, at
+// most drainGrants.
 func (l *granter) drain(ctx context.Context) {
 	l.mu.Lock()
 	l.closing = true

@@ -5,18 +5,18 @@ import (
 	"strings"
 )
 
-// GrantStats is a snapshot of what a Server has granted.
+// GrantStats is a snapshot of a Server's grants.
 type GrantStats struct {
-	Sessions uint64 // made
-	Refused  uint64 // that could not be
-	Asked    uint64 // messages that asked for blocks
-	Blocks   uint64 // granted
+	Sessions uint64 // sessions made
+	Refused  uint64 // sessions refused
+	Asked    uint64 // requests for blocks
+	Blocks   uint64 // blocks granted
 	Bytes    uint64
-	ByStream uint64 // blocks that were to be had, and not granted
-	Expired  uint64 // grants that ended before the peer said that it had done
-	Grants   int64  // now
-	Granted  int64  // bytes now
-	Open     int64  // sessions now
+	ByStream uint64 // blocks that were present and not granted
+	Expired  uint64 // grants that ended before the peer gave them back
+	Grants   int64  // grants that run now
+	Granted  int64  // bytes granted now
+	Open     int64  // sessions open now
 }
 
 // GrantStats returns a snapshot.
@@ -34,7 +34,7 @@ func (s *Server) GrantStats() GrantStats {
 		Expired: c.ended.Load(), Grants: c.grants.Load(), Granted: c.granted.Load(), Open: open}
 }
 
-// Granted is what one peer may read, and over which cards.
+// Granted describes what one peer may read now, and over which cards.
 type Granted struct {
 	Host   string
 	Cards  []string
@@ -43,7 +43,7 @@ type Granted struct {
 	Bytes  int64
 }
 
-// Granted tells of all sessions, by host.
+// Granted returns all sessions, sorted by host.
 func (s *Server) Granted() (out []Granted) {
 	if s.granter == nil {
 		return nil

@@ -22,87 +22,88 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// AnyCard among RailsOptions.Wanted stands for all cards that there are.
+// AnyCard in RailsOptions.Wanted stands for all cards of the host.
 const AnyCard = "auto"
 
-// ErrNoCard says that a card is not one of those that are used.
+// ErrNoCard says that no card of that name is used.
 var ErrNoCard = errors.New("transport: no such card is used")
 
-// errKept says that a card was given away.
+// errKept says that a card was closed by Release.
 var errKept = errors.New("given away on request; it is taken back when it has been gone and is there again, or when " +
 	"the daemon starts anew")
 
-// errAbsent says that a card is not there.
+// errAbsent says that the host has no card of that name.
 var errAbsent = errors.New("the kernel has no device of that name; see rdma.devices, and cgn-ctl rdma check")
 
-// errNone says that all cards are to be used, and there is none.
+// errNone says that all cards are wanted and the host has none.
 var errNone = errors.New("rdma.devices is auto, and this host has no RDMA device; cgn-ctl rdma check says why")
 
-// RailsOptions of NewRails.
+// RailsOptions are the options of NewRails.
 type RailsOptions struct {
 	Wanted []string // names of cards, or AnyCard; at most wire.MaxRails are used
-	// Present returns the cards of the host by name, each with an identity that differs for a later
-	// card of the same name.
+	// Present returns the cards of the host by name. Each card has an identity, which changes if
+	// another card gets the same name.
 	Present func() map[string]string
 	Open    func(name string) (rdma.Device, error) // must be given
-	Memory  []byte                                 // of blocks, off Go's heap; it is registered with each card once
-	// Trusted networks: hosts in them may be read, and may read, without being demanded.
+	Memory  []byte                                 // of the blocks, outside Go's heap; each card registers it once
+	// Trusted are the networks in which hosts may read each other's memory without being Demanded.
 	Trusted  []netip.Prefix
-	GrantAny bool          // peers of other networks may read, too
-	Poll     time.Duration // between looks for cards that have come back; 0: 2 s
+	GrantAny bool          // peers of other networks may read this host's memory, too
+	Poll     time.Duration // pause between looks for cards that have come back; 0: 2 s
 	Logger   *slog.Logger  // nil: slog.Default()
 
-	Demanded bool // some peer is Demanded: a card that cannot be used is an error in the log
+	Demanded bool // some peer is Demanded: the log reports an unusable card as an error
 }
 
-// Rails are the cards by which hosts read each other's memory. Servers and pools share them. A card
-// that goes away is closed, and opened again when it is back.
+// Rails are the cards of this host by which hosts read each other's memory. Servers and pools share
+// them. A card that is removed is closed, and opened again when it is back.
 type Rails struct {
 	o      RailsOptions
-	probes []byte // read by probes, and their destinations
-	crc    uint32 // of its beginning
+	probes []byte // peers read the first probe; this host reads peers' probes into the others
+	crc    uint32 // CRC32C of the first probe
 	slots  chan int
 	stop   context.Context
 	end    context.CancelFunc
 	work   sync.WaitGroup
 
-	opened atomic.Uint64 // cards, so far
+	opened atomic.Uint64 // cards opened so far
 
 	mu    sync.Mutex
 	cards map[string]*card
-	none  bool // all cards are to be used, and there is none
+	none  bool // all cards are wanted and the host has none
 }
 
 // card is a wanted card. Rails.mu guards it.
 type card struct {
 	rail *rail  // nil: not open
-	why  error  // why not
-	kept string // identity of the card that was given away, until it is gone; empty: none
+	why  error  // why the card is not open
+	kept string // identity of the card that Release closed, until it is removed; empty: none
 	busy chan struct{}
 
-	pause time.Duration // after a failed try to open it; it doubles
-	until time.Time     // of the next try
+	pause time.Duration // pause after a failed attempt to open the card; it doubles
+	until time.Time     // time of the next attempt
 }
 
-// lastReopen bounds the pause between tries to open a card: each may have to lock all of the
-// memory.
+// lastReopen bounds the pause between attempts to open a card. Each attempt may have to lock the
+// whole memory.
 const lastReopen = time.Minute
 
-// rail is an open card.
+// rail is an open card, the local part of a rail. A rail joins it to a card of another host by a
+// queue pair.
 type rail struct {
 	name string
 	dev  rdma.Device
 	addr netip.Addr
 }
 
-// probeSize is the bytes of a probe: a whole packet, which a smaller MTU between the hosts would
-// stop.
+// probeSize is the bytes of a probe. A probe fills a packet, so it fails if the MTU between the
+// hosts is smaller.
 const probeSize = wire.MaxProbe
 
-// mostProbes bounds the probes under way; a further one waits.
+// mostProbes bounds the probes that are read at a time. Further probes wait.
 const mostProbes = 63
 
-// NewRails opens the cards that are there. A card that cannot be opened is logged, listed by Cards,
+// NewRails opens the cards of the host. A card that cannot be opened is logged, listed by Cards,
 // and tried again.
 func NewRails(o RailsOptions) (*Rails, error) {
 	if o.Logger == nil {
@@ -128,7 +129,7 @@ func NewRails(o RailsOptions) (*Rails, error) {
 
 // Close closes the cards. After success no card reads or writes Memory.
 func (r *Rails) Close() error {
-	r.mu.Lock() // Release begins nothing any more
+	r.mu.Lock() // from now on Release begins nothing
 	r.end()
 	r.mu.Unlock()
 	r.work.Wait()
@@ -185,8 +186,8 @@ func (r *Rails) look() {
 	}
 }
 
-// wanted returns the names of the cards to use: named ones, open ones, those that are there and, up
-// to the limit, earlier ones. It forgets all others.
+// wanted returns the names of the cards to use. Names in Wanted come first, then open cards, cards
+// that are present, and earlier cards, up to wire.MaxRails. wanted forgets all other cards.
 func (r *Rails) wanted(there map[string]string) (names []string) {
 	for _, name := range r.o.Wanted {
 		if name != AnyCard {
@@ -267,7 +268,7 @@ func (r *Rails) open(name string) {
 	opened, err := r.prepare(name)
 	r.mu.Lock()
 	c := r.cards[name]
-	if err == nil && c.kept != "" { // it was given away meanwhile
+	if err == nil && c.kept != "" { // Release was called meanwhile
 		r.mu.Unlock()
 		r.shut(name, opened)
 		return
@@ -326,7 +327,7 @@ func (r *Rails) register(name string, dev rdma.Device) (*rail, error) {
 	return &rail{name, dev, addrOf(pair.Local().GID)}, pair.Close()
 }
 
-// lost closes a card that is gone.
+// lost closes a card that was removed.
 func (r *Rails) lost(name string, was *rail) {
 	r.mu.Lock()
 	c := r.cards[name]
@@ -352,12 +353,12 @@ func (r *Rails) shut(name string, was *rail) {
 	c.busy = nil
 }
 
-// trusts tells whether a host of that address may read, and be read.
+// trusts tells whether hosts of that address may read this host's memory, and be read.
 func (r *Rails) trusts(a netip.Addr) bool {
 	return slices.ContainsFunc(r.o.Trusted, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// usable returns the open cards in trusted networks, or in any, by name.
+// usable returns the open cards in trusted networks, or in any network, sorted by name.
 func (r *Rails) usable(anyNetwork bool) (out []*rail) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
