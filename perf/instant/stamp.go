@@ -1,6 +1,9 @@
 package instant
 
-import "time"
+import (
+	"strconv"
+	"time"
+)
 
 // StampLen is the length of a Stamp in a token's content.
 const StampLen = 8 + 1 + 8 + 1 + 16
@@ -21,20 +24,6 @@ func putHex(b []byte, v uint64) {
 	}
 }
 
-func getHex(b []byte) (v uint64, ok bool) {
-	for _, c := range b {
-		switch {
-		case c >= '0' && c <= '9':
-			v = v<<4 | uint64(c-'0')
-		case c >= 'a' && c <= 'f':
-			v = v<<4 | uint64(c-'a'+10)
-		default:
-			return 0, false
-		}
-	}
-	return v, true
-}
-
 // Put writes the stamp into the first StampLen bytes of b.
 func (s Stamp) Put(b []byte) {
 	putHex(b[:8], uint64(s.Seq))
@@ -49,8 +38,8 @@ func ParseStamp(b []byte) (s Stamp, ok bool) {
 	if len(b) < StampLen || b[8] != '.' || b[17] != '.' {
 		return s, false
 	}
-	seq, ok1 := getHex(b[:8])
-	stream, ok2 := getHex(b[9:17])
-	sent, ok3 := getHex(b[18:StampLen])
-	return Stamp{uint32(seq), uint32(stream), time.Unix(0, int64(sent))}, ok1 && ok2 && ok3
+	seq, err1 := strconv.ParseUint(string(b[:8]), 16, 32)
+	stream, err2 := strconv.ParseUint(string(b[9:17]), 16, 32)
+	sent, err3 := strconv.ParseUint(string(b[18:StampLen]), 16, 64)
+	return Stamp{uint32(seq), uint32(stream), time.Unix(0, int64(sent))}, err1 == nil && err2 == nil && err3 == nil
 }
