@@ -55,8 +55,9 @@ func (r *fileReader) read(doc string, root reflect.Value) []error {
 	var tree map[string]any
 	if _, err := toml.Decode(doc, &tree); err != nil {
 		if pe, ok := errors.AsType[toml.ParseError](err); ok {
-			return []error{&Problem{Where: fmt.Sprintf("%s:%d", r.name, pe.Position.Line), Reason: plainly(pe, doc),
-				cause: pe}}
+			p := &Problem{Where: fmt.Sprintf("%s:%d", r.name, pe.Position.Line), Reason: plainly(pe, doc), cause: pe}
+			p.unquoted(pe.Position.Line, doc)
+			return []error{p}
 		}
 		return []error{&Problem{Where: r.name, Reason: err.Error()}}
 	}
@@ -76,6 +77,29 @@ func plainly(e toml.ParseError, doc string) string {
 			"the two"
 	}
 	return e.Message
+}
+
+// unquoted names the key in a line that the parser has refused. For a value that lacks quotes it says
+// what to write instead.
+func (p *Problem) unquoted(number int, doc string) {
+	for path, n := range indexLines(doc) {
+		key, value, isKey := strings.Cut(strings.Split(doc, "\n")[n-1], "=")
+		if n != number || !isKey {
+			continue
+		}
+		p.Field = path
+		value, _, _ = strings.Cut(value, "#")
+		value = strings.TrimSpace(value)
+		if _, err := toml.Decode("x = "+value, &map[string]any{}); err == nil || strings.IndexAny(value, "\"'[{") == 0 ||
+			value == "" {
+			return
+		}
+		p.Value, p.Reason = value, fmt.Sprintf("put it in quotes: %s = %q", strings.TrimSpace(key), value)
+		switch strings.ToLower(value) {
+		case "yes", "no", "on", "off", "true", "false":
+			p.Reason = "write true or false"
+		}
+	}
 }
 
 // header tells whether a line of doc begins with text.
@@ -266,6 +290,8 @@ func describe(t reflect.Type) string {
 		return "a list, each element " + describe(t.Elem())
 	case t.Kind() == reflect.Map, isTable(t):
 		return "a table"
+	case t.Kind() == reflect.Bool:
+		return "true or false, without quotes"
 	}
 	return "a" + article(typeName(t))
 }

@@ -66,9 +66,7 @@ func parseArgs(s *schema, o Options) *commandLine {
 			switch {
 			case f != nil && f.value.Kind() == reflect.Bool:
 				text = "true"
-				if len(args) > 0 && (args[0] == "true" || args[0] == "false") {
-					instead = "; a boolean is written --" + name + "=" + args[0]
-				}
+				instead = "; a boolean is written --" + name + "=true or --" + name + "=false"
 			case len(args) == 0:
 				cl.fail("--"+name, "needs a value")
 				continue

@@ -12,11 +12,40 @@ func TestABooleanTakesItsValueAfterAnEqualsSign(t *testing.T) {
 	}
 	var s settings
 	err := Load(&s, Options{Args: []string{"--on", "false"}, Out: io.Discard})
-	if err == nil || !strings.Contains(err.Error(), "a boolean is written --on=false") {
+	if err == nil || !strings.Contains(err.Error(), "a boolean is written --on=true or --on=false") {
 		t.Errorf("%v", err)
 	}
 	if err := Load(&s, Options{Args: []string{"--on=false"}}); err != nil || s.On {
 		t.Errorf("%v, %v", err, s.On)
+	}
+}
+
+// TestAValueWithoutQuotes: the message names the key and says what to write.
+func TestAValueWithoutQuotes(t *testing.T) {
+	var s struct {
+		Cache struct {
+			RAM string `toml:"ram"`
+			On  bool   `toml:"on"`
+		} `toml:"cache"`
+		Users []struct {
+			Name string `toml:"name"`
+		} `toml:"user"`
+	}
+	for doc, want := range map[string]string{
+		"[cache]\nram = 1GiB # size":      `f:2: cache.ram = 1GiB: put it in quotes: ram = "1GiB"`,
+		"[cache]\nram = 127.0.0.1:1":      `f:2: cache.ram = 127.0.0.1:1: put it in quotes: ram = "127.0.0.1:1"`,
+		"[[user]]\n[[user]]\nname = /tmp": `f:3: user[1].name = /tmp: put it in quotes: name = "/tmp"`,
+		"[cache]\non = yes":               "f:2: cache.on = yes: write true or false",
+		"[cache]\non = \"yes\"":           `f:2: cache.on = "yes": must be true or false, without quotes`,
+		"[cache]\nram = 'x":               "f:2: cache.ram: strings cannot contain newlines",
+		"[cache]\nram = 1\nram = 2":       "f:3: Key 'cache.ram' has already been defined.",
+	} {
+		err := Load(&s, Options{Args: []string{"--config", "f"}, ReadFile: func(string) ([]byte, error) {
+			return []byte(doc + "\n"), nil
+		}})
+		if err == nil || err.Error() != "configuration: "+want {
+			t.Errorf("%q: %v, want %s", doc, err, want)
+		}
 	}
 }
 
