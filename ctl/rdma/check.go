@@ -11,11 +11,10 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cognitora/dataplane/ctl/cache"
 	"github.com/cognitora/dataplane/ctl/cell"
 	"github.com/cognitora/dataplane/ctl/cli"
+	"github.com/cognitora/dataplane/internal/listen"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 	"github.com/cognitora/dataplane/rdma/devices"
 )
@@ -93,13 +92,8 @@ func listener(path string) int {
 	if err != nil {
 		return 0
 	}
-	pid := 0
-	_ = raw.Control(func(fd uintptr) { // an error leaves 0
-		if peer, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			pid = int(peer.Pid)
-		}
-	})
-	return pid
+	peer, _ := listen.PeerOf(raw) // an error leaves 0
+	return int(peer.PID)
 }
 
 func (v *checked) write(t *cli.Table) {
