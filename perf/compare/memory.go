@@ -2,6 +2,7 @@ package compare
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -139,7 +140,7 @@ type occupied struct{ end, most float64 }
 func (m *measurement) others(limit float64) (*load.Result, occupied, error) {
 	watch := m.watch(limit)
 	w := m.window(m.warmup())
-	w.Stop = watch.full
+	w.Stop = watch.full.Done()
 	r := load.Streams{Target: m.target(), Bodies: m.paced(m.warmup()), N: m.Streams, Ramp: m.ramp(), First: 1,
 		Window: w.Window, Timeout: m.seconds + time.Minute}.Run()
 	highest, watchErr := watch.stop()
@@ -152,8 +153,7 @@ func (m *measurement) others(limit float64) (*load.Result, occupied, error) {
 type watcher struct {
 	end     chan struct{}
 	reading sync.WaitGroup
-	// closed when the measurement should end, because memory exceeds the limit or it was stopped
-	full    chan struct{}
+	full    context.Context // ends when memory exceeds the limit, or when the measurement is stopped
 	highest float64
 	err     error
 }
@@ -162,20 +162,21 @@ const watchEvery = 200 * time.Millisecond
 
 // watch reads until stop. limit is in bytes.
 func (m *measurement) watch(limit float64) *watcher {
-	w := &watcher{end: make(chan struct{}), full: make(chan struct{})}
+	full, fill := context.WithCancel(context.Background())
+	w := &watcher{end: make(chan struct{}), full: full}
 	w.reading.Go(func() {
-		var filled sync.Once
+		defer fill()
 		for stop := m.stop; ; {
 			rss, err := m.rss()
 			w.highest, w.err = max(w.highest, rss), cmp.Or(w.err, err)
 			if rss > limit || err != nil {
-				filled.Do(func() { close(w.full) })
+				fill()
 			}
 			select {
 			case <-w.end:
 				return
 			case <-stop:
-				filled.Do(func() { close(w.full) })
+				fill()
 				stop = nil
 			case <-time.After(watchEvery):
 			}
