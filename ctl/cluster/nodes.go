@@ -7,10 +7,10 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/cognitora/dataplane/ctl/cell"
 	"github.com/cognitora/dataplane/ctl/cli"
@@ -99,12 +99,10 @@ func rowsOf(ctx context.Context, client *cluster.Client, nodes []cluster.Node) [
 	ctx, cancel := context.WithTimeout(ctx, leasesLimit)
 	defer cancel()
 	rows := make([]nodeRow, len(nodes))
-	var asking sync.WaitGroup
-	room := make(chan struct{}, leasesAtOnce)
+	var asking errgroup.Group
+	asking.SetLimit(leasesAtOnce)
 	for i, n := range nodes {
-		room <- struct{}{}
-		asking.Go(func() {
-			defer func() { <-room }()
+		asking.Go(func() error {
 			rows[i] = nodeRow{ID: n.ID, Health: n.Health}
 			left, ok, err := client.LeaseLeft(ctx, n)
 			if ok {
@@ -114,9 +112,10 @@ func rowsOf(ctx context.Context, client *cluster.Client, nodes []cluster.Node) [
 			if err = cmp.Or(n.Err, err); err != nil {
 				rows[i].Error = err.Error()
 			}
+			return nil
 		})
 	}
-	asking.Wait()
+	_ = asking.Wait() // each row has its own error
 	return rows
 }
 
