@@ -45,13 +45,19 @@ func (l *local) startCache() error {
 	c.Daemon.RAM, c.Daemon.SSD = cacheRAM, cacheSSD
 	c.Daemon.Heartbeat, c.Daemon.DrainTimeout = config.Duration(heartbeat), config.Duration(drainRequests)
 	c.Etcd.Endpoints, c.GRPC.Announce = []string{l.etcd}, true
-	for into, usual := range map[*string]string{&c.Daemon.Admin: usualKVAdmin, &c.RESP.Listen: usualRESP,
-		&c.S3.Listen: usualS3} {
-		ln, err := reserve("KV cache", usual, false)
+	for _, port := range []struct {
+		what, usual string
+		into        *string
+	}{
+		{"the KV cache's RESP port", usualRESP, &c.RESP.Listen}, {"the KV cache's S3 port", usualS3, &c.S3.Listen},
+		{"the KV cache's admin port", usualKVAdmin, &c.Daemon.Admin},
+	} {
+		ln, err := reserve("KV cache", port.usual, false)
 		if err != nil {
 			return err
 		}
-		*into = ln.Addr().String()
+		*port.into = ln.Addr().String()
+		l.noteMoved(port.what, port.usual, ln)
 		_ = ln.Close()
 	}
 	d, err := kvcached.New(c)

@@ -117,14 +117,20 @@ func (l *local) reserveRouters() (reserved []net.Listener, err error) {
 				return reserved, err
 			}
 			reserved = append(reserved, ln)
-			if i == 0 && !want.given && ln.Addr().String() != addr {
-				l.notes = append(l.notes, fmt.Sprintf("%s is in use%s: %s took %s instead", addr, listen.ByHolder(addr),
-					want.flag, ln.Addr()))
+			if i == 0 && !want.given {
+				l.noteMoved(want.flag, addr, ln)
 			}
 		}
 		l.routers = append(l.routers, routerAt{settled(f.listen, reserved[2*i]), settled(f.admin, reserved[2*i+1])})
 	}
 	return reserved, nil
+}
+
+// noteMoved notes that what listens on another address than its usual one, which is in use.
+func (l *local) noteMoved(what, usual string, ln net.Listener) {
+	if at := ln.Addr().String(); at != usual {
+		l.notes = append(l.notes, fmt.Sprintf("%s is in use%s: %s took %s instead", usual, listen.ByHolder(usual), what, at))
+	}
 }
 
 // settled returns the address of ln, with its host as the user has written it.

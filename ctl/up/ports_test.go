@@ -23,6 +23,13 @@ func TestReserve(t *testing.T) {
 	if other.Addr().String() == busy.Addr().String() || !strings.HasPrefix(other.Addr().String(), "127.0.0.1:") {
 		t.Errorf("got %s instead of %s", other.Addr(), busy.Addr())
 	}
+	var l local
+	l.noteMoved("the S3 port", busy.Addr().String(), other)
+	l.noteMoved("the S3 port", busy.Addr().String(), busy)
+	if len(l.notes) != 1 || !strings.HasPrefix(l.notes[0], busy.Addr().String()+" is in use") ||
+		!strings.HasSuffix(l.notes[0], ": the S3 port took "+other.Addr().String()+" instead") {
+		t.Errorf("%q", l.notes)
+	}
 	_, err = reserve("--listen", busy.Addr().String(), true)
 	if err == nil || !strings.Contains(err.Error(), "in use") || !strings.Contains(ctltest.Hint(err), "--listen") {
 		t.Fatalf("got %v, hint %q", err, ctltest.Hint(err))
