@@ -164,18 +164,37 @@ func (c *call) answer(doc any) error { return c.json(http.StatusOK, doc) }
 
 func (c *call) flush() error { return http.NewResponseController(c.w).Flush() }
 
-// decode parses the body into a request of the engine's API.
-func (c *call) decode(into any, model *string) error {
-	err := json.Unmarshal(c.body, into)
-	var wrong *json.UnmarshalTypeError
-	switch {
-	case errors.As(err, &wrong):
-		return badRequest("Input should be a valid "+wrong.Type.String(), wrong.Field)
-	case err != nil:
-		return &apiError{http.StatusBadRequest, "Bad Request", "JSON decode error: " + err.Error(), ""}
+// named is the field that all requests of the engine's API have in common.
+type named struct {
+	Model string `json:"model"`
+}
+
+func (n *named) model() *string { return &n.Model }
+
+// embedded removes the names of embedded structs from a field's name.
+var embedded = strings.NewReplacer("sampling.", "", "named.", "")
+
+// parsed makes an endpoint of a function that takes the parsed body.
+func parsed[Q any, P interface {
+	*Q
+	model() *string
+}](f func(c *call, q *Q) error) endpoint {
+	return func(c *call) error {
+		q := new(Q)
+		err := json.Unmarshal(c.body, q)
+		var wrong *json.UnmarshalTypeError
+		switch {
+		case errors.As(err, &wrong):
+			return badRequest("Input should be a valid "+wrong.Type.String(), embedded.Replace(wrong.Field))
+		case err != nil:
+			return &apiError{http.StatusBadRequest, "Bad Request", "JSON decode error: " + err.Error(), ""}
+		}
+		model := P(q).model()
+		if *model, err = c.model(*model); err != nil {
+			return err
+		}
+		return f(c, q)
 	}
-	*model, err = c.model(*model)
-	return err
 }
 
 // model checks that a model is served and returns its name. An empty name means the first model.

@@ -21,11 +21,7 @@ type chatRequest struct {
 	ResponseFormat *responseFormat `json:"response_format"`
 }
 
-func chat(c *call) error {
-	var q chatRequest
-	if err := c.decode(&q, &q.Model); err != nil {
-		return err
-	}
+func chat(c *call, q *chatRequest) error {
 	if len(q.Messages) == 0 {
 		return badRequest("[{'type': 'missing', 'loc': ('body', 'messages'), 'msg': 'Field required'}]", "messages")
 	}
@@ -40,7 +36,7 @@ func chat(c *call) error {
 	if err != nil {
 		return err
 	}
-	a := &chatAnswer{reply: c.reply("chatcmpl-", q.Model), q: &q, tool: tool, g: g}
+	a := &chatAnswer{reply: c.reply("chatcmpl-", q.Model), q: q, tool: tool, g: g}
 	if q.Stream {
 		return a.stream()
 	}

@@ -8,11 +8,7 @@ type completionRequest struct {
 	Logprobs *int    `json:"logprobs"`
 }
 
-func completions(c *call) error {
-	var q completionRequest
-	if err := c.decode(&q, &q.Model); err != nil {
-		return err
-	}
+func completions(c *call, q *completionRequest) error {
 	if len(q.Prompt) == 0 {
 		return badRequest("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
 	}
@@ -23,7 +19,7 @@ func completions(c *call) error {
 	if err != nil {
 		return err
 	}
-	a := &completionAnswer{reply: c.reply("cmpl-", q.Model), q: &q, g: g}
+	a := &completionAnswer{reply: c.reply("cmpl-", q.Model), q: q, g: g}
 	if q.Stream {
 		return a.stream()
 	}

@@ -7,7 +7,7 @@ import (
 
 // messagesRequest is a request of the Anthropic API.
 type messagesRequest struct {
-	Model      string          `json:"model"`
+	named
 	Messages   []message       `json:"messages"`
 	System     content         `json:"system"`
 	MaxTokens  *int            `json:"max_tokens"`
@@ -21,11 +21,7 @@ type messagesRequest struct {
 	CacheSalt string `json:"cache_salt"`
 }
 
-func (c *call) messagesDialogue() (*dialogue, error) {
-	var q messagesRequest
-	if err := c.decode(&q, &q.Model); err != nil {
-		return nil, err
-	}
+func (q *messagesRequest) dialogue() (*dialogue, error) {
 	if len(q.Messages) == 0 {
 		return nil, badRequest("messages: Field required", "messages")
 	}
@@ -48,16 +44,16 @@ func (c *call) messagesDialogue() (*dialogue, error) {
 	return d, err
 }
 
-func countTokens(c *call) error {
-	d, err := c.messagesDialogue()
+func countTokens(c *call, q *messagesRequest) error {
+	d, err := q.dialogue()
 	if err != nil {
 		return err
 	}
 	return c.answer(map[string]int{"input_tokens": len(d.prompt())})
 }
 
-func createMessage(c *call) error {
-	d, err := c.messagesDialogue()
+func createMessage(c *call, q *messagesRequest) error {
+	d, err := q.dialogue()
 	if err != nil {
 		return err
 	}

@@ -57,16 +57,14 @@ type poolingUsage struct {
 	Details    *struct{} `json:"prompt_tokens_details"`
 }
 
-func embeddings(c *call) error {
-	var q struct {
-		Model    string    `json:"model"`
-		Input    prompts   `json:"input"`
-		Messages []message `json:"messages"`
-		Format   string    `json:"encoding_format"`
-	}
-	if err := c.decode(&q, &q.Model); err != nil {
-		return err
-	}
+type embeddingsRequest struct {
+	named
+	Input    prompts   `json:"input"`
+	Messages []message `json:"messages"`
+	Format   string    `json:"encoding_format"`
+}
+
+func embeddings(c *call, q *embeddingsRequest) error {
 	if len(q.Messages) > 0 {
 		q.Input = prompts{chatPrompt(nil, q.Messages)}
 	}
@@ -137,16 +135,14 @@ func (c *call) judge(query string, documents []string) (scores []float64, tokens
 	return scores, tokens, err
 }
 
-func rerank(c *call) error {
-	var q struct {
-		Model     string `json:"model"`
-		Query     texts  `json:"query"`
-		Documents texts  `json:"documents"`
-		TopN      int    `json:"top_n"`
-	}
-	if err := c.decode(&q, &q.Model); err != nil {
-		return err
-	}
+type rerankRequest struct {
+	named
+	Query     texts `json:"query"`
+	Documents texts `json:"documents"`
+	TopN      int   `json:"top_n"`
+}
+
+func rerank(c *call, q *rerankRequest) error {
 	if len(q.Query) != 1 || len(q.Documents) == 0 {
 		return badRequest("query and documents are required", "documents")
 	}
@@ -169,17 +165,15 @@ func rerank(c *call) error {
 		"usage": fields{"prompt_tokens": tokens, "total_tokens": tokens}})
 }
 
-func score(c *call) error {
-	var q struct {
-		Model     string `json:"model"`
-		Text1     texts  `json:"text_1"`
-		Text2     texts  `json:"text_2"`
-		Queries   texts  `json:"queries"`
-		Documents texts  `json:"documents"`
-	}
-	if err := c.decode(&q, &q.Model); err != nil {
-		return err
-	}
+type scoreRequest struct {
+	named
+	Text1     texts `json:"text_1"`
+	Text2     texts `json:"text_2"`
+	Queries   texts `json:"queries"`
+	Documents texts `json:"documents"`
+}
+
+func score(c *call, q *scoreRequest) error {
 	first, second := append(q.Text1, q.Queries...), append(q.Text2, q.Documents...)
 	if len(first) == 0 || len(second) == 0 || len(first) > 1 && len(first) != len(second) {
 		return badRequest("text_1 and text_2 must be given, with as many texts or one in text_1", "text_1")

@@ -10,7 +10,7 @@ import (
 )
 
 type responsesRequest struct {
-	Model        string          `json:"model"`
+	named
 	Input        json.RawMessage `json:"input"`
 	Instructions *string         `json:"instructions"`
 	MaxOutput    *int            `json:"max_output_tokens"`
@@ -85,20 +85,16 @@ func deleteResponse(c *call) error {
 	return c.answer(map[string]any{"id": id, "object": "response", "deleted": true})
 }
 
-func createResponse(c *call) error {
-	var q responsesRequest
-	if err := c.decode(&q, &q.Model); err != nil {
-		return err
-	}
-	d, err := c.responsesDialogue(&q)
+func createResponse(c *call, q *responsesRequest) error {
+	d, err := c.responsesDialogue(q)
 	if err != nil {
 		return err
 	}
-	a := &responsesAnswer{call: c, q: &q, d: d}
+	a := &responsesAnswer{call: c, q: q, d: d}
 	if a.g, a.tool, err = c.begin(d); err != nil {
 		return err
 	}
-	a.doc = c.newResponse(&q, d.Model)
+	a.doc = c.newResponse(q, d.Model)
 	if q.Stream {
 		return a.stream()
 	}

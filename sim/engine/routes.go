@@ -17,20 +17,20 @@ func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) { e.mux.Serve
 func (e *Engine) routes() http.Handler {
 	mux := http.NewServeMux()
 	for path, f := range map[string]endpoint{
-		"POST /v1/chat/completions":      chat,
-		"POST /v1/completions":           completions,
-		"POST /v1/responses":             createResponse,
-		"POST /v1/messages":              createMessage,
-		"POST /v1/messages/count_tokens": countTokens,
-		"POST /v1/embeddings":            embeddings,
-		"POST /v1/rerank":                rerank,
-		"POST /v2/rerank":                rerank,
-		"POST /rerank":                   rerank,
-		"POST /v1/score":                 score,
-		"POST /score":                    score,
+		"POST /v1/chat/completions":      parsed(chat),
+		"POST /v1/completions":           parsed(completions),
+		"POST /v1/responses":             parsed(createResponse),
+		"POST /v1/messages":              parsed(createMessage),
+		"POST /v1/messages/count_tokens": parsed(countTokens),
+		"POST /v1/embeddings":            parsed(embeddings),
+		"POST /v1/rerank":                parsed(rerank),
+		"POST /v2/rerank":                parsed(rerank),
+		"POST /rerank":                   parsed(rerank),
+		"POST /v1/score":                 parsed(score),
+		"POST /score":                    parsed(score),
 		"POST /v1/audio/transcriptions":  transcribe,
-		"POST /tokenize":                 tokenize,
-		"POST /detokenize":               detokenize,
+		"POST /tokenize":                 parsed(tokenize),
+		"POST /detokenize":               parsed(detokenize),
 	} {
 		mux.HandleFunc(path, e.handler(f, true))
 	}

@@ -10,7 +10,7 @@ const maxChoices = 256
 
 // sampling holds the parameters common to chat and completion requests.
 type sampling struct {
-	Model         string         `json:"model"`
+	named
 	Stream        bool           `json:"stream"`
 	StreamOptions *streamOptions `json:"stream_options"`
 	MaxTokens     *int           `json:"max_tokens"`

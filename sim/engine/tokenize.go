@@ -9,16 +9,14 @@ import (
 	"net/http"
 )
 
-func tokenize(c *call) error {
-	var q struct {
-		Model    string          `json:"model"`
-		Prompt   *string         `json:"prompt"`
-		Messages []message       `json:"messages"`
-		Tools    json.RawMessage `json:"tools"`
-	}
-	if err := c.decode(&q, &q.Model); err != nil {
-		return err
-	}
+type tokenizeRequest struct {
+	named
+	Prompt   *string         `json:"prompt"`
+	Messages []message       `json:"messages"`
+	Tools    json.RawMessage `json:"tools"`
+}
+
+func tokenize(c *call, q *tokenizeRequest) error {
 	var tokens []uint32
 	switch {
 	case q.Prompt != nil:
@@ -32,14 +30,12 @@ func tokenize(c *call) error {
 		"token_strs": nil})
 }
 
-func detokenize(c *call) error {
-	var q struct {
-		Model  string   `json:"model"`
-		Tokens []uint32 `json:"tokens"`
-	}
-	if err := c.decode(&q, &q.Model); err != nil {
-		return err
-	}
+type detokenizeRequest struct {
+	named
+	Tokens []uint32 `json:"tokens"`
+}
+
+func detokenize(c *call, q *detokenizeRequest) error {
 	return c.answer(fields{"prompt": string(appendText(nil, q.Tokens))})
 }
 
@@ -52,8 +48,7 @@ func transcribe(c *call) error {
 	if err != nil {
 		return err
 	}
-	model, err := c.model(form["model"])
-	if err != nil {
+	if _, err := c.model(form["model"]); err != nil {
 		return err
 	}
 	audio, given := form["file"]
@@ -61,7 +56,7 @@ func transcribe(c *call) error {
 		return badRequest("[{'type': 'missing', 'loc': ('body', 'file'), 'msg': 'Field required'}]", "file")
 	}
 	seconds := 1 + len(audio)/audioBytesPerSecond
-	s := sampling{Model: model, MaxTokens: new(min(4*seconds, c.cfg.OutputTokens))}
+	s := sampling{MaxTokens: new(min(4*seconds, c.cfg.OutputTokens))}
 	prompt := appendTokens(nil, "<|audio|>")
 	prompt = appendTokens(prompt, audio[:min(len(audio), 64*seconds)])
 	g, err := c.generate(&s, "", prompt)
