@@ -13,43 +13,43 @@ import (
 )
 
 const (
-	mostWishes   = 1024                   // blocks of one peer that wait to be granted; further ones come by streams
-	mostGrants   = 2                      // under way to one peer: blocks go with the other while one is slow
-	releaseIn    = 2 * time.Second        // a peer takes back what was read
-	releaseAfter = 5 * time.Millisecond   // grants that are done with are given back, where no Grant takes that along
-	releaseAgain = 250 * time.Millisecond // the same, after a try to do so had no answer
+	mostWishes   = 1024                   // blocks of one peer that wait for a grant; further ones come by streams
+	mostGrants   = 2                      // Grants to one peer at a time; with two, blocks need not wait for a slow one
+	releaseIn    = 2 * time.Second        // time for a Release
+	releaseAfter = 5 * time.Millisecond   // pause before a Release; a Grant may be earlier and take its grants along
+	releaseAgain = 250 * time.Millisecond // the same pause after a Release that had no answer
 )
 
-// wish is a block that a Get wants to read.
+// wish is a block that a Get waits for.
 type wish struct {
 	addr   block.Addr
-	answer chan promise // of one
-	gone   atomic.Bool  // by whoever comes first: who asked has left, or has been answered
+	answer chan promise // buffered for one promise
+	gone   atomic.Bool  // set first by the Get that leaves, or by the answer
 }
 
-// promise is what became of a wish.
+// promise is the answer to a wish.
 type promise struct {
-	block *wire.GrantedBlock // nil: nobody could be asked
-	stamp wire.Stamp         // up to which purge the block was checked
-	grant *heldGrant         // with status OK
-	why   fallback           // without block
+	block *wire.GrantedBlock // nil: no owner could be asked
+	stamp wire.Stamp         // last purge that the block was checked against
+	grant *heldGrant         // set if the block's status is OK
+	why   fallback           // set without a block
 }
 
-// heldGrant is a grant as the reader has it.
+// heldGrant is a grant as its reader sees it.
 type heldGrant struct {
 	s     *readSession
 	id    uint64
-	until time.Time    // by our clock it ends before the owner's
-	left  atomic.Int32 // blocks that are not done with
+	until time.Time    // by this host's clock it is over before the owner's grant ends
+	left  atomic.Int32 // blocks that are still being read, or will be
 }
 
-// owed is a grant that the peer is to be told to end. It ends by itself, later than until.
+// owed is a grant that the peer shall end. Without that, it ends by itself, later than until.
 type owed struct {
 	id    uint64
 	until time.Time
 }
 
-// done says that nobody reads one of its blocks any more.
+// done notes that one of the grant's blocks is not read any more.
 func (l *heldGrant) done() {
 	if l.left.Add(-1) == 0 {
 		l.s.b.giveBack(l.s, owed{l.id, l.until})
@@ -60,7 +60,7 @@ func (l *heldGrant) done() {
 	l.s.b.mu.Unlock()
 }
 
-// want asks for a block, together with others that are wanted at that time; nil: too many are.
+// want asks for a block, together with the other blocks of the queue. nil: the queue is full.
 func (b *grantee) want(a block.Addr) *wish {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -76,7 +76,7 @@ func (b *grantee) want(a block.Addr) *wish {
 	return w
 }
 
-// leave gives a wish up.
+// leave gives up a wish.
 func (w *wish) leave() {
 	if w.gone.Swap(true) {
 		if p := <-w.answer; p.grant != nil {
@@ -95,11 +95,11 @@ func (w *wish) tell(p promise) {
 	w.answer <- p
 }
 
-// grants asks for what is wanted, one message after the other: what comes while all mostGrants are
-// under way goes with the next.
+// grants asks for the blocks of the queue, in one Grant after the other. Blocks that come while
+// mostGrants are running go with the next Grant.
 func (b *grantee) grants() {
 	for {
-		runtime.Gosched() // who is about to ask goes along
+		runtime.Gosched() // lets other Gets join the batch
 		s, batch, done := b.next()
 		if batch == nil {
 			return
@@ -118,7 +118,7 @@ func (b *grantee) grants() {
 	}
 }
 
-// next takes the next batch; nil: nothing is wanted any more.
+// next takes the next batch. nil: the queue is empty.
 func (b *grantee) next() (s *readSession, batch []*wish, done []owed) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -143,7 +143,7 @@ func (b *grantee) next() (s *readSession, batch []*wish, done []owed) {
 	return s, batch, done
 }
 
-// grant asks for a batch, and tells those who wait for it.
+// grant asks for a batch, and answers its wishes.
 func (b *grantee) grant(s *readSession, batch []*wish, done []owed) {
 	w := wire.Wanted{Session: s.id, Done: idsOf(done), Addrs: make([]block.Addr, len(batch))}
 	for i := range batch {
@@ -163,7 +163,7 @@ func (b *grantee) grant(s *readSession, batch []*wish, done []owed) {
 	b.count.wanted.Add(uint64(len(batch)))
 	if err != nil {
 		if !errors.Is(err, wire.Busy) {
-			// the owner may have granted all the same
+			// The owner may have granted the blocks all the same.
 			done = append(done, owed{wire.GrantOf(request), time.Now().Add(s.lasts)})
 		}
 		b.refused(s, err, done)
@@ -192,8 +192,8 @@ func (b *grantee) grant(s *readSession, batch []*wish, done []owed) {
 	}
 }
 
-// refused notes that a Grant had no answer, or a bad one, and gives back what it had to tell as
-// done, and the grant that it may have begun.
+// refused handles a Grant without a usable answer. It gives back the grants that the message should
+// have ended, and the grant that it may have begun.
 func (b *grantee) refused(s *readSession, err error, done []owed) {
 	var status wire.Status
 	switch known := errors.As(err, &status); {
@@ -206,7 +206,7 @@ func (b *grantee) refused(s *readSession, err error, done []owed) {
 	}
 }
 
-// giveBack notes that grants are done with.
+// giveBack notes grants that are not read any more.
 func (b *grantee) giveBack(s *readSession, done ...owed) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -219,17 +219,17 @@ func (b *grantee) giveBack(s *readSession, done ...owed) {
 	}
 }
 
-// owe has grants be given back later. b.mu is held.
+// owe notes grants that will be given back later. b.mu is held.
 func (s *readSession) owe(done []owed) {
 	for _, d := range done {
-		if len(s.done) < wire.MaxDone { // further ones end by themselves
+		if len(s.done) < wire.MaxDone { // further grants end by themselves
 			s.done = append(s.done, d)
 		}
 	}
 }
 
-// takeDone takes out what is to be given back, but for what the owner has ended by itself: its
-// grant began after ours, by as much as a Grant may take. b.mu is held.
+// takeDone takes the grants to give back. It leaves out those that the owner has ended by itself:
+// an owner's grant lasts at most GrantIn longer than until. b.mu is held.
 func (s *readSession) takeDone() []owed {
 	past := time.Now().Add(-s.b.p.pool.o.GrantIn)
 	done := slices.DeleteFunc(s.done, func(d owed) bool { return d.id == 0 || !past.Before(d.until) })
@@ -244,7 +244,7 @@ func idsOf(done []owed) (ids []uint64) {
 	return ids
 }
 
-// flushLater has grants given back soon, unless a Grant takes them along. mu is held.
+// flushLater gives grants back soon, unless a Grant takes them along. mu is held.
 func (b *grantee) flushLater(after time.Duration) {
 	if b.flushing || b.closed || b.s == nil || len(b.s.done) == 0 {
 		return
@@ -261,7 +261,8 @@ func (b *grantee) flushLater(after time.Duration) {
 	})
 }
 
-// flush gives grants back. What comes meanwhile waits for it: one Release is under way at a time.
+// flush gives grants back. One Release runs at a time; grants that come meanwhile wait for the
+// next.
 func (b *grantee) flush() {
 	b.mu.Lock()
 	s := b.s

@@ -9,8 +9,8 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// connect makes this side's ends of a peer's pairs. wire.ByStream: none of its rails can be
-// connected. wire.Busy: there is no room, or another session of that host is being made.
+// connect makes this side's ends of a peer's pairs. wire.ByStream: no end can be connected.
+// wire.Busy: there is no room, or the host is making another session.
 func (l *granter) connect(ctx context.Context, p *link, c *wire.Connection) (answer []byte, s *session, err error) {
 	s = &session{l: l, remote: p.remote, host: p.host, ends: make([]*grantEnd, len(c.Ends)),
 		grants: map[uint64]*grant{},
@@ -38,7 +38,7 @@ func (l *granter) connect(ctx context.Context, p *link, c *wire.Connection) (ans
 	return l.connected(s), s, nil
 }
 
-// suitable returns how many of a peer's ends may be connected to.
+// suitable counts the peer's ends that may be connected to.
 func (l *granter) suitable(ends []wire.End) (n int) {
 	for i := range ends {
 		if l.suits(&ends[i]) {
@@ -52,7 +52,7 @@ func (l *granter) suits(far *wire.End) bool {
 	return far.QPN != 0 && (l.rails.o.GrantAny || l.rails.trusts(addrOf(far.GID)))
 }
 
-// reserve counts pairs that are about to be made, until settle; false: there is no room for them.
+// reserve counts pairs that will be made, until settle. false: there is no room for them.
 func (l *granter) reserve(s *session, pairs int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -68,7 +68,7 @@ func (l *granter) reserve(s *session, pairs int) bool {
 	return true
 }
 
-// settle replaces the reserved pairs by the made ones, if they stay.
+// settle replaces the reserved pairs by the pairs that were made, if the session stays.
 func (l *granter) settle(s *session, reserved int, stays bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,8 +78,8 @@ func (l *granter) settle(s *session, reserved int, stays bool) {
 	}
 }
 
-// yields returns the session that gives way to a further one of its peer; nil: none has to. l.mu is
-// held.
+// yields returns the session that must give way to a further one of the same peer; nil: none. l.mu
+// is held.
 func (l *granter) yields(to Remote) (oldest *session) {
 	n := 0
 	for _, s := range l.sessions {
@@ -96,7 +96,8 @@ func (l *granter) yields(to Remote) (oldest *session) {
 	return oldest
 }
 
-// join makes a pair for each end of the peer that there is a card for. Each card is tried once.
+// join makes a pair for each of the peer's ends, as far as there are cards. It tries each card
+// once.
 func (l *granter) join(ctx context.Context, s *session, cards []*rail, ends []wire.End) error {
 	for i := range ends {
 		if err := ctx.Err(); err != nil {
@@ -154,8 +155,8 @@ func (e *grantEnd) connect(ctx context.Context, far *wire.End, probe []byte) (er
 	return err
 }
 
-// nearest returns the card with the longest address prefix in common with another address, the
-// first of several; nil: there is none.
+// nearest returns the first card whose address has the longest prefix in common with to; nil: there
+// is no card.
 func nearest(cards []*rail, to netip.Addr) (best *rail) {
 	most := -1
 	for _, r := range cards {

@@ -20,32 +20,32 @@ import (
 
 // A lane carries operations to one peer, on streams.
 type lane interface {
-	// get also returns the bytes that came, complete or not.
+	// get also returns how many bytes came, even if not all.
 	get(ctx context.Context, g *Get) (Found, int64, error)
 	put(ctx context.Context, p *Put) error
-	// call sends a small body and hands got the body of the answer, with the stamp of the peer's
-	// blocks; got must not keep it. request is a request number that the pool has given; 0: the
-	// next.
+	// call sends a small body and passes the body of the answer, with the stamp of the peer's
+	// blocks, to got. got must not keep the body. request is a request number of the pool; 0: the
+	// next number.
 	call(ctx context.Context, op wire.Op, flags wire.Flags, request uint64, body []byte, got answered) error
 	connected() bool
 	close()
 }
 
-// answered takes the body of an answer, and its stamp: the last purge that the peer's blocks were
+// answered takes the body of an answer and its stamp, the last purge that the peer's blocks were
 // checked against.
 type answered func(stamp wire.Stamp, body []byte) error
 
-// exchange is a connection, or a stream of one, in use for one operation.
+// exchange is a connection, or a stream of a connection, in use for one operation.
 type exchange interface {
 	duplex
 	frames() *wire.Reader
 	finish() error // the request is complete
-	reused() bool  // the connection was there before
+	reused() bool  // the connection is not new
 	abort()        // ends blocked calls; may be called at any time
-	release(error) // ends the use; without error all of the answer was read
+	release(error) // ends the use; with nil, the whole answer was read
 }
 
-// opener makes exchanges. stripe picks the connection where there are several.
+// opener makes exchanges. stripe selects one of several connections.
 type opener interface {
 	open(ctx context.Context, stripe int) (exchange, error)
 	connected() bool // a connection is open for the next exchange
@@ -62,19 +62,19 @@ type streams struct {
 	stamp   func() wire.Stamp // of this side
 	count   *laneCounters
 	stripes int          // connections for a large block
-	parts   atomic.Int64 // of striped pulls under way
+	parts   atomic.Int64 // parts of striped pulls that are running
 }
 
-// heads keeps buffers for the heads of requests, with a small body behind.
+// heads keeps buffers for the heads of requests, followed by a small body.
 var heads = sync.Pool{New: func() any { b := make([]byte, 0, wire.MaxHead+smallBody); return &b }}
 
-// mostAgain bounds the retries of an operation: kept connections may be dead.
+// mostAgain bounds the retries of an operation. Several kept connections may be dead.
 const mostAgain = 2
 
 // errAgain marks failures that a fresh connection may cure.
 var errAgain = errors.New("connection broke")
 
-// ask sends a request with its body and hands the answer to got, which reads its body from w.
+// ask sends a request with its body. got handles the answer, whose body it reads from w.
 func (l *streams) ask(ctx context.Context, stripe int, f *wire.Frame, body []byte,
 	got func(w flow, a *wire.Frame, r *wire.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
@@ -130,8 +130,8 @@ func (l *streams) explain(ctx context.Context, x exchange, err error) error {
 	return fmt.Errorf("transport: %w", err)
 }
 
-// refusedHandshake tells whether err is of the handshake. The peer's opinion of our certificate
-// shows only in the first operation.
+// refusedHandshake tells whether err comes from the handshake. A peer's refusal of this host's
+// certificate shows only in the first operation.
 func refusedHandshake(err error) bool {
 	var q *quic.TransportError
 	var alert *net.OpError
@@ -140,7 +140,7 @@ func refusedHandshake(err error) bool {
 		errors.As(err, &bad) || errors.Is(err, pki.ErrRole)
 }
 
-// errCaller marks errors of the caller's own functions.
+// errCaller marks errors of functions that the caller has passed in.
 var errCaller = errors.New("transport: no room")
 
 func (l *streams) exchange(ctx context.Context, x exchange, f *wire.Frame, body []byte,
@@ -150,7 +150,7 @@ func (l *streams) exchange(ctx context.Context, x exchange, f *wire.Frame, body 
 	if sent == nil {
 		sent = x.finish()
 	}
-	if sent != nil { // a peer that refuses the body says why
+	if sent != nil { // a peer that refuses the body tells why
 		_ = x.SetReadDeadline(time.Now().Add(time.Second))
 	}
 	var a wire.Frame
@@ -167,7 +167,7 @@ func (l *streams) exchange(ctx context.Context, x exchange, f *wire.Frame, body 
 	if a.Status != wire.OK {
 		return a.Status
 	}
-	return got(w, &a, r) // a peer that says OK has read all that it needed
+	return got(w, &a, r) // a peer that answers OK has read all that it needed
 }
 
 func (l *streams) write(ctx context.Context, w flow, f *wire.Frame, body []byte) error {
@@ -205,7 +205,7 @@ func (l *streams) put(ctx context.Context, p *Put) error {
 	return err
 }
 
-// checkItem refuses an item that no frame can hold.
+// checkItem rejects an item that does not fit into a frame.
 func checkItem(it *Item, length int) error {
 	switch {
 	case length > wire.MaxBody:
@@ -232,7 +232,7 @@ func (l *streams) call(ctx context.Context, op wire.Op, flags wire.Flags, reques
 	})
 }
 
-// end reads what should be the end of a stream.
+// end reads the end of a stream.
 func end(r io.Reader) {
 	var one [1]byte
 	_, _ = r.Read(one[:])

@@ -11,23 +11,23 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// Registry answers who has which block, and does what is done of the whole fleet. Its errors are
-// those of a Handler.
+// Registry knows which host has which block, and carries out operations on the whole fleet. Its
+// errors are those of a Handler.
 type Registry interface {
 	Locate(ctx context.Context, addrs []block.Addr) (*wire.Locations, error)
 	Announce(ctx context.Context, a *wire.Announcement, snapshot bool) (wire.Receipt, error)
 	Purge(ctx context.Context, list []byte) (known []byte, blocks int, err error)
 }
 
-// Fleet is a Registry that has a say in what is taken in.
+// Fleet is a Registry that also decides whether a block may be stored.
 type Fleet interface {
 	Registry
 	// Bars tells whether a block with a stamp is older than a purge.
 	Bars(s wire.Stamp, namespace string, key []byte) bool
 }
 
-// OnStore is the Handler of what this host has. Without a registry (nil), its operations are
-// wire.UnknownOp.
+// OnStore returns a Handler of this host's blocks. With r = nil, the operations of a Registry
+// return wire.UnknownOp.
 func OnStore(s *store.Store, r Fleet) Handler {
 	if r == nil {
 		r = noRegistry{}
@@ -64,7 +64,7 @@ func (h onStore) Get(ctx context.Context, a block.Addr) (Block, error) {
 	return stored{b}, nil
 }
 
-// stored is a block of the store.
+// stored is a block in the store.
 type stored struct{ *store.Block }
 
 func (b stored) Found() Found {
@@ -80,7 +80,7 @@ func (h onStore) Create(ctx context.Context, it Item, length int) (Draft, error)
 	return drafted{d, h, it.Namespace, it.Key}, nil
 }
 
-// drafted is a draft of the store.
+// drafted is a draft in the store.
 type drafted struct {
 	*store.Draft
 	h         onStore
@@ -96,7 +96,7 @@ func (d drafted) Commit(ctx context.Context, c Commit) error {
 	}
 	_, err := d.Draft.Commit(ctx, o)
 	if c.IfAbsent && errors.Is(err, store.ErrExists) {
-		return nil // it stays, as was asked for, and is durable if that was
+		return nil // the existing block stays, and is durable if c.Durable
 	}
 	return asStatus(err)
 }
@@ -136,7 +136,7 @@ func (h onStore) Expire(ctx context.Context, addrs []block.Addr, unixMS int64, o
 	return nil
 }
 
-// statuses of the store's errors.
+// statuses translates the store's errors.
 var statuses = []struct {
 	err    error
 	status wire.Status

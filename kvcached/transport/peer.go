@@ -17,44 +17,44 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// Lane says over what a peer is talked to.
+// Lane is a way to reach a peer.
 type Lane string
 
-// Lanes.
+// The lanes.
 const (
-	Auto Lane = "auto" // QUIC, until large pulls over both have shown TLS to be faster, or QUIC does not get through
+	Auto Lane = "auto" // QUIC, unless large pulls show that TLS is faster, or QUIC does not get through
 	QUIC Lane = "quic"
 	TLS  Lane = "tls"
-	RDMA Lane = "rdma" // of what was read from the peer's memory; never a Target's
+	RDMA Lane = "rdma" // for reads from the peer's memory; never in a Target
 )
 
-// PoolOptions of NewPool.
+// PoolOptions are the options of NewPool.
 type PoolOptions struct {
 	Identity  *pki.Identity // must be given
 	Logger    *slog.Logger  // nil: slog.Default()
 	Tuning    Tuning
 	Bandwidth *Bandwidth // nil: no caps
 
-	MaxPeers int // peers at a time; 0: 1024. The one used least recently is closed for another
+	MaxPeers int // peers at a time; 0: 1024. A further one closes the one that was used least recently
 	Stripes  int // QUIC connections per peer, each with its own UDP socket; 0: 4
-	TLSConns int // TLS connections per peer; 0: 16. More operations wait
-	// a TLS connection unused for longer is not used again; 0: 1 min. Less than the peers'
-	// ServerOptions.Idle
+	TLSConns int // TLS connections per peer; 0: 16. Further operations wait
+	// Idle is how long a TLS connection may be unused before it is closed; 0: 1 min. It is less
+	// than the peers' ServerOptions.Idle.
 	Idle    time.Duration
 	Timeout time.Duration // longest operation; 0: 60 s
-	Stall   time.Duration // longest time without progress of 1 MiB (64 KiB where capped); 0: 15 s
+	Stall   time.Duration // longest time for 1 MiB, or 64 KiB with caps; 0: 15 s
 
-	Rails    *Rails // cards by which blocks are read from peers' memory; nil: none
-	MinBlock int    // bytes that a block has at least that is read so, as far as its length is known; 0: any
-	// GrantIn is how long a peer may take to grant a block, which comes by a stream then; 0: 300
-	// ms. Less than callers wait for a peer to begin.
+	Rails    *Rails // cards that read blocks from peers' memory; nil: none
+	MinBlock int    // smallest block that is read by Rails, if the length is known; 0: any
+	// GrantIn is the time a peer has to grant a block. After it the block comes by a stream. 0: 300
+	// ms. It is less than the time in which callers expect a peer to begin.
 	GrantIn time.Duration
 
-	// Stamp is up to which purge this side knows; nil: no purges are numbered here.
+	// Stamp returns the last purge that this side knows; nil: purges are not numbered.
 	Stamp func() wire.Stamp
 
-	// Pulled is told of each block, or part of one, that was read from a peer; nil: nobody is told.
-	// It must be quick.
+	// Pulled is called for each block, or part of one, that was read from a peer. It must be quick.
+	// nil: no calls.
 	Pulled func(over Lane, took time.Duration)
 
 	ListenUDP func() (net.PacketConn, error)                              // nil: any port of the host
@@ -96,14 +96,14 @@ type Pool struct {
 
 	mu     sync.Mutex
 	peers  map[Target]*Peer   // at most MaxPeers
-	going  map[*Peer]struct{} // those that are not in peers any more and not closed yet
+	going  map[*Peer]struct{} // peers that are not in peers any more and are being closed
 	closed bool
 }
 
-// Target says where a peer is, and how it is talked to.
+// Target is the address of a peer and the way to reach it.
 type Target struct {
 	Address string // host:port, of UDP and TCP
-	Name    string // DNS name or IP address that the certificate must have; empty: the role kvcached is enough
+	Name    string // DNS name or IP address in the peer's certificate; empty: the role kvcached is enough
 	Lane    Lane   // empty: Auto
 	Cards   OneSided
 	Cache   string // id of the cache, for the log
@@ -119,8 +119,7 @@ func NewPool(o PoolOptions) (*Pool, error) {
 		going: map[*Peer]struct{}{}}, nil
 }
 
-// Close ends all connections and with them the operations in progress, and waits for the pool's
-// goroutines.
+// Close ends all connections and running operations, and waits for the pool's goroutines.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.closed = true
@@ -133,8 +132,8 @@ func (p *Pool) Close() error {
 	return nil
 }
 
-// Peer returns the peer at a target. Nothing is dialled before the first operation. Operations on a
-// peer that has to make room fail with ErrClosed.
+// Peer returns the peer of a target. The first operation dials. If the peer is evicted for another
+// one, its operations fail with ErrClosed.
 func (p *Pool) Peer(t Target) (*Peer, error) {
 	peer, evicted, err := p.peer(t)
 	if evicted != nil {
@@ -143,7 +142,7 @@ func (p *Pool) Peer(t Target) (*Peer, error) {
 	return peer, err
 }
 
-// peer also returns which one had to make room, nil if none had. The caller closes it.
+// peer also returns the evicted peer, or nil. The caller closes it.
 func (p *Pool) peer(t Target) (peer, evicted *Peer, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -199,26 +198,25 @@ func (p *Pool) newQUIC(address string, secure *tls.Config) *quicLane {
 		budget: p.budget, socket: p.o.ListenUDP, count: &p.quic}, p.o.Stripes)
 }
 
-// Peer is another cache daemon. Its methods may be called concurrently; their errors wrap the
-// wire.Status with which the peer refused, or ErrUnreachable, or what ctx ended with.
+// Peer is another cache daemon. Its methods are safe for concurrent use. Their errors wrap the
+// wire.Status of the peer's refusal, or ErrUnreachable, or the cause of ctx.
 type Peer struct {
 	pool    *Pool
 	target  Target
-	lanes   [2]lane // by index of chooser; nil: not wanted
+	lanes   [2]lane // by index of chooser; nil: not used
 	choice  chooser
 	grantee *grantee     // nil: blocks come by streams only
-	used    atomic.Int64 // when, in Unix ns
+	used    atomic.Int64 // Unix ns of the last use
 	once    sync.Once    // of close
 
-	carried [3]carried // by lane: over QUIC, over TLS, read from its memory
+	carried [3]carried // by lane: QUIC, TLS, RDMA
 
 	mu      sync.Mutex
-	ops     int  // under way
-	retired bool // no further ones begin, and the last to end closes the peer
+	ops     int  // operations that are running
+	retired bool // no operation begins any more, and the last one to end closes the peer
 }
 
-// on runs an operation on the lane that is best for it, and on the other one if that cannot be
-// reached.
+// on runs an operation on the best lane, and on the other lane if the best cannot be reached.
 func (p *Peer) on(large bool, fn func(l lane, which int) error) error {
 	if err := p.begin(); err != nil {
 		return err
@@ -227,7 +225,7 @@ func (p *Peer) on(large bool, fn func(l lane, which int) error) error {
 	return p.over(large, fn)
 }
 
-// over is on for who has begun already.
+// over is on for a caller that has begun already.
 func (p *Peer) over(large bool, fn func(l lane, which int) error) error {
 	which := p.choice.pick(large)
 	err := p.try(which, fn)
@@ -237,15 +235,15 @@ func (p *Peer) over(large bool, fn func(l lane, which int) error) error {
 	return err
 }
 
-// connected tells whether there is a connection to the peer that is used again.
+// connected tells whether the peer has a connection that can be used again.
 func (p *Peer) connected() bool {
 	return slices.ContainsFunc(p.lanes[:], func(l lane) bool { return l != nil && l.connected() })
 }
 
-// overRDMA is the index of what was read from the peer's memory, after those of lanes.
+// overRDMA is the index of RDMA in carried, after those of lanes.
 const overRDMA = 2
 
-// Get pulls a block, or a part, into memory that g.Alloc returns.
+// Get pulls a block, or a part of it, into memory that g.Alloc returns.
 func (p *Peer) Get(ctx context.Context, g Get) (Found, error) {
 	if err := p.begin(); err != nil {
 		return Found{}, err
@@ -254,7 +252,7 @@ func (p *Peer) Get(ctx context.Context, g Get) (Found, error) {
 	return p.get(ctx, g)
 }
 
-// get is Get for who has begun already.
+// get is Get for a caller that has begun already.
 func (p *Peer) get(ctx context.Context, g Get) (Found, error) {
 	if p.grantee != nil && p.grantee.takes(&g) {
 		start := time.Now()
@@ -294,13 +292,12 @@ func (p *Peer) pull(ctx context.Context, g *Get) (Found, error) {
 	return found, err
 }
 
-// ranOut tells whether err is that an operation had no more time, its own or that of its
-// connection.
+// ranOut tells whether err says that an operation or its connection timed out.
 func ranOut(err error) bool {
 	return !errors.Is(err, ErrUnreachable) && (isTimeout(err) || errors.Is(err, wire.Deadline))
 }
 
-// Put hands a block to the peer.
+// Put sends a block to the peer.
 func (p *Peer) Put(ctx context.Context, put Put) error {
 	if err := p.begin(); err != nil {
 		return err
@@ -334,24 +331,24 @@ func stat(ctx context.Context, addrs []block.Addr, out []wire.Info) func(lane, i
 	})
 }
 
-// Ping asks for nothing.
+// Ping sends an empty request.
 func (p *Peer) Ping(ctx context.Context) error {
 	return p.call(ctx, wire.Ping, 0, nil, func(wire.Stamp, []byte) error { return nil })
 }
 
-// Stat fills out, which is as long as addrs. There may be wire.MaxBatch.
+// Stat fills in out, which has the length of addrs, at most wire.MaxBatch.
 func (p *Peer) Stat(ctx context.Context, addrs []block.Addr, out []wire.Info) error {
 	return p.on(false, stat(ctx, addrs, out))
 }
 
-// Delete fills out, which is as long as addrs, with what there was. There may be wire.MaxBatch.
+// Delete deletes blocks and sets out[i] if addrs[i] existed. There are at most wire.MaxBatch.
 func (p *Peer) Delete(ctx context.Context, addrs []block.Addr, out []bool) error {
 	return p.call(ctx, wire.Delete, 0, wire.AppendAddrs(nil, addrs), func(_ wire.Stamp, body []byte) error {
 		return wire.ParseBools(body, out)
 	})
 }
 
-// Locate asks a keeper of locations who has the blocks. There may be wire.MaxBatch addresses.
+// Locate asks a keeper which hosts have the blocks. There are at most wire.MaxBatch addresses.
 func (p *Peer) Locate(ctx context.Context, addrs []block.Addr) (l *wire.Locations, err error) {
 	err = p.call(ctx, wire.Locate, 0, wire.AppendAddrs(nil, addrs), func(_ wire.Stamp, body []byte) (err error) {
 		l, err = wire.ParseLocations(body, len(addrs))
@@ -360,7 +357,7 @@ func (p *Peer) Locate(ctx context.Context, addrs []block.Addr) (l *wire.Location
 	return l, err
 }
 
-// Announce tells a keeper of locations what this host has. snapshot: and nothing else.
+// Announce tells a keeper which blocks this host has. With snapshot it has no others.
 func (p *Peer) Announce(ctx context.Context, a *wire.Announcement, snapshot bool) (r wire.Receipt, err error) {
 	var flags wire.Flags
 	if snapshot {
@@ -373,7 +370,8 @@ func (p *Peer) Announce(ctx context.Context, a *wire.Announcement, snapshot bool
 	return r, err
 }
 
-// Expire says when blocks of the peer are over, Unix ms. There may be wire.MaxBatch.
+// Expire sets the time at which the peer's blocks expire, in Unix ms. There are at most
+// wire.MaxBatch addresses.
 func (p *Peer) Expire(ctx context.Context, addrs []block.Addr, unixMS int64) error {
 	o := wire.Order{Moment: unixMS, Addrs: addrs}
 	return p.call(ctx, wire.Expire, 0, o.Append(nil), func(_ wire.Stamp, body []byte) error {
@@ -382,7 +380,7 @@ func (p *Peer) Expire(ctx context.Context, addrs []block.Addr, unixMS int64) err
 	})
 }
 
-// Purge has the peer carry out a list of purges, and returns how many blocks went there.
+// Purge makes the peer carry out a list of purges, and returns how many blocks it removed.
 func (p *Peer) Purge(ctx context.Context, list []byte) (blocks int, err error) {
 	err = p.call(ctx, wire.Purge, 0, list, func(_ wire.Stamp, body []byte) error {
 		r, err := wire.ParseReply(body)
@@ -394,7 +392,7 @@ func (p *Peer) Purge(ctx context.Context, list []byte) (blocks int, err error) {
 	return blocks, err
 }
 
-// Purges is the list of purges that the peer knows.
+// Purges returns the list of purges that the peer knows.
 func (p *Peer) Purges(ctx context.Context) (list []byte, err error) {
 	err = p.call(ctx, wire.Purge, 0, nil, func(_ wire.Stamp, body []byte) error {
 		list = body

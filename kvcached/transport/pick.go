@@ -12,16 +12,16 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// Blocks of one Grant are looked up several at a time, for SSD takes a while. A block that takes
-// longer than getIn goes by stream, so that others do not wait for it.
+// The blocks of a Grant are looked up several at a time, because SSD takes a while. A block that
+// takes longer than getIn goes by stream, so that the others do not wait for it.
 const (
 	gettingAtOnce = 8
 	getIn         = 50 * time.Millisecond
 )
 
-// picked is a block to be granted. It counts as in flight until release.
+// picked is a block that will be granted. It counts as in flight until uncount.
 type picked struct {
-	Block   // nil: it has a status instead
+	Block   // nil: the block has a status instead
 	uncount func()
 }
 
@@ -88,8 +88,8 @@ func (s *session) pick(ctx context.Context, addrs []block.Addr, out *wire.Grante
 	return got
 }
 
-// pickOne looks up a block. It counts the length first, so that a block without room does not come
-// into RAM.
+// pickOne looks up a block. It counts the block's length first, so that a block without room does
+// not come into RAM.
 func (s *session) pickOne(ctx context.Context, a []block.Addr, info []wire.Info, to *picked) error {
 	h := s.l.s.o.Handler
 	if err := h.Stat(ctx, a, info); err != nil {
@@ -102,7 +102,7 @@ func (s *session) pickOne(ctx context.Context, a []block.Addr, info []wire.Info,
 	b, err := h.Get(ctx, a[0])
 	switch {
 	case err != nil:
-	case len(b.Bytes()) != int(info[0].Length): // another block since
+	case len(b.Bytes()) != int(info[0].Length): // the block has been replaced since
 		b.Release()
 		err = wire.ByStream
 	default:
@@ -113,8 +113,8 @@ func (s *session) pickOne(ctx context.Context, a []block.Addr, info []wire.Info,
 	return err
 }
 
-// admit adds a block to the grant and describes it in at most room bytes. The windows of its parts
-// come later.
+// admit adds a block to the grant, and describes it in at most room bytes. The windows of its parts
+// are made later.
 func (s *session) admit(t *grant, b *picked, e *wire.GrantedBlock, room int) wire.Status {
 	payload, f := b.Bytes(), b.Found()
 	if !s.l.rails.holds(payload) {
@@ -123,7 +123,7 @@ func (s *session) admit(t *grant, b *picked, e *wire.GrantedBlock, room int) wir
 	*e = wire.GrantedBlock{CRC: f.CRC, Length: uint64(len(payload)), Parent: f.Item.Parent, Expires: f.Item.Expires,
 		Key: f.Item.Key, Attr: f.Item.Attr}
 	s.split(e)
-	if e.Size() > room || !s.l.s.o.Bandwidth.take(outward, len(payload)) { // others in the Grant would wait for it
+	if e.Size() > room || !s.l.s.o.Bandwidth.take(outward, len(payload)) { // the others would wait for it
 		return wire.ByStream
 	}
 	t.blocks, t.held = append(t.blocks, b.Block), append(t.held, b.uncount)

@@ -8,13 +8,12 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// probeAlso is after how long a probe goes over the other lane, too, and how much longer than that
-// the first one has then.
+// probeAlso is the time after which Probe also tries the other lane. If the other lane answers, the
+// first one has as long again.
 const probeAlso = 20 * time.Millisecond
 
-// Probe pings the peer over the lane that is used, and over the other one if that is slow. It has
-// no error if either answers, whatever it says. A lane that does not, while the other one does, is
-// not used for 10 s.
+// Probe pings the peer over its lane, and also over the other lane if the first one is slow. Any
+// answer counts as success. If only one lane answers, the other one is not used for 10 s.
 func (p *Peer) Probe(ctx context.Context) error {
 	if err := p.begin(); err != nil {
 		return err
@@ -47,7 +46,7 @@ func (p *Peer) Probe(ctx context.Context) error {
 		select {
 		case <-timer.C:
 			if also = !both; both {
-				cancel() // the other one has answered
+				cancel() // the other lane has answered
 			}
 		case a := <-answers:
 			waiting--

@@ -10,32 +10,32 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// stripeAbove is how many bytes a whole block has at least that is pulled over several connections,
-// unless many are at a time.
+// stripeAbove is the length from which a whole block is pulled over several connections, unless
+// many blocks are.
 const stripeAbove = 1 << 20
 
-// stripeAlign is what parts of a striped block are multiples of, in bytes.
+// stripeAlign divides the length of every part of a striped block but the last.
 const stripeAlign = 64 << 10
 
-// errChanged says that parts of a block came from two versions of it.
+// errChanged says that the parts of a block come from two versions of it.
 var errChanged = fmt.Errorf("%w: the block changed while it was read", wire.Busy)
 
-// mostParts is how many parts of striped blocks may be on their way from one peer; beyond, blocks
-// come in one part each. A server lets a host have 256 operations.
+// mostParts bounds the parts of striped blocks that come from one peer at a time. Beyond it, each
+// block comes in one part. A server allows a host 256 operations.
 const mostParts = 128
 
-// pull is one Get under way, in one part or several.
+// pull is a running Get, in one part or several.
 type pull struct {
 	g       *Get
 	l       *streams
-	whole   bool // everything is asked for, so its checksum is the block's
+	whole   bool // the whole block is requested, so its checksum applies
 	stripes uint64
 	first   int    // connection of the first part
-	parts   []part // with room for all, so that none moves; those after the first answer are added in once
-	planned uint64 // where the parts end that are asked for before the first answer
+	parts   []part // never reallocated; once adds the parts behind the first answer
+	planned uint64 // end of the parts that are requested before the first answer
 	got     atomic.Int64
 
-	more   func(parts []part) // fetches them too
+	more   func(parts []part) // requests further parts
 	others sync.WaitGroup     // goroutines of all parts but the first
 
 	once  sync.Once
@@ -44,16 +44,16 @@ type pull struct {
 	err   error  // of Alloc; written in once
 }
 
-// part is a range that one request asks for.
+// part is a range of the block, with a request of its own.
 type part struct {
-	stripe         int        // after that of the first part
+	stripe         int        // counted from the first part's connection
 	offset, length uint64     // length 0: to the end
 	n              uint64     // bytes that came
 	stamp          wire.Stamp // of the answer
-	crc            uint32     // of those
+	crc            uint32     // CRC32C of those bytes
 }
 
-// get also returns how many bytes came, whether or not that was all.
+// get also returns how many bytes came, even if not all.
 func (l *streams) get(ctx context.Context, g *Get) (Found, int64, error) {
 	if err := checkItem(&Item{Namespace: g.Namespace}, max(g.Offset, g.Length, g.Hint)); err != nil {
 		return Found{}, 0, err
@@ -78,10 +78,9 @@ func (l *streams) get(ctx context.Context, g *Get) (Found, int64, error) {
 	return p.found, p.got.Load(), err
 }
 
-// newPull plans the parts that are asked for at once: all that there are of a large block, as far
-// as its length is known, and otherwise the first, whose answer says what is left. What is not the
-// whole block comes in one part: the answers of several say nothing by which parts of two versions
-// could be told apart.
+// newPull plans the first requests. For a large block of known length they cover all parts.
+// Otherwise there is one request, whose answer has the length. A part of a block is one request,
+// because the answers to several would not show whether they come from two versions of the block.
 func newPull(l *streams, g *Get, stripes int) *pull {
 	p := &pull{g: g, l: l, whole: g.Offset == 0 && g.Length == 0, stripes: uint64(stripes),
 		first: int(l.request.Load())}
@@ -100,7 +99,7 @@ func newPull(l *streams, g *Get, stripes int) *pull {
 	return p
 }
 
-// share is how much of n bytes one connection carries.
+// share returns how many of n bytes one connection carries.
 func (p *pull) share(n uint64) uint64 {
 	return ((n+p.stripes-1)/p.stripes + stripeAlign - 1) / stripeAlign * stripeAlign
 }
@@ -113,8 +112,8 @@ func (p *pull) spread(stripe int, at, end, size uint64) {
 	}
 }
 
-// rest plans what of a block of the given length is not asked for yet. Where that was one part, its
-// connection has so much less to carry.
+// rest plans the parts of a block that are not requested yet. If one part is requested, its
+// connection gets as much less.
 func (p *pull) rest(total uint64) []part {
 	asked, at, size := len(p.parts), p.planned, p.share(total)
 	switch {
@@ -154,7 +153,7 @@ func (p *pull) run(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// fetch asks for one part and reads it into its place.
+// fetch requests one part and reads it into its place.
 func (p *pull) fetch(ctx context.Context, q *part) error {
 	f := wire.Frame{Op: wire.Get, Digest: p.g.Addr.Digest, Layer: p.g.Addr.Layer, Namespace: []byte(p.g.Namespace),
 		Offset: q.offset, Len: q.length}
@@ -168,7 +167,7 @@ func (p *pull) fetch(ctx context.Context, q *part) error {
 		}
 		q.n, q.crc, q.stamp = a.Len, 0, a.Answered(&f)
 		if p.g.paid {
-			w.caps = nil // what comes has been waited for already
+			w.caps = nil // bandwidth has counted these bytes already
 		}
 		err = w.receive(ctx, r, into, func(b []byte) {
 			p.got.Add(int64(len(b)))
@@ -184,8 +183,8 @@ func (p *pull) fetch(ctx context.Context, q *part) error {
 	})
 }
 
-// place returns where the answered part goes. The first answer of all decides how much memory is
-// needed, and has the rest asked for.
+// place returns the memory for a part. The first answer decides how much memory the block needs,
+// and requests the other parts.
 func (p *pull) place(a *wire.Frame) ([]byte, error) {
 	p.once.Do(func() {
 		p.found = Found{Length: int(a.Total), CRC: a.CRC, Item: Item{Addr: p.g.Addr, Namespace: p.g.Namespace,
@@ -214,8 +213,8 @@ func (p *pull) place(a *wire.Frame) ([]byte, error) {
 	return p.buf[a.Offset-uint64(p.g.Offset):][:a.Len], nil
 }
 
-// check compares the checksums, parts put together. The block is checked as far as the part is that
-// was least.
+// check compares the checksum of all parts together with the block's. The block counts as checked
+// up to the oldest stamp of its parts.
 func (p *pull) check() error {
 	var crc uint32
 	var n uint64

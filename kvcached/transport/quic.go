@@ -16,7 +16,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// Bounds of the pause after a failed connection; it doubles from the first to the last.
+// The pause after a failed connection doubles between these bounds.
 const (
 	firstBackoff = 100 * time.Millisecond
 	lastBackoff  = 5 * time.Second
@@ -39,13 +39,13 @@ func (b *backoff) check() error {
 	return nil
 }
 
-// dialled notes the result of dialling.
+// dialled notes the result of an attempt to dial.
 func (b *backoff) dialled(ctx context.Context, err error) error {
 	if err == nil {
 		*b = backoff{}
 		return nil
 	}
-	if ctx.Err() != nil { // the caller had no time: the peer is not to blame
+	if ctx.Err() != nil { // the caller's time was too short, so the peer is not to blame
 		return context.Cause(ctx)
 	}
 	b.pause = min(max(2*b.pause, firstBackoff), lastBackoff)
@@ -56,7 +56,7 @@ func (b *backoff) dialled(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ErrUnreachable, err)
 }
 
-// quicLane keeps one connection per stripe, each on a UDP socket of its own.
+// quicLane keeps one connection for each stripe, each on its own UDP socket.
 type quicLane struct {
 	address string
 	tls     *tls.Config
@@ -65,14 +65,14 @@ type quicLane struct {
 	budget  *receiveBudget
 	socket  func() (net.PacketConn, error)
 	count   *laneCounters
-	life    context.Context // ends with close, and with it what dials
+	life    context.Context // ends with close, and ends dialling
 	end     context.CancelFunc
 	slots   []*slot
-	watch   sync.WaitGroup // for connections to end
-	live    atomic.Int64   // connections
+	watch   sync.WaitGroup // waits for connections to end
+	live    atomic.Int64   // number of connections
 }
 
-// slot is one connection. The holder of the token in free may use the fields.
+// slot is one connection. The holder of free's token may use the other fields.
 type slot struct {
 	free chan struct{}
 	t    *quic.Transport
@@ -106,7 +106,7 @@ func (l *quicLane) open(ctx context.Context, stripe int) (exchange, error) {
 			return x, nil
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case reused: // it ended just now
+		case reused: // it has just ended
 			l.lost(c)
 		default:
 			return nil, broken(err)
@@ -116,8 +116,8 @@ func (l *quicLane) open(ctx context.Context, stripe int) (exchange, error) {
 
 func (l *quicLane) connected() bool { return l.live.Load() > 0 }
 
-// broken translates an error of a connection. A server that refuses the client's certificate says
-// so after the client's part of the handshake, so any use of the connection may report it.
+// broken translates an error of a connection. A server refuses the client's certificate after the
+// client's part of the handshake, so any use of the connection may report the refusal.
 func broken(err error) error {
 	if refusedHandshake(err) {
 		return fmt.Errorf("%w: %w", ErrHandshake, err)
@@ -192,7 +192,7 @@ func (l *quicLane) tryDial(ctx context.Context, s *slot) (*quic.Conn, error) {
 	return s.t.Dial(ctx, addr, l.tls, l.config)
 }
 
-// resolve looks the peer's address up anew for each connection: it may have moved.
+// resolve looks up the peer's address for each connection, because the peer may have moved.
 func resolve(ctx context.Context, address string) (*net.UDPAddr, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -209,7 +209,7 @@ func resolve(ctx context.Context, address string) (*net.UDPAddr, error) {
 	return net.UDPAddrFromAddrPort(netip.AddrPortFrom(ips[0].Unmap(), uint16(number))), nil
 }
 
-// lost closes a useless connection, so that the slot gets another.
+// lost closes a broken connection, so that its slot gets another.
 func (l *quicLane) lost(c *quic.Conn) { _ = c.CloseWithError(codeDone, "") }
 
 func (l *quicLane) close() {
@@ -228,7 +228,7 @@ func (l *quicLane) close() {
 	l.watch.Wait()
 }
 
-// readers keeps the buffers that heads of answers are read into.
+// readers keeps buffers for the heads of answers.
 var readers = sync.Pool{New: func() any { return new(wire.Reader) }}
 
 // quicExchange is one stream.
@@ -248,7 +248,7 @@ func (x *quicExchange) abort()               { reset(x.Stream, codeGaveUp) }
 func (x *quicExchange) release(err error) {
 	defer readers.Put(x.r)
 	defer x.r.Reset(nil)
-	if err == nil { // the peer has read the request: a reset would only cost a packet
+	if err == nil { // the peer has read the request, so a reset would only cost a packet
 		_ = x.SetReadDeadline(time.Now().Add(time.Second))
 		end(x.Stream)
 		x.CancelRead(codeGaveUp)
@@ -256,7 +256,7 @@ func (x *quicExchange) release(err error) {
 	}
 	var status wire.Status
 	if x.conn.Context().Err() == nil && !errors.As(err, &status) && isTimeout(err) {
-		x.lane.lost(x.conn) // it is dead, and keep-alives have not noticed yet
+		x.lane.lost(x.conn) // it is dead, and the keep-alives have not noticed yet
 	}
 	reset(x.Stream, codeGaveUp)
 }

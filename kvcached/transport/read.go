@@ -13,10 +13,10 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// fallback says why a block that was to be read from a peer's memory came by a stream.
+// fallback is the reason for which a block came by a stream and not from the peer's memory.
 type fallback int
 
-// Reasons.
+// Reasons for a fallback.
 const (
 	noSession fallback = iota
 	tooManyWishes
@@ -40,7 +40,7 @@ var fallbackNames = [fallbacks]string{noSession: "no_session", tooManyWishes: "q
 	accessRefused: "access", noAnswer: "unreachable", cardGone: "card_gone", pairBroke: "broken", tooSlow: "timeout",
 	wrongSum: "checksum", notLocked: "memlock"}
 
-// whyNot is the reason that an error of a read stands for.
+// whyNot returns the reason that an error of a read stands for.
 func whyNot(err error) fallback {
 	switch {
 	case errors.Is(err, rdma.ErrNotRegistered):
@@ -60,16 +60,16 @@ func whyNot(err error) fallback {
 }
 
 const (
-	grantTries = 2 // grants for one Get: a grant may end before its turn comes
-	// that a read may still take when nobody waits for it any more; then its pair is broken, for
-	// its memory is needed
+	grantTries = 2 // attempts of one Get to get a grant, because a grant may end before its turn comes
+	// leaveIn is how long a read may go on after its caller has left. Then its pair is broken,
+	// because the memory is needed.
 	leaveIn = 250 * time.Millisecond
 )
 
-// errAnew says that the grant is over, or as good as over, before the block was read.
+// errAnew says that the grant has ended, or will end too soon to read the block.
 var errAnew = errors.New("transport: the grant ends before the block could be read")
 
-// once has Alloc be called once, although a block is asked for in two ways.
+// once makes sure that Alloc is called once, although a block may be requested in two ways.
 type once struct {
 	alloc func(f Found, n int) ([]byte, error)
 	done  bool
@@ -93,13 +93,13 @@ func (o *once) take(f Found, n int) ([]byte, error) {
 	return o.buf, nil
 }
 
-// takes tells whether a block is to be read from the peer's memory: ranges have no checksum of
-// their own, and small blocks are there sooner by a stream.
+// takes tells whether a block is read from the peer's memory. Parts of blocks are not, because they
+// have no checksum, and small blocks are not, because a stream brings them sooner.
 func (b *grantee) takes(g *Get) bool {
 	return g.Offset == 0 && g.Length == 0 && (g.Hint == 0 || g.Hint >= b.p.pool.o.MinBlock)
 }
 
-// get reads a block from the peer's memory; !done: it has to come by a stream.
+// get reads a block from the peer's memory. !done: the block must come by a stream.
 func (b *grantee) get(ctx context.Context, g *Get) (found Found, done bool, err error) {
 	if err := checkItem(&Item{Namespace: g.Namespace}, 0); err != nil {
 		return Found{}, true, err
@@ -128,13 +128,13 @@ func (b *grantee) get(ctx context.Context, g *Get) (found Found, done bool, err 
 	return Found{}, false, b.fallen(grantOver)
 }
 
-// fallen counts.
+// fallen counts a fallback.
 func (b *grantee) fallen(why fallback) error {
 	b.count.fallen[why].Add(1)
 	return nil
 }
 
-// fetch reads what was promised.
+// fetch reads the block of a promise.
 func (b *grantee) fetch(ctx context.Context, g *Get, p *promise) (found Found, done bool, err error) {
 	switch {
 	case p.block == nil:
@@ -183,8 +183,8 @@ func (b *grantee) fetch(ctx context.Context, g *Get, p *promise) (found Found, d
 	return found, true, nil
 }
 
-// turn waits until n bytes may be read under a grant, and counts them until leave. errAnew: that
-// takes longer than the grant has.
+// turn waits until n bytes may be read under a grant, and counts them until leave. errAnew: the
+// grant ends before that.
 func (s *readSession) turn(ctx context.Context, n int, until time.Time) (leave func(), err error) {
 	late := until.Add(-s.lasts / 5)
 	if !time.Now().Before(late) {
@@ -205,7 +205,7 @@ func (s *readSession) turn(ctx context.Context, n int, until time.Time) (leave f
 	return nil, errAnew
 }
 
-// read fills buf. When it returns nothing is written there any more.
+// read fills buf. After it returns, no card writes to buf any more.
 func (s *readSession) read(ctx context.Context, parts []wire.Window, buf []byte, until time.Time) error {
 	reads := make([][]rdma.Read, len(s.pairs))
 	for at, i := 0, 0; i < len(parts); i++ {
@@ -242,7 +242,7 @@ func (s *readSession) read(ctx context.Context, parts []wire.Window, buf []byte,
 	return nil
 }
 
-// each calls fn for all rails that something is read by, at the same time.
+// each calls fn for all rails with reads, at the same time.
 func (s *readSession) each(reads [][]rdma.Read, fn func(rail int)) {
 	var rails []int
 	for i := range reads {
@@ -265,9 +265,9 @@ func (s *readSession) each(reads [][]rdma.Read, fn func(rail int)) {
 	}
 }
 
-// suspect ends the session where an error says that its pair reads nothing: a broken one, or a card
-// that does not do as it should. Memory that is in no arena, and a time that was over before
-// anything was asked of the card, say nothing of it.
+// suspect ends the session if an error shows that its pair cannot read: the pair is broken, or a
+// card misbehaves. Two errors show nothing about the pair: memory outside the registered arena, and
+// a time that was over before the card got a request.
 func (s *readSession) suspect(rail int, err error) {
 	late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 	if errors.Is(err, rdma.ErrNotRegistered) ||
@@ -283,8 +283,8 @@ func (s *readSession) suspect(rail int, err error) {
 	}
 }
 
-// rotten ends the session by which bytes came that are not the block's, and leaves its cards out
-// where there are others. A stream's own checksum says whether the owner has the block.
+// rotten ends a session that has read wrong bytes, and leaves out its cards if there are others.
+// The checksum of the stream then shows whether the owner has the right block.
 func (s *readSession) rotten(e *wire.GrantedBlock) {
 	b := s.b
 	b.count.corrupt.Add(1)
@@ -295,7 +295,7 @@ func (s *readSession) rotten(e *wire.GrantedBlock) {
 			b.blame(r)
 		}
 	}
-	if b.fail(s, "checksum", wire.Corrupt) { // once for a session, of which there are few
+	if b.fail(s, "checksum", wire.Corrupt) { // logged once for each session
 		b.log.Warn("bytes that were read by RDMA are not the block's, it is asked for over QUIC or TLS", "cards", cards,
 			"length", e.Length)
 	}

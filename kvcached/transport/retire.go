@@ -8,12 +8,11 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// Peers are closed without a lock held. A peer that is gone for good is closed after the operations
-// on it have ended.
+// Peers are closed without a lock held. A forgotten peer is closed once its operations have ended.
 
-// Forget closes the connections to a peer that is gone for good when the operations on it have
-// ended, or at once if MaxPeers others wait for that already. New operations on it fail with
-// ErrClosed. Forget does not wait.
+// Forget closes a peer's connections once its operations have ended, or at once if MaxPeers
+// forgotten peers wait for that already. New operations on the peer fail with ErrClosed. Forget
+// does not wait.
 func (p *Pool) Forget(t Target) {
 	p.mu.Lock()
 	peer := p.peers[t]
@@ -30,7 +29,7 @@ func (p *Pool) Forget(t Target) {
 	}
 }
 
-// evict takes out the peer used least recently. The caller holds mu.
+// evict removes the peer that was used least recently. The caller holds mu.
 func (p *Pool) evict() *Peer {
 	var oldest *Peer
 	for _, peer := range p.peers {
@@ -44,7 +43,7 @@ func (p *Pool) evict() *Peer {
 	return oldest
 }
 
-// close ends the connections and with them the operations under way.
+// close ends the connections and the operations that are running.
 func (p *Peer) close() {
 	p.once.Do(func() {
 		p.retire()
@@ -62,7 +61,7 @@ func (p *Peer) close() {
 	})
 }
 
-// retire refuses further operations, and tells whether none is under way.
+// retire refuses further operations, and tells whether none is running.
 func (p *Peer) retire() (idle bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -70,7 +69,7 @@ func (p *Peer) retire() (idle bool) {
 	return p.ops == 0
 }
 
-// begin counts an operation until end.
+// begin counts an operation, until end.
 func (p *Peer) begin() error {
 	p.used.Store(time.Now().UnixNano())
 	p.mu.Lock()
@@ -82,7 +81,7 @@ func (p *Peer) begin() error {
 	return nil
 }
 
-// Held is a peer that answers its holder after the pool has forgotten it. Release is called once.
+// Held is a peer that its holder can use after the pool has forgotten it. Release is called once.
 type Held struct{ p *Peer }
 
 // Hold keeps a peer open until Release, even if the pool forgets it.

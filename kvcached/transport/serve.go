@@ -14,28 +14,28 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// operation is one request being answered. Those of a TLS connection use the same one after the
-// other.
+// operation is a request that is being answered. A TLS connection uses one operation for all of its
+// requests, one after the other.
 type operation struct {
 	flow
 	link    *link
 	r       wire.Reader
-	f       wire.Frame // as asked; its byte strings are parts of r
-	invalid error      // why what came is no frame
-	left    uint64     // bytes of the request's body that were not read
-	stamp   wire.Stamp // up to which purge this host's blocks were checked when the request was admitted
-	head    []byte     // of the answer, with a small body behind it
+	f       wire.Frame // the request; its byte strings are parts of r
+	invalid error      // why the request is no valid frame
+	left    uint64     // bytes of the request's body that are still unread
+	stamp   wire.Stamp // last purge that this host's blocks were checked against when the request was admitted
+	head    []byte     // head of the answer, followed by a small body
 	addrs   []block.Addr
 
-	session *session // of a Grant, or that a Connect began; nil: none
-	grant   uint64   // that it began; 0: none
+	session *session // session of a Grant, or the one that a Connect began; nil: none
+	grant   uint64   // grant that the operation began; 0: none
 }
 
-// operations keeps those not in use, with their buffers.
+// operations keeps unused operations with their buffers.
 var operations = sync.Pool{New: func() any { return &operation{head: make([]byte, 0, wire.MaxHead+smallBody)} }}
 
-// smallBody is how much of a body is copied behind its head, to be one write and no packet of a
-// head alone.
+// smallBody is how much of a body is copied behind its head, so that one write and one packet carry
+// both.
 const smallBody = 8 << 10
 
 // maxKept is the largest buffer of addresses that is kept.
@@ -70,7 +70,7 @@ func (op *operation) next() error {
 	return nil
 }
 
-// serve does what is asked and answers. Its error says that the stream is of no use any more.
+// serve carries out the request and answers it. After an error the stream is useless.
 func (op *operation) serve(parent context.Context) error {
 	s := op.link.s
 	ctx, cancel := context.WithTimeout(parent, op.patience())
@@ -103,13 +103,13 @@ func (op *operation) serve(parent context.Context) error {
 	return op.answer(ctx, &wire.Frame{Status: status}, nil)
 }
 
-// errStream marks what the network or the peer did to the stream.
+// errStream marks failures of the network, or of the peer, on the stream.
 var errStream = errors.New("stream broke")
 
 // errCut says that the stream ended in the middle of a request.
 var errCut = fmt.Errorf("%w: it ends too early", wire.BadFrame)
 
-// patience is how long the operation may take.
+// patience returns how long the operation may take.
 func (op *operation) patience() time.Duration {
 	most := op.link.s.o.OpTimeout
 	if op.invalid == nil && op.f.DeadlineMS != 0 {
@@ -135,7 +135,7 @@ func (op *operation) admit() error {
 	return nil
 }
 
-// admitted carries the request out within the limits.
+// admitted carries out the request within the limits.
 func (op *operation) admitted(ctx context.Context) (answered bool, err error) {
 	s, h := op.link.s, op.link.host
 	if h.ops.Add(1) > int64(s.o.MaxOps) {
@@ -161,14 +161,14 @@ func (op *operation) admitted(ctx context.Context) (answered bool, err error) {
 	return true, op.answer(ctx, &wire.Frame{CRC: block.Sum(body)}, body)
 }
 
-// compare notes this host's stamp. Who numbers purges otherwise can be told of no block here, for
-// neither side could say whether it is older than a purge.
+// compare notes this host's stamp. A peer whose stamp has another history gets no block, because
+// neither side could tell whether a block is older than a purge.
 func (op *operation) compare() error {
 	op.stamp = op.link.s.o.Stamp()
 	asked := op.f.Stamp()
 	if op.f.Op.Stamped() && op.f.Op != wire.Put && asked.History != 0 && op.stamp.History != 0 &&
 		asked.History != op.stamp.History {
-		if op.f.Op == wire.Grant { // a miss would be one of the session
+		if op.f.Op == wire.Grant { // for a Grant, a miss would end the session
 			return wire.Busy
 		}
 		return fmt.Errorf("%w: the two hosts number purges differently", wire.Miss)
@@ -176,7 +176,7 @@ func (op *operation) compare() error {
 	return nil
 }
 
-// addr is the block that the head names.
+// addr returns the address of the block in the head.
 func (op *operation) addr() (block.Addr, error) {
 	if len(op.f.Namespace) == 0 {
 		return block.Addr{}, fmt.Errorf("%w: no namespace", wire.BadFrame)
@@ -249,7 +249,7 @@ func (op *operation) put(ctx context.Context) error {
 
 func clone(b []byte) []byte { return append([]byte(nil), b...) }
 
-// small carries out what has neither a block in it nor in its answer.
+// small carries out requests without a block in the request or in the answer.
 func (op *operation) small(ctx context.Context) ([]byte, error) {
 	release, err := op.holdQuestion(int(op.f.Body))
 	if err != nil {
@@ -330,7 +330,7 @@ func (op *operation) receive(ctx context.Context, p []byte, filled func(part []b
 	return streamError(ctx, err)
 }
 
-// streamError is what became of an operation whose stream failed with err.
+// streamError translates an error of the stream for the operation.
 func streamError(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
@@ -343,14 +343,14 @@ func streamError(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", errStream, err)
 }
 
-// answer sends f, completed, with its body.
+// answer completes f and sends it with its body.
 func (op *operation) answer(ctx context.Context, f *wire.Frame, body []byte) error {
 	f.Version, f.Op, f.Request, f.Body = wire.Version, op.f.Op, op.f.Request, uint64(len(body))
 	f.Digest, f.Layer, f.Namespace = op.f.Digest, op.f.Layer, op.f.Namespace
 	if op.stamp.History == op.f.Stamp().History {
 		f.Answer(op.stamp)
 	}
-	if op.invalid != nil { // what was parsed of it may be rubbish
+	if op.invalid != nil { // parts of an invalid frame may be rubbish
 		f.Digest, f.Layer, f.Namespace = block.Digest{}, 0, nil
 	}
 	op.head = f.Append(op.head[:0])
@@ -367,7 +367,7 @@ func (op *operation) answer(ctx context.Context, f *wire.Frame, body []byte) err
 	return streamError(ctx, op.send(ctx, body))
 }
 
-// drain reads what was not read of the request's body, so that the next request can come.
+// drain reads the unread rest of the request's body, so that the next request can come.
 func (op *operation) drain() error {
 	var scrap [16 << 10]byte
 	end := time.Now().Add(op.stall)
@@ -382,7 +382,7 @@ func (op *operation) drain() error {
 	return nil
 }
 
-// counters are what Stats reports.
+// counters count for Stats.
 type counters struct {
 	byOp                               [wire.Ops]atomic.Uint64
 	byStatus                           [wire.Statuses]atomic.Uint64

@@ -16,7 +16,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// ServerOptions of NewServer.
+// ServerOptions are the options of NewServer.
 type ServerOptions struct {
 	Handler  Handler       // must be given
 	Identity *pki.Identity // must be given
@@ -28,25 +28,26 @@ type ServerOptions struct {
 	Tuning    Tuning
 	Bandwidth *Bandwidth // nil: no caps
 
-	// ResetKey lets a restarted server tell its peers at once that their connections are gone; it
-	// must be secret and survive the restart. nil: they find out after Tuning.Idle.
+	// ResetKey lets a restarted server tell its peers at once that their connections are gone. It
+	// must be secret and survive the restart. nil: the peers notice after Tuning.Idle.
 	ResetKey *[32]byte
 
-	// cards by which peers may read what lies in their memory; nil: they are told that there is no
-	// such operation
+	// Rails are the cards by which peers may read this host's memory; nil: RDMA operations are
+	// unknown.
 	Rails *Rails
-	Grant time.Duration // how long a peer may read a block by itself; 0: 5 s
-	// Stamp is up to which purge this host's blocks are checked; nil: no purges are numbered here.
+	Grant time.Duration // time a peer has to read a granted block; 0: 5 s
+	// Stamp returns the last purge that this host's blocks are checked against; nil: purges are not
+	// numbered.
 	Stamp func() wire.Stamp
 
-	MaxPeers       int // hosts connected at a time; 0: 256. Connections of others are closed
-	MaxConnections int // connections of one host; 0: 64. More are closed
-	MaxOps         int // operations of one host at a time; 0: 256. More are answered with wire.Busy
-	// payload bytes of all operations at a time, of which one host may have a quarter, and half may
-	// be granted; 0: 1 GiB. More are answered with wire.Busy
+	MaxPeers       int // hosts connected at a time; 0: 256. Connections of further hosts are closed
+	MaxConnections int // connections of one host; 0: 64. Further ones are closed
+	MaxOps         int // operations of one host at a time; 0: 256. Further ones get wire.Busy
+	// MaxInFlight bounds the payload bytes of all operations at a time. One host may have a quarter
+	// of it, and grants may have half. 0: 1 GiB. Further operations get wire.Busy.
 	MaxInFlight int64
-	OpTimeout   time.Duration // longest operation, whatever its frame says; 0: 60 s
-	Stall       time.Duration // longest time without progress of 1 MiB (64 KiB where capped); 0: 15 s
+	OpTimeout   time.Duration // longest operation; its frame may ask for less; 0: 60 s
+	Stall       time.Duration // longest time for 1 MiB, or 64 KiB with caps; 0: 15 s
 	Idle        time.Duration // TLS connections without an operation are closed; 0: 2 min
 }
 
@@ -85,7 +86,7 @@ func orDuration(d, or time.Duration) time.Duration {
 	return d
 }
 
-// Server answers peers. It works from NewServer to Close.
+// Server answers peers, from NewServer to Close.
 type Server struct {
 	o       ServerOptions
 	tls     *tls.Config
@@ -95,28 +96,28 @@ type Server struct {
 	bytes   atomic.Int64 // in flight
 	count   counters
 	granter *granter        // nil: nothing is granted
-	stop    context.Context // ends when connections are to end
+	stop    context.Context // ends when connections shall end
 	cancel  context.CancelCauseFunc
 	ops     sync.WaitGroup // operations
-	running atomic.Int64   // the same as a number
-	lastKey atomic.Int64   // when a client's own key was read last, in Unix ns
+	running atomic.Int64   // number of ops
+	lastKey atomic.Int64   // Unix ns when a client's own key was last read
 	confirm time.Duration  // confirmFor
 	workers sync.WaitGroup // accepting and serving goroutines
 
-	closing atomic.Bool // no block is begun, and no other host comes; set with mu held
+	closing atomic.Bool // no block begins any more, and no further host may connect; set with mu held
 	mu      sync.Mutex
-	shut    bool // no operation is begun
+	shut    bool // no operation begins any more
 	hosts   map[string]*host
 }
 
-// host is what the limits of one peer are counted on.
+// host has the counts of one peer for the limits.
 type host struct {
-	conns int // guarded by Server.mu, as the next
-	users int // connections, and sessions in which something may be granted
+	conns int // guarded by Server.mu
+	users int // connections, and sessions that may have grants; guarded by Server.mu
 	ops   atomic.Int64
 	bytes atomic.Int64 // in flight
 
-	joining bool // a session is being made. Guarded by granter.mu
+	joining bool // a session is being made; guarded by granter.mu
 }
 
 // NewServer starts to answer on the sockets in o.
@@ -151,11 +152,11 @@ func NewServer(o ServerOptions) (*Server, error) {
 	return s, nil
 }
 
-// errClosing is why connections end when the server does.
+// errClosing is the cause for which connections end when the server closes.
 var errClosing = errors.New("server closes")
 
-// Close has no further block begun, waits for what is under way until ctx ends, breaks off what is
-// left and waits for that.
+// Close stops serving. No block begins any more. Close waits for running operations until ctx ends,
+// then breaks off the rest, and waits for them to return.
 func (s *Server) Close(ctx context.Context) error {
 	s.mu.Lock()
 	if s.closing.Swap(true) {
@@ -193,7 +194,7 @@ func (s *Server) Close(ctx context.Context) error {
 	return nil
 }
 
-// begin counts one operation; false when the server closes.
+// begin counts an operation. false: the server closes.
 func (s *Server) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -210,7 +211,7 @@ func (s *Server) end() {
 	s.ops.Done()
 }
 
-// enter counts a connection of the host at addr; nil where that would be too many.
+// enter counts a connection of the host at addr. nil: there are too many.
 func (s *Server) enter(addr net.Addr) (*host, string) {
 	name := hostOf(addr)
 	s.mu.Lock()
@@ -243,7 +244,7 @@ func (s *Server) leave(name string) {
 	s.count.conns.Add(-1)
 }
 
-// drop lets go of a host whose last connection or session has ended. mu is held.
+// drop forgets a host whose last connection or session has ended. mu is held.
 func (s *Server) drop(name string) {
 	h := s.hosts[name]
 	if h.users--; h.users == 0 {
@@ -251,15 +252,15 @@ func (s *Server) drop(name string) {
 	}
 }
 
-// attach counts what is granted to a host that is connected, so that it has one share however often
-// it comes anew.
+// attach counts a session of a connected host. So a host that connects anew keeps one share of the
+// limits.
 func (s *Server) attach(h *host) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h.users++
 }
 
-// detach is called once for each attach.
+// detach ends one attach.
 func (s *Server) detach(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -6,17 +6,17 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// HostShare divides MaxInFlight: one host may have this part. Hosts that announce bodies and do not
-// send them leave room for others.
+// HostShare is the divisor of MaxInFlight for one host. It leaves room for others if a host
+// announces bodies and does not send them.
 const HostShare = 4
 
-// GrantedShare divides MaxInFlight: so much may be granted, since grants cost the grantee nothing.
-// The rest is left to streams. Grants count for a host's HostShare as well, so a stream may have to
-// wait until its host gives some back.
+// GrantedShare is the divisor of MaxInFlight for granted blocks, because grants cost the reading
+// host nothing. The rest is left to streams. Grants also count in their host's share, so a stream
+// may have to wait until its host gives some back.
 const GrantedShare = 2
 
-// smallest is the longest body of a question that counts for nothing. Questions pass while blocks
-// take all of a host's share; MaxOps bounds their number.
+// smallest is the longest body of a small request that is not counted. Such requests pass even if
+// blocks take a host's whole share; MaxOps bounds their number.
 const smallest = 4 << 10
 
 // hold counts n payload bytes as in flight until the returned function is called.
@@ -32,7 +32,7 @@ func hold(bytes *atomic.Int64, limit int64, n int) (release func(), err error) {
 	return func() { bytes.Add(int64(-n)) }, nil
 }
 
-// holdFor counts n bytes as in flight for the host, too.
+// holdFor also counts n bytes as in flight for the host.
 func (s *Server) holdFor(h *host, n int) (release func(), err error) {
 	mine, err := hold(&h.bytes, s.o.MaxInFlight/HostShare, n)
 	if err != nil {
@@ -46,7 +46,7 @@ func (s *Server) holdFor(h *host, n int) (release func(), err error) {
 	return func() { all(); mine() }, nil
 }
 
-// holdGranted counts n bytes as granted, too.
+// holdGranted also counts n bytes as granted.
 func (s *Server) holdGranted(h *host, n int) (release func(), err error) {
 	granted, err := hold(&s.granter.bytes, s.o.MaxInFlight/GrantedShare, n)
 	if err != nil {
@@ -64,8 +64,8 @@ func (op *operation) hold(n int) (release func(), err error) {
 	return op.link.s.holdFor(op.link.host, n)
 }
 
-// holdQuestion is hold for a body other than a block. A message that gives back grants is always
-// small enough to pass: it makes room.
+// holdQuestion is hold for a body without a block. A message that gives back grants, and so makes
+// room, is always small enough to pass.
 func (op *operation) holdQuestion(n int) (release func(), err error) {
 	if n <= smallest {
 		return func() {}, nil

@@ -8,10 +8,10 @@ import (
 
 // ServerStats is a snapshot of a Server's counters.
 type ServerStats struct {
-	Ops      [wire.Ops]uint64      // operations ended, by wire.Op; 0: of an unknown one
-	Statuses [wire.Statuses]uint64 // the same, by how they ended
+	Ops      [wire.Ops]uint64      // ended operations by wire.Op; 0: unknown ones
+	Statuses [wire.Statuses]uint64 // ended operations by wire.Status
 	GaveUp   uint64                // operations that the peer broke off
-	// Stalled operations: the peer neither read nor wrote for ServerOptions.Stall.
+	// Stalled operations neither read nor wrote for ServerOptions.Stall.
 	Stalled      uint64
 	Sent         uint64 // payload bytes of blocks
 	Received     uint64 // payload bytes of blocks
@@ -42,7 +42,7 @@ func (s *Server) Stats() ServerStats {
 	return out
 }
 
-// laneCounters are those of all peers on one lane.
+// laneCounters count for all peers on one lane.
 type laneCounters struct {
 	dials, dialErrors, retried atomic.Uint64
 	sent, received, striped    atomic.Uint64
@@ -52,13 +52,13 @@ type laneCounters struct {
 // LaneStats is a snapshot of a Pool's counters of one lane.
 type LaneStats struct {
 	Dials      uint64 // connections made
-	DialErrors uint64 // connections that could not be made
+	DialErrors uint64 // connections that failed to open
 	Retried    uint64 // operations tried again because a kept connection was dead
 	Sent       uint64 // payload bytes of blocks
 	Received   uint64 // payload bytes of blocks
 	Striped    uint64 // pulls over several connections
-	RanOut     uint64 // pulls that had no more time
-	Chosen     uint64 // times that Auto went over to this lane, of a peer
+	RanOut     uint64 // pulls that timed out
+	Chosen     uint64 // times that Auto changed to this lane
 }
 
 // PoolStats is a snapshot of a Pool's counters.

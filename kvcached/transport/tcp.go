@@ -11,15 +11,16 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// tlsLane keeps connections to one peer. Each serves one operation at a time, the last used first.
+// tlsLane keeps connections to one peer. Each connection serves one operation at a time. The
+// connection that was used last is used first.
 type tlsLane struct {
 	address string
 	tls     *tls.Config
 	dialer  func(ctx context.Context, address string) (net.Conn, error)
-	idle    time.Duration // a connection unused for longer is not used again
-	timeout time.Duration // of dialling with its handshake
+	idle    time.Duration // a connection that is unused for longer is closed
+	timeout time.Duration // time to dial, with the handshake
 	count   *laneCounters
-	tokens  chan struct{} // one for each connection that there may be
+	tokens  chan struct{} // one for each connection that may be open
 
 	mu     sync.Mutex
 	unused []*tlsExchange // oldest first
@@ -50,7 +51,7 @@ func (l *tlsLane) open(ctx context.Context, _ int) (exchange, error) {
 	return x, nil
 }
 
-// take returns a kept connection, or nil where there is none.
+// take returns a kept connection, or nil if there is none.
 func (l *tlsLane) take() (*tlsExchange, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,7 +76,7 @@ func (l *tlsLane) connected() bool {
 	return len(l.all) > n || n > 0 && time.Since(l.unused[n-1].used) < l.idle
 }
 
-// expire closes connections that were idle for too long. The peer closes them a little later.
+// expire closes connections that were unused for too long. The peer closes them a little later.
 func (l *tlsLane) expire() {
 	n := 0
 	for _, x := range l.unused {
@@ -103,7 +104,7 @@ func (l *tlsLane) dial(ctx context.Context) (*tlsExchange, error) {
 	defer l.mu.Unlock()
 	if err != nil {
 		l.count.dialErrors.Add(1)
-		// The caller had no time, so the peer is not to blame.
+		// The caller's time was too short, so the peer is not to blame.
 		if caller.Err() != nil && time.Since(begun) < l.timeout/2 {
 			return nil, context.Cause(caller)
 		}
@@ -135,7 +136,7 @@ func (l *tlsLane) tryDial(ctx context.Context) (*tlsExchange, error) {
 	return x, nil
 }
 
-// shake does the handshake and requires our protocol. QUIC requires it by itself, TLS does not.
+// shake does the handshake and requires this protocol. QUIC requires it by itself, TLS does not.
 func shake(ctx context.Context, c *tls.Conn) error {
 	if err := c.HandshakeContext(ctx); err != nil {
 		return err
@@ -185,8 +186,8 @@ func (x *tlsExchange) release(err error) {
 	l.unused = append(l.unused, x)
 }
 
-// refused tells whether the connection cannot go on. It can after all statuses, except those of a
-// peer that did not understand the request.
+// refused tells whether the connection cannot go on. After most statuses it can, but not after one
+// that says that the peer did not understand the request.
 func refused(err error) bool {
 	s, ok := err.(wire.Status)
 	return err != nil && (!ok || s == wire.BadFrame || s == wire.UnsupportedVersion || s == wire.Corrupt)

@@ -1,13 +1,14 @@
 // Package transport carries blocks between cache daemons: the frames of kvcached/wire over QUIC, or
-// over TLS on TCP where UDP is slow or blocked. Who asks uses a Peer and does not see which lane
-// carries an operation; who answers implements Handler. Payloads go from the memory that the
-// Handler hands out to the memory that the caller hands out.
+// over TLS on TCP where UDP is slow or blocked. The asking side uses a Peer, and does not see which
+// lane carries an operation. The answering side implements Handler. Payloads go from the memory of
+// the Handler to the memory of the caller.
 //
-// Both sides show a certificate of the fleet's CA, always; its role says what it may ask for.
+// Both sides always show a certificate of the fleet's CA. The certificate's role decides which
+// operations are allowed.
 //
-// An operation that fails because a kept connection turns out to be dead is tried again on a fresh
-// one, so a Put or Delete may be carried out twice. Nothing is sent or accepted before the
-// handshake is done, so nobody can replay a request.
+// An operation that fails because a kept connection is dead is tried again on a fresh one. So a Put
+// or Delete may be carried out twice. Nothing is sent or accepted before the handshake is done, so
+// nobody can replay a request.
 package transport
 
 import (
@@ -22,22 +23,21 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// ErrUnreachable says that the peer could not be dialled, now or so short a time ago that it is not
-// tried again yet.
+// ErrUnreachable says that dialling the peer failed, now or so recently that it is not tried again
+// yet.
 var ErrUnreachable = errors.New("transport: peer cannot be reached")
 
-// ErrHandshake says that one side did not like the other's certificate, or that it speaks another
-// protocol.
+// ErrHandshake says that one side refused the other's certificate, or speaks another protocol.
 var ErrHandshake = errors.New("transport: handshake refused")
 
 // ErrClosed says that the pool or the peer was closed.
 var ErrClosed = errors.New("transport: closed")
 
-// Item says who a block is and what is kept with it.
+// Item has a block's address and the metadata that are kept with it.
 type Item struct {
 	Addr      block.Addr
 	Namespace string       // canonical text whose ID is Addr.Model
-	Key       []byte       // the client's name for it, at most block.MaxKey; nil for block addresses
+	Key       []byte       // the client's name for the block, at most block.MaxKey; nil for block addresses
 	Parent    block.Digest // zero: none
 	Expires   int64        // Unix ms; 0: never
 	Attr      []byte       // opaque, at most block.MaxAttr
@@ -47,8 +47,8 @@ type Item struct {
 type Found struct {
 	Item   Item
 	Length int        // of the whole block in bytes
-	CRC    uint32     // CRC32C of the whole block, or of the range where one was asked for
-	Stamp  wire.Stamp // up to which purge the peer's blocks were checked
+	CRC    uint32     // CRC32C of the whole block, or of the requested part
+	Stamp  wire.Stamp // last purge that the peer's blocks were checked against
 }
 
 // Get asks for a block or a part of it.
@@ -57,87 +57,84 @@ type Get struct {
 	Namespace string // canonical text
 	Offset    int    // of the part in bytes
 	Length    int    // of the part in bytes; 0: to the end
-	// Hint is the length of the block in bytes, as far as known. Without, a large block takes a
-	// round trip more.
+	// Hint is the length of the block in bytes, if known. Without it a large block takes one more
+	// round trip.
 	Hint int
 
-	// Alloc returns memory for exactly n bytes, into which they are read. It is called at most
-	// once, when the peer has said what it has, possibly on another goroutine; its error ends the
-	// operation. What is in the memory is the block only when Get has returned without error: until
-	// then checksums are outstanding.
+	// Alloc returns memory for exactly n bytes of the block. It is called at most once, after the
+	// peer has answered, possibly on another goroutine. Its error ends the operation. The memory
+	// holds the block only after Get has returned without an error, because checksums come last.
 	Alloc func(f Found, n int) ([]byte, error)
 
-	// Progress is told of each piece that comes, from several goroutines; it must be quick. nil:
-	// nobody is told.
+	// Progress is called for each piece that comes, from several goroutines. It must be quick. nil:
+	// no calls.
 	Progress func()
 
-	paid bool // its bytes have been let pass inward already
+	paid bool // bandwidth has counted its bytes already
 }
 
-// Put hands a block to a peer, over one connection whatever its length: a frame of the protocol has
-// all of it. Over several the peer would have to put together what comes on different connections,
-// and to keep parts of blocks whose others never come.
+// Put sends a block to a peer, over one connection whatever its length. One frame has the whole
+// block. With several connections the peer would have to join parts, and to keep parts whose rest
+// never comes.
 type Put struct {
 	Item     Item
-	Payload  []byte     // at most wire.MaxBody; not changed meanwhile
-	CRC      uint32     // CRC32C of Payload, taken by who made it
-	Durable  bool       // answer when it is on stable storage
-	IfAbsent bool       // an existing block stays
-	Stamp    wire.Stamp // up to which purge the block was checked
+	Payload  []byte     // at most wire.MaxBody; unchanged until the end of the operation
+	CRC      uint32     // CRC32C of Payload, computed by the block's maker
+	Durable  bool       // answer when the block is on stable storage
+	IfAbsent bool       // keep an existing block
+	Stamp    wire.Stamp // last purge that the block was checked against
 }
 
-// Handler answers operations. Its errors go to the peer as the wire.Status that they wrap; an error
-// that wraps none is wire.Internal for the peer and logged. Methods are called concurrently, with a
+// Handler answers operations. The peer gets the wire.Status that an error wraps. An error without a
+// status is logged, and is wire.Internal for the peer. Methods are called concurrently, with a
 // context that ends at the operation's deadline or when the peer gives up.
 type Handler interface {
 	Get(ctx context.Context, a block.Addr) (Block, error)
 	// Create reserves memory for a block of the given length.
 	Create(ctx context.Context, it Item, length int) (Draft, error)
-	// Stat fills out, which is as long as addrs and zero.
+	// Stat fills in out, which is zero and as long as addrs.
 	Stat(ctx context.Context, addrs []block.Addr, out []wire.Info) error
-	// Delete fills out, which is as long as addrs, with what there was.
+	// Delete deletes blocks, and sets out[i] if addrs[i] existed.
 	Delete(ctx context.Context, addrs []block.Addr, out []bool) error
 	Locate(ctx context.Context, addrs []block.Addr) (*wire.Locations, error)
 	Announce(ctx context.Context, a *wire.Announcement, snapshot bool) (wire.Receipt, error)
-	// Expire says when blocks are over, Unix ms, and fills out, which is as long as addrs, with
-	// what there was.
+	// Expire sets the time at which blocks expire, in Unix ms, and sets out[i] if addrs[i] exists.
 	Expire(ctx context.Context, addrs []block.Addr, unixMS int64, out []bool) error
-	// Purge carries out a list of purges and returns how many blocks went. An empty list asks for
-	// the one that is known here.
+	// Purge carries out a list of purges and returns how many blocks it removed. For an empty list
+	// it returns the list that this host knows.
 	Purge(ctx context.Context, list []byte) (known []byte, blocks int, err error)
 }
 
-// Block is a block being read. Bytes are valid, and do not change, until Release, which is called
-// once.
+// Block is a block that is being read. Its bytes are valid, and do not change, until Release, which
+// is called once.
 type Block interface {
 	Bytes() []byte
 	Found() Found
 	Release()
 }
 
-// Draft is a block being written.
+// Draft is a block that is being written.
 type Draft interface {
-	Bytes() []byte // memory of the length asked for
+	Bytes() []byte // memory of the requested length
 	Filled(n int)  // the next n bytes are in place
-	// Commit publishes it, if the checksum of the whole is c.CRC; otherwise the error wraps
-	// wire.Corrupt.
+	// Commit publishes the block if c.CRC is its checksum. Otherwise the error wraps wire.Corrupt.
 	Commit(ctx context.Context, c Commit) error
-	Abort() // called always; nothing after Commit
+	Abort() // always called; does nothing after Commit
 }
 
-// Commit says how a Draft is published.
+// Commit has the options of Draft.Commit.
 type Commit struct {
 	CRC      uint32
 	Durable  bool
 	IfAbsent bool
-	Stamp    wire.Stamp // up to which purge the peer has checked the block
+	Stamp    wire.Stamp // last purge that the peer has checked the block against
 }
 
-// Allow tells whether holders of certificates of a role may do an operation.
+// Allow tells whether a certificate's role allows an operation.
 type Allow func(role pki.Role, op wire.Op) bool
 
 // DefaultAllow lets cache daemons and ctl do everything, and routers and agents read. Cache daemons
-// delete because a key that was set again or deleted on one host is dropped by the others.
+// delete, because they drop a key that another host has set again or deleted.
 func DefaultAllow(role pki.Role, op wire.Op) bool {
 	switch role {
 	case pki.Ctl, pki.KVCached:
@@ -148,7 +145,7 @@ func DefaultAllow(role pki.Role, op wire.Op) bool {
 	return false
 }
 
-// Remote is who asked.
+// Remote is the host that asks.
 type Remote struct {
 	Host string // address without port
 	Role pki.Role
@@ -156,13 +153,13 @@ type Remote struct {
 
 type remoteKey struct{}
 
-// RemoteOf tells a Handler who asked.
+// RemoteOf returns the host that asks, in a Handler's context.
 func RemoteOf(ctx context.Context) Remote {
 	r, _ := ctx.Value(remoteKey{}).(Remote)
 	return r
 }
 
-// statusOf is what a peer is told of err.
+// statusOf returns the status that tells a peer of err.
 func statusOf(err error) wire.Status {
 	var s wire.Status
 	switch {
@@ -184,9 +181,9 @@ type duplex interface {
 	SetWriteDeadline(t time.Time) error
 }
 
-// Bytes that go between two looks at stalls and caps: few enough where a checksum is taken to be in
-// the CPU's cache still, few enough where they are capped for streams to take turns, and many
-// otherwise, for the sender never to run dry.
+// The bytes between two checks of stalls and caps. receiveStep is so small that the bytes are still
+// in the CPU's cache for their checksum. cappedStep lets streams take turns. sendStep is so large
+// that the sender always has bytes.
 const (
 	receiveStep = 256 << 10
 	cappedStep  = 64 << 10
@@ -197,14 +194,13 @@ const (
 type flow struct {
 	duplex
 	caps  *Bandwidth
-	stall time.Duration // how long a step may take
+	stall time.Duration // longest time of a step
 }
 
-// past is a deadline that ends what is blocked.
+// past is a deadline that ends blocked calls.
 var past = time.Unix(1, 0)
 
-// whenDone calls fn when ctx ends, unless the returned function was called before; after that fn is
-// not running.
+// whenDone calls fn when ctx ends, unless stop is called before. After stop, fn does not run.
 func whenDone(ctx context.Context, fn func()) (stop func()) {
 	ran := make(chan struct{})
 	cancel := context.AfterFunc(ctx, func() {
@@ -218,7 +214,7 @@ func whenDone(ctx context.Context, fn func()) (stop func()) {
 	}
 }
 
-// watchdog calls a function when it was not fed for as long as it is set for.
+// watchdog calls a function when it is not fed for d.
 type watchdog struct {
 	t   *time.Timer
 	ran chan struct{}
@@ -230,14 +226,14 @@ func newWatchdog(d time.Duration, fn func()) watchdog {
 	return watchdog{time.AfterFunc(d, func() { defer close(ran); fn() }), ran, d}
 }
 
-// feed gives it another while, unless it was too late.
+// feed starts d anew, unless the function was called.
 func (w watchdog) feed() {
 	if w.t.Stop() {
 		w.t.Reset(w.d)
 	}
 }
 
-// stop tells whether the function was never called; if it was, it is not running any more.
+// stop tells whether the function was never called. After stop the function does not run.
 func (w watchdog) stop() bool {
 	if w.t.Stop() {
 		return true
@@ -246,9 +242,9 @@ func (w watchdog) stop() bool {
 	return false
 }
 
-// receive fills p from r, the reader of the stream, and calls filled after each step, and with what
-// came of the last one. It does not leave stalls to deadlines of the stream: those cost quic-go a
-// timer for every packet or two.
+// receive fills p from r, the reader of the stream. It calls filled after each step, also with the
+// bytes of the last incomplete one. A watchdog ends stalls, because a deadline of the stream would
+// cost quic-go a timer for each packet or two.
 func (w flow) receive(ctx context.Context, r io.Reader, p []byte, filled func(part []byte)) error {
 	if len(p) == 0 {
 		return nil
@@ -258,7 +254,7 @@ func (w flow) receive(ctx context.Context, r io.Reader, p []byte, filled func(pa
 		dog.feed()
 		filled(part)
 	})
-	if !dog.stop() && err == nil { // it barked when everything was there
+	if !dog.stop() && err == nil { // the watchdog fired after the last byte had come
 		_ = w.SetReadDeadline(time.Time{})
 	}
 	return err

@@ -11,15 +11,15 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// Tuning fits QUIC to the network between the hosts. Both sides use the same.
+// Tuning adapts QUIC to the network between the hosts. Both sides need the same Tuning.
 type Tuning struct {
-	Rate int64         // bytes per second that one connection can hope for; 0: 1.25e9
+	Rate int64         // bytes per second that one connection may reach; 0: 1.25e9
 	RTT  time.Duration // round trip between hosts; 0: 2 ms
-	// PacketSize is the bytes of the first packets: 1452 if the whole path takes 1500; 0: 1280, and
-	// larger ones are tried later.
+	// PacketSize is the bytes of the first packets: 1452 if the whole path allows 1500; 0: 1280.
+	// QUIC tries larger ones later.
 	PacketSize uint16
-	Idle       time.Duration // a silent connection is dead after it; 0: 10 s
-	KeepAlive  time.Duration // between keep-alives of an idle connection; 0: 3 s
+	Idle       time.Duration // a connection that is silent for this long is dead; 0: 10 s
+	KeepAlive  time.Duration // pause between keep-alives of an idle connection; 0: 3 s
 	// Receive bounds the bytes that all peers together may make this side buffer; 0: 1 GiB.
 	// Connections beyond it are refused.
 	Receive int64
@@ -50,12 +50,12 @@ func (t Tuning) withDefaults() Tuning {
 	return t
 }
 
-// window is the bandwidth-delay product: so many bytes under way fill the path.
+// window returns the bandwidth-delay product, the bytes on the way that fill the path.
 func (t Tuning) window() uint64 {
 	return uint64(min(max(float64(t.Rate)*t.RTT.Seconds(), minWindow), maxWindow))
 }
 
-// config is the QUIC configuration.
+// config returns the QUIC configuration.
 func (t Tuning) config(streams int64) *quic.Config {
 	w := t.window()
 	return &quic.Config{
@@ -78,7 +78,7 @@ type receiveBudget struct {
 	used  atomic.Int64
 }
 
-// admit counts the window of a connection; false: there is no room for it.
+// admit counts the window of a connection. false: there is no room for it.
 func (b *receiveBudget) admit(window uint64) bool {
 	if b.used.Add(int64(window)) > b.limit {
 		b.drop(window)
@@ -90,9 +90,9 @@ func (b *receiveBudget) admit(window uint64) bool {
 // drop gives back the window of a connection that has ended.
 func (b *receiveBudget) drop(window uint64) { b.used.Add(-int64(window)) }
 
-// clientTLS returns the identity's configuration for dialling cache daemons. With an empty name any
-// certificate with the role of one is accepted. No session is resumed: connections are few and last
-// long.
+// clientTLS returns the identity's configuration for dialling cache daemons. With an empty name it
+// accepts any certificate with their role. It resumes no sessions, because connections are few and
+// last long.
 func clientTLS(id *pki.Identity, name string) (*tls.Config, error) {
 	c, err := id.Client(name, pki.KVCached)
 	if err != nil {
