@@ -41,8 +41,7 @@ type link struct {
 	pending map[block.Addr]struct{} // at most maxQueue; if more change, the link sends a snapshot
 	anew    bool
 
-	turn    chan struct{} // has one element while a goroutine flushes
-	version uint64        // number of the last change that was sent; only the flushing goroutine uses it
+	version uint64 // number of the last change that was sent; only run uses it
 }
 
 // set stores a new roster and returns the old one.
@@ -123,15 +122,12 @@ func (v *View) relink(ctx context.Context, wg *sync.WaitGroup, r *roster, links 
 		if m.ID == v.o.Self || links[m.ID] != nil {
 			continue
 		}
-		l := &link{v: v, member: m, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1),
-			pending: map[block.Addr]struct{}{}, anew: true}
+		l := &link{v: v, member: m, wake: make(chan struct{}, 1), pending: map[block.Addr]struct{}{}, anew: true}
 		var life context.Context
 		life, l.stop = context.WithCancel(ctx)
 		links[m.ID] = l
 		wg.Go(func() { l.run(life) })
 	}
-	now := maps.Clone(links)
-	v.links.Store(&now)
 }
 
 // tell gives one change to the keeper of its address.
@@ -264,12 +260,6 @@ func (l *link) run(ctx context.Context) {
 // flush sends all pending changes. Without pending changes flush sends an empty announcement. After
 // an error the link sends a snapshot next.
 func (l *link) flush(ctx context.Context) error {
-	select {
-	case l.turn <- struct{}{}:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	defer func() { <-l.turn }()
 	err := l.tell(ctx)
 	if err != nil {
 		l.tellAnew()

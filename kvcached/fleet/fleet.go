@@ -34,6 +34,8 @@ import (
 const (
 	maxQueue   = 1 << 16 // changes that wait to be announced, in all and for each keeper
 	maxMembers = 1024
+	maxPulls   = 64 // pulls at a time; a Get that needs a further pull is a miss
+	hotUses    = 8  // uses that make a block hot
 )
 
 // errForgot says that a keeper lacks changes that it had received before.
@@ -64,17 +66,13 @@ type Options struct {
 	PeerBytes int64
 	// PullTimeout bounds the transfer of a block. 0: 10 s.
 	PullTimeout time.Duration
-	// MaxPulls is the number of pulls at a time. A Get that needs a further pull is a miss. 0: 64.
-	MaxPulls int
 	// MaxLocations is the number of addresses whose locations this host keeps, at about 100 bytes
 	// each. Other hosts do not find blocks at further addresses. 0: 2^20.
 	MaxLocations int
-	// Replicas is the number of other hosts that get a copy of a block after its HotUses-th use
+	// Replicas is the number of other hosts that get a copy of a block after its hotUses-th use
 	// here. 0: there are no copies.
 	Replicas int
-	// HotUses is the number of uses that makes a block hot. 0: 8.
-	HotUses int
-	Logger  *slog.Logger // nil: slog.Default()
+	Logger   *slog.Logger // nil: slog.Default()
 }
 
 // View is this host's store as part of the fleet. Get, Stat, StatAll, Describe and PurgeAll cover
@@ -86,7 +84,6 @@ type View struct {
 	roster atomic.Pointer[roster]
 	doubts doubts
 	quiet  quiet
-	links  atomic.Pointer[map[string]*link] // links to the other hosts, by id
 	keeper *keeper
 
 	changes    chan block.Addr // addresses that changed; their state is looked up when it is announced
@@ -126,7 +123,7 @@ type Stats struct {
 	PullsBusy         uint64 // pulls that ended because the block's hosts were busy
 	PullRetries       uint64 // times that a busy host was asked again
 	PullErrors        uint64 // failed requests for a block to one host; the pull tries another host
-	PullsRefused      uint64 // pulls refused because of MaxPulls
+	PullsRefused      uint64 // pulls refused because maxPulls were running
 	Located           uint64 // questions to keepers for locations
 	LocateErrors      uint64 // questions for locations without an answer
 	Namespaces        int64  // known texts of namespaces
@@ -194,14 +191,8 @@ func New(o Options) (*View, error) {
 	if o.PullTimeout <= 0 {
 		o.PullTimeout = 10 * time.Second
 	}
-	if o.MaxPulls <= 0 {
-		o.MaxPulls = 64
-	}
 	if o.MaxLocations <= 0 {
 		o.MaxLocations = 1 << 20
-	}
-	if o.HotUses <= 0 {
-		o.HotUses = 8
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
@@ -213,7 +204,6 @@ func New(o Options) (*View, error) {
 		named: make(chan struct{}),
 	}
 	v.roster.Store(newRoster(o.Self, nil))
-	v.links.Store(&map[string]*link{})
 	return v, nil
 }
 

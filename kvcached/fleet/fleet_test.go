@@ -286,10 +286,10 @@ func TestHostsComeAndGo(t *testing.T) {
 }
 
 func TestReplicas(t *testing.T) {
-	a, b := start(t, "a", Options{Replicas: 1, HotUses: 3}), start(t, "b", Options{})
+	a, b := start(t, "a", Options{Replicas: 1}), start(t, "b", Options{})
 	meet(a, b)
 	a.put(blocks, addr(1), "hot")
-	for range 3 {
+	for range hotUses {
 		a.text(addr(1))
 	}
 	await(t, "a hot block is copied", func() bool {

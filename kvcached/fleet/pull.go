@@ -68,7 +68,7 @@ func (v *View) join(a block.Addr, from string) (p *pull, joined bool) {
 		return p, false
 	}
 	if p == nil {
-		if v.running == nil || len(v.pulls) >= v.o.MaxPulls {
+		if v.running == nil || len(v.pulls) >= maxPulls {
 			return nil, false
 		}
 		life, cancel := context.WithTimeout(v.running, v.o.PullTimeout)
@@ -307,7 +307,7 @@ func (v *View) hot(b *store.Block) {
 	if v.o.Replicas == 0 {
 		return
 	}
-	if i := b.Info(); i.Uses == uint32(v.o.HotUses) && !block.OfKeys(i.Item.Namespace) {
+	if i := b.Info(); i.Uses == hotUses && !block.OfKeys(i.Item.Namespace) {
 		select {
 		case v.replicates <- i.Item.Addr:
 		default:

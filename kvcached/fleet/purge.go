@@ -140,7 +140,7 @@ func (v *View) Purge(ctx context.Context, list []byte) (known []byte, blocks int
 // PurgesOf asks another host for its list of purges. The host need not be in the fleet now. fresh
 // says that the host has just read etcd's list.
 func (v *View) PurgesOf(ctx context.Context, m *Member) (list *purge.List, fresh bool, err error) {
-	peer, err := v.o.Pool.Peer(m.target())
+	peer, err := v.o.Pool.Peer(m.Target())
 	if err != nil {
 		return nil, false, err
 	}

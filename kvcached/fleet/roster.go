@@ -42,7 +42,7 @@ func newRoster(self string, others []Member) *roster {
 	slices.SortFunc(r.members, func(a, b Member) int { return strings.Compare(a.ID, b.ID) })
 	r.members = slices.CompactFunc(r.members, func(a, b Member) bool { return a.ID == b.ID })
 	for _, m := range r.members {
-		r.targets[m.target()] = struct{}{}
+		r.targets[m.Target()] = struct{}{}
 		h := fnv.New64a()
 		h.Write([]byte(m.ID))
 		r.seeds = append(r.seeds, h.Sum64())
@@ -98,7 +98,8 @@ func rank(seed uint64, a *block.Addr) uint64 {
 	return x ^ x>>31
 }
 
-func (m *Member) target() transport.Target {
+// Target returns the address of a host and the way to connect to it.
+func (m *Member) Target() transport.Target {
 	return transport.Target{Address: m.Address, Name: m.Name, Lane: m.Lane, Cards: m.Cards, Cache: m.ID}
 }
 
@@ -138,9 +139,6 @@ func (v *View) Others() (out []Member) {
 	return out
 }
 
-// Target returns the address of a host and the way to connect to it.
-func (m *Member) Target() transport.Target { return m.target() }
-
 // gone returns the targets of r that no member of now has.
 func (r *roster) gone(now *roster) (targets []transport.Target) {
 	for t := range r.targets {
@@ -153,7 +151,7 @@ func (r *roster) gone(now *roster) (targets []transport.Target) {
 
 // peer returns the connection to a host. ErrUnknownHost: the host has just left or moved.
 func (v *View) peer(m *Member) (*transport.Peer, error) {
-	t := m.target()
+	t := m.Target()
 	p, err := v.o.Pool.Peer(t)
 	if _, there := v.roster.Load().targets[t]; err == nil && !there {
 		v.o.Pool.Forget(t) // an earlier SetMembers did not see this connection
