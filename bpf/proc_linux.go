@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 // Proc is a Reader that needs no rights. Proc reads /proc, sock_diag and cgroup files. Proc sees
@@ -199,27 +201,24 @@ func tree(root int) []int {
 func (g *procGroup) read() procTimes {
 	now := map[int]procTimes{}
 	for _, pid := range tree(g.root) {
-		threads, _ := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "task/*/schedstat"))
-		for _, name := range threads {
-			text, err := os.ReadFile(name)
-			if err != nil {
-				continue // the process has ended
+		threads, _ := procfs.AllThreads(pid)
+		for _, thread := range threads {
+			if t, ok := timesOf(thread); ok {
+				now[thread.PID] = t
 			}
-			tid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
-			now[tid] = parseSchedstat(string(text))
 		}
 	}
 	sum := procTimes{}
 	for tid, was := range g.seen {
-		is, listed := now[tid]
-		if !listed { // a list of children may miss one while another ends
-			text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(tid), "schedstat"))
-			if is = parseSchedstat(string(text)); err == nil && is.cpu >= was.cpu {
-				now[tid] = is
-				continue
+		is, found := now[tid]
+		if !found { // a list of children may miss one while another ends
+			if thread, err := procfs.NewProc(tid); err == nil {
+				is, found = timesOf(thread)
 			}
 		}
-		if !listed || is.cpu < was.cpu { // ended, or replaced by a process with the same id
+		if found && is.cpu >= was.cpu {
+			now[tid] = is
+		} else { // ended, or replaced by a process with the same id
 			g.ended.add(was)
 		}
 	}
@@ -234,19 +233,10 @@ func (g *procGroup) read() procTimes {
 	return sum
 }
 
-// parseSchedstat parses CPU time in ns, waits in ns and the number of runs.
-func parseSchedstat(text string) (t procTimes) {
-	f := strings.Fields(text)
-	if len(f) < 3 {
-		return t
-	}
-	cpu, err1 := strconv.ParseInt(f[0], 10, 64)
-	delay, err2 := strconv.ParseInt(f[1], 10, 64)
-	runs, err3 := strconv.ParseUint(f[2], 10, 64)
-	if errors.Join(err1, err2, err3) != nil || cpu < 0 || delay < 0 {
-		return t
-	}
-	return procTimes{time.Duration(cpu), time.Duration(delay), runs}
+// timesOf returns the usage of a thread. ok is false if the thread has ended.
+func timesOf(thread procfs.Proc) (t procTimes, ok bool) {
+	s, err := thread.Schedstat()
+	return procTimes{time.Duration(s.RunningNanoseconds), time.Duration(s.WaitingNanoseconds), s.RunTimeslices}, err == nil
 }
 
 // Ports returns the presently established connections to the watched ports.

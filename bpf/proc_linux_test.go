@@ -106,18 +106,11 @@ func TestNew(t *testing.T) {
 }
 
 func FuzzParsers(f *testing.F) {
-	f.Add([]byte("12 (a) b) R 7 8"))
 	message := make([]byte, diagMessageLen+8)
 	message[0] = unix.AF_INET
 	message[diagMessageLen], message[diagMessageLen+2] = 8, inetDiagInfo
 	f.Add(message)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if parentOf(string(b)) < -1<<62 {
-			t.Error("a parent")
-		}
-		if s := parseSchedstat(string(b)); s.cpu < 0 || s.delay < 0 {
-			t.Error(s)
-		}
 		if _, err := parseDiag(b); err == nil && len(b) < diagMessageLen {
 			t.Error("a socket of a few bytes")
 		}

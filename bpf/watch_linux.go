@@ -7,9 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 
 	"github.com/cilium/ebpf"
+	"github.com/prometheus/procfs"
 )
 
 // WatchPort starts counting connections to a local listening port. Open connections are found with
@@ -186,40 +186,15 @@ func (s *Set) disband(group uint32) error {
 // descendants lists the present processes below root in /proc.
 func descendants(root int) []int {
 	children := map[int][]int{}
-	names, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, name := range names {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			continue // the process has ended
-		}
-		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
-		if parent := parentOf(string(text)); parent > 0 {
-			children[parent] = append(children[parent], pid)
+	processes, _ := procfs.AllProcs()
+	for _, p := range processes {
+		if s, err := p.Stat(); err == nil { // fails if the process has ended
+			children[s.PPID] = append(children[s.PPID], p.PID)
 		}
 	}
-	var all []int
-	for next := children[root]; len(next) > 0 && len(all) < 1<<16; {
-		all = append(all, next...)
-		var below []int
-		for _, pid := range next {
-			below = append(below, children[pid]...)
-		}
-		next = below
+	all := children[root]
+	for i := 0; i < len(all) && len(all) < 1<<16; i++ {
+		all = append(all, children[all[i]]...)
 	}
 	return all
-}
-
-// parentOf parses the parent from a line of /proc/PID/stat. The second field may contain any
-// character, and ends with the line's last parenthesis.
-func parentOf(stat string) int {
-	i := strings.LastIndexByte(stat, ')')
-	if i < 0 {
-		return 0
-	}
-	f := strings.Fields(stat[i+1:])
-	if len(f) < 2 {
-		return 0
-	}
-	parent, _ := strconv.Atoi(f[1])
-	return parent
 }

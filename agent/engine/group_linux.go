@@ -1,13 +1,12 @@
 package engine
 
 import (
-	"bytes"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"strconv"
+	"slices"
 	"syscall"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -44,18 +43,9 @@ func reap(cmd *exec.Cmd, settle func()) error {
 
 // groupAlive tells whether the group has a running process that is no zombie.
 func groupAlive(pgid int) bool {
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
-	want := []byte(strconv.Itoa(pgid))
-	for _, file := range stats {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			continue // the process has ended meanwhile
-		}
-		// pid (name) state ppid pgrp …; the name may contain any character
-		fields := bytes.Fields(data[bytes.LastIndexByte(data, ')')+1:])
-		if len(fields) > 2 && bytes.Equal(fields[2], want) && fields[0][0] != 'Z' && fields[0][0] != 'X' {
-			return true
-		}
-	}
-	return false
+	all, _ := procfs.AllProcs()
+	return slices.ContainsFunc(all, func(p procfs.Proc) bool {
+		s, err := p.Stat() // fails if the process has ended meanwhile
+		return err == nil && s.PGRP == pgid && s.State != "Z" && s.State != "X"
+	})
 }
