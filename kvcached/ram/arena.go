@@ -48,11 +48,9 @@ const (
 
 // ArenaOptions say how an arena is made.
 type ArenaOptions struct {
-	Size int64 // bytes, rounded down to pages; required, MinArena to MaxArena
-	// fault pages in before their first use, in the background, so that no write waits for it
-	Populate bool
-	Huge     bool         // take hugetlb pages if the host has enough free ones; false: never
-	Logger   *slog.Logger // nil: slog.Default()
+	Size   int64        // bytes, rounded down to pages; required, MinArena to MaxArena
+	Huge   bool         // take hugetlb pages if the host has enough free ones; false: never
+	Logger *slog.Logger // nil: slog.Default()
 }
 
 // Arena is a piece of shared memory that others can map but not write.
@@ -60,8 +58,6 @@ type Arena struct {
 	file    *os.File
 	memory  []byte
 	backing Backing
-	stop    chan struct{}
-	done    sync.WaitGroup
 	closed  sync.Once
 	kept    atomic.Bool
 }
@@ -80,7 +76,6 @@ func NewArena(o ArenaOptions) (*Arena, error) {
 		a, err := newArena(o.Size&^(hugePage-1), unix.MFD_HUGETLB|unix.MFD_HUGE_2MB)
 		if err == nil {
 			a.backing = HugePages
-			a.populate(o.Populate, log)
 			return a, nil
 		}
 	}
@@ -96,7 +91,6 @@ func NewArena(o ArenaOptions) (*Arena, error) {
 		log.Info("huge pages not available, using 4 KiB pages", "bytes", o.Size, "kernel_may_join_them",
 			a.backing == Advised)
 	}
-	a.populate(o.Populate, log)
 	return a, nil
 }
 
@@ -107,7 +101,7 @@ func newArena(size int64, flags int) (*Arena, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: memfd_create: %w", ErrArena, err)
 	}
-	a := &Arena{file: os.NewFile(uintptr(fd), "cgn-kv-arena"), stop: make(chan struct{})}
+	a := &Arena{file: os.NewFile(uintptr(fd), "cgn-kv-arena")}
 	if err := a.file.Truncate(size); err != nil {
 		return nil, errors.Join(fmt.Errorf("%w: %w", ErrArena, err), a.file.Close())
 	}
@@ -135,29 +129,6 @@ func mayAdvise() bool {
 	return false
 }
 
-// populateStep is how much is faulted in per system call, in bytes.
-const populateStep = 4 << 20
-
-func (a *Arena) populate(wanted bool, log *slog.Logger) {
-	if !wanted {
-		return
-	}
-	a.done.Go(func() {
-		for at := 0; at < len(a.memory); at += populateStep {
-			select {
-			case <-a.stop:
-				return
-			default:
-			}
-			if err := unix.Madvise(a.memory[at:min(at+populateStep, len(a.memory))],
-				unix.MADV_POPULATE_WRITE); err != nil {
-				log.Info("the arena's pages are faulted in as they are used", "reason", err)
-				return
-			}
-		}
-	})
-}
-
 // File is the memfd, for SCM_RIGHTS. Its receivers can map it for reading only. The arena owns it:
 // do not close it.
 func (a *Arena) File() *os.File { return a.file }
@@ -181,8 +152,6 @@ func (a *Arena) Keep() { a.kept.Store(true) }
 func (a *Arena) Close() error {
 	var err error
 	a.closed.Do(func() {
-		close(a.stop)
-		a.done.Wait()
 		if a.kept.Load() {
 			return
 		}

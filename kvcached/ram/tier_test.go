@@ -366,7 +366,7 @@ func TestArenaRefused(t *testing.T) {
 			t.Errorf("%d: %v", size, err)
 		}
 	}
-	a, err := NewArena(ArenaOptions{Size: 4 << 20, Huge: true, Populate: true})
+	a, err := NewArena(ArenaOptions{Size: 4 << 20, Huge: true})
 	if err != nil {
 		t.Fatal(err)
 	}

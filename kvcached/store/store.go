@@ -40,9 +40,6 @@ type Options struct {
 	RAM int64
 	// Huge uses huge pages for the arena if the host has enough.
 	Huge bool
-	// Populate maps all pages of the arena in the background after the start; false: pages are
-	// mapped at their first use.
-	Populate bool
 	// Quota returns the account of a namespace's bytes in RAM, and the account's limit in bytes; 0:
 	// no limit. An empty account is the namespace's own account. Nil: no limits. Quota is called
 	// when a namespace gets its first block.
@@ -118,7 +115,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.Now == nil {
 		o.Now = func() int64 { return time.Now().UnixMilli() }
 	}
-	arena, err := ram.NewArena(ram.ArenaOptions{Size: o.RAM, Populate: o.Populate, Huge: o.Huge, Logger: o.Logger})
+	arena, err := ram.NewArena(ram.ArenaOptions{Size: o.RAM, Huge: o.Huge, Logger: o.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}

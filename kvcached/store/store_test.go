@@ -118,7 +118,7 @@ func TestRoundTrip(t *testing.T) {
 
 // TestDescriptor maps the arena as another program would.
 func TestDescriptor(t *testing.T) {
-	s := open(t, Options{Populate: true})
+	s := open(t, Options{})
 	fd := int(s.Arena().File().Fd())
 	if _, err := unix.Mmap(fd, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err == nil {
 		t.Error("a client can map the arena for writing")
