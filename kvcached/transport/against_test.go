@@ -21,11 +21,11 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// puller pulls one block of the given length into memory that it is given.
+// puller pulls one block of the given length into buf.
 type puller func(buf []byte) error
 
-// TestAgainstBare compares pulls with those of a program that does nothing but write and read the
-// same bytes over as many connections, of quic-go or crypto/tls. Run it with
+// TestAgainstBare compares pulls with those of a bare program, which only writes and reads the same
+// bytes over as many connections of quic-go or crypto/tls. Run it with
 //
 //	CGN_BENCH=1 go test -run TestAgainstBare -v ./kvcached/transport
 func TestAgainstBare(t *testing.T) {
@@ -73,9 +73,9 @@ func TestAgainstBare(t *testing.T) {
 	}
 }
 
-// compare times both, pair by pair, and returns the median of the ratios with its 95 % interval,
-// our median rate, and the ratio of CPU time, of both ends of a pull, over all pairs. Pairs are
-// short, so that what else the machine does falls on both.
+// compare times ours and bare in pairs. It returns the median of the ratios with its 95 % interval,
+// our median rate, and the ratio of the CPU time of both ends over all pairs. A pair is short, so
+// that other work of the machine affects both sides.
 func compare(t *testing.T, ours, bare puller, buf []byte) (r ratio) {
 	const pairs, volume = 150, 8 << 20
 	var cpu [2]time.Duration
@@ -106,21 +106,21 @@ func compare(t *testing.T, ours, bare puller, buf []byte) (r ratio) {
 	}
 	slices.Sort(ratios)
 	slices.Sort(rates)
-	// Of 150 values the 63rd and 88th enclose the median with 95 %.
+	// With 95 % confidence, the 63rd and the 88th of 150 values enclose the median.
 	return ratio{(ratios[74] + ratios[75]) / 2, ratios[62], ratios[87], rates[75], float64(cpu[0]) / float64(cpu[1])}
 }
 
-// ratio is what compare found.
+// ratio is the result of compare.
 type ratio struct{ median, low, high, rate, cpu float64 }
 
-// cpuTime is what this process has used.
+// cpuTime returns the CPU time of this process so far.
 func cpuTime() time.Duration {
 	var u unix.Rusage
 	_ = unix.Getrusage(unix.RUSAGE_SELF, &u)
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// bareSide is the TLS configurations of a bare pair.
+// bareSide returns the TLS configurations of a bare pair.
 func bareSide(t *testing.T) (server, client *tls.Config) {
 	id := identity(t, pkiDir, pki.KVCached)
 	client, err := clientTLS(id, "")
@@ -172,8 +172,7 @@ func bareQUIC(t *testing.T, payload []byte, conns int) puller {
 	}
 }
 
-// serveRanges answers each stream with the part of payload that it asks for, until the listener is
-// closed.
+// serveRanges answers each stream with the requested part of payload, until the listener is closed.
 func serveRanges(l *quic.Listener, payload []byte) {
 	answer := func(st *quic.Stream) {
 		var ask [16]byte

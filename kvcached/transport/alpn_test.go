@@ -10,8 +10,8 @@ import (
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
-// TestProtocolIsDemanded: over TLS, a peer with the right certificate that names another protocol,
-// or none, is not spoken to.
+// TestProtocolIsDemanded: over TLS, a peer with the right certificate is refused if it names
+// another protocol, or none.
 func TestProtocolIsDemanded(t *testing.T) {
 	s := newSite(t, ServerOptions{}, PoolOptions{})
 	s.store.fill("b", 10)

@@ -11,7 +11,7 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// fakePair breaks where one of a card does: its context ends while something is under way.
+// fakePair breaks as the pair of a card does, when its context ends during an operation.
 type fakePair struct {
 	d      *fakeDevice
 	o      rdma.PairOptions
@@ -19,7 +19,7 @@ type fakePair struct {
 	remote uint32
 	reads  sync.WaitGroup
 
-	mu      sync.RWMutex // held for reading by who copies from a window
+	mu      sync.RWMutex // held for reading while a window is copied
 	windows map[uint32]*fakeWindow
 	why     error
 	broken  chan struct{}
@@ -57,7 +57,7 @@ func (p *fakePair) fail(why error) error {
 	return p.why
 }
 
-// enter counts a read, which Close waits for.
+// enter counts a read, so that Close waits for it.
 func (p *fakePair) enter() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,7 +107,7 @@ func (p *fakePair) Read(ctx context.Context, reads []rdma.Read) error {
 	return p.why
 }
 
-// wait is for an answer that does not come.
+// wait blocks as if the other side did not answer.
 func (p *fakePair) wait(ctx context.Context) error {
 	t := time.NewTimer(p.o.Timeout)
 	defer t.Stop()
@@ -121,7 +121,8 @@ func (p *fakePair) wait(ctx context.Context) error {
 	}
 }
 
-// serve copies what a window has: a card that cannot be revoked from in the middle.
+// serve copies the bytes of a window. It holds the lock, because a card cannot revoke a window in
+// the middle of a copy.
 func (p *fakePair) serve(to *fakePair, r rdma.Read) error {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -194,12 +195,12 @@ func (p *fakePair) Revoke(ctx context.Context, windows []rdma.Window) error {
 	return p.why
 }
 
-// revoke ends all of windows, or refuses what is no window of this pair, or none any more.
+// revoke ends all of windows. It refuses a window that is not this pair's, or was revoked before.
 func (p *fakePair) revoke(windows []rdma.Window) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.why != nil {
-		return nil // it has none
+		return nil // the pair has no windows
 	}
 	for i, w := range windows {
 		if p.windows[w.Key().RKey] != w || slices.Contains(windows[:i], w) {

@@ -10,41 +10,41 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// fabric is a network of cards in memory. It holds them to what rdma.Device promises: nobody reads
-// but through a window of the other end of its own pair.
+// fabric is a network of cards in memory. It keeps the promises of rdma.Device: a pair can only
+// read through windows of its own other end.
 type fabric struct {
 	mu    sync.Mutex
-	cards map[string]*fakeCard // that are there
+	cards map[string]*fakeCard // cards that are plugged in
 	pairs map[uint32]*fakePair
 	last  uint32 // number of a pair or a window
-	down  bool   // the link
+	down  bool   // the link is down
 	reads int
 
-	reading func(r rdma.Read) // called for each read, before it; nil: nothing is
+	reading func(r rdma.Read) // called before each read; nil: no call
 	granted func()            // called while a card makes windows
-	revoked func()            // called while it revokes them
-	misused []string          // what no card is to be asked
-	spoil   func(b []byte)    // called with what was read
-	refuse  error             // of reads of blocks, which leaves the pair whole; nil: none
+	revoked func()            // called while a card revokes windows
+	misused []string          // misuses of cards
+	spoil   func(b []byte)    // called with the bytes of each read
+	refuse  error             // error of reads of blocks, which leaves the pair whole; nil: none
 }
 
 func newFabric() *fabric {
 	return &fabric{cards: map[string]*fakeCard{}, pairs: map[uint32]*fakePair{}}
 }
 
-// fakeCard is one.
+// fakeCard is a card of a fabric.
 type fakeCard struct {
 	f       *fabric
 	name    string
 	addr    netip.Addr
 	serial  string
-	dev     *fakeDevice // opened; nil: not
-	windows int         // of a pair at most, 0: as asked
-	noPairs error       // of who wants one; nil: they are made
-	asked   int         // for pairs, so often
+	dev     *fakeDevice // nil: the card is not open
+	windows int         // most windows of a pair; 0: as many as requested
+	noPairs error       // error for a new pair; nil: pairs can be made
+	asked   int         // number of requests for pairs
 }
 
-// plug has a card be there.
+// plug adds a card.
 func (f *fabric) plug(name, addr string) *fakeCard {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -54,7 +54,7 @@ func (f *fabric) plug(name, addr string) *fakeCard {
 	return c
 }
 
-// unplug takes a card away, and tells its user, if it has one.
+// unplug removes a card, and tells its user if there is one.
 func (f *fabric) unplug(name string) {
 	f.mu.Lock()
 	c := f.cards[name]
@@ -73,7 +73,7 @@ func (f *fabric) set(change func()) {
 	change()
 }
 
-// present is of RailsOptions, for the cards whose names are given.
+// present is RailsOptions.Present for the named cards.
 func (f *fabric) present(names ...string) func() map[string]string {
 	return func() map[string]string {
 		f.mu.Lock()
@@ -99,7 +99,7 @@ func (f *fabric) open(name string) (rdma.Device, error) {
 	return c.dev, nil
 }
 
-// opened tells whether a card is in use.
+// opened tells whether a card is open.
 func (f *fabric) opened(c *fakeCard) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -190,7 +190,7 @@ func (d *fakeDevice) Close() error {
 	return nil
 }
 
-// readable tells whether some window is onto a part of b.
+// readable tells whether some window contains a part of b.
 func (f *fabric) readable(b []byte) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -202,7 +202,7 @@ func (f *fabric) readable(b []byte) bool {
 	return false
 }
 
-// left is what is open on the fabric.
+// left returns how many cards and pairs are open.
 func (f *fabric) left() (cards, pairs int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

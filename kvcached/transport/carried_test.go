@@ -10,8 +10,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// TestWhatFailedOverALane: an operation that another lane did is no error, one that nobody did is,
-// and what a peer says no to is neither.
+// TestWhatFailedOverALane: an operation that succeeds over another lane is a fallback. An operation
+// that fails over all lanes is an error. A peer's refusal is neither.
 func TestWhatFailedOverALane(t *testing.T) {
 	s := newSite(t, ServerOptions{}, PoolOptions{ListenUDP: func() (net.PacketConn, error) {
 		return nil, net.ErrClosed
@@ -21,7 +21,7 @@ func TestWhatFailedOverALane(t *testing.T) {
 	if err := p.Ping(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// what is small is not counted
+	// small requests are not counted
 	if c := p.status().Carried; c[overQUIC].Fell != 0 || !strings.Contains(c[overQUIC].Error, "use of closed") {
 		t.Errorf("QUIC after a ping: %+v", c[overQUIC])
 	}
@@ -51,8 +51,8 @@ func TestWhatFailedOverALane(t *testing.T) {
 	}
 }
 
-// TestClosingAnswersOnceMore: who has read a client's own key from a server that stops meanwhile
-// may ask whether it is still the same, on a peer that was forgotten; nothing else begins.
+// TestClosingAnswersOnceMore: a server stops while a client's own key is read from it. The reader
+// may then ask whether the key has changed, also on a forgotten peer. Nothing else begins.
 func TestClosingAnswersOnceMore(t *testing.T) {
 	onBothLanes(t, func(t *testing.T, l Lane) {
 		s := newSite(t, ServerOptions{}, PoolOptions{})

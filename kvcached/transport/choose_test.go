@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// TestChooser plays pulls over lanes of given speeds, in bytes per second.
+// TestChooser plays pulls over lanes with given speeds, in bytes per second.
 func TestChooser(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		counters := [2]*laneCounters{{}, {}}
@@ -60,8 +60,7 @@ func TestChooser(t *testing.T) {
 	})
 }
 
-// TestAuto: where UDP does not get through, TLS carries everything; where both do, both are
-// measured.
+// TestAuto: if UDP does not get through, TLS carries everything. Otherwise both lanes are measured.
 func TestAuto(t *testing.T) {
 	s := newSite(t, ServerOptions{}, PoolOptions{})
 	want := s.store.fill("b", 1<<20)
@@ -90,8 +89,8 @@ func TestAuto(t *testing.T) {
 	}
 }
 
-// TestTimeouts: a pull that runs out of time has the other lane preferred, unless that one is known
-// to be no better.
+// TestTimeouts: after a pull times out, the other lane is preferred, unless it is known to be no
+// faster.
 func TestTimeouts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		counters := [2]*laneCounters{{}, {}}
@@ -105,7 +104,7 @@ func TestTimeouts(t *testing.T) {
 		for range 5 {
 			c.took(overQUIC, 8<<20, 10*time.Millisecond)
 		}
-		for range 3 { // those under way then
+		for range 3 { // pulls that were running then
 			c.ranOut(overQUIC, 2<<20, 10*time.Second, false)
 		}
 		if c.pick(true) != overTLS || c.pick(false) != overTLS || counters[overTLS].chosen.Load() != 1 ||
@@ -135,15 +134,15 @@ func TestTimeouts(t *testing.T) {
 	})
 }
 
-// TestAutoLeavesALane: UDP gets connections through and nothing of a block; after a pull has run
-// out of time the next one comes over TLS.
+// TestAutoLeavesALane: UDP carries handshakes but no block. After one pull has timed out, the next
+// one comes over TLS.
 func TestAutoLeavesALane(t *testing.T) {
 	s := newSite(t, ServerOptions{}, PoolOptions{Stripes: 1})
 	want := s.store.fill("b", 2<<20)
 	b := newBlocked()
 	s.store.hook(func(h *hooks) { h.onGet = b.wait })
 	p := s.peer(Auto)
-	if err := p.Ping(t.Context()); err != nil { // connects
+	if err := p.Ping(t.Context()); err != nil { // makes the connection
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)

@@ -19,7 +19,7 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// twoStores is two hosts: what lies in one is read into the other.
+// twoStores is a pair of hosts. Blocks of the far store are read into the near one.
 type twoStores struct {
 	t         *testing.T
 	near, far *store.Store
@@ -55,7 +55,7 @@ func newTwoStoresOf(t *testing.T, ram int64, near, far RailsOptions, po PoolOpti
 	t.Cleanup(func() { _ = nearRails.Close(); _ = farRails.Close() })
 	po.Rails, s.nearRails, s.farRails = nearRails, nearRails, farRails
 	if po.GrantIn == 0 {
-		po.GrantIn = 20 * time.Second // however busy the machine is
+		po.GrantIn = 20 * time.Second // enough for a busy machine
 	}
 	l := newSite(t, ServerOptions{Handler: OnStore(s.far, nil), Rails: farRails, Grant: grant}, po)
 	s.pool, s.server = l.pool, l.server
@@ -66,7 +66,7 @@ func newTwoStoresOf(t *testing.T, ram int64, near, far RailsOptions, po PoolOpti
 	return s
 }
 
-// set writes a block of so many bytes whose content follows from its key and version.
+// set writes a block of n bytes that are made from its key and version.
 func (s *twoStores) set(key int, version uint64, n int) error {
 	d, err := s.far.Create(s.t.Context(), store.Item{Addr: addr(strconv.Itoa(key)), Namespace: namespace,
 		Key: []byte(strconv.Itoa(key))}, n)
@@ -88,14 +88,14 @@ func fillFor(b []byte, key int, version uint64) {
 	}
 }
 
-// isFor tells whether bytes are those of some version of a key.
+// isFor tells whether b is some version of a key.
 func isFor(b []byte, key int) bool {
 	want := make([]byte, len(b))
 	fillFor(want, key, binary.LittleEndian.Uint64(b))
 	return string(want) == string(b)
 }
 
-// pull reads a block into the near store, as the fleet does, and tells whether it was there.
+// pull reads a block into the near store, as the fleet does, and tells whether it existed.
 func (s *twoStores) pull(ctx context.Context, key int) (bool, error) {
 	a := addr(strconv.Itoa(key))
 	var d *store.Draft
@@ -120,8 +120,8 @@ func (s *twoStores) pull(ctx context.Context, key int) (bool, error) {
 	return err == nil, err
 }
 
-// churn sets, deletes and reads keys at random for a while: far more than the arena holds, so that
-// memory is used anew all the time.
+// churn sets, deletes and reads random keys for a while. There are far more keys than the arena
+// holds, so memory is reused all the time.
 func (s *twoStores) churn(lasts time.Duration, seed uint64) (pulled, missed, other int64) {
 	const keys = 400
 	stop := time.Now().Add(lasts)
@@ -163,7 +163,7 @@ func (s *twoStores) churn(lasts time.Duration, seed uint64) (pulled, missed, oth
 	return good.Load(), miss.Load(), rest.Load()
 }
 
-// soak is how long tests go on that find more the longer they do.
+// soak returns how long a test runs that finds more the longer it runs.
 func soak(short time.Duration) time.Duration {
 	if text := os.Getenv("CGN_SOAK"); text != "" {
 		if n, err := strconv.Atoi(text); err == nil && n > 1 {
@@ -174,9 +174,9 @@ func soak(short time.Duration) time.Duration {
 	return short
 }
 
-// TestBlocksReusedUnderReaders: memory that is read is evicted, deleted and written anew all the
-// time, grants end under slow reads, pairs break, the card comes and goes: what is read is what
-// somebody has written under that key, or a miss.
+// TestBlocksReusedUnderReaders: memory is evicted, deleted and rewritten while it is read. Grants
+// end under slow reads, pairs break, and the card goes and comes back. Every read is a miss, or
+// some version of its key.
 func TestBlocksReusedUnderReaders(t *testing.T) {
 	f := newFabric()
 	f.plug("near0", "10.0.0.1")
@@ -195,7 +195,7 @@ func TestBlocksReusedUnderReaders(t *testing.T) {
 	f.set(func() {
 		f.reading = func(rdma.Read) {
 			switch i := n.Add(1); {
-			case i%300 == 0: // longer than a grant
+			case i%300 == 0: // longer than a grant lasts
 				time.Sleep(300 * time.Millisecond)
 			case i%20 == 0:
 				time.Sleep(time.Duration(i%7) * time.Millisecond)
@@ -219,7 +219,7 @@ func TestBlocksReusedUnderReaders(t *testing.T) {
 	}()
 	good, miss, rest := s.churn(soak(3*time.Second), seed)
 	r := s.pool.Stats().RDMA
-	for range 20 { // on a busy machine
+	for range 20 { // several attempts, for a busy machine
 		if r.Reads > 0 && r.Broken > 0 {
 			break
 		}

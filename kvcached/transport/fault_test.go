@@ -30,12 +30,12 @@ func (l *grantSite) awaitReady(p *Peer) {
 	l.t.Fatal("no session after 100 s: ", p.status().Why)
 }
 
-// awaitCards waits in virtual time until so many cards are used.
+// awaitCards waits in virtual time until this many cards are used.
 func (l *grantSite) awaitCards(p *Peer, cards int) {
 	l.t.Helper()
 	for range 600 {
 		if p.grantee.session(); len(p.status().Cards) == cards {
-			time.Sleep(10 * time.Second) // for what was before to end
+			time.Sleep(10 * time.Second) // for the end of the session before
 			return
 		}
 		time.Sleep(100 * time.Millisecond)
@@ -43,7 +43,7 @@ func (l *grantSite) awaitCards(p *Peer, cards int) {
 	l.t.Fatalf("not %d cards after a minute: %+v", cards, p.status())
 }
 
-// inVirtualTime runs a test with cards whose reads and links it can hold up.
+// inVirtualTime runs a test with cards whose reads and links it can delay.
 func inVirtualTime(t *testing.T, o grantSiteOptions, fn func(t *testing.T, l *grantSite, p *Peer)) {
 	synctest.Test(t, func(t *testing.T) {
 		o.virtual = true
@@ -54,7 +54,7 @@ func inVirtualTime(t *testing.T, o grantSiteOptions, fn func(t *testing.T, l *gr
 	})
 }
 
-// guarded is a store whose blocks are let go of only when nobody can read them by a card any more.
+// guarded is a store that checks that no card can read a block when it is released.
 type guarded struct {
 	*mapStore
 	l *grantSite
@@ -80,8 +80,8 @@ func (b guardedBlock) Release() {
 	b.Block.Release()
 }
 
-// TestGrantEnds: a reader that is slower than its grant gets the block by a stream, and the owner
-// lets go of the block when the grant is over, not later and not before it cannot be read any more.
+// TestGrantEnds: a reader that is slower than its grant gets the block by a stream. The owner
+// releases the block when the grant is over, and when no card can read the block any more.
 func TestGrantEnds(t *testing.T) {
 	g := &guarded{}
 	inVirtualTime(t, grantSiteOptions{server: ServerOptions{Handler: g}}, func(t *testing.T, l *grantSite, p *Peer) {
@@ -119,7 +119,7 @@ func TestGrantEnds(t *testing.T) {
 	})
 }
 
-// TestAnew: a block whose turn comes when its grant is as good as over is asked for anew.
+// TestAnew: a block is requested anew if its turn comes when its grant is nearly over.
 func TestAnew(t *testing.T) {
 	inVirtualTime(t, grantSiteOptions{}, func(t *testing.T, l *grantSite, p *Peer) {
 		want := l.offer("b", 100_000)
@@ -145,8 +145,9 @@ func TestAnew(t *testing.T) {
 	})
 }
 
-// TestLinkDown: what is read when the link goes ends within the card's retries and comes by a
-// stream; pauses between attempts grow, and RDMA is used again when the link is.
+// TestLinkDown: the link goes down during a read. The read ends within the card's retries, and the
+// block comes by a stream. The pauses between attempts grow. RDMA is used again when the link is
+// back.
 func TestLinkDown(t *testing.T) {
 	inVirtualTime(t, grantSiteOptions{}, func(t *testing.T, l *grantSite, p *Peer) {
 		want := l.offer("b", 100_000)
@@ -179,8 +180,8 @@ func TestLinkDown(t *testing.T) {
 	})
 }
 
-// TestCardReleased: a card that is given away under load is closed at once, nothing that is read is
-// wrong or lost, and it is used again when it is back.
+// TestCardReleased: a card that is released under load is closed at once. No read is wrong or lost.
+// The card is used again when it is back.
 func TestCardReleased(t *testing.T) {
 	for _, side := range []string{"near", "far"} {
 		t.Run(side, func(t *testing.T) {
@@ -244,7 +245,7 @@ func (l *grantSite) load(p *Peer, key string, want []byte) (stop chan struct{}, 
 	return stop, all
 }
 
-// TestCardUnplugged: the same for one that is taken away without a word.
+// TestCardUnplugged: the same for a card that is removed without a release.
 func TestCardUnplugged(t *testing.T) {
 	inVirtualTime(t, grantSiteOptions{}, func(t *testing.T, l *grantSite, p *Peer) {
 		want := l.offer("b", 100_000)
@@ -265,7 +266,7 @@ func TestCardUnplugged(t *testing.T) {
 	})
 }
 
-// TestOneOfTwoRails: large blocks come over both cards, and over one while the other does not work.
+// TestOneOfTwoRails: large blocks come over both cards, and over one card while the other fails.
 func TestOneOfTwoRails(t *testing.T) {
 	inVirtualTime(t, grantSiteOptions{cards: 2}, func(t *testing.T, l *grantSite, p *Peer) {
 		want := l.offer("b", 3<<20+5)
@@ -303,8 +304,8 @@ func TestOneOfTwoRails(t *testing.T) {
 	})
 }
 
-// TestCancelled: a Get that nobody waits for returns when nothing is written into its memory any
-// more, and soon.
+// TestCancelled: a Get whose caller leaves returns soon, once nothing writes to its memory any
+// more.
 func TestCancelled(t *testing.T) {
 	inVirtualTime(t, grantSiteOptions{}, func(t *testing.T, l *grantSite, p *Peer) {
 		l.offer("b", 100_000)
@@ -326,7 +327,7 @@ func TestCancelled(t *testing.T) {
 	})
 }
 
-// TestPeerRestartsMidRead: the owner goes while blocks are read, and comes back without the
+// TestPeerRestartsMidRead: the owner ends while blocks are read, and comes back without the
 // session.
 func TestPeerRestartsMidRead(t *testing.T) {
 	key := [32]byte{1, 2, 3}
@@ -350,7 +351,7 @@ func TestPeerRestartsMidRead(t *testing.T) {
 	})
 }
 
-// TestMemlock: a limit that is too low is told with its fix, and the card is used when it is
+// TestMemlock: a limit that is too low is reported with its fix. The card is used when the limit is
 // raised.
 func TestMemlock(t *testing.T) {
 	var log bytes.Buffer
@@ -378,7 +379,7 @@ func TestMemlock(t *testing.T) {
 	eventually(t, "the reason", func() bool { return p.status().Why == reasonOf(wire.ByStream) })
 }
 
-// limited is a card that may lock nothing.
+// limited is a card that may not lock memory.
 type limited struct{ rdma.Device }
 
 func (limited) Register(mem []byte) error {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// grantSite is a site whose server grants what lies in far, and whose pool reads into near.
+// grantSite is a site whose server grants blocks in far, and whose pool reads into near.
 type grantSite struct {
 	*site
 	f                   *fabric
@@ -21,14 +21,14 @@ type grantSite struct {
 	mu                  sync.Mutex
 }
 
-// grantSiteOptions change what the defaults are.
+// grantSiteOptions change the defaults.
 type grantSiteOptions struct {
 	server  ServerOptions
 	pool    PoolOptions
 	rails   func(near, far *RailsOptions)
-	cards   int  // of each side; 0: 1
+	cards   int  // cards of each side; 0: 1
 	old     bool // the owner does not know RDMA
-	virtual bool // time; in a bubble of synctest
+	virtual bool // virtual time, in a bubble of synctest
 }
 
 const grantedMemory = 32 << 20
@@ -72,7 +72,7 @@ func newGrantSite(t *testing.T, o grantSiteOptions) *grantSite {
 	if o.virtual {
 		l.site, _ = simulated(t, o.server, o.pool)
 	} else {
-		o.pool.GrantIn = 20 * time.Second // however busy the machine is
+		o.pool.GrantIn = 20 * time.Second // enough for a busy machine
 		l.site = newSite(t, o.server, o.pool)
 	}
 	return l
@@ -87,7 +87,7 @@ func newRails(t *testing.T, o RailsOptions) *Rails {
 	return r
 }
 
-// offer puts n bytes made from key where they can be read.
+// offer puts n bytes that are made from key into the store.
 func (l *grantSite) offer(key string, n int) []byte {
 	l.t.Helper()
 	l.mu.Lock()
@@ -103,7 +103,7 @@ func (l *grantSite) offer(key string, n int) []byte {
 	return payload
 }
 
-// room is memory that cards can read into.
+// room returns memory that cards can read into.
 func (l *grantSite) room(n int) []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -134,19 +134,19 @@ func (l *grantSite) read(ctx context.Context, p *Peer, key string) ([]byte, Foun
 	return buf, f, err
 }
 
-// ready waits until blocks of a peer are read by RDMA.
+// ready waits until RDMA reads the blocks of a peer.
 func (l *grantSite) ready(p *Peer) {
 	l.t.Helper()
 	eventually(l.t, "a session", func() bool { return p.grantee.session() != nil })
 }
 
-// settled waits until nothing is granted any more.
+// settled waits until no block is granted.
 func (l *grantSite) settled() {
 	l.t.Helper()
 	eventually(l.t, "all grants end", func() bool { return l.server.GrantStats().Grants == 0 && l.store.holds() == 0 })
 }
 
-// memory is what blocks lie in, off Go's heap.
+// memory returns memory for blocks, outside Go's heap.
 func memory(t testing.TB, n int) []byte {
 	t.Helper()
 	mem, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_SHARED)

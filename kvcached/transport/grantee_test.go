@@ -61,7 +61,7 @@ func TestReadFromMemory(t *testing.T) {
 	}
 }
 
-// TestBySize: ranges and small blocks come by streams, which is no fallback.
+// TestBySize: parts of blocks, and small blocks, come by streams. That is no fallback.
 func TestBySize(t *testing.T) {
 	l := newGrantSite(t, grantSiteOptions{pool: PoolOptions{MinBlock: 10_000}})
 	p := l.grantee(Trusted)
@@ -94,7 +94,7 @@ func TestBySize(t *testing.T) {
 	}
 }
 
-// TestOldPeer: a peer that does not know RDMA is asked once, and its blocks come by streams.
+// TestOldPeer: a peer that does not know RDMA is asked once. Its blocks come by streams.
 func TestOldPeer(t *testing.T) {
 	l := newGrantSite(t, grantSiteOptions{old: true})
 	p := l.grantee(Trusted)
@@ -117,15 +117,15 @@ func TestOldPeer(t *testing.T) {
 	}
 }
 
-// TestTrustedNetworks: without being demanded RDMA is used only where both sides trust the network,
-// and asked for nowhere else.
+// TestTrustedNetworks: unless it is demanded, RDMA is used only if both sides trust the network,
+// and nobody asks for it otherwise.
 func TestTrustedNetworks(t *testing.T) {
 	other := []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}
 	for name, c := range map[string]struct {
 		near, far []netip.Prefix
 		anyone    bool
 		how       OneSided
-		why       string // empty: it is used
+		why       string // empty: RDMA is used
 	}{
 		"none is":           {how: Trusted, why: "rdma.trusted_networks is empty; give"},
 		"the reader's is":   {near: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}, how: Trusted, why: reasonOf(wire.ByStream)},
@@ -158,7 +158,7 @@ func TestTrustedNetworks(t *testing.T) {
 	}
 }
 
-// TestSessionsBelongToPeers: whoever shows another certificate may neither use nor end a session.
+// TestSessionsBelongToPeers: a host with another certificate may neither use nor end a session.
 func TestSessionsBelongToPeers(t *testing.T) {
 	l := newGrantSite(t, grantSiteOptions{})
 	p := l.grantee(Trusted)
@@ -197,7 +197,7 @@ func TestSessionsBelongToPeers(t *testing.T) {
 	l.settled()
 }
 
-// TestManySessions: a host that begins anew and again does not add up.
+// TestManySessions: a host that begins anew again and again does not use up sessions.
 func TestManySessions(t *testing.T) {
 	l := newGrantSite(t, grantSiteOptions{})
 	p := l.grantee(Trusted)
@@ -223,8 +223,8 @@ func TestManySessions(t *testing.T) {
 	eventually(t, "all end with the last connection", func() bool { return l.server.GrantStats().Open == 0 })
 }
 
-// TestMemoryOfAnotherKind: what cards cannot read into, or out of, comes by streams, and the
-// session stays.
+// TestMemoryOfAnotherKind: memory that cards cannot read, or cannot write, makes the block come by
+// a stream. The session stays.
 func TestMemoryOfAnotherKind(t *testing.T) {
 	l := newGrantSite(t, grantSiteOptions{})
 	p := l.grantee(Trusted)
@@ -253,8 +253,8 @@ func TestMemoryOfAnotherKind(t *testing.T) {
 	l.settled()
 }
 
-// TestRottenBytes: what is not what the owner said is no answer, the session that brought it ends,
-// and the block comes by a stream if the owner has it.
+// TestRottenBytes: bytes with a wrong checksum are no answer. Their session ends, and the block
+// comes by a stream if the owner has it.
 func TestRottenBytes(t *testing.T) {
 	l := newGrantSite(t, grantSiteOptions{})
 	p := l.grantee(Trusted)
@@ -291,7 +291,7 @@ func TestRottenBytes(t *testing.T) {
 	}
 }
 
-// TestRottenProbe: cards between which bytes rot are not used.
+// TestRottenProbe: cards that damage bytes on the way are not used.
 func TestRottenProbe(t *testing.T) {
 	l := newGrantSite(t, grantSiteOptions{})
 	payload := l.offer("b", 100_000)
@@ -315,8 +315,8 @@ func TestRottenProbe(t *testing.T) {
 	l.ready(p)
 }
 
-// TestCardWithoutMemory: a card that may not lock what is to be read into ends the session, with
-// that as its reason, and is tried again.
+// TestCardWithoutMemory: a card that may not lock the memory for a read ends the session, with that
+// reason. It is tried again.
 func TestCardWithoutMemory(t *testing.T) {
 	l := newGrantSite(t, grantSiteOptions{})
 	p := l.grantee(Trusted)
@@ -340,8 +340,8 @@ func TestCardWithoutMemory(t *testing.T) {
 	}
 }
 
-// TestGrantedShare: what is granted counts as in flight, for the host and in all, and what is over
-// that comes by streams.
+// TestGrantedShare: granted bytes count as in flight, for the host and in total. Blocks beyond the
+// bound come by streams.
 func TestGrantedShare(t *testing.T) {
 	l := newGrantSite(t, grantSiteOptions{server: ServerOptions{MaxInFlight: 400_000}})
 	p := l.grantee(Trusted)

@@ -15,7 +15,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// slowStore takes its time for blocks that are called "slow".
+// slowStore delays blocks that are called "slow".
 type slowStore struct{ *mapStore }
 
 func (g *slowStore) Get(ctx context.Context, a block.Addr) (Block, error) {
@@ -31,10 +31,10 @@ func (g *slowStore) Get(ctx context.Context, a block.Addr) (Block, error) {
 	return g.mapStore.Get(ctx, a)
 }
 
-// errHead is that of a caller who waits so long for a peer to begin.
+// errHead is the error of a caller that waits too long for a peer's answer.
 var errHead = errors.New("no answer in 2 s")
 
-// headed is read by such a caller, as the fleet is.
+// headed reads with such a limit, as the fleet does.
 func (l *grantSite) headed(p *Peer, key string) (took time.Duration, err error) {
 	ctx, cancel := context.WithCancelCause(l.t.Context())
 	defer cancel(nil)
@@ -48,8 +48,8 @@ func (l *grantSite) headed(p *Peer, key string) (took time.Duration, err error) 
 	return time.Since(start), err
 }
 
-// TestSlowBlock: a block that the owner has to fetch comes by a stream, and those that are wanted
-// with it and after it do not wait for it.
+// TestSlowBlock: a block that the owner has to fetch comes by a stream. Blocks that are requested
+// with it or after it do not wait for it.
 func TestSlowBlock(t *testing.T) {
 	g := &slowStore{}
 	inVirtualTime(t, grantSiteOptions{server: ServerOptions{Handler: g}}, func(t *testing.T, l *grantSite, p *Peer) {
@@ -80,8 +80,8 @@ func TestSlowBlock(t *testing.T) {
 	})
 }
 
-// TestSlowGrant: an owner whose card takes long is not waited for, other grants are asked for
-// meanwhile, and the session stays.
+// TestSlowGrant: readers do not wait for an owner whose card is slow. They ask for other grants
+// meanwhile. The session stays.
 func TestSlowGrant(t *testing.T) {
 	inVirtualTime(t, grantSiteOptions{}, func(t *testing.T, l *grantSite, p *Peer) {
 		l.offer("first", 100_000)
@@ -114,7 +114,7 @@ func TestSlowGrant(t *testing.T) {
 	})
 }
 
-// TestStuckCard: a card that neither makes nor revokes windows ends the session, and nothing stays
+// TestStuckCard: a card that neither makes nor revokes windows ends the session. No block stays
 // granted.
 func TestStuckCard(t *testing.T) {
 	for what, hook := range map[string]func(f *fabric) *func(){
@@ -147,8 +147,8 @@ func TestStuckCard(t *testing.T) {
 	}
 }
 
-// TestGrantedUnderCap: blocks are granted as long as the owner's cap has been paid for, others come
-// by streams, which wait for it; a caller who wants an answer soon has one.
+// TestGrantedUnderCap: blocks are granted while the owner's cap has room. Others come by streams,
+// which wait for the cap. A caller with little time gets its answer in time.
 func TestGrantedUnderCap(t *testing.T) {
 	inVirtualTime(t, grantSiteOptions{server: ServerOptions{Bandwidth: NewBandwidth(0, 1<<20)}},
 		func(t *testing.T, l *grantSite, p *Peer) {
@@ -167,8 +167,8 @@ func TestGrantedUnderCap(t *testing.T) {
 		})
 }
 
-// TestFallbackUnderCap: a block whose read failed when it had waited for the reader's cap does not
-// wait for it again.
+// TestFallbackUnderCap: a block whose read failed after it had waited for the reader's cap does not
+// wait a second time.
 func TestFallbackUnderCap(t *testing.T) {
 	inVirtualTime(t, grantSiteOptions{pool: PoolOptions{Bandwidth: NewBandwidth(1<<20, 0)}},
 		func(t *testing.T, l *grantSite, p *Peer) {
@@ -188,7 +188,7 @@ func TestFallbackUnderCap(t *testing.T) {
 		})
 }
 
-// TestGivenBack: bytes that nobody waits for any more are not paid for.
+// TestGivenBack: bytes whose caller has left do not count for the cap.
 func TestGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewBandwidth(1000, 0)
@@ -210,7 +210,8 @@ func TestGivenBack(t *testing.T) {
 	})
 }
 
-// TestGrantsAtOnce: a session has no more grants than it may, however many are asked for at a time.
+// TestGrantsAtOnce: a session never has more grants than its bound, however many requests run at a
+// time.
 func TestGrantsAtOnce(t *testing.T) {
 	l := newGrantSite(t, grantSiteOptions{pool: PoolOptions{TLSConns: 128}})
 	p := l.grantee(Trusted)
@@ -253,8 +254,8 @@ func TestGrantsAtOnce(t *testing.T) {
 	}
 }
 
-// TestOwed: a grant that is over here is given back for as long as it may last at the owner, which
-// began it later.
+// TestOwed: a grant that is over for the reader is given back as long as the owner may still have
+// it, because the owner began it later.
 func TestOwed(t *testing.T) {
 	inVirtualTime(t, grantSiteOptions{}, func(t *testing.T, l *grantSite, p *Peer) {
 		l.awaitReady(p)

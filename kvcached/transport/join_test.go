@@ -15,21 +15,21 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// twoFar is an owner of two cards, and a host whose cards the tests use by themselves.
+// twoFar returns a site whose owner has two cards, and whose reader's cards the tests use directly.
 func twoFar(t *testing.T, o ServerOptions) *grantSite {
 	return newGrantSite(t, grantSiteOptions{cards: 2, server: o, rails: func(near, _ *RailsOptions) {
 		near.Wanted = []string{"near1"}
 	}})
 }
 
-// asked is how often the owner's cards were asked for pairs.
+// asked returns how often the owner's cards were asked for pairs.
 func (f *fabric) asked() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.cards["far0"].asked + f.cards["far1"].asked
 }
 
-// TestConnectsAtOnce: while one session of a host is made, nothing is made for others of it.
+// TestConnectsAtOnce: while a session of a host is being made, no other session of that host is.
 func TestConnectsAtOnce(t *testing.T) {
 	l := twoFar(t, ServerOptions{})
 	p, before := l.grantee(NoCards), l.f.asked()
@@ -67,8 +67,8 @@ func TestConnectsAtOnce(t *testing.T) {
 	}
 }
 
-// TestMostPairs: where there is no room for pairs none is made, but for a peer whose own session
-// has to go for it.
+// TestMostPairs: without room for pairs none is made, except for a peer whose own oldest session
+// gives way.
 func TestMostPairs(t *testing.T) {
 	l := twoFar(t, ServerOptions{})
 	cache := l.grantee(NoCards)
@@ -102,7 +102,7 @@ func TestMostPairs(t *testing.T) {
 	counted(-others)
 }
 
-// TestCardsThatFail: each card is tried once, however many ends a peer names, and the log has it
+// TestCardsThatFail: each card is tried once, however many ends a peer names. The log names it
 // once.
 func TestCardsThatFail(t *testing.T) {
 	var log lines
@@ -122,7 +122,7 @@ func TestCardsThatFail(t *testing.T) {
 	}
 }
 
-// TestConnectGivenUp: of a session that nobody waits for any more, no further pair is made.
+// TestConnectGivenUp: once nobody waits for a session, no further pair of it is made.
 func TestConnectGivenUp(t *testing.T) {
 	inVirtualTime(t, grantSiteOptions{cards: 2}, func(t *testing.T, l *grantSite, p *Peer) {
 		var probes atomic.Int64

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestNoCardAtAll: where all cards are to be used and there is none, log and table say so, until
+// TestNoCardAtAll: all cards are wanted and the host has none. The log and the table say so until
 // there is one.
 func TestNoCardAtAll(t *testing.T) {
 	for _, demanded := range []bool{false, true} {
@@ -46,7 +46,7 @@ func TestNoCardAtAll(t *testing.T) {
 	}
 }
 
-// TestNamedCardMissing: the setting and the command that tells more are named.
+// TestNamedCardMissing: the reason names the setting, and the command that tells more.
 func TestNamedCardMissing(t *testing.T) {
 	f := newFabric()
 	r := newRails(t, RailsOptions{Wanted: []string{"mlx5_0"}, Present: f.present(), Open: f.open,
@@ -59,8 +59,8 @@ func TestNamedCardMissing(t *testing.T) {
 	}
 }
 
-// TestDemandedIsSaidAgain: as an error, once a minute as long as it cannot be, and each reason
-// once.
+// TestDemandedIsSaidAgain: demanded RDMA that fails is an error in the log once a minute. A new
+// reason is logged at once.
 func TestDemandedIsSaidAgain(t *testing.T) {
 	var log bytes.Buffer
 	b := newGrantee(nil, nil, Demanded, slog.New(slog.NewTextHandler(&log, nil)), nil)
@@ -79,7 +79,7 @@ func TestDemandedIsSaidAgain(t *testing.T) {
 	said(2)
 }
 
-// TestMissed: that a pair broke while nothing was asked for is nothing that was missed.
+// TestMissed: a pair that breaks while no block is requested does not count as missed.
 func TestMissed(t *testing.T) {
 	inVirtualTime(t, grantSiteOptions{}, func(t *testing.T, l *grantSite, p *Peer) {
 		l.offer("b", 100_000)
@@ -97,8 +97,7 @@ func TestMissed(t *testing.T) {
 	})
 }
 
-// TestLossIsSaid: that a peer is not read by RDMA any more is a warning, that it was not yet is
-// none.
+// TestLossIsSaid: the end of RDMA to a peer is a warning. RDMA that has not begun yet is none.
 func TestLossIsSaid(t *testing.T) {
 	var log bytes.Buffer
 	b := newGrantee(nil, nil, Trusted, slog.New(slog.NewTextHandler(&log, nil)), nil)

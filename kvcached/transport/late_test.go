@@ -16,7 +16,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// The grants of these tests last for an hour: what ends was given back.
+// longGrant makes grants last an hour, so a grant that ends in a test was given back.
 var longGrant = ServerOptions{Grant: time.Hour}
 
 // connectAll makes all connections of a peer, so that no operation waits for one.
@@ -29,14 +29,14 @@ func (l *grantSite) connectAll(p *Peer) {
 	}
 }
 
-// TestLateAnswer: the answer to a Grant is on its way when the reader gives up. What it grants is
-// let go of as soon as that is told.
+// TestLateAnswer: the reader gives up while the answer to a Grant is on its way. The owner releases
+// the granted blocks as soon as it hears of that.
 func TestLateAnswer(t *testing.T) {
 	inVirtualTime(t, grantSiteOptions{server: longGrant}, func(t *testing.T, l *grantSite, p *Peer) {
 		l.offer("b", 100_000)
 		l.connectAll(p)
 		l.f.set(func() {
-			// it takes 10 ms there, and 10 ms back
+			// 10 ms there, and 10 ms back
 			l.f.granted = func() { time.Sleep(l.pool.o.GrantIn - 15*time.Millisecond) }
 		})
 		if _, _, err := l.read(t.Context(), p, "b"); err != nil {
@@ -53,7 +53,7 @@ func TestLateAnswer(t *testing.T) {
 	})
 }
 
-// askGrant asks for one block, as the request of that number.
+// askGrant requests one block with the given request number.
 func askGrant(ctx context.Context, l lane, session, request uint64, key string) (grant uint64, err error) {
 	body := (&wire.Wanted{Session: session, Addrs: []block.Addr{addr(key)}}).Append(nil)
 	err = l.call(ctx, wire.Grant, 0, request, body, func(_ wire.Stamp, body []byte) error {
@@ -66,8 +66,8 @@ func askGrant(ctx context.Context, l lane, session, request uint64, key string) 
 	return grant, err
 }
 
-// TestGivenBackTooEarly: a grant that is given back before it begins does not begin, as far as so
-// many are remembered, and others do.
+// TestGivenBackTooEarly: a grant that is given back before it begins never begins, as far as the
+// owner remembers that many. Other grants do.
 func TestGivenBackTooEarly(t *testing.T) {
 	l := newGrantSite(t, grantSiteOptions{server: longGrant})
 	p := l.grantee(Trusted)
@@ -110,14 +110,14 @@ func TestGivenBackTooEarly(t *testing.T) {
 	l.settled()
 }
 
-// dropping has the last TLS connection go when something is granted.
+// dropping closes the last TLS connection when something is granted.
 func (l *grantSite) dropping(last *atomic.Pointer[net.TCPConn]) {
 	l.f.set(func() {
 		l.f.granted = func() { _, _ = last.Load().SetLinger(0), last.Load().Close() }
 	})
 }
 
-// lastDialled has the last TLS connection be known.
+// lastDialled records the last TLS connection.
 func lastDialled(last *atomic.Pointer[net.TCPConn]) PoolOptions {
 	return PoolOptions{DialTCP: func(ctx context.Context, address string) (net.Conn, error) {
 		c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
@@ -128,11 +128,11 @@ func lastDialled(last *atomic.Pointer[net.TCPConn]) PoolOptions {
 	}}
 }
 
-// TestAnswerGetsLost: the connection goes before the answer is written. Nothing stays granted.
+// TestAnswerGetsLost: the connection ends before the answer is written. No block stays granted.
 func TestAnswerGetsLost(t *testing.T) {
 	var last atomic.Pointer[net.TCPConn]
 	l := newGrantSite(t, grantSiteOptions{server: longGrant, pool: lastDialled(&last)})
-	p := l.grantee(Trusted) // whose connections stay
+	p := l.grantee(Trusted) // its connections stay
 	l.ready(p)
 	l.offer("b", 1000)
 	l.dropping(&last)
@@ -167,12 +167,12 @@ func TestSessionGetsLost(t *testing.T) {
 	})
 }
 
-// TestGivesUpAnywhere: readers give up at any moment of a Grant, on both lanes. Nothing stays
+// TestGivesUpAnywhere: readers give up at any moment of a Grant, on both lanes. No block stays
 // granted.
 func TestGivesUpAnywhere(t *testing.T) {
 	onBothLanes(t, func(t *testing.T, which Lane) {
 		l := newGrantSite(t, grantSiteOptions{server: longGrant})
-		p := l.grantee(Trusted) // whose connections stay
+		p := l.grantee(Trusted) // its connections stay
 		l.ready(p)
 		l.offer("b", 1000)
 		session, asks := p.grantee.session().id, l.peer(which).lanes[overTLS]
@@ -213,8 +213,8 @@ func TestGivesUpAnywhere(t *testing.T) {
 	})
 }
 
-// TestReleaseFails: what could not be given back is given back later, as long as it may be granted,
-// and not all the time.
+// TestReleaseFails: grants whose Release failed are given back later, for as long as they may last.
+// The attempts have pauses.
 func TestReleaseFails(t *testing.T) {
 	var deaf atomic.Bool
 	allow := func(r pki.Role, op wire.Op) bool { return DefaultAllow(r, op) && (op != wire.Release || !deaf.Load()) }
@@ -238,7 +238,7 @@ func TestReleaseFails(t *testing.T) {
 			if n := tries(); n < 4 || n > 9 {
 				t.Errorf("asked %d times in 2 s", n)
 			}
-			read(1) // the next Grant takes along what the last has left
+			read(1) // the next Grant takes along what the last one left
 			deaf.Store(false)
 			time.Sleep(releaseAgain + time.Second)
 			if s := l.server.GrantStats(); s.Grants != 0 || s.Expired != 0 || l.store.holds() != 0 {

@@ -11,8 +11,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// liar answers every request on one TLS connection with the bytes that say makes of it, and closes
-// the connection.
+// liar answers every request on one TLS connection with the bytes that say returns, and closes the
+// connection.
 func liar(t *testing.T, say func(asked wire.Frame) []byte) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -42,8 +42,7 @@ func liar(t *testing.T, say func(asked wire.Frame) []byte) string {
 	return l.Addr().String()
 }
 
-// TestLyingServer: an answer that no server of this protocol gives is refused by what is wrong with
-// it.
+// TestLyingServer: an answer that breaks the protocol is refused, with the error that fits.
 func TestLyingServer(t *testing.T) {
 	ok := func(asked wire.Frame) wire.Frame {
 		return wire.Frame{Version: wire.Version, Op: asked.Op, Request: asked.Request, Namespace: []byte(namespace),

@@ -37,13 +37,13 @@ func (l *lossy) SendPacket(p simnet.Packet) error {
 	return l.PerfectRouter.SendPacket(p)
 }
 
-// simulated is a site in virtual time: the server at 1.0.0.1, the pool at 1.0.0.2, round trips of
-// 20 ms, 1 % loss.
+// simulated returns a site in virtual time. The server is at 1.0.0.1, the pool at 1.0.0.2, with
+// round trips of 20 ms and 1 % loss.
 func simulated(t *testing.T, so ServerOptions, po PoolOptions) (*site, *lossy) {
 	t.Helper()
 	dir, seed := t.TempDir(), uint64(42)
 	t.Log("seed", seed)
-	if err := pki.Bootstrap(dir, pki.Options{}); err != nil { // anew: it is the year 2000
+	if err := pki.Bootstrap(dir, pki.Options{}); err != nil { // new certificates, because it is the year 2000
 		t.Fatal(err)
 	}
 	router := &lossy{rand: rand.New(rand.NewPCG(seed, 0)), loss: 0.01}
@@ -86,7 +86,7 @@ func simulated(t *testing.T, so ServerOptions, po PoolOptions) (*site, *lossy) {
 	return s, router
 }
 
-// TestLossAndDelay pulls and puts over a bad path: every byte arrives, and how fast is the same in
+// TestLossAndDelay pulls and puts over a bad path. Every byte arrives, and the speed is the same in
 // each run.
 func TestLossAndDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -123,7 +123,7 @@ func TestLossAndDelay(t *testing.T) {
 	})
 }
 
-// TestCaps: the caps of both sides are kept, in virtual time to the millisecond.
+// TestCaps: both sides keep their caps, to the millisecond of virtual time.
 func TestCaps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := NewBandwidth(1000_000, 0)
@@ -141,7 +141,7 @@ func TestCaps(t *testing.T) {
 			})
 		}
 		both.Wait()
-		// 1.2 MB at 1 MB/s; the first 50 ms cost nothing.
+		// 1.2 MB at 1 MB/s, of which the first 50 ms are free
 		if last := max(took[0], took[1]); last < 1140*time.Millisecond || last > 1180*time.Millisecond {
 			t.Error("both took", took)
 		}
@@ -162,7 +162,7 @@ func TestCaps(t *testing.T) {
 	})
 }
 
-// TestCappedPull: a cap holds end to end, whichever side has it.
+// TestCappedPull: a cap of either side limits the whole pull.
 func TestCappedPull(t *testing.T) {
 	for name, c := range map[string]struct{ server, pool *Bandwidth }{
 		"server": {server: NewBandwidth(0, 1<<20)}, "pool": {pool: NewBandwidth(1<<20, 0)},
@@ -186,7 +186,8 @@ func TestCappedPull(t *testing.T) {
 	}
 }
 
-// TestCertificateReloads: a server shows, and a client asks for, what the files say now.
+// TestCertificateReloads: a server shows the certificate that is in its files now, and a client
+// checks against the CA that is in its files now.
 func TestCertificateReloads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()

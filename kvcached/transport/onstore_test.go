@@ -90,8 +90,8 @@ func TestBetweenStores(t *testing.T) {
 	})
 }
 
-// TestExistingDurable: a durable Put of a block that is there, and only in RAM, is not acknowledged
-// before that is on SSD.
+// TestExistingDurable: a durable Put of a block that exists only in RAM is answered once the block
+// is on SSD.
 func TestExistingDurable(t *testing.T) {
 	there := openStore(t)
 	s := newSite(t, ServerOptions{Handler: OnStore(there, nil)}, PoolOptions{Identity: identity(t, pkiDir, pki.Ctl)})

@@ -32,7 +32,7 @@ func (d *watched) Close() error {
 	return d.Device.Close()
 }
 
-// cardsOf opens cards in a way of the test's.
+// cardsOf opens cards as the test says.
 func cardsOf(t *testing.T, f *fabric, present func() map[string]string, register func() error, closing func()) *Rails {
 	t.Helper()
 	return newRails(t, RailsOptions{Wanted: []string{AnyCard}, Present: present, Memory: memory(t, 4096),
@@ -42,8 +42,8 @@ func cardsOf(t *testing.T, f *fabric, present func() map[string]string, register
 		}})
 }
 
-// TestReleaseWhileOpening: a card that is given away while it is opened is closed when Release
-// returns, and others go on while it closes.
+// TestReleaseWhileOpening: a card that is released while it is being opened is closed when Release
+// returns. Other cards go on meanwhile.
 func TestReleaseWhileOpening(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFabric()
@@ -80,8 +80,8 @@ func TestReleaseWhileOpening(t *testing.T) {
 	})
 }
 
-// TestReopenPauses: a card that cannot be opened is tried again, less and less often, and soon when
-// another of its name is there.
+// TestReopenPauses: a card that cannot be opened is tried again, less and less often. Another card
+// of the same name is tried soon.
 func TestReopenPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFabric()
@@ -116,8 +116,7 @@ func TestReopenPauses(t *testing.T) {
 	})
 }
 
-// TestManyCards: cards that have gone for good leave room for others, and no more are used than may
-// be.
+// TestManyCards: cards that were removed leave room for others, and the bound on used cards holds.
 func TestManyCards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFabric()
@@ -144,8 +143,8 @@ func TestManyCards(t *testing.T) {
 	})
 }
 
-// TestQuestionsCount: a long list of blocks that are wanted counts as in flight, and what gives
-// blocks back passes always.
+// TestQuestionsCount: a long list of wanted blocks counts as in flight. A list of blocks that are
+// given back always passes.
 func TestQuestionsCount(t *testing.T) {
 	l := newGrantSite(t, grantSiteOptions{server: ServerOptions{MaxInFlight: HostShare * 10_000}})
 	p := l.grantee(Trusted)
@@ -174,8 +173,8 @@ func TestQuestionsCount(t *testing.T) {
 	h.bytes.Add(-9_000)
 }
 
-// TestIdleSession: a session that was not used for so long that the peer has ended it is made anew
-// without an error.
+// TestIdleSession: a session that the peer has ended because it was unused is made anew without an
+// error.
 func TestIdleSession(t *testing.T) {
 	inVirtualTime(t, grantSiteOptions{}, func(t *testing.T, l *grantSite, p *Peer) {
 		want := l.offer("b", 100_000)
@@ -195,8 +194,8 @@ func TestIdleSession(t *testing.T) {
 	})
 }
 
-// TestIdleSessionOverTLS: a session whose peer has seen the last connection close for lack of use,
-// and has ended it for that, is made anew without an error, too.
+// TestIdleSessionOverTLS: the peer ends a session when its last TLS connection closes because it
+// was unused. The session is made anew without an error.
 func TestIdleSessionOverTLS(t *testing.T) {
 	const idle = time.Second
 	l := newGrantSite(t, grantSiteOptions{server: ServerOptions{Idle: 2 * idle}, pool: PoolOptions{Idle: idle}})

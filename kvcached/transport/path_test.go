@@ -10,11 +10,10 @@ import (
 	"time"
 )
 
-// relay is a UDP path between one client and a server, whose end at the server can be moved, or
-// cut.
+// relay is a UDP path between a client and a server. Its end at the server can be moved or cut.
 type relay struct {
 	t      *testing.T
-	front  net.PacketConn // what the client talks to
+	front  net.PacketConn // the client sends to it
 	server net.Addr
 	wait   sync.WaitGroup
 
@@ -52,7 +51,7 @@ func listenUDP(t *testing.T) net.PacketConn {
 	return c
 }
 
-// move gives the client another address, as far as the server can see.
+// move gives the client another address, as the server sees it.
 func (r *relay) move() {
 	back := listenUDP(r.t)
 	r.mu.Lock()
@@ -125,7 +124,7 @@ func TestMoves(t *testing.T) {
 	}
 }
 
-// kill ends the server without a word to its peers.
+// kill ends the server without telling its peers.
 func (s *site) kill() {
 	_ = s.server.o.UDP[0].Close()
 	_ = s.server.o.TCP.Close()
@@ -134,8 +133,8 @@ func (s *site) kill() {
 	_ = s.server.Close(ctx)
 }
 
-// TestPeerRestarts: the next operation after a restart works, without waiting for the old
-// connection to time out, which takes an hour.
+// TestPeerRestarts: the next operation after a restart works. It does not wait an hour for the old
+// connection to time out.
 func TestPeerRestarts(t *testing.T) {
 	onBothLanes(t, func(t *testing.T, l Lane) {
 		key := [32]byte{1, 2, 3}
@@ -164,7 +163,7 @@ func TestPeerRestarts(t *testing.T) {
 	})
 }
 
-// TestUnreachable: after a failure to dial, the peer is left alone for a moment.
+// TestUnreachable: after a failure to dial, the peer is not dialled for a while.
 func TestUnreachable(t *testing.T) {
 	onBothLanes(t, func(t *testing.T, l Lane) {
 		udp, tcp := sockets(t, "127.0.0.1:0")
@@ -187,7 +186,7 @@ func TestUnreachable(t *testing.T) {
 	})
 }
 
-// TestIdle: connections that one side or the other has closed for lack of use are no error.
+// TestIdle: a connection that either side has closed because it was unused causes no error.
 func TestIdle(t *testing.T) {
 	for name, c := range map[string]struct {
 		so ServerOptions
@@ -215,7 +214,7 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// TestReceiveBudget: windows of all connections stay within what was given, and are given back.
+// TestReceiveBudget: the windows of all connections stay within the budget, and are given back.
 func TestReceiveBudget(t *testing.T) {
 	s := newSite(t, ServerOptions{Tuning: Tuning{Receive: 5 << 20}}, PoolOptions{Stripes: 1})
 	if err := s.peer(QUIC).Ping(t.Context()); err != nil {

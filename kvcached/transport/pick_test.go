@@ -13,7 +13,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// grant asks for blocks in the peer's session, and returns the grant and what became of each.
+// grant asks for blocks in the peer's session, and returns the grant and each block's status.
 func (l *grantSite) grant(ctx context.Context, p *Peer, keys ...string) (grant uint64, each []wire.Status, err error) {
 	w := wire.Wanted{Session: p.grantee.session().id}
 	for _, key := range keys {
@@ -42,7 +42,7 @@ func count(all []wire.Status, of wire.Status) (n int) {
 	return n
 }
 
-// TestGrantWithoutRoom: blocks that a peer has no room for are not fetched.
+// TestGrantWithoutRoom: blocks without room for them are not fetched.
 func TestGrantWithoutRoom(t *testing.T) {
 	const size = 1 << 20
 	l := newGrantSite(t, grantSiteOptions{server: ServerOptions{MaxInFlight: HostShare * 3 * size, Grant: time.Hour}})
@@ -69,8 +69,7 @@ func TestGrantWithoutRoom(t *testing.T) {
 	}
 }
 
-// TestReplacedMeanwhile: a block that has another length than what was counted for it is not
-// granted.
+// TestReplacedMeanwhile: a block whose length has changed since it was counted is not granted.
 func TestReplacedMeanwhile(t *testing.T) {
 	l := newGrantSite(t, grantSiteOptions{})
 	p := l.grantee(Trusted)
@@ -114,7 +113,7 @@ func TestGrantedLeavesRoom(t *testing.T) {
 	}
 }
 
-// TestKeptGrant: who lets a grant run out has one at a time, until it gives one back.
+// TestKeptGrant: a host that lets a grant run out has one grant at a time, until it gives one back.
 func TestKeptGrant(t *testing.T) {
 	o := grantSiteOptions{server: ServerOptions{Grant: time.Second}}
 	inVirtualTime(t, o, func(t *testing.T, l *grantSite, p *Peer) {
@@ -151,8 +150,8 @@ func TestKeptGrant(t *testing.T) {
 	})
 }
 
-// TestLookupsGivenUp: that nobody waits for them is not logged, block for block; what the store
-// cannot do is, once.
+// TestLookupsGivenUp: lookups whose caller has left are not logged. Errors of the store are logged
+// once.
 func TestLookupsGivenUp(t *testing.T) {
 	var log lines
 	inVirtualTime(t, grantSiteOptions{server: ServerOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))}},
@@ -167,7 +166,7 @@ func TestLookupsGivenUp(t *testing.T) {
 				h.onGet = func(ctx context.Context, _ block.Addr) error { <-ctx.Done(); return ctx.Err() }
 			})
 			ctx, cancel := context.WithCancel(t.Context())
-			time.AfterFunc(25*time.Millisecond, cancel) // it takes 10 ms there
+			time.AfterFunc(25*time.Millisecond, cancel) // the lookup takes 10 ms
 			if _, _, err := l.grant(ctx, p, keys...); !errors.Is(err, context.Canceled) {
 				t.Error(err)
 			}

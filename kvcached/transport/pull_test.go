@@ -12,8 +12,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// TestRangeOfOneVersion replaces a block while a part of it is pulled that is large enough for
-// several connections: what comes is of one version, or an error.
+// TestRangeOfOneVersion replaces a block while a part is pulled that is large enough for several
+// connections. The result is a part of one version, or an error.
 func TestRangeOfOneVersion(t *testing.T) {
 	onBothLanes(t, func(t *testing.T, l Lane) {
 		s := newSite(t, ServerOptions{}, PoolOptions{})
@@ -48,8 +48,8 @@ func TestRangeOfOneVersion(t *testing.T) {
 	})
 }
 
-// TestUnknownLength pulls blocks of which nothing is known, or too little: the first answer has the
-// rest come over all connections, and every byte once.
+// TestUnknownLength pulls blocks whose length is unknown, or given too small. After the first
+// answer the rest comes over all connections, and each byte once.
 func TestUnknownLength(t *testing.T) {
 	for _, stripes := range []int{1, 4, 16} {
 		s := newSite(t, ServerOptions{}, PoolOptions{Stripes: stripes})
@@ -79,8 +79,8 @@ func TestUnknownLength(t *testing.T) {
 	}
 }
 
-// TestUnknownLengthOfOneVersion replaces a block after the first answer: parts of two versions are
-// no block.
+// TestUnknownLengthOfOneVersion replaces a block after the first answer. Parts of two versions are
+// an error.
 func TestUnknownLengthOfOneVersion(t *testing.T) {
 	for name, second := range map[string]int{"as long": 4 << 20, "shorter": 100, "longer": 5 << 20} {
 		t.Run(name, func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestUnknownLengthOfOneVersion(t *testing.T) {
 	}
 }
 
-// TestManyStriped: beyond a bound of parts under way, blocks come in one part each.
+// TestManyStriped: beyond the bound on parts, blocks come in one part each.
 func TestManyStriped(t *testing.T) {
 	s := newSite(t, ServerOptions{}, PoolOptions{})
 	p := s.peer(QUIC)

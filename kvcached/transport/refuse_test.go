@@ -13,7 +13,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// raw opens an exchange with the peer, to say on it what no Peer would.
+// raw opens an exchange with the peer, for bytes that no Peer would send.
 func raw(t *testing.T, p *Peer) exchange {
 	t.Helper()
 	for _, l := range p.lanes {
@@ -39,11 +39,10 @@ func answer(t *testing.T, x exchange) wire.Frame {
 	return f
 }
 
-// errDone ends the use of a raw exchange whose connection is not to be used again.
+// errDone ends the use of a raw exchange, and of its connection.
 var errDone = errors.New("done")
 
-// halfClose says that nothing more comes. That the peer does not want to hear it any more is no
-// error.
+// halfClose ends the sending side. It is no error if the peer has closed already.
 func halfClose(x exchange) {
 	if c, ok := x.(*tlsExchange); ok {
 		_ = c.CloseWrite()
@@ -116,7 +115,7 @@ func TestBadRequests(t *testing.T) {
 	})
 }
 
-// TestBadAnswers: what a damaged or lying peer says is an error, never a block.
+// TestBadAnswers: a damaged or lying answer is an error, never a block.
 func TestBadAnswers(t *testing.T) {
 	onBothLanes(t, func(t *testing.T, l Lane) {
 		s := newSite(t, ServerOptions{}, PoolOptions{})
@@ -154,7 +153,7 @@ func TestBadAnswers(t *testing.T) {
 	})
 }
 
-// blocked is a hook that waits for its context to end, or to be let go.
+// blocked is a hook that waits until its context ends, or until let is closed.
 type blocked struct{ entered, let, left chan struct{} }
 
 func newBlocked() blocked {
@@ -188,7 +187,7 @@ func TestDeadline(t *testing.T) {
 		x.release(errDone)
 		<-b.left
 		<-b.entered
-		// on a busy machine some do not reach the server
+		// on a busy machine some requests do not reach the server
 		for limit, came := 20*time.Millisecond, false; !came; limit = min(2*limit, 20*time.Second) {
 			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			if _, _, err := get(ctx, s.peer(l), "b"); !errors.Is(err, context.DeadlineExceeded) &&
@@ -242,8 +241,8 @@ func TestCancel(t *testing.T) {
 	})
 }
 
-// TestPeerStops: one that neither reads nor writes in the middle of a body holds its own stream up,
-// for a while.
+// TestPeerStops: a peer that neither reads nor writes in the middle of a body delays only its own
+// stream, for a while.
 func TestPeerStops(t *testing.T) {
 	onBothLanes(t, func(t *testing.T, l Lane) {
 		s := newSite(t, ServerOptions{Stall: time.Second}, PoolOptions{})
@@ -262,7 +261,7 @@ func TestPeerStops(t *testing.T) {
 		}
 		eventually(t, "both are under way", func() bool { return s.store.holds() == 2 })
 		s.store.fill("small", 1000)
-		for range 3 { // on the same connection, in the case of QUIC
+		for range 3 { // with QUIC on the same connection
 			got, _, err := get(t.Context(), p, "small")
 			if err != nil {
 				t.Error(err)
@@ -290,7 +289,7 @@ func TestBusy(t *testing.T) {
 		done := make(chan error)
 		go func() { _, _, err := get(t.Context(), p, "b"); done <- err }()
 		<-b.entered
-		// QUIC has one stream per connection here, so this goes over another.
+		// QUIC has one stream per connection here, so this needs another connection.
 		if err := put(t.Context(), p, "c", []byte("x")); !errors.Is(err, wire.Busy) {
 			t.Error("a second operation:", err)
 		}
@@ -334,7 +333,7 @@ func TestTooManyConnections(t *testing.T) {
 	})
 }
 
-// TestCloseWaits: operations in progress are finished, new ones refused.
+// TestCloseWaits: running operations are finished, and new ones refused.
 func TestCloseWaits(t *testing.T) {
 	onBothLanes(t, func(t *testing.T, l Lane) {
 		s := newSite(t, ServerOptions{}, PoolOptions{})

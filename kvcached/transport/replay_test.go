@@ -11,7 +11,7 @@ import (
 )
 
 // TestNoEarlyData: a client that resumes a session cannot send before the handshake is done, so
-// that nobody can replay what it sends.
+// nobody can replay its bytes.
 func TestNoEarlyData(t *testing.T) {
 	s := newSite(t, ServerOptions{}, PoolOptions{})
 	config, err := clientTLS(identity(t, pkiDir, pki.KVCached), "")

@@ -10,7 +10,7 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// TestForget: what goes on with a peer that is gone for good ends well, and nothing more begins.
+// TestForget: running operations on a forgotten peer end well, and no others begin.
 func TestForget(t *testing.T) {
 	onBothLanes(t, func(t *testing.T, l Lane) {
 		s := newSite(t, ServerOptions{}, PoolOptions{})
@@ -58,7 +58,7 @@ func TestForget(t *testing.T) {
 	})
 }
 
-// TestForgetMany: no more peers wait for operations to end than MaxPeers.
+// TestForgetMany: at most MaxPeers forgotten peers wait for their operations to end.
 func TestForgetMany(t *testing.T) {
 	s := newSite(t, ServerOptions{}, PoolOptions{MaxPeers: 1})
 	old := s.peer(TLS)
@@ -81,7 +81,7 @@ func TestForgetMany(t *testing.T) {
 	}
 }
 
-// TestEvictWhileDialling: the pool goes on while a peer that has to make room is dialled.
+// TestEvictWhileDialling: the pool goes on while an evicted peer is being dialled.
 func TestEvictWhileDialling(t *testing.T) {
 	opening, open := make(chan struct{}), make(chan struct{})
 	s := newSite(t, ServerOptions{}, PoolOptions{MaxPeers: 1, Stripes: 1, ListenUDP: func() (net.PacketConn, error) {
@@ -106,7 +106,7 @@ func TestEvictWhileDialling(t *testing.T) {
 	others.Wait()
 }
 
-// TestCloseCutsDialling: a lane that is closed does not wait for a host that does not answer.
+// TestCloseCutsDialling: closing a lane does not wait for a host that does not answer.
 func TestCloseCutsDialling(t *testing.T) {
 	silent := listenUDP(t)
 	defer silent.Close()

@@ -12,7 +12,7 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// lateCard makes windows so late that who asked for them gives up meanwhile, while late is set.
+// lateCard makes windows so late, while late is set, that their caller gives up.
 type lateCard struct {
 	rdma.Device
 	late *atomic.Bool
@@ -23,7 +23,7 @@ type latePair struct {
 	late *atomic.Bool
 }
 
-// defaultGrantIn is how long a reader waits for an owner to grant.
+// defaultGrantIn is how long a reader waits for a grant by default.
 var defaultGrantIn = PoolOptions{}.withDefaults().GrantIn
 
 func (d lateCard) Pair(o rdma.PairOptions) (rdma.Pair, error) {
@@ -42,13 +42,13 @@ func (p latePair) Grant(ctx context.Context, mems [][]byte) ([]rdma.Window, erro
 	return p.Pair.Grant(ctx, mems)
 }
 
-// endsMeanwhile says once more that it has not ended, if it has.
+// endsMeanwhile is a context that has ended, but says at the first call that it has not.
 type endsMeanwhile struct {
 	context.Context
 	looked atomic.Bool
 }
 
-func (c *endsMeanwhile) Value(any) any { return nil } // by which context.Cause would look past it
+func (c *endsMeanwhile) Value(any) any { return nil } // hides the context from context.Cause
 
 func (c *endsMeanwhile) Err() error {
 	if !c.looked.Swap(true) {
@@ -57,8 +57,8 @@ func (c *endsMeanwhile) Err() error {
 	return c.Context.Err()
 }
 
-// TestRoCELateGrants: with windows, and the time that a reader waits for an owner by default, an
-// owner that is late has blocks come by a stream, and keeps the session.
+// TestRoCELateGrants: with windows, and the default time for a grant, a late owner makes blocks
+// come by a stream, and the session stays.
 func TestRoCELateGrants(t *testing.T) {
 	var late atomic.Bool
 	near := roceRails(t, true)

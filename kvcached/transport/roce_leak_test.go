@@ -16,13 +16,13 @@ import (
 	"time"
 )
 
-// inUse is what the kernel says is in use of the card, and this process has.
+// inUse counts the kernel's objects of the card, and this process's resources.
 type inUse struct {
 	QP, CQ, PD, MR, Ctx int
 	fds, goroutines     int
 }
 
-// memoryUsed is what is in use of Go's heap, and in memory of this process at all, in bytes.
+// memoryUsed returns the bytes of Go's heap and of this process's memory.
 func memoryUsed(t *testing.T) (heap, resident int64) {
 	t.Helper()
 	debug.FreeOSMemory()
@@ -58,8 +58,8 @@ func used(t *testing.T) inUse {
 	return all[0]
 }
 
-// awaitUsed waits until no more is in use than before, of cards exactly as much: both sides end in
-// the background.
+// awaitUsed waits until no more is in use than before. The card's objects must be exactly as many.
+// Both sides end in the background.
 func awaitUsed(t *testing.T, what string, before inUse) {
 	t.Helper()
 	now := before
@@ -76,7 +76,7 @@ func awaitUsed(t *testing.T, what string, before inUse) {
 	})
 }
 
-// cycle makes a session, reads a block by it and has it end as one does that was not used for long.
+// cycle makes a session, reads a block with it, and ends it as if it were unused for long.
 func (s *twoStores) cycle() {
 	s.t.Helper()
 	s.awaitCards("a session")
@@ -88,13 +88,13 @@ func (s *twoStores) cycle() {
 	b.mu.Lock()
 	b.s.idle = 1
 	b.mu.Unlock()
-	for now := b.session(); now != nil && now.idle == 1; now = b.session() { // as long as its block is not let go of
+	for now := b.session(); now != nil && now.idle == 1; now = b.session() { // while its block is not released
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// TestRoCENothingLeaks: sessions of a reader and an owner, one after the other, leave nothing of
-// the card, no descriptor, no goroutine and no memory behind.
+// TestRoCENothingLeaks: one session after the other leaves no object of the card, no descriptor, no
+// goroutine and no memory behind.
 func TestRoCENothingLeaks(t *testing.T) { byBoth(t, 30*time.Second, roceNothingLeaks) }
 
 func roceNothingLeaks(t *testing.T, s *twoStores) {
@@ -130,7 +130,7 @@ func roceNothingLeaks(t *testing.T, s *twoStores) {
 	}
 }
 
-// TestRoCEPeers: 100 hosts read from one at a time, and leave nothing of the card, no descriptor
+// TestRoCEPeers: 100 hosts read from one at a time, and leave no object of the card, no descriptor
 // and no goroutine behind.
 func TestRoCEPeers(t *testing.T) {
 	const peers = 100
@@ -162,7 +162,7 @@ func TestRoCEPeers(t *testing.T) {
 		}
 	}
 	took := time.Since(start)
-	if n := s.server.GrantStats().Open; n < peers+1 || during.QP < before.QP+2*peers { // more after a second try
+	if n := s.server.GrantStats().Open; n < peers+1 || during.QP < before.QP+2*peers { // more after a second attempt
 		t.Errorf("%d sessions, in use: %+v, before: %+v", n, during, before)
 	}
 	for i := range readers {

@@ -16,7 +16,7 @@ import (
 	"github.com/cognitora/dataplane/rdma/verbs"
 )
 
-// tallies are the bytes that were read by each card.
+// tallies count the bytes read by each card.
 type tallies map[string]*atomic.Int64
 
 func (b tallies) open(name string) (rdma.Device, error) {
@@ -27,7 +27,7 @@ func (b tallies) open(name string) (rdma.Device, error) {
 	return talliedDevice{d, b[name]}, nil
 }
 
-// await waits until four large blocks more have been read by a card; why says what went wrong.
+// await waits until a card has read four more large blocks. why returns the reason if it does not.
 func (b tallies) await(t *testing.T, what, card string, why func() string) {
 	t.Helper()
 	before, end := b[card].Load(), time.Now().Add(120*time.Second)
@@ -67,12 +67,12 @@ func (p talliedPair) Read(ctx context.Context, reads []rdma.Read) error {
 	return err
 }
 
-// secondCard makes another card of software beside that of RDMA_DEVICE, in a network of its own.
+// secondCard makes a second card in software beside RDMA_DEVICE, in a network of its own.
 func secondCard(t *testing.T) (name, link string) {
 	t.Helper()
 	name, link = "second0", "secondlink0"
 	command(t, "ip link add "+link+" mtu 9000 type dummy")
-	t.Cleanup(func() { command(t, "ip link delete "+link) }) // with its card
+	t.Cleanup(func() { command(t, "ip link delete "+link) }) // deletes the card, too
 	command(t, "ip addr add 198.51.100.1/24 dev "+link)
 	command(t, "ip link set "+link+" up")
 	command(t, "rdma link add "+name+" type rxe netdev "+link)
@@ -88,8 +88,8 @@ func secondCard(t *testing.T) (name, link string) {
 	return name, link
 }
 
-// TestRoCETwoRails: large blocks are read over two cards. One is deleted, and later its link goes,
-// under load: the other one carries on alone, and both are used when it is there again.
+// TestRoCETwoRails: large blocks are read over two cards. Under load one card is deleted, and later
+// its link goes down. The other card carries on alone. Both are used again when the first is back.
 func TestRoCETwoRails(t *testing.T) {
 	first := os.Getenv("RDMA_DEVICE")
 	if first == "" {
@@ -105,8 +105,8 @@ func TestRoCETwoRails(t *testing.T) {
 		Trusted: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}, Poll: 100 * time.Millisecond,
 	}
 	near := o
-	// so that it finds a card that is back after the owner does, mostly: a try that fails has the
-	// next one wait for half a minute
+	// The reader mostly finds a card that is back after the owner does. A failed attempt would
+	// delay the next one by half a minute.
 	near.Poll = time.Second
 	s := newTwoStoresOf(t, 64<<20, near, o, PoolOptions{}, 5*time.Second)
 	s.awaitCards("a session")

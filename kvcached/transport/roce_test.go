@@ -21,13 +21,13 @@ import (
 	"github.com/cognitora/dataplane/rdma/verbs"
 )
 
-// These tests are on a real card, or on RoCE in software: make check-rdma runs them in a virtual
-// machine that has one. Both hosts are this one.
+// These tests need a real card, or RoCE in software. make check-rdma runs them in a virtual machine
+// with a software card. Both hosts are this machine.
 
-// roce is two stores whose hosts reach each other by the card that RDMA_DEVICE names.
+// roce returns two stores whose hosts reach each other by the card of RDMA_DEVICE.
 func roce(t *testing.T, grant time.Duration) *twoStores { return roceBy(t, grant, false) }
 
-// roceBy is roce by windows, or by registrations.
+// roceBy is roce with windows, or with registrations.
 func roceBy(t *testing.T, grant time.Duration, windows bool) *twoStores {
 	t.Helper()
 	o := roceRails(t, windows)
@@ -36,7 +36,7 @@ func roceBy(t *testing.T, grant time.Duration, windows bool) *twoStores {
 	return s
 }
 
-// roceRails has the card that RDMA_DEVICE names.
+// roceRails returns options with the card of RDMA_DEVICE.
 func roceRails(t *testing.T, windows bool) RailsOptions {
 	t.Helper()
 	card := os.Getenv("RDMA_DEVICE")
@@ -72,8 +72,8 @@ func roceThere() map[string]string {
 	return out
 }
 
-// awaited waits for what may take long on a busy host whose machine is emulated, without taking its
-// CPU meanwhile.
+// awaited waits for something that takes long on a busy host with an emulated machine, and leaves
+// the CPU to it.
 func awaited(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
@@ -93,8 +93,8 @@ func (s *twoStores) awaitCards(what string) {
 	}
 }
 
-// TestRoCEReads: many blocks at a time come by RDMA, with few messages, and not by a stream, and
-// are given back: their grants do not end before the test's time has.
+// TestRoCEReads: many blocks at a time come by RDMA, with few messages and no stream. They are
+// given back before their grants end.
 func TestRoCEReads(t *testing.T) { byBoth(t, time.Hour, roceReads) }
 
 func roceReads(t *testing.T, s *twoStores) {
@@ -129,8 +129,8 @@ func roceReads(t *testing.T, s *twoStores) {
 	})
 }
 
-// TestRoCERevoked: what was granted cannot be read when the grant has ended; the pair breaks by the
-// try, and another is made.
+// TestRoCERevoked: a block cannot be read after its grant has ended. The attempt breaks the pair,
+// and another one is made.
 func TestRoCERevoked(t *testing.T) { byBoth(t, time.Second, roceRevoked) }
 
 func roceRevoked(t *testing.T, s *twoStores) {
@@ -184,8 +184,8 @@ func roceReusedUnderReaders(t *testing.T, s *twoStores) {
 	})
 }
 
-// TestRoCERottenBytes: a block whose bytes are not those that were stored is never an answer, by
-// RDMA or by QUIC; the session that brought it ends, and RDMA is used again.
+// TestRoCERottenBytes: bytes that differ from those stored are never an answer, by RDMA or by QUIC.
+// The session that brought them ends, and RDMA is used again.
 func TestRoCERottenBytes(t *testing.T) { byBoth(t, time.Hour, roceRottenBytes) }
 
 func roceRottenBytes(t *testing.T, s *twoStores) {
@@ -213,8 +213,7 @@ func roceRottenBytes(t *testing.T, s *twoStores) {
 	}
 }
 
-// disturb reads all the time while something is done, and returns how many blocks came by RDMA
-// since.
+// disturb reads all the time while fn runs, and returns how many blocks have come by RDMA since.
 func (s *twoStores) disturb(t *testing.T, what string, fn func()) {
 	t.Helper()
 	var stop atomic.Bool
@@ -257,7 +256,7 @@ func (s *twoStores) disturb(t *testing.T, what string, fn func()) {
 
 func command(t *testing.T, line string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // cleanups have commands, too
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // the cleanup runs commands, too
 	defer cancel()
 	words := strings.Fields(line)
 	if out, err := exec.CommandContext(ctx, words[0], words[1:]...).CombinedOutput(); err != nil {
@@ -265,8 +264,8 @@ func command(t *testing.T, line string) {
 	}
 }
 
-// TestRoCETakenAway: under load the link goes down and comes back, and the card is given away,
-// deleted and added anew: blocks come by QUIC meanwhile, none is wrong or lost, and RDMA is used
+// TestRoCETakenAway: under load the link goes down and comes back, and the card is released,
+// deleted and added anew. Blocks come by QUIC meanwhile, none is wrong or lost, and RDMA is used
 // again.
 func TestRoCETakenAway(t *testing.T) { byBoth(t, 5*time.Second, roceTakenAway) }
 

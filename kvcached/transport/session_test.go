@@ -13,7 +13,7 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// TestCardWithoutPairs: a card that makes no pairs is said and left out, and the others are used.
+// TestCardWithoutPairs: a card that makes no pairs is reported and left out. Other cards are used.
 func TestCardWithoutPairs(t *testing.T) {
 	none := errors.New("no queue pair is left")
 	for _, c := range []struct {
@@ -45,8 +45,7 @@ func TestCardWithoutPairs(t *testing.T) {
 	}
 }
 
-// TestCloseWhileItBreaks: a grantee that is closed has no pair any more, whatever happened at that
-// time.
+// TestCloseWhileItBreaks: a closed grantee has no pair, whatever happened meanwhile.
 func TestCloseWhileItBreaks(t *testing.T) {
 	l := newGrantSite(t, grantSiteOptions{})
 	for range 10 {
@@ -65,8 +64,7 @@ func TestCloseWhileItBreaks(t *testing.T) {
 	}
 }
 
-// TestReleaseWhileClosing: cards are closed once, and the one that is given away is when Close
-// returns.
+// TestReleaseWhileClosing: each card is closed once. A released card is closed when Close returns.
 func TestReleaseWhileClosing(t *testing.T) {
 	f := newFabric()
 	c := f.plug("near0", "10.0.0.1")
@@ -88,7 +86,7 @@ func TestReleaseWhileClosing(t *testing.T) {
 	}
 }
 
-// TestBetterSession: what is read when a card comes back is read to its end.
+// TestBetterSession: a read that runs when a card comes back is finished.
 func TestBetterSession(t *testing.T) {
 	inVirtualTime(t, grantSiteOptions{cards: 2}, func(t *testing.T, l *grantSite, p *Peer) {
 		want := l.offer("b", 100_000)
@@ -128,8 +126,7 @@ func TestBetterSession(t *testing.T) {
 	})
 }
 
-// connect asks for a session over so many pairs, which all have one card here, and returns what
-// came of each.
+// connect asks for a session with this many pairs, all on one card, and returns the answer to each.
 func (l *grantSite) connect(p *Peer, pairs int) (ends []wire.End) {
 	l.t.Helper()
 	ends, err := l.connection(l.t.Context(), p, pairs)
@@ -164,7 +161,7 @@ func (l *grantSite) connection(ctx context.Context, p *Peer, pairs int) (ends []
 	return ends, err
 }
 
-// TestPairsOfOnePeer: a session has one pair on each card, however many are asked for.
+// TestPairsOfOnePeer: a session has one pair on each card, however many are requested.
 func TestPairsOfOnePeer(t *testing.T) {
 	l := newGrantSite(t, grantSiteOptions{
 		cards: 2, rails: func(near, _ *RailsOptions) { near.Wanted = []string{"near1"} },
@@ -180,7 +177,7 @@ func TestPairsOfOnePeer(t *testing.T) {
 	}
 }
 
-// TestSessionsOfOneHost: a program of another role takes no session of the cache's.
+// TestSessionsOfOneHost: a program with another role does not use up the cache's sessions.
 func TestSessionsOfOneHost(t *testing.T) {
 	l := newGrantSite(t, grantSiteOptions{
 		cards: 2, rails: func(near, _ *RailsOptions) { near.Wanted = []string{"near1"} },

@@ -9,8 +9,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// TestHostShare: who announces bodies and does not send them takes no more than its share of what
-// may be in flight.
+// TestHostShare: a host that announces bodies and does not send them takes only its share of the
+// bytes in flight.
 func TestHostShare(t *testing.T) {
 	onBothLanes(t, func(t *testing.T, l Lane) {
 		const size = 1 << 20

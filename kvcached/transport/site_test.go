@@ -61,11 +61,11 @@ const namespace = "key1;test;"
 
 func addr(key string) block.Addr { return block.OfKey(block.IDOf(namespace), []byte(key)) }
 
-// mapStore is a Handler on a map. Its hooks, where set, come first.
+// mapStore is a Handler on a map. It calls its hooks first.
 type mapStore struct {
 	mu        sync.Mutex
 	blocks    map[block.Addr]*mapBlock
-	held      int // blocks that were handed out and not released, and drafts
+	held      int // unreleased blocks and drafts
 	announced []*wire.Announcement
 
 	on hooks
@@ -237,14 +237,14 @@ func (s *mapStore) Purge(_ context.Context, list []byte) ([]byte, int, error) {
 	return make([]byte, wire.MaxPurges), len(list), nil
 }
 
-// heard is who announced something first.
+// heard returns the host of the first announcement.
 func (s *mapStore) heard() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.announced[0].Host
 }
 
-// site is a server on loopback sockets with a pool to talk to it.
+// site is a server on loopback sockets with a pool that reaches it.
 type site struct {
 	t       testing.TB
 	store   *mapStore
@@ -253,7 +253,7 @@ type site struct {
 	address string
 }
 
-// quiet is where programs under test log to.
+// quiet returns a log for programs under test.
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
 // sockets returns a UDP and a TCP socket with one address.
@@ -287,7 +287,7 @@ func newSite(t testing.TB, so ServerOptions, po PoolOptions) *site {
 			t.Errorf("%d blocks or drafts are still held", n)
 		}
 	})
-	s.pool = newPool(t, po) // closed first: a server waits for what is asked once more
+	s.pool = newPool(t, po) // closed first, because a server waits for repeated requests
 	return s
 }
 
@@ -346,7 +346,7 @@ func get(ctx context.Context, p *Peer, key string) ([]byte, Found, error) {
 	return getOf(ctx, p, key, 0)
 }
 
-// getOf is get of a block whose length is known, if it is not 0.
+// getOf is get for a block of known length; 0: unknown.
 func getOf(ctx context.Context, p *Peer, key string, length int) ([]byte, Found, error) {
 	var buf []byte
 	f, err := p.Get(ctx, Get{Addr: addr(key), Namespace: namespace, Hint: length,
@@ -369,14 +369,14 @@ func same(t testing.TB, what string, got, want []byte) {
 	}
 }
 
-// onBothLanes runs a test over each.
+// onBothLanes runs a test over each lane.
 func onBothLanes(t *testing.T, fn func(t *testing.T, l Lane)) {
 	for _, l := range slices.Backward([]Lane{TLS, QUIC}) {
 		t.Run(string(l), func(t *testing.T) { fn(t, l) })
 	}
 }
 
-// eventually waits for what another goroutine does.
+// eventually waits for another goroutine.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	end := time.Now().Add(time.Minute)

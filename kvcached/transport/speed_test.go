@@ -12,8 +12,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// TestSpeed says how fast blocks come, and what that costs both hosts together, by RDMA and over
-// QUIC on the same machine in the same run. It judges nothing.
+// TestSpeed prints how fast blocks come, and what they cost both hosts together, by RDMA and over
+// QUIC on the same machine in the same run. It checks no limit.
 func TestSpeed(t *testing.T) {
 	s := roce(t, 30*time.Second)
 	quic, err := s.pool.Peer(Target{Address: s.peer.target.Address, Lane: QUIC})
@@ -32,7 +32,7 @@ func TestSpeed(t *testing.T) {
 				continue
 			}
 			n := max(8, min(100, (4<<20)/size))
-			var sums [2]measured // of rounds, in turn
+			var sums [2]measured // sums of the rounds
 			for range rounds {
 				for i, p := range []*Peer{s.peer, quic} {
 					sums[i].add(s.speed(t, p, key, atOnce, n))
@@ -50,7 +50,7 @@ func TestSpeed(t *testing.T) {
 // rounds is how often each lane is measured.
 const rounds = 3
 
-// measured is MB/s, ms for each block, and seconds of CPU for a GB.
+// measured has MB/s, ms for each block, and seconds of CPU for a GB.
 type measured struct{ rate, each, cpu float64 }
 
 func (m *measured) add(n measured) { m.rate, m.each, m.cpu = m.rate+n.rate, m.each+n.each, m.cpu+n.cpu }

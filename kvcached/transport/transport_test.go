@@ -19,7 +19,7 @@ func TestRoundTrips(t *testing.T) {
 		for _, n := range []int{0, 1, 100, 4096, 65536, 1 << 20, 3<<20 + 17} {
 			key := fmt.Sprint("block of ", n)
 			want := s.store.fill(key, n)
-			for range 3 { // the last time, its length is known
+			for range 3 { // the last time with a known length
 				got, f, err := get(ctx, p, key)
 				if err != nil {
 					t.Fatal(n, err)
@@ -90,7 +90,7 @@ func TestRanges(t *testing.T) {
 		want := s.store.fill("b", 5<<20+3)
 		for _, c := range []struct{ offset, length, hint int }{
 			{0, 10, 0}, {5, 4 << 20, 0}, {5<<20 + 2, 1, 0}, {5 << 20, 100, 0}, {6 << 20, 5, 0}, {7, 0, 0},
-			{0, 0, 1 << 20}, {0, 0, 64 << 20}, {3, 0, 9 << 20}, // hints that are wrong
+			{0, 0, 1 << 20}, {0, 0, 64 << 20}, {3, 0, 9 << 20}, // wrong hints
 		} {
 			end := len(want)
 			if c.length != 0 {
@@ -153,7 +153,7 @@ func TestRangesRefused(t *testing.T) {
 	}
 }
 
-// TestAllocFails: the caller's error comes back, and the connection goes on to be of use.
+// TestAllocFails: the caller's error comes back, and the connection stays usable.
 func TestAllocFails(t *testing.T) {
 	onBothLanes(t, func(t *testing.T, l Lane) {
 		s := newSite(t, ServerOptions{}, PoolOptions{})
@@ -227,7 +227,7 @@ func TestCertificates(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// knows the server's, but has its own of another fleet
+		// knows the server's CA, but has a certificate of another fleet
 		foreign, err := pki.Load(pki.Files{CA: pki.FilesIn(pkiDir, pki.KVCached).CA,
 			Cert: pki.FilesIn(foreignDir, pki.KVCached).Cert, Key: pki.FilesIn(foreignDir, pki.KVCached).Key})
 		if err != nil {
@@ -259,9 +259,8 @@ func TestCertificates(t *testing.T) {
 	})
 }
 
-// TestRefusedAfterHandshake: a client whose certificate the server refuses when the client's part
-// of the handshake is done learns that from whatever it does next, not only from the answer that it
-// waits for.
+// TestRefusedAfterHandshake: the server refuses a client's certificate after the client's part of
+// the handshake. The client's next call reports that, whichever it is.
 func TestRefusedAfterHandshake(t *testing.T) {
 	s := newSite(t, ServerOptions{}, PoolOptions{})
 	foreign, err := pki.Load(pki.Files{CA: pki.FilesIn(pkiDir, pki.KVCached).CA,
