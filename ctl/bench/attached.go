@@ -22,16 +22,11 @@ func newAttached(a *cli.App) *cobra.Command {
 			"pair takes some 15 seconds. Nothing else should run on the host;\n" +
 			"programs of an agent that runs here are in both figures. Run it as root in the repository, after make " +
 			"build; make perf-attached does.",
-		Args: cli.NoArguments,
-		RunE: func(c *cobra.Command, _ []string) error {
-			if err := cli.InRanges(c.Flags(), map[string][2]float64{"pairs": {1, 1000}, "window": {0.1, 600}}); err !=
-				nil {
-				return err
-			}
-			ctx, release := cli.Interruptible(c.Context())
-			defer release()
+		Args:    cli.NoArguments,
+		PreRunE: cli.Ranges(map[string][2]float64{"pairs": {1, 1000}, "window": {0.1, 600}}),
+		RunE: cli.Interruptible(func(ctx context.Context, _ *cobra.Command, _ []string) error {
 			return runAttached(ctx, a, cfg)
-		},
+		}),
 	}
 	f := c.Flags()
 	f.StringVar(&cfg.Root, "root", ".", "the repository, whose bin is measured")

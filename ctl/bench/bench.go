@@ -75,11 +75,9 @@ func newReplay(a *cli.App) *cobra.Command {
 		Example: "  cgn-ctl bench replay --turns 500 --speed 20\n  cgn-ctl bench replay --trace " +
 			"conversation_trace.jsonl --spread --speed 10",
 		Args: cli.NoArguments,
+		PreRunE: cli.Ranges(map[string][2]float64{"speed": {1e-6, 1e6}, "turns": {0, cli.Most},
+			"max-output-tokens": {0, cli.Most}, "timeout": {0.001, cli.Most}, "rate": rates}),
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := cli.InRanges(c.Flags(), map[string][2]float64{"speed": {1e-6, 1e6}, "turns": {0, cli.Most},
-				"max-output-tokens": {0, cli.Most}, "timeout": {0.001, cli.Most}, "rate": rates}); err != nil {
-				return err
-			}
 			source, closeTrace, err := f.open(cfg.Turns)
 			if err != nil {
 				return err
@@ -121,19 +119,12 @@ func runReplay(ctx context.Context, a *cli.App, cfg replay.Config) error {
 
 func newTrace(a *cli.App) *cobra.Command {
 	var f traceFlags
-	var requests int
 	c := &cobra.Command{
 		Use: "trace", Short: "Write a generated trace as JSON lines", Args: cli.NoArguments,
-		RunE: func(c *cobra.Command, _ []string) error {
-			if err := cli.InRanges(c.Flags(), map[string][2]float64{"rate": rates, "requests": {1, cli.Most}}); err !=
-				nil {
-				return err
-			}
-			f.gen.Requests = requests
-			return trace.Write(a.Out, f.gen.Source())
-		},
+		PreRunE: cli.Ranges(map[string][2]float64{"rate": rates, "requests": {1, cli.Most}}),
+		RunE:    func(*cobra.Command, []string) error { return trace.Write(a.Out, f.gen.Source()) },
 	}
 	f.addGenerator(c)
-	c.Flags().IntVar(&requests, "requests", 2000, "number of requests")
+	c.Flags().IntVar(&f.gen.Requests, "requests", 2000, "number of requests")
 	return c
 }

@@ -28,16 +28,11 @@ func newCompare(a *cli.App) *cobra.Command {
 			"The quick form takes about two minutes with haproxy and nginx, the full form up to an hour. Run it " +
 			"in the\n" +
 			"repository, after make build; make perf does.",
-		Args: cli.NoArguments,
-		RunE: func(c *cobra.Command, _ []string) error {
-			if err := cli.InRanges(c.Flags(), map[string][2]float64{"repetitions": {1, cli.Most},
-				"longest": {0, cli.Most}}); err != nil {
-				return err
-			}
-			ctx, release := cli.Interruptible(c.Context())
-			defer release()
+		Args:    cli.NoArguments,
+		PreRunE: cli.Ranges(map[string][2]float64{"repetitions": {1, cli.Most}, "longest": {0, cli.Most}}),
+		RunE: cli.Interruptible(func(ctx context.Context, _ *cobra.Command, _ []string) error {
 			return runCompare(ctx, a, cfg, write)
-		},
+		}),
 	}
 	f := c.Flags()
 	f.StringVar(&cfg.Root, "root", ".", "the repository, whose bin is measured")

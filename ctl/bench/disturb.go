@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -29,7 +30,7 @@ func newDisturb(a *cli.App) *cobra.Command {
 			"the repository, after make build;\n" +
 			"make perf-signals does.",
 		Args: cli.NoArguments,
-		RunE: func(c *cobra.Command, _ []string) error {
+		RunE: cli.Interruptible(func(ctx context.Context, _ *cobra.Command, _ []string) error {
 			if err := cfg.Check(); err != nil {
 				return err
 			}
@@ -40,8 +41,6 @@ func newDisturb(a *cli.App) *cobra.Command {
 			if _, err := os.Stat(filepath.Join(cfg.Bin, "cgn-router")); err != nil {
 				return cli.WithHint(err, "run it in the repository after make build, or give its directory with --root")
 			}
-			ctx, release := cli.Interruptible(c.Context())
-			defer release()
 			report, err := disturb.Run(ctx, cfg)
 			if report == nil || len(report.Results) == 0 {
 				return err
@@ -54,7 +53,7 @@ func newDisturb(a *cli.App) *cobra.Command {
 				return err
 			}
 			return compare.WriteSection(filepath.Join(root, "perf", "REPORTS.md"), disturbSection, text)
-		},
+		}),
 	}
 	f := c.Flags()
 	f.StringVar(&root, "root", ".", "the repository, whose bin is measured")

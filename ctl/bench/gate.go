@@ -19,11 +19,9 @@ func newGate(a *cli.App) *cobra.Command {
 			"of haproxy and of a bare Go server in the same run. Routing quality is taken from simulated fleets. " +
 			"What is over its limit is measured again before it fails.",
 		Args: cli.NoArguments,
-		RunE: func(c *cobra.Command, _ []string) error {
-			ctx, release := cli.Interruptible(c.Context())
-			defer release()
+		RunE: cli.Interruptible(func(ctx context.Context, _ *cobra.Command, _ []string) error {
 			return runGate(ctx, a, cfg)
-		},
+		}),
 	}
 	f := c.Flags()
 	f.StringVar(&cfg.Root, "root", ".", "the repository, whose bin is measured")

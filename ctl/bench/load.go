@@ -46,15 +46,13 @@ func newLoad(a *cli.App) *cobra.Command {
 		Example: "  cgn-ctl bench load closed --clients 16\n  cgn-ctl bench load open --rate 500 --stream\n  cgn-ctl " +
 			"bench load streams --streams 512 --pace 20ms",
 		Args: loadMode, ValidArgs: loadModes,
-		RunE: func(c *cobra.Command, args []string) error {
+		RunE: cli.Interruptible(func(ctx context.Context, c *cobra.Command, args []string) error {
 			f.mode = args[0]
 			if err := errors.Join(f.idle(c.Flags().Changed), cli.InRanges(c.Flags(), loadRanges)); err != nil {
 				return err
 			}
-			ctx, release := cli.Interruptible(c.Context())
-			defer release()
 			return runLoad(ctx, a, &f)
-		},
+		}),
 	}
 	fl := c.Flags()
 	fl.StringVar(&f.url, "url", "http://127.0.0.1:8080", "endpoint, http only, without /v1; its key is taken from "+

@@ -24,15 +24,13 @@ func newPairs(a *cli.App) *cobra.Command {
 			"pairs and its interval. 60 pairs take some 20 minutes. Nothing else should run on the host.\n" +
 			"make perf-pairs builds a commit to compare with.",
 		Args: cli.NoArguments,
-		RunE: func(c *cobra.Command, _ []string) error {
+		RunE: cli.Interruptible(func(ctx context.Context, c *cobra.Command, _ []string) error {
 			if err := errors.Join(checkPairs(&cfg), cli.InRanges(c.Flags(), map[string][2]float64{"pairs": {1, 1000},
 				"window": {0.1, 600}})); err != nil {
 				return err
 			}
-			ctx, release := cli.Interruptible(c.Context())
-			defer release()
 			return runPairs(ctx, a, cfg)
-		},
+		}),
 	}
 	f := c.Flags()
 	f.StringVar(&cfg.Before, "before", "", "the program cgn-router of another commit")

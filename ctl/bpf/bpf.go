@@ -62,10 +62,8 @@ func newTop(a *cli.App, root *string) *cobra.Command {
 		Long: "Shows what `bpf show` shows, of the time since the look before, as much as fits the terminal: its " +
 			"last line says what is left out. The CPUs\n" +
 			"that have most to do and the peers with the most bytes come first.",
+		PreRunE: cli.Ranges(map[string][2]float64{"interval": {0.1, cli.Most}}),
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := cli.InRanges(c.Flags(), map[string][2]float64{"interval": {0.1, cli.Most}}); err != nil {
-				return err
-			}
 			ctx, release := screen.Ending(c.Context())
 			defer release()
 			return watch(ctx, a, *root, every)

@@ -58,6 +58,11 @@ func InRanges(flags *pflag.FlagSet, ranges map[string][2]float64) (err error) {
 	return err
 }
 
+// Ranges is a command's PreRunE that checks InRanges.
+func Ranges(ranges map[string][2]float64) func(*cobra.Command, []string) error {
+	return func(c *cobra.Command, _ []string) error { return InRanges(c.Flags(), ranges) }
+}
+
 // InRange returns an error unless the flag's value is in the range.
 func InRange(flag, value string, from, to float64) error {
 	number, err := strconv.ParseFloat(value, 64)

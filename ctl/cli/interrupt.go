@@ -5,13 +5,25 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/spf13/cobra"
 )
 
-// Interruptible returns a context that ends at the first signal to end the program, so that started
-// programs are stopped. A second signal ends the program immediately. If the reader of the output
-// or the terminal closes, that counts as a signal. A closed terminal does not count if SIGHUP is
-// ignored, as under nohup. The caller must call release.
-func Interruptible(parent context.Context) (ctx context.Context, release func()) {
+// Interruptible is the RunE of a command that stops the programs it has started. The context of run
+// ends at the first signal to end the program. A second signal ends the program immediately. If the
+// reader of the output or the terminal closes, that counts as a signal. A closed terminal does not
+// count if SIGHUP is ignored, as under nohup.
+func Interruptible(run func(ctx context.Context, c *cobra.Command, args []string) error) func(*cobra.Command,
+	[]string) error {
+	return func(c *cobra.Command, args []string) error {
+		ctx, release := interruptible(c.Context())
+		defer release()
+		return run(ctx, c, args)
+	}
+}
+
+// interruptible returns the context of Interruptible. The caller must call release.
+func interruptible(parent context.Context) (ctx context.Context, release func()) {
 	signals := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGPIPE}
 	if !signal.Ignored(syscall.SIGHUP) {
 		signals = append(signals, syscall.SIGHUP)

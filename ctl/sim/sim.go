@@ -34,6 +34,10 @@ func Command(a *cli.App) *cobra.Command {
 		Example: "  cgn-ctl sim --listen 127.0.0.1:8001 --model qwen\n" +
 			"  cgn-ctl sim --kv-events tcp://127.0.0.1:5557 --kv-events-form array --kv-replay tcp://127.0.0.1:5558",
 		Args: cli.NoArguments,
+		PreRunE: cli.Ranges(map[string][2]float64{"block-tokens": {1, cli.Most}, "cache-blocks": {1, cli.Most},
+			"max-seqs": {1, cli.Most}, "output-tokens": {1, cli.Most}, "kv-replay-batches": {1, cli.Most},
+			"decode-step": {0, cli.Most}, "step-cpu": {0, cli.Most}, "prefill-rate": {1e-6, 1e9},
+			"speed": {1e-6, 1e9}}),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := checkSim(c.Flags(), &events); err != nil {
 				return err
@@ -118,12 +122,6 @@ func kvEventFlags(f *pflag.FlagSet, k *engine.KVEvents) {
 
 // checkSim refuses flags with which no engine can run.
 func checkSim(f *pflag.FlagSet, k *engine.KVEvents) error {
-	if err := cli.InRanges(f, map[string][2]float64{"block-tokens": {1, cli.Most}, "cache-blocks": {1, cli.Most},
-		"max-seqs": {1, cli.Most}, "output-tokens": {1, cli.Most}, "kv-replay-batches": {1, cli.Most},
-		"decode-step": {0, cli.Most}, "step-cpu": {0, cli.Most}, "prefill-rate": {1e-6, 1e9},
-		"speed": {1e-6, 1e9}}); err != nil {
-		return err
-	}
 	if k.Events != engine.EventMap && k.Events != engine.EventArray {
 		return fmt.Errorf("--kv-events-form %q: must be map or array", k.Events)
 	}

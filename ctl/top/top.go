@@ -52,10 +52,8 @@ func Command(a *cli.App) *cobra.Command {
 			"less, and says in its last line what it leaves out.",
 		Example: "  cgn-ctl top\n  cgn-ctl top --once --admin 10.0.0.5:9091\n  cgn-ctl top -o json | jq .fleet.nodes",
 		Args:    cli.NoArguments,
+		PreRunE: cli.Ranges(map[string][2]float64{"interval": {0.1, cli.Most}}),
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := cli.InRanges(c.Flags(), map[string][2]float64{"interval": {0.1, cli.Most}}); err != nil {
-				return err
-			}
 			ctx, release := screen.Ending(c.Context())
 			defer release()
 			return watch(ctx, a, &router, every, once || a.Output == "json" || !screen.IsTerminal(a.Out))
