@@ -27,21 +27,13 @@ func (c Closed) Run() (*Result, uint64) {
 	if c.Bodies.cfg.Stream {
 		r.sink = &sink{Want: c.Bodies.cfg.Tokens}
 	}
-	stop, done := make(chan struct{}), make(chan struct{})
-	var clients sync.WaitGroup
-	start := func() {
+	result := r.work(c.Window, func(stop <-chan struct{}) {
+		var clients sync.WaitGroup
 		for range c.Clients {
 			clients.Go(func() { c.client(r, stop) })
 		}
-		go func() {
-			clients.Wait()
-			close(done)
-		}()
-	}
-	result := r.measure(c.Window, start, done, r.answered.Load)
-	close(stop)
-	<-done // waits for each client's last answer
-	r.finish(result)
+		clients.Wait()
+	})
 	return result, r.next.Load()
 }
 

@@ -42,18 +42,7 @@ type job struct {
 func (o Open) Run() *Result {
 	o.MaxClients = cmp.Or(o.MaxClients, 1024)
 	r := &run{target: o.Target, bodies: o.Bodies, timeout: cmp.Or(o.Timeout, requestTimeout)}
-	stop, done := make(chan struct{}), make(chan struct{})
-	start := func() {
-		go func() {
-			o.dispatch(r, stop)
-			close(done)
-		}()
-	}
-	result := r.measure(o.Window, start, done, r.answered.Load)
-	close(stop)
-	<-done
-	r.finish(result)
-	return result
+	return r.work(o.Window, func(stop <-chan struct{}) { o.dispatch(r, stop) })
 }
 
 // dispatch distributes the requests over connections and waits for their answers.

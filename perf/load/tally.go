@@ -208,6 +208,23 @@ func (r *run) measure(w Window, start func(), done <-chan struct{}, count func()
 	return result
 }
 
+// work runs do, and measures the answers. do ends by itself, or when stop is closed after the window,
+// and then waits for the last answers.
+func (r *run) work(w Window, do func(stop <-chan struct{})) *Result {
+	stop, done := make(chan struct{}), make(chan struct{})
+	start := func() {
+		go func() {
+			defer close(done)
+			do(stop)
+		}()
+	}
+	result := r.measure(w, start, done, r.answered.Load)
+	close(stop)
+	<-done
+	r.finish(result)
+	return result
+}
+
 func (r *run) finish(result *Result) {
 	result.Failures, result.Sample = r.failures.all()
 	result.Latency, result.TTFT, result.Late = r.latency.Quantiles(), r.first.Quantiles(), r.late.Quantiles()
