@@ -58,7 +58,10 @@ func programProcess(what string, args []string) {
 				c.Models = []router.ModelConfig{{Name: "sim", Tokenizer: "none"}}
 			}
 			c.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
-			err = router.Run(context.Background(), c)
+			var r *router.Router
+			if r, err = router.New(c); err == nil {
+				err = r.Run(context.Background(), context.Background())
+			}
 		}
 	}
 	fmt.Fprintln(os.Stderr, err)

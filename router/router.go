@@ -67,15 +67,6 @@ type Router struct {
 	reloadFailed atomic.Bool // the last reload failed
 }
 
-// Run calls New and Router.Run. The end of ctx starts the drain.
-func Run(ctx context.Context, c Config) error {
-	r, err := New(c)
-	if err != nil {
-		return err
-	}
-	return r.Run(ctx, context.WithoutCancel(ctx))
-}
-
 // New checks c, binds both listeners and prepares all parts. The router serves nothing before Run.
 func New(c Config) (r *Router, err error) {
 	if err := config.Check(&c); err != nil {

@@ -127,9 +127,7 @@ func watchFrom(rev int64) []clientv3.OpOption {
 
 func watchError(resp clientv3.WatchResponse, open bool) error {
 	switch {
-	case !open:
-		return errRelist
-	case resp.CompactRevision != 0:
+	case !open, resp.CompactRevision != 0:
 		return errRelist
 	case resp.Err() != nil:
 		return fmt.Errorf("etcd watch: %w", resp.Err())

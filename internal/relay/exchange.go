@@ -328,15 +328,6 @@ func (e *Exchange) Status() int { return e.head.status }
 // is valid until Close.
 func (e *Exchange) Header(name string) []byte { return e.head.get(e.c.buf, name) }
 
-// VisitHeaders calls f for every response field in the order received. The
-// slices are valid until Close.
-func (e *Exchange) VisitHeaders(f func(name, value []byte)) {
-	buf := e.c.buf
-	for _, h := range e.head.fields {
-		f(buf[h.name:h.nameEnd], buf[h.value:h.valueEnd:h.valueEnd])
-	}
-}
-
 // ContentLength returns the length of the body in bytes. The length is -1 for a chunked body, and
 // -2 for one that ends with the connection.
 func (e *Exchange) ContentLength() int64 { return e.length }

@@ -6,10 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
-	"strings"
 	"unsafe"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"github.com/cognitora/dataplane/rdma"
@@ -55,15 +54,10 @@ func memlock(err error, size int) error {
 
 // pinnedBytes returns how many bytes this process has pinned for cards.
 func pinnedBytes() uint64 {
-	status, err := os.ReadFile("/proc/self/status")
+	process, err := procfs.Self()
 	if err != nil {
 		return 0
 	}
-	for line := range strings.Lines(string(status)) {
-		if rest, ok := strings.CutPrefix(line, "VmPin:"); ok {
-			kib, _ := strconv.ParseUint(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
-			return kib << 10
-		}
-	}
-	return 0
+	s, _ := process.NewStatus()
+	return s.VmPin
 }
