@@ -12,7 +12,7 @@ target=${CARGO_TARGET_DIR:-$work}
 CARGO_TARGET_DIR=$target cargo build --quiet --release --locked --manifest-path perf/compare/dynamo/Cargo.toml
 CGO_ENABLED=0 go test -c -o "$work/residency.test" ./router/residency
 for capacity in 0 146000; do
-	go run ./perf/compare/dynamo "$trace" $capacity 0 "$work/replay-$capacity"
+	go run ./perf/compare/dynamo "$trace" $capacity "$work/replay-$capacity"
 done
 for _ in $(seq "${REPETITIONS:-3}"); do
 	for capacity in 0 146000; do

@@ -1,13 +1,13 @@
 // Command dynamo writes the replay of a trace for the Rust program in this folder, which applies it
 // to the indexes of the crate dynamo-kv-router.
 //
-//	dynamo TRACE|"" CAPACITY LEAD OUT
+//	dynamo TRACE|"" CAPACITY OUT
 //
-// Without TRACE, the project's generator makes a trace. CAPACITY and LEAD have the meaning of the
-// fields in blocks.Options. OUT is a sequence of little-endian 64-bit words. OUT begins with the
-// number of nodes and of requests. For each request there follow its node, the number of leading
-// blocks that the node holds, the number of blocks of its prompt and of removed blocks, and the
-// keys of these blocks.
+// Without TRACE, the project's generator makes a trace. CAPACITY has the meaning of the field in
+// blocks.Options. OUT is a sequence of little-endian 64-bit words. OUT begins with the number of
+// nodes and of requests. For each request there follow its node, the number of leading blocks that
+// the node holds, the number of blocks of its prompt and of removed blocks, and the keys of these
+// blocks.
 package main
 
 import (
@@ -32,22 +32,18 @@ func main() {
 }
 
 func run(args []string) error {
-	if len(args) != 4 {
-		return fmt.Errorf("usage: dynamo TRACE|\"\" CAPACITY LEAD OUT")
+	if len(args) != 3 {
+		return fmt.Errorf("usage: dynamo TRACE|\"\" CAPACITY OUT")
 	}
 	capacity, err := strconv.Atoi(args[1])
 	if err != nil {
 		return fmt.Errorf("CAPACITY is a number of blocks: %w", err)
 	}
-	lead, err := strconv.Atoi(args[2])
-	if err != nil {
-		return fmt.Errorf("LEAD is a number of blocks: %w", err)
-	}
-	r, err := replay(args[0], blocks.Options{Nodes: nodes, Capacity: capacity, Lead: lead})
+	r, err := replay(args[0], blocks.Options{Nodes: nodes, Capacity: capacity})
 	if err != nil {
 		return err
 	}
-	f, err := os.Create(args[3])
+	f, err := os.Create(args[2])
 	if err != nil {
 		return err
 	}
