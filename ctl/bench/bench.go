@@ -49,14 +49,6 @@ func (f *traceFlags) open(requests int) (trace.Source, func() error, error) {
 	return trace.NewReader(file), file.Close, nil
 }
 
-// limited returns the first requests of the source; 0: all.
-func limited(source trace.Source, requests int) trace.Source {
-	if requests <= 0 {
-		return source
-	}
-	return trace.Limit(source, requests)
-}
-
 // Command is cgn-ctl bench.
 func Command(a *cli.App) *cobra.Command {
 	return cli.Group("bench", "Load a fleet and measure it", newReplay(a), newTrace(a), newLoad(a), newEngine(a),

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/perf/cluster"
+	"github.com/cognitora/dataplane/perf/trace"
 	"github.com/cognitora/dataplane/router/policy"
 )
 
@@ -94,7 +95,7 @@ func (f *clusterFlags) load() (*cluster.Workload, error) {
 		return nil, err
 	}
 	defer closeTrace()
-	w, err := cluster.Load(limited(source, f.requests), f.spread)
+	w, err := cluster.Load(trace.Limit(source, f.requests), f.spread)
 	switch {
 	case err != nil && f.trace.file != "":
 		return nil, fmt.Errorf("--trace %s: %w", f.trace.file, err)

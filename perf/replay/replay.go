@@ -43,9 +43,7 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	c.Speed, c.Timeout = cmp.Or(c.Speed, 1), cmp.Or(c.Timeout, 10*time.Minute)
 	c.MaxInFlight = cmp.Or(c.MaxInFlight, 4096)
-	if c.Turns > 0 {
-		c.Source = trace.Limit(c.Source, c.Turns)
-	}
+	c.Source = trace.Limit(c.Source, c.Turns)
 	return c
 }
 

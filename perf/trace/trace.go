@@ -130,8 +130,13 @@ func (q *Request) check(previous int64) (field, reason string) {
 	return "", ""
 }
 
-// Limit returns the first n requests of s.
-func Limit(s Source, n int) Source { return &limit{s, n} }
+// Limit returns the first n requests of s; 0: all.
+func Limit(s Source, n int) Source {
+	if n == 0 {
+		return s
+	}
+	return &limit{s, n}
+}
 
 type limit struct {
 	Source
