@@ -20,12 +20,12 @@ func alignedBytes(size int) []byte {
 	return b[skip : skip+size : skip+size]
 }
 
-// roundUp is n up to the next whole page.
+// roundUp rounds n up to a whole page.
 func roundUp[T int | int64](n T) T { return (n + page - 1) &^ (page - 1) }
 
-// buffers are aligned memory for payloads that are not aligned. A buffer is mapped when first
-// wanted, grown for a longer payload, and kept. The channel bounds their number: get waits for a
-// free one.
+// buffers hold aligned memory for payloads that are not aligned. A buffer is mapped at its first
+// use, grows for a longer payload, and is kept. The channel bounds the number of buffers; get waits
+// for a free one.
 type buffers struct{ free chan []byte }
 
 func newBuffers(n int) *buffers {
@@ -36,7 +36,7 @@ func newBuffers(n int) *buffers {
 	return p
 }
 
-// get returns size bytes, of unknown content.
+// get returns size bytes with unknown content.
 func (p *buffers) get(ctx context.Context, size int) ([]byte, error) {
 	select {
 	case b := <-p.free:
@@ -60,7 +60,7 @@ func (p *buffers) get(ctx context.Context, size int) ([]byte, error) {
 
 func (p *buffers) put(b []byte) { p.free <- b[:cap(b)] }
 
-// close waits for all buffers and gives their memory back.
+// close waits for all buffers and unmaps them.
 func (p *buffers) close() {
 	for range cap(p.free) {
 		if b := <-p.free; b != nil {

@@ -11,9 +11,8 @@ import (
 // deleteBatch is how many addresses are deleted under lock at once.
 const deleteBatch = 256
 
-// Delete takes blocks out and returns how many there were. When it returns without an error, none
-// comes back after a crash. ErrIO, ErrReadOnly, ErrClosed, or the error of ctx: any of the blocks
-// may be there.
+// Delete removes blocks and returns how many existed. After success none comes back after a crash.
+// After ErrIO, ErrReadOnly, ErrClosed or the error of ctx, any of the blocks may still exist.
 func (t *Tier) Delete(ctx context.Context, addrs ...block.Addr) (n int, err error) {
 	if !t.users.enter() {
 		return 0, ErrClosed
@@ -67,7 +66,7 @@ func (t *Tier) unlockAll(list []hashed) {
 func (t *Tier) deleteSome(addrs []block.Addr) (n int, err error) {
 	list := t.lockAll(addrs)
 	defer t.unlockAll(list)
-	doubt := t.doubt.any() // then each gets a tombstone
+	doubt := t.doubt.any() // then each address gets a tombstone
 	var there []hashed
 	for _, h := range list {
 		found, err := t.stored(h.hash, h.addr)
@@ -91,7 +90,7 @@ func (t *Tier) deleteSome(addrs []block.Addr) (n int, err error) {
 	return n, nil
 }
 
-// bury notes that the addresses, which are locked, have nothing, and forgets their entries.
+// bury removes the rows and the entries of the locked addresses, and writes tombstones.
 func (t *Tier) bury(list []hashed, durable bool) error {
 	if t.rows.broken.Load() {
 		return ErrReadOnly
@@ -114,7 +113,8 @@ func (t *Tier) bury(list []hashed, durable bool) error {
 	return nil
 }
 
-// SetExpiry sets when a block ends, in Unix ms (0: never), durably. false: there is no such block.
+// SetExpiry durably sets the time at which a block expires, in Unix ms; 0: never. false: the block
+// does not exist.
 func (t *Tier) SetExpiry(a block.Addr, unixMS int64) (bool, error) {
 	if !t.users.enter() {
 		return false, ErrClosed
@@ -148,8 +148,8 @@ func (t *Tier) SetExpiry(a block.Addr, unixMS int64) (bool, error) {
 	return true, nil
 }
 
-// Drop is Delete of many blocks that is not synced: the next Open may find them again unless Settle
-// has ended without an error. ErrIO, ErrReadOnly, ErrClosed.
+// Drop is Delete for many blocks, without a sync. The next Open may find the blocks again, unless
+// Settle succeeds. It returns ErrIO, ErrReadOnly or ErrClosed.
 func (t *Tier) Drop(addrs ...block.Addr) error {
 	if !t.users.enter() {
 		return ErrClosed
@@ -166,7 +166,7 @@ func (t *Tier) Drop(addrs ...block.Addr) error {
 	return nil
 }
 
-// Settle makes durable what has been dropped. ErrIO, ErrReadOnly, ErrClosed.
+// Settle makes the removals of Drop durable. It returns ErrIO, ErrReadOnly or ErrClosed.
 func (t *Tier) Settle() error {
 	if !t.users.enter() {
 		return ErrClosed

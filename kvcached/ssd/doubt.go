@@ -9,7 +9,7 @@ import (
 // doubt is the place of the last record that a failed write may have left in the log. No index has
 // the record, but a start after a crash would find it. Until a checkpoint has passed the place, any
 // address may have a record, so every deletion writes a tombstone and every write is synced.
-type doubt struct{ at atomic.Uint64 } // 0: there is none
+type doubt struct{ at atomic.Uint64 } // 0: no doubt
 
 func (d *doubt) any() bool { return d.at.Load() != 0 }
 
@@ -31,8 +31,9 @@ func (d *doubt) pass(checkpoint place) {
 
 func (p place) order() uint64 { return uint64(p.segment)<<32 | uint64(p.page) }
 
-// Doubtful tells whether a block that Find does not find may come back after a crash: a write has
-// failed half way, or its row cannot be read. Delete without an error rules that out.
+// Doubtful tells whether a block that Find does not find may come back after a crash. It may if a
+// write failed half way, or if the block's row cannot be read. A Delete without an error rules it
+// out.
 func (t *Tier) Doubtful(a block.Addr) bool {
 	if !t.users.enter() {
 		return true

@@ -8,8 +8,8 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// A segment begins with a page that says which it is, and ends, once sealed, with the table of its
-// records and a last page that vouches for the table:
+// The first page of a segment names the segment. A sealed segment ends with the table of its
+// records and a last page, which has the table's checksum:
 //
 //	first: 0 magic · 8 version u16 · 10 zero u16 · 12 id u32 · 16 salt [16] · 32 CRC32C of bytes 0 to 32
 //	last:  0 magic · 8 version u16 · 10 zero u16 · 12 id u32 · 16 salt [16] · 32 first page of the table u32
@@ -25,7 +25,7 @@ const (
 // errSegment says that a file is no segment, another segment, or not sealed.
 var errSegment = errors.New("ssd: not a segment")
 
-// errMissing says that a segment that must be there is not.
+// errMissing says that a segment is missing although the log needs it.
 var errMissing = errors.New("ssd: the segment is missing")
 
 // tableEntry is one record in a segment's table.
@@ -75,11 +75,11 @@ func checkName(b []byte, magic string, covered int) error {
 	return nil
 }
 
-// footerPages is how many pages the footer of n records takes.
+// footerPages returns how many pages the footer of n records takes.
 func footerPages(n int) uint32 { return uint32(roundUp(int64(n)*tableRow)/page) + 1 }
 
-// encodeFooter writes table and last page to b, of footerPages(len(table)) pages; the table begins
-// at page first.
+// encodeFooter writes table and last page to b, which has footerPages(len(table)) pages. first is
+// the first page of the table.
 func encodeFooter(b []byte, id uint32, salt [16]byte, first uint32, table []tableEntry) {
 	clear(b)
 	le := binary.LittleEndian

@@ -21,12 +21,12 @@ const (
 	lockFile   = "LOCK"
 )
 
-// unsealed stands in FORMAT for the key's check where payloads are not sealed.
+// unsealed stands in FORMAT in place of the key's check if payloads are not sealed.
 const unsealed = "none"
 
-// checkFormat compares the directory with this version and the key, and marks an older version as
-// this one if upgrade is set. made is false for a new directory, which writeFormat must mark once
-// it has rows. ErrFormat, ErrMark, KeyError, or an error of reading.
+// checkFormat compares the directory's version and key with this program's. With upgrade it marks
+// an older version as this one. made is false for a new directory, which writeFormat must mark once
+// it has rows. It returns ErrFormat, ErrMark, KeyError, or an error of reading.
 func checkFormat(o *Options, upgrade bool) (made bool, err error) {
 	names, err := o.fs.List(o.Dir)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fileSystem is the file operations of segments. Tests use one that loses power.
+// fileSystem is the file operations of segments. Tests have one that loses power.
 type fileSystem interface {
 	MkdirAll(dir string) error
 	// Create makes a new file; Open opens an existing one for reading and writing. Both tell
@@ -25,7 +25,7 @@ type fileSystem interface {
 	List(dir string) ([]string, error)
 	// SyncDir makes creations, renames and removals in dir durable.
 	SyncDir(dir string) error
-	// Free is how many bytes may be written in dir's filesystem.
+	// Free returns how many bytes dir's filesystem has free.
 	Free(dir string) (int64, error)
 	// Lock keeps other processes out of dir until the closer is closed.
 	Lock(name string) (io.Closer, error)
@@ -42,7 +42,7 @@ type file interface {
 	Close() error
 }
 
-// osFS is the operating system's.
+// osFS is the operating system's file system.
 type osFS struct{}
 
 func (osFS) MkdirAll(dir string) error              { return os.MkdirAll(dir, 0o700) }
@@ -156,8 +156,8 @@ func (o osFile) WriteAt(bufs [][]byte, off int64) error {
 	return transfer(bufs, off, func(bufs [][]byte, off int64) (int, error) { return unix.Pwritev(o.fd, bufs, off) })
 }
 
-// transfer repeats move until all bufs are through. That is one system call, unless the kernel
-// stops short.
+// transfer repeats move until all of bufs is done. One system call is enough, unless the kernel
+// stops early.
 func transfer(bufs [][]byte, off int64, move func([][]byte, int64) (int, error)) error {
 	for len(bufs) > 0 {
 		n, err := move(bufs, off)

@@ -22,13 +22,13 @@ type entry struct {
 	flags uint16
 	space uint16 // number of its namespace in usage
 	state uint8  // 0: the slot is empty
-	used  bool   // read since the record was written or last spared by reclaim
+	used  bool   // read since the record was written, or since reclaim last spared it
 }
 
 // States of an entry.
 const (
 	stateLive = 1
-	stateDead = 2 // deleted while the rows are loaded: an older row does not come back
+	stateDead = 2 // deleted while the rows are loaded, so that an older row does not come back
 )
 
 func (e *entry) bytes() int64 { return int64(recordPages(int(e.size), e.flags)) * page }
@@ -79,13 +79,14 @@ func (s *shard) find(h uint64) int {
 	return i
 }
 
-// get returns the entry of h. A dead entry is returned as such.
+// get returns the entry of h, also a dead one.
 func (x *index) get(h uint64) (entry, bool) {
 	e, ok, _ := x.mark(h, nil)
 	return e, ok
 }
 
-// mark sets whether the entry of h is used (nil: leaves it), and tells whether that changed it.
+// mark sets whether the entry of h is used, unless used is nil. It returns the entry, and whether
+// it has changed.
 func (x *index) mark(h uint64, used *bool) (found entry, ok, changed bool) {
 	s := x.shard(h)
 	s.mu.Lock()
@@ -103,8 +104,8 @@ func (x *index) mark(h uint64, used *bool) (found entry, ok, changed bool) {
 	return *e, true, changed
 }
 
-// put sets the entry of e.hash and returns the previous one (state 0: none). keep, if not nil, may
-// say that the previous entry stays.
+// put sets the entry of e.hash and returns the previous one, with state 0 if there was none. If
+// keep is not nil and returns true, the previous entry stays.
 func (x *index) put(e entry, keep func(old *entry) bool) (old entry, done bool) {
 	s := x.shard(e.hash)
 	s.mu.Lock()
@@ -124,7 +125,7 @@ func (x *index) put(e entry, keep func(old *entry) bool) (old entry, done bool) 
 	return old, true
 }
 
-// remove takes out the entry of h and returns it.
+// remove removes the entry of h and returns it.
 func (x *index) remove(h uint64) (entry, bool) {
 	s := x.shard(h)
 	s.mu.Lock()
@@ -173,7 +174,7 @@ func (s *shard) grow() {
 	}
 }
 
-// sweep takes out the dead entries.
+// sweep removes the dead entries.
 func (x *index) sweep() {
 	for i := range x.shards {
 		s := &x.shards[i]
@@ -191,7 +192,7 @@ func (x *index) sweep() {
 	}
 }
 
-// size returns how many entries there are and the bytes of memory that they take.
+// size returns the number of entries and their memory in bytes.
 func (x *index) size() (records, bytes int64) {
 	for i := range x.shards {
 		s := &x.shards[i]
@@ -204,7 +205,7 @@ func (x *index) size() (records, bytes int64) {
 }
 
 // locks serialise writes, deletions and moves of one address, so that sequence numbers and places
-// grow in the order of effect. There are as many as operations under way.
+// grow in the order in which the operations take effect. A lock exists while an operation uses it.
 type locks struct {
 	mu   sync.Mutex
 	held map[uint64]chan struct{}

@@ -15,10 +15,10 @@ func wake(ch chan struct{}) {
 func (t *Tier) wakeKeeper()  { wake(t.keep) }
 func (t *Tier) wakeReclaim() { wake(t.reclaim) }
 
-// keepLog seals segments that are full and moves the checkpoint.
+// keepLog seals full segments and moves the checkpoint.
 func (t *Tier) keepLog() {
 	select {
-	case <-t.ready: // a checkpoint would end the tail, which tells rows without records
+	case <-t.ready: // an earlier checkpoint would end the tail, by which loading finds rows without records
 	case <-t.stop.Done():
 		return
 	}
@@ -41,7 +41,7 @@ func (t *Tier) keepLog() {
 	}
 }
 
-// sealFull seals the segments that nothing more is written to.
+// sealFull seals the segments that get no more records.
 func (t *Tier) sealFull() {
 	t.sealMu.Lock()
 	defer t.sealMu.Unlock()
@@ -53,13 +53,13 @@ func (t *Tier) sealFull() {
 		if err := t.sealSegment(s); err != nil {
 			t.writeFailed("seal", err)
 		}
-		// Sealing is not tried again: the footer only saves reading all headers.
+		// Sealing is not tried again, because the footer only saves reading all headers.
 		s.sealed.Store(true)
 		s.table = nil
 	}
 }
 
-// sealSegment writes the footer of s behind its last record and gives the rest of the file back.
+// sealSegment writes the footer of s behind its last record, and frees the rest of the file.
 func (t *Tier) sealSegment(s *segment) error {
 	n := footerPages(len(s.table))
 	b := alignedBytes(int(n) * page)
@@ -115,10 +115,10 @@ func (t *Tier) checkpoint() bool {
 	return true
 }
 
-// shut seals all segments and sets the last checkpoint. No operation is under way any more.
+// shut seals all segments and sets the last checkpoint. No operation is running any more.
 func (t *Tier) shut() error {
 	if !t.loaded() {
-		return nil // the next start begins where this one did
+		return nil // the next start begins at the same place as this one
 	}
 	t.log.mu.Lock()
 	if s := t.log.active; s != nil {

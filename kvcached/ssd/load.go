@@ -9,7 +9,7 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// rowFound returns the row of a, if its record may be there. It is used while the index is being
+// rowFound returns the row of a, if its record may exist. It is used while the index is being
 // loaded.
 func (t *Tier) rowFound(a *block.Addr) (row, bool, error) {
 	r, ok, err := t.rows.get(a)
@@ -22,7 +22,7 @@ func (t *Tier) rowFound(a *block.Addr) (row, bool, error) {
 	return r, t.stands(&r), nil
 }
 
-// stands tells whether the record of a row may be there.
+// stands tells whether the record of a row may exist.
 func (t *Tier) stands(r *row) bool {
 	t.tailMu.RLock()
 	defer t.tailMu.RUnlock()
@@ -92,8 +92,8 @@ func (t *Tier) loadRow(a *block.Addr, value []byte) {
 	t.load.records.Add(1)
 }
 
-// dropRow drops the row of a, whose record is missing, unless the row has changed since it was
-// seen. Nil stands for a row that does not parse.
+// dropRow drops the row of a, whose record is missing, unless the row has changed since seen. A nil
+// seen is a row that does not parse.
 func (t *Tier) dropRow(a *block.Addr, seen *row) {
 	hash := t.index.hash(a)
 	t.addrs.lock(hash)
@@ -122,7 +122,7 @@ func (t *Tier) dropRow(a *block.Addr, seen *row) {
 	}
 }
 
-// warnedFirst damaged records are logged one by one, then every warnedEvery-th.
+// The first warnedFirst damaged records are logged, then every warnedEvery-th.
 const warnedFirst, warnedEvery = 10, 1000
 
 // warnDamaged logs the place of a record that a start drops.

@@ -16,15 +16,15 @@ type log struct {
 	mu      sync.Mutex
 	active  *segment // nil: none yet
 	flights map[*flight]struct{}
-	seq     uint64        // the last that was given out
+	seq     uint64        // last sequence number
 	segment uint32        // number of the next segment
-	open    []*segment    // not yet wholly before the checkpoint, oldest first
+	open    []*segment    // segments that lie at least partly behind the checkpoint, oldest first
 	fresh   int64         // bytes appended since the last checkpoint began
-	tombs   int           // tombstones made since then
-	space   chan struct{} // closed when bytes of the disk become free
+	tombs   int           // tombstones written since then
+	space   chan struct{} // closed when disk space becomes free
 }
 
-// flight is a record on its way to the disk. The checkpoint does not pass it.
+// flight is a record that is being written. The checkpoint does not pass it.
 type flight struct {
 	place
 	seg   *segment
@@ -36,15 +36,15 @@ func sortSegments(list []*segment) {
 	slices.SortFunc(list, func(a, b *segment) int { return int(int64(a.id) - int64(b.id)) })
 }
 
-// fits tells whether a record of n pages fits into s, with the footer that it will need.
+// fits tells whether a record of n pages, with its part of the footer, fits into s.
 func (s *segment) fits(n uint32) bool {
 	return !s.full && !s.failed.Load() &&
 		uint64(s.next)+uint64(n)+uint64(footerPages(len(s.table)+1)) <= uint64(s.pageCount())
 }
 
-// allocate gives n pages to a record of a locked address. moved says that reclaim asks, which may
-// use the last free segment. A sequence number of 0 draws a new one. errNoSpace: reclaim has to
-// free a segment first.
+// allocate gives n pages to a record of a locked address. moved says that reclaim calls it; reclaim
+// may use the last free segment. A sequence number of 0 gets the next one. errNoSpace: reclaim has
+// to free a segment first.
 func (t *Tier) allocate(n uint32, e tableEntry, moved bool) (*flight, error) {
 	l := &t.log
 	l.mu.Lock()
@@ -85,10 +85,10 @@ func (t *Tier) withheld() bool {
 	return s != nil && s.spare && !t.roomFor(t.segmentSize(), true)
 }
 
-// tombsMax tombstones bring about a checkpoint, which clears them.
+// tombsMax is how many tombstones cause a checkpoint, which clears them.
 const tombsMax = 1 << 16
 
-// rotate makes a new active segment with room for a record of n pages, if the disk cap allows;
+// rotate makes a new active segment with room for a record of n pages, if the disk cap allows it.
 // log.mu is held.
 func (t *Tier) rotate(moved bool, n uint32) error {
 	l := &t.log
@@ -106,7 +106,7 @@ func (t *Tier) rotate(moved bool, n uint32) error {
 		return errNoSpace
 	}
 	s, err := t.createSegment(l.segment, size)
-	if err == nil || errors.Is(err, fs.ErrExist) { // a file that could not be removed
+	if err == nil || errors.Is(err, fs.ErrExist) { // ErrExist: a file that could not be removed
 		l.segment++
 	}
 	if err != nil {
@@ -128,8 +128,8 @@ func (t *Tier) rotate(moved bool, n uint32) error {
 	return nil
 }
 
-// land ends a flight: the record is written, and its row and its entry are there, or the write has
-// failed. Then the footer does not name the record, and a checkpoint that passes it follows at
+// land ends a flight. With written, the record is on disk and has its row and its entry. Otherwise
+// the write failed: the footer leaves out the record, and a checkpoint that passes it follows at
 // once.
 func (t *Tier) land(f *flight, written bool) {
 	l := &t.log
@@ -148,7 +148,7 @@ func (t *Tier) land(f *flight, written bool) {
 	t.release(f.seg)
 }
 
-// end is the place behind everything that was given out.
+// end returns the place behind all records that have one.
 func (t *Tier) end() place {
 	t.log.mu.Lock()
 	defer t.log.mu.Unlock()
@@ -162,7 +162,7 @@ func (l *log) end() place {
 	return place{l.active.id, l.active.next}
 }
 
-// settled is the place before which no record is on its way; log.mu is held.
+// settled returns the place before which no record is being written. log.mu is held.
 func (l *log) settled() place {
 	p := l.end()
 	for f := range l.flights {
@@ -173,7 +173,7 @@ func (l *log) settled() place {
 	return p
 }
 
-// dug counts tombstones that were written.
+// dug counts written tombstones.
 func (t *Tier) dug(n int) {
 	t.log.mu.Lock()
 	defer t.log.mu.Unlock()
@@ -190,8 +190,8 @@ func (t *Tier) announceSpace() {
 	t.log.space = make(chan struct{})
 }
 
-// awaitSpace waits until a record of n pages fits or may fit. ErrReadOnly: the rows cannot be
-// written any more, so reclaim frees nothing.
+// awaitSpace waits until a record of n pages may fit. ErrReadOnly: the rows cannot be written any
+// more, so reclaim frees nothing.
 func (t *Tier) awaitSpace(ctx context.Context, n uint32) error {
 	for {
 		t.log.mu.Lock()

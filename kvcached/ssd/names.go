@@ -8,24 +8,24 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// names are the texts of namespaces. One without blocks is forgotten when the rows are loaded,
-// after a purge, and when there are nearly too many.
+// names has the texts of namespaces. A namespace without blocks is forgotten when the rows are
+// loaded, after a purge, and when there are nearly too many.
 type names struct {
 	mu      sync.RWMutex
 	text    map[block.ModelID]string
-	writing map[block.ModelID]int // writes under way
-	swept   time.Time             // when the keeper searched last
-	tenants map[string]int        // namespaces of each
-	tight   bool                  // a tenant reached its share since then
+	writing map[block.ModelID]int // running writes
+	swept   time.Time             // time of the keeper's last search
+	tenants map[string]int        // number of namespaces of each tenant
+	tight   bool                  // a tenant has reached its share since then
 }
 
-// maxNames is how many namespaces a directory may hold; records of more are refused.
+// maxNames bounds the namespaces of a directory. Records of further ones are refused.
 const maxNames = 1 << 16
 
-// maxTenantNames is how many of them may be one tenant's, or nobody's.
+// maxTenantNames bounds the namespaces of one tenant, and those without a tenant.
 const maxTenantNames = maxNames / 4
 
-// The keeper looks for unused namespaces at crowdedNames, and at most once in sweepNames.
+// The keeper looks for unused namespaces from crowdedNames on, and at most once in sweepNames.
 const (
 	crowdedNames = maxNames / 8 * 7
 	sweepNames   = time.Minute
@@ -100,7 +100,7 @@ func (n *names) set(id block.ModelID, text string) {
 	n.tenants[block.TenantOf(text)]++
 }
 
-// drop forgets one. The lock is held.
+// drop forgets a namespace. The lock is held.
 func (n *names) drop(id block.ModelID) {
 	tenant := block.TenantOf(n.text[id])
 	if n.tenants[tenant]--; n.tenants[tenant] == 0 {
@@ -120,7 +120,7 @@ func (n *names) due(now time.Time) bool {
 	return true
 }
 
-// ForgetNames drops the namespaces that have no blocks any more.
+// ForgetNames forgets the namespaces that have no blocks any more.
 func (t *Tier) ForgetNames() {
 	if !t.users.enter() {
 		return
@@ -130,12 +130,12 @@ func (t *Tier) ForgetNames() {
 }
 
 func (t *Tier) forgetNames() {
-	if t.loaded() { // else the end of the load will do it
+	if t.loaded() { // otherwise the end of the load does it
 		t.sweepNames()
 	}
 }
 
-// sweepNames drops the unused names; all rows have been loaded.
+// sweepNames forgets the unused namespaces. All rows have been loaded.
 func (t *Tier) sweepNames() {
 	n := &t.names
 	n.mu.Lock()

@@ -10,7 +10,7 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// page is the unit of segments: records begin at a multiple of it, as direct I/O needs.
+// page is the unit of segments. Records begin at a multiple of it, because direct I/O needs that.
 const page = 4096
 
 // MinCap is the smallest disk cap.
@@ -21,38 +21,38 @@ const (
 	segmentMax  = 256 << 20
 	segmentMin  = 1 << 20
 	rowShareMin = 16 << 20
-	readsMax    = 64 // reads in the kernel at once; more wait
-	buffersMax  = 16 // payloads from and to unaligned memory at once, each way; more wait
+	readsMax    = 64 // reads in the kernel at a time; further ones wait
+	buffersMax  = 16 // payloads in unaligned memory at a time, each way; further ones wait
 	keyBytes    = 32
 )
 
-// Options of Open.
+// Options are the options of Open.
 type Options struct {
-	// Dir is the directory of the tier; it is made (0700) if missing. Required.
+	// Dir is the directory of the tier. Open makes it with mode 0700 if it is missing. Required.
 	Dir string
-	// Cap is the most bytes that all files in Dir may have together, at least MinCap. Required.
+	// Cap bounds the bytes of all files in Dir together, at least MinCap. Required.
 	Cap int64
 	// SegmentSize is the size of a segment file in bytes, rounded down to 4 KiB; it bounds the
 	// payload of a record. 0: a sixteenth of Cap, from 1 MiB to 256 MiB.
 	SegmentSize int64
-	// RowShare is the part of Cap, in bytes, that is kept for the rows of the index. Segments give
-	// way to rows that grow beyond it. 0: a sixteenth of Cap, at least 16 MiB.
+	// RowShare is the part of Cap, in bytes, that is kept for the rows of the index. Segments get
+	// smaller if rows grow beyond it. 0: a sixteenth of Cap, at least 16 MiB.
 	RowShare int64
-	// ReclaimRate bounds what reclaim copies, in bytes per second. 0: no bound.
+	// ReclaimRate bounds reclaim's copies, in bytes per second. 0: no bound.
 	ReclaimRate int64
-	// DailyWrites bounds the bytes written in a day (UTC). Beyond it only durable writes are taken,
-	// others fail with ErrBudget. 0: no bound.
+	// DailyWrites bounds the bytes written in a day (UTC). Beyond it only durable writes succeed,
+	// and others fail with ErrBudget. 0: no bound.
 	DailyWrites int64
 	// Quota returns the account of a namespace, and the account's limit in bytes of segments; 0: no
 	// limit. An empty account is the namespace's own. Writes beyond the limit fail with ErrQuota.
-	// Nil: no limits.
+	// nil: no limits.
 	Quota func(namespace string) (account string, bytes int64)
-	// Key, of 32 bytes, seals payloads at rest with AES-256-GCM. Names (addresses, namespaces,
-	// keys, attributes) and checksums are not sealed. A directory is sealed as a whole or not at
-	// all. nil: payloads lie open.
+	// Key, of 32 bytes, seals payloads at rest with AES-256-GCM. It does not seal names (addresses,
+	// namespaces, keys, attributes) and checksums. A directory is sealed as a whole or not at all.
+	// nil: payloads are not sealed.
 	Key []byte
 	// Evicted is called for each block that reclaim drops or a read finds damaged, under the lock
-	// of its address: it must be quick and not call the tier. nil: nobody is told.
+	// of its address. It must be quick and not call the tier. nil: no calls.
 	Evicted func(block.Addr)
 	// Logger gets messages for the operator. nil: slog.Default().
 	Logger *slog.Logger
@@ -61,11 +61,11 @@ type Options struct {
 	rowFS vfs.FS           // nil: the operating system's
 	now   func() time.Time // nil: time.Now
 
-	evicting        func(block.Addr) // nil: nobody; called before reclaim drops a block
-	checkpointBytes int64            // written between two checkpoints; 0: 64 MiB
+	evicting        func(block.Addr) // called before reclaim drops a block; nil: no calls
+	checkpointBytes int64            // bytes written between two checkpoints; 0: 64 MiB
 }
 
-// fill checks o and sets defaults.
+// fill checks o and sets the defaults.
 func (o Options) fill() (Options, error) {
 	bad := func(field string, value any, hint string) (Options, error) {
 		return o, fmt.Errorf("ssd: %s is %v: %s", field, value, hint)

@@ -11,7 +11,7 @@ type pace struct {
 	next time.Time
 }
 
-// wait returns when n more bytes may follow, or stop ends.
+// wait returns when n more bytes may pass, or stop ends.
 func (p *pace) wait(stop context.Context, n int64) {
 	if p.rate <= 0 {
 		return

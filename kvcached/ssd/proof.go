@@ -11,9 +11,9 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// The last checkpoint is copied to a file of its own after the rows have it. Pebble takes damage
+// The last checkpoint is copied to a file of its own once the rows have it. Pebble takes damage
 // near the end of its log or manifest for a crash, and opens without the end. Rows that are older
-// than the file show the loss.
+// than this file show that loss.
 //
 //	0 magic · 8 checkpoint · 48 CRC32C of bytes 0 to 48 · zero up to 4 KiB
 const (
@@ -64,7 +64,7 @@ func (t *Tier) openProof() (err error) {
 	return t.o.fs.SyncDir(t.o.Dir)
 }
 
-// writeProof copies a durable checkpoint. After a failure only the proof is missing.
+// writeProof copies a durable checkpoint. A failure only loses the proof.
 func (t *Tier) writeProof(c *checkpoint) {
 	b := t.pages.Get().(*[page]byte)
 	defer t.pages.Put(b)

@@ -10,8 +10,7 @@ import (
 )
 
 // Find returns a block's Info without key, attribute and parent, from memory, or from the rows
-// while the index is being loaded. It does not mark the block as used. Reading a block that was
-// found may still miss.
+// while the index is being loaded. It does not mark the block as used. A later read may still miss.
 func (t *Tier) Find(a block.Addr) (Info, bool) {
 	if !t.users.enter() {
 		return Info{}, false
@@ -24,7 +23,7 @@ func (t *Tier) Find(a block.Addr) (Info, bool) {
 	return Info{Addr: a, Namespace: t.names.get(a.Model), Expires: e.expires, Length: int(e.size), CRC: e.crc}, true
 }
 
-// Touch marks blocks as used: reclaim spares them.
+// Touch marks blocks as used, so that reclaim spares them.
 func (t *Tier) Touch(addrs ...block.Addr) {
 	for i := range addrs {
 		t.use(t.index.hash(&addrs[i]), true)
@@ -51,7 +50,7 @@ func (t *Tier) find(a *block.Addr, use bool) (entry, bool) {
 	if use {
 		look = func(hash uint64) (entry, bool) { return t.use(hash, true) }
 	}
-	loaded := t.loaded() // asked first: rows loaded in between are in the index
+	loaded := t.loaded() // asked first, because rows that are loaded in between are in the index
 	e, ok := look(hash)
 	if !ok && !loaded {
 		r, found, err := t.rowFound(a)
@@ -59,7 +58,7 @@ func (t *Tier) find(a *block.Addr, use bool) (entry, bool) {
 			t.stats.readErrors.Add(1)
 		}
 		if e, ok = r.entry(hash), found; !ok {
-			// It may have been loaded in between.
+			// The row may have been loaded in between.
 			e, ok = look(hash)
 		}
 	}
@@ -74,10 +73,10 @@ func (t *Tier) expired(at int64) bool { return at != 0 && at <= t.o.now().UnixMi
 // readAttempts bounds how often a read follows a record that reclaim moves.
 const readAttempts = 4
 
-// Read reads the block's payload into dst and marks the block as used. A dst that begins at a
-// multiple of 4 KiB and has capacity up to the end of the payload's last 4 KiB is read into
-// directly; the rest of the last 4 KiB is zeroed. ErrMiss, ErrShort (Info.Length says how much is
-// needed), ErrCorrupt, ErrIO, ErrClosed, or the error of ctx.
+// Read reads the block's payload into dst and marks the block as used. It needs no copy if dst
+// begins at a multiple of 4 KiB and has capacity up to the end of the payload's last 4 KiB; it
+// zeroes the rest of those. It returns ErrMiss, ErrShort (Info.Length has the needed length),
+// ErrCorrupt, ErrIO, ErrClosed, or the error of ctx.
 func (t *Tier) Read(ctx context.Context, a block.Addr, dst []byte) (Info, error) {
 	if !t.users.enter() {
 		return Info{}, ErrClosed
@@ -198,8 +197,8 @@ func (t *Tier) readRecord(ctx context.Context, s *segment, h *header, head []byt
 	return t.unseal(s, h, head, b[:stored], dst[:size])
 }
 
-// unseal copies the stored bytes to dst, unless they are there, decrypts sealed ones, and verifies
-// the checksum.
+// unseal copies the stored bytes to dst, unless they are there already. It decrypts sealed bytes
+// and verifies the checksum.
 func (t *Tier) unseal(s *segment, h *header, head, stored, dst []byte) ([]byte, error) {
 	switch {
 	case h.flags&flagSealed != 0 && s.seal != nil:
@@ -217,7 +216,7 @@ func (t *Tier) unseal(s *segment, h *header, head, stored, dst []byte) ([]byte, 
 	return dst, nil
 }
 
-// dropDamaged drops the record of e for good. false: the address has another record by now.
+// dropDamaged drops the record of e for good. false: the address has got another record.
 func (t *Tier) dropDamaged(a *block.Addr, e *entry, why error) bool {
 	t.addrs.lock(e.hash)
 	defer t.addrs.unlock(e.hash)
@@ -238,7 +237,7 @@ func (t *Tier) dropDamaged(a *block.Addr, e *entry, why error) bool {
 	return true
 }
 
-// forget takes the entry of hash out of the index; the address's lock is held.
+// forget removes the entry of hash from the index. The address's lock is held.
 func (t *Tier) forget(hash, seq uint64) {
 	if !t.loaded() {
 		old, _ := t.index.put(entry{hash: hash, seq: seq, state: stateDead}, nil)

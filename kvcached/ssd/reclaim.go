@@ -11,11 +11,11 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// spareDivisor bounds reclaim's copies to a fifth of a segment: for each byte from a writer at the
-// cap at most 1/(1-1/5) = 1.25 are written.
+// spareDivisor bounds reclaim's copies to a fifth of a segment. So at the cap, a byte from a writer
+// causes at most 1/(1-1/5) = 1.25 bytes of writes.
 const spareDivisor = 5
 
-// reclaimSegments frees segments, one after the other, while there is no room for a new one.
+// reclaimSegments frees one segment after the other while there is no room for a new one.
 func (t *Tier) reclaimSegments() {
 	select {
 	case <-t.ready:
@@ -29,7 +29,7 @@ func (t *Tier) reclaimSegments() {
 		var again <-chan time.Time
 		for t.stop.Err() == nil && !t.roomFor(max(t.segmentSize(), t.squeeze.wanted.Load()), false) {
 			t.reclaiming.Store(true)
-			t.dropSpares(t.segmentSize() / 2) // for rows that have grown
+			t.dropSpares(t.segmentSize() / 2) // the rows may have grown into that space
 			freed := t.reclaimOne()
 			t.reclaiming.Store(false)
 			t.tried(freed)
@@ -48,10 +48,10 @@ func (t *Tier) reclaimSegments() {
 	}
 }
 
-// reclaimRetry is the pause when no segment can be freed, such as when all are still written to.
+// reclaimRetry is the pause after no segment could be freed, as when all are still written to.
 const reclaimRetry = 50 * time.Millisecond
 
-// reclaimOne frees a segment; false: there is none that can be freed.
+// reclaimOne frees a segment. false: no segment can be freed.
 func (t *Tier) reclaimOne() bool {
 	s, all := t.victim(false)
 	if s == nil {
@@ -81,13 +81,14 @@ func (t *Tier) reclaimOne() bool {
 	return true
 }
 
-// passMax bounds the segments that reclaim passes over in search of one that is little used.
+// passMax bounds the segments that reclaim passes over in search of one with few used records.
 const passMax = 16
 
-// victim chooses and acquires the segment to free. The first choice is the emptiest, if all of its
-// live records may be copied (all). The second is the oldest whose used records may be copied.
-// Segments passed over get a second chance: they go to the end of the line and must be used anew.
-// Without either, any takes the oldest; otherwise the caller moves the checkpoint first.
+// victim chooses and acquires the segment to free. It prefers the emptiest segment if all of its
+// live records may be copied; all is then true. Its second choice is the oldest segment whose used
+// records may be copied. Segments that it passes over get a second chance: they go to the end of
+// the line, and their records must be used anew. If there is neither, any makes it take the oldest;
+// without any, the caller moves the checkpoint first.
 func (t *Tier) victim(any bool) (best *segment, all bool) {
 	line := t.reclaimable()
 	for _, s := range line {
@@ -112,7 +113,7 @@ func (t *Tier) victim(any bool) (best *segment, all bool) {
 	return t.segs.acquire(best.id), all
 }
 
-// reclaimable lists the segments that the checkpoint has passed, those to be freed first in front.
+// reclaimable lists the segments that the checkpoint has passed, in the order of reclaim.
 func (t *Tier) reclaimable() []*segment {
 	t.log.mu.Lock()
 	busy := map[*segment]bool{t.log.active: true}
@@ -185,8 +186,8 @@ type move struct {
 	flight *flight
 }
 
-// copyOut copies the records of s that were used since they were written or last spared, or all
-// live ones.
+// copyOut copies the used records of s, or with all its live ones. Records are used if they were
+// read since they were written or last spared.
 func (t *Tier) copyOut(s *segment, table []tableEntry, all bool) (moves []move) {
 	allowed := s.size.Load() / spareDivisor
 	var buf []byte
@@ -221,8 +222,8 @@ func lies(e *entry, s *segment, r *tableEntry) bool {
 	return e.state == stateLive && e.segment == s.id && e.page == r.page && e.seq == r.seq
 }
 
-// copyRecord appends a copy of the record to the log. Its flight lasts until settle, which keeps
-// the checkpoint before it.
+// copyRecord appends a copy of the record to the log. Its flight lasts until settle, so the
+// checkpoint stays before the copy.
 func (t *Tier) copyRecord(s *segment, r *tableEntry, hash uint64, buf []byte) (m move, err error) {
 	head := t.pages.Get().(*[page]byte)
 	defer t.pages.Put(head)
@@ -252,7 +253,7 @@ func (t *Tier) copyRecord(s *segment, r *tableEntry, hash uint64, buf []byte) (m
 	return m, nil
 }
 
-// allocateCopy gives a place to the copy of a record that the address still has. It holds the
+// allocateCopy gives a place to the copy of a record that is still the address's own. It holds the
 // address's lock, so a later tombstone lies behind the copy.
 func (t *Tier) allocateCopy(s *segment, r *tableEntry, hash uint64) (*flight, entry, error) {
 	t.addrs.lock(hash)
@@ -266,7 +267,7 @@ func (t *Tier) allocateCopy(s *segment, r *tableEntry, hash uint64) (*flight, en
 	return f, e, err
 }
 
-// settle syncs the copies and publishes those whose originals are still current.
+// settle syncs the copies, and publishes those whose originals are still current.
 func (t *Tier) settle(s *segment, moves []move) bool {
 	durable := map[*segment]bool{}
 	for i := range moves {
@@ -306,8 +307,8 @@ func (t *Tier) settleOne(m *move, durable bool) bool {
 	return true
 }
 
-// evict drops the blocks that still lie in s. The rows are durably gone before anybody misses a
-// block, so later writes and deletions need not know of it.
+// evict drops the blocks that still lie in s. The removal of their rows is durable before any read
+// misses a block, so later writes and deletions need not know of it.
 func (t *Tier) evict(s *segment, table []tableEntry) bool {
 	for some := range slices.Chunk(table, evictBatch) {
 		if !t.evictSome(s, some) {
@@ -317,7 +318,7 @@ func (t *Tier) evict(s *segment, table []tableEntry) bool {
 	return true
 }
 
-// evictBatch bounds the records that are evicted under lock at once.
+// evictBatch bounds the records that are evicted at once under lock.
 const evictBatch = 1024
 
 func (t *Tier) evictSome(s *segment, table []tableEntry) bool {

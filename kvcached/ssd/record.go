@@ -8,17 +8,17 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// A record is a header page and, unless the payload fits behind the names in that page, the payload
-// in the pages after it, zero up to the end of the last. All numbers are little-endian.
+// A record begins with a header page. The payload follows the names in that page if it fits there.
+// Otherwise it has the next pages, and zeros fill the last one. All numbers are little-endian.
 //
 //	0 magic · 8 version u16 · 10 flags u16 · 12 payload length u32 · 16 segment u32 · 20 page u32 · 24 sequence u64
 //	32 expiry i64 · 40 salt of the segment [16] · 56 digest [32] · 88 model [32] · 120 layer u32
 //	124 CRC32C of the payload u32 · 128 parent [32] · 160 lengths of namespace, key, attribute u16 each · 166 zero u16
 //	168 CRC32C of this header u32 · 172 zero [20] · 192 namespace, key, attribute
 //
-// The header's CRC covers bytes 0 to 168 and the names. A sealed payload is 16 bytes longer by its
-// tag. Segment, page and salt make a header valid in one place only. Clients do not know the salt,
-// so none can send a payload that passes for a header.
+// The header's CRC covers bytes 0 to 168 and the names. The tag of a sealed payload makes it 16
+// bytes longer. A header is valid in one place only, because of segment, page and salt. Clients do
+// not know the salt, so no client can send a payload that passes for a header.
 const (
 	recordMagic   = "cgnkvREC"
 	recordVersion = 1
@@ -34,7 +34,7 @@ const (
 	flagGraves             // an older program's copy of tombstones; the record has no address
 )
 
-// errRecord says that a page is not the header of a record, or is another record's.
+// errRecord says that a page is no header, or the header of another record.
 var errRecord = errors.New("ssd: not a record")
 
 // place is where a record lies.
@@ -54,12 +54,12 @@ type header struct {
 	Record
 }
 
-// inlineRoom is how many bytes of payload fit behind names of n bytes.
+// inlineRoom returns how many bytes of payload fit behind names of n bytes.
 func inlineRoom(n int) int { return page - recordFixed - n }
 
 func (r *Record) names() int { return len(r.Namespace) + len(r.Key) + len(r.Attr) }
 
-// pages is how many pages the record takes.
+// pages returns how many pages the record takes.
 func (h *header) pages() uint32 { return recordPages(h.size, h.flags) }
 
 func recordPages(size int, flags uint16) uint32 {
@@ -69,7 +69,7 @@ func recordPages(size int, flags uint16) uint32 {
 	return 1 + uint32(roundUp(storedSize(size, flags))/page)
 }
 
-// storedSize is how many bytes a payload takes on disk.
+// storedSize returns how many bytes a payload takes on disk.
 func storedSize(size int, flags uint16) int {
 	if flags&flagSealed != 0 {
 		return size + sealTag
@@ -77,7 +77,7 @@ func storedSize(size int, flags uint16) int {
 	return size
 }
 
-// encode writes h to the page b and returns the part behind the names, all zero.
+// encode writes h to the page b, and returns the part behind the names, which is zero.
 func (h *header) encode(b []byte) (rest []byte) {
 	clear(b[:page])
 	le := binary.LittleEndian

@@ -12,18 +12,17 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// seqJump is added to the sequence number at each start, to pass all that were given out but not
-// written.
+// seqJump is added to the sequence number at each start, to pass numbers that were not written.
 const seqJump = 1 << 20
 
-// tail is the records behind the checkpoint. A row that points there without a record is dropped.
+// tail has the records behind the checkpoint. A row that points there without a record is dropped.
 type tail struct {
 	from    place
 	to      uint32           // the first segment that is younger than this start
 	records map[place]uint64 // sequence numbers
 }
 
-// vouches tells whether the record of a row may be there.
+// vouches tells whether the record of a row may exist.
 func (l *tail) vouches(r *row) bool {
 	if l == nil || r.before(l.from) || r.segment >= l.to {
 		return true
@@ -32,8 +31,8 @@ func (l *tail) vouches(r *row) bool {
 	return ok && seq == r.seq
 }
 
-// recover reads checkpoint, tombstones and names, opens the segments and takes up the records
-// behind the checkpoint.
+// recover reads checkpoint, tombstones and names, opens the segments, and reads the records behind
+// the checkpoint.
 func (t *Tier) recover(ctx context.Context) error {
 	c, err := t.rows.checkpoint()
 	if err != nil {
@@ -66,7 +65,7 @@ func (t *Tier) recover(ctx context.Context) error {
 	return nil
 }
 
-// warnMissing logs the segments behind the checkpoint that are missing.
+// warnMissing logs the missing segments behind the checkpoint.
 func (t *Tier) warnMissing(c *checkpoint, segments []*segment) {
 	newest := uint32(0)
 	if len(segments) > 0 {
@@ -89,7 +88,7 @@ func (t *Tier) readNames() error {
 	})
 }
 
-// readTombstones returns the sequence number up to which records of an address are dead.
+// readTombstones returns, for each address, the sequence number up to which its records are dead.
 func (t *Tier) readTombstones() (map[block.Addr]uint64, error) {
 	dead := map[block.Addr]uint64{}
 	err := t.rows.each([]byte{rowTombstone}, []byte{rowTombstone + 1}, func(key, value []byte) bool {
@@ -105,9 +104,9 @@ func (t *Tier) readTombstones() (map[block.Addr]uint64, error) {
 	return dead, err
 }
 
-// openSegments opens the segments in the directory. A segment behind the checkpoint with a bad
-// first page was being made during the crash. One before it is damaged, and all of its records with
-// it.
+// openSegments opens the segments in the directory. A bad first page behind the checkpoint means
+// that the crash happened while the segment was made. Before the checkpoint it is damage, which
+// costs all of the segment's records.
 func (t *Tier) openSegments(from place) error {
 	names, err := t.o.fs.List(t.o.Dir)
 	if err != nil {
@@ -145,7 +144,7 @@ func (t *Tier) openSegments(from place) error {
 	return nil
 }
 
-// recoverSegment takes up the records of s behind the checkpoint, writes rows that are missing or
+// recoverSegment reads the records of s behind the checkpoint, writes rows that are missing or
 // older, and seals s.
 func (t *Tier) recoverSegment(ctx context.Context, s *segment, dead map[block.Addr]uint64) error {
 	from := uint32(1)
@@ -217,7 +216,7 @@ func (t *Tier) recoverRecord(batch *change, h *header, dead map[block.Addr]uint6
 		ok, err = false, nil
 	}
 	if err != nil {
-		// Nobody can tell which of the two is newer.
+		// Nobody can tell which of the two records is newer.
 		t.stats.readErrors.Add(1)
 		return nil
 	}
@@ -238,12 +237,12 @@ func (t *Tier) recoverRecord(batch *change, h *header, dead map[block.Addr]uint6
 // errCut says that the file ends within a record.
 var errCut = fmt.Errorf("%w: the file ends within it", errRecord)
 
-// walkWindow is the bytes of a segment that are read at once.
+// walkWindow is how many bytes of a segment are read at once.
 const walkWindow = 1 << 20
 
-// walk calls visit, in order, with each record of s whose header lies in the pages [from, to), and
-// with its header page. Pages that are no header or cannot be read are skipped; unreadable ones are
-// counted. With verify it reads payloads, too, and damage says why one is not sound.
+// walk calls visit with each record of s whose header lies in the pages [from, to), and with its
+// header page, in order. It skips pages that are no header or cannot be read, and counts those that
+// cannot. With verify it also reads payloads; damage then says what is wrong with one.
 func (t *Tier) walk(ctx context.Context, s *segment, from, to uint32, verify bool,
 	visit func(h *header, head []byte, damage error)) error {
 	window := alignedBytes(walkWindow)
@@ -286,7 +285,7 @@ func (t *Tier) walk(ctx context.Context, s *segment, from, to uint32, verify boo
 		}
 		visit(&h, head, damage)
 		if damage != nil {
-			// Its length may be wrong, so the next record may begin on any page.
+			// The record's length may be wrong, so the next record may begin on any page.
 			p++
 			continue
 		}

@@ -29,7 +29,7 @@ func damaged(err error) bool {
 	return !errors.As(err, &errno) && !errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist)
 }
 
-// markDamaged has the next Open empty the directory.
+// markDamaged marks the directory, so that the next Open empties it.
 func (t *Tier) markDamaged(why error) {
 	if t.marked.Swap(true) {
 		return
@@ -77,8 +77,8 @@ func (t *Tier) openIndex() error {
 	return nil
 }
 
-// check reads the rows without which no start is possible, and returns the checkpoint, which must
-// not be before the last.
+// check reads the rows that every start needs. It returns the checkpoint, which must not be before
+// last.
 func (r *rows) check(last *checkpoint) (checkpoint, error) {
 	c, err := r.checkpoint()
 	if err == nil && (c.place.before(last.place) || c.seq < last.seq) {
@@ -104,8 +104,9 @@ func (r *rows) checkpoint() (c checkpoint, err error) {
 	return c, errors.Join(c.decode(b), closer.Close())
 }
 
-// reset removes rows and segments and begins anew. The mark goes last, and rows without a
-// checkpoint, or an older one, count as damaged: a reset that a crash cuts short is repeated.
+// reset removes rows and segments and begins anew. It removes the mark last. Rows without a
+// checkpoint, or with an older one, count as damaged. So the next start repeats a reset that a
+// crash cut short.
 func (t *Tier) reset(names []string) (err error) {
 	if t.rows != nil {
 		_ = t.rows.close()

@@ -14,20 +14,20 @@ import (
 )
 
 // squeeze is the state of a tier whose filesystem has less room than the cap allows. Segments get
-// the free bytes beyond the rows' room, and give way when those shrink.
+// the free bytes that the rows do not need, and give way when those become fewer.
 type squeeze struct {
-	limit    atomic.Int64 // bytes of segments and spare files, as of the last look; 0: the cap's
+	limit    atomic.Int64 // bytes of segments and spare files, as of the last look; 0: the cap is the limit
 	times    atomic.Uint64
-	quota    atomic.Int64 // bytes at which the filesystem was full although it had room; 0: never
-	quotaEnd atomic.Int64 // when quota is over, Unix ns
+	quota    atomic.Int64 // bytes at which the filesystem was full although it reported free room; 0: never
+	quotaEnd atomic.Int64 // Unix ns at which quota ends
 	wanted   atomic.Int64 // size of the largest segment that a writer waits for
-	hopeless atomic.Bool  // reclaim frees nothing: writers fail instead of waiting
-	failed   int          // times in a row that reclaim freed nothing; reclaim's own
-	ballast  atomic.Bool  // the file is there
+	hopeless atomic.Bool  // reclaim frees nothing, so writers fail instead of waiting
+	failed   int          // times in a row that reclaim freed nothing; only reclaim uses it
+	ballast  atomic.Bool  // the file exists
 }
 
 const (
-	// rowRoom stays free for the rows, in bytes: they write their log to tables, and repeat that
+	// rowRoom bytes stay free for the rows. Pebble writes its log to tables, and repeats that
 	// without end if there is no room.
 	rowRoom = 4 * rowMemory
 	// smallFiles bounds LOCK, FORMAT, CHECKPOINT and REBUILD together; rowSlack bounds the growth
@@ -36,18 +36,18 @@ const (
 	rowSlack   = 3 * rowMemory
 
 	ballastFile = "BALLAST"
-	// ballastSize is given back to a full filesystem, so that the rows can be written until reclaim
-	// has made room. It is part of the rows' share.
+	// ballastSize bytes are freed on a full filesystem, so that the rows can be written until
+	// reclaim has made room. They are part of the rows' share.
 	ballastSize = 4 << 20
 
-	squeezeLook  = time.Second // between looks at what is free
+	squeezeLook  = time.Second // between looks at the free room
 	quotaFor     = time.Minute // until a filesystem that was full is tried again
-	squeezeTries = 20          // of reclaim in vain, reclaimRetry apart, before writers fail
-	squeezeParts = 8           // segments made of the room of a squeezed tier
-	squeezeMin   = 4 << 20     // bytes of segments for which the rows' room gives way
+	squeezeTries = 20          // attempts of reclaim, reclaimRetry apart, before writers fail
+	squeezeParts = 8           // number of segments in the room of a squeezed tier
+	squeezeMin   = 4 << 20     // bytes of segments that the tier keeps, even if the rows get less room
 )
 
-// free returns the filesystem's free bytes, without end if they are unknown.
+// free returns the filesystem's free bytes, or the largest number if they are unknown.
 func (o *Options) free() int64 {
 	n, err := o.fs.Free(o.Dir)
 	if err != nil {
@@ -56,8 +56,8 @@ func (o *Options) free() int64 {
 	return n
 }
 
-// share returns the bytes that segments and spare files may have together, and whether the
-// filesystem leaves them less than the cap does. Rows have their share, or more if they are larger.
+// share returns the bytes for segments and spare files together, and whether the filesystem leaves
+// less than the cap does. Rows have their share, or more if they are larger.
 func (t *Tier) share() (bytes int64, squeezed bool) {
 	bytes = t.o.Cap - smallFiles - max(t.o.RowShare, t.rows.usage()+rowSlack+ballastSize)
 	if disk, free := t.disk.Load(), t.o.free(); free-rowRoom < bytes-disk {
@@ -76,8 +76,8 @@ func (t *Tier) room() int64 {
 	return share - t.disk.Load()
 }
 
-// roomFor tells whether there is room for a segment of so many bytes, spare files included. One
-// more is kept free for what reclaim copies (moved).
+// roomFor tells whether there is room for a segment of this size, with spare files counted. Without
+// moved, it keeps room for one more segment, for reclaim's copies.
 func (t *Tier) roomFor(size int64, moved bool) bool {
 	if !moved {
 		size += t.segmentSize()
@@ -85,8 +85,8 @@ func (t *Tier) roomFor(size int64, moved bool) bool {
 	return t.room()+t.spares.held() >= size
 }
 
-// segmentSize is how large new segments are. Those of a squeezed tier are smaller, so that reclaim
-// has some to choose from.
+// segmentSize returns the size of new segments. A squeezed tier has smaller ones, so that reclaim
+// can choose between some.
 func (t *Tier) segmentSize() int64 {
 	share, squeezed := t.share()
 	if !squeezed {
@@ -95,25 +95,26 @@ func (t *Tier) segmentSize() int64 {
 	return min(t.o.SegmentSize, max(segmentMin, share/squeezeParts&^(page-1)))
 }
 
-// sizeFor is how large a new segment is that begins with a record of n pages.
+// sizeFor returns the size of a new segment that begins with a record of n pages.
 func (t *Tier) sizeFor(n uint32) int64 {
 	return max(t.segmentSize(), int64(n+1+footerPages(1))*page)
 }
 
-// full notes that the filesystem has no room for a segment although it says so: a quota, perhaps.
+// full notes that the filesystem has no room for a segment although it reports free room, as with a
+// quota.
 func (t *Tier) full() {
 	t.squeeze.quotaEnd.Store(t.o.now().Add(quotaFor).UnixNano())
 	t.squeeze.quota.Store(max(t.disk.Load(), 1))
 }
 
-// want has reclaim make room for a segment of so many bytes.
+// want makes reclaim free room for a segment of this size.
 func (q *squeeze) want(size int64) {
 	for old := q.wanted.Load(); old < size && !q.wanted.CompareAndSwap(old, size); old = q.wanted.Load() {
 	}
 }
 
-// look logs when the tier begins and ceases to be squeezed, sets the ballast aside, and wakes
-// writers that there is room for.
+// look checks the free room. It logs when the tier begins or ceases to be squeezed, sets the
+// ballast aside, and wakes writers if there is room for them.
 func (t *Tier) look() {
 	q := &t.squeeze
 	share, squeezed := t.share()
@@ -139,7 +140,7 @@ func (t *Tier) look() {
 	}
 }
 
-// tried notes whether reclaim freed a segment, and wakes the writers when there is no hope left.
+// tried notes whether reclaim has freed a segment, and wakes the writers when there is no hope.
 func (t *Tier) tried(freed bool) {
 	q := &t.squeeze
 	if _, squeezed := t.share(); freed || !squeezed {
@@ -152,7 +153,7 @@ func (t *Tier) tried(freed bool) {
 	}
 }
 
-// takeBallast sets the ballast aside. Only reclaim does.
+// takeBallast makes the ballast. Only reclaim calls it.
 func (t *Tier) takeBallast() {
 	name := filepath.Join(t.o.Dir, ballastFile)
 	_ = t.o.fs.Remove(name)
@@ -171,15 +172,15 @@ func (t *Tier) dropBallast() {
 	_ = t.o.fs.Remove(filepath.Join(t.o.Dir, ballastFile))
 }
 
-// rowsFull is called when the rows meet a full filesystem, before they try once more.
+// rowsFull is called when the rows meet a full filesystem, before they try again.
 func (t *Tier) rowsFull() {
 	t.stats.noSpace.Add(1)
 	t.dropBallast()
 	t.wakeReclaim()
 }
 
-// makeRowRoom deletes files on a full filesystem, the ballast and spare files and then the oldest
-// segments, until the rows can be opened. The blocks of these segments are misses then.
+// makeRowRoom deletes files on a full filesystem until the rows can be opened: the ballast, spare
+// files, and then the oldest segments, whose blocks become misses.
 func makeRowRoom(o *Options) error {
 	if o.free() >= rowRoom {
 		return nil

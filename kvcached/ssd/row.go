@@ -74,7 +74,7 @@ func (r *row) entry(hash uint64) entry {
 		state: stateLive}
 }
 
-// rowOf is the row of a record.
+// rowOf returns the row of a record.
 func rowOf(h *header) row {
 	return row{place: h.place, seq: h.seq, expires: h.Expires, size: uint32(h.size), crc: h.crc, flags: h.flags,
 		parent: h.Parent, key: h.Key, attr: h.Attr}
@@ -119,13 +119,13 @@ func (r *row) decode(b []byte) error {
 	return nil
 }
 
-// checkpoint says that the rows have all records of the log before the place.
+// checkpoint is a place in the log. The rows have all records before it.
 type checkpoint struct {
 	place
-	seq     uint64 // above all that were given out
+	seq     uint64 // above all sequence numbers so far
 	segment uint32 // number of the next segment
 	day     int64  // UTC, days since 1970
-	written int64  // bytes, on that day
+	written int64  // bytes written on that day
 }
 
 const checkpointSize = 40
@@ -155,8 +155,8 @@ func (c *checkpoint) decode(b []byte) error {
 // missingMax bounds the segments that missing returns.
 const missingMax = 1000
 
-// missing returns the segments up to newest that the checkpoint has not passed and that are not
-// there. They were removed by hand: reclaim frees only segments that the checkpoint has passed.
+// missing returns the missing segments between the checkpoint and newest. Somebody has removed them
+// by hand, because reclaim frees only segments that the checkpoint has passed.
 func (c *checkpoint) missing(newest uint32, there func(id uint32) bool) (all []uint32) {
 	for id := max(c.place.segment, 1); id < max(c.segment, newest) && len(all) < missingMax; id++ {
 		if !there(id) {

@@ -17,15 +17,15 @@ import (
 // rows is the Pebble database of records' rows, tombstones, namespaces and the checkpoint.
 type rows struct {
 	db     *pebble.DB
-	broken atomic.Bool   // Pebble cannot write any more: the tier only reads from now on
-	died   chan struct{} // closed then
+	broken atomic.Bool   // Pebble cannot write any more, so the tier only reads from now on
+	died   chan struct{} // closed when broken is set
 	rotten atomic.Bool   // Pebble's background work has found files damaged
 }
 
 // RowsDir is the folder of the index in a tier's directory.
 const RowsDir = "rows"
 
-// rowMemory is the size of Pebble's write buffer and of its cache, each, in bytes.
+// rowMemory is the size in bytes of Pebble's write buffer, and of its cache.
 const rowMemory = 4 << 20
 
 func openRows(o *Options) (*rows, error) {
@@ -49,7 +49,7 @@ func openRows(o *Options) (*rows, error) {
 		if damaged(err) {
 			r.rotten.Store(true)
 		}
-		if failures.Add(1)%1000 == 1 { // it tries again at once
+		if failures.Add(1)%1000 == 1 { // Pebble tries again at once
 			o.Logger.Error("ssd: index rows: background work failed; every 1000th failure is logged", "err",
 				err.Error())
 		}
@@ -62,7 +62,7 @@ func openRows(o *Options) (*rows, error) {
 	return r, nil
 }
 
-// rowLog passes Pebble's messages on. Fatal means that the database cannot be written any more; the
+// rowLog passes on Pebble's messages. Fatal means that the database cannot be written any more; the
 // process goes on.
 type rowLog struct {
 	log  *slog.Logger
@@ -98,7 +98,7 @@ func (r *rows) get(a *block.Addr) (row, bool, error) {
 	return found, true, nil
 }
 
-// change is a set of changes that take effect, and survive, together.
+// change is a set of changes that take effect together and survive together.
 type change struct {
 	rows  *rows
 	batch *pebble.Batch
@@ -112,7 +112,7 @@ func (c change) put(a *block.Addr, r *row) {
 
 func (c change) drop(a *block.Addr) { _ = c.batch.Delete(recordKey(nil, a), nil) }
 
-// bury drops the row of a and writes a tombstone: everything up to seq is dead. end is the end of
+// bury drops the row of a and writes a tombstone: all records up to seq are dead. end is the end of
 // the log.
 func (c change) bury(a *block.Addr, seq uint64, end place) {
 	c.drop(a)
@@ -134,10 +134,10 @@ func (c change) unname(id block.ModelID) {
 	_ = c.batch.Delete(append([]byte{rowNamespace}, id[:]...), nil)
 }
 
-// discard gives up the changes.
+// discard drops the changes.
 func (c change) discard() { _ = c.batch.Close() }
 
-// commit applies the changes; durable waits until they survive a crash.
+// commit applies the changes. durable: it waits until they survive a crash.
 func (c change) commit(durable bool) error {
 	defer func() { _ = c.batch.Close() }()
 	if c.rows.broken.Load() {
@@ -156,15 +156,16 @@ func (c change) commit(durable bool) error {
 	return nil
 }
 
-// sync makes all earlier changes durable. Pebble ignores an empty batch, so this one has a record
-// for its log alone.
+// sync makes all earlier changes durable. Pebble ignores an empty batch, so this batch has a record
+// that goes only to its log.
 func (r *rows) sync() error {
 	c := r.change()
 	_ = c.batch.LogData(nil, nil)
 	return c.commit(true)
 }
 
-// each calls visit with the rows whose keys are in [lower, upper), in order; false ends it.
+// each calls visit with the rows whose keys are in [lower, upper), in order, until visit returns
+// false.
 func (r *rows) each(lower, upper []byte, visit func(key, value []byte) bool) error {
 	it, err := r.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
 	if err != nil {
@@ -179,10 +180,10 @@ func (r *rows) each(lower, upper []byte, visit func(key, value []byte) bool) err
 	return errors.Join(it.Error(), it.Close())
 }
 
-// usage is the bytes of all files of the rows.
+// usage returns the bytes of all files of the rows.
 func (r *rows) usage() int64 { return int64(r.db.Metrics().DiskSpaceUsage()) }
 
-// written is the bytes that Pebble has written since it was opened.
+// written returns the bytes that Pebble has written since it was opened.
 func (r *rows) written() uint64 {
 	m := r.db.Metrics()
 	total := m.Total()

@@ -16,10 +16,10 @@ const (
 	scanBuckets = 1 << scanBits
 )
 
-// Scan calls visit with the blocks in the part of all addresses that cursor names (0 to begin
-// with), and returns the next cursor, 0 at the end. A block that stays from the first call to the
-// last is seen at least once. visit must not call methods of the tier that wait for it; with false
-// the part ends, and next is the same cursor again.
+// Scan calls visit with the blocks in one part of the addresses, and returns the cursor of the next
+// part; 0: the end. cursor names the part; 0 is the first. A block that exists during all calls is
+// seen at least once. visit must not call methods of the tier that wait for Scan. If visit returns
+// false, the part ends, and next is the same cursor again.
 func (t *Tier) Scan(ctx context.Context, cursor uint64, visit func(Info) bool) (next uint64, err error) {
 	if cursor >= scanBuckets {
 		return 0, nil
@@ -56,14 +56,14 @@ func (t *Tier) Scan(ctx context.Context, cursor uint64, visit func(Info) bool) (
 	return next, nil
 }
 
-// Describe returns all fields of a block, key and attribute included, without marking it as used.
-// ErrMiss, ErrIO, ErrClosed.
+// Describe returns all fields of a block, with key and attribute, without marking it as used. It
+// returns ErrMiss, ErrIO or ErrClosed.
 func (t *Tier) Describe(a block.Addr) (Info, error) {
 	if !t.users.enter() {
 		return Info{}, ErrClosed
 	}
 	defer t.users.leave()
-	for range readAttempts { // a block being replaced has a newer row than entry
+	for range readAttempts { // while a block is replaced, its row is newer than its entry
 		r, ok, err := t.rows.get(&a)
 		if err != nil {
 			t.stats.readErrors.Add(1)

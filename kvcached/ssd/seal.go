@@ -9,10 +9,10 @@ import (
 	"encoding/binary"
 )
 
-// sealer returns a segment's cipher, nil without a key. The cipher's key is derived from the tier's
-// key and the segment's random salt, so no two segments share one, even in a directory that was
-// emptied or copied. The nonce is a record's first page. No page of a segment is given out twice,
-// so no nonce is.
+// sealer returns a segment's cipher, or nil without a key. The cipher's key is derived from the
+// tier's key and the segment's random salt. So no two segments share a key, even in a directory
+// that was emptied or copied. The nonce is the number of a record's first page. No page of a
+// segment is given out twice, so no nonce is.
 func sealer(key []byte, salt [16]byte) (cipher.AEAD, error) {
 	if key == nil {
 		return nil, nil
@@ -30,15 +30,15 @@ func sealer(key []byte, salt [16]byte) (cipher.AEAD, error) {
 
 func nonce(page uint32) []byte { return binary.LittleEndian.AppendUint32(make([]byte, 8, 12), page) }
 
-// authenticated is the data that the seal covers besides the payload: the header without its
-// checksum.
+// authenticated returns the data that the seal covers in addition to the payload: the header
+// without its checksum.
 func authenticated(head []byte, names int) []byte {
 	b := append(make([]byte, 0, recordFixed+names), head[:recordFixed+names]...)
 	clear(b[recordCRC : recordCRC+4])
 	return b
 }
 
-// sealed seals payload, of the record whose encoded header is head, into aligned memory from the
+// sealed seals the payload of the record with the encoded header head, into aligned memory from the
 // pool.
 func (t *Tier) sealed(ctx context.Context, s *segment, h *header, head, payload []byte) ([]byte, error) {
 	size := storedSize(h.size, h.flags)

@@ -12,29 +12,29 @@ import (
 )
 
 // segment is one file of records. It is written once from front to end, sealed, and deleted as a
-// whole. A salt tells it from all others of its number.
+// whole. Its salt distinguishes it from all other segments with its number.
 type segment struct {
 	id   uint32
 	salt [16]byte
 	name string
 	f    file
-	seal cipher.AEAD // nil: payloads lie open
+	seal cipher.AEAD // nil: payloads are not sealed
 
-	size atomic.Int64 // of the file, in bytes
+	size atomic.Int64 // bytes of the file
 	live atomic.Int64 // bytes of the records that the index points to
-	used atomic.Int64 // of live, what was used since it was written or last spared
-	rank uint64       // reclaim takes the lowest first; its own
-	refs atomic.Int32 // who uses f, the tier itself included; at 0 the file is deleted
+	used atomic.Int64 // bytes of live whose records were used since they were written or last spared
+	rank uint64       // reclaim takes the lowest rank first; only reclaim uses it
+	refs atomic.Int32 // users of f, with the tier itself; at 0 the file is deleted
 	sync syncer
 
-	// Under log.mu until the segment is full and nothing flies.
+	// Guarded by log.mu until the segment is full and no record is being written.
 	next   uint32 // first free page
-	flying int    // records being written
+	flying int    // records that are being written
 	full   bool
-	spare  bool // made of the last room, for reclaim's copies: writers wait until there is room again
+	spare  bool // made of the last room, for reclaim's copies; writers wait for more room
 	table  []tableEntry
 	sealed atomic.Bool
-	failed atomic.Bool // a sync failed: nothing more is written to it
+	failed atomic.Bool // a sync failed, so nothing more is written to the segment
 }
 
 const segmentPrefix, segmentSuffix = "segment-", ".cgnkv"
@@ -53,8 +53,8 @@ func segmentID(name string) (uint32, bool) {
 	return uint32(id), ok && err == nil && len(hex) == 8
 }
 
-// createSegment makes an empty segment of size bytes whose name and first page are durable. It
-// takes the bytes of the disk.
+// createSegment makes an empty segment of size bytes, and makes its name and first page durable. It
+// counts the bytes in t.disk.
 func (t *Tier) createSegment(id uint32, size int64) (_ *segment, err error) {
 	s := &segment{id: id, rank: uint64(id), name: segmentName(t.o.Dir, id), next: 1}
 	_, _ = rand.Read(s.salt[:])
@@ -84,7 +84,7 @@ func (t *Tier) createSegment(id uint32, size int64) (_ *segment, err error) {
 	return s, nil
 }
 
-// openSegment opens a segment that is there.
+// openSegment opens an existing segment.
 func (t *Tier) openSegment(name string, id uint32) (_ *segment, err error) {
 	s := &segment{id: id, rank: uint64(id), name: name, full: true}
 	var direct bool
@@ -123,10 +123,10 @@ func (t *Tier) openSegment(name string, id uint32) (_ *segment, err error) {
 	return s, nil
 }
 
-// pageCount is how many whole pages the file has.
+// pageCount returns the number of whole pages of the file.
 func (s *segment) pageCount() uint32 { return uint32(s.size.Load() / page) }
 
-// syncer commits in groups. A caller needs no sync of its own if one begins after its write and
+// syncer groups syncs. A caller needs no sync of its own if another one begins after its write and
 // succeeds.
 type syncer struct {
 	arrived atomic.Uint64
@@ -135,8 +135,8 @@ type syncer struct {
 	err     error
 }
 
-// do returns when everything written before the call is durable, or why it may not be. synced tells
-// whether this call went to the disk.
+// do returns nil when everything written before the call is durable. synced tells whether this call
+// went to the disk.
 func (s *syncer) do(datasync func() error) (synced bool, err error) {
 	ticket := s.arrived.Add(1)
 	s.mu.Lock()
@@ -163,13 +163,13 @@ func (t *Tier) datasync(s *segment) error {
 	return err
 }
 
-// segments are the open ones, by number.
+// segments has the open segments by number.
 type segments struct {
 	mu   sync.RWMutex
 	byID map[uint32]*segment
 }
 
-// acquire returns the segment with the given number for use until release, nil if there is none.
+// acquire returns the segment with this number for use until release, or nil if there is none.
 func (m *segments) acquire(id uint32) *segment {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -204,7 +204,7 @@ func (m *segments) all() []*segment {
 	return list
 }
 
-// retire takes s out; its file goes when the last reader has finished.
+// retire removes s from segments. Its file is deleted when the last reader has finished.
 func (t *Tier) retire(s *segment) {
 	t.segs.mu.Lock()
 	delete(t.segs.byID, s.id)

@@ -8,28 +8,28 @@ import (
 	"sync"
 )
 
-// spares are files of reclaimed segments that are written again. A file system overwrites blocks in
-// half the time that it takes to fill reserved space. Their bytes count as the disk's.
+// spares are files of reclaimed segments, which are written again. A file system overwrites blocks
+// in half the time that it takes to fill reserved space. Their bytes count in t.disk.
 type spares struct {
 	mu    sync.Mutex
 	files []spare
 	shut  bool
 }
 
-// spare is a file without a segment. Its bytes are not believed: a segment knows its records by its
-// salt.
+// spare is a file without a segment. Old bytes in it do no harm, because a segment knows its
+// records by its salt.
 type spare struct {
 	name string
 	f    file
 	size int64
 }
 
-// sparesMax is how many files are kept: as many segments as reclaim keeps room for.
+// sparesMax bounds the spare files. It is the number of segments for which reclaim keeps room.
 const sparesMax = 2
 
 const sparePrefix = "spare-"
 
-// spareName is the name of a segment's file from when it is reclaimed until it is used again.
+// spareName is the name of a segment's file between reclaim and its next use.
 func spareName(segment string) string {
 	return filepath.Join(filepath.Dir(segment), sparePrefix+strings.TrimPrefix(filepath.Base(segment), segmentPrefix))
 }
@@ -46,7 +46,7 @@ func (p *spares) take() (s spare, ok bool) {
 	return s, true
 }
 
-// full tells whether no more are kept.
+// full tells whether no further file is kept.
 func (p *spares) full() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -63,7 +63,7 @@ func (p *spares) put(s spare) bool {
 	return true
 }
 
-// held is how many bytes the files have.
+// held returns the bytes of the files.
 func (p *spares) held() (bytes int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -73,9 +73,9 @@ func (p *spares) held() (bytes int64) {
 	return bytes
 }
 
-// keepSpare keeps the file of s, which nobody uses any more, unless less than a segment's worth of
-// the disk is left for rows to grow. The new name is durable before the file is written to: a
-// segment that a crash brings back under its old name is unchanged.
+// keepSpare keeps the file of s, which is not in use any more, unless rows need the room: at least
+// one segment's worth of the disk stays free. The new name is durable before the file is written,
+// so a segment that a crash brings back under its old name is unchanged.
 func (t *Tier) keepSpare(s *segment) bool {
 	if s.failed.Load() || t.spares.full() || t.room() < t.segmentSize() {
 		return false
@@ -84,7 +84,7 @@ func (t *Tier) keepSpare(s *segment) bool {
 	if t.o.fs.Rename(s.name, name) != nil {
 		return false
 	}
-	s.name = name // should it have to be removed
+	s.name = name // for its removal, if that is needed
 	return t.o.fs.SyncDir(t.o.Dir) == nil && t.spares.put(spare{name, s.f, s.size.Load()})
 }
 
@@ -99,7 +99,7 @@ func (t *Tier) dropSpares(room int64) {
 	}
 }
 
-// closeSpares removes all spare files and keeps no more.
+// closeSpares removes all spare files. No more are kept.
 func (t *Tier) closeSpares() {
 	t.spares.mu.Lock()
 	t.spares.shut = true
@@ -109,8 +109,8 @@ func (t *Tier) closeSpares() {
 	}
 }
 
-// dropSpare removes a file that is not among the spare ones. A file that cannot be removed counts
-// as the disk's until the next start, which removes it.
+// dropSpare removes a file that is not in spares. If that fails, the file counts in t.disk until
+// the next start, which removes it.
 func (t *Tier) dropSpare(s spare) {
 	_ = s.f.Close()
 	if err := t.o.fs.Remove(s.name); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -120,20 +120,19 @@ func (t *Tier) dropSpare(s spare) {
 	t.disk.Add(-s.size)
 }
 
-// dropFailed removes the file of a segment that could not be made. The disk does not count the file
-// any more, even if it stays: a failing disk must not have blocks evicted for a segment that it
-// does not hold.
+// dropFailed removes the file of a segment that could not be made. t.disk no longer counts the
+// file, even if it stays. So a failing disk does not make reclaim evict blocks for it.
 func (t *Tier) dropFailed(s spare) {
 	t.disk.Add(-s.size)
 	s.size = 0
 	t.dropSpare(s)
 }
 
-// newFile makes the file of a segment, of the given size, from a spare one if there is one. It adds
-// the bytes to the disk's.
+// newFile makes the file of a segment of the given size, from a spare one if possible, and counts
+// its bytes in t.disk.
 func (t *Tier) newFile(name string, size int64) (f file, err error) {
 	s, spared := t.spares.take()
-	// The bytes are taken before the file is made, so that no moment sees more than the cap.
+	// The bytes are counted before the file is made, so the files never exceed the cap.
 	t.disk.Add(size - s.size)
 	if spared {
 		if err = t.o.fs.Rename(s.name, name); err != nil {

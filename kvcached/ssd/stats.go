@@ -10,50 +10,50 @@ type counters struct {
 	writeErrors, noSpace, readOnly, failures, fullWrites            atomic.Uint64
 }
 
-// Stats are counters since Open, unless they say otherwise.
+// Stats are counters since Open, except where a comment says otherwise.
 type Stats struct {
 	Reads         uint64 // blocks read
-	ReadBytes     uint64 // of their payloads
-	Misses        uint64 // reads of blocks that are not there
+	ReadBytes     uint64 // bytes of their payloads
+	Misses        uint64 // reads of missing blocks
 	Corrupt       uint64 // records found damaged and dropped
 	Torn          uint64 // records that a crash left unfinished, dropped at start
-	Lost          uint64 // rows dropped at start as their segment is gone
+	Lost          uint64 // rows dropped at the start because their segment was gone
 	Resets        uint64 // starts that dropped all blocks because the rows were damaged
-	ReadErrors    uint64 // reads that the disk failed
+	ReadErrors    uint64 // reads that failed at the disk
 	Writes        uint64 // blocks written
-	PayloadBytes  uint64 // of their payloads
-	WrittenBytes  uint64 // to segments, reclaim's copies and footers included
+	PayloadBytes  uint64 // bytes of their payloads
+	WrittenBytes  uint64 // bytes written to segments, with reclaim's copies and footers
 	RowBytes      uint64 // written by Pebble: its log, flushes and compactions
 	Moved         uint64 // records that reclaim copied
-	MovedBytes    uint64 // of them, headers included
+	MovedBytes    uint64 // bytes of those, with headers
 	Syncs         uint64 // fdatasync of segments
 	Checkpoints   uint64
 	Deletes       uint64 // blocks deleted
 	Evicted       uint64 // blocks dropped by reclaim
-	EvictedBytes  uint64 // of them, headers included
-	Expired       uint64 // of Evicted, those that had expired
+	EvictedBytes  uint64 // bytes of those, with headers
+	Expired       uint64 // those of Evicted that had expired
 	Reclaimed     uint64 // segments deleted
-	Reused        uint64 // segments made in the file of a deleted one
+	Reused        uint64 // segments made in the file of a deleted segment
 	OverBudget    uint64 // writes refused by the daily budget
-	OverQuota     uint64 // writes refused because their account has all that it may have
+	OverQuota     uint64 // writes refused because their account was at its limit
 	Waits         uint64 // times that a write waited for reclaim
 	Squeezes      uint64 // times that the filesystem had less room than the cap
-	WriteErrors   uint64 // failed writes, syncs and the like, without the next two
-	NoSpaceErrors uint64 // of those, with ENOSPC
-	ReadOnly      uint64 // of those, with EROFS
+	WriteErrors   uint64 // failed writes, syncs and the like, without the next two counters
+	NoSpaceErrors uint64 // those that failed with ENOSPC
+	ReadOnly      uint64 // those that failed with EROFS
 
-	Cap          int64 // bytes that all files may have together
-	Records      int64 // now, in the index
-	IndexBytes   int64 // memory of the index, now
-	Segments     int64 // files, now
-	SegmentBytes int64 // their sizes and those of files kept for new ones, now
-	SegmentLimit int64 // their limit while the filesystem has less room than the cap, now; 0: none
-	RowFileBytes int64 // size of Pebble's files, now
-	LiveBytes    int64 // of SegmentBytes, those of records in the index, now
-	WrittenToday int64 // bytes, since midnight UTC
+	Cap          int64 // bound on the bytes of all files
+	Records      int64 // records in the index now
+	IndexBytes   int64 // memory of the index now
+	Segments     int64 // files now
+	SegmentBytes int64 // bytes of those files and of spare ones now
+	SegmentLimit int64 // their limit now, because the filesystem has less room than the cap; 0: none
+	RowFileBytes int64 // bytes of Pebble's files now
+	LiveBytes    int64 // those of SegmentBytes that belong to records in the index
+	WrittenToday int64 // bytes written since midnight UTC
 }
 
-// Stats returns a snapshot; counters are read one after the other.
+// Stats returns a snapshot. It reads one counter after the other.
 func (t *Tier) Stats() Stats {
 	c := &t.stats
 	s := Stats{Reads: c.reads.Load(), ReadBytes: c.readBytes.Load(), Misses: c.misses.Load(), Corrupt: c.corrupt.Load(),
@@ -82,18 +82,18 @@ func (t *Tier) Stats() Stats {
 	return s
 }
 
-// Progress is how far the index is loaded.
+// Progress tells how much of the index is loaded.
 type Progress struct {
 	Records  int64
-	Fraction float64 // 1: all
+	Fraction float64 // 1: everything
 }
 
 type progress struct {
 	records, part atomic.Int64
-	missing       int // segments that Open has missed
+	missing       int // segments that were missing at Open
 }
 
-// Progress tells how far the index is loaded.
+// Progress returns how much of the index is loaded.
 func (t *Tier) Progress() Progress {
 	return Progress{t.load.records.Load(), float64(t.load.part.Load()) / (1 << 16)}
 }

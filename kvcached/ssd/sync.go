@@ -6,9 +6,9 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// Sync makes a block survive a crash from now on, as a durable write does. false: there is no such
-// block. ErrClosed, or ErrIO: now, or in an earlier sync of the segment, which may have lost the
-// block.
+// Sync makes a block survive a crash from now on, as a durable write does. false: the block does
+// not exist. It returns ErrClosed, or ErrIO. ErrIO may come from an earlier sync of the segment,
+// which may have lost the block.
 func (t *Tier) Sync(a block.Addr) (bool, error) {
 	if !t.users.enter() {
 		return false, ErrClosed

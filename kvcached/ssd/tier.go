@@ -34,7 +34,7 @@ import (
 // Errors of the tier.
 var (
 	ErrMiss     = errors.New("ssd: no such block")
-	ErrCorrupt  = errors.New("ssd: the stored block is damaged") // it is dropped: a miss from now on
+	ErrCorrupt  = errors.New("ssd: the stored block is damaged") // the block is dropped, and is a miss from now on
 	ErrIO       = errors.New("ssd: the disk failed")
 	ErrShort    = errors.New("ssd: the buffer is shorter than the block")
 	ErrTooLarge = errors.New("ssd: larger than a record may be")
@@ -49,10 +49,10 @@ var (
 	errNoSpace  = errors.New("ssd: no segment is free")
 )
 
-// KeyError is the ErrKey of a directory and a key that do not belong together.
+// KeyError is the ErrKey of a directory and a key that do not fit together.
 type KeyError struct {
 	Dir           string
-	Sealed, Given bool // the directory; a key
+	Sealed, Given bool // the directory is sealed; a key was given
 }
 
 func (e *KeyError) Error() string {
@@ -65,12 +65,12 @@ func (e *KeyError) Error() string {
 	return fmt.Sprintf("ssd: %s is sealed with another key", e.Dir)
 }
 
-// Is makes it an ErrKey.
+// Is makes a KeyError an ErrKey.
 func (e *KeyError) Is(target error) bool { return target == ErrKey }
 
-// SizeError is an ErrTooLarge because of the size of the tier.
+// SizeError is an ErrTooLarge that is due to the size of the tier.
 type SizeError struct {
-	Most int64 // bytes that the payload of a record may have
+	Most int64 // most bytes of a record's payload
 	Cap  int64 // Options.Cap, which bounds Most
 }
 
@@ -78,14 +78,14 @@ func (e *SizeError) Error() string {
 	return fmt.Sprintf("%v: at most %d bytes of payload in a tier of %d bytes", ErrTooLarge, e.Most, e.Cap)
 }
 
-// Is makes it an ErrTooLarge.
+// Is makes a SizeError an ErrTooLarge.
 func (e *SizeError) Is(target error) bool { return target == ErrTooLarge }
 
 // Record is a block's name and attributes.
 type Record struct {
 	Addr      block.Addr
 	Namespace string       // canonical text whose ID is Addr.Model, at most block.MaxNamespace bytes
-	Key       []byte       // the client's name for it, at most block.MaxKey bytes
+	Key       []byte       // the client's name for the block, at most block.MaxKey bytes
 	Attr      []byte       // opaque, at most block.MaxAttr bytes
 	Parent    block.Digest // zero: none
 	Expires   int64        // Unix ms; 0: never
@@ -93,7 +93,7 @@ type Record struct {
 	HasCRC    bool
 }
 
-// Info describes a stored block. Find fills Addr, Expires, Length and CRC; Read and Scan fill
+// Info describes a stored block. Find fills in Addr, Expires, Length and CRC. Read and Scan fill in
 // everything.
 type Info struct {
 	Addr      block.Addr
@@ -106,7 +106,7 @@ type Info struct {
 	CRC       uint32
 }
 
-// Tier is an open directory. All methods may be called by any number of goroutines.
+// Tier is an open directory. Its methods are safe for concurrent use.
 type Tier struct {
 	o      Options
 	lock   io.Closer
@@ -126,20 +126,20 @@ type Tier struct {
 	squeeze squeeze
 
 	pages        sync.Pool // *[page]byte, aligned
-	buffers      *buffers  // of writes; who holds one may wait for space
+	buffers      *buffers  // for writes; the holder of one may wait for space
 	readBuffers  *buffers
 	reading      chan struct{}
 	checkpointMu sync.Mutex
 	sealMu       sync.Mutex
 
-	tail   *tail // nil once the rows are loaded
+	tail   *tail // nil when the rows are loaded
 	tailMu sync.RWMutex
 	ready  chan struct{}
 	load   progress
 	budget budget
 
 	closing    chan struct{}   // closed when Close begins
-	stop       context.Context // ends what runs in the background
+	stop       context.Context // ends background work
 	halt       context.CancelFunc
 	running    sync.WaitGroup
 	keep       chan struct{}
@@ -152,8 +152,8 @@ type Tier struct {
 	uncached   sync.Once     // logs that O_DIRECT is missing
 }
 
-// Open opens or makes the directory. It returns when the last writes before a crash are found
-// again. The index is loaded after that; until then Find and Read ask the rows. If the rows are
+// Open opens the directory, or makes it. It returns when the last writes before a crash have been
+// found. The index is loaded after that; until then Find and Read use the rows. If the rows are
 // damaged, Open drops all blocks. ctx bounds Open, not the tier.
 func Open(ctx context.Context, o Options) (_ *Tier, err error) {
 	if o, err = o.fill(); err != nil {
@@ -216,8 +216,8 @@ func newTier(o Options) *Tier {
 	return t
 }
 
-// begin marks a new directory: first the rows get a checkpoint, which they have from then on.
-// Sequence numbers begin with the clock, above those of an earlier tier in the same place.
+// begin marks a new directory. From then on the rows always have a checkpoint. Sequence numbers
+// begin with the clock, so they are above those of an earlier tier in the same place.
 func (t *Tier) begin() error {
 	if err := t.o.fs.SyncDir(t.o.Dir); err != nil {
 		return err
@@ -259,10 +259,10 @@ func (t *Tier) loaded() bool {
 // Close is CloseWithin without a time limit.
 func (t *Tier) Close() error { return t.CloseWithin(context.Background()) }
 
-// CloseWithin waits for operations under way, seals all segments and releases the directory. Later
-// operations fail with ErrClosed. If ctx ends first, nothing is sealed and CloseWithin fails: the
-// next Open finds the directory as after a crash, with all durable blocks. It always waits for the
-// disk.
+// CloseWithin waits for running operations, seals all segments and releases the directory. Later
+// operations fail with ErrClosed. If ctx ends first, CloseWithin seals nothing and fails; the next
+// Open finds the directory as after a crash, with all durable blocks. CloseWithin always waits for
+// the disk.
 func (t *Tier) CloseWithin(ctx context.Context) error {
 	if !t.users.close(t.closing) {
 		return nil
@@ -304,7 +304,8 @@ func (g *gate) enter() bool {
 
 func (g *gate) leave() { g.mu.RUnlock() }
 
-// close admits no more operations and closes the channel, which wakes those that wait for space.
+// close admits no more operations. It closes the channel, which wakes operations that wait for
+// space.
 func (g *gate) close(closing chan struct{}) (first bool) {
 	if g.shut.Swap(true) {
 		return false

@@ -12,16 +12,16 @@ import (
 // ErrQuota says that an account has reached its limit. Deletions and reclaim make room again.
 var ErrQuota = errors.New("ssd: over the quota")
 
-// usage counts the blocks in the index by namespace, and their bytes by account, too. Namespaces
-// beyond 65,535 share number 0, which has no account and is listed nowhere.
+// usage counts the blocks in the index by namespace, and their bytes also by account. Namespaces
+// beyond 65,535 share number 0, which has no account and is not listed.
 type usage struct {
-	limits func(namespace string) (account string, bytes int64) // nil: nobody has one
+	limits func(namespace string) (account string, bytes int64) // nil: no account has a limit
 
 	mu       sync.Mutex
 	numbers  map[block.ModelID]uint16
 	spaces   []taken
-	unused   []uint16            // numbers whose last block went
-	accounts map[string]*account // those with bytes
+	unused   []uint16            // numbers without blocks
+	accounts map[string]*account // accounts with bytes
 }
 
 // taken is the usage of one namespace.
@@ -31,19 +31,19 @@ type taken struct {
 	blocks, bytes int64
 }
 
-// account is what one or more namespaces share, in bytes of segments.
+// account is the use that one or more namespaces share, in bytes of segments.
 type account struct {
 	name    string
 	limit   int64
-	used    int64 // of records that the index has
-	pending int64 // of those being written
+	used    int64 // of records in the index
+	pending int64 // of records that are being written
 }
 
-// NamespaceUsage is what the blocks of a namespace take on disk.
+// NamespaceUsage is the use of the disk by a namespace.
 type NamespaceUsage struct {
 	Namespace string // canonical text
 	Blocks    int
-	Bytes     int64 // of segments, headers included, as a quota counts them
+	Bytes     int64 // of segments, with headers, as quotas count them
 }
 
 func newUsage(limits func(namespace string) (account string, bytes int64)) usage {
@@ -70,7 +70,7 @@ func (u *usage) add(id block.ModelID, text string, bytes int64) uint16 {
 	return n
 }
 
-// number gives a namespace one. The lock is held.
+// number gives a namespace a number. The lock is held.
 func (u *usage) number(id block.ModelID) (n uint16) {
 	switch last := len(u.unused) - 1; {
 	case last >= 0:
@@ -85,7 +85,7 @@ func (u *usage) number(id block.ModelID) (n uint16) {
 	return n
 }
 
-// sub takes off a block that add counted.
+// sub uncounts a block that add has counted.
 func (u *usage) sub(n uint16, bytes int64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -117,7 +117,7 @@ func (u *usage) has(id block.ModelID) bool {
 	return known || u.spaces[0].blocks > 0
 }
 
-// accountOf is the account of a namespace with that text; nil: it has none. The lock is held.
+// accountOf returns the account of a namespace with this text; nil: none. The lock is held.
 func (u *usage) accountOf(n uint16, id block.ModelID, text string) *account {
 	if n == 0 || u.limits == nil || block.IDOf(text) != id { // such a record is refused, or damaged
 		return nil
@@ -135,8 +135,8 @@ func (u *usage) accountOf(n uint16, id block.ModelID, text string) *account {
 	return &account{name: name, limit: limit}
 }
 
-// take sets bytes aside on the account of a namespace for a record that replaces one of some bytes;
-// release ends that.
+// take reserves bytes in the account of a namespace, for a record that replaces a record of
+// replaced bytes. release ends the reservation.
 func (u *usage) take(id block.ModelID, text string, bytes, replaced int64) (*account, error) {
 	if u.limits == nil {
 		return nil, nil

@@ -11,41 +11,41 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// VerifyOptions of Verify.
+// VerifyOptions are the options of Verify.
 type VerifyOptions struct {
 	Dir string // no tier may have it open
 	Key []byte // as in Options
-	// Bad is called for each damage. nil: they are only counted.
+	// Bad is called for each damage. nil: no calls.
 	Bad func(Damage)
-	// Progress is called after each segment with bytes read and bytes in all. nil: nobody is told.
+	// Progress is called after each segment with the bytes read and the total. nil: no calls.
 	Progress func(done, total int64)
 
 	fs fileSystem
 }
 
-// Damage is one finding.
+// Damage is one finding of Verify.
 type Damage struct {
 	File string
-	Page uint32     // 4 KiB, from the beginning of the file; 0: the segment itself
-	Addr block.Addr // zero where it cannot be told
+	Page uint32     // page of 4 KiB in the file; 0: the segment itself
+	Addr block.Addr // zero: unknown
 	Err  error
 }
 
 // Verified is the result of Verify.
 type Verified struct {
 	Segments int
-	Unsealed int   // of them, without a footer, as a crash leaves them
-	Unclean  bool  // the last use did not end in a Close: Open reads the end of the log again
-	Records  int   // sound ones, replaced and deleted ones included
+	Unsealed int   // those of Segments without a footer, as after a crash
+	Unclean  bool  // the last use did not end in a Close, so Open reads the end of the log again
+	Records  int   // sound records, with replaced and deleted ones
 	Bytes    int64 // of all segments
-	Live     int   // blocks of the index, and those that Open finds behind the last checkpoint
-	Lost     int   // of Live, those without a sound record: they will be misses
+	Live     int   // blocks in the index, and those that Open finds behind the last checkpoint
+	Lost     int   // those of Live without a sound record, which will be misses
 	Bad      int   // calls of Bad
-	Dropped  bool  // the rows are damaged or missing: Open drops all blocks
+	Dropped  bool  // the rows are damaged or missing, so Open drops all blocks
 }
 
-// Verify reads everything in a directory that no tier has open. It changes only what Open would.
-// ErrLocked, ErrFormat, ErrKey, or the error that ended it; damage is no error.
+// Verify reads all files of a directory that no tier has open. It changes only what Open would
+// change. It returns ErrLocked, ErrFormat, ErrKey, or the error that ended it. Damage is no error.
 func Verify(ctx context.Context, o VerifyOptions) (v Verified, err error) {
 	full, err := Options{Dir: o.Dir, Cap: 1 << 50, Key: o.Key, fs: o.fs}.fill()
 	if err != nil {
@@ -98,7 +98,7 @@ func Verify(ctx context.Context, o VerifyOptions) (v Verified, err error) {
 }
 
 // live counts the blocks that Open finds, by the rows and by the records behind the checkpoint, and
-// reports segments that are missing.
+// reports missing segments.
 func (w *verifier) live() error {
 	dead, err := w.t.readTombstones()
 	if err == nil {
@@ -114,7 +114,7 @@ func (w *verifier) live() error {
 	return w.rowsDamaged(err)
 }
 
-// rowsDamaged reports err if it is damage, and returns it if it is not.
+// rowsDamaged reports err if it is damage, and otherwise returns it.
 func (w *verifier) rowsDamaged(err error) error {
 	if !damaged(err) {
 		return err
@@ -123,7 +123,7 @@ func (w *verifier) rowsDamaged(err error) error {
 	return nil
 }
 
-// row checks that the record of a row, or a newer one behind the checkpoint, is there.
+// row checks that the record of a row, or a newer one behind the checkpoint, exists.
 func (w *verifier) row(key, value []byte) bool {
 	w.v.Live++
 	var r row
@@ -147,7 +147,7 @@ func (w *verifier) row(key, value []byte) bool {
 	return true
 }
 
-// segments checks those in the directory.
+// segments checks the segments in the directory.
 func (w *verifier) segments(ctx context.Context, names []string) error {
 	for _, name := range names {
 		if id, ok := segmentID(name); ok {
@@ -169,11 +169,11 @@ type verifier struct {
 	o     *VerifyOptions
 	v     *Verified
 	sound map[place]uint64      // sequence numbers
-	fresh map[block.Addr]uint64 // those of the newest sound records behind the checkpoint
+	fresh map[block.Addr]uint64 // sequence numbers of the newest sound records behind the checkpoint
 	total int64
 
 	last  checkpoint
-	there map[uint32]bool // segments that are in the directory, or were reported missing
+	there map[uint32]bool // segments in the directory, and those reported missing
 }
 
 func (w *verifier) bad(d Damage) {
@@ -194,7 +194,7 @@ func (w *verifier) open(name string, id uint32) {
 	w.total += s.size.Load()
 }
 
-// segment checks every record of s, and that the records in its footer are all there.
+// segment checks every record of s, and that the records in its footer exist.
 func (w *verifier) segment(ctx context.Context, s *segment) error {
 	failed := w.t.stats.readErrors.Load()
 	end := uint64(1)
@@ -222,7 +222,7 @@ func (w *verifier) segment(ctx context.Context, s *segment) error {
 	table, err := footerOf(s)
 	if err != nil {
 		w.v.Unsealed++
-		// There is always room for a footer.
+		// An unsealed segment always has room for a footer.
 		if size := s.size.Load(); size%page != 0 || end >= uint64(s.pageCount()) {
 			w.bad(Damage{File: s.name, Err: fmt.Errorf("%w: it was cut short, to %d bytes", errSegment, size)})
 		}

@@ -10,12 +10,12 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// Write stores payload under r.Addr, in place of an earlier block. payload must not change until
-// Write returns. It is written without a copy if it begins at a multiple of 4 KiB and its capacity
-// goes on, zeroed, to the end of its last 4 KiB. A durable write, and every replacement, returns
-// when it survives a crash; any other may be gone after one. At the disk cap Write waits for
-// reclaim. ErrTooLarge, ErrInvalid, ErrBudget, ErrQuota, ErrReadOnly, ErrIO, ErrClosed, or the
-// error of ctx.
+// Write stores payload under r.Addr and replaces an earlier block. payload must not change until
+// Write returns. It is written without a copy if it begins at a multiple of 4 KiB and has capacity
+// up to the end of its last 4 KiB, with zeros behind the payload. A durable write, and every
+// replacement, returns when it survives a crash; other writes may be lost in one. At the disk cap
+// Write waits for reclaim. It returns ErrTooLarge, ErrInvalid, ErrBudget, ErrQuota, ErrReadOnly,
+// ErrIO, ErrClosed, or the error of ctx.
 func (t *Tier) Write(ctx context.Context, r Record, payload []byte, durable bool) error {
 	h := header{Record: r, size: len(payload)}
 	account, err := t.admit(&h, durable)
@@ -31,7 +31,7 @@ func (t *Tier) Write(ctx context.Context, r Record, payload []byte, durable bool
 		return ErrReadOnly
 	}
 	if err := t.names.begin(t.rows, r.Addr.Model, r.Namespace); err != nil {
-		t.wakeKeeper() // who may make room
+		t.wakeKeeper() // the keeper may make room
 		return err
 	}
 	defer t.names.end(r.Addr.Model)
@@ -58,7 +58,7 @@ func (t *Tier) Write(ctx context.Context, r Record, payload []byte, durable bool
 	}
 }
 
-// admit refuses records that cannot be stored, sets the flags, and sets room aside on an account,
+// admit refuses records that cannot be stored, sets the flags, and reserves room in an account,
 // which it returns.
 func (t *Tier) admit(h *header, durable bool) (a *account, err error) {
 	switch {
@@ -89,7 +89,7 @@ func (t *Tier) admit(h *header, durable bool) (a *account, err error) {
 }
 
 // body returns the pages of the payload that follow the header: the payload's own memory, or a copy
-// (own). A payload that is inline, or will be sealed, has none yet.
+// (own). A payload that is inline, or will be sealed, has no pages yet.
 func (t *Tier) body(ctx context.Context, h *header, payload []byte) (b []byte, own bool, err error) {
 	if h.flags != 0 {
 		return nil, false, nil
@@ -179,7 +179,7 @@ func (t *Tier) writeRecord(ctx context.Context, s *segment, h *header, payload, 
 	return nil
 }
 
-// holds tells whether the address has a record or may have one in the log; its lock is held.
+// holds tells whether the address has a record, or may have one in the log. Its lock is held.
 func (t *Tier) holds(hash uint64, a *block.Addr) (bool, error) {
 	if t.doubt.any() {
 		return true, nil
@@ -187,9 +187,9 @@ func (t *Tier) holds(hash uint64, a *block.Addr) (bool, error) {
 	return t.stored(hash, a)
 }
 
-// stored tells whether the address has a record; its lock is held.
+// stored tells whether the address has a record. Its lock is held.
 func (t *Tier) stored(hash uint64, a *block.Addr) (bool, error) {
-	loaded := t.loaded() // asked first: what is loaded in between is in the index
+	loaded := t.loaded() // asked first, because rows that are loaded in between are in the index
 	if e, ok := t.index.get(hash); ok {
 		return e.state == stateLive, nil
 	}
@@ -208,8 +208,8 @@ func (t *Tier) publish(a *block.Addr, e entry) {
 	t.account(&e, 1)
 }
 
-// account adds e to, or takes it from, the live bytes of its segment. Usage has counted it already,
-// and gives it up here.
+// account adds e to the live bytes of its segment, or subtracts it. When it subtracts, it also
+// uncounts e in usage.
 func (t *Tier) account(e *entry, sign int64) {
 	if e.state != stateLive {
 		return
