@@ -5,14 +5,42 @@ import "math"
 // fleet holds the measures for a score, over all candidates, full ones included.
 type fleet struct {
 	occupancy
-	sm, watts, vram, throughput                     float64 // means of the known values, 0 when there are none
-	wait, resent                                    float64 // sums of the known values
-	wattsMax, vramMax, throughputMax                float64
-	freeMax                                         float64
-	waitScale, resentScale                          float64 // full use per EngineWaitPct, Retransmits; 0: not counted
-	smN, wattsN, vramN, throughputN, waitN, resentN int
-	takers                                          int     // candidates that may be picked
-	share                                           float64 // Policy.MaxShare; 0: no node is left out
+	sm, watts, vram, throughput, wait, resent figure
+	freeMax                                   float64
+	waitScale, resentScale                    float64 // full use per EngineWaitPct, Retransmits; 0: not counted
+	takers                                    int     // candidates that may be picked
+	share                                     float64 // Policy.MaxShare; 0: no node is left out
+}
+
+// figure sums up the known values of a measurement.
+type figure struct {
+	sum, best float64
+	n         int
+}
+
+func (f *figure) note(v float64) {
+	if known(v) {
+		f.sum, f.best = f.sum+v, max(f.best, v)
+		f.n++
+	}
+}
+
+// of returns v, or for an unknown v the mean, which is 0 without known values.
+func (f *figure) of(v float64) float64 {
+	if known(v) {
+		return v
+	}
+	return f.sum / float64(max(f.n, 1))
+}
+
+// apart returns the excess of v over twice the mean of the other known values. A figure common to
+// all nodes then counts for none. v is one of the noted values. apart returns 0 if v is unknown or
+// the only value.
+func (f *figure) apart(v float64) float64 {
+	if !known(v) || f.n < 2 {
+		return 0
+	}
+	return max(v-2*(f.sum-v)/float64(f.n-1), 0)
 }
 
 func (p *Policy) survey(cands []Candidate) fleet {
@@ -26,15 +54,15 @@ func (p *Policy) survey(cands []Candidate) fleet {
 	for i := range cands {
 		c := &cands[i]
 		told := c.told()
-		note(told.SMPct.Or(unknown), &f.sm, nil, &f.smN)
-		note(told.Drawn().Or(unknown), &f.watts, &f.wattsMax, &f.wattsN)
-		note(float64(c.VRAM), &f.vram, &f.vramMax, &f.vramN)
-		note(float64(c.Throughput), &f.throughput, &f.throughputMax, &f.throughputN)
+		f.sm.note(told.SMPct.Or(unknown))
+		f.watts.note(told.Drawn().Or(unknown))
+		f.vram.note(float64(c.VRAM))
+		f.throughput.note(float64(c.Throughput))
 		if f.waitScale > 0 {
-			note(told.EngineWaitPct.Or(unknown), &f.wait, nil, &f.waitN)
+			f.wait.note(told.EngineWaitPct.Or(unknown))
 		}
 		if f.resentScale > 0 {
-			note(float64(c.Retransmits), &f.resent, nil, &f.resentN)
+			f.resent.note(float64(c.Retransmits))
 		}
 		f.freeMax = max(f.freeMax, f.free(c))
 		if f.takes(c) {
@@ -44,39 +72,17 @@ func (p *Policy) survey(cands []Candidate) fleet {
 	if f.takers == 0 { // all nodes with room have more than their share
 		f.share, f.takers = 0, withRoom(cands)
 	}
-	f.sm /= float64(max(f.smN, 1))
-	f.watts /= float64(max(f.wattsN, 1))
-	f.vram /= float64(max(f.vramN, 1))
-	f.throughput /= float64(max(f.throughputN, 1))
 	return f
 }
 
 // takes says whether the node may be picked.
 func (f *fleet) takes(c *Candidate) bool { return c.room() && !f.crowded(c, f.share) }
 
-func note(v float64, sum, best *float64, n *int) {
-	if !known(v) {
-		return
-	}
-	*sum += v
-	*n++
-	if best != nil {
-		*best = max(*best, v)
-	}
-}
-
 // unknown stands for an unknown figure.
 const unknown = -1
 
 // known returns false for NaN, infinities and negative values.
 func known(v float64) bool { return v >= 0 && v <= math.MaxFloat64 }
-
-func orMean(v, mean float64) float64 {
-	if known(v) {
-		return v
-	}
-	return mean
-}
 
 func (p *Policy) overlap(c *Candidate, promptBlocks int) float64 {
 	device := max(c.Matched, c.Coming, 0)
@@ -102,37 +108,27 @@ func waiting(c *Candidate, promptBlocks int) float64 {
 
 func (f *fleet) util(c *Candidate) float64 {
 	told := c.told()
-	used := max(f.of(c), orMean(told.SMPct.Or(unknown), f.sm)/100)
+	used := max(f.of(c), f.sm.of(told.SMPct.Or(unknown))/100)
 	if f.waitScale > 0 {
-		used = max(used, f.waitScale*apart(told.EngineWaitPct.Or(unknown), f.wait, f.waitN))
+		used = max(used, f.waitScale*f.wait.apart(told.EngineWaitPct.Or(unknown)))
 	}
 	if f.resentScale > 0 {
-		used = max(used, f.resentScale*apart(float64(c.Retransmits), f.resent, f.resentN))
+		used = max(used, f.resentScale*f.resent.apart(float64(c.Retransmits)))
 	}
 	return min(used, 1)
 }
 
-// apart returns the excess of v over twice the mean of the other known values. A figure common to
-// all nodes then counts for none. n is the number of known values, v included, and sum is their
-// sum. apart returns 0 if v is unknown or the only value.
-func apart(v, sum float64, n int) float64 {
-	if !known(v) || n < 2 {
-		return 0
-	}
-	return max(v-2*(sum-v)/float64(n-1), 0)
-}
-
 // coolness returns 1 - norm_watts. coolness returns 0 for every node when none reports its power.
 func (f *fleet) coolness(c *Candidate) float64 {
-	if f.wattsMax == 0 {
+	if f.watts.best == 0 {
 		return 0
 	}
-	return 1 - orMean(c.told().Drawn().Or(unknown), f.watts)/f.wattsMax
+	return 1 - f.watts.of(c.told().Drawn().Or(unknown))/f.watts.best
 }
 
 func (f *fleet) capacity(c *Candidate) float64 {
-	return (relative(orMean(float64(c.VRAM), f.vram), f.vramMax) +
-		relative(orMean(float64(c.Throughput), f.throughput), f.throughputMax) +
+	return (relative(f.vram.of(float64(c.VRAM)), f.vram.best) +
+		relative(f.throughput.of(float64(c.Throughput)), f.throughput.best) +
 		relative(f.free(c), f.freeMax)) / 3
 }
 
