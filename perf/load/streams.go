@@ -61,17 +61,10 @@ func (s Streams) Run() *Result {
 			c.cut()
 		}
 	}
-	window := s.Window
-	end := window.End
-	window.End = func() {
-		if end != nil {
-			end()
-		}
-		if s.Abandon {
-			abandon()
-		}
+	result := r.measure(s.Window, func() {}, done, r.sink.Tokens.Load)
+	if s.Abandon {
+		abandon()
 	}
-	result := r.measure(window, func() {}, done, r.sink.Tokens.Load)
 	select {
 	case <-done:
 	case <-s.Window.Stop:

@@ -25,28 +25,6 @@ type Window struct {
 	Stop <-chan struct{}
 }
 
-// wait waits for the window and returns the growth of count in it. wait returns earlier if done is
-// closed. start is called before the warm-up or, without one, inside the window.
-func (w Window) wait(start func(), done <-chan struct{}, count func() int64) (n int64, seconds float64) {
-	if w.Warmup > 0 {
-		start()
-		w.pause(w.Warmup, done)
-	}
-	if w.Begin != nil {
-		w.Begin()
-	}
-	from, begun := count(), time.Now()
-	if w.Warmup == 0 {
-		start()
-	}
-	w.pause(w.Measure, done)
-	n, seconds = count()-from, time.Since(begun).Seconds()
-	if w.End != nil {
-		w.End()
-	}
-	return n, seconds
-}
-
 // pause waits until d has passed, or done or Stop is closed.
 func (w *Window) pause(d time.Duration, done <-chan struct{}) {
 	t := time.NewTimer(d)
@@ -185,31 +163,34 @@ type run struct {
 	late           Histogram
 }
 
-// measure waits for the window and fills in the result.
+// measure waits for the window, or until done is closed, and fills in the growth of count and the
+// CPU time. start is called before the warm-up or, without one, inside the window.
 func (r *run) measure(w Window, start func(), done <-chan struct{}, count func() int64) *Result {
-	result := &Result{}
-	var cpu float64
-	begin, end := w.Begin, w.End
-	w.Begin = func() {
-		if begin != nil {
-			begin()
-		}
-		cpu = ownCPU()
-		r.counting.Store(true)
+	if w.Warmup > 0 {
+		start()
+		w.pause(w.Warmup, done)
 	}
-	w.End = func() {
-		r.counting.Store(false)
-		result.OwnCPUSeconds = ownCPU() - cpu
-		if end != nil {
-			end()
-		}
+	if w.Begin != nil {
+		w.Begin()
 	}
-	result.Requests, result.Seconds = w.wait(start, done, count)
+	cpu := ownCPU()
+	r.counting.Store(true)
+	from, begun := count(), time.Now()
+	if w.Warmup == 0 {
+		start()
+	}
+	w.pause(w.Measure, done)
+	result := &Result{Requests: count() - from, Seconds: time.Since(begun).Seconds()}
+	r.counting.Store(false)
+	result.OwnCPUSeconds = ownCPU() - cpu
+	if w.End != nil {
+		w.End()
+	}
 	return result
 }
 
-// work runs do, and measures the answers. do ends by itself, or when stop is closed after the window,
-// and then waits for the last answers.
+// work runs do, and measures the answers. do ends by itself, or when stop is closed after the
+// window, and then waits for the last answers.
 func (r *run) work(w Window, do func(stop <-chan struct{})) *Result {
 	stop, done := make(chan struct{}), make(chan struct{})
 	start := func() {
