@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// tight is a filesystem that has as much free as the segments in it that were removed had, and no
-// more.
+// tight is a filesystem whose free room is only the room of the segments that were removed.
 type tight struct {
 	osFS
 	each int64
@@ -22,7 +21,7 @@ func (f tight) Remove(name string) error {
 	return f.osFS.Remove(name)
 }
 
-// TestRowRoom: on a full filesystem the oldest segments make room for the rows, as many as are
+// TestRowRoom: on a full filesystem the oldest segments make room for the rows, no more than
 // needed.
 func TestRowRoom(t *testing.T) {
 	dir := t.TempDir()

@@ -20,7 +20,7 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// fio runs one job for the given time and returns bytes per second. args say where and how.
+// fio runs one job for the given time and returns bytes per second. args set its file and options.
 func fio(b *testing.B, rw string, jobs int, took time.Duration, args ...string) float64 {
 	path, err := exec.LookPath("fio")
 	if err != nil {
@@ -46,7 +46,7 @@ func fio(b *testing.B, rw string, jobs int, took time.Duration, args ...string) 
 	return result.Jobs[0].Read.BW_Bytes + result.Jobs[0].Write.BW_Bytes
 }
 
-// pairs measures ours and fio in turn, each after what the other left to the disk is done, and
+// pairs measures ours and fio in turn, each after the disk has finished the other's writes. It
 // reports the median of the ratios with its 95 % interval.
 func pairs(b *testing.B, ours, theirs func() float64) {
 	n := 5
@@ -68,8 +68,8 @@ func pairs(b *testing.B, ours, theirs func() float64) {
 	}
 	slices.Sort(ratios)
 	slices.Sort(rates)
-	// The ranks between which the median lies with a probability of at least 95 % (5 pairs: 94 %),
-	// from the binomial distribution; ratios begins with rank 1.
+	// The median lies between these ranks with a probability of at least 95 % (5 pairs: 94 %), by
+	// the binomial distribution. ratios begins with rank 1.
 	low := max(0, int(math.Floor((float64(n)-1.96*math.Sqrt(float64(n)))/2))-1)
 	b.ReportMetric(ratios[n/2], "x-fio")
 	b.ReportMetric(ratios[low], "x-fio-low")
@@ -85,7 +85,7 @@ const (
 	slice = 400 * time.Millisecond // of each measurement
 )
 
-// plainMemory is memory like that which fio uses: its pages lie anywhere.
+// plainMemory returns memory like fio's, with pages anywhere.
 func plainMemory(b *testing.B) []byte {
 	m, err := unix.Mmap(-1, 0, mib, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
@@ -156,8 +156,8 @@ func BenchmarkReadFio(b *testing.B) {
 	}
 }
 
-// BenchmarkWriteFio writes blocks of 1 MiB one after the other, as fio does: below the cap fio
-// writes to new files whose space is set aside, at the cap over a file that it has written before.
+// BenchmarkWriteFio writes blocks of 1 MiB one after the other, as fio does. Below the cap fio
+// writes to new files with reserved space, and at the cap over a file that it has written before.
 func BenchmarkWriteFio(b *testing.B) {
 	for _, c := range []struct {
 		name string
@@ -167,7 +167,7 @@ func BenchmarkWriteFio(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			tier, dir := benchTier(b, c.cap)
 			payload := plainMemory(b)
-			sum := block.Sum(payload) // known to who fills the arena
+			sum := block.Sum(payload) // the writer of the arena knows it
 			i := 0
 			put := func() {
 				r := record(i)

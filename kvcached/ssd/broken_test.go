@@ -11,7 +11,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 )
 
-// TestBrokenWhileFull: who waits for space is told when the rows cannot be written any more.
+// TestBrokenWhileFull: writers that wait for space get an error when the rows cannot be written any
+// more.
 func TestBrokenWhileFull(t *testing.T) {
 	f := &faults{rng: rand.New(rand.NewPCG(1, 7)), err: syscall.ENOSPC, some: 1}
 	o := simOptions(newSimFS(), errorfs.Wrap(vfs.NewMem(), f))

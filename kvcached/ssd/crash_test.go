@@ -18,7 +18,7 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// quiet keeps the logs of tests in which things fail all the time out of the output.
+// quiet drops the log of tests in which operations fail all the time.
 var quiet = slog.New(slog.DiscardHandler)
 
 // seedOf prints the seed of a test; CGN_SEED sets it.
@@ -38,14 +38,14 @@ func rounds(short, soak int) int {
 	return short
 }
 
-// known is what a test knows of a block: what it must be now, and what it may be after a crash.
-// Version 0: absent.
+// known is what a test knows of a block: its version now, and the versions that it may have after a
+// crash. Version 0: absent.
 type known struct {
 	now   uint64
 	later []uint64
-	going uint64   // what it was when reclaim chose it, until it is gone
+	going uint64   // version when reclaim chose the block, until it is gone
 	gone  int      // how often it was evicted
-	vague bool     // it was while something was done to it: it may be absent, too
+	vague bool     // the block changed meanwhile, so it may be absent, too
 	past  []string // the last events, for the message
 }
 
@@ -55,12 +55,12 @@ func (k *known) note(format string, args ...any) {
 
 const absent = 0
 
-// model knows all blocks. Its lock is held while the power fails, so that what is acknowledged in
-// it was before.
+// model knows all blocks. Its lock is held while the power fails, so whatever the model has
+// acknowledged happened before.
 type model struct {
 	mu      sync.Mutex
 	blocks  []known
-	sizes   map[uint64]int // of versions
+	sizes   map[uint64]int // by version
 	version uint64
 	counts  struct{ checked, durable, kept, lost, deleted, evicted int }
 }
@@ -73,7 +73,8 @@ func newModel(n int) *model {
 	return m
 }
 
-// begin says that block i may become version v; done that it is, and what it may be after a crash.
+// begin notes that block i may become version v. done notes that it has, and which versions it may
+// have after a crash.
 func (m *model) begin(i int, v uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -98,7 +99,7 @@ func (m *model) evicting(a block.Addr) {
 	for i := range m.blocks {
 		if keyAddr(i) == a {
 			m.blocks[i].gone++
-			m.blocks[i].going = m.blocks[i].now // the second call, when it is gone, finds it absent
+			m.blocks[i].going = m.blocks[i].now // the second call, when the block is gone, finds it absent
 			m.blocks[i].now, m.blocks[i].later = absent, append(m.blocks[i].later, absent)
 			m.blocks[i].note("evict")
 			m.counts.evicted++
@@ -122,7 +123,7 @@ func (m *model) get(i int) known {
 	return k
 }
 
-// versionOf reads block i and returns which of the versions it is.
+// versionOf reads block i and returns which of the versions it has.
 func (m *model) versionOf(tier *Tier, i int, versions []uint64) (uint64, error) {
 	dst := alignedBytes(64 << 10)
 	info, err := tier.Read(ctx, keyAddr(i), dst)
@@ -144,7 +145,7 @@ func (m *model) versionOf(tier *Tier, i int, versions []uint64) (uint64, error) 
 		m.get(i).past)
 }
 
-// step does one random thing to a block that nobody else touches.
+// step does one random thing with a block of its own.
 func (m *model) step(tier *Tier, rng *rand.Rand, i int) error {
 	was := m.get(i)
 	switch what := rng.IntN(10); {
@@ -224,8 +225,8 @@ func simOptions(sim *simFS, rows vfs.FS) Options {
 		rowFS: rows, checkpointBytes: 200 << 10}
 }
 
-// work has blocks worked on, each by one goroutine, and returns after the given number of steps,
-// while the work goes on until stop.
+// work starts goroutines that each work on their own blocks. It returns after n steps, and the work
+// goes on until stop.
 func (m *model) work(t *testing.T, tier *Tier, seed uint64, n int) (stop func()) {
 	const workers = 4
 	quit, steps := make(chan struct{}), make(chan struct{})
@@ -260,7 +261,7 @@ func (m *model) work(t *testing.T, tier *Tier, seed uint64, n int) (stop func())
 	}
 }
 
-// crashed is what is known when the power has failed; the lock is held.
+// crashed returns the model at the moment when the power fails. The lock is held.
 func (m *model) crashed(round int) *model {
 	after := &model{blocks: slices.Clone(m.blocks), sizes: m.sizes, version: m.version, counts: m.counts}
 	for i := range after.blocks {
@@ -271,7 +272,7 @@ func (m *model) crashed(round int) *model {
 	return after
 }
 
-// TestCrash loses power again and again, in the middle of everything.
+// TestCrash loses power again and again, at any moment.
 func TestCrash(t *testing.T) {
 	seed := seedOf(t)
 	rng := rand.New(rand.NewPCG(seed, 1))

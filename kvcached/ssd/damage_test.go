@@ -13,7 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 )
 
-// TestBitFlips flips bits in segments: what is read afterwards is right or not there.
+// TestBitFlips flips bits in segments. Every later read is right or a miss.
 func TestBitFlips(t *testing.T) {
 	seed := seedOf(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -80,7 +80,7 @@ type faults struct {
 	rng   *rand.Rand
 	armed atomic.Bool
 	err   error
-	some  int // one of so many operations fails
+	some  int // one of this many operations fails
 	reads bool
 }
 
@@ -107,7 +107,7 @@ func (f *faults) MaybeError(op errorfs.Op) error {
 
 func (f *faults) String() string { return "faults" }
 
-// still checks n blocks. Where the filesystem is full the oldest may have given way.
+// still checks n blocks. On a full filesystem the oldest may be gone.
 func still(t *testing.T, tier *Tier, n int, fault error) {
 	t.Helper()
 	for i := range n {
@@ -117,7 +117,7 @@ func still(t *testing.T, tier *Tier, n int, fault error) {
 	}
 }
 
-// TestFaults makes the disk fail in each way; reads go on, and what failed is not there half.
+// TestFaults makes the disk fail in each way. Reads go on, and a failed write leaves no half block.
 func TestFaults(t *testing.T) {
 	seed := seedOf(t)
 	for name, c := range map[string]struct {
@@ -140,7 +140,7 @@ func TestFaults(t *testing.T) {
 			sim.fault = f.trip
 			o := simOptions(sim, rows)
 			o.SegmentSize = 256 << 10
-			o.RowShare -= 12 << 20 // segments that fail must not fill the disk: blocks would be evicted
+			o.RowShare -= 12 << 20 // failed segments must not fill the disk, which would evict blocks
 			tier := open(t, o)
 			const n = 40
 			for i := range n {

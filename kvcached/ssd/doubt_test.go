@@ -12,8 +12,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// killed returns what is left when the process dies now and the power stays: everything that was
-// written.
+// killed returns the files as they are if the process dies now and the power stays: every write is
+// in them.
 func (s *simFS) killed(also func()) *simFS {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -27,8 +27,8 @@ func (s *simFS) killed(also func()) *simFS {
 	return after
 }
 
-// TestFailedWriteStaysDeleted: the record of a write that failed may be in the log; a deletion sees
-// to it that it does not come back after a crash.
+// TestFailedWriteStaysDeleted: the log may have the record of a failed write. A deletion makes sure
+// that it does not come back after a crash.
 func TestFailedWriteStaysDeleted(t *testing.T) {
 	sim, rows := newSimFS(), vfs.NewCrashableMem()
 	var failing atomic.Bool

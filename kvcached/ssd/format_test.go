@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// mark makes the directory say that it is of a version.
+// mark writes a version into the directory's FORMAT.
 func mark(t *testing.T, o Options, version int) {
 	t.Helper()
 	text := append(fmt.Appendf(nil, "cgn-kvcached ssd\nversion %d\nkey none\n", version), make([]byte, page)...)[:page]
@@ -18,8 +18,8 @@ func mark(t *testing.T, o Options, version int) {
 	}
 }
 
-// TestFormat: a directory of an older version is marked as this one's and keeps its blocks; one of
-// a newer version, or of none, is refused.
+// TestFormat: a directory of an older version is marked with this version and keeps its blocks. A
+// directory with a newer version, or without one, is refused.
 func TestFormat(t *testing.T) {
 	o := small(t.TempDir())
 	tier := open(t, o)

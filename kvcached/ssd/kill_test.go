@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// childDir names the directory to the process that is to be killed; childVersion the first version
-// that it writes.
+// childDir passes the directory to the process that will be killed; childVersion passes the first
+// version that it writes.
 const (
 	childDir     = "CGN_SSD_TEST_CHILD"
 	childVersion = "CGN_SSD_TEST_VERSION"
@@ -27,8 +27,8 @@ func killOptions(dir string) Options {
 	return o
 }
 
-// child writes and deletes until it is killed, and tells on standard output before and after what
-// it does: b <block> <version>, then a or d (durable) <block> <version>. Version 0 deletes.
+// child writes and deletes until it is killed. It prints each operation before and after: b <block>
+// <version>, then a or d (durable) <block> <version>. Version 0 deletes.
 func child(dir string) {
 	tier, err := Open(ctx, killOptions(dir))
 	if err != nil {
@@ -76,8 +76,8 @@ func childStep(tier *Tier, w int, v uint64) error {
 
 func killSize(v uint64) int { return int(v * 7919 % 40000) }
 
-// TestKill kills a process that writes, again and again. Segments are reclaimed because little of
-// them lives, but nothing needs to be evicted.
+// TestKill kills a writing process again and again. Segments are reclaimed because little of them
+// is live, but nothing needs to be evicted.
 func TestKill(t *testing.T) {
 	dir := t.TempDir()
 	m := newModel(killBlocks)
@@ -103,7 +103,7 @@ func TestKill(t *testing.T) {
 		m.counts.kept, m.counts.lost, m.counts.deleted)
 }
 
-// kill runs a child, kills it, and returns the highest version that it began with.
+// kill runs a child, kills it, and returns the highest version that the child has begun.
 func (m *model) kill(t *testing.T, dir string, first uint64) (last uint64) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run", "^$")

@@ -21,8 +21,8 @@ func (t *Tier) nameCount() int {
 	return len(t.names.text)
 }
 
-// TestNamesForgotten: a namespace without blocks does not count on the limit, after a purge and
-// after a start.
+// TestNamesForgotten: after a purge, and after a start, a namespace without blocks does not count
+// for the limit.
 func TestNamesForgotten(t *testing.T) {
 	sim, rows := newSimFS(), vfs.NewMem()
 	tier := open(t, simOptions(sim, rows))
@@ -65,7 +65,7 @@ func TestNamesForgotten(t *testing.T) {
 			t.Error(info, err)
 		}
 	}
-	// What is being written keeps its namespace.
+	// A running write keeps its namespace.
 	r := named(n)
 	if err := tier.names.begin(tier.rows, r.Addr.Model, r.Namespace); err != nil {
 		t.Fatal(err)
@@ -87,8 +87,8 @@ func TestNamesForgotten(t *testing.T) {
 	mustClose(t, tier)
 }
 
-// TestTenantNames: one tenant cannot use up the namespaces of the others, and has its share again
-// when it gives some up.
+// TestTenantNames: a tenant cannot use up the namespaces of others. It has its share again when it
+// gives some up.
 func TestTenantNames(t *testing.T) {
 	sim, rows := newSimFS(), vfs.NewMem()
 	tier := open(t, simOptions(sim, rows))

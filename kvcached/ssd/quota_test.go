@@ -8,7 +8,7 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// tenants gives each tenant but the first room for limit bytes.
+// tenants limits each tenant except the first to limit bytes.
 func tenants(limit int64) func(string) (string, int64) {
 	return func(namespace string) (string, int64) {
 		n, _ := block.ParseNamespace(namespace)
@@ -24,7 +24,7 @@ func ofTenant(name string, i int) Record {
 	return Record{Addr: block.OfKey(n.ID(), []byte{byte(i), byte(i >> 8)}), Namespace: n.String()}
 }
 
-// usedBy is what an account has, and what of it is being written.
+// usedBy returns an account's bytes, and those that are being written.
 func usedBy(t *Tier, name string) (used, pending int64) {
 	t.usage.mu.Lock()
 	defer t.usage.mu.Unlock()
@@ -32,8 +32,8 @@ func usedBy(t *Tier, name string) (used, pending int64) {
 	return a.used, a.pending
 }
 
-// TestQuota: an account gets no more than its limit, also over a restart, and has room again for
-// what is deleted.
+// TestQuota: an account stays within its limit, also over a restart, and has room again after
+// deletions.
 func TestQuota(t *testing.T) {
 	const each, most = 3 * page, 10
 	o := small(t.TempDir())
@@ -88,8 +88,8 @@ func TestQuota(t *testing.T) {
 	mustClose(t, tier)
 }
 
-// TestQuotaOfWhatIsReclaimed: what reclaim drops does not count any more, and what it copies counts
-// once.
+// TestQuotaOfWhatIsReclaimed: records that reclaim drops do not count any more, and records that it
+// copies count once.
 func TestQuotaOfWhatIsReclaimed(t *testing.T) {
 	o := small(t.TempDir())
 	o.Quota = tenants(o.Cap)

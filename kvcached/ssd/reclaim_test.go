@@ -14,7 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// dirSize is the sum of the sizes of all files.
+// dirSize returns the sum of the sizes of all files.
 func dirSize(dir string) (sum int64) {
 	_ = filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
@@ -27,7 +27,7 @@ func dirSize(dir string) (sum int64) {
 	return sum
 }
 
-// watchCap fails the test when the files of dir are ever larger than limit together.
+// watchCap fails the test if the files of dir together ever exceed limit.
 func watchCap(t *testing.T, dir string, limit int64) (stop func() (most int64)) {
 	done, finished := make(chan struct{}), make(chan struct{})
 	most := int64(0)
@@ -52,8 +52,8 @@ func watchCap(t *testing.T, dir string, limit int64) (stop func() (most int64)) 
 	}
 }
 
-// TestCap writes four times what fits, with readers that use some blocks again and again: those
-// stay.
+// TestCap writes four times as much as fits, while readers use some blocks again and again. Those
+// blocks stay.
 func TestCap(t *testing.T) {
 	o := small(t.TempDir())
 	tier := open(t, o)
@@ -126,7 +126,7 @@ func awaitRoom(t *testing.T, tier *Tier) {
 	}
 }
 
-// TestCapAllUsed uses every block once it is written: the most that reclaim can be made to copy.
+// TestCapAllUsed reads every block once it is written, so that reclaim copies as much as possible.
 func TestCapAllUsed(t *testing.T) {
 	tier := open(t, small(t.TempDir()))
 	defer mustClose(t, tier)
@@ -150,7 +150,7 @@ func TestBudget(t *testing.T) {
 	o := small(t.TempDir())
 	o.DailyWrites = 100 << 10
 	start := time.Unix(1e9, 0)
-	var passed atomic.Int64 // nanoseconds; the loading goroutine asks for the time, too
+	var passed atomic.Int64 // nanoseconds; the loading goroutine reads the time, too
 	o.now = func() time.Time { return start.Add(time.Duration(passed.Load())) }
 	tier := open(t, o)
 	write(t, tier, 1, 1, 80<<10, false)
@@ -169,7 +169,7 @@ func TestBudget(t *testing.T) {
 	mustClose(t, tier)
 }
 
-// TestBudgetOutlivesKill: what was written behind the last checkpoint counts as written today.
+// TestBudgetOutlivesKill: writes behind the last checkpoint count as written today.
 func TestBudgetOutlivesKill(t *testing.T) {
 	sim, rows := newSimFS(), vfs.NewCrashableMem()
 	now := time.Unix(1e9, 0)
@@ -196,7 +196,7 @@ func TestBudgetOutlivesKill(t *testing.T) {
 			t.Error("a kill renewed the budget:", err)
 		}
 		if round > 0 {
-			<-tier.Ready() // else there is no checkpoint, and it would all count for tomorrow
+			<-tier.Ready() // without a checkpoint everything would count for tomorrow
 		}
 		mustClose(t, tier)
 	}
@@ -206,8 +206,8 @@ func TestBudgetOutlivesKill(t *testing.T) {
 	mustClose(t, tier)
 }
 
-// TestCloseWhileFull closes a tier in which writers wait for space that a slow reclaim does not
-// give.
+// TestCloseWhileFull closes a tier whose writers wait for space, while reclaim is too slow to free
+// any.
 func TestCloseWhileFull(t *testing.T) {
 	o := small(t.TempDir())
 	o.ReclaimRate = 1
@@ -217,8 +217,8 @@ func TestCloseWhileFull(t *testing.T) {
 	ended()
 }
 
-// waitForSpace has three writers fill the tier until one of them waits for space. Each writes on
-// until that fails, which it must with last; ended waits for that.
+// waitForSpace makes three writers fill the tier until one of them waits for space. Each writes on
+// until it fails, which it must with last. ended waits for that.
 func waitForSpace(ctx context.Context, t *testing.T, tier *Tier, size int, last error) (ended func()) {
 	var writers sync.WaitGroup
 	waiting := make(chan struct{})

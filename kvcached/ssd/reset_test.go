@@ -17,13 +17,13 @@ import (
 var tokenSpace = block.Namespace{Model: "m", Revision: "1", DType: "bf16", Layout: "l", Tokens: 16, TP: 1,
 	PP: 1}.String()
 
-// tokens is the record of a block of tokens.
+// tokens returns the record of a block of tokens.
 func tokens(i int) Record {
 	return Record{Addr: block.Addr{Digest: block.Digest{1, byte(i), byte(i >> 8)}, Model: block.IDOf(tokenSpace)},
 		Namespace: tokenSpace, Parent: block.Digest{byte(i)}}
 }
 
-// rowFiles are the files of Pebble whose names contain part, without the empty ones.
+// rowFiles returns the non-empty files of Pebble whose names contain part.
 func rowFiles(t *testing.T, dir, part string) (names []string) {
 	t.Helper()
 	err := filepath.WalkDir(filepath.Join(dir, RowsDir), func(path string, d fs.DirEntry, err error) error {
@@ -54,7 +54,7 @@ func flipFile(t *testing.T, rng *rand.Rand, name string, n int) {
 	}
 }
 
-// copied is the directory of o as a process that is killed now leaves it.
+// copied copies the directory of o, as a process that is killed now would leave it.
 func copied(t *testing.T, o Options) Options {
 	t.Helper()
 	from := o.Dir
@@ -81,7 +81,7 @@ func remove(t *testing.T, tier *Tier, i int) {
 }
 
 // isNewest checks that block i, of each kind, is version v (0: deleted) or a miss, and tells which
-// are there.
+// ones exist.
 func isNewest(t *testing.T, tier *Tier, i int, v uint64) (key, token bool) {
 	t.Helper()
 	dst := make([]byte, 8192)
@@ -102,8 +102,8 @@ func isNewest(t *testing.T, tier *Tier, i int, v uint64) (key, token bool) {
 	return key, err == nil
 }
 
-// filled writes n keys and n blocks of tokens: every third of each is replaced, every third
-// deleted.
+// filled writes n keys and n blocks of tokens. It replaces every third of each, and deletes every
+// third.
 func filled(t *testing.T, o Options, n int) *Tier {
 	t.Helper()
 	tier := open(t, o)
@@ -122,8 +122,8 @@ func filled(t *testing.T, o Options, n int) *Tier {
 	return tier
 }
 
-// newest checks that the blocks of filled are what was last made of them, or misses if none is to
-// be there, and counts them.
+// newest checks that the blocks of filled are the newest or misses, or all misses if there must be
+// none, and counts them.
 func newest(t *testing.T, tier *Tier, n int) (there int) {
 	t.Helper()
 	for i := range n {
@@ -137,8 +137,8 @@ func newest(t *testing.T, tier *Tier, n int) (there int) {
 	return there
 }
 
-// TestRowsGone: without rows, or with rows that an older program was making again, a start is
-// empty, says so, gives the disk back, and works.
+// TestRowsGone: without rows, or with rows that an older program was still making, a start is
+// empty, logs that, frees the disk, and works.
 func TestRowsGone(t *testing.T) {
 	for name, spoil := range map[string]func(dir string) error{
 		"rows":   func(dir string) error { return os.RemoveAll(filepath.Join(dir, RowsDir)) },
@@ -175,7 +175,7 @@ func TestRowsGone(t *testing.T) {
 	}
 }
 
-// TestIncompleteRows: rows that an older program had not finished making again are not believed.
+// TestIncompleteRows: rows that an older program had not finished making are not used.
 func TestIncompleteRows(t *testing.T) {
 	o := small(t.TempDir())
 	o.Logger = quiet
@@ -194,8 +194,8 @@ func TestIncompleteRows(t *testing.T) {
 	mustClose(t, tier)
 }
 
-// TestRowFlips flips bits in the files of the rows, of each kind: after one or two starts all
-// blocks are there or none, and what was deleted or replaced never.
+// TestRowFlips flips bits in each kind of the rows' files. After one or two starts, all blocks
+// exist or none. A deleted or replaced block never comes back.
 func TestRowFlips(t *testing.T) {
 	seed := seedOf(t)
 	rng := rand.New(rand.NewPCG(seed, 3))
@@ -238,8 +238,8 @@ func TestRowFlips(t *testing.T) {
 	}
 }
 
-// TestEndOfRowsDamaged flips bits in the rows' log of a process that was killed. What is synced
-// after the damage proves it: a start is empty or has all, but for the last changes.
+// TestEndOfRowsDamaged flips bits in the rows' log of a killed process. Synced changes behind the
+// damage prove the damage. So a start is empty, or lacks only the last changes.
 func TestEndOfRowsDamaged(t *testing.T) {
 	seed := seedOf(t)
 	rng := rand.New(rand.NewPCG(seed, 3))

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fillDir names the directory to the process that fills it, says so, goes on writing, and is to be
-// killed.
+// fillDir passes the directory to the process that fills it. The process reports when it is full,
+// and goes on writing until it is killed.
 const fillDir = "CGN_SSD_TEST_FILL"
 
 const restartBlocks = 1_000_000
@@ -51,8 +51,8 @@ func manyTokens(i int) Record {
 	return r
 }
 
-// fillChild writes what is missing, and then a little more, of which it deletes some, says so, and
-// goes on.
+// fillChild writes the missing blocks, and then a few more, of which it deletes some. It reports
+// that, and goes on.
 func fillChild(dir string) {
 	tier, err := Open(ctx, restartOptions(dir))
 	if err != nil {
@@ -72,8 +72,8 @@ func fillChild(dir string) {
 	os.Exit(1)
 }
 
-// fillAndKill has a process write a million blocks to dir, those that are not there yet, and kills
-// it while it writes.
+// fillAndKill makes a process write a million blocks to dir, without those that exist, and kills it
+// while it writes.
 func fillAndKill(b *testing.B, dir string) {
 	b.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run", "^$")
@@ -95,8 +95,8 @@ func fillAndKill(b *testing.B, dir string) {
 	}
 }
 
-// restart opens the directory, reports when it answers and when it knows all, and the CPU time
-// until then, and closes it.
+// restart opens the directory and closes it. It reports when the tier answers, when the index is
+// loaded, and the CPU time until then.
 func restart(b *testing.B, dir string) {
 	b.Helper()
 	var before, after unix.Rusage
@@ -120,8 +120,8 @@ func restart(b *testing.B, dir string) {
 	mustClose(b, tier)
 }
 
-// BenchmarkRestart opens a directory of a million blocks, which have no bytes, for what takes time
-// is their number: killed while it was written to, and closed in order.
+// BenchmarkRestart opens a directory of a million blocks without bytes, because their number takes
+// the time. The directory's process was killed while it wrote, or had closed it.
 func BenchmarkRestart(b *testing.B) {
 	at, err := os.MkdirTemp(".", "bench") // not /tmp, which may be in memory
 	if err != nil {

@@ -13,15 +13,15 @@ import (
 
 const sector = 512
 
-// simFS is a file system in memory that can lose power: of what was written and not synced any
-// sector may be there or not, in any combination; of what was created or renamed and whose
-// directory was not synced, too.
+// simFS is a file system in memory that can lose power. Then each sector that was written and not
+// synced may exist or not, in any combination. The same holds for files that were created or
+// renamed if their directory was not synced.
 type simFS struct {
 	mu     sync.RWMutex
 	files  map[string]*simFile
-	stable map[string]*simFile // what the directories hold for certain
+	stable map[string]*simFile // files that survive a crash
 	locked map[string]bool
-	fault  func(op string) error // nil: none
+	fault  func(op string) error // nil: no faults
 }
 
 func newSimFS() *simFS {
@@ -202,7 +202,7 @@ func (f *simFile) Datasync() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.fs.trip("sync"); err != nil {
-		f.dirty = map[int64]bool{} // as Linux does: the next sync succeeds without it
+		f.dirty = map[int64]bool{} // as on Linux, the next sync succeeds without these writes
 		return err
 	}
 	if len(f.synced) > len(f.data) {
@@ -226,8 +226,8 @@ func (f *simFile) Size() (int64, error) {
 
 func (f *simFile) Close() error { return nil }
 
-// crash returns what is left when the power goes now. also is called while nothing is being
-// written.
+// crash returns the files that are left if the power fails now. also is called while nothing is
+// being written.
 func (s *simFS) crash(rng *rand.Rand, also func()) *simFS {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -239,7 +239,7 @@ func (s *simFS) crash(rng *rand.Rand, also func()) *simFS {
 		}
 	}
 	slices.Sort(names)
-	keep := rng.IntN(101) // percent of what was not synced
+	keep := rng.IntN(101) // percent of the unsynced sectors
 	for _, name := range names {
 		was, is := s.stable[name], s.files[name]
 		f := is
@@ -276,7 +276,7 @@ func (f *simFile) crash(rng *rand.Rand, keep int) *simFile {
 	return &simFile{data: data, synced: slices.Clone(data), dirty: map[int64]bool{}}
 }
 
-// flip changes one bit of a random segment file; it returns where, or false if there are none.
+// flip changes one bit of a random segment file, and returns its place. false: there is no file.
 func (s *simFS) flip(rng *rand.Rand) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// narrow is a simFS that has room for so many bytes of segments only.
+// narrow is a simFS with room for only size bytes of segments.
 type narrow struct {
 	*simFS
 	size *atomic.Int64
@@ -33,12 +33,11 @@ func (n narrow) Free(string) (int64, error) {
 	return max(free, 0), nil
 }
 
-// TestSqueeze: where the filesystem has less room than the cap, durable writes go on, as do
-// deletions; no number of a segment is used up for nothing; and when there is more room the tier
-// grows.
+// TestSqueeze: the filesystem has less room than the cap. Durable writes and deletions go on, no
+// segment number is used up in vain, and the tier grows when there is more room.
 func TestSqueeze(t *testing.T) {
 	size := &atomic.Int64{}
-	size.Store(rowRoom) // Open needs that
+	size.Store(rowRoom) // Open needs this much
 	start := time.Unix(1e9, 0)
 	var passed atomic.Int64
 	o := simOptions(newSimFS(), vfs.NewMem())
@@ -85,12 +84,12 @@ func TestSqueeze(t *testing.T) {
 	mustClose(t, tier)
 }
 
-// TestNoRoomAtAll: where nothing can be given up, a write says so instead of waiting.
+// TestNoRoomAtAll: if nothing can be freed, a write fails instead of waiting.
 func TestNoRoomAtAll(t *testing.T) {
 	size := &atomic.Int64{}
 	o := simOptions(newSimFS(), vfs.NewMem())
 	o.fs = narrow{o.fs.(*simFS), size}
-	size.Store(rowRoom + 64<<10) // Open needs that
+	size.Store(rowRoom + 64<<10) // Open needs this much
 	tier := open(t, o)
 	<-tier.Ready()
 	size.Store(ballastSize + 64<<10)
@@ -101,8 +100,8 @@ func TestNoRoomAtAll(t *testing.T) {
 	mustClose(t, tier)
 }
 
-// TestUnderOneSegment: on a filesystem smaller than one segment of the cap's size, smaller ones are
-// made, and durable blocks larger than those.
+// TestUnderOneSegment: on a filesystem smaller than one segment of normal size, segments are
+// smaller. A larger durable block gets a larger one.
 func TestUnderOneSegment(t *testing.T) {
 	o := Options{Dir: filepath.Join(smallFilesystem(t, "60m"), "d"), Cap: 1 << 30, Logger: quiet}
 	for _, size := range []int{1 << 20, 4 << 20} {
@@ -126,7 +125,7 @@ func TestUnderOneSegment(t *testing.T) {
 	}
 }
 
-// smallFilesystem is a tmpfs of the given size.
+// smallFilesystem mounts a tmpfs of the given size.
 func smallFilesystem(t *testing.T, size string) (dir string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -144,7 +143,7 @@ func smallFilesystem(t *testing.T, size string) (dir string) {
 	return dir
 }
 
-// TestSmallFilesystem writes ten times what a filesystem holds whose size is a third of the cap.
+// TestSmallFilesystem writes ten times the size of a filesystem that has a third of the cap.
 func TestSmallFilesystem(t *testing.T) {
 	dir := smallFilesystem(t, "64m")
 	var said lines
@@ -157,7 +156,7 @@ func TestSmallFilesystem(t *testing.T) {
 		write(t, tier, i, 1, size, i%4 == 0)
 		holds(t, tier, i, 1, size)
 	}
-	// Somebody else takes what is free now, and not what the tier frees meanwhile.
+	// Another program takes the room that is free now, but not the room that the tier frees later.
 	filler, err := os.Create(filepath.Join(dir, "filler"))
 	if err != nil {
 		t.Fatal(err)
@@ -186,8 +185,8 @@ func TestSmallFilesystem(t *testing.T) {
 	mustClose(t, tier)
 }
 
-// TestAFullFilesystemIsNoFailedDisk: each is told of in its own words, and neither keeps the other
-// from being told of.
+// TestAFullFilesystemIsNoFailedDisk: a full filesystem and a failed disk have different messages,
+// and neither suppresses the other.
 func TestAFullFilesystemIsNoFailedDisk(t *testing.T) {
 	var said lines
 	tier := &Tier{o: Options{Logger: slog.New(slog.NewTextHandler(&said, nil))}}

@@ -34,7 +34,7 @@ var (
 	space = block.Namespace{Space: "resp.0"}.String()
 )
 
-// keyAddr is the address of test key i.
+// keyAddr returns the address of test key i.
 func keyAddr(i int) block.Addr {
 	return block.OfKey(block.IDOf(space), binary.AppendUvarint(nil, uint64(i)))
 }
@@ -44,7 +44,7 @@ func record(i int) Record {
 		Parent: block.Digest{byte(i)}}
 }
 
-// content is what version v of block i holds: nothing like any other's.
+// content returns version v of block i, which differs from every other one.
 func content(i int, v uint64, size int) []byte {
 	b := make([]byte, size)
 	var seed [32]byte
@@ -103,7 +103,7 @@ func misses(t testing.TB, tier *Tier, i int) {
 	}
 }
 
-// sizes are of all kinds: inline, a page, several, odd.
+// sizes are of every kind: inline, a page, several pages, odd.
 var sizes = []int{0, 1, 100, 3000, 4095, 4096, 4097, 10000, 65536, 200001}
 
 func small(dir string) Options {
@@ -162,7 +162,7 @@ func TestWriteReadReopen(t *testing.T) {
 	})
 }
 
-// private checks that nobody else may read the directory.
+// private checks that others cannot read the directory.
 func private(t *testing.T, dir string) {
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		info, _ := d.Info()

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestUsage: each namespace's blocks are counted as they come, are replaced and go, and over a
+// TestUsage: each namespace's blocks are counted when they come, are replaced and go, and after a
 // restart.
 func TestUsage(t *testing.T) {
 	o := small(t.TempDir())
@@ -27,7 +27,7 @@ func TestUsage(t *testing.T) {
 	}
 	a, b, c := ofTenant("a", 0).Namespace, ofTenant("b", 0).Namespace, ofTenant("c", 0).Namespace
 	for i := range 6 {
-		for range 2 { // the second in place of the first
+		for range 2 { // the second one replaces the first
 			if err := tier.Write(ctx, ofTenant("a", i), payload, true); err != nil {
 				t.Fatal(err)
 			}
@@ -47,7 +47,7 @@ func TestUsage(t *testing.T) {
 	if n, err := tier.Delete(ctx, ofTenant("a", 3).Addr, ofTenant("b", 0).Addr); n != 2 || err != nil {
 		t.Fatal(n, err)
 	}
-	if err := tier.Write(ctx, ofTenant("c", 0), payload, false); err != nil { // with the number that was b's
+	if err := tier.Write(ctx, ofTenant("c", 0), payload, false); err != nil { // with the number that b had
 		t.Fatal(err)
 	}
 	want("deleted", map[string]int{a: 5, c: 1})

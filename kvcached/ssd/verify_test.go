@@ -20,8 +20,8 @@ func crashed(t *testing.T, dir string) (copied string) {
 	return copied
 }
 
-// TestVerifyAfterCrash: what is live is what a start finds; what is missing or cut short is damage,
-// the newest segment included.
+// TestVerifyAfterCrash: Verify counts as live the blocks that a start finds. A missing or truncated
+// segment is damage, even the newest one.
 func TestVerifyAfterCrash(t *testing.T) {
 	o := Options{Dir: filepath.Join(t.TempDir(), "d"), Cap: 256 << 20, SegmentSize: 8 << 20, Logger: quiet}
 	tier := open(t, o)
@@ -75,7 +75,7 @@ func TestVerifyAfterCrash(t *testing.T) {
 		})
 	}
 	mustClose(t, tier)
-	// The last checkpoint has passed them all: the index knows what is gone.
+	// The last checkpoint has passed all segments, so the index knows what is missing.
 	if err := os.Remove(segmentName(o.Dir, 2)); err != nil {
 		t.Fatal(err)
 	}
@@ -84,9 +84,9 @@ func TestVerifyAfterCrash(t *testing.T) {
 	}
 }
 
-// TestVerifyAfterKill: blocks behind the checkpoint count as live though no row names them. A
-// missing segment among theirs is damage, and a start warns about it. Without rows the start drops
-// all.
+// TestVerifyAfterKill: blocks behind the checkpoint count as live, although no row names them. A
+// missing segment there is damage, and a start warns about it. Without rows the start drops all
+// blocks.
 func TestVerifyAfterKill(t *testing.T) {
 	o := Options{Dir: filepath.Join(t.TempDir(), "d"), Cap: 256 << 20, SegmentSize: 8 << 20, Logger: quiet}
 	tier := open(t, o)
@@ -128,7 +128,7 @@ func TestVerifyAfterKill(t *testing.T) {
 	mustClose(t, tier)
 }
 
-// lines keeps what is logged.
+// lines records the log.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -146,8 +146,8 @@ func (l *lines) all() string {
 	return l.text.String()
 }
 
-// TestDamageIsWarnedAbout: a start after a crash says where a damaged record is, whether the index
-// names it or not.
+// TestDamageIsWarnedAbout: a start after a crash logs the place of a damaged record, whether or not
+// the index names it.
 func TestDamageIsWarnedAbout(t *testing.T) {
 	o := small(filepath.Join(t.TempDir(), "d"))
 	o.Logger = quiet

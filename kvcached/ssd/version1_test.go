@@ -45,9 +45,8 @@ func unpack(t *testing.T, name, dir string) {
 	}
 }
 
-// TestVersion1 opens a directory that a program of format version 1 left when it was killed: of
-// twelve keys and twelve blocks of tokens the last four were deleted, and the four before them
-// replaced.
+// TestVersion1 opens a directory that a killed program of format version 1 left. The last four of
+// twelve keys, and of twelve blocks of tokens, were deleted, and the four before them replaced.
 func TestVersion1(t *testing.T) {
 	o := small(t.TempDir())
 	o.Logger = quiet
