@@ -211,7 +211,7 @@ func (n *node) emitEvents(emit emit) {
 		return
 	}
 	s := n.events.follower.Stats()
-	emitAll(emit, defEventsFollowing, []float64{oneIf(s.Following), oneIf(s.Complete), float64(s.Blocks),
+	emitAll(emit, defEventsFollowing, []float64{metric.Bool(s.Following), metric.Bool(s.Complete), float64(s.Blocks),
 		float64(s.Pending)}, n.id())
 	for i, count := range s.Counts() {
 		emit(defEventsCounted+i, float64(count), n.id())

@@ -118,7 +118,7 @@ func (in *instruments) watch(a *Agent) {
 		}
 	})
 	in.set.Read(stateDefs, func(emit emit) {
-		emit(defDraining, oneIf(a.draining.Load()))
+		emit(defDraining, metric.Bool(a.draining.Load()))
 		emitGauge(emit, defCPU, a.host.cpu.percent(time.Now()), 100)
 		if a.identity != nil {
 			emit(defCertificateEnd, float64(a.identity.NotAfter().Unix()))
@@ -135,7 +135,7 @@ func (in *instruments) watch(a *Agent) {
 
 func (n *node) emitState(emit emit) {
 	s, id := n.engine.State(), n.id()
-	emitAll(emit, defReady, []float64{oneIf(n.ready()), float64(n.front.InFlight()), oneIf(s.Ready)}, id)
+	emitAll(emit, defReady, []float64{metric.Bool(n.ready()), float64(n.front.InFlight()), metric.Bool(s.Ready)}, id)
 	emitKnown(emit, &s.Stats, id)
 	emit(defInfo, 1, id, n.described.Engine, n.described.Version)
 }
@@ -156,13 +156,6 @@ func emitKnown(emit emit, s *enginemetrics.Stats, id string) {
 			emit(g.def, g.value, id)
 		}
 	}
-}
-
-func oneIf(b bool) float64 {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // Metrics returns the table of an agent's metrics, sorted by name.

@@ -114,7 +114,7 @@ func (in *instruments) watchMeters(a *Agent) {
 		if !gpu.BuiltIn || a.config.GPU.NVML == "off" {
 			return
 		}
-		emit(defGPUUp, oneIf(a.host.gpus.State() == "ok"))
+		emit(defGPUUp, metric.Bool(a.host.gpus.State() == "ok"))
 		emit(defGPUFailures, float64(a.host.gpus.Failures()))
 		devices := a.host.devices()
 		for i := range devices {
@@ -146,7 +146,7 @@ func emitGPU(emit func(def int, value float64, labels ...string), d *gpu.Device)
 	}
 	emitLoad(emit, defNodeLoad+len(load.GPUSignals()), d.GPU, d.Name)
 	if d.HasThrottle {
-		d.Throttle.Each(func(reason string, holds bool) { emit(defGPUThrottled, oneIf(holds), d.Name, reason) })
+		d.Throttle.Each(func(reason string, holds bool) { emit(defGPUThrottled, metric.Bool(holds), d.Name, reason) })
 	}
 	emit(defGPUAge, time.Since(d.At.Time).Seconds(), d.Name)
 	emit(defGPUInfo, 1, d.Name, d.UUID, d.Model)

@@ -217,8 +217,8 @@ func (r *Router) observe() {
 			routerInFlight:        float64(r.gate.InFlight()),
 			routerIndexBlocks:     float64(r.index.Len()),
 			routerFleetNodes:      float64(len(snap.Nodes)),
-			routerFleetStale:      number(snap.Stale),
-			routerReloadFailed:    number(r.reloadFailed.Load()),
+			routerFleetStale:      metric.Bool(snap.Stale),
+			routerReloadFailed:    metric.Bool(r.reloadFailed.Load()),
 			routerFleetMalformed:  float64(r.fleet.Malformed()),
 			routerSignalReadings:  float64(told.Readings.Load()),
 			routerSignalBreaks:    float64(told.Broken.Load()),
@@ -370,8 +370,8 @@ func (r *Router) readEvents(emit func(def int, value float64, labels ...string))
 		emit(eventsUntokenised, 1, node)
 	}
 	r.events.Each(func(node string, s *kvevents.Stats) {
-		emit(eventsFollowing, number(s.Following), node)
-		emit(eventsComplete, number(s.Complete), node)
+		emit(eventsFollowing, metric.Bool(s.Following), node)
+		emit(eventsComplete, metric.Bool(s.Complete), node)
 		emit(eventsBlocks, float64(s.Blocks), node)
 		for i, count := range s.Counts() {
 			emit(eventsCounted+i, float64(count), node)
@@ -388,15 +388,15 @@ func (r *Router) readNodes(emit func(def int, value float64, labels ...string)) 
 		times, cut := n.Health.Suspected()
 		emitter(emit).all([]float64{
 			nodeInFlight:      float64(n.InFlight()),
-			nodeEligible:      number(ok),
+			nodeEligible:      metric.Bool(ok),
 			nodeOpens:         float64(n.Health.Opens()),
-			nodeSuspect:       number(n.Health.Suspect()),
+			nodeSuspect:       metric.Bool(n.Health.Suspect()),
 			nodeSuspected:     float64(times),
 			nodeSilentCut:     float64(cut),
 			nodeBlockLifetime: r.index.Lifetime(n.Ref()).Seconds(),
 		}, n.ID)
 		for _, s := range states {
-			emit(nodeState, number(n.Health.State() == s), n.ID, s.String())
+			emit(nodeState, metric.Bool(n.Health.State() == s), n.ID, s.String())
 		}
 		idle, open := n.Pool.Stats()
 		emit(nodeConnections, float64(idle), n.ID, "idle")
@@ -430,13 +430,6 @@ func readSignals(emit func(def int, value float64, labels ...string), n *fleet.N
 	if v, known := l.Drawn().Get(); known {
 		emit(nodeWatts, v, n.ID)
 	}
-}
-
-func number(b bool) float64 {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // Metrics returns the table of all metrics that a router exports.
@@ -494,7 +487,7 @@ func (r *Router) readPeers(emit func(def int, value float64, labels ...string)) 
 		return
 	}
 	s := r.peers.Stats()
-	emit(peersConnected, number(s.Connected.Load()))
+	emit(peersConnected, metric.Bool(s.Connected.Load()))
 	emit(peersWatched, float64(s.Peers.Load()))
 	emit(peersLeftOut, float64(s.LeftOut.Load()))
 	for kind := wire.Timeout; kind < wire.Kinds; kind++ {

@@ -252,16 +252,6 @@ func (s *Signal) In(l *Load) Gauge { return *s.gauge(l) }
 // At returns when the group's figures in l were sampled; zero: never.
 func (s *Sample) At(l *Load) Taken { return *s.at(l) }
 
-// Running returns how many requests the engine computes.
-func (e *Engine) Running() Gauge {
-	all, allKnown := e.InFlight.Get()
-	waiting, waitingKnown := e.QueueDepth.Get()
-	if !allKnown || !waitingKnown {
-		return Gauge{}
-	}
-	return Known(max(0, all-waiting))
-}
-
 // CacheUsage returns the used share of the KV cache, 0 to 1.
 func (e *Engine) CacheUsage() Gauge {
 	free, freeKnown := e.FreeBlocks.Get()

@@ -28,6 +28,14 @@ type Def struct {
 	Help       string // includes the unit if the name does not
 }
 
+// Bool returns the value of a gauge that is 1 or 0.
+func Bool(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
 // Set holds one daemon's metrics in a registry of their own.
 type Set struct {
 	registry *prometheus.Registry

@@ -109,7 +109,7 @@ func TestOursAreNotOthers(t *testing.T) {
 		t.Errorf("%+v", n.Load())
 	}
 	n.age(now.Add(defaultTrust + time.Second))
-	if l := n.Load(); l.Others != 0 || l.Running() != (load.Gauge{}) || l.From != Nobody {
+	if l := n.Load(); l.Others != 0 || l.InFlight != (load.Gauge{}) || l.From != Nobody {
 		t.Errorf("too old: %+v", l)
 	}
 }

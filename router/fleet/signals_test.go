@@ -44,7 +44,7 @@ func TestSignals(t *testing.T) {
 	// A figure missing in the stream is unknown, even if the heartbeat has it.
 	l1 := n.Load()
 	if l1.SMPct != load.Known(80) || l1.RunqUsP99 != load.Known(1500) || l1.EngineWaitPct != load.Known(25) ||
-		l1.Running() != load.Known(1) {
+		l1.InFlight != load.Known(3) {
 		t.Errorf("by the stream: %+v", l1)
 	}
 	if l1.Waiting != 2 || l1.Others != 3 || l1.GPU.At.IsZero() || l1.CPUPct != (load.Gauge{}) ||

@@ -173,7 +173,7 @@ func TestTelemetry(t *testing.T) {
 		return serves("m", 1)(s) && s.Model([]byte("m")).Nodes[0].Load().Waiting == 10
 	})
 	n := f.Load().Model([]byte("m")).Nodes[0]
-	if l := n.Load(); l.Running() != load.Known(60) || l.QueueDepth != load.Known(10) ||
+	if l := n.Load(); l.InFlight != load.Known(70) || l.QueueDepth != load.Known(10) ||
 		l.CacheUsage() != load.Known(0.5) || l.From != Metrics {
 		t.Fatalf("%+v", l)
 	}
