@@ -43,23 +43,27 @@ type Config struct {
 	Rounds int      // runs of each mode, in turn
 	Policy string   // policy of the mode on
 
-	Nodes         int           // number of nodes; the first gets the hogs, the second the loss
-	Hogs          int           // processes that never sleep
-	Loss          float64       // share of lost packets, each way
-	CPU           float64       // share of one CPU for each node, including its hogs
-	StepCPU       time.Duration // CPU time of an engine's step
-	DecodeStep    time.Duration // duration of an engine's decode step
-	PrefillRate   float64       // tokens per second of an engine
-	MaxConcurrent int           // concurrent requests of an engine
+	Nodes int     // number of nodes; the first gets the hogs, the second the loss
+	Hogs  int     // processes that never sleep
+	Loss  float64 // share of lost packets, each way
 
-	Trace      string  // file of the trace; empty: the generator's trace
-	Requests   int     // requests of each run
-	Speed      float64 // factor of the trace's speed
-	MostInput  int     // largest prompt in tokens; requests with longer ones are left out
-	MostOutput int     // largest answer in tokens
+	Trace    string  // file of the trace; empty: the generator's trace
+	Requests int     // requests of each run
+	Speed    float64 // factor of the trace's speed
 
 	Progress io.Writer // gets progress messages; nil: none
 }
+
+// What all runs have in common.
+const (
+	nodeCPU       = 0.5 // share of one CPU for each node, including its hogs
+	stepCPU       = 2 * time.Millisecond
+	decodeStep    = 25 * time.Millisecond
+	prefillRate   = 80000 // tokens per second of an engine
+	maxConcurrent = 32    // requests of an engine
+	mostInput     = 32768 // tokens of a prompt; requests with longer ones are left out
+	mostOutput    = 128   // tokens of an answer
+)
 
 // Default returns the default configuration.
 func Default() Config { return Config{}.withDefaults() }
@@ -73,12 +77,8 @@ func (c Config) withDefaults() Config {
 		c.Modes = Modes()
 	}
 	c.Rounds, c.Policy = cmp.Or(c.Rounds, 5), cmp.Or(c.Policy, DefaultPolicy)
-	c.Nodes, c.Hogs, c.Loss, c.CPU = cmp.Or(c.Nodes, 6), cmp.Or(c.Hogs, 12), cmp.Or(c.Loss, 0.1), cmp.Or(c.CPU, 0.5)
-	c.StepCPU = cmp.Or(c.StepCPU, 2*time.Millisecond)
-	c.DecodeStep = cmp.Or(c.DecodeStep, 25*time.Millisecond)
-	c.PrefillRate, c.MaxConcurrent = cmp.Or(c.PrefillRate, 80000), cmp.Or(c.MaxConcurrent, 32)
+	c.Nodes, c.Hogs, c.Loss = cmp.Or(c.Nodes, 6), cmp.Or(c.Hogs, 12), cmp.Or(c.Loss, 0.1)
 	c.Requests, c.Speed = cmp.Or(c.Requests, 400), cmp.Or(c.Speed, 2)
-	c.MostInput, c.MostOutput = cmp.Or(c.MostInput, 32768), cmp.Or(c.MostOutput, 128)
 	c.Progress = cmp.Or[io.Writer](c.Progress, io.Discard)
 	return c
 }
@@ -99,8 +99,6 @@ func (c Config) Check() error {
 		return fmt.Errorf("%d nodes: must be 3 to 32, of which two are disturbed", c.Nodes)
 	case !(c.Loss > 0 && c.Loss < 1):
 		return fmt.Errorf("loss %v: must be above 0 and below 1", c.Loss)
-	case !(c.CPU >= 0.05 && c.CPU <= 64):
-		return fmt.Errorf("%v CPUs for each node: must be 0.05 to 64", c.CPU)
 	case !(c.Speed > 0):
 		return fmt.Errorf("speed %v: must be above 0", c.Speed)
 	}

@@ -127,23 +127,23 @@ func startIn(side *netpath.Side, dir, name string, env []string, argv ...string)
 // startNode starts an engine and its agent.
 func (f *fleet) startNode(i int, groups controlGroups) error {
 	h, id := f.star.Hosts[i], nodeID(i)
-	g, err := groups.make(fmt.Sprintf("%s%d-%s", namePrefix, os.Getpid(), id), f.c.CPU)
+	g, err := groups.make(fmt.Sprintf("%s%d-%s", namePrefix, os.Getpid(), id), nodeCPU)
 	if err != nil {
 		return err
 	}
 	f.groups = append(f.groups, g)
 	f.nodes = append(f.nodes, nil)
 	engine := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(enginePort+i)).String()
-	sim := g.within(f.bin("cgn-ctl"), "sim", "--listen", engine, "--step-cpu", f.c.StepCPU.String(),
-		"--decode-step", f.c.DecodeStep.String(),
-		"--prefill-rate", fmt.Sprint(f.c.PrefillRate), "--max-seqs", strconv.Itoa(f.c.MaxConcurrent), "--cache-blocks",
+	sim := g.within(f.bin("cgn-ctl"), "sim", "--listen", engine, "--step-cpu", stepCPU.String(),
+		"--decode-step", decodeStep.String(),
+		"--prefill-rate", strconv.Itoa(prefillRate), "--max-seqs", strconv.Itoa(maxConcurrent), "--cache-blocks",
 		"65536", "--seed", strconv.Itoa(i))
 	telemetry := "off"
 	if f.mode.signals {
 		telemetry = "bpf"
 	}
 	agent := g.within(f.bin("cgn-agent"), "--node-id", id, "--engine", "http://"+engine,
-		"--max-concurrent", strconv.Itoa(f.c.MaxConcurrent),
+		"--max-concurrent", strconv.Itoa(maxConcurrent),
 		"--listen", netip.AddrPortFrom(h.Addr, uint16(frontPort+i)).String(), "--insecure-listen",
 		"--admin", "unix://"+f.path(id+".sock"), "--etcd", "http://"+netip.AddrPortFrom(h.Hub, etcdPort).String(),
 		"--telemetry", telemetry, "--agent.drain_delay", "0s", "--drain-timeout", "0s")

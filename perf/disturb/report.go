@@ -105,11 +105,11 @@ func (r *Report) Markdown(command string) string {
 		process.Machine(runtime.NumCPU()), runtime.Version(), r.Took.Seconds(), command)
 	fmt.Fprintf(&b, "Each of the %d nodes has %g of a CPU. The first node shares its CPU with %d hogs, processes that "+
 		"never sleep. The second node loses %g %% of the packets each way. A run replays %d requests of %s at %gx its "+
-		"speed, with prompts of at most %d tokens and answers of at most %d. An engine computes %g prompt tokens/s, "+
+		"speed, with prompts of at most %d tokens and answers of at most %d. An engine computes %d prompt tokens/s, "+
 		"takes %v and %v of CPU a step, and has %d slots. Figures are medians (smallest–largest) of %d rounds, and "+
 		"all modes take turns.\n\n",
-		c.Nodes, c.CPU, c.Hogs, 100*c.Loss, c.Requests, source, c.Speed, c.MostInput, c.MostOutput, c.PrefillRate,
-		c.DecodeStep, c.StepCPU, c.MaxConcurrent, c.Rounds)
+		c.Nodes, nodeCPU, c.Hogs, 100*c.Loss, c.Requests, source, c.Speed, mostInput, mostOutput, prefillRate,
+		decodeStep, stepCPU, maxConcurrent, c.Rounds)
 	for _, name := range c.Modes {
 		fmt.Fprintf(&b, "- %s: %s\n", name, c.mode(name).What)
 	}

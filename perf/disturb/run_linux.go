@@ -134,7 +134,7 @@ func (f *fleet) measure(ctx context.Context) (*Result, error) {
 
 // replay returns the JSON output of bench replay.
 func (f *fleet) replay(ctx context.Context) ([]byte, error) {
-	requests, err := source(f.c.Trace, f.c.Requests, f.c.MostInput)
+	requests, err := source(f.c.Trace, f.c.Requests, mostInput)
 	if err == nil {
 		err = writeTrace(f.path("trace.jsonl"), requests)
 	}
@@ -143,7 +143,7 @@ func (f *fleet) replay(ctx context.Context) ([]byte, error) {
 	}
 	args := []string{"bench", "replay", "--output", "json", "--url", "http://" + routerAt, "--trace",
 		f.path("trace.jsonl"), "--turns", "0", "--timeout", "2m",
-		"--speed", fmt.Sprint(f.c.Speed), "--max-output-tokens", strconv.Itoa(f.c.MostOutput),
+		"--speed", fmt.Sprint(f.c.Speed), "--max-output-tokens", strconv.Itoa(mostOutput),
 		"--spread=" + strconv.FormatBool(f.c.Trace != "")}
 	cmd := exec.CommandContext(ctx, f.bin("cgn-ctl"), args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{}
