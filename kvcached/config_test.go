@@ -167,14 +167,14 @@ func TestLockDir(t *testing.T) {
 	if notes := adviseLock(dir); len(notes) != 1 || !strings.HasPrefix(notes[0], want) {
 		t.Errorf("%q, want %q", notes, want)
 	}
-	l.Unlock()
+	_ = l.Close()
 	if notes := adviseLock(dir); len(notes) > 0 {
 		t.Errorf("unlocked: %q", notes)
 	}
 	if l, err = LockDir(dir); err != nil {
 		t.Fatal(err)
 	}
-	l.Unlock()
+	_ = l.Close()
 }
 
 func TestSealingKey(t *testing.T) {

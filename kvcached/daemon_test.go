@@ -179,7 +179,7 @@ func TestServesAndDrains(t *testing.T) {
 	if l, err := LockDir(dir); err != nil {
 		t.Errorf("the directory is still locked: %v", err)
 	} else {
-		l.Unlock()
+		_ = l.Close()
 	}
 }
 

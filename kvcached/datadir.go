@@ -3,6 +3,7 @@ package kvcached
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -15,12 +16,9 @@ var ErrLocked = errors.New("kvcached: the data directory is in use")
 // lockFile is locked while a daemon or an offline verify uses the directory.
 const lockFile = "LOCK"
 
-// Lock is a locked data directory. Other processes cannot use it before Unlock.
-type Lock struct{ file *os.File }
-
-// LockDir locks dir and makes it (0700) if it does not exist. An ErrLocked names the process that
-// holds the lock. The kernel releases the lock when the process ends.
-func LockDir(dir string) (*Lock, error) {
+// LockDir locks dir and makes it (0700) if it does not exist. Other processes cannot use it until
+// the result is closed, or the process ends. An ErrLocked names the process that holds the lock.
+func LockDir(dir string) (io.Closer, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("kvcached.data: %w; name a directory that can be made with --data DIR", err)
 	}
@@ -41,7 +39,7 @@ func LockDir(dir string) (*Lock, error) {
 	if f.Truncate(0) == nil {
 		_, _ = f.WriteAt([]byte(fmt.Sprint(os.Getpid())), 0)
 	}
-	return &Lock{f}, nil
+	return f, nil
 }
 
 // holder names the process that has locked f.
@@ -66,6 +64,3 @@ func adviseLock(dir string) []string {
 	return []string{fmt.Sprintf("kvcached.data: %s is in use by %s; another daemon starts there only after that one ends",
 		dir, holder(f))}
 }
-
-// Unlock lets other processes use the directory.
-func (l *Lock) Unlock() { _ = l.file.Close() }

@@ -43,7 +43,12 @@ func (c *Config) Examine() error {
 
 // Advise returns warnings about settings of c that may cause problems, and says whether a daemon runs
 // in the data directory.
-func (c *Config) Advise() []string { return append(c.advise(), adviseLock(c.Daemon.Data)...) }
+func (c *Config) Advise() []string {
+	if c.Daemon.Data == "" {
+		return c.advise()
+	}
+	return append(c.advise(), adviseLock(c.Daemon.Data)...)
+}
 
 // advise is Advise for a start, which locks the directory itself.
 func (c *Config) advise() []string {

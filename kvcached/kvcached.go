@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -37,7 +38,7 @@ const (
 type Daemon struct {
 	config    *Config
 	log       *slog.Logger
-	lock      *Lock // lock of the data directory; nil: there is no directory
+	lock      io.Closer // lock of the data directory; nil: there is no directory
 	store     *store.Store
 	ledger    *purge.Ledger
 	purges    *purges                    // the fleet's list of purges; nil if there is no fleet
@@ -68,15 +69,6 @@ type part struct {
 	// returned by then, or returns soon.
 	finish func(ctx context.Context) error
 	close  func() // releases the listeners of a part whose serve is not called
-}
-
-// Run is New followed by Daemon.Run. The drain starts when ctx ends.
-func Run(ctx context.Context, c Config) error {
-	d, err := New(c)
-	if err != nil {
-		return err
-	}
-	return d.Run(ctx, context.WithoutCancel(ctx))
 }
 
 // New checks c, locks the data directory, opens the tiers and binds every listener. The SSD tier's

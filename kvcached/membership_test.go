@@ -69,7 +69,11 @@ func TestCertificatesOfItsOwnAreForOneHost(t *testing.T) {
 	meet(t, 1, a)
 	awaitThat(t, "the first is announced", func() bool { return len(announced(t, s)) == 1 })
 	refused, _ := settings(t, t.TempDir(), s.join("b", bare))
-	if err := Run(t.Context(), refused); err == nil || !strings.Contains(err.Error(), `another cache, "a"`) ||
+	second, err := New(refused)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Run(t.Context(), t.Context()); err == nil || !strings.Contains(err.Error(), `another cache, "a"`) ||
 		!strings.Contains(err.Error(), "cgn-ctl pki bootstrap") {
 		t.Errorf("the second: %v", err)
 	}

@@ -140,7 +140,7 @@ func (d *Daemon) closeStore(ctx context.Context) error {
 			d.recorder.close(d.log)
 		}
 		if d.lock != nil {
-			d.lock.Unlock()
+			_ = d.lock.Close()
 		}
 		return err
 	})

@@ -69,14 +69,13 @@ func (c *Config) validateDaemon(p *problems) {
 	if d.Heartbeat.Std().Milliseconds() < 100 {
 		p.add("kvcached.heartbeat", "%s is too short; use 100ms or more, 5s suits most fleets", d.Heartbeat)
 	}
-	for _, path := range both(c.Sockets()) {
+	sock, lease := c.Sockets()
+	for _, path := range []string{sock, lease} {
 		if len(path) > 100 {
 			p.add("kvcached.sock", "%q is too long for a socket; give a path of 100 bytes or less with --sock", path)
 		}
 	}
 }
-
-func both(a, b string) []string { return []string{a, b} }
 
 // listeners returns the addresses that c names, with the conditions for addresses beyond loopback.
 func (c *Config) listeners() []listener {

@@ -26,7 +26,7 @@ func Verify(ctx context.Context, data string, c SSDConfig, bad func(ssd.Damage),
 	if err != nil {
 		return v, err
 	}
-	defer lock.Unlock()
+	defer lock.Close()
 	key, err := (&Config{SSD: c}).sealingKey()
 	if err != nil {
 		return v, err
