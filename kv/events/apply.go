@@ -10,14 +10,14 @@ import (
 	"github.com/cognitora/dataplane/kv/residency"
 )
 
-// These constants bound an engine's own figures.
+// Bounds on the numbers that an engine reports.
 const (
 	maxBlockSize = 4096 // tokens in a block
 	maxGroups    = 64
-	maxLabels    = 1024 // adapters with a reported name; blocks of further adapters have no name
+	maxLabels    = 1024 // adapters with a name; blocks of further adapters have no name
 )
 
-// knowledge is the state of an engine's cache by its events.
+// knowledge is the state of an engine's cache, as its events tell it.
 type knowledge struct {
 	model  string
 	most   int // limit on blocks
@@ -33,7 +33,7 @@ type knowledge struct {
 	table   *engineBlocks
 	labels  map[string]uint16 // numbers of adapters
 	names   []string
-	scratch []block.Digest // digests of the present event
+	scratch []block.Digest // digests of the event that is being applied
 }
 
 func newKnowledge(model string, most int, counts *counters, out *outbox) *knowledge {
@@ -76,8 +76,9 @@ func (k *knowledge) apply(payload []byte) error {
 	return err
 }
 
-// follows says whether an event is of the followed rank and group. Another data-parallel rank has a
-// cache of its own. In a hybrid model the group of full attention limits the reuse of a prompt.
+// follows tells whether an event is of the followed rank and group. Another data-parallel rank has
+// its own cache. In a hybrid model the group of full attention limits how much of a prompt can be
+// reused.
 func (k *knowledge) follows(e *event) bool {
 	if k.rank < 0 {
 		k.rank = k.decoder.rank
@@ -106,7 +107,7 @@ func (k *knowledge) follows(e *event) bool {
 	return e.group == k.group
 }
 
-// tiers are the tiers by medium. No medium means the device's memory.
+// tiers are the tiers by medium. An event without a medium means the device's memory.
 var tiers = map[string]residency.Tiers{
 	"": residency.Device, "GPU": residency.Device, "DEVICE": residency.Device,
 	"CPU": residency.Host, "HOST": residency.Host,
@@ -114,7 +115,7 @@ var tiers = map[string]residency.Tiers{
 	"EXTERNAL": residency.Shared, "REMOTE": residency.Shared, "SHARED": residency.Shared,
 }
 
-// tierOf returns the tier of a medium. Media that begin with CPU are one.
+// tierOf returns the tier of a medium. All media that begin with CPU are one tier.
 func tierOf(medium []byte) (tier residency.Tiers, index int, ok bool) {
 	name := strings.ToUpper(string(medium))
 	if strings.HasPrefix(name, "CPU") {
@@ -165,7 +166,7 @@ func (k *knowledge) stored(e *event) {
 		k.counts.unknown.Add(1)
 		return
 	}
-	if len(e.tokens) == 0 { // a lower tier; the event of the first tier had the tokens
+	if len(e.tokens) == 0 { // an event of a lower tier, whose tokens came with the first tier's event
 		k.spread(e, tier, index)
 		return
 	}
@@ -185,7 +186,7 @@ func (k *knowledge) stored(e *event) {
 	k.chain(e, from, e.hashes[:usable], tier, index)
 }
 
-// from returns where the chain of an event begins.
+// from returns the place where the chain of an event begins.
 func (k *knowledge) from(e *event, salt []byte) (tail, bool) {
 	if !e.hasParent {
 		return tail{last: block.Seed(k.model, string(e.adapter()), string(salt)), root: true}, true
@@ -224,8 +225,8 @@ func (k *knowledge) chain(e *event, at tail, hashes []hash, tier residency.Tiers
 	}
 }
 
-// enter makes a slot for a block with some tokens at a place of a chain. enter returns the end of
-// the chain, and adds the block's digests to scratch.
+// enter makes a slot for a block, given the end of the chain before it and its tokens. It returns
+// the new end of the chain, and appends the block's digests to scratch.
 func (k *knowledge) enter(h hash, before tail, tokens []uint32, label uint16) (slot uint32, at tail) {
 	mark := len(k.scratch)
 	at = k.extend(before, tokens)
@@ -241,7 +242,8 @@ func (k *knowledge) enter(h hash, before tail, tokens []uint32, label uint16) (s
 	return slot, at
 }
 
-// hold adds a block to a tier once more. news says that the tier did not have the block.
+// hold counts a block in a tier once more. news tells whether the tier did not have the block
+// before.
 func (k *knowledge) hold(slot uint32, tier residency.Tiers, index int) (news bool) {
 	b := &k.table.blocks[slot]
 	if news = b.tiers&tier == 0; news {
@@ -254,7 +256,7 @@ func (k *knowledge) hold(slot uint32, tier residency.Tiers, index int) (news boo
 	return news
 }
 
-// extend extends a chain by some tokens. extend adds the digests that end in them to scratch.
+// extend appends tokens to a chain, and the digests that end in them to scratch.
 func (k *knowledge) extend(at tail, tokens []uint32) tail {
 	if at.n > 0 {
 		n := copy(at.tokens[at.n:], tokens)
@@ -272,7 +274,7 @@ func (k *knowledge) extend(at tail, tokens []uint32) tail {
 	return at
 }
 
-// spread adds blocks with known tokens to another tier.
+// spread adds blocks that the engine has already reported, with their tokens, to another tier.
 func (k *knowledge) spread(e *event, tier residency.Tiers, index int) {
 	for _, h := range e.hashes {
 		slot, ok := k.table.slots[h]
@@ -286,7 +288,7 @@ func (k *knowledge) spread(e *event, tier residency.Tiers, index int) {
 	}
 }
 
-// label returns the number of an adapter's name.
+// label returns the number of an adapter with this name.
 func (k *knowledge) label(name []byte) uint16 {
 	if len(name) == 0 {
 		return 0
@@ -308,10 +310,10 @@ func (e *event) adapter() []byte {
 	return strconv.AppendInt(nil, e.loraID, 10)
 }
 
-// names reads the other inputs of the hashes of an event's blocks. The adapter's name and the salt
-// are known; the salt comes with the first block of a prompt. A block with any other input, such as
-// an image, and all blocks behind it cannot be identified by tokens. usable is the number of blocks
-// before the first such block.
+// names reads what the hashes of an event's blocks depend on besides tokens. The adapter's name and
+// the salt are known; the salt comes with the first block of a prompt. Tokens cannot identify a
+// block that depends on anything else, such as an image, or a block behind it. usable is the number
+// of blocks before the first of these.
 func (e *event) names() (salt []byte, usable int) {
 	n := len(e.hashes)
 	if !e.hasParent {

@@ -20,7 +20,7 @@ func newApplier(t testing.TB) *applier {
 	return &applier{engine: newEngine(t, 1<<20), digests: make([]block.Digest, 0, reportDigests)}
 }
 
-// takes returns the CPU time of these batches.
+// takes returns the CPU time of applying these batches.
 func (a *applier) takes(batches [][]byte) time.Duration {
 	began := used(a.t)
 	for _, payload := range batches {
@@ -39,8 +39,9 @@ func (a *applier) takes(batches [][]byte) time.Duration {
 	return used(a.t) - began
 }
 
-// BenchmarkApply decodes batches, computes digests and applies them to the index of a daemon.
-// 16,384 blocks of 16 tokens are stored and then removed. Stored and removed blocks count alike.
+// BenchmarkApply decodes batches, computes digests and applies them to the index of a daemon. It
+// stores 16,384 blocks of 16 tokens and then removes them. A stored and a removed block each count
+// as one.
 func BenchmarkApply(b *testing.B) {
 	const prompt, prompts = 64, 256 // in blocks
 	for _, size := range []int{16, 64} {
@@ -66,8 +67,8 @@ func BenchmarkApply(b *testing.B) {
 	}
 }
 
-// benchBatches returns batches of one prompt each, and then batches that remove all. Tokens and
-// hashes have realistic sizes.
+// benchBatches returns one batch for each prompt, and then batches that remove all blocks. Tokens
+// and hashes have realistic sizes.
 func benchBatches(b testing.TB, form string, size, prompt, prompts int) (batches [][]byte) {
 	own := prompt * block.Tokens / size
 	at := func(p, i int) uint64 { return uint64(p+1)*0x9e3779b97f4a7c15 + uint64(i)*0xbf58476d1ce4e5b9 | 1<<63 }

@@ -17,7 +17,7 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// reportTime bounds a report to a daemon.
+// reportTime is the longest time of a report to a daemon.
 const reportTime = 5 * time.Second
 
 // Daemon is a Sink for the cgn-kvcached of this host. One goroutine at a time reports.
@@ -29,7 +29,7 @@ type Daemon struct {
 }
 
 // NewDaemon makes a Sink for the daemon with the given gRPC socket; the path may begin with
-// unix://. NewDaemon connects at the first report.
+// unix://. The first report makes the connection.
 func NewDaemon(socket string) (*Daemon, error) {
 	path := strings.TrimPrefix(socket, "unix://")
 	if !strings.HasPrefix(path, "/") {
@@ -46,7 +46,7 @@ func NewDaemon(socket string) (*Daemon, error) {
 // Close closes the connection.
 func (d *Daemon) Close() error { return d.conn.Close() }
 
-// kinds maps the kinds of residency to those of the protocol.
+// kinds maps the kinds of package residency to those of the protocol.
 var kinds = [...]pb.ReportEvent_Kind{
 	residency.Stored: pb.ReportEvent_KIND_STORED, residency.Removed: pb.ReportEvent_KIND_REMOVED,
 	residency.Cleared: pb.ReportEvent_KIND_CLEARED,

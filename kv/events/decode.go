@@ -10,7 +10,7 @@ import (
 // errMalformed says that a payload is not a batch of events.
 var errMalformed = errors.New("kvevents: malformed batch")
 
-// These constants bound an event. A larger one is not read.
+// Bounds on an event. A larger event is not read.
 const (
 	maxHashes = 1 << 16
 	maxTokens = 1 << 21
@@ -49,7 +49,7 @@ type event struct {
 	unreadable bool   // a field has an unknown form; the event is left out
 }
 
-// field is a field of an event.
+// field is the number of a field of an event.
 type field uint8
 
 const (
@@ -68,8 +68,8 @@ const (
 	fieldSalt
 )
 
-// fieldsByName are the fields of events that are maps, and kindsByName the kinds. Lookups by a
-// converted slice do not allocate.
+// fieldsByName and kindsByName are for events that are maps. Lookups by a converted slice do not
+// allocate.
 var (
 	fieldsByName = map[string]field{
 		"type": fieldType, "block_hashes": fieldHashes, "parent_block_hash": fieldParent, "token_ids": fieldTokens,
@@ -79,7 +79,7 @@ var (
 	kindsByName = map[string]kind{"BlockStored": stored, "BlockRemoved": removed, "AllBlocksCleared": cleared}
 )
 
-// These are the fields of events that are arrays, in order.
+// The fields of events that are arrays, in their order.
 var (
 	storedFields = []field{fieldType, fieldHashes, fieldParent, fieldTokens, fieldBlockSize, fieldLoraID, fieldMedium,
 		fieldLoraName, fieldExtra, fieldGroup, fieldSpec}
@@ -92,7 +92,7 @@ type decoder struct {
 	rank  int // data-parallel rank of the batch; 0 if missing
 }
 
-// decode reads a batch and calls each with every event. A batch is an array [time, [event ...],
+// decode reads a batch and calls each once for every event. A batch is an array [time, [event ...],
 // rank], or a map with these members. decode finds a malformed batch before the first call, so a
 // batch is applied as a whole or not at all.
 func (d *decoder) decode(payload []byte, each func(*event)) error {
@@ -111,7 +111,7 @@ func (d *decoder) decode(payload []byte, each func(*event)) error {
 	return nil
 }
 
-// frame finds the events of a batch. frame checks that the whole payload is msgpack.
+// frame finds the events of a batch, and checks that the whole payload is msgpack.
 func (d *decoder) frame(payload []byte) (events []byte, err error) {
 	r := reader{b: payload}
 	d.rank = 0
@@ -217,7 +217,7 @@ func (e *event) set(f field, r *reader) {
 	if r.null() {
 		return
 	}
-	value := *r // to continue behind a value of any kind
+	value := *r // a copy, to skip the value whatever its kind
 	switch f {
 	case fieldOther:
 		r.skip()
@@ -257,7 +257,7 @@ func (e *event) set(f field, r *reader) {
 	}
 }
 
-// atMost reads the head of an array with at most most elements.
+// atMost reads the head of an array of no more than most elements.
 func (r *reader) atMost(most int) int {
 	n := r.array()
 	if n > most {

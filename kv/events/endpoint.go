@@ -14,7 +14,7 @@ type Endpoint struct {
 	Listen        bool
 }
 
-// ParseEndpoint reads an endpoint. A listening one must be local to this host, because peers are
+// ParseEndpoint reads an endpoint. One to listen on must be local to this host, because peers are
 // not authenticated.
 func ParseEndpoint(text string) (e Endpoint, err error) {
 	rest, listen := strings.CutPrefix(text, "@")

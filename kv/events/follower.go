@@ -28,14 +28,14 @@ type Options struct {
 	// Endpoint is the address of the engine's events. Replay is the address of missed events; a
 	// zero address means none.
 	Endpoint, Replay Endpoint
-	// Topic is the beginning of the wanted messages' first frame; empty: all messages.
+	// Topic is the prefix of the first frame of the messages to follow; empty: all messages.
 	Topic string
-	// Model returns the name under which the engine's model is served, or "" while it is unknown.
-	// Digests are made from the model's name. Model is called repeatedly. A new name makes the
-	// Follower forget the old blocks. Required.
+	// Model returns the name under which the engine serves its model, or "" while it is unknown.
+	// Digests depend on the name. Model is called repeatedly. When the name changes, the Follower
+	// forgets the blocks. Required.
 	Model func() string
-	// Namespace holds the other inputs that separate the engine's blocks. Model is filled in, and
-	// other empty fields become a dash.
+	// Namespace has the other fields of the blocks' namespace. The Follower fills in Model, and a
+	// dash for empty fields.
 	Namespace block.Namespace
 	// MaxBlocks bounds the remembered blocks of the engine; 0: 2^20, about 150 bytes each. Further
 	// blocks are unknown.
@@ -55,10 +55,10 @@ type Follower struct {
 	seed    maphash.Seed
 	wake    chan struct{} // there is something to report
 	moved   chan struct{} // the outbox has shrunk
-	said    string        // problem logged last; owned by the goroutine of Run
-	next    uint64        // number of the next batch; the goroutine of Run owns this field and the following ones
+	said    string        // last logged problem; owned by the goroutine of Run
+	next    uint64        // number of the next batch; it and the fields below are owned by the goroutine of Run
 	last    uint64        // checksum of the preceding batch
-	warned  time.Time     // when a new epoch was last logged
+	warned  time.Time     // time of the last log line about a new epoch
 	live    uint64        // number of the last batch of this connection, plus 1; 0: none yet
 	pace    pace          // limits the reading
 	restart chan struct{}
@@ -85,16 +85,17 @@ func New(o Options) *Follower {
 	}
 }
 
-// Restarted reports that the engine has restarted, in case its publisher does not show it.
+// Restarted tells the Follower that the engine has restarted, in case its publisher does not show
+// it.
 func (f *Follower) Restarted() { await.Wake(f.restart) }
 
-// These are the pauses between attempts to connect.
+// The pause between attempts to connect doubles between these bounds.
 const (
 	retryFirst = 100 * time.Millisecond
 	retryLast  = 5 * time.Second
 )
 
-// Run follows the engine until ctx ends. Then Run tells the sink that the engine reports no more.
+// Run follows the engine until ctx ends. Then it tells the sink that the engine reports no more.
 func (f *Follower) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -137,8 +138,8 @@ func (f *Follower) Run(ctx context.Context) {
 // modelEvery is the time between two looks at the model's name.
 const modelEvery = 200 * time.Millisecond
 
-// awaitModel waits until the model's name is known. Then awaitModel prepares the parts that depend
-// on the name. awaitModel returns false if ctx ends first.
+// awaitModel waits until the model's name is known, and then prepares the parts that depend on it.
+// false: ctx has ended.
 func (f *Follower) awaitModel(ctx context.Context) bool {
 	for {
 		if model := f.o.Model(); model != "" {
@@ -166,7 +167,7 @@ func namespaceOf(n block.Namespace, model string) string {
 	return n.String()
 }
 
-// These are the reasons to give an intact connection up.
+// The reasons to give up an intact connection.
 var (
 	errRestarted  = errors.New("the engine has started anew")
 	errOtherModel = errors.New("the engine serves another model")
@@ -180,8 +181,8 @@ func (f *Follower) otherModel() bool {
 	return model != "" && model != f.known.model
 }
 
-// watchEngine waits until the engine or its model has changed, and returns which. watchEngine
-// returns nil when ctx ends.
+// watchEngine waits until the engine or its model has changed, and returns which. It returns nil
+// when ctx ends.
 func (f *Follower) watchEngine(ctx context.Context) error {
 	tick := time.NewTicker(modelEvery)
 	defer tick.Stop()
@@ -199,8 +200,9 @@ func (f *Follower) watchEngine(ctx context.Context) error {
 	}
 }
 
-// heard is the time for a publisher to process a subscription. Batches published before that reach
-// no subscriber. So the replay is read after the time heard.
+// heard is how long a publisher may take to process a subscription. Batches that it publishes
+// before that do not reach this subscriber. So the Follower waits this long before it reads the
+// replay.
 const heard = 100 * time.Millisecond
 
 // session connects to the publisher and follows it until the connection breaks.
@@ -250,7 +252,7 @@ func (f *Follower) session(ctx context.Context, door *door, distrust *time.Timer
 	return true, err
 }
 
-// follow notes that the knowledge is up to date.
+// follow notes that the knowledge is up to date again.
 func (f *Follower) follow() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -262,7 +264,7 @@ func (f *Follower) follow() {
 	}
 }
 
-// unfollow notes that the connection was lost for too long.
+// unfollow notes that the connection has been broken for too long.
 func (f *Follower) unfollow() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -334,8 +336,8 @@ func (f *Follower) take(ctx context.Context, seq uint64, payload []byte) error {
 // roomWithin is how long the reader waits for the sink before it drops changes.
 const roomWithin = time.Second
 
-// awaitRoom waits while the outbox is full and the sink takes reports. If the sink takes no
-// reports, awaitRoom drops changes; a later snapshot replaces dropped changes.
+// awaitRoom waits while the outbox is full and the sink takes reports. If the sink takes none, it
+// drops the changes; a later snapshot replaces them.
 func (f *Follower) awaitRoom(ctx context.Context) error {
 	for {
 		f.mu.Lock()
@@ -371,7 +373,7 @@ func (f *Follower) drop() {
 // warnEvery is the time between log lines about new epochs. The metric counts all.
 const warnEvery = 10 * time.Second
 
-// renew forgets everything and begins a new epoch for the engine's present model.
+// renew forgets everything and begins a new epoch with the engine's present model.
 func (f *Follower) renew(why string) {
 	f.next, f.last = 0, 0
 	model := f.o.Model()

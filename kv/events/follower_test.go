@@ -11,7 +11,7 @@ import (
 	"github.com/cognitora/dataplane/kv/residency"
 )
 
-// until returns a context that ends with a channel.
+// until returns a context that ends when done is closed.
 func until(done <-chan struct{}) context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
@@ -34,8 +34,8 @@ const blocks = 40
 
 var prompt = count(1, 16*blocks)
 
-// TestReplayedGaps checks that batches lost on the way come by the replay, and that none is missing
-// in the end.
+// TestReplayedGaps checks that the replay brings batches that were lost on the way, and that none
+// is missing in the end.
 func TestReplayedGaps(t *testing.T) {
 	for _, bare := range []bool{false, true} {
 		p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
@@ -86,8 +86,8 @@ func TestLostGap(t *testing.T) {
 	}
 }
 
-// TestPublisherStartsAnew checks that a new publisher makes the follower forget, even if it has as
-// many batches by then. The same publisher does not make the follower forget.
+// TestPublisherStartsAnew checks that the follower forgets when the publisher is new, even if the
+// new one has as many batches by then. It does not forget when the same publisher comes back.
 func TestPublisherStartsAnew(t *testing.T) {
 	for _, router := range []string{"127.0.0.1:0", ""} {
 		t.Run(fmt.Sprintf("replay %q", router), func(t *testing.T) {
@@ -153,7 +153,7 @@ func TestNumbersGoBack(t *testing.T) {
 	}
 }
 
-// TestSaidToHaveRestarted checks that Restarted makes the follower forget.
+// TestSaidToHaveRestarted checks that a call of Restarted makes the follower forget.
 func TestSaidToHaveRestarted(t *testing.T) {
 	p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
 	f := follow(t, p.endpoints())
@@ -188,7 +188,7 @@ func TestOtherModel(t *testing.T) {
 				o = f.o
 				pub, rep := o.Endpoint.Addr, o.Replay.Addr
 				p.close()
-				model.Store("") // as while the engine lists no model
+				model.Store("") // as if the engine listed no model
 				if !late {
 					model.Store("other")
 				}
@@ -218,8 +218,8 @@ func TestOtherModel(t *testing.T) {
 	}
 }
 
-// TestGarbage checks that a bad batch, or a claimed excessive length, ends the knowledge but not
-// the follower.
+// TestGarbage checks that a bad batch, or an excessive length, ends the knowledge but not the
+// follower.
 func TestGarbage(t *testing.T) {
 	long := binary.BigEndian.AppendUint64([]byte{flagLong}, 1<<62)
 	for name, garbage := range map[string][]byte{
@@ -261,8 +261,8 @@ func TestGarbage(t *testing.T) {
 	})
 }
 
-// TestDistrust checks that the knowledge counts for a while after the connection breaks. After that
-// time the engine counts as one that reports nothing. When the engine is back, all is known again.
+// TestDistrust checks that the knowledge counts for a while after the connection breaks. Then the
+// engine counts as one without reports. When the engine is back, everything is known again.
 func TestDistrust(t *testing.T) {
 	p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
 	o := p.endpoints()
@@ -281,8 +281,8 @@ func TestDistrust(t *testing.T) {
 	f.awaits("two", prompt, 2)
 }
 
-// TestSinkFails checks that a sink that was absent, or has lost reports, has everything in the end.
-// The follower does not contend with a later incarnation of the engine.
+// TestSinkFails checks that a sink that was absent, or has lost reports, has all blocks in the end.
+// The follower gives way to a later start of the engine.
 func TestSinkFails(t *testing.T) {
 	for _, fail := range []error{errAway, residency.ErrGap} {
 		p := publish(t, "127.0.0.1:0", "127.0.0.1:0")

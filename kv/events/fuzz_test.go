@@ -52,7 +52,7 @@ func FuzzBatch(f *testing.F) {
 	})
 }
 
-// whole says whether the bytes are one msgpack value.
+// whole tells whether the bytes are one msgpack value.
 func (r reader) whole() bool {
 	r.skip()
 	return !r.bad && len(r.b) == 0

@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// reader reads msgpack. A misfit makes the reader bad, and all later results are zero. reader does
-// not allocate. https://github.com/msgpack/msgpack/blob/master/spec.md
+// reader reads msgpack. A value of another kind makes the reader bad, and all later results are
+// zero. reader does not allocate. https://github.com/msgpack/msgpack/blob/master/spec.md
 type reader struct {
 	b   []byte // the unread bytes
 	bad bool
@@ -27,8 +27,7 @@ func (r *reader) byte() byte {
 	return c
 }
 
-// next returns the first byte of the next value. At the end next returns 0xc1, which begins no
-// value.
+// next returns the first byte of the next value. At the end it returns 0xc1, which begins no value.
 func (r *reader) next() byte {
 	if len(r.b) == 0 {
 		return 0xc1
@@ -55,7 +54,7 @@ func (r *reader) number(n uint64) (v uint64) {
 	return v
 }
 
-// null reads a nil, if there is one. null returns true for a nil.
+// null reads a nil if there is one, and tells whether there was.
 func (r *reader) null() bool {
 	if r.next() != 0xc0 {
 		return false
@@ -64,15 +63,15 @@ func (r *reader) null() bool {
 	return true
 }
 
-// array reads the head of an array. array refuses a length beyond the remaining bytes, because each
-// element takes a byte at least.
+// array reads the head of an array. It refuses a length beyond the remaining bytes, because each
+// element takes at least a byte.
 func (r *reader) array() int { return r.head(0x90, 0xdc, 1) }
 
 // fields reads the head of a map.
 func (r *reader) fields() int { return r.head(0x80, 0xde, 2) }
 
-// head reads a number of elements of each values. The number is in the low bits of short, in the 2
-// bytes behind wide, or in the 4 bytes behind wide+1.
+// head reads the number of elements, each of at least each bytes. The number is in the low bits of
+// short, in the 2 bytes behind wide, or in the 4 bytes behind wide+1.
 func (r *reader) head(short, wide byte, each uint64) int {
 	var n uint64
 	switch c := r.byte(); {
@@ -92,7 +91,7 @@ func (r *reader) head(short, wide byte, each uint64) int {
 	return int(n)
 }
 
-// isArray says whether an array comes next.
+// isArray tells whether an array comes next.
 func (r *reader) isArray() bool {
 	c := r.next()
 	return c&0xf0 == 0x90 || c == 0xdc || c == 0xdd
@@ -155,7 +154,7 @@ func (r *reader) small() int {
 	return int(v)
 }
 
-// token reads a token id: 0 to 2^32-1. Most of the time for a payload goes into token.
+// token reads a token id: 0 to 2^32-1. Reading a payload spends most of its time here.
 func (r *reader) token() uint32 {
 	if b := r.b; len(b) >= 3 {
 		switch {
@@ -178,8 +177,7 @@ func (r *reader) token() uint32 {
 	return uint32(v)
 }
 
-// sizes are the sizes of values in bytes by their first byte; 0: the first byte does not determine
-// it.
+// sizes are the sizes of values in bytes, by their first byte; 0: the first byte does not tell.
 var sizes = func() (n [256]uint8) {
 	for c := range n {
 		switch {

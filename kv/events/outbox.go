@@ -5,7 +5,7 @@ import (
 	"github.com/cognitora/dataplane/kv/residency"
 )
 
-// These constants bound a report. The bounds are the limits of Kv.Report.
+// Bounds on a report, which are the limits of Kv.Report.
 const (
 	reportDigests = 32768
 	reportEvents  = 4096
@@ -18,8 +18,8 @@ const maxPending = 4 * reportDigests
 type outbox struct {
 	changes []change
 	digests []block.Digest
-	from    int // the first change not taken
-	at      int // the first digest of the change at from
+	from    int // index of the first change that was not taken
+	at      int // index of its first digest
 }
 
 // change is an event of a report with its number of digests.
@@ -41,8 +41,8 @@ func (o *outbox) reset() {
 	o.changes, o.digests, o.from, o.at = o.changes[:0], o.digests[:0], 0, 0
 }
 
-// stored notes that a tier now has digests, a run that follows parent. root says that parent is a
-// seed, not a block.
+// stored notes that a tier now has a run of digests that continues parent. root says that parent is
+// a seed, not a block.
 func (o *outbox) stored(tier residency.Tiers, label string, parent block.Digest, root bool, digests []block.Digest) {
 	if root {
 		parent = block.Digest{}
@@ -74,14 +74,13 @@ func (o *outbox) removed(tier residency.Tiers, digests []block.Digest) {
 	o.changes = append(o.changes, change{kind: residency.Removed, tier: tier, n: len(digests)})
 }
 
-// cleared notes that the engine holds nothing. Earlier changes need no report then.
+// cleared notes that the engine has no blocks. Earlier changes then need no report.
 func (o *outbox) cleared() {
 	o.reset()
 	o.changes = append(o.changes, change{kind: residency.Cleared})
 }
 
-// take moves as many changes as fit into a report's events. take copies the digests of these
-// changes to room.
+// take moves changes into a report's events, as many as fit, and copies their digests to room.
 func (o *outbox) take(events []residency.Event, room []block.Digest,
 	namespace string) ([]residency.Event, []block.Digest) {
 	for o.from < len(o.changes) && len(events) < reportEvents && len(room) < reportDigests {

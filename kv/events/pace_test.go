@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestPace checks that the reading in any time is bounded by a burst and the rate, for any
-// messages. A pause restores the burst.
+// TestPace checks that any messages are read at no more than the rate and one burst. A pause
+// restores the burst.
 func TestPace(t *testing.T) {
 	for _, size := range []int{0, 100, 10_000, maxMessage} {
 		synctest.Test(t, func(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// These constants bound connections.
+// Time limits of connections.
 const (
 	dialWithin   = 5 * time.Second  // to connect and exchange the greetings
 	answerWithin = 10 * time.Second // for the next reply of a replay
@@ -21,9 +21,8 @@ const (
 // endOfReplay is the sequence number that ends a replay.
 const endOfReplay = ^uint64(0)
 
-// batchOf finds number and payload in a message. Number and payload are a message's last two
-// frames. In a reply an empty frame precedes number and payload, and a topic may precede them as
-// well.
+// batchOf finds the number and the payload of a message, which are its last two frames. In a reply,
+// an empty frame, and maybe a topic, come before them.
 func batchOf(parts [][]byte) (seq uint64, payload []byte, err error) {
 	n := len(parts)
 	if n < 2 || n > 4 || len(parts[n-2]) != 8 {
@@ -32,9 +31,8 @@ func batchOf(parts [][]byte) (seq uint64, payload []byte, err error) {
 	return binary.BigEndian.Uint64(parts[n-2]), parts[n-1], nil
 }
 
-// resume reads the batches since the last applied one. If the publisher lacks the last applied
-// batch, the publisher is new, or batches are lost. After a loss resume forgets everything and
-// reads all of the replay.
+// resume reads the batches since the last applied one. If the publisher lacks that one, the
+// publisher is new, or batches are lost. Then resume forgets everything and reads the whole replay.
 func (f *Follower) resume(ctx context.Context) error {
 	if f.o.Replay == (Endpoint{}) {
 		if f.next > 0 && f.live == 0 {
@@ -72,8 +70,7 @@ func (f *Follower) unreplayed(ctx context.Context, err error) error {
 }
 
 // replay applies the batches from number start on. If batches were applied before, start is the
-// last applied one, and the first reply must be that batch. same says that the first reply is that
-// batch.
+// last of them, and the first reply must be that batch again. same tells whether it is.
 func (f *Follower) replay(ctx context.Context, start uint64) (same bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, replayWithin)
 	defer cancel()
@@ -124,7 +121,7 @@ func (f *Follower) replay(ctx context.Context, start uint64) (same bool, err err
 }
 
 // dial connects to an engine's listening address. Reads and writes must finish by the deadline,
-// until it is lifted.
+// until the caller removes it.
 func dial(ctx context.Context, e Endpoint) (net.Conn, error) {
 	d := net.Dialer{Timeout: dialWithin}
 	conn, err := d.DialContext(ctx, e.Network, e.Addr)

@@ -10,27 +10,27 @@ import (
 	"github.com/cognitora/dataplane/kv/residency"
 )
 
-// These are the times of reports.
+// The times of reports.
 const (
 	signOfLife = 10 * time.Second // between two reports without changes
 	staleAfter = 5 * time.Second  // between attempts while a later incarnation of the engine reports
 	snapshotBy = 4096             // slots of a table examined per hold of the lock
 )
 
-// reporting is the state of the reports to the sink. Follower.mu guards the reporting state.
+// reporting is the state of the reports to the sink. Follower.mu guards it.
 type reporting struct {
 	epoch  uint64
 	number uint64 // number of the next report
 	fresh  bool   // the next report begins anew
 	told   bool   // the sink may hold blocks of the engine
 	slot   uint32 // next slot of the snapshot; 0: no snapshot is running
-	// number of new beginnings, so that a running report does not count for a later beginning
+	// turn counts new beginnings, so that a running report does not count for a later beginning.
 	turn uint64
-	// failing says that the sink has refused the last report.
+	// failing tells whether the sink has refused the last report.
 	failing bool
 }
 
-// begin makes all blocks be reported anew.
+// begin makes the next reports tell all blocks anew.
 func (r *reporting) begin(out *outbox) {
 	out.reset()
 	r.fresh, r.slot = true, 1
@@ -43,14 +43,14 @@ func (r *reporting) renew(out *outbox) {
 	r.epoch = max(uint64(time.Now().UnixNano()), r.epoch+1)
 }
 
-// parcel is a report with the memory of its events.
+// parcel is a report with the memory for its events.
 type parcel struct {
 	report  residency.Report
 	digests []block.Digest
 	turn    uint64
 }
 
-// reportAll reports until ctx ends.
+// reportAll sends reports until ctx ends.
 func (f *Follower) reportAll(ctx context.Context) {
 	defer f.goodbye()
 	p := &parcel{digests: make([]block.Digest, 0, reportDigests)}
@@ -94,8 +94,8 @@ func (f *Follower) reportAll(ctx context.Context) {
 	}
 }
 
-// fill makes the next report. fill returns false if there is nothing to report. alive allows a
-// report without events.
+// fill makes the next report. false: there is nothing to report. alive allows a report without
+// events, as a sign of life.
 func (f *Follower) fill(p *parcel, alive bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -123,8 +123,8 @@ func (f *Follower) fill(p *parcel, alive bool) bool {
 	return len(p.report.Events) > 0 || alive
 }
 
-// snapshot puts the next blocks of the table into a report. Changes during the snapshot are in the
-// outbox, and are reported after the snapshot.
+// snapshot puts the next blocks of the table into a report. Changes during the snapshot wait in the
+// outbox, and are reported after it.
 func (f *Follower) snapshot(p *parcel) {
 	r, t := &f.report, f.known.table
 	for range snapshotBy {
@@ -170,7 +170,7 @@ func (f *Follower) sent(p *parcel) {
 	}
 }
 
-// refused makes all blocks be reported anew, because the sink has refused a report.
+// refused handles a report that the sink has refused: all blocks will be reported anew.
 func (f *Follower) refused() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

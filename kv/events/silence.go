@@ -13,7 +13,7 @@ import (
 const (
 	pingEvery = time.Second // of silence; after pingsLost pings without an answer the connection is given up
 	pingsLost = 3
-	frameTime = 5 * time.Second // for the next MiB of a begun frame
+	frameTime = 5 * time.Second // time for the next MiB of a frame
 )
 
 // errSilent says that a publisher has stopped answering pings.

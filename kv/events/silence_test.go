@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// pinged is a peer of ZMTP 3.minor. pinged answers a given number of pings, and publishes after a
+// pinged is a peer of ZMTP 3.minor. It answers a given number of pings, and publishes after another
 // given number.
 type pinged struct {
 	minor         byte
@@ -50,8 +50,8 @@ func (p pinged) serve(conn net.Conn) error {
 	}
 }
 
-// TestSilence checks that a publisher is given up once it stops answering pings. A publisher that
-// never answered, or is too old, is left to the kernel.
+// TestSilence checks that a publisher is given up once it stops answering pings. The kernel watches
+// a publisher that never answered one, or is too old.
 func TestSilence(t *testing.T) {
 	const never = 1 << 30
 	for name, c := range map[string]struct {

@@ -18,7 +18,7 @@ import (
 
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
-// ask sends a prompt of token ids. ask returns how many of them the engine had cached.
+// ask sends a prompt of token ids, and returns how many of them the engine had cached.
 func ask(t *testing.T, url string, tokens []uint32, more fields) int {
 	t.Helper()
 	body := fields{"model": "m", "prompt": tokens, "max_tokens": 1}
@@ -109,7 +109,7 @@ func follows(t *testing.T, e *sim.Engine, size int) {
 	}
 }
 
-// leading returns how many first blocks of a chain the sink knows in the engine's memory.
+// leading returns how many leading blocks of a chain the sink knows in the engine's memory.
 func (f *followed) leading(all []block.Digest) int {
 	out := make([]residency.Tiers, len(all))
 	f.sink.Held(spaceOf("m").ID(), block.LayerAll, all, out)
@@ -162,7 +162,7 @@ func TestAnotherZeroMQ(t *testing.T) {
 		if err := pub.SendMulti(zmq4.NewMsgFrom([]byte("kv"), number(1), turn(t, prompt, 1))); err != nil {
 			t.Fatal(err)
 		}
-		return f.Stats().Batches == 2 // the subscription may arrive only after the batch was sent
+		return f.Stats().Batches == 2 // the subscription may have arrived after the batch was sent
 	})
 	f.stop()
 }

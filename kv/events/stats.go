@@ -2,7 +2,7 @@ package events
 
 import "sync/atomic"
 
-// counters are counts since the start.
+// counters count since the start.
 type counters struct {
 	batches, replayed                   atomic.Uint64
 	gaps, lost, epochs, connects        atomic.Uint64
@@ -16,28 +16,28 @@ type counters struct {
 // Stats are the counts and the state of a Follower.
 type Stats struct {
 	Following bool // the engine's blocks are known, and changes arrive
-	Complete  bool // all blocks are known since the publisher's first batch, or since the engine was empty
+	Complete  bool // all blocks since the publisher's first batch, or since the engine was empty, are known
 	Blocks    int  // blocks of the engine
 	Pending   int  // digests not yet reported to the sink
 
-	Batches   uint64 // applied, replayed ones included
+	Batches   uint64 // batches applied, replayed ones included
 	Replayed  uint64 // batches applied from replays
 	Gaps      uint64 // gaps in the batches
 	Lost      uint64 // gaps that the replay could not fill
-	Epochs    uint64 // times that all was forgotten
+	Epochs    uint64 // times that all blocks were forgotten
 	Connects  uint64 // connections to the publisher
 	Malformed uint64 // unreadable batches
 	Unknown   uint64 // events of unknown kinds and media
 	Unusable  uint64 // events with impossible values
 	Others    uint64 // events of other groups and ranks, which are ignored
 	Orphans   uint64 // blocks with an unknown parent
-	Unnamed   uint64 // blocks that tokens do not identify, such as those of images
+	Unnamed   uint64 // blocks that tokens do not identify, such as those with images
 	Overflow  uint64 // blocks beyond MaxBlocks
 	Paused    uint64 // pauses of the reading because the engine sent too much
 	Dropped   uint64 // times that changes were dropped because the sink took none
-	Reports   uint64 // taken by the sink
-	Refused   uint64 // refused by the sink
-	Snapshots uint64 // begun reports of everything
+	Reports   uint64 // reports that the sink took
+	Refused   uint64 // reports that the sink refused
+	Snapshots uint64 // reports that began a snapshot
 }
 
 // Stats returns the counts and the state as of now.
@@ -61,7 +61,7 @@ func (f *Follower) Stats() Stats {
 	return s
 }
 
-// Counters are the ever-growing numbers in Stats, for metrics.
+// Counters are the numbers in Stats that only grow, for metrics.
 var Counters = []struct {
 	Name, Help string
 }{

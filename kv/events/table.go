@@ -11,18 +11,18 @@ import (
 // Pinned.
 const media = 4
 
-// engineBlocks maps the engine's blocks of one group from the engine's hashes to digests. A slot
+// engineBlocks maps the engine's hashes to digests, for the engine's blocks of one group. A slot
 // stays in place until its block is removed.
 type engineBlocks struct {
 	slots   map[hash]uint32
 	blocks  []engineBlock  // by slot; slot 0 is unused
-	digests []block.Digest // of all slots: the parent of each block's first digest, then the block's digests
+	digests []block.Digest // of each slot: the parent of the block's first digest, then the block's digests
 	tails   map[uint32]tail
 	free    []uint32         // free slots
-	room    map[int][]uint32 // free places in digests, by the number of adjacent ones
-	// owners counts, by the first 8 bytes of a digest, how many blocks of each tier contain the
-	// digest. Blocks that part within a digest block of 16 tokens share the digests before it.
-	// owners is nil while all blocks have 16 tokens, because then only one block contains a digest.
+	room    map[int][]uint32 // free places in digests, by the number of adjacent places
+	// owners counts how many blocks of each tier contain a digest, by the digest's first 8 bytes.
+	// Blocks that differ within a digest block of 16 tokens share the digests before it. owners is
+	// nil while all blocks have 16 tokens, because then each digest is in one block only.
 	owners map[uint64]*[media]uint32
 }
 
@@ -90,7 +90,7 @@ func (t *engineBlocks) add(h hash, digests int) uint32 {
 	return slot
 }
 
-// widen begins to count owners, because a block has not exactly 16 tokens.
+// widen begins to count owners, because a block has more or fewer than 16 tokens.
 func (t *engineBlocks) widen() {
 	if t.owners != nil {
 		return
@@ -124,8 +124,8 @@ func (t *engineBlocks) own(slot uint32, index int) {
 	}
 }
 
-// disown notes that a tier no longer has the block of a slot. disown passes each digest that no
-// other block of the tier contains to gone.
+// disown notes that a tier no longer has the block of a slot. It passes each digest that no other
+// block of the tier contains to gone.
 func (t *engineBlocks) disown(slot uint32, index int, gone func([]block.Digest)) {
 	digests := t.digestsOf(slot)
 	if t.owners == nil {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// These are the flags of a frame. https://rfc.zeromq.org/spec/23/
+// The flags of a frame. https://rfc.zeromq.org/spec/23/
 const (
 	flagMore    = 1
 	flagLong    = 2
@@ -20,15 +20,15 @@ const (
 	flagsKnown  = flagMore | flagLong | flagCommand
 )
 
-// These constants bound a peer's messages.
+// Bounds on a peer's messages.
 const (
 	maxMessage = 32 << 20 // bytes of all frames in a message
 	maxParts   = 8        // frames in a message
 	maxCommand = 4 << 10  // bytes of a command
-	growBy     = 1 << 20  // memory is allocated at most so many bytes ahead of their arrival
+	growBy     = 1 << 20  // memory is allocated at most this many bytes ahead of their arrival
 )
 
-// greetingSize is the size of both sides' greeting.
+// greetingSize is the size of each side's greeting.
 const greetingSize = 64
 
 // errZMTP says that the peer violates the protocol.
@@ -48,7 +48,7 @@ type socket struct {
 	pongs bool // the peer has answered a ping
 }
 
-// open exchanges greetings as a socket of type kind. open checks that the peer has one of the given
+// open exchanges greetings as a socket of type kind. It checks that the peer has one of the given
 // types.
 func open(conn net.Conn, kind string, peers ...string) (*socket, error) {
 	s := &socket{conn: conn, r: bufio.NewReaderSize(conn, 64<<10)}
@@ -113,8 +113,7 @@ func checkReady(command []byte, peers []string) error {
 	return fmt.Errorf("%w: its READY names no socket type", errZMTP)
 }
 
-// property reads a value with its length in a byte before it. property returns nil if the value is
-// incomplete.
+// property reads a value behind a byte with its length. It returns nil if the value is incomplete.
 func property(b []byte) (value, rest []byte) {
 	if len(b) == 0 || int(b[0]) > len(b)-1 {
 		return nil, nil
@@ -159,7 +158,7 @@ func (s *socket) frame() (flags byte, err error) {
 	return flags, nil
 }
 
-// unexpected turns an end of the connection within a frame into an unexpected end.
+// unexpected turns an end of the connection within a frame into io.ErrUnexpectedEOF.
 func unexpected(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -167,8 +166,8 @@ func unexpected(err error) error {
 	return err
 }
 
-// message reads the next message. The message's frames are valid until the next call. message
-// answers pings on the way and ignores other commands.
+// message reads the next message. Its frames are valid until the next call. message answers pings
+// on the way and ignores other commands.
 func (s *socket) message() ([][]byte, error) {
 	if cap(s.buf) > 4*growBy {
 		s.buf = nil // a message of this size is rare
@@ -205,7 +204,7 @@ func (s *socket) message() ([][]byte, error) {
 	return s.part, nil
 }
 
-// command answers a ping with its context. command notes the answer to a ping of its own.
+// command answers a ping with the ping's context, and notes answers to this side's pings.
 func (s *socket) command(body []byte) error {
 	name, rest := property(body)
 	s.pongs = s.pongs || string(name) == "PONG"
