@@ -219,7 +219,8 @@ func TestNamespaceErrorsSuggestHowItIsWritten(t *testing.T) {
 		}
 		for _, command := range []string{"rm", "ls"} {
 			_, err := ctl(t, nil, "kv", command, "--namespace", text)
-			if err == nil || !strings.HasPrefix(err.Error(), "--namespace ") || !strings.Contains(ctltest.Hint(err), want) {
+			if err == nil || !strings.HasPrefix(err.Error(), "--namespace ") ||
+				!strings.Contains(ctltest.Hint(err), want) {
 				t.Errorf("%s %s: %v, %s", command, text, err, ctltest.Hint(err))
 			}
 		}

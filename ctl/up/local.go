@@ -129,7 +129,8 @@ func (l *local) reserveRouters() (reserved []net.Listener, err error) {
 // noteMoved notes that what listens on another address than its usual one, which is in use.
 func (l *local) noteMoved(what, usual string, ln net.Listener) {
 	if at := ln.Addr().String(); at != usual {
-		l.notes = append(l.notes, fmt.Sprintf("%s is in use%s: %s took %s instead", usual, listen.ByHolder(usual), what, at))
+		l.notes = append(l.notes, fmt.Sprintf("%s is in use%s: %s took %s instead", usual, listen.ByHolder(usual),
+			what, at))
 	}
 }
 
