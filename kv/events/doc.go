@@ -7,7 +7,6 @@
 // missed batches on the engine's replay socket. It computes digests from the tokens (kv/block), and
 // passes reports to a Sink: the Kv.Report of the host's cgn-kvcached, or a kv/residency index of
 // the same process.
-// the same process.
 //
 // # What is known, and when it is not
 //
