@@ -35,7 +35,7 @@ func LockDir(dir string) (io.Closer, error) {
 		return nil, fmt.Errorf("%w: %s by %s; stop that one, or name another directory with --data DIR", ErrLocked, dir,
 			holder(f))
 	}
-	// The process id is only for people, so a full disk does not keep the daemon from its directory.
+	// The process id is only for people: a full disk does not keep the daemon from its directory.
 	if f.Truncate(0) == nil {
 		_, _ = f.WriteAt([]byte(fmt.Sprint(os.Getpid())), 0)
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -31,7 +30,8 @@ func (c *Config) Examine() error {
 			p.add("kvcached.data", "%v; name a directory that the daemon can make or write to with --data DIR", err)
 		}
 	}
-	if err := hostMemory("/").check(c.Daemon.RAM); err != nil && c.Daemon.RAM <= ram.MaxArena { // else Validate reports it
+	// Validate reports a size above ram.MaxArena.
+	if err := hostMemory("/").check(c.Daemon.RAM); err != nil && c.Daemon.RAM <= ram.MaxArena {
 		p = append(p, err)
 	}
 	c.examineDevices(&p)
@@ -129,8 +129,8 @@ func (c *Config) examinePurges(p *problems) {
 	if err = d.Decode(&file); err == nil {
 		_, err = purge.Parse(file.Encode())
 	}
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		err = errors.New("it ends too early")
+	if !json.Valid(text) {
+		err = errors.New("it is not whole JSON")
 	}
 	if err != nil {
 		p.add("kvcached.data", "%s is no list of purges: %v; put it back from a copy, or remove it and the folder %s "+

@@ -79,8 +79,8 @@ func plainly(e toml.ParseError, doc string) string {
 	return e.Message
 }
 
-// unquoted names the key in a line that the parser has refused. For a value that lacks quotes it says
-// what to write instead.
+// unquoted names the key in a line that the parser has refused. For a value that lacks quotes it
+// says what to write instead.
 func (p *Problem) unquoted(number int, doc string) {
 	for path, n := range indexLines(doc) {
 		key, value, isKey := strings.Cut(strings.Split(doc, "\n")[n-1], "=")
@@ -90,8 +90,8 @@ func (p *Problem) unquoted(number int, doc string) {
 		p.Field = path
 		value, _, _ = strings.Cut(value, "#")
 		value = strings.TrimSpace(value)
-		if _, err := toml.Decode("x = "+value, &map[string]any{}); err == nil || strings.IndexAny(value, "\"'[{") == 0 ||
-			value == "" {
+		_, err := toml.Decode("x = "+value, &map[string]any{})
+		if err == nil || value == "" || strings.IndexAny(value, "\"'[{") == 0 {
 			return
 		}
 		p.Value, p.Reason = value, fmt.Sprintf("put it in quotes: %s = %q", strings.TrimSpace(key), value)

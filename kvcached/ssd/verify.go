@@ -67,7 +67,7 @@ func Verify(ctx context.Context, o VerifyOptions) (v Verified, err error) {
 	if made, err := checkFormat(&full, false); err != nil {
 		return v, err
 	} else if !made {
-		return v, fmt.Errorf("%w: %s has no file %s", ErrFormat, o.Dir, formatFile)
+		return v, fmt.Errorf("%w: %s has no file %s; the next start begins with an empty tier", ErrFormat, o.Dir, formatFile)
 	}
 	w := verifier{t: t, o: &o, v: &v, sound: map[place]uint64{}, fresh: map[block.Addr]uint64{},
 		there: map[uint32]bool{}}
