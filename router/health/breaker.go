@@ -130,7 +130,7 @@ const (
 	checkConfirmed
 )
 
-// transition is a change of state. An empty why means no change.
+// transition is a change of state. An empty why means that there is none.
 type transition struct {
 	from, to State
 	why      string
@@ -180,8 +180,8 @@ var openReasons = map[Outcome]string{
 	silent:       "it acknowledges no packets",
 }
 
-// triesLive says whether only requests can try the node. Only requests can try a node that passes
-// its health check and fails requests.
+// triesLive tells whether only requests can try the node, because it passes its health checks and
+// fails requests.
 func (b *breaker) triesLive() bool { return Outcome(b.blame.Load()) == ServerError }
 
 // admit lets a request in. admit takes a trial permit if the node needs one.

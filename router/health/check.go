@@ -89,7 +89,7 @@ func (c *checker) retarget(t relay.Target) {
 	c.kick()
 }
 
-// doubt asks for a check at once. doubt causes at most eight checks in an interval for unhealthy
+// doubt asks for a check at once. It causes at most eight checks in one interval for unhealthy
 // nodes.
 func (c *checker) doubt() {
 	c.doubted.Store(true)
@@ -137,9 +137,9 @@ func (c *checker) rest(ctx context.Context) bool {
 	return await.For(ctx, c.haste(time.Since(c.checkedAt)))
 }
 
-// haste returns the wait before a hurried check, by the time since the last check. The first few
-// hurried checks follow each other quickly. A check that met a server in the middle of its shutdown
-// sees a reset; the next check is refused.
+// haste returns the wait before a hurried check, given the time since the last check. The first few
+// hurried checks follow each other quickly: a check during a server's shutdown sees a reset, and
+// only the next one is refused.
 func (c *checker) haste(since time.Duration) time.Duration {
 	if since > c.checks.IntervalDown {
 		c.hurried = 0
@@ -160,8 +160,8 @@ func (c *checker) round(ctx context.Context) {
 	}
 }
 
-// checkHealth asks /health when that is due. checkHealth asks the subject before it counts the node
-// as well.
+// checkHealth asks /health if that is due. It also asks the subject before it counts the node as
+// well.
 func (c *checker) checkHealth(ctx context.Context) {
 	now, last := time.Now(), c.checkedAt
 	doubted := c.doubted.Swap(false)
@@ -202,8 +202,8 @@ func (c *checker) note(err error) {
 	c.failed.Store(&text)
 }
 
-// health asks /health. A server without /health counts as alive. A server that answers 5xx does not
-// (llama.cpp says 503 while it loads).
+// health asks /health. A server without /health counts as alive. A server that answers 5xx does
+// not; llama.cpp answers 503 while it loads.
 func (c *checker) health(ctx context.Context) error {
 	wait := c.checks.Timeout
 	if c.node.Suspect() {

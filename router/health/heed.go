@@ -9,10 +9,10 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 )
 
-// Kernel events are hints, not evidence. The events may belong to other processes' connections,
-// which may take other routes. Each event triggers a look or a check at once. After a
-// retransmission timeout the event triggers a look at the node's connections. After a failed or
-// closed connection it is a health check. The result counts as after any other look.
+// Kernel events are hints, not evidence. They may come from other processes' connections, which may
+// take other routes. A retransmission timeout triggers a look at the node's connections at once; a
+// failed or closed connection triggers a health check. The result counts like that of any other
+// look.
 
 const (
 	toldQueue = 256 // events that wait for a look
@@ -25,8 +25,8 @@ const (
 	leastRTO = 200 * time.Millisecond
 )
 
-// Tell takes an event of a connection of this host. Tell does not block. When the queue is full,
-// Tell counts the event and drops the event; the next look finds the cause.
+// Tell takes an event of a connection of this host. It does not block. If the queue is full, it
+// counts the event and drops it; the next look finds the cause.
 func (w *Watch) Tell(e peerevents.Event) {
 	select {
 	case w.told <- told{e, time.Now()}:
@@ -56,7 +56,7 @@ type news struct {
 	timeouts  []peerevents.Event // at most looksMax
 	recovered []peerevents.Event // events of a packet that came in after timeouts; at most looksMax
 	failed    bool               // a connection was refused, reset or abandoned
-	closed    bool               // a connection was closed
+	closed    bool               // a connection was closed by the node
 }
 
 func (n *news) add(e peerevents.Event) {

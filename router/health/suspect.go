@@ -76,7 +76,7 @@ func (s *suspicion) suspect(now time.Time, by noticed) {
 	}
 }
 
-// clear ends the suspicion if it began before at. At at a sign of life came from the node.
+// clear ends the suspicion if it began before at, when a sign of life came from the node.
 func (s *suspicion) clear(at time.Time) {
 	s.mu.Lock()
 	since := s.since.Load()
@@ -137,9 +137,9 @@ func (b *breaker) silent() bool {
 	return false
 }
 
-// weigh returns how many packets in a row the node has left unanswered. weigh counts the packets of
-// one connection, provided that no other connection has received anything since. heard is the time
-// since the last answered check; last is the time since the last sign of life on any way.
+// weigh returns how many packets in a row the node has left unanswered. It counts the packets of
+// one connection, unless another connection has received something since. heard is the time since
+// the last answered check; last is the time since the last sign of life on any connection.
 func weigh(links []relay.Link, heard time.Duration) (lost int, last time.Duration) {
 	for i := range links {
 		heard = min(heard, links[i].Heard)

@@ -22,10 +22,10 @@ import (
 // attempt is one exchange with one node. attempt holds a slot of the node until it is dropped.
 type attempt struct {
 	node     *member
-	ref      prefix.Ref      // of the node's cache when the attempt began
+	ref      prefix.Ref      // the node's cache, as of the attempt's begin
 	ex       *relay.Exchange // nil: nothing was sent, or the place has taken the exchange
 	matched  int             // leading blocks believed to be at the node or its host
-	believed int             // leading blocks predicted in the engine's own memory at its start on the prompt
+	believed int             // leading blocks that were predicted in the engine's own memory when it began the prompt
 	status   int             // status of the delivered answer
 	streams  bool            // the answer is an event stream
 	taken    bool            // the place has taken the answer
@@ -34,8 +34,8 @@ type attempt struct {
 	abort    relay.Abort
 }
 
-// lookout is the state that another goroutine needs to give an attempt up while another node could
-// be asked.
+// lookout has the state by which another goroutine may give up an attempt while another node can
+// still be asked.
 type lookout struct {
 	mu    sync.Mutex
 	phase phase
@@ -58,7 +58,7 @@ type verdict uint8
 const (
 	answered   verdict = iota // an answer has begun and the place has taken the exchange
 	unreached                 // the connection failed
-	starved                   // this host lacks a descriptor or memory; counted by node, not against its health
+	starved                   // this host lacks a descriptor or memory; the node is not to blame
 	broken                    // the connection ended before an answer
 	silent                    // the node acknowledges no packets
 	garbled                   // the reply is not HTTP/1.1
@@ -66,7 +66,7 @@ const (
 	overloaded                // 429, 502 or 503: the node reports an overload
 	overdue                   // given up: the node's peers would have answered by now
 	stalled                   // given up: the node makes no progress
-	noOptions                 // 400 or 422 because of the stream_options that the router added
+	noOptions                 // 400 or 422, because of the stream_options that the router added
 	late                      // a hard time limit passed
 	// The remaining verdicts are no node's fault; see blames.
 	tooOld    // the client's HTTP/1.0 cannot take the answer
@@ -191,8 +191,8 @@ func (l *Leg) arm(a *attempt) bool {
 	return alive
 }
 
-// claim ends the time in which the attempt may be given up. claim returns false if the attempt was
-// given up before. After claim the attempt's answer decides.
+// claim ends the time in which the attempt may be given up. After claim its answer decides. false:
+// the attempt was given up before.
 func (l *Leg) claim() bool {
 	ended := l.Request.Life.Ended() != request.None
 	l.mu.Lock()
@@ -204,7 +204,7 @@ func (l *Leg) claim() bool {
 	return true
 }
 
-// disarm ends the time in which the attempt may be given up. disarm returns the phase at the end.
+// disarm ends the time in which the attempt may be given up, and returns the phase at that moment.
 func (l *Leg) disarm() phase {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -214,8 +214,8 @@ func (l *Leg) disarm() phase {
 	return l.phase
 }
 
-// record notes that the prediction is in the index. From then on Prefilled may use the prompt,
-// until the attempt stops waiting.
+// record notes that the prediction is in the index. Until the attempt stops waiting, Prefilled may
+// then use the prompt.
 func (l *Leg) record(a *attempt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -103,7 +103,7 @@ func (l *Leg) judgeStatus(n *member, status int) {
 	}
 }
 
-// settleFailed judges the nodes that answered 5xx once no other node will be asked.
+// settleFailed judges the nodes that answered 5xx, once no other node will be asked.
 func (l *Leg) settleFailed() {
 	alike := 0
 	for i, f := range l.tries.failed {
@@ -149,11 +149,10 @@ func (p *pool) doubt(n *member) float64 {
 	return sum / float64(max(nodes, 1))
 }
 
-// A request goes to its first node and to retry.max_nodes further nodes at most. A request may
-// itself be the cause that ends engines. So, after a broken connection at most one more node gets
-// it, unless other requests of that node broke at about the same time, which shows another cause. A
-// node whose connection failed never had the request; only retry.max_nodes bounds the nodes whose
-// connection failed.
+// A request goes to its first node and to at most retry.max_nodes further ones. The request itself
+// may be what ends engines. So after a broken connection at most one more node gets it, unless
+// other requests of the first node broke at about the same time, which shows another cause. A node
+// whose connection failed never had the request, so only retry.max_nodes bounds these nodes.
 
 // reset is a connection that broke before the answer.
 type reset struct {
@@ -163,7 +162,7 @@ type reset struct {
 }
 
 // further returns how many more nodes may be asked after v, at most spare. After a 500 the request
-// itself is a suspect, so at most one more node is asked.
+// itself may be at fault, so at most one more node is asked.
 func (v verdict) further(spare int) int {
 	switch v {
 	case unreached, starved, silent, overloaded, overdue, broken:
@@ -185,7 +184,7 @@ func (l *Leg) failedWith(v verdict, n *member, at time.Time) {
 }
 
 // suspect returns how many nodes had received the request when it first ended a node on which it
-// was alone. suspect returns 0 if that never happened.
+// was alone; 0: never.
 func (l *Leg) suspect() int {
 	for _, r := range l.tries.resets {
 		if !r.node.Health.BrokeForOthers(r.at) {
@@ -195,8 +194,8 @@ func (l *Leg) suspect() int {
 	return 0
 }
 
-// breath is how long a request with nothing in flight waits after nodes have ended. If one event
-// has ended several nodes, or other requests too, the other failures are known a moment later.
+// breath is how long a request that has no attempt left waits after nodes have ended. By then it is
+// known whether one event has ended several nodes, or other requests too.
 const breath = 50 * time.Millisecond
 
 // mayGoOn says whether another node may be asked after v.
@@ -212,7 +211,7 @@ func (l *Leg) mayGoOn(v verdict) bool {
 	return !l.suspected()
 }
 
-// suspected says whether the request seems to end nodes and has been at as many nodes as allowed.
+// suspected tells whether the request seems to end nodes, so that no further node may get it.
 func (l *Leg) suspected() bool {
 	had := l.suspect()
 	return had > 0 && l.tries.had > had
@@ -260,8 +259,7 @@ func (l *Leg) complain(n *member, reason string, detail any) {
 		"state", n.Health.State().String(), "failures_since_last_line", count)
 }
 
-// complainOfAll logs that nodes answer alike with a server error. No breaker opens for that kind of
-// failure.
+// complainOfAll logs that all nodes answer with the same server error, which opens no breaker.
 func (d *Dispatcher) complainOfAll(m *servedModel, status int) {
 	if count, ok := m.complaints.due(time.Now()); ok {
 		d.log.Warn("nodes answer the same request with the same server error, which is held against none of them",
@@ -287,7 +285,7 @@ func (d *Dispatcher) complainOfRest(now time.Time) {
 	}
 }
 
-// cut takes an answer that had begun and that its node did not finish.
+// cut handles an answer that its node began and did not finish.
 func (l *Leg) cut(a *attempt, o health.Outcome, kind string) {
 	a.node.report(o)
 	l.d.metrics.UpstreamErrors.WithLabelValues(a.node.ID, kind).Inc()

@@ -90,7 +90,7 @@ type Leg struct {
 // tries counts the attempts of a leg so far.
 type tries struct {
 	asked  []*member
-	failed []failure // 5xx answers while no node has answered better
+	failed []failure // 5xx answers, while no node has answered better
 	resets []reset   // broken connections
 	cause  string    // the metric's word for the last failed attempt
 	spare  int       // further nodes that may be asked
@@ -292,7 +292,7 @@ func (l *Leg) errorAfter(v verdict) *apierror.Error {
 	return l.unanswered()
 }
 
-// crowded says whether the last answer is an unwell node's error and the healthy nodes were not
+// crowded tells whether the last answer is an unwell node's error, and the healthy nodes were not
 // asked because they are full.
 func (l *Leg) crowded(now time.Time) bool {
 	if l.kept == nil || l.kept.node.Health.State() == health.Healthy || l.others(now) {

@@ -71,8 +71,8 @@ type nodeState struct {
 	cachedCounts         cachedCounts
 }
 
-// holdsThreads recognizes a server that keeps a thread at each idle connection and lets new
-// connections wait for a thread: llama.cpp. An agent in front of it handles that itself.
+// holdsThreads recognizes llama.cpp, which keeps a thread for each idle connection and lets new
+// connections wait for a thread. An agent in front of it handles that itself.
 func holdsThreads(n *fleet.Node) bool {
 	return n.Source == fleet.Static && n.Info().Engine == "llama_cpp"
 }
