@@ -41,8 +41,8 @@ func (c *Config) Examine() error {
 	return errors.Join(p...)
 }
 
-// Advise returns warnings about settings of c that may cause problems, and says whether a daemon runs
-// in the data directory.
+// Advise returns warnings about settings of c that may cause problems, and says whether a daemon
+// runs in the data directory.
 func (c *Config) Advise() []string {
 	if c.Daemon.Data == "" {
 		return c.advise()

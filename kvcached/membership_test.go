@@ -73,7 +73,8 @@ func TestCertificatesOfItsOwnAreForOneHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := second.Run(t.Context(), t.Context()); err == nil || !strings.Contains(err.Error(), `another cache, "a"`) ||
+	if err := second.Run(t.Context(), t.Context()); err == nil ||
+		!strings.Contains(err.Error(), `another cache, "a"`) ||
 		!strings.Contains(err.Error(), "cgn-ctl pki bootstrap") {
 		t.Errorf("the second: %v", err)
 	}

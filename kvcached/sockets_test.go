@@ -28,7 +28,8 @@ func TestUnixSocketsAreForTheGroup(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
-	for part, err := range map[string]error{"kvcached.socket_group: ": listen.ErrGroup, "x (--x) unix:///s: ": fs.ErrPermission} {
+	for part, err := range map[string]error{"kvcached.socket_group: ": listen.ErrGroup,
+		"x (--x) unix:///s: ": fs.ErrPermission} {
 		if got := socketError("x", "--x", "/s", err); !strings.HasPrefix(got.Error(), part) || !errors.Is(got, err) {
 			t.Error(got)
 		}
