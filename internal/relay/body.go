@@ -70,8 +70,7 @@ func (b *body) release() {
 // goroutine may call SetReadDeadline.
 func (e *Exchange) SetReadDeadline(t time.Time) { e.deadline = t }
 
-// SetIdleTimeout bounds the time that one read of the body waits for the
-// upstream; zero: no bound.
+// SetIdleTimeout bounds the time that one read of the body waits for the upstream; zero: no bound.
 func (e *Exchange) SetIdleTimeout(d time.Duration) { e.idle = d }
 
 // Next returns at least one byte of the body, and waits if none is available. The slice is valid

@@ -31,9 +31,9 @@ const (
 	chunkDone                        // the body has ended
 )
 
-// chunked decodes chunked transfer coding, push-style. chunked accepts any split of the input and
-// stores no bytes. chunked drops extensions and trailers. chunked accepts a lone LF as a line end,
-// since some servers send it. The zero value is at the start of a body.
+// chunked decodes chunked transfer coding, push-style. It accepts any split of the input and stores
+// no bytes. It drops extensions and trailers, and accepts a lone LF as a line end, because some
+// servers send that. The zero value is at the start of a body.
 type chunked struct {
 	state     chunkState
 	digits    uint8

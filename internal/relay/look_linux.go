@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attend sets the kernel's timeouts of a connection. If the kernel refuses them, the connection is
-// used without.
+// attend sets the kernel's timeouts of a connection. If the kernel refuses that, the connection is
+// used all the same.
 func attend(socket net.Conn) {
 	c, ok := socket.(*net.TCPConn)
 	if !ok {

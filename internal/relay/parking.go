@@ -18,9 +18,9 @@ type Parking struct {
 }
 
 // Parkable is embedded in the type of a server's connections, the outermost type if they are
-// wrapped. Only connections with a Parkable can be parked. The server closes a connection that it
-// has handed over after its handler has returned. The Close must do nothing, and Kept tells Close
-// so.
+// wrapped. Only connections with a Parkable can be parked. When a handler returns, the server
+// closes the connection even if it has handed it over. Close must then do nothing, and learns that
+// from Kept.
 type Parkable struct{ handed atomic.Int32 }
 
 // Kept is called by Close. If Kept returns true, Close must return without doing anything.
