@@ -9,6 +9,7 @@ package enginemetrics
 import (
 	"bytes"
 	"math"
+	"math/bits"
 	"strconv"
 )
 
@@ -62,130 +63,94 @@ func (s *Stats) FreeBlocks() (float64, bool) {
 // reference to page.
 func Parse(page []byte) Stats {
 	var p parser
-	for len(page) > 0 {
-		line := page
-		if i := bytes.IndexByte(page, '\n'); i >= 0 {
-			line, page = page[:i], page[i+1:]
-		} else {
-			page = nil
-		}
+	for line := range bytes.SplitSeq(page, newline) {
 		p.line(line)
 	}
 	return p.finish()
 }
 
+var newline = []byte("\n")
+
 // parser adds up the series of one page.
 type parser struct {
-	Stats
-	kvSeries float64 // number of series in the mean
+	has      Field
+	sums     [32]float64 // by the bit of the Field
+	kvSeries float64     // number of series in the mean
 }
 
+func (p *parser) of(f Field) *float64 { return &p.sums[bits.TrailingZeros32(uint32(f))] }
+
 func (p *parser) finish() Stats {
-	if p.kvSeries > 1 {
-		p.KVUsage /= p.kvSeries
+	return Stats{
+		Has: p.has, Running: *p.of(Running), Waiting: *p.of(Waiting), KVUsage: *p.of(KVUsage) / max(p.kvSeries, 1),
+		PromptTokens: *p.of(PromptTokens), GenerationTokens: *p.of(GenerationTokens), MaxSlots: *p.of(MaxSlots),
+		TotalBlocks: *p.of(TotalBlocks), BlockTokens: *p.of(BlockTokens), StartTime: *p.of(StartTime),
 	}
-	return p.Stats
+}
+
+// engines has the names of each engine's series, without the engine's name in front.
+var engines = map[string]map[string]Field{
+	"vllm": {
+		"num_requests_running": Running, "num_requests_waiting": Waiting,
+		"kv_cache_usage_perc": KVUsage, "gpu_cache_usage_perc": KVUsage,
+		"prompt_tokens_total": PromptTokens, "generation_tokens_total": GenerationTokens,
+	},
+	"sglang": {
+		"num_running_reqs": Running, "num_queue_reqs": Waiting, "token_usage": KVUsage,
+		"prompt_tokens_total": PromptTokens, "generation_tokens_total": GenerationTokens, "max_running_requests": MaxSlots,
+	},
+	"llamacpp": {
+		"requests_processing": Running, "requests_deferred": Waiting, "kv_cache_usage_ratio": KVUsage,
+		// computed and cached prompt tokens are counted separately
+		"prompt_tokens_total": PromptTokens, "prompt_tokens_cached_total": PromptTokens,
+		"tokens_predicted_total": GenerationTokens,
+	},
 }
 
 func (p *parser) line(line []byte) {
 	name, rest := metricName(line)
-	if len(name) == 0 {
+	at := bytes.IndexAny(name, ":_")
+	if at < 0 {
 		return
 	}
-	if string(name) == "process_start_time_seconds" {
-		p.set(StartTime, &p.StartTime, rest)
-		return
-	}
-	engine, short := splitEngine(name)
-	switch engine {
-	case "vllm":
-		p.vllm(short, rest)
-	case "sglang":
-		p.sglang(short, rest)
-	case "llamacpp":
-		p.llamacpp(short, rest)
-	}
-}
-
-func (p *parser) vllm(name, rest []byte) {
+	engine, short := name[:at], name[at+1:]
 	switch string(name) {
-	case "num_requests_running":
-		p.add(Running, &p.Running, rest)
-	case "num_requests_waiting":
-		p.add(Waiting, &p.Waiting, rest)
-	case "kv_cache_usage_perc", "gpu_cache_usage_perc":
-		p.kvSeries += p.add(KVUsage, &p.KVUsage, rest)
-	case "prompt_tokens_total":
-		p.add(PromptTokens, &p.PromptTokens, rest)
-	case "generation_tokens_total":
-		p.add(GenerationTokens, &p.GenerationTokens, rest)
-	case "cache_config_info":
+	case "process_start_time_seconds":
+		if v, ok := number(value(rest)); ok {
+			p.set(StartTime, v)
+		}
+	case "vllm:cache_config_info", "vllm_cache_config_info":
 		p.vllmCacheConfig(rest)
+	default:
+		if f, known := engines[string(engine)][string(short)]; known {
+			p.add(f, value(rest))
+		}
 	}
 }
 
 // vllmCacheConfig parses the labels of vLLM's info metric, which describe the cache.
 func (p *parser) vllmCacheConfig(rest []byte) {
-	if v, ok := number(label(rest, "num_gpu_blocks")); ok {
-		p.TotalBlocks += v
-		p.Has |= TotalBlocks
-	}
+	p.add(TotalBlocks, label(rest, "num_gpu_blocks"))
 	if v, ok := number(label(rest, "block_size")); ok && v > 0 {
-		p.BlockTokens = v
-		p.Has |= BlockTokens
+		p.set(BlockTokens, v)
 	}
 }
 
-func (p *parser) sglang(name, rest []byte) {
-	switch string(name) {
-	case "num_running_reqs":
-		p.add(Running, &p.Running, rest)
-	case "num_queue_reqs":
-		p.add(Waiting, &p.Waiting, rest)
-	case "token_usage":
-		p.kvSeries += p.add(KVUsage, &p.KVUsage, rest)
-	case "prompt_tokens_total":
-		p.add(PromptTokens, &p.PromptTokens, rest)
-	case "generation_tokens_total":
-		p.add(GenerationTokens, &p.GenerationTokens, rest)
-	case "max_running_requests":
-		p.add(MaxSlots, &p.MaxSlots, rest)
-	}
-}
-
-// llamacpp parses llama.cpp's metrics. llamacpp counts computed and cached prompt tokens
-// separately, so both are added.
-func (p *parser) llamacpp(name, rest []byte) {
-	switch string(name) {
-	case "requests_processing":
-		p.add(Running, &p.Running, rest)
-	case "requests_deferred":
-		p.add(Waiting, &p.Waiting, rest)
-	case "kv_cache_usage_ratio":
-		p.kvSeries += p.add(KVUsage, &p.KVUsage, rest)
-	case "prompt_tokens_total", "prompt_tokens_cached_total":
-		p.add(PromptTokens, &p.PromptTokens, rest)
-	case "tokens_predicted_total":
-		p.add(GenerationTokens, &p.GenerationTokens, rest)
-	}
-}
-
-// add adds the sample's value to *to and returns 1, or returns 0 if there is no usable value.
-func (p *parser) add(f Field, to *float64, rest []byte) float64 {
-	v, ok := number(value(rest))
+// add adds a value, if it is usable.
+func (p *parser) add(f Field, text []byte) {
+	v, ok := number(text)
 	if !ok {
-		return 0
+		return
 	}
-	*to += v
-	p.Has |= f
-	return 1
+	p.set(f, *p.of(f)+v)
+	if f == KVUsage {
+		p.kvSeries++
+	}
 }
 
-func (p *parser) set(f Field, to *float64, rest []byte) {
-	if v, ok := number(value(rest)); ok {
-		*to = v
-		p.Has |= f
-	}
+func (p *parser) set(f Field, v float64) {
+	*p.of(f) = v
+	p.has |= f
 }
 
 // metricName splits a sample line into the metric's name and the rest: labels, or a space and the
@@ -200,17 +165,6 @@ func metricName(line []byte) (name, rest []byte) {
 		return nil, nil
 	}
 	return line[:i], line[i:]
-}
-
-// splitEngine splits "vllm:x" and "vllm_x" into the engine and "x".
-func splitEngine(name []byte) (engine string, short []byte) {
-	for _, e := range [...]string{"vllm", "sglang", "llamacpp"} {
-		n := len(e)
-		if len(name) > n && string(name[:n]) == e && (name[n] == ':' || name[n] == '_') {
-			return e, name[n+1:]
-		}
-	}
-	return "", nil
 }
 
 // value returns the sample's value text: the first word after the labels.
