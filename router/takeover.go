@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
+
 	"github.com/cognitora/dataplane/internal/lifecycle"
 	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/internal/takeover"
@@ -201,8 +203,10 @@ func (r *Router) serves() {
 	r.notify("READY=1")
 }
 
+// notify tells the service manager, if there is one, the state of the service: READY=1 or
+// MAINPID=NUMBER.
 func (r *Router) notify(state string) {
-	if err := lifecycle.Notify(state); err != nil {
+	if _, err := daemon.SdNotify(false, state); err != nil {
 		r.log.Warn("the service manager is not told", "state", state, "error", err)
 	}
 }

@@ -83,11 +83,7 @@ func (r *record) appendJSON(b []byte) []byte {
 	b = appendInt(b, "status", int64(e.Status))
 	b = appendText(b, "end", r.end.b[:r.end.n])
 	b = appendText(b, "cause", r.cause.b[:r.cause.n])
-	if e.Stream {
-		b = append(b, `,"stream":true`...)
-	} else {
-		b = append(b, `,"stream":false`...)
-	}
+	b = strconv.AppendBool(appendKey(b, "stream"), e.Stream)
 	b = appendSeconds(b, "ttft_seconds", e.TTFT)
 	b = appendSeconds(b, "duration_seconds", e.Duration)
 	b = appendInt(b, "prompt_tokens", e.PromptTokens)

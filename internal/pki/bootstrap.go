@@ -15,7 +15,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/big"
 	"net"
 	"net/url"
 	"os"
@@ -229,7 +228,6 @@ func createAuthority(certFile, keyFile string, o Options) (*authority, error) {
 		return nil, fmt.Errorf("pki: %w", err)
 	}
 	template := &x509.Certificate{
-		SerialNumber:          newSerial(),
 		Subject:               pkix.Name{Organization: []string{"Cognitora"}, CommonName: "Cognitora fleet CA"},
 		NotBefore:             o.Now.Add(-backdate),
 		NotAfter:              o.Now.Add(o.CALifetime),
@@ -271,7 +269,6 @@ func (a *authority) sign(public any, role Role, o Options) ([]byte, error) {
 		end = a.cert.NotAfter
 	}
 	template := leaf(role, o)
-	template.SerialNumber = newSerial()
 	template.NotBefore, template.NotAfter = o.Now.Add(-backdate), end
 	return x509.CreateCertificate(rand.Reader, template, a.cert, public, a.key)
 }
@@ -315,12 +312,4 @@ func RoleOf(cert *x509.Certificate) Role {
 		}
 	}
 	return ""
-}
-
-func newSerial() *big.Int {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // crypto/rand never fails; it would end the program
-	b[0] &= 0x7f           // RFC 5280: positive
-	b[0] |= 0x40
-	return new(big.Int).SetBytes(b[:])
 }

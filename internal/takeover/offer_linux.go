@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/internal/listen"
 )
 
@@ -79,10 +80,7 @@ func (o *Offer) Serve(ctx context.Context) (taker int, taken bool) {
 		}
 		if err != nil {
 			o.Logger.Warn("nobody can take over for a second", "error", err)
-			select {
-			case <-ctx.Done():
-			case <-time.After(time.Second):
-			}
+			await.For(ctx, time.Second)
 			continue
 		}
 		if o.add(c) {
