@@ -92,7 +92,7 @@ func TestCleanAmongLoaders(t *testing.T) {
 	all.Wait()
 }
 
-// TestCleanKeepsAFolder: Clean keeps a root that its user could not make again.
+// TestCleanKeepsAFolder: Clean does not remove a root folder that its user may not make again.
 func TestCleanKeepsAFolder(t *testing.T) {
 	h := newHost(t)
 	h.load()

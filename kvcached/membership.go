@@ -144,11 +144,12 @@ func (m *membership) run(ctx context.Context) error {
 	return err
 }
 
-// strangerAtStart is the age up to which a daemon ends when etcd lists another cache. Later the
-// daemon has clients, and leaves the fleet instead.
+// strangerAtStart is how long after its start a daemon ends if etcd lists a stranger. Later the
+// daemon has clients, so it leaves the fleet instead.
 const strangerAtStart = 10 * time.Second
 
-// strangerError says that etcd lists another cache which does not accept this one's certificates.
+// strangerError says that etcd lists a stranger: a cache that does not accept the certificates of
+// this one.
 type strangerError struct{ id string }
 
 func (e *strangerError) Error() string {

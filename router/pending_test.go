@@ -67,8 +67,8 @@ func (s *site) hang(body string) (leave func()) {
 	return func() { cancel(); <-left }
 }
 
-// TestAPromptIsHeldFromTheFirstByteOn checks that the prompt counts as pending until the first
-// byte. A client that leaves takes the pending prompt back.
+// TestAPromptIsHeldFromTheFirstByteOn checks that a prompt counts as pending until the first byte,
+// and then as held by the node. If the client leaves before that, the prompt counts as neither.
 func TestAPromptIsHeldFromTheFirstByteOn(t *testing.T) {
 	s := serve(t, simulate(t, 3))
 	body := chatBody(document(1, 6000), streaming)

@@ -15,8 +15,8 @@ import (
 	"github.com/cognitora/dataplane/ctl/cli"
 )
 
-// largeHost returns a host of 128 CPUs with ports and peers. Every count is a different number,
-// beginning with from. largeHost also returns all counts.
+// largeHost returns a host of 128 CPUs with ports and peers, and all of its counts. Each count is a
+// different number, from the number from on.
 func largeHost(from int) (k *kernel, counts []int64) {
 	k = &kernel{RunDelay: bpf.Histogram{Count: 5}}
 	for i := range 128 {

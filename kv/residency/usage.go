@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// usage counts an engine's blocks for each namespace and adapter. The methods of a nil usage, that
-// of the daemon's tiers, do nothing.
+// usage counts an engine's blocks for each namespace and adapter. The daemon's tiers have a nil
+// usage, whose methods do nothing.
 type usage struct {
 	adapters map[string]uint8 // numbers from 1
 	names    []string         // by number

@@ -144,8 +144,8 @@ func (v *View) within(ctx context.Context, limit time.Duration, m *Member,
 	})
 }
 
-// watch calls wait with a context that ends after limit, or when the host of h is left out. The host
-// may have left the fleet meanwhile.
+// watch calls wait with a context that ends after limit, or when the host of h is left out. The
+// host may have left the fleet meanwhile.
 func (v *View) watch(parent context.Context, limit time.Duration, h *health,
 	wait func(context.Context, *health) error) error {
 	v.doubts.mu.Lock()

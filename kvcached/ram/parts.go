@@ -10,17 +10,17 @@ const (
 	frequent
 )
 
-// Bits of an entry's state. The first two say in which parts' heaps it has a place. At most one of
-// these is its own part.
+// Bits of an entry's state. The first two tell in which parts' heaps the entry has a place. It
+// belongs to one part only.
 const (
 	inHeaps = 1<<recent | 1<<frequent
 	often   = 4 // the entry is in the frequent part
 	fresh   = 8 // the entry is new: its prompt was not touched since
 )
 
-// The recent part starts with four fifths of the room. The return of a frequent block counts twice,
-// because a prompt's blocks return together and each return moves the boundary by a prompt's
-// length.
+// The recent part starts with targetStart of the room. An evicted block that returns moves the
+// boundary between the parts. A frequent block moves it frequentWeight times as far, because a
+// prompt's blocks return together, and each return moves the boundary by a prompt's length.
 const (
 	targetStart    = 0.8
 	frequentWeight = 2
@@ -66,7 +66,7 @@ func (t *Tier) recall(h uint64, e *Entry, size uint32) {
 
 func (t *Tier) granules() int64 { return t.arena.Size() / Granule }
 
-// over is the part that evicts next.
+// over returns the part that evicts next.
 func (t *Tier) over() int {
 	if int64(t.parts[recent].size) > t.target {
 		return recent
@@ -92,7 +92,8 @@ func (t *Tier) victim(keep ID) ID {
 	return 0
 }
 
-// oldestStamp returns about the stamp of the least recently used block; false: none may be evicted.
+// oldestStamp returns roughly the stamp of the least recently used block. false: no block may be
+// evicted.
 func (t *Tier) oldestStamp() (stamp uint64, any bool) {
 	for p := range t.parts {
 		if id := t.front(p, 0); id != 0 && (!any || t.At(id).stamp < stamp) {
@@ -102,7 +103,7 @@ func (t *Tier) oldestStamp() (stamp uint64, any bool) {
 	return stamp, any
 }
 
-// leastGhosts is how many names are remembered even with few blocks.
+// leastGhosts is how many names of evicted blocks are remembered, even with few blocks.
 const leastGhosts = 512
 
 // forgetAtOnce is how many names may be forgotten for one new name.

@@ -20,7 +20,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// dial sends the head of a request, and what of the body is given.
+// dial connects and sends the head of a request, and body, which may be only a part of its body.
 func (b *bed) dial(method, path string, length int, body string) net.Conn {
 	b.t.Helper()
 	conn, err := net.Dial("tcp", b.http.Listener.Addr().String())

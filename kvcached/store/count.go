@@ -22,8 +22,8 @@ type counting struct {
 // Count returns the number of blocks of each namespace in all tiers. Expired blocks are first
 // removed from RAM. The removal is left out for twenty times its own duration. Blocks that are only
 // on SSD are counted by a scan of the SSD index, which takes about a second for a million blocks.
-// The count of blocks on SSD is reused for twenty times its duration, or until a purge. The result is
-// empty while the store is hidden.
+// The count of blocks on SSD is reused for twenty times its duration, or until a purge. The result
+// is empty while the store is hidden.
 func (s *Store) Count(ctx context.Context) (map[string]int, error) {
 	all := map[string]int{}
 	if s.hidden() {

@@ -24,7 +24,7 @@ type Engine struct {
 	addr    string
 	server  *serve.Server
 	pacer   pacer
-	writers sync.WaitGroup // of tokens that wait for a full socket, and of ends of streams
+	writers sync.WaitGroup // goroutines that wait to write a token to a full socket, or end a stream
 	serials atomic.Uint32
 	steps   chan struct{}
 	closing chan struct{}

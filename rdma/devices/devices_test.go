@@ -179,7 +179,7 @@ func TestLongFiles(t *testing.T) {
 	}
 }
 
-// TestPortOfSeveral: the active port is taken. Of two alike the first is taken.
+// TestPortOfSeveral: RoCE picks the active port, and the first of two active ones.
 func TestPortOfSeveral(t *testing.T) {
 	const ports = "/sys/class/infiniband/mlx5_0/ports/"
 	networks := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}

@@ -62,7 +62,7 @@ func (cs *chains) take(reads int64) *chain {
 	return c
 }
 
-// put returns an ended chain to the idle ones, and returns its error.
+// put adds an ended chain to the idle ones, and returns the chain's error.
 func (cs *chains) put(c *chain) error {
 	cs.idle = append(cs.idle, c)
 	return c.err

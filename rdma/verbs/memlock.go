@@ -18,7 +18,7 @@ import (
 // amd64 and from 0x40<<32 on arm64. The kernel places other mappings elsewhere.
 const heapSpan = 1 << 40
 
-// onHeap is a variable on the heap. onHeap's address shows where the heap is.
+// onHeap lies on Go's heap, so its address shows where the heap is.
 var onHeap = new([64]byte)
 
 // registrable refuses memory on Go's heap. The garbage collector returns heap pages to the kernel,

@@ -195,8 +195,7 @@ func scraped(stats *enginemetrics.Stats, now time.Time) beat {
 	return b
 }
 
-// learn takes from the metrics the engine's start time and the figures that change only with a
-// restart.
+// learn reads the engine's start time, and figures that only a restart changes, from its metrics.
 func (a *asker) learn(ctx context.Context, stats *enginemetrics.Stats) {
 	if stats.Known(enginemetrics.StartTime) {
 		if a.startTime != 0 && stats.StartTime != a.startTime {

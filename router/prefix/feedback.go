@@ -83,8 +83,8 @@ func (x *Index) Observe(c *Chain, o Observation) float64 {
 	return v.fraction
 }
 
-// settle confirms that the node holds the blocks of a request that has just ended. Blocks from cut
-// on count as born at its dispatch.
+// settle confirms that the node holds the blocks of a request that has just ended. The blocks from
+// index cut on count as stored when the request was sent.
 func (x *Index) settle(c *Chain, o Observation, cut int) {
 	now, _ := x.clock.nowStamp()
 	dispatched := x.clock.stamp(o.DispatchedAt)

@@ -105,7 +105,7 @@ func (c candidate) before(o candidate) bool {
 	return c.rank < o.rank || c.rank == o.rank && c.at < o.at
 }
 
-// long is short in n log n, for words such as a line of dashes.
+// long does the same as short in n log n steps. It is for long words, such as a line of dashes.
 func (b *bpe) long(dst []uint32, word string, s *scratch) []uint32 {
 	sym := s.symbols[:0]
 	for i := range len(word) {
