@@ -79,7 +79,7 @@ func (r *regions) give(m region) {
 	m.unmap()
 }
 
-// close unmaps the unused regions, and from then on each one at the end of its body.
+// close unmaps the unused regions. From then on a used region is unmapped at the end of its body.
 func (r *regions) close() {
 	r.mu.Lock()
 	free := r.free

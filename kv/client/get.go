@@ -56,7 +56,7 @@ func (s *socket) get(ctx context.Context, a *block.Addr) (*View, error) {
 	return v, s.view(frame.ParseGrant(body, 0), v)
 }
 
-// view fills v from a grant.
+// view fills v from the daemon's answer.
 func (s *socket) view(g frame.Grant, v *View) error {
 	if g.Status != frame.StatusOK {
 		return errorOf(g.Status)

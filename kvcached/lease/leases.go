@@ -12,7 +12,7 @@ import (
 )
 
 // leases are the leases of one connection: a table with the place of a lease in its id, and a list
-// by deadline. All leases last equally long, so the last one granted or renewed also ends last.
+// by deadline. All leases last equally long, so the last one begun or renewed also ends last.
 type leases struct {
 	mu    sync.Mutex
 	slots []slot // slots[0] heads both lists
@@ -91,7 +91,7 @@ func (t *leases) first() uint32 {
 	return t.slots[0].next
 }
 
-// grant puts b under a lease of c and fills in g. If it may not, it gives b back and sets the
+// grant leases b to c and fills in g. If it may not, it gives b back and sets the
 // reason.
 func (c *conn) grant(b *store.Block, g *frame.Grant) {
 	s := c.server

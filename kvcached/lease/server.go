@@ -179,7 +179,7 @@ func (s *Server) leave(c *conn) {
 	}
 }
 
-// Shutdown stops accepting and granting, waits until no client has a lease or ctx ends, and closes.
+// Shutdown stops accepting and leasing, waits until no client has a lease or ctx ends, and closes.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.stop()
 	for s.count.leases.Load() > 0 {

@@ -18,7 +18,7 @@ type Stats struct {
 	BadFrames     uint64 // connections ended with a typed error frame
 	Stalled       uint64 // connections ended because a frame was not completed, or an answer not taken, in time
 	Requests      uint64 // frames answered or acted on
-	Hits          uint64 // addresses of Get that were granted a lease
+	Hits          uint64 // addresses of Get that were leased
 	Misses        uint64 // addresses of Get without a block
 	Refused       uint64 // addresses of Get, and Stage frames, over a quota
 	Puts          uint64 // commits that made a block
