@@ -91,8 +91,7 @@ func (t *leases) first() uint32 {
 	return t.slots[0].next
 }
 
-// grant leases b to c and fills in g. If it may not, it gives b back and sets the
-// reason.
+// grant leases b to c and fills in g. If it may not, it gives b back and sets the reason.
 func (c *conn) grant(b *store.Block, g *frame.Grant) {
 	s := c.server
 	info := b.Info()
