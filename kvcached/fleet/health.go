@@ -88,14 +88,6 @@ func (d *doubts) renew(m Member) *health {
 	return h
 }
 
-// about tells whether a host is left out.
-func (d *doubts) about(id string) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	h := d.hosts[id]
-	return h != nil && h.life == nil
-}
-
 // Silent returns the time since when a host is left out; zero: the host is not left out.
 func (v *View) Silent(id string) time.Time {
 	d := &v.doubts

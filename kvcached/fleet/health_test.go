@@ -377,3 +377,11 @@ func TestBusyForTooLong(t *testing.T) {
 		return
 	}
 }
+
+// about tells whether a host is left out.
+func (d *doubts) about(id string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	h := d.hosts[id]
+	return h != nil && h.life == nil
+}
