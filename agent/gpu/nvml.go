@@ -184,21 +184,21 @@ func (l *library) add(old []*unit, u *unit) {
 		split = r == nvml.SUCCESS && mode == nvml.DEVICE_MIG_ENABLE
 	}
 	u.device.Split = split
-	known := false
-	for _, o := range old {
-		if o.device.UUID == u.device.UUID && o.device.Name == u.device.Name && o.device.Split == split &&
-			o.handle == u.handle {
-			u, known = o, true
-			break
-		}
-	}
-	if !known {
+	if at := slices.IndexFunc(old, u.same); at >= 0 {
+		u = old[at]
+	} else {
 		l.prepare(u)
 	}
 	l.units = append(l.units, u)
 	if split {
 		l.addMIG(old, u)
 	}
+}
+
+// same tells whether o is the same device.
+func (u *unit) same(o *unit) bool {
+	return o.device.UUID == u.device.UUID && o.device.Name == u.device.Name && o.device.Split == u.device.Split &&
+		o.handle == u.handle
 }
 
 func (l *library) addMIG(old []*unit, parent *unit) {

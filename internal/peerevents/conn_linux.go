@@ -8,6 +8,8 @@ import (
 	"net"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cognitora/dataplane/internal/listen"
 )
 
 // Conn is a connection between a router and the agent. One goroutine may send while another one
@@ -95,9 +97,9 @@ func (c *Conn) fill(n int) error {
 	c.in = append(c.got[:0], c.in...)
 	got, rights, flags, _, err := c.ReadMsgUnix(c.in[len(c.in):cap(c.in)], c.oob)
 	if rights > 0 {
-		fds, bad := descriptors(c.oob[:rights])
+		fds, bad := listen.Descriptors(c.oob[:rights])
 		if bad != nil || flags&unix.MSG_CTRUNC != 0 || c.fd >= 0 || len(fds) != 1 {
-			closeAll(fds)
+			listen.CloseAll(fds)
 			return fmt.Errorf("%w: with descriptors that nobody has asked for", errors.Join(bad, errFrame))
 		}
 		c.fd = fds[0]
@@ -107,22 +109,4 @@ func (c *Conn) fill(n int) error {
 	}
 	c.in = c.in[:len(c.in)+max(got, 0)]
 	return err
-}
-
-func descriptors(control []byte) (fds []int, err error) {
-	parts, err := unix.ParseSocketControlMessage(control)
-	if err != nil {
-		return nil, err
-	}
-	for i := range parts {
-		more, bad := unix.ParseUnixRights(&parts[i])
-		fds, err = append(fds, more...), errors.Join(err, bad)
-	}
-	return fds, err
-}
-
-func closeAll(fds []int) {
-	for _, fd := range fds {
-		_ = unix.Close(fd)
-	}
 }

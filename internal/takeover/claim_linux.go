@@ -8,6 +8,8 @@ import (
 	"net"
 	"sync"
 	"syscall"
+
+	"github.com/cognitora/dataplane/internal/listen"
 )
 
 // Claim holds the sockets of a running process in the process that will replace it. The user of a
@@ -60,7 +62,7 @@ func (c *Claim) ask(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("it does not answer: %w", errors.Join(sendErr, err))
 	}
-	defer func() { closeAll(fds) }()
+	defer func() { listen.CloseAll(fds) }()
 	switch {
 	case m.Kind == kindRefused:
 		return fmt.Errorf("it refuses: %s", m.Reason)
@@ -93,7 +95,7 @@ func (c *Claim) watch() {
 	defer close(c.gone)
 	for {
 		_, fds, err := receive(c.conn)
-		closeAll(fds)
+		listen.CloseAll(fds)
 		if err != nil {
 			return
 		}

@@ -23,7 +23,7 @@ func send(c *net.UnixConn, m message, sockets []Socket) error {
 		return err
 	}
 	var fds []int
-	defer func() { closeAll(fds) }()
+	defer func() { listen.CloseAll(fds) }()
 	for _, s := range sockets {
 		fd, err := duplicate(s.Listener)
 		if err != nil {
@@ -59,7 +59,7 @@ func duplicate(l net.Listener) (fd int, err error) {
 func receive(c *net.UnixConn) (m message, fds []int, err error) {
 	defer func() {
 		if err != nil {
-			closeAll(fds)
+			listen.CloseAll(fds)
 			fds = nil
 		}
 	}()
@@ -69,7 +69,7 @@ func receive(c *net.UnixConn) (m message, fds []int, err error) {
 			return m, fds, fmt.Errorf("a message of more than %d bytes", maxMessage)
 		}
 		got, rights, flags, _, err := c.ReadMsgUnix(buf[n:], control)
-		more, rightsErr := descriptors(control[:rights])
+		more, rightsErr := listen.Descriptors(control[:rights])
 		fds = append(fds, more...)
 		if err = errors.Join(err, rightsErr); err != nil {
 			return m, fds, err
@@ -85,28 +85,6 @@ func receive(c *net.UnixConn) (m message, fds []int, err error) {
 			m, err = parse(line)
 			return m, fds, err
 		}
-	}
-}
-
-// descriptors returns the descriptors in control data.
-func descriptors(control []byte) (fds []int, err error) {
-	if len(control) == 0 {
-		return nil, nil
-	}
-	parts, err := unix.ParseSocketControlMessage(control)
-	if err != nil {
-		return nil, err
-	}
-	for i := range parts {
-		more, rightsErr := unix.ParseUnixRights(&parts[i])
-		fds, err = append(fds, more...), errors.Join(err, rightsErr)
-	}
-	return fds, err
-}
-
-func closeAll(fds []int) {
-	for _, fd := range fds {
-		unix.Close(fd)
 	}
 }
 

@@ -168,7 +168,7 @@ func (o *Offer) greet(c *net.UnixConn) (listen.Peer, error) {
 		return peer, errStopping
 	}
 	m, fds, err := receive(c)
-	closeAll(fds)
+	listen.CloseAll(fds)
 	switch {
 	case err != nil:
 		return peer, err
@@ -206,7 +206,7 @@ func (o *Offer) hand(c *net.UnixConn) (message, error) {
 		return offer, errStopping
 	}
 	m, fds, err := receive(c)
-	closeAll(fds)
+	listen.CloseAll(fds)
 	if err == nil && m.Kind != kindServing {
 		err = fmt.Errorf("it says %s", m.Kind)
 	}

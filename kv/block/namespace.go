@@ -3,6 +3,7 @@ package block
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"strconv"
 	"strings"
 
@@ -131,7 +132,7 @@ func ParseNamespace(text string) (Namespace, error) {
 
 func fields(from []string, to ...*string) error {
 	for i, p := range to {
-		s, err := unescape(from[i])
+		s, err := url.PathUnescape(from[i])
 		if err != nil {
 			return err
 		}
@@ -174,27 +175,4 @@ func escape(s string) string {
 		return string(b)
 	}
 	return s
-}
-
-func unescape(s string) (string, error) {
-	if !strings.Contains(s, "%") {
-		return s, nil
-	}
-	var b []byte
-	for i := 0; i < len(s); i++ {
-		if s[i] != '%' {
-			b = append(b, s[i])
-			continue
-		}
-		if i+2 >= len(s) {
-			return "", errors.New("it ends in the middle of a percent-encoded byte")
-		}
-		v, err := strconv.ParseUint(s[i+1:i+3], 16, 8)
-		if err != nil {
-			return "", fmt.Errorf("%q is not a percent-encoded byte", s[i:i+3])
-		}
-		b = append(b, byte(v))
-		i += 2
-	}
-	return string(b), nil
 }

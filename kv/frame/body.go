@@ -71,10 +71,11 @@ func ParseHello(body []byte) (h Hello, err error) {
 	return h, nil
 }
 
-// Welcome answers Hello with the limits of this connection.
+// Welcome answers Hello with the limits of this connection. Its fields are those of the frame.
 type Welcome struct {
 	Version     uint16
-	Attached    bool   // the arena's memfd comes with this frame
+	Attached    bool // the arena's memfd comes with this frame
+	_           byte
 	MaxLeases   uint32 // held at once
 	Instance    uint64 // of the daemon; another instance has another arena
 	ArenaSize   uint64 // bytes
@@ -84,33 +85,19 @@ type Welcome struct {
 	MaxStaging  uint64 // bytes of staging at once
 	MaxValue    uint64 // bytes of one block
 	MaxSegments uint32 // staging segments at once
+	_           [12]byte
 }
 
 // AppendWelcome writes the body of a Welcome.
 func AppendWelcome(b []byte, w *Welcome) []byte {
-	var attached uint16
-	if w.Attached {
-		attached = 1
-	}
-	b = le.AppendUint16(le.AppendUint16(b, w.Version), attached)
-	b = le.AppendUint64(le.AppendUint32(b, w.MaxLeases), w.Instance)
-	b = le.AppendUint64(b, w.ArenaSize)
-	b = le.AppendUint64(le.AppendUint64(b, uint64(w.LeaseNS)), uint64(w.NowNS))
-	b = le.AppendUint64(le.AppendUint64(b, w.MaxLeased), w.MaxStaging)
-	b = le.AppendUint64(b, w.MaxValue)
-	b = le.AppendUint32(b, w.MaxSegments)
-	return append(b, make([]byte, welcomeSize-68)...)
+	b, _ = binary.Append(b, le, w) // cannot fail: all fields have a fixed size
+	return b
 }
 
 // ParseWelcome reads the body of a Welcome.
-func ParseWelcome(body []byte) Welcome {
-	return Welcome{
-		Version: le.Uint16(body), Attached: le.Uint16(body[2:]) == 1, MaxLeases: le.Uint32(body[4:]),
-		Instance:  le.Uint64(body[8:]),
-		ArenaSize: le.Uint64(body[16:]), LeaseNS: int64(le.Uint64(body[24:])), NowNS: int64(le.Uint64(body[32:])),
-		MaxLeased: le.Uint64(body[40:]), MaxStaging: le.Uint64(body[48:]), MaxValue: le.Uint64(body[56:]),
-		MaxSegments: le.Uint32(body[64:]),
-	}
+func ParseWelcome(body []byte) (w Welcome) {
+	_, _ = binary.Decode(body, le, &w)
+	return w
 }
 
 // Grant answers one address of a Get. The block's bytes stay unchanged until DeadlineNS, or until

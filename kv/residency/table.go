@@ -89,19 +89,7 @@ func (t *heldBlocks) bucket(hash uint32) uint32 {
 
 // find returns the slot of a block, or 0 if there is none.
 func (t *heldBlocks) find(d *block.Digest, namespace uint16, layer uint32) uint32 {
-	if t.count == 0 {
-		return 0
-	}
-	name := NameOf(d)
-	slot := *t.head(t.bucket(t.hash(prefix(d), namespace, layer)))
-	for slot != 0 {
-		e := t.at(slot)
-		if e.name == name && e.layer == layer && e.namespace == namespace {
-			break
-		}
-		slot = e.next
-	}
-	return slot
+	return t.findPrefix(prefix(d), namespace, layer)
 }
 
 // findPrefix is find by the first 8 bytes of a digest.
