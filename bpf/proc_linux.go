@@ -236,7 +236,8 @@ func (g *procGroup) read() procTimes {
 // timesOf returns the usage of a thread. ok is false if the thread has ended.
 func timesOf(thread procfs.Proc) (t procTimes, ok bool) {
 	s, err := thread.Schedstat()
-	return procTimes{time.Duration(s.RunningNanoseconds), time.Duration(s.WaitingNanoseconds), s.RunTimeslices}, err == nil
+	running, waiting := time.Duration(s.RunningNanoseconds), time.Duration(s.WaitingNanoseconds)
+	return procTimes{running, waiting, s.RunTimeslices}, err == nil
 }
 
 // Ports returns the presently established connections to the watched ports.

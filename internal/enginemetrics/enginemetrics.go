@@ -97,7 +97,8 @@ var engines = map[string]map[string]Field{
 	},
 	"sglang": {
 		"num_running_reqs": Running, "num_queue_reqs": Waiting, "token_usage": KVUsage,
-		"prompt_tokens_total": PromptTokens, "generation_tokens_total": GenerationTokens, "max_running_requests": MaxSlots,
+		"prompt_tokens_total": PromptTokens, "generation_tokens_total": GenerationTokens,
+		"max_running_requests": MaxSlots,
 	},
 	"llamacpp": {
 		"requests_processing": Running, "requests_deferred": Waiting, "kv_cache_usage_ratio": KVUsage,

@@ -76,7 +76,8 @@ func Holders(inodes ...string) (pids []int, hidden int) {
 		if errors.Is(err, fs.ErrPermission) {
 			hidden++
 		}
-		if slices.ContainsFunc(inodes, func(inode string) bool { return slices.Contains(files, "socket:["+inode+"]") }) {
+		open := func(inode string) bool { return slices.Contains(files, "socket:["+inode+"]") }
+		if slices.ContainsFunc(inodes, open) {
 			pids = append(pids, p.PID)
 		}
 	}
