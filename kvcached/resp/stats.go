@@ -45,5 +45,6 @@ func (s *Server) Stats() Stats {
 		Hits: c.hits.Load(), Misses: c.misses.Load(), ReadFailures: c.readFailures.Load(),
 		StoreFailures: c.storeFailures.Load(), HostsFailures: c.hostsFailures.Load(), Full: c.full.Load(),
 		Writes: c.writes.Load(), Aborted: c.aborted.Load(),
+		BytesIn: c.bytesIn.Load(), BytesOut: c.bytesOut.Load(),
 	}
 }
