@@ -3,11 +3,13 @@ package ssd
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -242,4 +244,38 @@ func waitForSpace(ctx context.Context, t *testing.T, tier *Tier, size int, last 
 	}
 	<-waiting
 	return writers.Wait
+}
+
+// TestFailedWriteCostsNoBudget: the disk fails until the day's budget would be used up.
+func TestFailedWriteCostsNoBudget(t *testing.T) {
+	f := &faults{rng: rand.New(rand.NewPCG(1, 1)), err: syscall.EIO, some: 1}
+	sim := newSimFS()
+	sim.fault = f.trip
+	o := simOptions(sim, vfs.NewMem())
+	o.DailyWrites = 100 << 10
+	tier := open(t, o)
+	f.armed.Store(true)
+	for range 3 {
+		if err := tier.Write(ctx, record(1), make([]byte, 80<<10), false); !errors.Is(err, ErrIO) {
+			t.Fatal(err)
+		}
+	}
+	f.armed.Store(false)
+	write(t, tier, 1, 1, 80<<10, false)
+	if used := tier.Stats().WrittenToday; used != 84<<10 {
+		t.Error("written today:", used)
+	}
+	mustClose(t, tier)
+}
+
+// TestBudgetGivesBackTheSameDay: a write that began yesterday has cost today nothing.
+func TestBudgetGivesBackTheSameDay(t *testing.T) {
+	var b budget
+	noon := time.Unix(1e9, 0)
+	day, _ := b.take(noon, 100, 60, false)
+	b.take(noon.Add(24*time.Hour), 100, 10, false)
+	b.giveBack(day, 60)
+	if _, used := b.state(); used != 10 {
+		t.Error("used today:", used)
+	}
 }

@@ -15,14 +15,25 @@ import (
 // up to the end of its last 4 KiB, with zeros behind the payload. A durable write, and every
 // replacement, returns when it survives a crash; other writes may be lost in one. At the disk cap
 // Write waits for reclaim. It returns ErrTooLarge, ErrInvalid, ErrBudget, ErrQuota, ErrReadOnly,
-// ErrIO, ErrClosed, or the error of ctx.
-func (t *Tier) Write(ctx context.Context, r Record, payload []byte, durable bool) error {
+// ErrIO, ErrClosed, or the error of ctx. A failed write does not count in the budget.
+func (t *Tier) Write(ctx context.Context, r Record, payload []byte, durable bool) (err error) {
 	h := header{Record: r, size: len(payload)}
-	account, err := t.admit(&h, durable)
+	account, err := t.admit(&h)
 	if err != nil {
 		return err
 	}
-	defer t.usage.release(account, int64(h.pages())*page)
+	bytes := int64(h.pages()) * page
+	defer t.usage.release(account, bytes)
+	day, ok := t.budget.take(t.o.now(), t.o.DailyWrites, bytes, durable)
+	if !ok {
+		t.stats.overBudget.Add(1)
+		return ErrBudget
+	}
+	defer func() {
+		if err != nil {
+			t.budget.giveBack(day, bytes)
+		}
+	}()
 	if !t.users.enter() {
 		return ErrClosed
 	}
@@ -60,7 +71,7 @@ func (t *Tier) Write(ctx context.Context, r Record, payload []byte, durable bool
 
 // admit refuses records that cannot be stored, sets the flags, and reserves room in an account,
 // which it returns.
-func (t *Tier) admit(h *header, durable bool) (a *account, err error) {
+func (t *Tier) admit(h *header) (*account, error) {
 	switch {
 	case len(h.Namespace) > block.MaxNamespace, len(h.Key) > block.MaxKey, len(h.Attr) > block.MaxAttr:
 		return nil, fmt.Errorf("%w: a name is too long", ErrInvalid)
@@ -77,15 +88,7 @@ func (t *Tier) admit(h *header, durable bool) (a *account, err error) {
 		most := t.o.SegmentSize - int64(2+footerPages(1))*page
 		return nil, &SizeError{Most: min(block.MaxPayload, most-int64(storedSize(0, h.flags))), Cap: t.o.Cap}
 	}
-	if a, err = t.takeQuota(h); err != nil {
-		return nil, err
-	}
-	if !t.budget.take(t.o.now(), t.o.DailyWrites, int64(h.pages())*page, durable) {
-		t.usage.release(a, int64(h.pages())*page)
-		t.stats.overBudget.Add(1)
-		return nil, ErrBudget
-	}
-	return a, nil
+	return t.takeQuota(h)
 }
 
 // body returns the pages of the payload that follow the header: the payload's own memory, or a copy
@@ -234,17 +237,27 @@ type budget struct {
 
 const dayLength = int64(24 * time.Hour / time.Second)
 
-func (b *budget) take(now time.Time, limit, n int64, force bool) bool {
+// take counts n bytes, unless they are beyond the limit, and returns the day for giveBack.
+func (b *budget) take(now time.Time, limit, n int64, force bool) (day int64, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if day := now.Unix() / dayLength; day != b.day {
+	if day = now.Unix() / dayLength; day != b.day {
 		b.day, b.used = day, 0
 	}
 	if limit > 0 && !force && b.used+n > limit {
-		return false
+		return day, false
 	}
 	b.used += n
-	return true
+	return day, true
+}
+
+// giveBack uncounts n bytes that were taken on the given day.
+func (b *budget) giveBack(day, n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if day == b.day {
+		b.used -= n
+	}
 }
 
 func (b *budget) state() (day, used int64) {
