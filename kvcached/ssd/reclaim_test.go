@@ -279,3 +279,29 @@ func TestBudgetGivesBackTheSameDay(t *testing.T) {
 		t.Error("used today:", used)
 	}
 }
+
+// TestCloseBehindStuckOperation closes a tier while the disk holds an operation: later ones fail at
+// once.
+func TestCloseBehindStuckOperation(t *testing.T) {
+	tier := open(t, small(t.TempDir()))
+	if !tier.users.enter() {
+		t.Fatal("an open tier admits nothing")
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- tier.Close() }()
+	<-tier.closing
+	for tier.users.enter() { // Close has not come to wait yet
+		tier.users.leave()
+		time.Sleep(time.Millisecond)
+	}
+	if _, err := tier.Read(ctx, keyAddr(1), nil); !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+	tier.users.leave()
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	if err := tier.Write(ctx, record(1), nil, false); !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+}

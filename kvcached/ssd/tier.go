@@ -292,27 +292,19 @@ type gate struct {
 	shut atomic.Bool
 }
 
-// enter must be followed by leave if it returns true.
-func (g *gate) enter() bool {
-	g.mu.RLock()
-	if g.shut.Load() {
-		g.mu.RUnlock()
-		return false
-	}
-	return true
-}
+// enter must be followed by leave if it returns true. enter does not wait: only close locks mu.
+func (g *gate) enter() bool { return g.mu.TryRLock() }
 
 func (g *gate) leave() { g.mu.RUnlock() }
 
 // close admits no more operations. It closes the channel, which wakes operations that wait for
-// space.
+// space. mu stays locked.
 func (g *gate) close(closing chan struct{}) (first bool) {
 	if g.shut.Swap(true) {
 		return false
 	}
 	close(closing)
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	return true
 }
 
