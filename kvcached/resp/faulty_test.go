@@ -77,6 +77,8 @@ func (f *faulty) Scan(context.Context, uint64, func(store.Info) bool) (uint64, e
 	return 0, f.err()
 }
 
+func (f *faulty) Count(context.Context) (map[string]int, error) { return nil, f.err() }
+
 func (f *faulty) purge(context.Context, purge.Selector) ([]purge.Done, error) {
 	return []purge.Done{{Err: f.err()}}, nil
 }

@@ -18,6 +18,7 @@ type section struct {
 	write func(*conn, *strings.Builder)
 }
 
+// sections are the sections before Keyspace, which needs the store.
 var sections = []section{
 	{"Server", (*conn).infoServer},
 	{"Clients", (*conn).infoClients},
@@ -26,7 +27,6 @@ var sections = []section{
 	{"Stats", (*conn).infoStats},
 	{"Replication", (*conn).infoReplication},
 	{"Cluster", (*conn).infoCluster},
-	{"Keyspace", (*conn).infoKeyspace},
 }
 
 // info replies the sections that are asked for. ioredis waits for loading:0 in it.
@@ -38,15 +38,26 @@ func (c *conn) info() {
 		})
 	}
 	var b strings.Builder
-	for _, s := range sections {
-		if !wanted(s.name) {
-			continue
+	begin := func(name string) bool {
+		if !wanted(name) {
+			return false
 		}
 		if b.Len() > 0 {
 			b.WriteString("\r\n")
 		}
-		fmt.Fprintf(&b, "# %s\r\n", s.name)
-		s.write(c, &b)
+		fmt.Fprintf(&b, "# %s\r\n", name)
+		return true
+	}
+	for _, s := range sections {
+		if begin(s.name) {
+			s.write(c, &b)
+		}
+	}
+	if begin("Keyspace") {
+		if err := c.infoKeyspace(&b); err != nil {
+			c.fail(c.storeError(err))
+			return
+		}
 	}
 	c.verbatim(b.String())
 }
@@ -86,15 +97,13 @@ func (c *conn) infoReplication(b *strings.Builder) {
 
 func (c *conn) infoCluster(b *strings.Builder) { b.WriteString("cluster_enabled:0\r\n") }
 
-// infoKeyspace tells of the databases of the client's tenant.
-func (c *conn) infoKeyspace(b *strings.Builder) {
+// infoKeyspace lists the databases of the client's tenant.
+func (c *conn) infoKeyspace(b *strings.Builder) error {
 	blocks, err := c.server.o.Store.Count(c.server.ctx)
-	if err != nil {
-		return
-	}
 	for db := range Databases {
 		if n := blocks[c.namespaceOf(db)]; n > 0 {
 			fmt.Fprintf(b, "db%d:keys=%d,expires=0,avg_ttl=0\r\n", db, n)
 		}
 	}
+	return err
 }

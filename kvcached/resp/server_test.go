@@ -213,10 +213,11 @@ func TestStoreFailures(t *testing.T) {
 	m.fails.Store(true)
 	p.want("$-1\r\n", "GET", "a")
 	for _, args := range [][]string{{"SET", "a", "x"}, {"EXISTS", "a"}, {"DEL", "a"}, {"STRLEN", "a"}, {"KEYS", "*"},
-		{"SCAN", "0"}, {"SET", "a", strings.Repeat("x", 20_000)}, {"FLUSHALL"}} {
+		{"SCAN", "0"}, {"SET", "a", strings.Repeat("x", 20_000)}, {"FLUSHALL"}, {"DBSIZE"}, {"INFO"},
+		{"INFO", "keyspace"}} {
 		p.want("-ERR the store failed\r\n", args...)
 	}
-	if st := s.Stats(); st.Full != 2 || st.StoreFailures != 8 || st.ReadFailures != 1 {
+	if st := s.Stats(); st.Full != 2 || st.StoreFailures != 11 || st.ReadFailures != 1 {
 		t.Errorf("%+v", st)
 	}
 }
