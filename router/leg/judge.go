@@ -194,21 +194,23 @@ func (l *Leg) suspect() int {
 	return 0
 }
 
-// breath is how long a request that has no attempt left waits after nodes have ended. By then it is
-// known whether one event has ended several nodes, or other requests too.
+// breath is the wait before the attempt that would ask the last node, or none at all, because nodes
+// have ended. After the wait the health of the nodes shows whether other requests broke too.
 const breath = 50 * time.Millisecond
 
-// mayGoOn says whether another node may be asked after v.
-func (l *Leg) mayGoOn(v verdict) bool {
-	l.tries.spare = v.further(l.tries.spare)
-	if l.tries.spare == 0 || l.Request.Expired() {
+// needsBreath says whether the request should wait for breath after v. A request that may ask no
+// further node does not wait, and a request close to its deadline does not wait.
+func (l *Leg) needsBreath(v verdict) bool {
+	if l.tries.spare == 0 || !l.Request.Deadline.IsZero() && time.Until(l.Request.Deadline) <= 2*breath {
 		return false
 	}
 	last := l.tries.spare == 1 && len(l.tries.asked) > 1 && (v == broken || v == unreached)
-	if (last || l.suspected()) && (l.Request.Deadline.IsZero() || time.Until(l.Request.Deadline) > 2*breath) {
-		time.Sleep(breath)
-	}
-	return !l.suspected()
+	return last || l.suspected()
+}
+
+// mayGoOn says whether another node may be asked.
+func (l *Leg) mayGoOn() bool {
+	return l.tries.spare > 0 && !l.Request.Expired() && !l.suspected()
 }
 
 // suspected tells whether the request seems to end nodes, so that no further node may get it.

@@ -1,9 +1,13 @@
 package leg
 
 import (
+	"context"
+	"io"
+	"log/slog"
 	"testing"
 
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/request"
 )
 
 // TestKeptAnswerIsNoSignOfAnotherNode checks that bytes of a kept answer count for the node that
@@ -73,4 +77,36 @@ func TestCrowdedNodeIsNotCharged(t *testing.T) {
 	if exports(d, `kind="client_reset"`) || !exports(d, `cgn_router_ttft_seconds_count{model="sim"} 0`) {
 		t.Error("the node is charged with an answer that was not asked for")
 	}
+}
+
+// leaver is a log handler. The client of life leaves as soon as the given number of failures is
+// logged.
+type leaver struct {
+	slog.Handler
+	life     *request.Life
+	failures int
+}
+
+func (h *leaver) Handle(ctx context.Context, r slog.Record) error {
+	if h.failures--; h.failures == 0 {
+		h.life.Cancel()
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// TestLeavingEndsTheBreath checks that a client that leaves after two nodes have ended is not waited
+// for, and that no third node gets its request.
+func TestLeavingEndsTheBreath(t *testing.T) {
+	d := start(t, 3)
+	r := asked(t, d, chat(100))
+	r.Header = append(r.Header[:0], "Content-Type: application/json\r\nx-sim-fault: reset\r\n"...)
+	d.log = slog.New(&leaver{slog.NewTextHandler(io.Discard, nil), &r.Life, 2})
+	l := d.Leg(r, Question{}, nil)
+	if err, want := l.Do(), Ended(r); r.Life.Ended() != request.Left || err.Status != want.Status || l.Attempts != 2 {
+		t.Errorf("%d attempts, then %v", l.Attempts, err)
+	}
+	if retries := `cgn_router_retries_total{reason="reset"} 1`; !exports(d, retries) {
+		t.Errorf("not %s", retries)
+	}
+	l.Finish(relay.UpstreamFailed)
 }

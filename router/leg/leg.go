@@ -160,6 +160,10 @@ func (l *Leg) Do() *apierror.Error {
 			l.drop(l.kept)
 			return nil
 		}
+		l.tries.spare = v.further(l.tries.spare)
+		if l.needsBreath(v) && !l.Request.Life.Wait(breath) {
+			return l.giveIn(abandoned)
+		}
 		next, ok := l.another(v)
 		if !ok {
 			return l.giveIn(v)
@@ -240,7 +244,7 @@ func (l *Leg) resolve() *apierror.Error {
 
 // another picks the node to ask after v, if one may be asked.
 func (l *Leg) another(v verdict) (at int, ok bool) {
-	if !l.mayGoOn(v) {
+	if !l.mayGoOn() {
 		return 0, false
 	}
 	if !l.tries.paid && !l.d.budget.Allow() {

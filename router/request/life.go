@@ -3,6 +3,7 @@ package request
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cognitora/dataplane/internal/relay"
 )
@@ -29,6 +30,7 @@ type Life struct {
 	end    atomic.Uint32 // an End; set under mu
 	mu     sync.Mutex
 	aborts []*relay.Abort // one for each node being asked now
+	over   chan struct{}  // closed at the end; made under mu by the first Wait
 }
 
 // Start calls Begin, the first time only. Only the goroutine that owns the request calls Start and
@@ -85,6 +87,9 @@ func (l *Life) stop(end End) {
 		return
 	}
 	l.end.Store(uint32(end))
+	if l.over != nil {
+		close(l.over)
+	}
 	for _, a := range l.aborts {
 		if end == Shutdown {
 			a.Stop()
@@ -92,6 +97,35 @@ func (l *Life) stop(end End) {
 			a.Cancel()
 		}
 	}
+}
+
+// Wait waits for d. Wait returns false if the request ends before.
+func (l *Life) Wait(d time.Duration) bool {
+	over, ok := l.overOf()
+	if !ok {
+		return false
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-over:
+		return false
+	}
+}
+
+// overOf returns the channel over. ok is false if the request has ended.
+func (l *Life) overOf() (over <-chan struct{}, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.Ended() != None {
+		return nil, false
+	}
+	if l.over == nil {
+		l.over = make(chan struct{})
+	}
+	return l.over, true
 }
 
 // Ended returns why the request was ended, or None.

@@ -2,6 +2,7 @@ package request
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/relay"
@@ -79,6 +80,25 @@ func TestDeadline(t *testing.T) {
 	if r.Deadline = time.Now(); !r.Expired() {
 		t.Error("it has not passed")
 	}
+}
+
+// TestWaitEndsWithTheLife checks that Wait takes its time, and ends early with the request.
+func TestWaitEndsWithTheLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l Life
+		began := time.Now()
+		took := func() time.Duration { return time.Since(began) }
+		if !l.Wait(time.Second) || took() != time.Second {
+			t.Errorf("a wait of 1 s took %v", took())
+		}
+		time.AfterFunc(time.Second, l.Cancel)
+		if l.Wait(time.Hour) || took() != 2*time.Second {
+			t.Errorf("the end came after 2 s, but the wait ended after %v", took())
+		}
+		if l.Wait(time.Hour) || took() != 2*time.Second {
+			t.Errorf("after the end a wait lasted until %v", took())
+		}
+	})
 }
 
 // TestLife checks that an end cancels running and later attempts, and that its first reason stays.
