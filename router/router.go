@@ -218,12 +218,6 @@ func (r *Router) assemble() {
 		ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 }
 
-// Addr returns the address of the serving port.
-func (r *Router) Addr() net.Addr { return r.serving.Addr() }
-
-// AdminAddr returns the address of the admin port.
-func (r *Router) AdminAddr() net.Addr { return r.adminAt.Addr() }
-
 // Run serves until drain ends, then drains. In the drain, readiness becomes false while accepting
 // continues for drain_delay. Then running requests have drain_timeout to finish. The end of force
 // cuts that short.

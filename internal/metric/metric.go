@@ -61,13 +61,6 @@ func (s *Set) Counter(name, help string, labels ...string) *prometheus.CounterVe
 	return c
 }
 
-// Gauge defines a gauge.
-func (s *Set) Gauge(name, help string, labels ...string) *prometheus.GaugeVec {
-	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
-	s.add(Gauge, name, help, labels, g)
-	return g
-}
-
 // Histogram defines a histogram with the given upper bounds.
 func (s *Set) Histogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
@@ -146,9 +139,6 @@ func (r *reader) Collect(ch chan<- prometheus.Metric) {
 func (s *Set) Handler() http.Handler {
 	return promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{})
 }
-
-// Registry returns the set's registry, for tests that gather it.
-func (s *Set) Registry() *prometheus.Registry { return s.registry }
 
 // Defs returns the metric table, sorted by name, without the Go runtime's metrics.
 func (s *Set) Defs() []Def {

@@ -1,10 +1,10 @@
 package leg
 
 import (
-	"bytes"
 	"context"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,9 +13,14 @@ import (
 
 // exports says whether /metrics has a series with the label.
 func exports(d *Dispatcher, label string) bool {
+	return strings.Contains(metricsPage(d), label)
+}
+
+// metricsPage returns the text of /metrics.
+func metricsPage(d *Dispatcher) string {
 	page := httptest.NewRecorder()
 	d.metrics.Set.Handler().ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
-	return bytes.Contains(page.Body.Bytes(), []byte(label))
+	return page.Body.String()
 }
 
 // TestWhatIsGoneLosesItsMetrics checks that a departed node's and model's series go after its last

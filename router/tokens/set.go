@@ -33,9 +33,6 @@ const (
 	Template Outcome = "template"
 )
 
-// Outcomes lists all outcomes.
-var Outcomes = []Outcome{Exact, Large, Media, Form, Option, Template}
-
 // Result holds the ids of a prompt.
 type Result struct {
 	Outcome Outcome

@@ -1,0 +1,9 @@
+package router
+
+import "net"
+
+// Addr returns the address of the serving port.
+func (r *Router) Addr() net.Addr { return r.serving.Addr() }
+
+// AdminAddr returns the address of the admin port.
+func (r *Router) AdminAddr() net.Addr { return r.adminAt.Addr() }
