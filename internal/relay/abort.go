@@ -7,7 +7,7 @@ import (
 
 // Abort ends an attempt's operation upstream: dialing, writing, waiting or reading. Request.Abort
 // names the Abort of a request. Reset makes an Abort ready for another attempt. The zero value is
-// ready. Unlike Exchange.Cancel, Cancel of an Abort may be called after the exchange was closed.
+// ready.
 type Abort struct {
 	mu       sync.Mutex
 	canceled error // the reason; nil: not canceled
@@ -16,7 +16,7 @@ type Abort struct {
 }
 
 // Cancel ends the attempt in progress with ErrCanceled, and each later one when it begins. Cancel
-// may be called from any goroutine, any number of times.
+// may be called from any goroutine, any number of times, also after the exchange was closed.
 func (a *Abort) Cancel() { a.cancel(ErrCanceled) }
 
 // Stop is like Cancel, but the client is still there. If the client's stream has begun, the client

@@ -61,7 +61,7 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // Causes that callers distinguish with errors.Is.
 var (
-	// ErrCanceled means that the exchange was canceled by Exchange.Cancel or its Abort.
+	// ErrCanceled means that the exchange was canceled through its Abort.
 	ErrCanceled = errors.New("exchange canceled")
 	// ErrStopped means that this side ended the exchange by Abort.Stop.
 	ErrStopped = errors.New("exchange stopped")

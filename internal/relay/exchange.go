@@ -35,7 +35,7 @@ type Request struct {
 }
 
 // Exchange is one request and its response on one connection. One goroutine uses an Exchange.
-// Cancel and a Link's Cut may be called from other goroutines. The caller of Send closes the
+// An Abort and a Link's Cut may end it from other goroutines. The caller of Send closes the
 // Exchange exactly once and does not use it afterwards, because Exchanges are recycled.
 type Exchange struct {
 	mu sync.Mutex // guards grip
@@ -43,7 +43,7 @@ type Exchange struct {
 	work
 }
 
-// grip is the part that Cancel uses. Only the exchange's own goroutine changes c. The exchange's
+// grip is the part that cancel uses. Only the exchange's own goroutine changes c. The exchange's
 // goroutine reads c without the lock.
 type grip struct {
 	c        *conn
@@ -340,11 +340,9 @@ func (e *Exchange) IsSSE() bool {
 	return len(v) >= len(eventStream) && bytes.EqualFold(v[:len(eventStream)], eventStream)
 }
 
-// Cancel ends the exchange, and may be called from any goroutine. Cancel closes the connection. An
-// operation on the connection returns ErrCanceled. Further calls do nothing. Cancel must not be
-// called after Close; use an Abort if that order is not certain.
-func (e *Exchange) Cancel() { e.cancel(ErrCanceled) }
-
+// cancel ends the exchange for the reason why, and may be called from any goroutine. cancel closes
+// the connection. An operation on the connection then returns the reason of the first call. cancel
+// must not be called after Close; Abort sees to that order.
 func (e *Exchange) cancel(why error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -276,14 +276,16 @@ func TestCancel(t *testing.T) {
 		read <- struct{}{}
 		io.Copy(io.Discard, r)
 	}))
-	e, err := p.Send(post("{}"), time.Time{})
+	req := post("{}")
+	req.Abort = new(Abort)
+	e, err := p.Send(req, time.Time{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	go func() {
 		<-read
-		e.Cancel()
-		e.Cancel()
+		req.Abort.Cancel()
+		req.Abort.Cancel()
 	}()
 	err = e.ReadHead(soonest())
 	wantError(t, err, PhaseHead, KindCanceled)
