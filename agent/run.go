@@ -143,7 +143,7 @@ func (r *running) drain(force context.Context) {
 	a := r.agent
 	_ = lifecycle.Drain(force, a.log,
 		lifecycle.Step{Name: "let routers know", Run: func(ctx context.Context) error {
-			return a.sayUnready(ctx)
+			return a.awaitDrainDelay(ctx)
 		}},
 		lifecycle.Step{Name: "finish requests", Limit: max(a.config.Agent.DrainTimeout.Std(), time.Millisecond),
 			Run: func(ctx context.Context) error {
@@ -180,8 +180,9 @@ func (a *Agent) each(fn func(*node) error) error {
 	return errors.Join(errs...)
 }
 
-// sayUnready announces that the nodes take no new requests, and gives routers time to hear it.
-func (a *Agent) sayUnready(ctx context.Context) error {
+// awaitDrainDelay gives routers time to read that the nodes take no new requests. Each node's state
+// says so from the beginning of the drain.
+func (a *Agent) awaitDrainDelay(ctx context.Context) error {
 	if !await.For(ctx, a.config.Agent.DrainDelay.Std()) {
 		return ctx.Err()
 	}
