@@ -2,6 +2,7 @@ package resp
 
 import (
 	"bytes"
+	"sync/atomic"
 	"time"
 )
 
@@ -11,17 +12,24 @@ func isHTTP(name []byte) bool {
 	return bytes.EqualFold(name, []byte("post")) || bytes.EqualFold(name, []byte("host:"))
 }
 
-// crossLog is the least time between two log lines about HTTP.
-const crossLog = time.Minute
+// logPause is the least time between two log lines of one kind that clients cause.
+const logPause = time.Minute
+
+// pacer bounds the log lines of one kind. The counters count all occasions.
+type pacer struct{ last atomic.Int64 } // when the last line was logged, Unix ns; 0: never
+
+// due tells whether a line may be logged now.
+func (p *pacer) due() bool {
+	now, last := time.Now().UnixNano(), p.last.Load()
+	return (last == 0 || now-last >= int64(logPause)) && p.last.CompareAndSwap(last, now)
+}
 
 // cross ends the connection without an answer. Nothing that follows is executed.
 func (c *conn) cross() {
 	c.closing = true
 	s := c.server
 	s.counters.crossProtocol.Add(1)
-	now := time.Now().UnixNano()
-	if last := s.crossLogged.Load(); (last == 0 || now-last >= int64(crossLog)) && s.crossLogged.CompareAndSwap(last,
-		now) {
+	if s.logs.cross.due() {
 		s.o.Logger.Warn("a RESP client sent an HTTP request and was cut off: perhaps a web page attacks "+
 			"this port", "remote", c.stream.conn.RemoteAddr().String())
 	}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -36,6 +37,47 @@ func TestHTTP(t *testing.T) {
 		t.Errorf("%+v, %d log lines", s.Stats(), n)
 	}
 }
+
+// TestLogOfClients: clients that fail again and again write one line of each kind.
+func TestLogOfClients(t *testing.T) {
+	var log bytes.Buffer
+	m := &faulty{Store: openStore(t, 1<<20)}
+	addr, s, _ := start(t, Options{Store: m, Purge: m.purge, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		Users: []User{{Name: "default", Password: "one"}}})
+	p := dial(t, "tcp", addr)
+	for range 3 {
+		p.want("-"+errWrongPass+"\r\n", "AUTH", "two")
+	}
+	p.want("+OK\r\n", "AUTH", "one")
+	m.fails.Store(true)
+	for range 3 {
+		p.want("-ERR the store failed\r\n", "DEL", "a")
+	}
+	if err := s.Serve(&exhausted{left: 3}); err != nil {
+		t.Error(err)
+	}
+	for _, line := range []string{"a wrong password", "the store failed", "cannot accept"} {
+		if n := strings.Count(log.String(), line); n != 1 {
+			t.Errorf("%d lines tell of %q", n, line)
+		}
+	}
+	if st := s.Stats(); st.AuthFailures != 3 || st.StoreFailures != 3 || st.Refused != 3 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// exhausted is a listener that has no more file descriptors, and is closed after left calls.
+type exhausted struct{ left int }
+
+func (e *exhausted) Accept() (net.Conn, error) {
+	if e.left--; e.left < 0 {
+		return nil, net.ErrClosed
+	}
+	return nil, syscall.EMFILE
+}
+
+func (e *exhausted) Close() error   { return nil }
+func (e *exhausted) Addr() net.Addr { return nil }
 
 // TestTooLongValueIsTold sends all of a value that is too long before it reads, as most clients do.
 func TestTooLongValueIsTold(t *testing.T) {

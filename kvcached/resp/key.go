@@ -152,6 +152,8 @@ func (c *conn) storeError(err error) string {
 		return "ERR " + refused.Error()
 	}
 	c.server.counters.storeFailures.Add(1)
-	c.server.o.Logger.Error("the store failed a RESP client", "error", err)
+	if c.server.logs.store.due() {
+		c.server.o.Logger.Error("the store failed a RESP client", "error", err)
+	}
 	return "ERR the store failed"
 }

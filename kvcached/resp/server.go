@@ -27,7 +27,7 @@ type Server struct {
 	draining atomic.Bool
 	nextID   atomic.Uint64
 
-	crossLogged atomic.Int64 // when cross logged last, Unix ns
+	logs struct{ cross, password, accept, store pacer }
 
 	mu        sync.Mutex
 	conns     map[*conn]struct{} // at most MaxClients
@@ -78,7 +78,9 @@ func (s *Server) Serve(l net.Listener) error {
 			return fmt.Errorf("resp: accept: %w", err)
 		}
 		s.counters.refused.Add(1)
-		s.o.Logger.Warn("cannot accept a connection", "error", err)
+		if s.logs.accept.due() {
+			s.o.Logger.Warn("cannot accept a connection", "error", err)
+		}
 		select { // such as no more file descriptors
 		case <-time.After(50 * time.Millisecond):
 		case <-s.ctx.Done():

@@ -53,8 +53,10 @@ func (c *conn) login(name, password []byte) (refused string) {
 	a := c.server.accounts[string(name)]
 	if a == nil || subtle.ConstantTimeCompare(digest[:], a.digest[:]) == 0 {
 		c.server.counters.authFailures.Add(1)
-		c.server.o.Logger.Warn("a RESP client gave a wrong password", "remote",
-			c.stream.conn.RemoteAddr().String())
+		if c.server.logs.password.due() {
+			c.server.o.Logger.Warn("a RESP client gave a wrong password", "remote",
+				c.stream.conn.RemoteAddr().String())
+		}
 		return errWrongPass
 	}
 	c.user = a
