@@ -30,7 +30,7 @@ func runChild(addr string) error {
 	}
 	defer st.Close()
 	clear(st.Arena().Slice(0, 768<<20)) // no measured write is the first to use a page
-	s, err := New(Options{Store: st})
+	s, err := New(Options{Store: lone{st}})
 	if err != nil {
 		return err
 	}

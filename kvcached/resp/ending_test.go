@@ -41,7 +41,7 @@ func TestHTTP(t *testing.T) {
 // TestLogOfClients: clients that fail again and again write one line of each kind.
 func TestLogOfClients(t *testing.T) {
 	var log bytes.Buffer
-	m := &faulty{Store: openStore(t, 1<<20)}
+	m := &faulty{lone: openStore(t, 1<<20)}
 	addr, s, _ := start(t, Options{Store: m, Purge: m.purge, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		Users: []User{{Name: "default", Password: "one"}}})
 	p := dial(t, "tcp", addr)

@@ -11,8 +11,15 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
+// lone is a store that is in no fleet.
+type lone struct{ *store.Store }
+
+func (lone) Know(string) {}
+
+func (lone) Reachable(context.Context, []block.Addr, []bool) bool { return false }
+
 // openStore opens a store with an arena of so many bytes; 0: 256 MiB.
-func openStore(t testing.TB, arena int64) *store.Store {
+func openStore(t testing.TB, arena int64) lone {
 	t.Helper()
 	if arena == 0 {
 		arena = 256 << 20
@@ -26,7 +33,7 @@ func openStore(t testing.TB, arena int64) *store.Store {
 			t.Error(err)
 		}
 	})
-	return st
+	return lone{st}
 }
 
 // purgeOf removes blocks of a store that is in no fleet.
@@ -40,7 +47,7 @@ func purgeOf(t testing.TB, st *store.Store) purge.Func {
 
 // faulty is a store whose calls fail while fails is set.
 type faulty struct {
-	*store.Store
+	lone
 	fails atomic.Bool
 }
 
@@ -84,7 +91,7 @@ func (f *faulty) purge(context.Context, purge.Selector) ([]purge.Done, error) {
 }
 
 // twice is a store that visits every block twice.
-type twice struct{ *store.Store }
+type twice struct{ lone }
 
 func (s *twice) Scan(ctx context.Context, cursor uint64, visit func(store.Info) bool) (uint64, error) {
 	if _, err := s.Store.Scan(ctx, cursor, visit); err != nil {

@@ -28,7 +28,7 @@ func (c *conn) resolve(name []byte) (k key, refused string) {
 		return key{}, fmt.Sprintf("ERR a key has %d bytes, at most %d are allowed", len(name), block.MaxKey)
 	}
 	if !block.IsAddress(name) {
-		c.known(c.namespace)
+		c.server.o.Store.Know(c.namespace)
 		return key{block.OfKey(c.model, name), c.namespace, name}, ""
 	}
 	namespace, addr, err := block.ParseText(name)
@@ -41,15 +41,8 @@ func (c *conn) resolve(name []byte) (k key, refused string) {
 			return key{}, "NOPERM the block address is of another tenant"
 		}
 	}
-	c.known(namespace)
+	c.server.o.Store.Know(namespace)
 	return key{addr: addr, namespace: namespace}, ""
-}
-
-// known tells the store that the client asks for blocks of this namespace.
-func (c *conn) known(namespace string) {
-	if to := c.server.names; to != nil {
-		to.Know(namespace)
-	}
 }
 
 // key resolves argument i. If it returns false, the client has been told.

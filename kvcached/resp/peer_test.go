@@ -40,10 +40,10 @@ func start(t testing.TB, o Options) (addr string, s *Server, m *store.Store) {
 	t.Helper()
 	switch st := o.Store.(type) {
 	case nil:
-		m = openStore(t, 0)
-		o.Store = m
-	case *store.Store:
-		m = st
+		here := openStore(t, 0)
+		m, o.Store = here.Store, here
+	case lone:
+		m = st.Store
 	case *faulty:
 		m = st.Store
 	case *twice:

@@ -17,8 +17,6 @@ type Server struct {
 	accounts map[string]*account
 	began    time.Time
 	counters counters
-	names    knower // nil: the store does not want to know
-	fleet    fleet  // nil: the store has all there is
 
 	ctx    context.Context // for every call to the store
 	cancel context.CancelFunc
@@ -47,8 +45,6 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{o: o.withDefaults(), accounts: m, began: time.Now(),
 		conns: map[*conn]struct{}{}, listeners: map[net.Listener]struct{}{}}
-	s.names, _ = o.Store.(knower)
-	s.fleet, _ = o.Store.(fleet)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s, nil
 }

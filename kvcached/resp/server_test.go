@@ -197,7 +197,7 @@ func TestBlockAddresses(t *testing.T) {
 }
 
 func TestStoreFailures(t *testing.T) {
-	m := &faulty{Store: openStore(t, 1<<20)}
+	m := &faulty{lone: openStore(t, 1<<20)}
 	addr, s, _ := start(t, Options{Store: m, Purge: m.purge})
 	p := dial(t, "tcp", addr)
 	oom := "-OOM command not allowed when used memory > 'maxmemory'.\r\n"

@@ -17,8 +17,8 @@ func (c *conn) mget() {
 		return
 	}
 	var there []bool // nil: not known
-	if f := c.server.fleet; f != nil && len(c.keys) > 1 {
-		if there = make([]bool, len(c.keys)); !f.Reachable(c.server.ctx, c.addrs, there) {
+	if len(c.keys) > 1 {
+		if there = make([]bool, len(c.keys)); !c.server.o.Store.Reachable(c.server.ctx, c.addrs, there) {
 			there = nil
 		}
 	}

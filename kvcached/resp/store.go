@@ -7,11 +7,10 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// knower is a Store that has to be told the text of a namespace before its blocks are asked for.
-type knower interface{ Know(namespace string) }
-
-// Store is what commands read and write: a store.Store, or what wraps one with the same methods.
+// Store has the blocks that commands read and write.
 type Store interface {
+	// Know tells the text of a namespace whose blocks are about to be asked for.
+	Know(namespace string)
 	Get(ctx context.Context, a block.Addr) (*store.Block, error)
 	Create(ctx context.Context, it store.Item, length int) (*store.Draft, error)
 	Stat(ctx context.Context, a block.Addr) (store.Info, error)
@@ -20,10 +19,6 @@ type Store interface {
 	SetExpiry(ctx context.Context, a block.Addr, unixMS int64) (bool, error)
 	Scan(ctx context.Context, cursor uint64, visit func(store.Info) bool) (next uint64, err error)
 	Count(ctx context.Context) (map[string]int, error)
-}
-
-// fleet is a Store with the blocks of several hosts.
-type fleet interface {
-	// Reachable asks once which blocks any host may have. It is false if it cannot tell.
+	// Reachable asks all hosts once which blocks they may have. It returns false if it could not ask.
 	Reachable(ctx context.Context, addrs []block.Addr, out []bool) bool
 }
