@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 
+	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/kvcached/rpc"
@@ -51,7 +52,7 @@ func (d *Daemon) addGRPC(srv *rpc.Server, name, where string, l net.Listener, id
 		},
 		finish: func(ctx context.Context) error {
 			stop()
-			return await(ctx, ended) // the server's own Drain bounds the wait
+			return await.Closed(ctx, ended) // the server's own Drain bounds the wait
 		},
 		close: func() {
 			stop()

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/internal/buildinfo"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/lifecycle"
@@ -304,12 +305,12 @@ func (r *running) drain(force context.Context) error {
 		lifecycle.Step{Name: "finish the servers", Run: d.finish(false)},
 		lifecycle.Step{Name: "leave the fleet", Limit: leaveLimit, Run: func(ctx context.Context) error {
 			r.leave()
-			return await(ctx, r.leftAt)
+			return await.Closed(ctx, r.leftAt)
 		}},
 		lifecycle.Step{Name: "finish the servers of other caches", Run: d.finish(true)},
 		lifecycle.Step{Name: "stop to pull", Limit: leaveLimit, Run: func(ctx context.Context) error {
 			r.pulls()
-			return await(ctx, r.pulled)
+			return await.Closed(ctx, r.pulled)
 		}},
 		lifecycle.Step{Name: "close connections to other caches", Limit: leaveLimit, Run: d.leaveFleet},
 		lifecycle.Step{Name: "close the RDMA devices", Limit: leaveLimit, Run: d.closeDevices})
@@ -342,6 +343,9 @@ func (d *Daemon) finish(peers bool) func(context.Context) error {
 	}
 }
 
+// unnamed is the reason why the caches of the fleet are not known.
+const unnamed = "etcd has not named the caches of the fleet yet, this one among them"
+
 // unready says why the daemon is not ready; empty: the daemon is ready.
 func (d *Daemon) unready() string {
 	switch {
@@ -351,21 +355,12 @@ func (d *Daemon) unready() string {
 		return "the daemon starts"
 	}
 	if v := d.view.Load(); v != nil && !v.Known() {
-		return "etcd has not named the caches of the fleet yet, this one among them"
+		return unnamed
 	}
 	if d.purges != nil && d.purges.pending() {
 		return "the fleet's purges are not read yet, from etcd or from another cache, so reads are misses"
 	}
 	return ""
-}
-
-func await(ctx context.Context, done <-chan struct{}) error {
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // wrapped adds the name of the part that failed to start.

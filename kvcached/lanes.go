@@ -26,7 +26,7 @@ func (l lanes) Paths(ctx context.Context) (out []rpc.Path, unknown string) {
 		return nil, ""
 	}
 	if !view.Known() {
-		unknown = "etcd has not named the caches of the fleet yet, this one among them"
+		unknown = unnamed
 	}
 	spoken := map[transport.Target]transport.PeerStatus{}
 	for _, s := range l.d.pool.Status() {

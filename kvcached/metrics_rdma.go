@@ -46,7 +46,7 @@ var rdmaStateDefs = []metric.Def{
 
 func (in *instruments) emitRDMAState(emit func(def int, value float64, labels ...string)) {
 	for _, card := range in.rails.Cards() {
-		emit(0, oneIf(card.Address != ""), card.Name)
+		emit(0, metric.Bool(card.Address != ""), card.Name)
 	}
 	missing := 0
 	if in.pool != nil {
@@ -89,7 +89,7 @@ func (c *rdmaCounters) emit(emit func(def int, value float64, labels ...string))
 					emit(i, float64(r.Values[i]), device, port)
 				}
 			}
-			emit(len(r.Known), oneIf(r.Up), device, port)
+			emit(len(r.Known), metric.Bool(r.Up), device, port)
 		}
 	}
 }

@@ -255,17 +255,10 @@ func (in *instruments) watch(d *Daemon) {
 	}
 	pages := string(d.store.Stats().Backing)
 	in.define(func(emit func(def int, value float64, labels ...string)) {
-		emit(defReady, oneIf(d.unready() == ""))
-		emit(defDraining, oneIf(d.draining.Load()))
+		emit(defReady, metric.Bool(d.unready() == ""))
+		emit(defDraining, metric.Bool(d.draining.Load()))
 		emit(defInfo, 1, d.config.cacheID(), buildinfo.Version(), pages)
 	})
-}
-
-func oneIf(b bool) float64 {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // Metrics returns the table of a cache daemon's metrics, sorted by name.

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/kvcached/fleet"
 	"github.com/cognitora/dataplane/kvcached/purge"
@@ -146,12 +147,7 @@ func (p *purges) write(ctx context.Context, mine *purge.List, change func(*purge
 func (p *purges) follow(ctx context.Context, client *cluster.Client) {
 	p.client.Store(client)
 	wake := make(chan struct{}, 1)
-	changed := func() {
-		select {
-		case wake <- struct{}{}:
-		default:
-		}
-	}
+	changed := func() { await.Wake(wake) }
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	watching.Go(func() {
@@ -182,10 +178,8 @@ func (p *purges) follow(ctx context.Context, client *cluster.Client) {
 			if pause == refreshFirst {
 				p.log.Warn("the fleet's purges could not be read or carried out, trying on", "error", err)
 			}
-			select {
-			case <-ctx.Done():
+			if !await.For(ctx, pause) {
 				return
-			case <-time.After(pause):
 			}
 		}
 	}

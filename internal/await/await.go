@@ -1,4 +1,4 @@
-// Package await waits for a time or the end of a context, and wakes goroutines that wait.
+// Package await waits for a time, a channel or the end of a context, and wakes goroutines.
 package await
 
 import (
@@ -16,6 +16,16 @@ func For(ctx context.Context, d time.Duration) bool {
 		return true
 	case <-ctx.Done():
 		return false
+	}
+}
+
+// Closed waits until done is closed. Closed returns the error of ctx if ctx ends before.
+func Closed(ctx context.Context, done <-chan struct{}) error {
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/store"
 	"github.com/cognitora/dataplane/kvcached/transport"
@@ -200,7 +201,7 @@ func (l *link) add(a block.Addr) {
 	if l.anew {
 		clear(l.pending)
 	}
-	l.ring()
+	await.Wake(l.wake)
 }
 
 func (l *link) tellAnew() {
@@ -208,14 +209,7 @@ func (l *link) tellAnew() {
 	defer l.mu.Unlock()
 	l.anew = true
 	clear(l.pending)
-	l.ring()
-}
-
-func (l *link) ring() {
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	await.Wake(l.wake)
 }
 
 // run sends the link's changes until ctx ends.

@@ -23,6 +23,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/logging"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/purge"
 	"github.com/cognitora/dataplane/kvcached/store"
@@ -34,8 +35,9 @@ import (
 const (
 	maxQueue   = 1 << 16 // changes that wait to be announced, in all and for each keeper
 	maxMembers = 1024
-	maxPulls   = 64 // pulls at a time; a Get that needs a further pull is a miss
-	hotUses    = 8  // uses that make a block hot
+	maxPulls   = 64               // pulls at a time; a Get that needs a further pull is a miss
+	hotUses    = 8                // uses that make a block hot
+	quietFor   = 10 * time.Second // shortest time between two warnings of one subject
 )
 
 // errForgot says that a keeper lacks changes that it had received before.
@@ -83,7 +85,7 @@ type View struct {
 	o      Options
 	roster atomic.Pointer[roster]
 	doubts doubts
-	quiet  quiet
+	seldom logging.Seldom
 	keeper *keeper
 
 	changes    chan block.Addr // addresses that changed; their state is looked up when it is announced
@@ -201,7 +203,7 @@ func New(o Options) (*View, error) {
 		Store: o.Store, o: o, keeper: newKeeper(o.MaxLocations), changes: make(chan block.Addr, maxQueue),
 		replicates: make(chan block.Addr, 1024), pulls: map[block.Addr]*pull{}, names: newNames(maxNamespaces),
 		doubts: doubts{share: o.PeerBytes, hosts: map[string]*health{}}, notices: newNotices(),
-		named: make(chan struct{}),
+		named: make(chan struct{}), seldom: logging.Seldom{Every: quietFor},
 	}
 	v.roster.Store(newRoster(o.Self, nil))
 	return v, nil

@@ -188,8 +188,8 @@ func (h *host) text(a block.Addr) string {
 	return string(b.Bytes())
 }
 
-// await polls until the condition holds.
-func await(t *testing.T, what string, holds func() bool) {
+// eventually polls until the condition holds.
+func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !holds(); {
 		if time.Now().After(deadline) {
@@ -217,9 +217,9 @@ func TestAnyHostReachesEveryBlock(t *testing.T) {
 		b.put(blocks, addr(100+i), fmt.Sprint("late ", i))
 	}
 	for i := range 30 {
-		await(t, "an early block is reached", func() bool { return c.text(addr(i)) == fmt.Sprint("early ", i) })
-		await(t, "a late block is reached", func() bool { return c.text(addr(100+i)) == fmt.Sprint("late ", i) })
-		await(t, "a late block is known", func() bool {
+		eventually(t, "an early block is reached", func() bool { return c.text(addr(i)) == fmt.Sprint("early ", i) })
+		eventually(t, "a late block is reached", func() bool { return c.text(addr(100+i)) == fmt.Sprint("late ", i) })
+		eventually(t, "a late block is known", func() bool {
 			info, err := a.Stat(t.Context(), addr(100+i))
 			return err == nil && info.Tiers&store.Remote != 0 && info.Length == len(fmt.Sprint("late ", i))
 		})
@@ -245,11 +245,11 @@ func TestKeys(t *testing.T) {
 	for i := range 20 {
 		k := key(fmt.Sprint(i))
 		a.put(keys, k, "one")
-		await(t, "the key is reached", func() bool { return b.text(k) == "one" && a.Stats().Notices == 0 })
+		eventually(t, "the key is reached", func() bool { return b.text(k) == "one" && a.Stats().Notices == 0 })
 		b.put(keys, k, "two")
-		await(t, "the new value is reached", func() bool { return a.text(k) == "two" })
+		eventually(t, "the new value is reached", func() bool { return a.text(k) == "two" })
 		if i%2 == 0 {
-			await(t, "a deletion reaches all", func() bool {
+			eventually(t, "a deletion reaches all", func() bool {
 				if _, err := a.Delete(t.Context(), k); err != nil {
 					t.Fatal(err)
 				}
@@ -269,16 +269,16 @@ func TestHostsComeAndGo(t *testing.T) {
 	for i := range 50 {
 		a.put(blocks, addr(i), "x")
 	}
-	await(t, "c can pull", func() bool { return c.text(addr(0)) == "x" })
+	eventually(t, "c can pull", func() bool { return c.text(addr(0)) == "x" })
 	c.stop()
 	meet(a, b)
 	for i := range 50 {
-		await(t, "what c kept is kept by others", func() bool { return b.text(addr(i)) == "x" })
+		eventually(t, "what c kept is kept by others", func() bool { return b.text(addr(i)) == "x" })
 	}
 	d := start(t, "c", Options{})
 	meet(a, b, d)
 	for i := range 50 {
-		await(t, "a new c is told", func() bool { return d.text(addr(i)) == "x" })
+		eventually(t, "a new c is told", func() bool { return d.text(addr(i)) == "x" })
 	}
 	if d.Stats().Locations == 0 {
 		t.Error("the new c keeps nothing")
@@ -292,7 +292,7 @@ func TestReplicas(t *testing.T) {
 	for range hotUses {
 		a.text(addr(1))
 	}
-	await(t, "a hot block is copied", func() bool {
+	eventually(t, "a hot block is copied", func() bool {
 		_, err := b.Store.Stat(t.Context(), addr(1))
 		return err == nil
 	})
@@ -355,10 +355,10 @@ func TestKeeperForgets(t *testing.T) {
 func TestForgets(t *testing.T) {
 	a, b, c := start(t, "a", Options{}), start(t, "b", Options{}), start(t, "c", Options{})
 	meet(a, b, c)
-	await(t, "both others are talked to", func() bool { return a.pool.Stats().Peers == 2 })
+	eventually(t, "both others are talked to", func() bool { return a.pool.Stats().Peers == 2 })
 	left := c.member
 	meet(a, b)
-	await(t, "who has left is forgotten", func() bool { return a.pool.Stats().Peers == 1 })
+	eventually(t, "who has left is forgotten", func() bool { return a.pool.Stats().Peers == 1 })
 	if _, err := a.peer(&left); !errors.Is(err, ErrUnknownHost) {
 		t.Error("a connection to a host that has left:", err)
 	}
@@ -368,7 +368,7 @@ func TestForgets(t *testing.T) {
 	stayed := b.member
 	c.member.ID = "b" // b's daemon stops and runs elsewhere
 	a.SetMembers([]Member{a.member, c.member})
-	await(t, "the new place is talked to instead of the old one", func() bool {
+	eventually(t, "the new place is talked to instead of the old one", func() bool {
 		_, err := a.peer(&stayed)
 		return errors.Is(err, ErrUnknownHost) && a.pool.Stats().Peers == 1 && a.healthOf(&stayed).member == c.member
 	})
@@ -400,7 +400,7 @@ func TestStatOfPurged(t *testing.T) {
 		}
 		return found
 	}
-	await(t, "all are known", func() bool { return tiers() == [3]bool{true, true, true} })
+	eventually(t, "all are known", func() bool { return tiers() == [3]bool{true, true, true} })
 	if _, err := a.o.Ledger.Purge(t.Context(), purge.Selector{Model: "m"}); err != nil {
 		t.Fatal(err)
 	}
@@ -410,7 +410,7 @@ func TestStatOfPurged(t *testing.T) {
 	if _, err := b.o.Ledger.Take(t.Context(), a.o.Ledger.List()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "what the purge does not name is back", func() bool { return tiers() == [3]bool{false, true, false} })
+	eventually(t, "what the purge does not name is back", func() bool { return tiers() == [3]bool{false, true, false} })
 }
 
 // TestPurgeNamesCachesWithoutAddress checks that a listed cache that cannot be asked is not taken

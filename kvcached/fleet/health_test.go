@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cognitora/dataplane/kv/block"
@@ -19,37 +18,12 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// TestQuiet checks that quiet lets one warning of a subject through at a time, with the number of
-// suppressed ones.
-func TestQuiet(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var q quiet
-		for round := range uint64(3) {
-			if n, due := q.says("a"); !due || n != min(round, 1)*99 {
-				t.Errorf("round %d: %v, %d suppressed", round, due, n)
-			}
-			for range 99 {
-				if _, due := q.says("a"); due {
-					t.Error("not quiet")
-				}
-			}
-			time.Sleep(quietFor)
-		}
-		for i := range 3 * maxQuiets {
-			q.says(fmt.Sprint(i))
-		}
-		if len(q.subjects) > maxQuiets {
-			t.Error(len(q.subjects))
-		}
-	})
-}
-
 // TestDoubts checks that a host stays left out, and that a restarted host is asked again.
 func TestDoubts(t *testing.T) {
 	a := start(t, "a", Options{})
 	one := Member{ID: "b", Instance: "1", Address: "127.0.0.1:1", Lane: transport.TLS}
 	a.SetMembers([]Member{one})
-	await(t, "it is left out", func() bool {
+	eventually(t, "it is left out", func() bool {
 		a.suspect(a.healthOf(&one), true)
 		return a.doubts.about("b")
 	})
@@ -188,10 +162,10 @@ func TestAHostThatDoesNotAnswer(t *testing.T) {
 	for i := range 20 {
 		k := key(fmt.Sprint(i))
 		a.put(keys, k, "old")
-		await(t, "b has pulled it", func() bool { return b.text(k) == "old" })
+		eventually(t, "b has pulled it", func() bool { return b.text(k) == "old" })
 	}
 	p.block()
-	await(t, "b is left out", func() bool {
+	eventually(t, "b is left out", func() bool {
 		a.put(keys, key("first"), "x")
 		return a.doubts.about("b")
 	})
@@ -219,7 +193,7 @@ func TestAHostThatDoesNotAnswer(t *testing.T) {
 	if after.TimesLeftOut != 1 || after.LeftOut != 1 {
 		t.Errorf("%+v", after)
 	}
-	await(t, "all notices were given up", func() bool { return a.Stats().Notices == 0 })
+	eventually(t, "all notices were given up", func() bool { return a.Stats().Notices == 0 })
 	if a.Stats().NoticesLost == 0 {
 		t.Error("no notice is lost")
 	}
@@ -230,10 +204,10 @@ func TestAHostThatDoesNotAnswer(t *testing.T) {
 		t.Error("b cannot know")
 	}
 	p.open()
-	await(t, "b is asked again", func() bool { return a.Stats().LeftOut == 0 })
+	eventually(t, "b is asked again", func() bool { return a.Stats().LeftOut == 0 })
 	for i := range 20 {
 		a.put(keys, key(fmt.Sprint(i)), "newer")
-		await(t, "b has the value", func() bool { return b.text(key(fmt.Sprint(i))) == "newer" })
+		eventually(t, "b has the value", func() bool { return b.text(key(fmt.Sprint(i))) == "newer" })
 	}
 }
 
@@ -248,7 +222,7 @@ func TestAPurgeOfAHungHost(t *testing.T) {
 	b.member.Address = p.Addr().String()
 	a.SetMembers([]Member{a.member, b.member})
 	a.put(keys, key("k"), "x")
-	await(t, "b is reached", func() bool { return b.text(key("k")) == "x" })
+	eventually(t, "b is reached", func() bool { return b.text(key("k")) == "x" })
 	p.block()
 	done, err := a.PurgeAll(t.Context(), purge.Selector{Everything: true})
 	if err != nil || len(done) != 2 || done[0].Err != nil || done[0].Blocks != 1 || done[1].Err == nil {
@@ -267,7 +241,7 @@ func TestAHostThatIsGone(t *testing.T) {
 	a, b := start(t, "a", Options{}), start(t, "b", Options{})
 	meet(a, b)
 	b.put(blocks, addr(1), "x")
-	await(t, "b is reached", func() bool { return a.text(addr(1)) == "x" })
+	eventually(t, "b is reached", func() bool { return a.text(addr(1)) == "x" })
 	b.stop()
 	for i := 0; !a.doubts.about("b"); i++ {
 		if i == 100 {
@@ -289,17 +263,17 @@ func TestASlowQuestion(t *testing.T) {
 	a, b := start(t, "a", Options{AnswerTimeout: 2 * time.Second}), start(t, "b", Options{})
 	meet(a, b)
 	b.put(blocks, addr(1), "x")
-	await(t, "b is reached", func() bool { return a.text(addr(1)) == "x" })
+	eventually(t, "b is reached", func() bool { return a.text(addr(1)) == "x" })
 	m := a.roster.Load().member("b")
 	probes := a.Stats().Probes
 	err := a.watch(t.Context(), time.Minute, a.healthOf(m), func(ctx context.Context, _ *health) error {
-		await(t, "b is probed twice", func() bool { return a.Stats().Probes >= probes+2 })
+		eventually(t, "b is probed twice", func() bool { return a.Stats().Probes >= probes+2 })
 		return ctx.Err()
 	})
 	if err != nil || a.doubts.about("b") {
 		t.Error(err)
 	}
-	await(t, "the prober ends", func() bool {
+	eventually(t, "the prober ends", func() bool {
 		a.doubts.mu.Lock()
 		defer a.doubts.mu.Unlock()
 		return !a.doubts.hosts["b"].probing || a.doubts.hosts["b"].asking.Load() > 0
@@ -321,7 +295,7 @@ func TestManyLargePulls(t *testing.T) {
 			a.put(blocks, addr(i), string(payload))
 		}
 		for i := range n {
-			await(t, "it is known", func() bool {
+			eventually(t, "it is known", func() bool {
 				info, err := b.Stat(t.Context(), addr(i))
 				return err == nil && info.Tiers == store.Remote
 			})
@@ -359,7 +333,7 @@ func TestBusyForTooLong(t *testing.T) {
 	for limit := 300 * time.Millisecond; ; limit *= 2 {
 		b := start(t, "b", Options{PullTimeout: limit})
 		meet(a, b)
-		await(t, "it is known", func() bool {
+		eventually(t, "it is known", func() bool {
 			info, err := b.Stat(t.Context(), addr(1))
 			return err == nil && info.Tiers == store.Remote
 		})

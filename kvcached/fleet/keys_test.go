@@ -20,7 +20,7 @@ func TestDeletedWhilePulled(t *testing.T) {
 	for i := range 60 {
 		k := key(fmt.Sprint(i))
 		a.put(keys, k, "old")
-		await(t, "the key is known", func() bool {
+		eventually(t, "the key is known", func() bool {
 			info, err := c.Stat(t.Context(), k)
 			return err == nil && info.Tiers == store.Remote
 		})
@@ -33,7 +33,7 @@ func TestDeletedWhilePulled(t *testing.T) {
 			t.Fatal(err)
 		}
 		wg.Wait()
-		await(t, fmt.Sprintf("key %d, deleted on %s, is nowhere", i, deleter.o.Self), func() bool {
+		eventually(t, fmt.Sprintf("key %d, deleted on %s, is nowhere", i, deleter.o.Self), func() bool {
 			return nowhere(t, k, a, b, c)
 		})
 	}
@@ -57,7 +57,7 @@ func TestSetWhilePulled(t *testing.T) {
 	for i := range 60 {
 		k := key(fmt.Sprint(i))
 		a.put(keys, k, "old")
-		await(t, "the key is known", func() bool {
+		eventually(t, "the key is known", func() bool {
 			info, err := c.Stat(t.Context(), k)
 			return err == nil && info.Tiers == store.Remote && a.Stats().Notices == 0
 		})
@@ -68,7 +68,7 @@ func TestSetWhilePulled(t *testing.T) {
 		b.put(keys, k, "new")
 		wg.Wait()
 		for _, h := range []*host{a, b, c} {
-			await(t, fmt.Sprintf("key %d is new on %s", i, h.o.Self), func() bool { return h.text(k) == "new" })
+			eventually(t, fmt.Sprintf("key %d is new on %s", i, h.o.Self), func() bool { return h.text(k) == "new" })
 		}
 	}
 }
@@ -83,12 +83,12 @@ func TestKeyOnManyHosts(t *testing.T) {
 	k := key("everywhere")
 	hosts[0].put(keys, k, "x")
 	for _, h := range hosts {
-		await(t, "the key is reached", func() bool { return h.text(k) == "x" })
+		eventually(t, "the key is reached", func() bool { return h.text(k) == "x" })
 	}
 	if _, err := hosts[1].Delete(t.Context(), k); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "no host has it", func() bool { return nowhere(t, k, hosts...) })
+	eventually(t, "no host has it", func() bool { return nowhere(t, k, hosts...) })
 }
 
 // TestKeeperIsGone deletes a key while its keeper is down. The key is deleted on this host, and the
@@ -98,7 +98,7 @@ func TestKeeperIsGone(t *testing.T) {
 	meet(a, b, c)
 	k := keptBy(a.roster.Load(), "c")
 	a.put(keys, k, "x")
-	await(t, "b has pulled it", func() bool { return b.text(k) == "x" })
+	eventually(t, "b has pulled it", func() bool { return b.text(k) == "x" })
 	c.stop()
 	lost := a.Stats().NoticesLost
 	if there, err := a.Delete(t.Context(), k); err != nil || !there {
@@ -107,7 +107,7 @@ func TestKeeperIsGone(t *testing.T) {
 	if _, err := a.Store.Stat(t.Context(), k); !errors.Is(err, store.ErrMiss) {
 		t.Error(err)
 	}
-	await(t, "it is counted", func() bool { return a.Stats().NoticesLost > lost })
+	eventually(t, "it is counted", func() bool { return a.Stats().NoticesLost > lost })
 }
 
 // TestOneValueChangedOften sets one key 10,000 times on one host and reads it on two. No read mixes
@@ -139,11 +139,11 @@ func TestOneValueChangedOften(t *testing.T) {
 	for i := range changes {
 		a.put(keys, k, value(i+1))
 		if i%1000 == 0 {
-			await(t, "b has the value", func() bool { return b.text(k) == value(i+1) })
+			eventually(t, "b has the value", func() bool { return b.text(k) == value(i+1) })
 		}
 	}
 	last := value(changes)
-	await(t, "both have the last value", func() bool { return a.text(k) == last && b.text(k) == last })
+	eventually(t, "both have the last value", func() bool { return a.text(k) == last && b.text(k) == last })
 	close(stop)
 	readers.Wait()
 	if got := b.text(k); got != last {
@@ -161,13 +161,13 @@ func TestSameValueStays(t *testing.T) {
 	meet(a, b)
 	k := key("same")
 	a.put(keys, k, "x")
-	await(t, "b has pulled it", func() bool { return b.text(k) == "x" })
+	eventually(t, "b has pulled it", func() bool { return b.text(k) == "x" })
 	a.put(keys, k, "x")
 	expires := time.Now().Add(time.Hour).UnixMilli()
 	if there, err := a.SetExpiry(t.Context(), k, expires); err != nil || !there {
 		t.Error(there, err)
 	}
-	await(t, "b knows when it is over", func() bool {
+	eventually(t, "b knows when it is over", func() bool {
 		i, err := b.Store.Stat(t.Context(), k)
 		return err == nil && i.Item.Expires == expires
 	})

@@ -39,7 +39,7 @@ func TestTheSourceLeavesWhilePulled(t *testing.T) {
 			k := keptBy(newRoster("b", []Member{b.member, c.member}), keeper)
 			a.put(keys, k, "old")
 			got := make(chan string, 1)
-			await(t, "the key is known", func() bool { _, err := b.Stat(t.Context(), k); return err == nil })
+			eventually(t, "the key is known", func() bool { _, err := b.Stat(t.Context(), k); return err == nil })
 			go func() { got <- b.text(k) }()
 			<-g.entered
 			meet(b, c)
@@ -54,7 +54,7 @@ func TestTheSourceLeavesWhilePulled(t *testing.T) {
 			if text := <-got; text != "old" {
 				t.Errorf("%q was pulled", text)
 			}
-			await(t, "c has it from b", func() bool { return c.text(k) == "old" })
+			eventually(t, "c has it from b", func() bool { return c.text(k) == "old" })
 			<-closed
 		})
 	}

@@ -73,7 +73,7 @@ func TestForgottenNames(t *testing.T) {
 	k := key("0")
 	a.put(keys, k, "x")
 	for _, h := range []*host{b, c} {
-		await(t, "it is found", func() bool {
+		eventually(t, "it is found", func() bool {
 			i, err := h.Stat(t.Context(), k)
 			return err == nil && i.Tiers == store.Remote
 		})
@@ -81,7 +81,7 @@ func TestForgottenNames(t *testing.T) {
 			t.Error("a block of a namespace that nobody has named is pulled")
 		}
 		h.Know(keys.String())
-		await(t, "it is pulled", func() bool { return h.text(k) == "x" })
+		eventually(t, "it is pulled", func() bool { return h.text(k) == "x" })
 		h.Know(bucket("", 0))
 		if h.names.of(keys.ID()) != "" || h.nameOf(keys.ID()) != keys.String() {
 			t.Error("the namespace of a block that is here is known")

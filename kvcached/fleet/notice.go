@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/store"
 	"github.com/cognitora/dataplane/kvcached/transport"
@@ -179,10 +180,8 @@ func (v *View) notify(a block.Addr, what notice) {
 // tellHosts sends the notices of one lane until ctx ends.
 func (v *View) tellHosts(ctx context.Context, lane <-chan block.Addr) {
 	for _, first := range []<-chan struct{}{v.named, v.Store.Shown()} {
-		select {
-		case <-ctx.Done():
+		if await.Closed(ctx, first) != nil {
 			return
-		case <-first:
 		}
 	}
 	for {
@@ -217,7 +216,7 @@ func (v *View) retell(ctx context.Context, batch map[block.Addr]notice, err erro
 	for _, what := range batch {
 		tried = max(tried, what.tries+1)
 	}
-	if !wait(ctx, noticePause<<min(tried, most)) {
+	if !await.For(ctx, noticePause<<min(tried, most)) {
 		return
 	}
 	for a, what := range batch {
@@ -225,7 +224,7 @@ func (v *View) retell(ctx context.Context, batch map[block.Addr]notice, err erro
 			continue
 		}
 		v.counts.noticesLost.Add(1)
-		v.warn("notice", "another cache could not be told of a key that was set, deleted or timed here, and may "+
+		v.seldom.Warn(v.o.Logger, "notice", "another cache could not be told of a key that was set, deleted or timed here, and may "+
 			"go on with what it has", "error", err)
 	}
 }
@@ -358,6 +357,6 @@ func (v *View) settle(ctx context.Context, from *source, a block.Addr, f *transp
 		_, err = v.Store.SetExpiry(ctx, a, now[0].Expires)
 	}
 	if err != nil && !errors.Is(err, store.ErrMiss) {
-		v.warn("settle", "a key that was read from another cache may be old, and could not be dropped", "error", err)
+		v.seldom.Warn(v.o.Logger, "settle", "a key that was read from another cache may be old, and could not be dropped", "error", err)
 	}
 }

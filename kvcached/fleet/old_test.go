@@ -59,7 +59,7 @@ func TestNoOldValueStays(t *testing.T) {
 				k := key(fmt.Sprint(i))
 				if c.early {
 					d.put(keys, k, "old")
-					await(t, "the old value is known", func() bool {
+					eventually(t, "the old value is known", func() bool {
 						_, err := a.Stat(t.Context(), k)
 						return err == nil
 					})
@@ -69,7 +69,7 @@ func TestNoOldValueStays(t *testing.T) {
 			silent(t, a, b, d)
 			for i := range n {
 				for _, h := range []*host{a, b, d} {
-					await(t, fmt.Sprintf("key %d on %s is not the old one", i, h.o.Self), func() bool {
+					eventually(t, fmt.Sprintf("key %d on %s is not the old one", i, h.o.Self), func() bool {
 						return h.own(key(fmt.Sprint(i))) != "old"
 					})
 				}
@@ -81,7 +81,7 @@ func TestNoOldValueStays(t *testing.T) {
 // silent waits until the hosts have sent all notices.
 func silent(t *testing.T, hosts ...*host) {
 	t.Helper()
-	await(t, "all notices are sent", func() bool {
+	eventually(t, "all notices are sent", func() bool {
 		for _, h := range hosts {
 			if h.Stats().Notices > 0 {
 				return false
@@ -110,7 +110,7 @@ func TestExpiryOutlivesAPull(t *testing.T) {
 	for i := range n {
 		k := key(fmt.Sprint(i))
 		c.put(keys, k, "v")
-		await(t, "it is known", func() bool { _, err := a.Stat(t.Context(), k); return err == nil })
+		eventually(t, "it is known", func() bool { _, err := a.Stat(t.Context(), k); return err == nil })
 		silent(t, c)
 		pulled := make(chan struct{})
 		go func() { defer close(pulled); a.text(k) }()
@@ -123,7 +123,7 @@ func TestExpiryOutlivesAPull(t *testing.T) {
 	silent(t, a, c)
 	for i := range n {
 		for _, h := range []*host{a, c} {
-			await(t, fmt.Sprintf("key %d on %s has its time", i, h.o.Self), func() bool {
+			eventually(t, fmt.Sprintf("key %d on %s has its time", i, h.o.Self), func() bool {
 				info, err := h.Store.Stat(t.Context(), key(fmt.Sprint(i)))
 				return err != nil || info.Item.Expires == at
 			})
@@ -142,14 +142,14 @@ func TestToldAfterAStall(t *testing.T) {
 	for i := range n {
 		k := key(fmt.Sprint(i))
 		a.put(keys, k, "old")
-		await(t, "c has it", func() bool { return c.text(k) == "old" })
+		eventually(t, "c has it", func() bool { return c.text(k) == "old" })
 	}
 	silent(t, a)
 	p.block()
 	for i := range n {
 		a.put(keys, key(fmt.Sprint(i)), "new")
 	}
-	await(t, "c is left out", func() bool { return a.Stats().LeftOut == 1 })
+	eventually(t, "c is left out", func() bool { return a.Stats().LeftOut == 1 })
 	p.open()
 	silent(t, a)
 	if lost := a.Stats().NoticesLost; lost > 0 {
@@ -157,7 +157,7 @@ func TestToldAfterAStall(t *testing.T) {
 		return
 	}
 	for i := range n {
-		await(t, "c has the new value", func() bool { return c.text(key(fmt.Sprint(i))) == "new" })
+		eventually(t, "c has the new value", func() bool { return c.text(key(fmt.Sprint(i))) == "new" })
 	}
 }
 
@@ -174,5 +174,5 @@ func TestSetBeforeTheFleetIsKnown(t *testing.T) {
 	meet(a, c)
 	a.Named()
 	silent(t, a, c)
-	await(t, "c has not the old value", func() bool { return c.own(k) != "old" })
+	eventually(t, "c has not the old value", func() bool { return c.own(k) != "old" })
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"math/rand/v2"
 	"time"
+
+	"github.com/cognitora/dataplane/internal/await"
 )
 
 // Timing of the probes to a host that is left out. A probe's limit is longer than the limit of a
@@ -53,7 +55,7 @@ func (v *View) leaveOut(h *health) {
 	if was {
 		end(errSlow)
 		v.counts.leftOut.Add(1)
-		v.warn("left out "+h.member.ID, "another cache does not answer, so it is not asked any more until it does",
+		v.seldom.Warn(v.o.Logger, "left out "+h.member.ID, "another cache does not answer, so it is not asked any more until it does",
 			"cache", h.member.ID, "address", h.member.Address)
 	}
 }
@@ -83,12 +85,8 @@ func (v *View) probe(ctx context.Context, h *health) {
 			wait = pause/2 + rand.N(pause)
 			pause = min(2*pause, probeLast)
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !await.For(ctx, wait) {
 			return
-		case <-timer.C:
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/store"
 	"github.com/cognitora/dataplane/kvcached/transport"
@@ -118,7 +119,7 @@ func (v *View) fetch(ctx context.Context, p *pull, a block.Addr, from string) er
 		case err == nil, errors.Is(err, store.ErrFull), errors.Is(err, store.ErrQuota),
 			errors.Is(err, store.ErrTooLarge):
 			return err // this host's own error, so another source does not help
-		case len(again) > 0 && wait(ctx, pause/2+rand.N(pause)):
+		case len(again) > 0 && await.For(ctx, pause/2+rand.N(pause)):
 			v.counts.pullRetries.Add(1)
 			hosts, retried = again, true
 			continue
@@ -137,18 +138,6 @@ func (v *View) fetch(ctx context.Context, p *pull, a block.Addr, from string) er
 
 // errNowhere says that no host has a block.
 var errNowhere = errors.New("fleet: no host has it")
-
-// wait waits for the pause and returns false if ctx ends before.
-func wait(ctx context.Context, pause time.Duration) bool {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
 
 // readAny reads a block from the first of the hosts that can send it. again has the busy hosts.
 func (v *View) readAny(ctx context.Context, p *pull, a block.Addr, namespace string,

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/kvcached/purge"
 	"github.com/cognitora/dataplane/kvcached/transport"
 	"github.com/cognitora/dataplane/kvcached/wire"
@@ -91,7 +92,7 @@ func (v *View) purgeAt(ctx context.Context, id string, text []byte) (blocks int,
 				return err
 			})
 		}
-		if !errors.Is(err, ErrUnknownHost) && !errors.Is(err, wire.Busy) || !wait(ctx, purgeAgain) {
+		if !errors.Is(err, ErrUnknownHost) && !errors.Is(err, wire.Busy) || !await.For(ctx, purgeAgain) {
 			break
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/quic-go/quic-go"
 
+	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
@@ -78,12 +79,7 @@ func (p *link) linger() {
 		return
 	}
 	end := time.Unix(0, answered).Add(lingerFor + 4*p.quic.ConnectionStats().SmoothedRTT)
-	t := time.NewTimer(time.Until(end))
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-p.quic.Context().Done():
-	}
+	await.For(p.quic.Context(), time.Until(end))
 }
 
 // lingerFor is the time for an answer to arrive, in addition to four round trips.
@@ -142,11 +138,8 @@ func (s *Server) acceptTLS() {
 				return
 			}
 			s.count.acceptErrors.Add(1)
-			s.o.Logger.Warn("connection cannot be accepted", "error", err)
-			select { // the process has most likely no descriptor left
-			case <-s.stop.Done():
-			case <-time.After(100 * time.Millisecond):
-			}
+			s.warn("accept", "connection cannot be accepted", "error", err)
+			await.For(s.stop, 100*time.Millisecond) // the process has most likely no descriptor left
 			continue
 		}
 		s.workers.Go(func() { s.serveTLS(raw) })

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/cognitora/dataplane/internal/await"
 )
 
 // direction of payloads, as seen from this host.
@@ -116,13 +118,9 @@ func (b *bucket) wait(ctx context.Context, n int) error {
 	if pause <= 0 {
 		return nil
 	}
-	t := time.NewTimer(pause)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
+	if !await.For(ctx, pause) {
 		b.giveBack(n)
 		return context.Cause(ctx)
-	case <-t.C:
-		return nil
 	}
+	return nil
 }

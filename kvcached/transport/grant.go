@@ -277,7 +277,7 @@ func (s *session) open(ctx context.Context, t *grant, got []picked, out *wire.Gr
 		t.windows[rail] = windows
 		if err != nil || len(windows) != len(parts) {
 			if !errors.Is(err, rdma.ErrFull) {
-				s.l.ungranted.warn(s.l.s.o.Logger, "blocks cannot be granted",
+				s.l.s.warn("grant", "blocks cannot be granted",
 					"card", end.rail.name, "peer", s.remote.Host,
 					"error", err)
 			}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,13 +32,12 @@ const (
 
 // granter grants blocks of this host to peers that read them by RDMA.
 type granter struct {
-	s                               *Server
-	rails                           *Rails
-	lasts                           time.Duration
-	count                           grantCounters
-	bytes                           atomic.Int64 // bytes that are granted, or will be soon
-	unconnected, ungranted, unfound seldom
-	work                            sync.WaitGroup // ends of grants, and watchers of pairs
+	s     *Server
+	rails *Rails
+	lasts time.Duration
+	count grantCounters
+	bytes atomic.Int64   // bytes that are granted, or will be soon
+	work  sync.WaitGroup // ends of grants, and watchers of pairs
 
 	mu       sync.Mutex
 	sessions map[uint64]*session
@@ -51,22 +49,6 @@ type granter struct {
 type grantCounters struct {
 	asked, blocks, bytes, byStream, ended, sessions, refused atomic.Uint64
 	grants, granted                                          atomic.Int64
-}
-
-// seldomIn is the shortest time between two log lines of one kind that peers cause.
-const seldomIn = time.Minute
-
-// seldom logs an event that peers can cause at will: the first at once, and further ones after
-// seldomIn, with the number of events left out.
-type seldom struct{ until, left atomic.Int64 }
-
-func (s *seldom) warn(to *slog.Logger, what string, args ...any) {
-	now, until := time.Now().UnixNano(), s.until.Load()
-	if now < until || !s.until.CompareAndSwap(until, now+int64(seldomIn)) {
-		s.left.Add(1)
-		return
-	}
-	to.Warn(what, append(args, "left_out", s.left.Swap(0))...)
 }
 
 // session lets one peer read this host's memory.

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
@@ -251,12 +252,7 @@ func (b *grantee) flushLater(after time.Duration) {
 	}
 	b.flushing = true
 	b.work.Go(func() {
-		t := time.NewTimer(after)
-		defer t.Stop()
-		select {
-		case <-t.C:
-		case <-b.life.Done():
-		}
+		await.For(b.life, after)
 		b.flush()
 	})
 }

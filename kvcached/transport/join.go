@@ -117,7 +117,7 @@ func (l *granter) join(ctx context.Context, s *session, cards []*rail, ends []wi
 		if e.pair != nil {
 			_ = e.pair.Close()
 		}
-		l.unconnected.warn(l.s.o.Logger, "a peer's card cannot be connected to", "card", e.rail.name, "peer",
+		l.s.warn("connect", "a peer's card cannot be connected to", "card", e.rail.name, "peer",
 			s.remote.Host, "peer_card", from.String(), "error", err)
 	}
 	if s.pairs() == 0 {

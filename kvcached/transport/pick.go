@@ -74,8 +74,7 @@ func (s *session) pick(ctx context.Context, addrs []block.Addr, out *wire.Grante
 		case errors.Is(err, context.DeadlineExceeded):
 			status = wire.ByStream
 		case status == wire.Internal && ctx.Err() == nil:
-			s.l.unfound.warn(s.l.s.o.Logger, "operation failed", "op", wire.Grant, "peer", s.remote.Host, "role",
-				s.remote.Role, "error", err)
+			s.l.s.failed(wire.Grant, s.remote, err)
 		}
 		out.Blocks[i].Status = status
 	}

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/wire"
 	"github.com/cognitora/dataplane/rdma"
@@ -219,12 +220,8 @@ func (s *readSession) read(ctx context.Context, parts []wire.Window, buf []byte,
 	}
 	life, cancel := context.WithDeadline(context.WithoutCancel(ctx), until)
 	stop := whenDone(ctx, func() {
-		t := time.NewTimer(leaveIn)
-		defer t.Stop()
-		select {
-		case <-t.C:
+		if await.For(life, leaveIn) {
 			cancel()
-		case <-life.Done():
 		}
 	})
 	defer stop()

@@ -94,13 +94,17 @@ func (op *operation) serve(parent context.Context) error {
 	status := statusOf(err)
 	s.count.done(op.f.Op, status)
 	if status == wire.Internal {
-		s.o.Logger.Warn("operation failed", "op", op.f.Op, "peer", op.link.remote.Host, "role", op.link.remote.Role,
-			"error", err)
+		s.failed(op.f.Op, op.link.remote, err)
 	}
 	if answered {
 		return err
 	}
 	return op.answer(ctx, &wire.Frame{Status: status}, nil)
+}
+
+// failed logs an operation that failed for a reason which the peer does not learn.
+func (s *Server) failed(op wire.Op, r Remote, err error) {
+	s.warn("failed "+op.String(), "operation failed", "op", op, "peer", r.Host, "role", r.Role, "error", err)
 }
 
 // errStream marks failures of the network, or of the peer, on the stream.

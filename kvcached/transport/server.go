@@ -12,6 +12,7 @@ import (
 
 	"github.com/quic-go/quic-go"
 
+	"github.com/cognitora/dataplane/internal/logging"
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
@@ -104,6 +105,8 @@ type Server struct {
 	confirm time.Duration  // confirmFor
 	workers sync.WaitGroup // accepting and serving goroutines
 
+	seldom logging.Seldom
+
 	closing atomic.Bool // no block begins any more, and no further host may connect; set with mu held
 	mu      sync.Mutex
 	shut    bool // no operation begins any more
@@ -126,7 +129,8 @@ func NewServer(o ServerOptions) (*Server, error) {
 		return nil, errors.New("transport: a server needs a handler and an identity")
 	}
 	o = o.withDefaults()
-	s := &Server{o: o, tls: o.Identity.Mutual(wire.ALPN), hosts: map[string]*host{}}
+	s := &Server{o: o, tls: o.Identity.Mutual(wire.ALPN), hosts: map[string]*host{},
+		seldom: logging.Seldom{Every: warnEvery}}
 	s.budget, s.confirm = &receiveBudget{limit: o.Tuning.Receive}, confirmFor
 	if o.Rails != nil {
 		s.granter = newGranter(s, &o)
@@ -192,6 +196,13 @@ func (s *Server) Close(ctx context.Context) error {
 		_ = s.o.UDP[i].Close()
 	}
 	return nil
+}
+
+// warnEvery is the shortest time between two warnings of one subject that peers can cause at will.
+const warnEvery = time.Minute
+
+func (s *Server) warn(subject, message string, args ...any) {
+	s.seldom.Warn(s.o.Logger, subject, message, args...)
 }
 
 // begin counts an operation. false: the server closes.
