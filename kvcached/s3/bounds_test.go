@@ -142,7 +142,7 @@ func TestSlowTrailers(t *testing.T) {
 }
 
 // ill is a Sink that fails.
-type ill struct{ *store.Store }
+type ill struct{ lone }
 
 func (ill) Get(context.Context, block.Addr) (*store.Block, error) {
 	return nil, errors.New("the disk is on fire")

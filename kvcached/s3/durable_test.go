@@ -28,7 +28,7 @@ func TestDurable(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Run("server", func(t *testing.T) {
-			f(serve(t, Options{Sink: s}))
+			f(serve(t, Options{Sink: lone{s}}))
 		})
 		if held := s.Stats().RAM.Held; held != 0 {
 			t.Errorf("%d bytes are held", held)
@@ -71,7 +71,7 @@ func TestTooLargeToBeDurable(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	b := serve(t, Options{Sink: s})
+	b := serve(t, Options{Sink: lone{s}})
 	body := string(pattern(8 << 20))
 	refused := b.want(b.do("PUT", "/k", body, "X-Cgn-Durable", "true"), 400, "EntityTooLarge",
 		"this object has 8 MiB; with kvcached.ssd = 64 MiB at most ", "can be durable")

@@ -144,7 +144,7 @@ func TestMultipartChanged(t *testing.T) {
 // TestMultipartFull completes when there is no room for the object: the upload stays and can be
 // completed later.
 func TestMultipartFull(t *testing.T) {
-	sink := &fillable{Store: arena(t, 4<<20)}
+	sink := &fillable{lone: arena(t, 4<<20)}
 	b := serve(t, Options{Sink: sink})
 	id := b.start("/k")
 	complete := string(completionText(map[int]string{1: b.part("/k", id, 1, "x")}))

@@ -25,9 +25,7 @@ func (c *call) itemNamed(key string) (store.Item, error) {
 	if err := c.who.mayUse(it); err != nil {
 		return it, err
 	}
-	if c.s.names != nil {
-		c.s.names.Know(it.Namespace)
-	}
+	c.s.sink.Know(it.Namespace)
 	return it, nil
 }
 

@@ -225,7 +225,7 @@ func TestTrailers(t *testing.T) {
 }
 
 func TestRefusedObjects(t *testing.T) {
-	sink := &fillable{Store: arena(t, 4<<20)}
+	sink := &fillable{lone: arena(t, 4<<20)}
 	b := serve(t, Options{Sink: sink})
 	sink.full.Store(true)
 	b.want(b.do("PUT", "/k", "x"), 503, "SlowDown")

@@ -73,7 +73,6 @@ type Options struct {
 // Server is an http.Handler; Close it after the last request.
 type Server struct {
 	sink    Sink
-	names   knower // nil: the sink needs no names
 	keys    map[string]Key
 	domains []string
 	durable bool
@@ -100,7 +99,6 @@ func New(o Options) (*Server, error) {
 		sink: o.Sink, keys: map[string]Key{}, durable: o.Durable, log: o.Logger, timeout: o.Timeout,
 		started: time.Now(),
 	}
-	s.names, _ = o.Sink.(knower)
 	for _, k := range o.Keys {
 		s.keys[k.Access] = k
 	}

@@ -8,11 +8,10 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// knower is a Sink that has to be told the text of a namespace before its blocks are asked for.
-type knower interface{ Know(namespace string) }
-
-// Sink stores objects: a store.Store, or a view of the fleet with the same methods.
+// Sink stores objects.
 type Sink interface {
+	// Know tells the text of a namespace whose blocks are about to be asked for.
+	Know(namespace string)
 	Get(ctx context.Context, a block.Addr) (*store.Block, error)
 	Create(ctx context.Context, it store.Item, length int) (*store.Draft, error)
 	Stat(ctx context.Context, a block.Addr) (store.Info, error)
@@ -22,5 +21,3 @@ type Sink interface {
 	Arena() *ram.Arena
 	Scan(ctx context.Context, cursor uint64, visit func(store.Info) bool) (next uint64, err error)
 }
-
-var _ Sink = (*store.Store)(nil)

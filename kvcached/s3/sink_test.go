@@ -10,8 +10,13 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
+// lone is a store that is in no fleet.
+type lone struct{ *store.Store }
+
+func (lone) Know(string) {}
+
 // arena is a store of the given size that must have got everything back at the end.
-func arena(t testing.TB, size int64) *store.Store {
+func arena(t testing.TB, size int64) lone {
 	t.Helper()
 	s, err := store.Open(context.Background(), store.Options{RAM: size, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -25,17 +30,17 @@ func arena(t testing.TB, size int64) *store.Store {
 			t.Error(err)
 		}
 	})
-	return s
+	return lone{s}
 }
 
 // rotten is a Sink whose blocks turn out to be corrupt.
-type rotten struct{ *store.Store }
+type rotten struct{ lone }
 
 func (rotten) Get(context.Context, block.Addr) (*store.Block, error) { return nil, store.ErrCorrupt }
 
 // fillable is a Sink that can be made to have no room.
 type fillable struct {
-	*store.Store
+	lone
 	full atomic.Bool
 }
 
