@@ -87,15 +87,15 @@ func (c *conn) stat(k key) (info store.Info, found, ok bool) {
 	switch {
 	case err == nil:
 		return info, true, true
-	case errors.Is(err, store.ErrMiss), errors.Is(err, store.ErrCorrupt):
+	case errors.Is(err, store.ErrMiss):
 		return store.Info{}, false, true
 	}
 	c.fail(c.storeError(err))
 	return store.Info{}, false, false
 }
 
-// fetch gets a block; nil is a miss. A full arena and damaged bytes are misses, too: this is a
-// cache, and some clients give up at an error.
+// fetch gets a block; nil is a miss. Every error is a miss, because some clients give up at an
+// error.
 func (c *conn) fetch(k key) *store.Block {
 	b, err := c.server.o.Store.Get(c.server.ctx, k.addr)
 	if err == nil {

@@ -253,8 +253,8 @@ func (c *call) assemble(u *upload, parts []*part, o store.CommitOptions) (string
 		return "", err
 	}
 	i, err := d.Commit(c.r.Context(), o)
-	if errors.Is(err, store.ErrCorrupt) { // ErrCorrupt itself would be answered as a miss
-		err = fmt.Errorf("s3: a part has changed since it came: %v", err) //nolint:errorlint // so not wrapped
+	if errors.Is(err, store.ErrCorrupt) {
+		err = fmt.Errorf("s3: a part has changed since it came: %w", err)
 	}
 	if err != nil {
 		return "", err

@@ -86,7 +86,7 @@ func (c *call) open() (*store.Block, error) {
 }
 
 func (c *call) missed(err error) {
-	if errors.Is(err, store.ErrMiss) || errors.Is(err, store.ErrCorrupt) {
+	if errors.Is(err, store.ErrMiss) {
 		c.s.count.misses.Add(1)
 	}
 }
@@ -233,9 +233,6 @@ func (c *call) remove(it store.Item) error {
 	there, err := c.s.sink.Delete(c.r.Context(), it.Addr)
 	if there {
 		c.s.count.deletes.Add(1)
-	}
-	if errors.Is(err, store.ErrMiss) {
-		return nil
 	}
 	return err
 }

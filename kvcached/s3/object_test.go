@@ -256,16 +256,6 @@ func TestRefusedObjects(t *testing.T) {
 	}
 }
 
-// TestCorrupt reads a block that the sink does not trust: a miss.
-func TestCorrupt(t *testing.T) {
-	b := serve(t, Options{Sink: rotten{arena(t, 4<<20)}})
-	b.want(b.do("PUT", "/k", "v"), 200)
-	b.want(b.do("GET", "/k", ""), 404, "NoSuchKey")
-	if st := b.server.Stats(); st.Misses != 1 || st.Hits != 0 {
-		t.Errorf("%+v", st)
-	}
-}
-
 // TestContinue sends a body only when it is asked for.
 func TestContinue(t *testing.T) {
 	b := serve(t, Options{})

@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
@@ -32,11 +31,6 @@ func arena(t testing.TB, size int64) lone {
 	})
 	return lone{s}
 }
-
-// rotten is a Sink whose blocks turn out to be corrupt.
-type rotten struct{ lone }
-
-func (rotten) Get(context.Context, block.Addr) (*store.Block, error) { return nil, store.ErrCorrupt }
 
 // fillable is a Sink that can be made to have no room.
 type fillable struct {
