@@ -116,6 +116,23 @@ func TestLongDocument(t *testing.T) {
 	b.want(b.do("POST", "/?delete", strings.Repeat(" ", maxDeleteText+1)), 400, "EntityTooLarge")
 }
 
+// TestDocumentOfGoneClient waits for its turn to be parsed only as long as its client.
+func TestDocumentOfGoneClient(t *testing.T) {
+	b := serve(t, Options{Sink: arena(t, 4<<20)})
+	for range maxParsing {
+		b.server.parsing <- struct{}{}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	r := httptest.NewRequestWithContext(ctx, "POST", "/?delete", strings.NewReader("<Delete/>"))
+	r.Host = "kvb.localhost"
+	w := httptest.NewRecorder()
+	b.server.ServeHTTP(w, r)
+	if w.Code != http.StatusServiceUnavailable || b.server.Stats().Bodies != 0 {
+		t.Errorf("%d %s %+v", w.Code, w.Body, b.server.Stats())
+	}
+}
+
 // TestRefusedSlowly refuses a short request whose body does not come: the client is told, and its
 // connection closed.
 func TestRefusedSlowly(t *testing.T) {

@@ -164,8 +164,12 @@ func (c *call) readSmall(limit int64, own bool, v any, malformed error) error {
 	if err != nil {
 		return err
 	}
-	c.s.parsing <- struct{}{}
-	defer func() { <-c.s.parsing }()
+	select {
+	case c.s.parsing <- struct{}{}:
+		defer func() { <-c.s.parsing }()
+	case <-c.r.Context().Done():
+		return c.r.Context().Err()
+	}
 	if xml.Unmarshal(text, v) != nil {
 		return malformed
 	}
