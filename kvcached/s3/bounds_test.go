@@ -69,7 +69,7 @@ func (b *bed) await(what string, done func(st Stats) bool) {
 // as many as may are waited for, and none takes memory for what it has not sent.
 func TestSlowDocuments(t *testing.T) {
 	const most, clients = 16, 300
-	b := serve(t, Options{Sink: arena(t, 4<<20), MaxRequests: most})
+	b := serve(t, Options{Sink: arena(t, 4<<20), maxRequests: most})
 	id := b.start("/k")
 	complete := string(completionText(map[int]string{1: b.part("/k", id, 1, "x")}))
 	b.want(b.answer(b.dial("POST", "/k?uploadId=none", maxCompleteText, "<")), 404, "NoSuchUpload")

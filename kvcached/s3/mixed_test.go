@@ -18,7 +18,7 @@ import (
 func TestMixed(t *testing.T) {
 	seed := rand.Uint64()
 	t.Log("seed", seed)
-	b := serve(t, Options{Sink: arena(t, 2<<20), MaxUploads: 8, MaxUploadBytes: 1 << 20, MaxRequests: 12})
+	b := serve(t, Options{Sink: arena(t, 2<<20), maxUploads: 8, maxUploadBytes: 1 << 20, maxRequests: 12})
 	var sides sync.WaitGroup
 	for side := range 8 {
 		sides.Go(func() {

@@ -75,7 +75,7 @@ func TestComposite(t *testing.T) {
 }
 
 func TestMultipartAborted(t *testing.T) {
-	b := serve(t, Options{MaxUploads: 2, MaxUploadBytes: 3 * 4096})
+	b := serve(t, Options{maxUploads: 2, maxUploadBytes: 3 * 4096})
 	id := b.start("/k")
 	other := b.start("/k")
 	b.want(b.do("POST", "/k?uploads", ""), 503, "SlowDown")

@@ -19,9 +19,9 @@
 //   - Objects may go away at any time, as this is a cache. A PUT is acknowledged from memory unless
 //     Options.Durable or the header X-Cgn-Durable: true asks for the disk.
 //   - An object has at most 64 MiB. Parts have no smallest size. The parts of all incomplete
-//     uploads take at most a quarter of the arena, or Options.MaxUploadBytes. A single upload may
-//     take more, for an object of up to 3/8 of the arena. An upload without a new part for 2
-//     minutes is aborted. Uploads and parts are not listed.
+//     uploads take at most a quarter of the arena. A single upload may take more, for an object of
+//     up to 3/8 of the arena. An upload without a new part for 2 minutes is aborted. Uploads and
+//     parts are not listed.
 //   - GET answers x-amz-checksum-mode with the CRC32C of every object, and with the checksum of its
 //     PUT's header or trailer. A completion's FULL_OBJECT checksum is compared but not kept.
 //   - An ETag has the CRC32C and the length, and is not an MD5.
@@ -29,6 +29,7 @@
 package s3
 
 import (
+	"cmp"
 	"encoding/xml"
 	"errors"
 	"log/slog"
@@ -60,14 +61,11 @@ type Options struct {
 	Logger  *slog.Logger // nil: slog.Default()
 
 	Timeout time.Duration // for each MiB of a body, and for a small answer; 0: 30 s
-	// requests at once with an object or a document; one more is answered SlowDown; 0: 256
-	MaxRequests int
-	// multipart uploads that are not complete; one more is answered SlowDown; 0:
-	// 256
-	MaxUploads int
-	// bytes of their parts together; more is answered SlowDown, except for a single upload; 0: a
-	// quarter of the arena
-	MaxUploadBytes int64
+
+	// Bounds. Requests beyond them are answered SlowDown.
+	maxRequests    int   // requests at once with an object or a document; 0: 256
+	maxUploads     int   // incomplete multipart uploads; 0: 256
+	maxUploadBytes int64 // of their parts, except of a single upload; 0: a quarter of the arena
 }
 
 // Server is an http.Handler; Close it after the last request.
@@ -96,8 +94,8 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		sink: o.Sink, keys: map[string]Key{}, durable: o.Durable, log: o.Logger, timeout: o.Timeout,
-		started: time.Now(),
+		sink: o.Sink, keys: map[string]Key{}, durable: o.Durable, log: cmp.Or(o.Logger, slog.Default()),
+		timeout: cmp.Or(o.Timeout, 30*time.Second), started: time.Now(),
 	}
 	for _, k := range o.Keys {
 		s.keys[k.Access] = k
@@ -105,16 +103,8 @@ func New(o Options) (*Server, error) {
 	for _, d := range o.Domains {
 		s.domains = append(s.domains, strings.ToLower(strings.Trim(d, ".")))
 	}
-	if s.log == nil {
-		s.log = slog.Default()
-	}
-	if s.timeout == 0 {
-		s.timeout = 30 * time.Second
-	}
-	if o.MaxRequests == 0 {
-		o.MaxRequests = 256
-	}
-	s.bodies, s.parsing = make(chan struct{}, o.MaxRequests), make(chan struct{}, maxParsing)
+	s.bodies = make(chan struct{}, cmp.Or(o.maxRequests, 256))
+	s.parsing = make(chan struct{}, maxParsing)
 	s.uploads = newUploads(o, &s.count)
 	s.nextID.Store(uint64(s.started.UnixNano()))
 	return s, nil

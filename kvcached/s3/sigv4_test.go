@@ -66,7 +66,7 @@ func awsExamples(t *testing.T) map[string]*http.Request {
 
 func exampleServer(t *testing.T) *Server {
 	t.Helper()
-	s, err := New(Options{Sink: struct{ Sink }{}, MaxUploadBytes: 1,
+	s, err := New(Options{Sink: arena(t, 4<<20),
 		Keys: []Key{{Access: exampleAccess, Secret: exampleSecret, Tenant: "acme"}}})
 	if err != nil {
 		t.Fatal(err)

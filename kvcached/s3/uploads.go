@@ -1,6 +1,7 @@
 package s3
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"sync"
@@ -56,14 +57,8 @@ type uploads struct {
 const uploadLife = 2 * time.Minute
 
 func newUploads(o Options, count *counters) *uploads {
-	u := &uploads{most: o.MaxUploads, mostHeld: o.MaxUploadBytes, sink: o.Sink, count: count, all: map[string]*upload{}}
-	if u.most == 0 {
-		u.most = 256
-	}
-	if u.mostHeld == 0 {
-		u.mostHeld = o.Sink.Arena().Size() / 4
-	}
-	return u
+	return &uploads{most: cmp.Or(o.maxUploads, 256), mostHeld: cmp.Or(o.maxUploadBytes, o.Sink.Arena().Size()/4),
+		sink: o.Sink, count: count, all: map[string]*upload{}}
 }
 
 // add begins an upload with an id that nobody can guess.
