@@ -17,8 +17,8 @@ const (
 	acceptLogEvery   = 10 * time.Second
 )
 
-// acceptor retries temporary errors of Accept. Servers end with any error of Accept, and a
-// temporary shortage of descriptors must not end them.
+// acceptor retries temporary errors of Accept. A server ends at any error of Accept, but a
+// temporary shortage of descriptors must not end a server.
 type acceptor struct {
 	net.Listener
 	log   *slog.Logger // nil: slog.Default

@@ -51,7 +51,8 @@ func (e *Exchange) begin() {
 
 func (e *Exchange) finish(surplus bool) { e.ended, e.surplus = io.EOF, surplus }
 
-// atEnd reports whether exactly the body has been read from the connection.
+// atEnd reports whether the whole body, and no byte after the body, has been read from the
+// connection.
 func (e *Exchange) atEnd() bool {
 	return e.ended == io.EOF && !e.surplus && len(e.rest) == 0 && e.head.reusable()
 }
@@ -75,7 +76,7 @@ func (e *Exchange) SetIdleTimeout(d time.Duration) { e.idle = d }
 
 // Next returns at least one byte of the body, and waits if none is available. The slice is valid
 // until the next call on e. At the true end of the body Next returns io.EOF. Every other error is
-// an *Error; for a truncated body it wraps io.ErrUnexpectedEOF.
+// an *Error. The *Error for a truncated body wraps io.ErrUnexpectedEOF.
 func (e *Exchange) Next() ([]byte, error) {
 	if n := e.held; n > 0 {
 		e.held = 0
@@ -89,7 +90,7 @@ func (e *Exchange) Next() ([]byte, error) {
 	return space[:n], err
 }
 
-// Read is Next that reads directly into the caller's buffer.
+// Read is like Next, but reads directly into the caller's buffer.
 func (e *Exchange) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -219,8 +220,9 @@ func (e *Exchange) decode(p []byte) int {
 	return n
 }
 
-// push takes wire bytes that other code has read, or the error of that read. push leaves their m
-// body bytes at the front of p. push sets e.ended at the end of the body.
+// push takes the wire bytes in p, which other code has read, or the error of that read. push
+// decodes p in place: m bytes of the body are at the front of p afterwards. push sets e.ended at
+// the end of the body.
 func (e *Exchange) push(p []byte, err error) (m int) {
 	if len(p) == 0 {
 		e.ended = e.endOf(err)

@@ -18,15 +18,16 @@ type CaptureOptions struct {
 	Limit int
 	// MustClose is ReplyOptions.MustClose.
 	MustClose bool
-	// Event is called for each event of an event stream, and decides like Follower.Event what is
-	// stored of it. With nil all is stored. Other bodies are stored as they come.
+	// Event is called for each event of an event stream. Like Follower.Event, Event chooses the
+	// bytes that are stored for an event. If Event is nil, every event is stored unchanged. A body
+	// that is not an event stream is stored unchanged too.
 	Event func(e sse.Event, out []byte, at time.Time) (rest []byte, enough bool)
 }
 
 // Capture appends the body of e to dst. The head of e must have been read. Parsing is the same as
 // in Reply. Capture reads to the end of the body, or until Event has enough. Capture's error is an
-// *Error about the upstream, or ErrTooLong; dst is then returned unchanged. Besides the stored
-// bytes, and the bytes of one read, Capture holds one unfinished event of at most
+// *Error about the upstream, or ErrTooLong. After an error Capture returns dst unchanged. Besides
+// the stored bytes, and the bytes of one read, Capture holds one unfinished event of at most
 // sse.MaxEventBytes. Capture does not close e, whose deadlines bound the time.
 func Capture(dst []byte, e *Exchange, o CaptureOptions) ([]byte, error) {
 	c := newCapture()

@@ -31,9 +31,9 @@ const (
 	chunkDone                        // the body has ended
 )
 
-// chunked decodes chunked transfer coding, push-style. It accepts any split of the input and stores
-// no bytes. It drops extensions and trailers, and accepts a lone LF as a line end, because some
-// servers send that. The zero value is at the start of a body.
+// chunked decodes chunked transfer coding, push-style. chunked accepts any split of the input and
+// stores no bytes. chunked drops extensions and trailers. A lone LF counts as a line end, because
+// some servers send lone LFs. The zero value is at the start of a body.
 type chunked struct {
 	state     chunkState
 	digits    uint8
@@ -45,8 +45,8 @@ type chunked struct {
 
 func (d *chunked) done() bool { return d.state == chunkDone }
 
-// decode moves the payload in p to the front of p. n is the length of the payload. used is how much
-// of p was consumed: all of it, unless the body ended or err is set.
+// decode moves the payload in p to the front of p. n is the length of the payload. used is the
+// number of bytes of p that were consumed: all bytes, unless the body ended or err is set.
 func (d *chunked) decode(p []byte) (n, used int, err error) {
 	for used < len(p) && d.state != chunkDone {
 		if d.state == chunkData {
@@ -175,8 +175,8 @@ func openChunk(dst []byte) (out []byte, mark int) {
 	return append(dst, room[:]...), len(dst)
 }
 
-// closeChunk ends the chunk that began at mark. closeChunk removes a chunk without data, because
-// that would end the body.
+// closeChunk ends the chunk that began at mark. closeChunk removes a chunk without data, because an
+// empty chunk would end the body.
 func closeChunk(out []byte, mark int) []byte {
 	data := out[mark+chunkRoom:]
 	if len(data) == 0 {

@@ -14,15 +14,15 @@ const (
 	readBufferBytes  = 4 << 10  // size of the first read buffer; it grows to maxHeadBytes for a long head
 	keepBufferBytes  = 16 << 10 // larger buffers are not kept between exchanges
 	flatWriteBytes   = 16 << 10 // without writev, segments are joined up to this size
-	earlyAnswerBytes = 64 << 10 // while the write of a larger request stalls, an early answer is looked for
+	earlyAnswerBytes = 64 << 10 // an early answer is looked for while a larger write stalls
 	earlyAnswerEvery = 250 * time.Millisecond
 	// salvageWait is how long an answer may be read after the write has failed.
 	salvageWait = 50 * time.Millisecond
-	// peekAfterIdle is the idle time from which on a connection is looked at before use. A
-	// connection that was idle for less and is stale is replaced.
+	// peekAfterIdle is the least idle time after which a connection is inspected before use. A
+	// stale connection that was idle for less is noticed in use, and replaced.
 	peekAfterIdle = 50 * time.Millisecond
 	// staleWindow is the time after a write in which a stale connection is recognised. A server
-	// that has closed an idle connection reports that within a round trip.
+	// that has closed an idle connection reports the close within a round trip.
 	staleWindow        = time.Second
 	defaultDialTimeout = 2 * time.Second
 )
@@ -31,14 +31,14 @@ const (
 // and look may be called from elsewhere.
 type conn struct {
 	to     *destination
-	nc     net.Conn // what is read and written: the socket, or TLS over it
+	nc     net.Conn // for reads and writes: the socket, or TLS over the socket
 	socket net.Conn
 	raw    syscall.RawConn // nil for in-memory connections
 	vector bool            // true if nc has writev
 
 	buf       []byte // read buffer
 	flat      []byte // buffer for joined writes
-	served    int    // times that it was put into the pool
+	served    int    // times that the conn was put into the pool
 	idleSince time.Time
 	reading   deadline
 	writing   deadline
@@ -48,8 +48,8 @@ type conn struct {
 
 	watch  bool                     // true if its pool has Watch
 	port   uint16                   // local port; 0: it has none
-	place  int                      // index in Pool.busy plus 1; 0: not in it
-	owner  atomic.Pointer[Exchange] // its last user, which may have released it
+	place  int                      // index in Pool.busy plus 1; 0: not in Pool.busy
+	owner  atomic.Pointer[Exchange] // the last user, which may have released the conn
 	hand   sync.Mutex               // held to replace, close or inspect the descriptor
 	parked parked
 	wire   *wire // between TLS and the socket; nil without TLS
@@ -168,8 +168,8 @@ func (c *conn) writeFlat(v *net.Buffers) error {
 }
 
 // send writes the size bytes of *v before deadline. early is true if the server answered before it
-// had read all of them; the rest is not sent then. Over TLS, such an answer is noticed only if the
-// server also closes, since a TLS write cannot be resumed after an interruption.
+// had read all bytes; send then drops the rest. Over TLS, an early answer is noticed only if the
+// server also closes the connection, since a TLS write cannot be resumed after an interruption.
 func (c *conn) send(v *net.Buffers, size int, deadline time.Time) (early bool, err error) {
 	probe := c.raw != nil && c.wire == nil && size >= earlyAnswerBytes
 	for {

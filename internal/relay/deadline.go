@@ -7,9 +7,9 @@ import (
 )
 
 // deadline bounds a connection's reads or its writes. Setting the runtime's deadline costs more
-// than a short read or write, and every request sets several. So if the runtime's deadline is
-// earlier, it is left in place and corrected only when it has passed. A deadline is safe for
-// concurrent use.
+// than a short read or write, and every request sets several. So a runtime's deadline that is
+// earlier than the wanted one stays in place. The deadline is corrected only when it has passed. A
+// deadline is safe for concurrent use.
 type deadline struct {
 	writes bool
 
@@ -29,7 +29,8 @@ func (d *deadline) set(c net.Conn, t time.Time) error {
 	return d.enforce(c)
 }
 
-// early reports whether a timeout on c came before it was due. If so, the caller must retry.
+// early reports whether a timeout on c came before the wanted deadline. If so, the caller must
+// retry.
 func (d *deadline) early(c net.Conn) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -14,11 +14,11 @@
 //
 // An answer goes to a client, or into memory of this process. Reply begins the client's response
 // once: it has one status, one header and one body. The response's Follower decides about the body.
-// The Follower sees each event of an event stream and appends what the client gets instead: the
-// event, nothing, or other events. The Follower can end a source early. When a source has ended or
-// failed, the Follower may ask for another one, whose events follow in the same body. So a source
-// can be replaced between any two events. Capture reads an answer into memory, with the same
-// parsing and the same decision about each event.
+// The Follower sees each event of an event stream and decides whether the client gets the event,
+// nothing, or other events. The Follower can end a source early. When a source has ended or failed,
+// the Follower may ask for another one, whose events follow in the same body. So a source can be
+// replaced between any two events. Capture reads an answer into memory, with the same parsing and
+// the same decision about each event.
 //
 // The relay does not know why sources follow one another. The relay returns the connection of a
 // source to its pool before it asks for the next source. Deadlines and cancellation apply to the
@@ -34,13 +34,13 @@
 // that are ready at one moment share an epoll_wait and a reading of the clock. No piece waits for
 // later pieces.
 //
-// To give a connection to a loop is to park it. Reply takes the client's connection from fasthttp
-// (Hijack) once the head of the answer is known, and the upstream's from its Exchange. Both sockets
-// leave the runtime's poller: their descriptors are duplicated, and the originals closed. After its
-// source the upstream's connection returns to its Pool. The client's connection waits in the loop
-// for its next request, without a goroutine. With the first byte of that request the connection
-// returns to the server (Parking.Serve). Bytes of a pipelined request that fasthttp has read
-// already go with the connection.
+// A connection is parked when it is given to a loop. Once the head of the answer is known, Reply
+// takes the client's connection from fasthttp (Hijack) and the upstream's connection from its
+// Exchange. Both sockets leave the runtime's poller: their descriptors are duplicated, and the
+// originals closed. The upstream's connection returns to its Pool when its source has ended. The
+// client's connection waits in the loop for its next request, without a goroutine. With the first
+// byte of that request the connection returns to the server (Parking.Serve). Bytes of a pipelined
+// request that fasthttp has read already go with the connection.
 //
 // Between two sources the stream stays in its loop, with only the client's socket. The loop sends
 // unsent bytes, and notices if the client leaves or does not read. Between two sources,

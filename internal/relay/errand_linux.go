@@ -13,11 +13,11 @@ type errand struct {
 	flow   *flow         // for bringSource; the flow waits in its loop
 	old    *Exchange
 
-	top     net.Conn // connection to return to the server, or to close with its stream; nil: it stays in the loop
+	top     net.Conn // connection to give to the server, or to close with its stream; nil: stays in the loop
 	client  *clientConn
 	parting parting
 	parking *Parking
-	l       *loop // its loop is told when the stream of this ticket's connection has ended; may be nil
+	l       *loop // the loop to tell that the stream on ticket's connection has ended; may be nil
 	ticket  ticket
 
 	do func() // run, bound once
@@ -27,7 +27,7 @@ type errandKind uint8
 
 const (
 	endStream   errandKind = iota // close the exchange and tell the follower
-	bringSource                   // close the exchange and ask the follower for the next one
+	bringSource                   // close the exchange and ask the follower for the next source
 	giveBack                      // return the client's connection to the server
 )
 
@@ -87,7 +87,7 @@ func (n *errand) hangUp() {
 	}
 }
 
-// bringSource closes the exchange of the ended source, and gives the flow the next one.
+// bringSource closes the exchange of the ended source, and gives the flow the next source.
 func (n *errand) bringSource() {
 	if n.old != nil {
 		n.old.takeBack()

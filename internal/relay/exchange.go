@@ -34,21 +34,21 @@ type Request struct {
 	Once bool
 }
 
-// Exchange is one request and its response on one connection. One goroutine uses an Exchange.
-// An Abort and a Link's Cut may end it from other goroutines. The caller of Send closes the
-// Exchange exactly once and does not use it afterwards, because Exchanges are recycled.
+// Exchange is one request and its response on one connection. One goroutine uses an Exchange. Other
+// goroutines may end an Exchange through its Abort or through Link.Cut. The caller of Send closes
+// the Exchange exactly once and does not use it afterwards, because Exchanges are recycled.
 type Exchange struct {
 	mu sync.Mutex // guards grip
 	grip
 	work
 }
 
-// grip is the part that cancel uses. Only the exchange's own goroutine changes c. The exchange's
-// goroutine reads c without the lock.
+// grip is the part of an Exchange that cancel uses. Only the exchange's own goroutine changes c,
+// and that goroutine reads c without the lock.
 type grip struct {
 	c        *conn
 	canceled error  // the reason; nil: not canceled
-	keeper   keeper // who else uses c now; nil: only this exchange
+	keeper   keeper // the other user of c; nil: only the exchange uses c
 	serial   uint64 // the keeper's number of this exchange
 }
 
@@ -92,12 +92,12 @@ var exchanges = sync.Pool{New: func() any { return new(Exchange) }}
 // dialing, within PoolOptions.DialTimeout, and writing. All errors are *Error.
 //
 // The server may have closed a pooled connection while it was idle (vLLM and llama.cpp do so after
-// 5 s). Send or ReadHead sends the request again on a new connection if a reused one fails with EOF
-// or RST within a second of the write, before any response byte. The retry happens once per
-// request, and for POST too. A server that closes an idle connection has not read the request. If
-// an engine really dies in the second after the write, only work is lost whose result nobody reads.
-// If no new connection can be made, Send or ReadHead returns the first error, of KindReset, because
-// the server may have read the request and died of it.
+// 5 s). Send or ReadHead sends the request again on a new connection if a reused connection fails
+// with EOF or RST within a second of the write, before any response byte. The retry happens once
+// per request, and for POST too. A server that closes an idle connection has not read the request.
+// An engine that really dies within that second loses only work whose result nobody would have
+// read. If no new connection can be made, Send or ReadHead returns the first error, of KindReset,
+// because the server may have read the request and died of it.
 func (p *Pool) Send(req *Request, deadline time.Time) (*Exchange, error) {
 	e := exchanges.Get().(*Exchange)
 	e.pool, e.request, e.abort = p, req, req.Abort

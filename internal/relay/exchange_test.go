@@ -94,8 +94,8 @@ func TestStaleOnUse(t *testing.T) {
 	}
 }
 
-// TestKilledOnUse: if a server ends for good while it has the request, the error is a reset, and
-// not that it is unreachable.
+// TestKilledOnUse: a server that ends for good while it has the request causes a reset, not the
+// error of an unreachable server.
 func TestKilledOnUse(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -215,8 +215,8 @@ func TestConnectionKept(t *testing.T) {
 	}
 }
 
-// TestOnce: the server is told that the connection will be closed, and it is closed even if the
-// server keeps it.
+// TestOnce: the server is told that the connection will be closed, and the connection is closed
+// even if the server keeps its end open.
 func TestOnce(t *testing.T) {
 	got := make(chan string, 3)
 	p := newPool(t, rawServer(t, "tcp", func(c net.Conn, r *bufio.Reader) {

@@ -18,7 +18,7 @@ type flow struct {
 	parking  *Parking
 	step     flowStep
 	serial   atomic.Uint64 // number of the present or last exchange; 0: there was none
-	ticket   ticket        // its slot in the loop
+	ticket   ticket        // names the flow's slot in the loop
 	timer    timer
 	turn     turn
 	s        *relayedReply // nil: between requests
@@ -28,7 +28,7 @@ type flow struct {
 	opening  opening
 	parting  parting
 
-	idleSince time.Time        // since when the client's connection waits for a request
+	idleSince time.Time        // start of the wait for the next request
 	handOver  func(c net.Conn) // onHandOver, bound once
 }
 
@@ -36,20 +36,20 @@ type flow struct {
 type flowStep uint8
 
 const (
-	arriving  flowStep = iota // the loop does not have it yet
-	relaying                  // its stream's source is read, or the rest of the stream is sent
-	changing                  // its stream waits for the next source
-	leaving                   // its stream has ended while it waited for the next source
+	arriving  flowStep = iota // not in the loop yet
+	relaying                  // a source is being read, or the rest of the stream is being sent
+	changing                  // the stream waits for its next source
+	leaving                   // the stream has ended, but Follower.Next is still running
 	settling                  // the stream has ended, and its resources are being released
-	idle                      // it waits for the next request
-	dismissed                 // the loop no longer has it
+	idle                      // the connection waits for its next request
+	dismissed                 // no longer in the loop
 )
 
-// turn tells whether a flow is in loop.again.
+// turn tells whether a flow is queued in loop.again, because more can be read at once.
 type turn uint8
 
 const (
-	waits turn = iota // it waits for an event
+	waits turn = iota // the flow waits for an event
 	queued
 )
 
@@ -61,7 +61,7 @@ type receiver struct {
 	state clientState
 }
 
-// clientState is what the client has done since the last look.
+// clientState is the client's action since the loop last looked.
 type clientState uint8
 
 const (
@@ -77,13 +77,13 @@ type sender struct {
 	last   time.Time // when bytes were last read, or reading became possible again
 }
 
-// supply is what the upstream's socket may have.
+// supply tells what may be read from the upstream's socket.
 type supply uint8
 
 const (
 	dry     supply = iota // nothing until the next event
 	flowing               // perhaps bytes
-	final                 // perhaps bytes, and then the end, because the upstream has shut down
+	final                 // perhaps bytes, and then the end: the upstream has shut down
 )
 
 // unsent holds the bytes that the client's socket has not taken.
@@ -99,11 +99,11 @@ type opening struct {
 	detach func() // ReplyOptions.Parked
 }
 
-// parting is what happens to the client's connection after the stream.
+// parting is the fate of the client's connection after the stream.
 type parting uint8
 
 const (
-	stays  parting = iota // it waits for the next request
+	stays  parting = iota // the connection waits for the next request
 	closes                // the connection is closed properly
 	resets                // the connection is reset, and the kernel drops bytes that the client has not read
 )
@@ -228,7 +228,7 @@ func (f *flow) clientEvent(events uint32) {
 	}
 }
 
-// pump relays what the upstream has sent, as much as this turn allows.
+// pump relays bytes of the upstream, as many as this turn allows.
 func (f *flow) pump() {
 	for turns := 0; f.isRead() && f.upstream.supply != dry && !f.blocked(); turns++ {
 		if turns > 0 {
@@ -313,8 +313,8 @@ func (f *flow) frame(out []byte, mark int) []byte {
 	return out
 }
 
-// failSource ends the source for a reason other than the bytes read, or reports that there is no
-// next source.
+// failSource ends the source for a reason that is not in the bytes read, or reports that there is
+// no next source.
 func (f *flow) failSource(err error) {
 	s := f.s
 	out, mark := openChunk(nil)
@@ -323,7 +323,7 @@ func (f *flow) failSource(err error) {
 	} else {
 		out = s.finish(out, err)
 	}
-	if s.outcome == ClientGone { // the client is no longer there to take it
+	if s.outcome == ClientGone { // no client is left to take the rest
 		f.unsent.bytes, f.unsent.sent = f.unsent.bytes[:0], 0
 	}
 	f.send(f.frame(out, mark))
@@ -341,7 +341,7 @@ func (f *flow) interrupted() {
 func (f *flow) send(p []byte) {
 	if f.blocked() {
 		f.unsent.bytes = append(f.unsent.bytes, p...)
-		f.arm() // the former deadline may no longer apply
+		f.arm() // bytes that were sent may have changed the deadline
 		f.settle()
 		return
 	}
@@ -391,7 +391,7 @@ func (f *flow) settle() {
 	case f.s.phase == awaiting:
 		f.change()
 	case f.blocked():
-		if f.s.source.e != nil { // the source is released while the client takes its time
+		if f.s.source.e != nil { // the source need not wait for a slow client
 			f.unlink()
 			f.s.closeParked()
 		}
@@ -400,8 +400,8 @@ func (f *flow) settle() {
 	}
 }
 
-// giveUp ends the stream immediately, because of this side or the client. If Next is running,
-// giveUp waits for its exchange.
+// giveUp ends the stream immediately, because of this side or the client. If Next is running, the
+// flow stays until Next has returned.
 func (f *flow) giveUp(o Outcome, err error) {
 	f.s.fail(o, err)
 	f.s.phase = cut
@@ -455,8 +455,8 @@ func (f *flow) due() (at time.Time, o Outcome) {
 	return at, o
 }
 
-// arm sets the timer to the next deadline, unless the timer is early enough. arm need not be called
-// when a deadline moves later.
+// arm sets the timer to the next deadline, unless the timer is already set to an earlier time. A
+// deadline that moves later needs no call of arm.
 func (f *flow) arm() {
 	at, _ := f.due()
 	if at.IsZero() {

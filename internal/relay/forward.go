@@ -6,10 +6,10 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// AppendForwardHeaders appends the fields of a client's request that are forwarded to the upstream,
-// as lines for Request.Header, and returns dst. AppendForwardHeaders leaves out hop-by-hop,
-// identity and credential headers, and those that every hop makes anew. All other fields are
-// forwarded: traceparent, x-request-id, content-type, accept, user-agent, anthropic-version,
+// AppendForwardHeaders appends to dst the fields of a client's request that are forwarded to the
+// upstream, as lines for Request.Header. AppendForwardHeaders leaves out hop-by-hop, identity and
+// credential headers, and the headers that every hop makes anew. All other fields are forwarded:
+// traceparent, x-request-id, content-type, accept, user-agent, anthropic-version,
 // openai-organization ... AppendForwardHeaders also leaves out invalid header lines, so that no
 // value can start another line.
 func AppendForwardHeaders(dst []byte, h *fasthttp.RequestHeader) []byte {

@@ -33,7 +33,7 @@ const (
 type field struct{ name, nameEnd, value, valueEnd uint32 }
 
 // head parses one response head, push-style. Call parse with the same buffer, each time with more
-// bytes, until it reports done. head skips interim (1xx) responses. Lines may end in CRLF or LF.
+// bytes, until parse reports done. head skips interim (1xx) responses. Lines may end in CRLF or LF.
 // head's offsets refer to the buffer. The buffer may move between calls, but its contents must not
 // change.
 type head struct {

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Bounds for a refused client that is still sending its request. The client's bytes are read, so
-// that it can read the answer instead of getting a reset.
+// Bounds for a refused client that is still sending its request. The client's bytes are read and
+// dropped, so that the client can read the answer instead of getting a reset.
 const (
 	lingerBytes = 256 << 20
 	lingerTime  = 5 * time.Second
-	lingerIdle  = 250 * time.Millisecond // longest pause in its sending
+	lingerIdle  = 250 * time.Millisecond // longest pause in the client's sending
 )
 
 // Linger makes the close of c wait while the client still sends. Linger is for a request that is

@@ -10,7 +10,7 @@ import (
 // Timeouts of the kernel for connections of a pool with Watch. The kernel probes a connection after
 // keepIdle without received packets, every keepEvery. The kernel gives up a connection after
 // userTimeout without an acknowledgement of data or probes. The kernel also gives up a peer that
-// takes no data for this long, even if the peer answers.
+// takes no data for userTimeout, even if the peer answers.
 const (
 	keepIdle    = time.Second
 	keepEvery   = time.Second
@@ -26,8 +26,8 @@ const (
 type Link struct {
 	// Lost counts retransmission timeouts in a row, or unanswered probes; 0: the link is healthy.
 	Lost int
-	// Since is at least the time since the lost packet that raised Lost was sent. Since is set if
-	// Lost is not 0.
+	// Since is an upper bound for the age of the lost packet that raised Lost. Since is set if Lost
+	// is not 0.
 	Since time.Duration
 	Heard time.Duration // time since the last packet from the peer
 
@@ -46,7 +46,7 @@ func (l *Link) Cut() bool {
 	return e != nil && e.cut(l.conn)
 }
 
-// cut cancels e if it still uses c. e may use another connection by now.
+// cut cancels e if e still uses c, since e may use another connection by now.
 func (e *Exchange) cut(c *conn) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -85,8 +85,9 @@ func (p *Pool) strike(c *conn) {
 	c.place = 0
 }
 
-// next appends the connections to look at: the oldest one that is being made, those in use with one
-// of the local ports, and at most n of all in use, which take turns.
+// next appends the connections to look at: the oldest connection that is being made, the
+// connections in use with one of the local ports, and at most n of all connections in use. The
+// connections in use take turns.
 func (p *Pool) next(links []Link, n int, ports []uint16) []Link {
 	p.mu.Lock()
 	defer p.mu.Unlock()

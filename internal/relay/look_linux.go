@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attend sets the kernel's timeouts of a connection. If the kernel refuses that, the connection is
-// used all the same.
+// attend sets the kernel's timeouts of a connection. If the kernel refuses the timeouts, the
+// connection is used all the same.
 func attend(socket net.Conn) {
 	c, ok := socket.(*net.TCPConn)
 	if !ok {
@@ -25,8 +25,8 @@ func attend(socket net.Conn) {
 	}
 }
 
-// attendAgain sets the timeouts again after the socket became a net.Conn, which sets Go's
-// intervals.
+// attendAgain sets the timeouts again after the socket became a net.Conn, because Go then sets
+// intervals of its own.
 func attendAgain(socket net.Conn) {
 	c, ok := socket.(*net.TCPConn)
 	if !ok {
@@ -56,10 +56,10 @@ func NewLooker() *Looker {
 	return l
 }
 
-// Look reads at most n connections in use of a pool with Watch, in turn. Look also reads those with
-// one of the local ports, and the oldest one that is being made. The links are valid until the next
-// call. Each link costs one system call, and blocks the user of the connection no longer than this
-// call.
+// Look reads at most n connections in use of a pool with Watch, in turn. Look also reads the
+// connections with one of the local ports, and the oldest connection that is being made. The links
+// are valid until the next call. Each link costs one system call, and blocks the user of the
+// connection no longer than this call.
 func (l *Looker) Look(p *Pool, n int, ports ...uint16) []Link {
 	l.links = p.next(l.links[:0], n, ports)
 	for i := range l.links {

@@ -50,7 +50,7 @@ type mailbox struct {
 	dead  bool // the thread has ended
 
 	after sync.Mutex // held by a goroutine that does the thread's work after the thread's end
-	late  []func()   // errands that began then, for that goroutine to run
+	late  []func()   // errands begun after the thread's end; the holder of after runs them
 
 	letters []message // messages that the thread has taken from inbox
 	read    int       // number of letters that were handled

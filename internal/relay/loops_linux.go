@@ -23,7 +23,7 @@ const waitEvery = 5 * time.Millisecond
 type Loops struct {
 	o        LoopsOptions
 	all      []*loop
-	busy     atomic.Int64   // streams, and connections that the server serves again
+	busy     atomic.Int64   // number of streams, plus connections that returned to the server
 	draining atomic.Bool    // true if connections are closed with their stream
 	serial   atomic.Uint64  // number of the last parked exchange
 	running  sync.WaitGroup // threads, and goroutines that end streams
@@ -64,8 +64,8 @@ func (ls *Loops) pick() *loop {
 	return best
 }
 
-// Drain closes the connections that wait for a request, and from now on every other one when its
-// stream has ended.
+// Drain closes the connections that wait for a request. From now on, every other connection is
+// closed when its stream has ended.
 func (ls *Loops) Drain() {
 	if !ls.draining.Swap(true) {
 		for _, l := range ls.all {

@@ -244,7 +244,7 @@ func TestConnectionsComeBack(t *testing.T) {
 }
 
 // TestLastOfItsConnection: the connection is closed after the stream if the client has asked for
-// that.
+// the close.
 func TestLastOfItsConnection(t *testing.T) {
 	parts := make(chan string)
 	f := newFront(t, rawServer(t, "tcp", stepping(parts)), nil)
@@ -314,8 +314,8 @@ func TestPipelinedBehindStream(t *testing.T) {
 	}
 }
 
-// TestLoopsDrain: a connection that waits for a request is closed immediately. One with a stream is
-// closed after the stream.
+// TestLoopsDrain: a connection that waits for a request is closed immediately. A connection with a
+// stream is closed after the stream.
 func TestLoopsDrain(t *testing.T) {
 	parts, idleParts := make(chan string), make(chan string, 2)
 	f := newFront(t, rawServer(t, "tcp", func(c net.Conn, r *bufio.Reader) {

@@ -10,8 +10,8 @@ var (
 		"proxy-connection", "te", "trailer",
 		"transfer-encoding", "upgrade",
 	}
-	// IdentityHeaders are headers with which common proxies tell a backend who and where the user
-	// is, and our own x-cgn-*. Such headers from a client are unchecked claims.
+	// IdentityHeaders are the headers in which common proxies tell a backend the user's identity
+	// and address, and our own x-cgn-*. From a client, identity headers are unchecked claims.
 	IdentityHeaders = []string{
 		// headers of any proxy
 		"client-cert*", "client-ip", "forwarded", "from", "impersonate-*", "remote-*",
@@ -46,8 +46,8 @@ var (
 	// could not parse a compressed body.
 	replacedHeaders = []string{"accept-encoding", "content-length", "expect", "host"}
 
-	// ownResponseHeaders of the upstream are replaced by this server's. x-cgn-* are for one hop
-	// only.
+	// ownResponseHeaders are response headers that this server sets itself, whatever the upstream
+	// has sent. x-cgn-* headers are for one hop only.
 	ownResponseHeaders = []string{"content-length", "date", "server", "x-cgn-*"}
 
 	droppedOfRequests  = newNameSet(HopByHopHeaders, IdentityHeaders, CredentialHeaders, replacedHeaders)

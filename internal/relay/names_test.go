@@ -31,7 +31,7 @@ func TestNamesAreFound(t *testing.T) {
 }
 
 // TestIdentities: header names with which gateways and proxies identify users are not forwarded.
-// Names that trace and describe a request are.
+// Names that trace and describe a request are forwarded.
 func TestIdentities(t *testing.T) {
 	dropped := `X-Forwarded-User x-auth-request-email X-CGN-Tenant X-User-ID x-forwarded-client-cert
 		X-Consumer-Username X-Consumer-Custom-ID X-Credential-Identifier
@@ -115,7 +115,7 @@ func TestHeadersAreDocumented(t *testing.T) {
 	}
 }
 
-// BenchmarkDropped looks up what an SDK's request has, and traces add.
+// BenchmarkDropped looks up the header names that an SDK and tracing send.
 func BenchmarkDropped(b *testing.B) {
 	var names [][]byte
 	for _, name := range strings.Fields(`Host Accept Accept-Encoding Content-Type Content-Length User-Agent

@@ -43,7 +43,7 @@ func (s *relayedReply) park(ctx *fasthttp.RequestCtx, o *ReplyOptions) bool {
 	return true
 }
 
-// keepFor makes f the target of e's Cancel. The connection of e must have been reserved.
+// keepFor makes a cancel of e interrupt f. The connection of e must have been reserved.
 func (f *flow) keepFor(e *Exchange) {
 	serial := f.l.loops.serial.Add(1)
 	f.serial.Store(serial)
@@ -152,7 +152,7 @@ func (s *relayedReply) closeParked() {
 	}
 }
 
-// unlink removes the upstream's connection from the loop, and from Cancel.
+// unlink removes the upstream's connection from the loop, and from the reach of cancel.
 func (f *flow) unlink() {
 	e := f.s.source.e
 	if e.clean() && f.upstream.fd >= 0 {
@@ -174,7 +174,7 @@ func (f *flow) change() {
 	f.l.errand(n)
 }
 
-// changed takes over the next source, or the error instead of one.
+// changed takes over the next source, or the error if there is none.
 func (f *flow) changed(e *Exchange, err error) {
 	s := f.s
 	s.source.e = e
@@ -276,11 +276,11 @@ func (f *flow) serveAgain() {
 	go n.do() // the server owns it from now on, and Wait waits for it
 }
 
-// Park gives c, a connection that waits for its next request, to a loop, where waiting costs
-// neither a goroutine nor buffers. The Read of c calls Park instead of waiting longer. If Park
-// returns true, Read must return io.EOF and not use c any more, so that the server releases it.
-// With the first byte of the next request, c returns to the server (Parking.Serve). The connection
-// is closed when KeepAlive has passed since idleSince.
+// Park gives c to a loop while c waits for its next request. Waiting in a loop costs neither a
+// goroutine nor buffers. The Read of c calls Park instead of waiting longer. If Park returns true,
+// Read must return io.EOF and not use c any more, so that the server releases it. With the first
+// byte of the next request, c returns to the server (Parking.Serve). The connection is closed when
+// KeepAlive has passed since idleSince.
 func (ln *Parking) Park(c parkable, idleSince time.Time) bool {
 	client := clientConnOf(c)
 	if ln == nil || ln.Loops == nil || client == nil || client.parked.reserve(client.Conn) != nil {

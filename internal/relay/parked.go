@@ -12,8 +12,8 @@ type parked struct {
 	out bool // true if fd is the only descriptor
 }
 
-// park makes b the target of Cancel from now on, or no target if b is nil. Cancel may have been
-// called before.
+// park makes b the keeper, which a later cancel interrupts; nil: no keeper. e may have been
+// canceled already.
 func (e *Exchange) park(b keeper, serial uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

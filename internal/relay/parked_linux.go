@@ -87,8 +87,9 @@ func (w *wire) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// receive reads the available bytes without blocking. receive returns errNotNow if there are none,
-// and io.EOF at the end. The system call is so short that the scheduler need not know of it.
+// receive reads the available bytes without blocking. receive returns errNotNow if no bytes are
+// available, and io.EOF at the end. The system call is so short that the scheduler is not told of
+// the call.
 func receive(fd int, p []byte) (int, error) {
 	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))),
 		uintptr(len(p)), unix.MSG_DONTWAIT, 0, 0)

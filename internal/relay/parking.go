@@ -7,7 +7,7 @@ import (
 )
 
 // Parking says how Reply parks the connections of an event stream in Loops, and how Park parks idle
-// ones. A Parking is not modified. All replies of a server may share it.
+// connections. A Parking is not modified. All replies of a server may share it.
 type Parking struct {
 	Loops *Loops // nil: streams stay with their goroutines
 	// Serve serves a connection that has left its loop, because its next request has begun to
@@ -17,10 +17,10 @@ type Parking struct {
 	KeepAlive time.Duration
 }
 
-// Parkable is embedded in the type of a server's connections, the outermost type if they are
-// wrapped. Only connections with a Parkable can be parked. When a handler returns, the server
-// closes the connection even if it has handed it over. Close must then do nothing, and learns that
-// from Kept.
+// Parkable is embedded in the type of a server's connections, or in the outermost type if the
+// connections are wrapped. Only connections with a Parkable can be parked. When a handler returns,
+// the server closes even a connection that the server has handed over. Close must then do nothing;
+// Kept tells Close so.
 type Parkable struct{ handed atomic.Int32 }
 
 // Kept is called by Close. If Kept returns true, Close must return without doing anything.
@@ -36,8 +36,7 @@ func (l *Parkable) Kept() bool {
 	}
 }
 
-// Handed reports whether a server has handed over the connection and has not called its own Close
-// yet.
+// Handed reports whether a server has handed over the connection, and has not called Close yet.
 func (l *Parkable) Handed() bool { return l.handed.Load() > 0 }
 
 func (l *Parkable) hand() { l.handed.Add(1) }

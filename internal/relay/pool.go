@@ -26,15 +26,17 @@ type PoolOptions struct {
 	MaxConnections int           // all connections; beyond it Send fails with ErrPoolFull
 	Idle           time.Duration // how long an idle connection is kept
 	DialTimeout    time.Duration // for connect and TLS handshake together; default 2 s
-	// Watch keeps a list of the connections in use for Looker, and makes the kernel probe those
-	// without received packets for keepIdle. Without Watch the system's defaults apply.
+	// Watch keeps a list of the connections in use for Looker. Watch also makes the kernel probe
+	// each connection that has received no packet for keepIdle. Without Watch the system's defaults
+	// apply.
 	Watch bool
 	// Dial replaces the network, for in-memory connections.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
-// Pool keeps keep-alive connections to one Target. The pool hands out the most recently used first,
-// so that the surplus of a burst ages and is closed. A Pool is safe for concurrent use.
+// Pool keeps keep-alive connections to one Target. The pool hands out the most recently used
+// connection first, so that the surplus of a burst ages and is closed. A Pool is safe for
+// concurrent use.
 type Pool struct {
 	o    PoolOptions
 	to   atomic.Pointer[destination]
@@ -46,9 +48,9 @@ type Pool struct {
 	closed bool
 	sweep  *time.Timer // runs while idle is not empty
 
-	busy  []*conn     // those in use, unordered, with Watch
+	busy  []*conn     // connections in use, unordered; only with Watch
 	turn  int         // index in busy of the next connection to look at
-	dials []time.Time // start times of the connections being made, oldest first, with Watch
+	dials []time.Time // start times of the connections being made, oldest first; only with Watch
 }
 
 // NewPool makes a pool. The pool connects on first use, or in Warm.
@@ -84,7 +86,7 @@ func (p *Pool) Close() {
 	}
 }
 
-// Stats returns the number of idle connections, and of all.
+// Stats returns the number of idle connections, and of all connections.
 func (p *Pool) Stats() (idle, open int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -92,10 +94,10 @@ func (p *Pool) Stats() (idle, open int) {
 }
 
 // Warm opens at most n connections, one after the other, until n are idle or the pool may keep no
-// more, so that the next requests need not wait for connect and TLS handshake. Existing idle
+// more. The next requests then need not wait for connect and TLS handshake. Existing idle
 // connections count if they are still open. Warm ends at the first failure, or with ctx, and
-// returns how many connections it has made. If a server closes such a connection before its use, a
-// request pays no more than for any other idle connection; see Send.
+// returns how many connections it has made. A warm connection that the server closes before its use
+// costs a request no more than any other idle connection; see Send.
 func (p *Pool) Warm(ctx context.Context, n int) (made int, err error) {
 	p.Prune()
 	for ; made < n && p.wants(min(n, p.o.MaxIdle)); made++ {

@@ -12,8 +12,8 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// HangUp closes the connection of ctx after the handler without sending anything. HangUp is for a
-// client that has left, and may not read any more.
+// HangUp closes the connection of ctx when the handler has returned, without sending anything.
+// HangUp is for a client that has left.
 func HangUp(ctx *fasthttp.RequestCtx) {
 	ctx.Response.Reset()
 	ctx.HijackSetNoResponse(true)

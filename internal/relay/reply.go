@@ -26,11 +26,11 @@ type ReplyOptions struct {
 	SlowReader time.Duration
 	Follower   Follower // may be nil
 	// MustClose means that streams of this API have a closing event (sse.Event.Closes). A source
-	// without a closing event then counts as cut, whatever its framing. For streams that end with
-	// the connection this is always so.
+	// without a closing event then counts as cut, whatever its framing. A stream that ends with its
+	// connection needs a closing event even without MustClose.
 	MustClose bool
-	// Stop, if set, is called before the last exchange is closed. Watcher.Watch returns such a
-	// function.
+	// Stop, if set, is called before the last exchange is closed. The function that Watcher.Watch
+	// returns can be Stop.
 	Stop func()
 	// Parking, if set, lets Loops relay an event stream.
 	Parking *Parking
@@ -39,8 +39,8 @@ type ReplyOptions struct {
 	Parked func()
 }
 
-// Reply answers ctx with the body of e. The head of e must have been read, and the caller sets
-// status and header fields before (CopyHeaders). A body of up to 256 KiB is read before anything is
+// Reply answers ctx with the body of e. The head of e must have been read, and the caller must have
+// set status and header fields (CopyHeaders). A body of up to 256 KiB is read before anything is
 // sent. A longer body is a stream that fasthttp reads after the handler has returned. Every piece
 // is sent as it comes. Event streams are sent in whole events, and o.Follower may let other sources
 // follow e. An HTTP/1.0 client does not know chunks, so it gets a body of unknown length in one
@@ -55,9 +55,9 @@ type ReplyOptions struct {
 // On success Reply owns e and closes it. An error means that the body could not be read and that
 // nothing was sent. After an error the caller still owns e and may try another upstream. Neither
 // Stop nor a method of the Follower is called. The error is an *Error about the upstream, or
-// ErrClientTooOld, which another upstream would not help.
+// ErrClientTooOld. Another upstream does not help against ErrClientTooOld.
 //
-// A failure can be reported to the client only in an event stream. With any other body its
+// A failure can be reported to the client only in an event stream. With any other body the client's
 // connection is cut, so that the end never looks clean. The server should have a WriteTimeout,
 // which bounds all writing except that of streams.
 func Reply(ctx *fasthttp.RequestCtx, e *Exchange, o ReplyOptions) error {

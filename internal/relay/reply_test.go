@@ -223,7 +223,8 @@ func TestHTTP10Client(t *testing.T) {
 }
 
 // TestTooLongForHTTP10: the observer gets nothing of an endless body, or of a body that breaks off,
-// because it may have to follow another one. Only the second is the upstream's fault.
+// because the observer may have to follow another body. Only the broken body is the upstream's
+// fault.
 func TestTooLongForHTTP10(t *testing.T) {
 	event := "data: " + strings.Repeat("x", 64<<10) + "\n\n"
 	for name, c := range map[string]struct {

@@ -50,7 +50,7 @@ func (s *source) note(e sse.Event) {
 func (s *source) isOver() bool { return s.e.ended != nil && s.e.held == 0 }
 
 // end interprets the end of the body. end returns io.EOF, or an error if a needed closing event has
-// not come. An event that was too long to be parsed may have been the closing one.
+// not come. An event that was too long to be parsed may have been the closing event.
 func (s *source) end() error {
 	if s.closing != mustTell || s.filter.Skipped() > 0 {
 		return io.EOF
@@ -62,7 +62,7 @@ func (s *source) end() error {
 }
 
 // last passes the unfinished event of a properly ended stream to show. torn means that out now ends
-// inside an event, so a blank line must come first.
+// inside an event, so that a blank line must precede the next event.
 func (s *source) last(out []byte, show sse.Show) (rest []byte, enough, torn bool) {
 	pending := s.filter.Pending()
 	if len(pending) == 0 {

@@ -67,8 +67,8 @@ func (s *relayedReply) event(e sse.Event, out []byte) (rest []byte, enough bool)
 	return s.follower.Event(e, out, s.now)
 }
 
-// pass appends what the client gets for body, which was read from the source. At the end of the
-// source, pass also finishes the source.
+// pass appends the bytes that the client gets for body, a piece read from the source. At the end of
+// the source, pass also finishes the source.
 func (s *relayedReply) pass(body, out []byte) []byte {
 	out, enough := s.source.filter.Feed(body, out, s.show)
 	switch {
@@ -126,8 +126,8 @@ func (s *relayedReply) conclude(out []byte, o Outcome, err error, torn bool) []b
 	return out
 }
 
-// noSource ends a stream whose next source could not be had, unless the follower asks for yet
-// another one.
+// noSource ends a stream after Follower.Next has failed, unless the follower asks for yet another
+// source.
 func (s *relayedReply) noSource(out []byte, err error) []byte {
 	if errors.Is(err, ErrCanceled) {
 		return s.conclude(out, ClientGone, err, false)

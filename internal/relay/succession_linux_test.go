@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestSlowReaderBetweenSources: a client that does not read is cut while Next runs. One that reads
-// in time gets everything.
+// TestSlowReaderBetweenSources: a client that does not read is cut while Next runs. A client that
+// reads in time gets everything.
 func TestSlowReaderBetweenSources(t *testing.T) {
 	const patience = 200 * time.Millisecond
 	for _, reads := range []bool{false, true} {

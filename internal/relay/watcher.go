@@ -11,8 +11,8 @@ import (
 
 // Watcher notices that a client has left while its connection is neither read nor written: during
 // prefill, in a silent stream, during a non-stream call. All connections share one epoll instance
-// and one goroutine. On other systems than Linux a Watcher notices nothing, and the next write
-// finds out.
+// and one goroutine. On systems other than Linux a Watcher notices nothing, and only a failing
+// write shows that the client has left.
 //
 // A client has left when its FIN or RST has arrived. A client that only shuts down its sending side
 // looks the same, and counts as having left, as with most HTTP servers.
@@ -117,8 +117,8 @@ func (w *Watcher) remove(c *watched) {
 	delete(w.conns, c.id)
 }
 
-// watched is one connection of a watcher. The lock also prevents that the descriptor is closed, and
-// reused by another connection, while it is being registered.
+// watched is one connection of a watcher. While the connection is being registered, the lock also
+// keeps its descriptor open, since another connection could reuse a closed descriptor.
 type watched struct {
 	w  *Watcher
 	fd int
@@ -164,8 +164,8 @@ func (c *watched) left() {
 	}
 }
 
-// also makes a leaving client call onLeft too, after the callback of start, until alone is called.
-// also returns false if the client has left already.
+// also adds the callback onLeft: if the client leaves before alone is called, onLeft runs after the
+// callback of start. also returns false if the client has left already.
 func (c *watched) also(onLeft func()) (here bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
