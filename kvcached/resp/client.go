@@ -118,7 +118,7 @@ func (c *conn) settings() [][2]string {
 	return [][2]string{
 		{"appendonly", "no"},
 		{"databases", fmt.Sprint(Databases)},
-		{"maxclients", fmt.Sprint(o.MaxClients)},
+		{"maxclients", fmt.Sprint(o.maxClients)},
 		{"maxmemory", fmt.Sprint(limit)},
 		{"maxmemory-policy", "allkeys-lru"},
 		{"proto-max-bulk-len", fmt.Sprint(value)},

@@ -66,7 +66,7 @@ func (c *conn) selectDB(db int) {
 	}
 	c.db, c.namespace = db, n.String()
 	c.model = block.IDOf(c.namespace)
-	c.limits = bounds{args: c.server.o.MaxArgs, bulk: MaxValue, authed: c.authed()}
+	c.limits = bounds{args: c.server.o.maxArgs, bulk: MaxValue, authed: c.authed()}
 }
 
 // serve executes commands until the connection ends.

@@ -72,7 +72,7 @@ func (c *conn) infoServer(b *strings.Builder) {
 
 func (c *conn) infoClients(b *strings.Builder) {
 	fmt.Fprintf(b, "connected_clients:%d\r\nmaxclients:%d\r\nblocked_clients:0\r\n", c.server.Stats().Connections,
-		c.server.o.MaxClients)
+		c.server.o.maxClients)
 }
 
 func (c *conn) infoMemory(b *strings.Builder) {

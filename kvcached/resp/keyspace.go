@@ -151,7 +151,7 @@ func (l *listing) reply() {
 }
 
 func (c *conn) listKeys() {
-	l := &listing{conn: c, pattern: c.args[1], limit: c.server.o.MaxKeys}
+	l := &listing{conn: c, pattern: c.args[1], limit: c.server.o.maxKeys}
 	for cursor := uint64(0); ; {
 		next, err := c.server.o.Store.Scan(c.server.ctx, cursor, l.visit)
 		if err != nil {

@@ -19,12 +19,12 @@ func (e tooMuch) Error() string { return string(e) }
 // all commands in progress.
 func (o *Options) tooLong() tooMuch {
 	return tooMuch(fmt.Sprintf("ERR the command's arguments, long values aside, have more than %d bytes, the most "+
-		"that one command may have", o.MaxQuery))
+		"that one command may have", o.maxQuery))
 }
 
 func (o *Options) tooBusy() tooMuch {
 	return tooMuch(fmt.Sprintf("ERR the arguments of all commands in progress would have more than %d bytes; try "+
-		"again when some have ended", o.MaxBuffered))
+		"again when some have ended", o.maxBuffered))
 }
 
 // isLarge tells whether the incomplete command at the head of b is read argument by argument. Other
@@ -74,9 +74,9 @@ func (c *conn) readLarge() error {
 			if err = c.keepArg(n, maxName); err == nil && refused == "" {
 				refused = c.admit(c.args[0], count)
 			}
-		case isValue && total > c.server.o.MaxCommand:
+		case isValue && total > c.server.o.maxCommand:
 			refused, err = fmt.Sprintf("ERR the command's values have more than %d bytes together, the most that one "+
-				"command may have", c.server.o.MaxCommand), c.skip(n)
+				"command may have", c.server.o.maxCommand), c.skip(n)
 		case isValue:
 			refused, err = c.readValue(i, n)
 		case refused == unknownCommand:
@@ -84,7 +84,7 @@ func (c *conn) readLarge() error {
 		case refused != "":
 			err = c.skip(n)
 		default:
-			err = c.keepArg(n, c.server.o.MaxQuery)
+			err = c.keepArg(n, c.server.o.maxQuery)
 		}
 		var much tooMuch
 		if errors.As(err, &much) {
@@ -212,12 +212,12 @@ const (
 	argSize   = 256 // memory of an argument besides its bytes, in args, keys, addrs and infos
 )
 
-// room returns n bytes that are valid until drop. It refuses them past MaxQuery of this command, or
-// past MaxBuffered of all commands.
+// room returns n bytes that are valid until drop. It refuses them past maxQuery of this command, or
+// past maxBuffered of all commands.
 func (k *keeper) room(n int) (_ []byte, refused tooMuch) {
 	if n > cap(k.chunk)-len(k.chunk) {
 		size := max(n, chunkSize)
-		if k.bytes+size > k.server.o.MaxQuery+chunkSize {
+		if k.bytes+size > k.server.o.maxQuery+chunkSize {
 			return nil, k.server.o.tooLong()
 		}
 		if !k.claim(size) {
@@ -237,9 +237,9 @@ func (k *keeper) room(n int) (_ []byte, refused tooMuch) {
 }
 
 // claim counts n bytes until drop. It is false if all commands together would have more than
-// MaxBuffered.
+// maxBuffered.
 func (k *keeper) claim(n int) bool {
-	if k.server.buffered.Add(int64(n)) > k.server.o.MaxBuffered {
+	if k.server.buffered.Add(int64(n)) > k.server.o.maxBuffered {
 		k.server.buffered.Add(-int64(n))
 		return false
 	}

@@ -4,7 +4,7 @@ import "testing"
 
 // TestKeeperAllocs keeps what a command with a large value brings beside it from being garbage.
 func TestKeeperAllocs(t *testing.T) {
-	k := keeper{server: &Server{o: Options{MaxQuery: 1 << 20, MaxBuffered: 1 << 20}}}
+	k := keeper{server: &Server{o: Options{maxQuery: 1 << 20, maxBuffered: 1 << 20}}}
 	allocs := testing.AllocsPerRun(1000, func() {
 		for _, n := range []int{len("SET"), 20, 512} {
 			if arg, refused := k.room(n); refused != "" || len(arg) != n {

@@ -5,7 +5,7 @@ import "fmt"
 // Bounds of one transaction. A command past them is refused, and EXEC then runs none.
 const (
 	maxQueued = 4096 // commands
-	// bytes of their arguments; Options.MaxBuffered bounds those of all connections
+	// bytes of their arguments; Options.maxBuffered bounds those of all connections
 	maxQueuedBytes = 16 << 20
 )
 
@@ -69,7 +69,7 @@ func (c *conn) enqueue() {
 			maxQueuedBytes))
 		return
 	}
-	if c.server.buffered.Add(int64(size)) > c.server.o.MaxBuffered {
+	if c.server.buffered.Add(int64(size)) > c.server.o.maxBuffered {
 		c.server.buffered.Add(-int64(size))
 		c.refuse(string(c.server.o.tooBusy()))
 		return

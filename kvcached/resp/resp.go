@@ -11,6 +11,7 @@
 package resp
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"crypto/tls"
 	"errors"
@@ -48,47 +49,30 @@ type Options struct {
 	TLS *tls.Config
 	// Memory tells INFO the bytes in use and their limit; nil: zeros.
 	Memory func() (used, limit int64)
-	// MaxClients is how many connections may be open; one more is told so and closed. 0: 16,384.
-	MaxClients int
-	// MaxArgs is how many arguments a command may have; more is a protocol error. 0: 65,536.
-	MaxArgs int
-	// MaxQuery is how many bytes one command may have besides large values. A longer command is
-	// read, dropped and answered with an error. 0: 1 MiB.
-	MaxQuery int
-	// MaxBuffered bounds these bytes of all commands in progress. The command past it is refused in
-	// the same way. 0: 256 MiB.
-	MaxBuffered int64
-	// MaxCommand is how many bytes the values of one MSET may have together. 0: 256 MiB.
-	MaxCommand int64
-	// MaxKeys is how many keys one reply to KEYS may have, up to 16 MiB; past it the reply is an
-	// error. 0: 100,000.
-	MaxKeys int
 	// Stall is the time for a begun command to arrive, and for a reply to be taken. Past it the
 	// connection is closed, and its drafts and leases are given back. 0: 60 s.
 	Stall time.Duration
 	// Logger is told about refused connections and failures of the store. nil: slog.Default().
 	Logger *slog.Logger
-}
 
-// orDefault is v, or fallback when v is zero.
-func orDefault[T int | int64 | time.Duration](v, fallback T) T {
-	if v == 0 {
-		return fallback
-	}
-	return v
+	// Bounds.
+	maxClients  int   // open connections; one more is refused; 0: 16,384
+	maxArgs     int   // arguments of a command; more are a protocol error; 0: 65,536
+	maxQuery    int   // bytes of a command besides large values; more are an error reply; 0: 1 MiB
+	maxBuffered int64 // such bytes of all commands in progress; more are an error reply; 0: 256 MiB
+	maxCommand  int64 // bytes of the values of one MSET; more are an error reply; 0: 256 MiB
+	maxKeys     int   // keys of one reply to KEYS; more are an error reply; 0: 100,000
 }
 
 func (o Options) withDefaults() Options {
-	o.MaxClients = orDefault(o.MaxClients, 16_384)
-	o.MaxArgs = orDefault(o.MaxArgs, 65_536)
-	o.MaxQuery = orDefault(o.MaxQuery, 1<<20)
-	o.MaxBuffered = orDefault(o.MaxBuffered, 256<<20)
-	o.MaxCommand = orDefault(o.MaxCommand, 256<<20)
-	o.MaxKeys = orDefault(o.MaxKeys, 100_000)
-	o.Stall = orDefault(o.Stall, time.Minute)
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.maxClients = cmp.Or(o.maxClients, 16_384)
+	o.maxArgs = cmp.Or(o.maxArgs, 65_536)
+	o.maxQuery = cmp.Or(o.maxQuery, 1<<20)
+	o.maxBuffered = cmp.Or(o.maxBuffered, 256<<20)
+	o.maxCommand = cmp.Or(o.maxCommand, 256<<20)
+	o.maxKeys = cmp.Or(o.maxKeys, 100_000)
+	o.Stall = cmp.Or(o.Stall, time.Minute)
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	if o.Memory == nil {
 		o.Memory = func() (used, limit int64) { return 0, 0 }
 	}

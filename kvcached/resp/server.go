@@ -21,14 +21,14 @@ type Server struct {
 	ctx    context.Context // for every call to the store
 	cancel context.CancelFunc
 
-	buffered atomic.Int64 // bytes of arguments held, at most MaxBuffered
+	buffered atomic.Int64 // bytes of arguments held, at most maxBuffered
 	draining atomic.Bool
 	nextID   atomic.Uint64
 
 	logs struct{ cross, password, accept, store pacer }
 
 	mu        sync.Mutex
-	conns     map[*conn]struct{} // at most MaxClients
+	conns     map[*conn]struct{} // at most maxClients
 	listeners map[net.Listener]struct{}
 	closed    bool
 	running   sync.WaitGroup // connections
@@ -87,7 +87,7 @@ func (s *Server) Serve(l net.Listener) error {
 // accept starts a connection, or refuses it as redis does.
 func (s *Server) accept(nc net.Conn) {
 	s.mu.Lock()
-	if s.closed || len(s.conns) >= s.o.MaxClients {
+	if s.closed || len(s.conns) >= s.o.maxClients {
 		s.mu.Unlock()
 		s.counters.refused.Add(1)
 		// Without TLS the client is told why. A short write to a new socket does not block.

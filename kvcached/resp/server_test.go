@@ -223,8 +223,8 @@ func TestStoreFailures(t *testing.T) {
 }
 
 func TestBounds(t *testing.T) {
-	addr, s, _ := start(t, Options{MaxClients: 3, MaxArgs: 1000, MaxQuery: 64 << 10, MaxBuffered: 176 << 10,
-		MaxCommand: 1 << 20})
+	addr, s, _ := start(t, Options{maxClients: 3, maxArgs: 1000, maxQuery: 64 << 10, maxBuffered: 176 << 10,
+		maxCommand: 1 << 20})
 	p := dial(t, "tcp", addr)
 	const tooLong = "-ERR the command's arguments, long values aside, have more than 65536 bytes, the most that one " +
 		"command may have\r\n"
@@ -351,7 +351,7 @@ func TestWrongOptions(t *testing.T) {
 
 func TestKeysIsBounded(t *testing.T) {
 	const maxKeys = 2000
-	addr, _, m := start(t, Options{MaxKeys: maxKeys})
+	addr, _, m := start(t, Options{maxKeys: maxKeys})
 	space := block.Namespace{Space: "resp.0"}
 	for i := range maxKeys + 1 {
 		k := fmt.Appendf(nil, "key:%d", i)

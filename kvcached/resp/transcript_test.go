@@ -97,7 +97,7 @@ const transcriptFile = "testdata/redis7.transcript"
 // TestAsRedis plays the script to this server, and to a redis-server if one is installed, else to
 // the recording of one, and compares every byte.
 func TestAsRedis(t *testing.T) {
-	addr, _, _ := start(t, Options{MaxClients: 10_000})
+	addr, _, _ := start(t, Options{maxClients: 10_000})
 	ours := perform(t, "tcp", addr)
 	var theirs []exchange
 	if socket, _ := startRedis(t); socket != "" {
@@ -114,7 +114,7 @@ func TestAsRedis(t *testing.T) {
 
 // TestRecording holds the recording to the script.
 func TestRecording(t *testing.T) {
-	addr, _, _ := start(t, Options{MaxClients: 10_000})
+	addr, _, _ := start(t, Options{maxClients: 10_000})
 	compare(t, perform(t, "tcp", addr), readTranscript(t))
 }
 
