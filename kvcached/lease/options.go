@@ -3,6 +3,7 @@
 package lease
 
 import (
+	"cmp"
 	"log/slog"
 	"time"
 
@@ -37,28 +38,18 @@ type Options struct {
 // maxSegments is how many staging segments one connection may have.
 const maxSegments = 16
 
-func orDefault[T int | int64 | time.Duration](v *T, value T) {
-	if *v <= 0 {
-		*v = value
-	}
-}
-
 func (o *Options) setDefaults(arena int64) {
-	orDefault(&o.Lease, 5*time.Second)
-	o.Lease = max(o.Lease, 10*time.Millisecond)
-	orDefault(&o.Grace, 250*time.Millisecond)
-	orDefault(&o.MaxClients, 16384)
-	orDefault(&o.MaxClientsPerProcess, 256)
-	orDefault(&o.MaxLeases, 4096)
-	o.MaxLeases = min(o.MaxLeases, 1<<20)
-	orDefault(&o.MaxLeased, arena/2)
-	orDefault(&o.MaxLeasedTotal, arena/4*3)
-	orDefault(&o.MaxStaging, 2*block.MaxPayload)
-	orDefault(&o.MaxStagingTotal, 1<<30)
-	orDefault(&o.MaxLongFrames, 64)
-	orDefault(&o.FrameTimeout, 5*time.Second)
-	orDefault(&o.WriteTimeout, 5*time.Second)
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.Lease = max(cmp.Or(o.Lease, 5*time.Second), 10*time.Millisecond)
+	o.Grace = cmp.Or(o.Grace, 250*time.Millisecond)
+	o.MaxClients = cmp.Or(o.MaxClients, 16384)
+	o.MaxClientsPerProcess = cmp.Or(o.MaxClientsPerProcess, 256)
+	o.MaxLeases = min(cmp.Or(o.MaxLeases, 4096), 1<<20)
+	o.MaxLeased = cmp.Or(o.MaxLeased, arena/2)
+	o.MaxLeasedTotal = cmp.Or(o.MaxLeasedTotal, arena/4*3)
+	o.MaxStaging = cmp.Or(o.MaxStaging, 2*block.MaxPayload)
+	o.MaxStagingTotal = cmp.Or(o.MaxStagingTotal, 1<<30)
+	o.MaxLongFrames = cmp.Or(o.MaxLongFrames, 64)
+	o.FrameTimeout = cmp.Or(o.FrameTimeout, 5*time.Second)
+	o.WriteTimeout = cmp.Or(o.WriteTimeout, 5*time.Second)
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 }
