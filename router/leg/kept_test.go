@@ -94,8 +94,8 @@ func (h *leaver) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-// TestLeavingEndsTheBreath checks that a leg ends without a third attempt if its client leaves after
-// the connections to two nodes have broken.
+// TestLeavingEndsTheBreath checks that a leg ends without a third attempt if its client leaves
+// after the connections to two nodes have broken.
 func TestLeavingEndsTheBreath(t *testing.T) {
 	d := start(t, 3)
 	r := asked(t, d, chat(100))
