@@ -221,7 +221,7 @@ func (m *model) settle(t *testing.T, tier *Tier) {
 }
 
 func simOptions(sim *simFS, rows vfs.FS) Options {
-	return Options{Dir: "/d", Cap: MinCap, SegmentSize: 128 << 10, RowShare: MinCap - 2<<20, Logger: quiet, fs: sim,
+	return Options{Dir: "/d", Cap: MinCap, segmentSize: 128 << 10, rowShare: MinCap - 2<<20, Logger: quiet, fs: sim,
 		rowFS: rows, checkpointBytes: 200 << 10}
 }
 
@@ -283,7 +283,7 @@ func TestCrash(t *testing.T) {
 	for round := range n {
 		o := simOptions(sim, rows)
 		if round%4 == 3 {
-			o.RowShare -= 8 << 20 // no reclaim
+			o.rowShare -= 8 << 20 // no reclaim
 		}
 		o.evicting, o.Evicted = m.evicting, m.evicting
 		tier := open(t, o)

@@ -139,8 +139,8 @@ func TestFaults(t *testing.T) {
 			}
 			sim.fault = f.trip
 			o := simOptions(sim, rows)
-			o.SegmentSize = 256 << 10
-			o.RowShare -= 12 << 20 // failed segments must not fill the disk, which would evict blocks
+			o.segmentSize = 256 << 10
+			o.rowShare -= 12 << 20 // failed segments must not fill the disk, which would evict blocks
 			tier := open(t, o)
 			const n = 40
 			for i := range n {

@@ -1,6 +1,7 @@
 package ssd
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"time"
@@ -32,12 +33,6 @@ type Options struct {
 	Dir string
 	// Cap bounds the bytes of all files in Dir together, at least MinCap. Required.
 	Cap int64
-	// SegmentSize is the size of a segment file in bytes, rounded down to 4 KiB; it bounds the
-	// payload of a record. 0: a sixteenth of Cap, from 1 MiB to 256 MiB.
-	SegmentSize int64
-	// RowShare is the part of Cap, in bytes, that is kept for the rows of the index. Segments get
-	// smaller if rows grow beyond it. 0: a sixteenth of Cap, at least 16 MiB.
-	RowShare int64
 	// ReclaimRate bounds reclaim's copies, in bytes per second. 0: no bound.
 	ReclaimRate int64
 	// DailyWrites bounds the bytes written in a day (UTC). Beyond it only durable writes succeed,
@@ -61,6 +56,13 @@ type Options struct {
 	rowFS vfs.FS           // nil: the operating system's
 	now   func() time.Time // nil: time.Now
 
+	// segmentSize is the size of a segment file in bytes, rounded down to 4 KiB. It bounds the
+	// payload of a record. 0: a sixteenth of Cap, from 1 MiB to 256 MiB.
+	segmentSize int64
+	// rowShare is the part of Cap, in bytes, that is kept for the rows of the index. Segments get
+	// smaller if rows grow beyond it. 0: a sixteenth of Cap, at least 16 MiB.
+	rowShare int64
+
 	evicting        func(block.Addr) // called before reclaim drops a block; nil: no calls
 	checkpointBytes int64            // bytes written between two checkpoints; 0: 64 MiB
 }
@@ -78,25 +80,10 @@ func (o Options) fill() (Options, error) {
 	case o.Key != nil && len(o.Key) != keyBytes:
 		return bad("Key", fmt.Sprintf("%d bytes long", len(o.Key)), "give 32 bytes")
 	}
-	if o.RowShare == 0 {
-		o.RowShare = max(rowShareMin, o.Cap/16)
-	}
-	if o.SegmentSize == 0 {
-		o.SegmentSize = min(max(segmentMin, o.Cap/16), segmentMax)
-	}
-	o.SegmentSize &^= page - 1
-	if o.SegmentSize < 16*page || o.SegmentSize > 1<<40 {
-		return bad("SegmentSize", o.SegmentSize, "give 64 KiB to 1 TiB")
-	}
-	if o.Cap-o.RowShare < 4*o.SegmentSize {
-		return bad("SegmentSize", o.SegmentSize, "Cap without RowShare must hold four segments")
-	}
-	if o.checkpointBytes == 0 {
-		o.checkpointBytes = 64 << 20
-	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.rowShare = cmp.Or(o.rowShare, max(rowShareMin, o.Cap/16))
+	o.segmentSize = cmp.Or(o.segmentSize, min(max(segmentMin, o.Cap/16), segmentMax)) &^ (page - 1)
+	o.checkpointBytes = cmp.Or(o.checkpointBytes, 64<<20)
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	if o.fs == nil {
 		o.fs = osFS{}
 	}

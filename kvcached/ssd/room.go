@@ -59,7 +59,7 @@ func (o *Options) free() int64 {
 // share returns the bytes for segments and spare files together, and whether the filesystem leaves
 // less than the cap does. Rows have their share, or more if they are larger.
 func (t *Tier) share() (bytes int64, squeezed bool) {
-	bytes = t.o.Cap - smallFiles - max(t.o.RowShare, t.rows.usage()+rowSlack+ballastSize)
+	bytes = t.o.Cap - smallFiles - max(t.o.rowShare, t.rows.usage()+rowSlack+ballastSize)
 	if disk, free := t.disk.Load(), t.o.free(); free-rowRoom < bytes-disk {
 		left := max(disk+free-rowRoom, min(disk+free-ballastSize, squeezeMin))
 		bytes, squeezed = min(bytes, left), left < bytes
@@ -90,9 +90,9 @@ func (t *Tier) roomFor(size int64, moved bool) bool {
 func (t *Tier) segmentSize() int64 {
 	share, squeezed := t.share()
 	if !squeezed {
-		return t.o.SegmentSize
+		return t.o.segmentSize
 	}
-	return min(t.o.SegmentSize, max(segmentMin, share/squeezeParts&^(page-1)))
+	return min(t.o.segmentSize, max(segmentMin, share/squeezeParts&^(page-1)))
 }
 
 // sizeFor returns the size of a new segment that begins with a record of n pages.

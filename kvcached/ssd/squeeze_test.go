@@ -147,7 +147,7 @@ func smallFilesystem(t *testing.T, size string) (dir string) {
 func TestSmallFilesystem(t *testing.T) {
 	dir := smallFilesystem(t, "64m")
 	var said lines
-	o := Options{Dir: filepath.Join(dir, "d"), Cap: 192 << 20, SegmentSize: 2 << 20,
+	o := Options{Dir: filepath.Join(dir, "d"), Cap: 192 << 20, segmentSize: 2 << 20,
 		Logger: slog.New(slog.NewTextHandler(&said, nil))}
 	tier := open(t, o)
 	<-tier.Ready()

@@ -107,7 +107,7 @@ func misses(t testing.TB, tier *Tier, i int) {
 var sizes = []int{0, 1, 100, 3000, 4095, 4096, 4097, 10000, 65536, 200001}
 
 func small(dir string) Options {
-	return Options{Dir: dir, Cap: 64 << 20, SegmentSize: 2 << 20, RowShare: 16 << 20}
+	return Options{Dir: dir, Cap: 64 << 20, segmentSize: 2 << 20, rowShare: 16 << 20}
 }
 
 func eachKind(t *testing.T, fn func(t *testing.T, o Options)) {

@@ -23,7 +23,7 @@ func crashed(t *testing.T, dir string) (copied string) {
 // TestVerifyAfterCrash: Verify counts as live the blocks that a start finds. A missing or truncated
 // segment is damage, even the newest one.
 func TestVerifyAfterCrash(t *testing.T) {
-	o := Options{Dir: filepath.Join(t.TempDir(), "d"), Cap: 256 << 20, SegmentSize: 8 << 20, Logger: quiet}
+	o := Options{Dir: filepath.Join(t.TempDir(), "d"), Cap: 256 << 20, segmentSize: 8 << 20, Logger: quiet}
 	tier := open(t, o)
 	<-tier.Ready()
 	const n, size = 16, 1 << 20
@@ -88,7 +88,7 @@ func TestVerifyAfterCrash(t *testing.T) {
 // missing segment there is damage, and a start warns about it. Without rows the start drops all
 // blocks.
 func TestVerifyAfterKill(t *testing.T) {
-	o := Options{Dir: filepath.Join(t.TempDir(), "d"), Cap: 256 << 20, SegmentSize: 8 << 20, Logger: quiet}
+	o := Options{Dir: filepath.Join(t.TempDir(), "d"), Cap: 256 << 20, segmentSize: 8 << 20, Logger: quiet}
 	tier := open(t, o)
 	<-tier.Ready()
 	const n, size = 16, 1 << 20

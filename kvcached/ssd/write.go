@@ -84,8 +84,8 @@ func (t *Tier) admit(h *header) (*account, error) {
 	if storedSize(h.size, h.flags) <= inlineRoom(h.names()) {
 		h.flags |= flagInline
 	}
-	if int64(h.pages()+1+footerPages(1))*page > t.o.SegmentSize {
-		most := t.o.SegmentSize - int64(2+footerPages(1))*page
+	if int64(h.pages()+1+footerPages(1))*page > t.o.segmentSize {
+		most := t.o.segmentSize - int64(2+footerPages(1))*page
 		return nil, &SizeError{Most: min(block.MaxPayload, most-int64(storedSize(0, h.flags))), Cap: t.o.Cap}
 	}
 	return t.takeQuota(h)
