@@ -128,12 +128,7 @@ func (s *Store) writeQueued(o *op, it later) error {
 		s.mu.Unlock()
 		return nil
 	}
-	e := s.tier.At(id)
-	r := ssd.Record{
-		Addr: it.addr, Namespace: s.tier.Names().At(e.NS()).Text, Key: s.tier.Key(id), Attr: s.tier.Attr(id),
-		Parent: s.tier.Parent(id), Expires: e.Expires, CRC: e.CRC, HasCRC: true,
-	}
-	payload := padded(s.tier.Memory(it.body), int(e.Length), len(r.Key)+len(r.Attr))
+	r, payload := s.record(id)
 	o.lost = false
 	s.mu.Unlock()
 	if err := s.disk.Write(s.writing, r, payload, false); err != nil {
@@ -144,6 +139,17 @@ func (s *Store) writeQueued(o *op, it later) error {
 	s.counts.WrittenBehind++
 	s.wrote(o, h, r.Parent)
 	return nil
+}
+
+// record returns the SSD record and the payload of a block in RAM. The caller holds the lock, and
+// holds the block for as long as it uses the result.
+func (s *Store) record(id ram.ID) (r ssd.Record, payload []byte) {
+	e := s.tier.At(id)
+	r = ssd.Record{
+		Addr: s.tier.Addr(id), Namespace: s.tier.Names().At(e.NS()).Text, Key: s.tier.Key(id), Attr: s.tier.Attr(id),
+		Parent: s.tier.Parent(id), Expires: e.Expires, CRC: e.CRC, HasCRC: true,
+	}
+	return r, padded(s.tier.Memory(s.tier.Body(id)), int(e.Length), len(r.Key)+len(r.Attr))
 }
 
 // wrote notes that SSD has the same block as RAM. The caller holds the lock and the block's op.

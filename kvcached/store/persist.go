@@ -1,10 +1,6 @@
 package store
 
-import (
-	"context"
-
-	"github.com/cognitora/dataplane/kvcached/ssd"
-)
+import "context"
 
 // existing tells whether the draft's address has a block, and makes that block durable if o says
 // so. The caller holds the address's op. An error says that the block exists and could not be made
@@ -45,13 +41,9 @@ func (d *Draft) persist(ctx context.Context, turn *op, info *Info) (there bool, 
 		s.mu.Unlock()
 		return false, nil
 	}
-	e, body := s.tier.At(id), s.tier.Body(id)
+	body := s.tier.Body(id)
 	s.tier.Hold(body)
-	r := ssd.Record{
-		Addr: d.it.Addr, Namespace: s.tier.Names().At(e.NS()).Text, Key: s.tier.Key(id), Attr: s.tier.Attr(id),
-		Parent: s.tier.Parent(id), Expires: e.Expires, CRC: e.CRC, HasCRC: true,
-	}
-	payload := padded(s.tier.Memory(body), int(e.Length), len(r.Key)+len(r.Attr))
+	r, payload := s.record(id)
 	turn.lost = false
 	s.mu.Unlock()
 	err = s.disk.Write(ctx, r, payload, true)
