@@ -26,7 +26,8 @@ func (d *Daemon) prepareQUIC() error {
 		return err
 	}
 	o := transport.ServerOptions{
-		Handler: d.peerHandler(), Identity: id, MaxInFlight: int64(c.InFlight), Logger: d.log, Tuning: c.tuning(),
+		Handler: d.peerHandler(), Identity: id, MaxInFlight: int64(c.InFlight), Stripes: c.Stripes, Logger: d.log,
+		Tuning:    c.tuning(),
 		Bandwidth: d.caps(),
 		Stamp:     func() wire.Stamp { return wire.Stamp(d.ledger.Stamp()) },
 		Rails:     d.rails, Grant: d.config.RDMA.Grant.Std(),

@@ -34,7 +34,7 @@ import (
 // Bounds that no option changes.
 const (
 	maxQueue   = 1 << 16 // changes that wait to be announced, in all and for each keeper
-	maxMembers = 1024
+	maxMembers = transport.MaxHosts
 	maxPulls   = 64               // pulls at a time; a Get that needs a further pull is a miss
 	hotUses    = 8                // uses that make a block hot
 	quietFor   = 10 * time.Second // shortest time between two warnings of one subject

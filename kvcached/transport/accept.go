@@ -43,13 +43,12 @@ func (s *Server) serveQUIC(c *quic.Conn) {
 		return
 	}
 	defer s.leave(name)
-	window := s.o.Tuning.window()
-	if !s.budget.admit(window) {
+	if !s.budget.admit(c) {
 		s.count.refusedConns.Add(1)
 		_ = c.CloseWithError(codeRefused, "busy")
 		return
 	}
-	defer s.budget.drop(window)
+	defer s.budget.drop(c)
 	p := &link{s: s, host: h, remote: Remote{Host: name, Role: roleOf(c.ConnectionState().TLS)}, quic: c}
 	var streams sync.WaitGroup
 	for {

@@ -133,7 +133,8 @@ func bareSide(t *testing.T) (server, client *tls.Config) {
 // bareQUIC pulls over conns connections, one stream each, with our windows.
 func bareQUIC(t *testing.T, payload []byte, conns int) puller {
 	server, client := bareSide(t)
-	config := Tuning{}.withDefaults().config(100)
+	tuning := Tuning{}.withDefaults()
+	config := tuning.config(100, newReceiveBudget(tuning, 1))
 	socket, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/quic-go/quic-go"
 )
 
 // relay is a UDP path between a client and a server. Its end at the server can be moved or cut.
@@ -214,9 +216,41 @@ func TestIdle(t *testing.T) {
 	}
 }
 
+// TestReceiveBudgetOfAFleet: however large the windows of some connections have grown, each host
+// of a fleet has room for its connections.
+func TestReceiveBudgetOfAFleet(t *testing.T) {
+	for _, rtt := range []time.Duration{2 * time.Millisecond, 20 * time.Millisecond, time.Second} {
+		for _, stripes := range []int{1, defaultStripes, 16} {
+			tuning := Tuning{RTT: rtt}.withDefaults()
+			b := newReceiveBudget(tuning, MaxHosts*stripes)
+			var all []*quic.Conn
+			for i := range MaxHosts * stripes {
+				c := new(quic.Conn)
+				if all = append(all, c); !b.admit(c) {
+					t.Fatalf("rtt %s, %d stripes: connection %d is refused", rtt, stripes, i)
+				}
+				for grown := b.first; grown < tuning.window() && b.grow(c, grown); grown *= 2 {
+				}
+				if i == 8*stripes && b.windows[all[0]] < int64(tuning.window()/2) {
+					t.Errorf("rtt %s, %d stripes: a window of %d bytes", rtt, stripes, b.windows[all[0]])
+				}
+			}
+			if b.sum() > tuning.Receive {
+				t.Errorf("%d bytes", b.sum())
+			}
+			for _, c := range all {
+				b.drop(c)
+			}
+			if b.sum() != 0 || b.grow(all[0], 1) {
+				t.Error("a window of a connection that has ended")
+			}
+		}
+	}
+}
+
 // TestReceiveBudget: the windows of all connections stay within the budget, and are given back.
 func TestReceiveBudget(t *testing.T) {
-	s := newSite(t, ServerOptions{Tuning: Tuning{Receive: 5 << 20}}, PoolOptions{Stripes: 1})
+	s := newSite(t, ServerOptions{MaxPeers: 2, Stripes: 1, Tuning: Tuning{Receive: 5 << 20}}, PoolOptions{Stripes: 1})
 	if err := s.peer(QUIC).Ping(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -224,10 +258,10 @@ func TestReceiveBudget(t *testing.T) {
 	if err := put(t.Context(), s.peer(QUIC), "b", payload); err != nil {
 		t.Fatal(err)
 	}
-	if w := s.server.Stats().Windows; w < 2_500_000 || w > 5<<20 {
+	if w := s.server.Stats().Windows; w < 5<<18 || w > 5<<19 {
 		t.Errorf("windows of %d bytes", w)
 	}
-	other, err := newPool(t, PoolOptions{Stripes: 3}).Peer(Target{Address: s.address, Lane: QUIC})
+	other, err := newPool(t, PoolOptions{Stripes: 4}).Peer(Target{Address: s.address, Lane: QUIC})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +275,7 @@ func TestReceiveBudget(t *testing.T) {
 		t.Error("connections beyond the budget were served")
 	}
 	s.pool.Forget(Target{Address: s.address, Lane: QUIC})
-	eventually(t, "windows are given back", func() bool { return s.server.Stats().Windows <= 2_500_000 })
+	eventually(t, "windows are given back", func() bool { return s.server.Stats().Windows <= 3*5<<18 })
 	if w := s.pool.Stats().Windows; w != 0 {
 		t.Errorf("the pool holds windows of %d bytes", w)
 	}

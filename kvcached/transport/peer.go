@@ -35,7 +35,7 @@ type PoolOptions struct {
 	Tuning    Tuning
 	Bandwidth *Bandwidth // nil: no caps
 
-	MaxPeers int // peers at a time; 0: 1024. A further one closes the one that was used least recently
+	MaxPeers int // peers at a time; 0: MaxHosts. A further one closes the one that was used least recently
 	Stripes  int // QUIC connections per peer, each with its own UDP socket; 0: 4
 	TLSConns int // TLS connections per peer; 0: 16. Further operations wait
 	// Idle is how long a TLS connection may be unused before it is closed; 0: 1 min. It is less
@@ -66,7 +66,8 @@ func (o PoolOptions) withDefaults() PoolOptions {
 		o.Logger = slog.Default()
 	}
 	o.Tuning = o.Tuning.withDefaults()
-	o.MaxPeers, o.Stripes, o.TLSConns = orInt(o.MaxPeers, 1024), orInt(o.Stripes, 4), orInt(o.TLSConns, 16)
+	o.MaxPeers, o.Stripes, o.TLSConns = orInt(o.MaxPeers, MaxHosts), orInt(o.Stripes, defaultStripes),
+		orInt(o.TLSConns, 16)
 	o.Idle, o.Timeout, o.Stall = orDuration(o.Idle, time.Minute), orDuration(o.Timeout, time.Minute),
 		orDuration(o.Stall, 15*time.Second)
 	if o.Stamp == nil {
@@ -115,7 +116,7 @@ func NewPool(o PoolOptions) (*Pool, error) {
 		return nil, errors.New("transport: a pool needs an identity")
 	}
 	o = o.withDefaults()
-	return &Pool{o: o, budget: &receiveBudget{limit: o.Tuning.Receive}, peers: map[Target]*Peer{},
+	return &Pool{o: o, budget: newReceiveBudget(o.Tuning, o.MaxPeers*o.Stripes), peers: map[Target]*Peer{},
 		going: map[*Peer]struct{}{}}, nil
 }
 
@@ -193,8 +194,7 @@ func (p *Pool) newPeer(t Target) (*Peer, error) {
 }
 
 func (p *Pool) newQUIC(address string, secure *tls.Config) *quicLane {
-	return newQUICLane(&quicLane{address: address, tls: secure, config: p.o.Tuning.config(-1),
-		window: p.o.Tuning.window(),
+	return newQUICLane(&quicLane{address: address, tls: secure, config: p.o.Tuning.config(-1, p.budget),
 		budget: p.budget, socket: p.o.ListenUDP, count: &p.quic}, p.o.Stripes)
 }
 

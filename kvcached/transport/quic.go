@@ -61,7 +61,6 @@ type quicLane struct {
 	address string
 	tls     *tls.Config
 	config  *quic.Config
-	window  uint64
 	budget  *receiveBudget
 	socket  func() (net.PacketConn, error)
 	count   *laneCounters
@@ -160,7 +159,7 @@ func (l *quicLane) dial(ctx context.Context, s *slot) error {
 		return err
 	}
 	l.count.dials.Add(1)
-	if !l.budget.admit(l.window) {
+	if !l.budget.admit(c) {
 		_ = c.CloseWithError(codeRefused, "busy")
 		return fmt.Errorf("%w: windows of all connections are at their bound", wire.Busy)
 	}
@@ -169,7 +168,7 @@ func (l *quicLane) dial(ctx context.Context, s *slot) error {
 	l.watch.Go(func() {
 		<-c.Context().Done()
 		l.live.Add(-1)
-		l.budget.drop(l.window)
+		l.budget.drop(c)
 	})
 	return nil
 }

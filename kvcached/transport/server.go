@@ -41,7 +41,8 @@ type ServerOptions struct {
 	// numbered.
 	Stamp func() wire.Stamp
 
-	MaxPeers       int // hosts connected at a time; 0: 256. Connections of further hosts are closed
+	MaxPeers       int // hosts connected at a time; 0: MaxHosts. Connections of further hosts are closed
+	Stripes        int // QUIC connections of each host for which Tuning.Receive has room; 0: 4
 	MaxConnections int // connections of one host; 0: 64. Further ones are closed
 	MaxOps         int // operations of one host at a time; 0: 256. Further ones get wire.Busy
 	// MaxInFlight bounds the payload bytes of all operations at a time. One host may have a quarter
@@ -63,7 +64,8 @@ func (o ServerOptions) withDefaults() ServerOptions {
 		o.Stamp = func() wire.Stamp { return wire.Stamp{} }
 	}
 	o.Tuning = o.Tuning.withDefaults()
-	o.MaxPeers, o.MaxConnections, o.MaxOps = orInt(o.MaxPeers, 256), orInt(o.MaxConnections, 64), orInt(o.MaxOps, 256)
+	o.MaxPeers, o.Stripes = orInt(o.MaxPeers, MaxHosts), orInt(o.Stripes, defaultStripes)
+	o.MaxConnections, o.MaxOps = orInt(o.MaxConnections, 64), orInt(o.MaxOps, 256)
 	if o.MaxInFlight <= 0 {
 		o.MaxInFlight = 1 << 30
 	}
@@ -72,6 +74,9 @@ func (o ServerOptions) withDefaults() ServerOptions {
 	o.Idle = orDuration(o.Idle, 2*time.Minute)
 	return o
 }
+
+// defaultStripes is the number of QUIC connections between two hosts.
+const defaultStripes = 4
 
 func orInt(n, or int) int {
 	if n <= 0 {
@@ -131,7 +136,7 @@ func NewServer(o ServerOptions) (*Server, error) {
 	o = o.withDefaults()
 	s := &Server{o: o, tls: o.Identity.Mutual(wire.ALPN), hosts: map[string]*host{},
 		seldom: logging.Seldom{Every: warnEvery}}
-	s.budget, s.confirm = &receiveBudget{limit: o.Tuning.Receive}, confirmFor
+	s.budget, s.confirm = newReceiveBudget(o.Tuning, o.MaxPeers*o.Stripes), confirmFor
 	if o.Rails != nil {
 		s.granter = newGranter(s, &o)
 	}
@@ -142,7 +147,7 @@ func NewServer(o ServerOptions) (*Server, error) {
 			t.StatelessResetKey = (*quic.StatelessResetKey)(o.ResetKey)
 		}
 		s.quic = append(s.quic, t)
-		l, err := t.Listen(s.tls, o.Tuning.config(int64(o.MaxOps)))
+		l, err := t.Listen(s.tls, o.Tuning.config(int64(o.MaxOps), s.budget))
 		if err != nil {
 			_ = s.Close(context.Background())
 			return nil, err

@@ -30,7 +30,7 @@ func (s *Server) Stats() ServerStats {
 		GaveUp: c.gaveUp.Load(), Stalled: c.stalled.Load(), Sent: c.sent.Load(),
 		Received: c.received.Load(), RefusedConns: c.refusedConns.Load(),
 		Handshakes: c.handshakes.Load(), AcceptErrors: c.acceptErrors.Load(), Conns: c.conns.Load(),
-		InFlight: s.bytes.Load(), Windows: s.budget.used.Load(),
+		InFlight: s.bytes.Load(), Windows: s.budget.sum(),
 	}
 	for i := range c.byOp {
 		out.Ops[i] = c.byOp[i].Load()
@@ -75,7 +75,7 @@ func (p *Pool) Stats() PoolStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return PoolStats{QUIC: p.quic.stats(), TLS: p.tcp.stats(), RDMA: p.grantee.stats(), Evicted: p.evicted.Load(),
-		Peers: int64(len(p.peers) + len(p.going)), Windows: p.budget.used.Load()}
+		Peers: int64(len(p.peers) + len(p.going)), Windows: p.budget.sum()}
 }
 
 func (c *laneCounters) stats() LaneStats {

@@ -2,7 +2,7 @@ package transport
 
 import (
 	"crypto/tls"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/quic-go/quic-go"
@@ -20,12 +20,16 @@ type Tuning struct {
 	PacketSize uint16
 	Idle       time.Duration // a connection that is silent for this long is dead; 0: 10 s
 	KeepAlive  time.Duration // pause between keep-alives of an idle connection; 0: 3 s
-	// Receive bounds the bytes that all peers together may make this side buffer; 0: 1 GiB.
-	// Connections beyond it are refused.
+	// Receive bounds the bytes that all peers together may make this side buffer; 0: 1 GiB. All
+	// peers with their stripes have room in it. Connections beyond it are refused.
 	Receive int64
 }
 
-// Bounds of one connection's window in bytes.
+// MaxHosts is the largest number of hosts in a fleet. A Pool has as many peers, and a Server is
+// connected to as many hosts.
+const MaxHosts = 1024
+
+// Bounds of the largest window of one connection in bytes.
 const (
 	minWindow = 1 << 20
 	maxWindow = 32 << 20
@@ -50,13 +54,14 @@ func (t Tuning) withDefaults() Tuning {
 	return t
 }
 
-// window returns the bandwidth-delay product, the bytes on the way that fill the path.
+// window returns the bandwidth-delay product, the bytes on the way that fill the path. A
+// connection's window grows to it.
 func (t Tuning) window() uint64 {
 	return uint64(min(max(float64(t.Rate)*t.RTT.Seconds(), minWindow), maxWindow))
 }
 
 // config returns the QUIC configuration.
-func (t Tuning) config(streams int64) *quic.Config {
+func (t Tuning) config(streams int64, b *receiveBudget) *quic.Config {
 	w := t.window()
 	return &quic.Config{
 		HandshakeIdleTimeout:           min(5*time.Second, t.Idle),
@@ -64,31 +69,71 @@ func (t Tuning) config(streams int64) *quic.Config {
 		KeepAlivePeriod:                t.KeepAlive,
 		InitialStreamReceiveWindow:     w,
 		MaxStreamReceiveWindow:         w,
-		InitialConnectionReceiveWindow: w,
+		InitialConnectionReceiveWindow: b.first,
 		MaxConnectionReceiveWindow:     w,
+		AllowConnectionWindowIncrease:  b.grow,
 		MaxIncomingStreams:             streams,
 		MaxIncomingUniStreams:          -1,
 		InitialPacketSize:              t.PacketSize,
 	}
 }
 
-// receiveBudget bounds the sum of the windows of all connections.
+// receiveBudget bounds the sum of the windows of all connections. A window starts small, so that
+// the fleet's largest number of connections has room. It grows with the connection's throughput,
+// while all windows together take no more than half of the limit.
 type receiveBudget struct {
 	limit int64
-	used  atomic.Int64
+	first uint64 // first window of a connection in bytes
+
+	mu      sync.Mutex
+	used    int64
+	windows map[*quic.Conn]int64
 }
 
-// admit counts the window of a connection. false: there is no room for it.
-func (b *receiveBudget) admit(window uint64) bool {
-	if b.used.Add(int64(window)) > b.limit {
-		b.drop(window)
+// newReceiveBudget returns a budget with room for so many connections.
+func newReceiveBudget(t Tuning, connections int) *receiveBudget {
+	return &receiveBudget{limit: t.Receive, first: min(t.window(), uint64(t.Receive/2)/uint64(connections)),
+		windows: map[*quic.Conn]int64{}}
+}
+
+// admit counts the first window of a connection. false: there is no room for it.
+func (b *receiveBudget) admit(c *quic.Conn) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.used+int64(b.first) > b.limit {
 		return false
 	}
+	b.used += int64(b.first)
+	b.windows[c] = int64(b.first)
+	return true
+}
+
+// grow counts more bytes of a connection's window. false: the window stays as it is.
+func (b *receiveBudget) grow(c *quic.Conn, more uint64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, admitted := b.windows[c]; !admitted || b.used+int64(more) > b.limit/2 {
+		return false
+	}
+	b.used += int64(more)
+	b.windows[c] += int64(more)
 	return true
 }
 
 // drop gives back the window of a connection that has ended.
-func (b *receiveBudget) drop(window uint64) { b.used.Add(-int64(window)) }
+func (b *receiveBudget) drop(c *quic.Conn) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.used -= b.windows[c]
+	delete(b.windows, c)
+}
+
+// sum returns the bytes of all windows.
+func (b *receiveBudget) sum() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.used
+}
 
 // clientTLS returns the identity's configuration for dialling cache daemons. With an empty name it
 // accepts any certificate with their role. It resumes no sessions, because connections are few and
