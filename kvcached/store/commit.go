@@ -131,7 +131,7 @@ func (d *Draft) publish(info *Info) (ram.ID, error) {
 	s.open.remove(d)
 	id := s.tier.Publish(d.hash, &d.it.Addr, d.ns, d.body, d.meta)
 	d.public = true
-	s.drafts -= int64(len(d.memory))
+	d.dropShare()
 	s.counts.Puts++
 	s.changed(id, true)
 	s.info(id, info)

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"testing"
 )
@@ -67,6 +68,17 @@ func TestCommitSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := d.Commit(ctx, CommitOptions{Attr: make([]byte, 11)}); !errors.Is(err, ErrTooLarge) {
+		t.Error(err)
+	}
+}
+
+// TestStatOfEndedContext: the caller has gone.
+func TestStatOfEndedContext(t *testing.T) {
+	s := open(t, Options{RAM: 4 << 20})
+	put(t, s, keyed("a"), nil)
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := s.Stat(ended, keyed("a").Addr); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }

@@ -23,11 +23,11 @@ type Draft struct {
 	meta   ram.Meta
 	filled int
 	crc    uint32
-	done   bool
-	public bool // the block is published, so the draft must not cancel it
-	parked bool // Park was called
-	purged bool // see Purged; guarded by Store.open
-	at     int  // index in Store.open
+	share  int64 // bytes of Store.draftBytes; guarded by Store.mu
+	done   bool  // Commit or Abort has begun
+	public bool  // the block is published, so the draft must not cancel it
+	purged bool  // see Purged; guarded by Store.open
+	at     int   // index in Store.open
 	timer  Timer
 	began  time.Time // start of the time for timer
 }
@@ -104,7 +104,8 @@ func (s *Store) reserve(ctx context.Context, d *Draft, size int) (err error) {
 		return err
 	}
 	d.memory = s.tier.Memory(d.body)
-	s.drafts += int64(len(d.memory))
+	d.share = int64(len(d.memory))
+	s.draftBytes += d.share
 	return nil
 }
 
@@ -129,7 +130,7 @@ func (s *Store) mayDraft(size int64) bool {
 	if size <= smallDraft {
 		limit = s.arena.Size() / 4 * 3
 	}
-	return s.drafts == 0 || s.drafts+size <= limit
+	return s.draftBytes == 0 || s.draftBytes+size <= limit
 }
 
 // evicting calls step until step needs no further call. The caller holds the lock; evicting unlocks
@@ -170,13 +171,15 @@ func (d *Draft) Filled(n int) {
 // Park takes a complete draft out of the share of the arena that drafts may have. The owner of
 // parked drafts must bound their number. Only Abort may follow.
 func (d *Draft) Park() {
-	if d.done || d.parked {
-		return
-	}
-	d.parked = true
 	d.s.mu.Lock()
-	d.s.drafts -= int64(len(d.memory))
-	d.s.mu.Unlock()
+	defer d.s.mu.Unlock()
+	d.dropShare()
+}
+
+// dropShare ends the draft's share of the arena. The caller holds the lock.
+func (d *Draft) dropShare() {
+	d.s.draftBytes -= d.share
+	d.share = 0
 }
 
 // Purged tells whether a purge has removed the draft's block since Create. Commit drops such a
@@ -240,9 +243,7 @@ func (d *Draft) Abort() {
 // cancel frees the draft's room. The caller holds the lock.
 func (d *Draft) cancel() {
 	d.s.open.remove(d)
-	if !d.parked {
-		d.s.drafts -= int64(len(d.memory))
-	}
+	d.dropShare()
 	d.s.tier.Cancel(d.ns, d.body)
 	d.s.tier.Names().Drop(d.ns)
 }

@@ -40,8 +40,8 @@ func TestDraftsLeaveRoom(t *testing.T) {
 	for _, d := range drafts {
 		d.Abort()
 	}
-	if s.drafts != 0 {
-		t.Errorf("%d bytes without drafts", s.drafts)
+	if s.draftBytes != 0 {
+		t.Errorf("%d bytes without drafts", s.draftBytes)
 	}
 	whole, err := s.Create(ctx, item(4, false), 15<<20) // a single draft may have any size
 	if err != nil {
@@ -94,8 +94,8 @@ func TestPurgeOfDrafts(t *testing.T) {
 			!has(s, keyed("new").Addr) {
 			t.Error("the purge and its drafts, SSD:", deep)
 		}
-		if len(s.open.all) != 0 || s.drafts != 0 {
-			t.Errorf("%d drafts, %d bytes left", len(s.open.all), s.drafts)
+		if len(s.open.all) != 0 || s.draftBytes != 0 {
+			t.Errorf("%d drafts, %d bytes left", len(s.open.all), s.draftBytes)
 		}
 		if !deep {
 			continue

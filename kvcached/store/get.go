@@ -122,9 +122,9 @@ func (s *Store) use(h uint64, id ram.ID, b *Block) {
 
 // Stat returns the Info of a block without key and attribute. Stat does not count as a use.
 // ErrMiss: there is no block.
-func (s *Store) Stat(_ context.Context, a block.Addr) (Info, error) {
+func (s *Store) Stat(ctx context.Context, a block.Addr) (Info, error) {
 	var out [1]Info
-	if err := s.StatAll(context.Background(), []block.Addr{a}, out[:]); err != nil {
+	if err := s.StatAll(ctx, []block.Addr{a}, out[:]); err != nil {
 		return Info{}, err
 	}
 	switch out[0].Tiers {

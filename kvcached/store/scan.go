@@ -9,8 +9,8 @@ import (
 
 // Bits of a cursor that name its tier. The first and the last cursor are zero.
 const (
-	inRAM = 1 << 48
-	inSSD = 1 << 49
+	scanRAM = 1 << 48
+	scanSSD = 1 << 49
 )
 
 // Scan calls visit with the blocks of one part of a tier and returns the cursor of the next part;
@@ -26,13 +26,13 @@ func (s *Store) Scan(ctx context.Context, cursor uint64, visit func(Info) bool) 
 		return 0, nil
 	}
 	if cursor == 0 {
-		cursor = inRAM
+		cursor = scanRAM
 	}
 	var found []Info
 	switch {
-	case cursor&inSSD != 0 && s.disk != nil:
+	case cursor&scanSSD != 0 && s.disk != nil:
 		next, found, err = s.diskPart(ctx, cursor)
-	case cursor&inRAM != 0 && cursor&^inRAM < s.tier.ScanParts():
+	case cursor&scanRAM != 0 && cursor&^scanRAM < s.tier.ScanParts():
 		next, found, err = s.ramPart(cursor)
 	}
 	if err != nil {
@@ -47,11 +47,11 @@ func (s *Store) Scan(ctx context.Context, cursor uint64, visit func(Info) bool) 
 }
 
 func (s *Store) ramPart(cursor uint64) (next uint64, found []Info, err error) {
-	found, err = s.bucket(cursor &^ inRAM)
+	found, err = s.bucket(cursor &^ scanRAM)
 	switch next = cursor + 1; {
-	case next&^inRAM < s.tier.ScanParts():
+	case next&^scanRAM < s.tier.ScanParts():
 	case s.disk != nil:
-		next = inSSD
+		next = scanSSD
 	default:
 		next = 0
 	}
@@ -59,14 +59,14 @@ func (s *Store) ramPart(cursor uint64) (next uint64, found []Info, err error) {
 }
 
 func (s *Store) diskPart(ctx context.Context, cursor uint64) (next uint64, found []Info, err error) {
-	next, err = s.disk.Scan(ctx, cursor&^inSSD, func(i ssd.Info) bool {
+	next, err = s.disk.Scan(ctx, cursor&^scanSSD, func(i ssd.Info) bool {
 		if !s.expired(i.Expires) {
 			found = append(found, fromDisk(&i))
 		}
 		return true
 	})
 	if next != 0 {
-		next |= inSSD
+		next |= scanSSD
 	}
 	return next, found, err
 }

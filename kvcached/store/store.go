@@ -76,17 +76,17 @@ type Store struct {
 
 	disk disk // nil: there is no SSD tier
 
-	mu     sync.Mutex
-	tier   *ram.Tier
-	closed bool
-	counts Counts
-	swept  uint32 // slot where the sweep goes on
-	drafts int64  // bytes of the arena that belong to drafts
-	open   drafts // with its own lock
-	ops    map[block.Addr]*op
-	ghost  *ghost
-	churn  churn
-	behind *behind
+	mu         sync.Mutex
+	tier       *ram.Tier
+	closed     bool
+	counts     Counts
+	swept      uint32 // slot where the sweep goes on
+	draftBytes int64  // bytes of the arena that belong to drafts that are not parked
+	open       drafts // with its own lock
+	ops        map[block.Addr]*op
+	ghost      *ghost
+	churn      churn
+	behind     *behind
 	// warm has blocks that were used in RAM and then evicted. The sweep tells SSD about these uses.
 	// Blocks beyond the capacity of warm are left out.
 	warm  []block.Addr
