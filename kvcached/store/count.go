@@ -2,7 +2,7 @@ package store
 
 import (
 	"context"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cognitora/dataplane/kvcached/ssd"
@@ -11,23 +11,36 @@ import (
 // countShare limits counting: at most one part in countShare of the time is spent on it.
 const countShare = 20
 
-// counting is the result of the last count.
+// counting is the result of the last count. The caller that has the turn owns it, except purges.
 type counting struct {
-	mu     sync.Mutex
-	until  time.Time // blocks is valid until then
-	blocks map[string]int
-	swept  time.Time // sweepAll does nothing until then
+	turn   chan struct{}  // has one element while a caller counts
+	purges atomic.Uint64  // purges that have ended
+	asOf   uint64         // purges when the last count began; a later purge makes the rest invalid
+	until  time.Time      // blocks is valid until then
+	blocks map[string]int // blocks that are only on SSD
+	swept  time.Time      // sweepAll does nothing until then
 }
 
 // Count returns the number of blocks of each namespace in all tiers. Expired blocks are first
 // removed from RAM. The removal is left out for twenty times its own duration. Blocks that are only
 // on SSD are counted by a scan of the SSD index, which takes about a second for a million blocks.
 // The count of blocks on SSD is reused for twenty times its duration, or until a purge. The result
-// is empty while the store is hidden.
+// is empty while the store is hidden. One caller counts at a time; others wait as long as ctx
+// lasts.
 func (s *Store) Count(ctx context.Context) (map[string]int, error) {
 	all := map[string]int{}
 	if s.hidden() {
 		return all, nil
+	}
+	c := &s.counting
+	select {
+	case c.turn <- struct{}{}:
+		defer func() { <-c.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if purges := c.purges.Load(); purges != c.asOf {
+		c.asOf, c.until, c.swept = purges, time.Time{}, time.Time{}
 	}
 	s.sweepAll()
 	for _, u := range s.ramNamespaces() {
@@ -36,9 +49,6 @@ func (s *Store) Count(ctx context.Context) (map[string]int, error) {
 	if s.disk == nil {
 		return all, nil
 	}
-	c := &s.counting
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if begun := time.Now(); begun.After(c.until) {
 		blocks, err := s.countDisk(ctx)
 		if err != nil {
@@ -52,13 +62,10 @@ func (s *Store) Count(ctx context.Context) (map[string]int, error) {
 	return all, nil
 }
 
-// sweepAll removes all expired blocks from RAM.
+// sweepAll removes all expired blocks from RAM. The caller has the turn to count.
 func (s *Store) sweepAll() {
-	c := &s.counting
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	begun := time.Now()
-	if begun.Before(c.swept) {
+	if begun.Before(s.counting.swept) {
 		return
 	}
 	s.mu.Lock()
@@ -68,15 +75,11 @@ func (s *Store) sweepAll() {
 		s.sweepSlots(8 * atOnce)
 	}
 	s.sweepSlots(8 * atOnce) // one call above ended early, at the end of the table
-	c.swept = time.Now().Add(countShare * time.Since(begun))
+	s.counting.swept = time.Now().Add(countShare * time.Since(begun))
 }
 
 // recount makes the next Count ignore the last result.
-func (s *Store) recount() {
-	s.counting.mu.Lock()
-	s.counting.until, s.counting.swept = time.Time{}, time.Time{}
-	s.counting.mu.Unlock()
-}
+func (s *Store) recount() { s.counting.purges.Add(1) }
 
 // countDisk counts the blocks that are on SSD and not in RAM.
 func (s *Store) countDisk(ctx context.Context) (map[string]int, error) {

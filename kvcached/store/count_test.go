@@ -1,9 +1,12 @@
 package store
 
 import (
+	"context"
+	"errors"
 	"strconv"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // TestCount checks that a block in two tiers counts once.
@@ -47,6 +50,29 @@ func TestCountExpired(t *testing.T) {
 	atomic.StoreInt64(&now, 2000)
 	blocks, err := s.Count(ctx)
 	if err != nil || blocks[space] != 10 {
+		t.Errorf("%v, %v", blocks, err)
+	}
+}
+
+// TestCountWaits: while another caller counts, Count waits only as long as its context, and a purge
+// does not wait.
+func TestCountWaits(t *testing.T) {
+	s, _ := tiered(t, t.TempDir(), Options{RAM: 4 << 20})
+	durable(t, s, keyed("a"), fill(100, '1'))
+	if blocks, err := s.Count(ctx); err != nil || blocks[space] != 1 {
+		t.Errorf("%v, %v", blocks, err)
+	}
+	s.counting.turn <- struct{}{}
+	soon, cancel := context.WithTimeout(ctx, time.Millisecond)
+	defer cancel()
+	if _, err := s.Count(soon); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	if _, err := s.Purge(ctx, func(ns string, _ []byte) bool { return ns == space }); err != nil {
+		t.Error(err)
+	}
+	<-s.counting.turn
+	if blocks, err := s.Count(ctx); err != nil || blocks[space] != 0 {
 		t.Errorf("%v, %v", blocks, err)
 	}
 }

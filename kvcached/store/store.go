@@ -125,7 +125,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	s.tier = ram.NewTier(arena, ram.TierOptions{Quota: o.Quota, Pins: o.Pins, Evicted: s.evicted})
 	s.ghost, s.behind, s.warm = newGhost(ghosts), newBehind(arena.Size()), make([]block.Addr, 0, warmAddrs)
-	s.churn = newChurn()
+	s.churn, s.counting.turn = newChurn(), make(chan struct{}, 1)
 	if err := s.openDisk(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("store: %w", err), arena.Close())
 	}
