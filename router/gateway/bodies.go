@@ -9,8 +9,8 @@ import (
 	"github.com/cognitora/dataplane/router/apierror"
 )
 
-// headRead allows more time for a request body than for the head, and room for the body if any is
-// free.
+// headRead sets the time limit for reading a request's body, and reserves memory for the body if
+// enough is free.
 func (g *Gateway) headRead(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	c := fasthttp.RequestConfig{ReadTimeout: g.limits.BodyTimeout, WriteTimeout: g.limits.SlowReader}
 	ctx := intake.ContextOf(h)
@@ -24,9 +24,9 @@ func (g *Gateway) headRead(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	return c
 }
 
-// faultOf returns the error of a head that must not be answered, or nil. A body with two framings
-// ends elsewhere for a proxy in front than for the router. The bytes behind that body would then
-// count as another client's request.
+// faultOf returns the error of a head that must not be answered, or nil. If a head declares the
+// body's length in two ways, a proxy in front may see the end of the body elsewhere than the
+// router. Bytes of the body could then count as another client's request.
 func faultOf(h *fasthttp.RequestHeader) *apierror.Error {
 	if v := h.Protocol(); string(v) != "HTTP/1.1" && string(v) != "HTTP/1.0" {
 		return errVersion

@@ -17,8 +17,9 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// call is one request of a client from its head to its end. call is the client's place, to which
-// the request's plan hands the answer. call also observes that answer. A call's memory is reused.
+// call is one request of a client from its head to its end. The request's plan hands the answer to
+// the call (answer.Place), and the call follows the answer's events (relay.Follower). A call's
+// memory is reused.
 type call struct {
 	g       *Gateway
 	number  uint64 // of this memory, not of the request
@@ -93,7 +94,7 @@ func (c *call) answer(read func(*call) *apierror.Error) {
 // cancelled.
 func (c *call) onSend() {
 	c.g.live.add(c)
-	if c.g.door.over.Load() { // the shutdown may have looked at the live calls before this one
+	if c.g.door.over.Load() { // the shutdown may have ended the live calls before this call was among them
 		c.request.Life.Shutdown()
 	}
 	c.stop = c.g.watcher.Watch(c.ctx.Conn(), c.bound.left)

@@ -18,9 +18,9 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// arrival holds the bytes known so far of the request being read from a connection. arrival
-// describes a request that never becomes complete. Except for its Body, only the connection's
-// goroutine uses an arrival.
+// arrival describes the request that is being read from a connection, by the bytes that have come
+// so far. An arrival also describes a request that never becomes complete. Except for its Body,
+// only the connection's goroutine uses an arrival.
 type arrival struct {
 	intake.Body
 
@@ -144,7 +144,8 @@ func (r *parker) possible() bool { return r.Loops != nil && r.after < r.KeepAliv
 // errParked is returned by await when the connection no longer belongs to this goroutine.
 var errParked = errors.New("connection has been parked")
 
-// await reads the first bytes of the next request. await parks the connection when they are late.
+// await reads the first bytes of the next request. If no byte comes for the parker's idle time,
+// await parks the connection.
 func (c *plain) await(p []byte) (int, error) {
 	since := time.Now()
 	c.Conn.SetReadDeadline(since.Add(c.parker.after))
@@ -189,8 +190,8 @@ func (c *plain) Close() error {
 	return c.Conn.Close()
 }
 
-// returned is a plain connection that came back from the relay's loops. The server must see another
-// connection than the first, because it may still be busy with the first.
+// returned is a plain connection that came back from the relay's loops. The server gets a new
+// connection object, because the server may still be busy with the first one.
 type returned struct{ *plain }
 
 // serveAgain serves a parked connection whose next request has come.

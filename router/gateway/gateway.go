@@ -204,7 +204,8 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// stopAccepting closes the listener, because the server closes it only once it serves.
+// stopAccepting closes the listener, because a server that does not serve yet would leave the
+// listener open.
 func (g *Gateway) stopAccepting() error {
 	g.door.mu.Lock()
 	defer g.door.mu.Unlock()

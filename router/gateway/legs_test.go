@@ -38,7 +38,7 @@ import (
 type twice struct {
 	first  string // last node of the first leg
 	second bool   // the second leg is under way
-	broken bool   // the second leg runs because the first one broke
+	broken bool   // the second leg runs because the first leg broke
 	enough int    // events of the first leg before the second one is asked; 0: all
 	spoil  bool   // the second leg sends a request that no engine accepts
 	hold   bool   // the first leg's events are withheld, and dropped when the second leg begins
@@ -277,7 +277,7 @@ func both(t *testing.T, engines int, test func(t *testing.T, ln *lane)) {
 func TestTwoLegsInOneStream(t *testing.T) {
 	both(t, 3, func(t *testing.T, ln *lane) {
 		const tokens = 20
-		for range 3 { // the later rounds reuse connections of such a stream
+		for range 3 { // the later rounds reuse the first round's connections
 			resp := ln.ask(t.Context(), tokens)
 			if got := (heard{2 * tokens, 1, 0, 1, nil}); resp.StatusCode != 200 || read(resp.Body) != got {
 				t.Fatalf("status %d; not %+v", resp.StatusCode, got)

@@ -70,8 +70,8 @@ func (c *call) read() *apierror.Error {
 	return nil
 }
 
-// readHead takes over the parts of the head that go to the engine, and the client's wishes in its
-// headers.
+// readHead takes over the parts of the head that go to the engine, and the headers that are
+// addressed to the router.
 func (c *call) readHead() *apierror.Error {
 	r, from := c.request, &c.ctx.Request
 	r.Own(from.Body(), c.bound.giveBody)

@@ -68,8 +68,8 @@ var (
 	prefixV1        = []byte("/v1/")
 )
 
-// find returns the route of a request and, for one with a body, its API. rest is the id behind a
-// collection's name: a model's or a stored response's.
+// find returns the route of a request and, for a request with a body, its API. rest is the id
+// behind a collection's name: the id of a model or of a stored response.
 func find(method, path []byte) (r route, api scan.API, rest []byte) {
 	if api, ok := inferPaths[string(path)]; ok {
 		return routeInfer, api, nil
@@ -91,9 +91,9 @@ func find(method, path []byte) (r route, api scan.API, rest []byte) {
 	return routeUnknown, apiOf(path), nil
 }
 
-// isStored says whether a request is about a stored response. POST .../cancel is the only such
-// POST. Other POSTs below /v1/responses/, such as input_tokens and compact, are endpoints of their
-// own.
+// isStored says whether a request is about a stored response. POST .../cancel is the only POST
+// about a stored response. Other POSTs below /v1/responses/, such as input_tokens and compact, are
+// endpoints of their own.
 func isStored(method, path []byte) bool {
 	rest, below := bytes.CutPrefix(path, prefixResponses)
 	if !below || string(method) != "POST" {
@@ -106,7 +106,7 @@ func isStored(method, path []byte) bool {
 // endpoints are the paths that errors suggest.
 var endpoints = append(slices.Sorted(maps.Keys(inferPaths)), "/v1/models", "/health")
 
-// onAdminPort says whether a path is one of the router's admin port.
+// onAdminPort says whether a path exists on the router's admin port.
 func onAdminPort(path []byte) bool {
 	return string(path) == "/metrics" || string(path) == "/readyz" || bytes.HasPrefix(path, []byte("/debug/"))
 }
