@@ -28,8 +28,8 @@ func NewMemo(bytes int) *Memo {
 // with some reordering.
 const stepKeys = 136
 
-// step is the way from one mark to the next: the blocks in between, and the text after the last of
-// them. step consists of words only, so it can be a record of a memo.Table.
+// step is the way from one mark to the next: the blocks in between, and the text after the last
+// block. step consists of words only, so it can be a record of a memo.Table.
 type step struct {
 	from, to uint64 // blocks before the preceding mark, and before this one
 	digest   [4]uint64
@@ -80,7 +80,7 @@ func (f *Finder) begin(p *Prompt, seed prefix.Digest) {
 			p.again = new(scan.Request)
 		}
 		if scan.Again(p.asked.API, p.asked.Body(), s, p.again) != nil {
-			p.again.Text = p.again.Text[:0] // two bodies have one hash; the engine will report the error
+			p.again.Text = p.again.Text[:0] // two bodies share a hash; the engine will report the error
 		}
 		s, p.scan = p.again, p.again
 	}

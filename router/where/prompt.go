@@ -28,8 +28,8 @@ type Finder struct {
 	Metrics  *metrics.Router
 }
 
-// Prompt is the chain of a request's blocks for one model, with each node's holdings of it. One
-// goroutine at a time uses a Prompt. Reset makes a Prompt reusable.
+// Prompt is the chain of a request's blocks for one model, and the number of leading blocks that
+// each node holds. One goroutine at a time uses a Prompt. Reset makes a Prompt reusable.
 type Prompt struct {
 	Blocks int // full blocks
 
@@ -41,7 +41,7 @@ type Prompt struct {
 type subject struct {
 	finder *Finder
 	asked  *request.Request
-	scan   *scan.Request // of asked, or again
+	scan   *scan.Request // the scan of asked, or memory.again
 	source source
 	text   []byte // the chain's text, from block from on
 	from   int
@@ -97,8 +97,9 @@ func (m *memory) empty() {
 	m.refs, m.matched, m.coming, m.reach = m.refs[:0], m.matched[:0], m.coming[:0], m.reach[:0]
 }
 
-// Find makes p the prompt of r for a model whose chains begin with seed. Find finds out how much of
-// it each node holds. Find runs once for a leg; later attempts of the leg use the same answer.
+// Find makes p the prompt of r for a model whose chains begin with seed. Find also finds out how
+// many leading blocks each node holds. Find runs once for a leg; later attempts of the leg use the
+// same answer.
 func (f *Finder) Find(p *Prompt, r *request.Request, model string, seed prefix.Digest, nodes []*fleet.Node) {
 	p.finder, p.asked, p.scan = f, r, r.Scan
 	if p.step == nil {
@@ -157,7 +158,7 @@ func (f *Finder) believe(p *Prompt, model string, nodes []*fleet.Node) {
 	}
 }
 
-// Unknown makes p a prompt of which none of the nodes is known to hold anything.
+// Unknown makes p a prompt that no node is known to hold a block of.
 func (p *Prompt) Unknown(nodes int) {
 	p.matched = slices.Grow(p.matched[:0], nodes)[:nodes]
 	p.coming = slices.Grow(p.coming[:0], nodes)[:nodes]
@@ -170,8 +171,8 @@ func (p *Prompt) Unknown(nodes int) {
 // Reach returns how far the prompt reaches on the node at index i of Find's nodes.
 func (p *Prompt) Reach(i int) holdings.Reach { return p.reach[i] }
 
-// Predicted returns how many leading blocks the engine at index i should have in memory when it
-// takes the prompt, by the index.
+// Predicted returns the index's prediction: how many leading blocks the engine at index i should
+// have in memory when the engine takes the prompt.
 func (p *Prompt) Predicted(i int) int { return int(max(p.matched[i], p.coming[i])) }
 
 // Coming returns how many leading blocks the engine at index i holds, or computes for other
@@ -187,7 +188,7 @@ func (p *Prompt) Suppose(i int, device int32) {
 }
 
 // Sent predicts that the node will hold the prompt, which was sent to it at the given time. Call
-// Sent after the dispatch, because it hashes the whole prompt.
+// Sent after the dispatch, because Sent hashes the whole prompt.
 func (p *Prompt) Sent(ref prefix.Ref, at time.Time) {
 	p.finder.remember(p)
 	p.finder.Index.Record(&p.chain, ref, at)
@@ -202,7 +203,7 @@ func (p *Prompt) Begun(ref prefix.Ref) { p.finder.Index.Begun(&p.chain, ref) }
 // Failed takes back the prediction of Sent.
 func (p *Prompt) Failed(ref prefix.Ref, at time.Time) { p.finder.Index.Forget(&p.chain, ref, at) }
 
-// Learn compares the prediction with the engine's observation. Learn returns the error.
+// Learn compares the prediction with the engine's observation. Learn returns the prediction error.
 func (p *Prompt) Learn(o prefix.Observation) float64 {
 	o.Uneven = p.Uneven()
 	return p.finder.Index.Observe(&p.chain, o)
