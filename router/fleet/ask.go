@@ -48,7 +48,7 @@ func (a *asker) Model() (name string, known bool) {
 // Renewed makes the next check ask for the models and open connections again.
 func (a *asker) Renewed() { a.modelsAt, a.warm = time.Time{}, false }
 
-// Answers asks a static node for its models. Only a node that answers counts as well.
+// Answers asks a static node for its models. Only a node that answers counts as healthy.
 func (a *asker) Answers(ctx context.Context) error {
 	if a.node.Source != Static {
 		return nil

@@ -123,7 +123,7 @@ func closes(t *testing.T) (address string) {
 }
 
 // TestANodeWithoutAModelTakesNoRequests checks that an HTTP server without models does not count as
-// well.
+// healthy.
 func TestANodeWithoutAModelTakesNoRequests(t *testing.T) {
 	t.Parallel()
 	var log said

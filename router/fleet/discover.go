@@ -106,7 +106,7 @@ func (a *asker) publish(ctx context.Context, d discovery) {
 	}
 	a.found.Store(&d)
 	if d.asked && len(d.models) == 0 && len(a.node.Info().Models) == 0 {
-		a.node.setFlag(flagNoModel, true) // before the check counts the node as well
+		a.node.setFlag(flagNoModel, true) // before the check counts the node as healthy
 	}
 	a.fleet.send(ctx, func(f *Fleet) {
 		if m := f.members[a.node.ID]; m != nil && m.node == a.node {

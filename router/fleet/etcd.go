@@ -206,7 +206,7 @@ func (f *Fleet) sweepEtcd(now time.Time) {
 	}
 }
 
-// patience scales limit to this agent's heartbeat. limit itself fits the default heartbeat.
+// patience returns limit, which fits the default heartbeat, scaled to this agent's heartbeat.
 func (m *member) patience(limit time.Duration) time.Duration {
 	if m.health == nil {
 		return limit

@@ -8,7 +8,7 @@ import (
 	"github.com/cognitora/dataplane/internal/rights"
 )
 
-// wanted says what the file that an option names must hold.
+// wanted describes the required contents of the file that an option names.
 var wanted = map[string]string{
 	"api_key_file": "a file that holds the engine's key alone",
 	"ca":           "a PEM file with the CA's certificate",

@@ -41,7 +41,8 @@ type Options struct {
 	// Warm is the number of connections opened to a node when it joins or comes back; 0: none.
 	Warm   int
 	Logger *slog.Logger // nil = slog.Default
-	// Lag is called with the age of each change that an agent reports, at most. Lag may be nil.
+	// Lag is called for each change that an agent reports, with an upper bound of the change's age.
+	// Lag may be nil.
 	Lag func(time.Duration)
 	// EventLag is called with the age of each kernel event when the fleet looks into it. EventLag
 	// may be nil.
@@ -54,12 +55,13 @@ type Options struct {
 	ModelsInterval    time.Duration // /v1/models of a healthy static node; 30 s
 	ResolveInterval   time.Duration // DNS names; 10 s
 	FirstWord         time.Duration // longest wait for a new static backend's first model list; 60 s
-	// Grace is how long a node that etcd does not list after an outage is kept, so that its agent
-	// can register again; 45 s, three leases. With a longer heartbeat than the default it is three
-	// of the agent's own leases.
+	// Grace is how long a node stays that etcd does not list after an outage, so that the node's
+	// agent can register again. The default is 45 s, three leases. An agent with a longer heartbeat
+	// than the default gets three of its own leases.
 	Grace time.Duration
-	// StaleAfter is the age at which a heartbeat counts as stopped while etcd answers; 30 s, six
-	// heartbeats. With a longer heartbeat than the default it is six of the agent's own heartbeats.
+	// StaleAfter is the age at which a heartbeat counts as stopped while etcd answers. The default
+	// is 30 s, six heartbeats. An agent with a longer heartbeat than the default gets six of its
+	// own heartbeats.
 	StaleAfter time.Duration
 	// Proven makes static nodes healthy before their first check. Simulations need Proven, because
 	// nothing checks their nodes.
@@ -110,7 +112,7 @@ type Fleet struct {
 	departed map[string]time.Time // models that nodes of etcd served, and when the last such node left
 }
 
-// member is a node and the last word of its source.
+// member is a node, with the latest information from its source.
 type member struct {
 	node     *Node
 	identity string // another value is another incarnation
@@ -121,7 +123,7 @@ type member struct {
 	backend  Backend             // static
 	health   *cluster.NodeHealth // etcd
 	stampAt  time.Time           // etcd: when the heartbeat last changed, by our clock
-	missing  time.Time           // etcd: since when etcd does not list it; zero = listed
+	missing  time.Time           // etcd: start of the node's absence from etcd's list; zero = listed
 
 	signalsAt streamAt // etcd: address of the agent's stream; zero: none
 }

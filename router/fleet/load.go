@@ -24,7 +24,7 @@ type Load struct {
 	load.Load        // the last figures; too old figures are unknown
 	From      Origin // origin of these figures
 	Others    int32  // requests in the engine, running and waiting, of other routers and clients
-	Waiting   int32  // the waiting ones among Others
+	Waiting   int32  // the requests among Others that wait
 }
 
 // trustedBeats is the number of heartbeats after which a sample counts as unknown. A scrape counts
@@ -79,7 +79,7 @@ func foreignWaiting(held, waiting float64, ours int32) int32 {
 type beat struct {
 	load.Load
 	from  Origin
-	trust time.Duration // the age at which a sample stops to count
+	trust time.Duration // the age from which on a sample does not count
 }
 
 // beatOf returns the load in a heartbeat that came at now.

@@ -40,7 +40,7 @@ type Node struct {
 	ID     string
 	IDHash uint64 // for rendezvous hashing; the same in every router
 	Source Source
-	Pool   *relay.Pool // the fleet closes it after the node has left and its last request has ended
+	Pool   *relay.Pool // closed by the fleet after the node has left and its last request has ended
 	// Health is the health of the node. Eligible and Acquire consult Health before they let a
 	// request in.
 	Health health.Node
@@ -148,8 +148,8 @@ func (n *Node) Full() bool {
 	return limit > 0 && n.InFlight() >= limit
 }
 
-// UpstreamModel returns the engine's name for the canonical model name. The engine's name is the
-// same string unless the names differ.
+// UpstreamModel returns the engine's name for the canonical model name. A model that the node does
+// not serve keeps its canonical name.
 func (n *Node) UpstreamModel(canonical string) string {
 	info := n.info.Load()
 	for i, name := range info.Models {
@@ -188,9 +188,10 @@ func (n *Node) reserve() bool {
 	}
 }
 
-// LastResort says whether the node may take a request that no other node may take. The node's
-// breaker is open for server errors alone, or its trial requests are out. The engine's own error
-// tells the client more than the router's error, and an answered request brings the node back.
+// LastResort says whether the node may take a request if no other node can. The answer is yes while
+// the node's breaker is open for server errors alone, or its trial requests are out. The engine's
+// own error tells the client more than the router's error, and an answered request brings the node
+// back.
 func (n *Node) LastResort() bool { return n.flags.Load() == 0 && n.Health.Answers() }
 
 // AcquireLastResort is Acquire for a node with LastResort.
@@ -253,7 +254,7 @@ func (n *Node) Eligible(now time.Time) (ok bool, reason string) {
 	return n.Health.Eligible(now)
 }
 
-// noModel is the reason against a node that answers but names no model.
+// noModel is the reason why a node without a named model takes no requests.
 const noModel = "it names no model"
 
 func (n *Node) flagReason(flags uint32) string {

@@ -9,10 +9,9 @@ import (
 // sample and its way to the router.
 const recentWindow = time.Second
 
-// recent is the router's peak of requests in flight on a node over the last one to two windows. A
-// figure of the engine dates from some moment in that peak's time. Requests beyond the peak are
-// certainly not this router's, so a request of this router that has ended meanwhile never counts as
-// another's.
+// recent is the router's peak of requests in flight on a node over the last one to two windows. An
+// engine's figure was taken at some moment within these windows. So requests in the figure beyond
+// the peak certainly belong to others, even if requests of this router have ended since.
 type recent struct {
 	most       atomic.Int32 // peak since mostSince
 	mostBefore int32        // peak of the window before; guarded by slotsMu

@@ -87,9 +87,9 @@ func TestOldIsUnknown(t *testing.T) {
 	}
 }
 
-// TestHeartbeatsSetThePace checks the limits in heartbeats: a sample counts for three, and a node
-// is taken out after six without one. An agent whose heartbeat is missing or shorter than the
-// default counts with the default.
+// TestHeartbeatsSetThePace checks the limits in heartbeats: a sample counts for three heartbeats,
+// and a node is taken out after six missing heartbeats. An agent whose heartbeat is missing or
+// shorter than the default counts with the default.
 func TestHeartbeatsSetThePace(t *testing.T) {
 	for says, pace := range map[float64]time.Duration{0: 5 * time.Second, 0.1: 5 * time.Second, 60: time.Minute} {
 		synctest.Test(t, func(t *testing.T) {

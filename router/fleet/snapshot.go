@@ -129,8 +129,8 @@ func (s *Snapshot) staleDetail() string {
 		"known then"
 }
 
-// prefillUnused is the reason against a prefill node, because the router does not split prefill and
-// decode over nodes.
+// prefillUnused is the reason why a prefill node takes no requests: the router does not split
+// prefill and decode over nodes.
 const prefillUnused = "its role is prefill, and requests go to roles both and decode only"
 
 // whyNot explains a node that serves nothing.

@@ -50,7 +50,7 @@ type NodeView struct {
 	Path    *PathOf `json:"path,omitempty"` // of the router's connections to the node, from the router's kernel
 }
 
-// These states of a Standing have a meaning for its readers.
+// These are the states of a Standing that programs test for.
 const (
 	Healthy = health.Healthy
 	Open    = health.Open
