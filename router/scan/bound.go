@@ -8,9 +8,9 @@ import (
 )
 
 // A prompt is hashed up to 65,536 blocks, the first TextKept bytes of its canonical text. Text
-// therefore keeps at most TextKept bytes of a string or a list. The later bytes can't be among the
-// prompt's first ones, whatever precedes it. An object has to be complete to be sorted; too large
-// objects are refused.
+// therefore keeps at most TextKept bytes of a string or a list. The later bytes cannot be among the
+// prompt's first TextKept bytes, whatever precedes the string or list. An object has to be complete
+// to be sorted; too large objects are refused.
 const (
 	// TextKept is the number of leading bytes of the canonical text that Text always keeps.
 	TextKept = 4 << 20

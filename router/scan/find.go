@@ -65,7 +65,7 @@ var (
 
 // Index finds the members at the root of body. r is the scan of body. Index skips the longest part
 // of the prompt. A second call does nothing. Find and the edits by name call Index. After Index has
-// returned nil, several goroutines may use Find, and an Edits each, at once.
+// returned nil, several goroutines may use Find at once, each with an Edits of its own.
 func (r *Request) Index(body []byte) error {
 	switch {
 	case r.form:

@@ -294,7 +294,7 @@ func (r *Request) resumeTurn(m *mark, body []byte) {
 }
 
 // arrangeRoot sorts the root members like arrange. If some of the text was skipped, or may be
-// skipped next time, the text that belongs before it becomes the head.
+// skipped next time, the text that belongs before the skipped text becomes the head.
 func (r *Request) arrangeRoot() {
 	if r.Skipped == 0 && len(r.rec.marks) == 0 {
 		r.arrange(0)

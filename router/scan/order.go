@@ -139,8 +139,8 @@ func (r *Request) settleOrder() {
 	if len(o.shuffles) == 0 {
 		return
 	}
-	// A shuffle that contains another one comes before it: it begins earlier, or it ends later
-	// because it has more than one piece.
+	// A shuffle comes before the shuffles inside it. The outer shuffle begins earlier, or ends
+	// later because it has more than one piece.
 	slices.SortFunc(o.shuffles, func(a, b shuffle) int {
 		return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(b.to, a.to))
 	})

@@ -100,7 +100,7 @@ type Prompt struct {
 	// or 4 for each of Tokens. 0 means that there is no user turn.
 	FirstTurn int
 	// ShortTurn is the length of a first user turn shorter than two blocks, which may have no whole
-	// block of the chain. 0 means that it is longer or absent.
+	// block of the chain. 0 means that the first user turn is longer or absent.
 	ShortTurn int
 	TurnHash  uint64 // hash of a short turn's canonical text
 }
