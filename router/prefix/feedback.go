@@ -63,8 +63,8 @@ func (v *verdict) short() bool { return v.fraction > 0 }
 //
 // A count below the belief says that the blocks from the cut on were gone. These blocks then count
 // as recomputed by this request at its dispatch, so older beliefs below them no longer count. The
-// lifetime shrinks if blocks younger than it were gone. The count is no evidence about blocks that
-// another running request may have been computing at the dispatch.
+// lifetime shrinks if blocks younger than the lifetime were gone. The count is no evidence about
+// blocks that another running request may have been computing at the dispatch.
 func (x *Index) Observe(c *Chain, o Observation) float64 {
 	if o.PromptTokens <= 0 || c.blocks == 0 {
 		return 0
@@ -161,9 +161,9 @@ func (x *Index) countZero(n *node, c *Chain, o Observation) {
 }
 
 // learnShorter lowers the lifetime to seven eighths of the age of a missing block. Prompts that
-// come back in turn have nearly the same age each time, and exactly that age would be wrong for
-// half of them. learnShorter ignores a shortfall below a sixteenth of the belief, because text does
-// not map evenly to the engine's tokens.
+// come back in turn have nearly the same age each time, and a lifetime of exactly that age would be
+// wrong for half of these prompts. learnShorter ignores a shortfall below a sixteenth of the
+// belief, because text does not map evenly to the engine's tokens.
 func (x *Index) learnShorter(n *node, age int32, v verdict) {
 	if v.believed-v.actual < v.slack+v.believed/16 {
 		return

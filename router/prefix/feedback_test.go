@@ -57,8 +57,8 @@ func TestShorterThanBelieved(t *testing.T) {
 	f.expect("and are dated now", base, 20, 15)
 }
 
-// TestACutIsSeenInLongPrompts checks that a cut is found in a prompt of any length, even if it has
-// moved few groups.
+// TestACutIsSeenInLongPrompts checks that a cut is found in a prompt of any length, even if the cut
+// has moved few groups.
 func TestACutIsSeenInLongPrompts(t *testing.T) {
 	for _, c := range []struct{ shared, cached, other int }{
 		{32, 30, 48}, {48, 45, 64}, {160, 152, 300}, {400, 380, 800}, {1600, 1510, 3000}, {1600, 20, 3000},
@@ -99,7 +99,8 @@ func TestTheLifetimeShrinksToTheAgeOfTheYoungestGone(t *testing.T) {
 func taught(age time.Duration) time.Duration { return age - age/8 }
 
 // TestOneIsEnoughToLearnAPeriod repeats prompts in turn, which are gone at about the same age each
-// time. The first one must teach it for all. Another prompt is used all the time.
+// time. The first repeated prompt must teach the lifetime for all prompts. Another prompt is used
+// all the time.
 func TestOneIsEnoughToLearnAPeriod(t *testing.T) {
 	f := newFleet(t, 1)
 	used := prompt("used", 20)
@@ -214,8 +215,8 @@ func TestConcurrentRequestsAreNoEvidence(t *testing.T) {
 	}
 }
 
-// TestConcurrentRequestsAfterAnEviction does the same with a prefix that was cached once and is
-// being recomputed.
+// TestConcurrentRequestsAfterAnEviction runs requests with a common prefix at once. The prefix was
+// cached once and is being recomputed.
 func TestConcurrentRequestsAfterAnEviction(t *testing.T) {
 	f := newFleet(t, 1)
 	base := prompt("system", 20)

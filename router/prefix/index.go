@@ -8,9 +8,9 @@ import (
 
 // Options are the settings of an Index. A zero value means the default.
 type Options struct {
-	// MaxBlocks bounds the index. Beyond MaxBlocks the index is pruned to 0.8 of that, oldest
-	// first; until then new blocks replace old ones. A block counts once for every node believed to
-	// hold it. Default 2^20, which takes 5 MiB.
+	// MaxBlocks bounds the index. Beyond MaxBlocks the index is pruned to 0.8 of MaxBlocks, oldest
+	// blocks first. Until the pruning new blocks replace old ones. A block counts once for every
+	// node believed to hold it. Default 2^20, which takes 5 MiB.
 	MaxBlocks int
 	// Lifetime is how long an untouched block counts as cached before its node has taught another
 	// value. Default 120 s.
@@ -106,10 +106,10 @@ type walker struct {
 //
 // Match returns the number of blocks hashed, which is little more than the largest coming. Nodes
 // hold prefixes, so Match skips groups of a long prompt. Match looks at each of the first few
-// groups, at each of the first few to be hashed, at ever fewer beyond, and where a node's beliefs
-// end. Match looks at all groups of a node that has recomputed a group since the deepest one was
-// last used. Match takes no lock. Match does not allocate once c has seen as many candidates and
-// blocks before.
+// groups, at each of the first few groups that must be hashed, at ever fewer groups beyond, and at
+// the groups where a node's beliefs end. Match looks at all groups of a node that has recomputed a
+// group since the node's deepest group was last used. Match takes no lock. Match does not allocate
+// once c has seen as many candidates and blocks before.
 func (x *Index) Match(c *Chain, refs []Ref, held, coming []int32) int {
 	now, nowMillis := x.clock.nowStamp()
 	walk := c.walk[:0]

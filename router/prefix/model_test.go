@@ -75,8 +75,8 @@ func (m *model) chain(c *Chain, ref Ref, now time.Time, lifetime time.Duration) 
 	return l
 }
 
-// grow returns an entry's blocks after a request. grow keeps the old blocks if goesOn and they are
-// more.
+// grow returns an entry's blocks after a request. grow keeps the old blocks if goesOn is set and
+// the old blocks are more.
 func (h *held) grow(blocks []uint64, goesOn bool) {
 	if !goesOn || common(h.blocks, blocks) < len(blocks) {
 		h.blocks = blocks

@@ -46,7 +46,7 @@ func past(millis int64, now stamp, nowMillis int64) stamp {
 
 // Join gives a new node a place in the index, without beliefs. A restarted node leaves and joins
 // again, and keeps the lifetime learned under its id. Join returns 0 when 65,536 nodes are present.
-// A node with Ref 0 a node is served but never believed to hold anything.
+// A node with Ref 0 is served, but never believed to hold a block.
 func (x *Index) Join(nodeID string) Ref {
 	x.mu.Lock()
 	defer x.mu.Unlock()

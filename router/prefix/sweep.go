@@ -40,7 +40,7 @@ func (x *Index) Close() {
 	<-x.sweeper.done
 }
 
-// wake has the index swept: soon, or at once if there is no goroutine for it.
+// wake starts a sweep: soon, or at once if the index has no goroutine for sweeps.
 func (x *Index) wake() {
 	if x.o.Inline {
 		x.sweep()
@@ -183,8 +183,8 @@ func leastAge(bin int) int32 {
 	return int32(bin%8+8) << (bin/8 - 1)
 }
 
-// planEvery is the sampling interval of planPrune: it looks at one bucket in planEvery. The bins'
-// sizes are therefore estimates. The next pruning corrects the error.
+// planEvery is the sampling interval of planPrune, which looks at one bucket in planEvery. The
+// bins' sizes are therefore estimates. The next pruning corrects the error.
 const planEvery = 8
 
 // planPrune finds, without the lock, the age above which entries are removed.

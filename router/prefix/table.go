@@ -16,8 +16,8 @@ const (
 	// expectedBlocks is the least average number of blocks in an entry, which has room for
 	// groupBlocks. Short prompts and unfinished groups have fewer.
 	expectedBlocks = 8
-	// load is the percentage of entries in use when the table is full of average entries. At 60 few
-	// buckets overflow.
+	// load is the percentage of entries in use when the table is full of average entries. At 60 %
+	// few buckets overflow.
 	load = 60
 )
 
