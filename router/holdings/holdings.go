@@ -1,13 +1,13 @@
 // Package holdings knows the blocks of the hosts' cache daemons and of the engines on those hosts.
 // The package follows the residency stream of each daemon (cognitora.v1.Kv Watch). For a prompt and
-// a node it tells how many leading blocks are in the engine's own memory. The package also tells
-// how far they reach together with the host's RAM and SSD.
+// a node the package tells how many leading blocks are in the engine's own memory, and how many are
+// there together with the host's RAM and SSD.
 //
 // All blocks are in one router/residency index. Each daemon registers two holders in it: RAM, and
-// RAM or SSD. An engine that reports its blocks has one holder. The engine has three once an engine
-// of its host reports blocks in host memory or on disk. Memory shared with other hosts does not
-// count for an engine. A block without a known parent has no place in that index. A prompt that
-// reaches such a block is looked up block by block from that block on (loose.go).
+// RAM or SSD. An engine that reports its blocks has one holder. Each engine of a host has three
+// holders once an engine of that host reports blocks in host memory or on disk. Memory shared with
+// other hosts does not count for an engine. A block without a known parent has no place in that
+// index. From the first block without a place on, a prompt is looked up block by block (loose.go).
 //
 // The result for each tier is exact. For two tiers together the result is that of the longer one.
 // The result is too short only if one tier fills a gap of the other.
@@ -332,7 +332,7 @@ func (m *Map) Stats() Stats {
 var errStream = errors.New("holdings: the residency stream skips or contradicts itself")
 
 // errMedia begins a stream anew because an engine has blocks outside its own memory. All blocks of
-// that engine then get the holders for that.
+// that engine then get the holders for host memory and disk.
 var errMedia = errors.New("holdings: an engine of the host uses more than its own memory")
 
 // These constants bound the connection to a daemon.

@@ -8,8 +8,8 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// TestPromotionBounds checks that a promotion beyond the bound is dropped and counted. A failed one
-// is counted and frees its place. Refused and failed promotions must not allocate.
+// TestPromotionBounds checks that a promotion beyond the bound is dropped and counted. A failed
+// promotion is counted and frees its place. Refused and failed promotions must not allocate.
 func TestPromotionBounds(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kv.sock")
 	d := startDaemon(t, path)
