@@ -49,7 +49,8 @@ func (b *bpe) append(dst []uint32, word string, s *scratch) []uint32 {
 	return b.short(dst, word, s)
 }
 
-// short merges the pair of the lowest rank, the first of several, until no pair is left.
+// short merges the pair of the lowest rank, or the first of several equal pairs, until no pair is
+// left.
 func (b *bpe) short(dst []uint32, word string, s *scratch) []uint32 {
 	ids, ranks := s.ids[:0], s.ranks[:0]
 	for i := range len(word) {
@@ -105,7 +106,7 @@ func (c candidate) before(o candidate) bool {
 	return c.rank < o.rank || c.rank == o.rank && c.at < o.at
 }
 
-// long does the same as short in n log n steps. It is for long words, such as a line of dashes.
+// long does the same as short, in n log n steps. long is for long words, such as a line of dashes.
 func (b *bpe) long(dst []uint32, word string, s *scratch) []uint32 {
 	sym := s.symbols[:0]
 	for i := range len(word) {

@@ -31,7 +31,7 @@ const (
 // Prompt is the input of the engine's tokenizer.
 type Prompt struct {
 	Text    string
-	Special bool // with the model's tokens before and behind it
+	Special bool // the model's tokens stand before and behind the text
 	// the beginning of the conversation up to the end of the first user turn; empty for a
 	// completion
 	Turn string
