@@ -8,8 +8,8 @@ import (
 	"github.com/cognitora/dataplane/internal/listen"
 )
 
-// validateApart refuses two engines that use the same port, GPU or other thing that a host has
-// once. validateListeners compares their listening addresses.
+// validateApart refuses two engines that share a port, a GPU or another resource that only one
+// engine can use. validateListeners compares their listening addresses.
 func validateApart(p *problems, units []*unit) {
 	for i, u := range units {
 		for _, other := range units[:i] {

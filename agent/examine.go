@@ -16,9 +16,10 @@ import (
 	"github.com/cognitora/dataplane/internal/rights"
 )
 
-// Examine reports what would make a start fail, outside the configuration's own text: for each
-// field its file, address or right, and the fix. Examine reads files, binds addresses and writes
-// nothing. [engine], [[engine]] and [etcd] examine themselves.
+// Examine reports the files, addresses and rights that would make a start fail. Each problem names
+// the configuration's field and the fix. Validate checks the configuration's own text. Examine
+// reads files, binds addresses and writes nothing. [engine], [[engine]] and [etcd] examine
+// themselves.
 func (c *Config) Examine() error {
 	var p problems
 	units := c.units()

@@ -24,8 +24,9 @@ type peers struct {
 	source peerevents.Source // the server's present or last source; nil: none was opened yet
 }
 
-// await returns open with a notice when it has loaded the programs, or their replacement. A second
-// call of open means that the first programs are gone, so the server opens its source anew.
+// await returns a function that calls open, and then notes that the programs, or their replacement,
+// are loaded. A second call means that the first programs are gone, so that the server opens its
+// source anew.
 func (p *peers) await(open func() (telemetry.Source, error)) func() (telemetry.Source, error) {
 	p.opened = make(chan struct{})
 	if open == nil {

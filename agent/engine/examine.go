@@ -9,8 +9,8 @@ import (
 	"github.com/cognitora/dataplane/internal/rights"
 )
 
-// Examine reports what would make a start fail outside the configuration's own text: key, CA,
-// program and model files. Examine runs nothing.
+// Examine reports the files that would make a start fail: key, CA, program and model. Validate
+// checks the configuration's own text. Examine runs nothing.
 func (c *Config) Examine() error {
 	_, keyErr := readKey(c.APIKeyFile)
 	errs := []error{keyErr}
