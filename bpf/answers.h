@@ -62,7 +62,7 @@ static __always_inline void request(struct __sk_buff *skb, struct packet *p, str
 		return; // more of the same request, or not measured
 	kind = kind_of(skb, p);
 	if (s->phase == PHASE_INTERIM && kind == KIND_ODD) {
-		s->phase = PHASE_REQUEST; // what 100 Continue has asked for
+		s->phase = PHASE_REQUEST; // the body that 100 Continue has asked for
 		return;
 	}
 	answer_ended(s, t);

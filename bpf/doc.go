@@ -40,14 +40,14 @@
 //
 // Only answers to POST with at least three pieces are measured. So requests for an engine's health
 // and metrics count in no figure. The first piece of a stream counts as the head alone in three
-// cases. First, it has at most 320 bytes and is less than 80 bytes larger than a token. Second, it
-// went out in less than half of a token's time, and the gap after it is three times as long as the
-// next gap. Third, at least two earlier streams of the port with a first piece of the same size
-// were in the second case. The first piece counts as a head with the first token if neither
-// condition on times holds. In all other cases the time to the first token is not counted
-// (Tokens.Unclear). So an engine is measured wrongly if it holds a large head back for longer than
-// half a token's time and then sends the first token within three, until longer prompts have shown
-// the size of its head.
+// cases. First, the piece has at most 320 bytes and is less than 80 bytes larger than a token.
+// Second, the piece went out in less than half of a token's time, and the gap after the piece is
+// three times as long as the next gap. Third, at least two earlier streams of the port with a first
+// piece of the same size were in the second case. The first piece counts as a head with the first
+// token if neither condition on times holds. In all other cases the time to the first token is not
+// counted (Tokens.Unclear). So an engine is measured wrongly if it holds a large head back for
+// longer than half a token's time, and then sends the first token within three tokens' time. The
+// error lasts until longer prompts have shown the size of the engine's head.
 //
 // Tokens of less than 80 bytes are not counted. If an engine sends several tokens in each piece,
 // the gaps between pieces are measured. A piece of at least 4 KiB is not a token. A segment that

@@ -1,6 +1,6 @@
 // Log-linear histograms of durations, in units of 1024 ns. The first 16 units have one bucket each,
-// and each later octave has 16 buckets. So such a bucket is at most 1/16 of its lower bound wide.
-// The last bucket also counts durations of more than 137 s.
+// and each later octave has 16 buckets. So a bucket of an octave is at most 1/16 of its lower bound
+// wide. The last bucket also counts durations of more than 137 s.
 #ifndef CGN_HISTOGRAM_H
 #define CGN_HISTOGRAM_H
 

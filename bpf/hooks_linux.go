@@ -40,7 +40,8 @@ const (
 	tellsOut     = "bytes sent, time to first token and between tokens"
 )
 
-// hooks are attached in this order: a program that makes state comes before those that use it.
+// hooks are attached in this order: a program that makes state comes before the programs that use
+// the state.
 var hooks = []hook{
 	{program: "cgn_fork", tells: tellsFork, tracepoint: "sched_process_fork", dispatcher: "cgn_on_fork", slot: "cgn_to_fork"},
 	{program: "cgn_exit", tells: tellsExit, tracepoint: "sched_process_exit", dispatcher: "cgn_on_exit", slot: "cgn_to_exit"},

@@ -20,7 +20,7 @@ type Options struct {
 	// DefaultRoot.
 	Root string
 	// Cgroup is the folder of a cgroup (version 2). The programs count the sockets of this cgroup
-	// and of the cgroups below it. If Cgroup is empty, they count all sockets of the host.
+	// and of the cgroups below it. If Cgroup is empty, the programs count all sockets of the host.
 	Cgroup string
 
 	// Keep makes Load fail if another version of the programs has put its own maps in the place of

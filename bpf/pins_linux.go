@@ -155,8 +155,8 @@ func (p pins) is(dir *os.File) bool {
 	return err == nil && err2 == nil && os.SameFile(open, there)
 }
 
-// place pins an object first under another name and renames it, so that its path never holds an
-// unfinished one.
+// place pins an object first under another name and renames the pin, so that path never holds an
+// unfinished object.
 func (p pins) place(dir, name string, pin func(path string) error) error {
 	path := p.path(dir, name)
 	next := filepath.Join(filepath.Dir(path), "new-"+filepath.Base(path))

@@ -14,9 +14,9 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// Proc is a Reader that needs no rights. Proc reads /proc, sock_diag and cgroup files. Proc sees
-// only processes and connections that exist at the time, so those that ended in between are not in
-// its counts. Proc has no times of tokens.
+// Proc is a Reader that needs no rights. Proc reads /proc, sock_diag and cgroup files. Proc's
+// counts lack the processes and connections that have begun and ended between two reads. Proc has
+// no times of tokens.
 type Proc struct {
 	missing []Missing
 
@@ -64,8 +64,8 @@ func NewProc(why error) *Proc {
 	return p
 }
 
-// New returns the best available reader: that of the programs, or, if nothing can be loaded, that
-// of /proc, whose Missing gives the reason.
+// New returns the reader of the programs. If nothing can be loaded, New returns the reader of
+// /proc, whose Missing gives the reason.
 func New(o Options) Reader {
 	s, err := Load(o)
 	if err != nil {

@@ -186,7 +186,8 @@ func (s *Set) Port(port uint16) (Port, error) {
 // peersAtOnce is how many peers one system call reads: 20 KiB of keys and values.
 const peersAtOnce = 128
 
-// Peers returns the peers that this host connected to, as many as the map keeps of the last used.
+// Peers returns the peers that this host connected to. The map keeps only the most recently used
+// peers.
 func (s *Set) Peers() ([]Peer, error) {
 	var all []Peer
 	var cursor ebpf.MapBatchCursor

@@ -44,9 +44,9 @@ func inode(path string) uint64 {
 }
 
 // Removed returns an error if the set's pins were removed since Load, as Clean does, or replaced,
-// as another version of the programs does. From then on some or all of its counts no longer change.
-// Nil: the pins are intact. Removed costs a system call for each map and hook. Load makes the set
-// count anew.
+// as another version of the programs does. After a removal some or all of the set's counts no
+// longer change. Nil: the pins are intact. Removed costs a system call for each map and hook. Load
+// makes the set count anew.
 func (s *Set) Removed() error {
 	for _, p := range s.pinned {
 		switch is := inode(p.path); {

@@ -1,7 +1,7 @@
 //go:build ignore
 
 // Sockets: the programs count connections and their ends. A counted socket has a sock_state. In
-// this file only sockops makes it, and the other programs ignore a socket without one.
+// this file only sockops makes a sock_state, and the other programs ignore a socket without one.
 #include "sockets.h"
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -170,10 +170,10 @@ static __always_inline struct sockets *counts_of(struct sock_state *s)
 	return bpf_map_lookup_elem(&cgn_ports, &port);
 }
 
-// take adds to the counters what a socket has sent, and what the kernel has counted of it, since
-// the last call. Callers hold the socket's lock, which skb_in does not. Received bytes are counted
-// when an outgoing packet acknowledges them, or when the socket ends. The kernel counts the other
-// side's FIN as a byte.
+// take adds to the counters the bytes that a socket has sent since the last call, and the growth of
+// the kernel's own counts of the socket. Callers hold the socket's lock. skb_in does not hold this
+// lock, so skb_in does not call take. Received bytes are counted when an outgoing packet
+// acknowledges them, or when the socket ends. The kernel counts the other side's FIN as a byte.
 static __always_inline void take(struct sock_state *s, struct sockets *c, __u64 received, __u32 retransmits, __u32 segments)
 {
 	if (s->out_bytes) {

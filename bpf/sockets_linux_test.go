@@ -124,8 +124,7 @@ func TestConnections(t *testing.T) {
 	h.noDrops(s)
 }
 
-// TestEnds: a connection that is reset, one that is refused, and one that stays are counted as
-// such.
+// TestEnds: a reset, a refused and a lasting connection are each counted by their kind.
 func TestEnds(t *testing.T) {
 	h := newHost(t)
 	s := h.load()

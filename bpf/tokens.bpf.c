@@ -11,7 +11,8 @@ char _license[] SEC("license") = "Dual BSD/GPL";
 #define FLAG_FIN 1
 #define FLAG_RST 4
 
-// parse reads the headers of skb, from the IP header on. It returns 0 if it does not know them.
+// parse reads the headers of skb, from the IP header on. parse returns 0 if it does not know the
+// headers.
 static __always_inline int parse(struct __sk_buff *skb, struct packet *p)
 {
 	__u8 *data = (__u8 *)(long)skb->data, *end = (__u8 *)(long)skb->data_end, *tcp;
@@ -43,8 +44,9 @@ static __always_inline int parse(struct __sk_buff *skb, struct packet *p)
 #define WINDOW_MAX (1 << 26) // no connection has more bytes than this on its way
 
 // arrives tells whether the packet brings payload that the socket has not received. The kernel has
-// not accepted the packet yet. It will refuse payload far from the socket's next sequence number,
-// so such payload must not count, and the programs remember nothing of it.
+// not accepted the packet yet. The kernel will refuse payload far from the socket's next sequence
+// number. So arrives returns 0 for payload that is far away, and the programs remember nothing of
+// the payload.
 static __always_inline int arrives(struct packet *p, struct bpf_tcp_sock *tp)
 {
 	return p->payload && (__s32)(p->seq + p->payload - tp->rcv_nxt) > 0 && (__s32)(p->seq - tp->rcv_nxt) < WINDOW_MAX;
@@ -222,7 +224,7 @@ int cgn_skb_out(struct __sk_buff *skb)
 	if (c) {
 		if (!p.window && !s->full_here)
 			ADD(c->stalls_receive, 1);
-		take(s, c, tp->bytes_received, tp->total_retrans, tp->data_segs_out); // with what this packet acknowledges
+		take(s, c, tp->bytes_received, tp->total_retrans, tp->data_segs_out); // this packet's acknowledgement included
 	}
 	s->full_here = !p.window;
 	t = bytes ? tokens_of(s) : 0;
