@@ -147,7 +147,7 @@ func (d *device) Close() error {
 	return d.closeErr
 }
 
-// close destroys all objects, each before those that it depends on. If an object cannot be
+// close destroys all objects, each before the objects that it depends on. If an object cannot be
 // destroyed, the objects that it depends on stay. The context is closed in any case, because the
 // kernel does not release the card while it is open.
 func (d *device) close() error {

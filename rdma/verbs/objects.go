@@ -29,8 +29,8 @@ type object struct {
 }
 
 // mapping protects the card's memory that libibverbs maps. Functions that make or destroy objects
-// with such memory hold mapping for reading. forsake replaces such memory, and holds mapping for
-// writing.
+// with mapped memory hold mapping for reading. forsake replaces the mapped memory, and holds
+// mapping for writing.
 var mapping sync.RWMutex
 
 // newObject returns an object that depends on the objects on.

@@ -36,8 +36,8 @@ const (
 )
 
 // pair is one end of a connection. A pair owns the channel, the completion queue, the queue pair
-// and the windows. On a card without windows it also has a domain of its own, so that only this
-// pair's other side can read memory that is granted in it.
+// and the windows. On a card without windows a pair also owns a domain, so that only the pair's
+// other side can read memory granted in that domain.
 type pair struct {
 	d     *device
 	o     rdma.PairOptions
@@ -114,7 +114,7 @@ func defaults(o rdma.PairOptions) rdma.PairOptions {
 // so it needs one place.
 func (p *pair) depth() int { return p.o.MaxReads + p.o.MaxWindows }
 
-// make makes the verbs objects, each after those that it depends on.
+// make makes the verbs objects, each after the objects that it depends on.
 func (p *pair) make() (err error) {
 	if !p.d.limit.Windows {
 		if p.pd, err = p.d.card.domain(); err != nil {

@@ -57,8 +57,8 @@ enum { VERBS_DONE = 16 }; // completions taken in one call
 
 // The work requests of a chain have id, shifted by one, as wr_id. The lowest bit marks the last
 // request, the only one that is signalled. After posting, verbs_post_* takes the completions that
-// cq has already into done. It returns their number, or a negative errno. So work that the card
-// does at once costs no second call.
+// cq has already into done. verbs_post_* returns their number, or a negative errno. So work that
+// the card does at once costs no second call.
 struct verbs_read {
 	uint64_t local, remote;
 	uint32_t length, lkey, rkey;
@@ -79,11 +79,11 @@ int verbs_post_invalidates(struct ibv_qp *qp, uint64_t id, const struct verbs_bi
 
 // verbs_poll takes at most VERBS_DONE completions, and returns their number, or a negative errno.
 int verbs_poll(struct ibv_cq *cq, struct verbs_done *done);
-// verbs_arm makes the next completion send an event. It takes the completions that exist already,
-// because they send none.
+// verbs_arm makes the next completion send an event. verbs_arm also takes the completions that
+// exist already, because they send none.
 int verbs_arm(struct ibv_cq *cq, struct verbs_done *done);
-// verbs_taken takes an event off the channel, and then the completions of its queue. It returns
-// -EAGAIN if there is no event.
+// verbs_taken takes an event off the channel, and then the completions of its queue. verbs_taken
+// returns -EAGAIN if there is no event.
 int verbs_taken(struct ibv_comp_channel *ch, struct verbs_done *done);
 
 // verbs_unmap replaces the mapping at this address by fresh private memory.

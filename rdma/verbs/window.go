@@ -250,8 +250,8 @@ func (p *pair) chained(ctx context.Context, binds []C.struct_verbs_bind,
 }
 
 // Revoke closes the pair if the card does not confirm the revocation, or if of contains anything
-// but granted windows of this pair. So when it returns, even with an error, nobody can read through
-// the windows any more (drop).
+// but granted windows of this pair. So when Revoke returns, even with an error, nobody can read
+// through the windows any more (drop).
 func (p *pair) Revoke(ctx context.Context, of []rdma.Window) error {
 	if err := p.enter(); err != nil {
 		return errors.Join(err, p.Close())
