@@ -37,8 +37,8 @@ func (ps *parts) add(p part, stop func() error) {
 	ps.list = append(ps.list, &p)
 }
 
-// run starts fn as a part. The end of its first context means drain, and that of the second stop
-// immediately.
+// run starts fn as a part. The end of fn's first context means drain. The end of the second context
+// means stop immediately.
 func (ps *parts) run(p part, fn func(drain, force context.Context) error) {
 	drain, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

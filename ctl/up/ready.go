@@ -23,8 +23,8 @@ const (
 	simReady  = 60 * time.Second
 )
 
-// awaitReady returns when every router would answer a request. awaitReady waits for all nodes
-// started here, or for at least one of others.
+// awaitReady returns when every router would answer a request. awaitReady waits for all nodes that
+// were started here, or for at least one node if none was started here.
 func (l *local) awaitReady(drain context.Context, a *cli.App) error {
 	begin, tick := time.Now(), time.NewTicker(readyPoll)
 	defer tick.Stop()
