@@ -65,8 +65,8 @@ func New(cfg Config) (*Engine, error) {
 // Addr returns the bound host:port, or the path of the Unix socket.
 func (e *Engine) Addr() string { return e.addr }
 
-// URL returns the base URL of the engine, without a trailing slash. For an engine that listens on
-// every address it names loopback.
+// URL returns the base URL of the engine, without a trailing slash. The URL of an engine that
+// listens on every address names loopback.
 func (e *Engine) URL() string {
 	if e.network == "unix" {
 		return "unix://" + e.addr
