@@ -86,12 +86,16 @@ func (v *View) Run(ctx context.Context) error {
 func (v *View) distribute(ctx context.Context, wg *sync.WaitGroup) {
 	links := map[string]*link{}
 	var seen *roster
+	var again <-chan time.Time // time at which keepOwn is tried again; nil: it has not failed
 	for {
 		var a block.Addr
+		due := false
 		select {
 		case <-ctx.Done():
 			return
 		case a = <-v.changes:
+		case <-again:
+			due = true
 		}
 		r := v.roster.Load()
 		if r != seen {
@@ -103,7 +107,13 @@ func (v *View) distribute(ctx context.Context, wg *sync.WaitGroup) {
 			for _, l := range links {
 				l.tellAnew()
 			}
-			v.keepOwn(ctx)
+			if again == nil {
+				v.keeper.announce(&wire.Announcement{Host: v.o.Self, Epoch: v.o.Epoch}, true)
+			}
+			due = true
+		}
+		if due {
+			again = v.retryOwn(ctx, again != nil)
 		}
 		if a != (block.Addr{}) {
 			v.tell(ctx, r, links, a)
@@ -153,14 +163,34 @@ func (v *View) change(ctx context.Context, a block.Addr) wire.Change {
 // keepSome gives changes of this host to its own keeper.
 func (v *View) keepSome(changes []wire.Change) { v.keeper.keep(v.o.Self, v.o.Epoch, changes) }
 
-// keepOwn gives a snapshot of this host's blocks to its own keeper.
-func (v *View) keepOwn(ctx context.Context) {
-	v.keeper.announce(&wire.Announcement{Host: v.o.Self, Epoch: v.o.Epoch}, true)
-	_ = v.each(ctx, v.o.Self, func(some []wire.Change) error { // each fails only when ctx ends
+// keepOwn gives this host's blocks to its own keeper and then ends the keeper's snapshot.
+func (v *View) keepOwn(ctx context.Context) error {
+	err := v.each(ctx, v.o.Self, func(some []wire.Change) error {
 		v.keepSome(some)
 		return nil
 	})
-	v.keepSome(nil)
+	if err == nil {
+		v.keepSome(nil)
+	}
+	return err
+}
+
+// retryOwn calls keepOwn. After an error the keeper's snapshot goes on, so that the keeper forgets
+// nothing, and retryOwn returns when to try again. A success after an error makes all links and the
+// keeper get a new snapshot, because changes may have been lost meanwhile.
+func (v *View) retryOwn(ctx context.Context, failed bool) <-chan time.Time {
+	err := v.keepOwn(ctx)
+	if err == nil {
+		if failed {
+			v.tellAll()
+		}
+		return nil
+	}
+	if !failed && ctx.Err() == nil {
+		v.o.Logger.Warn("the blocks of this host cannot be listed, so other hosts may not find them; trying on",
+			"error", err)
+	}
+	return time.After(retryLast)
 }
 
 // each calls visit with all blocks of this host whose keeper is the given host, in batches.
