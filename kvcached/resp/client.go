@@ -12,7 +12,7 @@ const errClientName = "ERR Client names cannot contain spaces, newlines or speci
 // maxClientText is the longest name, library name or version that a client may give itself.
 const maxClientText = 256
 
-// isName tells whether a client may have this name.
+// isName tells whether a client may give itself this name.
 func isName(name []byte) bool {
 	for _, b := range name {
 		if b < '!' || b > '~' {
@@ -22,10 +22,10 @@ func isName(name []byte) bool {
 	return len(name) <= maxClientText
 }
 
-// subcommand is a row of the table of a command that has some.
+// subcommand is a row in a command's table of subcommands.
 type subcommand struct {
 	name  string
-	arity int // with both names; negative: at least so many
+	arity int // number of arguments, with both names; negative: the least number
 	run   func(*conn)
 }
 
@@ -87,7 +87,7 @@ func (c *conn) clientSetName() {
 	c.ok()
 }
 
-// clientSetInfo is of redis 7.2: newer clients send it and log a refusal. Nothing is kept.
+// clientSetInfo checks the names and keeps nothing. Clients since redis 7.2 log a refusal.
 func (c *conn) clientSetInfo() {
 	text := c.args[3]
 	lib, version := c.word(2, "lib-name"), c.word(2, "lib-ver")

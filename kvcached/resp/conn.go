@@ -29,14 +29,14 @@ type conn struct {
 	queue     transaction
 
 	args    [][]byte
-	values  []value // arguments in the store's arena; their args are nil
+	values  []value // arguments that lie in drafts; their elements of args are nil
 	command command // the command that runs now
-	kept    keeper  // holds args that did not fit into the stream's buffer
+	kept    keeper  // memory of args that the stream's buffer does not hold
 	keys    []key
 	addrs   []block.Addr
 	infos   []store.Info
 
-	name string // the client's own name for itself
+	name string // name that the client gave itself
 }
 
 // value is an argument that was read into a draft.
@@ -45,7 +45,7 @@ type value struct {
 	draft *store.Draft
 }
 
-// space is the name space of a database.
+// space returns the space of a database, a part of its namespace.
 func space(db int) string { return "resp." + strconv.Itoa(db) }
 
 func newConn(s *Server, nc net.Conn) *conn {
@@ -58,7 +58,7 @@ func newConn(s *Server, nc net.Conn) *conn {
 // authed tells whether the client may run commands other than AUTH and HELLO.
 func (c *conn) authed() bool { return c.user != nil || len(c.server.accounts) == 0 }
 
-// selectDB goes to a database of the user's tenant.
+// selectDB selects a database of the user's tenant.
 func (c *conn) selectDB(db int) {
 	n := block.Namespace{Space: space(db)}
 	if c.user != nil {
@@ -95,7 +95,8 @@ func (c *conn) serve() {
 	}
 }
 
-// failed records why the connection ends. A client that broke the protocol is told, too.
+// failed counts the reason for the connection's end. It also tells a client that it broke the
+// protocol.
 func (c *conn) failed(err error) {
 	var protocol protocolError
 	switch {
@@ -115,7 +116,7 @@ func (c *conn) end() {
 	_ = c.stream.conn.Close()
 }
 
-// next reads one command and executes it. Replies are written when no more commands have come.
+// next reads one command and executes it. It writes the replies before it waits for more bytes.
 func (c *conn) next() error {
 	s := c.stream
 	for {
@@ -170,13 +171,13 @@ func (c *conn) execute() {
 	c.finish()
 }
 
-// refuse replies an error instead of running the command. An open transaction will not run either.
+// refuse replies an error instead of running the command. An open transaction is spoiled.
 func (c *conn) refuse(text string) {
 	c.queue.spoiled = c.queue.open
 	c.fail(text)
 }
 
-// finish gives back what a command held.
+// finish frees the drafts and the memory of a command.
 func (c *conn) finish() {
 	for _, v := range c.values {
 		v.draft.Abort()
@@ -194,8 +195,8 @@ func (c *conn) finish() {
 
 const unknownCommand = "unknown"
 
-// admit finds the command called name and says why this client may not run it with n arguments, the
-// name included.
+// admit finds the command called name. refused says why this client may not run it with n
+// arguments, the name included.
 func (c *conn) admit(name []byte, n int) (refused string) {
 	var lower [24]byte
 	if len(name) > len(lower) {
@@ -222,7 +223,7 @@ func (c *conn) admit(name []byte, n int) (refused string) {
 	return ""
 }
 
-// unknownText names a command that is not there, as redis does.
+// unknownText returns redis' error for an unknown command.
 func unknownText(args [][]byte) string {
 	text := fmt.Sprintf("ERR unknown command '%.128s', with args beginning with: ", args[0])
 	begin := len(text)

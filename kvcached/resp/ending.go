@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// isHTTP tells whether a command's first word is HTTP's. Web pages make browsers send requests to
-// any port of the host, and commands could stand in their bodies. Redis has the same check.
+// isHTTP tells whether a command's name belongs to an HTTP request. Web pages can make browsers
+// send requests with commands in their bodies to any port of the host. Redis has the same check.
 func isHTTP(name []byte) bool {
 	return bytes.EqualFold(name, []byte("post")) || bytes.EqualFold(name, []byte("host:"))
 }
@@ -24,7 +24,7 @@ func (p *pacer) due() bool {
 	return (last == 0 || now-last >= int64(logPause)) && p.last.CompareAndSwap(last, now)
 }
 
-// cross ends the connection without an answer. Nothing that follows is executed.
+// cross ends the connection of an HTTP client without an answer. The rest of its bytes is dropped.
 func (c *conn) cross() {
 	c.closing = true
 	s := c.server
@@ -42,9 +42,9 @@ const (
 	lingerUnauthed = 1 << 20 // for a client that has not authenticated
 )
 
-// linger reads and drops the rest that a client sends after a protocol error. If the server closed
-// at once, TCP would reset the connection and the error would be lost. linger ends when the client
-// closes, at its bounds, or when the server drains.
+// linger reads and drops the client's bytes after a protocol error. If the server closed at once,
+// TCP would reset the connection and lose the error. linger ends when the client closes, when the
+// server drains, or at its bounds.
 func (c *conn) linger() {
 	half, ok := c.stream.conn.(interface{ CloseWrite() error })
 	if !ok || c.stream.fails != nil {

@@ -17,8 +17,8 @@ func (c *conn) word(i int, name string) bool { return bytes.EqualFold(c.args[i],
 
 func nowMS() int64 { return time.Now().UnixMilli() }
 
-// moment turns seconds or milliseconds, from now or absolute, into Unix ms. It is false if the
-// number is too large.
+// moment turns seconds or milliseconds, from now or absolute, into Unix ms. ok is false if n is too
+// large.
 func moment(n int64, milliseconds, absolute bool) (at int64, ok bool) {
 	if !milliseconds {
 		if n > math.MaxInt64/1000 || n < math.MinInt64/1000 {
@@ -36,8 +36,7 @@ func moment(n int64, milliseconds, absolute bool) (at int64, ok bool) {
 	return n + now, true
 }
 
-// expiry reads the expiry of a value that is being stored. If it returns false, the client has been
-// told.
+// expiry reads the expiry of a value that is being stored. If ok is false, it has replied an error.
 func (c *conn) expiry(arg []byte, milliseconds, absolute bool) (at int64, ok bool) {
 	n, ok := parseInteger(arg)
 	if !ok {
@@ -60,7 +59,7 @@ type setOptions struct {
 	expires int64 // Unix ms; 0: never
 }
 
-// setOptions reads the options of SET. If it returns false, the client has been told.
+// setOptions reads the options of SET. If ok is false, it has replied an error.
 func (c *conn) setOptions() (o setOptions, ok bool) {
 	timeArg, milliseconds, absolute := 0, false, false
 	for i := 3; i < len(c.args); i++ {

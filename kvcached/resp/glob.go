@@ -1,10 +1,10 @@
 package resp
 
-// matchGlob matches redis' patterns: * ? [a-z] [^a-z] and a backslash before a literal. Its time is
-// at most in proportion to the product of both lengths.
+// matchGlob matches redis' patterns: * ? [a-z] [^a-z] and a backslash before a literal. Its time
+// grows at most with the product of both lengths.
 func matchGlob(pattern, text []byte) bool {
 	p, t := 0, 0
-	star, from := -1, 0 // the pattern after the last star, and the text that the star has not taken
+	star, from := -1, 0 // pattern after the last star; text after the bytes that the star matches
 	for t < len(text) {
 		if p < len(pattern) && pattern[p] == '*' {
 			p++
@@ -30,7 +30,7 @@ func matchGlob(pattern, text []byte) bool {
 	return p == len(pattern)
 }
 
-// matchOne matches one byte with the head of a pattern, and returns how many bytes that head has.
+// matchOne matches one byte with the head of a pattern, and returns the length of that head.
 // The pattern is not empty and does not begin with a star.
 func matchOne(pattern []byte, b byte) (ok bool, n int) {
 	switch pattern[0] {

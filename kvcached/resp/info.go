@@ -12,7 +12,7 @@ import (
 	"github.com/cognitora/dataplane/internal/buildinfo"
 )
 
-// section is one of INFO's.
+// section is a section of INFO.
 type section struct {
 	name  string
 	write func(*conn, *strings.Builder)
@@ -29,7 +29,7 @@ var sections = []section{
 	{"Cluster", (*conn).infoCluster},
 }
 
-// info replies the sections that are asked for. ioredis waits for loading:0 in it.
+// info replies the requested sections. ioredis waits for loading:0 among them.
 func (c *conn) info() {
 	wanted := func(name string) bool {
 		return len(c.args) == 1 || slices.ContainsFunc(c.args[1:], func(a []byte) bool {

@@ -6,12 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// transferMax is how many bytes one system call copies at most, in about 600 us.
+// transferMax bounds the bytes of one system call. Copying that many takes about 600 us.
 const transferMax = 4<<20 + 64<<10
 
-// vector does readv or writev on a socket that does not block. The runtime does not know of the
-// system call, which only copies. Otherwise the runtime would give the processor to another thread
-// in the middle of each large copy.
+// vector does readv or writev on a socket that does not block. It hides the system call, which only
+// copies, from the runtime. Otherwise the runtime would give the processor to another thread in the
+// middle of each large copy.
 func vector(call, fd uintptr, pieces [][]byte) (int, unix.Errno) {
 	var iov [3]unix.Iovec
 	n, room := 0, transferMax

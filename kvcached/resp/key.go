@@ -10,7 +10,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// key is the block that an argument names.
+// key is an argument that names a block.
 type key struct {
 	addr      block.Addr
 	namespace string
@@ -22,7 +22,8 @@ func (k key) item() store.Item {
 	return store.Item{Addr: k.addr, Namespace: k.namespace, Key: k.name}
 }
 
-// resolve finds the block that a name means for this client, or says why the client may not use it.
+// resolve finds the block that a name means for this client. refused says why the client may not
+// use it.
 func (c *conn) resolve(name []byte) (k key, refused string) {
 	if len(name) > block.MaxKey {
 		return key{}, fmt.Sprintf("ERR a key has %d bytes, at most %d are allowed", len(name), block.MaxKey)
@@ -45,7 +46,7 @@ func (c *conn) resolve(name []byte) (k key, refused string) {
 	return key{addr: addr, namespace: namespace}, ""
 }
 
-// key resolves argument i. If it returns false, the client has been told.
+// key resolves argument i. If it returns false, it has replied an error.
 func (c *conn) key(i int) (key, bool) {
 	k, refused := c.resolve(c.args[i])
 	if refused != "" {
@@ -54,7 +55,8 @@ func (c *conn) key(i int) (key, bool) {
 	return k, refused == ""
 }
 
-// keysFrom resolves every step-th argument from the first on into c.keys and c.addrs.
+// keysFrom resolves every step-th argument into c.keys and c.addrs, beginning with first. If it
+// returns false, it has replied an error.
 func (c *conn) keysFrom(first, step int) bool {
 	c.keys, c.addrs = c.keys[:0], c.addrs[:0]
 	for i := first; i < len(c.args); i += step {
@@ -67,7 +69,7 @@ func (c *conn) keysFrom(first, step int) bool {
 	return true
 }
 
-// statAll asks for all of c.addrs and fills c.infos.
+// statAll fills c.infos for c.addrs. If it returns false, it has replied an error.
 func (c *conn) statAll() bool {
 	if cap(c.infos) < len(c.addrs) {
 		c.infos = make([]store.Info, len(c.addrs))
@@ -81,7 +83,7 @@ func (c *conn) statAll() bool {
 	return true
 }
 
-// stat asks for one block. If ok is false, the client has been told of a failure.
+// stat finds one block. If ok is false, it has replied an error.
 func (c *conn) stat(k key) (info store.Info, found, ok bool) {
 	info, err := c.server.o.Store.Stat(c.server.ctx, k.addr)
 	switch {
@@ -109,7 +111,7 @@ func (c *conn) fetch(k key) *store.Block {
 	return nil
 }
 
-// answer replies a block or a miss, and releases the block.
+// answer replies a block and releases it; nil is a miss.
 func (c *conn) answer(b *store.Block) {
 	if b == nil {
 		c.null()
@@ -119,7 +121,7 @@ func (c *conn) answer(b *store.Block) {
 	b.Release()
 }
 
-// storeError turns an error of the store into the reply.
+// storeError counts an error of the store and returns its text for the client.
 func (c *conn) storeError(err error) string {
 	var size *store.SizeError
 	switch {

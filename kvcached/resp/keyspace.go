@@ -16,7 +16,7 @@ func (c *conn) exists() {
 	}
 }
 
-// countPresent counts the arguments that are keys of blocks.
+// countPresent counts the arguments whose blocks exist. If ok is false, it has replied an error.
 func (c *conn) countPresent() (n int64, ok bool) {
 	if !c.keysFrom(1, 1) || !c.statAll() {
 		return 0, false
@@ -57,7 +57,7 @@ func (c *conn) del() {
 	c.integer(n)
 }
 
-// dbsize replies how many keys the client's database has, in all tiers.
+// dbsize replies the number of keys of the client's database in all tiers.
 func (c *conn) dbsize() {
 	blocks, err := c.server.o.Store.Count(c.server.ctx)
 	if err != nil {
@@ -110,7 +110,7 @@ func (c *conn) flush(namespaces ...string) {
 const (
 	maxListedBytes = 16 << 20 // of one reply
 	maxScanCount   = 50_000   // keys of one reply to SCAN
-	maxBuckets     = 10       // buckets of the table per key asked for; the next cursor continues
+	maxBuckets     = 10       // parts of the table that SCAN visits per requested key
 )
 
 // listing collects the keys of one reply.
@@ -123,7 +123,8 @@ type listing struct {
 	encoded []byte
 }
 
-// visit takes a block if it is a key of this client's database that matches.
+// visit adds a block if it is a matching key of the client's database. It returns false once the
+// listing is too long.
 func (l *listing) visit(info store.Info) bool {
 	if info.Item.Namespace != l.conn.namespace || l.pattern != nil && !matchGlob(l.pattern, info.Item.Key) {
 		return true
@@ -170,7 +171,7 @@ func (c *conn) listKeys() {
 	l.reply()
 }
 
-// scanOptions reads the arguments of SCAN. If it returns false, the client has been told.
+// scanOptions reads the arguments of SCAN. If ok is false, it has replied an error.
 func (c *conn) scanOptions() (cursor uint64, count int, l *listing, ok bool) {
 	cursor, err := strconv.ParseUint(string(c.args[1][:min(len(c.args[1]), 21)]), 10, 64)
 	if err != nil {
@@ -198,7 +199,7 @@ func (c *conn) scanOptions() (cursor uint64, count int, l *listing, ok bool) {
 			count = int(min(n, maxScanCount))
 		case more && c.word(i, "type"):
 			if !strings.EqualFold(string(c.args[i+1]), "string") {
-				l.pattern = []byte("[]") // there are only strings, so nothing matches
+				l.pattern = []byte("[]") // all values are strings, so nothing matches
 			}
 		default:
 			c.fail(errSyntax)

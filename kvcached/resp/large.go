@@ -6,17 +6,17 @@ import (
 	"fmt"
 )
 
-// streamMin is the least length of a value that goes from the socket straight into the arena,
-// unless it is in the buffer already.
+// streamMin is the least length of a value that goes from the socket straight into the arena. A
+// value that is already in the buffer is copied from there.
 const streamMin = 1 << 10
 
-// tooMuch says that a command's arguments would hold more memory than they may.
+// tooMuch is the refusal of arguments that would take too much memory.
 type tooMuch string
 
 func (e tooMuch) Error() string { return string(e) }
 
-// tooLong is the refusal for one command's own arguments, tooBusy the refusal for the arguments of
-// all commands in progress.
+// tooLong refuses the arguments of one command alone. tooBusy refuses them because of the arguments
+// of all commands in progress.
 func (o *Options) tooLong() tooMuch {
 	return tooMuch(fmt.Sprintf("ERR the command's arguments, long values aside, have more than %d bytes, the most "+
 		"that one command may have", o.maxQuery))
@@ -27,8 +27,8 @@ func (o *Options) tooBusy() tooMuch {
 		"again when some have ended", o.maxBuffered))
 }
 
-// isLarge tells whether the incomplete command at the head of b is read argument by argument. Other
-// commands wait in the buffer until they are complete.
+// isLarge tells whether the incomplete command at the head of b must be read argument by argument.
+// Other commands wait in the buffer until they are complete.
 func (c *conn) isLarge(b []byte) bool {
 	if len(b) == bufferSize {
 		return true
@@ -104,11 +104,11 @@ func (c *conn) readLarge() error {
 	return nil
 }
 
-// maxName is how many bytes are kept of a command's name, and of each argument of an unknown
-// command.
+// maxName is the number of bytes that are kept of a command's name, and of each argument of an
+// unknown command.
 const maxName = 128
 
-// line reads a line with a number.
+// line reads a line and returns its number, which parse finds.
 func (c *conn) line(parse func([]byte) (v, length int, err error)) (int, error) {
 	for {
 		v, length, err := parse(c.stream.buffered())
@@ -156,8 +156,8 @@ func (c *conn) bulkEnd() error {
 	}
 }
 
-// keepArg reads an argument of n bytes and appends it to args. With the limit maxName it keeps the
-// first maxName bytes. Past the bounds of memory it drops the argument and returns tooMuch.
+// keepArg reads an argument of n bytes and appends it to args. If limit is maxName, it keeps only
+// the first maxName bytes. Beyond the bounds of memory it drops the argument and returns tooMuch.
 func (c *conn) keepArg(n, limit int) error {
 	kept := n
 	if limit == maxName {
@@ -177,7 +177,7 @@ func (c *conn) keepArg(n, limit int) error {
 	return c.skip(n - kept)
 }
 
-// readValue reads argument i into a draft for its key.
+// readValue reads argument i, a value of n bytes, into a draft for its key.
 func (c *conn) readValue(i, n int) (refused string, err error) {
 	k, refused := c.resolve(c.args[c.command.keyOf(i)])
 	if refused != "" {
@@ -203,17 +203,17 @@ type keeper struct {
 	server *Server
 	first  *[chunkSize]byte // of inputs; nil: nothing is kept
 	chunk  []byte
-	bytes  int // in chunks
+	bytes  int // of all chunks
 	taken  int // counted in server.buffered
 }
 
 const (
 	chunkSize = bufferSize
-	argSize   = 256 // memory of an argument besides its bytes, in args, keys, addrs and infos
+	argSize   = 256 // bytes that an argument takes in args, keys, addrs and infos
 )
 
-// room returns n bytes that are valid until drop. It refuses them past maxQuery of this command, or
-// past maxBuffered of all commands.
+// room returns n bytes that are valid until drop. It refuses them if this command would have more
+// than maxQuery, or all commands more than maxBuffered.
 func (k *keeper) room(n int) (_ []byte, refused tooMuch) {
 	if n > cap(k.chunk)-len(k.chunk) {
 		size := max(n, chunkSize)
@@ -236,7 +236,7 @@ func (k *keeper) room(n int) (_ []byte, refused tooMuch) {
 	return k.chunk[at : at+n : at+n], ""
 }
 
-// claim counts n bytes until drop. It is false if all commands together would have more than
+// claim counts n bytes until drop. It returns false if all commands together would have more than
 // maxBuffered.
 func (k *keeper) claim(n int) bool {
 	if k.server.buffered.Add(int64(n)) > k.server.o.maxBuffered {
@@ -247,7 +247,7 @@ func (k *keeper) claim(n int) bool {
 	return true
 }
 
-// drop forgets everything.
+// drop frees the memory.
 func (k *keeper) drop() {
 	if k.first != nil {
 		inputs.Put(k.first)

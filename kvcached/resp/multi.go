@@ -2,15 +2,15 @@ package resp
 
 import "fmt"
 
-// Bounds of one transaction. A command past them is refused, and EXEC then runs none.
+// Bounds of one transaction. A command beyond them is refused, and EXEC then runs nothing.
 const (
 	maxQueued = 4096 // commands
-	// bytes of their arguments; Options.maxBuffered bounds those of all connections
+	// bytes of arguments; Options.maxBuffered bounds the arguments of all connections
 	maxQueuedBytes = 16 << 20
 )
 
-// transaction holds the commands after MULTI, which EXEC runs in order. It is a batch: commands of
-// other clients may run in between.
+// transaction holds the commands after MULTI. EXEC runs them in order. Commands of other clients
+// may run between them.
 type transaction struct {
 	open    bool
 	spoiled bool // a command was refused: EXEC runs nothing
@@ -50,8 +50,8 @@ func (c *conn) discard() {
 	c.ok()
 }
 
-// enqueue keeps the command for EXEC. Values in drafts are copied, so that transactions do not hold
-// the arena.
+// enqueue keeps the command for EXEC. It copies values out of their drafts, so that transactions do
+// not hold the arena.
 func (c *conn) enqueue() {
 	if len(c.queue.queued) >= maxQueued {
 		c.refuse(fmt.Sprintf("ERR a transaction has at most %d commands", maxQueued))
@@ -86,7 +86,7 @@ func (c *conn) enqueue() {
 	c.simple("QUEUED")
 }
 
-// exec runs the queued commands and replies an array of their replies.
+// exec runs the queued commands. Its reply is the array of their replies.
 func (c *conn) exec() {
 	t := c.queue
 	c.queue = transaction{}

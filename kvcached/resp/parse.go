@@ -6,17 +6,17 @@ import (
 	"math"
 )
 
-// protocolError says why the client's bytes are not RESP. The client is told, and the connection is
-// closed.
+// protocolError says why the client's bytes are not RESP. The client gets the text before the
+// connection is closed.
 type protocolError string
 
 func (e protocolError) Error() string { return "Protocol error: " + string(e) }
 
 const (
-	maxLine           = 64        // of a count or a length
-	unauthedArgs      = 10        // that a client may send before it has authenticated
-	unauthedBulk      = 16384     // the length of one of them
-	redisBulk         = 512 << 20 // length above which redis refuses a value, too
+	maxLine           = 64        // bytes of a line with a count or a length
+	unauthedArgs      = 10        // arguments of a command before authentication
+	unauthedBulk      = 16384     // bytes of an argument before authentication
+	redisBulk         = 512 << 20 // bytes of the longest value in redis
 	errMultibulk      = protocolError("invalid multibulk length")
 	errBulk           = protocolError("invalid bulk length")
 	errLongBulk       = protocolError("invalid bulk length: a value has at most 64 MiB here")
@@ -27,13 +27,13 @@ const (
 	errUnauthedLength = protocolError("unauthenticated bulk length")
 )
 
-// bounds are what a parser accepts.
+// bounds are the limits of a parser.
 type bounds struct {
 	args, bulk int
 	authed     bool
 }
 
-// parseInteger is redis' string2ll: decimal, no plus sign, no leading zeros.
+// parseInteger reads a decimal number without plus sign and leading zeros, like redis' string2ll.
 func parseInteger(b []byte) (int64, bool) {
 	digits, negative := b, false
 	if len(b) > 1 && b[0] == '-' {
@@ -58,8 +58,8 @@ func parseInteger(b []byte) (int64, bool) {
 	return 0, false
 }
 
-// countLine reads a line such as "*3\r\n" or "$5\r\n" at the head of b. The length is 0 if the line
-// is not complete.
+// countLine reads a line such as "*3\r\n" or "$5\r\n" at the head of b. length is 0 if the line is
+// incomplete.
 func countLine(b []byte) (v int64, length int, ok bool) {
 	end := bytes.IndexByte(b[:min(len(b), maxLine)], '\n')
 	if end < 0 {
@@ -72,7 +72,7 @@ func countLine(b []byte) (v int64, length int, ok bool) {
 	return v, end + 1, ok
 }
 
-// multibulk reads the number of arguments. The length is 0 if the line is not complete.
+// multibulk reads the number of arguments. length is 0 if the line is incomplete.
 func (l bounds) multibulk(b []byte) (count, length int, err error) {
 	v, length, ok := countLine(b)
 	switch {
@@ -86,7 +86,7 @@ func (l bounds) multibulk(b []byte) (count, length int, err error) {
 	return int(max(v, 0)), length, nil
 }
 
-// bulkLine reads the length of an argument. The length of the line is 0 if it is not complete.
+// bulkLine reads n, the length of an argument. length is 0 if the line is incomplete.
 func (l bounds) bulkLine(b []byte) (n, length int, err error) {
 	if len(b) == 0 {
 		return 0, 0, nil
@@ -108,7 +108,7 @@ func (l bounds) bulkLine(b []byte) (n, length int, err error) {
 	return int(v), length, nil
 }
 
-// printable makes an error reply one line of ASCII.
+// printable returns b, or a question mark if b is not printable ASCII.
 func printable(b byte) byte {
 	if b < ' ' || b > '~' {
 		return '?'
@@ -116,8 +116,8 @@ func printable(b byte) byte {
 	return b
 }
 
-// command reads a complete command from b into args, which point into b. consumed is 0 if the
-// command is not complete. A command without arguments is ignored.
+// command reads a complete command from b and appends its arguments to args. They point into b.
+// consumed is 0 if the command is incomplete. A command may have no arguments.
 func (l bounds) command(b []byte, args [][]byte) (_ [][]byte, consumed int, err error) {
 	if len(b) == 0 {
 		return args, 0, nil
@@ -147,7 +147,7 @@ func (l bounds) command(b []byte, args [][]byte) (_ [][]byte, consumed int, err 
 	return args, at, nil
 }
 
-// inline reads a command as people type it: words, in quotes if they have spaces.
+// inline reads a command that a person typed: a line of words, which may be quoted.
 func inline(b []byte, args [][]byte) (_ [][]byte, consumed int, err error) {
 	end := bytes.IndexByte(b, '\n')
 	if end < 0 {
@@ -165,7 +165,7 @@ func inline(b []byte, args [][]byte) (_ [][]byte, consumed int, err error) {
 
 func isSpace(b byte) bool { return b == ' ' || b >= '\t' && b <= '\r' || b == 0 }
 
-// splitWords is redis' sdssplitargs. Words with quotes are copied.
+// splitWords splits a line like redis' sdssplitargs. It copies words with quotes.
 func splitWords(line []byte, args [][]byte) (_ [][]byte, ok bool) {
 	for i := 0; ; {
 		for i < len(line) && isSpace(line[i]) {
@@ -191,7 +191,7 @@ func splitWords(line []byte, args [][]byte) (_ [][]byte, ok bool) {
 	}
 }
 
-// quotedWord reads one word with quotes and returns its length; 0: the quotes do not close.
+// quotedWord reads one word with quotes. length is its length in line; 0: a quote is not closed.
 func quotedWord(line []byte) (word []byte, length int) {
 	word = make([]byte, 0, len(line))
 	var quote byte
@@ -226,8 +226,8 @@ func quotedWord(line []byte) (word []byte, length int) {
 	return word, len(line)
 }
 
-// appendEscaped appends the byte that a backslash and the head of b stand for, and returns how many
-// bytes of b were used. b is not empty.
+// appendEscaped appends the byte that a backslash before b means. It returns the number of bytes of
+// b that it used. b is not empty.
 func appendEscaped(word, b []byte) (_ []byte, n int) {
 	if len(b) >= 3 && b[0] == 'x' {
 		if high, low := hexDigit(b[1]), hexDigit(b[2]); high >= 0 && low >= 0 {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// The replies. Each is appended to the batch.
+// The functions in this file append a reply to the batch.
 
 func (c *conn) simple(text string) {
 	b := append(c.stream.batch(), '+')
@@ -14,10 +14,10 @@ func (c *conn) simple(text string) {
 
 func (c *conn) ok() { c.stream.setBatch(append(c.stream.batch(), "+OK\r\n"...)) }
 
-// oneLine replaces line ends in an error, which has one line.
+// oneLine replaces the line ends in an error reply, which must be one line.
 var oneLine = strings.NewReplacer("\r", " ", "\n", " ")
 
-// fail replies an error: its code, such as ERR, and the text.
+// fail replies an error. text begins with a code, such as ERR.
 func (c *conn) fail(text string) {
 	c.server.counters.errors.Add(1)
 	b := append(c.stream.batch(), '-')
@@ -32,7 +32,7 @@ func (c *conn) number(prefix byte, n int64) {
 func (c *conn) integer(n int64) { c.number(':', n) }
 func (c *conn) array(n int)     { c.number('*', int64(n)) }
 
-// boolean replies 1 or 0. Redis does not use RESP3's booleans here.
+// boolean replies 1 or 0, as redis does even in RESP3.
 func (c *conn) boolean(b bool) {
 	if b {
 		c.integer(1)
@@ -65,7 +65,7 @@ func (c *conn) bulk(text string) {
 	c.stream.setBatch(append(b, crlf...))
 }
 
-// verbatim replies a text for people, which has a type of its own in RESP3.
+// verbatim replies a text for people: a verbatim string in RESP3, a bulk string in RESP2.
 func (c *conn) verbatim(text string) {
 	if c.proto != 3 {
 		c.bulk(text)
@@ -76,8 +76,8 @@ func (c *conn) verbatim(text string) {
 	c.stream.setBatch(append(b, crlf...))
 }
 
-// payload replies a bulk string. A short one is copied and a long one written at once, so that its
-// bytes are free afterwards.
+// payload replies a bulk string. It copies a short p and writes a long p at once, so the caller may
+// free p afterwards.
 func (c *conn) payload(p []byte) {
 	c.server.counters.bytesOut.Add(uint64(len(p)))
 	b := append(strconv.AppendInt(append(c.stream.batch(), '$'), int64(len(p)), 10), crlf...)

@@ -1,13 +1,13 @@
 // Package resp serves blocks over RESP2 and RESP3, the protocols of redis clients.
 //
-// A client's key is a block of the namespace of its database and tenant. A key that begins with
-// cgn: is the text form of a block address. Values of a few KiB are batched and copied. Larger
-// values go from the socket straight into the store's arena, and straight from it, one at a time: a
-// connection holds at most one lease, and the drafts of one command.
+// Each key is a block. Its namespace has the client's database and tenant. A key that begins with
+// cgn: is the text form of a block address. Replies and values of a few KiB are copied. Larger
+// values go straight between the socket and the store's arena. A connection holds at most one
+// block, and the drafts of one command.
 //
 // In a fleet GET, STRLEN, EXISTS and TTL find keys of all hosts. SET, DEL and EXPIRE act on this
-// host, which tells the others. SET NX excludes only the other clients of this host. FLUSHDB and
-// FLUSHALL clear all hosts. KEYS, SCAN, DBSIZE and INFO tell of this host.
+// host, which notifies the others. SET NX excludes only other clients of this host. FLUSHDB and
+// FLUSHALL clear all hosts. KEYS, SCAN, DBSIZE and INFO cover this host.
 package resp
 
 import (
@@ -23,36 +23,36 @@ import (
 	"github.com/cognitora/dataplane/kvcached/purge"
 )
 
-// MaxValue is the longest value, in bytes. A longer one is a protocol error, as in a redis with
-// this proto-max-bulk-len.
+// MaxValue is the length of the longest value, in bytes. A longer one is a protocol error, as in
+// redis with this proto-max-bulk-len.
 const MaxValue = block.MaxPayload
 
-// Databases is how many SELECT knows.
+// Databases is the number of databases that SELECT accepts.
 const Databases = 16
 
-// User may open connections.
+// User is a client's login.
 type User struct {
-	Name     string // "default" is who AUTH with a password alone means
+	Name     string // AUTH with only a password means the user "default"
 	Password string
-	Tenant   string // the tenant of the user's keys; empty: keys without a tenant
-	ReadOnly bool   // writing commands are refused
+	Tenant   string // tenant of the user's keys; empty: keys without a tenant
+	ReadOnly bool   // the user's writing commands are refused
 }
 
-// Options say what a Server serves, to whom, and its bounds.
+// Options configure a Server.
 type Options struct {
 	Store Store
-	// Purge carries out FLUSHDB and FLUSHALL. Nil: they are refused.
+	// Purge carries out FLUSHDB and FLUSHALL. Nil: both are refused.
 	Purge purge.Func
-	// Users may authenticate. None: everybody who reaches the listener may do everything.
+	// Users must authenticate. None: everybody who reaches the listener may do everything.
 	Users []User
-	// TLS, if not nil, is spoken on every listener.
+	// TLS encrypts the connections of every listener. Nil: plain TCP.
 	TLS *tls.Config
-	// Memory tells INFO the bytes in use and their limit; nil: zeros.
+	// Memory returns the bytes in use and their limit, for INFO. Nil: zeros.
 	Memory func() (used, limit int64)
-	// Stall is the time for a begun command to arrive, and for a reply to be taken. Past it the
-	// connection is closed, and its drafts and leases are given back. 0: 60 s.
+	// Stall bounds the time in which a command arrives once it has begun, and the time in which the
+	// client takes a reply. A slower client's connection is closed. 0: 60 s.
 	Stall time.Duration
-	// Logger is told about refused connections and failures of the store. nil: slog.Default().
+	// Logger gets refused connections and failures of the store. Nil: slog.Default().
 	Logger *slog.Logger
 
 	// Bounds.
@@ -79,7 +79,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// ErrOptions is the error of options that make no server.
+// ErrOptions says that the options cannot be used.
 var ErrOptions = errors.New("resp: bad options")
 
 // account is a user with a digest of the password.

@@ -34,7 +34,7 @@ type Server struct {
 	running   sync.WaitGroup // connections
 }
 
-// New checks the options.
+// New makes a server, or fails with ErrOptions.
 func New(o Options) (*Server, error) {
 	if o.Store == nil {
 		return nil, fmt.Errorf("%w: no store", ErrOptions)
@@ -49,8 +49,8 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Serve answers l's connections until Shutdown or Close, and returns nil then. It closes l.
-// It does not check the address: without users, whoever reaches it may do everything.
+// Serve answers l's connections until Shutdown or Close, and then returns nil. It closes l. Without
+// users, everybody who reaches l may do everything.
 func (s *Server) Serve(l net.Listener) error {
 	defer l.Close()
 	s.mu.Lock()
@@ -77,7 +77,7 @@ func (s *Server) Serve(l net.Listener) error {
 		if s.logs.accept.due() {
 			s.o.Logger.Warn("cannot accept a connection", "error", err)
 		}
-		select { // such as no more file descriptors
+		select { // the process may be out of file descriptors
 		case <-time.After(50 * time.Millisecond):
 		case <-s.ctx.Done():
 		}
@@ -90,7 +90,7 @@ func (s *Server) accept(nc net.Conn) {
 	if s.closed || len(s.conns) >= s.o.maxClients {
 		s.mu.Unlock()
 		s.counters.refused.Add(1)
-		// Without TLS the client is told why. A short write to a new socket does not block.
+		// A client without TLS gets the reason. A short write to a new socket does not block.
 		if s.o.TLS == nil {
 			_ = nc.SetWriteDeadline(time.Now().Add(time.Second))
 			_, _ = nc.Write([]byte("-ERR max number of clients reached\r\n"))
@@ -120,8 +120,8 @@ func (s *Server) wrap(nc net.Conn) net.Conn {
 	return tls.Server(nc, s.o.TLS)
 }
 
-// Shutdown stops accepting and waits until each connection has finished the commands that it has
-// read. When ctx ends first, Shutdown closes the rest and returns ctx's error.
+// Shutdown stops accepting and waits until each connection has executed the commands that have
+// arrived. If ctx ends first, Shutdown closes the remaining connections and returns ctx's error.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.stopAccepting()
 	s.mu.Lock()
@@ -160,7 +160,7 @@ func (s *Server) stopAccepting() {
 	}
 }
 
-// closeConns closes all connections, and answers how many there were.
+// closeConns closes all connections and returns their number.
 func (s *Server) closeConns() int {
 	s.cancel()
 	s.mu.Lock()

@@ -5,7 +5,7 @@ import (
 	"crypto/subtle"
 )
 
-// RedisVersion is the version in HELLO and INFO. Clients choose commands by it.
+// RedisVersion is the version in HELLO and INFO. Clients choose their commands by this version.
 const RedisVersion = "7.0.15"
 
 func (c *conn) ping() {
@@ -41,7 +41,7 @@ func (c *conn) selectCommand() {
 
 const errWrongPass = "WRONGPASS invalid username-password pair or user is disabled."
 
-// login makes the connection the user's, or returns the reason why not.
+// login authenticates the connection. refused is the error if the password is wrong.
 func (c *conn) login(name, password []byte) (refused string) {
 	if len(c.server.accounts) == 0 {
 		if string(name) == "default" {
@@ -133,7 +133,7 @@ func (c *conn) hello() {
 	c.greet()
 }
 
-// greet replies the description of the server.
+// greet replies a description of the server, as HELLO does.
 func (c *conn) greet() {
 	c.mapping(7)
 	c.bulk("server")

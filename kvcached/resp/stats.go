@@ -2,7 +2,7 @@ package resp
 
 import "sync/atomic"
 
-// Stats is a snapshot of what a server has done.
+// Stats is a snapshot of a server's counters.
 type Stats struct {
 	Connections    int64  // open now
 	Accepted       uint64 // connections accepted
@@ -10,18 +10,18 @@ type Stats struct {
 	Buffered       int64  // bytes of arguments held now, large values aside
 	Commands       uint64 // commands executed or refused
 	Errors         uint64 // error replies
-	ProtocolErrors uint64 // connections closed because what they sent is not RESP
-	CrossProtocol  uint64 // connections closed because they spoke HTTP
+	ProtocolErrors uint64 // connections closed because the client did not send RESP
+	CrossProtocol  uint64 // connections closed because the client sent HTTP
 	AuthFailures   uint64 // wrong passwords
 	Stalled        uint64 // connections closed because a command or a reply took too long
 	Hits           uint64 // values found by commands that read them
 	Misses         uint64 // values not found
-	ReadFailures   uint64 // values that the store has but could not give, answered as misses
-	StoreFailures  uint64 // writes that the store failed, out of room aside
+	ReadFailures   uint64 // reads that failed in the store and were answered as misses
+	StoreFailures  uint64 // commands that failed in the store, except for lack of room
 	HostsFailures  uint64 // commands refused because other hosts could not be asked
 	Full           uint64 // writes refused because the arena or a quota is full
 	Writes         uint64 // values stored
-	Aborted        uint64 // values whose connection broke, or whose command failed, on the way
+	Aborted        uint64 // values that did not arrive completely
 	BytesIn        uint64 // payload bytes of values stored
 	BytesOut       uint64 // payload bytes of values sent
 }
@@ -31,7 +31,7 @@ type counters struct {
 	readFailures, storeFailures, hostsFailures, full, writes, aborted, bytesIn, bytesOut atomic.Uint64
 }
 
-// Stats returns what the server has done so far.
+// Stats returns a snapshot of the counters.
 func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	open := len(s.conns)

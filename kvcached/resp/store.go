@@ -19,6 +19,6 @@ type Store interface {
 	SetExpiry(ctx context.Context, a block.Addr, unixMS int64) (bool, error)
 	Scan(ctx context.Context, cursor uint64, visit func(store.Info) bool) (next uint64, err error)
 	Count(ctx context.Context) (map[string]int, error)
-	// Reachable asks all hosts once which blocks they may have. It returns false if it could not ask.
+	// Reachable asks all hosts once which blocks they may have. It returns false if it cannot ask.
 	Reachable(ctx context.Context, addrs []block.Addr, out []bool) bool
 }

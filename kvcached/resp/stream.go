@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	bufferSize = 16 << 10 // of what is read ahead, and of replies that are batched
-	copyMax    = 8 << 10  // values up to here are copied into the batch
+	bufferSize = 16 << 10 // bytes of the input buffer, and of the batch of replies
+	copyMax    = 8 << 10  // bytes of the longest value that is copied into the batch
 )
 
 var (
@@ -27,8 +27,8 @@ var errStalled = errors.New("resp: the client has stalled")
 // errIdle says that the server drains while no command has begun.
 var errIdle = errors.New("resp: idle")
 
-// bufferedConn holds a connection's bytes: what has been read and not yet consumed, and replies not
-// yet written. While it waits for a command it holds no buffer.
+// bufferedConn buffers a connection's input that is not consumed, and its replies that are not
+// written. It holds no buffer while it waits for a command.
 type bufferedConn struct {
 	conn   net.Conn
 	raw    syscall.RawConn // nil: TLS, and other systems
@@ -38,17 +38,17 @@ type bufferedConn struct {
 	r, w int               // in[r:w] has not been consumed
 
 	out   *[]byte // nil: nothing to write
-	fails error   // of writing: nothing is written after it
+	fails error   // error of a write; nothing is written after it
 
-	midCommand bool      // a command has begun: Stall holds
+	midCommand bool      // a command has begun to arrive, so Stall bounds the reads
 	armed      bool      // until is the deadline of this command or this wait
-	until      time.Time // the read deadline as set last; zero: none
+	until      time.Time // the last read deadline; zero: none
 	looked     bool      // see lastLook
 	tcp        bool
-	lowWater   int // SO_RCVLOWAT; 0: not set, which is 1
+	lowWater   int // SO_RCVLOWAT; 0: the kernel's default, 1
 
-	vec              [3][]byte // of the system call in progress
-	done             int       // its result
+	vec              [3][]byte // pieces of the system call in progress
+	done             int       // result of the system call
 	failed           error
 	tryRead, tryWrit func(fd uintptr) bool
 }
@@ -63,15 +63,15 @@ func newBufferedConn(s *Server, nc net.Conn) *bufferedConn {
 	return st
 }
 
-// interrupt makes a connection that waits for a command return errIdle. It is called after draining
-// was set.
+// interrupt makes a read that waits for a command return errIdle. The caller has set draining.
 func (s *bufferedConn) interrupt() { _ = s.conn.SetReadDeadline(time.Unix(1, 0)) }
 
-// began tells that a command has begun to arrive, or that the connection waits for one. The next
+// began notes that a command has begun to arrive, or that the connection waits for one. The next
 // wait gets a new deadline.
 func (s *bufferedConn) began(command bool) { s.midCommand, s.armed = command, false }
 
-// arm sets the deadline of a read that is about to wait, once for each command and each wait.
+// arm sets the deadline of a read that is about to wait. It does so once for each command and each
+// wait.
 func (s *bufferedConn) arm() {
 	if s.armed {
 		return
@@ -90,8 +90,8 @@ func (s *bufferedConn) arm() {
 	}
 }
 
-// again tells whether to repeat a failed read. It does if the deadline was an earlier one, or if a
-// drain came in the middle of a command.
+// again tells whether to repeat a failed read. A read is repeated if its deadline was an old one,
+// or if a drain interrupted it in the middle of a command.
 func (s *bufferedConn) again(err error) bool {
 	if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) || s.server.draining.Load() && !s.midCommand {
 		return false
@@ -105,8 +105,8 @@ func (s *bufferedConn) again(err error) bool {
 	return true
 }
 
-// lastLook is true once, if the server drains and no command has begun. Bytes that came before the
-// drain interrupted the wait are still a running operation.
+// lastLook returns true once, if the server drains and no command has begun. Bytes that came before
+// the drain interrupted the wait must still be executed.
 func (s *bufferedConn) lastLook() bool {
 	if s.looked || s.midCommand || s.raw == nil || !s.server.draining.Load() {
 		return false
@@ -115,7 +115,7 @@ func (s *bufferedConn) lastLook() bool {
 	return true
 }
 
-// readError turns a passed deadline into errStalled or errIdle.
+// readError turns the error of a passed deadline into errStalled or errIdle.
 func (s *bufferedConn) readError(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		if s.midCommand {
@@ -126,7 +126,7 @@ func (s *bufferedConn) readError(err error) error {
 	return err
 }
 
-// buffer provides the input buffer, with room unless it is full of unconsumed bytes.
+// buffer gets the input buffer and makes room in it, unless it is full of unconsumed bytes.
 func (s *bufferedConn) buffer() {
 	if s.in == nil {
 		s.in = inputs.Get().(*[bufferSize]byte)
@@ -147,7 +147,7 @@ func (s *bufferedConn) unbuffer() {
 	}
 }
 
-// buffered is what has been read and not consumed.
+// buffered returns the input that is not consumed.
 func (s *bufferedConn) buffered() []byte {
 	if s.in == nil {
 		return nil
@@ -155,8 +155,7 @@ func (s *bufferedConn) buffered() []byte {
 	return s.in[s.r:s.w]
 }
 
-// fill reads more into the buffer, at least one byte. The buffer must not be full of unconsumed
-// bytes.
+// fill reads at least one byte into the buffer, which must not be full of unconsumed bytes.
 func (s *bufferedConn) fill() error {
 	n, err := s.read(nil)
 	if n == 0 && err == nil {
@@ -169,7 +168,7 @@ func (s *bufferedConn) fill() error {
 	return nil
 }
 
-// readFull reads len(p) bytes and calls filled with each piece's length. Bytes after them that have
+// readFull reads len(p) bytes and calls filled with the length of each piece. Later bytes that have
 // come already go into the buffer.
 func (s *bufferedConn) readFull(p []byte, filled func(int)) error {
 	n := copy(p, s.buffered())
@@ -195,7 +194,7 @@ func (s *bufferedConn) readFull(p []byte, filled func(int)) error {
 	return nil
 }
 
-// read reads once: into p, if there is one, and then into the buffer, with one system call if
+// read reads once, into p unless it is nil, and then into the buffer. It uses one system call if
 // possible.
 func (s *bufferedConn) read(p []byte) (n int, err error) {
 	for {
@@ -220,7 +219,7 @@ func (s *bufferedConn) read(p []byte) (n int, err error) {
 	}
 }
 
-// batch is the replies that wait to be written.
+// batch returns the replies that wait to be written.
 func (s *bufferedConn) batch() []byte {
 	if s.out == nil {
 		s.out = outputs.Get().(*[]byte)
@@ -228,7 +227,7 @@ func (s *bufferedConn) batch() []byte {
 	return *s.out
 }
 
-// setBatch puts the batch back after an append, and writes it if it has grown large.
+// setBatch puts the batch back after an append. It writes a batch of at least bufferSize bytes.
 func (s *bufferedConn) setBatch(b []byte) {
 	*s.out = b
 	if len(b) >= bufferSize {
@@ -239,8 +238,8 @@ func (s *bufferedConn) setBatch(b []byte) {
 // flush writes the batch.
 func (s *bufferedConn) flush() { s.flushWith(nil) }
 
-// flushWith writes the batch, then payload, then CRLF unless payload is empty. payload is free
-// afterwards.
+// flushWith writes the batch and payload, with CRLF behind payload unless it is empty. The caller
+// may free payload afterwards.
 func (s *bufferedConn) flushWith(payload []byte) {
 	var head []byte
 	if s.out != nil {
@@ -267,7 +266,7 @@ func (s *bufferedConn) flushWith(payload []byte) {
 	}
 }
 
-// write writes three pieces within Stall.
+// write writes three pieces. The client must take them within Stall.
 func (s *bufferedConn) write(head, payload, tail []byte) error {
 	if s.raw != nil {
 		return s.rawWrite(head, payload, tail)

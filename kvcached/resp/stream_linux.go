@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// prepare makes the stream use its own system calls, which move several pieces at once and need no
+// prepare makes the stream use its own system calls. They move several pieces at once, and hold no
 // buffer while they wait.
 func (s *bufferedConn) prepare(raw syscall.RawConn) {
 	s.raw = raw
@@ -23,9 +23,9 @@ const (
 )
 
 // waitFor tells TCP that n bytes of one value are still to come. TCP then wakes the connection for
-// up to 1 MiB at once, as a wake-up costs as much as copying tens of KiB. 0 means any byte, and is
-// needed before any other wait. waitFor is called only after a part of the value has come: often
-// all of it has, and this is a system call.
+// up to 1 MiB at once, because a wake-up costs as much as copying tens of KiB. 0 means any byte.
+// Every other wait needs waitFor(0) before it. The caller reads first and calls waitFor for the
+// rest, because often the whole value has come and waitFor is a system call.
 func (s *bufferedConn) waitFor(n int) {
 	if s.raw == nil || !s.tcp {
 		return
@@ -42,8 +42,8 @@ func (s *bufferedConn) waitFor(n int) {
 	})
 }
 
-// rawRead is read with own system calls. If nothing is buffered and there is no p, the buffer is
-// given back before each wait.
+// rawRead is read with own system calls. Before each wait it gives the buffer back if p is nil and
+// nothing is buffered.
 func (s *bufferedConn) rawRead(p []byte) (int, error) {
 	s.vec[0], s.done, s.failed = p, 0, nil
 	err := s.raw.Read(s.tryRead)
@@ -54,7 +54,7 @@ func (s *bufferedConn) rawRead(p []byte) (int, error) {
 	return s.done, err
 }
 
-// readOnce is a system call of rawRead; false: wait, then again.
+// readOnce is a system call of rawRead. It returns false if it must wait and be called again.
 func (s *bufferedConn) readOnce(fd uintptr) bool {
 	s.buffer()
 	s.vec[1] = s.in[s.w:]
@@ -76,7 +76,7 @@ func (s *bufferedConn) readOnce(fd uintptr) bool {
 	return true
 }
 
-// look reads without waiting, even past a deadline, and returns how many bytes were there.
+// look reads without waiting, even after a deadline, and returns the number of bytes.
 func (s *bufferedConn) look(p []byte) int {
 	s.buffer()
 	s.vec[0], s.vec[1], s.done = p, s.in[s.w:], 0
@@ -89,7 +89,7 @@ func (s *bufferedConn) look(p []byte) int {
 	return s.done
 }
 
-// rawWrite is write. The deadline is set once, by the first wait.
+// rawWrite is write with own system calls. The first wait sets the deadline.
 func (s *bufferedConn) rawWrite(head, payload, tail []byte) error {
 	s.vec = [3][]byte{head, payload, tail}
 	s.done, s.failed = 0, nil
@@ -104,7 +104,8 @@ func (s *bufferedConn) rawWrite(head, payload, tail []byte) error {
 	return err
 }
 
-// writeOnce writes what vec has; false: wait, then again. done counts the waits.
+// writeOnce writes the pieces in vec. It returns false if it must wait and be called again. done
+// counts the waits.
 func (s *bufferedConn) writeOnce(fd uintptr) bool {
 	for len(s.vec[0])+len(s.vec[1])+len(s.vec[2]) > 0 {
 		n, errno := vector(unix.SYS_WRITEV, fd, s.vec[:])

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// prepare leaves the stream to package net.
+// prepare does nothing, so the stream uses package net.
 func (s *bufferedConn) prepare(syscall.RawConn) {}
 
 func (s *bufferedConn) rawRead([]byte) (int, error)   { return 0, errors.ErrUnsupported }

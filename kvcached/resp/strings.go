@@ -16,7 +16,7 @@ func (c *conn) mget() {
 	if !c.keysFrom(1, 1) {
 		return
 	}
-	var there []bool // nil: not known
+	var there []bool // whether any host may have the keys; nil: unknown
 	if len(c.keys) > 1 {
 		if there = make([]bool, len(c.keys)); !c.server.o.Store.Reachable(c.server.ctx, c.addrs, there) {
 			there = nil
@@ -44,7 +44,7 @@ func (c *conn) strlen() {
 	}
 }
 
-// commit makes argument i k's value.
+// commit stores argument i as the value of k.
 func (c *conn) commit(k key, i int, expires int64, o store.CommitOptions) error {
 	st := c.server.o.Store
 	var draft *store.Draft
@@ -98,8 +98,8 @@ func (c *conn) setnx() {
 	c.storeAbsent(0, func() { c.integer(1) }, func() { c.integer(0) })
 }
 
-// storeAbsent stores argument 2 under the key in argument 1, unless this host or a host that
-// answers has a value. It replies with stored or there.
+// storeAbsent stores argument 2 under the key in argument 1, unless this host or another reachable
+// host has a value. It replies with stored or there.
 func (c *conn) storeAbsent(expires int64, stored, there func()) {
 	k, ok := c.key(1)
 	if !ok {
@@ -150,7 +150,7 @@ func (c *conn) mset() {
 	c.ok()
 }
 
-// storeAll commits the values of MSET in order. Values stored before a failure stay.
+// storeAll stores the values of MSET in order. The values before a failure stay.
 func (c *conn) storeAll() error {
 	for i, k := range c.keys {
 		if err := c.commit(k, 2*i+2, 0, store.CommitOptions{}); err != nil {

@@ -9,12 +9,12 @@ const (
 	immediate                   // run at once between MULTI and EXEC
 )
 
-// valueAt tells which arguments of a command are values, which may be long.
+// valueAt tells which arguments of a command are values. Values may be long.
 type valueAt int8
 
 const (
 	noValue  valueAt = 0
-	everyTwo valueAt = -1 // key value key value …
+	everyTwo valueAt = -1 // keys and values alternate
 	valueIs2 valueAt = 2
 	valueIs3 valueAt = 3
 )
@@ -23,7 +23,7 @@ const (
 type command struct {
 	name  string
 	run   func(*conn)
-	arity int // with the name; negative: at least so many
+	arity int // number of arguments, with the name; negative: the least number
 	flags flags
 	value valueAt
 }
@@ -39,7 +39,7 @@ func (c *command) isValue(i, n int) bool {
 	return i == int(c.value)
 }
 
-// keyOf is the argument that has the key of the value in argument i.
+// keyOf returns the argument with the key of the value in argument i.
 func (c *command) keyOf(i int) int {
 	if c.value == everyTwo {
 		return i - 1
@@ -47,7 +47,7 @@ func (c *command) keyOf(i int) int {
 	return 1
 }
 
-// commands are the server's commands, by lower-case name.
+// commands has the server's commands by their lower-case names.
 var commands = byName(table())
 
 func byName(all []command) map[string]command {
