@@ -15,8 +15,8 @@ import (
 
 const firstEvent = "data: a\n\n"
 
-// allocSite is one client of a server that relays streams of a backend. The test decides what the
-// backend sends.
+// allocSite is one client of a server that relays streams of a backend. The test chooses the
+// backend's bytes.
 type allocSite struct {
 	*testing.T
 	parking *Parking

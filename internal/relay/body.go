@@ -188,7 +188,7 @@ func (e *Exchange) pull(p []byte) (int, error) {
 	return 0, e.ended
 }
 
-// endOf returns what the end of the connection means for the body.
+// endOf returns the body's error for err, the end of the connection.
 func (e *Exchange) endOf(err error) error {
 	if err == io.EOF && !e.isCanceled() {
 		if e.length == lengthUntilClose {

@@ -12,7 +12,7 @@ import (
 // ErrTooLong means that a body is longer than the limit of Capture. The upstream is not at fault.
 var ErrTooLong = errors.New("response is longer than what is kept of it")
 
-// CaptureOptions say what Capture stores.
+// CaptureOptions are the limit and the rules of Capture.
 type CaptureOptions struct {
 	// Limit is the largest number of bytes to store.
 	Limit int

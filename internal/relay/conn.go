@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	readBufferBytes  = 4 << 10  // size of the first read buffer; it grows to maxHeadBytes for a long head
+	readBufferBytes  = 4 << 10  // size of the first read buffer, which grows to maxHeadBytes for a long head
 	keepBufferBytes  = 16 << 10 // larger buffers are not kept between exchanges
 	flatWriteBytes   = 16 << 10 // without writev, segments are joined up to this size
 	earlyAnswerBytes = 64 << 10 // an early answer is looked for while a larger write stalls
@@ -47,7 +47,7 @@ type conn struct {
 	waiting peeked // result of the last peek
 
 	watch  bool                     // true if its pool has Watch
-	port   uint16                   // local port; 0: it has none
+	port   uint16                   // local port; 0: none
 	place  int                      // index in Pool.busy plus 1; 0: not in Pool.busy
 	owner  atomic.Pointer[Exchange] // the last user, which may have released the conn
 	hand   sync.Mutex               // held to replace, close or inspect the descriptor

@@ -299,7 +299,8 @@ func (e *Exchange) readHead(deadline time.Time) error {
 	}
 }
 
-// headError distinguishes a connection that ended inside a head from one that ended before it.
+// headError distinguishes a connection that ended inside a head from a connection that ended before
+// any head.
 func (e *Exchange) headError(err error) error {
 	if isTimeout(err) {
 		return ErrDeadline

@@ -77,7 +77,7 @@ type sender struct {
 	last   time.Time // when bytes were last read, or reading became possible again
 }
 
-// supply tells what may be read from the upstream's socket.
+// supply tells whether the upstream's socket may have bytes.
 type supply uint8
 
 const (

@@ -217,7 +217,7 @@ func (f *flow) over() {
 	l.errand(n)
 }
 
-// part decides what happens to the client's connection.
+// part returns the fate of the client's connection after the stream.
 func (f *flow) part() parting {
 	switch {
 	case f.s.outcome == SlowReader:

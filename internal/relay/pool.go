@@ -143,8 +143,8 @@ func (p *Pool) Prune() (open int) {
 	return open
 }
 
-// take returns an open idle connection. If there is no such connection, take makes room for a new
-// one and returns nil.
+// take returns an open idle connection. If no idle connection is open, take makes room for a new
+// connection and returns nil.
 func (p *Pool) take(fresh bool) (*conn, error) {
 	var now time.Time
 	for {

@@ -59,7 +59,7 @@ type ReplyOptions struct {
 //
 // A failure can be reported to the client only in an event stream. With any other body the client's
 // connection is cut, so that the end never looks clean. The server should have a WriteTimeout,
-// which bounds all writing except that of streams.
+// which bounds all writing except the writing of streams.
 func Reply(ctx *fasthttp.RequestCtx, e *Exchange, o ReplyOptions) error {
 	s := streams.Get().(*relayedReply)
 	s.follower, s.stop, s.must, s.events = o.Follower, o.Stop, o.MustClose, e.IsSSE()

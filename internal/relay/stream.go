@@ -96,8 +96,8 @@ func (s *relayedReply) finish(out []byte, err error) []byte {
 	return s.conclude(out, Complete, nil, torn)
 }
 
-// conclude asks the follower what follows a source that has ended with o. torn means that out ends
-// inside an event.
+// conclude tells the follower that a source has ended with o, and asks whether another source
+// follows. torn means that out ends inside an event.
 func (s *relayedReply) conclude(out []byte, o Outcome, err error, torn bool) []byte {
 	whole, more := len(out), false
 	if torn {
@@ -267,8 +267,8 @@ func clientOutcome(err error) Outcome {
 // SupportsBodyWriteTo makes fasthttp call WriteTo.
 func (s *relayedReply) SupportsBodyWriteTo() bool { return true }
 
-// WriteTo sends the body to w, fasthttp's writer, piece by piece. A piece is a chunk, or is flushed
-// here if the length is known.
+// WriteTo sends the body to w, fasthttp's writer, piece by piece. If the length is unknown, the
+// writer sends each piece as a chunk. If the length is known, WriteTo flushes each piece.
 func (s *relayedReply) WriteTo(w io.Writer) (n int64, err error) {
 	flusher, _ := w.(interface{ Flush() error })
 	s.client.until = time.Time{} // the server has set its own deadline since the last response

@@ -276,7 +276,7 @@ func TestChurnOfSources(t *testing.T) {
 					time.Sleep(time.Duration(random.IntN(8000)) * time.Microsecond)
 				}
 				conn.Close()
-				if <-s.errs != nil { // it had left before the answer began
+				if <-s.errs != nil { // the client had left before the answer began
 					if len(s.chains) > 0 {
 						<-s.chains
 					}

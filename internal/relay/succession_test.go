@@ -73,7 +73,7 @@ type chain struct {
 	total  time.Duration // time limit of each further source
 
 	calls []string
-	given []byte // what the client should get
+	given []byte // the bytes that the client should get
 	held  []byte
 	left  chan struct{}
 	asked chan struct{} // signalled when Next is called
@@ -286,7 +286,7 @@ const failed = "data: failed\n\n" // a chain's report of a failure
 // turns holds the scripts of a succession and the expected results.
 type turns struct {
 	scripts string // the first word is the request of the client
-	want    string // empty: only compared with what the chain has given
+	want    string // empty: only compared with chain.given
 	calls   string // empty: not compared
 	outcome Outcome
 	cut     bool // the chain reports no failure
@@ -323,7 +323,7 @@ var inTurn = map[string]turns{
 	"big":              {scripts: "aB. aBe~ a."},
 }
 
-// TestSourcesInTurn: the client's body is exactly what the follower has given, in order, whatever
+// TestSourcesInTurn: the client's body consists exactly of the follower's bytes, in order, whatever
 // ends a source. The client's connection then serves the next request.
 func TestSourcesInTurn(t *testing.T) {
 	for name, c := range inTurn {

@@ -206,9 +206,9 @@ func (c *watched) end() {
 
 // ListenOptions tune the connections that Watcher.Listen accepts.
 type ListenOptions struct {
-	// SendBufferBytes bounds the bytes that the kernel holds for a client that does not read. A
-	// smaller bound makes the server notice such a client earlier. 0 leaves the kernel's own limit,
-	// which grows to megabytes.
+	// SendBufferBytes bounds the bytes that the kernel holds for a client that does not read. With
+	// a smaller bound the server notices earlier that a client does not read. 0 leaves the kernel's
+	// own limit, which grows to megabytes.
 	SendBufferBytes int
 	Logger          *slog.Logger // nil: slog.Default
 }
