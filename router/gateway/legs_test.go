@@ -418,7 +418,7 @@ func TestEventsAreWithheld(t *testing.T) {
 	})
 }
 
-// TestClientLeavesBetweenLegs checks that a client that leaves between the legs, or in one of them,
+// TestClientLeavesBetweenLegs checks that a client that leaves between the legs, or during a leg,
 // leaves nothing behind.
 func TestClientLeavesBetweenLegs(t *testing.T) {
 	both(t, 2, func(t *testing.T, ln *lane) {
