@@ -109,7 +109,7 @@ type Fleet struct {
 	rev      uint64
 	kickDNS  chan []string        // the names to look up
 	problems map[subject]string   // maps to the reason
-	departed map[string]time.Time // models that nodes of etcd served, and when the last such node left
+	departed map[string]time.Time // models that nodes of etcd served, and when the last of these nodes left
 }
 
 // member is a node, with the latest information from its source.

@@ -48,7 +48,7 @@ func (m *ModelView) announced() bool {
 }
 
 // partial says whether a source has never yet named its models: an unchecked backend, an unresolved
-// DNS name, or etcd. until is when the wait for the last such backend ends.
+// DNS name, or etcd. until is the end of the wait for the last unchecked backend.
 func (f *Fleet) partial() (partial bool, until time.Time) {
 	silent := func(url string) {
 		partial = true

@@ -89,8 +89,8 @@ func beatOf(h *cluster.NodeHealth, now time.Time) beat {
 	return b
 }
 
-// setLoad takes a heartbeat or a scrape that came at now. One goroutine per node calls it: the
-// checking goroutine of a static node, the fleet's goroutine of any other.
+// setLoad takes a heartbeat or a scrape that came at now. One goroutine per node calls setLoad: the
+// checking goroutine of a static node, or the fleet's goroutine for any other node.
 func (n *Node) setLoad(b beat, now time.Time) {
 	n.slotsMu.Lock()
 	defer n.slotsMu.Unlock()
