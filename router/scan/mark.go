@@ -6,8 +6,8 @@ import (
 	"unsafe"
 )
 
-// Long bodies are read in strides. At the end of each stride, or before it, the scan records a
-// mark. A later scan of a body with the same beginning can start at a mark.
+// Long bodies are read in strides. The scan records a mark at the end of each stride, or somewhat
+// earlier. A later scan of a body with the same beginning can start at a mark.
 const (
 	stride   = 8192 // bytes of the body from one mark to the next
 	maxMarks = 512  // in one body
@@ -66,7 +66,7 @@ type frame struct {
 	at     int // beginning of the member's value in the body
 }
 
-// recording is the state of a Request that records marks or starts at one.
+// recording is the state of a Request that records marks or starts at a mark.
 type recording struct {
 	state  recordingState
 	frame  frame
