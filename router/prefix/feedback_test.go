@@ -172,7 +172,7 @@ func (f *fleet) lose(node int, age time.Duration) {
 }
 
 // TestAllIsBelievedUntilSomethingIsLost checks an engine that has reported cached tokens. All
-// blocks of such an engine are believed until it reports a loss.
+// blocks are believed until the engine reports a loss.
 func TestAllIsBelievedUntilSomethingIsLost(t *testing.T) {
 	f := newFleet(t, 2)
 	old, base := prompt("old", 40), prompt("base", 40)

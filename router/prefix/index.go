@@ -159,7 +159,7 @@ func (x *Index) Match(c *Chain, refs []Ref, held, coming []int32) int {
 const skipsFrom = 5
 
 // common returns how many blocks the prompt shares with a node. The node has the leading groups,
-// and t are the tags of the last one.
+// and t are the tags of the last group.
 func (c *Chain) common(groups int32, t tags) int32 {
 	if groups == 0 {
 		return 0

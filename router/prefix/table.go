@@ -44,7 +44,7 @@ func newBeliefTable(max int) *beliefTable {
 const placeBits = 16
 
 // entryKey returns the key of an entry: 48 bits of the leader's digest and the node's place. The
-// key is never 0. The bucket depends on the other 16 bits as well.
+// key is never 0. The bucket depends on the leader's other 16 bits as well.
 func entryKey(leader uint64, place uint32) uint64 {
 	key := leader<<placeBits | uint64(place)
 	if key == 0 {
