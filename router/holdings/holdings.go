@@ -3,14 +3,15 @@
 // a node the package tells how many leading blocks are in the engine's own memory, and how many are
 // there together with the host's RAM and SSD.
 //
-// All blocks are in one router/residency index. Each daemon registers two holders in it: RAM, and
-// RAM or SSD. An engine that reports its blocks has one holder. Each engine of a host has three
-// holders once an engine of that host reports blocks in host memory or on disk. Memory shared with
-// other hosts does not count for an engine. A block without a known parent has no place in that
-// index. From the first block without a place on, a prompt is looked up block by block (loose.go).
+// All blocks are in one router/residency index. Each daemon registers two holders in the index:
+// RAM, and RAM or SSD. An engine that reports its blocks has one holder. Each engine of a host has
+// three holders once an engine of that host reports blocks in host memory or on disk. Memory shared
+// with other hosts does not count for an engine. A block without a known parent has no place in
+// that index. From the first block without a place on, a prompt is looked up block by block
+// (loose.go).
 //
-// The result for each tier is exact. For two tiers together the result is that of the longer one.
-// The result is too short only if one tier fills a gap of the other.
+// The result for each tier is exact. For two tiers together the result is the result of the longer
+// tier. The result is too short only if one tier fills a gap of the other.
 package holdings
 
 import (

@@ -185,7 +185,7 @@ func (w *wish) ancestors(ctx context.Context, s space, p *Promotion) ([]byte, er
 	return digests, nil
 }
 
-// some promotes the blocks of one layer of a rank. some returns true if such blocks exist.
+// some promotes the blocks of one layer of a rank. some returns true if the layer has blocks.
 func (w *wish) some(ctx context.Context, namespace string, layer uint32,
 	digests []byte) (there bool, n int, err error) {
 	r, err := w.client.BatchLookup(ctx, &cognitorav1.BatchLookupRequest{Namespace: namespace, Layer: layer,
