@@ -185,8 +185,8 @@ func BenchmarkApplyConcurrently(b *testing.B) {
 	b.ReportMetric(float64(r.Stored+r.Removed)*float64(b.N)/spent.Seconds()/1e6, "Mblocks/cpu-s")
 }
 
-// chainsOf returns a million blocks in chains of n; no trace has such chains. Chains of different
-// lengths share nothing.
+// chainsOf returns a million blocks in chains of n; no trace has chains like these. Chains of
+// different lengths share nothing.
 func chainsOf(n int) [][]uint64 {
 	chains := make([][]uint64, 1<<20/n)
 	for i := range chains {

@@ -153,8 +153,9 @@ func TestAgainstPlainMaps(t *testing.T) {
 	}
 }
 
-// TestConcurrentStreams makes random changes from one goroutine per node of a full table. Readers
-// look up a prompt that another node holds all the time, and that no other node ever holds.
+// TestConcurrentStreams makes random changes from one goroutine per node of a full table. Meanwhile
+// readers look up a prompt that one further node holds all the time, and that the changing nodes
+// never hold.
 func TestConcurrentStreams(t *testing.T) {
 	r := seeded(t)
 	prompts := tree(r, 30, 150)

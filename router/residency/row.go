@@ -18,8 +18,8 @@ type segment struct {
 
 type head struct {
 	// id is 0 for a free row, else the leader's half of the keys. In a complete row the other half
-	// is that of the last block's key without its place. The lowest bit says that the group is
-	// crowded.
+	// comes from the last block's key, without the block's place. The lowest bit says that the
+	// group is crowded.
 	id   uint64
 	full uint64 // nodes that hold the complete group; in a free row the next free row
 }
