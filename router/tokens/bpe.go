@@ -7,7 +7,7 @@ type bpe struct {
 	bytes  [256]uint32 // id of each byte
 	words  words
 	merges pairs
-	starts []pair // merges of two bytes, indexed by both; every word begins with such merges
+	starts []pair // merges of two bytes, indexed by both; the merging of every word begins with these merges
 }
 
 // symbol is a token while it is being merged.

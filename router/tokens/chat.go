@@ -131,7 +131,7 @@ func setOptions(v *jinja.Dict, given jinja.Value) error {
 			return ErrOption
 		}
 		if value == nil || value == jinja.Value("auto") {
-			return ErrOption // whether an API drops such an option depends on the version
+			return ErrOption // some versions of an API drop this option
 		}
 		v.Set(key, value)
 	}

@@ -183,7 +183,7 @@ func (m *Model) configure(c *config) error {
 	return fmt.Errorf("bos_token is %q, which tokenizer.json does not have among its added_tokens", c.BOS)
 }
 
-// readTemplates finds the chat templates: a file of its own, chat_template.jinja, or those of
+// readTemplates finds the chat templates: in a file of its own, in chat_template.jinja, or in
 // tokenizer_config.json.
 func (m *Model) readTemplates(directory, own, configPath string, c *config) error {
 	path := cmp.Or(own, filepath.Join(directory, "chat_template.jinja"))

@@ -117,7 +117,7 @@ func each(l *jinja.List, do func(*jinja.Dict) error) error {
 	return nil
 }
 
-// converted returns a list of what convert makes of the objects of a list.
+// converted returns the results of convert for the objects of a list.
 func converted(l *jinja.List, convert func(*jinja.Dict) (*jinja.Dict, error)) (*jinja.List, error) {
 	out := &jinja.List{Items: make([]jinja.Value, 0, len(l.Items))}
 	err := each(l, func(from *jinja.Dict) error {
