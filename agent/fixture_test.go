@@ -149,7 +149,7 @@ func startAgent(t *testing.T, c Config) *testAgent {
 	return ta
 }
 
-// stop drains the agent and returns what Run returned.
+// stop drains the agent and returns Run's error.
 func (a *testAgent) stop(t *testing.T) error {
 	t.Helper()
 	a.drain()

@@ -26,7 +26,7 @@ func releaseStart() {
 	defer f.Close()
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		if from, to, ok := codeOf(lines.Text(), exe); ok {
-			// MADV_DONTNEED would drop what a debugger or a uprobe has written into the code.
+			// MADV_DONTNEED would drop changes that a debugger or a uprobe has made to the code.
 			_, _, _ = unix.Syscall(unix.SYS_MADVISE, from, to-from, unix.MADV_PAGEOUT)
 		}
 	}

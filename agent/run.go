@@ -16,8 +16,8 @@ import (
 // Run serves until ctx ends, and then drains. The drain announces that no node is ready, serves
 // until requests have finished or DrainTimeout has passed, removes the nodes from etcd, and stops
 // the engines that the agent started. The end of force cuts every wait short. If a part fails, Run
-// drains the others and returns an error. A node id that another agent holds is such a failure. A
-// dead engine only makes its own node unready.
+// drains the others and returns an error. A node id that another agent holds counts as a failure of
+// a part. A dead engine only makes its own node unready.
 func (a *Agent) Run(ctx, force context.Context) error {
 	// kernel = "bpf" refuses to start without programs, before an engine runs or routers know of it
 	if a.config.Telemetry.Kernel == "bpf" {

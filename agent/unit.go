@@ -104,7 +104,7 @@ func (u *unit) named(err error) error {
 	return config.In(err, u.element)
 }
 
-// visible returns the GPUs that a started engine may see; nil: those of its environment.
+// visible returns the GPUs that a started engine may see; nil: the GPUs of its environment.
 func (u *unit) visible() []string {
 	if u.element == "" {
 		return nil

@@ -17,7 +17,7 @@ type Launch struct {
 	DType         string   // "": the engine's own choice
 	MaxConcurrent int      // requests computed at once; 0: the engine's own choice
 	APIKey        string   // "": none
-	GPUs          []string // GPUs that it may see, by index or UUID; empty: those of the environment
+	GPUs          []string // GPUs that it may see, by index or UUID; empty: all of the environment's
 	Role          string   // prefill, decode or both
 	Host          string   // host under which other nodes reach this one
 	StateDir      string   // directory of LMCache's configuration

@@ -36,7 +36,7 @@ type Options struct {
 	MaxConcurrent int      // concurrent requests of a started engine; 0: its own choice
 	Role          string   // the node's role: prefill, decode or both
 	Host          string   // host under which other nodes reach this one
-	GPUs          []string // GPUs that a started engine may see: index or UUID; empty: those of the environment
+	GPUs          []string // GPUs that a started engine may see: index or UUID; empty: all of the environment's
 	// PortTaken tells whether a free port is reserved, for example for another engine that is to
 	// start. With nil no port is.
 	PortTaken func(port int) bool
