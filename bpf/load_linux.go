@@ -30,7 +30,7 @@ type Options struct {
 	change func(*ebpf.CollectionSpec) // tests use it to make another version of the programs
 }
 
-// Report says what Load found and did.
+// Report lists the objects that Load found, made and attached.
 type Report struct {
 	Reused   []string // existing maps, which keep their counts
 	Made     []string // maps that did not exist

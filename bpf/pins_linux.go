@@ -175,8 +175,9 @@ func (p pins) place(dir, name string, pin func(path string) error) error {
 
 // Clean removes all programs and maps under root (empty: DefaultRoot), and returns how many pins it
 // removed. Programs are detached when the last reader of their links has closed. Clean also removes
-// root itself, unless it belongs to another user, who could not make it again. Clean does nothing
-// if root does not exist. Running agents notice (Set.Removed) and load the programs anew.
+// root itself, unless root belongs to another user, because that user could not make root again.
+// Clean does nothing if root does not exist. Running agents notice (Set.Removed) and load the
+// programs anew.
 func Clean(root string) (removed int, err error) {
 	p := pins(rootOf(root))
 	lock, err := p.lock()

@@ -173,7 +173,8 @@ func (p *Proc) Group(root int) (Group, error) {
 }
 
 // tree returns root and its descendants. tree uses the kernel's lists of children, whose cost
-// depends on the size of the tree. Without such lists, tree walks through all of /proc.
+// depends on the size of the tree. On a kernel without these lists, tree walks through all of
+// /proc.
 func tree(root int) []int {
 	all := []int{root}
 	for i := 0; i < len(all) && len(all) < 1<<16; i++ {

@@ -33,8 +33,8 @@ type Missing struct {
 }
 
 // Reader reads the kernel's figures. Several goroutines may call its methods at once. All counts
-// grow until the programs are removed; those of SourceProc grow until a process or connection ends.
-// Take differences.
+// grow until the programs are removed; the counts of SourceProc grow until a process or connection
+// ends. Take differences.
 type Reader interface {
 	Source() Source
 	// Missing lists the figures that this reader cannot measure, and the reasons.

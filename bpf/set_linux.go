@@ -67,7 +67,7 @@ func (s *Set) Source() Source { return SourceBPF }
 // Missing lists the figures of missing hooks.
 func (s *Set) Missing() []Missing { return s.missing }
 
-// Report returns what Load found and did. The report is empty after Open.
+// Report returns the objects that Load found, made and attached. The report is empty after Open.
 func (s *Set) Report() Report { return s.report }
 
 // Close closes the set's own descriptors. The programs stay.

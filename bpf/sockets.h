@@ -223,7 +223,7 @@ struct tokens {
 	__u64 streams;	      // answers of at least three pieces, to which ttft and itl belong
 	__u64 singles;	      // answers of one or two pieces, or of large pieces: not streams, or too short to tell
 	__u64 singles_sum_ns; // sum of the singles' times from the request's first byte to the answer's first piece
-	__u64 unclear;	      // streams whose first piece may have no token: it gives no TTFT, and no gap after it
+	__u64 unclear;	      // streams whose first piece may have no token: the piece gives no TTFT, and no gap after it
 	__u64 joined;	      // segments within 128 us of the previous one, or written before that one had gone out
 	__u64 coalesced;      // pieces that look like several tokens; the gaps before them are not counted
 	__u64 unmeasured_tls; // unmeasured connections with TLS

@@ -110,7 +110,7 @@ static __always_inline struct sock_state *adopt(struct bpf_sock *sk)
 
 #define PATH_EVERY 8 // incoming packets between two samples of a connection's path
 
-// path copies the kernel's own figures of the connection, at one of PATH_EVERY packets.
+// path copies the kernel's own figures of the connection, at one in PATH_EVERY packets.
 static __always_inline void path(struct sock_state *s, struct bpf_tcp_sock *tp)
 {
 	struct sockets *c;
