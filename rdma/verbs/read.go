@@ -42,7 +42,7 @@ func (p *pair) Read(ctx context.Context, reads []rdma.Read) error {
 				under = under[1:]
 				continue
 			}
-			// The holders of all units wait for their chains, or will do so soon.
+			// The holders of all units wait for their chains, or will wait soon.
 			if p.reads.Acquire(ctx, int64(n)) != nil {
 				return context.Cause(ctx)
 			}

@@ -24,7 +24,7 @@ type Options struct {
 	// Address selects the GID, for RoCE v2, of the pairs. Zero: an IPv4 address, or else a global
 	// IPv6 address, or else a link-local one.
 	Address netip.Addr
-	// LooseWindows allows windows that bound reads only by the whole region, as soft-RoCE's do. It
-	// is for tests.
+	// LooseWindows allows windows that bound reads only by the whole region, as soft-RoCE's do.
+	// LooseWindows is for tests.
 	LooseWindows bool
 }
