@@ -90,7 +90,7 @@ func (c *cache) take(n int) bool {
 }
 
 // fill turns a loose block into the full block h, pinned. If a block with the same content exists,
-// fill uses that block; stored says that no such block existed.
+// fill uses that block; stored says that h is new in the cache.
 func (c *cache) fill(h blockHash) (b *block, stored bool) {
 	c.loose--
 	if b = c.blocks[h]; b != nil {

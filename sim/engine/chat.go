@@ -63,7 +63,7 @@ type chatAnswer struct {
 	g    *generation
 }
 
-// reply is what all answers of the completion APIs have.
+// reply is the common part of all answers of the completion APIs.
 type reply struct {
 	*call
 	id      string

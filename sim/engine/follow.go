@@ -105,7 +105,8 @@ func (g *generation) collect(allowed *int, emit each) (done int, err error) {
 
 const unlimited = 1 << 40
 
-// allowance returns how many tokens a fault lets through, and what ends the answer after them.
+// allowance returns how many tokens a fault lets through, and the end of the answer after these
+// tokens.
 func (c *call) allowance(g *generation) (tokens int, then func() error) {
 	switch f := c.fault; {
 	case f.DieAfter != nil:
