@@ -116,8 +116,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestHeld finds a number of streams that a contestant relays in time. A single pause of the
-// machine can make TestHeld find no such number.
+// TestHeld finds a number of streams that a contestant relays in time. After a single pause of the
+// machine TestHeld may find no number.
 func TestHeld(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("reads /proc")

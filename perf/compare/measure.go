@@ -16,8 +16,8 @@ type kind struct {
 	measure func(m *measurement) (Figures, error)
 	// fresh means that the contestant is started for this measurement only.
 	fresh bool
-	// idle means that clients' connections to the contestant are idle, so that it needs no
-	// connection to an engine for them.
+	// idle means that clients' connections to the contestant are idle, so that the contestant needs
+	// no engine's connection for them.
 	idle bool
 	// program excludes direct, which is no program. admin excludes contestants without an admin
 	// port.

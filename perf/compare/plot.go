@@ -16,8 +16,8 @@ type line struct {
 	x, y []float64
 }
 
-// colours are those of Okabe and Ito, which colour-blind people can distinguish too. In addition,
-// each line has its own mark.
+// colours are the palette of Okabe and Ito, whose colours colour-blind people can distinguish too.
+// In addition, each line has its own mark.
 var colours = []string{"#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"}
 
 // marks are drawn around 0,0.

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Config says what to compare.
+// Config chooses the contestants and the scenarios.
 type Config struct {
 	Root string // root of the repository, with bin and .cache
 	Full bool   // the full form; otherwise the quick form
@@ -294,7 +294,8 @@ func (c *comparison) once(ctx context.Context, m *measurement, contestant *Conte
 		c.running[contestant.Name] = m.on
 	}
 	figures, err := k.measure(m)
-	// explains a failed measurement if the contestant has ended; it is started again next time
+	// explains a failed measurement if the contestant has ended; a contestant that has ended is
+	// started again next time
 	if _, gone := m.on.Usage(); gone != nil {
 		err = gone
 		m.on.Stop()

@@ -148,7 +148,7 @@ func Scenarios() []Scenario {
 	return doc.Scenario
 }
 
-// embedded decodes a table that is part of the program. A mistake in it is a bug.
+// embedded decodes a table that is part of the program. A mistake in the table is a bug.
 func embedded(name, text string, into any) {
 	if err := Decode(name, text, into); err != nil {
 		panic(err)
