@@ -10,7 +10,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// long has the buffers of a connection for a frame that its small buffers do not hold.
+// long has the buffers of a connection for a frame that does not fit into its small buffers.
 type long struct {
 	in    [frame.MaxFrame]byte
 	out   [frame.HeaderSize + frame.MaxBatch*frame.GrantSize]byte
@@ -18,7 +18,7 @@ type long struct {
 	infos [frame.MaxBatch]store.Info
 }
 
-// buffers bounds the number of long ones.
+// buffers makes long buffers and bounds their number.
 type buffers struct {
 	tokens chan struct{}
 	pool   *sync.Pool
@@ -45,7 +45,7 @@ func (c *conn) lengthen() error {
 	return nil
 }
 
-// shorten gives the long buffers back. They must be empty.
+// shorten gives c's long buffers back. They must be empty.
 func (c *conn) shorten() {
 	if c.long == nil {
 		return

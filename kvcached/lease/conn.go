@@ -32,9 +32,9 @@ type conn struct {
 	ended  atomic.Bool // serve is over
 
 	in    []byte // buffer of frames: small.in or long.in
-	n     int    // read bytes of in
+	n     int    // in[:n] has been read
 	out   []byte // answers to be written
-	long  *long  // buffers for long frames, while there is one
+	long  *long  // buffers for long frames; nil while the small ones suffice
 	small struct {
 		in  [512]byte
 		out [256]byte
@@ -62,7 +62,7 @@ func (c *conn) serve() {
 	c.end(err)
 }
 
-// step reads the bytes that have come, and handles all complete frames.
+// step waits for bytes, reads them and handles all complete frames.
 func (c *conn) step() error {
 	if err := c.read(); err != nil {
 		return err
@@ -87,8 +87,8 @@ func (c *conn) step() error {
 	return c.keep(used)
 }
 
-// keep moves the beginning of an incomplete frame to the front and makes room for the rest, which
-// must come before a deadline.
+// keep moves the beginning of an incomplete frame to the front. It makes room for the rest and sets
+// a deadline for it.
 func (c *conn) keep(used int) error {
 	c.n = copy(c.in, c.in[used:c.n])
 	switch {
@@ -140,7 +140,7 @@ func (c *conn) read() error {
 	return err
 }
 
-// readSome is called by the runtime's poller whenever there may be something to read.
+// readSome reads without waiting. The runtime's poller calls it whenever there may be bytes.
 func (c *conn) readSome(fd uintptr) bool {
 	n, err := unix.Read(int(fd), c.in[c.n:])
 	for err == unix.EINTR {
@@ -186,7 +186,7 @@ func (c *conn) flush() error {
 	if err == nil {
 		err = c.ioErr
 	}
-	if err == nil && c.written < len(c.out) { // the client does not read what it asked for
+	if err == nil && c.written < len(c.out) { // the client does not read its answers
 		_ = c.net.SetWriteDeadline(time.Now().Add(c.server.o.WriteTimeout))
 		_, err = c.net.Write(c.out[c.written:])
 		_ = c.net.SetWriteDeadline(time.Time{})
@@ -206,7 +206,7 @@ func (c *conn) writeError(err error) error {
 	return err
 }
 
-// writeSome tries once, without waiting.
+// writeSome writes once, without waiting.
 func (c *conn) writeSome(fd uintptr) bool {
 	n, err := unix.Write(int(fd), c.out)
 	for err == unix.EINTR {
@@ -234,7 +234,8 @@ func (c *conn) attach(b []byte, fd int) error {
 	return c.writeError(err)
 }
 
-// refuse tells the client the error in its frame. Nothing after it is read.
+// refuse sends the client the error of its frame h. The connection ends, so later frames are not
+// read.
 func (c *conn) refuse(h frame.Header, err error) error {
 	var bad *frame.Error
 	if !errors.As(err, &bad) {
@@ -255,7 +256,7 @@ func (c *conn) appendError(seq uint64, bad *frame.Error) {
 	c.out = frame.End(append(c.out, text...), start)
 }
 
-// decline tells a client that it is not served, and closes.
+// decline sends a client the reason why it is not served, and closes.
 func (c *conn) decline(bad *frame.Error) {
 	c.out, c.onWritable = c.small.out[:0], c.writeSome
 	c.appendError(0, bad)
@@ -263,7 +264,8 @@ func (c *conn) decline(bad *frame.Error) {
 	c.net.Close()
 }
 
-// end frees everything that the client held.
+// end closes the connection and frees everything that the client held. If the server ended the
+// connection, running leases stay until they expire.
 func (c *conn) end(err error) {
 	c.shorten()
 	gone := errors.Is(err, errPeerGone) || c.hungUp()

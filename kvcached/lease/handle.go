@@ -97,8 +97,8 @@ func (c *conn) answer(h frame.Header, status frame.Status, body []byte) error {
 	return nil
 }
 
-// begin gathers the header of an answer with one entry of the given size for each entry of the
-// request.
+// begin gathers the header of an answer that has one entry for each entry of the request. each is
+// the size of an entry.
 func (c *conn) begin(h frame.Header, each int) error {
 	size := frame.HeaderSize + each*int(h.Count)
 	if err := c.reserve(size); err != nil {
@@ -177,8 +177,8 @@ func (c *conn) stat(h frame.Header, body []byte) error {
 	return nil
 }
 
-// wholeBatch answers a batch that failed as a whole: entries are zero, and the frame has the
-// status.
+// wholeBatch answers a batch that failed as a whole. The frame has the status. The entries are
+// zero.
 func (c *conn) wholeBatch(h frame.Header, each int, status frame.Status) error {
 	if err := c.begin(h, each); err != nil {
 		return err
@@ -215,7 +215,7 @@ func (c *conn) each(h frame.Header, body []byte) error {
 	return nil
 }
 
-// know names to the store a namespace that the client asks for.
+// know tells the store the text of a namespace whose blocks the client is about to ask for.
 func (c *conn) know(h frame.Header, text []byte) error {
 	n, err := block.ParseNamespace(string(text))
 	if err != nil || n.Space != "" {

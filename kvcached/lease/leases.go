@@ -11,8 +11,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// leases are the leases of one connection: a table with the place of a lease in its id, and a list
-// by deadline. All leases last equally long, so the last one begun or renewed also ends last.
+// leases are the leases of one connection. A lease's id has its place in a table. A list links the
+// leases by deadline: all last equally long, so the last one begun or renewed also ends last.
 type leases struct {
 	mu    sync.Mutex
 	slots []slot // slots[0] heads both lists
@@ -24,10 +24,10 @@ type slot struct {
 	deadline   int64
 	length     int64
 	generation uint32
-	next, prev uint32 // free slots are linked by next from slots[0].generation
+	next, prev uint32 // next also links the free slots, from slots[0].generation on
 }
 
-// id of a lease is its generation and slot. The generation is never 0.
+// id returns the id of the lease in slot i: its generation and i. The generation is never 0.
 func (t *leases) id(i uint32) uint64 { return uint64(t.slots[i].generation)<<32 | uint64(i) }
 
 // find returns the slot of a lease; 0: it has ended.
@@ -83,7 +83,7 @@ func (t *leases) remove(i uint32) (*store.Block, int64) {
 	return b, length
 }
 
-// first is the slot with the earliest deadline; 0: there is none.
+// first returns the slot with the earliest deadline; 0: there are no leases.
 func (t *leases) first() uint32 {
 	if len(t.slots) == 0 {
 		return 0
@@ -91,11 +91,11 @@ func (t *leases) first() uint32 {
 	return t.slots[0].next
 }
 
-// grant leases b to c and fills in g. If it may not, it gives b back and sets the reason.
+// grant leases b to c and fills in g. If a bound forbids that, it releases b and sets the reason.
 func (c *conn) grant(b *store.Block, g *frame.Grant) {
 	s := c.server
 	info := b.Info()
-	// The charge is the block's memory in the arena, which for a small block is far more than its
+	// The charge is the block's memory in the arena. A small block's memory is far larger than its
 	// payload.
 	size := int64(ram.Granules(ram.PieceSize(info.Length, len(info.Item.Key)+len(info.Item.Attr)))) * ram.Granule
 	c.leases.mu.Lock()
@@ -117,7 +117,8 @@ func (c *conn) grant(b *store.Block, g *frame.Grant) {
 	}
 }
 
-// charge counts bytes for c's user and for all, unless either would have too many.
+// charge counts bytes for c's user and for all users. It returns false if either would have too
+// many.
 func (c *conn) charge(size int64) bool {
 	s := c.server
 	if c.user.leased.Add(size) > s.o.MaxLeased {
@@ -132,7 +133,7 @@ func (c *conn) charge(size int64) bool {
 	return true
 }
 
-// release ends one lease at its holder's request.
+// release ends a lease at its client's request.
 func (c *conn) release(id uint64) {
 	c.leases.mu.Lock()
 	i := c.leases.find(id)
@@ -160,7 +161,7 @@ func (c *conn) giveBack(b *store.Block, length int64) {
 	}
 }
 
-// renew prolongs a lease and returns its new deadline; 0: it has ended.
+// renew prolongs a lease and returns its new deadline; 0: the lease has ended.
 func (c *conn) renew(id uint64) int64 {
 	c.leases.mu.Lock()
 	defer c.leases.mu.Unlock()
@@ -176,8 +177,8 @@ func (c *conn) renew(id uint64) int64 {
 	return c.leases.slots[i].deadline
 }
 
-// expire ends c's leases with a deadline before the given time. It returns how many it ended and
-// how many are left.
+// expire ends c's leases with a deadline before the given time. It returns the numbers of ended and
+// of remaining leases.
 func (c *conn) expire(before int64) (ended, left int) {
 	for {
 		c.leases.mu.Lock()
@@ -194,7 +195,7 @@ func (c *conn) expire(before int64) (ended, left int) {
 	}
 }
 
-// sweep ends the leases that have run out.
+// sweep ends expired leases until Close.
 func (s *Server) sweep() {
 	tick := time.NewTicker(max(s.o.Grace/2, 5*time.Millisecond))
 	defer tick.Stop()

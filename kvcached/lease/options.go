@@ -35,7 +35,7 @@ type Options struct {
 	Logger *slog.Logger // nil: slog.Default()
 }
 
-// maxSegments is how many staging segments one connection may have.
+// maxSegments is the highest number of staging segments of one connection.
 const maxSegments = 16
 
 func (o *Options) setDefaults(arena int64) {

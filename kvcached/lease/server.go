@@ -23,7 +23,7 @@ import (
 // ErrClosed says that the server has been closed.
 var ErrClosed = errors.New("lease: server closed")
 
-// Store has the blocks: a store.Store, or a wrapper of one.
+// Store has the blocks. It may be a store.Store.
 type Store interface {
 	Get(ctx context.Context, a block.Addr) (*store.Block, error)
 	Create(ctx context.Context, it store.Item, length int) (*store.Draft, error)
@@ -35,13 +35,13 @@ type Store interface {
 	Arena() *ram.Arena
 }
 
-// knower is a Store that has to be told the text of a namespace before its blocks are asked for.
+// knower is a Store that must know the text of a namespace before a client asks for its blocks.
 type knower interface{ Know(namespace string) }
 
 // Server serves the blocks of one store on lease sockets.
 type Server struct {
 	store    Store
-	names    knower // nil: the store does not want to know
+	names    knower // nil: the store needs no texts of namespaces
 	o        Options
 	instance uint64
 	arenaFD  int
@@ -70,7 +70,7 @@ type user struct {
 	leased atomic.Int64
 }
 
-// New makes a server of st's blocks. Clients get the arena's memfd, which is sealed.
+// New makes a server of st's blocks. Clients get the arena's sealed memfd.
 func New(st Store, o Options) (*Server, error) {
 	fd := int(st.Arena().File().Fd())
 	o.setDefaults(st.Arena().Size())
@@ -118,7 +118,7 @@ func (s *Server) Serve(l *net.UnixListener) error {
 	}
 }
 
-// admit serves a connection, or tells the reason against it and closes.
+// admit serves a connection, or sends the reason for a refusal and closes.
 func (s *Server) admit(nc *net.UnixConn, may listen.Access) {
 	s.count.connections.Add(1)
 	raw, err := nc.SyscallConn()
@@ -141,7 +141,8 @@ func (s *Server) admit(nc *net.UnixConn, may listen.Access) {
 	}
 }
 
-// enter adds c to the server's connections and starts its goroutine. False: there are too many.
+// enter adds c to the server's connections and starts its goroutine. It returns false if there are
+// too many.
 func (s *Server) enter(c *conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,7 +160,7 @@ func (s *Server) enter(c *conn) bool {
 	return true
 }
 
-// leave removes c, which is closed and holds nothing.
+// leave removes c, which must be closed and hold nothing.
 func (s *Server) leave(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -208,7 +209,7 @@ func (s *Server) Close() error {
 	s.stop()
 	s.cancel()
 	s.mu.Lock()
-	for c := range s.conns { // its goroutine looks whether the client is there, and closes
+	for c := range s.conns { // wakes the goroutine, which closes the connection
 		_ = c.net.SetDeadline(time.Unix(1, 0))
 	}
 	s.mu.Unlock()

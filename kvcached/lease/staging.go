@@ -12,17 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// writer has a connection's staging segments, and the namespace of its last write.
+// writer has a connection's staging segments and the namespace of its last write.
 type writer struct {
 	segments  []segment // at most maxSegments
 	bytes     int64
 	lastID    uint32
-	namespace string // canonical, of a model's blocks; empty: none yet
+	namespace string // canonical text; empty: nothing was written
 	model     block.ModelID
 }
 
-// segment is memory that the client writes and the server reads. Its size is sealed, so that no
-// byte can be missing under the server.
+// segment is memory that the client writes and the server reads. Its size is sealed, so the client
+// cannot cut off bytes while the server reads them.
 type segment struct {
 	id   uint32
 	data []byte
@@ -82,7 +82,7 @@ func newSegment(size int64) (fd int, data []byte, err error) {
 		return -1, nil, fmt.Errorf("mapping: %w", err)
 	}
 	if size >= hugePage {
-		_ = unix.Madvise(data, unix.MADV_HUGEPAGE) // without huge pages it works as well
+		_ = unix.Madvise(data, unix.MADV_HUGEPAGE) // an error does no harm
 	}
 	// Otherwise the first write to each page would wait for the kernel to find and clear it.
 	if err = unix.Madvise(data, unix.MADV_POPULATE_READ); err == unix.EINVAL {
@@ -135,8 +135,8 @@ func (w *writer) close(s *Server) {
 	w.segments = nil
 }
 
-// use makes text the namespace of writes. Only namespaces of models are allowed: keys belong to
-// RESP and S3.
+// use makes text the namespace of writes. It returns false unless text is the namespace of a model,
+// because namespaces of keys belong to RESP and S3.
 func (c *conn) use(text []byte) bool {
 	w := &c.writer
 	if w.namespace != "" && w.namespace == string(text) {
@@ -153,11 +153,11 @@ func (c *conn) use(text []byte) bool {
 	return true
 }
 
-// chunk is how many bytes are copied before their checksum is taken. They are still in the CPU's
-// cache then.
+// chunk is the number of bytes that are copied before they are added to the checksum. A chunk fits
+// the CPU's cache.
 const chunk = 32 << 10
 
-// commit makes a block of staged bytes.
+// commit answers Commit: it makes a block of staged bytes.
 func (c *conn) commit(h frame.Header, body []byte) error {
 	q := frame.ParseCommit(body)
 	g := c.writer.find(q.Segment)
@@ -185,15 +185,15 @@ func (c *conn) commit(h frame.Header, body []byte) error {
 		d.Abort()
 		status := c.server.status(err)
 		if status == frame.StatusInternal && q.Flags&frame.Durable != 0 {
-			status = frame.StatusNotDurable // the disk refused
+			status = frame.StatusNotDurable // the disk failed
 		}
 		return c.committed(h, &frame.Info{Status: status})
 	}
 	return c.committed(h, infoOf(&info))
 }
 
-// fill copies the staged bytes. The checksum is of the copy, because the client may still be
-// writing.
+// fill copies the staged bytes into the draft. The checksum is of the copy, because the client may
+// still be writing.
 func fill(d *store.Draft, staged []byte) {
 	to := d.Bytes()
 	for at := 0; at < len(staged); {

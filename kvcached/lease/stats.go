@@ -16,19 +16,19 @@ type Stats struct {
 	Denied        uint64 // connections refused for their user and groups
 	Busy          uint64 // connections refused because there were too many
 	BadFrames     uint64 // connections ended with a typed error frame
-	Stalled       uint64 // connections ended because a frame was not completed, or an answer not taken, in time
+	Stalled       uint64 // connections ended because a frame or the reading of an answer took too long
 	Requests      uint64 // frames answered or acted on
 	Hits          uint64 // addresses of Get that were leased
 	Misses        uint64 // addresses of Get without a block
 	Refused       uint64 // addresses of Get, and Stage frames, over a quota
 	Puts          uint64 // commits that made a block
-	PutBytes      uint64 // their payload
-	FailedPuts    uint64 // commits that made none
+	PutBytes      uint64 // payload of these blocks
+	FailedPuts    uint64 // commits that made no block
 	Released      uint64 // leases that the client gave back
 	Expired       uint64 // leases that ended by themselves
 	TakenBack     uint64 // leases of connections that closed
-	UnknownLeases uint64 // ids in Release and Renew that named no lease: expired before
-	Failed        uint64 // operations that the store failed at for reasons that clients are not told
+	UnknownLeases uint64 // ids in Release and Renew without a lease, because it had ended
+	Failed        uint64 // operations that failed in the store for a reason without a status of its own
 }
 
 type counters struct {
@@ -38,7 +38,7 @@ type counters struct {
 	released, expired, takenBack, unknown, failed atomic.Uint64
 }
 
-// Stats is a snapshot; its fields are read one after another.
+// Stats returns a snapshot. It reads the counters one after another.
 func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	clients, users := len(s.conns), len(s.users)
