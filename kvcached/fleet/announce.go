@@ -67,8 +67,8 @@ func (v *View) Run(ctx context.Context) error {
 	v.running = ctx
 	v.mu.Unlock()
 	var wg sync.WaitGroup
-	for _, lane := range v.notices.lanes {
-		wg.Go(func() { v.tellHosts(ctx, lane) })
+	for i := range v.notices.lanes {
+		wg.Go(func() { v.tellHosts(ctx, &v.notices.lanes[i]) })
 	}
 	if v.o.Replicas > 0 {
 		wg.Go(func() { v.replicate(ctx) })

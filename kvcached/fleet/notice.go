@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/store"
@@ -36,7 +38,10 @@ const (
 	noticeRounds = 4       // rounds of one send; a round without changes is the last
 	noticeTries  = 6       // sendings after failures, with pauses that double
 	noticePause  = 50 * time.Millisecond
-	doubtedTries = 4 // sendings if a host is left out; fewer, because the other keys of the lane wait meanwhile
+	// expiresAtOnce bounds the Expires of one round to one host that are under way. noticeLanes times
+	// as many are less than a host serves another at a time.
+	expiresAtOnce = 16
+	doubtedTries  = 4 // sendings if a host is left out; fewer, because the other keys of the lane wait meanwhile
 )
 
 // notice is a change of a key that the other hosts must learn.
@@ -71,7 +76,7 @@ func (n notice) then(later notice) notice {
 
 // notices are the waiting notices and the keys whose pulls are not kept.
 type notices struct {
-	lanes [noticeLanes]chan block.Addr
+	lanes [noticeLanes]lane
 
 	mu      sync.Mutex
 	pending map[block.Addr]notice
@@ -79,10 +84,16 @@ type notices struct {
 	barred  map[block.Addr]int // keys whose pulls are not kept, with the number of reasons
 }
 
+// lane has the keys of waiting notices in the order of their sending.
+type lane struct {
+	queue []block.Addr  // keys of pending; guarded by notices.mu
+	wake  chan struct{} // has a value once queue has grown
+}
+
 func newNotices() *notices {
 	n := &notices{pending: map[block.Addr]notice{}, barred: map[block.Addr]int{}}
 	for i := range n.lanes {
-		n.lanes[i] = make(chan block.Addr, maxNotices)
+		n.lanes[i].wake = make(chan struct{}, 1)
 	}
 	return n
 }
@@ -109,21 +120,28 @@ func (n *notices) put(a block.Addr, what notice) bool {
 	}
 	n.pending[a] = what
 	if !waits {
-		n.lanes[binary.LittleEndian.Uint32(a.Digest[:])%noticeLanes] <- a // never blocks: a lane holds maxNotices
+		l := &n.lanes[binary.LittleEndian.Uint32(a.Digest[:])%noticeLanes]
+		l.queue = append(l.queue, a)
+		await.Wake(l.wake)
 	}
 	return true
 }
 
-// take moves the waiting notice of a key into a batch that is sent.
-func (n *notices) take(a block.Addr, batch map[block.Addr]notice) {
+// take moves the first waiting notices of a lane into a batch that is sent.
+func (n *notices) take(l *lane) map[block.Addr]notice {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if _, twice := batch[a]; !twice {
-		n.sending++
+	batch := map[block.Addr]notice{}
+	for _, a := range l.queue[:min(len(l.queue), noticeBatch)] {
+		batch[a] = n.pending[a]
+		delete(n.pending, a)
 		n.barred[a]++
 	}
-	batch[a] = batch[a].then(n.pending[a])
-	delete(n.pending, a)
+	n.sending += len(batch)
+	if l.queue = l.queue[len(batch):]; len(l.queue) == 0 {
+		l.queue = nil // the memory of many notices is not kept
+	}
+	return batch
 }
 
 // done says that a batch is no longer being sent.
@@ -178,32 +196,25 @@ func (v *View) notify(a block.Addr, what notice) {
 }
 
 // tellHosts sends the notices of one lane until ctx ends.
-func (v *View) tellHosts(ctx context.Context, lane <-chan block.Addr) {
+func (v *View) tellHosts(ctx context.Context, l *lane) {
 	for _, first := range []<-chan struct{}{v.named, v.Store.Shown()} {
 		if await.Closed(ctx, first) != nil {
 			return
 		}
 	}
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case a := <-lane:
-			batch := map[block.Addr]notice{}
-			v.notices.take(a, batch)
-			for more := true; more && len(batch) < noticeBatch; {
-				select {
-				case a := <-lane:
-					v.notices.take(a, batch)
-				default:
-					more = false
-				}
+	for ctx.Err() == nil {
+		batch := v.notices.take(l)
+		if len(batch) == 0 {
+			select {
+			case <-ctx.Done():
+			case <-l.wake:
 			}
-			if err := v.send(ctx, batch); err != nil && ctx.Err() == nil {
-				v.retell(ctx, batch, err)
-			}
-			v.notices.done(batch)
+			continue
 		}
+		if err := v.send(ctx, batch); err != nil && ctx.Err() == nil {
+			v.retell(ctx, batch, err)
+		}
+		v.notices.done(batch)
 	}
 }
 
@@ -256,6 +267,7 @@ func (v *View) sendOnce(ctx context.Context, batch map[block.Addr]notice, first 
 			return err
 		}
 		var drop []block.Addr
+		expire := map[int64][]block.Addr{}
 		for i, a := range addrs {
 			what := batch[a]
 			differs := what.what == set && (here[i].Tiers == 0 || here[i].CRC != there[i].CRC)
@@ -271,10 +283,11 @@ func (v *View) sendOnce(ctx context.Context, batch map[block.Addr]notice, first 
 					v.counts.differed.Add(1)
 				}
 			case first && expires != there[i].Expires && (what.expiry || what.what == set):
-				if err := peer.Expire(ctx, []block.Addr{a}, expires); err != nil {
-					return err
-				}
+				expire[expires] = append(expire[expires], a)
 			}
+		}
+		if err := expireAll(ctx, peer, expire); err != nil {
+			return err
 		}
 		if len(drop) == 0 {
 			return nil
@@ -284,6 +297,17 @@ func (v *View) sendOnce(ctx context.Context, batch map[block.Addr]notice, first 
 		return peer.Delete(ctx, drop, make([]bool, len(drop)))
 	})
 	return n.Load(), err
+}
+
+// expireAll sets the expiries of a host's keys, given by moment in Unix ms. An Expire takes one
+// moment, and most keys have their own.
+func expireAll(ctx context.Context, peer *transport.Peer, keys map[int64][]block.Addr) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(expiresAtOnce)
+	for moment, addrs := range keys {
+		group.Go(func() error { return peer.Expire(ctx, addrs, moment) })
+	}
+	return group.Wait()
 }
 
 // Written is the store's Options.Written.
