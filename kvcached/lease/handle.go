@@ -257,11 +257,16 @@ func (s *Server) status(err error) frame.Status {
 		return status
 	}
 	s.count.failed.Add(1)
-	now := frame.Monotonic()
-	if last := s.logged.Load(); now-last > int64(time.Second) && s.logged.CompareAndSwap(last, now) {
+	if s.mayLog() {
 		s.o.Logger.Error("lease socket: the store failed", "error", err)
 	}
 	return status
+}
+
+// mayLog bounds the log lines that clients cause to one a second.
+func (s *Server) mayLog() bool {
+	now, last := frame.Monotonic(), s.logged.Load()
+	return now-last > int64(time.Second) && s.logged.CompareAndSwap(last, now)
 }
 
 // statusOf turns an error of the store into a status.

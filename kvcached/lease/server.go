@@ -48,7 +48,7 @@ type Server struct {
 	arena    int64
 	count    counters
 	buffers  buffers
-	logged   atomic.Int64 // time of the last logged failure of the store; one a second is logged
+	logged   atomic.Int64 // see mayLog
 
 	ctx    context.Context // for store operations; Close ends it
 	cancel context.CancelFunc
@@ -131,7 +131,9 @@ func (s *Server) admit(nc *net.UnixConn, may listen.Access) {
 	switch {
 	case !allowed:
 		s.count.denied.Add(1)
-		s.o.Logger.Warn("lease socket refused a connection", "uid", p.UID, "gid", p.GID, "pid", p.PID, "error", err)
+		if s.mayLog() {
+			s.o.Logger.Warn("lease socket refused a connection", "uid", p.UID, "gid", p.GID, "pid", p.PID, "error", err)
+		}
 		c.decline(&frame.Error{Status: frame.StatusDenied,
 			Text: "neither your user nor your groups may use this socket"})
 	case !s.enter(c):

@@ -49,7 +49,9 @@ func (c *conn) stage(h frame.Header, size uint64) error {
 	fd, data, err := newSegment(rounded)
 	if err != nil {
 		s.count.stagingBytes.Add(-rounded)
-		s.o.Logger.Error("no staging segment can be made", "bytes", rounded, "error", err)
+		if s.mayLog() {
+			s.o.Logger.Error("no staging segment can be made", "bytes", rounded, "error", err)
+		}
 		return c.answer(h, frame.StatusInternal, frame.AppendStaged(nil, 0, 0))
 	}
 	defer unix.Close(fd)
