@@ -10,6 +10,7 @@
 package ram
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -68,10 +69,7 @@ func NewArena(o ArenaOptions) (*Arena, error) {
 		return nil, fmt.Errorf("%w of %d bytes: give %d KiB to %d TiB", ErrArena, o.Size, MinArena>>10,
 			int64(MaxArena)>>40)
 	}
-	log := o.Logger
-	if log == nil {
-		log = slog.Default()
-	}
+	log := cmp.Or(o.Logger, slog.Default())
 	if o.Huge && o.Size >= hugePage {
 		a, err := newArena(o.Size&^(hugePage-1), unix.MFD_HUGETLB|unix.MFD_HUGE_2MB)
 		if err == nil {

@@ -60,11 +60,7 @@ func (c *conn) authed() bool { return c.user != nil || len(c.server.accounts) ==
 
 // selectDB selects a database of the user's tenant.
 func (c *conn) selectDB(db int) {
-	n := block.Namespace{Space: space(db)}
-	if c.user != nil {
-		n.Tenant = c.user.Tenant
-	}
-	c.db, c.namespace = db, n.String()
+	c.db, c.namespace = db, c.namespaceOf(db)
 	c.model = block.IDOf(c.namespace)
 	c.limits = bounds{args: c.server.o.maxArgs, bulk: MaxValue, authed: c.authed()}
 }

@@ -100,11 +100,7 @@ func (c *conn) flush(namespaces ...string) {
 	if err == nil {
 		err = purge.Failed(done)
 	}
-	if err != nil {
-		c.fail(c.storeError(err))
-		return
-	}
-	c.ok()
+	c.done(err)
 }
 
 const (

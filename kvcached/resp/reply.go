@@ -14,6 +14,15 @@ func (c *conn) simple(text string) {
 
 func (c *conn) ok() { c.stream.setBatch(append(c.stream.batch(), "+OK\r\n"...)) }
 
+// done replies OK, or the error of the store.
+func (c *conn) done(err error) {
+	if err != nil {
+		c.fail(c.storeError(err))
+		return
+	}
+	c.ok()
+}
+
 // oneLine replaces the line ends in an error reply, which must be one line.
 var oneLine = strings.NewReplacer("\r", " ", "\n", " ")
 

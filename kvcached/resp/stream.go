@@ -286,7 +286,5 @@ func (s *bufferedConn) write(head, payload, tail []byte) error {
 func (s *bufferedConn) release() {
 	s.r, s.w = 0, 0
 	s.unbuffer()
-	if s.out != nil {
-		s.out = nil
-	}
+	s.out = nil
 }

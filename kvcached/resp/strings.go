@@ -73,16 +73,9 @@ func (c *conn) commit(k key, i int, expires int64, o store.CommitOptions) error 
 
 // replace stores argument i under the key in argument 1, and replies OK.
 func (c *conn) replace(i int, expires int64) {
-	k, ok := c.key(1)
-	if !ok {
-		return
+	if k, ok := c.key(1); ok {
+		c.done(c.commit(k, i, expires, store.CommitOptions{}))
 	}
-	err := c.commit(k, i, expires, store.CommitOptions{})
-	if err != nil {
-		c.fail(c.storeError(err))
-		return
-	}
-	c.ok()
 }
 
 func (c *conn) setex()  { c.setFor(false) }
@@ -139,15 +132,9 @@ func (c *conn) mset() {
 		c.fail("ERR wrong number of arguments for 'mset' command")
 		return
 	}
-	if !c.keysFrom(1, 2) {
-		return
+	if c.keysFrom(1, 2) {
+		c.done(c.storeAll())
 	}
-	err := c.storeAll()
-	if err != nil {
-		c.fail(c.storeError(err))
-		return
-	}
-	c.ok()
 }
 
 // storeAll stores the values of MSET in order. The values before a failure stay.

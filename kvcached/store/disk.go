@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,9 +48,7 @@ func (s *Store) openDisk(ctx context.Context) error {
 	}
 	o := *s.o.SSD
 	o.Evicted = s.droppedByDisk
-	if o.Logger == nil {
-		o.Logger = s.log
-	}
+	o.Logger = cmp.Or(o.Logger, s.log)
 	t, err := ssd.Open(ctx, o)
 	if err != nil {
 		return err

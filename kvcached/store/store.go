@@ -109,9 +109,7 @@ type Store struct {
 // Open makes a store. The RAM tier is empty after Open. Blocks that its SSD tier has from an
 // earlier run are served from the start. ctx bounds Open, not the store's life.
 func Open(ctx context.Context, o Options) (*Store, error) {
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	if o.Now == nil {
 		o.Now = func() int64 { return time.Now().UnixMilli() }
 	}
