@@ -1,6 +1,7 @@
 package s3
 
 import (
+	"cmp"
 	"context"
 	"encoding/xml"
 	"errors"
@@ -64,11 +65,8 @@ var statuses = map[string]int{
 }
 
 func refusal(code, format string, args ...any) *apiError {
-	status := statuses[code]
-	if status == 0 {
-		status = http.StatusInternalServerError
-	}
-	return &apiError{status: status, code: code, message: fmt.Sprintf(format, args...)}
+	return &apiError{status: cmp.Or(statuses[code], http.StatusInternalServerError), code: code,
+		message: fmt.Sprintf(format, args...)}
 }
 
 // asAPI turns an error into an answer. Unknown errors become InternalError.

@@ -84,12 +84,8 @@ func (o Options) fill() (Options, error) {
 	o.segmentSize = cmp.Or(o.segmentSize, min(max(segmentMin, o.Cap/16), segmentMax)) &^ (page - 1)
 	o.checkpointBytes = cmp.Or(o.checkpointBytes, 64<<20)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
-	if o.fs == nil {
-		o.fs = osFS{}
-	}
-	if o.rowFS == nil {
-		o.rowFS = privateFS{vfs.Default}
-	}
+	o.fs = cmp.Or[fileSystem](o.fs, osFS{})
+	o.rowFS = cmp.Or[vfs.FS](o.rowFS, privateFS{vfs.Default})
 	if o.now == nil {
 		o.now = time.Now
 	}
