@@ -87,7 +87,7 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 func TestExitStatus(t *testing.T) {
 	for args, want := range map[string]int{
 		"version": 0, "version -o xml": 2, "version --nothing": 2, "versoin": 2, "kv peesr": 2, "kv get": 2,
-		"kv stats --sock /nowhere/kv.sock": 1,
+		"kv stats --sock /nowhere/kv.sock": 1, "kv rm --tenant beta --model=": 2,
 	} {
 		var out, errOut bytes.Buffer
 		root := newRoot(&out, &errOut, func(string) string { return "" })

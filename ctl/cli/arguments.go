@@ -77,9 +77,20 @@ func InRange(flag, value string, from, to float64) error {
 	case err == nil && number >= from && number <= to:
 		return nil
 	case to == Most:
-		return fmt.Errorf("--%s %s: must be %s or more", flag, value, text(from))
+		return Misused(fmt.Errorf("--%s %s: must be %s or more", flag, value, text(from)))
 	}
-	return fmt.Errorf("--%s %s: must be %s to %s", flag, value, text(from), text(to))
+	return Misused(fmt.Errorf("--%s %s: must be %s to %s", flag, value, text(from), text(to)))
+}
+
+// NotEmpty returns an error for the first of these flags that is given without a value, as an unset
+// variable of a shell gives it.
+func NotEmpty(flags *pflag.FlagSet, names ...string) error {
+	for _, name := range names {
+		if f := flags.Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
+			return Misused(fmt.Errorf("--%s is empty; leave it out or name one", name))
+		}
+	}
+	return nil
 }
 
 // ReadInput reads a file of at most this many bytes, or standard input for "-".

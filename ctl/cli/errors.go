@@ -17,6 +17,19 @@ func (h hinted) Unwrap() error { return h.error }
 // WithHint adds a line with a hint to err.
 func WithHint(err error, hint string) error { return hinted{err, hint} }
 
+// misused is an error of the command line, for which the exit status is 2.
+type misused struct{ error }
+
+func (m misused) Unwrap() error { return m.error }
+
+// Misused marks err as a wrong use of flags or arguments. Misused returns nil for nil.
+func Misused(err error) error {
+	if err == nil {
+		return nil
+	}
+	return misused{err}
+}
+
 // Cause returns the part of a gRPC message about the connection, without gRPC's own words.
 func Cause(message string) string {
 	before, quoted, found := strings.Cut(message, "connection error: desc = ")

@@ -56,7 +56,7 @@ func Run(root *cobra.Command, errOut io.Writer) int {
 	}](err); ok {
 		fmt.Fprintln(errOut, "  "+hint.Hint())
 	}
-	if !understood {
+	if _, wrong := errors.AsType[misused](err); wrong || !understood {
 		return 2
 	}
 	return 1

@@ -146,8 +146,11 @@ func newList(k *commands) *cobra.Command {
 			"listed, not those of a fleet.\n" +
 			"USES counts reads since the block came into the tier; the write that stored it is none.",
 		Example: "  cgn-ctl kv ls --limit 20\n  cgn-ctl kv ls --namespace 'key1;resp.0;' -o json",
-		PreRunE: cli.Ranges(map[string][2]float64{"limit": {1, mostListed}}),
+		PreRunE: notEmpty,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := cli.InRange("limit", fmt.Sprint(limit), 1, mostListed); err != nil {
+				return err
+			}
 			if err := checkNamespace(namespace); err != nil {
 				return err
 			}
