@@ -92,9 +92,10 @@ type View struct {
 	overrun    atomic.Bool     // changes were lost, so all links send a snapshot
 	replicates chan block.Addr
 
-	notices *notices
-	name    sync.Once
-	named   chan struct{} // closed once etcd has listed all members including this host
+	notices   *notices
+	refreshes refreshes
+	name      sync.Once
+	named     chan struct{} // closed once etcd has listed all members including this host
 
 	mu      sync.Mutex
 	pulls   map[block.Addr]*pull

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -40,9 +41,6 @@ type Appended struct {
 	Caches []Member
 }
 
-// errNoAddress is the outcome of a cache that exchanges no blocks.
-var errNoAddress = errors.New("fleet: the cache has no [quic] address, so it cannot be asked; purge it on its own host")
-
 // PurgeAll carries out a purge on all hosts and returns the outcome of each. The first outcome is
 // this host's. The error says that etcd does not answer and no host was purged. Errors of single
 // hosts are in the outcomes.
@@ -57,7 +55,7 @@ func (v *View) PurgeAll(ctx context.Context, s purge.Selector) ([]purge.Done, er
 		switch {
 		case m.ID == v.o.Self:
 		case m.Address == "":
-			out = append(out, purge.Done{Host: m.ID, Err: errNoAddress})
+			out = append(out, purge.Done{Host: m.ID, Err: purge.ErrNoAddress})
 		default:
 			out = append(out, purge.Done{Host: m.ID})
 		}
@@ -117,25 +115,76 @@ func (v *View) take(ctx context.Context, list *purge.List) (blocks int, err erro
 	return blocks, err
 }
 
-// Purge answers Purge of another host. This method is part of transport.Handler. The list that
-// Purge returns follows one byte: 1 if this host has just read etcd's list and shows its blocks,
-// else 0.
-func (v *View) Purge(ctx context.Context, list []byte) (known []byte, blocks int, err error) {
-	if len(list) == 0 {
-		fresh := byte(1)
-		if v.o.Register.Refresh(ctx) != nil || v.hidden() {
-			fresh = 0
-		}
-		return append([]byte{fresh}, v.o.Ledger.List().Encode()...), 0, nil
-	}
+// Purge carries out a list from another host. This method is part of transport.Handler.
+func (v *View) Purge(ctx context.Context, list []byte) (blocks int, err error) {
 	parsed, err := purge.Parse(list)
 	if err != nil {
-		return nil, 0, fmt.Errorf("%w: %w", wire.BadFrame, err)
+		return 0, fmt.Errorf("%w: %w", wire.BadFrame, err)
 	}
 	if blocks, err = v.take(ctx, parsed); err != nil {
-		return nil, blocks, fmt.Errorf("%w: %w", wire.Busy, err)
+		return blocks, fmt.Errorf("%w: %w", wire.Busy, err)
 	}
-	return nil, blocks, nil
+	return blocks, nil
+}
+
+// Purges answers another host's question for the list. This method is part of transport.Handler.
+func (v *View) Purges(ctx context.Context) (list []byte, fresh bool, err error) {
+	fresh = v.refresh(ctx) == nil && !v.hidden()
+	return v.o.Ledger.List().Encode(), fresh, nil
+}
+
+// refreshes shares one read of etcd's list among the hosts that ask for the list.
+type refreshes struct {
+	reading sync.Mutex // held during a read
+	mu      sync.Mutex
+	next    *refreshed // the next read, which has not begun; nil: nobody waits for one
+}
+
+// refreshed is one read. err and ended are valid once done is closed.
+type refreshed struct {
+	done  chan struct{}
+	err   error
+	ended bool // the read ended with the question that began it, so it tells the others nothing
+}
+
+// refresh carries out etcd's list. The read begins after the call of refresh, because a purge may
+// have been added just before the call. So a question never joins a read that has begun, as it
+// would with singleflight. All questions during one read share the next read.
+func (v *View) refresh(ctx context.Context) error {
+	r := &v.refreshes
+	for {
+		r.mu.Lock()
+		read := r.next
+		first := read == nil
+		if first {
+			read = &refreshed{done: make(chan struct{})}
+			r.next = read
+		}
+		r.mu.Unlock()
+		if first {
+			v.readList(ctx, read)
+			return read.err
+		}
+		if err := await.Closed(ctx, read.done); err != nil {
+			return err
+		}
+		if !read.ended {
+			return read.err
+		}
+	}
+}
+
+// readList carries out a read for the question with that ctx.
+func (v *View) readList(ctx context.Context, read *refreshed) {
+	r := &v.refreshes
+	r.reading.Lock()
+	defer r.reading.Unlock()
+	r.mu.Lock()
+	r.next = nil
+	r.mu.Unlock()
+	read.err = v.o.Register.Refresh(ctx)
+	read.ended = read.err != nil && ctx.Err() != nil
+	close(read.done)
 }
 
 // PurgesOf asks another host for its list of purges. The host need not be in the fleet now. fresh
@@ -147,15 +196,12 @@ func (v *View) PurgesOf(ctx context.Context, m *Member) (list *purge.List, fresh
 	}
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
-	text, err := peer.Purges(ctx)
-	if err == nil && len(text) == 0 {
-		err = wire.BadFrame
-	}
+	text, fresh, err := peer.Purges(ctx)
 	if err != nil {
 		return nil, false, err
 	}
-	list, err = purge.Parse(text[1:])
-	return list, text[0] == 1, err
+	list, err = purge.Parse(text)
+	return list, fresh, err
 }
 
 // Stamp names the last purge that this host has carried out on all its blocks.

@@ -16,7 +16,8 @@ import (
 type Registry interface {
 	Locate(ctx context.Context, addrs []block.Addr) (*wire.Locations, error)
 	Announce(ctx context.Context, a *wire.Announcement, snapshot bool) (wire.Receipt, error)
-	Purge(ctx context.Context, list []byte) (known []byte, blocks int, err error)
+	Purge(ctx context.Context, list []byte) (blocks int, err error)
+	Purges(ctx context.Context) (list []byte, fresh bool, err error)
 }
 
 // Fleet is a Registry that also decides whether a block may be stored.
@@ -52,9 +53,9 @@ func (noRegistry) Announce(context.Context, *wire.Announcement, bool) (wire.Rece
 
 func (noRegistry) Bars(wire.Stamp, string, []byte) bool { return false }
 
-func (noRegistry) Purge(context.Context, []byte) ([]byte, int, error) {
-	return nil, 0, wire.UnknownOp
-}
+func (noRegistry) Purge(context.Context, []byte) (int, error) { return 0, wire.UnknownOp }
+
+func (noRegistry) Purges(context.Context) ([]byte, bool, error) { return nil, false, wire.UnknownOp }
 
 func (h onStore) Get(ctx context.Context, a block.Addr) (Block, error) {
 	b, err := h.s.Get(ctx, a)

@@ -283,14 +283,7 @@ func (op *operation) small(ctx context.Context) ([]byte, error) {
 	case wire.Expire:
 		return op.expire(ctx, body)
 	case wire.Purge:
-		known, blocks, err := h.Purge(ctx, body)
-		if err != nil {
-			return nil, asStatus(err)
-		}
-		if len(body) == 0 {
-			return known, nil
-		}
-		return (&wire.Reply{Number: uint64(blocks)}).Append(nil), nil
+		return purge(ctx, h, body)
 	}
 	if op.addrs, err = wire.ParseAddrs(body, op.addrs[:0]); err != nil {
 		return nil, err
@@ -312,6 +305,16 @@ func (op *operation) small(ctx context.Context) ([]byte, error) {
 		return l.Append(nil), nil
 	}
 	return nil, wire.UnknownOp
+}
+
+// purge carries out a Purge, or answers the question for the list if body is empty.
+func purge(ctx context.Context, h Handler, body []byte) ([]byte, error) {
+	if len(body) == 0 {
+		list, fresh, err := h.Purges(ctx)
+		return wire.AppendPurges(nil, list, fresh), asStatus(err)
+	}
+	blocks, err := h.Purge(ctx, body)
+	return (&wire.Reply{Number: uint64(blocks)}).Append(nil), asStatus(err)
 }
 
 func (op *operation) expire(ctx context.Context, body []byte) ([]byte, error) {

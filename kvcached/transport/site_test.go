@@ -233,8 +233,10 @@ func (s *mapStore) Announce(_ context.Context, a *wire.Announcement, _ bool) (wi
 
 func (s *mapStore) Expire(context.Context, []block.Addr, int64, []bool) error { return nil }
 
-func (s *mapStore) Purge(_ context.Context, list []byte) ([]byte, int, error) {
-	return make([]byte, wire.MaxPurges), len(list), nil
+func (s *mapStore) Purge(_ context.Context, list []byte) (int, error) { return len(list), nil }
+
+func (s *mapStore) Purges(context.Context) ([]byte, bool, error) {
+	return make([]byte, wire.MaxPurges-1), true, nil
 }
 
 // heard returns the host of the first announcement.

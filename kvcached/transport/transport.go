@@ -100,9 +100,11 @@ type Handler interface {
 	Announce(ctx context.Context, a *wire.Announcement, snapshot bool) (wire.Receipt, error)
 	// Expire sets the time at which blocks expire, in Unix ms, and sets out[i] if addrs[i] exists.
 	Expire(ctx context.Context, addrs []block.Addr, unixMS int64, out []bool) error
-	// Purge carries out a list of purges and returns how many blocks it removed. For an empty list
-	// it returns the list that this host knows.
-	Purge(ctx context.Context, list []byte) (known []byte, blocks int, err error)
+	// Purge carries out a list of purges and returns how many blocks it removed.
+	Purge(ctx context.Context, list []byte) (blocks int, err error)
+	// Purges returns the list of purges that this host knows. fresh says that the host shows its
+	// blocks, and has read etcd's list after it was asked.
+	Purges(ctx context.Context) (list []byte, fresh bool, err error)
 }
 
 // Block is a block that is being read. Its bytes are valid, and do not change, until Release, which

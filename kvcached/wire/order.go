@@ -69,6 +69,20 @@ func ParseOrder(body []byte) (*Order, error) {
 	return o, err
 }
 
+// AppendPurges appends the answer to a Purge with an empty body: one byte, 1 if the list is fresh,
+// else 0, and then the list.
+func AppendPurges(b, list []byte, fresh bool) []byte {
+	return append(AppendBools(b, []bool{fresh}), list...)
+}
+
+// ParsePurges reads the answer to a Purge with an empty body. The list is a part of body.
+func ParsePurges(body []byte) (list []byte, fresh bool, err error) {
+	if len(body) == 0 {
+		return nil, false, BadFrame
+	}
+	return body[1:], body[0] == 1, nil
+}
+
 // Reply is the answer to an Order and to a Purge. Number is the number of blocks that a Purge
 // removed.
 type Reply struct {
