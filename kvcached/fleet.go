@@ -2,6 +2,7 @@ package kvcached
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"sync"
 	"time"
@@ -67,10 +68,38 @@ func (d *Daemon) warnForgotten() {
 
 // purge returns the function that carries out a purge on all hosts.
 func (d *Daemon) purge() purge.Func {
-	if v := d.view.Load(); v != nil {
+	switch v := d.view.Load(); {
+	case v != nil:
 		return v.PurgeAll
+	case len(d.config.Etcd.Endpoints) > 0:
+		return d.purgeHere
+	default:
+		return d.ledger.Purge
 	}
-	return d.ledger.Purge
+}
+
+// purgeHere carries out a purge on a cache that is in etcd and exchanges no blocks. All other caches
+// in etcd are outcomes that have not confirmed the purge.
+func (d *Daemon) purgeHere(ctx context.Context, s purge.Selector) ([]purge.Done, error) {
+	client := d.member.client.Load()
+	if client == nil {
+		return nil, purge.ErrNoEtcd
+	}
+	caches, err := client.Caches(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", purge.ErrNoEtcd, err)
+	}
+	done, err := d.ledger.Purge(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	done[0].Host = d.config.cacheID()
+	for _, id := range caches {
+		if id != d.config.cacheID() {
+			done = append(done, purge.Done{Host: id, Err: purge.ErrAlone})
+		}
+	}
+	return done, nil
 }
 
 // runFleet runs the view until ctx ends: it announces blocks, pulls and replicates.

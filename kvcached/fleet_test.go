@@ -19,6 +19,7 @@ import (
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/client"
+	"github.com/cognitora/dataplane/kvcached/purge"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
@@ -366,5 +367,38 @@ func TestAloneWithEtcd(t *testing.T) {
 	c := d.config
 	if h := d.cacheHealth(); h.GRPC != "unix://"+filepath.Join(c.Daemon.Data, "kv.sock") {
 		t.Errorf("%+v", h)
+	}
+}
+
+// TestPurgeWithoutQUIC purges on a cache in etcd that exchanges no blocks, and on a host of the
+// fleet beside it. Each names the other as not purged.
+func TestPurgeWithoutQUIC(t *testing.T) {
+	s := newSite(t)
+	alone, _ := s.host(t, "alone", func(c *Config) { c.QUIC.Listen, c.GRPC.Listen = "", "" })
+	awaitThat(t, "etcd is there", func() bool { return alone.member.state() == "connected" })
+	if got := once(t, alone, "SET a 1") + once(t, alone, "FLUSHALL") + once(t, alone, "GET a"); got != "+OK+OK$-1" {
+		t.Error("without other caches:", got)
+	}
+	b, _ := s.host(t, "b", nil)
+	meet(t, 1, b)
+	for _, d := range []*Daemon{alone, b} {
+		for _, other := range []*Daemon{alone, b} {
+			set(t, other, "a", []byte("1"))
+		}
+		name, why := "b", purge.ErrAlone.Error()
+		if d == b {
+			name, why = "alone", purge.ErrNoAddress.Error()
+		}
+		got := once(t, d, "FLUSHALL")
+		if !strings.HasPrefix(got, "-ERR the cache on "+name+" has not confirmed") || !strings.HasSuffix(got, why) {
+			t.Error(got)
+		}
+		if got := once(t, d, "GET a"); got != "$-1" {
+			t.Error("the host that was asked has not purged:", got)
+		}
+	}
+	_, err := kv(t, alone).Purge(t.Context(), &pb.PurgeRequest{Everything: true})
+	if err == nil || !strings.Contains(err.Error(), "the cache on b has not confirmed the purge") {
+		t.Error(err)
 	}
 }

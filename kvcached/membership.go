@@ -25,7 +25,8 @@ type membership struct {
 	others       *members // updated with the other caches in etcd; nil: there is no fleet
 	ownCA        bool     // the daemon made its own CA, whose certificates no other cache accepts
 	log          *slog.Logger
-	link         atomic.Pointer[string] // last state of the connection to etcd; nil: not known yet
+	client       atomic.Pointer[cluster.Client] // nil: etcd was not reached yet
+	link         atomic.Pointer[string]         // last state of the connection to etcd; nil: not known yet
 }
 
 func (d *Daemon) prepareMember() error {
@@ -112,6 +113,7 @@ func (m *membership) run(ctx context.Context) error {
 		return err
 	}
 	defer client.Close()
+	m.client.Store(client)
 	life := ctx
 	ctx, end := context.WithCancelCause(ctx)
 	var follow sync.WaitGroup

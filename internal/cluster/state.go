@@ -96,6 +96,18 @@ func (c *Client) Cordons(ctx context.Context) (map[string]Cordon, error) {
 	return cordons, nil
 }
 
+// Caches lists the ids of the registered caches.
+func (c *Client) Caches(ctx context.Context) (ids []string, err error) {
+	resp, err := c.get(ctx, CachesPrefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		return nil, err
+	}
+	for _, kv := range resp.Kvs {
+		ids = append(ids, CacheOf(string(kv.Key)))
+	}
+	return ids, nil
+}
+
 // Policy returns the stored policy document, nil if there is none.
 func (c *Client) Policy(ctx context.Context) ([]byte, error) {
 	resp, err := c.get(ctx, PolicyKey)

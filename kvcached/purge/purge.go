@@ -122,6 +122,12 @@ type Refused string
 
 func (r Refused) Error() string { return string(r) }
 
+// Outcomes of caches that a purge cannot reach.
+const (
+	ErrNoAddress = Refused("a cache without [quic] cannot be asked; purge it on its own host, too")
+	ErrAlone     = Refused("this cache has no [quic], so it cannot ask others; purge on one of them, too")
+)
+
 // ErrNoEtcd says that a purge cannot begin, because etcd does not answer.
 const ErrNoEtcd = Refused("etcd does not answer, so no host has confirmed the purge; see that it answers at " +
 	"etcd.endpoints, and purge again")
@@ -131,6 +137,7 @@ type HostsError struct {
 	Hosts []string // cache ids
 	Err   error    // error of one of the hosts
 	Here  bool     // this host has confirmed the purge
+	Why   Refused  // reason why a host was not asked; empty: all were asked
 }
 
 // Failed returns a *HostsError if a host has not confirmed the purge. For a host in no fleet Failed
@@ -140,6 +147,7 @@ func Failed(done []Done) error {
 	for _, d := range done {
 		if d.Err != nil {
 			failed.Hosts, failed.Err = append(failed.Hosts, d.Host), d.Err
+			errors.As(d.Err, &failed.Why)
 		}
 	}
 	switch {
@@ -161,11 +169,17 @@ func (e *HostsError) Public() string {
 	if more := len(e.Hosts) - 8; more > 0 {
 		hosts += fmt.Sprintf(" and %d more", more)
 	}
+	caches := "the cache on " + hosts + " has"
+	if len(e.Hosts) > 1 {
+		caches = "the caches on " + hosts + " have"
+	}
 	all := "all others were purged"
 	if e.Here {
 		all = "this host and all others were purged"
 	}
-	return fmt.Sprintf("the cache on %s has not confirmed the purge and may serve on what it had; %s; purge "+
-		"again when "+
-		"it answers or has left the fleet", hosts, all)
+	fix := "purge again when it answers or has left the fleet"
+	if e.Why != "" {
+		fix = e.Why.Error()
+	}
+	return fmt.Sprintf("%s not confirmed the purge and may serve on what it had; %s; %s", caches, all, fix)
 }

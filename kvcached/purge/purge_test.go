@@ -71,7 +71,12 @@ func TestFailed(t *testing.T) {
 		t.Error(err)
 	}
 	err := Failed([]Done{{Host: "a"}, {Host: "b", Err: bad}, {Host: "c", Err: bad}})
-	if !errors.Is(err, bad) || !strings.Contains(err.Error(), "the cache on b, c has not confirmed") {
+	if !errors.Is(err, bad) || !strings.Contains(err.Error(), "the caches on b, c have not confirmed") {
+		t.Error(err)
+	}
+	err = Failed([]Done{{Host: "a"}, {Host: "b", Err: ErrNoAddress}})
+	if !strings.Contains(err.(*HostsError).Public(), "the cache on b has not confirmed") ||
+		!strings.HasSuffix(err.(*HostsError).Public(), ErrNoAddress.Error()) {
 		t.Error(err)
 	}
 }

@@ -117,9 +117,15 @@ func (s *service) Purge(ctx context.Context, r *pb.PurgeRequest) (*pb.PurgeRespo
 		h := &pb.PurgedHost{Host: d.Host, Blocks: uint64(d.Blocks)}
 		if d.Err != nil {
 			h.Error = "not reached, or it failed; the log of the daemon that was called says why"
+			if why := purge.Refused(""); errors.As(d.Err, &why) {
+				h.Error = why.Error()
+			}
 			s.log.Warn("a host has not confirmed a purge", "host", d.Host, "error", d.Err)
 		}
 		out.Hosts = append(out.Hosts, h)
+	}
+	if len(done) == 0 {
+		return nil, err
 	}
 	s.log.Info("blocks purged", "namespace", r.Namespace, "model", r.Model, "tenant", r.Tenant, "everything",
 		r.Everything, "blocks", out.Blocks, "hosts", len(out.Hosts), "caller", caller(ctx))
