@@ -19,7 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/cognitora/dataplane/internal/config"
-	"github.com/cognitora/dataplane/kvcached/accesses"
+	"github.com/cognitora/dataplane/kv/accesses"
 )
 
 func TestMain(m *testing.M) {

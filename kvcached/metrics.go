@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cognitora/dataplane/internal/metric"
+	"github.com/cognitora/dataplane/kv/accesses"
 	"github.com/cognitora/dataplane/kv/residency"
-	"github.com/cognitora/dataplane/kvcached/accesses"
 	"github.com/cognitora/dataplane/kvcached/fleet"
 	"github.com/cognitora/dataplane/kvcached/lease"
 	"github.com/cognitora/dataplane/kvcached/resp"

@@ -3,8 +3,8 @@ package kvcached
 import (
 	"github.com/cognitora/dataplane/internal/buildinfo"
 	"github.com/cognitora/dataplane/internal/metric"
+	"github.com/cognitora/dataplane/kv/accesses"
 	"github.com/cognitora/dataplane/kv/residency"
-	"github.com/cognitora/dataplane/kvcached/accesses"
 	"github.com/cognitora/dataplane/kvcached/lease"
 	"github.com/cognitora/dataplane/kvcached/resp"
 	"github.com/cognitora/dataplane/kvcached/rpc"

@@ -11,8 +11,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/cognitora/dataplane/kv/accesses"
 	"github.com/cognitora/dataplane/kv/block"
-	"github.com/cognitora/dataplane/kvcached/accesses"
 )
 
 // flushEvery is the longest part of a recording, in time, that a crash can lose.

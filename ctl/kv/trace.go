@@ -10,7 +10,7 @@ import (
 
 	"github.com/cognitora/dataplane/ctl/cell"
 	"github.com/cognitora/dataplane/ctl/cli"
-	"github.com/cognitora/dataplane/kvcached/accesses"
+	"github.com/cognitora/dataplane/kv/accesses"
 	"github.com/cognitora/dataplane/perf/evict"
 	"github.com/cognitora/dataplane/perf/trace"
 )

@@ -7,7 +7,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/cognitora/dataplane/kvcached/accesses"
+	"github.com/cognitora/dataplane/kv/accesses"
 	"github.com/cognitora/dataplane/perf/evict"
 	"github.com/cognitora/dataplane/perf/trace"
 )

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cognitora/dataplane/kvcached/accesses"
+	"github.com/cognitora/dataplane/kv/accesses"
 )
 
 // play uses keys named by letters, and returns the letters with hits in capitals.

@@ -3,7 +3,7 @@ package evict
 import (
 	"math"
 
-	"github.com/cognitora/dataplane/kvcached/accesses"
+	"github.com/cognitora/dataplane/kv/accesses"
 )
 
 // Result is the result of one policy at one size.
