@@ -78,8 +78,8 @@ func (d *Daemon) purge() purge.Func {
 	}
 }
 
-// purgeHere carries out a purge on a cache that is in etcd and exchanges no blocks. The other caches
-// in etcd have not confirmed the purge.
+// purgeHere carries out a purge on a cache that is in etcd and exchanges no blocks. The other
+// caches in etcd do not confirm the purge.
 func (d *Daemon) purgeHere(ctx context.Context, s purge.Selector) ([]purge.Done, error) {
 	client := d.member.client.Load()
 	if client == nil {

@@ -344,7 +344,8 @@ func (d *Daemon) finish(peers bool) func(context.Context) error {
 }
 
 // unnamed is the reason why the caches of the fleet are not known.
-const unnamed = "etcd has not named the caches of the fleet yet, this one among them"
+const unnamed = "etcd, at etcd.endpoints, has not named the caches of the fleet yet, this one among them; reads are " +
+	"misses until the fleet's purges are read"
 
 // unready says why the daemon is not ready; empty: the daemon is ready.
 func (d *Daemon) unready() string {

@@ -135,6 +135,9 @@ func (m *membership) run(ctx context.Context) error {
 		follow.Go(func() { m.purges.follow(ctx, client) })
 	}
 	err = cluster.NewRegistrar(client, m.registration).Run(ctx)
+	if _, duplicate := errors.AsType[*cluster.DuplicateError](err); duplicate {
+		return fmt.Errorf("kvcached.cache_id (--cache-id): %w", err)
+	}
 	if why := stranger(ctx); why != nil {
 		m.enter("left")
 		m.others.named() // there is no fleet any more
@@ -190,7 +193,11 @@ func (m *membership) follow(ctx context.Context, client *cluster.Client, listed 
 	}
 	h.Lost = func(err error) {
 		m.enter("lost")
-		m.log.Warn("etcd does not answer, serving on", "error", err)
+		serving := "etcd does not answer; the cache serves on"
+		if m.purges != nil && m.purges.pending() {
+			serving = "etcd does not answer; reads are misses until it does, or until another cache sends the purges"
+		}
+		m.log.Warn(serving, "endpoints", m.config.Endpoints, "error", err)
 	}
 	_ = client.Watch(ctx, prefix, h) // the end of ctx is Watch's only error
 }

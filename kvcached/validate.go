@@ -174,6 +174,15 @@ func (c *Config) validateBounds(p *problems) {
 	if c.QUIC.Stripes < 1 || c.QUIC.Stripes > maxStripes {
 		p.add("quic.stripes", "%d: must be 1 to %d", c.QUIC.Stripes, maxStripes)
 	}
+	if c.Fleet.Replicas > 0 && !c.inFleet() {
+		p.add("fleet.replicas", "%d: there is no other host without etcd.endpoints and quic.listen; set them, or leave "+
+			"replicas out", c.Fleet.Replicas)
+	}
+	for i, name := range c.S3.Domains {
+		if strings.Trim(name, ".") == "" || strings.ContainsAny(name, " \t/:@") {
+			p.add(fmt.Sprintf("s3.domains[%d]", i), "%q is not a host name; give the name alone, as in s3.example.com", name)
+		}
+	}
 	if c.Fleet.Replicas < 0 || c.Fleet.Replicas > maxReplicas {
 		p.add("fleet.replicas", "%d: must be 0 to %d", c.Fleet.Replicas, maxReplicas)
 	}
