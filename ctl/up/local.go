@@ -29,6 +29,9 @@ const (
 // drainRequests is the time for running requests after Ctrl-C. Tests shorten the time.
 var drainRequests = 5 * time.Second
 
+// afterRequests is the time that all parts have beyond drainRequests before they must end at once.
+const afterRequests = time.Second
+
 // local is the fleet of `up` in this process.
 type local struct {
 	flags   *flags
@@ -285,7 +288,7 @@ func (l *local) startRouter(i int, at routerAt) error {
 
 // stop ends all parts in order, and removes temporary state.
 func (l *local) stop(a *cli.App) error {
-	err := l.parts.stop(a.Err)
+	err := l.parts.stop(a.Err, drainRequests+afterRequests)
 	if l.leave == nil {
 		return err
 	}

@@ -22,13 +22,16 @@ type part struct {
 type parts struct {
 	list   []*part
 	force  context.Context // ends when stop must not wait for requests any more
-	failed chan error      // a part that has ended by itself
+	cut    context.CancelFunc
+	failed chan error // a part that has ended by itself
 }
 
 const mostParts = 1024
 
 func newParts(force context.Context) *parts {
-	return &parts{force: force, failed: make(chan error, mostParts)}
+	ps := &parts{failed: make(chan error, mostParts)}
+	ps.force, ps.cut = context.WithCancel(force)
+	return ps
 }
 
 // add adds a part that is running already.
@@ -56,8 +59,11 @@ func (ps *parts) run(p part, fn func(drain, force context.Context) error) {
 	})
 }
 
-// stop ends all parts in reverse order, with a line for each.
-func (ps *parts) stop(w io.Writer) error {
+// stop ends all parts in reverse order, with a line for each. After limit the parts that are left do
+// not wait for requests.
+func (ps *parts) stop(w io.Writer, limit time.Duration) error {
+	defer ps.cut()
+	defer time.AfterFunc(limit, ps.cut).Stop()
 	var errs []error
 	for len(ps.list) > 0 {
 		last := ps.list[len(ps.list)-1]

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
+	"google.golang.org/grpc"
 )
 
 // startTimeout bounds how long Start waits for the member to elect itself.
@@ -29,6 +30,9 @@ type Server struct {
 	done chan struct{}
 	over sync.WaitGroup
 	ends *ends
+
+	mu    sync.Mutex
+	calls []*grpc.Server // serve the clients; guarded by mu
 }
 
 // Start runs etcd with its data in dir, which is created if absent. listenClient is a loopback or
@@ -53,6 +57,11 @@ func StartContext(ctx context.Context, dir, listenClient string) (*Server, error
 	s := &Server{errs: make(chan error, 1), done: make(chan struct{}), ends: newEnds()}
 	cfg, err := config(dir, listenClient, s.ends)
 	if err == nil {
+		cfg.ServiceRegister = func(calls *grpc.Server) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.calls = append(s.calls, calls)
+		}
 		err = s.start(ctx, cfg)
 	}
 	if err != nil {
@@ -166,7 +175,18 @@ func (s *Server) Err() <-chan error { return s.errs }
 func (s *Server) Close() {
 	close(s.done)
 	s.over.Wait()
-	if !s.ends.met() {
-		s.etcd.Close()
+	if s.ends.met() {
+		return
+	}
+	s.cutCalls()
+	s.etcd.Close()
+}
+
+// cutCalls ends the clients' calls. etcd itself would wait seconds for watches, which never end.
+func (s *Server) cutCalls() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, calls := range s.calls {
+		calls.Stop()
 	}
 }

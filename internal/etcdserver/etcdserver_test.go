@@ -52,6 +52,21 @@ func TestKeepsItsDataAndItsPortOverARestart(t *testing.T) {
 	}
 }
 
+// TestCloseDoesNotWaitForWatches: the watches of other processes would hold up the end for seconds.
+func TestCloseDoesNotWaitForWatches(t *testing.T) {
+	s := start(t, t.TempDir(), "127.0.0.1:0")
+	c := client(t, s)
+	defer c.Close()
+	if r := <-c.Watch(t.Context(), "k", clientv3.WithCreatedNotify()); !r.Created {
+		t.Fatal(r)
+	}
+	begin := time.Now()
+	s.Close()
+	if took := time.Since(begin); took > 2*time.Second {
+		t.Errorf("Close took %v", took)
+	}
+}
+
 func TestGrantsLeasesOfOneSecond(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
