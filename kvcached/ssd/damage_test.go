@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -240,4 +242,34 @@ func FuzzRow(f *testing.F) {
 			t.Fatal("a row does not come back:", err)
 		}
 	})
+}
+
+// TestCutOff cuts a segment short between two runs. The next start drops the blocks behind the cut
+// and keeps those before it.
+func TestCutOff(t *testing.T) {
+	dir := t.TempDir()
+	o := Options{Dir: dir, Cap: 64 << 20, Logger: quiet}
+	tier := open(t, o)
+	const n, size = 20, 64 << 10
+	for i := range n {
+		write(t, tier, i, 1, size, true)
+	}
+	mustClose(t, tier)
+	names, err := filepath.Glob(filepath.Join(dir, segmentPrefix+"*"))
+	if err != nil || len(names) != 1 {
+		t.Fatal(names, err)
+	}
+	if err := os.Truncate(names[0], n*size/2); err != nil {
+		t.Fatal(err)
+	}
+	tier = open(t, o)
+	<-tier.Ready()
+	if s := tier.Stats(); s.Records == 0 || s.Records >= n || s.Torn != uint64(n-s.Records) {
+		t.Errorf("%d blocks, %d torn", s.Records, s.Torn)
+	}
+	holds(t, tier, 0, 1, size)
+	if _, there := tier.Find(keyAddr(n - 1)); there {
+		t.Error("a block behind the cut is there")
+	}
+	mustClose(t, tier)
 }

@@ -22,11 +22,13 @@ func (t *Tier) rowFound(a *block.Addr) (row, bool, error) {
 	return r, t.stands(&r), nil
 }
 
-// stands tells whether the record of a row may exist.
+// stands tells whether the record of a row may exist. Its segment may be missing or cut off.
 func (t *Tier) stands(r *row) bool {
 	t.tailMu.RLock()
 	defer t.tailMu.RUnlock()
-	return t.tail.vouches(r) && t.segs.get(r.segment) != nil
+	s := t.segs.get(r.segment)
+	e := r.entry(0)
+	return t.tail.vouches(r) && s != nil && int64(r.page)*page+e.bytes() <= s.size.Load()
 }
 
 // loadRows fills the index. Addresses that were written, deleted or moved since Open began have an
@@ -109,7 +111,8 @@ func (t *Tier) dropRow(a *block.Addr, seen *row) {
 			t.warnDamaged("ssd: a block that the index names is lost with its segment", seen.place, errMissing)
 		} else {
 			t.stats.torn.Add(1)
-			t.warnDamaged("ssd: a record that the index names is damaged or was never written; its block is dropped",
+			t.warnDamaged("ssd: a record that the index names is damaged, cut off or was never written; its block "+
+				"is dropped",
 				seen.place, errRecord)
 		}
 		c.bury(a, now.seq, t.end())
