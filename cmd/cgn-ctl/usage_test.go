@@ -88,6 +88,9 @@ func TestExitStatus(t *testing.T) {
 	for args, want := range map[string]int{
 		"version": 0, "version -o xml": 2, "version --nothing": 2, "versoin": 2, "kv peesr": 2, "kv get": 2,
 		"kv stats --sock /nowhere/kv.sock": 1, "kv rm --tenant beta --model=": 2,
+		"kv ls --limit 0": 2, "kv ls --namespace foo": 2, "kv rm": 2, "up --engines 0": 2, "up --mode foo": 2,
+		"route explain": 2, "up --model /nowhere.gguf": 1, "bpf serve": 2, "sim --kv-replay x": 2,
+		"kv stats --address x": 2,
 	} {
 		var out, errOut bytes.Buffer
 		root := newRoot(&out, &errOut, func(string) string { return "" })

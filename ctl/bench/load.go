@@ -49,7 +49,7 @@ func newLoad(a *cli.App) *cobra.Command {
 		RunE: cli.Interruptible(func(ctx context.Context, c *cobra.Command, args []string) error {
 			f.mode = args[0]
 			if err := errors.Join(f.idle(c.Flags().Changed), cli.InRanges(c.Flags(), loadRanges)); err != nil {
-				return err
+				return cli.Misused(err)
 			}
 			return runLoad(ctx, a, &f)
 		}),
@@ -114,7 +114,7 @@ var loadRanges = map[string][2]float64{
 func runLoad(ctx context.Context, a *cli.App, f *loadFlags) error {
 	u, err := url.Parse(f.url)
 	if err != nil || u.Scheme != "http" || u.Port() == "" {
-		return fmt.Errorf("--url %q: must be http://HOST:PORT", f.url)
+		return cli.Misused(fmt.Errorf("--url %q: must be http://HOST:PORT", f.url))
 	}
 	target := load.Target{Address: u.Host, Key: os.Getenv("OPENAI_API_KEY")}
 	if f.pace > 0 && (f.chat.Stream || f.mode == "streams") {

@@ -27,7 +27,7 @@ func newPairs(a *cli.App) *cobra.Command {
 		RunE: cli.Interruptible(func(ctx context.Context, c *cobra.Command, _ []string) error {
 			if err := errors.Join(checkPairs(&cfg), cli.InRanges(c.Flags(), map[string][2]float64{"pairs": {1, 1000},
 				"window": {0.1, 600}})); err != nil {
-				return err
+				return cli.Misused(err)
 			}
 			return runPairs(ctx, a, cfg)
 		}),

@@ -49,7 +49,7 @@ func newCluster(a *cli.App) *cobra.Command {
 			f.share = cmd.Flags().Changed("cache-share")
 			if err := errors.Join(cli.InRanges(cmd.Flags(), clusterRanges),
 				among("modes", f.c.Modes, cluster.Modes())); err != nil {
-				return err
+				return cli.Misused(err)
 			}
 			return simulateCluster(a, &f)
 		},

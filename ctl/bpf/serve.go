@@ -32,7 +32,7 @@ func newServe(a *cli.App, root *string) *cobra.Command {
 		Example: "  cgn-ctl bpf serve --socket /run/cognitora/events.sock --group 990",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if at == "" {
-				return cli.WithHint(errors.New("--socket is missing"), "for example: "+c.Example[2:])
+				return cli.Misused(cli.WithHint(errors.New("--socket is missing"), "for example: "+c.Example[2:]))
 			}
 			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()

@@ -69,7 +69,7 @@ func (d *Daemon) Name() string {
 // given.
 func (d *Daemon) Ambiguous() error {
 	if d.Address != "" && d.sockFlag != nil && d.sockFlag.Changed {
-		return errors.New("--sock and --address both say which cache is meant: give one of them")
+		return cli.Misused(errors.New("--sock and --address both say which cache is meant: give one of them"))
 	}
 	return nil
 }
@@ -94,8 +94,8 @@ func (d *Daemon) Path() string {
 func (d *Daemon) dial() (conn *grpc.ClientConn, where string, err error) {
 	if d.Address == "" {
 		if d.files != (pki.Files{}) {
-			return nil, "", errors.New("--tls-ca, --tls-cert and --tls-key go with --address HOST:PORT; a socket " +
-				"needs none")
+			return nil, "", cli.Misused(errors.New("--tls-ca, --tls-cert and --tls-key go with --address HOST:PORT; " +
+				"a socket needs none"))
 		}
 		where = d.Path()
 		conn, err = grpc.NewClient("unix:"+where, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -106,11 +106,12 @@ func (d *Daemon) dial() (conn *grpc.ClientConn, where string, err error) {
 	case d.Ambiguous() != nil:
 		return nil, "", d.Ambiguous()
 	case err != nil || host == "" || strings.HasPrefix(d.Address, "unix:"):
-		return nil, "", fmt.Errorf("--address %q: give HOST:PORT, as the cache's [grpc] section has it; a socket "+
-			"goes with --sock", d.Address)
+		return nil, "", cli.Misused(fmt.Errorf("--address %q: give HOST:PORT, as the cache's [grpc] section has it; "+
+			"a socket goes with --sock", d.Address))
 	case d.files.CA == "" || d.files.Cert == "" || d.files.Key == "":
-		return nil, "", cli.WithHint(fmt.Errorf("--address %s: needs --tls-ca, --tls-cert and --tls-key", d.Address),
-			"cgn-ctl pki bootstrap makes them: ca.crt, ctl.crt and ctl.key")
+		return nil, "", cli.Misused(cli.WithHint(
+			fmt.Errorf("--address %s: needs --tls-ca, --tls-cert and --tls-key", d.Address),
+			"cgn-ctl pki bootstrap makes them: ca.crt, ctl.crt and ctl.key"))
 	}
 	conf, err := pki.ClientConfig(d.files, host, pki.KVCached)
 	if err != nil {

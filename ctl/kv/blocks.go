@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -98,12 +99,12 @@ func newPut(k *commands) *cobra.Command {
 		Example: "  cgn-ctl kv put 'cgn:kv1;m;r;bf16;l;16;1.0;1.0;:4294967295:'$(b3sum --no-names block.bin) block.bin",
 		RunE: func(c *cobra.Command, args []string) error {
 			if !block.IsAddress([]byte(args[0])) {
-				return cli.WithHint(fmt.Errorf("%q is not cgn:NAMESPACE:LAYER:DIGEST", args[0]),
-					"keys of your own are stored through the cache's RESP or S3 port, such as with redis-cli SET")
+				return cli.Misused(cli.WithHint(fmt.Errorf("%q is not cgn:NAMESPACE:LAYER:DIGEST", args[0]),
+					"keys of your own are stored through the cache's RESP or S3 port, such as with redis-cli SET"))
 			}
 			namespace, a, err := block.ParseText([]byte(args[0]))
 			if err != nil {
-				return err
+				return cli.Misused(err)
 			}
 			payload, err := cli.ReadInput(c, args[1], maxPayload)
 			if err != nil {
@@ -180,17 +181,7 @@ func newRemove(k *commands) *cobra.Command {
 			"--tenant acme",
 		PreRunE: notEmpty,
 		RunE: func(c *cobra.Command, args []string) error {
-			some := what.Namespace != "" || what.Model != "" || what.Tenant != ""
-			switch {
-			case len(args) > 0 && (what.Model != "" || what.Tenant != "" || what.Everything):
-				return errors.New("blocks and --model, --tenant or --all: give one of them")
-			case what.Everything && some:
-				return errors.New("--all and --namespace, --model or --tenant: give one of them")
-			case len(args) == 0 && !some && !what.Everything:
-				return cli.WithHint(errors.New("nothing is named that should be removed"),
-					"name blocks, or give --namespace, --model, --tenant or --all")
-			}
-			if err := checkNamespace(what.Namespace); err != nil {
+			if err := cmp.Or(oneKind(&what, args), checkNamespace(what.Namespace)); err != nil {
 				return err
 			}
 			return k.Call(c.Context(), func(ctx context.Context, client pb.KvClient) error {
@@ -213,6 +204,22 @@ func newRemove(k *commands) *cobra.Command {
 	fl.StringVar(&what.Tenant, "tenant", "", "every namespace of this tenant")
 	fl.BoolVar(&what.Everything, "all", false, "everything in the cache")
 	return c
+}
+
+// oneKind returns an error unless either blocks, filters or everything is named for removal.
+func oneKind(what *pb.PurgeRequest, blocks []string) error {
+	some := what.Namespace != "" || what.Model != "" || what.Tenant != ""
+	var err error
+	switch {
+	case len(blocks) > 0 && (what.Model != "" || what.Tenant != "" || what.Everything):
+		err = errors.New("blocks and --model, --tenant or --all: give one of them")
+	case what.Everything && some:
+		err = errors.New("--all and --namespace, --model or --tenant: give one of them")
+	case len(blocks) == 0 && !some && !what.Everything:
+		err = cli.WithHint(errors.New("nothing is named that should be removed"),
+			"name blocks, or give --namespace, --model, --tenant or --all")
+	}
+	return cli.Misused(err)
 }
 
 func removeBlocks(ctx context.Context, client pb.KvClient, what *pb.PurgeRequest, names []string) (removed, error) {

@@ -50,11 +50,12 @@ func (f *blockFlags) add(c *cobra.Command) {
 // find parses an address, cgn:NAMESPACE:LAYER:DIGEST. Another text is a client's own key.
 func (f *blockFlags) find(text string) (namespace string, a block.Addr, err error) {
 	if block.IsAddress([]byte(text)) {
-		return block.ParseText([]byte(text))
+		namespace, a, err = block.ParseText([]byte(text))
+		return namespace, a, cli.Misused(err)
 	}
 	n, err := block.ParseNamespace(f.namespace)
 	if err != nil {
-		return "", a, namespaceError(f.namespace, err)
+		return "", a, cli.Misused(namespaceError(f.namespace, err))
 	}
 	return n.String(), block.OfKey(n.ID(), []byte(text)), nil
 }
@@ -62,7 +63,7 @@ func (f *blockFlags) find(text string) (namespace string, a block.Addr, err erro
 // checkNamespace returns an error with a hint if text is neither empty nor a namespace.
 func checkNamespace(text string) error {
 	if _, err := block.ParseNamespace(text); err != nil && text != "" {
-		return namespaceError(text, err)
+		return cli.Misused(namespaceError(text, err))
 	}
 	return nil
 }

@@ -41,7 +41,7 @@ func newTrace(a *cli.App) *cobra.Command {
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := f.check(); err != nil {
-				return err
+				return cli.Misused(err)
 			}
 			t, err := f.open(args)
 			if err != nil {

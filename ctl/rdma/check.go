@@ -35,7 +35,7 @@ type checked struct {
 
 func (r *host) check(ctx context.Context, arena uint64, pid int) error {
 	if pid < 0 {
-		return fmt.Errorf("--pid %d: must be that of a process, or 0", pid)
+		return cli.Misused(fmt.Errorf("--pid %d: must be that of a process, or 0", pid))
 	}
 	if err := cmp.Or(r.Ambiguous(), r.rooted()); err != nil {
 		return err

@@ -53,13 +53,14 @@ func Command(a *cli.App) *cobra.Command {
 		Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !c.Flags().Changed("prompt") && !c.Flags().Changed("file") {
-				return cli.WithHint(errors.New("--prompt or --file is missing"),
-					"for example: cgn-ctl route explain --prompt 'Why is the sky blue?'")
+				return cli.Misused(cli.WithHint(errors.New("--prompt or --file is missing"),
+					"for example: cgn-ctl route explain --prompt 'Why is the sky blue?'"))
 			}
 			for _, flag := range []string{"prompt", "model", "system"} {
 				if c.Flags().Changed(flag) && c.Flags().Changed("file") {
-					return cli.WithHint(fmt.Errorf("--%s and --file are both given; the file is the whole request",
-						flag), "for example: cgn-ctl route explain --file body.json")
+					return cli.Misused(cli.WithHint(
+						fmt.Errorf("--%s and --file are both given; the file is the whole request", flag),
+						"for example: cgn-ctl route explain --file body.json"))
 				}
 			}
 			return explain(a, c, f)
@@ -123,9 +124,8 @@ func (f routeFlags) body(c *cobra.Command) ([]byte, error) {
 	case "responses", "embeddings":
 		request["input"] = f.prompt
 	default:
-		return nil, fmt.Errorf("--api %q: with --prompt it must be chat, completions, embeddings, responses or "+
-			"messages",
-			f.api)
+		return nil, cli.Misused(fmt.Errorf("--api %q: with --prompt it must be chat, completions, embeddings, "+
+			"responses or messages", f.api))
 	}
 	return json.Marshal(request)
 }

@@ -40,7 +40,7 @@ func Command(a *cli.App) *cobra.Command {
 			"speed": {1e-6, 1e9}}),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := checkSim(c.Flags(), &events); err != nil {
-				return err
+				return cli.Misused(err)
 			}
 			if events.Endpoint != "" {
 				cfg.KVEvents = &events

@@ -16,8 +16,19 @@ import (
 	"github.com/cognitora/dataplane/router/policy"
 )
 
-// check refuses invalid flags before any program runs.
+// check refuses invalid flags, and a model that cannot be served, before any program runs.
 func (f *flags) check() error {
+	if err := f.understood(); err != nil {
+		return cli.Misused(err)
+	}
+	if f.modelGiven {
+		return f.checkModel()
+	}
+	return nil
+}
+
+// understood refuses invalid flags.
+func (f *flags) understood() error {
 	if f.model != "" && !f.enginesGiven {
 		f.engines = modelEngines
 	}
@@ -65,8 +76,6 @@ func (f *flags) checkEngines() error {
 			"by engines started here")
 	case len(f.backends) > 0 && f.enginesGiven:
 		return errors.New("--backend and --engines: give one of them; with running engines none is started here")
-	case f.modelGiven:
-		return f.checkModel()
 	}
 	var all []fleet.Backend
 	for _, text := range f.backends {
@@ -89,7 +98,7 @@ func (f *flags) checkEngines() error {
 func (f *flags) checkModel() error {
 	const others = "give a GGUF file; for other engines, start them yourself and give their URLs with --backend"
 	if f.model == "" {
-		return cli.WithHint(errors.New("--model: empty"), others)
+		return cli.Misused(cli.WithHint(errors.New("--model: empty"), others))
 	}
 	if err := rights.Readable(f.model); err != nil {
 		return cli.WithHint(fmt.Errorf("--model: %w", err), others)

@@ -42,7 +42,10 @@ type Options struct {
 }
 
 // Error holds all problems of a configuration, found in one pass.
-type Error struct{ Problems []error }
+type Error struct {
+	Problems []error
+	Misused  bool // a flag or argument was not understood
+}
 
 func (e *Error) Error() string {
 	if len(e.Problems) == 1 {
@@ -102,7 +105,8 @@ func Load(dst any, o Options) error {
 	}
 	file, fromFile := loadFile(dst, s, cl.file, o)
 	fromEnv, ignored := applyEnv(s, &o)
-	problems := slices.Concat(fromFile, fromEnv, cl.problems, s.olderFlags(cl.values), cl.apply())
+	misused := slices.Concat(cl.problems, s.olderFlags(cl.values), cl.apply())
+	problems := slices.Concat(fromFile, fromEnv, misused)
 	unread := len(problems) > 0
 	for _, p := range validate(dst) {
 		if _, unparsed := errors.AsType[toml.ParseError](errors.Join(fromFile...)); unparsed {
@@ -118,7 +122,7 @@ func Load(dst any, o Options) error {
 		}
 	}
 	if len(problems) > 0 {
-		return &Error{problems}
+		return &Error{Problems: problems, Misused: len(misused) > 0}
 	}
 	if cl.check {
 		notes := s.renameNotes()
@@ -155,7 +159,7 @@ func Defaults(dst any) error {
 // Check runs every Validate of a struct that was not filled by Load, and returns nil or an *Error.
 func Check(dst any) error {
 	if problems := validate(dst); len(problems) > 0 {
-		return &Error{problems}
+		return &Error{Problems: problems}
 	}
 	return nil
 }

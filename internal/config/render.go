@@ -18,7 +18,8 @@ func writeHelp(w io.Writer, s *schema, o Options) error {
 		fmt.Fprintf(&b, "\n%s\n", o.About)
 	}
 	b.WriteString("\nA value is taken from the flag, else the environment, else the file, else the default.\nIn the " +
-		"name of a flag '.', '_' and '-' mean the same.\n\n")
+		"name of a flag '.', '_' and '-' mean the same.\nThe exit status is 1 after a failure, and 2 where flags are " +
+		"not understood.\n\n")
 	row := func(name, help string) { fmt.Fprintf(&b, "  %s\n        %s\n", name, help) }
 	row("--"+fileFlag+" FILE", "TOML file to read (env CGN_CONFIG)")
 	row("--check-config", "check the configuration and the files it names, print it as it would be used, and exit; "+

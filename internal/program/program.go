@@ -12,12 +12,21 @@ import (
 	"github.com/cognitora/dataplane/internal/logging"
 )
 
-// Main runs a daemon. Main ends the process with status 1 and a line with the error if run fails.
+// Main runs a daemon. If run fails, Main ends the process with a line with the error, and with status
+// 2 if flags were not understood, else 1.
 func Main(name string, run func(args, env []string, out, errOut io.Writer) error) {
 	if err := run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, name+":", err)
-		os.Exit(1)
+		os.Exit(status(err))
 	}
+}
+
+// status returns the exit status for an error of a daemon.
+func status(err error) int {
+	if c, ok := errors.AsType[*config.Error](err); ok && c.Misused {
+		return 2
+	}
+	return 1
 }
 
 // Load fills the configuration that c points to, and returns the log to errOut, which it also makes

@@ -1,0 +1,30 @@
+package program
+
+import (
+	"io"
+	"testing"
+
+	"github.com/cognitora/dataplane/internal/config"
+)
+
+// TestStatus: a flag that is not understood has another exit status than another failure.
+func TestStatus(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		env  []string
+		want int
+	}{
+		{[]string{"--nothing"}, nil, 2}, {[]string{"word"}, nil, 2}, {[]string{"--slots", "x"}, nil, 2},
+		{nil, []string{"CGN_SLOTS=x"}, 1}, {[]string{"--config", "/nowhere.toml"}, nil, 1},
+	} {
+		var dst struct {
+			Slots int `toml:"slots" flag:"slots" help:"places"`
+		}
+		var level, format string
+		_, err := Load(&dst, config.Options{Program: "p", Args: c.args, Env: c.env, Out: io.Discard}, io.Discard, &level,
+			&format)
+		if got := status(err); err == nil || got != c.want {
+			t.Errorf("%q %q: %d, want %d: %v", c.args, c.env, got, c.want, err)
+		}
+	}
+}
