@@ -80,8 +80,6 @@ func TestClosingAnswersOnceMore(t *testing.T) {
 		}
 		<-closed
 		held.Release()
-		if n := s.pool.Stats().Peers; n != 0 {
-			t.Errorf("%d peers are left", n)
-		}
+		eventually(t, "no peer is left", func() bool { return s.pool.Stats().Peers == 0 })
 	})
 }

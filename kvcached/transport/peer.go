@@ -99,6 +99,8 @@ type Pool struct {
 	peers  map[Target]*Peer   // at most MaxPeers
 	going  map[*Peer]struct{} // peers that are not in peers any more and are being closed
 	closed bool
+
+	closing sync.WaitGroup // peers that are being closed; begun with mu held
 }
 
 // Target is the address of a peer and the way to reach it.
@@ -128,39 +130,32 @@ func (p *Pool) Close() error {
 	p.peers = nil
 	p.mu.Unlock()
 	for _, peer := range all {
-		peer.close()
+		p.closing.Go(peer.close)
 	}
+	p.closing.Wait()
 	return nil
 }
 
 // Peer returns the peer of a target. The first operation dials. If the peer is evicted for another
 // one, its operations fail with ErrClosed.
 func (p *Pool) Peer(t Target) (*Peer, error) {
-	peer, evicted, err := p.peer(t)
-	if evicted != nil {
-		evicted.close()
-	}
-	return peer, err
-}
-
-// peer also returns the evicted peer, or nil. The caller closes it.
-func (p *Pool) peer(t Target) (peer, evicted *Peer, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
-		return nil, nil, ErrClosed
+		return nil, ErrClosed
 	}
 	if peer := p.peers[t]; peer != nil {
-		return peer, nil, nil
+		return peer, nil
 	}
-	if peer, err = p.newPeer(t); err != nil {
-		return nil, nil, err
+	peer, err := p.newPeer(t)
+	if err != nil {
+		return nil, err
 	}
 	if len(p.peers) >= p.o.MaxPeers {
-		evicted = p.evict()
+		p.evict()
 	}
 	p.peers[t] = peer
-	return peer, evicted, nil
+	return peer, nil
 }
 
 func (p *Pool) newPeer(t Target) (*Peer, error) {

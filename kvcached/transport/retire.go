@@ -8,7 +8,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// Peers are closed without a lock held. A forgotten peer is closed once its operations have ended.
+// Peers are closed without a lock held, each on its own goroutine, because a peer with RDMA is told
+// first. A forgotten peer is closed once its operations have ended.
 
 // Forget closes a peer's connections once its operations have ended, or at once if MaxPeers
 // forgotten peers wait for that already. New operations on the peer fail with ErrClosed. Forget
@@ -25,12 +26,21 @@ func (p *Pool) Forget(t Target) {
 	most := len(p.going) > p.o.MaxPeers
 	p.mu.Unlock()
 	if peer.retire() || most {
-		peer.close()
+		p.closeSoon(peer)
 	}
 }
 
-// evict removes the peer that was used least recently. The caller holds mu.
-func (p *Pool) evict() *Peer {
+// closeSoon closes a peer of going on a goroutine. A closed pool has closed the peer itself.
+func (p *Pool) closeSoon(peer *Peer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.closed {
+		p.closing.Go(peer.close)
+	}
+}
+
+// evict closes the peer that was used least recently, on a goroutine. The caller holds mu.
+func (p *Pool) evict() {
 	var oldest *Peer
 	for _, peer := range p.peers {
 		if oldest == nil || peer.used.Load() < oldest.used.Load() {
@@ -40,7 +50,7 @@ func (p *Pool) evict() *Peer {
 	delete(p.peers, oldest.target)
 	p.going[oldest] = struct{}{}
 	p.evicted.Add(1)
-	return oldest
+	p.closing.Go(oldest.close)
 }
 
 // close ends the connections and the operations that are running.
@@ -110,6 +120,6 @@ func (p *Peer) end() {
 	last := p.retired && p.ops == 0
 	p.mu.Unlock()
 	if last {
-		p.close()
+		p.pool.closeSoon(p)
 	}
 }

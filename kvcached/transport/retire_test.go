@@ -3,9 +3,11 @@ package transport
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cognitora/dataplane/kv/block"
 )
@@ -52,10 +54,42 @@ func TestForget(t *testing.T) {
 		s.pool.Forget(target)
 		close(answer)
 		pull.Wait()
-		if n := s.pool.Stats().Peers; n != 0 {
-			t.Errorf("%d peers are left", n)
-		}
+		eventually(t, "no peer is left", func() bool { return s.pool.Stats().Peers == 0 })
 	})
+}
+
+// slowLane is a lane that takes a while to close.
+type slowLane struct{ lane }
+
+func (l slowLane) close() {
+	time.Sleep(200 * time.Millisecond)
+	l.lane.close()
+}
+
+// TestCloseTogether: Forget does not wait for a peer to close, and Close waits for all peers
+// together.
+func TestCloseTogether(t *testing.T) {
+	s := newSite(t, ServerOptions{}, PoolOptions{})
+	for i := range 10 {
+		p, err := s.pool.Peer(Target{Address: fmt.Sprint("127.0.0.1:", i+1), Lane: TLS})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.lanes[overTLS] = slowLane{p.lanes[overTLS]}
+	}
+	start := time.Now()
+	for i := range 5 {
+		s.pool.Forget(Target{Address: fmt.Sprint("127.0.0.1:", i+1), Lane: TLS})
+	}
+	if took := time.Since(start); took > 150*time.Millisecond {
+		t.Errorf("Forget took %s", took)
+	}
+	if err := s.pool.Close(); err != nil {
+		t.Error(err)
+	}
+	if took, n := time.Since(start), s.pool.Stats().Peers; took > time.Second || n != 0 {
+		t.Errorf("Close took %s, %d peers are left", took, n)
+	}
 }
 
 // TestForgetMany: at most MaxPeers forgotten peers wait for their operations to end.
@@ -71,14 +105,10 @@ func TestForgetMany(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.pool.Forget(next.target)
-	if n := s.pool.Stats().Peers; n != 1 {
-		t.Errorf("%d peers", n)
-	}
+	eventually(t, "one peer waits", func() bool { return s.pool.Stats().Peers == 1 })
 	old.end()
 	next.end()
-	if n := s.pool.Stats().Peers; n != 0 {
-		t.Errorf("%d peers are left", n)
-	}
+	eventually(t, "no peer is left", func() bool { return s.pool.Stats().Peers == 0 })
 }
 
 // TestEvictWhileDialling: the pool goes on while an evicted peer is being dialled.

@@ -54,7 +54,7 @@ func TestCloseWhileItBreaks(t *testing.T) {
 		s := p.grantee.session()
 		var both sync.WaitGroup
 		both.Go(func() { p.grantee.fail(s, "test", rdma.ErrBroken) })
-		both.Go(func() { l.pool.Forget(p.target) })
+		both.Go(func() { p.close(); l.pool.Forget(p.target) })
 		both.Wait()
 		l.f.mu.Lock()
 		for pair := range l.f.cards["near0"].dev.pairs {
