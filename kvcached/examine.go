@@ -1,12 +1,9 @@
 package kvcached
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 
 	"github.com/cognitora/dataplane/internal/config"
@@ -112,27 +109,13 @@ func (c *Config) examineFiles(p *problems, usable bool) {
 // examinePurges checks the list of purges in the data directory, which a start reads.
 func (c *Config) examinePurges(p *problems) {
 	name := filepath.Join(c.Daemon.Data, purge.File)
-	text, err := os.ReadFile(name)
+	err := purge.Examine(name)
+	var unread *fs.PathError
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return
-	case err != nil:
+	case err == nil:
+	case errors.As(err, &unread):
 		*p = append(*p, storeError(c, err))
-		return
-	}
-	file := struct {
-		*purge.List
-		Unfinished bool `json:"unfinished"`
-	}{List: &purge.List{}}
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err = d.Decode(&file); err == nil {
-		_, err = purge.Parse(file.Encode())
-	}
-	if !json.Valid(text) {
-		err = errors.New("it is not whole JSON")
-	}
-	if err != nil {
+	default:
 		p.add("kvcached.data", "%s is no list of purges: %v; put it back from a copy, or remove it and the folder %s "+
 			"beside it: without the list, purged blocks could be served", name, err, ssdDir)
 	}

@@ -58,11 +58,7 @@ func Open(ctx context.Context, o Options) (*Ledger, error) {
 	f := saved{List: &List{}}
 	if o.Dir != "" {
 		l.path = filepath.Join(o.Dir, File)
-		text, err := os.ReadFile(l.path)
-		if err == nil {
-			err = f.parse(text)
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := f.read(l.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("purge: %s: %w; restore the file, or remove it together with the SSD tier's "+
 				"directory", l.path, err)
 		}
@@ -77,13 +73,30 @@ func Open(ctx context.Context, o Options) (*Ledger, error) {
 	return l, nil
 }
 
-func (f *saved) parse(text []byte) error {
+func (f *saved) read(path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if !json.Valid(text) {
+		return errors.New("it is not whole JSON")
+	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(f); err != nil {
 		return err
 	}
 	return f.check()
+}
+
+// Examine returns the error with which Open would refuse a ledger's file. It changes nothing. A
+// missing file is no error. A file that cannot be read is an fs.PathError.
+func Examine(path string) error {
+	f := saved{List: &List{}}
+	if err := f.read(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // List returns the known purges. The caller must not change the list.

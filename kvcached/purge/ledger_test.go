@@ -131,3 +131,29 @@ func TestDamage(t *testing.T) {
 		t.Error(done, err)
 	}
 }
+
+// TestExamine checks that Examine refuses the files that Open refuses, and no others.
+func TestExamine(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		good bool
+	}{
+		{`{"history":1,"revision":0,"purges":[]}`, true},
+		{`{"history":1,"revision":0,"purges":[],"unfinished":true}`, true},
+		{"", false}, {`{"history":1`, false}, {`{"history":1,"other":2}`, false},
+		{`{"history":1,"revision":0,"purges":[{}]}`, false},
+	} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, File)
+		if err := Examine(path); err != nil {
+			t.Error("no file:", err)
+		}
+		if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Open(t.Context(), Options{Dir: dir, Store: &shelf{}})
+		if examined := Examine(path); (examined == nil) != c.good || (err == nil) != c.good {
+			t.Errorf("%s: Examine %v, Open %v", c.text, examined, err)
+		}
+	}
+}
