@@ -21,9 +21,8 @@ import (
 // probe. A request to a host that answers probes may take its full time limit.
 
 const (
-	headWithin = 2 * time.Second // limit for the head of the answer to a Get
-	// limit for the answer to a notice, to an announcement or to a step of a purge without waiting
-	noticeWithin = 2 * time.Second
+	headWithin   = 2 * time.Second // limit for the head of the answer to a Get
+	noticeWithin = 2 * time.Second // limit of one round of notices
 )
 
 // errSlow ends requests that were not answered in time.

@@ -141,7 +141,7 @@ func refusedHandshake(err error) bool {
 }
 
 // errCaller marks errors of functions that the caller has passed in.
-var errCaller = errors.New("transport: no room")
+var errCaller = errors.New("transport: refused by the caller")
 
 func (l *streams) exchange(ctx context.Context, x exchange, f *wire.Frame, body []byte,
 	got func(flow, *wire.Frame, *wire.Reader) error) error {

@@ -326,11 +326,6 @@ func stat(ctx context.Context, addrs []block.Addr, out []wire.Info) func(lane, i
 	})
 }
 
-// Ping sends an empty request.
-func (p *Peer) Ping(ctx context.Context) error {
-	return p.call(ctx, wire.Ping, 0, nil, func(wire.Stamp, []byte) error { return nil })
-}
-
 // Stat fills in out, which has the length of addrs, at most wire.MaxBatch.
 func (p *Peer) Stat(ctx context.Context, addrs []block.Addr, out []wire.Info) error {
 	return p.on(false, stat(ctx, addrs, out))

@@ -389,3 +389,8 @@ func eventually(t testing.TB, what string, ok func() bool) {
 		runtime.Gosched()
 	}
 }
+
+// Ping sends an empty request.
+func (p *Peer) Ping(ctx context.Context) error {
+	return p.call(ctx, wire.Ping, 0, nil, func(wire.Stamp, []byte) error { return nil })
+}

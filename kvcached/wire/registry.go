@@ -23,7 +23,7 @@ var (
 // Holder is one host that has a block.
 type Holder struct {
 	Host   uint32 // index into Locations.Hosts
-	Tiers  uint32 // bit set of tiers, as in Info
+	Tiers  uint32 // reserved; 1
 	Length uint64 // length of the block in bytes; 0: not known
 }
 

@@ -134,14 +134,6 @@ func (s Status) String() string {
 // Error returns the status as an error's text.
 func (s Status) Error() string { return "kv: " + s.String() }
 
-// Err is nil for OK, else the status.
-func (s Status) Err() error {
-	if s == OK {
-		return nil
-	}
-	return s
-}
-
 // Flags of a frame.
 type Flags uint32
 
