@@ -24,6 +24,22 @@ func (k *keyFile) Examine() error {
 	return nil
 }
 
+type invalidOutside outside
+
+func (*invalidOutside) Validate() error { return errors.New("a: is missing") }
+
+// TestAFailedStartExamines: a start that fails names what is wrong outside too, unless a value was
+// not read.
+func TestAFailedStartExamines(t *testing.T) {
+	for args, want := range map[string]int{"--engine.key.path=gone": 2, "--engine.key.path=gone --nothing": 2} {
+		err := Load(&invalidOutside{}, Options{Args: strings.Fields(args), Out: io.Discard})
+		failed, ok := errors.AsType[*Error](err)
+		if !ok || len(failed.Problems) != want {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+}
+
 func TestOnlyCheckConfigExamines(t *testing.T) {
 	for _, c := range []struct {
 		path  string

@@ -77,7 +77,8 @@ type Validator interface{ Validate() error }
 
 // Examiner is a struct, at any depth, that names things outside: files, directories, programs.
 // Examine reports what would make a start fail, without binding, making or changing anything.
-// --check-config calls it, and Load does not. An Examiner joins several problems with errors.Join.
+// --check-config calls it, and a start that has failed already. An Examiner joins several problems
+// with errors.Join.
 type Examiner interface{ Examine() error }
 
 // Adviser is a struct, at any depth, that can warn about valid settings. --check-config prints the
@@ -85,7 +86,8 @@ type Examiner interface{ Examine() error }
 type Adviser interface{ Advise() []string }
 
 // Load fills the struct that dst points to. Load applies defaults, then the TOML file, then the
-// environment, then flags. Then it calls every Validate and, for --check-config, every Examine.
+// environment, then flags. Then it calls every Validate. For --check-config, or if a Validate failed,
+// it calls every Examine too, so that one start names all problems.
 // Load returns nil, ErrAnswered, or an *Error with all problems. Load keeps nothing of dst.
 func Load(dst any, o Options) error {
 	s, err := inspect(dst)
@@ -116,7 +118,7 @@ func Load(dst any, o Options) error {
 			problems = append(problems, file.locate(p))
 		}
 	}
-	if cl.check {
+	if cl.check || len(problems) > 0 && !unread {
 		for _, p := range walk(dst, examineOne) {
 			problems = append(problems, file.locate(p))
 		}
