@@ -30,6 +30,9 @@ import (
 // cgn-kvcached.
 const Variable = "CGN_KVCACHED_SOCK"
 
+// ErrNoBlock means that the cache has no block of this name.
+var ErrNoBlock = errors.New("there is no such block")
+
 // deadline is the time limit of a short call.
 const deadline = 10 * time.Second
 
@@ -140,7 +143,7 @@ func (d *Daemon) Call(ctx context.Context, fn func(ctx context.Context, c pb.KvC
 		return cli.WithHint(fmt.Errorf("the cache daemon at %s does not answer in time", where),
 			"it may hang, or wait for a disk: look into its log, and at /readyz and /debug/pprof on its admin port")
 	case s.Code() == codes.NotFound:
-		return errors.New("there is no such block")
+		return ErrNoBlock
 	default:
 		return errors.New(s.Message())
 	}

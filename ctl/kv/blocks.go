@@ -47,10 +47,11 @@ func newGet(k *commands) *cobra.Command {
 				payload, err = getBlock(ctx, client, namespace, a)
 				return err
 			})
-			if err != nil || file == "" {
-				if err == nil {
-					_, err = k.Out.Write(payload)
-				}
+			if err != nil {
+				return f.missing(err, args[0])
+			}
+			if file == "" {
+				_, err = k.Out.Write(payload)
 				return err
 			}
 			return os.WriteFile(file, payload, 0o600)
@@ -150,6 +151,7 @@ func putBlock(ctx context.Context, client pb.KvClient, h *pb.PutHeader, payload 
 type removed struct {
 	Removed uint64        `json:"removed"`
 	Hosts   []removedHost `json:"hosts,omitempty"` // of a purge in a fleet
+	absent  string        // namespace of keys that were not found; empty: all were
 }
 
 type removedHost struct {
@@ -166,6 +168,9 @@ func (r *removed) write(t *cli.Table) {
 		t.Row(h.Host, h.Removed, cell.Dash(h.Error))
 	}
 	t.Line(fmt.Sprintf("%d removed", r.Removed))
+	if r.absent != "" {
+		t.Line("not all keys are in namespace " + r.absent + ": " + otherNamespace)
+	}
 }
 
 func newRemove(k *commands) *cobra.Command {
@@ -251,6 +256,9 @@ func removeBlocks(ctx context.Context, client pb.KvClient, what *pb.PurgeRequest
 			return done, err
 		}
 		done.Removed += uint64(r.Ok)
+		if r.Ok == 0 && !block.IsAddress([]byte(name)) {
+			done.absent = f.namespace
+		}
 	}
 	return done, nil
 }

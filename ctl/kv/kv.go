@@ -3,6 +3,7 @@ package kv
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -58,6 +59,17 @@ func (f *blockFlags) find(text string) (namespace string, a block.Addr, err erro
 		return "", a, cli.Misused(namespaceError(f.namespace, err))
 	}
 	return n.String(), block.OfKey(n.ID(), []byte(text)), nil
+}
+
+// otherNamespace is the hint for keys that were not found in a namespace.
+const otherNamespace = "name another namespace with --namespace; kv ls shows in which each key is"
+
+// missing adds to ErrNoBlock the namespace in which a client's own key was looked for.
+func (f *blockFlags) missing(err error, text string) error {
+	if !errors.Is(err, cache.ErrNoBlock) || block.IsAddress([]byte(text)) {
+		return err
+	}
+	return cli.WithHint(fmt.Errorf("%w: key %q in namespace %s", err, text, f.namespace), otherNamespace)
 }
 
 // checkNamespace returns an error with a hint if text is neither empty nor a namespace.

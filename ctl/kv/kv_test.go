@@ -89,7 +89,7 @@ func TestKVCommands(t *testing.T) {
 		t.Error(got)
 	}
 	ctltest.Want(t, do("rm", "greeting"), "1 removed")
-	ctltest.Want(t, do("rm", "greeting"), "0 removed")
+	ctltest.Want(t, do("rm", "greeting"), "0 removed", "namespace key1;resp.0;:", "--namespace")
 	ctltest.Want(t, do("rm", "--tenant", "nobody"), "0 removed")
 	ctltest.Want(t, do("rm", "--model", "m", "--tenant", "acme"), "1 removed")
 	kvMistakes(t, env)
@@ -99,12 +99,12 @@ func TestKVCommands(t *testing.T) {
 func kvMistakes(t *testing.T, env map[string]string) {
 	t.Helper()
 	for args, text := range map[string]string{
-		"ls --limit 0": "--limit 0: must be 1 to 10000000", "get greeting": "no such block", "rm": "nothing is named",
+		"ls --limit 0": "--limit 0: must be 1 to 10000000", "rm": "nothing is named",
 		"rm x --tenant y": "give one of them", "put key file": "is not cgn:", "get x --namespace y": "--namespace",
 		"rm --all --model m": "give one of them", "get cgn:x": "block",
 		"rm --tenant t --model=": "--model is empty; leave it out or name one", "ls --namespace=": "--namespace is empty",
 		"rm x --namespace=": "--namespace is empty", "rm --model m --tenant=": "--tenant is empty",
-		"rm --all --address=": "--address is empty", "get x --namespace=": "--namespace is empty",
+		"get greeting": "no such block: key \"greeting\" in namespace key1;resp.0;", "rm --all --address=": "--address is empty", "get x --namespace=": "--namespace is empty",
 	} {
 		if _, err := ctl(t, env, append([]string{"kv"}, strings.Fields(args)...)...); err == nil ||
 			!strings.Contains(err.Error(), text) {
