@@ -32,7 +32,7 @@ func applyEnv(s *schema, o *Options) (problems []error, ignored []string) {
 			problems = append(problems,
 				&Problem{Where: name, Reason: "is the same setting as " + given[f] + "; give one of them"})
 		case ok:
-			given[f], f.given = name, true
+			given[f], f.given, f.variable = name, true, name
 			if name == f.oldEnv() {
 				s.renamed(name, f.env())
 			}

@@ -252,19 +252,23 @@ func (r *fileReader) nested(v reflect.Value, raw map[string]any, at string) erro
 	return fmt.Errorf("must be %s, not a table", describe(v.Type()))
 }
 
-// locate adds the line in the file to a problem of Validate or Examine, unless the setting comes
-// from another source.
+// locate adds the line in the file, or the variable, to a problem of Validate or Examine, unless a
+// flag has set it.
 func (r *fileReader) locate(err error) error {
 	p, ok := err.(*Problem)
 	if !ok || p.Where != "" {
 		return err
 	}
 	path, _, _ := strings.Cut(p.Reason, ":")
+	if i := slices.IndexFunc(r.schema.fields, func(f *field) bool { return f.given && f.path() == path }); i >= 0 {
+		p.Where = r.schema.fields[i].variable
+		return p
+	}
 	n := r.lines[path]
 	if n == 0 && strings.Contains(path, "[") {
 		n = r.lines.of(path)
 	}
-	if n > 0 && !slices.ContainsFunc(r.schema.fields, func(f *field) bool { return f.given && f.path() == path }) {
+	if n > 0 {
 		p.Where = fmt.Sprintf("%s:%d", r.name, n)
 	}
 	return p

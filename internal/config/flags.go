@@ -131,7 +131,7 @@ func (cl *commandLine) apply() []error {
 	begun := map[*field]bool{}
 	for _, v := range cl.values {
 		var err error
-		v.field.given = true
+		v.field.given, v.field.variable = true, ""
 		if v.field.isList() {
 			list := reflect.MakeSlice(v.field.value.Type(), 0, 1)
 			if begun[v.field] {

@@ -35,6 +35,8 @@ type Options struct {
 	// called for each CGN_* variable that is no program's setting, or another program's in a
 	// section that this one has too; may be nil
 	Ignored func(variable string)
+	// called for each setting ("router.mode") that a variable has set; may be nil
+	FromVariable func(setting, variable string)
 	// called for each older name in use ("router.toml:3: admission"), with the present name; may be
 	// nil
 	Renamed  func(given, name string)
@@ -139,6 +141,11 @@ func Load(dst any, o Options) error {
 	for _, name := range ignored {
 		if o.Ignored != nil {
 			o.Ignored(name)
+		}
+	}
+	for _, f := range s.fields {
+		if f.variable != "" && o.FromVariable != nil {
+			o.FromVariable(f.path(), f.variable)
 		}
 	}
 	for _, r := range s.renames {

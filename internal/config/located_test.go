@@ -41,7 +41,8 @@ func (c *cards) Validate() error {
 	return errors.Join(all...)
 }
 
-// TestValidateTellsTheLine: the line is reported for a setting in the file, and for no other.
+// TestValidateTellsTheLine: the line is reported for a setting in the file, and the variable for one
+// in the environment.
 func TestValidateTellsTheLine(t *testing.T) {
 	for _, c := range []struct {
 		doc  string
@@ -51,7 +52,8 @@ func TestValidateTellsTheLine(t *testing.T) {
 	}{
 		{"[card]\nleast = 1\nnames = [\"bad\"]\n", nil, "", `f:3: card.names: "bad" is none`},
 		{"[card]\nnames = [\"bad\"]\n", []string{"--card.names=bad"}, "", `configuration: card.names: "bad" is none`},
-		{"[card]\nnames = [\"bad\"]\n", nil, "CGN_CARD_NAMES=bad,x", `configuration: card.names: "bad" is none`},
+		{"[card]\nnames = [\"bad\"]\n", nil, "CGN_CARD_NAMES=bad,x", `configuration: CGN_CARD_NAMES: card.names: "bad" is none`},
+		{"", []string{"--card.names=bad"}, "CGN_CARD_NAMES=x", `configuration: card.names: "bad" is none`},
 		{"[card]\n", []string{"--card.least=0"}, "", "configuration: card.least: must be above 0"},
 		{"[[card.peers]]\nname = \"a\"\n[[card.peers]]\nlane = \"x\"\n", nil, "", "f:3: card.peers[1].name: empty"},
 		{"[card]\nlane = \"x\"\n", nil, "", "f:2: card.lane: unknown key; did you mean fleet.lane?"},

@@ -22,7 +22,9 @@ type field struct {
 	short   string // a second environment name; "": none
 	oneof   []string
 	given   bool // set by a variable or a flag
-	spaced  bool // elements of the list in one text are separated by spaces, not by commas
+
+	variable string // the variable that has set it; empty: none, or a flag has replaced its value
+	spaced   bool   // elements of the list in one text are separated by spaces, not by commas
 }
 
 // elsewhere returns the settings of other sections with this key. elsewhere returns nothing if

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/logging"
@@ -17,8 +18,24 @@ import (
 func Main(name string, run func(args, env []string, out, errOut io.Writer) error) {
 	if err := run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, name+":", err)
+		if setting, variable := fromVariable(err); variable != "" {
+			fmt.Fprintf(os.Stderr, "  %s comes from the environment variable %s\n", setting, variable)
+		}
 		os.Exit(status(err))
 	}
+}
+
+// variables holds the variable of each setting that has its value from one. Load writes it once.
+var variables = map[string]string{}
+
+// fromVariable returns the setting that an error of a start begins with, and the variable that has
+// set it, if any.
+func fromVariable(err error) (setting, variable string) {
+	setting = err.Error()
+	if end := strings.IndexAny(setting, ": "); end >= 0 {
+		setting = setting[:end]
+	}
+	return setting, variables[setting]
 }
 
 // status returns the exit status for an error of a daemon.
@@ -36,6 +53,7 @@ func status(err error) int {
 func Load(c any, o config.Options, errOut io.Writer, level, format *string) (*slog.Logger, error) {
 	var ignored []string
 	o.Ignored = func(name string) { ignored = append(ignored, name) }
+	o.FromVariable = func(setting, variable string) { variables[setting] = variable }
 	var renamed [][2]string // given name, present name
 	o.Renamed = func(given, name string) { renamed = append(renamed, [2]string{given, name}) }
 	if err := config.Load(c, o); errors.Is(err, config.ErrAnswered) {

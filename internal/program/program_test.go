@@ -1,6 +1,7 @@
 package program
 
 import (
+	"errors"
 	"io"
 	"testing"
 
@@ -25,6 +26,30 @@ func TestStatus(t *testing.T) {
 			&format)
 		if got := status(err); err == nil || got != c.want {
 			t.Errorf("%q %q: %d, want %d: %v", c.args, c.env, got, c.want, err)
+		}
+	}
+}
+
+// TestFromVariable: an error of a start tells which variable the setting comes from.
+func TestFromVariable(t *testing.T) {
+	var dst struct {
+		Daemon struct {
+			Sock string `toml:"sock"`
+			Data string `toml:"data"`
+		} `toml:"daemon"`
+	}
+	var level, format string
+	_, err := Load(&dst, config.Options{Program: "p", Args: []string{"--daemon.data=x"},
+		Env: []string{"CGN_DAEMON_SOCK=s", "CGN_DAEMON_DATA=y"}}, io.Discard, &level, &format)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{
+		"daemon.sock: in use": "CGN_DAEMON_SOCK", "daemon.sock (--sock) s: in use": "CGN_DAEMON_SOCK",
+		"daemon.data: in use": "", "etcd": "",
+	} {
+		if _, variable := fromVariable(errors.New(text)); variable != want {
+			t.Errorf("%s: %q, want %q", text, variable, want)
 		}
 	}
 }
