@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -64,6 +65,9 @@ func newVerify(a *cli.App) *cobra.Command {
 					fmt.Fprintf(a.Err, "%d of %d MiB\n", done>>20, all>>20)
 				}
 			})
+			if errors.Is(err, kvcached.ErrLocked) {
+				return inUse(err)
+			}
 			if err != nil && !errors.Is(err, kvcached.ErrDamaged) {
 				return err
 			}
@@ -88,6 +92,13 @@ func newVerify(a *cli.App) *cobra.Command {
 	}
 	cmd.Flags().StringVar(&c.KeyFile, "key-file", "", "the daemon's ssd.key_file, where payloads are sealed")
 	return cmd
+}
+
+// inUse is the error of a directory that a daemon uses. The fix in the daemon's own error is for a
+// start of another daemon.
+func inUse(locked error) error {
+	who, _, _ := strings.Cut(locked.Error(), "; stop that one")
+	return cli.WithHint(errors.New(who), "stop that daemon first, or verify a copy of its directory")
 }
 
 func damageText(d *ssd.Damage) string {

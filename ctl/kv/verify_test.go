@@ -12,6 +12,7 @@ import (
 
 	"github.com/cognitora/dataplane/ctl/ctltest"
 	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kvcached"
 	"github.com/cognitora/dataplane/kvcached/ssd"
 )
 
@@ -62,6 +63,24 @@ func TestKVVerify(t *testing.T) {
 	}
 	if _, err := ctl(t, nil, "kv", "verify", t.TempDir()); err == nil || !strings.Contains(err.Error(), "--data") {
 		t.Errorf("of nothing: %v", err)
+	}
+}
+
+// TestKVVerifyOfARunningDaemon: the error does not name flags that verify does not have.
+func TestKVVerifyOfARunningDaemon(t *testing.T) {
+	data := t.TempDir()
+	if err := os.Mkdir(filepath.Join(data, "ssd"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	lock, err := kvcached.LockDir(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	_, err = ctl(t, nil, "kv", "verify", data)
+	if err == nil || !strings.Contains(err.Error(), "in use") || strings.Contains(err.Error(), "--data") ||
+		!strings.Contains(ctltest.Hint(err), "stop that daemon") {
+		t.Errorf("%v, hint %q", err, ctltest.Hint(err))
 	}
 }
 
