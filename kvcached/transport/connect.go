@@ -16,10 +16,11 @@ import (
 var errStranger = errors.New("the other cache's card has no address in rdma.trusted_networks of this one")
 
 // connect makes a session and reads a probe over each of its rails.
-func (b *grantee) connect() (s *readSession, err error) {
-	s = &readSession{b: b, flight: semaphore.NewWeighted(mostFlight), born: time.Now(), unused: make(chan struct{})}
-	if s.rails, s.retry = b.choose(); len(s.rails) == 0 {
-		return nil, b.rails.lack()
+func (ge *grantee) connect() (s *readSession, err error) {
+	s = &readSession{grantee: ge, flight: semaphore.NewWeighted(mostFlight), born: time.Now(),
+		unused: make(chan struct{})}
+	if s.rails, s.retry = ge.choose(); len(s.rails) == 0 {
+		return nil, ge.rails.lack()
 	}
 	defer func() {
 		if err != nil { // s is not nil here
@@ -31,16 +32,16 @@ func (b *grantee) connect() (s *readSession, err error) {
 	for _, r := range s.rails {
 		pair, err := r.dev.Pair(rdma.PairOptions{Reads: true})
 		if err != nil {
-			b.blame(r)
+			ge.blame(r)
 			return s, fmt.Errorf("%s: %w", r.name, err)
 		}
 		s.pairs = append(s.pairs, pair)
 		c.Ends = append(c.Ends, wireEnd(pair.Local()))
 	}
-	ctx, cancel := context.WithTimeout(b.life, connectIn)
+	ctx, cancel := context.WithTimeout(ge.life, connectIn)
 	defer cancel()
 	var a *wire.Connected
-	if err = b.ask(ctx, wire.Connect, 0, c.Append(nil), func(_ wire.Stamp, body []byte) (err error) {
+	if err = ge.ask(ctx, wire.Connect, 0, c.Append(nil), func(_ wire.Stamp, body []byte) (err error) {
 		a, err = wire.ParseConnected(body, len(c.Ends))
 		return err
 	}); err != nil {
@@ -53,23 +54,23 @@ func (b *grantee) connect() (s *readSession, err error) {
 		return s, wire.BadFrame
 	}
 	if err = s.try(ctx, a); err != nil {
-		b.tell(s) // so that the peer ends its side
+		ge.tell(s) // so that the peer ends its side
 	}
 	return s, err
 }
 
 // choose returns the cards for a session, and the time from which there may be more.
-func (b *grantee) choose() (use []*rail, retry time.Time) {
-	all := b.rails.usable(b.must)
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (ge *grantee) choose() (use []*rail, retry time.Time) {
+	all := ge.rails.usable(ge.must)
+	ge.mu.Lock()
+	defer ge.mu.Unlock()
 	now := time.Now()
 	for _, r := range all {
-		if until := b.bad[r.name]; now.Before(until) {
+		if until := ge.bad[r.name]; now.Before(until) {
 			retry = until
 		} else {
 			use = append(use, r)
-			delete(b.bad, r.name)
+			delete(ge.bad, r.name)
 		}
 	}
 	if len(use) == 0 {
@@ -79,10 +80,10 @@ func (b *grantee) choose() (use []*rail, retry time.Time) {
 }
 
 // blame leaves a card out for railBadFor if there are others.
-func (b *grantee) blame(r *rail) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.bad[r.name] = time.Now().Add(railBadFor)
+func (ge *grantee) blame(r *rail) {
+	ge.mu.Lock()
+	defer ge.mu.Unlock()
+	ge.bad[r.name] = time.Now().Add(railBadFor)
 }
 
 // try connects the pairs and reads a probe over each. It leaves out pairs for which the peer has no
@@ -96,11 +97,11 @@ func (s *readSession) try(ctx context.Context, a *wire.Connected) error {
 			s.retry = time.Now().Add(railBadFor)
 			continue
 		}
-		if !s.b.must && !s.b.rails.trusts(addrOf(a.Ends[i].GID)) {
+		if !s.grantee.must && !s.grantee.rails.trusts(addrOf(a.Ends[i].GID)) {
 			return errStranger
 		}
 		if err := s.probe(ctx, i, a); err != nil {
-			s.b.blame(r)
+			s.grantee.blame(r)
 			return fmt.Errorf("%s to %s: %w", r.name, addrOf(a.Ends[i].GID), err)
 		}
 		used++
@@ -117,7 +118,7 @@ func (s *readSession) probe(ctx context.Context, i int, a *wire.Connected) error
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeIn)
 	defer cancel()
-	r := s.b.rails
+	r := s.grantee.rails
 	select {
 	case at := <-r.slots:
 		defer func() { r.slots <- at }()

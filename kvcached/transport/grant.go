@@ -26,14 +26,14 @@ type grant struct {
 // grant ends the grants that the peer has done with, and makes a grant of the wanted blocks that
 // the peer may read. begun is id, or 0 if no block is granted.
 func (s *session) grant(ctx context.Context, w *wire.Wanted, id uint64) (answer []byte, begun uint64, err error) {
-	l := s.l
+	gr := s.granter
 	s.giveBack(w.Done)
-	l.count.asked.Add(1)
+	gr.count.asked.Add(1)
 	out := &wire.Granted{Blocks: make([]wire.GrantedBlock, len(w.Addrs))}
-	t := &grant{id: id, s: s, windows: make([][]rdma.Window, len(s.ends))}
+	g := &grant{id: id, s: s, windows: make([][]rdma.Window, len(s.ends))}
 	if s.reserve() {
 		defer s.unreserve()
-		s.take(ctx, t, w.Addrs, out)
+		s.take(ctx, g, w.Addrs, out)
 	} else {
 		for i := range out.Blocks {
 			out.Blocks[i].Status = wire.ByStream
@@ -41,24 +41,24 @@ func (s *session) grant(ctx context.Context, w *wire.Wanted, id uint64) (answer 
 	}
 	for i := range out.Blocks {
 		if out.Blocks[i].Status != wire.OK && out.Blocks[i].Status != wire.Miss {
-			l.count.byStream.Add(1)
+			gr.count.byStream.Add(1)
 		}
 	}
-	if len(t.blocks) == 0 {
+	if len(g.blocks) == 0 {
 		return out.Append(nil), 0, nil
 	}
-	blocks, bytes := uint64(t.granted), uint64(t.bytes)
-	out.Grant, out.MS = id, uint32(l.lasts.Milliseconds())
+	blocks, bytes := uint64(g.granted), uint64(g.bytes)
+	out.Grant, out.MS = id, uint32(gr.lasts.Milliseconds())
 	answer = out.Append(nil) // before begin, because keys in it lie in the blocks, which may be released from then on
 	if err = ctx.Err(); err == nil {
-		err = s.begin(t)
+		err = s.begin(g)
 	}
 	if err != nil {
-		t.forget()
+		g.forget()
 		return nil, 0, err
 	}
-	l.count.blocks.Add(blocks)
-	l.count.bytes.Add(bytes)
+	gr.count.blocks.Add(blocks)
+	gr.count.bytes.Add(bytes)
 	return answer, id, nil
 }
 
@@ -85,7 +85,7 @@ func (s *session) unreserve() {
 
 // begin starts the grant's time. It returns wire.Miss if the session has ended, and wire.Deadline
 // if nobody waits for the grant any more.
-func (s *session) begin(t *grant) error {
+func (s *session) begin(g *grant) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
@@ -93,20 +93,20 @@ func (s *session) begin(t *grant) error {
 	}
 	// The peer has asked again after a connection broke, or has given back the grant before it
 	// began.
-	if s.grants[t.id] != nil || slices.Contains(s.undone[:], t.id) {
+	if s.grants[g.id] != nil || slices.Contains(s.undone[:], g.id) {
 		return wire.Deadline
 	}
-	s.grants[t.id] = t
-	c := &s.l.count
+	s.grants[g.id] = g
+	c := &s.granter.count
 	c.grants.Add(1)
-	c.granted.Add(int64(t.bytes))
-	s.l.work.Add(1)
-	t.timer = time.AfterFunc(s.l.lasts, func() {
-		defer s.l.work.Done()
-		if s.expire(t.id) {
+	c.granted.Add(int64(g.bytes))
+	s.granter.work.Add(1)
+	g.timer = time.AfterFunc(s.granter.lasts, func() {
+		defer s.granter.work.Done()
+		if s.expire(g.id) {
 			c.ended.Add(1)
-			t.undo()
-			t.uncount()
+			g.undo()
+			g.uncount()
 		}
 	})
 	return nil
@@ -130,15 +130,15 @@ func (s *session) expire(id uint64) bool {
 func (s *session) returned(id uint64) *grant {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t := s.grants[id]
-	if t == nil {
+	g := s.grants[id]
+	if g == nil {
 		s.undone[s.oldest] = id
 		s.oldest = (s.oldest + 1) % len(s.undone)
 		return nil
 	}
 	delete(s.grants, id)
 	s.kept = false
-	return t
+	return g
 }
 
 // giveBack ends grants that the peer has done with or given up. It revokes all windows of a pair
@@ -147,70 +147,70 @@ func (s *session) giveBack(ids []uint64) {
 	all := &grant{s: s, windows: make([][]rdma.Window, len(s.ends))}
 	var done []*grant
 	for _, id := range ids {
-		t := s.returned(id)
-		if t == nil {
+		g := s.returned(id)
+		if g == nil {
 			continue
 		}
-		if t.timer.Stop() {
-			s.l.work.Done()
+		if g.timer.Stop() {
+			s.granter.work.Done()
 		}
-		for i, w := range t.windows {
+		for i, w := range g.windows {
 			all.windows[i] = append(all.windows[i], w...)
 		}
-		done = append(done, t)
+		done = append(done, g)
 	}
 	if len(done) == 0 {
 		return
 	}
 	all.revoke()
-	for _, t := range done {
-		t.letGo()
+	for _, g := range done {
+		g.letGo()
 	}
 }
 
 // undo revokes the grant and then releases its blocks.
-func (t *grant) undo() {
-	t.revoke()
-	t.release()
+func (g *grant) undo() {
+	g.revoke()
+	g.release()
 }
 
 // forget is undo for a grant that the peer never heard of.
-func (t *grant) forget() {
-	t.s.l.s.o.Bandwidth.giveBack(outward, t.bytes)
-	t.undo()
+func (g *grant) forget() {
+	g.s.granter.s.o.Bandwidth.giveBack(outward, g.bytes)
+	g.undo()
 }
 
 // revoke returns when nobody can read through the grant's windows any more.
-func (t *grant) revoke() {
+func (g *grant) revoke() {
 	ctx, cancel := context.WithTimeout(context.Background(), bindWithin)
 	defer cancel()
-	for i, w := range t.windows {
+	for i, w := range g.windows {
 		if len(w) > 0 {
-			_ = t.s.ends[i].pair.Revoke(ctx, w) // after an error the pair is closed, which revokes as well
+			_ = g.s.ends[i].pair.Revoke(ctx, w) // after an error the pair is closed, which revokes as well
 		}
 	}
 }
 
 // letGo is release for a grant that was counted.
-func (t *grant) letGo() {
-	t.release()
-	t.uncount()
+func (g *grant) letGo() {
+	g.release()
+	g.uncount()
 }
 
-func (t *grant) uncount() {
-	t.s.l.count.granted.Add(int64(-t.bytes))
-	t.s.l.count.grants.Add(-1)
+func (g *grant) uncount() {
+	g.s.granter.count.granted.Add(int64(-g.bytes))
+	g.s.granter.count.grants.Add(-1)
 }
 
 // release releases blocks that nobody can read any more.
-func (t *grant) release() {
-	for _, b := range t.blocks {
+func (g *grant) release() {
+	for _, b := range g.blocks {
 		b.Release()
 	}
-	for _, release := range t.held {
+	for _, release := range g.held {
 		release()
 	}
-	t.blocks, t.held = nil, nil
+	g.blocks, g.held = nil, nil
 }
 
 // split divides a large block among all rails. It gives each smaller block to the next rail.
@@ -247,7 +247,7 @@ func (e *grantEnd) grant(ctx context.Context, mems [][]byte) ([]rdma.Window, err
 
 // open makes the windows of all parts, those of a pair with one wait. false: a card did not make
 // them.
-func (s *session) open(ctx context.Context, t *grant, got []picked, out *wire.Granted) bool {
+func (s *session) open(ctx context.Context, g *grant, got []picked, out *wire.Granted) bool {
 	for rail, end := range s.ends {
 		if end == nil {
 			continue
@@ -274,10 +274,10 @@ func (s *session) open(ctx context.Context, t *grant, got []picked, out *wire.Gr
 			return false
 		}
 		windows, err := end.grant(ctx, mems)
-		t.windows[rail] = windows
+		g.windows[rail] = windows
 		if err != nil || len(windows) != len(parts) {
 			if !errors.Is(err, rdma.ErrFull) {
-				s.l.s.warn("grant", "blocks cannot be granted",
+				s.granter.s.warn("grant", "blocks cannot be granted",
 					"card", end.rail.name, "peer", s.remote.Host,
 					"error", err)
 			}

@@ -79,17 +79,17 @@ type grantee struct {
 
 // readSession is a session with one peer.
 type readSession struct {
-	b      *grantee
-	id     uint64
-	lasts  time.Duration
-	idle   time.Duration // the peer ends a session that is unused for this long
-	most   int
-	rails  []*rail
-	pairs  []rdma.Pair // by rail; nil: not used
-	flight *semaphore.Weighted
-	born   time.Time
+	grantee *grantee
+	id      uint64
+	lasts   time.Duration
+	idle    time.Duration // the peer ends a session that is unused for this long
+	most    int
+	rails   []*rail
+	pairs   []rdma.Pair // by rail; nil: not used
+	flight  *semaphore.Weighted
+	born    time.Time
 
-	// Guarded by b.mu.
+	// Guarded by grantee.mu.
 	opened   uint64        // Rails.opened when the rails were chosen; another number means that there may be more
 	retry    time.Time     // from then on a session with more rails is tried; zero: all rails are used
 	wait     time.Duration // last pause before retry
@@ -108,59 +108,59 @@ func newGrantee(p *Peer, rails *Rails, how OneSided, log *slog.Logger, count *re
 }
 
 // close ends the session and all reads in it.
-func (b *grantee) close() {
-	b.mu.Lock()
-	b.closed = true
-	s := b.s
-	b.s = nil
-	b.mu.Unlock()
-	b.stop()
+func (ge *grantee) close() {
+	ge.mu.Lock()
+	ge.closed = true
+	s := ge.s
+	ge.s = nil
+	ge.mu.Unlock()
+	ge.stop()
 	if s != nil {
-		b.end(s)
+		ge.end(s)
 	}
-	b.work.Wait()
+	ge.work.Wait()
 }
 
 // session returns the session, or nil. If there is none, it starts making one, unless it is too
 // early for that.
-func (b *grantee) session() *readSession {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (ge *grantee) session() *readSession {
+	ge.mu.Lock()
+	defer ge.mu.Unlock()
 	now := time.Now()
-	if b.s != nil && !b.closed && b.s.forgotten(now) {
-		old := b.s
-		b.s = nil
-		b.work.Go(func() { b.end(old) })
+	if ge.s != nil && !ge.closed && ge.s.forgotten(now) {
+		old := ge.s
+		ge.s = nil
+		ge.work.Go(func() { ge.end(old) })
 	}
-	if b.connecting || b.closed || b.s != nil && !b.s.mayGrow(now) || now.Before(b.until) {
-		return b.s
+	if ge.connecting || ge.closed || ge.s != nil && !ge.s.mayGrow(now) || now.Before(ge.until) {
+		return ge.s
 	}
-	b.connecting = true
-	b.work.Go(b.rebuild)
-	return b.s
+	ge.connecting = true
+	ge.work.Go(ge.rebuild)
+	return ge.s
 }
 
 // miss notes that a block was asked for without a session.
-func (b *grantee) miss() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.missed = time.Now()
+func (ge *grantee) miss() {
+	ge.mu.Lock()
+	defer ge.mu.Unlock()
+	ge.missed = time.Now()
 }
 
-// mayGrow tells whether another session may have more rails. b.mu is held.
+// mayGrow tells whether another session may have more rails. grantee.mu is held.
 func (s *readSession) mayGrow(now time.Time) bool {
-	return s.opened != s.b.rails.opened.Load() || !s.retry.IsZero() && !now.Before(s.retry)
+	return s.opened != s.grantee.rails.opened.Load() || !s.retry.IsZero() && !now.Before(s.retry)
 }
 
 // forgotten tells whether a session was unused for so long that the peer has ended it, or soon
 // will. The peer ends it after IdleMS, and also when it has no connection of this host any more;
-// TLS connections are closed earlier than that. b.mu is held.
+// TLS connections are closed earlier than that. grantee.mu is held.
 func (s *readSession) forgotten(now time.Time) bool {
 	if s.asking > 0 || s.grants > 0 {
 		return false
 	}
 	unused := now.Sub(s.asked)
-	return s.idle > 0 && unused > s.idle-s.idle/8 || unused > mayClose && !s.b.p.connected()
+	return s.idle > 0 && unused > s.idle-s.idle/8 || unused > mayClose && !s.grantee.p.connected()
 }
 
 // used returns the number of rails that a session reads over.
@@ -175,65 +175,65 @@ func (s *readSession) used() (n int) {
 
 // rebuild makes a session, and replaces one with fewer rails. If it fails, it notes why there is no
 // session.
-func (b *grantee) rebuild() {
-	opened := b.rails.opened.Load()
-	s, err := b.connect()
-	b.mu.Lock()
-	b.connecting = false
-	old, useless := b.s, s
+func (ge *grantee) rebuild() {
+	opened := ge.rails.opened.Load()
+	s, err := ge.connect()
+	ge.mu.Lock()
+	ge.connecting = false
+	old, useless := ge.s, s
 	switch {
-	case b.closed:
+	case ge.closed:
 	case old != nil && (err != nil || s.used() <= old.used()): // it goes on with its rails
 		old.wait = min(max(2*old.wait, railBadFor), lastRetry)
 		if old.opened, old.retry = opened, time.Now().Add(old.wait); err == nil && s.retry.IsZero() {
 			old.retry = time.Time{}
 		}
 	case err != nil:
-		b.rest(err)
+		ge.rest(err)
 	default:
 		useless = nil
 		s.opened = opened
-		b.take(s)
+		ge.take(s)
 	}
-	b.mu.Unlock()
+	ge.mu.Unlock()
 	if useless != nil {
-		b.tell(useless)
+		ge.tell(useless)
 		useless.shut()
 	}
 }
 
 // take makes s the session that is used from now on. mu is held.
-func (b *grantee) take(s *readSession) {
-	if old := b.s; old != nil {
+func (ge *grantee) take(s *readSession) {
+	if old := ge.s; old != nil {
 		old.replaced = true
 		old.quiet()
-		b.work.Go(func() { b.retire(old) })
+		ge.work.Go(func() { ge.retire(old) })
 	}
-	b.s, b.until = s, time.Time{}
-	b.count.sessions.Add(1)
-	b.count.open.Add(1)
-	b.told("")
+	ge.s, ge.until = s, time.Time{}
+	ge.count.sessions.Add(1)
+	ge.count.open.Add(1)
+	ge.told("")
 	for _, pair := range s.pairs {
 		if pair != nil {
-			b.work.Go(func() { s.watch(pair) })
+			ge.work.Go(func() { s.watch(pair) })
 		}
 	}
 }
 
 // retire ends a session that was replaced, once its granted blocks were read or can no longer be
 // read.
-func (b *grantee) retire(s *readSession) {
-	t := time.NewTimer(b.p.pool.o.GrantIn + s.lasts)
+func (ge *grantee) retire(s *readSession) {
+	t := time.NewTimer(ge.p.pool.o.GrantIn + s.lasts)
 	defer t.Stop()
 	select {
 	case <-s.unused:
 	case <-t.C:
-	case <-b.life.Done():
+	case <-ge.life.Done():
 	}
-	b.end(s)
+	ge.end(s)
 }
 
-// quiet closes unused if nothing is read any more in a session that was replaced. b.mu is held.
+// quiet closes unused if nothing is read any more in a replaced session. grantee.mu is held.
 func (s *readSession) quiet() {
 	if s.replaced && s.asking == 0 && s.grants == 0 {
 		close(s.unused)
@@ -241,21 +241,21 @@ func (s *readSession) quiet() {
 }
 
 // rest sets the pause until the next session is made, because of err. mu is held.
-func (b *grantee) rest(err error) {
-	b.lastError, b.lastAt = err.Error(), time.Now()
+func (ge *grantee) rest(err error) {
+	ge.lastError, ge.lastAt = err.Error(), time.Now()
 	var none noRails
-	if b.count.unmade.Add(1); errors.As(err, &none) {
-		b.until = time.Now().Add(lookIn)
-		b.told(reasonOf(err))
+	if ge.count.unmade.Add(1); errors.As(err, &none) {
+		ge.until = time.Now().Add(lookIn)
+		ge.told(reasonOf(err))
 		return
 	}
-	b.pause = min(max(2*b.pause, firstRebuild), lastRebuild)
-	pause := b.pause/2 + rand.N(b.pause)
+	ge.pause = min(max(2*ge.pause, firstRebuild), lastRebuild)
+	pause := ge.pause/2 + rand.N(ge.pause)
 	if errors.Is(err, wire.UnknownOp) || errors.Is(err, wire.Forbidden) {
 		pause = withoutFor
 	}
-	b.until = time.Now().Add(pause)
-	b.told(reasonOf(err))
+	ge.until = time.Now().Add(pause)
+	ge.told(reasonOf(err))
 }
 
 // reasonOf returns why there is no session, in words for an operator.
@@ -278,23 +278,23 @@ func reasonOf(err error) string {
 
 // told notes why there is no session. It logs a new reason, and repeats an error for as long as
 // RDMA is demanded. mu is held.
-func (b *grantee) told(why string) {
-	again := b.must && why != "" && time.Since(b.said) > errorEvery
-	if b.why == why && (why != "" || b.s == nil) && !again {
+func (ge *grantee) told(why string) {
+	again := ge.must && why != "" && time.Since(ge.said) > errorEvery
+	if ge.why == why && (why != "" || ge.s == nil) && !again {
 		return
 	}
-	was := b.why == "" && !b.said.IsZero()
-	b.why, b.said = why, time.Now()
+	was := ge.why == "" && !ge.said.IsZero()
+	ge.why, ge.said = why, time.Now()
 	switch {
 	case why == "":
-		b.log.Info("blocks of a peer are read by RDMA", "rails", b.s.used(), "grant", b.s.lasts.String())
-	case b.must:
-		b.log.Error("fleet.lane or [[fleet.peers]] demands RDMA and it cannot be, blocks go over QUIC or TLS meanwhile",
+		ge.log.Info("blocks of a peer are read by RDMA", "rails", ge.s.used(), "grant", ge.s.lasts.String())
+	case ge.must:
+		ge.log.Error("fleet.lane or [[fleet.peers]] demands RDMA and it cannot be, blocks go over QUIC or TLS meanwhile",
 			"reason", why)
 	case was:
-		b.log.Warn("blocks of a peer are not read by RDMA any more, they go over QUIC or TLS meanwhile", "reason", why)
+		ge.log.Warn("blocks of a peer are not read by RDMA any more, they go over QUIC or TLS meanwhile", "reason", why)
 	default:
-		b.log.Info("blocks of a peer are not read by RDMA, they go over QUIC or TLS", "reason", why)
+		ge.log.Info("blocks of a peer are not read by RDMA, they go over QUIC or TLS", "reason", why)
 	}
 }
 
@@ -302,44 +302,44 @@ func (b *grantee) told(why string) {
 func (s *readSession) watch(pair rdma.Pair) {
 	select {
 	case <-pair.Broken():
-		s.b.fail(s, "a pair broke", rdma.ErrBroken)
-	case <-s.b.life.Done():
+		s.grantee.fail(s, "a pair broke", rdma.ErrBroken)
+	case <-s.grantee.life.Done():
 	}
 }
 
 // fail ends s because of err, or the present session if s is nil. Another session is made after a
 // pause. false: the session had ended before.
-func (b *grantee) fail(s *readSession, why string, err error) (ended bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.s == nil || s != nil && b.s != s {
+func (ge *grantee) fail(s *readSession, why string, err error) (ended bool) {
+	ge.mu.Lock()
+	defer ge.mu.Unlock()
+	if ge.s == nil || s != nil && ge.s != s {
 		return false
 	}
-	s = b.s
-	b.s = nil
+	s = ge.s
+	ge.s = nil
 	if time.Since(s.born) > steadyAfter {
-		b.pause = 0
+		ge.pause = 0
 	}
-	b.count.broken.Add(1)
-	b.rest(fmt.Errorf("%s: %w", why, err))
-	b.work.Go(func() { b.end(s) }) // close waits for this; after closed there is no session
+	ge.count.broken.Add(1)
+	ge.rest(fmt.Errorf("%s: %w", why, err))
+	ge.work.Go(func() { ge.end(s) }) // close waits for this; after closed there is no session
 	return true
 }
 
 // end closes a session that is not used any more, and lets the peer release its granted blocks.
-func (b *grantee) end(s *readSession) {
-	b.count.open.Add(-1)
-	b.tell(s)
+func (ge *grantee) end(s *readSession) {
+	ge.count.open.Add(-1)
+	ge.tell(s)
 	s.shut()
 }
 
 // tell tells the peer that a session has ended. Without it, the peer ends the session once that was
 // unused for long enough.
-func (b *grantee) tell(s *readSession) {
+func (ge *grantee) tell(s *readSession) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseIn)
 	defer cancel()
-	defer whenDone(b.life, func() { time.AfterFunc(endIn, cancel) })()
-	_ = b.ask(ctx, wire.Release, 0, (&wire.Returned{Session: s.id, End: true}).Append(nil),
+	defer whenDone(ge.life, func() { time.AfterFunc(endIn, cancel) })()
+	_ = ge.ask(ctx, wire.Release, 0, (&wire.Returned{Session: s.id, End: true}).Append(nil),
 		func(wire.Stamp, []byte) error { return nil })
 }
 
@@ -352,7 +352,7 @@ func (s *readSession) shut() {
 }
 
 // ask sends a small request over a stream. If request is 0, it gets the next request number.
-func (b *grantee) ask(ctx context.Context, op wire.Op, request uint64, body []byte,
+func (ge *grantee) ask(ctx context.Context, op wire.Op, request uint64, body []byte,
 	got answered) error {
-	return b.p.over(false, func(l lane, _ int) error { return l.call(ctx, op, 0, request, body, got) })
+	return ge.p.over(false, func(l lane, _ int) error { return l.call(ctx, op, 0, request, body, got) })
 }

@@ -90,22 +90,22 @@ func (p *Peer) status() PeerStatus {
 	for i := range p.carried {
 		s.Carried = append(s.Carried, p.carried[i].told([]Lane{QUIC, TLS, RDMA}[i]))
 	}
-	b := p.grantee
-	if b == nil {
+	ge := p.grantee
+	if ge == nil {
 		s.Why = "it is not wanted, or no card is to be used"
 		return s
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s.Error, s.At, s.Missed = b.lastError, b.lastAt, b.missed
-	if b.s == nil && b.why == "" && len(b.rails.usable(b.must)) == 0 {
-		s.Why = b.rails.lack().Error()
+	ge.mu.Lock()
+	defer ge.mu.Unlock()
+	s.Error, s.At, s.Missed = ge.lastError, ge.lastAt, ge.missed
+	if ge.s == nil && ge.why == "" && len(ge.rails.usable(ge.must)) == 0 {
+		s.Why = ge.rails.lack().Error()
 		return s
 	}
-	if s.RDMA, s.Why = b.s != nil, b.why; b.s != nil {
-		s.Grants = b.s.grants
-		for i, r := range b.s.rails {
-			if b.s.pairs[i] != nil {
+	if s.RDMA, s.Why = ge.s != nil, ge.why; ge.s != nil {
+		s.Grants = ge.s.grants
+		for i, r := range ge.s.rails {
+			if ge.s.pairs[i] != nil {
 				s.Cards = append(s.Cards, r.name)
 			}
 		}

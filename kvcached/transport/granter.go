@@ -53,13 +53,13 @@ type grantCounters struct {
 
 // session lets one peer read this host's memory.
 type session struct {
-	l      *granter
-	id     uint64
-	remote Remote
-	host   *host
-	ends   []*grantEnd  // by rail; nil: the rail is not used
-	used   atomic.Int64 // Unix ns of the last use
-	turn   atomic.Uint64
+	granter *granter
+	id      uint64
+	remote  Remote
+	host    *host
+	ends    []*grantEnd  // by rail; nil: the rail is not used
+	used    atomic.Int64 // Unix ns of the last use
+	turn    atomic.Uint64
 
 	mu     sync.Mutex
 	grants map[uint64]*grant
@@ -86,8 +86,8 @@ func newGranter(s *Server, o *ServerOptions) *granter {
 
 // grants carries out a Connect, Grant or Release.
 func (op *operation) grants(ctx context.Context, body []byte) (answer []byte, err error) {
-	l := op.link.s.granter
-	if l == nil {
+	gr := op.link.s.granter
+	if gr == nil {
 		return nil, wire.UnknownOp
 	}
 	switch op.f.Op {
@@ -96,14 +96,14 @@ func (op *operation) grants(ctx context.Context, body []byte) (answer []byte, er
 		if err != nil {
 			return nil, err
 		}
-		answer, op.session, err = l.connect(ctx, op.link, c)
+		answer, op.session, err = gr.connect(ctx, op.link, c)
 		return answer, err
 	case wire.Grant:
 		w, err := wire.ParseWanted(body)
 		if err != nil {
 			return nil, err
 		}
-		s, err := l.find(w.Session, op.link.remote)
+		s, err := gr.find(w.Session, op.link.remote)
 		if err != nil {
 			return nil, err
 		}
@@ -115,7 +115,7 @@ func (op *operation) grants(ctx context.Context, body []byte) (answer []byte, er
 	if err != nil {
 		return nil, err
 	}
-	s, err := l.find(r.Session, op.link.remote)
+	s, err := gr.find(r.Session, op.link.remote)
 	if err != nil {
 		return nil, err
 	}
@@ -126,10 +126,10 @@ func (op *operation) grants(ctx context.Context, body []byte) (answer []byte, er
 }
 
 // find returns the caller's session. wire.Miss: the session has ended, or is another host's.
-func (l *granter) find(id uint64, who Remote) (*session, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s := l.sessions[id]
+func (gr *granter) find(id uint64, who Remote) (*session, error) {
+	gr.mu.Lock()
+	defer gr.mu.Unlock()
+	s := gr.sessions[id]
 	if s == nil || s.remote != who {
 		return nil, wire.Miss
 	}
@@ -149,29 +149,29 @@ func (op *operation) untold() {
 }
 
 // enter registers a new session. false: the server closes.
-func (l *granter) enter(s *session) bool {
+func (gr *granter) enter(s *session) bool {
 	s.used.Store(time.Now().UnixNano())
-	l.s.attach(s.host)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closing {
-		l.work.Go(func() { l.s.detach(s.remote.Host) }) // in the background, because detach's lock comes before l.mu
+	gr.s.attach(s.host)
+	gr.mu.Lock()
+	defer gr.mu.Unlock()
+	if gr.closing {
+		gr.work.Go(func() { gr.s.detach(s.remote.Host) }) // in the background, because detach's lock comes before gr.mu
 		return false
 	}
-	if oldest := l.yields(s.remote); oldest != nil {
-		delete(l.sessions, oldest.id)
-		l.work.Go(oldest.end)
+	if oldest := gr.yields(s.remote); oldest != nil {
+		delete(gr.sessions, oldest.id)
+		gr.work.Go(oldest.end)
 	}
-	for s.id == 0 || l.sessions[s.id] != nil {
+	for s.id == 0 || gr.sessions[s.id] != nil {
 		var b [8]byte
 		_, _ = rand.Read(b[:])
 		s.id = binary.LittleEndian.Uint64(b[:])
 	}
-	l.sessions[s.id] = s
-	l.count.sessions.Add(1)
+	gr.sessions[s.id] = s
+	gr.count.sessions.Add(1)
 	for _, e := range s.ends {
 		if e != nil {
-			l.work.Go(func() { s.watch(e.pair) })
+			gr.work.Go(func() { s.watch(e.pair) })
 		}
 	}
 	return true
@@ -210,21 +210,21 @@ func (s *session) end() {
 	s.grants = nil
 	s.mu.Unlock()
 	close(s.over)
-	l := s.l
-	l.mu.Lock()
-	delete(l.sessions, s.id)
-	l.mu.Unlock()
+	gr := s.granter
+	gr.mu.Lock()
+	delete(gr.sessions, s.id)
+	gr.mu.Unlock()
 	s.closePairs()
-	l.mu.Lock()
-	l.pairs -= s.pairs()
-	l.mu.Unlock()
-	for _, t := range grants {
-		if t.timer.Stop() {
-			l.work.Done()
+	gr.mu.Lock()
+	gr.pairs -= s.pairs()
+	gr.mu.Unlock()
+	for _, g := range grants {
+		if g.timer.Stop() {
+			gr.work.Done()
 		}
-		t.letGo()
+		g.letGo()
 	}
-	l.s.detach(s.remote.Host)
+	gr.s.detach(s.remote.Host)
 }
 
 // pairs returns the number of its pairs.
@@ -240,27 +240,27 @@ func (s *session) closePairs() {
 
 // abandon ends the sessions of a host that is no longer connected, in the background. The host has
 // gone, or begins anew.
-func (l *granter) abandon(host string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, s := range l.sessions {
-		if s.remote.Host == host && !l.closing {
-			l.work.Go(s.end)
+func (gr *granter) abandon(host string) {
+	gr.mu.Lock()
+	defer gr.mu.Unlock()
+	for _, s := range gr.sessions {
+		if s.remote.Host == host && !gr.closing {
+			gr.work.Go(s.end)
 		}
 	}
 }
 
 // drain grants nothing new, and waits until the granted blocks have been read or ctx has ended, at
 // most drainGrants.
-func (l *granter) drain(ctx context.Context) {
-	l.mu.Lock()
-	l.closing = true
-	l.mu.Unlock()
+func (gr *granter) drain(ctx context.Context) {
+	gr.mu.Lock()
+	gr.closing = true
+	gr.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, drainGrants)
 	defer cancel()
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()
-	for l.count.grants.Load() > 0 && ctx.Err() == nil {
+	for gr.count.grants.Load() > 0 && ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case <-look.C:
@@ -269,15 +269,15 @@ func (l *granter) drain(ctx context.Context) {
 }
 
 // close ends all sessions.
-func (l *granter) close() {
-	l.mu.Lock()
+func (gr *granter) close() {
+	gr.mu.Lock()
 	var all []*session
-	for _, s := range l.sessions {
+	for _, s := range gr.sessions {
 		all = append(all, s)
 	}
-	l.mu.Unlock()
+	gr.mu.Unlock()
 	for _, s := range all {
 		s.end()
 	}
-	l.work.Wait()
+	gr.work.Wait()
 }

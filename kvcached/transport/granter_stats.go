@@ -21,14 +21,14 @@ type GrantStats struct {
 
 // GrantStats returns a snapshot.
 func (s *Server) GrantStats() GrantStats {
-	l := s.granter
-	if l == nil {
+	gr := s.granter
+	if gr == nil {
 		return GrantStats{}
 	}
-	l.mu.Lock()
-	open := int64(len(l.sessions))
-	l.mu.Unlock()
-	c := &l.count
+	gr.mu.Lock()
+	open := int64(len(gr.sessions))
+	gr.mu.Unlock()
+	c := &gr.count
 	return GrantStats{Sessions: c.sessions.Load(), Refused: c.refused.Load(), Asked: c.asked.Load(),
 		Blocks: c.blocks.Load(), Bytes: c.bytes.Load(), ByStream: c.byStream.Load(),
 		Expired: c.ended.Load(), Grants: c.grants.Load(), Granted: c.granted.Load(), Open: open}

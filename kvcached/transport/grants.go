@@ -53,26 +53,26 @@ type owed struct {
 // done notes that one of the grant's blocks is not read any more.
 func (l *heldGrant) done() {
 	if l.left.Add(-1) == 0 {
-		l.s.b.giveBack(l.s, owed{l.id, l.until})
+		l.s.grantee.giveBack(l.s, owed{l.id, l.until})
 	}
-	l.s.b.mu.Lock()
+	l.s.grantee.mu.Lock()
 	l.s.grants--
 	l.s.quiet()
-	l.s.b.mu.Unlock()
+	l.s.grantee.mu.Unlock()
 }
 
 // want asks for a block, together with the other blocks of the queue. nil: the queue is full.
-func (b *grantee) want(a block.Addr) *wish {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.queue) >= mostWishes || b.closed {
+func (ge *grantee) want(a block.Addr) *wish {
+	ge.mu.Lock()
+	defer ge.mu.Unlock()
+	if len(ge.queue) >= mostWishes || ge.closed {
 		return nil
 	}
 	w := &wish{addr: a, answer: make(chan promise, 1)}
-	b.queue = append(b.queue, w)
-	if b.asking < mostGrants {
-		b.asking++
-		b.work.Go(b.grants)
+	ge.queue = append(ge.queue, w)
+	if ge.asking < mostGrants {
+		ge.asking++
+		ge.work.Go(ge.grants)
 	}
 	return w
 }
@@ -98,10 +98,10 @@ func (w *wish) tell(p promise) {
 
 // grants asks for the blocks of the queue, in one Grant after the other. Blocks that come while
 // mostGrants are running go with the next Grant.
-func (b *grantee) grants() {
+func (ge *grantee) grants() {
 	for {
 		runtime.Gosched() // lets other Gets join the batch
-		s, batch, done := b.next()
+		s, batch, done := ge.next()
 		if batch == nil {
 			return
 		}
@@ -111,31 +111,31 @@ func (b *grantee) grants() {
 			}
 			continue
 		}
-		b.grant(s, batch, done)
-		b.mu.Lock()
+		ge.grant(s, batch, done)
+		ge.mu.Lock()
 		s.asking--
 		s.quiet()
-		b.mu.Unlock()
+		ge.mu.Unlock()
 	}
 }
 
 // next takes the next batch. nil: the queue is empty.
-func (b *grantee) next() (s *readSession, batch []*wish, done []owed) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s = b.s
-	n := len(b.queue)
+func (ge *grantee) next() (s *readSession, batch []*wish, done []owed) {
+	ge.mu.Lock()
+	defer ge.mu.Unlock()
+	s = ge.s
+	n := len(ge.queue)
 	if s != nil {
 		n = min(n, s.most)
 	}
 	if n == 0 {
-		if b.asking--; b.asking == 0 {
-			b.flushLater(releaseAfter)
+		if ge.asking--; ge.asking == 0 {
+			ge.flushLater(releaseAfter)
 		}
 		return nil, nil, nil
 	}
-	batch = append(batch, b.queue[:n]...)
-	b.queue = append(b.queue[:0], b.queue[n:]...)
+	batch = append(batch, ge.queue[:n]...)
+	ge.queue = append(ge.queue[:0], ge.queue[n:]...)
 	if s != nil {
 		done = s.takeDone()
 		s.asking++
@@ -145,29 +145,29 @@ func (b *grantee) next() (s *readSession, batch []*wish, done []owed) {
 }
 
 // grant asks for a batch, and answers its wishes.
-func (b *grantee) grant(s *readSession, batch []*wish, done []owed) {
+func (ge *grantee) grant(s *readSession, batch []*wish, done []owed) {
 	w := wire.Wanted{Session: s.id, Done: idsOf(done), Addrs: make([]block.Addr, len(batch))}
 	for i := range batch {
 		w.Addrs[i] = batch[i].addr
 	}
-	ctx, cancel := context.WithTimeout(b.life, b.p.pool.o.GrantIn)
+	ctx, cancel := context.WithTimeout(ge.life, ge.p.pool.o.GrantIn)
 	defer cancel()
-	asked, request := time.Now(), b.p.pool.request.Add(1)
+	asked, request := time.Now(), ge.p.pool.request.Add(1)
 	var granted *wire.Granted
 	var stamp wire.Stamp
-	err := b.ask(ctx, wire.Grant, request, w.Append(nil), func(at wire.Stamp, body []byte) (err error) {
+	err := ge.ask(ctx, wire.Grant, request, w.Append(nil), func(at wire.Stamp, body []byte) (err error) {
 		stamp = at
 		granted, err = wire.ParseGranted(clone(body), len(batch), len(s.pairs))
 		return err
 	})
-	b.count.asked.Add(1)
-	b.count.wanted.Add(uint64(len(batch)))
+	ge.count.asked.Add(1)
+	ge.count.wanted.Add(uint64(len(batch)))
 	if err != nil {
 		if !errors.Is(err, wire.Busy) {
 			// The owner may have granted the blocks all the same.
 			done = append(done, owed{wire.GrantOf(request), time.Now().Add(s.lasts)})
 		}
-		b.refused(s, err, done)
+		ge.refused(s, err, done)
 		for _, w := range batch {
 			w.tell(promise{why: noGrant})
 		}
@@ -181,9 +181,9 @@ func (b *grantee) grant(s *readSession, batch []*wish, done []owed) {
 		}
 	}
 	l.left.Store(int32(n))
-	b.mu.Lock()
+	ge.mu.Lock()
 	s.grants += int64(n)
-	b.mu.Unlock()
+	ge.mu.Unlock()
 	for i, w := range batch {
 		p := promise{block: &granted.Blocks[i], stamp: stamp}
 		if p.block.Status == wire.OK {
@@ -195,32 +195,32 @@ func (b *grantee) grant(s *readSession, batch []*wish, done []owed) {
 
 // refused handles a Grant without a usable answer. It gives back the grants that the message should
 // have ended, and the grant that it may have begun.
-func (b *grantee) refused(s *readSession, err error, done []owed) {
+func (ge *grantee) refused(s *readSession, err error, done []owed) {
 	var status wire.Status
 	switch known := errors.As(err, &status); {
 	case known && status == wire.Miss:
-		b.fail(s, "the peer has ended the session", err)
+		ge.fail(s, "the peer has ended the session", err)
 	case known && status != wire.Busy && status != wire.Deadline:
-		b.fail(s, "the peer refuses to grant", err)
+		ge.fail(s, "the peer refuses to grant", err)
 	default:
-		b.giveBack(s, done...)
+		ge.giveBack(s, done...)
 	}
 }
 
 // giveBack notes grants that are not read any more.
-func (b *grantee) giveBack(s *readSession, done ...owed) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.s != s {
+func (ge *grantee) giveBack(s *readSession, done ...owed) {
+	ge.mu.Lock()
+	defer ge.mu.Unlock()
+	if ge.s != s {
 		return
 	}
 	s.owe(done)
-	if b.asking == 0 {
-		b.flushLater(releaseAfter)
+	if ge.asking == 0 {
+		ge.flushLater(releaseAfter)
 	}
 }
 
-// owe notes grants that will be given back later. b.mu is held.
+// owe notes grants that will be given back later. grantee.mu is held.
 func (s *readSession) owe(done []owed) {
 	for _, d := range done {
 		if len(s.done) < wire.MaxDone { // further grants end by themselves
@@ -230,9 +230,9 @@ func (s *readSession) owe(done []owed) {
 }
 
 // takeDone takes the grants to give back. It leaves out those that the owner has ended by itself:
-// an owner's grant lasts at most GrantIn longer than until. b.mu is held.
+// an owner's grant lasts at most GrantIn longer than until. grantee.mu is held.
 func (s *readSession) takeDone() []owed {
-	past := time.Now().Add(-s.b.p.pool.o.GrantIn)
+	past := time.Now().Add(-s.grantee.p.pool.o.GrantIn)
 	done := slices.DeleteFunc(s.done, func(d owed) bool { return d.id == 0 || !past.Before(d.until) })
 	s.done = nil
 	return done
@@ -246,48 +246,48 @@ func idsOf(done []owed) (ids []uint64) {
 }
 
 // flushLater gives grants back soon, unless a Grant takes them along. mu is held.
-func (b *grantee) flushLater(after time.Duration) {
-	if b.flushing || b.closed || b.s == nil || len(b.s.done) == 0 {
+func (ge *grantee) flushLater(after time.Duration) {
+	if ge.flushing || ge.closed || ge.s == nil || len(ge.s.done) == 0 {
 		return
 	}
-	b.flushing = true
-	b.work.Go(func() {
-		await.For(b.life, after)
-		b.flush()
+	ge.flushing = true
+	ge.work.Go(func() {
+		await.For(ge.life, after)
+		ge.flush()
 	})
 }
 
 // flush gives grants back. One Release runs at a time; grants that come meanwhile wait for the
 // next.
-func (b *grantee) flush() {
-	b.mu.Lock()
-	s := b.s
+func (ge *grantee) flush() {
+	ge.mu.Lock()
+	s := ge.s
 	var done []owed
-	if s != nil && b.asking == 0 && !b.closed {
+	if s != nil && ge.asking == 0 && !ge.closed {
 		done = s.takeDone()
 	}
 	if len(done) == 0 {
-		b.flushing = false
-		b.mu.Unlock()
+		ge.flushing = false
+		ge.mu.Unlock()
 		return
 	}
-	b.mu.Unlock()
-	ctx, cancel := context.WithTimeout(b.life, releaseIn)
+	ge.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ge.life, releaseIn)
 	defer cancel()
-	err := b.ask(ctx, wire.Release, 0, (&wire.Returned{Session: s.id, Grants: idsOf(done)}).Append(nil),
+	err := ge.ask(ctx, wire.Release, 0, (&wire.Returned{Session: s.id, Grants: idsOf(done)}).Append(nil),
 		func(wire.Stamp, []byte) error { return nil })
-	if b.count.releases.Add(1); errors.Is(err, wire.Miss) {
-		b.fail(s, "the peer has ended the session", err)
+	if ge.count.releases.Add(1); errors.Is(err, wire.Miss) {
+		ge.fail(s, "the peer has ended the session", err)
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.flushing = false
+	ge.mu.Lock()
+	defer ge.mu.Unlock()
+	ge.flushing = false
 	again := releaseAfter
-	if err != nil && b.s == s {
+	if err != nil && ge.s == s {
 		s.owe(done)
 		again = releaseAgain
 	}
-	if b.asking == 0 {
-		b.flushLater(again)
+	if ge.asking == 0 {
+		ge.flushLater(again)
 	}
 }

@@ -11,78 +11,78 @@ import (
 
 // connect makes this side's ends of a peer's pairs. wire.ByStream: no end can be connected.
 // wire.Busy: there is no room, or the host is making another session.
-func (l *granter) connect(ctx context.Context, p *link, c *wire.Connection) (answer []byte, s *session, err error) {
-	s = &session{l: l, remote: p.remote, host: p.host, ends: make([]*grantEnd, len(c.Ends)),
+func (gr *granter) connect(ctx context.Context, p *link, c *wire.Connection) (answer []byte, s *session, err error) {
+	s = &session{granter: gr, remote: p.remote, host: p.host, ends: make([]*grantEnd, len(c.Ends)),
 		grants: map[uint64]*grant{},
 		over:   make(chan struct{})}
-	cards := l.rails.usable(l.rails.o.GrantAny)
-	most := min(l.suitable(c.Ends), len(cards))
+	cards := gr.rails.usable(gr.rails.o.GrantAny)
+	most := min(gr.suitable(c.Ends), len(cards))
 	switch {
 	case most == 0:
 		err = wire.ByStream
-	case !l.reserve(s, most):
+	case !gr.reserve(s, most):
 		err = wire.Busy
 	default:
-		if err = l.join(ctx, s, cards, c.Ends); err == nil && !l.enter(s) {
+		if err = gr.join(ctx, s, cards, c.Ends); err == nil && !gr.enter(s) {
 			err = wire.Busy
 		}
 		if err != nil {
 			s.closePairs()
 		}
-		l.settle(s, most, err == nil)
+		gr.settle(s, most, err == nil)
 	}
 	if err != nil {
-		l.count.refused.Add(1)
+		gr.count.refused.Add(1)
 		return nil, nil, err
 	}
-	return l.connected(s), s, nil
+	return gr.connected(s), s, nil
 }
 
 // suitable counts the peer's ends that may be connected to.
-func (l *granter) suitable(ends []wire.End) (n int) {
+func (gr *granter) suitable(ends []wire.End) (n int) {
 	for i := range ends {
-		if l.suits(&ends[i]) {
+		if gr.suits(&ends[i]) {
 			n++
 		}
 	}
 	return n
 }
 
-func (l *granter) suits(far *wire.End) bool {
-	return far.QPN != 0 && (l.rails.o.GrantAny || l.rails.trusts(addrOf(far.GID)))
+func (gr *granter) suits(far *wire.End) bool {
+	return far.QPN != 0 && (gr.rails.o.GrantAny || gr.rails.trusts(addrOf(far.GID)))
 }
 
 // reserve counts pairs that will be made, until settle. false: there is no room for them.
-func (l *granter) reserve(s *session, pairs int) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	total := l.pairs + pairs
-	if oldest := l.yields(s.remote); oldest != nil {
+func (gr *granter) reserve(s *session, pairs int) bool {
+	gr.mu.Lock()
+	defer gr.mu.Unlock()
+	total := gr.pairs + pairs
+	if oldest := gr.yields(s.remote); oldest != nil {
 		total -= oldest.pairs()
 	}
-	if l.closing || s.host.joining || total > mostPairs {
+	if gr.closing || s.host.joining || total > mostPairs {
 		return false
 	}
 	s.host.joining = true
-	l.pairs += pairs
+	gr.pairs += pairs
 	return true
 }
 
 // settle replaces the reserved pairs by the pairs that were made, if the session stays.
-func (l *granter) settle(s *session, reserved int, stays bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (gr *granter) settle(s *session, reserved int, stays bool) {
+	gr.mu.Lock()
+	defer gr.mu.Unlock()
 	s.host.joining = false
-	if l.pairs -= reserved; stays {
-		l.pairs += s.pairs()
+	if gr.pairs -= reserved; stays {
+		gr.pairs += s.pairs()
 	}
 }
 
-// yields returns the session that must give way to a further one of the same peer; nil: none. l.mu
+// yields returns the session that must give way to a further one of the same peer; nil: none. gr.mu
 // is held.
-func (l *granter) yields(to Remote) (oldest *session) {
+func (gr *granter) yields(to Remote) (oldest *session) {
 	n := 0
-	for _, s := range l.sessions {
+	for _, s := range gr.sessions {
 		if s.remote != to {
 			continue
 		}
@@ -98,18 +98,18 @@ func (l *granter) yields(to Remote) (oldest *session) {
 
 // join makes a pair for each of the peer's ends, as far as there are cards. It tries each card
 // once.
-func (l *granter) join(ctx context.Context, s *session, cards []*rail, ends []wire.End) error {
+func (gr *granter) join(ctx context.Context, s *session, cards []*rail, ends []wire.End) error {
 	for i := range ends {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if len(cards) == 0 || !l.suits(&ends[i]) {
+		if len(cards) == 0 || !gr.suits(&ends[i]) {
 			continue
 		}
 		from := addrOf(ends[i].GID)
 		e := &grantEnd{rail: nearest(cards, from)}
 		cards = slices.DeleteFunc(cards, func(r *rail) bool { return r == e.rail })
-		err := e.connect(ctx, &ends[i], l.rails.probes[:probeSize])
+		err := e.connect(ctx, &ends[i], gr.rails.probes[:probeSize])
 		if err == nil {
 			s.ends[i] = e
 			continue
@@ -117,7 +117,7 @@ func (l *granter) join(ctx context.Context, s *session, cards []*rail, ends []wi
 		if e.pair != nil {
 			_ = e.pair.Close()
 		}
-		l.s.warn("connect", "a peer's card cannot be connected to", "card", e.rail.name, "peer",
+		gr.s.warn("connect", "a peer's card cannot be connected to", "card", e.rail.name, "peer",
 			s.remote.Host, "peer_card", from.String(), "error", err)
 	}
 	if s.pairs() == 0 {
@@ -127,9 +127,9 @@ func (l *granter) join(ctx context.Context, s *session, cards []*rail, ends []wi
 }
 
 // connected encodes the answer to Connect.
-func (l *granter) connected(s *session) []byte {
-	a := &wire.Connected{Session: s.id, GrantMS: uint32(l.lasts.Milliseconds()),
-		IdleMS: uint32(sessionIdle.Milliseconds()), Most: wire.MaxGrant, CRC: l.rails.crc,
+func (gr *granter) connected(s *session) []byte {
+	a := &wire.Connected{Session: s.id, GrantMS: uint32(gr.lasts.Milliseconds()),
+		IdleMS: uint32(sessionIdle.Milliseconds()), Most: wire.MaxGrant, CRC: gr.rails.crc,
 		Ends: make([]wire.End, len(s.ends)), Probes: make([]wire.Window, len(s.ends))}
 	for i, e := range s.ends {
 		if a.Probes[i].Rail = uint32(i); e != nil {

@@ -102,7 +102,7 @@ func TestLossIsSaid(t *testing.T) {
 	var log bytes.Buffer
 	b := newGrantee(nil, nil, Trusted, slog.New(slog.NewTextHandler(&log, nil)), nil)
 	b.told("not yet")
-	b.s = &readSession{b: b}
+	b.s = &readSession{grantee: b}
 	b.told("")
 	b.s = nil
 	b.told("a pair broke")

@@ -31,8 +31,8 @@ func (p *picked) drop() {
 	p.Block = nil
 }
 
-// take adds the blocks that can be granted to t and to the answer.
-func (s *session) take(ctx context.Context, t *grant, addrs []block.Addr, out *wire.Granted) {
+// take adds the blocks that can be granted to g and to the answer.
+func (s *session) take(ctx context.Context, g *grant, addrs []block.Addr, out *wire.Granted) {
 	got := s.pick(ctx, addrs, out)
 	size := 0
 	for i := range got {
@@ -41,16 +41,16 @@ func (s *session) take(ctx context.Context, t *grant, addrs []block.Addr, out *w
 			continue
 		}
 		e := &out.Blocks[i]
-		if e.Status = s.admit(t, b, e, wire.MaxSmall-64-len(addrs)-size); e.Status != wire.OK {
+		if e.Status = s.admit(g, b, e, wire.MaxSmall-64-len(addrs)-size); e.Status != wire.OK {
 			b.drop()
 			continue
 		}
-		s.l.s.keyRead(b.Found().Item.Namespace)
+		s.granter.s.keyRead(b.Found().Item.Namespace)
 		size += e.Size()
 	}
-	if !s.open(ctx, t, got, out) {
-		t.forget()
-		t.windows, t.granted, t.bytes = make([][]rdma.Window, len(s.ends)), 0, 0
+	if !s.open(ctx, g, got, out) {
+		g.forget()
+		g.windows, g.granted, g.bytes = make([][]rdma.Window, len(s.ends)), 0, 0
 		for i := range got {
 			if got[i].Block != nil {
 				out.Blocks[i] = wire.GrantedBlock{Status: wire.ByStream}
@@ -74,7 +74,7 @@ func (s *session) pick(ctx context.Context, addrs []block.Addr, out *wire.Grante
 		case errors.Is(err, context.DeadlineExceeded):
 			status = wire.ByStream
 		case status == wire.Internal && ctx.Err() == nil:
-			s.l.s.failed(wire.Grant, s.remote, err)
+			s.granter.s.failed(wire.Grant, s.remote, err)
 		}
 		out.Blocks[i].Status = status
 	}
@@ -90,11 +90,11 @@ func (s *session) pick(ctx context.Context, addrs []block.Addr, out *wire.Grante
 // pickOne looks up a block. It counts the block's length first, so that a block without room does
 // not come into RAM.
 func (s *session) pickOne(ctx context.Context, a []block.Addr, info []wire.Info, to *picked) error {
-	h := s.l.s.o.Handler
+	h := s.granter.s.o.Handler
 	if err := h.Stat(ctx, a, info); err != nil {
 		return err
 	}
-	uncount, err := s.l.s.holdGranted(s.host, int(info[0].Length))
+	uncount, err := s.granter.s.holdGranted(s.host, int(info[0].Length))
 	if err != nil {
 		return err
 	}
@@ -114,18 +114,18 @@ func (s *session) pickOne(ctx context.Context, a []block.Addr, info []wire.Info,
 
 // admit adds a block to the grant, and describes it in at most room bytes. The windows of its parts
 // are made later.
-func (s *session) admit(t *grant, b *picked, e *wire.GrantedBlock, room int) wire.Status {
+func (s *session) admit(g *grant, b *picked, e *wire.GrantedBlock, room int) wire.Status {
 	payload, f := b.Bytes(), b.Found()
-	if !s.l.rails.holds(payload) {
+	if !s.granter.rails.holds(payload) {
 		return wire.ByStream
 	}
 	*e = wire.GrantedBlock{CRC: f.CRC, Length: uint64(len(payload)), Parent: f.Item.Parent, Expires: f.Item.Expires,
 		Key: f.Item.Key, Attr: f.Item.Attr}
 	s.split(e)
-	if e.Size() > room || !s.l.s.o.Bandwidth.take(outward, len(payload)) { // the others would wait for it
+	if e.Size() > room || !s.granter.s.o.Bandwidth.take(outward, len(payload)) { // the others would wait for it
 		return wire.ByStream
 	}
-	t.blocks, t.held = append(t.blocks, b.Block), append(t.held, b.uncount)
-	t.granted, t.bytes = t.granted+1, t.bytes+len(payload)
+	g.blocks, g.held = append(g.blocks, b.Block), append(g.held, b.uncount)
+	g.granted, g.bytes = g.granted+1, g.bytes+len(payload)
 	return wire.OK
 }

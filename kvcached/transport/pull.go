@@ -213,18 +213,17 @@ func (p *pull) place(a *wire.Frame) ([]byte, error) {
 	return p.buf[a.Offset-uint64(p.g.Offset):][:a.Len], nil
 }
 
-// check compares the checksum of all parts together with the block's. The block counts as checked
-// up to the oldest stamp of its parts.
+// check compares the checksum of all parts together with the block's. If the stamps of the parts
+// differ, the block counts as older than every purge.
 func (p *pull) check() error {
 	var crc uint32
 	var n uint64
 	p.found.Stamp = p.parts[0].stamp
 	for _, q := range p.parts {
 		crc, n = block.Combine(crc, q.crc, q.n), n+q.n
-		if q.stamp.History != p.found.Stamp.History {
-			return errChanged
+		if q.stamp != p.found.Stamp {
+			p.found.Stamp = wire.Stamp{}
 		}
-		p.found.Stamp.Revision = min(p.found.Stamp.Revision, q.stamp.Revision)
 	}
 	if n != uint64(len(p.buf)) || p.whole && crc != p.found.CRC {
 		return wire.Corrupt

@@ -96,28 +96,28 @@ func (o *once) take(f Found, n int) ([]byte, error) {
 
 // takes tells whether a block is read from the peer's memory. Parts of blocks are not, because they
 // have no checksum, and small blocks are not, because a stream brings them sooner.
-func (b *grantee) takes(g *Get) bool {
-	return g.Offset == 0 && g.Length == 0 && (g.Hint == 0 || g.Hint >= b.p.pool.o.MinBlock)
+func (ge *grantee) takes(g *Get) bool {
+	return g.Offset == 0 && g.Length == 0 && (g.Hint == 0 || g.Hint >= ge.p.pool.o.MinBlock)
 }
 
 // get reads a block from the peer's memory. !done: the block must come by a stream.
-func (b *grantee) get(ctx context.Context, g *Get) (found Found, done bool, err error) {
+func (ge *grantee) get(ctx context.Context, g *Get) (found Found, done bool, err error) {
 	if err := checkItem(&Item{Namespace: g.Namespace}, 0); err != nil {
 		return Found{}, true, err
 	}
-	if b.session() == nil {
-		b.miss()
-		return Found{}, false, b.fallen(noSession)
+	if ge.session() == nil {
+		ge.miss()
+		return Found{}, false, ge.fallen(noSession)
 	}
 	g.Alloc = (&once{alloc: g.Alloc}).take
 	for range grantTries {
-		w := b.want(g.Addr)
+		w := ge.want(g.Addr)
 		if w == nil {
-			return Found{}, false, b.fallen(tooManyWishes)
+			return Found{}, false, ge.fallen(tooManyWishes)
 		}
 		select {
 		case p := <-w.answer:
-			found, done, err = b.fetch(ctx, g, &p)
+			found, done, err = ge.fetch(ctx, g, &p)
 		case <-ctx.Done():
 			w.leave()
 			return Found{}, true, context.Cause(ctx)
@@ -126,24 +126,24 @@ func (b *grantee) get(ctx context.Context, g *Get) (found Found, done bool, err 
 			return found, done, err
 		}
 	}
-	return Found{}, false, b.fallen(grantOver)
+	return Found{}, false, ge.fallen(grantOver)
 }
 
 // fallen counts a fallback.
-func (b *grantee) fallen(why fallback) error {
-	b.count.fallen[why].Add(1)
+func (ge *grantee) fallen(why fallback) error {
+	ge.count.fallen[why].Add(1)
 	return nil
 }
 
 // fetch reads the block of a promise.
-func (b *grantee) fetch(ctx context.Context, g *Get, p *promise) (found Found, done bool, err error) {
+func (ge *grantee) fetch(ctx context.Context, g *Get, p *promise) (found Found, done bool, err error) {
 	switch {
 	case p.block == nil:
-		return found, false, b.fallen(p.why)
+		return found, false, ge.fallen(p.why)
 	case p.block.Status == wire.Miss:
 		return found, true, wire.Miss
 	case p.block.Status != wire.OK:
-		return found, false, b.fallen(notGranted)
+		return found, false, ge.fallen(notGranted)
 	}
 	defer p.grant.done()
 	e, s := p.block, p.grant.s
@@ -170,17 +170,17 @@ func (b *grantee) fetch(ctx context.Context, g *Get, p *promise) (found Found, d
 		if ctx.Err() != nil {
 			return found, true, context.Cause(ctx)
 		}
-		return found, false, b.fallen(whyNot(err))
+		return found, false, ge.fallen(whyNot(err))
 	}
 	if g.Progress != nil {
 		g.Progress()
 	}
 	if block.Sum(buf) != e.CRC {
 		s.rotten(e)
-		return found, false, b.fallen(wrongSum)
+		return found, false, ge.fallen(wrongSum)
 	}
-	b.count.reads.Add(1)
-	b.count.bytes.Add(uint64(len(buf)))
+	ge.count.reads.Add(1)
+	ge.count.bytes.Add(uint64(len(buf)))
 	return found, true, nil
 }
 
@@ -195,7 +195,7 @@ func (s *readSession) turn(ctx context.Context, n int, until time.Time) (leave f
 	defer cancel()
 	part := min(int64(n), mostFlight)
 	if err = s.flight.Acquire(wait, part); err == nil {
-		if err = s.b.p.pool.o.Bandwidth.wait(wait, inward, n); err == nil {
+		if err = s.grantee.p.pool.o.Bandwidth.wait(wait, inward, n); err == nil {
 			return func() { s.flight.Release(part) }, nil
 		}
 		s.flight.Release(part)
@@ -272,10 +272,10 @@ func (s *readSession) suspect(rail int, err error) {
 		return
 	}
 	if errors.Is(err, rdma.ErrUnreachable) {
-		s.b.blame(s.rails[rail])
+		s.grantee.blame(s.rails[rail])
 	}
-	if s.b.fail(s, "a read failed", err) && errors.Is(err, rdma.ErrMemlock) {
-		s.b.log.Error("a card may not lock the memory that blocks are read into, blocks go over QUIC or TLS meanwhile",
+	if s.grantee.fail(s, "a read failed", err) && errors.Is(err, rdma.ErrMemlock) {
+		s.grantee.log.Error("a card may not lock the memory that blocks are read into, blocks go over QUIC or TLS meanwhile",
 			"card", s.rails[rail].name, "reason", err)
 	}
 }
@@ -283,17 +283,17 @@ func (s *readSession) suspect(rail int, err error) {
 // rotten ends a session that has read wrong bytes, and leaves out its cards if there are others.
 // The checksum of the stream then shows whether the owner has the right block.
 func (s *readSession) rotten(e *wire.GrantedBlock) {
-	b := s.b
-	b.count.corrupt.Add(1)
+	ge := s.grantee
+	ge.count.corrupt.Add(1)
 	var cards []string
 	for i := range e.Parts {
 		if r := s.rails[e.Parts[i].Rail]; !slices.Contains(cards, r.name) {
 			cards = append(cards, r.name)
-			b.blame(r)
+			ge.blame(r)
 		}
 	}
-	if b.fail(s, "checksum", wire.Corrupt) { // logged once for each session
-		b.log.Warn("bytes that were read by RDMA are not the block's, it is asked for over QUIC or TLS", "cards", cards,
+	if ge.fail(s, "checksum", wire.Corrupt) { // logged once for each session
+		ge.log.Warn("bytes that were read by RDMA are not the block's, it is asked for over QUIC or TLS", "cards", cards,
 			"length", e.Length)
 	}
 }
