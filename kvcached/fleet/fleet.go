@@ -176,7 +176,7 @@ func (v *View) Stats() Stats {
 	if v.hidden() {
 		s.Hidden = 1
 	}
-	s.Purges, s.PurgeRevision = int64(len(v.o.Ledger.List().Purges)), int64(v.Stamp().Revision)
+	s.Purges, s.PurgeRevision = int64(len(v.o.Ledger.List().Purges)), int64(v.o.Ledger.Revision())
 	return s
 }
 

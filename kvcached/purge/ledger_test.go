@@ -88,7 +88,7 @@ func TestTake(t *testing.T) {
 	three := with(t, two, "c")
 	s.err = errors.New("no disk")
 	take(three, s.err, "c")
-	if l.Stamp().Revision != 2 || !l.Bars(Stamp{0, 2}, space("c"), nil) {
+	if l.Revision() != 2 || !l.Bars(two.Stamp(), space("c"), nil) {
 		t.Error("a purge that failed is confirmed, or its blocks are taken in")
 	}
 	s.err = nil

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"hash/crc32"
 	"math"
 	"slices"
 
@@ -64,11 +65,20 @@ func (l *List) moved() []Tip {
 	return tips[max(0, len(tips)-maxTips):]
 }
 
-// Stamp names the last purge that a host has carried out.
-type Stamp struct{ History, Revision uint32 }
+// state is a number for a state, 0 for that of an empty list. Two lists that a set-back etcd has led
+// apart may have equal revisions, but not equal states.
+func (t Tip) state() uint32 {
+	if t.Token == "" {
+		return 0
+	}
+	return max(1, crc32.ChecksumIEEE([]byte(t.Token)))
+}
+
+// Stamp names the state of the list that a host has carried out.
+type Stamp struct{ History, State uint32 }
 
 // Stamp is the stamp of a host that has carried out the whole list.
-func (l *List) Stamp() Stamp { return Stamp{l.History, l.Revision} }
+func (l *List) Stamp() Stamp { return Stamp{l.History, l.tip().state()} }
 
 // ErrFull says that the revisions of a history are used up.
 const ErrFull = Refused("the list of purges has used up its 2^32 numbers, so no host has confirmed the purge; stop " +
@@ -126,12 +136,13 @@ func (p *Purge) text() string {
 	return string(b)
 }
 
-// Bars tells whether a purge later than the stamp removes the block. A stamp of another history is
-// earlier than every purge.
+// Bars tells whether a purge later than the stamp removes the block. A stamp with a state that the
+// list does not name is earlier than every purge.
 func (l *List) Bars(s Stamp, namespace string, key []byte) bool {
 	from := 0
-	if s.History == l.History {
-		from, _ = slices.BinarySearchFunc(l.Purges, s.Revision, func(p Purge, revision uint32) int {
+	at := slices.IndexFunc(l.Tips, func(t Tip) bool { return t.state() == s.State })
+	if s.History == l.History && at >= 0 {
+		from, _ = slices.BinarySearchFunc(l.Purges, l.Tips[at].Revision, func(p Purge, revision uint32) int {
 			return cmp.Compare(uint64(p.Revision), uint64(revision)+1)
 		})
 	}

@@ -32,10 +32,13 @@ func merge(t testing.TB, mine, theirs *List) *List {
 func space(model string) string { return "kv1;" + model + ";main;bf16;l;16;1.0;1.0;" }
 
 // TestStamps checks that only later purges of a block bar it. All purges bar a block with the stamp
-// of another history.
+// of another history, or of a state that the list does not know.
 func TestStamps(t *testing.T) {
-	l := with(t, &List{History: 7}, "a", "b", "a")
-	if len(l.Purges) != 2 || l.Revision != 3 {
+	one := with(t, &List{History: 7}, "a")
+	two := with(t, one, "b")
+	l := with(t, two, "a")
+	fork := with(t, two, "c")
+	if len(l.Purges) != 2 || l.Revision != 3 || fork.Revision != 3 {
 		t.Fatalf("%+v", l)
 	}
 	for _, c := range []struct {
@@ -43,8 +46,9 @@ func TestStamps(t *testing.T) {
 		model string
 		want  bool
 	}{
-		{Stamp{7, 3}, "a", false}, {Stamp{7, 2}, "a", true}, {Stamp{7, 2}, "b", false}, {Stamp{7, 1}, "b", true},
-		{Stamp{8, 3}, "b", true}, {Stamp{}, "a", true}, {Stamp{8, 3}, "c", false},
+		{l.Stamp(), "a", false}, {two.Stamp(), "a", true}, {two.Stamp(), "b", false}, {one.Stamp(), "b", true},
+		{Stamp{8, l.Stamp().State}, "b", true}, {Stamp{}, "a", true}, {Stamp{8, 3}, "c", false},
+		{fork.Stamp(), "a", true}, {fork.Stamp(), "b", true}, {Stamp{7, 0}, "a", true},
 	} {
 		if got := l.Bars(c.s, space(c.model), nil); got != c.want {
 			t.Errorf("%+v %s: %v", c.s, c.model, got)
@@ -98,6 +102,7 @@ func TestFold(t *testing.T) {
 		l.Revision++
 		l.Purges = append(l.Purges, Purge{fmt.Sprintf("%026d", i), l.Revision, Selector{Model: fmt.Sprint("m", i)}})
 	}
+	l.Tips = []Tip{{MaxPurges / 2, "a"}, {MaxPurges/2 + 1, "b"}, {MaxPurges, "c"}}
 	before := *l
 	before.Purges = slices.Clone(l.Purges)
 	l = with(t, l, "one more")
@@ -110,7 +115,7 @@ func TestFold(t *testing.T) {
 	if !l.Follows(&before) {
 		t.Error("a fold does not follow")
 	}
-	if !l.Bars(Stamp{1, MaxPurges / 2}, space("m"), nil) || l.Bars(Stamp{1, MaxPurges/2 + 1}, space("m"), nil) {
+	if !l.Bars(Stamp{1, l.Tips[0].state()}, space("m"), nil) || l.Bars(Stamp{1, l.Tips[1].state()}, space("m"), nil) {
 		t.Error("stamps at the fold")
 	}
 	// A host of another history knows one of the purges in the fold.

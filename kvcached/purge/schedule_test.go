@@ -177,7 +177,7 @@ func (w *world) pull(to, from *node, between func()) {
 		return
 	}
 	between()
-	if _, there := to.blocks[m]; !there && !to.Bars(Stamp{asked.History, has.Revision}, space(m), nil) {
+	if _, there := to.blocks[m]; !there && !to.Bars(Stamp{asked.History, has.State}, space(m), nil) {
 		w.say("%d has %s of %d from %d, %+v", to.id, m, b, from.id, has)
 		to.put(m, b)
 	}
@@ -240,7 +240,9 @@ func (w *world) event() {
 				w.refresh(n)
 				w.purge(n)
 			}
-			w.others()
+			if w.r.IntN(2) == 0 {
+				w.others()
+			}
 		} else {
 			w.refresh(n)
 		}
@@ -267,5 +269,53 @@ func TestSchedules(t *testing.T) {
 		for range 60 {
 			w.event()
 		}
+	}
+}
+
+// TestFork cuts host 1 off from etcd after a purge, sets etcd back to the state before, and has host
+// 2, which was away, purge something else. The lists of both have one history and one revision
+// then. Host 1 takes no block from host 2 that is older than its own purge.
+func TestFork(t *testing.T) {
+	w := &world{t: t, r: rand.New(rand.NewPCG(1, 1))}
+	w.hosts = []*node{{purged: map[string]int{}}}
+	for i := range 2 {
+		n := &node{id: i + 1, blocks: map[string]int{}}
+		w.hosts = append(w.hosts, n)
+		w.start(n)
+	}
+	one, two := w.hosts[1], w.hosts[2]
+	purge := func(n *node, model string) {
+		w.write(n, func(l *List) (*List, error) { return l.With(Selector{Model: model}) })
+	}
+	w.refresh(one)
+	w.refresh(two)
+	for _, m := range models {
+		two.put(m, 1)
+	}
+	before := w.etcd
+	w.now = 2
+	purge(one, "a")
+	one.purged["a"] = 2
+	one.cut, w.etcd = true, before
+	w.refresh(two)
+	purge(two, "c")
+	if one.Revision() != two.Revision() || one.Stamp().History != two.Stamp().History || one.Stamp() == two.Stamp() {
+		t.Fatalf("%+v, %+v", one.Stamp(), two.Stamp())
+	}
+	for range 100 {
+		w.pull(one, two, func() {})
+	}
+	w.check()
+	if _, there := one.blocks["b"]; !there {
+		t.Error("a block that no purge names is not taken")
+	}
+	one.cut = false
+	for range 2 {
+		w.refresh(one)
+		w.refresh(two)
+	}
+	w.check()
+	if _, there := two.blocks["a"]; there {
+		t.Error("a purge that etcd has lost is not carried out")
 	}
 }

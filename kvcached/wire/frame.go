@@ -40,7 +40,7 @@ type Frame struct {
 	Offset     uint64 // Get: the range's first byte; Put: the sender's Stamp
 	Len        uint64 // Get: the range's length, in a request 0: to the end; Put: the block's length
 	CRC        uint32 // CRC32C of the block, with RangeSum of the range; without a block, of the body
-	DeadlineMS uint32 // time that the requester waits, in ms; 0: not told; in answers the Stamp's revision
+	DeadlineMS uint32 // time that the requester waits, in ms; 0: not told; in answers the Stamp's state
 
 	Flags   Flags
 	Request uint64 // number that the requester chose; the answer repeats it

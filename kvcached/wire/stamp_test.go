@@ -27,7 +27,7 @@ func TestStamps(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	old := frames["get answered"]
-	if got := old.Answered(&request); got.Revision != 0 {
+	if got := old.Answered(&request); got.State != 0 {
 		t.Errorf("a version without stamps: %+v", got)
 	}
 	old.Answer(Stamp{0xA1B2C3D4, 6})
