@@ -29,8 +29,20 @@ func TestDeadlinesOfClientsOpenNoBreaker(t *testing.T) {
 			t.Fatalf("request %d: %v", i, r)
 		}
 	}
+	late := 0
+	for i := range 20 {
+		if r := s.chat(chatBody(fmt.Sprint("soon ", i), ""), "x-cgn-deadline-ms", "1"); r.status == 504 {
+			late++
+		}
+	}
+	if late == 0 {
+		t.Error("all answers came within 1 ms")
+	}
 	if n := s.eligible(); n != 2 {
 		t.Errorf("%d of 2 nodes are eligible", n)
+	}
+	if n := s.log.count("request failed on node"); n != 0 {
+		t.Errorf("%d lines of the log blame a node", n)
 	}
 	mustAll(t, "after the deadlines", together(8, func(i int) *reply {
 		return s.chat(chatBody(fmt.Sprint("after ", i), ""))

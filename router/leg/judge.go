@@ -74,9 +74,11 @@ func (n *member) report(o health.Outcome) {
 	}
 }
 
-// tell logs a failed attempt, unless the node only reported that it is busy.
+// tell logs a failed attempt, unless the node only reported that it is busy, or the client's own
+// deadline has ended the attempt.
 func (l *Leg) tell(a *attempt, v verdict, err error) {
 	switch {
+	case v == late && l.Request.Expired():
 	case err != nil:
 		l.complain(a.node, v.String(), err)
 	case a.ex == nil:
