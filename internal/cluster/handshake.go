@@ -33,7 +33,8 @@ const (
 )
 
 // Why explains err, the error of a request that timed out. If the TLS handshake with an endpoint
-// fails, the result also wraps the *HandshakeError. Why takes 3 s at most.
+// fails, the result also wraps the *HandshakeError. Otherwise the result names an endpoint that
+// cannot be reached, if there is one. Why takes 3 s at most.
 func (c *Client) Why(ctx context.Context, err error) error {
 	return why(ctx, c.etcd.Endpoints(), c.tls, err)
 }
@@ -44,35 +45,48 @@ func why(ctx context.Context, endpoints []string, conf *tls.Config, err error) e
 	}
 	ctx, cancel := context.WithTimeout(ctx, handshakeIn)
 	defer cancel()
+	var unreachable error
 	for _, endpoint := range endpoints {
-		if failed := shake(ctx, endpoint, conf); failed != nil {
+		failed, dialed := shake(ctx, endpoint, conf)
+		if failed != nil {
 			return fmt.Errorf("%w (%w)", &HandshakeError{endpoint, failed}, err)
 		}
+		unreachable = cmp.Or(unreachable, dialed)
+	}
+	if unreachable != nil {
+		return fmt.Errorf("%w; etcd.endpoints: %w", err, unreachable)
 	}
 	return err
 }
 
-// shake does a client's first steps, and returns the error of TLS; nil: TLS works, or the endpoint
-// is unreachable, or it does not use TLS over TCP.
-func shake(ctx context.Context, endpoint string, conf *tls.Config) error {
+// shake does a client's first steps over TCP. failed is the error of TLS, and dialed that of a
+// connection that cannot be made. Both are nil if the endpoint works, or does not use TCP.
+func shake(ctx context.Context, endpoint string, conf *tls.Config) (failed, dialed error) {
 	address, secure := strings.CutPrefix(endpoint, "https://")
-	if strings.Contains(address, "://") || strings.HasPrefix(address, "unix") || conf == nil && !secure {
-		return nil
-	}
+	address, plain := strings.CutPrefix(address, "http://")
 	address = strings.TrimSuffix(address, "/")
 	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return nil
+	if err != nil || strings.Contains(address, "://") || strings.HasPrefix(address, "unix") {
+		return nil, nil
 	}
 	raw, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	defer raw.Close()
+	if plain || conf == nil && !secure {
+		return nil, nil
+	}
+	return shakeOver(ctx, raw, host, conf), nil
+}
+
+// shakeOver does the TLS handshake with the etcd of this host name, and returns its error.
+func shakeOver(ctx context.Context, raw net.Conn, host string, conf *tls.Config) error {
 	conf = cmp.Or(conf, &tls.Config{MinVersion: tls.VersionTLS12}).Clone()
 	conf.ServerName, conf.NextProtos = host, []string{"h2"}
 	conn := tls.Client(raw, conf)
-	switch err = conn.HandshakeContext(ctx); {
+	err := conn.HandshakeContext(ctx)
+	switch {
 	case errors.Is(err, io.EOF):
 		return errors.New("it closes the connection in the handshake, as one without TLS does")
 	case err == nil:

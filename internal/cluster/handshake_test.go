@@ -33,6 +33,19 @@ func startSecure(t *testing.T, files pki.Files) (endpoint string) {
 	return e.Clients[0].Addr().String()
 }
 
+// TestNobodyThereIsNamed: an etcd that nothing listens for is named with its address and the setting.
+func TestNobodyThereIsNamed(t *testing.T) {
+	t.Parallel()
+	client, err := Dial(Config{Endpoints: []string{"http://127.0.0.1:1"}})
+	must(t, err)
+	defer client.Close()
+	err = client.Why(t.Context(), context.DeadlineExceeded)
+	if !errors.Is(err, context.DeadlineExceeded) ||
+		!strings.Contains(err.Error(), "etcd.endpoints: dial tcp 127.0.0.1:1: connect: connection refused") {
+		t.Error(err)
+	}
+}
+
 // TestHandshakeFails: an etcd whose certificate is not trusted, or that does not trust ours, is not
 // reported as down.
 func TestHandshakeFails(t *testing.T) {
