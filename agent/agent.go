@@ -97,8 +97,9 @@ func (a *Agent) prepare() (err error) {
 func (a *Agent) loadFiles() (err error) {
 	c := a.config
 	if c.TLS.Cert != "" {
-		if a.identity, err = pki.Load(pki.Files{CA: c.TLS.CA, Cert: c.TLS.Cert, Key: c.TLS.Key}); err != nil {
-			return fmt.Errorf("tls: %w", err)
+		files := pki.Files{CA: c.TLS.CA, Cert: c.TLS.Cert, Key: c.TLS.Key}
+		if a.identity, err = pki.Load(files); err != nil {
+			return files.Explain("tls.ca", "tls.cert", "tls.key", err)
 		}
 	}
 	a.etcd, err = c.Etcd.Config()

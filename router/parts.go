@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"fmt"
 	"maps"
 	"time"
 
@@ -126,9 +125,10 @@ func (t *TLSConfig) server() (*tls.Config, error) {
 	if t.Cert == "" {
 		return nil, nil
 	}
-	id, err := pki.Load(pki.Files{CA: t.ClientCA, Cert: t.Cert, Key: t.Key})
+	files := pki.Files{CA: t.ClientCA, Cert: t.Cert, Key: t.Key}
+	id, err := pki.Load(files)
 	if err != nil {
-		return nil, fmt.Errorf("tls.cert, tls.key, tls.client_ca: %w; name PEM files that belong together", err)
+		return nil, files.Explain("tls.client_ca", "tls.cert", "tls.key", err)
 	}
 	return id.Server(t.ClientCA != ""), nil
 }
@@ -139,9 +139,10 @@ func (t *UpstreamTLS) client(of ...pki.Role) (*tls.Config, error) {
 	if t.CA == "" && t.Cert == "" {
 		return nil, nil
 	}
-	c, err := pki.ClientConfig(pki.Files{CA: t.CA, Cert: t.Cert, Key: t.Key}, "", of...)
+	files := pki.Files{CA: t.CA, Cert: t.Cert, Key: t.Key}
+	c, err := pki.ClientConfig(files, "", of...)
 	if err != nil {
-		return nil, fmt.Errorf("upstream_tls.ca, upstream_tls.cert, upstream_tls.key: %w", err)
+		return nil, files.Explain("upstream_tls.ca", "upstream_tls.cert", "upstream_tls.key", err)
 	}
 	return c, nil
 }

@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -65,7 +66,13 @@ func newPKISign(a *cli.App) *cobra.Command {
 			}
 			o.Roles = rolesOf(roles)
 			answer, grants, err := pki.Sign(dir, bundle, o)
-			if err != nil {
+			switch {
+			case errors.Is(err, pki.ErrNotPEM):
+				return cli.WithHint(fmt.Errorf("%s: %w", args[0], err),
+					"give what cgn-ctl pki join has written on the new host")
+			case errors.Is(err, pki.ErrRole):
+				return cli.WithHint(fmt.Errorf("%s: %w", args[0], err), "allow it with --role, if that host may have it")
+			case err != nil:
 				return err
 			}
 			for _, g := range grants {
@@ -89,6 +96,9 @@ func acceptSigned(a *cli.App, c *cobra.Command, dir, name string) error {
 		return err
 	}
 	roles, err := pki.Accept(dir, answer)
+	if errors.Is(err, pki.ErrNotPEM) {
+		return cli.WithHint(fmt.Errorf("--signed %s: %w", name, err), "give what cgn-ctl pki sign has written")
+	}
 	if err != nil {
 		return err
 	}

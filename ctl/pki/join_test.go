@@ -38,7 +38,19 @@ func TestJoinByCommands(t *testing.T) {
 	}
 	root := ctltest.Root(Command, &strings.Builder{}, &strings.Builder{}, func(string) string { return "" })
 	root.SetArgs([]string{"pki", "sign", "--dir", at("ca"), "--role", "router", request})
-	if err := root.Execute(); err == nil || !strings.Contains(err.Error(), "wrong role") {
+	if err := root.Execute(); err == nil || !strings.Contains(err.Error(), "wrong role") ||
+		!strings.Contains(ctltest.Hint(err), "--role") {
 		t.Error("signed a role that was not to be let in:", err)
+	}
+	other := save("README.md", "# no request")
+	for hint, args := range map[string][]string{
+		"pki join": {"pki", "sign", "--dir", at("ca"), other},
+		"pki sign": {"pki", "join", "--dir", at("host"), "--signed", other},
+	} {
+		root.SetArgs(args)
+		if err := root.Execute(); err == nil || !strings.Contains(err.Error(), other) ||
+			!strings.Contains(ctltest.Hint(err), hint) {
+			t.Errorf("%v: %v, hint %q", args, err, ctltest.Hint(err))
+		}
 	}
 }

@@ -90,9 +90,10 @@ func (a *Access) Config() (Config, error) {
 	if a.CA == "" && a.Cert == "" {
 		return c, nil
 	}
+	files := pki.Files{CA: a.CA, Cert: a.Cert, Key: a.Key}
 	var err error
-	if c.TLS, err = pki.Service(pki.Files{CA: a.CA, Cert: a.Cert, Key: a.Key}); err != nil {
-		return c, fmt.Errorf("etcd.ca, etcd.cert, etcd.key: %w", err)
+	if c.TLS, err = pki.Service(files); err != nil {
+		return c, files.Explain("etcd.ca", "etcd.cert", "etcd.key", err)
 	}
 	return c, nil
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/cognitora/dataplane/internal/rights"
 )
@@ -36,6 +37,21 @@ func (f Files) Examine(ca, cert, key string) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Explain returns the error of the bad files in f, with their fields, for err from Load, Service or
+// ClientConfig. If no file is bad by itself, the result is err with the fields that are given.
+func (f Files) Explain(ca, cert, key string, err error) error {
+	if bad := f.Examine(ca, cert, key); bad != nil {
+		return bad
+	}
+	var fields []string
+	for _, given := range [][2]string{{ca, f.CA}, {cert, f.Cert}, {key, f.Key}} {
+		if given[1] != "" {
+			fields = append(fields, given[0])
+		}
+	}
+	return fmt.Errorf("%s: %w; name PEM files that belong together", strings.Join(fields, ", "), err)
 }
 
 // CheckOwn returns an error if peers would not accept the certificate in f as that of a program

@@ -22,6 +22,9 @@ const (
 	maxBundle    = 1 << 20 // bytes of a request or an answer that are read
 )
 
+// ErrNotPEM means that a text is not what another step of joining has written.
+var ErrNotPEM = errors.New("pki: not a sequence of PEM blocks")
+
 // Grant describes one certificate that Sign has made.
 type Grant struct {
 	Role  Role
@@ -184,12 +187,12 @@ func blocks(text []byte, kind string) (out [][]byte, err error) {
 			break
 		}
 		if b.Type != kind {
-			return nil, fmt.Errorf("pki: found a PEM block %q where there should be only %q", b.Type, kind)
+			return nil, fmt.Errorf("%w %q: one is %q", ErrNotPEM, kind, b.Type)
 		}
 		out, text = append(out, b.Bytes), rest
 	}
 	if len(out) == 0 || len(strings.TrimSpace(string(text))) > 0 {
-		return nil, fmt.Errorf("pki: not a sequence of PEM blocks %q", kind)
+		return nil, fmt.Errorf("%w %q", ErrNotPEM, kind)
 	}
 	return out, nil
 }

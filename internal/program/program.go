@@ -17,12 +17,23 @@ import (
 // 2 if flags were not understood, else 1.
 func Main(name string, run func(args, env []string, out, errOut io.Writer) error) {
 	if err := run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr); err != nil {
-		fmt.Fprintln(os.Stderr, name+":", err)
+		fmt.Fprintln(os.Stderr, name+":", indented(err.Error()))
 		if setting, variable := fromVariable(err); variable != "" {
 			fmt.Fprintf(os.Stderr, "  %s comes from the environment variable %s\n", setting, variable)
 		}
 		os.Exit(status(err))
 	}
+}
+
+// indented returns a text whose lines after the first are indented.
+func indented(text string) string {
+	lines := strings.Split(text, "\n")
+	for i, line := range lines[1:] {
+		if !strings.HasPrefix(line, "  ") {
+			lines[1+i] = "  " + line
+		}
+	}
+	return strings.Join(lines, "\n")
 }
 
 // variables holds the variable of each setting that has its value from one. Load writes it once.

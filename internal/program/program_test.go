@@ -30,6 +30,13 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// TestIndented: a further problem is seen to be of the same program.
+func TestIndented(t *testing.T) {
+	if got := indented("a\nb\n  c"); got != "a\n  b\n  c" {
+		t.Errorf("%q", got)
+	}
+}
+
 // TestFromVariable: an error of a start tells which variable the setting comes from.
 func TestFromVariable(t *testing.T) {
 	var dst struct {
