@@ -107,6 +107,9 @@ func (a *Agent) admin() *http.Server {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte("ok\n"))
 	})
+	mux.HandleFunc("GET /", func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "there is no such endpoint here; there are /debug/pprof/, /healthz, /metrics, /readyz", 404)
+	})
 	mux.HandleFunc("GET /readyz", a.readyz)
 	mux.Handle("GET /metrics", a.metrics.set.Handler())
 	for path, handler := range map[string]http.HandlerFunc{"": pprof.Index, "cmdline": pprof.Cmdline,

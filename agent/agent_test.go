@@ -249,6 +249,9 @@ func TestAdminPort(t *testing.T) {
 	if status, _ := get(t, admin+"/healthz"); status != 200 {
 		t.Errorf("healthz: %d", status)
 	}
+	if status, body := get(t, admin+"/"); status != 404 || !strings.Contains(body, "/metrics, /readyz") {
+		t.Errorf("the root: %d %s", status, body)
+	}
 	var s status
 	eventually(t, "readyz is 200", func() bool {
 		code, body := get(t, admin+"/readyz")

@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/pprof"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/cognitora/dataplane/router/apierror"
@@ -18,8 +20,7 @@ import (
 
 // adminRoutes returns the handler of the admin port.
 func (r *Router) adminRoutes() http.Handler {
-	mux := http.NewServeMux()
-	for pattern, handle := range map[string]http.HandlerFunc{
+	routes := map[string]http.HandlerFunc{
 		"GET /healthz":             func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") },
 		"GET /readyz":              r.readyz,
 		"GET /metrics":             r.metrics.Set.Handler().ServeHTTP,
@@ -31,10 +32,43 @@ func (r *Router) adminRoutes() http.Handler {
 		"GET /debug/pprof/profile": pprof.Profile,
 		"GET /debug/pprof/symbol":  pprof.Symbol,
 		"GET /debug/pprof/trace":   pprof.Trace,
-	} {
+	}
+	mux := http.NewServeMux()
+	for pattern, handle := range routes {
 		mux.HandleFunc(pattern, handle)
 	}
+	mux.HandleFunc("/", noRoute(routes))
 	return mux
+}
+
+// noRoute answers a request that fits none of the routes with a list of them.
+func noRoute(routes map[string]http.HandlerFunc) http.HandlerFunc {
+	methods, paths := map[string]string{}, []string{}
+	for pattern := range routes {
+		method, path, ok := strings.Cut(pattern, " ")
+		if !ok {
+			continue
+		}
+		methods[path] = method
+		if !strings.HasPrefix(path, "/debug/pprof/") {
+			paths = append(paths, path)
+		}
+	}
+	slices.Sort(paths)
+	list := strings.Join(append(paths, "/debug/pprof/"), ", ")
+	return func(w http.ResponseWriter, req *http.Request) {
+		if method := methods[req.URL.Path]; method != "" {
+			w.Header().Set("Allow", method)
+			writeError(w, &apierror.Error{
+				Status: 405, Code: "method_not_allowed",
+				Message: req.Method + " is not allowed for " + req.URL.Path + "; use " + method,
+			})
+			return
+		}
+		writeError(w, &apierror.Error{
+			Status: 404, Code: "unknown_path", Message: "there is no such endpoint here; there are " + list,
+		})
+	}
 }
 
 // notTheAPI answers an OpenAI request with the address of the API.

@@ -210,7 +210,7 @@ func (r *Router) assemble() {
 	plans := plan.New(plan.Parts{Legs: r.legs, Fleet: r.fleet, Stored: stored, Metrics: r.metrics, Logger: r.log})
 	r.gateway = gateway.New(gateway.Parts{
 		Plans: plans, Scans: memo.Scans(), Fleet: r.fleet, Metrics: r.metrics,
-		Watcher: r.watcher, Loops: r.loops, Access: r.access, Logger: r.log,
+		Watcher: r.watcher, Loops: r.loops, Access: r.access, Logger: r.log, Admin: c.Router.Admin,
 	}, c.gatewayLimits(maxConnections(c.Limits.MaxConnections, r.log)), c.Router.ForwardAuth)
 	r.applyPolicy(r.policy.Load())
 	r.observe()

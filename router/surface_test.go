@@ -223,6 +223,13 @@ func TestPolicyFile(t *testing.T) {
 		"this is the admin port; the API is at 127.0.0.1:0 (router.listen)") {
 		t.Errorf("the API at the admin port: %d %s", status, body)
 	}
+	if status, body := s.get(s.admin + "/"); status != 404 || !strings.Contains(string(body),
+		"there are /debug/fleet, /debug/route, /healthz, /metrics, /readyz, /debug/pprof/") {
+		t.Errorf("the root of the admin port: %d %s", status, body)
+	}
+	if status, body := s.get(s.admin + "/debug/route"); status != 405 || !strings.Contains(string(body), "use POST") {
+		t.Errorf("GET instead of POST: %d %s", status, body)
+	}
 	if resp, err := http.Get(s.admin + "/healthz"); err != nil || resp.StatusCode != 200 {
 		t.Errorf("healthz: %v %v", resp, err)
 	} else {

@@ -174,7 +174,7 @@ func (g *Gateway) noPath(ctx *fasthttp.RequestCtx, api scan.API) {
 	case meant != "":
 		e.Message += "; it is " + meant
 	case onAdminPort(ctx.Path()):
-		e.Message += "; it is at the router's admin port (router.admin)"
+		e.Message += "; it is at the router's admin port, " + g.admin + " (router.admin)"
 	case r == routePass:
 		e = *errNotPassed
 	default:

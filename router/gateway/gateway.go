@@ -51,6 +51,7 @@ type Parts struct {
 	Loops   *relay.Loops      // nil: streams stay with their goroutines
 	Access  *accesslog.Logger // nil: no access log
 	Logger  *slog.Logger
+	Admin   string // address of the admin port, for messages
 }
 
 // Gateway serves the clients of the port.
@@ -65,6 +66,7 @@ type Gateway struct {
 	litter      litter
 	access      *accesslog.Logger
 	log         *slog.Logger
+	admin       string // address of the admin port
 	limits      Limits
 	forwardAuth bool
 	server      *fasthttp.Server
@@ -94,8 +96,9 @@ type door struct {
 func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 	g := &Gateway{
 		plans: p.Plans, scans: p.Scans, fleet: p.Fleet, metrics: p.Metrics,
-		watcher: p.Watcher, access: p.Access, log: p.Logger, limits: l, forwardAuth: forwardAuth, started: time.Now(),
-		door: door{empty: make(chan struct{}, 1)},
+		watcher: p.Watcher, access: p.Access, log: p.Logger, admin: p.Admin, limits: l, forwardAuth: forwardAuth,
+		started: time.Now(),
+		door:    door{empty: make(chan struct{}, 1)},
 	}
 	g.parking = relay.Parking{Loops: p.Loops, Serve: g.serveAgain, KeepAlive: l.KeepAlive}
 	g.parker.Parking, g.parker.litter, g.parker.after = &g.parking, &g.litter, parkAfter
