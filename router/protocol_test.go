@@ -27,6 +27,12 @@ func TestDoubtfulRequestsAreRefused(t *testing.T) {
 		"length and chunks": {"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n" + piece, 400, "Transfer-Encoding"},
 		"chunks and length": {"POST /v1/messages HTTP/1.1\r\nHost: x\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n", 400, "Transfer-Encoding"},
 		"chunks in 1.0":     {"POST /v1/messages HTTP/1.0\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}", 400, "HTTP/1.1"},
+		"no Host":           {"POST /v1/messages HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}", 400, "Host is missing"},
+		"two Hosts":         {"POST /v1/messages HTTP/1.1\r\nHost: x\r\nHost: y\r\nContent-Length: 2\r\n\r\n{}", 400, "Host is given twice"},
+		"two lengths":       {"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n{}", 400, "Content-Length is given twice"},
+		"a signed length":   {"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: +5\r\n\r\n{}", 400, "Content-Length is not"},
+		"compressed":        {"POST /v1/messages HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n{}", 400, "Transfer-Encoding is not chunked"},
+		"a bad chunk":       {"POST /v1/messages HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n", 400, "a chunk of the body"},
 		"HTTP/2":            {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, "HTTP/1.1"},
 		"HTTP/3":            {"GET /v1/models HTTP/3.0\r\nHost: x\r\n\r\n", 505, "HTTP/1.1"},
 	} {

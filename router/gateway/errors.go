@@ -115,7 +115,7 @@ func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 		return
 	}
 	method, api := a.asked()
-	e := errMalformed
+	var e *apierror.Error
 	var small *fasthttp.ErrSmallBuffer
 	switch {
 	case a.fault != nil:
@@ -131,6 +131,8 @@ func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 		g.metrics.ClientCut.WithLabelValues("slow_request").Inc()
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		e = errShortBody
+	default:
+		e = malformedBy(err)
 	}
 	g.identify(ctx)
 	g.bodies.Give(&a.Body)
@@ -139,6 +141,32 @@ func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	if e != errSlowRequest {
 		relay.Linger(ctx.Conn())
 	}
+}
+
+// malformedBy returns errMalformed with the cause, if the error of fasthttp tells it. fasthttp
+// exports no value for some of its errors, so these are known by their texts.
+func malformedBy(err error) *apierror.Error {
+	why, text := "", err.Error()
+	_, chunk := errors.AsType[fasthttp.ErrBrokenChunk](err)
+	switch {
+	case chunk || strings.Contains(text, "hex number"):
+		why = "a chunk of the body is not a hexadecimal length, that many bytes and CRLF (Transfer-Encoding: chunked)"
+	case errors.Is(err, fasthttp.ErrDuplicateContentLength):
+		why = "Content-Length is given twice"
+	case strings.Contains(text, "cannot parse content-length"):
+		why = "Content-Length is not a decimal number"
+	case errors.Is(err, fasthttp.ErrUnsupportedTransferEncoding):
+		why = "Transfer-Encoding is not chunked, which is the only one read here, and only in HTTP/1.1"
+	case strings.Contains(text, "missing required host"):
+		why = "Host is missing"
+	case strings.Contains(text, "too many host headers"):
+		why = "Host is given twice"
+	default:
+		return errMalformed
+	}
+	e := *errMalformed
+	e.Message += ": " + why
+	return &e
 }
 
 // limited returns a copy of e with the exceeded limit.
