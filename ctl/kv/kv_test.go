@@ -100,11 +100,13 @@ func kvMistakes(t *testing.T, env map[string]string) {
 	t.Helper()
 	for args, text := range map[string]string{
 		"ls --limit 0": "--limit 0: must be 1 to 10000000", "rm": "nothing is named",
+		"get greeting":    `no such block: key "greeting" in namespace key1;resp.0;`,
 		"rm x --tenant y": "give one of them", "put key file": "is not cgn:", "get x --namespace y": "--namespace",
 		"rm --all --model m": "give one of them", "get cgn:x": "block",
-		"rm --tenant t --model=": "--model is empty; leave it out or name one", "ls --namespace=": "--namespace is empty",
-		"rm x --namespace=": "--namespace is empty", "rm --model m --tenant=": "--tenant is empty",
-		"get greeting": "no such block: key \"greeting\" in namespace key1;resp.0;", "rm --all --address=": "--address is empty", "get x --namespace=": "--namespace is empty",
+		"rm --tenant t --model=": "--model is empty; leave it out or name one",
+		"rm --model m --tenant=": "--tenant is empty", "rm x --namespace=": "--namespace is empty",
+		"rm --all --address=": "--address is empty", "ls --namespace=": "--namespace is empty",
+		"get x --namespace=": "--namespace is empty",
 	} {
 		if _, err := ctl(t, env, append([]string{"kv"}, strings.Fields(args)...)...); err == nil ||
 			!strings.Contains(err.Error(), text) {

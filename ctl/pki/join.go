@@ -71,7 +71,8 @@ func newPKISign(a *cli.App) *cobra.Command {
 				return cli.WithHint(fmt.Errorf("%s: %w", args[0], err),
 					"give what cgn-ctl pki join has written on the new host")
 			case errors.Is(err, pki.ErrRole):
-				return cli.WithHint(fmt.Errorf("%s: %w", args[0], err), "allow it with --role, if that host may have it")
+				return cli.WithHint(fmt.Errorf("%s: %w", args[0], err),
+					"allow it with --role, if that host may have it")
 			case err != nil:
 				return err
 			}

@@ -59,8 +59,8 @@ func (ps *parts) run(p part, fn func(drain, force context.Context) error) {
 	})
 }
 
-// stop ends all parts in reverse order, with a line for each. After limit the parts that are left do
-// not wait for requests.
+// stop ends all parts in reverse order, with a line for each. After limit the parts that are left
+// do not wait for requests.
 func (ps *parts) stop(w io.Writer, limit time.Duration) error {
 	defer ps.cut()
 	defer time.AfterFunc(limit, ps.cut).Stop()

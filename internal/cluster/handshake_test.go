@@ -33,7 +33,7 @@ func startSecure(t *testing.T, files pki.Files) (endpoint string) {
 	return e.Clients[0].Addr().String()
 }
 
-// TestNobodyThereIsNamed: an etcd that nothing listens for is named with its address and the setting.
+// TestNobodyThereIsNamed: an address where nothing listens is named, and so is the setting.
 func TestNobodyThereIsNamed(t *testing.T) {
 	t.Parallel()
 	client, err := Dial(Config{Endpoints: []string{"http://127.0.0.1:1"}})

@@ -88,9 +88,9 @@ type Examiner interface{ Examine() error }
 type Adviser interface{ Advise() []string }
 
 // Load fills the struct that dst points to. Load applies defaults, then the TOML file, then the
-// environment, then flags. Then it calls every Validate. For --check-config, or if a Validate failed,
-// it calls every Examine too, so that one start names all problems.
-// Load returns nil, ErrAnswered, or an *Error with all problems. Load keeps nothing of dst.
+// environment, then flags. Then it calls every Validate. For --check-config, or if a Validate
+// failed, it calls every Examine too, so that one start names all problems. Load returns nil,
+// ErrAnswered, or an *Error with all problems. Load keeps nothing of dst.
 func Load(dst any, o Options) error {
 	s, err := inspect(dst)
 	if err != nil {

@@ -41,8 +41,8 @@ func (c *cards) Validate() error {
 	return errors.Join(all...)
 }
 
-// TestValidateTellsTheLine: the line is reported for a setting in the file, and the variable for one
-// in the environment.
+// TestValidateTellsTheLine: the line is reported for a setting in the file, and the variable for
+// one in the environment.
 func TestValidateTellsTheLine(t *testing.T) {
 	for _, c := range []struct {
 		doc  string

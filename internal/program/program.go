@@ -13,8 +13,8 @@ import (
 	"github.com/cognitora/dataplane/internal/logging"
 )
 
-// Main runs a daemon. If run fails, Main ends the process with a line with the error, and with status
-// 2 if flags were not understood, else 1.
+// Main runs a daemon. If run fails, Main prints the error and ends the process, with status 2 if
+// flags were not understood, else 1.
 func Main(name string, run func(args, env []string, out, errOut io.Writer) error) {
 	if err := run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, name+":", indented(err.Error()))

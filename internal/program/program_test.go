@@ -22,8 +22,8 @@ func TestStatus(t *testing.T) {
 			Slots int `toml:"slots" flag:"slots" help:"places"`
 		}
 		var level, format string
-		_, err := Load(&dst, config.Options{Program: "p", Args: c.args, Env: c.env, Out: io.Discard}, io.Discard, &level,
-			&format)
+		options := config.Options{Program: "p", Args: c.args, Env: c.env, Out: io.Discard}
+		_, err := Load(&dst, options, io.Discard, &level, &format)
 		if got := status(err); err == nil || got != c.want {
 			t.Errorf("%q %q: %d, want %d: %v", c.args, c.env, got, c.want, err)
 		}
