@@ -2,7 +2,9 @@ package ssd
 
 import (
 	"hash/maphash"
+	"maps"
 	"math/bits"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -221,6 +223,16 @@ func (l *locks) lock(h uint64) {
 			return
 		}
 		l.mu.Unlock()
+		<-ch
+	}
+}
+
+// await waits until the locks that are held now are released.
+func (l *locks) await() {
+	l.mu.Lock()
+	held := slices.Collect(maps.Values(l.held))
+	l.mu.Unlock()
+	for _, ch := range held {
 		<-ch
 	}
 }

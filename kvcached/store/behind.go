@@ -119,12 +119,14 @@ func (s *Store) writeLater(it later) {
 	s.tier.Drop(it.body)
 }
 
-// writeQueued writes a block unless it has been replaced, deleted or written meanwhile.
+// writeQueued writes a block unless it has been replaced, deleted or written meanwhile, or is being
+// purged.
 func (s *Store) writeQueued(o *op, it later) error {
 	h := s.tier.Hash(&it.addr)
 	s.mu.Lock()
 	id := s.tier.Find(h, &it.addr)
-	if id == 0 || s.tier.Body(id) != it.body || s.tier.At(id).Mark&onDisk != 0 || s.expired(s.tier.At(id).Expires) {
+	if id == 0 || s.tier.Body(id) != it.body || s.tier.At(id).Mark&onDisk != 0 || s.expired(s.tier.At(id).Expires) ||
+		s.purgesID(id) {
 		s.mu.Unlock()
 		return nil
 	}

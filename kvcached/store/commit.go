@@ -166,7 +166,8 @@ func (d *Draft) commit(ctx context.Context, o CommitOptions, info *Info) error {
 	return d.deleteOld(ctx)
 }
 
-// exists tells whether the draft's address has a block. The caller holds the address's op.
+// exists tells whether the draft's address has a block. While the store is hidden, blocks that only
+// SSD has do not count. The caller holds the address's op.
 func (d *Draft) exists(info *Info) bool {
 	s := d.s
 	s.mu.Lock()
@@ -176,7 +177,9 @@ func (d *Draft) exists(info *Info) bool {
 		return true
 	}
 	s.mu.Unlock()
-	s.statDisk(&d.it.Addr, info)
+	if !s.hidden() {
+		s.statDisk(&d.it.Addr, info)
+	}
 	return info.Tiers != 0
 }
 

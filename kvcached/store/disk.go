@@ -222,16 +222,23 @@ func (p *promotion) publish(ctx context.Context, info *ssd.Info, b *Block) error
 	}
 	defer names.Drop(ns)
 	s.tier.Trim(0, p.body, ram.PieceSize(info.Length, len(info.Key)+len(info.Attr)))
-	if err := s.evicting(ctx, func() (bool, error) { return s.tier.Admit(ns, p.body) }); err != nil {
+	gone := false // SSD has dropped the block meanwhile, or a purge drops it
+	if err := s.evicting(ctx, func() (again bool, err error) {
+		if gone = p.o.lost || s.purges(info.Namespace, info.Key); gone {
+			return false, nil
+		}
+		return s.tier.Admit(ns, p.body)
+	}); err != nil {
 		return err
+	}
+	if gone {
+		return ssd.ErrMiss
 	}
 	id := s.tier.Publish(p.hash, &info.Addr, ns, p.body, ram.Meta{
 		Parent: info.Parent, Expires: info.Expires, Length: uint32(info.Length), CRC: info.CRC,
 		KeyLen: uint16(len(info.Key)), AttrLen: uint16(len(info.Attr)),
 	})
-	if !p.o.lost {
-		s.tier.At(id).Mark |= onDisk
-	}
+	s.tier.At(id).Mark |= onDisk
 	s.counts.Promotions++
 	s.changed(id, true)
 	s.use(p.hash, id, b)

@@ -211,8 +211,8 @@ func (o *drafts) remove(d *Draft) {
 	o.all = o.all[:len(o.all)-1]
 }
 
-// purge sets Purged of the drafts whose blocks match, and returns the addresses of these blocks.
-func (o *drafts) purge(match func(namespace string, key []byte) bool) (addrs []block.Addr) {
+// purge sets Purged of the drafts whose blocks match.
+func (o *drafts) purge(match func(namespace string, key []byte) bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, d := range o.all {
@@ -223,10 +223,8 @@ func (o *drafts) purge(match func(namespace string, key []byte) bool) (addrs []b
 		}
 		if match(d.it.Namespace, key) {
 			d.purged = true
-			addrs = append(addrs, d.it.Addr)
 		}
 	}
-	return addrs
 }
 
 // Abort frees the draft's room. Abort does nothing after Commit.

@@ -32,12 +32,12 @@ func (d *Draft) existing(ctx context.Context, turn *op, o *CommitOptions, info *
 }
 
 // persist writes the RAM block at the draft's address durably to SSD. persist returns false if RAM
-// has the block no longer.
+// has the block no longer, or a purge is removing it.
 func (d *Draft) persist(ctx context.Context, turn *op, info *Info) (there bool, err error) {
 	s := d.s
 	s.mu.Lock()
 	id := s.find(d.hash, &d.it.Addr)
-	if id == 0 {
+	if id == 0 || s.purgesID(id) {
 		s.mu.Unlock()
 		return false, nil
 	}

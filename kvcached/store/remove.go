@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"github.com/cognitora/dataplane/kv/block"
@@ -152,17 +153,25 @@ const purgeAtOnce = 256
 // Purge removes the blocks for which match returns true from all tiers, and returns their number.
 // match may be called any number of times. match must not call the store. No block that was there
 // before, or was created before, comes back after a Purge without an error, not even after a crash.
+//
+// SSD evicts blocks on its own, and blocks move between the tiers meanwhile. From the start of a
+// Purge no block that match names moves any more, and moves that have begun end before Purge looks
+// at a tier.
 func (s *Store) Purge(ctx context.Context, match func(namespace string, key []byte) bool) (blocks int, err error) {
+	s.purging.Lock()
+	defer s.purging.Unlock()
 	defer s.recount()
-	drafts := s.open.purge(match)
-	blocks, err = s.purgeRAM(ctx, match)
-	if err != nil || s.disk == nil {
-		return blocks, err
-	}
-	for some := range slices.Chunk(drafts, purgeAtOnce) { // waits for the commits among them
-		if err := s.purgeSome(ctx, some); err != nil {
-			return blocks, err
+	moving := s.beginPurge(match)
+	defer s.endPurge()
+	for _, a := range moving {
+		o, err := s.acquire(ctx, a)
+		if err != nil {
+			return 0, err
 		}
+		s.release(o)
+	}
+	if blocks, err = s.purgeRAM(ctx, match); err != nil || s.disk == nil {
+		return blocks, err
 	}
 	for cursor := uint64(0); ; {
 		var found []block.Addr
@@ -185,29 +194,49 @@ func (s *Store) Purge(ctx context.Context, match func(namespace string, key []by
 			break
 		}
 	}
-	// A block may have been promoted before its op was held and then dropped by SSD. RAM has such a
-	// block again.
-	again, err := s.purgeRAM(ctx, match)
-	if err == nil {
-		if err = s.disk.Settle(); err != nil {
-			err = diskError("purged", 0, err)
-		}
+	if err = s.disk.Settle(); err != nil {
+		err = diskError("purged", 0, err)
 	}
 	s.disk.ForgetNames()
-	return blocks + again, err
+	return blocks, err
 }
 
-// purgeRAM removes blocks from RAM, except those that SSD has as well: the scan of SSD removes
-// them. purgeSome drops the blocks whose op is held, after that op's release.
+// beginPurge makes match the purge that runs, and returns the addresses with work in progress.
+func (s *Store) beginPurge(match func(namespace string, key []byte) bool) []block.Addr {
+	s.open.purge(match)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.match = match
+	return slices.Collect(maps.Keys(s.ops))
+}
+
+func (s *Store) endPurge() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.match = nil
+}
+
+// purges tells whether the purge that runs names a block. The caller holds the lock.
+func (s *Store) purges(namespace string, key []byte) bool {
+	return s.match != nil && s.match(namespace, key)
+}
+
+// purgesID is purges for a block in RAM.
+func (s *Store) purgesID(id ram.ID) bool {
+	return s.match != nil && s.match(s.tier.Names().At(s.tier.At(id).NS()).Text, s.tier.Key(id))
+}
+
+// purgeRAM removes the blocks in RAM from all tiers. purgeSome drops those that SSD has as well, and
+// those whose op is held, after that op's release.
 func (s *Store) purgeRAM(ctx context.Context, match func(namespace string, key []byte) bool) (blocks int, err error) {
 	var busy []block.Addr
 	err = s.each(ctx, func(id ram.ID) {
 		e := s.tier.At(id)
-		if e.Mark&onDisk != 0 || !match(s.tier.Names().At(e.NS()).Text, s.tier.Key(id)) {
+		if !match(s.tier.Names().At(e.NS()).Text, s.tier.Key(id)) {
 			return
 		}
 		blocks++
-		if a := s.tier.Addr(id); s.ops[a] != nil {
+		if a := s.tier.Addr(id); s.ops[a] != nil || e.Mark&onDisk != 0 {
 			busy = append(busy, a)
 		} else {
 			s.remove(id)
@@ -224,8 +253,6 @@ func (s *Store) purgeRAM(ctx context.Context, match func(namespace string, key [
 // purgeSome drops blocks from all tiers while it holds all their ops. There is one purge at a time,
 // and only a purge holds more than one op, so there is no deadlock.
 func (s *Store) purgeSome(ctx context.Context, addrs []block.Addr) error {
-	s.purging.Lock()
-	defer s.purging.Unlock()
 	turns := make(map[block.Addr]bool, len(addrs))
 	for _, a := range addrs {
 		if turns[a] {

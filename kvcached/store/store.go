@@ -92,7 +92,8 @@ type Store struct {
 	warm  []block.Addr
 	moved atomic.Uint64 // counts replacements in RAM of blocks that SSD has, each before SSD deletes the old block
 
-	purging  sync.Mutex
+	purging  sync.Mutex                       // held by a Purge
+	match    func(ns string, key []byte) bool // of the Purge that runs; guarded by mu
 	counting counting
 
 	shown chan struct{} // closed by Show

@@ -20,6 +20,7 @@ type gate struct {
 	disk
 	mu                 sync.Mutex
 	read, write, erase func() error
+	scan, settle       func() error // scan: SSD lists no block
 }
 
 func (g *gate) set(read, write, erase func() error) {
@@ -57,6 +58,20 @@ func (g *gate) Delete(ctx context.Context, addrs ...block.Addr) (int, error) {
 		return 0, err
 	}
 	return g.disk.Delete(ctx, addrs...)
+}
+
+func (g *gate) Scan(ctx context.Context, cursor uint64, visit func(ssd.Info) bool) (uint64, error) {
+	if g.scan != nil {
+		return 0, g.scan()
+	}
+	return g.disk.Scan(ctx, cursor, visit)
+}
+
+func (g *gate) Settle() error {
+	if g.settle != nil {
+		return g.settle()
+	}
+	return g.disk.Settle()
 }
 
 // tiered opens a store with an SSD tier in dir.
