@@ -226,8 +226,8 @@ func (s *Store) purgesID(id ram.ID) bool {
 	return s.match != nil && s.match(s.tier.Names().At(s.tier.At(id).NS()).Text, s.tier.Key(id))
 }
 
-// purgeRAM removes the blocks in RAM from all tiers. purgeSome drops those that SSD has as well, and
-// those whose op is held, after that op's release.
+// purgeRAM removes the blocks in RAM from all tiers. purgeSome drops those that SSD has as well. It
+// drops those whose op is held after that op's release.
 func (s *Store) purgeRAM(ctx context.Context, match func(namespace string, key []byte) bool) (blocks int, err error) {
 	var busy []block.Addr
 	err = s.each(ctx, func(id ram.ID) {
