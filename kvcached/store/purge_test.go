@@ -6,10 +6,9 @@ import (
 	"testing"
 )
 
-// TestPurgeWhileSSDEvicts purges while SSD evicts a block: its row is gone, so that the scan does not
-// find it, but reads still do until the eviction has ended. The block is not in RAM afterwards, where
-// nothing would evict it: it leaves RAM, no Get of that time promotes it, and neither does a Get that
-// ends after the purge.
+// TestPurgeWhileSSDEvicts purges while SSD evicts a block. The block's row is gone, so the scan does
+// not find the block. Reads find it until the eviction has ended. The block is not in RAM
+// afterwards: it leaves RAM, and no Get of that time promotes it, not even one that ends later.
 func TestPurgeWhileSSDEvicts(t *testing.T) {
 	s, g := tiered(t, t.TempDir(), Options{})
 	both, old, slow := keyed("both"), keyed("old"), keyed("slow")
@@ -100,8 +99,8 @@ func TestPurgeWaitsForMoves(t *testing.T) {
 	}
 }
 
-// TestIfAbsentWhileHidden writes with IfAbsent while the store is hidden. A block of an earlier run is
-// a miss then, so the write succeeds.
+// TestIfAbsentWhileHidden writes with IfAbsent while the store is hidden. A block of an earlier run
+// is a miss then, so the write succeeds.
 func TestIfAbsentWhileHidden(t *testing.T) {
 	dir := t.TempDir()
 	s, _ := tiered(t, dir, Options{})
