@@ -105,8 +105,8 @@ func (l *Ledger) List() *List { return l.known.Load() }
 // Revision is the revision of the last purge that this host has carried out on all its blocks.
 func (l *Ledger) Revision() uint32 { return l.done.Load().Revision }
 
-// Stamp names the purges that this host has carried out on all its blocks. Take the stamp before the
-// block with which the stamp is sent.
+// Stamp names the purges that this host has carried out on all its blocks. Take the stamp before
+// the block with which the stamp is sent.
 func (l *Ledger) Stamp() Stamp { return l.done.Load().Stamp() }
 
 // Bars tells whether a block with this stamp is older than a purge that removes it. key is nil if

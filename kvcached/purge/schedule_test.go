@@ -272,8 +272,8 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-// TestFork cuts host 1 off from etcd after a purge, sets etcd back to the state before, and has host
-// 2, which was away, purge something else. The lists of both have one history and one revision
+// TestFork cuts host 1 off from etcd after a purge, sets etcd back to the state before, and has
+// host 2, which was away, purge something else. The lists of both have one history and one revision
 // then. Host 1 takes no block from host 2 that is older than its own purge.
 func TestFork(t *testing.T) {
 	w := &world{t: t, r: rand.New(rand.NewPCG(1, 1))}

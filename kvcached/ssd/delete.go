@@ -166,8 +166,8 @@ func (t *Tier) Drop(addrs ...block.Addr) error {
 	return nil
 }
 
-// Settle makes the removals of Drop durable, and waits for the evictions that run. It returns ErrIO,
-// ErrReadOnly or ErrClosed.
+// Settle makes the removals of Drop durable, and waits for the evictions that run. It returns
+// ErrIO, ErrReadOnly or ErrClosed.
 func (t *Tier) Settle() error {
 	if !t.users.enter() {
 		return ErrClosed

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestPurgeWhileSSDEvicts purges while SSD evicts a block. The block's row is gone, so the scan does
-// not find the block. Reads find it until the eviction has ended. The block is not in RAM
+// TestPurgeWhileSSDEvicts purges while SSD evicts a block. The block's row is gone, so the scan
+// does not find the block. Reads find it until the eviction has ended. The block is not in RAM
 // afterwards: it leaves RAM, and no Get of that time promotes it, not even one that ends later.
 func TestPurgeWhileSSDEvicts(t *testing.T) {
 	s, g := tiered(t, t.TempDir(), Options{})
