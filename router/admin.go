@@ -79,8 +79,8 @@ func (r *Router) notTheAPI(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-// readyz answers 200 once a request would be answered. The answer's body says why not, or which
-// data is stale.
+// readyz answers 200 while the router can answer a request, otherwise 503. The body gives the
+// reason, or names stale data.
 func (r *Router) readyz(w http.ResponseWriter, _ *http.Request) {
 	ok, detail := r.gateway.Ready(time.Now())
 	if !ok {

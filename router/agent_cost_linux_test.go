@@ -21,8 +21,8 @@ import (
 // that follow the agent. AGENT_BIN is the program. AGENT_SECONDS is the time for each line, 15 by
 // default.
 //
-// The cost of a wakeup depends on the machine. So the CPU time of an agent is compared with that of
-// a program that only wakes as often as an agent looks, in the same run. The limits apply to
+// The cost of a wakeup depends on the machine. So the test runs a second program that only wakes
+// up, as often as the agent does. The test compares the CPU time of the two. The limits apply to
 // wakeups, memory and the ratio of CPU times. The kernel programs' cost for other processes is not
 // included.
 func TestAgentCost(t *testing.T) {
@@ -82,7 +82,7 @@ func TestAgentCost(t *testing.T) {
 const (
 	mostWakes    = 120 // per second
 	mostResident = 30_000_000
-	mostTicks    = 5 // times the CPU of a program that only wakes
+	mostTicks    = 5 // multiple of the CPU time of a program that only wakes up
 )
 
 // TestAgentMemory checks that an agent that has relayed streams is within twice the target,

@@ -49,8 +49,8 @@ func TestDeadlinesOfClientsOpenNoBreaker(t *testing.T) {
 	}))
 }
 
-// TestStreamOptionsRefused checks an engine that refuses stream_options. The engine is asked again
-// without, and later requests omit it at once.
+// TestStreamOptionsRefused checks an engine that refuses stream_options. The router repeats the
+// request without stream_options and omits them from later requests.
 func TestStreamOptionsRefused(t *testing.T) {
 	s := serve(t, simulate(t, 1, func(c *engine.Config) { c.RejectStreamOptions = true }))
 	for i := range 3 {
@@ -65,8 +65,8 @@ func TestStreamOptionsRefused(t *testing.T) {
 	}
 }
 
-// TestPathsThatDoNotPass checks that paths that change an engine for all clients are refused. A
-// forwarded path must be the routed one.
+// TestPathsThatDoNotPass checks that the router refuses paths that change an engine for all
+// clients. The router must forward exactly the path that it has routed.
 func TestPathsThatDoNotPass(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	if r := s.post("/v1/load_lora_adapter", `{"model":"sim","lora_name":"x"}`); r.status != 404 {

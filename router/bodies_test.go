@@ -62,8 +62,8 @@ func TestBodiesInAll(t *testing.T) {
 	}
 }
 
-// TestAnnouncedBodiesThatDoNotCome checks that such a body keeps its room only until another
-// request needs it.
+// TestAnnouncedBodiesThatDoNotCome checks that an announced body keeps its memory only until
+// another request needs the memory.
 func TestAnnouncedBodiesThatDoNotCome(t *testing.T) {
 	const size = 120 << 10
 	s := serve(t, simulate(t, 1), func(c *router.Config) {

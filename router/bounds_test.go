@@ -38,8 +38,9 @@ func TestFurtherNodes(t *testing.T) {
 	}
 }
 
-// TestRetriesAreAShareOfTheRequests checks the share when the floor does not allow more. The share
-// and the floor apply to any ten seconds; a slow machine needs several such periods.
+// TestRetriesAreAShareOfTheRequests checks the retries' share of the requests, with a floor that
+// allows no more retries. The share and the floor apply to any ten seconds. A slow machine needs
+// several periods of ten seconds.
 func TestRetriesAreAShareOfTheRequests(t *testing.T) {
 	for _, percent := range []int{0, 10, 60} {
 		s := serve(t, simulate(t, 3), func(c *router.Config) { c.Retry.Floor, c.Retry.Percent = 1, percent })
@@ -65,8 +66,8 @@ type modelTimeout struct {
 }
 
 // TestTimeoutsOfAModel checks that a model's own limits apply instead of the general ones, which
-// are longer than a client waits here. A node that is silent for too long is at fault; a node that
-// only takes long is not at fault.
+// are longer than a client waits here. A node that is silent for too long is at fault. A slow node
+// is not.
 func TestTimeoutsOfAModel(t *testing.T) {
 	firstByte := func(m *router.ModelConfig, bound config.Duration) { m.FirstByte = bound }
 	idle := func(m *router.ModelConfig, bound config.Duration) { m.Idle = bound }
@@ -86,8 +87,8 @@ func TestTimeoutsOfAModel(t *testing.T) {
 	}
 }
 
-// reached lets a request reach the limit. reached returns false if the limit is too short for a
-// slow machine, whose stream has not begun by then.
+// reached sends a request that should reach the limit. reached returns false if a slow machine has
+// not begun the stream within the limit.
 func (c *modelTimeout) reached(t *testing.T, bound time.Duration) bool {
 	t.Helper()
 	s := serve(t, simulate(t, 1), func(r *router.Config) {
@@ -126,7 +127,7 @@ func (c *modelTimeout) reached(t *testing.T, bound time.Duration) bool {
 }
 
 // TestTimeoutsOpenTheBreaker checks that a node that keeps requests waiting beyond their limits
-// gets no more for a while.
+// gets no requests for a while.
 func TestTimeoutsOpenTheBreaker(t *testing.T) {
 	t.Parallel()
 	for fault, model := range map[string]router.ModelConfig{
@@ -236,7 +237,8 @@ func TestAccessLogTells(t *testing.T) {
 	}
 }
 
-// agrees compares the line of a complete stream since the test began with its answer.
+// agrees compares the access log line of a complete stream with its answer. The stream began after
+// began.
 func (l accessLine) agrees(t *testing.T, id string, r *reply, began time.Time) {
 	t.Helper()
 	var matched, total int

@@ -52,9 +52,9 @@ func TestClientThatLeavesCancelsUpstream(t *testing.T) {
 	}
 }
 
-// leave sends a request and leaves while it is running. leave waits until an engine has the request
-// and until part of the answer has come, if any will. Then leave waits until the engine notices the
-// departure.
+// leave sends a request and closes its connection while the request runs. Before that, leave waits
+// until an engine has the request, and for a part of the answer if the fault allows one. Afterwards
+// leave waits until the engine notices the departure.
 func leave(t *testing.T, s *site, fault, more string) {
 	t.Helper()
 	aborted := func() int64 { return s.engines[0].Stats().Aborted + s.engines[1].Stats().Aborted }

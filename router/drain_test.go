@@ -29,9 +29,9 @@ func (s *site) begin(path, body string, header ...string) *http.Response {
 	return resp
 }
 
-// TestDrain checks a drain: readiness goes at once, accepting continues for drain_delay with
-// Connection: close, and streams finish. If the machine is too slow for the requests meanwhile, it
-// tries a longer delay.
+// TestDrain checks a drain. Readiness ends at once. The router goes on accepting for drain_delay
+// and answers with Connection: close. Running streams finish. On a slow machine the test tries a
+// longer delay.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	for delay := 2 * time.Second; !drains(t, delay); delay *= 2 {

@@ -17,8 +17,8 @@ func (c *Config) tokenises(model string) bool {
 	return slices.ContainsFunc(c.Models, func(m ModelConfig) bool { return m.Tokenizer != "" && m.Name == model })
 }
 
-// validateEvents refuses KV events that would count only for token ids, unless the configuration
-// says so.
+// validateEvents refuses KV events that count only for token ids. The configuration may allow them
+// by saying that prompts are given as token ids.
 func (c *Config) validateEvents(backends []fleet.Backend, bad problem) {
 	const fix = `; add [[model]] with its name and tokenizer = DIRECTORY of the model's tokenizer.json, or tokenizer = "none" if its prompts are given as token ids`
 	some := slices.ContainsFunc(c.Models, func(m ModelConfig) bool { return m.Tokenizer != "" })

@@ -113,8 +113,8 @@ func TestWhatNodesAnnounceIsWeighed(t *testing.T) {
 	}
 }
 
-// TestDebugRouteSaysWhereARequestGoes checks that it names the node that the request then gets,
-// with the headers that matter for it.
+// TestDebugRouteSaysWhereARequestGoes checks that /debug/route names the node that the request then
+// gets. /debug/route heeds the same headers as the routing.
 func TestDebugRouteSaysWhereARequestGoes(t *testing.T) {
 	s := serve(t, simulate(t, 4))
 	winners := map[string]bool{}
@@ -156,7 +156,7 @@ func TestDebugRouteSaysWhereARequestGoes(t *testing.T) {
 	}
 }
 
-// TestDebugIsForOperators checks that only the admin port answers.
+// TestDebugIsForOperators checks that only the admin port answers /debug paths.
 func TestDebugIsForOperators(t *testing.T) {
 	s := serve(t, simulate(t, 2))
 	mustAll(t, "one", []*reply{s.chat(chatBody(document(1, 2000), plain))})
@@ -181,7 +181,7 @@ func TestDebugIsForOperators(t *testing.T) {
 	}
 }
 
-// TestReadyzOfADeadFleet checks that the answer names the problem of each node.
+// TestReadyzOfADeadFleet checks that /readyz names the problem of each node.
 func TestReadyzOfADeadFleet(t *testing.T) {
 	s := serve(t, simulate(t, 2))
 	if status, page := s.get(s.admin + "/readyz"); status != 200 {

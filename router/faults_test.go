@@ -127,7 +127,7 @@ func TestDeadBeforeHeaders(t *testing.T) {
 	} {
 		for kind, more := range kinds {
 			if fault.Truncate && kind == "stream" || kind == "unbounded" {
-				continue // one is a stream that dies half-way; the other adds nothing
+				continue // a truncated stream dies half-way; an unbounded answer adds nothing
 			}
 			t.Run(name+"/"+kind, func(t *testing.T) {
 				s := serve(t, simulate(t, 2))
@@ -251,8 +251,8 @@ func TestSame500FromTwoNodes(t *testing.T) {
 	mustAll(t, "afterwards", together(16, func(i int) *reply { return s.chat(chatBody(fmt.Sprint(i), streaming)) }))
 }
 
-// TestOverloadedEngineIsLeft checks that an engine that answers 429, 502 or 503 is left for another
-// one. If all engines answer so, the client gets that answer with its Retry-After.
+// TestOverloadedEngineIsLeft checks that the router asks another engine after a 429, 502 or 503. If
+// all engines answer with one of these, the client gets that answer with its Retry-After.
 func TestOverloadedEngineIsLeft(t *testing.T) {
 	for _, status := range []int{429, 502, 503} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {

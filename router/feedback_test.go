@@ -156,8 +156,8 @@ func TestLifetimeIsLearnedFromASmallCache(t *testing.T) {
 	}
 }
 
-// TestUnreportedCacheTeachesNothing checks an engine that does not report cached tokens. The engine
-// is logged once, and its beliefs stay.
+// TestUnreportedCacheTeachesNothing checks an engine that does not report cached tokens. The router
+// logs the engine once and keeps its beliefs about the engine's cache.
 func TestUnreportedCacheTeachesNothing(t *testing.T) {
 	s := serve(t, simulate(t, 2, func(c *engine.Config) { c.OmitCachedTokens = true }))
 	body := chatBody(document(1, 6000), streaming)
@@ -270,8 +270,8 @@ func TestWithoutFeedbackNothingIsSpliced(t *testing.T) {
 	}
 }
 
-// TestRejectedStreamOptionsAreRemembered checks that the request is sent again unchanged. Later
-// requests are sent unchanged at once.
+// TestRejectedStreamOptionsAreRemembered checks that the router repeats a rejected request
+// unchanged. The router sends later requests unchanged at once.
 func TestRejectedStreamOptionsAreRemembered(t *testing.T) {
 	s := serve(t, simulate(t, 1, func(c *engine.Config) { c.RejectStreamOptions = true }))
 	chats := func() (with, without int) {
@@ -301,7 +301,7 @@ func TestRejectedStreamOptionsAreRemembered(t *testing.T) {
 	}
 }
 
-// TestDeadRequestsLeaveNoBelief checks that a failed request's predictions are taken back.
+// TestDeadRequestsLeaveNoBelief checks that the index drops the predictions of a failed request.
 func TestDeadRequestsLeaveNoBelief(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	body := chatBody(document(1, 6000), plain)

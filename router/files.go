@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// These constants bound the file descriptors reserved for the admin port, checks, logs, etcd and
-// the process itself: a quarter of the limit, within these bounds.
+// A quarter of the process's file limit is reserved for the admin port, checks, logs, etcd and the
+// process itself. These constants bound that reserve.
 const (
 	filesKeptMin = 24
 	filesKeptMax = 256

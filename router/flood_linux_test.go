@@ -79,8 +79,8 @@ func TestFloodOfEvents(t *testing.T) {
 	}
 }
 
-// flooded is a router that follows a publisher. A byte to in begins a flood, and the next byte ends
-// the flood. out then gives the number of batches.
+// flooded starts a router that follows a publisher. A byte written to in begins a flood, and the
+// next byte ends it. out then gives the number of batches.
 func flooded(t *testing.T) (s *site, pid int, in io.Writer, out *bufio.Reader) {
 	t.Helper()
 	said := func(out *bufio.Reader) string {

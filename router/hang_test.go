@@ -80,7 +80,8 @@ func oneOfFourHangs(t *testing.T, warm bool, more string) {
 	}
 }
 
-// TestACallOnANodeSetAsideSaysSo checks the log of such a call when its client leaves.
+// TestACallOnANodeSetAsideSaysSo checks that the access log gives the cause of a call that waited
+// on a node set aside until its client left.
 func TestACallOnANodeSetAsideSaysSo(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "access")
 	s := serve(t, simulate(t, 2), hasty, inTurn, func(c *router.Config) { c.Log.Access = file })
@@ -180,9 +181,9 @@ func share(node string, part float64, n int) func(*reply) bool {
 	}
 }
 
-// TestReturnedNodeHasItsShare checks the ways of being out of service.
-// TestAReturningNodeIsBackWithinTwoSeconds of package health checks the time limit of two seconds
-// in virtual time.
+// TestReturnedNodeHasItsShare checks that a node has its share of the requests again, whichever way
+// it was out of service. TestAReturningNodeIsBackWithinTwoSeconds of package health checks the time
+// limit of two seconds in virtual time.
 func TestReturnedNodeHasItsShare(t *testing.T) {
 	for name, c := range map[string]struct {
 		away, back func(e *engine.Engine)
@@ -321,7 +322,7 @@ func TestColdRouterLeavesAHungNode(t *testing.T) {
 }
 
 // TestRetryBudget checks that retries stay within their share of the requests of any ten seconds
-// when every node fails. A slow machine has several ten seconds, each with its floor.
+// when every node fails. A slow machine needs several periods of ten seconds, each with its floor.
 func TestRetryBudget(t *testing.T) {
 	s := serve(t, simulate(t, 4), func(c *router.Config) { c.Retry.Floor = 5 })
 	began := time.Now()

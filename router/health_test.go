@@ -44,8 +44,8 @@ func TestLoneNodeAnswers500(t *testing.T) {
 	})
 }
 
-// TestOneOfThreeAnswers500WithoutRetries checks that its share of errors takes the node out of
-// service.
+// TestOneOfThreeAnswers500WithoutRetries checks that a node goes out of service for the share of
+// errors among its answers.
 func TestOneOfThreeAnswers500WithoutRetries(t *testing.T) {
 	s := serve(t, simulate(t, 3), noRetries, inTurn)
 	s.engines[1].SetFault(&engine.Fault{Status: 500})
@@ -166,7 +166,7 @@ func TestABurstBeforeANodeIsBack(t *testing.T) {
 	<-held
 }
 
-// Test501IsAnAnswer checks that an engine without an endpoint counts as well.
+// Test501IsAnAnswer checks that an engine that answers 501 for an endpoint stays healthy.
 func Test501IsAnAnswer(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	for i := range 40 {

@@ -133,8 +133,8 @@ func TestNoHerding(t *testing.T) {
 	}
 }
 
-// TestEverySlotIsUsedBeforeAnyIsRefused checks that, although one node holds nearly the whole
-// prompt.
+// TestEverySlotIsUsedBeforeAnyIsRefused checks that no request is refused while a slot is free,
+// although one node holds nearly the whole prompt.
 func TestEverySlotIsUsedBeforeAnyIsRefused(t *testing.T) {
 	t.Parallel()
 	s := herd(t, 10*time.Millisecond) // waiting requests are not moved

@@ -11,8 +11,8 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// cold opens no connections ahead. A node that resets such a connection would be asked again over a
-// new one.
+// cold makes a router open no connections ahead. If a node resets a connection that was opened
+// ahead, the router asks it again over a new connection.
 func cold(c *router.Config) { c.Router.Warm = 0 }
 
 // TestThreeOfFiveEndAtOnce checks that no client notices when two nodes are left.

@@ -57,8 +57,8 @@ func (s *site) knows(what, body, node string, matched int) {
 	})
 }
 
-// exact checks that the router's report of an engine's cache equals the engine's count, also after
-// the engine drops blocks.
+// exact checks that the router's report of an engine's cache equals the engine's own count. That
+// must hold also after the engine drops blocks.
 func (s *site) exact(e *engine.Engine, node string) {
 	t := s.t
 	t.Helper()

@@ -174,8 +174,8 @@ func clogged(t *testing.T) (name string, unclog func()) {
 	return name, func() { go io.Copy(io.Discard, f) }
 }
 
-// succeed makes requests that change the counts of good answers. succeed checks the exactly known
-// ones.
+// succeed makes requests that change the counts of good answers. succeed checks the counts that are
+// known exactly.
 func (s *site) succeed() {
 	s.t.Helper()
 	const requests, output = 5, 8

@@ -62,8 +62,8 @@ func TestRequestsOfOtherRouters(t *testing.T) {
 	}
 }
 
-// TestRequestsOfDirectClients checks that requests past all routers count as the node's load until
-// they end.
+// TestRequestsOfDirectClients checks that requests that bypass all routers count as the node's load
+// until they end.
 func TestRequestsOfDirectClients(t *testing.T) {
 	t.Parallel()
 	engines := simulate(t, 2, func(c *engine.Config) { c.DecodeStep = 20 * time.Millisecond })
@@ -85,7 +85,7 @@ func TestRequestsOfDirectClients(t *testing.T) {
 			t.Fatalf("%v, although sim-0 is full", r)
 		}
 	}
-	// Without another node, a node whose slots seemed taken a while ago is asked all the same.
+	// If no other node is left, a node whose slots seemed taken a while ago is still asked.
 	if r := s.chat(chatBody("question", plain), "x-cgn-node", "sim-0"); r.status != 200 {
 		t.Errorf("pinned: %v", r)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/cognitora/dataplane/router/leg"
 )
 
-// backends returns the static backends in both spellings.
+// backends returns the static backends from both places: the tables and the flags.
 func (c *Config) backends() ([]fleet.Backend, error) {
 	all := []fleet.Backend{} // not nil, because a reload to an empty list is a reload
 	for _, text := range c.Router.Backends {

@@ -22,8 +22,8 @@ import (
 // nobody is a user without rights.
 const nobody = 65534
 
-// informed is an island whose router runs as nobody. An agent with root rights sends it kernel
-// events. far is an engine process of its own.
+// informed is an island whose router runs as the user nobody. An agent with root rights sends it
+// kernel events. far is an engine process of its own.
 type informed struct {
 	*site
 	path   *netpath.Path
@@ -45,7 +45,7 @@ func inform(t *testing.T, events bool) *informed {
 	}
 	t.Cleanup(path.Close)
 	i := &informed{path: path, agent: func() {}}
-	dir, err := os.MkdirTemp("/tmp", "cgn-events-") // every folder above it is closed to nobody
+	dir, err := os.MkdirTemp("/tmp", "cgn-events-") // the user nobody may not enter t.TempDir's parents
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// TestPromotesFromAnotherHost checks router.promote = fleet. A request to host b brings the blocks
-// that only host a has to b. The router asks for these blocks with its certificate.
+// TestPromotesFromAnotherHost checks router.promote = fleet. A request to host b makes b fetch the
+// blocks that only host a has. The router asks for these blocks with its certificate.
 func TestPromotesFromAnotherHost(t *testing.T) {
 	t.Parallel()
 	etcd, certificates := startEtcd(t), t.TempDir()

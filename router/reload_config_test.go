@@ -7,8 +7,8 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// TestReloadNamesWhatNeedsARestart checks that a reload applies backends and names every other
-// changed setting, which stays.
+// TestReloadNamesWhatNeedsARestart checks that a reload applies the backends. The reload names
+// every other changed setting and leaves it unchanged.
 func TestReloadNamesWhatNeedsARestart(t *testing.T) {
 	engines := simulate(t, 2)
 	s := serve(t, nil, func(c *router.Config) { c.Router.Backends = []string{engines[0].URL()} })

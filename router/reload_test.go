@@ -28,8 +28,8 @@ func scripted(t *testing.T, f http.HandlerFunc) string {
 	return b.URL
 }
 
-// TestReloadWithAnotherKey checks that no request notices, and that later requests carry the new
-// key.
+// TestReloadWithAnotherKey checks that no request fails because of the reload, and that later
+// requests carry the new key.
 func TestReloadWithAnotherKey(t *testing.T) {
 	var last atomic.Value
 	url := scripted(t, func(w http.ResponseWriter, r *http.Request) {

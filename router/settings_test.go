@@ -131,7 +131,7 @@ func TestLargeEngineBlocks(t *testing.T) {
 	})
 }
 
-// TestRequestIDs checks that the client's own id is taken if it can stand in a log line.
+// TestRequestIDs checks that the router uses the client's own id if it can stand in a log line.
 func TestRequestIDs(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	for id, taken := range map[string]bool{

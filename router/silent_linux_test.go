@@ -137,8 +137,8 @@ func (l *load) count(ok func(a outcome) bool) (n int) {
 	return n
 }
 
-// lastPick returns when the last request began that was first sent to a node without an answer,
-// counted from at.
+// lastPick looks at requests whose first node gave no answer. lastPick returns when the last of
+// these requests began, counted from at.
 func lastPick(all []outcome, at time.Time) time.Duration {
 	last := time.Duration(0)
 	for _, a := range all {
@@ -228,7 +228,7 @@ func TestBlackhole(t *testing.T) {
 	t.Logf("%d answers, %d of them after another node was asked", len(all), retried)
 }
 
-// cut drops all packets until the far node is out for it.
+// cut drops all packets, and waits until the router takes the far node out of service for that.
 func (i *island) cut() {
 	i.t.Helper()
 	i.path.Set(netpath.Conditions{Loss: 1})

@@ -149,9 +149,10 @@ func (h *handover) settle() (taken bool) {
 	return h.taken
 }
 
-// await returns once this router would answer as well as the one it takes over from. Each request
-// must then be answerable by any present node. await returns at once if the other router has ended.
-// await's error says why this router cannot answer; the other router then continues.
+// await returns once this router would answer as well as the router that it takes over from. For
+// that, every present node was asked, or settleLimit is over. await returns at once if the other
+// router has ended. await's error says why this router cannot answer; the other router then
+// continues.
 func (r *Router) await(ctx, drain context.Context) error {
 	limit, began := r.config.Takeover.Timeout.Std(), time.Now()
 	tick := time.NewTicker(pollReady)

@@ -134,9 +134,8 @@ func (h *Handle) limit() int64 {
 
 // Admit returns a permit, or ErrModelFull or ErrGlobalFull. Admit neither blocks nor allocates.
 func (h *Handle) Admit() (Permit, error) {
-	// The model's counter comes first. When the router is full, the count taken from the model's
-	// counter is given back. Until then that count can only refuse requests that the full router
-	// would refuse as well.
+	// The model's counter is raised first. A full router lowers it again. In between, the raised
+	// counter can refuse only requests that the full router refuses as well.
 	if !h.own.take(h.limit()) {
 		return Permit{}, ErrModelFull
 	}
@@ -147,8 +146,8 @@ func (h *Handle) Admit() (Permit, error) {
 	return Permit{handle: h}, nil
 }
 
-// Permit lets one request in and is held until the request ends. Keep a Permit in one variable:
-// Release may be called again, from any goroutine, but only on the same variable, not on a copy.
+// Permit admits one request until the request ends. Keep a Permit in one variable. Any goroutine
+// may call Release on that variable, more than once. Do not call Release on a copy.
 type Permit struct {
 	handle   *Handle
 	released uint32

@@ -14,7 +14,7 @@ type clock struct{ at atomic.Int64 }
 func (c *clock) now() time.Time          { return time.Unix(1_700_000_000, c.at.Load()) }
 func (c *clock) advance(d time.Duration) { c.at.Add(int64(d)) }
 
-// spend takes retries until the budget refuses, at most limit.
+// spend spends at most limit retries, until the budget refuses one.
 func spend(b *Budget, limit int) (n int) {
 	for n < limit && b.Allow() {
 		n++

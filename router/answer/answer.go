@@ -1,6 +1,6 @@
-// Package answer passes an answer of a leg on to its place and reads it on the way. The package
-// reads the usage, the failure and the spacing of the events. One code reads answers for the client
-// and answers that the router keeps.
+// Package answer passes a leg's answer to its Place. On the way the package reads the usage, the
+// failure and the spacing of the events. The same code reads answers for the client and answers
+// that the router keeps.
 package answer
 
 import (
@@ -15,10 +15,10 @@ import (
 
 // Place is the destination of a leg's answer: the client, or memory of the router.
 type Place interface {
-	// Take passes on the answer in ex, whose head and, for a stream, first event have been read.
-	// Take closes ex at the end. Take reports every event and piece to s, or has the request's plan
-	// report them. After an error nothing has been passed on: ex stays the caller's, who may ask
-	// another node.
+	// Take passes on the answer in ex and then closes ex. The head of the answer and, for a stream,
+	// the first event have been read before. Take reports every event and piece to s, or lets the
+	// request's plan report them. If Take returns an error, nothing was passed on. The caller then
+	// keeps ex and may ask another node.
 	Take(ex *relay.Exchange, s Source) error
 }
 
@@ -44,7 +44,7 @@ type Reading struct {
 }
 
 // Event reads one event of a stream and says whether to pass it on. asked says that only the router
-// asked for the usage; Event then takes the usage out.
+// asked for the usage; Event then removes the usage.
 func (r *Reading) Event(api scan.API, e sse.Event, now time.Time, asked bool) (keep bool) {
 	if r.Events++; r.Events == 1 {
 		r.First = now

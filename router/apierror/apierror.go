@@ -36,8 +36,8 @@ func (e *Error) Error() string {
 	return strconv.Itoa(e.Status) + " " + e.openAIType() + ": " + e.Message
 }
 
-// FromScan is the error for a body that could not be read. A nil or foreign
-// error becomes a plain 400.
+// FromScan is the error for a body that could not be read. A nil error, or an error of another
+// package, becomes a plain 400.
 func FromScan(err error) *Error {
 	e := &Error{Status: 400, Code: "invalid_request", Message: "the request body could not be read"}
 	if s, ok := err.(*scan.Error); ok {

@@ -80,7 +80,9 @@ func refusal(status int, body []byte) string {
 	return text
 }
 
-// noModels says why the router knows no model of the node, and how to mend that.
+// clientKeys says whether the engine may expect the clients' own keys. That is possible if the
+// backend has a configured model and no key. The router then cannot read the model list and does
+// not need it.
 func (d discovery) noModels() string {
 	if d.refusal != "" {
 		return d.refusal + ", so no model is known; give one with model="
@@ -213,7 +215,8 @@ func (a *asker) learn(ctx context.Context, stats *enginemetrics.Stats) {
 	a.publish(ctx, d)
 }
 
-// slotsOf converts the engine's figure of requests at once. 0 means unknown, or impossible.
+// slotsOf converts the number of requests that an engine computes at once. An unknown or impossible
+// number becomes 0.
 func slotsOf(said float64) int32 {
 	if said < 1 || said > load.MaxRequests {
 		return 0

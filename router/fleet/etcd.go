@@ -113,8 +113,8 @@ func (f *Fleet) listNodes(l cluster.Listing) {
 	}
 }
 
-// putNode takes one heartbeat. putNode ignores an unusable value. When only an address in the value
-// is unusable, putNode uses the rest of the value.
+// putNode records one heartbeat. putNode ignores an unusable value. When only an address in the
+// value is unusable, putNode uses the rest of the value.
 func (f *Fleet) putNode(e cluster.Entry) {
 	id := strings.TrimPrefix(e.Key, cluster.NodesPrefix)
 	health, err := cluster.ParseNodeHealth(id, e.Value)
@@ -206,7 +206,7 @@ func (f *Fleet) sweepEtcd(now time.Time) {
 	}
 }
 
-// patience returns limit, which fits the default heartbeat, scaled to this agent's heartbeat.
+// patience returns limit scaled to this agent's heartbeat. limit fits the default heartbeat.
 func (m *member) patience(limit time.Duration) time.Duration {
 	if m.health == nil {
 		return limit

@@ -251,9 +251,9 @@ func (w lineWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// TestEtcdComesBackEmpty checks the known nodes during an outage of etcd. The nodes go on serving.
-// The nodes stay when etcd comes back without them, until their agents have had time to register
-// again.
+// TestEtcdComesBackEmpty checks the nodes during and after an outage of etcd. During the outage the
+// nodes go on serving. Then etcd comes back without the nodes. The fleet keeps them until their
+// agents have had time to register again.
 func TestEtcdComesBackEmpty(t *testing.T) {
 	t.Parallel()
 	e := newEtcdFleet(t, func(o *Options) { o.Grace = 3 * time.Second })

@@ -44,8 +44,8 @@ type Options struct {
 	// Lag is called for each change that an agent reports, with an upper bound of the change's age.
 	// Lag may be nil.
 	Lag func(time.Duration)
-	// EventLag is called with the age of each kernel event when the fleet looks into it. EventLag
-	// may be nil.
+	// EventLag is called when the fleet looks into a kernel event, with the age of the event.
+	// EventLag may be nil.
 	EventLag func(time.Duration)
 
 	ProbeInterval     time.Duration // health check of a healthy node; 5 s
@@ -55,9 +55,9 @@ type Options struct {
 	ModelsInterval    time.Duration // /v1/models of a healthy static node; 30 s
 	ResolveInterval   time.Duration // DNS names; 10 s
 	FirstWord         time.Duration // longest wait for a new static backend's first model list; 60 s
-	// Grace is how long a node stays that etcd does not list after an outage, so that the node's
-	// agent can register again. The default is 45 s, three leases. An agent with a longer heartbeat
-	// than the default gets three of its own leases.
+	// Grace is how long a node stays after an outage if etcd does not list it. The node's agent can
+	// register again in that time. The default is 45 s, three leases. An agent with a longer
+	// heartbeat than the default gets three of its own leases.
 	Grace time.Duration
 	// StaleAfter is the age at which a heartbeat counts as stopped while etcd answers. The default
 	// is 30 s, six heartbeats. An agent with a longer heartbeat than the default gets six of its
@@ -118,7 +118,7 @@ type member struct {
 	identity string // another value is another incarnation
 	secrets  string // static: digest of key and CA
 	heard    bool   // static: the node's models are known
-	told     string // logged reason for taking no requests, without the breaker's; empty = it takes requests
+	told     string // last logged reason for taking no requests, other than the breaker's; empty = it takes requests
 	cancel   context.CancelFunc
 	backend  Backend             // static
 	health   *cluster.NodeHealth // etcd
@@ -176,8 +176,8 @@ func (f *Fleet) healths(yield func(*health.Node) bool) {
 	}
 }
 
-// Tell takes an event of a connection of this host. Tell does not block. When the queue is full,
-// Tell counts the event and drops the event; the next look finds the cause.
+// Tell queues a kernel event about a connection of this host. Tell does not block. If the queue is
+// full, Tell counts the event and drops it. The next look finds the cause.
 func (f *Fleet) Tell(e peerevents.Event) { f.watch.Tell(e) }
 
 // Untold counts the events dropped because the queue was full.

@@ -145,7 +145,7 @@ func eventually(t *testing.T, f *Fleet, what string, ok func(s *Snapshot) bool) 
 	}
 }
 
-// serves is true once so many nodes of the model may be picked.
+// serves is true once the given number of the model's nodes may be picked.
 func serves(model string, nodes int) func(s *Snapshot) bool {
 	return func(s *Snapshot) bool {
 		m, n := s.Model([]byte(model)), 0

@@ -89,8 +89,8 @@ func beatOf(h *cluster.NodeHealth, now time.Time) beat {
 	return b
 }
 
-// setLoad takes a heartbeat or a scrape that came at now. One goroutine per node calls setLoad: the
-// checking goroutine of a static node, or the fleet's goroutine for any other node.
+// setLoad stores the load of a heartbeat or a scrape that came at now. One goroutine per node calls
+// setLoad: the checking goroutine of a static node, or the fleet's goroutine for any other node.
 func (n *Node) setLoad(b beat, now time.Time) {
 	n.slotsMu.Lock()
 	defer n.slotsMu.Unlock()
@@ -98,8 +98,8 @@ func (n *Node) setLoad(b beat, now time.Time) {
 	n.publishLoad(now)
 }
 
-// take takes a reading of the agent's stream. Nil means that the stream has ended; the heartbeat
-// then counts again.
+// take stores a reading of the agent's stream. nil means that the stream has ended. The heartbeat's
+// load then counts again.
 func (n *Node) take(l *load.Load) {
 	n.slotsMu.Lock()
 	defer n.slotsMu.Unlock()

@@ -69,8 +69,8 @@ func prepare(backends []Backend) ([]prepared, error) {
 // the node's next requests and checks use new connections. A removed node finishes its running
 // requests.
 //
-// A bad list is refused and changes nothing. Reload returns nil once the list is in force. With the
-// error of ctx the list never comes into force. Run must be running.
+// A bad list is refused and changes nothing. Reload returns nil once the list is in force. If
+// Reload returns the error of ctx, the list never comes into force. Run must be running.
 func (f *Fleet) Reload(ctx context.Context, backends []Backend) error {
 	desired, err := prepare(backends)
 	if err != nil {

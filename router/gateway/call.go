@@ -17,9 +17,9 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// call is one request of a client from its head to its end. The request's plan hands the answer to
-// the call (answer.Place), and the call follows the answer's events (relay.Follower). A call's
-// memory is reused.
+// call is one request of a client, from its head to its end. The request's plan passes the answer
+// to the client through the call, which is an answer.Place. The relay reports the answer's events
+// to the call, which is a relay.Follower. Ended calls are reused.
 type call struct {
 	g       *Gateway
 	number  uint64 // of this memory, not of the request
@@ -61,8 +61,8 @@ var calls = sync.Pool{New: func() any {
 	return c
 }}
 
-// begin takes a call for the request of ctx. p answers the call; nil means the plan of the
-// request's kind.
+// begin returns a call from the pool for the request of ctx. p is the plan that answers the call. A
+// nil p stands for the usual plan of the request's kind.
 func (g *Gateway) begin(ctx *fasthttp.RequestCtx, api scan.API, p plan.Plan) *call {
 	c := calls.Get().(*call)
 	c.g, c.ctx, c.body = g, ctx, arrivingAt(ctx)

@@ -107,7 +107,7 @@ type parker struct {
 	leaving sync.WaitGroup // parked connections whose goroutine has not returned yet
 }
 
-// park is Parking.Park until end is called; then park refuses.
+// park is Parking.Park until end is called. Afterwards park refuses.
 func (r *parker) park(c *plain, since time.Time) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

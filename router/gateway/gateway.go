@@ -88,7 +88,7 @@ type door struct {
 	draining atomic.Bool   // each answer closes its connection
 	retired  atomic.Bool   // another process serves this address now
 	over     atomic.Bool   // the time to finish requests is over
-	empty    chan struct{} // signalled when the last connection closes after over
+	empty    chan struct{} // signalled when the last connection closes, once over is set
 }
 
 // New makes a gateway. With forwardAuth the gateway passes the client's Authorization to backends
@@ -275,7 +275,7 @@ func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 	g.note(ctx, stringOf(ctx.Method()), name, began)
 }
 
-// identify gives the request the id of all its log lines. identify takes the client's id if that is
+// identify gives the request the id of all its log lines. identify uses the client's id if it is
 // valid, or makes one.
 func (g *Gateway) identify(ctx *fasthttp.RequestCtx) {
 	id := ctx.Request.Header.Peek("x-request-id")

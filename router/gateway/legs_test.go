@@ -297,8 +297,9 @@ func TestTwoLegsInOneStream(t *testing.T) {
 	})
 }
 
-// TestBodyIsKeptForLegsToCome checks that the request's body stays in memory and counted while the
-// first leg's stream is on the loops. Other requests use the server's read buffer meanwhile.
+// TestBodyIsKeptForLegsToCome checks that the request's body stays in memory while the first leg's
+// stream is on the loops. The body goes on counting as memory in use. Other requests use the
+// server's read buffer meanwhile.
 func TestBodyIsKeptForLegsToCome(t *testing.T) {
 	both(t, 2, func(t *testing.T, ln *lane) {
 		for _, size := range []int{1 << 10, 300 << 10} { // in the server's own buffer, and in a region
@@ -336,7 +337,7 @@ func TestBodyIsKeptForLegsToCome(t *testing.T) {
 func TestEachLegIsRetried(t *testing.T) {
 	both(t, 4, func(t *testing.T, ln *lane) {
 		const tokens = 10
-		for _, e := range ln.engines[2:] { // the nodes that this prompt's ties go to
+		for _, e := range ln.engines[2:] { // the nodes that win this prompt's ties
 			e.SetFault(&engine.Fault{Status: 503})
 		}
 		retried := [2]int{}
@@ -461,8 +462,8 @@ func TestNoNodeForTheSecondLeg(t *testing.T) {
 	})
 }
 
-// TestSecondLegIsNoStream checks that an answer that can't continue the stream ends it. The node of
-// that answer is charged with no failure.
+// TestSecondLegIsNoStream checks that an answer that can't continue the stream ends it. That answer
+// does not count against its node.
 func TestSecondLegIsNoStream(t *testing.T) {
 	both(t, 2, func(t *testing.T, ln *lane) {
 		ln.spoil = true
@@ -478,8 +479,8 @@ func TestSecondLegIsNoStream(t *testing.T) {
 	})
 }
 
-// TestOldClientGetsNoFurtherLegs checks that a client of HTTP/1.0 is refused an answer of several
-// legs. The server itself would send that client's stream.
+// TestOldClientGetsNoFurtherLegs checks that the router refuses an HTTP/1.0 client an answer of
+// several legs. The server itself would send that answer, without the relay.
 func TestOldClientGetsNoFurtherLegs(t *testing.T) {
 	ln := newLane(t, 1, false)
 	conn, err := net.Dial("tcp", strings.TrimPrefix(ln.url, "http://"))

@@ -18,7 +18,7 @@ type listener struct {
 	tls   bool          // the listener's connections speak TLS, so no error can be sent before the handshake
 	full  func()        // counts a connection refused at the limit
 	over  *atomic.Bool  // no more requests are read
-	empty chan struct{} // takes a token when the last connection closes after over
+	empty chan struct{} // gets a token when the last connection closes, once over is set
 }
 
 // refusal is the response to a connection beyond the limit. No request is known yet, so it has no

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// liveCalls is the set of calls whose request is out at a node. A shutdown ends all live calls. The
+// liveCalls is the set of calls with a request out at a node. A shutdown ends all live calls. The
 // set has 16 parts, so the request path does not wait for one lock.
 type liveCalls [16]liveShard
 
@@ -57,5 +57,5 @@ func (c *counter) take(limit int) bool {
 	return true
 }
 
-// give takes back one take and returns the remaining count.
+// give undoes one take and returns the remaining count.
 func (c *counter) give() int64 { return c.n.Add(-1) }

@@ -123,8 +123,8 @@ func TestShutdownWhileServing(t *testing.T) {
 	}
 }
 
-// TestPickAfterShutdown checks a request that was still being read when the running requests were
-// ended. The request ends as soon as it begins to run.
+// TestPickAfterShutdown checks a request that was still being read when the shutdown ended the
+// running requests. The request ends as soon as it begins to run.
 func TestPickAfterShutdown(t *testing.T) {
 	g := bare(t)
 	ctx := contextAt(t, g)

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Two things leave memory behind: many clients that go quiet, with the goroutines and buffers of
-// parked connections, and long prompts, whose text has memory of its own. Without further
-// allocations the Go runtime collects only every two minutes, and keeps the freed memory.
+// Two things leave memory behind. Clients that go quiet leave the goroutines and buffers of their
+// parked connections. Long prompts leave the memory of their text. Without further allocations the
+// Go runtime collects only every two minutes, and keeps the freed memory.
 const (
 	tidyEvery = time.Minute
 	tidyFrom  = 1024     // connections parked since the last tidy

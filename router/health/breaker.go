@@ -48,7 +48,7 @@ func (s State) String() string {
 const (
 	connectErrorsToOpen = 2
 	failuresToOpen      = 3  // in a row
-	windowMin           = 10 // outcomes before the failure ratio of the last 32 counts; a ratio of one half opens
+	windowMin           = 10 // outcomes before the share of failures in the last 32 counts; one half opens
 	winsToClose         = 3
 	// checksToClose checks in a row, over checkedFor at least, close a half-open breaker. Health
 	// checks count if they detect the fault that opened the breaker; otherwise only completion
@@ -115,7 +115,7 @@ type trial struct {
 // aside holds the facts of the last time that the node was set aside.
 type aside struct {
 	at    time.Time
-	times int // times set aside without flapWithin of health in between
+	times int // times set aside with less than flapWithin of health in between
 }
 
 // check is the result of a health check.
@@ -130,7 +130,7 @@ const (
 	checkConfirmed
 )
 
-// transition is a change of state. An empty why means that there is none.
+// transition is a change of state. An empty why means no change.
 type transition struct {
 	from, to State
 	why      string
@@ -172,7 +172,8 @@ func (b *breaker) eligible(now time.Time) (bool, string) {
 	return false, "has not answered yet"
 }
 
-// openReasons say why a breaker opened; other outcomes are those of health checks.
+// openReasons are the reasons of the outcomes that open a breaker. Any other outcome means that a
+// health check has failed.
 var openReasons = map[Outcome]string{
 	ConnectError: "connections fail",
 	Reset:        "connections break",
@@ -184,7 +185,8 @@ var openReasons = map[Outcome]string{
 // fails requests.
 func (b *breaker) triesLive() bool { return Outcome(b.blame.Load()) == ServerError }
 
-// admit lets a request in. admit takes a trial permit if the node needs one.
+// admit says whether a request may go to the node. A request to a node on trial uses up a trial
+// permit.
 func (b *breaker) admit() bool {
 	switch State(b.state.Load()) {
 	case Healthy:
@@ -265,8 +267,8 @@ func (b *breaker) countHealthy(o Outcome, now time.Time) {
 	}
 }
 
-// fail opens the breaker. When requests hang, fail sets the node aside instead, because only an
-// answered completion proves anything then.
+// fail opens the breaker. When requests hang, fail sets the node aside instead, because then only
+// an answered completion proves that the node computes.
 func (b *breaker) fail(o Outcome, now time.Time) {
 	if o == Timeout {
 		b.putAside(now, "first bytes do not come")
@@ -332,7 +334,7 @@ func (b *breaker) progressed() {
 	}
 }
 
-// checked takes the result of a health check. last is the time of the check before.
+// checked counts the result of a health check. last is the time of the previous check.
 func (b *breaker) checked(c check, last time.Time) {
 	now := time.Now()
 	b.mu.Lock()

@@ -225,8 +225,8 @@ func TestBusyAnswers(t *testing.T) {
 	})
 }
 
-// TestChangesAreToldWithoutTheLock checks that the callback of a change runs without the lock. The
-// callback of a change may take its time.
+// TestChangesAreToldWithoutTheLock checks that the callback of a change of state runs without the
+// lock. A slow callback then holds up nobody.
 func TestChangesAreToldWithoutTheLock(t *testing.T) {
 	var b breaker
 	var told []State

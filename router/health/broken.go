@@ -8,8 +8,8 @@ import (
 // togetherWithin is the longest time between two broken connections of a node with a common cause.
 const togetherWithin = time.Second
 
-// broken remembers the node's last burst of broken connections and its last failed connection. The
-// connections of a burst broke within togetherWithin of the one before.
+// broken remembers the node's last burst of broken connections and its last failed connection. In a
+// burst each connection broke within togetherWithin of the preceding one.
 type broken struct {
 	mu          sync.Mutex
 	first, last time.Time
@@ -36,8 +36,8 @@ func (b *broken) note(o Outcome, now time.Time) {
 	b.requests++
 }
 
-// BrokeForOthers says whether another request's connection broke within a second of the reported
-// break at at. The two requests have only the node in common.
+// BrokeForOthers says whether another request's connection broke within a second of at, the time of
+// the reported break. The two requests have only the node in common.
 func (n *Node) BrokeForOthers(at time.Time) bool { return n.broken.forOthers(at) }
 
 // FailedLately says whether a connection to the node was refused or broke within the last second.

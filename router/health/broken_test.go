@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestBrokenTogether checks that one broken connection leaves the blame open, between request and
-// node. Two within a second put it on the node.
+// TestBrokenTogether checks that after one broken connection the request or the node may be at
+// fault. After two within a second the node is at fault.
 func TestBrokenTogether(t *testing.T) {
 	start := time.Unix(1000, 0)
 	for name, c := range map[string]struct {

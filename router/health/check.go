@@ -89,7 +89,7 @@ func (c *checker) retarget(t relay.Target) {
 	c.kick()
 }
 
-// doubt asks for a check at once. It causes at most eight checks in one interval for unhealthy
+// doubt asks for a check at once. doubt causes at most eight checks in one interval for unhealthy
 // nodes.
 func (c *checker) doubt() {
 	c.doubted.Store(true)
@@ -160,8 +160,8 @@ func (c *checker) round(ctx context.Context) {
 	}
 }
 
-// checkHealth asks /health if that is due. It also asks the subject before it counts the node as
-// well.
+// checkHealth asks /health if that is due. Before checkHealth counts the node as healthy, it asks
+// the subject as well.
 func (c *checker) checkHealth(ctx context.Context) {
 	now, last := time.Now(), c.checkedAt
 	doubted := c.doubted.Swap(false)
@@ -202,8 +202,8 @@ func (c *checker) note(err error) {
 	c.failed.Store(&text)
 }
 
-// health asks /health. A server without /health counts as alive. A server that answers 5xx does
-// not; llama.cpp answers 503 while it loads.
+// health asks /health. A server without /health counts as alive. A server that answers 5xx does not
+// count as alive. llama.cpp answers 503 while it loads its model.
 func (c *checker) health(ctx context.Context) error {
 	wait := c.checks.Timeout
 	if c.node.Suspect() {

@@ -10,7 +10,7 @@ import (
 const doubtMemory = 30 * time.Second
 
 // doubts are server errors whose cause may be the node or the request. router/leg/judge.go decides
-// which errors are doubts. The node's other answers since then are the measure for doubts.
+// which errors are doubts. A doubt is weighed against the node's other answers since then.
 type doubts struct {
 	window   uint32     // the last 32 answers, newest in the lowest bit; 1: a doubt
 	seen     int        // number of answers in window
@@ -111,5 +111,5 @@ func (n *Node) Doubt() (ratio float64, ok bool) {
 // Answers says whether a node out of service still answers, if only with errors.
 func (n *Node) Answers() bool { return n.breaker.answers() }
 
-// NoteTrial notes a request to a node with Answers that has no permit.
+// NoteTrial notes a request that was sent without a permit to a node with Answers.
 func (n *Node) NoteTrial() { n.breaker.tried.Store(time.Now().UnixNano()) }

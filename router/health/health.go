@@ -85,8 +85,8 @@ func (n *Node) Opens() uint64 { return n.breaker.opens.Load() }
 // allocate.
 func (n *Node) Eligible(now time.Time) (ok bool, reason string) { return n.breaker.eligible(now) }
 
-// Admit says whether a request may go to the node. For a node that was out of service Admit takes a
-// trial permit, if one is free.
+// Admit says whether a request may go to the node. For a node that was out of service Admit needs a
+// free trial permit and uses it up.
 func (n *Node) Admit() bool { return n.breaker.admit() }
 
 // Report counts the outcome of a request. A 4xx or 501 is OK, because it says nothing against the

@@ -52,7 +52,8 @@ func TestUnanswered(t *testing.T) {
 	}
 }
 
-// TestToldTooMuch checks that events beyond the queue are counted and that Tell does not wait.
+// TestToldTooMuch checks that events are counted when they find the queue full, and that Tell does
+// not wait.
 func TestToldTooMuch(t *testing.T) {
 	w := NewWatch(nil, nil)
 	for range toldQueue + 5 {

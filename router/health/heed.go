@@ -25,8 +25,8 @@ const (
 	leastRTO = 200 * time.Millisecond
 )
 
-// Tell takes an event of a connection of this host. It does not block. If the queue is full, it
-// counts the event and drops it; the next look finds the cause.
+// Tell queues a kernel event about a connection of this host. Tell does not block. If the queue is
+// full, Tell counts the event and drops it. The next look finds the cause.
 func (w *Watch) Tell(e peerevents.Event) {
 	select {
 	case w.told <- told{e, time.Now()}:

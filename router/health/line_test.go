@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// TestPlainErrors checks the errors of net/http about bytes that come before anything is asked.
+// TestPlainErrors checks the errors of net/http about bytes that a server sends before any request.
 func TestPlainErrors(t *testing.T) {
 	t.Parallel()
 	speaks := func(c *net.TCPConn) error { _, err := c.Write([]byte("SSH-2.0-x\r\n")); return err }
@@ -43,8 +43,8 @@ type ended struct {
 
 func (c *ended) Close() error { defer c.closed(); return c.Conn.Close() }
 
-// firstHeard returns the error of a request over a connection on which speak writes before it is
-// asked.
+// firstHeard returns the error of a request to a server that writes first. speak writes the
+// server's bytes.
 func firstHeard(t *testing.T, speak func(*net.TCPConn) error) error {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

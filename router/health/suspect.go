@@ -22,7 +22,7 @@ type suspicion struct {
 	by      atomic.Uint32 // the last evidence: a noticed
 	changed func(why string)
 
-	mu sync.Mutex // makes a change of since and the report of it one step
+	mu sync.Mutex // makes a change of since and its report one step
 }
 
 // Suspect says whether packets to the node go unacknowledged. A suspect node is picked only if most
@@ -108,8 +108,8 @@ func (s *suspicion) silence(now time.Time) time.Duration {
 	return now.Sub(time.Unix(0, s.heard.Load()))
 }
 
-// unanswered takes a failed check that began at began. unanswered ejects the node if it was suspect
-// during the whole check.
+// unanswered counts a failed check that began at began. unanswered ejects the node if it was
+// suspect during the whole check.
 func (n *Node) unanswered(began time.Time) {
 	if since := n.suspicion.since.Load(); since != 0 && since <= began.UnixNano() {
 		n.eject()

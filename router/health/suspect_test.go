@@ -19,8 +19,8 @@ func suspected(t *testing.T) (n *Node, told *[]string) {
 	return n, told
 }
 
-// lost is a connection with so many timeouts. The connection's last packets were sent ago, and it
-// has received nothing since before.
+// lost returns a connection with the given number of timeouts. Its last packets were sent ago
+// before now, and nothing has been received since.
 func lost(timeouts int, ago time.Duration) relay.Link {
 	return relay.Link{Lost: timeouts, Since: ago, Heard: ago + time.Second}
 }
@@ -73,8 +73,8 @@ func TestSuspicion(t *testing.T) {
 	})
 }
 
-// TestSuspicionAndChecks checks the weight of a health check. An answered one clears a suspicion
-// and outweighs older timeouts. An unanswered one ejects a node that was suspect during the whole
+// TestSuspicionAndChecks checks the weight of a health check. An answered check clears a suspicion
+// and outweighs older timeouts. An unanswered check ejects a node that was suspect during the whole
 // check.
 func TestSuspicionAndChecks(t *testing.T) {
 	inBubble(t, func(t *testing.T) {

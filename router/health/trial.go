@@ -117,7 +117,7 @@ const (
 	incomplete                   // a 5xx, or no answer
 )
 
-// completed takes the result of a completion check sent at the given time. busy says that requests
+// completed counts the result of a completion check sent at the given time. busy says that requests
 // are in flight on the node. The outcome of a waiting trial request counts more, because a node may
 // compute one token and hang on a longer answer.
 func (b *breaker) completed(c completion, sent time.Time, busy bool) {

@@ -138,8 +138,8 @@ func TestRefusedCompletionsEndATrialLate(t *testing.T) {
 	})
 }
 
-// TestHealthChecksThatFailedTooEndATrial checks that a health check that has failed as well can end
-// the trial. The health check detects the fault, whatever the fault is.
+// TestHealthChecksThatFailedTooEndATrial checks that health checks can end a trial if a health
+// check has failed as well. Health checks then detect the fault, whatever the fault is.
 func TestHealthChecksThatFailedTooEndATrial(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		b := newBreaker(Healthy)

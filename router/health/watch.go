@@ -29,8 +29,8 @@ type Watch struct {
 	untold atomic.Uint64 // events dropped because told was full
 }
 
-// NewWatch returns a watch over nodes. lag is called with the age of each kernel event at its look;
-// lag may be nil.
+// NewWatch returns a watch over nodes. lag is called when the watch looks into a kernel event, with
+// the age of the event. lag may be nil.
 func NewWatch(nodes iter.Seq[*Node], lag func(time.Duration)) *Watch {
 	return &Watch{nodes: nodes, lag: lag, told: make(chan told, toldQueue)}
 }

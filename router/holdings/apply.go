@@ -73,7 +73,7 @@ func (c *cache) forget(number uint32, e *engine) {
 // maxEngines bounds the engines of one host.
 const maxEngines = 256
 
-// holders takes the new and the departed holders of a message.
+// holders records the holders that a message adds or removes.
 func (c *cache) holders(w *cognitorav1.WatchResponse) error {
 	if len(w.Holders) == 0 && len(w.Gone) == 0 {
 		return nil
@@ -130,7 +130,7 @@ func (c *cache) names(w *cognitorav1.WatchResponse) {
 // digest.
 const nameBytes = 8
 
-// blocks takes the tier sets of some blocks.
+// blocks records the tier sets of some blocks.
 func (c *cache) blocks(w *cognitorav1.WatchResponse) error {
 	b := w.Blocks
 	n := len(b.GetTiers())

@@ -10,8 +10,8 @@
 // that index. From the first block without a place on, a prompt is looked up block by block
 // (loose.go).
 //
-// The result for each tier is exact. For two tiers together the result is the result of the longer
-// tier. The result is too short only if one tier fills a gap of the other.
+// The count for each tier is exact. The count for two tiers together is the higher of the two
+// counts. That is too low only if one tier fills a gap of the other.
 package holdings
 
 import (
@@ -210,7 +210,7 @@ func (m *Map) retain(entries []cluster.Entry) {
 	m.publish()
 }
 
-// announced takes a daemon's announcement in etcd. An unreadable value changes nothing.
+// announced reads a daemon's announcement in etcd. An unreadable value changes nothing.
 func (m *Map) announced(e cluster.Entry) {
 	id := e.Key[len(cluster.CachesPrefix):]
 	h, err := cluster.ParseCacheHealth(id, e.Value)

@@ -113,7 +113,7 @@ func prompt(n int) (*prefix.Chain, []block.Digest) {
 	return c, digests
 }
 
-// await asks until the answer for a node of the host is want.
+// eventually asks until the answer for a node of the host is want.
 func eventually(t *testing.T, m *Map, c *prefix.Chain, address string, want Reach) {
 	t.Helper()
 	var q Query

@@ -17,8 +17,8 @@ type Chain interface {
 // Reach counts the leading blocks of a prompt that a node has, by tier.
 type Reach struct {
 	Device int32 // in the engine's own memory; Unknown if the engine does not report its blocks
-	Host   int32 // with the RAM of the host, or of the engine there; at least Device if that is known
-	Disk   int32 // with the SSD as well; at least Host
+	Host   int32 // in the engine's own memory, its RAM or the host's RAM; at least Device if that is known
+	Disk   int32 // in any of these or on SSD; at least Host
 }
 
 // Unknown is the Device of an engine that does not report its blocks.
@@ -76,9 +76,9 @@ func (q *Query) Node(id, kvAddress string) {
 	}
 }
 
-// knows says whether the engine's reported blocks are of the model. An engine with adapters reports
-// the adapters' blocks under the base model with other digests, so the blocks of an adapter are
-// unknown here.
+// knows says whether the engine's reported blocks belong to the model. An engine with adapters
+// reports the blocks of an adapter under the name of the base model. The digests of these blocks
+// differ, so an adapter's blocks are unknown here.
 func (e *engine) knows(model string) bool {
 	m := e.model.Load()
 	return m == nil || *m == model

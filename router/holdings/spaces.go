@@ -16,7 +16,7 @@ type spaces struct {
 	list []space
 }
 
-// space is the blocks of one layer of a model's namespace, or of all its layers.
+// space names the blocks of one layer, or of all layers, in a model's namespace.
 type space struct {
 	text  string
 	layer uint32

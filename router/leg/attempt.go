@@ -34,8 +34,8 @@ type attempt struct {
 	abort    relay.Abort
 }
 
-// lookout has the state by which another goroutine may give up an attempt while another node can
-// still be asked.
+// lookout is the state through which another goroutine may give up an attempt, while another node
+// can still be asked.
 type lookout struct {
 	mu    sync.Mutex
 	phase phase
@@ -191,8 +191,8 @@ func (l *Leg) arm(a *attempt) bool {
 	return alive
 }
 
-// claim ends the time in which the attempt may be given up. After claim its answer decides. false:
-// the attempt was given up before.
+// claim ends the time in which the attempt may be given up. Afterwards the attempt's answer
+// decides. claim returns false if the attempt was given up before.
 func (l *Leg) claim() bool {
 	ended := l.Request.Life.Ended() != request.None
 	l.mu.Lock()
@@ -214,8 +214,8 @@ func (l *Leg) disarm() phase {
 	return l.phase
 }
 
-// record notes that the prediction is in the index. Until the attempt stops waiting, Prefilled may
-// then use the prompt.
+// record notes that the prediction is in the index. Prefilled may then use the prompt while the
+// attempt waits.
 func (l *Leg) record(a *attempt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -477,7 +477,7 @@ func address(r *relay.Request, n *fleet.Node, auth []byte, abort *relay.Abort) {
 	r.Abort, r.Once = abort, holdsThreads(n)
 }
 
-// Ask sends a GET for path to n and to no other node, with the request's head. place takes the
+// Ask sends a GET for path to n and to no other node, with the request's head. place gets the
 // answer, whatever its status. abort or the end of the request cancels the exchange. Ask is a leg
 // without a reservation: it does not count as load on n or as evidence about its health. Ask is
 // safe for concurrent use.

@@ -13,9 +13,9 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// BenchmarkPick measures the way from a body in memory to the chosen node, with eight nodes. In
-// turns with that, BenchmarkPick runs a loop that only scans and hashes the same bytes. pick/floor
-// is the ratio of the two medians.
+// BenchmarkPick measures the way from a body in memory to the chosen node, with eight nodes.
+// BenchmarkPick takes turns with a loop that only scans and hashes the same bytes. pick/floor is
+// the ratio of the two medians.
 func BenchmarkPick(b *testing.B) {
 	d := start(b, 8)
 	for _, size := range []int{2 << 10, 220 << 10} {
@@ -29,7 +29,7 @@ func BenchmarkPick(b *testing.B) {
 	}
 }
 
-// remember makes the memo and the index know a chat, the index at the first node.
+// remember stores a chat in the memo, and in the index as sent to the first node.
 func remember(b *testing.B, d *Dispatcher, body []byte, nodes int) {
 	for i := range nodes {
 		l := d.Leg(asked(b, d, body), Question{}, nil)

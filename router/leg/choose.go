@@ -22,8 +22,8 @@ type picks struct {
 }
 
 // choose reserves a slot for the spare attempt on the node that the policy picks. The candidates
-// are the nodes that may take the request and have not been asked. Without any, the last resort is
-// the candidate. choose returns the node's place in l.pool.members.
+// are the nodes that may take the request and have not been asked. If there are none, the nodes of
+// last resort are the candidates. choose returns the node's place in l.pool.members.
 func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
 	d := l.d
 	p := d.policy.Load()
@@ -144,9 +144,9 @@ func (l *Leg) lastResort() bool {
 	return found
 }
 
-// leaveOut removes the suspects from the candidates. suspects is the number of suspects. leaveOut
-// keeps the suspects if they are more than half, because then the network is more likely at fault,
-// or no other node is left.
+// leaveOut removes the suspects from the candidates. suspects is their number. leaveOut keeps
+// suspects that are more than half of the candidates, because then the network is more likely at
+// fault. leaveOut also keeps them if no other node is left.
 func (l *Leg) leaveOut(suspects int, suspect func(at int32) bool) {
 	if suspects == 0 || 2*suspects > len(l.picks.cands) {
 		return
@@ -154,9 +154,9 @@ func (l *Leg) leaveOut(suspects int, suspect func(at int32) bool) {
 	l.keep(func(at int32) bool { return !suspect(at) }) // a node may have become suspect since the count
 }
 
-// admitOthers counts others' requests only while queued. The count of others' running requests may
-// be seconds old, so that count refuses no request. If all nodes seem full with others' requests, a
-// node without a queue is asked.
+// admitOthers lets others' requests fill a node only as far as they are queued there. The count of
+// others' running requests may be seconds old, so that count refuses no request. A node that seems
+// full with others' requests is then asked if it has no queue.
 func (l *Leg) admitOthers() (changed bool) {
 	for i, at := range l.picks.able {
 		waiting := l.pool.members[at].Load().Waiting
@@ -224,7 +224,7 @@ func (l *Leg) keep(ok func(at int32) bool) {
 	}
 }
 
-// enter takes the leg's permit for the pool of n. If the leg holds another pool's permit, enter
+// enter gets the leg a permit for the pool of n. If the leg holds another pool's permit, enter
 // moves that permit.
 func (l *Leg) enter(n *member) *apierror.Error {
 	var err error

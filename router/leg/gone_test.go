@@ -23,8 +23,8 @@ func metricsPage(d *Dispatcher) string {
 	return page.Body.String()
 }
 
-// TestWhatIsGoneLosesItsMetrics checks that a departed node's and model's series go after its last
-// request has ended and been counted.
+// TestWhatIsGoneLosesItsMetrics checks that the series of a departed node or model are removed.
+// That happens once its last request has ended and been counted.
 func TestWhatIsGoneLosesItsMetrics(t *testing.T) {
 	d := start(t, 1)
 	l := d.Leg(asked(t, d, chat(200)), Question{}, nil)

@@ -67,7 +67,8 @@ func (l *Leg) judge(a *attempt, v verdict, err error) {
 	}
 }
 
-// report passes the outcome to the node's health. report counts if the outcome sets the node aside.
+// report passes the outcome to the node's health. If the outcome sets the node aside, report counts
+// that.
 func (n *member) report(o health.Outcome) {
 	if n.Health.Report(o) {
 		n.metrics.SetAside.Inc()
@@ -152,9 +153,10 @@ func (p *pool) doubt(n *member) float64 {
 }
 
 // A request goes to its first node and to at most retry.max_nodes further ones. The request itself
-// may be what ends engines. So after a broken connection at most one more node gets it, unless
-// other requests of the first node broke at about the same time, which shows another cause. A node
-// whose connection failed never had the request, so only retry.max_nodes bounds these nodes.
+// may end engines. So after a broken connection at most one more node gets the request. That bound
+// does not apply if other requests of the first node broke at about the same time, because then the
+// cause is another one. A node whose connection failed never had the request, so only
+// retry.max_nodes bounds these nodes.
 
 // reset is a connection that broke before the answer.
 type reset struct {
@@ -185,8 +187,8 @@ func (l *Leg) failedWith(v verdict, n *member, at time.Time) {
 	}
 }
 
-// suspect returns how many nodes had received the request when it first ended a node on which it
-// was alone; 0: never.
+// suspect looks for a node that the request has ended and that broke no other request. suspect
+// returns how many nodes had received the request by the first such end; 0: no such end.
 func (l *Leg) suspect() int {
 	for _, r := range l.tries.resets {
 		if !r.node.Health.BrokeForOthers(r.at) {
@@ -196,8 +198,9 @@ func (l *Leg) suspect() int {
 	return 0
 }
 
-// breath is the wait before the attempt that would ask the last node, or none at all, because nodes
-// have ended. After the wait the health of the nodes shows whether other requests broke too.
+// breath is a wait after nodes have ended. It comes before the attempt that asks the last allowed
+// node, or before the request fails. After the wait the health of the nodes shows whether other
+// requests broke too.
 const breath = 50 * time.Millisecond
 
 // needsBreath says whether the request should wait for breath after v. A request that may ask no

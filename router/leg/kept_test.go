@@ -79,8 +79,8 @@ func TestCrowdedNodeIsNotCharged(t *testing.T) {
 	}
 }
 
-// leaver is a log handler. The client of life leaves as soon as the given number of failures is
-// logged.
+// leaver is a log handler that ends life, as a departure of the client does, once the given number
+// of failures is logged.
 type leaver struct {
 	slog.Handler
 	life     *request.Life

@@ -58,7 +58,7 @@ func Pinned(node string) Question {
 	return Question{Node: node, Bond: Named}
 }
 
-// Leg is one question to the fleet with its outcome and its scratch memory. Take one with
+// Leg is one question to the fleet with its outcome and its scratch memory. Get one from
 // Dispatcher.Leg, call Do, let the place take the answer, and call Finish. One goroutine at a time
 // works on a leg. Another goroutine calls GiveUp and Prefilled.
 type Leg struct {
@@ -185,8 +185,8 @@ func (l *Leg) first() (at int, err *apierror.Error) {
 	return l.choose(l.began)
 }
 
-// holder takes the one node that stores the requested response. holder uses the first model by name
-// that the node serves.
+// holder returns the place of the node that stores the requested response. The place is in the
+// first model by name that the node serves.
 func (l *Leg) holder() (at int, err *apierror.Error) {
 	t := l.d.current()
 	n := t.snap.Node(l.Node)

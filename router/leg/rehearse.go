@@ -16,8 +16,9 @@ type Rehearsal struct {
 	l *Leg
 }
 
-// Rehearse chooses the node for a prompt given by the keys of its blocks, as one user turn. known,
-// if not nil, replaces the index. known says what each node of the model holds.
+// Rehearse chooses the node for a prompt given by the keys of its blocks, as one user turn. known
+// gives the blocks that each node of the model holds, in place of the index. If known is nil, the
+// index gives them.
 func (d *Dispatcher) Rehearse(
 	keys []uint64, known func(n *fleet.Node) int32, now time.Time,
 ) (Rehearsal, *apierror.Error) {

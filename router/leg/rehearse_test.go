@@ -17,8 +17,8 @@ import (
 	"github.com/cognitora/dataplane/router/where"
 )
 
-// TestRehearsal places, counts and learns from requests although no server runs at the nodes'
-// addresses.
+// TestRehearsal rehearses requests. Placing, counting and learning work although no server runs at
+// the nodes' addresses.
 func TestRehearsal(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	index := prefix.NewIndex(prefix.Options{Inline: true, Now: func() time.Time { return now }})

@@ -197,7 +197,7 @@ func (l *Limits) maxQueue(role cluster.Role) int {
 }
 
 // goneFor is how long the metrics of a departed node or model are kept. goneFor leaves time for one
-// more scrape and for requests that were just being picked.
+// more scrape and for requests whose node was just being picked.
 const goneFor = time.Minute
 
 // gone holds the departed nodes and models that still have metrics. gone is bounded by the

@@ -108,8 +108,8 @@ const unreportedMin = 5
 
 // cachedCounts records whether a node's answers report cached tokens. Engines omit the report when
 // nothing was cached. So an answer counts only if its prompt was believed to be partly cached. Its
-// request must also have been sent after the node had answered one, because a prompt in prefill
-// counts as cached, too.
+// request must also have been sent after the end of the first answer without a count, because a
+// prompt in prefill counts as cached, too.
 type cachedCounts struct {
 	seen   atomic.Bool  // a count has been seen
 	first  atomic.Int64 // end of the first answer without a count, Unix ns; 0: there was none
@@ -117,7 +117,8 @@ type cachedCounts struct {
 	said   atomic.Bool
 }
 
-// missing counts an answer without a count. It returns true once, when the engine reports none.
+// missing counts an answer without a count. missing returns true once, when the engine counts as
+// one that reports none.
 func (c *cachedCounts) missing(matched bool, sent, now time.Time) bool {
 	if c.seen.Load() || c.said.Load() {
 		return false

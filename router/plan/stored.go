@@ -211,8 +211,8 @@ const (
 	denied403 // the client lacks the permission
 )
 
-// inquire asks one node, and ends the search if the node has the response. Once the search is over
-// it cancels abort and sends nothing. A panic counts as a silent node.
+// inquire asks one node, and ends the search if the node has the response. After the end of the
+// search inquire cancels abort and sends nothing. A panic counts as a silent node.
 func (s *search) inquire(n *fleet.Node, abort *relay.Abort) {
 	told := nothing
 	defer func() {
@@ -245,7 +245,7 @@ func (s *search) take(n *fleet.Node, told said) {
 }
 
 // question is one leg of the search: one exchange with one node, whose answer is captured. question
-// takes no slot or permit and is not retried, because it costs the node no work.
+// needs no slot or permit and is not retried, because it costs the node no work.
 func (s *search) question(n *fleet.Node, abort *relay.Abort) said {
 	until := time.Now().Add(searchNodeTime)
 	if s.until.Before(until) {

@@ -3,8 +3,9 @@ package policy
 import "fmt"
 
 // Terms is one candidate's part in a pick before weighting: four terms in [0,1], and Waiting.
-// Waiting is the prefill that waits at the node in prompts of this one's size, from 0 to 4. Total
-// is the score. A mode other than score fills only Load (1 - busy/slots), and Total equals Load.
+// Waiting is the prefill that waits at the node. Its unit is one prompt of this prompt's size, and
+// it lies between 0 and 4. Total is the score. A mode other than score fills only Load (1 -
+// busy/slots), and Total equals Load.
 type Terms struct {
 	Overlap, Waiting, Load, Power, Capacity, Total float64
 

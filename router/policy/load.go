@@ -52,7 +52,7 @@ func (l *occupancy) slots(c *Candidate) float64 {
 	return l.unknown
 }
 
-// of returns busy/slots. of is above 1 for a node with more requests than slots.
+// crowded says whether the node's load is at least the fleet's load multiplied by times.
 func (l *occupancy) of(c *Candidate) float64 { return float64(c.busy()) / l.slots(c) }
 
 func (l *occupancy) free(c *Candidate) float64 { return max(l.slots(c)-float64(c.busy()), 0) }

@@ -164,7 +164,7 @@ func TestComingBlocksCountAsMatched(t *testing.T) {
 }
 
 // TestShareLeavesOutTheCrowded checks that the holder of a hot prefix is left out at max_share
-// times the fleet's load. The holder stays if no other node is left, or with few requests.
+// times the fleet's load. The holder stays if no other node is left, or if it has few requests.
 func TestShareLeavesOutTheCrowded(t *testing.T) {
 	fleet := func(limit int32, busy ...int32) []Candidate {
 		c := blanks(len(busy))

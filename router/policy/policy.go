@@ -29,10 +29,10 @@
 // # Who is left out
 //
 // A node is no candidate in any mode once busy reaches its max_concurrent. Mode score also leaves
-// out a node while its busy/slots is at least max_share times the fleet's. The mode keeps a node
-// that is busy with less than 32 and less than its own slots, and the mode keeps the nodes if none
-// would be left. Without that rule overlap outweighs the whole load term once 45 % of a prompt is
-// shared. The nodes with a hot prefix would then be overloaded while others idle.
+// out a node while its busy/slots is at least max_share times the fleet's. A node whose busy is
+// below 32 and below its own slots stays. All nodes stay if none would be left. Without the rule of
+// max_share overlap outweighs the whole load term once 45 % of a prompt is shared. The nodes with a
+// hot prefix would then be overloaded while others idle.
 package policy
 
 import (

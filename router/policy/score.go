@@ -101,7 +101,7 @@ const (
 	waitingMost = 4
 )
 
-// waiting returns the prefill that waits at the node, in prompts of this one's size.
+// waiting returns the prefill that waits at the node. Its unit is one prompt of this prompt's size.
 func waiting(c *Candidate, promptBlocks int) float64 {
 	return min(float64(max(c.Pending, 0))/float64(max(promptBlocks, promptLeast)), waitingMost)
 }

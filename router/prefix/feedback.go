@@ -20,8 +20,8 @@ type Observation struct {
 	// to whole blocks. 0 means 16.
 	EngineBlockTokens int
 	// Uneven says that the engine counts tokens that the prompt's blocks do not have. An image is
-	// hundreds of the engine's tokens and one hash in the prompt's blocks. A cached count then says
-	// only whether it is 0.
+	// hundreds of the engine's tokens and one hash in the prompt's blocks. The engine's count of
+	// cached tokens then tells only whether anything was cached.
 	Uneven bool
 	// DispatchedAt is the time passed to Record.
 	DispatchedAt time.Time

@@ -98,9 +98,9 @@ func TestTheLifetimeShrinksToTheAgeOfTheYoungestGone(t *testing.T) {
 // taught returns the lifetime learned from a block that was gone at the given age.
 func taught(age time.Duration) time.Duration { return age - age/8 }
 
-// TestOneIsEnoughToLearnAPeriod repeats prompts in turn, which are gone at about the same age each
-// time. The first repeated prompt must teach the lifetime for all prompts. Another prompt is used
-// all the time.
+// TestOneIsEnoughToLearnAPeriod repeats prompts in turn. Each prompt is gone from the cache at
+// about the same age each time. The first repeated prompt must teach the lifetime for all prompts.
+// Another prompt is used all the time.
 func TestOneIsEnoughToLearnAPeriod(t *testing.T) {
 	f := newFleet(t, 1)
 	used := prompt("used", 20)

@@ -129,7 +129,7 @@ func (x *Index) Match(c *Chain, refs []Ref, held, coming []int32) int {
 		})
 	}
 	c.walk = walk
-	on := len(walk) // the first on walkers have all groups looked at so far
+	on := len(walk) // the first on walkers hold all groups looked at so far
 	known := min(len(c.keys)/groupBlocks, c.groups()-1)
 	for g, n := 0, c.groups(); g < n && on > 0; g = stride(g, n, known) {
 		on = x.step(walk[:on], c, g, now)

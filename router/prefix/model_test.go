@@ -212,7 +212,7 @@ func (u *run) op() {
 	}
 }
 
-// prompt takes one of a few branches at each of a few forks.
+// prompt returns a random prompt. At each of a few forks the prompt follows one of a few branches.
 func (u *run) prompt() *Chain {
 	var text []byte
 	for fork := range 1 + u.r.IntN(6) {

@@ -2,8 +2,8 @@
 //
 // The port fills a Request once when it reads it. The Request stays the same until Release, which
 // frees the body and the fields that lie in it. A Request copies the head, so only its body is
-// borrowed memory. The body stays while a leg may need it: see Own. A plan that runs legs at once
-// whose edits name members must call Scan.Index before.
+// borrowed memory. The body stays while a leg may need it: see Own. If a plan runs several legs at
+// once whose edits name members, it must call Scan.Index before.
 package request
 
 import (

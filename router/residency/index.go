@@ -164,7 +164,7 @@ func (x *Index) Restart(ref Ref, next uint64) error {
 
 // clear moves a node to an empty place. clear returns the node's shard and holder bit.
 func (x *Index) clear(ref Ref, w whereabouts) (*shard, uint64) {
-	x.at[ref.node()].Store(0) // settle may find the same place again; a reader must not mix the two
+	x.at[ref.node()].Store(0) // settle may find the same place again; a reader must not mix old and new blocks
 	x.abandon(w)
 	w = x.settle(ref.node(), uint32(ref.gen()))
 	return &x.shards[w.shard()], 1 << w.bit()

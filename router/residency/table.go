@@ -3,8 +3,8 @@ package residency
 import "sync/atomic"
 
 // holderTable says which of up to 64 nodes hold which blocks. holderTable has a row for each group
-// (row.go), and a map. The map has rows by the leaders' half of keys, and the holders of single
-// blocks by their whole keys. A single block departs from the row's chain within the group, or
+// (row.go), and a map. The map gives the row for the leader's half of a key, and the holders of a
+// single block for its whole key. A single block departs from the row's chain within the group, or
 // found no free row. A block may have holders in both places, if the row belonged to another chain
 // before.
 //

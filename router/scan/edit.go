@@ -216,8 +216,8 @@ func (e *Edits) cut() (stay bool) {
 	return !e.r.root.empty
 }
 
-// cutNamed is cut for edits by name. A removed member takes the comma before it along, or the comma
-// after it if no member before it stays.
+// cutNamed is cut for edits by name. A member is removed together with the comma before it, or with
+// the comma after it if no member before it stays.
 func (e *Edits) cutNamed() (stay bool) {
 	leading := -1 // beginning of the removed members before the first remaining member
 	before := 0   // end of the preceding value
@@ -256,7 +256,7 @@ func (e *Edits) changeOf(m *entry) *change {
 	return nil
 }
 
-// meet applies the change to a member with its value at value.
+// meet applies change c to the member whose value is at the span value.
 func (e *Edits) meet(c *change, value Span) {
 	if c.met = true; c.kind == setTo {
 		e.replace(value, c.value)

@@ -167,8 +167,8 @@ var (
 	}
 )
 
-// applyEdits makes the edits encoded in ops with e and in now. A nil in now is a removed member.
-// applyEdits returns the names of the edited members.
+// applyEdits makes the edits encoded in ops, both with e and in the map now. A nil value in now
+// stands for a removed member. applyEdits returns the names of the edited members.
 func applyEdits(e *Edits, ops []byte, now map[string]json.RawMessage) map[string]bool {
 	touched := map[string]bool{}
 	for ; len(ops) >= 3; ops = ops[3:] {

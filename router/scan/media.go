@@ -68,8 +68,8 @@ func (h *mediaHash) add(buffer *[bufferBytes]byte) {
 	h.waiting++
 }
 
-// lastSum returns the hash of all buffers and of data, the last one. data is empty only without any
-// buffer.
+// lastSum returns the hash of all buffers and of data, the last one. data is empty only if no
+// buffer came before.
 func (r *Request) lastSum(h *mediaHash, data []byte) [64]byte {
 	if h.buffers == 0 && len(data) <= guts.ChunkSize {
 		return blake3.Sum512(data)

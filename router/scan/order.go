@@ -61,8 +61,8 @@ func (r *Request) pushMember(start, nameEnd int) {
 	}
 }
 
-// arrange sorts the segments from base on by rank, with their text, and drops them. The segments
-// are few and mostly in order already.
+// arrange sorts the segments from base on by rank, together with their text. Then arrange drops the
+// segments. The segments are few and mostly in order already.
 func (r *Request) arrange(base int) {
 	s := r.order.segments[base:]
 	byRank := func(a, b segment) int { return cmp.Compare(a.rank, b.rank) }
@@ -77,8 +77,8 @@ func (r *Request) arrange(base int) {
 	r.order.segments = r.order.segments[:base]
 }
 
-// sortMembers sorts the members from base on by name, with their text, and drops them. Members of
-// the same name keep their order.
+// sortMembers sorts the members from base on by name, together with their text. Then sortMembers
+// drops the members. Members of the same name keep their order.
 func (r *Request) sortMembers(base int) {
 	m := r.order.members[base:]
 	byName := func(a, b member) int {

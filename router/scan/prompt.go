@@ -96,8 +96,9 @@ func (r *Request) prompts() {
 	}
 }
 
-// prompt reads one element of a list of prompts. All elements must have the kind of the one before;
-// Invalid stands before the first. prompt returns the kind.
+// prompt reads one element of a list of prompts. Each element must have the kind before, which is
+// the kind of the preceding element. For the first element before is Invalid. prompt returns the
+// kind.
 func (r *Request) prompt(before jsonscan.Kind) jsonscan.Kind {
 	kind := r.c.Kind()
 	switch {
@@ -139,7 +140,7 @@ func (r *Request) texts() {
 	}
 }
 
-// compared reads one of these texts: a string or an object.
+// compared reads one text to compare: a string or an object.
 func (r *Request) compared() {
 	switch r.c.Kind() {
 	case jsonscan.String:

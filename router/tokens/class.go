@@ -36,7 +36,7 @@ func decode(s string, at int) (rune, int) {
 	return utf8.DecodeRuneInString(s[at:])
 }
 
-// folded returns a function that says whether has holds for r in any case.
+// folded returns a function that says whether has is true for r in upper or lower case.
 func folded(has func(rune) bool) func(rune) bool {
 	return func(r rune) bool {
 		if has(r) {

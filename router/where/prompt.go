@@ -158,7 +158,7 @@ func (f *Finder) believe(p *Prompt, model string, nodes []*fleet.Node) {
 	}
 }
 
-// Unknown makes p a prompt that no node is known to hold a block of.
+// Unknown makes p a prompt of which no node is known to hold a block.
 func (p *Prompt) Unknown(nodes int) {
 	p.matched = slices.Grow(p.matched[:0], nodes)[:nodes]
 	p.coming = slices.Grow(p.coming[:0], nodes)[:nodes]

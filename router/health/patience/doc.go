@@ -20,9 +20,9 @@
 // PatienceFloor/4, so that noise on a fast fleet does not count as slowness.
 //
 // E is FirstByteCold/4 until 3 first bytes have been seen. From 3 to 8 first bytes E is 4 times the
-// slowest of them, FirstByteCold/4 at most. That rule holds for prompts up to the largest of them;
-// for longer prompts E grows in proportion. Cached tokens count as uncached until 8 first bytes
-// have been seen.
+// slowest of them, FirstByteCold/4 at most. That rule holds up to the largest prompt seen. For
+// larger prompts E grows in proportion. Cached tokens count as uncached until 8 first bytes have
+// been seen.
 //
 // An attempt with c tokens believed cached is overdue when its wait reaches
 //
@@ -78,7 +78,7 @@
 // Overdue streams count at once; an abandoned one counts after 4·slow·E. All other witnesses count
 // after StallFloor of silence. A product of at most 1/100 sets the node aside. A product of at most
 // 1/1000 also moves its waiting attempts (Rescue). Until the node's next byte the evidence goes on
-// counting as 1/100. When the node is tried again and still hangs, one wait that three answers in
-// four do not need is then enough. A stream that has begun is no witness, because a client that
-// stops reading silences it too. The idle timeout bounds a stream that has begun.
+// counting as 1/100. If the node is tried again and still hangs, one wait is then enough evidence,
+// if it exceeds the waits of three answers in four. A stream that has begun is no witness, because
+// a client that stops reading silences it too. The idle timeout bounds a stream that has begun.
 package patience

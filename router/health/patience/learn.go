@@ -77,8 +77,8 @@ func (l *line) expect(x float64) float64 {
 	return (l.a + l.b*hi) * x / hi
 }
 
-// guess is expect while few observations exist. guess returns the slowest so far, in proportion
-// beyond the largest x. guess has no margin.
+// guess stands in for expect while few observations exist. guess returns the slowest observation so
+// far, and more in proportion beyond the largest x. guess adds no margin.
 func (l *line) guess(x float64) float64 {
 	return l.slowest * max(1, x/max(l.hi, hiTokens))
 }
@@ -138,7 +138,7 @@ func (s *spread) survival(seconds float64) float64 {
 	return float64(longer) / float64(s.n+1)
 }
 
-// scale returns how much more time a prompt gets for being larger than any seen.
+// scale returns the factor by which a prompt gets more time because it is larger than any seen.
 func (s *spread) scale(promptTokens int64) float64 {
 	return max(1, float64(promptTokens)/max(s.hi, hiTokens))
 }
@@ -196,8 +196,8 @@ func (r *ring) forget(n *Node) {
 	}
 }
 
-// peersSince looks at the other nodes' answers to requests sent since then. peersSince returns
-// their number and their median slowness, at least 1.
+// peersSince looks at the other nodes' answers to requests sent at since or later. peersSince
+// returns their number and their median slowness, at least 1.
 func (r *ring) peersSince(n *Node, since time.Duration) (count int, slow float64) {
 	var ratios [len(ring{}.at)]float64
 	for i := range r.at {

@@ -121,7 +121,7 @@ func TestAttemptsInParallel(t *testing.T) {
 }
 
 // TestQueuedIsWhatWaits compares Queued with a plain sum, for random attempts in two models that
-// share a node. An attempt must take back its share exactly once, however it ends.
+// share a node. An attempt must subtract its share exactly once, however it ends.
 func TestQueuedIsWhatWaits(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Log("seed", seed)

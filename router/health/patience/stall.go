@@ -171,8 +171,8 @@ func (m *Model) rewind(n *Node) {
 	n.cursor = nil
 }
 
-// waitAsLong counts the waiting unstreamed attempts at the peers that were sent no later than
-// start. Calls must come in the order of start.
+// waitAsLong counts the peers' waiting unstreamed attempts that were sent no later than start.
+// Calls must come in the order of start.
 func (m *Model) waitAsLong(start time.Duration) (count int) {
 	for _, peer := range m.nodes {
 		for peer.cursor != nil && peer.cursor.start <= start {
@@ -186,8 +186,8 @@ func (m *Model) waitAsLong(start time.Duration) (count int) {
 // silentFor says whether the node has been silent for at least half of the wait.
 func silentFor(a *Attempt, since, now time.Duration) bool { return 2*(now-since) >= now-a.start }
 
-// callChance returns the chance that a healthy node would not yet have answered this unstreamed
-// attempt. The chance is conditional on no answer at the beginning of the silence.
+// callChance returns the chance that a healthy node would still compute the answer to this
+// unstreamed attempt. The chance assumes that the node still computed it when the silence began.
 func (m *Model) callChance(a *Attempt, since, now time.Duration, slow float64) float64 {
 	seen := &m.calls[a.work.kind()]
 	slow *= seen.scale(a.work.UncachedTokens + a.work.CachedTokens)
