@@ -113,9 +113,7 @@ func (p *parser) statements(ends ...string) (body []statement, end string) {
 			if slices.Contains(ends, name.text) {
 				return body, name.text
 			}
-			if st := p.tag(name); st != nil {
-				body = append(body, st)
-			}
+			body = append(body, p.tag(name))
 		default:
 			p.at--
 			p.unexpected("")
