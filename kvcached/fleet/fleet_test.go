@@ -411,8 +411,8 @@ func TestStatOfPurged(t *testing.T) {
 	eventually(t, "what the purge does not name is back", func() bool { return tiers() == [3]bool{false, true, false} })
 }
 
-// TestPurgeNamesCachesWithoutAddress checks that a listed cache that cannot be asked is not taken
-// for one that has confirmed.
+// TestPurgeNamesCachesWithoutAddress checks that a purge reports a listed cache that cannot be
+// asked. That cache does not count as one that has confirmed.
 func TestPurgeNamesCachesWithoutAddress(t *testing.T) {
 	etcd := &lists{}
 	a, b := start(t, "a", Options{Register: &shelf{lists: etcd}}), start(t, "b", Options{Register: &shelf{lists: etcd}})

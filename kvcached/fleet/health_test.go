@@ -345,7 +345,7 @@ func TestBusyForTooLong(t *testing.T) {
 		if s.PullRetries == 0 && limit < time.Minute {
 			continue
 		}
-		if s.PullsBusy != 1 || s.PullRetries == 0 || s.PullErrors > 1 { // one if the time ended in a request
+		if s.PullsBusy != 1 || s.PullRetries == 0 || s.PullErrors > 1 { // 1 if the time limit ended during a request
 			t.Errorf("%+v", s)
 		}
 		return

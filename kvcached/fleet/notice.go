@@ -38,8 +38,8 @@ const (
 	noticeRounds = 4       // rounds of one send; a round without changes is the last
 	noticeTries  = 6       // sendings after failures, with pauses that double
 	noticePause  = 50 * time.Millisecond
-	// expiresAtOnce bounds the Expires of one round to one host that are under way. noticeLanes
-	// times as many are less than a host serves another at a time.
+	// expiresAtOnce bounds the Expires of one round to one host that are under way. All lanes
+	// together stay below the number of requests that a host serves for another host at a time.
 	expiresAtOnce = 16
 	doubtedTries  = 4 // sendings if a host is left out; fewer, because the other keys of the lane wait meanwhile
 )

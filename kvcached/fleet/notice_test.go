@@ -71,7 +71,7 @@ func TestExpiriesOfABatch(t *testing.T) {
 		}
 	}
 	count := func() uint64 { return b.server.Stats().Ops[wire.Expire] } // a request counts after its answer
-	await(t, "all requests are counted", func() bool { return count() >= moments })
+	eventually(t, "all requests are counted", func() bool { return count() >= moments })
 	if n := count(); n != moments {
 		t.Errorf("%d requests", n)
 	}

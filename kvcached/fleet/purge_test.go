@@ -27,9 +27,9 @@ func (r *slowRegister) Refresh(ctx context.Context) error {
 	}
 }
 
-// TestQuestionsShareARead checks that hosts which ask for the list of purges during a read share
-// the next read and never get the running one, and that a question that is broken off ends no
-// other.
+// TestQuestionsShareARead checks hosts that ask for the list of purges during a read. They share
+// the next read and never get the running one. A question that is broken off ends no other
+// question.
 func TestQuestionsShareARead(t *testing.T) {
 	r := &slowRegister{more: make(chan struct{})}
 	v := &View{o: Options{Register: r}}
