@@ -215,8 +215,8 @@ func TestMetricsAreThoseOfTheTable(t *testing.T) {
 	}
 }
 
-// TestAccessesAreRecorded checks that a second start continues the file after a torn line. A file
-// that is not a recording stays as it is.
+// TestAccessesAreRecorded checks that a second start continues the recording after a torn line. A
+// file that is not a recording stays as it is.
 func TestAccessesAreRecorded(t *testing.T) {
 	file, dir := filepath.Join(t.TempDir(), "trace.jsonl"), t.TempDir()
 	c, _ := settings(t, dir, func(c *Config) { c.Daemon.Trace = file })

@@ -51,7 +51,7 @@ func holder(f *os.File) string {
 	return "another process"
 }
 
-// adviseLock says that a process uses the directory. It makes nothing.
+// adviseLock says that a process uses the directory. adviseLock creates nothing.
 func adviseLock(dir string) []string {
 	f, err := os.Open(filepath.Join(dir, lockFile))
 	if err != nil {

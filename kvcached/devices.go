@@ -76,8 +76,8 @@ func (c *RDMAConfig) checkDevices() error {
 	return nil
 }
 
-// validateLanes rejects a demand for RDMA in a configuration without RDMA. Peers that are named
-// twice are rejected, and this cache as a peer.
+// validateLanes rejects a demand for RDMA in a configuration without RDMA. validateLanes also
+// rejects a peer that is named twice or that is this cache.
 func (c *Config) validateLanes(p *problems) {
 	c.checkLane(p, "fleet.lane", c.Fleet.Lane)
 	named := map[string]int{}

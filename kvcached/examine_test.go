@@ -255,8 +255,8 @@ func TestAdviseDisk(t *testing.T) {
 	}
 }
 
-// TestASmallFilesystemIsTold checks that /readyz has the limit of a filesystem with less room than
-// kvcached.ssd.
+// TestASmallFilesystemIsTold checks that /readyz names the limit of a filesystem with less room
+// than kvcached.ssd.
 func TestASmallFilesystemIsTold(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to mount a filesystem of its own")

@@ -41,7 +41,7 @@ func newSite(t *testing.T) site {
 	return s
 }
 
-// join makes a configuration that of a host of the site and then calls more.
+// join configures a host of the site and then calls more.
 func (s site) join(id string, more func(*Config)) func(*Config) {
 	return func(c *Config) {
 		files := pki.FilesIn(s.pki, pki.KVCached)

@@ -343,8 +343,9 @@ func TestStartsWithoutEtcd(t *testing.T) {
 	}
 }
 
-// TestAnotherHostWritesFirst checks that a host which was away during a purge learns of it at its
-// start, although etcd has lost its data and a host that knows no purge has written a new list.
+// TestAnotherHostWritesFirst checks a host that was away during a purge. Meanwhile etcd has lost
+// its data, and a host that knows no purge has written a new list. The first host still learns of
+// the purge at its start.
 func TestAnotherHostWritesFirst(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -24,7 +24,7 @@ const (
 	lowMemlock = 8 << 20 // lower than the arena's size
 )
 
-// ofNobody makes nobody the owner of files and makes their parent folder passable.
+// ofNobody makes the user nobody the owner of files and makes their parent folder passable.
 func ofNobody(t *testing.T, dirs ...string) {
 	t.Helper()
 	for _, dir := range dirs {

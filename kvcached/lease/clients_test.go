@@ -24,7 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// holdRole has leases and a staged block, and neither gives back nor commits anything.
+// holdRole gets leases and a staged block, and keeps both.
 func holdRole(path string) error {
 	c, err := client.Dial(context.Background(), path)
 	if err != nil {
@@ -70,8 +70,8 @@ func strangerRole(path string) error {
 	return nil
 }
 
-// TestStrangers: another user is refused by the file's mode, and where that lets it pass, for who
-// it is.
+// TestStrangers: the file's mode keeps another user out. If the mode lets that user pass, the
+// server refuses the user by its id.
 func TestStrangers(t *testing.T) {
 	if raceEnabled {
 		t.Skip("six processes that start slowly under the race detector")
@@ -122,8 +122,8 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestAClientThatDoesNotRead asks and asks and takes no answer; another one is served all the
-// while.
+// TestAClientThatDoesNotRead: a client sends requests and reads no answers. Another client is
+// served meanwhile.
 func TestAClientThatDoesNotRead(t *testing.T) {
 	n := serve(t, lease.Options{WriteTimeout: 300 * time.Millisecond, MaxLongFrames: 2})
 	a := n.fill(t, "a", pattern(5000, 1))
@@ -155,7 +155,7 @@ func TestAClientThatDoesNotRead(t *testing.T) {
 	}
 }
 
-// idleRole has many connections on which nothing happens.
+// idleRole has many idle connections.
 func idleRole(path string) error {
 	greeting := request(frame.OpHello, 0, frame.AppendHello(nil, &frame.Hello{Min: 1, Max: 1, Have: 1}))
 	b := make([]byte, 256)
@@ -181,8 +181,7 @@ func idleRole(path string) error {
 	return nil
 }
 
-// TestIdleClients: many connections on which nothing happens cost little memory, and others
-// nothing.
+// TestIdleClients: many idle connections cost little memory. They cost other clients nothing.
 func TestIdleClients(t *testing.T) {
 	if testing.Short() {
 		t.Skip("10,000 connections")
@@ -221,7 +220,8 @@ func memory() uint64 {
 	return m.HeapInuse + m.StackInuse + m.MSpanInuse
 }
 
-// TestAllocations: nothing here allocates; the store's Get and Create make one Block and one Draft.
+// TestAllocations: this package allocates nothing for a request. The store's Get and Create
+// allocate one Block and one Draft.
 func TestAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
@@ -258,10 +258,10 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// FuzzConversation sends what it is given after a hello: the server answers or ends the connection,
-// and lives.
+// FuzzConversation sends any bytes after a hello. The server answers or ends the connection, and
+// goes on serving.
 func FuzzConversation(f *testing.F) {
-	// ends are seen late at thousands a second
+	// at thousands of connections a second, the server sees their ends late
 	n := serve(f, lease.Options{Lease: time.Second, MaxClientsPerProcess: 1 << 13})
 	a := n.fill(f, "a", pattern(5000, 1))
 	get := request(frame.OpGet, 1, frame.AppendAddr(nil, &a))

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// roles are what a child can be; each is given a socket's path, says "ready" and stays until its
+// roles are the roles of a child. A role gets a socket's path, prints "ready" and runs until its
 // input ends.
 var roles = map[string]func(path string) error{
 	"serve": serveRole, "echo": echoRole, "hold": holdRole, "stranger": strangerRole, "idle": idleRole,
@@ -131,7 +131,7 @@ func addr(name string) block.Addr {
 
 func item(name string) client.Item { return client.Item{Addr: addr(name), Namespace: namespace} }
 
-// pattern is a payload that is another one for each seed, at each place.
+// pattern is a payload of n bytes that differs from seed to seed and from place to place.
 func pattern(n int, seed uint64) []byte {
 	b := make([]byte, n+7)
 	x := seed*0x9e3779b97f4a7c15 + 1

@@ -18,12 +18,13 @@ type Options struct {
 	AllowUIDs []uint32 // users with access, besides root and the server's own user
 	AllowGIDs []uint32 // groups with access, besides the socket file's group; none
 
-	MaxClients           int // connections; 16384. One more is told so and closed
+	MaxClients           int // connections; 16384. A further one gets the reason and is closed
 	MaxClientsPerProcess int // connections of one process; 256
-	MaxLeases            int // of one connection; 4096. Past it Get answers StatusQuota
+	MaxLeases            int // leases of one connection; 4096. Beyond that Get answers StatusQuota
 	// bytes of the arena, in whole granules, under leases of one user; half of the arena
 	MaxLeased int64
-	// bytes under all leases, twice for a block under two; three quarters of the arena
+	// bytes under all leases, counted twice for a block under two leases; three quarters of the
+	// arena
 	MaxLeasedTotal  int64
 	MaxStaging      int64 // bytes of staging of one connection; 128 MiB
 	MaxStagingTotal int64 // bytes of staging in all; 1 GiB

@@ -55,7 +55,7 @@ func serve(t testing.TB, o lease.Options) *node {
 	return n
 }
 
-// fill puts a block into the store, past the socket.
+// fill puts a block into the store directly, not over the socket.
 func (n *node) fill(t testing.TB, name string, payload []byte) block.Addr {
 	t.Helper()
 	a := addr(name)
@@ -70,7 +70,7 @@ func (n *node) fill(t testing.TB, name string, payload []byte) block.Addr {
 	return a
 }
 
-// until waits for something that happens in the server.
+// until waits for a condition that the server brings about.
 func until(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !is(); {
@@ -132,8 +132,8 @@ func (r *raw) send(op frame.Op, count int, body []byte) {
 	}
 }
 
-// receive reads one answer, which is alone on the socket, and a descriptor if one must come with
-// it.
+// receive reads one answer, and a descriptor if one must come with the answer. The socket must hold
+// nothing else.
 func (r *raw) receive(withFile bool) (h frame.Header, body []byte, fd int) {
 	r.t.Helper()
 	fd = -1

@@ -29,9 +29,9 @@ const (
 	pairs      = 31
 )
 
-// TestAgainstRedis compares with redis over a Unix socket and with bare sockets, interleaved, each
-// server in a process of its own. It prints medians, and ratios with their 95 % intervals; it fails
-// only where the whole interval is beyond the target.
+// TestAgainstRedis compares this server with redis over a Unix socket and with bare sockets. The
+// measurements are interleaved, and each server is a process of its own. The test prints medians,
+// and ratios with their 95 % intervals. It fails only if a whole interval is beyond the target.
 func TestAgainstRedis(t *testing.T) {
 	if os.Getenv("CGN_BENCH") == "" {
 		t.Skip("set CGN_BENCH=1: takes half a minute and wants a quiet machine")
@@ -107,7 +107,7 @@ func get(t *testing.T, c *client.Client, a block.Addr, sink []byte) {
 	}
 }
 
-// measure returns a function that does something so often and says how long once took.
+// measure returns a function that calls do rounds times and returns the time of one call.
 func measure(rounds int, do func()) func() float64 {
 	return func() float64 {
 		began := time.Now()
@@ -118,7 +118,7 @@ func measure(rounds int, do func()) func() float64 {
 	}
 }
 
-// compare interleaves two measurements, the order of each pair alternating.
+// compare measures ours and theirs in pairs. The order within a pair alternates.
 func compare(t *testing.T, what string, target float64, ours, theirs func() float64) {
 	t.Helper()
 	var a, b, ratios []float64
@@ -146,7 +146,7 @@ func compare(t *testing.T, what string, target float64, ours, theirs func() floa
 	}
 }
 
-// dial connects to an echo server; the function makes one round trip of a Get's bytes.
+// dial connects to an echo server. The returned function makes one round trip of a Get's bytes.
 func dial(t *testing.T, path string) func() {
 	c, err := net.Dial("unix", path)
 	if err != nil {
@@ -164,7 +164,7 @@ func dial(t *testing.T, path string) func() {
 	}
 }
 
-// resp is the least of a redis client: it reads values into one buffer.
+// resp is a minimal redis client. It reads values into one buffer.
 type resp struct {
 	conn net.Conn
 	r    *bufio.Reader

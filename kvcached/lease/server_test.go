@@ -221,8 +221,8 @@ func got2(ops []frame.Op) (b []byte) {
 	return b
 }
 
-// TestChecksumIsOfTheCopy changes staged bytes while the server copies them: whatever it made of
-// them is consistent.
+// TestChecksumIsOfTheCopy changes staged bytes while the server copies them: the block and its
+// checksum must agree.
 func TestChecksumIsOfTheCopy(t *testing.T) {
 	n := serve(t, lease.Options{})
 	r := hello(t, n.path)
@@ -330,7 +330,7 @@ func TestQuotas(t *testing.T) {
 	}
 }
 
-// TestUsers: connections of one user share what it may lease, and another user has a share of its
+// TestUsers: the connections of one user share one quota of leases. Another user has a quota of its
 // own.
 func TestUsers(t *testing.T) {
 	n := serve(t, lease.Options{MaxLeased: 6 * 4096, MaxLeasedTotal: 9 * 4096, AllowUIDs: []uint32{4242}})

@@ -9,7 +9,7 @@ type Stats struct {
 	Clients      int64 // connections that are open or still hold leases
 	Users        int64 // users with such connections
 	Leases       int64 // held now
-	LeasedBytes  int64 // under leases now, twice for a block under two
+	LeasedBytes  int64 // under leases now, counted twice for a block under two leases
 	StagingBytes int64 // of staging segments now
 
 	Connections   uint64 // accepted

@@ -105,8 +105,8 @@ func (l *Ledger) List() *List { return l.known.Load() }
 // Revision is the revision of the last purge that this host has carried out on all its blocks.
 func (l *Ledger) Revision() uint32 { return l.done.Load().Revision }
 
-// Stamp names the purges that this host has carried out on all its blocks. Take the stamp before
-// the block with which the stamp is sent.
+// Stamp names the purges that this host has carried out on all its blocks. Read the stamp before
+// the block that is sent with it.
 func (l *Ledger) Stamp() Stamp { return l.done.Load().Stamp() }
 
 // Bars tells whether a block with this stamp is older than a purge that removes it. key is nil if
@@ -201,7 +201,7 @@ func (l *Ledger) save(list *List, unfinished bool) error {
 	return nil
 }
 
-// WriteFile writes a file durably in the place of another, or leaves the other as it is.
+// WriteFile durably replaces a file, or leaves the old file as it is.
 func WriteFile(path string, text []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
 	if err != nil {

@@ -61,7 +61,8 @@ func TestUnfinished(t *testing.T) {
 	start(o, 0)
 }
 
-// TestTake takes lists in any order. Each purge is carried out once, and after a failure again.
+// TestTake calls Take with lists in any order. Each purge is carried out once, and again after a
+// failure.
 func TestTake(t *testing.T) {
 	s, swept := &shelf{}, ""
 	s.swept = func(match func(string, []byte) bool) {

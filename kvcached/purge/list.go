@@ -191,7 +191,7 @@ func (l *List) besides(other *List) (more []Purge) {
 	return more
 }
 
-// Follows reports whether l is earlier, or was made from it.
+// Follows reports whether l is the list earlier, or was made from that list.
 func (l *List) Follows(earlier *List) bool {
 	return l.History == earlier.History && (slices.Contains(l.Tips, earlier.tip()) || earlier.tip() == Tip{})
 }

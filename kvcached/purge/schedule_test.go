@@ -84,7 +84,7 @@ func (w *world) start(n *node) {
 	w.refresh(n)
 }
 
-// restore has a host that does not know the purges yet ask the others.
+// restore lets a host that does not know the purges yet ask the other hosts.
 func (w *world) restore(n *node) {
 	if !n.known && !n.cut {
 		w.others()
@@ -272,9 +272,9 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-// TestFork cuts host 1 off from etcd after a purge, sets etcd back to the state before, and has
-// host 2, which was away, purge something else. The lists of both have one history and one revision
-// then. Host 1 takes no block from host 2 that is older than its own purge.
+// TestFork cuts host 1 off from etcd after a purge and sets etcd back to the state before that
+// purge. Host 2, which was away, then purges something else. The lists of both hosts now have the
+// same history and revision. Host 1 takes no block from host 2 that is older than host 1's purge.
 func TestFork(t *testing.T) {
 	w := &world{t: t, r: rand.New(rand.NewPCG(1, 1))}
 	w.hosts = []*node{{purged: map[string]int{}}}

@@ -50,7 +50,7 @@ const (
 // ArenaOptions say how an arena is made.
 type ArenaOptions struct {
 	Size   int64        // bytes, rounded down to pages; required, MinArena to MaxArena
-	Huge   bool         // take hugetlb pages if the host has enough free ones; false: never
+	Huge   bool         // use hugetlb pages if the host has enough free ones; false: never
 	Logger *slog.Logger // nil: slog.Default()
 }
 

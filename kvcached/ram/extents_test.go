@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// check walks the pieces and holds them to what extents promise.
+// check walks the pieces and checks the invariants of extents.
 func (x *extents) check(t *testing.T, granules uint32) {
 	t.Helper()
 	free, at, binned := uint32(0), uint32(0), 0

@@ -17,8 +17,8 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// A layout puts blocks into an arena, evicting by age. It is asked for the same blocks as its
-// rivals.
+// A layout puts blocks into an arena and evicts the oldest ones. All layouts of a test get the same
+// blocks.
 type layout interface {
 	put(n, size int) (ok bool) // size in bytes
 	touch(n int)
@@ -26,8 +26,8 @@ type layout interface {
 	payload() int                    // bytes that are in the arena now
 }
 
-// unbacked is an arena that nobody may touch, for tests that only lay out; where freed memory is
-// overwritten it has some.
+// unbacked is an arena for tests that only lay out pieces. Its memory must not be touched. Builds
+// that overwrite freed memory get an arena with memory.
 func unbacked(t testing.TB, size int64) *Arena {
 	access := unix.PROT_NONE
 	if Poisoned {
@@ -148,14 +148,14 @@ func (m *mix) size(rng *rand.Rand) int {
 	return m.sizes[0]
 }
 
-// outcome is how a layout did once two arenas full had been put.
+// outcome is the result of a layout, once blocks worth two arenas have been put.
 type outcome struct {
-	use, least float64 // payload in the arena as a part of it, on average and at the worst time
+	use, least float64 // share of the arena that holds payload, on average and at the worst time
 	fails      int
 }
 
-// run puts rounds arenas full of blocks of m, of which those before are used now and then. Of so
-// many blocks in a row as hang together all have one size, as those of one model have.
+// run puts blocks of m worth rounds arenas, and now and then uses earlier blocks. together blocks
+// in a row form a chain and have one size, like the blocks of one model.
 func (m *mix) run(l layout, arena int, rounds float64, together int) (o outcome) {
 	rng := rand.New(rand.NewPCG(1, 7))
 	var use, put float64
@@ -180,11 +180,11 @@ func (m *mix) run(l layout, arena int, rounds float64, together int) (o outcome)
 	return o
 }
 
-// TestFragmentation holds our layout to how much of a full arena holds payload, on average and at
-// any time. What hangs on an evicted block goes with it and leaves holes elsewhere; 16 blocks of 20
-// MiB in a row, 31 % of an arena of 1 GiB, can leave less than half of that in use for a moment.
-// With CGN_SOAK=1 the arena has 4 GiB, of which they are 8 %, and the layouts that ours was chosen
-// over are held against it.
+// TestFragmentation checks how much of a full arena holds payload, on average and at any time. The
+// descendants of an evicted block are evicted with it and leave holes elsewhere. A chain of 16
+// blocks of 20 MiB is 31 % of an arena of 1 GiB. Its eviction can leave less than half of the arena
+// in use for a moment. With CGN_SOAK=1 the arena has 4 GiB, of which the chain is 8 %. The test
+// then also compares our layout with the rejected ones.
 func TestFragmentation(t *testing.T) {
 	if Poisoned {
 		t.Skip("freed memory is overwritten in this build, and this arena has none")
@@ -227,8 +227,8 @@ func TestFragmentation(t *testing.T) {
 	t.Log("\n" + table.String())
 }
 
-// BenchmarkLargeOverSmall puts blocks of 20 MiB where ones of 4 KiB are, which go together, and
-// says how long the store's lock is held at a time.
+// BenchmarkLargeOverSmall puts blocks of 20 MiB into an arena full of blocks of 4 KiB, many of
+// which are evicted together. It reports how long the store's lock is held at a time.
 func BenchmarkLargeOverSmall(b *testing.B) {
 	const arena = 1 << 30
 	o := newOurs(b, arena, 16)
@@ -259,7 +259,7 @@ func BenchmarkLargeOverSmall(b *testing.B) {
 	b.ReportMetric(float64(holds[len(holds)/2].Nanoseconds()), "ns/hold-p50")
 }
 
-// aged is what the rivals have in common: the order of age.
+// aged has the part that the rival layouts share: the blocks in the order of their age.
 type aged struct {
 	order        list.List
 	at           map[int]*list.Element
@@ -393,7 +393,8 @@ func (s *slabs) put(n, size int) bool {
 	return true
 }
 
-// makeRoom evicts the oldest block: if it is of another class, with the whole slab.
+// makeRoom evicts the oldest block. If the block is of another class, makeRoom evicts its whole
+// slab.
 func (s *slabs) makeRoom(c int) {
 	r := s.order.Back().Value.(resident)
 	slab := r.place >> 16 << 16

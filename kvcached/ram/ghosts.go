@@ -1,7 +1,8 @@
 package ram
 
 // ghosts are the names of evicted blocks, by part and in the order of their eviction. A name is the
-// hash of an address. One in about 2^64 is mistaken for another, and then moves the boundary once.
+// hash of an address. One name in about 2^64 is mistaken for another one, and then moves the
+// boundary once.
 type ghosts struct {
 	chains[uint32]
 	names chunked[ghost]

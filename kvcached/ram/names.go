@@ -40,7 +40,7 @@ type Names struct {
 	names    []Name
 	spare    []uint32
 	accounts map[string]*Quota
-	tenants  map[string]int // how many of the namespaces are each one's
+	tenants  map[string]int // number of namespaces of each tenant
 	refused  uint64
 	limits   func(namespace string) (account string, bytes int64)
 }

@@ -93,8 +93,8 @@ func (t *Tier) front(p int, i uint32) ID {
 }
 
 // leafSearch is how many of the blocks in front may be tried as a leaf. Prompts are used tail
-// first, so that the first block nearly always is a leaf. If several are none, their children are
-// in the other part, and so is the leaf to evict.
+// first, so that the first block nearly always is a leaf. If several blocks in front are no leaves,
+// their children are in the other part, and so is the leaf to evict.
 const leafSearch = 8
 
 // leaf returns the oldest evictable leaf among the first blocks of a part, other than keep; 0:

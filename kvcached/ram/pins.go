@@ -60,7 +60,8 @@ func (p *pins) drop(k pin, size uint32) {
 	}
 }
 
-// fit tells whether all owners may pin so many granules. fitOwner tells it of one owner.
+// fit tells whether all owners together may pin that many granules. fitOwner tells whether one
+// owner may.
 func (t *Tier) fit(total uint32) bool {
 	return int64(total)*Granule <= t.arena.Size()/pinnedShare
 }

@@ -63,7 +63,7 @@ func asPolicy(t testing.TB) evict.Maker {
 
 var shares = []float64{.05, .1, .2, .4} // of the working set
 
-// TestModel replays generated requests, and holds the tier to its model in package evict.
+// TestModel replays generated requests and compares the tier with its model in package evict.
 func TestModel(t *testing.T) {
 	for seed := range uint64(4) {
 		tr := generated(t, trace.Generator{Seed: seed, Requests: 3000})
@@ -89,9 +89,9 @@ func maker(t testing.TB, name string) evict.Maker {
 	return evict.Maker{}
 }
 
-// TestHitRatio holds the tier to the policies that are published: on the trace that CGN_TRACE
-// names, one of the public ones, else on a generated one. (On short generated ones with other seeds
-// LRU finds up to a point more.)
+// TestHitRatio compares the tier's hit ratio with that of published policies. The trace is the one
+// that CGN_TRACE names, a public one, or else a generated one. (On short generated traces with
+// other seeds LRU finds up to a point more.)
 func TestHitRatio(t *testing.T) {
 	tr := generated(t, trace.Generator{Requests: 3000})
 	if name := os.Getenv("CGN_TRACE"); name != "" {

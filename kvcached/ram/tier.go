@@ -37,15 +37,15 @@ type Tier struct {
 	counts Counts
 }
 
-// Counts are what a Tier has done since it was made.
+// Counts counts the events of a Tier since it was made.
 type Counts struct {
 	Evictions    uint64 // blocks that went to make room
 	EvictedBytes uint64 // of the arena
 	Cycles       uint64 // links to a parent that were dropped to avoid a cycle
-	QuotaEvicted uint64 // blocks that went because their account was at its limit
+	QuotaEvicted uint64 // blocks evicted because their account was at its limit
 }
 
-// Usage is how a Tier's arena is used, in bytes where nothing else is said.
+// Usage is how a Tier's arena is used, in bytes unless a field says otherwise.
 type Usage struct {
 	Counts
 	Size, Free, Largest int64 // Largest is the largest free piece, to within a sixteenth

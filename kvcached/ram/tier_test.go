@@ -54,8 +54,8 @@ func (o *ours) find(n int) ID {
 	return o.Find(o.Hash(&a), &a)
 }
 
-// TestLeafFirst uses prompts of a tree: each is here as a whole when it has come, and of what is
-// here nothing lacks what it hangs on.
+// TestLeafFirst uses prompts of a tree. Each prompt is complete in the tier once it has been used,
+// and no block is there without its parent.
 func TestLeafFirst(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		const granules = 24
@@ -82,8 +82,8 @@ func TestLeafFirst(t *testing.T) {
 	})
 }
 
-// TestTailFirst fills a tier with two prompts that were used twice: what comes takes the place of
-// the end of the one that was used before the other.
+// TestTailFirst fills a tier with two prompts that were used twice. New blocks replace the end of
+// the less recently used prompt.
 func TestTailFirst(t *testing.T) {
 	o := newOurs(t, 16*Granule, 0)
 	p := replayed{o, t}
@@ -104,8 +104,8 @@ func TestTailFirst(t *testing.T) {
 	}
 }
 
-// TestTier holds the tables to a model under every operation, in any order, with links to parents
-// that close cycles.
+// TestTier compares the tables with a model under all operations in any order. Some links to
+// parents close cycles.
 func TestTier(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		m := newModel(r)
@@ -126,7 +126,7 @@ func TestTier(t *testing.T) {
 	})
 }
 
-// model is a tier beside what should be in it, of blocks numbered below modelBlocks.
+// model is a tier with its expected contents. Its blocks have numbers below modelBlocks.
 type model struct {
 	ours
 	arena  *Arena
@@ -256,7 +256,7 @@ func (m *model) compare(r *rapid.T) {
 	}
 }
 
-// TestCycle has two blocks that name each other as their parents, which must not keep them here.
+// TestCycle: two blocks that name each other as parents can still be evicted.
 func TestCycle(t *testing.T) {
 	o := backed(t, 16)
 	for _, link := range [][2]int{{1, 2}, {2, 3}, {3, 1}, {4, 4}} {
@@ -272,15 +272,15 @@ func TestCycle(t *testing.T) {
 	}
 }
 
-// TestBookkeeping measures what a resident block costs besides its payload, the names of evicted
-// ones counted in.
+// TestBookkeeping measures the memory of a resident block besides its payload. The names of evicted
+// blocks are included.
 func TestBookkeeping(t *testing.T) {
 	if Poisoned {
 		t.Skip("freed memory is overwritten in this build, and this arena has none")
 	}
 	for _, size := range []int{4 << 10, 64 << 10, 144 << 10, 1070 << 10} {
-		// a third of what comes, so that as many names are remembered, and every block has been in
-		// both parts
+		// a third of the blocks that are put; so as many names are remembered, and every block has
+		// been in both parts
 		const blocks = 100_000
 		var before, after runtime.MemStats
 		runtime.GC()
@@ -308,8 +308,8 @@ func TestBookkeeping(t *testing.T) {
 	}
 }
 
-// TestNamespaceLimit: one tenant cannot use up the namespaces of the others, and all together no
-// more than there are.
+// TestNamespaceLimit: one tenant cannot use up the namespaces of the others. All tenants together
+// have no more namespaces than the limit.
 func TestNamespaceLimit(t *testing.T) {
 	n := newNames(nil)
 	hold := func(tenant, i int) (uint32, error) {
@@ -376,8 +376,8 @@ func TestArenaRefused(t *testing.T) {
 	}
 }
 
-// TestManyParents: what a block comes after is looked at for no longer than the lock may be held;
-// past that there is no link.
+// TestManyParents: the search through a block's ancestors holds the lock, so it is bounded. Beyond
+// the bound the block is not linked to its parent.
 func TestManyParents(t *testing.T) {
 	const long = 1 << 13
 	o := newOurs(t, 2*long*Granule, 0)

@@ -5,7 +5,7 @@ import "math/bits"
 // Bounds of the search for a window.
 const (
 	windowSeeds  = 8     // free pieces, the largest
-	windowPieces = 6144  // pieces around each seed; more than a block of 20 MiB replaces if all have 4 KiB
+	windowPieces = 6144  // pieces around each seed; more than a block of 20 MiB replaces if all pieces have 4 KiB
 	windowBudget = 12288 // in all
 )
 
@@ -68,7 +68,8 @@ func (t *Tier) evictNext(room *Room) (granules uint32) {
 	return granules
 }
 
-// within tells whether this number is a block in the window. It may be another block than before.
+// within tells whether this number is a block in the window, though perhaps another block than
+// before.
 func (t *Tier) within(id ID, room *Room) bool {
 	e := t.At(id)
 	if e.body == 0 {

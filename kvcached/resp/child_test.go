@@ -12,8 +12,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// childVariable makes the test binary a server on the address that it has: for measurements, and
-// for clients of other languages. It prints where it listens, and ends with its input.
+// childVariable holds an address and makes the test binary a server there, for measurements and for
+// clients in other languages. The server prints where it listens, and ends with its input.
 const childVariable = "CGN_RESP_CHILD"
 
 func childServer(addr string) {
@@ -51,6 +51,6 @@ func runChild(addr string) error {
 		_ = l.Close()
 	}()
 	err = s.Serve(l)
-	_ = s.Close() // waits for connections, whose blocks are the store's
+	_ = s.Close() // waits for connections, which hold blocks of the store
 	return err
 }

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// TestHTTP sends what a web page can make a browser send: nothing of it is executed.
+// TestHTTP sends requests that a web page can make a browser send. No command in them is executed.
 func TestHTTP(t *testing.T) {
 	var log bytes.Buffer
 	addr, s, _ := start(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
@@ -26,7 +26,7 @@ func TestHTTP(t *testing.T) {
 	} {
 		p := dial(t, "tcp", addr)
 		p.send(request)
-		got, _ := io.ReadAll(p.in) // or a reset, as what follows was not read
+		got, _ := io.ReadAll(p.in) // or a reset, because the later bytes were not read
 		if strings.Contains(string(got), "unknown") {
 			t.Errorf("%.40q: %q", request, got)
 		}
@@ -38,7 +38,7 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
-// TestLogOfClients: clients that fail again and again write one line of each kind.
+// TestLogOfClients: clients that fail again and again cause one log line of each kind.
 func TestLogOfClients(t *testing.T) {
 	var log bytes.Buffer
 	m := &faulty{lone: openStore(t, 1<<20)}
@@ -66,7 +66,7 @@ func TestLogOfClients(t *testing.T) {
 	}
 }
 
-// exhausted is a listener that has no more file descriptors, and is closed after left calls.
+// exhausted is a listener without free file descriptors. After left calls it is closed.
 type exhausted struct{ left int }
 
 func (e *exhausted) Accept() (net.Conn, error) {
@@ -79,7 +79,8 @@ func (e *exhausted) Accept() (net.Conn, error) {
 func (e *exhausted) Close() error   { return nil }
 func (e *exhausted) Addr() net.Addr { return nil }
 
-// TestTooLongValueIsTold sends all of a value that is too long before it reads, as most clients do.
+// TestTooLongValueIsTold: a client sends a value beyond the limit to its end before it reads, as
+// most clients do.
 func TestTooLongValueIsTold(t *testing.T) {
 	addr, s, _ := start(t, Options{})
 	p := dial(t, "tcp", addr)
@@ -98,7 +99,7 @@ func TestTooLongValueIsTold(t *testing.T) {
 	eventually(t, "the end", func() bool { return s.Stats().Connections == 0 })
 }
 
-// TestRealLimit says how long a value may be in a small memory.
+// TestRealLimit checks how long a value may be in a small memory.
 func TestRealLimit(t *testing.T) {
 	m := openStore(t, 1<<20)
 	addr, _, _ := start(t, Options{Store: m, Memory: func() (int64, int64) { return 0, 1 << 20 }})
@@ -111,8 +112,8 @@ func TestRealLimit(t *testing.T) {
 	p.want("+PONG\r\n", "PING")
 }
 
-// TestDrainSeesWhatHasCome begins a command at a moment when the drain has interrupted the wait,
-// but the server has not read it.
+// TestDrainSeesWhatHasCome: a command comes when the drain has interrupted the wait and the server
+// has not read the command yet.
 func TestDrainSeesWhatHasCome(t *testing.T) {
 	m := openStore(t, 0)
 	s, err := New(Options{Store: m, Logger: slog.New(slog.DiscardHandler)})
@@ -154,7 +155,8 @@ func TestDrainSeesWhatHasCome(t *testing.T) {
 	}
 }
 
-// TestDrainTellsWhomItCut counts those that did not finish in time.
+// TestDrainTellsWhomItCut checks that the drain reports the number of connections that did not
+// finish in time.
 func TestDrainTellsWhomItCut(t *testing.T) {
 	m := openStore(t, 0)
 	s, err := New(Options{Store: m, Logger: slog.New(slog.DiscardHandler)})

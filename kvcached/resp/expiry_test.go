@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestSeconds: the last moment there is, which PEXPIREAT takes, has seconds, too.
+// TestSeconds: milliseconds are rounded to seconds, up to the last moment that PEXPIREAT accepts.
 func TestSeconds(t *testing.T) {
 	for ms, want := range map[int64]int64{0: 0, 499: 0, 500: 1, 1499: 1, 1500: 2, math.MaxInt64: 9223372036854776} {
 		if got := seconds(ms); got != want {

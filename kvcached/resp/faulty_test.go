@@ -18,7 +18,7 @@ func (lone) Know(string) {}
 
 func (lone) Reachable(context.Context, []block.Addr, []bool) bool { return false }
 
-// openStore opens a store with an arena of so many bytes; 0: 256 MiB.
+// openStore opens a store with an arena of the given size; 0: 256 MiB.
 func openStore(t testing.TB, arena int64) lone {
 	t.Helper()
 	if arena == 0 {

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// FuzzCommand gives the parser hostile bytes. What it reads must be in them, and must not depend on
-// how they arrive.
+// FuzzCommand gives the parser hostile bytes. The arguments that the parser reads must be parts of
+// the bytes. They must not depend on the pieces in which the bytes arrive.
 func FuzzCommand(f *testing.F) {
 	for _, s := range []string{"PING\r\n", encode("SET", "k", "v", "EX", "10"), "*1\r\n$-1\r\n", "*99999999999\r\n",
 		"*2\r\n$3\r\nGET\r\n$67108865\r\n",
@@ -46,8 +46,8 @@ func FuzzCommand(f *testing.F) {
 	})
 }
 
-// FuzzConversation gives a whole connection hostile bytes: it must answer with replies, and give
-// back what it held.
+// FuzzConversation gives a whole connection hostile bytes. The connection must answer with replies
+// and give back everything that it held.
 func FuzzConversation(f *testing.F) {
 	text, err := os.ReadFile(scriptFile)
 	if err != nil {
@@ -85,7 +85,7 @@ func FuzzConversation(f *testing.F) {
 	})
 }
 
-// canned is a connection on which all has been said already.
+// canned is a connection whose whole input is given beforehand.
 type canned struct {
 	net.Conn
 	in  *bytes.Reader

@@ -9,9 +9,8 @@ import (
 	"testing"
 )
 
-// TestLMCache replays what LMCache's two redis clients sent, recorded on the wire: redis:// with
-// RESP3 (which hangs when a miss is not the null of RESP3) and resp:// (which throws at any byte
-// that is not as it expects).
+// TestLMCache replays the recorded bytes of LMCache's two redis clients. redis:// uses RESP3 and
+// hangs if a miss is not RESP3's null. resp:// throws at any unexpected byte.
 func TestLMCache(t *testing.T) {
 	text, err := os.ReadFile("testdata/lmcache_redis_wire.txt")
 	if err != nil {

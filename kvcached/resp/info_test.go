@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestHelpOfSubcommands: what the error of an unknown one says to try.
+// TestHelpOfSubcommands checks the help that the error for an unknown subcommand names.
 func TestHelpOfSubcommands(t *testing.T) {
 	addr, _, _ := start(t, Options{})
 	p := dial(t, "tcp", addr)
@@ -18,8 +18,8 @@ func TestHelpOfSubcommands(t *testing.T) {
 	p.want("-ERR unknown subcommand 'HELP'. Try CLIENT HELP.\r\n", "CLIENT", "HELP", "more")
 }
 
-// TestInfoTellsOfNoTraffic: bytes on the wire are not counted, and payload alone is not what redis
-// means by them.
+// TestInfoTellsOfNoTraffic: INFO has no fields for traffic. Bytes on the wire are not counted, and
+// redis' fields do not mean the payload alone.
 func TestInfoTellsOfNoTraffic(t *testing.T) {
 	addr, _, _ := start(t, Options{})
 	p := dial(t, "tcp", addr)

@@ -2,7 +2,8 @@ package resp
 
 import "testing"
 
-// TestKeeperAllocs keeps what a command with a large value brings beside it from being garbage.
+// TestKeeperAllocs checks that the other arguments of a command with a large value cause no
+// garbage.
 func TestKeeperAllocs(t *testing.T) {
 	k := keeper{server: &Server{o: Options{maxQuery: 1 << 20, maxBuffered: 1 << 20}}}
 	allocs := testing.AllocsPerRun(1000, func() {

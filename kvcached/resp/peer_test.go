@@ -34,8 +34,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// start serves a store on a loopback port until the test ends; then everything must have been given
-// back.
+// start serves a store on a loopback port until the test ends. The store must then have got
+// everything back.
 func start(t testing.TB, o Options) (addr string, s *Server, m *store.Store) {
 	t.Helper()
 	switch st := o.Store.(type) {
@@ -119,7 +119,7 @@ func encode(args ...string) string {
 	return b.String()
 }
 
-// reply reads one reply, whole, as it is on the wire.
+// reply reads one complete reply, as it is on the wire.
 func (p *peer) reply() (string, error) {
 	line, err := p.in.ReadString('\n')
 	if err != nil {

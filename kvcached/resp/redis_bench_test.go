@@ -29,7 +29,7 @@ type rival struct {
 	pid                 int
 }
 
-// cpu is the processor time that the server has taken so far.
+// cpu is the processor time that the server has used so far.
 func (r rival) cpu(t testing.TB) time.Duration {
 	var ts unix.Timespec
 	// the clock of a process: see clock_getcpuclockid
@@ -68,7 +68,7 @@ func startChild(t testing.TB, addr string) rival {
 	return r
 }
 
-// startRival runs a redis-server beside it, on the same kind of socket.
+// startRival runs a redis-server on the same kind of socket.
 func startRival(t testing.TB, network string) rival {
 	t.Helper()
 	port := "0"
@@ -90,8 +90,8 @@ func startRival(t testing.TB, network string) rival {
 	return rival{"redis", "tcp", "127.0.0.1:" + port, pid}
 }
 
-// sumCost is what the checksum of a value takes that was just received, in ms of processor time per
-// GB.
+// sumCost is the cost of the checksum of a value that was just received, in ms of processor time
+// per GB.
 func sumCost(t testing.TB) float64 {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -114,7 +114,7 @@ func sumCost(t testing.TB) float64 {
 	return mid
 }
 
-// load is one measurement: so many values of a length, by so many connections.
+// load is one measurement: values of one length over a number of connections.
 type load struct {
 	op    string
 	size  int
@@ -125,8 +125,8 @@ const working = 128 << 20 // bytes of all values together: more than caches have
 
 func (l load) keys() int { return working / l.size }
 
-// run asks r for total values and returns bytes per second and processor time of the server per
-// byte.
+// run requests total values from r. It returns bytes per second, and the server's processor time
+// per byte.
 func (l load) run(t testing.TB, r rival, clients []net.Conn, total int) (rate, cost float64) {
 	var next atomic.Int64
 	var group sync.WaitGroup
@@ -234,7 +234,7 @@ func TestAgainstRedis(t *testing.T) {
 	}
 }
 
-// compare measures pairs, in turns of who is first, and prints a row.
+// compare measures ours and theirs in pairs, each of them first in turn, and prints a row.
 func (l load) compare(t *testing.T, name string, ours, theirs rival, pairs int) {
 	const total = 256 << 20 // bytes of one measurement
 	rivals := []rival{ours, theirs}

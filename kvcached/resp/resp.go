@@ -59,7 +59,7 @@ type Options struct {
 	maxClients  int   // open connections; one more is refused; 0: 16,384
 	maxArgs     int   // arguments of a command; more are a protocol error; 0: 65,536
 	maxQuery    int   // bytes of a command besides large values; more are an error reply; 0: 1 MiB
-	maxBuffered int64 // such bytes of all commands in progress; more are an error reply; 0: 256 MiB
+	maxBuffered int64 // bytes of all commands in progress besides large values; more are an error reply; 0: 256 MiB
 	maxCommand  int64 // bytes of the values of one MSET; more are an error reply; 0: 256 MiB
 	maxKeys     int   // keys of one reply to KEYS; more are an error reply; 0: 100,000
 }

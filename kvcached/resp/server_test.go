@@ -16,7 +16,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// eventually waits for what a connection's goroutine is about to do.
+// eventually waits for a condition that a connection's goroutine brings about.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	look := time.NewTicker(time.Millisecond)
@@ -52,8 +52,8 @@ func TestValuesOfEveryLength(t *testing.T) {
 	}
 }
 
-// TestPieces sends a conversation in pieces of every length: what a command means does not depend
-// on how it arrives.
+// TestPieces sends a conversation in pieces of every length. The replies must not depend on the
+// pieces.
 func TestPieces(t *testing.T) {
 	addr, _, _ := start(t, Options{})
 	long := strings.Repeat("v\r\n", 3000)
@@ -83,7 +83,8 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// TestDeadClient ends a client in the middle of a value: nothing is stored, and its room goes back.
+// TestDeadClient ends a client in the middle of a value. Nothing is stored, and the value's room is
+// freed.
 func TestDeadClient(t *testing.T) {
 	addr, s, m := start(t, Options{})
 	whole := encode("SET", "k", strings.Repeat("x", 100_000))
@@ -237,7 +238,7 @@ func TestBounds(t *testing.T) {
 		"MSET", "a", strings.Repeat("x", 700_000), "b", strings.Repeat("x", 700_000))
 	p.want("$-1\r\n", "GET", "a")
 
-	// Two others hold what all may buffer; the third is refused.
+	// Two other connections hold all the memory for arguments; the third is refused.
 	half := "*2\r\n$4\r\nECHO\r\n$64000\r\n" + strings.Repeat("x", 32_000)
 	second, third := dial(t, "tcp", addr), dial(t, "tcp", addr)
 	second.send(half)
@@ -260,8 +261,8 @@ func TestBounds(t *testing.T) {
 	p.ended()
 }
 
-// TestSlowReader has a client that asks for much and reads nothing: one lease is held, until it is
-// given up.
+// TestSlowReader: a client requests much and reads nothing. The server holds one lease for the
+// client, until it gives the client up.
 func TestSlowReader(t *testing.T) {
 	addr, s, m := start(t, Options{Stall: 300 * time.Millisecond})
 	p := dial(t, "tcp", addr)
@@ -384,7 +385,7 @@ func TestKeysIsBounded(t *testing.T) {
 	}
 }
 
-// TestKeysOnce: a store visits a block that is in two tiers twice, KEYS names it once.
+// TestKeysOnce: a store visits a block in two tiers twice, and KEYS names it once.
 func TestKeysOnce(t *testing.T) {
 	addr, _, _ := start(t, Options{Store: &twice{openStore(t, 1<<20)}})
 	p := dial(t, "tcp", addr)

@@ -20,7 +20,7 @@ const scriptFile = "testdata/script.txt"
 
 type exchange struct{ line, reply string }
 
-// volatile is what no two servers have in common.
+// volatile matches the parts of a reply that differ between any two servers.
 var volatile = regexp.MustCompile(`(\$2\r\nid\r\n):\d+|(\$7\r\nversion\r\n)\$\d+\r\n[0-9.]+`)
 
 // perform plays the script to a server and returns what it replies.
@@ -94,8 +94,8 @@ func encodeLine(t *testing.T, line string) string {
 
 const transcriptFile = "testdata/redis7.transcript"
 
-// TestAsRedis plays the script to this server, and to a redis-server if one is installed, else to
-// the recording of one, and compares every byte.
+// TestAsRedis plays the script to this server and to a redis-server, and compares every byte. If no
+// redis-server is installed, a recording of one takes its place.
 func TestAsRedis(t *testing.T) {
 	addr, _, _ := start(t, Options{maxClients: 10_000})
 	ours := perform(t, "tcp", addr)

@@ -32,7 +32,7 @@ type broken struct {
 
 func (b *broken) Delete(context.Context, block.Addr) (bool, error) { return false, b.err }
 
-// TestADiskFails: the client is told whether to try again, and the log which file it was.
+// TestADiskFails: the error tells the client whether to try again. The log names the file.
 func TestADiskFails(t *testing.T) {
 	s, err := store.Open(t.Context(), store.Options{RAM: 16 << 20, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {

@@ -212,7 +212,7 @@ func pattern(n int) []byte {
 	return b
 }
 
-// eventually polls what must become true, until a deadline.
+// eventually polls is until it returns true or a deadline is over.
 func eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(time.Minute)

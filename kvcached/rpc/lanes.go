@@ -19,8 +19,8 @@ type Lanes interface {
 	// Paths returns the other hosts of the fleet. unknown says why some may be missing.
 	Paths(ctx context.Context) (all []Path, unknown string)
 	Devices() []Device
-	// Release closes a device and returns the number of its queue pairs. open is false if it was
-	// closed already. ErrNoDevice.
+	// Release closes a device and returns the number of its queue pairs. open is false if the
+	// device was closed already. The error is ErrNoDevice if the daemon does not use the device.
 	Release(ctx context.Context, device string) (pairs int, open bool, err error)
 }
 

@@ -252,7 +252,7 @@ func TestManage(t *testing.T) {
 	}
 }
 
-// TestStalledPut takes back what a client has reserved that sends no more.
+// TestStalledPut: a client reserves memory and sends no more. The memory is freed.
 func TestStalledPut(t *testing.T) {
 	f := start(t, Options{TransferTime: 300 * time.Millisecond, Transfers: 1})
 	d := chainOf("p", 1)[0]
@@ -268,7 +268,7 @@ func TestStalledPut(t *testing.T) {
 	eventually(t, "the room is given back", func() bool { return f.store.Stats().RAM.Held == 0 })
 }
 
-// TestCancelledPut does the same for one that cancels.
+// TestCancelledPut: a client reserves memory and cancels. The memory is freed.
 func TestCancelledPut(t *testing.T) {
 	f := start(t, Options{})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -284,7 +284,7 @@ func TestCancelledPut(t *testing.T) {
 	})
 }
 
-// TestStalledGet lets go of a block whose reader does not read.
+// TestStalledGet: a block whose reader does not read is released.
 func TestStalledGet(t *testing.T) {
 	f := start(t, Options{TransferTime: 300 * time.Millisecond})
 	d := chainOf("p", 1)[0]

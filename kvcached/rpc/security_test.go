@@ -142,7 +142,8 @@ func TestUnknownMethod(t *testing.T) {
 	wantCode(t, "unknown", try(t, c, "/cognitora.v1.Kv/Nothing"), codes.Unimplemented)
 }
 
-// TestTooManyConnections turns away what is above the number, and lets in again when one has ended.
+// TestTooManyConnections: connections beyond the bound are closed. A new one is accepted when one
+// has ended.
 func TestTooManyConnections(t *testing.T) {
 	f := start(t, Options{MaxConnections: 2})
 	ok[*pb.StatsResponse](t)(f.client.Stats(t.Context(), &pb.StatsRequest{}))
@@ -183,7 +184,7 @@ func TestCaller(t *testing.T) {
 	}
 }
 
-// TestStrangers: who can connect because of the file's mode is refused for who they are.
+// TestStrangers: a process that may connect by the file's mode is refused for its user and groups.
 func TestStrangers(t *testing.T) {
 	f := start(t, Options{})
 	if os.Geteuid() != 0 {

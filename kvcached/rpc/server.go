@@ -1,8 +1,8 @@
 // Package rpc serves cognitora.v1.Kv over gRPC: on a Unix socket for programs of this host, and
 // with mutual TLS for the fleet.
 //
-// It is for lookups and for operating the daemon. It also moves bytes, with a copy on each side.
-// For many bytes use the lease socket on this host, and cgn-kv/1 between hosts.
+// The package is for lookups and for operating the daemon. It also moves bytes, with a copy on each
+// side. For many bytes use the lease socket on this host, and cgn-kv/1 between hosts.
 package rpc
 
 import (
@@ -107,7 +107,7 @@ type Options struct {
 	TransferTime time.Duration
 	// Drain is how long calls may go on when serving ends; 0: 5 s.
 	Drain time.Duration
-	// Logger gets what an operator should know. Nil: slog.Default().
+	// Logger gets the messages for the operator. Nil: slog.Default().
 	Logger *slog.Logger
 }
 
@@ -118,7 +118,7 @@ type Server struct {
 	transfers chan struct{}
 	watchers  chan struct{}
 	methods   map[string]*method // by full name
-	names     knower             // nil: the store does not want to know
+	names     knower             // nil: the store needs no texts of namespaces
 	space     atomic.Pointer[space]
 	stats     counters
 }

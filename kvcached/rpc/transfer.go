@@ -18,7 +18,7 @@ import (
 // the message's head fits a size of gRPC's buffers.
 const sendPiece = 32<<10 - 1024
 
-// begin takes one of the places of transfers.
+// begin occupies one of the places for transfers until end is called.
 func begin(places chan struct{}, what string) (end func(), err error) {
 	select {
 	case places <- struct{}{}:

@@ -54,7 +54,7 @@ var (
 	}
 )
 
-// Report takes an engine's report of its blocks.
+// Report records an engine's report of its blocks.
 func (s *service) Report(_ context.Context, r *pb.ReportRequest) (*pb.ReportResponse, error) {
 	report := &residency.Report{Engine: r.Engine, Epoch: r.Epoch, Number: r.Number, Fresh: r.Fresh, Gone: r.Gone}
 	if len(r.Events) > MaxBatch {

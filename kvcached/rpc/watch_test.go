@@ -15,7 +15,7 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// view is what a client knows that only watches.
+// view is the knowledge of a client that only watches.
 type view struct {
 	stream  pb.Kv_WatchClient
 	epoch   uint64
@@ -151,7 +151,7 @@ func TestWatch(t *testing.T) {
 	ok[*pb.ReportResponse](t)(f.client.Report(t.Context(), &pb.ReportRequest{Engine: "node-1", Epoch: 2, Fresh: true}))
 	v.until(t, func() bool { return v.count() == 39 && len(v.engines) == 2 })
 
-	// Who comes back goes on where it was.
+	// A watcher that comes back continues where it was.
 	again := watch(t, t.Context(), f.client, &pb.WatchRequest{Epoch: v.epoch, After: v.due - 1})
 	ok[*pb.DeleteResponse](t)(f.client.Delete(t.Context(), &pb.DeleteRequest{Namespace: llama, Layer: block.LayerAll,
 		Digests: join(chain[0])}))
@@ -168,7 +168,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestWatchSlowly lets one watcher not read while another does, and ends watchers in all ways.
+// TestWatchSlowly: one watcher does not read while another one does. Watchers end in all possible
+// ways.
 func TestWatchSlowly(t *testing.T) {
 	f := start(t, Options{Watchers: 3})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -216,7 +217,8 @@ func TestWatchSlowly(t *testing.T) {
 	}
 }
 
-// TestWatchCounts leaves out what does not count in overlap, unless asked.
+// TestWatchCounts: Watch leaves out blocks that do not count in the overlap, unless they are
+// requested.
 func TestWatchCounts(t *testing.T) {
 	f := start(t, Options{})
 	chain := chainOf("p", 1)

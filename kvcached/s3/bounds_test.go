@@ -35,7 +35,7 @@ func (b *bed) dial(method, path string, length int, body string) net.Conn {
 	return conn
 }
 
-// answer reads what came for a request of dial.
+// answer reads the answer to a request of dial.
 func (b *bed) answer(conn net.Conn) reply {
 	b.t.Helper()
 	_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
@@ -65,8 +65,9 @@ func (b *bed) await(what string, done func(st Stats) bool) {
 	}
 }
 
-// TestSlowDocuments has 300 clients announce documents of 4 MiB and send a few bytes of them: only
-// as many as may are waited for, and none takes memory for what it has not sent.
+// TestSlowDocuments: 300 clients announce documents of 4 MiB and send a few bytes of them. The
+// server waits for only as many as its bound allows. No document takes memory for bytes that have
+// not come.
 func TestSlowDocuments(t *testing.T) {
 	const most, clients = 16, 300
 	b := serve(t, Options{Sink: arena(t, 4<<20), maxRequests: most})
@@ -101,8 +102,8 @@ func TestSlowDocuments(t *testing.T) {
 	b.want(b.do("POST", "/k?uploadId="+id, complete), 200)
 }
 
-// TestLongDocument deletes with a document that comes in pieces and has more elements than are
-// kept.
+// TestLongDocument deletes objects by a document that comes in pieces and has more elements than
+// are kept.
 func TestLongDocument(t *testing.T) {
 	b := serve(t, Options{Sink: arena(t, 4<<20)})
 	b.want(b.do("PUT", "/k", "v"), 200)
@@ -116,7 +117,7 @@ func TestLongDocument(t *testing.T) {
 	b.want(b.do("POST", "/?delete", strings.Repeat(" ", maxDeleteText+1)), 400, "EntityTooLarge")
 }
 
-// TestDocumentOfGoneClient waits for its turn to be parsed only as long as its client.
+// TestDocumentOfGoneClient: a document waits to be parsed only as long as its client stays.
 func TestDocumentOfGoneClient(t *testing.T) {
 	b := serve(t, Options{Sink: arena(t, 4<<20)})
 	for range maxParsing {
@@ -133,8 +134,8 @@ func TestDocumentOfGoneClient(t *testing.T) {
 	}
 }
 
-// TestRefusedSlowly refuses a short request whose body does not come: the client is told, and its
-// connection closed.
+// TestRefusedSlowly refuses a short request whose body does not come. The client gets the error,
+// and its connection is closed.
 func TestRefusedSlowly(t *testing.T) {
 	b := serve(t, Options{Sink: arena(t, 4<<20), Timeout: 500 * time.Millisecond})
 	b.want(b.answer(b.dial("POST", "/k?uploadId=none", 100, "<")), 404, "NoSuchUpload")
@@ -143,8 +144,8 @@ func TestRefusedSlowly(t *testing.T) {
 	b.want(b.answer(conn), 200)
 }
 
-// TestSlowTrailers waits for the end of an empty aws-chunked body no longer than for that of any
-// other.
+// TestSlowTrailers: the server waits for the end of an empty aws-chunked body no longer than for
+// the end of any other body.
 func TestSlowTrailers(t *testing.T) {
 	b := serve(t, Options{Sink: arena(t, 4<<20), Timeout: 500 * time.Millisecond})
 	conn, err := net.Dial("tcp", b.http.Listener.Addr().String())
@@ -165,7 +166,7 @@ func (ill) Get(context.Context, block.Addr) (*store.Block, error) {
 	return nil, errors.New("the disk is on fire")
 }
 
-// TestFailuresLogged logs a failure a second, however many there are.
+// TestFailuresLogged: one failure a second is logged, however many there are.
 func TestFailuresLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
@@ -191,7 +192,7 @@ func TestFailuresLogged(t *testing.T) {
 	})
 }
 
-// TestLocation completes over TLS: the object's URL says so.
+// TestLocation completes uploads over HTTP and over TLS. The object's URL has the right scheme.
 func TestLocation(t *testing.T) {
 	b := serve(t, Options{Sink: arena(t, 4<<20)})
 	secure := httptest.NewTLSServer(b.server)

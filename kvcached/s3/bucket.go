@@ -111,7 +111,8 @@ type locationResult struct {
 	XMLName xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ LocationConstraint"`
 }
 
-// region is the only region. A location writes it as nothing. Signatures for any region are taken.
+// region is the only region. A bucket's location names it by an empty string. Signatures for any
+// region are accepted.
 const region = "us-east-1"
 
 func (c *call) bucketLocation() error {

@@ -116,7 +116,7 @@ func (c *checksum) decode() error {
 	return nil
 }
 
-// write takes the next bytes of the payload.
+// write adds the next bytes of the payload to each checksum.
 func (all checksums) write(p []byte) {
 	for _, c := range all {
 		_, _ = c.hash.Write(p)

@@ -15,8 +15,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// TestDurable stores objects that are on disk when they are answered, and reads and lists them
-// after a restart with all their headers.
+// TestDurable stores objects that are on disk before they are answered. After a restart the test
+// reads and lists the objects with all their headers.
 func TestDurable(t *testing.T) {
 	dir := t.TempDir()
 	with := func(f func(b *bed)) {
@@ -61,7 +61,8 @@ func TestDurable(t *testing.T) {
 	})
 }
 
-// TestTooLargeToBeDurable says what bounds a durable object, and that others may be longer.
+// TestTooLargeToBeDurable: the error names the bound of a durable object. Other objects may be
+// longer.
 func TestTooLargeToBeDurable(t *testing.T) {
 	s, err := store.Open(context.Background(), store.Options{
 		RAM: 64 << 20, SSD: &ssd.Options{Dir: t.TempDir(), Cap: 64 << 20, Logger: slog.New(slog.DiscardHandler)},

@@ -120,8 +120,8 @@ type errorDocument struct {
 }
 
 // refuse answers err, if nothing was answered before. net/http then reads up to 256 KiB of the rest
-// of the body. The rest has the timeout to come, and the answer has another timeout to go. The rest
-// of a body that was too slow is not read.
+// of the body. The rest must come within the timeout, and the client must take the answer within
+// another timeout. The rest of a body that was too slow is not read.
 func (c *call) refuse(err *apiError) {
 	defer func() {
 		control, now := http.NewResponseController(c.w), time.Now()

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// FuzzChunked reads any body as aws-chunked: never more than was said, and the same however it is
-// cut.
+// FuzzChunked reads any body as aws-chunked. The payload is never longer than announced, and does
+// not depend on how the body is cut.
 func FuzzChunked(f *testing.F) {
 	f.Add([]byte("5\r\nhello\r\n0\r\n\r\n"), int64(5), true)
 	f.Add([]byte("5;chunk-signature=x\r\nhello\r\n0\r\nx-amz-checksum-crc32:AAAAAA==\r\n\r\n"), int64(5), true)
@@ -49,7 +49,7 @@ func (s *slow) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// FuzzAuthorization reads any header; what is accepted can be written again.
+// FuzzAuthorization reads any header. An accepted header can be written again.
 func FuzzAuthorization(f *testing.F) {
 	f.Add("AWS4-HMAC-SHA256 Credential=AKIA/20130524/us-east-1/s3/aws4_request,SignedHeaders=host;range,Signature=" +
 		strings.Repeat("0a", 32))
@@ -69,7 +69,7 @@ func FuzzAuthorization(f *testing.F) {
 	})
 }
 
-// FuzzCanonical makes canonical requests of anything and checks a signature over it.
+// FuzzCanonical makes canonical requests of any input and checks a signature over them.
 func FuzzCanonical(f *testing.F) {
 	f.Add("GET", "/a%20b", "list-type=2&prefix=a+b&x", "host;x-amz-date", " a  b ")
 	f.Fuzz(func(t *testing.T, method, path, raw, signed, value string) {
@@ -93,7 +93,7 @@ func FuzzCanonical(f *testing.F) {
 	})
 }
 
-// FuzzRange reads any Range for any length: what is answered lies within the object.
+// FuzzRange reads any Range header for any length. The answered part lies within the object.
 func FuzzRange(f *testing.F) {
 	f.Add("bytes=0-8388607", 100)
 	f.Add("bytes=-5", 3)
@@ -141,8 +141,8 @@ func FuzzAttributes(f *testing.F) {
 	})
 }
 
-// FuzzRequest serves any request, with and without keys: the answer is never an InternalError, and
-// nothing is left behind.
+// FuzzRequest serves any request, with and without keys. The answer is never an InternalError, and
+// nothing stays in use.
 func FuzzRequest(f *testing.F) {
 	f.Add([]byte("PUT /b/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhello"), false)
 	f.Add([]byte("POST /b/k?uploads HTTP/1.1\r\nHost: localhost\r\n\r\n"), false)

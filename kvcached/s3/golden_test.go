@@ -58,9 +58,10 @@ func recording(t *testing.T, path string) []message {
 	return all
 }
 
-// TestLMCache replays what LMCache's s3:// connector (awscrt) was seen to send, and holds our
-// answers to those it got then: the status, Content-Length of objects, Content-Range, Content-Type,
-// and where an ETag was, one. ETags and upload ids are replaced by ours.
+// TestLMCache replays the recorded requests of LMCache's s3:// connector (awscrt) and compares our
+// answers with the recorded ones. The status, the Content-Length of objects, Content-Range,
+// Content-Type and the presence of an ETag must be the same. Our ETags and upload ids replace the
+// recorded ones.
 func TestLMCache(t *testing.T) {
 	paths, _ := filepath.Glob("testdata/lmcache/*.txt")
 	if len(paths) != 3 {

@@ -12,8 +12,8 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// TestMixed writes, reads, uploads, aborts and deletes a few keys from many sides at once, in an
-// arena that is too small for all of it. Each object repeats one letter, so that a mix of two
+// TestMixed writes, reads, uploads, aborts and deletes a few keys from many clients at once, in an
+// arena that is too small for all of them. Each object repeats one letter, so that a mix of two
 // writes would be seen.
 func TestMixed(t *testing.T) {
 	seed := rand.Uint64()
@@ -60,8 +60,8 @@ func (m *mixer) step() {
 	}
 }
 
-// upload sends two parts, the second from two sides at once, and completes or aborts meanwhile or
-// after.
+// upload sends two parts, the second one from two clients at once. Meanwhile or afterwards it
+// completes or aborts the upload.
 func (m *mixer) upload(path, body string) {
 	status, text := m.try("POST", path+"?uploads", "")
 	if status != http.StatusOK {

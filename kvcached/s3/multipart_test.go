@@ -63,8 +63,8 @@ func TestMultipart(t *testing.T) {
 	}
 }
 
-// TestComposite completes with a checksum of the parts' checksums, as some clients do. It is not
-// heeded: each part was compared with its own.
+// TestComposite completes with a checksum of the parts' checksums, as some clients do. The server
+// ignores it, because each part was compared with its own checksum.
 func TestComposite(t *testing.T) {
 	b := serve(t, Options{})
 	id := b.start("/k")
@@ -122,7 +122,7 @@ func TestMultipartLargest(t *testing.T) {
 	}
 }
 
-// TestMultipartBeyondRAM refuses what could never be put together.
+// TestMultipartBeyondRAM: an upload that could never be put together is refused.
 func TestMultipartBeyondRAM(t *testing.T) {
 	b := serve(t, Options{Sink: arena(t, 1<<20)})
 	id := b.start("/k")
@@ -131,7 +131,7 @@ func TestMultipartBeyondRAM(t *testing.T) {
 	b.want(b.do("POST", "/k?uploads", "", "x-amz-mp-object-size", "400000"), 400, "EntityTooLarge")
 }
 
-// TestMultipartChanged completes when a part is not any more what came.
+// TestMultipartChanged completes an upload after the bytes of a part have changed in memory.
 func TestMultipartChanged(t *testing.T) {
 	b := serve(t, Options{})
 	id := b.start("/k")
@@ -141,8 +141,8 @@ func TestMultipartChanged(t *testing.T) {
 	b.want(b.do("GET", "/k", ""), 404)
 }
 
-// TestMultipartFull completes when there is no room for the object: the upload stays and can be
-// completed later.
+// TestMultipartFull completes an upload when there is no room for the object. The upload stays and
+// can be completed later.
 func TestMultipartFull(t *testing.T) {
 	sink := &fillable{lone: arena(t, 4<<20)}
 	b := serve(t, Options{Sink: sink})

@@ -50,7 +50,7 @@ func (c *call) get() error {
 }
 
 // head answers like get, but without the payload, and does not count as a use. A miss has no body.
-// head takes a token, as the object may have to come from another host first.
+// head needs a token, because the object may have to come from another host first.
 func (c *call) head() error {
 	release, err := c.s.body()
 	if err != nil {
@@ -127,7 +127,7 @@ func matches(list, tag string) bool {
 	return false
 }
 
-// put takes an object from the socket straight into the store's memory.
+// put receives an object from the socket straight into the store's memory.
 func (c *call) put() error {
 	it, err := c.item()
 	if err != nil {

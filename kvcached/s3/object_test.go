@@ -278,8 +278,8 @@ func TestContinue(t *testing.T) {
 	b.want(b.do("GET", "/k", ""), 200, "hello")
 }
 
-// TestBrokenBody ends a connection in the middle of a PUT: the draft is given back, and nothing of
-// it is there.
+// TestBrokenBody ends a connection in the middle of a PUT: the draft is freed, and no part of the
+// object is there.
 func TestBrokenBody(t *testing.T) {
 	b := serve(t, Options{})
 	conn, err := net.Dial("tcp", b.http.Listener.Addr().String())
@@ -297,9 +297,10 @@ func TestBrokenBody(t *testing.T) {
 	}
 }
 
-// TestSlowReader does not read an answer: the server cuts it off, and the block is free again.
+// TestSlowReader does not read an answer. The server cuts the connection, and the block is free
+// again.
 func TestSlowReader(t *testing.T) {
-	// for each MiB: a machine at work takes its time to write them
+	// the timeout is for each MiB; a busy machine needs its time to write one
 	b := serve(t, Options{Timeout: 500 * time.Millisecond})
 	b.want(b.do("PUT", "/k", string(pattern(32<<20))), 200)
 	conn, err := net.Dial("tcp", b.http.Listener.Addr().String())

@@ -65,7 +65,7 @@ type Options struct {
 	// Bounds. Requests beyond them are answered SlowDown.
 	maxRequests    int   // requests at once with an object or a document; 0: 256
 	maxUploads     int   // incomplete multipart uploads; 0: 256
-	maxUploadBytes int64 // of their parts, except of a single upload; 0: a quarter of the arena
+	maxUploadBytes int64 // of the parts of all uploads, unless there is only one; 0: a quarter of the arena
 }
 
 // Server is an http.Handler; Close it after the last request.
@@ -239,7 +239,8 @@ func (c *call) serveObject() error {
 	return c.notAllowed()
 }
 
-// unknownParameters and unknownHeaders are requests that must not be ignored silently.
+// unknownParameters and unknownHeaders are parameters and headers that this server does not support
+// and must not ignore silently.
 var (
 	unknownParameters = []string{
 		"accelerate", "acl", "analytics", "attributes", "cors", "encryption", "intelligent-tiering", "inventory",
@@ -297,8 +298,8 @@ func (c *call) document(status int, v any) {
 	_, _ = c.w.Write(append([]byte(xml.Header), text...))
 }
 
-// body takes a token for the body of an object or a document. The caller gives it back with
-// release. Without a token the answer is SlowDown.
+// body gets a token for the body of an object or a document. The caller gives the token back with
+// release. If no token is free, the answer is SlowDown.
 func (s *Server) body() (release func(), err error) {
 	select {
 	case s.bodies <- struct{}{}:

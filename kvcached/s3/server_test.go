@@ -20,7 +20,8 @@ type bed struct {
 	http   *httptest.Server
 }
 
-// serve starts a server; with no Host of its own a request is for bucket "kvb" by virtual host.
+// serve starts a server. A request without a Host of its own is for the bucket "kvb", in
+// virtual-host style.
 func serve(t *testing.T, o Options) *bed {
 	t.Helper()
 	b := &bed{t: t}

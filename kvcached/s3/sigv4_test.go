@@ -16,7 +16,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// What AWS's documentation signs in its examples ("Authenticating Requests: Using the Authorization
+// The signed examples of AWS's documentation ("Authenticating Requests: Using the Authorization
 // Header" and its siblings).
 const (
 	exampleAccess = "AKIAIOSFODNN7EXAMPLE"
@@ -111,7 +111,7 @@ func TestAWSExamples(t *testing.T) {
 	})
 }
 
-// TestRefused holds what is not let in to its code.
+// TestRefused checks the error code of each refused request.
 func TestRefused(t *testing.T) {
 	base := "GET /test.txt HTTP/1.1\nHost: examplebucket.s3.amazonaws.com\nRange: bytes=0-9\nx-amz-content-sha256:" +
 		emptySHA256 + "\nx-amz-date: " + exampleDate

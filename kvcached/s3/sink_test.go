@@ -14,7 +14,7 @@ type lone struct{ *store.Store }
 
 func (lone) Know(string) {}
 
-// arena is a store of the given size that must have got everything back at the end.
+// arena is a store of the given size. At the end of the test it must have got everything back.
 func arena(t testing.TB, size int64) lone {
 	t.Helper()
 	s, err := store.Open(context.Background(), store.Options{RAM: size, Logger: slog.New(slog.DiscardHandler)})
@@ -32,7 +32,7 @@ func arena(t testing.TB, size int64) lone {
 	return lone{s}
 }
 
-// fillable is a Sink that can be made to have no room.
+// fillable is a Sink that has no room if the test says so.
 type fillable struct {
 	lone
 	full atomic.Bool

@@ -2,8 +2,8 @@ package s3
 
 import "testing"
 
-// TestRespelled: another spelling of a path is of the same path. A slash that is encoded is no end
-// of a segment.
+// TestRespelled: another spelling of a path names the same path. An encoded slash does not end a
+// segment.
 func TestRespelled(t *testing.T) {
 	for raw, want := range map[string]string{
 		"/b/a b+c": "/b/a%20b%2Bc", "/b/%c3%a9~": "/b/%C3%A9~", "/b/a%2Fb": "/b/a%2Fb", "/b/a%2fb/c": "/b/a%2Fb/c",

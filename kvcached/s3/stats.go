@@ -6,7 +6,7 @@ import "sync/atomic"
 type Stats struct {
 	Requests       uint64 // all
 	Hits           uint64 // GET and HEAD of an object that is there
-	Misses         uint64 // GET and HEAD of one that is not
+	Misses         uint64 // GET and HEAD of an object that is not there
 	Puts           uint64 // objects written, uploads completed among them
 	Deletes        uint64 // objects deleted that were there
 	BytesIn        uint64 // of payloads

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestTrailerIsKept puts an object whose checksum comes after it, and asks for that.
+// TestTrailerIsKept puts an object whose checksum comes in a trailer, and asks for the checksum.
 func TestTrailerIsKept(t *testing.T) {
 	b := serve(t, Options{Sink: arena(t, 4<<20)})
 	sum := sha256.Sum256([]byte("hello"))

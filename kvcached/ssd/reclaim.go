@@ -48,7 +48,8 @@ func (t *Tier) reclaimSegments() {
 	}
 }
 
-// reclaimRetry is the pause after no segment could be freed, as when all are still written to.
+// reclaimRetry is the pause after an attempt that freed no segment, as when all segments are still
+// written to.
 const reclaimRetry = 50 * time.Millisecond
 
 // reclaimOne frees a segment. false: no segment can be freed.

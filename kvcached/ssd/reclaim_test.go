@@ -219,8 +219,9 @@ func TestCloseWhileFull(t *testing.T) {
 	ended()
 }
 
-// waitForSpace makes three writers fill the tier until one of them waits for space. Each writes on
-// until it fails, which it must with last. ended waits for that.
+// waitForSpace makes three writers fill the tier until one of them waits for space. Each writer
+// goes on until it fails, which must be with the error last. ended waits for the end of all
+// writers.
 func waitForSpace(ctx context.Context, t *testing.T, tier *Tier, size int, last error) (ended func()) {
 	var writers sync.WaitGroup
 	waiting := make(chan struct{})
@@ -246,7 +247,7 @@ func waitForSpace(ctx context.Context, t *testing.T, tier *Tier, size int, last 
 	return writers.Wait
 }
 
-// TestFailedWriteCostsNoBudget: the disk fails until the day's budget would be used up.
+// TestFailedWriteCostsNoBudget: failed writes would exceed the day's budget if they counted.
 func TestFailedWriteCostsNoBudget(t *testing.T) {
 	f := &faults{rng: rand.New(rand.NewPCG(1, 1)), err: syscall.EIO, some: 1}
 	sim := newSimFS()

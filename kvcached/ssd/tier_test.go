@@ -77,7 +77,7 @@ func write(t testing.TB, tier *Tier, i int, v uint64, size int, durable bool) {
 	}
 }
 
-// holds checks that block i is version v of it.
+// holds checks that the tier has version v of block i.
 func holds(t testing.TB, tier *Tier, i int, v uint64, size int) {
 	t.Helper()
 	dst := alignedBytes(roundUp(size))[:size]

@@ -32,7 +32,7 @@ type Draft struct {
 	began  time.Time // start of the time for timer
 }
 
-// Timer takes durations in seconds. Observe must be quick.
+// Timer records durations in seconds. Observe must be quick.
 type Timer interface{ Observe(seconds float64) }
 
 // Time sets a timer. A Commit that stores the block reports the time since began to this timer.

@@ -7,8 +7,9 @@ import (
 )
 
 // TestPurgeWhileSSDEvicts purges while SSD evicts a block. The block's row is gone, so the scan
-// does not find the block. Reads find it until the eviction has ended. The block is not in RAM
-// afterwards: it leaves RAM, and no Get of that time promotes it, not even one that ends later.
+// does not find the block. Reads find it until the eviction has ended. Afterwards the block is not
+// in RAM. It leaves RAM, and a Get that runs during the purge does not promote it, even if the Get
+// ends later.
 func TestPurgeWhileSSDEvicts(t *testing.T) {
 	s, g := tiered(t, t.TempDir(), Options{})
 	both, old, slow := keyed("both"), keyed("old"), keyed("slow")

@@ -151,8 +151,8 @@ func (s *Store) Unpin(a block.Addr, owner string) {
 const purgeAtOnce = 256
 
 // Purge removes the blocks for which match returns true from all tiers, and returns their number.
-// match may be called any number of times. match must not call the store. No block that was there
-// before, or was created before, comes back after a Purge without an error, not even after a crash.
+// match may be called any number of times. match must not call the store. A block that was there or
+// was created before a successful Purge does not come back, not even after a crash.
 //
 // SSD evicts blocks on its own, and blocks move between the tiers meanwhile. From the start of a
 // Purge no block that match names moves any more, and moves that have begun end before Purge looks
@@ -226,8 +226,8 @@ func (s *Store) purgesID(id ram.ID) bool {
 	return s.match != nil && s.match(s.tier.Names().At(s.tier.At(id).NS()).Text, s.tier.Key(id))
 }
 
-// purgeRAM removes the blocks in RAM from all tiers. purgeSome drops those that SSD has as well. It
-// drops those whose op is held after that op's release.
+// purgeRAM removes the blocks in RAM from all tiers. purgeSome drops those that SSD has as well. A
+// block whose op is held is dropped after the op's release.
 func (s *Store) purgeRAM(ctx context.Context, match func(namespace string, key []byte) bool) (blocks int, err error) {
 	var busy []block.Addr
 	err = s.each(ctx, func(id ram.ID) {

@@ -15,9 +15,10 @@ const (
 
 // Scan calls visit with the blocks of one part of a tier and returns the cursor of the next part;
 // 0: that was the last part. Begin with cursor 0. A block that exists from the first call to the
-// last is visited at least once, and twice if it is in two tiers. There is one exception. A block
-// that is only on SSD while RAM is visited, then comes to RAM, and is dropped by SSD before its
-// part is visited, is missed. If visit returns false, next is the cursor of the same part again.
+// last is visited at least once, and twice if it is in two tiers. There is one exception. Scan
+// misses a block that is only on SSD while RAM is visited, if the block then comes to RAM and SSD
+// drops it before its part is visited. If visit returns false, next is the cursor of the same part
+// again.
 func (s *Store) Scan(ctx context.Context, cursor uint64, visit func(Info) bool) (next uint64, err error) {
 	if err := ctx.Err(); err != nil {
 		return cursor, err

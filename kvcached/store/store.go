@@ -61,7 +61,7 @@ type Options struct {
 	// SSD are the options of the tier behind RAM; nil: there is no SSD tier. The store sets Evicted
 	// in these options.
 	SSD *ssd.Options
-	// Logger takes messages for the operator. Nil: slog.Default().
+	// Logger gets messages for the operator. Nil: slog.Default().
 	Logger *slog.Logger
 
 	wrap     func(disk) disk // for tests: wraps the SSD tier

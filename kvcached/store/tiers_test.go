@@ -83,7 +83,7 @@ func tiered(t testing.TB, dir string, o Options) (*Store, *gate) {
 	return open(t, o), g
 }
 
-// eventually waits until so is true because of another goroutine.
+// eventually waits until so returns true, for something that another goroutine does.
 func eventually(t testing.TB, what string, so func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !so(); {
@@ -279,8 +279,7 @@ func TestPromotionUnderWay(t *testing.T) {
 			if _, err := s.Get(gone, it.Addr); !errors.Is(err, context.Canceled) {
 				t.Error(err)
 			}
-			// The first reader gets the payload from before. The two others may come after the
-			// change.
+			// The first reader gets the old payload. The two others may come after the change.
 			done := make(chan []byte, 1)
 			g.set(nil, nil, nil)
 			close(goOn)

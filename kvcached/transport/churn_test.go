@@ -163,7 +163,7 @@ func (s *twoStores) churn(lasts time.Duration, seed uint64) (pulled, missed, oth
 	return good.Load(), miss.Load(), rest.Load()
 }
 
-// soak returns how long a test runs that finds more the longer it runs.
+// soak returns the duration of a test that finds more the longer it runs.
 func soak(short time.Duration) time.Duration {
 	if text := os.Getenv("CGN_SOAK"); text != "" {
 		if n, err := strconv.Atoi(text); err == nil && n > 1 {

@@ -245,7 +245,7 @@ func (l *grantSite) load(p *Peer, key string, want []byte) (stop chan struct{}, 
 	return stop, all
 }
 
-// TestCardUnplugged: the same for a card that is removed without a release.
+// TestCardUnplugged is TestCardReleased for a card that is removed without a release.
 func TestCardUnplugged(t *testing.T) {
 	inVirtualTime(t, grantSiteOptions{}, func(t *testing.T, l *grantSite, p *Peer) {
 		want := l.offer("b", 100_000)

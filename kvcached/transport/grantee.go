@@ -333,8 +333,8 @@ func (ge *grantee) end(s *readSession) {
 	s.shut()
 }
 
-// tell tells the peer that a session has ended. Without it, the peer ends the session once that was
-// unused for long enough.
+// tell tells the peer that a session has ended. If the message does not arrive, the peer ends the
+// session once it was unused for long enough.
 func (ge *grantee) tell(s *readSession) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseIn)
 	defer cancel()

@@ -117,8 +117,8 @@ func TestOldPeer(t *testing.T) {
 	}
 }
 
-// TestTrustedNetworks: unless it is demanded, RDMA is used only if both sides trust the network,
-// and nobody asks for it otherwise.
+// TestTrustedNetworks: RDMA needs both sides to trust the network, unless it is demanded. A reader
+// that does not trust the network does not ask for RDMA.
 func TestTrustedNetworks(t *testing.T) {
 	other := []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}
 	for name, c := range map[string]struct {

@@ -40,11 +40,12 @@ type promise struct {
 type heldGrant struct {
 	s     *readSession
 	id    uint64
-	until time.Time    // by this host's clock it is over before the owner's grant ends
+	until time.Time    // end of the grant by this host's clock, somewhat before the owner ends it
 	left  atomic.Int32 // blocks that are still being read, or will be
 }
 
-// owed is a grant that the peer shall end. Without that, it ends by itself, later than until.
+// owed is a grant that the peer shall end. If the peer does not learn that, the grant ends by
+// itself, later than until.
 type owed struct {
 	id    uint64
 	until time.Time

@@ -34,7 +34,7 @@ func (g *slowStore) Get(ctx context.Context, a block.Addr) (Block, error) {
 // errHead is the error of a caller that waits too long for a peer's answer.
 var errHead = errors.New("no answer in 2 s")
 
-// headed reads with such a limit, as the fleet does.
+// headed reads a block with the time limit that the fleet sets for the head of an answer.
 func (l *grantSite) headed(p *Peer, key string) (took time.Duration, err error) {
 	ctx, cancel := context.WithCancelCause(l.t.Context())
 	defer cancel(nil)

@@ -97,7 +97,8 @@ func TestMissed(t *testing.T) {
 	})
 }
 
-// TestLossIsSaid: the end of RDMA to a peer is a warning. RDMA that has not begun yet is none.
+// TestLossIsSaid: the end of RDMA to a peer is a warning. RDMA that has not begun yet causes no
+// warning.
 func TestLossIsSaid(t *testing.T) {
 	var log bytes.Buffer
 	b := newGrantee(nil, nil, Trusted, slog.New(slog.NewTextHandler(&log, nil)), nil)

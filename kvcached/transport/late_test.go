@@ -16,10 +16,11 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// longGrant makes grants last an hour, so a grant that ends in a test was given back.
+// longGrant makes grants last an hour. If a grant ends in a test, its reader has given it back.
 var longGrant = ServerOptions{Grant: time.Hour}
 
-// connectAll makes all connections of a peer, so that no operation waits for one.
+// connectAll opens all connections to a peer. A later operation then does not wait for a
+// connection.
 func (l *grantSite) connectAll(p *Peer) {
 	l.t.Helper()
 	for range 2 * l.pool.o.Stripes {
@@ -66,8 +67,8 @@ func askGrant(ctx context.Context, l lane, session, request uint64, key string) 
 	return grant, err
 }
 
-// TestGivenBackTooEarly: a grant that is given back before it begins never begins, as far as the
-// owner remembers that many. Other grants do.
+// TestGivenBackTooEarly: a grant that is given back before it begins never begins. The owner
+// remembers the last of these grants. All other grants begin.
 func TestGivenBackTooEarly(t *testing.T) {
 	l := newGrantSite(t, grantSiteOptions{server: longGrant})
 	p := l.grantee(Trusted)
@@ -146,7 +147,8 @@ func TestAnswerGetsLost(t *testing.T) {
 	}
 }
 
-// TestSessionGetsLost: the same with the answer to Connect. The session ends.
+// TestSessionGetsLost: the connection ends before the answer to Connect is written. The session
+// ends.
 func TestSessionGetsLost(t *testing.T) {
 	var last atomic.Pointer[net.TCPConn]
 	l := newGrantSite(t, grantSiteOptions{pool: lastDialled(&last)})

@@ -11,7 +11,7 @@ import (
 )
 
 // stripeAbove is the length from which a whole block is pulled over several connections, unless
-// many blocks are.
+// many blocks are pulled like that already.
 const stripeAbove = 1 << 20
 
 // stripeAlign divides the length of every part of a striped block but the last.
@@ -112,8 +112,8 @@ func (p *pull) spread(stripe int, at, end, size uint64) {
 	}
 }
 
-// rest plans the parts of a block that are not requested yet. If one part is requested, its
-// connection gets as much less.
+// rest plans the parts of a block that are not requested yet. If one part is requested already, its
+// connection gets that much less.
 func (p *pull) rest(total uint64) []part {
 	asked, at, size := len(p.parts), p.planned, p.share(total)
 	switch {

@@ -12,8 +12,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// TestRangeOfOneVersion replaces a block while a part is pulled that is large enough for several
-// connections. The result is a part of one version, or an error.
+// TestRangeOfOneVersion replaces a block while a part of it is pulled. The part is large enough for
+// several connections. The result is a part of one version, or an error.
 func TestRangeOfOneVersion(t *testing.T) {
 	onBothLanes(t, func(t *testing.T, l Lane) {
 		s := newSite(t, ServerOptions{}, PoolOptions{})

@@ -90,7 +90,7 @@ type receiveBudget struct {
 	windows map[*quic.Conn]int64
 }
 
-// newReceiveBudget returns a budget with room for so many connections.
+// newReceiveBudget returns a budget with room for the given number of connections.
 func newReceiveBudget(t Tuning, connections int) *receiveBudget {
 	return &receiveBudget{limit: t.Receive, first: min(t.window(), uint64(t.Receive/2)/uint64(connections)),
 		windows: map[*quic.Conn]int64{}}

@@ -252,8 +252,8 @@ func (e *GrantedBlock) append(b []byte) []byte {
 	return b
 }
 
-// ParseGranted reads the answer to a Grant of n addresses in a session of so many rails. The byte
-// strings of a Granted are parts of body.
+// ParseGranted reads the answer to a Grant of n addresses in a session with that number of rails.
+// The byte strings of a Granted are parts of body.
 func ParseGranted(body []byte, n, rails int) (*Granted, error) {
 	c := cursor{rest: body}
 	l := &Granted{Grant: c.u64(), MS: c.u32()}
