@@ -70,8 +70,8 @@ func TestNodeIsAnnounced(t *testing.T) {
 	}
 }
 
-// TestSlotsAreAnnouncedApart: the engine's own number of slots is announced, and not as a limit
-// that the operator has set.
+// TestSlotsAreAnnouncedApart: the engine's own number of slots is announced, but not as the
+// operator's limit.
 func TestSlotsAreAnnouncedApart(t *testing.T) {
 	e := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {

@@ -17,8 +17,8 @@ func (p *problems) add(field, format string, args ...any) {
 	*p = append(*p, fmt.Errorf("%s: %w", field, fmt.Errorf(format, args...)))
 }
 
-// Validate returns an error for each invalid field, with the fix. [engine] and [[engine]] validate
-// themselves the keys that package engine reads.
+// Validate returns an error for each invalid field, with the fix. Package engine validates the keys
+// of [engine] and [[engine]] that it reads.
 func (c *Config) Validate() error {
 	var p problems
 	units := c.units()

@@ -10,7 +10,7 @@ import (
 
 const spawnHost = "127.0.0.1" // a started engine is reachable through its agent only
 
-// Launch holds the settings of a node that a started engine is given.
+// Launch holds the settings that a node gives to its started engine.
 type Launch struct {
 	Port          int      // loopback port to listen on
 	TP            int      // tensor-parallel size; 0 or 1: no argument

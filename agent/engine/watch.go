@@ -179,8 +179,8 @@ func (e *Engine) noteReady(ready bool) {
 	}
 }
 
-// readMetrics fills Stats and detects a new life of an attached engine: by the start time that it
-// reports, or, without a start time, by the engine's being unreachable before.
+// readMetrics fills Stats and detects a new life of an attached engine. A new life has another
+// start time. An engine that reports no start time has a new life if it was unreachable before.
 func (e *Engine) readMetrics(ctx context.Context, s *State) {
 	before := e.held()
 	stats, started, err := e.prober.metrics(ctx)

@@ -131,7 +131,7 @@ func (m *Monitor) loop(ctx context.Context) {
 	}
 }
 
-// follow reads d until ctx ends (nil) or the driver is lost, and closes it.
+// follow reads d until ctx ends (nil) or the driver is lost, and closes d.
 func (m *Monitor) follow(ctx context.Context, d driver) error {
 	defer d.close()
 	ticker := time.NewTicker(m.config.Interval.Std())

@@ -33,7 +33,7 @@ type service struct {
 	logins   int
 	logouts  int
 	requests int
-	// replaces the documents as the answer if it returns true
+	// answers the request in place of the documents if it returns true
 	wrong func(w http.ResponseWriter, r *http.Request) bool
 }
 

@@ -20,7 +20,7 @@ type follower struct {
 	coalesced uint64         // changed looks that a later look replaced before they were sent
 }
 
-// offer takes the latest readings. before is the time of the look before.
+// offer stores the latest readings. before is the time of the previous look.
 func (f *follower) offer(all []load.Reading, before time.Time) {
 	switch {
 	case f.toldAt.IsZero():
@@ -40,8 +40,8 @@ func (f *follower) offer(all []load.Reading, before time.Time) {
 }
 
 // wait returns true when an answer is due. The first answer is due as soon as there are readings.
-// After a change an answer is due MinInterval after the last change that was sent. In any case an
-// answer is due keepInterval after the request.
+// An answer with a change is due MinInterval after the last answer with a change. Without a change
+// an answer is due keepInterval after the request.
 func (f *follower) wait(ctx context.Context, asked time.Time) bool {
 	timer := time.NewTimer(keepInterval)
 	defer timer.Stop()

@@ -91,8 +91,8 @@ func (s *Server) Following() bool {
 
 // Offer stores the latest load of every node. All loads are read at the time at, and are in the
 // same order each time. Offer returns whether any load differs from the last answer to some router.
-// Offer keeps a copy, and does not block. An empty list means that no readings are made, as while
-// no router follows. Then the first router waits for the next readings.
+// Offer keeps a copy, and does not block. An empty list means that no readings are made, for
+// example because no router follows. Then the first router waits for the next readings.
 func (s *Server) Offer(at time.Time, all []load.Reading) (moved bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
