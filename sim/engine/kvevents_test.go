@@ -75,8 +75,9 @@ func kindOf(v any) string {
 	return fmt.Sprintf("%T", v)
 }
 
-// TestMapFormIsWhatVLLMSends compares the structure of every event in recorded batches with the
-// simulated event for the same occasion.
+// TestMapFormIsWhatVLLMSends compares simulated events with recorded events of vLLM that have the
+// same causes. A simulated event must have the fields of the recorded one, with values of the same
+// kinds.
 func TestMapFormIsWhatVLLMSends(t *testing.T) {
 	prompt := appendTokens(nil, strings.Repeat("word", 96))
 	q := newSequence(prompt, output{limit: 1}, 32, "tenant-a", nil)

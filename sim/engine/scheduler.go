@@ -331,7 +331,7 @@ func (s *scheduler) gauge() {
 	s.meters.peak(int64(len(s.running)))
 }
 
-// grow takes the blocks that q's chunk needs beyond its present ones.
+// grow allocates the blocks that q's chunk needs beyond its present ones.
 func (s *scheduler) grow(q *sequence) bool {
 	blocks := (q.computed + q.chunk + s.cfg.BlockTokens - 1) / s.cfg.BlockTokens
 	need := blocks - len(q.held) - q.loose
