@@ -32,7 +32,8 @@ func (l *lru) leading(prompt []uint64) int {
 	return low
 }
 
-// take uses a prompt whose first held blocks are there, and returns the removed blocks.
+// take uses a prompt of which the first held blocks are in the cache. take returns the removed
+// blocks.
 func (l *lru) take(prompt []uint64, held int) (removed []uint64) {
 	l.use(prompt[:held])
 	for l.capacity > 0 && len(l.at)+len(prompt)-held > l.capacity && len(l.at) > held {

@@ -45,7 +45,7 @@ type router struct {
 	nodes map[*fleet.Node]int
 }
 
-// newRouter makes a router for nodes engines, all of them healthy.
+// newRouter makes a router for c.Nodes engines, all of them healthy.
 func newRouter(c *Config, p *policy.Policy, now func() time.Time) (*router, error) {
 	index := prefix.NewIndex(prefix.Options{MaxBlocks: c.IndexBlocks, Lifetime: c.Lifetime, Now: now, Inline: true})
 	o := fleet.Options{Index: index, Logger: slog.New(slog.DiscardHandler), Proven: true}

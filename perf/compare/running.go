@@ -216,7 +216,7 @@ func (r *Running) Usage() (process.Usage, error) {
 	return sum, nil
 }
 
-// Stop ends its processes in reverse order of their start.
+// Stop ends the contestant's processes in reverse order of their start.
 func (r *Running) Stop() {
 	for i := len(r.processes) - 1; i >= 0; i-- {
 		r.processes[i].Stop()

@@ -25,12 +25,12 @@ const (
 // work is counted work of the router.
 type work struct {
 	do          func(s *site, r *compare.Running, units int) error
-	warm, units int // how many requests or tokens it is before and during the counting
+	warm, units int // requests or tokens before and during the counting
 }
 
 var (
 	shortRequests = work{requests(chatBytes), 2000, 20000}
-	// many, because the allocations after the collector empties pools are divided by them
+	// many requests share the allocations that follow when the collector empties pools
 	longRequests = work{requests(220 << 10), 600, 6000}
 	tokens       = work{(*site).tokens, countedTokens / 20, countedTokens}
 )

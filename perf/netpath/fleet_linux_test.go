@@ -24,8 +24,8 @@ func TestCaches(t *testing.T) {
 	t.Run("FleetCancel", h.fleetCancels)
 }
 
-// brings asks B for a block that A has, from the cache named from or, if from is empty, from any
-// holder.
+// brings asks B for a block that A has. B gets the block from the cache named from; an empty from
+// stands for any holder.
 func (h *hosts) brings(ctx context.Context, a block.Addr, from string) (pb.Outcome, error) {
 	r, err := h.b.Pull(ctx, &pb.PullRequest{Namespace: space, Layer: a.Layer, Digests: a.Digest[:], Peer: from})
 	if err != nil {

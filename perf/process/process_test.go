@@ -65,7 +65,7 @@ func TestUsage(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Stop()
-	if _, err := os.ReadFile(ready); err != nil { // there is more work until it is done
+	if _, err := os.ReadFile(ready); err != nil { // returns once the grandchild's work is done
 		t.Fatal(err)
 	}
 	u, err := p.Usage()
