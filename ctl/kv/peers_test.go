@@ -82,8 +82,8 @@ func TestWhyNotRDMAOnce(t *testing.T) {
 		"lost: last error over TLS, 0s ago: certificate signed by unknown authority")
 }
 
-// TestPeersNotTold: a daemon without devices, a daemon of another version, and flags that name two
-// daemons.
+// TestPeersNotTold checks the output for a daemon without devices, for a daemon of another version,
+// and for flags that name two daemons.
 func TestPeersNotTold(t *testing.T) {
 	_, sock := ctltest.StartCache(t)
 	env := map[string]string{cache.Variable: sock}

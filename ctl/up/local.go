@@ -129,8 +129,8 @@ func (l *local) reserveRouters() (reserved []net.Listener, err error) {
 	return reserved, nil
 }
 
-// noteMoved adds a note that the program named what has another address than usual, because the
-// usual address is in use.
+// noteMoved adds a note that a program has another address than usual, because the usual address is
+// in use. what names the program.
 func (l *local) noteMoved(what, usual string, ln net.Listener) {
 	if at := ln.Addr().String(); at != usual {
 		l.notes = append(l.notes, fmt.Sprintf("%s is in use%s: %s took %s instead", usual, listen.ByHolder(usual),
