@@ -310,10 +310,10 @@ func (e *event) adapter() []byte {
 	return strconv.AppendInt(nil, e.loraID, 10)
 }
 
-// names reads what the hashes of an event's blocks depend on besides tokens. The adapter's name and
-// the salt are known; the salt comes with the first block of a prompt. Tokens cannot identify a
-// block that depends on anything else, such as an image, or a block behind it. usable is the number
-// of blocks before the first of these.
+// names reads the inputs of the blocks' hashes besides tokens. Two inputs are known: the adapter's
+// name, and the salt, which comes with the first block of a prompt. Tokens cannot identify a block
+// with another input, such as an image, or a later block. usable is the number of blocks before the
+// first block with another input.
 func (e *event) names() (salt []byte, usable int) {
 	n := len(e.hashes)
 	if !e.hasParent {

@@ -181,8 +181,8 @@ func (f *Follower) otherModel() bool {
 	return model != "" && model != f.known.model
 }
 
-// watchEngine waits until the engine or its model has changed, and returns which. It returns nil
-// when ctx ends.
+// watchEngine waits until the engine or its model has changed, and returns the reason to give up
+// the connection. It returns nil when ctx ends.
 func (f *Follower) watchEngine(ctx context.Context) error {
 	tick := time.NewTicker(modelEvery)
 	defer tick.Stop()

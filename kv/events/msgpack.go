@@ -70,8 +70,8 @@ func (r *reader) array() int { return r.head(0x90, 0xdc, 1) }
 // fields reads the head of a map.
 func (r *reader) fields() int { return r.head(0x80, 0xde, 2) }
 
-// head reads the number of elements, each of at least each bytes. The number is in the low bits of
-// short, in the 2 bytes behind wide, or in the 4 bytes behind wide+1.
+// head reads a number of elements. An element has at least each bytes. The number is in the low
+// bits of short, in the 2 bytes behind wide, or in the 4 bytes behind wide+1.
 func (r *reader) head(short, wide byte, each uint64) int {
 	var n uint64
 	switch c := r.byte(); {

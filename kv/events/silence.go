@@ -35,7 +35,7 @@ func attend(conn net.Conn) {
 var ping = appendFrame(nil, flagCommand, []byte("\x04PING\x00\x00"))
 
 // awaitFrame returns when a frame begins. A peer that knows pings gets one after pingEvery of
-// silence. A peer that has answered one must answer each.
+// silence. A peer that has answered a ping must answer each further one.
 func (s *socket) awaitFrame() error {
 	if !s.pings {
 		return nil

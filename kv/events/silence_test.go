@@ -51,7 +51,7 @@ func (p pinged) serve(conn net.Conn) error {
 }
 
 // TestSilence checks that a publisher is given up once it stops answering pings. The kernel watches
-// a publisher that never answered one, or is too old.
+// a publisher that never answered a ping, or is too old for pings.
 func TestSilence(t *testing.T) {
 	const never = 1 << 30
 	for name, c := range map[string]struct {

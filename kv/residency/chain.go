@@ -116,7 +116,7 @@ func (x *Index) wait(h *holder, slot uint32) {
 	h.waiting[e.parent] = slot
 }
 
-// unwait removes the block in a slot from that list.
+// unwait removes the block in a slot from the list of its parent's waiting blocks.
 func (x *Index) unwait(h *holder, slot uint32) {
 	e := h.at(slot)
 	before, after := uint32(e.leader>>32), uint32(e.leader)
@@ -145,8 +145,8 @@ func (x *Index) done(h *holder, parent uint64) {
 	}
 }
 
-// settle places up to some blocks whose parents have become known. settle returns true if no such
-// block is left.
+// settle places blocks whose parents have become known, as many as some says. settle returns true
+// if none of these blocks is left.
 func (x *Index) settle(some int) bool {
 	c := &x.chains
 	for ; len(c.ready) > 0 && some > 0; some-- {

@@ -1,6 +1,6 @@
 // Package residency is the index of a host's blocks: in the daemon's own tiers, by its store, and
-// in its engines' caches, by their reports. The index streams that to any number of watchers: a
-// snapshot, then numbered changes.
+// in its engines' caches, by their reports. The index streams its contents to any number of
+// watchers: a snapshot, then numbered changes.
 //
 // # Holders
 //
@@ -62,9 +62,9 @@ const (
 )
 
 // Name is the first 8 bytes of a digest. Name identifies a block here and to watchers. Digests of
-// tokens are hashes. Among the four million possible blocks of a namespace, two have one name once
-// in two million times. Routing confuses two blocks with one name, and also names that a client
-// constructs for that purpose. The bytes of a block do not depend on names.
+// tokens are hashes. Among the four million possible blocks of a namespace, two have the same name
+// in one case of two million. Routing confuses two blocks with one name, and also names that a
+// client constructs for that purpose. The bytes of a block do not depend on names.
 type Name [8]byte
 
 // NameOf returns the name of the block with the given digest.
