@@ -19,7 +19,7 @@ import (
 )
 
 // TestOfferAllocates: a reading for routers allocates nothing, with GPUs and power, and with any
-// number of engines. While no router follows, no reading is made.
+// number of engines. No reading is made while no router follows.
 func TestOfferAllocates(t *testing.T) {
 	for _, engines := range []int{1, 2, 3} {
 		t.Run(fmt.Sprint(engines), func(t *testing.T) {

@@ -115,8 +115,8 @@ func (p *prober) get(ctx context.Context, path string, limit int64) (int, http.H
 	return resp.StatusCode, resp.Header, body, err
 }
 
-// health returns nil if the engine is healthy. If /health is missing or its answer is inconclusive,
-// the engine is healthy if it lists its models.
+// health returns nil if the engine is healthy. An engine with a missing /health, or an inconclusive
+// answer, is healthy if it lists its models.
 func (p *prober) health(ctx context.Context) error {
 	status, _, _, err := p.get(ctx, "/health", maxModelsList)
 	switch {

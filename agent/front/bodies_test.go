@@ -74,7 +74,8 @@ func TestBodiesAreBoundedTogether(t *testing.T) {
 	}
 }
 
-// TestSilentBodiesMakeRoom: clients that announce bodies and send none do not keep others out.
+// TestSilentBodiesMakeRoom: clients that announce bodies and send nothing leave room for other
+// clients.
 func TestSilentBodiesMakeRoom(t *testing.T) {
 	o := testOptions(t)
 	o.Limits.ReadTimeout, o.Limits.MaxBodyTotal = 10*time.Second, o.Limits.MaxBody

@@ -160,7 +160,7 @@ func (s *Server) retry(r *router) (leftOut uint32) {
 		if w.in {
 			continue
 		}
-		if leftOut == 0 { // without room for this peer there is none for the others
+		if leftOut == 0 { // if this peer finds no room, the others find none
 			w.in = s.source.Watch(p, 0) == nil
 		}
 		if !w.in {

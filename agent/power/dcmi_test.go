@@ -13,7 +13,7 @@ import (
 var golden = []byte{0, 0xdc, 0xfa, 0, 0x2f, 0, 0x5f, 1, 0xec, 0, 0x9c, 0x31, 0x5e, 0x65, 0xe8, 3, 0, 0, 0x40}
 
 // script is an IPMI device without ioctls. script answers each question with the next of answers,
-// and repeats the last one. Without answers, script stays silent.
+// and repeats the last one. script stays silent if it has no answers.
 type script struct {
 	mu      sync.Mutex
 	answers [][]byte

@@ -7,8 +7,8 @@ const window = 30 * time.Second
 
 // series holds the last readings of one component. Times are monotonic and begin with the meter, so
 // a step of the wall clock has no effect. The 128 readings are more than the window holds at
-// minInterval. If the window has more readings, the oldest is dropped and the mean covers less
-// time.
+// minInterval. The oldest reading is dropped if the window has more readings. The mean then covers
+// less time.
 type series struct {
 	at    [128]time.Duration
 	watts [128]float64

@@ -78,8 +78,8 @@ func listening(port uint16) bool {
 	return err != nil || len(found) > 0
 }
 
-// Listener returns the process that listens on a local port. If several processes listen, as
-// workers of a server do, Listener returns one whose parent is not among them. Listener returns
+// Listener returns the process that listens on a local port. Several processes may listen, as
+// workers of a server do. Listener then returns one without a parent among them. Listener returns
 // ErrUnseen if the agent has no right to see the process.
 func Listener(port uint16) (pid int, err error) {
 	found, err := sockets.Listeners(port)

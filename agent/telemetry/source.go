@@ -29,8 +29,9 @@ func (s *Source) removed() error {
 	return nil
 }
 
-// Open opens the source that Run reads, so that a failure shows before Run. Without Open, Run opens
-// the source itself. Open returns the error of Options.Open. Run closes the source when it ends.
+// Open opens the source that Run reads, so that a failure shows before Run. Run opens the source
+// itself if Open was not called. Open returns the error of Options.Open. Run closes the source when
+// it ends.
 func (t *Telemetry) Open() error {
 	if t.source != nil || t.o.Open == nil {
 		return nil

@@ -25,7 +25,7 @@ type Options struct {
 	// called again when somebody has removed the source. An error of that call ends Run.
 	Open func() (Source, error)
 	// Interval is the time between two looks while something moves, if a look costs less than
-	// costShare allows. While nothing moves, the interval is 1.4 times as long. 0: 50 ms.
+	// costShare allows. The interval is 1.4 times as long while nothing moves. 0: 50 ms.
 	Interval time.Duration
 	// Targets are the engines of the host, at least one.
 	Targets []Target
