@@ -149,7 +149,7 @@ func (n *notes) write(b *strings.Builder) {
 	}
 }
 
-// shown returns the columns. If direct was not measured, shown leaves out differences to direct.
+// shown returns the columns. shown leaves out differences to direct if direct was not measured.
 func (s *Result) shown() []string {
 	direct := slices.ContainsFunc(s.Points, func(p Point) bool {
 		return slices.ContainsFunc(p.Rows, func(r Row) bool { return r.Contestant == "direct" })

@@ -223,7 +223,7 @@ func (c *comparison) scenario(ctx context.Context, s *Scenario) *Result {
 	return result
 }
 
-// measure fills in one repetition of a row. If ctx ends meanwhile, the repetition is dropped.
+// measure fills in one repetition of a row. The repetition is dropped if ctx ends meanwhile.
 func (c *comparison) measure(ctx context.Context, s *Scenario, contestant *Contestant, row *Row, rep int) {
 	begun := time.Now()
 	m := &measurement{Scenario: *s, seconds: s.seconds(c.Full), stop: ctx.Done()}

@@ -67,9 +67,9 @@ func NewSite(root string) (*Site, error) {
 }
 
 // room returns how many clients the limit of open files allows. Each client has a connection to the
-// router. Unless the client is idle, the router has a connection to an engine for the client.
-// Engines and clients share one process. While streams are opened quickly, a router may have more
-// connections.
+// router. The router has a connection to an engine for the client unless the client is idle.
+// Engines and clients share one process. A router may have more connections while streams are
+// opened quickly.
 func (s *Site) room(idle bool) int {
 	const others, most = 1000, 20000
 	n := int(s.files) - others

@@ -13,8 +13,8 @@ import (
 const traceStep = 3000
 
 // source returns the trace in a file with its requests spread evenly over its steps, or the
-// generator's trace if there is no file. source reads n requests into memory, without those whose
-// prompts have more than mostInput tokens, which an engine with a shorter context would not get.
+// generator's trace if there is no file. source reads n requests into memory. It leaves out prompts
+// of more than mostInput tokens, which an engine with a shorter context would not get.
 func source(file string, n, mostInput int) ([]trace.Request, error) {
 	var all trace.Source = (&trace.Generator{Requests: 4 * n, Seed: 1}).Source()
 	if file != "" {

@@ -10,8 +10,8 @@ package evict
 // dense numbers of an accesses.Trace. A policy is not safe for concurrent use.
 type Policy interface {
 	// Request uses the blocks of one prompt in order and inserts the missing ones. Request returns
-	// how many leading blocks were there, which is what an engine can load, and how many blocks in
-	// total.
+	// how many leading blocks were there, because an engine can load only these. It also returns
+	// how many blocks were there in total.
 	Request(keys []uint32) (leading, hits int)
 	// Store inserts blocks that an engine has computed. Store does not use blocks that are there
 	// already. Store does not count as an access.

@@ -49,8 +49,8 @@ func (p *s3fifo) evict() {
 	}
 }
 
-// evictSmall moves used keys on until one has left. If the main queue is above its size, evictSmall
-// evicts from the main queue.
+// evictSmall moves used keys on until one has left. evictSmall evicts from the main queue if the
+// main queue is above its size.
 func (p *s3fifo) evictSmall() {
 	for p.size[s3Small] > 0 {
 		key := p.pop(s3Small)

@@ -27,7 +27,7 @@ const (
 type totals struct {
 	rounds, starting, stopping atomic.Int64 // rounds, and those in which it was killed while starting or while stopping
 	reads, acked, durable      atomic.Int64
-	checked, warm, durableWarm atomic.Int64 // reads after restarts; those that found data; those of them that had to
+	checked, warm, durableWarm atomic.Int64 // reads after restarts; reads that found data; reads that had to find data
 	// lost: acknowledged in RAM only and gone; evicted: misses that are allowed because not
 	// everything fits
 	lost, evicted atomic.Int64

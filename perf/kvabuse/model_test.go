@@ -34,7 +34,7 @@ type entry struct {
 	mu     sync.Mutex
 	maybe  []state // possible states, at least one
 	firm   bool    // a kill does not change the state
-	begun  uint64  // the last version of which storing has begun
+	begun  uint64  // the last version that a client has begun to store
 	change uint64  // number of begun and of acknowledged operations
 }
 
@@ -63,7 +63,7 @@ func (e *entry) add(s state) {
 }
 
 // acknowledged records that the subject now has this state. firm means that a kill does not change
-// it.
+// the state.
 func (e *entry) acknowledged(is state, firm bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

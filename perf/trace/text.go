@@ -33,7 +33,7 @@ func (t Text) Prompt(dst []byte, q *Request) (prompt []byte, systemBytes int) {
 	return dst, min(system*BlockTokens*TokenBytes, len(dst)-start)
 }
 
-// branch returns what the text of block i depends on in addition to its id.
+// branch returns the second input, beside the id, for the text of block i.
 func (t Text) branch(q *Request, i int) uint64 {
 	if !t.Spread || i > 0 || len(q.HashIDs) < 2 {
 		return 0
