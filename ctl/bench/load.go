@@ -177,7 +177,7 @@ func oneLine(text string) string { return strings.Join(strings.Fields(text), " "
 const tryLimit = 5 * time.Second
 
 // tryModel sends one request for one token. tryModel returns an error only if nobody listens at the
-// endpoint, or if there is no such model. The load itself reports other errors, or a slow answer.
+// endpoint, or if the model does not exist. The load itself reports other errors, or a slow answer.
 func (f *loadFlags) tryModel(ctx context.Context) error {
 	body, err := json.Marshal(map[string]any{
 		"model": f.chat.Model, "max_tokens": 1, "messages": []map[string]string{{"role": "user", "content": "Hello"}},

@@ -32,7 +32,7 @@ func TestBenchLoadRefuses(t *testing.T) {
 	}
 }
 
-// TestBenchLoadSaysWhatFailed: the output has one failed answer, and the models that exist.
+// TestBenchLoadSaysWhatFailed: the output shows one failed answer, and the models that exist.
 func TestBenchLoadSaysWhatFailed(t *testing.T) {
 	e, err := engine.New(engine.Config{Models: []string{"served"}})
 	if err != nil {

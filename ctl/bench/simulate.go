@@ -87,8 +87,8 @@ var clusterRanges = map[string][2]float64{
 	"decode-per-sequence": {1e-9, cli.Most}, "rate": rates,
 }
 
-// load reads the trace. Without --cache-share, load makes caches large enough for the longest
-// requests.
+// load reads the trace. load makes caches large enough for the longest requests if --cache-share is
+// missing.
 func (f *clusterFlags) load() (*cluster.Workload, error) {
 	source, closeTrace, err := f.trace.open(f.requests)
 	if err != nil {

@@ -77,7 +77,7 @@ type served struct {
 	events *bpf.Events // nil: events are not read, or belong to removed programs
 }
 
-// open opens the events. If the programs were removed, open loads them again.
+// open opens the events. open loads the programs again if they were removed.
 func (p *served) open() (peerevents.Source, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestSocketThatMayNotBeUsed: a socket without permission is not reported as one without a
-// listener.
+// TestSocketThatMayNotBeUsed: the error for a socket that the user may not use differs from the
+// error for a socket without a listener.
 func TestSocketThatMayNotBeUsed(t *testing.T) {
 	d := &Daemon{Sock: "/x/kv.sock"}
 	denied := d.unavailable("/x/kv.sock",

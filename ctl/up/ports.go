@@ -10,9 +10,9 @@ import (
 	"github.com/cognitora/dataplane/internal/listen"
 )
 
-// reserve binds addr. fixed means that the user has asked for addr. If addr is in use and not
-// fixed, reserve binds a free port of the same host. The caller closes the listener when the
-// program for the address starts.
+// reserve binds addr. fixed means that the user has asked for addr. reserve binds a free port of
+// the same host if addr is in use and not fixed. The caller closes the listener when the program
+// for the address starts.
 func reserve(flag, addr string, fixed bool) (net.Listener, error) {
 	ln, err := net.Listen("tcp", addr)
 	if errors.Is(err, syscall.EADDRINUSE) && !fixed {
