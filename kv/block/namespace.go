@@ -16,9 +16,9 @@ const MaxNamespace = 512
 // ErrNamespace says that a namespace is not well-formed.
 var ErrNamespace = errors.New("block: not a namespace")
 
-// Namespace holds everything except the tokens that makes the bytes of two blocks differ. A
-// namespace of a model's blocks leaves Space empty and sets all other fields; Tenant is optional. A
-// namespace of client keys sets only Space and, optionally, Tenant.
+// Namespace holds everything that makes the bytes of two blocks differ, except the blocks' tokens.
+// A namespace of a model's blocks leaves Space empty and sets all other fields; Tenant is optional.
+// A namespace of client keys sets only Space and, optionally, Tenant.
 type Namespace struct {
 	Model    string // name as served, such as meta-llama/Llama-3.1-8B
 	Revision string // of the weights

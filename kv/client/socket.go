@@ -121,7 +121,7 @@ func (s *socket) kill() {
 }
 
 // exchange sends the prepared request and returns its answer, whose body is valid until the next
-// request. If ctx ends first, the answer is skipped later.
+// request. The answer is skipped later if ctx ends first.
 func (s *socket) exchange(ctx context.Context) (frame.Header, []byte, error) {
 	s.out = frame.End(s.out, s.start)
 	if ctx.Err() != nil {

@@ -23,8 +23,8 @@
 // There is no queue of batches. One goroutine reads, decodes and applies. Unread batches wait in
 // the publisher, which drops batches beyond its high-water mark; the Follower then sees a gap. The
 // knowledge has at most Options.MaxBlocks blocks; further blocks are counted and left out.
-// Unreported changes have at most maxPending digests. While the sink takes no reports, further
-// changes are counted and dropped. A snapshot replaces them once the sink takes reports again.
+// Unreported changes have at most maxPending digests. Further changes are counted and dropped while
+// the sink takes no reports. A snapshot replaces them once the sink takes reports again.
 //
 // # ZeroMQ
 //

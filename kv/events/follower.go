@@ -31,8 +31,8 @@ type Options struct {
 	// Topic is the prefix of the first frame of the messages to follow; empty: all messages.
 	Topic string
 	// Model returns the name under which the engine serves its model, or "" while it is unknown.
-	// Digests depend on the name. Model is called repeatedly. When the name changes, the Follower
-	// forgets the blocks. Required.
+	// Digests depend on the name. Model is called repeatedly. The Follower forgets the blocks when
+	// the name changes. Required.
 	Model func() string
 	// Namespace has the other fields of the blocks' namespace. The Follower fills in Model, and a
 	// dash for empty fields.

@@ -34,8 +34,8 @@ const blocks = 40
 
 var prompt = count(1, 16*blocks)
 
-// TestReplayedGaps checks that the replay brings batches that were lost on the way, and that none
-// is missing in the end.
+// TestReplayedGaps checks that the replay brings batches that were lost on the way. In the end all
+// batches are there.
 func TestReplayedGaps(t *testing.T) {
 	for _, bare := range []bool{false, true} {
 		p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
@@ -262,7 +262,7 @@ func TestGarbage(t *testing.T) {
 }
 
 // TestDistrust checks that the knowledge counts for a while after the connection breaks. Then the
-// engine counts as one without reports. When the engine is back, everything is known again.
+// engine counts as one without reports. Everything is known again when the engine is back.
 func TestDistrust(t *testing.T) {
 	p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
 	o := p.endpoints()

@@ -80,8 +80,8 @@ func (x *Index) adopt(n *news) {
 // displaceSearch bounds the slots searched for a block that gives way to a pinned one.
 const displaceSearch = 64
 
-// displace drops an unpinned block of an engine for a pinned one. displace returns false without an
-// unpinned block nearby.
+// displace drops an unpinned block of an engine for a pinned one. displace returns false if no
+// unpinned block is nearby.
 func (x *Index) displace(h *holder) bool {
 	for range min(displaceSearch, h.used) {
 		if h.hand++; h.hand > h.used {

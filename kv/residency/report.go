@@ -41,7 +41,7 @@ type Event struct {
 type Report struct {
 	Engine string // the fleet's node id
 	Epoch  uint64 // of the engine's incarnation; a later one is larger
-	Number uint64 // of this report: 1 more than the one before, unless Fresh
+	Number uint64 // number of this report: the number of the previous report plus 1, unless Fresh
 	Fresh  bool   // earlier reports no longer count; Events are the complete state's beginning
 	Gone   bool   // the engine has ended; no Events
 	Events []Event

@@ -64,7 +64,7 @@ type WatchOptions struct {
 	// are selected: layer 0 or block.LayerAll, and tensor- and pipeline-parallel rank 0.
 	All bool
 	// Epoch and After are those of the index and of the last change that the watcher has read, once
-	// it was Synced. If the later changes are still in the ring, the watch continues after After.
+	// it was Synced. The watch continues after After if the later changes are still in the ring.
 	// Otherwise, or if Epoch and After are 0, the watch begins with a snapshot.
 	Epoch, After uint64
 }
@@ -138,8 +138,8 @@ func (w *Watcher) Next(ctx context.Context, b *Batch) error {
 	}
 }
 
-// step reads a part. step returns a channel to wait on if nothing is ready. step returns neither
-// after progress without a batch.
+// step reads a part. done says that b is ready. wake is a channel to wait on if nothing is ready.
+// If step has made progress and b is not ready yet, call step again.
 func (w *Watcher) step(b *Batch) (wake <-chan struct{}, done bool) {
 	x := w.x
 	x.mu.Lock()
