@@ -131,7 +131,7 @@ func TestADeviceThatDoesNotAnswer(t *testing.T) {
 					t.Fatal(err)
 				}
 				there.Store(true)
-				time.Sleep(time.Minute) // time of the synctest bubble; the device is being opened, or is open, by then
+				time.Sleep(time.Minute) // virtual time; by then the device is being opened, or is open
 				d := &Daemon{store: s, rails: rails}
 				ctx, cancel := context.WithTimeout(t.Context(), leaveLimit)
 				defer cancel()

@@ -213,9 +213,9 @@ func (h *reader) cost() {
 }
 
 // least runs several rounds and returns the bill of the round that cost the owner the least CPU.
-// The bill's number of thread wake-ups is the lowest of any round. On a busy machine some blocks
-// may not come by RDMA; such a round does not count. Blocks may also come twice over QUIC; then the
-// cost is divided among all sent bytes.
+// The bill's number of thread wake-ups is the lowest of any round. A round does not count if some
+// of its blocks did not come by RDMA, as may happen on a busy machine. Blocks may also come twice
+// over QUIC; then the cost is divided among all sent bytes.
 func (h *reader) least(d *Daemon, lane string, size int) (best bill) {
 	const n, rounds, tries = movesAtOnce, 3, 9
 	good := 0

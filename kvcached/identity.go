@@ -15,8 +15,8 @@ import (
 const renewBefore = 30 * 24 * time.Hour
 
 // identity returns the certificate for other caches. Without tls.cert the daemon makes a CA and
-// certificates for this host alone and keeps them in the data directory. All listeners of such a
-// daemon are on loopback.
+// certificates for this host alone and keeps them in the data directory. All listeners of a daemon
+// without tls.cert are on loopback.
 func (d *Daemon) identity() (*pki.Identity, error) {
 	if d.id != nil {
 		return d.id, nil

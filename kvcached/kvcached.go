@@ -69,7 +69,7 @@ type part struct {
 	// finish stops accepting, waits for running requests until ctx ends, and closes. serve has
 	// returned by then, or returns soon.
 	finish func(ctx context.Context) error
-	close  func() // releases the listeners of a part whose serve is not called
+	close  func() // releases the listeners of a part that never serves
 }
 
 // New checks c, locks the data directory, opens the tiers and binds every listener. The SSD tier's
@@ -261,8 +261,8 @@ type running struct {
 	pulled chan struct{}
 }
 
-// start starts every part. No part ends with the group. If one part fails, the drain ends the
-// others in order.
+// start starts every part. No part ends with the group. If one part fails, the drain ends the other
+// parts in order.
 func (d *Daemon) start() *running {
 	life := context.Background()
 	memberLife, leave := context.WithCancel(life)

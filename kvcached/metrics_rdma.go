@@ -27,8 +27,8 @@ type rdmaCounters struct {
 	last    map[string][]devices.Reading
 }
 
-// defineRDMA exports the states and counters of the devices, and the caches that should be read by
-// RDMA and are not.
+// defineRDMA exports the states and counters of the devices. It also exports the caches that should
+// be read by RDMA and are not.
 func (in *instruments) defineRDMA() {
 	c := &rdmaCounters{now: time.Now}
 	if in.rails != nil {

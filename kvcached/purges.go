@@ -225,9 +225,9 @@ func (p *purges) adopt(ctx context.Context, list *purge.List) error {
 	return err
 }
 
-// restore asks the other caches, and those of the last run, for their lists, and writes what etcd's
-// list lacks to etcd. A start calls restore before it reads etcd's list, because etcd may have lost
-// data. A cache that does not answer in time is not waited for.
+// restore asks the other caches, and the caches of the last run, for their lists. Then restore adds
+// the missing purges to etcd's list. A start calls restore before it reads etcd's list, because
+// etcd may have lost data. restore does not wait for a cache that does not answer in time.
 func (p *purges) restore(ctx context.Context) {
 	peers := p.view.Others()
 	for _, m := range p.remembered() {

@@ -193,7 +193,7 @@ func (v *View) retryOwn(ctx context.Context, failed bool) <-chan time.Time {
 	return time.After(retryLast)
 }
 
-// each calls visit with all blocks of this host whose keeper is the given host, in batches.
+// each calls visit with batches of this host's blocks that have the given host as their keeper.
 func (v *View) each(ctx context.Context, keeper string, visit func([]wire.Change) error) error {
 	var some []wire.Change
 	for cursor := uint64(0); ; {
@@ -312,7 +312,7 @@ func (l *link) tell(ctx context.Context) error {
 	return l.send(ctx, changes, false)
 }
 
-// all sends a snapshot of the blocks whose keeper is the link's host.
+// all sends the link's host a snapshot of the blocks that have that host as their keeper.
 func (l *link) all(ctx context.Context) error {
 	l.v.counts.resyncs.Add(1)
 	if err := l.send(ctx, nil, true); err != nil {

@@ -30,8 +30,8 @@ func (l *lines) count() int {
 	return l.n
 }
 
-// TestBlocksThatCannotBeListed checks that a keeper forgets no block of its own host when the store
-// cannot list them, and that this is logged once.
+// TestBlocksThatCannotBeListed checks a store that cannot list its blocks. The keeper then forgets
+// no block of its own host, and the failure is logged once.
 func TestBlocksThatCannotBeListed(t *testing.T) {
 	log := &lines{text: "cannot be listed"}
 	a := start(t, "a", Options{Logger: slog.New(slog.NewTextHandler(log, nil))})

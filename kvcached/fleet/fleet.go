@@ -319,7 +319,7 @@ func (v *View) statRemote(ctx context.Context, addrs []block.Addr, out []store.I
 	}
 	located, _ := v.locate(ctx, asked) // an error counts as no holder
 	for round := 0; len(missing) > 0; round++ {
-		of := map[string][]int{} // by host: the addresses whose next holder it is
+		of := map[string][]int{} // by host: the addresses to ask that host for next
 		for i, l := range located {
 			if len(l) > round && out[missing[i]].Tiers == 0 {
 				of[l[round].host] = append(of[l[round].host], missing[i])

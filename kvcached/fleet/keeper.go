@@ -8,7 +8,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// keeper records which hosts hold the blocks whose keeper is this host.
+// keeper records the holders of the blocks that have this host as their keeper.
 type keeper struct {
 	mu      sync.Mutex
 	limit   int

@@ -60,7 +60,7 @@ func TestTheSourceLeavesWhilePulled(t *testing.T) {
 	}
 }
 
-// keptBy returns a key whose keeper is the given member.
+// keptBy returns a key that has the given member as its keeper.
 func keptBy(r *roster, id string) block.Addr {
 	for i := 0; ; i++ {
 		if k := key(fmt.Sprint(i)); r.keeper(&k).ID == id {

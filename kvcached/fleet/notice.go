@@ -74,14 +74,14 @@ func (n notice) then(later notice) notice {
 	return n
 }
 
-// notices are the waiting notices and the keys whose pulls are not kept.
+// notices are the waiting notices, and the keys that must not be kept after a pull.
 type notices struct {
 	lanes [noticeLanes]lane
 
 	mu      sync.Mutex
 	pending map[block.Addr]notice
 	sending int                // notices that are being sent
-	barred  map[block.Addr]int // keys whose pulls are not kept, with the number of reasons
+	barred  map[block.Addr]int // keys that must not be kept after a pull, with the number of reasons
 }
 
 // lane has the keys of waiting notices in the order of their sending.

@@ -16,7 +16,7 @@ const (
 	probeLast   = time.Second
 )
 
-// suspect starts to probe a host. If gone, the host is left out at once.
+// suspect starts to probe a host. If gone is set, the host is left out at once.
 func (v *View) suspect(h *health, gone bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -122,7 +122,7 @@ func (d *doubts) probed(h *health) (out, on bool) {
 	return h.life == nil, on
 }
 
-// rests tells whether no request waits for a host. If no request waits, rests ends the probing.
+// rests tells whether no request waits for a host. rests ends the probing if no request waits.
 func (d *doubts) rests(h *health) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -33,8 +33,8 @@ type pull struct {
 	err     error // valid once done is closed
 }
 
-// Pull brings a block to this host from the host with the given id. If from is empty, Pull asks the
-// block's holders. Pull does nothing if this host has the block. store.ErrMiss: no host has the
+// Pull brings a block to this host from the host with the given id. Pull asks the block's holders
+// if from is empty. Pull does nothing if this host has the block. store.ErrMiss: no host has the
 // block, or there are too many pulls.
 func (v *View) Pull(ctx context.Context, a block.Addr, from string) error {
 	for {

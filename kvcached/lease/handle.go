@@ -215,7 +215,7 @@ func (c *conn) each(h frame.Header, body []byte) error {
 	return nil
 }
 
-// know tells the store the text of a namespace whose blocks the client is about to ask for.
+// know tells the store the text of a namespace before the client asks for its blocks.
 func (c *conn) know(h frame.Header, text []byte) error {
 	n, err := block.ParseNamespace(string(text))
 	if err != nil || n.Space != "" {

@@ -132,9 +132,9 @@ func (l *Ledger) Purge(ctx context.Context, s Selector) ([]Done, error) {
 var ErrHistory = errors.New("purge: the two lists number purges differently")
 
 // Take carries out the purges of a later state of the list and returns the number of removed
-// blocks. The number is that of the earlier execution if the purges were carried out before. The
-// host has confirmed all purges of the list if there is no error. ErrHistory: neither list follows
-// the other.
+// blocks. If an earlier call carried the purges out, the number is from that call. The host has
+// confirmed all purges of the list if Take returns no error. ErrHistory: neither list follows the
+// other.
 func (l *Ledger) Take(ctx context.Context, list *List) (blocks int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -66,7 +66,7 @@ func (l *List) moved() []Tip {
 }
 
 // state is a number for a state, 0 for that of an empty list. Two lists that a set-back etcd has
-// led apart may have equal revisions, but not equal states.
+// led apart may have equal revisions, but their states differ.
 func (t Tip) state() uint32 {
 	if t.Token == "" {
 		return 0
@@ -197,8 +197,8 @@ func (l *List) Follows(earlier *List) bool {
 }
 
 // Merge returns the list that etcd should have. theirs is etcd's list, nil if it has none, and mine
-// is the list of a host. A purge that etcd has lost gets a revision above those of both lists. If
-// Merge returns theirs, nothing has to be written.
+// is the list of a host. A purge that etcd has lost gets a revision above those of both lists.
+// Nothing has to be written if Merge returns theirs.
 func Merge(mine, theirs *List) (*List, error) {
 	if theirs == nil {
 		out := List{History: newHistory(), Revision: mine.Revision, Purges: mine.Purges}

@@ -84,7 +84,7 @@ func TestMerge(t *testing.T) {
 		!slices.ContainsFunc(set.Purges, func(p Purge) bool { return p.Model == "e" && p.Revision > 4 }) {
 		t.Errorf("%+v", set)
 	}
-	// etcd goes back, and other hosts have added as many purges since.
+	// etcd goes back to an earlier state. Then other hosts add as many purges as etcd has lost.
 	further := with(t, etcd, "f", "g", "h")
 	if further.Follows(later) {
 		t.Error("a list with other purges follows")

@@ -36,7 +36,7 @@ const hugePage = 2 << 20
 // ErrArena says that no arena of that size can be made.
 var ErrArena = errors.New("ram: no arena")
 
-// Backing says what pages an arena is made of.
+// Backing is the kind of pages that an arena is made of.
 type Backing string
 
 // The backings, best first. Advised is ordinary shared memory, which the kernel may turn into huge
@@ -134,7 +134,7 @@ func (a *Arena) File() *os.File { return a.file }
 // Size is in bytes.
 func (a *Arena) Size() int64 { return int64(len(a.memory)) }
 
-// Backing says what pages the arena is made of.
+// Backing returns the kind of pages that the arena is made of.
 func (a *Arena) Backing() Backing { return a.backing }
 
 // Slice is the n bytes at offset. It is valid until Close.

@@ -28,8 +28,8 @@ func (c *chains[T]) head(h uint64) *T {
 	return c.heads.at(uint32(i))
 }
 
-// begin makes one more chain and returns a list whose elements are in no chain any more. The caller
-// moves each to the chain that head returns.
+// begin adds a chain and returns a list of elements that have lost their chain. The caller moves
+// each to the chain that head returns.
 func (c *chains[T]) begin() T {
 	fresh := c.heads.grow()
 	old := c.heads.at(fresh - uint32(c.mask) - 1)

@@ -198,7 +198,7 @@ func (x *extents) give(id uint32) {
 	x.insert(id)
 }
 
-// swallow makes the piece right and the one before it, left, one piece.
+// swallow joins the piece right to left, the piece before it.
 func (x *extents) swallow(left, right uint32) {
 	l, r := x.pieces.at(left), x.pieces.at(right)
 	l.size += r.size

@@ -49,8 +49,8 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Serve answers l's connections until Shutdown or Close, and then returns nil. It closes l. Without
-// users, everybody who reaches l may do everything.
+// Serve answers l's connections until Shutdown or Close, and then returns nil. It closes l.
+// Everybody who reaches l may do everything if there are no users.
 func (s *Server) Serve(l net.Listener) error {
 	defer l.Close()
 	s.mu.Lock()
@@ -121,7 +121,7 @@ func (s *Server) wrap(nc net.Conn) net.Conn {
 }
 
 // Shutdown stops accepting and waits until each connection has executed the commands that have
-// arrived. If ctx ends first, Shutdown closes the remaining connections and returns ctx's error.
+// arrived. Shutdown closes the remaining connections and returns ctx's error if ctx ends first.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.stopAccepting()
 	s.mu.Lock()

@@ -27,8 +27,8 @@ var errStalled = errors.New("resp: the client has stalled")
 // errIdle says that the server drains while no command has begun.
 var errIdle = errors.New("resp: idle")
 
-// bufferedConn buffers a connection's input that is not consumed, and its replies that are not
-// written. It holds no buffer while it waits for a command.
+// bufferedConn buffers a connection's unconsumed input and its unwritten replies. It holds no
+// buffer while it waits for a command.
 type bufferedConn struct {
 	conn   net.Conn
 	raw    syscall.RawConn // nil: TLS, and other systems

@@ -284,7 +284,7 @@ func TestCancelledPut(t *testing.T) {
 	})
 }
 
-// TestStalledGet: a block whose reader does not read is released.
+// TestStalledGet: a block is released if its reader does not read.
 func TestStalledGet(t *testing.T) {
 	f := start(t, Options{TransferTime: 300 * time.Millisecond})
 	d := chainOf("p", 1)[0]

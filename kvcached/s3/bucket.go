@@ -55,8 +55,9 @@ func (c *call) listBuckets() error {
 	return nil
 }
 
-// createBucket changes nothing, as buckets exist without it. A body that is no configuration is an
-// object whose bucket was not recognised. createBucket refuses it, so that it is not lost.
+// createBucket changes nothing, because buckets need not be created. A body that is no
+// configuration is an object, and its bucket was not recognised. createBucket refuses the object,
+// so that the client notices.
 func (c *call) createBucket() error {
 	if c.r.ContentLength > maxBucketText {
 		return refusal("MalformedXML", "This is a request to create the bucket %q; to put an object, name it too, as "+

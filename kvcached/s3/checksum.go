@@ -72,8 +72,8 @@ func headerSums(h http.Header) (checksums, error) {
 	return all, nil
 }
 
-// checksumsOf reads the checksums of a request's payload from the headers. If own is false, the
-// x-amz-checksum- headers belong to something else.
+// checksumsOf reads the checksums of a request's payload from the headers. The x-amz-checksum-
+// headers belong to something else if own is false.
 func checksumsOf(h http.Header, own bool) (all checksums, err error) {
 	if own {
 		if all, err = headerSums(h); err != nil {

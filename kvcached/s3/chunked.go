@@ -20,8 +20,8 @@ const (
 
 var errChunk = refusal("IncompleteBody", "The aws-chunked body is malformed or ends too early.")
 
-// chain is the running signature of an aws-chunked body. Each chunk's signature covers the one
-// before.
+// chain is the running signature of an aws-chunked body. Each chunk's signature covers the previous
+// signature.
 type chain struct {
 	key            []byte
 	amzDate, scope string

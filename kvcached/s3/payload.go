@@ -26,7 +26,7 @@ type payload struct {
 }
 
 // openPayload determines length and encoding of the payload. It reads nothing and takes no memory.
-// If own is false, the x-amz-checksum- headers belong to something else.
+// The x-amz-checksum- headers belong to something else if own is false.
 func (c *call) openPayload(limit int64, own bool) (*payload, error) {
 	sums, err := checksumsOf(c.r.Header, own)
 	if err != nil {

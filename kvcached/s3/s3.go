@@ -299,7 +299,7 @@ func (c *call) document(status int, v any) {
 }
 
 // body gets a token for the body of an object or a document. The caller gives the token back with
-// release. If no token is free, the answer is SlowDown.
+// release. The answer is SlowDown if no token is free.
 func (s *Server) body() (release func(), err error) {
 	select {
 	case s.bodies <- struct{}{}:

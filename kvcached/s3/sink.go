@@ -10,7 +10,7 @@ import (
 
 // Sink stores objects.
 type Sink interface {
-	// Know tells the text of a namespace whose blocks are about to be asked for.
+	// Know tells the text of a namespace before its blocks are requested.
 	Know(namespace string)
 	Get(ctx context.Context, a block.Addr) (*store.Block, error)
 	Create(ctx context.Context, it store.Item, length int) (*store.Draft, error)

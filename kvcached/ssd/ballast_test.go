@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// tight is a filesystem whose free room is only the room of the segments that were removed.
+// tight is a filesystem with free room only from removed segments.
 type tight struct {
 	osFS
 	each int64

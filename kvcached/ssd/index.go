@@ -106,8 +106,8 @@ func (x *index) mark(h uint64, used *bool) (found entry, ok, changed bool) {
 	return *e, true, changed
 }
 
-// put sets the entry of e.hash and returns the previous one, with state 0 if there was none. If
-// keep is not nil and returns true, the previous entry stays.
+// put sets the entry of e.hash and returns the previous one, with state 0 if there was none. The
+// previous entry stays if keep is not nil and returns true.
 func (x *index) put(e entry, keep func(old *entry) bool) (old entry, done bool) {
 	s := x.shard(e.hash)
 	s.mu.Lock()

@@ -241,8 +241,9 @@ var errCut = fmt.Errorf("%w: the file ends within it", errRecord)
 const walkWindow = 1 << 20
 
 // walk calls visit with each record of s whose header lies in the pages [from, to), and with its
-// header page, in order. It skips pages that are no header or cannot be read, and counts those that
-// cannot. With verify it also reads payloads; damage then says what is wrong with one.
+// header page, in order. It skips pages that are no header, or that cannot be read, and counts the
+// unreadable ones. With verify it also reads payloads. damage then says what is wrong with a
+// payload.
 func (t *Tier) walk(ctx context.Context, s *segment, from, to uint32, verify bool,
 	visit func(h *header, head []byte, damage error)) error {
 	window := alignedBytes(walkWindow)

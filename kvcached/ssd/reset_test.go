@@ -194,8 +194,8 @@ func TestIncompleteRows(t *testing.T) {
 	mustClose(t, tier)
 }
 
-// TestRowFlips flips bits in each kind of the rows' files. After one or two starts, all blocks
-// exist or none. A deleted or replaced block never comes back.
+// TestRowFlips flips bits in each kind of the rows' files. All blocks exist or none, after one or
+// two starts. A deleted or replaced block never comes back.
 func TestRowFlips(t *testing.T) {
 	seed := seedOf(t)
 	rng := rand.New(rand.NewPCG(seed, 3))

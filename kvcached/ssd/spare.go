@@ -73,9 +73,9 @@ func (p *spares) held() (bytes int64) {
 	return bytes
 }
 
-// keepSpare keeps the file of s, which is not in use any more, unless rows need the room: at least
-// one segment's worth of the disk stays free. The new name is durable before the file is written,
-// so a segment that a crash brings back under its old name is unchanged.
+// keepSpare keeps the unused file of s, unless the rows need its room. At least one segment's worth
+// of the disk stays free. The new name is durable before the file is written, so a segment that a
+// crash brings back under its old name is unchanged.
 func (t *Tier) keepSpare(s *segment) bool {
 	if s.failed.Load() || t.spares.full() || t.room() < t.segmentSize() {
 		return false

@@ -49,7 +49,7 @@ type Stats struct {
 	SegmentBytes int64 // bytes of those files and of spare ones now
 	SegmentLimit int64 // their limit now, because the filesystem has less room than the cap; 0: none
 	RowFileBytes int64 // bytes of Pebble's files now
-	LiveBytes    int64 // those of SegmentBytes that belong to records in the index
+	LiveBytes    int64 // the part of SegmentBytes in records of the index
 	WrittenToday int64 // bytes written since midnight UTC
 }
 

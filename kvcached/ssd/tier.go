@@ -153,8 +153,8 @@ type Tier struct {
 }
 
 // Open opens the directory, or makes it. It returns when the last writes before a crash have been
-// found. The index is loaded after that; until then Find and Read use the rows. If the rows are
-// damaged, Open drops all blocks. ctx bounds Open, not the tier.
+// found. The index is loaded after that; until then Find and Read use the rows. Open drops all
+// blocks if the rows are damaged. ctx bounds Open, not the tier.
 func Open(ctx context.Context, o Options) (_ *Tier, err error) {
 	if o, err = o.fill(); err != nil {
 		return nil, err

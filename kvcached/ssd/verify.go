@@ -34,12 +34,12 @@ type Damage struct {
 // Verified is the result of Verify.
 type Verified struct {
 	Segments int
-	Unsealed int   // those of Segments without a footer, as after a crash
+	Unsealed int   // number of Segments without a footer, as after a crash
 	Unclean  bool  // the last use did not end in a Close, so Open reads the end of the log again
 	Records  int   // sound records, with replaced and deleted ones
 	Bytes    int64 // of all segments
 	Live     int   // blocks in the index, and those that Open finds behind the last checkpoint
-	Lost     int   // those of Live without a sound record, which will be misses
+	Lost     int   // number of Live blocks without a sound record, which will be misses
 	Bad      int   // calls of Bad
 	Dropped  bool  // the rows are damaged or missing, so Open drops all blocks
 }

@@ -24,9 +24,9 @@ type CommitOptions struct {
 	IfAbsent bool
 	// Copy says that another host has the block, so Commit does not call Options.Written.
 	Copy bool
-	// Unless is called under the store's lock just before the block becomes visible. If Unless
-	// returns true, Commit stores nothing and returns ErrMiss. Unless must be quick and must not
-	// call the store. Nil: there is no condition.
+	// Unless is called under the store's lock just before the block becomes visible. Commit stores
+	// nothing and returns ErrMiss if Unless returns true. Unless must be quick and must not call
+	// the store. Nil: there is no condition.
 	Unless func() bool
 	// Expires replaces the Item's expiry, Unix ms; 0: the Item's expiry stays.
 	Expires int64
@@ -78,7 +78,7 @@ func (d *Draft) Commit(ctx context.Context, o CommitOptions) (info Info, err err
 	return info, err
 }
 
-// setAttr replaces the draft's attribute. If attr is nil or too long, the draft's attribute stays.
+// setAttr replaces the draft's attribute. The draft's attribute stays if attr is nil or too long.
 func (d *Draft) setAttr(attr []byte) {
 	had := int(d.meta.AttrLen)
 	if attr == nil || len(attr) > had {

@@ -23,7 +23,7 @@ func (e *SizeError) Error() string {
 // Is makes errors.Is find ErrTooLarge.
 func (e *SizeError) Is(target error) bool { return target == ErrTooLarge }
 
-// sizeText is a number of bytes as text, in the largest unit of which it is a multiple.
+// sizeText is a number of bytes as text, in the largest unit that divides it.
 func sizeText(n int64) string {
 	for _, u := range []struct {
 		unit int64

@@ -149,7 +149,7 @@ func (s *Store) Close() error { return s.CloseWithin(context.Background()) }
 
 // CloseWithin writes the queued blocks, for at most closePatience, and ends the store. Every call
 // after CloseWithin fails with ErrClosed. The arena stays mapped if a block or a draft is still
-// held, because its holder may still read it. If ctx ends early, nothing more is written. With an
+// held, because its holder may still read it. Nothing more is written if ctx ends early. With an
 // SSD tier that is an error: the tier is left as after a crash, with all durable blocks.
 func (s *Store) CloseWithin(ctx context.Context) error {
 	s.mu.Lock()

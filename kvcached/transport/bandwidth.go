@@ -41,7 +41,7 @@ func (b *Bandwidth) step(uncapped int) int {
 	return cappedStep
 }
 
-// wait returns when n more bytes may pass. Bytes whose caller has left are not counted.
+// wait returns when n more bytes may pass. The bytes are not counted if the caller leaves.
 func (b *Bandwidth) wait(ctx context.Context, d direction, n int) error {
 	return b.of(d).wait(ctx, n)
 }

@@ -237,15 +237,15 @@ func (s *session) railsUsed() (used []int) {
 	return used
 }
 
-// grant makes windows even if ctx ends meanwhile. A pair whose context ends while it makes windows
-// breaks, and its session with it.
+// grant makes windows even if ctx ends meanwhile. A pair breaks if its context ends while the pair
+// makes windows. The session then breaks as well.
 func (e *grantEnd) grant(ctx context.Context, mems [][]byte) ([]rdma.Window, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bindWithin)
 	defer cancel()
 	return e.pair.Grant(ctx, mems)
 }
 
-// open makes the windows of all parts, those of a pair with one wait. false: a card did not make
+// open makes the windows of all parts, with one wait for each pair. false: a card did not make
 // them.
 func (s *session) open(ctx context.Context, g *grant, got []picked, out *wire.Granted) bool {
 	for rail, end := range s.ends {

@@ -167,8 +167,8 @@ func TestGrantedUnderCap(t *testing.T) {
 		})
 }
 
-// TestFallbackUnderCap: a block whose read failed after it had waited for the reader's cap does not
-// wait a second time.
+// TestFallbackUnderCap: a block waits for the reader's cap only once. If its read fails after the
+// wait, a stream brings the block without another wait.
 func TestFallbackUnderCap(t *testing.T) {
 	inVirtualTime(t, grantSiteOptions{pool: PoolOptions{Bandwidth: NewBandwidth(1<<20, 0)}},
 		func(t *testing.T, l *grantSite, p *Peer) {

@@ -67,8 +67,7 @@ func TestConnectsAtOnce(t *testing.T) {
 	}
 }
 
-// TestMostPairs: without room for pairs none is made, except for a peer whose own oldest session
-// gives way.
+// TestMostPairs: no pair is made beyond the bound, unless the peer's own oldest session gives way.
 func TestMostPairs(t *testing.T) {
 	l := twoFar(t, ServerOptions{})
 	cache := l.grantee(NoCards)
@@ -122,7 +121,7 @@ func TestCardsThatFail(t *testing.T) {
 	}
 }
 
-// TestConnectGivenUp: once nobody waits for a session, no further pair of it is made.
+// TestConnectGivenUp: no further pair of a session is made once nobody waits for the session.
 func TestConnectGivenUp(t *testing.T) {
 	inVirtualTime(t, grantSiteOptions{cards: 2}, func(t *testing.T, l *grantSite, p *Peer) {
 		var probes atomic.Int64

@@ -13,7 +13,7 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// watched is a card whose registrations and end a test sees.
+// watched is a card that shows its registrations and its end to a test.
 type watched struct {
 	rdma.Device
 	register func() error

@@ -42,7 +42,7 @@ func count(all []wire.Status, of wire.Status) (n int) {
 	return n
 }
 
-// TestGrantWithoutRoom: blocks without room for them are not fetched.
+// TestGrantWithoutRoom: blocks are not fetched if there is no room for them.
 func TestGrantWithoutRoom(t *testing.T) {
 	const size = 1 << 20
 	l := newGrantSite(t, grantSiteOptions{server: ServerOptions{MaxInFlight: HostShare * 3 * size, Grant: time.Hour}})
@@ -69,7 +69,7 @@ func TestGrantWithoutRoom(t *testing.T) {
 	}
 }
 
-// TestReplacedMeanwhile: a block whose length has changed since it was counted is not granted.
+// TestReplacedMeanwhile: a block is not granted if its length has changed since it was counted.
 func TestReplacedMeanwhile(t *testing.T) {
 	l := newGrantSite(t, grantSiteOptions{})
 	p := l.grantee(Trusted)

@@ -213,8 +213,8 @@ func (p *pull) place(a *wire.Frame) ([]byte, error) {
 	return p.buf[a.Offset-uint64(p.g.Offset):][:a.Len], nil
 }
 
-// check compares the checksum of all parts together with the block's. If the stamps of the parts
-// differ, the block counts as older than every purge.
+// check compares the checksum of all parts together with the block's. The block counts as older
+// than every purge if the stamps of the parts differ.
 func (p *pull) check() error {
 	var crc uint32
 	var n uint64

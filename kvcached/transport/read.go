@@ -94,8 +94,8 @@ func (o *once) take(f Found, n int) ([]byte, error) {
 	return o.buf, nil
 }
 
-// takes tells whether a block is read from the peer's memory. Parts of blocks are not, because they
-// have no checksum, and small blocks are not, because a stream brings them sooner.
+// takes tells whether a block is read from the peer's memory. Parts of blocks are read from a
+// stream, because they have no checksum. Small blocks are too, because a stream brings them sooner.
 func (ge *grantee) takes(g *Get) bool {
 	return g.Offset == 0 && g.Length == 0 && (g.Hint == 0 || g.Hint >= ge.p.pool.o.MinBlock)
 }

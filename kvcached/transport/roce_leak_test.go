@@ -58,8 +58,8 @@ func used(t *testing.T) inUse {
 	return all[0]
 }
 
-// awaitUsed waits until no more is in use than before. The card's objects must be exactly as many.
-// Both sides end in the background.
+// awaitUsed waits until no more is in use than before. The number of the card's objects must be the
+// same as before. Both sides end in the background.
 func awaitUsed(t *testing.T, what string, before inUse) {
 	t.Helper()
 	now := before

@@ -72,8 +72,8 @@ func roceThere() map[string]string {
 	return out
 }
 
-// awaited waits for something that takes long on a busy host with an emulated machine, and leaves
-// the CPU to it.
+// awaited waits until ok returns true. That takes long on a busy host with an emulated machine, so
+// awaited leaves the CPU to the machine.
 func awaited(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {

@@ -186,8 +186,8 @@ func (x *tlsExchange) release(err error) {
 	l.unused = append(l.unused, x)
 }
 
-// refused tells whether the connection cannot go on. After most statuses it can, but not after one
-// that says that the peer did not understand the request.
+// refused tells whether the connection cannot be used again. It cannot if err is a status that says
+// that the peer did not understand the request.
 func refused(err error) bool {
 	s, ok := err.(wire.Status)
 	return err != nil && (!ok || s == wire.BadFrame || s == wire.UnsupportedVersion || s == wire.Corrupt)
