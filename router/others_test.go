@@ -85,7 +85,7 @@ func TestRequestsOfDirectClients(t *testing.T) {
 			t.Fatalf("%v, although sim-0 is full", r)
 		}
 	}
-	// If no other node is left, a node whose slots seemed taken a while ago is still asked.
+	// A node with slots that seemed taken a while ago is still asked if no other node is left.
 	if r := s.chat(chatBody("question", plain), "x-cgn-node", "sim-0"); r.status != 200 {
 		t.Errorf("pinned: %v", r)
 	}

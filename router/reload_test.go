@@ -14,7 +14,7 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 )
 
-// scripted is a backend of model sim whose answers f writes.
+// scripted is a backend of model sim. f writes its answers.
 func scripted(t *testing.T, f http.HandlerFunc) string {
 	t.Helper()
 	b := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -31,8 +31,8 @@ func TestUnixSockets(t *testing.T) {
 	}))
 }
 
-// TestCutBodyNeverLooksWhole checks an answer whose engine dies in the middle. If nothing has come
-// by then, the client gets an error status.
+// TestCutBodyNeverLooksWhole checks an answer whose engine dies in the middle. The client gets an
+// error status if nothing has come by then.
 func TestCutBodyNeverLooksWhole(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	inputs := strings.Repeat(`"text",`, 400) + `"text"`

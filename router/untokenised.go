@@ -10,7 +10,7 @@ import (
 // untokenised holds the nodes whose engines report blocks of tokens that the router cannot compute
 // from text. One goroutine updates untokenised, and scrapes read it.
 type untokenised struct {
-	models atomic.Pointer[map[string]string] // model of each such node, by the node's id; nil: not computed yet
+	models atomic.Pointer[map[string]string] // model of each node of this kind, by the node's id; nil: not computed yet
 	seen   *fleet.Snapshot                   // snapshot of the fleet at the last update
 	rev    uint64
 	said   map[string]string // logged models, by node id

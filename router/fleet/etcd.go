@@ -113,8 +113,8 @@ func (f *Fleet) listNodes(l cluster.Listing) {
 	}
 }
 
-// putNode records one heartbeat. putNode ignores an unusable value. When only an address in the
-// value is unusable, putNode uses the rest of the value.
+// putNode records one heartbeat. putNode ignores an unusable value. putNode uses the rest of the
+// value when only an address in the value is unusable.
 func (f *Fleet) putNode(e cluster.Entry) {
 	id := strings.TrimPrefix(e.Key, cluster.NodesPrefix)
 	health, err := cluster.ParseNodeHealth(id, e.Value)

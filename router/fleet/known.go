@@ -15,8 +15,8 @@ const modelMemory = 10 * time.Minute
 const maxDeparted = 4096
 
 // rememberDeparted keeps a departed model of etcd's nodes in s for modelMemory. rememberDeparted
-// does not keep a model whose backend the configuration dropped, or whose engine stopped listing
-// it.
+// does not keep a model that has lost its backend in the configuration, or that its engine no
+// longer lists.
 func (f *Fleet) rememberDeparted(s *Snapshot, now time.Time) {
 	if old := f.snap.Load(); old != nil {
 		for _, m := range old.models {

@@ -200,7 +200,7 @@ func TestOneStreamForAllNodes(t *testing.T) {
 		func(*Snapshot) bool { return s.Stats().Followers == 0 })
 }
 
-// TestResent checks that of the known directions the one with more loss counts.
+// TestResent checks that Resent is the higher share of the two directions, or the only known share.
 func TestResent(t *testing.T) {
 	u := policy.Unknown()
 	for _, c := range []struct{ from, to, want float32 }{

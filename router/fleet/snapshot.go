@@ -81,8 +81,7 @@ func (s *Snapshot) Models() []*ModelView { return s.models }
 func (s *Snapshot) Node(id string) *Node { return s.byID[id] }
 
 // Ready says whether a request would be answered now: some model has a node that may be picked, or
-// a node that answers with errors. If no request would be answered, detail gives the operator the
-// reason.
+// a node that answers with errors. Otherwise detail gives the operator the reason.
 func (s *Snapshot) Ready(now time.Time) (ready bool, detail string) {
 	failing := false
 	for _, m := range s.models {

@@ -65,12 +65,11 @@ func prepare(backends []Backend) ([]prepared, error) {
 }
 
 // Reload replaces the static backends and reads the files they name. A node with the same id and
-// URL stays, with its models, health and requests in flight. When a node's key or CA has changed,
-// the node's next requests and checks use new connections. A removed node finishes its running
-// requests.
+// URL stays, with its models, health and requests in flight. A node's next requests and checks use
+// new connections when its key or CA has changed. A removed node finishes its running requests.
 //
-// A bad list is refused and changes nothing. Reload returns nil once the list is in force. If
-// Reload returns the error of ctx, the list never comes into force. Run must be running.
+// A bad list is refused and changes nothing. Reload returns nil once the list is in force. The list
+// never comes into force if Reload returns the error of ctx. Run must be running.
 func (f *Fleet) Reload(ctx context.Context, backends []Backend) error {
 	desired, err := prepare(backends)
 	if err != nil {

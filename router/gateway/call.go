@@ -248,8 +248,8 @@ func (c *call) writeError(err *apierror.Error) {
 	c.bytes, c.why = int64(len(c.ctx.Response.Body())), err.Code
 }
 
-// conclude ends the call. Nothing may use the call afterwards. If a bug makes the end panic, the
-// call's memory is not reused.
+// conclude ends the call. Nothing may use the call afterwards. The call's memory is not reused if a
+// bug makes the end panic.
 func (c *call) conclude(o relay.Outcome) {
 	g := c.g
 	defer func() {

@@ -144,8 +144,8 @@ func (r *parker) possible() bool { return r.Loops != nil && r.after < r.KeepAliv
 // errParked is returned by await when the connection no longer belongs to this goroutine.
 var errParked = errors.New("connection has been parked")
 
-// await reads the first bytes of the next request. If no byte comes for the parker's idle time,
-// await parks the connection.
+// await reads the first bytes of the next request. await parks the connection if no byte comes for
+// the parker's idle time.
 func (c *plain) await(p []byte) (int, error) {
 	since := time.Now()
 	c.Conn.SetReadDeadline(since.Add(c.parker.after))

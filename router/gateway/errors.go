@@ -102,8 +102,8 @@ func (g *Gateway) fail(ctx *fasthttp.RequestCtx, api scan.API, err *apierror.Err
 // causeKey is the key under which fail stores the error code for note.
 const causeKey = "cgn-cause"
 
-// unreadable answers a request whose reading failed, in the envelope of the API in its first line,
-// if that line came. fasthttp closes the connection afterwards.
+// unreadable answers a request that could not be read. The answer has the envelope of the API in
+// the request's first line, if that line came. fasthttp closes the connection afterwards.
 func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	a := arrivingAt(ctx)
 	if s, ok := ctx.Conn().(*secure); ok && !s.ConnectionState().HandshakeComplete {

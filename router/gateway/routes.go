@@ -143,7 +143,7 @@ func oneEdit(a, b string) bool {
 	return same < len(a) && a[same+1:] == b[same+1:]
 }
 
-// apiOf returns the API whose error envelope the clients of a path read. The path need not exist.
+// apiOf returns the API that gives the errors of a path their envelope. The path need not exist.
 func apiOf(path []byte) scan.API {
 	if api, ok := inferPaths[string(path)]; ok {
 		return api

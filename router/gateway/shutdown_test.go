@@ -75,7 +75,7 @@ func listen(t *testing.T) net.Listener {
 	return l
 }
 
-// TestShutdownBeforeServe checks that a server whose drain came before its start does not serve.
+// TestShutdownBeforeServe checks that a server does not serve if its drain came before its start.
 func TestShutdownBeforeServe(t *testing.T) {
 	g, l := bare(t), listen(t)
 	if err := g.Shutdown(t.Context()); err != nil {

@@ -83,7 +83,7 @@ func (b *breaker) halfOpen(now time.Time) {
 }
 
 // trialChecked counts a passed check of a node on trial. Enough checks over the given time end the
-// trial, if such checks detect the fault. A node without requests then need not stay on trial.
+// trial, if these checks detect the fault. A node without requests then need not stay on trial.
 func (b *breaker) trialChecked(now time.Time, over time.Duration, why string) {
 	if b.trial.checks++; b.trial.checks == 1 {
 		b.trial.checkedFrom = now

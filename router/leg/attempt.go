@@ -340,8 +340,8 @@ func statusVerdict(status int) verdict {
 	return answered
 }
 
-// deliver hands the answer to the place, which first reads a small body to its end. Until deliver
-// returns nil, the client has received nothing.
+// deliver hands the answer to the place, which first reads a small body to its end. The client has
+// received nothing until deliver returns nil.
 func (l *Leg) deliver(a *attempt) error {
 	a.status, a.streams = a.ex.Status(), a.ex.IsSSE()
 	if !l.claim() {

@@ -125,8 +125,8 @@ func (l *Leg) candidates(now time.Time) {
 
 // lastResort replaces the candidates if there are none, or all are full. The new candidates are the
 // nodes whose own server errors keep them out of service, or whose trial requests are all in use.
-// lastResort returns false and changes nothing if there is no such node, or if an engine's answer
-// is kept to fall back on.
+// lastResort returns false and changes nothing if no node is left as a last resort, or if an
+// engine's answer is kept to fall back on.
 func (l *Leg) lastResort() bool {
 	if l.picks.capped || l.kept != nil {
 		return false

@@ -55,8 +55,8 @@ func TestKeptAnswerIsNoSignOfAnotherNode(t *testing.T) {
 	}
 }
 
-// TestCrowdedNodeIsNotCharged keeps the answer of an overloaded node. When the client leaves before
-// another node answers, the answer is released unused and counts against no node.
+// TestCrowdedNodeIsNotCharged keeps the answer of an overloaded node. The answer is released unused
+// and counts against no node when the client leaves before another node answers.
 func TestCrowdedNodeIsNotCharged(t *testing.T) {
 	d := start(t, 1)
 	r := asked(t, d, chat(100))

@@ -12,8 +12,8 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// TestMissingCounts checks after how many answers without an expected count the engine counts as
-// one that reports none.
+// TestMissingCounts checks after how many missing counts an engine counts as one that reports no
+// counts.
 func TestMissingCounts(t *testing.T) {
 	for name, c := range map[string]struct {
 		// r: with a count, u: without, m: without although part of the prompt was believed cached,

@@ -53,7 +53,7 @@ func New(p Parts) *Planner {
 // one leg embeds OneLeg.
 type Plan interface {
 	// Answer runs legs until one of them has an answer for the client (Task.Run with Task.Client).
-	// If no leg has an answer, Answer returns the router's own error.
+	// Answer returns the router's own error if no leg has an answer.
 	Answer(t *Task) *apierror.Error
 	// Follows says whether further legs may follow the leg whose answer goes to the client. The
 	// request then keeps its body.

@@ -46,7 +46,7 @@ func (f *figure) apart(v float64) float64 {
 func (p *Policy) survey(cands []Candidate) fleet {
 	f := fleet{occupancy: occupancyOf(cands), share: p.MaxShare}
 	if p.RunDelayMs > 0 {
-		f.waitScale = 10 / p.RunDelayMs // ms in each second, of which 1 % is 10
+		f.waitScale = 10 / p.RunDelayMs // RunDelayMs is in ms of each second; 1 % of a second is 10 ms
 	}
 	if p.RetransmitPct > 0 {
 		f.resentScale = 100 / p.RetransmitPct

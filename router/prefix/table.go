@@ -93,9 +93,9 @@ func (b *bucket) same(i int, key uint64) (same uint8) {
 // touched returns when the entry in place i was last touched.
 func (b *bucket) touched(i int) stamp { return belief(b.beliefs[i].Load()).touched() }
 
-// old returns, as bits, the places whose entries were touched at least least ms before now. old
-// reads only the beliefs and has no branches. A sweep calls old for the whole table, whose places
-// are mostly empty or young.
+// old returns, as bits, the places of entries that were last touched least ms before now, or
+// earlier. old reads only the beliefs and has no branches. A sweep calls old for the whole table,
+// whose places are mostly empty or young.
 func (b *bucket) old(now stamp, least int32) (old uint8) {
 	for i := range b.beliefs {
 		v := belief(b.beliefs[i].Load())

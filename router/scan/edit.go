@@ -160,13 +160,13 @@ func (e *Edits) change(name string, kind changeKind, value []byte) {
 	}
 }
 
-// added returns the bytes appended to scratch since start. When scratch grows, bytes returned
-// before stay in the old buffer.
+// added returns the bytes appended to scratch since start. Bytes returned before stay in the old
+// buffer when scratch grows.
 func (e *Edits) added(start int) []byte { return e.scratch[start:len(e.scratch):len(e.scratch)] }
 
 // Segments appends the segments of the edited body to dst. The segments' concatenation is the
 // edited body. The segments alias the body, the values and the memory of e, and are valid until the
-// next Reset. If an edit has failed, Segments appends nothing.
+// next Reset. Segments appends nothing if an edit has failed.
 func (e *Edits) Segments(dst [][]byte) [][]byte {
 	if e.err != nil {
 		return dst

@@ -249,8 +249,8 @@ func (r *Request) stringMember() ([]byte, Span) {
 	return nil, Span{}
 }
 
-// decodedFrom returns the bytes added to scratch.decoded since start. When scratch.decoded grows,
-// bytes returned before stay in the old buffer.
+// decodedFrom returns the bytes added to scratch.decoded since start. Bytes returned before stay in
+// the old buffer when scratch.decoded grows.
 func (r *Request) decodedFrom(start int) []byte {
 	d := r.scratch.decoded
 	return d[start:len(d):len(d)]

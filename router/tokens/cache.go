@@ -13,7 +13,7 @@ import (
 // therefore have the same first chunks. The ids of chunks are remembered.
 const (
 	chunkFrom = 1 << 10 // least length of a chunk in bytes
-	chunkTo   = 4 << 10 // a text without a break in so many bytes is encoded without the cache
+	chunkTo   = 4 << 10 // a text without a break in this many bytes is encoded without the cache
 	// chunkIDs bounds the ids remembered for a chunk. A chunk with more ids is encoded every time.
 	chunkIDs = 512
 )

@@ -53,7 +53,8 @@ func newWords(all map[string]uint32) words {
 	return w
 }
 
-// tableSize returns a power of two of which n entries fill less than two thirds.
+// tableSize returns the size of a table for n entries: a power of two that they fill to less than
+// two thirds.
 func tableSize(n int) int {
 	size := 16
 	for 2*size < 3*n {

@@ -52,7 +52,7 @@ type subject struct {
 // memory holds buffers for the next question.
 type memory struct {
 	chain   prefix.Chain
-	again   *scan.Request // of a body whose beginning was skipped although its blocks are unknown here
+	again   *scan.Request // second scan of a body; the first one skipped a beginning with blocks that are unknown here
 	joined  []byte        // text joined from several pieces
 	step    *step         // scratch of begin and remember
 	ids     []uint32
