@@ -62,8 +62,8 @@ func (e *Engine) Run(ctx, force context.Context) {
 	}
 }
 
-// pause returns the wait after a look that took took. A slow engine is asked less often, so that
-// looks take a tenth of its time at most.
+// pause returns the wait after a look that has taken the time took. A slow engine is asked less
+// often, so that looks take a tenth of its time at most.
 func pause(interval, took time.Duration) time.Duration {
 	return max(interval, min(scrapeShare*took, maxScrapePause))
 }

@@ -27,7 +27,7 @@ const (
 	complainEvery   = 10 * time.Second
 )
 
-// Limits bound the resources that clients can take.
+// Limits bound the resources that clients can use.
 type Limits struct {
 	MaxBody        int           // request body, bytes; above it 413
 	MaxBodyTotal   int           // bytes of all request bodies above 64 KiB together, at least MaxBody; above it 503

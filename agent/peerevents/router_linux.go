@@ -170,8 +170,8 @@ func (s *Server) retry(r *router) (leftOut uint32) {
 	return leftOut
 }
 
-// write sends the queued events and periodic beats, until left is closed or the router does not
-// take them. At the end, write makes reads from the router fail.
+// write sends the queued events and periodic beats, until left is closed or the router stops
+// reading. At the end, write makes reads from the router fail.
 func (r *router) write(s *Server, left <-chan struct{}) {
 	defer func() { _ = r.SetDeadline(time.Unix(1, 0)) }()
 	tick := time.NewTicker(wire.Every)
