@@ -139,8 +139,8 @@ func (s *scheduler) sleep(d time.Duration) {
 	}
 }
 
-// receive takes the new sequences and drops the aborted ones. receive returns false once the engine
-// closes.
+// receive queues the new sequences and drops the aborted ones. receive returns false once the
+// engine closes.
 func (s *scheduler) receive() bool {
 	s.mu.Lock()
 	in, stop := s.inbox, s.stop
