@@ -31,7 +31,7 @@ func (f *family) gone(key uint32) {
 // blocks from the tail on, so the last key is nearly always a leaf.
 const leafSearch = 8
 
-// leaf returns the least recently used leaf at the back of a list that is not the parent of key;
+// leaf returns the least recently used leaf at the back of a list, but never the parent of key;
 // false if there is none.
 func (f *family) leaf(l *lists, list uint8, key uint32) (uint32, bool) {
 	if l.size[list] == 0 {

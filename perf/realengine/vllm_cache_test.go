@@ -120,8 +120,8 @@ const (
 	layers      = 2  // layers of the model
 )
 
-// TestVLLMCache: a server does not compute the blocks again that a server on another host has
-// computed and put in that host's cache.
+// TestVLLMCache: a server on another host has computed blocks and put them in that host's cache.
+// The tested server does not compute these blocks again.
 func TestVLLMCache(t *testing.T) {
 	s := prepared(t, "vllm")
 	caches := s.caches(t, "a", "b")

@@ -150,7 +150,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// ending closes over after its last request has been taken and handled.
+// ending closes over after its last request has been returned and handled.
 type ending struct {
 	trace.Source
 	over chan struct{}

@@ -46,7 +46,7 @@ func watch(port uint16) (*packets, error) {
 	return p, nil
 }
 
-// stamped waits until packets have times. The kernel begins to take packets' times a moment after
+// stamped waits until packets have times. The kernel begins to record packets' times a moment after
 // the request.
 func (p *packets) stamped() error {
 	own, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -98,7 +98,7 @@ func (p *packets) only(port uint16) error {
 }
 
 // next returns the next packet, from its IP header on, and its time. The packet is valid until the
-// next call. The time is zero if the kernel has not taken it.
+// next call. The time is zero if the kernel has not recorded it.
 func (p *packets) next() (ip []byte, at time.Time, err error) {
 	var oob [256]byte
 	n, controls, _, _, err := unix.Recvmsg(p.fd, p.buf[:], oob[:], 0)

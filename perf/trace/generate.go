@@ -16,7 +16,7 @@ type Mix struct {
 }
 
 // Generator makes traces in place of a recorded one. Sessions begin at random times, and each turn
-// extends the one before. The zero value of a field means its default. Equal values make equal
+// extends the previous turn. The zero value of a field means its default. Equal values make equal
 // traces.
 type Generator struct {
 	Seed uint64
