@@ -32,7 +32,7 @@ func Command(a *cli.App) *cobra.Command {
 }
 
 // notEmpty refuses an empty --namespace, --model, --tenant, --sock or --address, because an empty
-// filter would take in more blocks, and an empty address another cache.
+// filter would select more blocks, and an empty address another cache.
 func notEmpty(c *cobra.Command, _ []string) error {
 	return cli.NotEmpty(c.Flags(), "namespace", "model", "tenant", "sock", "address")
 }
