@@ -77,8 +77,8 @@ func (s *socket) nonsense() error {
 }
 
 // Read calls use with a block's bytes while they are under a lease. Read returns the error of use,
-// if use fails. Nil means that the bytes passed to use were the block's. After an error do not use
-// any result of use.
+// if use fails. Nil means that the bytes passed to use were the block's. Do not use a result of use
+// after an error.
 func (c *Client) Read(ctx context.Context, a block.Addr, use func(payload []byte) error) error {
 	v, err := c.Get(ctx, a)
 	if err != nil {

@@ -55,7 +55,7 @@ func (p *pool) get(ctx context.Context) (*socket, error) {
 	return s, nil
 }
 
-// unused takes the last used idle socket that is not dead.
+// unused removes the idle socket that was used last and is not dead, and returns it.
 func (p *pool) unused() *socket {
 	p.mu.Lock()
 	defer p.mu.Unlock()

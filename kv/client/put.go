@@ -133,7 +133,7 @@ func (s *socket) newSegment(ctx context.Context, length int) (*segment, error) {
 	return &segment{id, data}, nil
 }
 
-// commit asks the daemon to take a block from a segment.
+// commit asks the daemon to make a block of the bytes in a segment.
 func (s *socket) commit(ctx context.Context, it *Item, length int) (Info, error) {
 	q := frame.Commit{Segment: s.segment.id, Length: uint32(length), CRC: it.CRC, Layer: it.Addr.Layer,
 		Digest: it.Addr.Digest, Parent: it.Parent}

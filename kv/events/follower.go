@@ -14,7 +14,7 @@ import (
 	"github.com/cognitora/dataplane/kv/residency"
 )
 
-// Sink takes reports of an engine's blocks; *residency.Index is one. After residency.ErrGap the
+// Sink receives reports of an engine's blocks; *residency.Index is one. After residency.ErrGap the
 // Follower begins anew. After residency.ErrStale the Follower waits. After any other error the
 // Follower repeats the report.
 type Sink interface {

@@ -87,7 +87,8 @@ func TestLostGap(t *testing.T) {
 }
 
 // TestPublisherStartsAnew checks that the follower forgets when the publisher is new, even if the
-// new one has as many batches by then. It does not forget when the same publisher comes back.
+// new publisher already has as many batches as the old one. It does not forget when the same
+// publisher comes back.
 func TestPublisherStartsAnew(t *testing.T) {
 	for _, router := range []string{"127.0.0.1:0", ""} {
 		t.Run(fmt.Sprintf("replay %q", router), func(t *testing.T) {
