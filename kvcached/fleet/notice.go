@@ -299,8 +299,8 @@ func (v *View) sendOnce(ctx context.Context, batch map[block.Addr]notice, first 
 	return n.Load(), err
 }
 
-// expireAll sets the expiries of a host's keys, given by moment in Unix ms. An Expire takes one
-// moment, and most keys have their own.
+// expireAll sets the expiries of a host's keys, given by moment in Unix ms. An Expire sets one
+// moment for all its keys, and most keys have a moment of their own.
 func expireAll(ctx context.Context, peer *transport.Peer, keys map[int64][]block.Addr) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(expiresAtOnce)

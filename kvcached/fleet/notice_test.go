@@ -10,8 +10,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// TestNoticesOfALane checks that a lane gives each waiting key once, in order and in batches, and
-// that all lanes together have one bound.
+// TestNoticesOfALane checks that a lane gives each waiting key once, in order and in batches. All
+// lanes together have one bound.
 func TestNoticesOfALane(t *testing.T) {
 	n := newNotices()
 	lane := func(i int) block.Addr { return block.Addr{Layer: uint32(i)} } // the digest selects the lane

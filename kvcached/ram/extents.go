@@ -133,7 +133,7 @@ func (x *extents) find(size uint32) uint32 {
 	return 0
 }
 
-// alloc takes a piece of exactly size granules; 0: there is none.
+// alloc returns a piece of exactly size granules, which is then in use; 0: there is none.
 func (x *extents) alloc(size uint32) uint32 {
 	id := x.find(size)
 	if id == 0 {

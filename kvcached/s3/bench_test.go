@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// BenchmarkGet answers with objects, beside a bare net/http handler that writes the same bytes from
-// ordinary memory.
+// BenchmarkGet measures answers with objects. For comparison a bare net/http handler writes the
+// same bytes from ordinary memory.
 func BenchmarkGet(b *testing.B) {
 	for _, size := range []int{1 << 20, 8 << 20} {
 		payload := pattern(size)
@@ -39,8 +39,8 @@ func BenchmarkGet(b *testing.B) {
 	}
 }
 
-// BenchmarkPut stores objects, beside a bare net/http handler that reads as many bytes into one
-// buffer.
+// BenchmarkPut measures the storing of objects. For comparison a bare net/http handler reads as
+// many bytes into one buffer.
 func BenchmarkPut(b *testing.B) {
 	for _, size := range []int{1 << 20, 8 << 20} {
 		payload := pattern(size)

@@ -28,7 +28,7 @@ func (s *simFS) killed(also func()) *simFS {
 }
 
 // TestFailedWriteStaysDeleted: the log may have the record of a failed write. A deletion makes sure
-// that it does not come back after a crash.
+// that the record does not come back after a crash.
 func TestFailedWriteStaysDeleted(t *testing.T) {
 	sim, rows := newSimFS(), vfs.NewCrashableMem()
 	var failing atomic.Bool

@@ -11,7 +11,7 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// The last checkpoint is copied to a file of its own once the rows have it. Pebble takes damage
+// The last checkpoint is copied to a file of its own once the rows have it. Pebble mistakes damage
 // near the end of its log or manifest for a crash, and opens without the end. Rows that are older
 // than this file show that loss.
 //

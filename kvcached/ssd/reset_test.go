@@ -122,8 +122,7 @@ func filled(t *testing.T, o Options, n int) *Tier {
 	return tier
 }
 
-// newest checks that the blocks of filled are the newest or misses, or all misses if there must be
-// none, and counts them.
+// newest counts the blocks of filled that exist. Each of them must be the newest version.
 func newest(t *testing.T, tier *Tier, n int) (there int) {
 	t.Helper()
 	for i := range n {

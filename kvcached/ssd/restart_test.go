@@ -51,8 +51,8 @@ func manyTokens(i int) Record {
 	return r
 }
 
-// fillChild writes the missing blocks, and then a few more, of which it deletes some. It reports
-// that, and goes on.
+// fillChild writes the missing blocks, and then a few more, of which it deletes some. It then
+// reports, and goes on writing.
 func fillChild(dir string) {
 	tier, err := Open(ctx, restartOptions(dir))
 	if err != nil {

@@ -23,7 +23,7 @@ type segment struct {
 	size atomic.Int64 // bytes of the file
 	live atomic.Int64 // bytes of the records that the index points to
 	used atomic.Int64 // the part of live in records that were used since they were written or last spared
-	rank uint64       // reclaim takes the lowest rank first; only reclaim uses it
+	rank uint64       // reclaim begins with the lowest rank; only reclaim uses it
 	refs atomic.Int32 // users of f, with the tier itself; at 0 the file is deleted
 	sync syncer
 

@@ -164,7 +164,7 @@ type promotion struct {
 	memory []byte
 }
 
-// reserve takes room for a payload and for the longest key and attribute.
+// reserve reserves room for a payload and for the longest key and attribute.
 func (p *promotion) reserve(ctx context.Context, length int) (err error) {
 	s := p.s
 	s.mu.Lock()

@@ -78,7 +78,7 @@ func layOut(memory []byte, length int, key, attr []byte) {
 	clear(memory[n:])
 }
 
-// reserve takes room for d. The lock is unlocked now and then while blocks are evicted.
+// reserve reserves room for d. The lock is unlocked now and then while blocks are evicted.
 func (s *Store) reserve(ctx context.Context, d *Draft, size int) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,7 +25,7 @@ func TestDraftsLeaveRoom(t *testing.T) {
 	if len(drafts) != 8 {
 		t.Errorf("%d drafts of 1 MiB in an arena of 16 MiB", len(drafts))
 	}
-	put(t, s, item(2, false), make([]byte, 64<<10)) // a small draft is allowed all the same
+	put(t, s, item(2, false), make([]byte, 64<<10)) // a small draft is still allowed
 	if _, err := s.Stat(ctx, kept.Addr); err != nil {
 		t.Error("what is read has been pushed out:", err)
 	}

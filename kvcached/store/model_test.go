@@ -169,7 +169,8 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// history is the progress of one block's writer. Version n is begun before it is done.
+// history is the progress of one block's writer: the last version that it has begun, and the last
+// that it has completed.
 type history struct {
 	begun, done atomic.Uint64
 	deleted     sync.Map // versions that are deletions

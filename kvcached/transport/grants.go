@@ -17,7 +17,7 @@ const (
 	mostWishes   = 1024                   // blocks of one peer that wait for a grant; further ones come by streams
 	mostGrants   = 2                      // Grants to one peer at a time; with two, blocks need not wait for a slow one
 	releaseIn    = 2 * time.Second        // time for a Release
-	releaseAfter = 5 * time.Millisecond   // pause before a Release; a Grant may be earlier and take its grants along
+	releaseAfter = 5 * time.Millisecond   // pause before a Release; an earlier Grant may give the grants back
 	releaseAgain = 250 * time.Millisecond // the same pause after a Release that had no answer
 )
 
@@ -165,7 +165,7 @@ func (ge *grantee) grant(s *readSession, batch []*wish, done []owed) {
 	ge.count.wanted.Add(uint64(len(batch)))
 	if err != nil {
 		if !errors.Is(err, wire.Busy) {
-			// The owner may have granted the blocks all the same.
+			// The owner may still have granted the blocks.
 			done = append(done, owed{wire.GrantOf(request), time.Now().Add(s.lasts)})
 		}
 		ge.refused(s, err, done)
@@ -230,8 +230,8 @@ func (s *readSession) owe(done []owed) {
 	}
 }
 
-// takeDone takes the grants to give back. It leaves out those that the owner has ended by itself:
-// an owner's grant lasts at most GrantIn longer than until. grantee.mu is held.
+// takeDone removes and returns the grants to give back. It leaves out those that the owner has
+// ended by itself: an owner's grant lasts at most GrantIn longer than until. grantee.mu is held.
 func (s *readSession) takeDone() []owed {
 	past := time.Now().Add(-s.grantee.p.pool.o.GrantIn)
 	done := slices.DeleteFunc(s.done, func(d owed) bool { return d.id == 0 || !past.Before(d.until) })
@@ -246,7 +246,7 @@ func idsOf(done []owed) (ids []uint64) {
 	return ids
 }
 
-// flushLater gives grants back soon, unless a Grant takes them along. mu is held.
+// flushLater gives grants back soon, unless a Grant gives them back earlier. mu is held.
 func (ge *grantee) flushLater(after time.Duration) {
 	if ge.flushing || ge.closed || ge.s == nil || len(ge.s.done) == 0 {
 		return

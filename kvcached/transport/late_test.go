@@ -240,7 +240,7 @@ func TestReleaseFails(t *testing.T) {
 			if n := tries(); n < 4 || n > 9 {
 				t.Errorf("asked %d times in 2 s", n)
 			}
-			read(1) // the next Grant takes along what the last one left
+			read(1) // the next Grant gives back the grants that the last read left
 			deaf.Store(false)
 			time.Sleep(releaseAgain + time.Second)
 			if s := l.server.GrantStats(); s.Grants != 0 || s.Expired != 0 || l.store.holds() != 0 {

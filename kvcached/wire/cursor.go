@@ -6,7 +6,7 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// cursor takes fields from the front of a byte slice. After its first failure a cursor returns
+// cursor reads fields from the front of a byte slice. After its first failure a cursor returns
 // zeros.
 type cursor struct {
 	rest  []byte
@@ -59,7 +59,7 @@ func (c *cursor) u64() uint64 {
 
 func (c *cursor) digest(d *block.Digest) { copy(d[:], c.take(len(d))) }
 
-// length takes the length of a sequence. A length above bound makes beyond the cursor's error.
+// length reads the length of a sequence. A length above bound makes beyond the cursor's error.
 func (c *cursor) length(bound uint64, beyond error) int {
 	n := c.u64()
 	if c.ok() && n > bound {

@@ -98,7 +98,7 @@ func (c *cursor) ends() (out []End) {
 	return out
 }
 
-// count takes the number of the elements that follow. Each element has at least size bytes.
+// count reads the number of the elements that follow. Each element has at least size bytes.
 func (c *cursor) count(bound uint64, size int, beyond error) int {
 	n := c.length(bound, beyond)
 	if c.ok() && len(c.rest) < n*size {
