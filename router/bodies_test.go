@@ -30,7 +30,7 @@ func TestBodiesInAll(t *testing.T) {
 	}
 	for how, body := range map[string]string{"answered": large, "malformed": strings.Repeat("x", len(large)),
 		"left": large[:size/2]} {
-		s.idle() // so that the room of the request before is free
+		s.idle() // so that the room of the previous request is free
 		conn := s.dial()
 		fmt.Fprintf(conn, "POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n",
 			len(large))

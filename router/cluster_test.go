@@ -129,9 +129,9 @@ func follow(t *testing.T, etcd string, nodes int) *site {
 	return s
 }
 
-// TestEtcdStoppedAndBackEmpty checks that an outage of etcd disturbs no request. Stale data is
-// reported as such, and the fleet changes again afterwards. The outage lasts four leases. All times
-// are a fifth of the agents' defaults, with which the outage would last 60 s.
+// TestEtcdStoppedAndBackEmpty checks that an outage of etcd disturbs no request. The router reports
+// stale data as stale. Changes of the fleet arrive again afterwards. The outage lasts four leases.
+// All times are a fifth of the agents' defaults, with which the outage would last 60 s.
 func TestEtcdStoppedAndBackEmpty(t *testing.T) {
 	t.Parallel()
 	etcdGoes(t, time.Second, 12*time.Second)

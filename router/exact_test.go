@@ -69,8 +69,8 @@ func completeTokens(t *testing.T, e *engine.Engine, ids []uint32, salt string) {
 	}
 }
 
-// TestExactDigests checks that the router knows an engine's cached blocks of texts and chats from
-// its KV events, in the engine's own tokens.
+// TestExactDigests checks that KV events tell the router which blocks of texts and chats an engine
+// has cached. The router computes these blocks from the engine's own tokens.
 func TestExactDigests(t *testing.T) {
 	t.Parallel()
 	dir := modelFiles(t, chatML)

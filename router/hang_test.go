@@ -17,7 +17,7 @@ import (
 
 const plain = `,"max_tokens":8`
 
-// hasty is a router that leaves slow and silent nodes as soon as local engines allow.
+// hasty makes a router leave slow and silent nodes as early as local engines allow.
 func hasty(c *router.Config) {
 	c.Timeouts.PatienceFloor = config.Duration(100 * time.Millisecond)
 	c.Timeouts.StallFloor = config.Duration(300 * time.Millisecond)

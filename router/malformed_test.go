@@ -231,7 +231,7 @@ func TestSlowAndTooManyClientsAreCut(t *testing.T) {
 	}
 	t.Run("too many connections", func(t *testing.T) {
 		eventually(t, "a connection is turned away", func() bool {
-			for range 8 { // the connections of the round before are cut by now, or soon
+			for range 8 { // the connections of the previous round are cut by now, or soon
 				s.dial()
 			}
 			conn := s.dial()

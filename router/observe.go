@@ -196,7 +196,7 @@ var routerDefs = []metric.Def{
 	},
 }
 
-// emitter takes the value of one metric of a list of definitions.
+// emitter receives the value of one metric of a list of definitions.
 type emitter func(def int, value float64, labels ...string)
 
 // all emits the values of the definitions with their indices.

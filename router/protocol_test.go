@@ -138,7 +138,7 @@ func TestHalfClosedClients(t *testing.T) {
 	if n := s.metrics().sum("cgn_router_client_cut_total", `reason="left"`); n != 1 {
 		t.Errorf("%v clients left", n)
 	}
-	// A request that needs no node is answered all the same.
+	// A request that needs no node is still answered.
 	conn = s.dial()
 	io.WriteString(conn, "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
 	conn.(*net.TCPConn).CloseWrite()

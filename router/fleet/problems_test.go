@@ -31,8 +31,7 @@ func still(t *testing.T, backends ...Backend) *Fleet {
 	return f
 }
 
-// TestProblemsGoWithTheirSubject checks that a node, a name or a key that is gone has no problem
-// left.
+// TestProblemsGoWithTheirSubject checks that a removed node, name or key has no problem left.
 func TestProblemsGoWithTheirSubject(t *testing.T) {
 	ctx := context.Background()
 	r := &names{err: fmt.Errorf("no answer")}

@@ -14,7 +14,7 @@ const recentWindow = time.Second
 // the peak certainly belong to others, even if requests of this router have ended since.
 type recent struct {
 	most       atomic.Int32 // peak since mostSince
-	mostBefore int32        // peak of the window before; guarded by slotsMu
+	mostBefore int32        // peak of the previous window; guarded by slotsMu
 	mostSince  time.Time    // guarded by slotsMu
 }
 

@@ -85,7 +85,7 @@ func (c *call) answer(read func(*call) *apierror.Error) {
 	case err == nil:
 	case c.stage == asking:
 		c.refuse(err)
-	default: // the plan failed after an answer was taken; the answer continues
+	default: // the plan failed after the client got an answer; the answer continues
 		g.bug(err)
 	}
 }

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// togetherWithin is the longest time between two broken connections of a node with a common cause.
+// togetherWithin is the longest time between two broken connections of a node that count as broken
+// by one cause.
 const togetherWithin = time.Second
 
 // broken remembers the node's last burst of broken connections and its last failed connection. In a

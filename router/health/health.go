@@ -38,7 +38,7 @@ type Subject interface {
 	// Answers is called when the node's /health passes. An error of Answers fails the check.
 	Answers(ctx context.Context) error
 	// Checked is called with the result of each check, before the breaker hears of it. restarted
-	// says that the check before was refused.
+	// says that the previous check was refused.
 	Checked(ctx context.Context, well, restarted bool)
 	// Sample reads the node's load if that is due.
 	Sample(ctx context.Context)

@@ -1,7 +1,7 @@
 // Package holdings knows the blocks of the hosts' cache daemons and of the engines on those hosts.
-// The package follows the residency stream of each daemon (cognitora.v1.Kv Watch). For a prompt and
-// a node the package tells how many leading blocks are in the engine's own memory, and how many are
-// there together with the host's RAM and SSD.
+// The package follows the residency stream of each daemon (cognitora.v1.Kv Watch). The package
+// tells how many leading blocks of a prompt a node has: in the engine's own memory, with the host's
+// RAM added, and with the host's SSD added as well.
 //
 // All blocks are in one router/residency index. Each daemon registers two holders in the index:
 // RAM, and RAM or SSD. An engine that reports its blocks has one holder. Each engine of a host has

@@ -58,8 +58,8 @@ func TestFailuresWithoutALineAreTold(t *testing.T) {
 	lines(5)
 }
 
-// TestCauseOfABrokenAnswer checks that the cause is the one that broke the answer, not the failure
-// of an earlier attempt. A client that has left is not a cause.
+// TestCauseOfABrokenAnswer checks that the cause is the failure that broke the answer, not the
+// failure of an earlier attempt. A client's departure is not a cause.
 func TestCauseOfABrokenAnswer(t *testing.T) {
 	l := &Leg{Request: &request.Request{}, tries: tries{cause: "connect"}}
 	if got := l.Cause(relay.UpstreamFailed); got != "connect" {

@@ -82,7 +82,8 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// TestWaitEndsWithTheLife checks that Wait takes its time, and ends early with the request.
+// TestWaitEndsWithTheLife checks that Wait waits for its duration, and ends early if the request
+// ends.
 func TestWaitEndsWithTheLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l Life

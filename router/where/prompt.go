@@ -172,7 +172,7 @@ func (p *Prompt) Unknown(nodes int) {
 func (p *Prompt) Reach(i int) holdings.Reach { return p.reach[i] }
 
 // Predicted returns the index's prediction: how many leading blocks the engine at index i should
-// have in memory when the engine takes the prompt.
+// have in memory when the engine begins the prompt.
 func (p *Prompt) Predicted(i int) int { return int(max(p.matched[i], p.coming[i])) }
 
 // Coming returns how many leading blocks the engine at index i holds, or computes for other
