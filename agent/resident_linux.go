@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// releaseStart gives back memory that only the start has needed. The memory is heap, from reading
-// the kernel's types, and pages of the program's code, which the kernel reads from the file again
-// when they run. releaseStart is called once.
+// releaseStart gives back memory that only the start has needed. One part of the memory is heap,
+// from reading the kernel's types. The other part is pages of the program's code. The kernel reads
+// them from the file again when they run. releaseStart is called once.
 func releaseStart() {
 	debug.FreeOSMemory()
 	exe, err := os.Readlink("/proc/self/exe")

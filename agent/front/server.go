@@ -178,8 +178,8 @@ func (s *Server) stopAccepting() {
 	}
 }
 
-// cut ends all requests in flight on both sides, so that neither a client that does not read nor an
-// engine that does not answer holds them.
+// cut ends all requests in flight on both sides. A client that does not read, or an engine that
+// does not answer, cannot hold them.
 func (s *Server) cut() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

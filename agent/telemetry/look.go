@@ -149,7 +149,7 @@ func (w *watched) there(pid int, now time.Time) bool {
 	return alive(pid)
 }
 
-// find makes the kernel count the engine's processes, and no longer the former ones.
+// find makes the kernel count the engine's present processes instead of the former ones.
 func (t *Telemetry) find(s *Source, w *watched, before int) {
 	pid, err := w.EngineProcess()
 	if before != 0 && before != pid {
@@ -231,10 +231,10 @@ func (p *past) sample() load.Kernel {
 	return s
 }
 
-// engine returns the share of one CPU that the last moment's group has used since its first moment
-// in the window, and the share of time that its threads have waited for a CPU. An earlier wait
-// fades by half in waitMemory. The wait must fade, because an engine without requests never waits,
-// even on a full host.
+// engine looks at the last moment's group, since the group's first moment in the window. engine
+// returns the share of one CPU that the group has used, and the share of time that its threads have
+// waited for a CPU. An earlier wait fades by half in waitMemory. The wait must fade, because an
+// engine without requests never waits, even on a full host.
 func (p *past) engine(last *at) (cpu, wait load.Gauge) {
 	if p.waiting.pid != last.pid {
 		p.waiting = waiting{pid: last.pid}

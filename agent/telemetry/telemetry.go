@@ -1,7 +1,7 @@
-// Package telemetry reads the load of the host and its engines, and the state of their sockets,
-// from the kernel, many times a second and at little cost. The package uses the BPF programs of
-// package bpf if the agent may load them, and otherwise /proc and sock_diag. The package asks the
-// engine nothing.
+// Package telemetry reads from the kernel the load of the host and its engines, and the state of
+// their sockets. It does so many times a second, at little cost. The package uses the BPF programs
+// of package bpf if the agent may load them, and otherwise /proc and sock_diag. The package asks
+// the engine nothing.
 package telemetry
 
 import (
@@ -33,8 +33,8 @@ type Options struct {
 	// Opened may be nil.
 	Opened func()
 	// Tick is called each Interval by the goroutine of Run, after the look if there was one. Tick
-	// returns whether something has moved, and must not block. With a nil Tick something always
-	// moves.
+	// returns whether something has moved, and must not block. A nil Tick counts as one that always
+	// returns true.
 	Tick   func() (moved bool)
 	Logger *slog.Logger
 
