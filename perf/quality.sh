@@ -6,10 +6,10 @@
 #
 # TURNS (2000), SPEED (20), MODES and PORT (23000, up to 20 ports from there) can be set.
 #
-# Every engine caches 20 % of the trace's distinct blocks. Their prefill rate is such that
-# without any cache hit the fleet would be busy 1.05 times over, which leaves round robin at a
-# utilisation of about 0.9. Every time in the engines and the lifetimes in the router are
-# divided by SPEED, as the spacing of the arrivals is.
+# Every engine caches 20 % of the trace's distinct blocks. At their prefill rate the fleet would be
+# busy 1.05 times over without any cache hit. Round robin then has a utilisation of about 0.9. Every
+# time in the engines and the lifetimes in the router are divided by SPEED, as the spacing of the
+# arrivals is.
 set -eu
 cd "$(dirname "$0")/.."
 trace=$(TRACE=${1:-${TRACE:-}} perf/trace.sh)

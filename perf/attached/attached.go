@@ -53,8 +53,9 @@ type Report struct {
 	Window   float64   `json:"window_seconds"`
 	Loads    []Load    `json:"loads"`
 	Programs []Program `json:"programs"` // over all loads together
-	// BusyHost is the share of a core that the programs take at 20,000 context switches and 10,000
-	// packets of counted sockets a second, by their mean run times.
+	// BusyHost is the share of a core that the programs would take, by their mean run times. The
+	// assumed host makes 20,000 context switches a second, and its counted sockets have 10,000
+	// packets a second.
 	BusyHost float64 `json:"busy_host"`
 }
 

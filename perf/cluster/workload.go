@@ -30,8 +30,8 @@ type request struct {
 // maxRequests is the largest workload. A request takes about 1 KB.
 const maxRequests = 10_000_000
 
-// Load reads a whole trace. With spread, requests that have only the first block in common share
-// nothing (see trace.Text).
+// Load reads a whole trace. If spread is set, requests that have only the first block in common
+// share nothing (see trace.Text).
 func Load(source trace.Source, spread bool) (*Workload, error) {
 	w := &Workload{}
 	seen := map[uint64]bool{}

@@ -13,8 +13,8 @@ type Policy interface {
 	// how many leading blocks were there, because an engine can load only these. It also returns
 	// how many blocks were there in total.
 	Request(keys []uint32) (leading, hits int)
-	// Store inserts blocks that an engine has computed. Store does not use blocks that are there
-	// already. Store does not count as an access.
+	// Store inserts blocks that an engine has computed. Store does not mark blocks as used that are
+	// there already. Store does not count as an access.
 	Store(keys []uint32)
 	// Len returns the number of held blocks, which is never above the capacity.
 	Len() int

@@ -41,8 +41,8 @@ func (h *Held) Close() {
 // Waiting is a request whose answer is not read.
 type Waiting struct{ c *conn }
 
-// Ask sends request n over a connection of its own. With begun, Ask returns when the answer has
-// begun.
+// Ask sends request n over a connection of its own. If begun is set, Ask returns when the answer
+// has begun.
 func Ask(target Target, bodies *Chat, n uint64, begun bool, timeout time.Duration) (*Waiting, error) {
 	w := &Waiting{newConn(&target, 1<<10)}
 	err := w.c.send(bodies, n, time.Now().Add(timeout))

@@ -15,8 +15,8 @@ import (
 // the client's connection.
 const reachWithin = 5 * time.Second
 
-// Door is an address in a namespace that forwards connections to a server outside it, which is in
-// this process or its own namespace.
+// Door is an address in a namespace that forwards connections to a server outside. The server is in
+// this process, or in this process's namespace.
 type Door struct {
 	Addr netip.AddrPort // in the namespace
 

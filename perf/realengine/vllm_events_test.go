@@ -109,8 +109,8 @@ func (x *exact) following() bool {
 		sum(x.owner, page, "cgn_router_caches_engines") == 1
 }
 
-// matched returns how many leading blocks, in our size, the engine has by the router's knowledge,
-// after no event has come for a while.
+// matched waits until no event has come for a while. Then it returns how many leading blocks, in
+// our size, the engine has by the router's knowledge.
 func (x *exact) matched(t *testing.T, tokens []int, salt string) (blocks int) {
 	t.Helper()
 	return x.knows(t, "completions", tokenBody(tokens, salt))

@@ -7,8 +7,8 @@
 #   vm.sh run TESTBIN [ARG...]   boots, and runs TESTBIN -test.v -test.short ARG... as root
 #   vm.sh pair TESTBIN [ARG...]  runs the same in two machines with a cable between them
 #
-# A run succeeds if every test that TESTBIN lists has passed, with no part of it skipped, and the
-# guest reports success by a number that this run has drawn. A crash does not know that number.
+# A run succeeds if every test that TESTBIN lists has passed without a skipped part. In addition the
+# guest must report success by a number that this run has drawn. A crash does not know that number.
 #
 #   VM_LIMIT    seconds for a run (540)
 #   VM_MEM      MiB of memory (768)

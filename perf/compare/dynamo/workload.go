@@ -5,9 +5,9 @@
 //
 // Without TRACE, the project's generator makes a trace. CAPACITY has the meaning of the field in
 // blocks.Options. OUT is a sequence of little-endian 64-bit words. OUT begins with the number of
-// nodes and of requests. For each request there follow its node, the number of leading blocks that
-// the node holds, the number of blocks of its prompt and of removed blocks, and the keys of these
-// blocks.
+// nodes and of requests. Each request has its node and the number of leading blocks that the node
+// holds. Then come the number of blocks of its prompt, the number of removed blocks, and the keys
+// of both.
 package main
 
 import (
