@@ -81,8 +81,8 @@ func newStats(k *commands) *cobra.Command {
 	return c
 }
 
-// write prints the state of the tiers and the namespaces. With all, write also prints every
-// counter.
+// write prints the state of the tiers and the namespaces. write also prints every counter if all is
+// set.
 func (s *statsReport) write(t *cli.Table, all bool) {
 	v := s.Values
 	t.Row("TIER", "BYTES", "LIMIT", "USED", "BLOCKS", "PINNED")

@@ -19,7 +19,7 @@ import (
 	"github.com/cognitora/dataplane/rdma/devices"
 )
 
-// daemonWait is how long a check waits for the daemon, which it does not need.
+// daemonWait is how long a check waits for the daemon. The check does not need the daemon.
 const daemonWait = 2 * time.Second
 
 // checked is the result of rdma check.
