@@ -57,8 +57,8 @@ func (e *TornError) Error() string {
 	return fmt.Sprintf("line %d, the last, is not whole and left out", e.Line)
 }
 
-// Read reads a trace with one Line per line and skips blank lines. With a *TornError it returns the
-// lines before the torn one; with any other error it returns no trace.
+// Read reads a trace with one Line per line and skips blank lines. If the error is a *TornError,
+// Read returns the lines before the torn one. With any other error Read returns no trace.
 func Read(r io.Reader) (*Trace, error) {
 	s := &lineReader{in: bufio.NewReaderSize(r, 64<<10)}
 	t := NewTrace()

@@ -23,8 +23,8 @@ import (
 const maxWatchers = 64
 
 // Serve answers the Watch of cognitora.v1.Kv for an index on l until ctx ends, and closes l. It is
-// for a host without cgn-kvcached. With an identity, routers must show a certificate of the fleet.
-// Without one, l should be a Unix socket.
+// for a host without cgn-kvcached. Routers must show a certificate of the fleet if there is an
+// identity. Otherwise l should be a Unix socket.
 func Serve(ctx context.Context, l net.Listener, x *residency.Index, id *pki.Identity) error {
 	creds := insecure.NewCredentials()
 	if id != nil && l.Addr().Network() != "unix" {
