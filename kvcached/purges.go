@@ -260,7 +260,7 @@ func (p *purges) restore(ctx context.Context) {
 	}
 }
 
-// asItIs is a change that changes nothing, so that write only merges.
+// asItIs leaves the list as it is, so that write only merges.
 func asItIs(merged *purge.List) (*purge.List, error) { return merged, nil }
 
 // remembered returns the caches of the last run.

@@ -372,8 +372,8 @@ func TestForgets(t *testing.T) {
 	})
 }
 
-// TestStatOfPurged checks that a block is a miss for Stat and StatAll while its only holder has not
-// carried out a purge that may name the block.
+// TestStatOfPurged checks a block that a purge may name. The block is a miss for Stat and StatAll
+// until its only holder has carried out the purge.
 func TestStatOfPurged(t *testing.T) {
 	a, b := start(t, "a", Options{}), start(t, "b", Options{})
 	meet(a, b)

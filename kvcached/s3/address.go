@@ -16,8 +16,8 @@ type target struct {
 	key    string // empty: the bucket, or without one the service
 }
 
-// bucketless is the bucket of keys that come without one. It does not depend on the Host header, so
-// that a key is the same object under every name of the server, and on every server of its fleet.
+// bucketless is the bucket of keys that come without one. It does not depend on the Host header. So
+// a key is the same object under every name of the server, and on every server of its fleet.
 const bucketless = "default"
 
 // locate finds bucket and key from the Host header and the path as it was sent. It looks at whether

@@ -24,9 +24,9 @@ const (
 // unsealed stands in FORMAT in place of the key's check if payloads are not sealed.
 const unsealed = "none"
 
-// checkFormat compares the directory's version and key with this program's. With upgrade it marks
-// an older version as this one. made is false for a new directory, which writeFormat must mark once
-// it has rows. It returns ErrFormat, ErrMark, KeyError, or an error of reading.
+// checkFormat compares the directory's version and key with this program's. If upgrade is set, it
+// marks an older version as this one. made is false for a new directory, which writeFormat must
+// mark once it has rows. It returns ErrFormat, ErrMark, KeyError, or an error of reading.
 func checkFormat(o *Options, upgrade bool) (made bool, err error) {
 	names, err := o.fs.List(o.Dir)
 	if err != nil {

@@ -128,9 +128,9 @@ func (t *Tier) rotate(moved bool, n uint32) error {
 	return nil
 }
 
-// land ends a flight. With written, the record is on disk and has its row and its entry. Otherwise
-// the write failed: the footer leaves out the record, and a checkpoint that passes it follows at
-// once.
+// land ends a flight. If written is set, the record is on disk and has its row and its entry.
+// Otherwise the write failed: the footer leaves out the record, and a checkpoint that passes it
+// follows at once.
 func (t *Tier) land(f *flight, written bool) {
 	l := &t.log
 	l.mu.Lock()

@@ -187,8 +187,8 @@ type move struct {
 	flight *flight
 }
 
-// copyOut copies the used records of s, or with all its live ones. Records are used if they were
-// read since they were written or last spared.
+// copyOut copies the used records of s, or all its live records if all is set. Records are used if
+// they were read since they were written or last spared.
 func (t *Tier) copyOut(s *segment, table []tableEntry, all bool) (moves []move) {
 	allowed := s.size.Load() / spareDivisor
 	var buf []byte

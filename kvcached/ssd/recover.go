@@ -242,7 +242,7 @@ const walkWindow = 1 << 20
 
 // walk calls visit with each record of s whose header lies in the pages [from, to), and with its
 // header page, in order. It skips pages that are no header, or that cannot be read, and counts the
-// unreadable ones. With verify it also reads payloads. damage then says what is wrong with a
+// unreadable ones. It also reads payloads if verify is set. damage then says what is wrong with a
 // payload.
 func (t *Tier) walk(ctx context.Context, s *segment, from, to uint32, verify bool,
 	visit func(h *header, head []byte, damage error)) error {

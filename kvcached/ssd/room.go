@@ -76,8 +76,8 @@ func (t *Tier) room() int64 {
 	return share - t.disk.Load()
 }
 
-// roomFor tells whether there is room for a segment of this size, with spare files counted. Without
-// moved, it keeps room for one more segment, for reclaim's copies.
+// roomFor tells whether there is room for a segment of this size, with spare files counted. It
+// keeps room for one more segment, for reclaim's copies, unless moved is set.
 func (t *Tier) roomFor(size int64, moved bool) bool {
 	if !moved {
 		size += t.segmentSize()

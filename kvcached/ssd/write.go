@@ -11,11 +11,11 @@ import (
 )
 
 // Write stores payload under r.Addr and replaces an earlier block. payload must not change until
-// Write returns. It is written without a copy if it begins at a multiple of 4 KiB and has capacity
-// up to the end of its last 4 KiB, with zeros behind the payload. A durable write, and every
-// replacement, returns when it survives a crash; other writes may be lost in one. At the disk cap
-// Write waits for reclaim. It returns ErrTooLarge, ErrInvalid, ErrBudget, ErrQuota, ErrReadOnly,
-// ErrIO, ErrClosed, or the error of ctx. A failed write does not count in the budget.
+// Write returns. It is written without a copy if it begins at a multiple of 4 KiB, has capacity up
+// to the end of its last 4 KiB, and zeros follow it there. A durable write, and every replacement,
+// returns when it survives a crash; other writes may be lost in one. At the disk cap Write waits
+// for reclaim. It returns ErrTooLarge, ErrInvalid, ErrBudget, ErrQuota, ErrReadOnly, ErrIO,
+// ErrClosed, or the error of ctx. A failed write does not count in the budget.
 func (t *Tier) Write(ctx context.Context, r Record, payload []byte, durable bool) (err error) {
 	h := header{Record: r, size: len(payload)}
 	account, err := t.admit(&h)

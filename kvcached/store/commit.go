@@ -19,8 +19,8 @@ type CommitOptions struct {
 	CRC      uint32
 	CheckCRC bool
 	// IfAbsent commits nothing if the address has a block: Commit returns ErrExists and that
-	// block's Info. With Durable, ErrExists also says that the existing block is durable on SSD.
-	// Another error says that the existing block could not be made durable.
+	// block's Info. If Durable is set, ErrExists also says that the existing block is durable on
+	// SSD. Another error says that the existing block could not be made durable.
 	IfAbsent bool
 	// Copy says that another host has the block, so Commit does not call Options.Written.
 	Copy bool

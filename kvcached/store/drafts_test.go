@@ -51,8 +51,8 @@ func TestDraftsLeaveRoom(t *testing.T) {
 }
 
 // TestPurgeOfDrafts purges while blocks are being written. A block that was created before the
-// purge is a miss after its Commit, in RAM and on SSD, also if the SSD is writing the block at that
-// time. A block that was created after the purge stays.
+// purge is a miss after its Commit, in RAM and on SSD. That holds even if the SSD is writing the
+// block during the purge. A block that was created after the purge stays.
 func TestPurgeOfDrafts(t *testing.T) {
 	for _, deep := range []bool{false, true} {
 		o, dir := Options{RAM: 4 << 20}, t.TempDir()

@@ -1,8 +1,8 @@
 package store
 
 // ghost remembers, in bounded memory, the addresses of blocks that were written or evicted not long
-// ago. With ghost the store finds blocks that come a second time. ghost is wrong about one address
-// in some millions, and that block goes to SSD early.
+// ago. ghost tells the store which blocks come a second time. ghost is wrong about one address in
+// some millions, and that block goes to SSD early.
 type ghost struct{ tags []uint32 }
 
 // ghosts is the number of addresses that are remembered at most. Two addresses share a place, and a

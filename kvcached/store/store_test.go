@@ -47,7 +47,7 @@ func open(t testing.TB, o Options) *Store {
 	return s
 }
 
-// item is block n of a model; with parent it is the child of block n-1.
+// item is block n of a model; it is the child of block n-1 if parent is set.
 func item(n int, parent bool) Item {
 	it := Item{Addr: block.Addr{Model: block.IDOf(llama)}, Namespace: llama}
 	binary.BigEndian.PutUint64(it.Addr.Digest[:], uint64(n))

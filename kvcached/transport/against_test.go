@@ -74,8 +74,8 @@ func TestAgainstBare(t *testing.T) {
 }
 
 // compare times ours and bare in pairs. It returns the median of the ratios with its 95 % interval,
-// our median rate, and the ratio of the CPU time of both ends over all pairs. A pair is short, so
-// that other work of the machine affects both sides.
+// and our median rate. It also returns the ratio of the CPU time of both ends, over all pairs. A
+// pair is short, so that other work of the machine affects both sides.
 func compare(t *testing.T, ours, bare puller, buf []byte) (r ratio) {
 	const pairs, volume = 150, 8 << 20
 	var cpu [2]time.Duration

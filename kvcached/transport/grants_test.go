@@ -254,8 +254,8 @@ func TestGrantsAtOnce(t *testing.T) {
 	}
 }
 
-// TestOwed: a grant that is over for the reader is given back as long as the owner may still have
-// it, because the owner began it later.
+// TestOwed: a grant may be over for the reader while the owner may still have it, because the owner
+// began it later. The reader gives this grant back.
 func TestOwed(t *testing.T) {
 	inVirtualTime(t, grantSiteOptions{}, func(t *testing.T, l *grantSite, p *Peer) {
 		l.awaitReady(p)

@@ -27,8 +27,8 @@ type Fleet interface {
 	Bars(s wire.Stamp, namespace string, key []byte) bool
 }
 
-// OnStore returns a Handler of this host's blocks. With r = nil, the operations of a Registry
-// return wire.UnknownOp.
+// OnStore returns a Handler of this host's blocks. The operations of a Registry return
+// wire.UnknownOp if r is nil.
 func OnStore(s *store.Store, r Fleet) Handler {
 	if r == nil {
 		r = noRegistry{}

@@ -347,7 +347,8 @@ func (p *Peer) Locate(ctx context.Context, addrs []block.Addr) (l *wire.Location
 	return l, err
 }
 
-// Announce tells a keeper which blocks this host has. With snapshot it has no others.
+// Announce tells a keeper which blocks this host has. If snapshot is set, this host has no other
+// blocks.
 func (p *Peer) Announce(ctx context.Context, a *wire.Announcement, snapshot bool) (r wire.Receipt, err error) {
 	var flags wire.Flags
 	if snapshot {

@@ -12,8 +12,9 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// TestSpeed prints how fast blocks come, and what they cost both hosts together, by RDMA and over
-// QUIC on the same machine in the same run. It checks no limit.
+// TestSpeed prints how fast blocks come, by RDMA and over QUIC, and the cost of a block for both
+// hosts together. Both lanes are measured on the same machine in the same run. TestSpeed checks no
+// limit.
 func TestSpeed(t *testing.T) {
 	s := roce(t, 30*time.Second)
 	quic, err := s.pool.Peer(Target{Address: s.peer.target.Address, Lane: QUIC})

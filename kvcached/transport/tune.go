@@ -135,9 +135,9 @@ func (b *receiveBudget) sum() int64 {
 	return b.used
 }
 
-// clientTLS returns the identity's configuration for dialling cache daemons. With an empty name it
-// accepts any certificate with their role. It resumes no sessions, because connections are few and
-// last long.
+// clientTLS returns the identity's configuration for dialling cache daemons. It accepts any
+// certificate with their role if name is empty. It resumes no sessions, because connections are few
+// and last long.
 func clientTLS(id *pki.Identity, name string) (*tls.Config, error) {
 	c, err := id.Client(name, pki.KVCached)
 	if err != nil {
