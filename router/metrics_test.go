@@ -21,11 +21,11 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// elsewhere lists the metrics that other tests check. These are the metrics of etcd, of cache
-// daemons (TestCacheMetrics), of KV events (TestStaticBackendsEvents), of tokenizers
-// (TestExactDigests), of agents (TestKernelSignals, TestKernelEvents, and packages signals and
-// peerevents), of takeovers (in cmd/cgn-router) and of bugs. The metrics of a fleet with nothing
-// but server errors are also elsewhere.
+// elsewhere lists the metrics that other tests check. These are the metrics of etcd and of bugs,
+// and of a fleet with nothing but server errors. Others are of cache daemons (TestCacheMetrics), of
+// KV events (TestStaticBackendsEvents) and of tokenizers (TestExactDigests). The metrics of agents
+// are in TestKernelSignals, TestKernelEvents and packages signals and peerevents, and those of
+// takeovers in cmd/cgn-router.
 var elsewhere = func() map[string]bool {
 	all := map[string]bool{
 		"cgn_router_fleet_malformed_total": true, "cgn_router_fleet_stale": true, "cgn_router_panics_total": true,

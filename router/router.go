@@ -222,8 +222,8 @@ func (r *Router) assemble() {
 // continues for drain_delay. Then running requests have drain_timeout to finish. The end of force
 // cuts that short.
 //
-// With takeover.start Run serves once it is ready. When another router takes over, Run ends as
-// after drain, but accepts nothing more. Run returns when nothing is left running.
+// If takeover.start is set, Run serves once it is ready. When another router takes over, Run ends
+// as after drain, but accepts nothing more. Run returns when nothing is left running.
 func (r *Router) Run(drain, force context.Context) error {
 	defer r.Close()
 	work, stop := context.WithCancel(force)

@@ -117,8 +117,9 @@ func burner(t *testing.T) (pid int, turn func()) {
 }
 
 // TestKernelChange checks that a burning process of the engine shows in the router's state of the
-// node, each time. The test logs four times: until the change shows, until 90 % of the final value
-// shows, the age of the sample at any time, and the CPU waits of the host's threads.
+// node, each time. The test logs four times: the time until the change shows, the time until 90 %
+// of the final value shows, the age of the sample at any time, and the CPU waits of the host's
+// threads.
 func TestKernelChange(t *testing.T) {
 	if os.Getenv("BPF_REQUIRED") != "1" {
 		t.Skip("it puts programs into the running kernel and load on its CPUs: make check-bpf")

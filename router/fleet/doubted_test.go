@@ -10,8 +10,7 @@ import (
 )
 
 // TestDeadNodesAreNoticedByTheirTraffic checks that one broken request takes a dead node out of
-// service, long before its lease ends or its next check is due. A node that is well stays in
-// service.
+// service. Its lease and its next check come much later. A node that is well stays in service.
 func TestDeadNodesAreNoticedByTheirTraffic(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]health.Outcome{

@@ -67,7 +67,7 @@ func startDaemon(t *testing.T, path string) *daemon {
 	return d
 }
 
-// put stores blocks of a chain. With parents the blocks get a place in the chain.
+// put stores blocks of a chain. The blocks get a place in the chain if parents is set.
 func (d *daemon) put(digests []block.Digest, from, to int, parents bool) {
 	d.t.Helper()
 	for i := from; i < to; i++ {

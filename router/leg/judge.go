@@ -153,10 +153,10 @@ func (p *pool) doubt(n *member) float64 {
 }
 
 // A request goes to its first node and to at most retry.max_nodes further ones. The request itself
-// may end engines. So after a broken connection at most one more node gets the request. That bound
-// does not apply if other requests of the first node broke at about the same time, because then the
-// cause is another one. A node whose connection failed never had the request, so only
-// retry.max_nodes bounds these nodes.
+// may end engines. So after a broken connection at most one more node gets the request. If other
+// requests of the first node broke at about the same time, the cause is another one and the bound
+// does not apply. A node whose connection failed never had the request, so only retry.max_nodes
+// bounds these nodes.
 
 // reset is a connection that broke before the answer.
 type reset struct {

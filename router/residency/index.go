@@ -10,9 +10,9 @@
 // router/prefix has a prediction.
 //
 // Engines name blocks by hashes of their own. A reader of an engine's events computes digests from
-// the tokens. The reader needs a table per node from the engine's name of a block to its key and
-// digest, to find the parents of stored blocks and to find removed blocks. In a Go map the keys
-// alone take 34 bytes per block. Filling the table takes more time than the index does
+// the tokens. To find the parents of stored blocks, and removed blocks, the reader needs a table
+// per node. The table leads from the engine's name of a block to its key and digest. In a Go map
+// the keys alone take 34 bytes per block. Filling the table takes more time than the index does
 // (perf/RESULTS.md), so it belongs beside the engine. The index has no such table, because a key
 // contains the block's group and its place in the group.
 //

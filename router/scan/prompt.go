@@ -96,9 +96,9 @@ func (r *Request) prompts() {
 	}
 }
 
-// prompt reads one element of a list of prompts. Each element must have the kind before, which is
-// the kind of the preceding element. For the first element before is Invalid. prompt returns the
-// kind.
+// prompt reads one element of a list of prompts. before is the kind of the preceding element, and
+// every element must have the same kind. For the first element before is Invalid. prompt returns
+// the kind.
 func (r *Request) prompt(before jsonscan.Kind) jsonscan.Kind {
 	kind := r.c.Kind()
 	switch {

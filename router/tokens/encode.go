@@ -24,8 +24,8 @@ const keptSymbols = 4 * maxWord
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
-// Encode appends the ids of text to dst. With special Encode adds the model's tokens before and
-// behind a prompt (BOS).
+// Encode appends the ids of text to dst. If special is set, Encode adds the model's tokens before
+// and behind a prompt (BOS).
 func (t *Tokenizer) Encode(dst []uint32, text string, special bool) []uint32 {
 	dst, _ = t.encode(dst, text, special, math.MaxInt, t.pieces)
 	return dst

@@ -167,9 +167,9 @@ type Stall struct {
 	Rescue bool // the evidence was strong enough to move the waiting attempts
 }
 
-// Check looks at every waiting attempt, asks the owners of late ones to give up, and appends the
-// nodes to set aside to out. Call Check about every PatienceFloor/10. Without waiting attempts a
-// Check costs one lock.
+// Check looks at every waiting attempt and asks the owners of late ones to give up. Check appends
+// to out the nodes that are to be set aside. Call Check about every PatienceFloor/10. Without
+// waiting attempts a Check costs one lock.
 func (m *Model) Check(now time.Time, out []Stall) []Stall {
 	m.mu.Lock()
 	defer m.mu.Unlock()
