@@ -18,15 +18,15 @@ import (
 // URL, and the keys that each [[engine]] must set itself.
 type Config struct {
 	Agent     NodeConfig      `toml:"agent" help:"The node and its front."`
-	GPU       gpu.Config      `toml:"gpu" help:"How the host's NVIDIA GPUs are read. Needs the build with NVML (make build-gpu)."`
+	GPU       gpu.Config      `toml:"gpu" help:"How the agent reads the host's NVIDIA GPUs. This needs the build with NVML (make build-gpu)."`
 	Power     power.Config    `toml:"power" help:"Sources of the host's power, best first: Redfish, IPMI, the sum of GPUs and CPUs. See docs/power.md."`
 	Engine    engine.Config   `toml:"engine" help:"The inference engine, which the agent attaches to (url) or starts and supervises. This is the short form for one engine. A host with several engines has a table [[engine]] for each."`
-	Engines   []EngineConfig  `toml:"engine" help:"the engines of a host with several, one table each; each is a node of its own. The settings of a single engine ([engine], [kv_events], gpu.devices, and of [agent] listen, advertise, role, device, gpu_index, tp, dtype, vram_bytes and max_concurrent) then stand in these tables only"`
+	Engines   []EngineConfig  `toml:"engine" help:"the engines of a host with several engines, one table each; each engine is a node of its own. The settings of a single engine ([engine], [kv_events], gpu.devices, and of [agent] listen, advertise, role, device, gpu_index, tp, dtype, vram_bytes and max_concurrent) then stand in these tables only"`
 	Events    EventsConfig    `toml:"kv_events" help:"KV events, in which the engine publishes its cached blocks (vLLM: --kv-events-config). Routers then know these blocks exactly."`
 	Etcd      cluster.Access  `toml:"etcd" help:"etcd, where the agent announces the node. Without endpoints the agent is only a front."`
 	TLS       TLSConfig       `toml:"tls" help:"Certificate of the front. With ca, clients must show a certificate from that CA with the role router or ctl."`
 	Limits    LimitConfig     `toml:"limits" help:"Bounds on the memory and connections that clients take. With [[engine]] each front has its own."`
-	Telemetry TelemetryConfig `toml:"telemetry" help:"Figures that the kernel has of the engines' processes, the host's CPUs and the connections of the agent's ports. The engines are not asked for them."`
+	Telemetry TelemetryConfig `toml:"telemetry" help:"Figures that the kernel has of the engines' processes, the host's CPUs and the connections of the agent's ports. The agent reads them without asking the engines."`
 	Log       LogConfig       `toml:"log" help:"The log, which goes to standard error."`
 
 	Logger *slog.Logger `toml:"-"` // nil means slog.Default
@@ -36,58 +36,58 @@ type Config struct {
 type NodeConfig struct {
 	Listen         string          `toml:"listen" default:"127.0.0.1:9081" flag:"listen" help:"address of the front (host:port, or unix:///path)"`
 	Admin          string          `toml:"admin" default:"127.0.0.1:9092" flag:"admin" help:"address of the admin port: /healthz, /readyz, /metrics, /debug/pprof"`
-	KVAddress      string          `toml:"kv_address" flag:"kv-address" help:"address of the cgn-kvcached on this host, as it announces it (its QUIC address, else TLS, else gRPC); its blocks then count in routing to this node"`
+	KVAddress      string          `toml:"kv_address" flag:"kv-address" help:"address of the cgn-kvcached on this host, as the daemon announces it (its QUIC address, or else its TLS address, or else its gRPC address); the daemon's blocks then count in routing to this node"`
 	Advertise      string          `toml:"advertise" flag:"advertise" help:"URL under which routers reach the front; empty: made of listen, with the host's name in place of a wildcard"`
-	Push           string          `toml:"push" default:"" flag:"push" help:"address of the gRPC port where the agent tells routers about load as it changes (host:port, or unix:///path), with the certificates and the clients of listen; empty: a free port of listen's host, or a socket beside it (with [[engine]], of the first engine's listen); off: no port. Routers learn the address from etcd, so without etcd there is no port"`
+	Push           string          `toml:"push" default:"" flag:"push" help:"address of the gRPC port where the agent tells routers about load as it changes (host:port, or unix:///path), with the certificates and the clients of listen; empty: a free port of listen's host, or a socket beside listen's socket (with [[engine]], listen of the first engine counts); off: no port. Routers learn the address from etcd, so without etcd there is no port"`
 	InsecureListen bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow listen beyond loopback without client certificates"`
-	InsecureAdmin  bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback; it asks for no password or certificate, and /debug shows internals"`
-	ForwardAuth    bool            `toml:"forward_auth" default:"false" flag:"forward-auth" help:"pass the router's Authorization header (its own forward_auth) to the engine, and no header if the router sends none; engine.api_key_file then serves only the agent's own looks; needs client certificates (tls.ca), or a listen that only this host reaches"`
+	InsecureAdmin  bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback; the admin port asks for no password or certificate, and /debug shows internals"`
+	ForwardAuth    bool            `toml:"forward_auth" default:"false" flag:"forward-auth" help:"pass the Authorization header of the router's requests (the router's own forward_auth) to the engine, and no header if the router sends none; the agent then uses engine.api_key_file only for its own requests of the engine's health and metrics; needs client certificates (tls.ca), or a listen that only this host reaches"`
 	NodeID         string          `toml:"node_id" flag:"node-id" help:"name of the node in the fleet, letters, digits and . _ : -; empty: host name and port. With [[engine]] every node's name begins with it; empty: the host name"`
-	StateDir       string          `toml:"state_dir" flag:"state-dir" help:"directory with the agent's identity, so that a restarted agent takes its node back at once; empty: it waits until its old lease in etcd ends"`
-	Heartbeat      config.Duration `toml:"heartbeat" default:"5s" help:"time between two writes of the node's state to etcd, at most 5m; the node's lease lasts three of them, and routers trust its load as long, at least 15s"`
-	DrainDelay     config.Duration `toml:"drain_delay" default:"2s" help:"time at a stop in which the front still accepts requests after it said that it is not ready, so that routers hear of it"`
-	DrainTimeout   config.Duration `toml:"drain_timeout" default:"60s" flag:"drain-timeout" help:"time that running requests have to finish when the agent is stopped; then they are cut; 0: at once"`
+	StateDir       string          `toml:"state_dir" flag:"state-dir" help:"directory with the agent's identity, so that a restarted agent takes its node back at once; empty: a restarted agent waits until its old lease in etcd ends"`
+	Heartbeat      config.Duration `toml:"heartbeat" default:"5s" help:"time between two writes of the node's state to etcd, at most 5m; the node's lease in etcd lasts three heartbeats, and routers trust the node's load as long, at least 15s"`
+	DrainDelay     config.Duration `toml:"drain_delay" default:"2s" help:"time at a stop in which the agent already says that it is not ready and the front still accepts requests, so that routers notice"`
+	DrainTimeout   config.Duration `toml:"drain_timeout" default:"60s" flag:"drain-timeout" help:"time that running requests have to finish at a stop, after drain_delay; requests that are left are then cut; 0: they are cut at once"`
 
 	// In the short form, the following fields are settings of the only engine, as Listen and
 	// Advertise are.
 	Role          string      `toml:"role" default:"both" flag:"role" oneof:"prefill|decode|both" help:"which part of a request the node computes; routers send nothing to prefill nodes"`
 	Device        string      `toml:"device" default:"" oneof:"|gpu|cpu" help:"kind of processor that the engine computes on; empty: unknown"`
 	GPUIndex      int         `toml:"gpu_index" default:"0" help:"index of the engine's first GPU; if gpu.devices is empty, tp GPUs from this one on give the node's SM utilisation"`
-	TP            int         `toml:"tp" default:"0" help:"tensor-parallel size, announced and given to a started engine; 0: unknown"`
-	DType         string      `toml:"dtype" default:"" help:"data type such as bfloat16, announced and given to a started vllm or sglang; empty: unknown"`
+	TP            int         `toml:"tp" default:"0" help:"tensor-parallel size, which the agent announces and gives to an engine that it starts; 0: unknown"`
+	DType         string      `toml:"dtype" default:"" help:"data type such as bfloat16, which the agent announces and gives to a vllm or sglang that it starts; empty: unknown"`
 	VRAM          config.Size `toml:"vram_bytes" default:"0" help:"memory of the node's GPUs together; 0: as NVML reports it, if the agent reads NVML"`
-	MaxConcurrent int         `toml:"max_concurrent" default:"0" flag:"max-concurrent" help:"most requests that routers send to the node at once; a started engine gets the same limit; 0: not stated. Load is requests in flight as a share of this number, so a large number makes load count little (16 routed better than 64, 256 worst). The engine's own limit is announced too and refuses nothing"`
+	MaxConcurrent int         `toml:"max_concurrent" default:"0" flag:"max-concurrent" help:"most requests that routers send to the node at once; an engine that the agent starts gets the same limit; 0: no limit. Load is requests in flight as a share of this number, so a large number makes load count little (16 routed better than 64, 256 worst). The agent also announces the engine's own limit, at which routers refuse nothing"`
 }
 
 // TelemetryConfig is the [telemetry] section.
 type TelemetryConfig struct {
 	Kernel   string          `toml:"kernel" default:"auto" flag:"telemetry" oneof:"auto|bpf|proc|off" help:"source of the kernel's figures. bpf: programs in the kernel, which need CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and /sys/fs/bpf; proc: /proc and sock_diag, with fewer figures and less often; auto: bpf if possible, else proc with the reason in the log; off: no figures"`
-	Interval config.Duration `toml:"interval" default:"50ms" help:"time between two looks at the kernel's figures while they change, and 1.4 times as long while they do not; at least 10ms. Looks that would take more than 0.2 % of a CPU are made less often, but at least every 5s"`
+	Interval config.Duration `toml:"interval" default:"50ms" help:"time between two looks at the kernel's figures while the figures change, at least 10ms; while they do not change, the time is 1.4 times as long. The agent looks less often if looks would take more than 0.2 % of a CPU, but at least every 5s"`
 	Pins     string          `toml:"bpf_root" default:"/sys/fs/bpf/cognitora" help:"folder in a BPF file system that keeps programs and counts after the agent ends; the agents of a host share one"`
 	Cgroup   string          `toml:"bpf_cgroup" default:"" help:"folder of the cgroup (version 2) whose connections are counted, with the cgroups below it; empty: all connections of the host"`
-	Events   string          `toml:"events" default:"" flag:"kernel-events" help:"path of a Unix socket where the agent tells routers of this host (router.kernel_events) at once of retransmission timeouts, resets and failed connections to their nodes, and of the counts; open to root, the agent's user and events_group; for one agent per host; empty: no socket"`
+	Events   string          `toml:"events" default:"" flag:"kernel-events" help:"path of a Unix socket where the agent tells routers of this host (router.kernel_events) at once of retransmission timeouts, resets and failed connections to their nodes, and lets them read the counts; root, the agent's user and the members of events_group may connect; only one agent of a host can have the socket; empty: no socket"`
 	Group    int             `toml:"events_group" default:"-1" help:"id of the group whose members may connect to events; -1: the agent's group"`
 }
 
 // TLSConfig is the [tls] section.
 type TLSConfig struct {
 	CA   string `toml:"ca" help:"PEM file of the CA that clients' certificates must chain to; empty: clients show no certificate"`
-	Cert string `toml:"cert" help:"certificate of the front; plain HTTP when empty"`
+	Cert string `toml:"cert" help:"certificate of the front; empty: plain HTTP"`
 	Key  string `toml:"key" help:"key of the certificate"`
 }
 
 // LimitConfig is the [limits] section.
 type LimitConfig struct {
-	MaxBody        config.Size     `toml:"max_body" default:"64MiB" help:"largest request body; above it 413"`
-	MaxBodyTotal   config.Size     `toml:"max_body_total" default:"1GiB" help:"most bytes of request bodies above 64 KiB together, for each engine, each counted in full from its request head on; above it a body too slow for read_timeout is cut (408), or the new request gets 503 with Retry-After. On Linux a body takes memory only as it arrives, and at most 32 MiB stay allocated for later bodies"`
-	MaxHeader      config.Size     `toml:"max_header" default:"32KiB" help:"largest request head; above it 431"`
-	MaxConnections int             `toml:"max_connections" default:"16384" help:"most open connections; further ones are closed at once"`
-	MaxRequests    int             `toml:"max_requests" default:"8192" help:"most requests in flight; above it 503 with Retry-After"`
+	MaxBody        config.Size     `toml:"max_body" default:"64MiB" help:"largest request body; a larger one gets 413"`
+	MaxBodyTotal   config.Size     `toml:"max_body_total" default:"1GiB" help:"most bytes of all request bodies of an engine above 64 KiB together; each body counts in full from its request head on. Beyond this limit a body too slow for read_timeout is cut (408), or the new request gets 503 with Retry-After. On Linux a body takes memory only as it arrives, and at most 32 MiB stay allocated for later bodies"`
+	MaxHeader      config.Size     `toml:"max_header" default:"32KiB" help:"largest request head; a larger one gets 431"`
+	MaxConnections int             `toml:"max_connections" default:"16384" help:"most open connections; further connections are closed at once"`
+	MaxRequests    int             `toml:"max_requests" default:"8192" help:"most requests in flight; further requests get 503 with Retry-After"`
 	ReadTimeout    config.Duration `toml:"read_timeout" default:"60s" help:"time a client has to send a request"`
 	KeepAlive      config.Duration `toml:"keep_alive" default:"120s" help:"how long an idle connection is kept"`
 	SlowReader     config.Duration `toml:"slow_reader" default:"30s" help:"a client that reads nothing for this long is cut"`
 	Idle           config.Duration `toml:"idle" default:"600s" help:"longest gap between two reads of the engine's answer"`
-	Total          config.Duration `toml:"total" default:"3600s" help:"longest whole request"`
+	Total          config.Duration `toml:"total" default:"3600s" help:"longest duration of a whole request"`
 }
 
 func (l *LimitConfig) front() front.Limits {

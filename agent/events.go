@@ -19,8 +19,8 @@ type EventsConfig struct {
 	Replay    string `toml:"replay" flag:"kv-replay" help:"address where the engine repeats KV events that the agent missed (vLLM: replay_endpoint), tcp://HOST:PORT or ipc:///PATH; empty: a missed event makes the agent forget all blocks of the engine"`
 	Topic     string `toml:"topic" help:"beginning of the topic of the events to follow; empty: every topic"`
 	Model     string `toml:"model" help:"name of the engine's base model, which is part of its blocks' digests; empty: the only model that the engine lists"`
-	MaxBlocks int    `toml:"max_blocks" default:"1048576" help:"most blocks of the engine that the agent remembers, about 150 bytes each; it counts further ones and leaves them out"`
-	Report    string `toml:"report" flag:"kv-report" help:"gRPC socket of this host's cgn-kvcached (its kvcached.sock), which then tells routers about the engine's blocks; empty: the agent tells them itself, at listen"`
+	MaxBlocks int    `toml:"max_blocks" default:"1048576" help:"most blocks of the engine that the agent remembers, about 150 bytes each; the agent counts further blocks and leaves them out"`
+	Report    string `toml:"report" flag:"kv-report" help:"gRPC socket of this host's cgn-kvcached (its kvcached.sock), which then tells routers about the engine's blocks; empty: the agent tells routers itself, at listen"`
 	Listen    string `toml:"listen" flag:"kv-listen" help:"address where the agent tells routers about the engine's blocks if report is empty: host:port, with the certificates of [tls], or unix:///PATH"`
 	Advertise string `toml:"advertise" help:"host:port under which routers reach listen; empty: made of listen, with the host's name in place of a wildcard"`
 }

@@ -15,17 +15,17 @@ import (
 
 // EngineConfig is one [[engine]] table: an engine and the settings of its node.
 type EngineConfig struct {
-	ID        string   `toml:"id" help:"end of the node's name, which begins with agent.node_id (or the host's name) and -; letters, digits and . _ : -; empty: the port of listen, or its socket's file name"`
-	Listen    string   `toml:"listen" help:"address of the node's front (host:port, or unix:///path); each engine has its own"`
+	ID        string   `toml:"id" help:"end of the node's name, which begins with agent.node_id (or the host's name) and -; letters, digits and . _ : -; empty: the port of listen, or the file name of listen's socket"`
+	Listen    string   `toml:"listen" help:"address of the node's front (host:port, or unix:///path); each engine has a front of its own"`
 	Advertise string   `toml:"advertise" help:"URL under which routers reach the front; empty: made of listen, with the host's name in place of a wildcard"`
 	GPUs      []string `toml:"gpus" help:"the engine's GPUs: index (0), index:GPU instance (0:1), GPU-... or MIG-... UUID. Their SM utilisation, memory and power count as the node's, and an engine that the agent starts sees only these; empty: the agent knows no GPU of the engine"`
 
 	Role          string      `toml:"role" default:"both" oneof:"prefill|decode|both" help:"which part of a request the node computes"`
-	Device        string      `toml:"device" default:"" oneof:"|gpu|cpu" help:"kind of processor that the engine computes on; empty: gpu if gpus names some, else unknown"`
-	TP            int         `toml:"tp" default:"0" help:"tensor-parallel size, announced and given to a started engine; 0: unknown"`
-	DType         string      `toml:"dtype" default:"" help:"data type such as bfloat16, announced and given to a started vllm or sglang; empty: unknown"`
+	Device        string      `toml:"device" default:"" oneof:"|gpu|cpu" help:"kind of processor that the engine computes on; empty: gpu if gpus names a GPU, else unknown"`
+	TP            int         `toml:"tp" default:"0" help:"tensor-parallel size, which the agent announces and gives to an engine that it starts; 0: unknown"`
+	DType         string      `toml:"dtype" default:"" help:"data type such as bfloat16, which the agent announces and gives to a vllm or sglang that it starts; empty: unknown"`
 	VRAM          config.Size `toml:"vram_bytes" default:"0" help:"memory of the node's GPUs together; 0: as NVML reports it, if the agent reads NVML"`
-	MaxConcurrent int         `toml:"max_concurrent" default:"0" help:"most requests that routers send to the node at once; a started engine gets the same limit; 0: not stated. Load is requests in flight as a share of this number, so a large number makes load count little (16 routed better than 64, 256 worst). The engine's own limit is announced too and refuses nothing"`
+	MaxConcurrent int         `toml:"max_concurrent" default:"0" help:"most requests that routers send to the node at once; an engine that the agent starts gets the same limit; 0: no limit. Load is requests in flight as a share of this number, so a large number makes load count little (16 routed better than 64, 256 worst). The agent also announces the engine's own limit, at which routers refuse nothing"`
 
 	Engine engine.Config `toml:",inline"`
 	Events EventsConfig  `toml:"kv_events" help:"KV events, in which the engine publishes its cached blocks."`

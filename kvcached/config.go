@@ -57,7 +57,7 @@ type SSDConfig struct {
 type RESPConfig struct {
 	Listen string          `toml:"listen" flag:"resp" help:"address of the Redis protocol (host:port, or unix:///path), such as 127.0.0.1:6380; empty: off"`
 	TLS    bool            `toml:"tls" default:"false" help:"speak TLS, with the certificate of [tls]"`
-	Users  []UserConfig    `toml:"users" help:"Users for AUTH. None: everybody may use the port, on loopback or a unix socket only."`
+	Users  []UserConfig    `toml:"users" help:"Users for AUTH. Without users the port must be on loopback or a Unix socket, and everybody who reaches it may use it."`
 	Stall  config.Duration `toml:"stall" default:"60s" help:"time a client has to send the rest of a command, and to read a reply"`
 }
 
@@ -73,7 +73,7 @@ type UserConfig struct {
 type S3Config struct {
 	Listen  string          `toml:"listen" flag:"s3" help:"address of the S3 subset (host:port, or unix:///path), such as 127.0.0.1:9000; empty: off"`
 	TLS     bool            `toml:"tls" default:"false" help:"speak TLS, with the certificate of [tls]"`
-	Keys    []KeyConfig     `toml:"keys" help:"Access keys. None: everybody may use the port, on loopback or a unix socket only."`
+	Keys    []KeyConfig     `toml:"keys" help:"Access keys. Without keys the port must be on loopback or a Unix socket, and everybody who reaches it may use it."`
 	Domains []string        `toml:"domains" help:"names of the server, besides localhost, that clients use as bucket.name/key; with any other Host the path begins with the bucket"`
 	Durable bool            `toml:"durable" default:"false" help:"answer a PUT only when the object is on disk"`
 	Timeout config.Duration `toml:"timeout" default:"30s" help:"time a client has for each MiB of a body"`
@@ -120,7 +120,7 @@ type FleetConfig struct {
 	PullTimeout   config.Duration `toml:"pull_timeout" default:"10s" help:"time to pull a block from another host, with repeated requests to a busy host; after it the block is a miss"`
 	MaxLocations  int             `toml:"max_locations" default:"1048576" help:"most blocks whose holders this cache remembers for the fleet, about 100 bytes each; other hosts cannot find further blocks"`
 	Lane          string          `toml:"lane" default:"auto" oneof:"auto|rdma|quic|tls" help:"lane to other caches. auto: QUIC, or TLS if it is faster or QUIC does not get through; large blocks come by RDMA if both hosts have devices in rdma.trusted_networks and a test read succeeds. rdma: large blocks come by RDMA, and are granted to other caches, on any network; while RDMA fails, blocks come as with auto and the log has errors. quic and tls: that lane, without RDMA"`
-	Peers         []PeerConfig    `toml:"peers" help:"Caches with another lane than fleet.lane, one table each."`
+	Peers         []PeerConfig    `toml:"peers" help:"Caches to which this cache uses another lane than fleet.lane, one table each."`
 }
 
 // PeerConfig is a [[fleet.peers]] table.

@@ -30,9 +30,9 @@ type Config struct {
 	Retry    RetryConfig     `toml:"retry"`
 	Limits   LimitConfig     `toml:"limits"`
 	TLS      TLSConfig       `toml:"tls"`
-	Upstream UpstreamTLS     `toml:"upstream_tls" help:"TLS towards agents that serve https. With ca alone the router shows no certificate. A backend has a ca of its own."`
+	Upstream UpstreamTLS     `toml:"upstream_tls" help:"TLS towards agents that serve https. Without cert the router shows no certificate. A backend has a setting ca of its own."`
 	Log      LogConfig       `toml:"log" help:"The log, which goes to standard error, and the access log."`
-	Takeover TakeoverConfig  `toml:"takeover" help:"How a new router replaces a running one without losing a request. It gets the listening sockets, and the old router finishes the requests that it has begun."`
+	Takeover TakeoverConfig  `toml:"takeover" help:"How a new router replaces a running router without losing a request. The new router gets the listening sockets, and the running router finishes the requests that it has begun."`
 
 	Logger *slog.Logger `toml:"-"` // nil: slog.Default
 }
@@ -43,29 +43,29 @@ type RouterConfig struct {
 	Admin          string          `toml:"admin" default:"127.0.0.1:9091" flag:"admin" help:"address of the admin port: /readyz, /metrics, /debug"`
 	Backends       []string        `toml:"backends" flag:"backend" split:"space" help:"an engine as URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=,kv-events=,kv-replay=]; [[backend]] explains the keys"`
 	InsecureListen bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow listen beyond loopback without client certificates"`
-	InsecureAdmin  bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback; it asks for no password or certificate, and /debug shows internals"`
+	InsecureAdmin  bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback; the admin port asks for no password or certificate, and /debug shows internals"`
 	Mode           string          `toml:"mode" default:"" flag:"mode" help:"how nodes are picked: score, round_robin, power_of_two, least_loaded or random; empty: the policy's mode, which is score by default"`
 	PolicyFile     string          `toml:"policy_file" default:"" flag:"policy-file" help:"file with the policy as JSON, reloaded when it changes; empty: the key /cognitora/routing/policy in etcd"`
-	ForwardAuth    bool            `toml:"forward_auth" default:"false" flag:"forward-auth" help:"pass the client's Authorization header to backends without an api_key_file, and to agents; an agent drops it unless its own agent.forward_auth is set"`
-	Warm           int             `toml:"warm_connections" default:"4" help:"connections that the router opens to a node when it joins or comes back, so that no first request waits for a TLS handshake; for agents, vLLM and SGLang; 0: none"`
-	WatchNodes     bool            `toml:"watch_nodes" default:"true" help:"ask the kernel every 50 ms whether nodes acknowledge packets, and let it probe connections in use that are silent for 1 s; a node that is cut off gets no requests from its first retransmission timeout on"`
-	KernelEvents   string          `toml:"kernel_events" default:"" flag:"kernel-events" help:"Unix socket of this host's agent (its telemetry.events) or of cgn-ctl bpf serve; it tells the router at once of retransmission timeouts, resets and failed connections to nodes, and of their round trips; empty: only watch_nodes looks"`
-	Promote        string          `toml:"promote" default:"disk" flag:"promote" oneof:"off|disk|fleet" help:"which of the prompt's first 1,024 blocks the cache daemon on the picked node's host loads into RAM before the request arrives; disk: those on its SSD; fleet: also those that only other hosts hold; off: none"`
-	DrainDelay     config.Duration `toml:"drain_delay" default:"5s" flag:"drain-delay" help:"time at a stop between /readyz failing and the listener closing"`
-	DrainTimeout   config.Duration `toml:"drain_timeout" default:"60s" flag:"drain-timeout" help:"time that running requests have to finish at a stop; then streams end with an error event; 0: at once"`
+	ForwardAuth    bool            `toml:"forward_auth" default:"false" flag:"forward-auth" help:"pass the client's Authorization header to backends without an api_key_file, and to agents; an agent drops the header unless its own agent.forward_auth is set"`
+	Warm           int             `toml:"warm_connections" default:"4" help:"connections that the router opens to a node when the node joins or comes back, so that no first request waits for a TLS handshake; only to agents, vLLM and SGLang; 0: none"`
+	WatchNodes     bool            `toml:"watch_nodes" default:"true" help:"ask the kernel every 50 ms whether nodes acknowledge packets, and let the kernel probe connections in use that are silent for 1 s; a node that is cut off gets no requests from its first retransmission timeout on"`
+	KernelEvents   string          `toml:"kernel_events" default:"" flag:"kernel-events" help:"Unix socket of this host's agent (its telemetry.events) or of cgn-ctl bpf serve, which tells the router at once of retransmission timeouts, resets and failed connections to nodes, and of round trips to nodes; empty: the router relies on watch_nodes"`
+	Promote        string          `toml:"promote" default:"disk" flag:"promote" oneof:"off|disk|fleet" help:"which of the prompt's first 1,024 blocks the cache daemon on the picked node's host loads into RAM before the request arrives; disk: the blocks on the daemon's SSD; fleet: also the blocks that only other hosts hold; off: none"`
+	DrainDelay     config.Duration `toml:"drain_delay" default:"5s" flag:"drain-delay" help:"time at a stop in which /readyz already fails and the router still accepts requests"`
+	DrainTimeout   config.Duration `toml:"drain_timeout" default:"60s" flag:"drain-timeout" help:"time that running requests have to finish at a stop, after drain_delay; streams that are left then end with an error event; 0: they end at once"`
 	Admission      AdmissionConfig `toml:"admission" was:"admission" help:"Caps on requests in flight. Nothing is queued."`
 }
 
 // BackendConfig is one static engine, the table form of --backend.
 type BackendConfig struct {
-	URL           string `toml:"url" help:"http://host:port, https://host:port or unix:///path; a DNS name is one node per address"`
+	URL           string `toml:"url" help:"http://host:port, https://host:port or unix:///path; a DNS name becomes one node for each of its addresses"`
 	ID            string `toml:"id" help:"name of the node; empty: host:port of url"`
 	Model         string `toml:"model" help:"name under which the engine serves its model; empty: the name that the engine lists"`
-	Role          string `toml:"role" default:"both" help:"prefill, decode or both; a prefill node gets no requests"`
-	MaxConcurrent int    `toml:"max_concurrent" default:"0" help:"most requests that the engine gets at once; 0: no limit, and the router compares the nodes' requests in flight. A request gets 503 with Retry-After when every node is at its limit; nothing queues. Load is requests in flight as a share of this number, so a large number makes load count little (measured: 16 routed better than 64, and 256 worst). Set the number that the engine answers well, not its largest batch (vLLM: --max-num-seqs)"`
+	Role          string `toml:"role" default:"both" help:"part of a request that the engine computes: prefill, decode or both; a prefill node gets no requests"`
+	MaxConcurrent int    `toml:"max_concurrent" default:"0" help:"most requests that the engine gets at once; 0: no limit, and the router compares the nodes' requests in flight. When every node is at its limit, a request gets 503 with Retry-After; nothing is queued. Load is requests in flight as a share of this number, so a large number makes load count little (measured: 16 routed better than 64, and 256 worst). Set the number that the engine answers well, not its largest batch (vLLM: --max-num-seqs)"`
 	APIKeyFile    string `toml:"api_key_file" help:"file with the engine's API key, which the router sends as Authorization: Bearer"`
 	CA            string `toml:"ca" help:"PEM file of the CAs that may sign the engine's https certificate; empty: the system's CAs"`
-	KV            string `toml:"kv" help:"gRPC address of the cgn-kvcached on the engine's host, host:port (checked with upstream_tls) or unix:///path; the blocks of that daemon then count in routing"`
+	KV            string `toml:"kv" help:"gRPC address of the cgn-kvcached on the engine's host, host:port (with the certificates of upstream_tls) or unix:///path; the blocks of that daemon then count in routing"`
 	KVEvents      string `toml:"kv_events" help:"address where the engine publishes KV events (vLLM: --kv-events-config), tcp://host:port or ipc:///path; the router then knows the cached blocks of the engine's base model instead of predicting them. The [[model]] needs a tokenizer; with tokenizer = \"none\" only prompts given as token ids count. Only for engines without an agent, because an agent follows its engines itself"`
 	KVReplay      string `toml:"kv_replay" help:"address where the engine repeats KV events that the router missed (vLLM: replay_endpoint); empty: a missed event makes the router forget all blocks of the engine"`
 }
@@ -73,8 +73,8 @@ type BackendConfig struct {
 // ModelConfig overrides timeouts and caps for one served model.
 type ModelConfig struct {
 	Name           string          `toml:"name" help:"name of the model that this table is about"`
-	Tokenizer      string          `toml:"tokenizer" help:"directory with the engine's tokenizer.json, tokenizer_config.json and, if it has one, chat_template.jinja; the router then counts prompts in the engine's tokens, as KV events need it. Byte-level BPE only; the router does not start with a tokenizer that it cannot follow exactly. none: KV events count only for prompts given as token ids. Empty: prompts are predicted from their text"`
-	ChatTemplate   string          `toml:"chat_template" help:"file with the engine's chat template, if it is not the model's own (vLLM: --chat-template)"`
+	Tokenizer      string          `toml:"tokenizer" help:"directory with the engine's tokenizer.json, tokenizer_config.json and, if it has one, chat_template.jinja; the router then counts prompts in the engine's tokens, as KV events need it. The router knows byte-level BPE only, and does not start with a tokenizer that it cannot follow exactly. none: KV events count only for prompts given as token ids. Empty: the router predicts cached blocks from the prompts' text"`
+	ChatTemplate   string          `toml:"chat_template" help:"file with the engine's chat template, if the engine was started with another template than the model's own (vLLM: --chat-template)"`
 	FirstByte      config.Duration `toml:"first_byte" help:"overrides timeouts.first_byte"`
 	Idle           config.Duration `toml:"idle" help:"overrides timeouts.idle"`
 	Total          config.Duration `toml:"total" help:"overrides timeouts.total"`
@@ -84,59 +84,59 @@ type ModelConfig struct {
 
 // PrefixConfig bounds the prefix index.
 type PrefixConfig struct {
-	MaxBlocks int             `toml:"max_blocks" default:"1048576" help:"most blocks of 16 tokens in the prefix index; past it the index is pruned to 0.8 of it"`
-	MaxHeld   int             `toml:"max_held" default:"4194304" help:"most blocks that the router remembers from the reports of cache daemons and engines, about 16 bytes each; further ones do not count"`
-	Memo      config.Size     `toml:"memo" default:"32MiB" help:"memory for the beginnings of earlier prompts, which are then not scanned and hashed again, 1 KB for every 4 KiB of prompt; prompts below 8 KiB are not remembered; 0: none"`
-	Lifetime  config.Duration `toml:"lifetime" default:"120s" help:"how long the router believes that a predicted block is cached, until feedback tells more"`
-	MaxExact  config.Size     `toml:"max_exact" default:"512KiB" help:"largest request body whose prompt is tokenised, for models with a tokenizer; a prompt of a larger body, or with a word of more than 4 KiB, is predicted from its text. 1 KB takes 20 to 50 µs the first time"`
-	ExactMemo config.Size     `toml:"exact_memo" default:"64MiB" help:"memory for the tokens of earlier prompts, for models with a tokenizer, 2 KB for each KB of text; the next turn of a conversation is then tokenised only where it is new; allocated as it fills"`
-	Feedback  bool            `toml:"feedback" default:"true" help:"correct predictions by the cached-token counts that engines report; the router adds stream_options.include_usage to streams"`
+	MaxBlocks int             `toml:"max_blocks" default:"1048576" help:"most blocks of 16 tokens in the prefix index; beyond this number the router prunes the index to 0.8 of it"`
+	MaxHeld   int             `toml:"max_held" default:"4194304" help:"most blocks that the router remembers from the reports of cache daemons and engines, about 16 bytes each; further blocks do not count"`
+	Memo      config.Size     `toml:"memo" default:"32MiB" help:"memory for the beginnings of earlier prompts, 1 KB for every 4 KiB of prompt; the router scans and hashes a remembered beginning only once, and remembers no prompt below 8 KiB; 0: none"`
+	Lifetime  config.Duration `toml:"lifetime" default:"120s" help:"how long the router believes that a predicted block is cached, until the cached-token counts of feedback tell more"`
+	MaxExact  config.Size     `toml:"max_exact" default:"512KiB" help:"largest request body whose prompt is tokenised, for models with a tokenizer; the router predicts the blocks of a prompt of a larger body, or with a word of more than 4 KiB, from its text. Tokenising 1 KB takes 20 to 50 µs the first time"`
+	ExactMemo config.Size     `toml:"exact_memo" default:"64MiB" help:"memory for the tokens of earlier prompts, for models with a tokenizer, 2 KB for each KB of text; the next turn of a conversation is then tokenised only where it is new; the memory is allocated as it fills"`
+	Feedback  bool            `toml:"feedback" default:"true" help:"correct predictions by the cached-token counts that engines report; for this the router adds stream_options.include_usage to requests for streams"`
 }
 
 // AdmissionConfig caps the requests in flight. Nothing is queued.
 type AdmissionConfig struct {
-	MaxQueue       int `toml:"max_queue" default:"4096" help:"most requests in flight of a model on its nodes of one role (both, decode); nothing queues: a request past it gets 503 with Retry-After"`
-	MaxQueueDecode int `toml:"max_queue_decode" default:"0" help:"overrides max_queue for the nodes of role decode; 0: max_queue"`
-	Global         int `toml:"global" default:"16384" help:"most requests in flight of all models together; above it 429 with Retry-After"`
+	MaxQueue       int `toml:"max_queue" default:"4096" help:"most requests in flight of a model on its nodes of one role (both, decode); further requests get 503 with Retry-After, and nothing is queued"`
+	MaxQueueDecode int `toml:"max_queue_decode" default:"0" help:"overrides max_queue for the nodes of role decode; 0: max_queue holds for them too"`
+	Global         int `toml:"global" default:"16384" help:"most requests in flight of all models together; further requests get 429 with Retry-After"`
 }
 
 // TimeoutConfig bounds every wait on a backend.
 type TimeoutConfig struct {
 	Dial          config.Duration `toml:"dial" default:"2s" help:"time to connect to a backend, TLS included"`
 	FirstByte     config.Duration `toml:"first_byte" default:"300s" help:"hard bound on the wait for a stream's first event or a response's head"`
-	FirstByteCold config.Duration `toml:"first_byte_cold" default:"60s" help:"wait for a stream's first event before the router asks another node, while it does not know the model's speed"`
+	FirstByteCold config.Duration `toml:"first_byte_cold" default:"60s" help:"wait for a stream's first event before the router asks another node, while the router does not know the model's speed"`
 	PatienceFloor config.Duration `toml:"patience_floor" default:"1s" help:"shortest wait for a stream's first event before the router asks another node, however fast the model is"`
 	StallFloor    config.Duration `toml:"stall_floor" default:"2s" help:"a node silent for less than this is never set aside"`
 	Idle          config.Duration `toml:"idle" default:"120s" help:"longest gap between two reads of a response"`
-	Total         config.Duration `toml:"total" default:"3600s" help:"longest whole response"`
+	Total         config.Duration `toml:"total" default:"3600s" help:"longest duration of a whole response"`
 }
 
 // RetryConfig bounds the requests to further nodes.
 type RetryConfig struct {
-	MaxNodes int `toml:"max_nodes" default:"2" help:"further nodes that a request is sent to while the client has no byte yet (1 after a 500, and after a reset that no other request on that node met)"`
+	MaxNodes int `toml:"max_nodes" default:"2" help:"most further nodes that the router sends a request to while the client has no byte yet; 1 after a 500, and after a reset that no other request on that node met"`
 	Percent  int `toml:"percent" default:"20" help:"retries allowed, as a percentage of the requests of the last 10 s"`
 	Floor    int `toml:"floor" default:"64" help:"retries always allowed in 10 s"`
 }
 
 // LimitConfig bounds the memory and connections that clients can take up.
 type LimitConfig struct {
-	MaxBody        config.Size     `toml:"max_body" default:"64MiB" help:"largest request body; above it 413"`
-	MaxBodyTotal   config.Size     `toml:"max_body_total" default:"1GiB" help:"most bytes of request bodies above 64 KiB together, each counted in full from its request head on; above it a body too slow for body_timeout is cut (408), or the new request gets 503 with Retry-After. On Linux a body takes memory only as it arrives, and at most 32 MiB stay allocated for later bodies. The text of a long prompt takes up to twice its size besides"`
-	MaxHeader      config.Size     `toml:"max_header" default:"32KiB" help:"largest request head; above it 431"`
-	MaxConnections int             `toml:"max_connections" default:"16384" help:"most open client connections; fewer where the limit of open files (ulimit -n) is too low for two descriptors each"`
-	MaxStreams     int             `toml:"max_streams" default:"8192" help:"most streamed responses at once; above it 429"`
+	MaxBody        config.Size     `toml:"max_body" default:"64MiB" help:"largest request body; a larger one gets 413"`
+	MaxBodyTotal   config.Size     `toml:"max_body_total" default:"1GiB" help:"most bytes of all request bodies above 64 KiB together; each body counts in full from its request head on. Beyond this limit a body too slow for body_timeout is cut (408), or the new request gets 503 with Retry-After. On Linux a body takes memory only as it arrives, and at most 32 MiB stay allocated for later bodies. In addition, the text of a long prompt takes up to twice its size"`
+	MaxHeader      config.Size     `toml:"max_header" default:"32KiB" help:"largest request head; a larger one gets 431"`
+	MaxConnections int             `toml:"max_connections" default:"16384" help:"most open client connections; fewer if the limit of open files (ulimit -n) is too low for two files per connection"`
+	MaxStreams     int             `toml:"max_streams" default:"8192" help:"most streamed responses at once; further ones get 429"`
 	HeaderTimeout  config.Duration `toml:"header_timeout" default:"10s" help:"time a client has to send a request head"`
 	BodyTimeout    config.Duration `toml:"body_timeout" default:"60s" help:"time a client has to send a request body"`
 	KeepAlive      config.Duration `toml:"keep_alive" default:"120s" help:"how long an idle client connection is kept"`
 	SlowReader     config.Duration `toml:"slow_reader" default:"30s" help:"time after which a client that reads nothing is cut. The kernel reports progress only once the client has read a third of the socket buffers (net.ipv4.tcp_wmem, net.ipv4.tcp_rmem), so a client that reads less than about 1 MiB in this time may be cut too"`
-	ResponseIDs    int             `toml:"response_ids" default:"65536" help:"stored responses whose node the router remembers; for any other response it asks the nodes"`
+	ResponseIDs    int             `toml:"response_ids" default:"65536" help:"most stored responses whose node the router remembers; for any other stored response the router asks the nodes"`
 }
 
 // TLSConfig sets the serving port's certificate, and the CA of allowed clients.
 type TLSConfig struct {
-	Cert     string `toml:"cert" help:"certificate of the serving port; plain HTTP when empty"`
+	Cert     string `toml:"cert" help:"certificate of the serving port; empty: plain HTTP"`
 	Key      string `toml:"key" help:"key of the certificate"`
-	ClientCA string `toml:"client_ca" help:"clients must show a certificate signed by this CA"`
+	ClientCA string `toml:"client_ca" help:"PEM file of the CA that clients' certificates must chain to; empty: clients show no certificate"`
 }
 
 // UpstreamTLS sets how the router checks agents, and its own certificate for them.
@@ -150,15 +150,15 @@ type UpstreamTLS struct {
 type LogConfig struct {
 	Level       string `toml:"level" default:"info" flag:"log-level" oneof:"debug|info|warn|error" help:"least severity that is logged"`
 	Format      string `toml:"format" default:"text" flag:"log-format" oneof:"text|json" help:"how log lines are written"`
-	Access      string `toml:"access" default:"" flag:"access-log" help:"access log file, - for standard output, empty for none"`
-	AccessQueue int    `toml:"access_queue" default:"8192" help:"access log lines waiting to be written; further ones are dropped and counted"`
+	Access      string `toml:"access" default:"" flag:"access-log" help:"file of the access log; -: standard output; empty: no access log"`
+	AccessQueue int    `toml:"access_queue" default:"8192" help:"most lines of the access log that wait to be written; further lines are dropped and counted"`
 }
 
 // TakeoverConfig sets how a router replaces a running one.
 type TakeoverConfig struct {
-	Start   bool            `toml:"start" default:"false" flag:"takeover" help:"replace the running router with the same configuration once this one is ready; without a running one, start normally"`
-	Socket  string          `toml:"socket" default:"" help:"Unix socket where a new router finds the running one, for processes of the same user only; empty: cgn-router-ADDRESS.sock (ADDRESS is router.listen) in $RUNTIME_DIRECTORY, $XDG_RUNTIME_DIR/cgn-router, /run/cgn-router for root, else cgn-router-UID in the temporary directory, and no socket if router.listen has port 0; off: no socket"`
-	Timeout config.Duration `toml:"timeout" default:"60s" help:"time that the new router has to become ready; then it gives up and the running one goes on"`
+	Start   bool            `toml:"start" default:"false" flag:"takeover" help:"replace the running router of the same configuration once this router is ready; start normally if none runs"`
+	Socket  string          `toml:"socket" default:"" help:"Unix socket where a new router finds the running router, for processes of the same user only; empty: cgn-router-ADDRESS.sock (ADDRESS is router.listen) in the first directory of these that applies: $RUNTIME_DIRECTORY, $XDG_RUNTIME_DIR/cgn-router, /run/cgn-router for root, cgn-router-UID in the temporary directory; no socket if router.listen has port 0; off: no socket"`
+	Timeout config.Duration `toml:"timeout" default:"60s" help:"time that the new router has to become ready; after this time it gives up and the running router goes on"`
 
 	byDefault bool // Socket is not configured
 }

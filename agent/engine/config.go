@@ -27,10 +27,10 @@ type Config struct {
 	URL  string `toml:"url" flag:"engine" help:"running engine to attach to: http://host:port, https://host:port or unix:///path; empty: the agent starts one"`
 	CA   string `toml:"ca" help:"PEM file of the CAs that may sign an https engine's certificate; empty: the system's CAs"`
 
-	PIDFile string `toml:"pid_file" help:"file with the process id of an attached engine, whose CPU time the agent counts; empty: the agent looks for the process that listens on the port of url, for which it must run as the same user or root"`
+	PIDFile string `toml:"pid_file" help:"file with the process id of an attached engine, whose CPU time the agent counts; empty: the agent looks for the process that listens on the port of url, and to find it the agent must run as the same user or root"`
 
-	Binary string   `toml:"binary" help:"program to start; empty: vllm, python3 (sglang) or llama-server from PATH; a script must exec the engine, or a killed agent leaves it behind"`
-	Model  string   `toml:"model" flag:"model" help:"model the started engine loads: a name, a directory or a .gguf file"`
+	Binary string   `toml:"binary" help:"program to start; empty: vllm, python3 (sglang) or llama-server from PATH; a script must exec the engine, because otherwise the engine outlives a killed agent"`
+	Model  string   `toml:"model" flag:"model" help:"model that the started engine loads: a name, a directory or a .gguf file"`
 	Port   int      `toml:"port" default:"0" help:"loopback port of the started engine; 0: a free one"`
 	Args   []string `toml:"args" flag:"-" help:"further arguments of the started engine; {model}, {host} and {port} are replaced"`
 	Env    []string `toml:"env" flag:"-" help:"NAME=value pairs added to the started engine's environment"`
@@ -38,16 +38,16 @@ type Config struct {
 	KVOffload string  `toml:"kv_offload" default:"none" flag:"kv-offload" oneof:"none|nixl|lmcache|nixl+lmcache|kvbm|kvcached|hicache" help:"connector with which a started engine moves KV blocks out of the GPU: vllm knows nixl, lmcache, nixl+lmcache, kvbm and kvcached, sglang knows hicache"`
 	Offload   Offload `toml:"offload" help:"Settings of the connector that kv_offload names."`
 
-	Models     []string `toml:"models" help:"names the node serves; empty: what the engine's /v1/models lists"`
-	APIKeyFile string   `toml:"api_key_file" help:"file with the key the engine asks for, sent as Authorization: Bearer"`
+	Models     []string `toml:"models" help:"names of the models that the node serves; empty: the names that the engine's /v1/models lists"`
+	APIKeyFile string   `toml:"api_key_file" help:"file with the key that the engine requires; the agent sends the key as Authorization: Bearer"`
 
 	ScrapeInterval config.Duration `toml:"scrape_interval" default:"1s" help:"time between two looks at the engine's health and metrics; 1s at least"`
-	ScrapeTimeout  config.Duration `toml:"scrape_timeout" default:"2s" help:"time the engine has to answer one look at its health or metrics"`
+	ScrapeTimeout  config.Duration `toml:"scrape_timeout" default:"2s" help:"time that the engine has to answer one look at its health or metrics"`
 
 	StartTimeout     config.Duration `toml:"start_timeout" default:"30m" help:"a started engine that is not ready after this long is restarted"`
 	UnhealthyTimeout config.Duration `toml:"unhealthy_timeout" default:"2m" help:"a started engine that stops being ready for this long is restarted"`
 	StopGrace        config.Duration `toml:"stop_grace" default:"30s" help:"time between SIGTERM and SIGKILL when the started engine is stopped"`
-	RestartDelay     config.Duration `toml:"restart_delay" default:"1s" help:"wait before the first restart; doubles with each further one"`
+	RestartDelay     config.Duration `toml:"restart_delay" default:"1s" help:"wait before the first restart; the wait doubles with each further restart"`
 	RestartDelayMax  config.Duration `toml:"restart_delay_max" default:"1m" help:"longest wait before a restart"`
 	StableAfter      config.Duration `toml:"stable_after" default:"1m" help:"a run of the engine that lasts this long sets the delay back to restart_delay"`
 }

@@ -35,16 +35,16 @@ var offloads = map[string][]string{
 
 // Offload is the section engine.offload: settings of the software that kv_offload names.
 type Offload struct {
-	CPUBytes  config.Size `toml:"cpu_bytes" default:"8GiB" help:"host memory that a started vllm keeps KV blocks in with kvbm, kvcached or lmcache"`
-	DiskBytes config.Size `toml:"disk_bytes" default:"0" help:"disk that kvbm keeps KV blocks on; whole GiB"`
+	CPUBytes  config.Size `toml:"cpu_bytes" default:"8GiB" help:"host memory in which a started vllm keeps KV blocks with kvbm, kvcached or lmcache"`
+	DiskBytes config.Size `toml:"disk_bytes" default:"0" help:"disk space in which kvbm keeps KV blocks; whole GiB"`
 
 	RemoteURL     string `toml:"remote_url" default:"redis://127.0.0.1:6380" help:"address where the connector lmcache keeps its blocks beyond host memory: the RESP listener of cgn-kvcached, or another redis"`
 	LMCacheConfig string `toml:"lmcache_config" help:"LMCache's own configuration file; empty: the agent writes one to agent.state_dir, with remote_url and cpu_bytes"`
 
-	S3Endpoint string `toml:"s3_endpoint" default:"127.0.0.1:9000" help:"address where the connector kvcached keeps blocks beyond host memory: the S3 listener of this host's cgn-kvcached, which asks for no key on loopback"`
+	S3Endpoint string `toml:"s3_endpoint" default:"127.0.0.1:9000" help:"address where the connector kvcached keeps blocks beyond host memory: the S3 listener of this host's cgn-kvcached, which needs no key on loopback"`
 	S3Bucket   string `toml:"s3_bucket" default:"kv" help:"bucket for the blocks of kvcached"`
 
-	NIXLHost string `toml:"nixl_host" help:"address under which other nodes reach this engine's NIXL side channel; empty: the host of agent.advertise, else of agent.listen"`
+	NIXLHost string `toml:"nixl_host" help:"address under which other nodes reach this engine's NIXL side channel; empty: the host of agent.advertise, or else of agent.listen"`
 	NIXLPort int    `toml:"nixl_port" default:"5600" help:"first port of the NIXL side channel, which takes one port per rank; engines of one host need different ports"`
 
 	HiCacheRatio   float64 `toml:"hicache_ratio" default:"2" help:"host memory of SGLang's hierarchical cache, as a multiple of the GPU's KV memory"`

@@ -12,7 +12,7 @@ import (
 
 // Config is the [gpu] section.
 type Config struct {
-	NVML     string          `toml:"nvml" default:"auto" oneof:"auto|on|off" help:"whether the agent reads GPUs through NVML; auto: if build and host can; on: a build that cannot is refused; off: never"`
+	NVML     string          `toml:"nvml" default:"auto" oneof:"auto|on|off" help:"whether the agent reads GPUs through NVML; auto: if this build and the host have NVML; on: a build without NVML does not start; off: never"`
 	Library  string          `toml:"library" help:"path of NVML; empty: libnvidia-ml.so.1 where the system's loader finds it"`
 	Interval config.Duration `toml:"interval" default:"1s" help:"time between two readings, 100ms at least; SM utilisation is the mean between them"`
 	Devices  []string        `toml:"devices" help:"the engine's devices: index (0), index:GPU instance (0:1), GPU-... or MIG-... UUID; empty: agent.tp GPUs from agent.gpu_index on"`

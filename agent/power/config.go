@@ -19,21 +19,21 @@ import (
 type Config struct {
 	Interval    config.Duration `toml:"interval" default:"1s" help:"time between two readings of RAPL and of the GPUs' power, 250ms at least"`
 	BMCInterval config.Duration `toml:"bmc_interval" default:"10s" help:"time between two readings of the BMC by Redfish or IPMI, 1s at least; BMCs are slow"`
-	StaleAfter  config.Duration `toml:"stale_after" default:"30s" help:"age from which a power reading counts as unknown; at least twice each interval"`
-	RAPL        string          `toml:"rapl" default:"auto" oneof:"auto|on|off" help:"whether the agent reads CPU and DRAM energy from the kernel's powercap files; auto: if it can; on: --check-config says if it cannot; off: never"`
-	IPMIDevice  string          `toml:"ipmi_device" default:"auto" help:"device for DCMI power readings; auto: /dev/ipmi0 if it can be opened; off: none. A program that can open it controls the whole BMC, so Redfish with a read-only account is safer"`
+	StaleAfter  config.Duration `toml:"stale_after" default:"30s" help:"age from which a power reading counts as unknown; at least twice interval and twice bmc_interval"`
+	RAPL        string          `toml:"rapl" default:"auto" oneof:"auto|on|off" help:"whether the agent reads CPU and DRAM energy from the kernel's powercap files; auto: if the agent can; on: --check-config reports an error if the agent cannot; off: never"`
+	IPMIDevice  string          `toml:"ipmi_device" default:"auto" help:"device for DCMI power readings; auto: /dev/ipmi0 if it can be opened; off: none. A program that can open the device controls the whole BMC, so Redfish with a read-only account is safer"`
 	Redfish     RedfishConfig   `toml:"redfish" help:"The BMC's Redfish service, for the power of chassis and power supplies."`
 }
 
 // RedfishConfig is the [power.redfish] section.
 type RedfishConfig struct {
-	Address      string          `toml:"address" help:"URL of the host's BMC: https://host or https://host:port; empty: not asked"`
+	Address      string          `toml:"address" help:"URL of the host's BMC: https://host or https://host:port; empty: the agent does not use Redfish"`
 	Username     string          `toml:"username" help:"account of the BMC, for which the role ReadOnly is enough; empty: the agent does not log in"`
 	PasswordFile string          `toml:"password_file" help:"file with the account's password, read at each login"`
 	CA           string          `toml:"ca" help:"PEM file of the CAs that may sign the BMC's certificate; empty: the system's CAs"`
 	Pin          string          `toml:"certificate_sha256" help:"SHA-256, in hex, of a certificate that the BMC signed itself, instead of ca; openssl x509 -noout -fingerprint -sha256 prints it"`
 	Chassis      string          `toml:"chassis" help:"Id of this host's chassis, for a BMC with several; empty: the only one that reports power"`
-	Timeout      config.Duration `toml:"timeout" default:"5s" help:"time the BMC has for one answer"`
+	Timeout      config.Duration `toml:"timeout" default:"5s" help:"time that the BMC has for one answer"`
 }
 
 const (

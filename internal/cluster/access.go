@@ -17,7 +17,7 @@ import (
 // shows none.
 type Access struct {
 	Endpoints    []string `toml:"endpoints" flag:"etcd" env:"CGN_ETCD" help:"etcd client URLs; empty: etcd is not used"`
-	CA           string   `toml:"ca" help:"PEM file that etcd's certificate is checked against; the system's when empty"`
+	CA           string   `toml:"ca" help:"PEM file of the CA that etcd's certificate must chain to; empty: the system's CAs"`
 	Cert         string   `toml:"cert" help:"client certificate for etcd"`
 	Key          string   `toml:"key" help:"key of the client certificate"`
 	Username     string   `toml:"username" help:"etcd user"`
