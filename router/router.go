@@ -220,7 +220,7 @@ func (r *Router) assemble() {
 
 // Run serves until drain ends, then drains. In the drain, readiness becomes false while accepting
 // continues for drain_delay. Then running requests have drain_timeout to finish. The end of force
-// cuts that short.
+// cuts the drain short.
 //
 // If takeover.start is set, Run serves once it is ready. When another router takes over, Run ends
 // as after drain, but accepts nothing more. Run returns when nothing is left running.

@@ -159,7 +159,8 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestCaps checks that each limit refuses the next request at once, and no earlier request.
+// TestCaps checks that a limit of three refuses the fourth request at once, and none of the first
+// three.
 func TestCaps(t *testing.T) {
 	for name, c := range map[string]struct {
 		tweak  func(*router.Config)

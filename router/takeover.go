@@ -21,7 +21,8 @@ import (
 	"github.com/cognitora/dataplane/router/health"
 )
 
-// settleLimit is how long a router that takes over waits for silent nodes, once it could answer.
+// settleLimit is how long a router that takes over waits for silent nodes after it could answer
+// requests.
 const settleLimit = 5 * time.Second
 
 const (
@@ -149,9 +150,9 @@ func (h *handover) settle() (taken bool) {
 	return h.taken
 }
 
-// await returns once this router would answer as well as the router that it takes over from. For
-// that, every present node was asked, or settleLimit is over. await returns at once if the other
-// router has ended. await's error says why this router cannot answer; the other router then
+// await returns once this router would answer as well as the router that it takes over from. That
+// is so once every present node was asked, or settleLimit is over. await returns at once if the
+// other router has ended. await's error says why this router cannot answer; the other router then
 // continues.
 func (r *Router) await(ctx, drain context.Context) error {
 	limit, began := r.config.Takeover.Timeout.Std(), time.Now()

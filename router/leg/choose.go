@@ -154,9 +154,9 @@ func (l *Leg) leaveOut(suspects int, suspect func(at int32) bool) {
 	l.keep(func(at int32) bool { return !suspect(at) }) // a node may have become suspect since the count
 }
 
-// admitOthers lets others' requests fill a node only as far as they are queued there. The count of
-// others' running requests may be seconds old, so that count refuses no request. A node that seems
-// full with others' requests is then asked if it has no queue.
+// admitOthers counts only the queued ones among others' requests at a node. The count of the
+// running ones may be seconds old, so that count refuses no request. A node that seems full with
+// others' requests is then asked if it has no queue.
 func (l *Leg) admitOthers() (changed bool) {
 	for i, at := range l.picks.able {
 		waiting := l.pool.members[at].Load().Waiting

@@ -188,7 +188,8 @@ func (l *Leg) failedWith(v verdict, n *member, at time.Time) {
 }
 
 // suspect looks for a node that the request has ended and that broke no other request. suspect
-// returns how many nodes had received the request by the first such end; 0: no such end.
+// returns how many nodes had received the request when the first of these nodes ended; 0: there is
+// no such node.
 func (l *Leg) suspect() int {
 	for _, r := range l.tries.resets {
 		if !r.node.Health.BrokeForOthers(r.at) {

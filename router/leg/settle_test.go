@@ -16,8 +16,8 @@ import (
 // counts.
 func TestMissingCounts(t *testing.T) {
 	for name, c := range map[string]struct {
-		// r: with a count, u: without, m: without although part of the prompt was believed cached,
-		// c: like m, sent with the first
+		// r: with a count of cached tokens; u: without a count; m: without a count, although part
+		// of the prompt was believed cached; c: like m, but sent at the time of the first request
 		answers string
 		want    int // number of the answer that triggers the report, from 1; 0: no answer does
 	}{

@@ -113,8 +113,8 @@ func Unknown() float32 { return float32(math.NaN()) }
 type Candidate struct {
 	IDHash        uint64  // hash of the node id, the same in every router replica
 	Matched       int32   // leading blocks of this prompt believed to be in the engine's own cache
-	Coming        int32   // Matched plus the blocks being computed for other requests; below Matched: as Matched
-	Host, Disk    int32   // with the blocks in the host's memory, and on the host's disk too; below Matched: as Matched
+	Coming        int32   // Matched plus the blocks being computed for other requests; less counts as Matched
+	Host, Disk    int32   // Matched with the blocks in host memory, and with those on disk too; less counts as Matched
 	Pending       int32   // blocks of prompts that the engine has not begun to answer
 	InFlight      int32   // requests sent and not yet finished
 	Others        int32   // requests of other routers and clients, running and waiting

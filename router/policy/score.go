@@ -33,9 +33,9 @@ func (f *figure) of(v float64) float64 {
 	return f.sum / float64(max(f.n, 1))
 }
 
-// apart returns the excess of v over twice the mean of the other known values. A figure common to
-// all nodes then counts for none. v is one of the noted values. apart returns 0 if v is unknown or
-// the only value.
+// apart returns the excess of v over twice the mean of the other known values. A figure that is
+// equal for all nodes then counts against none of them. v is one of the noted values. apart returns
+// 0 if v is unknown or the only value.
 func (f *figure) apart(v float64) float64 {
 	if !known(v) || f.n < 2 {
 		return 0

@@ -59,7 +59,7 @@ func (v *verdict) short() bool { return v.fraction > 0 }
 
 // Observe corrects the index by the cached tokens that the engine found. Observe returns the
 // prediction error: the believed minus the actual part of the prompt, in [-1,1]. The error is 0 if
-// they agree within one engine block.
+// both parts agree within one engine block.
 //
 // A count below the belief says that the blocks from the cut on were gone. These blocks then count
 // as recomputed by this request at its dispatch, so older beliefs below them no longer count. The

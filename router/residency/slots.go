@@ -45,8 +45,8 @@ func newSlots(buckets int) *slots { return &slots{buckets: make([]bucket, max(bu
 
 func (m *slots) full() bool { return m.used >= len(m.buckets)*bucketSlots*fullPercent/100 }
 
-// copied returns a map with the same live slots and more room: half as much again, or the same if
-// many slots are dead.
+// copied returns a map with the same live slots. The new map has half as much room again, or the
+// same room if many slots are dead.
 func (m *slots) copied() *slots {
 	n := len(m.buckets)
 	if m.live > m.used*2/3 {

@@ -151,7 +151,8 @@ func (r *Request) settleOrder() {
 	o.shuffles, o.pieces = o.shuffles[:0], o.pieces[:0]
 }
 
-// emit appends the text of p in its final order to spare. No shuffle before next lies within p.
+// emit appends the text of p in its final order to spare. All shuffles within p are at next or
+// behind it.
 func (r *Request) emit(p piece, next int) {
 	o, spare := &r.order, &r.scratch.spare
 	for {

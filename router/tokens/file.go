@@ -212,7 +212,8 @@ func (t *Tokenizer) readModel(f *file) error {
 	return nil
 }
 
-// findWords records the words that are one token: the words whose merges end in it, or all.
+// findWords records the words that are one token. If all is set, every word of vocab is one token.
+// Otherwise a word is one token if its merges end in it.
 func (t *Tokenizer) findWords(vocab map[string]uint32, all bool) {
 	t.bpe.words = newWords(nil)
 	words := make(map[string]uint32, len(vocab))

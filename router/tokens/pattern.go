@@ -139,8 +139,8 @@ func (p *pattern) joins(a, b rune) bool {
 	return false
 }
 
-// endsAt says whether a match that ends with a ends there both at the end of a text and before b.
-// (?!\S) can distinguish the two.
+// endsAt says whether a match on a text that ends with a has the same end if b follows. (?!\S) can
+// distinguish the two cases.
 func (p *pattern) endsAt(a, b rune) bool {
 	for _, before := range []string{"", " ", "  ", "\t", "\n", "\r\n", ".", " .", "x"} {
 		text := before + string(a)
