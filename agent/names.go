@@ -37,8 +37,8 @@ func hostOf(advertised string) string {
 	return ""
 }
 
-// nodeID is the configured name, or without one the host name and the port or socket name. With a
-// list of engines, the id is the configured name followed by the engine's id.
+// nodeID is the configured name. If no name is configured, the id is the host name and the port or
+// socket name. With a list of engines, the id is the configured name followed by the engine's id.
 func (u *unit) nodeID(addr net.Addr) string {
 	begin, end := u.config.Agent.NodeID, u.ID
 	if begin != "" && u.element == "" {

@@ -189,8 +189,8 @@ func (e *Engine) State() *State { return e.state.Load() }
 // signal. There is one receiver.
 func (e *Engine) Changed() <-chan struct{} { return e.changed }
 
-// PID returns the process that the agent has started; 0: none runs now. ok is false if the engine
-// is attached to.
+// PID returns the process id of the engine that the agent has started; 0: none runs now. ok is
+// false for an engine that the agent has not started.
 func (e *Engine) PID() (pid int, ok bool) {
 	if e.sup == nil {
 		return 0, false

@@ -114,7 +114,7 @@ func (c *Config) offloadCommand(l Launch) (argv, env []string) {
 	return nil, nil
 }
 
-// sameHashes makes all engines of a fleet hash a block alike. Without this variable each process
+// sameHashes makes all engines of a fleet hash a block alike. Without PYTHONHASHSEED each process
 // hashes with its own seed.
 const sameHashes = "PYTHONHASHSEED=0"
 

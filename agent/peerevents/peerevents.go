@@ -52,5 +52,5 @@ type Stats struct {
 	Lost     uint64 // events dropped because a router was too slow
 	Stale    uint64 // events dropped because they were too old when read
 	Refused  uint64 // connections refused: by user, by version, or for their number
-	RingFull uint64 // events that did not fit into the kernel's ring, of all readers
+	RingFull uint64 // events of all readers that did not fit into the kernel's ring
 }
