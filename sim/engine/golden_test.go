@@ -23,7 +23,7 @@ func golden(t *testing.T, name string) string {
 }
 
 // sameFields checks that got has exactly the fields of want, with values of the same JSON type.
-// null matches any type. Of lists sameFields compares the first elements.
+// null matches any type. sameFields compares only the first elements of lists.
 func sameFields(t *testing.T, path string, got, want any) {
 	t.Helper()
 	if got == nil || want == nil {
