@@ -62,9 +62,9 @@ func Compare(w *Workload, c Comparison) (*Report, error) {
 	return r, nil
 }
 
-// Search finds by bisection the Speed at which mode keeps the nodes' prefill busy for the share
-// target of the time. Search returns ErrBusy if no speed does, because decoding takes the engines'
-// remaining time, or because caches and slots are too small.
+// Search finds the Speed at which the nodes' prefill in the given mode is busy for the share target
+// of the time. Search uses bisection. Search returns ErrBusy if no speed does, because decoding
+// takes the engines' remaining time, or because caches and slots are too small.
 func Search(w *Workload, cfg Config, mode string, target float64) (float64, error) {
 	const (
 		closeEnough = 0.002

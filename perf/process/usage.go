@@ -18,8 +18,8 @@ const tick = 10 * time.Millisecond
 
 // Usage is the usage of a process and its living descendants.
 type Usage struct {
-	// CPU is the time of all threads, by the process's clock, and that of ended children, in steps
-	// of 10 ms.
+	// CPU is the CPU time of all threads, by the process's clock, plus that of ended children, in
+	// steps of 10 ms.
 	CPU time.Duration
 	// RSS is resident memory in bytes. Shared memory counts once for each process.
 	RSS int64

@@ -16,8 +16,9 @@ type Text struct {
 }
 
 // Prompt appends the request's prompt to dst, with InputLength x TokenBytes bytes. Prompt returns
-// the prompt, and the length of its system prompt: SystemBlocks or, if the trace does not give it,
-// the first of several blocks.
+// the prompt and the length of its system prompt in bytes. The system prompt has SystemBlocks
+// blocks. If the trace does not give SystemBlocks, the system prompt is the first block, and a
+// prompt of one block has none.
 func (t Text) Prompt(dst []byte, q *Request) (prompt []byte, systemBytes int) {
 	start := len(dst)
 	left := q.InputLength * TokenBytes
