@@ -32,8 +32,8 @@ func Ending(parent context.Context) (ctx context.Context, release func()) {
 	return signal.NotifyContext(parent, signals...)
 }
 
-// Run shows first, and then further pictures. Run reads the terminal's size for each picture. A
-// change of the size shows the last picture again.
+// Run shows the picture first, and then further ones. Run reads the terminal's size for each
+// picture. A change of the size shows the last picture again.
 func (l *Live) Run(ctx context.Context, first *Picture) (err error) {
 	signals := make(chan os.Signal, 16) // if there are more, some are lost; the next picture comes anyway
 	signal.Notify(signals, unix.SIGWINCH, unix.SIGCONT)
