@@ -50,7 +50,8 @@ func Extend(sum uint32, more []byte) uint32 {
 	return crc32.Update(sum, Castagnoli, more)
 }
 
-// extend adds as much of more as mix takes at once, at least half. extend returns the rest.
+// extend adds a part of more to sum and returns the rest. The part is as much as mix takes at once,
+// at least half of more.
 func (s *scratch) extend(sum uint32, more []byte) (uint32, []byte) {
 	const piece = 128 + 3*32
 	log := bits.Len(uint(len(more)/piece)) - 1

@@ -73,8 +73,8 @@ func (t *heldBlocks) at(slot uint32) *entry { return &t.slabs[slot/slabSize][slo
 
 func (t *heldBlocks) head(bucket uint32) *uint32 { return &t.heads[bucket/slabSize][bucket%slabSize] }
 
-// hash uses only the first 8 bytes of a digest, because no more is known of parents. A client that
-// chooses digests does not know the seeds.
+// hash uses only the first 8 bytes of a digest, because no other bytes of a parent's digest are
+// known. A client that chooses digests does not know the seeds.
 func (t *heldBlocks) hash(own uint64, namespace uint16, layer uint32) uint32 {
 	hi, lo := bits.Mul64(own^t.seeds[0], (uint64(layer)<<16|uint64(namespace))^t.seeds[1]|1)
 	return uint32((hi ^ lo) >> 16)
