@@ -115,8 +115,8 @@ func (k *keeper) take(a *wire.Announcement, snapshot bool) wire.Receipt {
 	return wire.Receipt{Epoch: h.epoch, Version: h.version}
 }
 
-// set records one change of a host. The host may be in the entry under its number or under the
-// number before its snapshot. The caller holds k.mu.
+// set records one change of a host. The entry may name the host by its number, or by the number
+// that the host had before its snapshot. The caller holds k.mu.
 func (k *keeper) set(c *wire.Change, number, before uint32) {
 	key := keyOf(&c.Addr)
 	e, there := k.entries[key]

@@ -10,8 +10,8 @@ import (
 // All pieces, free or not, form one list by address, so that a returned piece merges with its
 // neighbours at once. Free pieces are also in bins by size, sixteen bins to each doubling, found by
 // a bitmap. A request takes one of the first few fitting pieces of its own bin, or else of the next
-// bin with any. A small request takes the lowest address and a large one the highest, which keeps
-// small blocks out of the room for large ones.
+// bin that is not empty. A small request takes the lowest address and a large one the highest,
+// which keeps small blocks out of the room for large ones.
 type extents struct {
 	pieces chunked[extent]
 	spare  uint32 // list of unused pieces, by next

@@ -3,9 +3,9 @@ package ram
 // queue is a heap of the blocks of one part, by the time of their last use.
 //
 // It is lazy: a use only puts a new stamp on the block. A look at a place in the heap moves blocks
-// with newer stamps back. It drops blocks that are read or pinned, and blocks of the other part. A
-// block with children stays while others in front may be evicted. A dropped block comes back when
-// the last reason is gone. Every entry has at most one place.
+// with newer stamps back. The look also drops blocks that are read or pinned, and blocks of the
+// other part. A block with children stays while other blocks in front may be evicted. A dropped
+// block comes back once no reason is left to drop it. Every entry has at most one place.
 type queue struct{ items chunked[queued] }
 
 // queued is small, because a block can have a place in the heaps of both parts.

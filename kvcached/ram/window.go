@@ -173,7 +173,7 @@ func (w *window) price(e *Entry, size uint32) uint64 {
 }
 
 // evictTree evicts a block after its descendants, at most treeAtOnce blocks in one call. The next
-// call continues there, as the way to a leaf may be long.
+// call continues where this one has stopped, because the way to a leaf may be long.
 func (t *Tier) evictTree(id ID, room *Room) (granules uint32) {
 	at := room.tree
 	if at == 0 || t.At(at).body == 0 && t.At(at).kid == 0 {

@@ -167,7 +167,7 @@ func (c *conn) execute() {
 	c.finish()
 }
 
-// refuse replies an error instead of running the command. An open transaction is spoiled.
+// refuse replies with an error instead of running the command. An open transaction is spoiled.
 func (c *conn) refuse(text string) {
 	c.queue.spoiled = c.queue.open
 	c.fail(text)

@@ -262,8 +262,8 @@ func (c *call) assemble(u *upload, parts []*part, o store.CommitOptions) (string
 	return etag(i.CRC, i.Length, a.parts), nil
 }
 
-// wholeSums are the object's checksums in a completion. A composite checksum, of the parts'
-// checksums, is ignored: each part was compared with its own.
+// wholeSums are the object's checksums in a completion. A composite checksum, which covers the
+// parts' checksums, is ignored: each part was compared with its own checksum.
 func (c *call) wholeSums() (checksums, error) {
 	if !strings.EqualFold(c.r.Header.Get("x-amz-checksum-type"), "FULL_OBJECT") &&
 		c.r.Header.Get(checksumPrefix+"crc64nvme") == "" {

@@ -5,9 +5,9 @@ import (
 	"io/fs"
 )
 
-// Examine returns why Open would refuse the tier in dir with key, without locking, making or
-// changing anything: ErrFormat, ErrMark, KeyError, or an error of reading. A directory without a
-// tier is no error.
+// Examine returns the error with which Open would refuse the tier in dir with key: ErrFormat,
+// ErrMark, KeyError, or an error of reading. Examine locks, makes and changes nothing. A directory
+// without a tier is no error.
 func Examine(dir string, key []byte) error {
 	_, err := checkFormat(&Options{Dir: dir, Key: key, fs: osFS{}}, false)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -88,8 +88,8 @@ const passMax = 16
 // victim chooses and acquires the segment to free. It prefers the emptiest segment if all of its
 // live records may be copied; all is then true. Its second choice is the oldest segment whose used
 // records may be copied. Segments that it passes over get a second chance: they go to the end of
-// the line, and their records must be used anew. If there is neither, any makes it choose the
-// oldest; without any, the caller moves the checkpoint first.
+// the line, and their records must be used anew. If neither exists and any is set, it chooses the
+// oldest segment. If any is not set, it chooses none, and the caller moves the checkpoint first.
 func (t *Tier) victim(any bool) (best *segment, all bool) {
 	line := t.reclaimable()
 	for _, s := range line {

@@ -240,10 +240,10 @@ var errCut = fmt.Errorf("%w: the file ends within it", errRecord)
 // walkWindow is how many bytes of a segment are read at once.
 const walkWindow = 1 << 20
 
-// walk calls visit with each record of s whose header lies in the pages [from, to), and with its
-// header page, in order. It skips pages that are no header, or that cannot be read, and counts the
-// unreadable ones. It also reads payloads if verify is set. damage then says what is wrong with a
-// payload.
+// walk calls visit, in order, for each record of s whose header page is in [from, to). visit gets
+// the record and that page. It skips pages that are no header, or that cannot be read, and counts
+// the unreadable ones. It also reads payloads if verify is set. damage then says what is wrong with
+// a payload.
 func (t *Tier) walk(ctx context.Context, s *segment, from, to uint32, verify bool,
 	visit func(h *header, head []byte, damage error)) error {
 	window := alignedBytes(walkWindow)

@@ -13,9 +13,9 @@ import (
 
 const sector = 512
 
-// simFS is a file system in memory that can lose power. Then each sector that was written and not
-// synced may exist or not, in any combination. The same holds for files that were created or
-// renamed if their directory was not synced.
+// simFS is a file system in memory that can lose power. After a loss of power each sector that was
+// written and not synced may exist or not, in any combination. The same holds for files that were
+// created or renamed if their directory was not synced.
 type simFS struct {
 	mu     sync.RWMutex
 	files  map[string]*simFile

@@ -11,7 +11,8 @@ import (
 // countShare limits counting: at most one part in countShare of the time is spent on it.
 const countShare = 20
 
-// counting is the result of the last count. The caller that has the turn owns it, except purges.
+// counting is the result of the last count. The caller that has the turn owns all fields but
+// purges.
 type counting struct {
 	turn   chan struct{}  // has one element while a caller counts
 	purges atomic.Uint64  // purges that have ended

@@ -49,7 +49,9 @@ func (s *session) grant(ctx context.Context, w *wire.Wanted, id uint64) (answer 
 	}
 	blocks, bytes := uint64(g.granted), uint64(g.bytes)
 	out.Grant, out.MS = id, uint32(gr.lasts.Milliseconds())
-	answer = out.Append(nil) // before begin, because keys in it lie in the blocks, which may be released from then on
+	// made before begin: the keys in it lie in blocks, which may be released as soon as the grant
+	// has begun
+	answer = out.Append(nil)
 	if err = ctx.Err(); err == nil {
 		err = s.begin(g)
 	}

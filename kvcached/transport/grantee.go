@@ -32,14 +32,14 @@ const (
 	steadyAfter  = 10 * time.Second // after a session that lasted this long, the next pause is firstRebuild again
 	lookIn       = time.Second      // pause if this host has no card
 	withoutFor   = time.Minute      // pause if the peer has said that it does not know RDMA
-	// railBadFor is how long a card that failed is left out if there are others. It is also the
+	// railBadFor is how long a failed card is left out if there are other cards. It is also the
 	// first pause before a session with more rails is tried; the pause doubles.
 	railBadFor = 30 * time.Second
 	lastRetry  = 8 * time.Minute // longest of those pauses
 	connectIn  = 5 * time.Second // time to make a session, with a probe of each rail
 	probeIn    = 2 * time.Second
-	// mayClose is how long after its last use a session is surely known to the peer, even without a
-	// connection to it.
+	// mayClose is the time after a session's last use in which the peer surely knows the session,
+	// even without a connection to the peer.
 	mayClose = time.Second
 	// endIn is the time to tell the peer that a session has ended while the pool closes. Otherwise
 	// it is releaseIn.

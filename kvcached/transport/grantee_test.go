@@ -117,8 +117,8 @@ func TestOldPeer(t *testing.T) {
 	}
 }
 
-// TestTrustedNetworks: RDMA needs both sides to trust the network, unless it is demanded. A reader
-// that does not trust the network does not ask for RDMA.
+// TestTrustedNetworks: RDMA needs both sides to trust the network, unless RDMA is demanded. A
+// reader that does not trust the network does not ask for RDMA.
 func TestTrustedNetworks(t *testing.T) {
 	other := []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}
 	for name, c := range map[string]struct {

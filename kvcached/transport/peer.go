@@ -22,7 +22,7 @@ type Lane string
 
 // The lanes.
 const (
-	Auto Lane = "auto" // QUIC, unless large pulls show that TLS is faster, or QUIC does not get through
+	Auto Lane = "auto" // QUIC; TLS if large pulls show that TLS is faster, or if QUIC does not get through
 	QUIC Lane = "quic"
 	TLS  Lane = "tls"
 	RDMA Lane = "rdma" // for reads from the peer's memory; never in a Target

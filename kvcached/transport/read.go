@@ -184,8 +184,8 @@ func (ge *grantee) fetch(ctx context.Context, g *Get, p *promise) (found Found, 
 	return found, true, nil
 }
 
-// turn waits until n bytes may be read under a grant, and counts them until leave. errAnew: the
-// grant ends before that.
+// turn waits until n bytes may be read under a grant, and counts them until leave. The error is
+// errAnew if the grant ends first.
 func (s *readSession) turn(ctx context.Context, n int, until time.Time) (leave func(), err error) {
 	late := until.Add(-s.lasts / 5)
 	if !time.Now().Before(late) {
