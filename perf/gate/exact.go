@@ -120,7 +120,8 @@ func (w work) allocations(ctx context.Context, s *site) (float64, string, error)
 	return v, "the sites: go tool pprof -sample_index=alloc_objects http://ADMIN/debug/pprof/heap", err
 }
 
-// calls returns a gauge of those system calls of the router for a unit of w that pick counts.
+// calls returns a gauge of the router's system calls for a unit of w. pick selects the system calls
+// that count.
 func (w work) calls(pick func(s *site, c process.Calls) int64) gauge {
 	return func(ctx context.Context, s *site) (float64, string, error) {
 		r, err := w.begin(ctx, s)

@@ -63,8 +63,8 @@ func bytesPerBlock(fill func() (index any, blocks int, err error)) (float64, str
 	return grown / float64(blocks), fmt.Sprintf("%d blocks, %.1f MiB", blocks, grown/(1<<20)), err
 }
 
-// eventIndexBytesPerBlock measures the same for the index of announced blocks, with long prompts on
-// 16 nodes, each on one node.
+// eventIndexBytesPerBlock measures the memory per block of the index of announced blocks, with long
+// prompts on 16 nodes, each prompt on one node.
 func eventIndexBytesPerBlock(context.Context, *site) (float64, string, error) {
 	const (
 		promptBlocks = 4096
