@@ -16,9 +16,9 @@ var (
 //go:noescape
 func fold(rest *[256]byte, p *byte, n int, state uint32)
 
-// mix does the same with 128 bytes for the n pieces of 128 bytes at p, from state 0. Meanwhile mix
-// computes the states of the three following stretches of 32·n bytes, each from 0, and writes them
-// to states. Another unit of the processor has the CRC32C instruction.
+// mix is like fold, but for the n pieces of 128 bytes at p, from state 0, and writes 128 bytes.
+// Meanwhile mix computes the states of the three following stretches of 32·n bytes, each from 0,
+// and writes them to states. Another unit of the processor has the CRC32C instruction.
 //
 //go:noescape
 func mix(rest *[128]byte, states *[3]uint32, p *byte, n int)

@@ -31,7 +31,7 @@ func attend(conn net.Conn) {
 	}
 }
 
-// ping is a frame that asks for a PONG. ping asks the peer for no timeout of its own.
+// ping is a frame that asks for a PONG. Its TTL of 0 asks the peer to set no timeout.
 var ping = appendFrame(nil, flagCommand, []byte("\x04PING\x00\x00"))
 
 // awaitFrame returns when a frame begins. A peer that knows pings gets one after pingEvery of

@@ -27,5 +27,5 @@ var began, beganNS = func() (best time.Time, bestNS int64) {
 }()
 
 // Monotonic returns CLOCK_MONOTONIC in nanoseconds, the clock of all deadlines. Monotonic is ahead
-// by less than the time of one system call, so a lease ends rather early than late for its holder.
+// by less than the time of one system call, so a lease ends early rather than late for its holder.
 func Monotonic() int64 { return beganNS + int64(time.Since(began)) }
