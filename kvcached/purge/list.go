@@ -65,8 +65,8 @@ func (l *List) moved() []Tip {
 	return tips[max(0, len(tips)-maxTips):]
 }
 
-// state is a number for a state, 0 for that of an empty list. Two lists that a set-back etcd has
-// led apart may have equal revisions, but their states differ.
+// state is a number for a state, 0 for that of an empty list. If etcd was set back, two different
+// lists may have equal revisions, but their states differ.
 func (t Tip) state() uint32 {
 	if t.Token == "" {
 		return 0

@@ -202,8 +202,8 @@ func (t *Tier) Trim(ns uint32, x Ext, n int) {
 	t.extents.trim(uint32(x), need)
 }
 
-// Admit counts a piece reserved for no namespace, number 0, on the namespace of its block. Again
-// means the same as in Reserve.
+// Admit counts a piece on the namespace of its block. The piece was reserved for no namespace,
+// number 0. Again means the same as in Reserve.
 func (t *Tier) Admit(ns uint32, x Ext) (again bool, err error) {
 	q := t.names.At(ns).Quota
 	if q == nil {

@@ -65,7 +65,7 @@ type Options struct {
 	// Bounds. Requests beyond them are answered SlowDown.
 	maxRequests    int   // requests at once with an object or a document; 0: 256
 	maxUploads     int   // incomplete multipart uploads; 0: 256
-	maxUploadBytes int64 // of the parts of all uploads, unless there is only one; 0: a quarter of the arena
+	maxUploadBytes int64 // bytes of the parts of all uploads, unless there is only one; 0: a quarter of the arena
 }
 
 // Server is an http.Handler; Close it after the last request.

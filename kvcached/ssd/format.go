@@ -12,8 +12,8 @@ import (
 	"slices"
 )
 
-// formatVersion is the version of segments and rows together. Version 1 is read as well: it lacked
-// records that only older programs read.
+// formatVersion is the version of segments and rows together. Version 2 added records that only
+// older programs read. Version 1 is read as well.
 const formatVersion = 2
 
 const (

@@ -41,8 +41,8 @@ const (
 	// mayClose is the time after a session's last use in which the peer surely knows the session,
 	// even without a connection to the peer.
 	mayClose = time.Second
-	// endIn is the time to tell the peer that a session has ended while the pool closes. Otherwise
-	// it is releaseIn.
+	// endIn is the time to tell the peer that a session has ended, once the pool closes. Before
+	// that the time is releaseIn.
 	endIn = 250 * time.Millisecond
 	// mostFlight bounds the bytes that are read from one peer at a time. A larger block is read
 	// alone. Further blocks wait.

@@ -383,8 +383,8 @@ func (p *Peer) Purge(ctx context.Context, list []byte) (blocks int, err error) {
 	return blocks, err
 }
 
-// Purges returns the list of purges that the peer knows. fresh says that the peer shows its blocks,
-// and has read etcd's list after it was asked.
+// Purges returns the list of purges that the peer knows. fresh says that the peer does not hide its
+// blocks, and has read etcd's list after it was asked.
 func (p *Peer) Purges(ctx context.Context) (list []byte, fresh bool, err error) {
 	err = p.call(ctx, wire.Purge, 0, nil, func(_ wire.Stamp, body []byte) (err error) {
 		list, fresh, err = wire.ParsePurges(body)

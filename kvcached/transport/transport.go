@@ -102,8 +102,8 @@ type Handler interface {
 	Expire(ctx context.Context, addrs []block.Addr, unixMS int64, out []bool) error
 	// Purge carries out a list of purges and returns how many blocks it removed.
 	Purge(ctx context.Context, list []byte) (blocks int, err error)
-	// Purges returns the list of purges that this host knows. fresh says that the host shows its
-	// blocks, and has read etcd's list after it was asked.
+	// Purges returns the list of purges that this host knows. fresh says that the host does not
+	// hide its blocks, and has read etcd's list after it was asked.
 	Purges(ctx context.Context) (list []byte, fresh bool, err error)
 }
 
