@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/cognitora/dataplane/kvcached/fleet"
 	"github.com/cognitora/dataplane/kvcached/purge"
 	"github.com/cognitora/dataplane/kvcached/transport"
@@ -38,7 +40,7 @@ func (d *Daemon) joinFleet() error {
 	}
 	c := &d.config.Fleet
 	d.purges = &purges{config: c, dir: d.config.Daemon.Data, ledger: d.ledger, log: d.log,
-		done: make(chan struct{})}
+		turn: semaphore.NewWeighted(1), done: make(chan struct{})}
 	view, err := fleet.New(fleet.Options{
 		Store: d.store, Pool: d.pool, Ledger: d.ledger, Register: d.purges, Self: d.config.cacheID(),
 		Epoch:         uint64(time.Now().UnixNano()),
@@ -51,6 +53,7 @@ func (d *Daemon) joinFleet() error {
 		return wrapped("fleet", err)
 	}
 	d.purges.view = view
+	d.purges.last = d.purges.remembered() // before this run remembers others
 	d.warnForgotten()
 	d.view.Store(view) // earlier changes of the tiers are announced when the first other host comes
 	return nil
@@ -58,7 +61,7 @@ func (d *Daemon) joinFleet() error {
 
 // warnForgotten warns if the list of purges was removed: a cache that has met others has a list.
 func (d *Daemon) warnForgotten() {
-	if d.store.Stats().SSD.Segments == 0 || d.ledger.List().History != 0 || len(d.purges.remembered()) == 0 {
+	if d.store.Stats().SSD.Segments == 0 || d.ledger.List().History != 0 || len(d.purges.last) == 0 {
 		return
 	}
 	d.log.Warn("the list of purges is gone from the data directory, and blocks are on SSD; purges that neither etcd nor "+

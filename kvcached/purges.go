@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/internal/cluster"
@@ -28,8 +29,8 @@ const (
 	refreshLast    = time.Second
 	askPeersFirst  = time.Second // pause before a start without etcd asks other caches
 	askPeersPause  = 2 * time.Second
-	restoreWithin  = time.Second // a start waits for the lists of other caches
-	restoreAtOnce  = 64          // caches asked at a time
+	restoreWithin  = 2 * time.Second // a start waits for the lists of other caches
+	restoreAtOnce  = 64              // caches asked at a time
 	rememberedFile = "peers.json"
 )
 
@@ -40,10 +41,12 @@ type purges struct {
 	ledger *purge.Ledger
 	log    *slog.Logger
 	client atomic.Pointer[cluster.Client] // nil: etcd was not reached yet
-	mu     sync.Mutex                     // held from the read of etcd's list until the list is carried out
-	view   *fleet.View
-	once   sync.Once
-	done   chan struct{} // closed when the list was carried out for the first time
+	// turn, of 1, is held from the read of etcd's list until the list is carried out.
+	turn *semaphore.Weighted
+	view *fleet.View
+	last []fleet.Member // caches of the last run
+	once sync.Once
+	done chan struct{} // closed when the list was carried out for the first time
 }
 
 // Append belongs to fleet.Register.
@@ -51,8 +54,10 @@ func (p *purges) Append(ctx context.Context, s purge.Selector) (*fleet.Appended,
 	if err := s.Check(); err != nil {
 		return nil, err
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	if err := p.turn.Acquire(ctx, 1); err != nil {
+		return nil, fmt.Errorf("%w: %w", purge.ErrNoEtcd, err)
+	}
+	defer p.turn.Release(1)
 	mine := p.ledger.List()
 	list, caches, err := p.write(ctx, mine, func(merged *purge.List) (*purge.List, error) { return merged.With(s) })
 	if err != nil {
@@ -73,8 +78,10 @@ func (p *purges) Append(ctx context.Context, s purge.Selector) (*fleet.Appended,
 
 // Refresh belongs to fleet.Register.
 func (p *purges) Refresh(ctx context.Context) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	if err := p.turn.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer p.turn.Release(1)
 	mine := p.ledger.List()
 	list, _, err := p.write(ctx, mine, asItIs)
 	if err == nil {
@@ -188,7 +195,7 @@ func (p *purges) follow(ctx context.Context, client *cluster.Client) {
 // askPeers asks the caches of the last run for the list of purges, until one of them has just read
 // etcd's list.
 func (p *purges) askPeers(ctx context.Context) {
-	peers := p.remembered()
+	peers := p.last
 	for pause := askPeersFirst; len(peers) > 0; pause = askPeersPause {
 		select {
 		case <-ctx.Done():
@@ -214,8 +221,10 @@ func (p *purges) askPeers(ctx context.Context) {
 
 // adopt carries out a list that another cache has just read from etcd.
 func (p *purges) adopt(ctx context.Context, list *purge.List) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	if err := p.turn.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer p.turn.Release(1)
 	known := p.ledger.List()
 	if known.History == 0 && known.Revision == 0 { // this cache was in no fleet before
 		_, err := p.ledger.Replace(ctx, known, list)
@@ -230,7 +239,7 @@ func (p *purges) adopt(ctx context.Context, list *purge.List) error {
 // etcd may have lost data. restore does not wait for a cache that does not answer in time.
 func (p *purges) restore(ctx context.Context) {
 	peers := p.view.Others()
-	for _, m := range p.remembered() {
+	for _, m := range p.last {
 		if !slices.ContainsFunc(peers, func(o fleet.Member) bool { return o.ID == m.ID }) {
 			peers = append(peers, m)
 		}

@@ -23,6 +23,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/cognitora/dataplane/internal/logging"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/purge"
@@ -204,7 +206,7 @@ func New(o Options) (*View, error) {
 		Store: o.Store, o: o, keeper: newKeeper(o.MaxLocations), changes: make(chan block.Addr, maxQueue),
 		replicates: make(chan block.Addr, 1024), pulls: map[block.Addr]*pull{}, names: newNames(maxNamespaces),
 		doubts: doubts{share: o.PeerBytes, hosts: map[string]*health{}}, notices: newNotices(),
-		named: make(chan struct{}), seldom: logging.Seldom{Every: quietFor},
+		named: make(chan struct{}), refreshes: refreshes{reading: semaphore.NewWeighted(1)}, seldom: logging.Seldom{Every: quietFor},
 	}
 	v.roster.Store(newRoster(o.Self, nil))
 	return v, nil

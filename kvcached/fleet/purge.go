@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/kvcached/purge"
@@ -18,7 +19,8 @@ import (
 // Bounds of a purge.
 const (
 	purgeWithin = 50 * time.Second
-	askWithin   = 5 * time.Second // limit of a request for a list of purges
+	askWithin   = 5 * time.Second        // limit of a request for a list of purges
+	readWithin  = 500 * time.Millisecond // limit of the read of etcd's list before the answer to such a request
 	// pause and number of tries for a host that is not known yet or has not read etcd's list yet
 	purgeAgain = 100 * time.Millisecond
 	purgeTries = 50
@@ -129,13 +131,15 @@ func (v *View) Purge(ctx context.Context, list []byte) (blocks int, err error) {
 
 // Purges answers another host's question for the list. This method is part of transport.Handler.
 func (v *View) Purges(ctx context.Context) (list []byte, fresh bool, err error) {
-	fresh = v.refresh(ctx) == nil && !v.hidden()
+	reading, cancel := context.WithTimeout(ctx, readWithin)
+	defer cancel()
+	fresh = v.refresh(reading) == nil && !v.hidden()
 	return v.o.Ledger.List().Encode(), fresh, nil
 }
 
 // refreshes shares one read of etcd's list among the hosts that ask for the list.
 type refreshes struct {
-	reading sync.Mutex // held during a read
+	reading *semaphore.Weighted // of 1; held during a read
 	mu      sync.Mutex
 	next    *refreshed // the next read, which has not begun; nil: nobody waits for one
 }
@@ -177,12 +181,14 @@ func (v *View) refresh(ctx context.Context) error {
 // readList carries out a read for the question with that ctx.
 func (v *View) readList(ctx context.Context, read *refreshed) {
 	r := &v.refreshes
-	r.reading.Lock()
-	defer r.reading.Unlock()
+	read.err = r.reading.Acquire(ctx, 1)
 	r.mu.Lock()
 	r.next = nil
 	r.mu.Unlock()
-	read.err = v.o.Register.Refresh(ctx)
+	if read.err == nil {
+		read.err = v.o.Register.Refresh(ctx)
+		r.reading.Release(1)
+	}
 	read.ended = read.err != nil && ctx.Err() != nil
 	close(read.done)
 }
