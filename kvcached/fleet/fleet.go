@@ -206,7 +206,8 @@ func New(o Options) (*View, error) {
 		Store: o.Store, o: o, keeper: newKeeper(o.MaxLocations), changes: make(chan block.Addr, maxQueue),
 		replicates: make(chan block.Addr, 1024), pulls: map[block.Addr]*pull{}, names: newNames(maxNamespaces),
 		doubts: doubts{share: o.PeerBytes, hosts: map[string]*health{}}, notices: newNotices(),
-		named: make(chan struct{}), refreshes: refreshes{reading: semaphore.NewWeighted(1)}, seldom: logging.Seldom{Every: quietFor},
+		named:     make(chan struct{}),
+		refreshes: refreshes{reading: semaphore.NewWeighted(1)}, seldom: logging.Seldom{Every: quietFor},
 	}
 	v.roster.Store(newRoster(o.Self, nil))
 	return v, nil

@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base32"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/cognitora/dataplane/kv/block"
 )
@@ -118,11 +121,17 @@ func (l *List) append(more []Purge) (*List, error) {
 }
 
 // fold replaces the older half of the purges by one purge of everything, as often as the bounds
-// need it.
+// need it. The new purge's ID follows from those that it replaces.
 func (l *List) fold() *List {
 	for len(l.Purges) > MaxPurges || len(l.Purges) > 1 && len(l.Encode()) > MaxBytes {
 		last := (len(l.Purges) - 1) / 2
-		everything := Purge{l.Purges[last].ID, l.Purges[last].Revision, Selector{Everything: true}}
+		var ids strings.Builder
+		for i := range l.Purges[:last+1] {
+			ids.WriteString(l.Purges[i].ID)
+		}
+		sum := sha256.Sum256([]byte(ids.String()))
+		id := base32.StdEncoding.EncodeToString(sum[:])[:idSize]
+		everything := Purge{id, l.Purges[last].Revision, Selector{Everything: true}}
 		l.Purges = append([]Purge{everything}, l.Purges[last+1:]...)
 	}
 	return l
@@ -176,16 +185,14 @@ func (l *List) since(done *List) (more []Purge) {
 }
 
 // besides returns the purges of l that other does not have. Revisions of the purges do not matter.
-// A purge of everything that fold made has the ID of the last purge that it replaces.
 func (l *List) besides(other *List) (more []Purge) {
-	known := make(map[string]*Purge, len(other.Purges))
+	known := make(map[string]bool, len(other.Purges))
 	for i := range other.Purges {
-		known[other.Purges[i].ID] = &other.Purges[i]
+		known[other.Purges[i].ID] = true
 	}
 	for i := range l.Purges {
-		p := &l.Purges[i]
-		if q := known[p.ID]; q == nil || p.Everything && !q.Everything {
-			more = append(more, *p)
+		if !known[l.Purges[i].ID] {
+			more = append(more, l.Purges[i])
 		}
 	}
 	return more
@@ -208,7 +215,17 @@ func Merge(mine, theirs *List) (*List, error) {
 	if theirs.Follows(mine) {
 		return theirs, nil
 	}
+	if mine.History == 0 { // these purges covered only their own host
+		return theirs, nil
+	}
 	lost := mine.besides(theirs)
+	if mine.History == theirs.History && theirs.forgot(mine.tip()) { // a later purge may stand for one of mine
+		lost = slices.DeleteFunc(lost, func(p Purge) bool {
+			return slices.ContainsFunc(theirs.Purges, func(q Purge) bool {
+				return q.Revision >= p.Revision && (q.Everything || q.text() == p.text())
+			})
+		})
+	}
 	back := mine.History == theirs.History && !theirs.forgot(mine.tip())
 	if !back && len(lost) == 0 {
 		return theirs, nil

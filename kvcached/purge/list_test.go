@@ -169,3 +169,74 @@ func (s *shelf) Purge(_ context.Context, match func(string, []byte) bool) (int, 
 	}
 	return s.blocks, s.err
 }
+
+// TestLocalPurges checks that the fleet does not carry out the purges that a host carried out
+// alone, without etcd, before it joined.
+func TestLocalPurges(t *testing.T) {
+	alone := open(t, Options{Store: &shelf{}})
+	if _, err := alone.Purge(t.Context(), Selector{Everything: true}); err != nil {
+		t.Fatal(err)
+	}
+	etcd := merge(t, with(t, &List{}, "a"), nil)
+	other := open(t, Options{Store: &shelf{}})
+	if _, err := other.Replace(t.Context(), other.List(), etcd); err != nil {
+		t.Fatal(err)
+	}
+	now := merge(t, alone.List(), etcd)
+	if now != etcd {
+		more := now.since(other.done.Load())
+		t.Errorf("a purge that covered one host is carried out by the fleet: %+v", more)
+	}
+}
+
+// TestAwayForLong checks that a host that was away for more than maxTips purges brings none back.
+func TestAwayForLong(t *testing.T) {
+	etcd := merge(t, with(t, &List{}, "x"), nil)
+	space := Selector{Namespaces: []string{"key1;resp.0;"}}
+	flush := func(l *List) *List {
+		l, err := l.With(space)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	etcd = flush(etcd)
+	away := etcd
+	for range maxTips + 1 {
+		etcd = flush(etcd)
+	}
+	stays := etcd
+	now := merge(t, away, etcd)
+	if now != etcd {
+		t.Errorf("a host that comes back makes the fleet purge again: %+v", now.since(stays))
+	}
+}
+
+// TestFoldOfEverything checks that a fold that ends with a purge of everything is not taken for
+// that purge.
+func TestFoldOfEverything(t *testing.T) {
+	base := merge(t, with(t, &List{}, "first"), nil)
+	a, err := base.With(Selector{Everything: true}) // host A; then etcd goes back to base
+	if err != nil {
+		t.Fatal(err)
+	}
+	many := func(l *List, prefix string, n int) *List { // as n calls of With, without the time that they take
+		out := *l
+		out.Purges = slices.Clone(l.Purges)
+		for i := range n {
+			out.Revision++
+			out.Purges = append(out.Purges, Purge{newID(), out.Revision, Selector{Model: fmt.Sprint(prefix, i)}})
+		}
+		out.Tips = out.moved()
+		return &out
+	}
+	b := many(base, "b", MaxPurges/2-1) // the others go on
+	l := merge(t, a, b)                 // A's purge is lost and comes back
+	l = many(l, "c", MaxPurges-len(l.Purges))
+	l = with(t, l, "last")
+	// Host C has the list a, was away and has blocks of b0 made after A's purge of everything.
+	more := matchAny(l.since(a))
+	if !more(space("b0"), nil) {
+		t.Error("the fold does not reach a host that knows the purge of everything it ends with")
+	}
+}

@@ -174,12 +174,14 @@ func (t *Tier) Settle() error {
 	}
 	defer t.users.leave()
 	t.addrs.await()
-	if t.loaded() && t.checkpoint() {
-		return nil
+	if !t.loaded() || !t.checkpoint() {
+		if err := t.rows.sync(); err != nil {
+			t.writeFailed("row", err)
+			return fmt.Errorf("%w: %w", ErrIO, err)
+		}
 	}
-	if err := t.rows.sync(); err != nil {
-		t.writeFailed("row", err)
-		return fmt.Errorf("%w: %w", ErrIO, err)
+	if t.doubt.any() { // the next Open may find a record that has no row
+		return fmt.Errorf("%w: a record of a failed write may come back after a crash", ErrIO)
 	}
 	return nil
 }

@@ -287,6 +287,7 @@ func (t *Tier) settle(s *segment, moves []move) bool {
 func (t *Tier) settleOne(m *move, durable bool) bool {
 	defer t.land(m.flight, true)
 	if !durable {
+		t.doubt.add(m.flight.place)
 		return false
 	}
 	hash := m.old.hash
