@@ -50,7 +50,7 @@ func (d *Daemon) runTasks(ctx context.Context) {
 			return
 		case <-tick.C:
 			if n := d.index.Expire(engineSilence); n > 0 {
-				d.log.Warn("engines have stopped to report, what they hold is forgotten", "engines", n, "after",
+				d.log.Warn("engines have stopped reporting; what they hold is forgotten", "engines", n, "after",
 					engineSilence.String())
 			}
 		}

@@ -139,7 +139,7 @@ func costing(t *testing.T, bin, etcd string) (pid int) {
 	return cmd.Process.Pid
 }
 
-// cost is the total use of a process up to one moment.
+// cost is the CPU time and the wakes of a process up to one moment, and its memory then.
 type cost struct {
 	at       time.Time
 	cpu      time.Duration // of all threads
@@ -147,7 +147,7 @@ type cost struct {
 	resident int           // bytes
 }
 
-// spent is the use of a process between two moments.
+// spent is the CPU time and the wakes of a process between two moments, and its memory at the end.
 type spent struct {
 	over, cpu time.Duration
 	wakes     int

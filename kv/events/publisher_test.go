@@ -144,7 +144,7 @@ func (p *publisher) raw(b []byte) {
 	}
 }
 
-// say puts a batch into the replay and also publishes it.
+// say keeps a batch for replays and also publishes it.
 func (p *publisher) say(payload []byte) { p.send(p.keep(payload), payload) }
 
 // forget drops the oldest batches of the replay.

@@ -48,8 +48,8 @@ func TestRangeOfOneVersion(t *testing.T) {
 	})
 }
 
-// TestUnknownLength pulls blocks whose length is unknown, or given too small. After the first
-// answer the rest comes over all connections, and each byte once.
+// TestUnknownLength pulls blocks whose length the reader does not know, or expects too small or too
+// large. After the first answer the rest comes over all connections, and each byte once.
 func TestUnknownLength(t *testing.T) {
 	for _, stripes := range []int{1, 4, 16} {
 		s := newSite(t, ServerOptions{}, PoolOptions{Stripes: stripes})
