@@ -72,8 +72,8 @@ func (c *Client) Watch(ctx context.Context, prefix string, h Handler) error {
 	return nil
 }
 
-// errRelist ends a session in which etcd answers, but the listing may be outdated: for example after
-// a compaction or a change of leader. The next session lists again.
+// errRelist ends a session in which etcd answers, but the listing may be outdated: for example
+// after a compaction or a change of leader. The next session lists again.
 var errRelist = errors.New("listing is out of date")
 
 type watch struct {

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/cognitora/dataplane/kvcached/purge"
 )
 
@@ -32,7 +34,7 @@ func (r *slowRegister) Refresh(ctx context.Context) error {
 // question.
 func TestQuestionsShareARead(t *testing.T) {
 	r := &slowRegister{more: make(chan struct{})}
-	v := &View{o: Options{Register: r}}
+	v := &View{o: Options{Register: r}, refreshes: refreshes{reading: semaphore.NewWeighted(1)}}
 	var all sync.WaitGroup
 	var answered atomic.Int64
 	ask := func(ctx context.Context) {
