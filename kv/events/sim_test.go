@@ -59,6 +59,7 @@ func TestSimulatedEngine(t *testing.T) {
 		for _, size := range []int{16, 64} {
 			t.Run(fmt.Sprintf("%s, %s, blocks of %d", kv.Events, kv.Hashes, size), func(t *testing.T) {
 				t.Parallel()
+				kv := kv // each size has its own ports
 				kv.Endpoint, kv.ReplayEndpoint = "tcp://127.0.0.1:0", "tcp://127.0.0.1:0"
 				e, err := sim.New(sim.Config{Models: []string{"m"}, BlockTokens: size, CacheBlocks: 3200 / size,
 					Speed: 1000, KVEvents: &kv})
