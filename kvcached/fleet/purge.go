@@ -65,8 +65,8 @@ func (v *View) PurgeAll(ctx context.Context, s purge.Selector) ([]purge.Done, er
 	text := added.List.Encode()
 	var group errgroup.Group
 	group.SetLimit(askedAtOnce)
-	for i := range out {
-		if i == 0 || out[i].Err != nil {
+	for i := 1; i < len(out); i++ {
+		if out[i].Err != nil {
 			continue
 		}
 		group.Go(func() error {

@@ -138,6 +138,7 @@ type HostsError struct {
 	Err   error    // error of one of the hosts
 	Here  bool     // this host has confirmed the purge
 	Why   Refused  // reason why a host was not asked; empty: all were asked
+	Again bool     // a host was asked in vain
 }
 
 // Failed returns a *HostsError if a host has not confirmed the purge. For a host in no fleet Failed
@@ -147,7 +148,7 @@ func Failed(done []Done) error {
 	for _, d := range done {
 		if d.Err != nil {
 			failed.Hosts, failed.Err = append(failed.Hosts, d.Host), d.Err
-			errors.As(d.Err, &failed.Why)
+			failed.Again = !errors.As(d.Err, &failed.Why) || failed.Again
 		}
 	}
 	switch {
@@ -177,9 +178,12 @@ func (e *HostsError) Public() string {
 	if e.Here {
 		all = "this host and all others were purged"
 	}
-	fix := "purge again when it answers or has left the fleet"
-	if e.Why != "" {
-		fix = e.Why.Error()
+	text := caches + " not confirmed the purge and may serve on what it had; " + all
+	if e.Again {
+		text += "; purge again when it answers or has left the fleet"
 	}
-	return fmt.Sprintf("%s not confirmed the purge and may serve on what it had; %s; %s", caches, all, fix)
+	if e.Why != "" {
+		text += "; " + e.Why.Error()
+	}
+	return text
 }

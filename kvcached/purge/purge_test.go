@@ -74,9 +74,14 @@ func TestFailed(t *testing.T) {
 	if !errors.Is(err, bad) || !strings.Contains(err.Error(), "the caches on b, c have not confirmed") {
 		t.Error(err)
 	}
+	err = Failed([]Done{{Host: "a"}, {Host: "b", Err: ErrNoAddress}, {Host: "c", Err: bad}})
+	if text := err.(*HostsError).Public(); !strings.Contains(text, "; purge again") ||
+		!strings.HasSuffix(text, ErrNoAddress.Error()) {
+		t.Error(text)
+	}
 	err = Failed([]Done{{Host: "a"}, {Host: "b", Err: ErrNoAddress}})
 	if !strings.Contains(err.(*HostsError).Public(), "the cache on b has not confirmed") ||
-		!strings.HasSuffix(err.(*HostsError).Public(), ErrNoAddress.Error()) {
+		!strings.HasSuffix(err.(*HostsError).Public(), "purged; "+ErrNoAddress.Error()) {
 		t.Error(err)
 	}
 }

@@ -27,17 +27,23 @@ func (s *simFS) killed(also func()) *simFS {
 	return after
 }
 
-// TestFailedWriteStaysDeleted: the log may have the record of a failed write. A deletion makes sure
-// that the record does not come back after a crash.
-func TestFailedWriteStaysDeleted(t *testing.T) {
-	sim, rows := newSimFS(), vfs.NewCrashableMem()
+// failSyncs makes syncs of the files fail while the result is true.
+func (s *simFS) failSyncs() *atomic.Bool {
 	var failing atomic.Bool
-	sim.fault = func(op string) error {
+	s.fault = func(op string) error {
 		if op == "sync" && failing.Load() {
 			return syscall.EIO
 		}
 		return nil
 	}
+	return &failing
+}
+
+// TestFailedWriteStaysDeleted: the log may have the record of a failed write. A deletion makes sure
+// that the record does not come back after a crash.
+func TestFailedWriteStaysDeleted(t *testing.T) {
+	sim, rows := newSimFS(), vfs.NewCrashableMem()
+	failing := sim.failSyncs()
 	tier := open(t, simOptions(sim, rows))
 	<-tier.Ready()
 	write(t, tier, 1, 1, 100, true)
@@ -71,13 +77,7 @@ func TestFailedWriteStaysDeleted(t *testing.T) {
 // find that record after a crash, so Settle fails until a checkpoint has passed the record.
 func TestSettleWithDoubt(t *testing.T) {
 	sim, rows := newSimFS(), vfs.NewCrashableMem()
-	var failing atomic.Bool
-	sim.fault = func(op string) error {
-		if op == "sync" && failing.Load() {
-			return syscall.EIO
-		}
-		return nil
-	}
+	failing := sim.failSyncs()
 	tier := open(t, simOptions(sim, rows))
 	<-tier.Ready()
 	defer mustClose(t, tier)
@@ -94,6 +94,42 @@ func TestSettleWithDoubt(t *testing.T) {
 	failing.Store(false)
 	if err := tier.Settle(); !errors.Is(err, ErrIO) {
 		t.Error("settled although a record may come back:", err)
+	}
+	tier.land(slow, false)
+	if err := tier.Settle(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSettleWithDoubtfulCopy is TestSettleWithDoubt for a copy that reclaim could not sync.
+func TestSettleWithDoubtfulCopy(t *testing.T) {
+	sim, rows := newSimFS(), vfs.NewCrashableMem()
+	failing := sim.failSyncs()
+	tier := open(t, simOptions(sim, rows))
+	<-tier.Ready()
+	defer mustClose(t, tier)
+	write(t, tier, 2, 1, 100, true)
+	s := tier.segs.all()[0]
+	for i := 10; tier.log.active == s; i++ {
+		write(t, tier, i, 1, 10_000, true)
+	}
+	tier.sealFull()
+	slow, err := tier.allocate(1, tableEntry{addr: keyAddr(900), size: 10}, false) // keeps the checkpoint back
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := tier.readTable(ctx, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	moves := tier.copyOut(s, table, true)
+	failing.Store(true)
+	if len(moves) == 0 || tier.settle(s, moves) {
+		t.Fatal("copies that are not on the disk count as moved: ", len(moves))
+	}
+	failing.Store(false)
+	if err := tier.Settle(); !errors.Is(err, ErrIO) {
+		t.Error("settled although a copy may come back:", err)
 	}
 	tier.land(slow, false)
 	if err := tier.Settle(); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cognitora/dataplane/kv/block"
@@ -23,11 +24,11 @@ type Draft struct {
 	meta   ram.Meta
 	filled int
 	crc    uint32
-	share  int64 // bytes of Store.draftBytes; guarded by Store.mu
-	done   bool  // Commit or Abort has begun
-	public bool  // the block is published, so the draft must not cancel it
-	purged bool  // see Purged; guarded by Store.open
-	at     int   // index in Store.open
+	share  int64       // bytes of Store.draftBytes; guarded by Store.mu
+	done   bool        // Commit or Abort has begun
+	public bool        // the block is published, so the draft must not cancel it
+	purged atomic.Bool // see Purged
+	at     int         // index in Store.open
 	timer  Timer
 	began  time.Time // start of the time for timer
 }
@@ -184,11 +185,7 @@ func (d *Draft) dropShare() {
 
 // Purged tells whether a purge has removed the draft's block since Create. Commit drops such a
 // block and reports success, because the write is earlier than the purge.
-func (d *Draft) Purged() bool {
-	d.s.open.mu.Lock()
-	defer d.s.open.mu.Unlock()
-	return d.purged
-}
+func (d *Draft) Purged() bool { return d.purged.Load() }
 
 // drafts are the open drafts. A purge removes their blocks, too.
 type drafts struct {
@@ -222,7 +219,7 @@ func (o *drafts) purge(match func(namespace string, key []byte) bool) {
 			key = d.memory[at : at+n]
 		}
 		if match(d.it.Namespace, key) {
-			d.purged = true
+			d.purged.Store(true)
 		}
 	}
 }

@@ -106,7 +106,7 @@ func TestPurgeOfDrafts(t *testing.T) {
 			eventually(t, "the purge is there", func() bool {
 				s.open.mu.Lock()
 				defer s.open.mu.Unlock()
-				return s.open.all[0].purged
+				return s.open.all[0].purged.Load()
 			})
 			return nil
 		}, nil)
