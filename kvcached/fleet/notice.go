@@ -363,8 +363,8 @@ func (v *View) elsewhere(ctx context.Context, a block.Addr) bool {
 	return len(located[0]) > 0
 }
 
-// settle drops a pulled key unless its source still has the same value. The key is dropped even if
-// no caller waits for the pull any more.
+// settle drops a pulled key unless its source still has the same value, and takes over an expiry that
+// the source got meanwhile. The key is dropped even if no caller waits for the pull any more.
 func (v *View) settle(ctx context.Context, from *source, a block.Addr, f *transport.Found) {
 	ctx = context.WithoutCancel(ctx)
 	var now [1]wire.Info
@@ -377,7 +377,8 @@ func (v *View) settle(ctx context.Context, from *source, a block.Addr, f *transp
 		return
 	case err != nil, now[0].Tiers == 0, now[0].CRC != f.CRC:
 		_, err = v.Store.Delete(ctx, a)
-	case now[0].Expires != here.Item.Expires:
+	case here.Item.Expires != f.Item.Expires: // the expiry was set here, and the source gets a notice
+	case now[0].Expires != f.Item.Expires:
 		_, err = v.Store.SetExpiry(ctx, a, now[0].Expires)
 	}
 	if err != nil && !errors.Is(err, store.ErrMiss) {
