@@ -363,8 +363,8 @@ func (v *View) elsewhere(ctx context.Context, a block.Addr) bool {
 	return len(located[0]) > 0
 }
 
-// settle drops a pulled key unless its source still has the same value, and takes over an expiry that
-// the source got meanwhile. The key is dropped even if no caller waits for the pull any more.
+// settle drops a pulled key unless its source still has the same value. settle takes over an expiry
+// that the source got meanwhile. The key is dropped even if no caller waits for the pull any more.
 func (v *View) settle(ctx context.Context, from *source, a block.Addr, f *transport.Found) {
 	ctx = context.WithoutCancel(ctx)
 	var now [1]wire.Info
