@@ -1,0 +1,217 @@
+// Package books counts what a router's requests cost the nodes that compute them.
+//
+// Each node has a Book. A request has an Entry in the book of the node that it was sent to. The
+// entry takes the request's cost from the book exactly once, however the request ends:
+//
+//   - The uncached prompt tokens count until the first token of the answer.
+//   - The KV blocks of the prompt count until the end. Blocks that several active requests share
+//     count once.
+//   - Output blocks count as they grow, if the entry is told of them.
+//
+// Requests themselves are counted by fleet.Node, which also bounds them. A book has the load of one
+// router only. The node's own report tells the load of others; Recent gives the part of that report
+// which may be this router's.
+package books
+
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// BlockTokens is the number of tokens in a block.
+const BlockTokens = 16
+
+// Book is the load of one node. The zero value is an empty book. Book is safe for concurrent use.
+type Book struct {
+	prefill atomic.Int64 // tokens
+	blocks  atomic.Int64
+	output  atomic.Int64 // in units of 1/outputUnit block; may be negative
+	mean    atomic.Int64 // moving mean of the entries' uncached tokens
+	firsts  firsts
+
+	mu      sync.Mutex
+	runs    map[uint64]*run // active blocks, by the key of a run's first block
+	active  int             // blocks in runs
+	counted int             // entries with keys
+	waiting queue
+	recent  Peak // of blocks
+}
+
+// outputUnit is the inverse of the smallest weight of an output block.
+const outputUnit = 256
+
+// Cost is the cost of a request at one node.
+type Cost struct {
+	Prefill int64 // prompt tokens that the node must compute
+	Blocks  int64 // blocks of the prompt that no other active request of the node has, as far as known
+	// Expected is the time that the node alone needs for Prefill. 0: unknown.
+	Expected time.Duration
+}
+
+// Entry is a request's part of a book. The zero value is an empty entry, ready for Open. The owner
+// of an entry calls its methods one at a time. Another goroutine may call Begun between Open and
+// Close.
+type Entry struct {
+	book     *Book
+	cost     Cost
+	prefills bool     // the prefill counts; guarded by book.mu
+	blocks   int64    // counted in book.blocks without keys
+	keys     []uint64 // blocks in book.runs
+	output   int64    // counted in book.output
+
+	before, after *Entry // in book.waiting
+}
+
+// Open adds the cost of a request to the book. e must be empty.
+func (b *Book) Open(e *Entry, c Cost, now time.Time) {
+	c.Prefill, c.Blocks = max(c.Prefill, 0), max(c.Blocks, 0)
+	e.book, e.cost, e.blocks = b, c, c.Blocks
+	b.learn(c.Prefill)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.recent.Rise(b.blocks.Add(c.Blocks))
+	if e.prefills = c.Prefill > 0; e.prefills {
+		b.prefill.Add(c.Prefill)
+		b.waiting.push(e, now)
+	}
+}
+
+// learn moves the mean an eighth of the way. Entries opened at the same moment may overwrite each
+// other's step.
+func (b *Book) learn(tokens int64) {
+	mean := b.mean.Load()
+	if mean == 0 {
+		b.mean.Store(tokens)
+		return
+	}
+	b.mean.Store(mean + (tokens-mean)/8)
+}
+
+// Count replaces the entry's number of blocks by the blocks with these keys. A key identifies a
+// block together with all blocks before it. The keys must not change until Close.
+func (e *Entry) Count(keys []uint64) {
+	b := e.book
+	if b == nil || e.keys != nil || len(keys) == 0 {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e.keys = keys
+	b.counted++
+	b.firsts.add(keys[0], 1)
+	b.recent.Rise(b.blocks.Add(int64(b.add(keys)) - e.blocks))
+	e.blocks = 0
+}
+
+// Begun notes that the node has computed the prompt. Later calls do nothing.
+func (e *Entry) Begun(now time.Time) {
+	b := e.book
+	if b == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e.begun(now)
+}
+
+// begun is Begun for a caller that holds book.mu.
+func (e *Entry) begun(now time.Time) {
+	if !e.prefills {
+		return
+	}
+	e.prefills = false
+	e.book.prefill.Add(-e.cost.Prefill)
+	e.book.waiting.remove(e, now)
+}
+
+// Generated notes the number of tokens generated so far. expected is the expected length of the
+// answer in tokens; 0: unknown. With a known length, output blocks and the blocks that only this
+// request has count with the share of the answer that is still to come.
+func (e *Entry) Generated(tokens, expected int64) {
+	b := e.book
+	if b == nil || tokens <= 0 {
+		return
+	}
+	weight := 1.0
+	if expected > 0 {
+		weight = max(0, 1-float64(tokens)/float64(expected))
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	grown := float64((tokens + BlockTokens - 1) / BlockTokens)
+	own := float64(b.alone(e.keys)) + float64(e.blocks)
+	output := int64(math.Round(outputUnit * (grown*weight - own*(1-weight))))
+	b.output.Add(output - e.output)
+	e.output = output
+}
+
+// Close takes the entry's cost from the book and empties the entry. Close of an empty entry does
+// nothing.
+func (e *Entry) Close(now time.Time) {
+	b := e.book
+	if b == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e.begun(now)
+	gone := e.blocks
+	if e.keys != nil {
+		b.firsts.add(e.keys[0], -1)
+		gone += int64(b.remove(e.keys))
+		if b.counted--; b.counted == 0 {
+			gone += int64(b.clear())
+		}
+	}
+	b.blocks.Add(-gone)
+	b.output.Add(-e.output)
+	e.book, e.cost, e.blocks, e.keys, e.output = nil, Cost{}, 0, nil, 0
+}
+
+// Prefill returns how many prompt tokens the node's requests still have to compute at now. Prefill
+// takes a lock only if entries have an expected time.
+func (b *Book) Prefill(now time.Time) int64 {
+	tokens := b.prefill.Load()
+	if tokens == 0 || !b.waiting.modelled.Load() {
+		return tokens
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return max(b.prefill.Load()-b.waiting.computed(now), 0)
+}
+
+// Blocks returns the number of the node's active blocks. Output blocks count with their weight.
+func (b *Book) Blocks() float64 {
+	return max(float64(b.blocks.Load())+float64(b.output.Load())/outputUnit, 0)
+}
+
+// Shared returns how many leading blocks of a prompt are active at the node.
+func (b *Book) Shared(keys []uint64) int {
+	if len(keys) == 0 || !b.firsts.has(keys[0]) {
+		return 0
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.shared(keys)
+}
+
+// Mean returns the moving mean of the uncached prompt tokens of the node's requests; 0: there were
+// none.
+func (b *Book) Mean() int64 { return b.mean.Load() }
+
+// Recent returns the most active blocks that the node had in the last one to two seconds.
+func (b *Book) Recent(now time.Time) int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.recent.Since(now, b.blocks.Load())
+}
+
+// Empty says whether the book has no load.
+func (b *Book) Empty() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.prefill.Load() == 0 && b.blocks.Load() == 0 && b.output.Load() == 0 &&
+		len(b.runs) == 0 && b.waiting.head == nil
+}

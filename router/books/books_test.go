@@ -1,0 +1,241 @@
+package books
+
+import (
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+)
+
+// chain returns the keys of a prompt. A part is a block, and a key stands for all parts up to it.
+func chain(parts ...int) (keys []uint64) {
+	key := uint64(12345)
+	for _, p := range parts {
+		key = (key ^ uint64(p)) * 0x9e3779b97f4a7c15
+		key ^= key >> 29
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+// prompt returns the keys of a random prompt. Many prompts share blocks.
+func prompt(dice *rand.Rand) []uint64 {
+	parts := make([]int, 1+dice.IntN(40))
+	for i := range parts {
+		if dice.IntN(8) == 0 {
+			parts[i] = dice.IntN(3)
+		}
+	}
+	return chain(parts...)
+}
+
+var noon = time.Unix(1_700_000_000, 0)
+
+// twin is a book that is kept by counting every block.
+type twin struct {
+	users   map[uint64]int
+	loose   int64 // blocks without keys
+	prefill int64
+}
+
+func (w *twin) blocks() int64 { return int64(len(w.users)) + w.loose }
+
+func (w *twin) shared(keys []uint64) (n int) {
+	for n < len(keys) && w.users[keys[n]] > 0 {
+		n++
+	}
+	return n
+}
+
+func (w *twin) count(keys []uint64, n int) {
+	for _, k := range keys {
+		if w.users[k] += n; w.users[k] == 0 {
+			delete(w.users, k)
+		}
+	}
+}
+
+// TestBookEqualsACountOfBlocks runs random requests and compares the book with a plain count.
+func TestBookEqualsACountOfBlocks(t *testing.T) {
+	type open struct {
+		Entry
+		cost  Cost
+		keys  []uint64
+		begun bool
+	}
+	for seed := range uint64(300) {
+		dice := rand.New(rand.NewPCG(seed, 0))
+		var b Book
+		w := twin{users: map[uint64]int{}}
+		var all []*open
+		for range 400 {
+			if len(all) == 0 || dice.IntN(3) == 0 {
+				e := &open{cost: Cost{Prefill: dice.Int64N(500), Blocks: dice.Int64N(50)}}
+				b.Open(&e.Entry, e.cost, noon)
+				w.prefill, w.loose = w.prefill+e.cost.Prefill, w.loose+e.cost.Blocks
+				all = append(all, e)
+			}
+			i := dice.IntN(len(all))
+			e := all[i]
+			switch dice.IntN(5) {
+			case 0, 1:
+				if keys := prompt(dice); e.keys == nil {
+					e.keys = keys
+					w.count(keys, 1)
+					w.loose -= e.cost.Blocks
+				}
+				e.Count(e.keys)
+			case 2:
+				e.Begun(noon)
+				if !e.begun {
+					w.prefill -= e.cost.Prefill
+				}
+				e.begun = true
+			case 3:
+				e.Generated(dice.Int64N(200), dice.Int64N(200))
+			case 4:
+				e.Close(noon)
+				if !e.begun {
+					w.prefill -= e.cost.Prefill
+				}
+				if w.count(e.keys, -1); e.keys == nil {
+					w.loose -= e.cost.Blocks
+				}
+				all[i] = all[len(all)-1]
+				all = all[:len(all)-1]
+			}
+			probe := prompt(dice)
+			if b.Prefill(noon) != w.prefill || b.blocks.Load() != w.blocks() || b.Shared(probe) != w.shared(probe) {
+				t.Fatalf("seed %d: %d tokens, %d blocks, %d shared; want %d, %d, %d", seed, b.Prefill(noon),
+					b.blocks.Load(), b.Shared(probe), w.prefill, w.blocks(), w.shared(probe))
+			}
+		}
+		for _, e := range all {
+			e.Close(noon)
+			e.Close(noon)
+		}
+		if !b.Empty() {
+			t.Fatalf("seed %d: %+v", seed, &b)
+		}
+	}
+}
+
+// TestConcurrentEntries opens and closes entries from several goroutines at once.
+func TestConcurrentEntries(t *testing.T) {
+	var b Book
+	var wg sync.WaitGroup
+	for seed := range uint64(8) {
+		wg.Go(func() {
+			dice := rand.New(rand.NewPCG(seed, 1))
+			var e Entry
+			for range 2000 {
+				b.Open(&e, Cost{Prefill: dice.Int64N(100), Blocks: 3, Expected: time.Duration(dice.Int64N(2))}, noon)
+				var late sync.WaitGroup
+				late.Go(func() { e.Begun(noon) })
+				e.Count(prompt(dice))
+				e.Generated(40, 50)
+				b.Shared(prompt(dice))
+				b.Prefill(noon)
+				late.Wait()
+				e.Close(noon)
+			}
+		})
+	}
+	wg.Wait()
+	if !b.Empty() {
+		t.Errorf("%+v", &b)
+	}
+}
+
+// TestOutputBlocks checks the weights of output blocks.
+func TestOutputBlocks(t *testing.T) {
+	var b Book
+	var first, second Entry
+	b.Open(&first, Cost{Blocks: 4}, noon)
+	first.Count(chain(1, 1, 2, 2))
+	b.Open(&second, Cost{Blocks: 4}, noon)
+	second.Count(chain(1, 1, 3, 3))
+	for _, c := range []struct {
+		tokens, expected int64
+		want             float64
+	}{
+		{0, 0, 6},
+		{16, 0, 7},                   // one full block
+		{17, 0, 8},                   // a block begins
+		{50, 100, 6 + 4*0.5 - 2*0.5}, // half of the output and of the two blocks that first alone has
+		{100, 100, 6 - 2},            // nothing is to come
+		{200, 100, 6 - 2},            // nor beyond the expected length
+	} {
+		first.Generated(c.tokens, c.expected)
+		if b.Blocks() != c.want {
+			t.Errorf("%d of %d tokens: %v blocks, want %v", c.tokens, c.expected, b.Blocks(), c.want)
+		}
+	}
+	second.Close(noon)
+	first.Close(noon)
+	if !b.Empty() {
+		t.Errorf("%+v", &b)
+	}
+}
+
+// TestExpectedPrefill checks the computed part of prompts with an expected time.
+func TestExpectedPrefill(t *testing.T) {
+	var b Book
+	var first, second, third Entry
+	at := func(ms int) time.Time { return noon.Add(time.Duration(ms) * time.Millisecond) }
+	want := func(ms int, tokens int64) {
+		t.Helper()
+		if got := b.Prefill(at(ms)); got != tokens {
+			t.Errorf("after %d ms: %d tokens, want %d", ms, got, tokens)
+		}
+	}
+	b.Open(&first, Cost{Prefill: 1000, Expected: 100 * time.Millisecond}, at(0))
+	b.Open(&second, Cost{Prefill: 500, Expected: 50 * time.Millisecond}, at(10))
+	want(50, 1000)
+	want(150, 0)
+	want(200, 0)
+	second.Begun(at(60)) // out of order: its 50 ms of the 60 were its own
+	want(60, 900)
+	b.Open(&third, Cost{Prefill: 400, Expected: 40 * time.Millisecond}, at(60))
+	first.Begun(at(110)) // third is the oldest from now on
+	want(110, 400)
+	want(120, 300)
+	second.Close(at(120))
+	b.Open(&second, Cost{Prefill: 200}, at(120)) // without an expected time nothing counts as computed
+	want(130, 600)
+	second.Close(at(130))
+	want(130, 200)
+	for _, e := range []*Entry{&first, &second, &third} {
+		e.Close(at(140))
+	}
+	if !b.Empty() {
+		t.Errorf("%+v", &b)
+	}
+}
+
+// TestCollidingKeys counts prompts whose keys contradict each other. The book is empty afterwards.
+func TestCollidingKeys(t *testing.T) {
+	for seed := range uint64(200) {
+		dice := rand.New(rand.NewPCG(seed, 2))
+		var b Book
+		entries := make([]Entry, 5)
+		for i := range 100 {
+			e := &entries[i%len(entries)]
+			e.Close(noon)
+			keys := make([]uint64, 1+dice.IntN(10))
+			for k := range keys {
+				keys[k] = dice.Uint64N(6)
+			}
+			b.Open(e, Cost{Blocks: 1}, noon)
+			e.Count(keys)
+			e.Generated(10, 20)
+			b.Shared(keys)
+		}
+		for i := range entries {
+			entries[i].Close(noon)
+		}
+		if !b.Empty() {
+			t.Fatalf("seed %d: %+v", seed, &b)
+		}
+	}
+}

@@ -1,0 +1,39 @@
+package books
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// PeakWindow is the longest delay of an engine's figure: the time of a scrape, or of an agent's
+// sample and its way to the router.
+const PeakWindow = time.Second
+
+// Peak is the highest value of a counter over the last one to two windows. An engine's figure was
+// taken at some moment within these windows. So a figure beyond the peak certainly counts load of
+// others, even if load of this router has ended since. Rise is safe for concurrent use.
+type Peak struct {
+	most   atomic.Int64 // since since
+	before int64        // peak of the window before
+	since  time.Time
+}
+
+// Rise raises the peak to v.
+func (p *Peak) Rise(v int64) {
+	for {
+		most := p.most.Load()
+		if v <= most || p.most.CompareAndSwap(most, v) {
+			return
+		}
+	}
+}
+
+// Since returns the peak, and begins a new window if the last one is over. present is the counter's
+// value. The caller calls Since from one goroutine at a time.
+func (p *Peak) Since(now time.Time, present int64) int64 {
+	peak := max(p.before, p.most.Load())
+	if now.Sub(p.since) >= PeakWindow {
+		p.before, p.since = p.most.Swap(present), now
+	}
+	return peak
+}
