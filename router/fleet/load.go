@@ -6,6 +6,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/load"
+	"github.com/cognitora/dataplane/router/books"
 )
 
 // Origin names the source of a node's load.
@@ -25,6 +26,8 @@ type Load struct {
 	From      Origin // origin of these figures
 	Others    int32  // requests in the engine, running and waiting, of other routers and clients
 	Waiting   int32  // the requests among Others that wait
+	// OthersBlocks is the number of KV blocks, of books.BlockTokens, that requests of others use.
+	OthersBlocks int64
 }
 
 // trustedBeats is the number of heartbeats after which a sample counts as unknown. A scrape counts
@@ -37,15 +40,21 @@ const defaultTrust = trustedBeats * cluster.DefaultHeartbeat
 type sources struct {
 	beat     load.Load // load of the last heartbeat or scrape
 	from     Origin    // of beat
-	beatOurs int32     // this router's requests that may be counted in beat
+	beatOurs ours
 	trust    time.Duration
 
 	pushed     *load.Load // load from the agent's stream; nil: there is no stream
-	pushedOurs int32
+	pushedOurs ours
 }
 
-// at returns the load of the newest source at now.
-func (s *sources) at(now time.Time) *Load {
+// ours is the part of an engine's figures that may be of this router.
+type ours struct {
+	requests int32
+	blocks   int64 // of books.BlockTokens
+}
+
+// at returns the load of the newest source at now. blockTokens is the size of the engine's blocks.
+func (s *sources) at(now time.Time, blockTokens int) *Load {
 	l, ours := &Load{Load: s.beat, From: s.from}, s.beatOurs
 	if s.pushed != nil {
 		l.Load, l.From, ours = *s.pushed, Stream, s.pushedOurs
@@ -56,12 +65,24 @@ func (s *sources) at(now time.Time) *Load {
 	held, heldKnown := l.InFlight.Get()
 	waiting, waitingKnown := l.QueueDepth.Get()
 	if heldKnown {
-		l.Others = foreign(held, ours)
+		l.Others = foreign(held, ours.requests)
 	}
 	if heldKnown && waitingKnown {
-		l.Waiting = foreignWaiting(held, waiting, ours)
+		l.Waiting = foreignWaiting(held, waiting, ours.requests)
 	}
+	l.OthersBlocks = max(0, usedBlocks(&l.Engine, blockTokens)-ours.blocks)
 	return l
+}
+
+// usedBlocks returns the blocks, of books.BlockTokens, that the engine's active requests use; 0: the
+// engine does not tell. blockTokens is the size of the engine's own blocks; 0: unknown.
+func usedBlocks(e *load.Engine, blockTokens int) int64 {
+	free, freeKnown := e.FreeBlocks.Get()
+	total, totalKnown := e.TotalBlocks.Get()
+	if !freeKnown || !totalKnown || blockTokens <= 0 {
+		return 0
+	}
+	return int64(max(0, total-free) * float64(blockTokens) / books.BlockTokens)
 }
 
 // foreign returns how many requests in the engine are not this router's.
@@ -87,6 +108,15 @@ func beatOf(h *cluster.NodeHealth, now time.Time) beat {
 	b := beat{Load: h.Load, from: Heartbeat, trust: trustedBeats * h.Heartbeat()}
 	b.Arrived(now)
 	return b
+}
+
+// lately returns the most that this router had on the node in the last one to two windows. The
+// caller holds slotsMu.
+func (n *Node) lately(now time.Time) ours {
+	return ours{
+		requests: int32(n.recent.Since(now, int64(n.inFlight.Load()))),
+		blocks:   n.Book.Recent(now),
+	}
 }
 
 // setLoad stores the load of a heartbeat or a scrape that came at now. One goroutine per node calls
@@ -119,7 +149,7 @@ func (n *Node) age(now time.Time) {
 
 // publishLoad stores the load as of now and adjusts the slots. The caller holds slotsMu.
 func (n *Node) publishLoad(now time.Time) {
-	n.load.Store(n.told.at(now))
+	n.load.Store(n.told.at(now, n.Info().BlockTokens))
 	n.setSlots()
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/books"
 	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
@@ -44,6 +45,7 @@ type Node struct {
 	// Health is the health of the node. Eligible and Acquire consult Health before they let a
 	// request in.
 	Health health.Node
+	Book   books.Book // what this router's requests cost the node
 
 	info     atomic.Pointer[Info]
 	load     atomic.Pointer[Load]
@@ -52,7 +54,7 @@ type Node struct {
 	slots    atomic.Int32 // max_concurrent minus the requests of others that wait in the engine
 	slotsMu  sync.Mutex   // keeps load and slots in line with info and told
 	told     sources      // guarded by slotsMu
-	recent   recent
+	recent   books.Peak   // of inFlight; slotsMu guards its windows
 
 	flags  atomic.Uint32
 	cordon atomic.Pointer[string] // the reason of the cordon; nil: not cordoned
@@ -182,7 +184,7 @@ func (n *Node) reserve() bool {
 			return false
 		}
 		if n.inFlight.CompareAndSwap(now, now+1) {
-			n.recent.rise(now + 1)
+			n.recent.Rise(int64(now) + 1)
 			return true
 		}
 	}
@@ -205,7 +207,7 @@ func (n *Node) AcquireLastResort() bool {
 
 // AcquireAlways counts one request as in flight regardless of the node's state. AcquireAlways
 // serves requests that can go to no other node.
-func (n *Node) AcquireAlways() { n.recent.rise(n.inFlight.Add(1)) }
+func (n *Node) AcquireAlways() { n.recent.Rise(int64(n.inFlight.Add(1))) }
 
 // Release takes back one Acquire.
 func (n *Node) Release() {

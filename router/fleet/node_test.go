@@ -11,6 +11,7 @@ import (
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/load"
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/books"
 	"github.com/cognitora/dataplane/router/health"
 )
 
@@ -96,13 +97,13 @@ func TestOursAreNotOthers(t *testing.T) {
 	for range 6 {
 		n.Release()
 	}
-	now = now.Add(recentWindow / 2)
+	now = now.Add(books.PeakWindow / 2)
 	tell(13, 1, 3) // true before this router's requests ended
-	now = now.Add(recentWindow)
+	now = now.Add(books.PeakWindow)
 	tell(13, 0, 3) // the window is over; the next one begins with this figure
-	now = now.Add(2 * recentWindow)
+	now = now.Add(2 * books.PeakWindow)
 	tell(7, 0, 0)
-	now = now.Add(2 * recentWindow)
+	now = now.Add(2 * books.PeakWindow)
 	tell(7, 0, 3)
 	n.age(now)
 	if n.Load().Others != 3 {

@@ -12,6 +12,7 @@ import (
 	"github.com/cognitora/dataplane/internal/sse"
 	"github.com/cognitora/dataplane/router/answer"
 	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/books"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/health/patience"
 	"github.com/cognitora/dataplane/router/prefix"
@@ -19,7 +20,8 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// attempt is one exchange with one node. attempt holds a slot of the node until it is dropped.
+// attempt is one exchange with one node. attempt holds a slot of the node until it is dropped. The
+// node's book has the attempt's cost until the exchange ends.
 type attempt struct {
 	node     *member
 	ref      prefix.Ref      // the node's cache, as of the attempt's begin
@@ -31,6 +33,7 @@ type attempt struct {
 	taken    bool            // the place has taken the answer
 	sent     time.Time
 	recorded bool // the prediction is in the index; Prefilled reads recorded under the lookout's lock
+	cost     books.Entry
 	abort    relay.Abort
 }
 
@@ -87,12 +90,11 @@ func (v verdict) blames() bool {
 	return v < tooOld && v != answered
 }
 
-// try asks the node at place at of the pool. The spare attempt holds a slot of that node.
-func (l *Leg) try(at int) verdict {
+// try asks the node of the spare attempt, which holds a slot of the node.
+func (l *Leg) try() verdict {
 	now := time.Now()
 	a := l.spare()
 	a.sent = now
-	a.believe(l, at)
 	a.ref = a.node.Ref()
 	l.Reading, l.tries.stored = answer.Reading{}, false
 	if !slices.Contains(l.tries.asked, a.node) {
@@ -137,6 +139,7 @@ func (l *Leg) put(a *attempt, v verdict, err error) {
 		l.drop(l.kept)
 		l.Request.Life.Leave(&a.abort)
 		l.leave(a)
+		a.cost.Close(time.Now())
 		l.kept = a // a becomes the leg's answer only through fallBack
 		return
 	}
@@ -173,7 +176,11 @@ func (l *Leg) GiveUp(v patience.Verdict) (given bool) {
 func (l *Leg) Prefilled() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.now != nil && l.now.recorded {
+	if l.now == nil {
+		return
+	}
+	l.now.cost.Begun(time.Now())
+	if l.now.recorded {
 		l.prompt.Begun(l.now.ref)
 	}
 }
@@ -214,9 +221,11 @@ func (l *Leg) disarm() phase {
 	return l.phase
 }
 
-// record notes that the prediction is in the index. Prefilled may then use the prompt while the
-// attempt waits.
+// record puts the prediction in the index, and the prompt's blocks in the node's book. Prefilled may
+// then use the prompt while the attempt waits.
 func (l *Leg) record(a *attempt) {
+	l.prompt.Sent(a.ref, a.sent)
+	a.cost.Count(l.prompt.Keys())
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a.recorded = true
@@ -241,6 +250,7 @@ func (l *Leg) drop(a *attempt) {
 	if a.ex != nil {
 		a.ex.Close()
 	}
+	a.cost.Close(time.Now())
 	a.node.Release()
 	*a = attempt{}
 	if l.kept == a {
@@ -295,7 +305,6 @@ func (l *Leg) ask(a *attempt) (verdict, error) {
 	}
 	a.ex = ex
 	if l.prompt.Blocks > 0 && l.Request.Predicts() && !a.recorded {
-		l.prompt.Sent(a.ref, a.sent)
 		l.record(a)
 	}
 	if err := ex.ReadHead(deadline); err != nil {
@@ -367,7 +376,9 @@ func (l *Leg) begun(a *attempt) {
 	if a.status >= 300 {
 		return
 	}
-	l.wait.FirstByte(time.Now())
+	now := time.Now()
+	l.wait.FirstByte(now)
+	a.cost.Begun(now)
 	if a.recorded {
 		l.prompt.Begun(a.ref)
 	}

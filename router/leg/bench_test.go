@@ -3,14 +3,22 @@ package leg
 import (
 	"bytes"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/router/admission"
+	"github.com/cognitora/dataplane/router/affinity"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/metrics"
+	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
+	"github.com/cognitora/dataplane/router/where"
 )
 
 // BenchmarkPick measures the way from a body in memory to the chosen node, with eight nodes.
@@ -29,16 +37,46 @@ func BenchmarkPick(b *testing.B) {
 	}
 }
 
+// BenchmarkPickNodes is BenchmarkPick for a new prompt of 2 KiB and fleets of two sizes.
+func BenchmarkPickNodes(b *testing.B) {
+	for _, nodes := range []int{8, 512} {
+		b.Run(strconv.Itoa(nodes), func(b *testing.B) { benchPick(b, dispatcherOf(b, nodes), chat(2<<10), 0) })
+	}
+}
+
+// dispatcherOf returns a dispatcher for n nodes at addresses where no server runs.
+func dispatcherOf(tb testing.TB, n int) *Dispatcher {
+	index := prefix.NewIndex(prefix.Options{})
+	tb.Cleanup(index.Close)
+	o := fleet.Options{Index: index, Logger: slog.New(slog.DiscardHandler), Proven: true}
+	for i := range n {
+		o.Backends = append(o.Backends, fleet.Backend{
+			ID: fmt.Sprintf("node-%d", i), Model: "sim", URL: fmt.Sprintf("http://10.0.%d.%d:8000", i>>8, i&255),
+		})
+	}
+	f, err := fleet.New(o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	counts := metrics.New()
+	d := New(Parts{
+		Fleet: f, Policy: &atomic.Pointer[policy.Policy]{}, Gate: admission.New(admission.Options{}),
+		Where:  &where.Finder{Index: index, Memo: where.NewMemo(16 << 20), Metrics: counts},
+		Budget: admission.NewBudget(20, 64, nil), Metrics: counts, Stored: affinity.New(16), Logger: o.Logger,
+	}, Options{})
+	d.policy.Store(policy.Default())
+	return d
+}
+
 // remember stores a chat in the memo, and in the index as sent to the first node.
 func remember(b *testing.B, d *Dispatcher, body []byte, nodes int) {
 	for i := range nodes {
 		l := d.Leg(asked(b, d, body), Question{}, nil)
-		at, err := l.first()
-		if err != nil {
+		if _, err := l.first(); err != nil {
 			b.Fatal(err)
 		}
 		l.prompt.Sent(l.pool.nodes[i].Ref(), time.Now())
-		l.pool.members[at].Release()
+		l.drop(l.spare())
 		l.permit.Release()
 		l.recycle()
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/books"
 	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/holdings"
 	"github.com/cognitora/dataplane/router/policy"
@@ -37,7 +38,7 @@ func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
 		if pick < 0 && l.admitOthers() {
 			pick = p.Pick(l.picks.cands, l.prompt.Blocks, l.prompt, turn)
 		}
-		if pick < 0 && l.lastResort() {
+		if pick < 0 && l.lastResort(now) {
 			pick, last = p.Pick(l.picks.cands, l.prompt.Blocks, l.prompt, turn), true
 		}
 		if pick < 0 {
@@ -54,6 +55,7 @@ func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
 			if last {
 				d.metrics.LastResort.Inc()
 			}
+			l.reserve(a, at, now)
 			return at, nil
 		}
 		l.drop(a)
@@ -62,6 +64,15 @@ func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
 		}
 	}
 	return 0, l.noNode(now)
+}
+
+// reserve puts the leg's cost in the book of the attempt's node, which is at a place of the pool.
+func (l *Leg) reserve(a *attempt, at int, now time.Time) {
+	a.believe(l, at)
+	a.node.Book.Open(&a.cost, books.Cost{
+		Prefill: l.prompt.Tokens() - int64(a.matched)*prefix.BlockTokens,
+		Blocks:  int64(l.prompt.Blocks - a.node.Book.Shared(l.prompt.Keys())),
+	}, now)
 }
 
 // noNode returns the error of a request that no node may take. A pinned node that does not exist is
@@ -118,7 +129,7 @@ func (l *Leg) candidates(now time.Time) {
 		if n.Health.Suspect() {
 			suspects++
 		}
-		l.candidate(i)
+		l.candidate(i, now)
 	}
 	l.leaveOut(suspects, func(at int32) bool { return l.pool.members[at].Health.Suspect() })
 }
@@ -127,7 +138,7 @@ func (l *Leg) candidates(now time.Time) {
 // nodes whose own server errors keep them out of service, or whose trial requests are all in use.
 // lastResort returns false and changes nothing if no node is left as a last resort, or if an
 // engine's answer is kept to fall back on.
-func (l *Leg) lastResort() bool {
+func (l *Leg) lastResort(now time.Time) bool {
 	if l.picks.capped || l.kept != nil {
 		return false
 	}
@@ -139,7 +150,7 @@ func (l *Leg) lastResort() bool {
 		if !found {
 			l.picks.cands, l.picks.able, found = l.picks.cands[:0], l.picks.able[:0], true
 		}
-		l.candidate(i)
+		l.candidate(i, now)
 	}
 	return found
 }
@@ -166,21 +177,27 @@ func (l *Leg) admitOthers() (changed bool) {
 	return changed
 }
 
-func (l *Leg) candidate(at int) {
-	l.picks.cands = append(l.picks.cands, l.pool.members[at].candidate(l.prompt.Reach(at), l.prompt.Coming(at)))
+func (l *Leg) candidate(at int, now time.Time) {
+	l.picks.cands = append(l.picks.cands, l.pool.members[at].candidate(l.prompt.Reach(at), l.prompt.Coming(at), now))
 	l.picks.able = append(l.picks.able, int32(at))
 }
 
-func (n *member) candidate(reach holdings.Reach, coming int32) policy.Candidate {
+func (n *member) candidate(reach holdings.Reach, coming int32, now time.Time) policy.Candidate {
 	info, load := n.Info(), n.Load()
 	return policy.Candidate{
 		IDHash: n.IDHash, Matched: reach.Device, Coming: coming, Host: reach.Host, Disk: reach.Disk,
-		Pending:  blocksOf(n.waits.Queued()),
+		Pending:  blocksOf(n.prefill(now)),
 		InFlight: n.InFlight(), Others: load.Others,
 		MaxConcurrent: info.MaxConcurrent, EngineSlots: info.EngineSlots,
 		VRAM: info.VRAM(), Throughput: info.Throughput(), Retransmits: n.Resent(),
 		Load: &load.Load,
 	}
+}
+
+// prefill returns how many prompt tokens wait for their computation at the node. A waiting request
+// of others counts with the mean of this router's requests.
+func (n *member) prefill(now time.Time) int64 {
+	return n.Book.Prefill(now) + int64(n.Load().Waiting)*n.Book.Mean()
 }
 
 // blocksOf converts tokens to blocks.

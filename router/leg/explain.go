@@ -65,7 +65,7 @@ func (d *Dispatcher) Explain(r *request.Request, q Question) (*Explanation, *api
 	if pick < 0 && l.admitOthers() {
 		pick, why = explain()
 	}
-	full := pick < 0 && l.lastResort()
+	full := pick < 0 && l.lastResort(now)
 	if full {
 		pick, why = explain()
 	}
@@ -97,7 +97,7 @@ func (l *Leg) describe(i int, now time.Time) ExplainedNode {
 		Node: n.ID, Matched: int(r.Device), Coming: int(max(l.prompt.Coming(i), r.Device)),
 		Host: int(max(r.Host, r.Device)), Disk: int(max(r.Disk, r.Host, r.Device)), Total: l.prompt.Blocks,
 		InFlight: int(n.InFlight()), Others: int(view.Others), Slots: int(n.MaxConcurrent()),
-		Pending: int(blocksOf(n.waits.Queued())), Signals: view.Signals,
+		Pending: int(blocksOf(n.prefill(now))), Signals: view.Signals,
 	}
 }
 

@@ -154,7 +154,7 @@ func (l *Leg) Do() *apierror.Error {
 	l.Request.Life.Start()
 	for {
 		l.prompt.Promote(at, l.model.name)
-		v := l.try(at)
+		v := l.try()
 		if v == answered {
 			l.settleFailed()
 			l.drop(l.kept)

@@ -130,11 +130,10 @@ func pick(d *Dispatcher, r *request.Request, l *Leg, body []byte) error {
 	}
 	l.d, l.Request = d, r
 	defer func() { l.permit.Release() }()
-	at, err := l.first()
-	if err != nil {
+	if _, err := l.first(); err != nil {
 		return err
 	}
-	l.pool.members[at].Release()
+	l.drop(l.spare())
 	return nil
 }
 
@@ -345,7 +344,7 @@ func TestMemoDoesNotAllocate(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen.prompt.Sent(seen.pool.nodes[at].Ref(), time.Now())
-	seen.pool.members[at].Release()
+	seen.drop(seen.spare())
 	seen.permit.Release()
 	copy(body[len(body)-2000:], "another question")
 	if n := testing.AllocsPerRun(20, func() {

@@ -44,17 +44,14 @@ func (l *Leg) rehearse(keys []uint64, known func(n *fleet.Node) int32) *apierror
 			l.prompt.Suppose(i, known(n))
 		}
 	}
-	at, err := l.choose(sent)
-	if err != nil {
+	if _, err := l.choose(sent); err != nil {
 		return err
 	}
 	a := l.spare()
-	a.sent = sent
-	a.believe(l, at)
-	a.ref, a.recorded = a.node.Ref(), true
+	a.sent, a.ref = sent, a.node.Ref()
 	l.now = a
 	a.node.waits.Begin(&l.wait, sent, l.work(a.matched))
-	l.prompt.Sent(a.ref, sent)
+	l.record(a)
 	return nil
 }
 
@@ -73,6 +70,7 @@ func (r Rehearsal) Matched() int { return r.l.now.matched }
 // Begun notes that the first token came.
 func (r Rehearsal) Begun(now time.Time) {
 	r.l.wait.FirstByte(now)
+	r.l.now.cost.Begun(now)
 	r.l.prompt.Begun(r.l.now.ref)
 }
 
@@ -85,6 +83,7 @@ func (r Rehearsal) Finish(promptTokens, cachedTokens int, now time.Time) {
 		Prompt: int64(promptTokens), HasPrompt: true, Cached: int64(cachedTokens), HasCached: true,
 	}
 	l.learn(l.now, true, false, l.Request.Received)
+	l.now.cost.Close(now)
 	l.drop(l.now)
 	l.close()
 }

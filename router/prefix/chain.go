@@ -1,6 +1,9 @@
 package prefix
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // MaxChain bounds the blocks of one prompt that count, a million tokens. One request can neither
 // fill the index nor keep more memory than the keys of so many blocks.
@@ -69,6 +72,10 @@ func (c *Chain) Lengthen(bytes int) { c.length += float64(bytes) / BlockBytes }
 // Blocks returns the number of full blocks of the prompt, at most MaxChain. Only full blocks have
 // keys.
 func (c *Chain) Blocks() int { return c.blocks }
+
+// Tokens returns the length of the prompt in tokens. The tokens of a text are estimated by its
+// length.
+func (c *Chain) Tokens() int64 { return int64(math.Ceil(c.length * BlockTokens)) }
 
 // Key returns the key of block i, 0 <= i < Blocks(): the first 8 bytes of its digest,
 // little-endian. Key hashes the chain as far as block i. The index identifies blocks by their keys.

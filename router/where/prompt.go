@@ -158,6 +158,14 @@ func (f *Finder) believe(p *Prompt, model string, nodes []*fleet.Node) {
 	}
 }
 
+// Tokens returns the length of the prompt in tokens, as estimated from its text if the tokens are
+// unknown.
+func (p *Prompt) Tokens() int64 { return p.chain.Tokens() }
+
+// Keys returns the keys of the leading blocks that have been hashed: all blocks after Sent. The keys
+// stay the same until Reset.
+func (p *Prompt) Keys() []uint64 { return p.chain.Keys() }
+
 // Unknown makes p a prompt of which no node is known to hold a block.
 func (p *Prompt) Unknown(nodes int) {
 	p.matched = slices.Grow(p.matched[:0], nodes)[:nodes]

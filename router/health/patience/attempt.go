@@ -58,7 +58,7 @@ func (n *Node) Begin(a *Attempt, now time.Time, w Work) {
 	*a = Attempt{node: n, work: w, start: now.Sub(epoch), state: waiting, askAgainAt: never}
 	a.tokens = w.UncachedTokens + n.queued
 	a.queued = w.UncachedTokens
-	n.enqueue(a.queued)
+	n.queued += a.queued
 	if w.Stream {
 		n.streams.push(a)
 	} else {
@@ -131,7 +131,7 @@ func (m *Model) count(n *Node, delta int) {
 }
 
 func (a *Attempt) releaseTokens() {
-	a.node.enqueue(-a.queued)
+	a.node.queued -= a.queued
 	a.queued = 0
 }
 

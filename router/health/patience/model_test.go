@@ -115,13 +115,10 @@ func TestAttemptsInParallel(t *testing.T) {
 		nodes[1].calls.head != nil {
 		t.Fatalf("open %d, queued %d and %d", m.open, nodes[0].queued, nodes[1].queued)
 	}
-	if nodes[0].Queued() != 0 || nodes[1].Queued() != 0 {
-		t.Fatalf("queued %d and %d", nodes[0].Queued(), nodes[1].Queued())
-	}
 }
 
-// TestQueuedIsWhatWaits compares Queued with a plain sum, for random attempts in two models that
-// share a node. An attempt must subtract its share exactly once, however it ends.
+// TestQueuedIsWhatWaits compares Node.queued with a plain sum, for random attempts. An attempt must
+// subtract its share exactly once, however it ends.
 func TestQueuedIsWhatWaits(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Log("seed", seed)
@@ -130,9 +127,8 @@ func TestQueuedIsWhatWaits(t *testing.T) {
 		a      *Attempt
 		tokens int64
 	}
-	now, pulse := epoch.Add(time.Hour), NewPulse(epoch)
-	models := []*Model{NewModel(Options{}), NewModel(Options{})}
-	nodes := []*Node{models[0].Join(pulse, now), models[1].Join(pulse, now)}
+	now, model := epoch.Add(time.Hour), NewModel(Options{})
+	node := model.Join(NewPulse(epoch), now)
 	var flights []open
 	for range 3000 {
 		i := 0
@@ -142,7 +138,7 @@ func TestQueuedIsWhatWaits(t *testing.T) {
 		switch p := rng.IntN(4); {
 		case p == 0 || len(flights) == 0:
 			f := open{new(Attempt), rng.Int64N(5000)}
-			nodes[rng.IntN(2)].Begin(f.a, now, Work{Stream: true, UncachedTokens: f.tokens, CachedTokens: 7})
+			node.Begin(f.a, now, Work{Stream: true, UncachedTokens: f.tokens, CachedTokens: 7})
 			flights = append(flights, f)
 		case p == 1:
 			flights[i].a.FirstByte(now)
@@ -151,14 +147,14 @@ func TestQueuedIsWhatWaits(t *testing.T) {
 			flights[i].a.Done(now, 1, rng.IntN(2) == 0)
 			flights = append(flights[:i], flights[i+1:]...)
 		default:
-			models[rng.IntN(2)].Check(now, nil)
+			model.Check(now, nil)
 		}
 		want := int64(0)
 		for _, f := range flights {
 			want += f.tokens
 		}
-		if got := nodes[0].Queued(); got != want || nodes[1].Queued() != want {
-			t.Fatalf("%d tokens queued, want %d", got, want)
+		if node.queued != want {
+			t.Fatalf("%d tokens queued, want %d", node.queued, want)
 		}
 	}
 }
@@ -171,12 +167,12 @@ func TestACallCountsUntilItsPromptShouldBeComputed(t *testing.T) {
 	n := s.nodes[0]
 	n.hung = true
 	call, stream := s.send(0, false, 500, 0, 20), s.send(0, true, 300, 0, 20)
-	if got := n.n.Queued(); got != 800 || call.computed != 0 {
+	if got := n.n.queued; got != 800 || call.computed != 0 {
 		t.Fatalf("%d tokens queued, told %d times", got, call.computed)
 	}
 	stream.refuse, call.refuse = true, true
 	s.run(2 * time.Second)
-	if got := n.n.Queued(); got != 300 || call.computed != 1 || stream.computed != 0 {
+	if got := n.n.queued; got != 300 || call.computed != 1 || stream.computed != 0 {
 		t.Errorf("%d tokens queued, the call was told %d times, the stream %d", got, call.computed, stream.computed)
 	}
 	short := s.send(0, false, 500, 0, 0)

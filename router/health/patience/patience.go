@@ -34,12 +34,9 @@ var epoch = time.Now()
 
 const never = time.Duration(-1 << 63)
 
-// Pulse holds the time of a node's last byte and the number of its waiting prompt tokens, over all
-// models. One incarnation of a node has one Pulse, which its Node values in all models share.
-type Pulse struct {
-	last   atomic.Int64
-	queued atomic.Int64 // the sum of Node.queued; written under each model's mutex
-}
+// Pulse holds the time of a node's last byte, over all models. One incarnation of a node has one
+// Pulse, which its Node values in all models share.
+type Pulse struct{ last atomic.Int64 }
 
 // NewPulse returns a pulse whose last sign of life is now.
 func NewPulse(now time.Time) *Pulse {
@@ -84,7 +81,9 @@ type Node struct {
 	gone    bool
 	streams attempts // waiting for their first byte
 	calls   attempts // waiting for their answer
-	queued  int64    // uncached tokens of the waiting attempts; only enqueue changes queued
+	// queued counts the uncached tokens of the waiting attempts. A stream's prompt counts until its
+	// first byte. An unstreamed call's prompt counts until it should have been computed.
+	queued int64
 
 	ratio   float64 // moving mean of wait/E; 0 = nothing seen
 	ratioAt time.Duration
@@ -99,16 +98,6 @@ type Node struct {
 	levelAt   time.Duration // time of the first report of the silence
 	levelFor  time.Duration // beginning of the reported silence
 	toldAt    time.Duration // last report
-}
-
-// Queued returns how many uncached prompt tokens wait at the node, in all models that share its
-// pulse. A stream's prompt counts until its first byte. An unstreamed call's prompt counts until it
-// should have been computed. Queued takes no lock.
-func (n *Node) Queued() int64 { return n.pulse.queued.Load() }
-
-func (n *Node) enqueue(tokens int64) {
-	n.queued += tokens
-	n.pulse.queued.Add(tokens)
 }
 
 // Join adds a node. All models of a node share its pulse; a nil pulse gets the node its own.
