@@ -171,7 +171,10 @@ func (s *site) stop() error {
 	}
 }
 
-var gauges = []string{"cgn_router_in_flight", "cgn_router_node_in_flight", "cgn_router_streams"}
+var gauges = []string{
+	"cgn_router_in_flight", "cgn_router_node_in_flight", "cgn_router_streams",
+	"cgn_router_node_prefill_tokens", "cgn_router_node_active_blocks",
+}
 
 // idle waits until nothing is in flight anywhere.
 func (s *site) idle() {

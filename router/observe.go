@@ -22,6 +22,8 @@ const (
 	nodeSuspected
 	nodeSilentCut
 	nodeBlockLifetime
+	nodePrefill
+	nodeBlocks
 	nodeState
 	nodeConnections
 	nodeSignals
@@ -87,6 +89,14 @@ var nodeGauges = append([]metric.Def{
 	nodeBlockLifetime: {
 		Name: "cgn_router_block_lifetime_seconds", Labels: []string{"node"},
 		Help: "How long an untouched block is believed to stay in the node's cache.",
+	},
+	nodePrefill: {
+		Name: "cgn_router_node_prefill_tokens", Labels: []string{"node"},
+		Help: "Uncached prompt tokens of this router's requests that the node has not begun to answer.",
+	},
+	nodeBlocks: {
+		Name: "cgn_router_node_active_blocks", Labels: []string{"node"},
+		Help: "KV blocks, of 16 tokens, of this router's requests on the node; blocks that requests share count once.",
 	},
 	nodeConnections: {
 		Name: "cgn_router_upstream_connections", Labels: []string{"node", "state"},
@@ -394,6 +404,8 @@ func (r *Router) readNodes(emit func(def int, value float64, labels ...string)) 
 			nodeSuspected:     float64(times),
 			nodeSilentCut:     float64(cut),
 			nodeBlockLifetime: r.index.Lifetime(n.Ref()).Seconds(),
+			nodePrefill:       float64(n.Book.Prefill(now)),
+			nodeBlocks:        n.Book.Blocks(),
 		}, n.ID)
 		for _, s := range states {
 			emit(nodeState, metric.Bool(n.Health.State() == s), n.ID, s.String())

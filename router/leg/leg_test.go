@@ -33,6 +33,12 @@ import (
 // start returns a dispatcher over n simulated engines, all of them in service.
 func start(t testing.TB, n int, tweak ...func(*engine.Config)) *Dispatcher {
 	t.Helper()
+	return startWith(t, n, new([]*engine.Engine), tweak...)
+}
+
+// startWith is start that also returns the engines.
+func startWith(t testing.TB, n int, engines *[]*engine.Engine, tweak ...func(*engine.Config)) *Dispatcher {
+	t.Helper()
 	index := prefix.NewIndex(prefix.Options{})
 	t.Cleanup(index.Close)
 	o := fleet.Options{Index: index, Logger: slog.New(slog.DiscardHandler)}
@@ -46,6 +52,7 @@ func start(t testing.TB, n int, tweak ...func(*engine.Config)) *Dispatcher {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { e.Close() })
+		*engines = append(*engines, e)
 		o.Backends = append(o.Backends, fleet.Backend{URL: e.URL()})
 	}
 	f, err := fleet.New(o)

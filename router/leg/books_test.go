@@ -1,0 +1,80 @@
+package leg
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/request"
+	"github.com/cognitora/dataplane/sim/engine"
+)
+
+// TestBooksEndEmpty sends random requests to nodes that fail in every way, hang and leave. Clients
+// leave in all phases. The load books are empty afterwards.
+func TestBooksEndEmpty(t *testing.T) {
+	var engines []*engine.Engine
+	d := startWith(t, 4, &engines, func(c *engine.Config) { c.DecodeStep = time.Millisecond })
+	d.o.PatienceFloor, d.o.StallFloor = 50*time.Millisecond, 100*time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	var run sync.WaitGroup
+	run.Go(func() { _ = d.Run(ctx) })
+	nodes := d.current().snap.Nodes
+
+	faults := []string{
+		"", "", "", "", "status=500", "status=503", "status=429", "status=404", "reset", "truncate", "delay=30ms", "hang",
+	}
+	outcomes := []relay.Outcome{relay.Complete, relay.UpstreamFailed, relay.IdleTimeout, relay.ClientGone}
+	var clients sync.WaitGroup
+	for client := range uint64(8) {
+		clients.Go(func() {
+			dice := rand.New(rand.NewPCG(client, 1))
+			for i := range 60 {
+				body := chat(1 + dice.IntN(4000))
+				if dice.IntN(2) == 0 {
+					body = fmt.Appendf(body[:len(body)-1], `,"stream":true}`)
+				}
+				r := request.New()
+				if err := ask(d, r, body); err != nil {
+					t.Error(err)
+					return
+				}
+				fault := faults[dice.IntN(len(faults))]
+				if fault != "" {
+					r.Header = fmt.Appendf(r.Header, "x-sim-fault: %s\r\n", fault)
+				}
+				takes := dice.IntN(4) > 0
+				l := d.Leg(r, Question{}, place(func(ex *relay.Exchange) error {
+					if !takes {
+						return relay.ErrTooLong
+					}
+					ex.Close()
+					return nil
+				}))
+				var left sync.WaitGroup
+				if fault == "hang" || dice.IntN(3) == 0 {
+					wait := time.NewTimer(time.Duration(dice.Int64N(int64(20 * time.Millisecond))))
+					left.Go(func() { <-wait.C; r.Life.Cancel() })
+				}
+				_ = l.Do()
+				l.Finish(outcomes[dice.IntN(len(outcomes))])
+				left.Wait()
+				if client == 0 && i == 30 {
+					engines[0].Close()
+				}
+			}
+		})
+	}
+	clients.Wait()
+	cancel()
+	run.Wait()
+	for _, n := range nodes {
+		if n.InFlight() != 0 || !n.Book.Empty() {
+			t.Errorf("%s keeps %d requests, %d tokens and %v blocks", n.ID, n.InFlight(), n.Book.Prefill(time.Now()),
+				n.Book.Blocks())
+		}
+	}
+}
