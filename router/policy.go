@@ -106,8 +106,9 @@ func (r *Router) takePolicy(doc []byte) {
 	r.policy.Store(p)
 	r.applyPolicy(p)
 	r.metrics.PolicyReloads.WithLabelValues("applied").Inc()
-	r.log.Info("policy in force", "mode", p.Mode.String(), "kv", p.KV, "load", p.Load, "power", p.Power, "capacity",
-		p.Capacity)
+	w := &p.Score.Weights
+	r.log.Info("policy in force", "mode", p.Mode.String(), "kv", w.KV, "load", w.Load, "power", w.Power, "capacity",
+		w.Capacity)
 }
 
 // applyPolicy applies the parts of a policy that are not about picking.

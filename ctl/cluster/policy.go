@@ -36,17 +36,18 @@ func newPolicy(s *state) *cobra.Command {
 }
 
 func (s *state) showPolicy(p *policy.Policy, source string) error {
+	c, w := &p.Score, &p.Score.Weights
 	return s.Show(p, func(t *cli.Table) {
 		for _, row := range [][2]any{
-			{"mode", p.Mode}, {"kv", p.KV}, {"load", p.Load}, {"power", p.Power}, {"capacity", p.Capacity},
-			{"pending", fmt.Sprintf("%v%s", p.Pending, unused(p.Pending, "prefill that waits does not count"))},
-			{"tiers", fmt.Sprintf("device %g, host %g, disk %g", p.Tiers.Device, p.Tiers.Host, p.Tiers.Disk)},
-			{"epsilon", p.Epsilon},
-			{"max_share", fmt.Sprintf("%v%s", p.MaxShare, unused(p.MaxShare, "no node is left out for its share"))},
+			{"mode", p.Mode}, {"kv", w.KV}, {"load", w.Load}, {"power", w.Power}, {"capacity", w.Capacity},
+			{"pending", fmt.Sprintf("%v%s", w.Pending, unused(w.Pending, "prefill that waits does not count"))},
+			{"tiers", fmt.Sprintf("device %g, host %g, disk %g", c.Tiers.Device, c.Tiers.Host, c.Tiers.Disk)},
+			{"epsilon", c.Epsilon},
+			{"max_share", fmt.Sprintf("%v%s", c.MaxShare, unused(c.MaxShare, "no node is left out for its share"))},
 			{"max_queue", p.MaxQueue}, {"ttft_slo_ms", fmt.Sprintf("%v (not used yet)", p.TTFTSLOms)},
-			{"run_delay_ms", fmt.Sprintf("%v%s", p.RunDelayMs, unused(p.RunDelayMs, "waits for a CPU do not count"))},
+			{"run_delay_ms", fmt.Sprintf("%v%s", c.RunDelayMs, unused(c.RunDelayMs, "waits for a CPU do not count"))},
 			{"retransmit_pct", fmt.Sprintf("%v%s",
-				p.RetransmitPct, unused(p.RetransmitPct, "segments sent again do not count"))},
+				c.RetransmitPct, unused(c.RetransmitPct, "segments sent again do not count"))},
 			{"source", source},
 		} {
 			t.Row(row[0], row[1])

@@ -19,6 +19,7 @@ type picks struct {
 	cands  []policy.Candidate
 	able   []int32 // places of the candidates in the pool
 	capped bool    // the last look found a node whose pool is full
+	asked  policy.Situation
 }
 
 // choose reserves a slot for the spare attempt on the node that the policy picks. The candidates
@@ -33,12 +34,12 @@ func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
 		l.candidates(now)
 		l.calm(now)
 		turn := d.random(p)
-		pick, last := p.Pick(l.picks.cands, l.prompt.Blocks, l.prompt, turn), false
+		pick, last := p.Pick(l.situation(turn)), false
 		if pick < 0 && l.admitOthers() {
-			pick = p.Pick(l.picks.cands, l.prompt.Blocks, l.prompt, turn)
+			pick = p.Pick(l.situation(turn))
 		}
 		if pick < 0 && l.lastResort() {
-			pick, last = p.Pick(l.picks.cands, l.prompt.Blocks, l.prompt, turn), true
+			pick, last = p.Pick(l.situation(turn)), true
 		}
 		if pick < 0 {
 			return 0, l.noNode(now)
@@ -62,6 +63,14 @@ func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
 		}
 	}
 	return 0, l.noNode(now)
+}
+
+// situation describes the pick among the present candidates.
+func (l *Leg) situation(random uint64) *policy.Situation {
+	l.picks.asked = policy.Situation{
+		Candidates: l.picks.cands, Blocks: l.prompt.Blocks, Key: l.prompt, Random: random,
+	}
+	return &l.picks.asked
 }
 
 // noNode returns the error of a request that no node may take. A pinned node that does not exist is

@@ -64,29 +64,30 @@ const section = "weights."
 
 // faults returns one error for every field out of its range.
 func (p *Policy) faults(section string) (errs []error) {
+	w := &p.Score.Weights
 	for _, n := range []struct {
 		field string
 		v, hi float64
 	}{
-		{section + "kv", p.KV, 1}, {section + "load", p.Load, 1}, {section + "power", p.Power, 1},
-		{section + "capacity", p.Capacity, 1}, {section + "pending", p.Pending, 1},
-		{"tiers.device", p.Tiers.Device, 1}, {"tiers.host", p.Tiers.Host, 1}, {"tiers.disk", p.Tiers.Disk, 1},
-		{"epsilon", p.Epsilon, 1}, {"max_queue", float64(p.MaxQueue), MaxQueueMax},
+		{section + "kv", w.KV, 1}, {section + "load", w.Load, 1}, {section + "power", w.Power, 1},
+		{section + "capacity", w.Capacity, 1}, {section + "pending", w.Pending, 1},
+		{"tiers.device", p.Score.Tiers.Device, 1}, {"tiers.host", p.Score.Tiers.Host, 1}, {"tiers.disk", p.Score.Tiers.Disk, 1},
+		{"epsilon", p.Score.Epsilon, 1}, {"max_queue", float64(p.MaxQueue), MaxQueueMax},
 		{"ttft_slo_ms", float64(p.TTFTSLOms), TTFTSLOmsMax},
-		{"run_delay_ms", p.RunDelayMs, RunDelayMax}, {"retransmit_pct", p.RetransmitPct, RetransmitMax},
+		{"run_delay_ms", p.Score.RunDelayMs, RunDelayMax}, {"retransmit_pct", p.Score.RetransmitPct, RetransmitMax},
 	} {
 		if !(n.v >= 0 && n.v <= n.hi) {
 			errs = append(errs, &FieldError{n.field, fmt.Sprint(n.v), fmt.Sprintf("0 to %g", n.hi)})
 		}
 	}
-	if int(p.Mode) >= len(modeNames) {
-		errs = append(errs, &FieldError{"mode", fmt.Sprint(uint8(p.Mode)), strings.Join(modeNames[:], ", ")})
+	if int(p.Mode) >= len(modes) {
+		errs = append(errs, &FieldError{"mode", fmt.Sprint(uint8(p.Mode)), strings.Join(ModeNames(), ", ")})
 	}
-	if p.KV == 0 && p.Load == 0 && p.Power == 0 && p.Capacity == 0 {
+	if w.KV == 0 && w.Load == 0 && w.Power == 0 && w.Capacity == 0 {
 		errs = append(errs, &FieldError{"weights", "all 0", "one of kv, load, power and capacity above 0"})
 	}
-	if p.MaxShare != 0 && !(p.MaxShare >= 1 && p.MaxShare <= MaxShareMax) {
-		errs = append(errs, &FieldError{"max_share", fmt.Sprint(p.MaxShare), maxShareAllowed})
+	if p.Score.MaxShare != 0 && !(p.Score.MaxShare >= 1 && p.Score.MaxShare <= MaxShareMax) {
+		errs = append(errs, &FieldError{"max_share", fmt.Sprint(p.Score.MaxShare), maxShareAllowed})
 	}
 	return errs
 }
@@ -116,17 +117,17 @@ func (p *Policy) MarshalJSON() ([]byte, error) {
 		RunDelayMs float64 `json:"run_delay_ms"`
 		Retransmit float64 `json:"retransmit_pct"`
 	}{
-		p.Mode.String(), weights{p.KV, p.Load, p.Power, p.Capacity, p.Pending}, tiers(p.Tiers),
-		p.Epsilon, p.MaxShare, p.MaxQueue, p.TTFTSLOms, p.RunDelayMs, p.RetransmitPct,
+		p.Mode.String(), weights(p.Score.Weights), tiers(p.Score.Tiers),
+		p.Score.Epsilon, p.Score.MaxShare, p.MaxQueue, p.TTFTSLOms, p.Score.RunDelayMs, p.Score.RetransmitPct,
 	})
 }
 
 // ParseMode returns the mode with the given name.
 func ParseMode(name string) (Mode, error) {
-	if i := slices.Index(modeNames[:], name); i >= 0 {
+	if i := slices.Index(ModeNames(), name); i >= 0 {
 		return Mode(i), nil
 	}
-	return 0, &FieldError{"mode", fmt.Sprintf("%q", name), strings.Join(modeNames[:], ", ")}
+	return 0, &FieldError{"mode", fmt.Sprintf("%q", name), strings.Join(ModeNames(), ", ")}
 }
 
 // document is a policy being read, with the problems so far.
@@ -191,9 +192,10 @@ func (d *document) within(section string, keys []string, value json.RawMessage) 
 
 // share returns the address of the number with the given key.
 func (d *document) share(key string) *float64 {
+	w := &d.p.Score.Weights
 	return map[string]*float64{
-		"kv": &d.p.KV, "load": &d.p.Load, "power": &d.p.Power, "capacity": &d.p.Capacity, "pending": &d.p.Pending,
-		"device": &d.p.Tiers.Device, "host": &d.p.Tiers.Host, "disk": &d.p.Tiers.Disk,
+		"kv": &w.KV, "load": &w.Load, "power": &w.Power, "capacity": &w.Capacity, "pending": &w.Pending,
+		"device": &d.p.Score.Tiers.Device, "host": &d.p.Score.Tiers.Host, "disk": &d.p.Score.Tiers.Disk,
 	}[key]
 }
 
@@ -202,15 +204,15 @@ func (d *document) scalar(key string, value json.RawMessage) {
 	case "mode":
 		d.mode(value)
 	case "epsilon":
-		d.number(key, value, &d.p.Epsilon, upTo(1))
+		d.number(key, value, &d.p.Score.Epsilon, upTo(1))
 	case "max_share":
-		d.number(key, value, &d.p.MaxShare, maxShareAllowed)
+		d.number(key, value, &d.p.Score.MaxShare, maxShareAllowed)
 	case "max_queue":
 		d.integer(key, value, &d.p.MaxQueue, MaxQueueMax)
 	case "run_delay_ms":
-		d.number(key, value, &d.p.RunDelayMs, upTo(RunDelayMax))
+		d.number(key, value, &d.p.Score.RunDelayMs, upTo(RunDelayMax))
 	case "retransmit_pct":
-		d.number(key, value, &d.p.RetransmitPct, upTo(RetransmitMax))
+		d.number(key, value, &d.p.Score.RetransmitPct, upTo(RetransmitMax))
 	case "ttft_slo_ms":
 		d.integer(key, value, &d.p.TTFTSLOms, TTFTSLOmsMax)
 	default:

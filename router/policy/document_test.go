@@ -10,7 +10,8 @@ import (
 
 func TestParse(t *testing.T) {
 	want := *Default()
-	want.KV, want.Load, want.Power, want.Capacity, want.MaxQueue, want.TTFTSLOms = 0.6, 0.2, 0, 0.2, 256, 800
+	want.Score.Weights = Weights{KV: 0.6, Load: 0.2, Power: 0, Capacity: 0.2, Pending: 0.15}
+	want.MaxQueue, want.TTFTSLOms = 256, 800
 	for _, doc := range []string{
 		`{"kv":0.6,"load":0.2,"power":0,"capacity":0.2,"max_queue":256,"ttft_slo_ms":800}`,
 		`{"weights":{"kv":0.6,"load":0.2,"power":0,"capacity":0.2},"max_queue":256,"ttft_slo_ms":800}`,
@@ -26,7 +27,7 @@ func TestParse(t *testing.T) {
 		t.Errorf("{}: %+v, %v", p, err)
 	}
 	p, err = Parse([]byte(`{"mode":"power_of_two","weights":{"kv":1}}`))
-	if err != nil || p.Mode != PowerOfTwo || p.KV != 1 || p.Load != 0.25 {
+	if err != nil || p.Mode != PowerOfTwo || p.Score.Weights.KV != 1 || p.Score.Weights.Load != 0.25 {
 		t.Errorf("partial: %+v, %v", p, err)
 	}
 }
@@ -99,7 +100,7 @@ func TestParseReportsEveryProblem(t *testing.T) {
 
 func TestValidateKnowsNaN(t *testing.T) {
 	p := Default()
-	p.Power, p.Epsilon, p.Mode = math.NaN(), math.Inf(1), 99
+	p.Score.Weights.Power, p.Score.Epsilon, p.Mode = math.NaN(), math.Inf(1), 99
 	err := p.Validate()
 	for _, want := range []string{"weights.power: NaN", "epsilon: +Inf", "mode: 99"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -109,9 +110,8 @@ func TestValidateKnowsNaN(t *testing.T) {
 }
 
 func TestPolicySurvivesItsDocument(t *testing.T) {
-	p := &Policy{Mode: LeastLoaded, KV: 0.1, Load: 0.2, Power: 0.3, Capacity: 0.4, Epsilon: 0.05, MaxQueue: 7,
-		TTFTSLOms: 9,
-		Pending:   0.6, MaxShare: 3}
+	p := &Policy{Mode: LeastLoaded, MaxQueue: 7, TTFTSLOms: 9, Score: ScoreSettings{
+		Weights: Weights{KV: 0.1, Load: 0.2, Power: 0.3, Capacity: 0.4, Pending: 0.6}, Epsilon: 0.05, MaxShare: 3}}
 	doc, err := json.Marshal(p)
 	if err != nil {
 		t.Fatal(err)
