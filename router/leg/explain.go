@@ -54,7 +54,7 @@ func (d *Dispatcher) Explain(r *request.Request, q Question) (*Explanation, *api
 		return nil, err
 	}
 	d.where.Find(l.prompt, r, l.model.name, l.model.seed, l.pool.nodes)
-	p := d.policy.Load()
+	p := d.policy.Load().For(l.model.name)
 	now := time.Now()
 	l.candidates(now)
 	var because policy.Explanation

@@ -37,6 +37,7 @@ package policy
 
 import (
 	"math"
+	"strconv"
 
 	"github.com/cognitora/dataplane/internal/load"
 )
@@ -75,8 +76,11 @@ func (m Mode) String() string {
 	if int(m) < len(modes) {
 		return modes[m].name
 	}
-	return "unknown"
+	return strconv.Itoa(int(m))
 }
+
+// MarshalText returns the name of m for documents.
+func (m Mode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 
 // ModeNames lists all modes.
 func ModeNames() []string {
@@ -92,44 +96,64 @@ func ModeNames() []string {
 func (m Mode) Counts() bool { return m == RoundRobin }
 
 // Policy says how to pick. Policy is immutable once published. To change the policy, publish a new
-// one.
+// one. The fields of Policy and of its sections are the keys of a document (see settings.go).
 type Policy struct {
-	Mode      Mode
-	Score     ScoreSettings
-	MaxQueue  int // requests in flight per (model, role); 0 = the router's own setting
-	TTFTSLOms int // time-to-first-token objective in milliseconds; 0 = none
+	Mode  Mode          `json:"mode"`
+	Score ScoreSettings `json:"score"`
+	// MaxQueue bounds the requests in flight of a model on the nodes of a role. 0: the router's own
+	// setting.
+	MaxQueue int `json:"max_queue" range:"0..1048576" scope:"router"`
+	// TTFTSLOms is the objective for the time to first token, in milliseconds. 0: none.
+	TTFTSLOms int `json:"ttft_slo_ms" range:"0..3600000" scope:"router"`
+	// Models holds whole policies by the names of their models.
+	Models map[string]*Policy `json:"models" scope:"router"`
+}
+
+// For returns the policy of the model with the given name.
+func (p *Policy) For(model string) *Policy {
+	if own := p.Models[model]; own != nil {
+		return own
+	}
+	return p
 }
 
 // ScoreSettings are the settings of mode score.
 type ScoreSettings struct {
-	Weights Weights
-	Tiers   Tiers
-	Epsilon float64 // scores this close to the best count as equal, 0 to 1
+	Weights Weights `json:"weights"`
+	Tiers   Tiers   `json:"tiers"`
+	// Epsilon is the distance from the best score within which scores count as equal.
+	Epsilon float64 `json:"epsilon" range:"0..1"`
 	// MaxShare leaves out a node whose load is at least this multiple of the fleet's. 0: no node.
-	MaxShare float64
+	MaxShare float64 `json:"max_share" range:"1..100" also:"0"`
 	// RunDelayMs is the engine's wait for a CPU, in milliseconds of each second, at which a node
 	// counts as fully used. RunDelayMs applies to the waits of the engine's own threads, not of all
 	// threads of the host. Only the excess over twice the peers' mean counts. 0: waits do not
 	// count.
-	RunDelayMs float64
+	RunDelayMs float64 `json:"run_delay_ms" range:"0..60000"`
 	// RetransmitPct is the share of retransmitted segments, in percent, at which a node counts as
 	// fully used. Only the excess over twice the peers' mean counts. 0: retransmissions do not
 	// count.
-	RetransmitPct float64
+	RetransmitPct float64 `json:"retransmit_pct" range:"0..100"`
 }
 
-// Weights are the weights of the score's terms, 0 to 1 each. KV, Load, Power and Capacity are not
-// all 0.
+// Weights are the weights of the score's terms. KV, Load, Power and Capacity are not all 0.
 type Weights struct {
-	KV, Load, Power, Capacity float64
+	KV       float64 `json:"kv" range:"0..1"`
+	Load     float64 `json:"load" range:"0..1"`
+	Power    float64 `json:"power" range:"0..1"`
+	Capacity float64 `json:"capacity" range:"0..1"`
 	// Pending is the weight of waiting prefill against overlap. One waiting prompt of the picked
 	// prompt's size lowers the overlap by Pending.
-	Pending float64
+	Pending float64 `json:"pending" range:"0..1"`
 }
 
-// Tiers holds the worth of a matched block by the best tier that has it, 0 to 1 each. A tier
-// farther from the GPU is worth less.
-type Tiers struct{ Device, Host, Disk float64 }
+// Tiers holds the worth of a matched block by the best tier that has it. A tier farther from the
+// GPU is worth less.
+type Tiers struct {
+	Device float64 `json:"device" range:"0..1"`
+	Host   float64 `json:"host" range:"0..1"`
+	Disk   float64 `json:"disk" range:"0..1"`
+}
 
 // Default returns the policy in force until another one is published.
 func Default() *Policy {

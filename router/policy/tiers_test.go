@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -33,7 +34,7 @@ func TestTiersInDocument(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if back, err := Parse(text); err != nil || *back != *p {
+	if back, err := Parse(text); err != nil || !reflect.DeepEqual(back, p) {
 		t.Errorf("%s reads as %+v, %v", text, back, err)
 	}
 	for doc, want := range map[string]string{
