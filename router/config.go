@@ -44,7 +44,7 @@ type RouterConfig struct {
 	Backends       []string        `toml:"backends" flag:"backend" split:"space" help:"an engine as URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=,kv-events=,kv-replay=]; [[backend]] explains the keys"`
 	InsecureListen bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow listen beyond loopback without client certificates"`
 	InsecureAdmin  bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback; the admin port asks for no password or certificate, and /debug shows internals"`
-	Mode           string          `toml:"mode" default:"" flag:"mode" help:"how nodes are picked: score, round_robin, power_of_two, least_loaded or random; empty: the policy's mode, which is score by default"`
+	Mode           string          `toml:"mode" default:"" flag:"mode" help:"how nodes are picked, in place of the mode of the fleet's policy: score, round_robin, power_of_two, least_loaded or random; a policy of one model keeps its mode; empty: the policy's mode, which is score by default"`
 	PolicyFile     string          `toml:"policy_file" default:"" flag:"policy-file" help:"file with the policy as JSON, reloaded when it changes; empty: the key /cognitora/routing/policy in etcd"`
 	ForwardAuth    bool            `toml:"forward_auth" default:"false" flag:"forward-auth" help:"pass the client's Authorization header to backends without an api_key_file, and to agents; an agent drops the header unless its own agent.forward_auth is set"`
 	Warm           int             `toml:"warm_connections" default:"4" help:"connections that the router opens to a node when the node joins or comes back, so that no first request waits for a TLS handshake; only to agents, vLLM and SGLang; 0: none"`
@@ -170,7 +170,7 @@ func (c *Config) Validate() error {
 	bad := func(field, format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%s: %s", field, fmt.Sprintf(format, args...)))
 	}
-	if c.Router.Mode != "" && !slices.Contains(policy.ModeNames(), c.Router.Mode) {
+	if _, err := policy.ParseMode(c.Router.Mode); c.Router.Mode != "" && err != nil {
 		bad("router.mode", "%q is not a mode; use one of %s", c.Router.Mode, strings.Join(policy.ModeNames(), ", "))
 	}
 	if len(c.Backends)+len(c.Router.Backends) == 0 && len(c.Etcd.Endpoints) == 0 {

@@ -31,7 +31,8 @@ func (r *Router) startPolicy() error {
 	return err
 }
 
-// withMode replaces the document's mode by the mode of the command line, if set.
+// withMode replaces the fleet's mode by the mode of the command line, if set. Policies of single
+// models keep their modes.
 func (r *Router) withMode(p *policy.Policy) (*policy.Policy, error) {
 	if r.config.Router.Mode == "" {
 		return p, nil
@@ -106,8 +107,9 @@ func (r *Router) takePolicy(doc []byte) {
 	r.policy.Store(p)
 	r.applyPolicy(p)
 	r.metrics.PolicyReloads.WithLabelValues("applied").Inc()
-	r.log.Info("policy in force", "mode", p.Mode.String(), "kv", p.KV, "load", p.Load, "power", p.Power, "capacity",
-		p.Capacity)
+	w := &p.Score.Weights
+	r.log.Info("policy in force", "mode", p.Mode.String(), "kv", w.KV, "load", w.Load, "power", w.Power, "capacity",
+		w.Capacity, "models", len(p.Models))
 }
 
 // applyPolicy applies the parts of a policy that are not about picking.

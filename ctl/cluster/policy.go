@@ -35,47 +35,52 @@ func newPolicy(s *state) *cobra.Command {
 	}
 }
 
+// showPolicy prints the settings that have an effect. The document has all of them.
 func (s *state) showPolicy(p *policy.Policy, source string) error {
 	return s.Show(p, func(t *cli.Table) {
-		for _, row := range [][2]any{
-			{"mode", p.Mode}, {"kv", p.KV}, {"load", p.Load}, {"power", p.Power}, {"capacity", p.Capacity},
-			{"pending", fmt.Sprintf("%v%s", p.Pending, unused(p.Pending, "prefill that waits does not count"))},
-			{"tiers", fmt.Sprintf("device %g, host %g, disk %g", p.Tiers.Device, p.Tiers.Host, p.Tiers.Disk)},
-			{"epsilon", p.Epsilon},
-			{"max_share", fmt.Sprintf("%v%s", p.MaxShare, unused(p.MaxShare, "no node is left out for its share"))},
-			{"max_queue", p.MaxQueue}, {"ttft_slo_ms", fmt.Sprintf("%v (not used yet)", p.TTFTSLOms)},
-			{"run_delay_ms", fmt.Sprintf("%v%s", p.RunDelayMs, unused(p.RunDelayMs, "waits for a CPU do not count"))},
-			{"retransmit_pct", fmt.Sprintf("%v%s",
-				p.RetransmitPct, unused(p.RetransmitPct, "segments sent again do not count"))},
-			{"source", source},
-		} {
-			t.Row(row[0], row[1])
+		for _, setting := range p.Settings() {
+			t.Row(setting.Name, fmt.Sprint(setting.Value)+noted(setting))
 		}
+		t.Row("source", source)
 	})
 }
 
-// unused explains a setting of 0.
-func unused(v float64, why string) string {
-	if v != 0 {
+// notes explains settings of 0.
+var notes = map[string]string{
+	"score.weights.pending": "prefill that waits does not count",
+	"score.max_share":       "no node is left out for its share",
+	"score.run_delay_ms":    "waits for a CPU do not count",
+	"score.retransmit_pct":  "segments sent again do not count",
+	"max_queue":             "the router's own setting counts",
+}
+
+func noted(s policy.Setting) string {
+	note := ""
+	for name, of0 := range notes {
+		if fmt.Sprint(s.Value) == "0" && (s.Name == name || strings.HasSuffix(s.Name, "."+name)) {
+			note = of0
+		}
+	}
+	if s.Name == "ttft_slo_ms" {
+		note = "not used yet"
+	}
+	if note == "" {
 		return ""
 	}
-	return " (" + why + ")"
+	return " (" + note + ")"
 }
 
 func newSetPolicy(s *state) *cobra.Command {
 	return &cobra.Command{
 		Use:   "set-policy FILE|-|JSON",
 		Short: "Check a routing policy and store it for all routers",
-		Long: "Checks a policy, a JSON document, and stores it in etcd, from where every router takes it at once. " +
-			"Its keys: mode\n" +
-			"(" + strings.Join(policy.ModeNames(), ", ") + "), the weights kv, load, power, capacity and\n" +
-			"pending, tiers, epsilon, max_share, max_queue, run_delay_ms and retransmit_pct; " +
-			"docs/policy.md has the meaning and\n" +
-			"the default of each, which holds where a key is left out. " +
-			"`cgn-ctl cluster policy -o json` prints a document to\n" +
-			"begin with.",
+		Long: "Checks a policy, a JSON document, and stores it in etcd, from where every router takes it at once.\n" +
+			"Its keys: mode (" + strings.Join(policy.ModeNames(), ", ") + "),\n" +
+			"a section of settings for each mode that has some, max_queue, and models, with a policy for each model\n" +
+			"that has its own. docs/policy.md has the meaning and the default of each key; the default holds where a\n" +
+			"key is left out. `cgn-ctl cluster policy -o json` prints a document to begin with.",
 		Example: "  cgn-ctl cluster set-policy policy.json\n" +
-			`  cgn-ctl cluster set-policy '{"mode":"score","kv":0.6,"load":0.3,"power":0,"capacity":0.1}'`,
+			`  cgn-ctl cluster set-policy '{"score":{"weights":{"kv":0.6,"load":0.3,"power":0,"capacity":0.1}}}'`,
 		Args: cli.OneArgument("a policy (FILE, - or JSON)"),
 		RunE: func(c *cobra.Command, args []string) error {
 			doc := []byte(args[0])

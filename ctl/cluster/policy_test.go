@@ -12,35 +12,53 @@ import (
 	"github.com/cognitora/dataplane/router/policy"
 )
 
-// documentOf returns the keys of the default policy's document, with the sections removed:
-// weights.kv becomes kv, and tiers stays one.
+// documentOf returns the values of the default policy's document by the paths of their keys.
 func documentOf(t *testing.T) map[string]any {
 	t.Helper()
 	doc, err := json.Marshal(policy.Default())
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys := map[string]any{}
-	if err := json.Unmarshal(doc, &keys); err != nil {
+	var members map[string]any
+	if err := json.Unmarshal(doc, &members); err != nil {
 		t.Fatal(err)
 	}
-	for key, weight := range keys["weights"].(map[string]any) {
-		keys[key] = weight
+	values := map[string]any{}
+	var flatten func(at string, members map[string]any)
+	flatten = func(at string, members map[string]any) {
+		for key, value := range members {
+			if below, ok := value.(map[string]any); ok {
+				flatten(at+key+".", below)
+			} else {
+				values[at+key] = value
+			}
+		}
 	}
-	delete(keys, "weights")
-	return keys
+	flatten("", members)
+	return values
 }
 
-// TestPolicyTable: the table has a row for each key of the document.
+// TestPolicyTable: the table has a row for each key of the mode, with a note where 0 means a lot.
 func TestPolicyTable(t *testing.T) {
 	var out bytes.Buffer
 	s := &state{App: &cli.App{Out: &out, Output: "table"}}
-	if err := s.showPolicy(policy.Default(), "here"); err != nil {
+	p := *policy.Default()
+	p.Score.Weights.Pending = 0
+	p.Models = map[string]*policy.Policy{"m": policy.Default()}
+	if err := s.showPolicy(&p, "here"); err != nil {
 		t.Fatal(err)
 	}
+	table := "\n" + out.String()
 	for key := range documentOf(t) {
-		if !strings.Contains("\n"+out.String(), "\n"+key+" ") {
-			t.Errorf("no row for %s in\n%s", key, out.String())
+		section, _, nested := strings.Cut(key, ".")
+		if shown := strings.Contains(table, "\n"+key+" "); shown != (!nested || section == p.Mode.String()) {
+			t.Errorf("row for %s: %v in\n%s", key, shown, table)
+		}
+	}
+	for _, want := range []string{"0 (prefill that waits does not count)", "0 (not used yet)", "\nmodels.m.mode ",
+		"\nmodels.m.score.weights.pending   0.15\n", "\nsource "} {
+		if !strings.Contains(table, want) {
+			t.Errorf("no %q in\n%s", want, table)
 		}
 	}
 }
@@ -53,10 +71,6 @@ func TestPolicyPage(t *testing.T) {
 	}
 	page := string(b)
 	keys := documentOf(t)
-	for key, tier := range keys["tiers"].(map[string]any) {
-		keys["tiers."+key] = tier
-	}
-	delete(keys, "tiers")
 	for key, value := range keys {
 		if !strings.Contains(page, fmt.Sprintf("\n| `%s` | `%v` |", key, value)) {
 			t.Errorf("no row for %s with the default %v", key, value)

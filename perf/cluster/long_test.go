@@ -32,7 +32,7 @@ func TestAWorsePolicyIsSeen(t *testing.T) {
 	cfg := Config{Mode: "score", Speed: 2, Engine: engine.Config{CacheBlocks: 800}}
 	good := run(t, w, cfg)
 	p := *policy.Default()
-	p.KV = 0
+	p.Score.Weights.KV = 0
 	cfg.Policy = &p
 	if bad := run(t, w, cfg); bad.HitRatio > 0.8*good.HitRatio || bad.TTFT.P90 < 1.5*good.TTFT.P90 {
 		t.Errorf("without the prefix weight: hit ratio %.3f, TTFT p90 %.0f ms; with it %.3f, %.0f ms", bad.HitRatio,

@@ -223,7 +223,7 @@ func TestAColdBurstIsSpread(t *testing.T) {
 			w := Burst{Over: over}.Workload()
 			with := run(t, w, cfg)
 			old := *policy.Default()
-			old.Pending, old.MaxShare = 0, 0
+			old.Score.Weights.Pending, old.Score.MaxShare = 0, 0
 			cfg.Policy = &old
 			without := run(t, w, cfg)
 			if with.BusiestToMean > 2 || without.BusiestToMean < 4 || with.TTFT.Mean > 0.5*without.TTFT.Mean {

@@ -20,6 +20,7 @@ type picks struct {
 	cands  []policy.Candidate
 	able   []int32 // places of the candidates in the pool
 	capped bool    // the last look found a node whose pool is full
+	asked  policy.Situation
 }
 
 // choose reserves a slot for the spare attempt on the node that the policy picks. The candidates
@@ -27,19 +28,19 @@ type picks struct {
 // last resort are the candidates. choose returns the node's place in l.pool.members.
 func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
 	d := l.d
-	p := d.policy.Load()
+	p := d.policy.Load().For(l.model.name)
 	// Another request may take the last slot, or the last room in the pool, between the look and
 	// the reservation. The next look then sees the change.
 	for range len(l.pool.members) + 1 {
 		l.candidates(now)
 		l.calm(now)
 		turn := d.random(p)
-		pick, last := p.Pick(l.picks.cands, l.prompt.Blocks, l.prompt, turn), false
+		pick, last := p.Pick(l.situation(turn)), false
 		if pick < 0 && l.admitOthers() {
-			pick = p.Pick(l.picks.cands, l.prompt.Blocks, l.prompt, turn)
+			pick = p.Pick(l.situation(turn))
 		}
 		if pick < 0 && l.lastResort(now) {
-			pick, last = p.Pick(l.picks.cands, l.prompt.Blocks, l.prompt, turn), true
+			pick, last = p.Pick(l.situation(turn)), true
 		}
 		if pick < 0 {
 			return 0, l.noNode(now)
@@ -73,6 +74,14 @@ func (l *Leg) reserve(a *attempt, at int, now time.Time) {
 		Prefill: l.prompt.Tokens() - int64(a.matched)*prefix.BlockTokens,
 		Blocks:  int64(l.prompt.Blocks - a.node.Book.Shared(l.prompt.Keys())),
 	}, now)
+}
+
+// situation describes the pick among the present candidates.
+func (l *Leg) situation(random uint64) *policy.Situation {
+	l.picks.asked = policy.Situation{
+		Candidates: l.picks.cands, Blocks: l.prompt.Blocks, Key: l.prompt, Random: random,
+	}
+	return &l.picks.asked
 }
 
 // noNode returns the error of a request that no node may take. A pinned node that does not exist is

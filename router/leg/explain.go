@@ -54,29 +54,27 @@ func (d *Dispatcher) Explain(r *request.Request, q Question) (*Explanation, *api
 		return nil, err
 	}
 	d.where.Find(l.prompt, r, l.model.name, l.model.seed, l.pool.nodes)
-	p := d.policy.Load()
+	p := d.policy.Load().For(l.model.name)
 	now := time.Now()
 	l.candidates(now)
-	terms := make([]policy.Terms, len(l.pool.members))
-	explain := func() (int, string) {
-		return p.Explain(l.picks.cands, l.prompt.Blocks, l.prompt, d.foresee(p), terms[:len(l.picks.cands)])
-	}
-	pick, why := explain()
+	var because policy.Explanation
+	explain := func() int { return p.Explain(l.situation(d.foresee(p)), &because) }
+	pick := explain()
 	if pick < 0 && l.admitOthers() {
-		pick, why = explain()
+		pick = explain()
 	}
 	full := pick < 0 && l.lastResort(now)
 	if full {
-		pick, why = explain()
+		pick = explain()
 	}
 	e := &Explanation{
-		Model: l.model.name, API: r.API.String(), Mode: p.Mode.String(), Blocks: l.prompt.Blocks, Why: why,
+		Model: l.model.name, API: r.API.String(), Mode: p.Mode.String(), Blocks: l.prompt.Blocks, Why: because.Why,
 	}
 	next := 0
 	for i, n := range l.pool.members {
 		row := l.describe(i, now)
 		if next < len(l.picks.able) && int(l.picks.able[next]) == i {
-			row.score(&terms[next], n, now)
+			row.score(&because.Terms[next], n, now)
 			if next == pick {
 				e.Winner = n.ID
 			}

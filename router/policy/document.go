@@ -6,253 +6,202 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
+	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/cognitora/dataplane/internal/config"
 )
 
-// These constants bound a policy document.
-const (
-	MaxQueueMax   = 1 << 20
-	TTFTSLOmsMax  = 3_600_000
-	RunDelayMax   = 60_000   // ms
-	RetransmitMax = 100      // %
-	MaxShareMax   = 100      // times the fleet's load
-	documentMax   = 64 << 10 // bytes
-)
+// documentMax bounds a policy document, in bytes.
+const documentMax = 64 << 10
 
-// FieldError reports a problem with one field of a policy.
-type FieldError struct {
-	Field, Value, Allowed string
-}
-
-func (e *FieldError) Error() string {
-	return fmt.Sprintf("%s: %s is refused, allowed: %s", e.Field, e.Value, e.Allowed)
-}
-
-// Parse reads a policy document,
-// {"mode":…,"weights":{"kv":…,"load":…,"power":…,"capacity":…,"pending":…},
-// "tiers":{"device":…,"host":…,"disk":…},"epsilon":…,"max_share":…,"max_queue":…,
-// "ttft_slo_ms":…,"run_delay_ms":…,"retransmit_pct":…}, or the flat form with the weights at the
-// top. A key missing in the document gets its default. Parse accepts or refuses the whole document.
-// Parse's error joins one FieldError per problem.
+// Parse reads a policy document, a JSON object with the keys of Policy. In the older form the
+// settings of section score are at the top, and its weights may be there too. A key missing in the
+// document gets its default. Parse accepts or refuses the whole document. Parse's error joins one
+// error per problem, and a value that is not allowed makes a FieldError.
 func Parse(doc []byte) (*Policy, error) {
 	if len(doc) > documentMax {
 		return nil, fmt.Errorf("policy: %d bytes, at most %d are read", len(doc), documentMax)
 	}
-	d := document{p: *Default(), section: section}
-	if err := d.read(doc); err != nil {
-		return nil, fmt.Errorf("policy: %w", err)
-	}
-	// An unreadable member has its default here, so that faults reports only the other ones.
-	if errs := append(d.errs, d.p.faults(d.section)...); len(errs) > 0 {
+	p, errs := read("", doc)
+	if len(errs) > 0 {
 		return nil, fmt.Errorf("policy: %w", errors.Join(errs...))
 	}
-	return &d.p, nil
+	return p, nil
 }
 
-// Validate reports every field out of its range, NaN included.
-func (p *Policy) Validate() error {
-	if errs := p.faults(section); len(errs) > 0 {
-		return fmt.Errorf("policy: %w", errors.Join(errs...))
-	}
-	return nil
-}
-
-// section is the place of the weights in a nested document.
-const section = "weights."
-
-// faults returns one error for every field out of its range.
-func (p *Policy) faults(section string) (errs []error) {
-	for _, n := range []struct {
-		field string
-		v, hi float64
-	}{
-		{section + "kv", p.KV, 1}, {section + "load", p.Load, 1}, {section + "power", p.Power, 1},
-		{section + "capacity", p.Capacity, 1}, {section + "pending", p.Pending, 1},
-		{"tiers.device", p.Tiers.Device, 1}, {"tiers.host", p.Tiers.Host, 1}, {"tiers.disk", p.Tiers.Disk, 1},
-		{"epsilon", p.Epsilon, 1}, {"max_queue", float64(p.MaxQueue), MaxQueueMax},
-		{"ttft_slo_ms", float64(p.TTFTSLOms), TTFTSLOmsMax},
-		{"run_delay_ms", p.RunDelayMs, RunDelayMax}, {"retransmit_pct", p.RetransmitPct, RetransmitMax},
-	} {
-		if !(n.v >= 0 && n.v <= n.hi) {
-			errs = append(errs, &FieldError{n.field, fmt.Sprint(n.v), fmt.Sprintf("0 to %g", n.hi)})
-		}
-	}
-	if int(p.Mode) >= len(modeNames) {
-		errs = append(errs, &FieldError{"mode", fmt.Sprint(uint8(p.Mode)), strings.Join(modeNames[:], ", ")})
-	}
-	if p.KV == 0 && p.Load == 0 && p.Power == 0 && p.Capacity == 0 {
-		errs = append(errs, &FieldError{"weights", "all 0", "one of kv, load, power and capacity above 0"})
-	}
-	if p.MaxShare != 0 && !(p.MaxShare >= 1 && p.MaxShare <= MaxShareMax) {
-		errs = append(errs, &FieldError{"max_share", fmt.Sprint(p.MaxShare), maxShareAllowed})
-	}
-	return errs
-}
-
-// MarshalJSON writes the nested form. Parse reads the nested form back to an equal policy.
+// MarshalJSON writes the newest form of a document. Parse reads it back to an equal policy.
 func (p *Policy) MarshalJSON() ([]byte, error) {
-	type weights struct {
-		KV       float64 `json:"kv"`
-		Load     float64 `json:"load"`
-		Power    float64 `json:"power"`
-		Capacity float64 `json:"capacity"`
-		Pending  float64 `json:"pending"`
+	type whole Policy
+	type ofModel struct { // Policy without the settings of the whole router
+		Mode      Mode               `json:"mode"`
+		Score     ScoreSettings      `json:"score"`
+		MaxQueue  int                `json:"-"`
+		TTFTSLOms int                `json:"-"`
+		Models    map[string]*Policy `json:"-"`
 	}
-	type tiers struct {
-		Device float64 `json:"device"`
-		Host   float64 `json:"host"`
-		Disk   float64 `json:"disk"`
+	models := map[string]ofModel{}
+	for name, m := range p.Models {
+		models[name] = ofModel(*m)
 	}
 	return json.Marshal(struct {
-		Mode       string  `json:"mode"`
-		Weights    weights `json:"weights"`
-		Tiers      tiers   `json:"tiers"`
-		Epsilon    float64 `json:"epsilon"`
-		MaxShare   float64 `json:"max_share"`
-		MaxQueue   int     `json:"max_queue"`
-		TTFTSLOms  int     `json:"ttft_slo_ms"`
-		RunDelayMs float64 `json:"run_delay_ms"`
-		Retransmit float64 `json:"retransmit_pct"`
-	}{
-		p.Mode.String(), weights{p.KV, p.Load, p.Power, p.Capacity, p.Pending}, tiers(p.Tiers),
-		p.Epsilon, p.MaxShare, p.MaxQueue, p.TTFTSLOms, p.RunDelayMs, p.RetransmitPct,
+		*whole
+		Models map[string]ofModel `json:"models,omitempty"`
+	}{(*whole)(p), models})
+}
+
+// reader reads the policy of the fleet or of one model.
+type reader struct {
+	at    string            // name of the policy in the document: empty, or models.NAME
+	given map[string]string // for each member, by its newest name, the name in the document
+	flat  string            // a weight at the top of the document
+	errs  []error
+}
+
+// read reads the policy with the given name, and returns its problems.
+func read(at string, doc []byte) (*Policy, []error) {
+	p := Default()
+	r := reader{at: at, given: map[string]string{}}
+	r.object(at, doc,
+		section{"", reflect.ValueOf(p).Elem()},
+		section{"score", reflect.ValueOf(&p.Score).Elem()},
+		section{"score.weights", reflect.ValueOf(&p.Score.Weights).Elem()})
+	if nested := r.given["score.weights"]; nested != "" && r.flat != "" {
+		r.refuse(r.flat, "a weight both inside and outside of %s; use one form", nested)
+	}
+	return p, append(r.errs, p.conflicts(at)...)
+}
+
+func (r *reader) refuse(name, format string, args ...any) {
+	r.errs = append(r.errs, fmt.Errorf("%s: "+format, append([]any{name}, args...)...))
+}
+
+// section is a struct of settings, with its name in the newest form of a document.
+type section struct {
+	name   string
+	fields reflect.Value
+}
+
+// object reads the object with the given name. A member belongs to the first section with its key.
+func (r *reader) object(name string, doc []byte, sections ...section) {
+	err := members(doc, func(key string, value json.RawMessage) {
+		for _, s := range sections {
+			for f := range s.fields.Type().Fields() {
+				if key == keyOf(f) || key == f.Tag.Get("older") {
+					r.member(join(name, key), s, f, value)
+					return
+				}
+			}
+		}
+		r.unknown(name, key, sections)
 	})
+	switch {
+	case err == nil:
+	case name == "":
+		r.errs = append(r.errs, err)
+	default:
+		r.errs = append(r.errs, &FieldError{name, err.Error(), "an object of " + strings.Join(keysOf(sections), ", ")})
+	}
+}
+
+// member reads the value of field f of section s. name is its name in the document.
+func (r *reader) member(name string, s section, f reflect.StructField, value json.RawMessage) {
+	newest := join(s.name, keyOf(f))
+	if s.name == "score.weights" && name == join(r.at, keyOf(f)) {
+		r.flat = name
+	} else if was := r.given[newest]; was != "" {
+		r.refuse(name, "also given as %s; use one of them", was)
+		return
+	} else {
+		r.given[newest] = name
+	}
+	into := s.fields.FieldByIndex(f.Index)
+	switch {
+	case r.at != "" && f.Tag.Get("scope") == "router":
+		r.refuse(name, "counts for the whole router; give it outside of models")
+	case f.Type.Kind() == reflect.Struct:
+		r.object(name, value, section{newest, into})
+	case f.Type.Kind() == reflect.Map:
+		into.Set(reflect.ValueOf(r.models(name, value)))
+	default:
+		r.scalar(name, f, value, into)
+	}
+}
+
+func (r *reader) models(name string, doc []byte) map[string]*Policy {
+	models := map[string]*Policy{}
+	err := members(doc, func(model string, value json.RawMessage) {
+		if model == "" {
+			r.refuse(name, "the name of a model is empty")
+		}
+		p, errs := read(join(name, model), value)
+		models[model], r.errs = p, append(r.errs, errs...)
+	})
+	if err != nil {
+		r.errs = append(r.errs, &FieldError{name, err.Error(), "an object with a policy for each model's name"})
+	}
+	if len(models) == 0 {
+		return nil
+	}
+	return models
+}
+
+// scalar reads one number, switch or mode.
+func (r *reader) scalar(name string, f reflect.StructField, value json.RawMessage, into reflect.Value) {
+	refused := &FieldError{name, shortened(value), allowed(f)}
+	var text string
+	var v float64
+	switch kind := into.Kind(); {
+	case kind == reflect.Uint8 && json.Unmarshal(value, &text) == nil:
+		if m, err := ParseMode(text); err == nil {
+			into.Set(reflect.ValueOf(m))
+			return
+		}
+	case bytes.Equal(value, []byte("null")):
+	case kind == reflect.Bool && json.Unmarshal(value, into.Addr().Interface()) == nil:
+		return
+	case json.Unmarshal(value, &v) != nil || !allows(f, v):
+	case kind == reflect.Int:
+		into.SetInt(int64(v))
+		return
+	case kind == reflect.Float64:
+		into.SetFloat(v)
+		return
+	}
+	r.errs = append(r.errs, refused)
+}
+
+// unknown refuses a key, and suggests another one.
+func (r *reader) unknown(object, key string, sections []section) {
+	keys := keysOf(sections)
+	meant := config.Nearest(key, keys)
+	walk(r.at, reflect.ValueOf(Default()).Elem(), func(name string, _ reflect.StructField, _ reflect.Value) {
+		if strings.HasSuffix(name, "."+key) {
+			meant = name // another section has the key
+		}
+	})
+	if meant != "" {
+		meant = "; did you mean " + meant + "?"
+	}
+	r.refuse(join(object, key), "unknown key; there are %s%s", strings.Join(keys, ", "), meant)
+}
+
+// shortened returns the beginning of a value, for errors.
+func shortened(value []byte) string {
+	const longest = 64
+	if len(value) > longest {
+		return string(value[:longest]) + "..."
+	}
+	return string(value)
 }
 
 // ParseMode returns the mode with the given name.
 func ParseMode(name string) (Mode, error) {
-	if i := slices.Index(modeNames[:], name); i >= 0 {
+	if i := slices.Index(ModeNames(), name); i >= 0 {
 		return Mode(i), nil
 	}
-	return 0, &FieldError{"mode", fmt.Sprintf("%q", name), strings.Join(modeNames[:], ", ")}
-}
-
-// document is a policy being read, with the problems so far.
-type document struct {
-	p       Policy
-	section string // prefix of the weights' names
-	errs    []error
-}
-
-var (
-	weightKeys = []string{"kv", "load", "power", "capacity", "pending"}
-	tierKeys   = []string{"device", "host", "disk"}
-	topKeys    = append([]string{
-		"mode", "weights", "tiers", "epsilon", "max_share", "max_queue",
-		"ttft_slo_ms", "run_delay_ms", "retransmit_pct",
-	}, weightKeys...)
-)
-
-// read reads the members of doc, and gathers problems with single members in d.errs. read returns
-// an error about the document as a whole.
-func (d *document) read(doc []byte) error {
-	nested := false
-	flat := ""
-	err := members(doc, func(key string, value json.RawMessage) {
-		switch {
-		case key == "weights":
-			nested = true
-			d.within("weights", weightKeys, value)
-		case key == "tiers":
-			d.within("tiers", tierKeys, value)
-		case slices.Contains(weightKeys, key):
-			flat, d.section = key, ""
-			d.number(key, value, d.share(key), upTo(1))
-		default:
-			d.scalar(key, value)
-		}
-	})
-	if err != nil {
-		return err
-	}
-	if nested && flat != "" {
-		d.errs = append(d.errs, &FieldError{
-			flat, "a weight both inside and outside of weights", "one form or the other",
-		})
-	}
-	return nil
-}
-
-// within reads the numbers of one section.
-func (d *document) within(section string, keys []string, value json.RawMessage) {
-	err := members(value, func(key string, v json.RawMessage) {
-		if !slices.Contains(keys, key) {
-			d.unknown(section+"."+key, keys)
-			return
-		}
-		d.number(section+"."+key, v, d.share(key), upTo(1))
-	})
-	if err != nil {
-		d.errs = append(d.errs, &FieldError{section, err.Error(), "an object of " + strings.Join(keys, ", ")})
-	}
-}
-
-// share returns the address of the number with the given key.
-func (d *document) share(key string) *float64 {
-	return map[string]*float64{
-		"kv": &d.p.KV, "load": &d.p.Load, "power": &d.p.Power, "capacity": &d.p.Capacity, "pending": &d.p.Pending,
-		"device": &d.p.Tiers.Device, "host": &d.p.Tiers.Host, "disk": &d.p.Tiers.Disk,
-	}[key]
-}
-
-func (d *document) scalar(key string, value json.RawMessage) {
-	switch key {
-	case "mode":
-		d.mode(value)
-	case "epsilon":
-		d.number(key, value, &d.p.Epsilon, upTo(1))
-	case "max_share":
-		d.number(key, value, &d.p.MaxShare, maxShareAllowed)
-	case "max_queue":
-		d.integer(key, value, &d.p.MaxQueue, MaxQueueMax)
-	case "run_delay_ms":
-		d.number(key, value, &d.p.RunDelayMs, upTo(RunDelayMax))
-	case "retransmit_pct":
-		d.number(key, value, &d.p.RetransmitPct, upTo(RetransmitMax))
-	case "ttft_slo_ms":
-		d.integer(key, value, &d.p.TTFTSLOms, TTFTSLOmsMax)
-	default:
-		d.unknown(key, topKeys)
-	}
-}
-
-func (d *document) mode(value json.RawMessage) {
-	var name string
-	if json.Unmarshal(value, &name) != nil {
-		name = string(value)
-	}
-	m, err := ParseMode(name)
-	if err != nil {
-		d.errs = append(d.errs, err)
-	}
-	d.p.Mode = m
-}
-
-func (d *document) number(field string, value json.RawMessage, into *float64, allowed string) {
-	if json.Unmarshal(value, into) != nil || bytes.Equal(value, []byte("null")) {
-		d.errs = append(d.errs, &FieldError{field, string(value), allowed})
-	}
-}
-
-// maxShareAllowed describes the allowed values of max_share.
-var maxShareAllowed = fmt.Sprintf("0, or 1 to %d", MaxShareMax)
-
-func upTo(limit int) string { return fmt.Sprintf("a number from 0 to %d", limit) }
-
-func (d *document) integer(field string, value json.RawMessage, into *int, limit int) {
-	var f float64
-	bad := json.Unmarshal(value, &f) != nil || bytes.Equal(value, []byte("null"))
-	if bad || f != math.Trunc(f) || f < 0 || f > float64(limit) {
-		d.errs = append(d.errs, &FieldError{field, string(value), fmt.Sprintf("a whole number from 0 to %d", limit)})
-		return
-	}
-	*into = int(f)
-}
-
-func (d *document) unknown(field string, keys []string) {
-	d.errs = append(d.errs, fmt.Errorf("%s: unknown key; there are %s", field, strings.Join(keys, ", ")))
+	return 0, &FieldError{"mode", fmt.Sprintf("%q", name), strings.Join(ModeNames(), ", ")}
 }
 
 // members calls fn for each member of one JSON object. members refuses duplicates and anything

@@ -3,31 +3,55 @@ package policy
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
+	"math/rand/v2"
+	"reflect"
 	"strings"
 	"testing"
 )
 
 func TestParse(t *testing.T) {
-	want := *Default()
-	want.KV, want.Load, want.Power, want.Capacity, want.MaxQueue, want.TTFTSLOms = 0.6, 0.2, 0, 0.2, 256, 800
+	want := Default()
+	want.Score.Weights = Weights{KV: 0.6, Load: 0.2, Power: 0, Capacity: 0.2, Pending: 0.15}
+	want.MaxQueue, want.TTFTSLOms = 256, 800
 	for _, doc := range []string{
 		`{"kv":0.6,"load":0.2,"power":0,"capacity":0.2,"max_queue":256,"ttft_slo_ms":800}`,
 		`{"weights":{"kv":0.6,"load":0.2,"power":0,"capacity":0.2},"max_queue":256,"ttft_slo_ms":800}`,
-		` {"mode":"score","epsilon":0.01,"ttft_slo_ms":8e2,"max_queue":256,"weights":{"capacity":0.2,"power":0,"load":0.2,"kv":6e-1}} `,
+		`{"score":{"weights":{"kv":0.6,"load":0.2,"power":0,"capacity":0.2}},"max_queue":256,"ttft_slo_ms":800}`,
+		` {"mode":"score","epsilon":0.01,"ttft_slo_ms":8e2,"max_queue":256,"weights":{"capacity":0.2,"power":0,"load":0.2,` +
+			`"kv":6e-1}} `,
 	} {
 		p, err := Parse([]byte(doc))
-		if err != nil || *p != want {
+		if err != nil || !reflect.DeepEqual(p, want) {
 			t.Errorf("%s: %+v, %v", doc, p, err)
 		}
 	}
 	p, err := Parse([]byte(`{}`))
-	if err != nil || *p != *Default() {
+	if err != nil || !reflect.DeepEqual(p, Default()) {
 		t.Errorf("{}: %+v, %v", p, err)
 	}
 	p, err = Parse([]byte(`{"mode":"power_of_two","weights":{"kv":1}}`))
-	if err != nil || p.Mode != PowerOfTwo || p.KV != 1 || p.Load != 0.25 {
+	if err != nil || p.Mode != PowerOfTwo || p.Score.Weights.KV != 1 || p.Score.Weights.Load != 0.25 {
 		t.Errorf("partial: %+v, %v", p, err)
+	}
+}
+
+// TestForms checks that each setting of section score is also read at the top of a document.
+func TestForms(t *testing.T) {
+	want := Default()
+	want.Score.Epsilon, want.Score.MaxShare, want.Score.RunDelayMs, want.Score.RetransmitPct = 0.5, 0, 7, 8
+	want.Score.Tiers.Host, want.Score.Weights.Pending = 0.5, 0.25
+	for _, doc := range []string{
+		`{"epsilon":0.5,"max_share":0,"run_delay_ms":7,"retransmit_pct":8,"tiers":{"host":0.5},"weights":{"pending":0.25}}`,
+		`{"epsilon":0.5,"max_share":0,"run_delay_ms":7,"retransmit_pct":8,"tiers":{"host":0.5},"pending":0.25}`,
+		`{"score":{"epsilon":0.5,"max_share":0,"run_delay_ms":7,"retransmit_pct":8,"tiers":{"host":0.5},` +
+			`"weights":{"pending":0.25}}}`,
+		`{"epsilon":0.5,"pending":0.25,"score":{"max_share":0,"run_delay_ms":7,"retransmit_pct":8,"tiers":{"host":0.5}}}`,
+	} {
+		if p, err := Parse([]byte(doc)); err != nil || !reflect.DeepEqual(p, want) {
+			t.Errorf("%s: %+v, %v", doc, p, err)
+		}
 	}
 }
 
@@ -41,40 +65,77 @@ func TestParseRefuses(t *testing.T) {
 		`{"kv":NaN}`:          "malformed JSON",
 		`{"kv":0.5} x`:        "unexpected data after the object",
 		`{"kv":0.5,"kv":0.6}`: "kv: given twice",
-		`{"kw":0.5}`: `kw: unknown key; there are mode, weights, tiers, epsilon, max_share, max_queue, ttft_slo_ms, ` +
-			`run_delay_ms, retransmit_pct, kv, load, power, capacity, pending`,
-		`{"kv":-1}`:             `policy: kv: -1 is refused`,
-		`{"weights":{"kv":-1}}`: `policy: weights.kv: -1 is refused`,
+		`{"kw":0.5}`: `kw: unknown key; there are mode, score, max_queue, ttft_slo_ms, models, weights, tiers, ` +
+			`epsilon, max_share, run_delay_ms, retransmit_pct, kv, load, power, capacity, pending; did you mean kv?`,
+		`{"disk":1}`:              "; did you mean score.tiers.disk?",
+		`{"score":{"kv":1}}`:      "score.kv: unknown key; there are weights, tiers, epsilon",
+		`{"score":{"load":1}}`:    "; did you mean score.weights.load?",
+		`{"kv":-1}`:               `policy: kv: -1 is refused`,
+		`{"weights":{"kv":-1}}`:   `policy: weights.kv: -1 is refused`,
+		`{"score":{"epsilon":7}}`: `policy: score.epsilon: 7 is refused, allowed: a number from 0 to 1`,
 		`{"weights":{"lod":0.5}}`: `weights.lod: unknown key; ` +
-			`there are kv, load, power, capacity, pending`,
-		`{"weights":[0.5]}`:             "weights: not a JSON object is refused, allowed: an object of kv",
-		`{"weights":{"kv":1},"load":1}`: "load: a weight both inside and outside of weights",
-		`{"weights":{"kv":1,"kv":1}}`:   "kv: given twice",
-		`{"kv":-0.1}`:                   "kv: -0.1 is refused, allowed: 0 to 1",
-		`{"kv":55}`:                     "kv: 55 is refused, allowed: 0 to 1",
-		`{"kv":"0.5"}`:                  `kv: "0.5" is refused, allowed: a number from 0 to 1`,
-		`{"kv":null}`:                   "kv: null is refused",
-		`{"kv":1e999}`:                  "kv: 1e999 is refused",
-		`{"epsilon":1.5}`:               "epsilon: 1.5 is refused",
-		`{"mode":"scores"}`:             `mode: "scores" is refused, allowed: score, round_robin`,
-		`{"mode":3}`:                    "mode:",
-		`{"weights":{"pending":1.5}}`:   "weights.pending: 1.5 is refused, allowed: 0 to 1",
-		`{"pending":"1"}`:               `pending: "1" is refused, allowed: a number from 0 to 1`,
-		`{"max_share":0.5}`:             "max_share: 0.5 is refused, allowed: 0, or 1 to 100",
-		`{"max_share":101}`:             "max_share: 101 is refused, allowed: 0, or 1 to 100",
-		`{"max_share":null}`:            "max_share: null is refused, allowed: 0, or 1 to 100",
-		`{"max_queue":1.5}`:             "max_queue: 1.5 is refused, allowed: a whole number from 0 to 1048576",
-		`{"max_queue":-1}`:              "max_queue: -1 is refused",
-		`{"max_queue":1e30}`:            "max_queue: 1e30 is refused",
-		`{"ttft_slo_ms":999999999999}`:  "ttft_slo_ms: 999999999999 is refused",
+			`there are kv, load, power, capacity, pending; did you mean load?`,
+		`{"weights":[0.5]}`:                           "weights: not a JSON object is refused, allowed: an object of kv",
+		`{"score":null}`:                              "score: not a JSON object is refused, allowed: an object of weights",
+		`{"weights":{"kv":1},"load":1}`:               "load: a weight both inside and outside of weights; use one form",
+		`{"load":1,"score":{"weights":{"kv":1}}}`:     "load: a weight both inside and outside of score.weights",
+		`{"score":{"weights":{}},"weights":{"kv":1}}`: "weights: also given as score.weights; use one of them",
+		`{"epsilon":0.1,"score":{"epsilon":0.1}}`:     "score.epsilon: also given as epsilon; use one of them",
+		`{"weights":{"kv":1,"kv":1}}`:                 "kv: given twice",
+		`{"kv":-0.1}`:                                 "kv: -0.1 is refused, allowed: a number from 0 to 1",
+		`{"kv":55}`:                                   "kv: 55 is refused, allowed: a number from 0 to 1",
+		`{"kv":"0.5"}`:                                `kv: "0.5" is refused, allowed: a number from 0 to 1`,
+		`{"kv":null}`:                                 "kv: null is refused",
+		`{"kv":1e999}`:                                "kv: 1e999 is refused",
+		`{"epsilon":1.5}`:                             "epsilon: 1.5 is refused",
+		`{"mode":"scores"}`:                           `mode: "scores" is refused, allowed: score, round_robin`,
+		`{"mode":3}`:                                  "mode: 3 is refused, allowed: score",
+		`{"mode":null}`:                               "mode: null is refused",
+		`{"weights":{"pending":1.5}}`:                 "weights.pending: 1.5 is refused, allowed: a number from 0 to 1",
+		`{"pending":"1"}`:                             `pending: "1" is refused, allowed: a number from 0 to 1`,
+		`{"max_share":0.5}`:                           "max_share: 0.5 is refused, allowed: 0, or a number from 1 to 100",
+		`{"max_share":101}`:                           "max_share: 101 is refused, allowed: 0, or a number from 1 to 100",
+		`{"max_share":null}`:                          "max_share: null is refused, allowed: 0, or a number from 1 to 100",
+		`{"max_queue":1.5}`:                           "max_queue: 1.5 is refused, allowed: a whole number from 0 to 1048576",
+		`{"max_queue":-1}`:                            "max_queue: -1 is refused",
+		`{"max_queue":1e30}`:                          "max_queue: 1e30 is refused",
+		`{"ttft_slo_ms":999999999999}`:                "ttft_slo_ms: 999999999999 is refused",
 		`{"kv":0,"load":0,"power":0,"capacity":0}`: "weights: all 0 is refused, " +
 			"allowed: one of kv, load, power and capacity above 0",
 		`{"kv":"` + strings.Repeat("x", documentMax) + `"}`: "at most 65536 are read",
+		`{"kv":"` + strings.Repeat("x", 1000) + `"}`:        `kv: "` + strings.Repeat("x", 63) + "... is refused",
 	} {
-		p, err := Parse([]byte(doc))
-		if err == nil || p != nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%.80s: got %v, want %q", doc, err, want)
-		}
+		refused(t, doc, want)
+	}
+}
+
+func TestModelsAreRefused(t *testing.T) {
+	for doc, want := range map[string]string{
+		`{"models":7}`:                  "models: not a JSON object is refused, allowed: an object with a policy for each",
+		`{"models":{"a":[]}}`:           "models.a: not a JSON object is refused, allowed: an object of mode, score",
+		`{"models":{"":{}}}`:            "models: the name of a model is empty",
+		`{"models":{"a":{"mode":"x"}}}`: `models.a.mode: "x" is refused`,
+		`{"models":{"a":{"load":7}}}`:   `models.a.load: 7 is refused`,
+		`{"models":{"a":{"disk":7}}}`:   `models.a.disk: unknown key; there are mode, score`,
+		`{"models":{"a":{},"a":{}}}`:    "models: a: given twice",
+		`{"models":{"a":{"max_queue":7}}}`: "models.a.max_queue: counts for the whole router; " +
+			"give it outside of models",
+		`{"models":{"a":{"models":{}}}}`:                            "models.a.models: counts for the whole router",
+		`{"models":{"a":{"kv":1,"weights":{}}}}`:                    "models.a.kv: a weight both inside and outside of models.a.weights",
+		`{"models":{"a":{"kv":0,"load":0,"power":0,"capacity":0}}}`: "models.a.score.weights: all 0",
+	} {
+		refused(t, doc, want)
+	}
+}
+
+// refused checks that a document is refused with one error.
+func refused(t *testing.T, doc, want string) {
+	t.Helper()
+	p, err := Parse([]byte(doc))
+	if err == nil || p != nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%.80s: got %v, want %q", doc, err, want)
+	} else if strings.Contains(err.Error(), "\n") {
+		t.Errorf("%.80s: more than one error: %v", doc, err)
 	}
 }
 
@@ -99,7 +160,7 @@ func TestParseReportsEveryProblem(t *testing.T) {
 
 func TestValidateKnowsNaN(t *testing.T) {
 	p := Default()
-	p.Power, p.Epsilon, p.Mode = math.NaN(), math.Inf(1), 99
+	p.Score.Weights.Power, p.Score.Epsilon, p.Mode = math.NaN(), math.Inf(1), 99
 	err := p.Validate()
 	for _, want := range []string{"weights.power: NaN", "epsilon: +Inf", "mode: 99"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -108,17 +169,92 @@ func TestValidateKnowsNaN(t *testing.T) {
 	}
 }
 
+// randomPolicy returns a valid policy, with each setting at a random allowed value.
+func randomPolicy(rng *rand.Rand, models int) *Policy {
+	p := Default()
+	walk("", reflect.ValueOf(p).Elem(), func(_ string, f reflect.StructField, v reflect.Value) {
+		low, high, _ := strings.Cut(f.Tag.Get("range"), "..")
+		switch v.Kind() {
+		case reflect.Bool:
+			v.SetBool(rng.IntN(2) == 0)
+		case reflect.Uint8:
+			v.SetUint(rng.Uint64N(uint64(len(modes))))
+		case reflect.Int:
+			v.SetInt(int64(parsed(low)) + rng.Int64N(int64(parsed(high)-parsed(low))))
+		default:
+			v.SetFloat(parsed(low) + rng.Float64()*(parsed(high)-parsed(low)))
+		}
+	})
+	for i := range models {
+		m := randomPolicy(rng, 0)
+		m.MaxQueue, m.TTFTSLOms = 0, 0 // of the whole router
+		if p.Models == nil {
+			p.Models = map[string]*Policy{}
+		}
+		p.Models[fmt.Sprint("a/model.", i)] = m
+	}
+	return p
+}
+
 func TestPolicySurvivesItsDocument(t *testing.T) {
-	p := &Policy{Mode: LeastLoaded, KV: 0.1, Load: 0.2, Power: 0.3, Capacity: 0.4, Epsilon: 0.05, MaxQueue: 7,
-		TTFTSLOms: 9,
-		Pending:   0.6, MaxShare: 3}
-	doc, err := json.Marshal(p)
+	rng := rand.New(rand.NewPCG(3, 3))
+	for i := range 50 {
+		p := randomPolicy(rng, i%3)
+		doc, err := json.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := Parse(doc)
+		if err != nil || !reflect.DeepEqual(back, p) {
+			t.Errorf("%s: %+v, %v", doc, back, err)
+		}
+		if err := p.Validate(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestModels checks that a model's policy is whole: it takes nothing from the fleet's policy.
+func TestModels(t *testing.T) {
+	p, err := Parse([]byte(`{"mode":"random","epsilon":0.5,"models":{"a":{"kv":1},"b":{"mode":"round_robin"}}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	back, err := Parse(doc)
-	if err != nil || *back != *p {
-		t.Errorf("%s: %+v, %v", doc, back, err)
+	a := Default()
+	a.Score.Weights.KV = 1
+	if got := p.For("a"); !reflect.DeepEqual(got, a) {
+		t.Errorf("a: %+v", got)
+	}
+	if p.For("b").Mode != RoundRobin || p.For("c") != p || p.For("") != p || p.For("c").Mode != Random {
+		t.Error("a policy is not its model's")
+	}
+	if n := testing.AllocsPerRun(100, func() { p.For("a"); p.For("c") }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	p.Models["b"].Score.Epsilon = 7
+	if err := p.Validate(); err == nil || !strings.Contains(err.Error(), "models.b.score.epsilon: 7") {
+		t.Errorf("validated: %v", err)
+	}
+}
+
+// TestSettings checks that only the settings with an effect are listed.
+func TestSettings(t *testing.T) {
+	p, err := Parse([]byte(`{"mode":"random","max_queue":7,"models":{"a":{"kv":0.75},"b":{"mode":"round_robin"}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	values := map[string]any{}
+	for _, s := range p.Settings() {
+		names, values[s.Name] = append(names, s.Name), s.Value
+	}
+	all := strings.Join(names, " ")
+	if !strings.HasPrefix(all, "mode max_queue ttft_slo_ms models.a.mode models.a.score.weights.kv ") ||
+		!strings.HasSuffix(all, " models.b.mode") || strings.Contains(all, "models.a.max_queue") {
+		t.Error(all)
+	}
+	if values["mode"] != Random || values["max_queue"] != 7 || values["models.a.score.weights.kv"] != 0.75 {
+		t.Error(values)
 	}
 }
 
@@ -126,6 +262,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"mode":"score","weights":{"kv":0.5},"max_queue":1}`))
 	f.Add([]byte(`{"kv":0.5,"load":1e-300}`))
 	f.Add([]byte(`{"weights":{"kv":{}},"epsilon":[[[]]]}`))
+	f.Add([]byte(`{"score":{"tiers":{"host":0.5}},"models":{"a":{"mode":"random","score":{"epsilon":0}}}}`))
 	f.Fuzz(func(t *testing.T, doc []byte) {
 		p, err := Parse(doc)
 		if (p == nil) == (err == nil) {
@@ -133,6 +270,16 @@ func FuzzParse(f *testing.F) {
 		}
 		if p != nil && p.Validate() != nil {
 			t.Fatal("an invalid policy was taken")
+		}
+		if p == nil {
+			return
+		}
+		text, err := json.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if back, err := Parse(text); err != nil || !reflect.DeepEqual(back, p) {
+			t.Fatalf("%s reads as %+v, %v", text, back, err)
 		}
 	})
 }

@@ -51,7 +51,7 @@ func (h *herd) arrive(t *testing.T, p *Policy, now int, sharedBlocks int32, k ke
 			h.cands[i].Matched = sharedBlocks
 		}
 	}
-	pick := p.Pick(h.cands, promptBlocks, k, r)
+	pick := pick(p, h.cands, promptBlocks, k, r)
 	if pick < 0 {
 		h.refused++
 		for i := range h.cands {

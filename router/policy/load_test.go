@@ -9,7 +9,7 @@ import (
 )
 
 func util(cands []Candidate) []float64 {
-	f := Default().survey(cands)
+	f := Default().Score.survey(cands)
 	out := make([]float64, len(cands))
 	for i := range cands {
 		out[i] = f.util(&cands[i])
@@ -65,7 +65,7 @@ func TestLoadGrowsWithBusy(t *testing.T) {
 		i := rng.IntN(len(cands))
 		before := util(cands)[i]
 		cands[i].InFlight += 1 + rng.Int32N(50)
-		f := Default().survey(cands)
+		f := Default().Score.survey(cands)
 		for k := range cands {
 			if u, c := f.util(&cands[k]), f.capacity(&cands[k]); u < 0 || u > 1 || c < 0 || c > 1 || math.IsNaN(u+c) {
 				t.Fatalf("util %v, capacity %v", u, c)
@@ -83,11 +83,11 @@ func TestOnlyAStatedLimitRefuses(t *testing.T) {
 	for i := range c {
 		c[i].MaxConcurrent, c[i].EngineSlots, c[i].InFlight = 0, int32(4*i), math.MaxInt32
 	}
-	for m := range Mode(len(modeNames)) {
+	for m := range Mode(len(modes)) {
 		p := Default()
 		p.Mode = m
 		for r := range uint64(20) {
-			if got := p.Pick(c, 1, nil, mix(r)); got < 0 {
+			if got := pick(p, c, 1, nil, mix(r)); got < 0 {
 				t.Errorf("%v refused", m)
 			}
 		}
@@ -101,16 +101,16 @@ func TestLoadAwareModesWithoutLimits(t *testing.T) {
 	}
 	least := &Policy{Mode: LeastLoaded}
 	for r := range uint64(50) {
-		if got := least.Pick(c, 0, nil, mix(r)); got != 2 {
+		if got := pick(least, c, 0, nil, mix(r)); got != 2 {
 			t.Fatalf("least_loaded picked %d", got)
 		}
 	}
 	c[2].EngineSlots = 20 // full with 20 slots; the other nodes count with 20 slots too and are fuller still
-	if got := least.Pick(c, 0, nil, 1); got != 2 {
+	if got := pick(least, c, 0, nil, 1); got != 2 {
 		t.Errorf("least_loaded picked %d", got)
 	}
 	c[0].EngineSlots = 400
-	if got := least.Pick(c, 0, nil, 1); got != 0 {
+	if got := pick(least, c, 0, nil, 1); got != 0 {
 		t.Errorf("least_loaded picked %d, not the one with 40 of 400", got)
 	}
 }
@@ -129,21 +129,21 @@ func TestPendingByHand(t *testing.T) {
 		near(t, "waiting", waiting(&cand, c.promptBlocks), c.want)
 	}
 	p := Default()
-	p.KV, p.Load, p.Power, p.Capacity, p.Pending = 1, 0, 0, 0, 0.5
+	p.Score.Weights = Weights{KV: 1, Pending: 0.5}
 	cands := blanks(3)
 	cands[0].Matched, cands[0].Pending = 100, 250 // 1 - 1.25
 	cands[1].Pending = 10                         // -0.05
 	cands[2].Pending = 90                         // -0.45
 	out := make([]Terms, 3)
-	pick, _ := p.Explain(cands, 100, nil, 0, out)
+	pick, _ := explain(p, cands, 100, nil, 0, out)
 	near(t, "total", out[0].Total, -0.25)
 	near(t, "overlap", out[0].Overlap, 1)
 	near(t, "waiting", out[0].Waiting, 2.5)
 	if pick != 1 {
 		t.Errorf("picked %d, not the one that nobody waits for", pick)
 	}
-	p.Pending = 0 // without the pending term
-	if pick, _ = p.Explain(cands, 100, nil, 0, out); pick != 0 || out[0].Total != 1 {
+	p.Score.Weights.Pending = 0 // without the pending term
+	if pick, _ = explain(p, cands, 100, nil, 0, out); pick != 0 || out[0].Total != 1 {
 		t.Errorf("picked %d at %v without the weight", pick, out[0].Total)
 	}
 }
@@ -154,12 +154,12 @@ func TestComingBlocksCountAsMatched(t *testing.T) {
 	c := blanks(2)
 	c[0].Coming, c[1].Matched = 80, 70
 	out := make([]Terms, 2)
-	if pick, _ := Default().Explain(c, 100, nil, 0, out); pick != 0 {
+	if pick, _ := explain(Default(), c, 100, nil, 0, out); pick != 0 {
 		t.Errorf("picked %d", pick)
 	}
 	near(t, "overlap", out[0].Overlap, 0.8)
 	c[1].Coming = 20
-	Default().Explain(c, 100, nil, 0, out)
+	explain(Default(), c, 100, nil, 0, out)
 	near(t, "overlap of what is held", out[1].Overlap, 0.7)
 }
 
@@ -189,9 +189,9 @@ func TestShareLeavesOutTheCrowded(t *testing.T) {
 		"the only one":            {fleet(0, 400), 1.5, false},
 	} {
 		p := Default()
-		p.MaxShare = c.share
+		p.Score.MaxShare = c.share
 		out := make([]Terms, len(c.cands))
-		pick, _ := p.Explain(c.cands, 100, nil, 0, out)
+		pick, _ := explain(p, c.cands, 100, nil, 0, out)
 		said := strings.Contains(out[0].Reason, "more than its share")
 		if (pick != 0) != c.left || out[0].Eligible == c.left || said != c.left {
 			t.Errorf("%s: picked %d; %+v", name, pick, out[0])
@@ -203,12 +203,12 @@ func TestShareLeavesOutTheCrowded(t *testing.T) {
 	}
 	out := make([]Terms, 4)
 	const want = "more than its share: 6 requests are 2.7 times the fleet's load, max_share is 1.5"
-	if pick, _ := Default().Explain(small, 100, nil, 0, out); pick == 0 || out[0].Reason != want {
+	if pick, _ := explain(Default(), small, 100, nil, 0, out); pick == 0 || out[0].Reason != want {
 		t.Errorf("a small engine with more than its slots: picked %d, %q", pick, out[0].Reason)
 	}
 	full := fleet(0, 90, 10, 10)
 	full[1].MaxConcurrent, full[2].MaxConcurrent = 10, 10
-	if pick := Default().Pick(full, 100, nil, 0); pick != 0 {
+	if pick := pick(Default(), full, 100, nil, 0); pick != 0 {
 		t.Errorf("picked %d where all others are full", pick)
 	}
 }

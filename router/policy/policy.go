@@ -37,7 +37,7 @@ package policy
 
 import (
 	"math"
-	"slices"
+	"strconv"
 
 	"github.com/cognitora/dataplane/internal/load"
 )
@@ -53,56 +53,114 @@ const (
 	LeastLoaded             // lowest busy/slots, ties at random
 )
 
-var modeNames = [...]string{"score", "round_robin", "random", "power_of_two", "least_loaded"}
+// picker is a mode with its settings. pick returns the index of the chosen node, or -1, and says
+// why in e. On the hot path e is nil, and pick allocates nothing.
+type picker interface {
+	pick(s *Situation, e *Explanation) int
+}
+
+// modes lists the modes. A mode is a row here and a file with its picker.
+var modes = [...]struct {
+	name string
+	of   func(p *Policy) picker
+}{
+	Score:       {"score", func(p *Policy) picker { return &p.Score }},
+	RoundRobin:  {"round_robin", func(*Policy) picker { return roundRobin{} }},
+	Random:      {"random", func(*Policy) picker { return random{} }},
+	PowerOfTwo:  {"power_of_two", func(*Policy) picker { return powerOfTwo{} }},
+	LeastLoaded: {"least_loaded", func(*Policy) picker { return leastLoaded{} }},
+}
 
 // String returns the name used in documents and flags.
 func (m Mode) String() string {
-	if int(m) < len(modeNames) {
-		return modeNames[m]
+	if int(m) < len(modes) {
+		return modes[m].name
 	}
-	return "unknown"
+	return strconv.Itoa(int(m))
 }
 
-// ModeNames lists all modes.
-func ModeNames() []string { return slices.Clone(modeNames[:]) }
+// MarshalText returns the name of m for documents.
+func (m Mode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 
-// Counts says whether Pick's r must come from a counter that grows by one for every pick. In the
-// other modes r is random.
+// ModeNames lists all modes.
+func ModeNames() []string {
+	names := make([]string, len(modes))
+	for i := range modes {
+		names[i] = modes[i].name
+	}
+	return names
+}
+
+// Counts says whether Situation.Random must come from a counter that grows by one for every pick.
+// In the other modes Random is random.
 func (m Mode) Counts() bool { return m == RoundRobin }
 
 // Policy says how to pick. Policy is immutable once published. To change the policy, publish a new
-// one.
+// one. The fields of Policy and of its sections are the keys of a document (see settings.go).
 type Policy struct {
-	Mode                      Mode
-	KV, Load, Power, Capacity float64 // weights, 0 to 1 each, not all 0
-	// Pending is the weight of waiting prefill against overlap, 0 to 1. One waiting prompt of the
-	// picked prompt's size lowers the overlap by Pending.
-	Pending float64
-	Tiers   Tiers
-	Epsilon float64 // scores this close to the best count as equal, 0 to 1
+	Mode  Mode          `json:"mode"`
+	Score ScoreSettings `json:"score"`
+	// MaxQueue bounds the requests in flight of a model on the nodes of a role. 0: the router's own
+	// setting.
+	MaxQueue int `json:"max_queue" range:"0..1048576" scope:"router"`
+	// TTFTSLOms is the objective for the time to first token, in milliseconds. 0: none.
+	TTFTSLOms int `json:"ttft_slo_ms" range:"0..3600000" scope:"router"`
+	// Models holds whole policies by the names of their models.
+	Models map[string]*Policy `json:"models" scope:"router"`
+}
+
+// For returns the policy of the model with the given name.
+func (p *Policy) For(model string) *Policy {
+	if own := p.Models[model]; own != nil {
+		return own
+	}
+	return p
+}
+
+// ScoreSettings are the settings of mode score.
+type ScoreSettings struct {
+	Weights Weights `json:"weights"`
+	Tiers   Tiers   `json:"tiers"`
+	// Epsilon is the distance from the best score within which scores count as equal.
+	Epsilon float64 `json:"epsilon" range:"0..1"`
 	// MaxShare leaves out a node whose load is at least this multiple of the fleet's. 0: no node.
-	MaxShare  float64
-	MaxQueue  int // requests in flight per (model, role); 0 = the router's own setting
-	TTFTSLOms int // time-to-first-token objective in milliseconds; 0 = none
+	MaxShare float64 `json:"max_share" range:"1..100" also:"0"`
 	// RunDelayMs is the engine's wait for a CPU, in milliseconds of each second, at which a node
 	// counts as fully used. RunDelayMs applies to the waits of the engine's own threads, not of all
 	// threads of the host. Only the excess over twice the peers' mean counts. 0: waits do not
 	// count.
-	RunDelayMs float64
+	RunDelayMs float64 `json:"run_delay_ms" range:"0..60000"`
 	// RetransmitPct is the share of retransmitted segments, in percent, at which a node counts as
 	// fully used. Only the excess over twice the peers' mean counts. 0: retransmissions do not
 	// count.
-	RetransmitPct float64
+	RetransmitPct float64 `json:"retransmit_pct" range:"0..100"`
 }
 
-// Tiers holds the worth of a matched block by the best tier that has it, 0 to 1 each. A tier
-// farther from the GPU is worth less.
-type Tiers struct{ Device, Host, Disk float64 }
+// Weights are the weights of the score's terms. KV, Load, Power and Capacity are not all 0.
+type Weights struct {
+	KV       float64 `json:"kv" range:"0..1"`
+	Load     float64 `json:"load" range:"0..1"`
+	Power    float64 `json:"power" range:"0..1"`
+	Capacity float64 `json:"capacity" range:"0..1"`
+	// Pending is the weight of waiting prefill against overlap. One waiting prompt of the picked
+	// prompt's size lowers the overlap by Pending.
+	Pending float64 `json:"pending" range:"0..1"`
+}
+
+// Tiers holds the worth of a matched block by the best tier that has it. A tier farther from the
+// GPU is worth less.
+type Tiers struct {
+	Device float64 `json:"device" range:"0..1"`
+	Host   float64 `json:"host" range:"0..1"`
+	Disk   float64 `json:"disk" range:"0..1"`
+}
 
 // Default returns the policy in force until another one is published.
 func Default() *Policy {
-	return &Policy{Mode: Score, KV: 0.55, Load: 0.25, Power: 0.10, Capacity: 0.10, Pending: 0.15,
-		Tiers: Tiers{Device: 1, Host: 0.75, Disk: 0.25}, Epsilon: 0.01, MaxShare: 1.5}
+	return &Policy{Score: ScoreSettings{
+		Weights: Weights{KV: 0.55, Load: 0.25, Power: 0.10, Capacity: 0.10, Pending: 0.15},
+		Tiers:   Tiers{Device: 1, Host: 0.75, Disk: 0.25}, Epsilon: 0.01, MaxShare: 1.5,
+	}}
 }
 
 // Unknown returns the value of a float32 that a node does not report.
@@ -113,8 +171,9 @@ func Unknown() float32 { return float32(math.NaN()) }
 type Candidate struct {
 	IDHash        uint64  // hash of the node id, the same in every router replica
 	Matched       int32   // leading blocks of this prompt believed to be in the engine's own cache
-	Coming        int32   // Matched plus the blocks being computed for other requests; less counts as Matched
-	Host, Disk    int32   // Matched with the blocks in host memory, and with those on disk too; less counts as Matched
+	Coming        int32   // with the blocks being computed for other requests; less counts as Matched
+	Host          int32   // with the blocks in the memory of the host; less counts as Coming
+	Disk          int32   // with the blocks on the disk of the host too; less counts as Host
 	Pending       int32   // blocks of prompts that the engine has not begun to answer
 	InFlight      int32   // requests sent and not yet finished
 	Others        int32   // requests of other routers and clients, running and waiting
@@ -144,28 +203,19 @@ func (c *Candidate) told() *load.Load {
 // prompt has no key; the tie is then broken at random.
 type Key interface{ RendezvousKey() uint64 }
 
-// Pick returns the index of the chosen node, or -1 when no candidate has room. key may be nil. r is
-// 64 random bits. In a mode that Counts, r is the value of the caller's counter: one atomic add per
-// pick makes round robin fair without a lock. Pick keeps no reference to its arguments.
-func (p *Policy) Pick(cands []Candidate, promptBlocks int, key Key, r uint64) int {
-	switch p.Mode {
-	case RoundRobin:
-		if n := withRoom(cands); n > 0 {
-			return nth(cands, int(r%uint64(n)))
-		}
-	case Random:
-		if n := withRoom(cands); n > 0 {
-			return nth(cands, scale(r, n))
-		}
-	case PowerOfTwo:
-		return powerOfTwo(cands, r)
-	case LeastLoaded:
-		return leastLoaded(cands, r)
-	default:
-		return p.pickScore(cands, promptBlocks, key, r)
-	}
-	return -1
+// Situation is one pick: the request, and the nodes that may take it.
+type Situation struct {
+	Candidates []Candidate
+	Blocks     int    // full blocks of the prompt
+	Key        Key    // nil: the prompt has no key
+	Random     uint64 // 64 random bits; in a mode that Counts, the value of the caller's counter
 }
+
+// Pick returns the index of the chosen node, or -1 when no candidate has room. Pick allocates
+// nothing and keeps no reference to s. s escapes to the heap, so a caller on the hot path keeps it
+// in scratch memory. In a mode that Counts, one atomic add per pick to the caller's counter makes
+// round robin fair without a lock.
+func (p *Policy) Pick(s *Situation) int { return modes[p.Mode].of(p).pick(s, nil) }
 
 func (c *Candidate) busy() int64 { return max(int64(c.InFlight), 0) + max(int64(c.Others), 0) }
 

@@ -21,6 +21,19 @@ type countingKey struct {
 
 func (k *countingKey) RendezvousKey() uint64 { k.asked++; return k.value }
 
+// pick picks for a prompt of the given blocks.
+func pick(p *Policy, cands []Candidate, blocks int, key Key, r uint64) int {
+	return p.Pick(&Situation{Candidates: cands, Blocks: blocks, Key: key, Random: r})
+}
+
+// explain explains what pick does. explain fills in the terms as far as out is long.
+func explain(p *Policy, cands []Candidate, blocks int, key Key, r uint64, out []Terms) (at int, why string) {
+	var e Explanation
+	at = p.Explain(&Situation{Candidates: cands, Blocks: blocks, Key: key, Random: r}, &e)
+	copy(out, e.Terms)
+	return at, e.Why
+}
+
 // blank is a node whose slots alone are known.
 func blank(id uint64) Candidate {
 	return Candidate{IDHash: mix(id), MaxConcurrent: 10, VRAM: Unknown(), Throughput: Unknown()}
@@ -53,7 +66,7 @@ func TestTermsByHand(t *testing.T) {
 	b := Candidate{IDHash: 2, Matched: 12, InFlight: 1, Others: 1, MaxConcurrent: 4, Load: told(0.9, 600),
 		VRAM: 40, Throughput: 8}
 	var out [2]Terms
-	pick, why := Default().Explain([]Candidate{a, b}, 12, nil, 0, out[:])
+	pick, why := explain(Default(), []Candidate{a, b}, 12, nil, 0, out[:])
 	near(t, "a.overlap", out[0].Overlap, 0.25)
 	near(t, "a.load", out[0].Load, 0.8)
 	near(t, "a.power", out[0].Power, 0.5)
@@ -75,12 +88,12 @@ func TestUnknownTelemetryIsTheMean(t *testing.T) {
 	c[0].Throughput, c[1].Throughput = 1, 2
 	c[2].Load, c[2].VRAM = told(math.Inf(1), -1), -1 // a negative value counts as unknown
 	out := make([]Terms, 3)
-	Default().Explain(c, 0, nil, 0, out)
+	explain(Default(), c, 0, nil, 0, out)
 	near(t, "load", out[2].Load, 1-0.4)
 	near(t, "power", out[2].Power, 1-250.0/400)
 	near(t, "capacity", out[2].Capacity, (50.0/80+1.5/2+1)/3)
 
-	Default().Explain(blanks(2), 0, nil, 0, out)
+	explain(Default(), blanks(2), 0, nil, 0, out)
 	near(t, "power nobody knows", out[0].Power, 0)
 	near(t, "capacity nobody knows", out[0].Capacity, 1.0/3)
 	near(t, "load nobody knows", out[0].Load, 1)
@@ -89,7 +102,7 @@ func TestUnknownTelemetryIsTheMean(t *testing.T) {
 func TestOutOfRangeInputsStayInRange(t *testing.T) {
 	c := Candidate{Matched: 50, InFlight: -3, MaxConcurrent: 0, Load: told(7, 1), VRAM: 1, Throughput: 1}
 	out := make([]Terms, 1)
-	if pick, _ := Default().Explain([]Candidate{c}, 10, nil, 0, out); pick != 0 {
+	if pick, _ := explain(Default(), []Candidate{c}, 10, nil, 0, out); pick != 0 {
 		t.Fatal("not picked")
 	}
 	near(t, "overlap", out[0].Overlap, 1)
@@ -100,23 +113,23 @@ func TestFullNodesAreNoCandidates(t *testing.T) {
 	c := blanks(3)
 	c[0].Matched, c[0].InFlight = 100, 10
 	c[1].Matched, c[1].InFlight, c[1].Others = 100, 4, 6
-	for m := range Mode(len(modeNames)) {
+	for m := range Mode(len(modes)) {
 		p := Default()
 		p.Mode = m
 		for r := range uint64(50) {
-			if got := p.Pick(c, 100, key(r), mix(r)); got != 2 {
+			if got := pick(p, c, 100, key(r), mix(r)); got != 2 {
 				t.Fatalf("%v picked %d", m, got)
 			}
 		}
-		if got := p.Pick(c[:2], 100, key(1), 1); got != -1 {
+		if got := pick(p, c[:2], 100, key(1), 1); got != -1 {
 			t.Errorf("%v picked %d of full nodes", m, got)
 		}
-		if got := p.Pick(nil, 100, nil, 1); got != -1 {
+		if got := pick(p, nil, 100, nil, 1); got != -1 {
 			t.Errorf("%v picked %d of none", m, got)
 		}
 	}
 	out := make([]Terms, 3)
-	Default().Explain(c, 100, nil, 0, out)
+	explain(Default(), c, 100, nil, 0, out)
 	if out[1].Eligible || out[1].Reason != "full: 4 in flight and 6 of others of 10 slots" || !out[2].Eligible ||
 		out[2].Reason != "" {
 		t.Errorf("%+v", out)
@@ -127,16 +140,16 @@ func TestKeyIsAskedOnlyOnATie(t *testing.T) {
 	k := &countingKey{value: 7}
 	c := blanks(4)
 	c[2].Matched = 10
-	if got := Default().Pick(c, 10, k, 0); got != 2 || k.asked != 0 {
+	if got := pick(Default(), c, 10, k, 0); got != 2 || k.asked != 0 {
 		t.Errorf("picked %d, asked %d times", got, k.asked)
 	}
 	c[2].Matched = 0
-	Default().Pick(c, 10, k, 0)
+	pick(Default(), c, 10, k, 0)
 	if k.asked != 1 {
 		t.Errorf("asked %d times on a tie of 4", k.asked)
 	}
 	c[0].InFlight, c[1].InFlight, c[2].InFlight = 10, 10, 10
-	Default().Pick(c, 10, k, 0)
+	pick(Default(), c, 10, k, 0)
 	if k.asked != 1 {
 		t.Error("asked with one candidate left")
 	}
@@ -146,8 +159,8 @@ func TestRendezvous(t *testing.T) {
 	p, c := Default(), blanks(8)
 	var counts [8]int
 	for k := range uint64(8000) {
-		first := p.Pick(c, 10, key(mix(k)|1), k)
-		if again := p.Pick(c, 10, key(mix(k)|1), ^k); again != first {
+		first := pick(p, c, 10, key(mix(k)|1), k)
+		if again := pick(p, c, 10, key(mix(k)|1), ^k); again != first {
 			t.Fatalf("key %d went to %d and %d", k, first, again)
 		}
 		counts[first]++
@@ -155,7 +168,7 @@ func TestRendezvous(t *testing.T) {
 		// stay.
 		loser := (first + 1) % 8
 		without := append(append([]Candidate{}, c[:loser]...), c[loser+1:]...)
-		if c[first].IDHash != without[p.Pick(without, 10, key(mix(k)|1), k)].IDHash {
+		if c[first].IDHash != without[pick(p, without, 10, key(mix(k)|1), k)].IDHash {
 			t.Fatalf("key %d moved because another node left", k)
 		}
 	}
@@ -173,7 +186,7 @@ func TestTieWithoutAKeyIsRandom(t *testing.T) {
 		c[i].IDHash = 5 // equal hashes too
 	}
 	for r := range uint64(4000) {
-		counts[Default().Pick(c, 10, key(0), mix(r))]++
+		counts[pick(Default(), c, 10, key(0), mix(r))]++
 	}
 	for i, n := range counts {
 		if n < 850 || n > 1150 {
@@ -184,17 +197,17 @@ func TestTieWithoutAKeyIsRandom(t *testing.T) {
 
 func TestEpsilonBoundsTheTie(t *testing.T) {
 	p, c := Default(), blanks(2)
-	p.KV, p.Load, p.Power, p.Capacity = 1, 0, 0, 0
+	p.Score.Weights.KV, p.Score.Weights.Load, p.Score.Weights.Power, p.Score.Weights.Capacity = 1, 0, 0, 0
 	c[0].Matched, c[1].Matched = 1000, 985
 	for k := range uint64(100) {
-		if p.Pick(c, 1000, key(k+1), k) != 0 {
+		if pick(p, c, 1000, key(k+1), k) != 0 {
 			t.Fatal("1.5 % apart is no tie")
 		}
 	}
 	c[1].Matched = 995
 	seen := [2]bool{}
 	for k := range uint64(100) {
-		seen[p.Pick(c, 1000, key(k+1), k)] = true
+		seen[pick(p, c, 1000, key(k+1), k)] = true
 	}
 	if seen != [2]bool{true, true} {
 		t.Error("0.5 % apart is a tie")
@@ -212,7 +225,7 @@ func TestSimpleModesSpread(t *testing.T) {
 			if m.Counts() {
 				r = i
 			}
-			counts[p.Pick(c, 0, nil, r)]++
+			counts[pick(p, c, 0, nil, r)]++
 		}
 		for i, n := range counts {
 			if want := map[bool]int{true: 0, false: 1000}[i == 3]; n < want*85/100 || n > want*115/100 {
@@ -230,7 +243,7 @@ func TestRoundRobinIsFairUnderConcurrency(t *testing.T) {
 	for range 7 {
 		wg.Go(func() {
 			for range 1000 {
-				counts[p.Pick(c, 0, nil, counter.Add(1))].Add(1)
+				counts[pick(p, c, 0, nil, counter.Add(1))].Add(1)
 			}
 		})
 	}
@@ -249,10 +262,10 @@ func TestLoadAwareModes(t *testing.T) {
 	least, two := &Policy{Mode: LeastLoaded}, &Policy{Mode: PowerOfTwo}
 	var counts [3]int
 	for r := range uint64(3000) {
-		if got := least.Pick(c, 0, nil, mix(r)); got != 2 {
+		if got := pick(least, c, 0, nil, mix(r)); got != 2 {
 			t.Fatalf("least_loaded picked %d", got)
 		}
-		counts[two.Pick(c, 0, nil, mix(r))]++
+		counts[pick(two, c, 0, nil, mix(r))]++
 	}
 	if counts[0] != 0 || counts[1] < 900 || counts[2] < 1850 {
 		t.Errorf("power_of_two: %v, want 0, 1/3, 2/3", counts)
@@ -269,16 +282,16 @@ func TestExplainAgreesWithPick(t *testing.T) {
 			c[i] = randomCandidate(rng)
 		}
 		p := Default()
-		p.Mode, p.Epsilon = Mode(rng.IntN(len(modeNames))), rng.Float64()*0.1
-		p.RunDelayMs, p.RetransmitPct = float64(rng.IntN(3)*500), float64(rng.IntN(3)*2)
+		p.Mode, p.Score.Epsilon = Mode(rng.IntN(len(modes))), rng.Float64()*0.1
+		p.Score.RunDelayMs, p.Score.RetransmitPct = float64(rng.IntN(3)*500), float64(rng.IntN(3)*2)
 		k, r := key(rng.Uint64N(3)), rng.Uint64()
-		want := p.Pick(c, 20, k, r)
-		got, why := p.Explain(c, 20, k, r, out)
+		want := pick(p, c, 20, k, r)
+		got, why := explain(p, c, 20, k, r, out)
 		if got != want || why == "" {
 			t.Fatalf("explained %d (%s), picked %d", got, why, want)
 		}
 		for i := range c {
-			if out[i].Eligible && p.Mode == Score && out[i].Total > out[want].Total+p.Epsilon+1e-12 {
+			if out[i].Eligible && p.Mode == Score && out[i].Total > out[want].Total+p.Score.Epsilon+1e-12 {
 				t.Fatalf("%v beats the winner %v", out[i], out[want])
 			}
 			if x := out[i]; min(x.Overlap, x.Waiting, x.Load, x.Power, x.Capacity) < 0 ||
@@ -322,10 +335,11 @@ func TestPickAllocatesNothing(t *testing.T) {
 		for i := range c {
 			c[i] = randomCandidate(rng)
 		}
-		for m := range Mode(len(modeNames)) {
+		for m := range Mode(len(modes)) {
 			p := Default()
 			p.Mode = m
-			if a := testing.AllocsPerRun(100, func() { p.Pick(c, 20, k, 12345) }); a != 0 {
+			s := &Situation{Candidates: c, Blocks: 20, Key: k, Random: 12345}
+			if a := testing.AllocsPerRun(100, func() { p.Pick(s) }); a != 0 {
 				t.Errorf("%v of %d: %v allocations", m, n, a)
 			}
 		}
@@ -355,8 +369,9 @@ func benchmarkPick(b *testing.B, n int, m Mode) {
 	p.Mode = m
 	k := &countingKey{value: 9}
 	b.ReportAllocs()
+	s := &Situation{Candidates: c, Blocks: 20, Key: k, Random: 12345}
 	for b.Loop() {
-		p.Pick(c, 20, k, 12345)
+		p.Pick(s)
 	}
 }
 
@@ -396,14 +411,14 @@ func TestApartFromTheOthers(t *testing.T) {
 			}
 		}
 		p := Default()
-		f := p.survey(cands)
+		f := p.Score.survey(cands)
 		for i := range cands {
 			if got := f.util(&cands[i]); got != 0 {
 				t.Errorf("%s: util %v of node %d by default", name, got, i)
 			}
 		}
-		p.RunDelayMs, p.RetransmitPct = 1000, 4
-		f = p.survey(cands)
+		p.Score.RunDelayMs, p.Score.RetransmitPct = 1000, 4
+		f = p.Score.survey(cands)
 		for i := range cands {
 			if got := f.util(&cands[i]); math.Abs(got-c.want[i]) > 1e-6 {
 				t.Errorf("%s: util %v of node %d, want %v", name, got, i, c.want[i])

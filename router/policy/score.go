@@ -1,6 +1,9 @@
 package policy
 
-import "math"
+import (
+	"fmt"
+	"math"
+)
 
 // fleet holds the measures for a score, over all candidates, full ones included.
 type fleet struct {
@@ -9,7 +12,7 @@ type fleet struct {
 	freeMax                                   float64
 	waitScale, resentScale                    float64 // full use per EngineWaitPct, Retransmits; 0: not counted
 	takers                                    int     // candidates that may be picked
-	share                                     float64 // Policy.MaxShare; 0: no node is left out
+	share                                     float64 // ScoreSettings.MaxShare; 0: no node is left out
 }
 
 // figure sums up the known values of a measurement.
@@ -43,7 +46,7 @@ func (f *figure) apart(v float64) float64 {
 	return max(v-2*(f.sum-v)/float64(f.n-1), 0)
 }
 
-func (p *Policy) survey(cands []Candidate) fleet {
+func (p *ScoreSettings) survey(cands []Candidate) fleet {
 	f := fleet{occupancy: occupancyOf(cands), share: p.MaxShare}
 	if p.RunDelayMs > 0 {
 		f.waitScale = 10 / p.RunDelayMs // RunDelayMs is in ms of each second; 1 % of a second is 10 ms
@@ -84,7 +87,7 @@ const unknown = -1
 // known returns false for NaN, infinities and negative values.
 func known(v float64) bool { return v >= 0 && v <= math.MaxFloat64 }
 
-func (p *Policy) overlap(c *Candidate, promptBlocks int) float64 {
+func (p *ScoreSettings) overlap(c *Candidate, promptBlocks int) float64 {
 	device := max(c.Matched, c.Coming, 0)
 	host := max(c.Host, device)
 	disk := max(c.Disk, host)
@@ -139,23 +142,52 @@ func relative(v, best float64) float64 {
 	return v / best
 }
 
-func (p *Policy) total(c *Candidate, f *fleet, promptBlocks int) float64 {
-	reuse := p.overlap(c, promptBlocks) - p.Pending*waiting(c, promptBlocks)
-	return p.KV*reuse + p.Load*(1-f.util(c)) + p.Power*f.coolness(c) + p.Capacity*f.capacity(c)
+func (p *ScoreSettings) total(c *Candidate, f *fleet, promptBlocks int) float64 {
+	w := &p.Weights
+	reuse := p.overlap(c, promptBlocks) - w.Pending*waiting(c, promptBlocks)
+	return w.KV*reuse + w.Load*(1-f.util(c)) + w.Power*f.coolness(c) + w.Capacity*f.capacity(c)
 }
 
-func (p *Policy) pickScore(cands []Candidate, promptBlocks int, key Key, r uint64) int {
-	f := p.survey(cands)
+func (p *ScoreSettings) pick(s *Situation, e *Explanation) int {
+	f := p.survey(s.Candidates)
+	if e != nil {
+		p.explain(s, &f, e)
+	}
 	if f.takers == 0 {
 		return -1
 	}
 	var kept totals
-	best, top, second := p.best(cands, &f, promptBlocks, &kept)
+	best, top, second := p.best(s.Candidates, &f, s.Blocks, &kept)
 	if second < top-p.Epsilon {
+		if e != nil {
+			e.Why = fmt.Sprintf("highest score %.4f of %d candidates", top, f.takers)
+		}
 		return best
 	}
-	pick, _ := p.breakTie(cands, &f, promptBlocks, best, top, &kept, key, r)
+	pick, tied, keyed := p.breakTie(s, &f, best, top, &kept)
+	if e != nil {
+		how := "at random, the prompt has no key"
+		if keyed {
+			how = "by rendezvous of node id and prompt key"
+		}
+		e.Why = fmt.Sprintf("%d candidates within %g of the best score %.4f, chosen %s", tied, p.Epsilon, top, how)
+	}
 	return pick
+}
+
+// explain fills in every term of every candidate.
+func (p *ScoreSettings) explain(s *Situation, f *fleet, e *Explanation) {
+	for i := range e.Terms {
+		c, t := &s.Candidates[i], &e.Terms[i]
+		if t.Eligible && !f.takes(c) {
+			t.Eligible = false
+			t.Reason = fmt.Sprintf("more than its share: %d requests are %.2g times the fleet's load, "+
+				"max_share is %g", c.busy(), f.of(c)/f.use, f.share)
+		}
+		t.Overlap, t.Waiting, t.Load = p.overlap(c, s.Blocks), waiting(c, s.Blocks), 1-f.util(c)
+		t.Power, t.Capacity = f.coolness(c), f.capacity(c)
+		t.Total = p.total(c, f, s.Blocks)
+	}
 }
 
 // totals keeps the totals of the first candidates, so a tie need not compute them again. totals
@@ -163,7 +195,7 @@ func (p *Policy) pickScore(cands []Candidate, promptBlocks int, key Key, r uint6
 type totals [32]float64
 
 // of returns the total of candidate i.
-func (kept *totals) of(p *Policy, cands []Candidate, i int, f *fleet, promptBlocks int) float64 {
+func (kept *totals) of(p *ScoreSettings, cands []Candidate, i int, f *fleet, promptBlocks int) float64 {
 	if i < len(kept) {
 		return kept[i]
 	}
@@ -174,7 +206,7 @@ func (kept *totals) of(p *Policy, cands []Candidate, i int, f *fleet, promptBloc
 }
 
 // best returns the first candidate with the highest total, that total, and the next highest.
-func (p *Policy) best(
+func (p *ScoreSettings) best(
 	cands []Candidate, f *fleet, promptBlocks int, kept *totals,
 ) (best int, top, second float64) {
 	best, top, second = -1, math.Inf(-1), math.Inf(-1)
@@ -198,13 +230,13 @@ func (p *Policy) best(
 // breakTie returns the winner among the candidates within Epsilon of top, and their number.
 // Rendezvous hashing sends equal keys to the same node, in every router, while that node is among
 // the candidates. Without a key the draw is uniform.
-func (p *Policy) breakTie(
-	cands []Candidate, f *fleet, promptBlocks, best int, top float64, kept *totals, key Key, r uint64,
-) (pick, tied int) {
+func (p *ScoreSettings) breakTie(
+	s *Situation, f *fleet, best int, top float64, kept *totals,
+) (pick, tied int, keyed bool) {
 	var draw draw
 	pick = best
-	for i := range cands {
-		if kept.of(p, cands, i, f, promptBlocks) < top-p.Epsilon {
+	for i := range s.Candidates {
+		if kept.of(p, s.Candidates, i, f, s.Blocks) < top-p.Epsilon {
 			continue
 		}
 		tied++
@@ -213,15 +245,15 @@ func (p *Policy) breakTie(
 			continue
 		}
 		if tied == 2 {
-			draw.ask(key, r)
-			draw.enter(cands, pick)
+			draw.ask(s.Key, s.Random)
+			draw.enter(s.Candidates, pick)
 		}
-		draw.enter(cands, i)
+		draw.enter(s.Candidates, i)
 	}
 	if tied > 1 {
 		pick = draw.winner
 	}
-	return pick, tied
+	return pick, tied, draw.keyed
 }
 
 // draw is one rendezvous among tied candidates.

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -16,7 +17,7 @@ func TestOverlapWeighsTiers(t *testing.T) {
 		{20, 0, 0, 1},  // more blocks than the prompt has
 		{-1, 5, 0, 0.375},
 	} {
-		got := Default().overlap(&Candidate{Matched: c.device, Host: c.host, Disk: c.disk}, 10)
+		got := Default().Score.overlap(&Candidate{Matched: c.device, Host: c.host, Disk: c.disk}, 10)
 		if diff := got - c.want; diff > 1e-9 || diff < -1e-9 {
 			t.Errorf("%d on the device, %d with the host's memory, %d with its disk: %g, want %g", c.device, c.host,
 				c.disk, got, c.want)
@@ -26,14 +27,14 @@ func TestOverlapWeighsTiers(t *testing.T) {
 
 func TestTiersInDocument(t *testing.T) {
 	p, err := Parse([]byte(`{"kv":0.5,"tiers":{"host":0.5}}`))
-	if err != nil || p.Tiers != (Tiers{Device: 1, Host: 0.5, Disk: 0.25}) {
+	if err != nil || p.Score.Tiers != (Tiers{Device: 1, Host: 0.5, Disk: 0.25}) {
 		t.Fatalf("%+v, %v", p, err)
 	}
 	text, err := p.MarshalJSON()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if back, err := Parse(text); err != nil || *back != *p {
+	if back, err := Parse(text); err != nil || !reflect.DeepEqual(back, p) {
 		t.Errorf("%s reads as %+v, %v", text, back, err)
 	}
 	for doc, want := range map[string]string{

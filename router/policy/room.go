@@ -32,42 +32,6 @@ func scale(r uint64, n int) int {
 	return int(hi)
 }
 
-func powerOfTwo(cands []Candidate, r uint64) int {
-	n := withRoom(cands)
-	if n == 0 {
-		return -1
-	}
-	first := nth(cands, scale(r, n))
-	if n == 1 {
-		return first
-	}
-	k := scale(mix(r), n-1)
-	if k >= scale(r, n) {
-		k++
-	}
-	second := nth(cands, k)
-	if l := occupancyOf(cands); l.of(&cands[second]) < l.of(&cands[first]) {
-		return second
-	}
-	return first
-}
-
-func leastLoaded(cands []Candidate, r uint64) int {
-	l := occupancyOf(cands)
-	best, least, bestDraw := -1, 0.0, uint64(0)
-	for i := range cands {
-		c := &cands[i]
-		if !c.room() {
-			continue
-		}
-		of, draw := l.of(c), mix(r+uint64(i))
-		if best < 0 || of < least || of == least && draw > bestDraw {
-			best, least, bestDraw = i, of, draw
-		}
-	}
-	return best
-}
-
 // mix spreads every input bit over the whole word (the splitmix64 finaliser).
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15

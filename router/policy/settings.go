@@ -1,0 +1,180 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"math"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// The tags of a setting's field describe the setting:
+//
+//	json   its key in a document
+//	range  the allowed numbers, LOWEST..HIGHEST
+//	also   a number that is allowed too
+//	older  an older key
+//	scope  router: the setting counts for the whole router, and no model has its own
+
+// FieldError reports a setting whose value is not allowed.
+type FieldError struct {
+	Field, Value, Allowed string
+}
+
+func (e *FieldError) Error() string {
+	return fmt.Sprintf("%s: %s is refused, allowed: %s", e.Field, e.Value, e.Allowed)
+}
+
+// Validate reports every setting whose value is not allowed, NaN included.
+func (p *Policy) Validate() error {
+	if errs := p.faults(""); len(errs) > 0 {
+		return fmt.Errorf("policy: %w", errors.Join(errs...))
+	}
+	return nil
+}
+
+func (p *Policy) faults(at string) (errs []error) {
+	walk(at, reflect.ValueOf(p).Elem(), func(name string, f reflect.StructField, v reflect.Value) {
+		if !allows(f, number(v)) {
+			errs = append(errs, &FieldError{name, fmt.Sprint(v), allowed(f)})
+		}
+	})
+	for name, m := range p.eachModel() {
+		errs = append(errs, m.faults(join(at, "models", name))...)
+	}
+	return append(errs, p.conflicts(at)...)
+}
+
+// conflicts reports settings that are not allowed together. at is the policy's name.
+func (p *Policy) conflicts(at string) (errs []error) {
+	if w := &p.Score.Weights; w.KV == 0 && w.Load == 0 && w.Power == 0 && w.Capacity == 0 {
+		errs = append(errs, &FieldError{
+			join(at, "score", "weights"), "all 0", "one of kv, load, power and capacity above 0",
+		})
+	}
+	return errs
+}
+
+// Setting is one setting of a policy. Its name is the path of its keys in a document.
+type Setting struct {
+	Name  string
+	Value any
+}
+
+// Settings returns the settings of p that have an effect: those of its mode and those of the whole
+// router. The settings of each model with its own policy follow.
+func (p *Policy) Settings() []Setting { return p.settings("") }
+
+func (p *Policy) settings(at string) (all []Setting) {
+	walk("", reflect.ValueOf(p).Elem(), func(name string, f reflect.StructField, v reflect.Value) {
+		mode, _, nested := strings.Cut(name, ".")
+		if nested && mode != p.Mode.String() || at != "" && f.Tag.Get("scope") == "router" {
+			return
+		}
+		all = append(all, Setting{join(at, name), v.Interface()})
+	})
+	for name, m := range p.eachModel() {
+		all = append(all, m.settings(join("models", name))...)
+	}
+	return all
+}
+
+// eachModel returns the models with their own policies, in the order of their names.
+func (p *Policy) eachModel() iter.Seq2[string, *Policy] {
+	return func(yield func(string, *Policy) bool) {
+		for _, name := range slices.Sorted(maps.Keys(p.Models)) {
+			if !yield(name, p.Models[name]) {
+				return
+			}
+		}
+	}
+}
+
+// walk calls fn for each setting of v and its sections, in the order of the fields. at is v's name.
+func walk(at string, v reflect.Value, fn func(name string, f reflect.StructField, v reflect.Value)) {
+	for f := range v.Type().Fields() {
+		name, value := join(at, keyOf(f)), v.FieldByIndex(f.Index)
+		switch f.Type.Kind() {
+		case reflect.Struct:
+			walk(name, value, fn)
+		case reflect.Map: // the models
+		default:
+			fn(name, f, value)
+		}
+	}
+}
+
+func keyOf(f reflect.StructField) string {
+	key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return key
+}
+
+func keysOf(sections []section) (keys []string) {
+	for _, s := range sections {
+		for f := range s.fields.Type().Fields() {
+			keys = append(keys, keyOf(f))
+		}
+	}
+	return keys
+}
+
+func join(names ...string) string {
+	return strings.Join(slices.DeleteFunc(names, func(n string) bool { return n == "" }), ".")
+}
+
+// number returns a setting's value as a number.
+func number(v reflect.Value) float64 {
+	switch v.Kind() {
+	case reflect.Float64:
+		return v.Float()
+	case reflect.Int:
+		return float64(v.Int())
+	case reflect.Uint8:
+		return float64(v.Uint())
+	}
+	return 0
+}
+
+// allows says whether v is an allowed value of the setting.
+func allows(f reflect.StructField, v float64) bool {
+	switch kind := f.Type.Kind(); {
+	case kind == reflect.Bool:
+		return true
+	case kind == reflect.Uint8:
+		return v < float64(len(modes))
+	case kind == reflect.Int && v != math.Trunc(v):
+		return false
+	}
+	low, high, _ := strings.Cut(f.Tag.Get("range"), "..")
+	return v >= parsed(low) && v <= parsed(high) || f.Tag.Get("also") != "" && v == parsed(f.Tag.Get("also"))
+}
+
+// parsed returns the number in a tag.
+func parsed(text string) float64 {
+	v, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		panic(err) // a mistake in a tag
+	}
+	return v
+}
+
+// allowed describes the allowed values of the setting.
+func allowed(f reflect.StructField) string {
+	text := "a number from "
+	switch f.Type.Kind() {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Uint8:
+		return strings.Join(ModeNames(), ", ")
+	case reflect.Int:
+		text = "a whole number from "
+	}
+	if also := f.Tag.Get("also"); also != "" {
+		text = also + ", or " + text
+	}
+	return text + strings.Replace(f.Tag.Get("range"), "..", " to ", 1)
+}
