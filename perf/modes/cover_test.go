@@ -8,6 +8,9 @@ import (
 	"testing"
 )
 
+// casesLeast is the number of situations that the golden file has at least of each case.
+const casesLeast = 3
+
 // cases names what random situations must have.
 var cases = []struct {
 	name string
@@ -30,6 +33,15 @@ var cases = []struct {
 	{"decay under uneven prefill", func(s *situation) bool {
 		uneven := func(w *worker) bool { return w.Device > 0 && w.Load != nil && w.Load.PrefillTokens > floor(s) }
 		return first(0, s.Config.Decay) > 0 && s.some(uneven)
+	}},
+	{"decay above an unknown load", func(s *situation) bool {
+		const most = 1 << 62
+		least := most
+		for _, w := range s.Workers {
+			least = min(least, first(load{PrefillTokens: most}, w.Load).PrefillTokens)
+		}
+		warm := func(w *worker) bool { return w.Device > 0 && w.Load != nil }
+		return s.prefill() && first(0, s.Config.Decay) > 0 && s.some(warm) && floor(s) < least
 	}},
 	{"unknown load beside a known one", func(s *situation) bool {
 		return s.some(func(w *worker) bool { return w.Load == nil }) &&
@@ -56,7 +68,13 @@ var cases = []struct {
 		return s.Leg == "decode" && !s.prefill() && s.some(warm)
 	}},
 	{"prefill leg that counts no prefill", func(s *situation) bool { return s.Leg == "prefill" && !s.prefill() }},
-	{"old name of the scale", func(s *situation) bool { return s.Config.OverlapWeight != nil }},
+	{"old name of the scale, 0, that ends the credit", func(s *situation) bool {
+		o := first(override{}, s.Override)
+		zero := func(w *float64) bool { return w != nil && *w == 0 }
+		cold := zero(o.OverlapWeight) || zero(s.Config.OverlapWeight) && o.Credit == nil
+		return cold && (o.OverlapWeight != nil || o.PrefillScale == nil) && s.Leg == "decode" && !s.prefill() &&
+			s.some(func(w *worker) bool { return w.Disk > 0 && w.Load != nil })
+	}},
 }
 
 func (s *situation) some(is func(w *worker) bool) bool {
@@ -92,8 +110,8 @@ func TestGoldenCovers(t *testing.T) {
 	want = append(want, names("config", config{})...)
 	want = append(want, names("override", override{})...)
 	for _, name := range want {
-		if found[name] < 3 {
-			t.Errorf("%s: in %d situations, want at least 3", name, found[name])
+		if found[name] < casesLeast {
+			t.Errorf("%s: in %d situations, want at least %d", name, found[name], casesLeast)
 		}
 	}
 }

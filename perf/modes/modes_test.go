@@ -125,8 +125,8 @@ func number(t *testing.T, name string, otherwise int) int {
 	return n
 }
 
-// TestDynamo compares mode cost with the crate itself. With MODES_GOLDEN=N the test writes the
-// first N answers to the golden file.
+// TestDynamo compares mode cost with the crate itself. With MODES_GOLDEN=N the test writes N
+// answers to the golden file.
 func TestDynamo(t *testing.T) {
 	program := os.Getenv("MODES_DYNAMO")
 	if program == "" {
@@ -154,7 +154,7 @@ func TestDynamo(t *testing.T) {
 		"the picked workers' costs and %.4f from all costs, which the crate logs to 0.001 before the taint factor",
 		count.situations, n, seed, count.costs, count.picks, count.worstPicked, count.worst)
 	if n := number(t, "MODES_GOLDEN", 0); n > 0 && !t.Failed() {
-		write(t, situations[:n], answers[:n])
+		write(t, situations, answers, n)
 	}
 }
 
@@ -183,10 +183,29 @@ func ask(t *testing.T, program string, situations []*situation) []*answer {
 	return answers
 }
 
-func write(t *testing.T, situations []*situation, answers []*answer) {
-	var out bytes.Buffer
+// write records n answers: some of each case, and else the first ones.
+func write(t *testing.T, situations []*situation, answers []*answer, n int) {
+	t.Helper()
+	var lines, others []record
+	found := map[string]int{}
 	for i, s := range situations {
-		if err := json.NewEncoder(&out).Encode(record{s, answers[i]}); err != nil {
+		line, rare := record{s, answers[i]}, false
+		for _, c := range cases {
+			if c.in(s) {
+				found[c.name]++
+				rare = rare || found[c.name] <= 2*casesLeast
+			}
+		}
+		if rare {
+			lines = append(lines, line)
+		} else {
+			others = append(others, line)
+		}
+	}
+	lines = append(lines, others...)
+	var out bytes.Buffer
+	for _, line := range lines[:min(n, len(lines))] {
+		if err := json.NewEncoder(&out).Encode(line); err != nil {
 			t.Fatal(err)
 		}
 	}

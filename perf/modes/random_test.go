@@ -89,7 +89,7 @@ func (d dice) config() config {
 		TrackPrefill:     d.switched(), AssumeReuse: d.switched(), TrackBlocks: d.switched(),
 	}
 	if d.chance(0.2) {
-		c.OverlapWeight = d.some(3, 0, 0, 1)
+		c.OverlapWeight = d.some(3, 0, 0, 0, 1)
 	}
 	if d.chance(0.3) {
 		c.SharedType = "hicache"
@@ -103,7 +103,7 @@ func (d dice) override() *override {
 		TrackPrefill: d.switched(), AssumeReuse: d.switched(),
 	}
 	if d.chance(0.3) {
-		o.OverlapWeight = d.some(3, 0, 0, 1)
+		o.OverlapWeight = d.some(3, 0, 0, 0, 1)
 	}
 	return o
 }
@@ -123,10 +123,10 @@ func (d dice) workers(s *situation) []worker {
 	if d.chance(0.1) {
 		n = 1
 	}
-	warm, same := d.chance(0.8), d.chance(0.05)
+	warm, busy, same := d.chance(0.8), d.chance(0.4), d.chance(0.05)
 	workers := make([]worker, n)
 	for i := range workers {
-		workers[i] = d.worker(s, warm)
+		workers[i] = d.worker(s, warm, busy)
 		if i > 0 && (same || d.chance(0.05)) {
 			workers[i] = workers[d.IntN(i)]
 		}
@@ -134,7 +134,8 @@ func (d dice) workers(s *situation) []worker {
 	return workers
 }
 
-func (d dice) worker(s *situation, warm bool) (w worker) {
+// worker returns one that may have blocks of the prompt if warm, and has prefill to do if busy.
+func (d dice) worker(s *situation, warm, busy bool) (w worker) {
 	most := s.complete()
 	if warm && d.chance(0.7) {
 		w.Device = d.part(most)
@@ -146,12 +147,12 @@ func (d dice) worker(s *situation, warm bool) (w worker) {
 			w.Taints = append(w.Taints, label)
 		}
 	}
-	if d.chance(0.05) {
-		return w
-	}
-	w.Load = &load{}
-	if d.chance(0.8) {
-		w.Load = d.load(s)
+	switch {
+	case d.chance(0.05): // unknown
+	case busy || d.chance(0.8):
+		w.Load = d.load(s, busy)
+	default:
+		w.Load = &load{}
 	}
 	return w
 }
@@ -168,10 +169,10 @@ func (d dice) part(n int) int {
 	}
 }
 
-func (d dice) load(s *situation) *load {
+func (d dice) load(s *situation, busy bool) *load {
 	l := &load{Requests: d.magnitude(64)}
-	if d.chance(0.7) {
-		l.PrefillTokens = d.upTo(3*s.Tokens + 100)
+	if busy || d.chance(0.7) {
+		l.PrefillTokens = 1 + d.upTo(3*s.Tokens+100)
 	}
 	if d.chance(0.3) {
 		l.SharedActive = d.part(s.complete())
