@@ -11,7 +11,7 @@ FUZZTIME   ?= 60s
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-gpu build-rdma up test check check-generate check-gpu check-ipmi-vm check-power check-race check-fuzz check-sdk check-tokens check-kv check-kv-vm check-net check-net-vm check-bpf check-bpf-root check-bpf-vm check-vm check-rdma check-layout check-takeover check-outage check-kill check-purges check-abuse check-seen check-llama check-vllm \
+.PHONY: help build build-gpu build-rdma up test check check-generate check-gpu check-ipmi-vm check-power check-race check-fuzz check-sdk check-tokens check-kv check-kv-vm check-net check-net-vm check-bpf check-bpf-root check-bpf-vm check-vm check-rdma check-layout check-takeover check-outage check-kill check-purges check-abuse check-seen check-llama check-modes check-vllm \
 	bench perf perf-full perf-agent perf-attached perf-index perf-kv perf-pairs perf-peers perf-rdma perf-signals gate generate bpf proto lint clean $(BINARIES)
 
 help: ## list the targets
@@ -191,6 +191,14 @@ check-purges: ## purges of the KV cache under load, with hosts away and etcd emp
 
 check-abuse: build ## the KV cache among 13,000 idle clients, slow ones, garbage, on full and broken disks (disks need root)
 	@KVABUSE='$(CURDIR)/bin/cgn-kvcached' $(GO) test -count=1 -v -timeout 15m -skip '^TestKill' ./perf/kvabuse
+
+# The target is not in check, because it needs Rust. make test compares with recorded answers.
+# MODES_GOLDEN=300 records them.
+check-modes: ## mode cost beside the crate dynamo-kv-router in SITUATIONS (10000) random situations of SEED (1) (not in check: needs cargo; builds the crate in 4 minutes once)
+	@perf/tools.sh cargo
+	@mkdir -p .cache/modes
+	@CARGO_TARGET_DIR='$(CURDIR)/.cache/modes' cargo build --quiet --release --locked --manifest-path perf/modes/Cargo.toml
+	@SEED=$(or $(SEED),1) SITUATIONS=$(or $(SITUATIONS),10000) MODES_DYNAMO='$(CURDIR)/.cache/modes/release/dynamo-costs' CGO_ENABLED=0 $(GO) test -count=1 -v -run '^TestDynamo$$' ./perf/modes
 
 check-llama: build ## two real llama.cpp servers behind the router (needs python3 with venv)
 	@perf/tools.sh python

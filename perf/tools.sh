@@ -9,7 +9,7 @@ set -u
 has() {
 	case $1 in
 	cc) command -v "${CC:-cc}" >/dev/null 2>&1 ;;
-	python3 | curl | protoc | redis-server | redis-cli | fio | llvm-strip | bpftool | promtool | xz) command -v "$1" >/dev/null 2>&1 ;;
+	python3 | curl | cargo | protoc | redis-server | redis-cli | fio | llvm-strip | bpftool | promtool | xz) command -v "$1" >/dev/null 2>&1 ;;
 	clang) command -v clang >/dev/null 2>&1 && [ -e /usr/include/bpf/bpf_helpers.h ] ;;
 	ibverbs) [ -e /usr/include/infiniband/verbs.h ] ;;
 	root) [ "$(id -u 2>/dev/null)" = 0 ] ;;
@@ -22,6 +22,7 @@ has() {
 package() {
 	case $1 in
 	cc) echo 'a C compiler (apt-get install gcc libc6-dev)' ;;
+	cargo) echo 'cargo (https://rustup.rs)' ;;
 	protoc) echo 'protoc (apt-get install protobuf-compiler)' ;;
 	clang) echo 'clang and libbpf (apt-get install clang libbpf-dev)' ;;
 	ibverbs) echo 'libibverbs (apt-get install libibverbs-dev)' ;;
@@ -114,4 +115,4 @@ row check-bpf-vm xz
 row check-ipmi-vm xz
 row check-rdma cc xz
 row check-llama python
-echo 'not in make check either: make check-vllm'
+echo 'not in make check either: make check-modes, make check-vllm'
