@@ -16,22 +16,33 @@ import (
 
 // picks is the scratch memory of a pick.
 type picks struct {
-	cands  []policy.Candidate
-	able   []int32 // places of the candidates in the pool
-	capped bool    // the last look found a node whose pool is full
+	cands   []policy.Candidate
+	able    []int32   // places of the candidates in the pool
+	out     []filter  // for each place in the pool, the filter that left the node out at the last look
+	found   filterSet // the filters in out
+	removed filterSet // the filters of all looks of the pick
 }
 
 // choose reserves a slot for the spare attempt on the node that the policy picks. The candidates
 // are the nodes that may take the request and have not been asked. If there are none, the nodes of
 // last resort are the candidates. choose returns the node's place in l.pool.members.
 func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
+	l.picks.removed = 0
+	at, err := l.reserve(now)
+	if l.picks.removed != 0 {
+		l.d.filtered.note(l.picks.removed)
+	}
+	return at, err
+}
+
+// reserve is choose without its counters.
+func (l *Leg) reserve(now time.Time) (int, *apierror.Error) {
 	d := l.d
 	p := d.policy.Load()
 	// Another request may take the last slot, or the last room in the pool, between the look and
 	// the reservation. The next look then sees the change.
 	for range len(l.pool.members) + 1 {
 		l.candidates(now)
-		l.calm(now)
 		turn := d.random(p)
 		pick, last := p.Pick(l.picks.cands, l.prompt.Blocks, l.prompt, turn), false
 		if pick < 0 && l.admitOthers() {
@@ -68,7 +79,7 @@ func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
 // the client's mistake.
 func (l *Leg) noNode(now time.Time) *apierror.Error {
 	switch {
-	case l.picks.capped && len(l.picks.cands) == 0:
+	case l.picks.found.has(poolFull) && len(l.picks.cands) == 0:
 		return errModelFull
 	case l.Bond == Continued:
 		return l.holderOut(now)
@@ -100,19 +111,17 @@ func (d *Dispatcher) random(p *policy.Policy) uint64 {
 }
 
 // candidates fills l.picks.cands with the nodes that may take the request, full ones included.
-// candidates fills l.picks.able with their places in l.pool.members.
+// candidates fills l.picks.able with their places in l.pool.members, and l.picks.out with the
+// reasons against the other nodes.
 func (l *Leg) candidates(now time.Time) {
-	l.picks.cands, l.picks.able, l.picks.capped = l.picks.cands[:0], l.picks.able[:0], false
+	p := &l.picks
+	p.cands, p.able, p.out, p.found = p.cands[:0], p.able[:0], p.out[:0], 0
 	suspects := 0
 	for i, n := range l.pool.members {
-		if l.excludes(n) {
-			continue
-		}
-		if ok, _ := n.Eligible(now); !ok {
-			continue
-		}
-		if !l.fits(n) {
-			l.picks.capped = true
+		f := l.filter(n, now)
+		p.out = append(p.out, f)
+		if f != passes {
+			p.found.add(f)
 			continue
 		}
 		if n.Health.Suspect() {
@@ -121,6 +130,8 @@ func (l *Leg) candidates(now time.Time) {
 		l.candidate(i)
 	}
 	l.leaveOut(suspects, func(at int32) bool { return l.pool.members[at].Health.Suspect() })
+	l.calm(now)
+	p.removed |= p.found
 }
 
 // lastResort replaces the candidates if there are none, or all are full. The new candidates are the
@@ -128,12 +139,12 @@ func (l *Leg) candidates(now time.Time) {
 // lastResort returns false and changes nothing if no node is left as a last resort, or if an
 // engine's answer is kept to fall back on.
 func (l *Leg) lastResort() bool {
-	if l.picks.capped || l.kept != nil {
+	if l.picks.found.has(poolFull) || l.kept != nil {
 		return false
 	}
 	found := false
 	for i, n := range l.pool.members {
-		if l.excludes(n) || !n.LastResort() || !l.fits(n) {
+		if l.excludes(n) != passes || !n.LastResort() || l.limits(n) != passes {
 			continue
 		}
 		if !found {
@@ -151,7 +162,7 @@ func (l *Leg) leaveOut(suspects int, suspect func(at int32) bool) {
 	if suspects == 0 || 2*suspects > len(l.picks.cands) {
 		return
 	}
-	l.keep(func(at int32) bool { return !suspect(at) }) // a node may have become suspect since the count
+	l.keep(suspected, func(at int32) bool { return !suspect(at) }) // a node may have become suspect since the count
 }
 
 // admitOthers counts only the queued ones among others' requests at a node. The count of the
@@ -188,11 +199,6 @@ func blocksOf(tokens int64) int32 {
 	return int32(min(max(tokens, 0)/prefix.BlockTokens, math.MaxInt32))
 }
 
-// excludes says whether the request must not go to n: n was tried, or another node is pinned.
-func (l *Leg) excludes(n *member) bool {
-	return l.Bond != Free && n.ID != l.Node || slices.Contains(l.tries.asked, n) || l.Filter != nil && !l.Filter(n.Node)
-}
-
 // calm removes from a retry's candidates the nodes whose connection has just failed, if another
 // node has room. When several nodes end at once, a request then need not try each of these nodes.
 func (l *Leg) calm(now time.Time) {
@@ -206,21 +212,31 @@ func (l *Leg) calm(now time.Time) {
 		room = room || free && !l.pool.members[at].Health.FailedLately(now)
 	}
 	if room {
-		l.keep(func(at int32) bool { return !l.pool.members[at].Health.FailedLately(now) })
+		l.keep(failedLately, func(at int32) bool { return !l.pool.members[at].Health.FailedLately(now) })
 	}
 }
 
-// keep reduces the candidates to those for which ok is true, unless that leaves none.
-func (l *Leg) keep(ok func(at int32) bool) {
-	kept := 0
-	for i, at := range l.picks.able {
-		if ok(at) {
-			l.picks.cands[kept], l.picks.able[kept] = l.picks.cands[i], at
-			kept++
+// keep reduces the candidates to those for which ok is true, unless that leaves none. The others
+// are left out for reason f.
+func (l *Leg) keep(f filter, ok func(at int32) bool) {
+	p, kept := &l.picks, 0
+	for i, at := range p.able {
+		if !ok(at) {
+			p.out[at] = f
+			continue
 		}
+		p.cands[kept], p.able[kept] = p.cands[i], at
+		kept++
 	}
-	if kept > 0 {
-		l.picks.cands, l.picks.able = l.picks.cands[:kept], l.picks.able[:kept]
+	switch {
+	case kept == len(p.able):
+	case kept == 0:
+		for _, at := range p.able {
+			p.out[at] = passes
+		}
+	default:
+		p.cands, p.able = p.cands[:kept], p.able[:kept]
+		p.found.add(f)
 	}
 }
 
@@ -248,10 +264,7 @@ func (l *Leg) fits(n *member) bool { return !n.gate.Full() || l.permit.On(n.gate
 // others says whether a node that was not asked yet could take the leg now.
 func (l *Leg) others(now time.Time) bool {
 	for _, n := range l.pool.members {
-		if l.excludes(n) || n.Health.Suspect() || n.Full() {
-			continue
-		}
-		if ok, _ := n.Eligible(now); ok {
+		if l.filter(n, now) == passes && !n.Health.Suspect() && !n.Full() {
 			return true
 		}
 	}

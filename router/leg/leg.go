@@ -123,11 +123,11 @@ func (l *Leg) reset() {
 	l.prompt.Reset()
 	l.out.edits.Reset(nil, nil)
 	prompt, edits, body := l.prompt, l.out.edits, emptied(l.out.request.Body)
-	cands, able := emptied(l.picks.cands), l.picks.able[:0]
+	cands, able, out := emptied(l.picks.cands), l.picks.able[:0], l.picks.out[:0]
 	asked, failed, resets := emptied(l.tries.asked), emptied(l.tries.failed), emptied(l.tries.resets)
 	*l = Leg{}
 	l.prompt, l.out.edits, l.out.request.Body = prompt, edits, body
-	l.picks.cands, l.picks.able = cands, able
+	l.picks.cands, l.picks.able, l.picks.out = cands, able, out
 	l.tries.asked, l.tries.failed, l.tries.resets = asked, failed, resets
 }
 
@@ -303,7 +303,7 @@ func (l *Leg) crowded(now time.Time) bool {
 		return false
 	}
 	for _, n := range l.pool.members {
-		if ok, _ := n.Eligible(now); ok && !l.excludes(n) && !n.Health.Suspect() {
+		if ok, _ := n.Eligible(now); ok && l.excludes(n) == passes && !n.Health.Suspect() {
 			return true
 		}
 	}
