@@ -51,6 +51,7 @@ type NodeHealth struct {
 	Role     Role     `json:"role,omitempty"`
 	Engine   string   `json:"engine,omitempty"` // vllm, sglang, llama_cpp or openai_compat
 	Models   []string `json:"models"`
+	Labels   []string `json:"labels,omitempty"` // set by the operator, such as gpu=h100; requests name them
 	Hardware
 
 	MaxConcurrent int `json:"max_concurrent,omitempty"` // concurrent requests, set by the operator; 0: not set
@@ -70,7 +71,7 @@ type NodeHealth struct {
 	Stamp      int64   `json:"stamp"` // the agent's time in Unix milliseconds; changes with every heartbeat
 
 	// LeftOut is set by ParseNodeHealth. LeftOut gives the reason if an optional address in the
-	// value is empty here.
+	// value is empty here, or its labels are left out.
 	LeftOut error `json:"-"`
 }
 
@@ -108,14 +109,14 @@ const (
 
 // ParseNodeHealth parses and checks the value of a node's key. ParseNodeHealth ignores unknown
 // members. An error means that the value must not be used at all, and the node keeps its earlier
-// state. Invalid optional addresses are left out, and LeftOut gives the reason. The node serves
-// without these addresses.
+// state. Invalid optional addresses and invalid labels are left out, and LeftOut gives the reason.
+// The node serves without them.
 func ParseNodeHealth(id string, value []byte) (*NodeHealth, error) {
 	h := &NodeHealth{}
 	if err := readValue("node", id, value, h); err != nil {
 		return nil, err
 	}
-	h.fitPlaces()
+	h.fitOptional()
 	if err := h.Check(); err != nil {
 		return nil, fmt.Errorf("node %s: %w", id, err)
 	}
@@ -136,13 +137,17 @@ func readValue(kind, id string, value []byte, to Record) error {
 	return nil
 }
 
-func (h *NodeHealth) fitPlaces() {
+func (h *NodeHealth) fitOptional() {
 	var errs []error
 	for _, p := range h.places() {
 		if err := CheckPlace(p.field, *p.at); err != nil {
 			*p.at = ""
 			errs = append(errs, fmt.Errorf("%w; the node is used without it", err))
 		}
+	}
+	if err := CheckLabels(h.Labels); err != nil {
+		h.Labels = nil
+		errs = append(errs, fmt.Errorf("labels: %w; the node is used without labels", err))
 	}
 	h.LeftOut = errors.Join(errs...)
 }
@@ -175,6 +180,9 @@ func (h *NodeHealth) Check() error {
 	if h.TP < 0 || h.VRAMBytes < 0 || h.Stamp < 0 || h.BlockTokens < 0 {
 		errs = append(errs, fmt.Errorf("tp %d, vram_bytes %d, block_tokens %d and stamp %d must not be negative",
 			h.TP, h.VRAMBytes, h.BlockTokens, h.Stamp))
+	}
+	if err := CheckLabels(h.Labels); err != nil {
+		errs = append(errs, fmt.Errorf("labels: %w", err))
 	}
 	errs = append(errs, h.Load.Check())
 	if err := errors.Join(errs...); err != nil {

@@ -85,6 +85,8 @@ type Info struct {
 	KVEpoch       uint64 // etcd nodes: changes when the engine starts with an empty cache
 	Instance      string // etcd nodes: the agent that owns the key
 	Version       string
+
+	Labels []string // set by an operator; requests require or prefer labels
 }
 
 // VRAM is the node's GPU memory in bytes, NaN if unknown.
@@ -266,8 +268,8 @@ const (
 	Stale                    // no heartbeat has come for too long
 )
 
-// Obstacle returns the kind of the reason that Eligible gives. Call Obstacle only for a node that is
-// not eligible.
+// Obstacle returns the kind of the reason that Eligible gives. Call Obstacle only for a node that
+// is not eligible.
 func (n *Node) Obstacle() Obstacle {
 	switch flags := n.flags.Load(); {
 	case flags&flagGone != 0:

@@ -81,6 +81,8 @@ func (l *Leg) noNode(now time.Time) *apierror.Error {
 	switch {
 	case l.picks.found.has(poolFull) && len(l.picks.cands) == 0:
 		return errModelFull
+	case l.picks.found.has(untainted) && len(l.picks.cands) == 0:
+		return errLabels(l.Constraints.Required)
 	case l.Bond == Continued:
 		return l.holderOut(now)
 	case l.Bond == Named && l.known(l.Node):

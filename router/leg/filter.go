@@ -2,6 +2,7 @@ package leg
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,6 +22,7 @@ const (
 	// The request rules these nodes out, in any state of the node.
 	pinned
 	planned
+	untainted
 	tried
 
 	// These nodes take no requests now.
@@ -44,6 +46,7 @@ const (
 var filterTexts = [filters]struct{ word, sentence string }{
 	pinned:       {"pinned", "another node is pinned"},
 	planned:      {"plan", "left out by the request's plan"},
+	untainted:    {word: "required_taints"},
 	tried:        {"asked", "the request has asked it already"},
 	departed:     {word: "gone"},
 	cordoned:     {word: "cordon"},
@@ -103,6 +106,8 @@ func (l *Leg) excludes(n *member) filter {
 		return pinned
 	case l.Filter != nil && !l.Filter(n.Node):
 		return planned
+	case len(l.Constraints.Required) > 0 && !l.Constraints.allow(n.Info().Labels):
+		return untainted
 	case slices.Contains(l.tries.asked, n):
 		return tried
 	}
@@ -136,6 +141,10 @@ func obstacle(n *fleet.Node) filter {
 func (l *Leg) why(f filter, n *member, now time.Time) string {
 	if text := filterTexts[f].sentence; text != "" {
 		return text
+	}
+	if f == untainted {
+		missing := l.Constraints.missing(n.Info().Labels)
+		return "the request requires labels that it lacks: " + strings.Join(missing, ", ")
 	}
 	if _, reason := n.Eligible(now); reason != "" {
 		return reason

@@ -29,7 +29,8 @@ func still(t testing.TB, o Options, backends ...fleet.Backend) *Dispatcher {
 	t.Helper()
 	index := prefix.NewIndex(prefix.Options{})
 	t.Cleanup(index.Close)
-	f, err := fleet.New(fleet.Options{Index: index, Logger: slog.New(slog.DiscardHandler), Proven: true, Backends: backends})
+	f, err := fleet.New(fleet.Options{Index: index, Logger: slog.New(slog.DiscardHandler), Proven: true,
+		Backends: backends})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,8 +162,8 @@ func TestFiltersOfTheFleet(t *testing.T) {
 	t.Cleanup(func() { client.Close() })
 	index := prefix.NewIndex(prefix.Options{})
 	t.Cleanup(index.Close)
-	f, err := fleet.New(fleet.Options{Index: index, Logger: slog.New(slog.DiscardHandler), Cluster: client, Proven: true,
-		StaleAfter: 300 * time.Millisecond})
+	f, err := fleet.New(fleet.Options{Index: index, Logger: slog.New(slog.DiscardHandler), Cluster: client,
+		Proven: true, StaleAfter: 300 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

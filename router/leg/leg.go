@@ -30,6 +30,8 @@ type Question struct {
 	// each pick. The goroutine of Dispatcher.Run calls it with locks held, so it must return at
 	// once and change nothing.
 	Filter func(n *fleet.Node) bool
+	// Constraints are about the labels of the node.
+	Constraints Constraints
 	// Edit changes the body, in addition to the model's name; nil: no change. Edit is called for
 	// each attempt with the client's original body.
 	Edit func(e *scan.Edits)
