@@ -136,7 +136,8 @@ func writeNodes(t *cli.Table, rows []nodeRow) {
 		}
 		t.Row(r.ID, r.state(), h.Role, cell.Dash(h.Engine), cell.Dash(strings.Join(h.Models, ",")),
 			cell.Dash(strings.Join(h.Labels, ",")), h.InFlight, h.QueueDepth, slotsCell(h),
-			cell.Sample(&h.Load, "kernel"), cell.Sample(&h.Load, "sm"), cell.Sample(&h.Load, "watts"), r.routerCell(), r.pathCell(), h.Address, r.lease())
+			cell.Sample(&h.Load, "kernel"), cell.Sample(&h.Load, "sm"), cell.Sample(&h.Load, "watts"),
+			r.routerCell(), r.pathCell(), h.Address, r.lease())
 	}
 }
 
