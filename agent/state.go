@@ -47,6 +47,7 @@ func (u *unit) gpuIndex() int {
 func (n *node) health() cluster.NodeHealth {
 	h, s := n.described, n.engine.State()
 	h.Ready, h.Models, h.KVEpoch, h.EngineSlots = n.ready(), s.Models, uint64(s.Epoch), s.Slots
+	h.EngineVersion = s.Version
 	if s.Stats.Known(enginemetrics.BlockTokens) {
 		h.BlockTokens = int(s.Stats.BlockTokens)
 	}

@@ -51,7 +51,9 @@ type NodeHealth struct {
 	Role     Role     `json:"role,omitempty"`
 	Engine   string   `json:"engine,omitempty"` // vllm, sglang, llama_cpp or openai_compat
 	Models   []string `json:"models"`
-	Labels   []string `json:"labels,omitempty"` // set by the operator, such as gpu=h100; requests name them
+	// EngineVersion is the engine's own version; empty: unknown.
+	EngineVersion string   `json:"engine_version,omitempty"`
+	Labels        []string `json:"labels,omitempty"` // set by the operator, such as gpu=h100; requests name them
 	Hardware
 
 	MaxConcurrent int `json:"max_concurrent,omitempty"` // concurrent requests, set by the operator; 0: not set
@@ -102,6 +104,7 @@ const (
 	maxValueBytes = 64 << 10
 	maxModels     = 1024
 	maxModelBytes = 512
+	maxVersion    = 64 // bytes of an engine's version
 	maxSlots      = load.MaxRequests
 	// maxModelsJSON leaves room for the rest of a value within maxValueBytes.
 	maxModelsJSON = maxValueBytes - 8<<10
@@ -145,6 +148,7 @@ func (h *NodeHealth) fitOptional() {
 			errs = append(errs, fmt.Errorf("%w; the node is used without it", err))
 		}
 	}
+	h.fitVersion()
 	if err := CheckLabels(h.Labels); err != nil {
 		h.Labels = nil
 		errs = append(errs, fmt.Errorf("labels: %w; the node is used without labels", err))
@@ -207,6 +211,14 @@ func (h *NodeHealth) Fit() {
 		h.EngineSlots = 0
 	}
 	h.Models, _ = FitModels(h.Models)
+	h.fitVersion()
+}
+
+// fitVersion makes a version unknown that is too long to be one.
+func (h *NodeHealth) fitVersion() {
+	if len(h.EngineVersion) > maxVersion {
+		h.EngineVersion = ""
+	}
 }
 
 // FitModels returns the names that a node can announce, in order, and how many are left out.

@@ -86,7 +86,8 @@ type Info struct {
 	Instance      string // etcd nodes: the agent that owns the key
 	Version       string
 
-	Labels []string // set by an operator; requests require or prefer labels
+	EngineVersion string   // empty: unknown
+	Labels        []string // set by an operator; requests require or prefer labels
 }
 
 // VRAM is the node's GPU memory in bytes, NaN if unknown.

@@ -78,6 +78,11 @@ func (l *Leg) reserve(now time.Time) (int, *apierror.Error) {
 // noNode returns the error of a request that no node may take. A pinned node that does not exist is
 // the client's mistake.
 func (l *Leg) noNode(now time.Time) *apierror.Error {
+	if l.picks.found.has(lacking) {
+		if engines := l.lackers(); engines != nil {
+			return errNoAPI(l.endpointPath(), engines)
+		}
+	}
 	switch {
 	case l.picks.found.has(poolFull) && len(l.picks.cands) == 0:
 		return errModelFull

@@ -1,15 +1,19 @@
 package leg
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/cognitora/dataplane/router/apis"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/metrics"
+	"github.com/cognitora/dataplane/router/request"
+	"github.com/cognitora/dataplane/router/scan"
 )
 
 // filter is a reason why a pick leaves a node out. The filters apply before any mode of the policy.
@@ -22,6 +26,7 @@ const (
 	// The request rules these nodes out, in any state of the node.
 	pinned
 	planned
+	lacking
 	untainted
 	tried
 
@@ -46,6 +51,7 @@ const (
 var filterTexts = [filters]struct{ word, sentence string }{
 	pinned:       {"pinned", "another node is pinned"},
 	planned:      {"plan", "left out by the request's plan"},
+	lacking:      {word: "api"},
 	untainted:    {word: "required_taints"},
 	tried:        {"asked", "the request has asked it already"},
 	departed:     {word: "gone"},
@@ -106,6 +112,8 @@ func (l *Leg) excludes(n *member) filter {
 		return pinned
 	case l.Filter != nil && !l.Filter(n.Node):
 		return planned
+	case n.lacks&l.api != 0:
+		return lacking
 	case len(l.Constraints.Required) > 0 && !l.Constraints.allow(n.Info().Labels):
 		return untainted
 	case slices.Contains(l.tries.asked, n):
@@ -142,12 +150,54 @@ func (l *Leg) why(f filter, n *member, now time.Time) string {
 	if text := filterTexts[f].sentence; text != "" {
 		return text
 	}
-	if f == untainted {
+	switch f {
+	case untainted:
 		missing := l.Constraints.missing(n.Info().Labels)
 		return "the request requires labels that it lacks: " + strings.Join(missing, ", ")
+	case lacking:
+		return "its engine, " + engineOf(n) + ", lacks " + l.endpointPath()
 	}
 	if _, reason := n.Eligible(now); reason != "" {
 		return reason
 	}
 	return "it took no requests a moment ago" // the node has come back since the pick
+}
+
+// endpoint returns the endpoint of r, if some engine lacks it.
+func endpoint(r *request.Request) apis.Set {
+	switch r.API {
+	case scan.Chat, scan.Completions, scan.Embeddings:
+		return 0
+	}
+	return apis.Of(r.Path)
+}
+
+// endpointPath returns the request's path without its query.
+func (l *Leg) endpointPath() string {
+	path, _, _ := strings.Cut(l.Request.Path, "?")
+	return path
+}
+
+// engineOf names the engine of n.
+func engineOf(n *member) string {
+	info := n.Info()
+	return strings.TrimSpace(cmp.Or(info.Engine, "unknown") + " " + info.EngineVersion)
+}
+
+// lackers returns the engines of the nodes that may be asked, if all of them lack the request's
+// endpoint. Otherwise lackers returns nil.
+func (l *Leg) lackers() (engines []string) {
+	if l.api == 0 {
+		return nil
+	}
+	for _, n := range l.pool.members {
+		switch name := engineOf(n); {
+		case l.Bond != Free && n.ID != l.Node:
+		case n.lacks&l.api == 0:
+			return nil
+		case !slices.Contains(engines, name):
+			engines = append(engines, name)
+		}
+	}
+	return engines
 }

@@ -15,11 +15,14 @@ import (
 	"github.com/cognitora/dataplane/internal/etcdserver"
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/affinity"
+	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/apis"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/router/scan"
 	"github.com/cognitora/dataplane/router/where"
 	"github.com/cognitora/dataplane/sim/engine"
 )
@@ -148,6 +151,56 @@ func TestFiltersOfARetry(t *testing.T) {
 	}
 }
 
+// TestEnginesThatLackAnAPI checks that a request goes to a node with the request's endpoint, and
+// that its error names the engines if no node has it.
+func TestEnginesThatLackAnAPI(t *testing.T) {
+	d := still(t, Options{}, twoNodes()...)
+	members := d.current().models["sim"].pools[Answer].members
+	members[0].lacks = apis.Messages | apis.Responses
+	ask := func(q Question, api scan.API, path string) (node string, refused *apierror.Error) {
+		t.Helper()
+		r := asked(t, d, chat(100))
+		r.API, r.Path = api, path
+		l := d.Leg(r, q, nil)
+		defer l.giveBack()
+		at, err := l.first()
+		if err != nil {
+			return "", err
+		}
+		return l.pool.members[at].ID, nil
+	}
+	for range 10 {
+		if node, err := ask(Question{}, scan.Messages, "/v1/messages?beta=true"); node != "b" {
+			t.Errorf("%q, %v", node, err)
+		}
+	}
+	if !counted(d, "api", 10) {
+		t.Error("not counted so")
+	}
+	for path, api := range map[string]scan.API{
+		"/v1/chat/completions": scan.Chat, "/v1/messages/count_tokens": scan.CountTokens,
+	} {
+		if node, err := ask(Pinned("a"), api, path); node != "a" {
+			t.Errorf("%s: %q, %v", path, node, err)
+		}
+	}
+	const lacks = "/v1/messages is not served for this model: its engines (unknown) lack it"
+	unserved := func(q Question) {
+		t.Helper()
+		_, err := ask(q, scan.Messages, "/v1/messages?beta=true")
+		if err == nil || err.Status != 404 || err.Code != "unsupported_api" || err.Message != lacks {
+			t.Errorf("%v", err)
+		}
+	}
+	unserved(Pinned("a"))
+	members[1].Health.SetAside("a test")
+	if _, err := ask(Question{}, scan.Messages, "/v1/messages"); err == nil || err.Status != 503 {
+		t.Errorf("while the node with the endpoint is out: %v", err)
+	}
+	members[1].lacks = apis.Messages
+	unserved(Question{})
+}
+
 // TestFiltersOfTheFleet checks the filters that follow from etcd.
 func TestFiltersOfTheFleet(t *testing.T) {
 	server, err := etcdserver.Start(t.TempDir(), "127.0.0.1:0")
@@ -191,6 +244,11 @@ func TestFiltersOfTheFleet(t *testing.T) {
 		}
 	}
 	put("able", true, 300)
+	old := `{"node_id":"old","address":"` + e.URL() + `","models":["sim"],"ready":true,"heartbeat_s":300,"stamp":1,` +
+		`"engine":"vllm","engine_version":"0.11.0"}`
+	if _, err := raw.Put(ctx, cluster.NodeKey("old"), old); err != nil {
+		t.Fatal(err)
+	}
 	put("not_ready", false, 300)
 	put("stale", true, 0)
 	for id, cordon := range map[string]cluster.Cordon{"cordon": {}, "drained": {Drain: true}} {
@@ -206,8 +264,14 @@ func TestFiltersOfTheFleet(t *testing.T) {
 	})
 	l := d.Leg(asked(t, d, chat(100)), Question{}, nil)
 	defer l.giveBack()
-	if at, err := l.first(); err != nil || l.pool.members[at].ID != "able" {
+	if at, err := l.first(); err != nil || l.pool.members[at].ID != "able" && l.pool.members[at].ID != "old" {
 		t.Errorf("place %d, %v", at, err)
+	}
+	r := asked(t, d, chat(100))
+	r.API, r.Path = scan.Messages, "/v1/messages"
+	if e, err := d.Explain(r, Question{}); err != nil || e.Winner != "able" || e.Candidates[4].Filter != "api" ||
+		e.Candidates[4].Reason != "its engine, vllm 0.11.0, lacks /v1/messages" {
+		t.Errorf("%+v, %v", e, err)
 	}
 	if !counted(d, "not_ready", 1) || !counted(d, "stale", 1) || !counted(d, "cordon", 1) || !counted(d, "gone", 0) {
 		t.Error("not counted so")
