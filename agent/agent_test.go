@@ -33,7 +33,7 @@ func TestNodeIsAnnounced(t *testing.T) {
 	if h.Address != a.url() || h.Role != "decode" || h.Engine != "vllm" || !slices.Equal(h.Models, []string{"tiny"}) ||
 		h.Device != "gpu" || h.TP != 2 || h.DType != "bfloat16" || h.VRAMBytes != 80<<30 || h.MaxConcurrent != 128 ||
 		h.EngineSlots != 0 || h.HeartbeatS != c.Agent.Heartbeat.Std().Seconds() ||
-		h.KVEpoch != 1795244543000 || h.Version == "" || h.Stamp == 0 {
+		h.EngineVersion != "0.32.0" || h.KVEpoch != 1795244543000 || h.Version == "" || h.Stamp == 0 {
 		t.Errorf("%+v", h)
 	}
 	for name, g := range map[string]struct {

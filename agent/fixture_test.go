@@ -91,6 +91,9 @@ func newFakeEngine(t *testing.T) *fakeEngine {
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, `{"data":[{"id":"tiny"}]}`)
 	})
+	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `{"version":"0.32.0"}`)
+	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, "process_start_time_seconds 1795244543\nvllm:num_requests_running "+
 			"3\nvllm:num_requests_waiting 2\n"+

@@ -17,7 +17,7 @@ import (
 func (u *unit) describe(id, address string) cluster.NodeHealth {
 	return cluster.NodeHealth{
 		NodeID: id, Address: address, KVAddress: u.config.Agent.KVAddress,
-		Role: cluster.Role(u.Role), Engine: u.Engine.Kind,
+		Role: cluster.Role(u.Role), Engine: u.Engine.Kind, Labels: u.Labels,
 		Hardware: cluster.Hardware{
 			Device: u.device(), GPUIndex: u.gpuIndex(), TP: u.TP, DType: u.DType, VRAMBytes: int64(u.VRAM),
 		},
@@ -47,6 +47,7 @@ func (u *unit) gpuIndex() int {
 func (n *node) health() cluster.NodeHealth {
 	h, s := n.described, n.engine.State()
 	h.Ready, h.Models, h.KVEpoch, h.EngineSlots = n.ready(), s.Models, uint64(s.Epoch), s.Slots
+	h.EngineVersion = s.Version
 	if s.Stats.Known(enginemetrics.BlockTokens) {
 		h.BlockTokens = int(s.Stats.BlockTokens)
 	}

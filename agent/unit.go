@@ -18,6 +18,7 @@ type EngineConfig struct {
 	ID        string   `toml:"id" help:"end of the node's name, which begins with agent.node_id (or the host's name) and -; letters, digits and . _ : -; empty: the port of listen, or the file name of listen's socket"`
 	Listen    string   `toml:"listen" help:"address of the node's front (host:port, or unix:///path); each engine has a front of its own"`
 	Advertise string   `toml:"advertise" help:"URL under which routers reach the front; empty: made of listen, with the host's name in place of a wildcard"`
+	Labels    []string `toml:"labels" help:"labels of the node, such as gpu=h100 or zone=a, which requests can require or prefer (docs/filters.md)"`
 	GPUs      []string `toml:"gpus" help:"the engine's GPUs: index (0), index:GPU instance (0:1), GPU-... or MIG-... UUID. Their SM utilisation, memory and power count as the node's, and an engine that the agent starts sees only these; empty: the agent knows no GPU of the engine"`
 
 	Role          string      `toml:"role" default:"both" oneof:"prefill|decode|both" help:"which part of a request the node computes"`
@@ -48,8 +49,8 @@ func (c *Config) units() []*unit {
 		a := &c.Agent
 		return []*unit{{config: c, EngineConfig: EngineConfig{
 			Listen: a.Listen, Advertise: a.Advertise, GPUs: c.GPU.Devices, Role: a.Role, Device: a.Device, TP: a.TP,
-			DType: a.DType,
-			VRAM:  a.VRAM, MaxConcurrent: a.MaxConcurrent, Engine: c.Engine, Events: c.Events,
+			DType: a.DType, Labels: a.Labels,
+			VRAM: a.VRAM, MaxConcurrent: a.MaxConcurrent, Engine: c.Engine, Events: c.Events,
 		}}}
 	}
 	units := make([]*unit, len(c.Engines))
@@ -60,7 +61,7 @@ func (c *Config) units() []*unit {
 }
 
 // ofAgent lists the keys of [[engine]] that stand in [agent] in the short form.
-var ofAgent = []string{"listen", "advertise", "role", "device", "tp", "dtype", "vram_bytes", "max_concurrent"}
+var ofAgent = []string{"listen", "advertise", "role", "device", "tp", "dtype", "vram_bytes", "max_concurrent", "labels"}
 
 // name returns where a key of [[engine]] stands in the form that the user has chosen.
 func (u *unit) name(key string) string {
@@ -194,6 +195,9 @@ func (u *unit) validate(p *problems, places []place) {
 	}
 	if u.MaxConcurrent < 0 || u.MaxConcurrent > maxConcurrent {
 		p.add(u.name("max_concurrent"), "%d is not in 0..%d; 0 states no limit", u.MaxConcurrent, maxConcurrent)
+	}
+	if err := cluster.CheckLabels(u.Labels); err != nil {
+		p.add(u.name("labels"), "%v", err)
 	}
 	u.validateGPUs(p)
 	u.validateEvents(p)

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -76,6 +77,9 @@ func TestSeveralEnginesAreChecked(t *testing.T) {
 		{"no such role", attached + "role = \"dekode\"\n", "engine[1].role = \"dekode\": must be one of prefill, decode, both; did you mean decode?"},
 		{"too few requests", attached + "max_concurrent = -1\n", "engine[1].max_concurrent: -1 is not in 0..1048576"},
 		{"too many requests", attached + "max_concurrent = 1048577\n", "engine[1].max_concurrent: 1048577 is not in 0..1048576"},
+		{"labels", attached + "labels = [\"gpu=h100\", \"zone=a\"]\n", ""},
+		{"a label in two words", attached + "labels = [\"gpu h100\"]\n", "engine[1].labels: \"gpu h100\" holds a space"},
+		{"labels of the short form", "[agent]\nlabels = [\"x\"]\n" + first, "agent.labels: is set, and so is [[engine]]"},
 		{"less than one GPU", attached + "tp = -1\n", "engine[1].tp: -1: must not be negative"},
 		{"a key that is not there", attached + "api_key_file = \"/no/such\"\n", "engine[1].api_key_file: open /no/such"},
 		{"a program that is not there", second + "kind = \"openai_compat\"\nbinary = \"" + program + "\"\n", "engine[1].binary: \"" + program + "\" cannot be run"},
@@ -109,7 +113,7 @@ func TestEnginesAreRefused(t *testing.T) {
 // TestUnits: the name, the settings and the announcement of a unit, in both forms.
 func TestUnits(t *testing.T) {
 	c, err := loaded(t, "[agent]\nnode_id = \"h\"\nstate_dir = \"/s\"\nkv_address = \"h:7072\"\n"+first+
-		"role = \"prefill\"\ntp = 2\nmax_concurrent = 8\n[[engine]]\nlisten = \"127.0.0.1:9082\"\nurl = "+
+		"role = \"prefill\"\ntp = 2\nmax_concurrent = 8\nlabels = [\"gpu=h100\"]\n[[engine]]\nlisten = \"127.0.0.1:9082\"\nurl = "+
 		"\"http://127.0.0.1:8002\"\ngpus = [\"2:1\"]\n")
 	if err != nil {
 		t.Fatal(err)
@@ -120,12 +124,17 @@ func TestUnits(t *testing.T) {
 		t.Errorf("%s and %s", id, other)
 	}
 	if h := a.describe("h-a", "http://127.0.0.1:9081"); h.Role != "prefill" || h.TP != 2 || h.MaxConcurrent != 8 ||
-		h.Device != "gpu" || h.GPUIndex != 0 || h.KVAddress != "h:7072" || h.Engine != "vllm" {
+		h.Device != "gpu" || h.GPUIndex != 0 || h.KVAddress != "h:7072" || h.Engine != "vllm" ||
+		!slices.Equal(h.Labels, []string{"gpu=h100"}) {
 		t.Errorf("%+v", h)
 	}
 	if h := b.describe("h-9082", "http://127.0.0.1:9082"); h.Role != "both" || h.GPUIndex != 2 ||
-		h.KVAddress != "h:7072" {
+		h.KVAddress != "h:7072" || len(h.Labels) != 0 {
 		t.Errorf("%+v", h)
+	}
+	short, err := loaded(t, "[agent]\nlabels = [\"zone=a\"]\n[engine]\nurl = \"http://127.0.0.1:8001\"\n")
+	if err != nil || !slices.Equal(short.units()[0].describe("h", "http://127.0.0.1:9081").Labels, []string{"zone=a"}) {
+		t.Errorf("in the short form %q, %v", short.units()[0].Labels, err)
 	}
 	c.Agent.NodeID = ""
 	if id := a.nodeID(at); id != hostname()+"-a" {

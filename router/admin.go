@@ -134,6 +134,7 @@ func (r *Router) debugRoute(w http.ResponseWriter, req *http.Request) {
 	asked := request.New()
 	asked.API = api
 	asked.SetHead(request.Head{
+		Path:    []byte(explainedPaths[api]),
 		Session: []byte(req.Header.Get("x-cgn-session-id")), Pin: []byte(req.Header.Get("x-cgn-node")),
 	})
 	asked.Own(body, nil)
@@ -152,6 +153,12 @@ func (r *Router) debugRoute(w http.ResponseWriter, req *http.Request) {
 var explainable = map[string]scan.API{
 	"": scan.Chat, "chat": scan.Chat, "completions": scan.Completions,
 	"responses": scan.Responses, "messages": scan.Messages, "embeddings": scan.Embeddings,
+}
+
+// explainedPaths are the paths of the requests that debugRoute explains.
+var explainedPaths = map[scan.API]string{
+	scan.Chat: "/v1/chat/completions", scan.Completions: "/v1/completions", scan.Responses: "/v1/responses",
+	scan.Messages: "/v1/messages", scan.Embeddings: "/v1/embeddings",
 }
 
 func writeError(w http.ResponseWriter, e *apierror.Error) {

@@ -41,7 +41,7 @@ type Config struct {
 type RouterConfig struct {
 	Listen         string          `toml:"listen" default:"127.0.0.1:8080" flag:"listen" help:"address of the OpenAI-compatible port (host:port, or unix:///path)"`
 	Admin          string          `toml:"admin" default:"127.0.0.1:9091" flag:"admin" help:"address of the admin port: /readyz, /metrics, /debug"`
-	Backends       []string        `toml:"backends" flag:"backend" split:"space" help:"an engine as URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=,kv-events=,kv-replay=]; [[backend]] explains the keys"`
+	Backends       []string        `toml:"backends" flag:"backend" split:"space" help:"an engine as URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=,kv-events=,kv-replay=,label=]; [[backend]] explains the keys; label may be repeated"`
 	InsecureListen bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow listen beyond loopback without client certificates"`
 	InsecureAdmin  bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback; the admin port asks for no password or certificate, and /debug shows internals"`
 	Mode           string          `toml:"mode" default:"" flag:"mode" help:"how nodes are picked, in place of the mode of the fleet's policy: score, round_robin, power_of_two, least_loaded or random; a policy of one model keeps its mode; empty: the policy's mode, which is score by default"`
@@ -68,6 +68,8 @@ type BackendConfig struct {
 	KV            string `toml:"kv" help:"gRPC address of the cgn-kvcached on the engine's host, host:port (with the certificates of upstream_tls) or unix:///path; the blocks of that daemon then count in routing"`
 	KVEvents      string `toml:"kv_events" help:"address where the engine publishes KV events (vLLM: --kv-events-config), tcp://host:port or ipc:///path; the router then knows the cached blocks of the engine's base model instead of predicting them. The [[model]] needs a tokenizer; with tokenizer = \"none\" only prompts given as token ids count. Only for engines without an agent, because an agent follows its engines itself"`
 	KVReplay      string `toml:"kv_replay" help:"address where the engine repeats KV events that the router missed (vLLM: replay_endpoint); empty: a missed event makes the router forget all blocks of the engine"`
+
+	Labels []string `toml:"labels" help:"labels of the node, such as gpu=h100 or zone=a, which requests can require or prefer (docs/filters.md); in --backend, label= once for each label"`
 }
 
 // ModelConfig overrides timeouts and caps for one served model.

@@ -35,7 +35,7 @@ func (c *Config) backends() ([]fleet.Backend, error) {
 func (b *BackendConfig) backend() fleet.Backend {
 	return fleet.Backend{
 		URL: b.URL, ID: b.ID, Model: b.Model, Role: b.Role, MaxConcurrent: b.MaxConcurrent,
-		APIKeyFile: b.APIKeyFile, CA: b.CA, KV: b.KV, KVEvents: b.KVEvents, KVReplay: b.KVReplay,
+		APIKeyFile: b.APIKeyFile, CA: b.CA, KV: b.KV, KVEvents: b.KVEvents, KVReplay: b.KVReplay, Labels: b.Labels,
 	}
 }
 

@@ -26,6 +26,7 @@ type State struct {
 	Stats    enginemetrics.Stats
 	Beyond   float64 // requests at the last look that Options.Held does not count; 0 if unknown
 	Slots    int     // requests that the engine computes at once; 0: unknown
+	Version  string  // of the engine; empty: unknown
 	Restarts int64
 }
 

@@ -193,3 +193,18 @@ func (p *prober) slots(ctx context.Context) (int, error) {
 	}
 	return props.TotalSlots, nil
 }
+
+// version returns the version of a vLLM server, or "" if it does not say.
+func (p *prober) version(ctx context.Context) (string, error) {
+	status, _, body, err := p.get(ctx, "/version", maxModelsList)
+	if err != nil || status != http.StatusOK {
+		return "", err
+	}
+	var about struct {
+		Version string `json:"version"`
+	}
+	if err := json.Unmarshal(body, &about); err != nil {
+		return "", fmt.Errorf("/version: %w", err)
+	}
+	return about.Version, nil
+}

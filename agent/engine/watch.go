@@ -205,12 +205,12 @@ func (e *Engine) held() int {
 	return e.holds()
 }
 
-// readIdentity fills Epoch, Slots and Models with each new life. readIdentity reads the models
-// again every modelsEvery, since adapters come and go.
+// readIdentity fills Epoch, Slots, Version and Models with each new life. readIdentity reads the
+// models again every modelsEvery, since adapters come and go.
 func (e *Engine) readIdentity(ctx context.Context, s *State) {
 	fresh := s.Epoch != e.life.epoch
 	if fresh {
-		s.Epoch, s.Slots = e.life.epoch, e.readSlots(ctx, s)
+		s.Epoch, s.Slots, s.Version = e.life.epoch, e.readSlots(ctx, s), e.readVersion(ctx)
 	}
 	if !fresh && time.Since(e.life.modelsAt) < modelsEvery {
 		return
@@ -244,4 +244,16 @@ func (e *Engine) readSlots(ctx context.Context, s *State) int {
 		e.log.Debug("engine slots not read", "error", err)
 	}
 	return n
+}
+
+// readVersion asks a vLLM for its version.
+func (e *Engine) readVersion(ctx context.Context) string {
+	if e.config.Kind != VLLM {
+		return ""
+	}
+	v, err := e.prober.version(ctx)
+	if err != nil {
+		e.log.Debug("engine version not read", "error", err)
+	}
+	return v
 }

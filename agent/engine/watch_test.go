@@ -59,6 +59,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, s.models.Load())
 	case "/props":
 		fmt.Fprint(w, `{"total_slots":7}`)
+	case "/version":
+		fmt.Fprint(w, `{"version":"0.11.0"}`)
 	default:
 		w.WriteHeader(http.StatusNotFound)
 	}
@@ -111,7 +113,7 @@ func TestAttachedEngine(t *testing.T) {
 	e := attach(t, s, VLLM)
 	eventually(t, "ready", func() bool { return e.State().Ready })
 	st := e.State()
-	if st.Epoch != 1795244543620 || st.Stats.Running != 3 || st.Stats.Waiting != 2 {
+	if st.Epoch != 1795244543620 || st.Version != "0.11.0" || st.Stats.Running != 3 || st.Stats.Waiting != 2 {
 		t.Errorf("state %+v", st)
 	}
 	s.metrics.Store("process_start_time_seconds 1795244600\n")
@@ -156,7 +158,7 @@ func TestEngineWithoutHealthOrMetrics(t *testing.T) {
 		s.health.Store(status)
 		e = attach(t, s, OpenAICompat)
 		eventually(t, "ready", func() bool { return e.State().Ready })
-		if st := e.State(); st.Stats.Has != 0 || st.Epoch == 0 {
+		if st := e.State(); st.Stats.Has != 0 || st.Epoch == 0 || st.Version != "" {
 			t.Errorf("/health answers %d: state %+v", status, st)
 		}
 	}

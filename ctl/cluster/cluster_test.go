@@ -31,7 +31,7 @@ func fleetState(t *testing.T) map[string]string {
 	done := make(chan error, 1)
 	health := func() cluster.Record {
 		return &cluster.NodeHealth{
-			NodeID: "n1", Address: "http://127.0.0.1:1", Models: []string{"m"},
+			NodeID: "n1", Address: "http://127.0.0.1:1", Models: []string{"m"}, Labels: []string{"gpu=h100", "zone=a"},
 			Load: load.Load{Engine: load.Engine{InFlight: load.Known(0)}}, Ready: true,
 		}
 	}
@@ -65,7 +65,8 @@ func TestCluster(t *testing.T) {
 		}
 		return out
 	}
-	ctltest.Want(t, must("nodes"), "n1", "ready", "http://127.0.0.1:1", "LEASE", "s left")
+	ctltest.Want(t, must("nodes"), "n1", "ready", "http://127.0.0.1:1", "LEASE", "s left", "LABELS", "gpu=h100,zone=a")
+	ctltest.Want(t, must("nodes", "-o", "json"), `"zone=a"`)
 	ctltest.Want(t, must("cordon", "n1", "--reason", "disk"), "n1 is cordoned")
 	ctltest.Want(t, must("nodes", "-o", "json"), `"reason": "disk"`)
 	ctltest.Want(t, must("nodes"), "cordoned: disk")

@@ -41,6 +41,7 @@ func newNodes(s *state) *cobra.Command {
 			"the median round trip between the agent and its clients, and how many in a million\n" +
 			"segments it sends them again. In parentheses: how old the sample was at the heartbeat. " +
 			"\"-\": the agent cannot tell; its /readyz says why.\n" +
+			"LABELS are those of the agent's configuration, which requests can require or prefer.\n" +
 			"Routers hear of changes between heartbeats: cgn-ctl top and cgn-ctl route explain.\n\n" +
 			"SLOTS is how many requests at once the operator has stated, " +
 			"and in parentheses how many the engine says that it computes.\n\n" +
@@ -124,18 +125,19 @@ func writeNodes(t *cli.Table, rows []nodeRow) {
 		t.Line("no node is registered; start an agent with --etcd")
 		return
 	}
-	t.Row("NODE", "STATE", "ROLE", "ENGINE", "MODELS", "IN FLIGHT", "QUEUED", "SLOTS", "KERNEL", "GPU", "POWER",
-		"ROUTER", "PATH", "ADDRESS", "LEASE")
+	t.Row("NODE", "STATE", "ROLE", "ENGINE", "MODELS", "LABELS", "IN FLIGHT", "QUEUED", "SLOTS", "KERNEL", "GPU",
+		"POWER", "ROUTER", "PATH", "ADDRESS", "LEASE")
 	for _, r := range rows {
 		h := r.Health
 		if h == nil {
-			t.Row(r.ID, r.state(), "-", "-", "-", "-", "-", "-", "-", "-", "-", r.routerCell(), r.pathCell(), "-",
+			t.Row(r.ID, r.state(), "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", r.routerCell(), r.pathCell(), "-",
 				r.Error)
 			continue
 		}
-		t.Row(r.ID, r.state(), h.Role, cell.Dash(h.Engine), cell.Dash(strings.Join(h.Models, ",")), h.InFlight,
-			h.QueueDepth, slotsCell(h), cell.Sample(&h.Load, "kernel"), cell.Sample(&h.Load, "sm"),
-			cell.Sample(&h.Load, "watts"), r.routerCell(), r.pathCell(), h.Address, r.lease())
+		t.Row(r.ID, r.state(), h.Role, cell.Dash(h.Engine), cell.Dash(strings.Join(h.Models, ",")),
+			cell.Dash(strings.Join(h.Labels, ",")), h.InFlight, h.QueueDepth, slotsCell(h),
+			cell.Sample(&h.Load, "kernel"), cell.Sample(&h.Load, "sm"), cell.Sample(&h.Load, "watts"),
+			r.routerCell(), r.pathCell(), h.Address, r.lease())
 	}
 }
 

@@ -51,6 +51,9 @@ type NodeHealth struct {
 	Role     Role     `json:"role,omitempty"`
 	Engine   string   `json:"engine,omitempty"` // vllm, sglang, llama_cpp or openai_compat
 	Models   []string `json:"models"`
+	// EngineVersion is the engine's own version; empty: unknown.
+	EngineVersion string   `json:"engine_version,omitempty"`
+	Labels        []string `json:"labels,omitempty"` // set by the operator, such as gpu=h100; requests name them
 	Hardware
 
 	MaxConcurrent int `json:"max_concurrent,omitempty"` // concurrent requests, set by the operator; 0: not set
@@ -70,7 +73,7 @@ type NodeHealth struct {
 	Stamp      int64   `json:"stamp"` // the agent's time in Unix milliseconds; changes with every heartbeat
 
 	// LeftOut is set by ParseNodeHealth. LeftOut gives the reason if an optional address in the
-	// value is empty here.
+	// value is empty here, or its labels are left out.
 	LeftOut error `json:"-"`
 }
 
@@ -101,6 +104,7 @@ const (
 	maxValueBytes = 64 << 10
 	maxModels     = 1024
 	maxModelBytes = 512
+	maxVersion    = 64 // bytes of an engine's version
 	maxSlots      = load.MaxRequests
 	// maxModelsJSON leaves room for the rest of a value within maxValueBytes.
 	maxModelsJSON = maxValueBytes - 8<<10
@@ -108,14 +112,14 @@ const (
 
 // ParseNodeHealth parses and checks the value of a node's key. ParseNodeHealth ignores unknown
 // members. An error means that the value must not be used at all, and the node keeps its earlier
-// state. Invalid optional addresses are left out, and LeftOut gives the reason. The node serves
-// without these addresses.
+// state. Invalid optional addresses and invalid labels are left out, and LeftOut gives the reason.
+// The node serves without them.
 func ParseNodeHealth(id string, value []byte) (*NodeHealth, error) {
 	h := &NodeHealth{}
 	if err := readValue("node", id, value, h); err != nil {
 		return nil, err
 	}
-	h.fitPlaces()
+	h.fitOptional()
 	if err := h.Check(); err != nil {
 		return nil, fmt.Errorf("node %s: %w", id, err)
 	}
@@ -136,13 +140,18 @@ func readValue(kind, id string, value []byte, to Record) error {
 	return nil
 }
 
-func (h *NodeHealth) fitPlaces() {
+func (h *NodeHealth) fitOptional() {
 	var errs []error
 	for _, p := range h.places() {
 		if err := CheckPlace(p.field, *p.at); err != nil {
 			*p.at = ""
 			errs = append(errs, fmt.Errorf("%w; the node is used without it", err))
 		}
+	}
+	h.fitVersion()
+	if err := CheckLabels(h.Labels); err != nil {
+		h.Labels = nil
+		errs = append(errs, fmt.Errorf("labels: %w; the node is used without labels", err))
 	}
 	h.LeftOut = errors.Join(errs...)
 }
@@ -176,6 +185,9 @@ func (h *NodeHealth) Check() error {
 		errs = append(errs, fmt.Errorf("tp %d, vram_bytes %d, block_tokens %d and stamp %d must not be negative",
 			h.TP, h.VRAMBytes, h.BlockTokens, h.Stamp))
 	}
+	if err := CheckLabels(h.Labels); err != nil {
+		errs = append(errs, fmt.Errorf("labels: %w", err))
+	}
 	errs = append(errs, h.Load.Check())
 	if err := errors.Join(errs...); err != nil {
 		return err
@@ -199,6 +211,14 @@ func (h *NodeHealth) Fit() {
 		h.EngineSlots = 0
 	}
 	h.Models, _ = FitModels(h.Models)
+	h.fitVersion()
+}
+
+// fitVersion makes a version unknown that is too long to be one.
+func (h *NodeHealth) fitVersion() {
+	if len(h.EngineVersion) > maxVersion {
+		h.EngineVersion = ""
+	}
 }
 
 // FitModels returns the names that a node can announce, in order, and how many are left out.

@@ -33,14 +33,16 @@ type Backend struct {
 	KV            string // gRPC address of the host's cache daemon: host:port, or unix:///path; empty: none
 	KVEvents      string // address of the engine's KV events: tcp://host:port, ipc:///path; empty: none
 	KVReplay      string // address where the engine repeats missed KV events; empty: none
+
+	Labels []string // words such as gpu=h100
 }
 
 // backendOptions lists the options that may follow the URL in a --backend flag.
-const backendOptions = "id=, model=, role=, max_concurrent=, api_key_file=, ca=, kv=, kv-events=, kv-replay="
+const backendOptions = "id=, model=, role=, max_concurrent=, api_key_file=, ca=, kv=, kv-events=, kv-replay=, label="
 
 // ParseBackend reads
-// URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=,kv-events=,kv-replay=] and checks the
-// result with Check.
+// URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=,kv-events=,kv-replay=,label=] and
+// checks the result with Check. Only label may be repeated.
 func ParseBackend(flag string) (Backend, error) {
 	parts := strings.Split(flag, ",")
 	b := Backend{URL: strings.TrimSpace(parts[0])}
@@ -55,7 +57,7 @@ func ParseBackend(flag string) (Backend, error) {
 				name)
 		}
 		name = strings.ReplaceAll(name, "-", "_")
-		if seen[name] {
+		if seen[name] && name != "label" {
 			return b, fmt.Errorf("backend %q: option %s is given twice; leave one out", address.Redact(b.URL), name)
 		}
 		seen[name] = true
@@ -82,6 +84,10 @@ func (b *Backend) set(name, value string) error {
 		return nil
 	}
 	switch name {
+	case "label":
+		b.Labels = append(b.Labels, value)
+	case "labels":
+		return fmt.Errorf("option labels is not known; write label= once for each label")
 	case "max_concurrent":
 		n, err := strconv.Atoi(value)
 		if err != nil || n < 0 {
@@ -124,6 +130,9 @@ func (b Backend) Check() error {
 	}
 	if b.MaxConcurrent < 0 || b.MaxConcurrent > 1<<20 {
 		return fail(fmt.Errorf("option max_concurrent: %d is not in 0..%d; 0 is no limit", b.MaxConcurrent, 1<<20))
+	}
+	if err := cluster.CheckLabels(b.Labels); err != nil {
+		return fail(fmt.Errorf("option label: %w", err))
 	}
 	if b.CA != "" && !at.TLS {
 		return fail(errors.New("option ca is for https URLs only"))

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -18,10 +19,11 @@ func write(t *testing.T, name, content string) string {
 }
 
 func TestParseBackend(t *testing.T) {
-	got, err := ParseBackend("https://a:8000,id=n1,model=org/m,role=decode,max_concurrent=8,api_key_file=/k,ca=/ca.pem")
+	got, err := ParseBackend("https://a:8000,id=n1,model=org/m,role=decode,max_concurrent=8,api_key_file=/k,ca=/ca.pem," +
+		"label=gpu=h100,label=fast")
 	want := Backend{URL: "https://a:8000", ID: "n1", Model: "org/m", Role: "decode", MaxConcurrent: 8, APIKeyFile: "/k",
-		CA: "/ca.pem"}
-	if err != nil || got != want {
+		CA: "/ca.pem", Labels: []string{"gpu=h100", "fast"}}
+	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("%+v %v", got, err)
 	}
 	for _, good := range []string{"http://127.0.0.1:8001", "unix:///run/e.sock", "http+unix:///run/e.sock",
@@ -53,6 +55,9 @@ func TestBadBackendsSayWhatToDo(t *testing.T) {
 		"http://a,max_concurrent=-1":   "whole number",
 		"http://a,ca=/x":               "https",
 		"http://a,api_key=sk-1":        "api_key_file=",
+		"http://a,label=a b":           "option label: \"a b\" holds a space",
+		"http://a,label=x,label=x":     "option label: \"x\" is given twice",
+		"http://a,labels=x":            "write label= once for each label",
 		"http://a/v1/chat/completions": "give the server's root",
 		"http://a/v1/models":           "give the server's root",
 	} {

@@ -26,6 +26,7 @@ type discovery struct {
 	refusal     string // the engine's answer, when that is no model list
 	models      []string
 	engine      string
+	version     string // of the engine; empty: unknown
 	blockTokens int
 	engineSlots int32 // requests at once; 0: the engine does not say
 }
@@ -51,6 +52,7 @@ func (a *asker) discover(ctx context.Context) error {
 		if d.engine != before {
 			d.engineSlots = 0
 		}
+		d.version = a.version(ctx, d.engine)
 		if d.engine == llamaCPP {
 			d.engineSlots = a.slots(ctx, d.engineSlots)
 		}
@@ -152,10 +154,13 @@ func readModels(body []byte) (models []string, engine string, err error) {
 	return models, engine, nil
 }
 
-const llamaCPP = "llama_cpp"
+const (
+	vLLM     = "vllm"
+	llamaCPP = "llama_cpp"
+)
 
 // engineKinds maps owned_by of a model to the engine's kind.
-var engineKinds = map[string]string{"vllm": "vllm", "sglang": "sglang", "llamacpp": llamaCPP}
+var engineKinds = map[string]string{"vllm": vLLM, "sglang": "sglang", "llamacpp": llamaCPP}
 
 // scrape reads the engine's own metrics when they are due. The load of an engine without metrics is
 // unknown, not zero.
@@ -222,6 +227,27 @@ func slotsOf(said float64) int32 {
 		return 0
 	}
 	return int32(said)
+}
+
+// maxVersion is the longest version of an engine, in bytes.
+const maxVersion = 64
+
+// version asks a vLLM server for its version. version returns "" when the server does not say.
+func (a *asker) version(ctx context.Context, engine string) string {
+	if engine != vLLM {
+		return ""
+	}
+	status, body, err := a.node.Health.Get(ctx, "/version")
+	if err != nil || status != http.StatusOK {
+		return ""
+	}
+	var about struct {
+		Version string `json:"version"`
+	}
+	if json.Unmarshal(body, &about) != nil || len(about.Version) > maxVersion {
+		return ""
+	}
+	return about.Version
 }
 
 // slots asks a llama.cpp server how many requests it computes at once. slots returns last when the

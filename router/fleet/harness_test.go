@@ -27,6 +27,7 @@ type engine struct {
 	models   []string // nil: 404
 	health   int
 	metrics  string // empty: 404
+	version  string // empty: 404
 	key      string // the key that Authorization must hold
 	complete func(w http.ResponseWriter, r *http.Request)
 	asked    map[string]int
@@ -68,6 +69,8 @@ func (e *engine) serve(w http.ResponseWriter, r *http.Request) {
 			list = append(list, model{m, "vllm"})
 		}
 		json.NewEncoder(w).Encode(map[string]any{"object": "list", "data": list})
+	case r.URL.Path == "/version" && e.version != "":
+		io.WriteString(w, `{"version":"`+e.version+`"}`)
 	case r.URL.Path == "/metrics" && e.metrics != "":
 		io.WriteString(w, e.metrics)
 	case r.URL.Path == "/v1/completions" && e.complete != nil:

@@ -87,6 +87,9 @@ type Info struct {
 	KVEpoch       uint64 // etcd nodes: changes when the engine starts with an empty cache
 	Instance      string // etcd nodes: the agent that owns the key
 	Version       string
+
+	EngineVersion string   // empty: unknown
+	Labels        []string // set by an operator; requests require or prefer labels
 }
 
 // VRAM is the node's GPU memory in bytes, NaN if unknown.
@@ -254,6 +257,34 @@ func (n *Node) Eligible(now time.Time) (ok bool, reason string) {
 		return false, n.flagReason(flags)
 	}
 	return n.Health.Eligible(now)
+}
+
+// Obstacle is the kind of reason why a node is not eligible.
+type Obstacle uint8
+
+// These are the obstacles.
+const (
+	Unwell   Obstacle = iota // its health: the breaker, a trial, or no answer yet
+	Gone                     // it has left the fleet
+	Cordoned                 // or draining
+	NotReady                 // its agent says so, or it names no model
+	Stale                    // no heartbeat has come for too long
+)
+
+// Obstacle returns the kind of the reason that Eligible gives. Call Obstacle only for a node that
+// is not eligible.
+func (n *Node) Obstacle() Obstacle {
+	switch flags := n.flags.Load(); {
+	case flags&flagGone != 0:
+		return Gone
+	case flags&(flagCordoned|flagDraining) != 0:
+		return Cordoned
+	case flags&(flagNotReady|flagNoModel) != 0:
+		return NotReady
+	case flags&flagSilent != 0:
+		return Stale
+	}
+	return Unwell
 }
 
 // noModel is the reason why a node without a named model takes no requests.

@@ -145,13 +145,20 @@ func TestForeignWaiting(t *testing.T) {
 
 func TestFlagsKeepRequestsAway(t *testing.T) {
 	n := testNode("n", 4)
-	for flag, want := range map[uint32]string{
-		flagCordoned: "cordoned", flagDraining: "draining", flagNotReady: "its agent says it is not ready",
-		flagSilent: "its heartbeat is stale",
+	for flag, want := range map[uint32]struct {
+		reason   string
+		obstacle Obstacle
+	}{
+		flagCordoned: {"cordoned", Cordoned}, flagDraining: {"draining", Cordoned},
+		flagNotReady: {"its agent says it is not ready", NotReady}, flagNoModel: {noModel, NotReady},
+		flagSilent: {"its heartbeat is stale", Stale}, flagGone: {"left the fleet", Gone},
 	} {
 		n.setFlag(flag, true)
-		if ok, reason := n.Eligible(time.Now()); ok || reason != want || n.Acquire() {
+		if ok, reason := n.Eligible(time.Now()); ok || reason != want.reason || n.Acquire() {
 			t.Errorf("flag %d: %v %q", flag, ok, reason)
+		}
+		if o := n.Obstacle(); o != want.obstacle {
+			t.Errorf("flag %d is obstacle %d, want %d", flag, o, want.obstacle)
 		}
 		n.setFlag(flag, false)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"os"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -70,6 +71,26 @@ func TestAChangedKeyKeepsTheNode(t *testing.T) {
 		t.Error("another URL is another node")
 	}
 	n.Release()
+}
+
+// TestChangedLabelsKeepTheNode checks that new labels of a backend count at once, on the same node.
+func TestChangedLabelsKeepTheNode(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t, nil, "m")
+	b := Backend{URL: e.URL, ID: "n", Labels: []string{"zone=a"}}
+	f := run(t, fast(b))
+	eventually(t, f, "joined", serves("m", 1))
+	n, rev := f.Load().Node("n"), f.Load().Rev
+	if got := f.Load().View(time.Now()).Nodes[0].Labels; !slices.Equal(got, b.Labels) {
+		t.Errorf("the view has labels %q", got)
+	}
+	b.Labels = []string{"zone=b", "fast"}
+	if err := f.Reload(context.Background(), []Backend{b}); err != nil {
+		t.Fatal(err)
+	}
+	if s := f.Load(); s.Node("n") != n || s.Rev == rev || !slices.Equal(n.Info().Labels, b.Labels) {
+		t.Errorf("the labels are %q", n.Info().Labels)
+	}
 }
 
 func TestASnapshotIsPartialUntilEverybodyHasSpoken(t *testing.T) {

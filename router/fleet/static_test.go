@@ -244,6 +244,29 @@ func TestEngineSlots(t *testing.T) {
 	}
 }
 
+// TestEngineVersion checks that a vLLM's version is known, also after an upgrade.
+func TestEngineVersion(t *testing.T) {
+	t.Parallel()
+	e, silent := newEngine(t, nil, "v"), newEngine(t, nil, "s")
+	e.set(func(e *engine) { e.version = "0.11.0" })
+	f := run(t, fast(Backend{URL: e.URL}, Backend{URL: silent.URL}))
+	told := func(model, want string) {
+		t.Helper()
+		eventually(t, f, model+" has version "+want, func(s *Snapshot) bool {
+			return serves(model, 1)(s) && s.Model([]byte(model)).Nodes[0].Info().EngineVersion == want
+		})
+	}
+	told("v", "0.11.0")
+	told("s", "")
+	e.set(func(e *engine) { e.version = "0.32.0" })
+	told("v", "0.32.0")
+	if got := f.Load().Model([]byte("v")).Nodes[0].View(time.Now()).EngineVersion; got != "0.32.0" {
+		t.Errorf("the view has version %q", got)
+	}
+	e.set(func(e *engine) { e.version = strings.Repeat("9", maxVersion+1) })
+	told("v", "")
+}
+
 func TestReloadKeepsWhatIsUnchanged(t *testing.T) {
 	t.Parallel()
 	a, b, c := newEngine(t, nil, "m"), newEngine(t, nil, "m"), newEngine(t, nil, "m")

@@ -37,7 +37,10 @@ type NodeView struct {
 	Engine   string   `json:"engine,omitempty"`
 	Models   []string `json:"models"`
 	Upstream []string `json:"upstream_models,omitempty"` // set where the engine uses another name
+	Labels   []string `json:"labels,omitempty"`
 	Version  string   `json:"version,omitempty"`
+
+	EngineVersion string `json:"engine_version,omitempty"`
 	Standing
 
 	InFlight      int32 `json:"in_flight"`
@@ -146,7 +149,7 @@ func (n *Node) View(now time.Time) NodeView {
 	info, l := n.Info(), n.Load()
 	v := NodeView{
 		ID: n.ID, Source: n.Source, Address: info.Address, Role: string(info.Role),
-		Engine: info.Engine, Models: info.Models,
+		Engine: info.Engine, Models: info.Models, Labels: info.Labels, EngineVersion: info.EngineVersion,
 		Standing: Standing{State: n.Health.State().String(), LastError: n.Health.LastError(), Opens: n.Health.Opens()},
 		InFlight: n.InFlight(), MaxConcurrent: info.MaxConcurrent, EngineSlots: info.EngineSlots,
 		Others: l.Others, Waiting: l.Waiting, Signals: l.Signals(), Path: n.Path().View(now), Version: info.Version,

@@ -17,23 +17,34 @@ import (
 
 // picks is the scratch memory of a pick.
 type picks struct {
-	cands  []policy.Candidate
-	able   []int32 // places of the candidates in the pool
-	capped bool    // the last look found a node whose pool is full
-	asked  policy.Situation
+	cands   []policy.Candidate
+	able    []int32   // places of the candidates in the pool
+	out     []filter  // for each place in the pool, the filter that left the node out at the last look
+	found   filterSet // the filters in out
+	removed filterSet // the filters of all looks of the pick
+	asked   policy.Situation
 }
 
 // choose reserves a slot for the spare attempt on the node that the policy picks. The candidates
 // are the nodes that may take the request and have not been asked. If there are none, the nodes of
 // last resort are the candidates. choose returns the node's place in l.pool.members.
 func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
+	l.picks.removed = 0
+	at, err := l.reserve(now)
+	if l.picks.removed != 0 {
+		l.d.filtered.note(l.picks.removed)
+	}
+	return at, err
+}
+
+// reserve is choose without its counters.
+func (l *Leg) reserve(now time.Time) (int, *apierror.Error) {
 	d := l.d
 	p := d.policy.Load().For(l.model.name)
 	// Another request may take the last slot, or the last room in the pool, between the look and
 	// the reservation. The next look then sees the change.
 	for range len(l.pool.members) + 1 {
 		l.candidates(now)
-		l.calm(now)
 		turn := d.random(p)
 		pick, last := p.Pick(l.situation(turn)), false
 		if pick < 0 && l.admitOthers() {
@@ -56,7 +67,7 @@ func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
 			if last {
 				d.metrics.LastResort.Inc()
 			}
-			l.reserve(a, at, now)
+			l.charge(a, at, now)
 			return at, nil
 		}
 		l.drop(a)
@@ -67,8 +78,8 @@ func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
 	return 0, l.noNode(now)
 }
 
-// reserve puts the leg's cost in the book of the attempt's node, which is at a place of the pool.
-func (l *Leg) reserve(a *attempt, at int, now time.Time) {
+// charge puts the leg's cost in the book of the attempt's node, which is at a place of the pool.
+func (l *Leg) charge(a *attempt, at int, now time.Time) {
 	a.believe(l, at)
 	a.node.Book.Open(&a.cost, books.Cost{
 		Prefill: l.prompt.Tokens() - int64(a.matched)*prefix.BlockTokens,
@@ -87,9 +98,16 @@ func (l *Leg) situation(random uint64) *policy.Situation {
 // noNode returns the error of a request that no node may take. A pinned node that does not exist is
 // the client's mistake.
 func (l *Leg) noNode(now time.Time) *apierror.Error {
+	if l.picks.found.has(lacking) {
+		if engines := l.lackers(); engines != nil {
+			return errNoAPI(l.endpointPath(), engines)
+		}
+	}
 	switch {
-	case l.picks.capped && len(l.picks.cands) == 0:
+	case l.picks.found.has(poolFull) && len(l.picks.cands) == 0:
 		return errModelFull
+	case l.picks.found.has(untainted) && len(l.picks.cands) == 0:
+		return errLabels(l.Constraints.Required)
 	case l.Bond == Continued:
 		return l.holderOut(now)
 	case l.Bond == Named && l.known(l.Node):
@@ -120,19 +138,17 @@ func (d *Dispatcher) random(p *policy.Policy) uint64 {
 }
 
 // candidates fills l.picks.cands with the nodes that may take the request, full ones included.
-// candidates fills l.picks.able with their places in l.pool.members.
+// candidates fills l.picks.able with their places in l.pool.members, and l.picks.out with the
+// reasons against the other nodes.
 func (l *Leg) candidates(now time.Time) {
-	l.picks.cands, l.picks.able, l.picks.capped = l.picks.cands[:0], l.picks.able[:0], false
+	p := &l.picks
+	p.cands, p.able, p.out, p.found = p.cands[:0], p.able[:0], p.out[:0], 0
 	suspects := 0
 	for i, n := range l.pool.members {
-		if l.excludes(n) {
-			continue
-		}
-		if ok, _ := n.Eligible(now); !ok {
-			continue
-		}
-		if !l.fits(n) {
-			l.picks.capped = true
+		f := l.filter(n, now)
+		p.out = append(p.out, f)
+		if f != passes {
+			p.found.add(f)
 			continue
 		}
 		if n.Health.Suspect() {
@@ -141,6 +157,8 @@ func (l *Leg) candidates(now time.Time) {
 		l.candidate(i, now)
 	}
 	l.leaveOut(suspects, func(at int32) bool { return l.pool.members[at].Health.Suspect() })
+	l.calm(now)
+	p.removed |= p.found
 }
 
 // lastResort replaces the candidates if there are none, or all are full. The new candidates are the
@@ -148,12 +166,12 @@ func (l *Leg) candidates(now time.Time) {
 // lastResort returns false and changes nothing if no node is left as a last resort, or if an
 // engine's answer is kept to fall back on.
 func (l *Leg) lastResort(now time.Time) bool {
-	if l.picks.capped || l.kept != nil {
+	if l.picks.found.has(poolFull) || l.kept != nil {
 		return false
 	}
 	found := false
 	for i, n := range l.pool.members {
-		if l.excludes(n) || !n.LastResort() || !l.fits(n) {
+		if l.excludes(n) != passes || !n.LastResort() || l.limits(n) != passes {
 			continue
 		}
 		if !found {
@@ -171,7 +189,7 @@ func (l *Leg) leaveOut(suspects int, suspect func(at int32) bool) {
 	if suspects == 0 || 2*suspects > len(l.picks.cands) {
 		return
 	}
-	l.keep(func(at int32) bool { return !suspect(at) }) // a node may have become suspect since the count
+	l.keep(suspected, func(at int32) bool { return !suspect(at) }) // a node may have become suspect since the count
 }
 
 // admitOthers counts only the queued ones among others' requests at a node. The count of the
@@ -214,11 +232,6 @@ func blocksOf(tokens int64) int32 {
 	return int32(min(max(tokens, 0)/prefix.BlockTokens, math.MaxInt32))
 }
 
-// excludes says whether the request must not go to n: n was tried, or another node is pinned.
-func (l *Leg) excludes(n *member) bool {
-	return l.Bond != Free && n.ID != l.Node || slices.Contains(l.tries.asked, n) || l.Filter != nil && !l.Filter(n.Node)
-}
-
 // calm removes from a retry's candidates the nodes whose connection has just failed, if another
 // node has room. When several nodes end at once, a request then need not try each of these nodes.
 func (l *Leg) calm(now time.Time) {
@@ -232,21 +245,31 @@ func (l *Leg) calm(now time.Time) {
 		room = room || free && !l.pool.members[at].Health.FailedLately(now)
 	}
 	if room {
-		l.keep(func(at int32) bool { return !l.pool.members[at].Health.FailedLately(now) })
+		l.keep(failedLately, func(at int32) bool { return !l.pool.members[at].Health.FailedLately(now) })
 	}
 }
 
-// keep reduces the candidates to those for which ok is true, unless that leaves none.
-func (l *Leg) keep(ok func(at int32) bool) {
-	kept := 0
-	for i, at := range l.picks.able {
-		if ok(at) {
-			l.picks.cands[kept], l.picks.able[kept] = l.picks.cands[i], at
-			kept++
+// keep reduces the candidates to those for which ok is true, unless that leaves none. The others
+// are left out for reason f.
+func (l *Leg) keep(f filter, ok func(at int32) bool) {
+	p, kept := &l.picks, 0
+	for i, at := range p.able {
+		if !ok(at) {
+			p.out[at] = f
+			continue
 		}
+		p.cands[kept], p.able[kept] = p.cands[i], at
+		kept++
 	}
-	if kept > 0 {
-		l.picks.cands, l.picks.able = l.picks.cands[:kept], l.picks.able[:kept]
+	switch {
+	case kept == len(p.able):
+	case kept == 0:
+		for _, at := range p.able {
+			p.out[at] = passes
+		}
+	default:
+		p.cands, p.able = p.cands[:kept], p.able[:kept]
+		p.found.add(f)
 	}
 }
 
@@ -274,10 +297,7 @@ func (l *Leg) fits(n *member) bool { return !n.gate.Full() || l.permit.On(n.gate
 // others says whether a node that was not asked yet could take the leg now.
 func (l *Leg) others(now time.Time) bool {
 	for _, n := range l.pool.members {
-		if l.excludes(n) || n.Health.Suspect() || n.Full() {
-			continue
-		}
-		if ok, _ := n.Eligible(now); ok {
+		if l.filter(n, now) == passes && !n.Health.Suspect() && !n.Full() {
 			return true
 		}
 	}

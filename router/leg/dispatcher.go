@@ -69,6 +69,7 @@ type Dispatcher struct {
 	stored  *affinity.Table
 	log     *slog.Logger
 
+	filtered   filterCounts
 	table      atomic.Pointer[servedFleet]
 	rebuilding sync.Mutex
 	gone       gone             // guarded by rebuilding
@@ -83,7 +84,7 @@ func New(p Parts, o Options) *Dispatcher {
 	}
 	d := &Dispatcher{
 		o: o, fleet: p.Fleet, where: p.Where, policy: p.Policy, gate: p.Gate,
-		budget: p.Budget, metrics: p.Metrics, stored: p.Stored, log: p.Logger,
+		budget: p.Budget, metrics: p.Metrics, stored: p.Stored, log: p.Logger, filtered: newFilterCounts(p.Metrics),
 	}
 	d.gone = gone{nodes: map[*fleet.Node]time.Time{}, models: map[string]time.Time{}}
 	d.table.Store(&servedFleet{})

@@ -2,6 +2,7 @@ package leg
 
 import (
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/relay"
@@ -123,6 +124,21 @@ func unknownModel(s *fleet.Snapshot, name []byte) *apierror.Error {
 // errHolder returns the error for a stored response whose node cannot answer. why is the reason.
 func errHolder(node, why string) *apierror.Error {
 	return unavailable("response_node_unavailable", "the node that stored this response ("+node+") "+why)
+}
+
+// errNoAPI returns the error of a request for an endpoint that the model's engines lack. The status
+// is that of an unknown endpoint. Clients do not try such a request again.
+func errNoAPI(path string, engines []string) *apierror.Error {
+	return &apierror.Error{
+		Status: 404, Code: "unsupported_api",
+		Message: path + " is not served for this model: its engines (" + strings.Join(engines, ", ") + ") lack it",
+	}
+}
+
+// errLabels returns the error of a request whose required labels no node in service has.
+func errLabels(required []string) *apierror.Error {
+	return unavailable("no_eligible_node", "no node with the labels that the request requires ("+
+		strings.Join(required, ", ")+") can take requests now")
 }
 
 // holderOut returns errHolder for the bound node that the pick refused.

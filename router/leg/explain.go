@@ -26,6 +26,7 @@ type Explanation struct {
 type ExplainedNode struct {
 	Node     string  `json:"node"`
 	Eligible bool    `json:"eligible"`
+	Filter   string  `json:"filter,omitempty"` // the filter that leaves the node out, as in cgn_router_filtered_total
 	Reason   string  `json:"reason,omitempty"`
 	Matched  int     `json:"matched"`      // leading blocks in the engine's own memory
 	Coming   int     `json:"coming"`       // with the blocks that the node computes for other requests now
@@ -63,8 +64,7 @@ func (d *Dispatcher) Explain(r *request.Request, q Question) (*Explanation, *api
 	if pick < 0 && l.admitOthers() {
 		pick = explain()
 	}
-	full := pick < 0 && l.lastResort(now)
-	if full {
+	if pick < 0 && l.lastResort(now) {
 		pick = explain()
 	}
 	e := &Explanation{
@@ -80,7 +80,7 @@ func (d *Dispatcher) Explain(r *request.Request, q Question) (*Explanation, *api
 			}
 			next++
 		} else {
-			row.Reason = l.whyNot(n, now, full)
+			row.filtered(l, i, now)
 		}
 		e.Candidates = append(e.Candidates, row)
 	}
@@ -112,22 +112,14 @@ func (e *ExplainedNode) score(t *policy.Terms, n *member, now time.Time) {
 	}
 }
 
-// whyNot says why n is no candidate. full says that the healthy nodes have no room.
-func (l *Leg) whyNot(n *member, now time.Time, full bool) string {
-	_, reason := n.Eligible(now)
-	switch {
-	case l.Bond != Free && n.ID != l.Node:
-		return "another node is pinned"
-	case l.excludes(n):
-		return "left out by the request's plan"
-	case reason != "":
-		return reason
-	case n.Health.Suspect():
-		return health.SuspectReason
-	case full:
-		return "full"
+// filtered says why the node at place i is no candidate.
+func (e *ExplainedNode) filtered(l *Leg, i int, now time.Time) {
+	f := l.picks.out[i]
+	if f == passes {
+		e.Reason = "full" // a node of last resort is asked in its place
+		return
 	}
-	return "as many requests as may be are in flight on the nodes of its role (max_queue)"
+	e.Filter, e.Reason = f.String(), l.why(f, l.pool.members[i], now)
 }
 
 // foresee returns the next result of random without counting a turn.

@@ -11,6 +11,7 @@ import (
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/answer"
 	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/apis"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/health/patience"
@@ -30,6 +31,8 @@ type Question struct {
 	// each pick. The goroutine of Dispatcher.Run calls it with locks held, so it must return at
 	// once and change nothing.
 	Filter func(n *fleet.Node) bool
+	// Constraints are about the labels of the node.
+	Constraints Constraints
 	// Edit changes the body, in addition to the model's name; nil: no change. Edit is called for
 	// each attempt with the client's original body.
 	Edit func(e *scan.Edits)
@@ -71,6 +74,7 @@ type Leg struct {
 	TTFT     time.Duration // from the request's arrival to the first sign of the answer; 0: there was none
 
 	d      *Dispatcher
+	api    apis.Set // the request's endpoint, if some engine lacks it
 	place  answer.Place
 	model  *servedModel
 	pool   *pool
@@ -123,11 +127,11 @@ func (l *Leg) reset() {
 	l.prompt.Reset()
 	l.out.edits.Reset(nil, nil)
 	prompt, edits, body := l.prompt, l.out.edits, emptied(l.out.request.Body)
-	cands, able := emptied(l.picks.cands), l.picks.able[:0]
+	cands, able, out := emptied(l.picks.cands), l.picks.able[:0], l.picks.out[:0]
 	asked, failed, resets := emptied(l.tries.asked), emptied(l.tries.failed), emptied(l.tries.resets)
 	*l = Leg{}
 	l.prompt, l.out.edits, l.out.request.Body = prompt, edits, body
-	l.picks.cands, l.picks.able = cands, able
+	l.picks.cands, l.picks.able, l.picks.out = cands, able, out
 	l.tries.asked, l.tries.failed, l.tries.resets = asked, failed, resets
 }
 
@@ -239,6 +243,7 @@ func (l *Leg) resolve() *apierror.Error {
 	}
 	l.model = t.models[view.Name]
 	l.pool = &l.model.pools[l.Work]
+	l.api = endpoint(l.Request)
 	return nil
 }
 
@@ -303,7 +308,7 @@ func (l *Leg) crowded(now time.Time) bool {
 		return false
 	}
 	for _, n := range l.pool.members {
-		if ok, _ := n.Eligible(now); ok && !l.excludes(n) && !n.Health.Suspect() {
+		if ok, _ := n.Eligible(now); ok && l.excludes(n) == passes && !n.Health.Suspect() {
 			return true
 		}
 	}

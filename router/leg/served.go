@@ -7,6 +7,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/router/admission"
+	"github.com/cognitora/dataplane/router/apis"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/health/patience"
 	"github.com/cognitora/dataplane/router/metrics"
@@ -59,6 +60,7 @@ type member struct {
 	*nodeState
 	gate  *admission.Handle // handle of the model and the node's role
 	waits *patience.Node
+	lacks apis.Set // endpoints that the node's engine is known to lack
 }
 
 // nodeState is the data about a node for all its models.
@@ -124,7 +126,9 @@ func (d *Dispatcher) served(view *fleet.ModelView, before *servedModel, t *serve
 		p := &s.pools[work]
 		p.nodes = nodes
 		for _, n := range nodes {
-			m := &member{nodeState: t.nodes[n], gate: d.gateOf(s.model, n.Info().Role)}
+			info := n.Info()
+			m := &member{nodeState: t.nodes[n], gate: d.gateOf(s.model, info.Role)}
+			m.lacks = apis.Lacking(info.Engine, info.EngineVersion)
 			if was := before.member(Work(work), n); was != nil {
 				m.waits = was.waits
 			} else {

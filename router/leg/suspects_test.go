@@ -27,7 +27,7 @@ func TestSuspectsAreLeftOut(t *testing.T) {
 	} {
 		l := &Leg{}
 		for at := range c.nodes {
-			l.picks.able = append(l.picks.able, int32(at))
+			l.picks.able, l.picks.out = append(l.picks.able, int32(at)), append(l.picks.out, passes)
 			l.picks.cands = append(l.picks.cands, policy.Candidate{IDHash: uint64(at)})
 		}
 		l.leaveOut(len(c.suspects), func(at int32) bool { return slices.Contains(c.suspects, at) })
@@ -38,13 +38,18 @@ func TestSuspectsAreLeftOut(t *testing.T) {
 				t.Errorf("%s: place %d is not the candidate's", name, at)
 			}
 		}
+		for at, f := range l.picks.out {
+			if (f == suspected) == slices.Contains(c.left, int32(at)) {
+				t.Errorf("%s: the reason against node %d is %q", name, at, f)
+			}
+		}
 		if !slices.Equal(left, c.left) || len(l.picks.cands) != len(c.left) {
 			t.Errorf("%s: %v are left, want %v", name, left, c.left)
 		}
 	}
-	l := &Leg{picks: picks{able: []int32{0, 1}, cands: make([]policy.Candidate, 2)}}
+	l := &Leg{picks: picks{able: []int32{0, 1}, cands: make([]policy.Candidate, 2), out: make([]filter, 2)}}
 	l.leaveOut(1, func(int32) bool { return true }) // the other node has become suspect since the count
-	if len(l.picks.able) != 2 {
+	if len(l.picks.able) != 2 || l.picks.found != 0 || l.picks.out[0] != passes {
 		t.Error("nobody is left")
 	}
 }

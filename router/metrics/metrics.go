@@ -22,6 +22,7 @@ type Router struct {
 	Retries        *prometheus.CounterVec // reason
 	RetriesRefused prometheus.Counter
 	LastResort     prometheus.Counter
+	Filtered       *prometheus.CounterVec // reason
 	UpstreamErrors *prometheus.CounterVec // node, kind
 	PolicyReloads  *prometheus.CounterVec // result
 	Lookups        *prometheus.CounterVec // result
@@ -97,6 +98,8 @@ func New() *Router {
 			"Retries that the budget did not allow.").WithLabelValues(),
 		LastResort: s.Counter("cgn_router_last_resort_total", "Requests sent to a node that is out of service "+
 			"for server errors, or only returning, because no other node could take them.").WithLabelValues(),
+		Filtered: s.Counter("cgn_router_filtered_total", "Picks that left a node out, by reason. A pick counts once "+
+			"for each reason, whatever the number of nodes.", "reason"),
 		UpstreamErrors: s.Counter("cgn_router_upstream_errors_total", "Attempts that failed, by node and kind; cut "+
 			"and idle are failures after the answer had begun, all others are failures before the client had a byte.",
 			"node", "kind"),

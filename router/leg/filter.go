@@ -1,0 +1,203 @@
+package leg
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cognitora/dataplane/router/apis"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/health"
+	"github.com/cognitora/dataplane/router/metrics"
+	"github.com/cognitora/dataplane/router/request"
+	"github.com/cognitora/dataplane/router/scan"
+)
+
+// filter is a reason why a pick leaves a node out. The filters apply before any mode of the policy.
+// A node has the first of these reasons that applies.
+type filter uint8
+
+const (
+	passes filter = iota // the node is a candidate
+
+	// The request rules these nodes out, in any state of the node.
+	pinned
+	planned
+	lacking
+	untainted
+	tried
+
+	// These nodes take no requests now.
+	departed
+	cordoned
+	notReady
+	stale
+	unwell
+
+	poolFull
+
+	// These filters compare the candidates, and apply only if enough of them are left.
+	suspected
+	failedLately
+
+	filters // the number of filters
+)
+
+// filterTexts holds the word of each filter in metrics and explanations, and its sentence. A filter
+// without a sentence has one that depends on the node; see Leg.why.
+var filterTexts = [filters]struct{ word, sentence string }{
+	pinned:       {"pinned", "another node is pinned"},
+	planned:      {"plan", "left out by the request's plan"},
+	lacking:      {word: "api"},
+	untainted:    {word: "required_taints"},
+	tried:        {"asked", "the request has asked it already"},
+	departed:     {word: "gone"},
+	cordoned:     {word: "cordon"},
+	notReady:     {word: "not_ready"},
+	stale:        {word: "stale"},
+	unwell:       {word: "health"},
+	poolFull:     {"max_queue", "as many requests as may be are in flight on the nodes of its role (max_queue)"},
+	suspected:    {"suspect", health.SuspectReason},
+	failedLately: {"failed_lately", "its connection has just failed, and another node has room"},
+}
+
+// String returns the word of the filter.
+func (f filter) String() string { return filterTexts[f].word }
+
+// filterSet is a set of filters.
+type filterSet uint32
+
+func (s filterSet) has(f filter) bool { return s&(1<<f) != 0 }
+
+func (s *filterSet) add(f filter) { *s |= 1 << f }
+
+// filterCounts counts, for each filter, the picks that it has left a node out of.
+type filterCounts [filters]prometheus.Counter
+
+func newFilterCounts(m *metrics.Router) (c filterCounts) {
+	for f := passes + 1; f < filters; f++ {
+		c[f] = m.Filtered.WithLabelValues(f.String())
+	}
+	return c
+}
+
+// note counts a pick in which the filters of s left a node out.
+func (c *filterCounts) note(s filterSet) {
+	for f := passes + 1; s>>f != 0; f++ {
+		if s.has(f) {
+			c[f].Inc()
+		}
+	}
+}
+
+// filter returns the first reason to leave n out of a pick at now, apart from those that compare
+// the candidates.
+func (l *Leg) filter(n *member, now time.Time) filter {
+	if f := l.excludes(n); f != passes {
+		return f
+	}
+	if ok, _ := n.Eligible(now); !ok {
+		return obstacle(n.Node)
+	}
+	return l.limits(n)
+}
+
+// excludes returns the reason why the request must not go to n, whatever n's state is.
+func (l *Leg) excludes(n *member) filter {
+	switch {
+	case l.Bond != Free && n.ID != l.Node:
+		return pinned
+	case l.Filter != nil && !l.Filter(n.Node):
+		return planned
+	case n.lacks&l.api != 0:
+		return lacking
+	case len(l.Constraints.Required) > 0 && !l.Constraints.allow(n.Info().Labels):
+		return untainted
+	case slices.Contains(l.tries.asked, n):
+		return tried
+	}
+	return passes
+}
+
+// limits returns the limit that n has reached.
+func (l *Leg) limits(n *member) filter {
+	if !l.fits(n) {
+		return poolFull
+	}
+	return passes
+}
+
+// obstacle returns the reason why n, which is not eligible, takes no requests.
+func obstacle(n *fleet.Node) filter {
+	switch n.Obstacle() {
+	case fleet.Gone:
+		return departed
+	case fleet.Cordoned:
+		return cordoned
+	case fleet.NotReady:
+		return notReady
+	case fleet.Stale:
+		return stale
+	}
+	return unwell
+}
+
+// why returns the sentence for a node that f leaves out.
+func (l *Leg) why(f filter, n *member, now time.Time) string {
+	if text := filterTexts[f].sentence; text != "" {
+		return text
+	}
+	switch f {
+	case untainted:
+		missing := l.Constraints.missing(n.Info().Labels)
+		return "the request requires labels that it lacks: " + strings.Join(missing, ", ")
+	case lacking:
+		return "its engine, " + engineOf(n) + ", lacks " + l.endpointPath()
+	}
+	if _, reason := n.Eligible(now); reason != "" {
+		return reason
+	}
+	return "it took no requests a moment ago" // the node has come back since the pick
+}
+
+// endpoint returns the endpoint of r, if some engine lacks it.
+func endpoint(r *request.Request) apis.Set {
+	switch r.API {
+	case scan.Chat, scan.Completions, scan.Embeddings:
+		return 0
+	}
+	return apis.Of(r.Path)
+}
+
+// endpointPath returns the request's path without its query.
+func (l *Leg) endpointPath() string {
+	path, _, _ := strings.Cut(l.Request.Path, "?")
+	return path
+}
+
+// engineOf names the engine of n.
+func engineOf(n *member) string {
+	info := n.Info()
+	return strings.TrimSpace(cmp.Or(info.Engine, "unknown") + " " + info.EngineVersion)
+}
+
+// lackers returns the engines of the nodes that may be asked, if all of them lack the request's
+// endpoint. Otherwise lackers returns nil.
+func (l *Leg) lackers() (engines []string) {
+	if l.api == 0 {
+		return nil
+	}
+	for _, n := range l.pool.members {
+		switch name := engineOf(n); {
+		case l.Bond != Free && n.ID != l.Node:
+		case n.lacks&l.api == 0:
+			return nil
+		case !slices.Contains(engines, name):
+			engines = append(engines, name)
+		}
+	}
+	return engines
+}
