@@ -37,6 +37,10 @@ func TestReadyzTellsOfEtcd(t *testing.T) {
 		t.Fatal("who has a view of the fleet has changed")
 	}
 	meet(t, 1, member)
+	awaitThat(t, "the purges are read", func() bool {
+		code, _ := get(t, "http://"+member.AdminAddr().String()+"/readyz")
+		return code == 200
+	})
 	say := func(link string) {
 		for _, d := range []*Daemon{member, alone} {
 			awaitThat(t, d.config.cacheID()+" says "+link, func() bool {
