@@ -1,37 +1,33 @@
 package policy
 
-const (
-	// slotsLeast is the least number of slots assumed for a node when no node's slots are known.
-	slotsLeast = 16
-	// shareLeast is the number of busy requests that max_share always allows a node, if its own
-	// slots allow them.
-	shareLeast = 32
-)
+import "cmp"
+
+// busyLeast is the number of busy requests at which a node counts as fully used compared with its
+// fleet, if no node has more. A lower number lets a few requests outweigh a cached prefix, and a
+// higher one lets a burst gather on few nodes.
+const busyLeast = 32
 
 // occupancy holds the measures for the nodes' load.
 type occupancy struct {
-	unknown float64 // slots assumed for a node without a number of its own
-	use     float64 // busy/slots over all candidates
+	typical float64 // mean of the known slots; 0: no node has a number of slots
+	most    float64 // the fleet's highest number of busy requests, of nodes with typical slots; at least busyLeast
 }
 
 // occupancyOf computes the measures from all candidates, full ones included.
 func occupancyOf(cands []Candidate) occupancy {
-	var busy, slots float64
-	known := 0
+	slots, known := 0.0, 0
 	for i := range cands {
-		busy += float64(cands[i].busy())
 		if n := cands[i].slots(); n > 0 {
 			slots += float64(n)
 			known++
 		}
 	}
-	var l occupancy
-	if n := len(cands); known > 0 {
-		l.unknown = slots / float64(known)
-		l.use = busy / (l.unknown * float64(n))
-	} else if n > 0 {
-		l.unknown = max(2*busy/float64(n), slotsLeast)
-		l.use = busy / (l.unknown * float64(n))
+	l := occupancy{most: busyLeast}
+	if known > 0 {
+		l.typical = slots / float64(known)
+	}
+	for i := range cands {
+		l.most = max(l.most, l.busy(&cands[i]))
 	}
 	return l
 }
@@ -45,23 +41,31 @@ func (c *Candidate) slots() int64 {
 	return min(limit, engine)
 }
 
-func (l *occupancy) slots(c *Candidate) float64 {
+// busy returns the node's busy requests, in proportion to its slots: the number that a node with the
+// typical slots would have.
+func (l *occupancy) busy(c *Candidate) float64 {
 	if n := c.slots(); n > 0 {
-		return float64(n)
+		return float64(c.busy()) * l.typical / float64(n)
 	}
-	return l.unknown
+	return float64(c.busy())
 }
 
-// crowded says whether the node's load is at least the fleet's load multiplied by times.
-func (l *occupancy) of(c *Candidate) float64 { return float64(c.busy()) / l.slots(c) }
-
-func (l *occupancy) free(c *Candidate) float64 { return max(l.slots(c)-float64(c.busy()), 0) }
-
-// crowded says whether the node has at least times the fleet's load.
-func (l *occupancy) crowded(c *Candidate, times float64) bool {
-	least := int64(shareLeast)
-	if n := c.slots(); n > 0 {
-		least = min(least, n)
+// of returns the node's load: the larger one of busy/slots and of its busy requests relative to the
+// fleet's highest.
+func (l *occupancy) of(c *Candidate) float64 {
+	busy := l.busy(c)
+	if l.typical > 0 {
+		return max(busy/l.typical, busy/l.most)
 	}
-	return times > 0 && c.busy() >= least && l.of(c) >= times*l.use
+	return busy / l.most
+}
+
+// free returns the node's free slots. A node without a number of slots has the typical number, or
+// the fleet's highest number of busy requests.
+func (l *occupancy) free(c *Candidate) float64 {
+	slots := float64(c.slots())
+	if slots == 0 {
+		slots = cmp.Or(l.typical, l.most)
+	}
+	return max(slots-float64(c.busy()), 0)
 }

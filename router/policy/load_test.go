@@ -3,7 +3,6 @@ package policy
 import (
 	"math"
 	"math/rand/v2"
-	"strings"
 	"testing"
 	"time"
 )
@@ -17,23 +16,27 @@ func util(cands []Candidate) []float64 {
 	return out
 }
 
-// TestLoadByHand checks the number of slots: the lower of limit and engine's slots; else the mean
-// of the known ones; else twice the mean in flight, and at least 16.
+// TestLoadByHand checks util: the larger one of busy/slots and of busy requests relative to the
+// fleet's highest, at least 32. Slots are the lower of limit and engine's slots, else the mean of the
+// known ones. Nodes with more slots than others may have more busy requests.
 func TestLoadByHand(t *testing.T) {
 	type node struct{ busy, limit, engine int32 }
 	for name, c := range map[string]struct {
 		nodes []node
 		want  []float64
 	}{
-		"stated":                   {[]node{{4, 16, 0}, {4, 64, 0}}, []float64{0.25, 0.0625}},
+		"stated":                   {[]node{{4, 16, 0}, {4, 16, 0}}, []float64{4. / 16, 4. / 16}},
+		"stated, many slots":       {[]node{{8, 256, 0}, {4, 256, 0}}, []float64{8. / 32, 4. / 32}},
+		"stated, the highest":      {[]node{{64, 256, 0}, {48, 256, 0}}, []float64{1, 0.75}},
+		"stated, of two sizes":     {[]node{{40, 64, 0}, {60, 192, 0}}, []float64{1, 0.5}},
 		"told by the engine":       {[]node{{4, 0, 8}, {12, 0, 8}}, []float64{0.5, 1}},
 		"the lower of both":        {[]node{{4, 16, 8}, {4, 8, 16}}, []float64{0.5, 0.5}},
 		"one knows nothing":        {[]node{{6, 8, 0}, {6, 0, 16}, {6, 0, 0}}, []float64{0.75, 0.375, 0.5}},
 		"nobody knows, nobody's":   {[]node{{0, 0, 0}, {0, 0, 0}}, []float64{0, 0}},
-		"nobody knows, few":        {[]node{{1, 0, 0}, {0, 0, 0}}, []float64{1. / 16, 0}},
-		"nobody knows, many":       {[]node{{40, 0, 0}, {20, 0, 0}, {60, 0, 0}}, []float64{0.5, 0.25, 0.75}},
+		"nobody knows, few":        {[]node{{8, 0, 0}, {0, 0, 0}}, []float64{8. / 32, 0}},
+		"nobody knows, many":       {[]node{{40, 0, 0}, {20, 0, 0}, {80, 0, 0}}, []float64{0.5, 0.25, 1}},
 		"nobody knows, one has it": {[]node{{90, 0, 0}, {0, 0, 0}, {0, 0, 0}}, []float64{1, 0, 0}},
-		"alone":                    {[]node{{90, 0, 0}}, []float64{0.5}},
+		"alone":                    {[]node{{90, 0, 0}}, []float64{1}},
 	} {
 		cands := blanks(len(c.nodes))
 		for i, n := range c.nodes {
@@ -163,52 +166,19 @@ func TestComingBlocksCountAsMatched(t *testing.T) {
 	near(t, "overlap of what is held", out[1].Overlap, 0.7)
 }
 
-// TestShareLeavesOutTheCrowded checks that the holder of a hot prefix is left out at max_share
-// times the fleet's load. The holder stays if no other node is left, or if it has few requests.
-func TestShareLeavesOutTheCrowded(t *testing.T) {
-	fleet := func(limit int32, busy ...int32) []Candidate {
-		c := blanks(len(busy))
-		for i, n := range busy {
-			c[i].InFlight, c[i].MaxConcurrent = n, limit
-		}
-		c[0].Matched = 100
-		return c
+// TestAFullPrefixYieldsToLoad checks that the holder of a whole prompt is not picked once its
+// waiting prefill and its requests, compared with the fleet's, outweigh the prompt.
+func TestAFullPrefixYieldsToLoad(t *testing.T) {
+	c := blanks(4)
+	for i := range c {
+		c[i].MaxConcurrent, c[i].EngineSlots = 256, 0
 	}
-	for name, c := range map[string]struct {
-		cands []Candidate
-		share float64
-		left  bool // candidate 0 is left out
-	}{
-		"at the multiple":         {fleet(0, 60, 40, 30, 30), 1.5, true},
-		"below it":                {fleet(0, 59, 41, 30, 30), 1.5, false},
-		"with a limit":            {fleet(256, 60, 40, 30, 30), 1.5, true},
-		"few requests":            {fleet(0, 31, 0, 0, 0), 1.5, false},
-		"few, but all its slots":  {fleet(4, 3, 0, 0, 0), 1.5, false},
-		"off":                     {fleet(0, 600, 0, 0, 0), 0, false},
-		"all have the same share": {fleet(0, 40, 40), 1, false},
-		"the only one":            {fleet(0, 400), 1.5, false},
-	} {
-		p := Default()
-		p.Score.MaxShare = c.share
-		out := make([]Terms, len(c.cands))
-		pick, _ := explain(p, c.cands, 100, nil, 0, out)
-		said := strings.Contains(out[0].Reason, "more than its share")
-		if (pick != 0) != c.left || out[0].Eligible == c.left || said != c.left {
-			t.Errorf("%s: picked %d; %+v", name, pick, out[0])
-		}
+	c[0].Matched, c[0].InFlight = 100, 60
+	if got := pick(Default(), c, 100, nil, 0); got != 0 {
+		t.Errorf("picked %d, not the holder without waiting prefill", got)
 	}
-	small := fleet(0, 6, 1, 1, 1)
-	for i := range small {
-		small[i].EngineSlots = 4
-	}
-	out := make([]Terms, 4)
-	const want = "more than its share: 6 requests are 2.7 times the fleet's load, max_share is 1.5"
-	if pick, _ := explain(Default(), small, 100, nil, 0, out); pick == 0 || out[0].Reason != want {
-		t.Errorf("a small engine with more than its slots: picked %d, %q", pick, out[0].Reason)
-	}
-	full := fleet(0, 90, 10, 10)
-	full[1].MaxConcurrent, full[2].MaxConcurrent = 10, 10
-	if pick := pick(Default(), full, 100, nil, 0); pick != 0 {
-		t.Errorf("picked %d where all others are full", pick)
+	c[0].Pending = 400
+	if got := pick(Default(), c, 100, nil, 0); got == 0 {
+		t.Error("picked the holder, where four prompts of this size wait")
 	}
 }

@@ -12,7 +12,6 @@ type fleet struct {
 	freeMax                                   float64
 	waitScale, resentScale                    float64 // full use per EngineWaitPct, Retransmits; 0: not counted
 	takers                                    int     // candidates that may be picked
-	share                                     float64 // ScoreSettings.MaxShare; 0: no node is left out
 }
 
 // figure sums up the known values of a measurement.
@@ -47,7 +46,7 @@ func (f *figure) apart(v float64) float64 {
 }
 
 func (p *ScoreSettings) survey(cands []Candidate) fleet {
-	f := fleet{occupancy: occupancyOf(cands), share: p.MaxShare}
+	f := fleet{occupancy: occupancyOf(cands)}
 	if p.RunDelayMs > 0 {
 		f.waitScale = 10 / p.RunDelayMs // RunDelayMs is in ms of each second; 1 % of a second is 10 ms
 	}
@@ -68,18 +67,12 @@ func (p *ScoreSettings) survey(cands []Candidate) fleet {
 			f.resent.note(float64(c.Retransmits))
 		}
 		f.freeMax = max(f.freeMax, f.free(c))
-		if f.takes(c) {
+		if c.room() {
 			f.takers++
 		}
 	}
-	if f.takers == 0 { // all nodes with room have more than their share
-		f.share, f.takers = 0, withRoom(cands)
-	}
 	return f
 }
-
-// takes says whether the node may be picked.
-func (f *fleet) takes(c *Candidate) bool { return c.room() && !f.crowded(c, f.share) }
 
 // unknown stands for an unknown figure.
 const unknown = -1
@@ -179,11 +172,6 @@ func (p *ScoreSettings) pick(s *Situation, e *Explanation) int {
 func (p *ScoreSettings) explain(s *Situation, f *fleet, e *Explanation) {
 	for i := range e.Terms {
 		c, t := &s.Candidates[i], &e.Terms[i]
-		if t.Eligible && !f.takes(c) {
-			t.Eligible = false
-			t.Reason = fmt.Sprintf("more than its share: %d requests are %.2g times the fleet's load, "+
-				"max_share is %g", c.busy(), f.of(c)/f.use, f.share)
-		}
 		t.Overlap, t.Waiting, t.Load = p.overlap(c, s.Blocks), waiting(c, s.Blocks), 1-f.util(c)
 		t.Power, t.Capacity = f.coolness(c), f.capacity(c)
 		t.Total = p.total(c, f, s.Blocks)
@@ -199,7 +187,7 @@ func (kept *totals) of(p *ScoreSettings, cands []Candidate, i int, f *fleet, pro
 	if i < len(kept) {
 		return kept[i]
 	}
-	if !f.takes(&cands[i]) {
+	if !cands[i].room() {
 		return math.Inf(-1)
 	}
 	return p.total(&cands[i], f, promptBlocks)
@@ -212,7 +200,7 @@ func (p *ScoreSettings) best(
 	best, top, second = -1, math.Inf(-1), math.Inf(-1)
 	for i := range cands {
 		t := math.Inf(-1)
-		if f.takes(&cands[i]) {
+		if cands[i].room() {
 			t = p.total(&cands[i], f, promptBlocks)
 		}
 		if i < len(kept) {
