@@ -185,9 +185,14 @@ func stride(g, groups, known int) int {
 // returns the number of the remaining ones.
 func (x *Index) step(walk []walker, c *Chain, g int, now stamp) int {
 	leader := c.leader(g)
+	nodes := x.table.sieve.nodesOf(leader)
 	kept := 0
 	for k := range walk {
 		w := &walk[k]
+		if nodes&bit(w.place) == 0 {
+			w.missing = int32(g)
+			continue
+		}
 		if !x.has(w, leader, g, now) {
 			continue
 		}

@@ -75,13 +75,23 @@ func (x *Index) sweep() {
 	if x.table.full() {
 		s.planPrune()
 	}
+	x.renewSieve(x.table.sieve.renew)
 	for from := 0; from < len(x.table.buckets); from += sweepBatch {
 		if x.closing() {
+			x.renewSieve(func() { x.table.sieve.done(false) })
 			return
 		}
 		s.step(from, min(from+sweepBatch, len(x.table.buckets)))
 	}
+	x.renewSieve(func() { x.table.sieve.done(true) })
 	s.freeLeft()
+}
+
+// renewSieve does a step of the sieve's renewal.
+func (x *Index) renewSieve(step func()) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	step()
 }
 
 func (x *Index) closing() bool {
@@ -139,6 +149,11 @@ func (s *sweep) step(from, to int) {
 			k := bits.TrailingZeros8(old)
 			if key := b.keys[k].Load(); key != 0 && s.goes(placeOf(key), b.touched(k), b.blocks(k)) {
 				s.x.table.clear(b, k)
+			}
+		}
+		for k := range b.keys {
+			if key := b.keys[k].Load(); key != 0 {
+				s.x.table.sieve.keep(key)
 			}
 		}
 	}

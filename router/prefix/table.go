@@ -31,13 +31,16 @@ type beliefTable struct {
 	buckets []bucket
 	max     int          // number of blocks from which on inserts replace an entry of their bucket
 	blocks  atomic.Int64 // blocks in all entries
+	sieve   sieve
 }
 
 // newBeliefTable makes room for max blocks. The table's memory becomes resident only as buckets are
 // written.
 func newBeliefTable(max int) *beliefTable {
 	n := max/expectedBlocks*100/load/entriesPerBucket + 1
-	return &beliefTable{buckets: make([]bucket, n), max: max}
+	t := &beliefTable{buckets: make([]bucket, n), max: max}
+	t.sieve.init(n)
+	return t
 }
 
 // placeBits is the number of bits in an entry's key for the node.
@@ -133,6 +136,7 @@ func (t *beliefTable) insert(b *bucket, key uint64, v belief, blocks tags) {
 	b.beliefs[i].Store(uint64(v))
 	b.tags[i].Store(uint64(blocks))
 	b.keys[i].Store(key)
+	t.sieve.add(key)
 	t.blocks.Add(int64(blocks.blocks()))
 }
 
