@@ -70,6 +70,9 @@ func (c *Chain) Lengthen(bytes int) { c.length += float64(bytes) / BlockBytes }
 // keys.
 func (c *Chain) Blocks() int { return c.blocks }
 
+// Tokens returns the number of the prompt's tokens. A text counts as a token for each four bytes.
+func (c *Chain) Tokens() int64 { return int64(c.length * BlockTokens) }
+
 // Key returns the key of block i, 0 <= i < Blocks(): the first 8 bytes of its digest,
 // little-endian. Key hashes the chain as far as block i. The index identifies blocks by their keys.
 func (c *Chain) Key(i int) uint64 {

@@ -168,6 +168,9 @@ func (p *Prompt) Unknown(nodes int) {
 	clear(p.reach)
 }
 
+// Tokens returns the number of the prompt's tokens, estimated if the model's tokens are not known.
+func (p *Prompt) Tokens() int64 { return p.chain.Tokens() }
+
 // Reach returns how far the prompt reaches on the node at index i of Find's nodes.
 func (p *Prompt) Reach(i int) holdings.Reach { return p.reach[i] }
 
