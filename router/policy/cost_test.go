@@ -141,6 +141,8 @@ func TestCostOfPrompts(t *testing.T) {
 			edit: func(_ *CostSettings, s *Situation) { s.Work = PrefillOnly }},
 		{name: "decode only", node: Candidate{Matched: 20, ActiveBlocks: 10, PrefillTokens: 320}, want: 110 - 20,
 			edit: func(c *CostSettings, s *Situation) { s.Work, c.TrackPrefillTokens = DecodeOnly, false }},
+		{name: "decode only, taint", node: Candidate{Matched: 20, Taint: 0.5}, want: 80 * 0.6299485325,
+			edit: func(c *CostSettings, s *Situation) { s.Work, c.TrackPrefillTokens = DecodeOnly, false }},
 		{name: "decode only, all covered",
 			node: Candidate{Matched: 100, ActiveBlocks: 10, SharedActive: 100, InFlight: 3},
 			edit: func(c *CostSettings, s *Situation) {

@@ -24,7 +24,7 @@ func (p *DeviceAwareSettings) pick(s *Situation, e *Explanation) int {
 	}
 	cpu, accel := &groups[cpus], &groups[accelerators]
 	chosen := accelerators
-	if accel.nodes == 0 || cpu.nodes > 0 && p.behind(cpu, accel) {
+	if accel.nodes == 0 || p.behind(cpu, accel) {
 		chosen = cpus
 	}
 	pick := least(s, chosen)

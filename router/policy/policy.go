@@ -1,6 +1,6 @@
 // Package policy picks the node for a request. The package is pure: it reads the given candidates,
-// does no I/O, keeps no state and takes no lock. Pick allocates nothing. Each mode has a file of its
-// own.
+// does no I/O, keeps no state and takes no lock. Pick allocates nothing. Each mode has a file of
+// its own.
 //
 // Mode score weighs four terms and takes the highest total:
 //
