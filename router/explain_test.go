@@ -113,6 +113,37 @@ func TestWhatNodesAnnounceIsWeighed(t *testing.T) {
 	}
 }
 
+// TestDevicesAreTold checks that mode device_aware knows the nodes that compute on CPUs.
+func TestDevicesAreTold(t *testing.T) {
+	t.Parallel()
+	etcd := startEtcd(t).endpoint
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	engines := simulate(t, 2)
+	for i, device := range []string{"cpu", "gpu"} {
+		doc := fmt.Sprintf(`{"node_id":%q,"address":%q,"models":["sim"],"ready":true,"stamp":1,"device":%q}`, device,
+			engines[i].URL(), device)
+		if _, err := c.Put(t.Context(), cluster.NodeKey(device), doc); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.Put(t.Context(), cluster.PolicyKey, `{"mode":"device_aware"}`); err != nil {
+		t.Fatal(err)
+	}
+	s := follow(t, etcd, 2)
+	var e explanation
+	eventually(t, "the policy is in force", func() bool {
+		e = s.explain(chatBody("hello", ""))
+		return e.Mode == "device_aware"
+	})
+	if e.Winner != "gpu" || !strings.Contains(e.Why, "0 requests on 1 CPUs, 0 on 1 accelerators") {
+		t.Errorf("%s, %s", e.Winner, e.Why)
+	}
+}
+
 // TestDebugRouteSaysWhereARequestGoes checks that /debug/route names the node that the request then
 // gets. /debug/route heeds the same headers as the routing.
 func TestDebugRouteSaysWhereARequestGoes(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"github.com/cognitora/dataplane/ctl/cell"
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/router/leg"
+	"github.com/cognitora/dataplane/router/policy"
 )
 
 // maxBody is the longest request that is read, in bytes.
@@ -39,7 +40,9 @@ of the others'; one that none reports is shown as - (power) or 0, and decides no
 now, and those of other routers and clients as last told, of how many the node may have at once (-: no limit).
 MEASURED has the figures of the node's agent, from its stream or its last heartbeat, with the age of each
 sample: use of the GPU, CPUs of the engine (100 % is one), the wait for a CPU that 99 % of waits do not exceed,
-round trip, segments sent again in a million, power. Without a candidate the exit status is 1.`
+round trip, segments sent again in a million, power. In mode cost the lowest COST wins, in blocks; a line for each
+candidate has its parts: COST = prefill_load_scale * PREFILL + DECODE, and the blocks that are cached.
+Without a candidate the exit status is 1.`
 
 // Command is cgn-ctl route.
 func Command(a *cli.App) *cobra.Command {
@@ -141,6 +144,10 @@ func blocksCell(c *leg.ExplainedNode) string {
 
 func writeExplanation(t *cli.Table, e *leg.Explanation) {
 	t.Line(fmt.Sprintf("model %s, %s, %d blocks of prompt, mode %s\n", cell.Dash(e.Model), e.API, e.Blocks, e.Mode))
+	if e.Mode == policy.Cost.String() {
+		writeCosts(t, e)
+		return
+	}
 	t.Row("", "NODE", "BLOCKS", "OVERLAP", "PENDING", "LOAD", "POWER", "CAPACITY", "SCORE", "IN FLIGHT",
 		"MEASURED", "NOTE")
 	powered := slices.ContainsFunc(e.Candidates, func(c leg.ExplainedNode) bool { return !c.Signals.Power.At.IsZero() })
@@ -149,7 +156,6 @@ func writeExplanation(t *cli.Table, e *leg.Explanation) {
 		if c.Node == e.Winner {
 			cells[0] = "->"
 		}
-		note := c.Reason
 		for i, term := range []float64{c.Overlap, c.Waiting, c.Load, c.Power, c.Capacity, c.Score} {
 			if c.Eligible && (i != 3 || powered) {
 				cells = append(cells, fmt.Sprintf("%.3f", term))
@@ -157,16 +163,56 @@ func writeExplanation(t *cli.Table, e *leg.Explanation) {
 				cells = append(cells, "-")
 			}
 		}
-		if !c.Eligible {
-			note = "no candidate: " + c.Reason
-		}
-		inFlight := strconv.Itoa(c.InFlight)
-		if c.Others > 0 {
-			inFlight += "+" + strconv.Itoa(c.Others)
-		}
-		t.Row(append(cells, inFlight+"/"+cell.Limit(c.Slots), cell.Signals(&c.Signals), note)...)
+		t.Row(append(cells, inFlightCell(&c), cell.Signals(&c.Signals), noteCell(&c))...)
 	}
-	if e.Winner != "" {
-		t.Line(fmt.Sprintf("\n%s: %s", e.Winner, e.Why))
+	writeWinner(t, e)
+}
+
+// writeCosts writes an explanation of mode cost: a table, and the formula of each candidate.
+func writeCosts(t *cli.Table, e *leg.Explanation) {
+	t.Row("", "NODE", "BLOCKS", "COST", "PREFILL", "DECODE", "CACHED", "IN FLIGHT", "MEASURED", "NOTE")
+	for _, c := range e.Candidates {
+		cells := []any{"", c.Node, blocksCell(&c), "-", "-", "-", "-"}
+		if c.Node == e.Winner {
+			cells[0] = "->"
+		}
+		if c.Cost != nil {
+			for i, v := range []float64{c.Cost.Total, c.Cost.Prefill, c.Cost.Decode, c.Cost.Cached} {
+				cells[3+i] = fmt.Sprintf("%.3f", v)
+			}
+		}
+		t.Row(append(cells, inFlightCell(&c), cell.Signals(&c.Signals), noteCell(&c))...)
 	}
+	lead := "\n"
+	for _, c := range e.Candidates {
+		if c.Formula != "" {
+			t.Line(lead + c.Formula)
+			lead = ""
+		}
+	}
+	writeWinner(t, e)
+}
+
+// inFlightCell returns the requests at the node, and their limit.
+func inFlightCell(c *leg.ExplainedNode) string {
+	n := strconv.Itoa(c.InFlight)
+	if c.Others > 0 {
+		n += "+" + strconv.Itoa(c.Others)
+	}
+	return n + "/" + cell.Limit(c.Slots)
+}
+
+func noteCell(c *leg.ExplainedNode) string {
+	if !c.Eligible {
+		return "no candidate: " + c.Reason
+	}
+	return c.Reason
+}
+
+func writeWinner(t *cli.Table, e *leg.Explanation) {
+	winner := e.Winner
+	if winner == "" {
+		winner = "no node"
+	}
+	t.Line(fmt.Sprintf("\n%s: %s", winner, e.Why))
 }

@@ -34,6 +34,25 @@ func TestRouteExplain(t *testing.T) {
 	}
 }
 
+// TestRouteExplainOfCosts checks the table and the lines of mode cost.
+func TestRouteExplainOfCosts(t *testing.T) {
+	page := `{"model":"m","api":"chat","mode":"cost","prompt_blocks":4,"winner":"b","why":"lowest cost",
+"candidates":[{"node":"a","eligible":false,"reason":"cordoned","total":4},
+{"node":"b","eligible":true,"matched":1,"total":4,"in_flight":2,"max_concurrent":64,
+"formula":"Formula for b: 125.5 = 1.0 * 100.5 + 25.0 (cached_blocks: 15)",
+"cost":{"total":125.5,"adjusted_prefill_blocks":100.5,"decode_blocks":25,"cached_blocks":15}}]}`
+	url, _, _ := ctltest.AdminPort(t, map[string]string{"/debug/route": page})
+	out, err := ctl(t, nil, "route", "explain", "--admin", url, "--model", "m", "--prompt", "hi")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctltest.Want(t, out, "mode cost", "COST", "->  b", "125.500", "100.500", "25.000", "15.000", "2/64",
+		"no candidate: cordoned", "\nFormula for b: 125.5 = 1.0 * 100.5 + 25.0 (cached_blocks: 15)\n", "\nb: lowest cost\n")
+	if strings.Contains(out, "SCORE") {
+		t.Error(out)
+	}
+}
+
 func TestRouteExplainOfAFileSendsItAsItIs(t *testing.T) {
 	url, last, body := ctltest.AdminPort(t, map[string]string{"/debug/route": explained})
 	name := filepath.Join(t.TempDir(), "body.json")

@@ -18,6 +18,7 @@ import (
 	"github.com/cognitora/dataplane/ctl/screen"
 	top "github.com/cognitora/dataplane/ctl/top"
 	"github.com/cognitora/dataplane/internal/lifecycle"
+	"github.com/cognitora/dataplane/router/policy"
 )
 
 const (
@@ -68,8 +69,8 @@ func Command(a *cli.App) *cobra.Command {
 	fl.IntVar(&f.engines, "engines", simEngines, "number of simulated engines, or of llama-servers with --model "+
 		"(default then 2)")
 	fl.IntVar(&f.routers, "routers", 1, "number of routers")
-	fl.StringVar(&f.mode, "mode", "", "routing mode: score, round_robin, power_of_two, least_loaded, random "+
-		"(default: the policy's)")
+	fl.StringVar(&f.mode, "mode", "", "routing mode: "+strings.Join(policy.ModeNames(), ", ")+
+		" (default: the policy's)")
 	fl.StringArrayVar(&f.backends, "backend", nil,
 		"running engine to put the router before: URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=]; "+
 			"repeatable")

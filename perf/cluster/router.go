@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -32,9 +33,12 @@ func parseMode(name string) (m policy.Mode, exact bool, err error) {
 	return m, false, err
 }
 
-// Modes returns all modes that can be simulated.
+// Modes returns all modes that can be simulated. Simulated requests name no node, as direct needs
+// it, and simulated nodes have one device class, for which device_aware is least_loaded.
 func Modes() []string {
-	all := policy.ModeNames()
+	all := slices.DeleteFunc(policy.ModeNames(), func(name string) bool {
+		return name == policy.Direct.String() || name == policy.DeviceAware.String()
+	})
 	return append(all, policy.Score.String()+exactSuffix)
 }
 

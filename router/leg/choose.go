@@ -54,7 +54,7 @@ func (l *Leg) reserve(now time.Time) (int, *apierror.Error) {
 			pick, last = p.Pick(l.situation(turn)), true
 		}
 		if pick < 0 {
-			return 0, l.noNode(now)
+			return 0, l.noNode(p, now)
 		}
 		at := int(l.picks.able[pick])
 		n, a := l.pool.members[at], l.spare()
@@ -75,7 +75,7 @@ func (l *Leg) reserve(now time.Time) (int, *apierror.Error) {
 			return 0, err
 		}
 	}
-	return 0, l.noNode(now)
+	return 0, l.noNode(p, now)
 }
 
 // charge puts the leg's cost in the book of the attempt's node, which is at a place of the pool.
@@ -90,20 +90,26 @@ func (l *Leg) charge(a *attempt, at int, now time.Time) {
 // situation describes the pick among the present candidates.
 func (l *Leg) situation(random uint64) *policy.Situation {
 	l.picks.asked = policy.Situation{
-		Candidates: l.picks.cands, Blocks: l.prompt.Blocks, Key: l.prompt, Random: random,
+		Candidates: l.picks.cands, Blocks: l.prompt.Blocks, Tokens: l.prompt.Tokens(), Key: l.prompt,
+		Random: random, Pinned: l.Bond != Free,
+	}
+	if l.Work == Prefill {
+		l.picks.asked.Work = policy.PrefillOnly
 	}
 	return &l.picks.asked
 }
 
 // noNode returns the error of a request that no node may take. A pinned node that does not exist is
-// the client's mistake.
-func (l *Leg) noNode(now time.Time) *apierror.Error {
+// the client's mistake. So is a missing pin in mode direct.
+func (l *Leg) noNode(p *policy.Policy, now time.Time) *apierror.Error {
 	if l.picks.found.has(lacking) {
 		if engines := l.lackers(); engines != nil {
 			return errNoAPI(l.endpointPath(), engines)
 		}
 	}
 	switch {
+	case p.Mode == policy.Direct && l.Bond == Free:
+		return errNotPinned
 	case l.picks.found.has(poolFull) && len(l.picks.cands) == 0:
 		return errModelFull
 	case l.picks.found.has(untainted) && len(l.picks.cands) == 0:
@@ -216,7 +222,7 @@ func (n *member) candidate(reach holdings.Reach, coming int32, now time.Time) po
 		Pending:  blocksOf(n.prefill(now)),
 		InFlight: n.InFlight(), Others: load.Others,
 		MaxConcurrent: info.MaxConcurrent, EngineSlots: info.EngineSlots,
-		VRAM: info.VRAM(), Throughput: info.Throughput(), Retransmits: n.Resent(),
+		VRAM: info.VRAM(), Throughput: info.Throughput(), Retransmits: n.Resent(), CPU: info.Device == "cpu",
 		Load: &load.Load,
 	}
 }

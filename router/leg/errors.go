@@ -27,6 +27,10 @@ var (
 		Status: 404, Code: "node_not_found", Param: "x-cgn-node",
 		Message: "the node named in x-cgn-node does not serve this model",
 	}
+	errNotPinned = &apierror.Error{
+		Status: 400, Code: "node_missing", Param: "x-cgn-node",
+		Message: "the routing policy of this model is direct: name a node in x-cgn-node",
+	}
 	errPinnedOut = unavailable("pinned_node_unavailable",
 		"the node named in x-cgn-node takes no requests now: it is out of service, or at its limit")
 	errModelFull = &apierror.Error{

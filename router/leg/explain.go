@@ -44,6 +44,10 @@ type ExplainedNode struct {
 	Capacity float64 `json:"capacity"`
 	Score    float64 `json:"score"`
 
+	// Mode cost fills these fields. Formula is the cost as one line.
+	Formula string            `json:"formula,omitempty"`
+	Cost    *policy.CostTerms `json:"cost,omitempty"`
+
 	Signals fleet.Signals `json:"signals"`
 }
 
@@ -75,6 +79,9 @@ func (d *Dispatcher) Explain(r *request.Request, q Question) (*Explanation, *api
 		row := l.describe(i, now)
 		if next < len(l.picks.able) && int(l.picks.able[next]) == i {
 			row.score(&because.Terms[next], n, now)
+			if p.Mode == policy.Cost {
+				row.cost(&because.Terms[next])
+			}
 			if next == pick {
 				e.Winner = n.ID
 			}
@@ -110,6 +117,11 @@ func (e *ExplainedNode) score(t *policy.Terms, n *member, now time.Time) {
 	if n.Health.Suspect() {
 		e.Reason = health.SuspectReason
 	}
+}
+
+// cost adds the terms of mode cost. The score is then the share of the load, as in other modes.
+func (e *ExplainedNode) cost(t *policy.Terms) {
+	e.Score, e.Cost, e.Formula = t.Load, &t.Cost, t.Cost.Formula(e.Node)
 }
 
 // filtered says why the node at place i is no candidate.

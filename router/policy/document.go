@@ -35,11 +35,13 @@ func Parse(doc []byte) (*Policy, error) {
 func (p *Policy) MarshalJSON() ([]byte, error) {
 	type whole Policy
 	type ofModel struct { // Policy without the settings of the whole router
-		Mode      Mode               `json:"mode"`
-		Score     ScoreSettings      `json:"score"`
-		MaxQueue  int                `json:"-"`
-		TTFTSLOms int                `json:"-"`
-		Models    map[string]*Policy `json:"-"`
+		Mode        Mode                `json:"mode"`
+		Score       ScoreSettings       `json:"score"`
+		Cost        CostSettings        `json:"cost"`
+		DeviceAware DeviceAwareSettings `json:"device_aware"`
+		MaxQueue    int                 `json:"-"`
+		TTFTSLOms   int                 `json:"-"`
+		Models      map[string]*Policy  `json:"-"`
 	}
 	models := map[string]ofModel{}
 	for name, m := range p.Models {
@@ -69,6 +71,9 @@ func read(at string, doc []byte) (*Policy, []error) {
 		section{"score.weights", reflect.ValueOf(&p.Score.Weights).Elem()})
 	if nested := r.given["score.weights"]; nested != "" && r.flat != "" {
 		r.refuse(r.flat, "a weight both inside and outside of %s; use one form", nested)
+	}
+	if strings.HasSuffix(r.given["cost.prefill_load_scale"], ".overlap_score_weight") && p.Cost.PrefillLoadScale == 0 {
+		p.Cost.OverlapScoreCredit = 0
 	}
 	return p, append(r.errs, p.conflicts(at)...)
 }
@@ -196,10 +201,17 @@ func shortened(value []byte) string {
 	return string(value)
 }
 
-// ParseMode returns the mode with the given name.
+// otherNames are names of modes in other routers.
+var otherNames = map[string]Mode{"kv": Cost, "device_aware_weighted": DeviceAware}
+
+// ParseMode returns the mode with the given name, which may have hyphens for underscores.
 func ParseMode(name string) (Mode, error) {
-	if i := slices.Index(ModeNames(), name); i >= 0 {
+	plain := strings.ReplaceAll(name, "-", "_")
+	if i := slices.Index(ModeNames(), plain); i >= 0 {
 		return Mode(i), nil
+	}
+	if m, ok := otherNames[plain]; ok {
+		return m, nil
 	}
 	return 0, &FieldError{"mode", fmt.Sprintf("%q", name), strings.Join(ModeNames(), ", ")}
 }

@@ -65,7 +65,7 @@ func TestParseRefuses(t *testing.T) {
 		`{"kv":NaN}`:          "malformed JSON",
 		`{"kv":0.5} x`:        "unexpected data after the object",
 		`{"kv":0.5,"kv":0.6}`: "kv: given twice",
-		`{"kw":0.5}`: `kw: unknown key; there are mode, score, max_queue, ttft_slo_ms, models, weights, tiers, ` +
+		`{"kw":0.5}`: `kw: unknown key; there are mode, score, cost, device_aware, max_queue, ttft_slo_ms, models, weights, tiers, ` +
 			`epsilon, max_share, run_delay_ms, retransmit_pct, kv, load, power, capacity, pending; did you mean kv?`,
 		`{"disk":1}`:              "; did you mean score.tiers.disk?",
 		`{"score":{"kv":1}}`:      "score.kv: unknown key; there are weights, tiers, epsilon",
@@ -88,7 +88,7 @@ func TestParseRefuses(t *testing.T) {
 		`{"kv":null}`:                                 "kv: null is refused",
 		`{"kv":1e999}`:                                "kv: 1e999 is refused",
 		`{"epsilon":1.5}`:                             "epsilon: 1.5 is refused",
-		`{"mode":"scores"}`:                           `mode: "scores" is refused, allowed: score, round_robin`,
+		`{"mode":"scores"}`:                           `mode: "scores" is refused, allowed: score, cost, round_robin`,
 		`{"mode":3}`:                                  "mode: 3 is refused, allowed: score",
 		`{"mode":null}`:                               "mode: null is refused",
 		`{"weights":{"pending":1.5}}`:                 "weights.pending: 1.5 is refused, allowed: a number from 0 to 1",
@@ -104,6 +104,30 @@ func TestParseRefuses(t *testing.T) {
 			"allowed: one of kv, load, power and capacity above 0",
 		`{"kv":"` + strings.Repeat("x", documentMax) + `"}`: "at most 65536 are read",
 		`{"kv":"` + strings.Repeat("x", 1000) + `"}`:        `kv: "` + strings.Repeat("x", 63) + "... is refused",
+	} {
+		refused(t, doc, want)
+	}
+}
+
+func TestSectionsAreRefused(t *testing.T) {
+	for doc, want := range map[string]string{
+		`{"temperature":0.5}`: "temperature: unknown key; there are mode, score, cost",
+		`{"block_tokens":16}`: "; did you mean cost.block_tokens?",
+		`{"cost":{"overlap_score_credits":1}}`: "cost.overlap_score_credits: unknown key; there are block_tokens, " +
+			"overlap_score_credit, overlap_score_credit_decay, host_cache_hit_weight, disk_cache_hit_weight, " +
+			"shared_cache_multiplier, prefill_load_scale, active_request_weight, temperature, assume_kv_reuse, " +
+			"track_prefill_tokens, track_active_blocks, track_output_blocks; did you mean overlap_score_credit?",
+		`{"cost":{"block_tokens":0}}`:            "cost.block_tokens: 0 is refused, allowed: a whole number from 1 to 65536",
+		`{"cost":{"host_cache_hit_weight":1.5}}`: "cost.host_cache_hit_weight: 1.5 is refused, allowed: a number from 0 to 1",
+		`{"cost":{"temperature":-1}}`:            "cost.temperature: -1 is refused, allowed: a number from 0 to 1000000",
+		`{"cost":{"assume_kv_reuse":1}}`:         "cost.assume_kv_reuse: 1 is refused, allowed: true or false",
+		`{"cost":{"assume_kv_reuse":null}}`:      "cost.assume_kv_reuse: null is refused",
+		`{"cost":{"prefill_load_scale":1,"overlap_score_weight":1}}`: "cost.overlap_score_weight: also given as " +
+			"cost.prefill_load_scale; use one of them",
+		`{"cost":{"track_output_blocks":true,"track_active_blocks":false}}`: "cost.track_output_blocks: true is refused, " +
+			"allowed: false, or true with cost.track_active_blocks",
+		`{"device_aware":{"ratio":0}}`: "device_aware.ratio: 0 is refused, allowed: a number from 1 to 1000000",
+		`{"device_aware":{"rati":1}}`:  "device_aware.rati: unknown key; there are ratio; did you mean ratio?",
 	} {
 		refused(t, doc, want)
 	}
@@ -185,6 +209,7 @@ func randomPolicy(rng *rand.Rand, models int) *Policy {
 			v.SetFloat(parsed(low) + rng.Float64()*(parsed(high)-parsed(low)))
 		}
 	})
+	p.Cost.TrackOutputBlocks = p.Cost.TrackOutputBlocks && p.Cost.TrackActiveBlocks
 	for i := range models {
 		m := randomPolicy(rng, 0)
 		m.MaxQueue, m.TTFTSLOms = 0, 0 // of the whole router
@@ -210,6 +235,49 @@ func TestPolicySurvivesItsDocument(t *testing.T) {
 		}
 		if err := p.Validate(); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// TestModeNames checks the names of modes, with those of other routers.
+func TestModeNames(t *testing.T) {
+	for name, want := range map[string]Mode{
+		"kv": Cost, "cost": Cost, "score": Score, "round-robin": RoundRobin, "power-of-two": PowerOfTwo,
+		"least-loaded": LeastLoaded, "direct": Direct, "random": Random, "device-aware-weighted": DeviceAware,
+		"device-aware": DeviceAware, "device_aware_weighted": DeviceAware,
+	} {
+		p, err := Parse([]byte(`{"mode":"` + name + `"}`))
+		if err != nil || p.Mode != want {
+			t.Errorf("%s: %v, %v", name, p, err)
+		}
+	}
+	for i, name := range ModeNames() {
+		if m, err := ParseMode(name); err != nil || m != Mode(i) || m.String() != name {
+			t.Errorf("%s: %v, %v", name, m, err)
+		}
+	}
+	if _, err := ParseMode("kv-router"); err == nil || !strings.Contains(err.Error(), `mode: "kv-router" is refused`) {
+		t.Error(err)
+	}
+}
+
+// TestOverlapScoreWeight checks the older name of prefill_load_scale.
+func TestOverlapScoreWeight(t *testing.T) {
+	for doc, want := range map[string][2]float64{ // scale and credit
+		`{}`:                         {1, 1},
+		`{"overlap_score_weight":2}`: {2, 1},
+		`{"overlap_score_weight":0}`: {0, 0},
+		`{"prefill_load_scale":0}`:   {0, 1},
+		`{"overlap_score_weight":0,"overlap_score_credit":0.5}`: {0, 0},
+	} {
+		for _, doc := range []string{`{"cost":` + doc + `}`, `{"models":{"m":{"cost":` + doc + `}}}`} {
+			p, err := Parse([]byte(doc))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c := p.For("m").Cost; c.PrefillLoadScale != want[0] || c.OverlapScoreCredit != want[1] {
+				t.Errorf("%s: %+v", doc, c)
+			}
 		}
 	}
 }

@@ -11,9 +11,11 @@ type Explanation struct {
 // Terms is one candidate's part in a pick before weighting: four terms in [0,1], and Waiting.
 // Waiting is the prefill that waits at the node. Its unit is one prompt of this prompt's size, and
 // it lies between 0 and 4. Total is the score. A mode other than score fills only Load (1 -
-// busy/slots), and Total equals Load.
+// busy/slots), and Total equals Load. Mode cost also fills Cost, and Total is the cost.
 type Terms struct {
 	Overlap, Waiting, Load, Power, Capacity, Total float64
+
+	Cost CostTerms
 
 	Eligible bool
 	Reason   string // why the node is no candidate; "" when it is one

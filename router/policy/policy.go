@@ -1,5 +1,6 @@
 // Package policy picks the node for a request. The package is pure: it reads the given candidates,
-// does no I/O, keeps no state and takes no lock. Pick allocates nothing.
+// does no I/O, keeps no state and takes no lock. Pick allocates nothing. Each mode has a file of
+// its own.
 //
 // Mode score weighs four terms and takes the highest total:
 //
@@ -47,10 +48,13 @@ type Mode uint8
 
 const (
 	Score       Mode = iota // highest weighted score, rendezvous among near-equals
+	Cost                    // lowest cost in blocks to compute and to keep, ties at random
 	RoundRobin              // each node in turn, by the caller's counter
 	Random                  // uniform
 	PowerOfTwo              // the less loaded of two random nodes
 	LeastLoaded             // lowest busy/slots, ties at random
+	Direct                  // the node that the request names
+	DeviceAware             // CPUs and accelerators by their shares, least loaded within
 )
 
 // picker is a mode with its settings. pick returns the index of the chosen node, or -1, and says
@@ -65,10 +69,13 @@ var modes = [...]struct {
 	of   func(p *Policy) picker
 }{
 	Score:       {"score", func(p *Policy) picker { return &p.Score }},
+	Cost:        {"cost", func(p *Policy) picker { return &p.Cost }},
 	RoundRobin:  {"round_robin", func(*Policy) picker { return roundRobin{} }},
 	Random:      {"random", func(*Policy) picker { return random{} }},
 	PowerOfTwo:  {"power_of_two", func(*Policy) picker { return powerOfTwo{} }},
 	LeastLoaded: {"least_loaded", func(*Policy) picker { return leastLoaded{} }},
+	Direct:      {"direct", func(*Policy) picker { return direct{} }},
+	DeviceAware: {"device_aware", func(p *Policy) picker { return &p.DeviceAware }},
 }
 
 // String returns the name used in documents and flags.
@@ -98,8 +105,10 @@ func (m Mode) Counts() bool { return m == RoundRobin }
 // Policy says how to pick. Policy is immutable once published. To change the policy, publish a new
 // one. The fields of Policy and of its sections are the keys of a document (see settings.go).
 type Policy struct {
-	Mode  Mode          `json:"mode"`
-	Score ScoreSettings `json:"score"`
+	Mode        Mode                `json:"mode"`
+	Score       ScoreSettings       `json:"score"`
+	Cost        CostSettings        `json:"cost"`
+	DeviceAware DeviceAwareSettings `json:"device_aware"`
 	// MaxQueue bounds the requests in flight of a model on the nodes of a role. 0: the router's own
 	// setting.
 	MaxQueue int `json:"max_queue" range:"0..1048576" scope:"router"`
@@ -157,10 +166,17 @@ type Tiers struct {
 
 // Default returns the policy in force until another one is published.
 func Default() *Policy {
-	return &Policy{Score: ScoreSettings{
-		Weights: Weights{KV: 0.55, Load: 0.25, Power: 0.10, Capacity: 0.10, Pending: 0.18},
-		Tiers:   Tiers{Device: 1, Host: 0.75, Disk: 0.25}, Epsilon: 0.01, MaxShare: 1.5,
-	}}
+	return &Policy{
+		Score: ScoreSettings{
+			Weights: Weights{KV: 0.55, Load: 0.25, Power: 0.10, Capacity: 0.10, Pending: 0.18},
+			Tiers:   Tiers{Device: 1, Host: 0.75, Disk: 0.25}, Epsilon: 0.01, MaxShare: 1.5,
+		},
+		Cost: CostSettings{
+			BlockTokens: 16, OverlapScoreCredit: 1, HostCacheHitWeight: 0.75, DiskCacheHitWeight: 0.25,
+			PrefillLoadScale: 1, AssumeKVReuse: true, TrackPrefillTokens: true, TrackActiveBlocks: true,
+		},
+		DeviceAware: DeviceAwareSettings{Ratio: 8},
+	}
 }
 
 // Unknown returns the value of a float32 that a node does not report.
@@ -182,6 +198,14 @@ type Candidate struct {
 	VRAM          float32 // bytes, or any unit common to all candidates
 	Throughput    float32 // see Throughput
 	Retransmits   float32 // retransmitted share of the segments to or from the node, 0 to 1
+	CPU           bool    // the engine computes on CPUs
+
+	// Mode cost uses these fields.
+	PrefillTokens int64   // uncached tokens of the prompts that the node computes; below 0: its load is unknown
+	ActiveBlocks  float32 // distinct KV blocks of active requests, with weighted output blocks
+	SharedActive  int32   // leading blocks of this prompt that active requests keep at the node
+	SharedCache   int32   // leading blocks of this prompt in a cache that every host reaches
+	Taint         float32 // sum of the weights of matching preferred taints, of either sign; 0: none
 
 	// Load is the load reported by the node's agent or engine; nil: unknown.
 	Load *load.Load
@@ -203,12 +227,25 @@ func (c *Candidate) told() *load.Load {
 // prompt has no key; the tie is then broken at random.
 type Key interface{ RendezvousKey() uint64 }
 
+// Work is the part of a request's computation that the node does.
+type Work uint8
+
+const (
+	Whole       Work = iota // the prompt and the answer
+	PrefillOnly             // the prompt
+	DecodeOnly              // the answer to a prompt that another node computed
+)
+
 // Situation is one pick: the request, and the nodes that may take it.
 type Situation struct {
 	Candidates []Candidate
 	Blocks     int    // full blocks of the prompt
+	Tokens     int64  // tokens of the prompt
 	Key        Key    // nil: the prompt has no key
 	Random     uint64 // 64 random bits; in a mode that Counts, the value of the caller's counter
+	Work       Work
+	Pinned     bool // the request names its node, and the candidates are that node
+	Overrides  Overrides
 }
 
 // Pick returns the index of the chosen node, or -1 when no candidate has room. Pick allocates

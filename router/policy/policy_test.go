@@ -21,15 +21,21 @@ type countingKey struct {
 
 func (k *countingKey) RendezvousKey() uint64 { k.asked++; return k.value }
 
+// situation is a pick for a prompt of the given blocks. Mode direct gets its pin.
+func situation(p *Policy, cands []Candidate, blocks int, key Key, r uint64) *Situation {
+	return &Situation{Candidates: cands, Blocks: blocks, Tokens: int64(blocks) * chainTokens, Key: key, Random: r,
+		Pinned: p.Mode == Direct}
+}
+
 // pick picks for a prompt of the given blocks.
 func pick(p *Policy, cands []Candidate, blocks int, key Key, r uint64) int {
-	return p.Pick(&Situation{Candidates: cands, Blocks: blocks, Key: key, Random: r})
+	return p.Pick(situation(p, cands, blocks, key, r))
 }
 
 // explain explains what pick does. explain fills in the terms as far as out is long.
 func explain(p *Policy, cands []Candidate, blocks int, key Key, r uint64, out []Terms) (at int, why string) {
 	var e Explanation
-	at = p.Explain(&Situation{Candidates: cands, Blocks: blocks, Key: key, Random: r}, &e)
+	at = p.Explain(situation(p, cands, blocks, key, r), &e)
 	copy(out, e.Terms)
 	return at, e.Why
 }
@@ -284,6 +290,7 @@ func TestExplainAgreesWithPick(t *testing.T) {
 		p := Default()
 		p.Mode, p.Score.Epsilon = Mode(rng.IntN(len(modes))), rng.Float64()*0.1
 		p.Score.RunDelayMs, p.Score.RetransmitPct = float64(rng.IntN(3)*500), float64(rng.IntN(3)*2)
+		p.Cost.Temperature = float64(rng.IntN(2))
 		k, r := key(rng.Uint64N(3)), rng.Uint64()
 		want := pick(p, c, 20, k, r)
 		got, why := explain(p, c, 20, k, r, out)
@@ -293,6 +300,9 @@ func TestExplainAgreesWithPick(t *testing.T) {
 		for i := range c {
 			if out[i].Eligible && p.Mode == Score && out[i].Total > out[want].Total+p.Score.Epsilon+1e-12 {
 				t.Fatalf("%v beats the winner %v", out[i], out[want])
+			}
+			if out[i].Eligible && p.Mode == Cost && p.Cost.Temperature == 0 && out[i].Total < out[want].Total {
+				t.Fatalf("%v costs less than the winner %v", out[i], out[want])
 			}
 			if x := out[i]; min(x.Overlap, x.Waiting, x.Load, x.Power, x.Capacity) < 0 ||
 				max(x.Overlap, x.Load, x.Power, x.Capacity) > 1 || x.Waiting > waitingMost {
@@ -316,6 +326,11 @@ func randomCandidate(rng *rand.Rand) Candidate {
 		Load: told(float64(maybe(1)), float64(maybe(700))),
 	}
 	c.Load.EngineWaitPct = load.Known(float64(maybe(200)))
+	c.CPU, c.PrefillTokens, c.ActiveBlocks = rng.IntN(3) == 0, rng.Int64N(2000)-200, maybe(500)
+	c.SharedActive, c.SharedCache = rng.Int32N(25)-1, rng.Int32N(25)
+	if rng.IntN(4) == 0 {
+		c.Taint = maybe(2) - 1
+	}
 	switch rng.IntN(4) {
 	case 0:
 		c.EngineSlots = 1 + rng.Int32N(9)
@@ -338,7 +353,9 @@ func TestPickAllocatesNothing(t *testing.T) {
 		for m := range Mode(len(modes)) {
 			p := Default()
 			p.Mode = m
-			s := &Situation{Candidates: c, Blocks: 20, Key: k, Random: 12345}
+			p.Cost.Temperature, p.Cost.OverlapScoreCreditDecay = 0.5, 0.5
+			s := situation(p, c, 20, k, 12345)
+			s.Overrides.PrefillLoadScale = Given(2.0)
 			if a := testing.AllocsPerRun(100, func() { p.Pick(s) }); a != 0 {
 				t.Errorf("%v of %d: %v allocations", m, n, a)
 			}
@@ -369,7 +386,7 @@ func benchmarkPick(b *testing.B, n int, m Mode) {
 	p.Mode = m
 	k := &countingKey{value: 9}
 	b.ReportAllocs()
-	s := &Situation{Candidates: c, Blocks: 20, Key: k, Random: 12345}
+	s := situation(p, c, 20, k, 12345)
 	for b.Loop() {
 		p.Pick(s)
 	}
@@ -377,6 +394,9 @@ func benchmarkPick(b *testing.B, n int, m Mode) {
 
 func BenchmarkPickScore8(b *testing.B)       { benchmarkPick(b, 8, Score) }
 func BenchmarkPickScore1000(b *testing.B)    { benchmarkPick(b, 1000, Score) }
+func BenchmarkPickCost8(b *testing.B)        { benchmarkPick(b, 8, Cost) }
+func BenchmarkPickCost512(b *testing.B)      { benchmarkPick(b, 512, Cost) }
+func BenchmarkPickScore512(b *testing.B)     { benchmarkPick(b, 512, Score) }
 func BenchmarkPickPowerOfTwo8(b *testing.B)  { benchmarkPick(b, 8, PowerOfTwo) }
 func BenchmarkPickLeastLoaded8(b *testing.B) { benchmarkPick(b, 8, LeastLoaded) }
 

@@ -56,6 +56,11 @@ func (p *Policy) conflicts(at string) (errs []error) {
 			join(at, "score", "weights"), "all 0", "one of kv, load, power and capacity above 0",
 		})
 	}
+	if p.Cost.TrackOutputBlocks && !p.Cost.TrackActiveBlocks {
+		errs = append(errs, &FieldError{
+			join(at, "cost", "track_output_blocks"), "true", "false, or true with cost.track_active_blocks",
+		})
+	}
 	return errs
 }
 

@@ -73,8 +73,8 @@ func (c *Chain) Lengthen(bytes int) { c.length += float64(bytes) / BlockBytes }
 // keys.
 func (c *Chain) Blocks() int { return c.blocks }
 
-// Tokens returns the length of the prompt in tokens. The tokens of a text are estimated by its
-// length.
+// Tokens returns the number of the prompt's tokens. A text counts as a token for each four bytes,
+// rounded up.
 func (c *Chain) Tokens() int64 { return int64(math.Ceil(c.length * BlockTokens)) }
 
 // Key returns the key of block i, 0 <= i < Blocks(): the first 8 bytes of its digest,

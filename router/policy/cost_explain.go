@@ -1,0 +1,85 @@
+package policy
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// CostTerms are the parts of one node's cost, in blocks of CostSettings.BlockTokens tokens.
+type CostTerms struct {
+	Cached   float64 `json:"cached_blocks"` // device, host and disk, each by its weight
+	Raw      float64 `json:"raw_prefill_blocks"`
+	Decay    float64 `json:"overlap_credit_decay"`
+	Credit   float64 `json:"overlap_credit_blocks"`
+	Scale    float64 `json:"prefill_load_scale"`
+	Prefill  float64 `json:"adjusted_prefill_blocks"` // max(0, Raw-Credit)
+	Decode   float64 `json:"decode_blocks"`
+	Requests float64 `json:"active_request_blocks"`
+	Taint    float64 `json:"taint_factor"`
+	Total    float64 `json:"total"` // the cost
+	// OffDecode says that Credit is taken off Decode. Raw and Prefill do not count then.
+	OffDecode bool `json:"credit_off_decode,omitempty"`
+	// Probability is the probability of the node in a draw by temperature.
+	Probability float64 `json:"probability,omitempty"`
+}
+
+// Formula returns the cost of a node as one line:
+//
+//	Formula for NODE: 125.5 = 1.0 * 100.5 + 25.0 (cached_blocks: 15)
+//
+// The line has the cost, the scaled prefill, the decode, and the cached blocks. The cost of active
+// requests, the credit taken off decode and the factor of taints appear if they count.
+func (t *CostTerms) Formula(node string) string {
+	sum := decimal(t.Scale) + " * " + decimal(t.Prefill) + " + " + decimal(t.Decode)
+	if t.OffDecode {
+		sum = "max(0, " + decimal(t.Decode) + " - " + decimal(t.Credit) + ")"
+	}
+	if t.Requests > 0 {
+		sum += " + " + decimal(t.Requests)
+	}
+	if t.Taint != 1 {
+		sum = decimal(t.Taint) + " * (" + sum + ")"
+	}
+	cached := strings.TrimSuffix(decimal(t.Cached), ".0")
+	return "Formula for " + node + ": " + decimal(t.Total) + " = " + sum + " (cached_blocks: " + cached + ")"
+}
+
+// decimal writes v with one to three decimals.
+func decimal(v float64) string {
+	text := strings.TrimRight(strconv.FormatFloat(v, 'f', 3, 64), "0")
+	if strings.HasSuffix(text, ".") {
+		text += "0"
+	}
+	return text
+}
+
+// explain says why candidate pick was chosen.
+func (k *costing) explain(s *Situation, e *Explanation, pick int, low, high float64) {
+	n, tied, weights := 0, 0, 0.0
+	for i := range e.Terms {
+		if t := &e.Terms[i]; t.Eligible {
+			n++
+			weights += math.Exp(k.logWeight(t.Cost.Total, low, high))
+			if t.Cost.Total == low {
+				tied++
+			}
+		}
+	}
+	switch {
+	case k.Temperature > 0:
+		for i := range e.Terms {
+			if t := &e.Terms[i]; t.Eligible {
+				t.Cost.Probability = math.Exp(k.logWeight(t.Cost.Total, low, high)) / weights
+			}
+		}
+		t := &e.Terms[pick].Cost
+		e.Why = fmt.Sprintf("drawn with probability %.3f at temperature %g for its cost %s; the lowest of %d candidates "+
+			"is %s", t.Probability, k.Temperature, decimal(t.Total), n, decimal(low))
+	case tied > 1:
+		e.Why = fmt.Sprintf("drawn at random among %d of %d candidates with the lowest cost %s", tied, n, decimal(low))
+	default:
+		e.Why = fmt.Sprintf("lowest cost %s of %d candidates", decimal(low), n)
+	}
+}

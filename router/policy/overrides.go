@@ -1,0 +1,57 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+)
+
+// Overrides are a request's own values for settings of mode cost. The zero value overrides nothing.
+type Overrides struct {
+	OverlapScoreCredit    Optional[float64]
+	PrefillLoadScale      Optional[float64]
+	Temperature           Optional[float64]
+	SharedCacheMultiplier Optional[float64]
+	AssumeKVReuse         Optional[bool]
+	TrackPrefillTokens    Optional[bool]
+}
+
+// Optional is a value, or none.
+type Optional[T any] struct {
+	Value T
+	Given bool
+}
+
+// Given returns an Optional with a value.
+func Given[T any](v T) Optional[T] { return Optional[T]{Value: v, Given: true} }
+
+// put replaces into by the value, if there is one.
+func (o Optional[T]) put(into *T) {
+	if o.Given {
+		*into = o.Value
+	}
+}
+
+func (o *Overrides) apply(c *CostSettings) {
+	if *o == (Overrides{}) {
+		return
+	}
+	o.OverlapScoreCredit.put(&c.OverlapScoreCredit)
+	o.PrefillLoadScale.put(&c.PrefillLoadScale)
+	o.Temperature.put(&c.Temperature)
+	o.SharedCacheMultiplier.put(&c.SharedCacheMultiplier)
+	o.AssumeKVReuse.put(&c.AssumeKVReuse)
+	o.TrackPrefillTokens.put(&c.TrackPrefillTokens)
+}
+
+// Validate reports every override whose value is not allowed, by the key of its setting.
+func (o *Overrides) Validate() error {
+	c, errs := Default().Cost, []error(nil)
+	o.apply(&c)
+	walk("", reflect.ValueOf(&c).Elem(), func(name string, f reflect.StructField, v reflect.Value) {
+		if !allows(f, number(v)) {
+			errs = append(errs, &FieldError{name, fmt.Sprint(v), allowed(f)})
+		}
+	})
+	return errors.Join(errs...)
+}
