@@ -106,6 +106,9 @@ func (r *Router) takePolicy(doc []byte) {
 	p, _ = r.withMode(p)
 	r.policy.Store(p)
 	r.applyPolicy(p)
+	if ignored := policy.Ignored(doc); len(ignored) > 0 {
+		r.log.Warn("settings of the policy that have no effect any more", "settings", ignored)
+	}
 	r.metrics.PolicyReloads.WithLabelValues("applied").Inc()
 	w := &p.Score.Weights
 	r.log.Info("policy in force", "mode", p.Mode.String(), "kv", w.KV, "load", w.Load, "power", w.Power, "capacity",

@@ -48,7 +48,6 @@ func (s *state) showPolicy(p *policy.Policy, source string) error {
 // notes explains settings of 0.
 var notes = map[string]string{
 	"score.weights.pending": "prefill that waits does not count",
-	"score.max_share":       "no node is left out for its share",
 	"score.run_delay_ms":    "waits for a CPU do not count",
 	"score.retransmit_pct":  "segments sent again do not count",
 	"max_queue":             "the router's own setting counts",
@@ -93,6 +92,9 @@ func newSetPolicy(s *state) *cobra.Command {
 			p, err := policy.Parse(doc)
 			if err != nil {
 				return fmt.Errorf("the policy is not valid and was not stored: %w", err)
+			}
+			for _, name := range policy.Ignored(doc) {
+				fmt.Fprintf(s.Err, "cgn-ctl: %s has no effect any more; leave it out\n", name)
 			}
 			if p.TTFTSLOms != 0 {
 				fmt.Fprintln(s.Err, "cgn-ctl: ttft_slo_ms is stored, and nothing uses it yet")

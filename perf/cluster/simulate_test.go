@@ -215,7 +215,7 @@ func TestBurst(t *testing.T) {
 }
 
 // TestAColdBurstIsSpread: the busiest node gets at most twice the mean. The figures are much worse
-// without pending and max_share.
+// without pending.
 func TestAColdBurstIsSpread(t *testing.T) {
 	for _, limit := range []int{-1, 256} {
 		for _, over := range []time.Duration{0, 4 * time.Second} {
@@ -223,7 +223,7 @@ func TestAColdBurstIsSpread(t *testing.T) {
 			w := Burst{Over: over}.Workload()
 			with := run(t, w, cfg)
 			old := *policy.Default()
-			old.Score.Weights.Pending, old.Score.MaxShare = 0, 0
+			old.Score.Weights.Pending = 0
 			cfg.Policy = &old
 			without := run(t, w, cfg)
 			if with.BusiestToMean > 2 || without.BusiestToMean < 4 || with.TTFT.Mean > 0.5*without.TTFT.Mean {

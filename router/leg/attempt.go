@@ -34,6 +34,8 @@ type attempt struct {
 	sent     time.Time
 	recorded bool // the prediction is in the index; Prefilled reads recorded under the lookout's lock
 	cost     books.Entry
+	shares   bool // the node keeps blocks that requests share only once
+	grows    bool // the blocks of the answer count as they grow
 	abort    relay.Abort
 }
 
@@ -225,7 +227,9 @@ func (l *Leg) disarm() phase {
 // then use the prompt while the attempt waits.
 func (l *Leg) record(a *attempt) {
 	l.prompt.Sent(a.ref, a.sent)
-	a.cost.Count(l.prompt.Keys())
+	if a.shares {
+		a.cost.Count(l.prompt.Keys())
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a.recorded = true

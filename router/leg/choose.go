@@ -23,6 +23,8 @@ type picks struct {
 	found   filterSet // the filters in out
 	removed filterSet // the filters of all looks of the pick
 	asked   policy.Situation
+	policy  *policy.Policy
+	cached  int32 // leading blocks of the prompt in the hosts' caches; mode cost only
 }
 
 // choose reserves a slot for the spare attempt on the node that the policy picks. The candidates
@@ -41,6 +43,7 @@ func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
 func (l *Leg) reserve(now time.Time) (int, *apierror.Error) {
 	d := l.d
 	p := d.policy.Load().For(l.model.name)
+	l.picks.policy = p
 	// Another request may take the last slot, or the last room in the pool, between the look and
 	// the reservation. The next look then sees the change.
 	for range len(l.pool.members) + 1 {
@@ -81,10 +84,15 @@ func (l *Leg) reserve(now time.Time) (int, *apierror.Error) {
 // charge puts the leg's cost in the book of the attempt's node, which is at a place of the pool.
 func (l *Leg) charge(a *attempt, at int, now time.Time) {
 	a.believe(l, at)
-	a.node.Book.Open(&a.cost, books.Cost{
+	cost := books.Cost{
 		Prefill: l.prompt.Tokens() - int64(a.matched)*prefix.BlockTokens,
-		Blocks:  int64(l.prompt.Blocks - a.node.Book.Shared(l.prompt.Keys())),
-	}, now)
+		Blocks:  int64(l.prompt.Blocks),
+	}
+	if a.shares = l.picks.policy.Cost.AssumeKVReuse; a.shares {
+		cost.Blocks -= int64(a.node.Book.Shared(l.prompt.Keys()))
+	}
+	a.grows = l.picks.policy.Cost.TrackOutputBlocks
+	a.node.Book.Open(&a.cost, cost, now)
 }
 
 // situation describes the pick among the present candidates.
@@ -148,6 +156,9 @@ func (d *Dispatcher) random(p *policy.Policy) uint64 {
 // reasons against the other nodes.
 func (l *Leg) candidates(now time.Time) {
 	p := &l.picks
+	if p.policy.Mode == policy.Cost {
+		p.cached = l.cachedAnywhere()
+	}
 	p.cands, p.able, p.out, p.found = p.cands[:0], p.able[:0], p.out[:0], 0
 	suspects := 0
 	for i, n := range l.pool.members {
@@ -210,16 +221,39 @@ func (l *Leg) admitOthers() (changed bool) {
 	return changed
 }
 
+// candidate adds the node at a place of the pool to the candidates.
 func (l *Leg) candidate(at int, now time.Time) {
-	l.picks.cands = append(l.picks.cands, l.pool.members[at].candidate(l.prompt.Reach(at), l.prompt.Coming(at), now))
-	l.picks.able = append(l.picks.able, int32(at))
+	n, p := l.pool.members[at], &l.picks
+	c := n.candidate(l.prompt.Reach(at), l.prompt.Coming(at), now)
+	if len(l.Constraints.Preferred) > 0 {
+		c.Taint = l.Constraints.Taint(n.Info().Labels)
+	}
+	if p.policy.Mode == policy.Cost {
+		c.SharedActive = int32(n.Book.Shared(l.prompt.Keys()))
+		if n.Info().KVAddress != "" {
+			c.SharedCache = p.cached
+		}
+	}
+	p.cands, p.able = append(p.cands, c), append(p.able, int32(at))
+}
+
+// cachedAnywhere returns how many leading blocks of the prompt some host's cache has. A node whose
+// host has a cache can read these blocks from the other caches.
+func (l *Leg) cachedAnywhere() (blocks int32) {
+	for i, n := range l.pool.members {
+		if n.Info().KVAddress != "" {
+			blocks = max(blocks, l.prompt.Reach(i).Disk)
+		}
+	}
+	return blocks
 }
 
 func (n *member) candidate(reach holdings.Reach, coming int32, now time.Time) policy.Candidate {
 	info, load := n.Info(), n.Load()
+	prefill := n.prefill(now)
 	return policy.Candidate{
 		IDHash: n.IDHash, Matched: reach.Device, Coming: coming, Host: reach.Host, Disk: reach.Disk,
-		Pending:  blocksOf(n.prefill(now)),
+		Pending: blocksOf(prefill), PrefillTokens: prefill, ActiveBlocks: n.Book.Blocks() + float64(load.OthersBlocks),
 		InFlight: n.InFlight(), Others: load.Others,
 		MaxConcurrent: info.MaxConcurrent, EngineSlots: info.EngineSlots,
 		VRAM: info.VRAM(), Throughput: info.Throughput(), Retransmits: n.Resent(), CPU: info.Device == "cpu",

@@ -60,6 +60,7 @@ func (d *Dispatcher) Explain(r *request.Request, q Question) (*Explanation, *api
 	}
 	d.where.Find(l.prompt, r, l.model.name, l.model.seed, l.pool.nodes)
 	p := d.policy.Load().For(l.model.name)
+	l.picks.policy = p
 	now := time.Now()
 	l.candidates(now)
 	var because policy.Explanation

@@ -11,6 +11,7 @@ import (
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/answer"
 	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/books"
 	"github.com/cognitora/dataplane/router/apis"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/health"
@@ -341,6 +342,9 @@ func (l *Leg) Event(e sse.Event, now time.Time) (keep bool) {
 	l.wait.Progress(now)
 	if l.Reading.Events%32 == 1 {
 		l.now.node.Health.NoteProgress()
+	}
+	if l.now.grows && l.Reading.Events%books.BlockTokens == 1 {
+		l.now.cost.Generated(int64(l.Reading.Events), 0)
 	}
 	l.store(e.Data)
 	return keep

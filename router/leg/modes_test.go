@@ -38,7 +38,7 @@ func TestModelsHaveTheirOwnPolicies(t *testing.T) {
 		if at, err := l.first(); err != nil || l.pool.members[at] != node {
 			t.Errorf("pinned to %s: %v", node.ID, err)
 		} else {
-			node.Release()
+			l.drop(l.spare())
 		}
 		l.close()
 	}
@@ -64,7 +64,7 @@ func TestCostIsExplained(t *testing.T) {
 	}
 	holder := l.pool.members[at]
 	l.prompt.Sent(holder.Ref(), r.Received)
-	holder.Release()
+	l.drop(l.spare())
 	tokens := float64(l.prompt.Tokens())
 	l.close()
 	e, err := d.Explain(r, Question{})

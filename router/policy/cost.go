@@ -201,15 +201,15 @@ func (k *costing) decode(c *Candidate) float64 {
 		added = max(added-k.whole(max(c.SharedActive, 0)), 0)
 	}
 	active := 0.0
-	if known(float64(c.ActiveBlocks)) {
-		active = float64(c.ActiveBlocks) * chainTokens / float64(k.BlockTokens)
+	if known(c.ActiveBlocks) {
+		active = math.Round(c.ActiveBlocks * chainTokens / float64(k.BlockTokens))
 	}
 	return active + added
 }
 
 // taint returns the factor of the preferred taints, between exp(-1) and exp(1).
 func (k *costing) taint(c *Candidate) float64 {
-	sum := float64(c.Taint)
+	sum := c.Taint
 	if k.pinned || sum == 0 || math.IsNaN(sum) {
 		return 1
 	}

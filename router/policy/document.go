@@ -24,11 +24,20 @@ func Parse(doc []byte) (*Policy, error) {
 	if len(doc) > documentMax {
 		return nil, fmt.Errorf("policy: %d bytes, at most %d are read", len(doc), documentMax)
 	}
-	p, errs := read("", doc)
-	if len(errs) > 0 {
-		return nil, fmt.Errorf("policy: %w", errors.Join(errs...))
+	p, r := read("", doc)
+	if len(r.errs) > 0 {
+		return nil, fmt.Errorf("policy: %w", errors.Join(r.errs...))
 	}
 	return p, nil
+}
+
+// retired are the keys that older documents may have and that have no effect.
+var retired = []string{"score.max_share"}
+
+// Ignored returns the settings of a valid document that have no effect.
+func Ignored(doc []byte) []string {
+	_, r := read("", doc)
+	return r.ignored
 }
 
 // MarshalJSON writes the newest form of a document. Parse reads it back to an equal policy.
@@ -59,12 +68,14 @@ type reader struct {
 	given map[string]string // for each member, by its newest name, the name in the document
 	flat  string            // a weight at the top of the document
 	errs  []error
+
+	ignored []string // names of retired settings
 }
 
-// read reads the policy with the given name, and returns its problems.
-func read(at string, doc []byte) (*Policy, []error) {
+// read reads the policy with the given name. The reader has its problems.
+func read(at string, doc []byte) (*Policy, *reader) {
 	p := Default()
-	r := reader{at: at, given: map[string]string{}}
+	r := &reader{at: at, given: map[string]string{}}
 	r.object(at, doc,
 		section{"", reflect.ValueOf(p).Elem()},
 		section{"score", reflect.ValueOf(&p.Score).Elem()},
@@ -75,7 +86,8 @@ func read(at string, doc []byte) (*Policy, []error) {
 	if strings.HasSuffix(r.given["cost.prefill_load_scale"], ".overlap_score_weight") && p.Cost.PrefillLoadScale == 0 {
 		p.Cost.OverlapScoreCredit = 0
 	}
-	return p, append(r.errs, p.conflicts(at)...)
+	r.errs = append(r.errs, p.conflicts(at)...)
+	return p, r
 }
 
 func (r *reader) refuse(name, format string, args ...any) {
@@ -97,6 +109,10 @@ func (r *reader) object(name string, doc []byte, sections ...section) {
 					r.member(join(name, key), s, f, value)
 					return
 				}
+			}
+			if slices.Contains(retired, join(s.name, key)) {
+				r.ignored = append(r.ignored, join(name, key))
+				return
 			}
 		}
 		r.unknown(name, key, sections)
@@ -140,8 +156,8 @@ func (r *reader) models(name string, doc []byte) map[string]*Policy {
 		if model == "" {
 			r.refuse(name, "the name of a model is empty")
 		}
-		p, errs := read(join(name, model), value)
-		models[model], r.errs = p, append(r.errs, errs...)
+		p, own := read(join(name, model), value)
+		models[model], r.errs, r.ignored = p, append(r.errs, own.errs...), append(r.ignored, own.ignored...)
 	})
 	if err != nil {
 		r.errs = append(r.errs, &FieldError{name, err.Error(), "an object with a policy for each model's name"})

@@ -7,13 +7,14 @@ import (
 	"math"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 )
 
 func TestParse(t *testing.T) {
 	want := Default()
-	want.Score.Weights = Weights{KV: 0.6, Load: 0.2, Power: 0, Capacity: 0.2, Pending: 0.15}
+	want.Score.Weights = Weights{KV: 0.6, Load: 0.2, Power: 0, Capacity: 0.2, Pending: 0.18}
 	want.MaxQueue, want.TTFTSLOms = 256, 800
 	for _, doc := range []string{
 		`{"kv":0.6,"load":0.2,"power":0,"capacity":0.2,"max_queue":256,"ttft_slo_ms":800}`,
@@ -40,18 +41,35 @@ func TestParse(t *testing.T) {
 // TestForms checks that each setting of section score is also read at the top of a document.
 func TestForms(t *testing.T) {
 	want := Default()
-	want.Score.Epsilon, want.Score.MaxShare, want.Score.RunDelayMs, want.Score.RetransmitPct = 0.5, 0, 7, 8
+	want.Score.Epsilon, want.Score.RunDelayMs, want.Score.RetransmitPct = 0.5, 7, 8
 	want.Score.Tiers.Host, want.Score.Weights.Pending = 0.5, 0.25
 	for _, doc := range []string{
-		`{"epsilon":0.5,"max_share":0,"run_delay_ms":7,"retransmit_pct":8,"tiers":{"host":0.5},"weights":{"pending":0.25}}`,
-		`{"epsilon":0.5,"max_share":0,"run_delay_ms":7,"retransmit_pct":8,"tiers":{"host":0.5},"pending":0.25}`,
-		`{"score":{"epsilon":0.5,"max_share":0,"run_delay_ms":7,"retransmit_pct":8,"tiers":{"host":0.5},` +
+		`{"epsilon":0.5,"run_delay_ms":7,"retransmit_pct":8,"tiers":{"host":0.5},"weights":{"pending":0.25}}`,
+		`{"epsilon":0.5,"run_delay_ms":7,"retransmit_pct":8,"tiers":{"host":0.5},"pending":0.25}`,
+		`{"score":{"epsilon":0.5,"run_delay_ms":7,"retransmit_pct":8,"tiers":{"host":0.5},` +
 			`"weights":{"pending":0.25}}}`,
-		`{"epsilon":0.5,"pending":0.25,"score":{"max_share":0,"run_delay_ms":7,"retransmit_pct":8,"tiers":{"host":0.5}}}`,
+		`{"epsilon":0.5,"pending":0.25,"score":{"run_delay_ms":7,"retransmit_pct":8,"tiers":{"host":0.5}}}`,
 	} {
 		if p, err := Parse([]byte(doc)); err != nil || !reflect.DeepEqual(p, want) {
 			t.Errorf("%s: %+v, %v", doc, p, err)
 		}
+	}
+}
+
+// TestRetiredSettings checks that a document with a setting of an older version is valid, and that
+// the setting is named.
+func TestRetiredSettings(t *testing.T) {
+	doc := []byte(`{"max_share":2,"models":{"m":{"score":{"max_share":0}}}}`)
+	want := Default()
+	want.Models = map[string]*Policy{"m": Default()}
+	if p, err := Parse(doc); err != nil || !reflect.DeepEqual(p, want) {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if got := Ignored(doc); !slices.Equal(got, []string{"max_share", "models.m.score.max_share"}) {
+		t.Errorf("ignored: %q", got)
+	}
+	if got := Ignored([]byte(`{"kv":1}`)); got != nil {
+		t.Errorf("ignored: %q", got)
 	}
 }
 
@@ -66,7 +84,7 @@ func TestParseRefuses(t *testing.T) {
 		`{"kv":0.5} x`:        "unexpected data after the object",
 		`{"kv":0.5,"kv":0.6}`: "kv: given twice",
 		`{"kw":0.5}`: `kw: unknown key; there are mode, score, cost, device_aware, max_queue, ttft_slo_ms, models, weights, tiers, ` +
-			`epsilon, max_share, run_delay_ms, retransmit_pct, kv, load, power, capacity, pending; did you mean kv?`,
+			`epsilon, run_delay_ms, retransmit_pct, kv, load, power, capacity, pending; did you mean kv?`,
 		`{"disk":1}`:              "; did you mean score.tiers.disk?",
 		`{"score":{"kv":1}}`:      "score.kv: unknown key; there are weights, tiers, epsilon",
 		`{"score":{"load":1}}`:    "; did you mean score.weights.load?",
@@ -93,9 +111,6 @@ func TestParseRefuses(t *testing.T) {
 		`{"mode":null}`:                               "mode: null is refused",
 		`{"weights":{"pending":1.5}}`:                 "weights.pending: 1.5 is refused, allowed: a number from 0 to 1",
 		`{"pending":"1"}`:                             `pending: "1" is refused, allowed: a number from 0 to 1`,
-		`{"max_share":0.5}`:                           "max_share: 0.5 is refused, allowed: 0, or a number from 1 to 100",
-		`{"max_share":101}`:                           "max_share: 101 is refused, allowed: 0, or a number from 1 to 100",
-		`{"max_share":null}`:                          "max_share: null is refused, allowed: 0, or a number from 1 to 100",
 		`{"max_queue":1.5}`:                           "max_queue: 1.5 is refused, allowed: a whole number from 0 to 1048576",
 		`{"max_queue":-1}`:                            "max_queue: -1 is refused",
 		`{"max_queue":1e30}`:                          "max_queue: 1e30 is refused",

@@ -9,7 +9,8 @@
 //	overlap    = matched leading blocks, each weighed by the tier that it is in / prompt blocks;
 //	             blocks that the engine computes for other requests count as matched
 //	waiting    = min(blocks that wait for prefill at the node / max(prompt blocks, 64), 4)
-//	util       = max(busy/slots, sm, the engine's scaled CPU wait, the scaled Retransmits)
+//	util       = max(busy/slots, busy/the fleet's highest busy, sm, the engine's scaled CPU wait,
+//	             the scaled Retransmits)
 //	norm_watts = watts / the fleet's highest watts
 //	cap        = mean of VRAM, throughput and free slots, each relative to the fleet's best
 //
@@ -24,16 +25,11 @@
 //
 // busy is the node's requests in flight, this router's and those of others. slots is the lower of
 // its max_concurrent and its engine's slots. A node with neither counts with the mean slots of the
-// other nodes. If no node has a number of slots, every node counts with twice the mean of busy, and
-// at least 16. Load then only compares the nodes, and few requests change it little.
+// other nodes. A node is fully used when busy is slots, and when busy is the fleet's highest, which
+// counts as at least 32. Nodes with more slots than others count with fewer busy requests in that
+// comparison. So the load of nodes with many slots, or without a number of slots, is compared too.
 //
-// # Who is left out
-//
-// A node is no candidate in any mode once busy reaches its max_concurrent. Mode score also leaves
-// out a node while its busy/slots is at least max_share times the fleet's. A node whose busy is
-// below 32 and below its own slots stays. All nodes stay if none would be left. Without the rule of
-// max_share overlap outweighs the whole load term once 45 % of a prompt is shared. The nodes with a
-// hot prefix would then be overloaded while others idle.
+// A node is no candidate in any mode once busy reaches its max_concurrent.
 package policy
 
 import (
@@ -132,8 +128,6 @@ type ScoreSettings struct {
 	Tiers   Tiers   `json:"tiers"`
 	// Epsilon is the distance from the best score within which scores count as equal.
 	Epsilon float64 `json:"epsilon" range:"0..1"`
-	// MaxShare leaves out a node whose load is at least this multiple of the fleet's. 0: no node.
-	MaxShare float64 `json:"max_share" range:"1..100" also:"0"`
 	// RunDelayMs is the engine's wait for a CPU, in milliseconds of each second, at which a node
 	// counts as fully used. RunDelayMs applies to the waits of the engine's own threads, not of all
 	// threads of the host. Only the excess over twice the peers' mean counts. 0: waits do not
@@ -169,7 +163,7 @@ func Default() *Policy {
 	return &Policy{
 		Score: ScoreSettings{
 			Weights: Weights{KV: 0.55, Load: 0.25, Power: 0.10, Capacity: 0.10, Pending: 0.18},
-			Tiers:   Tiers{Device: 1, Host: 0.75, Disk: 0.25}, Epsilon: 0.01, MaxShare: 1.5,
+			Tiers:   Tiers{Device: 1, Host: 0.75, Disk: 0.25}, Epsilon: 0.01,
 		},
 		Cost: CostSettings{
 			BlockTokens: 16, OverlapScoreCredit: 1, HostCacheHitWeight: 0.75, DiskCacheHitWeight: 0.25,
@@ -202,10 +196,10 @@ type Candidate struct {
 
 	// Mode cost uses these fields.
 	PrefillTokens int64   // uncached tokens of the prompts that the node computes; below 0: its load is unknown
-	ActiveBlocks  float32 // distinct KV blocks of active requests, with weighted output blocks
+	ActiveBlocks  float64 // distinct KV blocks of active requests, with weighted output blocks
 	SharedActive  int32   // leading blocks of this prompt that active requests keep at the node
 	SharedCache   int32   // leading blocks of this prompt in a cache that every host reaches
-	Taint         float32 // sum of the weights of matching preferred taints, of either sign; 0: none
+	Taint         float64 // sum of the weights of matching preferred taints, of either sign; 0: none
 
 	// Load is the load reported by the node's agent or engine; nil: unknown.
 	Load *load.Load

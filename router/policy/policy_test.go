@@ -326,10 +326,10 @@ func randomCandidate(rng *rand.Rand) Candidate {
 		Load: told(float64(maybe(1)), float64(maybe(700))),
 	}
 	c.Load.EngineWaitPct = load.Known(float64(maybe(200)))
-	c.CPU, c.PrefillTokens, c.ActiveBlocks = rng.IntN(3) == 0, rng.Int64N(2000)-200, maybe(500)
+	c.CPU, c.PrefillTokens, c.ActiveBlocks = rng.IntN(3) == 0, rng.Int64N(2000)-200, float64(maybe(500))
 	c.SharedActive, c.SharedCache = rng.Int32N(25)-1, rng.Int32N(25)
 	if rng.IntN(4) == 0 {
-		c.Taint = maybe(2) - 1
+		c.Taint = float64(maybe(2)) - 1
 	}
 	switch rng.IntN(4) {
 	case 0:
