@@ -1,23 +1,114 @@
 package modes
 
-import "math"
+import (
+	"encoding/json"
+	"math"
+	"testing"
 
-// costs returns the cost of every worker and the index of the picked one.
-func costs(s *situation) (costs []float64, pick int) {
-	set, base := settingsOf(s), floor(s)
-	for i := range s.Workers {
-		costs = append(costs, set.cost(s, &s.Workers[i], base))
-		if costs[i] < costs[pick] {
-			pick = i
-		}
+	"github.com/cognitora/dataplane/router/policy"
+)
+
+// costs returns the cost of every worker and the index of the picked one, by mode cost.
+func costs(t *testing.T, s *situation) (costs []float64, pick int) {
+	t.Helper()
+	p := policyOf(t, s)
+	var e policy.Explanation
+	pick = p.Explain(asked(s), &e)
+	for _, terms := range e.Terms {
+		costs = append(costs, terms.Cost.Total)
 	}
 	return costs, pick
 }
 
-// settings holds the configuration with the request's overrides.
-type settings struct {
-	credit, decay, scale, requests, host, disk, shared float64
-	trackPrefill, assumeReuse, trackBlocks             bool
+// asked expresses s as the policy's question. The policy counts in blocks of chain tokens.
+func asked(s *situation) *policy.Situation {
+	const chain = 16
+	blocks := func(n int) int32 { return int32(n * s.BlockSize / chain) }
+	q := &policy.Situation{
+		Blocks: s.Tokens / chain, Tokens: int64(s.Tokens), Random: uint64(s.Tokens), Prefill: s.Leg == "prefill",
+		Overrides: overridesOf(s.Override),
+	}
+	for i := range s.Workers {
+		w := &s.Workers[i]
+		c := policy.Candidate{
+			Matched: blocks(w.Device), Host: blocks(w.Host), Disk: blocks(w.Disk),
+			SharedCache: blocks(w.Device + s.sharedBeyond(w)), PrefillTokens: -1, Taint: s.taint(w),
+		}
+		if l := w.Load; l != nil {
+			c.PrefillTokens, c.InFlight = int64(l.PrefillTokens), int32(l.Requests)
+			c.ActiveBlocks = l.ActiveBlocks * float64(s.BlockSize) / chain
+			c.SharedActive = blocks(l.SharedActive)
+		}
+		q.Candidates = append(q.Candidates, c)
+	}
+	return q
+}
+
+// policyOf returns the policy with the configuration of s.
+func policyOf(t *testing.T, s *situation) *policy.Policy {
+	t.Helper()
+	c := &s.Config
+	cost := map[string]any{"block_tokens": s.BlockSize}
+	if c.SharedType == "hicache" {
+		cost["shared_cache_multiplier"] = 0.5
+	}
+	set := func(name string, value any, given bool) {
+		if given {
+			cost[name] = value
+		}
+	}
+	set("overlap_score_credit", c.Credit, c.Credit != nil)
+	set("overlap_score_credit_decay", c.Decay, c.Decay != nil)
+	set("prefill_load_scale", c.PrefillScale, c.PrefillScale != nil)
+	set("overlap_score_weight", c.OverlapWeight, c.OverlapWeight != nil)
+	set("active_request_weight", c.RequestWeight, c.RequestWeight != nil)
+	set("host_cache_hit_weight", c.HostWeight, c.HostWeight != nil)
+	set("disk_cache_hit_weight", c.DiskWeight, c.DiskWeight != nil)
+	set("shared_cache_multiplier", c.SharedMultiplier, c.SharedMultiplier != nil)
+	set("track_prefill_tokens", c.TrackPrefill, c.TrackPrefill != nil)
+	set("assume_kv_reuse", c.AssumeReuse, c.AssumeReuse != nil)
+	set("track_active_blocks", c.TrackBlocks, c.TrackBlocks != nil)
+	if c.OverlapWeight != nil {
+		delete(cost, "prefill_load_scale") // the crate lets the older name win
+	}
+	doc, err := json.Marshal(map[string]any{"mode": "cost", "cost": cost})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := policy.Parse(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// overridesOf returns the request's own values. A 0 by the older name of the scale also sets the
+// credit to 0.
+func overridesOf(o *override) (out policy.Overrides) {
+	if o == nil {
+		return out
+	}
+	give := func(into *policy.Optional[float64], v *float64) {
+		if v != nil {
+			*into = policy.Given(*v)
+		}
+	}
+	give(&out.OverlapScoreCredit, o.Credit)
+	give(&out.PrefillLoadScale, o.PrefillScale)
+	give(&out.SharedCacheMultiplier, o.SharedMultiplier)
+	if w := o.OverlapWeight; w != nil {
+		out.PrefillLoadScale = policy.Given(*w)
+		if *w == 0 {
+			out.OverlapScoreCredit = policy.Given(0.0)
+		}
+	}
+	if o.TrackPrefill != nil {
+		out.TrackPrefillTokens = policy.Given(*o.TrackPrefill)
+	}
+	if o.AssumeReuse != nil {
+		out.AssumeKVReuse = policy.Given(*o.AssumeReuse)
+	}
+	return out
 }
 
 // first returns the first value that is set, or else the fallback.
@@ -30,37 +121,6 @@ func first[T any](fallback T, values ...*T) T {
 	return fallback
 }
 
-func settingsOf(s *situation) settings {
-	c, o := s.Config, s.Override
-	if o == nil {
-		o = &override{}
-	}
-	var nothing float64
-	if w := c.OverlapWeight; w != nil {
-		if c.PrefillScale = w; *w == 0 {
-			c.Credit = &nothing
-		}
-	}
-	scale, credit := o.PrefillScale, o.Credit
-	if w := o.OverlapWeight; w != nil {
-		if scale = w; *w == 0 {
-			credit = &nothing
-		}
-	}
-	shared := 0.0
-	if c.SharedType == "hicache" {
-		shared = 0.5
-	}
-	return settings{
-		credit: first(1, credit, c.Credit), decay: first(0, c.Decay), scale: first(1, scale, c.PrefillScale),
-		requests: first(0, c.RequestWeight), host: first(0.75, c.HostWeight), disk: first(0.25, c.DiskWeight),
-		shared:       first(shared, o.SharedMultiplier, c.SharedMultiplier),
-		trackPrefill: first(true, o.TrackPrefill, c.TrackPrefill),
-		assumeReuse:  first(true, o.AssumeReuse, c.AssumeReuse),
-		trackBlocks:  first(true, c.TrackBlocks),
-	}
-}
-
 // floor returns the fewest tokens that wait for prefill at a worker. An unknown load counts as 0.
 func floor(s *situation) int {
 	least := math.MaxInt
@@ -68,43 +128,4 @@ func floor(s *situation) int {
 		least = min(least, first(load{}, w.Load).PrefillTokens)
 	}
 	return least
-}
-
-func (set *settings) cost(s *situation, w *worker, floor int) float64 {
-	size, tokens := float64(s.BlockSize), float64(s.Tokens)
-	now := first(load{}, w.Load)
-
-	dev, host := float64(w.Device), float64(max(w.Host-w.Device, 0))
-	disk := float64(max(w.Disk-max(w.Host, w.Device), 0))
-	cached := math.Round((dev + set.host*host + set.disk*disk) * size)
-
-	raw, decay := 0.0, 1.0
-	if set.trackPrefill {
-		raw = tokens / size
-		if w.Load != nil {
-			raw = (float64(now.PrefillTokens) + max(0, tokens-cached) + cached) / size
-		}
-		excess := float64(now.PrefillTokens-floor) / size
-		decay = 1 / (1 + set.decay*excess/max(1, math.Ceil(tokens/size)))
-	}
-	credit := set.credit*decay*dev + set.host*host + set.disk*disk + set.shared*float64(s.sharedBeyond(w))
-	requests := set.requests * float64(now.Requests)
-	decode := set.decode(s, w)
-	cost := set.scale*max(0, raw-credit) + decode + requests
-	if s.Leg == "decode" && !set.trackPrefill && set.credit > 0 {
-		cost = max(0, decode-credit) + requests
-	}
-	return cost * s.factor(w)
-}
-
-// decode returns the active blocks after the request has come.
-func (set *settings) decode(s *situation, w *worker) float64 {
-	if w.Load == nil || !set.trackBlocks {
-		return 0
-	}
-	more := s.complete()
-	if set.assumeReuse {
-		more -= w.Load.SharedActive
-	}
-	return math.Round(w.Load.ActiveBlocks) + float64(more)
 }

@@ -76,7 +76,7 @@ func (a *answer) compare(costs []float64, pick int, t *tally) error {
 func TestGolden(t *testing.T) {
 	var count tally
 	for i, line := range records(t) {
-		costs, pick := costs(line.Situation)
+		costs, pick := costs(t, line.Situation)
 		if err := line.Answer.compare(costs, pick, &count); err != nil {
 			t.Errorf("%s:%d: %v", golden, i+1, err)
 		}
@@ -141,7 +141,7 @@ func TestDynamo(t *testing.T) {
 	answers := ask(t, program, situations)
 	var count tally
 	for i, s := range situations {
-		costs, pick := costs(s)
+		costs, pick := costs(t, s)
 		if err := answers[i].compare(costs, pick, &count); err != nil {
 			text, _ := json.Marshal(s)
 			t.Errorf("situation %d: %v\n%s", i, err, text)

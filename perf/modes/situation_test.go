@@ -77,11 +77,13 @@ func (s *situation) sharedBeyond(w *worker) (n int) {
 	return n
 }
 
-// factor returns the worker's factor for the labels that the request prefers or avoids.
-func (s *situation) factor(w *worker) float64 {
-	var sum float64
+// taint sums the request's weights of the worker's labels.
+func (s *situation) taint(w *worker) (sum float64) {
 	for _, label := range w.Taints {
 		sum += float64(s.Preferred[label])
 	}
-	return math.Exp(-math.Tanh(sum))
+	return sum
 }
+
+// factor returns the worker's factor for the labels that the request prefers or avoids.
+func (s *situation) factor(w *worker) float64 { return math.Exp(-math.Tanh(s.taint(w))) }

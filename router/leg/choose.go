@@ -99,10 +99,10 @@ func (l *Leg) charge(a *attempt, at int, now time.Time) {
 func (l *Leg) situation(random uint64) *policy.Situation {
 	l.picks.asked = policy.Situation{
 		Candidates: l.picks.cands, Blocks: l.prompt.Blocks, Tokens: l.prompt.Tokens(), Key: l.prompt,
-		Random: random, Pinned: l.Bond != Free,
+		Random: random, Pinned: l.Bond != Free, Prefill: l.Work == Prefill,
 	}
-	if l.Work == Prefill {
-		l.picks.asked.Work = policy.PrefillOnly
+	if l.Work == Prefill { // the node keeps no blocks of the prompt for an answer
+		l.picks.asked.Overrides.TrackActiveBlocks = policy.Given(false)
 	}
 	return &l.picks.asked
 }

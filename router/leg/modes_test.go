@@ -105,10 +105,10 @@ func TestSituation(t *testing.T) {
 		"free":       {Question{}, policy.Situation{}},
 		"pinned":     {Question{Bond: Named}, policy.Situation{Pinned: true}},
 		"continued":  {Question{Bond: Continued}, policy.Situation{Pinned: true}},
-		"to prefill": {Question{Work: Prefill}, policy.Situation{Work: policy.PrefillOnly}},
+		"to prefill": {Question{Work: Prefill}, policy.Situation{Prefill: true}},
 	} {
 		l := &Leg{Question: c.q, prompt: new(where.Prompt)}
-		if got := l.situation(7); got.Pinned != c.want.Pinned || got.Work != c.want.Work || got.Random != 7 {
+		if got := l.situation(7); got.Pinned != c.want.Pinned || got.Prefill != c.want.Prefill || got.Random != 7 {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}

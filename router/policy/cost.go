@@ -20,8 +20,8 @@ const chainTokens = 16
 // device, host and disk are the whole blocks that the node has there and in no better tier. shared
 // are the blocks behind device in a cache that every host reaches. excess is the node's active
 // prefill above the least of all candidates, in blocks. A node with an unknown load has no decode
-// and no requests, and its raw is the prompt. A node that answers a prompt which another node
-// computed takes the credit off decode instead, if there is credit and TrackPrefillTokens is off:
+// and no requests, and its raw is the prompt. With TrackPrefillTokens off, the credit is taken off
+// decode instead, if there is credit and the node does not only compute the prompt:
 //
 //	cost = (max(0, decode-credit) + ActiveRequestWeight*requests) * taint
 type CostSettings struct {
@@ -117,12 +117,12 @@ type costing struct {
 	tokens       int64   // of the prompt
 	blocks       float64 // whole blocks of the prompt
 	least        int64   // the least active prefill of the candidates, in tokens
-	work         Work
+	prefill      bool    // the node only computes the prompt
 	pinned       bool
 }
 
 func (p *CostSettings) costing(s *Situation) costing {
-	k := costing{CostSettings: *p, tokens: max(s.Tokens, 0), work: s.Work, pinned: s.Pinned}
+	k := costing{CostSettings: *p, tokens: max(s.Tokens, 0), prefill: s.Prefill, pinned: s.Pinned}
 	s.Overrides.apply(&k.CostSettings)
 	k.blocks = float64(k.tokens / int64(k.BlockTokens))
 	if k.OverlapScoreCreditDecay > 0 && k.TrackPrefillTokens {
@@ -156,7 +156,7 @@ func (k *costing) terms(c *Candidate) CostTerms {
 	if c.PrefillTokens >= 0 {
 		t.Decode, t.Requests = k.decode(c), k.ActiveRequestWeight*float64(c.busy())
 	}
-	if k.work == DecodeOnly && k.OverlapScoreCredit > 0 && !k.TrackPrefillTokens {
+	if !k.prefill && k.OverlapScoreCredit > 0 && !k.TrackPrefillTokens {
 		t.OffDecode = true
 		t.Total = (max(0, t.Decode-t.Credit) + t.Requests) * t.Taint
 		return t
@@ -193,7 +193,7 @@ func (k *costing) decay(c *Candidate) float64 {
 
 // decode returns the blocks that would be active at the node with this request.
 func (k *costing) decode(c *Candidate) float64 {
-	if !k.TrackActiveBlocks || k.work == PrefillOnly {
+	if !k.TrackActiveBlocks {
 		return 0
 	}
 	added := k.blocks

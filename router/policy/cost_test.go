@@ -92,7 +92,7 @@ func TestCostSettings(t *testing.T) {
 			edit: func(c *CostSettings, _ *Situation) { c.AssumeKVReuse = false }},
 		{name: "no active blocks", node: Candidate{Matched: 20, ActiveBlocks: 40}, want: 80,
 			edit: func(c *CostSettings, _ *Situation) { c.TrackActiveBlocks = false }},
-		{name: "no prefill", node: Candidate{Matched: 20, PrefillTokens: 320}, want: 100,
+		{name: "no prefill", node: Candidate{Matched: 20, PrefillTokens: 320}, want: 80,
 			edit: func(c *CostSettings, _ *Situation) { c.TrackPrefillTokens = false }},
 		{name: "decay by 10 blocks of 100", node: Candidate{Matched: 21, PrefillTokens: 320}, edit: decay,
 			other: &Candidate{PrefillTokens: 160}, want: 120 - 21/1.05 + 100},
@@ -106,7 +106,7 @@ func TestCostSettings(t *testing.T) {
 			other: &Candidate{PrefillTokens: -1}, want: 120 - 21/1.1 + 100},
 		{name: "no decay without prefill", node: Candidate{Matched: 20, PrefillTokens: 320}, other: &Candidate{},
 			edit: func(c *CostSettings, s *Situation) {
-				c.OverlapScoreCreditDecay, c.TrackPrefillTokens, s.Work = 0.5, false, DecodeOnly
+				c.OverlapScoreCreditDecay, c.TrackPrefillTokens = 0.5, false
 			}, want: 100 - 20},
 		{name: "an unknown load", node: Candidate{Matched: 20, PrefillTokens: -1, ActiveBlocks: 40, InFlight: 5},
 			edit: func(c *CostSettings, _ *Situation) { c.ActiveRequestWeight = 3 }, want: 80},
@@ -138,22 +138,20 @@ func TestCostOfPrompts(t *testing.T) {
 		{name: "small blocks", node: Candidate{Matched: 20, ActiveBlocks: 7}, edit: unit(8), want: 160 + 14 + 200},
 		{name: "odd blocks", node: Candidate{Matched: 20}, edit: unit(24), want: 1600./24 - 13 + 66},
 		{name: "prefill only", node: Candidate{Matched: 20, ActiveBlocks: 40}, want: 80,
-			edit: func(_ *CostSettings, s *Situation) { s.Work = PrefillOnly }},
-		{name: "decode only", node: Candidate{Matched: 20, ActiveBlocks: 10, PrefillTokens: 320}, want: 110 - 20,
-			edit: func(c *CostSettings, s *Situation) { s.Work, c.TrackPrefillTokens = DecodeOnly, false }},
-		{name: "decode only, taint", node: Candidate{Matched: 20, Taint: 0.5}, want: 80 * 0.6299485325,
-			edit: func(c *CostSettings, s *Situation) { s.Work, c.TrackPrefillTokens = DecodeOnly, false }},
-		{name: "decode only, all covered",
+			edit: func(_ *CostSettings, s *Situation) { s.Prefill, s.Overrides.TrackActiveBlocks = true, Given(false) }},
+		{name: "without prefill", node: Candidate{Matched: 20, ActiveBlocks: 10, PrefillTokens: 320}, want: 110 - 20,
+			edit: func(c *CostSettings, s *Situation) { c.TrackPrefillTokens = false }},
+		{name: "without prefill, taint", node: Candidate{Matched: 20, Taint: 0.5}, want: 80 * 0.6299485325,
+			edit: func(c *CostSettings, s *Situation) { c.TrackPrefillTokens = false }},
+		{name: "without prefill, all covered",
 			node: Candidate{Matched: 100, ActiveBlocks: 10, SharedActive: 100, InFlight: 3},
 			edit: func(c *CostSettings, s *Situation) {
-				s.Work, c.TrackPrefillTokens, c.ActiveRequestWeight = DecodeOnly, false, 2
+				c.TrackPrefillTokens, c.ActiveRequestWeight = false, 2
 			}, want: 0 + 2*3},
-		{name: "decode only, without credit", node: Candidate{Host: 20, ActiveBlocks: 10}, want: 110,
+		{name: "without prefill, without credit", node: Candidate{Host: 20, ActiveBlocks: 10}, want: 110,
 			edit: func(c *CostSettings, s *Situation) {
-				s.Work, c.TrackPrefillTokens, c.OverlapScoreCredit = DecodeOnly, false, 0
+				c.TrackPrefillTokens, c.OverlapScoreCredit = false, 0
 			}},
-		{name: "decode only, with prefill", node: Candidate{Matched: 20}, want: 80 + 100,
-			edit: func(_ *CostSettings, s *Situation) { s.Work = DecodeOnly }},
 		{name: "a pin, no taint", node: Candidate{Taint: 0.5}, want: 200,
 			edit: func(_ *CostSettings, s *Situation) { s.Pinned = true }},
 	} {
@@ -174,7 +172,7 @@ func TestOverrides(t *testing.T) {
 			edit: func(_ *CostSettings, s *Situation) { s.Overrides.PrefillLoadScale = Given(0.) }},
 		{name: "reuse", want: 80 + 140,
 			edit: func(_ *CostSettings, s *Situation) { s.Overrides.AssumeKVReuse = Given(false) }},
-		{name: "prefill", want: 110,
+		{name: "prefill", want: 90,
 			edit: func(_ *CostSettings, s *Situation) { s.Overrides.TrackPrefillTokens = Given(false) }},
 		{name: "shared", want: 60 + 110,
 			edit: func(_ *CostSettings, s *Situation) { s.Overrides.SharedCacheMultiplier = Given(0.5) }},

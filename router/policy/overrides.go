@@ -14,6 +14,7 @@ type Overrides struct {
 	SharedCacheMultiplier Optional[float64]
 	AssumeKVReuse         Optional[bool]
 	TrackPrefillTokens    Optional[bool]
+	TrackActiveBlocks     Optional[bool]
 }
 
 // Optional is a value, or none.
@@ -42,6 +43,7 @@ func (o *Overrides) apply(c *CostSettings) {
 	o.SharedCacheMultiplier.put(&c.SharedCacheMultiplier)
 	o.AssumeKVReuse.put(&c.AssumeKVReuse)
 	o.TrackPrefillTokens.put(&c.TrackPrefillTokens)
+	o.TrackActiveBlocks.put(&c.TrackActiveBlocks)
 }
 
 // Validate reports every override whose value is not allowed, by the key of its setting.

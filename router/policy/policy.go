@@ -221,15 +221,6 @@ func (c *Candidate) told() *load.Load {
 // prompt has no key; the tie is then broken at random.
 type Key interface{ RendezvousKey() uint64 }
 
-// Work is the part of a request's computation that the node does.
-type Work uint8
-
-const (
-	Whole       Work = iota // the prompt and the answer
-	PrefillOnly             // the prompt
-	DecodeOnly              // the answer to a prompt that another node computed
-)
-
 // Situation is one pick: the request, and the nodes that may take it.
 type Situation struct {
 	Candidates []Candidate
@@ -237,8 +228,8 @@ type Situation struct {
 	Tokens     int64  // tokens of the prompt
 	Key        Key    // nil: the prompt has no key
 	Random     uint64 // 64 random bits; in a mode that Counts, the value of the caller's counter
-	Work       Work
-	Pinned     bool // the request names its node, and the candidates are that node
+	Prefill    bool   // the node only computes the prompt; another node answers
+	Pinned     bool   // the request names its node, and the candidates are that node
 	Overrides  Overrides
 }
 
