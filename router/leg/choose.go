@@ -86,6 +86,8 @@ func (l *Leg) noNode(now time.Time) *apierror.Error {
 	switch {
 	case l.picks.found.has(poolFull) && len(l.picks.cands) == 0:
 		return errModelFull
+	case l.picks.found.has(overBusy) && len(l.picks.cands) == 0:
+		return l.d.overload
 	case l.picks.found.has(untainted) && len(l.picks.cands) == 0:
 		return errLabels(l.Constraints.Required)
 	case l.Bond == Continued:
@@ -123,9 +125,9 @@ func (d *Dispatcher) random(p *policy.Policy) uint64 {
 func (l *Leg) candidates(now time.Time) {
 	p := &l.picks
 	p.cands, p.able, p.out, p.found = p.cands[:0], p.able[:0], p.out[:0], 0
-	suspects := 0
+	suspects, limits := 0, l.thresholds()
 	for i, n := range l.pool.members {
-		f := l.filter(n, now)
+		f := l.filter(n, limits, now)
 		p.out = append(p.out, f)
 		if f != passes {
 			p.found.add(f)
@@ -144,14 +146,15 @@ func (l *Leg) candidates(now time.Time) {
 // lastResort replaces the candidates if there are none, or all are full. The new candidates are the
 // nodes whose own server errors keep them out of service, or whose trial requests are all in use.
 // lastResort returns false and changes nothing if no node is left as a last resort, or if an
-// engine's answer is kept to fall back on.
+// engine's answer is kept to fall back on. lastResort also returns false while a node in service is
+// kept from requests by a limit, because that limit is meant to refuse them.
 func (l *Leg) lastResort() bool {
-	if l.picks.found.has(poolFull) || l.kept != nil {
+	if l.picks.found.has(poolFull) || l.picks.found.has(overBusy) || l.kept != nil {
 		return false
 	}
-	found := false
+	found, limits := false, l.thresholds()
 	for i, n := range l.pool.members {
-		if l.excludes(n) != passes || !n.LastResort() || l.limits(n) != passes {
+		if l.excludes(n) != passes || !n.LastResort() || l.limits(n, limits) != passes {
 			continue
 		}
 		if !found {
@@ -270,8 +273,9 @@ func (l *Leg) fits(n *member) bool { return !n.gate.Full() || l.permit.On(n.gate
 
 // others says whether a node that was not asked yet could take the leg now.
 func (l *Leg) others(now time.Time) bool {
+	limits := l.thresholds()
 	for _, n := range l.pool.members {
-		if l.filter(n, now) == passes && !n.Health.Suspect() && !n.Full() {
+		if l.filter(n, limits, now) == passes && !n.Health.Suspect() && !n.Full() {
 			return true
 		}
 	}

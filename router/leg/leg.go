@@ -273,6 +273,9 @@ func (l *Leg) another(v verdict) (at int, ok bool) {
 func (l *Leg) giveIn(v verdict) *apierror.Error {
 	l.settleFailed()
 	if (v == failed500 || v == overloaded) && l.crowded(time.Now()) {
+		if l.picks.found.has(overBusy) {
+			return l.d.overload
+		}
 		return errAllBusy
 	}
 	if v < tooOld && l.kept != nil {

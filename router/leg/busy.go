@@ -1,0 +1,55 @@
+package leg
+
+import "github.com/cognitora/dataplane/router/busy"
+
+// prefillTokens returns the prompt tokens of this router's requests at n that are not computed yet.
+func (n *member) prefillTokens() int64 { return max(n.waits.Queued(), 0) }
+
+// activeBlocks returns the KV blocks of this router's requests at n. The router does not count
+// them, so only the node's own report tells which blocks are in use.
+func (n *member) activeBlocks() float64 { return 0 }
+
+// figures returns what is known of n's load.
+func (n *member) figures() busy.Figures {
+	f := busy.Figures{
+		PrefillTokens: n.prefillTokens(), MaxBatchedTokens: int64(n.Info().MaxBatchedTokens),
+		ActiveBlocks: n.activeBlocks(), UsedBlocks: -1,
+	}
+	load := n.Load()
+	free, freeKnown := load.FreeBlocks.Get()
+	usage, usageKnown := load.KVUsage.Get()
+	switch total, known := load.TotalBlocks.Get(); {
+	case known && total > 0:
+		f.TotalBlocks = total
+		if freeKnown {
+			f.UsedBlocks = total - free
+		} else if usageKnown {
+			f.UsedBlocks = usage * total
+		}
+	case usageKnown:
+		f.UsedBlocks, f.TotalBlocks, f.ActiveBlocks = usage, 1, 0 // the share is known, the number is not
+	}
+	return f
+}
+
+// busy returns the threshold of t that n exceeds. t is nil if none is set.
+func (n *member) busy(t *busy.Thresholds) busy.Reason {
+	if t == nil {
+		return busy.Not
+	}
+	f := n.figures()
+	return t.Busy(&f, n.latch)
+}
+
+// whyBusy describes the threshold that n exceeds.
+func (l *Leg) whyBusy(n *member) string {
+	t := l.thresholds()
+	if t == nil {
+		t = &busy.Thresholds{}
+	}
+	f := n.figures()
+	return t.Why(t.Busy(&f, n.latch), &f)
+}
+
+// thresholds returns the busy thresholds of the leg's model, or nil if none is set.
+func (l *Leg) thresholds() *busy.Thresholds { return l.d.busy.Of(l.model.name) }
