@@ -229,7 +229,8 @@ func TestEveryNodeIsBusy(t *testing.T) {
 				kind, code = "Overloaded", any(529.0)
 			}
 			if err := json.Unmarshal(r.body, &e); err != nil || r.status != status || e.Error.Type != kind ||
-				e.Error.Code != code || !strings.Contains(e.Error.Message, "busy") || r.header.Get("Retry-After") != "1" {
+				e.Error.Code != code || !strings.Contains(e.Error.Message, "busy") ||
+				r.header.Get("Retry-After") != "1" {
 				t.Errorf("%d, pinned to %q: %v %s", status, pin, r, r.body)
 			}
 		}
