@@ -203,6 +203,27 @@ func TestEnginesThatLackAnAPI(t *testing.T) {
 	unserved(Question{})
 }
 
+// TestANodeThatHasLeft checks a pick from a snapshot with a node that has left the fleet since.
+func TestANodeThatHasLeft(t *testing.T) {
+	d := start(t, 2)
+	l := d.Leg(asked(t, d, chat(100)), Question{}, nil)
+	defer l.giveBack()
+	if err := l.resolve(); err != nil {
+		t.Fatal(err)
+	}
+	stays := l.pool.members[1].Info().Address
+	if err := d.fleet.Reload(t.Context(), []fleet.Backend{{URL: stays}}); err != nil {
+		t.Fatal(err)
+	}
+	l.d.where.Find(l.prompt, l.Request, l.model.name, l.model.seed, l.pool.nodes)
+	if at, err := l.choose(time.Now()); err != nil || at != 1 {
+		t.Errorf("place %d, %v", at, err)
+	}
+	if !counted(d, "gone", 1) {
+		t.Error("not counted so")
+	}
+}
+
 // followed is a fleet that follows a real etcd, with a dispatcher.
 type followed struct {
 	*Dispatcher
