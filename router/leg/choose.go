@@ -8,6 +8,7 @@ import (
 
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/apis"
 	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/holdings"
 	"github.com/cognitora/dataplane/router/policy"
@@ -21,6 +22,7 @@ type picks struct {
 	out     []filter  // for each place in the pool, the filter that left the node out at the last look
 	found   filterSet // the filters in out
 	removed filterSet // the filters of all looks of the pick
+	api     apis.Set  // the request's endpoint, if some engine lacks it
 }
 
 // choose reserves a slot for the spare attempt on the node that the policy picks. The candidates

@@ -116,7 +116,7 @@ func (l *Leg) excludes(n *member) filter {
 		return pinned
 	case l.Filter != nil && !l.Filter(n.Node):
 		return planned
-	case n.lacks&l.api != 0:
+	case n.lacks&l.picks.api != 0:
 		return lacking
 	case len(l.Constraints.Required) > 0 && !l.Constraints.allow(n.Info().Labels):
 		return untainted
@@ -196,13 +196,13 @@ func engineOf(n *member) string {
 // lackers returns the engines of the nodes that may be asked, if all of them lack the request's
 // endpoint. Otherwise lackers returns nil.
 func (l *Leg) lackers() (engines []string) {
-	if l.api == 0 {
+	if l.picks.api == 0 {
 		return nil
 	}
 	for _, n := range l.pool.members {
 		switch name := engineOf(n); {
 		case l.Bond != Free && n.ID != l.Node:
-		case n.lacks&l.api == 0:
+		case n.lacks&l.picks.api == 0:
 			return nil
 		case !slices.Contains(engines, name):
 			engines = append(engines, name)
