@@ -21,7 +21,7 @@ type Config struct {
 	GPU       gpu.Config      `toml:"gpu" help:"How the agent reads the host's NVIDIA GPUs. This needs the build with NVML (make build-gpu)."`
 	Power     power.Config    `toml:"power" help:"Sources of the host's power, best first: Redfish, IPMI, the sum of GPUs and CPUs. See docs/power.md."`
 	Engine    engine.Config   `toml:"engine" help:"The inference engine, which the agent attaches to (url) or starts and supervises. This is the short form for one engine. A host with several engines has a table [[engine]] for each."`
-	Engines   []EngineConfig  `toml:"engine" help:"the engines of a host with several engines, one table each; each engine is a node of its own. The settings of a single engine ([engine], [kv_events], gpu.devices, and of [agent] listen, advertise, role, device, gpu_index, tp, dtype, vram_bytes, max_concurrent and labels) then stand in these tables only"`
+	Engines   []EngineConfig  `toml:"engine" help:"the engines of a host with several engines, one table each; each engine is a node of its own. The settings of a single engine ([engine], [kv_events], gpu.devices, and of [agent] listen, advertise, role, device, gpu_index, tp, dtype, vram_bytes, max_concurrent, max_batched_tokens and labels) then stand in these tables only"`
 	Events    EventsConfig    `toml:"kv_events" help:"KV events, in which the engine publishes its cached blocks (vLLM: --kv-events-config). Routers then know these blocks exactly."`
 	Etcd      cluster.Access  `toml:"etcd" help:"etcd, where the agent announces the node. Without endpoints the agent is only a front."`
 	TLS       TLSConfig       `toml:"tls" help:"Certificate of the front. With ca, clients must show a certificate from that CA with the role router or ctl."`
@@ -57,6 +57,7 @@ type NodeConfig struct {
 	DType         string      `toml:"dtype" default:"" help:"data type such as bfloat16, which the agent announces and gives to a vllm or sglang that it starts; empty: unknown"`
 	VRAM          config.Size `toml:"vram_bytes" default:"0" help:"memory of the node's GPUs together; 0: as NVML reports it, if the agent reads NVML"`
 	MaxConcurrent int         `toml:"max_concurrent" default:"0" flag:"max-concurrent" help:"most requests that routers send to the node at once; an engine that the agent starts gets the same limit; 0: no limit. Load is requests in flight as a share of this number, so a large number makes load count little (16 routed better than 64, 256 worst). The agent also announces the engine's own limit, at which routers refuse nothing"`
+	MaxBatched    int         `toml:"max_batched_tokens" default:"0" help:"tokens that the engine computes in one step, of all its requests together (vLLM: --max-num-batched-tokens, SGLang: --chunked-prefill-size); active_prefill_tokens_threshold_frac is a share of this number and has no effect without it (docs/filters.md); 0: unknown"`
 	Labels        []string    `toml:"labels" help:"labels of the node, such as gpu=h100 or zone=a, which requests can require or prefer (docs/filters.md)"`
 }
 

@@ -21,8 +21,9 @@ func (u *unit) describe(id, address string) cluster.NodeHealth {
 		Hardware: cluster.Hardware{
 			Device: u.device(), GPUIndex: u.gpuIndex(), TP: u.TP, DType: u.DType, VRAMBytes: int64(u.VRAM),
 		},
-		MaxConcurrent: u.MaxConcurrent, HeartbeatS: u.config.Agent.Heartbeat.Std().Seconds(),
-		Version: buildinfo.Version(),
+		MaxConcurrent: u.MaxConcurrent, MaxBatchedTokens: u.MaxBatched,
+		HeartbeatS: u.config.Agent.Heartbeat.Std().Seconds(),
+		Version:    buildinfo.Version(),
 	}
 }
 

@@ -28,6 +28,8 @@ type EngineConfig struct {
 	VRAM          config.Size `toml:"vram_bytes" default:"0" help:"memory of the node's GPUs together; 0: as NVML reports it, if the agent reads NVML"`
 	MaxConcurrent int         `toml:"max_concurrent" default:"0" help:"most requests that routers send to the node at once; an engine that the agent starts gets the same limit; 0: no limit. Load is requests in flight as a share of this number, so a large number makes load count little (16 routed better than 64, 256 worst). The agent also announces the engine's own limit, at which routers refuse nothing"`
 
+	MaxBatched int `toml:"max_batched_tokens" default:"0" help:"tokens that the engine computes in one step, of all its requests together (vLLM: --max-num-batched-tokens, SGLang: --chunked-prefill-size); active_prefill_tokens_threshold_frac is a share of this number and has no effect without it (docs/filters.md); 0: unknown"`
+
 	Engine engine.Config `toml:",inline"`
 	Events EventsConfig  `toml:"kv_events" help:"KV events, in which the engine publishes its cached blocks."`
 }
@@ -49,7 +51,7 @@ func (c *Config) units() []*unit {
 		a := &c.Agent
 		return []*unit{{config: c, EngineConfig: EngineConfig{
 			Listen: a.Listen, Advertise: a.Advertise, GPUs: c.GPU.Devices, Role: a.Role, Device: a.Device, TP: a.TP,
-			DType: a.DType, Labels: a.Labels,
+			DType: a.DType, Labels: a.Labels, MaxBatched: a.MaxBatched,
 			VRAM: a.VRAM, MaxConcurrent: a.MaxConcurrent, Engine: c.Engine, Events: c.Events,
 		}}}
 	}
@@ -61,7 +63,8 @@ func (c *Config) units() []*unit {
 }
 
 // ofAgent lists the keys of [[engine]] that stand in [agent] in the short form.
-var ofAgent = []string{"listen", "advertise", "role", "device", "tp", "dtype", "vram_bytes", "max_concurrent", "labels"}
+var ofAgent = []string{"listen", "advertise", "role", "device", "tp", "dtype", "vram_bytes", "max_concurrent",
+	"max_batched_tokens", "labels"}
 
 // name returns where a key of [[engine]] stands in the form that the user has chosen.
 func (u *unit) name(key string) string {
@@ -195,6 +198,9 @@ func (u *unit) validate(p *problems, places []place) {
 	}
 	if u.MaxConcurrent < 0 || u.MaxConcurrent > maxConcurrent {
 		p.add(u.name("max_concurrent"), "%d is not in 0..%d; 0 states no limit", u.MaxConcurrent, maxConcurrent)
+	}
+	if err := cluster.CheckBatch(u.MaxBatched); err != nil {
+		p.add(u.name("max_batched_tokens"), "%v", err)
 	}
 	if err := cluster.CheckLabels(u.Labels); err != nil {
 		p.add(u.name("labels"), "%v", err)

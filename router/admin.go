@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/pprof"
 	"slices"
@@ -26,6 +27,8 @@ func (r *Router) adminRoutes() http.Handler {
 		"GET /metrics":             r.metrics.Set.Handler().ServeHTTP,
 		"GET /debug/fleet":         r.debugFleet,
 		"POST /debug/route":        r.debugRoute,
+		"GET /busy_threshold":      r.listThresholds,
+		"POST /busy_threshold":     r.setThresholds,
 		"/v1/":                     r.notTheAPI,
 		"GET /debug/pprof/":        pprof.Index,
 		"GET /debug/pprof/cmdline": pprof.Cmdline,
@@ -44,9 +47,13 @@ func (r *Router) adminRoutes() http.Handler {
 // noRoute answers a request that fits none of the routes with a list of them.
 func noRoute(routes map[string]http.HandlerFunc) http.HandlerFunc {
 	methods, paths := map[string]string{}, []string{}
-	for pattern := range routes {
+	for _, pattern := range slices.Sorted(maps.Keys(routes)) {
 		method, path, ok := strings.Cut(pattern, " ")
 		if !ok {
+			continue
+		}
+		if methods[path] != "" {
+			methods[path] += ", " + method
 			continue
 		}
 		methods[path] = method

@@ -93,6 +93,17 @@ func TestWhatCannotWorkIsRefusedByItsField(t *testing.T) {
 	}
 }
 
+func TestOverloadStatusIsOneOfTwo(t *testing.T) {
+	for status, want := range map[string]string{
+		"503": "", "529": "", "500": "500 is none of the statuses", "0": "use 503",
+	} {
+		err := check("--backend", "http://e:1", "--router.overload_status", status)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", status, err, want)
+		}
+	}
+}
+
 // TestAVariableNamedAsItsFlag checks that a variable with a flag's name is refused, and that the
 // error names the right variable.
 func TestAVariableNamedAsItsFlag(t *testing.T) {

@@ -1,7 +1,11 @@
 package router_test
 
 import (
+	"context"
+	"encoding/json"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -56,5 +60,196 @@ func TestAPIThatAnEngineLacks(t *testing.T) {
 	if r.status != 404 || !strings.Contains(string(r.body), `"type":"error"`) ||
 		!strings.Contains(string(r.body), "/v1/messages is not served for this model: its engines (vllm 0.10.2) lack it") {
 		t.Errorf("%v", r)
+	}
+}
+
+// threshold sends a document to /busy_threshold, or reads it without one. The answer has no spaces.
+func (s *site) threshold(doc string, header ...string) (status int, body string) {
+	s.t.Helper()
+	method := http.MethodPost
+	if doc == "" {
+		method = http.MethodGet
+	}
+	req, err := http.NewRequest(method, s.admin+"/busy_threshold", strings.NewReader(doc))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := s.client.Do(req)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	page, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return resp.StatusCode, strings.Join(strings.Fields(string(page)), "")
+}
+
+// TestBusyThresholdEndpoint follows the documented requests of /busy_threshold and their answers.
+func TestBusyThresholdEndpoint(t *testing.T) {
+	s := serve(t, simulate(t, 1))
+	want := func(doc string, status int, parts ...string) {
+		t.Helper()
+		got, body := s.threshold(doc)
+		for _, part := range parts {
+			if got != status || !strings.Contains(body, strings.Join(strings.Fields(part), "")) {
+				t.Errorf("%s: %d %s, want %s", doc, got, body, part)
+			}
+		}
+	}
+	const unset = `{"model":"sim","active_decode_blocks_threshold":null,"active_prefill_tokens_threshold":null}`
+	const both = `{"model":"sim","active_decode_blocks_threshold":0.85,"active_prefill_tokens_threshold":1000}`
+	want("", 200, `{"thresholds":[]}`)
+	want(`{"model":"sim"}`, 200, unset)
+	want("", 200, `{"thresholds":[]}`)
+	want(both, 200, both)
+	want(`{"model":"sim","active_decode_blocks_threshold":0.9}`, 200, strings.Replace(both, "0.85", "0.9", 1))
+	want(`{"model":"sim","active_prefill_tokens_threshold":null}`, 200, strings.Replace(both, "0.85", "0.9", 1))
+	want(`{"model":"sim"}`, 200, strings.Replace(both, "0.85", "0.9", 1))
+	want("", 200, `{"thresholds":[`+strings.Replace(both, "0.85", "0.9", 1)+`]}`)
+	const share = `"active_prefill_tokens_threshold_frac":0.5`
+	want(`{"model":"sim",`+share+`}`, 200, share)
+
+	want(`{"model":"nobody's"}`, 404, `"model_not_found"`)
+	want(`{"model":"nobody's","active_decode_blocks_threshold":0.5}`, 404, `"model_not_found"`)
+	want(`{"active_decode_blocks_threshold":0.5}`, 400, `"param":"model"`)
+	want(`{"model":"sim","active_decode_blocks_threshold":1.5}`, 400, `"param":"active_decode_blocks_threshold"`,
+		"0 to 1")
+	want(`{"model":"sim","active_prefill_tokens_threshold":-1}`, 400, `"param":"active_prefill_tokens_threshold"`)
+	want(`{"model":"sim","active_decode_threshold":0.5}`, 400, `"param":"active_decode_threshold"`, "there are")
+	want(`not JSON`, 400, "one JSON object")
+	want(`{"model":"`+strings.Repeat("x", 65<<10)+`"}`, 413, "64 KiB")
+	want(`{"model":"sim"}`, 200, `"active_decode_blocks_threshold":0.9`)
+
+	resp, err := http.NewRequest(http.MethodDelete, s.admin+"/busy_threshold", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused, err := s.client.Do(resp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused.Body.Close()
+	if refused.StatusCode != 405 || refused.Header.Get("Allow") != "GET, POST" {
+		t.Errorf("DELETE: %d, Allow %q", refused.StatusCode, refused.Header.Get("Allow"))
+	}
+	for _, method := range []string{"GET", "POST"} {
+		if r := s.ask(method, "/busy_threshold", both); r.status != 404 ||
+			!strings.Contains(string(r.body), "it is at the router's admin port, "+"127.0.0.1:0 (router.admin)") {
+			t.Errorf("%s at the port for clients: %v", method, r)
+		}
+	}
+}
+
+// TestThresholdsAreChangedLocally checks that a client of another host, and a browser's page of
+// another site, may read thresholds and not set them.
+func TestThresholdsAreChangedLocally(t *testing.T) {
+	s := serve(t, simulate(t, 1))
+	from := func(client, doc string) (int, string) {
+		req := httptest.NewRequest(http.MethodPost, "/busy_threshold", strings.NewReader(doc))
+		req.RemoteAddr = client
+		w := httptest.NewRecorder()
+		s.AdminHandler().ServeHTTP(w, req)
+		return w.Code, w.Body.String()
+	}
+	const change, read = `{"model":"sim","active_decode_blocks_threshold":0.5}`, `{"model":"sim"}`
+	for _, client := range []string{"192.0.2.7:1234", "[2001:db8::7]:1234", "10.0.0.1:1", ""} {
+		if status, body := from(client, change); status != 403 || !strings.Contains(body, "not_local") ||
+			!strings.Contains(body, "127.0.0.1") {
+			t.Errorf("%s: %d %s", client, status, body)
+		}
+		if status, body := from(client, read); status != 200 || !strings.Contains(body, "null") {
+			t.Errorf("%s reads: %d %s", client, status, body)
+		}
+	}
+	if status, body := s.threshold(change, "Sec-Fetch-Site", "cross-site"); status != 403 ||
+		!strings.Contains(body, "cross_origin") {
+		t.Errorf("another site's page: %d %s", status, body)
+	}
+	req := httptest.NewRequest(http.MethodPost, "/busy_threshold", strings.NewReader(change))
+	req.RemoteAddr = "@"
+	at := &net.UnixAddr{Name: "/run/admin.sock", Net: "unix"}
+	w := httptest.NewRecorder()
+	s.AdminHandler().ServeHTTP(w, req.WithContext(context.WithValue(t.Context(), http.LocalAddrContextKey, at)))
+	if w.Code != 200 {
+		t.Errorf("over a Unix socket: %d %s", w.Code, w.Body)
+	}
+	for _, client := range []string{"127.0.0.1:1234", "[::1]:1234"} {
+		if status, body := from(client, change); status != 200 {
+			t.Errorf("%s: %d %s", client, status, body)
+		}
+	}
+}
+
+// full is a backend whose KV cache is nine tenths full.
+func full(t *testing.T) string {
+	b := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Method == http.MethodPost:
+			io.WriteString(w, `{"choices":[]}`)
+		case r.URL.Path == "/v1/models":
+			io.WriteString(w, `{"object":"list","data":[{"id":"sim","object":"model","owned_by":"vllm"}]}`)
+		case r.URL.Path == "/metrics":
+			io.WriteString(w, "vllm:num_requests_running 0\nvllm:kv_cache_usage_perc 0.9\n")
+		}
+	}))
+	t.Cleanup(b.Close)
+	return b.URL
+}
+
+// TestEveryNodeIsBusy checks both statuses of an overload, and that a pin does not lift it.
+func TestEveryNodeIsBusy(t *testing.T) {
+	for _, status := range []int{503, 529} {
+		url := full(t)
+		s := serve(t, nil, func(c *router.Config) {
+			c.Router.Backends, c.Router.OverloadStatus = []string{url + ",id=a"}, status
+		})
+		eventually(t, "the report of the cache", func() bool {
+			_, page := s.get(s.admin + "/debug/fleet")
+			return strings.Contains(string(page), `"kv_usage": 0.9`) && s.eligible() == 1
+		})
+		if r := s.chat(chatBody("hello", plain)); r.status != 200 {
+			t.Errorf("without thresholds: %v", r)
+		}
+		s.threshold(`{"model":"sim","active_decode_blocks_threshold":0.5}`)
+		for _, pin := range []string{"", "a"} {
+			r := s.chat(chatBody("hello", plain), "x-cgn-node", pin)
+			var e struct {
+				Error struct {
+					Message, Type string
+					Code          any
+				}
+			}
+			kind, code := "service_unavailable", any("overloaded")
+			if status == 529 {
+				kind, code = "Overloaded", any(529.0)
+			}
+			if err := json.Unmarshal(r.body, &e); err != nil || r.status != status || e.Error.Type != kind ||
+				e.Error.Code != code || !strings.Contains(e.Error.Message, "busy") ||
+				r.header.Get("Retry-After") != "1" {
+				t.Errorf("%d, pinned to %q: %v %s", status, pin, r, r.body)
+			}
+		}
+		body := `{"model":"sim","max_tokens":4,"messages":[{"role":"user","content":"hello"}]}`
+		if r := s.post("/v1/messages", body); r.status != status ||
+			!strings.Contains(string(r.body), `"overloaded_error"`) {
+			t.Errorf("Anthropic's API: %v %s", r, r.body)
+		}
+		e := s.explain(chatBody("hello", plain))
+		if c := e.Candidates[0]; e.Winner != "" || c.Filter != "busy" ||
+			c.Reason != "busy: 0.9 of its KV blocks are in use, active_decode_blocks_threshold is 0.5" {
+			t.Errorf("%+v", e)
+		}
+		if n := s.metrics().sum("cgn_router_filtered_total", `reason="busy"`); n != 3 {
+			t.Errorf("%v picks are counted", n)
+		}
+		s.threshold(fmt.Sprintf(`{"model":"sim","active_decode_blocks_threshold":%g}`, 0.95))
+		if r := s.chat(chatBody("hello", plain)); r.status != 200 {
+			t.Errorf("below the threshold: %v", r)
+		}
 	}
 }

@@ -36,6 +36,7 @@ func (b *BackendConfig) backend() fleet.Backend {
 	return fleet.Backend{
 		URL: b.URL, ID: b.ID, Model: b.Model, Role: b.Role, MaxConcurrent: b.MaxConcurrent,
 		APIKeyFile: b.APIKeyFile, CA: b.CA, KV: b.KV, KVEvents: b.KVEvents, KVReplay: b.KVReplay, Labels: b.Labels,
+		MaxBatchedTokens: b.MaxBatchedTokens,
 	}
 }
 
@@ -167,7 +168,7 @@ func (c *Config) legOptions() leg.Options {
 	return leg.Options{
 		Limits: common, ModelLimits: own, FirstByteCold: t.FirstByteCold.Std(),
 		PatienceFloor: t.PatienceFloor.Std(), StallFloor: t.StallFloor.Std(),
-		MaxNodes: c.Retry.MaxNodes, Feedback: c.Prefix.Feedback,
+		MaxNodes: c.Retry.MaxNodes, Feedback: c.Prefix.Feedback, OverloadStatus: c.Router.OverloadStatus,
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/affinity"
+	"github.com/cognitora/dataplane/router/busy"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/gateway"
 	"github.com/cognitora/dataplane/router/holdings"
@@ -56,6 +57,7 @@ type Router struct {
 	staticCaches atomic.Pointer[map[string]string] // cache daemons named by backends
 	policyDoc    []byte                            // contents of the policy file when the router was made
 	gate         *admission.Gate
+	busy         *busy.Settings
 	metrics      *metrics.Router
 	watcher      *relay.Watcher
 	loops        *relay.Loops
@@ -199,9 +201,11 @@ func (r *Router) assemble() {
 	if c.Prefix.Memo > 0 {
 		memo = where.NewMemo(int(c.Prefix.Memo))
 	}
+	r.busy = new(busy.Settings)
 	stored := affinity.New(c.Limits.ResponseIDs)
 	r.legs = leg.New(leg.Parts{
 		Fleet: r.fleet, Policy: &r.policy, Gate: r.gate, Metrics: r.metrics, Stored: stored, Logger: r.log,
+		Busy: r.busy,
 		Where: &where.Finder{
 			Index: r.index, Memo: memo, Holdings: r.holdings, Tokens: r.tokens, Metrics: r.metrics,
 		},

@@ -59,6 +59,8 @@ type NodeHealth struct {
 	MaxConcurrent int `json:"max_concurrent,omitempty"` // concurrent requests, set by the operator; 0: not set
 	EngineSlots   int `json:"engine_slots,omitempty"`   // concurrent requests, reported by the engine; 0: unknown
 	BlockTokens   int `json:"block_tokens,omitempty"`   // tokens per KV block of the engine; 0: unknown
+	// MaxBatchedTokens is the number of tokens that the engine computes in one step; 0: unknown.
+	MaxBatchedTokens int `json:"max_batched_tokens,omitempty"`
 
 	load.Load
 	// PowerSource is the source of the power: redfish, dcmi, nvml, rapl or nvml+rapl; empty:
@@ -178,6 +180,9 @@ func (h *NodeHealth) Check() error {
 			errs = append(errs, fmt.Errorf("%s %d is not in 0..%d", name, slots, maxSlots))
 		}
 	}
+	if err := CheckBatch(h.MaxBatchedTokens); err != nil {
+		errs = append(errs, fmt.Errorf("max_batched_tokens: %w", err))
+	}
 	if most := MaxHeartbeat.Seconds(); !(h.HeartbeatS >= 0 && h.HeartbeatS <= most) {
 		errs = append(errs, fmt.Errorf("heartbeat_s %g is not in 0..%g", h.HeartbeatS, most))
 	}
@@ -193,6 +198,17 @@ func (h *NodeHealth) Check() error {
 		return err
 	}
 	h.Role = role
+	return nil
+}
+
+// maxBatch bounds the tokens of one step, far above real values.
+const maxBatch = 1 << 30
+
+// CheckBatch validates the number of tokens that an engine computes in one step.
+func CheckBatch(tokens int) error {
+	if tokens < 0 || tokens > maxBatch {
+		return fmt.Errorf("%d is not in 0..%d; 0 is unknown", tokens, maxBatch)
+	}
 	return nil
 }
 

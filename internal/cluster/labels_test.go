@@ -36,7 +36,7 @@ func TestCheckLabels(t *testing.T) {
 }
 
 // TestLabelsOfANode checks that a node with invalid labels is used without labels, and that a node
-// without labels is valid.
+// without labels is valid. A version that is too long is unknown.
 func TestLabelsOfANode(t *testing.T) {
 	value := func(labels string) []byte {
 		return fmt.Appendf(nil, `{"node_id":"n","address":"http://h:1","models":["m"]%s}`, labels)
@@ -52,6 +52,13 @@ func TestLabelsOfANode(t *testing.T) {
 	h, _ := ParseNodeHealth("n", value(`,"labels":["a b"]`))
 	if !strings.Contains(fmt.Sprint(h.LeftOut), "labels: ") {
 		t.Errorf("left out: %v", h.LeftOut)
+	}
+	if h, err := ParseNodeHealth("n", value(`,"max_batched_tokens":8192,"engine_version":"`+
+		strings.Repeat("9", maxVersion+1)+`"`)); err != nil || h.MaxBatchedTokens != 8192 || h.EngineVersion != "" {
+		t.Errorf("%+v, %v", h, err)
+	}
+	if _, err := ParseNodeHealth("n", value(`,"max_batched_tokens":-1`)); err == nil {
+		t.Error("a negative batch is taken")
 	}
 	if h.Labels = []string{""}; h.Check() == nil {
 		t.Error("an agent announces an empty label")

@@ -26,6 +26,9 @@ type Error struct {
 	Param   string // the faulty member of the request
 	Message string // for a person, names the fix; may hold any bytes
 
+	// NumericCode makes Status the code of the OpenAI envelope, as a number, in place of Code.
+	NumericCode bool
+
 	RetryAfterSeconds int    // for the header of 429 and 503; not part of the envelope
 	RequestID         string // Anthropic envelope only
 	Sequence          int64  // sequence_number of a Responses stream event
@@ -120,7 +123,12 @@ func appendOpenAI(dst []byte, e *Error) []byte {
 	dst = append(dst, `,"type":`...)
 	dst = jsonscan.AppendQuoted(dst, e.openAIType())
 	dst = appendNullable(dst, `,"param":`, e.Param)
-	dst = appendNullable(dst, `,"code":`, e.Code)
+	if e.NumericCode {
+		dst = append(dst, `,"code":`...)
+		dst = strconv.AppendInt(dst, int64(e.Status), 10)
+	} else {
+		dst = appendNullable(dst, `,"code":`, e.Code)
+	}
 	return append(dst, '}')
 }
 

@@ -8,8 +8,8 @@ import (
 // run is a stretch of consecutive blocks that the same active prompts have. A key identifies a
 // block together with all blocks before it, so a prompt that has a block of a run has the blocks
 // before it in the run, too. The runs of a book form a tree, in which the first key of a run leads
-// on from the run before it. Two different blocks with one key make the book's count of blocks wrong
-// until no prompt is active.
+// on from the run before it. Two different blocks with one key make the book's count of blocks
+// wrong until no prompt is active.
 type run struct {
 	keys  []uint64
 	users int // active prompts

@@ -34,15 +34,16 @@ type Backend struct {
 	KVEvents      string // address of the engine's KV events: tcp://host:port, ipc:///path; empty: none
 	KVReplay      string // address where the engine repeats missed KV events; empty: none
 
-	Labels []string // words such as gpu=h100
+	Labels           []string // words such as gpu=h100
+	MaxBatchedTokens int      // tokens that the engine computes in one step; 0: unknown
 }
 
 // backendOptions lists the options that may follow the URL in a --backend flag.
-const backendOptions = "id=, model=, role=, max_concurrent=, api_key_file=, ca=, kv=, kv-events=, kv-replay=, label="
+const backendOptions = "id=, model=, role=, max_concurrent=, api_key_file=, ca=, kv=, kv-events=, kv-replay=, label=, " +
+	"max_batched_tokens="
 
-// ParseBackend reads
-// URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=,kv-events=,kv-replay=,label=] and
-// checks the result with Check. Only label may be repeated.
+// ParseBackend reads a URL with options, as in http://h:8001,id=n1,label=gpu=h100, and checks the
+// result with Check. backendOptions lists the options. Only label may be repeated.
 func ParseBackend(flag string) (Backend, error) {
 	parts := strings.Split(flag, ",")
 	b := Backend{URL: strings.TrimSpace(parts[0])}
@@ -94,6 +95,12 @@ func (b *Backend) set(name, value string) error {
 			return fmt.Errorf("option max_concurrent=%s: want a whole number, 0 for no limit", value)
 		}
 		b.MaxConcurrent = n
+	case "max_batched_tokens":
+		n, err := strconv.Atoi(value)
+		if err != nil {
+			return fmt.Errorf("option max_batched_tokens=%s: want a whole number, 0 for unknown", value)
+		}
+		b.MaxBatchedTokens = n
 	case "api_key", "key":
 		return fmt.Errorf("option %s is not known: command lines are seen by others; put the key into a file and name "+
 			"that with api_key_file=", name)
@@ -130,6 +137,9 @@ func (b Backend) Check() error {
 	}
 	if b.MaxConcurrent < 0 || b.MaxConcurrent > 1<<20 {
 		return fail(fmt.Errorf("option max_concurrent: %d is not in 0..%d; 0 is no limit", b.MaxConcurrent, 1<<20))
+	}
+	if err := cluster.CheckBatch(b.MaxBatchedTokens); err != nil {
+		return fail(fmt.Errorf("option max_batched_tokens: %w", err))
 	}
 	if err := cluster.CheckLabels(b.Labels); err != nil {
 		return fail(fmt.Errorf("option label: %w", err))

@@ -20,9 +20,9 @@ func write(t *testing.T, name, content string) string {
 
 func TestParseBackend(t *testing.T) {
 	got, err := ParseBackend("https://a:8000,id=n1,model=org/m,role=decode,max_concurrent=8,api_key_file=/k,ca=/ca.pem," +
-		"label=gpu=h100,label=fast")
+		"label=gpu=h100,label=fast,max_batched_tokens=8192")
 	want := Backend{URL: "https://a:8000", ID: "n1", Model: "org/m", Role: "decode", MaxConcurrent: 8, APIKeyFile: "/k",
-		CA: "/ca.pem", Labels: []string{"gpu=h100", "fast"}}
+		CA: "/ca.pem", Labels: []string{"gpu=h100", "fast"}, MaxBatchedTokens: 8192}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("%+v %v", got, err)
 	}
@@ -36,30 +36,32 @@ func TestParseBackend(t *testing.T) {
 
 func TestBadBackendsSayWhatToDo(t *testing.T) {
 	for flag, says := range map[string]string{
-		"127.0.0.1:8001":               "http://host:port",
-		"":                             "http://host:port",
-		"http://a:8000/v1":             "give the server's root",
-		"http://a,idd=x":               "option idd is not known; there are id=",
-		"http://a,id":                  "write id=VALUE",
-		"http://a:1,http://b:1":        "this is more than one URL; give each engine a --backend",
-		"a:1,b:1":                      "more than one URL",
-		"http://a:1,id=x,http://b:1":   "more than one URL",
-		"http://a:1, http://b?x=1":     "more than one URL",
-		"http://a:1 http://b:1":        "more than one URL",
-		"http://a:1;http://b:1":        "more than one URL",
-		"http://a,id=":                 "write id=VALUE",
-		"http://a,id=x,id=y":           "given twice",
-		"http://a,id=a/b":              "letters, digits",
-		"http://a,role=boss":           "prefill, decode, both",
-		"http://a,max_concurrent=many": "whole number",
-		"http://a,max_concurrent=-1":   "whole number",
-		"http://a,ca=/x":               "https",
-		"http://a,api_key=sk-1":        "api_key_file=",
-		"http://a,label=a b":           "option label: \"a b\" holds a space",
-		"http://a,label=x,label=x":     "option label: \"x\" is given twice",
-		"http://a,labels=x":            "write label= once for each label",
-		"http://a/v1/chat/completions": "give the server's root",
-		"http://a/v1/models":           "give the server's root",
+		"127.0.0.1:8001":                 "http://host:port",
+		"":                               "http://host:port",
+		"http://a:8000/v1":               "give the server's root",
+		"http://a,idd=x":                 "option idd is not known; there are id=",
+		"http://a,id":                    "write id=VALUE",
+		"http://a:1,http://b:1":          "this is more than one URL; give each engine a --backend",
+		"a:1,b:1":                        "more than one URL",
+		"http://a:1,id=x,http://b:1":     "more than one URL",
+		"http://a:1, http://b?x=1":       "more than one URL",
+		"http://a:1 http://b:1":          "more than one URL",
+		"http://a:1;http://b:1":          "more than one URL",
+		"http://a,id=":                   "write id=VALUE",
+		"http://a,id=x,id=y":             "given twice",
+		"http://a,id=a/b":                "letters, digits",
+		"http://a,role=boss":             "prefill, decode, both",
+		"http://a,max_concurrent=many":   "whole number",
+		"http://a,max_concurrent=-1":     "whole number",
+		"http://a,ca=/x":                 "https",
+		"http://a,api_key=sk-1":          "api_key_file=",
+		"http://a,label=a b":             "option label: \"a b\" holds a space",
+		"http://a,label=x,label=x":       "option label: \"x\" is given twice",
+		"http://a,max_batched_tokens=x":  "max_batched_tokens=x: want a whole number",
+		"http://a,max_batched_tokens=-1": "option max_batched_tokens: -1 is not in 0..",
+		"http://a,labels=x":              "write label= once for each label",
+		"http://a/v1/chat/completions":   "give the server's root",
+		"http://a/v1/models":             "give the server's root",
 	} {
 		if _, err := ParseBackend(flag); err == nil || !strings.Contains(err.Error(), says) ||
 			strings.Contains(err.Error(), "sk-1") {

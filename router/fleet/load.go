@@ -74,8 +74,8 @@ func (s *sources) at(now time.Time, blockTokens int) *Load {
 	return l
 }
 
-// usedBlocks returns the blocks, of books.BlockTokens, that the engine's active requests use; 0: the
-// engine does not tell. blockTokens is the size of the engine's own blocks; 0: unknown.
+// usedBlocks returns the blocks, of books.BlockTokens, that the engine's active requests use; 0:
+// the engine does not tell. blockTokens is the size of the engine's own blocks; 0: unknown.
 func usedBlocks(e *load.Engine, blockTokens int) int64 {
 	free, freeKnown := e.FreeBlocks.Get()
 	total, totalKnown := e.TotalBlocks.Get()

@@ -88,8 +88,10 @@ type Info struct {
 	Instance      string // etcd nodes: the agent that owns the key
 	Version       string
 
-	EngineVersion string   // empty: unknown
-	Labels        []string // set by an operator; requests require or prefer labels
+	EngineVersion    string // empty: unknown
+	MaxBatchedTokens int    // tokens that the engine computes in one step; 0: unknown
+
+	Labels []string // set by an operator; requests require or prefer labels
 }
 
 // VRAM is the node's GPU memory in bytes, NaN if unknown.

@@ -187,7 +187,7 @@ func staticInfo(b Backend, d discovery) *Info {
 		Address: b.URL, Role: role, Engine: d.engine, MaxConcurrent: int32(b.MaxConcurrent),
 		EngineSlots: d.engineSlots, BlockTokens: d.blockTokens,
 		Models: d.models, Upstream: d.models, KVAddress: b.KV, Labels: b.Labels,
-		EngineVersion: d.version,
+		EngineVersion: d.version, MaxBatchedTokens: b.MaxBatchedTokens,
 	}
 	if b.Model != "" {
 		upstream := b.Model

@@ -40,7 +40,8 @@ type NodeView struct {
 	Labels   []string `json:"labels,omitempty"`
 	Version  string   `json:"version,omitempty"`
 
-	EngineVersion string `json:"engine_version,omitempty"`
+	EngineVersion    string `json:"engine_version,omitempty"`
+	MaxBatchedTokens int    `json:"max_batched_tokens,omitempty"`
 	Standing
 
 	InFlight      int32 `json:"in_flight"`
@@ -150,8 +151,9 @@ func (n *Node) View(now time.Time) NodeView {
 	v := NodeView{
 		ID: n.ID, Source: n.Source, Address: info.Address, Role: string(info.Role),
 		Engine: info.Engine, Models: info.Models, Labels: info.Labels, EngineVersion: info.EngineVersion,
-		Standing: Standing{State: n.Health.State().String(), LastError: n.Health.LastError(), Opens: n.Health.Opens()},
-		InFlight: n.InFlight(), MaxConcurrent: info.MaxConcurrent, EngineSlots: info.EngineSlots,
+		MaxBatchedTokens: info.MaxBatchedTokens,
+		Standing:         Standing{State: n.Health.State().String(), LastError: n.Health.LastError(), Opens: n.Health.Opens()},
+		InFlight:         n.InFlight(), MaxConcurrent: info.MaxConcurrent, EngineSlots: info.EngineSlots,
 		Others: l.Others, Waiting: l.Waiting, Signals: l.Signals(), Path: n.Path().View(now), Version: info.Version,
 	}
 	v.Eligible, v.Reason = n.Eligible(now)

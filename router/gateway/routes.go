@@ -108,7 +108,11 @@ var endpoints = append(slices.Sorted(maps.Keys(inferPaths)), "/v1/models", "/hea
 
 // onAdminPort says whether a path exists on the router's admin port.
 func onAdminPort(path []byte) bool {
-	return string(path) == "/metrics" || string(path) == "/readyz" || bytes.HasPrefix(path, []byte("/debug/"))
+	switch string(path) {
+	case "/metrics", "/readyz", "/busy_threshold":
+		return true
+	}
+	return bytes.HasPrefix(path, []byte("/debug/"))
 }
 
 // meantBy returns the endpoint that an unknown path is probably meant for, or "". meantBy

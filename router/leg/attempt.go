@@ -223,8 +223,8 @@ func (l *Leg) disarm() phase {
 	return l.phase
 }
 
-// record puts the prediction in the index, and the prompt's blocks in the node's book. Prefilled may
-// then use the prompt while the attempt waits.
+// record puts the prediction in the index, and the prompt's blocks in the node's book. Prefilled
+// may then use the prompt while the attempt waits.
 func (l *Leg) record(a *attempt) {
 	l.prompt.Sent(a.ref, a.sent)
 	if a.shares {

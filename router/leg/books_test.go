@@ -25,7 +25,8 @@ func TestBooksEndEmpty(t *testing.T) {
 	nodes := d.current().snap.Nodes
 
 	faults := []string{
-		"", "", "", "", "status=500", "status=503", "status=429", "status=404", "reset", "truncate", "delay=30ms", "hang",
+		"", "", "", "", "status=500", "status=503", "status=429", "status=404", "reset", "truncate", "delay=30ms",
+		"hang",
 	}
 	outcomes := []relay.Outcome{relay.Complete, relay.UpstreamFailed, relay.IdleTimeout, relay.ClientGone}
 	var clients sync.WaitGroup

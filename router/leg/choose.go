@@ -8,6 +8,7 @@ import (
 
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/apis"
 	"github.com/cognitora/dataplane/router/books"
 	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/holdings"
@@ -24,7 +25,8 @@ type picks struct {
 	removed filterSet // the filters of all looks of the pick
 	asked   policy.Situation
 	policy  *policy.Policy
-	cached  int32 // leading blocks of the prompt in the hosts' caches; mode cost only
+	cached  int32    // leading blocks of the prompt in the hosts' caches; mode cost only
+	api     apis.Set // the request's endpoint, if some engine lacks it
 }
 
 // choose reserves a slot for the spare attempt on the node that the policy picks. The candidates
@@ -120,6 +122,8 @@ func (l *Leg) noNode(p *policy.Policy, now time.Time) *apierror.Error {
 		return errNotPinned
 	case l.picks.found.has(poolFull) && len(l.picks.cands) == 0:
 		return errModelFull
+	case l.picks.found.has(overBusy) && len(l.picks.cands) == 0:
+		return l.d.overload
 	case l.picks.found.has(untainted) && len(l.picks.cands) == 0:
 		return errLabels(l.Constraints.Required)
 	case l.Bond == Continued:
@@ -160,9 +164,9 @@ func (l *Leg) candidates(now time.Time) {
 		p.cached = l.cachedAnywhere()
 	}
 	p.cands, p.able, p.out, p.found = p.cands[:0], p.able[:0], p.out[:0], 0
-	suspects := 0
+	suspects, limits := 0, l.thresholds()
 	for i, n := range l.pool.members {
-		f := l.filter(n, now)
+		f := l.filter(n, limits, now)
 		p.out = append(p.out, f)
 		if f != passes {
 			p.found.add(f)
@@ -181,14 +185,15 @@ func (l *Leg) candidates(now time.Time) {
 // lastResort replaces the candidates if there are none, or all are full. The new candidates are the
 // nodes whose own server errors keep them out of service, or whose trial requests are all in use.
 // lastResort returns false and changes nothing if no node is left as a last resort, or if an
-// engine's answer is kept to fall back on.
+// engine's answer is kept to fall back on. lastResort also returns false while a node in service is
+// kept from requests by a limit, because that limit is meant to refuse them.
 func (l *Leg) lastResort(now time.Time) bool {
-	if l.picks.found.has(poolFull) || l.kept != nil {
+	if l.picks.found.has(poolFull) || l.picks.found.has(overBusy) || l.kept != nil {
 		return false
 	}
-	found := false
+	found, limits := false, l.thresholds()
 	for i, n := range l.pool.members {
-		if l.excludes(n) != passes || !n.LastResort() || l.limits(n) != passes {
+		if l.excludes(n) != passes || !n.LastResort() || l.limits(n, limits, now) != passes {
 			continue
 		}
 		if !found {
@@ -336,8 +341,9 @@ func (l *Leg) fits(n *member) bool { return !n.gate.Full() || l.permit.On(n.gate
 
 // others says whether a node that was not asked yet could take the leg now.
 func (l *Leg) others(now time.Time) bool {
+	limits := l.thresholds()
 	for _, n := range l.pool.members {
-		if l.filter(n, now) == passes && !n.Health.Suspect() && !n.Full() {
+		if l.filter(n, limits, now) == passes && !n.Health.Suspect() && !n.Full() {
 			return true
 		}
 	}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/affinity"
+	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/busy"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/health/patience"
 	"github.com/cognitora/dataplane/router/metrics"
@@ -38,8 +40,10 @@ type Options struct {
 	FirstByteCold time.Duration
 	PatienceFloor time.Duration
 	StallFloor    time.Duration
-	MaxNodes      int  // nodes tried after the first
-	Feedback      bool // learn from cached-token counts; asks engines for usage
+	MaxNodes      int // nodes tried after the first
+	// OverloadStatus is the status when every node is busy by its thresholds; 0: 503.
+	OverloadStatus int
+	Feedback       bool // learn from cached-token counts; asks engines for usage
 	// Random draws 64 bits for a pick. The default is rand.Uint64. A simulation sets its own
 	// Random, to be repeatable.
 	Random func() uint64
@@ -55,6 +59,7 @@ type Parts struct {
 	Metrics *metrics.Router
 	Stored  *affinity.Table // records which node made a stored response
 	Logger  *slog.Logger
+	Busy    *busy.Settings // thresholds at which nodes get no further requests; nil: none
 }
 
 // Dispatcher sends legs to nodes. Dispatcher is safe for concurrent use.
@@ -69,6 +74,8 @@ type Dispatcher struct {
 	stored  *affinity.Table
 	log     *slog.Logger
 
+	busy       *busy.Settings
+	overload   *apierror.Error // every node is busy by its thresholds
 	filtered   filterCounts
 	table      atomic.Pointer[servedFleet]
 	rebuilding sync.Mutex
@@ -85,6 +92,7 @@ func New(p Parts, o Options) *Dispatcher {
 	d := &Dispatcher{
 		o: o, fleet: p.Fleet, where: p.Where, policy: p.Policy, gate: p.Gate,
 		budget: p.Budget, metrics: p.Metrics, stored: p.Stored, log: p.Logger, filtered: newFilterCounts(p.Metrics),
+		busy: p.Busy, overload: errOverload(o.OverloadStatus),
 	}
 	d.gone = gone{nodes: map[*fleet.Node]time.Time{}, models: map[string]time.Time{}}
 	d.table.Store(&servedFleet{})

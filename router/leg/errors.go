@@ -130,6 +130,19 @@ func errHolder(node, why string) *apierror.Error {
 	return unavailable("response_node_unavailable", "the node that stored this response ("+node+") "+why)
 }
 
+// errOverload returns the error of a request while every node that could take it is busy by its
+// thresholds. Status 529 has the members that NVIDIA Dynamo gives it.
+func errOverload(status int) *apierror.Error {
+	e := unavailable("overloaded", "every node that could take this request is busy; try again later")
+	if status == statusOverloaded {
+		e.Status, e.Type, e.NumericCode = status, "Overloaded", true
+	}
+	return e
+}
+
+// statusOverloaded is no status of HTTP itself. Anthropic and Dynamo use it.
+const statusOverloaded = 529
+
 // errNoAPI returns the error of a request for an endpoint that the model's engines lack. The status
 // is that of an unknown endpoint. Clients do not try such a request again.
 func errNoAPI(path string, engines []string) *apierror.Error {

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cognitora/dataplane/router/apis"
+	"github.com/cognitora/dataplane/router/busy"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/metrics"
@@ -37,7 +38,9 @@ const (
 	stale
 	unwell
 
+	// Limits keep further requests away from these nodes.
 	poolFull
+	overBusy
 
 	// These filters compare the candidates, and apply only if enough of them are left.
 	suspected
@@ -60,6 +63,7 @@ var filterTexts = [filters]struct{ word, sentence string }{
 	stale:        {word: "stale"},
 	unwell:       {word: "health"},
 	poolFull:     {"max_queue", "as many requests as may be are in flight on the nodes of its role (max_queue)"},
+	overBusy:     {word: "busy"},
 	suspected:    {"suspect", health.SuspectReason},
 	failedLately: {"failed_lately", "its connection has just failed, and another node has room"},
 }
@@ -94,15 +98,15 @@ func (c *filterCounts) note(s filterSet) {
 }
 
 // filter returns the first reason to leave n out of a pick at now, apart from those that compare
-// the candidates.
-func (l *Leg) filter(n *member, now time.Time) filter {
+// the candidates. t are the model's thresholds.
+func (l *Leg) filter(n *member, t *busy.Thresholds, now time.Time) filter {
 	if f := l.excludes(n); f != passes {
 		return f
 	}
 	if ok, _ := n.Eligible(now); !ok {
 		return obstacle(n.Node)
 	}
-	return l.limits(n)
+	return l.limits(n, t, now)
 }
 
 // excludes returns the reason why the request must not go to n, whatever n's state is.
@@ -112,7 +116,7 @@ func (l *Leg) excludes(n *member) filter {
 		return pinned
 	case l.Filter != nil && !l.Filter(n.Node):
 		return planned
-	case n.lacks&l.api != 0:
+	case n.lacks&l.picks.api != 0:
 		return lacking
 	case len(l.Constraints.Required) > 0 && !l.Constraints.allow(n.Info().Labels):
 		return untainted
@@ -123,9 +127,12 @@ func (l *Leg) excludes(n *member) filter {
 }
 
 // limits returns the limit that n has reached.
-func (l *Leg) limits(n *member) filter {
-	if !l.fits(n) {
+func (l *Leg) limits(n *member, t *busy.Thresholds, now time.Time) filter {
+	switch {
+	case !l.fits(n):
 		return poolFull
+	case n.busy(t, now) != busy.Not:
+		return overBusy
 	}
 	return passes
 }
@@ -151,6 +158,8 @@ func (l *Leg) why(f filter, n *member, now time.Time) string {
 		return text
 	}
 	switch f {
+	case overBusy:
+		return l.whyBusy(n, now)
 	case untainted:
 		missing := l.Constraints.missing(n.Info().Labels)
 		return "the request requires labels that it lacks: " + strings.Join(missing, ", ")
@@ -187,13 +196,13 @@ func engineOf(n *member) string {
 // lackers returns the engines of the nodes that may be asked, if all of them lack the request's
 // endpoint. Otherwise lackers returns nil.
 func (l *Leg) lackers() (engines []string) {
-	if l.api == 0 {
+	if l.picks.api == 0 {
 		return nil
 	}
 	for _, n := range l.pool.members {
 		switch name := engineOf(n); {
 		case l.Bond != Free && n.ID != l.Node:
-		case n.lacks&l.api == 0:
+		case n.lacks&l.picks.api == 0:
 			return nil
 		case !slices.Contains(engines, name):
 			engines = append(engines, name)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/cognitora/dataplane/router/affinity"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/apis"
+	"github.com/cognitora/dataplane/router/busy"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/metrics"
@@ -201,21 +203,56 @@ func TestEnginesThatLackAnAPI(t *testing.T) {
 	unserved(Question{})
 }
 
-// TestFiltersOfTheFleet checks the filters that follow from etcd.
-func TestFiltersOfTheFleet(t *testing.T) {
+// TestANodeThatHasLeft checks a pick from a snapshot with a node that has left the fleet since.
+func TestANodeThatHasLeft(t *testing.T) {
+	d := start(t, 2)
+	l := d.Leg(asked(t, d, chat(100)), Question{}, nil)
+	defer l.giveBack()
+	if err := l.resolve(); err != nil {
+		t.Fatal(err)
+	}
+	stays := l.pool.members[1].Info().Address
+	if err := d.fleet.Reload(t.Context(), []fleet.Backend{{URL: stays}}); err != nil {
+		t.Fatal(err)
+	}
+	l.d.where.Find(l.prompt, l.Request, l.model.name, l.model.seed, l.pool.nodes)
+	if at, err := l.choose(time.Now()); err != nil || at != 1 {
+		t.Errorf("place %d, %v", at, err)
+	}
+	if !counted(d, "gone", 1) {
+		t.Error("not counted so")
+	}
+}
+
+// followed is a fleet that follows a real etcd, with a dispatcher.
+type followed struct {
+	*Dispatcher
+	t      *testing.T
+	client *cluster.Client
+	raw    *clientv3.Client
+}
+
+// follow starts a fleet without nodes. A heartbeat is stale after 0.3 s, times its length in units
+// of 5 s.
+func follow(t *testing.T) *followed {
+	t.Helper()
 	server, err := etcdserver.Start(t.TempDir(), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { server.Close() })
-	client, err := cluster.Dial(cluster.Config{Endpoints: []string{server.Endpoint()}})
-	if err != nil {
+	e := &followed{t: t}
+	if e.client, err = cluster.Dial(cluster.Config{Endpoints: []string{server.Endpoint()}}); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { client.Close() })
+	t.Cleanup(func() { e.client.Close() })
+	if e.raw, err = clientv3.New(clientv3.Config{Endpoints: []string{server.Endpoint()}}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.raw.Close() })
 	index := prefix.NewIndex(prefix.Options{})
 	t.Cleanup(index.Close)
-	f, err := fleet.New(fleet.Options{Index: index, Logger: slog.New(slog.DiscardHandler), Cluster: client,
+	f, err := fleet.New(fleet.Options{Index: index, Logger: slog.New(slog.DiscardHandler), Cluster: e.client,
 		Proven: true, StaleAfter: 300 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
@@ -224,56 +261,67 @@ func TestFiltersOfTheFleet(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- f.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
+	e.Dispatcher = over(f, index, Options{})
+	return e
+}
 
+// put announces a node. more are further members of its value.
+func (e *followed) put(id, address, more string) {
+	e.t.Helper()
+	value := fmt.Sprintf(`{"node_id":%q,"address":%q,"models":["sim"],"stamp":1,%s}`, id, address, more)
+	if _, err := e.raw.Put(e.t.Context(), cluster.NodeKey(id), value); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// TestFiltersOfTheFleet checks the filters that follow from etcd.
+func TestFiltersOfTheFleet(t *testing.T) {
+	d := follow(t)
 	e, err := engine.New(engine.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { e.Close() })
-	raw, err := clientv3.New(clientv3.Config{Endpoints: []string{server.Endpoint()}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { raw.Close() })
-	put := func(id string, ready bool, heartbeat int) {
-		t.Helper()
-		value := fmt.Sprintf(`{"node_id":%q,"address":%q,"models":["sim"],"ready":%v,"heartbeat_s":%d,"stamp":1}`, id,
-			e.URL(), ready, heartbeat)
-		if _, err := raw.Put(ctx, cluster.NodeKey(id), value); err != nil {
-			t.Fatal(err)
-		}
-	}
-	put("able", true, 300)
-	old := `{"node_id":"old","address":"` + e.URL() + `","models":["sim"],"ready":true,"heartbeat_s":300,"stamp":1,` +
-		`"engine":"vllm","engine_version":"0.11.0"}`
-	if _, err := raw.Put(ctx, cluster.NodeKey("old"), old); err != nil {
-		t.Fatal(err)
-	}
-	put("not_ready", false, 300)
-	put("stale", true, 0)
+	const ready = `"ready":true,"heartbeat_s":300`
+	d.put("able", e.URL(), ready)
+	d.put("not_ready", e.URL(), `"ready":false,"heartbeat_s":300`)
+	d.put("stale", e.URL(), `"ready":true`)
+	d.put("old", e.URL(), ready+`,"engine":"vllm","engine_version":"0.11.0"`)
+	d.put("full", e.URL(), ready+`,"free_blocks":5,"total_blocks":100`)
 	for id, cordon := range map[string]cluster.Cordon{"cordon": {}, "drained": {Drain: true}} {
-		put(id, true, 300)
-		if err := client.PutCordon(ctx, id, cordon); err != nil {
+		d.put(id, e.URL(), ready)
+		if err := d.client.PutCordon(t.Context(), id, cordon); err != nil {
 			t.Fatal(err)
 		}
 	}
-	want := map[string]string{"not_ready": "not_ready", "stale": "stale", "cordon": "cordon", "drained": "cordon"}
-	d := over(f, index, Options{})
+	d.busy = new(busy.Settings)
+	d.busy.SetPolicy(busy.Thresholds{DecodeBlocks: new(0.9)}, nil)
+	want := map[string]string{
+		"not_ready": "not_ready", "stale": "stale", "cordon": "cordon", "drained": "cordon", "full": "busy",
+	}
 	waitFor(t, func() bool {
-		return f.Load().Model([]byte("sim")) != nil && maps.Equal(filtered(t, d, Question{}), want)
+		return d.fleet.Load().Model([]byte("sim")) != nil && maps.Equal(filtered(t, d.Dispatcher, Question{}), want)
 	})
-	l := d.Leg(asked(t, d, chat(100)), Question{}, nil)
+	l := d.Leg(asked(t, d.Dispatcher, chat(100)), Question{}, nil)
 	defer l.giveBack()
 	if at, err := l.first(); err != nil || l.pool.members[at].ID != "able" && l.pool.members[at].ID != "old" {
 		t.Errorf("place %d, %v", at, err)
 	}
-	r := asked(t, d, chat(100))
-	r.API, r.Path = scan.Messages, "/v1/messages"
-	if e, err := d.Explain(r, Question{}); err != nil || e.Winner != "able" || e.Candidates[4].Filter != "api" ||
-		e.Candidates[4].Reason != "its engine, vllm 0.11.0, lacks /v1/messages" {
-		t.Errorf("%+v, %v", e, err)
+	for word, picks := range map[string]int{"not_ready": 1, "stale": 1, "cordon": 1, "busy": 1, "gone": 0} {
+		if !counted(d.Dispatcher, word, picks) {
+			t.Errorf("%s is not counted %d times", word, picks)
+		}
 	}
-	if !counted(d, "not_ready", 1) || !counted(d, "stale", 1) || !counted(d, "cordon", 1) || !counted(d, "gone", 0) {
-		t.Error("not counted so")
+	r := asked(t, d.Dispatcher, chat(100))
+	r.API, r.Path = scan.Messages, "/v1/messages"
+	explained, refused := d.Explain(r, Question{})
+	if refused != nil || explained.Winner != "able" {
+		t.Fatalf("%+v, %v", explained, refused)
+	}
+	for _, c := range explained.Candidates {
+		if c.Node == "old" && (c.Filter != "api" || c.Reason != "its engine, vllm 0.11.0, lacks /v1/messages") ||
+			c.Node == "full" && !strings.HasPrefix(c.Reason, "busy: 0.95 of its KV blocks are in use") {
+			t.Errorf("%s: %s", c.Node, c.Reason)
+		}
 	}
 }

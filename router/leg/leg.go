@@ -11,7 +11,6 @@ import (
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/answer"
 	"github.com/cognitora/dataplane/router/apierror"
-	"github.com/cognitora/dataplane/router/apis"
 	"github.com/cognitora/dataplane/router/books"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/health"
@@ -75,7 +74,6 @@ type Leg struct {
 	TTFT     time.Duration // from the request's arrival to the first sign of the answer; 0: there was none
 
 	d      *Dispatcher
-	api    apis.Set // the request's endpoint, if some engine lacks it
 	place  answer.Place
 	model  *servedModel
 	pool   *pool
@@ -244,7 +242,7 @@ func (l *Leg) resolve() *apierror.Error {
 	}
 	l.model = t.models[view.Name]
 	l.pool = &l.model.pools[l.Work]
-	l.api = endpoint(l.Request)
+	l.picks.api = endpoint(l.Request)
 	return nil
 }
 
@@ -274,6 +272,9 @@ func (l *Leg) another(v verdict) (at int, ok bool) {
 func (l *Leg) giveIn(v verdict) *apierror.Error {
 	l.settleFailed()
 	if (v == failed500 || v == overloaded) && l.crowded(time.Now()) {
+		if l.picks.found.has(overBusy) {
+			return l.d.overload
+		}
 		return errAllBusy
 	}
 	if v < tooOld && l.kept != nil {

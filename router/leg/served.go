@@ -8,6 +8,7 @@ import (
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/apis"
+	"github.com/cognitora/dataplane/router/busy"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/health/patience"
 	"github.com/cognitora/dataplane/router/metrics"
@@ -61,6 +62,7 @@ type member struct {
 	gate  *admission.Handle // handle of the model and the node's role
 	waits *patience.Node
 	lacks apis.Set // endpoints that the node's engine is known to lack
+	latch *busy.Latch
 }
 
 // nodeState is the data about a node for all its models.
@@ -130,9 +132,9 @@ func (d *Dispatcher) served(view *fleet.ModelView, before *servedModel, t *serve
 			m := &member{nodeState: t.nodes[n], gate: d.gateOf(s.model, info.Role)}
 			m.lacks = apis.Lacking(info.Engine, info.EngineVersion)
 			if was := before.member(Work(work), n); was != nil {
-				m.waits = was.waits
+				m.waits, m.latch = was.waits, was.latch
 			} else {
-				m.waits = s.patience[work].Join(m.pulse, now)
+				m.waits, m.latch = s.patience[work].Join(m.pulse, now), new(busy.Latch)
 			}
 			p.members = append(p.members, m)
 		}

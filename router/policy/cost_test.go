@@ -138,7 +138,9 @@ func TestCostOfPrompts(t *testing.T) {
 		{name: "small blocks", node: Candidate{Matched: 20, ActiveBlocks: 7}, edit: unit(8), want: 160 + 14 + 200},
 		{name: "odd blocks", node: Candidate{Matched: 20}, edit: unit(24), want: 1600./24 - 13 + 66},
 		{name: "prefill only", node: Candidate{Matched: 20, ActiveBlocks: 40}, want: 80,
-			edit: func(_ *CostSettings, s *Situation) { s.Prefill, s.Overrides.TrackActiveBlocks = true, Given(false) }},
+			edit: func(_ *CostSettings, s *Situation) {
+				s.Prefill, s.Overrides.TrackActiveBlocks = true, Given(false)
+			}},
 		{name: "without prefill", node: Candidate{Matched: 20, ActiveBlocks: 10, PrefillTokens: 320}, want: 110 - 20,
 			edit: func(c *CostSettings, s *Situation) { c.TrackPrefillTokens = false }},
 		{name: "without prefill, taint", node: Candidate{Matched: 20, Taint: 0.5}, want: 80 * 0.6299485325,

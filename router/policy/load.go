@@ -41,8 +41,8 @@ func (c *Candidate) slots() int64 {
 	return min(limit, engine)
 }
 
-// busy returns the node's busy requests, in proportion to its slots: the number that a node with the
-// typical slots would have.
+// busy returns the node's busy requests, in proportion to its slots: the number that a node with
+// the typical slots would have.
 func (l *occupancy) busy(c *Candidate) float64 {
 	if n := c.slots(); n > 0 {
 		return float64(c.busy()) * l.typical / float64(n)

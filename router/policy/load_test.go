@@ -17,8 +17,8 @@ func util(cands []Candidate) []float64 {
 }
 
 // TestLoadByHand checks util: the larger one of busy/slots and of busy requests relative to the
-// fleet's highest, at least 32. Slots are the lower of limit and engine's slots, else the mean of the
-// known ones. Nodes with more slots than others may have more busy requests.
+// fleet's highest, at least 32. Slots are the lower of limit and engine's slots, else the mean of
+// the known ones. Nodes with more slots than others may have more busy requests.
 func TestLoadByHand(t *testing.T) {
 	type node struct{ busy, limit, engine int32 }
 	for name, c := range map[string]struct {

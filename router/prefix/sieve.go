@@ -7,8 +7,8 @@ import (
 
 // sieve tells, from one word, which of all nodes may have a group. A fleet of hundreds of nodes has
 // most groups at few of them, and a lookup of each node costs a cache miss. A word stands for many
-// groups, and a bit of it for every 64th node, so a set bit is no proof. Bits of removed entries stay
-// until the next sweep, which makes a new sieve.
+// groups, and a bit of it for every 64th node, so a set bit is no proof. Bits of removed entries
+// stay until the next sweep, which makes a new sieve.
 //
 // Readers take no lock. Writers hold Index.mu.
 type sieve struct {

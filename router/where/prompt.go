@@ -162,8 +162,8 @@ func (f *Finder) believe(p *Prompt, model string, nodes []*fleet.Node) {
 // unknown.
 func (p *Prompt) Tokens() int64 { return p.chain.Tokens() }
 
-// Keys returns the keys of the leading blocks that have been hashed: all blocks after Sent. The keys
-// stay the same until Reset.
+// Keys returns the keys of the leading blocks that have been hashed: all blocks after Sent. The
+// keys stay the same until Reset.
 func (p *Prompt) Keys() []uint64 { return p.chain.Keys() }
 
 // Unknown makes p a prompt of which no node is known to hold a block.

@@ -1,0 +1,86 @@
+package busy
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+)
+
+// These are the names of the limits in documents.
+const (
+	DecodeBlocksName    = "active_decode_blocks_threshold"
+	PrefillTokensName   = "active_prefill_tokens_threshold"
+	PrefillFractionName = "active_prefill_tokens_threshold_frac"
+)
+
+// maxLimit bounds the limits of tokens and fractions, far above real values.
+const maxLimit = 1 << 40
+
+// FieldError is a wrong member of a document.
+type FieldError struct{ Field, Problem string }
+
+func (e *FieldError) Error() string { return e.Field + ": " + e.Problem }
+
+// Parse reads thresholds from a JSON object. An absent member and a null leave their limit unset.
+// An error that concerns a member is a *FieldError.
+func Parse(doc []byte) (t Thresholds, err error) {
+	members, err := membersOf(doc)
+	if err != nil {
+		return t, err
+	}
+	return t, t.read(members)
+}
+
+// ParseFor reads thresholds as Parse does, and the name of their model from the member model.
+func ParseFor(doc []byte) (model string, t Thresholds, err error) {
+	members, err := membersOf(doc)
+	if err != nil {
+		return "", t, err
+	}
+	if value, ok := members["model"]; ok && json.Unmarshal(value, &model) != nil || model == "" {
+		return "", t, &FieldError{"model", "name the model, as GET /v1/models lists it"}
+	}
+	delete(members, "model")
+	return model, t, t.read(members)
+}
+
+func membersOf(doc []byte) (members map[string]json.RawMessage, err error) {
+	if err := json.Unmarshal(doc, &members); err != nil || members == nil {
+		return nil, errors.Join(errors.New("the body must be one JSON object"), err)
+	}
+	return members, nil
+}
+
+// read takes over the members of a document.
+func (t *Thresholds) read(members map[string]json.RawMessage) error {
+	var tokens *float64
+	limits := map[string]struct {
+		to    **float64
+		least string // the fix
+		most  float64
+	}{
+		DecodeBlocksName:    {&t.DecodeBlocks, "a share of the KV blocks from 0 to 1, such as 0.85", 1},
+		PrefillTokensName:   {&tokens, "a whole number of tokens, such as 10000", maxLimit},
+		PrefillFractionName: {&t.PrefillFraction, "a share of the tokens that the engine computes at once, such as 0.9", maxLimit},
+	}
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		limit, known := limits[name]
+		if !known {
+			return &FieldError{name, "unknown; there are " + strings.Join(slices.Sorted(maps.Keys(limits)), ", ")}
+		}
+		var v *float64
+		if json.Unmarshal(members[name], &v) != nil || v != nil && !(*v >= 0 && *v <= limit.most) ||
+			v != nil && name == PrefillTokensName && *v != math.Trunc(*v) {
+			return &FieldError{name, fmt.Sprintf("%.40s is refused; write %s", members[name], limit.least)}
+		}
+		*limit.to = v
+	}
+	if tokens != nil {
+		t.PrefillTokens = new(int64(*tokens))
+	}
+	return nil
+}

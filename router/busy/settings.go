@@ -1,0 +1,86 @@
+package busy
+
+import (
+	"maps"
+	"sync"
+	"sync/atomic"
+)
+
+// Settings holds the thresholds of all models. A limit that was set for a model by Set counts
+// before the policy's for the model, and that before the policy's for all models. The zero Settings
+// has no limits. Settings is safe for concurrent use. A nil Settings has no limits, and only Of may
+// be called.
+type Settings struct {
+	table atomic.Pointer[table] // nil: no limit is set
+
+	mu   sync.Mutex            // guards the following, from which table is made
+	all  Thresholds            // the policy's for every model
+	told map[string]Thresholds // the policy's by model
+	set  map[string]Thresholds // by model
+}
+
+// table is an immutable summary of Settings.
+type table struct {
+	all    *Thresholds // of the models that are not in models; nil: no limit
+	models map[string]*Thresholds
+}
+
+// Of returns the thresholds of a model, or nil if none is set. Of allocates nothing.
+func (s *Settings) Of(model string) *Thresholds {
+	if s == nil {
+		return nil
+	}
+	t := s.table.Load()
+	if t == nil {
+		return nil
+	}
+	if own, ok := t.models[model]; ok {
+		return own
+	}
+	return t.all
+}
+
+// SetPolicy puts the thresholds of a policy document in force: those for all models, and those by
+// model. They replace the thresholds of the last document.
+func (s *Settings) SetPolicy(all Thresholds, models map[string]Thresholds) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all, s.told = all, maps.Clone(models)
+	s.publish()
+}
+
+// Set sets the limits of t that are not nil for a model, and returns the model's thresholds.
+func (s *Settings) Set(model string, t Thresholds) Thresholds {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !t.IsZero() {
+		if s.set == nil {
+			s.set = map[string]Thresholds{}
+		}
+		s.set[model] = s.set[model].over(t)
+		s.publish()
+	}
+	if in := s.Of(model); in != nil {
+		return *in
+	}
+	return Thresholds{}
+}
+
+// publish makes the table. The caller holds mu.
+func (s *Settings) publish() {
+	t := &table{models: map[string]*Thresholds{}}
+	if !s.all.IsZero() {
+		t.all = new(s.all)
+	}
+	for name, own := range s.told {
+		t.models[name] = new(s.all.over(own))
+	}
+	for name, own := range s.set {
+		t.models[name] = new(s.all.over(s.told[name]).over(own))
+	}
+	maps.DeleteFunc(t.models, func(_ string, own *Thresholds) bool { return own.IsZero() })
+	if t.all == nil && len(t.models) == 0 {
+		t = nil
+	}
+	s.table.Store(t)
+}

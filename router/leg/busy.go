@@ -1,0 +1,59 @@
+package leg
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/cognitora/dataplane/router/books"
+	"github.com/cognitora/dataplane/router/busy"
+)
+
+// activeBlocks returns the KV blocks of this router's requests at n, in blocks of n's engine.
+func (n *member) activeBlocks() float64 {
+	return n.Book.Blocks() * books.BlockTokens / float64(cmp.Or(n.Info().BlockTokens, books.BlockTokens))
+}
+
+// figures returns what is known of n's load at now.
+func (n *member) figures(now time.Time) busy.Figures {
+	f := busy.Figures{
+		PrefillTokens: n.prefill(now), MaxBatchedTokens: int64(n.Info().MaxBatchedTokens),
+		ActiveBlocks: n.activeBlocks(), UsedBlocks: -1,
+	}
+	load := n.Load()
+	free, freeKnown := load.FreeBlocks.Get()
+	usage, usageKnown := load.KVUsage.Get()
+	switch total, known := load.TotalBlocks.Get(); {
+	case known && total > 0:
+		f.TotalBlocks = total
+		if freeKnown {
+			f.UsedBlocks = total - free
+		} else if usageKnown {
+			f.UsedBlocks = usage * total
+		}
+	case usageKnown:
+		f.UsedBlocks, f.TotalBlocks, f.ActiveBlocks = usage, 1, 0 // the share is known, the number is not
+	}
+	return f
+}
+
+// busy returns the threshold of t that n exceeds. t is nil if none is set.
+func (n *member) busy(t *busy.Thresholds, now time.Time) busy.Reason {
+	if t == nil {
+		return busy.Not
+	}
+	f := n.figures(now)
+	return t.Busy(&f, n.latch)
+}
+
+// whyBusy describes the threshold that n exceeds.
+func (l *Leg) whyBusy(n *member, now time.Time) string {
+	t := l.thresholds()
+	if t == nil {
+		t = &busy.Thresholds{}
+	}
+	f := n.figures(now)
+	return t.Why(t.Busy(&f, n.latch), &f)
+}
+
+// thresholds returns the busy thresholds of the leg's model, or nil if none is set.
+func (l *Leg) thresholds() *busy.Thresholds { return l.d.busy.Of(l.model.name) }

@@ -1,0 +1,143 @@
+package leg
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/router/busy"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/health"
+	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/router/request"
+)
+
+// rehearse sends a prompt of the given number of blocks, of which nothing is cached.
+func rehearse(t *testing.T, d *Dispatcher, blocks int) Rehearsal {
+	t.Helper()
+	keys := make([]uint64, blocks)
+	for i := range keys {
+		keys[i] = d.o.Random()
+	}
+	r, err := d.Rehearse(keys, nil, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// refused says whether a request is refused because every node is busy.
+func refused(t *testing.T, d *Dispatcher, q Question) bool {
+	t.Helper()
+	l := d.Leg(asked(t, d, chat(100)), q, nil)
+	defer l.giveBack()
+	_, err := l.first()
+	if err != nil && err != d.overload {
+		t.Fatal(err)
+	}
+	return err != nil
+}
+
+// TestPrefillThresholds checks that a node is busy while the prompts that wait at it exceed the
+// threshold in tokens, or as a share of a batch.
+func TestPrefillThresholds(t *testing.T) {
+	const blocks = 100
+	for name, limits := range map[string]busy.Thresholds{
+		"tokens":   {PrefillTokens: new(int64(blocks*prefix.BlockTokens - 1))},
+		"fraction": {PrefillFraction: new(0.5)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			backends := twoNodes()
+			for i := range backends {
+				backends[i].MaxBatchedTokens = 2*blocks*prefix.BlockTokens - 1
+			}
+			d := still(t, Options{}, backends...)
+			d.busy = new(busy.Settings)
+			d.busy.SetPolicy(busy.Thresholds{}, map[string]busy.Thresholds{"sim": limits})
+			first := rehearse(t, d, blocks)
+			if left := filtered(t, d, Question{}); len(left) != 1 || left[first.Node().ID] != "busy" {
+				t.Errorf("%v is left out", left)
+			}
+			if refused(t, d, Question{}) || !refused(t, d, Pinned(first.Node().ID)) {
+				t.Error("a request goes to the busy node, or not to the other")
+			}
+			second := rehearse(t, d, blocks)
+			if second.Node() == first.Node() || !refused(t, d, Question{}) {
+				t.Error("a request goes to a busy node")
+			}
+			if !counted(d, "busy", 4) {
+				t.Error("not counted so")
+			}
+			second.Begun(time.Now())
+			if refused(t, d, Question{}) {
+				t.Error("the prompt is computed, and the node is still busy")
+			}
+			first.Finish(0, 0, time.Now())
+			second.Finish(0, 0, time.Now())
+		})
+	}
+}
+
+// TestFractionOfAnUnknownBatch checks that the share of an unknown number makes no node busy.
+func TestFractionOfAnUnknownBatch(t *testing.T) {
+	d := still(t, Options{}, twoNodes()...)
+	d.busy = new(busy.Settings)
+	d.busy.SetPolicy(busy.Thresholds{PrefillFraction: new(0.0)}, nil)
+	r := rehearse(t, d, 100)
+	if left := filtered(t, d, Question{}); len(left) != 0 {
+		t.Errorf("%v is left out", left)
+	}
+	r.Finish(0, 0, time.Now())
+}
+
+// TestBusyIsNoLastResort checks that a node with server errors gets no request in place of a busy
+// one, and that no attempt is given up for a busy node.
+func TestBusyIsNoLastResort(t *testing.T) {
+	d := still(t, Options{OverloadStatus: 529}, twoNodes()...)
+	d.busy = new(busy.Settings)
+	d.busy.SetPolicy(busy.Thresholds{PrefillTokens: new(int64)}, nil)
+	r := rehearse(t, d, 10)
+	for _, n := range d.fleet.Load().Nodes {
+		for n != r.Node() && n.Health.State() != health.Open {
+			n.Health.Report(health.ServerError)
+		}
+	}
+	if !refused(t, d, Question{}) || d.overload.Status != 529 {
+		t.Error("an unwell node gets a request that a busy node does not")
+	}
+	l := d.Leg(asked(t, d, chat(100)), Question{}, nil)
+	defer l.giveBack()
+	if err := l.resolve(); err != nil || l.others(time.Now()) {
+		t.Errorf("another node could take it: %v", err)
+	}
+	r.Begun(time.Now())
+	if !l.others(time.Now()) {
+		t.Error("no other node could take it, and none is busy")
+	}
+	r.Finish(0, 0, time.Now())
+}
+
+// TestTheLatchOutlivesASnapshot checks that a node keeps its latch when the fleet changes.
+func TestTheLatchOutlivesASnapshot(t *testing.T) {
+	d := start(t, 1)
+	member := func() *member { return d.current().models["sim"].pools[Answer].members[0] }
+	before := member()
+	url := d.fleet.Load().Nodes[0].Info().Address
+	if err := d.fleet.Reload(t.Context(), []fleet.Backend{{URL: url, Labels: []string{"x"}}}); err != nil {
+		t.Fatal(err)
+	}
+	if after := member(); after == before || after.latch != before.latch || after.latch == nil {
+		t.Errorf("%p, then %p", before.latch, after.latch)
+	}
+}
+
+// TestBusyDoesNotAllocate picks with thresholds of all kinds.
+func TestBusyDoesNotAllocate(t *testing.T) {
+	d := start(t, 2)
+	d.busy = new(busy.Settings)
+	d.busy.SetPolicy(busy.Thresholds{DecodeBlocks: new(1.0), PrefillTokens: new(int64(1e9)), PrefillFraction: new(1.0)},
+		nil)
+	r, l := request.New(), newLeg()
+	if least := allocations(t, d, r, l, chat(200)); least != 0 {
+		t.Errorf("%v allocations", least)
+	}
+}
