@@ -167,7 +167,7 @@ func (c *Config) legOptions() leg.Options {
 	return leg.Options{
 		Limits: common, ModelLimits: own, FirstByteCold: t.FirstByteCold.Std(),
 		PatienceFloor: t.PatienceFloor.Std(), StallFloor: t.StallFloor.Std(),
-		MaxNodes: c.Retry.MaxNodes, Feedback: c.Prefix.Feedback,
+		MaxNodes: c.Retry.MaxNodes, Feedback: c.Prefix.Feedback, PassNvext: c.Router.PassNvext,
 	}
 }
 

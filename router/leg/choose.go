@@ -72,14 +72,24 @@ func (l *Leg) noNode(now time.Time) *apierror.Error {
 		return errModelFull
 	case l.Bond == Continued:
 		return l.holderOut(now)
-	case l.Bond == Named && l.known(l.Node):
-		return errPinnedOut
 	case l.Bond == Named:
-		return errPinnedNode
+		_, by := l.Request.Worker()
+		return errPinned(by, l.known(l.Node))
 	case len(l.picks.cands) > 0:
 		return errAllBusy
+	case l.Allowed != nil:
+		return errAllowed(l.knowsAllowed())
 	}
 	return ErrNoNode
+}
+
+// knowsAllowed says whether one of the allowed workers serves the model, or has not yet named its
+// models.
+func (l *Leg) knowsAllowed() bool {
+	return slices.ContainsFunc(l.Allowed, func(id string) bool {
+		n := l.d.current().snap.Worker(id)
+		return n != nil && l.known(n.ID)
+	})
 }
 
 // known says whether the node serves the model, or has not yet named its models.
@@ -188,10 +198,15 @@ func blocksOf(tokens int64) int32 {
 	return int32(min(max(tokens, 0)/prefix.BlockTokens, math.MaxInt32))
 }
 
-// excludes says whether the request must not go to n: n was tried, or another node is pinned.
+// excludes says whether the request must not go to n: n was tried or is not allowed, or another
+// node is pinned.
 func (l *Leg) excludes(n *member) bool {
-	return l.Bond != Free && n.ID != l.Node || slices.Contains(l.tries.asked, n) || l.Filter != nil && !l.Filter(n.Node)
+	return l.Bond != Free && n.ID != l.Node || l.disallows(n) || slices.Contains(l.tries.asked, n) ||
+		l.Filter != nil && !l.Filter(n.Node)
 }
+
+// disallows says whether the client has a list of workers without n.
+func (l *Leg) disallows(n *member) bool { return l.Allowed != nil && !l.Allowed.Has(n.ID, n.Number()) }
 
 // calm removes from a retry's candidates the nodes whose connection has just failed, if another
 // node has room. When several nodes end at once, a request then need not try each of these nodes.

@@ -40,6 +40,7 @@ type Options struct {
 	StallFloor    time.Duration
 	MaxNodes      int  // nodes tried after the first
 	Feedback      bool // learn from cached-token counts; asks engines for usage
+	PassNvext     bool // leave the member nvext in the body, for engines that know it
 	// Random draws 64 bits for a pick. The default is rand.Uint64. A simulation sets its own
 	// Random, to be repeatable.
 	Random func() uint64

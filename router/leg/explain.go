@@ -120,6 +120,8 @@ func (l *Leg) whyNot(n *member, now time.Time, full bool) string {
 	switch {
 	case l.Bond != Free && n.ID != l.Node:
 		return "another node is pinned"
+	case l.disallows(n):
+		return "not among the allowed workers"
 	case l.excludes(n):
 		return "left out by the request's plan"
 	case reason != "":
