@@ -134,9 +134,11 @@ func (r *Router) debugRoute(w http.ResponseWriter, req *http.Request) {
 	}
 	asked := request.New()
 	asked.API = api
-	asked.SetHead(request.Head{
-		Session: []byte(req.Header.Get("x-cgn-session-id")), Pin: []byte(req.Header.Get("x-cgn-node")),
-	})
+	var sessions request.SessionIDs
+	for name, value := range pairs(req.Header) {
+		sessions.Note(name, value)
+	}
+	asked.SetHead(request.Head{Session: sessions.ID(), Pin: []byte(req.Header.Get("x-cgn-node"))})
 	asked.Own(body, nil)
 	err = asked.Read(nil, nil)
 	if err == nil {

@@ -55,6 +55,7 @@ type RouterConfig struct {
 	DrainDelay     config.Duration `toml:"drain_delay" default:"5s" flag:"drain-delay" help:"time at a stop in which /readyz already fails and the router still accepts requests"`
 	DrainTimeout   config.Duration `toml:"drain_timeout" default:"60s" flag:"drain-timeout" help:"time that running requests have to finish at a stop, after drain_delay; streams that are left then end with an error event; 0: they end at once"`
 	Admission      AdmissionConfig `toml:"admission" was:"admission" help:"Caps on requests in flight. Nothing is queued."`
+	Session        SessionConfig   `toml:"session" help:"How the requests of one session stay on one node. docs/sessions.md lists the headers with a session's id."`
 }
 
 // BackendConfig is one static engine, the table form of --backend.
@@ -99,6 +100,13 @@ type AdmissionConfig struct {
 	MaxQueue       int `toml:"max_queue" default:"4096" help:"most requests in flight of a model on its nodes of one role (both, decode); further requests get 503 with Retry-After, and nothing is queued"`
 	MaxQueueDecode int `toml:"max_queue_decode" default:"0" help:"overrides max_queue for the nodes of role decode; 0: max_queue holds for them too"`
 	Global         int `toml:"global" default:"16384" help:"most requests in flight of all models together; further requests get 429 with Retry-After"`
+}
+
+// SessionConfig sets how the requests of a session stay on one node.
+type SessionConfig struct {
+	Affinity string          `toml:"affinity" default:"soft" flag:"session-affinity" oneof:"off|soft|hard" help:"where a session's request goes; soft: to the node of the session's last answer, if its score is within the policy's epsilon of the best; hard: to that node while it takes requests and has room; off: the router remembers no node, and the session's id only decides among nodes with equal scores"`
+	TTL      config.Duration `toml:"ttl" default:"10m" help:"how long the router remembers a session's node after its last answer"`
+	Max      int             `toml:"max" default:"65536" help:"most sessions whose node the router remembers, about 150 bytes each; beyond this number a new session replaces the oldest"`
 }
 
 // TimeoutConfig bounds every wait on a backend.
@@ -319,7 +327,7 @@ func (c *Config) validateNumbers(bad problem) {
 		{"router.admission.global", a.Global, 1},
 		{"retry.max_nodes", r.MaxNodes, 0}, {"retry.percent", r.Percent, 0}, {"retry.floor", r.Floor, 0},
 		{"limits.max_connections", l.MaxConnections, 1}, {"limits.max_streams", l.MaxStreams, 1},
-		{"limits.response_ids", l.ResponseIDs, 1}, {"log.access_queue", c.Log.AccessQueue, 1},
+		{"limits.response_ids", l.ResponseIDs, 1}, {"router.session.max", c.Router.Session.Max, 1}, {"log.access_queue", c.Log.AccessQueue, 1},
 	} {
 		if n.v < n.low {
 			bad(n.field, "%d is too small; use %d or more", n.v, n.low)
@@ -349,7 +357,7 @@ func (c *Config) validateDurations(bad problem) {
 		field string
 		value config.Duration
 	}{
-		{"prefix.lifetime", c.Prefix.Lifetime},
+		{"prefix.lifetime", c.Prefix.Lifetime}, {"router.session.ttl", c.Router.Session.TTL},
 		{"timeouts.dial", t.Dial}, {"timeouts.first_byte", t.FirstByte}, {"timeouts.first_byte_cold", t.FirstByteCold},
 		{"timeouts.patience_floor", t.PatienceFloor}, {"timeouts.stall_floor", t.StallFloor},
 		{"timeouts.idle", t.Idle}, {"timeouts.total", t.Total},

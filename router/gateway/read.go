@@ -99,7 +99,7 @@ func (c *call) takeHead() (ownHeaders, *apierror.Error) {
 	own := ownHeadersOf(h)
 	head := request.Head{
 		Method: h.Method(), Path: from.URI().RequestURI(), // normalised, as it was routed
-		Session: own.session, Pin: own.pin,
+		Session: own.sessions.ID(), Pin: own.pin,
 	}
 	if c.g.forwardAuth {
 		head.Auth = h.Peek("Authorization")
@@ -111,26 +111,26 @@ func (c *call) takeHead() (ownHeaders, *apierror.Error) {
 
 // ownHeaders are the headers that are addressed to the router.
 type ownHeaders struct {
-	session, pin, deadline []byte // nil: absent
-	routing                bool   // there are headers for request.ReadHeaders
+	sessions      request.SessionIDs
+	pin, deadline []byte // nil: absent
+	routing       bool   // there are headers for request.ReadHeaders
 }
 
 // ownHeadersOf finds all of them in one pass over the head. The server has spelled every name as
 // here. Of several headers of one name the first one counts.
 func ownHeadersOf(h *fasthttp.RequestHeader) (own ownHeaders) {
 	for name, value := range h.All() {
-		if len(name) < len("X-Cgn-Node") || name[0] != 'X' || name[1] != '-' {
+		if len(name) < len("Thread-Id") || name[0] != 'X' && name[0] != 'T' {
 			continue
 		}
 		switch string(name) {
-		case "X-Cgn-Session-Id":
-			first(&own.session, value)
 		case "X-Cgn-Node":
 			first(&own.pin, value)
 		case "X-Cgn-Deadline-Ms":
 			first(&own.deadline, value)
 		default:
 			own.routing = own.routing || nvext.IsHeader(name)
+			own.sessions.Note(name, value)
 		}
 	}
 	return own

@@ -9,6 +9,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
 )
 
@@ -26,11 +27,17 @@ func headOf(t testing.TB, lines ...string) *fasthttp.RequestHeader {
 func TestOwnHeaders(t *testing.T) {
 	own := ownHeadersOf(headOf(t, "accept: */*", "x-cgn-session-id: s", "X-CGN-NODE: n", "x-cgn-node: m",
 		"x-cgn-deadline-ms: 5", "x-request-id: r", "x-dynamo-session-id: d"))
-	if string(own.session) != "s" || string(own.pin) != "n" || string(own.deadline) != "5" || own.routing {
+	if string(own.sessions.ID()) != "s" || string(own.pin) != "n" || string(own.deadline) != "5" || own.routing {
 		t.Errorf("%+v", own)
 	}
-	if own := ownHeadersOf(headOf(t, "Accept: */*")); own.session != nil || own.pin != nil || own.deadline != nil {
+	own = ownHeadersOf(headOf(t, "Accept: */*"))
+	if own.sessions.ID() != nil || own.pin != nil || own.deadline != nil {
 		t.Errorf("%+v", own)
+	}
+	for _, name := range request.SessionHeaders {
+		if own := ownHeadersOf(headOf(t, strings.ToLower(name)+": s")); string(own.sessions.ID()) != "s" {
+			t.Errorf("%s is not seen", name)
+		}
 	}
 	for _, name := range []string{"x-cgn-router-temperature", "x-cgn-router-x", "x-dynamo-dp-rank"} {
 		if !ownHeadersOf(headOf(t, name+": 1")).routing {

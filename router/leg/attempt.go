@@ -368,7 +368,9 @@ func (l *Leg) begun(a *attempt) {
 	if a.status >= 300 {
 		return
 	}
-	l.wait.FirstByte(time.Now())
+	now := time.Now()
+	l.wait.FirstByte(now)
+	l.sessionAnswered(a, now)
 	if a.recorded {
 		l.prompt.Begun(a.ref)
 	}

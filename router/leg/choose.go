@@ -19,6 +19,8 @@ type picks struct {
 	cands  []policy.Candidate
 	able   []int32 // places of the candidates in the pool
 	capped bool    // the last look found a node whose pool is full
+
+	session uint64 // the request's key in the dispatcher's sessions; 0: it has no session
 }
 
 // choose reserves a slot for the spare attempt on the node that the policy picks. The candidates
@@ -33,12 +35,12 @@ func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
 		l.candidates(now)
 		l.calm(now)
 		turn := d.random(p)
-		pick, last := p.Pick(l.picks.cands, l.prompt.Blocks, l.prompt, turn), false
+		pick, last := l.pick(p, turn, now), false
 		if pick < 0 && l.admitOthers() {
-			pick = p.Pick(l.picks.cands, l.prompt.Blocks, l.prompt, turn)
+			pick = l.pick(p, turn, now)
 		}
 		if pick < 0 && l.lastResort() {
-			pick, last = p.Pick(l.picks.cands, l.prompt.Blocks, l.prompt, turn), true
+			pick, last = l.pick(p, turn, now), true
 		}
 		if pick < 0 {
 			return 0, l.noNode(now)

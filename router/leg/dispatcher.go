@@ -40,6 +40,7 @@ type Options struct {
 	StallFloor    time.Duration
 	MaxNodes      int  // nodes tried after the first
 	Feedback      bool // learn from cached-token counts; asks engines for usage
+	HardSessions  bool // a session stays at its node, even if the policy prefers another one
 	PassNvext     bool // leave the member nvext in the body, for engines that know it
 	// Random draws 64 bits for a pick. The default is rand.Uint64. A simulation sets its own
 	// Random, to be repeatable.
@@ -56,6 +57,8 @@ type Parts struct {
 	Metrics *metrics.Router
 	Stored  *affinity.Table // records which node made a stored response
 	Logger  *slog.Logger
+
+	Sessions *affinity.Sessions // nil: the router remembers no session's node
 }
 
 // Dispatcher sends legs to nodes. Dispatcher is safe for concurrent use.
@@ -69,6 +72,9 @@ type Dispatcher struct {
 	metrics *metrics.Router
 	stored  *affinity.Table
 	log     *slog.Logger
+
+	sessions      *affinity.Sessions // nil: none is remembered
+	sessionCounts sessionCounts
 
 	table      atomic.Pointer[servedFleet]
 	rebuilding sync.Mutex
@@ -85,6 +91,7 @@ func New(p Parts, o Options) *Dispatcher {
 	d := &Dispatcher{
 		o: o, fleet: p.Fleet, where: p.Where, policy: p.Policy, gate: p.Gate,
 		budget: p.Budget, metrics: p.Metrics, stored: p.Stored, log: p.Logger,
+		sessions: p.Sessions, sessionCounts: newSessionCounts(p.Metrics),
 	}
 	d.gone = gone{nodes: map[*fleet.Node]time.Time{}, models: map[string]time.Time{}}
 	d.table.Store(&servedFleet{})

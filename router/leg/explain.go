@@ -54,13 +54,12 @@ func (d *Dispatcher) Explain(r *request.Request, q Question) (*Explanation, *api
 		return nil, err
 	}
 	d.where.Find(l.prompt, r, l.model.name, l.model.seed, l.pool.nodes)
+	l.identify()
 	p := d.policy.Load()
 	now := time.Now()
 	l.candidates(now)
 	terms := make([]policy.Terms, len(l.pool.members))
-	explain := func() (int, string) {
-		return p.Explain(l.picks.cands, l.prompt.Blocks, l.prompt, d.foresee(p), terms[:len(l.picks.cands)])
-	}
+	explain := func() (int, string) { return l.explain(p, d.foresee(p), now, terms) }
 	pick, why := explain()
 	if pick < 0 && l.admitOthers() {
 		pick, why = explain()

@@ -193,6 +193,7 @@ func (l *Leg) first() (at int, err *apierror.Error) {
 		return 0, err
 	}
 	l.d.where.Find(l.prompt, l.Request, l.model.name, l.model.seed, l.pool.nodes)
+	l.identify()
 	l.tries.spare = l.d.o.MaxNodes
 	return l.choose(l.began)
 }

@@ -25,7 +25,7 @@ type Request struct {
 	Path     string     // with the query
 	Header   []byte     // the header lines that go to the engine unchanged
 	Auth     []byte     // the client's Authorization if it may be forwarded, else nil
-	Session  []byte     // x-cgn-session-id
+	Session  []byte     // id of the client's session, see SessionHeaders; nil: none
 	Pin      string     // x-cgn-node; see Worker
 	Nvext    *nvext.Ext // what the client asks of the routing; nil: nothing
 	Received time.Time
