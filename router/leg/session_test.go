@@ -231,6 +231,22 @@ func TestAnswersMakeSessions(t *testing.T) {
 	}
 }
 
+// TestTheLifetimeCountsFromTheEnd checks that a session's lifetime begins when its answer ends.
+func TestTheLifetimeCountsFromTheEnd(t *testing.T) {
+	d := withSessions(t, 1, false)
+	l := wanted(t, d, ofSession(t, d, "s"))
+	l.place = place(func(ex *relay.Exchange) error { ex.Close(); return nil })
+	if err := l.Do(); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now() // or a little earlier
+	waitFor(t, func() bool { return time.Now().After(began) })
+	l.Finish(relay.Complete)
+	if _, known := d.sessions.Node(d.sessions.Key("sim", []byte("s")), began.Add(sessionLifetime)); !known {
+		t.Error("the lifetime counts from the beginning of the answer")
+	}
+}
+
 // TestSessionsAreExplained checks that Explain and the pick agree, and the reason.
 func TestSessionsAreExplained(t *testing.T) {
 	for _, hard := range []bool{false, true} {
