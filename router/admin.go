@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"iter"
 	"maps"
 	"net/http"
 	"net/http/pprof"
@@ -140,21 +141,45 @@ func (r *Router) debugRoute(w http.ResponseWriter, req *http.Request) {
 	}
 	asked := request.New()
 	asked.API = api
+	var sessions request.SessionIDs
+	for name, value := range pairs(req.Header) {
+		sessions.Note(name, value)
+	}
 	asked.SetHead(request.Head{
-		Path:    []byte(explainedPaths[api]),
-		Session: []byte(req.Header.Get("x-cgn-session-id")), Pin: []byte(req.Header.Get("x-cgn-node")),
+		Path: []byte(explainedPaths[api]), Session: sessions.ID(), Pin: []byte(req.Header.Get("x-cgn-node")),
 	})
 	asked.Own(body, nil)
-	if err := asked.Read(nil, nil); err != nil {
+	err = asked.Read(nil, nil)
+	if err == nil {
+		err = asked.ReadHeaders(pairs(req.Header))
+	}
+	if err != nil {
 		writeError(w, apierror.FromScan(err))
 		return
 	}
-	e, fail := r.legs.Explain(asked, leg.Pinned(asked.Pin))
+	var e *leg.Explanation
+	q, fail := r.legs.Wanted(asked)
+	if fail == nil {
+		e, fail = r.legs.Explain(asked, q)
+	}
 	if fail != nil {
 		writeError(w, fail)
 		return
 	}
 	writeJSON(w, http.StatusOK, e)
+}
+
+// pairs yields the names and values of headers.
+func pairs(h http.Header) iter.Seq2[[]byte, []byte] {
+	return func(yield func(name, value []byte) bool) {
+		for name, values := range h {
+			for _, v := range values {
+				if !yield([]byte(name), []byte(v)) {
+					return
+				}
+			}
+		}
+	}
 }
 
 var explainable = map[string]scan.API{

@@ -42,11 +42,12 @@ type RouterConfig struct {
 	Listen         string          `toml:"listen" default:"127.0.0.1:8080" flag:"listen" help:"address of the OpenAI-compatible port (host:port, or unix:///path)"`
 	Admin          string          `toml:"admin" default:"127.0.0.1:9091" flag:"admin" help:"address of the admin port: /readyz, /metrics, /busy_threshold, /debug"`
 	Backends       []string        `toml:"backends" flag:"backend" split:"space" help:"an engine as URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=,kv-events=,kv-replay=,label=,max_batched_tokens=]; [[backend]] explains the keys; label may be repeated"`
-	InsecureListen bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow listen beyond loopback without client certificates"`
+	InsecureListen bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow listen beyond loopback without client certificates; clients of other hosts then get 403 for requests that steer the router, with x-cgn-node or the privileged fields and headers of docs/nvext.md"`
 	InsecureAdmin  bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback; the admin port asks for no password or certificate, and /debug shows internals; /busy_threshold takes changes only from the router's own host"`
 	Mode           string          `toml:"mode" default:"" flag:"mode" help:"how nodes are picked: score, cost, round_robin, random, power_of_two, least_loaded, direct or device_aware; overrides only the mode of the fleet's policy, a policy of one model keeps its mode; empty: the policy's mode, which is score by default"`
 	PolicyFile     string          `toml:"policy_file" default:"" flag:"policy-file" help:"file with the policy as JSON, reloaded when it changes; empty: the key /cognitora/routing/policy in etcd"`
 	ForwardAuth    bool            `toml:"forward_auth" default:"false" flag:"forward-auth" help:"pass the client's Authorization header to backends without an api_key_file, and to agents; an agent drops the header unless its own agent.forward_auth is set"`
+	PassNvext      bool            `toml:"nvext_passthrough" default:"false" flag:"nvext-passthrough" help:"leave the member nvext in the bodies that engines get, for engines that read it; the router checks and obeys it in any case"`
 	Warm           int             `toml:"warm_connections" default:"4" help:"connections that the router opens to a node when the node joins or comes back, so that no first request waits for a TLS handshake; only to agents, vLLM and SGLang; 0: none"`
 	WatchNodes     bool            `toml:"watch_nodes" default:"true" help:"ask the kernel every 50 ms whether nodes acknowledge packets, and let the kernel probe connections in use that are silent for 1 s; a node that is cut off gets no requests from its first retransmission timeout on"`
 	KernelEvents   string          `toml:"kernel_events" default:"" flag:"kernel-events" help:"Unix socket of this host's agent (its telemetry.events) or of cgn-ctl bpf serve, which tells the router at once of retransmission timeouts, resets and failed connections to nodes, and of round trips to nodes; empty: the router relies on watch_nodes"`
@@ -55,6 +56,7 @@ type RouterConfig struct {
 	DrainTimeout   config.Duration `toml:"drain_timeout" default:"60s" flag:"drain-timeout" help:"time that running requests have to finish at a stop, after drain_delay; streams that are left then end with an error event; 0: they end at once"`
 	OverloadStatus int             `toml:"overload_status" default:"503" help:"HTTP status of a request when every node that could take it is busy by its thresholds: 503, or 529 as NVIDIA Dynamo answers (docs/filters.md)"`
 	Admission      AdmissionConfig `toml:"admission" was:"admission" help:"Caps on requests in flight. Nothing is queued."`
+	Session        SessionConfig   `toml:"session" help:"How the requests of one session stay on one node. docs/sessions.md lists the headers with a session's id."`
 }
 
 // BackendConfig is one static engine, the table form of --backend.
@@ -102,6 +104,13 @@ type AdmissionConfig struct {
 	MaxQueue       int `toml:"max_queue" default:"4096" help:"most requests in flight of a model on its nodes of one role (both, decode); further requests get 503 with Retry-After, and nothing is queued"`
 	MaxQueueDecode int `toml:"max_queue_decode" default:"0" help:"overrides max_queue for the nodes of role decode; 0: max_queue holds for them too"`
 	Global         int `toml:"global" default:"16384" help:"most requests in flight of all models together; further requests get 429 with Retry-After"`
+}
+
+// SessionConfig sets how the requests of a session stay on one node.
+type SessionConfig struct {
+	Affinity string          `toml:"affinity" default:"soft" flag:"session-affinity" oneof:"off|soft|hard" help:"where a session's request goes; soft: to the node of the session's last answer, if its score is within the policy's epsilon of the best; hard: to that node while it takes requests and has room; off: the router remembers no node, and the session's id only decides among nodes with equal scores"`
+	TTL      config.Duration `toml:"ttl" default:"10m" help:"how long the router remembers a session's node after its last answer"`
+	Max      int             `toml:"max" default:"65536" help:"most sessions whose node the router remembers, about 150 bytes each; beyond this number a new session replaces the oldest"`
 }
 
 // TimeoutConfig bounds every wait on a backend.
@@ -325,7 +334,7 @@ func (c *Config) validateNumbers(bad problem) {
 		{"router.admission.global", a.Global, 1},
 		{"retry.max_nodes", r.MaxNodes, 0}, {"retry.percent", r.Percent, 0}, {"retry.floor", r.Floor, 0},
 		{"limits.max_connections", l.MaxConnections, 1}, {"limits.max_streams", l.MaxStreams, 1},
-		{"limits.response_ids", l.ResponseIDs, 1}, {"log.access_queue", c.Log.AccessQueue, 1},
+		{"limits.response_ids", l.ResponseIDs, 1}, {"router.session.max", c.Router.Session.Max, 1}, {"log.access_queue", c.Log.AccessQueue, 1},
 	} {
 		if n.v < n.low {
 			bad(n.field, "%d is too small; use %d or more", n.v, n.low)
@@ -355,7 +364,7 @@ func (c *Config) validateDurations(bad problem) {
 		field string
 		value config.Duration
 	}{
-		{"prefix.lifetime", c.Prefix.Lifetime},
+		{"prefix.lifetime", c.Prefix.Lifetime}, {"router.session.ttl", c.Router.Session.TTL},
 		{"timeouts.dial", t.Dial}, {"timeouts.first_byte", t.FirstByte}, {"timeouts.first_byte_cold", t.FirstByteCold},
 		{"timeouts.patience_floor", t.PatienceFloor}, {"timeouts.stall_floor", t.StallFloor},
 		{"timeouts.idle", t.Idle}, {"timeouts.total", t.Total},

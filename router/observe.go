@@ -236,6 +236,7 @@ func (r *Router) observe() {
 			routerConnectionLooks: float64(r.fleet.Looks()),
 		})
 	})
+	s.Read(sessionDefs, r.readSessions)
 	s.Read(peerDefs, r.readPeers)
 	s.Read(holdingsGauges, r.readHoldings)
 	s.Read(eventDefs, r.readEvents)

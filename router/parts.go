@@ -9,6 +9,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/router/affinity"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/gateway"
 	"github.com/cognitora/dataplane/router/holdings"
@@ -148,6 +149,14 @@ func (t *UpstreamTLS) client(of ...pki.Role) (*tls.Config, error) {
 	return c, nil
 }
 
+// sessions returns the table of sessions, or nil if it is off.
+func (c *SessionConfig) sessions() *affinity.Sessions {
+	if c.Affinity == "off" {
+		return nil
+	}
+	return affinity.NewSessions(c.Max, c.TTL.Std())
+}
+
 func (c *Config) legOptions() leg.Options {
 	t := &c.Timeouts
 	common := leg.Limits{
@@ -169,6 +178,8 @@ func (c *Config) legOptions() leg.Options {
 		Limits: common, ModelLimits: own, FirstByteCold: t.FirstByteCold.Std(),
 		PatienceFloor: t.PatienceFloor.Std(), StallFloor: t.StallFloor.Std(),
 		MaxNodes: c.Retry.MaxNodes, Feedback: c.Prefix.Feedback, OverloadStatus: c.Router.OverloadStatus,
+		PassNvext:    c.Router.PassNvext,
+		HardSessions: c.Router.Session.Affinity == "hard",
 	}
 }
 

@@ -62,6 +62,7 @@ type Router struct {
 	watcher      *relay.Watcher
 	loops        *relay.Loops
 	access       *accesslog.Logger
+	sessions     *affinity.Sessions // nil: off
 	legs         *leg.Dispatcher
 	gateway      *gateway.Gateway
 	admin        *http.Server
@@ -203,13 +204,14 @@ func (r *Router) assemble() {
 	}
 	r.busy = new(busy.Settings)
 	stored := affinity.New(c.Limits.ResponseIDs)
+	r.sessions = c.Router.Session.sessions()
 	r.legs = leg.New(leg.Parts{
 		Fleet: r.fleet, Policy: &r.policy, Gate: r.gate, Metrics: r.metrics, Stored: stored, Logger: r.log,
 		Busy: r.busy,
 		Where: &where.Finder{
 			Index: r.index, Memo: memo, Holdings: r.holdings, Tokens: r.tokens, Metrics: r.metrics,
 		},
-		Budget: admission.NewBudget(c.Retry.Percent, c.Retry.Floor, nil),
+		Budget: admission.NewBudget(c.Retry.Percent, c.Retry.Floor, nil), Sessions: r.sessions,
 	}, c.legOptions())
 	plans := plan.New(plan.Parts{Legs: r.legs, Fleet: r.fleet, Stored: stored, Metrics: r.metrics, Logger: r.log})
 	r.gateway = gateway.New(gateway.Parts{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/cognitora/dataplane/internal/etcdserver"
 	"github.com/cognitora/dataplane/internal/load"
 	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/router/fleet"
 )
 
 // fleetState runs an etcd with one registered node, n1.
@@ -67,6 +69,9 @@ func TestCluster(t *testing.T) {
 	}
 	ctltest.Want(t, must("nodes"), "n1", "ready", "http://127.0.0.1:1", "LEASE", "s left", "LABELS", "gpu=h100,zone=a")
 	ctltest.Want(t, must("nodes", "-o", "json"), `"zone=a"`)
+	number := strconv.FormatUint(fleet.NumberOf("n1"), 10)
+	ctltest.Want(t, must("nodes"), "NUMBER", number)
+	ctltest.Want(t, must("nodes", "-o", "json"), `"number": `+number)
 	ctltest.Want(t, must("cordon", "n1", "--reason", "disk"), "n1 is cordoned")
 	ctltest.Want(t, must("nodes", "-o", "json"), `"reason": "disk"`)
 	ctltest.Want(t, must("nodes"), "cordoned: disk")

@@ -21,6 +21,7 @@ import (
 // nodeRow is one node in the output of `cluster nodes`.
 type nodeRow struct {
 	ID     string              `json:"id"`
+	Number uint64              `json:"number"` // names the node too, as a worker id of nvext
 	Health *cluster.NodeHealth `json:"health,omitempty"`
 	Error  string              `json:"error,omitempty"`
 	Cordon *cluster.Cordon     `json:"cordon,omitempty"`
@@ -49,7 +50,9 @@ func newNodes(s *state) *cobra.Command {
 			"suspect, and why, while packets to the node are not acknowledged. PATH is what\n" +
 			"the kernel of the router's host measures of connections to the node (router.kernel_events): " +
 			"the round trip, in parentheses how long ago, and how many in\n" +
-			"a million segments are sent again.",
+			"a million segments are sent again.\n\n" +
+			"NUMBER names the node too, where a request has a worker id: x-cgn-node, nvext " +
+			"(docs/nvext.md). It follows from the name.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.store.With(c.Context(), func(ctx context.Context, client *cluster.Client) error {
 				rows, err := listNodes(ctx, client)
@@ -84,7 +87,7 @@ func listNodes(ctx context.Context, client *cluster.Client) ([]nodeRow, error) {
 	}
 	for _, id := range slices.Sorted(maps.Keys(cordons)) {
 		cordon := cordons[id]
-		rows = append(rows, nodeRow{ID: id, Error: "not registered", Cordon: &cordon})
+		rows = append(rows, nodeRow{ID: id, Number: fleet.NumberOf(id), Error: "not registered", Cordon: &cordon})
 	}
 	return rows, nil
 }
@@ -104,7 +107,7 @@ func rowsOf(ctx context.Context, client *cluster.Client, nodes []cluster.Node) [
 	asking.SetLimit(leasesAtOnce)
 	for i, n := range nodes {
 		asking.Go(func() error {
-			rows[i] = nodeRow{ID: n.ID, Health: n.Health}
+			rows[i] = nodeRow{ID: n.ID, Number: fleet.NumberOf(n.ID), Health: n.Health}
 			left, ok, err := client.LeaseLeft(ctx, n)
 			if ok {
 				seconds := left.Seconds()
@@ -126,18 +129,18 @@ func writeNodes(t *cli.Table, rows []nodeRow) {
 		return
 	}
 	t.Row("NODE", "STATE", "ROLE", "ENGINE", "MODELS", "LABELS", "IN FLIGHT", "QUEUED", "SLOTS", "KERNEL", "GPU",
-		"POWER", "ROUTER", "PATH", "ADDRESS", "LEASE")
+		"POWER", "ROUTER", "PATH", "ADDRESS", "NUMBER", "LEASE")
 	for _, r := range rows {
 		h := r.Health
 		if h == nil {
 			t.Row(r.ID, r.state(), "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", r.routerCell(), r.pathCell(), "-",
-				r.Error)
+				r.Number, r.Error)
 			continue
 		}
 		t.Row(r.ID, r.state(), h.Role, cell.Dash(h.Engine), cell.Dash(strings.Join(h.Models, ",")),
 			cell.Dash(strings.Join(h.Labels, ",")), h.InFlight, h.QueueDepth, slotsCell(h),
 			cell.Sample(&h.Load, "kernel"), cell.Sample(&h.Load, "sm"), cell.Sample(&h.Load, "watts"),
-			r.routerCell(), r.pathCell(), h.Address, r.lease())
+			r.routerCell(), r.pathCell(), h.Address, r.Number, r.lease())
 	}
 }
 

@@ -56,7 +56,7 @@ func TestPolicyTable(t *testing.T) {
 		}
 	}
 	for _, want := range []string{"0 (prefill that waits does not count)", "0 (not used yet)", "\nmodels.m.mode ",
-		"\nmodels.m.score.weights.pending   0.15\n", "\nsource "} {
+		"\nmodels.m.score.weights.pending   0.18\n", "\nsource "} {
 		if !strings.Contains(table, want) {
 			t.Errorf("no %q in\n%s", want, table)
 		}

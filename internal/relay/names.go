@@ -41,6 +41,11 @@ var (
 		"api-key", "authorization", "cookie", "x-access-token", "x-api-key", "x-goog-api-key",
 		"x-id-token", "x-refresh-token", "x-serverless-authorization",
 	}
+	// RoutingHeaders tell a router where a request should go. The router obeys or ignores them.
+	RoutingHeaders = []string{
+		"x-dynamo-dp-rank", "x-dynamo-prefill-dp-rank", "x-dynamo-prefill-instance-id",
+		"x-dynamo-request-priority", "x-dynamo-request-strict-priority", "x-dynamo-worker-instance-id",
+	}
 
 	// replacedHeaders are made anew by every hop. Accept-Encoding is among them because the relay
 	// could not parse a compressed body.
@@ -50,7 +55,8 @@ var (
 	// has sent. x-cgn-* headers are for one hop only.
 	ownResponseHeaders = []string{"content-length", "date", "server", "x-cgn-*"}
 
-	droppedOfRequests  = newNameSet(HopByHopHeaders, IdentityHeaders, CredentialHeaders, replacedHeaders)
+	droppedOfRequests = newNameSet(HopByHopHeaders, IdentityHeaders, CredentialHeaders, RoutingHeaders,
+		replacedHeaders)
 	droppedOfResponses = newNameSet(HopByHopHeaders, ownResponseHeaders)
 )
 

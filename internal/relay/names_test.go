@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-var requestLists = [][]string{HopByHopHeaders, IdentityHeaders, CredentialHeaders, replacedHeaders}
+var requestLists = [][]string{HopByHopHeaders, IdentityHeaders, CredentialHeaders, RoutingHeaders, replacedHeaders}
 
 func TestNamesAreFound(t *testing.T) {
 	for _, list := range requestLists {

@@ -113,6 +113,13 @@ func hashID(id string) uint64 {
 	return h.Sum64()
 }
 
+// NumberOf returns the number of the node with this id. The number is the same in every process and
+// version, and is exact in JSON, whose numbers have 53 bits.
+func NumberOf(id string) uint64 { return hashID(id) & (1<<53 - 1) }
+
+// Number returns the node's number. Clients may name the node by it.
+func (n *Node) Number() uint64 { return n.IDHash & (1<<53 - 1) }
+
 func newNode(id string, source Source, info *Info, pool *relay.Pool) *Node {
 	n := &Node{ID: id, IDHash: hashID(id), Source: source, Pool: pool, end: ending{drained: make(chan struct{})}}
 	n.told.from, n.told.trust = Nobody, defaultTrust

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -307,5 +308,26 @@ func BenchmarkEligible(b *testing.B) {
 	n, now := testNode("n", 4), time.Now()
 	for b.Loop() {
 		n.Eligible(now)
+	}
+}
+
+// TestNumbers checks the numbers of nodes, which clients may have stored.
+func TestNumbers(t *testing.T) {
+	a, b := testNode("host-1", 1), testNode("42", 1)
+	if n := a.Number(); n != 7713573729520661 || n != NumberOf("host-1") {
+		t.Errorf("host-1 is %d", a.Number())
+	}
+	s := build([]*Node{a, b}, nil)
+	for id, want := range map[string]*Node{
+		"host-1": a, "42": b, strconv.FormatUint(a.Number(), 10): a, strconv.FormatUint(b.Number(), 10): b,
+		"0" + strconv.FormatUint(a.Number(), 10): a, "host-2": nil, "": nil, "0": nil, "-1": nil, "43": nil,
+		strings.Repeat("9", 40): nil, "18446744073709551615": nil,
+	} {
+		if got := s.Worker(id); got != want {
+			t.Errorf("%q: %v", id, got)
+		}
+	}
+	if n := testing.AllocsPerRun(100, func() { s.Worker("not a number"); s.Worker("12345678901234567890") }); n != 0 {
+		t.Errorf("%v allocations", n)
 	}
 }

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -79,6 +80,26 @@ func (s *Snapshot) Models() []*ModelView { return s.models }
 
 // Node finds a node by its id. Node returns nil for an unknown id.
 func (s *Snapshot) Node(id string) *Node { return s.byID[id] }
+
+// Worker finds a node by its id, or else by its number. Worker returns nil for an unknown worker.
+func (s *Snapshot) Worker(id string) *Node {
+	if n := s.byID[id]; n != nil {
+		return n
+	}
+	number := uint64(0)
+	for _, c := range []byte(id) {
+		if c < '0' || c > '9' || number > math.MaxUint64/10-1 {
+			return nil
+		}
+		number = number*10 + uint64(c-'0')
+	}
+	for _, n := range s.Nodes {
+		if n.Number() == number && id != "" {
+			return n
+		}
+	}
+	return nil
+}
 
 // Ready says whether a request would be answered now: some model has a node that may be picked, or
 // a node that answers with errors. Otherwise detail gives the operator the reason.

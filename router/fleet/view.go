@@ -31,6 +31,7 @@ type ModelInfo struct {
 // NodeView is one node of a View.
 type NodeView struct {
 	ID       string   `json:"id"`
+	Number   uint64   `json:"number"` // names the node too, as a worker id of nvext
 	Source   Source   `json:"source"`
 	Address  string   `json:"address"`
 	Role     string   `json:"role"`
@@ -149,7 +150,7 @@ func (s *Snapshot) View(now time.Time) View {
 func (n *Node) View(now time.Time) NodeView {
 	info, l := n.Info(), n.Load()
 	v := NodeView{
-		ID: n.ID, Source: n.Source, Address: info.Address, Role: string(info.Role),
+		ID: n.ID, Number: n.Number(), Source: n.Source, Address: info.Address, Role: string(info.Role),
 		Engine: info.Engine, Models: info.Models, Labels: info.Labels, EngineVersion: info.EngineVersion,
 		MaxBatchedTokens: info.MaxBatchedTokens,
 		Standing:         Standing{State: n.Health.State().String(), LastError: n.Health.LastError(), Opens: n.Health.Opens()},

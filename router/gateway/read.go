@@ -10,9 +10,11 @@ import (
 
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/nvext"
 	"github.com/cognitora/dataplane/router/plan"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
+	"github.com/cognitora/dataplane/router/trust"
 )
 
 // infer answers a request with a body that names a model.
@@ -45,7 +47,8 @@ func (g *Gateway) bug(p any) { g.metrics.Bug(g.log, "request handling", p) }
 // read fills the request from the client's head and body.
 func (c *call) read() *apierror.Error {
 	h := &c.ctx.Request.Header
-	if err := c.readHead(); err != nil {
+	own, err := c.takeHead()
+	if err != nil {
 		return err
 	}
 	if coding := h.ContentEncoding(); len(coding) > 0 && !bytes.EqualFold(coding, []byte("identity")) {
@@ -61,6 +64,14 @@ func (c *call) read() *apierror.Error {
 		}
 		return errNotPassed
 	}
+	if own.routing {
+		if err := r.ReadHeaders(h.All()); err != nil {
+			return apierror.FromScan(err)
+		}
+	}
+	if err := c.permit(); err != nil {
+		return err
+	}
 	if r.Scan.Stream {
 		if !c.g.streams.take(c.g.limits.MaxStreams) {
 			return errStreams
@@ -70,27 +81,78 @@ func (c *call) read() *apierror.Error {
 	return nil
 }
 
-// readHead takes over the parts of the head that go to the engine, and the headers that are
-// addressed to the router.
+// readHead fills the request from the client's head.
 func (c *call) readHead() *apierror.Error {
+	_, err := c.takeHead()
+	if err == nil {
+		err = c.permit()
+	}
+	return err
+}
+
+// takeHead takes over the parts of the head that go to the engine, and returns the headers that are
+// addressed to the router.
+func (c *call) takeHead() (ownHeaders, *apierror.Error) {
 	r, from := c.request, &c.ctx.Request
 	r.Own(from.Body(), c.bound.giveBody)
 	h := &from.Header
+	own := ownHeadersOf(h)
 	head := request.Head{
 		Method: h.Method(), Path: from.URI().RequestURI(), // normalised, as it was routed
-		Session: h.Peek("x-cgn-session-id"), Pin: h.Peek("x-cgn-node"),
+		Session: own.sessions.ID(), Pin: own.pin,
 	}
 	if c.g.forwardAuth {
 		head.Auth = h.Peek("Authorization")
 	}
 	r.SetHead(head)
 	r.Header = relay.AppendForwardHeaders(r.Header[:0], h)
-	return c.readDeadline()
+	return own, c.readDeadline(own.deadline)
+}
+
+// ownHeaders are the headers that are addressed to the router.
+type ownHeaders struct {
+	sessions      request.SessionIDs
+	pin, deadline []byte // nil: absent
+	routing       bool   // there are headers for request.ReadHeaders
+}
+
+// ownHeadersOf finds all of them in one pass over the head. The server has spelled every name as
+// here. Of several headers of one name the first one counts.
+func ownHeadersOf(h *fasthttp.RequestHeader) (own ownHeaders) {
+	for name, value := range h.All() {
+		if len(name) < len("Thread-Id") || name[0] != 'X' && name[0] != 'T' {
+			continue
+		}
+		switch string(name) {
+		case "X-Cgn-Node":
+			first(&own.pin, value)
+		case "X-Cgn-Deadline-Ms":
+			first(&own.deadline, value)
+		default:
+			own.routing = own.routing || nvext.IsHeader(name)
+			own.sessions.Note(name, value)
+		}
+	}
+	return own
+}
+
+func first(at *[]byte, value []byte) {
+	if *at == nil {
+		*at = value
+	}
+}
+
+// permit refuses a request that steers the router from a client that may not.
+func (c *call) permit() *apierror.Error {
+	what := c.request.Privileged()
+	if what == "" || trust.Steers(c.ctx.RemoteAddr(), c.ctx.TLSConnectionState()) {
+		return nil
+	}
+	return trust.Denied(what)
 }
 
 // readDeadline reads the client's own deadline.
-func (c *call) readDeadline() *apierror.Error {
-	v := c.ctx.Request.Header.Peek("x-cgn-deadline-ms")
+func (c *call) readDeadline(v []byte) *apierror.Error {
 	if len(v) == 0 {
 		return nil
 	}

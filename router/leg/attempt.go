@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/jsonscan"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/internal/sse"
 	"github.com/cognitora/dataplane/router/answer"
@@ -383,6 +384,7 @@ func (l *Leg) begun(a *attempt) {
 	now := time.Now()
 	l.wait.FirstByte(now)
 	a.cost.Begun(now)
+	l.sessionAnswered(a, now)
 	if a.recorded {
 		l.prompt.Begun(a.ref)
 	}
@@ -467,6 +469,9 @@ func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 	if o.asksUsage {
 		o.edits.IncludeUsage()
 	}
+	if asked.Scan.Nvext() != (scan.Span{}) {
+		l.editNvext()
+	}
 	if l.Edit != nil {
 		l.Edit(&o.edits)
 	}
@@ -477,6 +482,18 @@ func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 		return nil, fmt.Errorf("%w: %w", errUnfit, o.edits.Err())
 	}
 	return r, nil
+}
+
+// editNvext takes the body's nvext out, unless engines shall get it. Engines know its cache_salt as
+// a member of the root only.
+func (l *Leg) editNvext() {
+	e, x := &l.out.edits, l.Request.Nvext
+	if !l.d.o.PassNvext {
+		e.Remove("nvext")
+	}
+	if x != nil && x.CacheSalt != nil {
+		e.Set("cache_salt", jsonscan.AppendQuoted(nil, x.CacheSalt))
+	}
 }
 
 // errUnfit is returned by prepare when the leg's edit of the body fails.

@@ -57,7 +57,7 @@ func TestPrefillThresholds(t *testing.T) {
 			if left := filtered(t, d, Question{}); len(left) != 1 || left[first.Node().ID] != "busy" {
 				t.Errorf("%v is left out", left)
 			}
-			if refused(t, d, Question{}) || !refused(t, d, Pinned(first.Node().ID)) {
+			if refused(t, d, Question{}) || !refused(t, d, pinnedTo(first.Node().ID)) {
 				t.Error("a request goes to the busy node, or not to the other")
 			}
 			second := rehearse(t, d, blocks)

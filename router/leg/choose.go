@@ -25,6 +25,7 @@ type picks struct {
 	removed filterSet // the filters of all looks of the pick
 	asked   policy.Situation
 	policy  *policy.Policy
+	session uint64   // the request's key in the dispatcher's sessions; 0: it has no session
 	cached  int32    // leading blocks of the prompt in the hosts' caches; mode cost only
 	api     apis.Set // the request's endpoint, if some engine lacks it
 }
@@ -51,12 +52,12 @@ func (l *Leg) reserve(now time.Time) (int, *apierror.Error) {
 	for range len(l.pool.members) + 1 {
 		l.candidates(now)
 		turn := d.random(p)
-		pick, last := p.Pick(l.situation(turn)), false
+		pick, last := l.pick(p, turn, now), false
 		if pick < 0 && l.admitOthers() {
-			pick = p.Pick(l.situation(turn))
+			pick = l.pick(p, turn, now)
 		}
 		if pick < 0 && l.lastResort(now) {
-			pick, last = p.Pick(l.situation(turn)), true
+			pick, last = l.pick(p, turn, now), true
 		}
 		if pick < 0 {
 			return 0, l.noNode(p, now)
@@ -86,14 +87,15 @@ func (l *Leg) reserve(now time.Time) (int, *apierror.Error) {
 // charge puts the leg's cost in the book of the attempt's node, which is at a place of the pool.
 func (l *Leg) charge(a *attempt, at int, now time.Time) {
 	a.believe(l, at)
-	cost := books.Cost{
-		Prefill: l.prompt.Tokens() - int64(a.matched)*prefix.BlockTokens,
-		Blocks:  int64(l.prompt.Blocks),
+	set, own := &l.picks.policy.Cost, l.overrides()
+	cost := books.Cost{Blocks: int64(l.prompt.Blocks)}
+	if own.TrackPrefillTokens.Or(set.TrackPrefillTokens) {
+		cost.Prefill = l.prompt.Tokens() - int64(a.matched)*prefix.BlockTokens
 	}
-	if a.shares = l.picks.policy.Cost.AssumeKVReuse; a.shares {
+	if a.shares = own.AssumeKVReuse.Or(set.AssumeKVReuse); a.shares {
 		cost.Blocks -= int64(a.node.Book.Shared(l.prompt.Keys()))
 	}
-	a.grows = l.picks.policy.Cost.TrackOutputBlocks
+	a.grows = set.TrackOutputBlocks
 	a.node.Book.Open(&a.cost, cost, now)
 }
 
@@ -103,10 +105,25 @@ func (l *Leg) situation(random uint64) *policy.Situation {
 		Candidates: l.picks.cands, Blocks: l.prompt.Blocks, Tokens: l.prompt.Tokens(), Key: l.prompt,
 		Random: random, Pinned: l.Bond != Free, Prefill: l.Work == Prefill,
 	}
-	if l.Work == Prefill { // the node keeps no blocks of the prompt for an answer
-		l.picks.asked.Overrides.TrackActiveBlocks = policy.Given(false)
-	}
+	l.picks.asked.Overrides = l.overrides()
 	return &l.picks.asked
+}
+
+// overrides returns the settings that the request replaces.
+func (l *Leg) overrides() (o policy.Overrides) {
+	if x := l.Request.Nvext; x != nil {
+		own := &x.Overrides
+		o.OverlapScoreCredit = policy.Optional[float64](own.OverlapScoreCredit)
+		o.PrefillLoadScale = policy.Optional[float64](own.PrefillLoadScale)
+		o.Temperature = policy.Optional[float64](own.RouterTemperature)
+		o.SharedCacheMultiplier = policy.Optional[float64](own.SharedCacheMultiplier)
+		o.AssumeKVReuse = policy.Optional[bool](own.AssumeKVReuse)
+		o.TrackPrefillTokens = policy.Optional[bool](own.TrackPrefillTokens)
+	}
+	if l.Work == Prefill { // the node keeps no blocks of the prompt for an answer
+		o.TrackActiveBlocks = policy.Given(false)
+	}
+	return o
 }
 
 // noNode returns the error of a request that no node may take. A pinned node that does not exist is
@@ -128,14 +145,24 @@ func (l *Leg) noNode(p *policy.Policy, now time.Time) *apierror.Error {
 		return errLabels(l.Constraints.Required)
 	case l.Bond == Continued:
 		return l.holderOut(now)
-	case l.Bond == Named && l.known(l.Node):
-		return errPinnedOut
 	case l.Bond == Named:
-		return errPinnedNode
+		_, by := l.Request.Worker()
+		return errPinned(by, l.known(l.Node))
 	case len(l.picks.cands) > 0:
 		return errAllBusy
+	case l.Allowed != nil:
+		return errAllowed(l.knowsAllowed())
 	}
 	return ErrNoNode
+}
+
+// knowsAllowed says whether one of the allowed workers serves the model, or has not yet named its
+// models.
+func (l *Leg) knowsAllowed() bool {
+	return slices.ContainsFunc(l.Allowed, func(id string) bool {
+		n := l.d.current().snap.Worker(id)
+		return n != nil && l.known(n.ID)
+	})
 }
 
 // known says whether the node serves the model, or has not yet named its models.

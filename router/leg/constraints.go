@@ -1,17 +1,15 @@
 package leg
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/cognitora/dataplane/router/nvext"
+)
 
 // Constraints are a request's wishes for the labels of its node. The zero value allows every node.
 type Constraints struct {
-	Required  []string     // labels that the node must have, all of them
-	Preferred []Preference // labels that count for the node
-}
-
-// Preference is a preferred label. A negative weight counts against the nodes with the label.
-type Preference struct {
-	Label  string
-	Weight float64
+	Required  []string      // labels that the node must have, all of them
+	Preferred []nvext.Taint // labels that count for the node, or against it by a negative weight
 }
 
 // allow says whether a node with these labels has all that are required.
@@ -28,7 +26,7 @@ func (c *Constraints) allow(labels []string) bool {
 // allocates nothing.
 func (c *Constraints) Taint(labels []string) (sum float64) {
 	for i := range c.Preferred {
-		if p := &c.Preferred[i]; slices.Contains(labels, p.Label) {
+		if p := &c.Preferred[i]; slices.Contains(labels, p.Name) {
 			sum += p.Weight
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/nvext"
 	"github.com/cognitora/dataplane/router/request"
 )
 
@@ -22,8 +23,8 @@ func TestConstraints(t *testing.T) {
 		{Constraints{Required: []string{"zone=a"}}, nil, 0},
 		{Constraints{Required: []string{"zone=a", "gpu=h100"}}, nil, 0},
 		{Constraints{Required: []string{"zone=a", "gpu=l4", "zone"}}, []string{"gpu=l4", "zone"}, 0},
-		{Constraints{Preferred: []Preference{{"gpu=l4", 2}}}, nil, 0},
-		{Constraints{Preferred: []Preference{{"gpu=h100", 2}, {"gpu=l4", 8}, {"zone=a", -.5}}}, nil, 1.5},
+		{Constraints{Preferred: []nvext.Taint{{Name: "gpu=l4", Weight: 2}}}, nil, 0},
+		{Constraints{Preferred: []nvext.Taint{{Name: "gpu=h100", Weight: 2}, {Name: "gpu=l4", Weight: 8}, {Name: "zone=a", Weight: -.5}}}, nil, 1.5},
 	} {
 		if got := c.constraints.allow(labels); got != (len(c.missing) == 0) {
 			t.Errorf("%+v allows %v: %v", c.constraints, labels, got)
@@ -35,7 +36,7 @@ func TestConstraints(t *testing.T) {
 			t.Errorf("%+v: taint %v, want %v", c.constraints, got, c.taint)
 		}
 	}
-	c := Constraints{Required: labels, Preferred: []Preference{{"zone=a", 1}}}
+	c := Constraints{Required: labels, Preferred: []nvext.Taint{{Name: "zone=a", Weight: 1}}}
 	if n := testing.AllocsPerRun(100, func() {
 		if !c.allow(labels) || c.Taint(labels) != 1 {
 			t.Fatal("wrong")

@@ -44,6 +44,8 @@ type Options struct {
 	// OverloadStatus is the status when every node is busy by its thresholds; 0: 503.
 	OverloadStatus int
 	Feedback       bool // learn from cached-token counts; asks engines for usage
+	HardSessions   bool // a session stays at its node, even if the policy prefers another one
+	PassNvext      bool // leave the member nvext in the body, for engines that know it
 	// Random draws 64 bits for a pick. The default is rand.Uint64. A simulation sets its own
 	// Random, to be repeatable.
 	Random func() uint64
@@ -60,6 +62,8 @@ type Parts struct {
 	Stored  *affinity.Table // records which node made a stored response
 	Logger  *slog.Logger
 	Busy    *busy.Settings // thresholds at which nodes get no further requests; nil: none
+
+	Sessions *affinity.Sessions // nil: the router remembers no session's node
 }
 
 // Dispatcher sends legs to nodes. Dispatcher is safe for concurrent use.
@@ -74,9 +78,12 @@ type Dispatcher struct {
 	stored  *affinity.Table
 	log     *slog.Logger
 
-	busy       *busy.Settings
-	overload   *apierror.Error // every node is busy by its thresholds
-	filtered   filterCounts
+	busy          *busy.Settings
+	overload      *apierror.Error // every node is busy by its thresholds
+	filtered      filterCounts
+	sessions      *affinity.Sessions // nil: none is remembered
+	sessionCounts sessionCounts
+
 	table      atomic.Pointer[servedFleet]
 	rebuilding sync.Mutex
 	gone       gone             // guarded by rebuilding
@@ -93,6 +100,7 @@ func New(p Parts, o Options) *Dispatcher {
 		o: o, fleet: p.Fleet, where: p.Where, policy: p.Policy, gate: p.Gate,
 		budget: p.Budget, metrics: p.Metrics, stored: p.Stored, log: p.Logger, filtered: newFilterCounts(p.Metrics),
 		busy: p.Busy, overload: errOverload(o.OverloadStatus),
+		sessions: p.Sessions, sessionCounts: newSessionCounts(p.Metrics),
 	}
 	d.gone = gone{nodes: map[*fleet.Node]time.Time{}, models: map[string]time.Time{}}
 	d.table.Store(&servedFleet{})

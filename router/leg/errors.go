@@ -23,16 +23,10 @@ var (
 	ErrNoNode  = unavailable("no_eligible_node", "no node that serves this model can take requests now")
 	errAllBusy = unavailable("all_nodes_busy",
 		"every node that serves this model is at its limit or on trial after a failure")
-	errPinnedNode = &apierror.Error{
-		Status: 404, Code: "node_not_found", Param: "x-cgn-node",
-		Message: "the node named in x-cgn-node does not serve this model",
-	}
 	errNotPinned = &apierror.Error{
 		Status: 400, Code: "node_missing", Param: "x-cgn-node",
 		Message: "the routing policy of this model is direct: name a node in x-cgn-node",
 	}
-	errPinnedOut = unavailable("pinned_node_unavailable",
-		"the node named in x-cgn-node takes no requests now: it is out of service, or at its limit")
 	errModelFull = &apierror.Error{
 		Status: 503, Code: "queue_full", RetryAfterSeconds: admission.RetryAfterSeconds,
 		Message: "too many requests in flight for this model; router.admission.max_queue bounds them",
@@ -68,6 +62,41 @@ var (
 		Message: "no response with this id is stored here",
 	}
 )
+
+// errPinned returns the error for a named node that cannot answer. by is the field or header that
+// names the node; known says that the node serves the model.
+func errPinned(by string, known bool) *apierror.Error {
+	if known {
+		return unavailable("pinned_node_unavailable",
+			"the node named in "+by+" takes no requests now: it is out of service, or at its limit")
+	}
+	return &apierror.Error{
+		Status: 404, Code: "node_not_found", Param: by,
+		Message: "the node named in " + by + " does not serve this model",
+	}
+}
+
+// errAllowed returns the error for a list of workers of which none can answer. known says that one
+// of them serves the model.
+func errAllowed(known bool) *apierror.Error {
+	const field = "nvext.allowed_worker_ids"
+	if known {
+		return unavailable("no_eligible_node",
+			"no node in "+field+" that serves this model can take requests now")
+	}
+	return &apierror.Error{
+		Status: 404, Code: "node_not_found", Param: field, Message: "no node in " + field + " serves this model",
+	}
+}
+
+// errNotAllowed returns the error for a named node that the client's own list of workers leaves
+// out. by is the field or header that names the node.
+func errNotAllowed(by string) *apierror.Error {
+	return &apierror.Error{
+		Status: 400, Code: scan.CodeValue, Param: "nvext.allowed_worker_ids",
+		Message: "nvext.allowed_worker_ids does not have the node named in " + by + "; add it, or send one of the two",
+	}
+}
 
 // ErrFleetUnknown is the error of a request that needs a node while etcd has never answered.
 var ErrFleetUnknown = unavailable("fleet_not_known_yet", "the fleet is not known yet: etcd has not been reached")

@@ -59,12 +59,13 @@ func (d *Dispatcher) Explain(r *request.Request, q Question) (*Explanation, *api
 		return nil, err
 	}
 	d.where.Find(l.prompt, r, l.model.name, l.model.seed, l.pool.nodes)
+	l.identify()
 	p := d.policy.Load().For(l.model.name)
 	l.picks.policy = p
 	now := time.Now()
 	l.candidates(now)
 	var because policy.Explanation
-	explain := func() int { return p.Explain(l.situation(d.foresee(p)), &because) }
+	explain := func() int { return l.explain(p, d.foresee(p), now, &because) }
 	pick := explain()
 	if pick < 0 && l.admitOthers() {
 		pick = explain()

@@ -26,6 +26,7 @@ const (
 
 	// The request rules these nodes out, in any state of the node.
 	pinned
+	disallowed
 	planned
 	lacking
 	untainted
@@ -53,6 +54,7 @@ const (
 // without a sentence has one that depends on the node; see Leg.why.
 var filterTexts = [filters]struct{ word, sentence string }{
 	pinned:       {"pinned", "another node is pinned"},
+	disallowed:   {"allowed_workers", "not among the allowed workers"},
 	planned:      {"plan", "left out by the request's plan"},
 	lacking:      {word: "api"},
 	untainted:    {word: "required_taints"},
@@ -114,6 +116,8 @@ func (l *Leg) excludes(n *member) filter {
 	switch {
 	case l.Bond != Free && n.ID != l.Node:
 		return pinned
+	case l.disallows(n):
+		return disallowed
 	case l.Filter != nil && !l.Filter(n.Node):
 		return planned
 	case n.lacks&l.picks.api != 0:
@@ -125,6 +129,9 @@ func (l *Leg) excludes(n *member) filter {
 	}
 	return passes
 }
+
+// disallows says whether the client has a list of workers without n.
+func (l *Leg) disallows(n *member) bool { return l.Allowed != nil && !l.Allowed.Has(n.ID, n.Number()) }
 
 // limits returns the limit that n has reached.
 func (l *Leg) limits(n *member, t *busy.Thresholds, now time.Time) filter {

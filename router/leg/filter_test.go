@@ -94,7 +94,7 @@ func TestFilters(t *testing.T) {
 		question Question
 		arrange  func(d *Dispatcher, a *fleet.Node)
 	}{
-		"pinned": {question: Pinned("b")},
+		"pinned": {question: pinnedTo("b")},
 		"plan":   {question: Question{Filter: func(n *fleet.Node) bool { return n.ID == "b" }}},
 		"health": {arrange: func(_ *Dispatcher, a *fleet.Node) { a.Health.SetAside("a test") }},
 		"max_queue": {arrange: func(d *Dispatcher, _ *fleet.Node) {
@@ -182,7 +182,7 @@ func TestEnginesThatLackAnAPI(t *testing.T) {
 	for path, api := range map[string]scan.API{
 		"/v1/chat/completions": scan.Chat, "/v1/messages/count_tokens": scan.CountTokens,
 	} {
-		if node, err := ask(Pinned("a"), api, path); node != "a" {
+		if node, err := ask(pinnedTo("a"), api, path); node != "a" {
 			t.Errorf("%s: %q, %v", path, node, err)
 		}
 	}
@@ -194,7 +194,7 @@ func TestEnginesThatLackAnAPI(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
-	unserved(Pinned("a"))
+	unserved(pinnedTo("a"))
 	members[1].Health.SetAside("a test")
 	if _, err := ask(Question{}, scan.Messages, "/v1/messages"); err == nil || err.Status != 503 {
 		t.Errorf("while the node with the endpoint is out: %v", err)

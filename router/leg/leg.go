@@ -15,6 +15,7 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/health/patience"
+	"github.com/cognitora/dataplane/router/nvext"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
 	"github.com/cognitora/dataplane/router/where"
@@ -27,6 +28,8 @@ type Question struct {
 	Work  Work   // the kind of work for the node
 	Bond  Bond   // whether only Node may be asked, and why
 	Node  string // id of the bound node; meaningless for a Free leg
+	// Allowed are the workers that a Free or Named leg may ask; nil: all.
+	Allowed nvext.Workers
 	// Filter says whether a node may be asked; nil: any node. Filter is called for each node at
 	// each pick. The goroutine of Dispatcher.Run calls it with locks held, so it must return at
 	// once and change nothing.
@@ -53,12 +56,24 @@ const (
 	Stored         // the node stored the requested response; it is asked in any state
 )
 
-// Pinned returns the question of a client that has named its node; empty: any node.
-func Pinned(node string) Question {
-	if node == "" {
-		return Question{}
+// Wanted returns the question of a client's request: for any node, for the named node, or for the
+// allowed nodes. The client may name a node by its id or its number.
+func (d *Dispatcher) Wanted(r *request.Request) (Question, *apierror.Error) {
+	q := Question{Allowed: r.Allowed()}
+	if x := r.Nvext; x != nil {
+		q.Constraints = Constraints{Required: x.RequiredTaints, Preferred: x.PreferredTaints}
 	}
-	return Question{Node: node, Bond: Named}
+	id, by := r.Worker()
+	if id == "" {
+		return q, nil
+	}
+	q.Node, q.Bond = id, Named
+	if n := d.fleet.Load().Worker(id); n != nil {
+		if q.Node = n.ID; q.Allowed != nil && !q.Allowed.Has(n.ID, n.Number()) {
+			return q, errNotAllowed(by)
+		}
+	}
+	return q, nil
 }
 
 // Leg is one question to the fleet with its outcome and its scratch memory. Get one from
@@ -184,6 +199,7 @@ func (l *Leg) first() (at int, err *apierror.Error) {
 		return 0, err
 	}
 	l.d.where.Find(l.prompt, l.Request, l.model.name, l.model.seed, l.pool.nodes)
+	l.identify()
 	l.tries.spare = l.d.o.MaxNodes
 	return l.choose(l.began)
 }
@@ -345,7 +361,7 @@ func (l *Leg) Event(e sse.Event, now time.Time) (keep bool) {
 		l.now.node.Health.NoteProgress()
 	}
 	if l.now.grows && l.Reading.Events%books.BlockTokens == 1 {
-		l.now.cost.Generated(int64(l.Reading.Events), 0)
+		l.now.cost.Generated(int64(l.Reading.Events), l.Request.ExpectedOutput())
 	}
 	l.store(e.Data)
 	return keep

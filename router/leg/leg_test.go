@@ -434,3 +434,6 @@ func TestBodyThatCannotBeEdited(t *testing.T) {
 		t.Errorf("%d in flight on a node that is %v", node.InFlight(), node.Health.State())
 	}
 }
+
+// pinnedTo returns the question of a client that has named its node.
+func pinnedTo(node string) Question { return Question{Node: node, Bond: Named} }

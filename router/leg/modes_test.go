@@ -2,10 +2,15 @@ package leg
 
 import (
 	"encoding/json"
+	"fmt"
+	"math"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/cognitora/dataplane/internal/sse"
 	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/where"
 )
 
@@ -34,7 +39,7 @@ func TestModelsHaveTheirOwnPolicies(t *testing.T) {
 	}
 	l.close()
 	for _, node := range d.current().models["sim"].pools[Answer].members {
-		l = d.Leg(r, Pinned(node.ID), nil)
+		l = d.Leg(r, pinnedTo(node.ID), nil)
 		if at, err := l.first(); err != nil || l.pool.members[at] != node {
 			t.Errorf("pinned to %s: %v", node.ID, err)
 		} else {
@@ -107,9 +112,62 @@ func TestSituation(t *testing.T) {
 		"continued":  {Question{Bond: Continued}, policy.Situation{Pinned: true}},
 		"to prefill": {Question{Work: Prefill}, policy.Situation{Prefill: true}},
 	} {
-		l := &Leg{Question: c.q, prompt: new(where.Prompt)}
+		l := &Leg{Question: c.q, prompt: new(where.Prompt), Request: request.New()}
 		if got := l.situation(7); got.Pinned != c.want.Pinned || got.Prefill != c.want.Prefill || got.Random != 7 {
 			t.Errorf("%s: %+v", name, got)
 		}
+	}
+}
+
+// TestNvextReachesThePick checks that a request's wishes reach the policy and the load book.
+func TestNvextReachesThePick(t *testing.T) {
+	d := dispatcherOf(t, 2)
+	decide(t, d, `{"mode":"cost","cost":{"track_output_blocks":true}}`)
+	body := chat(6400)
+	body = fmt.Appendf(body[:len(body)-1], `,"stream":true,"nvext":{"agent_hints":{"osl":32},`+
+		`"routing_constraints":{"preferred_taints":{"a":0.5}},"router":{"overlap_score_credit":0.5,"prefill_load_scale":2,`+
+		`"router_temperature":3,"shared_cache_multiplier":0.25,"assume_kv_reuse":false,"track_prefill_tokens":false}}}`)
+	r := asked(t, d, body)
+	q, fail := d.Wanted(r)
+	if fail != nil || len(q.Constraints.Preferred) != 1 {
+		t.Fatalf("%+v, %v", q, fail)
+	}
+	want := policy.Overrides{
+		OverlapScoreCredit: policy.Given(0.5), PrefillLoadScale: policy.Given(2.0), Temperature: policy.Given(3.0),
+		SharedCacheMultiplier: policy.Given(0.25), AssumeKVReuse: policy.Given(false),
+		TrackPrefillTokens: policy.Given(false),
+	}
+	var legs []*Leg
+	for range 2 { // the second one has the same blocks, which are not assumed to be shared
+		l := d.Leg(r, q, nil)
+		if _, err := l.first(); err != nil || l.overrides() != want {
+			t.Fatalf("%+v, %v", l.overrides(), err)
+		}
+		a := l.spare()
+		l.prompt.Sent(a.node.Ref(), r.Received)
+		l.record(a)
+		l.now = a
+		legs = append(legs, l)
+	}
+	blocks, prefill := 0.0, int64(0)
+	for _, n := range d.current().snap.Nodes {
+		blocks, prefill = blocks+n.Book.Blocks(), prefill+n.Book.Prefill(time.Now())
+	}
+	if all := float64(legs[0].Blocks()); blocks != 2*all || prefill != 0 {
+		t.Errorf("%v blocks are active, want %v; %d tokens of prefill, want none", blocks, 2*all, prefill)
+	}
+	l := legs[0]
+	before := l.now.node.Book.Blocks()
+	data := []byte(`{"choices":[{"delta":{"content":"x"}}]}`)
+	event := sse.Event{Data: data, Raw: data}
+	for range 17 { // 15/32 of the answer are to come, and so much counts of its blocks and of the prompt's
+		l.Event(event, time.Now())
+	}
+	got, more := l.now.node.Book.Blocks()-before, 2.0*15/32-float64(l.Blocks())*17/32
+	if math.Abs(got-more) > 0.01 {
+		t.Errorf("after 17 of 32 tokens %v blocks more, want %v", got, more)
+	}
+	for _, l := range legs {
+		l.giveBack()
 	}
 }

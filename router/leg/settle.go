@@ -40,6 +40,7 @@ func (l *Leg) settle(a *attempt, o relay.Outcome) {
 	ok := o == relay.Complete && a.status < 300 && !l.Reading.Failed
 	now := time.Now()
 	l.wait.Done(now, l.Reading.Usage.Completion, ok)
+	l.sessionEnded(a, now)
 	broke := l.broke(o)
 	switch {
 	case broke == "":

@@ -88,7 +88,13 @@ func TestBugBeforeAnAnswer(t *testing.T) {
 func TestWhyNobodyIsAsked(t *testing.T) {
 	d := start(t, 1)
 	n := d.current().snap.Nodes[0]
-	l := d.Leg(asked(t, d, chat(100)), Pinned(n.ID), nil)
+	r := asked(t, d, chat(100))
+	r.Pin = n.ID
+	q, fail := d.Wanted(r)
+	if fail != nil {
+		t.Fatal(fail)
+	}
+	l := d.Leg(r, q, nil)
 	if err := l.admit(); err != nil {
 		t.Fatal(err)
 	}
@@ -100,11 +106,11 @@ func TestWhyNobodyIsAsked(t *testing.T) {
 	if err := l.unanswered(); !strings.Contains(err.Message, "retry.percent") {
 		t.Errorf("without: %s", err.Message)
 	}
-	if _, err := l.choose(time.Now()); err != errPinnedOut {
+	if _, err := l.choose(time.Now()); err.Code != "pinned_node_unavailable" {
 		t.Errorf("a pinned node that cannot be asked: %v", err)
 	}
 	l.Node = "nobody"
-	if _, err := l.choose(time.Now()); err != errPinnedNode {
+	if _, err := l.choose(time.Now()); err.Code != "node_not_found" || err.Param != "x-cgn-node" {
 		t.Errorf("a pinned node that is not there: %v", err)
 	}
 }

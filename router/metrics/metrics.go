@@ -26,6 +26,7 @@ type Router struct {
 	UpstreamErrors *prometheus.CounterVec // node, kind
 	PolicyReloads  *prometheus.CounterVec // result
 	Lookups        *prometheus.CounterVec // result
+	SessionAnswers *prometheus.CounterVec // result
 	AccessDropped  prometheus.Counter
 	Panics         prometheus.Counter
 	Takeovers      *prometheus.CounterVec // outcome
@@ -108,6 +109,8 @@ func New() *Router {
 		Lookups: s.Counter("cgn_router_response_lookups_total", "Searches on the nodes for a stored response "+
 			"that this router does not know: found, missing, unanswered (some node did not answer), refused (too "+
 			"many at once).", "result"),
+		SessionAnswers: s.Counter("cgn_router_session_answers_total", "Answers begun for requests of a session: the "+
+			"session was not known (new), stays at its node (kept) or was at another node (moved).", "result"),
 		AccessDropped: s.Counter("cgn_router_access_log_dropped_total", "Access log lines lost: dropped because "+
 			"the writer was behind, or by a write that failed.").WithLabelValues(),
 		Takeovers: s.Counter("cgn_router_takeovers_total", "Attempts to replace a running router: this process took "+

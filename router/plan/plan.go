@@ -374,13 +374,16 @@ type Direct struct{ OneLeg }
 
 // Answer implements Plan.
 func (Direct) Answer(t *Task) *apierror.Error {
-	q := leg.Pinned(t.Request.Pin)
 	if previous := t.Request.Scan.PreviousResponseID; len(previous) > 0 {
 		node, err := t.planner.holder(t.Request, previous)
 		if err != nil {
 			return err
 		}
-		q = leg.Question{Node: node, Bond: leg.Continued}
+		return t.Run(leg.Question{Node: node, Bond: leg.Continued}, t.Client)
+	}
+	q, err := t.planner.parts.Legs.Wanted(t.Request)
+	if err != nil {
+		return err
 	}
 	return t.Run(q, t.Client)
 }

@@ -26,6 +26,14 @@ type Optional[T any] struct {
 // Given returns an Optional with a value.
 func Given[T any](v T) Optional[T] { return Optional[T]{Value: v, Given: true} }
 
+// Or returns the value, or absent if there is none.
+func (o Optional[T]) Or(absent T) T {
+	if o.Given {
+		return o.Value
+	}
+	return absent
+}
+
 // put replaces into by the value, if there is one.
 func (o Optional[T]) put(into *T) {
 	if o.Given {

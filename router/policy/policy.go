@@ -228,6 +228,7 @@ type Situation struct {
 	Tokens     int64  // tokens of the prompt
 	Key        Key    // nil: the prompt has no key
 	Random     uint64 // 64 random bits; in a mode that Counts, the value of the caller's counter
+	Home       int    // 1 + the index of the node at which the request's session is; 0: none
 	Prefill    bool   // the node only computes the prompt; another node answers
 	Pinned     bool   // the request names its node, and the candidates are that node
 	Overrides  Overrides

@@ -157,6 +157,12 @@ func (p *ScoreSettings) pick(s *Situation, e *Explanation) int {
 		}
 		return best
 	}
+	if home := s.Home - 1; home >= 0 && kept.of(p, s.Candidates, home, &f, s.Blocks) >= top-p.Epsilon {
+		if e != nil {
+			e.Why = fmt.Sprintf("its session is there, and its score is within %g of the best", p.Epsilon)
+		}
+		return home
+	}
 	pick, tied, keyed := p.breakTie(s, &f, best, top, &kept)
 	if e != nil {
 		how := "at random, the prompt has no key"

@@ -8,9 +8,11 @@ package request
 
 import (
 	"bytes"
+	"iter"
 	"time"
 	"unsafe"
 
+	"github.com/cognitora/dataplane/router/nvext"
 	"github.com/cognitora/dataplane/router/scan"
 )
 
@@ -20,11 +22,12 @@ import (
 type Request struct {
 	API      scan.API
 	Method   string
-	Path     string // with the query
-	Header   []byte // the header lines that go to the engine unchanged
-	Auth     []byte // the client's Authorization if it may be forwarded, else nil
-	Session  []byte // x-cgn-session-id
-	Pin      string // x-cgn-node: only this node may answer, unless a stored response decides; empty: any
+	Path     string     // with the query
+	Header   []byte     // the header lines that go to the engine unchanged
+	Auth     []byte     // the client's Authorization if it may be forwarded, else nil
+	Session  []byte     // id of the client's session, see SessionHeaders; nil: none
+	Pin      string     // x-cgn-node; see Worker
+	Nvext    *nvext.Ext // what the client asks of the routing; nil: nothing
 	Received time.Time
 	Deadline time.Time // the client's own; zero: none
 	Scan     *scan.Request
@@ -97,8 +100,8 @@ func (r *Request) Body() []byte { return r.body }
 // formData is the beginning of a form's content type.
 var formData = []byte("multipart/form-data")
 
-// Read scans the body as a form or as JSON, according to its content type. m, which may be nil,
-// remembers the beginnings of long bodies. The error is a *scan.Error.
+// Read scans the body as a form or as JSON, according to its content type, and reads its nvext. m,
+// which may be nil, remembers the beginnings of long bodies. The error is a *scan.Error.
 func (r *Request) Read(contentType []byte, m *scan.Memo) (err error) {
 	switch {
 	case len(contentType) >= len(formData) && bytes.EqualFold(contentType[:len(formData)], formData):
@@ -109,7 +112,71 @@ func (r *Request) Read(contentType []byte, m *scan.Memo) (err error) {
 		err = m.Scan(r.API, r.body, r.Scan)
 	}
 	r.model = append(r.model[:0], r.Scan.Model...)
+	if err == nil && r.Scan.Nvext() != (scan.Span{}) {
+		err = r.readNvext()
+	}
 	return err
+}
+
+// readNvext reads the body's nvext. Its cache_salt becomes the request's, because it does the same
+// as the salt of the root.
+func (r *Request) readNvext() error {
+	at := r.Scan.Nvext()
+	x, err := nvext.Parse(r.body, at)
+	if err != nil {
+		return err
+	}
+	if r.Nvext = x; x != nil && x.CacheSalt != nil {
+		if salt := r.Scan.CacheSalt; salt != nil && !bytes.Equal(salt, x.CacheSalt) {
+			return &scan.Error{
+				Code: scan.CodeValue, Param: "nvext.cache_salt", Offset: at.Start,
+				Message: "`nvext.cache_salt` differs from `cache_salt`, which has the same effect; send one of them",
+			}
+		}
+		r.Scan.CacheSalt = x.CacheSalt
+	}
+	return r.Scan.Index(r.body) // so that several legs may take the member out at once
+}
+
+// Worker returns the only worker that may answer, unless a stored response decides, and the field
+// or header that names the worker. An empty id stands for any worker.
+func (r *Request) Worker() (id, by string) {
+	switch {
+	case r.Pin != "":
+		return r.Pin, "x-cgn-node"
+	case r.Nvext != nil:
+		return r.Nvext.Worker.ID, r.Nvext.Worker.By
+	}
+	return "", ""
+}
+
+// Allowed returns the workers that may answer; nil: all.
+func (r *Request) Allowed() nvext.Workers {
+	if r.Nvext == nil {
+		return nil
+	}
+	return r.Nvext.Allowed
+}
+
+// ReadHeaders reads the headers about routing, which win over the body's nvext. Call ReadHeaders
+// after Read. The error is a *scan.Error.
+func (r *Request) ReadHeaders(all iter.Seq2[[]byte, []byte]) error {
+	if r.Nvext == nil {
+		r.Nvext = &nvext.Ext{}
+	}
+	return nvext.ReadHeaders(r.Nvext, all)
+}
+
+// Privileged returns the first field or header of the request that steers the router, or "".
+// Package trust says which clients may send one.
+func (r *Request) Privileged() string {
+	switch {
+	case r.Pin != "":
+		return "x-cgn-node"
+	case r.Nvext != nil:
+		return r.Nvext.Privileged
+	}
+	return ""
 }
 
 // Asked returns the model's name as the client wrote it. The name is valid until Reset.
@@ -141,6 +208,14 @@ func (r *Request) Before(t time.Time) time.Time {
 		return r.Deadline
 	}
 	return t
+}
+
+// ExpectedOutput returns the expected length of the answer in tokens; 0: unknown.
+func (r *Request) ExpectedOutput() int64 {
+	if r.Nvext == nil {
+		return 0
+	}
+	return int64(r.Nvext.Hints.OSL)
 }
 
 // Predicts says whether the request leaves its prompt in an engine's cache.

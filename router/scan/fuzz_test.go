@@ -22,6 +22,7 @@ func FuzzScan(f *testing.F) {
 	}
 	f.Add(uint8(Chat), []byte(`{"messages":[],"stream":true,"stream_options":{"include_usage":false},`+
 		`"model":"\ud83d\ude00"}`))
+	f.Add(uint8(Chat), []byte(`{"messages":[],"nvext": {"a":[{}]} ,"model":"m"}`))
 	f.Fuzz(func(t *testing.T, api uint8, body []byte) {
 		var r Request
 		err := Scan(API(api%uint8(Other+1)), body, &r)
@@ -54,6 +55,9 @@ func checkAccepted(t *testing.T, body []byte, r *Request) {
 	json.Unmarshal(root["stream"], &stream)
 	if string(r.Model) != model || r.Stream != stream || len(r.Text) > 0 && len(r.Tokens) > 0 {
 		t.Fatalf("%q: model %q, stream %v, text %q, tokens %v", body, r.Model, r.Stream, r.Text, r.Tokens)
+	}
+	if at := r.Nvext(); string(body[at.Start:at.End]) != string(root["nvext"]) {
+		t.Fatalf("%q: nvext is %q", body, body[at.Start:at.End])
 	}
 	if max := len(r.Text) + 4*len(r.Tokens); r.FirstTurn < 0 || r.FirstTurn > max {
 		t.Fatalf("%q: first turn %d of %d", body, r.FirstTurn, max)

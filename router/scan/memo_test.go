@@ -98,7 +98,7 @@ func newTalk(seed uint64) *talk {
 		t.turns = append(t.turns, t.turn(i))
 	}
 	all := []string{`"model":"m"`, `"stream":true`, `"stream_options":{"include_usage":false}`, `"max_tokens":5`,
-		`"cache_salt":"s"`, `"unknown":[1,{"a":"` + t.text(3000) + `"}]`,
+		`"cache_salt":"s"`, `"nvext":{"agent_hints":{"osl":9}}`, `"unknown":[1,{"a":"` + t.text(3000) + `"}]`,
 		`"tools":[{"type":"function","function":{"name":"f",` +
 			`"description":"` + t.text(t.IntN(3000)) + `"}}]`, `"system":"` + t.text(900) + `"`,
 		`"instructions":"be brief"`}

@@ -52,6 +52,7 @@ const (
 	CodeMissing   = "missing_required_parameter" // a member that every request needs is absent
 	CodeType      = "invalid_type"               // a member is of another JSON type
 	CodeValue     = "invalid_value"              // a member has an impossible value, or is sent twice
+	CodeUnknown   = "unknown_parameter"          // a member of an object whose members are all known is none of them
 	CodeTooLong   = "string_above_max_length"    // a string exceeds its limit
 	CodeTooLarge  = "request_too_complex"        // a member exceeds the limit on levels, members or text
 )
@@ -114,6 +115,7 @@ type root struct {
 	model     Span   // the JSON string with its quotes, or null; in a form the plain value
 	salt      Span
 	previous  Span
+	nvext     Span // an object or null
 	options   options
 	longest   Span // value of the longest member that holds part of the prompt
 }
@@ -163,6 +165,10 @@ type scratch struct {
 	spare   []byte // for moving pieces of Text, and for a piece of a media string
 	pad     []byte // last buffer of a media hash
 }
+
+// Nvext returns the place of the member nvext in the body: an object or null. The zero Span means
+// that the body has no such member.
+func (r *Request) Nvext() Span { return r.root.nvext }
 
 // keepBytes bounds each buffer that survives a Reset.
 const keepBytes = 4 << 20

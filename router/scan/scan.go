@@ -20,6 +20,7 @@ const (
 	rootMaxOutputTokens
 	rootCacheSalt
 	rootPreviousResponse
+	rootNvext
 	rootTools
 	rootFunctions
 	rootInstructions
@@ -38,15 +39,15 @@ const (
 
 var rootNames = [...]string{
 	"model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "max_output_tokens", "cache_salt",
-	"previous_response_id", "tools", "functions", "instructions", "system", "messages", "input", "prompt", "content",
-	"query", "queries", "text_1", "documents", "text_2", "",
+	"previous_response_id", "nvext", "tools", "functions", "instructions", "system", "messages", "input", "prompt",
+	"content", "query", "queries", "text_1", "documents", "text_2", "",
 }
 
 func (m rootMember) String() string { return rootNames[m] }
 
 // common members are read for every API.
 const common = 1<<rootModel | 1<<rootStream | 1<<rootStreamOptions | 1<<rootMaxTokens | 1<<rootMaxCompletionTokens |
-	1<<rootMaxOutputTokens | 1<<rootCacheSalt | 1<<rootPreviousResponse
+	1<<rootMaxOutputTokens | 1<<rootCacheSalt | 1<<rootPreviousResponse | 1<<rootNvext
 
 // promptMembers are the members that hold the prompt, for each API.
 var promptMembers = [...]uint32{
@@ -82,6 +83,8 @@ func rootOf(key []byte) rootMember {
 		return rootCacheSalt
 	case "previous_response_id":
 		return rootPreviousResponse
+	case "nvext":
+		return rootNvext
 	}
 	return promptMemberOf(key)
 }
@@ -215,6 +218,8 @@ func (r *Request) rootValue(key rootMember) {
 		r.CacheSalt, r.root.salt = r.stringMember()
 	case rootPreviousResponse:
 		r.PreviousResponseID, r.root.previous = r.stringMember()
+	case rootNvext:
+		r.nvext()
 	default:
 		r.promptMember(key)
 	}
@@ -247,6 +252,17 @@ func (r *Request) stringMember() ([]byte, Span) {
 	}
 	r.wrong("a string")
 	return nil, Span{}
+}
+
+// nvext notes the place of an object, or of null. Package nvext reads the object.
+func (r *Request) nvext() {
+	if kind := r.c.Kind(); kind != jsonscan.Object && kind != jsonscan.Null {
+		r.wrong("an object such as {\"agent_hints\": {\"osl\": 256}}")
+		return
+	}
+	start := r.c.Pos()
+	r.c.Skip()
+	r.root.nvext = Span{start, r.c.Pos()}
 }
 
 // decodedFrom returns the bytes added to scratch.decoded since start. Bytes returned before stay in

@@ -35,6 +35,23 @@ func TestFlags(t *testing.T) {
 	}
 }
 
+// TestNvextIsFound checks that the place of nvext is known, for every API and spelling of the name.
+func TestNvextIsFound(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"model":"m","nvext": {"a":[1]} ,"messages":[]}`:   `{"a":[1]}`,
+		`{"messages":[],"nve\u0078t":{ },"model":"m"}`:      `{ }`,
+		`{"model":"m","messages":[],"nvext": null}`:         `null`,
+		`{"model":"m","messages":[],"x":{"nvext":{}}}`:      ``,
+		`{"model":"m","messages":[],"nvext_":{},"NVEXT":1}`: ``,
+	} {
+		for _, api := range []API{Chat, Messages, Other} {
+			if at := mustScan(t, api, body).Nvext(); body[at.Start:at.End] != want {
+				t.Errorf("%v %s: %q", api, body, body[at.Start:at.End])
+			}
+		}
+	}
+}
+
 func TestModelAliasesTheBody(t *testing.T) {
 	body := []byte(`{"model":"m1","input":"x"}`)
 	var r Request
@@ -130,6 +147,9 @@ var refusals = []struct {
 	{Chat, `{"model":"m","messages":[],"stream_options":{"include_usage":true,` +
 		`"include_usage":true}}`, "stream_options.include_usage", "appears twice", CodeValue},
 	{Chat, `{"model":"m","messages":[],"cache_salt":1}`, "cache_salt", "must be a string", CodeType},
+	{Chat, `{"model":"m","messages":[],"nvext":"x"}`, "nvext", "must be an object such as", CodeType},
+	{Other, `{"model":"m","nvext":{},"nvext":null}`, "nvext", "appears twice", CodeValue},
+	{Chat, `{"model":"m","messages":[],"nvext":{"a":}}`, "", "is not valid JSON: expected a value", CodeJSON},
 	{Responses, `{"model":"m","input":7}`, "input", "must be a string or an array of items, not a number", CodeType},
 	{Responses, `{"model":"m","previous_response_id":{}}`, "previous_response_id", "must be a string", CodeType},
 	{Completions, `{"model":"m","prompt":{}}`, "prompt", "must be a string, a list of strings", CodeType},
@@ -171,13 +191,13 @@ func TestForeignMembersTravelThrough(t *testing.T) {
 
 func TestResetForgets(t *testing.T) {
 	r := mustScan(t, Chat, `{"model":"\u006d","stream":true,"stream_options":{},"max_tokens":3,"cache_salt":"s",`+
-		`"messages":[{"role":"user","content":"hi"}]}`)
+		`"nvext":{},"messages":[{"role":"user","content":"hi"}]}`)
 	r.Reset()
 	if err := Scan(Completions, []byte(`{"model":"n","prompt":[1,2]}`), r); err != nil {
 		t.Fatal(err)
 	}
 	if string(r.Model) != "n" || r.Stream || r.root.options.at != (Span{}) || r.MaxTokens != 0 ||
-		r.CacheSalt != nil || len(r.Text) != 0 || len(r.Tokens) != 2 || r.FirstTurn != 8 {
+		r.CacheSalt != nil || r.Nvext() != (Span{}) || len(r.Text) != 0 || len(r.Tokens) != 2 || r.FirstTurn != 8 {
 		t.Errorf("got %+v", r)
 	}
 	r.Text = make([]byte, 0, keepBytes+1)
