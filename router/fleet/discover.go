@@ -196,6 +196,9 @@ func scraped(stats *enginemetrics.Stats, now time.Time) beat {
 	if stats.Known(enginemetrics.KVUsage) {
 		e.KVUsage = load.Known(stats.KVUsage)
 	}
+	if free, known := stats.FreeBlocks(); known {
+		e.FreeBlocks, e.TotalBlocks = load.Known(free), load.Known(stats.TotalBlocks)
+	}
 	b := beat{Load: load.Load{Engine: e}, from: Metrics, trust: defaultTrust}
 	b.Fit()
 	b.Arrived(now)
