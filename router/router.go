@@ -32,7 +32,6 @@ import (
 	"github.com/cognitora/dataplane/router/plan"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
-	"github.com/cognitora/dataplane/router/tokens"
 	"github.com/cognitora/dataplane/router/where"
 )
 
@@ -48,7 +47,7 @@ type Router struct {
 	fleet        *fleet.Fleet
 	index        *prefix.Index
 	holdings     *holdings.Map
-	tokens       *tokens.Set // nil: no model has a tokenizer
+	tokens       *tokenizers
 	events       *kvevents.Followers
 	untokenised  untokenised
 	peers        *peerevents.Client // nil without router.kernel_events
@@ -153,7 +152,7 @@ func (r *Router) joinFleet() error {
 		return err
 	}
 	o := fleet.Options{
-		Backends: backends, Index: r.index, Logger: r.log,
+		Backends: backends, Models: c.modelSettings(), ParsePolicy: r.applyModelPolicies, Index: r.index, Logger: r.log,
 		Lag:      func(d time.Duration) { r.metrics.SignalLag.Observe(d.Seconds()) },
 		EventLag: func(d time.Duration) { r.metrics.EventLag.Observe(d.Seconds()) },
 		Pool:     relay.PoolOptions{DialTimeout: c.Timeouts.Dial.Std(), Watch: c.Router.WatchNodes},
@@ -203,7 +202,7 @@ func (r *Router) assemble() {
 	r.legs = leg.New(leg.Parts{
 		Fleet: r.fleet, Policy: &r.policy, Gate: r.gate, Metrics: r.metrics, Stored: stored, Logger: r.log,
 		Where: &where.Finder{
-			Index: r.index, Memo: memo, Holdings: r.holdings, Tokens: r.tokens, Metrics: r.metrics,
+			Index: r.index, Memo: memo, Holdings: r.holdings, Tokens: r.tokens.set, Metrics: r.metrics,
 		},
 		Budget: admission.NewBudget(c.Retry.Percent, c.Retry.Floor, nil),
 	}, c.legOptions())
@@ -235,6 +234,7 @@ func (r *Router) Run(drain, force context.Context) error {
 	g.Go("kv events", r.events.Run)
 	g.Go("agents' events", r.followAgents)
 	g.Go("policy", r.followPolicy)
+	g.Go("models", r.followModels)
 	if r.peers != nil {
 		g.Go("kernel events", r.peers.Run)
 	}

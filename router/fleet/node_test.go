@@ -232,7 +232,7 @@ func TestUnknownCapacityIsNaN(t *testing.T) {
 func TestHotPathAllocatesNothing(t *testing.T) {
 	n := testNode("n", 4, "m")
 	f := &Fleet{}
-	f.snap.Store(build([]*Node{n}, map[string]*cluster.Model{"m": {Aliases: []string{"alias"}}}))
+	f.snap.Store(build([]*Node{n}, stored(map[string]*cluster.Model{"m": {Aliases: []string{"alias"}}})))
 	name, now := []byte("alias"), time.Now()
 	for what, fn := range map[string]func(){
 		"Load and Model": func() { f.Load().Model(name) },
@@ -254,9 +254,9 @@ func TestSnapshotNames(t *testing.T) {
 	prefill := *p.Info()
 	prefill.Role = cluster.RolePrefill
 	p.setInfo(&prefill)
-	s := build([]*Node{p, b, a}, map[string]*cluster.Model{
+	s := build([]*Node{p, b, a}, stored(map[string]*cluster.Model{
 		"m": {Aliases: []string{"gpt-4", "lora"}}, "z": {Aliases: []string{"gpt-4"}},
-	})
+	}))
 	m := s.Model([]byte("gpt-4"))
 	if m == nil || m.Name != "m" || len(m.Nodes) != 2 || m.Nodes[0] != a || len(m.Prefill) != 1 {
 		t.Fatalf("gpt-4: %+v", m)
@@ -278,7 +278,7 @@ func TestPrefillNodesSayThatTheyServeNothing(t *testing.T) {
 	info := *n.Info()
 	info.Role = cluster.RolePrefill
 	n.setInfo(&info)
-	s := build([]*Node{n}, nil)
+	s := build([]*Node{n}, stored(nil))
 	if ready, detail := s.Ready(time.Now()); ready || !strings.Contains(detail, "p: "+prefillUnused) {
 		t.Errorf("ready %v: %s", ready, detail)
 	}

@@ -75,13 +75,19 @@ func (f *Fleet) Reload(ctx context.Context, backends []Backend) error {
 	if err != nil {
 		return err
 	}
+	return f.do(ctx, func(f *Fleet) { f.setStatic(desired) })
+}
+
+// do runs change on the fleet's goroutine and publishes. change never runs if do returns the error
+// of ctx.
+func (f *Fleet) do(ctx context.Context, change func(*Fleet)) error {
 	var decided atomic.Bool
 	done := make(chan struct{})
 	f.send(ctx, func(f *Fleet) {
 		if decided.Swap(true) {
 			return
 		}
-		f.setStatic(desired)
+		change(f)
 		f.publish()
 		close(done)
 	})

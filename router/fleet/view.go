@@ -26,6 +26,11 @@ type ModelInfo struct {
 	Aliases []string `json:"aliases,omitempty"`
 	Nodes   []string `json:"nodes"`
 	Prefill []string `json:"prefill,omitempty"`
+	// Base is the model whose LoRA adapter this model is; empty: the model is no adapter.
+	Base string `json:"base,omitempty"`
+	// Settings are the model's settings in force, from the router's configuration and etcd.
+	Settings *cluster.Model `json:"settings,omitempty"`
+	Mode     string         `json:"mode,omitempty"` // mode of the model's own policy
 }
 
 // NodeView is one node of a View.
@@ -135,10 +140,20 @@ func (s *Snapshot) View(now time.Time) View {
 		v.Nodes = append(v.Nodes, n.View(now))
 	}
 	for _, m := range s.models {
-		v.Models = append(v.Models, ModelInfo{Name: m.Name, Aliases: m.Aliases, Nodes: ids(m.Nodes),
-			Prefill: ids(m.Prefill)})
+		v.Models = append(v.Models, m.info())
 	}
 	return v
+}
+
+func (m *ModelView) info() ModelInfo {
+	i := ModelInfo{Name: m.Name, Aliases: m.Aliases, Nodes: ids(m.Nodes), Prefill: ids(m.Prefill), Settings: m.Settings}
+	if m.Base != nil {
+		i.Base = m.Base.Name
+	}
+	if m.Policy != nil {
+		i.Mode = m.Policy.Mode.String()
+	}
+	return i
 }
 
 // View describes the node at now.

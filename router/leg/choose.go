@@ -26,7 +26,7 @@ type picks struct {
 // last resort are the candidates. choose returns the node's place in l.pool.members.
 func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
 	d := l.d
-	p := d.policy.Load()
+	p := d.policyOf(l.model)
 	// Another request may take the last slot, or the last room in the pool, between the look and
 	// the reservation. The next look then sees the change.
 	for range len(l.pool.members) + 1 {

@@ -54,7 +54,7 @@ func (d *Dispatcher) Explain(r *request.Request, q Question) (*Explanation, *api
 		return nil, err
 	}
 	d.where.Find(l.prompt, r, l.model.name, l.model.seed, l.pool.nodes)
-	p := d.policy.Load()
+	p := d.policyOf(l.model)
 	now := time.Now()
 	l.candidates(now)
 	terms := make([]policy.Terms, len(l.pool.members))
