@@ -173,7 +173,7 @@ func (r *Router) joinFleet() error {
 	}
 	static := staticCaches(backends)
 	r.staticCaches.Store(&static)
-	r.events = kvevents.New(kvevents.Options{Model: r.onlyModel, Logger: r.log})
+	r.events = kvevents.New(kvevents.Options{Model: r.onlyModel, Adapter: r.adapterUsed, Logger: r.log})
 	if sources := eventSources(backends); len(sources) > 0 {
 		r.events.Set(sources)
 	}

@@ -31,6 +31,9 @@ type row struct {
 	// Router is the model in the view of the router at --admin; nil: no router answers there, or it
 	// does not know the model.
 	Router *admin.Model `json:"router,omitempty"`
+	// Loaded are the nodes whose engines have loaded the model, a LoRA adapter, in the router's
+	// view.
+	Loaded []string `json:"loaded,omitempty"`
 }
 
 func newList(m *commands) *cobra.Command {
@@ -39,8 +42,8 @@ func newList(m *commands) *cobra.Command {
 		Long: "Lists the models with settings in etcd, and the models that the router at --admin knows, if one answers " +
 			"there.\nThe settings are those in force on that router, from its own [[model]] and from etcd; without a " +
 			"router, those in etcd.\n\nBASE is the model whose LoRA adapter the model is. POOLS are nodes by role. POLICY " +
-			"is the mode of the model's own\npolicy. NODES answer requests for the model. NOTE says what is not used, " +
-			"and why.",
+			"is the mode of the model's own\npolicy. NODES answer requests for the model. LOADED are those whose engines " +
+			"have loaded it, if it is a LoRA adapter.\nNOTE says what is not used, and why.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			rows, err := m.list(c.Context())
 			if err != nil {
@@ -83,7 +86,8 @@ func (m *commands) list(ctx context.Context) ([]row, error) {
 	}
 	if unknown == nil {
 		for i := range view.Models {
-			named(view.Models[i].Name).Router = &view.Models[i]
+			r := named(view.Models[i].Name)
+			r.Router, r.Loaded = &view.Models[i], loadedOn(view, r.Name)
 		}
 	}
 	rows := make([]row, 0, len(all))
@@ -93,12 +97,24 @@ func (m *commands) list(ctx context.Context) ([]row, error) {
 	return rows, nil
 }
 
+// loadedOn returns the nodes whose engines have loaded an adapter.
+func loadedOn(view *admin.Fleet, adapter string) (nodes []string) {
+	for i := range view.Nodes {
+		for _, a := range view.Nodes[i].Adapters {
+			if a.Name == adapter && a.Loaded != nil && *a.Loaded {
+				nodes = append(nodes, view.Nodes[i].ID)
+			}
+		}
+	}
+	return nodes
+}
+
 func writeRows(t *cli.Table, rows []row) {
 	if len(rows) == 0 {
 		t.Line("no model has settings, and no router knows one")
 		return
 	}
-	t.Row("MODEL", "ALIASES", "BASE", "TOKENIZER", "POOLS", "POLICY", "LOADING", "NODES", "NOTE")
+	t.Row("MODEL", "ALIASES", "BASE", "TOKENIZER", "POOLS", "POLICY", "LOADING", "NODES", "LOADED", "NOTE")
 	for i := range rows {
 		r := &rows[i]
 		s, base, nodes := r.Stored, "", "-"
@@ -109,7 +125,8 @@ func writeRows(t *cli.Table, rows []row) {
 			s = &cluster.Model{}
 		}
 		t.Row(r.Name, cell.Dash(strings.Join(s.Aliases, ",")), cell.Dash(cmp.Or(s.Base, base)), cell.Dash(s.Tokenizer),
-			cell.Dash(poolsCell(s)), cell.Dash(modeOf(s.Policy)), loadingCell(s), nodes, r.note())
+			cell.Dash(poolsCell(s)), cell.Dash(modeOf(s.Policy)), loadingCell(s), nodes,
+			cell.Dash(strings.Join(r.Loaded, ",")), r.note())
 	}
 }
 

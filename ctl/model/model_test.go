@@ -114,7 +114,9 @@ func TestListWithARouter(t *testing.T) {
 	if err := client.PutModel(t.Context(), "m", cluster.Model{Aliases: []string{"stored"}}); err != nil {
 		t.Fatal(err)
 	}
-	url, _, _ := ctltest.AdminPort(t, map[string]string{"/debug/fleet": `{"models":[
+	url, _, _ := ctltest.AdminPort(t, map[string]string{"/debug/fleet": `{"nodes":[{"id":"n1","adapters":[
+		{"name":"sql","base":"m","loaded":true}]},{"id":"n2","adapters":[{"name":"sql","base":"m","loaded":false}]},
+		{"id":"n3","adapters":[{"name":"sql","base":"m"}]}],"models":[
 		{"name":"m","nodes":["n1"],"prefill":["n2"],"settings":{"aliases":["ours"],"tokenizer":"/d"},"tokenizer_error":"no /d"},
 		{"name":"sql","nodes":["n1"],"base":"m"}]}`})
 	env["CGN_ADMIN"] = url
@@ -123,6 +125,9 @@ func TestListWithARouter(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctltest.Want(t, out, "ours", "/d", "n1,n2", "no /d", "sql")
+	if line := out[strings.Index(out, "sql"):]; len(strings.Fields(line)) != 9 || strings.Fields(line)[8] != "n1" {
+		t.Errorf("loaded on: %s", line)
+	}
 	if strings.Contains(out, "stored") {
 		t.Errorf("the router's own settings are in force there:\n%s", out)
 	}

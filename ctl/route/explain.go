@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -159,6 +160,9 @@ func writeExplanation(t *cli.Table, e *leg.Explanation) {
 		}
 		if !c.Eligible {
 			note = "no candidate: " + c.Reason
+		}
+		if c.Adapter != "" {
+			note = strings.TrimSuffix("adapter "+c.Adapter+"; "+note, "; ")
 		}
 		inFlight := strconv.Itoa(c.InFlight)
 		if c.Others > 0 {

@@ -51,6 +51,9 @@ type NodeHealth struct {
 	Role     Role     `json:"role,omitempty"`
 	Engine   string   `json:"engine,omitempty"` // vllm, sglang, llama_cpp or openai_compat
 	Models   []string `json:"models"`
+	// Adapters are the LoRA adapters among Models.
+	Adapters     []Adapter `json:"adapters,omitempty"`
+	AdapterSlots int       `json:"adapter_slots,omitempty"` // adapters that the engine can use at once; 0: unknown
 	Hardware
 
 	MaxConcurrent int `json:"max_concurrent,omitempty"` // concurrent requests, set by the operator; 0: not set
@@ -160,7 +163,7 @@ func (h *NodeHealth) places() [3]place {
 // Check validates h as a whole, fills in the default role, and returns all problems together.
 func (h *NodeHealth) Check() error {
 	role, roleErr := ParseRole(string(h.Role))
-	errs := []error{CheckNodeID(h.NodeID), checkAddress(h.Address), roleErr, checkModels(h.Models)}
+	errs := []error{CheckNodeID(h.NodeID), checkAddress(h.Address), roleErr, checkModels(h.Models), h.checkAdapters()}
 	for _, p := range h.places() {
 		errs = append(errs, CheckPlace(p.field, *p.at))
 	}
@@ -199,6 +202,7 @@ func (h *NodeHealth) Fit() {
 		h.EngineSlots = 0
 	}
 	h.Models, _ = FitModels(h.Models)
+	h.fitAdapters()
 }
 
 // FitModels returns the names that a node can announce, in order, and how many are left out.

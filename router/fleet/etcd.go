@@ -170,6 +170,7 @@ func (f *Fleet) update(m *member, h *cluster.NodeHealth) {
 	m.health, m.missing = h, time.Time{}
 	m.node.setFlag(flagNotReady, !h.Ready)
 	m.node.setLoad(beatOf(h, now), now)
+	m.node.takeAdapters(h, now)
 	f.followSignals(m, h)
 	if info := etcdInfo(h); !sameInfo(info, m.node.Info()) {
 		m.node.setInfo(info)
@@ -215,7 +216,7 @@ func (m *member) patience(limit time.Duration) time.Duration {
 
 func etcdInfo(h *cluster.NodeHealth) *Info {
 	return &Info{
-		Address: h.Address, Role: h.Role, Engine: h.Engine, Models: h.Models, Upstream: h.Models,
+		Address: h.Address, Role: h.Role, Engine: h.Engine, Models: h.Models, Upstream: h.Models, Adapters: h.Listed(),
 		Device: h.Device, DType: h.DType, TP: h.TP, VRAMBytes: h.VRAMBytes, MaxConcurrent: int32(h.MaxConcurrent),
 		EngineSlots: int32(h.EngineSlots), BlockTokens: h.BlockTokens,
 		KVAddress: h.KVAddress, KVEvents: h.KVEvents, KVEpoch: h.KVEpoch, Instance: h.Instance, Version: h.Version,

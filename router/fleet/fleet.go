@@ -275,6 +275,7 @@ func (f *Fleet) publish() {
 	s.unheard = !f.etcd.heard
 	s.Partial, s.awaited = f.partial()
 	f.rememberDeparted(s, time.Now())
+	s.expectAdapters()
 	f.snap.Store(s)
 	f.dirty = false
 }
@@ -344,8 +345,9 @@ func (f *Fleet) remove(id string) {
 }
 
 // joinIndex gives the node a new incarnation in the prefix index. The index then forgets its
-// beliefs about the old incarnation.
+// beliefs about the old incarnation, and the node which adapters were loaded.
 func (f *Fleet) joinIndex(n *Node) {
+	n.adapters.Forget()
 	if f.o.Index == nil {
 		return
 	}

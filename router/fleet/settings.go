@@ -79,7 +79,7 @@ func (s *Snapshot) configure(in *settings, all map[*ModelView][]*Node) {
 	}
 	s.addAliases(in.inForce)
 	for _, m := range s.models {
-		s.findBase(m)
+		s.findBase(m, all[m])
 	}
 	for _, m := range s.models {
 		s.inherit(m, in, all)
@@ -89,18 +89,24 @@ func (s *Snapshot) configure(in *settings, all map[*ModelView][]*Node) {
 	}
 }
 
-// findBase finds the model whose adapter m is, if m is one.
-func (s *Snapshot) findBase(m *ModelView) {
+// findBase finds the model whose adapter m is, if m is one: by the settings, or else by the engines
+// that list m.
+func (s *Snapshot) findBase(m *ModelView, nodes []*Node) {
 	name := ""
 	if m.Settings != nil {
 		name = m.Settings.Base
 	}
+	configured := name != ""
+	for i := 0; name == "" && i < len(nodes); i++ {
+		name = nodes[i].Info().baseOf(m.Name)
+	}
 	if name == "" {
 		return
 	}
+	m.Adapter = true
 	if base := s.names[name]; base != nil && base != m {
 		m.Base = base
-	} else {
+	} else if configured {
 		s.Problems = append(s.Problems, Problem{Subject: ofModel.name(m.Name),
 			Reason: "its base " + name + " is no other model that is served here"})
 	}

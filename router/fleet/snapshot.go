@@ -43,7 +43,8 @@ type ModelView struct {
 	Nodes   []*Node // nodes that answer requests (roles both and decode), sorted by id
 	Prefill []*Node // nodes of role prefill only
 
-	Base     *ModelView     // the model is a LoRA adapter of Base; nil: the model is no adapter, or its base is unknown
+	Adapter  bool           // the model is a LoRA adapter
+	Base     *ModelView     // the adapter's base; nil: the model is no adapter, or nothing serves its base
 	Settings *cluster.Model // nil: none
 	Policy   *policy.Policy // the model's own policy, or its base's; nil: the fleet's holds
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/lora"
 	"github.com/cognitora/dataplane/router/health"
 )
 
@@ -192,9 +193,12 @@ func staticInfo(b Backend, d discovery) *Info {
 	info := &Info{
 		Address: b.URL, Role: role, Engine: d.engine, MaxConcurrent: int32(b.MaxConcurrent),
 		EngineSlots: d.engineSlots, BlockTokens: d.blockTokens,
-		Models: d.models, Upstream: d.models, KVAddress: b.KV,
+		Models: d.models, Upstream: d.models, Adapters: d.adapters, KVAddress: b.KV,
 	}
 	if b.Model != "" {
+		info.Adapters = slices.DeleteFunc(slices.Clone(d.adapters), func(a lora.Adapter) bool {
+			return a.Name != b.Model
+		})
 		upstream := b.Model
 		if len(d.models) > 0 && !slices.Contains(d.models, b.Model) {
 			upstream = d.models[0]

@@ -6,6 +6,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/load"
+	"github.com/cognitora/dataplane/internal/lora"
 	"github.com/cognitora/dataplane/router/health"
 )
 
@@ -43,6 +44,9 @@ type NodeView struct {
 	Models   []string `json:"models"`
 	Upstream []string `json:"upstream_models,omitempty"` // set where the engine uses another name
 	Version  string   `json:"version,omitempty"`
+	// Adapters are the LoRA adapters that the engine lists, or has loaded at their first request.
+	Adapters     []AdapterView `json:"adapters,omitempty"`
+	AdapterSlots int           `json:"adapter_slots,omitempty"` // adapters that the engine can use at once
 	Standing
 
 	InFlight      int32 `json:"in_flight"`
@@ -53,6 +57,30 @@ type NodeView struct {
 
 	Signals Signals `json:"signals"`
 	Path    *PathOf `json:"path,omitempty"` // of the router's connections to the node, from the router's kernel
+}
+
+// AdapterView is a LoRA adapter of a node.
+type AdapterView struct {
+	Name   string `json:"name"`
+	Base   string `json:"base"`
+	Loaded *bool  `json:"loaded,omitempty"`  // absent: unknown
+	IdleMs *int64 `json:"idle_ms,omitempty"` // milliseconds since its last known use
+}
+
+// views returns the adapters for people. An adapter that the engine neither lists nor has used is
+// left out.
+func views(states []lora.State, now time.Time) (all []AdapterView) {
+	for _, s := range states {
+		if !s.Listed && s.Used.IsZero() {
+			continue
+		}
+		v := AdapterView{Name: s.Name, Base: s.Base, IdleMs: ageMs(now, s.Used)}
+		if s.Known {
+			v.Loaded = new(s.Loaded)
+		}
+		all = append(all, v)
+	}
+	return all
 }
 
 // These are the states of a Standing that programs test for.
@@ -165,6 +193,7 @@ func (n *Node) View(now time.Time) NodeView {
 		Standing: Standing{State: n.Health.State().String(), LastError: n.Health.LastError(), Opens: n.Health.Opens()},
 		InFlight: n.InFlight(), MaxConcurrent: info.MaxConcurrent, EngineSlots: info.EngineSlots,
 		Others: l.Others, Waiting: l.Waiting, Signals: l.Signals(), Path: n.Path().View(now), Version: info.Version,
+		Adapters: views(n.adapters.States(), now), AdapterSlots: n.adapters.Slots(),
 	}
 	v.Eligible, v.Reason = n.Eligible(now)
 	switch {

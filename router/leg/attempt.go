@@ -93,6 +93,7 @@ func (l *Leg) try(at int) verdict {
 	a := l.spare()
 	a.sent = now
 	a.believe(l, at)
+	l.useAdapter(a)
 	a.ref = a.node.Ref()
 	l.Reading, l.tries.stored = answer.Reading{}, false
 	if !slices.Contains(l.tries.asked, a.node) {
@@ -344,6 +345,7 @@ func statusVerdict(status int) verdict {
 // received nothing until deliver returns nil.
 func (l *Leg) deliver(a *attempt) error {
 	a.status, a.streams = a.ex.Status(), a.ex.IsSSE()
+	l.failAdapter(a)
 	if !l.claim() {
 		return relay.ErrCanceled
 	}

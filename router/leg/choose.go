@@ -32,6 +32,7 @@ func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
 	for range len(l.pool.members) + 1 {
 		l.candidates(now)
 		l.calm(now)
+		l.stayWithAdapter()
 		turn := d.random(p)
 		pick, last := p.Pick(l.picks.cands, l.prompt.Blocks, l.prompt, turn), false
 		if pick < 0 && l.admitOthers() {

@@ -36,6 +36,7 @@ type ExplainedNode struct {
 	Others   int     `json:"in_flight_of_others"`      // requests of other routers and clients, as last reported
 	Slots    int     `json:"max_concurrent,omitempty"` // no limit when absent
 	Pending  int     `json:"pending_blocks"`           // blocks of prompts that the node has not begun to answer
+	Adapter  string  `json:"adapter,omitempty"`        // of a LoRA adapter: loaded, not loaded or unknown
 	Overlap  float64 `json:"overlap"`
 	Waiting  float64 `json:"waiting"` // the pending blocks over this prompt's blocks, at most 4
 	Load     float64 `json:"load"`
@@ -57,6 +58,7 @@ func (d *Dispatcher) Explain(r *request.Request, q Question) (*Explanation, *api
 	p := d.policyOf(l.model)
 	now := time.Now()
 	l.candidates(now)
+	l.leaveOutLacking()
 	terms := make([]policy.Terms, len(l.pool.members))
 	explain := func() (int, string) {
 		return p.Explain(l.picks.cands, l.prompt.Blocks, l.prompt, d.foresee(p), terms[:len(l.picks.cands)])
@@ -98,6 +100,7 @@ func (l *Leg) describe(i int, now time.Time) ExplainedNode {
 		Host: int(max(r.Host, r.Device)), Disk: int(max(r.Disk, r.Host, r.Device)), Total: l.prompt.Blocks,
 		InFlight: int(n.InFlight()), Others: int(view.Others), Slots: int(n.MaxConcurrent()),
 		Pending: int(blocksOf(n.waits.Queued())), Signals: view.Signals,
+		Adapter: l.adapterState(n),
 	}
 }
 
@@ -128,6 +131,8 @@ func (l *Leg) whyNot(n *member, now time.Time, full bool) string {
 		return health.SuspectReason
 	case full:
 		return "full"
+	case l.fits(n) && l.model.slowAdapter && l.lacksAdapter(n):
+		return adapterReason
 	}
 	return "as many requests as may be are in flight on the nodes of its role (max_queue)"
 }

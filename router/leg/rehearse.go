@@ -51,6 +51,7 @@ func (l *Leg) rehearse(keys []uint64, known func(n *fleet.Node) int32) *apierror
 	a := l.spare()
 	a.sent = sent
 	a.believe(l, at)
+	l.useAdapter(a)
 	a.ref, a.recorded = a.node.Ref(), true
 	l.now = a
 	a.node.waits.Begin(&l.wait, sent, l.work(a.matched))

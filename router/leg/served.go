@@ -37,6 +37,8 @@ type servedModel struct {
 	*model
 	view  *fleet.ModelView
 	pools [works]pool
+
+	slowAdapter bool // the model is a LoRA adapter that takes long to load
 }
 
 // pool holds the nodes for one kind of work on a model, sorted by id.
@@ -117,6 +119,7 @@ func (d *Dispatcher) rebuild(snap *fleet.Snapshot) *servedFleet {
 // one.
 func (d *Dispatcher) served(view *fleet.ModelView, before *servedModel, t *servedFleet, now time.Time) *servedModel {
 	s := &servedModel{view: view}
+	s.slowAdapter = view.Adapter && view.Settings != nil && view.Settings.AdapterLoad() >= adapterLong
 	if before != nil {
 		s.model = before.model
 	} else {

@@ -22,6 +22,8 @@ type Router struct {
 	Retries        *prometheus.CounterVec // reason
 	RetriesRefused prometheus.Counter
 	LastResort     prometheus.Counter
+	AdapterLoads   prometheus.Counter
+	AdapterLeftOut prometheus.Counter
 	UpstreamErrors *prometheus.CounterVec // node, kind
 	PolicyReloads  *prometheus.CounterVec // result
 	Lookups        *prometheus.CounterVec // result
@@ -95,6 +97,11 @@ func New() *Router {
 			"Requests sent to a further node, by what the last one did.", "reason"),
 		RetriesRefused: s.Counter("cgn_router_retries_refused_total",
 			"Retries that the budget did not allow.").WithLabelValues(),
+		AdapterLoads: s.Counter("cgn_router_adapter_loads_total", "Requests for a LoRA adapter that were sent to a "+
+			"node whose engine had to load it first, as far as that is known.").WithLabelValues(),
+		AdapterLeftOut: s.Counter("cgn_router_adapter_left_out_total", "Nodes left out of a pick because their "+
+			"engines would have had to load the request's LoRA adapter, while another node that had it had room.").
+			WithLabelValues(),
 		LastResort: s.Counter("cgn_router_last_resort_total", "Requests sent to a node that is out of service "+
 			"for server errors, or only returning, because no other node could take them.").WithLabelValues(),
 		UpstreamErrors: s.Counter("cgn_router_upstream_errors_total", "Attempts that failed, by node and kind; cut "+

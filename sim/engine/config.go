@@ -73,11 +73,13 @@ type Config struct {
 	// Adapters are the LoRA adapters of the first model that are registered at the start, like
 	// vLLM's --lora-modules.
 	Adapters []Adapter
-	// MaxLoRAs bounds the adapters in one batch, like vLLM's --max-loras. Default 1 with Adapters or
-	// RuntimeLoRA, else 0: the engine knows no adapters.
+	// LazyAdapters are registered when the first request asks for them, as with a resolver of vLLM.
+	LazyAdapters []Adapter
+	// MaxLoRAs bounds the adapters in one batch, like vLLM's --max-loras. Default 1 with adapters
+	// or RuntimeLoRA, else 0: the engine knows no adapters.
 	MaxLoRAs int
-	// MaxLoadedLoRAs bounds the adapters in memory, like vLLM's --max-cpu-loras. The one used longest
-	// ago leaves. Default MaxLoRAs.
+	// MaxLoadedLoRAs bounds the adapters in memory, like vLLM's --max-cpu-loras. The one used
+	// longest ago leaves. Default MaxLoRAs.
 	MaxLoadedLoRAs int
 	// AdapterLoad is the time to load an adapter that is not in memory. The batch waits meanwhile.
 	AdapterLoad time.Duration
@@ -125,7 +127,7 @@ func (c Config) withDefaults() Config {
 	c.PrefillTokensPerSecond = cmp.Or(c.PrefillTokensPerSecond, 20000)
 	c.DecodeStep, c.Speed = cmp.Or(c.DecodeStep, 15*time.Millisecond), cmp.Or(c.Speed, 1)
 	c.OutputTokens, c.MaxStored = cmp.Or(c.OutputTokens, 32), cmp.Or(c.MaxStored, 1024)
-	if c.MaxLoRAs == 0 && (len(c.Adapters) > 0 || c.RuntimeLoRA) {
+	if c.MaxLoRAs == 0 && (len(c.Adapters)+len(c.LazyAdapters) > 0 || c.RuntimeLoRA) {
 		c.MaxLoRAs = 1
 	}
 	c.MaxLoadedLoRAs = max(c.MaxLoadedLoRAs, c.MaxLoRAs)

@@ -26,8 +26,8 @@
 //
 // Config.Adapters are LoRA adapters of the first model, which requests name as their model. The
 // engine keeps the adapters in memory that were used last. A step that begins a sequence of another
-// adapter loads it first, which takes Config.AdapterLoad. Blocks of an adapter belong to its prompts
-// only.
+// adapter loads it first, which takes Config.AdapterLoad. Blocks of an adapter belong to its
+// prompts only.
 //
 // # Faults
 //

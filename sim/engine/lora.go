@@ -83,6 +83,22 @@ func (l *loras) id(name string) int {
 	return 0
 }
 
+// find says whether an adapter is registered. find registers one of lazy.
+func (l *loras) find(name string, lazy []Adapter) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.index(name) >= 0 {
+		return true
+	}
+	i := slices.IndexFunc(lazy, func(a Adapter) bool { return a.Name == name })
+	if i < 0 {
+		return false
+	}
+	l.next++
+	l.registered = append(l.registered, lora{lazy[i], l.next}) // its first sequence loads it
+	return true
+}
+
 func (l *loras) all() []lora {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -176,8 +192,8 @@ func loadAdapter(c *call, q *loraRequest) error {
 		return &apiError{http.StatusBadRequest, "InvalidUserInput",
 			"Both 'lora_name' and 'lora_path' must be provided.", ""}
 	case c.core.loras.id(q.Name) != 0:
-		return &apiError{http.StatusBadRequest, "InvalidUserInput", "The lora adapter '" + q.Name + "' has already been " +
-			"loaded. If you want to load the adapter in place, set 'load_inplace' to True.", ""}
+		return &apiError{http.StatusBadRequest, "InvalidUserInput", "The lora adapter '" + q.Name + "' has already " +
+			"been loaded. If you want to load the adapter in place, set 'load_inplace' to True.", ""}
 	}
 	if _, err := os.Stat(q.Path); err != nil {
 		return notFound("Loading lora "+q.Name+" failed: No adapter found for "+q.Path, "")

@@ -137,6 +137,19 @@ func TestAdaptersShareTheBatch(t *testing.T) {
 	}
 }
 
+// TestLazyAdapters: an adapter is listed from its first request on.
+func TestLazyAdapters(t *testing.T) {
+	e := start(t, func(c *Config) { c.LazyAdapters = []Adapter{{"sql", "/sql"}} })
+	listed := func() bool { return strings.Contains(get(t, e, "/v1/models"), `"sql"`) }
+	if listed() {
+		t.Error("listed before its first request")
+	}
+	object(t, post(t, e, "/v1/completions", `{"model":"sql","prompt":"hi"}`), 200)
+	if !listed() || e.AdapterLoads() != 1 || !slices.Equal(e.LoadedAdapters(), []string{"sql"}) {
+		t.Errorf("listed %v, %d loads, %v", listed(), e.AdapterLoads(), e.LoadedAdapters())
+	}
+}
+
 // TestBlocksOfAdaptersAreApart: a prompt of one adapter finds no block of the base model or of
 // another adapter.
 func TestBlocksOfAdaptersAreApart(t *testing.T) {
