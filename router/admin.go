@@ -26,6 +26,8 @@ func (r *Router) adminRoutes() http.Handler {
 		"GET /metrics":             r.metrics.Set.Handler().ServeHTTP,
 		"GET /debug/fleet":         r.debugFleet,
 		"POST /debug/route":        r.debugRoute,
+		"POST /adapters/load":      r.changeAdapters(false),
+		"POST /adapters/unload":    r.changeAdapters(true),
 		"/v1/":                     r.notTheAPI,
 		"GET /debug/pprof/":        pprof.Index,
 		"GET /debug/pprof/cmdline": pprof.Cmdline,

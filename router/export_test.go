@@ -7,3 +7,6 @@ func (r *Router) Addr() net.Addr { return r.serving.Addr() }
 
 // AdminAddr returns the address of the admin port.
 func (r *Router) AdminAddr() net.Addr { return r.adminAt.Addr() }
+
+// FromThisHost is fromThisHost, for tests.
+var FromThisHost = fromThisHost

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/cognitora/dataplane/internal/address"
 	"github.com/cognitora/dataplane/internal/enginemetrics"
@@ -39,6 +40,8 @@ type prober struct {
 	key    string // API key, or ""
 	client *http.Client
 	page   bytes.Buffer // buffer of the last answer
+
+	patient *http.Client // for requests that may take long; any goroutine may use it
 }
 
 func newProber(c *Config, e address.Address, key string) (*prober, error) {
@@ -59,9 +62,17 @@ func newProber(c *Config, e address.Address, key string) (*prober, error) {
 		t.TLSClientConfig, base = config, "https://"+e.Host+e.BasePath
 	}
 	noRedirect := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &prober{base: base, key: key, client: &http.Client{Transport: t, Timeout: c.ScrapeTimeout.Std(),
-		CheckRedirect: noRedirect}}, nil
+	slow := t.Clone()
+	slow.ResponseHeaderTimeout, slow.MaxConnsPerHost = 0, 0
+	return &prober{
+		base: base, key: key,
+		client:  &http.Client{Transport: t, Timeout: c.ScrapeTimeout.Std(), CheckRedirect: noRedirect},
+		patient: &http.Client{Transport: slow, Timeout: patientTime, CheckRedirect: noRedirect},
+	}, nil
 }
+
+// patientTime bounds a request that may take long.
+const patientTime = 15 * time.Minute
 
 // EngineTLS returns the configuration to dial an https engine; nil for others.
 func (c *Config) EngineTLS(e address.Address) (*tls.Config, error) {
@@ -82,7 +93,10 @@ func (c *Config) EngineTLS(e address.Address) (*tls.Config, error) {
 	return config, nil
 }
 
-func (p *prober) close() { p.client.CloseIdleConnections() }
+func (p *prober) close() {
+	p.client.CloseIdleConnections()
+	p.patient.CloseIdleConnections()
+}
 
 // keptPage is the largest buffer that is kept for the next answer, in bytes.
 const keptPage = 1 << 20

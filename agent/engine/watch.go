@@ -55,6 +55,9 @@ func (e *Engine) Run(ctx, force context.Context) {
 			if run, reason := e.sup.running(); run == nil {
 				e.publish(e.unready(reason))
 			}
+		case <-e.relist:
+			e.life.modelsAt = time.Time{}
+			timer.Reset(0)
 		case <-timer.C:
 			started := time.Now()
 			e.publish(e.look(ctx))
@@ -242,7 +245,9 @@ func (e *Engine) readIdentity(ctx context.Context, s *State) {
 			leftOut)
 	}
 	s.Models, e.life.modelsAt, e.leftOut = models, time.Now(), leftOut
-	e.adapters.List(adapters, lora.KeepingOf(e.config.Kind), e.life.modelsAt)
+	if len(models) > 0 {
+		e.adapters.List(adapters, lora.KeepingOf(e.config.Kind), e.life.modelsAt)
+	}
 }
 
 func (e *Engine) readSlots(ctx context.Context, s *State) int {

@@ -24,5 +24,5 @@ func Command(a *cli.App) *cobra.Command {
 	for _, c := range settings {
 		m.store.Flags(c.Flags(), a.Getenv)
 	}
-	return cli.Group("model", "Look at and change the settings of models", settings...)
+	return cli.Group("model", "Look at and change the models of a fleet", append(settings, newAdapter(m))...)
 }

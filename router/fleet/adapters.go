@@ -82,7 +82,9 @@ const listAge = time.Minute
 
 // takeAdapters stores what a heartbeat that came at now says of the engine's adapters.
 func (n *Node) takeAdapters(h *cluster.NodeHealth, now time.Time) {
-	n.adapters.List(h.Listed(), lora.KeepingOf(h.Engine), now.Add(-listAge))
+	if len(h.Models) > 0 { // otherwise the agent has not read the engine's list yet
+		n.adapters.List(h.Listed(), lora.KeepingOf(h.Engine), now.Add(-listAge))
+	}
 	n.adapters.SetSlots(h.AdapterSlots)
 	for i := range h.Adapters {
 		if at, ok := h.Adapters[i].UsedAt(now); ok {

@@ -146,6 +146,12 @@ func TestAdaptersOfAHeartbeat(t *testing.T) {
 		f.update(m, &cluster.NodeHealth{NodeID: "n", Engine: "vllm", Models: []string{"tiny", "sql", "chat"},
 			Adapters: adapters, AdapterSlots: slots, Ready: true})
 	}
+	f.update(m, &cluster.NodeHealth{NodeID: "n", Engine: "vllm"}) // before the agent has asked the engine
+	beat(2, cluster.Adapter{Name: "sql", Base: "tiny"}, cluster.Adapter{Name: "chat", Base: "tiny"},
+		cluster.Adapter{Name: "third", Base: "tiny"})
+	if got := told(n, "sql", "chat", "third"); got != "???" {
+		t.Errorf("the first list tells nothing of a use: %s", got)
+	}
 	beat(1, cluster.Adapter{Name: "sql", Base: "tiny", IdleMs: idle(5000)}, cluster.Adapter{Name: "chat", Base: "tiny"})
 	if got := told(n, "tiny", "sql", "chat", "other"); got != "++--" {
 		t.Errorf("sql was used: %s", got)

@@ -35,6 +35,9 @@ type discovery struct {
 // discover reads /v1/models. A server without this path serves its configured model.
 func (a *asker) discover(ctx context.Context) error {
 	now := time.Now()
+	if a.relist.Swap(false) {
+		a.modelsAt = time.Time{}
+	}
 	if a.node.Health.State() == health.Healthy && now.Sub(a.modelsAt) < a.fleet.o.ModelsInterval {
 		return nil
 	}
@@ -50,7 +53,9 @@ func (a *asker) discover(ctx context.Context) error {
 		if d.models, d.adapters, d.engine, err = readModels(body); err != nil {
 			return err
 		}
-		a.node.adapters.List(d.adapters, lora.KeepingOf(d.engine), now)
+		if len(d.models) > 0 {
+			a.node.adapters.List(d.adapters, lora.KeepingOf(d.engine), now)
+		}
 		if d.engine != before {
 			d.engineSlots = 0
 		}

@@ -108,7 +108,8 @@ var endpoints = append(slices.Sorted(maps.Keys(inferPaths)), "/v1/models", "/hea
 
 // onAdminPort says whether a path exists on the router's admin port.
 func onAdminPort(path []byte) bool {
-	return string(path) == "/metrics" || string(path) == "/readyz" || bytes.HasPrefix(path, []byte("/debug/"))
+	return string(path) == "/metrics" || string(path) == "/readyz" || bytes.HasPrefix(path, []byte("/debug/")) ||
+		bytes.HasPrefix(path, []byte("/adapters/"))
 }
 
 // meantBy returns the endpoint that an unknown path is probably meant for, or "". meantBy
