@@ -153,7 +153,7 @@ func (r *Router) askForAdapter(ctx context.Context, nodes []*fleet.Node, c fleet
 		asking.Go(func() error {
 			result := &results[i]
 			*result = n.ChangeAdapter(ctx, c)
-			r.log.Info("adapter changed on request", "node", n.ID, "adapter", c.Name, "path", c.Path, "state",
+			r.log.Info("change of an adapter asked for", "node", n.ID, "adapter", c.Name, "path", c.Path, "state",
 				string(result.State), "detail", result.Detail)
 			if result.State == fleet.ChangeFailed || result.State == fleet.ChangeNone {
 				return nil

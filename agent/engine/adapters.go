@@ -64,7 +64,7 @@ func (e *Engine) ChangeAdapter(unload bool, name, path string) (status int, cont
 		return refusal(http.StatusNotImplemented, "this vLLM does not load adapters while it runs; start it with "+
 			"--enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1")
 	}
-	e.log.Info("adapters changed on request", "adapter", name, "path", path, "unload", unload,
+	e.log.Info("change of an adapter asked for", "adapter", name, "path", path, "unload", unload,
 		"status", resp.StatusCode)
 	await.Wake(e.relist)
 	return resp.StatusCode, resp.Header.Get("Content-Type"), answer

@@ -48,8 +48,10 @@ func KeepingOf(kind string) Keeping {
 // Set holds the adapters of one engine. The zero value knows no adapter. Set is safe for concurrent
 // use. Loaded takes no lock and allocates nothing.
 type Set struct {
-	table atomic.Pointer[table]
-	mu    sync.Mutex // held by the methods that change the table or read the engine's metrics
+	table  atomic.Pointer[table]
+	mu     sync.Mutex    // held by the methods that change the table or read the engine's metrics
+	behind time.Duration // the engine's clock, as far as that is known; see Scrape
+	timed  bool          // behind is known
 }
 
 // table is what is known of an engine. table is immutable except for the times of use.
@@ -241,7 +243,9 @@ func (u *use) note(at time.Time) {
 	}
 }
 
-// Scrape reads a metrics page that the engine has answered at now.
+// Scrape reads a metrics page that the engine has answered at now. The page has times of the
+// engine's own clock. The latest of them was at now or before, so the smallest difference that was
+// ever seen is about how far that clock is behind.
 func (s *Set) Scrape(page []byte, now time.Time) {
 	t := s.load()
 	s.mu.Lock()
@@ -250,10 +254,13 @@ func (s *Set) Scrape(page []byte, now time.Time) {
 			e.use.stamp = -at // marked as new
 		}
 	})
+	if behind := now.Sub(unix(newest)); newest > 0 && (!s.timed || behind < s.behind) {
+		s.behind, s.timed = behind, true
+	}
 	for _, e := range t.order {
 		if e.use.stamp < 0 {
 			e.use.stamp = -e.use.stamp
-			e.use.note(now.Add(-time.Duration((newest - e.use.stamp) * float64(time.Second))))
+			e.use.note(unix(e.use.stamp).Add(s.behind))
 		}
 	}
 	s.mu.Unlock()
@@ -262,10 +269,17 @@ func (s *Set) Scrape(page []byte, now time.Time) {
 	}
 }
 
+// unix returns a time in Unix seconds.
+func unix(seconds float64) time.Time {
+	whole, part := math.Modf(min(seconds, math.MaxInt32))
+	return time.Unix(int64(whole), int64(part*1e9))
+}
+
 // Forget says that the engine has restarted.
 func (s *Set) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.timed = false
 	for _, e := range s.load().order {
 		e.use.at.Store(0)
 	}

@@ -168,6 +168,11 @@ func (s *Snapshot) share(m *ModelView, nodes []*Node) {
 	}
 }
 
+// answers says whether the node answers requests for some model.
+func (s *Snapshot) answers(n *Node) bool {
+	return slices.ContainsFunc(s.models, func(m *ModelView) bool { return slices.Contains(m.Nodes, n) })
+}
+
 // Role returns the role in which n serves the model.
 func (m *ModelView) Role(n *Node) cluster.Role {
 	if role, listed := m.roles[n]; listed {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/router/policy"
@@ -60,6 +61,18 @@ func TestPools(t *testing.T) {
 		}
 		if len(s.Problems) != c.problems {
 			t.Errorf("%s: problems %v", name, s.Problems)
+		}
+	}
+}
+
+// TestPoolOfAPrefillNode: a node of role prefill that a pool lets answer is shown as one that does.
+func TestPoolOfAPrefillNode(t *testing.T) {
+	for pool, want := range map[cluster.Role]string{cluster.RoleDecode: "", cluster.RolePrefill: prefillUnused} {
+		s := build([]*Node{role("p", cluster.RolePrefill, "m")}, stored(map[string]*cluster.Model{
+			"m": {Pools: map[cluster.Role][]string{pool: {"p"}}},
+		}))
+		if got := s.View(time.Now()).Nodes[0].Reason; got != want {
+			t.Errorf("in pool %s: %q, want %q", pool, got, want)
 		}
 	}
 }

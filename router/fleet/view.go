@@ -165,7 +165,11 @@ func (s *Snapshot) View(now time.Time) View {
 		v.StaleSince = &s.StaleSince
 	}
 	for _, n := range s.Nodes {
-		v.Nodes = append(v.Nodes, n.View(now))
+		view := n.View(now)
+		if view.Reason == prefillUnused && s.answers(n) {
+			view.Reason = ""
+		}
+		v.Nodes = append(v.Nodes, view)
 	}
 	for _, m := range s.models {
 		v.Models = append(v.Models, m.info())
