@@ -224,6 +224,51 @@ func TestAdaptersOfAgents(t *testing.T) {
 	}
 }
 
+// TestKVEventsTellOfAdapters checks that the router learns from KV events which adapter an engine
+// uses, if its metrics do not tell.
+func TestKVEventsTellOfAdapters(t *testing.T) {
+	t.Parallel()
+	engines := simulate(t, 1, publishing, adapted)
+	engines[0].SetFault(&engine.Fault{Path: "/metrics", Status: 404})
+	pub, replay := engines[0].KVEndpoints()
+	s := serve(t, nil, func(c *router.Config) {
+		c.Router.Backends = []string{engines[0].URL() + ",id=sim-0,kv-events=" + pub + ",kv-replay=" + replay}
+		c.Models = []router.ModelConfig{{Name: "sim", Tokenizer: "none"}}
+	})
+	eventually(t, "the events are followed", func() bool { return s.metrics().sum("cgn_router_caches_engines") == 1 })
+	s.hasAdapters("sim-0:chat?sql?")
+	directly(t, engines[0], "sql")
+	s.hasAdapters("sim-0:chat?sql+")
+	directly(t, engines[0], "chat")
+	s.hasAdapters("sim-0:chat+sql?")
+}
+
+// TestAdapterThatCannotBeLoaded checks that an engine that refuses a request for an adapter does
+// not count as having it.
+func TestAdapterThatCannotBeLoaded(t *testing.T) {
+	t.Parallel()
+	engines := simulate(t, 1)
+	engines = append(engines, simulate(t, 1, func(c *engine.Config) {
+		c.LazyAdapters = []engine.Adapter{{Name: "lazy", Path: "/lazy"}}
+	})...)
+	s := serve(t, engines, func(c *router.Config) {
+		c.Models = []router.ModelConfig{{Name: "lazy", Base: "sim", AdapterLoad: config.Duration(20 * time.Second)}}
+	})
+	for node, status := range map[string]int{"sim-0": 404, "sim-1": 200} {
+		if r := s.chat(asking("lazy", "hello"), "x-cgn-node", node); r.status != status {
+			t.Errorf("%s: %v", node, r)
+		}
+	}
+	if got := s.adapters(); got != "sim-0: sim-1:lazy+" {
+		t.Error(got)
+	}
+	for i := range 6 {
+		if r := s.chat(asking("lazy", fmt.Sprint("question ", i))); r.status != 200 || r.node() != "sim-1" {
+			t.Error(r)
+		}
+	}
+}
+
 // TestLazyAdapter checks an adapter that engines load when the first request asks for it. Further
 // requests go to the node that has loaded it.
 func TestLazyAdapter(t *testing.T) {

@@ -94,6 +94,18 @@ func TestModelSettings(t *testing.T) {
 	}
 }
 
+// TestModeOfTheRouter checks that router.mode overrides the mode of a model's own policy too.
+func TestModeOfTheRouter(t *testing.T) {
+	t.Parallel()
+	s := serve(t, simulate(t, 1), func(c *router.Config) {
+		c.Router.Mode = "random"
+		c.Models = []router.ModelConfig{{Name: "sim", Policy: `{"mode":"round_robin"}`}}
+	})
+	if e := s.explain(chatBody("hello", plain)); e.Mode != "random" {
+		t.Errorf("explained as %+v", e)
+	}
+}
+
 // TestModelSettingsOfEtcd checks that settings in etcd are in force without a restart: aliases,
 // pools, policy with its cap, and tokenizer.
 func TestModelSettingsOfEtcd(t *testing.T) {

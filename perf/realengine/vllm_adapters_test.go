@@ -217,5 +217,7 @@ func (w *adapterSite) goesElsewhere(t *testing.T) {
 			t.Errorf("sql is asked of %s", a.node())
 		}
 	}
-	within(t, soon, "sql is loaded at the other", func() bool { return strings.HasSuffix(w.loaded(), "lora-2: chat- sql+; ") })
+	within(t, soon, "sql is loaded at the other", func() bool {
+		return strings.HasSuffix(w.loaded(), "lora-2: chat- sql+; ")
+	})
 }
