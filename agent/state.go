@@ -53,6 +53,7 @@ func (n *node) health() cluster.NodeHealth {
 		h.BlockTokens = int(s.Stats.BlockTokens)
 	}
 	now := time.Now()
+	h.Adapters, h.AdapterSlots = cluster.AdaptersOf(s.Adapters, now), s.AdapterSlots
 	var host hostReading
 	n.agent.host.read(now, &host)
 	h.Load, h.PowerSource = n.load(now, &host), host.power.Source

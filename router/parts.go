@@ -100,14 +100,21 @@ func (r *Router) followAgents(ctx context.Context) error {
 	}
 }
 
-// onlyModel returns the only model of a node, or "" without exactly one model.
+// onlyModel returns the only model of a node that is no LoRA adapter, or "" without exactly one.
 func (r *Router) onlyModel(node string) string {
 	if n := r.fleet.Load().Node(node); n != nil {
-		if models := n.Info().Models; len(models) == 1 {
+		if models := n.Info().Bases(); len(models) == 1 {
 			return models[0]
 		}
 	}
 	return ""
+}
+
+// adapterUsed notes that a node's engine stores blocks of a LoRA adapter.
+func (r *Router) adapterUsed(node string, name []byte) {
+	if n := r.fleet.Load().Node(node); n != nil {
+		n.UseAdapterBytes(name, time.Now())
+	}
 }
 
 // promoteModes are the values of router.promote.

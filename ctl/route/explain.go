@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -203,10 +204,14 @@ func inFlightCell(c *leg.ExplainedNode) string {
 }
 
 func noteCell(c *leg.ExplainedNode) string {
+	note := c.Reason
 	if !c.Eligible {
-		return "no candidate: " + c.Reason
+		note = "no candidate: " + note
 	}
-	return c.Reason
+	if c.Adapter != "" {
+		note = strings.TrimSuffix("adapter "+c.Adapter+"; "+note, "; ")
+	}
+	return note
 }
 
 func writeWinner(t *cli.Table, e *leg.Explanation) {

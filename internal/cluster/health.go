@@ -54,6 +54,9 @@ type NodeHealth struct {
 	// EngineVersion is the engine's own version; empty: unknown.
 	EngineVersion string   `json:"engine_version,omitempty"`
 	Labels        []string `json:"labels,omitempty"` // set by the operator, such as gpu=h100; requests name them
+	// Adapters are the LoRA adapters among Models.
+	Adapters     []Adapter `json:"adapters,omitempty"`
+	AdapterSlots int       `json:"adapter_slots,omitempty"` // adapters that the engine can use at once; 0: unknown
 	Hardware
 
 	MaxConcurrent int `json:"max_concurrent,omitempty"` // concurrent requests, set by the operator; 0: not set
@@ -171,7 +174,7 @@ func (h *NodeHealth) places() [3]place {
 // Check validates h as a whole, fills in the default role, and returns all problems together.
 func (h *NodeHealth) Check() error {
 	role, roleErr := ParseRole(string(h.Role))
-	errs := []error{CheckNodeID(h.NodeID), checkAddress(h.Address), roleErr, checkModels(h.Models)}
+	errs := []error{CheckNodeID(h.NodeID), checkAddress(h.Address), roleErr, checkModels(h.Models), h.checkAdapters()}
 	for _, p := range h.places() {
 		errs = append(errs, CheckPlace(p.field, *p.at))
 	}
@@ -228,6 +231,7 @@ func (h *NodeHealth) Fit() {
 	}
 	h.Models, _ = FitModels(h.Models)
 	h.fitVersion()
+	h.fitAdapters()
 }
 
 // fitVersion makes a version unknown that is too long to be one.

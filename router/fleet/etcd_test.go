@@ -186,25 +186,26 @@ func TestAMalformedValueDropsNothing(t *testing.T) {
 func TestAMalformedModelStaysAsItWas(t *testing.T) {
 	f := &Fleet{o: Options{}.withDefaults(), problems: map[subject]string{}}
 	f.etcd.init(true)
+	f.settings.init(nil)
 	entry := func(name, value string) cluster.Entry {
 		return cluster.Entry{Key: cluster.ModelKey(name), Value: []byte(value)}
 	}
 	f.listModels(cluster.Listing{Entries: []cluster.Entry{entry("a", `{"aliases":["x"]}`),
 		entry("b", `{"aliases":["y"]}`)}})
 	f.listModels(cluster.Listing{Entries: []cluster.Entry{entry("a", `{"aliases":[`)}})
-	if m := f.etcd.models["a"]; m == nil || len(m.Aliases) != 1 || m.Aliases[0] != "x" {
+	if m := f.settings.stored["a"]; m == nil || len(m.Aliases) != 1 || m.Aliases[0] != "x" {
 		t.Errorf("the malformed model is now %+v", m)
 	}
-	if f.etcd.models["b"] != nil || len(f.problems) != 1 {
-		t.Errorf("models %v, problems %v", f.etcd.models, f.problems)
+	if f.settings.stored["b"] != nil || len(f.problems) != 1 {
+		t.Errorf("models %v, problems %v", f.settings.stored, f.problems)
 	}
 	f.listModels(cluster.Listing{DataLost: true})
-	if f.etcd.models["a"] == nil {
+	if f.settings.stored["a"] == nil {
 		t.Error("a model was forgotten because etcd lost its data")
 	}
 	f.listModels(cluster.Listing{})
-	if len(f.etcd.models)+len(f.problems) != 0 {
-		t.Errorf("left: models %v, problems %v", f.etcd.models, f.problems)
+	if len(f.settings.stored)+len(f.problems) != 0 {
+		t.Errorf("left: models %v, problems %v", f.settings.stored, f.problems)
 	}
 }
 

@@ -45,7 +45,7 @@ func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
 // reserve is choose without its counters.
 func (l *Leg) reserve(now time.Time) (int, *apierror.Error) {
 	d := l.d
-	p := d.policy.Load().For(l.model.name)
+	p := d.policyOf(l.model)
 	l.picks.policy = p
 	// Another request may take the last slot, or the last room in the pool, between the look and
 	// the reservation. The next look then sees the change.
@@ -206,6 +206,7 @@ func (l *Leg) candidates(now time.Time) {
 	}
 	l.leaveOut(suspects, func(at int32) bool { return l.pool.members[at].Health.Suspect() })
 	l.calm(now)
+	l.stayWithAdapter()
 	p.removed |= p.found
 }
 
@@ -260,6 +261,7 @@ func (l *Leg) candidate(at int, now time.Time) {
 	if len(l.Constraints.Preferred) > 0 {
 		c.Taint = l.Constraints.Taint(n.Info().Labels)
 	}
+	c.Loads = l.lacksAdapter(n)
 	if p.policy.Mode == policy.Cost {
 		c.SharedActive = int32(n.Book.Shared(l.prompt.Keys()))
 		if n.Info().KVAddress != "" {

@@ -148,6 +148,8 @@ type Weights struct {
 	// Pending is the weight of waiting prefill against overlap. One waiting prompt of the picked
 	// prompt's size lowers the overlap by Pending.
 	Pending float64 `json:"pending" range:"0..1"`
+	// Adapter is taken off the score of a node that would have to load the request's adapter.
+	Adapter float64 `json:"adapter" range:"0..1"`
 }
 
 // Tiers holds the worth of a matched block by the best tier that has it. A tier farther from the
@@ -162,7 +164,7 @@ type Tiers struct {
 func Default() *Policy {
 	return &Policy{
 		Score: ScoreSettings{
-			Weights: Weights{KV: 0.55, Load: 0.25, Power: 0.10, Capacity: 0.10, Pending: 0.18},
+			Weights: Weights{KV: 0.55, Load: 0.25, Power: 0.10, Capacity: 0.10, Pending: 0.18, Adapter: 0.1},
 			Tiers:   Tiers{Device: 1, Host: 0.75, Disk: 0.25}, Epsilon: 0.01,
 		},
 		Cost: CostSettings{
@@ -193,6 +195,7 @@ type Candidate struct {
 	Throughput    float32 // see Throughput
 	Retransmits   float32 // retransmitted share of the segments to or from the node, 0 to 1
 	CPU           bool    // the engine computes on CPUs
+	Loads         bool    // the engine must load the request's adapter first
 
 	// Mode cost uses these fields.
 	PrefillTokens int64   // uncached tokens of the prompts that the node computes; below 0: its load is unknown

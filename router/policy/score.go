@@ -138,7 +138,11 @@ func relative(v, best float64) float64 {
 func (p *ScoreSettings) total(c *Candidate, f *fleet, promptBlocks int) float64 {
 	w := &p.Weights
 	reuse := p.overlap(c, promptBlocks) - w.Pending*waiting(c, promptBlocks)
-	return w.KV*reuse + w.Load*(1-f.util(c)) + w.Power*f.coolness(c) + w.Capacity*f.capacity(c)
+	total := w.KV*reuse + w.Load*(1-f.util(c)) + w.Power*f.coolness(c) + w.Capacity*f.capacity(c)
+	if c.Loads {
+		total -= w.Adapter
+	}
+	return total
 }
 
 func (p *ScoreSettings) pick(s *Situation, e *Explanation) int {
