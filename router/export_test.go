@@ -1,6 +1,9 @@
 package router
 
-import "net"
+import (
+	"net"
+	"net/http"
+)
 
 // Addr returns the address of the serving port.
 func (r *Router) Addr() net.Addr { return r.serving.Addr() }
@@ -8,5 +11,5 @@ func (r *Router) Addr() net.Addr { return r.serving.Addr() }
 // AdminAddr returns the address of the admin port.
 func (r *Router) AdminAddr() net.Addr { return r.adminAt.Addr() }
 
-// FromThisHost is fromThisHost, for tests.
-var FromThisHost = fromThisHost
+// AdminHandler returns the handler of the admin port.
+func (r *Router) AdminHandler() http.Handler { return r.admin.Handler }
