@@ -14,5 +14,5 @@ func (r *Router) AdminHandler() http.Handler { return r.admin.Handler }
 // AdminAddr returns the address of the admin port.
 func (r *Router) AdminAddr() net.Addr { return r.adminAt.Addr() }
 
-// FromThisHost is fromThisHost, for tests.
-var FromThisHost = fromThisHost
+// AdminHandler returns the handler of the admin port.
+func (r *Router) AdminHandler() http.Handler { return r.admin.Handler }

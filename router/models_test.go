@@ -50,7 +50,7 @@ func TestModelSettings(t *testing.T) {
 	s := serve(t, engines, func(c *router.Config) {
 		c.Models = []router.ModelConfig{{
 			Name: "large", Aliases: []string{"gpt-4o"}, Policy: `{"mode":"round_robin"}`,
-			Pools: map[string][]string{"prefill": {"sim-0"}},
+			Pools: map[string][]string{"prefill": {"sim-0"}, "decode": {"sim-2"}},
 		}}
 	})
 	served := func(model string) map[string]int {
@@ -66,6 +66,10 @@ func TestModelSettings(t *testing.T) {
 	}
 	if got := served("gpt-4o"); got["sim-1"] != 3 || got["sim-2"] != 3 {
 		t.Errorf("large's own policy is round robin over two nodes: %v", got)
+	}
+	if s.metrics().sum("cgn_router_model_max_queue", `model="large"`, `role="decode"`) == 0 ||
+		s.metrics().sum("cgn_router_model_max_queue", `model="sim"`, `role="decode"`) != 0 {
+		t.Error("sim-2 is a decode node of large, and of no other model")
 	}
 	if got := served("sim"); len(got) != 1 {
 		t.Errorf("the other model has the fleet's policy, by which one node has the prompt: %v", got)
