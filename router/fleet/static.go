@@ -186,7 +186,7 @@ func staticInfo(b Backend, d discovery) *Info {
 	info := &Info{
 		Address: b.URL, Role: role, Engine: d.engine, MaxConcurrent: int32(b.MaxConcurrent),
 		EngineSlots: d.engineSlots, BlockTokens: d.blockTokens,
-		Models: d.models, Upstream: d.models, KVAddress: b.KV, Labels: b.Labels,
+		Models: d.models, Upstream: d.models, KVAddress: b.KV, Labels: b.Labels, Experts: b.Experts,
 		EngineVersion: d.version, MaxBatchedTokens: b.MaxBatchedTokens,
 	}
 	if b.Model != "" {
