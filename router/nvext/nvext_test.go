@@ -37,7 +37,7 @@ const everything = `{
 	"allowed_worker_ids": ["b", 9007199254740991, "a", "b"],
 	"router": {"overlap_score_credit": 1.5, "prefill_load_scale": 2, "router_temperature": 0.5,
 		"assume_kv_reuse": false, "track_prefill_tokens": true, "shared_cache_multiplier": 1, "ttft_target": 200,
-		"itl_target": 20.5, "moe_query": {"experts": ["e1", 17], "fallback_to_unlabeled": false}}}`
+		"itl_target": 20.5, "moe_query": {"experts": ["e1", 17, "17", "e1"], "fallback_to_unlabeled": false}}}`
 
 func TestEverything(t *testing.T) {
 	x, err := parse(t, everything)
@@ -138,6 +138,9 @@ func TestRefusals(t *testing.T) {
 		{`{"router":{"moe_query":{"fallback_to_unlabeled":true}}}`, "nvext.router.moe_query", "list them in `experts`"},
 		{`{"router":{"moe_query":{"experts":[1,{}]}}}`, "nvext.router.moe_query.experts[1]", "must be a string"},
 		{`{"router":{"moe_query":{"experts":[` + `-1]}}}`, "nvext.router.moe_query.experts[0]", "must be a whole number"},
+		{`{"router":{"moe_query":{"experts":` + list(257, `1`) + `}}}`, "nvext.router.moe_query.experts", "has more than 256 entries"},
+		{`{"router":{"moe_query":{"experts":["` + strings.Repeat("e", 33) + `"]}}}`, "nvext.router.moe_query.experts[0]",
+			"longer than 32 bytes"},
 		{`{"annotations":"x"}`, "nvext.annotations", "must be a list of strings, not a string"},
 		{`{"annotations":["x",1]}`, "nvext.annotations[1]", "must be a string, not a number"},
 		{`{"annotations":` + list(1025, `"x"`) + `}`, "nvext.annotations", "has more than 1024 entries"},
