@@ -31,7 +31,8 @@ func TestCheckExperts(t *testing.T) {
 		want    string // part of the error; empty: none
 	}{
 		{nil, ""},
-		{Experts{"0", "7", "0-127", "5-5", "9-10", "code", "de-en", "expert-7", strings.Repeat("x", maxExpertBytes)}, ""},
+		{Experts{"0", "7", "0-127", "5-5", "9-10"}, ""},
+		{Experts{"code", "de-en", "expert-7", strings.Repeat("x", maxExpertBytes)}, ""},
 		{make(Experts, maxExperts+1), "65 entries; a node has at most 64, write ranges such as 0-127"},
 		{Experts{"1", ""}, "an expert is empty; write"},
 		{Experts{strings.Repeat("x", maxExpertBytes+1)}, "has 33 bytes; an expert has at most 32"},
@@ -41,7 +42,8 @@ func TestCheckExperts(t *testing.T) {
 		{Experts{"007"}, `"007" is no number and no range`},
 		{Experts{"127-0"}, "with the lower number first"},
 		{Experts{"10-9"}, "with the lower number first"},
-		{Experts{"0-"}, "no range"}, {Experts{"-1"}, "no range"}, {Experts{"1-2-3"}, "no range"}, {Experts{"00-9"}, "no range"},
+		{Experts{"0-"}, "no range"}, {Experts{"-1"}, "no range"},
+		{Experts{"1-2-3"}, "no range"}, {Experts{"00-9"}, "no range"},
 	} {
 		err := c.experts.Check()
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
@@ -54,7 +56,8 @@ func TestCheckExperts(t *testing.T) {
 // agent announces them.
 func TestExpertsInAValue(t *testing.T) {
 	for experts, want := range map[string]int{"": 0, `,"experts":["0-127","200"]`: 2, `,"experts":["9-0"]`: 0} {
-		h, err := ParseNodeHealth("n", fmt.Appendf(nil, `{"node_id":"n","address":"http://h:1","models":["m"]%s}`, experts))
+		value := fmt.Appendf(nil, `{"node_id":"n","address":"http://h:1","models":["m"]%s}`, experts)
+		h, err := ParseNodeHealth("n", value)
 		if err != nil || len(h.Experts) != want ||
 			strings.Contains(fmt.Sprint(h.LeftOut), "experts: ") != strings.Contains(experts, "9-0") {
 			t.Errorf("%s: %+v, %v", experts, h, err)
@@ -67,7 +70,7 @@ func TestExpertsInAValue(t *testing.T) {
 
 // FuzzExperts checks that valid entries of untrusted values answer every question.
 func FuzzExperts(f *testing.F) {
-	for _, entry := range []string{"0-127", "7", "code", "de-en", "9-0", "007", "-", "18446744073709551616-9999999999999999999"} {
+	for _, entry := range []string{"0-127", "7", "code", "de-en", "9-0", "007", "-", "18446744073709551616-99"} {
 		f.Add(entry, "64")
 	}
 	f.Fuzz(func(t *testing.T, entry, expert string) {

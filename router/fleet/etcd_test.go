@@ -94,8 +94,8 @@ func (e *etcdFleet) agent(h cluster.NodeHealth) (stop func()) {
 
 func node(id, url string) cluster.NodeHealth {
 	return cluster.NodeHealth{NodeID: id, Address: url, Models: []string{"m"}, Engine: "vllm", MaxConcurrent: 4,
-		EngineSlots: 9, Ready: true, Labels: []string{"zone=a"}, Experts: cluster.Experts{"0-7"}, EngineVersion: "0.32.0",
-		MaxBatchedTokens: 8192,
+		EngineSlots: 9, Ready: true, Labels: []string{"zone=a"}, Experts: cluster.Experts{"0-7"},
+		EngineVersion: "0.32.0", MaxBatchedTokens: 8192,
 		Load: load.Load{
 			Engine: load.Engine{InFlight: load.Known(3), QueueDepth: load.Known(1)},
 			GPU:    load.GPU{SMPct: load.Known(50)}, Power: load.Power{Watts: load.Known(300)},

@@ -73,8 +73,8 @@ func TestAChangedKeyKeepsTheNode(t *testing.T) {
 	n.Release()
 }
 
-// TestChangedLabelsKeepTheNode checks that new labels and experts of a backend count at once, on the
-// same node.
+// TestChangedLabelsKeepTheNode checks that new labels and experts of a backend count at once, on
+// the same node.
 func TestChangedLabelsKeepTheNode(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t, nil, "m")
@@ -82,7 +82,8 @@ func TestChangedLabelsKeepTheNode(t *testing.T) {
 	f := run(t, fast(b))
 	eventually(t, f, "joined", serves("m", 1))
 	n, rev := f.Load().Node("n"), f.Load().Rev
-	if v := f.Load().View(time.Now()).Nodes[0]; !slices.Equal(v.Labels, b.Labels) || !slices.Equal(v.Experts, b.Experts) {
+	if v := f.Load().View(time.Now()).Nodes[0]; !slices.Equal(v.Labels, b.Labels) ||
+		!slices.Equal(v.Experts, b.Experts) {
 		t.Errorf("the view has labels %q and experts %q", v.Labels, v.Experts)
 	}
 	b.Labels, b.Experts = []string{"zone=b", "fast"}, []string{"8-15"}

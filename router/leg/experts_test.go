@@ -63,7 +63,8 @@ func TestStrictExperts(t *testing.T) {
 		t.Error("not counted so")
 	}
 	for nvext, want := range map[string]string{
-		asking(`3,200`, false): "a needs 200, c needs 3, 200", asking(`3`, false): "c needs 3", asking(`3,200`, true): "",
+		asking(`3,200`, false): "a needs 200, c needs 3, 200",
+		asking(`3`, false):     "c needs 3", asking(`3,200`, true): "",
 		`{"router":{"moe_query":{"experts":[300]}}}`: "", `{}`: "",
 	} {
 		r := withNvext(t, d, nvext)
@@ -103,8 +104,9 @@ func TestNoNodeWithTheExperts(t *testing.T) {
 		`3,200`: "(3, 200)", `"no such"`: "(no such)", strings.Join(many, ","): "514, 515 and 4 more)",
 	} {
 		l := wanted(t, d, withNvext(t, d, asking(experts, false)))
-		if err := l.Do(); err == nil || err.Status != 503 || err.Code != "no_eligible_node" || err.RetryAfterSeconds == 0 ||
-			!strings.Contains(err.Message, want) || !strings.Contains(err.Message, "fallback_to_unlabeled") {
+		if err := l.Do(); err == nil || err.Status != 503 || err.Code != "no_eligible_node" ||
+			err.RetryAfterSeconds == 0 || !strings.Contains(err.Message, want) ||
+			!strings.Contains(err.Message, "fallback_to_unlabeled") {
 			t.Errorf("%s: %v", experts, err)
 		}
 		l.Finish(relay.UpstreamFailed)

@@ -138,9 +138,6 @@ func TestRefusals(t *testing.T) {
 		{`{"router":{"moe_query":{"fallback_to_unlabeled":true}}}`, "nvext.router.moe_query", "list them in `experts`"},
 		{`{"router":{"moe_query":{"experts":[1,{}]}}}`, "nvext.router.moe_query.experts[1]", "must be a string"},
 		{`{"router":{"moe_query":{"experts":[` + `-1]}}}`, "nvext.router.moe_query.experts[0]", "must be a whole number"},
-		{`{"router":{"moe_query":{"experts":` + list(257, `1`) + `}}}`, "nvext.router.moe_query.experts", "has more than 256 entries"},
-		{`{"router":{"moe_query":{"experts":["` + strings.Repeat("e", 33) + `"]}}}`, "nvext.router.moe_query.experts[0]",
-			"longer than 32 bytes"},
 		{`{"annotations":"x"}`, "nvext.annotations", "must be a list of strings, not a string"},
 		{`{"annotations":["x",1]}`, "nvext.annotations[1]", "must be a string, not a number"},
 		{`{"annotations":` + list(1025, `"x"`) + `}`, "nvext.annotations", "has more than 1024 entries"},
@@ -176,6 +173,20 @@ func TestRefusals(t *testing.T) {
 		if x != nil || !errors.As(err, &e) || e.Param != c.param || !strings.Contains(e.Message, "`"+c.param+"`") ||
 			!strings.Contains(e.Message, c.message) || e.Code == "" || e.Offset < len(`{"model":"m","nvext": `) {
 			t.Errorf("%.90s:\n got %+v\nwant %s: %s", c.doc, e, c.param, c.message)
+		}
+	}
+}
+
+// TestBoundsOfExperts checks the bounds of a list of experts, and its entry that is too long.
+func TestBoundsOfExperts(t *testing.T) {
+	for experts, want := range map[string]string{
+		list(256, `"`+strings.Repeat("e", 32)+`"`): "",
+		list(257, "1"):                          "`nvext.router.moe_query.experts` has more than 256 entries",
+		`[1,"` + strings.Repeat("e", 33) + `"]`: "`nvext.router.moe_query.experts[1]` is longer than 32 bytes",
+	} {
+		_, err := parse(t, `{"router":{"moe_query":{"experts":`+experts+`}}}`)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%.60s: %v, want %s", experts, err, want)
 		}
 	}
 }
