@@ -74,6 +74,7 @@ type BackendConfig struct {
 
 	MaxBatchedTokens int      `toml:"max_batched_tokens" default:"0" help:"tokens that the engine computes in one step, of all its requests together (vLLM: --max-num-batched-tokens, SGLang: --chunked-prefill-size); active_prefill_tokens_threshold_frac is a share of this number and has no effect without it (docs/filters.md); 0: unknown"`
 	Labels           []string `toml:"labels" help:"labels of the node, such as gpu=h100 or zone=a, which requests can require or prefer (docs/filters.md); in --backend, label= once for each label"`
+	Experts          []string `toml:"experts" help:"experts of a mixture-of-experts model that the node hosts: numbers, ranges such as 0-127, and names, at most 64; requests ask for them with nvext.router.moe_query (docs/nvext.md); empty: none are stated. In --backend, expert= once for each entry"`
 }
 
 // ModelConfig has the settings of one model. Those that etcd can have too (cgn-ctl model set) count

@@ -13,6 +13,3 @@ func (r *Router) AdminHandler() http.Handler { return r.admin.Handler }
 
 // AdminAddr returns the address of the admin port.
 func (r *Router) AdminAddr() net.Addr { return r.adminAt.Addr() }
-
-// AdminHandler returns the handler of the admin port.
-func (r *Router) AdminHandler() http.Handler { return r.admin.Handler }

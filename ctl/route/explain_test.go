@@ -16,7 +16,9 @@ const explained = `{"model":"m","api":"chat","mode":"score","prompt_blocks":4,"w
 	`"power":0,"capacity":0.5,"score":0.7125,"in_flight":2,
 "in_flight_of_others":5,"max_concurrent":64},
 {"node":"c","eligible":true,"matched":2,"total":4,"in_flight":1,"adapter":"loaded"},
-{"node":"d","reason":"too slow","adapter":"not loaded"}]}`
+{"node":"d","reason":"too slow","adapter":"not loaded"},
+{"node":"e","eligible":true,"total":4,"experts_asked":3},
+{"node":"f","eligible":true,"total":4,"experts_asked":3,"experts_hosted":2,"reason":"suspected"}]}`
 
 func TestRouteExplain(t *testing.T) {
 	url, last, body := ctltest.AdminPort(t, map[string]string{"/debug/route": explained})
@@ -27,7 +29,8 @@ func TestRouteExplain(t *testing.T) {
 	}
 	ctltest.Want(t, out, "model m, chat, 4 blocks of prompt, mode score", "no candidate: cordoned", "->  b",
 		"1+2/4", "1.250", "0.713", "2+5/64", "2/4", "1/-", "adapter loaded",
-		"adapter not loaded; no candidate: too slow", "b: highest score")
+		"adapter not loaded; no candidate: too slow", "hosts 0 of 3 experts\n", "hosts 2 of 3 experts; suspected",
+		"b: highest score")
 	if last.Method != "POST" || last.URL.RawQuery != "api=chat" {
 		t.Errorf("sent %s ?%s", last.Method, last.URL.RawQuery)
 	}

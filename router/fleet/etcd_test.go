@@ -94,7 +94,8 @@ func (e *etcdFleet) agent(h cluster.NodeHealth) (stop func()) {
 
 func node(id, url string) cluster.NodeHealth {
 	return cluster.NodeHealth{NodeID: id, Address: url, Models: []string{"m"}, Engine: "vllm", MaxConcurrent: 4,
-		EngineSlots: 9, Ready: true, Labels: []string{"zone=a"}, EngineVersion: "0.32.0", MaxBatchedTokens: 8192,
+		EngineSlots: 9, Ready: true, Labels: []string{"zone=a"}, Experts: cluster.Experts{"0-7"},
+		EngineVersion: "0.32.0", MaxBatchedTokens: 8192,
 		Load: load.Load{
 			Engine: load.Engine{InFlight: load.Known(3), QueueDepth: load.Known(1)},
 			GPU:    load.GPU{SMPct: load.Known(50)}, Power: load.Power{Watts: load.Known(300)},
@@ -111,7 +112,7 @@ func TestNodesOfEtcd(t *testing.T) {
 	if l := n.Load(); l.SMPct != load.Known(50) || l.Drawn() != load.Known(300) || l.Waiting != 1 ||
 		l.CacheUsage() != (load.Gauge{}) || n.MaxConcurrent() != 4 || n.Info().EngineSlots != 9 ||
 		!slices.Equal(n.Info().Labels, []string{"zone=a"}) || n.Info().EngineVersion != "0.32.0" ||
-		n.Info().MaxBatchedTokens != 8192 {
+		!n.Info().Experts.Has("3") || n.Info().MaxBatchedTokens != 8192 {
 		t.Fatalf("%+v", l)
 	}
 	if eng.count("/metrics") != 0 {

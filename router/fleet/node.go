@@ -94,7 +94,9 @@ type Info struct {
 	EngineVersion    string // empty: unknown
 	MaxBatchedTokens int    // tokens that the engine computes in one step; 0: unknown
 
-	Labels []string // set by an operator; requests require or prefer labels
+	// An operator sets the labels and experts, and requests name them.
+	Labels  []string
+	Experts cluster.Experts
 }
 
 // VRAM is the node's GPU memory in bytes, NaN if unknown.

@@ -193,8 +193,8 @@ func staticInfo(b Backend, d discovery) *Info {
 	info := &Info{
 		Address: b.URL, Role: role, Engine: d.engine, MaxConcurrent: int32(b.MaxConcurrent),
 		EngineSlots: d.engineSlots, BlockTokens: d.blockTokens,
-		Models: d.models, Upstream: d.models, Adapters: d.adapters, KVAddress: b.KV, Labels: b.Labels,
-		EngineVersion: d.version, MaxBatchedTokens: b.MaxBatchedTokens,
+		Models: d.models, Upstream: d.models, Adapters: d.adapters, KVAddress: b.KV,
+		Labels: b.Labels, Experts: b.Experts, EngineVersion: d.version, MaxBatchedTokens: b.MaxBatchedTokens,
 	}
 	if b.Model != "" {
 		info.Adapters = slices.DeleteFunc(slices.Clone(d.adapters), func(a lora.Adapter) bool {

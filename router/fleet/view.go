@@ -45,6 +45,7 @@ type NodeView struct {
 	Models   []string `json:"models"`
 	Upstream []string `json:"upstream_models,omitempty"` // set where the engine uses another name
 	Labels   []string `json:"labels,omitempty"`
+	Experts  []string `json:"experts,omitempty"`
 	Version  string   `json:"version,omitempty"`
 
 	EngineVersion    string `json:"engine_version,omitempty"`
@@ -199,9 +200,9 @@ func (n *Node) View(now time.Time) NodeView {
 	v := NodeView{
 		ID: n.ID, Number: n.Number(), Source: n.Source, Address: info.Address, Role: string(info.Role),
 		Engine: info.Engine, Models: info.Models, Labels: info.Labels, EngineVersion: info.EngineVersion,
-		MaxBatchedTokens: info.MaxBatchedTokens,
-		Standing:         Standing{State: n.Health.State().String(), LastError: n.Health.LastError(), Opens: n.Health.Opens()},
-		InFlight:         n.InFlight(), MaxConcurrent: info.MaxConcurrent, EngineSlots: info.EngineSlots,
+		Experts: info.Experts, MaxBatchedTokens: info.MaxBatchedTokens,
+		Standing: Standing{State: n.Health.State().String(), LastError: n.Health.LastError(), Opens: n.Health.Opens()},
+		InFlight: n.InFlight(), MaxConcurrent: info.MaxConcurrent, EngineSlots: info.EngineSlots,
 		Others: l.Others, Waiting: l.Waiting, Signals: l.Signals(), Path: n.Path().View(now), Version: info.Version,
 		Adapters: views(n.adapters.States(), now), AdapterSlots: n.adapters.Slots(),
 	}

@@ -143,6 +143,8 @@ func (l *Leg) noNode(p *policy.Policy, now time.Time) *apierror.Error {
 		return l.d.overload
 	case l.picks.found.has(untainted) && len(l.picks.cands) == 0:
 		return errLabels(l.Constraints.Required)
+	case l.picks.found.has(expertless) && len(l.picks.cands) == 0:
+		return errExperts(l.Constraints.Experts)
 	case l.Bond == Continued:
 		return l.holderOut(now)
 	case l.Bond == Named:
@@ -262,6 +264,9 @@ func (l *Leg) candidate(at int, now time.Time) {
 		c.Taint = l.Constraints.Taint(n.Info().Labels)
 	}
 	c.Loads = l.lacksAdapter(n)
+	if len(l.Constraints.Experts) > 0 {
+		c.Experts = l.Constraints.share(n.Info().Experts)
+	}
 	if p.policy.Mode == policy.Cost {
 		c.SharedActive = int32(n.Book.Shared(l.prompt.Keys()))
 		if n.Info().KVAddress != "" {

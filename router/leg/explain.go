@@ -45,6 +45,10 @@ type ExplainedNode struct {
 	Capacity float64 `json:"capacity"`
 	Score    float64 `json:"score"`
 
+	// A request with nvext.router.moe_query fills these fields. Hosted experts raise Overlap.
+	ExpertsAsked  int `json:"experts_asked,omitempty"`
+	ExpertsHosted int `json:"experts_hosted,omitempty"`
+
 	// Mode cost fills these fields. Formula is the cost as one line.
 	Formula string            `json:"formula,omitempty"`
 	Cost    *policy.CostTerms `json:"cost,omitempty"`
@@ -106,6 +110,7 @@ func (l *Leg) describe(i int, now time.Time) ExplainedNode {
 		Host: int(max(r.Host, r.Device)), Disk: int(max(r.Disk, r.Host, r.Device)), Total: l.prompt.Blocks,
 		InFlight: int(n.InFlight()), Others: int(view.Others), Slots: int(n.MaxConcurrent()),
 		Pending: int(blocksOf(n.prefill(now))), Signals: view.Signals, Adapter: l.adapterState(n),
+		ExpertsAsked: len(l.Constraints.Experts), ExpertsHosted: l.Constraints.hosted(n.Info().Experts),
 	}
 }
 

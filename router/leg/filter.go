@@ -30,6 +30,7 @@ const (
 	planned
 	lacking
 	untainted
+	expertless
 	tried
 
 	// These nodes take no requests now.
@@ -59,6 +60,7 @@ var filterTexts = [filters]struct{ word, sentence string }{
 	planned:      {"plan", "left out by the request's plan"},
 	lacking:      {word: "api"},
 	untainted:    {word: "required_taints"},
+	expertless:   {word: "experts"},
 	tried:        {"asked", "the request has asked it already"},
 	departed:     {word: "gone"},
 	cordoned:     {word: "cordon"},
@@ -126,6 +128,8 @@ func (l *Leg) excludes(n *member) filter {
 		return lacking
 	case len(l.Constraints.Required) > 0 && !l.Constraints.allow(n.Info().Labels):
 		return untainted
+	case l.Constraints.Strict && l.Constraints.hosted(n.Info().Experts) < len(l.Constraints.Experts):
+		return expertless
 	case slices.Contains(l.tries.asked, n):
 		return tried
 	}
@@ -172,6 +176,9 @@ func (l *Leg) why(f filter, n *member, now time.Time) string {
 	case untainted:
 		missing := l.Constraints.missing(n.Info().Labels)
 		return "the request requires labels that it lacks: " + strings.Join(missing, ", ")
+	case expertless:
+		return "the request's experts must all be on its node, which lacks: " +
+			listed(l.Constraints.missingExperts(n.Info().Experts))
 	case lacking:
 		return "its engine, " + engineOf(n) + ", lacks " + l.endpointPath()
 	}

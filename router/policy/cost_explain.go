@@ -13,6 +13,7 @@ type CostTerms struct {
 	Raw      float64 `json:"raw_prefill_blocks"`
 	Decay    float64 `json:"overlap_credit_decay"`
 	Credit   float64 `json:"overlap_credit_blocks"`
+	Experts  float64 `json:"expert_blocks,omitempty"` // part of Credit for hosted experts
 	Scale    float64 `json:"prefill_load_scale"`
 	Prefill  float64 `json:"adjusted_prefill_blocks"` // max(0, Raw-Credit)
 	Decode   float64 `json:"decode_blocks"`
@@ -30,7 +31,8 @@ type CostTerms struct {
 //	Formula for NODE: 125.5 = 1.0 * 100.5 + 25.0 (cached_blocks: 15)
 //
 // The line has the cost, the scaled prefill, the decode, and the cached blocks. The cost of active
-// requests, the credit taken off decode and the factor of taints appear if they count.
+// requests, the credit taken off decode, the factor of taints and the credit for hosted experts
+// appear if they count.
 func (t *CostTerms) Formula(node string) string {
 	sum := decimal(t.Scale) + " * " + decimal(t.Prefill) + " + " + decimal(t.Decode)
 	if t.OffDecode {
@@ -43,6 +45,9 @@ func (t *CostTerms) Formula(node string) string {
 		sum = decimal(t.Taint) + " * (" + sum + ")"
 	}
 	cached := strings.TrimSuffix(decimal(t.Cached), ".0")
+	if t.Experts > 0 {
+		cached += ", expert_blocks: " + strings.TrimSuffix(decimal(t.Experts), ".0")
+	}
 	return "Formula for " + node + ": " + decimal(t.Total) + " = " + sum + " (cached_blocks: " + cached + ")"
 }
 

@@ -262,6 +262,8 @@ func TestFormula(t *testing.T) {
 			Total: 60.125, Scale: 0.25, Prefill: 100.5, Decode: 25, Requests: 10, Cached: 15.75, Taint: 1},
 		"Formula for w: 46.17 = 0.368 * (1.0 * 100.5 + 25.0) (cached_blocks: 0)": {
 			Total: 46.1699, Scale: 1, Prefill: 100.5, Decode: 25, Taint: math.Exp(-1)},
+		"Formula for w: 125.5 = 1.0 * 100.5 + 25.0 (cached_blocks: 15, expert_blocks: 7.5)": {
+			Total: 125.5, Scale: 1, Prefill: 100.5, Decode: 25, Cached: 15, Experts: 7.5, Taint: 1},
 		"Formula for w: 12.0 = max(0, 25.0 - 15.0) + 2.0 (cached_blocks: 15)": {
 			Total: 12, Scale: 1, Decode: 25, Credit: 15, Requests: 2, Cached: 15, Taint: 1, OffDecode: true},
 	} {

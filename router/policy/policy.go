@@ -7,7 +7,8 @@
 //	kv·(overlap - pending·waiting) + load·(1-util) + power·(1-norm_watts) + capacity·cap
 //
 //	overlap    = matched leading blocks, each weighed by the tier that it is in / prompt blocks;
-//	             blocks that the engine computes for other requests count as matched
+//	             blocks that the engine computes for other requests count as matched; hosted experts
+//	             raise the part of the engine's own memory by the share that is hosted
 //	waiting    = min(blocks that wait for prefill at the node / max(prompt blocks, 64), 4)
 //	util       = max(busy/slots, busy/the fleet's highest busy, sm, the engine's scaled CPU wait,
 //	             the scaled Retransmits)
@@ -194,6 +195,7 @@ type Candidate struct {
 	VRAM          float32 // bytes, or any unit common to all candidates
 	Throughput    float32 // see Throughput
 	Retransmits   float32 // retransmitted share of the segments to or from the node, 0 to 1
+	Experts       float32 // share of the request's experts that the node hosts; 0: none, or it names none
 	CPU           bool    // the engine computes on CPUs
 	Loads         bool    // the engine must load the request's adapter first
 

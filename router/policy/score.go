@@ -88,6 +88,9 @@ func (p *ScoreSettings) overlap(c *Candidate, promptBlocks int) float64 {
 		return 0
 	}
 	worth := p.Tiers.Device*float64(device) + p.Tiers.Host*float64(host-device) + p.Tiers.Disk*float64(disk-host)
+	if c.Experts > 0 {
+		worth += float64(c.Experts) * p.Tiers.Device * float64(device)
+	}
 	return min(worth/float64(promptBlocks), 1)
 }
 
