@@ -87,10 +87,8 @@ func (p *ScoreSettings) overlap(c *Candidate, promptBlocks int) float64 {
 	if promptBlocks <= 0 || disk == 0 {
 		return 0
 	}
-	worth := p.Tiers.Device*float64(device) + p.Tiers.Host*float64(host-device) + p.Tiers.Disk*float64(disk-host)
-	if c.Experts > 0 {
-		worth += float64(c.Experts) * p.Tiers.Device * float64(device)
-	}
+	worth := p.Tiers.Device*float64(device)*float64(1+c.Experts) + p.Tiers.Host*float64(host-device) +
+		p.Tiers.Disk*float64(disk-host)
 	return min(worth/float64(promptBlocks), 1)
 }
 
