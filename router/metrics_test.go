@@ -23,10 +23,10 @@ import (
 
 // elsewhere lists the metrics that other tests check. These are the metrics of etcd and of bugs,
 // and of a fleet with nothing but server errors. Others are of cache daemons (TestCacheMetrics), of
-// KV events (TestStaticBackendsEvents), of tokenizers (TestExactDigests) and of too many sessions
-// (package affinity). The metrics of agents
-// are in TestKernelSignals, TestKernelEvents and packages signals and peerevents, and those of
-// takeovers in cmd/cgn-router.
+// KV events (TestStaticBackendsEvents), of tokenizers (TestExactDigests), of adapters
+// (TestRequestsStayWithTheirAdapter and TestAdaptersOfAgents) and of too many sessions (package
+// affinity). The metrics of agents are in TestKernelSignals, TestKernelEvents and packages signals
+// and peerevents, and those of takeovers in cmd/cgn-router.
 var elsewhere = func() map[string]bool {
 	all := map[string]bool{
 		"cgn_router_fleet_malformed_total": true, "cgn_router_fleet_stale": true, "cgn_router_panics_total": true,
@@ -43,6 +43,7 @@ var elsewhere = func() map[string]bool {
 		"cgn_router_kernel_event_lag_seconds": true, "cgn_router_signal_lag_seconds": true,
 		"cgn_router_signal_breaks_total": true, "cgn_router_signal_malformed_total": true,
 		"cgn_router_signal_readings_total": true, "cgn_router_sessions_dropped_total": true,
+		"cgn_router_adapter_loads_total": true, "cgn_router_node_adapters": true,
 	}
 	for _, sample := range nodeload.Samples() {
 		for _, signal := range sample.Signals {
