@@ -53,6 +53,10 @@ type ExplainedNode struct {
 
 // Explain says where a leg of r with question q would go now. Explain sends nothing.
 func (d *Dispatcher) Explain(r *request.Request, q Question) (*Explanation, *apierror.Error) {
+	return d.explain(r, q, time.Now())
+}
+
+func (d *Dispatcher) explain(r *request.Request, q Question, now time.Time) (*Explanation, *apierror.Error) {
 	l := d.Leg(r, q, nil)
 	defer l.recycle()
 	if err := l.resolve(); err != nil {
@@ -62,7 +66,6 @@ func (d *Dispatcher) Explain(r *request.Request, q Question) (*Explanation, *api
 	l.identify()
 	p := d.policy.Load().For(l.model.name)
 	l.picks.policy = p
-	now := time.Now()
 	l.candidates(now)
 	var because policy.Explanation
 	explain := func() int { return l.explain(p, d.foresee(p), now, &because) }

@@ -105,6 +105,8 @@ type Policy struct {
 	Score       ScoreSettings       `json:"score"`
 	Cost        CostSettings        `json:"cost"`
 	DeviceAware DeviceAwareSettings `json:"device_aware"`
+
+	PrefillLoadModel PrefillLoadModel `json:"prefill_load_model"`
 	// MaxQueue bounds the requests in flight of a model on the nodes of a role. 0: the router's own
 	// setting.
 	MaxQueue int `json:"max_queue" range:"0..1048576" scope:"router"`
@@ -169,7 +171,8 @@ func Default() *Policy {
 			BlockTokens: 16, OverlapScoreCredit: 1, HostCacheHitWeight: 0.75, DiskCacheHitWeight: 0.25,
 			PrefillLoadScale: 1, AssumeKVReuse: true, TrackPrefillTokens: true, TrackActiveBlocks: true,
 		},
-		DeviceAware: DeviceAwareSettings{Ratio: 8},
+		DeviceAware:      DeviceAwareSettings{Ratio: 8},
+		PrefillLoadModel: PrefillLoadModel{Mode: NotModelled},
 	}
 }
 
