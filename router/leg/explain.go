@@ -62,7 +62,7 @@ func (d *Dispatcher) explain(r *request.Request, q Question, now time.Time) (*Ex
 	if err := l.resolve(); err != nil {
 		return nil, err
 	}
-	d.where.Find(l.prompt, r, l.model.name, l.model.seed, l.pool.nodes)
+	l.look()
 	l.identify()
 	p := d.policy.Load().For(l.model.name)
 	l.picks.policy = p

@@ -243,6 +243,24 @@ type Situation struct {
 // round robin fair without a lock.
 func (p *Policy) Pick(s *Situation) int { return modes[p.Mode].of(p).pick(s, nil) }
 
+// UsesPrefixes says whether a pick can depend on which blocks of a prompt a node holds or computes.
+// o are the overrides of the request. If UsesPrefixes returns false, the caller need not hash or
+// look up the prompt, and need not record where it went.
+//
+// The modes without a term for prefixes count as users. The caller looks prefixes up for more than
+// picks: an answer names its overlap, metrics compare predictions with cached tokens, caches load
+// blocks ahead of a request, and waiting prefill counts uncached tokens only. Whoever tries random
+// against score compares these figures. Only a policy that gives prefixes no worth gives them up.
+func (p *Policy) UsesPrefixes(o *Overrides) bool {
+	switch p.Mode {
+	case Score:
+		return p.Score.usesPrefixes()
+	case Cost:
+		return p.Cost.usesPrefixes(o)
+	}
+	return true
+}
+
 func (c *Candidate) busy() int64 { return max(int64(c.InFlight), 0) + max(int64(c.Others), 0) }
 
 // room says whether the node may have one more request.
