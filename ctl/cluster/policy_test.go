@@ -78,7 +78,10 @@ func TestPolicyPage(t *testing.T) {
 			t.Errorf("no row for %s with the default %v", key, value)
 		}
 	}
-	unset := []string{"prefill_load_model.table"} // the default document has no such keys
+	unset := []string{ // the default document has no such keys
+		"prefill_load_model.table", "busy.active_decode_blocks_threshold", "busy.active_prefill_tokens_threshold",
+		"busy.active_prefill_tokens_threshold_frac",
+	}
 	for _, key := range unset {
 		if !strings.Contains(page, "\n| `"+key+"` | unset |") {
 			t.Errorf("no row for %s, which is unset by default", key)

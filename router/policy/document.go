@@ -50,6 +50,7 @@ func (p *Policy) MarshalJSON() ([]byte, error) {
 		DeviceAware DeviceAwareSettings `json:"device_aware"`
 
 		PrefillLoadModel PrefillLoadModel `json:"prefill_load_model"`
+		Busy             BusySettings     `json:"busy"`
 
 		MaxQueue  int                `json:"-"`
 		TTFTSLOms int                `json:"-"`
@@ -148,6 +149,9 @@ func (r *reader) member(name string, s section, f reflect.StructField, value jso
 		r.refuse(name, "counts for the whole router; give it outside of models")
 	case f.Type.Kind() == reflect.Struct:
 		r.object(name, value, section{newest, into})
+	case f.Type.Kind() == reflect.Pointer:
+		into.Set(reflect.New(f.Type.Elem()))
+		r.scalar(name, f, value, into.Elem())
 	case f.Type.Kind() == reflect.Slice:
 		r.list(name, newest, f, value, into)
 	case f.Type.Kind() == reflect.Map:

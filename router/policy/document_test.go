@@ -83,7 +83,7 @@ func TestParseRefuses(t *testing.T) {
 		`{"kv":NaN}`:          "malformed JSON",
 		`{"kv":0.5} x`:        "unexpected data after the object",
 		`{"kv":0.5,"kv":0.6}`: "kv: given twice",
-		`{"kw":0.5}`: `kw: unknown key; there are mode, score, cost, device_aware, prefill_load_model, max_queue, ttft_slo_ms, ` +
+		`{"kw":0.5}`: `kw: unknown key; there are mode, score, cost, device_aware, prefill_load_model, busy, max_queue, ttft_slo_ms, ` +
 			`models, weights, tiers, epsilon, run_delay_ms, retransmit_pct, kv, load, power, capacity, pending; did you mean kv?`,
 		`{"disk":1}`:              "; did you mean score.tiers.disk?",
 		`{"score":{"kv":1}}`:      "score.kv: unknown key; there are weights, tiers, epsilon",
@@ -214,6 +214,7 @@ func randomPolicy(rng *rand.Rand, models int) *Policy {
 	walk("", reflect.ValueOf(p).Elem(), func(_ string, f reflect.StructField, v reflect.Value) {
 		low, high, _ := strings.Cut(f.Tag.Get("range"), "..")
 		switch v.Kind() {
+		case reflect.Invalid: // unset
 		case reflect.Bool:
 			v.SetBool(rng.IntN(2) == 0)
 		case reflect.Uint8:
@@ -228,6 +229,12 @@ func randomPolicy(rng *rand.Rand, models int) *Policy {
 	})
 	if p.PrefillLoadModel.Mode == Modelled || rng.IntN(2) == 0 {
 		p.PrefillLoadModel.Table = randomTable(rng, 1+rng.IntN(64))
+	}
+	if rng.IntN(2) == 0 {
+		p.Busy.DecodeBlocks, p.Busy.PrefillTokens = new(rng.Float64()), new(rng.IntN(1<<40))
+	}
+	if rng.IntN(2) == 0 {
+		p.Busy.PrefillFraction = new(2 * rng.Float64())
 	}
 	p.Cost.TrackOutputBlocks = p.Cost.TrackOutputBlocks && p.Cost.TrackActiveBlocks
 	for i := range models {
@@ -353,6 +360,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"weights":{"kv":{}},"epsilon":[[[]]]}`))
 	f.Add([]byte(`{"score":{"tiers":{"host":0.5}},"models":{"a":{"mode":"random","score":{"epsilon":0}}}}`))
 	f.Add([]byte(measured))
+	f.Add([]byte(`{"busy":{"active_decode_blocks_threshold":0.5,"active_prefill_tokens_threshold":null}}`))
 	f.Add([]byte(`{"prefill_load_model":{"table":[[],{"tokens":[]},{"ms":{"ms":1}}]}}`))
 	f.Fuzz(func(t *testing.T, doc []byte) {
 		p, err := Parse(doc)

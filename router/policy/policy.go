@@ -107,6 +107,7 @@ type Policy struct {
 	DeviceAware DeviceAwareSettings `json:"device_aware"`
 
 	PrefillLoadModel PrefillLoadModel `json:"prefill_load_model"`
+	Busy             BusySettings     `json:"busy"`
 	// MaxQueue bounds the requests in flight of a model on the nodes of a role. 0: the router's own
 	// setting.
 	MaxQueue int `json:"max_queue" range:"0..1048576" scope:"router"`

@@ -21,6 +21,8 @@ import (
 //	also   a number that is allowed too
 //	older  an older key
 //	scope  router: the setting counts for the whole router, and no model has its own
+//
+// A setting of a pointer type may be unset.
 
 // FieldError reports a setting whose value is not allowed.
 type FieldError struct {
@@ -41,7 +43,7 @@ func (p *Policy) Validate() error {
 
 func (p *Policy) faults(at string) (errs []error) {
 	walk(at, reflect.ValueOf(p).Elem(), func(name string, f reflect.StructField, v reflect.Value) {
-		if !allows(f, number(f, v)) {
+		if v.IsValid() && !allows(f, number(f, v)) {
 			errs = append(errs, &FieldError{name, fmt.Sprint(v), allowed(f)})
 		}
 	})
@@ -81,7 +83,7 @@ func (p *Policy) Settings() []Setting { return p.settings("") }
 
 func (p *Policy) settings(at string) (all []Setting) {
 	walk("", reflect.ValueOf(p).Elem(), func(name string, f reflect.StructField, v reflect.Value) {
-		if !p.counts(name) || at != "" && f.Tag.Get("scope") == "router" {
+		if !v.IsValid() || !p.counts(name) || at != "" && f.Tag.Get("scope") == "router" {
 			return
 		}
 		all = append(all, Setting{join(at, name), v.Interface()})
@@ -113,6 +115,7 @@ func (p *Policy) eachModel() iter.Seq2[string, *Policy] {
 }
 
 // walk calls fn for each setting of v and its sections, in the order of the fields. at is v's name.
+// The value of an unset setting is the zero Value.
 func walk(at string, v reflect.Value, fn func(name string, f reflect.StructField, v reflect.Value)) {
 	for f := range v.Type().Fields() {
 		name, value := join(at, keyOf(f)), v.FieldByIndex(f.Index)
@@ -125,7 +128,7 @@ func walk(at string, v reflect.Value, fn func(name string, f reflect.StructField
 				walk(fmt.Sprintf("%s[%d]", name, i), value.Index(i), fn)
 			}
 		default:
-			fn(name, f, value)
+			fn(name, f, reflect.Indirect(value))
 		}
 	}
 }
@@ -168,9 +171,17 @@ func number(f reflect.StructField, v reflect.Value) float64 {
 	return 0
 }
 
+// kindOf returns the kind of a setting's value.
+func kindOf(f reflect.StructField) reflect.Kind {
+	if f.Type.Kind() == reflect.Pointer {
+		return f.Type.Elem().Kind()
+	}
+	return f.Type.Kind()
+}
+
 // allows says whether v is an allowed value of the setting.
 func allows(f reflect.StructField, v float64) bool {
-	switch kind := f.Type.Kind(); {
+	switch kind := kindOf(f); {
 	case kind == reflect.Bool:
 		return true
 	case kind == reflect.String:
@@ -199,7 +210,7 @@ func parsed(text string) float64 {
 // allowed describes the allowed values of the setting.
 func allowed(f reflect.StructField) string {
 	text := "a number from "
-	switch f.Type.Kind() {
+	switch kindOf(f) {
 	case reflect.Bool:
 		return "true or false"
 	case reflect.Uint8:
