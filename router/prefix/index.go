@@ -2,6 +2,7 @@ package prefix
 
 import (
 	"cmp"
+	"slices"
 	"sync"
 	"time"
 )
@@ -111,17 +112,25 @@ type walker struct {
 // group since the node's deepest group was last used. Match takes no lock. Match does not allocate
 // once c has seen as many candidates and blocks before.
 func (x *Index) Match(c *Chain, refs []Ref, held, coming []int32) int {
+	clear(held)
+	clear(coming)
+	if c.groups() == 0 || !slices.ContainsFunc(refs, x.counts) {
+		return len(c.keys)
+	}
+	nodes := x.table.sieve.nodesOf(c.leader(0)) // no other node has a beginning of the prompt
+	if nodes == 0 {
+		return len(c.keys)
+	}
 	now, nowMillis := x.clock.nowStamp()
 	walk := c.walk[:0]
 	for i, ref := range refs {
-		held[i] = 0
-		if coming != nil {
-			coming[i] = 0
-		}
-		n := x.node(ref)
-		if n == nil || n.silent.Load() {
+		if nodes&bit(ref.place()) == 0 {
 			continue
 		}
+		if !x.counts(ref) {
+			continue
+		}
+		n := &x.nodes[ref.place()]
 		oldest := n.oldest(now, nowMillis)
 		walk = append(walk, walker{
 			candidate: int32(i), place: ref.place(), lifetime: n.lifetime.Load(),
@@ -153,6 +162,12 @@ func (x *Index) Match(c *Chain, refs []Ref, held, coming []int32) int {
 		held[w.candidate] = n
 	}
 	return len(c.keys)
+}
+
+// counts says whether the beliefs about a node count.
+func (x *Index) counts(ref Ref) bool {
+	n := x.node(ref)
+	return n != nil && !n.silent.Load()
 }
 
 // skipsFrom is the number of groups that stride visits one by one.

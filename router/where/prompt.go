@@ -59,7 +59,7 @@ type memory struct {
 	refs    []prefix.Ref
 	matched []int32 // predicted leading blocks in the engine's own memory, by node
 	coming  []int32 // matched plus the blocks being computed for other requests
-	reach   []holdings.Reach
+	reach   []holdings.Reach // empty: no host's cache has reported
 	query   holdings.Query
 }
 
@@ -137,9 +137,6 @@ func (f *Finder) believe(p *Prompt, model string, nodes []*fleet.Node) {
 	p.Blocks = p.chain.Blocks()
 	f.Index.Match(&p.chain, p.refs, p.matched, p.coming)
 	p.reach = p.reach[:0]
-	for _, device := range p.matched {
-		p.reach = append(p.reach, holdings.Reach{Device: device})
-	}
 	if f.Holdings == nil || !p.query.Begin(f.Holdings, model) {
 		return
 	}
@@ -154,7 +151,7 @@ func (f *Finder) believe(p *Prompt, model string, nodes []*fleet.Node) {
 		case r.Device < p.matched[i]:
 			p.coming[i] = r.Device // the engine has lost the blocks behind
 		}
-		p.reach[i] = r
+		p.reach = append(p.reach, r)
 	}
 }
 
@@ -170,14 +167,22 @@ func (p *Prompt) Keys() []uint64 { return p.chain.Keys() }
 func (p *Prompt) Unknown(nodes int) {
 	p.matched = slices.Grow(p.matched[:0], nodes)[:nodes]
 	p.coming = slices.Grow(p.coming[:0], nodes)[:nodes]
-	p.reach = slices.Grow(p.reach[:0], nodes)[:nodes]
+	p.reach = p.reach[:0]
 	clear(p.matched)
 	clear(p.coming)
-	clear(p.reach)
 }
 
 // Reach returns how far the prompt reaches on the node at index i of Find's nodes.
-func (p *Prompt) Reach(i int) holdings.Reach { return p.reach[i] }
+func (p *Prompt) Reach(i int) holdings.Reach {
+	if !p.Reported() {
+		return holdings.Reach{Device: p.matched[i]}
+	}
+	return p.reach[i]
+}
+
+// Reported says whether hosts' caches have reported their blocks. Without reports no node has a
+// reach beyond its engine's own memory.
+func (p *Prompt) Reported() bool { return len(p.reach) > 0 }
 
 // Predicted returns the index's prediction: how many leading blocks the engine at index i should
 // have in memory when the engine begins the prompt.
@@ -192,7 +197,9 @@ func (p *Prompt) Suppose(i int, device int32) {
 	if device < p.matched[i] {
 		p.coming[i] = device
 	}
-	p.matched[i], p.reach[i].Device = device, device
+	if p.matched[i] = device; p.Reported() {
+		p.reach[i].Device = device
+	}
 }
 
 // Sent predicts that the node will hold the prompt, which was sent to it at the given time. Call
@@ -230,7 +237,7 @@ func (p *Prompt) Promote(i int, model string) {
 	if told == nil || told.Empty() {
 		return
 	}
-	from, to := told.Wanted(&p.query, i, p.reach[i])
+	from, to := told.Wanted(&p.query, i, p.Reach(i))
 	if from >= to {
 		return
 	}
