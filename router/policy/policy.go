@@ -232,6 +232,12 @@ type Situation struct {
 	Prefill    bool   // the node only computes the prompt; another node answers
 	Pinned     bool   // the request names its node, and the candidates are that node
 	Overrides  Overrides
+	Scratch    Scratch // keep it for the next pick
+}
+
+// Scratch is memory that Pick uses again. The zero value is ready for use.
+type Scratch struct {
+	standings []standing
 }
 
 // Pick returns the index of the chosen node, or -1 when no candidate has room. Pick allocates

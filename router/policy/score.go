@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"math"
+	"slices"
 )
 
 // fleet holds the measures for a score, over all candidates, full ones included.
@@ -35,6 +36,15 @@ func (f *figure) of(v float64) float64 {
 	return f.sum / float64(max(f.n, 1))
 }
 
+// relative returns v, or for an unknown v the mean, relative to the best value. relative returns 0 if
+// no value is above 0.
+func (f *figure) relative(v float64) float64 {
+	if f.best == 0 {
+		return 0
+	}
+	return f.of(v) / f.best
+}
+
 // apart returns the excess of v over twice the mean of the other known values. A figure that is
 // equal for all nodes then counts against none of them. v is one of the noted values. apart returns
 // 0 if v is unknown or the only value.
@@ -46,32 +56,41 @@ func (f *figure) apart(v float64) float64 {
 }
 
 func (p *ScoreSettings) survey(cands []Candidate) fleet {
-	f := fleet{occupancy: occupancyOf(cands)}
+	var f fleet
 	if p.RunDelayMs > 0 {
 		f.waitScale = 10 / p.RunDelayMs // RunDelayMs is in ms of each second; 1 % of a second is 10 ms
 	}
 	if p.RetransmitPct > 0 {
 		f.resentScale = 100 / p.RetransmitPct
 	}
+	var counts census
 	for i := range cands {
 		c := &cands[i]
-		told := c.told()
-		f.sm.note(told.SMPct.Or(unknown))
-		f.watts.note(told.Drawn().Or(unknown))
-		f.vram.note(float64(c.VRAM))
-		f.throughput.note(float64(c.Throughput))
-		if f.waitScale > 0 {
-			f.wait.note(told.EngineWaitPct.Or(unknown))
-		}
-		if f.resentScale > 0 {
-			f.resent.note(float64(c.Retransmits))
-		}
-		f.freeMax = max(f.freeMax, f.free(c))
+		counts.add(c)
+		f.note(c)
 		if c.room() {
 			f.takers++
 		}
 	}
+	f.occupancy = counts.occupancy(cands)
+	f.freeMax = f.mostFree(&counts, cands)
 	return f
+}
+
+// note adds the measurements of a candidate.
+func (f *fleet) note(c *Candidate) {
+	f.vram.note(float64(c.VRAM))
+	f.throughput.note(float64(c.Throughput))
+	if f.resentScale > 0 {
+		f.resent.note(float64(c.Retransmits))
+	}
+	if told := c.Load; told != nil {
+		f.sm.note(told.SMPct.Or(unknown))
+		f.watts.note(told.Drawn().Or(unknown))
+		if f.waitScale > 0 {
+			f.wait.note(told.EngineWaitPct.Or(unknown))
+		}
+	}
 }
 
 // unknown stands for an unknown figure.
@@ -103,12 +122,14 @@ func waiting(c *Candidate, promptBlocks int) float64 {
 }
 
 func (f *fleet) util(c *Candidate) float64 {
-	told := c.told()
-	used := max(f.of(c), f.sm.of(told.SMPct.Or(unknown))/100)
-	if f.waitScale > 0 {
-		used = max(used, f.waitScale*f.wait.apart(told.EngineWaitPct.Or(unknown)))
+	used := f.of(c)
+	if f.sm.n > 0 {
+		used = max(used, f.sm.of(c.told().SMPct.Or(unknown))/100)
 	}
-	if f.resentScale > 0 {
+	if f.wait.n > 0 {
+		used = max(used, f.waitScale*f.wait.apart(c.told().EngineWaitPct.Or(unknown)))
+	}
+	if f.resent.n > 0 {
 		used = max(used, f.resentScale*f.resent.apart(float64(c.Retransmits)))
 	}
 	return min(used, 1)
@@ -119,20 +140,15 @@ func (f *fleet) coolness(c *Candidate) float64 {
 	if f.watts.best == 0 {
 		return 0
 	}
-	return 1 - f.watts.of(c.told().Drawn().Or(unknown))/f.watts.best
+	return 1 - f.watts.relative(c.told().Drawn().Or(unknown))
 }
 
 func (f *fleet) capacity(c *Candidate) float64 {
-	return (relative(f.vram.of(float64(c.VRAM)), f.vram.best) +
-		relative(f.throughput.of(float64(c.Throughput)), f.throughput.best) +
-		relative(f.free(c), f.freeMax)) / 3
-}
-
-func relative(v, best float64) float64 {
-	if best == 0 {
-		return 0
+	free := 0.0
+	if f.freeMax > 0 {
+		free = f.free(c) / f.freeMax
 	}
-	return v / best
+	return (f.vram.relative(float64(c.VRAM)) + f.throughput.relative(float64(c.Throughput)) + free) / 3
 }
 
 func (p *ScoreSettings) total(c *Candidate, f *fleet, promptBlocks int) float64 {
@@ -149,21 +165,20 @@ func (p *ScoreSettings) pick(s *Situation, e *Explanation) int {
 	if f.takers == 0 {
 		return -1
 	}
-	var kept totals
-	best, top, second := p.best(s.Candidates, &f, s.Blocks, &kept)
+	best, top, second := p.best(s, &f)
 	if second < top-p.Epsilon {
 		if e != nil {
 			e.Why = fmt.Sprintf("highest score %.4f of %d candidates", top, f.takers)
 		}
 		return best
 	}
-	if home := s.Home - 1; home >= 0 && kept.of(p, s.Candidates, home, &f, s.Blocks) >= top-p.Epsilon {
+	if home := s.Home - 1; home >= 0 && s.Scratch.standings[home].total >= top-p.Epsilon {
 		if e != nil {
 			e.Why = fmt.Sprintf("its session is there, and its score is within %g of the best", p.Epsilon)
 		}
 		return home
 	}
-	pick, tied, keyed := p.breakTie(s, &f, best, top, &kept)
+	pick, tied, keyed := s.breakTie(top - p.Epsilon)
 	if e != nil {
 		how := "at random, the prompt has no key"
 		if keyed {
@@ -184,34 +199,23 @@ func (p *ScoreSettings) explain(s *Situation, f *fleet, e *Explanation) {
 	}
 }
 
-// totals keeps the totals of the first candidates, so a tie need not compute them again. totals
-// holds -Inf for a node that may not be picked.
-type totals [32]float64
-
-// of returns the total of candidate i.
-func (kept *totals) of(p *ScoreSettings, cands []Candidate, i int, f *fleet, promptBlocks int) float64 {
-	if i < len(kept) {
-		return kept[i]
-	}
-	if !cands[i].room() {
-		return math.Inf(-1)
-	}
-	return p.total(&cands[i], f, promptBlocks)
+// standing is a candidate's total, or -Inf for a node that may not be picked, and its IDHash.
+type standing struct {
+	total float64
+	id    uint64
 }
 
-// best returns the first candidate with the highest total, that total, and the next highest.
-func (p *ScoreSettings) best(
-	cands []Candidate, f *fleet, promptBlocks int, kept *totals,
-) (best int, top, second float64) {
+// best returns the first candidate with the highest total, that total, and the next highest. best
+// leaves the standings of all candidates in s.
+func (p *ScoreSettings) best(s *Situation, f *fleet) (best int, top, second float64) {
+	s.Scratch.standings = slices.Grow(s.Scratch.standings[:0], len(s.Candidates))[:len(s.Candidates)]
 	best, top, second = -1, math.Inf(-1), math.Inf(-1)
-	for i := range cands {
-		t := math.Inf(-1)
-		if cands[i].room() {
-			t = p.total(&cands[i], f, promptBlocks)
+	for i := range s.Candidates {
+		c, t := &s.Candidates[i], math.Inf(-1)
+		if c.room() {
+			t = p.total(c, f, s.Blocks)
 		}
-		if i < len(kept) {
-			kept[i] = t
-		}
+		s.Scratch.standings[i] = standing{t, c.IDHash}
 		if t > top {
 			best, top, second = i, t, top
 		} else if t > second {
@@ -221,60 +225,30 @@ func (p *ScoreSettings) best(
 	return best, top, second
 }
 
-// breakTie returns the winner among the candidates within Epsilon of top, and their number.
-// Rendezvous hashing sends equal keys to the same node, in every router, while that node is among
-// the candidates. Without a key the draw is uniform.
-func (p *ScoreSettings) breakTie(
-	s *Situation, f *fleet, best int, top float64, kept *totals,
-) (pick, tied int, keyed bool) {
-	var draw draw
-	pick = best
-	for i := range s.Candidates {
-		if kept.of(p, s.Candidates, i, f, s.Blocks) < top-p.Epsilon {
+// breakTie returns the winner among the candidates with a total of at least least, and their
+// number. At least two candidates have that total. Rendezvous hashing sends equal keys to the same
+// node, in every router, while that node is among the candidates. Without a key the draw is
+// uniform.
+func (s *Situation) breakTie(least float64) (winner, tied int, keyed bool) {
+	key := s.Random
+	if s.Key != nil {
+		if k := s.Key.RendezvousKey(); k != 0 {
+			key, keyed = mix(k), true
+		}
+	}
+	high := uint64(0)
+	for i, n := range s.Scratch.standings {
+		if n.total < least {
 			continue
+		}
+		lot := key + uint64(i)
+		if keyed {
+			lot = n.id ^ key
+		}
+		if lot = mix(lot); tied == 0 || lot > high {
+			winner, high = i, lot
 		}
 		tied++
-		if tied == 1 {
-			pick = i
-			continue
-		}
-		if tied == 2 {
-			draw.ask(s.Key, s.Random)
-			draw.enter(s.Candidates, pick)
-		}
-		draw.enter(s.Candidates, i)
 	}
-	if tied > 1 {
-		pick = draw.winner
-	}
-	return pick, tied, draw.keyed
-}
-
-// draw is one rendezvous among tied candidates.
-type draw struct {
-	key    uint64 // the mixed key, if keyed
-	keyed  bool
-	winner int
-	high   uint64
-	begun  bool
-}
-
-func (d *draw) ask(key Key, r uint64) {
-	d.key = r
-	if key == nil {
-		return
-	}
-	if k := key.RendezvousKey(); k != 0 {
-		d.key, d.keyed = mix(k), true
-	}
-}
-
-func (d *draw) enter(cands []Candidate, i int) {
-	lot := d.key + uint64(i)
-	if d.keyed {
-		lot = cands[i].IDHash ^ d.key
-	}
-	if lot = mix(lot); !d.begun || lot > d.high {
-		d.winner, d.high, d.begun = i, lot, true
-	}
+	return winner, tied, keyed
 }
