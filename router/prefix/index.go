@@ -100,6 +100,12 @@ type walker struct {
 	heldTags  tags  // of the deepest group found held
 }
 
+// MayHold returns false if no node has a beginning of the prompt. Match then has nothing to say.
+// MayHold hashes the first block.
+func (x *Index) MayHold(c *Chain) bool {
+	return c.groups() > 0 && x.table.sieve.nodesOf(c.leader(0)) != 0
+}
+
 // Match predicts for each of refs how many leading blocks of the prompt the node holds now, and
 // writes that into held. Into coming, unless nil, Match writes how many the node will hold once it
 // has begun to answer its requests. Match leaves out blocks that extend a partly held group. held
@@ -118,9 +124,6 @@ func (x *Index) Match(c *Chain, refs []Ref, held, coming []int32) int {
 		return len(c.keys)
 	}
 	nodes := x.table.sieve.nodesOf(c.leader(0)) // no other node has a beginning of the prompt
-	if nodes == 0 {
-		return len(c.keys)
-	}
 	now, nowMillis := x.clock.nowStamp()
 	walk := c.walk[:0]
 	for i, ref := range refs {
