@@ -30,6 +30,12 @@ type Load struct {
 	OthersBlocks int64
 }
 
+// untold is the load of every node that has reported nothing.
+var untold = &Load{From: Nobody}
+
+// Told says whether the node has reported some of its load.
+func (l *Load) Told() bool { return l != untold }
+
 // trustedBeats is the number of heartbeats after which a sample counts as unknown. A scrape counts
 // for as long as a heartbeat at the default interval.
 const trustedBeats = 3
@@ -60,7 +66,7 @@ func (s *sources) at(now time.Time, blockTokens int) *Load {
 		l.Load, l.From, ours = *s.pushed, Stream, s.pushedOurs
 	}
 	if l.Forget(now, s.trust); l.From != Stream && l.Load == (load.Load{}) {
-		l.From = Nobody
+		return untold
 	}
 	held, heldKnown := l.InFlight.Get()
 	waiting, waitingKnown := l.QueueDepth.Get()
@@ -156,7 +162,7 @@ func (n *Node) publishLoad(now time.Time) {
 // setSlots computes the free slots from the limit and the load. The caller holds slotsMu.
 func (n *Node) setSlots() {
 	slots := int32(math.MaxInt32)
-	if limit := n.info.Load().MaxConcurrent; limit > 0 {
+	if limit := n.limit.Load(); limit > 0 {
 		slots = limit - n.load.Load().Waiting
 	}
 	n.slots.Store(slots)

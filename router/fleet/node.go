@@ -38,29 +38,34 @@ func (s Source) subject() subjectKind {
 // snapshot until the node leaves the fleet. A request in flight may use the node after the
 // departure. All methods are safe for concurrent use.
 type Node struct {
+	// A pick reads the fields up to the first ones of the book, and two of the health, of every node.
+	// Each of both groups lies in one line of the processor's cache.
+	load     atomic.Pointer[Load]
+	path     atomic.Pointer[Path]
+	ref      atomic.Uint32
+	flags    atomic.Uint32
+	inFlight atomic.Int32
+	limit    atomic.Int32 // max_concurrent
+	Book     books.Book   // what this router's requests cost the node
+	// Health is the health of the node. Eligible and Acquire consult Health before they let a
+	// request in.
+	Health health.Node
+
 	ID     string
 	IDHash uint64 // for rendezvous hashing; the same in every router
 	Source Source
 	Pool   *relay.Pool // closed by the fleet after the node has left and its last request has ended
-	// Health is the health of the node. Eligible and Acquire consult Health before they let a
-	// request in.
-	Health health.Node
-	Book   books.Book // what this router's requests cost the node
 
-	info     atomic.Pointer[Info]
-	load     atomic.Pointer[Load]
-	ref      atomic.Uint32
-	inFlight atomic.Int32
-	slots    atomic.Int32 // max_concurrent minus the requests of others that wait in the engine
-	slotsMu  sync.Mutex   // keeps load and slots in line with info and told
-	told     sources      // guarded by slotsMu
-	recent   books.Peak   // of inFlight; slotsMu guards its windows
+	info    atomic.Pointer[Info]
+	slots   atomic.Int32 // limit minus the requests of others that wait in the engine
+	slotsMu sync.Mutex   // keeps load, limit and slots in line with info and told
+	told    sources      // guarded by slotsMu
+	recent  books.Peak   // of inFlight; slotsMu guards its windows
 
-	flags  atomic.Uint32
-	cordon atomic.Pointer[string] // the reason of the cordon; nil: not cordoned
-	asker  *asker
-	path   pathState
-	end    ending
+	cordon   atomic.Pointer[string] // the reason of the cordon; nil: not cordoned
+	asker    *asker
+	pathPast pathPast // owned by the goroutine that calls TakePaths
+	end      ending
 }
 
 // ending marks the end of a node: it has left, and its last request has ended.
@@ -123,7 +128,7 @@ func (n *Node) Number() uint64 { return n.IDHash & (1<<53 - 1) }
 func newNode(id string, source Source, info *Info, pool *relay.Pool) *Node {
 	n := &Node{ID: id, IDHash: hashID(id), Source: source, Pool: pool, end: ending{drained: make(chan struct{})}}
 	n.told.from, n.told.trust = Nobody, defaultTrust
-	n.load.Store(&Load{From: Nobody})
+	n.load.Store(untold)
 	n.setInfo(info)
 	return n
 }
@@ -140,6 +145,7 @@ func (n *Node) setInfo(info *Info) {
 	n.slotsMu.Lock()
 	defer n.slotsMu.Unlock()
 	n.info.Store(info)
+	n.limit.Store(info.MaxConcurrent)
 	n.setSlots()
 }
 
@@ -154,7 +160,7 @@ func (n *Node) Ref() prefix.Ref { return prefix.Ref(n.ref.Load()) }
 func (n *Node) InFlight() int32 { return n.inFlight.Load() }
 
 // MaxConcurrent returns the node's limit on requests at once; 0: no limit.
-func (n *Node) MaxConcurrent() int32 { return n.info.Load().MaxConcurrent }
+func (n *Node) MaxConcurrent() int32 { return n.limit.Load() }
 
 // Full says whether this router's requests fill the node's slots.
 func (n *Node) Full() bool {
@@ -258,6 +264,12 @@ func (n *Node) setFlag(flag uint32, on bool) {
 	} else {
 		n.flags.And(^flag)
 	}
+}
+
+// Serves says whether the node is in service, well and not suspect. Otherwise Eligible and the
+// node's health tell more.
+func (n *Node) Serves() bool {
+	return n.flags.Load() == 0 && n.Health.State() == health.Healthy && !n.Health.Suspect()
 }
 
 // Eligible says whether the node may be picked now, or why not. Eligible does not allocate.

@@ -15,8 +15,8 @@ import (
 // use. State, Eligible and Suspect take no lock. Admit and Report(OK) take no lock on a healthy
 // node without recent failures.
 type Node struct {
+	suspicion suspicion // its last field and the breaker's first one are what a pick reads
 	breaker   breaker
-	suspicion suspicion
 	broken    broken
 	checker   *checker
 	pool      *relay.Pool
