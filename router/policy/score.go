@@ -4,14 +4,16 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/cognitora/dataplane/internal/load"
 )
 
 // fleet holds the measures for a score, over all candidates, full ones included.
 type fleet struct {
 	occupancy
 	sm, watts, vram, throughput, wait, resent figure
-	freeMax                                   float64
 	waitScale, resentScale                    float64 // full use per EngineWaitPct, Retransmits; 0: not counted
+	signals                                   bool    // sm, wait or resent is known of a node
 	takers                                    int     // candidates that may be picked
 }
 
@@ -22,9 +24,13 @@ type figure struct {
 }
 
 func (f *figure) note(v float64) {
-	if known(v) {
-		f.sum, f.best = f.sum+v, max(f.best, v)
-		f.n++
+	if !known(v) {
+		return
+	}
+	f.n++
+	f.sum += v
+	if v > f.best { // the built-in max takes longer
+		f.best = v
 	}
 }
 
@@ -34,15 +40,6 @@ func (f *figure) of(v float64) float64 {
 		return v
 	}
 	return f.sum / float64(max(f.n, 1))
-}
-
-// relative returns v, or for an unknown v the mean, relative to the best value. relative returns 0 if
-// no value is above 0.
-func (f *figure) relative(v float64) float64 {
-	if f.best == 0 {
-		return 0
-	}
-	return f.of(v) / f.best
 }
 
 // apart returns the excess of v over twice the mean of the other known values. A figure that is
@@ -63,33 +60,33 @@ func (p *ScoreSettings) survey(cands []Candidate) fleet {
 	if p.RetransmitPct > 0 {
 		f.resentScale = 100 / p.RetransmitPct
 	}
-	var counts census
+	counts := newCensus(cands)
 	for i := range cands {
 		c := &cands[i]
-		counts.add(c)
-		f.note(c)
+		counts.add(c.busy(), c.slots())
 		if c.room() {
 			f.takers++
 		}
+		f.vram.note(float64(c.VRAM))
+		f.throughput.note(float64(c.Throughput))
+		if c.Load != nil {
+			f.note(c.Load)
+		}
+		if f.resentScale > 0 {
+			f.resent.note(float64(c.Retransmits))
+		}
 	}
 	f.occupancy = counts.occupancy(cands)
-	f.freeMax = f.mostFree(&counts, cands)
+	f.signals = f.sm.n+f.wait.n+f.resent.n > 0
 	return f
 }
 
-// note adds the measurements of a candidate.
-func (f *fleet) note(c *Candidate) {
-	f.vram.note(float64(c.VRAM))
-	f.throughput.note(float64(c.Throughput))
-	if f.resentScale > 0 {
-		f.resent.note(float64(c.Retransmits))
-	}
-	if told := c.Load; told != nil {
-		f.sm.note(told.SMPct.Or(unknown))
-		f.watts.note(told.Drawn().Or(unknown))
-		if f.waitScale > 0 {
-			f.wait.note(told.EngineWaitPct.Or(unknown))
-		}
+// note adds the figures of a node's load.
+func (f *fleet) note(l *load.Load) {
+	f.sm.note(l.SMPct.Or(unknown))
+	f.watts.note(l.Drawn().Or(unknown))
+	if f.waitScale > 0 {
+		f.wait.note(l.EngineWaitPct.Or(unknown))
 	}
 }
 
@@ -99,14 +96,18 @@ const unknown = -1
 // known returns false for NaN, infinities and negative values.
 func known(v float64) bool { return v >= 0 && v <= math.MaxFloat64 }
 
+// overlap returns the worth of the blocks that the node has, as a share of the prompt.
 func (p *ScoreSettings) overlap(c *Candidate, promptBlocks int) float64 {
 	device := max(c.Matched, c.Coming, 0)
 	host := max(c.Host, device)
 	disk := max(c.Disk, host)
-	if promptBlocks <= 0 || disk == 0 {
+	if promptBlocks <= 0 {
 		return 0
 	}
-	worth := p.Tiers.Device*float64(device) + p.Tiers.Host*float64(host-device) + p.Tiers.Disk*float64(disk-host)
+	worth := p.Tiers.Device * float64(device)
+	if disk > device {
+		worth += p.Tiers.Host*float64(host-device) + p.Tiers.Disk*float64(disk-host)
+	}
 	return min(worth/float64(promptBlocks), 1)
 }
 
@@ -116,13 +117,15 @@ const (
 	waitingMost = 4
 )
 
-// waiting returns the prefill that waits at the node. Its unit is one prompt of this prompt's size.
+// waiting returns the prefill that waits at the node, in whole blocks. Its unit is one prompt of
+// this prompt's size.
 func waiting(c *Candidate, promptBlocks int) float64 {
-	return min(float64(max(c.Pending, 0))/float64(max(promptBlocks, promptLeast)), waitingMost)
+	blocks := max(c.PrefillTokens, 0) / chainTokens
+	return min(float64(blocks)/float64(max(promptBlocks, promptLeast)), waitingMost)
 }
 
-func (f *fleet) util(c *Candidate) float64 {
-	used := f.of(c)
+// signalled returns the node's use, 0 to 1. used is the share of its slots.
+func (f *fleet) signalled(c *Candidate, used float64) float64 {
 	if f.sm.n > 0 {
 		used = max(used, f.sm.of(c.told().SMPct.Or(unknown))/100)
 	}
@@ -132,29 +135,50 @@ func (f *fleet) util(c *Candidate) float64 {
 	if f.resent.n > 0 {
 		used = max(used, f.resentScale*f.resent.apart(float64(c.Retransmits)))
 	}
-	return min(used, 1)
+	return used
 }
 
 // coolness returns 1 - norm_watts. coolness returns 0 for every node when none reports its power.
 func (f *fleet) coolness(c *Candidate) float64 {
-	if f.watts.best == 0 {
-		return 0
-	}
-	return 1 - f.watts.relative(c.told().Drawn().Or(unknown))
+	return 1 - f.watts.of(c.told().Drawn().Or(unknown))/f.watts.best
 }
 
-func (f *fleet) capacity(c *Candidate) float64 {
-	free := 0.0
-	if f.freeMax > 0 {
-		free = f.free(c) / f.freeMax
+// total returns the score of one candidate, and writes its terms into t, unless t is nil.
+func (p *ScoreSettings) total(c *Candidate, f *fleet, promptBlocks int, t *Terms) (total float64) {
+	overlap, waits, power, capacity := 0.0, 0.0, 0.0, 0.0
+	if c.Matched|c.Coming|c.Host|c.Disk != 0 {
+		overlap = p.overlap(c, promptBlocks)
 	}
-	return (f.vram.relative(float64(c.VRAM)) + f.throughput.relative(float64(c.Throughput)) + free) / 3
-}
-
-func (p *ScoreSettings) total(c *Candidate, f *fleet, promptBlocks int) float64 {
+	if c.PrefillTokens > 0 {
+		waits = waiting(c, promptBlocks)
+	}
+	busy, slots := f.seats(c)
+	used := f.used(busy, slots)
+	if f.signals {
+		used = f.signalled(c, used)
+	}
+	if used > 1 {
+		used = 1
+	}
+	if f.watts.best > 0 {
+		power = f.coolness(c)
+	}
+	if f.vram.best > 0 {
+		capacity = f.vram.of(float64(c.VRAM)) / f.vram.best
+	}
+	if f.throughput.best > 0 {
+		capacity += f.throughput.of(float64(c.Throughput)) / f.throughput.best
+	}
+	if slots > busy {
+		capacity += (slots - busy) / f.freeMost
+	}
+	capacity /= 3
 	w := &p.Weights
-	reuse := p.overlap(c, promptBlocks) - w.Pending*waiting(c, promptBlocks)
-	return w.KV*reuse + w.Load*(1-f.util(c)) + w.Power*f.coolness(c) + w.Capacity*f.capacity(c)
+	total = w.KV*(overlap-w.Pending*waits) + w.Load*(1-used) + w.Power*power + w.Capacity*capacity
+	if t != nil {
+		t.Overlap, t.Waiting, t.Load, t.Power, t.Capacity, t.Total = overlap, waits, 1-used, power, capacity, total
+	}
+	return total
 }
 
 func (p *ScoreSettings) pick(s *Situation, e *Explanation) int {
@@ -172,7 +196,7 @@ func (p *ScoreSettings) pick(s *Situation, e *Explanation) int {
 		}
 		return best
 	}
-	if home := s.Home - 1; home >= 0 && s.Scratch.standings[home].total >= top-p.Epsilon {
+	if home := s.Home - 1; home >= 0 && s.Scratch[home].total >= top-p.Epsilon {
 		if e != nil {
 			e.Why = fmt.Sprintf("its session is there, and its score is within %g of the best", p.Epsilon)
 		}
@@ -192,10 +216,7 @@ func (p *ScoreSettings) pick(s *Situation, e *Explanation) int {
 // explain fills in every term of every candidate.
 func (p *ScoreSettings) explain(s *Situation, f *fleet, e *Explanation) {
 	for i := range e.Terms {
-		c, t := &s.Candidates[i], &e.Terms[i]
-		t.Overlap, t.Waiting, t.Load = p.overlap(c, s.Blocks), waiting(c, s.Blocks), 1-f.util(c)
-		t.Power, t.Capacity = f.coolness(c), f.capacity(c)
-		t.Total = p.total(c, f, s.Blocks)
+		p.total(&s.Candidates[i], f, s.Blocks, &e.Terms[i])
 	}
 }
 
@@ -208,14 +229,14 @@ type standing struct {
 // best returns the first candidate with the highest total, that total, and the next highest. best
 // leaves the standings of all candidates in s.
 func (p *ScoreSettings) best(s *Situation, f *fleet) (best int, top, second float64) {
-	s.Scratch.standings = slices.Grow(s.Scratch.standings[:0], len(s.Candidates))[:len(s.Candidates)]
+	s.Scratch = slices.Grow(s.Scratch[:0], len(s.Candidates))[:len(s.Candidates)]
 	best, top, second = -1, math.Inf(-1), math.Inf(-1)
 	for i := range s.Candidates {
 		c, t := &s.Candidates[i], math.Inf(-1)
 		if c.room() {
-			t = p.total(c, f, s.Blocks)
+			t = p.total(c, f, s.Blocks, nil)
 		}
-		s.Scratch.standings[i] = standing{t, c.IDHash}
+		s.Scratch[i] = standing{t, c.IDHash}
 		if t > top {
 			best, top, second = i, t, top
 		} else if t > second {
@@ -237,7 +258,7 @@ func (s *Situation) breakTie(least float64) (winner, tied int, keyed bool) {
 		}
 	}
 	high := uint64(0)
-	for i, n := range s.Scratch.standings {
+	for i, n := range s.Scratch {
 		if n.total < least {
 			continue
 		}
