@@ -230,5 +230,5 @@ func (b *Book) Empty() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.prefill.Load() == 0 && b.blocks.Load() == 0 && b.output.Load() == 0 &&
-		len(b.runs) == 0 && b.waiting.head == nil
+		len(b.runs) == 0 && b.waiting.head == nil && b.present.Load() == 0
 }

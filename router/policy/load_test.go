@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -49,6 +50,48 @@ func TestLoadByHand(t *testing.T) {
 			if math.Abs(got-c.want[i]) > 1e-9 {
 				t.Errorf("%s: util %v of node %d, want %v", name, got, i, c.want[i])
 			}
+		}
+	}
+}
+
+// TestOccupancyOfAnyFleet compares the measures of fleets of equal and of different nodes with the
+// measures by their definitions.
+func TestOccupancyOfAnyFleet(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 3))
+	for range 3000 {
+		cands := make([]Candidate, 1+rng.IntN(50))
+		sizes := []int32{0, rng.Int32N(300), rng.Int32N(300)}[:1+rng.IntN(3)]
+		slots, known := 0.0, 0.0
+		for i := range cands {
+			c := &cands[i]
+			c.InFlight, c.EngineSlots = rng.Int32N(100), sizes[rng.IntN(len(sizes))]
+			if c.EngineSlots > 0 {
+				slots, known = slots+float64(c.EngineSlots), known+1
+			}
+		}
+		mean := slots / max(known, 1)
+		alike := func(c *Candidate) float64 {
+			if c.EngineSlots > 0 {
+				return float64(c.InFlight) * mean / float64(c.EngineSlots)
+			}
+			return float64(c.InFlight)
+		}
+		most, free := float64(busyLeast), 0.0
+		for i := range cands {
+			most = max(most, alike(&cands[i]))
+		}
+		for i := range cands {
+			own := cmp.Or(float64(cands[i].EngineSlots), mean, most)
+			free = max(free, own-float64(cands[i].InFlight))
+		}
+		l := occupancyOf(cands)
+		near(t, "most free slots", l.freeMost, free)
+		for i := range cands {
+			want := alike(&cands[i]) / most
+			if mean > 0 {
+				want = max(want, alike(&cands[i])/mean)
+			}
+			near(t, "load", l.of(&cands[i]), want)
 		}
 	}
 }

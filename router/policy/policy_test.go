@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -183,6 +184,41 @@ func TestRendezvous(t *testing.T) {
 		if n < 850 || n > 1150 {
 			t.Errorf("node %d got %d of 8000", i, n)
 		}
+	}
+}
+
+// TestEveryCandidateIsLookedAt picks in a large fleet: a single best node, one of two tied nodes, and
+// the tied one that has the session.
+func TestEveryCandidateIsLookedAt(t *testing.T) {
+	for _, m := range []Mode{Score, Cost} {
+		p, c := Default(), blanks(600)
+		p.Mode = m
+		c[500].Matched = 10
+		if got := pick(p, c, 10, key(1), 1); got != 500 {
+			t.Errorf("%v picked %d, not the holder", m, got)
+		}
+		c[7].Matched = 10
+		seen := map[int]bool{}
+		for r := range uint64(50) {
+			seen[pick(p, c, 10, key(mix(r)), mix(r))] = true
+		}
+		if len(seen) != 2 || !seen[7] || !seen[500] {
+			t.Errorf("%v picked %v, not both holders", m, seen)
+		}
+		s := situation(p, c, 10, key(1), 1)
+		for _, home := range []int{7, 500} {
+			if s.Home = home + 1; m == Score && p.Pick(s) != home {
+				t.Errorf("%v left the session's node %d", m, home)
+			}
+		}
+	}
+}
+
+// TestCandidatesAreSmall bounds the memory that a pick of a large fleet writes and reads for each
+// node.
+func TestCandidatesAreSmall(t *testing.T) {
+	if size := reflect.TypeFor[Candidate]().Size(); size > 96 {
+		t.Errorf("a candidate has %d bytes, want at most 96", size)
 	}
 }
 

@@ -125,20 +125,18 @@ func (x *Index) Match(c *Chain, refs []Ref, held, coming []int32) int {
 	}
 	nodes := x.table.sieve.nodesOf(c.leader(0)) // no other node has a beginning of the prompt
 	now, nowMillis := x.clock.nowStamp()
-	walk := c.walk[:0]
+	walk := slices.Grow(c.walk[:0], len(refs))
 	for i, ref := range refs {
-		if nodes&bit(ref.place()) == 0 {
-			continue
-		}
-		if !x.counts(ref) {
+		if nodes&bit(ref.place()) == 0 || !x.counts(ref) {
 			continue
 		}
 		n := &x.nodes[ref.place()]
 		oldest := n.oldest(now, nowMillis)
-		walk = append(walk, walker{
-			candidate: int32(i), place: ref.place(), lifetime: n.lifetime.Load(),
-			oldest: oldest, floor: oldest, reborn: past(n.reborn.Load(), now, nowMillis),
-		})
+		walk = walk[:len(walk)+1]
+		w := &walk[len(walk)-1]
+		*w = walker{} // append of a whole walker takes longer
+		w.candidate, w.place, w.lifetime = int32(i), ref.place(), n.lifetime.Load()
+		w.oldest, w.floor, w.reborn = oldest, oldest, past(n.reborn.Load(), now, nowMillis)
 	}
 	c.walk = walk
 	on := len(walk) // the first on walkers hold all groups looked at so far
