@@ -266,11 +266,9 @@ func (n *Node) setFlag(flag uint32, on bool) {
 	}
 }
 
-// Serves says whether the node is in service, well and not suspect. Otherwise Eligible and the
-// node's health tell more.
-func (n *Node) Serves() bool {
-	return n.flags.Load() == 0 && n.Health.State() == health.Healthy && !n.Health.Suspect()
-}
+// Serves says whether the node is in service, healthy and not suspect. Otherwise Eligible and Health
+// tell more.
+func (n *Node) Serves() bool { return n.flags.Load() == 0 && n.Health.Well() }
 
 // Eligible says whether the node may be picked now, or why not. Eligible does not allocate.
 func (n *Node) Eligible(now time.Time) (ok bool, reason string) {

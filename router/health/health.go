@@ -78,6 +78,9 @@ func (n *Node) Get(ctx context.Context, path string) (status int, page []byte, e
 // State returns the state of the node's breaker.
 func (n *Node) State() State { return State(n.breaker.state.Load()) }
 
+// Well says whether the node is healthy and not suspect.
+func (n *Node) Well() bool { return n.State() == Healthy && !n.Suspect() }
+
 // Opens counts how often the breaker has opened or the node was set aside.
 func (n *Node) Opens() uint64 { return n.breaker.opens.Load() }
 
