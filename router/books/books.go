@@ -25,18 +25,21 @@ const BlockTokens = 16
 
 // Book is the load of one node. The zero value is an empty book. Book is safe for concurrent use.
 type Book struct {
-	prefill atomic.Int64 // tokens
-	blocks  atomic.Int64
-	output  atomic.Int64 // in units of 1/outputUnit block; may be negative
-	mean    atomic.Int64 // moving mean of the entries' uncached tokens
-	firsts  firsts
+	// Every pick reads these fields.
+	prefill  atomic.Int64 // tokens
+	blocks   atomic.Int64
+	output   atomic.Int64  // in units of 1/outputUnit block; may be negative
+	modelled atomic.Bool   // waiting is modelled
+	present  atomic.Uint32 // the marks of the active prompts
 
 	mu      sync.Mutex
+	mean    atomic.Int64    // moving mean of the entries' uncached tokens
 	runs    map[uint64]*run // active blocks, by the key of a run's first block
 	active  int             // blocks in runs
 	counted int             // entries with keys
 	waiting queue
-	recent  Peak // of blocks
+	recent  Peak   // of blocks
+	firsts  firsts // last, because it is large
 }
 
 // outputUnit is the inverse of the smallest weight of an output block.
@@ -75,6 +78,7 @@ func (b *Book) Open(e *Entry, c Cost, now time.Time) {
 	if e.prefills = c.Prefill > 0; e.prefills {
 		b.prefill.Add(c.Prefill)
 		b.waiting.push(e, now)
+		b.modelled.Store(b.waiting.modelled())
 	}
 }
 
@@ -100,7 +104,7 @@ func (e *Entry) Count(keys []uint64) {
 	defer b.mu.Unlock()
 	e.keys = keys
 	b.counted++
-	b.firsts.add(keys[0], 1)
+	b.note(keys, 1)
 	b.recent.Rise(b.blocks.Add(int64(b.add(keys)) - e.blocks))
 	e.blocks = 0
 }
@@ -124,6 +128,7 @@ func (e *Entry) begun(now time.Time) {
 	e.prefills = false
 	e.book.prefill.Add(-e.cost.Prefill)
 	e.book.waiting.remove(e, now)
+	e.book.modelled.Store(e.book.waiting.modelled())
 }
 
 // Generated notes the number of tokens generated so far. expected is the expected length of the
@@ -159,7 +164,7 @@ func (e *Entry) Close(now time.Time) {
 	e.begun(now)
 	gone := e.blocks
 	if e.keys != nil {
-		b.firsts.add(e.keys[0], -1)
+		b.note(e.keys, -1)
 		gone += int64(b.remove(e.keys))
 		if b.counted--; b.counted == 0 {
 			gone += int64(b.clear())
@@ -173,10 +178,14 @@ func (e *Entry) Close(now time.Time) {
 // Prefill returns how many prompt tokens the node's requests still have to compute at now. Prefill
 // takes a lock only if entries have an expected time.
 func (b *Book) Prefill(now time.Time) int64 {
-	tokens := b.prefill.Load()
-	if tokens == 0 || !b.waiting.modelled.Load() {
-		return tokens
+	if b.modelled.Load() {
+		return b.remaining(now)
 	}
+	return b.prefill.Load()
+}
+
+// remaining is Prefill for a modelled queue.
+func (b *Book) remaining(now time.Time) int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return max(b.prefill.Load()-b.waiting.computed(now), 0)
@@ -184,8 +193,16 @@ func (b *Book) Prefill(now time.Time) int64 {
 
 // Blocks returns the number of the node's active blocks. Output blocks count with their weight.
 func (b *Book) Blocks() float64 {
-	return max(float64(b.blocks.Load())+float64(b.output.Load())/outputUnit, 0)
+	blocks, output := b.blocks.Load(), b.output.Load()
+	if output == 0 {
+		return float64(max(blocks, 0))
+	}
+	return max(float64(blocks)+float64(output)/outputUnit, 0)
 }
+
+// MayShare returns false if no leading block of the prompts with this mark is active at the node.
+// MayShare spares Shared for most nodes of a large fleet.
+func (b *Book) MayShare(m Mark) bool { return b.present.Load()&uint32(m) != 0 }
 
 // Shared returns how many leading blocks of a prompt are active at the node.
 func (b *Book) Shared(keys []uint64) int {
@@ -213,5 +230,5 @@ func (b *Book) Empty() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.prefill.Load() == 0 && b.blocks.Load() == 0 && b.output.Load() == 0 &&
-		len(b.runs) == 0 && b.waiting.head == nil
+		len(b.runs) == 0 && b.waiting.head == nil && b.present.Load() == 0
 }

@@ -109,6 +109,9 @@ func TestBookEqualsACountOfBlocks(t *testing.T) {
 				t.Fatalf("seed %d: %d tokens, %d blocks, %d shared; want %d, %d, %d", seed, b.Prefill(noon),
 					b.blocks.Load(), b.Shared(probe), w.prefill, w.blocks(), w.shared(probe))
 			}
+			if w.shared(probe) > 0 && !b.MayShare(MarkOf(probe)) {
+				t.Fatalf("seed %d: the mark of an active prompt is missing", seed)
+			}
 		}
 		for _, e := range all {
 			e.Close(noon)
@@ -117,6 +120,32 @@ func TestBookEqualsACountOfBlocks(t *testing.T) {
 		if !b.Empty() {
 			t.Fatalf("seed %d: %+v", seed, &b)
 		}
+	}
+}
+
+// TestMarks checks that a book tells most prompts apart by their marks, and keeps a mark until the
+// last of its prompts has ended.
+func TestMarks(t *testing.T) {
+	var b Book
+	var entries [3]Entry
+	for i, first := range []uint64{5, 5 + marks, 7} {
+		b.Open(&entries[i], Cost{}, noon)
+		entries[i].Count([]uint64{first, 1})
+	}
+	for i, want := range [][3]bool{
+		{true, true, false}, {true, true, false}, {false, true, false}, {false, false, false},
+	} {
+		if i > 0 {
+			entries[i-1].Close(noon)
+		}
+		for k, first := range []uint64{5, 7, 9} {
+			if got := b.MayShare(MarkOf([]uint64{first})); got != want[k] {
+				t.Errorf("%d ended: a prompt that begins with %d may share: %v", i, first, got)
+			}
+		}
+	}
+	if b.MayShare(MarkOf(nil)) {
+		t.Error("a prompt without a block may share")
 	}
 }
 

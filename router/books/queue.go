@@ -1,9 +1,6 @@
 package books
 
-import (
-	"sync/atomic"
-	"time"
-)
+import "time"
 
 // queue holds the entries whose prompts a node still computes, the oldest first. If every entry has
 // an expected time, the time since the oldest entry became the oldest counts as computed. The
@@ -11,9 +8,8 @@ import (
 // book's lock guards the queue.
 type queue struct {
 	head, tail *Entry
-	since      time.Time   // the moment from which the oldest entry is computed
-	unmodelled int         // entries without an expected time
-	modelled   atomic.Bool // all entries have an expected time, and there are some
+	since      time.Time // the moment from which the oldest entry is computed
+	unmodelled int       // entries without an expected time
 }
 
 func (q *queue) push(e *Entry, now time.Time) {
@@ -50,8 +46,10 @@ func (q *queue) count(e *Entry, n int) {
 	if e.cost.Expected <= 0 {
 		q.unmodelled += n
 	}
-	q.modelled.Store(q.head != nil && q.unmodelled == 0)
 }
+
+// modelled says that all entries have an expected time, and that there are some.
+func (q *queue) modelled() bool { return q.head != nil && q.unmodelled == 0 }
 
 // computed returns how many tokens of the queue should have been computed at now.
 func (q *queue) computed(now time.Time) int64 {

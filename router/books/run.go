@@ -134,6 +134,32 @@ type firsts [256]atomic.Int32
 
 func (f *firsts) place(key uint64) *atomic.Int32 { return &f[key%uint64(len(f))] }
 
-func (f *firsts) add(key uint64, n int32) { f.place(key).Add(n) }
-
 func (f *firsts) has(key uint64) bool { return f.place(key).Load() > 0 }
+
+// Mark stands for the first block of a prompt. Prompts of different first blocks may have the same
+// mark. A prompt without a block has the mark 0.
+type Mark uint32
+
+// marks is the number of marks, apart from 0. A mark stands for every marks-th place of firsts.
+const marks = 32
+
+// MarkOf returns the mark of a prompt.
+func MarkOf(keys []uint64) Mark {
+	if len(keys) == 0 {
+		return 0
+	}
+	return 1 << (keys[0] % marks)
+}
+
+// note counts n more active prompts with these keys. The caller holds b.mu.
+func (b *Book) note(keys []uint64, n int32) {
+	b.firsts.place(keys[0]).Add(n)
+	mark := uint32(MarkOf(keys))
+	for at := keys[0] % marks; at < uint64(len(b.firsts)); at += marks {
+		if b.firsts.has(at) {
+			b.present.Or(mark)
+			return
+		}
+	}
+	b.present.And(^mark)
+}

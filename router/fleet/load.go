@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"math"
+	"sync"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
@@ -30,13 +31,26 @@ type Load struct {
 	OthersBlocks int64
 }
 
+// untold is the load of every node that has reported nothing.
+var untold = &Load{From: Nobody}
+
+// Told says whether the node has reported some of its load.
+func (l *Load) Told() bool { return l != untold }
+
 // trustedBeats is the number of heartbeats after which a sample counts as unknown. A scrape counts
 // for as long as a heartbeat at the default interval.
 const trustedBeats = 3
 
 const defaultTrust = trustedBeats * cluster.DefaultHeartbeat
 
-// sources holds the latest load from each source. Node.slotsMu guards the sources.
+// reports are what the node's load, limit and slots follow from.
+type reports struct {
+	mu sync.Mutex // keeps load, limit and slots in line with info and sources
+	sources
+	recent books.Peak // of inFlight; mu guards its windows
+}
+
+// sources holds the latest load from each source. reports.mu guards the sources.
 type sources struct {
 	beat     load.Load // load of the last heartbeat or scrape
 	from     Origin    // of beat
@@ -60,7 +74,7 @@ func (s *sources) at(now time.Time, blockTokens int) *Load {
 		l.Load, l.From, ours = *s.pushed, Stream, s.pushedOurs
 	}
 	if l.Forget(now, s.trust); l.From != Stream && l.Load == (load.Load{}) {
-		l.From = Nobody
+		return untold
 	}
 	held, heldKnown := l.InFlight.Get()
 	waiting, waitingKnown := l.QueueDepth.Get()
@@ -111,10 +125,10 @@ func beatOf(h *cluster.NodeHealth, now time.Time) beat {
 }
 
 // lately returns the most that this router had on the node in the last one to two windows. The
-// caller holds slotsMu.
+// caller holds told.mu.
 func (n *Node) lately(now time.Time) ours {
 	return ours{
-		requests: int32(n.recent.Since(now, int64(n.inFlight.Load()))),
+		requests: int32(n.told.recent.Since(now, int64(n.inFlight.Load()))),
 		blocks:   n.Book.Recent(now),
 	}
 }
@@ -122,8 +136,8 @@ func (n *Node) lately(now time.Time) ours {
 // setLoad stores the load of a heartbeat or a scrape that came at now. One goroutine per node calls
 // setLoad: the checking goroutine of a static node, or the fleet's goroutine for any other node.
 func (n *Node) setLoad(b beat, now time.Time) {
-	n.slotsMu.Lock()
-	defer n.slotsMu.Unlock()
+	n.told.mu.Lock()
+	defer n.told.mu.Unlock()
 	n.told.beat, n.told.from, n.told.trust, n.told.beatOurs = b.Load, b.from, b.trust, n.lately(now)
 	n.publishLoad(now)
 }
@@ -131,8 +145,8 @@ func (n *Node) setLoad(b beat, now time.Time) {
 // take stores a reading of the agent's stream. nil means that the stream has ended. The heartbeat's
 // load then counts again.
 func (n *Node) take(l *load.Load) {
-	n.slotsMu.Lock()
-	defer n.slotsMu.Unlock()
+	n.told.mu.Lock()
+	defer n.told.mu.Unlock()
 	now := time.Now()
 	if n.told.pushed = l; l != nil {
 		n.told.pushedOurs = n.lately(now)
@@ -142,21 +156,21 @@ func (n *Node) take(l *load.Load) {
 
 // age forgets samples that are too old at now.
 func (n *Node) age(now time.Time) {
-	n.slotsMu.Lock()
-	defer n.slotsMu.Unlock()
+	n.told.mu.Lock()
+	defer n.told.mu.Unlock()
 	n.publishLoad(now)
 }
 
-// publishLoad stores the load as of now and adjusts the slots. The caller holds slotsMu.
+// publishLoad stores the load as of now and adjusts the slots. The caller holds told.mu.
 func (n *Node) publishLoad(now time.Time) {
 	n.load.Store(n.told.at(now, n.Info().BlockTokens))
 	n.setSlots()
 }
 
-// setSlots computes the free slots from the limit and the load. The caller holds slotsMu.
+// setSlots computes the free slots from the limit and the load. The caller holds told.mu.
 func (n *Node) setSlots() {
 	slots := int32(math.MaxInt32)
-	if limit := n.info.Load().MaxConcurrent; limit > 0 {
+	if limit := n.limit.Load(); limit > 0 {
 		slots = limit - n.load.Load().Waiting
 	}
 	n.slots.Store(slots)

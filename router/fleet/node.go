@@ -5,7 +5,6 @@ package fleet
 
 import (
 	"hash/fnv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -39,30 +38,33 @@ func (s Source) subject() subjectKind {
 // snapshot until the node leaves the fleet. A request in flight may use the node after the
 // departure. All methods are safe for concurrent use.
 type Node struct {
+	// A pick reads the fields up to the first ones of the book, and two of the health, of every
+	// node. Each of both groups lies in one line of the processor's cache.
+	load     atomic.Pointer[Load]
+	path     atomic.Pointer[Path]
+	ref      atomic.Uint32
+	flags    atomic.Uint32
+	inFlight atomic.Int32
+	limit    atomic.Int32 // max_concurrent
+	Book     books.Book   // what this router's requests cost the node
+	// Health is the health of the node. Eligible and Acquire consult Health before they let a
+	// request in.
+	Health health.Node
+
 	ID     string
 	IDHash uint64 // for rendezvous hashing; the same in every router
 	Source Source
 	Pool   *relay.Pool // closed by the fleet after the node has left and its last request has ended
-	// Health is the health of the node. Eligible and Acquire consult Health before they let a
-	// request in.
-	Health health.Node
-	Book   books.Book // what this router's requests cost the node
 
 	info     atomic.Pointer[Info]
-	load     atomic.Pointer[Load]
-	ref      atomic.Uint32
-	inFlight atomic.Int32
-	slots    atomic.Int32 // max_concurrent minus the requests of others that wait in the engine
-	slotsMu  sync.Mutex   // keeps load and slots in line with info and told
-	told     sources      // guarded by slotsMu
-	recent   books.Peak   // of inFlight; slotsMu guards its windows
+	slots    atomic.Int32 // limit minus the requests of others that wait in the engine
+	told     reports
 	adapters lora.Set
 
-	flags  atomic.Uint32
-	cordon atomic.Pointer[string] // the reason of the cordon; nil: not cordoned
-	asker  *asker
-	path   pathState
-	end    ending
+	cordon   atomic.Pointer[string] // the reason of the cordon; nil: not cordoned
+	asker    *asker
+	pathPast pathPast // owned by the goroutine that calls TakePaths
+	end      ending
 }
 
 // ending marks the end of a node: it has left, and its last request has ended.
@@ -128,7 +130,7 @@ func (n *Node) Number() uint64 { return n.IDHash & (1<<53 - 1) }
 func newNode(id string, source Source, info *Info, pool *relay.Pool) *Node {
 	n := &Node{ID: id, IDHash: hashID(id), Source: source, Pool: pool, end: ending{drained: make(chan struct{})}}
 	n.told.from, n.told.trust = Nobody, defaultTrust
-	n.load.Store(&Load{From: Nobody})
+	n.load.Store(untold)
 	n.setInfo(info)
 	return n
 }
@@ -142,9 +144,10 @@ func (n *Node) retarget(t relay.Target) {
 
 // setInfo stores the facts and adjusts the slots. Only the fleet's goroutine calls setInfo.
 func (n *Node) setInfo(info *Info) {
-	n.slotsMu.Lock()
-	defer n.slotsMu.Unlock()
+	n.told.mu.Lock()
+	defer n.told.mu.Unlock()
 	n.info.Store(info)
+	n.limit.Store(info.MaxConcurrent)
 	n.setSlots()
 }
 
@@ -159,7 +162,7 @@ func (n *Node) Ref() prefix.Ref { return prefix.Ref(n.ref.Load()) }
 func (n *Node) InFlight() int32 { return n.inFlight.Load() }
 
 // MaxConcurrent returns the node's limit on requests at once; 0: no limit.
-func (n *Node) MaxConcurrent() int32 { return n.info.Load().MaxConcurrent }
+func (n *Node) MaxConcurrent() int32 { return n.limit.Load() }
 
 // Full says whether this router's requests fill the node's slots.
 func (n *Node) Full() bool {
@@ -201,7 +204,7 @@ func (n *Node) reserve() bool {
 			return false
 		}
 		if n.inFlight.CompareAndSwap(now, now+1) {
-			n.recent.Rise(int64(now) + 1)
+			n.told.recent.Rise(int64(now) + 1)
 			return true
 		}
 	}
@@ -224,7 +227,7 @@ func (n *Node) AcquireLastResort() bool {
 
 // AcquireAlways counts one request as in flight regardless of the node's state. AcquireAlways
 // serves requests that can go to no other node.
-func (n *Node) AcquireAlways() { n.recent.Rise(int64(n.inFlight.Add(1))) }
+func (n *Node) AcquireAlways() { n.told.recent.Rise(int64(n.inFlight.Add(1))) }
 
 // Release takes back one Acquire.
 func (n *Node) Release() {
@@ -264,6 +267,10 @@ func (n *Node) setFlag(flag uint32, on bool) {
 		n.flags.And(^flag)
 	}
 }
+
+// Serves says whether the node is in service, healthy and not suspect. Otherwise Eligible and
+// Health tell more.
+func (n *Node) Serves() bool { return n.flags.Load() == 0 && n.Health.Well() }
 
 // Eligible says whether the node may be picked now, or why not. Eligible does not allocate.
 func (n *Node) Eligible(now time.Time) (ok bool, reason string) {

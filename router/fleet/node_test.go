@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"log/slog"
+	"reflect"
 	"strconv"
 	"strings"
 	"sync"
@@ -107,11 +108,11 @@ func TestOursAreNotOthers(t *testing.T) {
 	now = now.Add(2 * books.PeakWindow)
 	tell(7, 0, 3)
 	n.age(now)
-	if n.Load().Others != 3 {
+	if n.Load().Others != 3 || !n.Load().Told() {
 		t.Errorf("%+v", n.Load())
 	}
 	n.age(now.Add(defaultTrust + time.Second))
-	if l := n.Load(); l.Others != 0 || l.InFlight != (load.Gauge{}) || l.From != Nobody {
+	if l := n.Load(); l.Others != 0 || l.InFlight != (load.Gauge{}) || l.From != Nobody || l.Told() {
 		t.Errorf("too old: %+v", l)
 	}
 }
@@ -125,8 +126,8 @@ func TestSlotsFollowBothOfTheirSources(t *testing.T) {
 		wg.Go(func() { n.setInfo(&info) })
 		wg.Go(func() { n.setLoad(held(float64(round%7), float64(round%7)), time.Now()) })
 		wg.Wait()
-		if want := 100 + round - round%7; n.slots.Load() != want {
-			t.Fatalf("round %d: %d slots, want %d", round, n.slots.Load(), want)
+		if want := 100 + round - round%7; n.slots.Load() != want || n.MaxConcurrent() != 100+round {
+			t.Fatalf("round %d: %d slots of %d, want %d", round, n.slots.Load(), n.MaxConcurrent(), want)
 		}
 	}
 }
@@ -155,7 +156,7 @@ func TestFlagsKeepRequestsAway(t *testing.T) {
 		flagSilent: {"its heartbeat is stale", Stale}, flagGone: {"left the fleet", Gone},
 	} {
 		n.setFlag(flag, true)
-		if ok, reason := n.Eligible(time.Now()); ok || reason != want.reason || n.Acquire() {
+		if ok, reason := n.Eligible(time.Now()); ok || n.Serves() || reason != want.reason || n.Acquire() {
 			t.Errorf("flag %d: %v %q", flag, ok, reason)
 		}
 		if o := n.Obstacle(); o != want.obstacle {
@@ -170,8 +171,40 @@ func TestFlagsKeepRequestsAway(t *testing.T) {
 		t.Errorf("a cordon with a reason: %q", reason)
 	}
 	n.setFlag(flagCordoned, false)
-	if ok, _ := n.Eligible(time.Now()); !ok || !n.Acquire() {
+	if ok, _ := n.Eligible(time.Now()); !ok || !n.Serves() || !n.Acquire() {
 		t.Error("not eligible without flags")
+	}
+	n.Health.SetAside("a test")
+	if n.Serves() {
+		t.Error("serves while it is aside")
+	}
+}
+
+// TestPicksReadFewLines bounds what a pick of a large fleet reads of each node: two lines of the
+// processor's cache.
+func TestPicksReadFewLines(t *testing.T) {
+	const line = 64
+	offset := func(path ...string) (at uintptr) {
+		of := reflect.TypeFor[Node]()
+		for _, name := range path {
+			f, ok := of.FieldByName(name)
+			if !ok {
+				t.Fatalf("no field %v", path)
+			}
+			at, of = at+f.Offset, f.Type
+		}
+		return at
+	}
+	lines := map[uintptr]bool{}
+	for _, path := range [][]string{
+		{"load"}, {"path"}, {"ref"}, {"flags"}, {"inFlight"}, {"limit"},
+		{"Book", "prefill"}, {"Book", "blocks"}, {"Book", "output"}, {"Book", "modelled"}, {"Book", "present"},
+		{"Health", "suspicion", "since"}, {"Health", "breaker", "state"},
+	} {
+		lines[offset(path...)/line] = true
+	}
+	if len(lines) > 2 {
+		t.Errorf("a pick reads %d lines of each node, want 2", len(lines))
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"math"
 	"net/netip"
-	"sync/atomic"
 	"time"
 
 	"github.com/cognitora/dataplane/router/policy"
@@ -40,12 +39,6 @@ type pathPast struct {
 	lastRTTAt time.Time
 }
 
-// pathState is a node's path and its earlier counts.
-type pathState struct {
-	now  atomic.Pointer[Path]
-	past pathPast // owned by the goroutine that calls TakePaths
-}
-
 type pathCounts struct {
 	at                    time.Time
 	segments, retransmits uint64
@@ -68,7 +61,7 @@ func (n *Node) Resent() float32 {
 
 // Path returns the kernel's counts for connections to the node. Path is nil without a source of
 // counts.
-func (n *Node) Path() *Path { return n.path.now.Load() }
+func (n *Node) Path() *Path { return n.path.Load() }
 
 // Peers returns the known remote addresses of connections to nodes, each once.
 func (f *Fleet) Peers() []netip.AddrPort {
@@ -107,8 +100,8 @@ func (n *Node) readPath(read func(netip.AddrPort) (Counts, bool), now time.Time)
 }
 
 func (n *Node) forgetPath() {
-	n.path.now.Store(nil)
-	n.path.past = pathPast{}
+	n.path.Store(nil)
+	n.pathPast = pathPast{}
 }
 
 // Renew makes new requests and checks use new connections; running requests finish on theirs. The
@@ -139,7 +132,7 @@ func (f *Fleet) ForgetPaths() {
 }
 
 func (n *Node) takePath(at netip.AddrPort, c *Counts, now time.Time) {
-	past := &n.path.past
+	past := &n.pathPast
 	// These counts do not continue the earlier ones.
 	last := n.Path()
 	if at != past.peer || last != nil && (c.Segments < last.Segments || c.Retransmits < last.Retransmits) {
@@ -159,7 +152,7 @@ func (n *Node) takePath(at netip.AddrPort, c *Counts, now time.Time) {
 	if sent := is.segments - past.older.segments; sent > 0 {
 		share = min(float32(is.retransmits-past.older.retransmits)/float32(sent), 1)
 	}
-	n.path.now.Store(&Path{
+	n.path.Store(&Path{
 		RTT: c.RTT, RTTMin: c.RTTMin, RTTAt: past.lastRTTAt, Segments: c.Segments, Retransmits: c.Retransmits,
 		Timeouts: c.Timeouts, Resets: c.Resets, Failed: c.Failed, Share: share, At: now,
 	})

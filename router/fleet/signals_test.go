@@ -215,7 +215,7 @@ func TestResent(t *testing.T) {
 		if got := n.Resent(); known(c.to) == nil && got != c.want && known(got) != nil {
 			t.Errorf("%v from the node: %v", c.from, got)
 		}
-		n.path.now.Store(&Path{Share: c.to})
+		n.path.Store(&Path{Share: c.to})
 		if got := n.Resent(); got != c.want && (known(got) != nil || known(c.want) != nil) {
 			t.Errorf("%v from the node, %v to it: %v, want %v", c.from, c.to, got, c.want)
 		}

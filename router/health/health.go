@@ -15,8 +15,8 @@ import (
 // use. State, Eligible and Suspect take no lock. Admit and Report(OK) take no lock on a healthy
 // node without recent failures.
 type Node struct {
+	suspicion suspicion // its last field and the breaker's first one are what a pick reads
 	breaker   breaker
-	suspicion suspicion
 	broken    broken
 	checker   *checker
 	pool      *relay.Pool
@@ -80,6 +80,9 @@ func (n *Node) Get(ctx context.Context, path string) (status int, page []byte, e
 
 // State returns the state of the node's breaker.
 func (n *Node) State() State { return State(n.breaker.state.Load()) }
+
+// Well says whether the node is healthy and not suspect.
+func (n *Node) Well() bool { return n.State() == Healthy && !n.Suspect() }
 
 // Opens counts how often the breaker has opened or the node was set aside.
 func (n *Node) Opens() uint64 { return n.breaker.opens.Load() }

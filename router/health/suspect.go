@@ -15,14 +15,14 @@ const suspectProbe = time.Second
 // the node suspect. A second one, or an unanswered health check, opens its breaker. Anything
 // received from the node in between clears the suspicion.
 type suspicion struct {
-	since   atomic.Int64  // Unix ns; 0: not suspect
 	times   atomic.Uint64 // how often the node became suspect
 	cut     atomic.Uint64 // requests that were ended with the node
 	heard   atomic.Int64  // when the node last answered a check (Unix ns)
 	by      atomic.Uint32 // the last evidence: a noticed
 	changed func(why string)
 
-	mu sync.Mutex // makes a change of since and its report one step
+	mu    sync.Mutex   // makes a change of since and its report one step
+	since atomic.Int64 // Unix ns; 0: not suspect
 }
 
 // Suspect says whether packets to the node go unacknowledged. A suspect node is picked only if most

@@ -65,6 +65,9 @@ func TestSuspicion(t *testing.T) {
 				time.Sleep(lookEvery)
 				n.consider(links, byLook, time.Now())
 			}
+			if n.Well() != (c.state == Healthy && !c.suspect) {
+				t.Errorf("%s: well %v", name, n.Well())
+			}
 			if n.Suspect() != c.suspect || n.State() != c.state || !slices.Equal(*told, c.told) {
 				t.Errorf("%s: suspect %v, %v, told %q; want %v, %v, %q", name, n.Suspect(), n.State(), *told,
 					c.suspect, c.state, c.told)

@@ -37,10 +37,33 @@ func BenchmarkPick(b *testing.B) {
 	}
 }
 
-// BenchmarkPickNodes is BenchmarkPick for a new prompt of 2 KiB and fleets of two sizes.
+// BenchmarkPickNodes is BenchmarkPick for fleets of two sizes, in the two modes that look at every
+// node. The prompt is new to all nodes, new to nodes that compute other prompts, or shares its
+// beginning with a prompt that all nodes have.
 func BenchmarkPickNodes(b *testing.B) {
 	for _, nodes := range []int{8, 512} {
-		b.Run(strconv.Itoa(nodes), func(b *testing.B) { benchPick(b, dispatcherOf(b, nodes), chat(2<<10), 0) })
+		for _, mode := range []policy.Mode{policy.Score, policy.Cost} {
+			name := strconv.Itoa(nodes) + "/" + mode.String()
+			d := dispatcherOf(b, nodes)
+			p := policy.Default()
+			p.Mode = mode
+			d.policy.Store(p)
+			body := chat(2 << 10)
+			b.Run(name+"/never seen", func(b *testing.B) { benchPick(b, d, body, 0) })
+			occupy(b, d, chat(8<<10), 2*nodes)
+			b.Run(name+"/nodes at work", func(b *testing.B) { benchPick(b, d, body, 0) })
+			remember(b, d, body, nodes)
+			b.Run(name+"/beginning on every node", func(b *testing.B) { benchPick(b, d, body, 0.5) })
+		}
+	}
+}
+
+// occupy leaves legs of the body in flight.
+func occupy(b *testing.B, d *Dispatcher, body []byte, legs int) {
+	for range legs {
+		if _, err := d.Leg(asked(b, d, body), Question{}, nil).first(); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
 

@@ -10,8 +10,8 @@ import (
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/apis"
 	"github.com/cognitora/dataplane/router/books"
+	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/health"
-	"github.com/cognitora/dataplane/router/holdings"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
 )
@@ -25,9 +25,10 @@ type picks struct {
 	removed filterSet // the filters of all looks of the pick
 	asked   policy.Situation
 	policy  *policy.Policy
-	session uint64   // the request's key in the dispatcher's sessions; 0: it has no session
-	cached  int32    // leading blocks of the prompt in the hosts' caches; mode cost only
-	api     apis.Set // the request's endpoint, if some engine lacks it
+	session uint64     // the request's key in the dispatcher's sessions; 0: it has no session
+	cached  int32      // leading blocks of the prompt in the hosts' caches; mode cost only
+	mark    books.Mark // of the prompt; mode cost only
+	api     apis.Set   // the request's endpoint, if some engine lacks it
 }
 
 // choose reserves a slot for the spare attempt on the node that the policy picks. The candidates
@@ -105,7 +106,7 @@ func (l *Leg) charge(a *attempt, at int, now time.Time) {
 func (l *Leg) situation(random uint64) *policy.Situation {
 	l.picks.asked = policy.Situation{
 		Candidates: l.picks.cands, Blocks: l.prompt.Blocks, Tokens: l.prompt.Tokens(), Key: l.prompt,
-		Random: random, Pinned: l.Bond != Free, Prefill: l.Work == Prefill,
+		Random: random, Pinned: l.Bond != Free, Prefill: l.Work == Prefill, Scratch: l.picks.asked.Scratch,
 	}
 	l.picks.asked.Overrides = l.overrides()
 	return &l.picks.asked
@@ -192,22 +193,27 @@ func (d *Dispatcher) random(p *policy.Policy) uint64 {
 func (l *Leg) candidates(now time.Time) {
 	p := &l.picks
 	if p.policy.Mode == policy.Cost {
-		p.cached = l.cachedAnywhere()
+		p.cached, p.mark = l.cachedAnywhere(), books.MarkOf(l.prompt.Keys())
 	}
-	p.cands, p.able, p.out, p.found = p.cands[:0], p.able[:0], p.out[:0], 0
+	p.able, p.found = slices.Grow(p.able[:0], len(l.pool.nodes)), 0
+	p.out = slices.Grow(p.out[:0], len(l.pool.nodes))[:len(l.pool.nodes)]
+	clear(p.out)
 	suspects, limits := 0, l.thresholds()
-	for i, n := range l.pool.members {
-		f := l.filter(n, limits, now)
-		p.out = append(p.out, f)
-		if f != passes {
-			p.found.add(f)
-			continue
+	every := l.takesEvery(limits)
+	for i, n := range l.pool.nodes {
+		if !every || !n.Serves() {
+			if f := l.filter(l.pool.members[i], limits, now); f != passes {
+				p.out[i] = f
+				p.found.add(f)
+				continue
+			}
+			if n.Health.Suspect() {
+				suspects++
+			}
 		}
-		if n.Health.Suspect() {
-			suspects++
-		}
-		l.candidate(i, now)
+		p.able = append(p.able, int32(i))
 	}
+	l.measure(now)
 	l.leaveOut(suspects, func(at int32) bool { return l.pool.members[at].Health.Suspect() })
 	l.calm(now)
 	l.stayWithAdapter()
@@ -229,9 +235,12 @@ func (l *Leg) lastResort(now time.Time) bool {
 			continue
 		}
 		if !found {
-			l.picks.cands, l.picks.able, found = l.picks.cands[:0], l.picks.able[:0], true
+			l.picks.able, found = l.picks.able[:0], true
 		}
-		l.candidate(i, now)
+		l.picks.able = append(l.picks.able, int32(i))
+	}
+	if found {
+		l.measure(now)
 	}
 	return found
 }
@@ -258,30 +267,69 @@ func (l *Leg) admitOthers() (changed bool) {
 	return changed
 }
 
-// candidate adds the node at a place of the pool to the candidates.
-func (l *Leg) candidate(at int, now time.Time) {
-	n, p := l.pool.members[at], &l.picks
-	c := n.candidate(l.prompt.Reach(at), l.prompt.Coming(at), now)
-	if len(l.Constraints.Preferred) > 0 {
-		c.Taint = l.Constraints.Taint(n.Info().Labels)
-	}
-	c.Loads = l.lacksAdapter(n)
-	if len(l.Constraints.Experts) > 0 {
-		c.Experts = l.Constraints.share(n.Info().Experts)
-	}
-	if p.policy.Mode == policy.Cost {
-		c.SharedActive = int32(n.Book.Shared(l.prompt.Keys()))
-		if n.Info().KVAddress != "" {
-			c.SharedCache = p.cached
+// measure fills l.picks.cands with the nodes at the places of l.picks.able.
+func (l *Leg) measure(now time.Time) {
+	p := &l.picks
+	p.cands = slices.Grow(p.cands[:0], len(p.able))[:len(p.able)]
+	cands, nodes, blanks, held := p.cands, l.pool.nodes, l.pool.blanks, l.prompt.Held()
+	costs := p.policy.Mode == policy.Cost
+	fits := costs && p.cached > 0 || len(l.Constraints.Preferred)+len(l.Constraints.Experts) > 0 || l.model.view.Adapter
+	for i, at := range p.able {
+		c, n := &cands[i], nodes[at]
+		*c = blanks[at]
+		c.InFlight, c.MaxConcurrent, c.PrefillTokens = n.InFlight(), n.MaxConcurrent(), n.Book.Prefill(now)
+		if held {
+			reach := l.prompt.Reach(int(at))
+			c.Matched, c.Coming, c.Host, c.Disk = reach.Device, l.prompt.Coming(int(at)), reach.Host, reach.Disk
+		}
+		if costs {
+			c.ActiveBlocks = n.Book.Blocks()
+			if n.Book.MayShare(p.mark) {
+				c.SharedActive = int32(n.Book.Shared(l.prompt.Keys()))
+			}
+		}
+		if fits {
+			l.fit(c, l.pool.members[at])
+		}
+		if load := n.Load(); load.Told() || n.Path() != nil {
+			report(c, n, load)
 		}
 	}
-	p.cands, p.able = append(p.cands, c), append(p.able, int32(at))
+}
+
+// report adds what the node's agent, its engine and the kernel have reported. A waiting request of
+// others counts with the mean prefill of this router's requests.
+func report(c *policy.Candidate, n *fleet.Node, load *fleet.Load) {
+	c.Retransmits = n.Resent()
+	if load.Told() {
+		c.Load, c.Others = &load.Load, load.Others
+		c.PrefillTokens += int64(load.Waiting) * n.Book.Mean()
+		c.ActiveBlocks += float64(load.OthersBlocks)
+	}
+}
+
+// fit adds the facts about a node that count for few requests.
+func (l *Leg) fit(c *policy.Candidate, n *member) {
+	info := n.Info()
+	if info.KVAddress != "" {
+		c.SharedCache = l.picks.cached
+	}
+	if len(l.Constraints.Preferred) > 0 {
+		c.Taint = l.Constraints.Taint(info.Labels)
+	}
+	if len(l.Constraints.Experts) > 0 {
+		c.Experts = l.Constraints.share(info.Experts)
+	}
+	c.Loads = l.lacksAdapter(n)
 }
 
 // cachedAnywhere returns how many leading blocks of the prompt some host's cache has. A node whose
 // host has a cache can read these blocks from the other caches.
 func (l *Leg) cachedAnywhere() (blocks int32) {
-	for i, n := range l.pool.members {
+	if !l.prompt.Reported() {
+		return 0
+	}
+	for i, n := range l.pool.nodes {
 		if n.Info().KVAddress != "" {
 			blocks = max(blocks, l.prompt.Reach(i).Disk)
 		}
@@ -289,16 +337,12 @@ func (l *Leg) cachedAnywhere() (blocks int32) {
 	return blocks
 }
 
-func (n *member) candidate(reach holdings.Reach, coming int32, now time.Time) policy.Candidate {
-	info, load := n.Info(), n.Load()
-	prefill := n.prefill(now)
+// blank returns the node as a candidate without load and without a block of the prompt.
+func blank(n *fleet.Node) policy.Candidate {
+	info := n.Info()
 	return policy.Candidate{
-		IDHash: n.IDHash, Matched: reach.Device, Coming: coming, Host: reach.Host, Disk: reach.Disk,
-		Pending: blocksOf(prefill), PrefillTokens: prefill, ActiveBlocks: n.Book.Blocks() + float64(load.OthersBlocks),
-		InFlight: n.InFlight(), Others: load.Others,
-		MaxConcurrent: info.MaxConcurrent, EngineSlots: info.EngineSlots,
-		VRAM: info.VRAM(), Throughput: info.Throughput(), Retransmits: n.Resent(), CPU: info.Device == "cpu",
-		Load: &load.Load,
+		IDHash: n.IDHash, EngineSlots: info.EngineSlots,
+		VRAM: info.VRAM(), Throughput: info.Throughput(), Retransmits: policy.Unknown(), CPU: info.Device == "cpu",
 	}
 }
 

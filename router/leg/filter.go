@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/apis"
 	"github.com/cognitora/dataplane/router/busy"
 	"github.com/cognitora/dataplane/router/fleet"
@@ -101,6 +102,15 @@ func (c *filterCounts) note(s filterSet) {
 			c[f].Inc()
 		}
 	}
+}
+
+// takesEvery says whether every node that serves is a candidate, because neither the request nor a
+// limit rules a node out. A pick then spares filter for nodes that serve. t are the model's
+// thresholds.
+func (l *Leg) takesEvery(t *busy.Thresholds) bool {
+	asksAny := l.Bond == Free && l.Allowed == nil && l.Filter == nil && l.picks.api == 0 &&
+		len(l.Constraints.Required) == 0 && !l.Constraints.Strict && len(l.tries.asked) == 0
+	return asksAny && t == nil && !slices.ContainsFunc(l.pool.gates, (*admission.Handle).Full)
 }
 
 // filter returns the first reason to leave n out of a pick at now, apart from those that compare

@@ -146,10 +146,11 @@ func (l *Leg) reset() {
 	l.out.edits.Reset(nil, nil)
 	prompt, edits, body := l.prompt, l.out.edits, emptied(l.out.request.Body)
 	cands, able, out := emptied(l.picks.cands), l.picks.able[:0], l.picks.out[:0]
+	scratch := l.picks.asked.Scratch[:0]
 	asked, failed, resets := emptied(l.tries.asked), emptied(l.tries.failed), emptied(l.tries.resets)
 	*l = Leg{}
 	l.prompt, l.out.edits, l.out.request.Body = prompt, edits, body
-	l.picks.cands, l.picks.able, l.picks.out = cands, able, out
+	l.picks.cands, l.picks.able, l.picks.out, l.picks.asked.Scratch = cands, able, out, scratch
 	l.tries.asked, l.tries.failed, l.tries.resets = asked, failed, resets
 }
 

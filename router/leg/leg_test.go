@@ -158,6 +158,23 @@ func TestPickDoesNotAllocate(t *testing.T) {
 	}
 }
 
+// TestPickOfALargeFleetDoesNotAllocate picks among 512 nodes.
+func TestPickOfALargeFleetDoesNotAllocate(t *testing.T) {
+	d := dispatcherOf(t, 512)
+	r, l := request.New(), newLeg()
+	for _, mode := range []policy.Mode{policy.Score, policy.Cost} {
+		p := policy.Default()
+		p.Mode = mode
+		d.policy.Store(p)
+		if err := pick(d, r, l, chat(2<<10)); err != nil {
+			t.Fatal(err)
+		}
+		if least := allocations(t, d, r, l, chat(2<<10)); least != 0 {
+			t.Errorf("%v: %v allocations, want 0", mode, least)
+		}
+	}
+}
+
 // allocations returns the number of allocations of a pick. The engines and their probes allocate
 // now and then in the same process. The pick's own allocations show in every run.
 func allocations(t *testing.T, d *Dispatcher, r *request.Request, l *Leg, body []byte) float64 {

@@ -46,7 +46,9 @@ type servedModel struct {
 // pool holds the nodes for one kind of work on a model, sorted by id.
 type pool struct {
 	nodes   []*fleet.Node
-	members []*member // in the same order
+	members []*member           // in the same order
+	blanks  []policy.Candidate  // in the same order; a pick's candidates are copies of them
+	gates   []*admission.Handle // of the members, each once
 }
 
 // model is the part of a model that outlives snapshots.
@@ -141,7 +143,10 @@ func (d *Dispatcher) served(view *fleet.ModelView, before *servedModel, t *serve
 			} else {
 				m.waits, m.latch = s.patience[work].Join(m.pulse, now), new(busy.Latch)
 			}
-			p.members = append(p.members, m)
+			p.members, p.blanks = append(p.members, m), append(p.blanks, blank(n))
+			if !slices.Contains(p.gates, m.gate) {
+				p.gates = append(p.gates, m.gate)
+			}
 		}
 	}
 	return s

@@ -57,33 +57,51 @@ type CostSettings struct {
 
 func (p *CostSettings) pick(s *Situation, e *Explanation) int {
 	k := p.costing(s)
-	best, low, high, bestDraw := -1, 0.0, 0.0, uint64(0)
-	for i := range s.Candidates {
-		c := &s.Candidates[i]
-		room := c.room()
-		if !room && e == nil {
-			continue
+	if e != nil {
+		k.fill(s, e)
+	}
+	best, low := k.lowest(s)
+	if best >= 0 && (k.Temperature > 0 || e != nil) {
+		high := k.highest(s)
+		if k.Temperature > 0 {
+			best = k.draw(s, low, high)
 		}
-		t := k.terms(c)
 		if e != nil {
-			e.Terms[i].Cost, e.Terms[i].Total = t, t.Total
+			k.explain(s, e, best, low, high)
 		}
-		if !room {
-			continue
-		}
-		cost, draw := t.Total, mix(s.Random+uint64(i))
-		high = max(high, cost)
-		if best < 0 || cost < low || cost == low && draw > bestDraw {
-			best, low, bestDraw = i, cost, draw
-		}
-	}
-	if best >= 0 && k.Temperature > 0 {
-		best = k.draw(s, low, high)
-	}
-	if e != nil && best >= 0 {
-		k.explain(s, e, best, low, high)
 	}
 	return best
+}
+
+// lowest returns a candidate with the lowest cost, and that cost. Equal candidates win at random.
+// lowest returns -1 if no candidate has room.
+func (k *costing) lowest(s *Situation) (best int, low float64) {
+	best, low = -1, math.Inf(1)
+	high := uint64(0) // the draw of the best
+	for i := range s.Candidates {
+		c := &s.Candidates[i]
+		if !c.room() {
+			continue
+		}
+		cost := k.cost(c, nil)
+		if cost > low {
+			continue
+		}
+		if draw := mix(s.Random + uint64(i)); cost < low || draw > high || best < 0 {
+			best, low, high = i, cost, draw
+		}
+	}
+	return best, low
+}
+
+// highest returns the highest cost of a candidate with room.
+func (k *costing) highest(s *Situation) (high float64) {
+	for i := range s.Candidates {
+		if c := &s.Candidates[i]; c.room() {
+			high = max(high, k.cost(c, nil))
+		}
+	}
+	return high
 }
 
 // draw picks a candidate with room with a probability proportional to its weight. The highest sum
@@ -96,7 +114,7 @@ func (k *costing) draw(s *Situation, low, high float64) int {
 			continue
 		}
 		uniform := (float64(mix(s.Random+uint64(i))>>11) + 0.5) / (1 << 53)
-		lot := k.logWeight(k.terms(c).Total, low, high) - math.Log(-math.Log(uniform))
+		lot := k.logWeight(k.cost(c, nil), low, high) - math.Log(-math.Log(uniform))
 		if best < 0 || lot > most {
 			best, most = i, lot
 		}
@@ -132,18 +150,22 @@ func (p *CostSettings) usesPrefixes(o *Overrides) bool {
 // costing is the cost function in one situation.
 type costing struct {
 	CostSettings         // with the overrides of the request
-	tokens       int64   // of the prompt
+	unit         float64 // BlockTokens
+	prompt       float64 // tokens of the prompt
 	blocks       float64 // whole blocks of the prompt
 	least        int64   // the least active prefill of the candidates, in tokens
-	prefill      bool    // the node only computes the prompt
+	decays       bool    // nodes with more active prefill get less credit
+	offDecode    bool    // the credit is taken off decode
 	pinned       bool
 }
 
 func (p *CostSettings) costing(s *Situation) costing {
-	k := costing{CostSettings: *p, tokens: max(s.Tokens, 0), prefill: s.Prefill, pinned: s.Pinned}
+	tokens := max(s.Tokens, 0)
+	k := costing{CostSettings: *p, prompt: float64(tokens), pinned: s.Pinned}
 	s.Overrides.apply(&k.CostSettings)
-	k.blocks = float64(k.tokens / int64(k.BlockTokens))
-	if k.OverlapScoreCreditDecay > 0 && k.TrackPrefillTokens {
+	k.unit, k.blocks = float64(k.BlockTokens), float64(tokens/int64(k.BlockTokens))
+	k.offDecode = !s.Prefill && k.OverlapScoreCredit > 0 && !k.TrackPrefillTokens
+	if k.decays = k.OverlapScoreCreditDecay > 0 && k.TrackPrefillTokens; k.decays {
 		k.least = math.MaxInt64
 		for i := range s.Candidates {
 			if c := &s.Candidates[i]; c.room() {
@@ -162,77 +184,106 @@ func (k *costing) whole(blocks int32) float64 {
 	return float64(int64(blocks) * chainTokens / int64(k.BlockTokens))
 }
 
-// terms returns the cost of one candidate.
-func (k *costing) terms(c *Candidate) CostTerms {
-	device := k.whole(max(c.Matched, c.Coming, 0))
-	host := max(k.whole(c.Host)-device, 0)
-	disk := max(k.whole(c.Disk)-device-host, 0)
-	lower := k.HostCacheHitWeight*host + k.DiskCacheHitWeight*disk
-	shared := max(k.whole(c.SharedCache)-device, 0)
-	t := CostTerms{Cached: device + lower, Decay: k.decay(c), Scale: k.PrefillLoadScale, Taint: k.taint(c)}
-	t.Credit = k.OverlapScoreCredit*t.Decay*device + lower + k.SharedCacheMultiplier*shared
+// cost returns the cost of one candidate, and writes its parts into t, unless t is nil.
+func (k *costing) cost(c *Candidate, t *CostTerms) (total float64) {
+	decay, taint := 1.0, 1.0
+	if k.decays {
+		decay = k.decay(c)
+	}
+	if c.Taint != 0 {
+		taint = k.taint(c.Taint)
+	}
+	cached, credit, tokens := 0.0, 0.0, k.prompt
+	if c.Matched|c.Coming|c.Host|c.Disk|c.SharedCache != 0 {
+		cached, credit, tokens = k.credit(c, decay)
+	}
+	experts := 0.0
 	if c.Experts > 0 {
-		raise := float64(c.Experts) * k.OverlapScoreCredit * t.Decay * device
-		t.Experts = min(raise, max(0, k.blocks-t.Credit))
-		t.Credit += t.Experts
+		experts = k.experts(c, decay, credit)
+		credit += experts
 	}
+	decode, requests := 0.0, 0.0
 	if c.PrefillTokens >= 0 {
-		t.Decode, t.Requests = k.decode(c), k.ActiveRequestWeight*float64(c.busy())
+		tokens += float64(c.PrefillTokens)
+		if k.TrackActiveBlocks {
+			active := c.ActiveBlocks
+			if k.BlockTokens != chainTokens || active != float64(uint32(active)) { // mostly there is nothing to round
+				active = k.active(active)
+			}
+			decode = active + k.blocks
+			if c.SharedActive > 0 && k.AssumeKVReuse {
+				decode -= min(k.whole(c.SharedActive), k.blocks)
+			}
+		}
+		if k.ActiveRequestWeight > 0 {
+			requests = k.ActiveRequestWeight * float64(c.busy())
+		}
 	}
-	if !k.prefill && k.OverlapScoreCredit > 0 && !k.TrackPrefillTokens {
-		t.OffDecode = true
-		t.Total = (max(0, t.Decode-t.Credit) + t.Requests) * t.Taint
-		return t
+	raw, prefill := 0.0, 0.0
+	if k.offDecode {
+		total = (max(0, decode-credit) + requests) * taint
+	} else {
+		if k.TrackPrefillTokens {
+			raw = tokens / k.unit
+		}
+		if raw > credit {
+			prefill = raw - credit
+		}
+		total = (k.PrefillLoadScale*prefill + decode + requests) * taint
 	}
-	t.Raw = k.raw(c, t.Cached)
-	t.Prefill = max(0, t.Raw-t.Credit)
-	t.Total = (t.Scale*t.Prefill + t.Decode + t.Requests) * t.Taint
-	return t
+	if t != nil {
+		*t = CostTerms{
+			Cached: cached, Raw: raw, Decay: decay, Credit: credit, Experts: experts, Scale: k.PrefillLoadScale,
+			Prefill: prefill, Decode: decode, Requests: requests, Taint: taint, Total: total, OffDecode: k.offDecode,
+		}
+	}
+	return total
 }
 
-// raw returns the node's prefill with this prompt, before the credit for cached blocks.
-func (k *costing) raw(c *Candidate, cached float64) float64 {
-	if !k.TrackPrefillTokens {
-		return 0
+// credit returns the cached blocks, the credit for them, and the tokens of the prompt that count in
+// the raw prefill. A node with an unknown load counts all of them.
+func (k *costing) credit(c *Candidate, decay float64) (cached, credit, tokens float64) {
+	near := max(c.Matched, c.Coming, 0)
+	device := k.whole(near)
+	host := k.whole(max(c.Host, near)) - device
+	disk := k.whole(max(c.Disk, c.Host, near)) - device - host
+	lower := k.HostCacheHitWeight*host + k.DiskCacheHitWeight*disk
+	shared := k.whole(max(c.SharedCache, near)) - device
+	cached = device + lower
+	credit = k.OverlapScoreCredit*decay*device + lower + k.SharedCacheMultiplier*shared
+	whole := device * k.unit
+	if lower > 0 {
+		whole = math.Round(cached * k.unit)
 	}
-	tokens := float64(k.tokens)
-	if c.PrefillTokens >= 0 {
-		cached = math.Round(cached * float64(k.BlockTokens))
-		tokens = float64(c.PrefillTokens) + max(0, tokens-cached) + cached
+	if tokens = k.prompt; whole > tokens && c.PrefillTokens >= 0 {
+		tokens = whole // more is cached than the prompt has
 	}
-	return tokens / float64(k.BlockTokens)
+	return cached, credit, tokens
+}
+
+// experts returns what the credit is raised by for the request's experts at the node. The credit
+// does not exceed the prompt's blocks.
+func (k *costing) experts(c *Candidate, decay, credit float64) float64 {
+	device := k.whole(max(c.Matched, c.Coming, 0))
+	return min(float64(c.Experts)*k.OverlapScoreCredit*decay*device, max(0, k.blocks-credit))
 }
 
 // decay returns the factor of the credit for blocks in the engine's own memory.
 func (k *costing) decay(c *Candidate) float64 {
-	if !(k.OverlapScoreCreditDecay > 0 && k.TrackPrefillTokens) {
-		return 1
-	}
-	unit := int64(k.BlockTokens)
-	excess := float64(max(max(c.PrefillTokens, 0)-k.least, 0)) / float64(unit)
-	prompt := float64(max((k.tokens+unit-1)/unit, 1))
-	return 1 / (1 + k.OverlapScoreCreditDecay*excess/prompt)
+	excess := float64(max(max(c.PrefillTokens, 0)-k.least, 0)) / k.unit
+	return 1 / (1 + k.OverlapScoreCreditDecay*excess/max(math.Ceil(k.prompt/k.unit), 1))
 }
 
-// decode returns the blocks that would be active at the node with this request.
-func (k *costing) decode(c *Candidate) float64 {
-	if !k.TrackActiveBlocks {
+// active converts a candidate's active blocks to whole blocks of the cost.
+func (k *costing) active(blocks float64) float64 {
+	if !known(blocks) {
 		return 0
 	}
-	added := k.blocks
-	if k.AssumeKVReuse {
-		added = max(added-k.whole(max(c.SharedActive, 0)), 0)
-	}
-	active := 0.0
-	if known(c.ActiveBlocks) {
-		active = math.Round(c.ActiveBlocks * chainTokens / float64(k.BlockTokens))
-	}
-	return active + added
+	return math.Round(blocks * chainTokens / k.unit)
 }
 
 // taint returns the factor of the preferred taints, between exp(-1) and exp(1).
-func (k *costing) taint(c *Candidate) float64 {
-	sum := c.Taint
+func (k *costing) taint(sum float64) float64 {
 	if k.pinned || sum == 0 || math.IsNaN(sum) {
 		return 1
 	}

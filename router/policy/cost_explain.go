@@ -60,6 +60,14 @@ func decimal(v float64) string {
 	return text
 }
 
+// fill fills in the cost of every candidate.
+func (k *costing) fill(s *Situation, e *Explanation) {
+	for i := range e.Terms {
+		t := &e.Terms[i]
+		t.Total = k.cost(&s.Candidates[i], &t.Cost)
+	}
+}
+
 // explain says why candidate pick was chosen.
 func (k *costing) explain(s *Situation, e *Explanation, pick int, low, high float64) {
 	n, tied, weights := 0, 0, 0.0

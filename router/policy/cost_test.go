@@ -55,9 +55,9 @@ func TestCostTerms(t *testing.T) {
 		{name: "all active", node: Candidate{ActiveBlocks: 40, SharedActive: 300}, want: 100 + 40},
 		{name: "shared cache without a multiplier", node: Candidate{SharedCache: 60}, want: 200},
 		{name: "requests without a weight", node: Candidate{InFlight: 60}, want: 200},
-		{name: "taint", node: Candidate{Taint: 0.5}, want: 200 * 0.6299485326},
-		{name: "taint, negative", node: Candidate{Taint: -1}, want: 200 * 2.1416876847},
-		{name: "taint, unknown", node: Candidate{Taint: math.NaN()}, want: 200},
+		{name: "taint", node: Candidate{Fit: Fit{Taint: 0.5}}, want: 200 * 0.6299485326},
+		{name: "taint, negative", node: Candidate{Fit: Fit{Taint: -1}}, want: 200 * 2.1416876847},
+		{name: "taint, unknown", node: Candidate{Fit: Fit{Taint: math.NaN()}}, want: 200},
 		{name: "more prefill than the other", node: Candidate{Matched: 20, PrefillTokens: 320},
 			other: &Candidate{}, want: 20 + 80 + 100},
 	} {
@@ -82,8 +82,8 @@ func TestCostSettings(t *testing.T) {
 			edit: func(c *CostSettings, _ *Situation) { c.PrefillLoadScale = 2 }},
 		{name: "request weight", node: Candidate{InFlight: 4, Others: 1}, want: 200 + 3*5,
 			edit: func(c *CostSettings, _ *Situation) { c.ActiveRequestWeight = 3 }},
-		{name: "taint weighs requests too", node: Candidate{InFlight: 10, Taint: 0.5}, want: 230 * 0.6299485326,
-			edit: func(c *CostSettings, _ *Situation) { c.ActiveRequestWeight = 3 }},
+		{name: "taint weighs requests too", node: Candidate{InFlight: 10, Fit: Fit{Taint: 0.5}},
+			want: 230 * 0.6299485326, edit: func(c *CostSettings, _ *Situation) { c.ActiveRequestWeight = 3 }},
 		{name: "shared cache", node: Candidate{Matched: 20, SharedCache: 60}, want: 100 - 20 - 0.5*40 + 100,
 			edit: func(c *CostSettings, _ *Situation) { c.SharedCacheMultiplier = 0.5 }},
 		{name: "shared cache behind device", node: Candidate{Matched: 60, SharedCache: 40}, want: 40 + 100,
@@ -143,7 +143,7 @@ func TestCostOfPrompts(t *testing.T) {
 			}},
 		{name: "without prefill", node: Candidate{Matched: 20, ActiveBlocks: 10, PrefillTokens: 320}, want: 110 - 20,
 			edit: func(c *CostSettings, s *Situation) { c.TrackPrefillTokens = false }},
-		{name: "without prefill, taint", node: Candidate{Matched: 20, Taint: 0.5}, want: 80 * 0.6299485325,
+		{name: "without prefill, taint", node: Candidate{Matched: 20, Fit: Fit{Taint: 0.5}}, want: 80 * 0.6299485325,
 			edit: func(c *CostSettings, s *Situation) { c.TrackPrefillTokens = false }},
 		{name: "without prefill, all covered",
 			node: Candidate{Matched: 100, ActiveBlocks: 10, SharedActive: 100, InFlight: 3},
@@ -154,7 +154,7 @@ func TestCostOfPrompts(t *testing.T) {
 			edit: func(c *CostSettings, s *Situation) {
 				c.TrackPrefillTokens, c.OverlapScoreCredit = false, 0
 			}},
-		{name: "a pin, no taint", node: Candidate{Taint: 0.5}, want: 200,
+		{name: "a pin, no taint", node: Candidate{Fit: Fit{Taint: 0.5}}, want: 200,
 			edit: func(_ *CostSettings, s *Situation) { s.Pinned = true }},
 	} {
 		c.check(t)

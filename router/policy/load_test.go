@@ -1,17 +1,21 @@
 package policy
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
 )
 
-func util(cands []Candidate) []float64 {
-	f := Default().Score.survey(cands)
+// util returns the use of every candidate.
+func util(p *Policy, cands []Candidate) []float64 {
+	f := p.Score.survey(cands)
 	out := make([]float64, len(cands))
 	for i := range cands {
-		out[i] = f.util(&cands[i])
+		var t Terms
+		p.Score.total(&cands[i], &f, 0, &t)
+		out[i] = 1 - t.Load
 	}
 	return out
 }
@@ -42,10 +46,52 @@ func TestLoadByHand(t *testing.T) {
 		for i, n := range c.nodes {
 			cands[i].InFlight, cands[i].MaxConcurrent, cands[i].EngineSlots = n.busy, n.limit, n.engine
 		}
-		for i, got := range util(cands) {
+		for i, got := range util(Default(), cands) {
 			if math.Abs(got-c.want[i]) > 1e-9 {
 				t.Errorf("%s: util %v of node %d, want %v", name, got, i, c.want[i])
 			}
+		}
+	}
+}
+
+// TestOccupancyOfAnyFleet compares the measures of fleets of equal and of different nodes with the
+// measures by their definitions.
+func TestOccupancyOfAnyFleet(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 3))
+	for range 3000 {
+		cands := make([]Candidate, 1+rng.IntN(50))
+		sizes := []int32{0, rng.Int32N(300), rng.Int32N(300)}[:1+rng.IntN(3)]
+		slots, known := 0.0, 0.0
+		for i := range cands {
+			c := &cands[i]
+			c.InFlight, c.EngineSlots = rng.Int32N(100), sizes[rng.IntN(len(sizes))]
+			if c.EngineSlots > 0 {
+				slots, known = slots+float64(c.EngineSlots), known+1
+			}
+		}
+		mean := slots / max(known, 1)
+		alike := func(c *Candidate) float64 {
+			if c.EngineSlots > 0 {
+				return float64(c.InFlight) * mean / float64(c.EngineSlots)
+			}
+			return float64(c.InFlight)
+		}
+		most, free := float64(busyLeast), 0.0
+		for i := range cands {
+			most = max(most, alike(&cands[i]))
+		}
+		for i := range cands {
+			own := cmp.Or(float64(cands[i].EngineSlots), mean, most)
+			free = max(free, own-float64(cands[i].InFlight))
+		}
+		l := occupancyOf(cands)
+		near(t, "most free slots", l.freeMost, free)
+		for i := range cands {
+			want := alike(&cands[i]) / most
+			if mean > 0 {
+				want = max(want, alike(&cands[i])/mean)
+			}
+			near(t, "load", l.of(&cands[i]), want)
 		}
 	}
 }
@@ -66,15 +112,17 @@ func TestLoadGrowsWithBusy(t *testing.T) {
 			}
 		}
 		i := rng.IntN(len(cands))
-		before := util(cands)[i]
+		before := util(Default(), cands)[i]
 		cands[i].InFlight += 1 + rng.Int32N(50)
-		f := Default().Score.survey(cands)
+		p, terms := Default(), Terms{}
+		f := p.Score.survey(cands)
 		for k := range cands {
-			if u, c := f.util(&cands[k]), f.capacity(&cands[k]); u < 0 || u > 1 || c < 0 || c > 1 || math.IsNaN(u+c) {
-				t.Fatalf("util %v, capacity %v", u, c)
+			p.Score.total(&cands[k], &f, 0, &terms)
+			if u, c := terms.Load, terms.Capacity; u < 0 || u > 1 || c < 0 || c > 1 || math.IsNaN(u+c) {
+				t.Fatalf("load %v, capacity %v", u, c)
 			}
 		}
-		if after := f.util(&cands[i]); after < before-1e-12 {
+		if after := util(p, cands)[i]; after < before-1e-12 {
 			t.Fatalf("util fell from %v to %v with more requests: %+v", before, after, cands)
 		}
 	}
@@ -121,22 +169,22 @@ func TestLoadAwareModesWithoutLimits(t *testing.T) {
 // TestPendingByHand checks overlap - pending·min(waiting/max(prompt, 64), 4), also below 0.
 func TestPendingByHand(t *testing.T) {
 	for _, c := range []struct {
-		waiting      int32
+		waiting      int64 // blocks
 		promptBlocks int
 		want         float64
 	}{
 		{0, 100, 0}, {-5, 100, 0}, {50, 100, 0.5}, {100, 100, 1}, {400, 100, 4}, {4000, 100, 4},
 		{32, 0, 0.5}, {32, 10, 0.5}, {128, 64, 2},
 	} {
-		cand := Candidate{Pending: c.waiting}
+		cand := Candidate{PrefillTokens: chainTokens * c.waiting}
 		near(t, "waiting", waiting(&cand, c.promptBlocks), c.want)
 	}
 	p := Default()
 	p.Score.Weights = Weights{KV: 1, Pending: 0.5}
 	cands := blanks(3)
-	cands[0].Matched, cands[0].Pending = 100, 250 // 1 - 1.25
-	cands[1].Pending = 10                         // -0.05
-	cands[2].Pending = 90                         // -0.45
+	cands[0].Matched, cands[0].PrefillTokens = 100, 250*chainTokens // 1 - 1.25
+	cands[1].PrefillTokens = 10*chainTokens + 15                    // -0.05
+	cands[2].PrefillTokens = 90 * chainTokens                       // -0.45
 	out := make([]Terms, 3)
 	pick, _ := explain(p, cands, 100, nil, 0, out)
 	near(t, "total", out[0].Total, -0.25)
@@ -177,7 +225,7 @@ func TestAFullPrefixYieldsToLoad(t *testing.T) {
 	if got := pick(Default(), c, 100, nil, 0); got != 0 {
 		t.Errorf("picked %d, not the holder without waiting prefill", got)
 	}
-	c[0].Pending = 400
+	c[0].PrefillTokens = 400 * chainTokens
 	if got := pick(Default(), c, 100, nil, 0); got == 0 {
 		t.Error("picked the holder, where four prompts of this size wait")
 	}

@@ -9,10 +9,10 @@ import (
 // TestModesDiffer gives every mode the same fleet. No two modes pick the same nodes.
 func TestModesDiffer(t *testing.T) {
 	cands := []Candidate{
-		{IDHash: 1, Matched: 100, PrefillTokens: 16_000, InFlight: 20, MaxConcurrent: 100}, // all of the prompt
-		{IDHash: 2, Matched: 50, InFlight: 10, MaxConcurrent: 40},                          // the lowest cost
-		{IDHash: 3, MaxConcurrent: 10},                                                     // idle
-		{IDHash: 4, InFlight: 1, MaxConcurrent: 20, CPU: true},                             // less than 30/(8*3) requests
+		{IDHash: 1, Matched: 100, PrefillTokens: 3_200, InFlight: 20, MaxConcurrent: 100}, // all of the prompt
+		{IDHash: 2, Matched: 50, InFlight: 10, MaxConcurrent: 40},                         // the lowest cost
+		{IDHash: 3, MaxConcurrent: 10},                                                    // idle
+		{IDHash: 4, InFlight: 1, MaxConcurrent: 20, CPU: true},                            // less than 30/(8*3) requests
 	}
 	for mode, want := range map[Mode][4]float64{
 		Score: {1, 0, 0, 0}, Cost: {0, 1, 0, 0}, LeastLoaded: {0, 0, 1, 0}, DeviceAware: {0, 0, 0, 1},

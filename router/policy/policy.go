@@ -186,32 +186,34 @@ func Unknown() float32 { return float32(math.NaN()) }
 // Candidate is one node that may take the request, at the moment of the pick. In a float32 field
 // NaN or any negative value means unknown.
 type Candidate struct {
-	IDHash        uint64  // hash of the node id, the same in every router replica
-	Matched       int32   // leading blocks of this prompt believed to be in the engine's own cache
-	Coming        int32   // with the blocks being computed for other requests; less counts as Matched
-	Host          int32   // with the blocks in the memory of the host; less counts as Coming
-	Disk          int32   // with the blocks on the disk of the host too; less counts as Host
-	Pending       int32   // blocks of prompts that the engine has not begun to answer
-	InFlight      int32   // requests sent and not yet finished
-	Others        int32   // requests of other routers and clients, running and waiting
-	MaxConcurrent int32   // limit on requests at once; 0 or less: no limit
-	EngineSlots   int32   // requests that the node's engine computes at once; 0 or less: unknown
-	VRAM          float32 // bytes, or any unit common to all candidates
-	Throughput    float32 // see Throughput
-	Retransmits   float32 // retransmitted share of the segments to or from the node, 0 to 1
-	Experts       float32 // share of the request's experts that the node hosts; 0: none, or it names none
-	CPU           bool    // the engine computes on CPUs
-	Loads         bool    // the engine must load the request's adapter first
+	IDHash        uint64     // hash of the node id, the same in every router replica
+	Load          *load.Load // reported by the node's agent or engine; nil: unknown
+	PrefillTokens int64      // uncached tokens of the prompts that the node computes; below 0: its load is unknown
+	Matched       int32      // leading blocks of this prompt believed to be in the engine's own cache
+	Coming        int32      // with the blocks being computed for other requests; less counts as Matched
+	Host          int32      // with the blocks in the memory of the host; less counts as Coming
+	Disk          int32      // with the blocks on the disk of the host too; less counts as Host
+	InFlight      int32      // requests sent and not yet finished
+	Others        int32      // requests of other routers and clients, running and waiting
+	MaxConcurrent int32      // limit on requests at once; 0 or less: no limit
+	EngineSlots   int32      // requests that the node's engine computes at once; 0 or less: unknown
+	VRAM          float32    // bytes, or any unit common to all candidates
+	Throughput    float32    // see Throughput
+	Retransmits   float32    // retransmitted share of the segments to or from the node, 0 to 1
+	CPU           bool       // the engine computes on CPUs
+	Fit
 
-	// Mode cost uses these fields.
-	PrefillTokens int64   // uncached tokens of the prompts that the node computes; below 0: its load is unknown
-	ActiveBlocks  float64 // distinct KV blocks of active requests, with weighted output blocks
-	SharedActive  int32   // leading blocks of this prompt that active requests keep at the node
-	SharedCache   int32   // leading blocks of this prompt in a cache that every host reaches
-	Taint         float64 // sum of the weights of matching preferred taints, of either sign; 0: none
+	// Mode cost alone uses these fields.
+	SharedActive int32   // leading blocks of this prompt that active requests keep at the node
+	SharedCache  int32   // leading blocks of this prompt in a cache that every host reaches
+	ActiveBlocks float64 // distinct KV blocks of active requests, with weighted output blocks
+}
 
-	// Load is the load reported by the node's agent or engine; nil: unknown.
-	Load *load.Load
+// Fit is how a node fits what the request asks for beyond its prompt.
+type Fit struct {
+	Taint   float64 // sum of the weights of matching preferred taints, of either sign; 0: none
+	Experts float32 // share of the request's experts that the node hosts; 0: none, or it names none
+	Loads   bool    // the engine must load the request's adapter first
 }
 
 var nothing load.Load
@@ -241,7 +243,11 @@ type Situation struct {
 	Prefill    bool   // the node only computes the prompt; another node answers
 	Pinned     bool   // the request names its node, and the candidates are that node
 	Overrides  Overrides
+	Scratch    Scratch // kept for the next pick
 }
+
+// Scratch is memory that Pick uses again. The zero value is ready for use.
+type Scratch []standing
 
 // Pick returns the index of the chosen node, or -1 when no candidate has room. Pick allocates
 // nothing and keeps no reference to s. s escapes to the heap, so a caller on the hot path keeps it

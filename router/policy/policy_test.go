@@ -1,8 +1,10 @@
 package policy
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -185,6 +187,41 @@ func TestRendezvous(t *testing.T) {
 	}
 }
 
+// TestEveryCandidateIsLookedAt picks in a large fleet: a single best node, one of two tied nodes,
+// and the tied one that has the session.
+func TestEveryCandidateIsLookedAt(t *testing.T) {
+	for _, m := range []Mode{Score, Cost} {
+		p, c := Default(), blanks(600)
+		p.Mode = m
+		c[500].Matched = 10
+		if got := pick(p, c, 10, key(1), 1); got != 500 {
+			t.Errorf("%v picked %d, not the holder", m, got)
+		}
+		c[7].Matched = 10
+		seen := map[int]bool{}
+		for r := range uint64(50) {
+			seen[pick(p, c, 10, key(mix(r)), mix(r))] = true
+		}
+		if len(seen) != 2 || !seen[7] || !seen[500] {
+			t.Errorf("%v picked %v, not both holders", m, seen)
+		}
+		s := situation(p, c, 10, key(1), 1)
+		for _, home := range []int{7, 500} {
+			if s.Home = home + 1; m == Score && p.Pick(s) != home {
+				t.Errorf("%v left the session's node %d", m, home)
+			}
+		}
+	}
+}
+
+// TestCandidatesAreSmall bounds the memory that a pick of a large fleet writes and reads for each
+// node.
+func TestCandidatesAreSmall(t *testing.T) {
+	if size := reflect.TypeFor[Candidate]().Size(); size > 104 {
+		t.Errorf("a candidate has %d bytes, want at most 104", size)
+	}
+}
+
 func TestTieWithoutAKeyIsRandom(t *testing.T) {
 	var counts [4]int
 	c := blanks(4)
@@ -320,13 +357,13 @@ func randomCandidate(rng *rand.Rand) Candidate {
 		return float32(rng.Float64() * scale)
 	}
 	c := Candidate{
-		IDHash: rng.Uint64(), Matched: rng.Int32N(25), Coming: rng.Int32N(25), Pending: rng.Int32N(300),
+		IDHash: rng.Uint64(), Matched: rng.Int32N(25), Coming: rng.Int32N(25),
 		InFlight: rng.Int32N(9), Others: rng.Int32N(3), VRAM: maybe(8e10),
 		Throughput: maybe(8), Retransmits: maybe(0.1),
 		Load: told(float64(maybe(1)), float64(maybe(700))),
 	}
 	c.Load.EngineWaitPct = load.Known(float64(maybe(200)))
-	c.CPU, c.PrefillTokens, c.ActiveBlocks = rng.IntN(3) == 0, rng.Int64N(2000)-200, float64(maybe(500))
+	c.CPU, c.PrefillTokens, c.ActiveBlocks = rng.IntN(3) == 0, rng.Int64N(5000)-200, float64(maybe(500))
 	c.SharedActive, c.SharedCache = rng.Int32N(25)-1, rng.Int32N(25)
 	if rng.IntN(4) == 0 {
 		c.Taint = float64(maybe(2)) - 1
@@ -376,29 +413,48 @@ func TestThroughput(t *testing.T) {
 	}
 }
 
-func benchmarkPick(b *testing.B, n int, m Mode) {
+// BenchmarkPick measures the modes that look at every node, for fleets of nodes that differ in
+// everything, for equal nodes at work, and for equal idle nodes.
+func BenchmarkPick(b *testing.B) {
 	rng := rand.New(rand.NewPCG(1, 1))
-	c := make([]Candidate, n)
-	for i := range c {
-		c[i] = randomCandidate(rng)
+	fleets := []struct {
+		name string
+		node func() Candidate
+	}{
+		{"mixed", func() Candidate { return randomCandidate(rng) }},
+		{"at work", func() Candidate { return working(rng) }},
+		{"idle", func() Candidate { return blank(rng.Uint64()) }},
 	}
-	p := Default()
-	p.Mode = m
-	k := &countingKey{value: 9}
-	b.ReportAllocs()
-	s := situation(p, c, 20, k, 12345)
-	for b.Loop() {
-		p.Pick(s)
+	for _, m := range []Mode{Score, Cost, LeastLoaded, PowerOfTwo} {
+		for _, f := range fleets {
+			for _, n := range []int{8, 512} {
+				b.Run(fmt.Sprintf("%v/%s/%d", m, f.name, n), func(b *testing.B) {
+					c := make([]Candidate, n)
+					for i := range c {
+						c[i] = f.node()
+					}
+					p := Default()
+					p.Mode = m
+					s := situation(p, c, 20, &countingKey{value: 9}, 12345)
+					b.ReportAllocs()
+					for b.Loop() {
+						p.Pick(s)
+					}
+				})
+			}
+		}
 	}
 }
 
-func BenchmarkPickScore8(b *testing.B)       { benchmarkPick(b, 8, Score) }
-func BenchmarkPickScore1000(b *testing.B)    { benchmarkPick(b, 1000, Score) }
-func BenchmarkPickCost8(b *testing.B)        { benchmarkPick(b, 8, Cost) }
-func BenchmarkPickCost512(b *testing.B)      { benchmarkPick(b, 512, Cost) }
-func BenchmarkPickScore512(b *testing.B)     { benchmarkPick(b, 512, Score) }
-func BenchmarkPickPowerOfTwo8(b *testing.B)  { benchmarkPick(b, 8, PowerOfTwo) }
-func BenchmarkPickLeastLoaded8(b *testing.B) { benchmarkPick(b, 8, LeastLoaded) }
+// working is one of many equal nodes with telemetry. It has a part of the prompt, and requests.
+func working(rng *rand.Rand) Candidate {
+	c := blank(rng.Uint64())
+	c.MaxConcurrent, c.EngineSlots, c.VRAM, c.Throughput = 0, 256, 8e10, 1
+	c.Matched, c.Coming = 10, 10
+	c.InFlight, c.Others, c.PrefillTokens, c.ActiveBlocks = rng.Int32N(64), rng.Int32N(8), rng.Int64N(9000), 900
+	c.Load = told(rng.Float64(), 300+300*rng.Float64())
+	return c
+}
 
 // TestApartFromTheOthers checks that CPU waits and retransmissions count only if set, and only for
 // the excess over the peers'.
@@ -431,16 +487,14 @@ func TestApartFromTheOthers(t *testing.T) {
 			}
 		}
 		p := Default()
-		f := p.Score.survey(cands)
-		for i := range cands {
-			if got := f.util(&cands[i]); got != 0 {
+		for i, got := range util(p, cands) {
+			if got != 0 {
 				t.Errorf("%s: util %v of node %d by default", name, got, i)
 			}
 		}
 		p.Score.RunDelayMs, p.Score.RetransmitPct = 1000, 4
-		f = p.Score.survey(cands)
-		for i := range cands {
-			if got := f.util(&cands[i]); math.Abs(got-c.want[i]) > 1e-6 {
+		for i, got := range util(p, cands) {
+			if math.Abs(got-c.want[i]) > 1e-6 {
 				t.Errorf("%s: util %v of node %d, want %v", name, got, i, c.want[i])
 			}
 		}

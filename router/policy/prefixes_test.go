@@ -96,7 +96,6 @@ func TestUnusedPrefixesChangeNothing(t *testing.T) {
 		blind.Candidates = nil
 		for _, c := range s.Candidates {
 			c.Matched, c.Coming, c.Host, c.Disk, c.SharedCache = 0, 0, 0, 0, 0
-			c.Pending = rng.Int32N(1000)
 			if c.PrefillTokens >= 0 {
 				c.PrefillTokens = rng.Int64N(10_000)
 			}

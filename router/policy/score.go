@@ -3,14 +3,17 @@ package policy
 import (
 	"fmt"
 	"math"
+	"slices"
+
+	"github.com/cognitora/dataplane/internal/load"
 )
 
 // fleet holds the measures for a score, over all candidates, full ones included.
 type fleet struct {
 	occupancy
 	sm, watts, vram, throughput, wait, resent figure
-	freeMax                                   float64
 	waitScale, resentScale                    float64 // full use per EngineWaitPct, Retransmits; 0: not counted
+	signals                                   bool    // sm, wait or resent is known of a node
 	takers                                    int     // candidates that may be picked
 }
 
@@ -21,9 +24,13 @@ type figure struct {
 }
 
 func (f *figure) note(v float64) {
-	if known(v) {
-		f.sum, f.best = f.sum+v, max(f.best, v)
-		f.n++
+	if !known(v) {
+		return
+	}
+	f.n++
+	f.sum += v
+	if v > f.best { // the built-in max takes longer
+		f.best = v
 	}
 }
 
@@ -46,32 +53,41 @@ func (f *figure) apart(v float64) float64 {
 }
 
 func (p *ScoreSettings) survey(cands []Candidate) fleet {
-	f := fleet{occupancy: occupancyOf(cands)}
+	var f fleet
 	if p.RunDelayMs > 0 {
 		f.waitScale = 10 / p.RunDelayMs // RunDelayMs is in ms of each second; 1 % of a second is 10 ms
 	}
 	if p.RetransmitPct > 0 {
 		f.resentScale = 100 / p.RetransmitPct
 	}
+	counts := newCensus(cands)
 	for i := range cands {
 		c := &cands[i]
-		told := c.told()
-		f.sm.note(told.SMPct.Or(unknown))
-		f.watts.note(told.Drawn().Or(unknown))
+		counts.add(c.busy(), c.slots())
+		if c.room() {
+			f.takers++
+		}
 		f.vram.note(float64(c.VRAM))
 		f.throughput.note(float64(c.Throughput))
-		if f.waitScale > 0 {
-			f.wait.note(told.EngineWaitPct.Or(unknown))
+		if c.Load != nil {
+			f.note(c.Load)
 		}
 		if f.resentScale > 0 {
 			f.resent.note(float64(c.Retransmits))
 		}
-		f.freeMax = max(f.freeMax, f.free(c))
-		if c.room() {
-			f.takers++
-		}
 	}
+	f.occupancy = counts.occupancy(cands)
+	f.signals = f.sm.n+f.wait.n+f.resent.n > 0
 	return f
+}
+
+// note adds the figures of a node's load.
+func (f *fleet) note(l *load.Load) {
+	f.sm.note(l.SMPct.Or(unknown))
+	f.watts.note(l.Drawn().Or(unknown))
+	if f.waitScale > 0 {
+		f.wait.note(l.EngineWaitPct.Or(unknown))
+	}
 }
 
 // unknown stands for an unknown figure.
@@ -80,15 +96,18 @@ const unknown = -1
 // known returns false for NaN, infinities and negative values.
 func known(v float64) bool { return v >= 0 && v <= math.MaxFloat64 }
 
+// overlap returns the worth of the blocks that the node has, as a share of the prompt.
 func (p *ScoreSettings) overlap(c *Candidate, promptBlocks int) float64 {
 	device := max(c.Matched, c.Coming, 0)
 	host := max(c.Host, device)
 	disk := max(c.Disk, host)
-	if promptBlocks <= 0 || disk == 0 {
+	if promptBlocks <= 0 {
 		return 0
 	}
-	worth := p.Tiers.Device*float64(device)*float64(1+c.Experts) + p.Tiers.Host*float64(host-device) +
-		p.Tiers.Disk*float64(disk-host)
+	worth := p.Tiers.Device * float64(device) * float64(1+c.Experts)
+	if disk > device {
+		worth += p.Tiers.Host*float64(host-device) + p.Tiers.Disk*float64(disk-host)
+	}
 	return min(worth/float64(promptBlocks), 1)
 }
 
@@ -98,42 +117,30 @@ const (
 	waitingMost = 4
 )
 
-// waiting returns the prefill that waits at the node. Its unit is one prompt of this prompt's size.
+// waiting returns the prefill that waits at the node, in whole blocks. Its unit is one prompt of
+// this prompt's size.
 func waiting(c *Candidate, promptBlocks int) float64 {
-	return min(float64(max(c.Pending, 0))/float64(max(promptBlocks, promptLeast)), waitingMost)
+	blocks := max(c.PrefillTokens, 0) / chainTokens
+	return min(float64(blocks)/float64(max(promptBlocks, promptLeast)), waitingMost)
 }
 
-func (f *fleet) util(c *Candidate) float64 {
-	told := c.told()
-	used := max(f.of(c), f.sm.of(told.SMPct.Or(unknown))/100)
-	if f.waitScale > 0 {
-		used = max(used, f.waitScale*f.wait.apart(told.EngineWaitPct.Or(unknown)))
+// signalled returns the node's use, 0 to 1. used is the share of its slots.
+func (f *fleet) signalled(c *Candidate, used float64) float64 {
+	if f.sm.n > 0 {
+		used = max(used, f.sm.of(c.told().SMPct.Or(unknown))/100)
 	}
-	if f.resentScale > 0 {
+	if f.wait.n > 0 {
+		used = max(used, f.waitScale*f.wait.apart(c.told().EngineWaitPct.Or(unknown)))
+	}
+	if f.resent.n > 0 {
 		used = max(used, f.resentScale*f.resent.apart(float64(c.Retransmits)))
 	}
-	return min(used, 1)
+	return used
 }
 
 // coolness returns 1 - norm_watts. coolness returns 0 for every node when none reports its power.
 func (f *fleet) coolness(c *Candidate) float64 {
-	if f.watts.best == 0 {
-		return 0
-	}
 	return 1 - f.watts.of(c.told().Drawn().Or(unknown))/f.watts.best
-}
-
-func (f *fleet) capacity(c *Candidate) float64 {
-	return (relative(f.vram.of(float64(c.VRAM)), f.vram.best) +
-		relative(f.throughput.of(float64(c.Throughput)), f.throughput.best) +
-		relative(f.free(c), f.freeMax)) / 3
-}
-
-func relative(v, best float64) float64 {
-	if best == 0 {
-		return 0
-	}
-	return v / best
 }
 
 // usesPrefixes says whether the first term of a total can differ from 0. The waiting prefill in it
@@ -142,12 +149,43 @@ func (p *ScoreSettings) usesPrefixes() bool {
 	return p.Weights.KV > 0 && (p.Tiers != Tiers{} || p.Weights.Pending > 0)
 }
 
-func (p *ScoreSettings) total(c *Candidate, f *fleet, promptBlocks int) float64 {
+// total returns the score of one candidate, and writes its terms into t, unless t is nil.
+func (p *ScoreSettings) total(c *Candidate, f *fleet, promptBlocks int, t *Terms) (total float64) {
+	overlap, waits, power, capacity := 0.0, 0.0, 0.0, 0.0
+	if c.Matched|c.Coming|c.Host|c.Disk != 0 {
+		overlap = p.overlap(c, promptBlocks)
+	}
+	if c.PrefillTokens > 0 {
+		waits = waiting(c, promptBlocks)
+	}
+	busy, slots := f.seats(c)
+	used := f.used(busy, slots)
+	if f.signals {
+		used = f.signalled(c, used)
+	}
+	if used > 1 {
+		used = 1
+	}
+	if f.watts.best > 0 {
+		power = f.coolness(c)
+	}
+	if f.vram.best > 0 {
+		capacity = f.vram.of(float64(c.VRAM)) / f.vram.best
+	}
+	if f.throughput.best > 0 {
+		capacity += f.throughput.of(float64(c.Throughput)) / f.throughput.best
+	}
+	if slots > busy {
+		capacity += (slots - busy) / f.freeMost
+	}
+	capacity /= 3
 	w := &p.Weights
-	reuse := p.overlap(c, promptBlocks) - w.Pending*waiting(c, promptBlocks)
-	total := w.KV*reuse + w.Load*(1-f.util(c)) + w.Power*f.coolness(c) + w.Capacity*f.capacity(c)
+	total = w.KV*(overlap-w.Pending*waits) + w.Load*(1-used) + w.Power*power + w.Capacity*capacity
 	if c.Loads {
 		total -= w.Adapter
+	}
+	if t != nil {
+		t.Overlap, t.Waiting, t.Load, t.Power, t.Capacity, t.Total = overlap, waits, 1-used, power, capacity, total
 	}
 	return total
 }
@@ -160,21 +198,20 @@ func (p *ScoreSettings) pick(s *Situation, e *Explanation) int {
 	if f.takers == 0 {
 		return -1
 	}
-	var kept totals
-	best, top, second := p.best(s.Candidates, &f, s.Blocks, &kept)
+	best, top, second := p.best(s, &f)
 	if second < top-p.Epsilon {
 		if e != nil {
 			e.Why = fmt.Sprintf("highest score %.4f of %d candidates", top, f.takers)
 		}
 		return best
 	}
-	if home := s.Home - 1; home >= 0 && kept.of(p, s.Candidates, home, &f, s.Blocks) >= top-p.Epsilon {
+	if home := s.Home - 1; home >= 0 && s.Scratch[home].total >= top-p.Epsilon {
 		if e != nil {
 			e.Why = fmt.Sprintf("its session is there, and its score is within %g of the best", p.Epsilon)
 		}
 		return home
 	}
-	pick, tied, keyed := p.breakTie(s, &f, best, top, &kept)
+	pick, tied, keyed := s.breakTie(top - p.Epsilon)
 	if e != nil {
 		how := "at random, the prompt has no key"
 		if keyed {
@@ -188,41 +225,27 @@ func (p *ScoreSettings) pick(s *Situation, e *Explanation) int {
 // explain fills in every term of every candidate.
 func (p *ScoreSettings) explain(s *Situation, f *fleet, e *Explanation) {
 	for i := range e.Terms {
-		c, t := &s.Candidates[i], &e.Terms[i]
-		t.Overlap, t.Waiting, t.Load = p.overlap(c, s.Blocks), waiting(c, s.Blocks), 1-f.util(c)
-		t.Power, t.Capacity = f.coolness(c), f.capacity(c)
-		t.Total = p.total(c, f, s.Blocks)
+		p.total(&s.Candidates[i], f, s.Blocks, &e.Terms[i])
 	}
 }
 
-// totals keeps the totals of the first candidates, so a tie need not compute them again. totals
-// holds -Inf for a node that may not be picked.
-type totals [32]float64
-
-// of returns the total of candidate i.
-func (kept *totals) of(p *ScoreSettings, cands []Candidate, i int, f *fleet, promptBlocks int) float64 {
-	if i < len(kept) {
-		return kept[i]
-	}
-	if !cands[i].room() {
-		return math.Inf(-1)
-	}
-	return p.total(&cands[i], f, promptBlocks)
+// standing is a candidate's total, or -Inf for a node that may not be picked, and its IDHash.
+type standing struct {
+	total float64
+	id    uint64
 }
 
-// best returns the first candidate with the highest total, that total, and the next highest.
-func (p *ScoreSettings) best(
-	cands []Candidate, f *fleet, promptBlocks int, kept *totals,
-) (best int, top, second float64) {
+// best returns the first candidate with the highest total, that total, and the next highest. best
+// leaves the standings of all candidates in s.
+func (p *ScoreSettings) best(s *Situation, f *fleet) (best int, top, second float64) {
+	s.Scratch = slices.Grow(s.Scratch[:0], len(s.Candidates))[:len(s.Candidates)]
 	best, top, second = -1, math.Inf(-1), math.Inf(-1)
-	for i := range cands {
-		t := math.Inf(-1)
-		if cands[i].room() {
-			t = p.total(&cands[i], f, promptBlocks)
+	for i := range s.Candidates {
+		c, t := &s.Candidates[i], math.Inf(-1)
+		if c.room() {
+			t = p.total(c, f, s.Blocks, nil)
 		}
-		if i < len(kept) {
-			kept[i] = t
-		}
+		s.Scratch[i] = standing{t, c.IDHash}
 		if t > top {
 			best, top, second = i, t, top
 		} else if t > second {
@@ -232,60 +255,30 @@ func (p *ScoreSettings) best(
 	return best, top, second
 }
 
-// breakTie returns the winner among the candidates within Epsilon of top, and their number.
-// Rendezvous hashing sends equal keys to the same node, in every router, while that node is among
-// the candidates. Without a key the draw is uniform.
-func (p *ScoreSettings) breakTie(
-	s *Situation, f *fleet, best int, top float64, kept *totals,
-) (pick, tied int, keyed bool) {
-	var draw draw
-	pick = best
-	for i := range s.Candidates {
-		if kept.of(p, s.Candidates, i, f, s.Blocks) < top-p.Epsilon {
+// breakTie returns the winner among the candidates with a total of at least least, and their
+// number. At least two candidates have that total. Rendezvous hashing sends equal keys to the same
+// node, in every router, while that node is among the candidates. Without a key the draw is
+// uniform.
+func (s *Situation) breakTie(least float64) (winner, tied int, keyed bool) {
+	key := s.Random
+	if s.Key != nil {
+		if k := s.Key.RendezvousKey(); k != 0 {
+			key, keyed = mix(k), true
+		}
+	}
+	high := uint64(0)
+	for i, n := range s.Scratch {
+		if n.total < least {
 			continue
+		}
+		lot := key + uint64(i)
+		if keyed {
+			lot = n.id ^ key
+		}
+		if lot = mix(lot); tied == 0 || lot > high {
+			winner, high = i, lot
 		}
 		tied++
-		if tied == 1 {
-			pick = i
-			continue
-		}
-		if tied == 2 {
-			draw.ask(s.Key, s.Random)
-			draw.enter(s.Candidates, pick)
-		}
-		draw.enter(s.Candidates, i)
 	}
-	if tied > 1 {
-		pick = draw.winner
-	}
-	return pick, tied, draw.keyed
-}
-
-// draw is one rendezvous among tied candidates.
-type draw struct {
-	key    uint64 // the mixed key, if keyed
-	keyed  bool
-	winner int
-	high   uint64
-	begun  bool
-}
-
-func (d *draw) ask(key Key, r uint64) {
-	d.key = r
-	if key == nil {
-		return
-	}
-	if k := key.RendezvousKey(); k != 0 {
-		d.key, d.keyed = mix(k), true
-	}
-}
-
-func (d *draw) enter(cands []Candidate, i int) {
-	lot := d.key + uint64(i)
-	if d.keyed {
-		lot = cands[i].IDHash ^ d.key
-	}
-	if lot = mix(lot); !d.begun || lot > d.high {
-		d.winner, d.high, d.begun = i, lot, true
-	}
+	return winner, tied, keyed
 }

@@ -2,6 +2,7 @@ package prefix
 
 import (
 	"cmp"
+	"slices"
 	"sync"
 	"time"
 )
@@ -102,6 +103,12 @@ type walker struct {
 	heldTags  tags  // of the deepest group found held
 }
 
+// MayHold returns false if no node has a beginning of the prompt. Match then has nothing to say.
+// MayHold hashes the first block.
+func (x *Index) MayHold(c *Chain) bool {
+	return c.groups() > 0 && x.table.sieve.nodesOf(c.leader(0)) != 0
+}
+
 // Match predicts for each of refs how many leading blocks of the prompt the node holds now, and
 // writes that into held. Into coming, unless nil, Match writes how many the node will hold once it
 // has begun to answer its requests. Match leaves out blocks that extend a partly held group. held
@@ -114,22 +121,25 @@ type walker struct {
 // group since the node's deepest group was last used. Match takes no lock. Match does not allocate
 // once c has seen as many candidates and blocks before.
 func (x *Index) Match(c *Chain, refs []Ref, held, coming []int32) int {
+	clear(held)
+	clear(coming)
+	if c.groups() == 0 || !slices.ContainsFunc(refs, x.counts) {
+		return len(c.keys)
+	}
+	nodes := x.table.sieve.nodesOf(c.leader(0)) // no other node has a beginning of the prompt
 	now, nowMillis := x.clock.nowStamp()
-	walk := c.walk[:0]
+	walk := slices.Grow(c.walk[:0], len(refs))
 	for i, ref := range refs {
-		held[i] = 0
-		if coming != nil {
-			coming[i] = 0
-		}
-		n := x.node(ref)
-		if n == nil || n.silent.Load() {
+		if nodes&bit(ref.place()) == 0 || !x.counts(ref) {
 			continue
 		}
+		n := &x.nodes[ref.place()]
 		oldest := n.oldest(now, nowMillis)
-		walk = append(walk, walker{
-			candidate: int32(i), place: ref.place(), lifetime: n.lifetime.Load(),
-			oldest: oldest, floor: oldest, reborn: past(n.reborn.Load(), now, nowMillis),
-		})
+		walk = walk[:len(walk)+1]
+		w := &walk[len(walk)-1]
+		*w = walker{} // append of a whole walker takes longer
+		w.candidate, w.place, w.lifetime = int32(i), ref.place(), n.lifetime.Load()
+		w.oldest, w.floor, w.reborn = oldest, oldest, past(n.reborn.Load(), now, nowMillis)
 	}
 	c.walk = walk
 	on := len(walk) // the first on walkers hold all groups looked at so far
@@ -156,6 +166,12 @@ func (x *Index) Match(c *Chain, refs []Ref, held, coming []int32) int {
 		held[w.candidate] = n
 	}
 	return len(c.keys)
+}
+
+// counts says whether the beliefs about a node count.
+func (x *Index) counts(ref Ref) bool {
+	n := x.node(ref)
+	return n != nil && !n.silent.Load()
 }
 
 // skipsFrom is the number of groups that stride visits one by one.

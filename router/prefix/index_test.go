@@ -143,6 +143,9 @@ func TestMatchHashesOnlyWhatIsHeld(t *testing.T) {
 	if got := f.x.Match(c, f.refs, m, nil); got != 1 {
 		t.Errorf("unknown prompt: hashed %d blocks, want 1", got)
 	}
+	if f.x.MayHold(chain(base)) || f.x.MayHold(chain(nil)) {
+		t.Error("a node may hold an unknown prompt, or one without a block")
+	}
 	f.send(0, base[:20*BlockBytes])
 	c = chain(base)
 	if got := f.x.Match(c, f.refs, m, nil); got != 33 || m[0] != 20 {

@@ -224,7 +224,11 @@ func (u *run) prompt() *Chain {
 func (u *run) compare(c *Chain) []int32 {
 	got, coming := make([]int32, len(u.refs)), make([]int32, len(u.refs))
 	u.x.Match(c, u.refs, got, coming)
+	may := u.x.MayHold(c)
 	for i, ref := range u.refs {
+		if coming[i] > 0 && !may {
+			u.Errorf("node %x has %d blocks, and none may have any", ref, coming[i])
+		}
 		want := u.m.chain(c, ref, u.t, u.x.Lifetime(ref))
 		if !u.x.Caching(ref) {
 			want = looked{}

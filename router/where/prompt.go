@@ -57,9 +57,10 @@ type memory struct {
 	step    *step         // scratch of begin and remember
 	ids     []uint32
 	refs    []prefix.Ref
-	matched []int32 // predicted leading blocks in the engine's own memory, by node
-	coming  []int32 // matched plus the blocks being computed for other requests
-	reach   []holdings.Reach
+	matched []int32          // predicted leading blocks in the engine's own memory, by node
+	coming  []int32          // matched plus the blocks being computed for other requests
+	reach   []holdings.Reach // empty: no host's cache has reported
+	held    bool             // some node holds or computes a block, or has reported
 	query   holdings.Query
 }
 
@@ -94,7 +95,8 @@ func (m *memory) empty() {
 	if m.ids = m.ids[:0]; cap(m.ids) > keepIDs {
 		m.ids = nil
 	}
-	m.refs, m.matched, m.coming, m.reach = m.refs[:0], m.matched[:0], m.coming[:0], m.reach[:0]
+	m.refs, m.matched, m.coming = m.refs[:0], m.matched[:0], m.coming[:0]
+	m.reach, m.held = m.reach[:0], false
 }
 
 // Find makes p the prompt of r for a model whose chains begin with seed. Find also finds out how
@@ -128,18 +130,10 @@ func (f *Finder) FindKeys(
 // believe computes how much each node holds. An engine's own report replaces the prediction if the
 // prompt's blocks are of the model's tokens. Engines report no other blocks.
 func (f *Finder) believe(p *Prompt, model string, nodes []*fleet.Node) {
-	p.refs = p.refs[:0]
-	for _, n := range nodes {
-		p.refs = append(p.refs, n.Ref())
-	}
 	p.matched = slices.Grow(p.matched[:0], len(nodes))[:len(nodes)]
 	p.coming = slices.Grow(p.coming[:0], len(nodes))[:len(nodes)]
-	p.Blocks = p.chain.Blocks()
-	f.Index.Match(&p.chain, p.refs, p.matched, p.coming)
-	p.reach = p.reach[:0]
-	for _, device := range p.matched {
-		p.reach = append(p.reach, holdings.Reach{Device: device})
-	}
+	p.Blocks, p.reach = p.chain.Blocks(), p.reach[:0]
+	f.predict(p, nodes)
 	if f.Holdings == nil || !p.query.Begin(f.Holdings, model) {
 		return
 	}
@@ -154,8 +148,23 @@ func (f *Finder) believe(p *Prompt, model string, nodes []*fleet.Node) {
 		case r.Device < p.matched[i]:
 			p.coming[i] = r.Device // the engine has lost the blocks behind
 		}
-		p.reach[i] = r
+		p.reach, p.held = append(p.reach, r), true
 	}
+}
+
+// predict sets matched, coming and held by the index alone.
+func (f *Finder) predict(p *Prompt, nodes []*fleet.Node) {
+	if p.held = len(nodes) > 0 && f.Index.MayHold(&p.chain); !p.held {
+		clear(p.matched)
+		clear(p.coming)
+		return
+	}
+	p.refs = p.refs[:0]
+	for _, n := range nodes {
+		p.refs = append(p.refs, n.Ref())
+	}
+	f.Index.Match(&p.chain, p.refs, p.matched, p.coming)
+	p.held = slices.Max(p.coming) > 0
 }
 
 // Tokens returns the length of the prompt in tokens, as estimated from its text if the tokens are
@@ -192,14 +201,26 @@ func (p *Prompt) Found() bool { return p.finder != nil }
 func (p *Prompt) Unknown(nodes int) {
 	p.matched = slices.Grow(p.matched[:0], nodes)[:nodes]
 	p.coming = slices.Grow(p.coming[:0], nodes)[:nodes]
-	p.reach = slices.Grow(p.reach[:0], nodes)[:nodes]
+	p.reach, p.held = p.reach[:0], false
 	clear(p.matched)
 	clear(p.coming)
-	clear(p.reach)
 }
 
+// Held says whether a node may hold a block of the prompt. Otherwise Reach and Coming are zero for
+// every node.
+func (p *Prompt) Held() bool { return p.held }
+
 // Reach returns how far the prompt reaches on the node at index i of Find's nodes.
-func (p *Prompt) Reach(i int) holdings.Reach { return p.reach[i] }
+func (p *Prompt) Reach(i int) holdings.Reach {
+	if !p.Reported() {
+		return holdings.Reach{Device: p.matched[i]}
+	}
+	return p.reach[i]
+}
+
+// Reported says whether hosts' caches have reported their blocks. Without reports no node has a
+// reach beyond its engine's own memory.
+func (p *Prompt) Reported() bool { return len(p.reach) > 0 }
 
 // Predicted returns the index's prediction: how many leading blocks the engine at index i should
 // have in memory when the engine begins the prompt.
@@ -214,7 +235,10 @@ func (p *Prompt) Suppose(i int, device int32) {
 	if device < p.matched[i] {
 		p.coming[i] = device
 	}
-	p.matched[i], p.reach[i].Device = device, device
+	p.held = true
+	if p.matched[i] = device; p.Reported() {
+		p.reach[i].Device = device
+	}
 }
 
 // Sent predicts that the node will hold the prompt, which was sent to it at the given time. Call
@@ -252,7 +276,7 @@ func (p *Prompt) Promote(i int, model string) {
 	if told == nil || told.Empty() {
 		return
 	}
-	from, to := told.Wanted(&p.query, i, p.reach[i])
+	from, to := told.Wanted(&p.query, i, p.Reach(i))
 	if from >= to {
 		return
 	}
