@@ -132,7 +132,9 @@ func TestMarks(t *testing.T) {
 		b.Open(&entries[i], Cost{}, noon)
 		entries[i].Count([]uint64{first, 1})
 	}
-	for i, want := range [][3]bool{{true, true, false}, {true, true, false}, {false, true, false}, {false, false, false}} {
+	for i, want := range [][3]bool{
+		{true, true, false}, {true, true, false}, {false, true, false}, {false, false, false},
+	} {
 		if i > 0 {
 			entries[i-1].Close(noon)
 		}

@@ -38,8 +38,8 @@ func (s Source) subject() subjectKind {
 // snapshot until the node leaves the fleet. A request in flight may use the node after the
 // departure. All methods are safe for concurrent use.
 type Node struct {
-	// A pick reads the fields up to the first ones of the book, and two of the health, of every node.
-	// Each of both groups lies in one line of the processor's cache.
+	// A pick reads of every node the fields up to the first ones of the book, and two fields of the
+	// health. Each of the two groups lies in one line of the processor's cache.
 	load     atomic.Pointer[Load]
 	path     atomic.Pointer[Path]
 	ref      atomic.Uint32
@@ -266,8 +266,8 @@ func (n *Node) setFlag(flag uint32, on bool) {
 	}
 }
 
-// Serves says whether the node is in service, healthy and not suspect. Otherwise Eligible and Health
-// tell more.
+// Serves says whether the node is in service, healthy and not suspect. Otherwise Eligible and
+// Health tell more.
 func (n *Node) Serves() bool { return n.flags.Load() == 0 && n.Health.Well() }
 
 // Eligible says whether the node may be picked now, or why not. Eligible does not allocate.

@@ -187,8 +187,8 @@ func TestRendezvous(t *testing.T) {
 	}
 }
 
-// TestEveryCandidateIsLookedAt picks in a large fleet: a single best node, one of two tied nodes, and
-// the tied one that has the session.
+// TestEveryCandidateIsLookedAt picks in a large fleet: a single best node, one of two tied nodes,
+// and the tied one that has the session.
 func TestEveryCandidateIsLookedAt(t *testing.T) {
 	for _, m := range []Mode{Score, Cost} {
 		p, c := Default(), blanks(600)
