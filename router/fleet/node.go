@@ -38,8 +38,8 @@ func (s Source) subject() subjectKind {
 // snapshot until the node leaves the fleet. A request in flight may use the node after the
 // departure. All methods are safe for concurrent use.
 type Node struct {
-	// A pick reads the fields up to the first ones of the book, and two of the health, of every
-	// node. Each of both groups lies in one line of the processor's cache.
+	// A pick reads of every node the fields up to the first ones of the book, and two fields of the
+	// health. Each of the two groups lies in one line of the processor's cache.
 	load     atomic.Pointer[Load]
 	path     atomic.Pointer[Path]
 	ref      atomic.Uint32

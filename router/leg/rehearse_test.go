@@ -17,6 +17,30 @@ import (
 	"github.com/cognitora/dataplane/router/where"
 )
 
+// TestWhatIsKnownOfANewPrompt checks that blocks count of which the index knows nothing.
+func TestWhatIsKnownOfANewPrompt(t *testing.T) {
+	d := still(t, Options{}, twoNodes()...)
+	for _, holder := range []string{"a", "b"} {
+		keys := make([]uint64, 40)
+		for i := range keys {
+			keys[i] = d.o.Random()
+		}
+		r, err := d.Rehearse(keys, func(n *fleet.Node) int32 {
+			if n.ID == holder {
+				return 40
+			}
+			return 0
+		}, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Node().ID != holder {
+			t.Errorf("%s is picked, and %s holds the prompt", r.Node().ID, holder)
+		}
+		r.Finish(640, 640, time.Now())
+	}
+}
+
 // TestRehearsal rehearses requests. Placing, counting and learning work although no server runs at
 // the nodes' addresses.
 func TestRehearsal(t *testing.T) {

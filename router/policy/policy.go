@@ -243,16 +243,16 @@ type Situation struct {
 	Prefill    bool   // the node only computes the prompt; another node answers
 	Pinned     bool   // the request names its node, and the candidates are that node
 	Overrides  Overrides
-	Scratch    Scratch // kept for the next pick
+	Scratch    Scratch // keep it for the next pick
 }
 
 // Scratch is memory that Pick uses again. The zero value is ready for use.
 type Scratch []standing
 
 // Pick returns the index of the chosen node, or -1 when no candidate has room. Pick allocates
-// nothing and keeps no reference to s. s escapes to the heap, so a caller on the hot path keeps it
-// in scratch memory. In a mode that Counts, one atomic add per pick to the caller's counter makes
-// round robin fair without a lock.
+// nothing, unless s.Scratch is too small, and keeps no reference to s. s escapes to the heap, so a
+// caller on the hot path keeps it in scratch memory. In a mode that Counts, one atomic add per pick
+// to the caller's counter makes round robin fair without a lock.
 func (p *Policy) Pick(s *Situation) int { return modes[p.Mode].of(p).pick(s, nil) }
 
 // UsesPrefixes says whether a pick can depend on which blocks of a prompt a node holds or computes.
