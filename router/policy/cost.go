@@ -64,7 +64,7 @@ func (p *CostSettings) pick(s *Situation, e *Explanation) int {
 		}
 		t := k.terms(c)
 		if e != nil {
-			e.Terms[i].Cost, e.Terms[i].Total = t, t.Total
+			e.Terms[i].Cost, e.Terms[i].Total, e.Terms[i].Formula = t, t.Total, t.formula()
 		}
 		if !room {
 			continue

@@ -181,7 +181,17 @@ func (p *ScoreSettings) explain(s *Situation, f *fleet, e *Explanation) {
 		t.Overlap, t.Waiting, t.Load = p.overlap(c, s.Blocks), waiting(c, s.Blocks), 1-f.util(c)
 		t.Power, t.Capacity = f.coolness(c), f.capacity(c)
 		t.Total = p.total(c, f, s.Blocks)
+		t.Formula = p.formula(t, s.Blocks)
 	}
+}
+
+// formula returns the score as a sum of the weighted terms.
+func (p *ScoreSettings) formula(t *Terms, promptBlocks int) string {
+	w := &p.Weights
+	term := func(weight, of float64) string { return decimal(weight) + " * " + decimal(of) }
+	return decimals(t.Total, 4) + " = " + decimal(w.KV) + " * (" + decimal(t.Overlap) + " - " +
+		term(w.Pending, t.Waiting) + ") + " + term(w.Load, t.Load) + " + " + term(w.Power, t.Power) + " + " +
+		term(w.Capacity, t.Capacity) + cachedBlocks(t.Overlap*float64(promptBlocks))
 }
 
 // totals keeps the totals of the first candidates, so a tie need not compute them again. totals
