@@ -11,7 +11,7 @@ FUZZTIME   ?= 60s
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-gpu build-rdma up test check check-generate check-gpu check-ipmi-vm check-power check-race check-fuzz check-sdk check-tokens check-kv check-kv-vm check-net check-net-vm check-bpf check-bpf-root check-bpf-vm check-vm check-rdma check-layout check-takeover check-outage check-kill check-purges check-abuse check-seen check-llama check-modes check-vllm \
+.PHONY: help build build-gpu build-rdma up test check check-generate check-gpu check-ipmi-vm check-power check-race check-fuzz check-sdk check-tokens check-kv check-kv-vm check-net check-net-vm check-bpf check-bpf-root check-bpf-vm check-vm check-rdma check-layout check-takeover check-outage check-kill check-purges check-abuse check-seen check-llama check-modes check-books check-vllm \
 	bench perf perf-full perf-agent perf-attached perf-index perf-kv perf-pairs perf-peers perf-rdma perf-signals gate generate bpf proto lint clean $(BINARIES)
 
 help: ## list the targets
@@ -199,6 +199,9 @@ check-modes: ## mode cost beside the crate dynamo-kv-router in SITUATIONS (10000
 	@mkdir -p .cache/modes
 	@CARGO_TARGET_DIR='$(CURDIR)/.cache/modes' cargo build --quiet --release --locked --manifest-path perf/modes/Cargo.toml
 	@SEED=$(or $(SEED),1) SITUATIONS=$(or $(SITUATIONS),10000) MODES_DYNAMO='$(CURDIR)/.cache/modes/release/dynamo-costs' CGO_ENABLED=0 $(GO) test -count=1 -v -run '^TestDynamo$$' ./perf/modes
+
+check-books: ## requests that fail in every way for BOOKS (1h); the load books of all nodes end empty (not in check; make test runs it for a moment)
+	CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 0 -run '^TestBooksEndEmpty$$' ./router/leg -args -books $(or $(BOOKS),1h)
 
 check-llama: build ## two real llama.cpp servers behind the router (needs python3 with venv)
 	@perf/tools.sh python

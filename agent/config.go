@@ -59,6 +59,7 @@ type NodeConfig struct {
 	MaxConcurrent int         `toml:"max_concurrent" default:"0" flag:"max-concurrent" help:"most requests that routers send to the node at once; an engine that the agent starts gets the same limit; 0: no limit. Load is requests in flight as a share of this number, so a large number makes load count little (16 routed better than 64, 256 worst). The agent also announces the engine's own limit, at which routers refuse nothing"`
 	MaxBatched    int         `toml:"max_batched_tokens" default:"0" help:"tokens that the engine computes in one step, of all its requests together (vLLM: --max-num-batched-tokens, SGLang: --chunked-prefill-size); active_prefill_tokens_threshold_frac is a share of this number and has no effect without it (docs/filters.md); 0: unknown"`
 	Labels        []string    `toml:"labels" help:"labels of the node, such as gpu=h100 or zone=a, which requests can require or prefer (docs/filters.md)"`
+	Experts       []string    `toml:"experts" help:"experts of a mixture-of-experts model that the node hosts: numbers, ranges such as 0-127, and names, at most 64; requests ask for them with nvext.router.moe_query (docs/nvext.md); empty: none are stated"`
 }
 
 // TelemetryConfig is the [telemetry] section.

@@ -18,7 +18,7 @@ type EventsConfig struct {
 	Endpoint  string `toml:"endpoint" flag:"kv-events" help:"address where the engine publishes its KV events, tcp://HOST:PORT or ipc:///PATH; a data-parallel rank adds its number to the port; with @ in front the agent listens and the engine connects; empty: the agent follows no events"`
 	Replay    string `toml:"replay" flag:"kv-replay" help:"address where the engine repeats KV events that the agent missed (vLLM: replay_endpoint), tcp://HOST:PORT or ipc:///PATH; empty: a missed event makes the agent forget all blocks of the engine"`
 	Topic     string `toml:"topic" help:"beginning of the topic of the events to follow; empty: every topic"`
-	Model     string `toml:"model" help:"name of the engine's base model, which is part of its blocks' digests; empty: the only model that the engine lists"`
+	Model     string `toml:"model" help:"name of the engine's base model, which is part of its blocks' digests; empty: the only model that the engine lists, LoRA adapters aside"`
 	MaxBlocks int    `toml:"max_blocks" default:"1048576" help:"most blocks of the engine that the agent remembers, about 150 bytes each; the agent counts further blocks and leaves them out"`
 	Report    string `toml:"report" flag:"kv-report" help:"gRPC socket of this host's cgn-kvcached (its kvcached.sock), which then tells routers about the engine's blocks; empty: the agent tells routers itself, at listen"`
 	Listen    string `toml:"listen" flag:"kv-listen" help:"address where the agent tells routers about the engine's blocks if report is empty: host:port, with the certificates of [tls], or unix:///PATH"`
@@ -96,6 +96,7 @@ func (n *node) prepareEvents() (err error) {
 	}
 	o := events.Options{
 		Engine: n.id(), Topic: c.Topic, Model: n.baseModel, MaxBlocks: c.MaxBlocks, Logger: n.log,
+		Adapter:   n.engine.UsedAdapter,
 		Namespace: block.Namespace{DType: u.DType, Layout: u.Engine.Kind, TP: uint32(max(u.TP, 1))},
 	}
 	if o.Endpoint, err = events.ParseEndpoint(c.Endpoint); err != nil {
@@ -140,7 +141,7 @@ func (n *node) baseModel() string {
 	if n.unit.Events.Model != "" {
 		return n.unit.Events.Model
 	}
-	models := n.engine.State().Models
+	models := n.engine.State().Bases()
 	if len(models) == 1 {
 		return models[0]
 	}

@@ -121,13 +121,19 @@ func (n *node) prepareFront() error {
 		Engine: n.engine.Endpoint(), EngineTLS: engineTLS, Authorization: n.engine.Authorization(),
 		ForwardAuth: c.Agent.ForwardAuth,
 		EngineOnce:  n.unit.Engine.Kind == engine.LlamaCPP,
-		Health:      n.unready, Limits: c.Limits.front(), Counters: n.count.front, Logger: n.log,
+		Adapters:    n.changeAdapter, Authenticated: c.authenticates(),
+		Health: n.unready, Limits: c.Limits.front(), Counters: n.count.front, Logger: n.log,
 	}
 	if n.agent.identity != nil {
 		o.TLS = n.agent.identity.Server(c.TLS.CA != "", pki.Router, pki.Ctl)
 	}
 	n.front, err = front.New(o)
 	return err
+}
+
+// changeAdapter loads or unloads a LoRA adapter of the engine.
+func (n *node) changeAdapter(c front.AdapterChange) (status int, contentType string, answer []byte) {
+	return n.engine.ChangeAdapter(c.Unload, c.Name, c.Path)
 }
 
 // close releases a node that is not going to run.

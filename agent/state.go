@@ -17,7 +17,7 @@ import (
 func (u *unit) describe(id, address string) cluster.NodeHealth {
 	return cluster.NodeHealth{
 		NodeID: id, Address: address, KVAddress: u.config.Agent.KVAddress,
-		Role: cluster.Role(u.Role), Engine: u.Engine.Kind, Labels: u.Labels,
+		Role: cluster.Role(u.Role), Engine: u.Engine.Kind, Labels: u.Labels, Experts: u.Experts,
 		Hardware: cluster.Hardware{
 			Device: u.device(), GPUIndex: u.gpuIndex(), TP: u.TP, DType: u.DType, VRAMBytes: int64(u.VRAM),
 		},
@@ -53,6 +53,7 @@ func (n *node) health() cluster.NodeHealth {
 		h.BlockTokens = int(s.Stats.BlockTokens)
 	}
 	now := time.Now()
+	h.Adapters, h.AdapterSlots = cluster.AdaptersOf(s.Adapters, now), s.AdapterSlots
 	var host hostReading
 	n.agent.host.read(now, &host)
 	h.Load, h.PowerSource = n.load(now, &host), host.power.Source

@@ -19,6 +19,7 @@ type EngineConfig struct {
 	Listen    string   `toml:"listen" help:"address of the node's front (host:port, or unix:///path); each engine has a front of its own"`
 	Advertise string   `toml:"advertise" help:"URL under which routers reach the front; empty: made of listen, with the host's name in place of a wildcard"`
 	Labels    []string `toml:"labels" help:"labels of the node, such as gpu=h100 or zone=a, which requests can require or prefer (docs/filters.md)"`
+	Experts   []string `toml:"experts" help:"experts of a mixture-of-experts model that the node hosts: numbers, ranges such as 0-127, and names, at most 64; requests ask for them with nvext.router.moe_query (docs/nvext.md); empty: none are stated"`
 	GPUs      []string `toml:"gpus" help:"the engine's GPUs: index (0), index:GPU instance (0:1), GPU-... or MIG-... UUID. Their SM utilisation, memory and power count as the node's, and an engine that the agent starts sees only these; empty: the agent knows no GPU of the engine"`
 
 	Role          string      `toml:"role" default:"both" oneof:"prefill|decode|both" help:"which part of a request the node computes"`
@@ -51,7 +52,7 @@ func (c *Config) units() []*unit {
 		a := &c.Agent
 		return []*unit{{config: c, EngineConfig: EngineConfig{
 			Listen: a.Listen, Advertise: a.Advertise, GPUs: c.GPU.Devices, Role: a.Role, Device: a.Device, TP: a.TP,
-			DType: a.DType, Labels: a.Labels, MaxBatched: a.MaxBatched,
+			DType: a.DType, Labels: a.Labels, Experts: a.Experts, MaxBatched: a.MaxBatched,
 			VRAM: a.VRAM, MaxConcurrent: a.MaxConcurrent, Engine: c.Engine, Events: c.Events,
 		}}}
 	}
@@ -64,7 +65,7 @@ func (c *Config) units() []*unit {
 
 // ofAgent lists the keys of [[engine]] that stand in [agent] in the short form.
 var ofAgent = []string{"listen", "advertise", "role", "device", "tp", "dtype", "vram_bytes", "max_concurrent",
-	"max_batched_tokens", "labels"}
+	"max_batched_tokens", "labels", "experts"}
 
 // name returns where a key of [[engine]] stands in the form that the user has chosen.
 func (u *unit) name(key string) string {
@@ -204,6 +205,9 @@ func (u *unit) validate(p *problems, places []place) {
 	}
 	if err := cluster.CheckLabels(u.Labels); err != nil {
 		p.add(u.name("labels"), "%v", err)
+	}
+	if err := cluster.Experts(u.Experts).Check(); err != nil {
+		p.add(u.name("experts"), "%v", err)
 	}
 	u.validateGPUs(p)
 	u.validateEvents(p)

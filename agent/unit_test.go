@@ -79,6 +79,9 @@ func TestSeveralEnginesAreChecked(t *testing.T) {
 		{"too many requests", attached + "max_concurrent = 1048577\n", "engine[1].max_concurrent: 1048577 is not in 0..1048576"},
 		{"labels", attached + "labels = [\"gpu=h100\", \"zone=a\"]\n", ""},
 		{"a label in two words", attached + "labels = [\"gpu h100\"]\n", "engine[1].labels: \"gpu h100\" holds a space"},
+		{"experts", attached + "experts = [\"0-127\", \"code\"]\n", ""},
+		{"a range that ends before it begins", attached + "experts = [\"127-0\"]\n", "engine[1].experts: \"127-0\" is no number"},
+		{"experts of the short form", "[agent]\nexperts = [\"1\"]\n" + first, "agent.experts: is set, and so is [[engine]]"},
 		{"labels of the short form", "[agent]\nlabels = [\"x\"]\n" + first, "agent.labels: is set, and so is [[engine]]"},
 		{"an impossible batch", attached + "max_batched_tokens = -1\n", "engine[1].max_batched_tokens: -1 is not in 0.."},
 		{"less than one GPU", attached + "tp = -1\n", "engine[1].tp: -1: must not be negative"},
@@ -114,7 +117,7 @@ func TestEnginesAreRefused(t *testing.T) {
 // TestUnits: the name, the settings and the announcement of a unit, in both forms.
 func TestUnits(t *testing.T) {
 	c, err := loaded(t, "[agent]\nnode_id = \"h\"\nstate_dir = \"/s\"\nkv_address = \"h:7072\"\n"+first+
-		"role = \"prefill\"\ntp = 2\nmax_concurrent = 8\nlabels = [\"gpu=h100\"]\nmax_batched_tokens = 8192\n[[engine]]\nlisten = \"127.0.0.1:9082\"\nurl = "+
+		"role = \"prefill\"\ntp = 2\nmax_concurrent = 8\nlabels = [\"gpu=h100\"]\nexperts = [\"0-7\"]\nmax_batched_tokens = 8192\n[[engine]]\nlisten = \"127.0.0.1:9082\"\nurl = "+
 		"\"http://127.0.0.1:8002\"\ngpus = [\"2:1\"]\n")
 	if err != nil {
 		t.Fatal(err)
@@ -126,19 +129,20 @@ func TestUnits(t *testing.T) {
 	}
 	if h := a.describe("h-a", "http://127.0.0.1:9081"); h.Role != "prefill" || h.TP != 2 || h.MaxConcurrent != 8 ||
 		h.Device != "gpu" || h.GPUIndex != 0 || h.KVAddress != "h:7072" || h.Engine != "vllm" ||
-		!slices.Equal(h.Labels, []string{"gpu=h100"}) || h.MaxBatchedTokens != 8192 {
+		!slices.Equal(h.Labels, []string{"gpu=h100"}) || !slices.Equal(h.Experts, []string{"0-7"}) ||
+		h.MaxBatchedTokens != 8192 {
 		t.Errorf("%+v", h)
 	}
 	if h := b.describe("h-9082", "http://127.0.0.1:9082"); h.Role != "both" || h.GPUIndex != 2 ||
 		h.KVAddress != "h:7072" || len(h.Labels) != 0 {
 		t.Errorf("%+v", h)
 	}
-	short, err := loaded(t, "[agent]\nlabels = [\"zone=a\"]\nmax_batched_tokens = 2048\n[engine]\nurl = \"http://127.0.0.1:8001\"\n")
+	short, err := loaded(t, "[agent]\nlabels = [\"zone=a\"]\nexperts = [\"8\"]\nmax_batched_tokens = 2048\n[engine]\nurl = \"http://127.0.0.1:8001\"\n")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if h := short.units()[0].describe("h", "http://127.0.0.1:9081"); h.MaxBatchedTokens != 2048 ||
-		!slices.Equal(h.Labels, []string{"zone=a"}) {
+		!slices.Equal(h.Labels, []string{"zone=a"}) || !slices.Equal(h.Experts, []string{"8"}) {
 		t.Errorf("in the short form %+v", h)
 	}
 	c.Agent.NodeID = ""

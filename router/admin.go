@@ -30,6 +30,8 @@ func (r *Router) adminRoutes() http.Handler {
 		"POST /debug/route":        r.debugRoute,
 		"GET /busy_threshold":      r.listThresholds,
 		"POST /busy_threshold":     r.setThresholds,
+		"POST /adapters/load":      r.changeAdapters(false),
+		"POST /adapters/unload":    r.changeAdapters(true),
 		"/v1/":                     r.notTheAPI,
 		"GET /debug/pprof/":        pprof.Index,
 		"GET /debug/pprof/cmdline": pprof.Cmdline,
@@ -103,19 +105,30 @@ type nodeView struct {
 	Lifetime float64 `json:"learned_lifetime_s"` // how long the node's untouched blocks count as cached
 }
 
+// modelView is a model with the router's own data about it.
+type modelView struct {
+	fleet.ModelInfo
+	TokenizerError string `json:"tokenizer_error,omitempty"` // why the tokenizer of the settings is not used
+}
+
 func (r *Router) debugFleet(w http.ResponseWriter, _ *http.Request) {
 	snap := r.fleet.Load()
 	view := struct {
 		fleet.View
-		Nodes       []nodeView `json:"nodes"`
-		IndexBlocks int        `json:"index_blocks"`
-	}{View: snap.View(time.Now()), IndexBlocks: r.index.Len()}
+		Nodes       []nodeView  `json:"nodes"`
+		Models      []modelView `json:"models"`
+		IndexBlocks int         `json:"index_blocks"`
+	}{Models: []modelView{}, View: snap.View(time.Now()), IndexBlocks: r.index.Len()}
 	for _, n := range view.View.Nodes {
 		lifetime := 0.0
 		if node := snap.Node(n.ID); node != nil {
 			lifetime = r.index.Lifetime(node.Ref()).Seconds()
 		}
 		view.Nodes = append(view.Nodes, nodeView{n, lifetime})
+	}
+	failed := r.tokens.problems()
+	for _, m := range view.View.Models {
+		view.Models = append(view.Models, modelView{m, failed[m.Name]})
 	}
 	writeJSON(w, http.StatusOK, view)
 }

@@ -41,7 +41,7 @@ type Config struct {
 type RouterConfig struct {
 	Listen         string          `toml:"listen" default:"127.0.0.1:8080" flag:"listen" help:"address of the OpenAI-compatible port (host:port, or unix:///path)"`
 	Admin          string          `toml:"admin" default:"127.0.0.1:9091" flag:"admin" help:"address of the admin port: /readyz, /metrics, /busy_threshold, /debug"`
-	Backends       []string        `toml:"backends" flag:"backend" split:"space" help:"an engine as URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=,kv-events=,kv-replay=,label=,max_batched_tokens=]; [[backend]] explains the keys; label may be repeated"`
+	Backends       []string        `toml:"backends" flag:"backend" split:"space" help:"an engine as URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=,kv-events=,kv-replay=,label=,expert=,max_batched_tokens=]; [[backend]] explains the keys; label and expert may be repeated"`
 	InsecureListen bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow listen beyond loopback without client certificates; clients of other hosts then get 403 for requests that steer the router, with x-cgn-node or the privileged fields and headers of docs/nvext.md"`
 	InsecureAdmin  bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback; the admin port asks for no password or certificate, and /debug shows internals; /busy_threshold takes changes only from the router's own host"`
 	Mode           string          `toml:"mode" default:"" flag:"mode" help:"how nodes are picked: score, cost, round_robin, random, power_of_two, least_loaded, direct or device_aware; overrides only the mode of the fleet's policy, a policy of one model keeps its mode; empty: the policy's mode, which is score by default"`
@@ -74,18 +74,25 @@ type BackendConfig struct {
 
 	MaxBatchedTokens int      `toml:"max_batched_tokens" default:"0" help:"tokens that the engine computes in one step, of all its requests together (vLLM: --max-num-batched-tokens, SGLang: --chunked-prefill-size); active_prefill_tokens_threshold_frac is a share of this number and has no effect without it (docs/filters.md); 0: unknown"`
 	Labels           []string `toml:"labels" help:"labels of the node, such as gpu=h100 or zone=a, which requests can require or prefer (docs/filters.md); in --backend, label= once for each label"`
+	Experts          []string `toml:"experts" help:"experts of a mixture-of-experts model that the node hosts: numbers, ranges such as 0-127, and names, at most 64; requests ask for them with nvext.router.moe_query (docs/nvext.md); empty: none are stated. In --backend, expert= once for each entry"`
 }
 
-// ModelConfig overrides timeouts and caps for one served model.
+// ModelConfig has the settings of one model. Those that etcd can have too (cgn-ctl model set) count
+// before etcd's.
 type ModelConfig struct {
-	Name           string          `toml:"name" help:"name of the model that this table is about"`
-	Tokenizer      string          `toml:"tokenizer" help:"directory with the engine's tokenizer.json, tokenizer_config.json and, if it has one, chat_template.jinja; the router then counts prompts in the engine's tokens, as KV events need it. The router knows byte-level BPE only, and does not start with a tokenizer that it cannot follow exactly. none: KV events count only for prompts given as token ids. Empty: the router predicts cached blocks from the prompts' text"`
-	ChatTemplate   string          `toml:"chat_template" help:"file with the engine's chat template, if the engine was started with another template than the model's own (vLLM: --chat-template)"`
-	FirstByte      config.Duration `toml:"first_byte" help:"overrides timeouts.first_byte"`
-	Idle           config.Duration `toml:"idle" help:"overrides timeouts.idle"`
-	Total          config.Duration `toml:"total" help:"overrides timeouts.total"`
-	MaxQueue       int             `toml:"max_queue" help:"overrides router.admission.max_queue and router.admission.max_queue_decode"`
-	MaxQueueDecode int             `toml:"max_queue_decode" help:"overrides max_queue for the nodes of role decode"`
+	Name           string              `toml:"name" help:"name of the model that this table is about"`
+	Aliases        []string            `toml:"aliases" help:"further names under which clients may ask for the model; a name that is a model itself stays that model"`
+	Base           string              `toml:"base" help:"the model is a LoRA adapter of this one, and an engine loads it when the first request comes: every node that serves the base gets requests for the adapter. Empty: the nodes whose engines list the model"`
+	Pools          map[string][]string `toml:"pools" help:"ids of the model's nodes by role (prefill, decode, both). A role with a list has exactly these nodes, whatever role the nodes have themselves. A role without a list has the nodes of that role that are in no list"`
+	Policy         string              `toml:"policy" help:"policy document (JSON) that holds for this model in place of the fleet's, as docs/policy.md describes it"`
+	AdapterLoad    config.Duration     `toml:"adapter_load" default:"0s" help:"time that an engine takes to load this LoRA adapter, or any adapter of this model. From 1s on, a node whose engine has not loaded the adapter gets no request for it while a node that has it has room and no queue. 0s: unknown"`
+	Tokenizer      string              `toml:"tokenizer" help:"directory with the engine's tokenizer.json, tokenizer_config.json and, if it has one, chat_template.jinja; the router then counts prompts in the engine's tokens, as KV events need it. The router knows byte-level BPE only, and does not start with a tokenizer that it cannot follow exactly. none: KV events count only for prompts given as token ids. Empty: the router predicts cached blocks from the prompts' text"`
+	ChatTemplate   string              `toml:"chat_template" help:"file with the engine's chat template, if the engine was started with another template than the model's own (vLLM: --chat-template)"`
+	FirstByte      config.Duration     `toml:"first_byte" help:"overrides timeouts.first_byte"`
+	Idle           config.Duration     `toml:"idle" help:"overrides timeouts.idle"`
+	Total          config.Duration     `toml:"total" help:"overrides timeouts.total"`
+	MaxQueue       int                 `toml:"max_queue" help:"overrides router.admission.max_queue and router.admission.max_queue_decode"`
+	MaxQueueDecode int                 `toml:"max_queue_decode" help:"overrides max_queue for the nodes of role decode"`
 }
 
 // PrefixConfig bounds the prefix index.
@@ -391,6 +398,13 @@ func (c *Config) validateModels(bad problem) {
 		if m.ChatTemplate != "" && (m.Tokenizer == "" || m.Tokenizer == noTokenizer) {
 			bad(fmt.Sprintf("model[%d].chat_template", i), "needs model[%d].tokenizer; "+
 				"name the directory with the model's tokenizer.json, or leave it out", i)
+		} else if err := m.settings().Check(m.Name); err != nil {
+			bad(fmt.Sprintf("model[%d]", i), "%s: %v", m.Name, err)
+		}
+		if m.Policy != "" {
+			if _, err := policy.Parse([]byte(m.Policy)); err != nil {
+				bad(fmt.Sprintf("model[%d].policy", i), "%v", err)
+			}
 		}
 		for key, v := range map[string]int{"max_queue": m.MaxQueue, "max_queue_decode": m.MaxQueueDecode} {
 			if v < 0 {

@@ -185,5 +185,9 @@ func TestEventsNeedATokenizer(t *testing.T) {
 				strings.Contains(err.Error(), "tokenizer = DIRECTORY")) {
 			t.Errorf("%s %v: %v", c.backend, c.models, err)
 		}
+		conf.Etcd.Endpoints = []string{"127.0.0.1:2379"} // where the tokenizer may be
+		if err := conf.Validate(); err != nil {
+			t.Errorf("%s %v with etcd: %v", c.backend, c.models, err)
+		}
 	}
 }

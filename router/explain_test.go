@@ -26,7 +26,7 @@ type explanation struct {
 }
 
 type candidate struct {
-	Node, Filter, Reason                  string
+	Node, Filter, Reason, Adapter         string
 	Eligible                              bool
 	Matched, Coming, Total                int
 	Pending                               int `json:"pending_blocks"`

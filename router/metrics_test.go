@@ -23,9 +23,10 @@ import (
 
 // elsewhere lists the metrics that other tests check. These are the metrics of etcd and of bugs,
 // and of a fleet with nothing but server errors. Others are of cache daemons (TestCacheMetrics), of
-// KV events (TestStaticBackendsEvents) and of tokenizers (TestExactDigests). The metrics of agents
-// are in TestKernelSignals, TestKernelEvents and packages signals and peerevents, and those of
-// takeovers in cmd/cgn-router.
+// KV events (TestStaticBackendsEvents), of tokenizers (TestExactDigests), of adapters
+// (TestRequestsStayWithTheirAdapter and TestAdaptersOfAgents) and of too many sessions (package
+// affinity). The metrics of agents are in TestKernelSignals, TestKernelEvents and packages signals
+// and peerevents, and those of takeovers in cmd/cgn-router.
 var elsewhere = func() map[string]bool {
 	all := map[string]bool{
 		"cgn_router_fleet_malformed_total": true, "cgn_router_fleet_stale": true, "cgn_router_panics_total": true,
@@ -41,7 +42,8 @@ var elsewhere = func() map[string]bool {
 		"cgn_router_kernel_events_breaks_total": true, "cgn_router_kernel_events_malformed_total": true,
 		"cgn_router_kernel_event_lag_seconds": true, "cgn_router_signal_lag_seconds": true,
 		"cgn_router_signal_breaks_total": true, "cgn_router_signal_malformed_total": true,
-		"cgn_router_signal_readings_total": true,
+		"cgn_router_signal_readings_total": true, "cgn_router_sessions_dropped_total": true,
+		"cgn_router_adapter_loads_total": true, "cgn_router_node_adapters": true,
 	}
 	for _, sample := range nodeload.Samples() {
 		for _, signal := range sample.Signals {
@@ -219,8 +221,8 @@ func (s *site) stall() page {
 	s.t.Helper()
 	ctx, leave := context.WithCancel(s.t.Context())
 	defer leave()
-	resp, err := s.send(ctx, http.MethodPost, "/v1/chat/completions", chatBody("hello", streaming), "x-sim-fault",
-		"stall_after=2")
+	resp, err := s.send(ctx, http.MethodPost, "/v1/chat/completions", chatBody(document(3, 2000), streaming),
+		"x-sim-fault", "stall_after=2")
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -232,9 +234,22 @@ func (s *site) stall() page {
 			s.t.Errorf("%s is %v while one stream runs", name, got)
 		}
 	}
+	hangs := make(chan struct{})
+	go func() {
+		defer close(hangs)
+		if resp, err := s.send(ctx, http.MethodPost, "/v1/chat/completions", chatBody(document(4, 2000), streaming),
+			"x-sim-fault", "hang"); err == nil {
+			resp.Body.Close()
+		}
+	}()
+	eventually(s.t, "a prompt waits for its computation", func() bool {
+		p = s.metrics()
+		return p.sum("cgn_router_node_prefill_tokens") > 0
+	})
 	leave()
-	eventually(s.t, "that the client has left is counted", func() bool {
-		return s.metrics().sum("cgn_router_client_cut_total", `reason="left"`) == 1
+	<-hangs
+	eventually(s.t, "that the clients have left is counted", func() bool {
+		return s.metrics().sum("cgn_router_client_cut_total", `reason="left"`) == 2
 	})
 	return p
 }
@@ -247,6 +262,7 @@ func (s *site) fail() {
 	s.chat(chatBody(document(2, 2000), plain), "x-sim-fault", "no_cached_tokens")
 	s.chat(strings.Replace(chatBody("whose?", plain), `"sim"`, `"nobody's"`, 1))
 	s.get(s.url + "/v1/responses/resp_0123456789")
+	s.chat(chatBody("of a session", plain), "x-cgn-session-id", "s")
 	for _, e := range s.engines {
 		resp, err := s.client.Post(e.URL()+"/reset_prefix_cache", "", nil)
 		if err != nil {

@@ -56,6 +56,40 @@ func TestNvextRoutes(t *testing.T) {
 	}
 }
 
+// TestExpertsRoute checks that a request's experts choose the node: of --backend and of
+// [[backend]], strictly and with the fallback. Without such a node the error names the experts.
+func TestExpertsRoute(t *testing.T) {
+	engines := simulate(t, 3)
+	s := serve(t, engines, func(c *router.Config) {
+		c.Router.Backends = []string{engines[0].URL() + ",id=sim-0",
+			engines[1].URL() + ",id=sim-1,expert=0-127,expert=code"}
+		c.Backends = []router.BackendConfig{{URL: engines[2].URL(), ID: "sim-2", Experts: []string{"128-255"}}}
+	})
+	ask := func(experts string, fallback bool) string {
+		return nvextBody(fmt.Sprintf(`{"router":{"moe_query":{"experts":[%s],"fallback_to_unlabeled":%v}}}`,
+			experts, fallback))
+	}
+	for experts, node := range map[string]string{`3,"code"`: "sim-1", `128,"255"`: "sim-2"} {
+		if r := s.chat(ask(experts, false)); r.status != 200 || r.node() != node {
+			t.Errorf("%s: %v", experts, r)
+		}
+	}
+	if r := s.chat(ask("3,200", true)); r.status != 200 {
+		t.Errorf("with the fallback: %v", r)
+	}
+	if r := s.chat(ask("3,200", false)); r.status != 503 || r.code() != "no_eligible_node" ||
+		!strings.Contains(string(r.body), "(3, 200)") {
+		t.Errorf("without a node: %v", r)
+	}
+	if _, page := s.get(s.admin + "/debug/fleet"); !strings.Contains(string(page), `"128-255"`) {
+		t.Errorf("/debug/fleet does not have the experts: %s", page)
+	}
+	e := s.explain(ask("3,200", false))
+	if e.Winner != "" || e.Candidates[2].Reason != "the request's experts must all be on its node, which lacks: 3" {
+		t.Errorf("%+v", e)
+	}
+}
+
 // TestNvextMistakes checks that errors name the field or header.
 func TestNvextMistakes(t *testing.T) {
 	s := serve(t, simulate(t, 1))

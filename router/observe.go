@@ -33,6 +33,7 @@ const (
 	nodePathSegments
 	nodePathRetransmits
 	nodePathTimeouts
+	nodeAdapters
 	nodeFigures // index of the first of figures
 )
 
@@ -130,6 +131,12 @@ var nodeGauges = append([]metric.Def{
 	nodePathTimeouts: {
 		Name: "cgn_router_node_path_timeouts_total", Kind: metric.Counter, Labels: []string{"node"},
 		Help: "Retransmission timeouts of connections to the node; absent without router.kernel_events.",
+	},
+
+	nodeAdapters: {
+		Name: "cgn_router_node_adapters", Labels: []string{"node", "state"},
+		Help: "LoRA adapters that the node's engine serves, by state: loaded, listed (not loaded) or unknown; absent " +
+			"for a node without adapters.",
 	},
 
 	nodeWatts: {
@@ -415,6 +422,9 @@ func (r *Router) readNodes(emit func(def int, value float64, labels ...string)) 
 		emit(nodeConnections, float64(idle), n.ID, "idle")
 		emit(nodeConnections, float64(open), n.ID, "open")
 		readSignals(emit, n, now)
+		for state, count := range n.AdapterCounts() {
+			emit(nodeAdapters, float64(count), n.ID, state)
+		}
 		if p := n.Path(); p != nil {
 			if p.RTT > 0 {
 				emit(nodePathRTT, p.RTT.Seconds(), n.ID)

@@ -37,7 +37,7 @@ func (b *BackendConfig) backend() fleet.Backend {
 	return fleet.Backend{
 		URL: b.URL, ID: b.ID, Model: b.Model, Role: b.Role, MaxConcurrent: b.MaxConcurrent,
 		APIKeyFile: b.APIKeyFile, CA: b.CA, KV: b.KV, KVEvents: b.KVEvents, KVReplay: b.KVReplay, Labels: b.Labels,
-		MaxBatchedTokens: b.MaxBatchedTokens,
+		Experts: b.Experts, MaxBatchedTokens: b.MaxBatchedTokens,
 	}
 }
 
@@ -100,14 +100,21 @@ func (r *Router) followAgents(ctx context.Context) error {
 	}
 }
 
-// onlyModel returns the only model of a node, or "" without exactly one model.
+// onlyModel returns the only model of a node that is no LoRA adapter, or "" without exactly one.
 func (r *Router) onlyModel(node string) string {
 	if n := r.fleet.Load().Node(node); n != nil {
-		if models := n.Info().Models; len(models) == 1 {
+		if models := n.Info().Bases(); len(models) == 1 {
 			return models[0]
 		}
 	}
 	return ""
+}
+
+// adapterUsed notes that a node's engine stores blocks of a LoRA adapter.
+func (r *Router) adapterUsed(node string, name []byte) {
+	if n := r.fleet.Load().Node(node); n != nil {
+		n.UseAdapterBytes(name, time.Now())
+	}
 }
 
 // promoteModes are the values of router.promote.

@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"github.com/cognitora/dataplane/internal/config"
@@ -32,12 +33,16 @@ func (r *Router) ReopenAccessLog() error {
 // NoteReload records the result of the last reload for the metrics.
 func (r *Router) NoteReload(err error) { r.reloadFailed.Store(err != nil) }
 
-// reloadable lists the settings that ReloadConfig applies.
-var reloadable = []string{"router.backends", "backend"}
+// reloadable lists the settings that ReloadConfig applies. Of a model it applies the settings that
+// etcd can have too.
+var reloadable = []string{"router.backends", "backend", "model"}
 
-// ReloadConfig is Reload with the backends of next. ReloadConfig returns the number of backends.
-// kept lists the other settings of next that differ from the running ones. These settings stay
-// unchanged, because they need a restart.
+// modelKept names the settings of models that ReloadConfig does not apply.
+const modelKept = "model (timeouts and caps)"
+
+// ReloadConfig is Reload with the backends and models of next. ReloadConfig returns the number of
+// backends. kept lists the other settings of next that differ from the running ones. These settings
+// stay unchanged, because they need a restart. A new tokenizer of a model is loaded afterwards.
 func (r *Router) ReloadConfig(ctx context.Context, next *Config) (backends int, kept []string, err error) {
 	if err := config.Check(next); err != nil {
 		return 0, nil, err
@@ -46,8 +51,14 @@ func (r *Router) ReloadConfig(ctx context.Context, next *Config) (backends int, 
 		return 0, nil, err
 	}
 	kept = slices.DeleteFunc(kept, func(name string) bool { return slices.Contains(reloadable, name) })
+	if !maps.Equal(r.config.limits(), next.limits()) {
+		kept = append(kept, modelKept)
+	}
 	list, err := next.backends()
 	if err != nil {
+		return 0, nil, err
+	}
+	if err := r.fleet.SetModels(ctx, next.modelSettings()); err != nil {
 		return 0, nil, err
 	}
 	return len(list), kept, r.Reload(ctx, list)

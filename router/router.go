@@ -33,7 +33,6 @@ import (
 	"github.com/cognitora/dataplane/router/plan"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
-	"github.com/cognitora/dataplane/router/tokens"
 	"github.com/cognitora/dataplane/router/where"
 )
 
@@ -49,7 +48,7 @@ type Router struct {
 	fleet        *fleet.Fleet
 	index        *prefix.Index
 	holdings     *holdings.Map
-	tokens       *tokens.Set // nil: no model has a tokenizer
+	tokens       *tokenizers
 	events       *kvevents.Followers
 	untokenised  untokenised
 	peers        *peerevents.Client // nil without router.kernel_events
@@ -156,7 +155,7 @@ func (r *Router) joinFleet() error {
 		return err
 	}
 	o := fleet.Options{
-		Backends: backends, Index: r.index, Logger: r.log,
+		Backends: backends, Models: c.modelSettings(), ParsePolicy: r.applyModelPolicies, Index: r.index, Logger: r.log,
 		Lag:      func(d time.Duration) { r.metrics.SignalLag.Observe(d.Seconds()) },
 		EventLag: func(d time.Duration) { r.metrics.EventLag.Observe(d.Seconds()) },
 		Pool:     relay.PoolOptions{DialTimeout: c.Timeouts.Dial.Std(), Watch: c.Router.WatchNodes},
@@ -177,7 +176,7 @@ func (r *Router) joinFleet() error {
 	}
 	static := staticCaches(backends)
 	r.staticCaches.Store(&static)
-	r.events = kvevents.New(kvevents.Options{Model: r.onlyModel, Logger: r.log})
+	r.events = kvevents.New(kvevents.Options{Model: r.onlyModel, Adapter: r.adapterUsed, Logger: r.log})
 	if sources := eventSources(backends); len(sources) > 0 {
 		r.events.Set(sources)
 	}
@@ -209,7 +208,7 @@ func (r *Router) assemble() {
 		Fleet: r.fleet, Policy: &r.policy, Gate: r.gate, Metrics: r.metrics, Stored: stored, Logger: r.log,
 		Busy: r.busy,
 		Where: &where.Finder{
-			Index: r.index, Memo: memo, Holdings: r.holdings, Tokens: r.tokens, Metrics: r.metrics,
+			Index: r.index, Memo: memo, Holdings: r.holdings, Tokens: r.tokens.set, Metrics: r.metrics,
 		},
 		Budget: admission.NewBudget(c.Retry.Percent, c.Retry.Floor, nil), Sessions: r.sessions,
 	}, c.legOptions())
@@ -241,6 +240,7 @@ func (r *Router) Run(drain, force context.Context) error {
 	g.Go("kv events", r.events.Run)
 	g.Go("agents' events", r.followAgents)
 	g.Go("policy", r.followPolicy)
+	g.Go("models", r.followModels)
 	if r.peers != nil {
 		g.Go("kernel events", r.peers.Run)
 	}

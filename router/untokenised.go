@@ -63,16 +63,17 @@ func (r *Router) lookForUntokenised(now *fleet.Snapshot) {
 	}
 	u.seen, u.rev = now, rev
 	all := map[string]string{}
+	known := func(model string) bool { return tokenises(now, model) }
 	for _, n := range now.Nodes {
 		models := n.Info().Models
-		if len(models) > 0 && r.holdings.Reports(n.ID) && !slices.ContainsFunc(models, r.config.tokenises) {
+		if len(models) > 0 && r.holdings.Reports(n.ID) && !slices.ContainsFunc(models, known) {
 			all[n.ID] = models[0]
 		}
 	}
 	u.models.Store(&all)
 	for _, id := range u.fresh() {
 		r.log.Error("an engine tells by KV events what it has cached, but the router cannot make its tokens of text, "+
-			"which is predicted: add [[model]] with name and tokenizer, or tokenizer = \"none\" if prompts are given "+
-			"as token ids", "node", id, "model", all[id])
+			"which is predicted: add [[model]] with name and tokenizer (or cgn-ctl model set), or tokenizer \"none\" if "+
+			"prompts are given as token ids", "node", id, "model", all[id])
 	}
 }

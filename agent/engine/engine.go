@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"os/exec"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -15,19 +16,22 @@ import (
 	"github.com/cognitora/dataplane/internal/apikey"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/enginemetrics"
+	"github.com/cognitora/dataplane/internal/lora"
 )
 
 // State holds the known figures of the engine. A State is immutable once published.
 type State struct {
-	Ready    bool
-	Reason   string   // why the engine is not ready
-	Models   []string // sorted; while not ready, the last known names
-	Epoch    int64    // start of the engine's present life; it changes when the engine's cache is lost
-	Stats    enginemetrics.Stats
-	Beyond   float64 // requests at the last look that Options.Held does not count; 0 if unknown
-	Slots    int     // requests that the engine computes at once; 0: unknown
-	Version  string  // of the engine; empty: unknown
-	Restarts int64
+	Ready        bool
+	Reason       string       // why the engine is not ready
+	Models       []string     // sorted; while not ready, the last known names
+	Adapters     []lora.State // LoRA adapters among Models, sorted by name
+	AdapterSlots int          // adapters that the engine can use at once; 0: unknown
+	Epoch        int64        // start of the engine's present life; it changes when the engine's cache is lost
+	Stats        enginemetrics.Stats
+	Beyond       float64 // requests at the last look that Options.Held does not count; 0 if unknown
+	Slots        int     // requests that the engine computes at once; 0: unknown
+	Version      string  // of the engine; empty: unknown
+	Restarts     int64
 }
 
 // Options of New beyond the configuration.
@@ -68,10 +72,12 @@ type Engine struct {
 	sup      *supervisor // nil if the engine is attached to
 	log      *slog.Logger
 
-	state   atomic.Pointer[State]
-	changed chan struct{}
-	count   Counters
-	holds   func() int // Options.Held
+	state    atomic.Pointer[State]
+	adapters lora.Set
+	changed  chan struct{}
+	relist   chan struct{} // asks for a look at the models
+	count    Counters
+	holds    func() int // Options.Held
 
 	life    life // owned by the goroutine of Run
 	leftOut int  // models left out of the announcement at the last look; owned by the goroutine of Run
@@ -84,7 +90,7 @@ type Engine struct {
 // New prepares the engine. New starts and asks nothing; Run does.
 func New(c *Config, o Options) (*Engine, error) {
 	e := &Engine{config: c, log: cmp.Or(o.Logger, slog.Default()), count: o.Counters, holds: o.Held,
-		changed: make(chan struct{}, 1)}
+		changed: make(chan struct{}, 1), relist: make(chan struct{}, 1)}
 	var err error
 	if e.key, err = readKey(c.APIKeyFile); err != nil {
 		return nil, err
@@ -186,8 +192,21 @@ func (e *Engine) Authorization() string {
 // State returns the present state. The caller must not change the returned State.
 func (e *Engine) State() *State { return e.state.Load() }
 
-// Changed is signalled when readiness, models or epoch have changed. Several changes may give one
-// signal. There is one receiver.
+// Bases returns the models that are no LoRA adapters.
+func (s *State) Bases() (names []string) {
+	for _, name := range s.Models {
+		if !slices.ContainsFunc(s.Adapters, func(a lora.State) bool { return a.Name == name }) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// UsedAdapter notes that the engine computes for a LoRA adapter. name is not kept.
+func (e *Engine) UsedAdapter(name []byte) { e.adapters.UseBytes(name, time.Now()) }
+
+// Changed is signalled when readiness, models, loaded adapters or epoch have changed. Several
+// changes may give one signal. There is one receiver.
 func (e *Engine) Changed() <-chan struct{} { return e.changed }
 
 // PID returns the process id of the engine that the agent has started; 0: none runs now. ok is

@@ -14,9 +14,11 @@ import (
 	"slices"
 	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/cognitora/dataplane/internal/address"
 	"github.com/cognitora/dataplane/internal/enginemetrics"
+	"github.com/cognitora/dataplane/internal/lora"
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
@@ -38,6 +40,8 @@ type prober struct {
 	key    string // API key, or ""
 	client *http.Client
 	page   bytes.Buffer // buffer of the last answer
+
+	patient *http.Client // for requests that may take long; any goroutine may use it
 }
 
 func newProber(c *Config, e address.Address, key string) (*prober, error) {
@@ -58,9 +62,17 @@ func newProber(c *Config, e address.Address, key string) (*prober, error) {
 		t.TLSClientConfig, base = config, "https://"+e.Host+e.BasePath
 	}
 	noRedirect := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &prober{base: base, key: key, client: &http.Client{Transport: t, Timeout: c.ScrapeTimeout.Std(),
-		CheckRedirect: noRedirect}}, nil
+	slow := t.Clone()
+	slow.ResponseHeaderTimeout, slow.MaxConnsPerHost = 0, 0
+	return &prober{
+		base: base, key: key,
+		client:  &http.Client{Transport: t, Timeout: c.ScrapeTimeout.Std(), CheckRedirect: noRedirect},
+		patient: &http.Client{Transport: slow, Timeout: patientTime, CheckRedirect: noRedirect},
+	}, nil
 }
+
+// patientTime bounds a request that may take long.
+const patientTime = 15 * time.Minute
 
 // EngineTLS returns the configuration to dial an https engine; nil for others.
 func (c *Config) EngineTLS(e address.Address) (*tls.Config, error) {
@@ -81,7 +93,10 @@ func (c *Config) EngineTLS(e address.Address) (*tls.Config, error) {
 	return config, nil
 }
 
-func (p *prober) close() { p.client.CloseIdleConnections() }
+func (p *prober) close() {
+	p.client.CloseIdleConnections()
+	p.patient.CloseIdleConnections()
+}
 
 // keptPage is the largest buffer that is kept for the next answer, in bytes.
 const keptPage = 1 << 20
@@ -127,56 +142,59 @@ func (p *prober) health(ctx context.Context) error {
 	case status >= 500 && status != http.StatusNotImplemented:
 		return fmt.Errorf("%w: /health answers %d", errNotReady, status)
 	}
-	_, err = p.models(ctx)
+	_, _, err = p.models(ctx)
 	return err
 }
 
 // metrics returns the figures of the engine's metrics page and the engine's start, if the page has
 // it. started identifies the engine's life, in the engine's own unit. A missing page is no error
-// and gives no figures.
-func (p *prober) metrics(ctx context.Context) (stats enginemetrics.Stats, started int64, err error) {
-	status, header, body, err := p.get(ctx, "/metrics", maxMetricsPage)
+// and gives no figures. page is the page itself, until the next get.
+func (p *prober) metrics(ctx context.Context) (stats enginemetrics.Stats, started int64, page []byte, err error) {
+	status, header, page, err := p.get(ctx, "/metrics", maxMetricsPage)
 	if err != nil || status != http.StatusOK {
-		return enginemetrics.Stats{}, 0, err
+		return enginemetrics.Stats{}, 0, nil, err
 	}
-	stats = enginemetrics.Parse(body)
+	stats = enginemetrics.Parse(page)
 	if stats.Known(enginemetrics.StartTime) {
-		return stats, int64(stats.StartTime * 1000), nil
+		return stats, int64(stats.StartTime * 1000), page, nil
 	}
 	started, _ = strconv.ParseInt(header.Get("Process-Start-Time-Unix"), 10, 64) // llama.cpp; 0 if missing
-	return stats, started, nil
+	return stats, started, page, nil
 }
 
-// models returns the names that the engine serves, sorted.
-func (p *prober) models(ctx context.Context) ([]string, error) {
+// models returns the names that the engine serves, sorted, and which of them are LoRA adapters.
+func (p *prober) models(ctx context.Context) (names []string, adapters []lora.Adapter, err error) {
 	status, _, body, err := p.get(ctx, "/v1/models", maxModelsList)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	switch status {
 	case http.StatusOK:
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return nil, fmt.Errorf("/v1/models answers %d; give the engine's key with engine.api_key_file, or name what "+
+		return nil, nil, fmt.Errorf("/v1/models answers %d; give the engine's key with engine.api_key_file, or name what "+
 			"it serves with engine.models", status)
 	default:
-		return nil, fmt.Errorf("/v1/models answers %d", status)
+		return nil, nil, fmt.Errorf("/v1/models answers %d", status)
 	}
 	var list struct {
 		Data []struct {
-			ID string `json:"id"`
+			ID     string `json:"id"`
+			Parent string `json:"parent"`
 		} `json:"data"`
 	}
 	if err := json.Unmarshal(body, &list); err != nil {
-		return nil, fmt.Errorf("/v1/models is not what OpenAI's looks like: %w", err)
+		return nil, nil, fmt.Errorf("/v1/models is not what OpenAI's looks like: %w", err)
 	}
-	var names []string
 	for _, m := range list.Data {
-		if m.ID != "" {
-			names = append(names, m.ID)
+		if m.ID == "" || slices.Contains(names, m.ID) {
+			continue
+		}
+		if names = append(names, m.ID); m.Parent != "" {
+			adapters = append(adapters, lora.Adapter{Name: m.ID, Base: m.Parent})
 		}
 	}
 	slices.Sort(names)
-	return slices.Compact(names), nil
+	return names, adapters, nil
 }
 
 // slots returns how many requests a llama.cpp server computes at once.

@@ -10,6 +10,7 @@ import (
 	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/enginemetrics"
+	"github.com/cognitora/dataplane/internal/lora"
 	"github.com/cognitora/dataplane/internal/relay"
 )
 
@@ -54,6 +55,9 @@ func (e *Engine) Run(ctx, force context.Context) {
 			if run, reason := e.sup.running(); run == nil {
 				e.publish(e.unready(reason))
 			}
+		case <-e.relist:
+			e.life.modelsAt = time.Time{}
+			timer.Reset(0)
 		case <-timer.C:
 			started := time.Now()
 			e.publish(e.look(ctx))
@@ -71,9 +75,15 @@ func pause(interval, took time.Duration) time.Duration {
 func (e *Engine) publish(s *State) {
 	old := e.state.Swap(s)
 	e.tell(old, s)
-	if old.Ready != s.Ready || old.Epoch != s.Epoch || !slices.Equal(old.Models, s.Models) {
+	if old.Ready != s.Ready || old.Epoch != s.Epoch || !slices.Equal(old.Models, s.Models) ||
+		!slices.EqualFunc(old.Adapters, s.Adapters, sameLoading) {
 		await.Wake(e.changed)
 	}
+}
+
+// sameLoading says whether two states of adapters have the same adapter, loaded or not.
+func sameLoading(a, b lora.State) bool {
+	return a.Adapter == b.Adapter && a.Loaded == b.Loaded && a.Known == b.Known
 }
 
 // reasonEvery is how often a changed reason for an unready engine is logged.
@@ -129,6 +139,7 @@ func (e *Engine) look(ctx context.Context) *State {
 	s := e.next()
 	e.readMetrics(ctx, s)
 	e.readIdentity(ctx, s)
+	s.Adapters, s.AdapterSlots = e.adapters.States(), e.adapters.Slots()
 	s.Ready, s.Reason = len(s.Models) > 0, ""
 	if !s.Ready {
 		s.Reason = "engine lists no model"
@@ -183,7 +194,7 @@ func (e *Engine) noteReady(ready bool) {
 // start time. An engine that reports no start time has a new life if it was unreachable before.
 func (e *Engine) readMetrics(ctx context.Context, s *State) {
 	before := e.held()
-	stats, started, err := e.prober.metrics(ctx)
+	stats, started, page, err := e.prober.metrics(ctx)
 	if err != nil {
 		e.log.Debug("engine metrics not read", "error", err)
 	}
@@ -196,6 +207,10 @@ func (e *Engine) readMetrics(ctx context.Context, s *State) {
 	case e.life.epoch == 0:
 		e.life.epoch = time.Now().UnixNano()
 	}
+	if s.Epoch != e.life.epoch {
+		e.adapters.Forget() // of the life before
+	}
+	e.adapters.Scrape(page, time.Now())
 }
 
 func (e *Engine) held() int {
@@ -219,7 +234,7 @@ func (e *Engine) readIdentity(ctx context.Context, s *State) {
 		s.Models, e.life.modelsAt = e.config.Models, time.Now()
 		return
 	}
-	models, err := e.prober.models(ctx)
+	models, adapters, err := e.prober.models(ctx)
 	if err != nil {
 		e.log.Warn("engine's models not read, keeping the last ones", "error", err)
 		return
@@ -230,6 +245,9 @@ func (e *Engine) readIdentity(ctx context.Context, s *State) {
 			leftOut)
 	}
 	s.Models, e.life.modelsAt, e.leftOut = models, time.Now(), leftOut
+	if len(models) > 0 {
+		e.adapters.List(adapters, lora.KeepingOf(e.config.Kind), e.life.modelsAt)
+	}
 }
 
 func (e *Engine) readSlots(ctx context.Context, s *State) int {

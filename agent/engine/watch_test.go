@@ -123,6 +123,51 @@ func TestAttachedEngine(t *testing.T) {
 	}
 }
 
+// TestAdapters: the agent knows which models are adapters, which of them are loaded, and tells of a
+// change at once. A restarted engine has loaded none that is known.
+func TestAdapters(t *testing.T) {
+	page, err := os.ReadFile("../../internal/enginemetrics/testdata/vllm-lora.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer()
+	s.metrics.Store("process_start_time_seconds 1\n")
+	s.models.Store(`{"data":[{"id":"tiny","parent":null},{"id":"sql","parent":"tiny"},{"id":"chat","parent":"tiny"}]}`)
+	e := attach(t, s, VLLM)
+	states := func() (text string) {
+		for _, a := range e.State().Adapters {
+			text += fmt.Sprintf("%s/%s %v %v;", a.Name, a.Base, a.Loaded, a.Known)
+		}
+		return text
+	}
+	is := func(want string) {
+		t.Helper()
+		eventually(t, want, func() bool { return states() == want })
+	}
+	is("chat/tiny false false;sql/tiny false false;")
+	if got := e.State().Bases(); len(got) != 1 || got[0] != "tiny" {
+		t.Errorf("base models %q", got)
+	}
+	for changed := true; changed; {
+		select {
+		case <-e.Changed():
+		default:
+			changed = false
+		}
+	}
+	s.metrics.Store("process_start_time_seconds 1\n" + string(page))
+	is("chat/tiny true true;sql/tiny false true;")
+	if e.State().AdapterSlots != 1 {
+		t.Errorf("%d slots", e.State().AdapterSlots)
+	}
+	<-e.Changed()
+	e.UsedAdapter([]byte("sql"))
+	is("chat/tiny false true;sql/tiny true true;")
+	<-e.Changed()
+	s.metrics.Store("process_start_time_seconds 2\n")
+	is("chat/tiny false false;sql/tiny false false;")
+}
+
 func TestLlamaCPP(t *testing.T) {
 	golden, err := os.ReadFile(filepath.Join("testdata", "llama-metrics.http"))
 	if err != nil {

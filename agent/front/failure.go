@@ -22,6 +22,10 @@ type failure struct {
 var (
 	errNoPath = failure{404, "unknown_path", "the agent serves /health, /metrics and the inference paths under " +
 		"/v1/ only", ""}
+	errPostOnly = failure{405, "method_not_allowed", "adapters are changed with POST", ""}
+	errStranger = failure{403, "not_authenticated", "adapters are changed by processes of this host, or with a " +
+		"certificate of role router or ctl: set tls.ca, tls.cert and tls.key of the agent", ""}
+	errAdapter = failure{400, "bad_request", "the body must be JSON with lora_name and, to load, lora_path", ""}
 	errTooMany = failure{503, "agent_full", "the agent has as many requests in flight as it allows " +
 		"(limits.max_requests)", "1"}
 	errBody   = failure{413, "body_too_large", "the request body is larger than limits.max_body", ""}

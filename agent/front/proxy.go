@@ -40,6 +40,8 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		s.reject(ctx, errBodies)
 	case string(path) == "/health":
 		s.health(ctx)
+	case changesAdapters(path):
+		s.changeAdapter(ctx)
 	case !passes(path):
 		s.reject(ctx, errNoPath)
 	case s.inFlight.Add(1) > int64(s.o.Limits.MaxRequests):

@@ -50,6 +50,11 @@ type Options struct {
 	EngineOnce    bool        // one connection per request, because the engine holds a thread for each idle one
 	TLS           *tls.Config // configuration of the listener; nil for plain HTTP
 	Health        func() (unready string)
+	// Adapters answers requests to load and unload LoRA adapters; nil: there are none.
+	Adapters func(change AdapterChange) (status int, contentType string, answer []byte)
+	// Authenticated says that TLS asks each client for a certificate. Otherwise only clients of
+	// this host may change adapters.
+	Authenticated bool
 	Limits        Limits
 	Counters      Counters
 	Logger        *slog.Logger

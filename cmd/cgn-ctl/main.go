@@ -18,6 +18,7 @@ import (
 	"github.com/cognitora/dataplane/ctl/cluster"
 	"github.com/cognitora/dataplane/ctl/etcd"
 	"github.com/cognitora/dataplane/ctl/kv"
+	"github.com/cognitora/dataplane/ctl/model"
 	"github.com/cognitora/dataplane/ctl/pki"
 	"github.com/cognitora/dataplane/ctl/rdma"
 	"github.com/cognitora/dataplane/ctl/reference"
@@ -35,8 +36,9 @@ func main() {
 
 func newRoot(out, errOut io.Writer, getenv func(string) string) *cobra.Command {
 	a := &cli.App{Out: out, Err: errOut, Getenv: getenv}
-	return cli.Root(a, up.Command(a), route.Command(a), top.Command(a), cluster.Command(a), kv.Command(a),
-		rdma.Command(a), pki.Command(a), bpf.Command(a), sim.Command(a), bench.Command(a), reference.Command(a))
+	return cli.Root(a, up.Command(a), route.Command(a), top.Command(a), cluster.Command(a), model.Command(a),
+		kv.Command(a), rdma.Command(a), pki.Command(a), bpf.Command(a), sim.Command(a), bench.Command(a),
+		reference.Command(a))
 }
 
 // warnOfVariables warns of variables in env whose names resemble one that cgn-ctl reads. Other

@@ -44,8 +44,8 @@ func run(args, env []string, out, errOut io.Writer) (err error) {
 	return r.Run(signals.Drain(), signals.Force())
 }
 
-// reload applies the static backends of the current configuration, on SIGHUP. A faulty
-// configuration changes nothing. The access log is reopened in any case.
+// reload applies the static backends and the models of the current configuration, on SIGHUP. A
+// faulty configuration changes nothing. The access log is reopened in any case.
 func reload(r *router.Router, options config.Options, log *slog.Logger) {
 	if err := r.ReopenAccessLog(); err != nil {
 		log.Error("access log not opened anew, the old file stays in use", "error", err)
@@ -60,7 +60,7 @@ func reload(r *router.Router, options config.Options, log *slog.Logger) {
 	}
 	log.Info("reloaded", "backends", backends)
 	if len(kept) > 0 {
-		log.Warn("changed settings stay as they are until a restart; a reload takes over the backends only", "settings",
+		log.Warn("changed settings stay as they are until a restart; a reload takes over backends and models only", "settings",
 			strings.Join(kept, " "))
 	}
 }

@@ -9,8 +9,15 @@ import (
 // Fleet is the fleet in a router's view: the answer of /debug/fleet.
 type Fleet struct {
 	fleet.View
-	Nodes       []Node `json:"nodes"`
-	IndexBlocks int    `json:"index_blocks"`
+	Nodes       []Node  `json:"nodes"`
+	Models      []Model `json:"models"`
+	IndexBlocks int     `json:"index_blocks"`
+}
+
+// Model is a model in the router's view.
+type Model struct {
+	fleet.ModelInfo
+	TokenizerError string `json:"tokenizer_error,omitempty"`
 }
 
 // Node is a node in the router's view.

@@ -46,7 +46,12 @@ func (p *Port) url(path string) string {
 
 // Ask sends one request and returns the body of a 200.
 func (p *Port) Ask(ctx context.Context, method, path, body string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	return p.AskFor(ctx, timeout, method, path, body)
+}
+
+// AskFor is Ask with a time limit of the caller's.
+func (p *Port) AskFor(ctx context.Context, limit time.Duration, method, path, body string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, p.url(path), strings.NewReader(body))
 	if err != nil {

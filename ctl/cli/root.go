@@ -78,12 +78,11 @@ func noCommand(c *cobra.Command, args []string) error {
 		return nil
 	}
 	err := fmt.Errorf("%s has no command %q", c.CommandPath(), args[0])
-	var meant []string
-	for _, near := range c.SuggestionsFor(args[0]) {
-		meant = append(meant, c.CommandPath()+" "+near)
-	}
+	meant := called(c.Root(), args[0])
 	if meant == nil {
-		meant = called(c.Root(), args[0])
+		for _, near := range c.SuggestionsFor(args[0]) {
+			meant = append(meant, c.CommandPath()+" "+near)
+		}
 	}
 	if len(meant) > 0 {
 		return WithHint(err, "Did you mean "+strings.Join(meant, " or ")+"?")

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -42,7 +43,10 @@ MEASURED has the figures of the node's agent, from its stream or its last heartb
 sample: use of the GPU, CPUs of the engine (100 % is one), the wait for a CPU that 99 % of waits do not exceed,
 round trip, segments sent again in a million, power. In mode cost the lowest COST wins, in blocks. A line for each
 candidate has its score or its cost with the parts: COST = prefill_load_scale * PREFILL + DECODE, and the blocks
-that are cached. A router with --log-level debug logs the same lines for every pick. Without a candidate the exit status is 1.`
+that are cached. A router with --log-level debug logs the same lines for every pick.
+For a request with nvext.router.moe_query NOTE has how many of its experts the node hosts. They raise OVERLAP,
+and in mode cost lower PREFILL by expert_blocks.
+Without a candidate the exit status is 1.`
 
 // Command is cgn-ctl route.
 func Command(a *cli.App) *cobra.Command {
@@ -209,10 +213,20 @@ func inFlightCell(c *leg.ExplainedNode) string {
 }
 
 func noteCell(c *leg.ExplainedNode) string {
-	if !c.Eligible {
-		return "no candidate: " + c.Reason
+	var notes []string
+	if c.Adapter != "" {
+		notes = append(notes, "adapter "+c.Adapter)
 	}
-	return c.Reason
+	if c.ExpertsAsked > 0 {
+		notes = append(notes, fmt.Sprintf("hosts %d of %d experts", c.ExpertsHosted, c.ExpertsAsked))
+	}
+	switch {
+	case !c.Eligible:
+		notes = append(notes, "no candidate: "+c.Reason)
+	case c.Reason != "":
+		notes = append(notes, c.Reason)
+	}
+	return strings.Join(notes, "; ")
 }
 
 func writeWinner(t *cli.Table, e *leg.Explanation) {

@@ -15,7 +15,10 @@ const explained = `{"model":"m","api":"chat","mode":"score","prompt_blocks":4,"w
 {"node":"b","eligible":true,"matched":1,"coming":3,"total":4,"overlap":0.75,"waiting":1.25,"load":1,` +
 	`"power":0,"capacity":0.5,"score":0.7125,"in_flight":2,"formula":"Formula for b: 0.7125 = 0.55 * x",
 "in_flight_of_others":5,"max_concurrent":64},
-{"node":"c","eligible":true,"matched":2,"total":4,"in_flight":1}]}`
+{"node":"c","eligible":true,"matched":2,"total":4,"in_flight":1,"adapter":"loaded"},
+{"node":"d","reason":"too slow","adapter":"not loaded"},
+{"node":"e","eligible":true,"total":4,"experts_asked":3},
+{"node":"f","eligible":true,"total":4,"experts_asked":3,"experts_hosted":2,"reason":"suspected"}]}`
 
 func TestRouteExplain(t *testing.T) {
 	url, last, body := ctltest.AdminPort(t, map[string]string{"/debug/route": explained})
@@ -25,7 +28,8 @@ func TestRouteExplain(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctltest.Want(t, out, "model m, chat, 4 blocks of prompt, mode score", "no candidate: cordoned", "->  b",
-		"1+2/4", "1.250", "0.713", "2+5/64", "2/4", "1/-",
+		"1+2/4", "1.250", "0.713", "2+5/64", "2/4", "1/-", "adapter loaded",
+		"adapter not loaded; no candidate: too slow", "hosts 0 of 3 experts\n", "hosts 2 of 3 experts; suspected",
 		"\n\nFormula for b: 0.7125 = 0.55 * x\n\nb: highest score")
 	if last.Method != "POST" || last.URL.RawQuery != "api=chat" {
 		t.Errorf("sent %s ?%s", last.Method, last.URL.RawQuery)

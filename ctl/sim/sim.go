@@ -4,8 +4,10 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -28,6 +30,7 @@ type simAt struct {
 func Command(a *cli.App) *cobra.Command {
 	var cfg engine.Config
 	var events engine.KVEvents
+	var adapters map[string]string
 	c := &cobra.Command{
 		Use:   "sim",
 		Short: "Run one simulated engine that speaks what vLLM speaks",
@@ -36,6 +39,7 @@ func Command(a *cli.App) *cobra.Command {
 		Args: cli.NoArguments,
 		PreRunE: cli.Ranges(map[string][2]float64{"block-tokens": {1, cli.Most}, "cache-blocks": {1, cli.Most},
 			"max-seqs": {1, cli.Most}, "output-tokens": {1, cli.Most}, "kv-replay-batches": {1, cli.Most},
+			"max-loras": {0, cli.Most}, "max-cpu-loras": {0, cli.Most}, "adapter-load": {0, cli.Most},
 			"decode-step": {0, cli.Most}, "step-cpu": {0, cli.Most}, "prefill-rate": {1e-6, 1e9},
 			"speed": {1e-6, 1e9}}),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -45,10 +49,14 @@ func Command(a *cli.App) *cobra.Command {
 			if events.Endpoint != "" {
 				cfg.KVEvents = &events
 			}
+			for _, name := range slices.Sorted(maps.Keys(adapters)) {
+				cfg.Adapters = append(cfg.Adapters, engine.Adapter{Name: name, Path: adapters[name]})
+			}
 			return runSim(a, c, cfg)
 		},
 	}
 	simFlags(c.Flags(), &cfg)
+	loraFlags(c.Flags(), &cfg, &adapters)
 	kvEventFlags(c.Flags(), &events)
 	return c
 }
@@ -105,6 +113,15 @@ func simFlags(f *pflag.FlagSet, cfg *engine.Config) {
 		"leave the cached-token count out, as vLLM does without --enable-prompt-tokens-details")
 	f.BoolVar(&cfg.RejectStreamOptions, "reject-stream-options", false,
 		"answer 400 to stream_options, as older engines do")
+}
+
+func loraFlags(f *pflag.FlagSet, cfg *engine.Config, adapters *map[string]string) {
+	f.StringToStringVar(adapters, "lora-modules", nil, "LoRA adapters as NAME=PATH, separated by commas")
+	f.IntVar(&cfg.MaxLoRAs, "max-loras", 0, "adapters in one batch (default 1 with adapters)")
+	f.IntVar(&cfg.MaxLoadedLoRAs, "max-cpu-loras", 0, "adapters in memory; the one used longest ago leaves (default "+
+		"--max-loras)")
+	f.DurationVar(&cfg.AdapterLoad, "adapter-load", 0, "time to load an adapter that is not in memory")
+	f.BoolVar(&cfg.RuntimeLoRA, "runtime-lora", false, "load and unload adapters on request (cgn-ctl model adapter)")
 }
 
 func kvEventFlags(f *pflag.FlagSet, k *engine.KVEvents) {

@@ -138,3 +138,28 @@ func TestSimNamesWhoHasItsPort(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestSimHasAdapters: the flags give the engine its adapters, and the endpoints to change them.
+func TestSimHasAdapters(t *testing.T) {
+	path := t.TempDir()
+	at := startSimCommand(t, "--lora-modules", "sql=/sql,chat=/chat", "--max-loras", "2", "--runtime-lora")
+	post := func(path, body string) int {
+		resp, err := http.Post(at.URL+path, "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode
+	}
+	for body, want := range map[string]int{`"sql"`: 200, `"chat"`: 200, `"new"`: 404} {
+		if got := post("/v1/completions", `{"prompt":"x","model":`+body+`}`); got != want {
+			t.Errorf("%s: %d", body, got)
+		}
+	}
+	if got := post("/v1/load_lora_adapter", fmt.Sprintf(`{"lora_name":"new","lora_path":%q}`, path)); got != 200 {
+		t.Errorf("loading: %d", got)
+	}
+	if got := post("/v1/completions", `{"prompt":"x","model":"new"}`); got != 200 {
+		t.Errorf("the new one: %d", got)
+	}
+}

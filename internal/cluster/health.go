@@ -52,8 +52,12 @@ type NodeHealth struct {
 	Engine   string   `json:"engine,omitempty"` // vllm, sglang, llama_cpp or openai_compat
 	Models   []string `json:"models"`
 	// EngineVersion is the engine's own version; empty: unknown.
-	EngineVersion string   `json:"engine_version,omitempty"`
-	Labels        []string `json:"labels,omitempty"` // set by the operator, such as gpu=h100; requests name them
+	EngineVersion string `json:"engine_version,omitempty"`
+	// Adapters are the LoRA adapters among Models.
+	Adapters     []Adapter `json:"adapters,omitempty"`
+	AdapterSlots int       `json:"adapter_slots,omitempty"` // adapters that the engine can use at once; 0: unknown
+	Labels       []string  `json:"labels,omitempty"`        // set by the operator, such as gpu=h100; requests name them
+	Experts      Experts   `json:"experts,omitempty"`       // set by the operator; empty: none are stated
 	Hardware
 
 	MaxConcurrent int `json:"max_concurrent,omitempty"` // concurrent requests, set by the operator; 0: not set
@@ -75,7 +79,7 @@ type NodeHealth struct {
 	Stamp      int64   `json:"stamp"` // the agent's time in Unix milliseconds; changes with every heartbeat
 
 	// LeftOut is set by ParseNodeHealth. LeftOut gives the reason if an optional address in the
-	// value is empty here, or its labels are left out.
+	// value is empty here, or its labels or experts are left out.
 	LeftOut error `json:"-"`
 }
 
@@ -114,7 +118,7 @@ const (
 
 // ParseNodeHealth parses and checks the value of a node's key. ParseNodeHealth ignores unknown
 // members. An error means that the value must not be used at all, and the node keeps its earlier
-// state. Invalid optional addresses and invalid labels are left out, and LeftOut gives the reason.
+// state. Invalid optional addresses, labels and experts are left out, and LeftOut gives the reason.
 // The node serves without them.
 func ParseNodeHealth(id string, value []byte) (*NodeHealth, error) {
 	h := &NodeHealth{}
@@ -155,6 +159,10 @@ func (h *NodeHealth) fitOptional() {
 		h.Labels = nil
 		errs = append(errs, fmt.Errorf("labels: %w; the node is used without labels", err))
 	}
+	if err := h.Experts.Check(); err != nil {
+		h.Experts = nil
+		errs = append(errs, fmt.Errorf("experts: %w; the node is used without experts", err))
+	}
 	h.LeftOut = errors.Join(errs...)
 }
 
@@ -171,7 +179,7 @@ func (h *NodeHealth) places() [3]place {
 // Check validates h as a whole, fills in the default role, and returns all problems together.
 func (h *NodeHealth) Check() error {
 	role, roleErr := ParseRole(string(h.Role))
-	errs := []error{CheckNodeID(h.NodeID), checkAddress(h.Address), roleErr, checkModels(h.Models)}
+	errs := []error{CheckNodeID(h.NodeID), checkAddress(h.Address), roleErr, checkModels(h.Models), h.checkAdapters()}
 	for _, p := range h.places() {
 		errs = append(errs, CheckPlace(p.field, *p.at))
 	}
@@ -192,6 +200,9 @@ func (h *NodeHealth) Check() error {
 	}
 	if err := CheckLabels(h.Labels); err != nil {
 		errs = append(errs, fmt.Errorf("labels: %w", err))
+	}
+	if err := h.Experts.Check(); err != nil {
+		errs = append(errs, fmt.Errorf("experts: %w", err))
 	}
 	errs = append(errs, h.Load.Check())
 	if err := errors.Join(errs...); err != nil {
@@ -228,6 +239,7 @@ func (h *NodeHealth) Fit() {
 	}
 	h.Models, _ = FitModels(h.Models)
 	h.fitVersion()
+	h.fitAdapters()
 }
 
 // fitVersion makes a version unknown that is too long to be one.

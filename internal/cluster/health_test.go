@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/load"
+	"github.com/cognitora/dataplane/internal/lora"
 )
 
 const goodNode = `{"node_id":"n1","address":"http://10.0.0.1:7070","role":"decode","engine":"vllm","models":["m"],"tp":2,
@@ -62,6 +63,9 @@ func TestBadValuesAreRefused(t *testing.T) {
 		"endless age":      {edit(`"sm_pct":42.5`, `"sm_age_ms":1e13`), "age"},
 		"empty model":      {edit(`["m"]`, `[""]`), "models"},
 		"too large":        {goodNode + strings.Repeat(" ", maxValueBytes), "bytes"},
+		"empty adapter":    {edit(`"tp":2`, `"adapters":[{"base":"m"}]`), "adapters holds an empty name"},
+		"idle adapter":     {edit(`"tp":2`, `"adapters":[{"name":"a","idle_ms":-1}]`), "idle_ms -1"},
+		"adapter slots":    {edit(`"tp":2`, `"adapter_slots":-1`), "adapter_slots"},
 		"models is a text": {edit(`["m"]`, `"m"`), "models"},
 	} {
 		if _, err := ParseNodeHealth("n1", []byte(c.value)); err == nil || !strings.Contains(err.Error(), c.says) {
@@ -147,6 +151,48 @@ func TestCordonsAndModels(t *testing.T) {
 		if _, err := ParseModel("m", []byte(bad)); err == nil {
 			t.Errorf("%s is accepted", bad)
 		}
+	}
+}
+
+// TestAdapters: a node's value has the listed adapters with their times of use, as far as they fit.
+func TestAdapters(t *testing.T) {
+	now := time.UnixMilli(1_800_000_000_000)
+	h := NodeHealth{NodeID: "n1", Address: "http://10.0.0.1:1", Models: []string{"m", "a", "b"}, AdapterSlots: 2}
+	h.Adapters = AdaptersOf([]lora.State{
+		{Adapter: lora.Adapter{Name: "a", Base: "m"}, Listed: true, Used: now.Add(-3 * time.Second)},
+		{Adapter: lora.Adapter{Name: "b", Base: "m"}, Listed: true},
+		{Adapter: lora.Adapter{Name: "expected", Base: "m"}},
+	}, now)
+	h.Fit()
+	value, err := json.Marshal(h)
+	if err != nil || !strings.Contains(string(value),
+		`"adapters":[{"name":"a","base":"m","idle_ms":3000},{"name":"b","base":"m"}],"adapter_slots":2`) {
+		t.Fatalf("%s %v", value, err)
+	}
+	back, err := ParseNodeHealth("n1", value)
+	if err != nil || len(back.Listed()) != 2 || back.Listed()[0] != (lora.Adapter{Name: "a", Base: "m"}) {
+		t.Fatalf("%+v %v", back, err)
+	}
+	later := now.Add(time.Minute) // of another clock
+	if at, ok := back.Adapters[0].UsedAt(later); !ok || at != later.Add(-3*time.Second) {
+		t.Errorf("used at %v %v", at, ok)
+	}
+	if _, ok := back.Adapters[1].UsedAt(later); ok {
+		t.Error("an adapter without a use has one")
+	}
+	for i := range 1000 {
+		h.Models = append(h.Models, strings.Repeat("x", 30)+strconv.Itoa(i))
+		h.Adapters = append(h.Adapters, Adapter{Name: h.Models[i+3], Base: "m"})
+	}
+	h.AdapterSlots = -1
+	h.Adapters = append([]Adapter{{Name: ""}}, h.Adapters...)
+	h.Fit()
+	if value, err = json.Marshal(h); err != nil || len(value) > maxValueBytes || len(h.Models) != 1003 ||
+		len(h.Adapters) < 100 || h.Adapters[0].Name != "a" || h.AdapterSlots != 0 {
+		t.Errorf("%d bytes, %d models, %d adapters, %v", len(value), len(h.Models), len(h.Adapters), err)
+	}
+	if _, err := ParseNodeHealth("n1", value); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package enginemetrics
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -95,6 +96,66 @@ func FuzzParse(f *testing.F) {
 			if !(v >= 0) {
 				t.Fatalf("value %v from %q", v, page)
 			}
+		}
+	})
+}
+
+// adaptersOf returns what a page says about adapters, each with the latest time.
+func adaptersOf(page string) (slots int, newest float64, at map[string]float64) {
+	at = map[string]float64{}
+	slots, newest = Adapters([]byte(page), func(name []byte, t float64) { at[string(name)] = max(at[string(name)], t) })
+	return slots, newest, at
+}
+
+func TestAdaptersOfAGoldenPage(t *testing.T) {
+	slots, newest, at := adaptersOf(string(golden(t, "vllm-lora.txt")))
+	if slots != 1 || newest != 1.7957264553793015e+09 || len(at) != 2 || at["sql"] != 1.795726453090558e+09 ||
+		at["chat"] != 1.7957264553734822e+09 {
+		t.Errorf("%d slots, newest %v, %v", slots, newest, at)
+	}
+	if slots, newest, at := adaptersOf(string(golden(t, "vllm.txt"))); slots != 0 || newest != 0 || len(at) != 0 {
+		t.Errorf("a page without adapters: %d %v %v", slots, newest, at)
+	}
+}
+
+func TestAdapterSpellings(t *testing.T) {
+	for page, want := range map[string]string{
+		`vllm:lora_requests_info{max_lora="4",running_lora_adapters="a, b",waiting_lora_adapters="c"} 5`: "4 5 map[a:5 b:5]",
+		`vllm_lora_requests_info{running_lora_adapters="a/b:c",max_lora="2"} 7 170000` + "\r\n":          "2 7 map[a/b:c:7]",
+		"x\n" + `vllm:lora_requests_info{max_lora="2",running_lora_adapters=""} 9`:                       "2 9 map[]",
+		`vllm:lora_requests_info{max_lora="0",running_lora_adapters="a"} NaN`:                            "0 0 map[]",
+		`vllm:lora_requests_info{max_lora="1e9",running_lora_adapters="a"} 1`:                            "0 1 map[a:1]",
+		`vllm:lora_requests_info_total{max_lora="3",running_lora_adapters="a"} 1`:                        "0 0 map[]",
+		`other:lora_requests_info{max_lora="3",running_lora_adapters="a"} 1`:                             "0 0 map[]",
+		`# TYPE vllm:lora_requests_info gauge`:                                                           "0 0 map[]",
+		`vllm:lora_requests_info{max_lora="3",running_lora_adapters="a`:                                  "3 0 map[]",
+		`a{b="vllm:lora_requests_info{max_lora=\"3\",running_lora_adapters=\"a\"} 1"} 1`:                 "0 0 map[]",
+	} {
+		slots, newest, at := adaptersOf(page)
+		if got := fmt.Sprint(slots, newest, at); got != want {
+			t.Errorf("%s: %s, want %s", page, got, want)
+		}
+	}
+}
+
+func TestAdaptersAllocateNothing(t *testing.T) {
+	page, n := golden(t, "vllm-lora.txt"), 0
+	if allocs := testing.AllocsPerRun(100, func() { Adapters(page, func([]byte, float64) { n++ }) }); allocs != 0 {
+		t.Fatalf("%v allocations per page, want 0", allocs)
+	}
+}
+
+func FuzzAdapters(f *testing.F) {
+	f.Add(golden(f, "vllm-lora.txt"))
+	f.Add([]byte(`vllm:lora_requests_info{max_lora="`))
+	f.Fuzz(func(t *testing.T, page []byte) {
+		slots, newest := Adapters(page, func(name []byte, at float64) {
+			if len(name) == 0 || len(name) > len(page) || !(at >= 0) {
+				t.Fatalf("%q at %v from %q", name, at, page)
+			}
+		})
+		if slots < 0 || slots > maxAdapters || !(newest >= 0) {
+			t.Fatalf("%d slots, newest %v from %q", slots, newest, page)
 		}
 	})
 }

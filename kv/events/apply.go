@@ -23,6 +23,7 @@ type knowledge struct {
 	most   int // limit on blocks
 	counts *counters
 	out    *outbox
+	uses   func(adapter []byte) // Options.Adapter for the present batch; nil: none
 
 	decoder decoder
 	group   int // the followed group; -1: unknown yet
@@ -173,6 +174,9 @@ func (k *knowledge) stored(e *event) {
 	if e.blockSize < 1 || e.blockSize > maxBlockSize || len(e.tokens) < len(e.hashes)*e.blockSize {
 		k.counts.unusable.Add(1)
 		return
+	}
+	if k.uses != nil && len(e.loraName) > 0 {
+		k.uses(e.loraName)
 	}
 	salt, usable := e.names()
 	if usable < len(e.hashes) {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/vmihailenco/msgpack/v5"
@@ -232,6 +233,37 @@ func TestRecorded(t *testing.T) {
 			t.Error(seq, payload, err)
 		}
 	})
+}
+
+// TestRecordedAdapters checks requests with the same prompt for a base model and for two adapters,
+// as vLLM 0.32 reported their blocks. The blocks of each count for it alone.
+func TestRecordedAdapters(t *testing.T) {
+	batch := func(name string) []byte {
+		_, payload, err := batchOf(recorded(t, name))
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		return payload
+	}
+	tokens := tokensOf(t, batch("int-blockstored-lora-base"))
+	if len(tokens) != 448 {
+		t.Fatalf("%d tokens", len(tokens))
+	}
+	for _, name := range []string{"base", "sql", "chat"} { // the same prompt
+		e := newEngine(t, 1000)
+		e.must(batch("int-blockstored-lora-" + name))
+		for _, of := range []string{"base", "sql", "chat"} {
+			want := residency.Tiers(0)
+			if of == name {
+				want = residency.Device
+			}
+			adapter := strings.TrimPrefix(of, "base")
+			e.expect(of+"'s blocks after a request for "+name, chain(adapter, "", tokens), want)
+		}
+		if e.counts.unnamed.Load() != 0 {
+			t.Errorf("%s: %d blocks have no name", name, e.counts.unnamed.Load())
+		}
+	}
 }
 
 type fields = map[string]any

@@ -42,6 +42,9 @@ type Options struct {
 	MaxBlocks int
 	// Trust is how long the knowledge counts after the connection breaks; 0: 2 s.
 	Trust time.Duration
+	// Adapter is called with the name of each LoRA adapter for which the engine stores blocks, as
+	// it does; nil: nobody wants to know. The name is valid during the call, which must not block.
+	Adapter func(name []byte)
 	// Sink takes the reports. Required.
 	Sink   Sink
 	Logger *slog.Logger // nil: slog.Default
@@ -313,6 +316,10 @@ func (f *Follower) take(ctx context.Context, seq uint64, payload []byte) error {
 	f.mu.Lock()
 	if f.next == 0 {
 		f.complete = seq == 0
+	}
+	f.known.uses = nil
+	if f.following { // otherwise the batch is a replayed one, and old
+		f.known.uses = f.o.Adapter
 	}
 	err := f.known.apply(payload)
 	if f.known.emptied {

@@ -64,6 +64,32 @@ func TestReplayedGaps(t *testing.T) {
 	}
 }
 
+// TestAdaptersInUse checks that the follower tells of adapters as the engine stores their blocks.
+// It does not tell of blocks that a replay brings, which may be old.
+func TestAdaptersInUse(t *testing.T) {
+	stored := func(i int, adapter string) []byte {
+		more := fields{}
+		if adapter != "" {
+			more["lora_name"] = adapter
+		}
+		return batchFrom(t, 0, stores([]any{1000 + i}, nil, prompt[16*i:16*i+16], 16, more))
+	}
+	p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
+	p.keep(stored(0, "before"))
+	o, seen := p.endpoints(), make(chan string, 10)
+	o.Adapter = func(name []byte) { seen <- string(name) }
+	f := follow(t, o)
+	eventually(t, "the replay is read", func() bool { return f.Stats().Following && f.Stats().Batches == 1 })
+	for i, adapter := range []string{"sql", "", "chat", "sql"} {
+		p.say(stored(i+1, adapter))
+	}
+	for _, want := range []string{"sql", "chat", "sql"} {
+		if got := <-seen; got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 // TestLostGap checks that the knowledge is forgotten if the replay lacks the missing batches.
 func TestLostGap(t *testing.T) {
 	for _, router := range []string{"127.0.0.1:0", ""} {

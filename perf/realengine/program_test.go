@@ -109,6 +109,7 @@ type engine struct {
 	options     string // options after the id in the router's --backend
 	tokenizer   string // directory for the router's [[model]]
 	template    string // chat template of the model
+	settings    string // further settings of the router's [[model]]
 }
 
 // engine starts a server. name distinguishes its log. The function engine returns before the server

@@ -57,6 +57,12 @@ vllm() {
 	printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' >"$info/METADATA"
 	serve=$here/vllm/vllm-serve model=$cache/model
 	newer "$model/model.safetensors" "$here/vllm/make_tiny_model.py" || "$venv/bin/python" "$here/vllm/make_tiny_model.py" "$model"
+	seed=0
+	for adapter in sql chat; do
+		seed=$((seed + 1)) made=$cache/adapters/$adapter
+		newer "$made/adapter_model.safetensors" "$here/vllm/make_tiny_adapter.py" ||
+			"$venv/bin/python" "$here/vllm/make_tiny_adapter.py" "$made" --seed "$seed"
+	done
 }
 
 # each SIGNAL: sends it to every recorded process and its group; prints those that are there

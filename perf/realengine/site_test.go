@@ -57,7 +57,8 @@ func (w *site) startRouter(t *testing.T) {
 		}
 		tokenizer := cmp.Or(e.tokenizer, "none")
 		file := filepath.Join(w.setup.run, e.id+".toml")
-		page := fmt.Sprintf("[[model]]\nname = %q\ntokenizer = %q\nchat_template = %q\n", model, tokenizer, e.template)
+		page := fmt.Sprintf("[[model]]\nname = %q\ntokenizer = %q\nchat_template = %q\n%s\n", model, tokenizer, e.template,
+			e.settings)
 		if err := os.WriteFile(file, []byte(page), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -14,6 +14,8 @@ type asker struct {
 	fleet *Fleet
 	node  *Node
 	found atomic.Pointer[discovery]
+	// relist asks for the models before their time.
+	relist atomic.Bool
 
 	// The goroutine that checks the node owns these fields.
 	modelsAt  time.Time

@@ -35,15 +35,17 @@ type Backend struct {
 	KVReplay      string // address where the engine repeats missed KV events; empty: none
 
 	Labels           []string // words such as gpu=h100
-	MaxBatchedTokens int      // tokens that the engine computes in one step; 0: unknown
+	Experts          cluster.Experts
+	MaxBatchedTokens int // tokens that the engine computes in one step; 0: unknown
 }
 
 // backendOptions lists the options that may follow the URL in a --backend flag.
 const backendOptions = "id=, model=, role=, max_concurrent=, api_key_file=, ca=, kv=, kv-events=, kv-replay=, label=, " +
-	"max_batched_tokens="
+	"expert=, max_batched_tokens="
 
 // ParseBackend reads a URL with options, as in http://h:8001,id=n1,label=gpu=h100, and checks the
-// result with Check. backendOptions lists the options. Only label may be repeated.
+// result with Check. backendOptions lists the options. Only label and
+// expert may be repeated.
 func ParseBackend(flag string) (Backend, error) {
 	parts := strings.Split(flag, ",")
 	b := Backend{URL: strings.TrimSpace(parts[0])}
@@ -58,7 +60,7 @@ func ParseBackend(flag string) (Backend, error) {
 				name)
 		}
 		name = strings.ReplaceAll(name, "-", "_")
-		if seen[name] && name != "label" {
+		if seen[name] && name != "label" && name != "expert" {
 			return b, fmt.Errorf("backend %q: option %s is given twice; leave one out", address.Redact(b.URL), name)
 		}
 		seen[name] = true
@@ -87,8 +89,12 @@ func (b *Backend) set(name, value string) error {
 	switch name {
 	case "label":
 		b.Labels = append(b.Labels, value)
+	case "expert":
+		b.Experts = append(b.Experts, value)
 	case "labels":
 		return fmt.Errorf("option labels is not known; write label= once for each label")
+	case "experts":
+		return fmt.Errorf("option experts is not known; write expert= once for each expert or range")
 	case "max_concurrent":
 		n, err := strconv.Atoi(value)
 		if err != nil || n < 0 {
@@ -143,6 +149,9 @@ func (b Backend) Check() error {
 	}
 	if err := cluster.CheckLabels(b.Labels); err != nil {
 		return fail(fmt.Errorf("option label: %w", err))
+	}
+	if err := b.Experts.Check(); err != nil {
+		return fail(fmt.Errorf("option expert: %w", err))
 	}
 	if b.CA != "" && !at.TLS {
 		return fail(errors.New("option ca is for https URLs only"))

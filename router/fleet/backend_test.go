@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/cognitora/dataplane/internal/cluster"
 )
 
 func write(t *testing.T, name, content string) string {
@@ -20,9 +22,10 @@ func write(t *testing.T, name, content string) string {
 
 func TestParseBackend(t *testing.T) {
 	got, err := ParseBackend("https://a:8000,id=n1,model=org/m,role=decode,max_concurrent=8,api_key_file=/k,ca=/ca.pem," +
-		"label=gpu=h100,label=fast,max_batched_tokens=8192")
+		"label=gpu=h100,label=fast,expert=0-127,expert=code,max_batched_tokens=8192")
 	want := Backend{URL: "https://a:8000", ID: "n1", Model: "org/m", Role: "decode", MaxConcurrent: 8, APIKeyFile: "/k",
-		CA: "/ca.pem", Labels: []string{"gpu=h100", "fast"}, MaxBatchedTokens: 8192}
+		CA: "/ca.pem", Labels: []string{"gpu=h100", "fast"}, Experts: cluster.Experts{"0-127", "code"},
+		MaxBatchedTokens: 8192}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("%+v %v", got, err)
 	}
@@ -60,6 +63,8 @@ func TestBadBackendsSayWhatToDo(t *testing.T) {
 		"http://a,max_batched_tokens=x":  "max_batched_tokens=x: want a whole number",
 		"http://a,max_batched_tokens=-1": "option max_batched_tokens: -1 is not in 0..",
 		"http://a,labels=x":              "write label= once for each label",
+		"http://a,experts=x":             "write expert= once for each expert",
+		"http://a,expert=9-0":            "option expert: \"9-0\" is no number",
 		"http://a/v1/chat/completions":   "give the server's root",
 		"http://a/v1/models":             "give the server's root",
 	} {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/enginemetrics"
 	"github.com/cognitora/dataplane/internal/load"
+	"github.com/cognitora/dataplane/internal/lora"
 	"github.com/cognitora/dataplane/router/health"
 )
 
@@ -25,6 +26,7 @@ type discovery struct {
 	asked       bool   // the engine was asked for its models
 	refusal     string // the engine's answer, when that is no model list
 	models      []string
+	adapters    []lora.Adapter // the LoRA adapters among models
 	engine      string
 	version     string // of the engine; empty: unknown
 	blockTokens int
@@ -34,6 +36,9 @@ type discovery struct {
 // discover reads /v1/models. A server without this path serves its configured model.
 func (a *asker) discover(ctx context.Context) error {
 	now := time.Now()
+	if a.relist.Swap(false) {
+		a.modelsAt = time.Time{}
+	}
 	if a.node.Health.State() == health.Healthy && now.Sub(a.modelsAt) < a.fleet.o.ModelsInterval {
 		return nil
 	}
@@ -46,8 +51,11 @@ func (a *asker) discover(ctx context.Context) error {
 	switch {
 	case status == http.StatusOK:
 		before := d.engine
-		if d.models, d.engine, err = readModels(body); err != nil {
+		if d.models, d.adapters, d.engine, err = readModels(body); err != nil {
 			return err
+		}
+		if len(d.models) > 0 {
+			a.node.adapters.List(d.adapters, lora.KeepingOf(d.engine), now)
 		}
 		if d.engine != before {
 			d.engineSlots = 0
@@ -131,27 +139,32 @@ func (a *asker) restarted(ctx context.Context) {
 	})
 }
 
-// readModels reads an OpenAI model list. readModels takes the engine's kind from owned_by.
-func readModels(body []byte) (models []string, engine string, err error) {
+// readModels reads an OpenAI model list. readModels takes the engine's kind from owned_by. A model
+// with a parent is a LoRA adapter.
+func readModels(body []byte) (models []string, adapters []lora.Adapter, engine string, err error) {
 	var list struct {
 		Data []struct {
 			ID      string `json:"id"`
 			OwnedBy string `json:"owned_by"`
+			Parent  string `json:"parent"`
 		} `json:"data"`
 	}
 	if err := json.Unmarshal(body, &list); err != nil {
-		return nil, "", fmt.Errorf("/v1/models: %w", err)
+		return nil, nil, "", fmt.Errorf("/v1/models: %w", err)
 	}
 	for _, m := range list.Data {
 		if m.ID == "" || len(m.ID) > 512 || len(models) == maxProbeModels || slices.Contains(models, m.ID) {
 			continue
 		}
 		models = append(models, m.ID)
+		if m.Parent != "" && m.Parent != m.ID && len(m.Parent) <= 512 {
+			adapters = append(adapters, lora.Adapter{Name: m.ID, Base: m.Parent})
+		}
 		if kind := engineKinds[m.OwnedBy]; kind != "" {
 			engine = kind
 		}
 	}
-	return models, engine, nil
+	return models, adapters, engine, nil
 }
 
 const (
@@ -180,6 +193,7 @@ func (a *asker) scrape(ctx context.Context) {
 	}
 	stats := enginemetrics.Parse(page)
 	a.node.setLoad(scraped(&stats, now), time.Now())
+	a.node.adapters.Scrape(page, now)
 	a.learn(ctx, &stats)
 }
 
@@ -195,6 +209,9 @@ func scraped(stats *enginemetrics.Stats, now time.Time) beat {
 	}
 	if stats.Known(enginemetrics.KVUsage) {
 		e.KVUsage = load.Known(stats.KVUsage)
+	}
+	if free, known := stats.FreeBlocks(); known {
+		e.FreeBlocks, e.TotalBlocks = load.Known(free), load.Known(stats.TotalBlocks)
 	}
 	b := beat{Load: load.Load{Engine: e}, from: Metrics, trust: defaultTrust}
 	b.Fit()

@@ -15,7 +15,6 @@ import (
 
 // etcdState holds the last data from etcd, and whether etcd still answers.
 type etcdState struct {
-	models     map[string]*cluster.Model
 	cordons    map[string]cluster.Cordon
 	heard      bool // etcd has listed the nodes once, or is not used
 	stale      bool
@@ -23,7 +22,7 @@ type etcdState struct {
 }
 
 func (e *etcdState) init(used bool) {
-	e.models, e.cordons = map[string]*cluster.Model{}, map[string]cluster.Cordon{}
+	e.cordons = map[string]cluster.Cordon{}
 	e.heard = !used
 	if used {
 		e.stale, e.staleSince = true, time.Now()
@@ -171,6 +170,7 @@ func (f *Fleet) update(m *member, h *cluster.NodeHealth) {
 	m.health, m.missing = h, time.Time{}
 	m.node.setFlag(flagNotReady, !h.Ready)
 	m.node.setLoad(beatOf(h, now), now)
+	m.node.takeAdapters(h, now)
 	f.followSignals(m, h)
 	if info := etcdInfo(h); !sameInfo(info, m.node.Info()) {
 		m.node.setInfo(info)
@@ -216,9 +216,9 @@ func (m *member) patience(limit time.Duration) time.Duration {
 
 func etcdInfo(h *cluster.NodeHealth) *Info {
 	return &Info{
-		Address: h.Address, Role: h.Role, Engine: h.Engine, Models: h.Models, Upstream: h.Models,
+		Address: h.Address, Role: h.Role, Engine: h.Engine, Models: h.Models, Upstream: h.Models, Adapters: h.Listed(),
 		Device: h.Device, DType: h.DType, TP: h.TP, VRAMBytes: h.VRAMBytes, MaxConcurrent: int32(h.MaxConcurrent),
-		EngineSlots: int32(h.EngineSlots), BlockTokens: h.BlockTokens, Labels: h.Labels,
+		EngineSlots: int32(h.EngineSlots), BlockTokens: h.BlockTokens, Labels: h.Labels, Experts: h.Experts,
 		EngineVersion: h.EngineVersion, MaxBatchedTokens: h.MaxBatchedTokens,
 		KVAddress: h.KVAddress, KVEvents: h.KVEvents, KVEpoch: h.KVEpoch, Instance: h.Instance, Version: h.Version,
 	}
@@ -291,12 +291,12 @@ func (f *Fleet) listModels(l cluster.Listing) {
 	if l.DataLost {
 		return
 	}
-	for name := range f.etcd.models {
+	for name := range f.settings.stored {
 		if !listed[name] {
-			delete(f.etcd.models, name)
-			f.dirty = true
+			delete(f.settings.stored, name)
 		}
 	}
+	f.noteSettings()
 	f.solveOthers(ofModelKey, func(name string) bool { return listed[name] })
 }
 
@@ -308,20 +308,16 @@ func (f *Fleet) putModel(e cluster.Entry) {
 		f.problem(ofModelKey, name, err.Error())
 		return
 	}
-	if old := f.etcd.models[name]; m.Unused() && (old == nil || !old.Unused()) {
-		f.o.Logger.Info("of a model only the aliases are used, pools are not, and its tokenizer is named under "+
-			"[[model]] in the router's own configuration", "model", name)
-	}
 	f.solved(ofModelKey, name)
-	f.etcd.models[name] = m
-	f.dirty = true
+	f.settings.stored[name] = m
+	f.noteSettings()
 }
 
 func (f *Fleet) deleteModel(key string) {
 	name := strings.TrimPrefix(key, cluster.ModelsPrefix)
 	f.solved(ofModelKey, name)
-	delete(f.etcd.models, name)
-	f.dirty = true
+	delete(f.settings.stored, name)
+	f.noteSettings()
 }
 
 // agentTLS returns the configuration for one https agent. The relay sets the server's name.

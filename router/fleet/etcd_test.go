@@ -94,7 +94,8 @@ func (e *etcdFleet) agent(h cluster.NodeHealth) (stop func()) {
 
 func node(id, url string) cluster.NodeHealth {
 	return cluster.NodeHealth{NodeID: id, Address: url, Models: []string{"m"}, Engine: "vllm", MaxConcurrent: 4,
-		EngineSlots: 9, Ready: true, Labels: []string{"zone=a"}, EngineVersion: "0.32.0", MaxBatchedTokens: 8192,
+		EngineSlots: 9, Ready: true, Labels: []string{"zone=a"}, Experts: cluster.Experts{"0-7"},
+		EngineVersion: "0.32.0", MaxBatchedTokens: 8192,
 		Load: load.Load{
 			Engine: load.Engine{InFlight: load.Known(3), QueueDepth: load.Known(1)},
 			GPU:    load.GPU{SMPct: load.Known(50)}, Power: load.Power{Watts: load.Known(300)},
@@ -111,7 +112,7 @@ func TestNodesOfEtcd(t *testing.T) {
 	if l := n.Load(); l.SMPct != load.Known(50) || l.Drawn() != load.Known(300) || l.Waiting != 1 ||
 		l.CacheUsage() != (load.Gauge{}) || n.MaxConcurrent() != 4 || n.Info().EngineSlots != 9 ||
 		!slices.Equal(n.Info().Labels, []string{"zone=a"}) || n.Info().EngineVersion != "0.32.0" ||
-		n.Info().MaxBatchedTokens != 8192 {
+		!n.Info().Experts.Has("3") || n.Info().MaxBatchedTokens != 8192 {
 		t.Fatalf("%+v", l)
 	}
 	if eng.count("/metrics") != 0 {
@@ -186,25 +187,26 @@ func TestAMalformedValueDropsNothing(t *testing.T) {
 func TestAMalformedModelStaysAsItWas(t *testing.T) {
 	f := &Fleet{o: Options{}.withDefaults(), problems: map[subject]string{}}
 	f.etcd.init(true)
+	f.settings.init(nil)
 	entry := func(name, value string) cluster.Entry {
 		return cluster.Entry{Key: cluster.ModelKey(name), Value: []byte(value)}
 	}
 	f.listModels(cluster.Listing{Entries: []cluster.Entry{entry("a", `{"aliases":["x"]}`),
 		entry("b", `{"aliases":["y"]}`)}})
 	f.listModels(cluster.Listing{Entries: []cluster.Entry{entry("a", `{"aliases":[`)}})
-	if m := f.etcd.models["a"]; m == nil || len(m.Aliases) != 1 || m.Aliases[0] != "x" {
+	if m := f.settings.stored["a"]; m == nil || len(m.Aliases) != 1 || m.Aliases[0] != "x" {
 		t.Errorf("the malformed model is now %+v", m)
 	}
-	if f.etcd.models["b"] != nil || len(f.problems) != 1 {
-		t.Errorf("models %v, problems %v", f.etcd.models, f.problems)
+	if f.settings.stored["b"] != nil || len(f.problems) != 1 {
+		t.Errorf("models %v, problems %v", f.settings.stored, f.problems)
 	}
 	f.listModels(cluster.Listing{DataLost: true})
-	if f.etcd.models["a"] == nil {
+	if f.settings.stored["a"] == nil {
 		t.Error("a model was forgotten because etcd lost its data")
 	}
 	f.listModels(cluster.Listing{})
-	if len(f.etcd.models)+len(f.problems) != 0 {
-		t.Errorf("left: models %v, problems %v", f.etcd.models, f.problems)
+	if len(f.settings.stored)+len(f.problems) != 0 {
+		t.Errorf("left: models %v, problems %v", f.settings.stored, f.problems)
 	}
 }
 

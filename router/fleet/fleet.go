@@ -15,6 +15,7 @@ import (
 	"github.com/cognitora/dataplane/internal/peerevents"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/health"
+	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/signals"
 )
@@ -35,9 +36,14 @@ type Options struct {
 	Backends []Backend       // static nodes
 	Cluster  *cluster.Client // nil: static nodes only; the caller closes it after Run has returned
 	AgentTLS *tls.Config     // for https agents; nil = the system's roots and no client certificate
-	Index    Index           // nil: the fleet tells no index
-	Resolver Resolver        // nil = net.DefaultResolver
-	Pool     relay.PoolOptions
+	// Models are the models' settings of the router's configuration, by name. They come before
+	// etcd's.
+	Models map[string]*cluster.Model
+	// ParsePolicy parses a model's own policy document; nil: policy.Parse.
+	ParsePolicy func(doc []byte) (*policy.Policy, error)
+	Index       Index    // nil: the fleet tells no index
+	Resolver    Resolver // nil = net.DefaultResolver
+	Pool        relay.PoolOptions
 	// Warm is the number of connections opened to a node when it joins or comes back; 0: none.
 	Warm   int
 	Logger *slog.Logger // nil = slog.Default
@@ -83,6 +89,9 @@ func (o Options) withDefaults() Options {
 	if o.Resolver == nil {
 		o.Resolver = net.DefaultResolver
 	}
+	if o.ParsePolicy == nil {
+		o.ParsePolicy = policy.Parse
+	}
 	return o
 }
 
@@ -105,6 +114,7 @@ type Fleet struct {
 	streams  map[streamAt]*agentSignals // streams of agents; an agent's stream stays while a member names it
 	static   staticState
 	etcd     etcdState
+	settings settings
 	dirty    bool
 	rev      uint64
 	kickDNS  chan []string        // the names to look up
@@ -155,6 +165,7 @@ func New(o Options) (*Fleet, error) {
 		Dial: o.Pool.Dial, Logger: f.o.Logger,
 	})
 	f.etcd.init(o.Cluster != nil)
+	f.settings.init(o.Models)
 	desired, err := prepare(o.Backends)
 	if err != nil {
 		return nil, err
@@ -250,17 +261,21 @@ func (f *Fleet) send(ctx context.Context, event func(*Fleet)) {
 }
 
 func (f *Fleet) publish() {
+	if f.settings.changed {
+		f.mergeSettings()
+	}
 	nodes := make([]*Node, 0, len(f.members))
 	for _, m := range f.members {
 		nodes = append(nodes, m.node)
 	}
-	s := build(nodes, f.etcd.models)
+	s := build(nodes, &f.settings)
 	f.rev++
 	s.Rev, s.Stale, s.StaleSince = f.rev, f.etcd.stale, f.etcd.staleSince
 	s.Problems = append(s.Problems, f.listProblems()...)
 	s.unheard = !f.etcd.heard
 	s.Partial, s.awaited = f.partial()
 	f.rememberDeparted(s, time.Now())
+	s.expectAdapters()
 	f.snap.Store(s)
 	f.dirty = false
 }
@@ -330,8 +345,9 @@ func (f *Fleet) remove(id string) {
 }
 
 // joinIndex gives the node a new incarnation in the prefix index. The index then forgets its
-// beliefs about the old incarnation.
+// beliefs about the old incarnation, and the node which adapters were loaded.
 func (f *Fleet) joinIndex(n *Node) {
+	n.adapters.Forget()
 	if f.o.Index == nil {
 		return
 	}

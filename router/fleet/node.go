@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/lora"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/books"
 	"github.com/cognitora/dataplane/router/health"
@@ -55,6 +56,7 @@ type Node struct {
 	slotsMu  sync.Mutex   // keeps load and slots in line with info and told
 	told     sources      // guarded by slotsMu
 	recent   books.Peak   // of inFlight; slotsMu guards its windows
+	adapters lora.Set
 
 	flags  atomic.Uint32
 	cordon atomic.Pointer[string] // the reason of the cordon; nil: not cordoned
@@ -73,9 +75,10 @@ type ending struct {
 type Info struct {
 	Address       string // URL
 	Role          cluster.Role
-	Engine        string   // vllm, sglang, llama_cpp, openai_compat; empty = unknown
-	Models        []string // names of the node's models in requests
-	Upstream      []string // for each of Models, the name that the engine expects
+	Engine        string         // vllm, sglang, llama_cpp, openai_compat; empty = unknown
+	Models        []string       // names of the node's models in requests
+	Upstream      []string       // for each of Models, the name that the engine expects
+	Adapters      []lora.Adapter // the LoRA adapters among Models
 	Device, DType string
 	TP            int
 	VRAMBytes     int64
@@ -91,7 +94,9 @@ type Info struct {
 	EngineVersion    string // empty: unknown
 	MaxBatchedTokens int    // tokens that the engine computes in one step; 0: unknown
 
-	Labels []string // set by an operator; requests require or prefer labels
+	// An operator sets the labels and experts, and requests name them.
+	Labels  []string
+	Experts cluster.Experts
 }
 
 // VRAM is the node's GPU memory in bytes, NaN if unknown.

@@ -241,7 +241,7 @@ func TestUnknownCapacityIsNaN(t *testing.T) {
 func TestHotPathAllocatesNothing(t *testing.T) {
 	n := testNode("n", 4, "m")
 	f := &Fleet{}
-	f.snap.Store(build([]*Node{n}, map[string]*cluster.Model{"m": {Aliases: []string{"alias"}}}))
+	f.snap.Store(build([]*Node{n}, stored(map[string]*cluster.Model{"m": {Aliases: []string{"alias"}}})))
 	name, now := []byte("alias"), time.Now()
 	for what, fn := range map[string]func(){
 		"Load and Model": func() { f.Load().Model(name) },
@@ -263,9 +263,9 @@ func TestSnapshotNames(t *testing.T) {
 	prefill := *p.Info()
 	prefill.Role = cluster.RolePrefill
 	p.setInfo(&prefill)
-	s := build([]*Node{p, b, a}, map[string]*cluster.Model{
+	s := build([]*Node{p, b, a}, stored(map[string]*cluster.Model{
 		"m": {Aliases: []string{"gpt-4", "lora"}}, "z": {Aliases: []string{"gpt-4"}},
-	})
+	}))
 	m := s.Model([]byte("gpt-4"))
 	if m == nil || m.Name != "m" || len(m.Nodes) != 2 || m.Nodes[0] != a || len(m.Prefill) != 1 {
 		t.Fatalf("gpt-4: %+v", m)
@@ -287,7 +287,7 @@ func TestPrefillNodesSayThatTheyServeNothing(t *testing.T) {
 	info := *n.Info()
 	info.Role = cluster.RolePrefill
 	n.setInfo(&info)
-	s := build([]*Node{n}, nil)
+	s := build([]*Node{n}, stored(nil))
 	if ready, detail := s.Ready(time.Now()); ready || !strings.Contains(detail, "p: "+prefillUnused) {
 		t.Errorf("ready %v: %s", ready, detail)
 	}
@@ -317,7 +317,7 @@ func TestNumbers(t *testing.T) {
 	if n := a.Number(); n != 7713573729520661 || n != NumberOf("host-1") {
 		t.Errorf("host-1 is %d", a.Number())
 	}
-	s := build([]*Node{a, b}, nil)
+	s := build([]*Node{a, b}, stored(nil))
 	for id, want := range map[string]*Node{
 		"host-1": a, "42": b, strconv.FormatUint(a.Number(), 10): a, strconv.FormatUint(b.Number(), 10): b,
 		"0" + strconv.FormatUint(a.Number(), 10): a, "host-2": nil, "": nil, "0": nil, "-1": nil, "43": nil,

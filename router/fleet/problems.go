@@ -21,10 +21,14 @@ const (
 	ofName                        // a DNS name, while a backend has it
 	ofNodeKey                     // a node's key in etcd, while it exists
 	ofModelKey                    // a model's key in etcd, while it exists
+	ofModel                       // a model, while it has settings
 )
 
-func (s subject) String() string {
-	return [...]string{"", "name ", "nodes/", "models/"}[s.kind] + s.name
+func (s subject) String() string { return s.kind.name(s.name) }
+
+// name returns how problems name a thing of the kind.
+func (k subjectKind) name(name string) string {
+	return [...]string{"", "name ", "nodes/", "models/", "model "}[k] + name
 }
 
 // problem records why the subject is not served as configured. problem logs only the beginning of a

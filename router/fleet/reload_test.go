@@ -73,23 +73,26 @@ func TestAChangedKeyKeepsTheNode(t *testing.T) {
 	n.Release()
 }
 
-// TestChangedLabelsKeepTheNode checks that new labels of a backend count at once, on the same node.
+// TestChangedLabelsKeepTheNode checks that new labels and experts of a backend count at once, on
+// the same node.
 func TestChangedLabelsKeepTheNode(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t, nil, "m")
-	b := Backend{URL: e.URL, ID: "n", Labels: []string{"zone=a"}}
+	b := Backend{URL: e.URL, ID: "n", Labels: []string{"zone=a"}, Experts: []string{"0-7"}}
 	f := run(t, fast(b))
 	eventually(t, f, "joined", serves("m", 1))
 	n, rev := f.Load().Node("n"), f.Load().Rev
-	if got := f.Load().View(time.Now()).Nodes[0].Labels; !slices.Equal(got, b.Labels) {
-		t.Errorf("the view has labels %q", got)
+	if v := f.Load().View(time.Now()).Nodes[0]; !slices.Equal(v.Labels, b.Labels) ||
+		!slices.Equal(v.Experts, b.Experts) {
+		t.Errorf("the view has labels %q and experts %q", v.Labels, v.Experts)
 	}
-	b.Labels = []string{"zone=b", "fast"}
+	b.Labels, b.Experts = []string{"zone=b", "fast"}, []string{"8-15"}
 	if err := f.Reload(context.Background(), []Backend{b}); err != nil {
 		t.Fatal(err)
 	}
-	if s := f.Load(); s.Node("n") != n || s.Rev == rev || !slices.Equal(n.Info().Labels, b.Labels) {
-		t.Errorf("the labels are %q", n.Info().Labels)
+	if s := f.Load(); s.Node("n") != n || s.Rev == rev || !slices.Equal(n.Info().Labels, b.Labels) ||
+		!slices.Equal(n.Info().Experts, b.Experts) {
+		t.Errorf("the labels are %q, the experts %q", n.Info().Labels, n.Info().Experts)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/router/policy"
 )
 
 // Snapshot is the fleet at one moment: its nodes and their models. Snapshot is immutable. Read the
@@ -19,6 +20,8 @@ type Snapshot struct {
 	StaleSince time.Time // when the outage began
 	Problems   []Problem // why a configured thing is not a usable node
 	Partial    bool      // a backend, or etcd, has never named its models; further models may come
+	// Settings are the models' settings in force, by the models' names. A change makes a new map.
+	Settings map[string]*cluster.Model
 
 	unheard bool      // etcd is used and has never answered
 	awaited time.Time // until then a new static backend may name its models
@@ -40,6 +43,13 @@ type ModelView struct {
 	Aliases []string
 	Nodes   []*Node // nodes that answer requests (roles both and decode), sorted by id
 	Prefill []*Node // nodes of role prefill only
+
+	Adapter  bool           // the model is a LoRA adapter
+	Base     *ModelView     // the adapter's base; nil: the model is no adapter, or nothing serves its base
+	Settings *cluster.Model // nil: none
+	Policy   *policy.Policy // the model's own policy, or its base's; nil: the fleet's holds
+
+	roles map[*Node]cluster.Role // of the nodes whose role the settings say
 }
 
 // Model finds a model by its name or an alias. Model returns nil if no node serves the model. Model
@@ -57,12 +67,13 @@ func (s *Snapshot) MayCome(now time.Time) bool {
 func (s *Snapshot) Unheard() bool { return s.unheard && len(s.models) == 0 }
 
 // Sole returns the model of a request that names none. The result is the only model with nodes, or
-// else the only known model. Sole returns nil if several models are possible.
+// else the only known model. LoRA adapters do not count. Sole returns nil if several models are
+// possible.
 func (s *Snapshot) Sole() *ModelView {
 	var sole *ModelView
 	served := 0
 	for _, m := range s.models {
-		if len(m.Nodes) > 0 {
+		if len(m.Nodes) > 0 && m.Base == nil {
 			sole, served = m, served+1
 		}
 	}
@@ -170,25 +181,42 @@ func (n *Node) whyNot(now time.Time) string {
 	return "serves"
 }
 
-// build makes the snapshot of the given nodes and configured models.
-func build(nodes []*Node, configured map[string]*cluster.Model) *Snapshot {
+// build makes the snapshot of the given nodes and settings. A model with settings in etcd, and one
+// that the settings say is an adapter, is known also without a node.
+func build(nodes []*Node, in *settings) *Snapshot {
 	s := &Snapshot{Nodes: nodes, byID: make(map[string]*Node, len(nodes)), names: map[string]*ModelView{}}
-	slices.SortFunc(nodes, func(a, b *Node) int { return strings.Compare(a.ID, b.ID) })
-	for name := range configured {
+	slices.SortFunc(nodes, byID)
+	for name := range in.stored {
 		s.names[name] = &ModelView{Name: name}
 	}
+	all := map[*ModelView][]*Node{}
 	for _, n := range nodes {
 		s.byID[n.ID] = n
-		info := n.Info()
-		for _, name := range info.Models {
-			s.serve(name, n, info.Role)
+		for _, name := range n.Info().Models {
+			m := s.named(name)
+			all[m] = append(all[m], n)
+		}
+	}
+	for name, m := range in.ours {
+		if m.Base != "" {
+			s.named(name)
 		}
 	}
 	s.models = slices.SortedFunc(maps.Values(s.names), func(a, b *ModelView) int {
 		return strings.Compare(a.Name, b.Name)
 	})
-	s.addAliases(configured)
+	s.configure(in, all)
 	return s
+}
+
+// named returns the model with this name, and makes it if there is none.
+func (s *Snapshot) named(name string) *ModelView {
+	m := s.names[name]
+	if m == nil {
+		m = &ModelView{Name: name}
+		s.names[name] = m
+	}
+	return m
 }
 
 // remember adds a model that no node serves now.
@@ -202,19 +230,6 @@ func (s *Snapshot) remember(name string) {
 		return strings.Compare(m.Name, name)
 	})
 	s.names[name], s.models = m, slices.Insert(s.models, at, m)
-}
-
-func (s *Snapshot) serve(name string, n *Node, role cluster.Role) {
-	m := s.names[name]
-	if m == nil {
-		m = &ModelView{Name: name}
-		s.names[name] = m
-	}
-	if role == cluster.RolePrefill {
-		m.Prefill = append(m.Prefill, n)
-	} else {
-		m.Nodes = append(m.Nodes, n)
-	}
 }
 
 // addAliases makes models findable by their aliases. A model's own name wins over an alias. Of two

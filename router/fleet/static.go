@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/lora"
 	"github.com/cognitora/dataplane/router/health"
 )
 
@@ -75,13 +76,19 @@ func (f *Fleet) Reload(ctx context.Context, backends []Backend) error {
 	if err != nil {
 		return err
 	}
+	return f.do(ctx, func(f *Fleet) { f.setStatic(desired) })
+}
+
+// do runs change on the fleet's goroutine and publishes. change never runs if do returns the error
+// of ctx.
+func (f *Fleet) do(ctx context.Context, change func(*Fleet)) error {
 	var decided atomic.Bool
 	done := make(chan struct{})
 	f.send(ctx, func(f *Fleet) {
 		if decided.Swap(true) {
 			return
 		}
-		f.setStatic(desired)
+		change(f)
 		f.publish()
 		close(done)
 	})
@@ -186,10 +193,13 @@ func staticInfo(b Backend, d discovery) *Info {
 	info := &Info{
 		Address: b.URL, Role: role, Engine: d.engine, MaxConcurrent: int32(b.MaxConcurrent),
 		EngineSlots: d.engineSlots, BlockTokens: d.blockTokens,
-		Models: d.models, Upstream: d.models, KVAddress: b.KV, Labels: b.Labels,
-		EngineVersion: d.version, MaxBatchedTokens: b.MaxBatchedTokens,
+		Models: d.models, Upstream: d.models, Adapters: d.adapters, KVAddress: b.KV,
+		Labels: b.Labels, Experts: b.Experts, EngineVersion: d.version, MaxBatchedTokens: b.MaxBatchedTokens,
 	}
 	if b.Model != "" {
+		info.Adapters = slices.DeleteFunc(slices.Clone(d.adapters), func(a lora.Adapter) bool {
+			return a.Name != b.Model
+		})
 		upstream := b.Model
 		if len(d.models) > 0 && !slices.Contains(d.models, b.Model) {
 			upstream = d.models[0]

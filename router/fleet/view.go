@@ -6,6 +6,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/load"
+	"github.com/cognitora/dataplane/internal/lora"
 	"github.com/cognitora/dataplane/router/health"
 )
 
@@ -26,6 +27,11 @@ type ModelInfo struct {
 	Aliases []string `json:"aliases,omitempty"`
 	Nodes   []string `json:"nodes"`
 	Prefill []string `json:"prefill,omitempty"`
+	// Base is the model whose LoRA adapter this model is; empty: the model is no adapter.
+	Base string `json:"base,omitempty"`
+	// Settings are the model's settings in force, from the router's configuration and etcd.
+	Settings *cluster.Model `json:"settings,omitempty"`
+	Mode     string         `json:"mode,omitempty"` // mode of the model's own policy
 }
 
 // NodeView is one node of a View.
@@ -39,10 +45,14 @@ type NodeView struct {
 	Models   []string `json:"models"`
 	Upstream []string `json:"upstream_models,omitempty"` // set where the engine uses another name
 	Labels   []string `json:"labels,omitempty"`
+	Experts  []string `json:"experts,omitempty"`
 	Version  string   `json:"version,omitempty"`
 
 	EngineVersion    string `json:"engine_version,omitempty"`
 	MaxBatchedTokens int    `json:"max_batched_tokens,omitempty"`
+	// Adapters are the LoRA adapters that the engine lists, or has loaded at their first request.
+	Adapters     []AdapterView `json:"adapters,omitempty"`
+	AdapterSlots int           `json:"adapter_slots,omitempty"` // adapters that the engine can use at once
 	Standing
 
 	InFlight      int32 `json:"in_flight"`
@@ -53,6 +63,30 @@ type NodeView struct {
 
 	Signals Signals `json:"signals"`
 	Path    *PathOf `json:"path,omitempty"` // of the router's connections to the node, from the router's kernel
+}
+
+// AdapterView is a LoRA adapter of a node.
+type AdapterView struct {
+	Name   string `json:"name"`
+	Base   string `json:"base"`
+	Loaded *bool  `json:"loaded,omitempty"`  // absent: unknown
+	IdleMs *int64 `json:"idle_ms,omitempty"` // milliseconds since its last known use
+}
+
+// views returns the adapters for people. An adapter that the engine neither lists nor has used is
+// left out.
+func views(states []lora.State, now time.Time) (all []AdapterView) {
+	for _, s := range states {
+		if !s.Listed && s.Used.IsZero() {
+			continue
+		}
+		v := AdapterView{Name: s.Name, Base: s.Base, IdleMs: ageMs(now, s.Used)}
+		if s.Known {
+			v.Loaded = new(s.Loaded)
+		}
+		all = append(all, v)
+	}
+	return all
 }
 
 // These are the states of a Standing that programs test for.
@@ -137,13 +171,27 @@ func (s *Snapshot) View(now time.Time) View {
 		v.StaleSince = &s.StaleSince
 	}
 	for _, n := range s.Nodes {
-		v.Nodes = append(v.Nodes, n.View(now))
+		view := n.View(now)
+		if view.Reason == prefillUnused && s.answers(n) {
+			view.Reason = ""
+		}
+		v.Nodes = append(v.Nodes, view)
 	}
 	for _, m := range s.models {
-		v.Models = append(v.Models, ModelInfo{Name: m.Name, Aliases: m.Aliases, Nodes: ids(m.Nodes),
-			Prefill: ids(m.Prefill)})
+		v.Models = append(v.Models, m.info())
 	}
 	return v
+}
+
+func (m *ModelView) info() ModelInfo {
+	i := ModelInfo{Name: m.Name, Aliases: m.Aliases, Nodes: ids(m.Nodes), Prefill: ids(m.Prefill), Settings: m.Settings}
+	if m.Base != nil {
+		i.Base = m.Base.Name
+	}
+	if m.Policy != nil {
+		i.Mode = m.Policy.Mode.String()
+	}
+	return i
 }
 
 // View describes the node at now.
@@ -152,10 +200,11 @@ func (n *Node) View(now time.Time) NodeView {
 	v := NodeView{
 		ID: n.ID, Number: n.Number(), Source: n.Source, Address: info.Address, Role: string(info.Role),
 		Engine: info.Engine, Models: info.Models, Labels: info.Labels, EngineVersion: info.EngineVersion,
-		MaxBatchedTokens: info.MaxBatchedTokens,
-		Standing:         Standing{State: n.Health.State().String(), LastError: n.Health.LastError(), Opens: n.Health.Opens()},
-		InFlight:         n.InFlight(), MaxConcurrent: info.MaxConcurrent, EngineSlots: info.EngineSlots,
+		Experts: info.Experts, MaxBatchedTokens: info.MaxBatchedTokens,
+		Standing: Standing{State: n.Health.State().String(), LastError: n.Health.LastError(), Opens: n.Health.Opens()},
+		InFlight: n.InFlight(), MaxConcurrent: info.MaxConcurrent, EngineSlots: info.EngineSlots,
 		Others: l.Others, Waiting: l.Waiting, Signals: l.Signals(), Path: n.Path().View(now), Version: info.Version,
+		Adapters: views(n.adapters.States(), now), AdapterSlots: n.adapters.Slots(),
 	}
 	v.Eligible, v.Reason = n.Eligible(now)
 	switch {

@@ -112,7 +112,7 @@ func onAdminPort(path []byte) bool {
 	case "/metrics", "/readyz", "/busy_threshold":
 		return true
 	}
-	return bytes.HasPrefix(path, []byte("/debug/"))
+	return bytes.HasPrefix(path, []byte("/debug/")) || bytes.HasPrefix(path, []byte("/adapters/"))
 }
 
 // meantBy returns the endpoint that an unknown path is probably meant for, or "". meantBy

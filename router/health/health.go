@@ -70,6 +70,9 @@ func (n *Node) Run(ctx context.Context) { n.checker.run(ctx) }
 // Retarget makes further checks use the target of the node's pool. The next check comes soon.
 func (n *Node) Retarget() { n.checker.retarget(n.pool.Target()) }
 
+// CheckSoon asks for a check before its time.
+func (n *Node) CheckSoon() { n.checker.doubt() }
+
 // Get reads a page of the node over the connection for checks.
 func (n *Node) Get(ctx context.Context, path string) (status int, page []byte, err error) {
 	return n.checker.get(ctx, path)

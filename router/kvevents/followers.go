@@ -54,10 +54,13 @@ func Check(endpoint, replay string) error {
 
 // Options are the settings of Followers.
 type Options struct {
-	// Model returns the only model of a node. Model returns "" while the model is unknown, or if
-	// there are several. Required.
-	Model  func(node string) string
-	Logger *slog.Logger // nil: slog.Default
+	// Model returns the only base model of a node. Model returns "" while the model is unknown, or
+	// if there are several. Required.
+	Model func(node string) string
+	// Adapter is called for a node with the name of each LoRA adapter for which its engine stores
+	// blocks; nil: nobody wants to know. The name is valid during the call, which must not block.
+	Adapter func(node string, name []byte)
+	Logger  *slog.Logger // nil: slog.Default
 }
 
 // Followers follow the KV events of any number of engines.
@@ -147,9 +150,14 @@ func (f *Followers) start(s Source, before <-chan struct{}) {
 		return
 	}
 	ctx, stop := context.WithCancel(f.life)
+	var adapter func(name []byte)
+	if f.o.Adapter != nil {
+		adapter = func(name []byte) { f.o.Adapter(s.Node, name) }
+	}
 	r := &running{stop: stop, done: make(chan struct{}), Follower: events.New(events.Options{
 		Engine: s.Node, Endpoint: endpoint, Replay: replay, Model: func() string { return f.o.Model(s.Node) },
-		Sink: f.index, Logger: f.o.Logger.With("node", s.Node),
+		Adapter: adapter,
+		Sink:    f.index, Logger: f.o.Logger.With("node", s.Node),
 	})}
 	f.running[s] = r
 	f.wg.Go(func() {

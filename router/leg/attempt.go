@@ -99,6 +99,7 @@ func (l *Leg) try() verdict {
 	a := l.spare()
 	a.sent = now
 	a.ref = a.node.Ref()
+	l.useAdapter(a)
 	l.Reading, l.tries.stored = answer.Reading{}, false
 	if !slices.Contains(l.tries.asked, a.node) {
 		l.tries.asked = append(l.tries.asked, a.node)
@@ -358,6 +359,7 @@ func statusVerdict(status int) verdict {
 // received nothing until deliver returns nil.
 func (l *Leg) deliver(a *attempt) error {
 	a.status, a.streams = a.ex.Status(), a.ex.IsSSE()
+	l.failAdapter(a)
 	if !l.claim() {
 		return relay.ErrCanceled
 	}

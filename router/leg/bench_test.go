@@ -69,7 +69,7 @@ func dispatcherOf(tb testing.TB, n int) *Dispatcher {
 }
 
 // remember stores a chat in the memo, and in the index as sent to the first node.
-func remember(b *testing.B, d *Dispatcher, body []byte, nodes int) {
+func remember(b testing.TB, d *Dispatcher, body []byte, nodes int) {
 	for i := range nodes {
 		l := d.Leg(asked(b, d, body), Question{}, nil)
 		if _, err := l.first(); err != nil {

@@ -2,9 +2,11 @@ package leg
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +14,9 @@ import (
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/sim/engine"
 )
+
+// booksFor is how long TestBooksEndEmpty goes on. By default each client sends 60 requests.
+var booksFor = flag.Duration("books", 0, "how long TestBooksEndEmpty sends requests")
 
 // TestBooksEndEmpty sends random requests to nodes that fail in every way, hang and leave. Clients
 // leave in all phases. The load books are empty afterwards.
@@ -30,10 +35,12 @@ func TestBooksEndEmpty(t *testing.T) {
 	}
 	outcomes := []relay.Outcome{relay.Complete, relay.UpstreamFailed, relay.IdleTimeout, relay.ClientGone}
 	var clients sync.WaitGroup
+	var asked atomic.Int64
+	began := time.Now()
 	for client := range uint64(8) {
 		clients.Go(func() {
 			dice := rand.New(rand.NewPCG(client, 1))
-			for i := range 60 {
+			for i := 0; i < 60 || time.Since(began) < *booksFor; i++ {
 				body := chat(1 + dice.IntN(4000))
 				if dice.IntN(2) == 0 {
 					body = fmt.Appendf(body[:len(body)-1], `,"stream":true}`)
@@ -60,6 +67,7 @@ func TestBooksEndEmpty(t *testing.T) {
 					wait := time.NewTimer(time.Duration(dice.Int64N(int64(20 * time.Millisecond))))
 					left.Go(func() { <-wait.C; r.Life.Cancel() })
 				}
+				asked.Add(1)
 				_ = l.Do()
 				l.Finish(outcomes[dice.IntN(len(outcomes))])
 				left.Wait()
@@ -72,6 +80,7 @@ func TestBooksEndEmpty(t *testing.T) {
 	clients.Wait()
 	cancel()
 	run.Wait()
+	t.Logf("%d requests in %v", asked.Load(), time.Since(began).Round(time.Second))
 	for _, n := range nodes {
 		if n.InFlight() != 0 || !n.Book.Empty() {
 			t.Errorf("%s keeps %d requests, %d tokens and %v blocks", n.ID, n.InFlight(), n.Book.Prefill(time.Now()),

@@ -51,7 +51,7 @@ func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
 // reserve is choose without its counters and its log line.
 func (l *Leg) reserve(now time.Time) (int, *apierror.Error) {
 	d := l.d
-	p := d.policy.Load().For(l.model.name)
+	p := d.policyOf(l.model)
 	l.picks.policy = p
 	// Another request may take the last slot, or the last room in the pool, between the look and
 	// the reservation. The next look then sees the change.
@@ -150,6 +150,8 @@ func (l *Leg) noNode(p *policy.Policy, now time.Time) *apierror.Error {
 		return l.d.overload
 	case l.picks.found.has(untainted) && len(l.picks.cands) == 0:
 		return errLabels(l.Constraints.Required)
+	case l.picks.found.has(expertless) && len(l.picks.cands) == 0:
+		return errExperts(l.Constraints.Experts)
 	case l.Bond == Continued:
 		return l.holderOut(now)
 	case l.Bond == Named:
@@ -213,6 +215,7 @@ func (l *Leg) candidates(now time.Time) {
 	}
 	l.leaveOut(suspects, func(at int32) bool { return l.pool.members[at].Health.Suspect() })
 	l.calm(now)
+	l.stayWithAdapter()
 	p.removed |= p.found
 }
 
@@ -266,6 +269,10 @@ func (l *Leg) candidate(at int, now time.Time) {
 	c := n.candidate(l.prompt.Reach(at), l.prompt.Coming(at), now)
 	if len(l.Constraints.Preferred) > 0 {
 		c.Taint = l.Constraints.Taint(n.Info().Labels)
+	}
+	c.Loads = l.lacksAdapter(n)
+	if len(l.Constraints.Experts) > 0 {
+		c.Experts = l.Constraints.share(n.Info().Experts)
 	}
 	if p.policy.Mode == policy.Cost {
 		c.SharedActive = int32(n.Book.Shared(l.prompt.Keys()))

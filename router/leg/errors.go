@@ -2,6 +2,7 @@ package leg
 
 import (
 	"errors"
+	"strconv"
 	"strings"
 	"time"
 
@@ -184,7 +185,22 @@ func errNoAPI(path string, engines []string) *apierror.Error {
 // errLabels returns the error of a request whose required labels no node in service has.
 func errLabels(required []string) *apierror.Error {
 	return unavailable("no_eligible_node", "no node with the labels that the request requires ("+
-		strings.Join(required, ", ")+") can take requests now")
+		listed(required)+") can take requests now")
+}
+
+// errExperts returns the error of a request whose experts no node in service hosts all.
+func errExperts(experts []string) *apierror.Error {
+	return unavailable("no_eligible_node", "no node that hosts all experts of nvext.router.moe_query ("+
+		listed(experts)+") can take requests now; with fallback_to_unlabeled true other nodes may answer")
+}
+
+// listed lists the first of the names.
+func listed(names []string) string {
+	const most = 16
+	if rest := len(names) - most; rest > 0 {
+		return strings.Join(names[:most], ", ") + " and " + strconv.Itoa(rest) + " more"
+	}
+	return strings.Join(names, ", ")
 }
 
 // holderOut returns errHolder for the bound node that the pick refused.

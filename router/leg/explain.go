@@ -37,12 +37,17 @@ type ExplainedNode struct {
 	Others   int     `json:"in_flight_of_others"`      // requests of other routers and clients, as last reported
 	Slots    int     `json:"max_concurrent,omitempty"` // no limit when absent
 	Pending  int     `json:"pending_blocks"`           // blocks of prompts that the node has not begun to answer
+	Adapter  string  `json:"adapter,omitempty"`        // of a LoRA adapter: loaded, not loaded or unknown
 	Overlap  float64 `json:"overlap"`
 	Waiting  float64 `json:"waiting"` // the pending blocks over this prompt's blocks, at most 4
 	Load     float64 `json:"load"`
 	Power    float64 `json:"power"`
 	Capacity float64 `json:"capacity"`
 	Score    float64 `json:"score"`
+
+	// A request with nvext.router.moe_query fills these fields. Hosted experts raise Overlap.
+	ExpertsAsked  int `json:"experts_asked,omitempty"`
+	ExpertsHosted int `json:"experts_hosted,omitempty"`
 
 	// Formula is the candidate's score, cost or load as one line. Only mode cost fills Cost.
 	Formula string            `json:"formula,omitempty"`
@@ -60,7 +65,7 @@ func (d *Dispatcher) Explain(r *request.Request, q Question) (*Explanation, *api
 	}
 	d.where.Find(l.prompt, r, l.model.name, l.model.seed, l.pool.nodes)
 	l.identify()
-	p := d.policy.Load().For(l.model.name)
+	p := d.policyOf(l.model)
 	l.picks.policy = p
 	now := time.Now()
 	l.candidates(now)
@@ -104,7 +109,8 @@ func (l *Leg) describe(i int, now time.Time) ExplainedNode {
 		Node: n.ID, Matched: int(r.Device), Coming: int(max(l.prompt.Coming(i), r.Device)),
 		Host: int(max(r.Host, r.Device)), Disk: int(max(r.Disk, r.Host, r.Device)), Total: l.prompt.Blocks,
 		InFlight: int(n.InFlight()), Others: int(view.Others), Slots: int(n.MaxConcurrent()),
-		Pending: int(blocksOf(n.prefill(now))), Signals: view.Signals,
+		Pending: int(blocksOf(n.prefill(now))), Signals: view.Signals, Adapter: l.adapterState(n),
+		ExpertsAsked: len(l.Constraints.Experts), ExpertsHosted: l.Constraints.hosted(n.Info().Experts),
 	}
 }
 

@@ -30,6 +30,7 @@ const (
 	planned
 	lacking
 	untainted
+	expertless
 	tried
 
 	// These nodes take no requests now.
@@ -46,6 +47,7 @@ const (
 	// These filters compare the candidates, and apply only if enough of them are left.
 	suspected
 	failedLately
+	unloaded
 
 	filters // the number of filters
 )
@@ -58,6 +60,7 @@ var filterTexts = [filters]struct{ word, sentence string }{
 	planned:      {"plan", "left out by the request's plan"},
 	lacking:      {word: "api"},
 	untainted:    {word: "required_taints"},
+	expertless:   {word: "experts"},
 	tried:        {"asked", "the request has asked it already"},
 	departed:     {word: "gone"},
 	cordoned:     {word: "cordon"},
@@ -67,6 +70,7 @@ var filterTexts = [filters]struct{ word, sentence string }{
 	poolFull:     {"max_queue", "as many requests as may be are in flight on the nodes of its role (max_queue)"},
 	overBusy:     {word: "busy"},
 	suspected:    {"suspect", health.SuspectReason},
+	unloaded:     {"adapter", "its engine would have to load the adapter, and a node that has it has room"},
 	failedLately: {"failed_lately", "its connection has just failed, and another node has room"},
 }
 
@@ -124,6 +128,8 @@ func (l *Leg) excludes(n *member) filter {
 		return lacking
 	case len(l.Constraints.Required) > 0 && !l.Constraints.allow(n.Info().Labels):
 		return untainted
+	case l.Constraints.Strict && l.Constraints.hosted(n.Info().Experts) < len(l.Constraints.Experts):
+		return expertless
 	case slices.Contains(l.tries.asked, n):
 		return tried
 	}
@@ -170,6 +176,9 @@ func (l *Leg) why(f filter, n *member, now time.Time) string {
 	case untainted:
 		missing := l.Constraints.missing(n.Info().Labels)
 		return "the request requires labels that it lacks: " + strings.Join(missing, ", ")
+	case expertless:
+		return "the request's experts must all be on its node, which lacks: " +
+			listed(l.Constraints.missingExperts(n.Info().Experts))
 	case lacking:
 		return "its engine, " + engineOf(n) + ", lacks " + l.endpointPath()
 	}

@@ -34,7 +34,7 @@ type Question struct {
 	// each pick. The goroutine of Dispatcher.Run calls it with locks held, so it must return at
 	// once and change nothing.
 	Filter func(n *fleet.Node) bool
-	// Constraints are about the labels of the node.
+	// Constraints are about the labels and experts of the node.
 	Constraints Constraints
 	// Edit changes the body, in addition to the model's name; nil: no change. Edit is called for
 	// each attempt with the client's original body.
@@ -61,7 +61,11 @@ const (
 func (d *Dispatcher) Wanted(r *request.Request) (Question, *apierror.Error) {
 	q := Question{Allowed: r.Allowed()}
 	if x := r.Nvext; x != nil {
-		q.Constraints = Constraints{Required: x.RequiredTaints, Preferred: x.PreferredTaints}
+		moe := &x.Overrides.MoE
+		q.Constraints = Constraints{
+			Required: x.RequiredTaints, Preferred: x.PreferredTaints,
+			Experts: moe.Experts, Strict: len(moe.Experts) > 0 && !moe.FallbackToUnlabeled,
+		}
 	}
 	id, by := r.Worker()
 	if id == "" {

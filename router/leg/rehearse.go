@@ -49,6 +49,7 @@ func (l *Leg) rehearse(keys []uint64, known func(n *fleet.Node) int32) *apierror
 	}
 	a := l.spare()
 	a.sent, a.ref = sent, a.node.Ref()
+	l.useAdapter(a)
 	l.now = a
 	a.node.waits.Begin(&l.wait, sent, l.work(a.matched))
 	l.record(a)

@@ -12,6 +12,7 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/health/patience"
 	"github.com/cognitora/dataplane/router/metrics"
+	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
 )
 
@@ -36,7 +37,10 @@ type servedFleet struct {
 // servedModel is one model with the nodes that serve it in this snapshot.
 type servedModel struct {
 	*model
+	view  *fleet.ModelView
 	pools [works]pool
+
+	slowAdapter bool // the model is a LoRA adapter that takes long to load
 }
 
 // pool holds the nodes for one kind of work on a model, sorted by id.
@@ -118,7 +122,8 @@ func (d *Dispatcher) rebuild(snap *fleet.Snapshot) *servedFleet {
 // served returns the model of view in table t. served takes over the data of before, if there is
 // one.
 func (d *Dispatcher) served(view *fleet.ModelView, before *servedModel, t *servedFleet, now time.Time) *servedModel {
-	s := &servedModel{}
+	s := &servedModel{view: view}
+	s.slowAdapter = view.Adapter && view.Settings != nil && view.Settings.AdapterLoad() >= adapterLong
 	if before != nil {
 		s.model = before.model
 	} else {
@@ -129,7 +134,7 @@ func (d *Dispatcher) served(view *fleet.ModelView, before *servedModel, t *serve
 		p.nodes = nodes
 		for _, n := range nodes {
 			info := n.Info()
-			m := &member{nodeState: t.nodes[n], gate: d.gateOf(s.model, info.Role)}
+			m := &member{nodeState: t.nodes[n], gate: d.gateOf(s, view.Role(n))}
 			m.lacks = apis.Lacking(info.Engine, info.EngineVersion)
 			if was := before.member(Work(work), n); was != nil {
 				m.waits, m.latch = was.waits, was.latch
@@ -187,11 +192,24 @@ func (d *Dispatcher) newModel(name string) *model {
 	return m
 }
 
-// gateOf returns the handle that counts and caps the requests to the nodes of one role.
-func (d *Dispatcher) gateOf(m *model, role cluster.Role) *admission.Handle {
+// gateOf returns the handle that counts and caps the requests to the nodes of one role. A cap in
+// the model's limits counts before the cap of the model's own policy.
+func (d *Dispatcher) gateOf(m *servedModel, role cluster.Role) *admission.Handle {
 	h := d.gate.Handle(m.name, string(role))
-	h.SetMax(m.limits.maxQueue(role))
+	most := m.limits.maxQueue(role)
+	if own := m.view.Policy; most == 0 && own != nil {
+		most = own.MaxQueue
+	}
+	h.SetMax(most)
 	return h
+}
+
+// policyOf returns the policy for a model: its own, or else the fleet's.
+func (d *Dispatcher) policyOf(m *servedModel) *policy.Policy {
+	if own := m.view.Policy; own != nil {
+		return own
+	}
+	return d.policy.Load().For(m.name)
 }
 
 // maxQueue returns the cap for the nodes of one role; 0 = the gate's own cap.

@@ -23,6 +23,7 @@ type Router struct {
 	RetriesRefused prometheus.Counter
 	LastResort     prometheus.Counter
 	Filtered       *prometheus.CounterVec // reason
+	AdapterLoads   prometheus.Counter
 	UpstreamErrors *prometheus.CounterVec // node, kind
 	PolicyReloads  *prometheus.CounterVec // result
 	Lookups        *prometheus.CounterVec // result
@@ -97,6 +98,8 @@ func New() *Router {
 			"Requests sent to a further node, by what the last one did.", "reason"),
 		RetriesRefused: s.Counter("cgn_router_retries_refused_total",
 			"Retries that the budget did not allow.").WithLabelValues(),
+		AdapterLoads: s.Counter("cgn_router_adapter_loads_total", "Requests for a LoRA adapter that were sent to a "+
+			"node whose engine had to load it first, as far as that is known.").WithLabelValues(),
 		LastResort: s.Counter("cgn_router_last_resort_total", "Requests sent to a node that is out of service "+
 			"for server errors, or only returning, because no other node could take them.").WithLabelValues(),
 		Filtered: s.Counter("cgn_router_filtered_total", "Picks that left a node out, by reason. A pick counts once "+

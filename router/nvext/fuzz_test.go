@@ -76,7 +76,7 @@ func checkKnown(t *testing.T, known map[string]bool, tree map[string]any, prefix
 
 func checkBounds(t *testing.T, x *Ext) {
 	if len(x.Allowed) > maxEntries || len(x.RequiredTaints) > maxEntries || len(x.PreferredTaints) > maxTaints ||
-		len(x.Overrides.MoE.Experts) > maxEntries || len(x.Worker.ID) > maxWorkerID || len(x.CacheSalt) > maxSalt {
+		len(x.Overrides.MoE.Experts) > maxExperts || len(x.Worker.ID) > maxWorkerID || len(x.CacheSalt) > maxSalt {
 		t.Fatalf("too long: %+v", x)
 	}
 }

@@ -64,8 +64,8 @@ type Overrides struct {
 
 // MoEQuery names the experts of a mixture-of-experts model that a request needs.
 type MoEQuery struct {
-	Experts []string // nil: no query
-	// FallbackToUnlabeled allows nodes without a label for one of the experts.
+	Experts []string // each once; nil: no query
+	// FallbackToUnlabeled allows nodes that do not state all of the experts.
 	FallbackToUnlabeled bool
 }
 

@@ -37,7 +37,7 @@ const everything = `{
 	"allowed_worker_ids": ["b", 9007199254740991, "a", "b"],
 	"router": {"overlap_score_credit": 1.5, "prefill_load_scale": 2, "router_temperature": 0.5,
 		"assume_kv_reuse": false, "track_prefill_tokens": true, "shared_cache_multiplier": 1, "ttft_target": 200,
-		"itl_target": 20.5, "moe_query": {"experts": ["e1", 17], "fallback_to_unlabeled": false}}}`
+		"itl_target": 20.5, "moe_query": {"experts": ["e1", 17, "17", "e1"], "fallback_to_unlabeled": false}}}`
 
 func TestEverything(t *testing.T) {
 	x, err := parse(t, everything)
@@ -173,6 +173,20 @@ func TestRefusals(t *testing.T) {
 		if x != nil || !errors.As(err, &e) || e.Param != c.param || !strings.Contains(e.Message, "`"+c.param+"`") ||
 			!strings.Contains(e.Message, c.message) || e.Code == "" || e.Offset < len(`{"model":"m","nvext": `) {
 			t.Errorf("%.90s:\n got %+v\nwant %s: %s", c.doc, e, c.param, c.message)
+		}
+	}
+}
+
+// TestBoundsOfExperts checks the bounds of a list of experts, and its entry that is too long.
+func TestBoundsOfExperts(t *testing.T) {
+	for experts, want := range map[string]string{
+		list(256, `"`+strings.Repeat("e", 32)+`"`): "",
+		list(257, "1"):                          "`nvext.router.moe_query.experts` has more than 256 entries",
+		`[1,"` + strings.Repeat("e", 33) + `"]`: "`nvext.router.moe_query.experts[1]` is longer than 32 bytes",
+	} {
+		_, err := parse(t, `{"router":{"moe_query":{"experts":`+experts+`}}}`)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%.60s: %v, want %s", experts, err, want)
 		}
 	}
 }

@@ -16,6 +16,8 @@ import (
 const (
 	maxEntries  = 1024 // entries of a list, except token_data, of which nothing is kept
 	maxTaints   = 64   // members of preferred_taints
+	maxExperts  = 256  // entries of experts
+	maxExpert   = 32   // bytes of an expert's name
 	maxText     = 1024 // bytes of a text, as the body spells it
 	maxSalt     = 64 << 10
 	maxWorkerID = 256
@@ -240,7 +242,10 @@ func (r *reader) text(most int) []byte {
 }
 
 // list calls each for the entries of a list, at most maxEntries. of describes the entries.
-func (r *reader) list(of string, each func()) {
+func (r *reader) list(of string, each func()) { r.listUpTo(maxEntries, of, each) }
+
+// listUpTo is list with another bound.
+func (r *reader) listUpTo(most int, of string, each func()) {
 	if r.c.Kind() != jsonscan.Array {
 		r.wrong("a list of " + of)
 		return
@@ -248,8 +253,8 @@ func (r *reader) list(of string, each func()) {
 	at := r.c.Pos()
 	n := 0
 	for ok := r.c.Array(); ok && r.err == nil; ok = r.c.NextElement() {
-		if n == maxEntries {
-			r.tooMany(at, maxEntries)
+		if n == most {
+			r.tooMany(at, most)
 			return
 		}
 		r.index = n

@@ -169,15 +169,19 @@ func (r *reader) moeQuery() {
 	}
 }
 
-// experts reads a list of experts, each a name or a number.
+// experts reads a list of experts, each a name or a number. Entries that repeat are kept once.
 func (r *reader) experts() {
 	var all []string
-	r.list("experts' names or numbers", func() {
+	r.listUpTo(maxExperts, "experts' names or numbers", func() {
+		var expert string
 		if r.c.Kind() == jsonscan.Number {
-			all = append(all, strconv.Itoa(int(r.count())))
-			return
+			expert = strconv.Itoa(int(r.count()))
+		} else {
+			expert = string(r.text(maxExpert))
 		}
-		all = append(all, string(r.text(maxText)))
+		if !slices.Contains(all, expert) {
+			all = append(all, expert)
+		}
 	})
 	r.x.Overrides.MoE.Experts = all
 }

@@ -12,13 +12,15 @@ const chainTokens = 16
 //	raw    = (active prefill tokens + max(0, prompt tokens - cached) + cached) / BlockTokens
 //	cached = device + HostCacheHitWeight*host + DiskCacheHitWeight*disk, in whole tokens
 //	credit = OverlapScoreCredit*decay*device + HostCacheHitWeight*host + DiskCacheHitWeight*disk +
-//	         SharedCacheMultiplier*shared
+//	         SharedCacheMultiplier*shared + experts
 //	decay  = 1 / (1 + OverlapScoreCreditDecay*excess/max(1, prompt))
 //	decode = active blocks + blocks of the prompt that are not active yet
 //	taint  = exp(-tanh(sum of the weights of matching preferred taints)), 1 for a pinned request
 //
 // device, host and disk are the whole blocks that the node has there and in no better tier. shared
-// are the blocks behind device in a cache that every host reaches. excess is the node's active
+// are the blocks behind device in a cache that every host reaches. experts is the share of the
+// request's experts that the node hosts, times OverlapScoreCredit*decay*device. experts brings the
+// credit at most to the prompt's blocks. excess is the node's active
 // prefill above the least of all candidates, in blocks. A node with an unknown load has no decode
 // and no requests, and its raw is the prompt. With TrackPrefillTokens off, the credit is taken off
 // decode instead, if there is credit and the node does not only compute the prompt:
@@ -153,6 +155,11 @@ func (k *costing) terms(c *Candidate) CostTerms {
 	shared := max(k.whole(c.SharedCache)-device, 0)
 	t := CostTerms{Cached: device + lower, Decay: k.decay(c), Scale: k.PrefillLoadScale, Taint: k.taint(c)}
 	t.Credit = k.OverlapScoreCredit*t.Decay*device + lower + k.SharedCacheMultiplier*shared
+	if c.Experts > 0 {
+		raise := float64(c.Experts) * k.OverlapScoreCredit * t.Decay * device
+		t.Experts = min(raise, max(0, k.blocks-t.Credit))
+		t.Credit += t.Experts
+	}
 	if c.PrefillTokens >= 0 {
 		t.Decode, t.Requests = k.decode(c), k.ActiveRequestWeight*float64(c.busy())
 	}

@@ -13,6 +13,7 @@ type CostTerms struct {
 	Raw      float64 `json:"raw_prefill_blocks"`
 	Decay    float64 `json:"overlap_credit_decay"`
 	Credit   float64 `json:"overlap_credit_blocks"`
+	Experts  float64 `json:"expert_blocks,omitempty"` // part of Credit for hosted experts
 	Scale    float64 `json:"prefill_load_scale"`
 	Prefill  float64 `json:"adjusted_prefill_blocks"` // max(0, Raw-Credit)
 	Decode   float64 `json:"decode_blocks"`
@@ -30,7 +31,8 @@ type CostTerms struct {
 //	125.5 = 1.0 * 100.5 + 25.0 (cached_blocks: 15)
 //
 // The sum has the cost, the scaled prefill, the decode, and the cached blocks. The cost of active
-// requests, the credit taken off decode and the factor of taints appear if they count.
+// requests, the credit taken off decode, the factor of taints and the credit for hosted experts
+// appear if they count.
 func (t *CostTerms) formula() string {
 	sum := decimal(t.Scale) + " * " + decimal(t.Prefill) + " + " + decimal(t.Decode)
 	if t.OffDecode {
@@ -42,12 +44,16 @@ func (t *CostTerms) formula() string {
 	if t.Taint != 1 {
 		sum = decimal(t.Taint) + " * (" + sum + ")"
 	}
-	return decimal(t.Total) + " = " + sum + cachedBlocks(t.Cached)
+	return decimal(t.Total) + " = " + sum + cachedBlocks(t.Cached, t.Experts)
 }
 
 // cachedBlocks returns the end of a formula.
-func cachedBlocks(blocks float64) string {
-	return " (cached_blocks: " + strings.TrimSuffix(decimal(blocks), ".0") + ")"
+func cachedBlocks(cached, experts float64) string {
+	text := " (cached_blocks: " + strings.TrimSuffix(decimal(cached), ".0")
+	if experts > 0 {
+		text += ", expert_blocks: " + strings.TrimSuffix(decimal(experts), ".0")
+	}
+	return text + ")"
 }
 
 // decimal writes v with one to three decimals.

@@ -262,6 +262,8 @@ func TestFormula(t *testing.T) {
 			Total: 60.125, Scale: 0.25, Prefill: 100.5, Decode: 25, Requests: 10, Cached: 15.75, Taint: 1},
 		"46.17 = 0.368 * (1.0 * 100.5 + 25.0) (cached_blocks: 0)": {
 			Total: 46.1699, Scale: 1, Prefill: 100.5, Decode: 25, Taint: math.Exp(-1)},
+		"125.5 = 1.0 * 100.5 + 25.0 (cached_blocks: 15, expert_blocks: 7.5)": {
+			Total: 125.5, Scale: 1, Prefill: 100.5, Decode: 25, Cached: 15, Experts: 7.5, Taint: 1},
 		"12.0 = max(0, 25.0 - 15.0) + 2.0 (cached_blocks: 15)": {
 			Total: 12, Scale: 1, Decode: 25, Credit: 15, Requests: 2, Cached: 15, Taint: 1, OffDecode: true},
 	} {
@@ -277,7 +279,7 @@ func TestLine(t *testing.T) {
 		{Matched: 3, Pending: 80, InFlight: 3, Others: 1, MaxConcurrent: 16, VRAM: 8, Throughput: Unknown()},
 	}}
 	for doc, want := range map[string]string{
-		`{}`: "Formula for w: 0.5429 = 0.55 * (0.75 - 0.18 * 1.25) + 0.25 * 0.75 + 0.1 * 0.0 + 0.1 * 0.667 (cached_blocks: 3)",
+		`{}`:                      "Formula for w: 0.5429 = 0.55 * (0.75 - 0.18 * 1.25) + 0.25 * 0.75 + 0.1 * 0.0 + 0.1 * 0.667 (cached_blocks: 3)",
 		`{"mode":"cost"}`:         "Formula for w: 5.0 = 1.0 * 1.0 + 4.0 (cached_blocks: 3)",
 		`{"mode":"round_robin"}`:  "Load of w: 4 requests on 16 slots",
 		`{"mode":"device_aware"}`: "Load of w: 4 requests on 16 slots",

@@ -14,7 +14,7 @@ import (
 
 func TestParse(t *testing.T) {
 	want := Default()
-	want.Score.Weights = Weights{KV: 0.6, Load: 0.2, Power: 0, Capacity: 0.2, Pending: 0.18}
+	want.Score.Weights = Weights{KV: 0.6, Load: 0.2, Power: 0, Capacity: 0.2, Pending: 0.18, Adapter: 0.1}
 	want.MaxQueue, want.TTFTSLOms = 256, 800
 	for _, doc := range []string{
 		`{"kv":0.6,"load":0.2,"power":0,"capacity":0.2,"max_queue":256,"ttft_slo_ms":800}`,
@@ -84,7 +84,7 @@ func TestParseRefuses(t *testing.T) {
 		`{"kv":0.5} x`:        "unexpected data after the object",
 		`{"kv":0.5,"kv":0.6}`: "kv: given twice",
 		`{"kw":0.5}`: `kw: unknown key; there are mode, score, cost, device_aware, max_queue, ttft_slo_ms, models, weights, tiers, ` +
-			`epsilon, run_delay_ms, retransmit_pct, kv, load, power, capacity, pending; did you mean kv?`,
+			`epsilon, run_delay_ms, retransmit_pct, kv, load, power, capacity, pending, adapter; did you mean kv?`,
 		`{"disk":1}`:              "; did you mean score.tiers.disk?",
 		`{"score":{"kv":1}}`:      "score.kv: unknown key; there are weights, tiers, epsilon",
 		`{"score":{"load":1}}`:    "; did you mean score.weights.load?",
@@ -92,7 +92,7 @@ func TestParseRefuses(t *testing.T) {
 		`{"weights":{"kv":-1}}`:   `policy: weights.kv: -1 is refused`,
 		`{"score":{"epsilon":7}}`: `policy: score.epsilon: 7 is refused, allowed: a number from 0 to 1`,
 		`{"weights":{"lod":0.5}}`: `weights.lod: unknown key; ` +
-			`there are kv, load, power, capacity, pending; did you mean load?`,
+			`there are kv, load, power, capacity, pending, adapter; did you mean load?`,
 		`{"weights":[0.5]}`:                           "weights: not a JSON object is refused, allowed: an object of kv",
 		`{"score":null}`:                              "score: not a JSON object is refused, allowed: an object of weights",
 		`{"weights":{"kv":1},"load":1}`:               "load: a weight both inside and outside of weights; use one form",

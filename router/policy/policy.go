@@ -7,7 +7,8 @@
 //	kv·(overlap - pending·waiting) + load·(1-util) + power·(1-norm_watts) + capacity·cap
 //
 //	overlap    = matched leading blocks, each weighed by the tier that it is in / prompt blocks;
-//	             blocks that the engine computes for other requests count as matched
+//	             blocks that the engine computes for other requests count as matched; hosted experts
+//	             raise the part of the engine's own memory by the share that is hosted
 //	waiting    = min(blocks that wait for prefill at the node / max(prompt blocks, 64), 4)
 //	util       = max(busy/slots, busy/the fleet's highest busy, sm, the engine's scaled CPU wait,
 //	             the scaled Retransmits)
@@ -148,6 +149,8 @@ type Weights struct {
 	// Pending is the weight of waiting prefill against overlap. One waiting prompt of the picked
 	// prompt's size lowers the overlap by Pending.
 	Pending float64 `json:"pending" range:"0..1"`
+	// Adapter is taken off the score of a node that would have to load the request's adapter.
+	Adapter float64 `json:"adapter" range:"0..1"`
 }
 
 // Tiers holds the worth of a matched block by the best tier that has it. A tier farther from the
@@ -162,7 +165,7 @@ type Tiers struct {
 func Default() *Policy {
 	return &Policy{
 		Score: ScoreSettings{
-			Weights: Weights{KV: 0.55, Load: 0.25, Power: 0.10, Capacity: 0.10, Pending: 0.18},
+			Weights: Weights{KV: 0.55, Load: 0.25, Power: 0.10, Capacity: 0.10, Pending: 0.18, Adapter: 0.1},
 			Tiers:   Tiers{Device: 1, Host: 0.75, Disk: 0.25}, Epsilon: 0.01,
 		},
 		Cost: CostSettings{
@@ -192,7 +195,9 @@ type Candidate struct {
 	VRAM          float32 // bytes, or any unit common to all candidates
 	Throughput    float32 // see Throughput
 	Retransmits   float32 // retransmitted share of the segments to or from the node, 0 to 1
+	Experts       float32 // share of the request's experts that the node hosts; 0: none, or it names none
 	CPU           bool    // the engine computes on CPUs
+	Loads         bool    // the engine must load the request's adapter first
 
 	// Mode cost uses these fields.
 	PrefillTokens int64   // uncached tokens of the prompts that the node computes; below 0: its load is unknown

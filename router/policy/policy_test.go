@@ -446,3 +446,17 @@ func TestApartFromTheOthers(t *testing.T) {
 		}
 	}
 }
+
+// TestANodeThatMustLoadTheAdapterScoresLess checks the adapter's term.
+func TestANodeThatMustLoadTheAdapterScoresLess(t *testing.T) {
+	c := blanks(2)
+	c[0].Loads, c[0].Matched = true, 15 // 0.55 * 0.15 is less than the weight
+	out := make([]Terms, 2)
+	if pick, _ := explain(Default(), c, 100, nil, 0, out); pick != 1 {
+		t.Errorf("picked %d: %+v", pick, out)
+	}
+	c[0].Matched = 40
+	if pick, _ := explain(Default(), c, 100, nil, 0, out); pick != 0 {
+		t.Errorf("picked %d: %+v", pick, out)
+	}
+}

@@ -87,7 +87,8 @@ func (p *ScoreSettings) overlap(c *Candidate, promptBlocks int) float64 {
 	if promptBlocks <= 0 || disk == 0 {
 		return 0
 	}
-	worth := p.Tiers.Device*float64(device) + p.Tiers.Host*float64(host-device) + p.Tiers.Disk*float64(disk-host)
+	worth := p.Tiers.Device*float64(device)*float64(1+c.Experts) + p.Tiers.Host*float64(host-device) +
+		p.Tiers.Disk*float64(disk-host)
 	return min(worth/float64(promptBlocks), 1)
 }
 
@@ -138,7 +139,11 @@ func relative(v, best float64) float64 {
 func (p *ScoreSettings) total(c *Candidate, f *fleet, promptBlocks int) float64 {
 	w := &p.Weights
 	reuse := p.overlap(c, promptBlocks) - w.Pending*waiting(c, promptBlocks)
-	return w.KV*reuse + w.Load*(1-f.util(c)) + w.Power*f.coolness(c) + w.Capacity*f.capacity(c)
+	total := w.KV*reuse + w.Load*(1-f.util(c)) + w.Power*f.coolness(c) + w.Capacity*f.capacity(c)
+	if c.Loads {
+		total -= w.Adapter
+	}
+	return total
 }
 
 func (p *ScoreSettings) pick(s *Situation, e *Explanation) int {
@@ -191,7 +196,7 @@ func (p *ScoreSettings) formula(t *Terms, promptBlocks int) string {
 	term := func(weight, of float64) string { return decimal(weight) + " * " + decimal(of) }
 	return decimals(t.Total, 4) + " = " + decimal(w.KV) + " * (" + decimal(t.Overlap) + " - " +
 		term(w.Pending, t.Waiting) + ") + " + term(w.Load, t.Load) + " + " + term(w.Power, t.Power) + " + " +
-		term(w.Capacity, t.Capacity) + cachedBlocks(t.Overlap*float64(promptBlocks))
+		term(w.Capacity, t.Capacity) + cachedBlocks(t.Overlap*float64(promptBlocks), 0)
 }
 
 // totals keeps the totals of the first candidates, so a tie need not compute them again. totals

@@ -2,13 +2,14 @@ package tokens
 
 import (
 	"errors"
+	"sync/atomic"
 
 	"github.com/cespare/xxhash/v2"
 )
 
 // Set holds the models whose prompts are tokenised. Set is safe for concurrent use.
 type Set struct {
-	models map[string]*Model // by the clients' name
+	models atomic.Pointer[map[string]*Model] // by the clients' name
 	cache  *Cache
 	most   int
 }
@@ -16,8 +17,16 @@ type Set struct {
 // NewSet makes a set. The set caches ids in about cache bytes. The set accepts bodies and prompts
 // of at most most bytes.
 func NewSet(models map[string]*Model, cache, most int) *Set {
-	return &Set{models: models, cache: NewCache(cache), most: most}
+	s := &Set{cache: NewCache(cache), most: most}
+	s.Replace(models)
+	return s
 }
+
+// Replace replaces the models. A prompt that is being made keeps its model.
+func (s *Set) Replace(models map[string]*Model) { s.models.Store(&models) }
+
+// model returns a model of the set, or nil.
+func (s *Set) model(name string) *Model { return (*s.models.Load())[name] }
 
 // Outcome is the result for a prompt, in the metrics' words.
 type Outcome string
@@ -43,16 +52,21 @@ type Result struct {
 }
 
 // Has says whether the prompts of the model are tokenised.
-func (s *Set) Has(model string) bool { return s != nil && s.models[model] != nil }
+func (s *Set) Has(model string) bool { return s != nil && s.model(model) != nil }
 
-// Make appends the ids of a body to ids, for a model in the set.
+// Make appends the ids of a body to ids. A model that has left the set since Has has the outcome
+// Option.
 func (s *Set) Make(model string, api API, body []byte, ids []uint32) Result {
 	r := Result{IDs: ids, Outcome: Exact}
 	if len(body) > s.most {
 		r.Outcome = Large
 		return r
 	}
-	m := s.models[model]
+	m := s.model(model)
+	if m == nil {
+		r.Outcome = Option
+		return r
+	}
 	p, err := m.Prompt(api, body, s.most)
 	switch {
 	case errors.Is(err, ErrMedia):

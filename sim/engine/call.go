@@ -202,7 +202,7 @@ func (c *call) model(name string) (string, error) {
 	if name == "" {
 		return c.cfg.Models[0], nil
 	}
-	if slices.Contains(c.cfg.Models, name) {
+	if slices.Contains(c.cfg.Models, name) || c.core.loras.find(name, c.cfg.LazyAdapters) {
 		return name, nil
 	}
 	return "", notFound("The model `"+name+"` does not exist.", "model")

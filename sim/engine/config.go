@@ -70,6 +70,23 @@ type Config struct {
 	// RejectStreamOptions answers 400 to a body with stream_options, like older engines.
 	RejectStreamOptions bool
 
+	// Adapters are the LoRA adapters of the first model that are registered at the start, like
+	// vLLM's --lora-modules.
+	Adapters []Adapter
+	// LazyAdapters are registered when the first request asks for them, as with a resolver of vLLM.
+	LazyAdapters []Adapter
+	// MaxLoRAs bounds the adapters in one batch, like vLLM's --max-loras. Default 1 with adapters
+	// or RuntimeLoRA, else 0: the engine knows no adapters.
+	MaxLoRAs int
+	// MaxLoadedLoRAs bounds the adapters in memory, like vLLM's --max-cpu-loras. The one used
+	// longest ago leaves. Default MaxLoRAs.
+	MaxLoadedLoRAs int
+	// AdapterLoad is the time to load an adapter that is not in memory. The batch waits meanwhile.
+	AdapterLoad time.Duration
+	// RuntimeLoRA serves /v1/load_lora_adapter and /v1/unload_lora_adapter, like vLLM with
+	// VLLM_ALLOW_RUNTIME_LORA_UPDATING.
+	RuntimeLoRA bool
+
 	// MaxStored bounds the stored Responses; the oldest are dropped. Default 1024.
 	MaxStored int
 	// RecordRequests is the number of requests (headers and body) kept for Engine.Requests; the
@@ -110,6 +127,10 @@ func (c Config) withDefaults() Config {
 	c.PrefillTokensPerSecond = cmp.Or(c.PrefillTokensPerSecond, 20000)
 	c.DecodeStep, c.Speed = cmp.Or(c.DecodeStep, 15*time.Millisecond), cmp.Or(c.Speed, 1)
 	c.OutputTokens, c.MaxStored = cmp.Or(c.OutputTokens, 32), cmp.Or(c.MaxStored, 1024)
+	if c.MaxLoRAs == 0 && (len(c.Adapters)+len(c.LazyAdapters) > 0 || c.RuntimeLoRA) {
+		c.MaxLoRAs = 1
+	}
+	c.MaxLoadedLoRAs = max(c.MaxLoadedLoRAs, c.MaxLoRAs)
 	if c.KVEvents != nil {
 		kv := *c.KVEvents
 		kv.BufferSteps = cmp.Or(kv.BufferSteps, 10000)
@@ -135,6 +156,8 @@ func (c Config) validate() error {
 		{"StepCPU", c.StepCPU < 0},
 		{"Speed", c.Speed < 0},
 		{"OutputTokens", c.OutputTokens < 1},
+		{"MaxLoRAs", c.MaxLoRAs < 0},
+		{"AdapterLoad", c.AdapterLoad < 0},
 	} {
 		if f.bad {
 			return fmt.Errorf("engine: %s must be positive", f.name)

@@ -22,6 +22,13 @@
 // PrefillTokensPerSecond. Config.Speed divides this time, so a trace can be replayed faster than it
 // happened. Config.StepCPU adds real CPU time of this host to each step.
 //
+// # Adapters
+//
+// Config.Adapters are LoRA adapters of the first model, which requests name as their model. The
+// engine keeps the adapters in memory that were used last. A step that begins a sequence of another
+// adapter loads it first, which takes Config.AdapterLoad. Blocks of an adapter belong to its
+// prompts only.
+//
 // # Faults
 //
 // A request asks for a fault with the header x-sim-fault, for example "die_after=10", "hang" or

@@ -35,6 +35,7 @@ type core struct {
 	meters *meters
 	events *publisher // nil without KV events
 	stored *responses
+	loras  *loras
 }
 
 // New starts an engine. The engine listens when New returns. The caller must Close the Engine.
@@ -144,8 +145,9 @@ func (e *Engine) boot() error {
 		return fmt.Errorf("engine %s: %w", e.cfg.ID, err)
 	}
 	e.keepEndpoints(pub)
-	c := &core{meters: m, events: pub, stored: newResponses(e.cfg.MaxStored)}
+	c := &core{meters: m, events: pub, stored: newResponses(e.cfg.MaxStored), loras: newLoRAs(&e.cfg)}
 	c.sched = newScheduler(e.cfg, m, pub.log())
+	c.sched.loras = c.loras
 	go c.sched.run()
 	e.current.Store(c)
 	return nil

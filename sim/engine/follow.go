@@ -28,7 +28,11 @@ func (c *call) generate(s *sampling, forced string, prompts ...[]uint32) (*gener
 		key := c.cfg.key(s, prompt)
 		for i := range g.choices {
 			o := c.output(s, room, key+uint64(i)<<32, forced)
-			g.seqs = append(g.seqs, newSequence(prompt, o, c.cfg.BlockTokens, s.CacheSalt, g.wake))
+			q := newSequence(prompt, o, c.cfg.BlockTokens, s.CacheSalt, g.wake)
+			if id := c.core.loras.id(s.Model); id != 0 {
+				q.adapt(s.Model, id, c.cfg.BlockTokens)
+			}
+			g.seqs = append(g.seqs, q)
 		}
 	}
 	g.sent = make([]int, len(g.seqs))

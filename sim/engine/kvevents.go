@@ -44,6 +44,9 @@ type event struct {
 	tokens []uint32
 	block  int    // tokens per block
 	salt   string // of the first block; "" for later blocks of the chain
+
+	adapter   string // name of the LoRA adapter; "": the base model
+	adapterID int
 }
 
 // stored announces the blocks [from, to) of q.
@@ -54,7 +57,7 @@ func (l *eventLog) stored(q *sequence, from, to, blockTokens int) {
 	e := event{
 		hashes: slices.Clone(q.hashes[from:to]),
 		tokens: q.tokens(from*blockTokens, to*blockTokens),
-		block:  blockTokens,
+		block:  blockTokens, adapter: q.adapter, adapterID: q.adapterID,
 	}
 	if from == 0 {
 		e.salt = q.salt
@@ -155,12 +158,22 @@ func (k KVEvents) blockStored(w packer, e event) {
 		parent = k.hash(*e.parent)
 	}
 	extra := make([]any, len(e.hashes))
-	if e.salt != "" {
-		extra[0] = []string{e.salt}
+	var id, adapter any
+	for i := range extra {
+		var keys []string
+		if e.adapter != "" {
+			id, adapter, keys = e.adapterID, e.adapter, append(keys, e.adapter)
+		}
+		if i == 0 && e.salt != "" {
+			keys = append(keys, e.salt)
+		}
+		if keys != nil {
+			extra[i] = keys
+		}
 	}
 	k.record(w, "BlockStored", []field{
 		{"block_hashes", k.hashes(e.hashes)}, {"parent_block_hash", parent}, {"token_ids", e.tokens},
-		{"block_size", e.block}, {"lora_id", nil}, {"medium", medium}, {"lora_name", nil},
+		{"block_size", e.block}, {"lora_id", id}, {"medium", medium}, {"lora_name", adapter},
 		{"extra_keys", extra}, {"group_idx", 0}, {"kv_cache_spec_kind", cacheKind},
 	})
 }

@@ -82,6 +82,8 @@ func TestMapFormIsWhatVLLMSends(t *testing.T) {
 	prompt := appendTokens(nil, strings.Repeat("word", 96))
 	q := newSequence(prompt, output{limit: 1}, 32, "tenant-a", nil)
 	plain := newSequence(prompt, output{limit: 1}, 32, "", nil)
+	adapted := newSequence(prompt, output{limit: 1}, 32, "", nil)
+	adapted.adapt("sql", 1, 32)
 	for _, tc := range []struct {
 		name   string
 		hashes HashForm
@@ -89,6 +91,7 @@ func TestMapFormIsWhatVLLMSends(t *testing.T) {
 	}{
 		{"int-blockstored-child", HashInt, func(l *eventLog) { l.stored(plain, 1, 2, 32) }},
 		{"int-blockstored-cachesalt", HashInt, func(l *eventLog) { l.stored(q, 0, 1, 32) }},
+		{"int-blockstored-lora-sql", HashInt, func(l *eventLog) { l.stored(adapted, 0, 3, 32) }},
 		{"bytes-allcleared-then-stored", HashBytes, func(l *eventLog) { l.cleared(); l.stored(q, 0, 1, 32) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -83,6 +83,9 @@ func metricsPage(c *call) error {
 	x.counters(m)
 	x.histograms(m)
 	x.cacheConfig(c.cfg)
+	if c.cfg.MaxLoRAs > 0 {
+		c.core.loras.metrics(x, c.cfg.MaxLoRAs)
+	}
 	c.w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	_, err := c.w.Write([]byte(x.b.String()))
 	return err

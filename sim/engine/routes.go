@@ -34,6 +34,10 @@ func (e *Engine) routes() http.Handler {
 	} {
 		mux.HandleFunc(path, e.handler(f, true))
 	}
+	if e.cfg.RuntimeLoRA {
+		mux.HandleFunc("POST /v1/load_lora_adapter", e.handler(parsed(loadAdapter), false))
+		mux.HandleFunc("POST /v1/unload_lora_adapter", e.handler(parsed(unloadAdapter), false))
+	}
 	for path, f := range map[string]endpoint{
 		"GET /v1/models":            models,
 		"GET /v1/responses/{id}":    getResponse,
@@ -85,7 +89,7 @@ type modelCard struct {
 	OwnedBy    string       `json:"owned_by"`
 	Root       string       `json:"root"`
 	Parent     *string      `json:"parent"`
-	MaxTokens  int          `json:"max_model_len"`
+	MaxTokens  *int         `json:"max_model_len"`
 	Permission []permission `json:"permission"`
 }
 
@@ -107,15 +111,21 @@ type permission struct {
 func models(c *call) error {
 	created := c.core.meters.started.Unix()
 	cards := make([]modelCard, 0, len(c.cfg.Models))
-	for i, m := range c.cfg.Models {
+	card := func(id, root string) *modelCard {
 		cards = append(cards, modelCard{
-			ID: m, Object: "model", Created: created, OwnedBy: "vllm", Root: c.cfg.Models[0],
-			MaxTokens: c.cfg.MaxModelTokens,
+			ID: id, Object: "model", Created: created, OwnedBy: "vllm", Root: root,
 			Permission: []permission{{
-				ID: fmt.Sprintf("modelperm-%d", i), Object: "model_permission", Created: created,
+				ID: fmt.Sprintf("modelperm-%d", len(cards)), Object: "model_permission", Created: created,
 				AllowSampling: true, AllowLogprobs: true, AllowView: true, Organization: "*",
 			}},
 		})
+		return &cards[len(cards)-1]
+	}
+	for _, m := range c.cfg.Models {
+		card(m, c.cfg.Models[0]).MaxTokens = &c.cfg.MaxModelTokens
+	}
+	for _, a := range c.core.loras.all() {
+		card(a.Name, a.Path).Parent = &c.cfg.Models[0]
 	}
 	return c.answer(map[string]any{"object": "list", "data": cards})
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -69,6 +70,11 @@ func (c *call) room(s *sampling, prompt []uint32) (int, error) {
 // key returns the number that selects the words of the first choice.
 func (c *Config) key(s *sampling, prompt []uint32) uint64 {
 	key := c.Seed
+	if !slices.Contains(c.Models, s.Model) {
+		for _, b := range []byte(s.Model) { // an adapter answers in its own words
+			key = mix(key ^ uint64(b))
+		}
+	}
 	if s.Seed != nil {
 		key = mix(key ^ mix(uint64(*s.Seed)))
 	}

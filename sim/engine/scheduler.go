@@ -19,11 +19,13 @@ type scheduler struct {
 	cache  *cache
 	meters *meters
 	events *eventLog // nil without KV events
+	loras  *loras    // nil in a Model
 
 	waiting []*sequence
 	running []*sequence
 	ended   []*sequence   // ended in the last step
 	now     time.Duration // simulated time since start
+	loading time.Duration // time in the planned step to load adapters
 	timer   *time.Timer
 
 	mu    sync.Mutex
@@ -187,6 +189,7 @@ func (s *scheduler) dropAborted(q *sequence) bool {
 func (s *scheduler) plan() time.Duration {
 	budget := s.cfg.MaxBatchTokens
 	preempted := false
+	s.loading = 0
 	for i := 0; i < len(s.running); i++ {
 		q := s.running[i]
 		q.chunk = min(q.total-q.computed, budget)
@@ -201,8 +204,12 @@ func (s *scheduler) plan() time.Duration {
 			budget -= q.chunk
 		}
 	}
-	for !preempted && budget > 0 && len(s.waiting) > 0 && len(s.running) < s.cfg.MaxSeqs {
-		n := s.admit(s.waiting[0], budget)
+	for at := 0; !preempted && budget > 0 && at < len(s.waiting) && len(s.running) < s.cfg.MaxSeqs; {
+		if s.beyondLoRAs(s.waiting[at]) {
+			at++ // others go first
+			continue
+		}
+		n := s.admit(at, budget)
 		if n == 0 {
 			break
 		}
@@ -211,9 +218,27 @@ func (s *scheduler) plan() time.Duration {
 	return s.duration()
 }
 
-// admit moves the first waiting sequence into the batch with a chunk of at most budget tokens.
-// admit returns the size of the chunk, or 0 if the sequence's blocks do not fit.
-func (s *scheduler) admit(q *sequence, budget int) int {
+// beyondLoRAs says whether the sequence's adapter would be one too many in the batch.
+func (s *scheduler) beyondLoRAs(q *sequence) bool {
+	if q.adapter == "" {
+		return false
+	}
+	var others []string
+	for _, r := range s.running {
+		if r.adapter == q.adapter {
+			return false
+		}
+		if r.adapter != "" && !slices.Contains(others, r.adapter) {
+			others = append(others, r.adapter)
+		}
+	}
+	return len(others) >= s.cfg.MaxLoRAs
+}
+
+// admit moves a waiting sequence into the batch with a chunk of at most budget tokens. admit
+// returns the size of the chunk, or 0 if the sequence's blocks do not fit.
+func (s *scheduler) admit(at, budget int) int {
+	q := s.waiting[at]
 	if !s.cfg.NoPrefixCache {
 		// The last token is always computed, because its logits are the answer.
 		q.held = s.cache.match(q.held, q.hashes[:min(len(q.hashes), (q.total-1)/s.cfg.BlockTokens)])
@@ -229,7 +254,14 @@ func (s *scheduler) admit(q *sequence, budget int) int {
 		q.cached.Store(int64(q.computed))
 		s.meters.admitted(q)
 	}
-	s.waiting = s.waiting[1:]
+	if q.adapter != "" && s.loras.use(q.adapter) {
+		s.loading += s.cfg.AdapterLoad
+	}
+	if at == 0 {
+		s.waiting = s.waiting[1:]
+	} else {
+		s.waiting = slices.Delete(s.waiting, at, at+1)
+	}
 	s.running = append(s.running, q)
 	return q.chunk
 }
@@ -251,7 +283,7 @@ func (s *scheduler) duration() time.Duration {
 		return -1
 	}
 	decode, prefill := s.load()
-	d := s.cfg.prefill(prefill)
+	d := s.loading + s.cfg.prefill(prefill)
 	if decode > 0 {
 		d += s.cfg.DecodeStep + time.Duration(decode)*s.cfg.DecodePerSequence
 	}
@@ -290,9 +322,15 @@ func (s *scheduler) commit() {
 		}
 	}
 	s.meters.step(tokens)
+	if s.cfg.MaxLoRAs > 0 {
+		s.loras.ran(s.running)
+	}
 	s.events.publish()
 	s.retire()
 	s.gauge()
+	if s.cfg.MaxLoRAs > 0 && len(s.running) == 0 {
+		s.loras.ran(nil)
+	}
 	for _, q := range s.running {
 		if q.computed == q.total-1 {
 			q.notify()
@@ -358,7 +396,7 @@ func (s *scheduler) fill(q *sequence) {
 	}
 	if full > len(q.hashes) {
 		tokens := q.tokens(len(q.hashes)*s.cfg.BlockTokens, full*s.cfg.BlockTokens)
-		q.hashes = hashChain(q.hashes, tokens, s.cfg.BlockTokens, q.salt)
+		q.hashes = hashChain(q.hashes, tokens, s.cfg.BlockTokens, q.root())
 	}
 	stored := from
 	for i := from; i < full; i++ {

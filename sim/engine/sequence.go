@@ -14,6 +14,9 @@ type sequence struct {
 	size   int   // tokens of the prompt
 	work   *Work // the Work in a Model
 
+	adapter   string // name of the LoRA adapter; "": the base model
+	adapterID int
+
 	hashes   []blockHash // of all full blocks of prompt and answer so far
 	held     []*block    // pinned full blocks, a prefix of hashes
 	loose    int         // number of blocks that are not full
@@ -38,6 +41,20 @@ func newSequence(prompt []uint32, o output, blockTokens int, salt string, wake c
 		output: o, prompt: prompt, salt: salt, wake: wake, size: len(prompt), total: len(prompt),
 		hashes: hashChain(nil, prompt, blockTokens, salt),
 	}
+}
+
+// adapt makes q a sequence of a LoRA adapter.
+func (q *sequence) adapt(name string, id, blockTokens int) {
+	q.adapter, q.adapterID = name, id
+	q.hashes = hashChain(nil, q.prompt, blockTokens, q.root())
+}
+
+// root returns what the hash of the first block depends on besides tokens.
+func (q *sequence) root() string {
+	if q.adapter == "" {
+		return q.salt
+	}
+	return q.adapter + "\x00" + q.salt
 }
 
 // notify wakes the request. Several pending wake-ups become one.

@@ -99,4 +99,5 @@ def main():
     save_file(tensors(config["vocab_size"], a.seed), os.path.join(a.out, "model.safetensors"), metadata={"format": "pt"})
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+package model
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cognitora/dataplane/ctl/ctltest"
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/etcdserver"
+)
+
+// nobody is an address where no router or etcd answers.
+const nobody = "127.0.0.1:1"
+
+func startEtcd(t *testing.T) (env map[string]string, client *cluster.Client) {
+	t.Helper()
+	s, err := etcdserver.Start(t.TempDir(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	client, err = cluster.Dial(cluster.Config{Endpoints: []string{s.Endpoint()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return map[string]string{"CGN_ETCD": s.Endpoint(), "CGN_ADMIN": nobody}, client
+}
+
+// TestSetListRm: set changes only what it names, list shows it, and rm removes all of it.
+func TestSetListRm(t *testing.T) {
+	env, client := startEtcd(t)
+	must := func(args ...string) string {
+		t.Helper()
+		out, err := ctl(t, env, args...)
+		if err != nil {
+			t.Fatalf("%v: %v", args, err)
+		}
+		return out
+	}
+	stored := func(want string) {
+		t.Helper()
+		all, err := client.Models(t.Context())
+		if err != nil || len(all) == 0 {
+			t.Fatal(all, err)
+		}
+		if got, _ := json.Marshal(all[0].Model); string(got) != want {
+			t.Errorf("stored\n%s, want\n%s", got, want)
+		}
+	}
+	ctltest.Want(t, must("list"), "no model has settings")
+	ctltest.Want(t, must("set", "m", "--alias", "a", "--alias", "b,c", "--tokenizer", "/d", "--chat-template", "/t",
+		"--pool", "decode=n1, n2", "--pool", "prefill=n3", "--policy", `{"mode":"random"}`, "--adapter-load", "1m"),
+		"stored for model m", "a,b,c", "prefill=n3 decode=n1,n2", `{"mode":"random"}`)
+	stored(`{"aliases":["a","b,c"],"tokenizer":"/d","chat_template":"/t","pools":{"decode":["n1","n2"],` +
+		`"prefill":["n3"]},"policy":{"mode":"random"},"adapter_load_s":60}`)
+	ctltest.Want(t, must("list"), "m", "a,b,c", "/d", "prefill=n3 decode=n1,n2", "random", "1m0s")
+	file := filepath.Join(t.TempDir(), "policy.json")
+	if err := os.WriteFile(file, []byte(`{"mode":"round_robin"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	must("set", "m", "--pool", "prefill=", "--policy", file, "--unset", "alias,adapter-load", "--tokenizer", "none")
+	stored(`{"tokenizer":"none","pools":{"decode":["n1","n2"]},"policy":{"mode":"round_robin"}}`)
+	must("set", "m", "--unset", "tokenizer,pool,policy", "--base", "big")
+	stored(`{"base":"big"}`)
+	ctltest.Want(t, must("list", "-o", "json"), `"stored": {`, `"base": "big"`)
+	if _, err := ctl(t, env, "rm", "n"); err == nil || !strings.Contains(err.Error(), "no settings in etcd") ||
+		!strings.Contains(ctltest.Hint(err), "Did you mean m?") {
+		t.Errorf("%v, hint %q", err, ctltest.Hint(err))
+	}
+	ctltest.Want(t, must("rm", "m"), "the settings of model m are removed")
+	ctltest.Want(t, must("list"), "no model has settings")
+}
+
+func TestBadSettingsAreNamed(t *testing.T) {
+	env, client := startEtcd(t)
+	for line, want := range map[string]string{
+		"set m":                               "no setting is given|--alias gpt-4o-mini",
+		"set m --pool boss=a":                 `--pool "boss=a": must be ROLE=NODE,NODE|`,
+		"set m --pool decode":                 `--pool "decode": must be ROLE=NODE,NODE|`,
+		"set m --pool decode=a/b":             "pool decode: node id|",
+		"set m --pool both=a --pool decode=a": "node a is in the pools decode and both|",
+		`set m --policy {"mode":"none"}`:      "--policy is not valid, and nothing was stored|",
+		"set m --policy /nowhere":             "/nowhere|",
+		"set m --policy=":                     "--policy is empty|--unset",
+		"set m --alias=":                      "--alias is empty|--unset alias",
+		"set m --tokenizer rel/dir":           "must be an absolute path|",
+		"set m --chat-template /t":            "chat_template needs a tokenizer|",
+		"set m --base m":                      "base is the model itself|",
+		"set m --adapter-load 2h":             "--adapter-load 2h0m0s: must be 0s to 1h0m0s|",
+		"set m --unset alais":                 `--unset "alais": must be one of adapter-load, alias|Did you mean alias?`,
+		"set m --alias x --unset alias":       "--alias and --unset alias are both given|",
+		"rm":                                  "NAME is missing|cgn-ctl model rm",
+		"lsit":                                `cgn-ctl model has no command "lsit"|cgn-ctl model list`,
+	} {
+		text, hint, _ := strings.Cut(want, "|")
+		_, err := ctl(t, env, strings.Fields(line)...)
+		if err == nil || !strings.Contains(err.Error(), text) || !strings.Contains(ctltest.Hint(err), hint) {
+			t.Errorf("%s: %v, hint %q", line, err, ctltest.Hint(err))
+		}
+	}
+	if all, err := client.Models(t.Context()); err != nil || len(all) != 0 {
+		t.Errorf("something was stored: %+v %v", all, err)
+	}
+}
+
+// TestListWithARouter: the router's settings count before etcd's in the list, and its problems are
+// shown. Without etcd the list has the router's models.
+func TestListWithARouter(t *testing.T) {
+	env, client := startEtcd(t)
+	if err := client.PutModel(t.Context(), "m", cluster.Model{Aliases: []string{"stored"}}); err != nil {
+		t.Fatal(err)
+	}
+	url, _, _ := ctltest.AdminPort(t, map[string]string{"/debug/fleet": `{"nodes":[{"id":"n1","adapters":[
+		{"name":"sql","base":"m","loaded":true}]},{"id":"n2","adapters":[{"name":"sql","base":"m","loaded":false}]},
+		{"id":"n3","adapters":[{"name":"sql","base":"m"}]}],"models":[
+		{"name":"m","nodes":["n1"],"prefill":["n2"],"settings":{"aliases":["ours"],"tokenizer":"/d"},"tokenizer_error":"no /d"},
+		{"name":"sql","nodes":["n1"],"base":"m"}]}`})
+	env["CGN_ADMIN"] = url
+	out, err := ctl(t, env, "list")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctltest.Want(t, out, "ours", "/d", "n1,n2", "no /d", "sql")
+	if line := out[strings.Index(out, "sql"):]; len(strings.Fields(line)) != 9 || strings.Fields(line)[8] != "n1" {
+		t.Errorf("loaded on: %s", line)
+	}
+	if strings.Contains(out, "stored") {
+		t.Errorf("the router's own settings are in force there:\n%s", out)
+	}
+	env["CGN_ETCD"] = nobody
+	if out, err = ctl(t, env, "list"); err != nil {
+		t.Fatal(err)
+	}
+	ctltest.Want(t, out, "ours", "sql")
+	env["CGN_ADMIN"] = nobody
+	if _, err := ctl(t, env, "list"); err == nil || !strings.Contains(err.Error(), "etcd does not answer") {
+		t.Errorf("neither: %v", err)
+	}
+}

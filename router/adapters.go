@@ -1,0 +1,171 @@
+package router
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/leg"
+	"github.com/cognitora/dataplane/router/scan"
+)
+
+// adapterAsk is the body of POST /adapters/load and /adapters/unload on the admin port.
+type adapterAsk struct {
+	Model   string   `json:"model"`   // name or alias of the base model
+	Adapter string   `json:"adapter"` // name of the adapter
+	Path    string   `json:"path"`    // where engines find the adapter; not to unload
+	Nodes   []string `json:"nodes"`   // empty: all nodes of the model
+	Seconds float64  `json:"seconds"` // time for all engines together; 0: five minutes
+}
+
+// adapterAnswer says what each node did.
+type adapterAnswer struct {
+	Model   string                `json:"model"`
+	Adapter string                `json:"adapter"`
+	Nodes   []fleet.AdapterResult `json:"nodes"`
+}
+
+// Bounds of a change of adapters.
+const (
+	adapterBody    = 64 << 10
+	adaptersAtOnce = 16 // nodes asked at a time
+	adapterTime    = 5 * time.Minute
+	adapterMost    = 30 * time.Minute
+	adapterName    = 512 // bytes
+	adapterPath    = 4096
+	adapterListed  = 10 * time.Second // until the router has seen the change
+)
+
+// changeAdapters asks the engines of a model to load or unload a LoRA adapter, and answers with the
+// result of each.
+func (r *Router) changeAdapters(unload bool) http.HandlerFunc {
+	return func(w http.ResponseWriter, req *http.Request) {
+		if !fromThisHost(req) {
+			writeError(w, &apierror.Error{Status: 403, Code: "not_authenticated", Message: "adapters are changed " +
+				"from the router's own host only, because the admin port asks for no certificate: run cgn-ctl there"})
+			return
+		}
+		ask, nodes, name, fail := r.readAdapterAsk(w, req, unload)
+		if fail != nil {
+			writeError(w, fail)
+			return
+		}
+		limit := adapterTime
+		if ask.Seconds > 0 {
+			limit = min(time.Duration(ask.Seconds*float64(time.Second)), adapterMost)
+		}
+		ctx, cancel := context.WithTimeout(req.Context(), limit)
+		defer cancel()
+		change := fleet.AdapterChange{Unload: unload, Name: ask.Adapter, Path: ask.Path}
+		writeJSON(w, http.StatusOK, adapterAnswer{name, ask.Adapter, r.askForAdapter(ctx, nodes, change)})
+	}
+}
+
+// fromThisHost says whether a request to the admin port comes from a process of this host.
+func fromThisHost(req *http.Request) bool {
+	at, err := netip.ParseAddrPort(req.RemoteAddr)
+	if err != nil { // a Unix socket has no address
+		return req.RemoteAddr == "" || req.RemoteAddr == "@"
+	}
+	return at.Addr().Unmap().IsLoopback()
+}
+
+// readAdapterAsk reads and checks a request. It returns the nodes to ask and the base model's name.
+func (r *Router) readAdapterAsk(w http.ResponseWriter, req *http.Request, unload bool) (
+	ask adapterAsk, nodes []*fleet.Node, name string, fail *apierror.Error,
+) {
+	bad := func(param, format string, args ...any) *apierror.Error {
+		return &apierror.Error{Status: 400, Code: scan.CodeValue, Param: param, Message: fmt.Sprintf(format, args...)}
+	}
+	d := json.NewDecoder(http.MaxBytesReader(w, req.Body, adapterBody))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&ask); err != nil {
+		return ask, nil, "", bad("", "the body is not a change of adapters: %v", err)
+	}
+	switch {
+	case ask.Adapter == "" || len(ask.Adapter) > adapterName || strings.Contains(ask.Adapter, ","):
+		return ask, nil, "", bad("adapter", "must be a name of 1 to %d bytes without a comma", adapterName)
+	case !unload && (ask.Path == "" || len(ask.Path) > adapterPath):
+		return ask, nil, "", bad("path", "must name the adapter's directory on the engines' hosts, at most %d bytes",
+			adapterPath)
+	case ask.Seconds < 0:
+		return ask, nil, "", bad("seconds", "must not be negative")
+	}
+	snap := r.fleet.Load()
+	m, fail := leg.Served(snap, []byte(ask.Model))
+	if fail != nil {
+		return ask, nil, "", fail
+	}
+	if m.Adapter {
+		return ask, nil, "", bad("model", "%s is itself an adapter; name the model that it adapts", m.Name)
+	}
+	if other := snap.Model([]byte(ask.Adapter)); other != nil && !other.Adapter && len(other.Nodes) > 0 {
+		return ask, nil, "", bad("adapter", "%s is a model or an alias already; give the adapter another name",
+			ask.Adapter)
+	}
+	nodes = slices.Concat(m.Nodes, m.Prefill)
+	if len(ask.Nodes) > 0 {
+		nodes, fail = chosen(nodes, ask.Nodes, m.Name)
+	}
+	return ask, nodes, m.Name, fail
+}
+
+// chosen returns the nodes with these ids.
+func chosen(nodes []*fleet.Node, wanted []string, model string) ([]*fleet.Node, *apierror.Error) {
+	var ids []string
+	for _, n := range nodes {
+		ids = append(ids, n.ID)
+	}
+	var some []*fleet.Node
+	for _, id := range wanted {
+		i := slices.Index(ids, id)
+		if i < 0 {
+			text := fmt.Sprintf("no node %s serves %s; there are %s", id, model,
+				strings.Join(ids[:min(len(ids), 10)], ", "))
+			if near := config.Nearest(id, ids); near != "" {
+				text += "; did you mean " + near + "?"
+			}
+			return nil, &apierror.Error{Status: 400, Code: scan.CodeValue, Param: "nodes", Message: text}
+		}
+		if !slices.Contains(some, nodes[i]) {
+			some = append(some, nodes[i])
+		}
+	}
+	return some, nil
+}
+
+// askForAdapter asks the nodes, and waits until the router knows of the changes.
+func (r *Router) askForAdapter(ctx context.Context, nodes []*fleet.Node, c fleet.AdapterChange) []fleet.AdapterResult {
+	results := make([]fleet.AdapterResult, len(nodes))
+	var asking errgroup.Group
+	asking.SetLimit(adaptersAtOnce)
+	for i, n := range nodes {
+		asking.Go(func() error {
+			result := &results[i]
+			*result = n.ChangeAdapter(ctx, c)
+			r.log.Info("change of an adapter asked for", "node", n.ID, "adapter", c.Name, "path", c.Path, "state",
+				string(result.State), "detail", result.Detail)
+			if result.State == fleet.ChangeFailed || result.State == fleet.ChangeNone {
+				return nil
+			}
+			ctx, cancel := context.WithTimeout(ctx, adapterListed)
+			defer cancel()
+			if !n.AwaitListed(ctx, c.Name, !c.Unload) && result.Detail == "" {
+				result.Detail = "the engine has done so, but this router has not seen its new list of models yet"
+			}
+			return nil
+		})
+	}
+	_ = asking.Wait() // each result has its own error
+	return results
+}

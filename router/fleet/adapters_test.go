@@ -1,0 +1,207 @@
+package fleet
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+)
+
+// told returns what a node says of each adapter: + loaded, - not loaded, ? unknown.
+func told(n *Node, names ...string) (text string) {
+	for _, name := range names {
+		switch resident, known := n.AdapterResident(name); {
+		case !known:
+			text += "?"
+		case resident:
+			text += "+"
+		default:
+			text += "-"
+		}
+	}
+	return text
+}
+
+// adapterEngine is an engine with adapters.
+type adapterEngine struct{ models, metrics atomic.Value }
+
+func (e *adapterEngine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case "/v1/models":
+		io.WriteString(w, e.models.Load().(string))
+	case "/metrics":
+		io.WriteString(w, e.metrics.Load().(string))
+	}
+}
+
+// card is a model in an engine's list.
+func card(id, parent string) string {
+	if parent == "" {
+		return fmt.Sprintf(`{"id":%q,"owned_by":"vllm","parent":null}`, id)
+	}
+	return fmt.Sprintf(`{"id":%q,"owned_by":"vllm","parent":%q}`, id, parent)
+}
+
+func (e *adapterEngine) list(cards ...string) {
+	e.models.Store(`{"data":[` + strings.Join(cards, ",") + `]}`)
+}
+
+func (e *adapterEngine) ran(at int, adapters string) {
+	e.metrics.Store(fmt.Sprintf("process_start_time_seconds 1\nvllm:lora_requests_info{max_lora=\"1\","+
+		"running_lora_adapters=%q,waiting_lora_adapters=\"\"} %d\n", adapters, at))
+}
+
+func newAdapterEngine(t *testing.T) (e *adapterEngine, url string) {
+	t.Helper()
+	e = &adapterEngine{}
+	e.list(card("tiny", ""), card("sql", "tiny"), card("chat", "tiny"))
+	e.metrics.Store("process_start_time_seconds 1\n")
+	s := httptest.NewServer(e)
+	t.Cleanup(s.Close)
+	return e, s.URL
+}
+
+// TestAdaptersOfAStaticNode: the engine's list and metrics say which adapters are loaded. A restart
+// leaves none of them known.
+func TestAdaptersOfAStaticNode(t *testing.T) {
+	t.Parallel()
+	e, url := newAdapterEngine(t)
+	f := run(t, fast(Backend{URL: url, ID: "n"}))
+	eventually(t, f, "the adapters", serves("chat", 1))
+	n := f.Load().Node("n")
+	is := func(what, want string) {
+		t.Helper()
+		eventually(t, f, what, func(*Snapshot) bool { return told(n, "tiny", "sql", "chat", "other") == want })
+	}
+	is("listed", "+??-")
+	e.ran(100, "sql")
+	is("one slot, and sql ran", "++--")
+	n.UseAdapter("chat", time.Now())
+	is("the router sends a request for chat", "+-+-")
+	e.ran(101, "sql")
+	is("sql ran again", "++--")
+	n.UseAdapterBytes([]byte("chat"), time.Now())
+	is("a KV event of chat", "+-+-")
+	m := f.Load().Model([]byte("sql"))
+	if !m.Adapter || m.Base == nil || m.Base.Name != "tiny" || f.Load().Sole().Name != "tiny" {
+		t.Errorf("%+v", m)
+	}
+	if got := n.Info().Bases(); len(got) != 1 || got[0] != "tiny" {
+		t.Errorf("base models %q", got)
+	}
+	view := n.View(time.Now())
+	if fmt.Sprintf("%d %d %s %v %v %v", len(view.Adapters), view.AdapterSlots, view.Adapters[0].Name,
+		*view.Adapters[0].Loaded, *view.Adapters[1].Loaded, view.Adapters[0].IdleMs != nil) !=
+		"2 1 chat true false true" {
+		t.Errorf("%+v", view.Adapters)
+	}
+	e.list(card("tiny", ""), card("chat", "tiny"))
+	is("sql is unloaded", "+-+-")
+	eventually(t, f, "and not served", serves("sql", 0))
+	e.list(card("tiny", ""), card("sql", "tiny"), card("chat", "tiny"))
+	is("and loaded again", "++--")
+	e.metrics.Store("process_start_time_seconds 2\n")
+	is("the engine has restarted", "+??-")
+}
+
+func TestAdapterResidentAllocatesNothing(t *testing.T) {
+	n := testNode("n", 4, "tiny", "sql", "chat")
+	n.takeAdapters(&cluster.NodeHealth{Engine: "vllm", AdapterSlots: 1,
+		Adapters: []cluster.Adapter{{Name: "sql", Base: "tiny"}, {Name: "chat", Base: "tiny"}}}, time.Now())
+	at := time.Now()
+	if a := testing.AllocsPerRun(100, func() { n.AdapterResident("chat"); n.UseAdapter("sql", at) }); a != 0 {
+		t.Errorf("%v allocations", a)
+	}
+}
+
+// TestBackendOfOneAdapter: a backend may be configured to serve a single model. If that is an
+// adapter, it is one though its base is not served.
+func TestBackendOfOneAdapter(t *testing.T) {
+	t.Parallel()
+	_, url := newAdapterEngine(t)
+	f := run(t, fast(Backend{URL: url, ID: "a", Model: "sql"}, Backend{URL: url + "/", ID: "b", Model: "own"}))
+	eventually(t, f, "both", func(s *Snapshot) bool {
+		sql, own := s.Model([]byte("sql")), s.Model([]byte("own"))
+		return sql != nil && sql.Adapter && sql.Base == nil && own != nil && !own.Adapter &&
+			told(s.Node("a"), "sql") == "?" && told(s.Node("b"), "own") == "+"
+	})
+}
+
+// TestAdaptersOfAHeartbeat: an agent tells which adapters its engine lists and when it used them.
+// The router's own requests count too.
+func TestAdaptersOfAHeartbeat(t *testing.T) {
+	n := testNode("n", 4, "tiny", "sql", "chat")
+	n.Source = Etcd
+	f := &Fleet{o: Options{}.withDefaults()}
+	f.etcd.init(true)
+	m := &member{node: n}
+	idle := func(ms int64) *int64 { return &ms }
+	beat := func(slots int, adapters ...cluster.Adapter) {
+		f.update(m, &cluster.NodeHealth{NodeID: "n", Engine: "vllm", Models: []string{"tiny", "sql", "chat"},
+			Adapters: adapters, AdapterSlots: slots, Ready: true})
+	}
+	f.update(m, &cluster.NodeHealth{NodeID: "n", Engine: "vllm"}) // before the agent has asked the engine
+	beat(2, cluster.Adapter{Name: "sql", Base: "tiny"}, cluster.Adapter{Name: "chat", Base: "tiny"},
+		cluster.Adapter{Name: "third", Base: "tiny"})
+	if got := told(n, "sql", "chat", "third"); got != "???" {
+		t.Errorf("the first list tells nothing of a use: %s", got)
+	}
+	beat(1, cluster.Adapter{Name: "sql", Base: "tiny", IdleMs: idle(5000)}, cluster.Adapter{Name: "chat", Base: "tiny"})
+	if got := told(n, "tiny", "sql", "chat", "other"); got != "++--" {
+		t.Errorf("sql was used: %s", got)
+	}
+	n.UseAdapter("chat", time.Now())
+	beat(1, cluster.Adapter{Name: "sql", Base: "tiny", IdleMs: idle(9000)}, cluster.Adapter{Name: "chat", Base: "tiny"})
+	if got := told(n, "sql", "chat"); got != "-+" {
+		t.Errorf("the router has sent a request for chat since: %s", got)
+	}
+	if got := n.Info().baseOf("sql"); got != "tiny" || n.Info().baseOf("tiny") != "" {
+		t.Errorf("sql is an adapter of %q", got)
+	}
+	info := n.Info()
+	beat(1, cluster.Adapter{Name: "sql", Base: "tiny", IdleMs: idle(0)}, cluster.Adapter{Name: "chat", Base: "tiny"})
+	if n.Info() != info {
+		t.Error("a use alone changes the node's facts")
+	}
+}
+
+// TestExpectedAdapters: an adapter with a base in the settings is expected on every node of the
+// base, and loaded where a request was sent. An error takes that back.
+func TestExpectedAdapters(t *testing.T) {
+	t.Parallel()
+	_, url := newAdapterEngine(t)
+	o := fast(Backend{URL: url, ID: "n"})
+	o.ModelsInterval = time.Hour
+	o.Models = map[string]*cluster.Model{"lazy": {Base: "tiny"}}
+	f := run(t, o)
+	eventually(t, f, "the adapter", serves("lazy", 1))
+	n := f.Load().Node("n")
+	if got := told(n, "lazy"); got != "-" {
+		t.Errorf("before its first request: %s", got)
+	}
+	at := time.Now()
+	n.UseAdapter("lazy", at)
+	if got := told(n, "lazy"); got != "+" {
+		t.Errorf("after its first request: %s", got)
+	}
+	if v := n.View(time.Now()); len(v.Adapters) != 3 {
+		t.Errorf("%+v", v.Adapters)
+	}
+	n.UnuseAdapter("lazy", at)
+	if got := told(n, "lazy"); got != "-" {
+		t.Errorf("after an error: %s", got)
+	}
+	if err := f.SetModels(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	n.UseAdapter("lazy", at)
+	if got := told(n, "lazy"); got != "-" {
+		t.Errorf("when it is expected no more: %s", got)
+	}
+}

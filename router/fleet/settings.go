@@ -1,0 +1,182 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/router/policy"
+)
+
+// settings are the models' settings of both sources. The fleet's goroutine owns them.
+type settings struct {
+	ours   map[string]*cluster.Model // of the router's configuration
+	stored map[string]*cluster.Model // of etcd
+	// inForce has the settings of each model: ours, and for what ours leave out the stored ones. A
+	// change makes a new map.
+	inForce map[string]*cluster.Model
+	// policies are the parsed policies. A model keeps its last usable policy.
+	policies map[string]*policy.Policy
+	changed  bool // a source has changed since the last merge
+}
+
+func (s *settings) init(ours map[string]*cluster.Model) {
+	*s = settings{ours: ours, stored: map[string]*cluster.Model{}, policies: map[string]*policy.Policy{}, changed: true}
+}
+
+// SetModels replaces the models' settings of the router's configuration. SetModels returns nil once
+// they are in force. They never come into force if SetModels returns the error of ctx. Run must be
+// running.
+func (f *Fleet) SetModels(ctx context.Context, ours map[string]*cluster.Model) error {
+	return f.do(ctx, func(f *Fleet) { f.settings.ours, f.settings.changed = ours, true })
+}
+
+// noteSettings makes the next snapshot merge the settings again.
+func (f *Fleet) noteSettings() { f.settings.changed, f.dirty = true, true }
+
+// mergeSettings puts the settings of both sources in force.
+func (f *Fleet) mergeSettings() {
+	s := &f.settings
+	all := maps.Clone(s.stored)
+	for name, m := range s.ours {
+		all[name] = m.Over(s.stored[name])
+	}
+	for name, m := range all {
+		f.takePolicy(name, m)
+	}
+	maps.DeleteFunc(s.policies, func(name string, _ *policy.Policy) bool {
+		return all[name] == nil || len(all[name].Policy) == 0
+	})
+	f.solveOthers(ofModel, func(name string) bool { return all[name] != nil })
+	s.inForce, s.changed = all, false
+}
+
+// takePolicy parses a model's own policy. A document with a mistake is refused, and the policy
+// before stays in force.
+func (f *Fleet) takePolicy(name string, m *cluster.Model) {
+	if len(m.Policy) == 0 {
+		f.solved(ofModel, name)
+		return
+	}
+	p, err := f.o.ParsePolicy(m.Policy)
+	if err != nil {
+		f.problem(ofModel, name, "its policy is refused, and the one before stays in force: "+err.Error())
+		return
+	}
+	f.solved(ofModel, name)
+	f.settings.policies[name] = p
+}
+
+// configure puts the settings in force on the snapshot's models. all has the nodes of each model,
+// of every role.
+func (s *Snapshot) configure(in *settings, all map[*ModelView][]*Node) {
+	s.Settings = in.inForce
+	for _, m := range s.models {
+		m.Settings = in.inForce[m.Name]
+	}
+	s.addAliases(in.inForce)
+	for _, m := range s.models {
+		s.findBase(m, all[m])
+	}
+	for _, m := range s.models {
+		s.inherit(m, in, all)
+	}
+	for _, m := range s.models {
+		s.share(m, all[m])
+	}
+}
+
+// findBase finds the model whose adapter m is, if m is one: by the settings, or else by the engines
+// that list m.
+func (s *Snapshot) findBase(m *ModelView, nodes []*Node) {
+	name := ""
+	if m.Settings != nil {
+		name = m.Settings.Base
+	}
+	configured := name != ""
+	for i := 0; name == "" && i < len(nodes); i++ {
+		name = nodes[i].Info().baseOf(m.Name)
+	}
+	if name == "" {
+		return
+	}
+	m.Adapter = true
+	if base := s.names[name]; base != nil && base != m {
+		m.Base = base
+	} else if configured {
+		s.Problems = append(s.Problems, Problem{Subject: ofModel.name(m.Name),
+			Reason: "its base " + name + " is no other model that is served here"})
+	}
+}
+
+// inherit gives an adapter what its own settings leave out: policy, pools and loading time of its
+// base. An adapter with a base in its own settings is served by all nodes of the base.
+func (s *Snapshot) inherit(m *ModelView, in *settings, all map[*ModelView][]*Node) {
+	m.Policy = in.policies[m.Name]
+	base := m.Base
+	if base == nil {
+		return
+	}
+	m.Policy = cmp.Or(m.Policy, in.policies[base.Name])
+	if own := m.Settings; own != nil && own.Base != "" {
+		nodes := slices.Concat(all[m], all[base])
+		slices.SortFunc(nodes, byID)
+		all[m] = slices.Compact(nodes)
+	}
+	if under := in.inForce[base.Name]; under != nil {
+		m.Settings = m.Settings.Over(&cluster.Model{Pools: under.Pools, AdapterLoadS: under.AdapterLoadS})
+	}
+}
+
+func byID(a, b *Node) int { return strings.Compare(a.ID, b.ID) }
+
+// share splits a model's nodes by role. A pool in the settings decides before the node's own role.
+func (s *Snapshot) share(m *ModelView, nodes []*Node) {
+	var pools map[cluster.Role][]string
+	if m.Settings != nil {
+		pools = m.Settings.Pools
+	}
+	if len(pools) > 0 {
+		m.roles = make(map[*Node]cluster.Role, len(nodes))
+	}
+	for role, ids := range pools {
+		for _, id := range ids {
+			n := s.byID[id]
+			if n == nil || !slices.Contains(nodes, n) {
+				s.Problems = append(s.Problems, Problem{Subject: ofModel.name(m.Name),
+					Reason: "its pool " + string(role) + " names node " + id + ", which does not serve it now"})
+				continue
+			}
+			m.roles[n] = role
+		}
+	}
+	for _, n := range nodes {
+		role, listed := m.roles[n]
+		if !listed {
+			if role = n.Info().Role; len(pools[role]) > 0 {
+				continue
+			}
+		}
+		if role == cluster.RolePrefill {
+			m.Prefill = append(m.Prefill, n)
+		} else {
+			m.Nodes = append(m.Nodes, n)
+		}
+	}
+}
+
+// answers says whether the node answers requests for some model.
+func (s *Snapshot) answers(n *Node) bool {
+	return slices.ContainsFunc(s.models, func(m *ModelView) bool { return slices.Contains(m.Nodes, n) })
+}
+
+// Role returns the role in which n serves the model.
+func (m *ModelView) Role(n *Node) cluster.Role {
+	if role, listed := m.roles[n]; listed {
+		return role
+	}
+	return n.Info().Role
+}

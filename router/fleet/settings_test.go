@@ -1,0 +1,186 @@
+package fleet
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/router/policy"
+)
+
+// stored returns the settings of a fleet whose models have these settings in etcd.
+func stored(models map[string]*cluster.Model) *settings {
+	return &settings{stored: models, inForce: models}
+}
+
+// role returns a node of a role that serves the models.
+func role(id string, r cluster.Role, models ...string) *Node {
+	n := testNode(id, 4, models...)
+	info := *n.Info()
+	info.Role = r
+	n.setInfo(&info)
+	return n
+}
+
+// TestPools: a role with a list has exactly these nodes, and a role without one has the nodes that
+// say so themselves and are in no list.
+func TestPools(t *testing.T) {
+	all := []*Node{
+		role("a", cluster.RoleBoth, "m"), role("b", cluster.RoleBoth, "m"), role("c", cluster.RolePrefill, "m"),
+		role("d", cluster.RoleDecode, "m"), role("other", cluster.RoleBoth, "x"),
+	}
+	for name, c := range map[string]struct {
+		pools         map[cluster.Role][]string
+		nodes         string
+		prefill, a, c string // prefill nodes; roles of a and c
+		problems      int
+	}{
+		"none":           {nil, "a b d", "c", "both", "prefill", 0},
+		"one role":       {map[cluster.Role][]string{"prefill": {"a"}}, "b d", "a", "prefill", "prefill", 0},
+		"another role":   {map[cluster.Role][]string{"decode": {"c", "a"}}, "a b c", "", "decode", "decode", 0},
+		"confined":       {map[cluster.Role][]string{"both": {"b"}}, "b d", "c", "both", "prefill", 0},
+		"an empty list":  {map[cluster.Role][]string{"both": {}}, "a b d", "c", "both", "prefill", 0},
+		"not in fleet":   {map[cluster.Role][]string{"decode": {"gone", "d"}}, "a b d", "c", "both", "prefill", 1},
+		"another's node": {map[cluster.Role][]string{"decode": {"other", "d"}}, "a b d", "c", "both", "prefill", 1},
+	} {
+		s := build(slices.Clone(all), stored(map[string]*cluster.Model{"m": {Pools: c.pools}}))
+		m := s.Model([]byte("m"))
+		if got := strings.Join(ids(m.Nodes), " "); got != c.nodes {
+			t.Errorf("%s: answers from %q, want %q", name, got, c.nodes)
+		}
+		if got := strings.Join(ids(m.Prefill), " "); got != c.prefill {
+			t.Errorf("%s: prefill %q, want %q", name, got, c.prefill)
+		}
+		if a, b := m.Role(s.Node("a")), m.Role(s.Node("c")); string(a) != c.a || string(b) != c.c {
+			t.Errorf("%s: a is %s and c is %s", name, a, b)
+		}
+		if len(s.Problems) != c.problems {
+			t.Errorf("%s: problems %v", name, s.Problems)
+		}
+	}
+}
+
+// TestPoolOfAPrefillNode: a node of role prefill that a pool lets answer is shown as one that does.
+func TestPoolOfAPrefillNode(t *testing.T) {
+	for pool, want := range map[cluster.Role]string{cluster.RoleDecode: "", cluster.RolePrefill: prefillUnused} {
+		s := build([]*Node{role("p", cluster.RolePrefill, "m")}, stored(map[string]*cluster.Model{
+			"m": {Pools: map[cluster.Role][]string{pool: {"p"}}},
+		}))
+		if got := s.View(time.Now()).Nodes[0].Reason; got != want {
+			t.Errorf("in pool %s: %q, want %q", pool, got, want)
+		}
+	}
+}
+
+// TestBaseInTheSettings: an adapter that the settings name is served by all nodes of its base, and
+// takes over the base's pools, policy and loading time where it has none.
+func TestBaseInTheSettings(t *testing.T) {
+	nodes := []*Node{testNode("a", 4, "m", "sql"), testNode("b", 4, "m"), role("p", cluster.RoleBoth, "m")}
+	in := stored(map[string]*cluster.Model{
+		"m":    {Aliases: []string{"big"}, AdapterLoadS: 20, Pools: map[cluster.Role][]string{"prefill": {"p"}}},
+		"sql":  {Base: "m"},
+		"fast": {Base: "big", AdapterLoadS: 1},
+		"lost": {Base: "nobody"},
+	})
+	fleets, own := policy.Default(), policy.Default()
+	in.policies = map[string]*policy.Policy{"m": fleets, "fast": own}
+	s := build(nodes, in)
+	m, sql, fast, lost := s.Model([]byte("m")), s.Model([]byte("sql")), s.Model([]byte("fast")), s.Model([]byte("lost"))
+	if sql.Base != m || strings.Join(ids(sql.Nodes), " ") != "a b" || strings.Join(ids(sql.Prefill), " ") != "p" ||
+		sql.Settings.AdapterLoadS != 20 || sql.Policy != fleets {
+		t.Errorf("sql: %+v %+v", sql, sql.Settings)
+	}
+	if fast.Base != m || len(fast.Nodes) != 2 || fast.Settings.AdapterLoadS != 1 || fast.Policy != own {
+		t.Errorf("fast: %+v %+v", fast, fast.Settings)
+	}
+	if m.Base != nil || m.Policy != fleets || in.inForce["sql"].AdapterLoadS != 0 {
+		t.Errorf("the base: %+v, and sql's own settings are %+v", m, in.inForce["sql"])
+	}
+	if lost == nil || len(lost.Nodes) != 0 || lost.Base != nil || len(s.Problems) != 1 ||
+		!strings.Contains(s.Problems[0].Reason, "nobody") {
+		t.Errorf("lost: %+v, problems %v", lost, s.Problems)
+	}
+	if s.Sole() != m {
+		t.Errorf("a request without a model goes to %+v", s.Sole())
+	}
+}
+
+// TestOursComeBeforeTheStored: the router's configuration decides setting by setting, and etcd has
+// the rest. A change of either is in force at once.
+func TestOursComeBeforeTheStored(t *testing.T) {
+	t.Parallel()
+	eng := newEngine(t, nil, "m")
+	o := fast(Backend{URL: eng.URL, ID: "n"})
+	o.Models = map[string]*cluster.Model{"m": {Aliases: []string{"ours"}}, "unserved": {Aliases: []string{"x"}}}
+	f := run(t, o)
+	eventually(t, f, "the alias of the configuration", serves("ours", 1))
+	if f.Load().Model([]byte("unserved")) != nil {
+		t.Error("settings alone make a model known")
+	}
+	inForce := func(want string) {
+		t.Helper()
+		eventually(t, f, want, func(s *Snapshot) bool {
+			got, _ := json.Marshal(s.Settings["m"])
+			return string(got) == want
+		})
+	}
+	put := func(name, value string) {
+		f.send(t.Context(), func(f *Fleet) {
+			f.putModel(cluster.Entry{Key: cluster.ModelKey(name), Value: []byte(value)})
+		})
+	}
+	put("m", `{"aliases":["theirs"],"tokenizer":"/t","chat_template":"/c","adapter_load_s":3}`)
+	inForce(`{"aliases":["ours"],"tokenizer":"/t","chat_template":"/c","adapter_load_s":3}`)
+	if err := f.SetModels(t.Context(), map[string]*cluster.Model{"m": {Tokenizer: "/own"}}); err != nil {
+		t.Fatal(err)
+	}
+	inForce(`{"aliases":["theirs"],"tokenizer":"/own","adapter_load_s":3}`)
+	eventually(t, f, "the stored alias", serves("theirs", 1))
+	f.send(t.Context(), func(f *Fleet) { f.deleteModel(cluster.ModelKey("m")) })
+	inForce(`{"tokenizer":"/own"}`)
+	eventually(t, f, "no alias", serves("theirs", 0))
+}
+
+// TestPolicyOfAModel: a usable document is in force until it is removed. A refused one changes
+// nothing and is a problem.
+func TestPolicyOfAModel(t *testing.T) {
+	t.Parallel()
+	eng := newEngine(t, nil, "m")
+	o := fast(Backend{URL: eng.URL, ID: "n"})
+	o.ParsePolicy = func(doc []byte) (*policy.Policy, error) {
+		if strings.Contains(string(doc), "bad") {
+			return nil, errors.New("no good")
+		}
+		p := policy.Default()
+		p.MaxQueue = len(doc)
+		return p, nil
+	}
+	f := run(t, o)
+	for i, c := range []struct {
+		value    string
+		maxQueue int
+		problems int
+	}{
+		{`{}`, 0, 0}, {`{"policy":{}}`, 2, 0}, {`{"policy":{"bad":1}}`, 2, 1},
+		{`{"policy":{"a":1}}`, 7, 0}, {`{"policy":[]}`, 7, 1}, {`{"aliases":["x"]}`, 0, 0},
+	} {
+		f.send(t.Context(), func(f *Fleet) {
+			f.putModel(cluster.Entry{Key: cluster.ModelKey("m"), Value: []byte(c.value)})
+		})
+		eventually(t, f, fmt.Sprint(i, ": ", c.value), func(s *Snapshot) bool {
+			m, got := s.Model([]byte("m")), 0
+			if m == nil {
+				return false
+			}
+			if m.Policy != nil {
+				got = m.Policy.MaxQueue
+			}
+			return got == c.maxQueue && len(s.Problems) == c.problems
+		})
+	}
+}

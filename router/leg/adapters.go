@@ -1,0 +1,86 @@
+package leg
+
+import "time"
+
+// adapterLong is the loading time from which on a node that would have to load a request's LoRA
+// adapter is left out while another one has it.
+const adapterLong = time.Second
+
+// lacksAdapter says whether the node's engine must load the leg's model, a LoRA adapter, before it
+// computes the request. lacksAdapter returns false if that is unknown.
+func (l *Leg) lacksAdapter(n *member) bool {
+	if !l.model.view.Adapter {
+		return false
+	}
+	loaded, known := n.AdapterResident(l.model.name)
+	return known && !loaded
+}
+
+// stayWithAdapter removes from the candidates the nodes that would have to load the leg's adapter,
+// if loading takes long, and a node that has loaded it has room and no queue. With a queue there,
+// loading elsewhere may be faster, and spreads a busy adapter.
+func (l *Leg) stayWithAdapter() {
+	if !l.model.slowAdapter {
+		return
+	}
+	for i, at := range l.picks.able {
+		n, c := l.pool.members[at], &l.picks.cands[i]
+		if loaded, known := n.AdapterResident(l.model.name); known && loaded && n.unqueued(c.InFlight+c.Others) {
+			l.keep(unloaded, func(at int32) bool { return !l.lacksAdapter(l.pool.members[at]) })
+			return
+		}
+	}
+}
+
+// unqueued says whether a node with this number of requests would begin another one at once, as far
+// as that is known.
+func (n *member) unqueued(held int32) bool {
+	info := n.Info()
+	for _, slots := range []int32{info.MaxConcurrent, info.EngineSlots} {
+		if slots > 0 && held >= slots {
+			return false
+		}
+	}
+	waiting, known := n.Load().QueueDepth.Get()
+	return !known || waiting == 0
+}
+
+// useAdapter notes that the attempt's node computes for the leg's adapter from now on.
+func (l *Leg) useAdapter(a *attempt) {
+	if !l.model.view.Adapter {
+		return
+	}
+	if l.lacksAdapter(a.node) {
+		l.d.metrics.AdapterLoads.Inc()
+	}
+	a.node.UseAdapter(l.model.name, a.sent)
+}
+
+// failAdapter takes back useAdapter after an error of the engine, which may be unable to load the
+// adapter.
+func (l *Leg) failAdapter(a *attempt) {
+	if a.status >= 400 && l.model.view.Adapter {
+		a.node.UnuseAdapter(l.model.name, a.sent)
+	}
+}
+
+// The states of a leg's LoRA adapter on a node, in explanations.
+const (
+	adapterLoaded  = "loaded"
+	adapterLacking = "not loaded"
+	adapterUnknown = "unknown"
+)
+
+// adapterState returns the state of the leg's adapter on n; "" if the leg's model is none.
+func (l *Leg) adapterState(n *member) string {
+	if !l.model.view.Adapter {
+		return ""
+	}
+	switch loaded, known := n.AdapterResident(l.model.name); {
+	case !known:
+		return adapterUnknown
+	case loaded:
+		return adapterLoaded
+	}
+	return adapterLacking
+}

@@ -1,0 +1,179 @@
+package router
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/tokens"
+)
+
+// settings returns the settings that etcd can have too.
+func (m *ModelConfig) settings() *cluster.Model {
+	s := &cluster.Model{
+		Aliases: m.Aliases, Base: m.Base, Tokenizer: m.Tokenizer, ChatTemplate: m.ChatTemplate,
+		Policy: json.RawMessage(m.Policy), AdapterLoadS: m.AdapterLoad.Std().Seconds(),
+	}
+	if len(m.Pools) > 0 {
+		s.Pools = make(map[cluster.Role][]string, len(m.Pools))
+		for role, ids := range m.Pools {
+			s.Pools[cluster.Role(role)] = ids
+		}
+	}
+	return s
+}
+
+// modelSettings returns the settings of each model, by name.
+func (c *Config) modelSettings() map[string]*cluster.Model {
+	all := make(map[string]*cluster.Model, len(c.Models))
+	for i := range c.Models {
+		all[c.Models[i].Name] = c.Models[i].settings()
+	}
+	return all
+}
+
+// modelLimits are the settings of a model that need a restart.
+type modelLimits struct {
+	firstByte, idle, total   config.Duration
+	maxQueue, maxQueueDecode int
+}
+
+// limits returns the settings of each model that need a restart, if it has any.
+func (c *Config) limits() map[string]modelLimits {
+	all := map[string]modelLimits{}
+	for _, m := range c.Models {
+		l := modelLimits{m.FirstByte, m.Idle, m.Total, m.MaxQueue, m.MaxQueueDecode}
+		if l != (modelLimits{}) {
+			all[m.Name] = l
+		}
+	}
+	return all
+}
+
+// applyModelPolicies is the fleet's parser of a model's own policy document. The fleet puts the
+// policy on the model's view, where legs find it. router.mode overrides the mode here too.
+func (r *Router) applyModelPolicies(doc []byte) (*policy.Policy, error) {
+	p, err := policy.Parse(doc)
+	if err != nil {
+		return nil, err
+	}
+	return r.withMode(p)
+}
+
+// tokenises says whether the model's text is tokenised, or need not be, by the settings in force.
+func tokenises(snap *fleet.Snapshot, model string) bool {
+	m := snap.Settings[model]
+	return m != nil && m.Tokenizer != ""
+}
+
+// tokenFiles are the files of one model's tokenizer.
+type tokenFiles struct{ directory, template string }
+
+// filesOf returns the files that the models' settings name.
+func filesOf(models map[string]*cluster.Model) map[string]tokenFiles {
+	all := map[string]tokenFiles{}
+	for name, m := range models {
+		if m.Tokenizer != "" && m.Tokenizer != noTokenizer {
+			all[name] = tokenFiles{m.Tokenizer, m.ChatTemplate}
+		}
+	}
+	return all
+}
+
+// tokenizers are the models' tokenizers, loaded as the settings change. One goroutine at a time
+// calls load.
+type tokenizers struct {
+	set    *tokens.Set
+	loaded map[string]*tokens.Model
+	from   map[string]tokenFiles // of the last attempt to load each model
+	failed atomic.Pointer[map[string]string]
+}
+
+// load loads the tokenizers that are new or have changed, and the failed ones if again is set. A
+// model whose new tokenizer cannot be used keeps the one before. load returns the errors of new
+// attempts.
+func (t *tokenizers) load(wanted map[string]tokenFiles, again bool) map[string]error {
+	problems, models, fresh := map[string]string{}, map[string]*tokens.Model{}, map[string]error{}
+	before := t.problems()
+	for name, files := range wanted {
+		models[name] = t.loaded[name]
+		if t.from[name] == files && (before[name] == "" || !again) {
+			if before[name] != "" {
+				problems[name] = before[name]
+			}
+			continue
+		}
+		m, err := tokens.Load(files.directory, files.template)
+		if err != nil {
+			problems[name], fresh[name] = err.Error(), err
+			continue
+		}
+		models[name] = m
+	}
+	maps.DeleteFunc(models, func(_ string, m *tokens.Model) bool { return m == nil })
+	t.loaded, t.from = models, wanted
+	t.failed.Store(&problems)
+	t.set.Replace(models)
+	return fresh
+}
+
+// problems returns why a model's tokenizer is not used, by model.
+func (t *tokenizers) problems() map[string]string {
+	if all := t.failed.Load(); all != nil {
+		return *all
+	}
+	return nil
+}
+
+// loadTokens reads the tokenizers of the configuration. loadTokens names each unusable one with its
+// field.
+func (c *Config) loadTokens() (*tokenizers, error) {
+	t := &tokenizers{set: tokens.NewSet(nil, int(c.Prefix.ExactMemo), int(c.Prefix.MaxExact))}
+	failed := t.load(filesOf(c.modelSettings()), false)
+	var errs []error
+	for i, m := range c.Models {
+		if err := failed[m.Name]; err != nil {
+			errs = append(errs, fmt.Errorf("model[%d].tokenizer (%s): %w", i, m.Name, err))
+		}
+	}
+	return t, errors.Join(errs...)
+}
+
+const (
+	modelsEvery = 500 * time.Millisecond // between two looks for changed settings
+	modelsAgain = time.Minute            // between two attempts to load a tokenizer that failed
+)
+
+// followModels loads tokenizers as the models' settings change, until ctx ends.
+func (r *Router) followModels(ctx context.Context) error {
+	tick := time.NewTicker(modelsEvery)
+	defer tick.Stop()
+	tried := time.Now()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+		wanted := filesOf(r.fleet.Load().Settings)
+		again := len(r.tokens.problems()) > 0 && time.Since(tried) >= modelsAgain
+		if !again && maps.Equal(wanted, r.tokens.from) {
+			continue
+		}
+		tried = time.Now()
+		failed := r.tokens.load(wanted, again)
+		for _, name := range slices.Sorted(maps.Keys(failed)) {
+			r.log.Error("a model's tokenizer cannot be used, so its prompts are predicted from their text, or by the "+
+				"tokenizer before", "model", name, "tokenizer", wanted[name].directory, "error", failed[name])
+		}
+	}
+}
