@@ -76,6 +76,44 @@ func TestBenchAB(t *testing.T) {
 	}
 }
 
+// TestBenchABOfRunningRouters plays a file through two endpoints, without its long prompts.
+func TestBenchABOfRunningRouters(t *testing.T) {
+	e, err := engine.New(engine.Config{Speed: 500, RecordRequests: 99})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	file := filepath.Join(t.TempDir(), "trace.jsonl")
+	var lines strings.Builder
+	for i, tokens := range []int{100, 600, 100, 100} {
+		fmt.Fprintf(&lines, `{"timestamp":%d,"input_length":%d,"output_length":3,"hash_ids":%s}`+"\n", i, tokens,
+			[]string{"[1]", "[1,2]"}[tokens/512])
+	}
+	if err := os.WriteFile(file, []byte(lines.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := ctl(t, map[string]string{"OPENAI_API_KEY": "k1"}, "bench", "ab", "--router", "a="+e.URL()+"/v1/",
+		"--router", "b="+e.URL(), "--trace", file, "--longest", "512", "--requests", "2", "--rounds", "1",
+		"--warmup", "0", "--reset", "cache_salt", "--ignore-eos=false", "-o", "json")
+	var r ab.Report
+	if err != nil || json.Unmarshal([]byte(out), &r) != nil || r.Sides != [2]string{"a", "b"} || r.Requests != 2 {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	salts := map[string]int{}
+	for _, q := range e.Requests() {
+		if q.Path == "/v1/chat/completions" {
+			_, salt, _ := strings.Cut(string(q.Body), `"cache_salt":`)
+			salts[salt]++
+			if q.Header.Get("Authorization") != "Bearer k1" || strings.Contains(string(q.Body), "ignore_eos") {
+				t.Errorf("%v %s", q.Header, q.Body)
+			}
+		}
+	}
+	if len(salts) != 2 || salts[""] != 0 {
+		t.Errorf("salts %v", salts)
+	}
+}
+
 // TestABNotes checks what is said of figures that deserve doubt.
 func TestABNotes(t *testing.T) {
 	for want, r := range map[string]*ab.Report{
