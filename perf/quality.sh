@@ -65,8 +65,8 @@ for mode in $MODES; do
 		own="$own $!"
 		backends="$backends --backend http://127.0.0.1:$p,id=sim-$i"
 	done
-	lifetime=$(awk -v x="$SPEED" 'BEGIN { printf "%dms", 120000 / x }')
-	CGN_PREFIX_LIFETIME=$lifetime bin/cgn-router --listen "127.0.0.1:$((PORT + 18))" --admin "127.0.0.1:$((PORT + 19))" \
+	ttl=$(awk -v x="$SPEED" 'BEGIN { printf "%dms", 120000 / x }')
+	CGN_PREFIX_TTL=$ttl bin/cgn-router --listen "127.0.0.1:$((PORT + 18))" --admin "127.0.0.1:$((PORT + 19))" \
 		--mode "$mode" --drain-delay 0s $backends >"$dir/router.log" 2>&1 &
 	own="$own $!"
 	pids=$own

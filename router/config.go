@@ -97,13 +97,15 @@ type ModelConfig struct {
 
 // PrefixConfig bounds the prefix index.
 type PrefixConfig struct {
-	MaxBlocks int             `toml:"max_blocks" default:"1048576" help:"most blocks of 16 tokens in the prefix index; beyond this number the router prunes the index to 0.8 of it"`
-	MaxHeld   int             `toml:"max_held" default:"4194304" help:"most blocks that the router remembers from the reports of cache daemons and engines, about 16 bytes each; further blocks do not count"`
-	Memo      config.Size     `toml:"memo" default:"32MiB" help:"memory for the beginnings of earlier prompts, 1 KB for every 4 KiB of prompt; the router scans and hashes a remembered beginning only once, and remembers no prompt below 8 KiB; 0: none"`
-	Lifetime  config.Duration `toml:"lifetime" default:"120s" help:"how long the router believes that a predicted block is cached, until the cached-token counts of feedback tell more"`
-	MaxExact  config.Size     `toml:"max_exact" default:"512KiB" help:"largest request body whose prompt is tokenised, for models with a tokenizer; the router predicts the blocks of a prompt of a larger body, or with a word of more than 4 KiB, from its text. Tokenising 1 KB takes 20 to 50 µs the first time"`
-	ExactMemo config.Size     `toml:"exact_memo" default:"64MiB" help:"memory for the tokens of earlier prompts, for models with a tokenizer, 2 KB for each KB of text; the next turn of a conversation is then tokenised only where it is new; the memory is allocated as it fills"`
-	Feedback  bool            `toml:"feedback" default:"true" help:"correct predictions by the cached-token counts that engines report; for this the router adds stream_options.include_usage to requests for streams"`
+	MaxBlocks        int             `toml:"max_blocks" default:"1048576" help:"most blocks of 16 tokens in the prefix index; beyond this number the router prunes the index to prune_target_ratio of it"`
+	PruneTargetRatio float64         `toml:"prune_target_ratio" default:"0.8" help:"share of max_blocks that is left after a pruning, 0.01 to 0.99; the blocks that were used last are left"`
+	MaxHeld          int             `toml:"max_held" default:"4194304" help:"most blocks that the router remembers from the reports of cache daemons and engines, about 16 bytes each; further blocks do not count"`
+	Memo             config.Size     `toml:"memo" default:"32MiB" help:"memory for the beginnings of earlier prompts, 1 KB for every 4 KiB of prompt; the router scans and hashes a remembered beginning only once, and remembers no prompt below 8 KiB; 0: none"`
+	TTL              config.Duration `toml:"ttl" was:"prefix.lifetime" default:"120s" help:"how long the router believes that a predicted block is cached, until the cached-token counts of feedback tell more"`
+	MaxExact         config.Size     `toml:"max_exact" default:"512KiB" help:"largest request body whose prompt is tokenised, for models with a tokenizer; the router predicts the blocks of a prompt of a larger body, or with a word of more than 4 KiB, from its text. Tokenising 1 KB takes 20 to 50 µs the first time"`
+	ExactMemo        config.Size     `toml:"exact_memo" default:"64MiB" help:"memory for the tokens of earlier prompts, for models with a tokenizer, 2 KB for each KB of text; the next turn of a conversation is then tokenised only where it is new; the memory is allocated as it fills"`
+	Feedback         bool            `toml:"feedback" default:"true" help:"correct predictions by the cached-token counts that engines report; for this the router adds stream_options.include_usage to requests for streams"`
+	KVEvents         bool            `toml:"kv_events" default:"true" help:"follow the KV events of engines: those of backends (kv_events), and those that agents and cache daemons report; false: the router predicts what engines have cached. Blocks in the RAM and on the SSD of cache daemons count in any case"`
 }
 
 // AdmissionConfig caps the requests in flight. Nothing is queued.
@@ -358,6 +360,9 @@ func (c *Config) validateNumbers(bad problem) {
 			bad(n.field, "%s is too small; use %s or more, and write the unit, as in 64MiB", n.v, n.low)
 		}
 	}
+	if v := p.PruneTargetRatio; !(v >= 0.01 && v <= 0.99) {
+		bad("prefix.prune_target_ratio", "%v is not in 0.01..0.99; leave it out for 0.8", v)
+	}
 	if l.MaxBody > l.MaxBodyTotal {
 		bad("limits.max_body", "%s is more than limits.max_body_total, %s; use less, or raise that",
 			l.MaxBody, l.MaxBodyTotal)
@@ -371,7 +376,7 @@ func (c *Config) validateDurations(bad problem) {
 		field string
 		value config.Duration
 	}{
-		{"prefix.lifetime", c.Prefix.Lifetime}, {"router.session.ttl", c.Router.Session.TTL},
+		{"prefix.ttl", c.Prefix.TTL}, {"router.session.ttl", c.Router.Session.TTL},
 		{"timeouts.dial", t.Dial}, {"timeouts.first_byte", t.FirstByte}, {"timeouts.first_byte_cold", t.FirstByteCold},
 		{"timeouts.patience_floor", t.PatienceFloor}, {"timeouts.stall_floor", t.StallFloor},
 		{"timeouts.idle", t.Idle}, {"timeouts.total", t.Total},

@@ -38,7 +38,7 @@ func TestWhatCannotWorkIsRefusedByItsField(t *testing.T) {
 		"--backend http://e:1 --timeouts.dial 0s":        "timeouts.dial: 0s is too short",
 		"--backend http://e:1 --timeouts.stall_floor 0s": "timeouts.stall_floor",
 		"--backend http://e:1 --limits.slow_reader 0s":   "limits.slow_reader",
-		"--backend http://e:1 --prefix.lifetime 0s":      "prefix.lifetime",
+		"--backend http://e:1 --prefix.ttl 0s":           "prefix.ttl",
 		"--backend http://e:1 --limits.max_body 0":       "limits.max_body",
 		"--backend http://e:1 --limits.max_body 99999GiB": "limits.max_body: 99999GiB is " +
 			"more than limits.max_body_total, 1GiB",
@@ -264,5 +264,28 @@ func TestASocketLeftBehindDoesNotBlockTheStart(t *testing.T) {
 	if err == nil {
 		second.Close()
 		t.Error("two routers on one socket")
+	}
+}
+
+// TestPrefixSettings checks the bounds of the prefix index's settings, and the older name of ttl.
+func TestPrefixSettings(t *testing.T) {
+	for args, want := range map[string]string{
+		"--prefix.lifetime 7s":                                     "",
+		"--prefix.lifetime 0s":                                     "prefix.ttl: 0s is too short",
+		"--prefix.max_blocks 1023":                                 "prefix.max_blocks: 1023 is too small",
+		"--prefix.prune_target_ratio 0.01":                         "",
+		"--prefix.prune_target_ratio 0.99":                         "",
+		"--prefix.prune_target_ratio 0":                            "prefix.prune_target_ratio: 0 is not in 0.01..0.99; leave it out",
+		"--prefix.prune_target_ratio 1":                            "prefix.prune_target_ratio: 1 is not",
+		"--prefix.prune_target_ratio NaN":                          "prefix.prune_target_ratio",
+		"--prefix.ttl 1m --prefix.max_blocks 1024":                 "",
+		"--prefix.kv_events=false --prefix.ttl 500ms":              "",
+		"--backend http://127.0.0.1:1,kv-events=tcp://127.0.0.1:2": "backend.kv_events: http://127.0.0.1:1: KV events",
+		"--backend http://127.0.0.1:1,kv-events=tcp://127.0.0.1:2 --prefix.kv_events=false": "",
+	} {
+		err := check(append([]string{"--backend", "http://e:1"}, strings.Fields(args)...)...)
+		if err == nil && want != "" || err != nil && (want == "" || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", args, err, want)
+		}
 	}
 }

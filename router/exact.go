@@ -26,7 +26,7 @@ func (c *Config) validateEvents(backends []fleet.Backend, bad problem) {
 	some := slices.ContainsFunc(c.Models, func(m ModelConfig) bool { return m.Tokenizer != "" })
 	for _, b := range backends {
 		switch {
-		case b.KVEvents == "":
+		case b.KVEvents == "" || !c.Prefix.KVEvents:
 		case b.Model != "" && !c.tokenises(b.Model):
 			bad("backend.kv_events", "%s: KV events are of the engine's tokens, and no [[model]] makes such of "+
 				"text for %s"+fix, b.URL, b.Model)

@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -143,6 +145,50 @@ func TestBusyThresholdEndpoint(t *testing.T) {
 			t.Errorf("%s at the port for clients: %v", method, r)
 		}
 	}
+}
+
+// TestThresholdsOfThePolicy checks that the thresholds of the policy count, those of a model's own
+// policy in place of the fleet's, and that a threshold set by request wins until the router ends.
+func TestThresholdsOfThePolicy(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "policy.json")
+	write := func(doc string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(doc), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const fleet = `{"busy":{"active_decode_blocks_threshold":0.5}`
+	write(fleet + `}`)
+	url := full(t)
+	s := serve(t, nil, func(c *router.Config) {
+		c.Router.PolicyFile, c.Router.Backends = file, []string{url + ",id=a"}
+	})
+	eventually(t, "the report of the cache makes the node busy", func() bool {
+		return s.eligible() == 1 && s.chat(chatBody("hello", plain)).status == 503
+	})
+	lists := func(want string) {
+		t.Helper()
+		eventually(t, want, func() bool {
+			_, body := s.threshold("")
+			return body == `{"thresholds":[`+want+`]}`
+		})
+	}
+	const model = `{"model":"sim","active_decode_blocks_threshold":`
+	lists(model + `0.5,"active_prefill_tokens_threshold":null}`)
+	write(fleet + `,"models":{"sim":{}}}`)
+	lists("")
+	write(fleet + `,"models":{"sim":{"busy":{"active_prefill_tokens_threshold":7}}}}`)
+	lists(model + `null,"active_prefill_tokens_threshold":7}`)
+	if r := s.chat(chatBody("hello", plain)); r.status != 200 {
+		t.Errorf("the fleet's threshold counts for a model with a policy of its own: %v", r)
+	}
+	s.threshold(model + `0.8}`)
+	lists(model + `0.8,"active_prefill_tokens_threshold":7}`)
+	write(`{"busy":{"active_decode_blocks_threshold":0.5,"active_prefill_tokens_threshold":9}}`)
+	lists(model + `0.8,"active_prefill_tokens_threshold":9}`)
+	write(`{}`)
+	lists(model + `0.8,"active_prefill_tokens_threshold":null}`)
 }
 
 // TestThresholdsAreChangedLocally checks that a client of another host, and a browser's page of

@@ -94,12 +94,38 @@ func (s *site) exact(e *engine.Engine, node string) {
 	s.knows("back", longer, node, 12)
 }
 
+// deaf makes a router follow no KV events.
+func deaf(c *router.Config) { c.Prefix.KVEvents = false }
+
+// heardNothing checks that the router does not know an engine's blocks, which another router knows
+// by now, and that the router predicts them. The router follows a number of cache daemons.
+func (s *site) heardNothing(node string, daemons float64) {
+	t := s.t
+	t.Helper()
+	eventually(t, "the node is eligible", func() bool { return s.eligible() == 1 })
+	prompt := ids(1000, 200, nil)
+	s.knows("nothing is followed", prompt, node, 0)
+	if r := s.post("/v1/completions", prompt); r.status != 200 {
+		t.Fatal(r)
+	}
+	s.knows("the blocks are predicted", prompt, node, 12)
+	m := s.metrics()
+	for name, want := range map[string]float64{
+		"caches": daemons, "caches_engines": 0, "kv_events_following": 0, "kv_events_untokenised": 0,
+	} {
+		if got := m.sum("cgn_router_" + name); got != want {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+}
+
 // TestStaticBackendsEvents checks that the router follows its backends' events itself.
 func TestStaticBackendsEvents(t *testing.T) {
 	t.Parallel()
 	engines := simulate(t, 2, publishing)
 	pub, replay := engines[1].KVEndpoints()
 	with := engines[1].URL() + ",id=sim-1,kv-events=" + pub + ",kv-replay=" + replay
+	without := serve(t, nil, deaf, func(c *router.Config) { c.Router.Backends = []string{with} })
 	s := serve(t, nil, func(c *router.Config) {
 		c.Router.Backends = []string{engines[0].URL() + ",id=sim-0", with}
 		c.Models = []router.ModelConfig{{Name: "sim", Tokenizer: "none"}}
@@ -110,6 +136,7 @@ func TestStaticBackendsEvents(t *testing.T) {
 			s.metrics().sum("cgn_router_caches_engines") == 1
 	})
 	s.exact(engines[1], "sim-1")
+	without.heardNothing("sim-1", 0)
 
 	before := s.chat(chatBody(strings.Repeat("text is not in the engine's tokens ", 20), ""), "x-cgn-node", "sim-1")
 	if before.status != 200 {
@@ -153,19 +180,22 @@ func TestAgentsEvents(t *testing.T) {
 				c.Events.Listen = "unix://" + filepath.Join(t.TempDir(), "events.sock")
 			}
 			startAgent(t, c)
-			s := serve(t, nil, func(c *router.Config) {
+			member := func(c *router.Config) {
 				files := pki.FilesIn(certificates, pki.Router)
 				c.Etcd.Endpoints = []string{etcd.endpoint}
 				if way == "socket" { // the setting under test
 					c.Models = []router.ModelConfig{{Name: "sim", Tokenizer: "none"}}
 				}
 				c.Upstream = router.UpstreamTLS{CA: files.CA, Cert: files.Cert, Key: files.Key}
-			})
+			}
+			without := serve(t, nil, deaf, member)
+			s := serve(t, nil, member)
 			eventually(t, "the node is eligible", func() bool { return s.eligible() == 1 })
 			eventually(t, "its engine reports", func() bool {
 				return s.metrics().sum("cgn_router_caches_engines") == 1
 			})
 			s.exact(engines[0], "a")
+			without.heardNothing("a", map[bool]float64{true: 1}[way == "daemon"])
 			want := map[bool]float64{true: 0, false: 1}[way == "socket"]
 			eventually(t, fmt.Sprintf("untokenised is %v", want), func() bool {
 				return s.metrics().sum("cgn_router_kv_events_untokenised", `node="a"`) == want

@@ -53,9 +53,9 @@ func staticCaches(backends []fleet.Backend) map[string]string {
 }
 
 // eventSources returns the backends whose KV events the router follows itself.
-func eventSources(backends []fleet.Backend) (sources []kvevents.Source) {
+func (c *Config) eventSources(backends []fleet.Backend) (sources []kvevents.Source) {
 	for _, b := range backends {
-		if b.KVEvents != "" {
+		if b.KVEvents != "" && c.Prefix.KVEvents {
 			sources = append(sources, kvevents.Source{Node: b.NodeID(), Endpoint: b.KVEvents, Replay: b.KVReplay})
 		}
 	}
@@ -67,7 +67,7 @@ func eventSources(backends []fleet.Backend) (sources []kvevents.Source) {
 func (r *Router) caches() map[string]string {
 	all := map[string]string{}
 	for _, n := range r.fleet.Load().Nodes {
-		if at := n.Info().KVEvents; at != "" {
+		if at := n.Info().KVEvents; at != "" && r.config.Prefix.KVEvents {
 			all["agent "+n.ID] = at // no node names this address; the engine is known by the node's id
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/cognitora/dataplane/router/busy"
 	"github.com/cognitora/dataplane/router/policy"
 )
 
@@ -115,6 +116,15 @@ func (r *Router) takePolicy(doc []byte) {
 		w.Capacity, "models", len(p.Models))
 }
 
+// thresholds returns the busy thresholds of a policy.
+func thresholds(p *policy.BusySettings) busy.Thresholds {
+	t := busy.Thresholds{DecodeBlocks: p.DecodeBlocks, PrefillFraction: p.PrefillFraction}
+	if p.PrefillTokens != nil {
+		t.PrefillTokens = new(int64(*p.PrefillTokens))
+	}
+	return t
+}
+
 // applyPolicy applies the parts of a policy that are not about picking.
 func (r *Router) applyPolicy(p *policy.Policy) {
 	limit := r.config.Router.Admission.MaxQueue
@@ -122,6 +132,11 @@ func (r *Router) applyPolicy(p *policy.Policy) {
 		limit = p.MaxQueue
 	}
 	r.gate.SetMaxQueue(limit)
+	models := map[string]busy.Thresholds{}
+	for name, own := range p.Models {
+		models[name] = thresholds(&own.Busy)
+	}
+	r.busy.SetPolicy(thresholds(&p.Busy), models)
 	if p.TTFTSLOms > 0 {
 		r.log.Info("the policy's ttft_slo_ms has no effect: nothing uses it", "ttft_slo_ms", p.TTFTSLOms)
 	}

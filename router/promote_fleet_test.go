@@ -35,7 +35,7 @@ func TestPromotesFromAnotherHost(t *testing.T) {
 		files := pki.FilesIn(certificates, pki.Router)
 		c.Router.Promote, c.Etcd.Endpoints = "fleet", []string{etcd.endpoint}
 		// otherwise b's engine counts as holding all of it after one request
-		c.Prefix.Lifetime, c.Prefix.Feedback = config.Duration(time.Millisecond), false
+		c.Prefix.TTL, c.Prefix.Feedback = config.Duration(time.Millisecond), false
 		c.Upstream = router.UpstreamTLS{CA: files.CA, Cert: files.Cert, Key: files.Key}
 	})
 	eventually(t, "both nodes are eligible", func() bool { return s.eligible() == 2 })

@@ -17,7 +17,7 @@ func (r *Router) Reload(ctx context.Context, backends []fleet.Backend) error {
 	static := staticCaches(backends)
 	r.staticCaches.Store(&static)
 	r.holdings.SetStatic(r.caches())
-	r.events.Set(eventSources(backends))
+	r.events.Set(r.config.eventSources(backends))
 	return nil
 }
 

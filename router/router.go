@@ -96,7 +96,9 @@ func New(c Config) (r *Router, err error) {
 	if err = r.openAccessLog(); err != nil {
 		return r, err
 	}
-	r.index = prefix.NewIndex(prefix.Options{MaxBlocks: c.Prefix.MaxBlocks, Lifetime: c.Prefix.Lifetime.Std()})
+	r.index = prefix.NewIndex(prefix.Options{
+		MaxBlocks: c.Prefix.MaxBlocks, PruneTo: c.Prefix.PruneTargetRatio, Lifetime: c.Prefix.TTL.Std(),
+	})
 	if err = r.joinFleet(); err != nil {
 		return r, err
 	}
@@ -177,12 +179,12 @@ func (r *Router) joinFleet() error {
 	static := staticCaches(backends)
 	r.staticCaches.Store(&static)
 	r.events = kvevents.New(kvevents.Options{Model: r.onlyModel, Adapter: r.adapterUsed, Logger: r.log})
-	if sources := eventSources(backends); len(sources) > 0 {
+	if sources := c.eventSources(backends); len(sources) > 0 {
 		r.events.Set(sources)
 	}
 	r.holdings = holdings.New(holdings.Options{
 		Cluster: r.cluster, Static: static, Local: r.events.Watch, TLS: cacheTLS, MaxBlocks: c.Prefix.MaxHeld,
-		Promote: promoteModes[c.Router.Promote], Logger: r.log,
+		NoEngines: !c.Prefix.KVEvents, Promote: promoteModes[c.Router.Promote], Logger: r.log,
 	})
 	if r.fleet, err = fleet.New(o); err != nil {
 		return err

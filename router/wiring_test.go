@@ -30,7 +30,8 @@ func TestSettingsReachTheirParts(t *testing.T) {
 	seconds := func(n int) config.Duration { return config.Duration(time.Duration(n) * time.Second) }
 	c.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
 	c.Router.Listen, c.Router.Admin, c.Router.Backends = "127.0.0.1:0", "127.0.0.1:0", []string{"http://127.0.0.1:1"}
-	c.Prefix.MaxBlocks, c.Prefix.Lifetime, c.Prefix.Feedback = 5000, seconds(77), false
+	c.Prefix.MaxBlocks, c.Prefix.TTL, c.Prefix.Feedback = 5000, seconds(77), false
+	c.Prefix.PruneTargetRatio = 0.7
 	c.Timeouts = TimeoutConfig{
 		Dial: seconds(3), FirstByte: seconds(11), FirstByteCold: seconds(12), PatienceFloor: seconds(13),
 		StallFloor: seconds(14),
@@ -56,7 +57,7 @@ func TestSettingsReachTheirParts(t *testing.T) {
 		want int64
 	}{
 		"prefix.max_blocks":        {part(r.index, "o", "MaxBlocks"), 5000},
-		"prefix.lifetime":          {reflect.ValueOf(r.index.Lifetime(node.Ref())), 77 * second},
+		"prefix.ttl":               {reflect.ValueOf(r.index.Lifetime(node.Ref())), 77 * second},
 		"timeouts.dial":            {part(node.Pool, "o", "DialTimeout"), 3 * second},
 		"timeouts.first_byte":      {part(r.legs, "o", "Limits", "FirstByte"), 11 * second},
 		"timeouts.first_byte_cold": {part(r.legs, "o", "FirstByteCold"), 12 * second},
@@ -85,5 +86,8 @@ func TestSettingsReachTheirParts(t *testing.T) {
 	}
 	if part(r.legs, "o", "Feedback").Bool() {
 		t.Error("prefix.feedback: on")
+	}
+	if got := part(r.index, "o", "PruneTo").Float(); got != 0.7 {
+		t.Errorf("prefix.prune_target_ratio: %v, want 0.7", got)
 	}
 }

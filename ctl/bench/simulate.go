@@ -75,7 +75,7 @@ func newCluster(a *cli.App) *cobra.Command {
 	fl.DurationVar(&e.DecodePerSequence, "decode-per-sequence", 200*time.Microsecond,
 		"more of it for each sequence in the batch")
 	fl.IntVar(&f.c.Config.IndexBlocks, "index-blocks", 0, "the router's prefix.max_blocks; 0: its default")
-	fl.DurationVar(&f.c.Config.Lifetime, "lifetime", 0, "the router's prefix.lifetime; 0: its default")
+	fl.DurationVar(&f.c.Config.Lifetime, "lifetime", 0, "the router's prefix.ttl; 0: its default")
 	return cmd
 }
 

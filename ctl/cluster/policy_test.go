@@ -51,12 +51,14 @@ func TestPolicyTable(t *testing.T) {
 	table := "\n" + out.String()
 	for key := range documentOf(t) {
 		section, _, nested := strings.Cut(key, ".")
-		if shown := strings.Contains(table, "\n"+key+" "); shown != (!nested || section == p.Mode.String()) {
+		_, ofMode := policy.ParseMode(section)
+		want := !nested || ofMode != nil || section == p.Mode.String()
+		if shown := strings.Contains(table, "\n"+key+" "); shown != want {
 			t.Errorf("row for %s: %v in\n%s", key, shown, table)
 		}
 	}
 	for _, want := range []string{"0 (prefill that waits does not count)", "0 (not used yet)", "\nmodels.m.mode ",
-		"\nmodels.m.score.weights.pending   0.18\n", "\nsource "} {
+		"\nmodels.m.score.weights.pending    0.18\n", "\nsource "} {
 		if !strings.Contains(table, want) {
 			t.Errorf("no %q in\n%s", want, table)
 		}
@@ -76,12 +78,21 @@ func TestPolicyPage(t *testing.T) {
 			t.Errorf("no row for %s with the default %v", key, value)
 		}
 	}
+	unset := []string{ // the default document has no such keys
+		"prefill_load_model.table", "busy.active_decode_blocks_threshold", "busy.active_prefill_tokens_threshold",
+		"busy.active_prefill_tokens_threshold_frac",
+	}
+	for _, key := range unset {
+		if !strings.Contains(page, "\n| `"+key+"` | unset |") {
+			t.Errorf("no row for %s, which is unset by default", key)
+		}
+	}
 	for _, mode := range policy.ModeNames() {
 		if !strings.Contains(page, "`"+mode+"`") {
 			t.Errorf("no word on mode %s", mode)
 		}
 	}
-	if rows := strings.Count(page, "\n| `"); rows != len(keys) {
-		t.Errorf("%d rows for %d keys", rows, len(keys))
+	if rows := strings.Count(page, "\n| `"); rows != len(keys)+len(unset) {
+		t.Errorf("%d rows for %d keys", rows, len(keys)+len(unset))
 	}
 }

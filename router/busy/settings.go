@@ -7,9 +7,9 @@ import (
 )
 
 // Settings holds the thresholds of all models. A limit that was set for a model by Set counts
-// before the policy's for the model, and that before the policy's for all models. The zero Settings
-// has no limits. Settings is safe for concurrent use. A nil Settings has no limits, and only Of may
-// be called.
+// before the policy's. A model with a policy of its own has the limits of that policy, and any
+// other model those of the policy for all models. The zero Settings has no limits. Settings is safe
+// for concurrent use. A nil Settings has no limits, and only Of may be called.
 type Settings struct {
 	table atomic.Pointer[table] // nil: no limit is set
 
@@ -21,8 +21,8 @@ type Settings struct {
 
 // table is an immutable summary of Settings.
 type table struct {
-	all    *Thresholds // of the models that are not in models; nil: no limit
-	models map[string]*Thresholds
+	all    *Thresholds            // of the models that are not in models; nil: no limit
+	models map[string]*Thresholds // a nil element: no limit
 }
 
 // Of returns the thresholds of a model, or nil if none is set. Of allocates nothing.
@@ -40,8 +40,8 @@ func (s *Settings) Of(model string) *Thresholds {
 	return t.all
 }
 
-// SetPolicy puts the thresholds of a policy document in force: those for all models, and those by
-// model. They replace the thresholds of the last document.
+// SetPolicy puts the thresholds of a policy document in force: those for all models, and those of
+// the models with policies of their own. They replace the thresholds of the last document.
 func (s *Settings) SetPolicy(all Thresholds, models map[string]Thresholds) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,19 +68,30 @@ func (s *Settings) Set(model string, t Thresholds) Thresholds {
 
 // publish makes the table. The caller holds mu.
 func (s *Settings) publish() {
-	t := &table{models: map[string]*Thresholds{}}
-	if !s.all.IsZero() {
-		t.all = new(s.all)
-	}
+	t := &table{all: published(s.all), models: map[string]*Thresholds{}}
 	for name, own := range s.told {
-		t.models[name] = new(s.all.over(own))
+		t.models[name] = published(own)
 	}
 	for name, own := range s.set {
-		t.models[name] = new(s.all.over(s.told[name]).over(own))
+		policy, told := s.told[name]
+		if !told {
+			policy = s.all
+		}
+		t.models[name] = published(policy.over(own))
 	}
-	maps.DeleteFunc(t.models, func(_ string, own *Thresholds) bool { return own.IsZero() })
-	if t.all == nil && len(t.models) == 0 {
-		t = nil
+	if t.all == nil {
+		maps.DeleteFunc(t.models, func(_ string, own *Thresholds) bool { return own == nil })
+		if len(t.models) == 0 {
+			t = nil
+		}
 	}
 	s.table.Store(t)
+}
+
+// published returns t for a table.
+func published(t Thresholds) *Thresholds {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
 }

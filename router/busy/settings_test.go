@@ -29,20 +29,30 @@ func TestSettings(t *testing.T) {
 	if got := s.Set("a", Thresholds{}); !got.IsZero() || s.table.Load() != nil {
 		t.Errorf("reading has set %s", text(got))
 	}
+	if s.SetPolicy(Thresholds{}, map[string]Thresholds{"a": {}}); s.table.Load() != nil {
+		t.Error("a policy without thresholds makes a table")
+	}
 	s.SetPolicy(Thresholds{DecodeBlocks: new(0.9)}, map[string]Thresholds{"a": {PrefillTokens: new(int64(100))}})
-	want("a", `{"active_decode_blocks_threshold":0.9,"active_prefill_tokens_threshold":100}`)
+	want("a", `{"active_decode_blocks_threshold":null,"active_prefill_tokens_threshold":100}`)
 	want("b", `{"active_decode_blocks_threshold":0.9,"active_prefill_tokens_threshold":null}`)
 	if got := text(s.Set("a", Thresholds{PrefillTokens: new(int64(7))})); got !=
-		`{"active_decode_blocks_threshold":0.9,"active_prefill_tokens_threshold":7}` {
+		`{"active_decode_blocks_threshold":null,"active_prefill_tokens_threshold":7}` {
 		t.Errorf("set %s", got)
 	}
 	s.Set("a", Thresholds{PrefillFraction: new(1.5)})
-	want("a", `{"active_decode_blocks_threshold":0.9,"active_prefill_tokens_threshold":7,`+
+	s.SetPolicy(Thresholds{DecodeBlocks: new(0.8)}, map[string]Thresholds{
+		"a": {PrefillTokens: new(int64(200)), DecodeBlocks: new(0.7)}, "c": {},
+	})
+	want("a", `{"active_decode_blocks_threshold":0.7,"active_prefill_tokens_threshold":7,`+
 		`"active_prefill_tokens_threshold_frac":1.5}`)
-	s.SetPolicy(Thresholds{}, map[string]Thresholds{"a": {PrefillTokens: new(int64(200))}, "c": {}})
+	want("b", `{"active_decode_blocks_threshold":0.8,"active_prefill_tokens_threshold":null}`)
+	want("c", "none")
+	s.Set("b", Thresholds{PrefillTokens: new(int64(9))})
+	want("b", `{"active_decode_blocks_threshold":0.8,"active_prefill_tokens_threshold":9}`)
+	s.SetPolicy(Thresholds{}, nil)
 	want("a", `{"active_decode_blocks_threshold":null,"active_prefill_tokens_threshold":7,`+
 		`"active_prefill_tokens_threshold_frac":1.5}`)
-	want("b", "none")
+	want("b", `{"active_decode_blocks_threshold":null,"active_prefill_tokens_threshold":9}`)
 	want("c", "none")
 	var none *Settings
 	if none.Of("a") != nil {

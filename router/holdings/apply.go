@@ -85,7 +85,7 @@ func (c *cache) holders(w *cognitorav1.WatchResponse) error {
 		switch {
 		case h.Engine == "":
 			c.own = h.Number
-		case c.engines[h.Number] != nil || c.left:
+		case c.m.o.NoEngines || c.engines[h.Number] != nil || c.left:
 		case len(c.engines) >= maxEngines:
 			return errors.New("holdings: too many engines on one host")
 		default:

@@ -52,6 +52,8 @@ type Options struct {
 	TLS *tls.Config
 	// MaxBlocks bounds the index; 0: its default.
 	MaxBlocks int
+	// NoEngines leaves out the blocks that engines report. The blocks of daemons still count.
+	NoEngines bool
 	// Promote says which blocks daemons are asked to bring into RAM ahead of requests.
 	Promote Promote
 	Logger  *slog.Logger // nil: slog.Default

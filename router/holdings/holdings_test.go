@@ -253,6 +253,27 @@ func TestEngines(t *testing.T) {
 	d.stop()
 }
 
+// TestEnginesAreLeftOut checks that with NoEngines only the blocks of daemons count.
+func TestEnginesAreLeftOut(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kv.sock")
+	d := startDaemon(t, path)
+	o := static(path)
+	o.NoEngines = true
+	m := follow(t, o)
+	chain, digests := prompt(40)
+	d.report(residency.Report{Engine: "node", Epoch: 1, Fresh: true, Number: 1, Events: []residency.Event{
+		{Kind: residency.Stored, Namespace: namespace.String(), Tier: residency.Device, Digests: digests[:10]},
+		{Kind: residency.Stored, Namespace: namespace.String(), Tier: residency.Host, Digests: digests[10:30],
+			Parent: digests[9]},
+	}})
+	d.put(digests, 0, 20, true)
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 20, 20})
+	if s := m.Stats(); m.Reports("node") || s.Engines != 0 || s.Index.Nodes != 2 {
+		t.Errorf("an engine counts: %+v", s)
+	}
+	d.stop()
+}
+
 // TestEngineMedia checks that an engine's blocks in host memory and on disk count for those tiers,
 // not for its own memory.
 func TestEngineMedia(t *testing.T) {

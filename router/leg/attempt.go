@@ -225,6 +225,11 @@ func (l *Leg) disarm() phase {
 	return l.phase
 }
 
+// records says whether the attempt's prediction is to be recorded.
+func (l *Leg) records(a *attempt) bool {
+	return l.prompt.Blocks > 0 && l.prompt.Found() && l.Request.Predicts() && !a.recorded
+}
+
 // record puts the prediction in the index, and the prompt's blocks in the node's book. Prefilled
 // may then use the prompt while the attempt waits.
 func (l *Leg) record(a *attempt) {
@@ -310,7 +315,7 @@ func (l *Leg) ask(a *attempt) (verdict, error) {
 		return l.blame(err), err
 	}
 	a.ex = ex
-	if l.prompt.Blocks > 0 && l.Request.Predicts() && !a.recorded {
+	if l.records(a) {
 		l.record(a)
 	}
 	if err := ex.ReadHead(deadline); err != nil {

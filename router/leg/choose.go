@@ -97,7 +97,9 @@ func (l *Leg) charge(a *attempt, at int, now time.Time) {
 	set, own := &l.picks.policy.Cost, l.overrides()
 	cost := books.Cost{Blocks: int64(l.prompt.Blocks)}
 	if own.TrackPrefillTokens.Or(set.TrackPrefillTokens) {
-		cost.Prefill = l.prompt.Tokens() - int64(a.matched)*prefix.BlockTokens
+		cached := int64(a.matched) * prefix.BlockTokens
+		cost.Prefill = l.prompt.Tokens() - cached
+		cost.Expected = l.picks.policy.PrefillLoadModel.Expected(cost.Prefill, cached)
 	}
 	if a.shares = own.AssumeKVReuse.Or(set.AssumeKVReuse); a.shares {
 		cost.Blocks -= int64(a.node.Book.Shared(l.prompt.Keys()))

@@ -58,16 +58,19 @@ type ExplainedNode struct {
 
 // Explain says where a leg of r with question q would go now. Explain sends nothing.
 func (d *Dispatcher) Explain(r *request.Request, q Question) (*Explanation, *apierror.Error) {
+	return d.explain(r, q, time.Now())
+}
+
+func (d *Dispatcher) explain(r *request.Request, q Question, now time.Time) (*Explanation, *apierror.Error) {
 	l := d.Leg(r, q, nil)
 	defer l.recycle()
 	if err := l.resolve(); err != nil {
 		return nil, err
 	}
-	d.where.Find(l.prompt, r, l.model.name, l.model.seed, l.pool.nodes)
+	l.look()
 	l.identify()
 	p := d.policyOf(l.model)
 	l.picks.policy = p
-	now := time.Now()
 	l.candidates(now)
 	var because policy.Explanation
 	explain := func() int { return l.explain(p, d.foresee(p), now, &because) }

@@ -202,10 +202,22 @@ func (l *Leg) first() (at int, err *apierror.Error) {
 	if err := l.admit(); err != nil {
 		return 0, err
 	}
-	l.d.where.Find(l.prompt, l.Request, l.model.name, l.model.seed, l.pool.nodes)
+	l.look()
 	l.identify()
 	l.tries.spare = l.d.o.MaxNodes
 	return l.choose(l.began)
+}
+
+// look finds out where the prompt's blocks are, unless the policy gives prefixes no worth. The leg
+// keeps to that if another policy comes into force: a prompt that was not looked up is held by no
+// node, and is recorded for none.
+func (l *Leg) look() {
+	own := l.overrides()
+	if l.d.policy.Load().For(l.model.name).UsesPrefixes(&own) {
+		l.d.where.Find(l.prompt, l.Request, l.model.name, l.model.seed, l.pool.nodes)
+	} else {
+		l.prompt.Measure(l.Request, len(l.pool.nodes))
+	}
 }
 
 // holder returns the place of the node that stores the requested response. The place is in the

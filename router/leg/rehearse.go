@@ -38,7 +38,12 @@ func (l *Leg) rehearse(keys []uint64, known func(n *fleet.Node) int32) *apierror
 	}
 	sent := l.Request.Received
 	l.Request.Scan.Stream = true
-	l.d.where.FindKeys(l.prompt, l.Request, keys, l.model.name, l.model.seed, l.pool.nodes)
+	own := l.overrides()
+	if known != nil || l.d.policy.Load().For(l.model.name).UsesPrefixes(&own) {
+		l.d.where.FindKeys(l.prompt, l.Request, keys, l.model.name, l.model.seed, l.pool.nodes)
+	} else {
+		l.prompt.MeasureBlocks(l.Request, len(keys), len(l.pool.nodes))
+	}
 	if known != nil {
 		for i, n := range l.pool.nodes {
 			l.prompt.Suppose(i, known(n))
@@ -52,7 +57,9 @@ func (l *Leg) rehearse(keys []uint64, known func(n *fleet.Node) int32) *apierror
 	l.useAdapter(a)
 	l.now = a
 	a.node.waits.Begin(&l.wait, sent, l.work(a.matched))
-	l.record(a)
+	if l.prompt.Found() {
+		l.record(a)
+	}
 	return nil
 }
 
@@ -72,7 +79,9 @@ func (r Rehearsal) Matched() int { return r.l.now.matched }
 func (r Rehearsal) Begun(now time.Time) {
 	r.l.wait.FirstByte(now)
 	r.l.now.cost.Begun(now)
-	r.l.prompt.Begun(r.l.now.ref)
+	if r.l.now.recorded {
+		r.l.prompt.Begun(r.l.now.ref)
+	}
 }
 
 // Finish ends the leg. The engine found cachedTokens of its promptTokens cached. Do not use r
@@ -83,7 +92,9 @@ func (r Rehearsal) Finish(promptTokens, cachedTokens int, now time.Time) {
 	l.Reading.Usage = usage.Counts{
 		Prompt: int64(promptTokens), HasPrompt: true, Cached: int64(cachedTokens), HasCached: true,
 	}
-	l.learn(l.now, true, false, l.Request.Received)
+	if l.now.recorded {
+		l.learn(l.now, true, false, l.Request.Received)
+	}
 	l.now.cost.Close(now)
 	l.drop(l.now)
 	l.close()

@@ -113,6 +113,22 @@ func (k *costing) logWeight(cost, low, high float64) float64 {
 	return -(cost - low) / (high - low) / k.Temperature
 }
 
+// usesPrefixes says whether a cost can depend on the blocks that a node holds. Without scale and
+// credit, as after overlap_score_weight 0, only decode depends on blocks: on those that active
+// requests share. That alone is not worth hashing every prompt, so each request then counts in
+// full. With a credit the shared blocks count once, because the credit shows that prefixes have
+// worth.
+func (p *CostSettings) usesPrefixes(o *Overrides) bool {
+	c := *p
+	o.apply(&c)
+	// The credit for cached blocks, and the uncached tokens that wait:
+	prefill := c.PrefillLoadScale > 0 && c.TrackPrefillTokens
+	offDecode := c.OverlapScoreCredit > 0 && !c.TrackPrefillTokens
+	worth := c.PrefillLoadScale > 0 || c.OverlapScoreCredit > 0
+	shared := c.TrackActiveBlocks && c.AssumeKVReuse && worth
+	return prefill || offDecode || shared
+}
+
 // costing is the cost function in one situation.
 type costing struct {
 	CostSettings         // with the overrides of the request

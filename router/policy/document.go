@@ -48,9 +48,13 @@ func (p *Policy) MarshalJSON() ([]byte, error) {
 		Score       ScoreSettings       `json:"score"`
 		Cost        CostSettings        `json:"cost"`
 		DeviceAware DeviceAwareSettings `json:"device_aware"`
-		MaxQueue    int                 `json:"-"`
-		TTFTSLOms   int                 `json:"-"`
-		Models      map[string]*Policy  `json:"-"`
+
+		PrefillLoadModel PrefillLoadModel `json:"prefill_load_model"`
+		Busy             BusySettings     `json:"busy"`
+
+		MaxQueue  int                `json:"-"`
+		TTFTSLOms int                `json:"-"`
+		Models    map[string]*Policy `json:"-"`
 	}
 	models := map[string]ofModel{}
 	for name, m := range p.Models {
@@ -86,7 +90,9 @@ func read(at string, doc []byte) (*Policy, *reader) {
 	if strings.HasSuffix(r.given["cost.prefill_load_scale"], ".overlap_score_weight") && p.Cost.PrefillLoadScale == 0 {
 		p.Cost.OverlapScoreCredit = 0
 	}
-	r.errs = append(r.errs, p.conflicts(at)...)
+	if len(r.errs) == 0 { // a refused value would look like a conflict
+		r.errs = p.conflicts(at)
+	}
 	return p, r
 }
 
@@ -143,6 +149,11 @@ func (r *reader) member(name string, s section, f reflect.StructField, value jso
 		r.refuse(name, "counts for the whole router; give it outside of models")
 	case f.Type.Kind() == reflect.Struct:
 		r.object(name, value, section{newest, into})
+	case f.Type.Kind() == reflect.Pointer:
+		into.Set(reflect.New(f.Type.Elem()))
+		r.scalar(name, f, value, into.Elem())
+	case f.Type.Kind() == reflect.Slice:
+		r.list(name, newest, f, value, into)
 	case f.Type.Kind() == reflect.Map:
 		into.Set(reflect.ValueOf(r.models(name, value)))
 	default:
@@ -168,7 +179,33 @@ func (r *reader) models(name string, doc []byte) map[string]*Policy {
 	return models
 }
 
-// scalar reads one number, switch or mode.
+// list reads a list of objects, each of which has every key. newest is the list's newest name.
+func (r *reader) list(name, newest string, f reflect.StructField, doc []byte, into reflect.Value) {
+	var entries []json.RawMessage
+	if json.Unmarshal(doc, &entries) != nil || entries == nil {
+		r.errs = append(r.errs, &FieldError{name, shortened(doc), allowed(f)})
+		return
+	}
+	if float64(len(entries)) > parsed(f.Tag.Get("most")) {
+		r.errs = append(r.errs, &FieldError{name, fmt.Sprintf("a list of %d", len(entries)), allowed(f)})
+		return
+	}
+	if len(entries) == 0 {
+		return
+	}
+	into.Set(reflect.MakeSlice(f.Type, len(entries), len(entries)))
+	for i, entry := range entries {
+		place, before := fmt.Sprintf("[%d]", i), len(r.errs)
+		r.object(name+place, entry, section{newest + place, into.Index(i)})
+		for _, key := range keysIn(f.Type.Elem()) {
+			if len(r.errs) == before && r.given[join(newest+place, key)] == "" {
+				r.refuse(join(name+place, key), "missing; each entry has %s", strings.Join(keysIn(f.Type.Elem()), ", "))
+			}
+		}
+	}
+}
+
+// scalar reads one number, word, switch or mode.
 func (r *reader) scalar(name string, f reflect.StructField, value json.RawMessage, into reflect.Value) {
 	refused := &FieldError{name, shortened(value), allowed(f)}
 	var text string
@@ -180,6 +217,9 @@ func (r *reader) scalar(name string, f reflect.StructField, value json.RawMessag
 			return
 		}
 	case bytes.Equal(value, []byte("null")):
+	case kind == reflect.String && json.Unmarshal(value, &text) == nil && slices.Contains(words(f), text):
+		into.SetString(text)
+		return
 	case kind == reflect.Bool && json.Unmarshal(value, into.Addr().Interface()) == nil:
 		return
 	case json.Unmarshal(value, &v) != nil || !allows(f, v):

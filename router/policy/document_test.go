@@ -83,8 +83,8 @@ func TestParseRefuses(t *testing.T) {
 		`{"kv":NaN}`:          "malformed JSON",
 		`{"kv":0.5} x`:        "unexpected data after the object",
 		`{"kv":0.5,"kv":0.6}`: "kv: given twice",
-		`{"kw":0.5}`: `kw: unknown key; there are mode, score, cost, device_aware, max_queue, ttft_slo_ms, models, weights, tiers, ` +
-			`epsilon, run_delay_ms, retransmit_pct, kv, load, power, capacity, pending, adapter; did you mean kv?`,
+		`{"kw":0.5}`: `kw: unknown key; there are mode, score, cost, device_aware, prefill_load_model, busy, max_queue, ttft_slo_ms, ` +
+			`models, weights, tiers, epsilon, run_delay_ms, retransmit_pct, kv, load, power, capacity, pending, adapter; did you mean kv?`,
 		`{"disk":1}`:              "; did you mean score.tiers.disk?",
 		`{"score":{"kv":1}}`:      "score.kv: unknown key; there are weights, tiers, epsilon",
 		`{"score":{"load":1}}`:    "; did you mean score.weights.load?",
@@ -214,16 +214,28 @@ func randomPolicy(rng *rand.Rand, models int) *Policy {
 	walk("", reflect.ValueOf(p).Elem(), func(_ string, f reflect.StructField, v reflect.Value) {
 		low, high, _ := strings.Cut(f.Tag.Get("range"), "..")
 		switch v.Kind() {
+		case reflect.Invalid: // unset
 		case reflect.Bool:
 			v.SetBool(rng.IntN(2) == 0)
 		case reflect.Uint8:
 			v.SetUint(rng.Uint64N(uint64(len(modes))))
 		case reflect.Int:
 			v.SetInt(int64(parsed(low)) + rng.Int64N(int64(parsed(high)-parsed(low))))
+		case reflect.String:
+			v.SetString(words(f)[rng.IntN(len(words(f)))])
 		default:
 			v.SetFloat(parsed(low) + rng.Float64()*(parsed(high)-parsed(low)))
 		}
 	})
+	if p.PrefillLoadModel.Mode == Modelled || rng.IntN(2) == 0 {
+		p.PrefillLoadModel.Table = randomTable(rng, 1+rng.IntN(64))
+	}
+	if rng.IntN(2) == 0 {
+		p.Busy.DecodeBlocks, p.Busy.PrefillTokens = new(rng.Float64()), new(rng.IntN(1<<40))
+	}
+	if rng.IntN(2) == 0 {
+		p.Busy.PrefillFraction = new(2 * rng.Float64())
+	}
 	p.Cost.TrackOutputBlocks = p.Cost.TrackOutputBlocks && p.Cost.TrackActiveBlocks
 	for i := range models {
 		m := randomPolicy(rng, 0)
@@ -332,8 +344,9 @@ func TestSettings(t *testing.T) {
 		names, values[s.Name] = append(names, s.Name), s.Value
 	}
 	all := strings.Join(names, " ")
-	if !strings.HasPrefix(all, "mode max_queue ttft_slo_ms models.a.mode models.a.score.weights.kv ") ||
-		!strings.HasSuffix(all, " models.b.mode") || strings.Contains(all, "models.a.max_queue") {
+	first := "mode prefill_load_model.mode max_queue ttft_slo_ms models.a.mode models.a.score.weights.kv "
+	last := " models.b.mode models.b.prefill_load_model.mode"
+	if !strings.HasPrefix(all, first) || !strings.HasSuffix(all, last) || strings.Contains(all, "models.a.max_queue") {
 		t.Error(all)
 	}
 	if values["mode"] != Random || values["max_queue"] != 7 || values["models.a.score.weights.kv"] != 0.75 {
@@ -346,6 +359,9 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"kv":0.5,"load":1e-300}`))
 	f.Add([]byte(`{"weights":{"kv":{}},"epsilon":[[[]]]}`))
 	f.Add([]byte(`{"score":{"tiers":{"host":0.5}},"models":{"a":{"mode":"random","score":{"epsilon":0}}}}`))
+	f.Add([]byte(measured))
+	f.Add([]byte(`{"busy":{"active_decode_blocks_threshold":0.5,"active_prefill_tokens_threshold":null}}`))
+	f.Add([]byte(`{"prefill_load_model":{"table":[[],{"tokens":[]},{"ms":{"ms":1}}]}}`))
 	f.Fuzz(func(t *testing.T, doc []byte) {
 		p, err := Parse(doc)
 		if (p == nil) == (err == nil) {

@@ -59,7 +59,7 @@ func (o *Overrides) Validate() error {
 	c, errs := Default().Cost, []error(nil)
 	o.apply(&c)
 	walk("", reflect.ValueOf(&c).Elem(), func(name string, f reflect.StructField, v reflect.Value) {
-		if !allows(f, number(v)) {
+		if !allows(f, number(f, v)) {
 			errs = append(errs, &FieldError{name, fmt.Sprint(v), allowed(f)})
 		}
 	})

@@ -106,6 +106,9 @@ type Policy struct {
 	Score       ScoreSettings       `json:"score"`
 	Cost        CostSettings        `json:"cost"`
 	DeviceAware DeviceAwareSettings `json:"device_aware"`
+
+	PrefillLoadModel PrefillLoadModel `json:"prefill_load_model"`
+	Busy             BusySettings     `json:"busy"`
 	// MaxQueue bounds the requests in flight of a model on the nodes of a role. 0: the router's own
 	// setting.
 	MaxQueue int `json:"max_queue" range:"0..1048576" scope:"router"`
@@ -172,7 +175,8 @@ func Default() *Policy {
 			BlockTokens: 16, OverlapScoreCredit: 1, HostCacheHitWeight: 0.75, DiskCacheHitWeight: 0.25,
 			PrefillLoadScale: 1, AssumeKVReuse: true, TrackPrefillTokens: true, TrackActiveBlocks: true,
 		},
-		DeviceAware: DeviceAwareSettings{Ratio: 8},
+		DeviceAware:      DeviceAwareSettings{Ratio: 8},
+		PrefillLoadModel: PrefillLoadModel{Mode: NotModelled},
 	}
 }
 
@@ -244,6 +248,24 @@ type Situation struct {
 // in scratch memory. In a mode that Counts, one atomic add per pick to the caller's counter makes
 // round robin fair without a lock.
 func (p *Policy) Pick(s *Situation) int { return modes[p.Mode].of(p).pick(s, nil) }
+
+// UsesPrefixes says whether a pick can depend on which blocks of a prompt a node holds or computes.
+// o are the overrides of the request. If UsesPrefixes returns false, the caller need not hash or
+// look up the prompt, and need not record where it went.
+//
+// The modes without a term for prefixes count as users. The caller looks prefixes up for more than
+// picks: an answer names its overlap, metrics compare predictions with cached tokens, caches load
+// blocks ahead of a request, and waiting prefill counts uncached tokens only. Whoever tries random
+// against score compares these figures. Only a policy that gives prefixes no worth gives them up.
+func (p *Policy) UsesPrefixes(o *Overrides) bool {
+	switch p.Mode {
+	case Score:
+		return p.Score.usesPrefixes()
+	case Cost:
+		return p.Cost.usesPrefixes(o)
+	}
+	return true
+}
 
 func (c *Candidate) busy() int64 { return max(int64(c.InFlight), 0) + max(int64(c.Others), 0) }
 

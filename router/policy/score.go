@@ -136,6 +136,12 @@ func relative(v, best float64) float64 {
 	return v / best
 }
 
+// usesPrefixes says whether the first term of a total can differ from 0. The waiting prefill in it
+// is in uncached blocks. Without that term prompts have no key for ties either.
+func (p *ScoreSettings) usesPrefixes() bool {
+	return p.Weights.KV > 0 && (p.Tiers != Tiers{} || p.Weights.Pending > 0)
+}
+
 func (p *ScoreSettings) total(c *Candidate, f *fleet, promptBlocks int) float64 {
 	w := &p.Weights
 	reuse := p.overlap(c, promptBlocks) - w.Pending*waiting(c, promptBlocks)

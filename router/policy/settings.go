@@ -16,9 +16,13 @@ import (
 //
 //	json   its key in a document
 //	range  the allowed numbers, LOWEST..HIGHEST
+//	oneof  the allowed words, separated by |
+//	most   the most entries of a list
 //	also   a number that is allowed too
 //	older  an older key
 //	scope  router: the setting counts for the whole router, and no model has its own
+//
+// A setting of a pointer type may be unset.
 
 // FieldError reports a setting whose value is not allowed.
 type FieldError struct {
@@ -39,7 +43,7 @@ func (p *Policy) Validate() error {
 
 func (p *Policy) faults(at string) (errs []error) {
 	walk(at, reflect.ValueOf(p).Elem(), func(name string, f reflect.StructField, v reflect.Value) {
-		if !allows(f, number(v)) {
+		if v.IsValid() && !allows(f, number(f, v)) {
 			errs = append(errs, &FieldError{name, fmt.Sprint(v), allowed(f)})
 		}
 	})
@@ -61,6 +65,9 @@ func (p *Policy) conflicts(at string) (errs []error) {
 			join(at, "cost", "track_output_blocks"), "true", "false, or true with cost.track_active_blocks",
 		})
 	}
+	if err := p.PrefillLoadModel.fault(join(at, "prefill_load_model")); err != nil {
+		errs = append(errs, err)
+	}
 	return errs
 }
 
@@ -70,14 +77,13 @@ type Setting struct {
 	Value any
 }
 
-// Settings returns the settings of p that have an effect: those of its mode and those of the whole
-// router. The settings of each model with its own policy follow.
+// Settings returns the settings of p that have an effect: not those of other modes. The settings of
+// each model with its own policy follow.
 func (p *Policy) Settings() []Setting { return p.settings("") }
 
 func (p *Policy) settings(at string) (all []Setting) {
 	walk("", reflect.ValueOf(p).Elem(), func(name string, f reflect.StructField, v reflect.Value) {
-		mode, _, nested := strings.Cut(name, ".")
-		if nested && mode != p.Mode.String() || at != "" && f.Tag.Get("scope") == "router" {
+		if !v.IsValid() || !p.counts(name) || at != "" && f.Tag.Get("scope") == "router" {
 			return
 		}
 		all = append(all, Setting{join(at, name), v.Interface()})
@@ -86,6 +92,15 @@ func (p *Policy) settings(at string) (all []Setting) {
 		all = append(all, m.settings(join("models", name))...)
 	}
 	return all
+}
+
+// counts says whether the setting with the given name has an effect with the modes of p.
+func (p *Policy) counts(name string) bool {
+	section, _, nested := strings.Cut(name, ".")
+	if strings.HasPrefix(name, "prefill_load_model.table") {
+		return p.PrefillLoadModel.Mode == Modelled
+	}
+	return !nested || section == p.Mode.String() || !slices.Contains(ModeNames(), section)
 }
 
 // eachModel returns the models with their own policies, in the order of their names.
@@ -100,6 +115,7 @@ func (p *Policy) eachModel() iter.Seq2[string, *Policy] {
 }
 
 // walk calls fn for each setting of v and its sections, in the order of the fields. at is v's name.
+// The value of an unset setting is the zero Value.
 func walk(at string, v reflect.Value, fn func(name string, f reflect.StructField, v reflect.Value)) {
 	for f := range v.Type().Fields() {
 		name, value := join(at, keyOf(f)), v.FieldByIndex(f.Index)
@@ -107,8 +123,12 @@ func walk(at string, v reflect.Value, fn func(name string, f reflect.StructField
 		case reflect.Struct:
 			walk(name, value, fn)
 		case reflect.Map: // the models
+		case reflect.Slice:
+			for i := range value.Len() {
+				walk(fmt.Sprintf("%s[%d]", name, i), value.Index(i), fn)
+			}
 		default:
-			fn(name, f, value)
+			fn(name, f, reflect.Indirect(value))
 		}
 	}
 }
@@ -120,9 +140,14 @@ func keyOf(f reflect.StructField) string {
 
 func keysOf(sections []section) (keys []string) {
 	for _, s := range sections {
-		for f := range s.fields.Type().Fields() {
-			keys = append(keys, keyOf(f))
-		}
+		keys = append(keys, keysIn(s.fields.Type())...)
+	}
+	return keys
+}
+
+func keysIn(t reflect.Type) (keys []string) {
+	for f := range t.Fields() {
+		keys = append(keys, keyOf(f))
 	}
 	return keys
 }
@@ -131,9 +156,11 @@ func join(names ...string) string {
 	return strings.Join(slices.DeleteFunc(names, func(n string) bool { return n == "" }), ".")
 }
 
-// number returns a setting's value as a number.
-func number(v reflect.Value) float64 {
+// number returns the value of setting f as a number: for a word, its place among the allowed ones.
+func number(f reflect.StructField, v reflect.Value) float64 {
 	switch v.Kind() {
+	case reflect.String:
+		return float64(slices.Index(words(f), v.String()))
 	case reflect.Float64:
 		return v.Float()
 	case reflect.Int:
@@ -144,11 +171,21 @@ func number(v reflect.Value) float64 {
 	return 0
 }
 
+// kindOf returns the kind of a setting's value.
+func kindOf(f reflect.StructField) reflect.Kind {
+	if f.Type.Kind() == reflect.Pointer {
+		return f.Type.Elem().Kind()
+	}
+	return f.Type.Kind()
+}
+
 // allows says whether v is an allowed value of the setting.
 func allows(f reflect.StructField, v float64) bool {
-	switch kind := f.Type.Kind(); {
+	switch kind := kindOf(f); {
 	case kind == reflect.Bool:
 		return true
+	case kind == reflect.String:
+		return v >= 0
 	case kind == reflect.Uint8:
 		return v < float64(len(modes))
 	case kind == reflect.Int && v != math.Trunc(v):
@@ -157,6 +194,9 @@ func allows(f reflect.StructField, v float64) bool {
 	low, high, _ := strings.Cut(f.Tag.Get("range"), "..")
 	return v >= parsed(low) && v <= parsed(high) || f.Tag.Get("also") != "" && v == parsed(f.Tag.Get("also"))
 }
+
+// words returns the allowed words of a setting.
+func words(f reflect.StructField) []string { return strings.Split(f.Tag.Get("oneof"), "|") }
 
 // parsed returns the number in a tag.
 func parsed(text string) float64 {
@@ -170,11 +210,15 @@ func parsed(text string) float64 {
 // allowed describes the allowed values of the setting.
 func allowed(f reflect.StructField) string {
 	text := "a number from "
-	switch f.Type.Kind() {
+	switch kindOf(f) {
 	case reflect.Bool:
 		return "true or false"
 	case reflect.Uint8:
 		return strings.Join(ModeNames(), ", ")
+	case reflect.String:
+		return strings.Join(words(f), ", ")
+	case reflect.Slice:
+		return "a list of at most " + f.Tag.Get("most") + " objects of " + strings.Join(keysIn(f.Type.Elem()), ", ")
 	case reflect.Int:
 		text = "a whole number from "
 	}

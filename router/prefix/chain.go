@@ -44,6 +44,17 @@ func (c *Chain) Reset(seed Digest, text []byte, tokens []uint32) {
 	c.length = float64(len(tokens)) / BlockTokens
 }
 
+// Measure makes c the chain of a prompt of which only the length is known: its bytes or, without
+// bytes, its tokens. The blocks of such a chain have no keys, so nothing may ask for them.
+func (c *Chain) Measure(bytes, tokens int) {
+	c.Reset(Digest{}, nil, nil)
+	c.blocks, c.length = tokens/BlockTokens, float64(tokens)/BlockTokens
+	if bytes > 0 {
+		c.blocks, c.length = bytes/BlockBytes, float64(bytes)/BlockBytes
+	}
+	c.blocks = min(c.blocks, MaxChain)
+}
+
 // Skip appends blocks with known keys. last is the digest of the last appended block. The blocks'
 // text is never read.
 func (c *Chain) Skip(keys []uint64, last Digest) {

@@ -135,7 +135,7 @@ func TestOnlyFullBlocksCount(t *testing.T) {
 	var c Chain
 	for _, n := range []int{0, 1, 63, 64, 127, 128, 1000} {
 		c.Reset(Digest{}, make([]byte, n), nil)
-		if c.Blocks() != n/64 || c.Tokens() != int64(n/4) {
+		if c.Blocks() != n/64 || c.Tokens() != int64((n+3)/4) {
 			t.Errorf("%d bytes: %d blocks, %d tokens", n, c.Blocks(), c.Tokens())
 		}
 		c.Reset(Digest{}, nil, make([]uint32, n))

@@ -8,10 +8,12 @@ import (
 
 // Options are the settings of an Index. A zero value means the default.
 type Options struct {
-	// MaxBlocks bounds the index. Beyond MaxBlocks the index is pruned to 0.8 of MaxBlocks, oldest
-	// blocks first. Until the pruning new blocks replace old ones. A block counts once for every
-	// node believed to hold it. Default 2^20, which takes 5 MiB.
+	// MaxBlocks bounds the index. Beyond MaxBlocks the index is pruned, oldest blocks first. Until
+	// the pruning new blocks replace old ones. A block counts once for every node believed to hold
+	// it. Default 2^20, which takes 5 MiB.
 	MaxBlocks int
+	// PruneTo is the share of MaxBlocks that remains after pruning. Default 0.8.
+	PruneTo float64
 	// Lifetime is how long an untouched block counts as cached before its node has taught another
 	// value. Default 120 s.
 	Lifetime time.Duration
@@ -27,6 +29,7 @@ type Options struct {
 
 func (o Options) withDefaults() Options {
 	o.MaxBlocks = cmp.Or(o.MaxBlocks, 1<<20)
+	o.PruneTo = cmp.Or(o.PruneTo, 0.8)
 	o.Lifetime = cmp.Or(o.Lifetime, 120*time.Second)
 	o.MinLifetime = cmp.Or(o.MinLifetime, time.Second)
 	o.MaxLifetime = cmp.Or(o.MaxLifetime, 24*time.Hour)

@@ -289,8 +289,15 @@ func TestPlacesRunOut(t *testing.T) {
 }
 
 func TestPruneKeepsTheYoungest(t *testing.T) {
+	for ratio, left := range map[float64]int{0: 3200, 0.8: 3200, 0.6: 2400, 0.95: 3800} {
+		t.Run(fmt.Sprint(ratio), func(t *testing.T) { pruneTo(t, ratio, left) })
+	}
+}
+
+// pruneTo fills an index of 4000 blocks that pruning reduces to a ratio, which is left blocks.
+func pruneTo(t *testing.T, ratio float64, left int) {
 	clock := newFakeClock()
-	x := clock.unswept(Options{MaxBlocks: 4000, Lifetime: time.Hour})
+	x := clock.unswept(Options{MaxBlocks: 4000, PruneTo: ratio, Lifetime: time.Hour})
 	ref := x.Join("a")
 	const prompts = 1500
 	pruned := 0
@@ -303,8 +310,8 @@ func TestPruneKeepsTheYoungest(t *testing.T) {
 		if x.table.full() {
 			x.sweep()
 			pruned++
-			if got := x.Len(); got != 3200 {
-				t.Fatalf("pruned to %d blocks, want 3200", got)
+			if got := x.Len(); got != left {
+				t.Fatalf("pruned to %d blocks, want %d", got, left)
 			}
 		}
 	}

@@ -10,8 +10,6 @@ const (
 	sweepEvery = time.Hour
 	// sweepBatch is the number of buckets swept per hold of the lock.
 	sweepBatch = 64
-	// pruneTo is the share of MaxBlocks that remains after pruning.
-	pruneTo = 0.8
 )
 
 // sweeper owns the goroutine that removes surplus entries, old entries and the entries of departed
@@ -216,7 +214,7 @@ func (s *sweep) planPrune() {
 			histogram[ageBin(since(s.now, b.touched(k)))] += every * b.blocks(k)
 		}
 	}
-	surplus := s.x.Len() - int(pruneTo*float64(s.x.o.MaxBlocks))
+	surplus := s.x.Len() - int(s.x.o.PruneTo*float64(s.x.o.MaxBlocks))
 	for bin := ageBins - 1; bin >= 0 && surplus > 0; bin-- {
 		s.prune, s.bin, s.quota, s.least = true, bin, min(surplus, histogram[bin]), leastAge(bin)
 		surplus -= histogram[bin]

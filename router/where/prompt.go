@@ -39,7 +39,7 @@ type Prompt struct {
 
 // subject is the input of a Prompt.
 type subject struct {
-	finder *Finder
+	finder *Finder // nil: nothing was looked up
 	asked  *request.Request
 	scan   *scan.Request // the scan of asked, or memory.again
 	source source
@@ -166,6 +166,28 @@ func (p *Prompt) Tokens() int64 { return p.chain.Tokens() }
 // keys stay the same until Reset.
 func (p *Prompt) Keys() []uint64 { return p.chain.Keys() }
 
+// Measure makes p the prompt of r in place of Find. Measure hashes and looks up nothing: the prompt
+// has a length and no keys, and no node is known to hold a block.
+func (p *Prompt) Measure(r *request.Request, nodes int) {
+	s := r.Scan
+	p.asked, p.scan = r, s
+	p.chain.Measure(len(s.Text)+s.Skipped, len(s.Tokens))
+	p.chain.Lengthen(s.Omitted)
+	p.Blocks = p.chain.Blocks()
+	p.Unknown(nodes)
+}
+
+// MeasureBlocks is Measure for a prompt given by the number of its blocks.
+func (p *Prompt) MeasureBlocks(r *request.Request, blocks, nodes int) {
+	p.asked, p.scan = r, r.Scan
+	p.chain.Measure(blocks*prefix.BlockBytes, 0)
+	p.Blocks = p.chain.Blocks()
+	p.Unknown(nodes)
+}
+
+// Found says whether the prompt was looked up. Only such a prompt can be recorded.
+func (p *Prompt) Found() bool { return p.finder != nil }
+
 // Unknown makes p a prompt of which no node is known to hold a block.
 func (p *Prompt) Unknown(nodes int) {
 	p.matched = slices.Grow(p.matched[:0], nodes)[:nodes]
@@ -223,7 +245,7 @@ func (p *Prompt) Uneven() bool { return p.scan.Media > 0 }
 // Promote asks the cache of node i's host to bring the prompt's blocks into RAM, in the background.
 // The blocks are then in RAM when the engine asks for them.
 func (p *Prompt) Promote(i int, model string) {
-	if p.finder == nil { // Unknown
+	if !p.Found() {
 		return
 	}
 	told := p.finder.Holdings
@@ -253,10 +275,14 @@ func (p *Prompt) Promote(i int, model string) {
 // RendezvousKey identifies the prompt's conversation. The key is the session id, or else the digest
 // of the last full block of the first user turn. A shared system prompt therefore does not tie
 // every conversation to one node. A turn without a full block of its own is identified by a hash of
-// its text. The key is the same in every router.
+// its text. The key is the same in every router. A prompt that was only measured has no key but its
+// session's.
 func (p *Prompt) RendezvousKey() uint64 {
 	if len(p.asked.Session) > 0 {
 		return xxhash.Sum64(p.asked.Session)
+	}
+	if !p.Found() {
+		return 0
 	}
 	if p.turn != 0 {
 		return p.turn
