@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
 	"net/http"
 	"net/http/httptest"
@@ -110,6 +111,20 @@ func TestWhatNodesAnnounceIsWeighed(t *testing.T) {
 	}
 	if r := s.chat(chatBody("hello", plain)); r.status != 200 || r.node() != "n1" {
 		t.Errorf("%v", r)
+	}
+}
+
+// TestPickIsLogged checks that a router whose log level is debug explains the pick of a request.
+func TestPickIsLogged(t *testing.T) {
+	t.Parallel()
+	var log logged
+	s := serve(t, simulate(t, 2), func(c *router.Config) {
+		c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+	if r := s.chat(chatBody("hello", plain), "x-request-id", "why-me"); r.status != 200 || log.count(
+		"request=why-me model=sim mode=score why=") != 1 || log.count("Formula for sim-0: ") != 1 ||
+		log.count(" node="+r.node()+"\n") != 1 {
+		t.Errorf("%v\n%s", r, log.text())
 	}
 }
 

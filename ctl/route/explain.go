@@ -41,8 +41,9 @@ of the others'; one that none reports is shown as - (power) or 0, and decides no
 now, and those of other routers and clients as last told, of how many the node may have at once (-: no limit).
 MEASURED has the figures of the node's agent, from its stream or its last heartbeat, with the age of each
 sample: use of the GPU, CPUs of the engine (100 % is one), the wait for a CPU that 99 % of waits do not exceed,
-round trip, segments sent again in a million, power. In mode cost the lowest COST wins, in blocks; a line for each
-candidate has its parts: COST = prefill_load_scale * PREFILL + DECODE, and the blocks that are cached.
+round trip, segments sent again in a million, power. In mode cost the lowest COST wins, in blocks. A line for each
+candidate has its score or its cost with the parts: COST = prefill_load_scale * PREFILL + DECODE, and the blocks
+that are cached. A router with --log-level debug logs the same lines for every pick.
 For a request with nvext.router.moe_query NOTE has how many of its experts the node hosts. They raise OVERLAP,
 and in mode cost lower PREFILL by expert_blocks.
 Without a candidate the exit status is 1.`
@@ -168,10 +169,11 @@ func writeExplanation(t *cli.Table, e *leg.Explanation) {
 		}
 		t.Row(append(cells, inFlightCell(&c), cell.Signals(&c.Signals), noteCell(&c))...)
 	}
+	writeFormulas(t, e)
 	writeWinner(t, e)
 }
 
-// writeCosts writes an explanation of mode cost: a table, and the formula of each candidate.
+// writeCosts writes an explanation of mode cost.
 func writeCosts(t *cli.Table, e *leg.Explanation) {
 	t.Row("", "NODE", "BLOCKS", "COST", "PREFILL", "DECODE", "CACHED", "IN FLIGHT", "MEASURED", "NOTE")
 	for _, c := range e.Candidates {
@@ -186,6 +188,12 @@ func writeCosts(t *cli.Table, e *leg.Explanation) {
 		}
 		t.Row(append(cells, inFlightCell(&c), cell.Signals(&c.Signals), noteCell(&c))...)
 	}
+	writeFormulas(t, e)
+	writeWinner(t, e)
+}
+
+// writeFormulas writes the line of each candidate.
+func writeFormulas(t *cli.Table, e *leg.Explanation) {
 	lead := "\n"
 	for _, c := range e.Candidates {
 		if c.Formula != "" {
@@ -193,7 +201,6 @@ func writeCosts(t *cli.Table, e *leg.Explanation) {
 			lead = ""
 		}
 	}
-	writeWinner(t, e)
 }
 
 // inFlightCell returns the requests at the node, and their limit.

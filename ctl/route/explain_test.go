@@ -13,7 +13,7 @@ import (
 const explained = `{"model":"m","api":"chat","mode":"score","prompt_blocks":4,"winner":"b","why":"highest score",
 "candidates":[{"node":"a","eligible":false,"reason":"cordoned","matched":0,"total":4},
 {"node":"b","eligible":true,"matched":1,"coming":3,"total":4,"overlap":0.75,"waiting":1.25,"load":1,` +
-	`"power":0,"capacity":0.5,"score":0.7125,"in_flight":2,
+	`"power":0,"capacity":0.5,"score":0.7125,"in_flight":2,"formula":"Formula for b: 0.7125 = 0.55 * x",
 "in_flight_of_others":5,"max_concurrent":64},
 {"node":"c","eligible":true,"matched":2,"total":4,"in_flight":1,"adapter":"loaded"},
 {"node":"d","reason":"too slow","adapter":"not loaded"},
@@ -30,7 +30,7 @@ func TestRouteExplain(t *testing.T) {
 	ctltest.Want(t, out, "model m, chat, 4 blocks of prompt, mode score", "no candidate: cordoned", "->  b",
 		"1+2/4", "1.250", "0.713", "2+5/64", "2/4", "1/-", "adapter loaded",
 		"adapter not loaded; no candidate: too slow", "hosts 0 of 3 experts\n", "hosts 2 of 3 experts; suspected",
-		"b: highest score")
+		"\n\nFormula for b: 0.7125 = 0.55 * x\n\nb: highest score")
 	if last.Method != "POST" || last.URL.RawQuery != "api=chat" {
 		t.Errorf("sent %s ?%s", last.Method, last.URL.RawQuery)
 	}

@@ -2,12 +2,14 @@ package replay
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -34,7 +36,9 @@ func (c *Config) chatBody(q *trace.Request) []byte {
 		MaxTokens int             `json:"max_tokens"`
 		Stream    bool            `json:"stream"`
 		Options   map[string]bool `json:"stream_options"`
-	}{c.Model, messages, c.outputTokens(q), true, map[string]bool{"include_usage": true}})
+		IgnoreEOS bool            `json:"ignore_eos,omitempty"`
+		CacheSalt string          `json:"cache_salt,omitempty"`
+	}{c.Model, messages, c.outputTokens(q), true, map[string]bool{"include_usage": true}, c.IgnoreEOS, c.CacheSalt})
 	return b
 }
 
@@ -61,22 +65,33 @@ func (r *run) ask(ctx context.Context, q *trace.Request, due time.Duration) samp
 	if r.cfg.APIKey != "" {
 		req.Header.Set("Authorization", "Bearer "+r.cfg.APIKey)
 	}
+	if r.cfg.Node != "" {
+		req.Header.Set("x-cgn-node", r.cfg.Node)
+	}
 	s.sent = r.since()
 	resp, err := r.client.Do(req)
 	if err != nil {
-		s.failure, s.end = failureOf(ctx, "no answer"), r.since()
+		s.failure, s.answer, s.end = failureOf(ctx, "no answer"), err.Error(), r.since()
 		return s
 	}
 	defer resp.Body.Close()
 	s.node = resp.Header.Get("x-cgn-node")
 	if resp.StatusCode != http.StatusOK {
-		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // so that the connection can be reused
-		s.failure, s.end = "status "+strconv.Itoa(resp.StatusCode), r.since()
+		page, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // so that the connection can be reused
+		s.failure, s.answer, s.end = "status "+strconv.Itoa(resp.StatusCode), firstOf(page), r.since()
 		return s
 	}
 	r.readStream(ctx, resp.Body, &s)
 	s.end = r.since()
 	return s
+}
+
+// answerBytes is how much of an error's body is kept.
+const answerBytes = 500
+
+// firstOf returns the beginning of a page on one line.
+func firstOf(page []byte) string {
+	return strings.Join(strings.Fields(string(page[:min(len(page), answerBytes)])), " ")
 }
 
 // failureOf returns the reason of a failed request: cancelled, timed out, or otherwise.
@@ -128,8 +143,10 @@ var (
 )
 
 func (r *run) readEvent(data []byte, s *sample, counts *usage.Counts) {
-	if s.first == 0 && hasToken(data) {
-		s.first = r.since()
+	if hasToken(data) {
+		s.last = r.since()
+		s.first = cmp.Or(s.first, s.last)
+		s.tokens++
 	}
 	if bytes.HasPrefix(data, errorStart) {
 		s.failure = "error event"

@@ -27,6 +27,15 @@ type Config struct {
 	// Source is the trace. Text expands the trace to prompts.
 	Source trace.Source
 	Text   trace.Text
+	// CacheSalt is sent as cache_salt, by which vLLM keeps the cached blocks of requests apart.
+	// Empty: none.
+	CacheSalt string
+	// IgnoreEOS asks for answers as long as in the trace, by a member that vLLM, SGLang and
+	// llama.cpp know.
+	IgnoreEOS bool
+	// Node is sent as x-cgn-node, by which a router sends all requests to this node. Empty: any
+	// node.
+	Node string
 	// Turns bounds the number of requests. 0 means the whole trace.
 	Turns int
 	// Speed divides the time between requests. Default 1.
@@ -63,10 +72,13 @@ type run struct {
 // sample is the result of one request. Times are since the start of the run.
 type sample struct {
 	due, sent, first, end time.Duration
-	failure               string // empty for a complete answer
-	node                  string // x-cgn-node in the answer
-	prompt, cached, out   int64  // tokens, from the engine's usage
-	counted               bool   // the usage had a count of cached tokens
+	last                  time.Duration // the last event with a token
+	tokens                int64         // events with a token
+	failure               string        // empty for a complete answer
+	answer                string        // the beginning of an error's body
+	node                  string        // x-cgn-node in the answer
+	prompt, cached, out   int64         // tokens, from the engine's usage
+	counted               bool          // the usage had a count of cached tokens
 }
 
 // Run replays the trace and waits for every sent request. When ctx ends, no further request is sent

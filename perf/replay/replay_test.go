@@ -104,9 +104,26 @@ func TestRun(t *testing.T) {
 	if err := json.Unmarshal([]byte(bodies[0]), &body); err != nil {
 		t.Fatal(err)
 	}
+	if strings.Contains(bodies[0], "cache_salt") || strings.Contains(bodies[0], "ignore_eos") {
+		t.Errorf("body %s", bodies[0])
+	}
 	if body.Model != `m"1` || !body.Stream || body.MaxTokens != 2 || !body.Options.Usage || len(body.Messages) != 2 ||
 		len(body.Messages[0].Content) != 2048 || len(body.Messages[1].Content) != 352 {
 		t.Errorf("body %.200s", bodies[0])
+	}
+}
+
+// TestWishes checks the members and headers that a replay sends if they are set.
+func TestWishes(t *testing.T) {
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		if !strings.Contains(string(b), `"ignore_eos":true,"cache_salt":"s1"}`) || r.Header.Get("x-cgn-node") != "n2" {
+			t.Errorf("%v %s", r.Header, b)
+		}
+		io.WriteString(w, goodStream)
+	})
+	if r := play(t, Config{URL: url, Source: at(0), CacheSalt: "s1", IgnoreEOS: true, Node: "n2"}); r.Failed() != 0 {
+		t.Error(r.Failures)
 	}
 }
 
@@ -126,9 +143,12 @@ func TestSpacing(t *testing.T) {
 
 func TestFailures(t *testing.T) {
 	answers := map[string]http.HandlerFunc{
-		"status 503": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) },
-		"no answer":  func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
-		"broke off":  func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, twoEvents) },
+		"status 503": func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(503)
+			io.WriteString(w, "all are\nbusy"+strings.Repeat("y", 1000))
+		},
+		"no answer": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"broke off": func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, twoEvents) },
 		"error event": func(w http.ResponseWriter, _ *http.Request) {
 			io.WriteString(w, twoEvents+"data: {\"error\":{}}\n\n")
 		},
@@ -146,6 +166,10 @@ func TestFailures(t *testing.T) {
 		r := play(t, cfg)
 		if r.Failures[want] != 1 {
 			t.Errorf("%s: got %v", want, r.Failures)
+		}
+		if want == "status 503" && (r.Sample != "all are busy"+strings.Repeat("y", answerBytes-12) ||
+			!strings.Contains(r.Details(), "the first failed answer: all are busy")) {
+			t.Errorf("sample %q", r.Sample)
 		}
 	}
 }
@@ -218,9 +242,30 @@ func TestTimesCountFromWhenDue(t *testing.T) {
 	if r.TTFT.Max != 0.3 || r.TTFT.P50 != 0.3 || r.E2E.Max != 0.31 || r.Late != 0.29 {
 		t.Errorf("got %+v", r)
 	}
+	if r.ITL != (Times{}) {
+		t.Errorf("ITL %+v of answers whose tokens were not counted", r.ITL)
+	}
 	if got := maxInFlight([]sample{{sent: 1, end: 5}, {sent: 2, end: 3}, {sent: 3, end: 4}, {sent: 5, end: 6}}); got !=
 		2 {
 		t.Errorf("%d in flight, want 2", got)
+	}
+}
+
+// TestITL checks the time between tokens, which is counted by the engine's number of tokens.
+func TestITL(t *testing.T) {
+	ms := time.Millisecond
+	for want, s := range map[time.Duration]sample{
+		10 * ms: {first: 5 * ms, last: 35 * ms, tokens: 4},
+		15 * ms: {first: 5 * ms, last: 35 * ms, tokens: 4, out: 3},
+		0:       {first: 5 * ms, last: 5 * ms, tokens: 1},
+	} {
+		if got := s.itl(); got != want {
+			t.Errorf("%+v: %v, want %v", s, got, want)
+		}
+	}
+	r := summarise([]sample{{first: 5 * ms, last: 35 * ms, end: 40 * ms, out: 4}, {first: 1, last: 1, out: 1}}, 0, 0)
+	if r.ITL.P50 != 0.01 || r.ITL.Max != 0.01 {
+		t.Errorf("%+v", r.ITL)
 	}
 }
 
@@ -266,6 +311,9 @@ func TestAgainstAnEngine(t *testing.T) {
 	})
 	if r.Failed() != 0 || r.Uncounted != 0 || r.HitRatio < 0.3 || r.HitRatio > 0.95 {
 		t.Errorf("hit ratio %.2f, %s", r.HitRatio, r.Details())
+	}
+	if r.ITL.P50 <= 0 || r.ITL.Max > r.E2E.Max {
+		t.Errorf("ITL %+v", r.ITL)
 	}
 	if r.OutputTokens < 60 || r.TTFT.P50 <= 0 || r.E2E.P50 < r.TTFT.P50 {
 		t.Errorf("got %+v", r)

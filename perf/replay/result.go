@@ -32,7 +32,9 @@ type Node struct {
 type Result struct {
 	Requests int            `json:"requests"`
 	Failures map[string]int `json:"failures"` // by reason
-	Wall     float64        `json:"wall_seconds"`
+	// Sample is the beginning of one failed answer, or the error of its connection.
+	Sample string  `json:"sample,omitempty"`
+	Wall   float64 `json:"wall_seconds"`
 	// Late is the replay's own largest delay in sending a request. A large value means that this
 	// machine was too slow for the speed.
 	Late float64 `json:"late_seconds"`
@@ -40,6 +42,8 @@ type Result struct {
 	// count from the due time.
 	TTFT Times `json:"ttft_seconds"`
 	E2E  Times `json:"e2e_seconds"`
+	// ITL is the time between two tokens: for each answer of at least two tokens, the mean.
+	ITL Times `json:"itl_seconds"`
 	// HitRatio is the share of the prompt tokens that came from a prefix cache.
 	HitRatio float64 `json:"hit_ratio"`
 	// Token counts are the engines' own. Uncounted is the number of answers without a count of
@@ -63,7 +67,7 @@ func (r *Result) Failed() int {
 func summarise(samples []sample, late, wall time.Duration) *Result {
 	r := &Result{Requests: len(samples), Failures: map[string]int{}, Late: late.Seconds(), Wall: wall.Seconds(),
 		Nodes: []Node{}}
-	var ttft, e2e []time.Duration
+	var ttft, e2e, itl []time.Duration
 	byNode := map[string][]sample{}
 	for _, s := range samples {
 		if s.sent > 0 || s.failure == "" {
@@ -71,15 +75,30 @@ func summarise(samples []sample, late, wall time.Duration) *Result {
 		}
 		if s.failure != "" {
 			r.Failures[s.failure]++
+			r.Sample = cmp.Or(r.Sample, s.answer)
 			continue
 		}
 		ttft, e2e = append(ttft, s.first-s.due), append(e2e, s.end-s.due)
+		if gap := s.itl(); gap > 0 {
+			itl = append(itl, gap)
+		}
 		r.addTokens(&s)
 	}
-	r.TTFT, r.E2E = percentiles(ttft), percentiles(e2e)
+	r.TTFT, r.E2E, r.ITL = percentiles(ttft), percentiles(e2e), percentiles(itl)
 	r.HitRatio = float64(r.CachedTokens) / float64(max(r.PromptTokens, 1))
 	r.addNodes(byNode, len(ttft))
 	return r
+}
+
+// itl returns the mean time between two tokens of an answer, or 0 for an answer of fewer than two.
+// The engine's own count of tokens is used, if there is one, because an event may have several
+// tokens.
+func (s *sample) itl() time.Duration {
+	tokens := cmp.Or(s.out, s.tokens)
+	if tokens < 2 {
+		return 0
+	}
+	return (s.last - s.first) / time.Duration(tokens-1)
 }
 
 func (r *Result) addTokens(s *sample) {
@@ -164,6 +183,9 @@ func (r *Result) Details() string {
 	var b strings.Builder
 	for _, reason := range slices.Sorted(maps.Keys(r.Failures)) {
 		fmt.Fprintf(&b, "failed: %s: %d\n", reason, r.Failures[reason])
+	}
+	if r.Sample != "" {
+		fmt.Fprintf(&b, "the first failed answer: %s\n", r.Sample)
 	}
 	for _, n := range r.Nodes {
 		fmt.Fprintf(&b, "node %q: %d requests (%.1f %%), at most %d in flight\n", n.ID, n.Requests, 100*n.Share,

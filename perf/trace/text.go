@@ -9,6 +9,8 @@ const TokenBytes = 4
 // Text expands requests to prompts. The text of a hash id is the same in every request and every
 // process. The text consists of words of lower-case letters, which need no escape in JSON.
 type Text struct {
+	// Salt selects the text of all hash ids. Texts with different salts have no block in common.
+	Salt uint64
 	// Spread makes the text of each request's first block depend on the second id too. In the
 	// public conversation trace every request begins with the same id. With Spread, requests that
 	// have only this id in common share no text.
@@ -24,7 +26,7 @@ func (t Text) Prompt(dst []byte, q *Request) (prompt []byte, systemBytes int) {
 	left := q.InputLength * TokenBytes
 	for i, id := range q.HashIDs {
 		n := min(left, BlockTokens*TokenBytes)
-		dst = appendWords(dst, n, uint64(id), t.branch(q, i))
+		dst = appendWords(dst, n, uint64(id)^t.mask(), t.branch(q, i))
 		left -= n
 	}
 	system := q.SystemBlocks
@@ -32,6 +34,14 @@ func (t Text) Prompt(dst []byte, q *Request) (prompt []byte, systemBytes int) {
 		system = 1
 	}
 	return dst, min(system*BlockTokens*TokenBytes, len(dst)-start)
+}
+
+// mask returns the bits that the salt changes in an id. The mask of no salt is 0.
+func (t Text) mask() uint64 {
+	if t.Salt == 0 {
+		return 0
+	}
+	return Spread(t.Salt)
 }
 
 // branch returns the second input, beside the id, for the text of block i.

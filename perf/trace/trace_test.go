@@ -141,6 +141,21 @@ func common(a, b []byte) int {
 }
 
 // Runs are comparable only if the text of an id never changes.
+// TestSaltsMakeOtherTexts checks that equal ids give equal texts only with the same salt.
+func TestSaltsMakeOtherTexts(t *testing.T) {
+	a := Request{InputLength: 1200, HashIDs: []int64{0, 1, 2}}
+	plain, _ := Text{}.Prompt(nil, &a)
+	salted, system := Text{Salt: 1}.Prompt(nil, &a)
+	again, _ := Text{Salt: 1}.Prompt(nil, &a)
+	other, _ := Text{Salt: 2}.Prompt(nil, &a)
+	if !bytes.Equal(salted, again) || system != 2048 || len(salted) != len(plain) {
+		t.Errorf("%d bytes, system %d", len(salted), system)
+	}
+	if n := max(common(plain, salted), common(salted, other), common(plain, other)); n > 8 {
+		t.Errorf("two salts share %d bytes", n)
+	}
+}
+
 func TestTextIsFrozen(t *testing.T) {
 	p, _ := Text{}.Prompt(nil, &Request{InputLength: 10, HashIDs: []int64{42}})
 	if got, want := string(p), frozen; got != want {

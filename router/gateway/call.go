@@ -69,7 +69,7 @@ func (g *Gateway) begin(ctx *fasthttp.RequestCtx, api scan.API, p plan.Plan) *ca
 	c.id = append(c.id[:0], ctx.Response.Header.Peek("x-request-id")...)
 	g.plans.Begin(c.task, c, p)
 	r := c.request
-	r.API, r.Received, r.Life.Begin = api, time.Now(), c.bound.sending
+	r.ID, r.API, r.Received, r.Life.Begin = c.id, api, time.Now(), c.bound.sending
 	return c
 }
 

@@ -1,7 +1,9 @@
 package leg
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"math"
 	"slices"
 	"time"
@@ -26,6 +28,7 @@ type picks struct {
 	asked   policy.Situation
 	policy  *policy.Policy
 	session uint64     // the request's key in the dispatcher's sessions; 0: it has no session
+	turn    uint64     // the random bits or the turn of the last look
 	cached  int32      // leading blocks of the prompt in the hosts' caches; mode cost only
 	mark    books.Mark // of the prompt; mode cost only
 	api     apis.Set   // the request's endpoint, if some engine lacks it
@@ -40,10 +43,13 @@ func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
 	if l.picks.removed != 0 {
 		l.d.filtered.note(l.picks.removed)
 	}
+	if l.d.log.Enabled(context.Background(), slog.LevelDebug) {
+		l.logPick(at, err, now)
+	}
 	return at, err
 }
 
-// reserve is choose without its counters.
+// reserve is choose without its counters and its log line.
 func (l *Leg) reserve(now time.Time) (int, *apierror.Error) {
 	d := l.d
 	p := d.policyOf(l.model)
@@ -53,6 +59,7 @@ func (l *Leg) reserve(now time.Time) (int, *apierror.Error) {
 	for range len(l.pool.members) + 1 {
 		l.candidates(now)
 		turn := d.random(p)
+		l.picks.turn = turn
 		pick, last := l.pick(p, turn, now), false
 		if pick < 0 && l.admitOthers() {
 			pick = l.pick(p, turn, now)

@@ -49,7 +49,7 @@ type ExplainedNode struct {
 	ExpertsAsked  int `json:"experts_asked,omitempty"`
 	ExpertsHosted int `json:"experts_hosted,omitempty"`
 
-	// Mode cost fills these fields. Formula is the cost as one line.
+	// Formula is the candidate's score, cost or load as one line. Only mode cost fills Cost.
 	Formula string            `json:"formula,omitempty"`
 	Cost    *policy.CostTerms `json:"cost,omitempty"`
 
@@ -123,7 +123,7 @@ func (e *ExplainedNode) score(t *policy.Terms, n *member, now time.Time) {
 	if ok, why := n.Eligible(now); !ok {
 		e.Reason = "asked because no other node is left or has room; " + why
 	}
-	e.Overlap, e.Waiting, e.Load = t.Overlap, t.Waiting, t.Load
+	e.Overlap, e.Waiting, e.Load, e.Formula = t.Overlap, t.Waiting, t.Load, t.Line(e.Node)
 	e.Power, e.Capacity, e.Score = t.Power, t.Capacity, t.Total
 	if n.Health.Suspect() {
 		e.Reason = health.SuspectReason
@@ -132,7 +132,7 @@ func (e *ExplainedNode) score(t *policy.Terms, n *member, now time.Time) {
 
 // cost adds the terms of mode cost. The score is then the share of the load, as in other modes.
 func (e *ExplainedNode) cost(t *policy.Terms) {
-	e.Score, e.Cost, e.Formula = t.Load, &t.Cost, t.Cost.Formula(e.Node)
+	e.Score, e.Cost = t.Load, &t.Cost
 }
 
 // filtered says why the node at place i is no candidate.

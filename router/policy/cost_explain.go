@@ -26,14 +26,14 @@ type CostTerms struct {
 	Probability float64 `json:"probability,omitempty"`
 }
 
-// Formula returns the cost of a node as one line:
+// formula returns the cost as a sum:
 //
-//	Formula for NODE: 125.5 = 1.0 * 100.5 + 25.0 (cached_blocks: 15)
+//	125.5 = 1.0 * 100.5 + 25.0 (cached_blocks: 15)
 //
-// The line has the cost, the scaled prefill, the decode, and the cached blocks. The cost of active
+// The sum has the cost, the scaled prefill, the decode, and the cached blocks. The cost of active
 // requests, the credit taken off decode, the factor of taints and the credit for hosted experts
 // appear if they count.
-func (t *CostTerms) Formula(node string) string {
+func (t *CostTerms) formula() string {
 	sum := decimal(t.Scale) + " * " + decimal(t.Prefill) + " + " + decimal(t.Decode)
 	if t.OffDecode {
 		sum = "max(0, " + decimal(t.Decode) + " - " + decimal(t.Credit) + ")"
@@ -44,16 +44,24 @@ func (t *CostTerms) Formula(node string) string {
 	if t.Taint != 1 {
 		sum = decimal(t.Taint) + " * (" + sum + ")"
 	}
-	cached := strings.TrimSuffix(decimal(t.Cached), ".0")
-	if t.Experts > 0 {
-		cached += ", expert_blocks: " + strings.TrimSuffix(decimal(t.Experts), ".0")
+	return decimal(t.Total) + " = " + sum + cachedBlocks(t.Cached, t.Experts)
+}
+
+// cachedBlocks returns the end of a formula.
+func cachedBlocks(cached, experts float64) string {
+	text := " (cached_blocks: " + strings.TrimSuffix(decimal(cached), ".0")
+	if experts > 0 {
+		text += ", expert_blocks: " + strings.TrimSuffix(decimal(experts), ".0")
 	}
-	return "Formula for " + node + ": " + decimal(t.Total) + " = " + sum + " (cached_blocks: " + cached + ")"
+	return text + ")"
 }
 
 // decimal writes v with one to three decimals.
-func decimal(v float64) string {
-	text := strings.TrimRight(strconv.FormatFloat(v, 'f', 3, 64), "0")
+func decimal(v float64) string { return decimals(v, 3) }
+
+// decimals writes v with one to most decimals.
+func decimals(v float64, most int) string {
+	text := strings.TrimRight(strconv.FormatFloat(v, 'f', most, 64), "0")
 	if strings.HasSuffix(text, ".") {
 		text += "0"
 	}
@@ -65,6 +73,7 @@ func (k *costing) fill(s *Situation, e *Explanation) {
 	for i := range e.Terms {
 		t := &e.Terms[i]
 		t.Total = k.cost(&s.Candidates[i], &t.Cost)
+		t.Formula = t.Cost.formula()
 	}
 }
 

@@ -31,7 +31,7 @@ func (c *costCase) check(t *testing.T) {
 	p.Explain(s, &e)
 	got := e.Terms[0].Cost
 	if math.Abs(got.Total-c.want) > 1e-6 || e.Terms[0].Total != got.Total {
-		t.Errorf("%s: cost %v, want %v: %s", c.name, got.Total, c.want, got.Formula("a"))
+		t.Errorf("%s: cost %v, want %v: %s", c.name, got.Total, c.want, got.formula())
 	}
 }
 
@@ -256,19 +256,41 @@ func TestTemperature(t *testing.T) {
 
 func TestFormula(t *testing.T) {
 	for want, c := range map[string]CostTerms{
-		"Formula for w: 125.5 = 1.0 * 100.5 + 25.0 (cached_blocks: 15)": {
+		"125.5 = 1.0 * 100.5 + 25.0 (cached_blocks: 15)": {
 			Total: 125.5, Scale: 1, Prefill: 100.5, Decode: 25, Cached: 15, Taint: 1},
-		"Formula for w: 60.125 = 0.25 * 100.5 + 25.0 + 10.0 (cached_blocks: 15.75)": {
+		"60.125 = 0.25 * 100.5 + 25.0 + 10.0 (cached_blocks: 15.75)": {
 			Total: 60.125, Scale: 0.25, Prefill: 100.5, Decode: 25, Requests: 10, Cached: 15.75, Taint: 1},
-		"Formula for w: 46.17 = 0.368 * (1.0 * 100.5 + 25.0) (cached_blocks: 0)": {
+		"46.17 = 0.368 * (1.0 * 100.5 + 25.0) (cached_blocks: 0)": {
 			Total: 46.1699, Scale: 1, Prefill: 100.5, Decode: 25, Taint: math.Exp(-1)},
-		"Formula for w: 125.5 = 1.0 * 100.5 + 25.0 (cached_blocks: 15, expert_blocks: 7.5)": {
+		"125.5 = 1.0 * 100.5 + 25.0 (cached_blocks: 15, expert_blocks: 7.5)": {
 			Total: 125.5, Scale: 1, Prefill: 100.5, Decode: 25, Cached: 15, Experts: 7.5, Taint: 1},
-		"Formula for w: 12.0 = max(0, 25.0 - 15.0) + 2.0 (cached_blocks: 15)": {
+		"12.0 = max(0, 25.0 - 15.0) + 2.0 (cached_blocks: 15)": {
 			Total: 12, Scale: 1, Decode: 25, Credit: 15, Requests: 2, Cached: 15, Taint: 1, OffDecode: true},
 	} {
-		if got := c.Formula("w"); got != want {
+		if got := c.formula(); got != want {
 			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// TestLine checks a candidate's line in each kind of mode.
+func TestLine(t *testing.T) {
+	s := &Situation{Blocks: 4, Tokens: 64, Candidates: []Candidate{
+		{Matched: 3, PrefillTokens: 80 * 16, InFlight: 3, Others: 1, MaxConcurrent: 16, VRAM: 8, Throughput: Unknown()},
+	}}
+	for doc, want := range map[string]string{
+		`{}`:                      "Formula for w: 0.5429 = 0.55 * (0.75 - 0.18 * 1.25) + 0.25 * 0.75 + 0.1 * 0.0 + 0.1 * 0.667 (cached_blocks: 3)",
+		`{"mode":"cost"}`:         "Formula for w: 85.0 = 1.0 * 81.0 + 4.0 (cached_blocks: 3)",
+		`{"mode":"round_robin"}`:  "Load of w: 4 requests on 16 slots",
+		`{"mode":"device_aware"}`: "Load of w: 4 requests on 16 slots",
+	} {
+		p, err := Parse([]byte(doc))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var e Explanation
+		if p.Explain(s, &e); e.Terms[0].Line("w") != want {
+			t.Errorf("%s: %s, want %s", doc, e.Terms[0].Line("w"), want)
 		}
 	}
 }

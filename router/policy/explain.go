@@ -17,8 +17,24 @@ type Terms struct {
 
 	Cost CostTerms
 
+	// Formula is the score or the cost as a sum; "" in the other modes. Requests describes the
+	// load.
+	Formula, Requests string
+
 	Eligible bool
 	Reason   string // why the node is no candidate; "" when it is one
+}
+
+// Line returns the node's part in a pick as one line, which is one of:
+//
+//	Formula for NODE: 0.5635 = 0.55 * (0.75 - 0.18 * 1.0) + 0.25 * 1.0 + 0.1 * 0.0 + 0.1 * 0.0 (...)
+//	Formula for NODE: 125.5 = 1.0 * 100.5 + 25.0 (cached_blocks: 15)
+//	Load of NODE: 4 requests on 16 slots
+func (t *Terms) Line(node string) string {
+	if t.Formula == "" {
+		return "Load of " + node + ": " + t.Requests
+	}
+	return "Formula for " + node + ": " + t.Formula
 }
 
 // Explain picks as Pick does, and fills e. Explain allocates, so do not call it on the hot path.
@@ -37,7 +53,7 @@ func (e *Explanation) begin(s *Situation) {
 	for i := range e.Terms {
 		c, t := &s.Candidates[i], &e.Terms[i]
 		t.Load = max(0, 1-l.of(c))
-		t.Total = t.Load
+		t.Total, t.Requests = t.Load, c.load()
 		if t.Eligible = c.room(); !t.Eligible {
 			t.Reason = fmt.Sprintf("full: %d in flight and %d of others of %d slots",
 				c.InFlight, c.Others, c.MaxConcurrent)

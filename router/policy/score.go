@@ -225,8 +225,24 @@ func (p *ScoreSettings) pick(s *Situation, e *Explanation) int {
 // explain fills in every term of every candidate.
 func (p *ScoreSettings) explain(s *Situation, f *fleet, e *Explanation) {
 	for i := range e.Terms {
-		p.total(&s.Candidates[i], f, s.Blocks, &e.Terms[i])
+		t := &e.Terms[i]
+		p.total(&s.Candidates[i], f, s.Blocks, t)
+		t.Formula = p.formula(t, s.Blocks, s.Candidates[i].Loads)
 	}
+}
+
+// formula returns the score as a sum of the weighted terms. loads says that the node must load the
+// request's adapter.
+func (p *ScoreSettings) formula(t *Terms, promptBlocks int, loads bool) string {
+	w := &p.Weights
+	term := func(weight, of float64) string { return decimal(weight) + " * " + decimal(of) }
+	sum := decimals(t.Total, 4) + " = " + decimal(w.KV) + " * (" + decimal(t.Overlap) + " - " +
+		term(w.Pending, t.Waiting) + ") + " + term(w.Load, t.Load) + " + " + term(w.Power, t.Power) + " + " +
+		term(w.Capacity, t.Capacity)
+	if loads {
+		sum += " - " + decimal(w.Adapter)
+	}
+	return sum + cachedBlocks(t.Overlap*float64(promptBlocks), 0)
 }
 
 // standing is a candidate's total, or -Inf for a node that may not be picked, and its IDHash.

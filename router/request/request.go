@@ -20,6 +20,7 @@ import (
 // request. One goroutine at a time uses a Request, except for its Life. Several goroutines may
 // read a Request while its owner waits for them.
 type Request struct {
+	ID       []byte // the request's id in logs and in its answer; borrowed from the port
 	API      scan.API
 	Method   string
 	Path     string     // with the query

@@ -1,0 +1,59 @@
+package leg
+
+import (
+	"encoding/json"
+	"strings"
+	"time"
+
+	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/policy"
+)
+
+// logPick logs the pick that has just ended with at and err: the line of each candidate, and the
+// reason for each node that was left out. The record has the measures of the pick itself.
+func (l *Leg) logPick(at int, err *apierror.Error, now time.Time) {
+	var because policy.Explanation
+	l.explain(l.picks.policy, l.picks.turn, now, &because)
+	able := l.picks.able
+	candidates, removed := lines{}, lines{}
+	for i, n := range l.pool.members {
+		row := ExplainedNode{Node: n.ID}
+		if len(able) == 0 || int(able[0]) != i {
+			row.filtered(l, i, now)
+			removed = append(removed, row.removal())
+			continue
+		}
+		t := &because.Terms[len(l.picks.able)-len(able)]
+		able = able[1:]
+		if t.Eligible {
+			candidates = append(candidates, t.Line(n.ID))
+		} else {
+			row.Reason = t.Reason
+			removed = append(removed, row.removal())
+		}
+	}
+	args := []any{"request", string(l.Request.ID), "model", l.model.name, "mode", l.picks.policy.Mode.String(),
+		"why", because.Why, "candidates", candidates, "removed", removed}
+	if err != nil {
+		l.d.log.Debug("no node picked", append(args, "error", err.Message)...)
+		return
+	}
+	l.d.log.Debug("node picked", append(args, "node", l.pool.members[at].ID)...)
+}
+
+// removal says in one line why the node is no candidate.
+func (e *ExplainedNode) removal() string {
+	if e.Filter == "" {
+		return e.Node + ": " + e.Reason
+	}
+	return e.Node + ": " + e.Filter + ", " + e.Reason
+}
+
+// lines is a list of lines. The log's text format joins them, and its JSON format has an array.
+type lines []string
+
+// MarshalText joins the lines.
+func (l lines) MarshalText() ([]byte, error) { return []byte(strings.Join(l, "; ")), nil }
+
+// MarshalJSON returns an array.
+func (l lines) MarshalJSON() ([]byte, error) { return json.Marshal([]string(l)) }
