@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/router"
 )
 
@@ -147,8 +148,21 @@ func TestBusyThresholdEndpoint(t *testing.T) {
 	}
 }
 
-// TestThresholdsOfThePolicy checks that the thresholds of the policy count, those of a model's own
-// policy in place of the fleet's, and that a threshold set by request wins until the router ends.
+// listsThresholds waits until the only model has the given thresholds; empty: none.
+func (s *site) listsThresholds(limits string) {
+	s.t.Helper()
+	want := `{"thresholds":[]}`
+	if limits != "" {
+		want = `{"thresholds":[{"model":"sim",` + limits + `}]}`
+	}
+	eventually(s.t, want, func() bool {
+		_, body := s.threshold("")
+		return body == want
+	})
+}
+
+// TestThresholdsOfThePolicy checks that the thresholds of the fleet's policy count and follow its
+// changes, and that a threshold set by request wins until the router ends.
 func TestThresholdsOfThePolicy(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "policy.json")
@@ -158,8 +172,7 @@ func TestThresholdsOfThePolicy(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const fleet = `{"busy":{"active_decode_blocks_threshold":0.5}`
-	write(fleet + `}`)
+	write(`{"busy":{"active_decode_blocks_threshold":0.5}}`)
 	url := full(t)
 	s := serve(t, nil, func(c *router.Config) {
 		c.Router.PolicyFile, c.Router.Backends = file, []string{url + ",id=a"}
@@ -167,28 +180,73 @@ func TestThresholdsOfThePolicy(t *testing.T) {
 	eventually(t, "the report of the cache makes the node busy", func() bool {
 		return s.eligible() == 1 && s.chat(chatBody("hello", plain)).status == 503
 	})
-	lists := func(want string) {
-		t.Helper()
-		eventually(t, want, func() bool {
-			_, body := s.threshold("")
-			return body == `{"thresholds":[`+want+`]}`
-		})
-	}
-	const model = `{"model":"sim","active_decode_blocks_threshold":`
-	lists(model + `0.5,"active_prefill_tokens_threshold":null}`)
-	write(fleet + `,"models":{"sim":{}}}`)
-	lists("")
-	write(fleet + `,"models":{"sim":{"busy":{"active_prefill_tokens_threshold":7}}}}`)
-	lists(model + `null,"active_prefill_tokens_threshold":7}`)
-	if r := s.chat(chatBody("hello", plain)); r.status != 200 {
-		t.Errorf("the fleet's threshold counts for a model with a policy of its own: %v", r)
-	}
-	s.threshold(model + `0.8}`)
-	lists(model + `0.8,"active_prefill_tokens_threshold":7}`)
+	s.listsThresholds(`"active_decode_blocks_threshold":0.5,"active_prefill_tokens_threshold":null`)
+	s.threshold(`{"model":"sim","active_decode_blocks_threshold":0.8}`)
 	write(`{"busy":{"active_decode_blocks_threshold":0.5,"active_prefill_tokens_threshold":9}}`)
-	lists(model + `0.8,"active_prefill_tokens_threshold":9}`)
+	s.listsThresholds(`"active_decode_blocks_threshold":0.8,"active_prefill_tokens_threshold":9`)
 	write(`{}`)
-	lists(model + `0.8,"active_prefill_tokens_threshold":null}`)
+	s.listsThresholds(`"active_decode_blocks_threshold":0.8,"active_prefill_tokens_threshold":null`)
+}
+
+// TestThresholdsOfAModel checks that the thresholds of a model's own policy count in place of the
+// fleet's, and follow the changes of [[model]] and of etcd. A threshold set by request wins.
+func TestThresholdsOfAModel(t *testing.T) {
+	t.Parallel()
+	etcd := startEtcd(t).endpoint
+	store := dialEtcd(t, etcd)
+	fleets := []byte(`{"busy":{"active_decode_blocks_threshold":0.5}}`)
+	if err := store.PutPolicy(t.Context(), fleets); err != nil {
+		t.Fatal(err)
+	}
+	url := full(t)
+	configured := func(policy string) func(c *router.Config) {
+		return func(c *router.Config) {
+			c.Router.Backends, c.Etcd.Endpoints = []string{url + ",id=a"}, []string{etcd}
+			c.Models = []router.ModelConfig{{Name: "sim", Policy: policy}}
+		}
+	}
+	s := serve(t, nil, configured(`{"busy":{"active_prefill_tokens_threshold":7}}`))
+	reload := func(policy string) {
+		t.Helper()
+		next := settings(t, s.log)
+		configured(policy)(&next)
+		if _, _, err := s.ReloadConfig(t.Context(), &next); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answered := func(status int) {
+		t.Helper()
+		if r := s.chat(chatBody("hello", plain)); r.status != status {
+			t.Errorf("%v, want %d", r, status)
+		}
+	}
+	eventually(t, "the report of the cache", func() bool {
+		_, page := s.get(s.admin + "/debug/fleet")
+		return strings.Contains(string(page), `"kv_usage": 0.9`) && s.eligible() == 1
+	})
+	s.listsThresholds(`"active_decode_blocks_threshold":null,"active_prefill_tokens_threshold":7`)
+	answered(200)
+	reload(`{"busy":{"active_decode_blocks_threshold":0.6}}`)
+	s.listsThresholds(`"active_decode_blocks_threshold":0.6,"active_prefill_tokens_threshold":null`)
+	answered(503)
+	reload(`{}`)
+	s.listsThresholds("")
+	reload("")
+	s.listsThresholds(`"active_decode_blocks_threshold":0.5,"active_prefill_tokens_threshold":null`)
+	answered(503)
+	put := func(doc string) {
+		t.Helper()
+		if err := store.PutModel(t.Context(), "sim", cluster.Model{Policy: json.RawMessage(doc)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(`{"busy":{"active_prefill_tokens_threshold":7}}`)
+	s.listsThresholds(`"active_decode_blocks_threshold":null,"active_prefill_tokens_threshold":7`)
+	s.threshold(`{"model":"sim","active_decode_blocks_threshold":0.8}`)
+	put(`{"busy":{"active_decode_blocks_threshold":0.1,"active_prefill_tokens_threshold":8}}`)
+	s.listsThresholds(`"active_decode_blocks_threshold":0.8,"active_prefill_tokens_threshold":8`)
+	put("")
+	s.listsThresholds(`"active_decode_blocks_threshold":0.8,"active_prefill_tokens_threshold":null`)
 }
 
 // TestThresholdsAreChangedLocally checks that a client of another host, and a browser's page of

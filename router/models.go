@@ -12,6 +12,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/router/busy"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/tokens"
@@ -59,14 +60,14 @@ func (c *Config) limits() map[string]modelLimits {
 	return all
 }
 
-// applyModelPolicies is the fleet's parser of a model's own policy document. The fleet puts the
-// policy on the model's view, where legs find it. router.mode overrides the mode here too.
-func (r *Router) applyModelPolicies(doc []byte) (*policy.Policy, error) {
-	p, err := policy.Parse(doc)
-	if err != nil {
-		return nil, err
+// applyModelPolicies applies the parts of the models' own policies that legs do not find on the
+// models' views. The fleet calls it when the policies change.
+func (r *Router) applyModelPolicies(own map[string]*policy.Policy) {
+	models := make(map[string]busy.Thresholds, len(own))
+	for name, p := range own {
+		models[name] = thresholds(&p.Busy)
 	}
-	return r.withMode(p)
+	r.busy.SetModels(models)
 }
 
 // tokenises says whether the model's text is tokenised, or need not be, by the settings in force.

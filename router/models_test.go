@@ -98,15 +98,41 @@ func TestModelSettings(t *testing.T) {
 	}
 }
 
-// TestModeOfTheRouter checks that router.mode overrides the mode of a model's own policy too.
+// TestModeOfTheRouter checks that router.mode overrides the mode of the fleet's policy only. A
+// model's own policy keeps its mode.
 func TestModeOfTheRouter(t *testing.T) {
 	t.Parallel()
-	s := serve(t, simulate(t, 1), func(c *router.Config) {
+	engines := simulate(t, 1, func(c *engine.Config) { c.Models = []string{"sim", "large"} })
+	s := serve(t, engines, func(c *router.Config) {
 		c.Router.Mode = "random"
-		c.Models = []router.ModelConfig{{Name: "sim", Policy: `{"mode":"round_robin"}`}}
+		c.Models = []router.ModelConfig{{Name: "large", Policy: `{"mode":"round_robin"}`}}
 	})
-	if e := s.explain(chatBody("hello", plain)); e.Mode != "random" {
-		t.Errorf("explained as %+v", e)
+	for model, want := range map[string]string{"sim": "random", "large": "round_robin"} {
+		if e := s.explain(asking(model, "hello")); e.Mode != want {
+			t.Errorf("%s is explained as %+v", model, e)
+		}
+	}
+}
+
+// TestUnusedSettingsOfAModelsPolicy checks that the router logs once which settings of a model's
+// own policy have no effect.
+func TestUnusedSettingsOfAModelsPolicy(t *testing.T) {
+	t.Parallel()
+	s := serve(t, simulate(t, 1), func(c *router.Config) {
+		c.Models = []router.ModelConfig{{Name: "sim", Policy: `{"ttft_slo_ms":800,"max_share":2}`}}
+	})
+	next := settings(t, s.log)
+	next.Models = []router.ModelConfig{{Name: "sim", Policy: `{"ttft_slo_ms":800,"max_share":2}`,
+		Aliases: []string{"x"}}}
+	next.Router.Backends = []string{s.engines[0].URL()}
+	if _, _, err := s.ReloadConfig(t.Context(), &next); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"a model's own policy in force",
+		"settings of a model's policy that have no effect any more", "ttft_slo_ms of a model's policy has no effect"} {
+		if n := s.log.count(text); n != 1 {
+			t.Errorf("%d log lines with %q", n, text)
+		}
 	}
 }
 
@@ -145,7 +171,8 @@ func TestModelSettingsOfEtcd(t *testing.T) {
 	if r := s.chat(asking("gpt-4o", "hello")); r.status != 200 || r.node() != "sim-1" {
 		t.Errorf("%v", r)
 	}
-	if got := s.metrics().sum("cgn_router_model_max_queue", `model="sim"`); got != 3 {
+	capped := func() float64 { return s.metrics().sum("cgn_router_model_max_queue", `model="sim"`) }
+	if got := capped(); got != 3 {
 		t.Errorf("the model's cap is %v", got)
 	}
 	if n := s.log.count("a model's tokenizer cannot be used"); n != 1 {
@@ -158,7 +185,7 @@ func TestModelSettingsOfEtcd(t *testing.T) {
 	dir := modelFiles(t, chatML)
 	put(cluster.Model{Tokenizer: dir})
 	row("no alias, and the tokenizer", func(m modelRow) bool {
-		return len(m.Aliases) == 0 && len(m.Nodes) == 2 && m.Mode == "" && m.TokenizerError == ""
+		return len(m.Aliases) == 0 && len(m.Nodes) == 2 && m.Mode == "" && m.TokenizerError == "" && capped() == 4096
 	})
 	eventually(t, "prompts are tokenised", func() bool {
 		s.chat(chatBody("hello", plain))
@@ -184,6 +211,7 @@ func TestModelSettingsOfEtcd(t *testing.T) {
 func TestModelSettingsAreChecked(t *testing.T) {
 	for want, m := range map[string]router.ModelConfig{
 		"model[0].policy: ":                        {Policy: `{"mode":"none such"}`},
+		"cgn-ctl model set NAME --policy FILE":     {Policy: `{"models":{}}`},
 		"model[0]: m: policy is no JSON object":    {Policy: `[]`},
 		`model[0]: m: pool "boss" is none of`:      {Pools: map[string][]string{"boss": {"a"}}},
 		"node a is in the pools decode and both":   {Pools: map[string][]string{"both": {"a"}, "decode": {"a"}}},

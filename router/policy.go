@@ -32,8 +32,8 @@ func (r *Router) startPolicy() error {
 	return err
 }
 
-// withMode replaces the fleet's mode by the mode of the command line, if set. Policies of single
-// models keep their modes.
+// withMode replaces the mode of the fleet's policy by the mode of the command line, if set. The
+// models' own policies keep their modes.
 func (r *Router) withMode(p *policy.Policy) (*policy.Policy, error) {
 	if r.config.Router.Mode == "" {
 		return p, nil
@@ -113,7 +113,7 @@ func (r *Router) takePolicy(doc []byte) {
 	r.metrics.PolicyReloads.WithLabelValues("applied").Inc()
 	w := &p.Score.Weights
 	r.log.Info("policy in force", "mode", p.Mode.String(), "kv", w.KV, "load", w.Load, "power", w.Power, "capacity",
-		w.Capacity, "models", len(p.Models))
+		w.Capacity)
 }
 
 // thresholds returns the busy thresholds of a policy.
@@ -125,18 +125,14 @@ func thresholds(p *policy.BusySettings) busy.Thresholds {
 	return t
 }
 
-// applyPolicy applies the parts of a policy that are not about picking.
+// applyPolicy applies the parts of the fleet's policy that are not about picking.
 func (r *Router) applyPolicy(p *policy.Policy) {
 	limit := r.config.Router.Admission.MaxQueue
 	if p.MaxQueue > 0 {
 		limit = p.MaxQueue
 	}
 	r.gate.SetMaxQueue(limit)
-	models := map[string]busy.Thresholds{}
-	for name, own := range p.Models {
-		models[name] = thresholds(&own.Busy)
-	}
-	r.busy.SetPolicy(thresholds(&p.Busy), models)
+	r.busy.SetPolicy(thresholds(&p.Busy))
 	if p.TTFTSLOms > 0 {
 		r.log.Info("the policy's ttft_slo_ms has no effect: nothing uses it", "ttft_slo_ms", p.TTFTSLOms)
 	}

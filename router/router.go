@@ -74,7 +74,7 @@ func New(c Config) (r *Router, err error) {
 	if err := config.Check(&c); err != nil {
 		return nil, err
 	}
-	r = &Router{config: &c, log: cmp.Or(c.Logger, slog.Default()), metrics: metrics.New()}
+	r = &Router{config: &c, log: cmp.Or(c.Logger, slog.Default()), metrics: metrics.New(), busy: new(busy.Settings)}
 	defer func() {
 		if err != nil {
 			r.Close()
@@ -157,7 +157,7 @@ func (r *Router) joinFleet() error {
 		return err
 	}
 	o := fleet.Options{
-		Backends: backends, Models: c.modelSettings(), ParsePolicy: r.applyModelPolicies, Index: r.index, Logger: r.log,
+		Backends: backends, Models: c.modelSettings(), Policies: r.applyModelPolicies, Index: r.index, Logger: r.log,
 		Lag:      func(d time.Duration) { r.metrics.SignalLag.Observe(d.Seconds()) },
 		EventLag: func(d time.Duration) { r.metrics.EventLag.Observe(d.Seconds()) },
 		Pool:     relay.PoolOptions{DialTimeout: c.Timeouts.Dial.Std(), Watch: c.Router.WatchNodes},
@@ -203,7 +203,6 @@ func (r *Router) assemble() {
 	if c.Prefix.Memo > 0 {
 		memo = where.NewMemo(int(c.Prefix.Memo))
 	}
-	r.busy = new(busy.Settings)
 	stored := affinity.New(c.Limits.ResponseIDs)
 	r.sessions = c.Router.Session.sessions()
 	r.legs = leg.New(leg.Parts{

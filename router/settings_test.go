@@ -59,9 +59,8 @@ func TestClientsMustShowACertificate(t *testing.T) {
 	mustAll(t, "with one of the CA", []*reply{with(&friend)})
 }
 
-// TestModeAndMaxQueue checks that the mode of the command line wins over the mode of any policy
-// document, except in the policy of one model. The document's max_queue wins over the
-// configuration's.
+// TestModeAndMaxQueue checks that the mode of the command line wins over the mode of any document
+// of the fleet's policy. The document's max_queue wins over the configuration's.
 func TestModeAndMaxQueue(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[string][2]string{"": {"least_loaded", "random"},
@@ -104,11 +103,6 @@ func TestModeAndMaxQueue(t *testing.T) {
 			full(3)
 			if got := s.explain(chatBody("hello", "")).Mode; got != want[1] {
 				t.Errorf("after the change: %s", got)
-			}
-			write(`{"mode":"random","max_queue":2,"models":{"sim":{"mode":"power_of_two"}}}`)
-			eventually(t, "the model's policy is in force", func() bool { return limit() == 2 })
-			if got := s.explain(chatBody("hello", "")).Mode; got != "power_of_two" {
-				t.Errorf("with a policy of the model: %s", got)
 			}
 		})
 	}

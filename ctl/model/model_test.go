@@ -1,7 +1,9 @@
 package model
 
 import (
+	"bytes"
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -84,6 +86,7 @@ func TestBadSettingsAreNamed(t *testing.T) {
 		"set m --pool decode=a/b":             "pool decode: node id|",
 		"set m --pool both=a --pool decode=a": "node a is in the pools decode and both|",
 		`set m --policy {"mode":"none"}`:      "--policy is not valid, and nothing was stored|",
+		`set m --policy {"models":{}}`:        "models: a document is one policy|",
 		"set m --policy /nowhere":             "/nowhere|",
 		"set m --policy=":                     "--policy is empty|--unset",
 		"set m --alias=":                      "--alias is empty|--unset alias",
@@ -104,6 +107,25 @@ func TestBadSettingsAreNamed(t *testing.T) {
 	}
 	if all, err := client.Models(t.Context()); err != nil || len(all) != 0 {
 		t.Errorf("something was stored: %+v %v", all, err)
+	}
+}
+
+// TestUnusedSettingsOfAPolicyAreNamed: set stores a policy with settings that have no effect, and
+// warns of them.
+func TestUnusedSettingsOfAPolicyAreNamed(t *testing.T) {
+	env, _ := startEtcd(t)
+	for doc, want := range map[string]string{
+		`{"ttft_slo_ms":800,"score":{"max_share":2}}`: "cgn-ctl: score.max_share of the policy has no effect any more; " +
+			"leave it out\ncgn-ctl: nothing uses ttft_slo_ms of the policy yet\n",
+		`{"mode":"random"}`: "",
+	} {
+		var warnings bytes.Buffer
+		root := ctltest.Root(Command, io.Discard, &warnings, func(name string) string { return env[name] })
+		root.SetArgs([]string{"model", "set", "m", "--policy", doc})
+		root.SetContext(t.Context())
+		if err := root.Execute(); err != nil || warnings.String() != want {
+			t.Errorf("%s: %q, %v", doc, warnings.String(), err)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -64,7 +65,7 @@ func newSet(m *commands) *cobra.Command {
 }
 
 func (m *commands) set(c *cobra.Command, name string, s *settings) error {
-	edits, err := s.edits(c)
+	edits, err := s.edits(c, m.Err)
 	if err != nil {
 		return err
 	}
@@ -112,7 +113,7 @@ func (m *commands) warnOfNodes(ctx context.Context, client *cluster.Client, stor
 var roles = []cluster.Role{cluster.RolePrefill, cluster.RoleDecode, cluster.RoleBoth}
 
 // edits checks the flags and returns the changes that they ask for.
-func (s *settings) edits(c *cobra.Command) (edits []func(*cluster.Model), err error) {
+func (s *settings) edits(c *cobra.Command, warnings io.Writer) (edits []func(*cluster.Model), err error) {
 	flags := c.Flags()
 	add := func(flag string, edit func(*cluster.Model)) {
 		if flags.Changed(flag) {
@@ -136,7 +137,7 @@ func (s *settings) edits(c *cobra.Command) (edits []func(*cluster.Model), err er
 	add("chat-template", func(m *cluster.Model) { m.ChatTemplate = s.chatTemplate })
 	add("adapter-load", func(m *cluster.Model) { m.AdapterLoadS = s.adapterLoad.Seconds() })
 	if flags.Changed("policy") {
-		doc, err := readPolicy(c, s.policy)
+		doc, err := readPolicy(c, s.policy, warnings)
 		if err != nil {
 			return nil, err
 		}
@@ -199,7 +200,7 @@ func (s *settings) check(flags *pflag.FlagSet) error {
 }
 
 // readPolicy reads a policy from an argument, a file or standard input, and checks it.
-func readPolicy(c *cobra.Command, from string) (json.RawMessage, error) {
+func readPolicy(c *cobra.Command, from string, warnings io.Writer) (json.RawMessage, error) {
 	doc := []byte(from)
 	if !strings.HasPrefix(strings.TrimSpace(from), "{") {
 		var err error
@@ -207,8 +208,15 @@ func readPolicy(c *cobra.Command, from string) (json.RawMessage, error) {
 			return nil, err
 		}
 	}
-	if _, err := policy.Parse(doc); err != nil {
+	p, err := policy.Parse(doc)
+	if err != nil {
 		return nil, fmt.Errorf("--policy is not valid, and nothing was stored: %w", err)
+	}
+	for _, name := range policy.Ignored(doc) {
+		fmt.Fprintf(warnings, "cgn-ctl: %s of the policy has no effect any more; leave it out\n", name)
+	}
+	if p.TTFTSLOms != 0 {
+		fmt.Fprintln(warnings, "cgn-ctl: nothing uses ttft_slo_ms of the policy yet")
 	}
 	return json.RawMessage(doc), nil
 }

@@ -8,15 +8,15 @@ import (
 
 // Settings holds the thresholds of all models. A limit that was set for a model by Set counts
 // before the policy's. A model with a policy of its own has the limits of that policy, and any
-// other model those of the policy for all models. The zero Settings has no limits. Settings is safe
+// other model those of the fleet's policy. The zero Settings has no limits. Settings is safe
 // for concurrent use. A nil Settings has no limits, and only Of may be called.
 type Settings struct {
 	table atomic.Pointer[table] // nil: no limit is set
 
-	mu   sync.Mutex            // guards the following, from which table is made
-	all  Thresholds            // the policy's for every model
-	told map[string]Thresholds // the policy's by model
-	set  map[string]Thresholds // by model
+	mu  sync.Mutex            // guards the following, from which table is made
+	all Thresholds            // of the fleet's policy
+	own map[string]Thresholds // of the models' own policies
+	set map[string]Thresholds // by model
 }
 
 // table is an immutable summary of Settings.
@@ -40,12 +40,20 @@ func (s *Settings) Of(model string) *Thresholds {
 	return t.all
 }
 
-// SetPolicy puts the thresholds of a policy document in force: those for all models, and those of
-// the models with policies of their own. They replace the thresholds of the last document.
-func (s *Settings) SetPolicy(all Thresholds, models map[string]Thresholds) {
+// SetPolicy puts the thresholds of the fleet's policy in force, in place of those before.
+func (s *Settings) SetPolicy(all Thresholds) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.all, s.told = all, maps.Clone(models)
+	s.all = all
+	s.publish()
+}
+
+// SetModels puts the thresholds of the models' own policies in force, in place of those before.
+// models has every model with a policy of its own, and may not change afterwards.
+func (s *Settings) SetModels(models map[string]Thresholds) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.own = models
 	s.publish()
 }
 
@@ -69,15 +77,15 @@ func (s *Settings) Set(model string, t Thresholds) Thresholds {
 // publish makes the table. The caller holds mu.
 func (s *Settings) publish() {
 	t := &table{all: published(s.all), models: map[string]*Thresholds{}}
-	for name, own := range s.told {
+	for name, own := range s.own {
 		t.models[name] = published(own)
 	}
-	for name, own := range s.set {
-		policy, told := s.told[name]
-		if !told {
+	for name, set := range s.set {
+		policy, own := s.own[name]
+		if !own {
 			policy = s.all
 		}
-		t.models[name] = published(policy.over(own))
+		t.models[name] = published(policy.over(set))
 	}
 	if t.all == nil {
 		maps.DeleteFunc(t.models, func(_ string, own *Thresholds) bool { return own == nil })

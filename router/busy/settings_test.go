@@ -29,10 +29,13 @@ func TestSettings(t *testing.T) {
 	if got := s.Set("a", Thresholds{}); !got.IsZero() || s.table.Load() != nil {
 		t.Errorf("reading has set %s", text(got))
 	}
-	if s.SetPolicy(Thresholds{}, map[string]Thresholds{"a": {}}); s.table.Load() != nil {
-		t.Error("a policy without thresholds makes a table")
+	s.SetPolicy(Thresholds{})
+	if s.SetModels(map[string]Thresholds{"a": {}}); s.table.Load() != nil {
+		t.Error("policies without thresholds make a table")
 	}
-	s.SetPolicy(Thresholds{DecodeBlocks: new(0.9)}, map[string]Thresholds{"a": {PrefillTokens: new(int64(100))}})
+	s.SetPolicy(Thresholds{DecodeBlocks: new(0.9)})
+	want("a", "none")
+	s.SetModels(map[string]Thresholds{"a": {PrefillTokens: new(int64(100))}})
 	want("a", `{"active_decode_blocks_threshold":null,"active_prefill_tokens_threshold":100}`)
 	want("b", `{"active_decode_blocks_threshold":0.9,"active_prefill_tokens_threshold":null}`)
 	if got := text(s.Set("a", Thresholds{PrefillTokens: new(int64(7))})); got !=
@@ -40,7 +43,8 @@ func TestSettings(t *testing.T) {
 		t.Errorf("set %s", got)
 	}
 	s.Set("a", Thresholds{PrefillFraction: new(1.5)})
-	s.SetPolicy(Thresholds{DecodeBlocks: new(0.8)}, map[string]Thresholds{
+	s.SetPolicy(Thresholds{DecodeBlocks: new(0.8)})
+	s.SetModels(map[string]Thresholds{
 		"a": {PrefillTokens: new(int64(200)), DecodeBlocks: new(0.7)}, "c": {},
 	})
 	want("a", `{"active_decode_blocks_threshold":0.7,"active_prefill_tokens_threshold":7,`+
@@ -49,7 +53,9 @@ func TestSettings(t *testing.T) {
 	want("c", "none")
 	s.Set("b", Thresholds{PrefillTokens: new(int64(9))})
 	want("b", `{"active_decode_blocks_threshold":0.8,"active_prefill_tokens_threshold":9}`)
-	s.SetPolicy(Thresholds{}, nil)
+	s.SetModels(nil)
+	want("c", `{"active_decode_blocks_threshold":0.8,"active_prefill_tokens_threshold":null}`)
+	s.SetPolicy(Thresholds{})
 	want("a", `{"active_decode_blocks_threshold":null,"active_prefill_tokens_threshold":7,`+
 		`"active_prefill_tokens_threshold_frac":1.5}`)
 	want("b", `{"active_decode_blocks_threshold":null,"active_prefill_tokens_threshold":9}`)
@@ -63,7 +69,7 @@ func TestSettings(t *testing.T) {
 	}
 	var empty Settings
 	empty.Set("a", Thresholds{DecodeBlocks: new(0.5)})
-	empty.SetPolicy(Thresholds{}, nil)
+	empty.SetPolicy(Thresholds{})
 	if empty.Of("b") != nil || empty.Of("a") == nil {
 		t.Error("a threshold of one model counts for another")
 	}

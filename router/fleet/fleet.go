@@ -39,11 +39,13 @@ type Options struct {
 	// Models are the models' settings of the router's configuration, by name. They come before
 	// etcd's.
 	Models map[string]*cluster.Model
-	// ParsePolicy parses a model's own policy document; nil: policy.Parse.
-	ParsePolicy func(doc []byte) (*policy.Policy, error)
-	Index       Index    // nil: the fleet tells no index
-	Resolver    Resolver // nil = net.DefaultResolver
-	Pool        relay.PoolOptions
+	// Policies is called with the models' own policies, by the models' names, before the first
+	// snapshot and before each one that changes them. An adapter without a policy has its base's.
+	// Policies may be nil.
+	Policies func(map[string]*policy.Policy)
+	Index    Index    // nil: the fleet tells no index
+	Resolver Resolver // nil = net.DefaultResolver
+	Pool     relay.PoolOptions
 	// Warm is the number of connections opened to a node when it joins or comes back; 0: none.
 	Warm   int
 	Logger *slog.Logger // nil = slog.Default
@@ -88,9 +90,6 @@ func (o Options) withDefaults() Options {
 	o.ScrapeInterval, o.Logger = max(o.ScrapeInterval, time.Second), cmp.Or(o.Logger, slog.Default())
 	if o.Resolver == nil {
 		o.Resolver = net.DefaultResolver
-	}
-	if o.ParsePolicy == nil {
-		o.ParsePolicy = policy.Parse
 	}
 	return o
 }
@@ -276,6 +275,7 @@ func (f *Fleet) publish() {
 	s.Partial, s.awaited = f.partial()
 	f.rememberDeparted(s, time.Now())
 	s.expectAdapters()
+	f.tellPolicies(s)
 	f.snap.Store(s)
 	f.dirty = false
 }

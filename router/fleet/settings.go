@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"maps"
@@ -20,7 +21,8 @@ type settings struct {
 	inForce map[string]*cluster.Model
 	// policies are the parsed policies. A model keeps its last usable policy.
 	policies map[string]*policy.Policy
-	changed  bool // a source has changed since the last merge
+	told     map[string]*policy.Policy // of the models of the last snapshot, as Options.Policies got them
+	changed  bool                      // a source has changed since the last merge
 }
 
 func (s *settings) init(ours map[string]*cluster.Model) {
@@ -54,20 +56,46 @@ func (f *Fleet) mergeSettings() {
 	s.inForce, s.changed = all, false
 }
 
-// takePolicy parses a model's own policy. A document with a mistake is refused, and the policy
-// before stays in force.
+// takePolicy parses a model's own policy, if its document is new. A document with a mistake is
+// refused, and the policy before stays in force.
 func (f *Fleet) takePolicy(name string, m *cluster.Model) {
 	if len(m.Policy) == 0 {
 		f.solved(ofModel, name)
 		return
 	}
-	p, err := f.o.ParsePolicy(m.Policy)
+	if before := f.settings.inForce[name]; before != nil && bytes.Equal(before.Policy, m.Policy) {
+		return
+	}
+	p, err := policy.Parse(m.Policy)
 	if err != nil {
 		f.problem(ofModel, name, "its policy is refused, and the one before stays in force: "+err.Error())
 		return
 	}
 	f.solved(ofModel, name)
 	f.settings.policies[name] = p
+	f.o.Logger.Info("a model's own policy in force", "model", name, "mode", p.Mode.String())
+	if ignored := policy.Ignored(m.Policy); len(ignored) > 0 {
+		f.o.Logger.Warn("settings of a model's policy that have no effect any more", "model", name, "settings", ignored)
+	}
+	if p.TTFTSLOms > 0 {
+		f.o.Logger.Info("ttft_slo_ms of a model's policy has no effect: nothing uses it", "model", name,
+			"ttft_slo_ms", p.TTFTSLOms)
+	}
+}
+
+// tellPolicies calls Options.Policies if the models' own policies differ from those of the snapshot
+// before.
+func (f *Fleet) tellPolicies(s *Snapshot) {
+	own := map[string]*policy.Policy{}
+	for _, m := range s.models {
+		if m.Policy != nil {
+			own[m.Name] = m.Policy
+		}
+	}
+	if first := f.settings.told == nil; f.o.Policies != nil && (first || !maps.Equal(own, f.settings.told)) {
+		f.o.Policies(own)
+	}
+	f.settings.told = own
 }
 
 // configure puts the settings in force on the snapshot's models. all has the nodes of each model,

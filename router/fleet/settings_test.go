@@ -2,8 +2,8 @@ package fleet
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -152,22 +152,15 @@ func TestPolicyOfAModel(t *testing.T) {
 	t.Parallel()
 	eng := newEngine(t, nil, "m")
 	o := fast(Backend{URL: eng.URL, ID: "n"})
-	o.ParsePolicy = func(doc []byte) (*policy.Policy, error) {
-		if strings.Contains(string(doc), "bad") {
-			return nil, errors.New("no good")
-		}
-		p := policy.Default()
-		p.MaxQueue = len(doc)
-		return p, nil
-	}
 	f := run(t, o)
 	for i, c := range []struct {
 		value    string
 		maxQueue int
 		problems int
 	}{
-		{`{}`, 0, 0}, {`{"policy":{}}`, 2, 0}, {`{"policy":{"bad":1}}`, 2, 1},
-		{`{"policy":{"a":1}}`, 7, 0}, {`{"policy":[]}`, 7, 1}, {`{"aliases":["x"]}`, 0, 0},
+		{`{}`, 0, 0}, {`{"policy":{"max_queue":2}}`, 2, 0}, {`{"policy":{"bad":1}}`, 2, 1},
+		{`{"policy":{"bad":1},"aliases":["x"]}`, 2, 1}, {`{"policy":{"max_queue":7}}`, 7, 0}, {`{"policy":[]}`, 7, 1},
+		{`{"policy":{"models":{}}}`, 7, 1}, {`{"aliases":["x"]}`, 0, 0},
 	} {
 		f.send(t.Context(), func(f *Fleet) {
 			f.putModel(cluster.Entry{Key: cluster.ModelKey("m"), Value: []byte(c.value)})
@@ -182,5 +175,56 @@ func TestPolicyOfAModel(t *testing.T) {
 			}
 			return got == c.maxQueue && len(s.Problems) == c.problems
 		})
+	}
+}
+
+// TestPoliciesAreTold checks that Options.Policies gets the models' own policies before the first
+// snapshot and at each change: those of the configuration, those of etcd, and an adapter's base's.
+func TestPoliciesAreTold(t *testing.T) {
+	t.Parallel()
+	eng := newEngine(t, nil, "m")
+	o := fast(Backend{URL: eng.URL, ID: "n", Model: "m"})
+	o.Models = map[string]*cluster.Model{
+		"m": {Policy: []byte(`{"max_queue":1}`)}, "lazy": {Base: "m"}, "unserved": {Policy: []byte(`{}`)},
+	}
+	var told []string
+	o.Policies = func(all map[string]*policy.Policy) { // the fleet's goroutine calls it
+		text := ""
+		for _, name := range slices.Sorted(maps.Keys(all)) {
+			text += fmt.Sprintf("%s=%d ", name, all[name].MaxQueue)
+		}
+		told = append(told, text)
+	}
+	f := run(t, o)
+	put := func(value string) {
+		t.Helper()
+		if err := f.do(t.Context(), func(f *Fleet) {
+			f.putModel(cluster.Entry{Key: cluster.ModelKey("m"), Value: []byte(value)})
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set := func(models map[string]*cluster.Model) {
+		t.Helper()
+		if err := f.SetModels(t.Context(), models); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(o.Models) // the same
+	put(`{"policy":{"max_queue":9}}`)
+	set(map[string]*cluster.Model{"lazy": {Base: "m", Policy: []byte(`{"max_queue":2}`)}})
+	put(`{"policy":{"max_queue":9},"aliases":["x"]}`)
+	put(`{"policy":{"max_queue":3}}`)
+	put(`{"policy":{"bad":1}}`)
+	set(nil)
+	put(`{}`)
+	set(nil)
+	want := []string{"lazy=1 m=1 ", "lazy=2 m=9 ", "lazy=2 m=3 ", "m=3 ", ""}
+	if err := f.do(t.Context(), func(*Fleet) {
+		if !slices.Equal(told, want) {
+			t.Errorf("told %q, want %q", told, want)
+		}
+	}); err != nil {
+		t.Fatal(err)
 	}
 }

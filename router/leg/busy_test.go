@@ -52,7 +52,7 @@ func TestPrefillThresholds(t *testing.T) {
 			}
 			d := still(t, Options{}, backends...)
 			d.busy = new(busy.Settings)
-			d.busy.SetPolicy(busy.Thresholds{}, map[string]busy.Thresholds{"sim": limits})
+			d.busy.SetModels(map[string]busy.Thresholds{"sim": limits})
 			first := rehearse(t, d, blocks)
 			if left := filtered(t, d, Question{}); len(left) != 1 || left[first.Node().ID] != "busy" {
 				t.Errorf("%v is left out", left)
@@ -81,7 +81,7 @@ func TestPrefillThresholds(t *testing.T) {
 func TestFractionOfAnUnknownBatch(t *testing.T) {
 	d := still(t, Options{}, twoNodes()...)
 	d.busy = new(busy.Settings)
-	d.busy.SetPolicy(busy.Thresholds{PrefillFraction: new(0.0)}, nil)
+	d.busy.SetPolicy(busy.Thresholds{PrefillFraction: new(0.0)})
 	r := rehearse(t, d, 100)
 	if left := filtered(t, d, Question{}); len(left) != 0 {
 		t.Errorf("%v is left out", left)
@@ -94,7 +94,7 @@ func TestFractionOfAnUnknownBatch(t *testing.T) {
 func TestBusyIsNoLastResort(t *testing.T) {
 	d := still(t, Options{OverloadStatus: 529}, twoNodes()...)
 	d.busy = new(busy.Settings)
-	d.busy.SetPolicy(busy.Thresholds{PrefillTokens: new(int64)}, nil)
+	d.busy.SetPolicy(busy.Thresholds{PrefillTokens: new(int64)})
 	r := rehearse(t, d, 10)
 	for _, n := range d.fleet.Load().Nodes {
 		for n != r.Node() && n.Health.State() != health.Open {
@@ -134,8 +134,7 @@ func TestTheLatchOutlivesASnapshot(t *testing.T) {
 func TestBusyDoesNotAllocate(t *testing.T) {
 	d := start(t, 2)
 	d.busy = new(busy.Settings)
-	d.busy.SetPolicy(busy.Thresholds{DecodeBlocks: new(1.0), PrefillTokens: new(int64(1e9)), PrefillFraction: new(1.0)},
-		nil)
+	d.busy.SetPolicy(busy.Thresholds{DecodeBlocks: new(1.0), PrefillTokens: new(int64(1e9)), PrefillFraction: new(1.0)})
 	r, l := request.New(), newLeg()
 	if least := allocations(t, d, r, l, chat(200)); least != 0 {
 		t.Errorf("%v allocations", least)

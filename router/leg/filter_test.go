@@ -295,7 +295,7 @@ func TestFiltersOfTheFleet(t *testing.T) {
 		}
 	}
 	d.busy = new(busy.Settings)
-	d.busy.SetPolicy(busy.Thresholds{DecodeBlocks: new(0.9)}, nil)
+	d.busy.SetPolicy(busy.Thresholds{DecodeBlocks: new(0.9)})
 	want := map[string]string{
 		"not_ready": "not_ready", "stale": "stale", "cordon": "cordon", "drained": "cordon", "full": "busy",
 	}

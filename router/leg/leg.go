@@ -214,7 +214,7 @@ func (l *Leg) first() (at int, err *apierror.Error) {
 // node, and is recorded for none.
 func (l *Leg) look() {
 	own := l.overrides()
-	if l.d.policy.Load().For(l.model.name).UsesPrefixes(&own) {
+	if l.d.policyOf(l.model).UsesPrefixes(&own) {
 		l.d.where.Find(l.prompt, l.Request, l.model.name, l.model.seed, l.pool.nodes)
 	} else {
 		l.prompt.Measure(l.Request, len(l.pool.nodes))

@@ -3,13 +3,17 @@ package leg
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"math"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/sse"
+	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/where"
 )
@@ -24,10 +28,37 @@ func decide(t *testing.T, d *Dispatcher, doc string) {
 	d.policy.Store(p)
 }
 
+// decideFor puts a policy document of model sim in force. The fleet of d must be running.
+func decideFor(t *testing.T, d *Dispatcher, doc string) {
+	t.Helper()
+	if err := d.fleet.SetModels(t.Context(), ofSim(doc)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ofSim returns settings of model sim, which are its own policy.
+func ofSim(doc string) map[string]*cluster.Model {
+	return map[string]*cluster.Model{"sim": {Policy: json.RawMessage(doc)}}
+}
+
+// stillFor returns a dispatcher as still does, whose model sim has its own policy.
+func stillFor(t *testing.T, doc string, backends ...fleet.Backend) *Dispatcher {
+	t.Helper()
+	index := prefix.NewIndex(prefix.Options{})
+	t.Cleanup(index.Close)
+	f, err := fleet.New(fleet.Options{Index: index, Logger: slog.New(slog.DiscardHandler), Proven: true,
+		Backends: backends, Models: ofSim(doc)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return over(f, index, Options{})
+}
+
 // TestModelsHaveTheirOwnPolicies checks that picks and explanations take the policy of the model.
 func TestModelsHaveTheirOwnPolicies(t *testing.T) {
 	d := start(t, 2)
-	decide(t, d, `{"mode":"random","models":{"sim":{"mode":"direct"},"other":{"mode":"cost"}}}`)
+	decide(t, d, `{"mode":"random"}`)
+	decideFor(t, d, `{"mode":"direct"}`)
 	r := asked(t, d, chat(500))
 	e, err := d.Explain(r, Question{})
 	if err != nil || e.Mode != "direct" || e.Winner != "" || !strings.Contains(e.Why, "the request names") {
@@ -47,7 +78,9 @@ func TestModelsHaveTheirOwnPolicies(t *testing.T) {
 		}
 		l.close()
 	}
-	decide(t, d, `{"mode":"random"}`)
+	if err := d.fleet.SetModels(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
 	if e, err := d.Explain(r, Question{}); err != nil || e.Mode != "random" {
 		t.Errorf("without a policy of its own: %+v, %v", e, err)
 	}

@@ -67,8 +67,7 @@ func TestModelledPrefillFalls(t *testing.T) {
 
 // TestPrefillOfOneModelIsModelled checks that each model has its own table.
 func TestPrefillOfOneModelIsModelled(t *testing.T) {
-	d := still(t, Options{}, twoNodes()[0])
-	decide(t, d, `{"models":{"sim":`+slowPrefill+`}}`)
+	d := stillFor(t, slowPrefill, twoNodes()[0])
 	keys, start := []uint64{1 << 40, 2 << 40}, time.Now()
 	r, err := d.Rehearse(keys, nil, start)
 	if err != nil {

@@ -13,7 +13,6 @@ import (
 var worthless = map[string]string{
 	"score": `{"kv":0,"load":1}`,
 	"cost":  `{"mode":"cost","cost":{"overlap_score_weight":0}}`,
-	"model": `{"models":{"sim":{"kv":0,"load":1}}}`,
 }
 
 // answeredLeg sends a request and returns its leg, whose answer has begun.
@@ -35,10 +34,16 @@ func overridden(bytes int, settings string) []byte {
 // TestWorthlessPrefixesAreNotHashed checks that a leg hashes, looks up and records nothing if the
 // policy gives prefixes no worth, and that each of two equal prompts counts in full.
 func TestWorthlessPrefixesAreNotHashed(t *testing.T) {
-	for name, doc := range worthless {
+	for name, c := range map[string]struct {
+		doc    string
+		decide func(t *testing.T, d *Dispatcher, doc string)
+	}{
+		"score": {worthless["score"], decide}, "cost": {worthless["cost"], decide},
+		"of the model": {worthless["score"], decideFor},
+	} {
 		t.Run(name, func(t *testing.T) {
 			d := start(t, 1)
-			decide(t, d, doc)
+			c.decide(t, d, c.doc)
 			node := d.current().snap.Nodes[0]
 			var legs []*Leg
 			for i := range 2 {
@@ -65,7 +70,7 @@ func TestWorthlessPrefixesAreNotHashed(t *testing.T) {
 			if d.where.Index.Len() != 0 || !node.Book.Empty() {
 				t.Errorf("%d blocks are in the index, %v in the book", d.where.Index.Len(), node.Book.Blocks())
 			}
-			decide(t, d, `{}`)
+			c.decide(t, d, `{}`)
 			answeredLeg(t, d, asked(t, d, chat(6400))).Finish(relay.Complete)
 			if got := d.where.Index.Len(); got != 100 {
 				t.Errorf("with a worth again %d blocks are in the index, want 100", got)
@@ -163,17 +168,20 @@ func TestWorthlessPrefixesTie(t *testing.T) {
 
 // TestRehearsedPrefixesHaveNoWorth checks that a rehearsal looks up and records nothing either.
 func TestRehearsedPrefixesHaveNoWorth(t *testing.T) {
-	d := still(t, Options{}, twoNodes()...)
-	decide(t, d, worthless["score"])
-	r := rehearse(t, d, 100)
-	node := r.Node()
-	if got := node.Book.Prefill(time.Now()); got != 1600 {
-		t.Errorf("%d tokens wait, want 1600", got)
-	}
-	r.Begun(time.Now())
-	r.Finish(1600, 0, time.Now())
-	if d.where.Index.Len() != 0 || !node.Book.Empty() {
-		t.Errorf("%d blocks are in the index", d.where.Index.Len())
+	fleets := still(t, Options{}, twoNodes()...)
+	decide(t, fleets, worthless["score"])
+	models := stillFor(t, worthless["score"], twoNodes()...)
+	for name, d := range map[string]*Dispatcher{"fleet": fleets, "model": models} {
+		r := rehearse(t, d, 100)
+		node := r.Node()
+		if got := node.Book.Prefill(time.Now()); got != 1600 {
+			t.Errorf("%s: %d tokens wait, want 1600", name, got)
+		}
+		r.Begun(time.Now())
+		r.Finish(1600, 0, time.Now())
+		if d.where.Index.Len() != 0 || !node.Book.Empty() {
+			t.Errorf("%s: %d blocks are in the index", name, d.where.Index.Len())
+		}
 	}
 }
 
@@ -185,5 +193,10 @@ func TestWorthlessPrefixesDoNotAllocate(t *testing.T) {
 		if least := allocations(t, d, r, l, chat(220<<10)); least != 0 {
 			t.Errorf("%s: %v allocations", name, least)
 		}
+	}
+	decide(t, d, `{}`)
+	decideFor(t, d, worthless["score"])
+	if least := allocations(t, d, r, l, chat(220<<10)); least != 0 {
+		t.Errorf("of the model: %v allocations", least)
 	}
 }

@@ -39,7 +39,7 @@ func (l *Leg) rehearse(keys []uint64, known func(n *fleet.Node) int32) *apierror
 	sent := l.Request.Received
 	l.Request.Scan.Stream = true
 	own := l.overrides()
-	if known != nil || l.d.policy.Load().For(l.model.name).UsesPrefixes(&own) {
+	if known != nil || l.d.policyOf(l.model).UsesPrefixes(&own) {
 		l.d.where.FindKeys(l.prompt, l.Request, keys, l.model.name, l.model.seed, l.pool.nodes)
 	} else {
 		l.prompt.MeasureBlocks(l.Request, len(keys), len(l.pool.nodes))

@@ -214,7 +214,7 @@ func (d *Dispatcher) policyOf(m *servedModel) *policy.Policy {
 	if own := m.view.Policy; own != nil {
 		return own
 	}
-	return d.policy.Load().For(m.name)
+	return d.policy.Load()
 }
 
 // maxQueue returns the cap for the nodes of one role; 0 = the gate's own cap.

@@ -8,19 +8,19 @@ import (
 	"testing"
 )
 
-// TestBusyThresholds reads thresholds of the fleet and of models, and writes and shows those that
-// are set.
+// TestBusyThresholds reads thresholds, and writes and shows those that are set.
 func TestBusyThresholds(t *testing.T) {
-	p, err := Parse([]byte(`{"busy":{"active_decode_blocks_threshold":0,"active_prefill_tokens_threshold":1e3},
-		"models":{"m":{"busy":{"active_prefill_tokens_threshold_frac":1.5}},"n":{"busy":{}}}}`))
+	p, err := Parse([]byte(`{"busy":{"active_decode_blocks_threshold":0,"active_prefill_tokens_threshold":1e3}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := BusySettings{DecodeBlocks: new(0.0), PrefillTokens: new(1000)}
-	if !reflect.DeepEqual(p.Busy, want) || *p.For("m").Busy.PrefillFraction != 1.5 ||
-		p.For("m").Busy.DecodeBlocks != nil || p.For("n").Busy != (BusySettings{}) ||
-		Default().Busy != (BusySettings{}) {
-		t.Errorf("%+v, %+v, %+v", p.Busy, p.For("m").Busy, p.For("n").Busy)
+	if !reflect.DeepEqual(p.Busy, want) || Default().Busy != (BusySettings{}) {
+		t.Errorf("%+v", p.Busy)
+	}
+	part, err := Parse([]byte(`{"busy":{"active_prefill_tokens_threshold_frac":1.5}}`))
+	if err != nil || !reflect.DeepEqual(part.Busy, BusySettings{PrefillFraction: new(1.5)}) {
+		t.Errorf("%+v, %v", part, err)
 	}
 	doc, err := json.Marshal(p)
 	if err != nil {
@@ -38,7 +38,7 @@ func TestBusyThresholds(t *testing.T) {
 		}
 	}
 	if got := strings.Join(shown, ", "); got != "busy.active_decode_blocks_threshold 0, "+
-		"busy.active_prefill_tokens_threshold 1000, models.m.busy.active_prefill_tokens_threshold_frac 1.5" {
+		"busy.active_prefill_tokens_threshold 1000" {
 		t.Errorf("shown: %s", got)
 	}
 	p.Busy.DecodeBlocks = new(math.NaN())

@@ -19,12 +19,13 @@ const documentMax = 64 << 10
 // Parse reads a policy document, a JSON object with the keys of Policy. In the older form the
 // settings of section score are at the top, and its weights may be there too. A key missing in the
 // document gets its default. Parse accepts or refuses the whole document. Parse's error joins one
-// error per problem, and a value that is not allowed makes a FieldError.
+// error per problem, and a value that is not allowed makes a FieldError. json.Marshal writes the
+// newest form of a document.
 func Parse(doc []byte) (*Policy, error) {
 	if len(doc) > documentMax {
 		return nil, fmt.Errorf("policy: %d bytes, at most %d are read", len(doc), documentMax)
 	}
-	p, r := read("", doc)
+	p, r := read(doc)
 	if len(r.errs) > 0 {
 		return nil, fmt.Errorf("policy: %w", errors.Join(r.errs...))
 	}
@@ -36,39 +37,12 @@ var retired = []string{"score.max_share"}
 
 // Ignored returns the settings of a valid document that have no effect.
 func Ignored(doc []byte) []string {
-	_, r := read("", doc)
+	_, r := read(doc)
 	return r.ignored
 }
 
-// MarshalJSON writes the newest form of a document. Parse reads it back to an equal policy.
-func (p *Policy) MarshalJSON() ([]byte, error) {
-	type whole Policy
-	type ofModel struct { // Policy without the settings of the whole router
-		Mode        Mode                `json:"mode"`
-		Score       ScoreSettings       `json:"score"`
-		Cost        CostSettings        `json:"cost"`
-		DeviceAware DeviceAwareSettings `json:"device_aware"`
-
-		PrefillLoadModel PrefillLoadModel `json:"prefill_load_model"`
-		Busy             BusySettings     `json:"busy"`
-
-		MaxQueue  int                `json:"-"`
-		TTFTSLOms int                `json:"-"`
-		Models    map[string]*Policy `json:"-"`
-	}
-	models := map[string]ofModel{}
-	for name, m := range p.Models {
-		models[name] = ofModel(*m)
-	}
-	return json.Marshal(struct {
-		*whole
-		Models map[string]ofModel `json:"models,omitempty"`
-	}{(*whole)(p), models})
-}
-
-// reader reads the policy of the fleet or of one model.
+// reader reads one document.
 type reader struct {
-	at    string            // name of the policy in the document: empty, or models.NAME
 	given map[string]string // for each member, by its newest name, the name in the document
 	flat  string            // a weight at the top of the document
 	errs  []error
@@ -76,11 +50,11 @@ type reader struct {
 	ignored []string // names of retired settings
 }
 
-// read reads the policy with the given name. The reader has its problems.
-func read(at string, doc []byte) (*Policy, *reader) {
+// read reads a document. The reader has its problems.
+func read(doc []byte) (*Policy, *reader) {
 	p := Default()
-	r := &reader{at: at, given: map[string]string{}}
-	r.object(at, doc,
+	r := &reader{given: map[string]string{}}
+	r.object("", doc,
 		section{"", reflect.ValueOf(p).Elem()},
 		section{"score", reflect.ValueOf(&p.Score).Elem()},
 		section{"score.weights", reflect.ValueOf(&p.Score.Weights).Elem()})
@@ -91,7 +65,7 @@ func read(at string, doc []byte) (*Policy, *reader) {
 		p.Cost.OverlapScoreCredit = 0
 	}
 	if len(r.errs) == 0 { // a refused value would look like a conflict
-		r.errs = p.conflicts(at)
+		r.errs = p.conflicts()
 	}
 	return p, r
 }
@@ -135,7 +109,7 @@ func (r *reader) object(name string, doc []byte, sections ...section) {
 // member reads the value of field f of section s. name is its name in the document.
 func (r *reader) member(name string, s section, f reflect.StructField, value json.RawMessage) {
 	newest := join(s.name, keyOf(f))
-	if s.name == "score.weights" && name == join(r.at, keyOf(f)) {
+	if s.name == "score.weights" && name == keyOf(f) {
 		r.flat = name
 	} else if was := r.given[newest]; was != "" {
 		r.refuse(name, "also given as %s; use one of them", was)
@@ -145,8 +119,6 @@ func (r *reader) member(name string, s section, f reflect.StructField, value jso
 	}
 	into := s.fields.FieldByIndex(f.Index)
 	switch {
-	case r.at != "" && f.Tag.Get("scope") == "router":
-		r.refuse(name, "counts for the whole router; give it outside of models")
 	case f.Type.Kind() == reflect.Struct:
 		r.object(name, value, section{newest, into})
 	case f.Type.Kind() == reflect.Pointer:
@@ -154,29 +126,9 @@ func (r *reader) member(name string, s section, f reflect.StructField, value jso
 		r.scalar(name, f, value, into.Elem())
 	case f.Type.Kind() == reflect.Slice:
 		r.list(name, newest, f, value, into)
-	case f.Type.Kind() == reflect.Map:
-		into.Set(reflect.ValueOf(r.models(name, value)))
 	default:
 		r.scalar(name, f, value, into)
 	}
-}
-
-func (r *reader) models(name string, doc []byte) map[string]*Policy {
-	models := map[string]*Policy{}
-	err := members(doc, func(model string, value json.RawMessage) {
-		if model == "" {
-			r.refuse(name, "the name of a model is empty")
-		}
-		p, own := read(join(name, model), value)
-		models[model], r.errs, r.ignored = p, append(r.errs, own.errs...), append(r.ignored, own.ignored...)
-	})
-	if err != nil {
-		r.errs = append(r.errs, &FieldError{name, err.Error(), "an object with a policy for each model's name"})
-	}
-	if len(models) == 0 {
-		return nil
-	}
-	return models
 }
 
 // list reads a list of objects, each of which has every key. newest is the list's newest name.
@@ -235,9 +187,14 @@ func (r *reader) scalar(name string, f reflect.StructField, value json.RawMessag
 
 // unknown refuses a key, and suggests another one.
 func (r *reader) unknown(object, key string, sections []section) {
+	if object == "" && key == "models" {
+		r.refuse(key, "a document is one policy, and a model's own is among the model's settings; give it with "+
+			"`cgn-ctl model set NAME --policy FILE`, or as policy of [[model]]")
+		return
+	}
 	keys := keysOf(sections)
 	meant := config.Nearest(key, keys)
-	walk(r.at, reflect.ValueOf(Default()).Elem(), func(name string, _ reflect.StructField, _ reflect.Value) {
+	walk("", reflect.ValueOf(Default()).Elem(), func(name string, _ reflect.StructField, _ reflect.Value) {
 		if strings.HasSuffix(name, "."+key) {
 			meant = name // another section has the key
 		}

@@ -59,13 +59,11 @@ func TestForms(t *testing.T) {
 // TestRetiredSettings checks that a document with a setting of an older version is valid, and that
 // the setting is named.
 func TestRetiredSettings(t *testing.T) {
-	doc := []byte(`{"max_share":2,"models":{"m":{"score":{"max_share":0}}}}`)
-	want := Default()
-	want.Models = map[string]*Policy{"m": Default()}
-	if p, err := Parse(doc); err != nil || !reflect.DeepEqual(p, want) {
+	doc := []byte(`{"max_share":2,"score":{"max_share":0}}`)
+	if p, err := Parse(doc); err != nil || !reflect.DeepEqual(p, Default()) {
 		t.Errorf("%+v, %v", p, err)
 	}
-	if got := Ignored(doc); !slices.Equal(got, []string{"max_share", "models.m.score.max_share"}) {
+	if got := Ignored(doc); !slices.Equal(got, []string{"max_share", "score.max_share"}) {
 		t.Errorf("ignored: %q", got)
 	}
 	if got := Ignored([]byte(`{"kv":1}`)); got != nil {
@@ -84,7 +82,7 @@ func TestParseRefuses(t *testing.T) {
 		`{"kv":0.5} x`:        "unexpected data after the object",
 		`{"kv":0.5,"kv":0.6}`: "kv: given twice",
 		`{"kw":0.5}`: `kw: unknown key; there are mode, score, cost, device_aware, prefill_load_model, busy, max_queue, ttft_slo_ms, ` +
-			`models, weights, tiers, epsilon, run_delay_ms, retransmit_pct, kv, load, power, capacity, pending, adapter; did you mean kv?`,
+			`weights, tiers, epsilon, run_delay_ms, retransmit_pct, kv, load, power, capacity, pending, adapter; did you mean kv?`,
 		`{"disk":1}`:              "; did you mean score.tiers.disk?",
 		`{"score":{"kv":1}}`:      "score.kv: unknown key; there are weights, tiers, epsilon",
 		`{"score":{"load":1}}`:    "; did you mean score.weights.load?",
@@ -148,23 +146,15 @@ func TestSectionsAreRefused(t *testing.T) {
 	}
 }
 
+// TestModelsAreRefused checks that the policy of a model in the fleet's document is refused, and
+// that the error says where it belongs.
 func TestModelsAreRefused(t *testing.T) {
-	for doc, want := range map[string]string{
-		`{"models":7}`:                  "models: not a JSON object is refused, allowed: an object with a policy for each",
-		`{"models":{"a":[]}}`:           "models.a: not a JSON object is refused, allowed: an object of mode, score",
-		`{"models":{"":{}}}`:            "models: the name of a model is empty",
-		`{"models":{"a":{"mode":"x"}}}`: `models.a.mode: "x" is refused`,
-		`{"models":{"a":{"load":7}}}`:   `models.a.load: 7 is refused`,
-		`{"models":{"a":{"disk":7}}}`:   `models.a.disk: unknown key; there are mode, score`,
-		`{"models":{"a":{},"a":{}}}`:    "models: a: given twice",
-		`{"models":{"a":{"max_queue":7}}}`: "models.a.max_queue: counts for the whole router; " +
-			"give it outside of models",
-		`{"models":{"a":{"models":{}}}}`:                            "models.a.models: counts for the whole router",
-		`{"models":{"a":{"kv":1,"weights":{}}}}`:                    "models.a.kv: a weight both inside and outside of models.a.weights",
-		`{"models":{"a":{"kv":0,"load":0,"power":0,"capacity":0}}}`: "models.a.score.weights: all 0",
-	} {
+	const want = "models: a document is one policy, and a model's own is among the model's settings; give it with " +
+		"`cgn-ctl model set NAME --policy FILE`, or as policy of [[model]]"
+	for _, doc := range []string{`{"models":{"m":{"mode":"cost"}}}`, `{"mode":"random","models":{}}`, `{"models":7}`} {
 		refused(t, doc, want)
 	}
+	refused(t, `{"cost":{"models":{}}}`, "cost.models: unknown key; there are block_tokens")
 }
 
 // refused checks that a document is refused with one error.
@@ -209,7 +199,7 @@ func TestValidateKnowsNaN(t *testing.T) {
 }
 
 // randomPolicy returns a valid policy, with each setting at a random allowed value.
-func randomPolicy(rng *rand.Rand, models int) *Policy {
+func randomPolicy(rng *rand.Rand) *Policy {
 	p := Default()
 	walk("", reflect.ValueOf(p).Elem(), func(_ string, f reflect.StructField, v reflect.Value) {
 		low, high, _ := strings.Cut(f.Tag.Get("range"), "..")
@@ -237,21 +227,13 @@ func randomPolicy(rng *rand.Rand, models int) *Policy {
 		p.Busy.PrefillFraction = new(2 * rng.Float64())
 	}
 	p.Cost.TrackOutputBlocks = p.Cost.TrackOutputBlocks && p.Cost.TrackActiveBlocks
-	for i := range models {
-		m := randomPolicy(rng, 0)
-		m.MaxQueue, m.TTFTSLOms = 0, 0 // of the whole router
-		if p.Models == nil {
-			p.Models = map[string]*Policy{}
-		}
-		p.Models[fmt.Sprint("a/model.", i)] = m
-	}
 	return p
 }
 
 func TestPolicySurvivesItsDocument(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))
-	for i := range 50 {
-		p := randomPolicy(rng, i%3)
+	for range 50 {
+		p := randomPolicy(rng)
 		doc, err := json.Marshal(p)
 		if err != nil {
 			t.Fatal(err)
@@ -297,60 +279,34 @@ func TestOverlapScoreWeight(t *testing.T) {
 		`{"prefill_load_scale":0}`:   {0, 1},
 		`{"overlap_score_weight":0,"overlap_score_credit":0.5}`: {0, 0},
 	} {
-		for _, doc := range []string{`{"cost":` + doc + `}`, `{"models":{"m":{"cost":` + doc + `}}}`} {
-			p, err := Parse([]byte(doc))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if c := p.For("m").Cost; c.PrefillLoadScale != want[0] || c.OverlapScoreCredit != want[1] {
-				t.Errorf("%s: %+v", doc, c)
-			}
+		p, err := Parse([]byte(`{"cost":` + doc + `}`))
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-}
-
-// TestModels checks that a model's policy is whole: it takes nothing from the fleet's policy.
-func TestModels(t *testing.T) {
-	p, err := Parse([]byte(`{"mode":"random","epsilon":0.5,"models":{"a":{"kv":1},"b":{"mode":"round_robin"}}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := Default()
-	a.Score.Weights.KV = 1
-	if got := p.For("a"); !reflect.DeepEqual(got, a) {
-		t.Errorf("a: %+v", got)
-	}
-	if p.For("b").Mode != RoundRobin || p.For("c") != p || p.For("") != p || p.For("c").Mode != Random {
-		t.Error("a policy is not its model's")
-	}
-	if n := testing.AllocsPerRun(100, func() { p.For("a"); p.For("c") }); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
-	p.Models["b"].Score.Epsilon = 7
-	if err := p.Validate(); err == nil || !strings.Contains(err.Error(), "models.b.score.epsilon: 7") {
-		t.Errorf("validated: %v", err)
+		if c := p.Cost; c.PrefillLoadScale != want[0] || c.OverlapScoreCredit != want[1] {
+			t.Errorf("%s: %+v", doc, c)
+		}
 	}
 }
 
 // TestSettings checks that only the settings with an effect are listed.
 func TestSettings(t *testing.T) {
-	p, err := Parse([]byte(`{"mode":"random","max_queue":7,"models":{"a":{"kv":0.75},"b":{"mode":"round_robin"}}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	values := map[string]any{}
-	for _, s := range p.Settings() {
-		names, values[s.Name] = append(names, s.Name), s.Value
-	}
-	all := strings.Join(names, " ")
-	first := "mode prefill_load_model.mode max_queue ttft_slo_ms models.a.mode models.a.score.weights.kv "
-	last := " models.b.mode models.b.prefill_load_model.mode"
-	if !strings.HasPrefix(all, first) || !strings.HasSuffix(all, last) || strings.Contains(all, "models.a.max_queue") {
-		t.Error(all)
-	}
-	if values["mode"] != Random || values["max_queue"] != 7 || values["models.a.score.weights.kv"] != 0.75 {
-		t.Error(values)
+	for doc, want := range map[string]string{
+		`{"mode":"random","max_queue":7}`: "mode=random prefill_load_model.mode=none max_queue=7 ttft_slo_ms=0",
+		`{"mode":"device_aware","kv":0.75}`: "mode=device_aware device_aware.ratio=8 prefill_load_model.mode=none " +
+			"max_queue=0 ttft_slo_ms=0",
+	} {
+		p, err := Parse([]byte(doc))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []string
+		for _, s := range p.Settings() {
+			all = append(all, fmt.Sprintf("%s=%v", s.Name, s.Value))
+		}
+		if got := strings.Join(all, " "); got != want {
+			t.Errorf("%s: %s", doc, got)
+		}
 	}
 }
 
@@ -358,7 +314,8 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"mode":"score","weights":{"kv":0.5},"max_queue":1}`))
 	f.Add([]byte(`{"kv":0.5,"load":1e-300}`))
 	f.Add([]byte(`{"weights":{"kv":{}},"epsilon":[[[]]]}`))
-	f.Add([]byte(`{"score":{"tiers":{"host":0.5}},"models":{"a":{"mode":"random","score":{"epsilon":0}}}}`))
+	f.Add([]byte(`{"score":{"tiers":{"host":0.5},"epsilon":0},"mode":"random"}`))
+	f.Add([]byte(`{"models":{"a":{"mode":"random"}}}`))
 	f.Add([]byte(measured))
 	f.Add([]byte(`{"busy":{"active_decode_blocks_threshold":0.5,"active_prefill_tokens_threshold":null}}`))
 	f.Add([]byte(`{"prefill_load_model":{"table":[[],{"tokens":[]},{"ms":{"ms":1}}]}}`))

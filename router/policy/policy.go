@@ -111,19 +111,9 @@ type Policy struct {
 	Busy             BusySettings     `json:"busy"`
 	// MaxQueue bounds the requests in flight of a model on the nodes of a role. 0: the router's own
 	// setting.
-	MaxQueue int `json:"max_queue" range:"0..1048576" scope:"router"`
+	MaxQueue int `json:"max_queue" range:"0..1048576"`
 	// TTFTSLOms is the objective for the time to first token, in milliseconds. 0: none.
-	TTFTSLOms int `json:"ttft_slo_ms" range:"0..3600000" scope:"router"`
-	// Models holds whole policies by the names of their models.
-	Models map[string]*Policy `json:"models" scope:"router"`
-}
-
-// For returns the policy of the model with the given name.
-func (p *Policy) For(model string) *Policy {
-	if own := p.Models[model]; own != nil {
-		return own
-	}
-	return p
+	TTFTSLOms int `json:"ttft_slo_ms" range:"0..3600000"`
 }
 
 // ScoreSettings are the settings of mode score.

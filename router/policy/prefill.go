@@ -90,14 +90,14 @@ func along(curve []PrefillTime, tokens float64) float64 {
 	return a.Ms + (b.Ms-a.Ms)*(tokens-float64(a.Tokens))/float64(b.Tokens-a.Tokens)
 }
 
-// fault returns the first problem of a table whose single values are allowed. name is the model's
-// name.
-func (m *PrefillLoadModel) fault(name string) error {
+// fault returns the first problem of a table whose single values are allowed.
+func (m *PrefillLoadModel) fault() error {
+	const table = "prefill_load_model.table"
 	if m.Mode == Modelled && len(m.Table) == 0 {
-		return &FieldError{join(name, "table"), "empty", "at least one measurement if mode is " + Modelled}
+		return &FieldError{table, "empty", "at least one measurement if mode is " + Modelled}
 	}
 	for i, p := range m.Table {
-		entry := func(key string) string { return fmt.Sprintf("%s[%d].%s", join(name, "table"), i, key) }
+		entry := func(key string) string { return fmt.Sprintf("%s[%d].%s", table, i, key) }
 		if i == 0 {
 			if p.CachedTokens != 0 {
 				return &FieldError{entry("cached_tokens"), fmt.Sprint(p.CachedTokens),

@@ -89,7 +89,7 @@ func TestExpectedOfSmallTables(t *testing.T) {
 func TestExpectedGrows(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 4))
 	for range 200 {
-		p := randomPolicy(rng, 0)
+		p := randomPolicy(rng)
 		p.PrefillLoadModel.Mode = Modelled
 		p.PrefillLoadModel.Table = randomTable(rng, 1+rng.IntN(64))
 		if err := p.Validate(); err != nil {
@@ -161,14 +161,12 @@ func TestPrefillLoadModelIsRefused(t *testing.T) {
 			"a list of 65 is refused, allowed: a list of at most 64 objects",
 	} {
 		refused(t, `{"prefill_load_model":`+model+`}`, want)
-		refused(t, `{"models":{"m":{"prefill_load_model":`+model+`}}}`, "models.m."+want)
 	}
 }
 
-// TestPrefillLoadModelSurvivesItsDocument writes and reads the models of fleet and model, and shows
-// their settings.
+// TestPrefillLoadModelSurvivesItsDocument writes and reads a model, and shows its settings.
 func TestPrefillLoadModelSurvivesItsDocument(t *testing.T) {
-	p, err := Parse([]byte(measured[:len(measured)-1] + `,"models":{"m":` + measured + `,"n":{}}}`))
+	p, err := Parse([]byte(measured))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,15 +175,14 @@ func TestPrefillLoadModelSurvivesItsDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	back, err := Parse(doc)
-	if err != nil || !reflect.DeepEqual(back, p) || back.For("m").PrefillLoadModel.Table[4].Ms != 140 ||
-		back.For("n").PrefillLoadModel.Mode != NotModelled {
+	if err != nil || !reflect.DeepEqual(back, p) || back.PrefillLoadModel.Table[4].Ms != 140 {
 		t.Errorf("%s: %+v, %v", doc, back, err)
 	}
 	values := map[string]any{}
 	for _, s := range p.Settings() {
 		values[s.Name] = s.Value
 	}
-	if values["prefill_load_model.table[2].ms"] != 300.0 || values["models.m.prefill_load_model.table[3].ms"] != 20.0 {
+	if values["prefill_load_model.table[2].ms"] != 300.0 {
 		t.Errorf("shown: %v", values)
 	}
 	p.PrefillLoadModel.Mode = NotModelled

@@ -72,7 +72,7 @@ func TestUnusedPrefixesChangeNothing(t *testing.T) {
 	}
 	unused := 0
 	for range 20_000 {
-		p := randomPolicy(rng, 0)
+		p := randomPolicy(rng)
 		p.Mode = Mode(rng.IntN(2)) // score or cost
 		for _, v := range []*float64{
 			&p.Score.Weights.KV, &p.Score.Weights.Pending, &p.Score.Tiers.Device, &p.Score.Tiers.Host,

@@ -3,8 +3,6 @@ package policy
 import (
 	"errors"
 	"fmt"
-	"iter"
-	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -20,7 +18,6 @@ import (
 //	most   the most entries of a list
 //	also   a number that is allowed too
 //	older  an older key
-//	scope  router: the setting counts for the whole router, and no model has its own
 //
 // A setting of a pointer type may be unset.
 
@@ -35,37 +32,34 @@ func (e *FieldError) Error() string {
 
 // Validate reports every setting whose value is not allowed, NaN included.
 func (p *Policy) Validate() error {
-	if errs := p.faults(""); len(errs) > 0 {
+	if errs := p.faults(); len(errs) > 0 {
 		return fmt.Errorf("policy: %w", errors.Join(errs...))
 	}
 	return nil
 }
 
-func (p *Policy) faults(at string) (errs []error) {
-	walk(at, reflect.ValueOf(p).Elem(), func(name string, f reflect.StructField, v reflect.Value) {
+func (p *Policy) faults() (errs []error) {
+	walk("", reflect.ValueOf(p).Elem(), func(name string, f reflect.StructField, v reflect.Value) {
 		if v.IsValid() && !allows(f, number(f, v)) {
 			errs = append(errs, &FieldError{name, fmt.Sprint(v), allowed(f)})
 		}
 	})
-	for name, m := range p.eachModel() {
-		errs = append(errs, m.faults(join(at, "models", name))...)
-	}
-	return append(errs, p.conflicts(at)...)
+	return append(errs, p.conflicts()...)
 }
 
-// conflicts reports settings that are not allowed together. at is the policy's name.
-func (p *Policy) conflicts(at string) (errs []error) {
+// conflicts reports settings that are not allowed together.
+func (p *Policy) conflicts() (errs []error) {
 	if w := &p.Score.Weights; w.KV == 0 && w.Load == 0 && w.Power == 0 && w.Capacity == 0 {
 		errs = append(errs, &FieldError{
-			join(at, "score", "weights"), "all 0", "one of kv, load, power and capacity above 0",
+			"score.weights", "all 0", "one of kv, load, power and capacity above 0",
 		})
 	}
 	if p.Cost.TrackOutputBlocks && !p.Cost.TrackActiveBlocks {
 		errs = append(errs, &FieldError{
-			join(at, "cost", "track_output_blocks"), "true", "false, or true with cost.track_active_blocks",
+			"cost.track_output_blocks", "true", "false, or true with cost.track_active_blocks",
 		})
 	}
-	if err := p.PrefillLoadModel.fault(join(at, "prefill_load_model")); err != nil {
+	if err := p.PrefillLoadModel.fault(); err != nil {
 		errs = append(errs, err)
 	}
 	return errs
@@ -77,20 +71,13 @@ type Setting struct {
 	Value any
 }
 
-// Settings returns the settings of p that have an effect: not those of other modes. The settings of
-// each model with its own policy follow.
-func (p *Policy) Settings() []Setting { return p.settings("") }
-
-func (p *Policy) settings(at string) (all []Setting) {
-	walk("", reflect.ValueOf(p).Elem(), func(name string, f reflect.StructField, v reflect.Value) {
-		if !v.IsValid() || !p.counts(name) || at != "" && f.Tag.Get("scope") == "router" {
-			return
+// Settings returns the settings of p that have an effect: not those of other modes.
+func (p *Policy) Settings() (all []Setting) {
+	walk("", reflect.ValueOf(p).Elem(), func(name string, _ reflect.StructField, v reflect.Value) {
+		if v.IsValid() && p.counts(name) {
+			all = append(all, Setting{name, v.Interface()})
 		}
-		all = append(all, Setting{join(at, name), v.Interface()})
 	})
-	for name, m := range p.eachModel() {
-		all = append(all, m.settings(join("models", name))...)
-	}
 	return all
 }
 
@@ -103,17 +90,6 @@ func (p *Policy) counts(name string) bool {
 	return !nested || section == p.Mode.String() || !slices.Contains(ModeNames(), section)
 }
 
-// eachModel returns the models with their own policies, in the order of their names.
-func (p *Policy) eachModel() iter.Seq2[string, *Policy] {
-	return func(yield func(string, *Policy) bool) {
-		for _, name := range slices.Sorted(maps.Keys(p.Models)) {
-			if !yield(name, p.Models[name]) {
-				return
-			}
-		}
-	}
-}
-
 // walk calls fn for each setting of v and its sections, in the order of the fields. at is v's name.
 // The value of an unset setting is the zero Value.
 func walk(at string, v reflect.Value, fn func(name string, f reflect.StructField, v reflect.Value)) {
@@ -122,7 +98,6 @@ func walk(at string, v reflect.Value, fn func(name string, f reflect.StructField
 		switch f.Type.Kind() {
 		case reflect.Struct:
 			walk(name, value, fn)
-		case reflect.Map: // the models
 		case reflect.Slice:
 			for i := range value.Len() {
 				walk(fmt.Sprintf("%s[%d]", name, i), value.Index(i), fn)
@@ -152,8 +127,11 @@ func keysIn(t reflect.Type) (keys []string) {
 	return keys
 }
 
-func join(names ...string) string {
-	return strings.Join(slices.DeleteFunc(names, func(n string) bool { return n == "" }), ".")
+func join(section, key string) string {
+	if section == "" {
+		return key
+	}
+	return section + "." + key
 }
 
 // number returns the value of setting f as a number: for a word, its place among the allowed ones.

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"encoding/json"
 	"reflect"
 	"strings"
 	"testing"
@@ -30,7 +31,7 @@ func TestTiersInDocument(t *testing.T) {
 	if err != nil || p.Score.Tiers != (Tiers{Device: 1, Host: 0.5, Disk: 0.25}) {
 		t.Fatalf("%+v, %v", p, err)
 	}
-	text, err := p.MarshalJSON()
+	text, err := json.Marshal(p)
 	if err != nil {
 		t.Fatal(err)
 	}
