@@ -24,13 +24,13 @@ func burst(b cluster.Burst, limit int, mode string) (*cluster.Result, error) {
 	})
 }
 
-// coldBurst returns a gauge of measure's largest value over the bursts.
-func coldBurst(limit int, measure func(score, roundRobin *cluster.Result) float64) gauge {
+// coldBurst returns a gauge of measure's largest value over the bursts, in a mode of the policy.
+func coldBurst(mode string, limit int, measure func(score, roundRobin *cluster.Result) float64) gauge {
 	return func(context.Context, *site) (float64, string, error) {
 		var worst float64
 		var details []string
 		for _, b := range bursts {
-			score, err := burst(b, limit, "score")
+			score, err := burst(b, limit, mode)
 			if err != nil {
 				return 0, "", err
 			}

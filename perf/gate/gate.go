@@ -110,9 +110,10 @@ var gauges = map[string]gauge{
 	"ttft_to_round_robin_mixed_unlimited": ttftToRoundRobin("mixed_unlimited"),
 	"ttft_to_round_robin_hot_unlimited":   ttftToRoundRobin("hot_unlimited"),
 
-	"cold_burst_busiest":             coldBurst(unlimited, busiest),
-	"cold_burst_busiest_256_slots":   coldBurst(256, busiest),
-	"cold_burst_ttft_to_round_robin": coldBurst(unlimited, meanTTFT),
+	"cold_burst_busiest":             coldBurst("score", unlimited, busiest),
+	"cold_burst_busiest_cost":        coldBurst("cost", 256, busiest),
+	"cold_burst_busiest_256_slots":   coldBurst("score", 256, busiest),
+	"cold_burst_ttft_to_round_robin": coldBurst("score", unlimited, meanTTFT),
 }
 
 // site holds what the gates share: a running router and the programs that it is compared with.
