@@ -1,9 +1,11 @@
 package router_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -271,16 +273,25 @@ func TestEnginesWithoutAdapters(t *testing.T) {
 func TestOnlyThisHostChangesAdapters(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	for at, want := range map[string]int{
-		"127.0.0.1:5": 400, "[::1]:5": 400, "@": 400, "": 400, "10.0.0.9:5": 403, "[2001:db8::1]:5": 403, "x": 403,
+		"127.0.0.1:5": 400, "[::1]:5": 400, "@": 400, "10.0.0.9:5": 403, "[2001:db8::1]:5": 403, "x": 403,
 	} {
 		for _, path := range []string{"/adapters/load", "/adapters/unload"} {
 			r := httptest.NewRequest(http.MethodPost, path, strings.NewReader("{}"))
-			r.RemoteAddr = at
+			if r.RemoteAddr = at; at == "@" {
+				r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, &net.UnixAddr{Net: "unix"}))
+			}
 			w := httptest.NewRecorder()
 			s.AdminHandler().ServeHTTP(w, r)
-			if w.Code != want || want == 403 && !strings.Contains(w.Body.String(), "own host only") {
+			if w.Code != want || want == 403 && !strings.Contains(w.Body.String(), "not_local") {
 				t.Errorf("%s from %q: %d %s", path, at, w.Code, w.Body)
 			}
 		}
+	}
+	r := httptest.NewRequest(http.MethodPost, "/adapters/load", strings.NewReader("{}"))
+	r.RemoteAddr = "127.0.0.1:5"
+	r.Header.Set("Sec-Fetch-Site", "cross-site")
+	w := httptest.NewRecorder()
+	if s.AdminHandler().ServeHTTP(w, r); w.Code != 403 || !strings.Contains(w.Body.String(), "cross_origin") {
+		t.Errorf("from the page of another site: %d %s", w.Code, w.Body)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -50,9 +49,8 @@ const (
 // result of each.
 func (r *Router) changeAdapters(unload bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
-		if !fromThisHost(req) {
-			writeError(w, &apierror.Error{Status: 403, Code: "not_authenticated", Message: "adapters are changed " +
-				"from the router's own host only, because the admin port asks for no certificate: run cgn-ctl there"})
+		if refused := mayChange(req); refused != nil {
+			writeError(w, refused)
 			return
 		}
 		ask, nodes, name, fail := r.readAdapterAsk(w, req, unload)
@@ -62,22 +60,13 @@ func (r *Router) changeAdapters(unload bool) http.HandlerFunc {
 		}
 		limit := adapterTime
 		if ask.Seconds > 0 {
-			limit = min(time.Duration(ask.Seconds*float64(time.Second)), adapterMost)
+			limit = time.Duration(min(ask.Seconds, adapterMost.Seconds()) * float64(time.Second))
 		}
 		ctx, cancel := context.WithTimeout(req.Context(), limit)
 		defer cancel()
 		change := fleet.AdapterChange{Unload: unload, Name: ask.Adapter, Path: ask.Path}
 		writeJSON(w, http.StatusOK, adapterAnswer{name, ask.Adapter, r.askForAdapter(ctx, nodes, change)})
 	}
-}
-
-// fromThisHost says whether a request to the admin port comes from a process of this host.
-func fromThisHost(req *http.Request) bool {
-	at, err := netip.ParseAddrPort(req.RemoteAddr)
-	if err != nil { // a Unix socket has no address
-		return req.RemoteAddr == "" || req.RemoteAddr == "@"
-	}
-	return at.Addr().Unmap().IsLoopback()
 }
 
 // readAdapterAsk reads and checks a request. It returns the nodes to ask and the base model's name.

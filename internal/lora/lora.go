@@ -113,8 +113,8 @@ func (s *Set) List(adapters []Adapter, keeping Keeping, at time.Time) {
 			}
 			if e.listed {
 				delete(t.entries, name)
-			} else if e.use.before(at) {
-				e.use.at.Store(0)
+			} else {
+				e.use.endBefore(at)
 			}
 		}
 	})
@@ -223,6 +223,13 @@ func (s *Set) UseBytes(name []byte, at time.Time) {
 func (u *use) before(at time.Time) bool {
 	last := u.at.Load()
 	return last != 0 && last < at.UnixNano()
+}
+
+// endBefore forgets the last use if it was before the given time.
+func (u *use) endBefore(at time.Time) {
+	if last := u.at.Load(); last < at.UnixNano() {
+		u.at.CompareAndSwap(last, 0)
+	}
 }
 
 // Unuse takes back Use with the same arguments, if it was the last use of an adapter that the

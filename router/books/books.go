@@ -71,9 +71,9 @@ type Entry struct {
 func (b *Book) Open(e *Entry, c Cost, now time.Time) {
 	c.Prefill, c.Blocks = max(c.Prefill, 0), max(c.Blocks, 0)
 	e.book, e.cost, e.blocks = b, c, c.Blocks
-	b.learn(c.Prefill)
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.learn(c.Prefill)
 	b.recent.Rise(b.blocks.Add(c.Blocks))
 	if e.prefills = c.Prefill > 0; e.prefills {
 		b.prefill.Add(c.Prefill)
@@ -82,15 +82,17 @@ func (b *Book) Open(e *Entry, c Cost, now time.Time) {
 	}
 }
 
-// learn moves the mean an eighth of the way. Entries opened at the same moment may overwrite each
-// other's step.
+// learn moves the mean an eighth of the way. Requests without prefill do not count. The caller
+// holds the lock.
 func (b *Book) learn(tokens int64) {
 	mean := b.mean.Load()
-	if mean == 0 {
+	switch {
+	case tokens == 0:
+	case mean == 0:
 		b.mean.Store(tokens)
-		return
+	default:
+		b.mean.Store(mean + (tokens-mean)/8)
 	}
-	b.mean.Store(mean + (tokens-mean)/8)
 }
 
 // Count replaces the entry's number of blocks by the blocks with these keys. A key identifies a
@@ -214,11 +216,11 @@ func (b *Book) Shared(keys []uint64) int {
 	return b.shared(keys)
 }
 
-// Mean returns the moving mean of the uncached prompt tokens of the node's requests; 0: there were
-// none.
+// Mean returns the moving mean of the uncached prompt tokens of the node's requests that have some;
+// 0: there were none.
 func (b *Book) Mean() int64 { return b.mean.Load() }
 
-// Recent returns the most active blocks that the node had in the last one to two seconds.
+// Recent returns the most active blocks that the node had in the last one to two windows of a Peak.
 func (b *Book) Recent(now time.Time) int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -124,8 +124,8 @@ func beatOf(h *cluster.NodeHealth, now time.Time) beat {
 	return b
 }
 
-// lately returns the most that this router had on the node in the last one to two windows. The
-// caller holds told.mu.
+// lately returns the most that this router had on the node in the last one to two windows of a
+// Peak. The caller holds told.mu.
 func (n *Node) lately(now time.Time) ours {
 	return ours{
 		requests: int32(n.told.recent.Since(now, int64(n.inFlight.Load()))),

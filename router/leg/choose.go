@@ -28,7 +28,7 @@ type picks struct {
 	asked   policy.Situation
 	policy  *policy.Policy
 	session uint64     // the request's key in the dispatcher's sessions; 0: it has no session
-	turn    uint64     // the random bits or the turn of the last look
+	turn    uint64     // the random bits, or the turn, of the pick
 	cached  int32      // leading blocks of the prompt in the hosts' caches; mode cost only
 	mark    books.Mark // of the prompt; mode cost only
 	api     apis.Set   // the request's endpoint, if some engine lacks it
@@ -54,12 +54,12 @@ func (l *Leg) reserve(now time.Time) (int, *apierror.Error) {
 	d := l.d
 	p := d.policyOf(l.model)
 	l.picks.policy = p
+	turn := l.random(p)
+	l.picks.turn = turn
 	// Another request may take the last slot, or the last room in the pool, between the look and
 	// the reservation. The next look then sees the change.
 	for range len(l.pool.members) + 1 {
 		l.candidates(now)
-		turn := d.random(p)
-		l.picks.turn = turn
 		pick, last := l.pick(p, turn, now), false
 		if pick < 0 && l.admitOthers() {
 			pick = l.pick(p, turn, now)
@@ -187,11 +187,11 @@ func (l *Leg) known(id string) bool {
 }
 
 // random returns the random bits, or the turn, that the policy's mode needs.
-func (d *Dispatcher) random(p *policy.Policy) uint64 {
+func (l *Leg) random(p *policy.Policy) uint64 {
 	if p.Mode.Counts() {
-		return d.turn.Add(1)
+		return l.model.turn.Add(1)
 	}
-	return d.o.Random()
+	return l.d.o.Random()
 }
 
 // candidates fills l.picks.cands with the nodes that may take the request, full ones included.

@@ -87,7 +87,6 @@ type Dispatcher struct {
 	table      atomic.Pointer[servedFleet]
 	rebuilding sync.Mutex
 	gone       gone             // guarded by rebuilding
-	turn       atomic.Uint64    // round robin's counter
 	stalls     []patience.Stall // scratch memory of Run
 }
 

@@ -73,7 +73,7 @@ func (d *Dispatcher) explain(r *request.Request, q Question, now time.Time) (*Ex
 	l.picks.policy = p
 	l.candidates(now)
 	var because policy.Explanation
-	explain := func() int { return l.explain(p, d.foresee(p), now, &because) }
+	explain := func() int { return l.explain(p, l.foresee(p), now, &because) }
 	pick := explain()
 	if pick < 0 && l.admitOthers() {
 		pick = explain()
@@ -146,9 +146,9 @@ func (e *ExplainedNode) filtered(l *Leg, i int, now time.Time) {
 }
 
 // foresee returns the next result of random without counting a turn.
-func (d *Dispatcher) foresee(p *policy.Policy) uint64 {
+func (l *Leg) foresee(p *policy.Policy) uint64 {
 	if p.Mode.Counts() {
-		return d.turn.Load() + 1
+		return l.model.turn.Load() + 1
 	}
-	return d.o.Random()
+	return l.d.o.Random()
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/where"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // decide puts a policy document in force.
@@ -202,5 +203,29 @@ func TestNvextReachesThePick(t *testing.T) {
 	}
 	for _, l := range legs {
 		l.giveBack()
+	}
+}
+
+// TestRoundRobinOfEachModel checks that each model's nodes take turns, whatever other models do.
+func TestRoundRobinOfEachModel(t *testing.T) {
+	d := start(t, 2, func(c *engine.Config) { c.Models = []string{"one", "two"} })
+	decide(t, d, `{"mode":"round_robin"}`)
+	had := map[string]int{}
+	for range 4 {
+		for _, model := range []string{"one", "two"} {
+			r := asked(t, d, fmt.Appendf(nil, `{"model":%q,"messages":[{"role":"user","content":"hi"}]}`, model))
+			l := d.Leg(r, Question{}, nil)
+			at, err := l.first()
+			if err != nil {
+				t.Fatal(err)
+			}
+			had[model+" "+l.pool.members[at].ID]++
+			l.giveBack()
+		}
+	}
+	for on, n := range had {
+		if len(had) != 4 || n != 2 {
+			t.Errorf("%s: %d of 4", on, n)
+		}
 	}
 }

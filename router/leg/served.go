@@ -58,6 +58,7 @@ type model struct {
 	patience [works]*patience.Model
 	metrics  metrics.Model
 	limits   Limits
+	turn     atomic.Uint64 // round robin's counter
 
 	complaints complaints // about all nodes of the model together
 }

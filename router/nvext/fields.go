@@ -24,7 +24,7 @@ var (
 		{name: "dp_rank", read: func(r *reader) { r.x.DPRank = given(r.count()) }, privileged: true},
 		{name: "prefill_dp_rank", read: (*reader).prefillRank, privileged: true},
 		{name: "agent_hints", read: func(r *reader) { r.object(hintFields) }},
-		{name: "request_timestamp_ms", read: func(r *reader) { r.factor() }},
+		{name: "request_timestamp_ms", read: func(r *reader) { r.positive() }},
 		{name: "routing_constraints", read: func(r *reader) { r.object(constraintFields) }},
 		{name: "router", read: (*reader).overrides, privileged: true},
 		{name: "allowed_worker_ids", read: (*reader).allowed, privileged: true},
@@ -40,7 +40,7 @@ var (
 		{name: "latency_sensitivity", read: (*reader).latencySensitivity},
 	}
 	constraintFields = []field{
-		{name: "required_taints", read: func(r *reader) { r.x.RequiredTaints = r.texts() }},
+		{name: "required_taints", read: (*reader).required},
 		{name: "preferred_taints", read: (*reader).taints},
 	}
 	routerFields = []field{

@@ -53,11 +53,11 @@ func TestHeadersBeatTheBody(t *testing.T) {
 
 func TestHeaderRefusals(t *testing.T) {
 	for _, c := range []struct{ name, value, param, message string }{
-		{"X-Cgn-Router-Temperature", "warm", "", "must be a number of 0 or more"},
-		{"X-Cgn-Router-Temperature", "-1", "", "must be a number of 0 or more"},
+		{"X-Cgn-Router-Temperature", "warm", "", "must be a number from 0 to 1000000"},
+		{"X-Cgn-Router-Temperature", "-1", "", "must be a number from 0 to 1000000"},
 		{"X-Cgn-Router-Temperature", "1.5x", "", "as JSON spells it"},
-		{"X-Cgn-Router-Temperature", "NaN", "", "must be a number of 0 or more"},
-		{"X-Cgn-Router-Temperature", "null", "", "must be a number of 0 or more"},
+		{"X-Cgn-Router-Temperature", "NaN", "", "must be a number from 0 to 1000000"},
+		{"X-Cgn-Router-Temperature", "null", "", "must be a number from 0 to 1000000"},
 		{"X-Cgn-Router-Temperature", "", "", "is empty"},
 		{"X-Cgn-Router-Temperature", "1e", "", "must be a number"},
 		{"X-Cgn-Router-Assume-Kv-Reuse", "yes", "", "must be true or false"},

@@ -128,7 +128,7 @@ func TestRefusals(t *testing.T) {
 		{`{"agent_hints":{"priority":2147483648}}`, "nvext.agent_hints.priority", "from -2147483648 to 2147483647"},
 		{`{"agent_hints":{"osl":-1}}`, "nvext.agent_hints.osl", "must be a whole number"},
 		{`{"agent_hints":{"latency_sensitivity":1e999}}`, "nvext.agent_hints.latency_sensitivity", "must be a number"},
-		{`{"router":{"router_temperature":-0.1}}`, "nvext.router.router_temperature", "must be a number of 0 or more"},
+		{`{"router":{"router_temperature":-0.1}}`, "nvext.router.router_temperature", "must be a number from 0 to 1000000"},
 		{`{"router":{"router_temperature":0.` + strings.Repeat("1", 90) + `}}`, "nvext.router.router_temperature",
 			"in at most 64 characters"},
 		{`{"router":{"shared_cache_multiplier":1.1}}`, "nvext.router.shared_cache_multiplier", "from 0 to 1"},

@@ -15,7 +15,7 @@ import (
 // These constants bound an Ext. A request beyond them is refused.
 const (
 	maxEntries  = 1024 // entries of a list, except token_data, of which nothing is kept
-	maxTaints   = 64   // members of preferred_taints
+	maxTaints   = 64   // required taints, and preferred ones
 	maxExperts  = 256  // entries of experts
 	maxExpert   = 32   // bytes of an expert's name
 	maxText     = 1024 // bytes of a text, as the body spells it
@@ -186,9 +186,14 @@ func (r *reader) finite() float64 {
 	return r.number("a number", func(float64) bool { return true })
 }
 
-// factor reads a number of 0 or more.
-func (r *reader) factor() float64 {
+// positive reads a number of 0 or more.
+func (r *reader) positive() float64 {
 	return r.number("a number of 0 or more", func(v float64) bool { return v >= 0 })
+}
+
+// factor reads a number from 0 to a million, the range of the policy's settings.
+func (r *reader) factor() float64 {
+	return r.number("a number from 0 to 1000000", func(v float64) bool { return v >= 0 && v <= 1e6 })
 }
 
 // share reads a number from 0 to 1.

@@ -15,6 +15,17 @@ func (r *reader) texts() (all []string) {
 	return all
 }
 
+// required reads the taints that a node must have, each once.
+func (r *reader) required() {
+	at, all := r.c.Pos(), r.texts()
+	slices.Sort(all)
+	if all = slices.Compact(all); len(all) > maxTaints {
+		r.tooMany(at, maxTaints)
+		return
+	}
+	r.x.RequiredTaints = all
+}
+
 // tokens checks a list of token ids, and keeps none.
 func (r *reader) tokens() {
 	if r.c.Kind() != jsonscan.Array {
