@@ -66,15 +66,25 @@ func TestChunksOfOthers(t *testing.T) {
 	}
 }
 
+// least returns the fewest allocations of f in several measurements. The race detector makes pools
+// forget at random.
+func least(f func()) float64 {
+	n := testing.AllocsPerRun(10, f)
+	for range 9 {
+		n = min(n, testing.AllocsPerRun(10, f))
+	}
+	return n
+}
+
 func TestEncodeAllocatesNothing(t *testing.T) {
 	g := readGolden(t)
 	tok, c := g.tokenizer(t, "llama3"), NewCache(1<<20)
 	text := strings.Repeat("Don't cache 12345 prefills. "+strings.Repeat("-", 100), 100)
 	dst := tok.Encode(nil, text, true)
-	if n := testing.AllocsPerRun(10, func() { dst = tok.Encode(dst[:0], text, true) }); n > 8 {
+	if n := least(func() { dst = tok.Encode(dst[:0], text, true) }); n > 8 {
 		t.Errorf("%v allocations", n)
 	}
-	if n := testing.AllocsPerRun(10, func() { dst, _, _ = c.Encode(tok, dst[:0], text, true) }); n > 8 {
+	if n := least(func() { dst, _, _ = c.Encode(tok, dst[:0], text, true) }); n > 8 {
 		t.Errorf("%v allocations with the cache", n)
 	}
 }
