@@ -35,8 +35,8 @@ func Command(a *cli.App) *cobra.Command {
 			"  cgn-ctl sim --kv-events tcp://127.0.0.1:5557 --kv-events-form array --kv-replay tcp://127.0.0.1:5558",
 		Args: cli.NoArguments,
 		PreRunE: cli.Ranges(map[string][2]float64{"block-tokens": {1, cli.Most}, "cache-blocks": {1, cli.Most},
-			"max-seqs": {1, cli.Most}, "data-parallel-size": {1, 64}, "output-tokens": {1, cli.Most}, "kv-replay-batches": {1, cli.Most},
-			"decode-step": {0, cli.Most}, "step-cpu": {0, cli.Most}, "prefill-rate": {1e-6, 1e9},
+			"max-seqs": {1, cli.Most}, "data-parallel-size": {1, 64}, "output-tokens": {1, cli.Most},
+			"kv-replay-batches": {1, cli.Most}, "decode-step": {0, cli.Most}, "step-cpu": {0, cli.Most}, "prefill-rate": {1e-6, 1e9},
 			"speed": {1e-6, 1e9}}),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := checkSim(c.Flags(), &events); err != nil {

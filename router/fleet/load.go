@@ -59,7 +59,7 @@ func (s *sources) at(now time.Time, blockTokens int) *Load {
 	if s.pushed != nil {
 		l.Load, l.From, ours = *s.pushed, Stream, s.pushedOurs
 	}
-	if l.Forget(now, s.trust); l.From != Stream && l.Load == (load.Load{}) {
+	if l.Forget(now, s.trust); l.From != Stream && l.Empty() {
 		l.From = Nobody
 	}
 	held, heldKnown := l.InFlight.Get()
