@@ -37,7 +37,7 @@ func (b *BackendConfig) backend() fleet.Backend {
 	return fleet.Backend{
 		URL: b.URL, ID: b.ID, Model: b.Model, Role: b.Role, MaxConcurrent: b.MaxConcurrent,
 		APIKeyFile: b.APIKeyFile, CA: b.CA, KV: b.KV, KVEvents: b.KVEvents, KVReplay: b.KVReplay, Labels: b.Labels,
-		MaxBatchedTokens: b.MaxBatchedTokens,
+		MaxBatchedTokens: b.MaxBatchedTokens, DataParallel: b.DataParallel,
 	}
 }
 

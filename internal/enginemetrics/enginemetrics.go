@@ -66,6 +66,20 @@ type Rank struct {
 // Known reports whether the page had every field of f for the rank.
 func (r *Rank) Known(f Field) bool { return r.Has&f == f }
 
+// Load returns the rank's numbers as figures of its load.
+func (r *Rank) Load() (l load.Rank) {
+	if r.Known(Running) {
+		l.InFlight = load.Known(r.Running + r.Waiting)
+	}
+	if r.Known(Waiting) {
+		l.QueueDepth = load.Known(r.Waiting)
+	}
+	if r.Known(KVUsage) {
+		l.KVUsage = load.Known(r.KVUsage)
+	}
+	return l
+}
+
 // ByRank parses the numbers of each data-parallel rank, in the order of their numbers. page is the
 // page of s. ByRank returns nil if the page has fewer than two ranks.
 func (s *Stats) ByRank(page []byte) []Rank {

@@ -19,9 +19,9 @@ import (
 	"github.com/cognitora/dataplane/router/signals"
 )
 
-// Index is told of nodes that join and leave.
+// Index is told of ranks that join and leave.
 type Index interface {
-	Join(nodeID string) prefix.Ref
+	Join(id string) prefix.Ref
 	Leave(prefix.Ref)
 }
 
@@ -279,7 +279,7 @@ func (f *Fleet) add(id, identity string, source Source, info *Info, target relay
 	n.asker = newAsker(f, n)
 	n.Health.Init(f.checks, health.Who{ID: id, Address: info.Address, Pool: n.Pool, Subject: n.asker}, initial)
 	f.applyCordon(n)
-	f.joinIndex(n)
+	f.joinRanks(n.Ranks())
 	m := &member{node: n, identity: identity}
 	if source == Etcd {
 		m.told = "joined"
@@ -315,9 +315,7 @@ func (f *Fleet) remove(id string) {
 	delete(f.members, id)
 	f.solved(ofBackend, id)
 	f.solved(ofNodeKey, id)
-	if f.o.Index != nil {
-		f.o.Index.Leave(m.node.Ref())
-	}
+	f.leaveRanks(m.node.Ranks())
 	f.o.Logger.Info("node left the fleet", "node", id)
 	f.leaveSignals(m)
 	m.node.leave()
@@ -327,18 +325,6 @@ func (f *Fleet) remove(id string) {
 		m.node.Pool.Close()
 	}
 	f.dirty = true
-}
-
-// joinIndex gives the node a new incarnation in the prefix index. The index then forgets its
-// beliefs about the old incarnation.
-func (f *Fleet) joinIndex(n *Node) {
-	if f.o.Index == nil {
-		return
-	}
-	if old := n.Ref(); old != 0 {
-		f.o.Index.Leave(old)
-	}
-	n.ref.Store(uint32(f.o.Index.Join(n.ID)))
 }
 
 // breakerMoved is called without a lock after every change of the breaker's state.

@@ -14,7 +14,6 @@ import (
 	"github.com/cognitora/dataplane/router/books"
 	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/policy"
-	"github.com/cognitora/dataplane/router/prefix"
 )
 
 // Source says how the router knows a node.
@@ -45,11 +44,10 @@ type Node struct {
 	// Health is the health of the node. Eligible and Acquire consult Health before they let a
 	// request in.
 	Health health.Node
-	Book   books.Book // what this router's requests cost the node
 
 	info     atomic.Pointer[Info]
-	load     atomic.Pointer[Load]
-	ref      atomic.Uint32
+	ranks    atomic.Pointer[[]*Rank]
+	load     atomic.Pointer[Load] // of all ranks together
 	inFlight atomic.Int32
 	slots    atomic.Int32 // max_concurrent minus the requests of others that wait in the engine
 	slotsMu  sync.Mutex   // keeps load and slots in line with info and told
@@ -78,6 +76,7 @@ type Info struct {
 	Upstream      []string // for each of Models, the name that the engine expects
 	Device, DType string
 	TP            int
+	DataParallel  int // data-parallel ranks; 0: one
 	VRAMBytes     int64
 	MaxConcurrent int32  // requests at once, set by an operator; 0 = no limit
 	EngineSlots   int32  // requests at once, told by the engine; 0 = unknown
@@ -124,6 +123,7 @@ func newNode(id string, source Source, info *Info, pool *relay.Pool) *Node {
 	n := &Node{ID: id, IDHash: hashID(id), Source: source, Pool: pool, end: ending{drained: make(chan struct{})}}
 	n.told.from, n.told.trust = Nobody, defaultTrust
 	n.load.Store(&Load{From: Nobody})
+	n.ranks.Store(new(newRanks(n, info.DataParallel)))
 	n.setInfo(info)
 	return n
 }
@@ -145,10 +145,6 @@ func (n *Node) setInfo(info *Info) {
 
 // Info returns the facts of the node that change rarely.
 func (n *Node) Info() *Info { return n.info.Load() }
-
-// Ref returns the node's incarnation in the prefix index. Ref changes when the engine comes back
-// with an empty cache.
-func (n *Node) Ref() prefix.Ref { return prefix.Ref(n.ref.Load()) }
 
 // InFlight returns the number of this router's requests on the node.
 func (n *Node) InFlight() int32 { return n.inFlight.Load() }

@@ -17,12 +17,21 @@ import (
 // leave in all phases. The load books are empty afterwards.
 func TestBooksEndEmpty(t *testing.T) {
 	var engines []*engine.Engine
-	d := startWith(t, 4, &engines, func(c *engine.Config) { c.DecodeStep = time.Millisecond })
+	d := startWith(t, 4, &engines, func(c *engine.Config) {
+		c.DecodeStep, c.DataParallel = time.Millisecond, 1+len(engines)%2
+	})
 	d.o.PatienceFloor, d.o.StallFloor = 50*time.Millisecond, 100*time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	var run sync.WaitGroup
 	run.Go(func() { _ = d.Run(ctx) })
 	nodes := d.current().snap.Nodes
+	waitFor(t, func() bool {
+		ranks := 0
+		for _, n := range nodes {
+			ranks += len(n.Ranks())
+		}
+		return ranks == 6
+	})
 
 	faults := []string{
 		"", "", "", "", "status=500", "status=503", "status=429", "status=404", "reset", "truncate", "delay=30ms",
@@ -73,9 +82,11 @@ func TestBooksEndEmpty(t *testing.T) {
 	cancel()
 	run.Wait()
 	for _, n := range nodes {
-		if n.InFlight() != 0 || !n.Book.Empty() {
-			t.Errorf("%s keeps %d requests, %d tokens and %v blocks", n.ID, n.InFlight(), n.Book.Prefill(time.Now()),
-				n.Book.Blocks())
+		for _, r := range n.Ranks() {
+			if n.InFlight() != 0 || r.InFlight() != 0 || !r.Book.Empty() {
+				t.Errorf("%s keeps %d requests, %d tokens and %v blocks", r.Name, n.InFlight(), n.Prefill(time.Now()),
+					n.Blocks())
+			}
 		}
 	}
 }

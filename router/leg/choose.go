@@ -134,6 +134,9 @@ func (l *Leg) noNode(p *policy.Policy, now time.Time) *apierror.Error {
 			return errNoAPI(l.endpointPath(), engines)
 		}
 	}
+	if err := l.refuseRank(); err != nil {
+		return err
+	}
 	switch {
 	case p.Mode == policy.Direct && l.Bond == Free:
 		return errNotPinned
@@ -232,10 +235,10 @@ func (l *Leg) lastResort(now time.Time) bool {
 }
 
 // leaveOut removes the suspects from the candidates. suspects is their number. leaveOut keeps
-// suspects that are more than half of the candidates, because then the network is more likely at
+// suspects that are on more than half of the nodes, because then the network is more likely at
 // fault. leaveOut also keeps them if no other node is left.
 func (l *Leg) leaveOut(suspects int, suspect func(at int32) bool) {
-	if suspects == 0 || 2*suspects > len(l.picks.cands) {
+	if suspects == 0 || l.most(suspect) {
 		return
 	}
 	l.keep(suspected, func(at int32) bool { return !suspect(at) }) // a node may have become suspect since the count
@@ -246,9 +249,11 @@ func (l *Leg) leaveOut(suspects int, suspect func(at int32) bool) {
 // others' requests is then asked if it has no queue.
 func (l *Leg) admitOthers() (changed bool) {
 	for i, at := range l.picks.able {
-		waiting := l.pool.members[at].Load().Waiting
-		changed = changed || waiting < l.picks.cands[i].Others
-		l.picks.cands[i].Others = waiting
+		n, c := l.pool.members[at], &l.picks.cands[i]
+		waiting := n.Load().Waiting
+		limit := n.limit(n.nodeState.Load().Waiting, waiting)
+		changed = changed || waiting < c.Others || limit > c.MaxConcurrent
+		c.Others, c.MaxConcurrent = waiting, limit
 	}
 	return changed
 }
@@ -283,7 +288,7 @@ func (l *Leg) cachedAnywhere() (blocks int32) {
 func (n *member) candidate(reach holdings.Reach, coming int32, now time.Time) policy.Candidate {
 	info, load := n.Info(), n.Load()
 	prefill := n.prefill(now)
-	return policy.Candidate{
+	c := policy.Candidate{
 		IDHash: n.IDHash, Matched: reach.Device, Coming: coming, Host: reach.Host, Disk: reach.Disk,
 		Pending: blocksOf(prefill), PrefillTokens: prefill, ActiveBlocks: n.Book.Blocks() + float64(load.OthersBlocks),
 		InFlight: n.InFlight(), Others: load.Others,
@@ -291,6 +296,10 @@ func (n *member) candidate(reach holdings.Reach, coming int32, now time.Time) po
 		VRAM: info.VRAM(), Throughput: info.Throughput(), Retransmits: n.Resent(), CPU: info.Device == "cpu",
 		Load: &load.Load,
 	}
+	if n.Count > 1 {
+		n.part(&c, n.nodeState.Load().Others, load.Others)
+	}
+	return c
 }
 
 // prefill returns how many prompt tokens wait for their computation at the node. A waiting request
@@ -311,10 +320,9 @@ func (l *Leg) calm(now time.Time) {
 		return
 	}
 	room := false
-	for i, at := range l.picks.able {
-		c := &l.picks.cands[i]
-		free := c.MaxConcurrent == 0 || c.InFlight < c.MaxConcurrent
-		room = room || free && !l.pool.members[at].Health.FailedLately(now)
+	for _, at := range l.picks.able {
+		n := l.pool.members[at]
+		room = room || !n.Full() && !n.Health.FailedLately(now)
 	}
 	if room {
 		l.keep(failedLately, func(at int32) bool { return !l.pool.members[at].Health.FailedLately(now) })

@@ -1,6 +1,7 @@
 package leg
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/cognitora/dataplane/router/apierror"
@@ -17,14 +18,16 @@ type Explanation struct {
 	Mode       string          `json:"mode"`
 	Blocks     int             `json:"prompt_blocks"`
 	Winner     string          `json:"winner"`
+	WinnerRank *int            `json:"winner_dp_rank,omitempty"` // absent if the winner has one rank
 	Why        string          `json:"why"`
 	Candidates []ExplainedNode `json:"candidates"`
 }
 
-// ExplainedNode is one node's part in an Explanation. Unweighted terms are in [0,1], except
-// Waiting.
+// ExplainedNode is one node's part in an Explanation, or one data-parallel rank's. Unweighted terms
+// are in [0,1], except Waiting.
 type ExplainedNode struct {
 	Node     string  `json:"node"`
+	Rank     *int    `json:"dp_rank,omitempty"` // absent if the node has one rank
 	Eligible bool    `json:"eligible"`
 	Filter   string  `json:"filter,omitempty"` // the filter that leaves the node out, as in cgn_router_filtered_total
 	Reason   string  `json:"reason,omitempty"`
@@ -58,7 +61,7 @@ func (d *Dispatcher) Explain(r *request.Request, q Question) (*Explanation, *api
 	if err := l.resolve(); err != nil {
 		return nil, err
 	}
-	d.where.Find(l.prompt, r, l.model.name, l.model.seed, l.pool.nodes)
+	d.where.Find(l.prompt, r, l.model.name, l.model.seed, l.pool.ranks)
 	l.identify()
 	p := d.policy.Load().For(l.model.name)
 	l.picks.policy = p
@@ -85,7 +88,7 @@ func (d *Dispatcher) Explain(r *request.Request, q Question) (*Explanation, *api
 				row.cost(&because.Terms[next])
 			}
 			if next == pick {
-				e.Winner = n.ID
+				e.Winner, e.WinnerRank = row.Node, row.Rank
 			}
 			next++
 		} else {
@@ -99,13 +102,28 @@ func (d *Dispatcher) Explain(r *request.Request, q Question) (*Explanation, *api
 // describe returns the row of the node at place i, without its score.
 func (l *Leg) describe(i int, now time.Time) ExplainedNode {
 	n, r := l.pool.members[i], l.prompt.Reach(i)
-	view := n.View(now)
-	return ExplainedNode{
+	load := n.Load()
+	row := ExplainedNode{
 		Node: n.ID, Matched: int(r.Device), Coming: int(max(l.prompt.Coming(i), r.Device)),
 		Host: int(max(r.Host, r.Device)), Disk: int(max(r.Disk, r.Host, r.Device)), Total: l.prompt.Blocks,
-		InFlight: int(n.InFlight()), Others: int(view.Others), Slots: int(n.MaxConcurrent()),
-		Pending: int(blocksOf(n.prefill(now))), Signals: view.Signals,
+		InFlight: int(n.InFlight()), Others: int(load.Others), Slots: int(n.MaxConcurrent()),
+		Pending: int(blocksOf(n.prefill(now))), Signals: load.Signals(),
 	}
+	if n.Count > 1 {
+		row.Rank = &n.Index
+	}
+	return row
+}
+
+// Title names the row for people: NODE, or NODE rank R.
+func (e *ExplainedNode) Title() string { return Title(e.Node, e.Rank) }
+
+// Title names a node, or one of its data-parallel ranks, for people.
+func Title(node string, rank *int) string {
+	if rank == nil {
+		return node
+	}
+	return node + " rank " + strconv.Itoa(*rank)
 }
 
 // score adds the policy's terms for a candidate.
@@ -123,7 +141,7 @@ func (e *ExplainedNode) score(t *policy.Terms, n *member, now time.Time) {
 
 // cost adds the terms of mode cost. The score is then the share of the load, as in other modes.
 func (e *ExplainedNode) cost(t *policy.Terms) {
-	e.Score, e.Cost, e.Formula = t.Load, &t.Cost, t.Cost.Formula(e.Node)
+	e.Score, e.Cost, e.Formula = t.Load, &t.Cost, t.Cost.Formula(e.Title())
 }
 
 // filtered says why the node at place i is no candidate.

@@ -27,6 +27,7 @@ const (
 	// The request rules these nodes out, in any state of the node.
 	pinned
 	disallowed
+	unranked
 	planned
 	lacking
 	untainted
@@ -55,6 +56,7 @@ const (
 var filterTexts = [filters]struct{ word, sentence string }{
 	pinned:       {"pinned", "another node is pinned"},
 	disallowed:   {"allowed_workers", "not among the allowed workers"},
+	unranked:     {"dp_rank", "another data-parallel rank is pinned"},
 	planned:      {"plan", "left out by the request's plan"},
 	lacking:      {word: "api"},
 	untainted:    {word: "required_taints"},
@@ -118,16 +120,28 @@ func (l *Leg) excludes(n *member) filter {
 		return pinned
 	case l.disallows(n):
 		return disallowed
+	case l.Rank.Given && l.Rank.Value != uint32(n.Index):
+		return unranked
 	case l.Filter != nil && !l.Filter(n.Node):
 		return planned
 	case n.lacks&l.picks.api != 0:
 		return lacking
 	case len(l.Constraints.Required) > 0 && !l.Constraints.allow(n.Info().Labels):
 		return untainted
-	case slices.Contains(l.tries.asked, n):
+	case l.asked(n):
 		return tried
 	}
 	return passes
+}
+
+// asked says whether the request has asked the node of n, at any of its ranks.
+func (l *Leg) asked(n *member) bool {
+	for _, other := range l.tries.asked {
+		if other.nodeState == n.nodeState {
+			return true
+		}
+	}
+	return false
 }
 
 // disallows says whether the client has a list of workers without n.

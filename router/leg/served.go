@@ -39,9 +39,10 @@ type servedModel struct {
 	pools [works]pool
 }
 
-// pool holds the nodes for one kind of work on a model, sorted by id.
+// pool holds the nodes for one kind of work on a model, sorted by id. A node has a place for each of
+// its data-parallel ranks, in the order of their numbers.
 type pool struct {
-	nodes   []*fleet.Node
+	ranks   []*fleet.Rank
 	members []*member // in the same order
 }
 
@@ -56,9 +57,11 @@ type model struct {
 	complaints complaints // about all nodes of the model together
 }
 
-// member is one node's part in one model.
+// member is one rank's part in one model. Load, requests in flight, book, incarnation in the prefix
+// index and hash are the rank's own, and have the names of the node's. Everything else is the node's.
 type member struct {
 	*nodeState
+	*fleet.Rank
 	gate  *admission.Handle // handle of the model and the node's role
 	waits *patience.Node
 	lacks apis.Set // endpoints that the node's engine is known to lack
@@ -126,23 +129,27 @@ func (d *Dispatcher) served(view *fleet.ModelView, before *servedModel, t *serve
 	}
 	for work, nodes := range [works][]*fleet.Node{Answer: view.Nodes, Prefill: view.Prefill} {
 		p := &s.pools[work]
-		p.nodes = nodes
 		for _, n := range nodes {
-			info := n.Info()
-			m := &member{nodeState: t.nodes[n], gate: d.gateOf(s.model, info.Role)}
-			m.lacks = apis.Lacking(info.Engine, info.EngineVersion)
+			state, info := t.nodes[n], n.Info()
+			gate, lacks := d.gateOf(s.model, info.Role), apis.Lacking(info.Engine, info.EngineVersion)
+			var waits *patience.Node
 			if was := before.member(Work(work), n); was != nil {
-				m.waits, m.latch = was.waits, was.latch
+				waits = was.waits
 			} else {
-				m.waits, m.latch = s.patience[work].Join(m.pulse, now), new(busy.Latch)
+				waits = s.patience[work].Join(state.pulse, now)
 			}
-			p.members = append(p.members, m)
+			for _, r := range n.Ranks() {
+				latch := before.latch(Work(work), r)
+				p.ranks = append(p.ranks, r)
+				p.members = append(p.members, &member{state, r, gate, waits, lacks, latch})
+			}
 		}
 	}
 	return s
 }
 
-// member returns n's part in the given work for the model, or nil if it has none.
+// member returns n's part in the given work for the model, that of its first rank, or nil if it has
+// none.
 func (s *servedModel) member(work Work, n *fleet.Node) *member {
 	if s == nil {
 		return nil
@@ -153,15 +160,36 @@ func (s *servedModel) member(work Work, n *fleet.Node) *member {
 	return nil
 }
 
-// place returns the index of n in the pool, or -1 if it has none.
-func (p *pool) place(n *fleet.Node) int { return slices.Index(p.nodes, n) }
+// latch returns the latch of a rank in the given work for the model, or a new one.
+func (s *servedModel) latch(work Work, r *fleet.Rank) *busy.Latch {
+	if s != nil {
+		if at := slices.Index(s.pools[work].ranks, r); at >= 0 {
+			return s.pools[work].members[at].latch
+		}
+	}
+	return new(busy.Latch)
+}
+
+// place returns the first index of n in the pool, or -1 if it has none.
+func (p *pool) place(n *fleet.Node) int {
+	return slices.IndexFunc(p.ranks, func(r *fleet.Rank) bool { return r.Owner() == n })
+}
+
+// nodes yields the first member of each node in the pool.
+func (p *pool) nodes(yield func(*member) bool) {
+	for _, m := range p.members {
+		if m.Index == 0 && !yield(m) {
+			return
+		}
+	}
+}
 
 // retire tells the patience trackers which nodes no longer serve their model.
 func retire(old, t *servedFleet) {
 	for name, s := range old.models {
 		now := t.models[name]
 		for work := range works {
-			for _, m := range s.pools[work].members {
+			for m := range s.pools[work].nodes {
 				if now.member(work, m.Node) == nil {
 					s.patience[work].Leave(m.waits)
 				}

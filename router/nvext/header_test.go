@@ -39,7 +39,7 @@ func TestHeadersBeatTheBody(t *testing.T) {
 	want, _ := parse(t, everything)
 	want.Worker = Worker{"host-2", "x-dynamo-worker-instance-id"}
 	want.Prefill = Worker{"8", "x-dynamo-prefill-instance-id"}
-	want.DPRank, want.PrefillDPRank = given(uint32(0)), given(uint32(2))
+	want.DPRank, want.PrefillDPRank, want.DPRankBy = given(uint32(0)), given(uint32(2)), "x-dynamo-dp-rank"
 	want.Hints.Priority, want.Hints.StrictPriority = given(int32(7)), given(uint32(9))
 	want.Overrides = Overrides{
 		OverlapScoreCredit: given(.25), PrefillLoadScale: given(4.), RouterTemperature: given(0.),

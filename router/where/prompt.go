@@ -1,4 +1,4 @@
-// Package where estimates how many leading blocks of a prompt each node holds. The package combines
+// Package where estimates how many leading blocks of a prompt each rank of each node holds. The package combines
 // the prefix index's predictions with the reports of engines and of their hosts' caches. The
 // package also learns from the cached tokens that the engines report.
 package where
@@ -29,7 +29,7 @@ type Finder struct {
 }
 
 // Prompt is the chain of a request's blocks for one model, and the number of leading blocks that
-// each node holds. One goroutine at a time uses a Prompt. Reset makes a Prompt reusable.
+// each rank holds. One goroutine at a time uses a Prompt. Reset makes a Prompt reusable.
 type Prompt struct {
 	Blocks int // full blocks
 
@@ -57,7 +57,7 @@ type memory struct {
 	step    *step         // scratch of begin and remember
 	ids     []uint32
 	refs    []prefix.Ref
-	matched []int32 // predicted leading blocks in the engine's own memory, by node
+	matched []int32 // predicted leading blocks in the engine's own memory, by rank
 	coming  []int32 // matched plus the blocks being computed for other requests
 	reach   []holdings.Reach
 	query   holdings.Query
@@ -98,9 +98,9 @@ func (m *memory) empty() {
 }
 
 // Find makes p the prompt of r for a model whose chains begin with seed. Find also finds out how
-// many leading blocks each node holds. Find runs once for a leg; later attempts of the leg use the
+// many leading blocks each rank holds. Find runs once for a leg; later attempts of the leg use the
 // same answer.
-func (f *Finder) Find(p *Prompt, r *request.Request, model string, seed prefix.Digest, nodes []*fleet.Node) {
+func (f *Finder) Find(p *Prompt, r *request.Request, model string, seed prefix.Digest, ranks []*fleet.Rank) {
 	p.finder, p.asked, p.scan = f, r, r.Scan
 	if p.step == nil {
 		p.step = new(step)
@@ -111,29 +111,29 @@ func (f *Finder) Find(p *Prompt, r *request.Request, model string, seed prefix.D
 	if !f.tokenise(p, model, seed) {
 		f.begin(p, seed)
 	}
-	f.believe(p, model, nodes)
+	f.believe(p, model, ranks)
 }
 
 // FindKeys is Find for a prompt given by the keys of its blocks, as one user turn.
 func (f *Finder) FindKeys(
-	p *Prompt, r *request.Request, keys []uint64, model string, seed prefix.Digest, nodes []*fleet.Node,
+	p *Prompt, r *request.Request, keys []uint64, model string, seed prefix.Digest, ranks []*fleet.Rank,
 ) {
 	p.finder, p.asked, p.scan = f, r, r.Scan
 	r.Scan.FirstTurn = len(keys) * prefix.BlockBytes
 	p.chain.Reset(seed, nil, nil)
 	p.chain.Skip(keys, prefix.Digest{})
-	f.believe(p, model, nodes)
+	f.believe(p, model, ranks)
 }
 
-// believe computes how much each node holds. An engine's own report replaces the prediction if the
+// believe computes how much each rank holds. An engine's own report replaces the prediction if the
 // prompt's blocks are of the model's tokens. Engines report no other blocks.
-func (f *Finder) believe(p *Prompt, model string, nodes []*fleet.Node) {
+func (f *Finder) believe(p *Prompt, model string, ranks []*fleet.Rank) {
 	p.refs = p.refs[:0]
-	for _, n := range nodes {
-		p.refs = append(p.refs, n.Ref())
+	for _, r := range ranks {
+		p.refs = append(p.refs, r.Ref())
 	}
-	p.matched = slices.Grow(p.matched[:0], len(nodes))[:len(nodes)]
-	p.coming = slices.Grow(p.coming[:0], len(nodes))[:len(nodes)]
+	p.matched = slices.Grow(p.matched[:0], len(ranks))[:len(ranks)]
+	p.coming = slices.Grow(p.coming[:0], len(ranks))[:len(ranks)]
 	p.Blocks = p.chain.Blocks()
 	f.Index.Match(&p.chain, p.refs, p.matched, p.coming)
 	p.reach = p.reach[:0]
@@ -143,8 +143,8 @@ func (f *Finder) believe(p *Prompt, model string, nodes []*fleet.Node) {
 	if f.Holdings == nil || !p.query.Begin(f.Holdings, model) {
 		return
 	}
-	for _, n := range nodes {
-		p.query.Node(n.ID, n.Info().KVAddress)
+	for _, r := range ranks {
+		p.query.Node(r.Name, r.Owner().Info().KVAddress)
 	}
 	f.Holdings.Match(&p.chain, &p.query)
 	for i, r := range p.query.Reach {
@@ -166,17 +166,17 @@ func (p *Prompt) Tokens() int64 { return p.chain.Tokens() }
 // keys stay the same until Reset.
 func (p *Prompt) Keys() []uint64 { return p.chain.Keys() }
 
-// Unknown makes p a prompt of which no node is known to hold a block.
-func (p *Prompt) Unknown(nodes int) {
-	p.matched = slices.Grow(p.matched[:0], nodes)[:nodes]
-	p.coming = slices.Grow(p.coming[:0], nodes)[:nodes]
-	p.reach = slices.Grow(p.reach[:0], nodes)[:nodes]
+// Unknown makes p a prompt of which no rank is known to hold a block.
+func (p *Prompt) Unknown(ranks int) {
+	p.matched = slices.Grow(p.matched[:0], ranks)[:ranks]
+	p.coming = slices.Grow(p.coming[:0], ranks)[:ranks]
+	p.reach = slices.Grow(p.reach[:0], ranks)[:ranks]
 	clear(p.matched)
 	clear(p.coming)
 	clear(p.reach)
 }
 
-// Reach returns how far the prompt reaches on the node at index i of Find's nodes.
+// Reach returns how far the prompt reaches on the rank at index i of Find's ranks.
 func (p *Prompt) Reach(i int) holdings.Reach { return p.reach[i] }
 
 // Predicted returns the index's prediction: how many leading blocks the engine at index i should
@@ -187,7 +187,7 @@ func (p *Prompt) Predicted(i int) int { return int(max(p.matched[i], p.coming[i]
 // requests now.
 func (p *Prompt) Coming(i int) int32 { return p.coming[i] }
 
-// Suppose replaces the knowledge about the node at index i.
+// Suppose replaces the knowledge about the rank at index i.
 func (p *Prompt) Suppose(i int, device int32) {
 	if device < p.matched[i] {
 		p.coming[i] = device
@@ -195,7 +195,7 @@ func (p *Prompt) Suppose(i int, device int32) {
 	p.matched[i], p.reach[i].Device = device, device
 }
 
-// Sent predicts that the node will hold the prompt, which was sent to it at the given time. Call
+// Sent predicts that the rank will hold the prompt, which was sent to it at the given time. Call
 // Sent after the dispatch, because Sent hashes the whole prompt.
 func (p *Prompt) Sent(ref prefix.Ref, at time.Time) {
 	p.finder.remember(p)
@@ -204,7 +204,7 @@ func (p *Prompt) Sent(ref prefix.Ref, at time.Time) {
 }
 
 // Begun notes that the engine has begun to answer, or that the prompt should have been computed.
-// After Begun the node holds the prompt. Any goroutine may call Begun, but not at the same time as
+// After Begun the rank holds the prompt. Any goroutine may call Begun, but not at the same time as
 // another method.
 func (p *Prompt) Begun(ref prefix.Ref) { p.finder.Index.Begun(&p.chain, ref) }
 
@@ -220,7 +220,7 @@ func (p *Prompt) Learn(o prefix.Observation) float64 {
 // Uneven says whether engines count tokens for media that the prompt does not have.
 func (p *Prompt) Uneven() bool { return p.scan.Media > 0 }
 
-// Promote asks the cache of node i's host to bring the prompt's blocks into RAM, in the background.
+// Promote asks the cache of rank i's host to bring the prompt's blocks into RAM, in the background.
 // The blocks are then in RAM when the engine asks for them.
 func (p *Prompt) Promote(i int, model string) {
 	if p.finder == nil { // Unknown
