@@ -131,20 +131,23 @@ func (p *prober) health(ctx context.Context) error {
 	return err
 }
 
-// metrics returns the figures of the engine's metrics page and the engine's start, if the page has
-// it. started identifies the engine's life, in the engine's own unit. A missing page is no error
+// metrics returns the figures of the engine's metrics page, in sum and by data-parallel rank, and the
+// engine's start, if the page has it. started identifies the engine's life, in the engine's own unit. A missing page is no error
 // and gives no figures.
-func (p *prober) metrics(ctx context.Context) (stats enginemetrics.Stats, started int64, err error) {
+func (p *prober) metrics(ctx context.Context) (
+	stats enginemetrics.Stats, ranks []enginemetrics.Rank, started int64, err error,
+) {
 	status, header, body, err := p.get(ctx, "/metrics", maxMetricsPage)
 	if err != nil || status != http.StatusOK {
-		return enginemetrics.Stats{}, 0, err
+		return enginemetrics.Stats{}, nil, 0, err
 	}
 	stats = enginemetrics.Parse(body)
+	ranks = stats.ByRank(body)
 	if stats.Known(enginemetrics.StartTime) {
-		return stats, int64(stats.StartTime * 1000), nil
+		return stats, ranks, int64(stats.StartTime * 1000), nil
 	}
 	started, _ = strconv.ParseInt(header.Get("Process-Start-Time-Unix"), 10, 64) // llama.cpp; 0 if missing
-	return stats, started, nil
+	return stats, ranks, started, nil
 }
 
 // models returns the names that the engine serves, sorted.

@@ -178,7 +178,7 @@ func (b Backend) checkEvents() error {
 		return fmt.Errorf("option kv-events: %q may be several engines, each with events of its own; give a backend "+
 			"for each, by its address", name)
 	}
-	return kvevents.Check(b.KVEvents, b.KVReplay)
+	return kvevents.Check(b.KVEvents, b.KVReplay, b.DataParallel)
 }
 
 // CheckBackends validates each backend. CheckBackends also checks that no two backends are the same

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/router/books"
 	"github.com/cognitora/dataplane/router/prefix"
 )
@@ -39,7 +40,7 @@ func newRanks(n *Node, count int) []*Rank {
 	}
 	all := make([]*Rank, count)
 	for i := range all {
-		r := &Rank{Index: i, Count: count, Name: n.ID + rankMark + strconv.Itoa(i), node: n}
+		r := &Rank{Index: i, Count: count, Name: cluster.RankName(n.ID, i), node: n}
 		h := fnv.New64a()
 		h.Write([]byte(r.Name))
 		r.IDHash = h.Sum64()
@@ -49,9 +50,6 @@ func newRanks(n *Node, count int) []*Rank {
 	}
 	return all
 }
-
-// rankMark separates a node's id and a rank's number. No id contains rankMark.
-const rankMark = "/"
 
 // Ranks returns the node's data-parallel ranks in the order of their numbers, at least one. The
 // caller must not change the slice.
