@@ -226,6 +226,21 @@ func TestRecorded(t *testing.T) {
 		e.expect("after a reset", chain("", "tenant-a", tokensOf(t, batch("bytes-allcleared-then-stored"))),
 			residency.Device)
 	})
+	t.Run("ranks", func(t *testing.T) { // of --data-parallel-size 2, at the port of the endpoint and the next one
+		first, second := batch("ranks-0"), batch("ranks-1")
+		for rank, payload := range [][]byte{first, second} {
+			e := newEngine(t, 1000)
+			e.must(payload)
+			e.expect("two blocks of 32", chain("", "", tokensOf(t, payload)), residency.Device)
+			if e.known.rank != rank {
+				t.Errorf("rank %d says that it is %d", rank, e.known.rank)
+			}
+			e.must(map[int][]byte{0: second, 1: first}[rank])
+			if n := e.counts.others.Load(); n != 1 {
+				t.Errorf("%d events of another rank", n)
+			}
+		}
+	})
 	t.Run("end of a replay", func(t *testing.T) {
 		seq, payload, err := batchOf(recorded(t, "dealer-replay-004"))
 		if err != nil || seq != endOfReplay || len(payload) != 0 {
