@@ -87,8 +87,8 @@ func (u *unit) validateEventsWay(p *problems) {
 	}
 }
 
-// eventFeed follows the engine's KV events, those of each data-parallel rank by a follower of its own.
-// The feed's zero value follows none.
+// eventFeed follows the engine's KV events, those of each data-parallel rank by a follower of its
+// own. The feed's zero value follows none.
 type eventFeed struct {
 	options  *events.Options  // of the first rank; nil: no events are followed
 	daemon   *events.Daemon   // receives the reports, unless index does

@@ -94,7 +94,8 @@ func (n *node) requests(now time.Time) load.Engine {
 	return e
 }
 
-// rankLoads returns the figures of the engine's data-parallel ranks, which have as many KV blocks each.
+// rankLoads returns the figures of the engine's data-parallel ranks, which have as many KV blocks
+// each.
 func rankLoads(s *engine.State) []load.Rank {
 	all := make([]load.Rank, len(s.ByRank))
 	total := s.Stats.TotalBlocks / float64(len(all))

@@ -64,8 +64,8 @@ func (c *Config) units() []*unit {
 }
 
 // ofAgent lists the keys of [[engine]] that stand in [agent] in the short form.
-var ofAgent = []string{"listen", "advertise", "role", "device", "tp", "data_parallel_size", "dtype", "vram_bytes", "max_concurrent",
-	"max_batched_tokens", "labels"}
+var ofAgent = []string{"listen", "advertise", "role", "device", "tp", "data_parallel_size", "dtype", "vram_bytes",
+	"max_concurrent", "max_batched_tokens", "labels"}
 
 // name returns where a key of [[engine]] stands in the form that the user has chosen.
 func (u *unit) name(key string) string {

@@ -85,15 +85,6 @@ func TestSeveralEnginesAreChecked(t *testing.T) {
 		{"a label in two words", attached + "labels = [\"gpu h100\"]\n", "engine[1].labels: \"gpu h100\" holds a space"},
 		{"labels of the short form", "[agent]\nlabels = [\"x\"]\n" + first, "agent.labels: is set, and so is [[engine]]"},
 		{"an impossible batch", attached + "max_batched_tokens = -1\n", "engine[1].max_batched_tokens: -1 is not in 0.."},
-		{"impossibly many ranks", attached + "data_parallel_size = 65\n", "engine[1].data_parallel_size: 65 is not in 0..64"},
-		{"ranks of one that has none", second + "model = \"m.gguf\"\nkind = \"llama_cpp\"\ndata_parallel_size = 2\n", "engine[1].data_parallel_size: 2: a llama_cpp has one rank"},
-		{"ranks that share a port", attached + "data_parallel_size = 2\n[engine.kv_events]\nendpoint = \"tcp://127.0.0.1:5557\"\nreplay = \"tcp://127.0.0.1:5558\"\nreport = \"/x\"\n",
-			"engine[1].data_parallel_size: endpoints \"tcp://127.0.0.1:5557\" and \"tcp://127.0.0.1:5558\" are 1 ports apart"},
-		{"ranks of the short form", "[agent]\ndata_parallel_size = 2\n" + first, "agent.data_parallel_size: is set, and so is [[engine]]"},
-		{"a side channel of each rank", "[[engine]]\nlisten = \"127.0.0.1:9081\"\nmodel = \"m\"\nkv_offload = \"nixl\"\ntp = 2\ndata_parallel_size = 2\n" +
-			"[[engine]]\nlisten = \"127.0.0.1:9082\"\nmodel = \"m\"\nkv_offload = \"nixl\"\n" +
-			"[engine.offload]\nnixl_port = 5603\n",
-			"engine[1].offload.nixl_port: 5603 to 5603, one for each rank, are of engine[0].offload.nixl_port too"},
 		{"less than one GPU", attached + "tp = -1\n", "engine[1].tp: -1: must not be negative"},
 		{"a key that is not there", attached + "api_key_file = \"/no/such\"\n", "engine[1].api_key_file: open /no/such"},
 		{"a program that is not there", second + "kind = \"openai_compat\"\nbinary = \"" + program + "\"\n", "engine[1].binary: \"" + program + "\" cannot be run"},
@@ -137,7 +128,8 @@ func TestUnits(t *testing.T) {
 	if id, other := a.nodeID(at), b.nodeID(at); id != "h-a" || other != "h-9082" {
 		t.Errorf("%s and %s", id, other)
 	}
-	if h := a.describe("h-a", "http://127.0.0.1:9081"); h.Role != "prefill" || h.TP != 2 || h.DataParallel != 4 || h.MaxConcurrent != 8 ||
+	if h := a.describe("h-a", "http://127.0.0.1:9081"); h.Role != "prefill" || h.TP != 2 ||
+		h.DataParallel != 4 || h.MaxConcurrent != 8 ||
 		h.Device != "gpu" || h.GPUIndex != 0 || h.KVAddress != "h:7072" || h.Engine != "vllm" ||
 		!slices.Equal(h.Labels, []string{"gpu=h100"}) || h.MaxBatchedTokens != 8192 {
 		t.Errorf("%+v", h)
@@ -170,8 +162,34 @@ func TestLoadOfRanks(t *testing.T) {
 	s.ByRank = s.Stats.ByRank(page)
 	all := rankLoads(s)
 	if len(all) != 2 || all[0].InFlight != load.Known(1) || all[1].InFlight != load.Known(3) ||
-		all[1].QueueDepth != load.Known(0) || all[0].TotalBlocks != load.Known(256) || all[0].FreeBlocks != load.Known(226) ||
+		all[1].QueueDepth != load.Known(0) || all[0].TotalBlocks != load.Known(256) ||
+		all[0].FreeBlocks != load.Known(226) ||
 		all[1].FreeBlocks != load.Known(244) {
 		t.Errorf("%+v", all)
+	}
+}
+
+// TestSettingsOfRanks checks data_parallel_size.
+func TestSettingsOfRanks(t *testing.T) {
+	const second = first + "[[engine]]\nid = \"b\"\nlisten = \"127.0.0.1:9082\"\n"
+	attached := second + "url = \"http://127.0.0.1:8002\"\n"
+	for _, c := range []struct{ name, doc, want string }{
+		{"ranks", attached + "data_parallel_size = 2\n", ""},
+		{"impossibly many ranks", attached + "data_parallel_size = 65\n", "engine[1].data_parallel_size: 65 is not in 0..64"},
+		{"ranks of one that has none", second + "model = \"m.gguf\"\nkind = \"llama_cpp\"\ndata_parallel_size = 2\n", "engine[1].data_parallel_size: 2: a llama_cpp has one rank"},
+		{"ranks that share a port", attached + "data_parallel_size = 2\n[engine.kv_events]\nendpoint = \"tcp://127.0.0.1:5557\"\nreplay = \"tcp://127.0.0.1:5558\"\nreport = \"/x\"\n",
+			"engine[1].data_parallel_size: endpoints \"tcp://127.0.0.1:5557\" and \"tcp://127.0.0.1:5558\" are 1 ports apart"},
+		{"ranks of the short form", "[agent]\ndata_parallel_size = 2\n" + first, "agent.data_parallel_size: is set, and so is [[engine]]"},
+		{"a side channel of each rank", "[[engine]]\nlisten = \"127.0.0.1:9081\"\nmodel = \"m\"\nkv_offload = \"nixl\"\ntp = 2\ndata_parallel_size = 2\n" +
+			"[[engine]]\nlisten = \"127.0.0.1:9082\"\nmodel = \"m\"\nkv_offload = \"nixl\"\n" +
+			"[engine.offload]\nnixl_port = 5603\n",
+			"engine[1].offload.nixl_port: 5603 to 5603, one for each rank, are of engine[0].offload.nixl_port too"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := loaded(t, c.doc)
+			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
 	}
 }

@@ -426,8 +426,8 @@ func (r *Router) readNodes(emit func(def int, value float64, labels ...string)) 
 	}
 }
 
-// lifetime returns how long an unused block counts as cached at a node, at its rank with the shortest
-// lifetime.
+// lifetime returns how long an unused block counts as cached at a node, at its rank with the
+// shortest lifetime.
 func (r *Router) lifetime(n *fleet.Node) (shortest time.Duration) {
 	for i, rank := range n.Ranks() {
 		if d := r.index.Lifetime(rank.Ref()); i == 0 || d < shortest {

@@ -52,8 +52,8 @@ func staticCaches(backends []fleet.Backend) map[string]string {
 	return caches
 }
 
-// eventSources returns the engines whose KV events the router follows itself, each rank of their nodes
-// in s. A backend that is no node yet counts as one rank.
+// eventSources returns the engines whose KV events the router follows itself, each rank of their
+// nodes in s. A backend that is no node yet counts as one rank.
 func eventSources(backends []fleet.Backend, s *fleet.Snapshot) (sources []kvevents.Source) {
 	for _, b := range backends {
 		if b.KVEvents == "" {

@@ -39,8 +39,8 @@ func (e *explanation) ofRank(node string, rank int) candidate {
 	return candidate{}
 }
 
-// TestRanksOfABackend checks that prompts stay at the rank that holds them, that each rank has a cache
-// of its own, and that the engine is told the rank.
+// TestRanksOfABackend checks that prompts stay at the rank that holds them, that each rank has a
+// cache of its own, and that the engine is told the rank.
 func TestRanksOfABackend(t *testing.T) {
 	t.Parallel()
 	engines := append(simulate(t, 1, ranked), simulate(t, 1)...)
@@ -116,7 +116,8 @@ func TestPinsByRank(t *testing.T) {
 		{body, []string{"x-data-parallel-rank", "0", "x-cgn-node", "sim-0"}, "0"},
 	} {
 		r := s.chat(c.body, c.header...)
-		if rank := rankOf(t, s.engines[0], "/v1/chat/completions"); r.status != 200 || r.node() != "sim-0" || rank != c.want {
+		rank := rankOf(t, s.engines[0], "/v1/chat/completions")
+		if r.status != 200 || r.node() != "sim-0" || rank != c.want {
 			t.Errorf("%d: rank %q, want %q: %v", i, rank, c.want, r)
 		}
 		if strings.Contains(string(lastTo(t, s.engines[0], "/v1/chat/completions").Body), "nvext") {
@@ -139,8 +140,8 @@ func TestPinsByRank(t *testing.T) {
 			t.Errorf("%d: %v", i, r)
 		}
 	}
-	if e := s.explain(body, "x-data-parallel-rank", "1"); e.Winner != "sim-0" || e.WinnerRank == nil || *e.WinnerRank != 1 ||
-		e.ofRank("sim-0", 0).Filter != "dp_rank" {
+	if e := s.explain(body, "x-data-parallel-rank", "1"); e.Winner != "sim-0" || e.WinnerRank == nil ||
+		*e.WinnerRank != 1 || e.ofRank("sim-0", 0).Filter != "dp_rank" {
 		t.Errorf("%+v", e)
 	}
 }
@@ -162,7 +163,8 @@ func TestEnginesGetOnlyTheRoutersRank(t *testing.T) {
 	home := rankOf(t, s.engines[0], "/v1/chat/completions")
 	for _, rank := range []string{"0", "1", "7", "x"} {
 		r := s.chat(body, "X-Data-Parallel-Rank", rank)
-		if got := rankOf(t, s.engines[0], "/v1/chat/completions"); first.status != 200 || r.status != 200 || got != home {
+		got := rankOf(t, s.engines[0], "/v1/chat/completions")
+		if first.status != 200 || r.status != 200 || got != home {
 			t.Errorf("sent %s, rank %s instead of %s: %v", rank, got, home, r)
 		}
 	}
@@ -185,7 +187,10 @@ func TestGaugesOfRanks(t *testing.T) {
 		}
 		leave = append(leave, func() { resp.Body.Close() })
 	}
-	blocks := float64(s.explain(chatBody(document(0, 4000), "")).Blocks + s.explain(chatBody(document(1, 4000), "")).Blocks)
+	blocks := 0.0
+	for rank := range 2 {
+		blocks += float64(s.explain(chatBody(document(rank, 4000), "")).Blocks)
+	}
 	eventually(t, "both prompts count", func() bool {
 		p := s.metrics()
 		return p.sum("cgn_router_node_active_blocks", `node="sim-0"`) == blocks &&
@@ -253,7 +258,8 @@ func TestEventsOfBackendsRanks(t *testing.T) {
 			engines := simulate(t, 1, publishing, ranked)
 			pub, replay := engines[0].KVEndpoints()
 			s := serve(t, nil, func(c *router.Config) {
-				c.Router.Backends = []string{engines[0].URL() + ",id=sim-0,kv-events=" + pub + ",kv-replay=" + replay + set}
+				options := ",id=sim-0,kv-events=" + pub + ",kv-replay=" + replay + set
+				c.Router.Backends = []string{engines[0].URL() + options}
 				c.Models = []router.ModelConfig{{Name: "sim", Tokenizer: "none"}}
 			})
 			eventually(t, "both ranks report", func() bool {
@@ -268,8 +274,8 @@ func TestEventsOfBackendsRanks(t *testing.T) {
 	}
 }
 
-// TestRanksOfAnAgent checks that an agent announces the ranks of its engine with their load, reports
-// the blocks of each, and passes the router's rank on.
+// TestRanksOfAnAgent checks that an agent announces the ranks of its engine with their load,
+// reports the blocks of each, and passes the router's rank on.
 func TestRanksOfAnAgent(t *testing.T) {
 	t.Parallel()
 	etcd := startEtcd(t)

@@ -178,8 +178,8 @@ func (r *Router) joinFleet() error {
 	r.backends.Store(&backends)
 	r.events = kvevents.New(kvevents.Options{Model: r.onlyModel, Logger: r.log})
 	r.holdings = holdings.New(holdings.Options{
-		Cluster: r.cluster, Static: staticCaches(backends), Local: r.events.Watch, TLS: cacheTLS, MaxBlocks: c.Prefix.MaxHeld,
-		Promote: promoteModes[c.Router.Promote], Logger: r.log,
+		Cluster: r.cluster, Static: staticCaches(backends), Local: r.events.Watch, TLS: cacheTLS,
+		MaxBlocks: c.Prefix.MaxHeld, Promote: promoteModes[c.Router.Promote], Logger: r.log,
 	})
 	if r.fleet, err = fleet.New(o); err != nil {
 		return err

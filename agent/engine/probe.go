@@ -131,9 +131,9 @@ func (p *prober) health(ctx context.Context) error {
 	return err
 }
 
-// metrics returns the figures of the engine's metrics page, in sum and by data-parallel rank, and the
-// engine's start, if the page has it. started identifies the engine's life, in the engine's own unit. A missing page is no error
-// and gives no figures.
+// metrics returns the figures of the engine's metrics page, in sum and by data-parallel rank, and
+// the engine's start, if the page has it. started identifies the engine's life, in the engine's own
+// unit. A missing page is no error and gives no figures.
 func (p *prober) metrics(ctx context.Context) (
 	stats enginemetrics.Stats, ranks []enginemetrics.Rank, started int64, err error,
 ) {

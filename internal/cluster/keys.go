@@ -64,6 +64,6 @@ func notInNodeID(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("._:-", r)
 }
 
-// RankName returns the name of one of several data-parallel ranks of a node. Agents report the blocks
-// of the rank under it. No node has such an id.
+// RankName returns the name of one of several data-parallel ranks of a node. Agents report the
+// blocks of the rank under it. No node has such an id.
 func RankName(node string, rank int) string { return node + "/" + strconv.Itoa(rank) }

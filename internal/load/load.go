@@ -30,16 +30,16 @@ type Engine struct {
 	FreeBlocks  Gauge `json:"free_blocks,omitzero"`  // free KV blocks, of the engine's own size
 	TotalBlocks Gauge `json:"total_blocks,omitzero"` // all KV blocks, free and used
 	KVUsage     Gauge `json:"kv_usage,omitzero"`     // used if blocks are unknown; see CacheUsage
-	// Ranks are the parts of the engine's data-parallel ranks, at most MaxRanks; nil: the engine has
-	// one rank, or the parts are unknown. The ranks must not change once a Load has them.
+	// Ranks are the parts of the engine's data-parallel ranks, at most MaxRanks; nil: the engine
+	// has one rank, or the parts are unknown. The ranks must not change once a Load has them.
 	Ranks []Rank `json:"ranks,omitempty"`
 }
 
 // MaxRanks is the largest number of data-parallel ranks of an engine.
 const MaxRanks = 64
 
-// Rank holds the figures of one data-parallel rank of an engine. Each rank has a queue and KV blocks
-// of its own.
+// Rank holds the figures of one data-parallel rank of an engine. Each rank has a queue and KV
+// blocks of its own.
 type Rank struct {
 	InFlight    Gauge `json:"in_flight,omitzero"`
 	QueueDepth  Gauge `json:"queue_depth,omitzero"`

@@ -22,8 +22,8 @@ func ranked() Load {
 	}}
 }
 
-// TestRankFigures: the figures of a rank are those of the engine, in the same order, in a Rank and in
-// a message.
+// TestRankFigures: the figures of a rank are those of the engine, in the same order, in a Rank and
+// in a message.
 func TestRankFigures(t *testing.T) {
 	signals := samples[engineSample].Signals
 	var r Rank

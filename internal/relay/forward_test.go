@@ -43,8 +43,8 @@ func TestAppendForwardHeaders(t *testing.T) {
 	}
 }
 
-// TestRankIsARoutersOnly: a client's rank is not forwarded. A proxy behind a router passes the router's
-// rank on.
+// TestRankIsARoutersOnly: a client's rank is not forwarded. A proxy behind a router passes the
+// router's rank on.
 func TestRankIsARoutersOnly(t *testing.T) {
 	h := parseRequest(t, "Host: x", "X-Data-Parallel-Rank: 3", "Accept: a/b")
 	if got := string(AppendForwardHeaders(nil, h)); got != "Accept: a/b\r\n" {

@@ -68,8 +68,8 @@ func (e Endpoint) OfRank(rank int) (Endpoint, error) {
 	return e, nil
 }
 
-// CheckRanks returns an error unless each data-parallel rank has a port of its own at both addresses. A
-// zero replay address is none.
+// CheckRanks returns an error unless each data-parallel rank has a port of its own at both
+// addresses. A zero replay address is none.
 func CheckRanks(endpoint, replay Endpoint, ranks int) error {
 	for _, e := range []Endpoint{endpoint, replay} {
 		if _, err := e.OfRank(max(ranks-1, 0)); err != nil {

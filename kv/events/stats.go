@@ -61,8 +61,8 @@ func (f *Follower) Stats() Stats {
 	return s
 }
 
-// Add adds the stats of another data-parallel rank of the engine. The sum follows, and is complete, if
-// both do and are.
+// Add adds the stats of another data-parallel rank of the engine. The sum follows, and is complete,
+// if both do and are.
 func (s *Stats) Add(o *Stats) {
 	s.Following, s.Complete = s.Following && o.Following, s.Complete && o.Complete
 	s.Blocks, s.Pending = s.Blocks+o.Blocks, s.Pending+o.Pending

@@ -12,9 +12,9 @@ import (
 )
 
 // Rank is one data-parallel rank of a node's engine: a part with a queue and a KV cache of its own.
-// A request can name its rank. Most nodes have one rank, which has all of the node's load. The pointer
-// stays the same in every snapshot while the number of the node's ranks does. All methods are safe
-// for concurrent use.
+// A request can name its rank. Most nodes have one rank, which has all of the node's load. The
+// pointer stays the same in every snapshot while the number of the node's ranks does. All methods
+// are safe for concurrent use.
 type Rank struct {
 	Index  int    // number by which requests name the rank, from 0
 	Count  int    // number of the node's ranks
@@ -115,8 +115,8 @@ func (r *Rank) Release() {
 	r.node.Release()
 }
 
-// Prefill returns how many prompt tokens this router's requests still have to compute at the node at
-// now.
+// Prefill returns how many prompt tokens this router's requests still have to compute at the node
+// at now.
 func (n *Node) Prefill(now time.Time) (tokens int64) {
 	for _, r := range n.Ranks() {
 		tokens += r.Book.Prefill(now)
@@ -141,7 +141,8 @@ func (n *Node) adopt(ranks []*Rank, now time.Time) {
 	n.publishLoad(now)
 }
 
-// fitRanks gives the node as many ranks as its facts say. Only the fleet's goroutine calls fitRanks.
+// fitRanks gives the node as many ranks as its facts say. Only the fleet's goroutine calls
+// fitRanks.
 func (f *Fleet) fitRanks(n *Node) {
 	old := n.Ranks()
 	if count := max(n.Info().DataParallel, 1); count != len(old) {
@@ -153,8 +154,8 @@ func (f *Fleet) fitRanks(n *Node) {
 	}
 }
 
-// joinRanks gives each rank a new incarnation in the prefix index. The index then forgets its beliefs
-// about the old one.
+// joinRanks gives each rank a new incarnation in the prefix index. The index then forgets its
+// beliefs about the old one.
 func (f *Fleet) joinRanks(ranks []*Rank) {
 	if f.o.Index == nil {
 		return

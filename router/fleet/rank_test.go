@@ -159,7 +159,8 @@ func TestRanksAreFound(t *testing.T) {
 	})
 	eventually(t, f, "a problem", func(s *Snapshot) bool {
 		return slices.ContainsFunc(s.Problems, func(p Problem) bool {
-			return p.Subject == "set" && strings.Contains(p.Reason, "data_parallel_size is 3, but the engine's metrics have 2 ranks")
+			const why = "data_parallel_size is 3, but the engine's metrics have 2 ranks"
+			return p.Subject == "set" && strings.Contains(p.Reason, why)
 		})
 	})
 	set := f.Load().Node("set")

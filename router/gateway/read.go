@@ -143,8 +143,8 @@ func first(at *[]byte, value []byte) {
 	}
 }
 
-// wishes yields the headers that may say how the request is routed. A client that may not steer cannot
-// choose an engine's rank, and its header is dropped as by a proxy that does not know it.
+// wishes yields the headers that may say how the request is routed. A client that may not steer
+// cannot choose an engine's rank, and its header is dropped as by a proxy that does not know it.
 func (c *call) wishes(h *fasthttp.RequestHeader) iter.Seq2[[]byte, []byte] {
 	if c.steers() {
 		return h.All()

@@ -9,9 +9,18 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/sim/engine"
 )
+
+// ranksOf returns the ranks of all nodes.
+func ranksOf(nodes []*fleet.Node) (all []*fleet.Rank) {
+	for _, n := range nodes {
+		all = append(all, n.Ranks()...)
+	}
+	return all
+}
 
 // TestBooksEndEmpty sends random requests to nodes that fail in every way, hang and leave. Clients
 // leave in all phases. The load books are empty afterwards.
@@ -25,13 +34,7 @@ func TestBooksEndEmpty(t *testing.T) {
 	var run sync.WaitGroup
 	run.Go(func() { _ = d.Run(ctx) })
 	nodes := d.current().snap.Nodes
-	waitFor(t, func() bool {
-		ranks := 0
-		for _, n := range nodes {
-			ranks += len(n.Ranks())
-		}
-		return ranks == 6
-	})
+	waitFor(t, func() bool { return len(ranksOf(nodes)) == 6 })
 
 	faults := []string{
 		"", "", "", "", "status=500", "status=503", "status=429", "status=404", "reset", "truncate", "delay=30ms",
@@ -81,12 +84,10 @@ func TestBooksEndEmpty(t *testing.T) {
 	clients.Wait()
 	cancel()
 	run.Wait()
-	for _, n := range nodes {
-		for _, r := range n.Ranks() {
-			if n.InFlight() != 0 || r.InFlight() != 0 || !r.Book.Empty() {
-				t.Errorf("%s keeps %d requests, %d tokens and %v blocks", r.Name, n.InFlight(), n.Prefill(time.Now()),
-					n.Blocks())
-			}
+	for _, r := range ranksOf(nodes) {
+		if n := r.Owner(); n.InFlight() != 0 || r.InFlight() != 0 || !r.Book.Empty() {
+			t.Errorf("%s keeps %d requests, %d tokens and %v blocks", r.Name, n.InFlight(), n.Prefill(time.Now()),
+				n.Blocks())
 		}
 	}
 }

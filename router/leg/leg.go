@@ -28,8 +28,8 @@ type Question struct {
 	Work  Work   // the kind of work for the node
 	Bond  Bond   // whether only Node may be asked, and why
 	Node  string // id of the bound node; meaningless for a Free leg
-	// Rank is the number of the only data-parallel rank that may be asked, if one is given. RankBy is
-	// the field or header that gives it.
+	// Rank is the number of the only data-parallel rank that may be asked, if one is given. RankBy
+	// is the field or header that gives it.
 	Rank   nvext.Optional[uint32]
 	RankBy string
 	// Allowed are the workers that a Free or Named leg may ask; nil: all.

@@ -24,8 +24,8 @@ func (n *member) part(c *policy.Candidate, node, rank int32) {
 	c.MaxConcurrent = n.limit(node, rank)
 }
 
-// limit returns how many requests the rank may have at once; 0: no limit, below 0: none. The ranks of
-// a node share its limit. node and rank are the numbers of requests of others there.
+// limit returns how many requests the rank may have at once; 0: no limit, below 0: none. The ranks
+// of a node share its limit. node and rank are the numbers of requests of others there.
 func (n *member) limit(node, rank int32) int32 {
 	limit := n.MaxConcurrent()
 	if n.Count == 1 || limit == 0 {

@@ -52,8 +52,9 @@ func TestRanksAreCandidates(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := l.pool.members
-	if len(all) != 3 || len(l.picks.cands) != 3 || all[0].nodeState != all[1].nodeState || all[0].waits != all[1].waits ||
-		all[0].latch == all[1].latch || all[0].Name != "a/0" || all[1].Name != "a/1" || all[2].Name != "b" {
+	if len(all) != 3 || len(l.picks.cands) != 3 || all[0].nodeState != all[1].nodeState ||
+		all[0].waits != all[1].waits || all[0].latch == all[1].latch || all[0].Name != "a/0" ||
+		all[1].Name != "a/1" || all[2].Name != "b" {
 		t.Fatalf("%d members, %d candidates", len(all), len(l.picks.cands))
 	}
 	a, other := &l.picks.cands[0], &l.picks.cands[1]
@@ -146,7 +147,8 @@ func TestPinOfARank(t *testing.T) {
 	}
 }
 
-// TestBusyRanks: thresholds are compared for each rank, and a node is out only if all its ranks are.
+// TestBusyRanks: thresholds are compared for each rank, and a node is out only if all its ranks
+// are.
 func TestBusyRanks(t *testing.T) {
 	const blocks = 100
 	d := still(t, Options{}, twoRanked()[:1]...)
@@ -245,8 +247,8 @@ func TestExplanationOfRanks(t *testing.T) {
 	}
 }
 
-// TestRanksOfAnEngine: the engine computes each request at the chosen rank, and the router learns what
-// each rank has.
+// TestRanksOfAnEngine: the engine computes each request at the chosen rank, and the router learns
+// what each rank has.
 func TestRanksOfAnEngine(t *testing.T) {
 	var engines []*engine.Engine
 	d := startWith(t, 1, &engines, func(c *engine.Config) { c.DataParallel, c.RecordRequests = 2, 16 })
@@ -261,7 +263,8 @@ func TestRanksOfAnEngine(t *testing.T) {
 		rank, matched = l.now.node.Index, l.Matched()
 		l.Finish(relay.Complete)
 		sent := engines[0].Requests()
-		if got := sent[len(sent)-1].Header.Values("X-Data-Parallel-Rank"); !slices.Equal(got, []string{fmt.Sprint(rank)}) {
+		got := sent[len(sent)-1].Header.Values("X-Data-Parallel-Rank")
+		if !slices.Equal(got, []string{fmt.Sprint(rank)}) {
 			t.Errorf("rank %d is named %q", rank, got)
 		}
 		return rank, matched
@@ -278,9 +281,9 @@ func TestRanksOfAnEngine(t *testing.T) {
 	if _, matched := send(ofRank(uint32(1-home)), chat(3000)); matched != 0 {
 		t.Errorf("%d blocks of the other rank matched", matched)
 	}
-	all := engines[0].RankStats()
-	if all[home].Completed != 5 || all[1-home].Completed != 1 || all[1-home].CacheHits != 0 || all[home].CacheHits == 0 {
-		t.Errorf("%+v", all)
+	one, other := engines[0].RankStats()[home], engines[0].RankStats()[1-home]
+	if one.Completed != 5 || one.CacheHits == 0 || other.Completed != 1 || other.CacheHits != 0 {
+		t.Errorf("%+v and %+v", one, other)
 	}
 	if !engineGetsNoRank(t) {
 		t.Error("an engine without ranks is told one")

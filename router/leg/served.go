@@ -39,8 +39,8 @@ type servedModel struct {
 	pools [works]pool
 }
 
-// pool holds the nodes for one kind of work on a model, sorted by id. A node has a place for each of
-// its data-parallel ranks, in the order of their numbers.
+// pool holds the nodes for one kind of work on a model, sorted by id. A node has a place for each
+// of its data-parallel ranks, in the order of their numbers.
 type pool struct {
 	ranks   []*fleet.Rank
 	members []*member // in the same order
@@ -58,7 +58,8 @@ type model struct {
 }
 
 // member is one rank's part in one model. Load, requests in flight, book, incarnation in the prefix
-// index and hash are the rank's own, and have the names of the node's. Everything else is the node's.
+// index and hash are the rank's own, and have the names of the node's. Everything else is the
+// node's.
 type member struct {
 	*nodeState
 	*fleet.Rank

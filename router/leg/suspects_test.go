@@ -49,7 +49,8 @@ func TestSuspectsAreLeftOut(t *testing.T) {
 		}
 	}
 	one, other := &member{nodeState: &nodeState{}}, &member{nodeState: &nodeState{}}
-	l := &Leg{pool: &pool{members: []*member{one, other}}, picks: picks{able: []int32{0, 1}, cands: make([]policy.Candidate, 2), out: make([]filter, 2)}}
+	l := &Leg{pool: &pool{members: []*member{one, other}}}
+	l.picks = picks{able: []int32{0, 1}, cands: make([]policy.Candidate, 2), out: make([]filter, 2)}
 	l.leaveOut(1, func(int32) bool { return true }) // the other node has become suspect since the count
 	if len(l.picks.able) != 2 || l.picks.found != 0 || l.picks.out[0] != passes {
 		t.Error("nobody is left")

@@ -90,13 +90,15 @@ func TestHeaderRefusals(t *testing.T) {
 	}
 }
 
-// TestRankByTwoHeaders checks that the router's own header wins over that of engines, in either order.
+// TestRankByTwoHeaders checks that the router's own header wins over that of engines, in either
+// order.
 func TestRankByTwoHeaders(t *testing.T) {
 	for _, all := range [][]string{
 		{"X-Dynamo-Dp-Rank", "1", "X-Data-Parallel-Rank", "2"}, {"X-Data-Parallel-Rank", "2", "X-Dynamo-Dp-Rank", "1"},
 	} {
 		var x Ext
-		if err := ReadHeaders(&x, headersOf(all...)); err != nil || x.DPRank.Value != 1 || x.DPRankBy != "x-dynamo-dp-rank" {
+		if err := ReadHeaders(&x, headersOf(all...)); err != nil || x.DPRank.Value != 1 ||
+			x.DPRankBy != "x-dynamo-dp-rank" {
 			t.Errorf("%v: %+v, %v", all, x, err)
 		}
 	}

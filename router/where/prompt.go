@@ -1,6 +1,6 @@
-// Package where estimates how many leading blocks of a prompt each rank of each node holds. The package combines
-// the prefix index's predictions with the reports of engines and of their hosts' caches. The
-// package also learns from the cached tokens that the engines report.
+// Package where estimates how many leading blocks of a prompt each rank of each node holds. The
+// package combines the prefix index's predictions with the reports of engines and of their hosts'
+// caches. The package also learns from the cached tokens that the engines report.
 package where
 
 import (

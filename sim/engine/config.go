@@ -36,8 +36,8 @@ type Config struct {
 	BlockTokens int
 	// CacheBlocks is the number of the device's KV blocks. Default 8192.
 	CacheBlocks int
-	// DataParallel is the number of data-parallel ranks. Each rank has a batch, a cache and KV events
-	// of its own, and the size of each follows from the other fields. Default 1.
+	// DataParallel is the number of data-parallel ranks. Each rank has a batch, a cache and KV
+	// events of its own, and the size of each follows from the other fields. Default 1.
 	DataParallel int
 	// NoPrefixCache makes every prompt a miss.
 	NoPrefixCache bool

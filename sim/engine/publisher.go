@@ -30,9 +30,9 @@ type publisher struct {
 	conns  map[net.Conn]*subscriber // value nil for replay connections
 }
 
-// newPublishers binds the sockets of all data-parallel ranks. newPublishers returns nil publishers for
-// a nil form. If the system chooses the first rank's port, the next ports may be in use, so that
-// newPublishers has to try again.
+// newPublishers binds the sockets of all data-parallel ranks. newPublishers returns nil publishers
+// for a nil form. If the system chooses the first rank's port, the next ports may be in use, so
+// that newPublishers has to try again.
 func newPublishers(form *KVEvents, ranks int) (all []*publisher, err error) {
 	for range portTries {
 		if all, err = bindRanks(form, ranks); err == nil || ranks == 1 {

@@ -15,8 +15,8 @@ import (
 
 func twoRanks(c *Config) { c.DataParallel = 2 }
 
-// askRank sends a prompt to a rank, and returns its number of cached tokens. The empty rank sends no
-// header.
+// askRank sends a prompt to a rank, and returns its number of cached tokens. The empty rank sends
+// no header.
 func askRank(t *testing.T, e *Engine, path, rank, text string) (cached float64) {
 	t.Helper()
 	body := fmt.Sprintf(`{"model":"sim","prompt":%q,"max_tokens":2}`, text)

@@ -69,8 +69,8 @@ func (e *Engine) Stats() Stats {
 	return s
 }
 
-// RankStats returns the counts of each data-parallel rank as of now, without those of HTTP requests.
-// RankStats returns nil after Kill.
+// RankStats returns the counts of each data-parallel rank as of now, without those of HTTP
+// requests. RankStats returns nil after Kill.
 func (e *Engine) RankStats() (all []Stats) {
 	if c := e.core(); c != nil {
 		for _, r := range c.ranks {
