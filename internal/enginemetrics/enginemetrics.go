@@ -10,6 +10,7 @@ import (
 	"bytes"
 	"math"
 	"math/bits"
+	"slices"
 	"strconv"
 
 	"github.com/cognitora/dataplane/internal/load"
@@ -38,8 +39,8 @@ const (
 // ByRank has the numbers of each rank.
 type Stats struct {
 	Has Field
-	// Ranks is the number of data-parallel ranks whose requests the page counts, at most
-	// load.MaxRanks; 0: the page names no rank, or more. FirstRank is the lowest number of a rank.
+	// Ranks is the number of data-parallel ranks that the page names, at most load.MaxRanks; 0: the
+	// page names no rank, or more. FirstRank is the lowest number of a rank.
 	Ranks, FirstRank int
 
 	Running          float64 // requests that are being computed
@@ -81,7 +82,7 @@ func (r *Rank) Load() (l load.Rank) {
 }
 
 // ByRank parses the numbers of each data-parallel rank, in the order of their numbers. page is the
-// page of s. ByRank returns nil if the page has fewer than two ranks.
+// page of s. ByRank returns nil if the page has fewer than two ranks, or no number of any.
 func (s *Stats) ByRank(page []byte) []Rank {
 	if s.Ranks < 2 {
 		return nil
@@ -94,6 +95,9 @@ func (s *Stats) ByRank(page []byte) []Rank {
 		if at := number - s.FirstRank; ok && at >= 0 && at < len(all) {
 			all[at].add(f, value(rest))
 		}
+	}
+	if !slices.ContainsFunc(all, func(r Rank) bool { return r.Has != 0 }) {
+		return nil
 	}
 	return all
 }
@@ -243,8 +247,10 @@ func (p *parser) line(line []byte) {
 }
 
 // vllmCacheConfig parses the labels of vLLM's info metric, which describe the cache. The series of
-// each data-parallel rank has the blocks of all ranks together.
+// each data-parallel rank has the blocks of all ranks together. With several API servers the other
+// series of a rank are missing until its first request.
 func (p *parser) vllmCacheConfig(rest []byte) {
+	p.rank(rest)
 	if v, ok := number(label(rest, "num_gpu_blocks")); ok {
 		p.set(TotalBlocks, max(*p.of(TotalBlocks), v))
 	}

@@ -65,6 +65,10 @@ func TestSpellings(t *testing.T) {
 		{"the ranks of a hybrid load balancer begin with any number",
 			"vllm:num_requests_running{engine=\"3\"} 1\nvllm:num_requests_running{engine=\"2\"} 4\n",
 			Stats{Has: Running, Running: 5, Ranks: 2, FirstRank: 2}},
+		{"the ranks of an engine without a request so far",
+			"vllm:cache_config_info{block_size=\"32\",engine=\"0\",num_gpu_blocks=\"512\"} 1.0\n" +
+				"vllm:cache_config_info{block_size=\"32\",engine=\"1\",num_gpu_blocks=\"512\"} 1.0\n",
+			Stats{Has: TotalBlocks | BlockTokens, TotalBlocks: 512, BlockTokens: 32, Ranks: 2}},
 		{"too many ranks are not told apart",
 			"vllm:num_requests_running{engine=\"0\"} 1\nvllm:num_requests_running{engine=\"64\"} 4\n",
 			Stats{Has: Running, Running: 5}},
@@ -102,6 +106,11 @@ func TestByRank(t *testing.T) {
 	want = []Rank{{Has: Running, Running: 2}, {}, {Has: every, Running: 5, Waiting: 3, KVUsage: 0.25}}
 	if got := s.ByRank(page); !slices.Equal(got, want) {
 		t.Errorf("ranks %+v, want %+v", got, want)
+	}
+	page = []byte("vllm:cache_config_info{engine=\"0\",num_gpu_blocks=\"512\"} 1.0\n" +
+		"vllm:cache_config_info{engine=\"1\",num_gpu_blocks=\"512\"} 1.0\n")
+	if s = Parse(page); s.Ranks != 2 || s.ByRank(page) != nil {
+		t.Errorf("%d ranks without numbers: %+v", s.Ranks, s.ByRank(page))
 	}
 	page = golden(t, "vllm.txt")
 	if s = Parse(page); s.ByRank(page) != nil {
