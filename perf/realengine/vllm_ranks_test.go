@@ -64,8 +64,9 @@ next:
 // ranked is a site whose only engine has two ranks.
 type ranked struct{ *site }
 
-// matched returns the rank to which a prompt would go, and how many of its leading tokens the router
-// believes each rank to find. The router's knowledge is at rest when the engine has answered.
+// matched returns the rank to which a prompt would go, and how many of its leading tokens the
+// router believes each rank to find. The router's knowledge is at rest when the engine has
+// answered.
 func (w *ranked) matched(t *testing.T, tokens []int) (rank int, found [2]int) {
 	t.Helper()
 	page, _ := json.Marshal(tokenBody(tokens, ""))
@@ -90,7 +91,8 @@ func (w *ranked) matched(t *testing.T, tokens []int) (rank int, found [2]int) {
 	return e.Winner, found
 }
 
-// ask sends a prompt to a rank, or without a pin to -1. ask returns the tokens that the engine found.
+// ask sends a prompt to a rank, or without a pin to -1. ask returns the tokens that the engine
+// found.
 func (w *ranked) ask(t *testing.T, tokens []int, rank int) (status, cached int) {
 	t.Helper()
 	page, _ := json.Marshal(tokenBody(tokens, ""))
