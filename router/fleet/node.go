@@ -47,6 +47,7 @@ type Node struct {
 
 	info     atomic.Pointer[Info]
 	ranks    atomic.Pointer[[]*Rank]
+	only     Rank                 // the only rank, unless there are several
 	load     atomic.Pointer[Load] // of all ranks together
 	inFlight atomic.Int32
 	slots    atomic.Int32 // max_concurrent minus the requests of others that wait in the engine
@@ -123,6 +124,7 @@ func newNode(id string, source Source, info *Info, pool *relay.Pool) *Node {
 	n := &Node{ID: id, IDHash: hashID(id), Source: source, Pool: pool, end: ending{drained: make(chan struct{})}}
 	n.told.from, n.told.trust = Nobody, defaultTrust
 	n.load.Store(&Load{From: Nobody})
+	n.only.Count, n.only.Name, n.only.IDHash, n.only.node = 1, id, n.IDHash, n
 	n.ranks.Store(new(newRanks(n, info.DataParallel)))
 	n.setInfo(info)
 	return n

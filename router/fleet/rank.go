@@ -33,10 +33,11 @@ type Rank struct {
 	load     atomic.Pointer[Load]
 }
 
-// newRanks makes the ranks of n. The caller publishes them.
+// newRanks makes the ranks of n. The caller publishes them. The only rank of a node is part of the
+// node.
 func newRanks(n *Node, count int) []*Rank {
 	if count < 2 {
-		return []*Rank{{Count: 1, Name: n.ID, IDHash: n.IDHash, node: n}}
+		return []*Rank{&n.only}
 	}
 	all := make([]*Rank, count)
 	for i := range all {
@@ -132,7 +133,7 @@ func (n *Node) Blocks() (blocks float64) {
 	return blocks
 }
 
-// adopt replaces the node's ranks. Requests in flight end at the old ranks. The new ranks count
+// adopt replaces the node's ranks. Requests in flight end at the old ranks. Several new ranks count
 // these requests as requests of others.
 func (n *Node) adopt(ranks []*Rank, now time.Time) {
 	n.slotsMu.Lock()

@@ -262,6 +262,9 @@ func (l *Leg) admitOthers() (changed bool) {
 func (l *Leg) candidate(at int, now time.Time) {
 	n, p := l.pool.members[at], &l.picks
 	c := n.candidate(l.prompt.Reach(at), l.prompt.Coming(at), now)
+	if n.Count > 1 {
+		n.part(&c)
+	}
 	if len(l.Constraints.Preferred) > 0 {
 		c.Taint = l.Constraints.Taint(n.Info().Labels)
 	}
@@ -288,7 +291,7 @@ func (l *Leg) cachedAnywhere() (blocks int32) {
 func (n *member) candidate(reach holdings.Reach, coming int32, now time.Time) policy.Candidate {
 	info, load := n.Info(), n.Load()
 	prefill := n.prefill(now)
-	c := policy.Candidate{
+	return policy.Candidate{
 		IDHash: n.IDHash, Matched: reach.Device, Coming: coming, Host: reach.Host, Disk: reach.Disk,
 		Pending: blocksOf(prefill), PrefillTokens: prefill, ActiveBlocks: n.Book.Blocks() + float64(load.OthersBlocks),
 		InFlight: n.InFlight(), Others: load.Others,
@@ -296,10 +299,6 @@ func (n *member) candidate(reach holdings.Reach, coming int32, now time.Time) po
 		VRAM: info.VRAM(), Throughput: info.Throughput(), Retransmits: n.Resent(), CPU: info.Device == "cpu",
 		Load: &load.Load,
 	}
-	if n.Count > 1 {
-		n.part(&c, n.nodeState.Load().Others, load.Others)
-	}
-	return c
 }
 
 // prefill returns how many prompt tokens wait for their computation at the node. A waiting request

@@ -12,16 +12,16 @@ import (
 // node's health, labels and slots. Each rank has its own load, book, beliefs and busy latch. The
 // attempt names the chosen rank to the engine.
 
-// part makes a candidate for one rank of a node out of one for a whole node, given the numbers of
-// requests of others at the node and at the rank. Memory and slots are shared evenly.
-func (n *member) part(c *policy.Candidate, node, rank int32) {
+// part makes a candidate for one rank of a node out of one with the memory and the slots of the
+// whole node. The ranks share them evenly.
+func (n *member) part(c *policy.Candidate) {
 	count := int32(n.Count)
 	c.VRAM /= float32(count)
 	share, slots := (c.MaxConcurrent+count-1)/count, (c.EngineSlots+count-1)/count
 	if c.EngineSlots = slots; share > 0 && (slots <= 0 || share < slots) {
 		c.EngineSlots = share
 	}
-	c.MaxConcurrent = n.limit(node, rank)
+	c.MaxConcurrent = n.limit(n.nodeState.Load().Others, c.Others)
 }
 
 // limit returns how many requests the rank may have at once; 0: no limit, below 0: none. The ranks
