@@ -64,7 +64,7 @@ func TestAdaptersAreAnnounced(t *testing.T) {
 	ask("sql", 40)
 	is("used", "[chat sql tiny] 1 chat of tiny used false; sql of tiny used true;")
 	eventually(t, "KV events are followed", func() bool {
-		return a.nodes[0].events.follower.Stats().Blocks > 0
+		return a.nodes[0].events.all()[0].Stats().Blocks > 0
 	})
 	sim.SetFault(&engine.Fault{Path: "/metrics", Status: 404}) // only the KV events tell now
 	ask("chat", 40)

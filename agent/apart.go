@@ -69,5 +69,5 @@ func (u *unit) nixlPorts() (from, to int) {
 	if !u.Engine.Spawns() || !strings.Contains(u.Engine.KVOffload, engine.OffloadNIXL) {
 		return 0, 0
 	}
-	return u.Engine.Offload.NIXLPort, u.Engine.Offload.NIXLPort + max(u.TP, 1) - 1
+	return u.Engine.Offload.NIXLPort, u.Engine.Offload.NIXLPort + max(u.TP, 1)*max(u.DataParallel, 1) - 1
 }

@@ -6,7 +6,10 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/cognitora/dataplane/internal/await"
+	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/listen"
+	"github.com/cognitora/dataplane/internal/load"
 	"github.com/cognitora/dataplane/internal/metric"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/events"
@@ -47,6 +50,12 @@ func (u *unit) validateEvents(p *problems) {
 			p.add(u.name("kv_events.replay"), "%q: the engine listens there; leave the @ out", e.Replay)
 		}
 	}
+	if at, err := events.ParseEndpoint(e.Endpoint); err == nil {
+		replay, _ := events.ParseEndpoint(e.Replay)
+		if err := events.CheckRanks(at, replay, u.DataParallel); err != nil {
+			p.add(u.name("data_parallel_size"), "%v", err)
+		}
+	}
 	if e.MaxBlocks < 1 || e.MaxBlocks > 1<<26 {
 		p.add(u.name("kv_events.max_blocks"), "%d is not in 1..%d", e.MaxBlocks, 1<<26)
 	}
@@ -78,14 +87,20 @@ func (u *unit) validateEventsWay(p *problems) {
 	}
 }
 
-// eventFeed follows the engine's KV events. The feed's zero value follows none.
+// eventFeed follows the engine's KV events, those of each data-parallel rank by a follower of its
+// own. The feed's zero value follows none.
 type eventFeed struct {
-	follower *events.Follower
+	options  *events.Options  // of the first rank; nil: no events are followed
 	daemon   *events.Daemon   // receives the reports, unless index does
 	index    *residency.Index // receives the reports, and is served at listener
 	listener net.Listener
-	epoch    int64 // the engine's epoch at the last look
+	epoch    int64         // the engine's epoch at the last look
+	refit    chan struct{} // the number of ranks has changed
 	several  sync.Once
+
+	mu        sync.Mutex
+	ranks     int
+	followers []*events.Follower // by rank
 }
 
 func (n *node) prepareEvents() (err error) {
@@ -117,12 +132,47 @@ func (n *node) prepareEvents() (err error) {
 		if e.listener, err = listen.OpenFor(u.name("kv_events.listen"), u.flag("--kv-listen"), c.Listen); err != nil {
 			return err
 		}
-		e.index = residency.New(residency.Options{MaxEngines: 1})
+		e.index = residency.New(residency.Options{MaxEngines: load.MaxRanks})
 		o.Sink = e.index
 		n.described.KVEvents = c.advertised(e.listener.Addr())
 	}
-	e.follower = events.New(o)
+	e.options, e.refit, e.ranks = &o, make(chan struct{}, 1), max(u.DataParallel, 1)
+	e.make()
 	return nil
+}
+
+// make makes the followers of the ranks. The caller holds e.mu, or is alone.
+func (e *eventFeed) make() {
+	e.followers = nil
+	for rank := range e.ranks {
+		o := *e.options
+		var err error
+		if o.Endpoint, err = o.Endpoint.OfRank(rank); err == nil {
+			o.Replay, err = o.Replay.OfRank(rank)
+		}
+		if err != nil {
+			o.Logger.Error("KV events of a data-parallel rank are not followed", "dp_rank", rank, "error", err)
+			continue
+		}
+		if e.ranks > 1 {
+			o.Engine = cluster.RankName(o.Engine, rank)
+			o.Logger = o.Logger.With("dp_rank", rank)
+		}
+		e.followers = append(e.followers, events.New(o))
+	}
+}
+
+// fit tells the feed the number of the engine's ranks; 0: unknown.
+func (e *eventFeed) fit(ranks int) {
+	if e.options == nil || ranks == 0 {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ranks != ranks {
+		e.ranks = ranks
+		await.Wake(e.refit)
+	}
 }
 
 // advertised returns the address that the node announces to routers.
@@ -154,16 +204,42 @@ func (n *node) baseModel() string {
 	return ""
 }
 
-// follow follows the events until ctx ends.
+// follow follows the events until ctx ends. When the number of ranks changes, follow begins anew.
 func (e *eventFeed) follow(ctx context.Context) {
-	if e.follower == nil {
+	if e.options == nil {
 		<-ctx.Done()
 		return
 	}
-	e.follower.Run(ctx)
+	for e.followOnce(ctx); ctx.Err() == nil; e.followOnce(ctx) {
+		e.mu.Lock()
+		e.make()
+		e.mu.Unlock()
+	}
 	if e.daemon != nil {
 		_ = e.daemon.Close()
 	}
+}
+
+// followOnce follows the events until ctx ends or the number of ranks changes.
+func (e *eventFeed) followOnce(ctx context.Context) {
+	ctx, stop := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer stop()
+	for _, f := range e.all() {
+		all.Go(func() { f.Run(ctx) })
+	}
+	select {
+	case <-e.refit:
+	case <-ctx.Done():
+	}
+}
+
+// all returns the present followers.
+func (e *eventFeed) all() []*events.Follower {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.followers
 }
 
 // serve lets routers watch until ctx ends.
@@ -177,8 +253,10 @@ func (n *node) serveEvents(ctx context.Context) error {
 
 // restarted tells the follower when the engine's epoch has changed.
 func (e *eventFeed) restarted(epoch int64) {
-	if e.follower != nil && e.epoch != 0 && epoch != e.epoch {
-		e.follower.Restarted()
+	if e.epoch != 0 && epoch != e.epoch {
+		for _, f := range e.all() {
+			f.Restarted()
+		}
 	}
 	e.epoch = epoch
 }
@@ -206,12 +284,17 @@ var eventDefs = func() []metric.Def {
 	return defs
 }()
 
-// emitEvents emits the metrics of the event feed.
+// emitEvents emits the metrics of the event feed, the sum over the engine's ranks.
 func (n *node) emitEvents(emit emit) {
-	if n.events.follower == nil {
+	all := n.events.all()
+	if len(all) == 0 {
 		return
 	}
-	s := n.events.follower.Stats()
+	s := all[0].Stats()
+	for _, f := range all[1:] {
+		other := f.Stats()
+		s.Add(&other)
+	}
 	emitAll(emit, defEventsFollowing, []float64{metric.Bool(s.Following), metric.Bool(s.Complete), float64(s.Blocks),
 		float64(s.Pending)}, n.id())
 	for i, count := range s.Counts() {

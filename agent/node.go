@@ -66,7 +66,7 @@ func (n *node) prepare() (err error) {
 func (n *node) prepareEngine() (err error) {
 	u := n.unit
 	n.engine, err = engine.New(&u.Engine, engine.Options{
-		TP: u.TP, DType: u.DType, MaxConcurrent: u.MaxConcurrent, GPUs: u.visible(),
+		TP: u.TP, DataParallel: u.DataParallel, DType: u.DType, MaxConcurrent: u.MaxConcurrent, GPUs: u.visible(),
 		Role: u.Role, Host: hostOf(n.described.Address), StateDir: n.stateDir(), PortTaken: n.agent.portTaken,
 		Held: func() int { return n.front.InFlight() }, Counters: n.count.engine, Logger: n.log,
 	})
@@ -171,7 +171,9 @@ func (n *node) forwardChanges(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-n.engine.Changed():
-			n.events.restarted(n.engine.State().Epoch)
+			s := n.engine.State()
+			n.events.restarted(s.Epoch)
+			n.events.fit(n.ranks(s))
 			n.member.notify()
 		}
 	}

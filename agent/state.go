@@ -2,10 +2,12 @@ package agent
 
 import (
 	"cmp"
+	"math"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/cognitora/dataplane/agent/engine"
 	"github.com/cognitora/dataplane/agent/gpu"
 	"github.com/cognitora/dataplane/internal/buildinfo"
 	"github.com/cognitora/dataplane/internal/cluster"
@@ -19,7 +21,8 @@ func (u *unit) describe(id, address string) cluster.NodeHealth {
 		NodeID: id, Address: address, KVAddress: u.config.Agent.KVAddress,
 		Role: cluster.Role(u.Role), Engine: u.Engine.Kind, Labels: u.Labels, Experts: u.Experts,
 		Hardware: cluster.Hardware{
-			Device: u.device(), GPUIndex: u.gpuIndex(), TP: u.TP, DType: u.DType, VRAMBytes: int64(u.VRAM),
+			Device: u.device(), GPUIndex: u.gpuIndex(), TP: u.TP, DataParallel: u.DataParallel,
+			DType: u.DType, VRAMBytes: int64(u.VRAM),
 		},
 		MaxConcurrent: u.MaxConcurrent, MaxBatchedTokens: u.MaxBatched,
 		HeartbeatS: u.config.Agent.Heartbeat.Std().Seconds(),
@@ -48,7 +51,7 @@ func (u *unit) gpuIndex() int {
 func (n *node) health() cluster.NodeHealth {
 	h, s := n.described, n.engine.State()
 	h.Ready, h.Models, h.KVEpoch, h.EngineSlots = n.ready(), s.Models, uint64(s.Epoch), s.Slots
-	h.EngineVersion = s.Version
+	h.EngineVersion, h.DataParallel = s.Version, n.ranks(s)
 	if s.Stats.Known(enginemetrics.BlockTokens) {
 		h.BlockTokens = int(s.Stats.BlockTokens)
 	}
@@ -61,6 +64,9 @@ func (n *node) health() cluster.NodeHealth {
 	h.Fit()
 	return h
 }
+
+// ranks returns the number of the engine's data-parallel ranks; 0: unknown.
+func (n *node) ranks(s *engine.State) int { return cmp.Or(n.unit.DataParallel, s.Ranks) }
 
 // load returns the node's present load. host is a reading of the same moment.
 func (n *node) load(now time.Time, host *hostReading) load.Load {
@@ -83,5 +89,24 @@ func (n *node) requests(now time.Time) load.Engine {
 	if free, known := s.Stats.FreeBlocks(); known {
 		e.FreeBlocks = load.Known(free)
 	}
+	if count := n.ranks(s); count > 1 && len(s.ByRank) == count {
+		e.Ranks = rankLoads(s)
+	}
 	return e
+}
+
+// rankLoads returns the figures of the engine's data-parallel ranks, which have as many KV blocks
+// each.
+func rankLoads(s *engine.State) []load.Rank {
+	all := make([]load.Rank, len(s.ByRank))
+	total := s.Stats.TotalBlocks / float64(len(all))
+	for i := range all {
+		r := &s.ByRank[i]
+		all[i] = r.Load()
+		if s.Stats.Known(enginemetrics.TotalBlocks) && r.Known(enginemetrics.KVUsage) {
+			all[i].TotalBlocks = load.Known(total)
+			all[i].FreeBlocks = load.Known(math.Floor(total * (1 - min(1, r.KVUsage))))
+		}
+	}
+	return all
 }

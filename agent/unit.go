@@ -25,6 +25,7 @@ type EngineConfig struct {
 	Role          string      `toml:"role" default:"both" oneof:"prefill|decode|both" help:"which part of a request the node computes"`
 	Device        string      `toml:"device" default:"" oneof:"|gpu|cpu" help:"kind of processor that the engine computes on; empty: gpu if gpus names a GPU, else unknown"`
 	TP            int         `toml:"tp" default:"0" help:"tensor-parallel size, which the agent announces and gives to an engine that it starts; 0: unknown"`
+	DataParallel  int         `toml:"data_parallel_size" default:"0" help:"data-parallel ranks of the engine, 64 at most, which the agent announces and gives to a vllm or sglang that it starts; routers then choose a rank for each request (docs/engines.md). 0: as many as the engine's metrics name; 1: the engine chooses its rank itself"`
 	DType         string      `toml:"dtype" default:"" help:"data type such as bfloat16, which the agent announces and gives to a vllm or sglang that it starts; empty: unknown"`
 	VRAM          config.Size `toml:"vram_bytes" default:"0" help:"memory of the node's GPUs together; 0: as NVML reports it, if the agent reads NVML"`
 	MaxConcurrent int         `toml:"max_concurrent" default:"0" help:"most requests that routers send to the node at once; an engine that the agent starts gets the same limit; 0: no limit. Load is requests in flight as a share of this number, so a large number makes load count little (16 routed better than 64, 256 worst). The agent also announces the engine's own limit, at which routers refuse nothing"`
@@ -52,8 +53,8 @@ func (c *Config) units() []*unit {
 		a := &c.Agent
 		return []*unit{{config: c, EngineConfig: EngineConfig{
 			Listen: a.Listen, Advertise: a.Advertise, GPUs: c.GPU.Devices, Role: a.Role, Device: a.Device, TP: a.TP,
-			DType: a.DType, Labels: a.Labels, Experts: a.Experts, MaxBatched: a.MaxBatched,
-			VRAM: a.VRAM, MaxConcurrent: a.MaxConcurrent, Engine: c.Engine, Events: c.Events,
+			DataParallel: a.DataParallel, DType: a.DType, Labels: a.Labels, Experts: a.Experts,
+			MaxBatched: a.MaxBatched, VRAM: a.VRAM, MaxConcurrent: a.MaxConcurrent, Engine: c.Engine, Events: c.Events,
 		}}}
 	}
 	units := make([]*unit, len(c.Engines))
@@ -64,8 +65,8 @@ func (c *Config) units() []*unit {
 }
 
 // ofAgent lists the keys of [[engine]] that stand in [agent] in the short form.
-var ofAgent = []string{"listen", "advertise", "role", "device", "tp", "dtype", "vram_bytes", "max_concurrent",
-	"max_batched_tokens", "labels", "experts"}
+var ofAgent = []string{"listen", "advertise", "role", "device", "tp", "data_parallel_size", "dtype", "vram_bytes",
+	"max_concurrent", "max_batched_tokens", "labels", "experts"}
 
 // name returns where a key of [[engine]] stands in the form that the user has chosen.
 func (u *unit) name(key string) string {
@@ -121,7 +122,7 @@ func (u *unit) visible() []string {
 // read.
 func (u *unit) devices(dst, all []gpu.Device) []gpu.Device {
 	if u.element == "" {
-		return gpu.Select(dst, all, u.GPUs, u.config.Agent.GPUIndex, u.TP)
+		return gpu.Select(dst, all, u.GPUs, u.config.Agent.GPUIndex, u.TP*max(u.DataParallel, 1))
 	}
 	if len(u.GPUs) == 0 {
 		return dst
@@ -196,6 +197,11 @@ func (u *unit) validate(p *problems, places []place) {
 	}
 	if u.TP < 0 {
 		p.add(u.name("tp"), "%d: must not be negative; 0 is unknown", u.TP)
+	}
+	if err := cluster.CheckDataParallel(u.DataParallel); err != nil {
+		p.add(u.name("data_parallel_size"), "%v", err)
+	} else if u.DataParallel > 1 && u.Engine.Kind == engine.LlamaCPP {
+		p.add(u.name("data_parallel_size"), "%d: a llama_cpp has one rank; leave it out", u.DataParallel)
 	}
 	if u.MaxConcurrent < 0 || u.MaxConcurrent > maxConcurrent {
 		p.add(u.name("max_concurrent"), "%d is not in 0..%d; 0 states no limit", u.MaxConcurrent, maxConcurrent)

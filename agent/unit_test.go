@@ -4,12 +4,16 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/cognitora/dataplane/agent/engine"
 	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/internal/enginemetrics"
+	"github.com/cognitora/dataplane/internal/load"
 )
 
 // loaded reads a configuration file, as --check-config does; err is nil if the file is valid.
@@ -117,7 +121,7 @@ func TestEnginesAreRefused(t *testing.T) {
 // TestUnits: the name, the settings and the announcement of a unit, in both forms.
 func TestUnits(t *testing.T) {
 	c, err := loaded(t, "[agent]\nnode_id = \"h\"\nstate_dir = \"/s\"\nkv_address = \"h:7072\"\n"+first+
-		"role = \"prefill\"\ntp = 2\nmax_concurrent = 8\nlabels = [\"gpu=h100\"]\nexperts = [\"0-7\"]\nmax_batched_tokens = 8192\n[[engine]]\nlisten = \"127.0.0.1:9082\"\nurl = "+
+		"role = \"prefill\"\ntp = 2\ndata_parallel_size = 4\nmax_concurrent = 8\nlabels = [\"gpu=h100\"]\nexperts = [\"0-7\"]\nmax_batched_tokens = 8192\n[[engine]]\nlisten = \"127.0.0.1:9082\"\nurl = "+
 		"\"http://127.0.0.1:8002\"\ngpus = [\"2:1\"]\n")
 	if err != nil {
 		t.Fatal(err)
@@ -127,7 +131,8 @@ func TestUnits(t *testing.T) {
 	if id, other := a.nodeID(at), b.nodeID(at); id != "h-a" || other != "h-9082" {
 		t.Errorf("%s and %s", id, other)
 	}
-	if h := a.describe("h-a", "http://127.0.0.1:9081"); h.Role != "prefill" || h.TP != 2 || h.MaxConcurrent != 8 ||
+	if h := a.describe("h-a", "http://127.0.0.1:9081"); h.Role != "prefill" || h.TP != 2 ||
+		h.DataParallel != 4 || h.MaxConcurrent != 8 ||
 		h.Device != "gpu" || h.GPUIndex != 0 || h.KVAddress != "h:7072" || h.Engine != "vllm" ||
 		!slices.Equal(h.Labels, []string{"gpu=h100"}) || !slices.Equal(h.Experts, []string{"0-7"}) ||
 		h.MaxBatchedTokens != 8192 {
@@ -148,5 +153,47 @@ func TestUnits(t *testing.T) {
 	c.Agent.NodeID = ""
 	if id := a.nodeID(at); id != hostname()+"-a" {
 		t.Errorf("%s", id)
+	}
+}
+
+// TestLoadOfRanks: each rank has its own figures, and an equal part of the blocks.
+func TestLoadOfRanks(t *testing.T) {
+	page, err := os.ReadFile("../internal/enginemetrics/testdata/vllm_ranks.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &engine.State{Stats: enginemetrics.Parse(page)}
+	s.ByRank = s.Stats.ByRank(page)
+	all := rankLoads(s)
+	if len(all) != 2 || all[0].InFlight != load.Known(1) || all[1].InFlight != load.Known(3) ||
+		all[1].QueueDepth != load.Known(0) || all[0].TotalBlocks != load.Known(256) ||
+		all[0].FreeBlocks != load.Known(226) ||
+		all[1].FreeBlocks != load.Known(244) {
+		t.Errorf("%+v", all)
+	}
+}
+
+// TestSettingsOfRanks checks data_parallel_size.
+func TestSettingsOfRanks(t *testing.T) {
+	const second = first + "[[engine]]\nid = \"b\"\nlisten = \"127.0.0.1:9082\"\n"
+	attached := second + "url = \"http://127.0.0.1:8002\"\n"
+	for _, c := range []struct{ name, doc, want string }{
+		{"ranks", attached + "data_parallel_size = 2\n", ""},
+		{"impossibly many ranks", attached + "data_parallel_size = 65\n", "engine[1].data_parallel_size: 65 is not in 0..64"},
+		{"ranks of one that has none", second + "model = \"m.gguf\"\nkind = \"llama_cpp\"\ndata_parallel_size = 2\n", "engine[1].data_parallel_size: 2: a llama_cpp has one rank"},
+		{"ranks that share a port", attached + "data_parallel_size = 2\n[engine.kv_events]\nendpoint = \"tcp://127.0.0.1:5557\"\nreplay = \"tcp://127.0.0.1:5558\"\nreport = \"/x\"\n",
+			"engine[1].data_parallel_size: endpoints \"tcp://127.0.0.1:5557\" and \"tcp://127.0.0.1:5558\" are 1 ports apart"},
+		{"ranks of the short form", "[agent]\ndata_parallel_size = 2\n" + first, "agent.data_parallel_size: is set, and so is [[engine]]"},
+		{"a side channel of each rank", "[[engine]]\nlisten = \"127.0.0.1:9081\"\nmodel = \"m\"\nkv_offload = \"nixl\"\ntp = 2\ndata_parallel_size = 2\n" +
+			"[[engine]]\nlisten = \"127.0.0.1:9082\"\nmodel = \"m\"\nkv_offload = \"nixl\"\n" +
+			"[engine.offload]\nnixl_port = 5603\n",
+			"engine[1].offload.nixl_port: 5603 to 5603, one for each rank, are of engine[0].offload.nixl_port too"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := loaded(t, c.doc)
+			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
 	}
 }

@@ -122,7 +122,7 @@ func (r *Router) debugFleet(w http.ResponseWriter, _ *http.Request) {
 	for _, n := range view.View.Nodes {
 		lifetime := 0.0
 		if node := snap.Node(n.ID); node != nil {
-			lifetime = r.index.Lifetime(node.Ref()).Seconds()
+			lifetime = r.lifetime(node).Seconds()
 		}
 		view.Nodes = append(view.Nodes, nodeView{n, lifetime})
 	}

@@ -41,7 +41,7 @@ type Config struct {
 type RouterConfig struct {
 	Listen         string          `toml:"listen" default:"127.0.0.1:8080" flag:"listen" help:"address of the OpenAI-compatible port (host:port, or unix:///path)"`
 	Admin          string          `toml:"admin" default:"127.0.0.1:9091" flag:"admin" help:"address of the admin port: /readyz, /metrics, /busy_threshold, /debug"`
-	Backends       []string        `toml:"backends" flag:"backend" split:"space" help:"an engine as URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=,kv-events=,kv-replay=,label=,expert=,max_batched_tokens=]; [[backend]] explains the keys; label and expert may be repeated"`
+	Backends       []string        `toml:"backends" flag:"backend" split:"space" help:"an engine as URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=,kv-events=,kv-replay=,label=,expert=,max_batched_tokens=,data_parallel_size=]; [[backend]] explains the keys; label and expert may be repeated"`
 	InsecureListen bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow listen beyond loopback without client certificates; clients of other hosts then get 403 for requests that steer the router, with x-cgn-node or the privileged fields and headers of docs/nvext.md"`
 	InsecureAdmin  bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback; the admin port asks for no password or certificate, and /debug shows internals; /busy_threshold takes changes only from the router's own host"`
 	Mode           string          `toml:"mode" default:"" flag:"mode" help:"how nodes are picked: score, cost, round_robin, random, power_of_two, least_loaded, direct or device_aware; overrides only the mode of the fleet's policy, a policy of one model keeps its mode; empty: the policy's mode, which is score by default"`
@@ -73,6 +73,7 @@ type BackendConfig struct {
 	KVReplay      string `toml:"kv_replay" help:"address where the engine repeats KV events that the router missed (vLLM: replay_endpoint); empty: a missed event makes the router forget all blocks of the engine"`
 
 	MaxBatchedTokens int      `toml:"max_batched_tokens" default:"0" help:"tokens that the engine computes in one step, of all its requests together (vLLM: --max-num-batched-tokens, SGLang: --chunked-prefill-size); active_prefill_tokens_threshold_frac is a share of this number and has no effect without it (docs/filters.md); 0: unknown"`
+	DataParallel     int      `toml:"data_parallel_size" default:"0" help:"data-parallel ranks of the engine (vLLM: --data-parallel-size, SGLang: --dp-size), 64 at most; the router then chooses a rank for each request and names it to the engine in x-data-parallel-rank (docs/engines.md). 0: as many as the engine's metrics name; 1: the engine chooses its rank itself"`
 	Labels           []string `toml:"labels" help:"labels of the node, such as gpu=h100 or zone=a, which requests can require or prefer (docs/filters.md); in --backend, label= once for each label"`
 	Experts          []string `toml:"experts" help:"experts of a mixture-of-experts model that the node hosts: numbers, ranges such as 0-127, and names, at most 64; requests ask for them with nvext.router.moe_query (docs/nvext.md); empty: none are stated. In --backend, expert= once for each entry"`
 }

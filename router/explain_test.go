@@ -21,12 +21,14 @@ import (
 // explanation is the answer of /debug/route.
 type explanation struct {
 	Mode, Winner, Why string
-	Blocks            int `json:"prompt_blocks"`
+	WinnerRank        *int `json:"winner_dp_rank"`
+	Blocks            int  `json:"prompt_blocks"`
 	Candidates        []candidate
 }
 
 type candidate struct {
 	Node, Filter, Reason, Adapter         string
+	Rank                                  *int `json:"dp_rank"`
 	Eligible                              bool
 	Matched, Coming, Total                int
 	Pending                               int `json:"pending_blocks"`

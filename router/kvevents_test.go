@@ -206,12 +206,14 @@ func TestAgentsEvents(t *testing.T) {
 
 func TestEventsOfBackendsAreChecked(t *testing.T) {
 	for option, want := range map[string]string{
-		"kv-events=127.0.0.1:5557":                                       "tcp://HOST:PORT",
-		"kv-events=tcp://*:5557":                                         "where the engine listens",
-		"kv-replay=tcp://127.0.0.1:5558":                                 "goes together",
-		"kv-events=tcp://127.0.0.1:5557,kv-replay=@tcp://127.0.0.1:5558": "leave the @ out",
-		"kv-events=@tcp://0.0.0.0:5557":                                  "loopback",
-		"kv-events=tcp://127.0.0.1:5557,kv-events=tcp://127.0.0.1:5558":  "twice",
+		"kv-events=127.0.0.1:5557":                                                           "tcp://HOST:PORT",
+		"kv-events=tcp://*:5557":                                                             "where the engine listens",
+		"kv-replay=tcp://127.0.0.1:5558":                                                     "goes together",
+		"kv-events=tcp://127.0.0.1:5557,kv-replay=@tcp://127.0.0.1:5558":                     "leave the @ out",
+		"kv-events=@tcp://0.0.0.0:5557":                                                      "loopback",
+		"kv-events=tcp://127.0.0.1:5557,kv-events=tcp://127.0.0.1:5558":                      "twice",
+		"data_parallel_size=2,kv-events=ipc:///run/e.sock":                                   "option data_parallel_size: endpoint",
+		"data_parallel_size=2,kv-events=tcp://127.0.0.1:5557,kv-replay=tcp://127.0.0.1:5558": "leave 2 ports or more between them",
 	} {
 		c := router.Config{Router: router.RouterConfig{Backends: []string{"http://127.0.0.1:8001," + option}}}
 		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {

@@ -411,9 +411,9 @@ func (r *Router) readNodes(emit func(def int, value float64, labels ...string)) 
 			nodeSuspect:       metric.Bool(n.Health.Suspect()),
 			nodeSuspected:     float64(times),
 			nodeSilentCut:     float64(cut),
-			nodeBlockLifetime: r.index.Lifetime(n.Ref()).Seconds(),
-			nodePrefill:       float64(n.Book.Prefill(now)),
-			nodeBlocks:        n.Book.Blocks(),
+			nodeBlockLifetime: r.lifetime(n).Seconds(),
+			nodePrefill:       float64(n.Prefill(now)),
+			nodeBlocks:        n.Blocks(),
 		}, n.ID)
 		for _, s := range states {
 			emit(nodeState, metric.Bool(n.Health.State() == s), n.ID, s.String())
@@ -434,6 +434,17 @@ func (r *Router) readNodes(emit func(def int, value float64, labels ...string)) 
 			emit(nodePathTimeouts, float64(p.Timeouts), n.ID)
 		}
 	}
+}
+
+// lifetime returns how long an unused block counts as cached at a node, at its rank with the
+// shortest lifetime.
+func (r *Router) lifetime(n *fleet.Node) (shortest time.Duration) {
+	for i, rank := range n.Ranks() {
+		if d := r.index.Lifetime(rank.Ref()); i == 0 || d < shortest {
+			shortest = d
+		}
+	}
+	return shortest
 }
 
 // readSignals emits the known load of the node, and its age.

@@ -37,7 +37,7 @@ func (b *BackendConfig) backend() fleet.Backend {
 	return fleet.Backend{
 		URL: b.URL, ID: b.ID, Model: b.Model, Role: b.Role, MaxConcurrent: b.MaxConcurrent,
 		APIKeyFile: b.APIKeyFile, CA: b.CA, KV: b.KV, KVEvents: b.KVEvents, KVReplay: b.KVReplay, Labels: b.Labels,
-		Experts: b.Experts, MaxBatchedTokens: b.MaxBatchedTokens,
+		Experts: b.Experts, MaxBatchedTokens: b.MaxBatchedTokens, DataParallel: b.DataParallel,
 	}
 }
 
@@ -52,11 +52,22 @@ func staticCaches(backends []fleet.Backend) map[string]string {
 	return caches
 }
 
-// eventSources returns the backends whose KV events the router follows itself.
-func (c *Config) eventSources(backends []fleet.Backend) (sources []kvevents.Source) {
+// eventSources returns the engines whose KV events the router follows itself, each rank of their
+// nodes in s. A backend that is no node yet counts as one rank.
+func (c *Config) eventSources(backends []fleet.Backend, s *fleet.Snapshot) (sources []kvevents.Source) {
 	for _, b := range backends {
-		if b.KVEvents != "" && c.Prefix.KVEvents {
-			sources = append(sources, kvevents.Source{Node: b.NodeID(), Endpoint: b.KVEvents, Replay: b.KVReplay})
+		if b.KVEvents == "" || !c.Prefix.KVEvents {
+			continue
+		}
+		source := kvevents.Source{Node: b.NodeID(), Name: b.NodeID(), Endpoint: b.KVEvents, Replay: b.KVReplay}
+		n := s.Node(source.Node)
+		if n == nil {
+			sources = append(sources, source)
+			continue
+		}
+		for _, r := range n.Ranks() {
+			source.Name, source.Rank = r.Name, r.Index
+			sources = append(sources, source)
 		}
 	}
 	return sources
@@ -71,7 +82,7 @@ func (r *Router) caches() map[string]string {
 			all["agent "+n.ID] = at // no node names this address; the engine is known by the node's id
 		}
 	}
-	maps.Copy(all, *r.staticCaches.Load())
+	maps.Copy(all, staticCaches(*r.backends.Load()))
 	return all
 }
 
@@ -79,17 +90,19 @@ func (r *Router) caches() map[string]string {
 // themselves.
 const agentsEvery = 500 * time.Millisecond
 
-// followAgents follows the agents that report their engines' blocks themselves.
+// followAgents follows the agents that report their engines' blocks themselves, and the ranks of
+// backends whose KV events the router follows.
 func (r *Router) followAgents(ctx context.Context) error {
 	tick := time.NewTicker(agentsEvery)
 	defer tick.Stop()
 	var seen *fleet.Snapshot
-	var backends *map[string]string
+	var backends *[]fleet.Backend
 	for {
-		now, static := r.fleet.Load(), r.staticCaches.Load()
+		now, static := r.fleet.Load(), r.backends.Load()
 		if now != seen || static != backends {
 			seen, backends = now, static
 			r.holdings.SetStatic(r.caches())
+			r.events.Set(r.config.eventSources(*static, now))
 		}
 		r.lookForUntokenised(now)
 		select {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"reflect"
 	"testing"
 	"time"
 
@@ -79,7 +80,7 @@ func TestAPromptIsHeldFromTheFirstByteOn(t *testing.T) {
 		return c.Matched == 0 && c.Coming == blocks && c.Pending == blocks && c.Waiting == 1
 	})
 	leave()
-	eventually(t, "nothing is left of it", func() bool { return s.onIts(body) == candidate{} })
+	eventually(t, "nothing is left of it", func() bool { return reflect.DeepEqual(s.onIts(body), candidate{}) })
 	s.begin("/v1/chat/completions", body, "x-sim-fault", "stall_after=1").Body.Close()
 	eventually(t, "it is held", func() bool {
 		c := s.onIts(body)
@@ -100,6 +101,6 @@ func TestACallIsHeldOnceItsPromptShouldBeComputed(t *testing.T) {
 	eventually(t, "it waits", func() bool { c := s.onIts(body); return c.Pending == blocks && c.Matched == 0 })
 	eventually(t, "it is held", func() bool { c := s.onIts(body); return c.Pending == 0 && c.Matched == blocks })
 	leave()
-	eventually(t, "nothing is left of it", func() bool { return s.onIts(body) == candidate{} })
+	eventually(t, "nothing is left of it", func() bool { return reflect.DeepEqual(s.onIts(body), candidate{}) })
 	s.idle()
 }

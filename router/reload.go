@@ -14,10 +14,9 @@ func (r *Router) Reload(ctx context.Context, backends []fleet.Backend) error {
 	if err := r.fleet.Reload(ctx, backends); err != nil {
 		return err
 	}
-	static := staticCaches(backends)
-	r.staticCaches.Store(&static)
+	r.backends.Store(&backends)
 	r.holdings.SetStatic(r.caches())
-	r.events.Set(r.config.eventSources(backends))
+	r.events.Set(r.config.eventSources(backends, r.fleet.Load()))
 	return nil
 }
 

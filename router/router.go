@@ -53,8 +53,8 @@ type Router struct {
 	untokenised  untokenised
 	peers        *peerevents.Client // nil without router.kernel_events
 	policy       atomic.Pointer[policy.Policy]
-	staticCaches atomic.Pointer[map[string]string] // cache daemons named by backends
-	policyDoc    []byte                            // contents of the policy file when the router was made
+	backends     atomic.Pointer[[]fleet.Backend]
+	policyDoc    []byte // contents of the policy file when the router was made
 	gate         *admission.Gate
 	busy         *busy.Settings
 	metrics      *metrics.Router
@@ -176,19 +176,17 @@ func (r *Router) joinFleet() error {
 	if err != nil {
 		return err
 	}
-	static := staticCaches(backends)
-	r.staticCaches.Store(&static)
+	r.backends.Store(&backends)
 	r.events = kvevents.New(kvevents.Options{Model: r.onlyModel, Adapter: r.adapterUsed, Logger: r.log})
-	if sources := c.eventSources(backends); len(sources) > 0 {
-		r.events.Set(sources)
-	}
 	r.holdings = holdings.New(holdings.Options{
-		Cluster: r.cluster, Static: static, Local: r.events.Watch, TLS: cacheTLS, MaxBlocks: c.Prefix.MaxHeld,
-		NoEngines: !c.Prefix.KVEvents, Promote: promoteModes[c.Router.Promote], Logger: r.log,
+		Cluster: r.cluster, Static: staticCaches(backends), Local: r.events.Watch, TLS: cacheTLS,
+		MaxBlocks: c.Prefix.MaxHeld, NoEngines: !c.Prefix.KVEvents, Promote: promoteModes[c.Router.Promote],
+		Logger: r.log,
 	})
 	if r.fleet, err = fleet.New(o); err != nil {
 		return err
 	}
+	r.events.Set(c.eventSources(backends, r.fleet.Load()))
 	if at := c.Router.KernelEvents; at != "" {
 		r.peers = peerevents.New(peerevents.Options{Path: at, Fleet: r.fleet, Logger: r.log})
 	}

@@ -66,7 +66,7 @@ func (r *Router) lookForUntokenised(now *fleet.Snapshot) {
 	known := func(model string) bool { return tokenises(now, model) }
 	for _, n := range now.Nodes {
 		models := n.Info().Models
-		if len(models) > 0 && r.holdings.Reports(n.ID) && !slices.ContainsFunc(models, known) {
+		if len(models) > 0 && r.reports(n) && !slices.ContainsFunc(models, known) {
 			all[n.ID] = models[0]
 		}
 	}
@@ -76,4 +76,9 @@ func (r *Router) lookForUntokenised(now *fleet.Snapshot) {
 			"which is predicted: add [[model]] with name and tokenizer (or cgn-ctl model set), or tokenizer \"none\" if "+
 			"prompts are given as token ids", "node", id, "model", all[id])
 	}
+}
+
+// reports says whether the node's engine reports its blocks, at one of its ranks at least.
+func (r *Router) reports(n *fleet.Node) bool {
+	return slices.ContainsFunc(n.Ranks(), func(rank *fleet.Rank) bool { return r.holdings.Reports(rank.Name) })
 }

@@ -57,7 +57,7 @@ func TestSettingsReachTheirParts(t *testing.T) {
 		want int64
 	}{
 		"prefix.max_blocks":        {part(r.index, "o", "MaxBlocks"), 5000},
-		"prefix.ttl":               {reflect.ValueOf(r.index.Lifetime(node.Ref())), 77 * second},
+		"prefix.ttl":               {reflect.ValueOf(r.lifetime(node)), 77 * second},
 		"timeouts.dial":            {part(node.Pool, "o", "DialTimeout"), 3 * second},
 		"timeouts.first_byte":      {part(r.legs, "o", "Limits", "FirstByte"), 11 * second},
 		"timeouts.first_byte_cold": {part(r.legs, "o", "FirstByteCold"), 12 * second},

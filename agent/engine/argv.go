@@ -14,6 +14,7 @@ const spawnHost = "127.0.0.1" // a started engine is reachable through its agent
 type Launch struct {
 	Port          int      // loopback port to listen on
 	TP            int      // tensor-parallel size; 0 or 1: no argument
+	DataParallel  int      // data-parallel ranks; 0 or 1: no argument
 	DType         string   // "": the engine's own choice
 	MaxConcurrent int      // requests computed at once; 0: the engine's own choice
 	APIKey        string   // "": none
@@ -33,6 +34,7 @@ func (c *Config) Command(l Launch) (argv, env []string) {
 		argv = []string{cmp.Or(c.Binary, "vllm"), "serve", c.Model, "--host", spawnHost, "--port", port,
 			"--enable-prompt-tokens-details"}
 		argv = appendNumber(argv, "--tensor-parallel-size", l.TP, 2)
+		argv = appendNumber(argv, "--data-parallel-size", l.DataParallel, 2)
 		argv = appendNumber(argv, "--max-num-seqs", l.MaxConcurrent, 1)
 		argv = appendText(argv, "--dtype", l.DType)
 		env = appendEnv(env, "VLLM_API_KEY", l.APIKey)
@@ -41,6 +43,7 @@ func (c *Config) Command(l Launch) (argv, env []string) {
 			spawnHost,
 			"--port", port, "--enable-metrics", "--enable-cache-report"}
 		argv = appendNumber(argv, "--tp-size", l.TP, 2)
+		argv = appendNumber(argv, "--dp-size", l.DataParallel, 2)
 		argv = appendNumber(argv, "--max-running-requests", l.MaxConcurrent, 1)
 		argv = appendText(argv, "--dtype", l.DType)
 	case LlamaCPP:

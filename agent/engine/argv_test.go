@@ -20,12 +20,13 @@ func TestCommand(t *testing.T) {
 			"vllm serve org/m --host 127.0.0.1 --port 9 --enable-prompt-tokens-details", ""},
 		{"vllm, everything", Config{Kind: VLLM, Model: "org/m", Binary: "/opt/vllm", Args: []string{"--seed", "1"},
 			Env: []string{"A=b"}},
-			Launch{Port: 9, TP: 4, DType: "bfloat16", MaxConcurrent: 128, APIKey: "k"},
+			Launch{Port: 9, TP: 4, DataParallel: 2, DType: "bfloat16", MaxConcurrent: 128, APIKey: "k"},
 			"/opt/vllm serve org/m --host 127.0.0.1 --port 9 --enable-prompt-tokens-details --tensor-parallel-size 4 " +
-				"--max-num-seqs 128 --dtype bfloat16 --seed 1", "VLLM_API_KEY=k A=b"},
-		{"sglang", Config{Kind: SGLang, Model: "org/m"}, Launch{Port: 9, TP: 2, DType: "half", MaxConcurrent: 8},
+				"--data-parallel-size 2 --max-num-seqs 128 --dtype bfloat16 --seed 1", "VLLM_API_KEY=k A=b"},
+		{"sglang", Config{Kind: SGLang, Model: "org/m"},
+			Launch{Port: 9, TP: 2, DataParallel: 4, DType: "half", MaxConcurrent: 8},
 			"python3 -m sglang.launch_server --model-path org/m --host 127.0.0.1 --port 9 --enable-metrics " +
-				"--enable-cache-report --tp-size 2 --max-running-requests 8 --dtype half", ""},
+				"--enable-cache-report --tp-size 2 --dp-size 4 --max-running-requests 8 --dtype half", ""},
 		{"llama.cpp", Config{Kind: LlamaCPP, Model: "m.gguf"},
 			Launch{Port: 9, TP: 2, DType: "q4", MaxConcurrent: 2, APIKey: "k"},
 			"llama-server --model m.gguf --host 127.0.0.1 --port 9 --metrics --parallel 2", "LLAMA_API_KEY=k"},

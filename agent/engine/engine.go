@@ -28,15 +28,18 @@ type State struct {
 	AdapterSlots int          // adapters that the engine can use at once; 0: unknown
 	Epoch        int64        // start of the engine's present life; it changes when the engine's cache is lost
 	Stats        enginemetrics.Stats
-	Beyond       float64 // requests at the last look that Options.Held does not count; 0 if unknown
-	Slots        int     // requests that the engine computes at once; 0: unknown
-	Version      string  // of the engine; empty: unknown
+	Beyond       float64              // requests at the last look that Options.Held does not count; 0 if unknown
+	Slots        int                  // requests that the engine computes at once; 0: unknown
+	Version      string               // of the engine; empty: unknown
+	Ranks        int                  // data-parallel ranks; 0: unknown
+	ByRank       []enginemetrics.Rank // of the last look, like Stats; nil: the engine has one rank
 	Restarts     int64
 }
 
 // Options of New beyond the configuration.
 type Options struct {
 	TP            int      // tensor-parallel size for a started engine
+	DataParallel  int      // data-parallel ranks of a started engine
 	DType         string   // data type for a started engine
 	MaxConcurrent int      // concurrent requests of a started engine; 0: its own choice
 	Role          string   // the node's role: prefill, decode or both
@@ -132,8 +135,8 @@ func (e *Engine) prepareSpawn(o Options) error {
 		return err
 	}
 	argv, env := e.config.Command(Launch{
-		Port: port, TP: o.TP, DType: o.DType, MaxConcurrent: o.MaxConcurrent, APIKey: e.key, GPUs: o.GPUs, Role: o.Role,
-		Host: o.Host, StateDir: o.StateDir,
+		Port: port, TP: o.TP, DataParallel: o.DataParallel, DType: o.DType, MaxConcurrent: o.MaxConcurrent,
+		APIKey: e.key, GPUs: o.GPUs, Role: o.Role, Host: o.Host, StateDir: o.StateDir,
 	})
 	if argv[0], err = lookUp(argv[0]); err != nil {
 		return err

@@ -75,7 +75,7 @@ func pause(interval, took time.Duration) time.Duration {
 func (e *Engine) publish(s *State) {
 	old := e.state.Swap(s)
 	e.tell(old, s)
-	if old.Ready != s.Ready || old.Epoch != s.Epoch || !slices.Equal(old.Models, s.Models) ||
+	if old.Ready != s.Ready || old.Epoch != s.Epoch || old.Ranks != s.Ranks || !slices.Equal(old.Models, s.Models) ||
 		!slices.EqualFunc(old.Adapters, s.Adapters, sameLoading) {
 		await.Wake(e.changed)
 	}
@@ -114,7 +114,7 @@ func (e *Engine) next() *State {
 
 func (e *Engine) unready(reason string) *State {
 	s := e.next()
-	s.Ready, s.Reason, s.Stats, s.Beyond = false, reason, enginemetrics.Stats{}, 0
+	s.Ready, s.Reason, s.Stats, s.ByRank, s.Beyond = false, reason, enginemetrics.Stats{}, nil, 0
 	return s
 }
 
@@ -198,7 +198,9 @@ func (e *Engine) readMetrics(ctx context.Context, s *State) {
 	if err != nil {
 		e.log.Debug("engine metrics not read", "error", err)
 	}
-	s.Stats = stats
+	if s.Stats, s.ByRank = stats, stats.ByRank(page); stats.Ranks > 0 {
+		s.Ranks = stats.Ranks
+	}
 	s.Beyond = max(0, stats.Running+stats.Waiting-float64(max(before, e.held()))) // an unknown figure is 0
 	switch {
 	case e.sup != nil:

@@ -168,6 +168,29 @@ func TestAdapters(t *testing.T) {
 	is("chat/tiny false false;sql/tiny false false;")
 }
 
+// TestRanksOfAnEngine: the number of the ranks outlives their figures.
+func TestRanksOfAnEngine(t *testing.T) {
+	s := newServer()
+	s.metrics.Store("vllm:num_requests_running{engine=\"0\"} 1\nvllm:num_requests_running{engine=\"1\"} 4\n" +
+		"vllm:num_requests_waiting{engine=\"1\"} 2\n")
+	e := attach(t, s, VLLM)
+	eventually(t, "ready", func() bool { return e.State().Ready })
+	if st := e.State(); st.Ranks != 2 || len(st.ByRank) != 2 || st.ByRank[1].Running != 4 || st.Stats.Running != 5 {
+		t.Errorf("state %+v", st)
+	}
+	s.health.Store(503)
+	eventually(t, "not ready", func() bool { return !e.State().Ready })
+	if st := e.State(); st.Ranks != 2 || st.ByRank != nil {
+		t.Errorf("state %+v", st)
+	}
+	s.health.Store(200)
+	eventually(t, "ready", func() bool { return e.State().Ready })
+	<-e.Changed() // of what has changed so far
+	s.metrics.Store("vllm:num_requests_running{engine=\"0\"} 1\n")
+	eventually(t, "one rank", func() bool { return e.State().Ranks == 1 })
+	<-e.Changed()
+}
+
 func TestLlamaCPP(t *testing.T) {
 	golden, err := os.ReadFile(filepath.Join("testdata", "llama-metrics.http"))
 	if err != nil {

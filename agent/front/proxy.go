@@ -190,6 +190,7 @@ func (p *passage) send(ctx *fasthttp.RequestCtx) (*relay.Exchange, error) {
 	limits := &p.s.o.Limits
 	end := p.started.Add(limits.Total)
 	p.header = relay.AppendForwardHeaders(p.header[:0], &ctx.Request.Header)
+	p.header = relay.AppendRank(p.header, &ctx.Request.Header)
 	p.body[0] = ctx.Request.Body()
 	p.request = relay.Request{
 		Method: string(ctx.Method()), Path: string(ctx.URI().RequestURI()),

@@ -154,10 +154,11 @@ func writeExplanation(t *cli.Table, e *leg.Explanation) {
 	}
 	t.Row("", "NODE", "BLOCKS", "OVERLAP", "PENDING", "LOAD", "POWER", "CAPACITY", "SCORE", "IN FLIGHT",
 		"MEASURED", "NOTE")
+	winner := leg.Title(e.Winner, e.WinnerRank)
 	powered := slices.ContainsFunc(e.Candidates, func(c leg.ExplainedNode) bool { return !c.Signals.Power.At.IsZero() })
 	for _, c := range e.Candidates {
-		cells := []any{"", c.Node, blocksCell(&c)}
-		if c.Node == e.Winner {
+		cells := []any{"", c.Title(), blocksCell(&c)}
+		if c.Title() == winner {
 			cells[0] = "->"
 		}
 		for i, term := range []float64{c.Overlap, c.Waiting, c.Load, c.Power, c.Capacity, c.Score} {
@@ -176,9 +177,10 @@ func writeExplanation(t *cli.Table, e *leg.Explanation) {
 // writeCosts writes an explanation of mode cost.
 func writeCosts(t *cli.Table, e *leg.Explanation) {
 	t.Row("", "NODE", "BLOCKS", "COST", "PREFILL", "DECODE", "CACHED", "IN FLIGHT", "MEASURED", "NOTE")
+	winner := leg.Title(e.Winner, e.WinnerRank)
 	for _, c := range e.Candidates {
-		cells := []any{"", c.Node, blocksCell(&c), "-", "-", "-", "-"}
-		if c.Node == e.Winner {
+		cells := []any{"", c.Title(), blocksCell(&c), "-", "-", "-", "-"}
+		if c.Title() == winner {
 			cells[0] = "->"
 		}
 		if c.Cost != nil {
@@ -230,7 +232,7 @@ func noteCell(c *leg.ExplainedNode) string {
 }
 
 func writeWinner(t *cli.Table, e *leg.Explanation) {
-	winner := e.Winner
+	winner := leg.Title(e.Winner, e.WinnerRank)
 	if winner == "" {
 		winner = "no node"
 	}

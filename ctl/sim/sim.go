@@ -38,9 +38,9 @@ func Command(a *cli.App) *cobra.Command {
 			"  cgn-ctl sim --kv-events tcp://127.0.0.1:5557 --kv-events-form array --kv-replay tcp://127.0.0.1:5558",
 		Args: cli.NoArguments,
 		PreRunE: cli.Ranges(map[string][2]float64{"block-tokens": {1, cli.Most}, "cache-blocks": {1, cli.Most},
-			"max-seqs": {1, cli.Most}, "output-tokens": {1, cli.Most}, "kv-replay-batches": {1, cli.Most},
+			"max-seqs": {1, cli.Most}, "data-parallel-size": {1, 64}, "output-tokens": {1, cli.Most},
 			"max-loras": {0, cli.Most}, "max-cpu-loras": {0, cli.Most}, "adapter-load": {0, cli.Most},
-			"decode-step": {0, cli.Most}, "step-cpu": {0, cli.Most}, "prefill-rate": {1e-6, 1e9},
+			"kv-replay-batches": {1, cli.Most}, "decode-step": {0, cli.Most}, "step-cpu": {0, cli.Most}, "prefill-rate": {1e-6, 1e9},
 			"speed": {1e-6, 1e9}}),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := checkSim(c.Flags(), &events); err != nil {
@@ -101,6 +101,8 @@ func simFlags(f *pflag.FlagSet, cfg *engine.Config) {
 	f.StringVar(&cfg.APIKey, "api-key", "", "bearer token that /v1 asks for")
 	f.IntVar(&cfg.BlockTokens, "block-tokens", 16, "tokens in a KV block")
 	f.IntVar(&cfg.CacheBlocks, "cache-blocks", 8192, "KV blocks of the device")
+	f.IntVar(&cfg.DataParallel, "data-parallel-size", 1, "data-parallel ranks, each with a batch and a cache of its "+
+		"own; KV events of a rank are at the ports given plus its number")
 	f.IntVar(&cfg.MaxSeqs, "max-seqs", 256, "sequences in a batch; others wait")
 	f.Float64Var(&cfg.PrefillTokensPerSecond, "prefill-rate", 20000, "prompt tokens per second, shared by the batch")
 	f.DurationVar(&cfg.DecodeStep, "decode-step", 0, "time of one decode step (default 15ms)")

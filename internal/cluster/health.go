@@ -85,11 +85,13 @@ type NodeHealth struct {
 
 // Hardware describes the hardware of the engine.
 type Hardware struct {
-	Device    string `json:"device,omitempty"` // gpu or cpu
-	GPUIndex  int    `json:"gpu_index"`
-	TP        int    `json:"tp,omitempty"` // tensor-parallel width; 0: unknown
-	DType     string `json:"dtype,omitempty"`
-	VRAMBytes int64  `json:"vram_bytes,omitempty"` // 0: unknown
+	Device   string `json:"device,omitempty"` // gpu or cpu
+	GPUIndex int    `json:"gpu_index"`
+	TP       int    `json:"tp,omitempty"` // tensor-parallel width; 0: unknown
+	// DataParallel is the number of the engine's data-parallel ranks; 0: one, or unknown.
+	DataParallel int    `json:"data_parallel_size,omitempty"`
+	DType        string `json:"dtype,omitempty"`
+	VRAMBytes    int64  `json:"vram_bytes,omitempty"` // 0: unknown
 }
 
 // Bounds of the time between two heartbeats. An agent with a longer time is refused, because
@@ -113,7 +115,7 @@ const (
 	maxVersion    = 64 // bytes of an engine's version
 	maxSlots      = load.MaxRequests
 	// maxModelsJSON leaves room for the rest of a value within maxValueBytes.
-	maxModelsJSON = maxValueBytes - 8<<10
+	maxModelsJSON = maxValueBytes - 16<<10
 )
 
 // ParseNodeHealth parses and checks the value of a node's key. ParseNodeHealth ignores unknown
@@ -198,6 +200,9 @@ func (h *NodeHealth) Check() error {
 		errs = append(errs, fmt.Errorf("tp %d, vram_bytes %d, block_tokens %d and stamp %d must not be negative",
 			h.TP, h.VRAMBytes, h.BlockTokens, h.Stamp))
 	}
+	if err := CheckDataParallel(h.DataParallel); err != nil {
+		errs = append(errs, fmt.Errorf("data_parallel_size: %w", err))
+	}
 	if err := CheckLabels(h.Labels); err != nil {
 		errs = append(errs, fmt.Errorf("labels: %w", err))
 	}
@@ -219,6 +224,14 @@ const maxBatch = 1 << 30
 func CheckBatch(tokens int) error {
 	if tokens < 0 || tokens > maxBatch {
 		return fmt.Errorf("%d is not in 0..%d; 0 is unknown", tokens, maxBatch)
+	}
+	return nil
+}
+
+// CheckDataParallel validates the number of an engine's data-parallel ranks.
+func CheckDataParallel(ranks int) error {
+	if ranks < 0 || ranks > load.MaxRanks {
+		return fmt.Errorf("%d is not in 0..%d; 0 is unknown", ranks, load.MaxRanks)
 	}
 	return nil
 }

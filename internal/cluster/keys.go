@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -62,3 +63,7 @@ func checkID(what, id string) error {
 func notInNodeID(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("._:-", r)
 }
+
+// RankName returns the name of one of several data-parallel ranks of a node. Agents report the
+// blocks of the rank under it. No node has such an id.
+func RankName(node string, rank int) string { return node + "/" + strconv.Itoa(rank) }

@@ -60,6 +60,15 @@ func TestLabelsOfANode(t *testing.T) {
 	if _, err := ParseNodeHealth("n", value(`,"max_batched_tokens":-1`)); err == nil {
 		t.Error("a negative batch is taken")
 	}
+	h, err := ParseNodeHealth("n", value(`,"data_parallel_size":2,"in_flight":3,"ranks":[{"in_flight":1},{"in_flight":2}]`))
+	if err != nil || h.DataParallel != 2 || len(h.Ranks) != 2 || h.Ranks[1].InFlight.Or(0) != 2 {
+		t.Errorf("%+v, %v", h, err)
+	}
+	for _, bad := range []string{`,"data_parallel_size":-1`, `,"data_parallel_size":65`, `,"ranks":[{"kv_usage":2}]`} {
+		if _, err := ParseNodeHealth("n", value(bad)); err == nil {
+			t.Errorf("%s is taken", bad)
+		}
+	}
 	if h.Labels = []string{""}; h.Check() == nil {
 		t.Error("an agent announces an empty label")
 	}

@@ -10,7 +10,10 @@ import (
 	"bytes"
 	"math"
 	"math/bits"
+	"slices"
 	"strconv"
+
+	"github.com/cognitora/dataplane/internal/load"
 )
 
 // Field is a set of Stats fields.
@@ -33,8 +36,12 @@ const (
 // the same as zero.
 //
 // Series of several data-parallel ranks or models are added up. KVUsage is the mean over the ranks.
+// ByRank has the numbers of each rank.
 type Stats struct {
 	Has Field
+	// Ranks is the number of data-parallel ranks that the page names, at most load.MaxRanks; 0: the
+	// page names no rank, or more. FirstRank is the lowest number of a rank.
+	Ranks, FirstRank int
 
 	Running          float64 // requests that are being computed
 	Waiting          float64 // requests queued in the engine
@@ -49,6 +56,89 @@ type Stats struct {
 
 // Known reports whether the page had every field of f.
 func (s *Stats) Known(f Field) bool { return s.Has&f == f }
+
+// Rank holds the numbers of one data-parallel rank. Has is as in Stats.
+type Rank struct {
+	Has Field
+
+	Running, Waiting, KVUsage float64
+}
+
+// Known reports whether the page had every field of f for the rank.
+func (r *Rank) Known(f Field) bool { return r.Has&f == f }
+
+// Load returns the rank's numbers as figures of its load.
+func (r *Rank) Load() (l load.Rank) {
+	if r.Known(Running) {
+		l.InFlight = load.Known(r.Running + r.Waiting)
+	}
+	if r.Known(Waiting) {
+		l.QueueDepth = load.Known(r.Waiting)
+	}
+	if r.Known(KVUsage) {
+		l.KVUsage = load.Known(r.KVUsage)
+	}
+	return l
+}
+
+// ByRank parses the numbers of each data-parallel rank, in the order of their numbers. page is the
+// page of s. ByRank returns nil if the page has fewer than two ranks, or no number of any.
+func (s *Stats) ByRank(page []byte) []Rank {
+	if s.Ranks < 2 {
+		return nil
+	}
+	all := make([]Rank, s.Ranks)
+	for line := range bytes.SplitSeq(page, newline) {
+		name, rest := metricName(line)
+		f, _ := seriesOf(name)
+		number, ok := rankOf(rest)
+		if at := number - s.FirstRank; ok && at >= 0 && at < len(all) {
+			all[at].add(f, value(rest))
+		}
+	}
+	if !slices.ContainsFunc(all, func(r Rank) bool { return r.Has != 0 }) {
+		return nil
+	}
+	return all
+}
+
+// add adds a value of the rank, if the field is one of a rank and the value is usable.
+func (r *Rank) add(f Field, text []byte) {
+	v, ok := number(text)
+	if !ok {
+		return
+	}
+	switch f {
+	case Running:
+		r.Running += v
+	case Waiting:
+		r.Waiting += v
+	case KVUsage:
+		r.KVUsage = max(r.KVUsage, v)
+	default:
+		return
+	}
+	r.Has |= f
+}
+
+// rankOf returns the number of the data-parallel rank in a sample's labels. vLLM labels a rank
+// engine, and SGLang dp_rank.
+func rankOf(rest []byte) (number int, ok bool) {
+	text := label(rest, "engine")
+	if text == nil {
+		text = label(rest, "dp_rank")
+	}
+	if len(text) == 0 || len(text) > 4 {
+		return 0, false
+	}
+	for _, c := range text {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		number = 10*number + int(c-'0')
+	}
+	return number, true
+}
 
 // FreeBlocks returns the number of unused KV blocks, if the page has it.
 func (s *Stats) FreeBlocks() (float64, bool) {
@@ -76,15 +166,34 @@ type parser struct {
 	has      Field
 	sums     [32]float64 // by the bit of the Field
 	kvSeries float64     // number of series in the mean
+
+	ranked              bool // a rank was named
+	firstRank, lastRank int
 }
 
 func (p *parser) of(f Field) *float64 { return &p.sums[bits.TrailingZeros32(uint32(f))] }
 
 func (p *parser) finish() Stats {
-	return Stats{
+	s := Stats{
 		Has: p.has, Running: *p.of(Running), Waiting: *p.of(Waiting), KVUsage: *p.of(KVUsage) / max(p.kvSeries, 1),
 		PromptTokens: *p.of(PromptTokens), GenerationTokens: *p.of(GenerationTokens), MaxSlots: *p.of(MaxSlots),
 		TotalBlocks: *p.of(TotalBlocks), BlockTokens: *p.of(BlockTokens), StartTime: *p.of(StartTime),
+	}
+	if n := p.lastRank - p.firstRank + 1; p.ranked && n <= load.MaxRanks {
+		s.Ranks, s.FirstRank = n, p.firstRank
+	}
+	return s
+}
+
+// rank notes the data-parallel rank of a sample.
+func (p *parser) rank(rest []byte) {
+	n, ok := rankOf(rest)
+	switch {
+	case !ok:
+	case !p.ranked:
+		p.ranked, p.firstRank, p.lastRank = true, n, n
+	default:
+		p.firstRank, p.lastRank = min(p.firstRank, n), max(p.lastRank, n)
 	}
 }
 
@@ -108,13 +217,18 @@ var engines = map[string]map[string]Field{
 	},
 }
 
-func (p *parser) line(line []byte) {
-	name, rest := metricName(line)
+// seriesOf returns the field of the series with this name, if it is one of an engine's series.
+func seriesOf(name []byte) (f Field, known bool) {
 	at := bytes.IndexAny(name, ":_")
 	if at < 0 {
-		return
+		return 0, false
 	}
-	engine, short := name[:at], name[at+1:]
+	f, known = engines[string(name[:at])][string(name[at+1:])]
+	return f, known
+}
+
+func (p *parser) line(line []byte) {
+	name, rest := metricName(line)
 	switch string(name) {
 	case "process_start_time_seconds":
 		if v, ok := number(value(rest)); ok {
@@ -123,15 +237,23 @@ func (p *parser) line(line []byte) {
 	case "vllm:cache_config_info", "vllm_cache_config_info":
 		p.vllmCacheConfig(rest)
 	default:
-		if f, known := engines[string(engine)][string(short)]; known {
+		if f, known := seriesOf(name); known {
 			p.add(f, value(rest))
+			if f == Running {
+				p.rank(rest)
+			}
 		}
 	}
 }
 
-// vllmCacheConfig parses the labels of vLLM's info metric, which describe the cache.
+// vllmCacheConfig parses the labels of vLLM's info metric, which describe the cache. The series of
+// each data-parallel rank has the blocks of all ranks together. With several API servers the other
+// series of a rank are missing until its first request.
 func (p *parser) vllmCacheConfig(rest []byte) {
-	p.add(TotalBlocks, label(rest, "num_gpu_blocks"))
+	p.rank(rest)
+	if v, ok := number(label(rest, "num_gpu_blocks")); ok {
+		p.set(TotalBlocks, max(*p.of(TotalBlocks), v))
+	}
 	if v, ok := number(label(rest, "block_size")); ok && v > 0 {
 		p.set(BlockTokens, v)
 	}

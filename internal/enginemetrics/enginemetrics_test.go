@@ -3,8 +3,11 @@ package enginemetrics
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/cognitora/dataplane/internal/load"
 )
 
 func golden(t testing.TB, name string) []byte {
@@ -25,7 +28,14 @@ func TestGoldenPages(t *testing.T) {
 			Has: Running | Waiting | KVUsage | PromptTokens | GenerationTokens |
 				TotalBlocks | BlockTokens | StartTime,
 			PromptTokens: 223, GenerationTokens: 20,
-			TotalBlocks: 1024, BlockTokens: 32, StartTime: 1.79524454362e+09,
+			TotalBlocks: 1024, BlockTokens: 32, StartTime: 1.79524454362e+09, Ranks: 1,
+		}},
+		{"vllm_ranks.txt", Stats{
+			Has: Running | Waiting | KVUsage | PromptTokens | GenerationTokens |
+				TotalBlocks | BlockTokens | StartTime,
+			Running: 4, KVUsage: (0.11372549019607847 + 0.04313725490196074) / 2,
+			PromptTokens: 800, GenerationTokens: 828,
+			TotalBlocks: 512, BlockTokens: 32, StartTime: 1.79573037173e+09, Ranks: 2,
 		}},
 		{"llamacpp.txt", Stats{
 			Has:          Running | Waiting | PromptTokens | GenerationTokens,
@@ -53,6 +63,18 @@ func TestSpellings(t *testing.T) {
 			"vllm:num_requests_waiting{engine=\"0\"} 1\nvllm:num_requests_waiting{engine=\"1\"} 4\n" +
 				"vllm:kv_cache_usage_perc{engine=\"0\"} 0.5\nvllm:kv_cache_usage_perc{engine=\"1\"} 0.25\n",
 			Stats{Has: Waiting | KVUsage, Waiting: 5, KVUsage: 0.375}},
+		{"the ranks of a hybrid load balancer begin with any number",
+			"vllm:num_requests_running{engine=\"3\"} 1\nvllm:num_requests_running{engine=\"2\"} 4\n",
+			Stats{Has: Running, Running: 5, Ranks: 2, FirstRank: 2}},
+		{"the ranks of an engine without a request so far",
+			"vllm:cache_config_info{block_size=\"32\",engine=\"0\",num_gpu_blocks=\"512\"} 1.0\n" +
+				"vllm:cache_config_info{block_size=\"32\",engine=\"1\",num_gpu_blocks=\"512\"} 1.0\n",
+			Stats{Has: TotalBlocks | BlockTokens, TotalBlocks: 512, BlockTokens: 32, Ranks: 2}},
+		{"too many ranks are not told apart",
+			"vllm:num_requests_running{engine=\"0\"} 1\nvllm:num_requests_running{engine=\"64\"} 4\n",
+			Stats{Has: Running, Running: 5}},
+		{"a rank that is no number", "vllm:num_requests_running{engine=\"-1\"} 1\nsglang:num_running_reqs{dp_rank=\"\"} 4\n",
+			Stats{Has: Running, Running: 5}},
 		{"braces and quotes in a label", `vllm:num_requests_running{model_name="a}\"b{ 9"} 7 1700000000000`,
 			Stats{Has: Running, Running: 7}},
 		{"NaN, negative and garbage are unknown", "vllm:num_requests_running NaN\nvllm:num_requests_waiting " +
@@ -65,6 +87,35 @@ func TestSpellings(t *testing.T) {
 		if got := Parse([]byte(c.page)); got != c.want {
 			t.Errorf("%s:\n got %+v\nwant %+v", c.name, got, c.want)
 		}
+	}
+}
+
+func TestByRank(t *testing.T) {
+	const every = Running | Waiting | KVUsage
+	page := golden(t, "vllm_ranks.txt")
+	s := Parse(page)
+	want := []Rank{
+		{Has: every, Running: 1, KVUsage: 0.11372549019607847}, {Has: every, Running: 3, KVUsage: 0.04313725490196074},
+	}
+	if got := s.ByRank(page); !slices.Equal(got, want) {
+		t.Errorf("ranks %+v, want %+v", got, want)
+	}
+	page = []byte("sglang:num_running_reqs{dp_rank=\"0\",tp_rank=\"0\"} 2\n" +
+		"sglang:num_running_reqs{dp_rank=\"2\",tp_rank=\"2\"} 5\nsglang:num_queue_reqs{dp_rank=\"2\"} 3\n" +
+		"sglang:token_usage{dp_rank=\"2\"} 0.25\nsglang:num_queue_reqs{dp_rank=\"9\"} 3\n")
+	s = Parse(page)
+	want = []Rank{{Has: Running, Running: 2}, {}, {Has: every, Running: 5, Waiting: 3, KVUsage: 0.25}}
+	if got := s.ByRank(page); !slices.Equal(got, want) {
+		t.Errorf("ranks %+v, want %+v", got, want)
+	}
+	page = []byte("vllm:cache_config_info{engine=\"0\",num_gpu_blocks=\"512\"} 1.0\n" +
+		"vllm:cache_config_info{engine=\"1\",num_gpu_blocks=\"512\"} 1.0\n")
+	if s = Parse(page); s.Ranks != 2 || s.ByRank(page) != nil {
+		t.Errorf("%d ranks without numbers: %+v", s.Ranks, s.ByRank(page))
+	}
+	page = golden(t, "vllm.txt")
+	if s = Parse(page); s.ByRank(page) != nil {
+		t.Error("an engine with one rank has ranks")
 	}
 }
 
@@ -88,10 +139,14 @@ func TestParseAllocatesNothing(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add(golden(f, "vllm.txt"))
 	f.Add(golden(f, "llamacpp.txt"))
+	f.Add(golden(f, "vllm_ranks.txt"))
 	f.Add([]byte(`vllm:cache_config_info{num_gpu_blocks="12",block_size="` + strings.Repeat("9", 80) + `"} 1`))
 	f.Add([]byte(`vllm:cache_config_info{a="\`))
 	f.Fuzz(func(t *testing.T, page []byte) {
 		s := Parse(page)
+		if ranks := s.ByRank(page); len(ranks) > load.MaxRanks || len(ranks) > 0 && len(ranks) != s.Ranks {
+			t.Fatalf("%d ranks of %d", len(ranks), s.Ranks)
+		}
 		for _, v := range []float64{s.Running, s.Waiting, s.KVUsage, s.TotalBlocks, s.BlockTokens} {
 			if !(v >= 0) {
 				t.Fatalf("value %v from %q", v, page)

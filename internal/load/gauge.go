@@ -33,6 +33,12 @@ func (g Gauge) Or(unknown float64) float64 {
 	return unknown
 }
 
+// over returns an n-th of the value, if it is known.
+func (g Gauge) over(n int) Gauge {
+	g.value /= float64(n)
+	return g
+}
+
 // IsZero makes encoding/json's omitzero leave out unknown values.
 func (g Gauge) IsZero() bool { return !g.known }
 

@@ -19,6 +19,23 @@ func (l *Load) Moved(old *Load) bool {
 			}
 		}
 	}
+	return l.ranksMoved(old)
+}
+
+// ranksMoved is Moved for the figures of data-parallel ranks.
+func (l *Load) ranksMoved(old *Load) bool {
+	if len(l.Ranks) != len(old.Ranks) {
+		return true
+	}
+	signals := samples[engineSample].Signals
+	for i := range l.Ranks {
+		was := old.Ranks[i].figures()
+		for k, g := range l.Ranks[i].figures() {
+			if signals[k].moved(*g, *was[k]) {
+				return true
+			}
+		}
+	}
 	return false
 }
 
@@ -37,6 +54,9 @@ func (l *Load) Forget(now time.Time, trust time.Duration) {
 			*at = Taken{}
 			for k := range s.Signals {
 				*s.Signals[k].gauge(l) = Gauge{}
+			}
+			if i == engineSample {
+				l.Ranks = nil
 			}
 		}
 	}
@@ -57,6 +77,16 @@ func (l *Load) Arrived(now time.Time) {
 	}
 }
 
+// Empty says that no figure is known.
+func (l *Load) Empty() bool {
+	for i := range samples {
+		if samples[i].known(l) {
+			return false
+		}
+	}
+	return true
+}
+
 func (s *Sample) known(l *Load) bool {
 	for k := range s.Signals {
 		if s.Signals[k].gauge(l).known {
@@ -72,11 +102,17 @@ func (l *Load) Check() error {
 	l.outOfBounds(func(s *Signal, g *Gauge) {
 		errs = append(errs, fmt.Errorf("%s %s is not in 0..%g", s.Name, *g, s.Most))
 	})
+	if len(l.Ranks) > MaxRanks {
+		errs = append(errs, fmt.Errorf("ranks has %d entries; at most %d are allowed", len(l.Ranks), MaxRanks))
+	}
 	return errors.Join(errs...)
 }
 
 // Fit makes figures unknown that are out of their bounds.
 func (l *Load) Fit() {
+	if len(l.Ranks) > MaxRanks {
+		l.Ranks = nil
+	}
 	l.outOfBounds(func(_ *Signal, g *Gauge) { *g = Gauge{} })
 }
 
@@ -84,9 +120,19 @@ func (l *Load) outOfBounds(found func(*Signal, *Gauge)) {
 	for i := range samples {
 		for k := range samples[i].Signals {
 			s := &samples[i].Signals[k]
-			if g := s.gauge(l); g.known && !(g.value >= 0 && g.value <= s.Most) {
+			if g := s.gauge(l); s.outOfBounds(g) {
 				found(s, g)
 			}
 		}
 	}
+	signals := samples[engineSample].Signals
+	for i := range l.Ranks {
+		for k, g := range l.Ranks[i].figures() {
+			if signals[k].outOfBounds(g) {
+				found(&signals[k], g)
+			}
+		}
+	}
 }
+
+func (s *Signal) outOfBounds(g *Gauge) bool { return g.known && !(g.value >= 0 && g.value <= s.Most) }

@@ -30,6 +30,44 @@ type Engine struct {
 	FreeBlocks  Gauge `json:"free_blocks,omitzero"`  // free KV blocks, of the engine's own size
 	TotalBlocks Gauge `json:"total_blocks,omitzero"` // all KV blocks, free and used
 	KVUsage     Gauge `json:"kv_usage,omitzero"`     // used if blocks are unknown; see CacheUsage
+	// Ranks are the parts of the engine's data-parallel ranks, at most MaxRanks; nil: the engine
+	// has one rank, or the parts are unknown. The ranks must not change once a Load has them.
+	Ranks []Rank `json:"ranks,omitempty"`
+}
+
+// MaxRanks is the largest number of data-parallel ranks of an engine.
+const MaxRanks = 64
+
+// Rank holds the figures of one data-parallel rank of an engine. Each rank has a queue and KV
+// blocks of its own.
+type Rank struct {
+	InFlight    Gauge `json:"in_flight,omitzero"`
+	QueueDepth  Gauge `json:"queue_depth,omitzero"`
+	FreeBlocks  Gauge `json:"free_blocks,omitzero"`
+	TotalBlocks Gauge `json:"total_blocks,omitzero"`
+	KVUsage     Gauge `json:"kv_usage,omitzero"`
+}
+
+// figures returns the gauges of r, in the order of the engine's sample. TestRankFigures checks that
+// both lists are equal.
+func (r *Rank) figures() [5]*Gauge {
+	return [...]*Gauge{&r.InFlight, &r.QueueDepth, &r.FreeBlocks, &r.TotalBlocks, &r.KVUsage}
+}
+
+// Rank returns the part of the engine's data-parallel rank i among n ranks. Without figures of the
+// ranks, the part is an n-th of the engine's figures.
+func (e *Engine) Rank(i, n int) Engine {
+	if len(e.Ranks) == n {
+		r := &e.Ranks[i]
+		return Engine{
+			At: e.At, InFlight: r.InFlight, QueueDepth: r.QueueDepth, FreeBlocks: r.FreeBlocks,
+			TotalBlocks: r.TotalBlocks, KVUsage: r.KVUsage,
+		}
+	}
+	return Engine{
+		At: e.At, InFlight: e.InFlight.over(n), QueueDepth: e.QueueDepth.over(n), FreeBlocks: e.FreeBlocks.over(n),
+		TotalBlocks: e.TotalBlocks.over(n), KVUsage: e.KVUsage,
+	}
 }
 
 // Kernel holds the figures of the host's kernel about the engine's processes and the front's
@@ -121,9 +159,12 @@ var gpuSample = Sample{
 	},
 }
 
+// engineSample is the index in samples of the engine's figures.
+const engineSample = 0
+
 // samples describes every figure of a Load.
 var samples = []Sample{
-	{
+	engineSample: {
 		Name: "engine",
 		at:   func(l *Load) *Taken { return &l.Engine.At },
 		age:  func(m *pb.NodeLoad) **uint64 { return &m.EngineAgeUs },
@@ -212,6 +253,11 @@ func Samples() []Sample { return samples }
 
 // GPUSignals returns the descriptions of a GPU's figures. The caller must not change the slice.
 func GPUSignals() []Signal { return gpuSample.Signals }
+
+// Rank returns the part of one of n data-parallel ranks of the node's engine.
+func (p *Power) Rank(n int) Power {
+	return Power{At: p.At, Watts: p.Watts.over(n), WattsAvg30: p.WattsAvg30.over(n)}
+}
 
 // figures returns the gauges of g, in the order of gpuSample.Signals. MeanGPU uses figures, because
 // MeanGPU would have to allocate a Load to use gpuSample.Signals. TestGPUFigures checks that both

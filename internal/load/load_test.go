@@ -141,7 +141,7 @@ func TestMessage(t *testing.T) {
 			}
 		}
 	}
-	if got := FromMessage((&Load{}).Message("n", now), now); got.Load != (Load{}) {
+	if got := FromMessage((&Load{}).Message("n", now), now); !reflect.DeepEqual(got.Load, Load{}) {
 		t.Errorf("of nothing: %+v", got.Load)
 	}
 }
@@ -157,7 +157,7 @@ func TestAbsurd(t *testing.T) {
 				}
 				m := &pb.NodeLoad{}
 				*signal.field(m) = &v
-				if r := FromMessage(m, now); r.Load != (Load{}) {
+				if r := FromMessage(m, now); !reflect.DeepEqual(r.Load, Load{}) {
 					t.Errorf("%s of %g: %+v", signal.Name, v, r.Load)
 				}
 			}

@@ -22,7 +22,28 @@ func (l *Load) Message(node string, now time.Time) *pb.NodeLoad {
 			}
 		}
 	}
+	for i := range l.Ranks {
+		m.Ranks = append(m.Ranks, l.Ranks[i].message())
+	}
 	return m
+}
+
+// message returns the rank's part as an agent sends it.
+func (r *Rank) message() *pb.RankLoad {
+	m := &pb.RankLoad{}
+	fields := fieldsOf(m)
+	for k, g := range r.figures() {
+		if g.known {
+			v := g.value
+			*fields[k] = &v
+		}
+	}
+	return m
+}
+
+// fieldsOf returns the fields of m, in the order of Rank.figures.
+func fieldsOf(m *pb.RankLoad) [5]**float64 {
+	return [...]**float64{&m.InFlight, &m.QueueDepth, &m.FreeBlocks, &m.TotalBlocks, &m.KvUsage}
 }
 
 // FromMessage returns the load in m, whose ages were valid at sent. Figures out of their bounds are
@@ -44,7 +65,23 @@ func FromMessage(m *pb.NodeLoad, sent time.Time) Reading {
 			}
 		}
 	}
+	if n := len(m.Ranks); n > 0 && n <= MaxRanks {
+		r.Load.Ranks = make([]Rank, n)
+		for i, rank := range m.Ranks {
+			r.Load.Ranks[i].read(rank)
+		}
+	}
 	return r
+}
+
+// read takes the figures in m that are within their bounds.
+func (r *Rank) read(m *pb.RankLoad) {
+	fields, signals := fieldsOf(m), samples[engineSample].Signals
+	for k, g := range r.figures() {
+		if v := *fields[k]; v != nil && *v >= 0 && *v <= signals[k].Most {
+			*g = Known(*v)
+		}
+	}
 }
 
 // Micros returns the age at now of a time, in microseconds and never less than 0; nil for a zero

@@ -24,6 +24,7 @@ type Request struct {
 	// Header holds complete "Name: value\r\n" lines, as AppendForwardHeaders makes them. Header
 	// must not contain Host, Content-Length, Connection or Authorization.
 	Header []byte
+	More   []byte   // further lines of the same kind, sent after Header
 	Body   [][]byte // segments that are sent in order without a copy
 	// ForwardAuthorization, if set, is sent instead of the Target's own Authorization.
 	ForwardAuthorization []byte
@@ -142,6 +143,7 @@ func (e *Exchange) appendHead(b []byte, to *destination) []byte {
 		b = append(b, '/')
 	}
 	b = append(append(append(b, " HTTP/1.1\r\n"...), to.fixed...), req.Header...)
+	b = append(b, req.More...)
 	if req.ForwardAuthorization != nil {
 		b = append(append(append(b, "Authorization: "...), req.ForwardAuthorization...), "\r\n"...)
 	} else {

@@ -28,6 +28,15 @@ func AppendForwardHeaders(dst []byte, h *fasthttp.RequestHeader) []byte {
 	return dst
 }
 
+// AppendRank appends to dst the line in which a router names the engine's data-parallel rank, if
+// the request has one. A proxy between a router and an engine calls AppendRank.
+func AppendRank(dst []byte, h *fasthttp.RequestHeader) []byte {
+	if v := h.Peek(RankHeader); len(v) > 0 && isFieldValue(v) {
+		dst = append(append(append(append(dst, RankHeader...), ": "...), v...), "\r\n"...)
+	}
+	return dst
+}
+
 func namedByConnection(h *fasthttp.RequestHeader, name []byte) bool {
 	lower := strings.ToLower(string(name))
 	for k, v := range h.All() {

@@ -43,6 +43,25 @@ func TestAppendForwardHeaders(t *testing.T) {
 	}
 }
 
+// TestRankIsARoutersOnly: a client's rank is not forwarded. A proxy behind a router passes the
+// router's rank on.
+func TestRankIsARoutersOnly(t *testing.T) {
+	h := parseRequest(t, "Host: x", "X-Data-Parallel-Rank: 3", "Accept: a/b")
+	if got := string(AppendForwardHeaders(nil, h)); got != "Accept: a/b\r\n" {
+		t.Errorf("%q", got)
+	}
+	if got := string(AppendRank([]byte("A: b\r\n"), h)); got != "A: b\r\nx-data-parallel-rank: 3\r\n" {
+		t.Errorf("%q", got)
+	}
+	h.SetBytesKV([]byte("X-Data-Parallel-Rank"), []byte("3\x00"))
+	if got := AppendRank(nil, h); len(got) != 0 {
+		t.Errorf("%q", got)
+	}
+	if got := AppendRank(nil, parseRequest(t, "Host: x")); got != nil {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestForwardedHeadersCannotInject(t *testing.T) {
 	h := new(fasthttp.RequestHeader)
 	h.DisableNormalizing()

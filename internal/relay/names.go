@@ -1,5 +1,9 @@
 package relay
 
+// RankHeader names the data-parallel rank of an engine that computes the request. Only a router
+// chooses the rank; see AppendRank.
+const RankHeader = "x-data-parallel-rank"
+
 // Header names that are not forwarded, in lower case. A name that ends in * is a prefix.
 // docs/headers.md lists the names for people.
 var (
@@ -43,7 +47,7 @@ var (
 	}
 	// RoutingHeaders tell a router where a request should go. The router obeys or ignores them.
 	RoutingHeaders = []string{
-		"x-dynamo-dp-rank", "x-dynamo-prefill-dp-rank", "x-dynamo-prefill-instance-id",
+		RankHeader, "x-dynamo-dp-rank", "x-dynamo-prefill-dp-rank", "x-dynamo-prefill-instance-id",
 		"x-dynamo-request-priority", "x-dynamo-request-strict-priority", "x-dynamo-worker-instance-id",
 	}
 

@@ -68,7 +68,7 @@ const ordinary = `Traceparent Tracestate Baggage B3 X-B3-Traceid X-B3-Sampled X-
 	Openai-Beta Anthropic-Version Anthropic-Beta
 	X-Stainless-Lang X-Stainless-Package-Version X-Stainless-Retry-Count X-Title Http-Referer
 	Referer Origin Idempotency-Key Priority Cache-Control
-	X-Model X-Data-Parallel-Rank X-Vllm-Priority`
+	X-Model X-Vllm-Priority`
 
 func TestNamesAreFoundWithoutAllocation(t *testing.T) {
 	names := strings.Fields(ordinary)

@@ -172,15 +172,37 @@ func tokensOf(t testing.TB, payload []byte) (tokens []uint32) {
 	return tokens
 }
 
+// recordedBatch reads the batch of a message recorded from a real vLLM.
+func recordedBatch(t testing.TB, name string) []byte {
+	t.Helper()
+	_, payload, err := batchOf(recorded(t, name))
+	if err != nil {
+		t.Fatal(name, err)
+	}
+	return payload
+}
+
+// TestRecordedRanks checks messages of vLLM 0.32 with --data-parallel-size 2, at the port of its
+// endpoint and at the next one.
+func TestRecordedRanks(t *testing.T) {
+	first, second := recordedBatch(t, "ranks-0"), recordedBatch(t, "ranks-1")
+	for rank, payload := range [][]byte{first, second} {
+		e := newEngine(t, 1000)
+		e.must(payload)
+		e.expect("two blocks of 32", chain("", "", tokensOf(t, payload)), residency.Device)
+		if e.known.rank != rank {
+			t.Errorf("rank %d says that it is %d", rank, e.known.rank)
+		}
+		e.must(map[int][]byte{0: second, 1: first}[rank])
+		if n := e.counts.others.Load(); n != 1 {
+			t.Errorf("%d events of another rank", n)
+		}
+	}
+}
+
 // TestRecorded checks messages of vLLM 0.32, with hashes as numbers and as bytes.
 func TestRecorded(t *testing.T) {
-	batch := func(name string) []byte {
-		_, payload, err := batchOf(recorded(t, name))
-		if err != nil {
-			t.Fatal(name, err)
-		}
-		return payload
-	}
+	batch := func(name string) []byte { return recordedBatch(t, name) }
 	t.Run("numbers", func(t *testing.T) {
 		e := newEngine(t, 1000)
 		three := batch("int-blockstored-3blocks")

@@ -50,6 +50,49 @@ func ParseEndpoint(text string) (e Endpoint, err error) {
 	return e, nil
 }
 
+// OfRank returns the endpoint of a data-parallel rank of the engine. Engines add a rank's number to
+// the port.
+func (e Endpoint) OfRank(rank int) (Endpoint, error) {
+	if rank == 0 || e == (Endpoint{}) {
+		return e, nil
+	}
+	host, port, err := net.SplitHostPort(e.Addr)
+	if e.Network != "tcp" || err != nil {
+		return e, fmt.Errorf("endpoint %q: data-parallel ranks differ by their ports; give tcp://HOST:PORT", e)
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil || n == 0 || n+rank > 65535 {
+		return e, fmt.Errorf("endpoint %q: rank %d has no port; a rank adds its number to the port", e, rank)
+	}
+	e.Addr = net.JoinHostPort(host, strconv.Itoa(n+rank))
+	return e, nil
+}
+
+// CheckRanks returns an error unless each data-parallel rank has a port of its own at both
+// addresses. A zero replay address is none.
+func CheckRanks(endpoint, replay Endpoint, ranks int) error {
+	for _, e := range []Endpoint{endpoint, replay} {
+		if _, err := e.OfRank(max(ranks-1, 0)); err != nil {
+			return err
+		}
+	}
+	if ranks < 2 || replay == (Endpoint{}) {
+		return nil
+	}
+	first, _ := strconv.Atoi(portOf(endpoint))
+	second, _ := strconv.Atoi(portOf(replay))
+	if gap := max(first-second, second-first); gap < ranks {
+		return fmt.Errorf("endpoints %q and %q are %d ports apart, and each of %d data-parallel ranks adds its number to "+
+			"both; leave %d ports or more between them", endpoint, replay, gap, ranks, ranks)
+	}
+	return nil
+}
+
+func portOf(e Endpoint) string {
+	_, port, _ := net.SplitHostPort(e.Addr)
+	return port
+}
+
 // String returns the text form of the endpoint.
 func (e Endpoint) String() string {
 	text := "tcp://" + e.Addr

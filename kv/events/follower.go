@@ -23,7 +23,8 @@ type Sink interface {
 
 // Options are the settings of a Follower.
 type Options struct {
-	// Engine is the node's id in the fleet. Required.
+	// Engine is the node's id in the fleet, with the number of the data-parallel rank if the node
+	// has several. Required.
 	Engine string
 	// Endpoint is the address of the engine's events. Replay is the address of missed events; a
 	// zero address means none.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -419,5 +420,71 @@ func TestEndpoints(t *testing.T) {
 		if _, err := ParseEndpoint(text); err == nil {
 			t.Errorf("%q was taken", text)
 		}
+	}
+}
+
+func TestEndpointsOfRanks(t *testing.T) {
+	for text, want := range map[string]string{
+		"tcp://127.0.0.1:5557": "tcp://127.0.0.1:5560", "tcp://[::1]:65532": "tcp://[::1]:65535",
+		"@tcp://localhost:5557": "@tcp://localhost:5560", "tcp://127.0.0.1:65533": "", "@tcp://127.0.0.1:0": "",
+		"ipc:///run/x": "",
+	} {
+		e, err := ParseEndpoint(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if same, err := e.OfRank(0); err != nil || same != e {
+			t.Errorf("%s: rank 0 is %s, %v", text, same, err)
+		}
+		if third, err := e.OfRank(3); (err == nil) != (want != "") || err == nil && third.String() != want {
+			t.Errorf("%s: rank 3 is %s, %v; want %q", text, third, err, want)
+		}
+	}
+	if none, err := (Endpoint{}).OfRank(3); err != nil || none != (Endpoint{}) {
+		t.Errorf("no endpoint: %v, %v", none, err)
+	}
+}
+
+func TestRanksNeedPortsOfTheirOwn(t *testing.T) {
+	for _, c := range []struct {
+		endpoint, replay string
+		ranks            int
+		want             string
+	}{
+		{"tcp://h:5557", "tcp://h:5558", 0, ""},
+		{"tcp://h:5557", "tcp://h:5558", 1, ""},
+		{"ipc:///run/e", "ipc:///run/r", 1, ""},
+		{"tcp://h:5557", "", 8, ""},
+		{"tcp://h:5557", "tcp://h:5565", 8, ""},
+		{"tcp://h:5557", "tcp://h:5558", 2, "leave 2 ports or more between them"},
+		{"tcp://h:5560", "tcp://h:5557", 4, "leave 4 ports or more between them"},
+		{"ipc:///run/e", "", 2, "ranks differ by their ports"},
+		{"tcp://h:5557", "tcp://h:65535", 2, "rank 1 has no port"},
+	} {
+		endpoint, err := ParseEndpoint(c.endpoint)
+		var replay Endpoint
+		if err == nil && c.replay != "" {
+			replay, err = ParseEndpoint(c.replay)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = CheckRanks(endpoint, replay, c.ranks)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+func TestStatsOfRanks(t *testing.T) {
+	a := Stats{Following: true, Complete: true, Blocks: 3, Pending: 1, Batches: 5, Snapshots: 2}
+	b := Stats{Following: true, Blocks: 4, Pending: 2, Batches: 7, Others: 1}
+	a.Add(&b)
+	want := Stats{Following: true, Blocks: 7, Pending: 3, Batches: 12, Snapshots: 2, Others: 1}
+	if a != want {
+		t.Errorf("%+v, want %+v", a, want)
+	}
+	if counts := a.Counts(); len(counts) != len(Counters) || counts[0] != 12 || counts[len(counts)-1] != 2 {
+		t.Errorf("%v", counts)
 	}
 }

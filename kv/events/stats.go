@@ -61,6 +61,17 @@ func (f *Follower) Stats() Stats {
 	return s
 }
 
+// Add adds the stats of another data-parallel rank of the engine. The sum follows, and is complete,
+// if both do and are.
+func (s *Stats) Add(o *Stats) {
+	s.Following, s.Complete = s.Following && o.Following, s.Complete && o.Complete
+	s.Blocks, s.Pending = s.Blocks+o.Blocks, s.Pending+o.Pending
+	others := o.counts()
+	for i, count := range s.counts() {
+		*count += *others[i]
+	}
+}
+
 // Counters are the numbers in Stats that only grow, for metrics.
 var Counters = []struct {
 	Name, Help string
@@ -86,10 +97,18 @@ var Counters = []struct {
 }
 
 // Counts returns the values of Counters, in their order.
-func (s *Stats) Counts() []uint64 {
-	return []uint64{
-		s.Batches, s.Replayed, s.Gaps, s.Lost, s.Epochs, s.Connects, s.Malformed, s.Unknown,
-		s.Unusable, s.Others, s.Orphans, s.Unnamed, s.Overflow, s.Paused, s.Dropped, s.Reports,
-		s.Refused, s.Snapshots,
+func (s *Stats) Counts() (all []uint64) {
+	for _, count := range s.counts() {
+		all = append(all, *count)
+	}
+	return all
+}
+
+// counts returns the fields of Counters, in their order.
+func (s *Stats) counts() []*uint64 {
+	return []*uint64{
+		&s.Batches, &s.Replayed, &s.Gaps, &s.Lost, &s.Epochs, &s.Connects, &s.Malformed, &s.Unknown,
+		&s.Unusable, &s.Others, &s.Orphans, &s.Unnamed, &s.Overflow, &s.Paused, &s.Dropped, &s.Reports,
+		&s.Refused, &s.Snapshots,
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 // These are the longest names of an engine and of an adapter, in bytes.
 const (
-	MaxEngineName  = 128
+	MaxEngineName  = 136 // a node's id, and the number of a data-parallel rank
 	MaxAdapterName = 256
 )
 
@@ -39,7 +39,7 @@ type Event struct {
 
 // Report is one report of an engine. Reports have an order.
 type Report struct {
-	Engine string // the fleet's node id
+	Engine string // the fleet's node id; with several data-parallel ranks followed by the rank
 	Epoch  uint64 // of the engine's incarnation; a later one is larger
 	Number uint64 // number of this report: the number of the previous report plus 1, unless Fresh
 	Fresh  bool   // earlier reports no longer count; Events are the complete state's beginning

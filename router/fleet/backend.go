@@ -37,11 +37,12 @@ type Backend struct {
 	Labels           []string // words such as gpu=h100
 	Experts          cluster.Experts
 	MaxBatchedTokens int // tokens that the engine computes in one step; 0: unknown
+	DataParallel     int // data-parallel ranks of the engine; 0: as its metrics say
 }
 
 // backendOptions lists the options that may follow the URL in a --backend flag.
 const backendOptions = "id=, model=, role=, max_concurrent=, api_key_file=, ca=, kv=, kv-events=, kv-replay=, label=, " +
-	"expert=, max_batched_tokens="
+	"expert=, max_batched_tokens=, data_parallel_size="
 
 // ParseBackend reads a URL with options, as in http://h:8001,id=n1,label=gpu=h100, and checks the
 // result with Check. backendOptions lists the options. Only label and
@@ -107,6 +108,12 @@ func (b *Backend) set(name, value string) error {
 			return fmt.Errorf("option max_batched_tokens=%s: want a whole number, 0 for unknown", value)
 		}
 		b.MaxBatchedTokens = n
+	case "data_parallel_size":
+		n, err := strconv.Atoi(value)
+		if err != nil {
+			return fmt.Errorf("option data_parallel_size=%s: want a whole number, 0 for as the engine's metrics say", value)
+		}
+		b.DataParallel = n
 	case "api_key", "key":
 		return fmt.Errorf("option %s is not known: command lines are seen by others; put the key into a file and name "+
 			"that with api_key_file=", name)
@@ -147,6 +154,9 @@ func (b Backend) Check() error {
 	if err := cluster.CheckBatch(b.MaxBatchedTokens); err != nil {
 		return fail(fmt.Errorf("option max_batched_tokens: %w", err))
 	}
+	if err := cluster.CheckDataParallel(b.DataParallel); err != nil {
+		return fail(fmt.Errorf("option data_parallel_size: %w", err))
+	}
 	if err := cluster.CheckLabels(b.Labels); err != nil {
 		return fail(fmt.Errorf("option label: %w", err))
 	}
@@ -177,7 +187,7 @@ func (b Backend) checkEvents() error {
 		return fmt.Errorf("option kv-events: %q may be several engines, each with events of its own; give a backend "+
 			"for each, by its address", name)
 	}
-	return kvevents.Check(b.KVEvents, b.KVReplay)
+	return kvevents.Check(b.KVEvents, b.KVReplay, b.DataParallel)
 }
 
 // CheckBackends validates each backend. CheckBackends also checks that no two backends are the same

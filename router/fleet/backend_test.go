@@ -22,10 +22,10 @@ func write(t *testing.T, name, content string) string {
 
 func TestParseBackend(t *testing.T) {
 	got, err := ParseBackend("https://a:8000,id=n1,model=org/m,role=decode,max_concurrent=8,api_key_file=/k,ca=/ca.pem," +
-		"label=gpu=h100,label=fast,expert=0-127,expert=code,max_batched_tokens=8192")
+		"label=gpu=h100,label=fast,expert=0-127,expert=code,max_batched_tokens=8192,data_parallel_size=4")
 	want := Backend{URL: "https://a:8000", ID: "n1", Model: "org/m", Role: "decode", MaxConcurrent: 8, APIKeyFile: "/k",
 		CA: "/ca.pem", Labels: []string{"gpu=h100", "fast"}, Experts: cluster.Experts{"0-127", "code"},
-		MaxBatchedTokens: 8192}
+		MaxBatchedTokens: 8192, DataParallel: 4}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("%+v %v", got, err)
 	}
@@ -62,6 +62,9 @@ func TestBadBackendsSayWhatToDo(t *testing.T) {
 		"http://a,label=x,label=x":       "option label: \"x\" is given twice",
 		"http://a,max_batched_tokens=x":  "max_batched_tokens=x: want a whole number",
 		"http://a,max_batched_tokens=-1": "option max_batched_tokens: -1 is not in 0..",
+		"http://a,data_parallel_size=x":  "data_parallel_size=x: want a whole number",
+		"http://a,data_parallel_size=65": "option data_parallel_size: 65 is not in 0..64",
+		"http://a,data_parallel_size=-1": "option data_parallel_size: -1 is not in 0..64",
 		"http://a,labels=x":              "write label= once for each label",
 		"http://a,experts=x":             "write expert= once for each expert",
 		"http://a,expert=9-0":            "option expert: \"9-0\" is no number",

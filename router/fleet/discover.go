@@ -31,6 +31,7 @@ type discovery struct {
 	version     string // of the engine; empty: unknown
 	blockTokens int
 	engineSlots int32 // requests at once; 0: the engine does not say
+	ranks       int   // data-parallel ranks; 0: the engine does not say
 }
 
 // discover reads /v1/models. A server without this path serves its configured model.
@@ -192,14 +193,14 @@ func (a *asker) scrape(ctx context.Context) {
 		return
 	}
 	stats := enginemetrics.Parse(page)
-	a.node.setLoad(scraped(&stats, now), time.Now())
+	a.node.setLoad(scraped(&stats, stats.ByRank(page), now), time.Now())
 	a.node.adapters.Scrape(page, now)
 	a.learn(ctx, &stats)
 }
 
-// scraped returns the load in a scrape that was started at now. A figure that the engine does not
-// export is unknown.
-func scraped(stats *enginemetrics.Stats, now time.Time) beat {
+// scraped returns the load in a scrape that was started at now. ranks has the numbers of each
+// data-parallel rank, if there are several. A figure that the engine does not export is unknown.
+func scraped(stats *enginemetrics.Stats, ranks []enginemetrics.Rank, now time.Time) beat {
 	var e load.Engine
 	if stats.Known(enginemetrics.Running) {
 		e.InFlight = load.Known(stats.Running + stats.Waiting)
@@ -212,6 +213,9 @@ func scraped(stats *enginemetrics.Stats, now time.Time) beat {
 	}
 	if free, known := stats.FreeBlocks(); known {
 		e.FreeBlocks, e.TotalBlocks = load.Known(free), load.Known(stats.TotalBlocks)
+	}
+	for i := range ranks {
+		e.Ranks = append(e.Ranks, ranks[i].Load())
 	}
 	b := beat{Load: load.Load{Engine: e}, from: Metrics, trust: defaultTrust}
 	b.Fit()
@@ -230,6 +234,9 @@ func (a *asker) learn(ctx context.Context, stats *enginemetrics.Stats) {
 	d := a.discovered()
 	if stats.Known(enginemetrics.BlockTokens) {
 		d.blockTokens = int(stats.BlockTokens)
+	}
+	if stats.Ranks > 0 {
+		d.ranks = stats.Ranks
 	}
 	if stats.Known(enginemetrics.MaxSlots) {
 		d.engineSlots = slotsOf(stats.MaxSlots)

@@ -174,6 +174,7 @@ func (f *Fleet) update(m *member, h *cluster.NodeHealth) {
 	f.followSignals(m, h)
 	if info := etcdInfo(h); !sameInfo(info, m.node.Info()) {
 		m.node.setInfo(info)
+		f.fitRanks(m.node)
 		f.dirty = true
 	}
 	f.tell(m)
@@ -217,7 +218,8 @@ func (m *member) patience(limit time.Duration) time.Duration {
 func etcdInfo(h *cluster.NodeHealth) *Info {
 	return &Info{
 		Address: h.Address, Role: h.Role, Engine: h.Engine, Models: h.Models, Upstream: h.Models, Adapters: h.Listed(),
-		Device: h.Device, DType: h.DType, TP: h.TP, VRAMBytes: h.VRAMBytes, MaxConcurrent: int32(h.MaxConcurrent),
+		Device: h.Device, DType: h.DType, TP: h.TP, DataParallel: h.DataParallel,
+		VRAMBytes: h.VRAMBytes, MaxConcurrent: int32(h.MaxConcurrent),
 		EngineSlots: int32(h.EngineSlots), BlockTokens: h.BlockTokens, Labels: h.Labels, Experts: h.Experts,
 		EngineVersion: h.EngineVersion, MaxBatchedTokens: h.MaxBatchedTokens,
 		KVAddress: h.KVAddress, KVEvents: h.KVEvents, KVEpoch: h.KVEpoch, Instance: h.Instance, Version: h.Version,

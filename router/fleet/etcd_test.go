@@ -173,10 +173,10 @@ func TestAMalformedValueDropsNothing(t *testing.T) {
 	}
 	eventually(t, e.Fleet, "its silence",
 		func(*Snapshot) bool { _, r := n.Eligible(time.Now()); return r == "its heartbeat is stale" })
-	ref := n.Ref()
+	ref := n.Ranks()[0].Ref()
 	e.put(cluster.NodeKey("n1"), strings.Replace(string(value), `"stamp":1`, `"stamp":2,"kv_epoch":9`, 1))
 	eventually(t, e.Fleet, "back with an empty cache", func(s *Snapshot) bool {
-		return serves("m", 1)(s) && n.Ref() != ref && len(s.Problems) == 0
+		return serves("m", 1)(s) && n.Ranks()[0].Ref() != ref && len(s.Problems) == 0
 	})
 	moved := strings.Replace(strings.Replace(string(value), `"stamp":1`, `"stamp":3`, 1), eng.URL, eng.URL+"/x", 1)
 	e.put(cluster.NodeKey("n1"), moved)

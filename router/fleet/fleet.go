@@ -20,9 +20,9 @@ import (
 	"github.com/cognitora/dataplane/router/signals"
 )
 
-// Index is told of nodes that join and leave.
+// Index is told of ranks that join and leave.
 type Index interface {
-	Join(nodeID string) prefix.Ref
+	Join(id string) prefix.Ref
 	Leave(prefix.Ref)
 }
 
@@ -330,9 +330,7 @@ func (f *Fleet) remove(id string) {
 	delete(f.members, id)
 	f.solved(ofBackend, id)
 	f.solved(ofNodeKey, id)
-	if f.o.Index != nil {
-		f.o.Index.Leave(m.node.Ref())
-	}
+	f.leaveRanks(m.node.Ranks())
 	f.o.Logger.Info("node left the fleet", "node", id)
 	f.leaveSignals(m)
 	m.node.leave()
@@ -344,17 +342,11 @@ func (f *Fleet) remove(id string) {
 	f.dirty = true
 }
 
-// joinIndex gives the node a new incarnation in the prefix index. The index then forgets its
-// beliefs about the old incarnation, and the node which adapters were loaded.
+// joinIndex gives the node's ranks new incarnations in the prefix index. The index then forgets its
+// beliefs about the old ones, and the node which adapters were loaded.
 func (f *Fleet) joinIndex(n *Node) {
 	n.adapters.Forget()
-	if f.o.Index == nil {
-		return
-	}
-	if old := n.Ref(); old != 0 {
-		f.o.Index.Leave(old)
-	}
-	n.ref.Store(uint32(f.o.Index.Join(n.ID)))
+	f.joinRanks(n.Ranks())
 }
 
 // breakerMoved is called without a lock after every change of the breaker's state.

@@ -64,18 +64,45 @@ type sources struct {
 // ours is the part of an engine's figures that may be of this router.
 type ours struct {
 	requests int32
-	blocks   int64 // of books.BlockTokens
+	blocks   int64  // of books.BlockTokens
+	ranks    []ours // by rank; nil: the node has one
 }
 
-// at returns the load of the newest source at now. blockTokens is the size of the engine's blocks.
-func (s *sources) at(now time.Time, blockTokens int) *Load {
+// rank returns the part of rank i among n ranks. The part is zero if the ranks have changed since.
+func (o *ours) rank(i, n int) (part ours) {
+	if len(o.ranks) == n {
+		part = o.ranks[i]
+	}
+	return part
+}
+
+// at returns the load of the newest source at now, and this router's part of it. blockTokens is the
+// size of the engine's blocks.
+func (s *sources) at(now time.Time, blockTokens int) (*Load, ours) {
 	l, ours := &Load{Load: s.beat, From: s.from}, s.beatOurs
 	if s.pushed != nil {
 		l.Load, l.From, ours = *s.pushed, Stream, s.pushedOurs
 	}
-	if l.Forget(now, s.trust); l.From != Stream && l.Load == (load.Load{}) {
+	if l.Forget(now, s.trust); l.From != Stream && l.Empty() {
+		return untold, ours
+	}
+	l.subtract(ours, blockTokens)
+	return l, ours
+}
+
+// rank returns the load of rank i among n ranks. ours is this router's part of l.
+func (l *Load) rank(i, n int, ours ours, blockTokens int) *Load {
+	if !l.Told() {
 		return untold
 	}
+	part := &Load{Load: l.Load, From: l.From}
+	part.Engine, part.Power = l.Engine.Rank(i, n), l.Power.Rank(n)
+	part.subtract(ours.rank(i, n), blockTokens)
+	return part
+}
+
+// subtract computes the part of the load that is not this router's.
+func (l *Load) subtract(ours ours, blockTokens int) {
 	held, heldKnown := l.InFlight.Get()
 	waiting, waitingKnown := l.QueueDepth.Get()
 	if heldKnown {
@@ -85,7 +112,6 @@ func (s *sources) at(now time.Time, blockTokens int) *Load {
 		l.Waiting = foreignWaiting(held, waiting, ours.requests)
 	}
 	l.OthersBlocks = max(0, usedBlocks(&l.Engine, blockTokens)-ours.blocks)
-	return l
 }
 
 // usedBlocks returns the blocks, of books.BlockTokens, that the engine's active requests use; 0:
@@ -127,10 +153,16 @@ func beatOf(h *cluster.NodeHealth, now time.Time) beat {
 // lately returns the most that this router had on the node in the last one to two windows of a
 // Peak. The caller holds told.mu.
 func (n *Node) lately(now time.Time) ours {
-	return ours{
-		requests: int32(n.told.recent.Since(now, int64(n.inFlight.Load()))),
-		blocks:   n.Book.Recent(now),
+	all := ours{requests: int32(n.told.recent.Since(now, int64(n.only.inFlight.Load())))}
+	ranks := n.Ranks()
+	for _, r := range ranks {
+		blocks := r.Book.Recent(now)
+		if all.blocks += blocks; len(ranks) > 1 {
+			requests := r.recent.Since(now, int64(r.inFlight.Load()))
+			all.ranks = append(all.ranks, ours{requests: int32(requests), blocks: blocks})
+		}
 	}
+	return all
 }
 
 // setLoad stores the load of a heartbeat or a scrape that came at now. One goroutine per node calls
@@ -163,7 +195,14 @@ func (n *Node) age(now time.Time) {
 
 // publishLoad stores the load as of now and adjusts the slots. The caller holds told.mu.
 func (n *Node) publishLoad(now time.Time) {
-	n.load.Store(n.told.at(now, n.Info().BlockTokens))
+	blockTokens := n.Info().BlockTokens
+	l, ours := n.told.at(now, blockTokens)
+	n.load.Store(l)
+	if ranks := n.Ranks(); len(ranks) > 1 {
+		for i, r := range ranks {
+			r.load.Store(l.rank(i, len(ranks), ours, blockTokens))
+		}
+	}
 	n.setSlots()
 }
 
@@ -176,5 +215,5 @@ func (n *Node) setSlots() {
 	n.slots.Store(slots)
 }
 
-// Load returns the node's latest load. Load is immutable.
+// Load returns the node's latest load, of all ranks together. Load is immutable.
 func (n *Node) Load() *Load { return n.load.Load() }

@@ -11,10 +11,8 @@ import (
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/lora"
 	"github.com/cognitora/dataplane/internal/relay"
-	"github.com/cognitora/dataplane/router/books"
 	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/policy"
-	"github.com/cognitora/dataplane/router/prefix"
 )
 
 // Source says how the router knows a node.
@@ -38,15 +36,15 @@ func (s Source) subject() subjectKind {
 // snapshot until the node leaves the fleet. A request in flight may use the node after the
 // departure. All methods are safe for concurrent use.
 type Node struct {
-	// A pick reads of every node the fields up to the first ones of the book, and two fields of the
-	// health. Each of the two groups lies in one line of the processor's cache.
-	load     atomic.Pointer[Load]
-	path     atomic.Pointer[Path]
-	ref      atomic.Uint32
-	flags    atomic.Uint32
-	inFlight atomic.Int32
-	limit    atomic.Int32 // max_concurrent
-	Book     books.Book   // what this router's requests cost the node
+	// A pick reads of every node with one rank the fields up to the first ones of the rank's book,
+	// and two fields of the health. Each of the two groups lies in one line of the processor's
+	// cache.
+	load  atomic.Pointer[Load] // of all ranks together
+	path  atomic.Pointer[Path]
+	flags atomic.Uint32
+	limit atomic.Int32 // max_concurrent
+	only  Rank         // the only rank; if there are several, only its inFlight counts: all requests
+	ranks atomic.Pointer[[]*Rank]
 	// Health is the health of the node. Eligible and Acquire consult Health before they let a
 	// request in.
 	Health health.Node
@@ -83,6 +81,7 @@ type Info struct {
 	Adapters      []lora.Adapter // the LoRA adapters among Models
 	Device, DType string
 	TP            int
+	DataParallel  int // data-parallel ranks; 0: one
 	VRAMBytes     int64
 	MaxConcurrent int32  // requests at once, set by an operator; 0 = no limit
 	EngineSlots   int32  // requests at once, told by the engine; 0 = unknown
@@ -131,6 +130,8 @@ func newNode(id string, source Source, info *Info, pool *relay.Pool) *Node {
 	n := &Node{ID: id, IDHash: hashID(id), Source: source, Pool: pool, end: ending{drained: make(chan struct{})}}
 	n.told.from, n.told.trust = Nobody, defaultTrust
 	n.load.Store(untold)
+	n.only.Count, n.only.Name, n.only.IDHash, n.only.node = 1, id, n.IDHash, n
+	n.ranks.Store(new(newRanks(n, info.DataParallel)))
 	n.setInfo(info)
 	return n
 }
@@ -154,12 +155,8 @@ func (n *Node) setInfo(info *Info) {
 // Info returns the facts of the node that change rarely.
 func (n *Node) Info() *Info { return n.info.Load() }
 
-// Ref returns the node's incarnation in the prefix index. Ref changes when the engine comes back
-// with an empty cache.
-func (n *Node) Ref() prefix.Ref { return prefix.Ref(n.ref.Load()) }
-
 // InFlight returns the number of this router's requests on the node.
-func (n *Node) InFlight() int32 { return n.inFlight.Load() }
+func (n *Node) InFlight() int32 { return n.only.inFlight.Load() }
 
 // MaxConcurrent returns the node's limit on requests at once; 0: no limit.
 func (n *Node) MaxConcurrent() int32 { return n.limit.Load() }
@@ -199,11 +196,11 @@ func (n *Node) Acquire() bool {
 // reserve counts a request if a slot is free.
 func (n *Node) reserve() bool {
 	for {
-		now := n.inFlight.Load()
+		now := n.only.inFlight.Load()
 		if now >= n.slots.Load() {
 			return false
 		}
-		if n.inFlight.CompareAndSwap(now, now+1) {
+		if n.only.inFlight.CompareAndSwap(now, now+1) {
 			n.told.recent.Rise(int64(now) + 1)
 			return true
 		}
@@ -227,11 +224,11 @@ func (n *Node) AcquireLastResort() bool {
 
 // AcquireAlways counts one request as in flight regardless of the node's state. AcquireAlways
 // serves requests that can go to no other node.
-func (n *Node) AcquireAlways() { n.told.recent.Rise(int64(n.inFlight.Add(1))) }
+func (n *Node) AcquireAlways() { n.told.recent.Rise(int64(n.only.inFlight.Add(1))) }
 
 // Release takes back one Acquire.
 func (n *Node) Release() {
-	if n.inFlight.Add(-1) == 0 && n.flags.Load()&flagGone != 0 {
+	if n.only.inFlight.Add(-1) == 0 && n.flags.Load()&flagGone != 0 {
 		n.finish()
 	}
 }
@@ -239,7 +236,7 @@ func (n *Node) Release() {
 // leave marks the node as gone. The node's pool is closed when the last request has ended.
 func (n *Node) leave() {
 	n.flags.Or(flagGone)
-	if n.inFlight.Load() == 0 {
+	if n.only.inFlight.Load() == 0 {
 		n.finish()
 	}
 }

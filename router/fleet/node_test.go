@@ -197,8 +197,9 @@ func TestPicksReadFewLines(t *testing.T) {
 	}
 	lines := map[uintptr]bool{}
 	for _, path := range [][]string{
-		{"load"}, {"path"}, {"ref"}, {"flags"}, {"inFlight"}, {"limit"},
-		{"Book", "prefill"}, {"Book", "blocks"}, {"Book", "output"}, {"Book", "modelled"}, {"Book", "present"},
+		{"load"}, {"path"}, {"flags"}, {"limit"}, {"only", "ref"}, {"only", "inFlight"},
+		{"only", "Book", "prefill"}, {"only", "Book", "blocks"}, {"only", "Book", "output"},
+		{"only", "Book", "modelled"}, {"only", "Book", "present"},
 		{"Health", "suspicion", "since"}, {"Health", "breaker", "state"},
 	} {
 		lines[offset(path...)/line] = true

@@ -23,7 +23,7 @@ func TestAChangedKeyKeepsTheNode(t *testing.T) {
 	f := run(t, fast(b))
 	eventually(t, f, "joined", serves("m", 1))
 	n := f.Load().Node("n")
-	ref := n.Ref()
+	ref := n.Ranks()[0].Ref()
 	n.AcquireAlways()
 
 	ask := func() int {
@@ -48,7 +48,7 @@ func TestAChangedKeyKeepsTheNode(t *testing.T) {
 	if err := f.Reload(context.Background(), []Backend{b}); err != nil {
 		t.Fatal(err)
 	}
-	if s := f.Load(); s.Node("n") != n || !serves("m", 1)(s) || n.InFlight() != 1 || n.Ref() != ref {
+	if s := f.Load(); s.Node("n") != n || !serves("m", 1)(s) || n.InFlight() != 1 || n.Ranks()[0].Ref() != ref {
 		t.Fatalf("what was known of the node is gone: %+v", n.View(time.Now()))
 	}
 	if status := ask(); status != 200 {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math"
 	"net"
+	"reflect"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,7 +52,7 @@ func TestSignals(t *testing.T) {
 		l1.Power != (load.Power{}) {
 		t.Errorf("by the stream: %+v", l1)
 	}
-	if v := n.View(time.Now()); v.Signals.From != Stream || v.Signals.Load != l1.Load {
+	if v := n.View(time.Now()); v.Signals.From != Stream || !reflect.DeepEqual(v.Signals.Load, l1.Load) {
 		t.Errorf("%+v", v.Signals)
 	}
 	stop()
@@ -82,7 +83,7 @@ func TestOldIsUnknown(t *testing.T) {
 		t.Errorf("later: %+v", l)
 	}
 	n.age(now.Add(defaultTrust + time.Second))
-	if l := n.Load(); *l != (Load{From: Nobody}) {
+	if l := n.Load(); !reflect.DeepEqual(*l, Load{From: Nobody}) {
 		t.Errorf("too late: %+v", l)
 	}
 }

@@ -1,8 +1,10 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net"
 	"net/netip"
@@ -171,13 +173,18 @@ func (f *Fleet) refresh(m *member) {
 	m.heard = d.asked || m.backend.Model != ""
 	info := staticInfo(m.backend, d)
 	none := d.asked && len(info.Models) == 0
-	if none {
+	switch {
+	case none:
 		f.problem(ofBackend, m.node.ID, d.noModels())
-	} else {
+	case m.backend.DataParallel > 0 && d.ranks > 0 && d.ranks != m.backend.DataParallel:
+		f.problem(ofBackend, m.node.ID, fmt.Sprintf("data_parallel_size is %d, but the engine's metrics have %d ranks; "+
+			"leave the setting out, or mend it", m.backend.DataParallel, d.ranks))
+	default:
 		f.solved(ofBackend, m.node.ID)
 	}
 	if !sameInfo(info, m.node.Info()) {
 		m.node.setInfo(info)
+		f.fitRanks(m.node)
 		f.dirty = true
 	}
 	had := m.node.flags.Load()&flagNoModel != 0
@@ -195,6 +202,7 @@ func staticInfo(b Backend, d discovery) *Info {
 		EngineSlots: d.engineSlots, BlockTokens: d.blockTokens,
 		Models: d.models, Upstream: d.models, Adapters: d.adapters, KVAddress: b.KV,
 		Labels: b.Labels, Experts: b.Experts, EngineVersion: d.version, MaxBatchedTokens: b.MaxBatchedTokens,
+		DataParallel: cmp.Or(b.DataParallel, d.ranks),
 	}
 	if b.Model != "" {
 		info.Adapters = slices.DeleteFunc(slices.Clone(d.adapters), func(a lora.Adapter) bool {

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -61,7 +62,7 @@ func TestANodeLeavesAndReturns(t *testing.T) {
 	f := run(t, o)
 	eventually(t, f, "joined", serves("m", 1))
 	n := f.Load().Nodes[0]
-	ref := n.Ref()
+	ref := n.Ranks()[0].Ref()
 	e.Close()
 	eventually(t, f, "noticed", serves("m", 0))
 	newEngine(t, listen(t, "tcp", addr), "m")
@@ -82,7 +83,7 @@ func TestANodeLeavesAndReturns(t *testing.T) {
 	if n.Health.State() != health.Healthy || n != f.Load().Nodes[0] {
 		t.Fatalf("%v after three answers", n.Health.State())
 	}
-	if n.Ref() == ref || o.Index.(*index).len() != 1 {
+	if n.Ranks()[0].Ref() == ref || o.Index.(*index).len() != 1 {
 		t.Fatal("the restarted engine kept its blocks in the index")
 	}
 }
@@ -185,14 +186,14 @@ func TestTelemetry(t *testing.T) {
 		t.Fatalf("%d slots of 12 beside 10 waiting requests of others, want 2", taken)
 	}
 	eventually(t, f, "the block size", func(*Snapshot) bool { return n.Info().BlockTokens == 32 })
-	ref := n.Ref()
+	ref := n.Ranks()[0].Ref()
 	e.set(func(e *engine) { e.metrics = fmt.Sprintf(vllmPage, 0, 0, 2000) })
 	eventually(t, f, "the restart seen in its start time",
-		func(*Snapshot) bool { return n.Ref() != ref && n.Load().Waiting == 0 })
+		func(*Snapshot) bool { return n.Ranks()[0].Ref() != ref && n.Load().Waiting == 0 })
 
 	eventually(t, f, "the other one", serves("q", 1))
 	q := f.Load().Model([]byte("q")).Nodes[0]
-	if l := q.Load(); *l != (Load{From: Nobody}) {
+	if l := q.Load(); !reflect.DeepEqual(*l, Load{From: Nobody}) {
 		t.Fatalf("without /metrics: %+v", l)
 	}
 	if e.count("/metrics") > 4 || quiet.count("/metrics") > 1 {

@@ -61,6 +61,8 @@ type NodeView struct {
 	Others        int32 `json:"in_flight_of_others"` // requests in the engine of other routers and clients
 	Waiting       int32 `json:"waiting_of_others"`
 
+	Ranks []RankView `json:"ranks,omitempty"` // of a node with several data-parallel ranks
+
 	Signals Signals `json:"signals"`
 	Path    *PathOf `json:"path,omitempty"` // of the router's connections to the node, from the router's kernel
 }
@@ -87,6 +89,25 @@ func views(states []lora.State, now time.Time) (all []AdapterView) {
 		all = append(all, v)
 	}
 	return all
+}
+
+// RankView is one data-parallel rank of a NodeView.
+type RankView struct {
+	Rank          int     `json:"dp_rank"`
+	InFlight      int32   `json:"in_flight"`
+	Others        int32   `json:"in_flight_of_others"`
+	Waiting       int32   `json:"waiting_of_others"`
+	PrefillTokens int64   `json:"prefill_tokens"` // of this router's requests, not computed yet
+	ActiveBlocks  float64 `json:"active_blocks"`  // of this router's requests
+}
+
+// View describes the rank at now.
+func (r *Rank) View(now time.Time) RankView {
+	l := r.Load()
+	return RankView{
+		Rank: r.Index, InFlight: r.InFlight(), Others: l.Others, Waiting: l.Waiting,
+		PrefillTokens: r.Book.Prefill(now), ActiveBlocks: r.Book.Blocks(),
+	}
 }
 
 // These are the states of a Standing that programs test for.
@@ -219,6 +240,11 @@ func (n *Node) View(now time.Time) NodeView {
 		v.Reason = prefillUnused
 	case n.Health.State() == health.HalfOpen:
 		v.Reason = health.OnTrial
+	}
+	if ranks := n.Ranks(); len(ranks) > 1 {
+		for _, r := range ranks {
+			v.Ranks = append(v.Ranks, r.View(now))
+		}
 	}
 	for i := range info.Models {
 		if info.Models[i] != info.Upstream[i] {

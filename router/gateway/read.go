@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"iter"
 	"strconv"
 	"time"
 	"unsafe"
@@ -65,7 +66,7 @@ func (c *call) read() *apierror.Error {
 		return errNotPassed
 	}
 	if own.routing {
-		if err := r.ReadHeaders(h.All()); err != nil {
+		if err := r.ReadHeaders(c.wishes(h)); err != nil {
 			return apierror.FromScan(err)
 		}
 	}
@@ -142,10 +143,28 @@ func first(at *[]byte, value []byte) {
 	}
 }
 
+// wishes yields the headers that may say how the request is routed. A client that may not steer
+// cannot choose an engine's rank, and its header is dropped as by a proxy that does not know it.
+func (c *call) wishes(h *fasthttp.RequestHeader) iter.Seq2[[]byte, []byte] {
+	if c.steers() {
+		return h.All()
+	}
+	return func(yield func(name, value []byte) bool) {
+		for name, value := range h.All() {
+			if !bytes.EqualFold(name, []byte(nvext.EngineRankHeader)) && !yield(name, value) {
+				return
+			}
+		}
+	}
+}
+
+// steers says whether the client may steer the router.
+func (c *call) steers() bool { return trust.Steers(c.ctx.RemoteAddr(), c.ctx.TLSConnectionState()) }
+
 // permit refuses a request that steers the router from a client that may not.
 func (c *call) permit() *apierror.Error {
 	what := c.request.Privileged()
-	if what == "" || trust.Steers(c.ctx.RemoteAddr(), c.ctx.TLSConnectionState()) {
+	if what == "" || c.steers() {
 		return nil
 	}
 	return trust.Denied(what)

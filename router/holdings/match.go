@@ -60,7 +60,8 @@ func (q *Query) Begin(m *Map, model string) bool {
 	return len(q.v.byAddress)+len(q.v.engines) > 0
 }
 
-// Node adds a node to the question. kvAddress is the address of its host's daemon.
+// Node adds a node, or a rank of a node, to the question. id is the name under which its engine
+// reports its blocks, and kvAddress the address of its host's daemon.
 func (q *Query) Node(id, kvAddress string) {
 	c := q.v.byAddress[kvAddress]
 	e := q.v.engines[id]

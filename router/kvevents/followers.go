@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"github.com/cognitora/dataplane/kv/events"
@@ -28,28 +29,43 @@ var Counters = events.Counters
 // one stream.
 const maxSources = 256
 
-// Source is an engine with its KV events' addresses.
+// Source is one data-parallel rank of an engine with the addresses of the engine's KV events.
 type Source struct {
 	Node             string // id
+	Name             string // name of the rank in the fleet; the node's id if the node has one rank
+	Rank             int    // its number, which it adds to the ports of both addresses
 	Endpoint, Replay string
 }
 
-// Check validates the addresses of an engine's events; replay may be empty.
-func Check(endpoint, replay string) error {
-	if _, err := events.ParseEndpoint(endpoint); err != nil {
+// Check validates the addresses of the events of an engine with so many ranks; replay may be empty.
+func Check(endpoint, replay string, ranks int) error {
+	at, err := endpointOf(endpoint, 0)
+	if err != nil {
 		return fmt.Errorf("option kv-events: %w", err)
 	}
-	if replay == "" {
-		return nil
-	}
-	at, err := events.ParseEndpoint(replay)
-	if err == nil && at.Listen {
+	again, err := endpointOf(replay, 0)
+	if err == nil && again.Listen {
 		err = errors.New("the engine listens there; leave the @ out")
 	}
 	if err != nil {
 		return fmt.Errorf("option kv-replay: %w", err)
 	}
+	if err := events.CheckRanks(at, again, ranks); err != nil {
+		return fmt.Errorf("option data_parallel_size: %w", err)
+	}
 	return nil
+}
+
+// endpointOf returns the endpoint of a rank; an empty address is none.
+func endpointOf(address string, rank int) (events.Endpoint, error) {
+	if address == "" {
+		return events.Endpoint{}, nil
+	}
+	at, err := events.ParseEndpoint(address)
+	if err != nil {
+		return at, err
+	}
+	return at.OfRank(rank)
 }
 
 // Options are the settings of Followers.
@@ -106,10 +122,17 @@ func (f *Followers) Run(ctx context.Context) error {
 func (f *Followers) Set(sources []Source) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.wanted = sources[:min(len(sources), maxSources)]
-	if len(sources) > maxSources {
+	if wanted := sources[:min(len(sources), maxSources)]; !slices.Equal(wanted, f.wanted) {
+		f.want(wanted, len(sources))
+	}
+}
+
+// want replaces the followed engines by the first ones of so many. The caller holds f.mu.
+func (f *Followers) want(sources []Source, all int) {
+	f.wanted = sources
+	if all > maxSources {
 		f.o.Logger.Error("KV events are followed of so many backends only",
-			"most", maxSources, "backends", len(sources))
+			"most", maxSources, "backends", all)
 	}
 	f.sync()
 }
@@ -127,26 +150,27 @@ func (f *Followers) sync() {
 	for s, r := range f.running {
 		if !wanted[s] {
 			r.stop()
-			ended[s.Node] = r.done
+			ended[s.Name] = r.done
 			delete(f.running, s)
 		}
 	}
 	for s := range wanted {
 		if f.running[s] == nil {
-			f.start(s, ended[s.Node])
+			f.start(s, ended[s.Name])
 		}
 	}
 }
 
-// start follows an engine once the node's earlier follower has ended. The caller holds f.mu.
+// start follows a rank once its earlier follower has ended. The caller holds f.mu.
 func (f *Followers) start(s Source, before <-chan struct{}) {
-	endpoint, err := events.ParseEndpoint(s.Endpoint)
+	endpoint, err := endpointOf(s.Endpoint, s.Rank)
 	var replay events.Endpoint
-	if err == nil && s.Replay != "" {
-		replay, err = events.ParseEndpoint(s.Replay)
+	if err == nil {
+		replay, err = endpointOf(s.Replay, s.Rank)
 	}
 	if err != nil {
-		f.o.Logger.Error("KV events are not followed", "node", s.Node, "error", err) // despite Check
+		// Check does not know of ranks that the engine's metrics name.
+		f.o.Logger.Error("KV events are not followed", "node", s.Name, "error", err)
 		return
 	}
 	ctx, stop := context.WithCancel(f.life)
@@ -155,9 +179,9 @@ func (f *Followers) start(s Source, before <-chan struct{}) {
 		adapter = func(name []byte) { f.o.Adapter(s.Node, name) }
 	}
 	r := &running{stop: stop, done: make(chan struct{}), Follower: events.New(events.Options{
-		Engine: s.Node, Endpoint: endpoint, Replay: replay, Model: func() string { return f.o.Model(s.Node) },
+		Engine: s.Name, Endpoint: endpoint, Replay: replay, Model: func() string { return f.o.Model(s.Node) },
 		Adapter: adapter,
-		Sink:    f.index, Logger: f.o.Logger.With("node", s.Node),
+		Sink:    f.index, Logger: f.o.Logger.With("node", s.Name),
 	})}
 	f.running[s] = r
 	f.wg.Go(func() {
@@ -169,16 +193,24 @@ func (f *Followers) start(s Source, before <-chan struct{}) {
 	})
 }
 
-// Each calls call for every followed engine.
+// Each calls call for every followed engine, with the sum over its ranks.
 func (f *Followers) Each(call func(node string, s *Stats)) {
 	if f == nil {
 		return
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	all := map[string]*Stats{}
 	for s, r := range f.running {
 		stats := r.Stats()
-		call(s.Node, &stats)
+		if sum := all[s.Node]; sum != nil {
+			sum.Add(&stats)
+		} else {
+			all[s.Node] = &stats
+		}
+	}
+	for node, stats := range all {
+		call(node, stats)
 	}
 }
 

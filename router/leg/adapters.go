@@ -1,6 +1,10 @@
 package leg
 
-import "time"
+import (
+	"time"
+
+	"github.com/cognitora/dataplane/router/policy"
+)
 
 // adapterLong is the loading time from which on a node that would have to load a request's LoRA
 // adapter is left out while another one has it.
@@ -25,21 +29,19 @@ func (l *Leg) stayWithAdapter() {
 	}
 	for i, at := range l.picks.able {
 		n, c := l.pool.members[at], &l.picks.cands[i]
-		if loaded, known := n.AdapterResident(l.model.name); known && loaded && n.unqueued(c.InFlight+c.Others) {
+		if loaded, known := n.AdapterResident(l.model.name); known && loaded && n.unqueued(c) {
 			l.keep(unloaded, func(at int32) bool { return !l.lacksAdapter(l.pool.members[at]) })
 			return
 		}
 	}
 }
 
-// unqueued says whether a node with this number of requests would begin another one at once, as far
-// as that is known.
-func (n *member) unqueued(held int32) bool {
-	info := n.Info()
-	for _, slots := range []int32{info.MaxConcurrent, info.EngineSlots} {
-		if slots > 0 && held >= slots {
-			return false
-		}
+// unqueued says whether the rank n, with the load of candidate c, would begin another request at
+// once, as far as that is known.
+func (n *member) unqueued(c *policy.Candidate) bool {
+	held := c.InFlight + c.Others
+	if c.MaxConcurrent != 0 && held >= c.MaxConcurrent || c.EngineSlots > 0 && held >= c.EngineSlots {
+		return false
 	}
 	waiting, known := n.Load().QueueDepth.Get()
 	return !known || waiting == 0

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -101,7 +100,7 @@ func (l *Leg) try() verdict {
 	a.ref = a.node.Ref()
 	l.useAdapter(a)
 	l.Reading, l.tries.stored = answer.Reading{}, false
-	if !slices.Contains(l.tries.asked, a.node) {
+	if !l.asked(a.node) {
 		l.tries.asked = append(l.tries.asked, a.node)
 	}
 	l.Attempts++
@@ -483,7 +482,10 @@ func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 		l.Edit(&o.edits)
 	}
 	r := &o.request
-	r.Method, r.Path, r.Header = asked.Method, asked.Path, asked.Header
+	r.Method, r.Path, r.Header, r.More = asked.Method, asked.Path, asked.Header, a.node.Header
+	if l.Bond == Stored {
+		r.More = nil // the rank that made the response has no part in reading it
+	}
 	address(r, a.node.Node, asked.Auth, &a.abort)
 	if r.Body = o.edits.Segments(r.Body[:0]); o.edits.Err() != nil {
 		return nil, fmt.Errorf("%w: %w", errUnfit, o.edits.Err())

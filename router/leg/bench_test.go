@@ -32,7 +32,7 @@ func BenchmarkPick(b *testing.B) {
 		b.Run(kib+"never seen", func(b *testing.B) { benchPick(b, d, body, 0) })
 		remember(b, d, body, 1)
 		b.Run(kib+"nine tenths on one node", func(b *testing.B) { benchPick(b, d, body, 0.9) })
-		remember(b, d, body, len(d.current().models["sim"].pools[Answer].nodes))
+		remember(b, d, body, len(d.current().models["sim"].pools[Answer].ranks))
 		b.Run(kib+"nine tenths on every node", func(b *testing.B) { benchPick(b, d, body, 0.9) })
 	}
 }
@@ -98,7 +98,7 @@ func remember(b testing.TB, d *Dispatcher, body []byte, nodes int) {
 		if _, err := l.first(); err != nil {
 			b.Fatal(err)
 		}
-		l.prompt.Sent(l.pool.nodes[i].Ref(), time.Now())
+		l.prompt.Sent(l.pool.ranks[i].Ref(), time.Now())
 		l.drop(l.spare())
 		l.permit.Release()
 		l.recycle()

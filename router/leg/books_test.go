@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/sim/engine"
 )
@@ -18,16 +19,38 @@ import (
 // booksFor is how long TestBooksEndEmpty goes on. By default each client sends 60 requests.
 var booksFor = flag.Duration("books", 0, "how long TestBooksEndEmpty sends requests")
 
+// ranksOf returns the ranks of all nodes.
+func ranksOf(nodes []*fleet.Node) (all []*fleet.Rank) {
+	for _, n := range nodes {
+		all = append(all, n.Ranks()...)
+	}
+	return all
+}
+
+// noneLeft checks that no request is left at the nodes and in their books.
+func noneLeft(t *testing.T, nodes []*fleet.Node) {
+	t.Helper()
+	for _, r := range ranksOf(nodes) {
+		if n := r.Owner(); n.InFlight() != 0 || r.InFlight() != 0 || !r.Book.Empty() {
+			t.Errorf("%s keeps %d requests, %d tokens and %v blocks", r.Name, n.InFlight(), n.Prefill(time.Now()),
+				n.Blocks())
+		}
+	}
+}
+
 // TestBooksEndEmpty sends random requests to nodes that fail in every way, hang and leave. Clients
 // leave in all phases. The load books are empty afterwards.
 func TestBooksEndEmpty(t *testing.T) {
 	var engines []*engine.Engine
-	d := startWith(t, 4, &engines, func(c *engine.Config) { c.DecodeStep = time.Millisecond })
+	d := startWith(t, 4, &engines, func(c *engine.Config) {
+		c.DecodeStep, c.DataParallel = time.Millisecond, 1+len(engines)%2
+	})
 	d.o.PatienceFloor, d.o.StallFloor = 50*time.Millisecond, 100*time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	var run sync.WaitGroup
 	run.Go(func() { _ = d.Run(ctx) })
 	nodes := d.current().snap.Nodes
+	waitFor(t, func() bool { return len(ranksOf(nodes)) == 6 })
 
 	faults := []string{
 		"", "", "", "", "status=500", "status=503", "status=429", "status=404", "reset", "truncate", "delay=30ms",
@@ -81,10 +104,5 @@ func TestBooksEndEmpty(t *testing.T) {
 	cancel()
 	run.Wait()
 	t.Logf("%d requests in %v", asked.Load(), time.Since(began).Round(time.Second))
-	for _, n := range nodes {
-		if n.InFlight() != 0 || !n.Book.Empty() {
-			t.Errorf("%s keeps %d requests, %d tokens and %v blocks", n.ID, n.InFlight(), n.Book.Prefill(time.Now()),
-				n.Book.Blocks())
-		}
-	}
+	noneLeft(t, nodes)
 }

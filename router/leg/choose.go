@@ -144,6 +144,9 @@ func (l *Leg) noNode(p *policy.Policy, now time.Time) *apierror.Error {
 			return errNoAPI(l.endpointPath(), engines)
 		}
 	}
+	if err := l.refuseRank(); err != nil {
+		return err
+	}
 	switch {
 	case p.Mode == policy.Direct && l.Bond == Free:
 		return errNotPinned
@@ -253,10 +256,10 @@ func (l *Leg) lastResort(now time.Time) bool {
 }
 
 // leaveOut removes the suspects from the candidates. suspects is their number. leaveOut keeps
-// suspects that are more than half of the candidates, because then the network is more likely at
+// suspects that are on more than half of the nodes, because then the network is more likely at
 // fault. leaveOut also keeps them if no other node is left.
 func (l *Leg) leaveOut(suspects int, suspect func(at int32) bool) {
-	if suspects == 0 || 2*suspects > len(l.picks.cands) {
+	if suspects == 0 || l.most(suspect) {
 		return
 	}
 	l.keep(suspected, func(at int32) bool { return !suspect(at) }) // a node may have become suspect since the count
@@ -267,50 +270,60 @@ func (l *Leg) leaveOut(suspects int, suspect func(at int32) bool) {
 // others' requests is then asked if it has no queue.
 func (l *Leg) admitOthers() (changed bool) {
 	for i, at := range l.picks.able {
-		waiting := l.pool.members[at].Load().Waiting
-		changed = changed || waiting < l.picks.cands[i].Others
-		l.picks.cands[i].Others = waiting
+		n, c := l.pool.members[at], &l.picks.cands[i]
+		waiting := n.Load().Waiting
+		limit := n.limit(n.nodeState.Load().Waiting, waiting)
+		changed = changed || waiting < c.Others || limit > c.MaxConcurrent
+		c.Others, c.MaxConcurrent = waiting, limit
 	}
 	return changed
 }
 
-// measure fills l.picks.cands with the nodes at the places of l.picks.able.
+// measure fills l.picks.cands with the ranks at the places of l.picks.able.
 func (l *Leg) measure(now time.Time) {
 	p := &l.picks
 	p.cands = slices.Grow(p.cands[:0], len(p.able))[:len(p.able)]
-	cands, nodes, blanks, held := p.cands, l.pool.nodes, l.pool.blanks, l.prompt.Held()
+	cands, nodes, ranks, blanks, held := p.cands, l.pool.nodes, l.pool.ranks, l.pool.blanks, l.prompt.Held()
 	costs := p.policy.Mode == policy.Cost
 	fits := costs && p.cached > 0 || len(l.Constraints.Preferred)+len(l.Constraints.Experts) > 0 || l.model.view.Adapter
 	for i, at := range p.able {
-		c, n := &cands[i], nodes[at]
+		c, n, book := &cands[i], nodes[at], &ranks[at].Book
 		*c = blanks[at]
-		c.InFlight, c.MaxConcurrent, c.PrefillTokens = n.InFlight(), n.MaxConcurrent(), n.Book.Prefill(now)
+		c.InFlight, c.MaxConcurrent, c.PrefillTokens = n.InFlight(), n.MaxConcurrent(), book.Prefill(now)
 		if held {
 			reach := l.prompt.Reach(int(at))
 			c.Matched, c.Coming, c.Host, c.Disk = reach.Device, l.prompt.Coming(int(at)), reach.Host, reach.Disk
 		}
 		if costs {
-			c.ActiveBlocks = n.Book.Blocks()
-			if n.Book.MayShare(p.mark) {
-				c.SharedActive = int32(n.Book.Shared(l.prompt.Keys()))
+			c.ActiveBlocks = book.Blocks()
+			if book.MayShare(p.mark) {
+				c.SharedActive = int32(book.Shared(l.prompt.Keys()))
 			}
 		}
 		if fits {
 			l.fit(c, l.pool.members[at])
 		}
-		if load := n.Load(); load.Told() || n.Path() != nil {
-			report(c, n, load)
+		load := n.Load()
+		if l.pool.several {
+			load, c.InFlight = ranks[at].Load(), ranks[at].InFlight()
+		}
+		if load.Told() || n.Path() != nil {
+			report(c, n, book, load)
+		}
+		if l.pool.several {
+			c.MaxConcurrent = l.pool.members[at].limit(n.Load().Others, c.Others)
 		}
 	}
 }
 
-// report adds what the node's agent, its engine and the kernel have reported. A waiting request of
+// report adds what the node's agent, its engine and the kernel have reported, given the rank's book
+// and load. A waiting request of
 // others counts with the mean prefill of this router's requests.
-func report(c *policy.Candidate, n *fleet.Node, load *fleet.Load) {
+func report(c *policy.Candidate, n *fleet.Node, book *books.Book, load *fleet.Load) {
 	c.Retransmits = n.Resent()
 	if load.Told() {
 		c.Load, c.Others = &load.Load, load.Others
-		c.PrefillTokens += int64(load.Waiting) * n.Book.Mean()
+		c.PrefillTokens += int64(load.Waiting) * book.Mean()
 		c.ActiveBlocks += float64(load.OthersBlocks)
 	}
 }
@@ -344,13 +357,17 @@ func (l *Leg) cachedAnywhere() (blocks int32) {
 	return blocks
 }
 
-// blank returns the node as a candidate without load and without a block of the prompt.
-func blank(n *fleet.Node) policy.Candidate {
-	info := n.Info()
-	return policy.Candidate{
-		IDHash: n.IDHash, EngineSlots: info.EngineSlots,
+// blank returns the rank as a candidate without load and without a block of the prompt.
+func blank(r *fleet.Rank) policy.Candidate {
+	info := r.Owner().Info()
+	c := policy.Candidate{
+		IDHash: r.IDHash, EngineSlots: info.EngineSlots,
 		VRAM: info.VRAM(), Throughput: info.Throughput(), Retransmits: policy.Unknown(), CPU: info.Device == "cpu",
 	}
+	if r.Count > 1 {
+		part(&c, int32(r.Count), info.MaxConcurrent)
+	}
+	return c
 }
 
 // prefill returns how many prompt tokens wait for their computation at the node. A waiting request
@@ -371,10 +388,9 @@ func (l *Leg) calm(now time.Time) {
 		return
 	}
 	room := false
-	for i, at := range l.picks.able {
-		c := &l.picks.cands[i]
-		free := c.MaxConcurrent == 0 || c.InFlight < c.MaxConcurrent
-		room = room || free && !l.pool.members[at].Health.FailedLately(now)
+	for _, at := range l.picks.able {
+		n := l.pool.members[at]
+		room = room || !n.Full() && !n.Health.FailedLately(now)
 	}
 	if room {
 		l.keep(failedLately, func(at int32) bool { return !l.pool.members[at].Health.FailedLately(now) })

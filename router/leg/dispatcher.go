@@ -147,7 +147,7 @@ func (d *Dispatcher) check(now time.Time) {
 }
 
 func (d *Dispatcher) setAside(m *servedModel, work Work, s patience.Stall) {
-	for _, n := range m.pools[work].members {
+	for n := range m.pools[work].each {
 		if n.waits != s.Node {
 			continue
 		}

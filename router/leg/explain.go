@@ -1,6 +1,7 @@
 package leg
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/cognitora/dataplane/router/apierror"
@@ -17,14 +18,16 @@ type Explanation struct {
 	Mode       string          `json:"mode"`
 	Blocks     int             `json:"prompt_blocks"`
 	Winner     string          `json:"winner"`
+	WinnerRank *int            `json:"winner_dp_rank,omitempty"` // absent if the winner has one rank
 	Why        string          `json:"why"`
 	Candidates []ExplainedNode `json:"candidates"`
 }
 
-// ExplainedNode is one node's part in an Explanation. Unweighted terms are in [0,1], except
-// Waiting.
+// ExplainedNode is one node's part in an Explanation, or one data-parallel rank's. Unweighted terms
+// are in [0,1], except Waiting.
 type ExplainedNode struct {
 	Node     string  `json:"node"`
+	Rank     *int    `json:"dp_rank,omitempty"` // absent if the node has one rank
 	Eligible bool    `json:"eligible"`
 	Filter   string  `json:"filter,omitempty"` // the filter that leaves the node out, as in cgn_router_filtered_total
 	Reason   string  `json:"reason,omitempty"`
@@ -93,7 +96,7 @@ func (d *Dispatcher) explain(r *request.Request, q Question, now time.Time) (*Ex
 				row.cost(&because.Terms[next])
 			}
 			if next == pick {
-				e.Winner = n.ID
+				e.Winner, e.WinnerRank = row.Node, row.Rank
 			}
 			next++
 		} else {
@@ -107,14 +110,34 @@ func (d *Dispatcher) explain(r *request.Request, q Question, now time.Time) (*Ex
 // describe returns the row of the node at place i, without its score.
 func (l *Leg) describe(i int, now time.Time) ExplainedNode {
 	n, r := l.pool.members[i], l.prompt.Reach(i)
-	view := n.View(now)
-	return ExplainedNode{
-		Node: n.ID, Matched: int(r.Device), Coming: int(max(l.prompt.Coming(i), r.Device)),
+	load := n.Load()
+	row := ExplainedNode{
+		Node: n.ID, Rank: n.number(), Matched: int(r.Device), Coming: int(max(l.prompt.Coming(i), r.Device)),
 		Host: int(max(r.Host, r.Device)), Disk: int(max(r.Disk, r.Host, r.Device)), Total: l.prompt.Blocks,
-		InFlight: int(n.InFlight()), Others: int(view.Others), Slots: int(n.MaxConcurrent()),
-		Pending: int(blocksOf(n.prefill(now))), Signals: view.Signals, Adapter: l.adapterState(n),
+		InFlight: int(n.InFlight()), Others: int(load.Others), Slots: int(n.MaxConcurrent()),
+		Pending: int(blocksOf(n.prefill(now))), Signals: load.Signals(), Adapter: l.adapterState(n),
 		ExpertsAsked: len(l.Constraints.Experts), ExpertsHosted: l.Constraints.hosted(n.Info().Experts),
 	}
+	return row
+}
+
+// number returns the number of the rank; nil if the node has one rank.
+func (n *member) number() *int {
+	if n.Count == 1 {
+		return nil
+	}
+	return &n.Index
+}
+
+// Title names the row for people: NODE, or NODE rank R.
+func (e *ExplainedNode) Title() string { return Title(e.Node, e.Rank) }
+
+// Title names a node, or one of its data-parallel ranks, for people.
+func Title(node string, rank *int) string {
+	if rank == nil {
+		return node
+	}
+	return node + " rank " + strconv.Itoa(*rank)
 }
 
 // score adds the policy's terms for a candidate.
@@ -123,7 +146,7 @@ func (e *ExplainedNode) score(t *policy.Terms, n *member, now time.Time) {
 	if ok, why := n.Eligible(now); !ok {
 		e.Reason = "asked because no other node is left or has room; " + why
 	}
-	e.Overlap, e.Waiting, e.Load, e.Formula = t.Overlap, t.Waiting, t.Load, t.Line(e.Node)
+	e.Overlap, e.Waiting, e.Load, e.Formula = t.Overlap, t.Waiting, t.Load, t.Line(e.Title())
 	e.Power, e.Capacity, e.Score = t.Power, t.Capacity, t.Total
 	if n.Health.Suspect() {
 		e.Reason = health.SuspectReason

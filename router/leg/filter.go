@@ -28,6 +28,7 @@ const (
 	// The request rules these nodes out, in any state of the node.
 	pinned
 	disallowed
+	unranked
 	planned
 	lacking
 	untainted
@@ -58,6 +59,7 @@ const (
 var filterTexts = [filters]struct{ word, sentence string }{
 	pinned:       {"pinned", "another node is pinned"},
 	disallowed:   {"allowed_workers", "not among the allowed workers"},
+	unranked:     {"dp_rank", "another data-parallel rank is pinned"},
 	planned:      {"plan", "left out by the request's plan"},
 	lacking:      {word: "api"},
 	untainted:    {word: "required_taints"},
@@ -108,7 +110,7 @@ func (c *filterCounts) note(s filterSet) {
 // limit rules a node out. A pick then spares filter for nodes that serve. t are the model's
 // thresholds.
 func (l *Leg) takesEvery(t *busy.Thresholds) bool {
-	asksAny := l.Bond == Free && l.Allowed == nil && l.Filter == nil && l.picks.api == 0 &&
+	asksAny := l.Bond == Free && l.Allowed == nil && !l.Rank.Given && l.Filter == nil && l.picks.api == 0 &&
 		len(l.Constraints.Required) == 0 && !l.Constraints.Strict && len(l.tries.asked) == 0
 	return asksAny && t == nil && !slices.ContainsFunc(l.pool.gates, (*admission.Handle).Full)
 }
@@ -132,6 +134,8 @@ func (l *Leg) excludes(n *member) filter {
 		return pinned
 	case l.disallows(n):
 		return disallowed
+	case l.Rank.Given && l.Rank.Value != uint32(n.Index):
+		return unranked
 	case l.Filter != nil && !l.Filter(n.Node):
 		return planned
 	case n.lacks&l.picks.api != 0:
@@ -140,10 +144,20 @@ func (l *Leg) excludes(n *member) filter {
 		return untainted
 	case l.Constraints.Strict && l.Constraints.hosted(n.Info().Experts) < len(l.Constraints.Experts):
 		return expertless
-	case slices.Contains(l.tries.asked, n):
+	case l.asked(n):
 		return tried
 	}
 	return passes
+}
+
+// asked says whether the request has asked the node of n, at any of its ranks.
+func (l *Leg) asked(n *member) bool {
+	for _, other := range l.tries.asked {
+		if other.nodeState == n.nodeState {
+			return true
+		}
+	}
+	return false
 }
 
 // disallows says whether the client has a list of workers without n.

@@ -215,7 +215,7 @@ func TestANodeThatHasLeft(t *testing.T) {
 	if err := d.fleet.Reload(t.Context(), []fleet.Backend{{URL: stays}}); err != nil {
 		t.Fatal(err)
 	}
-	l.d.where.Find(l.prompt, l.Request, l.model.name, l.model.seed, l.pool.nodes)
+	l.d.where.Find(l.prompt, l.Request, l.model.name, l.model.seed, l.pool.ranks)
 	if at, err := l.choose(time.Now()); err != nil || at != 1 {
 		t.Errorf("place %d, %v", at, err)
 	}

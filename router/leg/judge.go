@@ -144,8 +144,8 @@ func hash(path string, body []byte) uint64 {
 // doubt returns the mean doubt about the answering nodes of the pool other than n.
 func (p *pool) doubt(n *member) float64 {
 	sum, nodes := 0.0, 0
-	for _, other := range p.members {
-		if ratio, ok := other.Health.Doubt(); ok && other != n {
+	for other := range p.each {
+		if ratio, ok := other.Health.Doubt(); ok && other.nodeState != n.nodeState {
 			sum, nodes = sum+ratio, nodes+1
 		}
 	}

@@ -28,6 +28,10 @@ type Question struct {
 	Work  Work   // the kind of work for the node
 	Bond  Bond   // whether only Node may be asked, and why
 	Node  string // id of the bound node; meaningless for a Free leg
+	// Rank is the number of the only data-parallel rank that may be asked, if one is given. RankBy
+	// is the field or header that gives it.
+	Rank   nvext.Optional[uint32]
+	RankBy string
 	// Allowed are the workers that a Free or Named leg may ask; nil: all.
 	Allowed nvext.Workers
 	// Filter says whether a node may be asked; nil: any node. Filter is called for each node at
@@ -66,6 +70,7 @@ func (d *Dispatcher) Wanted(r *request.Request) (Question, *apierror.Error) {
 			Required: x.RequiredTaints, Preferred: x.PreferredTaints,
 			Experts: moe.Experts, Strict: len(moe.Experts) > 0 && !moe.FallbackToUnlabeled,
 		}
+		q.Rank, q.RankBy = x.DPRank, x.DPRankBy
 	}
 	id, by := r.Worker()
 	if id == "" {
@@ -215,9 +220,9 @@ func (l *Leg) first() (at int, err *apierror.Error) {
 func (l *Leg) look() {
 	own := l.overrides()
 	if l.d.policyOf(l.model).UsesPrefixes(&own) {
-		l.d.where.Find(l.prompt, l.Request, l.model.name, l.model.seed, l.pool.nodes)
+		l.d.where.Find(l.prompt, l.Request, l.model.name, l.model.seed, l.pool.ranks)
 	} else {
-		l.prompt.Measure(l.Request, len(l.pool.nodes))
+		l.prompt.Measure(l.Request, len(l.pool.ranks))
 	}
 }
 
@@ -234,8 +239,8 @@ func (l *Leg) holder() (at int, err *apierror.Error) {
 			if err := l.enter(p.members[at]); err != nil {
 				return 0, err
 			}
-			l.prompt.Unknown(len(p.nodes))
-			n.AcquireAlways()
+			l.prompt.Unknown(len(p.ranks))
+			p.members[at].AcquireAlways()
 			l.spare().node = p.members[at]
 			return at, nil
 		}

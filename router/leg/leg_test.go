@@ -367,7 +367,7 @@ func TestMemoDoesNotAllocate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen.prompt.Sent(seen.pool.nodes[at].Ref(), time.Now())
+	seen.prompt.Sent(seen.pool.ranks[at].Ref(), time.Now())
 	seen.drop(seen.spare())
 	seen.permit.Release()
 	copy(body[len(body)-2000:], "another question")

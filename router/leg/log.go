@@ -17,7 +17,7 @@ func (l *Leg) logPick(at int, err *apierror.Error, now time.Time) {
 	able := l.picks.able
 	candidates, removed := lines{}, lines{}
 	for i, n := range l.pool.members {
-		row := ExplainedNode{Node: n.ID}
+		row := ExplainedNode{Node: n.ID, Rank: n.number()}
 		if len(able) == 0 || int(able[0]) != i {
 			row.filtered(l, i, now)
 			removed = append(removed, row.removal())
@@ -26,7 +26,7 @@ func (l *Leg) logPick(at int, err *apierror.Error, now time.Time) {
 		t := &because.Terms[len(l.picks.able)-len(able)]
 		able = able[1:]
 		if t.Eligible {
-			candidates = append(candidates, t.Line(n.ID))
+			candidates = append(candidates, t.Line(row.Title()))
 		} else {
 			row.Reason = t.Reason
 			removed = append(removed, row.removal())
@@ -38,15 +38,19 @@ func (l *Leg) logPick(at int, err *apierror.Error, now time.Time) {
 		l.d.log.Debug("no node picked", append(args, "error", err.Message)...)
 		return
 	}
-	l.d.log.Debug("node picked", append(args, "node", l.pool.members[at].ID)...)
+	n := l.pool.members[at]
+	if args = append(args, "node", n.ID); n.Count > 1 {
+		args = append(args, "dp_rank", n.Index)
+	}
+	l.d.log.Debug("node picked", args...)
 }
 
 // removal says in one line why the node is no candidate.
 func (e *ExplainedNode) removal() string {
 	if e.Filter == "" {
-		return e.Node + ": " + e.Reason
+		return e.Title() + ": " + e.Reason
 	}
-	return e.Node + ": " + e.Filter + ", " + e.Reason
+	return e.Title() + ": " + e.Filter + ", " + e.Reason
 }
 
 // lines is a list of lines. The log's text format joins them, and its JSON format has an array.

@@ -47,14 +47,14 @@ func TestMeasure(t *testing.T) {
 		l.candidates(now)
 		l.picks.cached = 7 // as if a host's cache had reported
 		l.measure(now)
-		l.prompt.Sent(d.fleet.Load().Node("rich").Ref(), now)
+		l.prompt.Sent(d.fleet.Load().Node("rich").Ranks()[0].Ref(), now)
 		return l.picks.cands[1], l.picks.cands[0], append(keys, l.prompt.Keys()...)
 	}
 	_, _, keys := look()
 	n := d.fleet.Load().Node("rich")
 	n.AcquireAlways()
 	var entry books.Entry
-	n.Book.Open(&entry, books.Cost{Prefill: 160, Blocks: 9}, now)
+	n.Ranks()[0].Book.Open(&entry, books.Cost{Prefill: 160, Blocks: 9}, now)
 	entry.Count(keys[:4])
 
 	rich, bare, _ := look()

@@ -102,7 +102,7 @@ func TestCostIsExplained(t *testing.T) {
 		t.Fatal(err)
 	}
 	holder := l.pool.members[at]
-	l.prompt.Sent(holder.Ref(), r.Received)
+	l.prompt.Sent(holder.Ranks()[0].Ref(), r.Received)
 	l.drop(l.spare())
 	tokens := float64(l.prompt.Tokens())
 	l.close()
@@ -185,7 +185,7 @@ func TestNvextReachesThePick(t *testing.T) {
 	}
 	blocks, prefill := 0.0, int64(0)
 	for _, n := range d.current().snap.Nodes {
-		blocks, prefill = blocks+n.Book.Blocks(), prefill+n.Book.Prefill(time.Now())
+		blocks, prefill = blocks+n.Blocks(), prefill+n.Prefill(time.Now())
 	}
 	if all := float64(legs[0].Blocks()); blocks != 2*all || prefill != 0 {
 		t.Errorf("%v blocks are active, want %v; %d tokens of prefill, want none", blocks, 2*all, prefill)

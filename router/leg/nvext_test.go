@@ -121,7 +121,7 @@ func TestEnginesDoNotGetNvext(t *testing.T) {
 			`{"cache_salt":"a\n","model":"sim","messages":[]}`},
 		{false, `{"model":"sim","nvext":` + salted + `,"cache_salt":"a\n","messages":[]}`,
 			`{"model":"sim","cache_salt":"a\n","messages":[]}`},
-		{true, `{"model":"sim","nvext":{"dp_rank":3},"messages":[]}`, `{"model":"sim","nvext":{"dp_rank":3},"messages":[]}`},
+		{true, `{"model":"sim","nvext":{"dp_rank":0},"messages":[]}`, `{"model":"sim","nvext":{"dp_rank":0},"messages":[]}`},
 		{true, `{"model":"sim","nvext":` + salted + `,"messages":[]}`,
 			`{"cache_salt":"a\n","model":"sim","nvext":` + salted + `,"messages":[]}`},
 	} {

@@ -44,7 +44,7 @@ func TestWorthlessPrefixesAreNotHashed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := start(t, 1)
 			c.decide(t, d, c.doc)
-			node := d.current().snap.Nodes[0]
+			node := d.current().snap.Nodes[0].Ranks()[0]
 			var legs []*Leg
 			for i := range 2 {
 				l := answeredLeg(t, d, asked(t, d, chat(6400)))
@@ -173,7 +173,7 @@ func TestRehearsedPrefixesHaveNoWorth(t *testing.T) {
 	models := stillFor(t, worthless["score"], twoNodes()...)
 	for name, d := range map[string]*Dispatcher{"fleet": fleets, "model": models} {
 		r := rehearse(t, d, 100)
-		node := r.Node()
+		node := r.Node().Ranks()[0]
 		if got := node.Book.Prefill(time.Now()); got != 1600 {
 			t.Errorf("%s: %d tokens wait, want 1600", name, got)
 		}

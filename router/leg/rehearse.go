@@ -40,13 +40,13 @@ func (l *Leg) rehearse(keys []uint64, known func(n *fleet.Node) int32) *apierror
 	l.Request.Scan.Stream = true
 	own := l.overrides()
 	if known != nil || l.d.policyOf(l.model).UsesPrefixes(&own) {
-		l.d.where.FindKeys(l.prompt, l.Request, keys, l.model.name, l.model.seed, l.pool.nodes)
+		l.d.where.FindKeys(l.prompt, l.Request, keys, l.model.name, l.model.seed, l.pool.ranks)
 	} else {
-		l.prompt.MeasureBlocks(l.Request, len(keys), len(l.pool.nodes))
+		l.prompt.MeasureBlocks(l.Request, len(keys), len(l.pool.ranks))
 	}
 	if known != nil {
-		for i, n := range l.pool.nodes {
-			l.prompt.Suppose(i, known(n))
+		for i, r := range l.pool.ranks {
+			l.prompt.Suppose(i, known(r.Owner()))
 		}
 	}
 	if _, err := l.choose(sent); err != nil {

@@ -43,12 +43,15 @@ type servedModel struct {
 	slowAdapter bool // the model is a LoRA adapter that takes long to load
 }
 
-// pool holds the nodes for one kind of work on a model, sorted by id.
+// pool holds the nodes for one kind of work on a model, sorted by id. A node has a place for each
+// of its data-parallel ranks, in the order of their numbers.
 type pool struct {
-	nodes   []*fleet.Node
+	nodes   []*fleet.Node       // of the members, in the same order
+	ranks   []*fleet.Rank       // in the same order
 	members []*member           // in the same order
 	blanks  []policy.Candidate  // in the same order; a pick's candidates are copies of them
 	gates   []*admission.Handle // of the members, each once
+	several bool                // some node has several ranks
 }
 
 // model is the part of a model that outlives snapshots.
@@ -63,9 +66,12 @@ type model struct {
 	complaints complaints // about all nodes of the model together
 }
 
-// member is one node's part in one model.
+// member is one rank's part in one model. Load, requests in flight, book, incarnation in the prefix
+// index and hash are the rank's own, and have the names of the node's. Everything else is the
+// node's.
 type member struct {
 	*nodeState
+	*fleet.Rank
 	gate  *admission.Handle // handle of the model and the node's role
 	waits *patience.Node
 	lacks apis.Set // endpoints that the node's engine is known to lack
@@ -134,26 +140,31 @@ func (d *Dispatcher) served(view *fleet.ModelView, before *servedModel, t *serve
 	}
 	for work, nodes := range [works][]*fleet.Node{Answer: view.Nodes, Prefill: view.Prefill} {
 		p := &s.pools[work]
-		p.nodes = nodes
 		for _, n := range nodes {
-			info := n.Info()
-			m := &member{nodeState: t.nodes[n], gate: d.gateOf(s, view.Role(n))}
-			m.lacks = apis.Lacking(info.Engine, info.EngineVersion)
+			state, info := t.nodes[n], n.Info()
+			gate, lacks := d.gateOf(s, view.Role(n)), apis.Lacking(info.Engine, info.EngineVersion)
+			var waits *patience.Node
 			if was := before.member(Work(work), n); was != nil {
-				m.waits, m.latch = was.waits, was.latch
+				waits = was.waits
 			} else {
-				m.waits, m.latch = s.patience[work].Join(m.pulse, now), new(busy.Latch)
+				waits = s.patience[work].Join(state.pulse, now)
 			}
-			p.members, p.blanks = append(p.members, m), append(p.blanks, blank(n))
-			if !slices.Contains(p.gates, m.gate) {
-				p.gates = append(p.gates, m.gate)
+			for _, r := range n.Ranks() {
+				latch := before.latch(Work(work), r)
+				p.nodes, p.ranks = append(p.nodes, n), append(p.ranks, r)
+				p.members = append(p.members, &member{state, r, gate, waits, lacks, latch})
+				p.blanks, p.several = append(p.blanks, blank(r)), p.several || r.Count > 1
+			}
+			if !slices.Contains(p.gates, gate) {
+				p.gates = append(p.gates, gate)
 			}
 		}
 	}
 	return s
 }
 
-// member returns n's part in the given work for the model, or nil if it has none.
+// member returns n's part in the given work for the model, that of its first rank, or nil if it has
+// none.
 func (s *servedModel) member(work Work, n *fleet.Node) *member {
 	if s == nil {
 		return nil
@@ -164,15 +175,34 @@ func (s *servedModel) member(work Work, n *fleet.Node) *member {
 	return nil
 }
 
-// place returns the index of n in the pool, or -1 if it has none.
+// latch returns the latch of a rank in the given work for the model, or a new one.
+func (s *servedModel) latch(work Work, r *fleet.Rank) *busy.Latch {
+	if s != nil {
+		if at := slices.Index(s.pools[work].ranks, r); at >= 0 {
+			return s.pools[work].members[at].latch
+		}
+	}
+	return new(busy.Latch)
+}
+
+// place returns the first index of n in the pool, or -1 if it has none.
 func (p *pool) place(n *fleet.Node) int { return slices.Index(p.nodes, n) }
+
+// each yields the first member of each node in the pool.
+func (p *pool) each(yield func(*member) bool) {
+	for _, m := range p.members {
+		if m.Index == 0 && !yield(m) {
+			return
+		}
+	}
+}
 
 // retire tells the patience trackers which nodes no longer serve their model.
 func retire(old, t *servedFleet) {
 	for name, s := range old.models {
 		now := t.models[name]
 		for work := range works {
-			for _, m := range s.pools[work].members {
+			for m := range s.pools[work].each {
 				if now.member(work, m.Node) == nil {
 					s.patience[work].Leave(m.waits)
 				}

@@ -40,7 +40,7 @@ func picked(t testing.TB, d *Dispatcher, r *request.Request, now time.Time, answ
 	if err := l.admit(); err != nil {
 		t.Fatal(err)
 	}
-	d.where.Find(l.prompt, r, l.model.name, l.model.seed, l.pool.nodes)
+	d.where.Find(l.prompt, r, l.model.name, l.model.seed, l.pool.ranks)
 	l.identify()
 	at, err := l.choose(now)
 	if err != nil {
@@ -154,7 +154,7 @@ func TestAFullNodeKeepsNoSession(t *testing.T) {
 	if err := l.admit(); err != nil {
 		t.Fatal(err)
 	}
-	d.where.Find(l.prompt, r, l.model.name, l.model.seed, l.pool.nodes)
+	d.where.Find(l.prompt, r, l.model.name, l.model.seed, l.pool.ranks)
 	l.identify()
 	l.picks.policy = d.policy.Load()
 	l.candidates(now)

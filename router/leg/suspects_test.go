@@ -25,8 +25,9 @@ func TestSuspectsAreLeftOut(t *testing.T) {
 		"no candidate":              {0, nil, nil},
 		"half of an odd number: no": {3, []int32{0, 1}, []int32{0, 1, 2}},
 	} {
-		l := &Leg{}
+		l := &Leg{pool: &pool{}}
 		for at := range c.nodes {
+			l.pool.members = append(l.pool.members, &member{nodeState: &nodeState{}})
 			l.picks.able, l.picks.out = append(l.picks.able, int32(at)), append(l.picks.out, passes)
 			l.picks.cands = append(l.picks.cands, policy.Candidate{IDHash: uint64(at)})
 		}
@@ -47,9 +48,22 @@ func TestSuspectsAreLeftOut(t *testing.T) {
 			t.Errorf("%s: %v are left, want %v", name, left, c.left)
 		}
 	}
-	l := &Leg{picks: picks{able: []int32{0, 1}, cands: make([]policy.Candidate, 2), out: make([]filter, 2)}}
+	one, other := &member{nodeState: &nodeState{}}, &member{nodeState: &nodeState{}}
+	l := &Leg{pool: &pool{members: []*member{one, other}}}
+	l.picks = picks{able: []int32{0, 1}, cands: make([]policy.Candidate, 2), out: make([]filter, 2)}
 	l.leaveOut(1, func(int32) bool { return true }) // the other node has become suspect since the count
 	if len(l.picks.able) != 2 || l.picks.found != 0 || l.picks.out[0] != passes {
 		t.Error("nobody is left")
+	}
+}
+
+// TestSuspectsAreCountedByNode: the ranks of one suspect node of two are no majority.
+func TestSuspectsAreCountedByNode(t *testing.T) {
+	a, b := &nodeState{}, &nodeState{}
+	l := &Leg{pool: &pool{members: []*member{{nodeState: a}, {nodeState: a}, {nodeState: a}, {nodeState: b}}}}
+	l.picks = picks{able: []int32{0, 1, 2, 3}, cands: make([]policy.Candidate, 4), out: make([]filter, 4)}
+	l.leaveOut(3, func(at int32) bool { return at < 3 })
+	if !slices.Equal(l.picks.able, []int32{3}) {
+		t.Errorf("%v are left", l.picks.able)
 	}
 }

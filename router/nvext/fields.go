@@ -21,7 +21,7 @@ var (
 		{name: "metadata_upload", read: func(r *reader) { r.object(uploadFields) }},
 		{name: "prefill_worker_id", read: func(r *reader) { r.x.Prefill = r.choice() }, privileged: true},
 		{name: "decode_worker_id", read: (*reader).pin, privileged: true},
-		{name: "dp_rank", read: func(r *reader) { r.x.DPRank = given(r.count()) }, privileged: true},
+		{name: "dp_rank", read: (*reader).rank, privileged: true},
 		{name: "prefill_dp_rank", read: (*reader).prefillRank, privileged: true},
 		{name: "agent_hints", read: func(r *reader) { r.object(hintFields) }},
 		{name: "request_timestamp_ms", read: func(r *reader) { r.positive() }},

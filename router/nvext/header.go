@@ -13,11 +13,17 @@ import (
 // routerPrefix begins the names of the headers that override a setting.
 const routerPrefix = "X-Cgn-Router-"
 
+// rankHeader and EngineRankHeader name the data-parallel rank. Engines read EngineRankHeader.
+const (
+	rankHeader       = "x-dynamo-dp-rank"
+	EngineRankHeader = "x-data-parallel-rank"
+)
+
 // IsHeader says whether ReadHeaders must see a header, whose name is in the spelling of net/http.
 func IsHeader(name []byte) bool {
 	switch string(name) {
 	case "X-Dynamo-Worker-Instance-Id", "X-Dynamo-Prefill-Instance-Id", "X-Dynamo-Dp-Rank", "X-Dynamo-Prefill-Dp-Rank",
-		"X-Dynamo-Request-Priority", "X-Dynamo-Request-Strict-Priority":
+		"X-Dynamo-Request-Priority", "X-Dynamo-Request-Strict-Priority", "X-Data-Parallel-Rank":
 		return true
 	}
 	return bytes.HasPrefix(name, []byte(routerPrefix))
@@ -29,7 +35,8 @@ var headers = func() []field {
 	all := []field{
 		{name: "x-dynamo-worker-instance-id", read: (*reader).pin, privileged: true},
 		{name: "x-dynamo-prefill-instance-id", read: func(r *reader) { r.x.Prefill = r.choice() }, privileged: true},
-		{name: "x-dynamo-dp-rank", read: func(r *reader) { r.x.DPRank = given(r.count()) }, privileged: true},
+		{name: rankHeader, read: (*reader).rank, privileged: true},
+		{name: EngineRankHeader, read: (*reader).engineRank, privileged: true},
 		{name: "x-dynamo-prefill-dp-rank", read: (*reader).prefillRank, privileged: true},
 		{name: "x-dynamo-request-priority", read: (*reader).priority},
 		{name: "x-dynamo-request-strict-priority", read: (*reader).strictPriority},

@@ -39,7 +39,7 @@ func TestHeadersBeatTheBody(t *testing.T) {
 	want, _ := parse(t, everything)
 	want.Worker = Worker{"host-2", "x-dynamo-worker-instance-id"}
 	want.Prefill = Worker{"8", "x-dynamo-prefill-instance-id"}
-	want.DPRank, want.PrefillDPRank = given(uint32(0)), given(uint32(2))
+	want.DPRank, want.PrefillDPRank, want.DPRankBy = given(uint32(0)), given(uint32(2)), "x-dynamo-dp-rank"
 	want.Hints.Priority, want.Hints.StrictPriority = given(int32(7)), given(uint32(9))
 	want.Overrides = Overrides{
 		OverlapScoreCredit: given(.25), PrefillLoadScale: given(4.), RouterTemperature: given(0.),
@@ -67,6 +67,8 @@ func TestHeaderRefusals(t *testing.T) {
 		{"X-Cgn-Router-Moe-Query", "{}", "", "is not known"},
 		{"X-Cgn-Router-", "1", "", "is not known"},
 		{"X-Dynamo-Dp-Rank", "1.5", "", "must be a whole number from 0 to 4294967295"},
+		{"X-Data-Parallel-Rank", "x", "", "must be a whole number"},
+		{"X-Data-Parallel-Rank", "-1", "", "must be a whole number"},
 		{"X-Dynamo-Request-Priority", "high", "", "must be a whole number"},
 		{"X-Dynamo-Worker-Instance-Id", strings.Repeat("n", 257), "", "longer than 256 bytes"},
 		{"X-Dynamo-Prefill-Instance-Id", "", "", "is empty"},
@@ -85,6 +87,25 @@ func TestHeaderRefusals(t *testing.T) {
 		"X-Cgn-Router-Kv-Overlap-Score-Weight", "1"))
 	if err == nil || !strings.Contains(err.Error(), "older name") {
 		t.Errorf("two older names: %v", err)
+	}
+}
+
+// TestRankByTwoHeaders checks that the router's own header wins over that of engines, in either
+// order.
+func TestRankByTwoHeaders(t *testing.T) {
+	for _, all := range [][]string{
+		{"X-Dynamo-Dp-Rank", "1", "X-Data-Parallel-Rank", "2"}, {"X-Data-Parallel-Rank", "2", "X-Dynamo-Dp-Rank", "1"},
+	} {
+		var x Ext
+		if err := ReadHeaders(&x, headersOf(all...)); err != nil || x.DPRank.Value != 1 ||
+			x.DPRankBy != "x-dynamo-dp-rank" {
+			t.Errorf("%v: %+v, %v", all, x, err)
+		}
+	}
+	x := Ext{DPRank: given(uint32(1)), DPRankBy: "nvext.dp_rank"}
+	if err := ReadHeaders(&x, headersOf("X-Data-Parallel-Rank", "2")); err != nil || x.DPRank.Value != 2 ||
+		x.DPRankBy != "x-data-parallel-rank" {
+		t.Errorf("%+v, %v", x, err)
 	}
 }
 

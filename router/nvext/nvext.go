@@ -18,6 +18,7 @@ type Ext struct {
 	Allowed Workers // the workers that may answer; nil: all
 
 	DPRank, PrefillDPRank Optional[uint32] // data-parallel ranks of the workers
+	DPRankBy              string           // the field or header that chose DPRank
 
 	RequiredTaints  []string
 	PreferredTaints []Taint

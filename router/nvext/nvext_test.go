@@ -48,7 +48,8 @@ func TestEverything(t *testing.T) {
 		Worker:  Worker{"7", "nvext.decode_worker_id"},
 		Prefill: Worker{"host-1", "nvext.prefill_worker_id"},
 		Allowed: Workers{"9007199254740991", "a", "b"},
-		DPRank:  given(uint32(3)), RequiredTaints: []string{"r"}, PreferredTaints: []Taint{{"p\n", 0.5}, {"q", -2}},
+		DPRank:  given(uint32(3)), DPRankBy: "nvext.dp_rank", RequiredTaints: []string{"r"},
+		PreferredTaints: []Taint{{"p\n", 0.5}, {"q", -2}},
 		Hints: Hints{
 			Priority: given(int32(-3)), StrictPriority: given(uint32(2)), OSL: 256, SpeculativePrefill: true,
 			LatencySensitivity: given(-0.5),

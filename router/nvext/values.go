@@ -100,6 +100,17 @@ func (r *reader) allowed() {
 // unsetRank is how some clients spell that a request has no rank.
 const unsetRank = math.MaxUint32
 
+func (r *reader) rank() { r.x.DPRank, r.x.DPRankBy = given(r.count()), r.name() }
+
+// engineRank reads the rank by the header that engines know. The router's own header wins.
+func (r *reader) engineRank() {
+	if r.x.DPRankBy == rankHeader {
+		r.count()
+		return
+	}
+	r.rank()
+}
+
 func (r *reader) prefillRank() {
 	if rank := r.count(); rank != unsetRank {
 		r.x.PrefillDPRank = given(rank)

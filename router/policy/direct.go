@@ -2,7 +2,8 @@ package policy
 
 import "fmt"
 
-// direct takes the node that the request names, and no other one.
+// direct takes the node that the request names, and no other one. Of the node's data-parallel ranks
+// direct takes the least loaded one.
 type direct struct{}
 
 func (direct) pick(s *Situation, e *Explanation) int {
@@ -12,7 +13,7 @@ func (direct) pick(s *Situation, e *Explanation) int {
 		}
 		return -1
 	}
-	pick := nth(s.Candidates, 0)
+	pick := least(s, anyDevice) // among the ranks of the node
 	if e != nil && pick >= 0 {
 		e.Why = fmt.Sprintf("the node that the request names, %s", s.Candidates[pick].load())
 	}

@@ -55,10 +55,17 @@ func (e *Explanation) begin(s *Situation) {
 		t.Load = max(0, 1-l.of(c))
 		t.Total, t.Requests = t.Load, c.load()
 		if t.Eligible = c.room(); !t.Eligible {
-			t.Reason = fmt.Sprintf("full: %d in flight and %d of others of %d slots",
-				c.InFlight, c.Others, c.MaxConcurrent)
+			t.Reason = c.full()
 		}
 	}
+}
+
+// full describes the load of a node without room.
+func (c *Candidate) full() string {
+	if c.MaxConcurrent < 0 {
+		return "full: the node's other ranks have all of its slots"
+	}
+	return fmt.Sprintf("full: %d in flight and %d of others of %d slots", c.InFlight, c.Others, c.MaxConcurrent)
 }
 
 // load describes the node's load.

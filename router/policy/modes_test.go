@@ -60,6 +60,12 @@ func TestDirectTakesOnlyThePinnedNode(t *testing.T) {
 		e.Why != "the node that the request names, 0 requests on 10 slots" {
 		t.Errorf("with a pin: %d, %s", at, e.Why)
 	}
+	s.Candidates = blanks(2) // the node's ranks
+	s.Candidates[0].InFlight = 1
+	if at := p.Pick(s); at != 1 {
+		t.Errorf("with a pin to a node with ranks: %d", at)
+	}
+	s.Candidates = s.Candidates[:1]
 	s.Candidates[0].InFlight = 10
 	if at := p.Explain(s, &e); at != -1 || e.Why != "none of 1 candidates has room" {
 		t.Errorf("with a pin to a full node: %d, %s", at, e.Why)

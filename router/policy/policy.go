@@ -185,7 +185,7 @@ type Candidate struct {
 	Disk          int32      // with the blocks on the disk of the host too; less counts as Host
 	InFlight      int32      // requests sent and not yet finished
 	Others        int32      // requests of other routers and clients, running and waiting
-	MaxConcurrent int32      // limit on requests at once; 0 or less: no limit
+	MaxConcurrent int32      // limit on requests at once; 0: no limit; below 0: no room for a request
 	EngineSlots   int32      // requests that the node's engine computes at once; 0 or less: unknown
 	VRAM          float32    // bytes, or any unit common to all candidates
 	Throughput    float32    // see Throughput
@@ -266,4 +266,4 @@ func (p *Policy) UsesPrefixes(o *Overrides) bool {
 func (c *Candidate) busy() int64 { return max(int64(c.InFlight), 0) + max(int64(c.Others), 0) }
 
 // room says whether the node may have one more request.
-func (c *Candidate) room() bool { return c.MaxConcurrent <= 0 || c.busy() < int64(c.MaxConcurrent) }
+func (c *Candidate) room() bool { return c.MaxConcurrent == 0 || c.busy() < int64(c.MaxConcurrent) }

@@ -118,9 +118,10 @@ func TestOutOfRangeInputsStayInRange(t *testing.T) {
 }
 
 func TestFullNodesAreNoCandidates(t *testing.T) {
-	c := blanks(3)
+	c := blanks(4)
 	c[0].Matched, c[0].InFlight = 100, 10
 	c[1].Matched, c[1].InFlight, c[1].Others = 100, 4, 6
+	c[3].Matched, c[3].MaxConcurrent = 100, -1
 	for m := range Mode(len(modes)) {
 		p := Default()
 		p.Mode = m
@@ -136,8 +137,11 @@ func TestFullNodesAreNoCandidates(t *testing.T) {
 			t.Errorf("%v picked %d of none", m, got)
 		}
 	}
-	out := make([]Terms, 3)
+	out := make([]Terms, 4)
 	explain(Default(), c, 100, nil, 0, out)
+	if out[3].Eligible || out[3].Reason != "full: the node's other ranks have all of its slots" {
+		t.Errorf("%+v", out[3])
+	}
 	if out[1].Eligible || out[1].Reason != "full: 4 in flight and 6 of others of 10 slots" || !out[2].Eligible ||
 		out[2].Reason != "" {
 		t.Errorf("%+v", out)

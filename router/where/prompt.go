@@ -1,6 +1,6 @@
-// Package where estimates how many leading blocks of a prompt each node holds. The package combines
-// the prefix index's predictions with the reports of engines and of their hosts' caches. The
-// package also learns from the cached tokens that the engines report.
+// Package where estimates how many leading blocks of a prompt each rank of each node holds. The
+// package combines the prefix index's predictions with the reports of engines and of their hosts'
+// caches. The package also learns from the cached tokens that the engines report.
 package where
 
 import (
@@ -29,7 +29,7 @@ type Finder struct {
 }
 
 // Prompt is the chain of a request's blocks for one model, and the number of leading blocks that
-// each node holds. One goroutine at a time uses a Prompt. Reset makes a Prompt reusable.
+// each rank holds. One goroutine at a time uses a Prompt. Reset makes a Prompt reusable.
 type Prompt struct {
 	Blocks int // full blocks
 
@@ -57,10 +57,10 @@ type memory struct {
 	step    *step         // scratch of begin and remember
 	ids     []uint32
 	refs    []prefix.Ref
-	matched []int32          // predicted leading blocks in the engine's own memory, by node
+	matched []int32          // predicted leading blocks in the engine's own memory, by rank
 	coming  []int32          // matched plus the blocks being computed for other requests
 	reach   []holdings.Reach // empty: no host's cache has reported
-	held    bool             // some node holds or computes a block, or has reported
+	held    bool             // some rank holds or computes a block, or has reported
 	query   holdings.Query
 }
 
@@ -100,9 +100,9 @@ func (m *memory) empty() {
 }
 
 // Find makes p the prompt of r for a model whose chains begin with seed. Find also finds out how
-// many leading blocks each node holds. Find runs once for a leg; later attempts of the leg use the
+// many leading blocks each rank holds. Find runs once for a leg; later attempts of the leg use the
 // same answer.
-func (f *Finder) Find(p *Prompt, r *request.Request, model string, seed prefix.Digest, nodes []*fleet.Node) {
+func (f *Finder) Find(p *Prompt, r *request.Request, model string, seed prefix.Digest, ranks []*fleet.Rank) {
 	p.finder, p.asked, p.scan = f, r, r.Scan
 	if p.step == nil {
 		p.step = new(step)
@@ -113,32 +113,32 @@ func (f *Finder) Find(p *Prompt, r *request.Request, model string, seed prefix.D
 	if !f.tokenise(p, model, seed) {
 		f.begin(p, seed)
 	}
-	f.believe(p, model, nodes)
+	f.believe(p, model, ranks)
 }
 
 // FindKeys is Find for a prompt given by the keys of its blocks, as one user turn.
 func (f *Finder) FindKeys(
-	p *Prompt, r *request.Request, keys []uint64, model string, seed prefix.Digest, nodes []*fleet.Node,
+	p *Prompt, r *request.Request, keys []uint64, model string, seed prefix.Digest, ranks []*fleet.Rank,
 ) {
 	p.finder, p.asked, p.scan = f, r, r.Scan
 	r.Scan.FirstTurn = len(keys) * prefix.BlockBytes
 	p.chain.Reset(seed, nil, nil)
 	p.chain.Skip(keys, prefix.Digest{})
-	f.believe(p, model, nodes)
+	f.believe(p, model, ranks)
 }
 
-// believe computes how much each node holds. An engine's own report replaces the prediction if the
+// believe computes how much each rank holds. An engine's own report replaces the prediction if the
 // prompt's blocks are of the model's tokens. Engines report no other blocks.
-func (f *Finder) believe(p *Prompt, model string, nodes []*fleet.Node) {
-	p.matched = slices.Grow(p.matched[:0], len(nodes))[:len(nodes)]
-	p.coming = slices.Grow(p.coming[:0], len(nodes))[:len(nodes)]
+func (f *Finder) believe(p *Prompt, model string, ranks []*fleet.Rank) {
+	p.matched = slices.Grow(p.matched[:0], len(ranks))[:len(ranks)]
+	p.coming = slices.Grow(p.coming[:0], len(ranks))[:len(ranks)]
 	p.Blocks, p.reach = p.chain.Blocks(), p.reach[:0]
-	f.predict(p, nodes)
+	f.predict(p, ranks)
 	if f.Holdings == nil || !p.query.Begin(f.Holdings, model) {
 		return
 	}
-	for _, n := range nodes {
-		p.query.Node(n.ID, n.Info().KVAddress)
+	for _, r := range ranks {
+		p.query.Node(r.Name, r.Owner().Info().KVAddress)
 	}
 	f.Holdings.Match(&p.chain, &p.query)
 	for i, r := range p.query.Reach {
@@ -153,15 +153,15 @@ func (f *Finder) believe(p *Prompt, model string, nodes []*fleet.Node) {
 }
 
 // predict sets matched, coming and held by the index alone.
-func (f *Finder) predict(p *Prompt, nodes []*fleet.Node) {
-	if p.held = len(nodes) > 0 && f.Index.MayHold(&p.chain); !p.held {
+func (f *Finder) predict(p *Prompt, ranks []*fleet.Rank) {
+	if p.held = len(ranks) > 0 && f.Index.MayHold(&p.chain); !p.held {
 		clear(p.matched)
 		clear(p.coming)
 		return
 	}
 	p.refs = p.refs[:0]
-	for _, n := range nodes {
-		p.refs = append(p.refs, n.Ref())
+	for _, r := range ranks {
+		p.refs = append(p.refs, r.Ref())
 	}
 	f.Index.Match(&p.chain, p.refs, p.matched, p.coming)
 	p.held = slices.Max(p.coming) > 0
@@ -176,41 +176,41 @@ func (p *Prompt) Tokens() int64 { return p.chain.Tokens() }
 func (p *Prompt) Keys() []uint64 { return p.chain.Keys() }
 
 // Measure makes p the prompt of r in place of Find. Measure hashes and looks up nothing: the prompt
-// has a length and no keys, and no node is known to hold a block.
-func (p *Prompt) Measure(r *request.Request, nodes int) {
+// has a length and no keys, and no rank is known to hold a block.
+func (p *Prompt) Measure(r *request.Request, ranks int) {
 	s := r.Scan
 	p.asked, p.scan = r, s
 	p.chain.Measure(len(s.Text)+s.Skipped, len(s.Tokens))
 	p.chain.Lengthen(s.Omitted)
 	p.Blocks = p.chain.Blocks()
-	p.Unknown(nodes)
+	p.Unknown(ranks)
 }
 
 // MeasureBlocks is Measure for a prompt given by the number of its blocks.
-func (p *Prompt) MeasureBlocks(r *request.Request, blocks, nodes int) {
+func (p *Prompt) MeasureBlocks(r *request.Request, blocks, ranks int) {
 	p.asked, p.scan = r, r.Scan
 	p.chain.Measure(blocks*prefix.BlockBytes, 0)
 	p.Blocks = p.chain.Blocks()
-	p.Unknown(nodes)
+	p.Unknown(ranks)
 }
 
 // Found says whether the prompt was looked up. Only such a prompt can be recorded.
 func (p *Prompt) Found() bool { return p.finder != nil }
 
-// Unknown makes p a prompt of which no node is known to hold a block.
-func (p *Prompt) Unknown(nodes int) {
-	p.matched = slices.Grow(p.matched[:0], nodes)[:nodes]
-	p.coming = slices.Grow(p.coming[:0], nodes)[:nodes]
+// Unknown makes p a prompt of which no rank is known to hold a block.
+func (p *Prompt) Unknown(ranks int) {
+	p.matched = slices.Grow(p.matched[:0], ranks)[:ranks]
+	p.coming = slices.Grow(p.coming[:0], ranks)[:ranks]
 	p.reach, p.held = p.reach[:0], false
 	clear(p.matched)
 	clear(p.coming)
 }
 
-// Held says whether a node may hold a block of the prompt. Otherwise Reach and Coming are zero for
-// every node.
+// Held says whether a rank may hold a block of the prompt. Otherwise Reach and Coming are zero for
+// every rank.
 func (p *Prompt) Held() bool { return p.held }
 
-// Reach returns how far the prompt reaches on the node at index i of Find's nodes.
+// Reach returns how far the prompt reaches on the rank at index i of Find's ranks.
 func (p *Prompt) Reach(i int) holdings.Reach {
 	if !p.Reported() {
 		return holdings.Reach{Device: p.matched[i]}
@@ -218,7 +218,7 @@ func (p *Prompt) Reach(i int) holdings.Reach {
 	return p.reach[i]
 }
 
-// Reported says whether hosts' caches have reported their blocks. Without reports no node has a
+// Reported says whether hosts' caches have reported their blocks. Without reports no rank has a
 // reach beyond its engine's own memory.
 func (p *Prompt) Reported() bool { return len(p.reach) > 0 }
 
@@ -230,7 +230,7 @@ func (p *Prompt) Predicted(i int) int { return int(max(p.matched[i], p.coming[i]
 // requests now.
 func (p *Prompt) Coming(i int) int32 { return p.coming[i] }
 
-// Suppose replaces the knowledge about the node at index i.
+// Suppose replaces the knowledge about the rank at index i.
 func (p *Prompt) Suppose(i int, device int32) {
 	if device < p.matched[i] {
 		p.coming[i] = device
@@ -241,7 +241,7 @@ func (p *Prompt) Suppose(i int, device int32) {
 	}
 }
 
-// Sent predicts that the node will hold the prompt, which was sent to it at the given time. Call
+// Sent predicts that the rank will hold the prompt, which was sent to it at the given time. Call
 // Sent after the dispatch, because Sent hashes the whole prompt.
 func (p *Prompt) Sent(ref prefix.Ref, at time.Time) {
 	p.finder.remember(p)
@@ -250,7 +250,7 @@ func (p *Prompt) Sent(ref prefix.Ref, at time.Time) {
 }
 
 // Begun notes that the engine has begun to answer, or that the prompt should have been computed.
-// After Begun the node holds the prompt. Any goroutine may call Begun, but not at the same time as
+// After Begun the rank holds the prompt. Any goroutine may call Begun, but not at the same time as
 // another method.
 func (p *Prompt) Begun(ref prefix.Ref) { p.finder.Index.Begun(&p.chain, ref) }
 
@@ -266,7 +266,7 @@ func (p *Prompt) Learn(o prefix.Observation) float64 {
 // Uneven says whether engines count tokens for media that the prompt does not have.
 func (p *Prompt) Uneven() bool { return p.scan.Media > 0 }
 
-// Promote asks the cache of node i's host to bring the prompt's blocks into RAM, in the background.
+// Promote asks the cache of rank i's host to bring the prompt's blocks into RAM, in the background.
 // The blocks are then in RAM when the engine asks for them.
 func (p *Prompt) Promote(i int, model string) {
 	if !p.Found() {

@@ -17,6 +17,7 @@ import (
 type call struct {
 	*Engine
 	core  *core
+	rank  *rank // computes the request; nil for an endpoint that runs no model
 	w     http.ResponseWriter
 	r     *http.Request
 	body  []byte
@@ -78,6 +79,12 @@ func (c *call) serve(f endpoint, runsModel bool) error {
 	}
 	if err := c.authorize(); err != nil {
 		return err
+	}
+	if runsModel {
+		if err := c.chooseRank(); err != nil {
+			return err
+		}
+		defer c.rank.calls.Add(-1)
 	}
 	return f(c)
 }

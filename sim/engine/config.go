@@ -36,6 +36,9 @@ type Config struct {
 	BlockTokens int
 	// CacheBlocks is the number of the device's KV blocks. Default 8192.
 	CacheBlocks int
+	// DataParallel is the number of data-parallel ranks. Each rank has a batch, a cache and KV
+	// events of its own, and the size of each follows from the other fields. Default 1.
+	DataParallel int
 	// NoPrefixCache makes every prompt a miss.
 	NoPrefixCache bool
 	// MaxModelTokens bounds prompt and answer together. Default 131072, but at most the size of the
@@ -99,7 +102,8 @@ type Config struct {
 
 // KVEvents sets the addresses and the form of KV events.
 type KVEvents struct {
-	// Endpoint of the PUB socket, tcp://HOST:PORT or ipc://PATH, always bound.
+	// Endpoint of the PUB socket, tcp://HOST:PORT or ipc://PATH, always bound. A data-parallel rank
+	// adds its number to the port of both endpoints.
 	Endpoint string
 	// ReplayEndpoint of the ROUTER socket, always bound. "" means none.
 	ReplayEndpoint string
@@ -112,7 +116,7 @@ type KVEvents struct {
 	// Events and Hashes select the form. Defaults EventMap and HashInt.
 	Events EventForm
 	Hashes HashForm
-	// DPRank is sent with each batch.
+	// DPRank is sent with each batch of the first rank.
 	DPRank int
 }
 
@@ -122,6 +126,7 @@ func (c Config) withDefaults() Config {
 		c.Models = []string{"sim"}
 	}
 	c.BlockTokens, c.CacheBlocks = cmp.Or(c.BlockTokens, 16), cmp.Or(c.CacheBlocks, 8192)
+	c.DataParallel = cmp.Or(c.DataParallel, 1)
 	c.MaxModelTokens = cmp.Or(c.MaxModelTokens, min(131072, c.BlockTokens*c.CacheBlocks))
 	c.MaxSeqs, c.MaxBatchTokens = cmp.Or(c.MaxSeqs, 256), cmp.Or(c.MaxBatchTokens, 2048)
 	c.PrefillTokensPerSecond = cmp.Or(c.PrefillTokensPerSecond, 20000)
@@ -148,6 +153,7 @@ func (c Config) validate() error {
 	}{
 		{"BlockTokens", c.BlockTokens < 1},
 		{"CacheBlocks", c.CacheBlocks < 1},
+		{"DataParallel", c.DataParallel < 1},
 		{"MaxSeqs", c.MaxSeqs < 1},
 		{"MaxBatchTokens", c.MaxBatchTokens < 1},
 		{"PrefillTokensPerSecond", c.PrefillTokensPerSecond < 0},

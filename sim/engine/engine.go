@@ -29,11 +29,9 @@ type Engine struct {
 	current atomic.Pointer[core]
 }
 
-// core is the state that a restart loses: the batch, the cache and all counters.
+// core is the state that a restart loses: the batches, the caches and all counters.
 type core struct {
-	sched  *scheduler
-	meters *meters
-	events *publisher // nil without KV events
+	ranks  []*rank // at least one
 	stored *responses
 	loras  *loras
 }
@@ -139,16 +137,15 @@ func (e *Engine) core() *core { return e.current.Load() }
 
 // boot makes a fresh core. The caller holds e.mu.
 func (e *Engine) boot() error {
-	m := newMeters()
-	pub, err := newPublisher(e.kv)
+	publishers, err := newPublishers(e.kv, e.cfg.DataParallel)
 	if err != nil {
 		return fmt.Errorf("engine %s: %w", e.cfg.ID, err)
 	}
-	e.keepEndpoints(pub)
-	c := &core{meters: m, events: pub, stored: newResponses(e.cfg.MaxStored), loras: newLoRAs(&e.cfg)}
-	c.sched = newScheduler(e.cfg, m, pub.log())
-	c.sched.loras = c.loras
-	go c.sched.run()
+	e.keepEndpoints(publishers[0])
+	c := &core{stored: newResponses(e.cfg.MaxStored), loras: newLoRAs(&e.cfg)}
+	for i, pub := range publishers {
+		c.ranks = append(c.ranks, newRank(i, e.cfg, pub, c.loras))
+	}
 	e.current.Store(c)
 	return nil
 }
@@ -159,8 +156,10 @@ func (e *Engine) halt() {
 	if c == nil {
 		return
 	}
-	c.sched.close()
-	c.events.close()
+	for _, r := range c.ranks {
+		r.sched.close()
+		r.events.close()
+	}
 }
 
 // keepEndpoints records the ports chosen by the system, so that a restarted engine gets them again.
@@ -177,8 +176,8 @@ func (e *Engine) keepEndpoints(p *publisher) {
 	e.kv = &kv
 }
 
-// KVEndpoints returns the ZMQ endpoints for subscriptions and for replays. The endpoints are ""
-// without KV events.
+// KVEndpoints returns the ZMQ endpoints of the first rank, for subscriptions and for replays. The
+// endpoints are "" without KV events.
 func (e *Engine) KVEndpoints() (events, replay string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -49,7 +49,7 @@ func quiet(int, int, int, bool) {}
 // in c.out, until all choices are complete. follow returns an error if the client has left or a
 // fault cut the connection. The sequences are then freed.
 func (c *call) follow(g *generation, emit each) error {
-	c.core.sched.submit(g.seqs)
+	c.rank.sched.submit(g.seqs)
 	unhook := context.AfterFunc(c.r.Context(), g.seqs[0].notify)
 	defer unhook()
 	err := c.pump(g, emit)
@@ -57,7 +57,7 @@ func (c *call) follow(g *generation, emit each) error {
 		for _, q := range g.seqs {
 			q.aborted.Store(true)
 		}
-		c.core.sched.poke()
+		c.rank.sched.poke()
 	}
 	return err
 }

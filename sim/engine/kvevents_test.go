@@ -165,7 +165,7 @@ func subscribe(t *testing.T, e *Engine) zmq4.Socket {
 	if err := s.SetOption(zmq4.OptionSubscribe, "kv"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a subscriber", func() bool { return e.core().events.subscribers() == 1 })
+	eventually(t, "a subscriber", func() bool { return e.core().ranks[0].events.subscribers() == 1 })
 	return s
 }
 

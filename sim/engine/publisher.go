@@ -3,8 +3,10 @@ package engine
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 )
@@ -26,6 +28,73 @@ type publisher struct {
 	mu     sync.Mutex
 	closed bool
 	conns  map[net.Conn]*subscriber // value nil for replay connections
+}
+
+// newPublishers binds the sockets of all data-parallel ranks. newPublishers returns nil publishers
+// for a nil form. If the system chooses the first rank's port, the next ports may be in use, so
+// that newPublishers has to try again.
+func newPublishers(form *KVEvents, ranks int) (all []*publisher, err error) {
+	for range portTries {
+		if all, err = bindRanks(form, ranks); err == nil || ranks == 1 {
+			return all, err
+		}
+	}
+	return all, err
+}
+
+// portTries bounds the tries to find as many free ports in a row as there are ranks.
+const portTries = 32
+
+func bindRanks(form *KVEvents, ranks int) (all []*publisher, err error) {
+	for i := range ranks {
+		of := form
+		if i > 0 && form != nil {
+			if of, err = all[0].form.ofRank(all[0], i); err != nil {
+				break
+			}
+		}
+		p, e := newPublisher(of)
+		if err = e; err != nil {
+			break
+		}
+		all = append(all, p)
+	}
+	if err != nil {
+		for _, p := range all {
+			p.close()
+		}
+		return nil, err
+	}
+	return all, nil
+}
+
+// ofRank returns the form of a further rank, whose ports follow those that first has bound.
+func (k KVEvents) ofRank(first *publisher, rank int) (*KVEvents, error) {
+	var err error
+	if k.Endpoint, err = offset(endpointOf(first.pub), rank); err != nil {
+		return nil, err
+	}
+	if first.replay != nil {
+		if k.ReplayEndpoint, err = offset(endpointOf(first.replay), rank); err != nil {
+			return nil, err
+		}
+	}
+	k.DPRank += rank
+	return &k, nil
+}
+
+// offset adds a rank to the port of an endpoint.
+func offset(endpoint string, rank int) (string, error) {
+	addr, tcp := strings.CutPrefix(endpoint, "tcp://")
+	if !tcp {
+		return "", fmt.Errorf("%s: ranks differ by their ports, so give a tcp:// endpoint", endpoint)
+	}
+	host, port, _ := net.SplitHostPort(addr) // the address of a listener
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		return "", err
+	}
+	return "tcp://" + net.JoinHostPort(host, strconv.Itoa(n+rank)), nil
 }
 
 // newPublisher binds the sockets of form. newPublisher returns nil for nil.

@@ -70,14 +70,19 @@ func health(c *call) error {
 func versions(c *call) error { return c.answer(map[string]string{"version": version}) }
 
 func serverLoad(c *call) error {
-	m := c.core.meters
-	return c.answer(map[string]int64{"server_load": m.running.Load() + m.waiting.Load()})
+	load := int64(0)
+	for _, r := range c.core.ranks {
+		load += r.meters.running.Load() + r.meters.waiting.Load()
+	}
+	return c.answer(map[string]int64{"server_load": load})
 }
 
 // resetCache forgets all blocks, unless one is in use, like vLLM. The events of the next step
 // announce the reset.
 func resetCache(c *call) error {
-	c.core.sched.reset()
+	for _, r := range c.core.ranks {
+		r.sched.reset()
+	}
 	c.w.WriteHeader(http.StatusOK)
 	return nil
 }
@@ -109,7 +114,7 @@ type permission struct {
 }
 
 func models(c *call) error {
-	created := c.core.meters.started.Unix()
+	created := c.core.started().Unix()
 	cards := make([]modelCard, 0, len(c.cfg.Models))
 	card := func(id, root string) *modelCard {
 		cards = append(cards, modelCard{

@@ -37,8 +37,8 @@ type Stats struct {
 
 	Running    int64 `json:"running"` // sequences in the batch
 	Waiting    int64 `json:"waiting"`
-	MaxRunning int64 `json:"max_running"`
-	Completed  int64 `json:"completed"` // sequences with a complete answer
+	MaxRunning int64 `json:"max_running"` // the maximum at one time, of each rank
+	Completed  int64 `json:"completed"`   // sequences with a complete answer
 	Preempted  int64 `json:"preempted"`
 
 	PromptTokens    int64 `json:"prompt_tokens"`
@@ -56,19 +56,51 @@ func (e *Engine) Stats() Stats {
 	s := Stats{
 		ID: e.cfg.ID, Received: e.traffic.received.Load(), InFlight: e.traffic.inFlight.Load(),
 		MaxInFlight: e.traffic.maxInFlight.Load(), Aborted: e.traffic.aborted.Load(),
-		Faults: e.faults.struck.Load(), CapacityBlocks: int64(e.cfg.CacheBlocks),
+		Faults: e.faults.struck.Load(), CapacityBlocks: int64(e.cfg.CacheBlocks * e.cfg.DataParallel),
 	}
 	c := e.core()
 	if c == nil {
 		return s
 	}
-	m := c.meters
-	s.Running, s.Waiting, s.MaxRunning = m.running.Load(), m.waiting.Load(), m.maxRunning.Load()
-	s.Completed, s.Preempted = m.success[0].Load()+m.success[1].Load(), m.preemptions.Load()
-	s.PromptTokens, s.GeneratedTokens = m.prompt.Load(), m.generated.Load()
-	s.CacheQueries, s.CacheHits = m.queries.Load(), m.hits.Load()
-	s.UsedBlocks, s.CachedBlocks, s.Evictions = m.usedBlocks.Load(), m.cachedBlocks.Load(), m.evictions.Load()
+	s.CapacityBlocks = 0
+	for _, r := range c.ranks {
+		s.add(r.stats())
+	}
 	return s
+}
+
+// RankStats returns the counts of each data-parallel rank as of now, without those of HTTP
+// requests. RankStats returns nil after Kill.
+func (e *Engine) RankStats() (all []Stats) {
+	if c := e.core(); c != nil {
+		for _, r := range c.ranks {
+			all = append(all, r.stats())
+		}
+	}
+	return all
+}
+
+// stats returns the rank's part of an engine's counts.
+func (r *rank) stats() Stats {
+	m := r.meters
+	return Stats{
+		Running: m.running.Load(), Waiting: m.waiting.Load(), MaxRunning: m.maxRunning.Load(),
+		Completed: m.success[0].Load() + m.success[1].Load(), Preempted: m.preemptions.Load(),
+		PromptTokens: m.prompt.Load(), GeneratedTokens: m.generated.Load(),
+		CacheQueries: m.queries.Load(), CacheHits: m.hits.Load(),
+		UsedBlocks: m.usedBlocks.Load(), CachedBlocks: m.cachedBlocks.Load(), Evictions: m.evictions.Load(),
+		CapacityBlocks: int64(r.sched.cfg.CacheBlocks),
+	}
+}
+
+// add adds the counts of a rank.
+func (s *Stats) add(r Stats) {
+	s.Running, s.Waiting, s.MaxRunning = s.Running+r.Running, s.Waiting+r.Waiting, s.MaxRunning+r.MaxRunning
+	s.Completed, s.Preempted = s.Completed+r.Completed, s.Preempted+r.Preempted
+	s.PromptTokens, s.GeneratedTokens = s.PromptTokens+r.PromptTokens, s.GeneratedTokens+r.GeneratedTokens
+	s.CacheQueries, s.CacheHits = s.CacheQueries+r.CacheQueries, s.CacheHits+r.CacheHits
+	s.UsedBlocks, s.CachedBlocks = s.UsedBlocks+r.UsedBlocks, s.CachedBlocks+r.CachedBlocks
+	s.Evictions, s.CapacityBlocks = s.Evictions+r.Evictions, s.CapacityBlocks+r.CapacityBlocks
 }
 
 // Request is a request as it arrived, for tests of a proxy.

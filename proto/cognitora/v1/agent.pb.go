@@ -149,8 +149,11 @@ type NodeLoad struct {
 	PowerAgeUs      *uint64  `protobuf:"varint,16,opt,name=power_age_us,json=powerAgeUs,proto3,oneof" json:"power_age_us,omitempty"`
 	PowerWatts      *float64 `protobuf:"fixed64,17,opt,name=power_watts,json=powerWatts,proto3,oneof" json:"power_watts,omitempty"`
 	PowerWattsAvg30 *float64 `protobuf:"fixed64,18,opt,name=power_watts_avg30,json=powerWattsAvg30,proto3,oneof" json:"power_watts_avg30,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// The engine's data-parallel ranks, in the order of their numbers; none: the engine has one rank,
+	// or their parts are unknown. Figures as above, of the rank alone, with the age engine_age_us.
+	Ranks         []*RankLoad `protobuf:"bytes,19,rep,name=ranks,proto3" json:"ranks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeLoad) Reset() {
@@ -309,6 +312,90 @@ func (x *NodeLoad) GetPowerWattsAvg30() float64 {
 	return 0
 }
 
+func (x *NodeLoad) GetRanks() []*RankLoad {
+	if x != nil {
+		return x.Ranks
+	}
+	return nil
+}
+
+// RankLoad is the load of one data-parallel rank of an engine.
+type RankLoad struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	InFlight      *float64               `protobuf:"fixed64,1,opt,name=in_flight,json=inFlight,proto3,oneof" json:"in_flight,omitempty"`
+	QueueDepth    *float64               `protobuf:"fixed64,2,opt,name=queue_depth,json=queueDepth,proto3,oneof" json:"queue_depth,omitempty"`
+	FreeBlocks    *float64               `protobuf:"fixed64,3,opt,name=free_blocks,json=freeBlocks,proto3,oneof" json:"free_blocks,omitempty"`
+	TotalBlocks   *float64               `protobuf:"fixed64,4,opt,name=total_blocks,json=totalBlocks,proto3,oneof" json:"total_blocks,omitempty"`
+	KvUsage       *float64               `protobuf:"fixed64,5,opt,name=kv_usage,json=kvUsage,proto3,oneof" json:"kv_usage,omitempty"` // used share of the KV blocks, 0 to 1
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RankLoad) Reset() {
+	*x = RankLoad{}
+	mi := &file_cognitora_v1_agent_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RankLoad) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RankLoad) ProtoMessage() {}
+
+func (x *RankLoad) ProtoReflect() protoreflect.Message {
+	mi := &file_cognitora_v1_agent_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RankLoad.ProtoReflect.Descriptor instead.
+func (*RankLoad) Descriptor() ([]byte, []int) {
+	return file_cognitora_v1_agent_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *RankLoad) GetInFlight() float64 {
+	if x != nil && x.InFlight != nil {
+		return *x.InFlight
+	}
+	return 0
+}
+
+func (x *RankLoad) GetQueueDepth() float64 {
+	if x != nil && x.QueueDepth != nil {
+		return *x.QueueDepth
+	}
+	return 0
+}
+
+func (x *RankLoad) GetFreeBlocks() float64 {
+	if x != nil && x.FreeBlocks != nil {
+		return *x.FreeBlocks
+	}
+	return 0
+}
+
+func (x *RankLoad) GetTotalBlocks() float64 {
+	if x != nil && x.TotalBlocks != nil {
+		return *x.TotalBlocks
+	}
+	return 0
+}
+
+func (x *RankLoad) GetKvUsage() float64 {
+	if x != nil && x.KvUsage != nil {
+		return *x.KvUsage
+	}
+	return 0
+}
+
 var File_cognitora_v1_agent_proto protoreflect.FileDescriptor
 
 const file_cognitora_v1_agent_proto_rawDesc = "" +
@@ -318,7 +405,7 @@ const file_cognitora_v1_agent_proto_rawDesc = "" +
 	"\x0eFollowResponse\x12,\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x16.cognitora.v1.NodeLoadR\x05nodes\x12\x17\n" +
 	"\aheld_us\x18\x02 \x01(\x04R\x06heldUs\x12\x1c\n" +
-	"\tcoalesced\x18\x03 \x01(\x04R\tcoalesced\"\xb7\a\n" +
+	"\tcoalesced\x18\x03 \x01(\x04R\tcoalesced\"\xe5\a\n" +
 	"\bNodeLoad\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\"\n" +
 	"\n" +
@@ -345,7 +432,8 @@ const file_cognitora_v1_agent_proto_rawDesc = "" +
 	"powerAgeUs\x88\x01\x01\x12$\n" +
 	"\vpower_watts\x18\x11 \x01(\x01H\x0fR\n" +
 	"powerWatts\x88\x01\x01\x12/\n" +
-	"\x11power_watts_avg30\x18\x12 \x01(\x01H\x10R\x0fpowerWattsAvg30\x88\x01\x01B\r\n" +
+	"\x11power_watts_avg30\x18\x12 \x01(\x01H\x10R\x0fpowerWattsAvg30\x88\x01\x01\x12,\n" +
+	"\x05ranks\x18\x13 \x03(\v2\x16.cognitora.v1.RankLoadR\x05ranksB\r\n" +
 	"\v_unmoved_usB\x10\n" +
 	"\x0e_engine_age_usB\f\n" +
 	"\n" +
@@ -365,7 +453,21 @@ const file_cognitora_v1_agent_proto_rawDesc = "" +
 	"\a_sm_pctB\x0f\n" +
 	"\r_power_age_usB\x0e\n" +
 	"\f_power_wattsB\x14\n" +
-	"\x12_power_watts_avg302O\n" +
+	"\x12_power_watts_avg30\"\x8c\x02\n" +
+	"\bRankLoad\x12 \n" +
+	"\tin_flight\x18\x01 \x01(\x01H\x00R\binFlight\x88\x01\x01\x12$\n" +
+	"\vqueue_depth\x18\x02 \x01(\x01H\x01R\n" +
+	"queueDepth\x88\x01\x01\x12$\n" +
+	"\vfree_blocks\x18\x03 \x01(\x01H\x02R\n" +
+	"freeBlocks\x88\x01\x01\x12&\n" +
+	"\ftotal_blocks\x18\x04 \x01(\x01H\x03R\vtotalBlocks\x88\x01\x01\x12\x1e\n" +
+	"\bkv_usage\x18\x05 \x01(\x01H\x04R\akvUsage\x88\x01\x01B\f\n" +
+	"\n" +
+	"_in_flightB\x0e\n" +
+	"\f_queue_depthB\x0e\n" +
+	"\f_free_blocksB\x0f\n" +
+	"\r_total_blocksB\v\n" +
+	"\t_kv_usage2O\n" +
 	"\x04Load\x12G\n" +
 	"\x06Follow\x12\x1b.cognitora.v1.FollowRequest\x1a\x1c.cognitora.v1.FollowResponse(\x010\x01B?Z=github.com/cognitora/dataplane/proto/cognitora/v1;cognitorav1b\x06proto3"
 
@@ -381,21 +483,23 @@ func file_cognitora_v1_agent_proto_rawDescGZIP() []byte {
 	return file_cognitora_v1_agent_proto_rawDescData
 }
 
-var file_cognitora_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_cognitora_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_cognitora_v1_agent_proto_goTypes = []any{
 	(*FollowRequest)(nil),  // 0: cognitora.v1.FollowRequest
 	(*FollowResponse)(nil), // 1: cognitora.v1.FollowResponse
 	(*NodeLoad)(nil),       // 2: cognitora.v1.NodeLoad
+	(*RankLoad)(nil),       // 3: cognitora.v1.RankLoad
 }
 var file_cognitora_v1_agent_proto_depIdxs = []int32{
 	2, // 0: cognitora.v1.FollowResponse.nodes:type_name -> cognitora.v1.NodeLoad
-	0, // 1: cognitora.v1.Load.Follow:input_type -> cognitora.v1.FollowRequest
-	1, // 2: cognitora.v1.Load.Follow:output_type -> cognitora.v1.FollowResponse
-	2, // [2:3] is the sub-list for method output_type
-	1, // [1:2] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	1, // [1:1] is the sub-list for extension extendee
-	0, // [0:1] is the sub-list for field type_name
+	3, // 1: cognitora.v1.NodeLoad.ranks:type_name -> cognitora.v1.RankLoad
+	0, // 2: cognitora.v1.Load.Follow:input_type -> cognitora.v1.FollowRequest
+	1, // 3: cognitora.v1.Load.Follow:output_type -> cognitora.v1.FollowResponse
+	3, // [3:4] is the sub-list for method output_type
+	2, // [2:3] is the sub-list for method input_type
+	2, // [2:2] is the sub-list for extension type_name
+	2, // [2:2] is the sub-list for extension extendee
+	0, // [0:2] is the sub-list for field type_name
 }
 
 func init() { file_cognitora_v1_agent_proto_init() }
@@ -404,13 +508,14 @@ func file_cognitora_v1_agent_proto_init() {
 		return
 	}
 	file_cognitora_v1_agent_proto_msgTypes[2].OneofWrappers = []any{}
+	file_cognitora_v1_agent_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cognitora_v1_agent_proto_rawDesc), len(file_cognitora_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,79 @@
+package leg
+
+import (
+	"fmt"
+
+	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/scan"
+)
+
+// A node whose engine has data-parallel ranks is one candidate for each rank. The ranks share the
+// node's health, labels and slots. Each rank has its own load, book, beliefs and busy latch. The
+// attempt names the chosen rank to the engine.
+
+// part makes a candidate for one of count ranks of a node out of one with the memory and the slots
+// of the whole node. The ranks share them evenly, and the node's limit too, so that load is a share
+// of what the rank can take.
+func part(c *policy.Candidate, count, limit int32) {
+	c.VRAM /= float32(count)
+	share, slots := (limit+count-1)/count, (c.EngineSlots+count-1)/count
+	if c.EngineSlots = slots; share > 0 && (slots <= 0 || share < slots) {
+		c.EngineSlots = share
+	}
+}
+
+// limit returns how many requests the rank may have at once; 0: no limit, below 0: none. The ranks
+// of a node share its limit. node and rank are the numbers of requests of others there.
+func (n *member) limit(node, rank int32) int32 {
+	limit := n.MaxConcurrent()
+	if n.Count == 1 || limit == 0 {
+		return limit
+	}
+	if limit -= n.Beside(node, rank); limit > 0 {
+		return limit
+	}
+	return -1
+}
+
+// most says whether is holds for more than half of the candidates' nodes. is is equal for all ranks
+// of a node.
+func (l *Leg) most(is func(at int32) bool) bool {
+	nodes, those := 0, 0
+	var last *nodeState
+	for _, at := range l.picks.able {
+		n := l.pool.members[at].nodeState
+		if n == last {
+			continue
+		}
+		if nodes++; is(at) {
+			those++
+		}
+		last = n
+	}
+	return 2*those > nodes
+}
+
+// refuseRank returns the error of a request whose rank no node that may answer has, or nil.
+func (l *Leg) refuseRank() *apierror.Error {
+	if !l.Rank.Given {
+		return nil
+	}
+	most := 0
+	for _, n := range l.pool.members {
+		if (l.Bond == Free || n.ID == l.Node) && !l.disallows(n) {
+			most = max(most, n.Count)
+		}
+	}
+	if most == 0 || l.Rank.Value < uint32(most) {
+		return nil
+	}
+	ranks := "has data-parallel ranks; leave it out"
+	if most > 1 {
+		ranks = fmt.Sprintf("has more than %d data-parallel ranks; send a number from 0 to %d", most, most-1)
+	}
+	return &apierror.Error{
+		Status: 400, Code: scan.CodeValue, Param: l.RankBy,
+		Message: fmt.Sprintf("`%s` is %d, but no node that may answer %s", l.RankBy, l.Rank.Value, ranks),
+	}
+}
