@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/affinity"
 	"github.com/cognitora/dataplane/router/busy"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/nvext"
@@ -302,6 +303,32 @@ func engineGetsNoRank(t *testing.T) bool {
 	}
 	l.Finish(relay.Complete)
 	return lastPost(engines[0]).Header.Get("X-Data-Parallel-Rank") == ""
+}
+
+// TestSessionsStayAtTheirRank: a hard session goes to the rank that has answered it.
+func TestSessionsStayAtTheirRank(t *testing.T) {
+	d := still(t, Options{HardSessions: true}, twoRanked()...)
+	d.sessions = affinity.NewSessions(100, sessionLifetime)
+	now := time.Now()
+	for rank := range uint32(2) {
+		r := ofSession(t, d, fmt.Sprint("of rank ", rank))
+		q := ofRank(rank)
+		q.Node, q.Bond = "a", Named
+		l := d.Leg(r, q, nil)
+		if _, err := l.first(); err != nil {
+			t.Fatal(err)
+		}
+		l.sessionAnswered(l.spare(), now)
+		l.giveBack()
+		for range 5 {
+			l := d.Leg(ofSession(t, d, fmt.Sprint("of rank ", rank)), Question{}, nil)
+			at, err := l.first()
+			if err != nil || l.pool.members[at].Name != fmt.Sprintf("a/%d", rank) {
+				t.Errorf("the session of rank %d is at place %d, %v", rank, at, err)
+			}
+			l.giveBack()
+		}
+	}
 }
 
 // lastPost returns the engine's last request that is no look at its state.
