@@ -284,7 +284,7 @@ func (l *Leg) measure(now time.Time) {
 	p := &l.picks
 	p.cands = slices.Grow(p.cands[:0], len(p.able))[:len(p.able)]
 	cands, nodes, ranks, blanks, held := p.cands, l.pool.nodes, l.pool.ranks, l.pool.blanks, l.prompt.Held()
-	costs := p.policy.Mode == policy.Cost
+	costs, several := p.policy.Mode == policy.Cost, l.pool.several
 	fits := costs && p.cached > 0 || len(l.Constraints.Preferred)+len(l.Constraints.Experts) > 0 || l.model.view.Adapter
 	for i, at := range p.able {
 		c, n, book := &cands[i], nodes[at], &ranks[at].Book
@@ -304,13 +304,13 @@ func (l *Leg) measure(now time.Time) {
 			l.fit(c, l.pool.members[at])
 		}
 		load := n.Load()
-		if l.pool.several {
+		if several {
 			load, c.InFlight = ranks[at].Load(), ranks[at].InFlight()
 		}
 		if load.Told() || n.Path() != nil {
 			report(c, n, book, load)
 		}
-		if l.pool.several {
+		if several {
 			c.MaxConcurrent = l.pool.members[at].limit(n.Load().Others, c.Others)
 		}
 	}

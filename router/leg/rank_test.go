@@ -1,13 +1,17 @@
 package leg
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/affinity"
 	"github.com/cognitora/dataplane/router/busy"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/nvext"
@@ -301,6 +305,32 @@ func engineGetsNoRank(t *testing.T) bool {
 	return lastPost(engines[0]).Header.Get("X-Data-Parallel-Rank") == ""
 }
 
+// TestSessionsStayAtTheirRank: a hard session goes to the rank that has answered it.
+func TestSessionsStayAtTheirRank(t *testing.T) {
+	d := still(t, Options{HardSessions: true}, twoRanked()...)
+	d.sessions = affinity.NewSessions(100, sessionLifetime)
+	now := time.Now()
+	for rank := range uint32(2) {
+		r := ofSession(t, d, fmt.Sprint("of rank ", rank))
+		q := ofRank(rank)
+		q.Node, q.Bond = "a", Named
+		l := d.Leg(r, q, nil)
+		if _, err := l.first(); err != nil {
+			t.Fatal(err)
+		}
+		l.sessionAnswered(l.spare(), now)
+		l.giveBack()
+		for range 5 {
+			l := d.Leg(ofSession(t, d, fmt.Sprint("of rank ", rank)), Question{}, nil)
+			at, err := l.first()
+			if err != nil || l.pool.members[at].Name != fmt.Sprintf("a/%d", rank) {
+				t.Errorf("the session of rank %d is at place %d, %v", rank, at, err)
+			}
+			l.giveBack()
+		}
+	}
+}
+
 // lastPost returns the engine's last request that is no look at its state.
 func lastPost(e *engine.Engine) (last engine.Request) {
 	for _, r := range e.Requests() {
@@ -309,4 +339,87 @@ func lastPost(e *engine.Engine) (last engine.Request) {
 		}
 	}
 	return last
+}
+
+// TestCandidatesOfRanks: of each rank a policy is told the rank's own requests and prompts.
+func TestCandidatesOfRanks(t *testing.T) {
+	d := still(t, Options{}, twoRanked()...)
+	q := pinnedTo("a")
+	q.Rank = ofRank(0).Rank
+	held := d.Leg(asked(t, d, chat(3000)), q, nil)
+	if _, err := held.first(); err != nil {
+		t.Fatal(err)
+	}
+	for name, doc := range map[string]string{"known": `{"mode":"cost"}`, "worthless": worthless["cost"]} {
+		decide(t, d, doc)
+		l := d.Leg(asked(t, d, chat(3000)), Question{}, nil)
+		if _, err := l.first(); err != nil {
+			t.Fatal(err)
+		}
+		l.drop(l.spare())
+		l.candidates(time.Now())
+		a, other, b := l.picks.cands[0], l.picks.cands[1], l.picks.cands[2]
+		if a.InFlight != 1 || a.PrefillTokens == 0 || a.ActiveBlocks == 0 {
+			t.Errorf("%s: %+v", name, a)
+		}
+		for _, idle := range []policy.Candidate{other, b} {
+			if idle.InFlight != 0 || idle.PrefillTokens != 0 || idle.ActiveBlocks != 0 {
+				t.Errorf("%s: %+v", name, idle)
+			}
+		}
+		l.permit.Release()
+		l.recycle()
+	}
+	held.giveBack()
+}
+
+// TestPicksOfRanksAreLogged: the log of a pick names the rank of each candidate, of each one left
+// out and of the chosen one.
+func TestPicksOfRanksAreLogged(t *testing.T) {
+	d := still(t, Options{}, twoRanked()...)
+	decide(t, d, `{"mode":"cost"}`)
+	var out bytes.Buffer
+	d.log = slog.New(slog.NewJSONHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	chosen(t, d, ofRank(1))
+	var rec struct {
+		Node                string
+		Rank                *int `json:"dp_rank"`
+		Candidates, Removed []string
+	}
+	if err := json.Unmarshal(out.Bytes(), &rec); err != nil {
+		t.Fatalf("%v in %s", err, out.Bytes())
+	}
+	if rec.Node != "a" || rec.Rank == nil || *rec.Rank != 1 || len(rec.Candidates) != 1 ||
+		!strings.HasPrefix(rec.Candidates[0], "Formula for a rank 1: ") || !slices.Equal(rec.Removed, []string{
+		"a rank 0: dp_rank, another data-parallel rank is pinned", "b: dp_rank, another data-parallel rank is pinned",
+	}) {
+		t.Errorf("%s", out.Bytes())
+	}
+	out.Reset()
+	chosen(t, d, pinnedTo("b"))
+	if strings.Contains(out.String(), `"dp_rank"`) {
+		t.Errorf("the only rank of a node is named: %s", out.Bytes())
+	}
+}
+
+// TestQueueOfARank: a rank begins a request at once while it has room of its own, within the node's
+// limit.
+func TestQueueOfARank(t *testing.T) {
+	d := still(t, Options{}, twoRanked()...)
+	n := d.current().models["sim"].pools[Answer].members[0]
+	for _, c := range []struct {
+		cand policy.Candidate
+		want bool
+	}{
+		{policy.Candidate{InFlight: 9}, true},
+		{policy.Candidate{InFlight: 1, Others: 1, EngineSlots: 3}, true},
+		{policy.Candidate{InFlight: 2, Others: 1, EngineSlots: 3}, false},
+		{policy.Candidate{InFlight: 1, MaxConcurrent: 2}, true},
+		{policy.Candidate{InFlight: 2, MaxConcurrent: 2}, false},
+		{policy.Candidate{MaxConcurrent: -1}, false}, // the other ranks have all slots
+	} {
+		if got := n.unqueued(&c.cand); got != c.want {
+			t.Errorf("%+v: %v", c.cand, got)
+		}
+	}
 }
