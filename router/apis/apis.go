@@ -49,7 +49,7 @@ type fact struct {
 //
 //   - Responses came with 0.10.0 (pull request 20504). The documentation of 0.8.4 lists none.
 //   - Messages came with 0.11.1 (its release notes).
-//   - CountTokens came after 0.16 (pull request 35588, merged on 2026-02-28).
+//   - CountTokens came with 0.17.0 (pull request 35588). The sources of 0.16.0 lack it.
 //
 // SGLang registers rerank and score below /v1 only (python/sglang/srt/entrypoints/http_server.py,
 // and "Native APIs" in its documentation of 2026). Its version is not known to the router, so
@@ -61,7 +61,7 @@ type fact struct {
 var facts = []fact{
 	{"vllm", Responses, version{0, 10, 0}},
 	{"vllm", Messages, version{0, 11, 1}},
-	{"vllm", CountTokens, version{0, 16, 0}},
+	{"vllm", CountTokens, version{0, 17, 0}},
 	{"sglang", RerankV2 | BareRerank | BareScore, version{}},
 	{"llama_cpp", RerankV2 | BareScore | ScoreV1 | Translations | Speech, version{}},
 }

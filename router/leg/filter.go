@@ -73,8 +73,8 @@ var filterTexts = [filters]struct{ word, sentence string }{
 	poolFull:     {"max_queue", "as many requests as may be are in flight on the nodes of its role (max_queue)"},
 	overBusy:     {word: "busy"},
 	suspected:    {"suspect", health.SuspectReason},
-	unloaded:     {"adapter", "its engine would have to load the adapter, and a node that has it has room"},
 	failedLately: {"failed_lately", "its connection has just failed, and another node has room"},
+	unloaded:     {"adapter", "its engine would have to load the adapter, and a node that has it has room"},
 }
 
 // String returns the word of the filter.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -323,5 +325,29 @@ func TestFiltersOfTheFleet(t *testing.T) {
 			c.Node == "full" && !strings.HasPrefix(c.Reason, "busy: 0.95 of its KV blocks are in use") {
 			t.Errorf("%s: %s", c.Node, c.Reason)
 		}
+	}
+}
+
+// The document lists the words of all filters in the order in which they count.
+func TestFiltersAreDocumented(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/filters.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(doc), "| word | the node is removed while |\n|---|---|\n")
+	table, _, ended := strings.Cut(table, "\n\n")
+	if !found || !ended {
+		t.Fatal("docs/filters.md has no table of words")
+	}
+	var listed, want []string
+	for row := range strings.Lines(table) {
+		word, _, _ := strings.Cut(strings.TrimPrefix(row, "| `"), "`")
+		listed = append(listed, word)
+	}
+	for f := passes + 1; f < filters; f++ {
+		want = append(want, f.String())
+	}
+	if !slices.Equal(listed, want) {
+		t.Errorf("docs/filters.md lists %q, want %q", listed, want)
 	}
 }
