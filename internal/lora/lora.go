@@ -52,6 +52,7 @@ type Set struct {
 	mu     sync.Mutex    // held by the methods that change the table or read the engine's metrics
 	behind time.Duration // the engine's clock, as far as that is known; see Scrape
 	timed  bool          // behind is known
+	newest float64       // latest time of a page, in Unix seconds; 0: none
 }
 
 // table is what is known of an engine. table is immutable except for the times of use.
@@ -251,8 +252,9 @@ func (u *use) note(at time.Time) {
 }
 
 // Scrape reads a metrics page that the engine has answered at now. The page has times of the
-// engine's own clock. The latest of them was at now or before, so the smallest difference that was
-// ever seen is about how far that clock is behind.
+// engine's own clock. A time that is new since the last page was shortly before now, so the
+// smallest difference that was ever seen of a new time is about how far that clock is behind. Until
+// then the clocks count as equal, because the times of an idle engine are old.
 func (s *Set) Scrape(page []byte, now time.Time) {
 	t := s.load()
 	s.mu.Lock()
@@ -261,13 +263,18 @@ func (s *Set) Scrape(page []byte, now time.Time) {
 			e.use.stamp = -at // marked as new
 		}
 	})
-	if behind := now.Sub(unix(newest)); newest > 0 && (!s.timed || behind < s.behind) {
+	if behind := now.Sub(unix(newest)); s.newest > 0 && newest > s.newest && (!s.timed || behind < s.behind) {
 		s.behind, s.timed = behind, true
 	}
+	s.newest = max(s.newest, newest)
 	for _, e := range t.order {
 		if e.use.stamp < 0 {
 			e.use.stamp = -e.use.stamp
-			e.use.note(unix(e.use.stamp).Add(s.behind))
+			at := unix(e.use.stamp).Add(s.behind)
+			if at.After(now) {
+				at = now
+			}
+			e.use.note(at)
 		}
 	}
 	s.mu.Unlock()
@@ -286,7 +293,7 @@ func unix(seconds float64) time.Time {
 func (s *Set) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.timed = false
+	s.timed, s.behind, s.newest = false, 0, 0
 	for _, e := range s.load().order {
 		e.use.at.Store(0)
 	}

@@ -147,7 +147,7 @@ func TestScrape(t *testing.T) {
 	s.List(adapters("sql", "chat", "third"), Latest, start)
 	s.Scrape(page, after(10))
 	want(t, &s, "chat ran last, and there is one slot", "sql chat third", "-+-")
-	if at := s.States()[0]; at.Name != "chat" || after(10).Sub(at.Used) > 10*time.Millisecond || s.Slots() != 1 {
+	if at := s.States()[0]; at.Name != "chat" || at.Used.After(after(10)) || s.Slots() != 1 {
 		t.Errorf("%+v, %d slots", at, s.Slots())
 	}
 	s.Use("third", after(11))
@@ -172,6 +172,21 @@ vllm:lora_requests_info{max_lora="2",running_lora_adapters="chat,third"} 1795726
 	if s.Slots() != 2 {
 		t.Error("a page that says nothing of adapters takes the slots away")
 	}
+}
+
+// TestOldUsesOfAnIdleEngine: an old time on the first page is no use of now, and does not beat a
+// request of this router that came before the page.
+func TestOldUsesOfAnIdleEngine(t *testing.T) {
+	var s Set
+	s.SetSlots(1)
+	s.List(adapters("sql", "chat"), Latest, start)
+	s.Use("sql", after(1))
+	page := fmt.Appendf(nil, `vllm:lora_requests_info{max_lora="1",running_lora_adapters="chat"} %d`+"\n", after(-100).Unix())
+	s.Scrape(page, after(2))
+	want(t, &s, "chat ran long ago", "sql chat", "+-")
+	page = fmt.Appendf(nil, `vllm:lora_requests_info{max_lora="1",running_lora_adapters="chat"} %d`+"\n", after(3).Unix())
+	s.Scrape(page, after(4))
+	want(t, &s, "chat has run again", "sql chat", "-+")
 }
 
 func TestLookupsAllocateNothing(t *testing.T) {
