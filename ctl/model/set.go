@@ -48,7 +48,7 @@ func newSet(m *commands) *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error { return m.set(c, args[0], &s) },
 	}
 	f := c.Flags()
-	f.StringSliceVar(&s.aliases, "alias", nil, "further name of the model; repeat it for several; they replace the "+
+	f.StringArrayVar(&s.aliases, "alias", nil, "further name of the model; repeat it for several; they replace the "+
 		"stored ones")
 	f.StringVar(&s.base, "base", "", "model whose LoRA adapter this model is, if engines load the adapter at its "+
 		"first request")
