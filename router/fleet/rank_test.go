@@ -56,8 +56,10 @@ func TestRanksAreNamed(t *testing.T) {
 func TestRanksShareTheSlots(t *testing.T) {
 	n := ranked("n", 3, 2)
 	a, b := n.Ranks()[0], n.Ranks()[1]
-	if !a.Acquire() || !a.Acquire() || !b.Acquire() || a.Acquire() || b.Acquire() {
-		t.Fatal("want three slots")
+	for i, r := range []*Rank{a, a, b, a, b} {
+		if r.Acquire() != (i < 3) {
+			t.Fatal("want three slots")
+		}
 	}
 	if a.InFlight() != 2 || b.InFlight() != 1 || n.InFlight() != 3 || a.Beside(0, 0) != 1 || b.Beside(0, 0) != 2 {
 		t.Errorf("%d and %d of %d in flight", a.InFlight(), b.InFlight(), n.InFlight())
