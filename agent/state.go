@@ -2,7 +2,6 @@ package agent
 
 import (
 	"cmp"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -90,23 +89,7 @@ func (n *node) requests(now time.Time) load.Engine {
 		e.FreeBlocks = load.Known(free)
 	}
 	if count := n.ranks(s); count > 1 && len(s.ByRank) == count {
-		e.Ranks = rankLoads(s)
+		e.Ranks = s.Stats.Loads(s.ByRank)
 	}
 	return e
-}
-
-// rankLoads returns the figures of the engine's data-parallel ranks, which have as many KV blocks
-// each.
-func rankLoads(s *engine.State) []load.Rank {
-	all := make([]load.Rank, len(s.ByRank))
-	total := s.Stats.TotalBlocks / float64(len(all))
-	for i := range all {
-		r := &s.ByRank[i]
-		all[i] = r.Load()
-		if s.Stats.Known(enginemetrics.TotalBlocks) && r.Known(enginemetrics.KVUsage) {
-			all[i].TotalBlocks = load.Known(total)
-			all[i].FreeBlocks = load.Known(math.Floor(total * (1 - min(1, r.KVUsage))))
-		}
-	}
-	return all
 }

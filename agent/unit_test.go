@@ -4,16 +4,12 @@ import (
 	"errors"
 	"io"
 	"net"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/cognitora/dataplane/agent/engine"
 	"github.com/cognitora/dataplane/internal/config"
-	"github.com/cognitora/dataplane/internal/enginemetrics"
-	"github.com/cognitora/dataplane/internal/load"
 )
 
 // loaded reads a configuration file, as --check-config does; err is nil if the file is valid.
@@ -153,23 +149,6 @@ func TestUnits(t *testing.T) {
 	c.Agent.NodeID = ""
 	if id := a.nodeID(at); id != hostname()+"-a" {
 		t.Errorf("%s", id)
-	}
-}
-
-// TestLoadOfRanks: each rank has its own figures, and an equal part of the blocks.
-func TestLoadOfRanks(t *testing.T) {
-	page, err := os.ReadFile("../internal/enginemetrics/testdata/vllm_ranks.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &engine.State{Stats: enginemetrics.Parse(page)}
-	s.ByRank = s.Stats.ByRank(page)
-	all := rankLoads(s)
-	if len(all) != 2 || all[0].InFlight != load.Known(1) || all[1].InFlight != load.Known(3) ||
-		all[1].QueueDepth != load.Known(0) || all[0].TotalBlocks != load.Known(256) ||
-		all[0].FreeBlocks != load.Known(226) ||
-		all[1].FreeBlocks != load.Known(244) {
-		t.Errorf("%+v", all)
 	}
 }
 

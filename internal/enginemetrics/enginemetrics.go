@@ -67,18 +67,28 @@ type Rank struct {
 // Known reports whether the page had every field of f for the rank.
 func (r *Rank) Known(f Field) bool { return r.Has&f == f }
 
-// Load returns the rank's numbers as figures of its load.
-func (r *Rank) Load() (l load.Rank) {
-	if r.Known(Running) {
-		l.InFlight = load.Known(r.Running + r.Waiting)
+// Loads returns the numbers of the page's ranks as figures of their load. Each rank has the same
+// share of the KV blocks.
+func (s *Stats) Loads(ranks []Rank) (all []load.Rank) {
+	for _, r := range ranks {
+		own := Stats{Has: r.Has | s.Has&TotalBlocks, KVUsage: r.KVUsage}
+		own.TotalBlocks = s.TotalBlocks / float64(len(ranks))
+		var l load.Rank
+		if r.Known(Running) {
+			l.InFlight = load.Known(r.Running + r.Waiting)
+		}
+		if r.Known(Waiting) {
+			l.QueueDepth = load.Known(r.Waiting)
+		}
+		if r.Known(KVUsage) {
+			l.KVUsage = load.Known(r.KVUsage)
+		}
+		if free, known := own.FreeBlocks(); known {
+			l.FreeBlocks, l.TotalBlocks = load.Known(free), load.Known(own.TotalBlocks)
+		}
+		all = append(all, l)
 	}
-	if r.Known(Waiting) {
-		l.QueueDepth = load.Known(r.Waiting)
-	}
-	if r.Known(KVUsage) {
-		l.KVUsage = load.Known(r.KVUsage)
-	}
-	return l
+	return all
 }
 
 // ByRank parses the numbers of each data-parallel rank, in the order of their numbers. page is the

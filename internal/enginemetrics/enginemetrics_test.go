@@ -119,6 +119,22 @@ func TestByRank(t *testing.T) {
 	}
 }
 
+// TestLoads: each rank has its own figures, and an equal part of the blocks.
+func TestLoads(t *testing.T) {
+	page := golden(t, "vllm_ranks.txt")
+	s := Parse(page)
+	all := s.Loads(s.ByRank(page))
+	if len(all) != 2 || all[0].InFlight != load.Known(1) || all[1].InFlight != load.Known(3) ||
+		all[1].QueueDepth != load.Known(0) || all[0].TotalBlocks != load.Known(256) ||
+		all[0].FreeBlocks != load.Known(226) || all[1].FreeBlocks != load.Known(244) {
+		t.Errorf("%+v", all)
+	}
+	s.Has &^= TotalBlocks
+	if all = s.Loads(s.ByRank(page)); all[0].FreeBlocks != (load.Gauge{}) || all[0].TotalBlocks != (load.Gauge{}) {
+		t.Errorf("blocks of an unknown total: %+v", all[0])
+	}
+}
+
 func TestFreeBlocks(t *testing.T) {
 	s := Stats{Has: TotalBlocks | KVUsage, TotalBlocks: 1000, KVUsage: 0.25}
 	if n, ok := s.FreeBlocks(); !ok || n != 750 {

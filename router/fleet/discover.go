@@ -214,9 +214,7 @@ func scraped(stats *enginemetrics.Stats, ranks []enginemetrics.Rank, now time.Ti
 	if free, known := stats.FreeBlocks(); known {
 		e.FreeBlocks, e.TotalBlocks = load.Known(free), load.Known(stats.TotalBlocks)
 	}
-	for i := range ranks {
-		e.Ranks = append(e.Ranks, ranks[i].Load())
-	}
+	e.Ranks = stats.Loads(ranks)
 	b := beat{Load: load.Load{Engine: e}, from: Metrics, trust: defaultTrust}
 	b.Fit()
 	b.Arrived(now)

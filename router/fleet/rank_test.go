@@ -148,6 +148,8 @@ func TestRanksAreFound(t *testing.T) {
 		for i := range ranks {
 			text += fmt.Sprintf("vllm:num_requests_running{engine=\"%d\"} %d\n", i, 3*i)
 			text += fmt.Sprintf("vllm:num_requests_waiting{engine=\"%d\"} 1\n", i)
+			text += fmt.Sprintf("vllm:kv_cache_usage_perc{engine=\"%d\"} %g\n", i, float64(i)/10)
+			text += fmt.Sprintf("vllm:cache_config_info{engine=\"%d\",num_gpu_blocks=\"%d\"} 1.0\n", i, 100*ranks)
 		}
 		return text
 	}
@@ -165,6 +167,11 @@ func TestRanksAreFound(t *testing.T) {
 			return p.Subject == "set" && strings.Contains(p.Reason, why)
 		})
 	})
+	for i, r := range f.Load().Node("found").Ranks() {
+		if l := r.Load(); l.TotalBlocks.Or(0) != 100 || l.FreeBlocks.Or(0) != float64(100-10*i) {
+			t.Errorf("rank %d: %v of %v blocks are free", i, l.FreeBlocks, l.TotalBlocks)
+		}
+	}
 	set := f.Load().Node("set")
 	if len(set.Ranks()) != 3 {
 		t.Errorf("%d ranks, want those of the configuration", len(set.Ranks()))

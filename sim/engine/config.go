@@ -82,7 +82,7 @@ type Config struct {
 	// or RuntimeLoRA, else 0: the engine knows no adapters.
 	MaxLoRAs int
 	// MaxLoadedLoRAs bounds the adapters in memory, like vLLM's --max-cpu-loras. The one used
-	// longest ago leaves. Default MaxLoRAs.
+	// longest ago leaves. Data-parallel ranks share this memory. Default MaxLoRAs.
 	MaxLoadedLoRAs int
 	// AdapterLoad is the time to load an adapter that is not in memory. The batch waits meanwhile.
 	AdapterLoad time.Duration
