@@ -25,17 +25,9 @@ type FieldError struct{ Field, Problem string }
 
 func (e *FieldError) Error() string { return e.Field + ": " + e.Problem }
 
-// Parse reads thresholds from a JSON object. An absent member and a null leave their limit unset.
-// An error that concerns a member is a *FieldError.
-func Parse(doc []byte) (t Thresholds, err error) {
-	members, err := membersOf(doc)
-	if err != nil {
-		return t, err
-	}
-	return t, t.read(members)
-}
-
-// ParseFor reads thresholds as Parse does, and the name of their model from the member model.
+// ParseFor reads thresholds from a JSON object, and the name of their model from its member model.
+// An absent member and a null leave their limit unset. An error that concerns a member is a
+// *FieldError.
 func ParseFor(doc []byte) (model string, t Thresholds, err error) {
 	members, err := membersOf(doc)
 	if err != nil {

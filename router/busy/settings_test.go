@@ -75,6 +75,15 @@ func TestSettings(t *testing.T) {
 	}
 }
 
+// parse reads thresholds without the name of a model.
+func parse(doc []byte) (t Thresholds, err error) {
+	members, err := membersOf(doc)
+	if err != nil {
+		return t, err
+	}
+	return t, t.read(members)
+}
+
 func TestParse(t *testing.T) {
 	for doc, want := range map[string]string{
 		`{}`: `{"active_decode_blocks_threshold":null,"active_prefill_tokens_threshold":null}`,
@@ -83,7 +92,7 @@ func TestParse(t *testing.T) {
 		`{"active_prefill_tokens_threshold":null,"active_prefill_tokens_threshold_frac":0.5}`: `{"active_decode_` +
 			`blocks_threshold":null,"active_prefill_tokens_threshold":null,"active_prefill_tokens_threshold_frac":0.5}`,
 	} {
-		if got, err := Parse([]byte(doc)); err != nil || text(got) != want {
+		if got, err := parse([]byte(doc)); err != nil || text(got) != want {
 			t.Errorf("%s: %s, %v", doc, text(got), err)
 		}
 	}
@@ -103,7 +112,7 @@ func TestParse(t *testing.T) {
 		`{"active_decode_block_threshold":0.5}`:         "active_decode_block_threshold: unknown; there are active_decode",
 		`{"model":"m"}`:                                 "model: unknown",
 	} {
-		if _, err := Parse([]byte(doc)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := parse([]byte(doc)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", doc, err, want)
 		}
 	}
@@ -126,11 +135,11 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"model":"m","active_decode_blocks_threshold":0.85,"active_prefill_tokens_threshold":1000}`))
 	f.Add([]byte(`{"active_prefill_tokens_threshold_frac":0.5}`))
 	f.Fuzz(func(t *testing.T, doc []byte) {
-		limits, err := Parse(doc)
+		limits, err := parse(doc)
 		if err != nil {
 			return
 		}
-		again, err := Parse([]byte(text(limits)))
+		again, err := parse([]byte(text(limits)))
 		if err != nil || text(again) != text(limits) {
 			t.Errorf("%s reads as %s, %v", text(limits), text(again), err)
 		}

@@ -59,7 +59,7 @@ func (l *Leg) useAdapter(a *attempt) {
 }
 
 // failAdapter takes back useAdapter after an error of the engine, which may be unable to load the
-// adapter.
+// adapter. vLLM answers 400 if it has found an adapter and cannot load it.
 func (l *Leg) failAdapter(a *attempt) {
 	if a.status >= 400 && l.model.view.Adapter {
 		a.node.UnuseAdapter(l.model.name, a.sent)
