@@ -134,7 +134,8 @@ func (r *Router) debugFleet(w http.ResponseWriter, _ *http.Request) {
 }
 
 // debugRoute says where the OpenAI request in the body would go, and why. The query's api is chat
-// (default), completions, responses, messages or embeddings.
+// (default), completions, responses, messages or embeddings. The headers for the router count as
+// those of a client that may steer.
 func (r *Router) debugRoute(w http.ResponseWriter, req *http.Request) {
 	api, ok := explainable[req.URL.Query().Get("api")]
 	if !ok {
@@ -153,17 +154,18 @@ func (r *Router) debugRoute(w http.ResponseWriter, req *http.Request) {
 		return // the client is gone
 	}
 	asked := request.New()
-	asked.API = api
-	var sessions request.SessionIDs
+	asked.API, asked.Received = api, time.Now()
+	var own request.OwnHeaders
 	for name, value := range pairs(req.Header) {
-		sessions.Note(name, value)
+		own.Note(name, value)
 	}
-	asked.SetHead(request.Head{
-		Path: []byte(explainedPaths[api]), Session: sessions.ID(), Pin: []byte(req.Header.Get("x-cgn-node")),
-	})
+	asked.SetHead(request.Head{Path: []byte(explainedPaths[api]), Session: own.Sessions.ID(), Pin: own.Pin})
 	asked.Own(body, nil)
-	err = asked.Read(nil, nil)
+	err = asked.ReadDeadline(own.Deadline)
 	if err == nil {
+		err = asked.Read(nil, nil)
+	}
+	if err == nil && own.Routing {
 		err = asked.ReadHeaders(pairs(req.Header))
 	}
 	if err != nil {

@@ -51,12 +51,20 @@ func (p *Port) Ask(ctx context.Context, method, path, body string) ([]byte, erro
 
 // AskFor is Ask with a time limit of the caller's.
 func (p *Port) AskFor(ctx context.Context, limit time.Duration, method, path, body string) ([]byte, error) {
+	return p.ask(ctx, limit, method, path, body, http.Header{})
+}
+
+// ask is AskFor with the given headers besides its own.
+func (p *Port) ask(
+	ctx context.Context, limit time.Duration, method, path, body string, h http.Header,
+) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, p.url(path), strings.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("--admin %q: %w", p.At, err)
 	}
+	req.Header = h.Clone()
 	if body != "" {
 		req.Header.Set("Content-Type", "application/json")
 	}
@@ -104,11 +112,16 @@ func firstLine(text []byte) string {
 
 // Decode decodes the answer of a GET, or of a POST if body is not empty.
 func (p *Port) Decode(ctx context.Context, path, body string, into any) error {
+	return p.DecodeWith(ctx, http.Header{}, path, body, into)
+}
+
+// DecodeWith is Decode for a request with the given headers.
+func (p *Port) DecodeWith(ctx context.Context, h http.Header, path, body string, into any) error {
 	method := http.MethodGet
 	if body != "" {
 		method = http.MethodPost
 	}
-	answer, err := p.Ask(ctx, method, path, body)
+	answer, err := p.ask(ctx, timeout, method, path, body, h)
 	if err != nil {
 		return err
 	}

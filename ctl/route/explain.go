@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/cognitora/dataplane/ctl/admin"
 	"github.com/cognitora/dataplane/ctl/cell"
@@ -24,6 +26,7 @@ const maxBody = 64 << 20
 
 type routeFlags struct {
 	api, prompt, system, file, model string
+	headers                          []string
 	router                           admin.Port
 }
 
@@ -46,6 +49,8 @@ candidate has its score or its cost with the parts: COST = prefill_load_scale * 
 that are cached. A router with --log-level debug logs the same lines for every pick.
 For a request with nvext.router.moe_query NOTE has how many of its experts the node hosts. They raise OVERLAP,
 and in mode cost lower PREFILL by expert_blocks.
+--header sends a header as a client would: a session's id, a pin (x-cgn-node, x-data-parallel-rank), an override
+(x-cgn-router-NAME). Whoever may ask here may steer. Other headers change nothing.
 Without a candidate the exit status is 1.`
 
 // Command is cgn-ctl route.
@@ -56,7 +61,8 @@ func Command(a *cli.App) *cobra.Command {
 		Short: "Show where a request would go now, and why",
 		Long:  explainHelp,
 		Example: "  cgn-ctl route explain --prompt 'Why is the sky blue?'\n" +
-			"  cgn-ctl route explain --file body.json --api responses",
+			"  cgn-ctl route explain --file body.json --api responses\n" +
+			"  cgn-ctl route explain --prompt Hello -H 'x-cgn-session-id: 7' -H 'x-cgn-router-temperature: 0.5'",
 		Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !c.Flags().Changed("prompt") && !c.Flags().Changed("file") {
@@ -80,10 +86,16 @@ func Command(a *cli.App) *cobra.Command {
 	c.Flags().StringVar(&f.model, "model", "", "model to ask for with --prompt (default: the router's first)")
 	c.Flags().StringVar(&f.api, "api", "chat", "API the body is for: chat, completions, embeddings, responses, "+
 		"messages")
+	c.Flags().StringArrayVarP(&f.headers, "header", "H", nil, "header of the request as 'NAME: VALUE'; repeat it for "+
+		"several")
 	return cli.Group("route", "Explain routing decisions", c)
 }
 
 func explain(a *cli.App, c *cobra.Command, f routeFlags) error {
+	header, err := headersOf(f.headers)
+	if err != nil {
+		return err
+	}
 	if f.file == "" && f.model == "" {
 		view, err := f.router.Fleet(c.Context())
 		if err != nil {
@@ -98,8 +110,8 @@ func explain(a *cli.App, c *cobra.Command, f routeFlags) error {
 		return err
 	}
 	var e leg.Explanation
-	if err := f.router.Decode(c.Context(), "/debug/route?"+url.Values{"api": {f.api}}.Encode(), string(body),
-		&e); err != nil {
+	path := "/debug/route?" + url.Values{"api": {f.api}}.Encode()
+	if err := f.router.DecodeWith(c.Context(), header, path, string(body), &e); err != nil {
 		return err
 	}
 	if err := a.Show(e, func(t *cli.Table) { writeExplanation(t, &e) }); err != nil || e.Winner != "" {
@@ -107,6 +119,37 @@ func explain(a *cli.App, c *cobra.Command, f routeFlags) error {
 	}
 	return cli.WithHint(errors.New("no node can take this request now"),
 		"the notes above say why; cgn-ctl top shows the nodes as they change")
+}
+
+// ofTheConnection are headers that a client's connection decides, so they cannot be given.
+var ofTheConnection = []string{
+	"Connection", "Content-Encoding", "Content-Length", "Content-Type", "Host", "Trailer", "Transfer-Encoding",
+}
+
+// headersOf reads the values of --header.
+func headersOf(lines []string) (http.Header, error) {
+	all := http.Header{}
+	for _, line := range lines {
+		name, value, ok := strings.Cut(line, ":")
+		value = strings.Trim(value, " \t")
+		fault := ""
+		switch {
+		case !ok:
+			fault = "has no colon"
+		case !httpguts.ValidHeaderFieldName(name):
+			fault = fmt.Sprintf("%q is no header's name", name)
+		case !httpguts.ValidHeaderFieldValue(value):
+			fault = "the value has bytes that no header may have"
+		case slices.Contains(ofTheConnection, http.CanonicalHeaderKey(name)):
+			fault = "the command decides " + name + " itself"
+		}
+		if fault != "" {
+			return nil, cli.Misused(cli.WithHint(fmt.Errorf("--header %q: %s", line, fault),
+				"for example: cgn-ctl route explain --prompt Hello --header 'x-cgn-session-id: 7'"))
+		}
+		all.Add(name, value)
+	}
+	return all, nil
 }
 
 // body returns the request to explain: the unchanged file, or a chat or completion with the prompt.

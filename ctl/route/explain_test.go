@@ -89,3 +89,37 @@ func TestNoCandidateIsAnError(t *testing.T) {
 		}
 	}
 }
+
+// TestRouteExplainSendsHeaders checks that each header reaches the router, by either flag.
+func TestRouteExplainSendsHeaders(t *testing.T) {
+	url, last, _ := ctltest.AdminPort(t, map[string]string{"/debug/route": explained})
+	_, err := ctl(t, nil, "route", "explain", "--admin", url, "--model", "m", "--prompt", "hi", "--header",
+		"x-cgn-session-id: a: b", "-H", "X-CGN-Router-Temperature:0.5", "-H", "x-many: 1", "-H", "x-many: 2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"x-cgn-session-id": "a: b", "x-cgn-router-temperature": "0.5", "x-many": "1, 2",
+		"content-type": "application/json",
+	} {
+		if got := strings.Join(last.Header.Values(name), ", "); got != want {
+			t.Errorf("%s: sent %q, want %q", name, got, want)
+		}
+	}
+}
+
+// TestRouteExplainNamesABadHeader checks headers that cannot be sent.
+func TestRouteExplainNamesABadHeader(t *testing.T) {
+	for line, want := range map[string]string{
+		"x-cgn-node":           `--header "x-cgn-node": has no colon`,
+		"x cgn: 1":             `--header "x cgn: 1": "x cgn" is no header's name`,
+		": 1":                  `--header ": 1": "" is no header's name`,
+		"x-cgn-node: a\r\nb:c": `--header "x-cgn-node: a\r\nb:c": the value has bytes that no header may have`,
+		"content-length: 5":    "the command decides content-length itself",
+	} {
+		_, err := ctl(t, nil, "route", "explain", "--model", "m", "--prompt", "hi", "-H", line)
+		if err == nil || !strings.Contains(err.Error(), want) || ctltest.Hint(err) == "" {
+			t.Errorf("%q: %v", line, err)
+		}
+	}
+}

@@ -62,10 +62,6 @@ var (
 		Status: 429, Code: "too_many_streams", RetryAfterSeconds: 1,
 		Message: "too many streams are open in this router; limits.max_streams bounds them",
 	}
-	errDeadline = &apierror.Error{
-		Status: 400, Code: scan.CodeValue, Param: "x-cgn-deadline-ms",
-		Message: "x-cgn-deadline-ms must be a positive number of milliseconds",
-	}
 	errEncoding = &apierror.Error{
 		Status: 400, Code: "unsupported_encoding", Param: "Content-Encoding",
 		Message: "compressed request bodies are not read; send the body without Content-Encoding",

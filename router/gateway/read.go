@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"iter"
 	"strconv"
-	"time"
 	"unsafe"
 
 	"github.com/valyala/fasthttp"
@@ -65,7 +64,7 @@ func (c *call) read() *apierror.Error {
 		}
 		return errNotPassed
 	}
-	if own.routing {
+	if own.Routing {
 		if err := r.ReadHeaders(c.wishes(h)); err != nil {
 			return apierror.FromScan(err)
 		}
@@ -93,54 +92,33 @@ func (c *call) readHead() *apierror.Error {
 
 // takeHead takes over the parts of the head that go to the engine, and returns the headers that are
 // addressed to the router.
-func (c *call) takeHead() (ownHeaders, *apierror.Error) {
+func (c *call) takeHead() (request.OwnHeaders, *apierror.Error) {
 	r, from := c.request, &c.ctx.Request
 	r.Own(from.Body(), c.bound.giveBody)
 	h := &from.Header
 	own := ownHeadersOf(h)
 	head := request.Head{
 		Method: h.Method(), Path: from.URI().RequestURI(), // normalised, as it was routed
-		Session: own.sessions.ID(), Pin: own.pin,
+		Session: own.Sessions.ID(), Pin: own.Pin,
 	}
 	if c.g.forwardAuth {
 		head.Auth = h.Peek("Authorization")
 	}
 	r.SetHead(head)
 	r.Header = relay.AppendForwardHeaders(r.Header[:0], h)
-	return own, c.readDeadline(own.deadline)
+	if err := r.ReadDeadline(own.Deadline); err != nil {
+		return own, apierror.FromScan(err)
+	}
+	return own, nil
 }
 
-// ownHeaders are the headers that are addressed to the router.
-type ownHeaders struct {
-	sessions      request.SessionIDs
-	pin, deadline []byte // nil: absent
-	routing       bool   // there are headers for request.ReadHeaders
-}
-
-// ownHeadersOf finds all of them in one pass over the head. The server has spelled every name as
-// here. Of several headers of one name the first one counts.
-func ownHeadersOf(h *fasthttp.RequestHeader) (own ownHeaders) {
+// ownHeadersOf finds the headers that are addressed to the router in one pass over the head. The
+// server has spelled every name as net/http does.
+func ownHeadersOf(h *fasthttp.RequestHeader) (own request.OwnHeaders) {
 	for name, value := range h.All() {
-		if len(name) < len("Thread-Id") || name[0] != 'X' && name[0] != 'T' {
-			continue
-		}
-		switch string(name) {
-		case "X-Cgn-Node":
-			first(&own.pin, value)
-		case "X-Cgn-Deadline-Ms":
-			first(&own.deadline, value)
-		default:
-			own.routing = own.routing || nvext.IsHeader(name)
-			own.sessions.Note(name, value)
-		}
+		own.Note(name, value)
 	}
 	return own
-}
-
-func first(at *[]byte, value []byte) {
-	if *at == nil {
-		*at = value
-	}
 }
 
 // wishes yields the headers that may say how the request is routed. A client that may not steer
@@ -168,19 +146,6 @@ func (c *call) permit() *apierror.Error {
 		return nil
 	}
 	return trust.Denied(what)
-}
-
-// readDeadline reads the client's own deadline.
-func (c *call) readDeadline(v []byte) *apierror.Error {
-	if len(v) == 0 {
-		return nil
-	}
-	ms, err := strconv.ParseInt(stringOf(v), 10, 32)
-	if err != nil || ms <= 0 {
-		return errDeadline
-	}
-	c.request.Deadline = c.request.Received.Add(time.Duration(ms) * time.Millisecond)
-	return nil
 }
 
 // stringOf returns b as a string without a copy. The string is valid for as long as b is.

@@ -27,20 +27,20 @@ func headOf(t testing.TB, lines ...string) *fasthttp.RequestHeader {
 func TestOwnHeaders(t *testing.T) {
 	own := ownHeadersOf(headOf(t, "accept: */*", "x-cgn-session-id: s", "X-CGN-NODE: n", "x-cgn-node: m",
 		"x-cgn-deadline-ms: 5", "x-request-id: r", "x-dynamo-session-id: d"))
-	if string(own.sessions.ID()) != "s" || string(own.pin) != "n" || string(own.deadline) != "5" || own.routing {
+	if string(own.Sessions.ID()) != "s" || string(own.Pin) != "n" || string(own.Deadline) != "5" || own.Routing {
 		t.Errorf("%+v", own)
 	}
 	own = ownHeadersOf(headOf(t, "Accept: */*"))
-	if own.sessions.ID() != nil || own.pin != nil || own.deadline != nil {
+	if own.Sessions.ID() != nil || own.Pin != nil || own.Deadline != nil {
 		t.Errorf("%+v", own)
 	}
 	for _, name := range request.SessionHeaders {
-		if own := ownHeadersOf(headOf(t, strings.ToLower(name)+": s")); string(own.sessions.ID()) != "s" {
+		if own := ownHeadersOf(headOf(t, strings.ToLower(name)+": s")); string(own.Sessions.ID()) != "s" {
 			t.Errorf("%s is not seen", name)
 		}
 	}
 	for _, name := range []string{"x-cgn-router-temperature", "x-cgn-router-x", "x-dynamo-dp-rank"} {
-		if !ownHeadersOf(headOf(t, name+": 1")).routing {
+		if !ownHeadersOf(headOf(t, name+": 1")).Routing {
 			t.Errorf("%s is not seen", name)
 		}
 	}
@@ -64,7 +64,7 @@ func BenchmarkOwnHeaders(b *testing.B) {
 	h := headOf(b, ordinary...)
 	b.ReportAllocs()
 	for b.Loop() {
-		if ownHeadersOf(h).routing {
+		if ownHeadersOf(h).Routing {
 			b.Fatal("there are none")
 		}
 	}
