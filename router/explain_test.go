@@ -27,7 +27,7 @@ type explanation struct {
 }
 
 type candidate struct {
-	Node, Filter, Reason, Adapter         string
+	Node, Filter, Reason, Adapter, Device string
 	Rank                                  *int `json:"dp_rank"`
 	Eligible                              bool
 	Matched, Coming, Total                int
@@ -156,7 +156,8 @@ func TestDevicesAreTold(t *testing.T) {
 		e = s.explain(chatBody("hello", ""))
 		return e.Mode == "device_aware"
 	})
-	if e.Winner != "gpu" || !strings.Contains(e.Why, "0 requests on 1 CPUs, 0 on 1 accelerators") {
+	if e.Winner != "gpu" || e.Candidates[0].Device != "cpu" || e.Candidates[1].Device != "gpu" ||
+		!strings.Contains(e.Why, "0 requests on 1 CPUs, 0 on 1 accelerators") {
 		t.Errorf("%s, %s", e.Winner, e.Why)
 	}
 }

@@ -32,9 +32,10 @@ type routeFlags struct {
 
 // explainHelp is the help text of `cgn-ctl route explain`.
 const explainHelp = "" +
-	"Asks a router where a request would go at this moment: every candidate, each term of its score, the winner\n" +
-	"and the reason. Nothing is sent to an engine and nothing is counted.\n\n" +
-	`BLOCKS is how many of the prompt's blocks the node is believed to hold; 3+5/9: it computes 5 more of 9 for
+	"Asks a router where a request would go at this moment: every candidate, the figures by which the policy's mode\n" +
+	"chooses, the winner and the reason. Nothing is sent to an engine and nothing is counted. The columns depend on\n" +
+	"the mode; -o json has all figures.\n\n" +
+	`In mode score BLOCKS is how many of the prompt's blocks the node is believed to hold; 3+5/9: it computes 5 more of 9 for
 other requests. OVERLAP is the share of both. PENDING is the prefill that waits at the node, in prompts of this
 size, 4 at most: the policy takes its share (weights.pending) off OVERLAP. LOAD is how idle the node is, POWER how
 little it draws beside the others, CAPACITY the mean of three shares, of GPU memory, of throughput (by width and
@@ -44,9 +45,10 @@ of the others'; one that none reports is shown as - (power) or 0, and decides no
 now, and those of other routers and clients as last told, of how many the node may have at once (-: no limit).
 MEASURED has the figures of the node's agent, from its stream or its last heartbeat, with the age of each
 sample: use of the GPU, CPUs of the engine (100 % is one), the wait for a CPU that 99 % of waits do not exceed,
-round trip, segments sent again in a million, power. In mode cost the lowest COST wins, in blocks. A line for each
-candidate has its score or its cost with the parts: COST = prefill_load_scale * PREFILL + DECODE, and the blocks
-that are cached. A router with --log-level debug logs the same lines for every pick.
+round trip, segments sent again in a million, power. In mode cost the lowest COST wins, in blocks. least_loaded,
+power_of_two and direct compare LOAD, and device_aware also DEVICE, whose - counts as an accelerator. A line for
+each candidate has its score or its cost with the parts: COST = prefill_load_scale * PREFILL + DECODE, and the
+blocks that are cached; in other modes its load. A router with --log-level debug logs the same lines for every pick.
 For a request with nvext.router.moe_query NOTE has how many of its experts the node hosts. They raise OVERLAP,
 and in mode cost lower PREFILL by expert_blocks.
 --header sends a header as a client would: a session's id, a pin (x-cgn-node, x-data-parallel-rank), an override
@@ -189,49 +191,84 @@ func blocksCell(c *leg.ExplainedNode) string {
 	return held + "/" + strconv.Itoa(c.Total)
 }
 
-func writeExplanation(t *cli.Table, e *leg.Explanation) {
-	t.Line(fmt.Sprintf("model %s, %s, %d blocks of prompt, mode %s\n", cell.Dash(e.Model), e.API, e.Blocks, e.Mode))
-	if e.Mode == policy.Cost.String() {
-		writeCosts(t, e)
-		return
-	}
-	t.Row("", "NODE", "BLOCKS", "OVERLAP", "PENDING", "LOAD", "POWER", "CAPACITY", "SCORE", "IN FLIGHT",
-		"MEASURED", "NOTE")
-	winner := leg.Title(e.Winner, e.WinnerRank)
-	powered := slices.ContainsFunc(e.Candidates, func(c leg.ExplainedNode) bool { return !c.Signals.Power.At.IsZero() })
-	for _, c := range e.Candidates {
-		cells := []any{"", c.Title(), blocksCell(&c)}
-		if c.Title() == winner {
-			cells[0] = "->"
-		}
-		for i, term := range []float64{c.Overlap, c.Waiting, c.Load, c.Power, c.Capacity, c.Score} {
-			if c.Eligible && (i != 3 || powered) {
-				cells = append(cells, fmt.Sprintf("%.3f", term))
-			} else {
-				cells = append(cells, "-")
-			}
-		}
-		t.Row(append(cells, inFlightCell(&c), cell.Signals(&c.Signals), noteCell(&c))...)
-	}
-	writeFormulas(t, e)
-	writeWinner(t, e)
+// column is a column of the candidates' table.
+type column struct {
+	title string
+	of    func(c *leg.ExplainedNode) string
 }
 
-// writeCosts writes an explanation of mode cost.
-func writeCosts(t *cli.Table, e *leg.Explanation) {
-	t.Row("", "NODE", "BLOCKS", "COST", "PREFILL", "DECODE", "CACHED", "IN FLIGHT", "MEASURED", "NOTE")
+// columnsOf returns the columns of the figures by which the explanation's mode chooses.
+func columnsOf(e *leg.Explanation) []column {
+	load := eligible("LOAD", func(c *leg.ExplainedNode) float64 { return c.Load })
+	switch e.Mode {
+	case policy.Score.String():
+		columns := []column{
+			{"BLOCKS", blocksCell},
+			eligible("OVERLAP", func(c *leg.ExplainedNode) float64 { return c.Overlap }),
+			eligible("PENDING", func(c *leg.ExplainedNode) float64 { return c.Waiting }),
+			load,
+			eligible("POWER", func(c *leg.ExplainedNode) float64 { return c.Power }),
+			eligible("CAPACITY", func(c *leg.ExplainedNode) float64 { return c.Capacity }),
+			eligible("SCORE", func(c *leg.ExplainedNode) float64 { return c.Score }),
+		}
+		if !slices.ContainsFunc(e.Candidates, func(c leg.ExplainedNode) bool { return !c.Signals.Power.At.IsZero() }) {
+			columns[4].of = func(*leg.ExplainedNode) string { return "-" }
+		}
+		return columns
+	case policy.Cost.String():
+		return []column{
+			{"BLOCKS", blocksCell},
+			ofCost("COST", func(c *policy.CostTerms) float64 { return c.Total }),
+			ofCost("PREFILL", func(c *policy.CostTerms) float64 { return c.Prefill }),
+			ofCost("DECODE", func(c *policy.CostTerms) float64 { return c.Decode }),
+			ofCost("CACHED", func(c *policy.CostTerms) float64 { return c.Cached }),
+		}
+	case policy.DeviceAware.String():
+		return []column{{"DEVICE", func(c *leg.ExplainedNode) string { return cell.Dash(c.Device) }}, load}
+	case policy.LeastLoaded.String(), policy.PowerOfTwo.String(), policy.Direct.String():
+		return []column{load}
+	}
+	return nil // the mode looks at no figure
+}
+
+// eligible is a column of a term that only candidates have.
+func eligible(title string, term func(c *leg.ExplainedNode) float64) column {
+	return column{title, func(c *leg.ExplainedNode) string {
+		if !c.Eligible {
+			return "-"
+		}
+		return fmt.Sprintf("%.3f", term(c))
+	}}
+}
+
+// ofCost is a column of a part of the cost.
+func ofCost(title string, part func(c *policy.CostTerms) float64) column {
+	return column{title, func(c *leg.ExplainedNode) string {
+		if c.Cost == nil {
+			return "-"
+		}
+		return fmt.Sprintf("%.3f", part(c.Cost))
+	}}
+}
+
+func writeExplanation(t *cli.Table, e *leg.Explanation) {
+	t.Line(fmt.Sprintf("model %s, %s, %d blocks of prompt, mode %s\n", cell.Dash(e.Model), e.API, e.Blocks, e.Mode))
+	columns := columnsOf(e)
+	titles := []string{"", "NODE"}
+	for _, c := range columns {
+		titles = append(titles, c.title)
+	}
+	t.Words(append(titles, "IN FLIGHT", "MEASURED", "NOTE"))
 	winner := leg.Title(e.Winner, e.WinnerRank)
 	for _, c := range e.Candidates {
-		cells := []any{"", c.Title(), blocksCell(&c), "-", "-", "-", "-"}
+		cells := []string{"", c.Title()}
 		if c.Title() == winner {
 			cells[0] = "->"
 		}
-		if c.Cost != nil {
-			for i, v := range []float64{c.Cost.Total, c.Cost.Prefill, c.Cost.Decode, c.Cost.Cached} {
-				cells[3+i] = fmt.Sprintf("%.3f", v)
-			}
+		for _, column := range columns {
+			cells = append(cells, column.of(&c))
 		}
-		t.Row(append(cells, inFlightCell(&c), cell.Signals(&c.Signals), noteCell(&c))...)
+		t.Words(append(cells, inFlightCell(&c), cell.Signals(&c.Signals), noteCell(&c)))
 	}
 	writeFormulas(t, e)
 	writeWinner(t, e)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/cognitora/dataplane/ctl/ctltest"
+	"github.com/cognitora/dataplane/router/policy"
 )
 
 const explained = `{"model":"m","api":"chat","mode":"score","prompt_blocks":4,"winner":"b","why":"highest score",
@@ -120,6 +121,43 @@ func TestRouteExplainNamesABadHeader(t *testing.T) {
 		_, err := ctl(t, nil, "route", "explain", "--model", "m", "--prompt", "hi", "-H", line)
 		if err == nil || !strings.Contains(err.Error(), want) || ctltest.Hint(err) == "" {
 			t.Errorf("%q: %v", line, err)
+		}
+	}
+}
+
+// TestRouteExplainHasTheColumnsOfTheMode checks the columns of every mode, and their cells.
+func TestRouteExplainHasTheColumnsOfTheMode(t *testing.T) {
+	want := map[string]struct{ titles, cells string }{
+		"score":        {"BLOCKS OVERLAP PENDING LOAD POWER CAPACITY SCORE", "3/4 0.750 1.250 0.875 - 0.500 0.713"},
+		"cost":         {"BLOCKS COST PREFILL DECODE CACHED", "3/4 125.500 100.500 25.000 15.000"},
+		"round_robin":  {"", ""},
+		"random":       {"", ""},
+		"power_of_two": {"LOAD", "0.875"},
+		"least_loaded": {"LOAD", "0.875"},
+		"direct":       {"LOAD", "0.875"},
+		"device_aware": {"DEVICE LOAD", "cpu 0.875"},
+	}
+	for _, mode := range policy.ModeNames() {
+		if _, ok := want[mode]; !ok {
+			t.Errorf("%s: its columns are not known here", mode)
+		}
+		page := `{"model":"m","api":"chat","mode":"` + mode + `","winner":"b","why":"because","candidates":[{"node":"b",
+			"eligible":true,"matched":3,"total":4,"in_flight":2,"device":"cpu","overlap":0.75,"waiting":1.25,"load":0.875,
+			"capacity":0.5,"score":0.7125`
+		if mode == "cost" {
+			page += `,"cost":{"total":125.5,"adjusted_prefill_blocks":100.5,"decode_blocks":25,"cached_blocks":15}`
+		}
+		url, _, _ := ctltest.AdminPort(t, map[string]string{"/debug/route": page + "}]}"})
+		out, err := ctl(t, nil, "route", "explain", "--admin", url, "--model", "m", "--prompt", "hi")
+		if err != nil {
+			t.Fatal(err)
+		}
+		words := func(line string) string { return strings.Join(strings.Fields(line), " ") }
+		lines := strings.Split(out, "\n")
+		titles := words("NODE " + want[mode].titles + " IN FLIGHT MEASURED NOTE")
+		cells := words("-> b " + want[mode].cells + " 2/- -")
+		if words(lines[2]) != titles || words(lines[3]) != cells {
+			t.Errorf("%s: %q and %q, want %q and %q", mode, words(lines[2]), words(lines[3]), titles, cells)
 		}
 	}
 }

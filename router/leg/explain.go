@@ -41,6 +41,7 @@ type ExplainedNode struct {
 	Slots    int     `json:"max_concurrent,omitempty"` // no limit when absent
 	Pending  int     `json:"pending_blocks"`           // blocks of prompts that the node has not begun to answer
 	Adapter  string  `json:"adapter,omitempty"`        // of a LoRA adapter: loaded, not loaded or unknown
+	Device   string  `json:"device,omitempty"`         // gpu or cpu, as the node's agent says
 	Overlap  float64 `json:"overlap"`
 	Waiting  float64 `json:"waiting"` // the pending blocks over this prompt's blocks, at most 4
 	Load     float64 `json:"load"`
@@ -116,6 +117,7 @@ func (l *Leg) describe(i int, now time.Time) ExplainedNode {
 		Host: int(max(r.Host, r.Device)), Disk: int(max(r.Disk, r.Host, r.Device)), Total: l.prompt.Blocks,
 		InFlight: int(n.InFlight()), Others: int(load.Others), Slots: int(n.MaxConcurrent()),
 		Pending: int(blocksOf(n.prefill(now))), Signals: load.Signals(), Adapter: l.adapterState(n),
+		Device:       n.Info().Device,
 		ExpertsAsked: len(l.Constraints.Experts), ExpertsHosted: l.Constraints.hosted(n.Info().Experts),
 	}
 	return row
