@@ -48,7 +48,7 @@ func (l *Leg) home(now time.Time) int {
 
 // pick returns the candidate that the session or the policy chooses, or -1 if no candidate has
 // room. A hard session stays at its node while the node has room. A soft session stays while the
-// policy counts the node as equal to the best one.
+// policy counts the node as equal to the best one, or in mode cost as near to it.
 func (l *Leg) pick(p *policy.Policy, turn uint64, now time.Time) int {
 	home := l.home(now)
 	if home >= 0 && l.d.o.HardSessions && l.hasRoom(p, home, turn) {

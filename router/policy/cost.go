@@ -6,7 +6,9 @@ import "math"
 const chainTokens = 16
 
 // CostSettings are the settings of mode cost. The lowest cost wins, and equal costs win at random.
-// The cost counts blocks of BlockTokens tokens:
+// A session's request stays at the session's node, with a temperature too, while the node's cost
+// exceeds the lowest by at most a tenth of the prompt's blocks. The cost counts blocks of
+// BlockTokens tokens:
 //
 //	cost   = (PrefillLoadScale*max(0, raw-credit) + decode + ActiveRequestWeight*requests) * taint
 //	raw    = (active prefill tokens + max(0, prompt tokens - cached) + cached) / BlockTokens
@@ -61,16 +63,33 @@ func (p *CostSettings) pick(s *Situation, e *Explanation) int {
 		k.fill(s, e)
 	}
 	best, low := k.lowest(s)
+	stays := s.Home > 0 && k.stays(&s.Candidates[s.Home-1], low)
+	if stays {
+		best = s.Home - 1
+	}
 	if best >= 0 && (k.Temperature > 0 || e != nil) {
 		high := k.highest(s)
-		if k.Temperature > 0 {
+		if k.Temperature > 0 && !stays {
 			best = k.draw(s, low, high)
 		}
 		if e != nil {
-			k.explain(s, e, best, low, high)
+			k.explain(e, best, low, high, stays)
 		}
 	}
 	return best
+}
+
+// sessionShare is how much more a session's request may cost at the session's node, as a share of
+// the prompt's blocks. A larger share would let sessions wait longer at busy nodes. With none a
+// session would leave its node at the load at which any request leaves.
+const sessionShare = 0.1
+
+// margin returns sessionShare in blocks.
+func (k *costing) margin() float64 { return sessionShare * k.blocks }
+
+// stays says whether a session at the node c stays there. low is the lowest cost.
+func (k *costing) stays(c *Candidate, low float64) bool {
+	return c.room() && k.cost(c, nil) <= low+k.margin()
 }
 
 // lowest returns a candidate with the lowest cost, and that cost. Equal candidates win at random.

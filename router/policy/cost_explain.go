@@ -77,8 +77,9 @@ func (k *costing) fill(s *Situation, e *Explanation) {
 	}
 }
 
-// explain says why candidate pick was chosen.
-func (k *costing) explain(s *Situation, e *Explanation, pick int, low, high float64) {
+// explain says why candidate pick was chosen. stays says that the request's session is there, and
+// near enough to the lowest cost.
+func (k *costing) explain(e *Explanation, pick int, low, high float64, stays bool) {
 	n, tied, weights := 0, 0, 0.0
 	for i := range e.Terms {
 		if t := &e.Terms[i]; t.Eligible {
@@ -89,7 +90,11 @@ func (k *costing) explain(s *Situation, e *Explanation, pick int, low, high floa
 			}
 		}
 	}
+	decided := stays && (k.Temperature > 0 || tied > 1 || e.Terms[pick].Cost.Total > low)
 	switch {
+	case decided:
+		e.Why = fmt.Sprintf("its session is there, and its cost %s is within %s, a tenth of the prompt's blocks, of "+
+			"the lowest cost %s", decimal(e.Terms[pick].Cost.Total), decimal(k.margin()), decimal(low))
 	case k.Temperature > 0:
 		for i := range e.Terms {
 			if t := &e.Terms[i]; t.Eligible {

@@ -31,7 +31,7 @@ func (p *DeviceAwareSettings) pick(s *Situation, e *Explanation) int {
 	if e != nil && pick >= 0 {
 		e.Why = fmt.Sprintf("least loaded of %d %s, %s; %d requests on %d CPUs, %d on %d accelerators, ratio %g",
 			groups[chosen].nodes, chosen, s.Candidates[pick].load(), cpu.requests, cpu.nodes, accel.requests,
-			accel.nodes, p.Ratio)
+			accel.nodes, p.Ratio) + s.decided(pick, chosen)
 	}
 	return pick
 }

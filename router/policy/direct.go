@@ -15,7 +15,8 @@ func (direct) pick(s *Situation, e *Explanation) int {
 	}
 	pick := least(s, anyDevice) // among the ranks of the node
 	if e != nil && pick >= 0 {
-		e.Why = fmt.Sprintf("the node that the request names, %s", s.Candidates[pick].load())
+		e.Why = fmt.Sprintf("the node that the request names, %s", s.Candidates[pick].load()) +
+			s.decided(pick, anyDevice)
 	}
 	return pick
 }

@@ -45,11 +45,11 @@ type Mode uint8
 
 const (
 	Score       Mode = iota // highest weighted score, rendezvous among near-equals
-	Cost                    // lowest cost in blocks to compute and to keep, ties at random
+	Cost                    // lowest cost in blocks to compute and to keep, ties by session, else at random
 	RoundRobin              // each node in turn, by the caller's counter
 	Random                  // uniform
 	PowerOfTwo              // the less loaded of two random nodes
-	LeastLoaded             // lowest busy/slots, ties at random
+	LeastLoaded             // lowest busy/slots, ties by session, else at random
 	Direct                  // the node that the request names
 	DeviceAware             // CPUs and accelerators by their shares, least loaded within
 )
