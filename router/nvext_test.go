@@ -28,6 +28,8 @@ func TestNvextRoutes(t *testing.T) {
 			s.chat(nvextBody(fmt.Sprintf(`{"backend_instance_id":%q}`, node))),
 			s.chat(nvextBody(fmt.Sprintf(`{"decode_worker_id":%d}`, number))),
 			s.chat(nvextBody(fmt.Sprintf(`{"allowed_worker_ids":[%d,"nobody"]}`, number))),
+			s.chat(chatBody("hello", plain), "x-cgn-allowed-worker-ids", fmt.Sprint("nobody, ", number)),
+			s.chat(nvextBody(`{"allowed_worker_ids":["sim-9"]}`), "x-cgn-allowed-worker-ids", node),
 			s.chat(chatBody("hello", plain), "x-dynamo-worker-instance-id", fmt.Sprint(number)),
 			s.chat(nvextBody(`{"backend_instance_id":"sim-9"}`), "x-dynamo-worker-instance-id", node),
 			s.chat(nvextBody(`{"backend_instance_id":"sim-9"}`), "x-cgn-node", fmt.Sprint(number),
@@ -53,6 +55,28 @@ func TestNvextRoutes(t *testing.T) {
 	}
 	if e := s.explain(chatBody("hello", ""), "x-dynamo-worker-instance-id", "sim-3"); e.Winner != "sim-3" {
 		t.Errorf("%+v", e)
+	}
+}
+
+// TestAllowedWorkersHeader checks that errors name the header with the list.
+func TestAllowedWorkersHeader(t *testing.T) {
+	s := serve(t, simulate(t, 2))
+	for _, c := range []struct {
+		list, pin string
+		status    int
+	}{{"nobody", "", 404}, {"a,,b", "", 400}, {"sim-0", "sim-1", 400}} {
+		header := []string{"x-cgn-allowed-worker-ids", c.list}
+		if c.pin != "" {
+			header = append(header, "x-cgn-node", c.pin)
+		}
+		if r := s.chat(chatBody("hello", plain), header...); r.status != c.status ||
+			!strings.Contains(string(r.body), `"param":"x-cgn-allowed-worker-ids`) {
+			t.Errorf("%+v: %v", c, r)
+		}
+	}
+	if e, err := s.explained("x-cgn-allowed-worker-ids: sim-1"); err != nil || e.Winner != "sim-1" ||
+		e.Candidates[0].Filter != "allowed_workers" {
+		t.Errorf("explained: %+v, %v", e, err)
 	}
 }
 
@@ -135,7 +159,7 @@ func TestClientsOfOtherHostsDoNotSteer(t *testing.T) {
 		c.Router.Listen, c.Router.InsecureListen = net.JoinHostPort(own, "0"), true
 	})
 	mustAll(t, "an ordinary request", []*reply{s.chat(chatBody("hello", plain), "x-cgn-session-id", "s")})
-	for _, header := range []string{"x-cgn-node", "x-dynamo-worker-instance-id"} {
+	for _, header := range []string{"x-cgn-node", "x-dynamo-worker-instance-id", "x-cgn-allowed-worker-ids"} {
 		r := s.chat(chatBody("hello", plain), header, "sim-0")
 		if r.status != 403 || r.code() != "steering_denied" || !strings.Contains(string(r.body), "tls.client_ca") {
 			t.Errorf("%s: %v", header, r)

@@ -166,7 +166,7 @@ func (l *Leg) noNode(p *policy.Policy, now time.Time) *apierror.Error {
 	case len(l.picks.cands) > 0:
 		return errAllBusy
 	case l.Allowed != nil:
-		return errAllowed(l.knowsAllowed())
+		return errAllowed(l.AllowedBy, l.knowsAllowed())
 	}
 	return ErrNoNode
 }

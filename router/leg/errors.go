@@ -77,10 +77,9 @@ func errPinned(by string, known bool) *apierror.Error {
 	}
 }
 
-// errAllowed returns the error for a list of workers of which none can answer. known says that one
-// of them serves the model.
-func errAllowed(known bool) *apierror.Error {
-	const field = "nvext.allowed_worker_ids"
+// errAllowed returns the error for a list of workers of which none can answer. field is the field
+// or header with the list. known says that one of them serves the model.
+func errAllowed(field string, known bool) *apierror.Error {
 	if known {
 		return unavailable("no_eligible_node",
 			"no node in "+field+" that serves this model can take requests now")
@@ -91,11 +90,11 @@ func errAllowed(known bool) *apierror.Error {
 }
 
 // errNotAllowed returns the error for a named node that the client's own list of workers leaves
-// out. by is the field or header that names the node.
-func errNotAllowed(by string) *apierror.Error {
+// out. by is the field or header that names the node, and list the one with the list.
+func errNotAllowed(by, list string) *apierror.Error {
 	return &apierror.Error{
-		Status: 400, Code: scan.CodeValue, Param: "nvext.allowed_worker_ids",
-		Message: "nvext.allowed_worker_ids does not have the node named in " + by + "; add it, or send one of the two",
+		Status: 400, Code: scan.CodeValue, Param: list,
+		Message: list + " does not have the node named in " + by + "; add it, or send one of the two",
 	}
 }
 

@@ -32,8 +32,10 @@ type Question struct {
 	// is the field or header that gives it.
 	Rank   nvext.Optional[uint32]
 	RankBy string
-	// Allowed are the workers that a Free or Named leg may ask; nil: all.
-	Allowed nvext.Workers
+	// Allowed are the workers that a Free or Named leg may ask; nil: all. AllowedBy is the field or
+	// header that names them.
+	Allowed   nvext.Workers
+	AllowedBy string
 	// Filter says whether a node may be asked; nil: any node. Filter is called for each node at
 	// each pick. The goroutine of Dispatcher.Run calls it with locks held, so it must return at
 	// once and change nothing.
@@ -70,7 +72,7 @@ func (d *Dispatcher) Wanted(r *request.Request) (Question, *apierror.Error) {
 			Required: x.RequiredTaints, Preferred: x.PreferredTaints,
 			Experts: moe.Experts, Strict: len(moe.Experts) > 0 && !moe.FallbackToUnlabeled,
 		}
-		q.Rank, q.RankBy = x.DPRank, x.DPRankBy
+		q.Rank, q.RankBy, q.AllowedBy = x.DPRank, x.DPRankBy, x.AllowedBy
 	}
 	id, by := r.Worker()
 	if id == "" {
@@ -79,7 +81,7 @@ func (d *Dispatcher) Wanted(r *request.Request) (Question, *apierror.Error) {
 	q.Node, q.Bond = id, Named
 	if n := d.fleet.Load().Worker(id); n != nil {
 		if q.Node = n.ID; q.Allowed != nil && !q.Allowed.Has(n.ID, n.Number()) {
-			return q, errNotAllowed(by)
+			return q, errNotAllowed(by, q.AllowedBy)
 		}
 	}
 	return q, nil

@@ -87,6 +87,7 @@ func FuzzHeaders(f *testing.F) {
 		f.Add(h.name, "0."+strings.Repeat("1", i))
 	}
 	f.Add("x-cgn-router-assume-kv-reuse", "true")
+	f.Add("x-cgn-allowed-worker-ids", "a, 7,,")
 	f.Fuzz(func(t *testing.T, name, value string) {
 		var x Ext
 		err := ReadHeaders(&x, headersOf(name, value))

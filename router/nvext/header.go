@@ -23,14 +23,15 @@ const (
 func IsHeader(name []byte) bool {
 	switch string(name) {
 	case "X-Dynamo-Worker-Instance-Id", "X-Dynamo-Prefill-Instance-Id", "X-Dynamo-Dp-Rank", "X-Dynamo-Prefill-Dp-Rank",
-		"X-Dynamo-Request-Priority", "X-Dynamo-Request-Strict-Priority", "X-Data-Parallel-Rank":
+		"X-Dynamo-Request-Priority", "X-Dynamo-Request-Strict-Priority", "X-Data-Parallel-Rank",
+		"X-Cgn-Allowed-Worker-Ids":
 		return true
 	}
 	return bytes.HasPrefix(name, []byte(routerPrefix))
 }
 
 // headers are the headers that ReadHeaders knows, in lower case: one for each simple member of
-// nvext.router, and those of Dynamo.
+// nvext.router, those of Dynamo, and one for allowed_worker_ids.
 var headers = func() []field {
 	all := []field{
 		{name: "x-dynamo-worker-instance-id", read: (*reader).pin, privileged: true},
@@ -38,6 +39,7 @@ var headers = func() []field {
 		{name: rankHeader, read: (*reader).rank, privileged: true},
 		{name: EngineRankHeader, read: (*reader).engineRank, privileged: true},
 		{name: "x-dynamo-prefill-dp-rank", read: (*reader).prefillRank, privileged: true},
+		{name: "x-cgn-allowed-worker-ids", read: (*reader).allowedHeader, privileged: true},
 		{name: "x-dynamo-request-priority", read: (*reader).priority},
 		{name: "x-dynamo-request-strict-priority", read: (*reader).strictPriority},
 	}
@@ -100,10 +102,38 @@ func (r *reader) readHeader(f *field, value []byte) {
 // headerID returns the header's value as a worker's id.
 func (r *reader) headerID() string {
 	r.c.Reset(nil, 1) // nothing is left to read
-	if len(r.header) > maxWorkerID {
+	return r.unquotedID(r.header)
+}
+
+// unquotedID returns id as a worker's id.
+func (r *reader) unquotedID(id []byte) string {
+	if len(id) > maxWorkerID {
 		r.fail(0, scan.CodeTooLong,
 			"is longer than "+strconv.Itoa(maxWorkerID)+" bytes; send a node's name or its number")
 		return ""
 	}
-	return string(r.header)
+	return string(id)
+}
+
+// allowedHeader reads the set of workers that may answer, separated by commas.
+func (r *reader) allowedHeader() {
+	r.c.Reset(nil, 1) // nothing is left to read
+	n := bytes.Count(r.header, []byte(",")) + 1
+	if n > maxEntries {
+		r.tooMany(0, maxEntries)
+		return
+	}
+	all := make(Workers, 0, n)
+	for id := range bytes.SplitSeq(r.header, []byte(",")) {
+		r.index = len(all)
+		if id = bytes.TrimSpace(id); len(id) == 0 {
+			r.fail(0, scan.CodeValue, "is empty; name a worker or leave out the comma")
+		}
+		all = append(all, r.unquotedID(id))
+		if r.err != nil {
+			return
+		}
+	}
+	r.index = -1
+	r.allow(all)
 }

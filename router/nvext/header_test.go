@@ -32,12 +32,14 @@ func TestHeadersBeatTheBody(t *testing.T) {
 		"X-Cgn-Router-Overlap-Score-Weight", "4", "X-Cgn-Router-Assume-Kv-Reuse", "true",
 		"X-Cgn-Router-Track-Prefill-Tokens", "false", "X-Cgn-Router-Shared-Cache-Multiplier", "0.5",
 		"X-Cgn-Router-Ttft-Target", "1e2", "X-Cgn-Router-Itl-Target", "3",
+		"X-Cgn-Allowed-Worker-Ids", "host-9, 7,host-9 ",
 	))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want, _ := parse(t, everything)
 	want.Worker = Worker{"host-2", "x-dynamo-worker-instance-id"}
+	want.Allowed, want.AllowedBy = Workers{"7", "host-9"}, "x-cgn-allowed-worker-ids"
 	want.Prefill = Worker{"8", "x-dynamo-prefill-instance-id"}
 	want.DPRank, want.PrefillDPRank, want.DPRankBy = given(uint32(0)), given(uint32(2)), "x-dynamo-dp-rank"
 	want.Hints.Priority, want.Hints.StrictPriority = given(int32(7)), given(uint32(9))
@@ -87,6 +89,28 @@ func TestHeaderRefusals(t *testing.T) {
 		"X-Cgn-Router-Kv-Overlap-Score-Weight", "1"))
 	if err == nil || !strings.Contains(err.Error(), "older name") {
 		t.Errorf("two older names: %v", err)
+	}
+}
+
+// TestAllowedWorkersHeader checks the bounds of the list in x-cgn-allowed-worker-ids.
+func TestAllowedWorkersHeader(t *testing.T) {
+	long := strings.Repeat("n", maxWorkerID+1)
+	for value, want := range map[string]string{
+		"a":                                      "",
+		strings.Repeat("a,", maxEntries-1) + "a": "",
+		"":                                       "`x-cgn-allowed-worker-ids` is empty",
+		" ":                                      "`x-cgn-allowed-worker-ids[0]` is empty; name a worker",
+		"a,,b":                                   "`x-cgn-allowed-worker-ids[1]` is empty; name a worker",
+		"a,b,":                                   "`x-cgn-allowed-worker-ids[2]` is empty; name a worker",
+		"a," + long:                              "`x-cgn-allowed-worker-ids[1]` is longer than 256 bytes",
+		strings.Repeat("a,", maxEntries) + "a":   "`x-cgn-allowed-worker-ids` has more than 1024 entries",
+	} {
+		var x Ext
+		err := ReadHeaders(&x, headersOf("X-Cgn-Allowed-Worker-Ids", value))
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) ||
+			err == nil && (len(x.Allowed) != 1 || x.Privileged != "x-cgn-allowed-worker-ids") {
+			t.Errorf("%.20q: %v, %+v", value, err, x.Allowed)
+		}
 	}
 }
 

@@ -17,6 +17,8 @@ type Ext struct {
 	Prefill Worker  // the only worker that may compute the prompt, where another one answers
 	Allowed Workers // the workers that may answer; nil: all
 
+	AllowedBy string // the field or header that gave Allowed
+
 	DPRank, PrefillDPRank Optional[uint32] // data-parallel ranks of the workers
 	DPRankBy              string           // the field or header that chose DPRank
 

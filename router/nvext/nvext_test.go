@@ -47,8 +47,8 @@ func TestEverything(t *testing.T) {
 	want := &Ext{
 		Worker:  Worker{"7", "nvext.decode_worker_id"},
 		Prefill: Worker{"host-1", "nvext.prefill_worker_id"},
-		Allowed: Workers{"9007199254740991", "a", "b"},
-		DPRank:  given(uint32(3)), DPRankBy: "nvext.dp_rank", RequiredTaints: []string{"r"},
+		Allowed: Workers{"9007199254740991", "a", "b"}, AllowedBy: "nvext.allowed_worker_ids",
+		DPRank: given(uint32(3)), DPRankBy: "nvext.dp_rank", RequiredTaints: []string{"r"},
 		PreferredTaints: []Taint{{"p\n", 0.5}, {"q", -2}},
 		Hints: Hints{
 			Priority: given(int32(-3)), StrictPriority: given(uint32(2)), OSL: 256, SpeculativePrefill: true,
@@ -112,13 +112,7 @@ func list(n int, entry string) string {
 
 // TestRefusals checks that an error names the member, and what is wrong with it.
 func TestRefusals(t *testing.T) {
-	for _, c := range []struct{ doc, param, message string }{
-		{`{"routr":{}}`, "nvext.routr", "is not known; did you mean `router`?"},
-		{`{"router":{"router_temprature":1}}`, "nvext.router.router_temprature", "did you mean `router_temperature`?"},
-		{`{"router":{"temperature_of_it":1}}`, "nvext.router.temperature_of_it", "known are overlap_score_credit, "},
-		{`{"session_control":{}}`, "nvext.session_control", "is not known"},
-		{`{"` + strings.Repeat("x", 100) + `":1}`, "nvext." + strings.Repeat("x", 64), "is not known"},
-		{`{"router":{"moe_query":{"expert":[1]}}}`, "nvext.router.moe_query.expert", "did you mean `experts`?"},
+	for _, c := range []refusal{
 		{`{"dp_rank":1,"dp_r\u0061nk":1}`, "nvext.dp_rank", "appears twice"},
 		{`{"dp_rank":-1}`, "nvext.dp_rank", "must be a whole number from 0 to 4294967295"},
 		{`{"dp_rank":4294967296}`, "nvext.dp_rank", "must be a whole number"},
@@ -169,12 +163,44 @@ func TestRefusals(t *testing.T) {
 		{`{"routing_constraints":{"preferred_taints":` + manyTaints(65) + `}}`,
 			"nvext.routing_constraints.preferred_taints", "has more than 64 entries"},
 	} {
-		x, err := parse(t, c.doc)
-		var e *scan.Error
-		if x != nil || !errors.As(err, &e) || e.Param != c.param || !strings.Contains(e.Message, "`"+c.param+"`") ||
-			!strings.Contains(e.Message, c.message) || e.Code == "" || e.Offset < len(`{"model":"m","nvext": `) {
-			t.Errorf("%.90s:\n got %+v\nwant %s: %s", c.doc, e, c.param, c.message)
-		}
+		c.check(t)
+	}
+}
+
+// refusal is a nvext that is refused, with the error's member and a part of its message.
+type refusal struct{ doc, param, message string }
+
+func (c *refusal) check(t *testing.T) {
+	t.Helper()
+	x, err := parse(t, c.doc)
+	var e *scan.Error
+	if x != nil || !errors.As(err, &e) || e.Param != c.param || !strings.Contains(e.Message, "`"+c.param+"`") ||
+		!strings.Contains(e.Message, c.message) || e.Code == "" || e.Offset < len(`{"model":"m","nvext": `) {
+		t.Errorf("%.90s:\n got %+v\nwant %s: %s", c.doc, e, c.param, c.message)
+	}
+}
+
+// TestUnknownKeys checks that an unknown key of each object gets the nearest name, and a key that
+// is near to none the names of its object.
+func TestUnknownKeys(t *testing.T) {
+	for _, c := range []refusal{
+		{`{"routr":{}}`, "nvext.routr", "is not known; did you mean `router`?"},
+		{`{"router":{"router_temprature":1}}`, "nvext.router.router_temprature", "did you mean `router_temperature`?"},
+		{`{"router":{"temperature_of_it":1}}`, "nvext.router.temperature_of_it", "known are overlap_score_credit, "},
+		{`{"router":{"temperatur":1}}`, "nvext.router.temperatur", "did you mean `router_temperature`?"},
+		{`{"router":{"temperature_foo_bar":1}}`, "nvext.router.temperature_foo_bar",
+			"is not known; known are overlap_score_credit, prefill_load_scale, "},
+		{`{"agent_hints":{"olS":1}}`, "nvext.agent_hints.olS", "did you mean `osl`?"},
+		{`{"agent_hints":{"nothing_like_it":1}}`, "nvext.agent_hints.nothing_like_it",
+			"is not known; known are priority, strict_priority, osl, speculative_prefill, latency_sensitivity"},
+		{`{"routing_constraints":{"required_taint":[]}}`, "nvext.routing_constraints.required_taint",
+			"did you mean `required_taints`?"},
+		{`{"Router":{}}`, "nvext.Router", "did you mean `router`?"},
+		{`{"session_control":{}}`, "nvext.session_control", "is not known"},
+		{`{"` + strings.Repeat("x", 100) + `":1}`, "nvext." + strings.Repeat("x", 64), "is not known"},
+		{`{"router":{"moe_query":{"expert":[1]}}}`, "nvext.router.moe_query.expert", "did you mean `experts`?"},
+	} {
+		c.check(t)
 	}
 }
 

@@ -144,12 +144,28 @@ func (r *reader) unknown(at int, key []byte, fields []field) {
 		names[i] = f.name
 	}
 	key = key[:min(len(key), maxNamed)]
-	r.member = string(key)
-	if near := config.Nearest(string(key), names); near != "" {
+	near := r.nearest(string(key), names)
+	if r.member = string(key); near != "" {
 		r.fail(at, scan.CodeUnknown, "is not known; did you mean `"+near+"`?")
 		return
 	}
 	r.fail(at, scan.CodeUnknown, "is not known; known are "+strings.Join(names, ", "))
+}
+
+// nearest returns the name that key may stand for, or "". Case does not count, and neither does
+// the name of the open object before a name, as in router_temperature.
+func (r *reader) nearest(key string, names []string) string {
+	short := slices.Clone(names)
+	if r.depth > 0 {
+		for i, name := range names {
+			short[i] = strings.TrimPrefix(name, r.objects[r.depth-1]+"_")
+		}
+	}
+	near := config.Nearest(strings.ToLower(key), slices.Concat(names, short))
+	if i := slices.Index(short, near); i >= 0 {
+		return names[i]
+	}
+	return near
 }
 
 // flag reads true or false.

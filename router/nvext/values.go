@@ -93,8 +93,13 @@ func (r *reader) allowed() {
 		r.fail(at, scan.CodeValue, "is empty, so that no worker might answer; name one or leave it out")
 		return
 	}
+	r.allow(all)
+}
+
+// allow takes over a list of workers that may answer.
+func (r *reader) allow(all Workers) {
 	slices.Sort(all)
-	r.x.Allowed = slices.Compact(all)
+	r.x.Allowed, r.x.AllowedBy = slices.Compact(all), r.name()
 }
 
 // unsetRank is how some clients spell that a request has no rank.
