@@ -122,13 +122,7 @@ func (l *Leg) situation(random uint64) *policy.Situation {
 // overrides returns the settings that the request replaces.
 func (l *Leg) overrides() (o policy.Overrides) {
 	if x := l.Request.Nvext; x != nil {
-		own := &x.Overrides
-		o.OverlapScoreCredit = policy.Optional[float64](own.OverlapScoreCredit)
-		o.PrefillLoadScale = policy.Optional[float64](own.PrefillLoadScale)
-		o.Temperature = policy.Optional[float64](own.RouterTemperature)
-		o.SharedCacheMultiplier = policy.Optional[float64](own.SharedCacheMultiplier)
-		o.AssumeKVReuse = policy.Optional[bool](own.AssumeKVReuse)
-		o.TrackPrefillTokens = policy.Optional[bool](own.TrackPrefillTokens)
+		o = x.Overrides
 	}
 	if l.Work == Prefill { // the node keeps no blocks of the prompt for an answer
 		o.TrackActiveBlocks = policy.Given(false)

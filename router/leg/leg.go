@@ -16,6 +16,7 @@ import (
 	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/health/patience"
 	"github.com/cognitora/dataplane/router/nvext"
+	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
 	"github.com/cognitora/dataplane/router/where"
@@ -30,7 +31,7 @@ type Question struct {
 	Node  string // id of the bound node; meaningless for a Free leg
 	// Rank is the number of the only data-parallel rank that may be asked, if one is given. RankBy
 	// is the field or header that gives it.
-	Rank   nvext.Optional[uint32]
+	Rank   policy.Optional[uint32]
 	RankBy string
 	// Allowed are the workers that a Free or Named leg may ask; nil: all.
 	Allowed nvext.Workers
@@ -65,10 +66,9 @@ const (
 func (d *Dispatcher) Wanted(r *request.Request) (Question, *apierror.Error) {
 	q := Question{Allowed: r.Allowed()}
 	if x := r.Nvext; x != nil {
-		moe := &x.Overrides.MoE
 		q.Constraints = Constraints{
 			Required: x.RequiredTaints, Preferred: x.PreferredTaints,
-			Experts: moe.Experts, Strict: len(moe.Experts) > 0 && !moe.FallbackToUnlabeled,
+			Experts: x.MoE.Experts, Strict: len(x.MoE.Experts) > 0 && !x.MoE.FallbackToUnlabeled,
 		}
 		q.Rank, q.RankBy = x.DPRank, x.DPRankBy
 	}

@@ -29,7 +29,7 @@ func twoRanked() []fleet.Backend {
 
 // ofRank asks for a rank, as a field of the body would.
 func ofRank(rank uint32) Question {
-	return Question{Rank: nvext.Optional[uint32]{Value: rank, Given: true}, RankBy: "nvext.dp_rank"}
+	return Question{Rank: policy.Given(rank), RankBy: "nvext.dp_rank"}
 }
 
 // chosen returns the member that a pick takes for q.
