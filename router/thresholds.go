@@ -15,18 +15,12 @@ import (
 // maxThresholds bounds the body of a request to /busy_threshold, in bytes.
 const maxThresholds = 64 << 10
 
-// modelThresholds is a model with its thresholds.
-type modelThresholds struct {
-	Model string `json:"model"`
-	busy.Thresholds
-}
-
 // listThresholds lists the models that have thresholds, sorted by name.
 func (r *Router) listThresholds(w http.ResponseWriter, _ *http.Request) {
-	all := []modelThresholds{}
+	all := []busy.Document{}
 	for _, m := range r.fleet.Load().Models() {
 		if t := r.busy.Of(m.Name); t != nil {
-			all = append(all, modelThresholds{m.Name, *t})
+			all = append(all, busy.DocumentFor(m.Name, *t))
 		}
 	}
 	writeJSON(w, http.StatusOK, map[string]any{"thresholds": all})
@@ -66,7 +60,7 @@ func (r *Router) setThresholds(w http.ResponseWriter, req *http.Request) {
 	if !limits.IsZero() {
 		r.log.Info("busy thresholds set", "model", model.Name, "client", req.RemoteAddr)
 	}
-	writeJSON(w, http.StatusOK, modelThresholds{model.Name, set})
+	writeJSON(w, http.StatusOK, busy.DocumentFor(model.Name, set))
 }
 
 // crossOrigin refuses requests that the page of another site has made a browser send.

@@ -8,13 +8,15 @@ import (
 	"sync/atomic"
 )
 
-// Thresholds are the limits of one model. A nil limit is not set. Thresholds are immutable once
-// published.
+// Thresholds are the limits of one model, and a section of a policy. A nil limit is not set.
+// Thresholds are immutable once published. The tags are those of package policy.
 type Thresholds struct {
-	DecodeBlocks  *float64 `json:"active_decode_blocks_threshold"`  // share of the KV blocks in use, 0 to 1
-	PrefillTokens *int64   `json:"active_prefill_tokens_threshold"` // prompt tokens that are not computed yet
-	// PrefillFraction is a share of the tokens that the engine computes at once. It may exceed 1.
-	PrefillFraction *float64 `json:"active_prefill_tokens_threshold_frac,omitempty"`
+	// DecodeBlocks is a share of the node's KV blocks in use.
+	DecodeBlocks *float64 `json:"active_decode_blocks_threshold,omitempty" range:"0..1"`
+	// PrefillTokens counts prompt tokens that wait for their computation.
+	PrefillTokens *int `json:"active_prefill_tokens_threshold,omitempty" range:"0..1099511627776"`
+	// PrefillFraction is PrefillTokens as a share of the tokens that the engine computes at once.
+	PrefillFraction *float64 `json:"active_prefill_tokens_threshold_frac,omitempty" range:"0..1099511627776"`
 }
 
 // IsZero says whether no limit is set.
@@ -66,7 +68,7 @@ type Latch struct{ set atomic.Bool }
 func (t *Thresholds) Busy(f *Figures, l *Latch) Reason {
 	latched := t.latch(f, l)
 	switch {
-	case t.PrefillTokens != nil && f.PrefillTokens > *t.PrefillTokens:
+	case t.PrefillTokens != nil && f.PrefillTokens > int64(*t.PrefillTokens):
 		return ByTokens
 	case t.PrefillFraction != nil && f.MaxBatchedTokens > 0 &&
 		float64(f.PrefillTokens) > *t.PrefillFraction*float64(f.MaxBatchedTokens):

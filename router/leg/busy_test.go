@@ -42,7 +42,7 @@ func refused(t *testing.T, d *Dispatcher, q Question) bool {
 func TestPrefillThresholds(t *testing.T) {
 	const blocks = 100
 	for name, limits := range map[string]busy.Thresholds{
-		"tokens":   {PrefillTokens: new(int64(blocks*prefix.BlockTokens - 1))},
+		"tokens":   {PrefillTokens: new(blocks*prefix.BlockTokens - 1)},
 		"fraction": {PrefillFraction: new(0.5)},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestFractionOfAnUnknownBatch(t *testing.T) {
 func TestBusyIsNoLastResort(t *testing.T) {
 	d := still(t, Options{OverloadStatus: 529}, twoNodes()...)
 	d.busy = new(busy.Settings)
-	d.busy.SetPolicy(busy.Thresholds{PrefillTokens: new(int64)})
+	d.busy.SetPolicy(busy.Thresholds{PrefillTokens: new(int)})
 	r := rehearse(t, d, 10)
 	for _, n := range d.fleet.Load().Nodes {
 		for n != r.Node() && n.Health.State() != health.Open {
@@ -134,7 +134,7 @@ func TestTheLatchOutlivesASnapshot(t *testing.T) {
 func TestBusyDoesNotAllocate(t *testing.T) {
 	d := start(t, 2)
 	d.busy = new(busy.Settings)
-	d.busy.SetPolicy(busy.Thresholds{DecodeBlocks: new(1.0), PrefillTokens: new(int64(1e9)), PrefillFraction: new(1.0)})
+	d.busy.SetPolicy(busy.Thresholds{DecodeBlocks: new(1.0), PrefillTokens: new(int(1e9)), PrefillFraction: new(1.0)})
 	r, l := request.New(), newLeg()
 	if least := allocations(t, d, r, l, chat(200)); least != 0 {
 		t.Errorf("%v allocations", least)

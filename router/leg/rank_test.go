@@ -157,7 +157,7 @@ func TestBusyRanks(t *testing.T) {
 	const blocks = 100
 	d := still(t, Options{}, twoRanked()[:1]...)
 	d.busy = new(busy.Settings)
-	d.busy.SetPolicy(busy.Thresholds{PrefillTokens: new(int64(blocks*prefix.BlockTokens - 1))})
+	d.busy.SetPolicy(busy.Thresholds{PrefillTokens: new(blocks*prefix.BlockTokens - 1)})
 	first := rehearse(t, d, blocks)
 	rank := first.l.now.node.Index
 	for range 5 {

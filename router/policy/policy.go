@@ -38,6 +38,7 @@ import (
 	"strconv"
 
 	"github.com/cognitora/dataplane/internal/load"
+	"github.com/cognitora/dataplane/router/busy"
 )
 
 // Mode is the way to choose among the nodes that have room.
@@ -108,7 +109,9 @@ type Policy struct {
 	DeviceAware DeviceAwareSettings `json:"device_aware"`
 
 	PrefillLoadModel PrefillLoadModel `json:"prefill_load_model"`
-	Busy             BusySettings     `json:"busy"`
+	// Busy are the thresholds above which a node gets no further requests. Pick does not read
+	// them. The caller of Pick leaves busy nodes out of the candidates.
+	Busy busy.Thresholds `json:"busy"`
 	// MaxQueue bounds the requests in flight of a model on the nodes of a role. 0: the router's own
 	// setting.
 	MaxQueue int `json:"max_queue" range:"0..1048576"`
