@@ -66,7 +66,17 @@ type Latch struct{ set atomic.Bool }
 // Busy returns the reason why a node with these figures is busy. Busy brings the node's latch up to
 // date, and allocates nothing.
 func (t *Thresholds) Busy(f *Figures, l *Latch) Reason {
-	latched := t.latch(f, l)
+	latched := t.latched(f, l)
+	if latched != l.set.Load() {
+		l.set.Store(latched)
+	}
+	return t.reason(f, latched)
+}
+
+// Look is Busy without a change of the latch.
+func (t *Thresholds) Look(f *Figures, l *Latch) Reason { return t.reason(f, t.latched(f, l)) }
+
+func (t *Thresholds) reason(f *Figures, latched bool) Reason {
 	switch {
 	case t.PrefillTokens != nil && f.PrefillTokens > int64(*t.PrefillTokens):
 		return ByTokens
@@ -79,25 +89,18 @@ func (t *Thresholds) Busy(f *Figures, l *Latch) Reason {
 	return Not
 }
 
-// latch sets or clears the latch and returns its state.
-func (t *Thresholds) latch(f *Figures, l *Latch) bool {
-	set := l.set.Load()
-	now := set
-	switch {
-	case t.DecodeBlocks == nil || !(f.TotalBlocks > 0):
-		now = false
-	default:
-		limit := *t.DecodeBlocks * f.TotalBlocks
-		if f.UsedBlocks > limit || f.ActiveBlocks > limit {
-			now = true
-		} else if max(f.UsedBlocks, f.ActiveBlocks) < limit || max(f.UsedBlocks, f.ActiveBlocks) <= 0 {
-			now = false // with a limit of 0, a node without blocks in use counts as below it
-		}
+// latched returns the state of the latch with these figures.
+func (t *Thresholds) latched(f *Figures, l *Latch) bool {
+	if t.DecodeBlocks == nil || !(f.TotalBlocks > 0) {
+		return false
 	}
-	if now != set {
-		l.set.Store(now)
+	switch most, limit := max(f.UsedBlocks, f.ActiveBlocks), *t.DecodeBlocks*f.TotalBlocks; {
+	case most > limit:
+		return true
+	case most < limit || most <= 0: // with a limit of 0, a node without blocks in use counts as below it
+		return false
 	}
-	return now
+	return l.set.Load()
 }
 
 // Why describes for people the reason why a node with these figures is busy.

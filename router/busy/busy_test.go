@@ -74,6 +74,10 @@ func TestLatch(t *testing.T) {
 		{50, 0, 100, Not}, // that has cleared the latch
 	} {
 		f := Figures{UsedBlocks: c.used, ActiveBlocks: c.active, TotalBlocks: c.total}
+		was := l.set.Load()
+		if got := limits.Look(&f, &l); got != c.want || l.set.Load() != was {
+			t.Errorf("%d: a look at %+v tells %d, want %d; the latch was %v", i, f, got, c.want, was)
+		}
 		if got := limits.Busy(&f, &l); got != c.want {
 			t.Errorf("%d: %+v is %d, want %d", i, f, got, c.want)
 		}

@@ -1,6 +1,7 @@
 package leg
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/request"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // rehearse sends a prompt of the given number of blocks, of which nothing is cached.
@@ -128,6 +130,49 @@ func TestTheLatchOutlivesASnapshot(t *testing.T) {
 	if after := member(); after == before || after.latch != before.latch || after.latch == nil {
 		t.Errorf("%p, then %p", before.latch, after.latch)
 	}
+}
+
+// TestAnExplanationLeavesTheLatch checks that an explanation neither sets nor clears the latch of a
+// node whose blocks have crossed their threshold.
+func TestAnExplanationLeavesTheLatch(t *testing.T) {
+	d := follow(t)
+	e, err := engine.New(engine.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close() })
+	d.busy = new(busy.Settings)
+	d.busy.SetPolicy(busy.Thresholds{DecodeBlocks: new(0.5)})
+	explained := func(free int, out bool) {
+		t.Helper()
+		d.put("a", e.URL(), fmt.Sprintf(`"ready":true,"heartbeat_s":300,"free_blocks":%d,"total_blocks":100`, free))
+		waitFor(t, func() bool {
+			n := d.fleet.Load().Node("a")
+			if n == nil || d.fleet.Load().Model([]byte("sim")) == nil {
+				return false
+			}
+			blocks, _ := n.Load().FreeBlocks.Get()
+			return int(blocks) == free
+		})
+		if left := filtered(t, d.Dispatcher, Question{}); (left["a"] == "busy") != out {
+			t.Errorf("with %d free blocks %v is left out", free, left)
+		}
+	}
+	picked := func(out bool) {
+		t.Helper()
+		if refused(t, d.Dispatcher, Question{}) != out {
+			t.Errorf("refused: %v", !out)
+		}
+	}
+	explained(49, true)
+	explained(50, false) // at the threshold, and no pick has seen more
+	picked(false)
+	explained(49, true)
+	picked(true)
+	explained(50, true)
+	explained(51, false)
+	explained(50, true) // no pick has seen less
+	picked(true)
 }
 
 // TestBusyDoesNotAllocate picks with thresholds of all kinds.

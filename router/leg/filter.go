@@ -168,7 +168,7 @@ func (l *Leg) limits(n *member, t *busy.Thresholds, now time.Time) filter {
 	switch {
 	case !l.fits(n):
 		return poolFull
-	case n.busy(t, now) != busy.Not:
+	case l.busy(n, t, now) != busy.Not:
 		return overBusy
 	}
 	return passes
