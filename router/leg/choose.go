@@ -202,11 +202,10 @@ func (l *Leg) candidates(now time.Time) {
 	p.able, p.found = slices.Grow(p.able[:0], len(l.pool.nodes)), 0
 	p.out = slices.Grow(p.out[:0], len(l.pool.nodes))[:len(l.pool.nodes)]
 	clear(p.out)
-	suspects, limits := 0, l.thresholds()
-	every := l.takesEvery(limits)
+	suspects, screen := 0, l.screen(now)
 	for i, n := range l.pool.nodes {
-		if !every || !n.Serves() {
-			if f := l.filter(l.pool.members[i], limits, now); f != passes {
+		if screen.rules != 0 || !n.Serves() {
+			if f := l.filter(l.pool.members[i], screen); f != passes {
 				p.out[i] = f
 				p.found.add(f)
 				continue
@@ -233,9 +232,9 @@ func (l *Leg) lastResort(now time.Time) bool {
 	if l.picks.found.has(poolFull) || l.picks.found.has(overBusy) || l.kept != nil {
 		return false
 	}
-	found, limits := false, l.thresholds()
+	found, screen := false, l.screen(now)
 	for i, n := range l.pool.members {
-		if l.excludes(n) != passes || !n.LastResort() || l.limits(n, limits, now) != passes {
+		if l.excludes(n, screen) != passes || !n.LastResort() || l.limits(n, screen) != passes {
 			continue
 		}
 		if !found {
@@ -438,9 +437,9 @@ func (l *Leg) fits(n *member) bool { return !n.gate.Full() || l.permit.On(n.gate
 
 // others says whether a node that was not asked yet could take the leg now.
 func (l *Leg) others(now time.Time) bool {
-	limits := l.thresholds()
+	screen := l.screen(now)
 	for _, n := range l.pool.members {
-		if l.filter(n, limits, now) == passes && !n.Health.Suspect() && !n.Full() {
+		if l.filter(n, screen) == passes && !n.Health.Suspect() && !n.Full() {
 			return true
 		}
 	}

@@ -349,8 +349,9 @@ func (l *Leg) crowded(now time.Time) bool {
 	if l.kept == nil || l.kept.node.Health.State() == health.Healthy || l.others(now) {
 		return false
 	}
+	screen := l.screen(now)
 	for _, n := range l.pool.members {
-		if ok, _ := n.Eligible(now); ok && l.excludes(n) == passes && !n.Health.Suspect() {
+		if ok, _ := n.Eligible(now); ok && l.excludes(n, screen) == passes && !n.Health.Suspect() {
 			return true
 		}
 	}
