@@ -380,13 +380,12 @@ func (l *Leg) calm(now time.Time) {
 	if l.Attempts == 0 {
 		return
 	}
-	room := false
-	for _, at := range l.picks.able {
-		n := l.pool.members[at]
-		room = room || !n.Full() && !n.Health.FailedLately(now)
-	}
-	if room {
-		l.keep(failedLately, func(at int32) bool { return !l.pool.members[at].Health.FailedLately(now) })
+	lately := func(at int32) bool { return l.pool.members[at].Health.FailedLately(now) }
+	for i, at := range l.picks.able {
+		if l.picks.cands[i].Room() && !lately(at) {
+			l.keep(failedLately, func(at int32) bool { return !lately(at) })
+			return
+		}
 	}
 }
 

@@ -80,7 +80,7 @@ func (k *costing) lowest(s *Situation) (best int, low float64) {
 	high := uint64(0) // the draw of the best
 	for i := range s.Candidates {
 		c := &s.Candidates[i]
-		if !c.room() {
+		if !c.Room() {
 			continue
 		}
 		cost := k.cost(c, nil)
@@ -97,7 +97,7 @@ func (k *costing) lowest(s *Situation) (best int, low float64) {
 // highest returns the highest cost of a candidate with room.
 func (k *costing) highest(s *Situation) (high float64) {
 	for i := range s.Candidates {
-		if c := &s.Candidates[i]; c.room() {
+		if c := &s.Candidates[i]; c.Room() {
 			high = max(high, k.cost(c, nil))
 		}
 	}
@@ -110,7 +110,7 @@ func (k *costing) draw(s *Situation, low, high float64) int {
 	best, most := -1, 0.0
 	for i := range s.Candidates {
 		c := &s.Candidates[i]
-		if !c.room() {
+		if !c.Room() {
 			continue
 		}
 		uniform := (float64(mix(s.Random+uint64(i))>>11) + 0.5) / (1 << 53)
@@ -168,7 +168,7 @@ func (p *CostSettings) costing(s *Situation) costing {
 	if k.decays = k.OverlapScoreCreditDecay > 0 && k.TrackPrefillTokens; k.decays {
 		k.least = math.MaxInt64
 		for i := range s.Candidates {
-			if c := &s.Candidates[i]; c.room() {
+			if c := &s.Candidates[i]; c.Room() {
 				k.least = min(k.least, max(c.PrefillTokens, 0))
 			}
 		}

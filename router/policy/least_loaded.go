@@ -19,7 +19,7 @@ func least(s *Situation, of class) int {
 	best, lowest, bestDraw := -1, 0.0, uint64(0)
 	for i := range s.Candidates {
 		c := &s.Candidates[i]
-		if !c.room() || of != anyDevice && c.class() != of {
+		if !c.Room() || of != anyDevice && c.class() != of {
 			continue
 		}
 		load, draw := l.of(c), mix(s.Random+uint64(i))

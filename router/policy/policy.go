@@ -268,5 +268,5 @@ func (p *Policy) UsesPrefixes(o *Overrides) bool {
 
 func (c *Candidate) busy() int64 { return max(int64(c.InFlight), 0) + max(int64(c.Others), 0) }
 
-// room says whether the node may have one more request.
-func (c *Candidate) room() bool { return c.MaxConcurrent == 0 || c.busy() < int64(c.MaxConcurrent) }
+// Room says whether the node may have one more request.
+func (c *Candidate) Room() bool { return c.MaxConcurrent == 0 || c.busy() < int64(c.MaxConcurrent) }

@@ -64,7 +64,7 @@ func (p *ScoreSettings) survey(cands []Candidate) fleet {
 	for i := range cands {
 		c := &cands[i]
 		counts.add(c.busy(), c.slots())
-		if c.room() {
+		if c.Room() {
 			f.takers++
 		}
 		f.vram.note(float64(c.VRAM))
@@ -258,7 +258,7 @@ func (p *ScoreSettings) best(s *Situation, f *fleet) (best int, top, second floa
 	best, top, second = -1, math.Inf(-1), math.Inf(-1)
 	for i := range s.Candidates {
 		c, t := &s.Candidates[i], math.Inf(-1)
-		if c.room() {
+		if c.Room() {
 			t = p.total(c, f, s.Blocks, nil)
 		}
 		s.Scratch[i] = standing{t, c.IDHash}
