@@ -4,13 +4,13 @@ import (
 	"cmp"
 	"time"
 
-	"github.com/cognitora/dataplane/router/books"
 	"github.com/cognitora/dataplane/router/busy"
+	"github.com/cognitora/dataplane/router/prefix"
 )
 
 // activeBlocks returns the KV blocks of this router's requests at n, in blocks of n's engine.
 func (n *member) activeBlocks() float64 {
-	return n.Book.Blocks() * books.BlockTokens / float64(cmp.Or(n.Info().BlockTokens, books.BlockTokens))
+	return n.Book.Blocks() * prefix.BlockTokens / float64(cmp.Or(n.Info().BlockTokens, prefix.BlockTokens))
 }
 
 // figures returns what is known of n's load at now.

@@ -11,12 +11,12 @@ import (
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/answer"
 	"github.com/cognitora/dataplane/router/apierror"
-	"github.com/cognitora/dataplane/router/books"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/health/patience"
 	"github.com/cognitora/dataplane/router/nvext"
 	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
 	"github.com/cognitora/dataplane/router/where"
@@ -385,7 +385,7 @@ func (l *Leg) Event(e sse.Event, now time.Time) (keep bool) {
 	if l.Reading.Events%32 == 1 {
 		l.now.node.Health.NoteProgress()
 	}
-	if l.now.grows && l.Reading.Events%books.BlockTokens == 1 {
+	if l.now.grows && l.Reading.Events%prefix.BlockTokens == 1 {
 		l.now.cost.Generated(int64(l.Reading.Events), l.Request.ExpectedOutput())
 	}
 	l.store(e.Data)

@@ -1,9 +1,10 @@
 package policy
 
-import "math"
+import (
+	"math"
 
-// chainTokens is the number of tokens in a block of the candidates' counts.
-const chainTokens = 16
+	"github.com/cognitora/dataplane/kv/block"
+)
 
 // CostSettings are the settings of mode cost. The lowest cost wins, and equal costs win at random.
 // The cost counts blocks of BlockTokens tokens:
@@ -178,10 +179,10 @@ func (p *CostSettings) costing(s *Situation) costing {
 
 // whole converts leading blocks of a candidate's count to whole blocks of the cost.
 func (k *costing) whole(blocks int32) float64 {
-	if k.BlockTokens == chainTokens {
+	if k.BlockTokens == block.Tokens {
 		return float64(blocks) // a division less
 	}
-	return float64(int64(blocks) * chainTokens / int64(k.BlockTokens))
+	return float64(int64(blocks) * block.Tokens / int64(k.BlockTokens))
 }
 
 // cost returns the cost of one candidate, and writes its parts into t, unless t is nil.
@@ -207,7 +208,7 @@ func (k *costing) cost(c *Candidate, t *CostTerms) (total float64) {
 		tokens += float64(c.PrefillTokens)
 		if k.TrackActiveBlocks {
 			active := c.ActiveBlocks
-			if k.BlockTokens != chainTokens || active != float64(uint32(active)) { // mostly there is nothing to round
+			if k.BlockTokens != block.Tokens || active != float64(uint32(active)) { // mostly there is nothing to round
 				active = k.active(active)
 			}
 			decode = active + k.blocks
@@ -279,7 +280,7 @@ func (k *costing) active(blocks float64) float64 {
 	if !known(blocks) {
 		return 0
 	}
-	return math.Round(blocks * chainTokens / k.unit)
+	return math.Round(blocks * block.Tokens / k.unit)
 }
 
 // taint returns the factor of the preferred taints, between exp(-1) and exp(1).

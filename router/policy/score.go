@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/cognitora/dataplane/internal/load"
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 // fleet holds the measures for a score, over all candidates, full ones included.
@@ -120,7 +121,7 @@ const (
 // waiting returns the prefill that waits at the node, in whole blocks. Its unit is one prompt of
 // this prompt's size.
 func waiting(c *Candidate, promptBlocks int) float64 {
-	blocks := max(c.PrefillTokens, 0) / chainTokens
+	blocks := max(c.PrefillTokens, 0) / block.Tokens
 	return min(float64(blocks)/float64(max(promptBlocks, promptLeast)), waitingMost)
 }
 
