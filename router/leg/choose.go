@@ -301,7 +301,7 @@ func (l *Leg) measure(now time.Time) {
 			load, c.InFlight = ranks[at].Load(), ranks[at].InFlight()
 		}
 		if load.Told() || n.Path() != nil {
-			report(c, n, book, load)
+			addReport(c, n, book, load)
 		}
 		if several {
 			c.MaxConcurrent = l.pool.members[at].limit(n.Load().Others, c.Others)
@@ -309,14 +309,13 @@ func (l *Leg) measure(now time.Time) {
 	}
 }
 
-// report adds what the node's agent, its engine and the kernel have reported, given the rank's book
-// and load. A waiting request of
-// others counts with the mean prefill of this router's requests.
-func report(c *policy.Candidate, n *fleet.Node, book *books.Book, load *fleet.Load) {
+// addReport adds what the node's agent, its engine and the kernel have reported, given the rank's
+// book and load.
+func addReport(c *policy.Candidate, n *fleet.Node, book *books.Book, load *fleet.Load) {
 	c.Retransmits = n.Resent()
 	if load.Told() {
 		c.Load, c.Others = &load.Load, load.Others
-		c.PrefillTokens += int64(load.Waiting) * book.Mean()
+		c.PrefillTokens += othersPrefill(book, load)
 		c.ActiveBlocks += float64(load.OthersBlocks)
 	}
 }
@@ -363,11 +362,12 @@ func blank(r *fleet.Rank) policy.Candidate {
 	return c
 }
 
-// prefill returns how many prompt tokens wait for their computation at the node. A waiting request
-// of others counts with the mean of this router's requests.
-func (n *member) prefill(now time.Time) int64 {
-	return n.Book.Prefill(now) + int64(n.Load().Waiting)*n.Book.Mean()
-}
+// prefill returns how many prompt tokens wait for their computation at the rank.
+func (n *member) prefill(now time.Time) int64 { return n.Book.Prefill(now) + othersPrefill(&n.Book, n.Load()) }
+
+// othersPrefill returns how many prompt tokens of others wait at a rank. A waiting request counts
+// with the mean of this router's requests.
+func othersPrefill(book *books.Book, load *fleet.Load) int64 { return int64(load.Waiting) * book.Mean() }
 
 // blocksOf converts tokens to blocks.
 func blocksOf(tokens int64) int32 {
