@@ -363,11 +363,15 @@ func blank(r *fleet.Rank) policy.Candidate {
 }
 
 // prefill returns how many prompt tokens wait for their computation at the rank.
-func (n *member) prefill(now time.Time) int64 { return n.Book.Prefill(now) + othersPrefill(&n.Book, n.Load()) }
+func (n *member) prefill(now time.Time) int64 {
+	return n.Book.Prefill(now) + othersPrefill(&n.Book, n.Load())
+}
 
 // othersPrefill returns how many prompt tokens of others wait at a rank. A waiting request counts
 // with the mean of this router's requests.
-func othersPrefill(book *books.Book, load *fleet.Load) int64 { return int64(load.Waiting) * book.Mean() }
+func othersPrefill(book *books.Book, load *fleet.Load) int64 {
+	return int64(load.Waiting) * book.Mean()
+}
 
 // blocksOf converts tokens to blocks.
 func blocksOf(tokens int64) int32 {
