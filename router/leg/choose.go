@@ -435,8 +435,8 @@ func (l *Leg) enter(n *member) *apierror.Error {
 	return errModelFull
 }
 
-// fits says whether the pool of n has room for the leg, or counts it already.
-func (l *Leg) fits(n *member) bool { return !n.gate.Full() || l.permit.On(n.gate) }
+// admits says whether the pool of n has room for the leg, or counts it already.
+func (l *Leg) admits(n *member) bool { return !n.gate.Full() || l.permit.On(n.gate) }
 
 // others says whether a node that was not asked yet could take the leg now.
 func (l *Leg) others(now time.Time) bool {

@@ -159,7 +159,7 @@ func (l *Leg) breaks(f filter, n *member, s screen) bool {
 	case tried:
 		return l.asked(n)
 	case poolFull:
-		return !l.fits(n)
+		return !l.admits(n)
 	case overBusy:
 		return l.busy(n, s.busy, s.now) != busy.Not
 	}
