@@ -43,8 +43,17 @@ func (n *member) unqueued(c *policy.Candidate) bool {
 	if c.MaxConcurrent != 0 && held >= c.MaxConcurrent || c.EngineSlots > 0 && held >= c.EngineSlots {
 		return false
 	}
-	waiting, known := n.Load().QueueDepth.Get()
-	return !known || waiting == 0
+	if c.Load == nil {
+		return true
+	}
+	waiting, known := c.Load.QueueDepth.Get()
+	if !known || waiting == 0 {
+		return true
+	}
+	// A report of a queue may be seconds old. The requests in it may have ended since, such as those
+	// that waited for the adapter. The engine has no queue with as many requests as it then ran.
+	reported, known := c.Load.InFlight.Get()
+	return known && float64(held) <= reported-waiting
 }
 
 // useAdapter notes that the attempt's node computes for the leg's adapter from now on.
