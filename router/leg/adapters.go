@@ -21,8 +21,8 @@ func (l *Leg) lacksAdapter(n *member) bool {
 }
 
 // stayWithAdapter removes from the candidates the nodes that would have to load the leg's adapter,
-// if loading takes long, and a node that has loaded it has room and no queue. With a queue there,
-// loading elsewhere may be faster, and spreads a busy adapter.
+// or that may have to, if loading takes long, and a node that has loaded it has room and no queue.
+// With a queue there, loading elsewhere may be faster, and spreads a busy adapter.
 func (l *Leg) stayWithAdapter() {
 	if !l.model.slowAdapter {
 		return
@@ -30,7 +30,10 @@ func (l *Leg) stayWithAdapter() {
 	for i, at := range l.picks.able {
 		n, c := l.pool.members[at], &l.picks.cands[i]
 		if loaded, known := n.AdapterResident(l.model.name); known && loaded && n.unqueued(c) {
-			l.keep(unloaded, func(at int32) bool { return !l.lacksAdapter(l.pool.members[at]) })
+			l.keep(unloaded, func(at int32) bool {
+				loaded, known := l.pool.members[at].AdapterResident(l.model.name)
+				return known && loaded
+			})
 			return
 		}
 	}
