@@ -118,8 +118,8 @@ func TestBusyThresholdEndpoint(t *testing.T) {
 	want(`{"model":"sim",`+share+`}`, 200, share)
 
 	want(`{"model":"sin"}`, 200, strings.Replace(unset, "sim", "sin", 1))
-	want(`{"model":"sin","active_decode_blocks_threshold":0.5}`, 404, `"model_not_found"`, "the model `sin` does not exist",
-		"there are sim; did you mean sim?")
+	want(`{"model":"sin","active_decode_blocks_threshold":0.5}`, 404, `"model_not_found"`,
+		"the model `sin` does not exist", "there are sim; did you mean sim?")
 	want(`{"model":"sin"}`, 200, strings.Replace(unset, "sim", "sin", 1))
 	want(`{"active_decode_blocks_threshold":0.5}`, 400, `"param":"model"`)
 	want(`{"model":"sim","active_decode_blocks_threshold":1.5}`, 400, `"param":"active_decode_blocks_threshold"`,

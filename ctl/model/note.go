@@ -123,9 +123,12 @@ func (r *row) noteRoles(s *cluster.Model, own map[string]cluster.Role) {
 	for _, pool := range roles {
 		for _, id := range s.Pools[pool] {
 			role := own[id] // empty: both, or the node is unknown
-			if (pool == cluster.RolePrefill) != (role == cluster.RolePrefill) && role != cluster.RoleBoth && role != "" {
-				r.Notes = append(r.Notes, fmt.Sprintf("node %s of its pool %s has role %s itself; the pool counts", id,
-					pool, role))
+			if role == "" || role == cluster.RoleBoth {
+				continue
+			}
+			if (role == cluster.RolePrefill) != (pool == cluster.RolePrefill) {
+				r.Notes = append(r.Notes, fmt.Sprintf("node %s of its pool %s has role %s itself; the pool counts",
+					id, pool, role))
 			}
 		}
 	}

@@ -87,8 +87,8 @@ func (m *commands) set(c *cobra.Command, name string, s *settings) error {
 	})
 }
 
-// warnOfNodes warns of nodes in pools that no agent has registered. The settings are stored already,
-// so warnOfNodes also only warns if it cannot tell.
+// warnOfNodes warns of nodes in pools that no agent has registered. warnOfNodes also only warns if
+// it cannot tell, because the settings are stored already.
 func (m *commands) warnOfNodes(ctx context.Context, client *cluster.Client, stored *cluster.Model) {
 	if len(stored.Pools) == 0 {
 		return

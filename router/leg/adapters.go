@@ -53,8 +53,9 @@ func (n *member) unqueued(c *policy.Candidate) bool {
 	if !known || waiting == 0 {
 		return true
 	}
-	// A report of a queue may be seconds old. The requests in it may have ended since, such as those
-	// that waited for the adapter. The engine has no queue with as many requests as it then ran.
+	// A report of a queue may be seconds old. The requests in it may have ended since, such as
+	// those that waited for the adapter. The engine has no queue with as many requests as it then
+	// ran.
 	reported, known := c.Load.InFlight.Get()
 	return known && float64(held) <= reported-waiting
 }

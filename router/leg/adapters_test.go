@@ -14,9 +14,9 @@ import (
 	"github.com/cognitora/dataplane/router/prefix"
 )
 
-// TestUnknownNodesDoNotLoadAgain: requests for an adapter that takes long to load stay with the node
-// that has it, also while nothing is known of the adapters of the others, as on a router that has
-// just begun.
+// TestUnknownNodesDoNotLoadAgain: requests for an adapter that takes long to load stay with the
+// node that has it, also while nothing is known of the adapters of the others, as on a router that
+// has just begun.
 func TestUnknownNodesDoNotLoadAgain(t *testing.T) {
 	index := prefix.NewIndex(prefix.Options{})
 	t.Cleanup(index.Close)
@@ -48,8 +48,8 @@ func TestUnknownNodesDoNotLoadAgain(t *testing.T) {
 }
 
 // TestQueueThatHasEnded: a report of a queue keeps requests away from a node that has their adapter
-// only while the node may have a queue. Otherwise the requests that wait for an adapter to be loaded
-// would make the next ones load it on another node.
+// only while the node may have a queue. Otherwise the requests that wait for an adapter to be
+// loaded would make the next ones load it on another node.
 func TestQueueThatHasEnded(t *testing.T) {
 	d := still(t, Options{}, twoRanked()...)
 	n := d.current().models["sim"].pools[Answer].members[0]
