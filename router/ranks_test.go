@@ -332,10 +332,14 @@ func TestRanksWithoutKVEvents(t *testing.T) {
 			t.Parallel()
 			engines := simulate(t, 1, publishing, ranked)
 			pub, replay := engines[0].KVEndpoints()
-			s := serve(t, nil, deaf, func(c *router.Config) {
+			site := func(c *router.Config) {
 				c.Router.Mode = mode
 				c.Models = []router.ModelConfig{{Name: "sim", Tokenizer: "none"}}
 				c.Router.Backends = []string{engines[0].URL() + ",id=sim-0,kv-events=" + pub + ",kv-replay=" + replay}
+			}
+			hears, s := serve(t, nil, site), serve(t, nil, deaf, site)
+			eventually(t, "another router follows the events", func() bool {
+				return hears.metrics().sum("cgn_router_caches_engines") == 2
 			})
 			eventually(t, "both ranks are known", func() bool {
 				return s.eligible() == 1 && len(s.explainAs("completions", ids(1, 10, nil)).Candidates) == 2
