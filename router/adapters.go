@@ -18,22 +18,6 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// adapterAsk is the body of POST /adapters/load and /adapters/unload on the admin port.
-type adapterAsk struct {
-	Model   string   `json:"model"`   // name or alias of the base model
-	Adapter string   `json:"adapter"` // name of the adapter
-	Path    string   `json:"path"`    // where engines find the adapter; not to unload
-	Nodes   []string `json:"nodes"`   // empty: all nodes of the model
-	Seconds float64  `json:"seconds"` // time for all engines together; 0: five minutes
-}
-
-// adapterAnswer says what each node did.
-type adapterAnswer struct {
-	Model   string                `json:"model"`
-	Adapter string                `json:"adapter"`
-	Nodes   []fleet.AdapterResult `json:"nodes"`
-}
-
 // Bounds of a change of adapters.
 const (
 	adapterBody    = 64 << 10
@@ -65,13 +49,15 @@ func (r *Router) changeAdapters(unload bool) http.HandlerFunc {
 		ctx, cancel := context.WithTimeout(req.Context(), limit)
 		defer cancel()
 		change := fleet.AdapterChange{Unload: unload, Name: ask.Adapter, Path: ask.Path}
-		writeJSON(w, http.StatusOK, adapterAnswer{name, ask.Adapter, r.askForAdapter(ctx, nodes, change)})
+		writeJSON(w, http.StatusOK, fleet.AdapterAnswer{
+			Model: name, Adapter: ask.Adapter, Nodes: r.askForAdapter(ctx, nodes, change),
+		})
 	}
 }
 
 // readAdapterAsk reads and checks a request. It returns the nodes to ask and the base model's name.
 func (r *Router) readAdapterAsk(w http.ResponseWriter, req *http.Request, unload bool) (
-	ask adapterAsk, nodes []*fleet.Node, name string, fail *apierror.Error,
+	ask fleet.AdapterAsk, nodes []*fleet.Node, name string, fail *apierror.Error,
 ) {
 	bad := func(param, format string, args ...any) *apierror.Error {
 		return &apierror.Error{Status: 400, Code: scan.CodeValue, Param: param, Message: fmt.Sprintf(format, args...)}

@@ -117,8 +117,10 @@ func TestBusyThresholdEndpoint(t *testing.T) {
 	const share = `"active_prefill_tokens_threshold_frac":0.5`
 	want(`{"model":"sim",`+share+`}`, 200, share)
 
-	want(`{"model":"nobody's"}`, 404, `"model_not_found"`)
-	want(`{"model":"nobody's","active_decode_blocks_threshold":0.5}`, 404, `"model_not_found"`)
+	want(`{"model":"sin"}`, 200, strings.Replace(unset, "sim", "sin", 1))
+	want(`{"model":"sin","active_decode_blocks_threshold":0.5}`, 404, `"model_not_found"`,
+		"the model `sin` does not exist", "there are sim; did you mean sim?")
+	want(`{"model":"sin"}`, 200, strings.Replace(unset, "sim", "sin", 1))
 	want(`{"active_decode_blocks_threshold":0.5}`, 400, `"param":"model"`)
 	want(`{"model":"sim","active_decode_blocks_threshold":1.5}`, 400, `"param":"active_decode_blocks_threshold"`,
 		"0 to 1")
@@ -159,6 +161,26 @@ func (s *site) listsThresholds(limits string) {
 		_, body := s.threshold("")
 		return body == want
 	})
+}
+
+// TestThresholdsBeforeAnyNode checks that thresholds can be set for a model with settings before a
+// node serves it.
+func TestThresholdsBeforeAnyNode(t *testing.T) {
+	t.Parallel()
+	etcd := startEtcd(t).endpoint
+	store := dialEtcd(t, etcd)
+	s := serve(t, nil, func(c *router.Config) { c.Etcd.Endpoints = []string{etcd} })
+	if err := store.PutModel(t.Context(), "later", cluster.Model{Aliases: []string{"soon"}}); err != nil {
+		t.Fatal(err)
+	}
+	const limits = `"active_decode_blocks_threshold":0.5,"active_prefill_tokens_threshold":null}`
+	eventually(t, "the model is known", func() bool {
+		status, body := s.threshold(`{"model":"soon","active_decode_blocks_threshold":0.5}`)
+		return status == 200 && body == `{"model":"later",`+limits
+	})
+	if status, body := s.threshold(""); status != 200 || body != `{"thresholds":[{"model":"later",`+limits+`]}` {
+		t.Errorf("%d %s", status, body)
+	}
 }
 
 // TestThresholdsOfThePolicy checks that the thresholds of the fleet's policy count and follow its

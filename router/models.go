@@ -149,28 +149,29 @@ func (c *Config) loadTokens() (*tokenizers, error) {
 	return t, errors.Join(errs...)
 }
 
-const (
-	modelsEvery = 500 * time.Millisecond // between two looks for changed settings
-	modelsAgain = time.Minute            // between two attempts to load a tokenizer that failed
-)
+// modelsAgain is the time between two attempts to load a tokenizer that failed.
+const modelsAgain = time.Minute
 
-// followModels loads tokenizers as the models' settings change, until ctx ends.
+// followModels loads tokenizers as the models' settings change, until ctx ends. The fleet watches
+// the settings in etcd, and wakes followModels after a change there or a reload.
 func (r *Router) followModels(ctx context.Context) error {
-	tick := time.NewTicker(modelsEvery)
-	defer tick.Stop()
-	tried := time.Now()
+	retry := time.NewTimer(modelsAgain)
+	defer retry.Stop()
 	for {
+		again := false
 		select {
-		case <-tick.C:
+		case <-r.settled:
+		case <-retry.C:
+			again = len(r.tokens.problems()) > 0
+			retry.Reset(modelsAgain)
 		case <-ctx.Done():
 			return nil
 		}
 		wanted := filesOf(r.fleet.Load().Settings)
-		again := len(r.tokens.problems()) > 0 && time.Since(tried) >= modelsAgain
 		if !again && maps.Equal(wanted, r.tokens.from) {
 			continue
 		}
-		tried = time.Now()
+		retry.Reset(modelsAgain)
 		failed := r.tokens.load(wanted, again)
 		for _, name := range slices.Sorted(maps.Keys(failed)) {
 			r.log.Error("a model's tokenizer cannot be used, so its prompts are predicted from their text, or by the "+

@@ -2,6 +2,7 @@ package router_test
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"path/filepath"
 	"slices"
@@ -320,4 +321,77 @@ func TestRanksOfAnAgent(t *testing.T) {
 		e := s.explainAs("completions", ids(5, 64, nil))
 		return !slices.ContainsFunc(e.Candidates, func(c candidate) bool { return c.Others > 0 })
 	})
+}
+
+// TestRanksWithoutKVEvents checks that a router that follows no KV events predicts the cache of
+// each rank by itself, and keeps new prompts away from the rank with requests by its books. The
+// engine publishes events all the same.
+func TestRanksWithoutKVEvents(t *testing.T) {
+	for _, mode := range []string{"score", "cost"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			engines := simulate(t, 1, publishing, ranked)
+			pub, replay := engines[0].KVEndpoints()
+			site := func(c *router.Config) {
+				c.Router.Mode = mode
+				c.Models = []router.ModelConfig{{Name: "sim", Tokenizer: "none"}}
+				c.Router.Backends = []string{engines[0].URL() + ",id=sim-0,kv-events=" + pub + ",kv-replay=" + replay}
+			}
+			hears, s := serve(t, nil, site), serve(t, nil, deaf, site)
+			eventually(t, "another router follows the events", func() bool {
+				return hears.metrics().sum("cgn_router_caches_engines") == 2
+			})
+			eventually(t, "both ranks are known", func() bool {
+				return s.eligible() == 1 && len(s.explainAs("completions", ids(1, 10, nil)).Candidates) == 2
+			})
+			computed := func(prompt string, header ...string) (rank string) {
+				t.Helper()
+				if r := s.post("/v1/completions", prompt, header...); r.status != 200 {
+					t.Fatal(r)
+				}
+				return rankOf(t, engines[0], "/v1/completions")
+			}
+			for rank := range 2 {
+				prompt, name := ids(10_000*(rank+1), 400, nil), fmt.Sprint(rank)
+				computed(prompt, "x-data-parallel-rank", name)
+				e := s.explainAs("completions", prompt)
+				here, other := e.ofRank("sim-0", rank).Matched, e.ofRank("sim-0", 1-rank).Matched
+				if here != e.Blocks || other != 0 || here == 0 {
+					t.Errorf("rank %d is predicted to hold %d of %d blocks, and the other one %d", rank, here, e.Blocks, other)
+				}
+				for range 3 {
+					if got := computed(prompt); got != name {
+						t.Errorf("the prompt went from rank %d to rank %s", rank, got)
+					}
+				}
+			}
+			for rank := range 2 {
+				var streams []io.Closer
+				for i := range 4 { // score counts one request on a rank for no more than a tie
+					prompt := ids(100_000*(4*rank+i+1), 400, map[string]any{"stream": true})
+					streams = append(streams, s.begin("/v1/completions", prompt, "x-sim-fault", "stall_after=1",
+						"x-data-parallel-rank", fmt.Sprint(rank)).Body)
+				}
+				for i := range 4 {
+					if got := computed(ids(1_000_000*(rank+1)+10_000*i, 40, nil)); got != fmt.Sprint(1-rank) {
+						t.Errorf("a new prompt went to rank %s, and rank %d has requests already", got, rank)
+					}
+				}
+				for _, stream := range streams {
+					stream.Close()
+				}
+				eventually(t, "the requests have left its book", func() bool {
+					return s.metrics().sum("cgn_router_node_active_blocks", `node="sim-0"`) == 0
+				})
+			}
+			for _, name := range []string{"caches_engines", "kv_events_following", "kv_events_untokenised"} {
+				if got := s.metrics().sum("cgn_router_" + name); got != 0 {
+					t.Errorf("%s: %v", name, got)
+				}
+			}
+			if n := s.log.count("level=ERROR"); n != 0 {
+				t.Errorf("%d errors are logged", n)
+			}
+		})
+	}
 }

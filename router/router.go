@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/accesslog"
+	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/lifecycle"
@@ -49,6 +50,7 @@ type Router struct {
 	index        *prefix.Index
 	holdings     *holdings.Map
 	tokens       *tokenizers
+	settled      chan struct{} // woken after a change of the models' settings
 	events       *kvevents.Followers
 	untokenised  untokenised
 	peers        *peerevents.Client // nil without router.kernel_events
@@ -156,8 +158,10 @@ func (r *Router) joinFleet() error {
 	if err != nil {
 		return err
 	}
+	r.settled = make(chan struct{}, 1)
 	o := fleet.Options{
 		Backends: backends, Models: c.modelSettings(), Policies: r.applyModelPolicies, Index: r.index, Logger: r.log,
+		Settings: func() { await.Wake(r.settled) },
 		Lag:      func(d time.Duration) { r.metrics.SignalLag.Observe(d.Seconds()) },
 		EventLag: func(d time.Duration) { r.metrics.EventLag.Observe(d.Seconds()) },
 		Pool:     relay.PoolOptions{DialTimeout: c.Timeouts.Dial.Std(), Watch: c.Router.WatchNodes},

@@ -2,11 +2,15 @@ package router
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
+	"strings"
 
+	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/busy"
+	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/leg"
 	"github.com/cognitora/dataplane/router/scan"
 	"github.com/cognitora/dataplane/router/trust"
@@ -28,7 +32,9 @@ func (r *Router) listThresholds(w http.ResponseWriter, _ *http.Request) {
 
 // setThresholds sets the thresholds in the body for the model that it names, and answers with the
 // model's thresholds. A threshold that the body leaves out, or that is null there, stays. What is
-// set lasts until the router ends.
+// set lasts until the router ends. A model that does not exist can be asked for, and has the
+// thresholds that it would have. Its thresholds cannot be set, as a mistyped name would have no
+// effect.
 func (r *Router) setThresholds(w http.ResponseWriter, req *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxThresholds))
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
@@ -51,16 +57,43 @@ func (r *Router) setThresholds(w http.ResponseWriter, req *http.Request) {
 		writeError(w, refused)
 		return
 	}
-	model, fail := leg.Resolve(r.fleet.Load(), []byte(name))
-	if fail != nil {
+	snap := r.fleet.Load()
+	model, fail := leg.Resolve(snap, []byte(name))
+	switch {
+	case fail == nil:
+		name = model.Name
+	case !limits.IsZero():
+		if fail.Status == http.StatusNotFound {
+			fail = withModels(fail, snap, name)
+		}
 		writeError(w, fail)
 		return
 	}
-	set := r.busy.Set(model.Name, limits)
+	set := r.busy.Set(name, limits)
 	if !limits.IsZero() {
-		r.log.Info("busy thresholds set", "model", model.Name, "client", req.RemoteAddr)
+		r.log.Info("busy thresholds set", "model", name, "client", req.RemoteAddr)
 	}
-	writeJSON(w, http.StatusOK, busy.DocumentFor(model.Name, set))
+	writeJSON(w, http.StatusOK, busy.DocumentFor(name, set))
+}
+
+// withModels returns the error of a model that does not exist, with the models that do.
+func withModels(fail *apierror.Error, s *fleet.Snapshot, name string) *apierror.Error {
+	const most = 10
+	var names []string
+	for _, m := range s.Models() {
+		names = append(names, m.Name)
+	}
+	named := *fail
+	if named.Message += "; there are " + strings.Join(names[:min(len(names), most)], ", "); len(names) > most {
+		named.Message += fmt.Sprintf(" and %d more", len(names)-most)
+	}
+	if near := config.Nearest(name, names); near != "" {
+		named.Message += "; did you mean " + near + "?"
+	}
+	if len(names) == 0 {
+		named.Message = fail.Message + "; no model does now"
+	}
+	return &named
 }
 
 // crossOrigin refuses requests that the page of another site has made a browser send.

@@ -19,22 +19,6 @@ type adapterFlags struct {
 	timeout time.Duration
 }
 
-// adapterAsk is the body that the router takes.
-type adapterAsk struct {
-	Model   string   `json:"model"`
-	Adapter string   `json:"adapter"`
-	Path    string   `json:"path,omitempty"`
-	Nodes   []string `json:"nodes,omitempty"`
-	Seconds float64  `json:"seconds"`
-}
-
-// adapterAnswer is the router's answer.
-type adapterAnswer struct {
-	Model   string                `json:"model"`
-	Adapter string                `json:"adapter"`
-	Nodes   []fleet.AdapterResult `json:"nodes"`
-}
-
 const adapterHelp = "through the router at --admin, which must be on this host. The\nrouter asks the engines of its " +
 	"backends itself, and the agents of the others. Engines must allow it: vLLM with --enable-lora and\n" +
 	"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, SGLang with --enable-lora. "
@@ -84,7 +68,9 @@ const adapterSlack = 15 * time.Second
 
 // changeAdapter asks the router for a change, and shows what each node did.
 func (m *commands) changeAdapter(c *cobra.Command, path string, args []string, f *adapterFlags) error {
-	body, err := json.Marshal(adapterAsk{args[0], args[1], f.path, f.nodes, f.timeout.Seconds()})
+	body, err := json.Marshal(fleet.AdapterAsk{
+		Model: args[0], Adapter: args[1], Path: f.path, Nodes: f.nodes, Seconds: f.timeout.Seconds(),
+	})
 	if err != nil {
 		return err
 	}
@@ -92,7 +78,7 @@ func (m *commands) changeAdapter(c *cobra.Command, path string, args []string, f
 	if err != nil {
 		return err
 	}
-	var a adapterAnswer
+	var a fleet.AdapterAnswer
 	if err := json.Unmarshal(page, &a); err != nil {
 		return fmt.Errorf("the router's answer is not the JSON that was expected: %w", err)
 	}

@@ -34,6 +34,8 @@ type row struct {
 	// Loaded are the nodes whose engines have loaded the model, a LoRA adapter, in the router's
 	// view.
 	Loaded []string `json:"loaded,omitempty"`
+	// Notes are the settings that have no effect, with the reasons, and the likely mistakes.
+	Notes []string `json:"notes,omitempty"`
 }
 
 func newList(m *commands) *cobra.Command {
@@ -43,7 +45,8 @@ func newList(m *commands) *cobra.Command {
 			"there.\nThe settings are those in force on that router, from its own [[model]] and from etcd; without a " +
 			"router, those in etcd.\n\nBASE is the model whose LoRA adapter the model is. POOLS are nodes by role. POLICY " +
 			"is the mode of the model's own\npolicy. NODES answer requests for the model. LOADED are those whose engines " +
-			"have loaded it, if it is a LoRA adapter.\nNOTE says what is not used, and why.",
+			"have loaded it, if it is a LoRA adapter.\nNOTE says which settings have no effect, and why: of tokenizer, policy, base, " +
+			"aliases and pools. It also names nodes\nof a pool whose own role is another one.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			rows, err := m.list(c.Context())
 			if err != nil {
@@ -68,6 +71,7 @@ func (m *commands) list(ctx context.Context) ([]row, error) {
 		}
 		return all[name]
 	}
+	var registered *registry
 	err := m.store.With(ctx, func(ctx context.Context, client *cluster.Client) error {
 		stored, err := client.Models(ctx)
 		for _, s := range stored {
@@ -75,6 +79,9 @@ func (m *commands) list(ctx context.Context) ([]row, error) {
 			if r.Stored = s.Model; s.Err != nil {
 				r.Error = s.Err.Error()
 			}
+		}
+		if err == nil && len(stored) > 0 {
+			registered = m.registered(ctx, client)
 		}
 		return err
 	})
@@ -92,7 +99,14 @@ func (m *commands) list(ctx context.Context) ([]row, error) {
 	}
 	rows := make([]row, 0, len(all))
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		rows = append(rows, *all[name])
+		r := all[name]
+		switch {
+		case r.Router != nil:
+			r.noteRouter(view)
+		case r.Stored != nil:
+			r.noteStored(registered, all)
+		}
+		rows = append(rows, *r)
 	}
 	return rows, nil
 }
@@ -128,17 +142,6 @@ func writeRows(t *cli.Table, rows []row) {
 			cell.Dash(poolsCell(s)), cell.Dash(modeOf(s.Policy)), loadingCell(s), nodes,
 			cell.Dash(strings.Join(r.Loaded, ",")), r.note())
 	}
-}
-
-// note says which settings are not used.
-func (r *row) note() string {
-	if r.Error != "" {
-		return r.Error
-	}
-	if r.Router != nil {
-		return r.Router.TokenizerError
-	}
-	return ""
 }
 
 func poolsCell(m *cluster.Model) string {

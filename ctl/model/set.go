@@ -79,9 +79,7 @@ func (m *commands) set(c *cobra.Command, name string, s *settings) error {
 		if err != nil {
 			return fmt.Errorf("nothing was stored: %w", err)
 		}
-		if err := m.warnOfNodes(ctx, client, stored); err != nil {
-			return err
-		}
+		m.warnOfNodes(ctx, client, stored)
 		return m.Show(row{Name: name, Stored: stored}, func(t *cli.Table) {
 			t.Line("stored for model " + name)
 			writeSettings(t, stored)
@@ -89,24 +87,24 @@ func (m *commands) set(c *cobra.Command, name string, s *settings) error {
 	})
 }
 
-// warnOfNodes warns of nodes in pools that no agent has registered.
-func (m *commands) warnOfNodes(ctx context.Context, client *cluster.Client, stored *cluster.Model) error {
+// warnOfNodes warns of nodes in pools that no agent has registered. warnOfNodes also only warns if
+// it cannot tell, because the settings are stored already.
+func (m *commands) warnOfNodes(ctx context.Context, client *cluster.Client, stored *cluster.Model) {
 	if len(stored.Pools) == 0 {
-		return nil
+		return
 	}
-	nodes, err := client.Nodes(ctx)
-	if err != nil {
-		return err
+	in := m.registered(ctx, client)
+	if in == nil {
+		return
 	}
 	for _, role := range roles {
 		for _, id := range stored.Pools[role] {
-			if !slices.ContainsFunc(nodes, func(n cluster.Node) bool { return n.ID == id }) {
+			if _, there := in.nodes[id]; !there {
 				fmt.Fprintf(m.Err, "cgn-ctl: no agent has registered node %s of pool %s; it counts once a router knows it\n",
 					id, role)
 			}
 		}
 	}
-	return nil
 }
 
 // roles are the roles in the order of output.
@@ -191,7 +189,8 @@ func (s *settings) check(flags *pflag.FlagSet) error {
 			return err
 		}
 	}
-	for flag, path := range map[string]string{"tokenizer": s.tokenizer, "chat-template": s.chatTemplate} {
+	for _, given := range [...][2]string{{"tokenizer", s.tokenizer}, {"chat-template", s.chatTemplate}} {
+		flag, path := given[0], given[1]
 		if path != "" && path != cluster.NoTokenizer && !filepath.IsAbs(path) {
 			return fmt.Errorf("--%s %q: must be an absolute path, since every router reads it on its own host", flag, path)
 		}

@@ -46,7 +46,7 @@ func KeepingOf(kind string) Keeping {
 }
 
 // Set holds the adapters of one engine. The zero value knows no adapter. Set is safe for concurrent
-// use. Loaded takes no lock and allocates nothing.
+// use. Has and Loaded take no lock and allocate nothing.
 type Set struct {
 	table  atomic.Pointer[table]
 	mu     sync.Mutex    // held by the methods that change the table or read the engine's metrics
@@ -298,6 +298,9 @@ func (s *Set) Forget() {
 		e.use.at.Store(0)
 	}
 }
+
+// Has says whether the engine lists or may load an adapter with this name.
+func (s *Set) Has(name string) bool { return s.load().entries[name] != nil }
 
 // Loaded says whether the engine has loaded an adapter. known is false if that cannot be told.
 func (s *Set) Loaded(name string) (loaded, known bool) { return s.load().loaded(name) }

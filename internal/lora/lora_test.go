@@ -198,6 +198,7 @@ func TestLookupsAllocateNothing(t *testing.T) {
 		s.Use("a", at)
 		s.UseBytes(name, at)
 		s.Loaded("c")
+		s.Has("c")
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

@@ -64,6 +64,9 @@ type Options struct {
 	// AnswerTimeout is the time after which a silent host is left out: no more requests go to it
 	// until it answers a probe. 0: 200 ms.
 	AnswerTimeout time.Duration
+	// HeadTimeout bounds the wait for the head of the answer to a request for a block. The source
+	// then counts as failed. 0: 2 s.
+	HeadTimeout time.Duration
 	// PeerBytes bounds the bytes of blocks of known length that are pulled from one host at a time.
 	// Further pulls wait. 0: there is no bound. A bound above the share that the other host grants
 	// causes refusals.
@@ -192,6 +195,9 @@ func New(o Options) (*View, error) {
 	}
 	if o.AnswerTimeout <= 0 {
 		o.AnswerTimeout = 200 * time.Millisecond
+	}
+	if o.HeadTimeout <= 0 {
+		o.HeadTimeout = 2 * time.Second
 	}
 	if o.PullTimeout <= 0 {
 		o.PullTimeout = 10 * time.Second

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -113,9 +114,9 @@ func startUnnamed(t *testing.T, id string, o Options, server func(*transport.Ser
 	if o.Logger == nil {
 		o.Logger = log
 	}
-	if o.AnswerTimeout == 0 {
-		o.AnswerTimeout = time.Minute // the machine that runs the test may be busy
-	}
+	// the machine that runs the test may be busy
+	o.AnswerTimeout = cmp.Or(o.AnswerTimeout, time.Minute)
+	o.HeadTimeout = cmp.Or(o.HeadTimeout, time.Minute)
 	if view, err = New(o); err != nil {
 		t.Fatal(err)
 	}

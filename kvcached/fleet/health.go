@@ -20,10 +20,7 @@ import (
 // requests to a host that is left out fail. The host gets no further requests until it answers a
 // probe. A request to a host that answers probes may take its full time limit.
 
-const (
-	headWithin   = 2 * time.Second // limit for the head of the answer to a Get
-	noticeWithin = 2 * time.Second // limit of one round of notices
-)
+const noticeWithin = 2 * time.Second // limit of one round of notices
 
 // errSlow ends requests that were not answered in time.
 var errSlow error = slow{}

@@ -368,7 +368,7 @@ func (v *View) elsewhere(ctx context.Context, a block.Addr) bool {
 func (v *View) settle(ctx context.Context, from *source, a block.Addr, f *transport.Found) {
 	ctx = context.WithoutCancel(ctx)
 	var now [1]wire.Info
-	err := v.watch(ctx, headWithin, from.health, func(ctx context.Context, _ *health) error {
+	err := v.watch(ctx, v.o.HeadTimeout, from.health, func(ctx context.Context, _ *health) error {
 		return from.peer.Stat(ctx, []block.Addr{a}, now[:])
 	})
 	here, missing := v.Store.Stat(ctx, a)

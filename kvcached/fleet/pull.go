@@ -247,7 +247,7 @@ func (v *View) bring(ctx context.Context, from *source, g transport.Get) (found 
 	err = v.watch(ctx, v.o.PullTimeout, from.health, func(ctx context.Context, h *health) (err error) {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
-		head := time.AfterFunc(headWithin, func() { cancel(errSlow) })
+		head := time.AfterFunc(v.o.HeadTimeout, func() { cancel(errSlow) })
 		defer head.Stop()
 		alloc := g.Alloc
 		g.Progress = h.hear

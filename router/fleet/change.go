@@ -32,6 +32,22 @@ const (
 	ChangeFailed   Changed = "failed"
 )
 
+// AdapterAsk is the body of POST /adapters/load and /adapters/unload on the router's admin port.
+type AdapterAsk struct {
+	Model   string   `json:"model"`           // name or alias of the base model
+	Adapter string   `json:"adapter"`         // name of the adapter
+	Path    string   `json:"path,omitempty"`  // where engines find the adapter; not to unload
+	Nodes   []string `json:"nodes,omitempty"` // empty: all nodes of the model
+	Seconds float64  `json:"seconds"`         // time for all engines together; 0: five minutes
+}
+
+// AdapterAnswer is the answer to an AdapterAsk: what each node did.
+type AdapterAnswer struct {
+	Model   string          `json:"model"`
+	Adapter string          `json:"adapter"`
+	Nodes   []AdapterResult `json:"nodes"`
+}
+
 // AdapterResult says what an engine did.
 type AdapterResult struct {
 	Node   string  `json:"node"`

@@ -43,6 +43,9 @@ type Options struct {
 	// snapshot and before each one that changes them. An adapter without a policy has its base's.
 	// Policies may be nil.
 	Policies func(map[string]*policy.Policy)
+	// Settings is called after the first snapshot and after each one with other models' settings.
+	// Settings must not wait, and may be nil.
+	Settings func()
 	Index    Index    // nil: the fleet tells no index
 	Resolver Resolver // nil = net.DefaultResolver
 	Pool     relay.PoolOptions
@@ -260,7 +263,8 @@ func (f *Fleet) send(ctx context.Context, event func(*Fleet)) {
 }
 
 func (f *Fleet) publish() {
-	if f.settings.changed {
+	changed := f.settings.changed
+	if changed {
 		f.mergeSettings()
 	}
 	nodes := make([]*Node, 0, len(f.members))
@@ -278,6 +282,9 @@ func (f *Fleet) publish() {
 	f.tellPolicies(s)
 	f.snap.Store(s)
 	f.dirty = false
+	if changed && f.o.Settings != nil {
+		f.o.Settings()
+	}
 }
 
 // add makes a node a member. add refuses a node beyond maxNodes.

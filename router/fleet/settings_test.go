@@ -195,6 +195,43 @@ func TestPolicyOfAModel(t *testing.T) {
 	}
 }
 
+// TestChangedSettingsAreTold checks that Options.Settings is called once the snapshot has new
+// settings of the configuration or of etcd, and not after other changes.
+func TestChangedSettingsAreTold(t *testing.T) {
+	t.Parallel()
+	o := fast()
+	o.Models = map[string]*cluster.Model{"m": {Aliases: []string{"first"}}}
+	var f *Fleet
+	var told []string
+	o.Settings = func() { // the fleet's goroutine calls it, or New
+		if f != nil {
+			told = append(told, strings.Join(f.Load().Settings["m"].Aliases, ","))
+		}
+	}
+	running := run(t, o)
+	do := func(change func(*Fleet)) {
+		t.Helper()
+		if err := running.do(t.Context(), change); err != nil {
+			t.Fatal(err)
+		}
+	}
+	do(func(*Fleet) { f = running })
+	stored := func(value string) func(*Fleet) {
+		return func(f *Fleet) { f.putModel(cluster.Entry{Key: cluster.ModelKey("m"), Value: []byte(value)}) }
+	}
+	do(func(f *Fleet) { f.dirty = true })
+	if err := running.SetModels(t.Context(), map[string]*cluster.Model{"m": {Base: "x"}}); err != nil {
+		t.Fatal(err)
+	}
+	do(stored(`{"aliases":["second"]}`))
+	do(func(f *Fleet) { f.dirty = true })
+	do(func(*Fleet) {
+		if want := []string{"", "second"}; !slices.Equal(told, want) {
+			t.Errorf("told %q, want %q", told, want)
+		}
+	})
+}
+
 // TestPoliciesAreTold checks that Options.Policies gets the models' own policies before the first
 // snapshot and at each change: those of the configuration, those of etcd, and an adapter's base's.
 func TestPoliciesAreTold(t *testing.T) {

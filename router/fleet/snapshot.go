@@ -33,7 +33,7 @@ type Snapshot struct {
 
 // Problem is a configured or announced thing that is not served as it should be.
 type Problem struct {
-	Subject string `json:"subject"` // a node id, "name " and a DNS name, an etcd key, or a model
+	Subject string `json:"subject"` // a node id, "name " and a DNS name, an etcd key, or "model " and a model
 	Reason  string `json:"reason"`
 }
 
@@ -245,7 +245,7 @@ func (s *Snapshot) addAliases(configured map[string]*cluster.Model) {
 				s.names[alias] = m
 				m.Aliases = append(m.Aliases, alias)
 			} else if other != m {
-				s.Problems = append(s.Problems, Problem{Subject: m.Name,
+				s.Problems = append(s.Problems, Problem{Subject: ofModel.name(m.Name),
 					Reason: "alias " + alias + " is taken by model " + other.Name})
 			}
 		}

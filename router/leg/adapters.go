@@ -21,8 +21,8 @@ func (l *Leg) lacksAdapter(n *member) bool {
 }
 
 // stayWithAdapter removes from the candidates the nodes that would have to load the leg's adapter,
-// if loading takes long, and a node that has loaded it has room and no queue. With a queue there,
-// loading elsewhere may be faster, and spreads a busy adapter.
+// or that may have to, if loading takes long, and a node that has loaded it has room and no queue.
+// With a queue there, loading elsewhere may be faster, and spreads a busy adapter.
 func (l *Leg) stayWithAdapter() {
 	if !l.model.slowAdapter {
 		return
@@ -30,7 +30,10 @@ func (l *Leg) stayWithAdapter() {
 	for i, at := range l.picks.able {
 		n, c := l.pool.members[at], &l.picks.cands[i]
 		if loaded, known := n.AdapterResident(l.model.name); known && loaded && n.unqueued(c) {
-			l.keep(unloaded, func(at int32) bool { return !l.lacksAdapter(l.pool.members[at]) })
+			l.keep(unloaded, func(at int32) bool {
+				loaded, known := l.pool.members[at].AdapterResident(l.model.name)
+				return known && loaded
+			})
 			return
 		}
 	}
@@ -39,11 +42,22 @@ func (l *Leg) stayWithAdapter() {
 // unqueued says whether the rank n, with the load of candidate c, would begin another request at
 // once, as far as that is known.
 func (n *member) unqueued(c *policy.Candidate) bool {
-	if !c.Room() || c.EngineSlots > 0 && c.InFlight+c.Others >= c.EngineSlots {
+	held := c.InFlight + c.Others
+	if !c.Room() || c.EngineSlots > 0 && held >= c.EngineSlots {
 		return false
 	}
-	waiting, known := n.Load().QueueDepth.Get()
-	return !known || waiting == 0
+	if c.Load == nil {
+		return true
+	}
+	waiting, known := c.Load.QueueDepth.Get()
+	if !known || waiting == 0 {
+		return true
+	}
+	// A report of a queue may be seconds old. The requests in it may have ended since, such as
+	// those that waited for the adapter. The engine has no queue with as many requests as it then
+	// ran.
+	reported, known := c.Load.InFlight.Get()
+	return known && float64(held) <= reported-waiting
 }
 
 // useAdapter notes that the attempt's node computes for the leg's adapter from now on.

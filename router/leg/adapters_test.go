@@ -1,11 +1,18 @@
 package leg
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
 	"maps"
 	"testing"
+	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/load"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
@@ -62,4 +69,68 @@ func TestStayWithAdapter(t *testing.T) {
 	leaves(elsewhere)
 	put("a", "") // no node has the adapter
 	leaves(all)
+}
+
+// TestUnknownNodesDoNotLoadAgain: requests for an adapter that takes long to load stay with the
+// node that has it, also while nothing is known of the adapters of the others, as on a router that
+// has just begun.
+func TestUnknownNodesDoNotLoadAgain(t *testing.T) {
+	index := prefix.NewIndex(prefix.Options{})
+	t.Cleanup(index.Close)
+	f, err := fleet.New(fleet.Options{Index: index, Logger: slog.New(slog.DiscardHandler), Proven: true,
+		Backends: twoNodes(), Models: map[string]*cluster.Model{"sql": {Base: "sim", AdapterLoadS: 20}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := over(f, index, Options{})
+	decide(t, d, `{"mode":"round_robin"}`)
+	for _, home := range []string{"a", "b"} {
+		for _, n := range d.current().models["sql"].pools[Answer].members {
+			if resident, known := n.AdapterResident("sql"); resident || known {
+				t.Fatalf("%s has the adapter: %v, %v", n.ID, resident, known)
+			}
+		}
+		node := f.Load().Node(home)
+		used := time.Now()
+		node.UseAdapter("sql", used)
+		for range 4 {
+			l := d.Leg(asked(t, d, bytes.Replace(chat(100), []byte(`"sim"`), []byte(`"sql"`), 1)), Question{}, nil)
+			if at, err := l.first(); err != nil || l.pool.members[at].ID != home {
+				t.Errorf("not at %s, which has the adapter: %v", home, err)
+			}
+			l.giveBack()
+		}
+		node.UnuseAdapter("sql", used)
+	}
+}
+
+// TestQueueThatHasEnded: a report of a queue keeps requests away from a node that has their adapter
+// only while the node may have a queue. Otherwise the requests that wait for an adapter to be
+// loaded would make the next ones load it on another node.
+func TestQueueThatHasEnded(t *testing.T) {
+	d := still(t, Options{}, twoRanked()...)
+	n := d.current().models["sim"].pools[Answer].members[0]
+	for _, c := range []struct {
+		running, waiting float64 // as reported
+		ours, others     int32   // now
+		want             bool
+	}{
+		{running: 3, ours: 9, want: true},
+		{waiting: 1, want: true},
+		{waiting: 1, ours: 1},
+		{waiting: 1, others: 1},
+		{running: 4, waiting: 2, ours: 4, want: true},
+		{running: 4, waiting: 2, ours: 5},
+		{running: 4, waiting: 2, ours: 1, others: 6},
+	} {
+		told := &load.Load{}
+		told.InFlight, told.QueueDepth = load.Known(c.running+c.waiting), load.Known(c.waiting)
+		if got := n.unqueued(&policy.Candidate{Load: told, InFlight: c.ours, Others: c.others}); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+	told := &load.Load{}
+	if told.QueueDepth = load.Known(1); n.unqueued(&policy.Candidate{Load: told}) {
+		t.Error("a queue counts if the engine does not tell how many requests it runs")
+	}
 }

@@ -75,7 +75,7 @@ var filterTexts = [filters]struct{ word, sentence string }{
 	overBusy:     {word: "busy"},
 	suspected:    {"suspect", health.SuspectReason},
 	failedLately: {"failed_lately", "its connection has just failed, and another node has room"},
-	unloaded:     {"adapter", "its engine would have to load the adapter, and a node that has it has room"},
+	unloaded:     {"adapter", "its engine would have to load the adapter, as far as is known, and a node that has it has room"},
 }
 
 // String returns the word of the filter.
