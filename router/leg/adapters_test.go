@@ -36,7 +36,7 @@ func TestStayWithAdapter(t *testing.T) {
 		}
 	}
 	const loaded = `,"models":["sim","sql"],"adapters":[{"name":"sql","base":"sim"}]`
-	const others = `,"max_concurrent":2,"in_flight":%d,"queue_depth":%d`
+	const others = `,"max_concurrent":8,"in_flight":%d,"queue_depth":%d`
 	put("a", loaded)
 	put("b", "")
 	put("c", "")
@@ -63,7 +63,7 @@ func TestStayWithAdapter(t *testing.T) {
 	leaves(all)
 	loads(5)
 	leaves(elsewhere)
-	put("a", loaded+fmt.Sprintf(others, 2, 1)) // a queue
+	put("a", loaded+fmt.Sprintf(others, 4, 3)) // a queue
 	leaves(all)
 	put("a", loaded+fmt.Sprintf(others, 1, 0))
 	leaves(elsewhere)
