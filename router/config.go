@@ -418,4 +418,32 @@ func (c *Config) validateModels(bad problem) {
 			}
 		}
 	}
+	c.validateNames(bad)
+}
+
+// validateNames checks the settings of several models together: each alias has one model, and no
+// base is an adapter itself.
+func (c *Config) validateNames(bad problem) {
+	owner, named := map[string]string{}, map[string]*ModelConfig{}
+	for i := range c.Models {
+		m := &c.Models[i]
+		for _, alias := range m.Aliases {
+			if other, taken := owner[alias]; taken {
+				bad(fmt.Sprintf("model[%d].aliases", i), "%s: %q is an alias of %s already; leave it out of one", m.Name, alias,
+					other)
+				continue
+			}
+			owner[alias], named[alias] = m.Name, m
+		}
+	}
+	for i := range c.Models { // a name comes before an alias
+		named[c.Models[i].Name] = &c.Models[i]
+	}
+	for i, m := range c.Models {
+		base := named[m.Base]
+		if m.Base != "" && base != nil && base.Base != "" && m.Base != m.Name {
+			bad(fmt.Sprintf("model[%d].base", i), "%s: %s is an adapter itself, of %s; name the model that the engines serve",
+				m.Name, m.Base, base.Base)
+		}
+	}
 }
