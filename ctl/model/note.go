@@ -2,6 +2,7 @@ package model
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -75,9 +76,12 @@ func (r *row) noteStored(in *registry, all map[string]*row) {
 			r.Notes = append(r.Notes, "its policy is not valid: "+err.Error())
 		}
 	}
-	if base := all[s.Base]; base != nil && base.Stored != nil && base.Stored.Base != "" {
-		r.Notes = append(r.Notes, "its base "+s.Base+" is an adapter itself, and does not count; name the model that both "+
-			"adapt")
+	base := s.Base
+	if base != "" {
+		base = cmp.Or(ownerOf(s.Base, in, all), s.Base)
+	}
+	if b := all[base]; b != nil && b.Stored != nil && b.Stored.Base != "" {
+		r.Notes = append(r.Notes, "its base "+s.Base+" is an adapter itself, and does not count; name a model that is none")
 	}
 	for _, alias := range s.Aliases {
 		if owner := ownerOf(alias, in, all); owner != r.Name {
@@ -88,7 +92,7 @@ func (r *row) noteStored(in *registry, all map[string]*row) {
 		return
 	}
 	switch {
-	case in.serves(r.Name, s):
+	case in.models[r.Name] || in.models[base]:
 	case s.Base != "":
 		r.noteUnserved("no agent has registered a node with its base "+s.Base, s)
 	default:
@@ -149,10 +153,16 @@ func (r *row) noteUnserved(why string, s *cluster.Model) {
 
 // noteUnused notes the settings in etcd that the router at an address does not use.
 func (r *row) noteUnused(at string) {
-	if unused := r.unused(); len(unused) > 0 {
-		r.Notes = append(r.Notes, fmt.Sprintf("the router at %s does not use %s of etcd: its own [[model]] comes first, "+
-			"or it follows no etcd or another one (cgn-router --etcd)", at, strings.Join(unused, ", ")))
+	unused := r.unused()
+	if len(unused) == 0 {
+		return
 	}
+	why := "it follows no etcd or another one (cgn-router --etcd)"
+	if r.Router != nil && r.Router.Settings != nil {
+		why = "its own [[model]] comes first, or " + why
+	}
+	r.Notes = append(r.Notes, fmt.Sprintf("the router at %s does not use %s of etcd: %s", at,
+		strings.Join(unused, ", "), why))
 }
 
 // unused returns the names of the settings in etcd that are not in force on the router. A base that

@@ -86,7 +86,7 @@ func TestNotesWithoutARouter(t *testing.T) {
 		"m": `{"aliases":["a"],"pools":{"prefill":["n2","n1"],"decode":["n3"]},"policy":{"mode":"random"}}`,
 		"b": `{"aliases":["b1","m"]}`, "c": `{"aliases":["b1"]}`,
 		"d": `{"base":"m","aliases":["d1"]}`, "e": `{"base":"x"}`, "f": `{"base":"d"}`, "a1": `{"aliases":["a"]}`,
-		"q": `{"pools":{"decode":["n7","n8"]}}`,
+		"g": `{"base":"a"}`, "q": `{"pools":{"decode":["n7","n8"]}}`,
 		"p": `{"pools":{"prefill":["n3"],"decode":["n9","n2"],"both":["n1"]},"policy":{"mode":"none"}}`,
 	} {
 		put(t, etcd, cluster.ModelKey(name), value)
@@ -101,8 +101,9 @@ func TestNotesWithoutARouter(t *testing.T) {
 		"m": "", "b": "alias m is taken by model m; " + unanswered + "b1,m",
 		"c": "alias b1 is taken by model b; " + unanswered + "b1", "d": "",
 		"e": "no agent has registered a node with its base x",
-		"f": "its base d is an adapter itself, and does not count; name the model that both adapt; " +
+		"f": "its base d is an adapter itself, and does not count; name a model that is none; " +
 			"no agent has registered a node with its base d",
+		"g":  "",
 		"a1": "alias a is taken by model m; " + unanswered + "a",
 		"q":  unserved + "; " + lonely("n7", "decode") + "; " + lonely("n8", "decode"),
 		"p": unserved + "; no agent has registered node n9 of its pool decode; it counts once a router knows it; node n3 of its pool prefill has role decode itself; " +
@@ -171,24 +172,25 @@ func TestSetAsksTheRouter(t *testing.T) {
 			"policy":{"mode": "random"}}},
 			{"name":"x","nodes":["n1"],"settings":{}}]}`})
 	env["CGN_ADMIN"] = url
-	other := func(names string) string {
-		return "the router at " + url + " does not use " + names + " of etcd: its own [[model]] comes first, or it follows " +
-			"no etcd or another one (cgn-router --etcd)\n"
+	other := func(names, why string) string {
+		return "the router at " + url + " does not use " + names + " of etcd: " + why + "it follows no etcd or another one " +
+			"(cgn-router --etcd)\n"
 	}
+	const ours = "its own [[model]] comes first, or "
 	const taken = "cgn-ctl: model m: alias b is taken by model b\n"
 	for _, c := range [][2]string{
 		{"m --alias a --alias b", taken},
 		{`m --policy {"mode":"random"}`, taken},
-		{"m --alias a --tokenizer none", taken + "cgn-ctl: model m: " + other("aliases, tokenizer")},
+		{"m --alias a --tokenizer none", taken + "cgn-ctl: model m: " + other("aliases, tokenizer", ours)},
 		{"x --base y", "cgn-ctl: model x: its base y is an adapter itself, and does not count\n"},
 		{"new --alias n", "cgn-ctl: model new: no agent has registered a node that serves it, so nothing answers its " +
-			"aliases n\ncgn-ctl: model new: " + other("aliases")},
+			"aliases n\ncgn-ctl: model new: " + other("aliases", "")},
 	} {
 		if got := set(t, env, strings.Fields(c[0])...); got != c[1] {
 			t.Errorf("set %s warns\n%s, want\n%s", c[0], got, c[1])
 		}
 	}
-	if got := notes(t, env)["m"]; got != "alias b is taken by model b; "+strings.TrimSpace(other("aliases, tokenizer")) {
+	if got := notes(t, env)["m"]; got != "alias b is taken by model b; "+strings.TrimSpace(other("aliases, tokenizer", ours)) {
 		t.Errorf("noted %s", got)
 	}
 }

@@ -182,8 +182,8 @@ func TestWaitsAreShown(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "not every engine is ready after 1s") {
 		t.Errorf("%v", err)
 	}
-	for _, want := range []string{"1 round of two runs, each with 1 request in ", "waiting for the engines since ",
-		", at most 1s: 127.0.0.1:1: "} {
+	for _, want := range []string{"1 round of two runs, each with 1 request in ", "waiting for the engines, ",
+		" of at most 1s: 127.0.0.1:1: "} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("no %q in\n%s", want, log)
 		}

@@ -59,7 +59,7 @@ func TestAliasOfSeveralModels(t *testing.T) {
 // TestBaseIsNoAdapter: a base in the settings that is an adapter itself, by the settings or by its
 // engines, does not count, and is a problem. A model that engines serve stays served.
 func TestBaseIsNoAdapter(t *testing.T) {
-	const itself = " is an adapter itself, and does not count; name the model that both adapt"
+	const itself = " is an adapter itself, and does not count; name a model that is none"
 	listing := testNode("b", 4, "other", "lora")
 	info := *listing.Info()
 	info.Adapters = []lora.Adapter{{Name: "lora", Base: "other"}}

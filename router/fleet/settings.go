@@ -132,7 +132,7 @@ func (s *Snapshot) findBase(m *ModelView, in *settings, all map[*ModelView][]*No
 			}
 			return
 		}
-		s.modelProblem(m, "its base "+name+" is an adapter itself, and does not count; name the model that both adapt")
+		s.modelProblem(m, "its base "+name+" is an adapter itself, and does not count; name a model that is none")
 		without := *m.Settings
 		without.Base, m.Settings = "", &without
 	}
