@@ -429,8 +429,8 @@ func (c *Config) validateNames(bad problem) {
 		m := &c.Models[i]
 		for _, alias := range m.Aliases {
 			if other, taken := owner[alias]; taken {
-				bad(fmt.Sprintf("model[%d].aliases", i), "%s: %q is an alias of %s already; leave it out of one", m.Name, alias,
-					other)
+				bad(fmt.Sprintf("model[%d].aliases", i), "%s: %q is an alias of %s already; leave it out of one",
+					m.Name, alias, other)
 				continue
 			}
 			owner[alias], named[alias] = m.Name, m

@@ -207,7 +207,7 @@ func TestModelSettingsOfEtcd(t *testing.T) {
 	}
 }
 
-// TestModelsAreCheckedTogether checks that [[model]] tables which contradict each other are refused.
+// TestModelsAreCheckedTogether checks that [[model]] tables that contradict each other are refused.
 func TestModelsAreCheckedTogether(t *testing.T) {
 	for want, models := range map[string][]router.ModelConfig{
 		`model[1].aliases: b: "gpt" is an alias of a already`: {{Name: "a", Aliases: []string{"gpt"}},

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/ctl/ctltest"
 	"github.com/cognitora/dataplane/perf/ab"
 	"github.com/cognitora/dataplane/perf/compare"
@@ -64,8 +66,9 @@ func TestBenchAB(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctltest.Want(t, out, "model sim, 2 rounds of 20 requests in ", "COST", "ROUND_ROBIN/COST", "TTFT p50 ms", "ITL p99 ms",
-		"hit ratio", "The engines count 1.", "failed requests", " to ", "50 % confidence", "6 rounds or more")
+	ctltest.Want(t, out, "model sim, 2 rounds of 20 requests in ", "COST", "ROUND_ROBIN/COST", "TTFT p50 ms",
+		"ITL p99 ms", "hit ratio", "The engines count 1.", "failed requests", " to ",
+		"50 % confidence", "6 rounds or more")
 	file := filepath.Join(t.TempDir(), "router.toml")
 	doc := fmt.Sprintf("[router]\nbackends = [%q, %q]\n[log]\naccess = \"/nowhere/x\"\n", backends[0], backends[1])
 	if err := os.WriteFile(file, []byte(doc), 0o600); err != nil {
@@ -99,9 +102,10 @@ func TestBenchABOfRunningRouters(t *testing.T) {
 	if err := os.WriteFile(file, []byte(lines.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out, err := ctl(t, map[string]string{"OPENAI_API_KEY": "k1"}, "bench", "ab", "--router", "a="+engines[0].URL()+"/v1/",
-		"--router", "b="+engines[1].URL(), "--trace", file, "--longest", "512", "--requests", "2", "--rounds", "1",
-		"--warmup", "0", "--reset", "cache_salt", "--ignore-eos=false", "-o", "json")
+	out, err := ctl(t, map[string]string{"OPENAI_API_KEY": "k1"}, "bench", "ab",
+		"--router", "a="+engines[0].URL()+"/v1/", "--router", "b="+engines[1].URL(),
+		"--trace", file, "--longest", "512", "--requests", "2",
+		"--rounds", "1", "--warmup", "0", "--reset", "cache_salt", "--ignore-eos=false", "-o", "json")
 	var r ab.Report
 	if err != nil || json.Unmarshal([]byte(out), &r) != nil || r.Sides != [2]string{"a", "b"} || r.Requests != 2 {
 		t.Fatalf("%v\n%s", err, out)
@@ -134,6 +138,12 @@ func TestABNotes(t *testing.T) {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
+	var out bytes.Buffer
+	r := &ab.Report{Model: "m", Rounds: 1, Requests: 1}
+	if err := (&cli.App{Out: &out, Output: "table"}).Show(r, func(t *cli.Table) { writeAB(t, r) }); err != nil {
+		t.Fatal(err)
+	}
+	ctltest.Want(t, out.String(), "model m, 1 round of 1 request in 0 s")
 	one := compare.IntervalOf([]float64{123.4})
 	if got := bounded(&one, significant); got != "123" {
 		t.Error(got)

@@ -113,7 +113,8 @@ func (r *row) noteUnregistered(role cluster.Role, pool []string, in *registry) {
 	}
 	for _, id := range pool {
 		if !there(id) {
-			r.Notes = append(r.Notes, fmt.Sprintf("no agent has registered node %s of its pool %s; %s", id, role, counts))
+			r.Notes = append(r.Notes, fmt.Sprintf("no agent has registered node %s of its pool %s; %s",
+				id, role, counts))
 		}
 	}
 }

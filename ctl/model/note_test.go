@@ -135,8 +135,8 @@ func set(t *testing.T, env map[string]string, args ...string) string {
 	return warnings.String()
 }
 
-// TestSetWarns: set says what of the settings has no effect by what is known of the fleet, and which
-// model loses an alias.
+// TestSetWarns: set says what of the settings has no effect by what is known of the fleet, and
+// which model loses an alias.
 func TestSetWarns(t *testing.T) {
 	env, _ := startEtcd(t)
 	register(t, dial(t, env["CGN_ETCD"]), "n1", cluster.RoleBoth, "m")
@@ -152,8 +152,8 @@ func TestSetWarns(t *testing.T) {
 		{"x --base m", "cgn-ctl: model x: it takes the alias x from model c\n"},
 		{"y --base gone", "cgn-ctl: model y: no agent has registered a node with its base gone\n"},
 		{"m --pool both=n9", "cgn-ctl: model m: " + lonely("n9", "both") + "\n"},
-		{"a --policy {}", "cgn-ctl: model a: " + unserved + "\ncgn-ctl: model a: it takes the alias a from model aaa\n" +
-			"cgn-ctl: model a: it takes the alias a from model m\n"},
+		{"a --policy {}", "cgn-ctl: model a: " + unserved + "\n" +
+			"cgn-ctl: model a: it takes the alias a from model aaa\ncgn-ctl: model a: it takes the alias a from model m\n"},
 	} {
 		if got := set(t, env, strings.Fields(c.line)...); got != c.want {
 			t.Errorf("set %s warns\n%s, want\n%s", c.line, got, c.want)
@@ -173,8 +173,8 @@ func TestSetAsksTheRouter(t *testing.T) {
 			{"name":"x","nodes":["n1"],"settings":{}}]}`})
 	env["CGN_ADMIN"] = url
 	other := func(names, why string) string {
-		return "the router at " + url + " does not use " + names + " of etcd: " + why + "it follows no etcd or another one " +
-			"(cgn-router --etcd)\n"
+		return "the router at " + url + " does not use " + names + " of etcd: " + why + "it follows no etcd or " +
+			"another one (cgn-router --etcd)\n"
 	}
 	const ours = "its own [[model]] comes first, or "
 	const taken = "cgn-ctl: model m: alias b is taken by model b\n"
@@ -190,7 +190,8 @@ func TestSetAsksTheRouter(t *testing.T) {
 			t.Errorf("set %s warns\n%s, want\n%s", c[0], got, c[1])
 		}
 	}
-	if got := notes(t, env)["m"]; got != "alias b is taken by model b; "+strings.TrimSpace(other("aliases, tokenizer", ours)) {
+	want := "alias b is taken by model b; " + strings.TrimSpace(other("aliases, tokenizer", ours))
+	if got := notes(t, env)["m"]; got != want {
 		t.Errorf("noted %s", got)
 	}
 }
@@ -218,7 +219,8 @@ func TestSetRefusesChainsOfAdapters(t *testing.T) {
 	if all, err := client.Models(t.Context()); err != nil || len(all) != 3 || all[0].Model.Base != "" {
 		t.Errorf("stored %+v %v", all, err)
 	}
-	if _, err := ctl(t, env, "set", "m", "--base", "n"); err == nil || !strings.Contains(err.Error(), "is the base of z") {
+	_, err := ctl(t, env, "set", "m", "--base", "n")
+	if err == nil || !strings.Contains(err.Error(), "is the base of z") {
 		t.Errorf("m is the base of z by its alias: %v", err)
 	}
 }

@@ -138,8 +138,9 @@ func checkBase(name, base string, stored []cluster.StoredModel) error {
 	return nil
 }
 
-// notesOf returns the notes of a model whose settings have just been stored. claims adds the aliases
-// of others that the model takes. notesOf waits for the router, if one answers, to use the settings.
+// notesOf returns the notes of a model whose settings have just been stored. claims adds the
+// aliases of others that the model takes. notesOf waits for the router, if one answers, to use the
+// settings.
 func (m *commands) notesOf(
 	ctx context.Context, client *cluster.Client, name string, s *cluster.Model, claims bool,
 ) []string {

@@ -120,7 +120,8 @@ func (o *Own) ready(ctx context.Context, admin string) ([]Node, error) {
 		}
 		if waited := time.Since(begun); o.Progress != nil && waited > time.Duration(line)*patience/waitLines {
 			line = int(waited*waitLines/patience) + 1
-			fmt.Fprintf(o.Progress, "waiting for the engines, %s of at most %s: %s\n", short(waited), short(patience), last)
+			fmt.Fprintf(o.Progress, "waiting for the engines, %s of at most %s: %s\n", short(waited),
+				short(patience), last)
 		}
 		select {
 		case <-ctx.Done():

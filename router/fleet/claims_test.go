@@ -127,7 +127,9 @@ func TestNothingIsLeftOfRemovedSettings(t *testing.T) {
 	}
 	h := node("n1", "http://127.0.0.1:1")
 	f.update(f.addEtcd(&h), &h)
-	for name, value := range map[string]string{"x": `{"base":"m"}`, "y": `{"aliases":["a"]}`, "m": `{"aliases":["b"]}`} {
+	for name, value := range map[string]string{
+		"x": `{"base":"m"}`, "y": `{"aliases":["a"]}`, "m": `{"aliases":["b"]}`,
+	} {
 		f.putModel(cluster.Entry{Key: cluster.ModelKey(name), Value: []byte(value)})
 	}
 	f.publish()
