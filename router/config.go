@@ -82,8 +82,8 @@ type BackendConfig struct {
 // before etcd's.
 type ModelConfig struct {
 	Name           string              `toml:"name" help:"name of the model that this table is about"`
-	Aliases        []string            `toml:"aliases" help:"further names under which clients may ask for the model; a name that is a model itself stays that model"`
-	Base           string              `toml:"base" help:"the model is a LoRA adapter of this one, and an engine loads it when the first request comes: every node that serves the base gets requests for the adapter. Empty: the nodes whose engines list the model"`
+	Aliases        []string            `toml:"aliases" help:"further names under which clients may ask for the model; a name that is a model itself stays that model, and no two tables may have the same alias"`
+	Base           string              `toml:"base" help:"the model is a LoRA adapter of this one, and an engine loads it when the first request comes: every node that serves the base gets requests for the adapter. The base must not be an adapter itself. Empty: the nodes whose engines list the model"`
 	Pools          map[string][]string `toml:"pools" help:"ids of the model's nodes by role (prefill, decode, both). A role with a list has exactly these nodes, whatever role the nodes have themselves. A role without a list has the nodes of that role that are in no list"`
 	Policy         string              `toml:"policy" help:"policy document (JSON) that holds for this model in place of the fleet's, as docs/policy.md describes it"`
 	AdapterLoad    config.Duration     `toml:"adapter_load" default:"0s" help:"time that an engine takes to load this LoRA adapter, or any adapter of this model. From 1s on, a node whose engine has not loaded the adapter gets no request for it while a node that has it has room and no queue. 0s: unknown"`

@@ -84,7 +84,7 @@ func TestBaseIsNoAdapter(t *testing.T) {
 		"a base without nodes": {map[string]*cluster.Model{"x": {Base: "y"}, "y": {}}, "lora+ m other",
 			[]string{"model x: its base y is no other model that is served here"}},
 	} {
-		s := build([]*Node{testNode("a", 4, "m"), listing}, stored(c.models))
+		s := build([]*Node{testNode("a", 4, "m"), listing, testNode("c", 4, "other")}, stored(c.models))
 		var served []string
 		for _, m := range s.models {
 			if len(m.Nodes) > 0 && m.Adapter {
