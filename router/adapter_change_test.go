@@ -119,7 +119,15 @@ func TestBadChangesOfAdapters(t *testing.T) {
 	eventually(t, "the adapter is known", func() bool { m, _ := s.models(); return m["sql"].Base == "sim" })
 	for body, want := range map[string]string{
 		`{`:                           "400 the body is not a change of adapters",
-		`{"modle":"sim"}`:             "400 unknown field",
+		``:                            "400 it is empty",
+		`{} {}`:                       "400 malformed JSON at byte 4",
+		`[]`:                          "400 it is not a JSON object",
+		`null`:                        "400 it is not a JSON object",
+		`{"modle":"sim"}`:             `400 "param":"modle"`,
+		`{"model":"sim","pth":"/p"}`:  `400 unknown member \"pth\"; there are adapter, model, nodes, path, seconds; did you mean path?`,
+		`{"model":"sim","adapter":5}`: "400 adapter must be a string",
+		`{"nodes":"sim-0"}`:           "400 nodes must be a list of strings",
+		`{"seconds":"1"}`:             "400 seconds must be a number",
 		`{"model":"sim","path":"/p"}`: "400 must be a name of 1 to 512 bytes",
 		`{"model":"sim","adapter":"a,b","path":"/p"}`:                     "400 without a comma",
 		`{"model":"sim","adapter":"a"}`:                                   "400 must name the adapter's directory",

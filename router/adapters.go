@@ -1,9 +1,13 @@
 package router
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -62,10 +66,12 @@ func (r *Router) readAdapterAsk(w http.ResponseWriter, req *http.Request, unload
 	bad := func(param, format string, args ...any) *apierror.Error {
 		return &apierror.Error{Status: 400, Code: scan.CodeValue, Param: param, Message: fmt.Sprintf(format, args...)}
 	}
-	d := json.NewDecoder(http.MaxBytesReader(w, req.Body, adapterBody))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&ask); err != nil {
+	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, adapterBody))
+	if err != nil {
 		return ask, nil, "", bad("", "the body is not a change of adapters: %v", err)
+	}
+	if member, err := decodeAdapterAsk(body, &ask); err != nil {
+		return ask, nil, "", bad(member, "the body is not a change of adapters: %v", err)
 	}
 	switch {
 	case ask.Adapter == "" || len(ask.Adapter) > adapterName || strings.Contains(ask.Adapter, ","):
@@ -93,6 +99,42 @@ func (r *Router) readAdapterAsk(w http.ResponseWriter, req *http.Request, unload
 		nodes, fail = chosen(nodes, ask.Nodes, m.Name)
 	}
 	return ask, nodes, m.Name, fail
+}
+
+// decodeAdapterAsk decodes a request. An error about one member of the body comes with its name.
+func decodeAdapterAsk(body []byte, ask *fleet.AdapterAsk) (member string, err error) {
+	if len(bytes.TrimSpace(body)) == 0 {
+		return "", errors.New("it is empty")
+	}
+	var given map[string]json.RawMessage
+	if err := json.Unmarshal(body, &given); err != nil || given == nil {
+		if malformed, ok := errors.AsType[*json.SyntaxError](err); ok {
+			return "", fmt.Errorf("malformed JSON at byte %d", malformed.Offset)
+		}
+		return "", errors.New("it is not a JSON object")
+	}
+	fields := map[string]struct {
+		into any
+		kind string
+	}{
+		"model": {&ask.Model, "a string"}, "adapter": {&ask.Adapter, "a string"}, "path": {&ask.Path, "a string"},
+		"nodes": {&ask.Nodes, "a list of strings"}, "seconds": {&ask.Seconds, "a number"},
+	}
+	names := slices.Sorted(maps.Keys(fields))
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		f, known := fields[name]
+		if !known {
+			text := fmt.Sprintf("unknown member %.64q; there are %s", name, strings.Join(names, ", "))
+			if near := config.Nearest(name, names); near != "" {
+				text += "; did you mean " + near + "?"
+			}
+			return name, errors.New(text)
+		}
+		if json.Unmarshal(given[name], f.into) != nil {
+			return name, fmt.Errorf("%s must be %s", name, f.kind)
+		}
+	}
+	return "", nil
 }
 
 // chosen returns the nodes with these ids.

@@ -82,8 +82,8 @@ type BackendConfig struct {
 // before etcd's.
 type ModelConfig struct {
 	Name           string              `toml:"name" help:"name of the model that this table is about"`
-	Aliases        []string            `toml:"aliases" help:"further names under which clients may ask for the model; a name that is a model itself stays that model"`
-	Base           string              `toml:"base" help:"the model is a LoRA adapter of this one, and an engine loads it when the first request comes: every node that serves the base gets requests for the adapter. Empty: the nodes whose engines list the model"`
+	Aliases        []string            `toml:"aliases" help:"further names under which clients may ask for the model; a name that is a model itself stays that model, and no two tables may have the same alias"`
+	Base           string              `toml:"base" help:"the model is a LoRA adapter of this one, and an engine loads it when the first request comes: every node that serves the base gets requests for the adapter. The base must not be an adapter itself. Empty: the nodes whose engines list the model"`
 	Pools          map[string][]string `toml:"pools" help:"ids of the model's nodes by role (prefill, decode, both). A role with a list has exactly these nodes, whatever role the nodes have themselves. A role without a list has the nodes of that role that are in no list"`
 	Policy         string              `toml:"policy" help:"policy document (JSON) that holds for this model in place of the fleet's, as docs/policy.md describes it"`
 	AdapterLoad    config.Duration     `toml:"adapter_load" default:"0s" help:"time that an engine takes to load this LoRA adapter, or any adapter of this model. From 1s on, a node whose engine has not loaded the adapter gets no request for it while a node that has it has room and no queue. 0s: unknown"`
@@ -416,6 +416,34 @@ func (c *Config) validateModels(bad problem) {
 			if v < 0 {
 				bad(fmt.Sprintf("model[%d].%s", i, key), "%d is negative; leave it out for router.admission.%s", v, key)
 			}
+		}
+	}
+	c.validateNames(bad)
+}
+
+// validateNames checks the settings of several models together: each alias has one model, and no
+// base is an adapter itself.
+func (c *Config) validateNames(bad problem) {
+	owner, named := map[string]string{}, map[string]*ModelConfig{}
+	for i := range c.Models {
+		m := &c.Models[i]
+		for _, alias := range m.Aliases {
+			if other, taken := owner[alias]; taken {
+				bad(fmt.Sprintf("model[%d].aliases", i), "%s: %q is an alias of %s already; leave it out of one",
+					m.Name, alias, other)
+				continue
+			}
+			owner[alias], named[alias] = m.Name, m
+		}
+	}
+	for i := range c.Models { // a name comes before an alias
+		named[c.Models[i].Name] = &c.Models[i]
+	}
+	for i, m := range c.Models {
+		base := named[m.Base]
+		if m.Base != "" && base != nil && base.Base != "" && m.Base != m.Name {
+			bad(fmt.Sprintf("model[%d].base", i), "%s: %s is an adapter itself, of %s; name the model that the engines serve",
+				m.Name, m.Base, base.Base)
 		}
 	}
 }

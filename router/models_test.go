@@ -207,6 +207,28 @@ func TestModelSettingsOfEtcd(t *testing.T) {
 	}
 }
 
+// TestModelsAreCheckedTogether checks that [[model]] tables that contradict each other are refused.
+func TestModelsAreCheckedTogether(t *testing.T) {
+	for want, models := range map[string][]router.ModelConfig{
+		`model[1].aliases: b: "gpt" is an alias of a already`: {{Name: "a", Aliases: []string{"gpt"}},
+			{Name: "b", Aliases: []string{"x", "gpt"}}},
+		`model[0].aliases: a: "gpt" is an alias of a already`: {{Name: "a", Aliases: []string{"gpt", "gpt"}}},
+		"model[1].base: y: x is an adapter itself, of sim":    {{Name: "x", Base: "sim"}, {Name: "y", Base: "x"}},
+		"model[0].base: x: sim is an adapter itself, of x":    {{Name: "x", Base: "sim"}, {Name: "sim", Base: "x"}},
+		"model[1].base: y: ax is an adapter itself, of sim": {{Name: "x", Base: "sim", Aliases: []string{"ax"}},
+			{Name: "y", Base: "ax"}},
+		"": {{Name: "x", Base: "sim", Aliases: []string{"ax"}}, {Name: "sim", Aliases: []string{"s"}},
+			{Name: "y", Base: "s"}},
+	} {
+		c := settings(t, &logged{t: t})
+		c.Router.Backends, c.Models = []string{"http://127.0.0.1:8001"}, models
+		err := c.Validate()
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+}
+
 // TestModelSettingsAreChecked checks that a mistake in [[model]] names its field.
 func TestModelSettingsAreChecked(t *testing.T) {
 	for want, m := range map[string]router.ModelConfig{

@@ -118,13 +118,24 @@ func (f *abFlags) check(given func(flag string) bool) error {
 		if !found || name == "" || err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 			return fmt.Errorf("--router %q: must be NAME=http://HOST:PORT", text)
 		}
-		at = strings.TrimSuffix(strings.TrimRight(at, "/"), "/v1")
+		if _, other, _ := strings.Cut(f.routers[0], "="); i > 0 && siteOf(other) == siteOf(at) {
+			return cli.WithHint(fmt.Errorf("--router %q and %q are the same router; compare two", f.routers[0], text),
+				"for what the engines' noise is: --backend for each engine, and --modes score,score")
+		}
+		if i > 0 && f.cfg.Sides[0].Name == name {
+			return fmt.Errorf("--router %q and %q have the same name; give each its own", f.routers[0], text)
+		}
+		at = siteOf(at)
 		f.cfg.Sides[i] = ab.Side{Name: name, Start: func(context.Context) (*ab.Site, error) {
 			return ab.Running(at), nil
 		}}
 	}
-	f.tellApart()
 	return nil
+}
+
+// siteOf returns the address of a router, without the /v1 of its API.
+func siteOf(at string) string {
+	return strings.TrimSuffix(strings.TrimRight(at, "/"), "/v1")
 }
 
 // checkOwn fills in two sides with routers that are started here.
@@ -137,6 +148,7 @@ func (f *abFlags) checkOwn() error {
 		return fmt.Errorf("--modes %s: must be two modes", strings.Join(f.modes, ","))
 	}
 	f.own.Key = f.cfg.Replay.APIKey != ""
+	f.own.Progress = f.cfg.Progress
 	f.own.Logger = slog.New(slog.NewTextHandler(f.cfg.Progress, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	for i, name := range f.modes {
 		mode, err := policy.ParseMode(name)
@@ -153,15 +165,10 @@ func (f *abFlags) checkOwn() error {
 			return f.own.Start(ctx, mode.String())
 		}}
 	}
-	f.tellApart()
-	return nil
-}
-
-// tellApart gives two sides of one name different names.
-func (f *abFlags) tellApart() {
 	if s := &f.cfg.Sides; s[0].Name == s[1].Name {
 		s[0].Name, s[1].Name = s[0].Name+" a", s[1].Name+" b"
 	}
+	return nil
 }
 
 func (f *abFlags) run(ctx context.Context, a *cli.App) error {
@@ -188,7 +195,7 @@ func (f *abFlags) load() error {
 		return err
 	}
 	defer closeTrace()
-	leftOut := 0
+	leftOut, shortest := 0, 0
 	for q, err := range trace.All(source) {
 		switch {
 		case err != nil && f.trace.file != "":
@@ -196,27 +203,33 @@ func (f *abFlags) load() error {
 		case err != nil:
 			return err
 		case f.longest > 0 && q.InputLength > f.longest:
-			leftOut++
+			if leftOut++; leftOut == 1 || q.InputLength < shortest {
+				shortest = q.InputLength
+			}
 			continue
 		}
 		if f.cfg.Requests = append(f.cfg.Requests, q); len(f.cfg.Requests) == f.requests {
 			break
 		}
 	}
-	if leftOut > 0 {
-		fmt.Fprintf(f.cfg.Progress, "%d requests with more than %d tokens are left out\n", leftOut, f.longest)
+	switch {
+	case len(f.cfg.Requests) == 0 && leftOut > 0:
+		return fmt.Errorf("--longest %d leaves out all %s; the shortest prompt has %d tokens", f.longest,
+			ab.Count(leftOut, "request"), shortest)
+	case leftOut > 0:
+		fmt.Fprintf(f.cfg.Progress, "left out: %s with more than %d tokens\n", ab.Count(leftOut, "request"), f.longest)
 	}
 	if len(f.cfg.Requests) == 0 {
-		return errors.New("the trace has no requests to play; look at --trace and --longest")
+		return errors.New("the trace has no requests to play; look at --trace")
 	}
 	return nil
 }
 
 // writeAB writes a comparison for people.
 func writeAB(t *cli.Table, r *ab.Report) {
-	t.Line(fmt.Sprintf("model %s, %d rounds of %d requests in %.0f s (speed x%.4g), reset by %s;\n"+
-		"one cache without a bound would find %.3f of the trace's prompt tokens.", r.Model, r.Rounds, r.Requests,
-		r.Span, r.Speed, r.Reset, r.Reusable))
+	t.Line(fmt.Sprintf("model %s, %s of %s in %.0f s (speed x%.4g), reset by %s;\n"+
+		"one cache without a bound would find %.3f of the trace's prompt tokens.", r.Model, ab.Count(r.Rounds, "round"),
+		ab.Count(r.Requests, "request"), r.Span, r.Speed, r.Reset, r.Reusable))
 	if r.Scale > 0 {
 		t.Line(fmt.Sprintf("The engines count %.2f prompt tokens for each of the trace's.", r.Scale))
 	}

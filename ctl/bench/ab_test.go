@@ -1,13 +1,16 @@
 package bench
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/ctl/ctltest"
 	"github.com/cognitora/dataplane/perf/ab"
 	"github.com/cognitora/dataplane/perf/compare"
@@ -26,7 +29,7 @@ func TestBenchABRefuses(t *testing.T) {
 		on + "--modes score,direct":            "direct needs a node in each request",
 		on + "--trace nowhere":                 "--trace: open nowhere",
 		on + "--trace bench.go":                "--trace bench.go: trace line 1",
-		on + "--longest 1":                     "the trace has no requests to play",
+		on + "--longest 1":                     "--longest 1 leaves out all 6000 requests; the shortest prompt has ",
 		"--backend 127.0.0.1:8001":             "want http://host:port",
 		"--config nowhere.toml":                "nowhere.toml",
 		"--router a=http://h:1":                "--router is given 1 times; it must be two",
@@ -34,7 +37,9 @@ func TestBenchABRefuses(t *testing.T) {
 		"--router a=http://h:1 " + on:          "--backend and --router are both given",
 		"--router a=http://h:1 --modes x":      "--modes and --router are both given",
 		"--router a=http://h --router b=tcp:1": `--router "b=tcp:1": must be`,
-		"--router a=http://h --router b=http://h --reset vllm": "use text or cache_salt",
+		"--router a=http://h --router b=http://i --reset vllm": "use text or cache_salt",
+		"--router a=http://h --router b=http://h/v1/":          `"a=http://h" and "b=http://h/v1/" are the same router`,
+		"--router a=http://h --router a=http://i":              `"a=http://h" and "a=http://i" have the same name`,
 	} {
 		_, err := ctl(t, nil, append([]string{"bench", "ab"}, strings.Fields(args)...)...)
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -61,8 +66,9 @@ func TestBenchAB(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctltest.Want(t, out, "model sim, 2 rounds of 20 requests", "COST", "ROUND_ROBIN/COST", "TTFT p50 ms", "ITL p99 ms",
-		"hit ratio", "The engines count 1.", "failed requests", " to ", "50 % confidence", "6 rounds or more")
+	ctltest.Want(t, out, "model sim, 2 rounds of 20 requests in ", "COST", "ROUND_ROBIN/COST", "TTFT p50 ms",
+		"ITL p99 ms", "hit ratio", "The engines count 1.", "failed requests", " to ",
+		"50 % confidence", "6 rounds or more")
 	file := filepath.Join(t.TempDir(), "router.toml")
 	doc := fmt.Sprintf("[router]\nbackends = [%q, %q]\n[log]\naccess = \"/nowhere/x\"\n", backends[0], backends[1])
 	if err := os.WriteFile(file, []byte(doc), 0o600); err != nil {
@@ -78,11 +84,15 @@ func TestBenchAB(t *testing.T) {
 
 // TestBenchABOfRunningRouters plays a file through two endpoints, without its long prompts.
 func TestBenchABOfRunningRouters(t *testing.T) {
-	e, err := engine.New(engine.Config{Speed: 500, RecordRequests: 99})
-	if err != nil {
-		t.Fatal(err)
+	var engines [2]*engine.Engine
+	for i := range engines {
+		e, err := engine.New(engine.Config{Speed: 500, RecordRequests: 99})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.Close()
+		engines[i] = e
 	}
-	defer e.Close()
 	file := filepath.Join(t.TempDir(), "trace.jsonl")
 	var lines strings.Builder
 	for i, tokens := range []int{100, 600, 100, 100} {
@@ -92,15 +102,16 @@ func TestBenchABOfRunningRouters(t *testing.T) {
 	if err := os.WriteFile(file, []byte(lines.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out, err := ctl(t, map[string]string{"OPENAI_API_KEY": "k1"}, "bench", "ab", "--router", "a="+e.URL()+"/v1/",
-		"--router", "b="+e.URL(), "--trace", file, "--longest", "512", "--requests", "2", "--rounds", "1",
-		"--warmup", "0", "--reset", "cache_salt", "--ignore-eos=false", "-o", "json")
+	out, err := ctl(t, map[string]string{"OPENAI_API_KEY": "k1"}, "bench", "ab",
+		"--router", "a="+engines[0].URL()+"/v1/", "--router", "b="+engines[1].URL(),
+		"--trace", file, "--longest", "512", "--requests", "2",
+		"--rounds", "1", "--warmup", "0", "--reset", "cache_salt", "--ignore-eos=false", "-o", "json")
 	var r ab.Report
 	if err != nil || json.Unmarshal([]byte(out), &r) != nil || r.Sides != [2]string{"a", "b"} || r.Requests != 2 {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	salts := map[string]int{}
-	for _, q := range e.Requests() {
+	for _, q := range slices.Concat(engines[0].Requests(), engines[1].Requests()) {
 		if q.Path == "/v1/chat/completions" {
 			_, salt, _ := strings.Cut(string(q.Body), `"cache_salt":`)
 			salts[salt]++
@@ -127,6 +138,12 @@ func TestABNotes(t *testing.T) {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
+	var out bytes.Buffer
+	r := &ab.Report{Model: "m", Rounds: 1, Requests: 1}
+	if err := (&cli.App{Out: &out, Output: "table"}).Show(r, func(t *cli.Table) { writeAB(t, r) }); err != nil {
+		t.Fatal(err)
+	}
+	ctltest.Want(t, out.String(), "model m, 1 round of 1 request in 0 s")
 	one := compare.IntervalOf([]float64{123.4})
 	if got := bounded(&one, significant); got != "123" {
 		t.Error(got)

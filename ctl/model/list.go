@@ -18,6 +18,7 @@ import (
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/router/policy"
 )
 
 // routerLimit is how long `model list` waits for a router, which it does not need.
@@ -46,7 +47,8 @@ func newList(m *commands) *cobra.Command {
 			"router, those in etcd.\n\nBASE is the model whose LoRA adapter the model is. POOLS are nodes by role. POLICY " +
 			"is the mode of the model's own\npolicy. NODES answer requests for the model. LOADED are those whose engines " +
 			"have loaded it, if it is a LoRA adapter.\nNOTE says which settings have no effect, and why: of tokenizer, policy, base, " +
-			"aliases and pools. It also names nodes\nof a pool whose own role is another one.",
+			"aliases and pools, or all, if no node serves the\nmodel or the router does not use them. It also names nodes of a " +
+			"pool whose own role is another one.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			rows, err := m.list(c.Context())
 			if err != nil {
@@ -64,23 +66,13 @@ func (m *commands) list(ctx context.Context) ([]row, error) {
 	asked, cancel := context.WithTimeout(ctx, routerLimit)
 	defer cancel()
 	view, unknown := m.router.Fleet(asked)
-	all := map[string]*row{}
-	named := func(name string) *row {
-		if all[name] == nil {
-			all[name] = &row{Name: name}
-		}
-		return all[name]
+	if unknown != nil {
+		view = nil
 	}
+	var stored []cluster.StoredModel
 	var registered *registry
-	err := m.store.With(ctx, func(ctx context.Context, client *cluster.Client) error {
-		stored, err := client.Models(ctx)
-		for _, s := range stored {
-			r := named(s.Name)
-			if r.Stored = s.Model; s.Err != nil {
-				r.Error = s.Err.Error()
-			}
-		}
-		if err == nil && len(stored) > 0 {
+	err := m.store.With(ctx, func(ctx context.Context, client *cluster.Client) (err error) {
+		if stored, err = client.Models(ctx); err == nil && len(stored) > 0 {
 			registered = m.registered(ctx, client)
 		}
 		return err
@@ -91,7 +83,26 @@ func (m *commands) list(ctx context.Context) ([]row, error) {
 	if err != nil {
 		fmt.Fprintf(m.Err, "cgn-ctl: %v; these are the settings on the router at %s\n", err, m.router.At)
 	}
-	if unknown == nil {
+	return m.rows(view, stored, registered), nil
+}
+
+// rows returns a row for each model, sorted by name. view is nil without a router, and in without a
+// registry.
+func (m *commands) rows(view *admin.Fleet, stored []cluster.StoredModel, in *registry) []row {
+	all := map[string]*row{}
+	named := func(name string) *row {
+		if all[name] == nil {
+			all[name] = &row{Name: name}
+		}
+		return all[name]
+	}
+	for _, s := range stored {
+		r := named(s.Name)
+		if r.Stored = s.Model; s.Err != nil {
+			r.Error = s.Err.Error()
+		}
+	}
+	if view != nil {
 		for i := range view.Models {
 			r := named(view.Models[i].Name)
 			r.Router, r.Loaded = &view.Models[i], loadedOn(view, r.Name)
@@ -104,11 +115,14 @@ func (m *commands) list(ctx context.Context) ([]row, error) {
 		case r.Router != nil:
 			r.noteRouter(view)
 		case r.Stored != nil:
-			r.noteStored(registered, all)
+			r.noteStored(in, all)
+		}
+		if view != nil {
+			r.noteUnused(m.router.At)
 		}
 		rows = append(rows, *r)
 	}
-	return rows, nil
+	return rows
 }
 
 // loadedOn returns the nodes whose engines have loaded an adapter.
@@ -154,16 +168,16 @@ func poolsCell(m *cluster.Model) string {
 	return strings.Join(all, " ")
 }
 
-// modeOf returns the mode of a policy document; "own" if it has none.
+// modeOf returns the mode of a policy document; "own" if the document is not valid.
 func modeOf(doc json.RawMessage) string {
 	if len(doc) == 0 {
 		return ""
 	}
-	var p struct {
-		Mode string `json:"mode"`
+	p, err := policy.Parse(doc)
+	if err != nil {
+		return "own"
 	}
-	_ = json.Unmarshal(doc, &p) // it was valid when it was stored
-	return cmp.Or(p.Mode, "own")
+	return p.Mode.String()
 }
 
 func loadingCell(m *cluster.Model) string {

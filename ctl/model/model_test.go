@@ -66,6 +66,10 @@ func TestSetListRm(t *testing.T) {
 	}
 	must("set", "m", "--pool", "prefill=", "--policy", file, "--unset", "alias,adapter-load", "--tokenizer", "none")
 	stored(`{"tokenizer":"none","pools":{"decode":["n1","n2"]},"policy":{"mode":"round_robin"}}`)
+	must("set", "m", "--policy", "{}")
+	if line := must("list"); !strings.Contains(line, " score ") {
+		t.Errorf("the mode of {} is the default:\n%s", line)
+	}
 	must("set", "m", "--unset", "tokenizer,pool,policy", "--base", "big")
 	stored(`{"base":"big"}`)
 	ctltest.Want(t, must("list", "-o", "json"), `"stored": {`, `"base": "big"`)
@@ -96,11 +100,16 @@ func TestBadSettingsAreNamed(t *testing.T) {
 		"set m --adapter-load 2h":             "--adapter-load 2h0m0s: must be 0s to 1h0m0s|",
 		"set m --unset alais":                 `--unset "alais": must be one of adapter-load, alias|Did you mean alias?`,
 		"set m --alias x --unset alias":       "--alias and --unset alias are both given|",
+		"set m --alias m":                     "--alias m is the model's own name|",
+		"set m --alias a --alias a":           "--alias a is given twice|",
+		"set m --alias a\u00a0b":              `--alias "a\u00a0b" has white space or control characters|`,
+		"set m --alias a\x00":                 `--alias "a\x00" has white space or control characters|`,
+		"set a\u2003b --alias a":              `NAME "a\u2003b" has white space or control characters|`,
 		"rm":                                  "NAME is missing|cgn-ctl model rm",
 		"lsit":                                `cgn-ctl model has no command "lsit"|cgn-ctl model list`,
 	} {
 		text, hint, _ := strings.Cut(want, "|")
-		_, err := ctl(t, env, strings.Fields(line)...)
+		_, err := ctl(t, env, strings.Split(line, " ")...)
 		if err == nil || !strings.Contains(err.Error(), text) || !strings.Contains(ctltest.Hint(err), hint) {
 			t.Errorf("%s: %v, hint %q", line, err, ctltest.Hint(err))
 		}
@@ -114,6 +123,7 @@ func TestBadSettingsAreNamed(t *testing.T) {
 // warns of them.
 func TestUnusedSettingsOfAPolicyAreNamed(t *testing.T) {
 	env, _ := startEtcd(t)
+	register(t, dial(t, env["CGN_ETCD"]), "n1", cluster.RoleBoth, "m")
 	for doc, want := range map[string]string{
 		`{"ttft_slo_ms":800,"score":{"max_share":2}}`: "cgn-ctl: score.max_share of the policy has no effect any more; " +
 			"leave it out\ncgn-ctl: nothing uses ttft_slo_ms of the policy yet\n",

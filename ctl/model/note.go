@@ -1,8 +1,12 @@
 package model
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -53,7 +57,9 @@ func (r *row) noteRouter(view *admin.Fleet) {
 	if s == nil {
 		return
 	}
-	r.noteAliases(s, len(r.Router.Nodes)+len(r.Router.Prefill) > 0)
+	if len(r.Router.Nodes)+len(r.Router.Prefill) == 0 {
+		r.noteUnserved("no node serves it", s)
+	}
 	roles := map[string]cluster.Role{}
 	for i := range view.Nodes {
 		roles[view.Nodes[i].ID] = cluster.Role(view.Nodes[i].Role)
@@ -70,6 +76,13 @@ func (r *row) noteStored(in *registry, all map[string]*row) {
 			r.Notes = append(r.Notes, "its policy is not valid: "+err.Error())
 		}
 	}
+	base := s.Base
+	if base != "" {
+		base = cmp.Or(ownerOf(s.Base, in, all), s.Base)
+	}
+	if b := all[base]; b != nil && b.Stored != nil && b.Stored.Base != "" {
+		r.Notes = append(r.Notes, "its base "+s.Base+" is an adapter itself, and does not count; name a model that is none")
+	}
 	for _, alias := range s.Aliases {
 		if owner := ownerOf(alias, in, all); owner != r.Name {
 			r.Notes = append(r.Notes, "alias "+alias+" is taken by model "+owner)
@@ -78,43 +91,111 @@ func (r *row) noteStored(in *registry, all map[string]*row) {
 	if in == nil {
 		return
 	}
-	served := in.models[r.Name]
-	if s.Base != "" {
-		if served = served || in.models[s.Base]; !served {
-			r.Notes = append(r.Notes, fmt.Sprintf("no agent has registered a node with its base %s", s.Base))
-		}
+	switch {
+	case in.models[r.Name] || in.models[base]:
+	case s.Base != "":
+		r.noteUnserved("no agent has registered a node with its base "+s.Base, s)
+	default:
+		r.noteUnserved("no agent has registered a node that serves it", s)
 	}
-	r.noteAliases(s, served)
 	for _, role := range roles {
-		for _, id := range s.Pools[role] {
-			if _, there := in.nodes[id]; !there {
-				r.Notes = append(r.Notes, fmt.Sprintf("no agent has registered node %s of its pool %s", id, role))
-			}
-		}
+		r.noteUnregistered(role, s.Pools[role], in)
 	}
 	r.noteRoles(s, in.nodes)
 }
 
+// noteUnregistered notes the nodes of a pool that no agent has registered.
+func (r *row) noteUnregistered(role cluster.Role, pool []string, in *registry) {
+	there := func(id string) bool { _, there := in.nodes[id]; return there }
+	counts := "it counts once a router knows it"
+	if !slices.ContainsFunc(pool, there) {
+		counts = "until a router knows a node of the pool, the model has no node of this role"
+	}
+	for _, id := range pool {
+		if !there(id) {
+			r.Notes = append(r.Notes, fmt.Sprintf("no agent has registered node %s of its pool %s; %s",
+				id, role, counts))
+		}
+	}
+}
+
+// serves says whether a node serves the model with this name and these settings, or its base. A
+// nil registry knows no node.
+func (in *registry) serves(name string, s *cluster.Model) bool {
+	return in != nil && (in.models[name] || s.Base != "" && in.models[s.Base])
+}
+
 // ownerOf returns the model that requests for an alias go to. A model's own name comes before
-// aliases, and the first model by name before others.
+// aliases, a model with nodes before one without, and the first model by name before others.
 func ownerOf(alias string, in *registry, all map[string]*row) (owner string) {
 	if in != nil && in.models[alias] || all[alias] != nil {
 		return alias
 	}
-	for name, r := range all {
-		if r.Stored != nil && slices.Contains(r.Stored.Aliases, alias) && (owner == "" || name < owner) {
-			owner = name
+	owned := false // by a model with nodes
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		s := all[name].Stored
+		if s == nil || !slices.Contains(s.Aliases, alias) {
+			continue
+		}
+		if served := in.serves(name, s); owner == "" || served && !owned {
+			owner, owned = name, served
 		}
 	}
 	return owner
 }
 
-// noteAliases notes the aliases of a model that no node serves.
-func (r *row) noteAliases(s *cluster.Model, served bool) {
-	if len(s.Aliases) > 0 && !served {
-		r.Notes = append(r.Notes, fmt.Sprintf("no node serves it, so nothing answers its aliases %s",
-			strings.Join(s.Aliases, ",")))
+// noteUnserved notes why a model has no nodes, and its aliases.
+func (r *row) noteUnserved(why string, s *cluster.Model) {
+	if len(s.Aliases) > 0 {
+		why += ", so nothing answers its aliases " + strings.Join(s.Aliases, ",")
 	}
+	r.Notes = append(r.Notes, why)
+}
+
+// noteUnused notes the settings in etcd that the router at an address does not use.
+func (r *row) noteUnused(at string) {
+	unused := r.unused()
+	if len(unused) == 0 {
+		return
+	}
+	why := "it follows no etcd or another one (cgn-router --etcd)"
+	if r.Router != nil && r.Router.Settings != nil {
+		why = "its own [[model]] comes first, or " + why
+	}
+	r.Notes = append(r.Notes, fmt.Sprintf("the router at %s does not use %s of etcd: %s", at,
+		strings.Join(unused, ", "), why))
+}
+
+// unused returns the names of the settings in etcd that are not in force on the router. A base that
+// the router refuses has a note of its own.
+func (r *row) unused() (names []string) {
+	if r.Stored == nil {
+		return nil
+	}
+	inForce := map[string]json.RawMessage{}
+	if r.Router != nil {
+		inForce = members(r.Router.Settings)
+	}
+	refused := slices.ContainsFunc(r.Notes, func(note string) bool { return strings.HasPrefix(note, "its base ") })
+	stored := members(r.Stored)
+	for _, name := range slices.Sorted(maps.Keys(stored)) {
+		if !bytes.Equal(stored[name], inForce[name]) && (name != "base" || !refused) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// members returns the settings as the members of their JSON.
+func members(s *cluster.Model) (all map[string]json.RawMessage) {
+	doc, err := json.Marshal(s)
+	if err == nil {
+		err = json.Unmarshal(doc, &all)
+	}
+	if err != nil {
+		return nil // a policy in the router's answer that is no JSON
+	}
+	return all
 }
 
 // noteRoles notes the nodes of a pool whose own role is for the other kind of work. The pool counts

@@ -85,7 +85,8 @@ func TestNotesWithoutARouter(t *testing.T) {
 	for name, value := range map[string]string{
 		"m": `{"aliases":["a"],"pools":{"prefill":["n2","n1"],"decode":["n3"]},"policy":{"mode":"random"}}`,
 		"b": `{"aliases":["b1","m"]}`, "c": `{"aliases":["b1"]}`,
-		"d": `{"base":"m","aliases":["d1"]}`, "e": `{"base":"x"}`,
+		"d": `{"base":"m","aliases":["d1"]}`, "e": `{"base":"x"}`, "f": `{"base":"d"}`, "a1": `{"aliases":["a"]}`,
+		"g": `{"base":"a"}`, "q": `{"pools":{"decode":["n7","n8"]}}`,
 		"p": `{"pools":{"prefill":["n3"],"decode":["n9","n2"],"both":["n1"]},"policy":{"mode":"none"}}`,
 	} {
 		put(t, etcd, cluster.ModelKey(name), value)
@@ -94,12 +95,18 @@ func TestNotesWithoutARouter(t *testing.T) {
 	if rest, ok := strings.CutPrefix(got["p"], "its policy is not valid: "); ok {
 		_, got["p"], _ = strings.Cut(rest, "; ")
 	}
-	const unserved = "no node serves it, so nothing answers its aliases "
+	const unserved = "no agent has registered a node that serves it"
+	const unanswered = unserved + ", so nothing answers its aliases "
 	same(t, got, map[string]string{
-		"m": "", "b": "alias m is taken by model m; " + unserved + "b1,m",
-		"c": "alias b1 is taken by model b; " + unserved + "b1", "d": "",
+		"m": "", "b": "alias m is taken by model m; " + unanswered + "b1,m",
+		"c": "alias b1 is taken by model b; " + unanswered + "b1", "d": "",
 		"e": "no agent has registered a node with its base x",
-		"p": "no agent has registered node n9 of its pool decode; node n3 of its pool prefill has role decode itself; " +
+		"f": "its base d is an adapter itself, and does not count; name a model that is none; " +
+			"no agent has registered a node with its base d",
+		"g":  "",
+		"a1": "alias a is taken by model m; " + unanswered + "a",
+		"q":  unserved + "; " + lonely("n7", "decode") + "; " + lonely("n8", "decode"),
+		"p": unserved + "; no agent has registered node n9 of its pool decode; it counts once a router knows it; node n3 of its pool prefill has role decode itself; " +
 			"the pool counts; node n2 of its pool decode has role prefill itself; the pool counts",
 	})
 	out, err := ctl(t, env, "list")
@@ -107,6 +114,115 @@ func TestNotesWithoutARouter(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctltest.Want(t, out, "its policy is not valid: ", "; no agent has registered node n9 of its pool decode")
+}
+
+// lonely is the note of an unknown node in a pool without a known one.
+func lonely(node, pool string) string {
+	return "no agent has registered node " + node + " of its pool " + pool +
+		"; until a router knows a node of the pool, the model has no node of this role"
+}
+
+// set runs `model set` and returns its warnings.
+func set(t *testing.T, env map[string]string, args ...string) string {
+	t.Helper()
+	var out, warnings bytes.Buffer
+	root := ctltest.Root(Command, &out, &warnings, func(name string) string { return env[name] })
+	root.SetArgs(append([]string{"model", "set"}, args...))
+	root.SetContext(t.Context())
+	if err := root.Execute(); err != nil || !strings.Contains(out.String(), "stored for model "+args[0]) {
+		t.Fatalf("%v: %v\n%s", args, err, out.String())
+	}
+	return warnings.String()
+}
+
+// TestSetWarns: set says what of the settings has no effect by what is known of the fleet, and
+// which model loses an alias.
+func TestSetWarns(t *testing.T) {
+	env, _ := startEtcd(t)
+	register(t, dial(t, env["CGN_ETCD"]), "n1", cluster.RoleBoth, "m")
+	const unserved = "no agent has registered a node that serves it"
+	for _, c := range []struct{ line, want string }{
+		{"m --alias a", ""}, {"m --pool both=n1", ""},
+		{"nope --policy {}", "cgn-ctl: model nope: " + unserved + "\n"},
+		{"aaa --alias a", "cgn-ctl: model aaa: alias a is taken by model m\ncgn-ctl: model aaa: " + unserved +
+			", so nothing answers its aliases a\n"},
+		{"b --alias m", "cgn-ctl: model b: alias m is taken by model m\ncgn-ctl: model b: " + unserved +
+			", so nothing answers its aliases m\n"},
+		{"c --alias x", "cgn-ctl: model c: " + unserved + ", so nothing answers its aliases x\n"},
+		{"x --base m", "cgn-ctl: model x: it takes the alias x from model c\n"},
+		{"y --base gone", "cgn-ctl: model y: no agent has registered a node with its base gone\n"},
+		{"m --pool both=n9", "cgn-ctl: model m: " + lonely("n9", "both") + "\n"},
+		{"a --policy {}", "cgn-ctl: model a: " + unserved + "\n" +
+			"cgn-ctl: model a: it takes the alias a from model aaa\ncgn-ctl: model a: it takes the alias a from model m\n"},
+	} {
+		if got := set(t, env, strings.Fields(c.line)...); got != c.want {
+			t.Errorf("set %s warns\n%s, want\n%s", c.line, got, c.want)
+		}
+	}
+}
+
+// TestSetAsksTheRouter: set says, after it has stored them, which settings the router does not use
+// and what problems it has with them, and nothing if all are used.
+func TestSetAsksTheRouter(t *testing.T) {
+	env, _ := startEtcd(t)
+	url, _, _ := ctltest.AdminPort(t, map[string]string{"/debug/fleet": `{
+		"nodes":[{"id":"n1"}], "problems":[{"subject":"model m","reason":"alias b is taken by model b"},
+		{"subject":"model x","reason":"its base y is an adapter itself, and does not count"}],
+		"models":[{"name":"m","nodes":["n1"],"settings":{"aliases":["a","b"],"adapter_load_s":3,
+			"policy":{"mode": "random"}}},
+			{"name":"x","nodes":["n1"],"settings":{}}]}`})
+	env["CGN_ADMIN"] = url
+	other := func(names, why string) string {
+		return "the router at " + url + " does not use " + names + " of etcd: " + why + "it follows no etcd or " +
+			"another one (cgn-router --etcd)\n"
+	}
+	const ours = "its own [[model]] comes first, or "
+	const taken = "cgn-ctl: model m: alias b is taken by model b\n"
+	for _, c := range [][2]string{
+		{"m --alias a --alias b", taken},
+		{`m --policy {"mode":"random"}`, taken},
+		{"m --alias a --tokenizer none", taken + "cgn-ctl: model m: " + other("aliases, tokenizer", ours)},
+		{"x --base y", "cgn-ctl: model x: its base y is an adapter itself, and does not count\n"},
+		{"new --alias n", "cgn-ctl: model new: no agent has registered a node that serves it, so nothing answers its " +
+			"aliases n\ncgn-ctl: model new: " + other("aliases", "")},
+	} {
+		if got := set(t, env, strings.Fields(c[0])...); got != c[1] {
+			t.Errorf("set %s warns\n%s, want\n%s", c[0], got, c[1])
+		}
+	}
+	want := "alias b is taken by model b; " + strings.TrimSpace(other("aliases, tokenizer", ours))
+	if got := notes(t, env)["m"]; got != want {
+		t.Errorf("noted %s", got)
+	}
+}
+
+// TestSetRefusesChainsOfAdapters: no base is an adapter itself, as far as etcd says.
+func TestSetRefusesChainsOfAdapters(t *testing.T) {
+	env, client := startEtcd(t)
+	for _, line := range []string{"x --base m --alias ax", "m --alias am", "z --base am"} {
+		set(t, env, strings.Fields(line)...)
+	}
+	for line, want := range map[string]string{
+		"y --base x":  "--base x is an adapter itself, of m|cgn-ctl model set x --unset base",
+		"y --base ax": "--base ax is an adapter itself, of m|cgn-ctl model set x --unset base",
+		"m --base x":  "--base x is an adapter itself, of m|",
+		"m --base n":  "--base n: model m is the base of x|cgn-ctl model set x --unset base",
+	} {
+		text, hint, _ := strings.Cut(want, "|")
+		_, err := ctl(t, env, append([]string{"set"}, strings.Fields(line)...)...)
+		if err == nil || !strings.HasPrefix(err.Error(), "nothing was stored: "+text) ||
+			!strings.Contains(ctltest.Hint(err), hint) {
+			t.Errorf("%s: %v, hint %q", line, err, ctltest.Hint(err))
+		}
+	}
+	set(t, env, "x", "--base", "n") // another base
+	if all, err := client.Models(t.Context()); err != nil || len(all) != 3 || all[0].Model.Base != "" {
+		t.Errorf("stored %+v %v", all, err)
+	}
+	_, err := ctl(t, env, "set", "m", "--base", "n")
+	if err == nil || !strings.Contains(err.Error(), "is the base of z") {
+		t.Errorf("m is the base of z by its alias: %v", err)
+	}
 }
 
 // TestNotesOfARouter: the list shows the problems that the router has with a model.
@@ -131,18 +247,16 @@ func TestUnreadableNodes(t *testing.T) {
 	cancel()
 	var warnings bytes.Buffer
 	m := &commands{App: &cli.App{Err: &warnings}}
-	m.warnOfNodes(ctx, client, &cluster.Model{})
-	if warnings.Len() > 0 {
-		t.Errorf("warned without pools: %s", warnings.String())
-	}
 	stored := &cluster.Model{
 		Aliases: []string{"n", "x"}, Pools: map[cluster.Role][]string{cluster.RoleDecode: {"n1"}},
 		Policy: json.RawMessage(`{"mode":"none"}`),
 	}
-	m.warnOfNodes(ctx, client, stored)
-	ctltest.Want(t, warnings.String(), "cgn-ctl: the nodes of pools are not checked, since the registered nodes cannot")
+	if got := m.notesOf(ctx, client, "m", stored, true); len(got) != 1 || !strings.Contains(got[0], "cannot be read") {
+		t.Errorf("noted %q", got)
+	}
 	r := row{Name: "m", Stored: stored}
 	r.noteStored(m.registered(ctx, client), map[string]*row{"m": &r, "n": {Name: "n"}})
+	ctltest.Want(t, warnings.String(), "cgn-ctl: the nodes of pools are not checked, since the registered nodes cannot")
 	if len(r.Notes) != 2 || !strings.HasPrefix(r.Notes[0], "its policy is not valid") ||
 		r.Notes[1] != "alias n is taken by model n" {
 		t.Errorf("noted %q", r.Notes)

@@ -11,10 +11,13 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/cognitora/dataplane/ctl/admin"
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
@@ -38,7 +41,8 @@ func newSet(m *commands) *cobra.Command {
 		Use: "set NAME", Short: "Change settings of a model, for all routers",
 		Long: "Changes the given settings of a model in etcd, from where every router takes them at once, and keeps the " +
 			"others. The\n[[model]] table of a router's own configuration has the same settings, and counts before " +
-			"etcd's on that router.\ndocs/models.md has the meaning of each.",
+			"etcd's on that router.\nWarnings name what has no effect as far as etcd knows the nodes, and the router at --admin, if " +
+			"one answers there.\ndocs/models.md has the meaning of each setting.",
 		Example: "  cgn-ctl model set llama-3-8b --alias gpt-4o-mini --tokenizer /srv/llama-3-8b\n" +
 			"  cgn-ctl model set llama-3-8b --pool prefill=gpu1-9081 --pool decode=gpu2-9081,gpu3-9081\n" +
 			`  cgn-ctl model set llama-3-8b --policy '{"mode":"least_loaded"}'` + "\n" +
@@ -60,16 +64,24 @@ func newSet(m *commands) *cobra.Command {
 	f.StringVar(&s.policy, "policy", "", "policy of the model in place of the fleet's: FILE, - or JSON")
 	f.DurationVar(&s.adapterLoad, "adapter-load", 0, "time that an engine takes to load this LoRA adapter, or any of "+
 		"this model; 0: unknown")
+	m.router.Flag(f, m.Getenv)
 	f.StringSliceVar(&s.unset, "unset", nil, "settings to remove: "+strings.Join(settingFlags, ", "))
 	return c
 }
 
 func (m *commands) set(c *cobra.Command, name string, s *settings) error {
-	edits, err := s.edits(c, m.Err)
+	edits, err := s.edits(c, name, m.Err)
 	if err != nil {
 		return err
 	}
 	return m.store.With(c.Context(), func(ctx context.Context, client *cluster.Client) error {
+		others, err := client.Models(ctx)
+		if err == nil {
+			err = checkBase(name, s.base, others)
+		}
+		if err != nil {
+			return fmt.Errorf("nothing was stored: %w", err)
+		}
 		stored, err := client.EditModel(ctx, name, func(was *cluster.Model) error {
 			for _, edit := range edits {
 				edit(was)
@@ -79,30 +91,101 @@ func (m *commands) set(c *cobra.Command, name string, s *settings) error {
 		if err != nil {
 			return fmt.Errorf("nothing was stored: %w", err)
 		}
-		m.warnOfNodes(ctx, client, stored)
-		return m.Show(row{Name: name, Stored: stored}, func(t *cli.Table) {
+		known := slices.ContainsFunc(others, func(s cluster.StoredModel) bool { return s.Name == name })
+		r := row{Name: name, Stored: stored, Notes: m.notesOf(ctx, client, name, stored,
+			!known || c.Flags().Changed("alias"))}
+		err = m.Show(r, func(t *cli.Table) {
 			t.Line("stored for model " + name)
 			writeSettings(t, stored)
 		})
+		for _, note := range r.Notes {
+			fmt.Fprintf(m.Err, "cgn-ctl: model %s: %s\n", name, note)
+		}
+		return err
 	})
 }
 
-// warnOfNodes warns of nodes in pools that no agent has registered. warnOfNodes also only warns if
-// it cannot tell, because the settings are stored already.
-func (m *commands) warnOfNodes(ctx context.Context, client *cluster.Client, stored *cluster.Model) {
-	if len(stored.Pools) == 0 {
-		return
+// checkBase refuses a base that is an adapter by the stored settings, and one for a model that is
+// the base of another.
+func checkBase(name, base string, stored []cluster.StoredModel) error {
+	if base == "" {
+		return nil
 	}
-	in := m.registered(ctx, client)
-	if in == nil {
-		return
+	var baseIs, own *cluster.StoredModel
+	for i := range stored {
+		s := &stored[i]
+		if s.Name == name {
+			own = s
+		}
+		aliased := baseIs == nil && s.Model != nil && slices.Contains(s.Model.Aliases, base)
+		if s.Name == base || aliased {
+			baseIs = s
+		}
 	}
-	for _, role := range roles {
-		for _, id := range stored.Pools[role] {
-			if _, there := in.nodes[id]; !there {
-				fmt.Fprintf(m.Err, "cgn-ctl: no agent has registered node %s of pool %s; it counts once a router knows it\n",
-					id, role)
+	if baseIs != nil && baseIs != own && baseIs.Model != nil && baseIs.Model.Base != "" {
+		return cli.WithHint(fmt.Errorf("--base %s is an adapter itself, of %s; name the model that the engines serve", base,
+			baseIs.Model.Base), "cgn-ctl model set "+baseIs.Name+" --unset base makes it a model of its own")
+	}
+	for _, s := range stored {
+		if s.Model == nil || s.Model.Base == "" || s.Name == name {
+			continue
+		}
+		if s.Model.Base == name || own != nil && own.Model != nil && slices.Contains(own.Model.Aliases, s.Model.Base) {
+			return cli.WithHint(fmt.Errorf("--base %s: model %s is the base of %s, so it cannot be an adapter itself", base, name,
+				s.Name), "cgn-ctl model set "+s.Name+" --unset base removes the other one's base")
+		}
+	}
+	return nil
+}
+
+// notesOf returns the notes of a model whose settings have just been stored. claims adds the
+// aliases of others that the model takes. notesOf waits for the router, if one answers, to use the
+// settings.
+func (m *commands) notesOf(
+	ctx context.Context, client *cluster.Client, name string, s *cluster.Model, claims bool,
+) []string {
+	stored, err := client.Models(ctx)
+	if err != nil {
+		return []string{fmt.Sprintf("the settings are not compared with the fleet, which cannot be read: %v", err)}
+	}
+	var notes []string
+	lost := " is taken by model " + name
+	for _, r := range m.rows(m.viewWith(ctx, name, s), stored, m.registered(ctx, client)) {
+		for _, note := range r.Notes {
+			if r.Name == name {
+				notes = append(notes, note)
+			} else if claims && strings.HasPrefix(note, "alias ") && strings.HasSuffix(note, lost) {
+				notes = append(notes, "it takes the "+strings.TrimSuffix(note, lost)+" from model "+r.Name)
 			}
+		}
+	}
+	return notes
+}
+
+// lookEvery is the time between two looks at the router.
+const lookEvery = 50 * time.Millisecond
+
+// viewWith returns the router's view once it uses the settings, or when it has had routerLimit to
+// do so. viewWith returns nil if no router answers.
+func (m *commands) viewWith(ctx context.Context, name string, stored *cluster.Model) *admin.Fleet {
+	ctx, cancel := context.WithTimeout(ctx, routerLimit)
+	defer cancel()
+	var last *admin.Fleet
+	for {
+		view, err := m.router.Fleet(ctx)
+		if err != nil {
+			return last
+		}
+		last = view
+		for _, r := range m.rows(view, []cluster.StoredModel{{Name: name, Model: stored}}, nil) {
+			if r.Name == name && len(r.unused()) == 0 {
+				return view
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return last
+		case <-time.After(lookEvery):
 		}
 	}
 }
@@ -111,14 +194,14 @@ func (m *commands) warnOfNodes(ctx context.Context, client *cluster.Client, stor
 var roles = []cluster.Role{cluster.RolePrefill, cluster.RoleDecode, cluster.RoleBoth}
 
 // edits checks the flags and returns the changes that they ask for.
-func (s *settings) edits(c *cobra.Command, warnings io.Writer) (edits []func(*cluster.Model), err error) {
+func (s *settings) edits(c *cobra.Command, name string, warnings io.Writer) (edits []func(*cluster.Model), err error) {
 	flags := c.Flags()
 	add := func(flag string, edit func(*cluster.Model)) {
 		if flags.Changed(flag) {
 			edits = append(edits, edit)
 		}
 	}
-	if err := s.check(flags); err != nil {
+	if err := s.check(name, flags); err != nil {
 		return nil, cli.Misused(err)
 	}
 	for _, flag := range s.unset {
@@ -167,8 +250,37 @@ var removals = map[string]func(*cluster.Model){
 	"adapter-load": func(m *cluster.Model) { m.AdapterLoadS = 0 },
 }
 
+// checkNames returns an error for a name or an alias that no request should have, and for aliases
+// that say nothing.
+func (s *settings) checkNames(name string) error {
+	if !plain(name) {
+		return fmt.Errorf("NAME %q has white space or control characters; name the model as the engines do", name)
+	}
+	for i, alias := range s.aliases {
+		switch {
+		case !plain(alias):
+			return fmt.Errorf("--alias %q has white space or control characters; leave them out", alias)
+		case alias == name:
+			return fmt.Errorf("--alias %s is the model's own name; leave it out", alias)
+		case slices.Contains(s.aliases[:i], alias):
+			return fmt.Errorf("--alias %s is given twice; leave one out", alias)
+		}
+	}
+	return nil
+}
+
+// plain says whether a name has neither white space nor control characters.
+func plain(name string) bool {
+	return utf8.ValidString(name) && !strings.ContainsFunc(name, func(c rune) bool {
+		return unicode.IsSpace(c) || unicode.IsControl(c)
+	})
+}
+
 // check returns an error for the first flag with an impossible value.
-func (s *settings) check(flags *pflag.FlagSet) error {
+func (s *settings) check(name string, flags *pflag.FlagSet) error {
+	if err := s.checkNames(name); err != nil {
+		return err
+	}
 	if err := cli.NotEmpty(flags, "base", "tokenizer", "chat-template", "policy"); err != nil {
 		return cli.WithHint(err, "--unset removes a setting")
 	}

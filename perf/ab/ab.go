@@ -72,8 +72,8 @@ type runner struct {
 // none.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	r := &runner{Config: cfg}
-	fmt.Fprintf(r.Progress, "%d rounds of two runs, each with %d requests in %s: some %s in all\n", r.Rounds,
-		len(r.Requests), short(r.Span()), short(time.Duration(2*r.Rounds)*(r.Span()+5*time.Second)))
+	fmt.Fprintf(r.Progress, "%s of two runs, each with %s in %s: some %s in all\n", Count(r.Rounds, "round"),
+		Count(len(r.Requests), "request"), short(r.Span()), short(time.Duration(2*r.Rounds)*(r.Span()+5*time.Second)))
 	err := r.warm(ctx)
 	var rounds [][2]*replay.Result
 	for round := 0; round < r.Rounds && err == nil; round++ {
@@ -89,6 +89,14 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 		return nil, err
 	}
 	return r.report(rounds), err
+}
+
+// Count returns "1 thing" or "2 things".
+func Count(n int, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return fmt.Sprint(n, " ", thing)
 }
 
 // short formats a time without the digits that do not matter.
@@ -156,8 +164,8 @@ func (r *runner) run(ctx context.Context, side int, what string) (result *replay
 	if result.Failed() == result.Requests {
 		return nil, fmt.Errorf("%s: every request failed: %v; the first: %s", what, result.Failures, result.Sample)
 	}
-	fmt.Fprintf(r.Progress, "%s: %d requests in %s, %d failed, TTFT p50 %.0f ms, hit ratio %s\n", what,
-		result.Requests, short(time.Duration(result.Wall*float64(time.Second))), result.Failed(),
+	fmt.Fprintf(r.Progress, "%s: %s in %s, %d failed, TTFT p50 %.0f ms, hit ratio %s\n", what,
+		Count(result.Requests, "request"), short(time.Duration(result.Wall*float64(time.Second))), result.Failed(),
 		1000*result.TTFT.P50, text(hitRatio(result)))
 	return result, nil
 }

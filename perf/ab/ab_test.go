@@ -172,6 +172,24 @@ func TestRunsFindEmptyCaches(t *testing.T) {
 	}
 }
 
+// TestWaitsAreShown checks that a wait for engines that are not ready is shown while it lasts.
+func TestWaitsAreShown(t *testing.T) {
+	c, log := comparison(t, nil, [2]string{"score", "cost"}, 1)
+	own := &Own{Backends: []string{"http://127.0.0.1:1"}, Patience: time.Second, Progress: log,
+		Logger: slog.New(slog.DiscardHandler)}
+	c.Sides[0].Start = func(ctx context.Context) (*Site, error) { return own.Start(ctx, "score") }
+	_, err := Run(t.Context(), c)
+	if err == nil || !strings.Contains(err.Error(), "not every engine is ready after 1s") {
+		t.Errorf("%v", err)
+	}
+	for _, want := range []string{"1 round of two runs, each with 1 request in ", "waiting for the engines, ",
+		" of at most 1s: 127.0.0.1:1: "} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("no %q in\n%s", want, log)
+		}
+	}
+}
+
 // TestSidesAreRunningRouters compares two endpoints that run already.
 func TestSidesAreRunningRouters(t *testing.T) {
 	all, _ := engines(t, 2, func(c *engine.Config) { c.OmitCachedTokens, c.DecodeStep = true, time.Millisecond })

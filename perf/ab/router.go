@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -25,6 +26,8 @@ type Own struct {
 	Key      bool // clients' keys go on to the engines
 	// Patience is how long the engines have to become ready. Default 1 min.
 	Patience time.Duration
+	// Progress gets a line from time to time while engines are not ready. Progress may be nil.
+	Progress io.Writer
 }
 
 // Check reports a configuration that no router would start with.
@@ -79,7 +82,7 @@ func (o *Own) Start(ctx context.Context, mode string) (*Site, error) {
 		defer kill()
 		return <-ended
 	}}
-	if site.Nodes, err = ready(ctx, admin, cmp.Or(o.Patience, time.Minute)); err != nil {
+	if site.Nodes, err = o.ready(ctx, admin); err != nil {
 		return nil, errors.Join(err, site.Stop())
 	}
 	return site, nil
@@ -98,11 +101,15 @@ func freePorts() (listen, admin string, err error) {
 	return listen, admin, nil
 }
 
+// waitLines is the number of lines of a wait that lasts as long as it may.
+const waitLines = 12
+
 // ready waits until every node of a router takes requests.
-func ready(ctx context.Context, admin string, patience time.Duration) ([]Node, error) {
+func (o *Own) ready(ctx context.Context, admin string) ([]Node, error) {
+	patience := cmp.Or(o.Patience, time.Minute)
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	last := ""
+	last, begun, line := "", time.Now(), 1
 	for {
 		nodes, missing := look(ctx, admin)
 		if missing == "" {
@@ -110,6 +117,11 @@ func ready(ctx context.Context, admin string, patience time.Duration) ([]Node, e
 		}
 		if ctx.Err() == nil {
 			last = missing
+		}
+		if waited := time.Since(begun); o.Progress != nil && waited > time.Duration(line)*patience/waitLines {
+			line = int(waited*waitLines/patience) + 1
+			fmt.Fprintf(o.Progress, "waiting for the engines, %s of at most %s: %s\n", short(waited),
+				short(patience), last)
 		}
 		select {
 		case <-ctx.Done():

@@ -1,9 +1,6 @@
 package fleet
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 // modelMemory is how long a model stays known after the last node of etcd that served it has left.
 // The node's agent may come back. Until then the answer to a request is "not now", not "no such
@@ -15,12 +12,12 @@ const modelMemory = 10 * time.Minute
 const maxDeparted = 4096
 
 // rememberDeparted keeps a departed model of etcd's nodes in s for modelMemory. rememberDeparted
-// does not keep a model that has lost its backend in the configuration, or that its engine no
-// longer lists.
+// does not keep a model that has lost its backend in the configuration, that its engine no longer
+// lists, or that was an adapter by the settings only.
 func (f *Fleet) rememberDeparted(s *Snapshot, now time.Time) {
 	if old := f.snap.Load(); old != nil {
 		for _, m := range old.models {
-			if s.names[m.Name] == nil && m.announced() && len(f.departed) < maxDeparted {
+			if s.names[m.Name] == nil && m.announced && len(f.departed) < maxDeparted {
 				f.departed[m.Name] = now
 			}
 		}
@@ -39,12 +36,6 @@ func (f *Fleet) sweepDeparted(now time.Time) {
 	for _, since := range f.departed {
 		f.dirty = f.dirty || now.Sub(since) >= modelMemory
 	}
-}
-
-// announced says whether a node of etcd serves the model.
-func (m *ModelView) announced() bool {
-	ofEtcd := func(n *Node) bool { return n.Source == Etcd }
-	return slices.ContainsFunc(m.Nodes, ofEtcd) || slices.ContainsFunc(m.Prefill, ofEtcd)
 }
 
 // partial says whether a source has never yet named its models: an unchecked backend, an unresolved

@@ -105,9 +105,8 @@ func (s *Snapshot) configure(in *settings, all map[*ModelView][]*Node) {
 	for _, m := range s.models {
 		m.Settings = in.inForce[m.Name]
 	}
-	s.addAliases(in.inForce)
 	for _, m := range s.models {
-		s.findBase(m, all[m])
+		s.findBase(m, in, all)
 	}
 	for _, m := range s.models {
 		s.inherit(m, in, all)
@@ -115,29 +114,78 @@ func (s *Snapshot) configure(in *settings, all map[*ModelView][]*Node) {
 	for _, m := range s.models {
 		s.share(m, all[m])
 	}
+	s.addAliases(in.inForce)
 }
 
 // findBase finds the model whose adapter m is, if m is one: by the settings, or else by the engines
-// that list m.
-func (s *Snapshot) findBase(m *ModelView, nodes []*Node) {
-	name := ""
-	if m.Settings != nil {
-		name = m.Settings.Base
+// that list m. A base in the settings that is an adapter itself is a problem, and does not count.
+func (s *Snapshot) findBase(m *ModelView, in *settings, all map[*ModelView][]*Node) {
+	if name := m.configuredBase(); name != "" {
+		base := s.baseNamed(name, in, all)
+		if base == nil || base == m || !s.adapts(base, in, all) {
+			m.Adapter = true
+			if base == nil || base == m || len(all[base]) == 0 {
+				s.modelProblem(m, "its base "+name+" is no other model that is served here")
+			}
+			if base != m {
+				m.Base = base
+			}
+			return
+		}
+		s.modelProblem(m, "its base "+name+" is an adapter itself, and does not count; name a model that is none")
+		without := *m.Settings
+		without.Base, m.Settings = "", &without
 	}
-	configured := name != ""
-	for i := 0; name == "" && i < len(nodes); i++ {
-		name = nodes[i].Info().baseOf(m.Name)
+	if name := listedBase(m.Name, all[m]); name != "" {
+		m.Adapter = true
+		if base := s.baseNamed(name, in, all); base != m {
+			m.Base = base
+		}
 	}
-	if name == "" {
-		return
+}
+
+func (m *ModelView) configuredBase() string {
+	if m.Settings == nil {
+		return ""
 	}
-	m.Adapter = true
-	if base := s.names[name]; base != nil && base != m {
-		m.Base = base
-	} else if configured {
-		s.Problems = append(s.Problems, Problem{Subject: ofModel.name(m.Name),
-			Reason: "its base " + name + " is no other model that is served here"})
+	return m.Settings.Base
+}
+
+// listedBase returns the model whose adapter the engines of the nodes say the model is; "" for
+// none.
+func listedBase(model string, nodes []*Node) string {
+	for _, n := range nodes {
+		if base := n.Info().baseOf(model); base != "" {
+			return base
+		}
 	}
+	return ""
+}
+
+// adapts says whether m is an adapter by the settings or by its engines.
+func (s *Snapshot) adapts(m *ModelView, in *settings, all map[*ModelView][]*Node) bool {
+	own := in.inForce[m.Name]
+	return own != nil && own.Base != "" || listedBase(m.Name, all[m]) != ""
+}
+
+// baseNamed finds a base by its name, or else by an alias: a model with nodes before one without,
+// then the first by name.
+func (s *Snapshot) baseNamed(name string, in *settings, all map[*ModelView][]*Node) (base *ModelView) {
+	if m := s.names[name]; m != nil {
+		return m
+	}
+	for _, m := range s.models {
+		own := in.inForce[m.Name]
+		if own != nil && slices.Contains(own.Aliases, name) && (base == nil || len(all[base]) == 0 && len(all[m]) > 0) {
+			base = m
+		}
+	}
+	return base
+}
+
+// modelProblem records why a setting of m is not used.
+func (s *Snapshot) modelProblem(m *ModelView, reason string) {
+	s.Problems = append(s.Problems, Problem{Subject: ofModel.name(m.Name), Reason: reason})
 }
 
 // inherit gives an adapter what its own settings leave out: policy, pools and loading time of its
@@ -172,14 +220,11 @@ func (s *Snapshot) share(m *ModelView, nodes []*Node) {
 	}
 	for _, role := range slices.Sorted(maps.Keys(pools)) {
 		for _, id := range pools[role] {
-			n := s.byID[id]
-			if n == nil || !slices.Contains(nodes, n) {
-				s.Problems = append(s.Problems, Problem{Subject: ofModel.name(m.Name),
-					Reason: "its pool " + string(role) + " names node " + id + ", which does not serve it now"})
-				continue
+			if n := s.byID[id]; n != nil && slices.Contains(nodes, n) {
+				m.roles[n] = role
 			}
-			m.roles[n] = role
 		}
+		s.notePool(m, role, pools[role])
 	}
 	for _, n := range nodes {
 		role, listed := m.roles[n]
@@ -192,6 +237,20 @@ func (s *Snapshot) share(m *ModelView, nodes []*Node) {
 			m.Prefill = append(m.Prefill, n)
 		} else {
 			m.Nodes = append(m.Nodes, n)
+		}
+	}
+}
+
+// notePool records the nodes of a pool that do not serve the model.
+func (s *Snapshot) notePool(m *ModelView, role cluster.Role, pool []string) {
+	serves := func(id string) bool { return m.roles[s.byID[id]] == role }
+	alone := ""
+	if !slices.ContainsFunc(pool, serves) {
+		alone = "; until a node of the pool does, the model has no node of this role"
+	}
+	for _, id := range pool {
+		if !serves(id) {
+			s.modelProblem(m, "its pool "+string(role)+" names node "+id+", which does not serve it now"+alone)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"slices"
@@ -49,7 +50,8 @@ type ModelView struct {
 	Settings *cluster.Model // nil: none
 	Policy   *policy.Policy // the model's own policy, or its base's; nil: the fleet's holds
 
-	roles map[*Node]cluster.Role // of the nodes whose role the settings say
+	roles     map[*Node]cluster.Role // of the nodes whose role the settings say
+	announced bool                   // a node of etcd lists the model
 }
 
 // Model finds a model by its name or an alias. Model returns nil if no node serves the model. Model
@@ -195,6 +197,7 @@ func build(nodes []*Node, in *settings) *Snapshot {
 		for _, name := range n.Info().Models {
 			m := s.named(name)
 			all[m] = append(all[m], n)
+			m.announced = m.announced || n.Source == Etcd
 		}
 	}
 	for name, m := range in.ours {
@@ -233,9 +236,13 @@ func (s *Snapshot) remember(name string) {
 }
 
 // addAliases makes models findable by their aliases. A model's own name wins over an alias. Of two
-// models with the same alias, the first by name gets the alias.
+// models with the same alias, one with nodes gets it before one without, then the first by name.
 func (s *Snapshot) addAliases(configured map[string]*cluster.Model) {
-	for _, m := range s.models {
+	inTurn := slices.Clone(s.models)
+	slices.SortStableFunc(inTurn, func(a, b *ModelView) int {
+		return cmp.Compare(min(1, len(b.Nodes)), min(1, len(a.Nodes)))
+	})
+	for _, m := range inTurn {
 		c := configured[m.Name]
 		if c == nil {
 			continue
@@ -245,8 +252,7 @@ func (s *Snapshot) addAliases(configured map[string]*cluster.Model) {
 				s.names[alias] = m
 				m.Aliases = append(m.Aliases, alias)
 			} else if other != m {
-				s.Problems = append(s.Problems, Problem{Subject: ofModel.name(m.Name),
-					Reason: "alias " + alias + " is taken by model " + other.Name})
+				s.modelProblem(m, "alias "+alias+" is taken by model "+other.Name)
 			}
 		}
 	}
