@@ -65,7 +65,7 @@ func (c *Config) limits() map[string]modelLimits {
 func (r *Router) applyModelPolicies(own map[string]*policy.Policy) {
 	models := make(map[string]busy.Thresholds, len(own))
 	for name, p := range own {
-		models[name] = thresholds(&p.Busy)
+		models[name] = p.Busy
 	}
 	r.busy.SetModels(models)
 }

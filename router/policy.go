@@ -7,7 +7,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/cognitora/dataplane/router/busy"
 	"github.com/cognitora/dataplane/router/policy"
 )
 
@@ -116,15 +115,6 @@ func (r *Router) takePolicy(doc []byte) {
 		w.Capacity)
 }
 
-// thresholds returns the busy thresholds of a policy.
-func thresholds(p *policy.BusySettings) busy.Thresholds {
-	t := busy.Thresholds{DecodeBlocks: p.DecodeBlocks, PrefillFraction: p.PrefillFraction}
-	if p.PrefillTokens != nil {
-		t.PrefillTokens = new(int64(*p.PrefillTokens))
-	}
-	return t
-}
-
 // applyPolicy applies the parts of the fleet's policy that are not about picking.
 func (r *Router) applyPolicy(p *policy.Policy) {
 	limit := r.config.Router.Admission.MaxQueue
@@ -132,7 +122,7 @@ func (r *Router) applyPolicy(p *policy.Policy) {
 		limit = p.MaxQueue
 	}
 	r.gate.SetMaxQueue(limit)
-	r.busy.SetPolicy(thresholds(&p.Busy))
+	r.busy.SetPolicy(p.Busy)
 	if p.TTFTSLOms > 0 {
 		r.log.Info("the policy's ttft_slo_ms has no effect: nothing uses it", "ttft_slo_ms", p.TTFTSLOms)
 	}

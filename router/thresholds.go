@@ -3,30 +3,24 @@ package router
 import (
 	"errors"
 	"io"
-	"net"
 	"net/http"
 
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/busy"
 	"github.com/cognitora/dataplane/router/leg"
 	"github.com/cognitora/dataplane/router/scan"
+	"github.com/cognitora/dataplane/router/trust"
 )
 
 // maxThresholds bounds the body of a request to /busy_threshold, in bytes.
 const maxThresholds = 64 << 10
 
-// modelThresholds is a model with its thresholds.
-type modelThresholds struct {
-	Model string `json:"model"`
-	busy.Thresholds
-}
-
 // listThresholds lists the models that have thresholds, sorted by name.
 func (r *Router) listThresholds(w http.ResponseWriter, _ *http.Request) {
-	all := []modelThresholds{}
+	all := []busy.Document{}
 	for _, m := range r.fleet.Load().Models() {
 		if t := r.busy.Of(m.Name); t != nil {
-			all = append(all, modelThresholds{m.Name, *t})
+			all = append(all, busy.DocumentFor(m.Name, *t))
 		}
 	}
 	writeJSON(w, http.StatusOK, map[string]any{"thresholds": all})
@@ -66,7 +60,7 @@ func (r *Router) setThresholds(w http.ResponseWriter, req *http.Request) {
 	if !limits.IsZero() {
 		r.log.Info("busy thresholds set", "model", model.Name, "client", req.RemoteAddr)
 	}
-	writeJSON(w, http.StatusOK, modelThresholds{model.Name, set})
+	writeJSON(w, http.StatusOK, busy.DocumentFor(model.Name, set))
 }
 
 // crossOrigin refuses requests that the page of another site has made a browser send.
@@ -75,14 +69,8 @@ var crossOrigin = http.NewCrossOriginProtection()
 // mayChange returns the error of a client that must not change what the router does. The admin port
 // asks for no password or certificate, so only clients on the router's own host may.
 func mayChange(req *http.Request) *apierror.Error {
-	at, ok := req.Context().Value(http.LocalAddrContextKey).(net.Addr)
-	local := ok && at.Network() == "unix"
-	if host, _, err := net.SplitHostPort(req.RemoteAddr); err == nil {
-		ip := net.ParseIP(host)
-		local = local || ip != nil && ip.IsLoopback()
-	}
 	switch {
-	case !local:
+	case !trust.OfHost(trust.Peer(req)):
 		return &apierror.Error{Status: 403, Code: "not_local", Message: "the admin port asks for no password or " +
 			"certificate, so it takes changes only over loopback or its Unix socket; send this on the router's host, to " +
 			"127.0.0.1 or to the socket of router.admin"}

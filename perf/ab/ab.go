@@ -7,6 +7,7 @@
 package ab
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -161,8 +162,13 @@ func (r *runner) run(ctx context.Context, side int, what string) (result *replay
 	return result, nil
 }
 
+// listWithin bounds the wait for a router's list of models, unless a request's own time is shorter.
+const listWithin = 30 * time.Second
+
 // chooseModel takes the first model that a router lists, or checks that it lists the wanted one.
 func (r *runner) chooseModel(ctx context.Context, site *Site) error {
+	ctx, cancel := context.WithTimeout(ctx, min(listWithin, cmp.Or(r.Replay.Timeout, listWithin)))
+	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, site.URL+"/v1/models", nil)
 	if err != nil {
 		return err

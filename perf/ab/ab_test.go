@@ -317,3 +317,15 @@ func TestMetric(t *testing.T) {
 		t.Errorf("%+v", m)
 	}
 }
+
+// TestARouterThatListsNothing checks that a router that never answers ends the comparison.
+func TestARouterThatListsNothing(t *testing.T) {
+	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		<-r.Context().Done()
+	}))
+	defer silent.Close()
+	r := runner{Config: Config{Replay: replay.Config{Timeout: 20 * time.Millisecond}}}
+	if err := r.chooseModel(t.Context(), &Site{URL: silent.URL}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+}

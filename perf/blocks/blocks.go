@@ -2,10 +2,13 @@
 // are a lookup, and the blocks that the request's node then stores and removes.
 package blocks
 
-import "github.com/cognitora/dataplane/perf/trace"
+import (
+	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/perf/trace"
+)
 
 // Tokens is the number of tokens in a block.
-const Tokens = 16
+const Tokens = block.Tokens
 
 const perID = trace.BlockTokens / Tokens
 

@@ -18,10 +18,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-)
 
-// BlockTokens is the number of tokens in a block.
-const BlockTokens = 16
+	"github.com/cognitora/dataplane/kv/block"
+)
 
 // Book is the load of one node. The zero value is an empty book. Book is safe for concurrent use.
 type Book struct {
@@ -147,7 +146,7 @@ func (e *Entry) Generated(tokens, expected int64) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	grown := float64((tokens + BlockTokens - 1) / BlockTokens)
+	grown := float64((tokens + block.Tokens - 1) / block.Tokens)
 	own := float64(b.alone(e.keys)) + float64(e.blocks)
 	output := int64(math.Round(outputUnit * (grown*weight - own*(1-weight))))
 	b.output.Add(output - e.output)

@@ -8,13 +8,15 @@ import (
 	"sync/atomic"
 )
 
-// Thresholds are the limits of one model. A nil limit is not set. Thresholds are immutable once
-// published.
+// Thresholds are the limits of one model, and a section of a policy. A nil limit is not set.
+// Thresholds are immutable once published. The tags are those of package policy.
 type Thresholds struct {
-	DecodeBlocks  *float64 `json:"active_decode_blocks_threshold"`  // share of the KV blocks in use, 0 to 1
-	PrefillTokens *int64   `json:"active_prefill_tokens_threshold"` // prompt tokens that are not computed yet
-	// PrefillFraction is a share of the tokens that the engine computes at once. It may exceed 1.
-	PrefillFraction *float64 `json:"active_prefill_tokens_threshold_frac,omitempty"`
+	// DecodeBlocks is a share of the node's KV blocks in use.
+	DecodeBlocks *float64 `json:"active_decode_blocks_threshold,omitempty" range:"0..1"`
+	// PrefillTokens counts prompt tokens that wait for their computation.
+	PrefillTokens *int `json:"active_prefill_tokens_threshold,omitempty" range:"0..1099511627776"`
+	// PrefillFraction is PrefillTokens as a share of the tokens that the engine computes at once.
+	PrefillFraction *float64 `json:"active_prefill_tokens_threshold_frac,omitempty" range:"0..1099511627776"`
 }
 
 // IsZero says whether no limit is set.
@@ -64,9 +66,19 @@ type Latch struct{ set atomic.Bool }
 // Busy returns the reason why a node with these figures is busy. Busy brings the node's latch up to
 // date, and allocates nothing.
 func (t *Thresholds) Busy(f *Figures, l *Latch) Reason {
-	latched := t.latch(f, l)
+	latched := t.latched(f, l)
+	if latched != l.set.Load() {
+		l.set.Store(latched)
+	}
+	return t.reason(f, latched)
+}
+
+// Look is Busy without a change of the latch.
+func (t *Thresholds) Look(f *Figures, l *Latch) Reason { return t.reason(f, t.latched(f, l)) }
+
+func (t *Thresholds) reason(f *Figures, latched bool) Reason {
 	switch {
-	case t.PrefillTokens != nil && f.PrefillTokens > *t.PrefillTokens:
+	case t.PrefillTokens != nil && f.PrefillTokens > int64(*t.PrefillTokens):
 		return ByTokens
 	case t.PrefillFraction != nil && f.MaxBatchedTokens > 0 &&
 		float64(f.PrefillTokens) > *t.PrefillFraction*float64(f.MaxBatchedTokens):
@@ -77,25 +89,18 @@ func (t *Thresholds) Busy(f *Figures, l *Latch) Reason {
 	return Not
 }
 
-// latch sets or clears the latch and returns its state.
-func (t *Thresholds) latch(f *Figures, l *Latch) bool {
-	set := l.set.Load()
-	now := set
-	switch {
-	case t.DecodeBlocks == nil || !(f.TotalBlocks > 0):
-		now = false
-	default:
-		limit := *t.DecodeBlocks * f.TotalBlocks
-		if f.UsedBlocks > limit || f.ActiveBlocks > limit {
-			now = true
-		} else if max(f.UsedBlocks, f.ActiveBlocks) < limit || max(f.UsedBlocks, f.ActiveBlocks) <= 0 {
-			now = false // with a limit of 0, a node without blocks in use counts as below it
-		}
+// latched returns the state of the latch with these figures.
+func (t *Thresholds) latched(f *Figures, l *Latch) bool {
+	if t.DecodeBlocks == nil || !(f.TotalBlocks > 0) {
+		return false
 	}
-	if now != set {
-		l.set.Store(now)
+	switch most, limit := max(f.UsedBlocks, f.ActiveBlocks), *t.DecodeBlocks*f.TotalBlocks; {
+	case most > limit:
+		return true
+	case most < limit || most <= 0: // with a limit of 0, a node without blocks in use counts as below it
+		return false
 	}
-	return now
+	return l.set.Load()
 }
 
 // Why describes for people the reason why a node with these figures is busy.

@@ -9,7 +9,7 @@ import (
 )
 
 func TestBusy(t *testing.T) {
-	share, tokens, fraction := new(0.8), new(int64(1000)), new(0.5)
+	share, tokens, fraction := new(0.8), new(1000), new(0.5)
 	for _, c := range []struct {
 		name string
 		t    Thresholds
@@ -21,8 +21,8 @@ func TestBusy(t *testing.T) {
 		{"tokens at the limit", Thresholds{PrefillTokens: tokens}, Figures{PrefillTokens: 1000}, Not, ""},
 		{"tokens", Thresholds{PrefillTokens: tokens}, Figures{PrefillTokens: 1001}, ByTokens,
 			"1001 prompt tokens wait for prefill, active_prefill_tokens_threshold is 1000"},
-		{"no tokens allowed", Thresholds{PrefillTokens: new(int64)}, Figures{PrefillTokens: 1}, ByTokens, "is 0"},
-		{"an idle node", Thresholds{PrefillTokens: new(int64)}, Figures{}, Not, ""},
+		{"no tokens allowed", Thresholds{PrefillTokens: new(int)}, Figures{PrefillTokens: 1}, ByTokens, "is 0"},
+		{"an idle node", Thresholds{PrefillTokens: new(int)}, Figures{}, Not, ""},
 		{"fraction at the limit", Thresholds{PrefillFraction: fraction},
 			Figures{PrefillTokens: 4096, MaxBatchedTokens: 8192}, Not, ""},
 		{"fraction", Thresholds{PrefillFraction: fraction}, Figures{PrefillTokens: 4097, MaxBatchedTokens: 8192},
@@ -74,6 +74,10 @@ func TestLatch(t *testing.T) {
 		{50, 0, 100, Not}, // that has cleared the latch
 	} {
 		f := Figures{UsedBlocks: c.used, ActiveBlocks: c.active, TotalBlocks: c.total}
+		was := l.set.Load()
+		if got := limits.Look(&f, &l); got != c.want || l.set.Load() != was {
+			t.Errorf("%d: a look at %+v tells %d, want %d; the latch was %v", i, f, got, c.want, was)
+		}
 		if got := limits.Busy(&f, &l); got != c.want {
 			t.Errorf("%d: %+v is %d, want %d", i, f, got, c.want)
 		}
@@ -101,7 +105,7 @@ func TestBusyHolds(t *testing.T) {
 		}
 		limits := Thresholds{DecodeBlocks: optional("share", 1), PrefillFraction: optional("fraction", 2)}
 		if rapid.Bool().Draw(t, "tokens set") {
-			limits.PrefillTokens = new(rapid.Int64Range(0, 100).Draw(t, "tokens"))
+			limits.PrefillTokens = new(rapid.IntRange(0, 100).Draw(t, "tokens"))
 		}
 		var l Latch
 		for range rapid.IntRange(1, 20).Draw(t, "reports") {
@@ -114,7 +118,7 @@ func TestBusyHolds(t *testing.T) {
 			}
 			was := l.set.Load()
 			got := limits.Busy(&f, &l)
-			tokens := limits.PrefillTokens != nil && f.PrefillTokens > *limits.PrefillTokens
+			tokens := limits.PrefillTokens != nil && f.PrefillTokens > int64(*limits.PrefillTokens)
 			part := limits.PrefillFraction != nil && f.MaxBatchedTokens > 0 &&
 				float64(f.PrefillTokens) > *limits.PrefillFraction*float64(f.MaxBatchedTokens)
 			latched := false
@@ -138,7 +142,7 @@ func TestBusyHolds(t *testing.T) {
 }
 
 func TestBusyDoesNotAllocate(t *testing.T) {
-	limits := &Thresholds{DecodeBlocks: new(0.5), PrefillTokens: new(int64(9)), PrefillFraction: new(0.5)}
+	limits := &Thresholds{DecodeBlocks: new(0.5), PrefillTokens: new(9), PrefillFraction: new(0.5)}
 	var l Latch
 	if n := testing.AllocsPerRun(100, func() {
 		f := Figures{PrefillTokens: 5, MaxBatchedTokens: 100, UsedBlocks: 1, TotalBlocks: 10}

@@ -25,6 +25,20 @@ type FieldError struct{ Field, Problem string }
 
 func (e *FieldError) Error() string { return e.Field + ": " + e.Problem }
 
+// Document is a model with its thresholds, as answers show them: with null for a limit that is not
+// set.
+type Document struct {
+	Model           string   `json:"model"`
+	DecodeBlocks    *float64 `json:"active_decode_blocks_threshold"`
+	PrefillTokens   *int     `json:"active_prefill_tokens_threshold"`
+	PrefillFraction *float64 `json:"active_prefill_tokens_threshold_frac,omitempty"`
+}
+
+// DocumentFor returns the document of a model.
+func DocumentFor(model string, t Thresholds) Document {
+	return Document{model, t.DecodeBlocks, t.PrefillTokens, t.PrefillFraction}
+}
+
 // ParseFor reads thresholds from a JSON object, and the name of their model from its member model.
 // An absent member and a null leave their limit unset. An error that concerns a member is a
 // *FieldError.
@@ -72,7 +86,7 @@ func (t *Thresholds) read(members map[string]json.RawMessage) error {
 		*limit.to = v
 	}
 	if tokens != nil {
-		t.PrefillTokens = new(int64(*tokens))
+		t.PrefillTokens = new(int(*tokens))
 	}
 	return nil
 }

@@ -8,8 +8,8 @@ import (
 )
 
 func text(t Thresholds) string {
-	b, _ := json.Marshal(t)
-	return string(b)
+	b, _ := json.Marshal(DocumentFor("", t))
+	return "{" + strings.TrimPrefix(string(b), `{"model":"",`)
 }
 
 // TestSettings checks which of the three sources of a limit counts.
@@ -35,23 +35,23 @@ func TestSettings(t *testing.T) {
 	}
 	s.SetPolicy(Thresholds{DecodeBlocks: new(0.9)})
 	want("a", "none")
-	s.SetModels(map[string]Thresholds{"a": {PrefillTokens: new(int64(100))}})
+	s.SetModels(map[string]Thresholds{"a": {PrefillTokens: new(100)}})
 	want("a", `{"active_decode_blocks_threshold":null,"active_prefill_tokens_threshold":100}`)
 	want("b", `{"active_decode_blocks_threshold":0.9,"active_prefill_tokens_threshold":null}`)
-	if got := text(s.Set("a", Thresholds{PrefillTokens: new(int64(7))})); got !=
+	if got := text(s.Set("a", Thresholds{PrefillTokens: new(7)})); got !=
 		`{"active_decode_blocks_threshold":null,"active_prefill_tokens_threshold":7}` {
 		t.Errorf("set %s", got)
 	}
 	s.Set("a", Thresholds{PrefillFraction: new(1.5)})
 	s.SetPolicy(Thresholds{DecodeBlocks: new(0.8)})
 	s.SetModels(map[string]Thresholds{
-		"a": {PrefillTokens: new(int64(200)), DecodeBlocks: new(0.7)}, "c": {},
+		"a": {PrefillTokens: new(200), DecodeBlocks: new(0.7)}, "c": {},
 	})
 	want("a", `{"active_decode_blocks_threshold":0.7,"active_prefill_tokens_threshold":7,`+
 		`"active_prefill_tokens_threshold_frac":1.5}`)
 	want("b", `{"active_decode_blocks_threshold":0.8,"active_prefill_tokens_threshold":null}`)
 	want("c", "none")
-	s.Set("b", Thresholds{PrefillTokens: new(int64(9))})
+	s.Set("b", Thresholds{PrefillTokens: new(9)})
 	want("b", `{"active_decode_blocks_threshold":0.8,"active_prefill_tokens_threshold":9}`)
 	s.SetModels(nil)
 	want("c", `{"active_decode_blocks_threshold":0.8,"active_prefill_tokens_threshold":null}`)

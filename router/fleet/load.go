@@ -8,6 +8,7 @@ import (
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/load"
 	"github.com/cognitora/dataplane/router/books"
+	"github.com/cognitora/dataplane/router/prefix"
 )
 
 // Origin names the source of a node's load.
@@ -27,7 +28,7 @@ type Load struct {
 	From      Origin // origin of these figures
 	Others    int32  // requests in the engine, running and waiting, of other routers and clients
 	Waiting   int32  // the requests among Others that wait
-	// OthersBlocks is the number of KV blocks, of books.BlockTokens, that requests of others use.
+	// OthersBlocks is the number of KV blocks, of prefix.BlockTokens, that requests of others use.
 	OthersBlocks int64
 }
 
@@ -64,7 +65,7 @@ type sources struct {
 // ours is the part of an engine's figures that may be of this router.
 type ours struct {
 	requests int32
-	blocks   int64  // of books.BlockTokens
+	blocks   int64  // of prefix.BlockTokens
 	ranks    []ours // by rank; nil: the node has one
 }
 
@@ -114,7 +115,7 @@ func (l *Load) subtract(ours ours, blockTokens int) {
 	l.OthersBlocks = max(0, usedBlocks(&l.Engine, blockTokens)-ours.blocks)
 }
 
-// usedBlocks returns the blocks, of books.BlockTokens, that the engine's active requests use; 0:
+// usedBlocks returns the blocks, of prefix.BlockTokens, that the engine's active requests use; 0:
 // the engine does not tell. blockTokens is the size of the engine's own blocks; 0: unknown.
 func usedBlocks(e *load.Engine, blockTokens int) int64 {
 	free, freeKnown := e.FreeBlocks.Get()
@@ -122,7 +123,7 @@ func usedBlocks(e *load.Engine, blockTokens int) int64 {
 	if !freeKnown || !totalKnown || blockTokens <= 0 {
 		return 0
 	}
-	return int64(max(0, total-free) * float64(blockTokens) / books.BlockTokens)
+	return int64(max(0, total-free) * float64(blockTokens) / prefix.BlockTokens)
 }
 
 // foreign returns how many requests in the engine are not this router's.

@@ -120,7 +120,7 @@ func (n *Node) Prefill(now time.Time) (tokens int64) {
 	return tokens
 }
 
-// Blocks returns the KV blocks, of books.BlockTokens, of this router's requests at the node.
+// Blocks returns the KV blocks, of prefix.BlockTokens, of this router's requests at the node.
 func (n *Node) Blocks() (blocks float64) {
 	for _, r := range n.Ranks() {
 		blocks += r.Book.Blocks()

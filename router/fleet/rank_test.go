@@ -12,6 +12,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/load"
 	"github.com/cognitora/dataplane/router/books"
+	"github.com/cognitora/dataplane/router/prefix"
 )
 
 // ranked is testNode with data-parallel ranks.
@@ -86,7 +87,7 @@ func TestRanksShareTheSlots(t *testing.T) {
 func TestLoadOfRanks(t *testing.T) {
 	n := ranked("n", 0, 2)
 	info := *n.Info()
-	info.BlockTokens = 2 * books.BlockTokens
+	info.BlockTokens = 2 * prefix.BlockTokens
 	n.setInfo(&info)
 	now := time.Now()
 	n.Ranks()[0].Acquire()

@@ -46,8 +46,8 @@ func (f *Fleet) mergeSettings() {
 	for name, m := range s.ours {
 		all[name] = m.Over(s.stored[name])
 	}
-	for name, m := range all {
-		f.takePolicy(name, m)
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		f.takePolicy(name, all[name])
 	}
 	maps.DeleteFunc(s.policies, func(name string, _ *policy.Policy) bool {
 		return all[name] == nil || len(all[name].Policy) == 0
@@ -170,8 +170,8 @@ func (s *Snapshot) share(m *ModelView, nodes []*Node) {
 	if len(pools) > 0 {
 		m.roles = make(map[*Node]cluster.Role, len(nodes))
 	}
-	for role, ids := range pools {
-		for _, id := range ids {
+	for _, role := range slices.Sorted(maps.Keys(pools)) {
+		for _, id := range pools[role] {
 			n := s.byID[id]
 			if n == nil || !slices.Contains(nodes, n) {
 				s.Problems = append(s.Problems, Problem{Subject: ofModel.name(m.Name),

@@ -65,6 +65,23 @@ func TestPools(t *testing.T) {
 	}
 }
 
+// TestProblemsOfPoolsHaveAnOrder: the problems of a model's pools come in the order of the roles.
+func TestProblemsOfPoolsHaveAnOrder(t *testing.T) {
+	pools := map[cluster.Role][]string{
+		cluster.RolePrefill: {"gone"}, cluster.RoleDecode: {"lost", "away"}, cluster.RoleBoth: {"else"},
+	}
+	for range 20 {
+		s := build([]*Node{testNode("a", 4, "m")}, stored(map[string]*cluster.Model{"m": {Pools: pools}}))
+		var named []string
+		for _, p := range s.Problems {
+			named = append(named, strings.Fields(p.Reason)[5])
+		}
+		if got := strings.Join(named, " "); got != "else, lost, away, gone," {
+			t.Fatal(got)
+		}
+	}
+}
+
 // TestPoolOfAPrefillNode: a node of role prefill that a pool lets answer is shown as one that does.
 func TestPoolOfAPrefillNode(t *testing.T) {
 	for pool, want := range map[cluster.Role]string{cluster.RoleDecode: "", cluster.RolePrefill: prefillUnused} {

@@ -39,8 +39,7 @@ func (l *Leg) stayWithAdapter() {
 // unqueued says whether the rank n, with the load of candidate c, would begin another request at
 // once, as far as that is known.
 func (n *member) unqueued(c *policy.Candidate) bool {
-	held := c.InFlight + c.Others
-	if c.MaxConcurrent != 0 && held >= c.MaxConcurrent || c.EngineSlots > 0 && held >= c.EngineSlots {
+	if !c.Room() || c.EngineSlots > 0 && c.InFlight+c.Others >= c.EngineSlots {
 		return false
 	}
 	waiting, known := n.Load().QueueDepth.Get()

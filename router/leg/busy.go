@@ -4,13 +4,13 @@ import (
 	"cmp"
 	"time"
 
-	"github.com/cognitora/dataplane/router/books"
 	"github.com/cognitora/dataplane/router/busy"
+	"github.com/cognitora/dataplane/router/prefix"
 )
 
 // activeBlocks returns the KV blocks of this router's requests at n, in blocks of n's engine.
 func (n *member) activeBlocks() float64 {
-	return n.Book.Blocks() * books.BlockTokens / float64(cmp.Or(n.Info().BlockTokens, books.BlockTokens))
+	return n.Book.Blocks() * prefix.BlockTokens / float64(cmp.Or(n.Info().BlockTokens, prefix.BlockTokens))
 }
 
 // figures returns what is known of n's load at now.
@@ -36,12 +36,16 @@ func (n *member) figures(now time.Time) busy.Figures {
 	return f
 }
 
-// busy returns the threshold of t that n exceeds. t is nil if none is set.
-func (n *member) busy(t *busy.Thresholds, now time.Time) busy.Reason {
+// busy returns the threshold of t that n exceeds. t is nil if none is set. An explanation leaves
+// the latch of n as it is.
+func (l *Leg) busy(n *member, t *busy.Thresholds, now time.Time) busy.Reason {
 	if t == nil {
 		return busy.Not
 	}
 	f := n.figures(now)
+	if l.explains {
+		return t.Look(&f, n.latch)
+	}
 	return t.Busy(&f, n.latch)
 }
 
@@ -52,7 +56,7 @@ func (l *Leg) whyBusy(n *member, now time.Time) string {
 		t = &busy.Thresholds{}
 	}
 	f := n.figures(now)
-	return t.Why(t.Busy(&f, n.latch), &f)
+	return t.Why(t.Look(&f, n.latch), &f)
 }
 
 // thresholds returns the busy thresholds of the leg's model, or nil if none is set.

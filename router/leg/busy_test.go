@@ -1,6 +1,7 @@
 package leg
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/request"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // rehearse sends a prompt of the given number of blocks, of which nothing is cached.
@@ -42,7 +44,7 @@ func refused(t *testing.T, d *Dispatcher, q Question) bool {
 func TestPrefillThresholds(t *testing.T) {
 	const blocks = 100
 	for name, limits := range map[string]busy.Thresholds{
-		"tokens":   {PrefillTokens: new(int64(blocks*prefix.BlockTokens - 1))},
+		"tokens":   {PrefillTokens: new(blocks*prefix.BlockTokens - 1)},
 		"fraction": {PrefillFraction: new(0.5)},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -94,7 +96,7 @@ func TestFractionOfAnUnknownBatch(t *testing.T) {
 func TestBusyIsNoLastResort(t *testing.T) {
 	d := still(t, Options{OverloadStatus: 529}, twoNodes()...)
 	d.busy = new(busy.Settings)
-	d.busy.SetPolicy(busy.Thresholds{PrefillTokens: new(int64)})
+	d.busy.SetPolicy(busy.Thresholds{PrefillTokens: new(int)})
 	r := rehearse(t, d, 10)
 	for _, n := range d.fleet.Load().Nodes {
 		for n != r.Node() && n.Health.State() != health.Open {
@@ -130,11 +132,54 @@ func TestTheLatchOutlivesASnapshot(t *testing.T) {
 	}
 }
 
+// TestAnExplanationLeavesTheLatch checks that an explanation neither sets nor clears the latch of a
+// node whose blocks have crossed their threshold.
+func TestAnExplanationLeavesTheLatch(t *testing.T) {
+	d := follow(t)
+	e, err := engine.New(engine.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close() })
+	d.busy = new(busy.Settings)
+	d.busy.SetPolicy(busy.Thresholds{DecodeBlocks: new(0.5)})
+	explained := func(free int, out bool) {
+		t.Helper()
+		d.put("a", e.URL(), fmt.Sprintf(`"ready":true,"heartbeat_s":300,"free_blocks":%d,"total_blocks":100`, free))
+		waitFor(t, func() bool {
+			n := d.fleet.Load().Node("a")
+			if n == nil || d.fleet.Load().Model([]byte("sim")) == nil {
+				return false
+			}
+			blocks, _ := n.Load().FreeBlocks.Get()
+			return int(blocks) == free
+		})
+		if left := filtered(t, d.Dispatcher, Question{}); (left["a"] == "busy") != out {
+			t.Errorf("with %d free blocks %v is left out", free, left)
+		}
+	}
+	picked := func(out bool) {
+		t.Helper()
+		if refused(t, d.Dispatcher, Question{}) != out {
+			t.Errorf("refused: %v", !out)
+		}
+	}
+	explained(49, true)
+	explained(50, false) // at the threshold, and no pick has seen more
+	picked(false)
+	explained(49, true)
+	picked(true)
+	explained(50, true)
+	explained(51, false)
+	explained(50, true) // no pick has seen less
+	picked(true)
+}
+
 // TestBusyDoesNotAllocate picks with thresholds of all kinds.
 func TestBusyDoesNotAllocate(t *testing.T) {
 	d := start(t, 2)
 	d.busy = new(busy.Settings)
-	d.busy.SetPolicy(busy.Thresholds{DecodeBlocks: new(1.0), PrefillTokens: new(int64(1e9)), PrefillFraction: new(1.0)})
+	d.busy.SetPolicy(busy.Thresholds{DecodeBlocks: new(1.0), PrefillTokens: new(int(1e9)), PrefillFraction: new(1.0)})
 	r, l := request.New(), newLeg()
 	if least := allocations(t, d, r, l, chat(200)); least != 0 {
 		t.Errorf("%v allocations", least)

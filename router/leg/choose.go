@@ -122,13 +122,7 @@ func (l *Leg) situation(random uint64) *policy.Situation {
 // overrides returns the settings that the request replaces.
 func (l *Leg) overrides() (o policy.Overrides) {
 	if x := l.Request.Nvext; x != nil {
-		own := &x.Overrides
-		o.OverlapScoreCredit = policy.Optional[float64](own.OverlapScoreCredit)
-		o.PrefillLoadScale = policy.Optional[float64](own.PrefillLoadScale)
-		o.Temperature = policy.Optional[float64](own.RouterTemperature)
-		o.SharedCacheMultiplier = policy.Optional[float64](own.SharedCacheMultiplier)
-		o.AssumeKVReuse = policy.Optional[bool](own.AssumeKVReuse)
-		o.TrackPrefillTokens = policy.Optional[bool](own.TrackPrefillTokens)
+		o = x.Overrides
 	}
 	if l.Work == Prefill { // the node keeps no blocks of the prompt for an answer
 		o.TrackActiveBlocks = policy.Given(false)
@@ -208,11 +202,10 @@ func (l *Leg) candidates(now time.Time) {
 	p.able, p.found = slices.Grow(p.able[:0], len(l.pool.nodes)), 0
 	p.out = slices.Grow(p.out[:0], len(l.pool.nodes))[:len(l.pool.nodes)]
 	clear(p.out)
-	suspects, limits := 0, l.thresholds()
-	every := l.takesEvery(limits)
+	suspects, screen := 0, l.screen(now)
 	for i, n := range l.pool.nodes {
-		if !every || !n.Serves() {
-			if f := l.filter(l.pool.members[i], limits, now); f != passes {
+		if screen.rules != 0 || !n.Serves() {
+			if f := l.filter(l.pool.members[i], screen); f != passes {
 				p.out[i] = f
 				p.found.add(f)
 				continue
@@ -239,9 +232,9 @@ func (l *Leg) lastResort(now time.Time) bool {
 	if l.picks.found.has(poolFull) || l.picks.found.has(overBusy) || l.kept != nil {
 		return false
 	}
-	found, limits := false, l.thresholds()
+	found, screen := false, l.screen(now)
 	for i, n := range l.pool.members {
-		if l.excludes(n) != passes || !n.LastResort() || l.limits(n, limits, now) != passes {
+		if l.excludes(n, screen) != passes || !n.LastResort() || l.limits(n, screen) != passes {
 			continue
 		}
 		if !found {
@@ -308,7 +301,7 @@ func (l *Leg) measure(now time.Time) {
 			load, c.InFlight = ranks[at].Load(), ranks[at].InFlight()
 		}
 		if load.Told() || n.Path() != nil {
-			report(c, n, book, load)
+			addReport(c, n, book, load)
 		}
 		if several {
 			c.MaxConcurrent = l.pool.members[at].limit(n.Load().Others, c.Others)
@@ -316,14 +309,13 @@ func (l *Leg) measure(now time.Time) {
 	}
 }
 
-// report adds what the node's agent, its engine and the kernel have reported, given the rank's book
-// and load. A waiting request of
-// others counts with the mean prefill of this router's requests.
-func report(c *policy.Candidate, n *fleet.Node, book *books.Book, load *fleet.Load) {
+// addReport adds what the node's agent, its engine and the kernel have reported, given the rank's
+// book and load.
+func addReport(c *policy.Candidate, n *fleet.Node, book *books.Book, load *fleet.Load) {
 	c.Retransmits = n.Resent()
 	if load.Told() {
 		c.Load, c.Others = &load.Load, load.Others
-		c.PrefillTokens += int64(load.Waiting) * book.Mean()
+		c.PrefillTokens += othersPrefill(book, load)
 		c.ActiveBlocks += float64(load.OthersBlocks)
 	}
 }
@@ -370,10 +362,15 @@ func blank(r *fleet.Rank) policy.Candidate {
 	return c
 }
 
-// prefill returns how many prompt tokens wait for their computation at the node. A waiting request
-// of others counts with the mean of this router's requests.
+// prefill returns how many prompt tokens wait for their computation at the rank.
 func (n *member) prefill(now time.Time) int64 {
-	return n.Book.Prefill(now) + int64(n.Load().Waiting)*n.Book.Mean()
+	return n.Book.Prefill(now) + othersPrefill(&n.Book, n.Load())
+}
+
+// othersPrefill returns how many prompt tokens of others wait at a rank. A waiting request counts
+// with the mean of this router's requests.
+func othersPrefill(book *books.Book, load *fleet.Load) int64 {
+	return int64(load.Waiting) * book.Mean()
 }
 
 // blocksOf converts tokens to blocks.
@@ -387,13 +384,12 @@ func (l *Leg) calm(now time.Time) {
 	if l.Attempts == 0 {
 		return
 	}
-	room := false
-	for _, at := range l.picks.able {
-		n := l.pool.members[at]
-		room = room || !n.Full() && !n.Health.FailedLately(now)
-	}
-	if room {
-		l.keep(failedLately, func(at int32) bool { return !l.pool.members[at].Health.FailedLately(now) })
+	lately := func(at int32) bool { return l.pool.members[at].Health.FailedLately(now) }
+	for i, at := range l.picks.able {
+		if l.picks.cands[i].Room() && !lately(at) {
+			l.keep(failedLately, func(at int32) bool { return !lately(at) })
+			return
+		}
 	}
 }
 
@@ -439,14 +435,14 @@ func (l *Leg) enter(n *member) *apierror.Error {
 	return errModelFull
 }
 
-// fits says whether the pool of n has room for the leg, or counts it already.
-func (l *Leg) fits(n *member) bool { return !n.gate.Full() || l.permit.On(n.gate) }
+// admits says whether the pool of n has room for the leg, or counts it already.
+func (l *Leg) admits(n *member) bool { return !n.gate.Full() || l.permit.On(n.gate) }
 
 // others says whether a node that was not asked yet could take the leg now.
 func (l *Leg) others(now time.Time) bool {
-	limits := l.thresholds()
+	screen := l.screen(now)
 	for _, n := range l.pool.members {
-		if l.filter(n, limits, now) == passes && !n.Health.Suspect() && !n.Full() {
+		if l.filter(n, screen) == passes && !n.Health.Suspect() && !n.Full() {
 			return true
 		}
 	}

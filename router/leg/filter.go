@@ -2,6 +2,7 @@ package leg
 
 import (
 	"cmp"
+	"math/bits"
 	"slices"
 	"strings"
 	"time"
@@ -87,6 +88,12 @@ func (s filterSet) has(f filter) bool { return s&(1<<f) != 0 }
 
 func (s *filterSet) add(f filter) { *s |= 1 << f }
 
+func (s *filterSet) addIf(f filter, applies bool) {
+	if applies {
+		s.add(f)
+	}
+}
+
 // filterCounts counts, for each filter, the picks that it has left a node out of.
 type filterCounts [filters]prometheus.Counter
 
@@ -106,49 +113,89 @@ func (c *filterCounts) note(s filterSet) {
 	}
 }
 
-// takesEvery says whether every node that serves is a candidate, because neither the request nor a
-// limit rules a node out. A pick then spares filter for nodes that serve. t are the model's
-// thresholds.
-func (l *Leg) takesEvery(t *busy.Thresholds) bool {
-	asksAny := l.Bond == Free && l.Allowed == nil && !l.Rank.Given && l.Filter == nil && l.picks.api == 0 &&
-		len(l.Constraints.Required) == 0 && !l.Constraints.Strict && len(l.tries.asked) == 0
-	return asksAny && t == nil && !slices.ContainsFunc(l.pool.gates, (*admission.Handle).Full)
+// screen is what a look at the nodes filters by. Its rules are the filters of the request and of
+// limits that can leave a node out now. Most requests have none. Every node that serves is then a
+// candidate, and the look spares filter for these nodes.
+type screen struct {
+	rules filterSet
+	busy  *busy.Thresholds // of the model; nil: none
+	now   time.Time
 }
 
-// filter returns the first reason to leave n out of a pick at now, apart from those that compare
-// the candidates. t are the model's thresholds.
-func (l *Leg) filter(n *member, t *busy.Thresholds, now time.Time) filter {
-	if f := l.excludes(n); f != passes {
-		return f
-	}
-	if ok, _ := n.Eligible(now); !ok {
-		return obstacle(n.Node)
-	}
-	return l.limits(n, t, now)
+// screen returns the screen for a look at now. A filter that is no rule here leaves no node out,
+// except those by the state of a node and those that compare the candidates.
+func (l *Leg) screen(now time.Time) screen {
+	s := screen{busy: l.thresholds(), now: now}
+	s.rules.addIf(pinned, l.Bond != Free)
+	s.rules.addIf(disallowed, l.Allowed != nil)
+	s.rules.addIf(unranked, l.Rank.Given)
+	s.rules.addIf(planned, l.Filter != nil)
+	s.rules.addIf(lacking, l.picks.api != 0)
+	s.rules.addIf(untainted, len(l.Constraints.Required) > 0)
+	s.rules.addIf(expertless, l.Constraints.Strict)
+	s.rules.addIf(tried, len(l.tries.asked) > 0)
+	s.rules.addIf(poolFull, slices.ContainsFunc(l.pool.gates, (*admission.Handle).Full))
+	s.rules.addIf(overBusy, s.busy != nil)
+	return s
 }
 
-// excludes returns the reason why the request must not go to n, whatever n's state is.
-func (l *Leg) excludes(n *member) filter {
-	switch {
-	case l.Bond != Free && n.ID != l.Node:
-		return pinned
-	case l.disallows(n):
-		return disallowed
-	case l.Rank.Given && l.Rank.Value != uint32(n.Index):
-		return unranked
-	case l.Filter != nil && !l.Filter(n.Node):
-		return planned
-	case n.lacks&l.picks.api != 0:
-		return lacking
-	case len(l.Constraints.Required) > 0 && !l.Constraints.allow(n.Info().Labels):
-		return untainted
-	case l.Constraints.Strict && l.Constraints.hosted(n.Info().Experts) < len(l.Constraints.Experts):
-		return expertless
-	case l.asked(n):
-		return tried
+// breaks says whether n breaks rule f of s.
+func (l *Leg) breaks(f filter, n *member, s screen) bool {
+	switch f {
+	case pinned:
+		return n.ID != l.Node
+	case disallowed:
+		return l.disallows(n)
+	case unranked:
+		return l.Rank.Value != uint32(n.Index)
+	case planned:
+		return !l.Filter(n.Node)
+	case lacking:
+		return n.lacks&l.picks.api != 0
+	case untainted:
+		return !l.Constraints.allow(n.Info().Labels)
+	case expertless:
+		return l.Constraints.hosted(n.Info().Experts) < len(l.Constraints.Experts)
+	case tried:
+		return l.asked(n)
+	case poolFull:
+		return !l.admits(n)
+	case overBusy:
+		return l.busy(n, s.busy, s.now) != busy.Not
+	}
+	return false
+}
+
+// broken returns the first of the given rules of s that n breaks.
+func (l *Leg) broken(n *member, s screen, rules filterSet) filter {
+	for ; rules != 0; rules &= rules - 1 {
+		if f := filter(bits.TrailingZeros32(uint32(rules))); l.breaks(f, n, s) {
+			return f
+		}
 	}
 	return passes
 }
+
+// ofRequest are the filters by the request alone.
+const ofRequest filterSet = 1<<departed - 1
+
+// filter returns the first reason to leave n out of a pick, apart from those that compare the
+// candidates.
+func (l *Leg) filter(n *member, s screen) filter {
+	if f := l.excludes(n, s); f != passes {
+		return f
+	}
+	if ok, _ := n.Eligible(s.now); !ok {
+		return obstacle(n.Node)
+	}
+	return l.limits(n, s)
+}
+
+// excludes returns the reason why the request must not go to n, whatever n's state is.
+func (l *Leg) excludes(n *member, s screen) filter { return l.broken(n, s, s.rules&ofRequest) }
+
+// limits returns the limit that n has reached.
+func (l *Leg) limits(n *member, s screen) filter { return l.broken(n, s, s.rules&^ofRequest) }
 
 // asked says whether the request has asked the node of n, at any of its ranks.
 func (l *Leg) asked(n *member) bool {
@@ -162,17 +209,6 @@ func (l *Leg) asked(n *member) bool {
 
 // disallows says whether the client has a list of workers without n.
 func (l *Leg) disallows(n *member) bool { return l.Allowed != nil && !l.Allowed.Has(n.ID, n.Number()) }
-
-// limits returns the limit that n has reached.
-func (l *Leg) limits(n *member, t *busy.Thresholds, now time.Time) filter {
-	switch {
-	case !l.fits(n):
-		return poolFull
-	case n.busy(t, now) != busy.Not:
-		return overBusy
-	}
-	return passes
-}
 
 // obstacle returns the reason why n, which is not eligible, takes no requests.
 func obstacle(n *fleet.Node) filter {

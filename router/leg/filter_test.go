@@ -155,6 +155,34 @@ func TestFiltersOfARetry(t *testing.T) {
 	}
 }
 
+// TestARetryStaysWithTheOnlyRoom checks that a retry may go to a node whose connection has just
+// failed while others' requests fill the other node.
+func TestARetryStaysWithTheOnlyRoom(t *testing.T) {
+	d := follow(t)
+	e, err := engine.New(engine.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close() })
+	const ready = `"ready":true,"heartbeat_s":300`
+	d.put("failed", e.URL(), ready)
+	d.put("full", e.URL(), ready+`,"max_concurrent":2,"in_flight":4,"queue_depth":2`)
+	waitFor(t, func() bool {
+		n := d.fleet.Load().Node("full")
+		return n != nil && n.Load().Others == 4 && d.fleet.Load().Node("failed") != nil
+	})
+	d.fleet.Load().Node("failed").Health.Report(health.ConnectError)
+	l := d.Leg(asked(t, d.Dispatcher, chat(100)), Question{}, nil)
+	defer l.giveBack()
+	l.Attempts, l.began = 1, time.Now()
+	if at, err := l.first(); err != nil || l.pool.members[at].ID != "failed" {
+		t.Errorf("place %d, %v", at, err)
+	}
+	if !counted(d.Dispatcher, "failed_lately", 0) {
+		t.Error("the filter has left out the only node with room")
+	}
+}
+
 // TestEnginesThatLackAnAPI checks that a request goes to a node with the request's endpoint, and
 // that its error names the engines if no node has it.
 func TestEnginesThatLackAnAPI(t *testing.T) {

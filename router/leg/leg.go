@@ -11,11 +11,12 @@ import (
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/answer"
 	"github.com/cognitora/dataplane/router/apierror"
-	"github.com/cognitora/dataplane/router/books"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/health/patience"
 	"github.com/cognitora/dataplane/router/nvext"
+	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
 	"github.com/cognitora/dataplane/router/where"
@@ -30,7 +31,7 @@ type Question struct {
 	Node  string // id of the bound node; meaningless for a Free leg
 	// Rank is the number of the only data-parallel rank that may be asked, if one is given. RankBy
 	// is the field or header that gives it.
-	Rank   nvext.Optional[uint32]
+	Rank   policy.Optional[uint32]
 	RankBy string
 	// Allowed are the workers that a Free or Named leg may ask; nil: all. AllowedBy is the field or
 	// header that names them.
@@ -67,10 +68,9 @@ const (
 func (d *Dispatcher) Wanted(r *request.Request) (Question, *apierror.Error) {
 	q := Question{Allowed: r.Allowed()}
 	if x := r.Nvext; x != nil {
-		moe := &x.Overrides.MoE
 		q.Constraints = Constraints{
 			Required: x.RequiredTaints, Preferred: x.PreferredTaints,
-			Experts: moe.Experts, Strict: len(moe.Experts) > 0 && !moe.FallbackToUnlabeled,
+			Experts: x.MoE.Experts, Strict: len(x.MoE.Experts) > 0 && !x.MoE.FallbackToUnlabeled,
 		}
 		q.Rank, q.RankBy, q.AllowedBy = x.DPRank, x.DPRankBy, x.AllowedBy
 	}
@@ -98,6 +98,8 @@ type Leg struct {
 	// These fields hold the outcome.
 	Attempts int
 	TTFT     time.Duration // from the request's arrival to the first sign of the answer; 0: there was none
+
+	explains bool // the leg only explains its pick, and changes no state
 
 	d      *Dispatcher
 	place  answer.Place
@@ -349,8 +351,9 @@ func (l *Leg) crowded(now time.Time) bool {
 	if l.kept == nil || l.kept.node.Health.State() == health.Healthy || l.others(now) {
 		return false
 	}
+	screen := l.screen(now)
 	for _, n := range l.pool.members {
-		if ok, _ := n.Eligible(now); ok && l.excludes(n) == passes && !n.Health.Suspect() {
+		if ok, _ := n.Eligible(now); ok && l.excludes(n, screen) == passes && !n.Health.Suspect() {
 			return true
 		}
 	}
@@ -384,7 +387,7 @@ func (l *Leg) Event(e sse.Event, now time.Time) (keep bool) {
 	if l.Reading.Events%32 == 1 {
 		l.now.node.Health.NoteProgress()
 	}
-	if l.now.grows && l.Reading.Events%books.BlockTokens == 1 {
+	if l.now.grows && l.Reading.Events%prefix.BlockTokens == 1 {
 		l.now.cost.Generated(int64(l.Reading.Events), l.Request.ExpectedOutput())
 	}
 	l.store(e.Data)

@@ -29,7 +29,7 @@ func twoRanked() []fleet.Backend {
 
 // ofRank asks for a rank, as a field of the body would.
 func ofRank(rank uint32) Question {
-	return Question{Rank: nvext.Optional[uint32]{Value: rank, Given: true}, RankBy: "nvext.dp_rank"}
+	return Question{Rank: policy.Given(rank), RankBy: "nvext.dp_rank"}
 }
 
 // chosen returns the member that a pick takes for q.
@@ -157,7 +157,7 @@ func TestBusyRanks(t *testing.T) {
 	const blocks = 100
 	d := still(t, Options{}, twoRanked()[:1]...)
 	d.busy = new(busy.Settings)
-	d.busy.SetPolicy(busy.Thresholds{PrefillTokens: new(int64(blocks*prefix.BlockTokens - 1))})
+	d.busy.SetPolicy(busy.Thresholds{PrefillTokens: new(blocks*prefix.BlockTokens - 1)})
 	first := rehearse(t, d, blocks)
 	rank := first.l.now.node.Index
 	for range 5 {

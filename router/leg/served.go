@@ -141,8 +141,9 @@ func (d *Dispatcher) served(view *fleet.ModelView, before *servedModel, t *serve
 	for work, nodes := range [works][]*fleet.Node{Answer: view.Nodes, Prefill: view.Prefill} {
 		p := &s.pools[work]
 		for _, n := range nodes {
-			state, info := t.nodes[n], n.Info()
-			gate, lacks := d.gateOf(s, view.Role(n)), apis.Lacking(info.Engine, info.EngineVersion)
+			state, info, role := t.nodes[n], n.Info(), view.Role(n)
+			gate, lacks := d.gate.Handle(s.name, string(role)), apis.Lacking(info.Engine, info.EngineVersion)
+			gate.SetMax(s.maxQueue(role))
 			var waits *patience.Node
 			if was := before.member(Work(work), n); was != nil {
 				waits = was.waits
@@ -228,16 +229,14 @@ func (d *Dispatcher) newModel(name string) *model {
 	return m
 }
 
-// gateOf returns the handle that counts and caps the requests to the nodes of one role. A cap in
-// the model's limits counts before the cap of the model's own policy.
-func (d *Dispatcher) gateOf(m *servedModel, role cluster.Role) *admission.Handle {
-	h := d.gate.Handle(m.name, string(role))
-	most := m.limits.maxQueue(role)
-	if own := m.view.Policy; most == 0 && own != nil {
+// maxQueue returns the cap for the nodes of one role; 0 = the gate's own cap. A cap in the model's
+// limits counts before the cap of the model's own policy.
+func (s *servedModel) maxQueue(role cluster.Role) int {
+	most := s.limits.maxQueue(role)
+	if own := s.view.Policy; most == 0 && own != nil {
 		most = own.MaxQueue
 	}
-	h.SetMax(most)
-	return h
+	return most
 }
 
 // policyOf returns the policy for a model: its own, or else the fleet's.

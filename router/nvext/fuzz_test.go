@@ -51,8 +51,8 @@ func FuzzParse(f *testing.F) {
 		checkKnown(t, known, tree, "")
 		checkBounds(t, x)
 		if hints, ok := tree["agent_hints"].(map[string]any); ok && hints["osl"] != nil &&
-			hints["osl"].(float64) != float64(x.Hints.OSL) {
-			t.Fatalf("%q: osl %d", doc, x.Hints.OSL)
+			hints["osl"].(float64) != float64(x.OSL) {
+			t.Fatalf("%q: osl %d", doc, x.OSL)
 		}
 		before := fmt.Sprintf("%+v", x)
 		clear(body)
@@ -76,7 +76,7 @@ func checkKnown(t *testing.T, known map[string]bool, tree map[string]any, prefix
 
 func checkBounds(t *testing.T, x *Ext) {
 	if len(x.Allowed) > maxEntries || len(x.RequiredTaints) > maxEntries || len(x.PreferredTaints) > maxTaints ||
-		len(x.Overrides.MoE.Experts) > maxExperts || len(x.Worker.ID) > maxWorkerID || len(x.CacheSalt) > maxSalt {
+		len(x.MoE.Experts) > maxExperts || len(x.Worker.ID) > maxWorkerID || len(x.CacheSalt) > maxSalt {
 		t.Fatalf("too long: %+v", x)
 	}
 }

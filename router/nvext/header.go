@@ -3,6 +3,7 @@ package nvext
 import (
 	"bytes"
 	"iter"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,13 +22,8 @@ const (
 
 // IsHeader says whether ReadHeaders must see a header, whose name is in the spelling of net/http.
 func IsHeader(name []byte) bool {
-	switch string(name) {
-	case "X-Dynamo-Worker-Instance-Id", "X-Dynamo-Prefill-Instance-Id", "X-Dynamo-Dp-Rank", "X-Dynamo-Prefill-Dp-Rank",
-		"X-Dynamo-Request-Priority", "X-Dynamo-Request-Strict-Priority", "X-Data-Parallel-Rank",
-		"X-Cgn-Allowed-Worker-Ids":
-		return true
-	}
-	return bytes.HasPrefix(name, []byte(routerPrefix))
+	return bytes.HasPrefix(name, []byte(routerPrefix)) ||
+		slices.ContainsFunc(otherHeaders, func(h string) bool { return h == string(name) })
 }
 
 // headers are the headers that ReadHeaders knows, in lower case: one for each simple member of
@@ -35,13 +31,13 @@ func IsHeader(name []byte) bool {
 var headers = func() []field {
 	all := []field{
 		{name: "x-dynamo-worker-instance-id", read: (*reader).pin, privileged: true},
-		{name: "x-dynamo-prefill-instance-id", read: func(r *reader) { r.x.Prefill = r.choice() }, privileged: true},
+		{name: "x-dynamo-prefill-instance-id", read: func(r *reader) { r.workerID() }, privileged: true},
 		{name: rankHeader, read: (*reader).rank, privileged: true},
 		{name: EngineRankHeader, read: (*reader).engineRank, privileged: true},
-		{name: "x-dynamo-prefill-dp-rank", read: (*reader).prefillRank, privileged: true},
+		{name: "x-dynamo-prefill-dp-rank", read: func(r *reader) { r.count() }, privileged: true},
 		{name: "x-cgn-allowed-worker-ids", read: (*reader).allowedHeader, privileged: true},
 		{name: "x-dynamo-request-priority", read: (*reader).priority},
-		{name: "x-dynamo-request-strict-priority", read: (*reader).strictPriority},
+		{name: "x-dynamo-request-strict-priority", read: func(r *reader) { r.count() }},
 	}
 	for _, f := range routerFields {
 		if f.name == "moe_query" {
@@ -49,6 +45,16 @@ var headers = func() []field {
 		}
 		name := strings.TrimPrefix(strings.ReplaceAll(f.name, "_", "-"), "router-")
 		all = append(all, field{strings.ToLower(routerPrefix) + name, f.read, true})
+	}
+	return all
+}()
+
+// otherHeaders are the headers without routerPrefix, in the spelling of net/http.
+var otherHeaders = func() (all []string) {
+	for _, h := range headers {
+		if name := http.CanonicalHeaderKey(h.name); !strings.HasPrefix(name, routerPrefix) {
+			all = append(all, name)
+		}
 	}
 	return all
 }()

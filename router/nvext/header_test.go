@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/scan"
 )
 
@@ -40,13 +41,11 @@ func TestHeadersBeatTheBody(t *testing.T) {
 	want, _ := parse(t, everything)
 	want.Worker = Worker{"host-2", "x-dynamo-worker-instance-id"}
 	want.Allowed, want.AllowedBy = Workers{"7", "host-9"}, "x-cgn-allowed-worker-ids"
-	want.Prefill = Worker{"8", "x-dynamo-prefill-instance-id"}
-	want.DPRank, want.PrefillDPRank, want.DPRankBy = given(uint32(0)), given(uint32(2)), "x-dynamo-dp-rank"
-	want.Hints.Priority, want.Hints.StrictPriority = given(int32(7)), given(uint32(9))
-	want.Overrides = Overrides{
-		OverlapScoreCredit: given(.25), PrefillLoadScale: given(4.), RouterTemperature: given(0.),
-		SharedCacheMultiplier: given(.5), AssumeKVReuse: given(true), TrackPrefillTokens: given(false),
-		TTFTTarget: given(100.), ITLTarget: given(3.), MoE: want.Overrides.MoE,
+	want.DPRank, want.DPRankBy = policy.Given(uint32(0)), "x-dynamo-dp-rank"
+	want.Overrides = policy.Overrides{
+		OverlapScoreCredit: policy.Given(.25), PrefillLoadScale: policy.Given(4.), Temperature: policy.Given(0.),
+		SharedCacheMultiplier: policy.Given(.5), AssumeKVReuse: policy.Given(true),
+		TrackPrefillTokens: policy.Given(false),
 	}
 	if !reflect.DeepEqual(x, want) {
 		t.Errorf("got  %+v\nwant %+v", x, want)
@@ -126,7 +125,7 @@ func TestRankByTwoHeaders(t *testing.T) {
 			t.Errorf("%v: %+v, %v", all, x, err)
 		}
 	}
-	x := Ext{DPRank: given(uint32(1)), DPRankBy: "nvext.dp_rank"}
+	x := Ext{DPRank: policy.Given(uint32(1)), DPRankBy: "nvext.dp_rank"}
 	if err := ReadHeaders(&x, headersOf("X-Data-Parallel-Rank", "2")); err != nil || x.DPRank.Value != 2 ||
 		x.DPRankBy != "x-data-parallel-rank" {
 		t.Errorf("%+v, %v", x, err)

@@ -9,24 +9,27 @@ package nvext
 import (
 	"slices"
 	"strconv"
+
+	"github.com/cognitora/dataplane/router/policy"
 )
 
-// Ext holds the routing extensions of one request. The zero Ext asks for nothing.
+// Ext holds the routing extensions of one request that have an effect. The zero Ext asks for
+// nothing.
 type Ext struct {
 	Worker  Worker  // the only worker that may answer
-	Prefill Worker  // the only worker that may compute the prompt, where another one answers
 	Allowed Workers // the workers that may answer; nil: all
 
 	AllowedBy string // the field or header that gave Allowed
 
-	DPRank, PrefillDPRank Optional[uint32] // data-parallel ranks of the workers
-	DPRankBy              string           // the field or header that chose DPRank
+	DPRank   policy.Optional[uint32] // data-parallel rank of the worker
+	DPRankBy string                  // the field or header that chose DPRank
 
 	RequiredTaints  []string
 	PreferredTaints []Taint
 
-	Hints     Hints
-	Overrides Overrides
+	OSL       uint32 // expected output length in tokens; 0: unknown
+	Overrides policy.Overrides
+	MoE       MoEQuery
 	CacheSalt []byte // nil: absent
 
 	// Privileged names the first field or header that only some clients may send; empty: there is
@@ -46,47 +49,12 @@ type Taint struct {
 	Weight float64
 }
 
-// Hints describe a request, as its client expects it to run.
-type Hints struct {
-	Priority           Optional[int32]
-	StrictPriority     Optional[uint32]
-	OSL                uint32 // expected output length in tokens; 0: unknown
-	SpeculativePrefill bool
-	LatencySensitivity Optional[float64]
-}
-
-// Overrides replace settings of the policy for one request. The names are those of the settings.
-type Overrides struct {
-	OverlapScoreCredit, PrefillLoadScale, RouterTemperature Optional[float64] // 0 or more
-	SharedCacheMultiplier                                   Optional[float64] // 0 to 1
-	AssumeKVReuse, TrackPrefillTokens                       Optional[bool]
-	TTFTTarget, ITLTarget                                   Optional[float64] // milliseconds, above 0
-
-	MoE MoEQuery
-}
-
 // MoEQuery names the experts of a mixture-of-experts model that a request needs.
 type MoEQuery struct {
 	Experts []string // each once; nil: no query
 	// FallbackToUnlabeled allows nodes that do not state all of the experts.
 	FallbackToUnlabeled bool
 }
-
-// Optional is a value that may be absent. The zero Optional is absent.
-type Optional[T any] struct {
-	Value T
-	Given bool
-}
-
-// Or returns the value, or absent if there is none.
-func (o Optional[T]) Or(absent T) T {
-	if o.Given {
-		return o.Value
-	}
-	return absent
-}
-
-func given[T any](v T) Optional[T] { return Optional[T]{v, true} }
 
 // Workers is a set of worker ids, sorted. An id is a node's name or its number.
 type Workers []string

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/scan"
 )
 
@@ -46,19 +47,16 @@ func TestEverything(t *testing.T) {
 	}
 	want := &Ext{
 		Worker:  Worker{"7", "nvext.decode_worker_id"},
-		Prefill: Worker{"host-1", "nvext.prefill_worker_id"},
 		Allowed: Workers{"9007199254740991", "a", "b"}, AllowedBy: "nvext.allowed_worker_ids",
-		DPRank: given(uint32(3)), DPRankBy: "nvext.dp_rank", RequiredTaints: []string{"r"},
+		DPRank: policy.Given(uint32(3)), DPRankBy: "nvext.dp_rank", RequiredTaints: []string{"r"},
 		PreferredTaints: []Taint{{"p\n", 0.5}, {"q", -2}},
-		Hints: Hints{
-			Priority: given(int32(-3)), StrictPriority: given(uint32(2)), OSL: 256, SpeculativePrefill: true,
-			LatencySensitivity: given(-0.5),
+		OSL:             256,
+		Overrides: policy.Overrides{
+			OverlapScoreCredit: policy.Given(1.5), PrefillLoadScale: policy.Given(2.), Temperature: policy.Given(.5),
+			SharedCacheMultiplier: policy.Given(1.), AssumeKVReuse: policy.Given(false),
+			TrackPrefillTokens: policy.Given(true),
 		},
-		Overrides: Overrides{
-			OverlapScoreCredit: given(1.5), PrefillLoadScale: given(2.), RouterTemperature: given(.5),
-			SharedCacheMultiplier: given(1.), AssumeKVReuse: given(false), TrackPrefillTokens: given(true),
-			TTFTTarget: given(200.), ITLTarget: given(20.5), MoE: MoEQuery{Experts: []string{"e1", "17"}},
-		},
+		MoE:       MoEQuery{Experts: []string{"e1", "17"}},
 		CacheSalt: []byte("salt"), Privileged: "nvext.backend_instance_id",
 	}
 	if !reflect.DeepEqual(x, want) {
@@ -229,20 +227,49 @@ func manyTaints(n int) string {
 // TestOlderNames checks overlap_score_weight: it wins over prefill_load_scale, and 0 takes the
 // credit too.
 func TestOlderNames(t *testing.T) {
-	for doc, want := range map[string][2]Optional[float64]{
-		`{"overlap_score_weight":2.5}`:                                {{}, given(2.5)},
-		`{"kv_overlap_score_weight":0}`:                               {given(0.), given(0.)},
-		`{"overlap_score_weight":2,"prefill_load_scale":3}`:           {{}, given(2.)},
-		`{"overlap_score_weight":0,"overlap_score_credit":0.5}`:       {given(0.), given(0.)},
-		`{"overlap_score_credit":0.5,"kv_overlap_score_weight":2}`:    {given(.5), given(2.)},
-		`{"overlap_score_credit":0.5,"kv_overlap_score_weight":null}`: {given(.5), {}},
+	for doc, want := range map[string][2]policy.Optional[float64]{
+		`{"overlap_score_weight":2.5}`:                                {{}, policy.Given(2.5)},
+		`{"kv_overlap_score_weight":0}`:                               {policy.Given(0.), policy.Given(0.)},
+		`{"overlap_score_weight":2,"prefill_load_scale":3}`:           {{}, policy.Given(2.)},
+		`{"overlap_score_weight":0,"overlap_score_credit":0.5}`:       {policy.Given(0.), policy.Given(0.)},
+		`{"overlap_score_credit":0.5,"kv_overlap_score_weight":2}`:    {policy.Given(.5), policy.Given(2.)},
+		`{"overlap_score_credit":0.5,"kv_overlap_score_weight":null}`: {policy.Given(.5), {}},
 	} {
 		x, err := parse(t, `{"router":`+doc+`}`)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := [2]Optional[float64]{x.Overrides.OverlapScoreCredit, x.Overrides.PrefillLoadScale}; got != want {
+		o := &x.Overrides
+		if got := [2]policy.Optional[float64]{o.OverlapScoreCredit, o.PrefillLoadScale}; got != want {
 			t.Errorf("%s: credit and scale %+v, want %+v", doc, got, want)
+		}
+	}
+}
+
+// TestOverridesHaveTheRangesOfTheSettings sends a bound of each override, and a number beyond it.
+// The policy must take the bound as a setting of mode cost, and refuse the other number.
+func TestOverridesHaveTheRangesOfTheSettings(t *testing.T) {
+	settings := map[string]string{
+		"overlap_score_credit": "overlap_score_credit", "prefill_load_scale": "prefill_load_scale",
+		"overlap_score_weight": "overlap_score_weight", "kv_overlap_score_weight": "overlap_score_weight",
+		"router_temperature": "temperature", "shared_cache_multiplier": "shared_cache_multiplier",
+		"assume_kv_reuse": "assume_kv_reuse", "track_prefill_tokens": "track_prefill_tokens",
+		"ttft_target": "", "itl_target": "", "moe_query": "", // no setting
+	}
+	for _, f := range routerFields {
+		setting, known := settings[f.name]
+		if !known {
+			t.Errorf("name the setting that %s replaces", f.name)
+		}
+		if setting == "" {
+			continue
+		}
+		for _, value := range []string{"-0.001", "0", "0.5", "1", "1.001", "1e6", "1000001", "true", "false"} {
+			_, err := parse(t, fmt.Sprintf(`{"router":{%q:%s}}`, f.name, value))
+			_, refused := policy.Parse(fmt.Appendf(nil, `{"cost":{%q:%s}}`, setting, value))
+			if (err == nil) != (refused == nil) {
+				t.Errorf("%s %s: %v, and as a setting %v", f.name, value, err, refused)
+			}
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/jsonscan"
+	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/scan"
 )
 
@@ -54,8 +55,8 @@ type reader struct {
 	member  string // of the innermost object; empty: the object itself; or a header's name
 	index   int    // in a list; -1: not in a list
 
-	header []byte            // value of the header that is read; nil: not a header
-	weight Optional[float64] // overlap_score_weight, an older name of prefill_load_scale
+	header []byte                   // value of the header that is read; nil: not a header
+	weight policy.Optional[float64] // overlap_score_weight, an older name of prefill_load_scale
 }
 
 // name returns the place of the reader, such as nvext.router.moe_query.experts[2].

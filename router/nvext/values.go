@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/cognitora/dataplane/internal/jsonscan"
+	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/scan"
 )
 
@@ -102,10 +103,7 @@ func (r *reader) allow(all Workers) {
 	r.x.Allowed, r.x.AllowedBy = slices.Compact(all), r.name()
 }
 
-// unsetRank is how some clients spell that a request has no rank.
-const unsetRank = math.MaxUint32
-
-func (r *reader) rank() { r.x.DPRank, r.x.DPRankBy = given(r.count()), r.name() }
+func (r *reader) rank() { r.x.DPRank, r.x.DPRankBy = policy.Given(r.count()), r.name() }
 
 // engineRank reads the rank by the header that engines know. The router's own header wins.
 func (r *reader) engineRank() {
@@ -116,21 +114,7 @@ func (r *reader) engineRank() {
 	r.rank()
 }
 
-func (r *reader) prefillRank() {
-	if rank := r.count(); rank != unsetRank {
-		r.x.PrefillDPRank = given(rank)
-	}
-}
-
-func (r *reader) priority() {
-	r.x.Hints.Priority = given(int32(r.whole(math.MinInt32, math.MaxInt32)))
-}
-
-func (r *reader) strictPriority() { r.x.Hints.StrictPriority = given(r.count()) }
-
-func (r *reader) latencySensitivity() {
-	r.x.Hints.LatencySensitivity = given(r.finite())
-}
+func (r *reader) priority() { r.whole(math.MinInt32, math.MaxInt32) }
 
 // taints reads preferred taints: an object with a weight for each name.
 func (r *reader) taints() {
@@ -169,7 +153,7 @@ func (r *reader) overlapWeight() {
 		r.fail(at, scan.CodeValue, "is an older name of `prefill_load_scale`, which another member sets too; send one")
 		return
 	}
-	r.weight = given(r.factor())
+	r.weight = policy.Given(r.factor())
 }
 
 // settleWeight lets the older name win over prefill_load_scale. A weight of 0 also ignores cached
@@ -182,13 +166,13 @@ func (r *reader) settleWeight() {
 	if o.PrefillLoadScale = r.weight; r.weight.Value == 0 {
 		o.OverlapScoreCredit = r.weight
 	}
-	r.weight = Optional[float64]{}
+	r.weight = policy.Optional[float64]{}
 }
 
 // moeQuery reads the experts that the request needs. Without fallback_to_unlabeled other nodes are
 // allowed.
 func (r *reader) moeQuery() {
-	at, q := r.c.Pos(), &r.x.Overrides.MoE
+	at, q := r.c.Pos(), &r.x.MoE
 	q.FallbackToUnlabeled = true
 	r.object(moeFields)
 	if len(q.Experts) == 0 {
@@ -210,5 +194,5 @@ func (r *reader) experts() {
 			all = append(all, expert)
 		}
 	})
-	r.x.Overrides.MoE.Experts = all
+	r.x.MoE.Experts = all
 }

@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/cognitora/dataplane/router/busy"
 )
 
 // TestBusyThresholds reads thresholds, and writes and shows those that are set.
@@ -14,12 +16,12 @@ func TestBusyThresholds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := BusySettings{DecodeBlocks: new(0.0), PrefillTokens: new(1000)}
-	if !reflect.DeepEqual(p.Busy, want) || Default().Busy != (BusySettings{}) {
+	want := busy.Thresholds{DecodeBlocks: new(0.0), PrefillTokens: new(1000)}
+	if !reflect.DeepEqual(p.Busy, want) || Default().Busy != (busy.Thresholds{}) {
 		t.Errorf("%+v", p.Busy)
 	}
 	part, err := Parse([]byte(`{"busy":{"active_prefill_tokens_threshold_frac":1.5}}`))
-	if err != nil || !reflect.DeepEqual(part.Busy, BusySettings{PrefillFraction: new(1.5)}) {
+	if err != nil || !reflect.DeepEqual(part.Busy, busy.Thresholds{PrefillFraction: new(1.5)}) {
 		t.Errorf("%+v, %v", part, err)
 	}
 	doc, err := json.Marshal(p)
@@ -48,7 +50,7 @@ func TestBusyThresholds(t *testing.T) {
 }
 
 func TestBusyThresholdsAreRefused(t *testing.T) {
-	for busy, want := range map[string]string{
+	for section, want := range map[string]string{
 		`[]`: "busy: not a JSON object is refused, allowed: an object of active_decode_blocks_threshold, active_prefill",
 		`{"active_decode_blocks_threshold":1.5}`: "busy.active_decode_blocks_threshold: 1.5 is refused, allowed: a number " +
 			"from 0 to 1",
@@ -62,7 +64,7 @@ func TestBusyThresholdsAreRefused(t *testing.T) {
 			"blocks_threshold, active_prefill_tokens_threshold, active_prefill_tokens_threshold_frac; did you mean " +
 			"active_decode_blocks_threshold?",
 	} {
-		refused(t, `{"busy":`+busy+`}`, want)
+		refused(t, `{"busy":`+section+`}`, want)
 	}
 	refused(t, `{"active_prefill_tokens_threshold":7}`, "did you mean busy.active_prefill_tokens_threshold?")
 }

@@ -1,9 +1,10 @@
 package policy
 
-import "math"
+import (
+	"math"
 
-// chainTokens is the number of tokens in a block of the candidates' counts.
-const chainTokens = 16
+	"github.com/cognitora/dataplane/kv/block"
+)
 
 // CostSettings are the settings of mode cost. The lowest cost wins, and equal costs win at random.
 // A session's request stays at the session's node, with a temperature too, while the node's cost
@@ -89,7 +90,7 @@ func (k *costing) margin() float64 { return sessionShare * k.blocks }
 
 // stays says whether a session at the node c stays there. low is the lowest cost.
 func (k *costing) stays(c *Candidate, low float64) bool {
-	return c.room() && k.cost(c, nil) <= low+k.margin()
+	return c.Room() && k.cost(c, nil) <= low+k.margin()
 }
 
 // lowest returns a candidate with the lowest cost, and that cost. Equal candidates win at random.
@@ -99,7 +100,7 @@ func (k *costing) lowest(s *Situation) (best int, low float64) {
 	high := uint64(0) // the draw of the best
 	for i := range s.Candidates {
 		c := &s.Candidates[i]
-		if !c.room() {
+		if !c.Room() {
 			continue
 		}
 		cost := k.cost(c, nil)
@@ -116,7 +117,7 @@ func (k *costing) lowest(s *Situation) (best int, low float64) {
 // highest returns the highest cost of a candidate with room.
 func (k *costing) highest(s *Situation) (high float64) {
 	for i := range s.Candidates {
-		if c := &s.Candidates[i]; c.room() {
+		if c := &s.Candidates[i]; c.Room() {
 			high = max(high, k.cost(c, nil))
 		}
 	}
@@ -129,7 +130,7 @@ func (k *costing) draw(s *Situation, low, high float64) int {
 	best, most := -1, 0.0
 	for i := range s.Candidates {
 		c := &s.Candidates[i]
-		if !c.room() {
+		if !c.Room() {
 			continue
 		}
 		uniform := (float64(mix(s.Random+uint64(i))>>11) + 0.5) / (1 << 53)
@@ -187,7 +188,7 @@ func (p *CostSettings) costing(s *Situation) costing {
 	if k.decays = k.OverlapScoreCreditDecay > 0 && k.TrackPrefillTokens; k.decays {
 		k.least = math.MaxInt64
 		for i := range s.Candidates {
-			if c := &s.Candidates[i]; c.room() {
+			if c := &s.Candidates[i]; c.Room() {
 				k.least = min(k.least, max(c.PrefillTokens, 0))
 			}
 		}
@@ -197,10 +198,10 @@ func (p *CostSettings) costing(s *Situation) costing {
 
 // whole converts leading blocks of a candidate's count to whole blocks of the cost.
 func (k *costing) whole(blocks int32) float64 {
-	if k.BlockTokens == chainTokens {
+	if k.BlockTokens == block.Tokens {
 		return float64(blocks) // a division less
 	}
-	return float64(int64(blocks) * chainTokens / int64(k.BlockTokens))
+	return float64(int64(blocks) * block.Tokens / int64(k.BlockTokens))
 }
 
 // cost returns the cost of one candidate, and writes its parts into t, unless t is nil.
@@ -226,7 +227,7 @@ func (k *costing) cost(c *Candidate, t *CostTerms) (total float64) {
 		tokens += float64(c.PrefillTokens)
 		if k.TrackActiveBlocks {
 			active := c.ActiveBlocks
-			if k.BlockTokens != chainTokens || active != float64(uint32(active)) { // mostly there is nothing to round
+			if k.BlockTokens != block.Tokens || active != float64(uint32(active)) { // mostly there is nothing to round
 				active = k.active(active)
 			}
 			decode = active + k.blocks
@@ -298,7 +299,7 @@ func (k *costing) active(blocks float64) float64 {
 	if !known(blocks) {
 		return 0
 	}
-	return math.Round(blocks * chainTokens / k.unit)
+	return math.Round(blocks * block.Tokens / k.unit)
 }
 
 // taint returns the factor of the preferred taints, between exp(-1) and exp(1).

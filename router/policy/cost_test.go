@@ -3,7 +3,6 @@ package policy
 import (
 	"math"
 	"math/rand/v2"
-	"strings"
 	"testing"
 )
 
@@ -191,14 +190,6 @@ func TestOverrides(t *testing.T) {
 	}
 	if picked[1] < 450 {
 		t.Errorf("picked %v at a temperature of the request", picked)
-	}
-	bad := Overrides{SharedCacheMultiplier: Given(1.5), Temperature: Given(math.NaN()), AssumeKVReuse: Given(true)}
-	if err := bad.Validate(); err == nil || !strings.Contains(err.Error(), "shared_cache_multiplier: 1.5 is refused, "+
-		"allowed: a number from 0 to 1") || !strings.Contains(err.Error(), "temperature: NaN is refused") {
-		t.Error(err)
-	}
-	if err := new(Overrides).Validate(); err != nil {
-		t.Error(err)
 	}
 }
 

@@ -16,7 +16,7 @@ type group struct{ nodes, requests int64 }
 func (p *DeviceAwareSettings) pick(s *Situation, e *Explanation) int {
 	var groups [2]group // by class
 	for i := range s.Candidates {
-		if c := &s.Candidates[i]; c.room() {
+		if c := &s.Candidates[i]; c.Room() {
 			g := &groups[c.class()]
 			g.nodes++
 			g.requests += c.busy()

@@ -54,7 +54,7 @@ func (e *Explanation) begin(s *Situation) {
 		c, t := &s.Candidates[i], &e.Terms[i]
 		t.Load = max(0, 1-l.of(c))
 		t.Total, t.Requests = t.Load, c.load()
-		if t.Eligible = c.room(); !t.Eligible {
+		if t.Eligible = c.Room(); !t.Eligible {
 			t.Reason = c.full()
 		}
 	}

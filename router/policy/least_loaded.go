@@ -25,7 +25,7 @@ func least(s *Situation, of class) int {
 	best, lowest, bestDraw := -1, 0.0, uint64(0)
 	for i := range s.Candidates {
 		c := &s.Candidates[i]
-		if !c.room() || of != anyDevice && c.class() != of {
+		if !c.Room() || of != anyDevice && c.class() != of {
 			continue
 		}
 		load, draw := l.of(c), mix(s.Random+uint64(i))
@@ -47,7 +47,7 @@ func (s *Situation) decided(pick int, of class) string {
 	l := occupancyOf(s.Candidates)
 	for i := range s.Candidates {
 		c := &s.Candidates[i]
-		if i != pick && c.room() && (of == anyDevice || c.class() == of) && l.of(c) == l.of(&s.Candidates[pick]) {
+		if i != pick && c.Room() && (of == anyDevice || c.class() == of) && l.of(c) == l.of(&s.Candidates[pick]) {
 			return sessionDecided
 		}
 	}

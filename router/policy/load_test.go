@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 // util returns the use of every candidate.
@@ -176,15 +178,15 @@ func TestPendingByHand(t *testing.T) {
 		{0, 100, 0}, {-5, 100, 0}, {50, 100, 0.5}, {100, 100, 1}, {400, 100, 4}, {4000, 100, 4},
 		{32, 0, 0.5}, {32, 10, 0.5}, {128, 64, 2},
 	} {
-		cand := Candidate{PrefillTokens: chainTokens * c.waiting}
+		cand := Candidate{PrefillTokens: block.Tokens * c.waiting}
 		near(t, "waiting", waiting(&cand, c.promptBlocks), c.want)
 	}
 	p := Default()
 	p.Score.Weights = Weights{KV: 1, Pending: 0.5}
 	cands := blanks(3)
-	cands[0].Matched, cands[0].PrefillTokens = 100, 250*chainTokens // 1 - 1.25
-	cands[1].PrefillTokens = 10*chainTokens + 15                    // -0.05
-	cands[2].PrefillTokens = 90 * chainTokens                       // -0.45
+	cands[0].Matched, cands[0].PrefillTokens = 100, 250*block.Tokens // 1 - 1.25
+	cands[1].PrefillTokens = 10*block.Tokens + 15                    // -0.05
+	cands[2].PrefillTokens = 90 * block.Tokens                       // -0.45
 	out := make([]Terms, 3)
 	pick, _ := explain(p, cands, 100, nil, 0, out)
 	near(t, "total", out[0].Total, -0.25)
@@ -225,7 +227,7 @@ func TestAFullPrefixYieldsToLoad(t *testing.T) {
 	if got := pick(Default(), c, 100, nil, 0); got != 0 {
 		t.Errorf("picked %d, not the holder without waiting prefill", got)
 	}
-	c[0].PrefillTokens = 400 * chainTokens
+	c[0].PrefillTokens = 400 * block.Tokens
 	if got := pick(Default(), c, 100, nil, 0); got == 0 {
 		t.Error("picked the holder, where four prompts of this size wait")
 	}

@@ -1,11 +1,5 @@
 package policy
 
-import (
-	"errors"
-	"fmt"
-	"reflect"
-)
-
 // Overrides are a request's own values for settings of mode cost. The zero value overrides nothing.
 type Overrides struct {
 	OverlapScoreCredit    Optional[float64]
@@ -52,16 +46,4 @@ func (o *Overrides) apply(c *CostSettings) {
 	o.AssumeKVReuse.put(&c.AssumeKVReuse)
 	o.TrackPrefillTokens.put(&c.TrackPrefillTokens)
 	o.TrackActiveBlocks.put(&c.TrackActiveBlocks)
-}
-
-// Validate reports every override whose value is not allowed, by the key of its setting.
-func (o *Overrides) Validate() error {
-	c, errs := Default().Cost, []error(nil)
-	o.apply(&c)
-	walk("", reflect.ValueOf(&c).Elem(), func(name string, f reflect.StructField, v reflect.Value) {
-		if !allows(f, number(f, v)) {
-			errs = append(errs, &FieldError{name, fmt.Sprint(v), allowed(f)})
-		}
-	})
-	return errors.Join(errs...)
 }

@@ -38,6 +38,7 @@ import (
 	"strconv"
 
 	"github.com/cognitora/dataplane/internal/load"
+	"github.com/cognitora/dataplane/router/busy"
 )
 
 // Mode is the way to choose among the nodes that have room.
@@ -108,11 +109,14 @@ type Policy struct {
 	DeviceAware DeviceAwareSettings `json:"device_aware"`
 
 	PrefillLoadModel PrefillLoadModel `json:"prefill_load_model"`
-	Busy             BusySettings     `json:"busy"`
+	// Busy are the thresholds above which a node gets no further requests. Pick does not read
+	// them. The caller of Pick leaves busy nodes out of the candidates.
+	Busy busy.Thresholds `json:"busy"`
 	// MaxQueue bounds the requests in flight of a model on the nodes of a role. 0: the router's own
 	// setting.
 	MaxQueue int `json:"max_queue" range:"0..1048576"`
-	// TTFTSLOms is the objective for the time to first token, in milliseconds. 0: none.
+	// TTFTSLOms is an objective for the time to first token, in milliseconds. It has no effect:
+	// documents may have it, the router logs that it is there, and no pick reads it. 0: none.
 	TTFTSLOms int `json:"ttft_slo_ms" range:"0..3600000"`
 }
 
@@ -265,5 +269,5 @@ func (p *Policy) UsesPrefixes(o *Overrides) bool {
 
 func (c *Candidate) busy() int64 { return max(int64(c.InFlight), 0) + max(int64(c.Others), 0) }
 
-// room says whether the node may have one more request.
-func (c *Candidate) room() bool { return c.MaxConcurrent == 0 || c.busy() < int64(c.MaxConcurrent) }
+// Room says whether the node may have one more request.
+func (c *Candidate) Room() bool { return c.MaxConcurrent == 0 || c.busy() < int64(c.MaxConcurrent) }

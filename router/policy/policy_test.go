@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/cognitora/dataplane/internal/load"
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 type key uint64
@@ -25,7 +26,7 @@ func (k *countingKey) RendezvousKey() uint64 { k.asked++; return k.value }
 
 // situation is a pick for a prompt of the given blocks. Mode direct gets its pin.
 func situation(p *Policy, cands []Candidate, blocks int, key Key, r uint64) *Situation {
-	return &Situation{Candidates: cands, Blocks: blocks, Tokens: int64(blocks) * chainTokens, Key: key, Random: r,
+	return &Situation{Candidates: cands, Blocks: blocks, Tokens: int64(blocks) * block.Tokens, Key: key, Random: r,
 		Pinned: p.Mode == Direct}
 }
 

@@ -3,6 +3,8 @@ package policy
 import (
 	"math/rand/v2"
 	"testing"
+
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 // TestUsesPrefixes checks which policies give prefixes a worth, alone and with the overrides of a
@@ -81,7 +83,7 @@ func TestUnusedPrefixesChangeNothing(t *testing.T) {
 			coin(v)
 		}
 		s := Situation{Blocks: 1 + rng.IntN(300), Random: rng.Uint64(), Prefill: rng.IntN(4) == 0}
-		s.Tokens = int64(s.Blocks) * chainTokens
+		s.Tokens = int64(s.Blocks) * block.Tokens
 		if rng.IntN(2) == 0 {
 			s.Overrides.AssumeKVReuse = Given(rng.IntN(2) == 0)
 		}

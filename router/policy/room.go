@@ -5,7 +5,7 @@ import "math/bits"
 func withRoom(cands []Candidate) int {
 	n := 0
 	for i := range cands {
-		if cands[i].room() {
+		if cands[i].Room() {
 			n++
 		}
 	}
@@ -15,7 +15,7 @@ func withRoom(cands []Candidate) int {
 // nth returns the index of the k-th candidate with room, counted from 0.
 func nth(cands []Candidate, k int) int {
 	for i := range cands {
-		if !cands[i].room() {
+		if !cands[i].Room() {
 			continue
 		}
 		if k == 0 {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/cognitora/dataplane/internal/load"
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 // fleet holds the measures for a score, over all candidates, full ones included.
@@ -64,7 +65,7 @@ func (p *ScoreSettings) survey(cands []Candidate) fleet {
 	for i := range cands {
 		c := &cands[i]
 		counts.add(c.busy(), c.slots())
-		if c.room() {
+		if c.Room() {
 			f.takers++
 		}
 		f.vram.note(float64(c.VRAM))
@@ -120,7 +121,7 @@ const (
 // waiting returns the prefill that waits at the node, in whole blocks. Its unit is one prompt of
 // this prompt's size.
 func waiting(c *Candidate, promptBlocks int) float64 {
-	blocks := max(c.PrefillTokens, 0) / chainTokens
+	blocks := max(c.PrefillTokens, 0) / block.Tokens
 	return min(float64(blocks)/float64(max(promptBlocks, promptLeast)), waitingMost)
 }
 
@@ -258,7 +259,7 @@ func (p *ScoreSettings) best(s *Situation, f *fleet) (best int, top, second floa
 	best, top, second = -1, math.Inf(-1), math.Inf(-1)
 	for i := range s.Candidates {
 		c, t := &s.Candidates[i], math.Inf(-1)
-		if c.room() {
+		if c.Room() {
 			t = p.total(c, f, s.Blocks, nil)
 		}
 		s.Scratch[i] = standing{t, c.IDHash}

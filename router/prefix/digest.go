@@ -9,6 +9,8 @@ package prefix
 import (
 	"lukechampine.com/blake3"
 	"lukechampine.com/blake3/guts"
+
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 // Digest identifies a block together with all blocks before it.
@@ -16,7 +18,7 @@ type Digest = [32]byte
 
 const (
 	// BlockTokens is the number of tokens of a block.
-	BlockTokens = 16
+	BlockTokens = block.Tokens
 	// BlockBytes is the size of a block: its token ids as little-endian uint32.
 	// With the default tokenizer a token is 4 bytes of prompt text, so a block
 	// is 64 bytes of text.

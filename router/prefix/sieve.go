@@ -54,8 +54,11 @@ func set(words []atomic.Uint64, key uint64) {
 	}
 }
 
-// renew begins a new sieve, to which the caller adds every entry that stays.
-func (s *sieve) renew() { s.next = make([]atomic.Uint64, len(*s.words.Load())) }
+// blank returns the words of an empty sieve. The caller need not hold Index.mu.
+func (s *sieve) blank() []atomic.Uint64 { return make([]atomic.Uint64, len(*s.words.Load())) }
+
+// renew begins a new sieve with blank words. The caller adds every entry that stays.
+func (s *sieve) renew(words []atomic.Uint64) { s.next = words }
 
 // keep adds an entry that stays to the new sieve.
 func (s *sieve) keep(key uint64) { set(s.next, key) }

@@ -73,7 +73,8 @@ func (x *Index) sweep() {
 	if x.table.full() {
 		s.planPrune()
 	}
-	x.renewSieve(x.table.sieve.renew)
+	blank := x.table.sieve.blank() // before the lock, because clearing large memory takes long
+	x.renewSieve(func() { x.table.sieve.renew(blank) })
 	for from := 0; from < len(x.table.buckets); from += sweepBatch {
 		if x.closing() {
 			x.renewSieve(func() { x.table.sieve.done(false) })

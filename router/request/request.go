@@ -216,7 +216,7 @@ func (r *Request) ExpectedOutput() int64 {
 	if r.Nvext == nil {
 		return 0
 	}
-	return int64(r.Nvext.Hints.OSL)
+	return int64(r.Nvext.OSL)
 }
 
 // Predicts says whether the request leaves its prompt in an engine's cache.

@@ -1,9 +1,12 @@
 package trust
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 )
 
@@ -35,5 +38,21 @@ func TestSteers(t *testing.T) {
 	}
 	if e := Denied("x-cgn-node"); e.Status != 403 || e.Param != "x-cgn-node" {
 		t.Errorf("%+v", e)
+	}
+}
+
+func TestPeer(t *testing.T) {
+	for at, ofHost := range map[string]bool{
+		"127.0.0.1:5": true, "[::1]:5": true, "[::ffff:127.0.0.1]:5": true, "192.0.2.7:5": false,
+		"[fe80::1%eth0]:5": false, "@": false, "": false,
+	} {
+		req := httptest.NewRequest(http.MethodGet, "/", nil)
+		if req.RemoteAddr = at; OfHost(Peer(req)) != ofHost {
+			t.Errorf("%q: %v", at, !ofHost)
+		}
+		socket := context.WithValue(t.Context(), http.LocalAddrContextKey, &net.UnixAddr{Net: "unix"})
+		if !OfHost(Peer(req.WithContext(socket))) {
+			t.Errorf("%q over a Unix socket is of another host", at)
+		}
 	}
 }
