@@ -104,6 +104,11 @@ func TestModeAndMaxQueue(t *testing.T) {
 			if got := s.explain(chatBody("hello", "")).Mode; got != want[1] {
 				t.Errorf("after the change: %s", got)
 			}
+			in, _ := s.policyInForce()
+			if note := in.Overridden(); in.Mode != want[1] || (given != "") !=
+				(note == "router.mode overrides mode random of the document") || note != "" && s.log.count(note) != 1 {
+				t.Errorf("in force: %s, %q", in.Mode, note)
+			}
 		})
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/cell"
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/router/policy"
@@ -14,7 +15,9 @@ import (
 
 func newPolicy(s *state) *cobra.Command {
 	return &cobra.Command{
-		Use: "policy", Short: "Print the routing policy in force", Args: cli.NoArguments,
+		Use: "policy", Short: "Print the fleet's routing policy, as etcd has it", Args: cli.NoArguments,
+		Long: "Prints the settings of the policy in etcd that have an effect; -o json prints all of them, a document to\n" +
+			"edit. A router with router.policy_file or router.mode has another policy: cgn-ctl route policy asks a router.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.store.With(c.Context(), func(ctx context.Context, client *cluster.Client) error {
 				doc, err := client.Policy(ctx)
@@ -39,34 +42,13 @@ func newPolicy(s *state) *cobra.Command {
 func (s *state) showPolicy(p *policy.Policy, source string) error {
 	return s.Show(p, func(t *cli.Table) {
 		for _, setting := range p.Settings() {
-			t.Row(setting.Name, fmt.Sprint(setting.Value)+noted(setting))
+			t.Row(setting.Name, cell.Setting(setting))
+		}
+		if idle := cell.Idle(p); idle != "" {
+			t.Row("without effect", idle)
 		}
 		t.Row("source", source)
 	})
-}
-
-// notes explains settings of 0.
-var notes = map[string]string{
-	"score.weights.pending": "prefill that waits does not count",
-	"score.run_delay_ms":    "waits for a CPU do not count",
-	"score.retransmit_pct":  "segments sent again do not count",
-	"max_queue":             "the router's own setting counts",
-}
-
-func noted(s policy.Setting) string {
-	note := ""
-	for name, of0 := range notes {
-		if fmt.Sprint(s.Value) == "0" && (s.Name == name || strings.HasSuffix(s.Name, "."+name)) {
-			note = of0
-		}
-	}
-	if s.Name == "ttft_slo_ms" {
-		note = "not used yet"
-	}
-	if note == "" {
-		return ""
-	}
-	return " (" + note + ")"
 }
 
 func newSetPolicy(s *state) *cobra.Command {
@@ -96,6 +78,9 @@ func newSetPolicy(s *state) *cobra.Command {
 			}
 			for _, name := range policy.Ignored(doc) {
 				fmt.Fprintf(s.Err, "cgn-ctl: %s has no effect any more; leave it out\n", name)
+			}
+			if idle := cell.Idle(p); idle != "" {
+				fmt.Fprintln(s.Err, "cgn-ctl: "+idle)
 			}
 			if p.TTFTSLOms != 0 {
 				fmt.Fprintln(s.Err, "cgn-ctl: ttft_slo_ms is stored, and nothing uses it yet")

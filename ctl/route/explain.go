@@ -40,7 +40,7 @@ other requests. OVERLAP is the share of both. PENDING is the prefill that waits 
 size, 4 at most: the policy takes its share (weights.pending) off OVERLAP. LOAD is how idle the node is, POWER how
 little it draws beside the others, CAPACITY the mean of three shares, of GPU memory, of throughput (by width and
 dtype) and of free request slots, each beside the most that a candidate has; all from 0 to 1. SCORE is their
-sum, weighted by the policy (cgn-ctl cluster policy). A figure that a node does not report counts as the mean
+sum, weighted by the policy (cgn-ctl route policy). A figure that a node does not report counts as the mean
 of the others'; one that none reports is shown as - (power) or 0, and decides nothing. IN FLIGHT is requests
 now, and those of other routers and clients as last told, of how many the node may have at once (-: no limit).
 MEASURED has the figures of the node's agent, from its stream or its last heartbeat, with the age of each
@@ -90,7 +90,7 @@ func Command(a *cli.App) *cobra.Command {
 		"messages")
 	c.Flags().StringArrayVarP(&f.headers, "header", "H", nil, "header of the request as 'NAME: VALUE'; repeat it for "+
 		"several")
-	return cli.Group("route", "Explain routing decisions", c)
+	return cli.Group("route", "Explain routing decisions, and show the policy behind them", c, newPolicy(a))
 }
 
 func explain(a *cli.App, c *cobra.Command, f routeFlags) error {
