@@ -2,7 +2,9 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -65,12 +67,9 @@ func newSetPolicy(s *state) *cobra.Command {
 			`  cgn-ctl cluster set-policy '{"score":{"weights":{"kv":0.6,"load":0.3,"power":0,"capacity":0.1}}}'`,
 		Args: cli.OneArgument("a policy (FILE, - or JSON)"),
 		RunE: func(c *cobra.Command, args []string) error {
-			doc := []byte(args[0])
-			if !strings.HasPrefix(strings.TrimSpace(args[0]), "{") {
-				var err error
-				if doc, err = cli.ReadInput(c, args[0], 1<<20); err != nil {
-					return err
-				}
+			doc, err := document(c, args[0])
+			if err != nil {
+				return err
 			}
 			p, err := policy.Parse(doc)
 			if err != nil {
@@ -90,6 +89,44 @@ func newSetPolicy(s *state) *cobra.Command {
 					return err
 				}
 				return s.showPolicy(p, "etcd, stored now")
+			})
+		},
+	}
+}
+
+// document returns the policy document that an argument gives: JSON, or the name of a file.
+func document(c *cobra.Command, argument string) ([]byte, error) {
+	if strings.HasPrefix(strings.TrimSpace(argument), "{") {
+		return []byte(argument), nil
+	}
+	doc, err := cli.ReadInput(c, argument, 1<<20)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, cli.WithHint(fmt.Errorf("%.80q is not a JSON object, and there is no file of that name", argument),
+			`for example: cgn-ctl cluster set-policy '{"mode":"cost"}', or the name of a file with that object`)
+	}
+	return doc, err
+}
+
+func newRemovePolicy(s *state) *cobra.Command {
+	return &cobra.Command{
+		Use: "rm-policy", Short: "Remove the routing policy from etcd; routers then use the default",
+		Args: cli.NoArguments,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return s.store.With(c.Context(), func(ctx context.Context, client *cluster.Client) error {
+				was, err := client.RemovePolicy(ctx)
+				if err != nil {
+					return err
+				}
+				done := struct {
+					Removed bool `json:"removed"`
+				}{was}
+				return s.Show(done, func(t *cli.Table) {
+					if !was {
+						t.Line("no policy was stored; routers that remember one have been told")
+						return
+					}
+					t.Line("the policy is removed; routers use the default")
+				})
 			})
 		},
 	}
