@@ -33,6 +33,14 @@ func (n *member) figures(now time.Time) busy.Figures {
 	case usageKnown:
 		f.UsedBlocks, f.TotalBlocks, f.ActiveBlocks = usage, 1, 0 // the share is known, the number is not
 	}
+	if !load.Engine.At.IsZero() {
+		f.Age = load.Engine.At.Age(now)
+	}
+	// An engine without requests uses no blocks. Its report is from the time of a request that has
+	// ended since.
+	if !load.InFlight.IsZero() && load.Others == 0 && n.InFlight() == 0 {
+		f.UsedBlocks = min(f.UsedBlocks, 0)
+	}
 	return f
 }
 
