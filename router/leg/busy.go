@@ -36,9 +36,8 @@ func (n *member) figures(now time.Time) busy.Figures {
 	if !load.Engine.At.IsZero() {
 		f.Age = load.Engine.At.Age(now)
 	}
-	// An engine without requests uses no blocks. Its report is from the time of a request that has
-	// ended since.
-	if !load.InFlight.IsZero() && load.Others == 0 && n.InFlight() == 0 {
+	// The report is from a time at which only requests of this router ran. They have ended since.
+	if told, _ := load.InFlight.Get(); told > 0 && load.Others == 0 && n.InFlight() == 0 {
 		f.UsedBlocks = min(f.UsedBlocks, 0)
 	}
 	return f
