@@ -72,8 +72,8 @@ func TestDirectTakesOnlyThePinnedNode(t *testing.T) {
 	}
 }
 
-// TestAPinIsTheReason checks that the reason for a pinned node is the pin, in every mode but direct,
-// and that a rank of the node has the mode's reason too.
+// TestAPinIsTheReason checks that the reason for a pinned node is the pin, in every mode but
+// direct, and that a rank of the node has the mode's reason too.
 func TestAPinIsTheReason(t *testing.T) {
 	for m, name := range ModeNames() {
 		p, e := Default(), Explanation{}
