@@ -66,8 +66,8 @@ func (r *Router) setThresholds(w http.ResponseWriter, req *http.Request) {
 	writeJSON(w, http.StatusOK, busy.DocumentFor(model.Name, set))
 }
 
-// removeThresholds removes the thresholds that were set for the model of the query, and answers with
-// the model's thresholds by the policy.
+// removeThresholds removes the thresholds that were set for the model of the query, and answers
+// with the model's thresholds by the policy.
 func (r *Router) removeThresholds(w http.ResponseWriter, req *http.Request) {
 	if refused := mayChange(req); refused != nil {
 		writeError(w, refused)

@@ -79,7 +79,7 @@ func (o *Own) Start(ctx context.Context, mode string) (*Site, error) {
 		defer kill()
 		return <-ended
 	}}
-	if site.Nodes, err = ready(ctx, admin, cmp.Or(o.Patience, time.Minute)); err != nil {
+	if site.Nodes, err = o.ready(ctx, admin); err != nil {
 		return nil, errors.Join(err, site.Stop())
 	}
 	return site, nil
@@ -98,11 +98,15 @@ func freePorts() (listen, admin string, err error) {
 	return listen, admin, nil
 }
 
+// sayAfter is the wait for engines after which a line says for what.
+const sayAfter = 3 * time.Second
+
 // ready waits until every node of a router takes requests.
-func ready(ctx context.Context, admin string, patience time.Duration) ([]Node, error) {
+func (o *Own) ready(ctx context.Context, admin string) ([]Node, error) {
+	patience := cmp.Or(o.Patience, time.Minute)
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	last := ""
+	last, say := "", time.After(min(sayAfter, patience/2))
 	for {
 		nodes, missing := look(ctx, admin)
 		if missing == "" {
@@ -114,6 +118,8 @@ func ready(ctx context.Context, admin string, patience time.Duration) ([]Node, e
 		select {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("not every engine is ready after %s: %s", patience, last)
+		case <-say:
+			o.Logger.Warn("waiting for the engines", "at_most", patience, "missing", last)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
