@@ -124,7 +124,8 @@ func TestThresholdsAreRemoved(t *testing.T) {
 	if _, body := s.threshold(`{"model":"sim"}`); !strings.Contains(body, `"active_decode_blocks_threshold":0.9`) {
 		t.Errorf("a refused removal changed something: %s", body)
 	}
-	if status, body := without("DELETE", "?model=sim"); status != 200 || !strings.Contains(body, `"active_decode_blocks_threshold":null`) {
+	if status, body := without("DELETE", "?model=sim"); status != 200 ||
+		!strings.Contains(body, `"active_decode_blocks_threshold":null`) {
 		t.Errorf("DELETE: %d %s", status, body)
 	}
 	if _, body := s.threshold(""); body != `{"thresholds":[]}` {
