@@ -26,10 +26,10 @@ func (c *Config) Advise() (notes []string) {
 		}
 	}
 	if doc, err := os.ReadFile(c.Router.PolicyFile); err == nil {
-		notes = append(notes, idle("router.policy_file", doc)...)
+		notes = append(notes, idle("router.policy_file", doc, c.Router.Mode)...)
 	}
 	for i, m := range c.Models {
-		notes = append(notes, idle(fmt.Sprintf("model[%d].policy", i), []byte(m.Policy))...)
+		notes = append(notes, idle(fmt.Sprintf("model[%d].policy", i), []byte(m.Policy), "")...)
 	}
 	return notes
 }
@@ -49,10 +49,16 @@ func (c *Config) pooled(id string) bool {
 }
 
 // idle warns about the settings of a policy document that have no effect. name is the setting that
-// gives the document.
-func idle(name string, doc []byte) []string {
+// gives the document, and mode the mode in place of the document's; "": none.
+func idle(name string, doc []byte, mode string) []string {
 	p, err := policy.Parse(doc)
-	if len(doc) == 0 || err != nil || len(p.Idle()) == 0 {
+	if len(doc) == 0 || err != nil {
+		return nil
+	}
+	if m, err := policy.ParseMode(mode); err == nil {
+		p.Mode = m
+	}
+	if len(p.Idle()) == 0 {
 		return nil
 	}
 	return []string{fmt.Sprintf("%s: %s: no effect in mode %s", name, strings.Join(p.Idle(), ", "), p.Mode)}

@@ -35,6 +35,7 @@ func TestAdvice(t *testing.T) {
 		"--backend http://e:1,id=a,role=prefill":                  "the backend a has role prefill and gets no requests",
 		"--backend http://e:1 --policy-file " + file:              "router.policy_file: cost.temperature: no effect in mode random",
 		"--backend http://e:1 --policy-file " + file + ".no-file": "",
+		"--backend http://e:1 --mode cost --policy-file " + file:  "",
 	} {
 		var c router.Config
 		_ = config.Load(&c, config.Options{Program: "cgn-router", Args: strings.Fields(args)})
