@@ -86,6 +86,11 @@ func TestAPinIsTheReason(t *testing.T) {
 		if p.Mode != Direct && !strings.HasPrefix(e.Why, "the request is pinned to this node; its rank: ") {
 			t.Errorf("%s, ranks: %s", name, e.Why)
 		}
+		p.Explain(&Situation{Candidates: []Candidate{{}, {MaxConcurrent: 1, InFlight: 1}}}, &e)
+		if draws := p.Mode == Random || p.Mode == PowerOfTwo || p.Mode == RoundRobin; draws !=
+			(e.Why == "the only candidate with room") {
+			t.Errorf("%s, one with room: %s", name, e.Why)
+		}
 	}
 }
 
