@@ -32,6 +32,8 @@ type picks struct {
 	cached  int32      // leading blocks of the prompt in the hosts' caches; mode cost only
 	mark    books.Mark // of the prompt; mode cost only
 	api     apis.Set   // the request's endpoint, if some engine lacks it
+
+	explains bool // the leg only explains its pick, and changes no state
 }
 
 // choose reserves a slot for the spare attempt on the node that the policy picks. The candidates

@@ -82,7 +82,7 @@ func (d *Dispatcher) Explain(r *request.Request, q Question) (*Explanation, *api
 func (d *Dispatcher) explain(r *request.Request, q Question, now time.Time) (*Explanation, *apierror.Error) {
 	l := d.Leg(r, q, nil)
 	defer l.recycle()
-	l.explains = true
+	l.picks.explains = true
 	if err := l.resolve(); err != nil {
 		return nil, err
 	}

@@ -99,8 +99,6 @@ type Leg struct {
 	Attempts int
 	TTFT     time.Duration // from the request's arrival to the first sign of the answer; 0: there was none
 
-	explains bool // the leg only explains its pick, and changes no state
-
 	d      *Dispatcher
 	place  answer.Place
 	model  *servedModel
