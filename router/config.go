@@ -44,7 +44,7 @@ type RouterConfig struct {
 	Backends       []string        `toml:"backends" flag:"backend" split:"space" help:"an engine as URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=,kv-events=,kv-replay=,label=,expert=,max_batched_tokens=,data_parallel_size=]; [[backend]] explains the keys; label and expert may be repeated"`
 	InsecureListen bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow listen beyond loopback without client certificates; clients of other hosts then get 403 for requests that steer the router, with x-cgn-node or the privileged fields and headers of docs/nvext.md"`
 	InsecureAdmin  bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback; the admin port asks for no password or certificate, and /debug shows internals; /busy_threshold takes changes only from the router's own host"`
-	Mode           string          `toml:"mode" default:"" flag:"mode" help:"how nodes are picked: score, cost, round_robin, random, power_of_two, least_loaded, direct or device_aware; overrides only the mode of the fleet's policy, a policy of one model keeps its mode; empty: the policy's mode, which is score by default"`
+	Mode           string          `toml:"mode" default:"" flag:"mode" help:"how nodes are picked: score, cost (or kv), round_robin, random, power_of_two, least_loaded, direct or device_aware; overrides only the mode of the fleet's policy, a policy of one model keeps its mode; empty: the policy's mode, which is score by default"`
 	PolicyFile     string          `toml:"policy_file" default:"" flag:"policy-file" help:"file with the policy as JSON, reloaded when it changes; empty: the key /cognitora/routing/policy in etcd"`
 	ForwardAuth    bool            `toml:"forward_auth" default:"false" flag:"forward-auth" help:"pass the client's Authorization header to backends without an api_key_file, and to agents; an agent drops the header unless its own agent.forward_auth is set"`
 	PassNvext      bool            `toml:"nvext_passthrough" default:"false" flag:"nvext-passthrough" help:"leave the member nvext in the bodies that engines get, for engines that read it; the router checks and obeys it in any case"`
@@ -194,7 +194,7 @@ func (c *Config) Validate() error {
 		errs = append(errs, fmt.Errorf("%s: %s", field, fmt.Sprintf(format, args...)))
 	}
 	if _, err := policy.ParseMode(c.Router.Mode); c.Router.Mode != "" && err != nil {
-		bad("router.mode", "%q is not a mode; use one of %s", c.Router.Mode, strings.Join(policy.ModeNames(), ", "))
+		bad("router.mode", "%q is not a mode; use one of %s", c.Router.Mode, policy.ModesInstead(c.Router.Mode))
 	}
 	if s := c.Router.OverloadStatus; s != 503 && s != 529 {
 		bad("router.overload_status", "%d is none of the statuses of an overload; use 503 or 529", s)

@@ -83,8 +83,9 @@ func TestRefusalsAreLogged(t *testing.T) {
 	d := dispatcherOf(t, 2)
 	rec, node := logged(t, d, asked(t, d, chat(200)), pinnedTo("elsewhere"))
 	if node != "" || rec.Msg != "no node picked" || rec.Node != "" ||
-		!strings.Contains(rec.Error, "does not serve this model") || len(rec.Candidates) != 0 ||
-		len(rec.Removed) != 2 || rec.Removed[0] != "node-0: pinned, another node is pinned" {
+		!strings.HasSuffix(rec.Error, "does not serve this model; these do: node-0, node-1") ||
+		len(rec.Candidates) != 0 || len(rec.Removed) != 2 ||
+		rec.Removed[0] != "node-0: pinned, another node is pinned" {
 		t.Errorf("%q, %+v", node, rec)
 	}
 }
@@ -137,5 +138,19 @@ func TestPickWithoutDebugDoesNotAllocate(t *testing.T) {
 	}
 	if least := allocations(t, d, r, l, body); least != 0 {
 		t.Errorf("%v allocations, want 0", least)
+	}
+}
+
+// TestARemovalNamesItsFilterOnce checks the line of a removed node whose reason begins with the
+// filter's word.
+func TestARemovalNamesItsFilterOnce(t *testing.T) {
+	for want, e := range map[string]ExplainedNode{
+		"a: busy: 5 prompt tokens wait":  {Node: "a", Filter: "busy", Reason: "busy: 5 prompt tokens wait"},
+		"a: pinned, another node is":     {Node: "a", Filter: "pinned", Reason: "another node is"},
+		"a: full: 1 in flight of 1 slot": {Node: "a", Reason: "full: 1 in flight of 1 slot"},
+	} {
+		if got := e.removal(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }

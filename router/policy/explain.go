@@ -40,7 +40,18 @@ func (t *Terms) Line(node string) string {
 // Explain picks as Pick does, and fills e. Explain allocates, so do not call it on the hot path.
 func (p *Policy) Explain(s *Situation, e *Explanation) int {
 	e.begin(s)
-	return modes[p.Mode].of(p).pick(s, e)
+	pick := modes[p.Mode].of(p).pick(s, e)
+	draws := p.Mode == Random || p.Mode == PowerOfTwo || p.Mode == RoundRobin
+	switch {
+	case pick < 0 || p.Mode == Direct:
+	case s.Pinned && len(s.Candidates) == 1:
+		e.Why = "the request is pinned to this node"
+	case s.Pinned:
+		e.Why = "the request is pinned to this node; its rank: " + e.Why
+	case draws && withRoom(s.Candidates) == 1:
+		e.Why = "the only candidate with room"
+	}
+	return pick
 }
 
 // begin fills in what all modes share, and the reason for choosing no node.
