@@ -16,6 +16,7 @@ import (
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/leg"
+	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
 )
@@ -115,10 +116,14 @@ func (r *Router) debugFleet(w http.ResponseWriter, _ *http.Request) {
 	snap := r.fleet.Load()
 	view := struct {
 		fleet.View
-		Nodes       []nodeView  `json:"nodes"`
-		Models      []modelView `json:"models"`
-		IndexBlocks int         `json:"index_blocks"`
-	}{Models: []modelView{}, View: snap.View(time.Now()), IndexBlocks: r.index.Len()}
+		Nodes       []nodeView      `json:"nodes"`
+		Models      []modelView     `json:"models"`
+		IndexBlocks int             `json:"index_blocks"`
+		Policy      *policy.InForce `json:"policy"` // of the models without a policy of their own
+	}{Models: []modelView{}, View: snap.View(time.Now()), IndexBlocks: r.index.Len(), Policy: r.inForce.Load()}
+	if p := r.policyProblem(); p != nil {
+		view.Problems = append(slices.Clip(view.Problems), *p)
+	}
 	for _, n := range view.View.Nodes {
 		lifetime := 0.0
 		if node := snap.Node(n.ID); node != nil {

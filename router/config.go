@@ -194,7 +194,7 @@ func (c *Config) Validate() error {
 		errs = append(errs, fmt.Errorf("%s: %s", field, fmt.Sprintf(format, args...)))
 	}
 	if _, err := policy.ParseMode(c.Router.Mode); c.Router.Mode != "" && err != nil {
-		bad("router.mode", "%q is not a mode; use one of %s", c.Router.Mode, strings.Join(policy.ModeNames(), ", "))
+		bad("router.mode", "%q is not a mode; use one of %s", c.Router.Mode, policy.ModesInstead(c.Router.Mode))
 	}
 	if s := c.Router.OverloadStatus; s != 503 && s != 529 {
 		bad("router.overload_status", "%d is none of the statuses of an overload; use 503 or 529", s)

@@ -7,43 +7,74 @@ import (
 	"os"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/policy"
 )
 
 const policyFileInterval = time.Second // between looks at the policy file
 
+// defaultPolicy is the source of the policy while no document is known.
+const defaultPolicy = "default: no document is known"
+
+// policySource returns where policy documents come from.
+func (r *Router) policySource() string {
+	switch name := r.config.Router.PolicyFile; {
+	case name != "":
+		return "file " + name
+	case r.cluster != nil:
+		return "etcd " + cluster.PolicyKey
+	}
+	return defaultPolicy
+}
+
 // startPolicy puts the first policy in force. The first policy is the file's policy, which must be
 // valid, or the default until etcd has a policy.
 func (r *Router) startPolicy() error {
-	p := policy.Default()
+	p, source := policy.Default(), defaultPolicy
 	if name := r.config.Router.PolicyFile; name != "" {
 		doc, err := os.ReadFile(name)
 		if err != nil {
 			return policyFileProblem(err)
 		}
-		r.policyDoc = doc
+		r.policyDoc, source = doc, r.policySource()
 		if p, err = policy.Parse(doc); err != nil {
 			return fmt.Errorf("router.policy_file %s: %w", name, err)
 		}
 	}
-	p, err := r.withMode(p)
-	r.policy.Store(p)
-	return err
+	return r.putPolicy(p, source)
 }
 
-// withMode replaces the mode of the fleet's policy by the mode of the command line, if set. The
+// putPolicy puts a policy in force. A mode of the command line replaces the policy's mode. The
 // models' own policies keep their modes.
-func (r *Router) withMode(p *policy.Policy) (*policy.Policy, error) {
-	if r.config.Router.Mode == "" {
-		return p, nil
+func (r *Router) putPolicy(p *policy.Policy, source string) error {
+	in := &policy.InForce{Source: source}
+	if r.config.Router.Mode != "" {
+		mode, err := policy.ParseMode(r.config.Router.Mode)
+		if err != nil {
+			return fmt.Errorf("router.mode: %w", err)
+		}
+		if mode != p.Mode {
+			in.ModeBy, in.DocumentMode = "router.mode", p.Mode.String()
+		}
+		own := *p
+		own.Mode = mode
+		p = &own
 	}
-	mode, err := policy.ParseMode(r.config.Router.Mode)
-	if err != nil {
-		return p, fmt.Errorf("router.mode: %w", err)
+	in.Mode, in.Settings = p.Mode.String(), p
+	r.policy.Store(p)
+	r.inForce.Store(in)
+	return nil
+}
+
+// refusePolicy notes why the newest document is not in force. "" takes the note back.
+func (r *Router) refusePolicy(reason string) {
+	in := *r.inForce.Load()
+	in.Refused = nil
+	if reason != "" {
+		in.Refused = &policy.Refusal{Source: r.policySource(), Reason: reason, At: time.Now()}
 	}
-	own := *p
-	own.Mode = mode
-	return &own, nil
+	r.inForce.Store(&in)
 }
 
 // followPolicy puts every new policy document in force until ctx ends.
@@ -81,10 +112,12 @@ func (r *Router) followPolicyFile(ctx context.Context) error {
 			if err.Error() != unread {
 				unread = err.Error()
 				r.log.Warn("policy file not read, the policy in force stays", "file", name, "error", err)
+				r.refusePolicy("not read: " + unread)
 			}
 			continue
 		}
-		if unread = ""; !bytes.Equal(doc, last) {
+		again := unread != ""
+		if unread = ""; again || !bytes.Equal(doc, last) {
 			last = doc
 			r.takePolicy(doc)
 		}
@@ -94,36 +127,57 @@ func (r *Router) followPolicyFile(ctx context.Context) error {
 // takePolicy puts a document in force. takePolicy refuses a bad document as a whole and keeps the
 // present policy. Nil stands for the default.
 func (r *Router) takePolicy(doc []byte) {
-	p := policy.Default()
+	p, source := policy.Default(), defaultPolicy
 	if doc != nil {
 		var err error
+		source = r.policySource()
 		if p, err = policy.Parse(doc); err != nil {
-			r.log.Error("policy refused, the one in force stays", "error", err)
+			r.log.Error("policy refused, the one in force stays", "source", source, "in_force",
+				r.inForce.Load().Source, "error", err)
 			r.metrics.PolicyReloads.WithLabelValues("refused").Inc()
+			r.refusePolicy(err.Error())
 			return
 		}
 	}
-	p, _ = r.withMode(p)
-	r.policy.Store(p)
-	r.applyPolicy(p)
+	if err := r.putPolicy(p, source); err != nil {
+		return // New has refused the mode
+	}
+	r.applyPolicy()
 	if ignored := policy.Ignored(doc); len(ignored) > 0 {
 		r.log.Warn("settings of the policy that have no effect any more", "settings", ignored)
 	}
 	r.metrics.PolicyReloads.WithLabelValues("applied").Inc()
-	w := &p.Score.Weights
-	r.log.Info("policy in force", "mode", p.Mode.String(), "kv", w.KV, "load", w.Load, "power", w.Power, "capacity",
-		w.Capacity)
 }
 
-// applyPolicy applies the parts of the fleet's policy that are not about picking.
-func (r *Router) applyPolicy(p *policy.Policy) {
-	limit := r.config.Router.Admission.MaxQueue
+// applyPolicy applies the parts of the fleet's policy that are not about picking, and logs it.
+func (r *Router) applyPolicy() {
+	in := r.inForce.Load()
+	p, limit := in.Settings, r.config.Router.Admission.MaxQueue
 	if p.MaxQueue > 0 {
 		limit = p.MaxQueue
 	}
 	r.gate.SetMaxQueue(limit)
 	r.busy.SetPolicy(p.Busy)
+	attrs := []any{"source", in.Source, "mode", in.Mode}
+	if note := in.Overridden(); note != "" {
+		attrs = append(attrs, "note", note)
+	}
+	if idle := p.Idle(); len(idle) > 0 {
+		attrs = append(attrs, "without_effect", idle)
+	}
+	r.log.Info("policy in force", append(attrs, in.Effective()...)...)
 	if p.TTFTSLOms > 0 {
 		r.log.Info("the policy's ttft_slo_ms has no effect: nothing uses it", "ttft_slo_ms", p.TTFTSLOms)
+	}
+}
+
+// policyProblem returns the problem of a policy that is not in force; nil if there is none.
+func (r *Router) policyProblem() *fleet.Problem {
+	refused := r.inForce.Load().Refused
+	if refused == nil {
+		return nil
+	}
+	return &fleet.Problem{
+		Subject: "policy, " + refused.Source, Reason: "refused, and the one before stays in force: " + refused.Reason,
 	}
 }

@@ -55,6 +55,7 @@ type Router struct {
 	untokenised  untokenised
 	peers        *peerevents.Client // nil without router.kernel_events
 	policy       atomic.Pointer[policy.Policy]
+	inForce      atomic.Pointer[policy.InForce] // policy, for people; set by one goroutine at a time
 	backends     atomic.Pointer[[]fleet.Backend]
 	policyDoc    []byte // contents of the policy file when the router was made
 	gate         *admission.Gate
@@ -220,7 +221,7 @@ func (r *Router) assemble() {
 		Plans: plans, Scans: memo.Scans(), Fleet: r.fleet, Metrics: r.metrics,
 		Watcher: r.watcher, Loops: r.loops, Access: r.access, Logger: r.log, Admin: c.Router.Admin,
 	}, c.gatewayLimits(maxConnections(c.Limits.MaxConnections, r.log)), c.Router.ForwardAuth)
-	r.applyPolicy(r.policy.Load())
+	r.applyPolicy()
 	r.observe()
 	r.admin = &http.Server{Handler: r.handover.closing(r.adminRoutes()), ConnState: r.handover.count,
 		ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}

@@ -79,14 +79,15 @@ func TestModeAndMaxQueue(t *testing.T) {
 				c.Router.PolicyFile, c.Router.Mode, c.Router.Admission.MaxQueue = file, given, 3
 			})
 			limit := func() float64 { return s.metrics().sum("cgn_router_model_max_queue", `model="sim"`) }
-			full := func(n int) {
+			full := func(n int, setting string) {
 				t.Helper()
 				var running []*http.Response
 				for range n {
 					running = append(running, s.begin("/v1/chat/completions", chatBody("hello", streaming),
 						"x-sim-fault", "stall_after=1"))
 				}
-				if r := s.chat(chatBody("one more", plain)); r.status != 503 || r.code() != "queue_full" {
+				if r := s.chat(chatBody("one more", plain)); r.status != 503 || r.code() != "queue_full" ||
+					!strings.Contains(string(r.body), "; "+setting+" bounds them") {
 					t.Errorf("above %d: %v", n, r)
 				}
 				for _, resp := range running {
@@ -94,15 +95,20 @@ func TestModeAndMaxQueue(t *testing.T) {
 				}
 				s.idle()
 			}
-			full(2)
+			full(2, "max_queue of the policy")
 			if got := s.explain(chatBody("hello", "")).Mode; got != want[0] || limit() != 2 {
 				t.Errorf("at the start: %s, max_queue %v", got, limit())
 			}
 			write(`{"mode":"random"}`)
 			eventually(t, "the new document is in force", func() bool { return limit() == 3 })
-			full(3)
+			full(3, "router.admission.max_queue")
 			if got := s.explain(chatBody("hello", "")).Mode; got != want[1] {
 				t.Errorf("after the change: %s", got)
+			}
+			in, _ := s.policyInForce()
+			if note := in.Overridden(); in.Mode != want[1] || (given != "") !=
+				(note == "router.mode overrides mode random of the document") || note != "" && s.log.count(note) != 1 {
+				t.Errorf("in force: %s, %q", in.Mode, note)
 			}
 		})
 	}

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/cognitora/dataplane/router"
+	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
@@ -193,6 +194,20 @@ func TestCaps(t *testing.T) {
 	}
 }
 
+// policyInForce returns the policy in /debug/fleet, and the fleet's problems.
+func (s *site) policyInForce() (in policy.InForce, problems string) {
+	s.t.Helper()
+	_, page := s.get(s.admin + "/debug/fleet")
+	f := struct {
+		Policy   *policy.InForce
+		Problems json.RawMessage
+	}{Policy: &in}
+	if err := json.Unmarshal(page, &f); err != nil {
+		s.t.Fatal(err)
+	}
+	return in, string(f.Problems)
+}
+
 // TestPolicyFile checks that a changed file is accepted or refused as a whole while the router
 // runs.
 func TestPolicyFile(t *testing.T) {
@@ -209,10 +224,27 @@ func TestPolicyFile(t *testing.T) {
 	reloads := func(result string) float64 {
 		return s.metrics().sum("cgn_router_policy_reloads_total", `result="`+result+`"`)
 	}
-	write(`{"mode":"round_robin"}`)
+	write(`{"mode":"round_robin","cost":{"temperature":1},"max_queue":7}`)
 	eventually(t, "it is in force", func() bool { return reloads("applied") == 1 })
+	if in, problems := s.policyInForce(); in.Mode != "round_robin" || in.Source != "file "+file || in.Refused != nil ||
+		in.ModeBy != "" || in.Settings.MaxQueue != 7 || strings.Contains(problems, "policy") {
+		t.Errorf("in force: %+v, problems %s", in, problems)
+	}
+	if text := s.log.text(); !strings.Contains(text, "msg=\"policy in force\" source=\"file "+file+
+		"\" mode=round_robin without_effect=[cost.temperature] prefill_load_model.mode=none max_queue=7") ||
+		strings.Contains(text, "score.weights.kv") {
+		t.Error("the log does not have the policy with its source, or has settings of other modes")
+	}
 	write(`{"mode":"round_robin`)
 	eventually(t, "garbage is refused", func() bool { return reloads("refused") == 1 })
+	if in, problems := s.policyInForce(); in.Mode != "round_robin" || in.Refused == nil ||
+		in.Refused.Source != "file "+file || !strings.Contains(in.Refused.Reason, "malformed JSON") ||
+		!strings.Contains(problems, `"policy, file `+file+`"`) {
+		t.Errorf("refused: %+v, problems %s", in, problems)
+	}
+	if s.log.count("stays\" source=\"file "+file) != 1 {
+		t.Error("the log does not name the refused file")
+	}
 	served := map[string]int{}
 	for i := range 10 {
 		served[s.chat(chatBody(fmt.Sprint(i), plain)).node()]++
@@ -220,6 +252,18 @@ func TestPolicyFile(t *testing.T) {
 	if served["sim-0"] != 5 {
 		t.Errorf("round robin gave %v", served)
 	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a file that is gone is a problem", func() bool {
+		in, _ := s.policyInForce()
+		return in.Refused != nil && strings.Contains(in.Refused.Reason, "not read: ")
+	})
+	write(`{"mode":"random"}`)
+	eventually(t, "a good document ends the problem", func() bool {
+		in, problems := s.policyInForce()
+		return in.Mode == "random" && in.Refused == nil && !strings.Contains(problems, "policy")
+	})
 	if status, body := s.get(s.admin + "/v1/models"); status != 404 || !strings.Contains(string(body),
 		"this is the admin port; the API is at 127.0.0.1:0 (router.listen)") {
 		t.Errorf("the API at the admin port: %d %s", status, body)

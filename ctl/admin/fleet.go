@@ -4,14 +4,16 @@ import (
 	"context"
 
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/policy"
 )
 
 // Fleet is the fleet in a router's view: the answer of /debug/fleet.
 type Fleet struct {
 	fleet.View
-	Nodes       []Node  `json:"nodes"`
-	Models      []Model `json:"models"`
-	IndexBlocks int     `json:"index_blocks"`
+	Nodes       []Node          `json:"nodes"`
+	Models      []Model         `json:"models"`
+	IndexBlocks int             `json:"index_blocks"`
+	Policy      *policy.InForce `json:"policy"` // nil: the router is older than the field
 }
 
 // Model is a model in the router's view.

@@ -20,7 +20,7 @@ type state struct {
 func Command(a *cli.App) *cobra.Command {
 	s := &state{App: a}
 	c := cli.Group("cluster", "Look at and change the fleet's state in etcd",
-		newNodes(s), newPolicy(s), newSetPolicy(s), newCordon(s), newUncordon(s), newDrain(s))
+		newNodes(s), newPolicy(s), newSetPolicy(s), newRemovePolicy(s), newCordon(s), newUncordon(s), newDrain(s))
 	s.store.Flags(c.PersistentFlags(), a.Getenv)
 	return c
 }

@@ -93,6 +93,17 @@ func TestCluster(t *testing.T) {
 		t.Errorf("a bad policy: %v", err)
 	}
 	ctltest.Want(t, must("policy"), "0.6")
+	for _, not := range []string{"", "[]", "null", "// a comment\n{}"} {
+		if _, err := ctl(t, env, "cluster", "set-policy", not); err == nil ||
+			!strings.Contains(err.Error(), "is not a JSON object, and there is no file of that name") {
+			t.Errorf("%q: %v", not, err)
+		}
+	}
+	ctltest.Want(t, must("set-policy", `{"mode":"cost","score":{"epsilon":0.5}}`), "without effect",
+		"score.epsilon: no effect in mode cost")
+	ctltest.Want(t, must("rm-policy"), "the policy is removed")
+	ctltest.Want(t, must("policy"), "default: none is stored")
+	ctltest.Want(t, must("rm-policy", "-o", "json"), `"removed": false`)
 }
 
 // TestLeaseThatIsNotTold: if etcd does not return a lease, its row says so, and the other nodes are

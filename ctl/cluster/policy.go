@@ -2,11 +2,14 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/cell"
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/router/policy"
@@ -14,7 +17,9 @@ import (
 
 func newPolicy(s *state) *cobra.Command {
 	return &cobra.Command{
-		Use: "policy", Short: "Print the routing policy in force", Args: cli.NoArguments,
+		Use: "policy", Short: "Print the fleet's routing policy, as etcd has it", Args: cli.NoArguments,
+		Long: "Prints the settings of the policy in etcd that have an effect; -o json prints all of them, a document to\n" +
+			"edit. A router with router.policy_file or router.mode has another policy: cgn-ctl route policy asks a router.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.store.With(c.Context(), func(ctx context.Context, client *cluster.Client) error {
 				doc, err := client.Policy(ctx)
@@ -39,34 +44,13 @@ func newPolicy(s *state) *cobra.Command {
 func (s *state) showPolicy(p *policy.Policy, source string) error {
 	return s.Show(p, func(t *cli.Table) {
 		for _, setting := range p.Settings() {
-			t.Row(setting.Name, fmt.Sprint(setting.Value)+noted(setting))
+			t.Row(setting.Name, cell.Setting(setting))
+		}
+		if idle := cell.Idle(p); idle != "" {
+			t.Row("without effect", idle)
 		}
 		t.Row("source", source)
 	})
-}
-
-// notes explains settings of 0.
-var notes = map[string]string{
-	"score.weights.pending": "prefill that waits does not count",
-	"score.run_delay_ms":    "waits for a CPU do not count",
-	"score.retransmit_pct":  "segments sent again do not count",
-	"max_queue":             "the router's own setting counts",
-}
-
-func noted(s policy.Setting) string {
-	note := ""
-	for name, of0 := range notes {
-		if fmt.Sprint(s.Value) == "0" && (s.Name == name || strings.HasSuffix(s.Name, "."+name)) {
-			note = of0
-		}
-	}
-	if s.Name == "ttft_slo_ms" {
-		note = "not used yet"
-	}
-	if note == "" {
-		return ""
-	}
-	return " (" + note + ")"
 }
 
 func newSetPolicy(s *state) *cobra.Command {
@@ -83,12 +67,9 @@ func newSetPolicy(s *state) *cobra.Command {
 			`  cgn-ctl cluster set-policy '{"score":{"weights":{"kv":0.6,"load":0.3,"power":0,"capacity":0.1}}}'`,
 		Args: cli.OneArgument("a policy (FILE, - or JSON)"),
 		RunE: func(c *cobra.Command, args []string) error {
-			doc := []byte(args[0])
-			if !strings.HasPrefix(strings.TrimSpace(args[0]), "{") {
-				var err error
-				if doc, err = cli.ReadInput(c, args[0], 1<<20); err != nil {
-					return err
-				}
+			doc, err := document(c, args[0])
+			if err != nil {
+				return err
 			}
 			p, err := policy.Parse(doc)
 			if err != nil {
@@ -96,6 +77,9 @@ func newSetPolicy(s *state) *cobra.Command {
 			}
 			for _, name := range policy.Ignored(doc) {
 				fmt.Fprintf(s.Err, "cgn-ctl: %s has no effect any more; leave it out\n", name)
+			}
+			if idle := cell.Idle(p); idle != "" {
+				fmt.Fprintln(s.Err, "cgn-ctl: "+idle)
 			}
 			if p.TTFTSLOms != 0 {
 				fmt.Fprintln(s.Err, "cgn-ctl: ttft_slo_ms is stored, and nothing uses it yet")
@@ -105,6 +89,44 @@ func newSetPolicy(s *state) *cobra.Command {
 					return err
 				}
 				return s.showPolicy(p, "etcd, stored now")
+			})
+		},
+	}
+}
+
+// document returns the policy document that an argument gives: JSON, or the name of a file.
+func document(c *cobra.Command, argument string) ([]byte, error) {
+	if strings.HasPrefix(strings.TrimSpace(argument), "{") {
+		return []byte(argument), nil
+	}
+	doc, err := cli.ReadInput(c, argument, 1<<20)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, cli.WithHint(fmt.Errorf("%.80q is not a JSON object, and there is no file of that name", argument),
+			`for example: cgn-ctl cluster set-policy '{"mode":"cost"}', or the name of a file with that object`)
+	}
+	return doc, err
+}
+
+func newRemovePolicy(s *state) *cobra.Command {
+	return &cobra.Command{
+		Use: "rm-policy", Short: "Remove the routing policy from etcd; routers then use the default",
+		Args: cli.NoArguments,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return s.store.With(c.Context(), func(ctx context.Context, client *cluster.Client) error {
+				was, err := client.RemovePolicy(ctx)
+				if err != nil {
+					return err
+				}
+				done := struct {
+					Removed bool `json:"removed"`
+				}{was}
+				return s.Show(done, func(t *cli.Table) {
+					if !was {
+						t.Line("no policy was stored; routers that remember one have been told")
+						return
+					}
+					t.Line("the policy is removed; routers use the default")
+				})
 			})
 		},
 	}

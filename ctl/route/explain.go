@@ -40,7 +40,7 @@ other requests. OVERLAP is the share of both. PENDING is the prefill that waits 
 size, 4 at most: the policy takes its share (weights.pending) off OVERLAP. LOAD is how idle the node is, POWER how
 little it draws beside the others, CAPACITY the mean of three shares, of GPU memory, of throughput (by width and
 dtype) and of free request slots, each beside the most that a candidate has; all from 0 to 1. SCORE is their
-sum, weighted by the policy (cgn-ctl cluster policy). A figure that a node does not report counts as the mean
+sum, weighted by the policy (cgn-ctl route policy). A figure that a node does not report counts as the mean
 of the others'; one that none reports is shown as - (power) or 0, and decides nothing. IN FLIGHT is requests
 now, and those of other routers and clients as last told, of how many the node may have at once (-: no limit).
 MEASURED has the figures of the node's agent, from its stream or its last heartbeat, with the age of each
@@ -90,7 +90,7 @@ func Command(a *cli.App) *cobra.Command {
 		"messages")
 	c.Flags().StringArrayVarP(&f.headers, "header", "H", nil, "header of the request as 'NAME: VALUE'; repeat it for "+
 		"several")
-	return cli.Group("route", "Explain routing decisions", c)
+	return cli.Group("route", "Explain routing decisions, and show the policy behind them", c, newPolicy(a))
 }
 
 func explain(a *cli.App, c *cobra.Command, f routeFlags) error {
@@ -111,6 +111,10 @@ func explain(a *cli.App, c *cobra.Command, f routeFlags) error {
 	if err != nil {
 		return err
 	}
+	if len(body) == 0 {
+		return cli.WithHint(fmt.Errorf("--file %s: the body is empty", f.file),
+			`it holds a whole request, such as {"model":"m","messages":[{"role":"user","content":"Hello"}]}`)
+	}
 	var e leg.Explanation
 	path := "/debug/route?" + url.Values{"api": {f.api}}.Encode()
 	if err := f.router.DecodeWith(c.Context(), header, path, string(body), &e); err != nil {
@@ -119,8 +123,19 @@ func explain(a *cli.App, c *cobra.Command, f routeFlags) error {
 	if err := a.Show(e, func(t *cli.Table) { writeExplanation(t, &e) }); err != nil || e.Winner != "" {
 		return err
 	}
-	return cli.WithHint(errors.New("no node can take this request now"),
-		"the notes above say why; cgn-ctl top shows the nodes as they change")
+	return refusal(&e)
+}
+
+// refusal returns the error for a request that no node can take.
+func refusal(e *leg.Explanation) error {
+	err, hint := errors.New("no node can take this request now"), "cgn-ctl top shows the nodes as they change"
+	if e.Error != nil {
+		err = fmt.Errorf("%w: it would get HTTP %d %s, %s", err, e.Error.Status, e.Error.Code, e.Error.Message)
+	}
+	if slices.ContainsFunc(e.Candidates, func(c leg.ExplainedNode) bool { return c.Reason != "" }) {
+		hint = "the notes above say why; " + hint
+	}
+	return cli.WithHint(err, hint)
 }
 
 // ofTheConnection are headers that a client's connection decides, so they cannot be given.
@@ -199,17 +214,22 @@ type column struct {
 
 // columnsOf returns the columns of the figures by which the explanation's mode chooses.
 func columnsOf(e *leg.Explanation) []column {
-	load := eligible("LOAD", func(c *leg.ExplainedNode) float64 { return c.Load })
+	load := column{"LOAD", func(c *leg.ExplainedNode) string {
+		if !c.Eligible {
+			return "-"
+		}
+		return fmt.Sprintf("%.3f", c.Load)
+	}}
 	switch e.Mode {
 	case policy.Score.String():
 		columns := []column{
 			{"BLOCKS", blocksCell},
-			eligible("OVERLAP", func(c *leg.ExplainedNode) float64 { return c.Overlap }),
-			eligible("PENDING", func(c *leg.ExplainedNode) float64 { return c.Waiting }),
+			ofScore("OVERLAP", func(c *leg.ScoreTerms) float64 { return c.Overlap }),
+			ofScore("PENDING", func(c *leg.ScoreTerms) float64 { return c.Waiting }),
 			load,
-			eligible("POWER", func(c *leg.ExplainedNode) float64 { return c.Power }),
-			eligible("CAPACITY", func(c *leg.ExplainedNode) float64 { return c.Capacity }),
-			eligible("SCORE", func(c *leg.ExplainedNode) float64 { return c.Score }),
+			ofScore("POWER", func(c *leg.ScoreTerms) float64 { return c.Power }),
+			ofScore("CAPACITY", func(c *leg.ScoreTerms) float64 { return c.Capacity }),
+			ofScore("SCORE", func(c *leg.ScoreTerms) float64 { return c.Score }),
 		}
 		if !slices.ContainsFunc(e.Candidates, func(c leg.ExplainedNode) bool { return !c.Signals.Power.At.IsZero() }) {
 			columns[4].of = func(*leg.ExplainedNode) string { return "-" }
@@ -231,13 +251,13 @@ func columnsOf(e *leg.Explanation) []column {
 	return nil // the mode looks at no figure
 }
 
-// eligible is a column of a term that only candidates have.
-func eligible(title string, term func(c *leg.ExplainedNode) float64) column {
+// ofScore is a column of a term that only candidates have.
+func ofScore(title string, term func(c *leg.ScoreTerms) float64) column {
 	return column{title, func(c *leg.ExplainedNode) string {
-		if !c.Eligible {
+		if !c.Eligible || c.ScoreTerms == nil {
 			return "-"
 		}
-		return fmt.Sprintf("%.3f", term(c))
+		return fmt.Sprintf("%.3f", term(c.ScoreTerms))
 	}}
 }
 

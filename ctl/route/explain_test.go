@@ -2,6 +2,7 @@ package route
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -88,6 +89,29 @@ func TestNoCandidateIsAnError(t *testing.T) {
 			!strings.Contains(out, "cordoned") || strings.Contains(out, "\n-:") {
 			t.Errorf("%s: %v\n%s", output, err, out)
 		}
+	}
+}
+
+// TestRouteExplainSaysWhatTheRequestWouldGet checks the error of a request without a node, with and
+// without notes on the candidates, and that an empty body is not sent.
+func TestRouteExplainSaysWhatTheRequestWouldGet(t *testing.T) {
+	const page = `{"model":"m","api":"chat","mode":"direct","why":"no candidates",
+"error":{"status":400,"code":"node_missing","message":"name a node"},"candidates":[%s]}`
+	for row, notes := range map[string]bool{`{"node":"a"}`: false, "": false, `{"node":"a","reason":"cordoned"}`: true} {
+		url, _, _ := ctltest.AdminPort(t, map[string]string{"/debug/route": fmt.Sprintf(page, row)})
+		_, err := ctl(t, nil, "route", "explain", "--admin", url, "--model", "m", "--prompt", "hi")
+		if err == nil || !strings.HasSuffix(err.Error(), ": it would get HTTP 400 node_missing, name a node") ||
+			strings.Contains(ctltest.Hint(err), "the notes above") != notes {
+			t.Errorf("%s: %v, hint %q", row, err, ctltest.Hint(err))
+		}
+	}
+	empty := filepath.Join(t.TempDir(), "body.json")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ctl(t, nil, "route", "explain", "--file", empty); err == nil ||
+		!strings.HasSuffix(err.Error(), "the body is empty") {
+		t.Errorf("an empty body: %v", err)
 	}
 }
 

@@ -37,7 +37,7 @@ func (f *flags) understood() error {
 		return err
 	}
 	if _, err := policy.ParseMode(f.mode); f.mode != "" && err != nil {
-		return fmt.Errorf("--mode %q: must be %s", f.mode, strings.Join(policy.ModeNames(), ", "))
+		return fmt.Errorf("--mode %q: must be %s", f.mode, policy.ModesInstead(f.mode))
 	}
 	if err := errors.Join(f.checkAddress("--listen", f.listen), f.checkAddress("--admin", f.admin),
 		f.checkAddress("--etcd-listen", f.etcd)); err != nil {

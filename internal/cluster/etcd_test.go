@@ -194,9 +194,15 @@ func TestPolicyIsWatchedAndOutlivesAnEmptyEtcd(t *testing.T) {
 		return c.PutPolicy(ctx, []byte(`{"kv":2}`)) == nil
 	})
 	eventually(t, "the new policy", count(3))
+	for _, want := range []bool{true, false} {
+		if was, err := c.RemovePolicy(ctx); err != nil || was != want {
+			t.Fatalf("removed a policy: %v %v", was, err)
+		}
+	}
+	eventually(t, "the removals", count(7))
 	mu.Lock()
 	defer mu.Unlock()
-	if got := strings.Join(docs, "|"); got != `|{"kv":1}|{"kv":2}` {
+	if got := strings.Join(docs, "|"); got != `|{"kv":1}|{"kv":2}|{}||{}|` {
 		t.Fatalf("policies seen: %s", got)
 	}
 }

@@ -120,6 +120,20 @@ func (c *Client) Policy(ctx context.Context) ([]byte, error) {
 // PutPolicy stores a policy document unchanged. The caller must have validated doc.
 func (c *Client) PutPolicy(ctx context.Context, doc []byte) error { return c.put(ctx, PolicyKey, doc) }
 
+// RemovePolicy removes the policy, so that routers use the default, and returns whether there was
+// one. RemovePolicy writes an empty document before it removes the key. So routers also hear it if
+// etcd has lost the policy that they remember, since the removal of a missing key causes no event.
+func (c *Client) RemovePolicy(ctx context.Context) (was bool, err error) {
+	asked, cancel := c.bounded(ctx)
+	defer cancel()
+	old, err := c.etcd.Put(asked, PolicyKey, "{}", clientv3.WithPrevKV())
+	if err != nil {
+		return false, fmt.Errorf("etcd put %s: %w", PolicyKey, err)
+	}
+	_, err = c.remove(ctx, PolicyKey)
+	return old.PrevKv != nil, err
+}
+
 // Node is one registered node. Health is nil if its value cannot be used, and Err is the reason.
 // With a Health, Err lists the parts of the value that are left out.
 type Node struct {

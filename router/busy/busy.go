@@ -6,6 +6,7 @@ package busy
 import (
 	"fmt"
 	"sync/atomic"
+	"time"
 )
 
 // Thresholds are the limits of one model, and a section of a policy. A nil limit is not set.
@@ -42,6 +43,7 @@ type Figures struct {
 	MaxBatchedTokens int64 // tokens that the engine computes at once; 0: unknown
 	// UsedBlocks are the KV blocks in use, by the node's own report. A negative number is unknown.
 	UsedBlocks float64
+	Age        time.Duration // of the report; 0: unknown
 	// ActiveBlocks are the KV blocks of this router's requests at the node.
 	ActiveBlocks float64
 	TotalBlocks  float64 // 0: unknown
@@ -113,8 +115,12 @@ func (t *Thresholds) Why(r Reason, f *Figures) string {
 		return fmt.Sprintf("busy: %d prompt tokens wait for prefill, active_prefill_tokens_threshold_frac is %g of %d",
 			f.PrefillTokens, *t.PrefillFraction, f.MaxBatchedTokens)
 	case ByBlocks:
-		return fmt.Sprintf("busy: %.3g of its KV blocks are in use, active_decode_blocks_threshold is %g",
-			max(f.UsedBlocks, f.ActiveBlocks)/f.TotalBlocks, *t.DecodeBlocks)
+		reported := ""
+		if f.Age > 0 && f.UsedBlocks >= f.ActiveBlocks {
+			reported = " (reported " + f.Age.Round(100*time.Millisecond).String() + " ago)"
+		}
+		return fmt.Sprintf("busy: %.3g of its KV blocks are in use%s, active_decode_blocks_threshold is %g",
+			max(f.UsedBlocks, f.ActiveBlocks)/f.TotalBlocks, reported, *t.DecodeBlocks)
 	}
 	return "it was busy a moment ago"
 }

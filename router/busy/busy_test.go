@@ -4,6 +4,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -35,6 +36,9 @@ func TestBusy(t *testing.T) {
 			"0.81 of its KV blocks are in use, active_decode_blocks_threshold is 0.8"},
 		{"active blocks", Thresholds{DecodeBlocks: share}, Figures{UsedBlocks: 10, ActiveBlocks: 90, TotalBlocks: 100},
 			ByBlocks, "0.9 of its KV blocks"},
+		{"a report of a known age", Thresholds{DecodeBlocks: share},
+			Figures{UsedBlocks: 81, TotalBlocks: 100, Age: 3210 * time.Millisecond}, ByBlocks,
+			"0.81 of its KV blocks are in use (reported 3.2s ago), active"},
 		{"used blocks unknown", Thresholds{DecodeBlocks: share},
 			Figures{UsedBlocks: -1, ActiveBlocks: 90, TotalBlocks: 100}, ByBlocks, ""},
 		{"all blocks unknown", Thresholds{DecodeBlocks: new(0.0)}, Figures{UsedBlocks: 90, ActiveBlocks: 90}, Not, ""},

@@ -112,6 +112,9 @@ func (l *Load) subtract(ours ours, blockTokens int) {
 	if heldKnown && waitingKnown {
 		l.Waiting = foreignWaiting(held, waiting, ours.requests)
 	}
+	if heldKnown && l.Others == 0 {
+		return // beyond ours.blocks there are only the unfinished blocks and the answers of our requests
+	}
 	l.OthersBlocks = max(0, usedBlocks(&l.Engine, blockTokens)-ours.blocks)
 }
 

@@ -126,6 +126,29 @@ func TestLoadOfRanks(t *testing.T) {
 	entry.Close(now)
 }
 
+// TestAnswersAreNotOthersBlocks checks that an engine with requests of this router alone has no
+// blocks of others, although it counts unfinished blocks and answers, which a book does not.
+func TestAnswersAreNotOthersBlocks(t *testing.T) {
+	n := testNode("n", 0)
+	info := *n.Info()
+	info.BlockTokens = prefix.BlockTokens
+	n.setInfo(&info)
+	n.Acquire()
+	var entry books.Entry
+	n.Ranks()[0].Book.Open(&entry, books.Cost{Blocks: 28}, time.Now())
+	for requests, want := range map[float64]int64{1: 0, 2: 12} {
+		b := held(requests, 0)
+		b.FreeBlocks, b.TotalBlocks = load.Known(60), load.Known(100)
+		b.Arrived(time.Now())
+		n.setLoad(b, time.Now())
+		if got := n.Load().OthersBlocks; got != want {
+			t.Errorf("%v requests in the engine, one of this router: %d blocks of others, want %d", requests, got, want)
+		}
+	}
+	entry.Close(time.Now())
+	n.Release()
+}
+
 // TestTotalsAreSharedEvenly: the load of an engine that tells only totals is divided by its ranks.
 func TestTotalsAreSharedEvenly(t *testing.T) {
 	n := ranked("n", 0, 2)

@@ -33,7 +33,7 @@ type Snapshot struct {
 
 // Problem is a configured or announced thing that is not served as it should be.
 type Problem struct {
-	Subject string `json:"subject"` // a node id, "name " and a DNS name, an etcd key, or "model " and a model
+	Subject string `json:"subject"` // a node id, "name " and a DNS name, an etcd key, "model " and a model, or the policy
 	Reason  string `json:"reason"`
 }
 

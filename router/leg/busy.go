@@ -33,6 +33,13 @@ func (n *member) figures(now time.Time) busy.Figures {
 	case usageKnown:
 		f.UsedBlocks, f.TotalBlocks, f.ActiveBlocks = usage, 1, 0 // the share is known, the number is not
 	}
+	if !load.Engine.At.IsZero() {
+		f.Age = load.Engine.At.Age(now)
+	}
+	// The report is from a time at which only requests of this router ran. They have ended since.
+	if told, _ := load.InFlight.Get(); told > 0 && load.Others == 0 && n.InFlight() == 0 {
+		f.UsedBlocks = min(f.UsedBlocks, 0)
+	}
 	return f
 }
 

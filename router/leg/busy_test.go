@@ -175,6 +175,49 @@ func TestAnExplanationLeavesTheLatch(t *testing.T) {
 	picked(true)
 }
 
+// TestAnOldReportMakesNoIdleNodeBusy checks that the blocks in a report do not count once this
+// router's requests have ended, if the report has no requests of others. Without requests the
+// engine's word counts.
+func TestAnOldReportMakesNoIdleNodeBusy(t *testing.T) {
+	for _, c := range []struct {
+		told           int // requests in the report, with one of this router
+		running, ended bool
+	}{{told: 1, running: true, ended: false}, {told: 2, running: true, ended: true}, {told: 0, running: true, ended: true}} {
+		d := follow(t)
+		e, err := engine.New(engine.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { e.Close() })
+		d.busy = new(busy.Settings)
+		d.busy.SetPolicy(busy.Thresholds{DecodeBlocks: new(0.0)})
+		told := func(free int) {
+			t.Helper()
+			d.put("a", e.URL(), fmt.Sprintf(`"ready":true,"heartbeat_s":300,"free_blocks":%d,"total_blocks":100,"in_flight":%d`,
+				free, c.told))
+			waitFor(t, func() bool {
+				n := d.fleet.Load().Node("a")
+				if n == nil || d.fleet.Load().Model([]byte("sim")) == nil {
+					return false
+				}
+				blocks, _ := n.Load().FreeBlocks.Get()
+				return int(blocks) == free
+			})
+		}
+		told(100)
+		n := d.fleet.Load().Node("a")
+		n.AcquireAlways()
+		told(90)
+		if left := filtered(t, d.Dispatcher, Question{}); (left["a"] == "busy") != c.running {
+			t.Errorf("%+v: %v is left out while a request runs", c, left)
+		}
+		n.Release()
+		if left := filtered(t, d.Dispatcher, Question{}); (left["a"] == "busy") != c.ended {
+			t.Errorf("%+v: %v is left out afterwards", c, left)
+		}
+	}
+}
+
 // TestBusyDoesNotAllocate picks with thresholds of all kinds.
 func TestBusyDoesNotAllocate(t *testing.T) {
 	d := start(t, 2)

@@ -147,24 +147,71 @@ func (l *Leg) noNode(p *policy.Policy, now time.Time) *apierror.Error {
 	case p.Mode == policy.Direct && l.Bond == Free:
 		return errNotPinned
 	case l.picks.found.has(poolFull) && len(l.picks.cands) == 0:
-		return errModelFull
+		return l.modelFull()
 	case l.picks.found.has(overBusy) && len(l.picks.cands) == 0:
 		return l.d.overload
 	case l.picks.found.has(untainted) && len(l.picks.cands) == 0:
-		return errLabels(l.Constraints.Required)
+		return errLabels(l.Constraints.Required, l.among())
 	case l.picks.found.has(expertless) && len(l.picks.cands) == 0:
-		return errExperts(l.Constraints.Experts)
+		return errExperts(l.Constraints.Experts, l.among())
 	case l.Bond == Continued:
 		return l.holderOut(now)
 	case l.Bond == Named:
-		_, by := l.Request.Worker()
-		return errPinned(by, l.known(l.Node))
+		return l.pinnedOut(now)
 	case len(l.picks.cands) > 0:
 		return errAllBusy
 	case l.Allowed != nil:
 		return errAllowed(l.AllowedBy, l.knowsAllowed())
 	}
 	return ErrNoNode
+}
+
+// among says which nodes the request's own choice of nodes leaves, for an error about a further
+// restriction; "" if the request makes none.
+func (l *Leg) among() string {
+	_, by := l.Request.Worker()
+	switch {
+	case l.Bond == Named && by != "":
+		return "; " + by + " leaves only the node " + shortened(l.Node)
+	case l.Allowed != nil:
+		return "; " + l.AllowedBy + " leaves only the workers that it lists"
+	}
+	return ""
+}
+
+// pinnedOut returns the error for the named node, which the pick refused.
+func (l *Leg) pinnedOut(now time.Time) *apierror.Error {
+	_, by := l.Request.Worker()
+	why, nodes := "", []string(nil)
+	for i, n := range l.pool.members {
+		if len(nodes) == 0 || nodes[len(nodes)-1] != n.ID { // the ranks of a node stand together
+			nodes = append(nodes, n.ID)
+		}
+		if n.ID != l.Node {
+			continue
+		}
+		if why = "it is at its limit"; l.picks.out[i] != passes {
+			why = l.why(l.picks.out[i], n, now)
+		}
+	}
+	switch {
+	case why != "":
+		return errPinned(l.Node, by, why)
+	case l.known(l.Node):
+		return errPinned(l.Node, by, "it has not said yet what it serves")
+	}
+	return errNoSuchNode(l.Node, by, nodes)
+}
+
+// modelFull returns the error of a request that a full pool refuses. It names the setting with the
+// cap of the first full pool.
+func (l *Leg) modelFull() *apierror.Error {
+	for _, n := range l.pool.members {
+		if n.gate.Full() {
+			return errModelFull(l.model.capOf(n.Info().Role, l.d.policy.Load()))
+		}
+	}
+	return errModelFull("max_queue") // there is room again
 }
 
 // knowsAllowed says whether one of the allowed workers serves the model, or has not yet named its
@@ -434,7 +481,7 @@ func (l *Leg) enter(n *member) *apierror.Error {
 	case errors.Is(err, admission.ErrGlobalFull):
 		return errGlobalFull
 	}
-	return errModelFull
+	return l.modelFull()
 }
 
 // admits says whether the pool of n has room for the leg, or counts it already.

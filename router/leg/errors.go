@@ -28,10 +28,6 @@ var (
 		Status: 400, Code: "node_missing", Param: "x-cgn-node",
 		Message: "the routing policy of this model is direct: name a node in x-cgn-node",
 	}
-	errModelFull = &apierror.Error{
-		Status: 503, Code: "queue_full", RetryAfterSeconds: admission.RetryAfterSeconds,
-		Message: "too many requests in flight for this model; router.admission.max_queue bounds them",
-	}
 	errGlobalFull = &apierror.Error{
 		Status: 429, Code: "router_full", RetryAfterSeconds: admission.RetryAfterSeconds,
 		Message: "too many requests in flight in this router; router.admission.global bounds them",
@@ -64,17 +60,41 @@ var (
 	}
 )
 
-// errPinned returns the error for a named node that cannot answer. by is the field or header that
-// names the node; known says that the node serves the model.
-func errPinned(by string, known bool) *apierror.Error {
-	if known {
-		return unavailable("pinned_node_unavailable",
-			"the node named in "+by+" takes no requests now: it is out of service, or at its limit")
+// errModelFull returns the error of a request beyond the cap that a setting sets.
+func errModelFull(setting string) *apierror.Error {
+	return &apierror.Error{
+		Status: 503, Code: "queue_full", RetryAfterSeconds: admission.RetryAfterSeconds,
+		Message: "too many requests in flight for this model; " + setting + " bounds them",
+	}
+}
+
+// errPinned returns the error for a named node that serves the model and takes no requests now. by
+// is the field or header that names the node, and why the reason.
+func errPinned(node, by, why string) *apierror.Error {
+	return unavailable("pinned_node_unavailable",
+		"the node "+shortened(node)+", named in "+by+", takes no requests now: "+why)
+}
+
+// errNoSuchNode returns the error for a named node that does not serve the model. nodes are the
+// nodes that do.
+func errNoSuchNode(node, by string, nodes []string) *apierror.Error {
+	others := ""
+	if len(nodes) > 0 {
+		others = "; these do: " + listed(nodes)
 	}
 	return &apierror.Error{
 		Status: 404, Code: "node_not_found", Param: by,
-		Message: "the node named in " + by + " does not serve this model",
+		Message: "the node " + shortened(node) + ", named in " + by + ", does not serve this model" + others,
 	}
+}
+
+// shortened returns a client's name of a node for an error.
+func shortened(name string) string {
+	const longest = 64 // bytes
+	if len(name) > longest {
+		return strconv.Quote(name[:longest]) + "..."
+	}
+	return strconv.Quote(name)
 }
 
 // errAllowed returns the error for a list of workers of which none can answer. field is the field
@@ -181,16 +201,28 @@ func errNoAPI(path string, engines []string) *apierror.Error {
 	}
 }
 
-// errLabels returns the error of a request whose required labels no node in service has.
-func errLabels(required []string) *apierror.Error {
-	return unavailable("no_eligible_node", "no node with the labels that the request requires ("+
-		listed(required)+") can take requests now")
+// These fields of a request restrict its nodes.
+const (
+	taintsField  = "nvext.routing_constraints.required_taints"
+	expertsField = "nvext.router.moe_query"
+)
+
+// errLabels returns the error of a request whose required labels no node in service has. among says
+// which nodes the request leaves.
+func errLabels(required []string, among string) *apierror.Error {
+	e := unavailable("no_eligible_node", "no node with all labels of "+taintsField+" ("+listed(required)+
+		") can take requests now"+among)
+	e.Param = taintsField
+	return e
 }
 
-// errExperts returns the error of a request whose experts no node in service hosts all.
-func errExperts(experts []string) *apierror.Error {
-	return unavailable("no_eligible_node", "no node that hosts all experts of nvext.router.moe_query ("+
-		listed(experts)+") can take requests now; with fallback_to_unlabeled true other nodes may answer")
+// errExperts returns the error of a request whose experts no node in service hosts all. among says
+// which nodes the request leaves.
+func errExperts(experts []string, among string) *apierror.Error {
+	e := unavailable("no_eligible_node", "no node that hosts all experts of "+expertsField+" ("+
+		listed(experts)+") can take requests now"+among+"; with fallback_to_unlabeled true other nodes may answer")
+	e.Param = expertsField
+	return e
 }
 
 // listed lists the first of the names.

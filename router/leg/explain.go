@@ -20,7 +20,15 @@ type Explanation struct {
 	Winner     string          `json:"winner"`
 	WinnerRank *int            `json:"winner_dp_rank,omitempty"` // absent if the winner has one rank
 	Why        string          `json:"why"`
+	Error      *ExplainedError `json:"error,omitempty"` // absent if there is a winner
 	Candidates []ExplainedNode `json:"candidates"`
+}
+
+// ExplainedError is the error that the request would get.
+type ExplainedError struct {
+	Status  int    `json:"status"`
+	Code    string `json:"code"`
+	Message string `json:"message"`
 }
 
 // ExplainedNode is one node's part in an Explanation, or one data-parallel rank's. Unweighted terms
@@ -42,12 +50,9 @@ type ExplainedNode struct {
 	Pending  int     `json:"pending_blocks"`           // blocks of prompts that the node has not begun to answer
 	Adapter  string  `json:"adapter,omitempty"`        // of a LoRA adapter: loaded, not loaded or unknown
 	Device   string  `json:"device,omitempty"`         // gpu or cpu, as the node's agent says
-	Overlap  float64 `json:"overlap"`
-	Waiting  float64 `json:"waiting"` // the pending blocks over this prompt's blocks, at most 4
-	Load     float64 `json:"load"`
-	Power    float64 `json:"power"`
-	Capacity float64 `json:"capacity"`
-	Score    float64 `json:"score"`
+	Load     float64 `json:"load"`                     // the free part of the candidate's slots
+
+	*ScoreTerms // of a candidate in mode score
 
 	// A request with nvext.router.moe_query fills these fields. Hosted experts raise Overlap.
 	ExpertsAsked  int `json:"experts_asked,omitempty"`
@@ -58,6 +63,15 @@ type ExplainedNode struct {
 	Cost    *policy.CostTerms `json:"cost,omitempty"`
 
 	Signals fleet.Signals `json:"signals"`
+}
+
+// ScoreTerms are a candidate's unweighted terms in mode score, and their weighted sum.
+type ScoreTerms struct {
+	Overlap  float64 `json:"overlap"`
+	Waiting  float64 `json:"waiting"` // the pending blocks over this prompt's blocks, at most 4
+	Power    float64 `json:"power"`
+	Capacity float64 `json:"capacity"`
+	Score    float64 `json:"score"`
 }
 
 // Explain says where a leg of r with question q would go now. Explain sends nothing.
@@ -93,10 +107,8 @@ func (d *Dispatcher) explain(r *request.Request, q Question, now time.Time) (*Ex
 	for i, n := range l.pool.members {
 		row := l.describe(i, now)
 		if next < len(l.picks.able) && int(l.picks.able[next]) == i {
-			row.score(&because.Terms[next], n, now)
-			if p.Mode == policy.Cost {
-				row.cost(&because.Terms[next])
-			}
+			row.candidate(&because.Terms[next], n, now)
+			row.terms(p.Mode, &because.Terms[next])
 			if next == pick {
 				e.Winner, e.WinnerRank = row.Node, row.Rank
 			}
@@ -105,6 +117,10 @@ func (d *Dispatcher) explain(r *request.Request, q Question, now time.Time) (*Ex
 			row.filtered(l, i, now)
 		}
 		e.Candidates = append(e.Candidates, row)
+	}
+	if pick < 0 {
+		refused := l.noNode(p, now)
+		e.Error = &ExplainedError{refused.Status, refused.Code, refused.Message}
 	}
 	return e, nil
 }
@@ -143,22 +159,26 @@ func Title(node string, rank *int) string {
 	return node + " rank " + strconv.Itoa(*rank)
 }
 
-// score adds the policy's terms for a candidate.
-func (e *ExplainedNode) score(t *policy.Terms, n *member, now time.Time) {
+// candidate adds what the candidates of every mode have.
+func (e *ExplainedNode) candidate(t *policy.Terms, n *member, now time.Time) {
 	e.Eligible, e.Reason = t.Eligible, t.Reason
 	if ok, why := n.Eligible(now); !ok {
 		e.Reason = "asked because no other node is left or has room; " + why
 	}
-	e.Overlap, e.Waiting, e.Load, e.Formula = t.Overlap, t.Waiting, t.Load, t.Line(e.Title())
-	e.Power, e.Capacity, e.Score = t.Power, t.Capacity, t.Total
+	e.Load, e.Formula = t.Load, t.Line(e.Title())
 	if n.Health.Suspect() {
 		e.Reason = health.SuspectReason
 	}
 }
 
-// cost adds the terms of mode cost. The score is then the share of the load, as in other modes.
-func (e *ExplainedNode) cost(t *policy.Terms) {
-	e.Score, e.Cost = t.Load, &t.Cost
+// terms adds the terms of the mode.
+func (e *ExplainedNode) terms(m policy.Mode, t *policy.Terms) {
+	switch m {
+	case policy.Score:
+		e.ScoreTerms = &ScoreTerms{t.Overlap, t.Waiting, t.Power, t.Capacity, t.Total}
+	case policy.Cost:
+		e.Cost = &t.Cost
+	}
 }
 
 // filtered says why the node at place i is no candidate.

@@ -265,7 +265,7 @@ func (l *Leg) admit() *apierror.Error {
 		}
 	}
 	if len(l.pool.members) > 0 {
-		return errModelFull
+		return l.modelFull()
 	}
 	return nil
 }

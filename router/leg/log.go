@@ -47,7 +47,7 @@ func (l *Leg) logPick(at int, err *apierror.Error, now time.Time) {
 
 // removal says in one line why the node is no candidate.
 func (e *ExplainedNode) removal() string {
-	if e.Filter == "" {
+	if e.Filter == "" || strings.HasPrefix(e.Reason, e.Filter+": ") {
 		return e.Title() + ": " + e.Reason
 	}
 	return e.Title() + ": " + e.Filter + ", " + e.Reason

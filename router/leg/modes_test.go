@@ -229,3 +229,30 @@ func TestRoundRobinOfEachModel(t *testing.T) {
 		}
 	}
 }
+
+// TestExplanationsHaveTheirModesTerms checks that the JSON of an explanation has no terms of other
+// modes, and the error of a request that no node may take.
+func TestExplanationsHaveTheirModesTerms(t *testing.T) {
+	d := start(t, 2)
+	for mode, has := range map[policy.Mode]string{policy.Score: `"overlap"`, policy.Cost: `"cost"`, policy.Random: "", policy.Direct: ""} {
+		p := policy.Default()
+		p.Mode = mode
+		d.policy.Store(p)
+		e, fail := d.Explain(asked(t, d, chat(100)), Question{})
+		if fail != nil {
+			t.Fatal(fail)
+		}
+		doc, err := json.Marshal(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range []string{`"overlap"`, `"cost"`} {
+			if strings.Contains(string(doc), key) != (key == has) {
+				t.Errorf("mode %s: %s is there: %v", mode, key, key != has)
+			}
+		}
+		if (e.Error != nil) != (mode == policy.Direct) || e.Error != nil && e.Error.Code != "node_missing" {
+			t.Errorf("mode %s: error %+v", mode, e.Error)
+		}
+	}
+}

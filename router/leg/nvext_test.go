@@ -69,6 +69,10 @@ func TestWorkersThatCannotAnswer(t *testing.T) {
 		{fmt.Sprintf(`{"allowed_worker_ids":["x",%q]}`, first.ID), "no_eligible_node", "", true},
 		{`{"backend_instance_id":7}`, "node_not_found", "nvext.backend_instance_id", false},
 		{fmt.Sprintf(`{"decode_worker_id":%q}`, first.ID), "pinned_node_unavailable", "", true},
+		{`{"routing_constraints":{"required_taints":["gpu=h200"]}}`, "no_eligible_node",
+			"nvext.routing_constraints.required_taints", false},
+		{`{"router":{"moe_query":{"experts":[7],"fallback_to_unlabeled":false}}}`, "no_eligible_node",
+			"nvext.router.moe_query", false},
 	} {
 		l := wanted(t, d, withNvext(t, d, c.nvext))
 		if err := l.admit(); err != nil {
@@ -80,6 +84,24 @@ func TestWorkersThatCannotAnswer(t *testing.T) {
 		if _, err := l.choose(time.Now()); err == nil || err.Code != c.code || err.Param != c.param ||
 			!strings.Contains(err.Message, "nvext.") {
 			t.Errorf("%s: %v", c.nvext, err)
+		}
+	}
+}
+
+// TestRestrictionsAreNamedTogether checks that the error about missing labels also names the field
+// that leaves few nodes.
+func TestRestrictionsAreNamedTogether(t *testing.T) {
+	d := start(t, 2)
+	id := d.current().snap.Nodes[0].ID
+	for _, field := range []string{fmt.Sprintf(`"allowed_worker_ids":[%q]`, id), fmt.Sprintf(`"backend_instance_id":%q`, id)} {
+		l := wanted(t, d, withNvext(t, d, `{`+field+`,"routing_constraints":{"required_taints":["x"]}}`))
+		if err := l.admit(); err != nil {
+			t.Fatal(err)
+		}
+		name, _, _ := strings.Cut(field[1:], `"`)
+		if _, err := l.choose(time.Now()); err == nil || !strings.Contains(err.Message, "required_taints (x)") ||
+			!strings.Contains(err.Message, "nvext."+name+" leaves only") {
+			t.Errorf("%s: %v", field, err)
 		}
 	}
 }

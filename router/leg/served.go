@@ -239,6 +239,23 @@ func (s *servedModel) maxQueue(role cluster.Role) int {
 	return most
 }
 
+// capOf names the setting that maxQueue, or else the gate's own cap, follows from. fleets is the
+// fleet's policy.
+func (s *servedModel) capOf(role cluster.Role, fleets *policy.Policy) string {
+	own := s.view.Policy
+	switch {
+	case role == cluster.RoleDecode && s.limits.MaxQueueDecode > 0:
+		return "max_queue_decode of the router's configuration"
+	case s.limits.MaxQueue > 0:
+		return "max_queue of the model in the router's configuration"
+	case own != nil && own.MaxQueue > 0:
+		return "max_queue of the model's policy"
+	case fleets.MaxQueue > 0:
+		return "max_queue of the policy"
+	}
+	return "router.admission.max_queue"
+}
+
 // policyOf returns the policy for a model: its own, or else the fleet's.
 func (d *Dispatcher) policyOf(m *servedModel) *policy.Policy {
 	if own := m.view.Policy; own != nil {

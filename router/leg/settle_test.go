@@ -5,10 +5,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/health/patience"
+	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/scan"
 )
 
@@ -106,12 +108,39 @@ func TestWhyNobodyIsAsked(t *testing.T) {
 	if err := l.unanswered(); !strings.Contains(err.Message, "retry.percent") {
 		t.Errorf("without: %s", err.Message)
 	}
-	if _, err := l.choose(time.Now()); err.Code != "pinned_node_unavailable" {
+	if _, err := l.choose(time.Now()); err.Code != "pinned_node_unavailable" ||
+		!strings.Contains(err.Message, "node \""+n.ID+"\", named in x-cgn-node, ") ||
+		!strings.HasSuffix(err.Message, ": the request has asked it already") {
 		t.Errorf("a pinned node that cannot be asked: %v", err)
 	}
 	l.Node = "nobody"
-	if _, err := l.choose(time.Now()); err.Code != "node_not_found" || err.Param != "x-cgn-node" {
+	if _, err := l.choose(time.Now()); err.Code != "node_not_found" || err.Param != "x-cgn-node" ||
+		!strings.Contains(err.Message, `"nobody"`) || !strings.HasSuffix(err.Message, "these do: "+n.ID) {
 		t.Errorf("a pinned node that is not there: %v", err)
+	}
+}
+
+// TestTheFullPoolNamesItsSetting checks that the error of a full pool names the setting with its
+// cap.
+func TestTheFullPoolNamesItsSetting(t *testing.T) {
+	capped := &policy.Policy{MaxQueue: 1}
+	for want, c := range map[string]struct {
+		role        cluster.Role
+		limits      Limits
+		own, fleets *policy.Policy
+	}{
+		"router.admission.max_queue":                           {fleets: policy.Default()},
+		"max_queue of the policy":                              {fleets: capped, own: policy.Default()},
+		"max_queue of the model's policy":                      {fleets: capped, own: capped},
+		"max_queue of the model in the router's configuration": {fleets: capped, own: capped, limits: Limits{MaxQueue: 1}},
+		"max_queue_decode of the router's configuration": {
+			fleets: capped, role: cluster.RoleDecode, limits: Limits{MaxQueue: 1, MaxQueueDecode: 1},
+		},
+	} {
+		m := &servedModel{model: &model{limits: c.limits}, view: &fleet.ModelView{Policy: c.own}}
+		if got := m.capOf(c.role, c.fleets); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -168,10 +169,13 @@ func (r *reader) scalar(name string, f reflect.StructField, value json.RawMessag
 			into.Set(reflect.ValueOf(m))
 			return
 		}
+		refused.Allowed = ModesInstead(text)
 	case bytes.Equal(value, []byte("null")):
 	case kind == reflect.String && json.Unmarshal(value, &text) == nil && slices.Contains(words(f), text):
 		into.SetString(text)
 		return
+	case kind == reflect.String && text != "":
+		refused.Allowed += didYouMean(text, words(f))
 	case kind == reflect.Bool && json.Unmarshal(value, into.Addr().Interface()) == nil:
 		return
 	case json.Unmarshal(value, &v) != nil || !allows(f, v):
@@ -217,6 +221,29 @@ func shortened(value []byte) string {
 // otherNames are names of modes in other routers.
 var otherNames = map[string]Mode{"kv": Cost, "device_aware_weighted": DeviceAware}
 
+// allModes lists the modes with their other names, for people.
+func allModes() string {
+	names := ModeNames()
+	for _, other := range slices.Sorted(maps.Keys(otherNames)) {
+		names[otherNames[other]] += " (or " + other + ")"
+	}
+	return strings.Join(names, ", ")
+}
+
+// ModesInstead lists the modes for an error about a name that is none, and suggests the nearest.
+func ModesInstead(name string) string {
+	return allModes() + didYouMean(name, slices.Concat(ModeNames(), slices.Sorted(maps.Keys(otherNames))))
+}
+
+// didYouMean suggests the word that is nearest to text in any case; "" if none is near.
+func didYouMean(text string, words []string) string {
+	meant := config.Nearest(strings.ToLower(strings.ReplaceAll(text, "-", "_")), words)
+	if meant == "" {
+		return ""
+	}
+	return "; did you mean " + meant + "?"
+}
+
 // ParseMode returns the mode with the given name, which may have hyphens for underscores.
 func ParseMode(name string) (Mode, error) {
 	plain := strings.ReplaceAll(name, "-", "_")
@@ -226,7 +253,7 @@ func ParseMode(name string) (Mode, error) {
 	if m, ok := otherNames[plain]; ok {
 		return m, nil
 	}
-	return 0, &FieldError{"mode", fmt.Sprintf("%q", name), strings.Join(ModeNames(), ", ")}
+	return 0, &FieldError{"mode", fmt.Sprintf("%q", name), ModesInstead(name)}
 }
 
 // members calls fn for each member of one JSON object. members refuses duplicates and anything

@@ -104,7 +104,7 @@ func TestParseRefuses(t *testing.T) {
 		`{"kv":null}`:                                 "kv: null is refused",
 		`{"kv":1e999}`:                                "kv: 1e999 is refused",
 		`{"epsilon":1.5}`:                             "epsilon: 1.5 is refused",
-		`{"mode":"scores"}`:                           `mode: "scores" is refused, allowed: score, cost, round_robin`,
+		`{"mode":"scores"}`:                           `mode: "scores" is refused, allowed: score, cost (or kv), round_robin`,
 		`{"mode":3}`:                                  "mode: 3 is refused, allowed: score",
 		`{"mode":null}`:                               "mode: null is refused",
 		`{"weights":{"pending":1.5}}`:                 "weights.pending: 1.5 is refused, allowed: a number from 0 to 1",
@@ -338,4 +338,39 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("%s reads as %+v, %v", text, back, err)
 		}
 	})
+}
+
+// TestMeantWords checks that an error about a word suggests the nearest one, whatever its case.
+func TestMeantWords(t *testing.T) {
+	for doc, want := range map[string]string{
+		`{"mode":"KV"}`:                               "did you mean kv?",
+		`{"mode":"Score"}`:                            "did you mean score?",
+		`{"mode":"roundrobin"}`:                       "did you mean round_robin?",
+		`{"mode":"power-of-tow"}`:                     "did you mean power_of_two?",
+		`{"prefill_load_model":{"mode":"modeled"}}`:   "did you mean modelled?",
+		`{"prefill_load_model":{"mode":"something"}}`: "allowed: none, modelled",
+	} {
+		_, err := Parse([]byte(doc))
+		if err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", doc, err, want)
+		}
+	}
+}
+
+func TestIdle(t *testing.T) {
+	for doc, want := range map[string]string{
+		`{}`: "",
+		`{"mode":"cost","cost":{"temperature":1},"score":{"epsilon":0.01},"max_queue":3}`: "",
+		`{"cost":{"temperature":1},"device_aware":{"ratio":3}}`:                           "cost.temperature device_aware.ratio",
+		`{"prefill_load_model":{"table":[{"tokens":1,"cached_tokens":0,"ms":1},{"tokens":2,"cached_tokens":0,"ms":2}]}}`: "" +
+			"prefill_load_model.table",
+	} {
+		p, err := Parse([]byte(doc))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(p.Idle(), " "); got != want {
+			t.Errorf("%s: %q, want %q", doc, got, want)
+		}
+	}
 }

@@ -40,7 +40,15 @@ func (t *Terms) Line(node string) string {
 // Explain picks as Pick does, and fills e. Explain allocates, so do not call it on the hot path.
 func (p *Policy) Explain(s *Situation, e *Explanation) int {
 	e.begin(s)
-	return modes[p.Mode].of(p).pick(s, e)
+	pick := modes[p.Mode].of(p).pick(s, e)
+	if s.Pinned && pick >= 0 && p.Mode != Direct {
+		if rank := e.Why; len(s.Candidates) > 1 {
+			e.Why = "the request is pinned to this node; its rank: " + rank
+		} else {
+			e.Why = "the request is pinned to this node"
+		}
+	}
+	return pick
 }
 
 // begin fills in what all modes share, and the reason for choosing no node.

@@ -72,6 +72,23 @@ func TestDirectTakesOnlyThePinnedNode(t *testing.T) {
 	}
 }
 
+// TestAPinIsTheReason checks that the reason for a pinned node is the pin, in every mode but direct,
+// and that a rank of the node has the mode's reason too.
+func TestAPinIsTheReason(t *testing.T) {
+	for m, name := range ModeNames() {
+		p, e := Default(), Explanation{}
+		p.Mode = Mode(m)
+		p.Explain(&Situation{Candidates: blanks(1), Pinned: true}, &e)
+		if p.Mode != Direct && e.Why != "the request is pinned to this node" {
+			t.Errorf("%s: %s", name, e.Why)
+		}
+		p.Explain(&Situation{Candidates: blanks(2), Pinned: true}, &e)
+		if p.Mode != Direct && !strings.HasPrefix(e.Why, "the request is pinned to this node; its rank: ") {
+			t.Errorf("%s, ranks: %s", name, e.Why)
+		}
+	}
+}
+
 func TestDeviceAwareByHand(t *testing.T) {
 	type node struct {
 		cpu         bool

@@ -87,6 +87,12 @@ func (m Mode) String() string {
 // MarshalText returns the name of m for documents.
 func (m Mode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 
+// UnmarshalText takes a name that MarshalText has written.
+func (m *Mode) UnmarshalText(name []byte) (err error) {
+	*m, err = ParseMode(string(name))
+	return err
+}
+
 // ModeNames lists all modes.
 func ModeNames() []string {
 	names := make([]string, len(modes))

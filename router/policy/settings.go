@@ -81,6 +81,26 @@ func (p *Policy) Settings() (all []Setting) {
 	return all
 }
 
+// Idle lists the settings of p that differ from their defaults and have no effect, because another
+// mode uses them. A list of entries counts as one setting.
+func (p *Policy) Idle() (names []string) {
+	usual := map[string]any{}
+	walk("", reflect.ValueOf(Default()).Elem(), func(name string, _ reflect.StructField, v reflect.Value) {
+		if v.IsValid() {
+			usual[name] = v.Interface()
+		}
+	})
+	walk("", reflect.ValueOf(p).Elem(), func(name string, _ reflect.StructField, v reflect.Value) {
+		if !v.IsValid() || p.counts(name) || usual[name] == v.Interface() {
+			return
+		}
+		if name, _, _ = strings.Cut(name, "["); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	})
+	return names
+}
+
 // counts says whether the setting with the given name has an effect with the modes of p.
 func (p *Policy) counts(name string) bool {
 	section, _, nested := strings.Cut(name, ".")
@@ -192,7 +212,7 @@ func allowed(f reflect.StructField) string {
 	case reflect.Bool:
 		return "true or false"
 	case reflect.Uint8:
-		return strings.Join(ModeNames(), ", ")
+		return allModes()
 	case reflect.String:
 		return strings.Join(words(f), ", ")
 	case reflect.Slice:
