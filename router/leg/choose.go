@@ -55,22 +55,13 @@ func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
 func (l *Leg) reserve(now time.Time) (int, *apierror.Error) {
 	d := l.d
 	p := d.policyOf(l.model)
-	l.picks.policy = p
-	turn := l.random(p)
-	l.picks.turn = turn
+	l.picks.policy, l.picks.turn = p, l.random(p)
 	// Another request may take the last slot, or the last room in the pool, between the look and
 	// the reservation. The next look then sees the change.
 	for range len(l.pool.members) + 1 {
-		l.candidates(now)
-		pick, last := l.pick(p, turn, now), false
-		if pick < 0 && l.admitOthers() {
-			pick = l.pick(p, turn, now)
-		}
-		if pick < 0 && l.lastResort(now) {
-			pick, last = l.pick(p, turn, now), true
-		}
+		pick, last := l.decide(now, nil)
 		if pick < 0 {
-			return 0, l.noNode(p, now)
+			return 0, l.noNode(now)
 		}
 		at := int(l.picks.able[pick])
 		n, a := l.pool.members[at], l.spare()
@@ -91,7 +82,21 @@ func (l *Leg) reserve(now time.Time) (int, *apierror.Error) {
 			return 0, err
 		}
 	}
-	return 0, l.noNode(p, now)
+	return 0, l.noNode(now)
+}
+
+// decide looks at the nodes and returns the place of the chosen one among the candidates, or -1 if
+// no node may take the request. last says that the candidates are the nodes of last resort. decide
+// says why in e, unless e is nil. decide reserves nothing.
+func (l *Leg) decide(now time.Time, e *policy.Explanation) (pick int, last bool) {
+	l.candidates(now)
+	if pick = l.pick(now, e); pick < 0 && l.admitOthers() {
+		pick = l.pick(now, e)
+	}
+	if pick < 0 && l.lastResort(now) {
+		return l.pick(now, e), true
+	}
+	return pick, false
 }
 
 // charge puts the leg's cost in the book of the attempt's node, which is at a place of the pool.
@@ -112,10 +117,10 @@ func (l *Leg) charge(a *attempt, at int, now time.Time) {
 }
 
 // situation describes the pick among the present candidates.
-func (l *Leg) situation(random uint64) *policy.Situation {
+func (l *Leg) situation() *policy.Situation {
 	l.picks.asked = policy.Situation{
 		Candidates: l.picks.cands, Blocks: l.prompt.Blocks, Tokens: l.prompt.Tokens(), Key: l.prompt,
-		Random: random, Pinned: l.Bond != Free, Prefill: l.Work == Prefill, Scratch: l.picks.asked.Scratch,
+		Random: l.picks.turn, Pinned: l.Bond != Free, Prefill: l.Work == Prefill, Scratch: l.picks.asked.Scratch,
 	}
 	l.picks.asked.Overrides = l.overrides()
 	return &l.picks.asked
@@ -134,7 +139,7 @@ func (l *Leg) overrides() (o policy.Overrides) {
 
 // noNode returns the error of a request that no node may take. A pinned node that does not exist is
 // the client's mistake. So is a missing pin in mode direct.
-func (l *Leg) noNode(p *policy.Policy, now time.Time) *apierror.Error {
+func (l *Leg) noNode(now time.Time) *apierror.Error {
 	if l.picks.found.has(lacking) {
 		if engines := l.lackers(); engines != nil {
 			return errNoAPI(l.endpointPath(), engines)
@@ -144,7 +149,7 @@ func (l *Leg) noNode(p *policy.Policy, now time.Time) *apierror.Error {
 		return err
 	}
 	switch {
-	case p.Mode == policy.Direct && l.Bond == Free:
+	case l.picks.policy.Mode == policy.Direct && l.Bond == Free:
 		return errNotPinned
 	case l.picks.found.has(poolFull) && len(l.picks.cands) == 0:
 		return l.modelFull()

@@ -89,17 +89,9 @@ func (d *Dispatcher) explain(r *request.Request, q Question, now time.Time) (*Ex
 	l.look()
 	l.identify()
 	p := d.policyOf(l.model)
-	l.picks.policy = p
-	l.candidates(now)
+	l.picks.policy, l.picks.turn = p, l.foresee(p)
 	var because policy.Explanation
-	explain := func() int { return l.explain(p, l.foresee(p), now, &because) }
-	pick := explain()
-	if pick < 0 && l.admitOthers() {
-		pick = explain()
-	}
-	if pick < 0 && l.lastResort(now) {
-		pick = explain()
-	}
+	pick, _ := l.decide(now, &because)
 	e := &Explanation{
 		Model: l.model.name, API: r.API.String(), Mode: p.Mode.String(), Blocks: l.prompt.Blocks, Why: because.Why,
 	}
@@ -119,7 +111,7 @@ func (d *Dispatcher) explain(r *request.Request, q Question, now time.Time) (*Ex
 		e.Candidates = append(e.Candidates, row)
 	}
 	if pick < 0 {
-		refused := l.noNode(p, now)
+		refused := l.noNode(now)
 		e.Error = &ExplainedError{refused.Status, refused.Code, refused.Message}
 	}
 	return e, nil

@@ -13,7 +13,7 @@ import (
 // reason for each node that was left out. The record has the measures of the pick itself.
 func (l *Leg) logPick(at int, err *apierror.Error, now time.Time) {
 	var because policy.Explanation
-	l.explain(l.picks.policy, l.picks.turn, now, &because)
+	l.pick(now, &because)
 	able := l.picks.able
 	candidates, removed := lines{}, lines{}
 	for i, n := range l.pool.members {

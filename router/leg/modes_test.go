@@ -147,7 +147,8 @@ func TestSituation(t *testing.T) {
 		"to prefill": {Question{Work: Prefill}, policy.Situation{Prefill: true}},
 	} {
 		l := &Leg{Question: c.q, prompt: new(where.Prompt), Request: request.New()}
-		if got := l.situation(7); got.Pinned != c.want.Pinned || got.Prefill != c.want.Prefill || got.Random != 7 {
+		l.picks.turn = 7
+		if got := l.situation(); got.Pinned != c.want.Pinned || got.Prefill != c.want.Prefill || got.Random != 7 {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}

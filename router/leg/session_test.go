@@ -158,14 +158,14 @@ func TestAFullNodeKeepsNoSession(t *testing.T) {
 	l.identify()
 	l.picks.policy = d.policy.Load()
 	l.candidates(now)
-	at := l.home(now)
+	at := l.home(now) - 1
 	if l.pool.members[l.picks.able[at]].Node != home {
 		t.Fatal("the session is elsewhere")
 	}
-	if c := &l.picks.cands[at]; l.pick(d.policy.Load(), 0, now) == at {
+	if c := &l.picks.cands[at]; l.pick(now, nil) == at {
 		c.MaxConcurrent, c.InFlight = 4, 4
 	}
-	if got := l.pick(d.policy.Load(), 0, now); got < 0 || got == at {
+	if got := l.pick(now, nil); got < 0 || got == at {
 		t.Errorf("picked %d, and the full node is %d", got, at)
 	}
 }
