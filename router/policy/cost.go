@@ -23,12 +23,16 @@ import (
 // device, host and disk are the whole blocks that the node has there and in no better tier. shared
 // are the blocks behind device in a cache that every host reaches. experts is the share of the
 // request's experts that the node hosts, times OverlapScoreCredit*decay*device. experts brings the
-// credit at most to the prompt's blocks. excess is the node's active
-// prefill above the least of all candidates, in blocks. A node with an unknown load has no decode
-// and no requests, and its raw is the prompt. With TrackPrefillTokens off, the credit is taken off
-// decode instead, if there is credit and the node does not only compute the prompt:
+// credit at most to the prompt's blocks. excess is the node's active prefill above the least of all
+// candidates, in blocks. With TrackPrefillTokens off and OverlapScoreCredit above 0, the credit is
+// taken off decode instead:
 //
 //	cost = (max(0, decode-credit) + ActiveRequestWeight*requests) * taint
+//
+// Two facts about a pick change the formula. A candidate with PrefillTokens below 0 has no decode
+// and no requests, and its raw is the prompt; the router knows at least its own requests of a node,
+// and never passes less than 0. In a Situation with Prefill the credit is never taken off decode;
+// no plan of the router has a leg that only computes a prompt.
 type CostSettings struct {
 	// BlockTokens is the unit of the cost, in tokens. Only whole blocks count as cached.
 	BlockTokens int `json:"block_tokens" range:"1..65536"`

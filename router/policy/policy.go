@@ -121,9 +121,6 @@ type Policy struct {
 	// MaxQueue bounds the requests in flight of a model on the nodes of a role. 0: the router's own
 	// setting.
 	MaxQueue int `json:"max_queue" range:"0..1048576"`
-	// TTFTSLOms is an objective for the time to first token, in milliseconds. It has no effect:
-	// documents may have it, the router logs that it is there, and no pick reads it. 0: none.
-	TTFTSLOms int `json:"ttft_slo_ms" range:"0..3600000"`
 }
 
 // ScoreSettings are the settings of mode score.
