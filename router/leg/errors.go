@@ -26,7 +26,7 @@ var (
 		"every node that serves this model is at its limit or on trial after a failure")
 	errNotPinned = &apierror.Error{
 		Status: 400, Code: "node_missing", Param: "x-cgn-node",
-		Message: "the routing policy of this model is direct: name a node in x-cgn-node",
+		Message: "the routing policy of this model is direct: name a node in x-cgn-node or nvext.backend_instance_id",
 	}
 	errGlobalFull = &apierror.Error{
 		Status: 429, Code: "router_full", RetryAfterSeconds: admission.RetryAfterSeconds,

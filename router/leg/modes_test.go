@@ -66,7 +66,7 @@ func TestModelsHaveTheirOwnPolicies(t *testing.T) {
 		t.Errorf("explained: %+v, %v", e, err)
 	}
 	l := d.Leg(r, Question{}, nil)
-	if _, err := l.first(); err != errNotPinned {
+	if _, err := l.first(); err != errNotPinned || !strings.Contains(err.Message, "nvext.backend_instance_id") {
 		t.Errorf("without a pin: %v", err)
 	}
 	l.close()
