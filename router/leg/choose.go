@@ -416,7 +416,8 @@ func blank(r *fleet.Rank) policy.Candidate {
 	return c
 }
 
-// prefill returns how many prompt tokens wait for their computation at the rank.
+// prefill returns how many prompt tokens wait for their computation at the rank, of this router's
+// requests and of others'.
 func (n *member) prefill(now time.Time) int64 {
 	return n.Book.Prefill(now) + othersPrefill(&n.Book, n.Load())
 }

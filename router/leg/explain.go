@@ -47,7 +47,7 @@ type ExplainedNode struct {
 	InFlight int     `json:"in_flight"`
 	Others   int     `json:"in_flight_of_others"`      // requests of other routers and clients, as last reported
 	Slots    int     `json:"max_concurrent,omitempty"` // no limit when absent
-	Pending  int     `json:"pending_blocks"`           // blocks of prompts that the node has not begun to answer
+	Pending  int     `json:"pending_blocks"`           // blocks of prompts, others' too, that the node has not begun to answer
 	Adapter  string  `json:"adapter,omitempty"`        // of a LoRA adapter: loaded, not loaded or unknown
 	Device   string  `json:"device,omitempty"`         // gpu or cpu, as the node's agent says
 	Load     float64 `json:"load"`                     // the free part of the candidate's slots

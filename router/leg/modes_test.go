@@ -186,7 +186,7 @@ func TestNvextReachesThePick(t *testing.T) {
 	}
 	blocks, prefill := 0.0, int64(0)
 	for _, n := range d.current().snap.Nodes {
-		blocks, prefill = blocks+n.Blocks(), prefill+n.Prefill(time.Now())
+		blocks, prefill = blocks+n.Blocks(), prefill+n.OwnPrefill(time.Now())
 	}
 	if all := float64(legs[0].Blocks()); blocks != 2*all || prefill != 0 {
 		t.Errorf("%v blocks are active, want %v; %d tokens of prefill, want none", blocks, 2*all, prefill)

@@ -178,8 +178,8 @@ func TestBusyRanks(t *testing.T) {
 	}
 	first.Finish(0, 0, time.Now())
 	second.Finish(0, 0, time.Now())
-	if n := d.fleet.Load().Nodes[0]; n.Prefill(time.Now()) != 0 || n.Blocks() != 0 {
-		t.Errorf("%d tokens and %v blocks are left", n.Prefill(time.Now()), n.Blocks())
+	if n := d.fleet.Load().Nodes[0]; n.OwnPrefill(time.Now()) != 0 || n.Blocks() != 0 {
+		t.Errorf("%d tokens and %v blocks are left", n.OwnPrefill(time.Now()), n.Blocks())
 	}
 }
 

@@ -185,7 +185,7 @@ func Unknown() float32 { return float32(math.NaN()) }
 type Candidate struct {
 	IDHash        uint64     // hash of the node id, the same in every router replica
 	Load          *load.Load // reported by the node's agent or engine; nil: unknown
-	PrefillTokens int64      // uncached tokens of the prompts that the node computes; below 0: its load is unknown
+	PrefillTokens int64      // uncached tokens of prompts that the node computes, others' too; below 0: unknown
 	Matched       int32      // leading blocks of this prompt believed to be in the engine's own cache
 	Coming        int32      // with the blocks being computed for other requests; less counts as Matched
 	Host          int32      // with the blocks in the memory of the host; less counts as Coming
