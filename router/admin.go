@@ -31,6 +31,7 @@ func (r *Router) adminRoutes() http.Handler {
 		"POST /debug/route":        r.debugRoute,
 		"GET /busy_threshold":      r.listThresholds,
 		"POST /busy_threshold":     r.setThresholds,
+		"DELETE /busy_threshold":   r.removeThresholds,
 		"POST /adapters/load":      r.changeAdapters(false),
 		"POST /adapters/unload":    r.changeAdapters(true),
 		"/v1/":                     r.notTheAPI,

@@ -23,6 +23,34 @@ func check(args ...string) error {
 	return config.Load(&c, config.Options{Program: "cgn-router", Args: args})
 }
 
+// TestAdvice checks the warnings about valid settings.
+func TestAdvice(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "policy.json")
+	if err := os.WriteFile(file, []byte(`{"mode":"random","cost":{"temperature":1}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]string{
+		"--backend http://e:1 --backend http://f:1,role=decode":   "",
+		"--backend http://e:1,id=a --backend http://e:1":          "the backends a and e:1 have the same URL, http://e:1: ",
+		"--backend http://e:1,id=a,role=prefill":                  "the backend a has role prefill and gets no requests",
+		"--backend http://e:1 --policy-file " + file:              "router.policy_file: cost.temperature: no effect in mode random",
+		"--backend http://e:1 --policy-file " + file + ".no-file": "",
+		"--backend http://e:1 --mode cost --policy-file " + file:  "",
+	} {
+		var c router.Config
+		_ = config.Load(&c, config.Options{Program: "cgn-router", Args: strings.Fields(args)})
+		if got := strings.Join(c.Advise(), "; "); !strings.HasPrefix(got, want) || want == "" && got != "" {
+			t.Errorf("%s: %q, want %q", args, got, want)
+		}
+	}
+	c := router.Config{Models: []router.ModelConfig{{
+		Name: "m", Policy: `{"score":{"epsilon":0.5},"mode":"cost"}`, Pools: map[string][]string{"decode": {"a"}},
+	}}, Backends: []router.BackendConfig{{URL: "http://e:1", ID: "a", Role: "prefill"}}}
+	if got := c.Advise(); len(got) != 1 || got[0] != "model[0].policy: score.epsilon: no effect in mode cost" {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestWhatCannotWorkIsRefusedByItsField(t *testing.T) {
 	for args, want := range map[string]string{
 		"--backend http://e:1": "",

@@ -92,6 +92,50 @@ func (s *site) threshold(doc string, header ...string) (status int, body string)
 	return resp.StatusCode, strings.Join(strings.Fields(string(page)), "")
 }
 
+// TestThresholdsAreRemoved checks DELETE of /busy_threshold, and which clients may use it.
+func TestThresholdsAreRemoved(t *testing.T) {
+	s := serve(t, simulate(t, 1))
+	s.threshold(`{"model":"sim","active_decode_blocks_threshold":0.9}`)
+	without := func(method, query string, header ...string) (int, string) {
+		t.Helper()
+		req, err := http.NewRequest(method, s.admin+"/busy_threshold"+query, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i+1 < len(header); i += 2 {
+			req.Header.Set(header[i], header[i+1])
+		}
+		resp, err := s.client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		page, _ := io.ReadAll(resp.Body)
+		return resp.StatusCode, resp.Header.Get("Allow") + strings.Join(strings.Fields(string(page)), "")
+	}
+	for query, want := range map[string]string{"": `"param":"model"`, "?model=nobody": "model_not_found"} {
+		if status, body := without("DELETE", query); status/100 != 4 || !strings.Contains(body, want) {
+			t.Errorf("DELETE %s: %d %s", query, status, body)
+		}
+	}
+	if status, body := without("DELETE", "?model=sim", "Sec-Fetch-Site", "cross-site"); status != 403 {
+		t.Errorf("DELETE of another site: %d %s", status, body)
+	}
+	if _, body := s.threshold(`{"model":"sim"}`); !strings.Contains(body, `"active_decode_blocks_threshold":0.9`) {
+		t.Errorf("a refused removal changed something: %s", body)
+	}
+	if status, body := without("DELETE", "?model=sim"); status != 200 ||
+		!strings.Contains(body, `"active_decode_blocks_threshold":null`) {
+		t.Errorf("DELETE: %d %s", status, body)
+	}
+	if _, body := s.threshold(""); body != `{"thresholds":[]}` {
+		t.Errorf("thresholds are left: %s", body)
+	}
+	if status, body := without("PUT", ""); status != 405 || !strings.HasPrefix(body, "DELETE, GET, POST") {
+		t.Errorf("PUT: %d %s", status, body)
+	}
+}
+
 // TestBusyThresholdEndpoint follows the documented requests of /busy_threshold and their answers.
 func TestBusyThresholdEndpoint(t *testing.T) {
 	s := serve(t, simulate(t, 1))
@@ -126,22 +170,11 @@ func TestBusyThresholdEndpoint(t *testing.T) {
 		"0 to 1")
 	want(`{"model":"sim","active_prefill_tokens_threshold":-1}`, 400, `"param":"active_prefill_tokens_threshold"`)
 	want(`{"model":"sim","active_decode_threshold":0.5}`, 400, `"param":"active_decode_threshold"`, "there are")
-	want(`not JSON`, 400, "one JSON object")
+	want(`not JSON`, 400, "one JSON object", `"code":"invalid_json"`)
+	want(`{"model":"sim","model":"sim"}`, 400, "appears twice", `"param":"model"`)
 	want(`{"model":"`+strings.Repeat("x", 65<<10)+`"}`, 413, "64 KiB")
 	want(`{"model":"sim"}`, 200, `"active_decode_blocks_threshold":0.9`)
 
-	resp, err := http.NewRequest(http.MethodDelete, s.admin+"/busy_threshold", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	refused, err := s.client.Do(resp)
-	if err != nil {
-		t.Fatal(err)
-	}
-	refused.Body.Close()
-	if refused.StatusCode != 405 || refused.Header.Get("Allow") != "GET, POST" {
-		t.Errorf("DELETE: %d, Allow %q", refused.StatusCode, refused.Header.Get("Allow"))
-	}
 	for _, method := range []string{"GET", "POST"} {
 		if r := s.ask(method, "/busy_threshold", both); r.status != 404 ||
 			!strings.Contains(string(r.body), "it is at the router's admin port, "+"127.0.0.1:0 (router.admin)") {

@@ -83,6 +83,9 @@ func New(c Config) (r *Router, err error) {
 			r.Close()
 		}
 	}()
+	for _, note := range c.Advise() {
+		r.log.Warn("a setting does less than it seems to", "warning", note)
+	}
 	if err = r.open(); err != nil {
 		return r, err
 	}

@@ -208,9 +208,9 @@ func (s *site) policyInForce() (in policy.InForce, problems string) {
 	return in, string(f.Problems)
 }
 
-// TestPolicyFile checks that a changed file is accepted or refused as a whole while the router
-// runs.
-func TestPolicyFile(t *testing.T) {
+// TestPolicyInForce checks that /debug/fleet and the log tell which policy is in force, where it
+// comes from, and why a newer document is not.
+func TestPolicyInForce(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "policy.json")
 	write := func(doc string) {
@@ -245,13 +245,6 @@ func TestPolicyFile(t *testing.T) {
 	if s.log.count("stays\" source=\"file "+file) != 1 {
 		t.Error("the log does not name the refused file")
 	}
-	served := map[string]int{}
-	for i := range 10 {
-		served[s.chat(chatBody(fmt.Sprint(i), plain)).node()]++
-	}
-	if served["sim-0"] != 5 {
-		t.Errorf("round robin gave %v", served)
-	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
@@ -264,6 +257,35 @@ func TestPolicyFile(t *testing.T) {
 		in, problems := s.policyInForce()
 		return in.Mode == "random" && in.Refused == nil && !strings.Contains(problems, "policy")
 	})
+}
+
+// TestPolicyFile checks that a changed file is accepted or refused as a whole while the router
+// runs.
+func TestPolicyFile(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "policy.json")
+	write := func(doc string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(doc), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(`{"mode":"least_loaded"}`)
+	s := serve(t, simulate(t, 2), func(c *router.Config) { c.Router.PolicyFile = file })
+	reloads := func(result string) float64 {
+		return s.metrics().sum("cgn_router_policy_reloads_total", `result="`+result+`"`)
+	}
+	write(`{"mode":"round_robin"}`)
+	eventually(t, "it is in force", func() bool { return reloads("applied") == 1 })
+	write(`{"mode":"round_robin`)
+	eventually(t, "garbage is refused", func() bool { return reloads("refused") == 1 })
+	served := map[string]int{}
+	for i := range 10 {
+		served[s.chat(chatBody(fmt.Sprint(i), plain)).node()]++
+	}
+	if served["sim-0"] != 5 {
+		t.Errorf("round robin gave %v", served)
+	}
 	if status, body := s.get(s.admin + "/v1/models"); status != 404 || !strings.Contains(string(body),
 		"this is the admin port; the API is at 127.0.0.1:0 (router.listen)") {
 		t.Errorf("the API at the admin port: %d %s", status, body)

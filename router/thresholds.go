@@ -47,6 +47,9 @@ func (r *Router) setThresholds(w http.ResponseWriter, req *http.Request) {
 	name, limits, err := busy.ParseFor(body)
 	if err != nil {
 		e := &apierror.Error{Status: 400, Code: scan.CodeValue, Message: err.Error()}
+		if errors.Is(err, busy.ErrNotJSON) {
+			e.Code = scan.CodeJSON
+		}
 		if field, ok := errors.AsType[*busy.FieldError](err); ok {
 			e.Param = field.Field
 		}
@@ -94,6 +97,28 @@ func withModels(fail *apierror.Error, s *fleet.Snapshot, name string) *apierror.
 		named.Message = fail.Message + "; no model does now"
 	}
 	return &named
+}
+
+// removeThresholds removes the thresholds that were set for the model of the query, and answers
+// with the model's thresholds by the policy.
+func (r *Router) removeThresholds(w http.ResponseWriter, req *http.Request) {
+	if refused := mayChange(req); refused != nil {
+		writeError(w, refused)
+		return
+	}
+	name := req.URL.Query().Get("model")
+	if name == "" {
+		writeError(w, &apierror.Error{Status: 400, Code: scan.CodeMissing, Param: "model",
+			Message: "name the model in the query, as in DELETE /busy_threshold?model=NAME"})
+		return
+	}
+	model, fail := leg.Resolve(r.fleet.Load(), []byte(name))
+	if fail != nil {
+		writeError(w, fail)
+		return
+	}
+	r.log.Info("busy thresholds removed", "model", model.Name, "client", req.RemoteAddr)
+	writeJSON(w, http.StatusOK, busy.DocumentFor(model.Name, r.busy.Unset(model.Name)))
 }
 
 // crossOrigin refuses requests that the page of another site has made a browser send.

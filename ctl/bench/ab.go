@@ -118,6 +118,9 @@ func (f *abFlags) check(given func(flag string) bool) error {
 		if !found || name == "" || err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 			return fmt.Errorf("--router %q: must be NAME=http://HOST:PORT", text)
 		}
+		if i > 0 && name == f.cfg.Sides[0].Name {
+			return fmt.Errorf("--router: both are named %s; give them two names, to tell them apart in the results", name)
+		}
 		at = strings.TrimSuffix(strings.TrimRight(at, "/"), "/v1")
 		f.cfg.Sides[i] = ab.Side{Name: name, Start: func(context.Context) (*ab.Site, error) {
 			return ab.Running(at), nil
@@ -188,7 +191,7 @@ func (f *abFlags) load() error {
 		return err
 	}
 	defer closeTrace()
-	leftOut := 0
+	leftOut, shortest := 0, 0
 	for q, err := range trace.All(source) {
 		switch {
 		case err != nil && f.trace.file != "":
@@ -196,7 +199,9 @@ func (f *abFlags) load() error {
 		case err != nil:
 			return err
 		case f.longest > 0 && q.InputLength > f.longest:
-			leftOut++
+			if leftOut++; shortest == 0 || q.InputLength < shortest {
+				shortest = q.InputLength
+			}
 			continue
 		}
 		if f.cfg.Requests = append(f.cfg.Requests, q); len(f.cfg.Requests) == f.requests {
@@ -206,6 +211,10 @@ func (f *abFlags) load() error {
 	if leftOut > 0 {
 		fmt.Fprintf(f.cfg.Progress, "%d requests with more than %d tokens are left out\n", leftOut, f.longest)
 	}
+	if len(f.cfg.Requests) == 0 && leftOut > 0 {
+		return fmt.Errorf("--longest %d leaves no request: the shortest prompt of the %d requests has %d tokens",
+			f.longest, leftOut, shortest)
+	}
 	if len(f.cfg.Requests) == 0 {
 		return errors.New("the trace has no requests to play; look at --trace and --longest")
 	}
@@ -214,8 +223,12 @@ func (f *abFlags) load() error {
 
 // writeAB writes a comparison for people.
 func writeAB(t *cli.Table, r *ab.Report) {
-	t.Line(fmt.Sprintf("model %s, %d rounds of %d requests in %.0f s (speed x%.4g), reset by %s;\n"+
-		"one cache without a bound would find %.3f of the trace's prompt tokens.", r.Model, r.Rounds, r.Requests,
+	rounds := "rounds"
+	if r.Rounds == 1 {
+		rounds = "round"
+	}
+	t.Line(fmt.Sprintf("model %s, %d %s of %d requests in %.0f s (speed x%.4g), reset by %s;\n"+
+		"one cache without a bound would find %.3f of the trace's prompt tokens.", r.Model, r.Rounds, rounds, r.Requests,
 		r.Span, r.Speed, r.Reset, r.Reusable))
 	if r.Scale > 0 {
 		t.Line(fmt.Sprintf("The engines count %.2f prompt tokens for each of the trace's.", r.Scale))

@@ -97,7 +97,9 @@ func TestNoCandidateIsAnError(t *testing.T) {
 func TestRouteExplainSaysWhatTheRequestWouldGet(t *testing.T) {
 	const page = `{"model":"m","api":"chat","mode":"direct","why":"no candidates",
 "error":{"status":400,"code":"node_missing","message":"name a node"},"candidates":[%s]}`
-	for row, notes := range map[string]bool{`{"node":"a"}`: false, "": false, `{"node":"a","reason":"cordoned"}`: true} {
+	for row, notes := range map[string]bool{
+		`{"node":"a"}`: false, "": false, `{"node":"a","reason":"cordoned"}`: true,
+	} {
 		url, _, _ := ctltest.AdminPort(t, map[string]string{"/debug/route": fmt.Sprintf(page, row)})
 		_, err := ctl(t, nil, "route", "explain", "--admin", url, "--model", "m", "--prompt", "hi")
 		if err == nil || !strings.HasSuffix(err.Error(), ": it would get HTTP 400 node_missing, name a node") ||

@@ -72,23 +72,27 @@ type runner struct {
 // none.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	r := &runner{Config: cfg}
-	fmt.Fprintf(r.Progress, "%d rounds of two runs, each with %d requests in %s: some %s in all\n", r.Rounds,
+	rounds := "rounds"
+	if r.Rounds == 1 {
+		rounds = "round"
+	}
+	fmt.Fprintf(r.Progress, "%d %s of two runs, each with %d requests in %s: some %s in all\n", r.Rounds, rounds,
 		len(r.Requests), short(r.Span()), short(time.Duration(2*r.Rounds)*(r.Span()+5*time.Second)))
 	err := r.warm(ctx)
-	var rounds [][2]*replay.Result
+	var done [][2]*replay.Result
 	for round := 0; round < r.Rounds && err == nil; round++ {
 		var pair [2]*replay.Result
 		if pair, err = r.round(ctx, round); err == nil {
-			rounds = append(rounds, pair)
+			done = append(done, pair)
 		}
 	}
 	if ctx.Err() != nil {
 		err = errors.New("interrupted")
 	}
-	if len(rounds) == 0 {
+	if len(done) == 0 {
 		return nil, err
 	}
-	return r.report(rounds), err
+	return r.report(done), err
 }
 
 // short formats a time without the digits that do not matter.

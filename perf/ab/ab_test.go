@@ -245,6 +245,24 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
+// TestWaitingIsSaid checks that a comparison says for which engine it waits.
+func TestWaitingIsSaid(t *testing.T) {
+	var log, progress bytes.Buffer
+	own := &Own{Backends: []string{"http://127.0.0.1:1"}, Patience: time.Second}
+	own.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	c, _ := comparison(t, nil, [2]string{}, 3)
+	c.Progress, c.Rounds = &progress, 1
+	for i := range c.Sides {
+		c.Sides[i] = Side{"x", func(ctx context.Context) (*Site, error) { return own.Start(ctx, "score") }}
+	}
+	if _, err := Run(t.Context(), c); err == nil ||
+		!strings.Contains(log.String(), "waiting for the engines\" at_most=1s") ||
+		!strings.Contains(log.String(), "127.0.0.1:1: ") ||
+		!strings.HasPrefix(progress.String(), "1 round of two runs") {
+		t.Errorf("%v\n%s\n%s", err, &log, &progress)
+	}
+}
+
 // TestInterruptedRunsReport checks that the complete rounds are reported.
 func TestInterruptedRunsReport(t *testing.T) {
 	all, _ := engines(t, 1)

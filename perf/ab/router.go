@@ -74,17 +74,21 @@ func (o *Own) Start(ctx context.Context, mode string) (*Site, error) {
 		defer kill()
 		return <-ended
 	}}
-	if site.Nodes, err = ready(ctx, r.AdminAddr().String(), cmp.Or(o.Patience, time.Minute)); err != nil {
+	if site.Nodes, err = o.ready(ctx, r.AdminAddr().String()); err != nil {
 		return nil, errors.Join(err, site.Stop())
 	}
 	return site, nil
 }
 
+// sayAfter is the wait for engines after which a line says for what.
+const sayAfter = 3 * time.Second
+
 // ready waits until every node of a router takes requests.
-func ready(ctx context.Context, admin string, patience time.Duration) ([]Node, error) {
+func (o *Own) ready(ctx context.Context, admin string) ([]Node, error) {
+	patience := cmp.Or(o.Patience, time.Minute)
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	last := ""
+	last, say := "", time.After(min(sayAfter, patience/2))
 	for {
 		nodes, missing := look(ctx, admin)
 		if missing == "" {
@@ -96,6 +100,8 @@ func ready(ctx context.Context, admin string, patience time.Duration) ([]Node, e
 		select {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("not every engine is ready after %s: %s", patience, last)
+		case <-say:
+			o.Logger.Warn("waiting for the engines", "at_most", patience, "missing", last)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}

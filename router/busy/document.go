@@ -1,13 +1,17 @@
 package busy
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/cognitora/dataplane/internal/config"
 )
 
 // These are the names of the limits in documents.
@@ -54,9 +58,36 @@ func ParseFor(doc []byte) (model string, t Thresholds, err error) {
 	return model, t, t.read(members)
 }
 
-func membersOf(doc []byte) (members map[string]json.RawMessage, err error) {
-	if err := json.Unmarshal(doc, &members); err != nil || members == nil {
-		return nil, errors.Join(errors.New("the body must be one JSON object"), err)
+// ErrNotJSON is wrapped by the error of a body that is no JSON object.
+var ErrNotJSON = errors.New("the body must be one JSON object")
+
+// membersOf returns the members of an object. The error wraps ErrNotJSON, or is a *FieldError.
+func membersOf(doc []byte) (map[string]json.RawMessage, error) {
+	in := json.NewDecoder(bytes.NewReader(doc))
+	if len(bytes.TrimSpace(doc)) == 0 {
+		return nil, fmt.Errorf("%w; it is empty", ErrNotJSON)
+	}
+	if open, err := in.Token(); err != nil || open != json.Delim('{') {
+		return nil, ErrNotJSON
+	}
+	members := map[string]json.RawMessage{}
+	for in.More() {
+		key, err := in.Token()
+		name, ok := key.(string)
+		var value json.RawMessage
+		if err != nil || !ok || in.Decode(&value) != nil {
+			return nil, fmt.Errorf("%w; it is malformed at byte %d", ErrNotJSON, in.InputOffset())
+		}
+		if _, twice := members[name]; twice {
+			return nil, &FieldError{name, "appears twice"}
+		}
+		members[name] = value
+	}
+	if _, err := in.Token(); err != nil {
+		return nil, fmt.Errorf("%w; it is cut short", ErrNotJSON)
+	}
+	if _, err := in.Token(); err != io.EOF {
+		return nil, fmt.Errorf("%w; something follows it at byte %d", ErrNotJSON, in.InputOffset())
 	}
 	return members, nil
 }
@@ -76,7 +107,12 @@ func (t *Thresholds) read(members map[string]json.RawMessage) error {
 	for _, name := range slices.Sorted(maps.Keys(members)) {
 		limit, known := limits[name]
 		if !known {
-			return &FieldError{name, "unknown; there are " + strings.Join(slices.Sorted(maps.Keys(limits)), ", ")}
+			names := slices.Sorted(maps.Keys(limits))
+			unknown := &FieldError{name, "unknown; there are " + strings.Join(names, ", ")}
+			if meant := config.Nearest(name, names); meant != "" {
+				unknown.Problem += "; did you mean " + meant + "?"
+			}
+			return unknown
 		}
 		var v *float64
 		if json.Unmarshal(members[name], &v) != nil || v != nil && !(*v >= 0 && *v <= limit.most) ||

@@ -68,6 +68,23 @@ func (s *Settings) Set(model string, t Thresholds) Thresholds {
 		s.set[model] = s.set[model].over(t)
 		s.publish()
 	}
+	return s.of(model)
+}
+
+// Unset removes the limits that Set has set for a model, and returns the model's thresholds: those
+// of the policy.
+func (s *Settings) Unset(model string) Thresholds {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, set := s.set[model]; set {
+		delete(s.set, model)
+		s.publish()
+	}
+	return s.of(model)
+}
+
+// of returns a model's thresholds.
+func (s *Settings) of(model string) Thresholds {
 	if in := s.Of(model); in != nil {
 		return *in
 	}

@@ -101,19 +101,38 @@ func TestParse(t *testing.T) {
 		`null`:  "one JSON object",
 		`[]`:    "one JSON object",
 		`{} {}`: "one JSON object",
-		`{"active_decode_blocks_threshold":1.01}`:       "active_decode_blocks_threshold: 1.01 is refused; write a share",
-		`{"active_decode_blocks_threshold":-0.1}`:       "active_decode_blocks_threshold: ",
-		`{"active_decode_blocks_threshold":"0.5"}`:      `active_decode_blocks_threshold: "0.5" is refused`,
-		`{"active_prefill_tokens_threshold":1.5}`:       "active_prefill_tokens_threshold: 1.5 is refused; write a whole",
-		`{"active_prefill_tokens_threshold":-1}`:        "active_prefill_tokens_threshold: ",
-		`{"active_prefill_tokens_threshold":1e300}`:     "active_prefill_tokens_threshold: ",
-		`{"active_prefill_tokens_threshold":1e999}`:     "active_prefill_tokens_threshold: ",
-		`{"active_prefill_tokens_threshold_frac":-0.5}`: "active_prefill_tokens_threshold_frac: ",
-		`{"active_decode_block_threshold":0.5}`:         "active_decode_block_threshold: unknown; there are active_decode",
-		`{"model":"m"}`:                                 "model: unknown",
+		`{"active_decode_blocks_threshold":1.01}`:                                 "active_decode_blocks_threshold: 1.01 is refused; write a share",
+		`{"active_decode_blocks_threshold":-0.1}`:                                 "active_decode_blocks_threshold: ",
+		`{"active_decode_blocks_threshold":"0.5"}`:                                `active_decode_blocks_threshold: "0.5" is refused`,
+		`{"active_prefill_tokens_threshold":1.5}`:                                 "active_prefill_tokens_threshold: 1.5 is refused; write a whole",
+		`{"active_prefill_tokens_threshold":-1}`:                                  "active_prefill_tokens_threshold: ",
+		`{"active_prefill_tokens_threshold":1e300}`:                               "active_prefill_tokens_threshold: ",
+		`{"active_prefill_tokens_threshold":1e999}`:                               "active_prefill_tokens_threshold: ",
+		`{"active_prefill_tokens_threshold_frac":-0.5}`:                           "active_prefill_tokens_threshold_frac: ",
+		`{"active_decode_block_threshold":0.5}`:                                   "active_decode_block_threshold: unknown; there are active_decode",
+		`{"model":"m"}`:                                                           "model: unknown",
+		`{"active_prefill_token_threshold":5}`:                                    "did you mean active_prefill_tokens_threshold?",
+		` `:                                                                       "it is empty",
+		`{"active_decode_blocks_threshold":1`:                                     "it is cut short",
+		`{"active_decode_blocks_threshold":}`:                                     "malformed at byte",
+		`{"active_decode_blocks_threshold":1,"active_decode_blocks_threshold":1}`: "active_decode_blocks_threshold: appears twice",
 	} {
 		if _, err := parse([]byte(doc)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", doc, err, want)
+		} else if strings.Contains(err.Error(), "json:") {
+			t.Errorf("%s: the error is that of a package: %v", doc, err)
+		}
+	}
+}
+
+// TestUnset checks that the policy's limits count again once those of a model are removed.
+func TestUnset(t *testing.T) {
+	s := new(Settings)
+	s.SetPolicy(Thresholds{DecodeBlocks: new(0.5)})
+	s.Set("m", Thresholds{DecodeBlocks: new(0.9), PrefillTokens: new(7)})
+	for range 2 {
+		if left := s.Unset("m"); *left.DecodeBlocks != 0.5 || left.PrefillTokens != nil || *s.Of("m") != left {
+			t.Errorf("%s", text(left))
 		}
 	}
 }

@@ -182,7 +182,9 @@ func TestAnOldReportMakesNoIdleNodeBusy(t *testing.T) {
 	for _, c := range []struct {
 		told           int // requests in the report, with one of this router
 		running, ended bool
-	}{{told: 1, running: true, ended: false}, {told: 2, running: true, ended: true}, {told: 0, running: true, ended: true}} {
+	}{
+		{told: 1, running: true, ended: false}, {told: 2, running: true, ended: true}, {told: 0, running: true, ended: true},
+	} {
 		d := follow(t)
 		e, err := engine.New(engine.Config{})
 		if err != nil {

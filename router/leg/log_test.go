@@ -83,8 +83,9 @@ func TestRefusalsAreLogged(t *testing.T) {
 	d := dispatcherOf(t, 2)
 	rec, node := logged(t, d, asked(t, d, chat(200)), pinnedTo("elsewhere"))
 	if node != "" || rec.Msg != "no node picked" || rec.Node != "" ||
-		!strings.HasSuffix(rec.Error, "does not serve this model; these do: node-0, node-1") || len(rec.Candidates) != 0 ||
-		len(rec.Removed) != 2 || rec.Removed[0] != "node-0: pinned, another node is pinned" {
+		!strings.HasSuffix(rec.Error, "does not serve this model; these do: node-0, node-1") ||
+		len(rec.Candidates) != 0 || len(rec.Removed) != 2 ||
+		rec.Removed[0] != "node-0: pinned, another node is pinned" {
 		t.Errorf("%q, %+v", node, rec)
 	}
 }

@@ -235,7 +235,9 @@ func TestRoundRobinOfEachModel(t *testing.T) {
 // modes, and the error of a request that no node may take.
 func TestExplanationsHaveTheirModesTerms(t *testing.T) {
 	d := start(t, 2)
-	for mode, has := range map[policy.Mode]string{policy.Score: `"overlap"`, policy.Cost: `"cost"`, policy.Random: "", policy.Direct: ""} {
+	for mode, has := range map[policy.Mode]string{
+		policy.Score: `"overlap"`, policy.Cost: `"cost"`, policy.Random: "", policy.Direct: "",
+	} {
 		p := policy.Default()
 		p.Mode = mode
 		d.policy.Store(p)

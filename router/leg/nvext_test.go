@@ -93,7 +93,9 @@ func TestWorkersThatCannotAnswer(t *testing.T) {
 func TestRestrictionsAreNamedTogether(t *testing.T) {
 	d := start(t, 2)
 	id := d.current().snap.Nodes[0].ID
-	for _, field := range []string{fmt.Sprintf(`"allowed_worker_ids":[%q]`, id), fmt.Sprintf(`"backend_instance_id":%q`, id)} {
+	for _, field := range []string{
+		fmt.Sprintf(`"allowed_worker_ids":[%q]`, id), fmt.Sprintf(`"backend_instance_id":%q`, id),
+	} {
 		l := wanted(t, d, withNvext(t, d, `{`+field+`,"routing_constraints":{"required_taints":["x"]}}`))
 		if err := l.admit(); err != nil {
 			t.Fatal(err)

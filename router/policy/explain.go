@@ -41,12 +41,15 @@ func (t *Terms) Line(node string) string {
 func (p *Policy) Explain(s *Situation, e *Explanation) int {
 	e.begin(s)
 	pick := modes[p.Mode].of(p).pick(s, e)
-	if s.Pinned && pick >= 0 && p.Mode != Direct {
-		if rank := e.Why; len(s.Candidates) > 1 {
-			e.Why = "the request is pinned to this node; its rank: " + rank
-		} else {
-			e.Why = "the request is pinned to this node"
-		}
+	draws := p.Mode == Random || p.Mode == PowerOfTwo || p.Mode == RoundRobin
+	switch {
+	case pick < 0 || p.Mode == Direct:
+	case s.Pinned && len(s.Candidates) == 1:
+		e.Why = "the request is pinned to this node"
+	case s.Pinned:
+		e.Why = "the request is pinned to this node; its rank: " + e.Why
+	case draws && withRoom(s.Candidates) == 1:
+		e.Why = "the only candidate with room"
 	}
 	return pick
 }

@@ -72,8 +72,8 @@ func TestDirectTakesOnlyThePinnedNode(t *testing.T) {
 	}
 }
 
-// TestAPinIsTheReason checks that the reason for a pinned node is the pin, in every mode but direct,
-// and that a rank of the node has the mode's reason too.
+// TestAPinIsTheReason checks that the reason for a pinned node is the pin, in every mode but
+// direct, and that a rank of the node has the mode's reason too.
 func TestAPinIsTheReason(t *testing.T) {
 	for m, name := range ModeNames() {
 		p, e := Default(), Explanation{}
@@ -85,6 +85,11 @@ func TestAPinIsTheReason(t *testing.T) {
 		p.Explain(&Situation{Candidates: blanks(2), Pinned: true}, &e)
 		if p.Mode != Direct && !strings.HasPrefix(e.Why, "the request is pinned to this node; its rank: ") {
 			t.Errorf("%s, ranks: %s", name, e.Why)
+		}
+		p.Explain(&Situation{Candidates: []Candidate{{}, {MaxConcurrent: 1, InFlight: 1}}}, &e)
+		if draws := p.Mode == Random || p.Mode == PowerOfTwo || p.Mode == RoundRobin; draws !=
+			(e.Why == "the only candidate with room") {
+			t.Errorf("%s, one with room: %s", name, e.Why)
 		}
 	}
 }

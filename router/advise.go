@@ -1,0 +1,65 @@
+package router
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/router/policy"
+)
+
+// Advise returns warnings about valid settings that do less than they seem to.
+func (c *Config) Advise() (notes []string) {
+	first := map[string]string{} // the id of the first backend of a URL
+	all, _ := c.backends()       // Validate reports problems
+	for _, b := range all {
+		url, id := strings.TrimRight(b.URL, "/"), b.NodeID()
+		if other := first[url]; other != "" && other != id {
+			notes = append(notes, fmt.Sprintf("the backends %s and %s have the same URL, %s: the router takes the engine for "+
+				"two nodes, with two loads and two caches; leave one out", other, id, url))
+		}
+		first[url] = id
+		if b.Role == string(cluster.RolePrefill) && !c.pooled(id) {
+			notes = append(notes, fmt.Sprintf("the backend %s has role prefill and gets no requests; role both or decode, or "+
+				"pools of a [[model]], give it some", id))
+		}
+	}
+	if doc, err := os.ReadFile(c.Router.PolicyFile); err == nil {
+		notes = append(notes, idle("router.policy_file", doc, c.Router.Mode)...)
+	}
+	for i, m := range c.Models {
+		notes = append(notes, idle(fmt.Sprintf("model[%d].policy", i), []byte(m.Policy), "")...)
+	}
+	return notes
+}
+
+// pooled says whether a pool of a model gives the node requests.
+func (c *Config) pooled(id string) bool {
+	for _, m := range c.Models {
+		for role, ids := range m.Pools {
+			for _, other := range ids {
+				if other == id && role != string(cluster.RolePrefill) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// idle warns about the settings of a policy document that have no effect. name is the setting that
+// gives the document, and mode the mode in place of the document's; "": none.
+func idle(name string, doc []byte, mode string) []string {
+	p, err := policy.Parse(doc)
+	if len(doc) == 0 || err != nil {
+		return nil
+	}
+	if m, err := policy.ParseMode(mode); err == nil {
+		p.Mode = m
+	}
+	if len(p.Idle()) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s: %s: no effect in mode %s", name, strings.Join(p.Idle(), ", "), p.Mode)}
+}
