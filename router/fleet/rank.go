@@ -111,8 +111,8 @@ func (r *Rank) Release() {
 	r.node.Release()
 }
 
-// OwnPrefill returns how many prompt tokens this router's requests still have to compute at the node
-// at now.
+// OwnPrefill returns how many prompt tokens this router's requests still have to compute at the
+// node at now.
 func (n *Node) OwnPrefill(now time.Time) (tokens int64) {
 	for _, r := range n.Ranks() {
 		tokens += r.Book.Prefill(now)

@@ -65,10 +65,10 @@ func (l *Leg) reserve(now time.Time) (int, *apierror.Error) {
 		}
 		at := int(l.picks.able[pick])
 		n, a := l.pool.members[at], l.spare()
-		if !n.Acquire() && !(last && n.AcquireLastResort()) {
+		if !n.rank.Acquire() && !(last && n.rank.AcquireLastResort()) {
 			continue
 		}
-		a.node = n
+		a.member = n
 		err := l.enter(n)
 		if err == nil {
 			if last {
@@ -110,10 +110,10 @@ func (l *Leg) charge(a *attempt, at int, now time.Time) {
 		cost.Expected = l.picks.policy.PrefillLoadModel.Expected(cost.Prefill, cached)
 	}
 	if a.shares = own.AssumeKVReuse.Or(set.AssumeKVReuse); a.shares {
-		cost.Blocks -= int64(a.node.Book.Shared(l.prompt.Keys()))
+		cost.Blocks -= int64(a.member.rank.Book.Shared(l.prompt.Keys()))
 	}
 	a.grows = set.TrackOutputBlocks
-	a.node.Book.Open(&a.cost, cost, now)
+	a.member.rank.Book.Open(&a.cost, cost, now)
 }
 
 // situation describes the pick among the present candidates.
@@ -189,10 +189,10 @@ func (l *Leg) pinnedOut(now time.Time) *apierror.Error {
 	_, by := l.Request.Worker()
 	why, nodes := "", []string(nil)
 	for i, n := range l.pool.members {
-		if len(nodes) == 0 || nodes[len(nodes)-1] != n.ID { // the ranks of a node stand together
-			nodes = append(nodes, n.ID)
+		if len(nodes) == 0 || nodes[len(nodes)-1] != n.node.ID { // the ranks of a node stand together
+			nodes = append(nodes, n.node.ID)
 		}
-		if n.ID != l.Node {
+		if n.node.ID != l.Node {
 			continue
 		}
 		if why = "it is at its limit"; l.picks.out[i] != passes {
@@ -213,7 +213,7 @@ func (l *Leg) pinnedOut(now time.Time) *apierror.Error {
 func (l *Leg) modelFull() *apierror.Error {
 	for _, n := range l.pool.members {
 		if n.gate.Full() {
-			return errModelFull(l.model.capOf(n.Info().Role, l.d.policy.Load()))
+			return errModelFull(l.model.capOf(n.node.Info().Role, l.d.policy.Load()))
 		}
 	}
 	return errModelFull("max_queue") // there is room again
@@ -230,7 +230,7 @@ func (l *Leg) knowsAllowed() bool {
 
 // known says whether the node serves the model, or has not yet named its models.
 func (l *Leg) known(id string) bool {
-	if slices.ContainsFunc(l.pool.members, func(n *member) bool { return n.ID == id }) {
+	if slices.ContainsFunc(l.pool.members, func(n *member) bool { return n.node.ID == id }) {
 		return true
 	}
 	n := l.d.current().snap.Node(id)
@@ -271,7 +271,7 @@ func (l *Leg) candidates(now time.Time) {
 		p.able = append(p.able, int32(i))
 	}
 	l.measure(now)
-	l.leaveOut(suspects, func(at int32) bool { return l.pool.members[at].Health.Suspect() })
+	l.leaveOut(suspects, func(at int32) bool { return l.pool.members[at].node.Health.Suspect() })
 	l.calm(now)
 	l.stayWithAdapter()
 	p.removed |= p.found
@@ -288,7 +288,7 @@ func (l *Leg) lastResort(now time.Time) bool {
 	}
 	found, screen := false, l.screen(now)
 	for i, n := range l.pool.members {
-		if l.excludes(n, screen) != passes || !n.LastResort() || l.limits(n, screen) != passes {
+		if l.excludes(n, screen) != passes || !n.node.LastResort() || l.limits(n, screen) != passes {
 			continue
 		}
 		if !found {
@@ -318,8 +318,8 @@ func (l *Leg) leaveOut(suspects int, suspect func(at int32) bool) {
 func (l *Leg) admitOthers() (changed bool) {
 	for i, at := range l.picks.able {
 		n, c := l.pool.members[at], &l.picks.cands[i]
-		waiting := n.Load().Waiting
-		limit := n.limit(n.nodeState.Load().Waiting, waiting)
+		waiting := n.rank.Load().Waiting
+		limit := n.limit(n.node.Load().Waiting, waiting)
 		changed = changed || waiting < c.Others || limit > c.MaxConcurrent
 		c.Others, c.MaxConcurrent = waiting, limit
 	}
@@ -376,7 +376,7 @@ func addReport(c *policy.Candidate, n *fleet.Node, book *books.Book, load *fleet
 
 // fit adds the facts about a node that count for few requests.
 func (l *Leg) fit(c *policy.Candidate, n *member) {
-	info := n.Info()
+	info := n.node.Info()
 	if info.KVAddress != "" {
 		c.SharedCache = l.picks.cached
 	}
@@ -419,7 +419,7 @@ func blank(r *fleet.Rank) policy.Candidate {
 // prefill returns how many prompt tokens wait for their computation at the rank, of this router's
 // requests and of others'.
 func (n *member) prefill(now time.Time) int64 {
-	return n.Book.Prefill(now) + othersPrefill(&n.Book, n.Load())
+	return n.rank.Book.Prefill(now) + othersPrefill(&n.rank.Book, n.rank.Load())
 }
 
 // othersPrefill returns how many prompt tokens of others wait at a rank. A waiting request counts
@@ -439,7 +439,7 @@ func (l *Leg) calm(now time.Time) {
 	if l.Attempts == 0 {
 		return
 	}
-	lately := func(at int32) bool { return l.pool.members[at].Health.FailedLately(now) }
+	lately := func(at int32) bool { return l.pool.members[at].node.Health.FailedLately(now) }
 	for i, at := range l.picks.able {
 		if l.picks.cands[i].Room() && !lately(at) {
 			l.keep(failedLately, func(at int32) bool { return !lately(at) })
@@ -497,7 +497,7 @@ func (l *Leg) admits(n *member) bool { return !n.gate.Full() || l.permit.On(n.ga
 func (l *Leg) others(now time.Time) bool {
 	screen := l.screen(now)
 	for _, n := range l.pool.members {
-		if l.filter(n, screen) == passes && !n.Health.Suspect() && !n.Full() {
+		if l.filter(n, screen) == passes && !n.node.Health.Suspect() && !n.node.Full() {
 			return true
 		}
 	}

@@ -55,7 +55,7 @@ func TestRequiredLabels(t *testing.T) {
 	q := Question{Constraints: Constraints{Required: []string{"zone=a", "gpu=h100"}}}
 	for range 10 {
 		l := d.Leg(asked(t, d, chat(100)), q, nil)
-		if at, err := l.first(); err != nil || l.pool.members[at].ID != "b" {
+		if at, err := l.first(); err != nil || l.pool.members[at].node.ID != "b" {
 			t.Fatalf("place %d, %v", at, err)
 		}
 		l.giveBack()
@@ -99,10 +99,10 @@ func TestRequiredLabelsDoNotAllocate(t *testing.T) {
 			r.Received = time.Now()
 			l.d, l.Request, l.Constraints = d, r, constraints
 			at, err := l.first()
-			if err != nil || l.pool.members[at].ID != "b" {
+			if err != nil || l.pool.members[at].node.ID != "b" {
 				t.Fatal(at, err)
 			}
-			l.pool.members[at].Release()
+			l.pool.members[at].rank.Release()
 			l.permit.Release()
 			l.reset()
 			r.Scan.Reset()

@@ -237,13 +237,13 @@ func listed(names []string) string {
 // holderOut returns errHolder for the bound node that the pick refused.
 func (l *Leg) holderOut(now time.Time) *apierror.Error {
 	for _, n := range l.pool.members {
-		if n.ID != l.Node {
+		if n.node.ID != l.Node {
 			continue
 		}
-		if ok, why := n.Eligible(now); !ok {
-			return errHolder(n.ID, "takes no requests now: "+why)
+		if ok, why := n.node.Eligible(now); !ok {
+			return errHolder(n.node.ID, "takes no requests now: "+why)
 		}
-		return errHolder(n.ID, "is at its limit")
+		return errHolder(n.node.ID, "is at its limit")
 	}
 	return ErrNoResponse // the node now serves other models
 }

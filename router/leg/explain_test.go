@@ -28,7 +28,7 @@ func explains(t *testing.T, d *Dispatcher, r *request.Request, q Question, winne
 	at, refused := l.choose(time.Now())
 	node, reason := "", ExplainedError{}
 	if refused == nil {
-		node = l.pool.members[at].ID
+		node = l.pool.members[at].node.ID
 	} else {
 		reason = ExplainedError{refused.Status, refused.Code, refused.Message}
 	}

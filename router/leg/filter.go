@@ -143,19 +143,19 @@ func (l *Leg) screen(now time.Time) screen {
 func (l *Leg) breaks(f filter, n *member, s screen) bool {
 	switch f {
 	case pinned:
-		return n.ID != l.Node
+		return n.node.ID != l.Node
 	case disallowed:
 		return l.disallows(n)
 	case unranked:
-		return l.Rank.Value != uint32(n.Index)
+		return l.Rank.Value != uint32(n.rank.Index)
 	case planned:
-		return !l.Filter(n.Node)
+		return !l.Filter(n.node.Node)
 	case lacking:
 		return n.lacks&l.picks.api != 0
 	case untainted:
-		return !l.Constraints.allow(n.Info().Labels)
+		return !l.Constraints.allow(n.node.Info().Labels)
 	case expertless:
-		return l.Constraints.hosted(n.Info().Experts) < len(l.Constraints.Experts)
+		return l.Constraints.hosted(n.node.Info().Experts) < len(l.Constraints.Experts)
 	case tried:
 		return l.asked(n)
 	case poolFull:
@@ -185,8 +185,8 @@ func (l *Leg) filter(n *member, s screen) filter {
 	if f := l.excludes(n, s); f != passes {
 		return f
 	}
-	if ok, _ := n.Eligible(s.now); !ok {
-		return obstacle(n.Node)
+	if ok, _ := n.node.Eligible(s.now); !ok {
+		return obstacle(n.node.Node)
 	}
 	return l.limits(n, s)
 }
@@ -200,7 +200,7 @@ func (l *Leg) limits(n *member, s screen) filter { return l.broken(n, s, s.rules
 // asked says whether the request has asked the node of n, at any of its ranks.
 func (l *Leg) asked(n *member) bool {
 	for _, other := range l.tries.asked {
-		if other.nodeState == n.nodeState {
+		if other.node == n.node {
 			return true
 		}
 	}
@@ -208,7 +208,9 @@ func (l *Leg) asked(n *member) bool {
 }
 
 // disallows says whether the client has a list of workers without n.
-func (l *Leg) disallows(n *member) bool { return l.Allowed != nil && !l.Allowed.Has(n.ID, n.Number()) }
+func (l *Leg) disallows(n *member) bool {
+	return l.Allowed != nil && !l.Allowed.Has(n.node.ID, n.node.Number())
+}
 
 // obstacle returns the reason why n, which is not eligible, takes no requests.
 func obstacle(n *fleet.Node) filter {
@@ -234,15 +236,15 @@ func (l *Leg) why(f filter, n *member, now time.Time) string {
 	case overBusy:
 		return l.whyBusy(n, now)
 	case untainted:
-		missing := l.Constraints.missing(n.Info().Labels)
+		missing := l.Constraints.missing(n.node.Info().Labels)
 		return "the request requires labels that it lacks: " + strings.Join(missing, ", ")
 	case expertless:
 		return "the request's experts must all be on its node, which lacks: " +
-			listed(l.Constraints.missingExperts(n.Info().Experts))
+			listed(l.Constraints.missingExperts(n.node.Info().Experts))
 	case lacking:
 		return "its engine, " + engineOf(n) + ", lacks " + l.endpointPath()
 	}
-	if _, reason := n.Eligible(now); reason != "" {
+	if _, reason := n.node.Eligible(now); reason != "" {
 		return reason
 	}
 	return "it took no requests a moment ago" // the node has come back since the pick
@@ -265,7 +267,7 @@ func (l *Leg) endpointPath() string {
 
 // engineOf names the engine of n.
 func engineOf(n *member) string {
-	info := n.Info()
+	info := n.node.Info()
 	return strings.TrimSpace(cmp.Or(info.Engine, "unknown") + " " + info.EngineVersion)
 }
 
@@ -277,7 +279,7 @@ func (l *Leg) lackers() (engines []string) {
 	}
 	for _, n := range l.pool.members {
 		switch name := engineOf(n); {
-		case l.Bond != Free && n.ID != l.Node:
+		case l.Bond != Free && n.node.ID != l.Node:
 		case n.lacks&l.picks.api == 0:
 			return nil
 		case !slices.Contains(engines, name):

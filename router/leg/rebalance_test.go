@@ -41,8 +41,8 @@ func begun(t *testing.T, d *Dispatcher, home *fleet.Node, n int) (all []conversa
 			t.Fatal(err)
 		}
 		a := l.spare()
-		l.prompt.Sent(a.node.Ref(), time.Now())
-		l.prompt.Begun(a.node.Ref())
+		l.prompt.Sent(a.member.rank.Ref(), time.Now())
+		l.prompt.Begun(a.member.rank.Ref())
 		l.sessionAnswered(a, time.Now())
 		l.giveBack()
 		all = append(all, c)

@@ -79,13 +79,13 @@ func (l *Leg) hasRoom(i int) bool {
 // sessionAnswered notes that the node of an attempt has begun an answer for the session.
 func (l *Leg) sessionAnswered(a *attempt, now time.Time) {
 	if l.picks.session != 0 {
-		l.d.sessionCounts[l.d.sessions.Answered(l.picks.session, a.node.IDHash, now)].Inc()
+		l.d.sessionCounts[l.d.sessions.Answered(l.picks.session, a.member.rank.IDHash, now)].Inc()
 	}
 }
 
 // sessionEnded notes the end of the node's answer for the session.
 func (l *Leg) sessionEnded(a *attempt, now time.Time) {
 	if l.picks.session != 0 && a.status < 300 {
-		l.d.sessions.Ended(l.picks.session, a.node.IDHash, now)
+		l.d.sessions.Ended(l.picks.session, a.member.rank.IDHash, now)
 	}
 }

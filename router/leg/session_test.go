@@ -49,7 +49,7 @@ func picked(t testing.TB, d *Dispatcher, r *request.Request, now time.Time, answ
 	if a := l.spare(); answers {
 		l.sessionAnswered(a, now)
 	}
-	return l.pool.members[at].Node
+	return l.pool.members[at].node.Node
 }
 
 // sessionsOfEach returns the id of a session that the policy sends to each node.
@@ -159,7 +159,7 @@ func TestAFullNodeKeepsNoSession(t *testing.T) {
 	l.picks.policy = d.policy.Load()
 	l.candidates(now)
 	at := l.home(now) - 1
-	if l.pool.members[l.picks.able[at]].Node != home {
+	if l.pool.members[l.picks.able[at]].node.Node != home {
 		t.Fatal("the session is elsewhere")
 	}
 	if c := &l.picks.cands[at]; l.pick(now, nil) == at {
