@@ -140,7 +140,7 @@ func (l *Leg) overrides() (o policy.Overrides) {
 // noNode returns the error of a request that no node may take. A pinned node that does not exist is
 // the client's mistake. So is a missing pin in mode direct.
 func (l *Leg) noNode(now time.Time) *apierror.Error {
-	if l.picks.found.has(lacking) {
+	if l.picks.found.has(lacksAPI) {
 		if engines := l.lackers(); engines != nil {
 			return errNoAPI(l.endpointPath(), engines)
 		}
@@ -155,9 +155,9 @@ func (l *Leg) noNode(now time.Time) *apierror.Error {
 		return l.modelFull()
 	case l.picks.found.has(overBusy) && len(l.picks.cands) == 0:
 		return l.d.overload
-	case l.picks.found.has(untainted) && len(l.picks.cands) == 0:
+	case l.picks.found.has(lacksLabel) && len(l.picks.cands) == 0:
 		return errLabels(l.Constraints.Required, l.among())
-	case l.picks.found.has(expertless) && len(l.picks.cands) == 0:
+	case l.picks.found.has(lacksExperts) && len(l.picks.cands) == 0:
 		return errExperts(l.Constraints.Experts, l.among())
 	case l.Bond == Continued:
 		return l.holderOut(now)
@@ -381,7 +381,7 @@ func (l *Leg) fit(c *policy.Candidate, n *member) {
 		c.SharedCache = l.picks.cached
 	}
 	if len(l.Constraints.Preferred) > 0 {
-		c.Taint = l.Constraints.Taint(info.Labels)
+		c.Labels = l.Constraints.weight(info.Labels)
 	}
 	if len(l.Constraints.Experts) > 0 {
 		c.Experts = l.Constraints.share(info.Experts)

@@ -17,7 +17,7 @@ func TestConstraints(t *testing.T) {
 	for _, c := range []struct {
 		constraints Constraints
 		missing     []string
-		taint       float64
+		weight      float64
 	}{
 		{Constraints{}, nil, 0},
 		{Constraints{Required: []string{"zone=a"}}, nil, 0},
@@ -32,13 +32,13 @@ func TestConstraints(t *testing.T) {
 		if got := c.constraints.missing(labels); !slices.Equal(got, c.missing) {
 			t.Errorf("%+v: %v is missing, want %v", c.constraints, got, c.missing)
 		}
-		if got := c.constraints.Taint(labels); got != c.taint {
-			t.Errorf("%+v: taint %v, want %v", c.constraints, got, c.taint)
+		if got := c.constraints.weight(labels); got != c.weight {
+			t.Errorf("%+v: weight %v, want %v", c.constraints, got, c.weight)
 		}
 	}
 	c := Constraints{Required: labels, Preferred: []nvext.Taint{{Name: "zone=a", Weight: 1}}}
 	if n := testing.AllocsPerRun(100, func() {
-		if !c.allow(labels) || c.Taint(labels) != 1 {
+		if !c.allow(labels) || c.weight(labels) != 1 {
 			t.Fatal("wrong")
 		}
 	}); n != 0 {

@@ -203,16 +203,16 @@ func errNoAPI(path string, engines []string) *apierror.Error {
 
 // These fields of a request restrict its nodes.
 const (
-	taintsField  = "nvext.routing_constraints.required_taints"
+	labelsField  = "nvext.routing_constraints.required_taints"
 	expertsField = "nvext.router.moe_query"
 )
 
 // errLabels returns the error of a request whose required labels no node in service has. among says
 // which nodes the request leaves.
 func errLabels(required []string, among string) *apierror.Error {
-	e := unavailable("no_eligible_node", "no node with all labels of "+taintsField+" ("+listed(required)+
+	e := unavailable("no_eligible_node", "no node with all labels of "+labelsField+" ("+listed(required)+
 		") can take requests now"+among)
-	e.Param = taintsField
+	e.Param = labelsField
 	return e
 }
 

@@ -29,11 +29,11 @@ const (
 	// The request rules these nodes out, in any state of the node.
 	pinned
 	disallowed
-	unranked
-	planned
-	lacking
-	untainted
-	expertless
+	otherRank
+	byPlan
+	lacksAPI
+	lacksLabel
+	lacksExperts
 	tried
 
 	// These nodes take no requests now.
@@ -60,11 +60,11 @@ const (
 var filterTexts = [filters]struct{ word, sentence string }{
 	pinned:       {"pinned", "another node is pinned"},
 	disallowed:   {"allowed_workers", "not among the allowed workers"},
-	unranked:     {"dp_rank", "another data-parallel rank is pinned"},
-	planned:      {"plan", "left out by the request's plan"},
-	lacking:      {word: "api"},
-	untainted:    {word: "required_taints"},
-	expertless:   {word: "experts"},
+	otherRank:    {"dp_rank", "another data-parallel rank is pinned"},
+	byPlan:       {"plan", "left out by the request's plan"},
+	lacksAPI:     {word: "api"},
+	lacksLabel:   {word: "required_taints"},
+	lacksExperts: {word: "experts"},
 	tried:        {"asked", "the request has asked it already"},
 	departed:     {word: "gone"},
 	cordoned:     {word: "cordon"},
@@ -128,11 +128,11 @@ func (l *Leg) screen(now time.Time) screen {
 	s := screen{busy: l.thresholds(), now: now}
 	s.rules.addIf(pinned, l.Bond != Free)
 	s.rules.addIf(disallowed, l.Allowed != nil)
-	s.rules.addIf(unranked, l.Rank.Given)
-	s.rules.addIf(planned, l.Filter != nil)
-	s.rules.addIf(lacking, l.picks.api != 0)
-	s.rules.addIf(untainted, len(l.Constraints.Required) > 0)
-	s.rules.addIf(expertless, l.Constraints.Strict)
+	s.rules.addIf(otherRank, l.Rank.Given)
+	s.rules.addIf(byPlan, l.Filter != nil)
+	s.rules.addIf(lacksAPI, l.picks.api != 0)
+	s.rules.addIf(lacksLabel, len(l.Constraints.Required) > 0)
+	s.rules.addIf(lacksExperts, l.Constraints.Strict)
 	s.rules.addIf(tried, len(l.tries.asked) > 0)
 	s.rules.addIf(poolFull, slices.ContainsFunc(l.pool.gates, (*admission.Handle).Full))
 	s.rules.addIf(overBusy, s.busy != nil)
@@ -146,15 +146,15 @@ func (l *Leg) breaks(f filter, n *member, s screen) bool {
 		return n.node.ID != l.Node
 	case disallowed:
 		return l.disallows(n)
-	case unranked:
+	case otherRank:
 		return l.Rank.Value != uint32(n.rank.Index)
-	case planned:
+	case byPlan:
 		return !l.Filter(n.node.Node)
-	case lacking:
+	case lacksAPI:
 		return n.lacks&l.picks.api != 0
-	case untainted:
+	case lacksLabel:
 		return !l.Constraints.allow(n.node.Info().Labels)
-	case expertless:
+	case lacksExperts:
 		return l.Constraints.hosted(n.node.Info().Experts) < len(l.Constraints.Experts)
 	case tried:
 		return l.asked(n)
@@ -235,13 +235,13 @@ func (l *Leg) why(f filter, n *member, now time.Time) string {
 	switch f {
 	case overBusy:
 		return l.whyBusy(n, now)
-	case untainted:
+	case lacksLabel:
 		missing := l.Constraints.missing(n.node.Info().Labels)
 		return "the request requires labels that it lacks: " + strings.Join(missing, ", ")
-	case expertless:
+	case lacksExperts:
 		return "the request's experts must all be on its node, which lacks: " +
 			listed(l.Constraints.missingExperts(n.node.Info().Experts))
-	case lacking:
+	case lacksAPI:
 		return "its engine, " + engineOf(n) + ", lacks " + l.endpointPath()
 	}
 	if _, reason := n.node.Eligible(now); reason != "" {

@@ -208,7 +208,7 @@ type Candidate struct {
 
 // Fit is how a node fits what the request asks for beyond its prompt.
 type Fit struct {
-	Taint   float64 // sum of the weights of matching preferred taints, of either sign; 0: none
+	Labels  float64 // sum of the weights of the preferred labels that it has, of either sign; 0: none
 	Experts float32 // share of the request's experts that the node hosts; 0: none, or it names none
 	Loads   bool    // the engine must load the request's adapter first
 }
