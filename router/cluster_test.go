@@ -265,6 +265,16 @@ func policyIsRefusedAsAWhole(t *testing.T, s *site, c *cluster.Client) {
 		t.Fatal(err)
 	}
 	eventually(t, "the flat form is taken", func() bool { return reloads("applied") == was+2 })
+	if in, _ := s.policyInForce(); in.Source != "etcd "+cluster.PolicyKey || in.Refused != nil {
+		t.Errorf("in force: %+v", in)
+	}
+	if was, err := c.RemovePolicy(t.Context()); err != nil || !was {
+		t.Errorf("removed: %v %v", was, err)
+	}
+	eventually(t, "the default is in force", func() bool {
+		in, _ := s.policyInForce()
+		return in.Mode == "score" && strings.HasPrefix(in.Source, "default: ")
+	})
 }
 
 func cordonedNodeIsLeftAlone(t *testing.T, s *site, c *cluster.Client) {

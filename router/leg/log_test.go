@@ -140,3 +140,17 @@ func TestPickWithoutDebugDoesNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations, want 0", least)
 	}
 }
+
+// TestARemovalNamesItsFilterOnce checks the line of a removed node whose reason begins with the
+// filter's word.
+func TestARemovalNamesItsFilterOnce(t *testing.T) {
+	for want, e := range map[string]ExplainedNode{
+		"a: busy: 5 prompt tokens wait":  {Node: "a", Filter: "busy", Reason: "busy: 5 prompt tokens wait"},
+		"a: pinned, another node is":     {Node: "a", Filter: "pinned", Reason: "another node is"},
+		"a: full: 1 in flight of 1 slot": {Node: "a", Reason: "full: 1 in flight of 1 slot"},
+	} {
+		if got := e.removal(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
