@@ -128,8 +128,8 @@ func TestUnusedSettingsOfAModelsPolicy(t *testing.T) {
 	if _, _, err := s.ReloadConfig(t.Context(), &next); err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range []string{"a model's own policy in force",
-		"settings of a model's policy that have no effect any more", "ttft_slo_ms of a model's policy has no effect"} {
+	for _, text := range []string{"a model's own policy in force", "settings of a model's policy that have no effect",
+		"settings=\"[ttft_slo_ms max_share]\""} {
 		if n := s.log.count(text); n != 1 {
 			t.Errorf("%d log lines with %q", n, text)
 		}

@@ -412,7 +412,7 @@ func (r *Router) readNodes(emit func(def int, value float64, labels ...string)) 
 			nodeSuspected:     float64(times),
 			nodeSilentCut:     float64(cut),
 			nodeBlockLifetime: r.lifetime(n).Seconds(),
-			nodePrefill:       float64(n.Prefill(now)),
+			nodePrefill:       float64(n.OwnPrefill(now)),
 			nodeBlocks:        n.Blocks(),
 		}, n.ID)
 		for _, s := range states {

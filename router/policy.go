@@ -144,7 +144,7 @@ func (r *Router) takePolicy(doc []byte) {
 	}
 	r.applyPolicy()
 	if ignored := policy.Ignored(doc); len(ignored) > 0 {
-		r.log.Warn("settings of the policy that have no effect any more", "settings", ignored)
+		r.log.Warn("settings of the policy that have no effect", "settings", ignored)
 	}
 	r.metrics.PolicyReloads.WithLabelValues("applied").Inc()
 }
@@ -166,9 +166,6 @@ func (r *Router) applyPolicy() {
 		attrs = append(attrs, "without_effect", idle)
 	}
 	r.log.Info("policy in force", append(attrs, in.Effective()...)...)
-	if p.TTFTSLOms > 0 {
-		r.log.Info("the policy's ttft_slo_ms has no effect: nothing uses it", "ttft_slo_ms", p.TTFTSLOms)
-	}
 }
 
 // policyProblem returns the problem of a policy that is not in force; nil if there is none.

@@ -132,6 +132,12 @@ func (r *Router) open() (err error) {
 	return r.openTakeover()
 }
 
+// Addr returns the address of the serving port.
+func (r *Router) Addr() net.Addr { return r.serving.Addr() }
+
+// AdminAddr returns the address of the admin port.
+func (r *Router) AdminAddr() net.Addr { return r.adminAt.Addr() }
+
 // panicked is called when a bug has ended a stream.
 func (r *Router) panicked(p any) {
 	r.log.Error("a stream failed, this is a bug", "panic", p)

@@ -21,9 +21,6 @@ func Setting(s policy.Setting) string {
 	if value == "0" {
 		note = zeros[s.Name]
 	}
-	if s.Name == "ttft_slo_ms" {
-		note = "not used yet"
-	}
 	if note == "" {
 		return value
 	}

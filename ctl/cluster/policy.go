@@ -76,13 +76,10 @@ func newSetPolicy(s *state) *cobra.Command {
 				return fmt.Errorf("the policy is not valid and was not stored: %w", err)
 			}
 			for _, name := range policy.Ignored(doc) {
-				fmt.Fprintf(s.Err, "cgn-ctl: %s has no effect any more; leave it out\n", name)
+				fmt.Fprintf(s.Err, "cgn-ctl: %s has no effect; leave it out\n", name)
 			}
 			if idle := cell.Idle(p); idle != "" {
 				fmt.Fprintln(s.Err, "cgn-ctl: "+idle)
-			}
-			if p.TTFTSLOms != 0 {
-				fmt.Fprintln(s.Err, "cgn-ctl: ttft_slo_ms is stored, and nothing uses it yet")
 			}
 			return s.store.With(c.Context(), func(ctx context.Context, client *cluster.Client) error {
 				if err := client.PutPolicy(ctx, doc); err != nil {

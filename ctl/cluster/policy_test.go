@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"testing"
 
 	"github.com/cognitora/dataplane/ctl/cli"
+	"github.com/cognitora/dataplane/ctl/ctltest"
 	"github.com/cognitora/dataplane/router/policy"
 )
 
@@ -56,10 +58,24 @@ func TestPolicyTable(t *testing.T) {
 			t.Errorf("row for %s: %v in\n%s", key, shown, table)
 		}
 	}
-	for _, want := range []string{"0 (prefill that waits does not count)", "0 (not used yet)", "\nsource "} {
+	for _, want := range []string{"0 (prefill that waits does not count)", "\nsource "} {
 		if !strings.Contains(table, want) {
 			t.Errorf("no %q in\n%s", want, table)
 		}
+	}
+}
+
+// TestUnusedSettingsOfAPolicyAreNamed: set-policy stores settings that have no effect, and warns of
+// each once.
+func TestUnusedSettingsOfAPolicyAreNamed(t *testing.T) {
+	env := fleetState(t)
+	var warnings bytes.Buffer
+	root := ctltest.Root(Command, io.Discard, &warnings, func(name string) string { return env[name] })
+	root.SetArgs([]string{"cluster", "set-policy", `{"ttft_slo_ms":800,"max_share":2}`})
+	root.SetContext(t.Context())
+	const want = "cgn-ctl: ttft_slo_ms has no effect; leave it out\ncgn-ctl: max_share has no effect; leave it out\n"
+	if err := root.Execute(); err != nil || warnings.String() != want {
+		t.Errorf("%q, %v", warnings.String(), err)
 	}
 }
 

@@ -125,8 +125,8 @@ func TestUnusedSettingsOfAPolicyAreNamed(t *testing.T) {
 	env, _ := startEtcd(t)
 	register(t, dial(t, env["CGN_ETCD"]), "n1", cluster.RoleBoth, "m")
 	for doc, want := range map[string]string{
-		`{"ttft_slo_ms":800,"score":{"max_share":2}}`: "cgn-ctl: score.max_share of the policy has no effect any more; " +
-			"leave it out\ncgn-ctl: nothing uses ttft_slo_ms of the policy yet\n",
+		`{"ttft_slo_ms":800,"score":{"max_share":2}}`: "cgn-ctl: ttft_slo_ms of the policy has no effect; leave it out\n" +
+			"cgn-ctl: score.max_share of the policy has no effect; leave it out\n",
 		`{"mode":"random"}`: "",
 	} {
 		var warnings bytes.Buffer

@@ -319,15 +319,11 @@ func readPolicy(c *cobra.Command, from string, warnings io.Writer) (json.RawMess
 			return nil, err
 		}
 	}
-	p, err := policy.Parse(doc)
-	if err != nil {
+	if _, err := policy.Parse(doc); err != nil {
 		return nil, fmt.Errorf("--policy is not valid, and nothing was stored: %w", err)
 	}
 	for _, name := range policy.Ignored(doc) {
-		fmt.Fprintf(warnings, "cgn-ctl: %s of the policy has no effect any more; leave it out\n", name)
-	}
-	if p.TTFTSLOms != 0 {
-		fmt.Fprintln(warnings, "cgn-ctl: nothing uses ttft_slo_ms of the policy yet")
+		fmt.Fprintf(warnings, "cgn-ctl: %s of the policy has no effect; leave it out\n", name)
 	}
 	return json.RawMessage(doc), nil
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -32,16 +31,16 @@ type Own struct {
 
 // Check reports a configuration that no router would start with.
 func (o *Own) Check(mode string) error {
-	c, err := o.config(mode, "127.0.0.1:0", "127.0.0.1:0")
+	c, err := o.config(mode)
 	if err != nil {
 		return err
 	}
 	return config.Check(&c)
 }
 
-// config returns the settings of a router.
-func (o *Own) config(mode, listen, admin string) (c router.Config, err error) {
-	args := []string{"--mode", mode, "--listen", listen, "--admin", admin,
+// config returns the settings of a router on free ports of loopback.
+func (o *Own) config(mode string) (c router.Config, err error) {
+	args := []string{"--mode", mode, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
 		"--drain-delay", "0s", "--drain-timeout", "5s"}
 	if o.Config != "" {
 		args = append(args, "--config", o.Config)
@@ -61,11 +60,7 @@ func (o *Own) config(mode, listen, admin string) (c router.Config, err error) {
 
 // Start starts a router in the given mode and waits until all its nodes take requests.
 func (o *Own) Start(ctx context.Context, mode string) (*Site, error) {
-	listen, admin, err := freePorts()
-	if err != nil {
-		return nil, err
-	}
-	c, err := o.config(mode, listen, admin)
+	c, err := o.config(mode)
 	if err != nil {
 		return nil, err
 	}
@@ -77,28 +72,15 @@ func (o *Own) Start(ctx context.Context, mode string) (*Site, error) {
 	drain, stop := context.WithCancel(force)
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(drain, force) }()
-	site := &Site{URL: "http://" + listen, Stop: func() error {
+	site := &Site{URL: "http://" + r.Addr().String(), Stop: func() error {
 		stop()
 		defer kill()
 		return <-ended
 	}}
-	if site.Nodes, err = o.ready(ctx, admin); err != nil {
+	if site.Nodes, err = o.ready(ctx, r.AdminAddr().String()); err != nil {
 		return nil, errors.Join(err, site.Stop())
 	}
 	return site, nil
-}
-
-// freePorts returns two free addresses on loopback.
-func freePorts() (listen, admin string, err error) {
-	for _, at := range []*string{&listen, &admin} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return "", "", err
-		}
-		defer l.Close()
-		*at = l.Addr().String()
-	}
-	return listen, admin, nil
 }
 
 // waitLines is the number of lines of a wait that lasts as long as it may.

@@ -32,7 +32,7 @@ func asked(s *situation) *policy.Situation {
 		w := &s.Workers[i]
 		c := policy.Candidate{
 			Matched: blocks(w.Device), Host: blocks(w.Host), Disk: blocks(w.Disk),
-			SharedCache: blocks(w.Device + s.sharedBeyond(w)), PrefillTokens: -1, Fit: policy.Fit{Taint: s.taint(w)},
+			SharedCache: blocks(w.Device + s.sharedBeyond(w)), PrefillTokens: -1, Fit: policy.Fit{Labels: s.taint(w)},
 		}
 		if l := w.Load; l != nil {
 			c.PrefillTokens, c.InFlight = int64(l.PrefillTokens), int32(l.Requests)

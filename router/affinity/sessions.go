@@ -62,8 +62,9 @@ func (s *Sessions) Key(model string, id []byte) uint64 {
 // request adds at most one session, so none of them stays for long.
 const expireAtOnce = 4
 
-// shardOf locks and returns the shard of a key. shardOf removes some expired sessions.
-func (s *Sessions) shardOf(key uint64, now time.Time) *shard {
+// lock locks and returns the shard of a key, without some of its expired sessions. The caller
+// unlocks the shard.
+func (s *Sessions) lock(key uint64, now time.Time) *shard {
 	h := &s.shards[key%uint64(len(s.shards))]
 	h.mu.Lock()
 	h.expire(now, expireAtOnce)
@@ -97,7 +98,7 @@ func (h *shard) remove(e *list.Element) {
 
 // Node returns the node of a session; ok is false if no node is known.
 func (s *Sessions) Node(key uint64, now time.Time) (node uint64, ok bool) {
-	h := s.shardOf(key, now)
+	h := s.lock(key, now)
 	defer h.mu.Unlock()
 	e := h.find(key, now)
 	if e == nil {
@@ -118,7 +119,7 @@ const (
 
 // Answered notes that a node has begun an answer for a session.
 func (s *Sessions) Answered(key, node uint64, now time.Time) Change {
-	h := s.shardOf(key, now)
+	h := s.lock(key, now)
 	defer h.mu.Unlock()
 	if e := h.find(key, now); e != nil {
 		v := e.Value.(*session)
@@ -141,7 +142,7 @@ func (s *Sessions) Answered(key, node uint64, now time.Time) Change {
 // Ended notes the end of a node's answer for a session, from which the session's lifetime counts.
 // Ended changes nothing if another node has answered meanwhile.
 func (s *Sessions) Ended(key, node uint64, now time.Time) {
-	h := s.shardOf(key, now)
+	h := s.lock(key, now)
 	defer h.mu.Unlock()
 	if e := h.find(key, now); e != nil && e.Value.(*session).node == node {
 		e.Value.(*session).until = now.Add(s.lifetime)
@@ -152,7 +153,7 @@ func (s *Sessions) Ended(key, node uint64, now time.Time) {
 // Len returns the number of known sessions.
 func (s *Sessions) Len(now time.Time) (n int) {
 	for i := range s.shards {
-		h := s.shardOf(uint64(i), now)
+		h := s.lock(uint64(i), now)
 		h.expire(now, len(h.at))
 		n += len(h.at)
 		h.mu.Unlock()

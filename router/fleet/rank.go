@@ -111,9 +111,9 @@ func (r *Rank) Release() {
 	r.node.Release()
 }
 
-// Prefill returns how many prompt tokens this router's requests still have to compute at the node
-// at now.
-func (n *Node) Prefill(now time.Time) (tokens int64) {
+// OwnPrefill returns how many prompt tokens this router's requests still have to compute at the
+// node at now.
+func (n *Node) OwnPrefill(now time.Time) (tokens int64) {
 	for _, r := range n.Ranks() {
 		tokens += r.Book.Prefill(now)
 	}

@@ -112,10 +112,10 @@ func TestLoadOfRanks(t *testing.T) {
 	if l := n.Load(); l.Others != 8 || l.Waiting != 3 || l.OthersBlocks != 2*40-10 || l.Watts != load.Known(300) {
 		t.Errorf("node: %+v", l)
 	}
-	if n.Prefill(now) != 160 || n.Blocks() != 10 {
-		t.Errorf("%d tokens and %v blocks at the node", n.Prefill(now), n.Blocks())
+	if n.OwnPrefill(now) != 160 || n.Blocks() != 10 {
+		t.Errorf("%d tokens and %v blocks at the node", n.OwnPrefill(now), n.Blocks())
 	}
-	if v := n.View(now); len(v.Ranks) != 2 || v.Ranks[0].Others != 4 || v.Ranks[1].PrefillTokens != 160 ||
+	if v := n.View(now); len(v.Ranks) != 2 || v.Ranks[0].Others != 4 || v.Ranks[1].OwnPrefill != 160 ||
 		v.Ranks[1].Rank != 1 || v.Ranks[0].InFlight != 1 {
 		t.Errorf("%+v", v.Ranks)
 	}

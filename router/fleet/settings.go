@@ -75,14 +75,10 @@ func (f *Fleet) takePolicy(name string, m *cluster.Model) {
 	f.settings.policies[name] = p
 	f.o.Logger.Info("a model's own policy in force", "model", name, "mode", p.Mode.String())
 	if ignored := policy.Ignored(m.Policy); len(ignored) > 0 {
-		f.o.Logger.Warn("settings of a model's policy that have no effect any more", "model", name, "settings", ignored)
+		f.o.Logger.Warn("settings of a model's policy that have no effect", "model", name, "settings", ignored)
 	}
 	if idle := p.Idle(); len(idle) > 0 {
 		f.o.Logger.Info("settings of a model's policy have no effect in its mode", "model", name, "settings", idle)
-	}
-	if p.TTFTSLOms > 0 {
-		f.o.Logger.Info("ttft_slo_ms of a model's policy has no effect: nothing uses it", "model", name,
-			"ttft_slo_ms", p.TTFTSLOms)
 	}
 }
 

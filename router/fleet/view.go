@@ -93,12 +93,12 @@ func views(states []lora.State, now time.Time) (all []AdapterView) {
 
 // RankView is one data-parallel rank of a NodeView.
 type RankView struct {
-	Rank          int     `json:"dp_rank"`
-	InFlight      int32   `json:"in_flight"`
-	Others        int32   `json:"in_flight_of_others"`
-	Waiting       int32   `json:"waiting_of_others"`
-	PrefillTokens int64   `json:"prefill_tokens"` // of this router's requests, not computed yet
-	ActiveBlocks  float64 `json:"active_blocks"`  // of this router's requests
+	Rank         int     `json:"dp_rank"`
+	InFlight     int32   `json:"in_flight"`
+	Others       int32   `json:"in_flight_of_others"`
+	Waiting      int32   `json:"waiting_of_others"`
+	OwnPrefill   int64   `json:"prefill_tokens"` // tokens of this router's requests, not computed yet
+	ActiveBlocks float64 `json:"active_blocks"`  // of this router's requests
 }
 
 // View describes the rank at now.
@@ -106,7 +106,7 @@ func (r *Rank) View(now time.Time) RankView {
 	l := r.Load()
 	return RankView{
 		Rank: r.Index, InFlight: r.InFlight(), Others: l.Others, Waiting: l.Waiting,
-		PrefillTokens: r.Book.Prefill(now), ActiveBlocks: r.Book.Blocks(),
+		OwnPrefill: r.Book.Prefill(now), ActiveBlocks: r.Book.Blocks(),
 	}
 }
 

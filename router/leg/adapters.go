@@ -16,7 +16,7 @@ func (l *Leg) lacksAdapter(n *member) bool {
 	if !l.model.view.Adapter {
 		return false
 	}
-	loaded, known := n.AdapterResident(l.model.name)
+	loaded, known := n.node.AdapterResident(l.model.name)
 	return known && !loaded
 }
 
@@ -29,9 +29,9 @@ func (l *Leg) stayWithAdapter() {
 	}
 	for i, at := range l.picks.able {
 		n, c := l.pool.members[at], &l.picks.cands[i]
-		if loaded, known := n.AdapterResident(l.model.name); known && loaded && n.unqueued(c) {
+		if loaded, known := n.node.AdapterResident(l.model.name); known && loaded && n.unqueued(c) {
 			l.keep(unloaded, func(at int32) bool {
-				loaded, known := l.pool.members[at].AdapterResident(l.model.name)
+				loaded, known := l.pool.members[at].node.AdapterResident(l.model.name)
 				return known && loaded
 			})
 			return
@@ -65,17 +65,17 @@ func (l *Leg) useAdapter(a *attempt) {
 	if !l.model.view.Adapter {
 		return
 	}
-	if l.lacksAdapter(a.node) {
+	if l.lacksAdapter(a.member) {
 		l.d.metrics.AdapterLoads.Inc()
 	}
-	a.node.UseAdapter(l.model.name, a.sent)
+	a.member.node.UseAdapter(l.model.name, a.sent)
 }
 
 // failAdapter takes back useAdapter after an error of the engine, which may be unable to load the
 // adapter. vLLM answers 400 if it has found an adapter and cannot load it.
 func (l *Leg) failAdapter(a *attempt) {
 	if a.status >= 400 && l.model.view.Adapter {
-		a.node.UnuseAdapter(l.model.name, a.sent)
+		a.member.node.UnuseAdapter(l.model.name, a.sent)
 	}
 }
 
@@ -91,7 +91,7 @@ func (l *Leg) adapterState(n *member) string {
 	if !l.model.view.Adapter {
 		return ""
 	}
-	switch loaded, known := n.AdapterResident(l.model.name); {
+	switch loaded, known := n.node.AdapterResident(l.model.name); {
 	case !known:
 		return adapterUnknown
 	case loaded:

@@ -51,7 +51,7 @@ func TestStayWithAdapter(t *testing.T) {
 	leaves(elsewhere)
 	for range 10 {
 		l := d.Leg(asked(t, d.Dispatcher, chat(100)), q, nil)
-		if at, err := l.first(); err != nil || l.pool.members[at].ID != "a" {
+		if at, err := l.first(); err != nil || l.pool.members[at].node.ID != "a" {
 			t.Errorf("place %d, %v", at, err)
 		}
 		l.giveBack()
@@ -86,8 +86,8 @@ func TestUnknownNodesDoNotLoadAgain(t *testing.T) {
 	decide(t, d, `{"mode":"round_robin"}`)
 	for _, home := range []string{"a", "b"} {
 		for _, n := range d.current().models["sql"].pools[Answer].members {
-			if resident, known := n.AdapterResident("sql"); resident || known {
-				t.Fatalf("%s has the adapter: %v, %v", n.ID, resident, known)
+			if resident, known := n.node.AdapterResident("sql"); resident || known {
+				t.Fatalf("%s has the adapter: %v, %v", n.node.ID, resident, known)
 			}
 		}
 		node := f.Load().Node(home)
@@ -95,7 +95,7 @@ func TestUnknownNodesDoNotLoadAgain(t *testing.T) {
 		node.UseAdapter("sql", used)
 		for range 4 {
 			l := d.Leg(asked(t, d, bytes.Replace(chat(100), []byte(`"sim"`), []byte(`"sql"`), 1)), Question{}, nil)
-			if at, err := l.first(); err != nil || l.pool.members[at].ID != home {
+			if at, err := l.first(); err != nil || l.pool.members[at].node.ID != home {
 				t.Errorf("not at %s, which has the adapter: %v", home, err)
 			}
 			l.giveBack()

@@ -23,7 +23,7 @@ import (
 // attempt is one exchange with one node. attempt holds a slot of the node until it is dropped. The
 // node's book has the attempt's cost until the exchange ends.
 type attempt struct {
-	node     *member
+	member   *member
 	ref      prefix.Ref      // the node's cache, as of the attempt's begin
 	ex       *relay.Exchange // nil: nothing was sent, or the place has taken the exchange
 	matched  int             // leading blocks believed to be at the node or its host
@@ -97,14 +97,14 @@ func (l *Leg) try() verdict {
 	now := time.Now()
 	a := l.spare()
 	a.sent = now
-	a.ref = a.node.Ref()
+	a.ref = a.member.rank.Ref()
 	l.useAdapter(a)
 	l.Reading, l.tries.stored = answer.Reading{}, false
-	if !l.asked(a.node) {
-		l.tries.asked = append(l.tries.asked, a.node)
+	if !l.asked(a.member) {
+		l.tries.asked = append(l.tries.asked, a.member)
 	}
 	l.Attempts++
-	a.node.waits.Begin(&l.wait, now, l.work(a.matched))
+	a.member.waits.Begin(&l.wait, now, l.work(a.matched))
 	v := abandoned
 	var err error
 	if l.arm(a) {
@@ -117,7 +117,7 @@ func (l *Leg) try() verdict {
 	}
 	now = time.Now()
 	l.wait.Done(now, 0, false)
-	l.failedWith(v, a.node, now)
+	l.failedWith(v, a.member, now)
 	l.judge(a, v, err)
 	l.put(a, v, err)
 	return v
@@ -252,7 +252,7 @@ func (l *Leg) leave(a *attempt) {
 
 // drop closes an attempt and frees its slot.
 func (l *Leg) drop(a *attempt) {
-	if a == nil || a.node == nil {
+	if a == nil || a.member == nil {
 		return
 	}
 	l.Request.Life.Leave(&a.abort)
@@ -261,7 +261,7 @@ func (l *Leg) drop(a *attempt) {
 		a.ex.Close()
 	}
 	a.cost.Close(time.Now())
-	a.node.Release()
+	a.member.rank.Release()
 	*a = attempt{}
 	if l.kept == a {
 		l.kept = nil
@@ -294,8 +294,8 @@ func (l *Leg) exchange(a *attempt) (verdict, error) {
 	if v != noOptions {
 		return v, err
 	}
-	a.node.rejectsStreamOptions.Store(true)
-	a.node.metrics.RejectsStreamOptions.Inc()
+	a.member.node.rejectsStreamOptions.Store(true)
+	a.member.node.metrics.RejectsStreamOptions.Inc()
 	a.ex.Close()
 	a.ex = nil
 	return l.ask(a)
@@ -309,7 +309,7 @@ func (l *Leg) ask(a *attempt) (verdict, error) {
 	if err != nil {
 		return unfit, err
 	}
-	ex, err := a.node.Pool.Send(out, deadline)
+	ex, err := a.member.node.Pool.Send(out, deadline)
 	if err != nil {
 		return l.blame(err), err
 	}
@@ -467,11 +467,12 @@ type outgoing struct {
 func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 	asked, o := l.Request, &l.out
 	o.edits.Reset(asked.Scan, asked.Body())
-	if name := a.node.UpstreamModel(l.model.name); len(asked.Scan.Model) > 0 && string(asked.Scan.Model) != name {
+	name := a.member.node.UpstreamModel(l.model.name)
+	if len(asked.Scan.Model) > 0 && string(asked.Scan.Model) != name {
 		o.edits.Model(name)
 	}
 	o.asksUsage = l.Work == Answer && l.d.o.Feedback && asked.Scan.Stream && !asked.Scan.IncludeUsage &&
-		(asked.API == scan.Chat || asked.API == scan.Completions) && !a.node.rejectsStreamOptions.Load()
+		(asked.API == scan.Chat || asked.API == scan.Completions) && !a.member.node.rejectsStreamOptions.Load()
 	if o.asksUsage {
 		o.edits.IncludeUsage()
 	}
@@ -482,11 +483,11 @@ func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 		l.Edit(&o.edits)
 	}
 	r := &o.request
-	r.Method, r.Path, r.Header, r.More = asked.Method, asked.Path, asked.Header, a.node.Header
+	r.Method, r.Path, r.Header, r.More = asked.Method, asked.Path, asked.Header, a.member.rank.Header
 	if l.Bond == Stored {
 		r.More = nil // the rank that made the response has no part in reading it
 	}
-	address(r, a.node.Node, asked.Auth, &a.abort)
+	address(r, a.member.node.Node, asked.Auth, &a.abort)
 	if r.Body = o.edits.Segments(r.Body[:0]); o.edits.Err() != nil {
 		return nil, fmt.Errorf("%w: %w", errUnfit, o.edits.Err())
 	}

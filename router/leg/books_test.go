@@ -32,7 +32,7 @@ func noneLeft(t *testing.T, nodes []*fleet.Node) {
 	t.Helper()
 	for _, r := range ranksOf(nodes) {
 		if n := r.Owner(); n.InFlight() != 0 || r.InFlight() != 0 || !r.Book.Empty() {
-			t.Errorf("%s keeps %d requests, %d tokens and %v blocks", r.Name, n.InFlight(), n.Prefill(time.Now()),
+			t.Errorf("%s keeps %d requests, %d tokens and %v blocks", r.Name, n.InFlight(), n.OwnPrefill(time.Now()),
 				n.Blocks())
 		}
 	}

@@ -10,16 +10,16 @@ import (
 
 // activeBlocks returns the KV blocks of this router's requests at n, in blocks of n's engine.
 func (n *member) activeBlocks() float64 {
-	return n.Book.Blocks() * prefix.BlockTokens / float64(cmp.Or(n.Info().BlockTokens, prefix.BlockTokens))
+	return n.rank.Book.Blocks() * prefix.BlockTokens / float64(cmp.Or(n.node.Info().BlockTokens, prefix.BlockTokens))
 }
 
 // figures returns what is known of n's load at now.
 func (n *member) figures(now time.Time) busy.Figures {
 	f := busy.Figures{
-		PrefillTokens: n.prefill(now), MaxBatchedTokens: int64(n.Info().MaxBatchedTokens),
+		PrefillTokens: n.prefill(now), MaxBatchedTokens: int64(n.node.Info().MaxBatchedTokens),
 		ActiveBlocks: n.activeBlocks(), UsedBlocks: -1,
 	}
-	load := n.Load()
+	load := n.rank.Load()
 	free, freeKnown := load.FreeBlocks.Get()
 	usage, usageKnown := load.KVUsage.Get()
 	switch total, known := load.TotalBlocks.Get(); {
@@ -37,7 +37,7 @@ func (n *member) figures(now time.Time) busy.Figures {
 		f.Age = load.Engine.At.Age(now)
 	}
 	// The report is from a time at which only requests of this router ran. They have ended since.
-	if told, _ := load.InFlight.Get(); told > 0 && load.Others == 0 && n.InFlight() == 0 {
+	if told, _ := load.InFlight.Get(); told > 0 && load.Others == 0 && n.rank.InFlight() == 0 {
 		f.UsedBlocks = min(f.UsedBlocks, 0)
 	}
 	return f

@@ -55,29 +55,20 @@ func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
 func (l *Leg) reserve(now time.Time) (int, *apierror.Error) {
 	d := l.d
 	p := d.policyOf(l.model)
-	l.picks.policy = p
-	turn := l.random(p)
-	l.picks.turn = turn
+	l.picks.policy, l.picks.turn = p, l.random(p)
 	// Another request may take the last slot, or the last room in the pool, between the look and
 	// the reservation. The next look then sees the change.
 	for range len(l.pool.members) + 1 {
-		l.candidates(now)
-		pick, last := l.pick(p, turn, now), false
-		if pick < 0 && l.admitOthers() {
-			pick = l.pick(p, turn, now)
-		}
-		if pick < 0 && l.lastResort(now) {
-			pick, last = l.pick(p, turn, now), true
-		}
+		pick, last := l.decide(now, nil)
 		if pick < 0 {
-			return 0, l.noNode(p, now)
+			return 0, l.noNode(now)
 		}
 		at := int(l.picks.able[pick])
 		n, a := l.pool.members[at], l.spare()
-		if !n.Acquire() && !(last && n.AcquireLastResort()) {
+		if !n.rank.Acquire() && !(last && n.rank.AcquireLastResort()) {
 			continue
 		}
-		a.node = n
+		a.member = n
 		err := l.enter(n)
 		if err == nil {
 			if last {
@@ -91,7 +82,21 @@ func (l *Leg) reserve(now time.Time) (int, *apierror.Error) {
 			return 0, err
 		}
 	}
-	return 0, l.noNode(p, now)
+	return 0, l.noNode(now)
+}
+
+// decide looks at the nodes and returns the place of the chosen one among the candidates, or -1 if
+// no node may take the request. last says that the candidates are the nodes of last resort. decide
+// says why in e, unless e is nil. decide reserves nothing.
+func (l *Leg) decide(now time.Time, e *policy.Explanation) (pick int, last bool) {
+	l.candidates(now)
+	if pick = l.pick(now, e); pick < 0 && l.admitOthers() {
+		pick = l.pick(now, e)
+	}
+	if pick < 0 && l.lastResort(now) {
+		return l.pick(now, e), true
+	}
+	return pick, false
 }
 
 // charge puts the leg's cost in the book of the attempt's node, which is at a place of the pool.
@@ -105,17 +110,17 @@ func (l *Leg) charge(a *attempt, at int, now time.Time) {
 		cost.Expected = l.picks.policy.PrefillLoadModel.Expected(cost.Prefill, cached)
 	}
 	if a.shares = own.AssumeKVReuse.Or(set.AssumeKVReuse); a.shares {
-		cost.Blocks -= int64(a.node.Book.Shared(l.prompt.Keys()))
+		cost.Blocks -= int64(a.member.rank.Book.Shared(l.prompt.Keys()))
 	}
 	a.grows = set.TrackOutputBlocks
-	a.node.Book.Open(&a.cost, cost, now)
+	a.member.rank.Book.Open(&a.cost, cost, now)
 }
 
 // situation describes the pick among the present candidates.
-func (l *Leg) situation(random uint64) *policy.Situation {
+func (l *Leg) situation() *policy.Situation {
 	l.picks.asked = policy.Situation{
 		Candidates: l.picks.cands, Blocks: l.prompt.Blocks, Tokens: l.prompt.Tokens(), Key: l.prompt,
-		Random: random, Pinned: l.Bond != Free, Prefill: l.Work == Prefill, Scratch: l.picks.asked.Scratch,
+		Random: l.picks.turn, Pinned: l.Bond != Free, Prefill: l.Work == Prefill, Scratch: l.picks.asked.Scratch,
 	}
 	l.picks.asked.Overrides = l.overrides()
 	return &l.picks.asked
@@ -134,8 +139,8 @@ func (l *Leg) overrides() (o policy.Overrides) {
 
 // noNode returns the error of a request that no node may take. A pinned node that does not exist is
 // the client's mistake. So is a missing pin in mode direct.
-func (l *Leg) noNode(p *policy.Policy, now time.Time) *apierror.Error {
-	if l.picks.found.has(lacking) {
+func (l *Leg) noNode(now time.Time) *apierror.Error {
+	if l.picks.found.has(lacksAPI) {
 		if engines := l.lackers(); engines != nil {
 			return errNoAPI(l.endpointPath(), engines)
 		}
@@ -144,15 +149,15 @@ func (l *Leg) noNode(p *policy.Policy, now time.Time) *apierror.Error {
 		return err
 	}
 	switch {
-	case p.Mode == policy.Direct && l.Bond == Free:
+	case l.picks.policy.Mode == policy.Direct && l.Bond == Free:
 		return errNotPinned
 	case l.picks.found.has(poolFull) && len(l.picks.cands) == 0:
 		return l.modelFull()
 	case l.picks.found.has(overBusy) && len(l.picks.cands) == 0:
 		return l.d.overload
-	case l.picks.found.has(untainted) && len(l.picks.cands) == 0:
+	case l.picks.found.has(lacksLabel) && len(l.picks.cands) == 0:
 		return errLabels(l.Constraints.Required, l.among())
-	case l.picks.found.has(expertless) && len(l.picks.cands) == 0:
+	case l.picks.found.has(lacksExperts) && len(l.picks.cands) == 0:
 		return errExperts(l.Constraints.Experts, l.among())
 	case l.Bond == Continued:
 		return l.holderOut(now)
@@ -184,10 +189,10 @@ func (l *Leg) pinnedOut(now time.Time) *apierror.Error {
 	_, by := l.Request.Worker()
 	why, nodes := "", []string(nil)
 	for i, n := range l.pool.members {
-		if len(nodes) == 0 || nodes[len(nodes)-1] != n.ID { // the ranks of a node stand together
-			nodes = append(nodes, n.ID)
+		if len(nodes) == 0 || nodes[len(nodes)-1] != n.node.ID { // the ranks of a node stand together
+			nodes = append(nodes, n.node.ID)
 		}
-		if n.ID != l.Node {
+		if n.node.ID != l.Node {
 			continue
 		}
 		if why = "it is at its limit"; l.picks.out[i] != passes {
@@ -208,7 +213,7 @@ func (l *Leg) pinnedOut(now time.Time) *apierror.Error {
 func (l *Leg) modelFull() *apierror.Error {
 	for _, n := range l.pool.members {
 		if n.gate.Full() {
-			return errModelFull(l.model.capOf(n.Info().Role, l.d.policy.Load()))
+			return errModelFull(l.model.capOf(n.node.Info().Role, l.d.policy.Load()))
 		}
 	}
 	return errModelFull("max_queue") // there is room again
@@ -225,7 +230,7 @@ func (l *Leg) knowsAllowed() bool {
 
 // known says whether the node serves the model, or has not yet named its models.
 func (l *Leg) known(id string) bool {
-	if slices.ContainsFunc(l.pool.members, func(n *member) bool { return n.ID == id }) {
+	if slices.ContainsFunc(l.pool.members, func(n *member) bool { return n.node.ID == id }) {
 		return true
 	}
 	n := l.d.current().snap.Node(id)
@@ -266,7 +271,7 @@ func (l *Leg) candidates(now time.Time) {
 		p.able = append(p.able, int32(i))
 	}
 	l.measure(now)
-	l.leaveOut(suspects, func(at int32) bool { return l.pool.members[at].Health.Suspect() })
+	l.leaveOut(suspects, func(at int32) bool { return l.pool.members[at].node.Health.Suspect() })
 	l.calm(now)
 	l.stayWithAdapter()
 	p.removed |= p.found
@@ -283,7 +288,7 @@ func (l *Leg) lastResort(now time.Time) bool {
 	}
 	found, screen := false, l.screen(now)
 	for i, n := range l.pool.members {
-		if l.excludes(n, screen) != passes || !n.LastResort() || l.limits(n, screen) != passes {
+		if l.excludes(n, screen) != passes || !n.node.LastResort() || l.limits(n, screen) != passes {
 			continue
 		}
 		if !found {
@@ -313,8 +318,8 @@ func (l *Leg) leaveOut(suspects int, suspect func(at int32) bool) {
 func (l *Leg) admitOthers() (changed bool) {
 	for i, at := range l.picks.able {
 		n, c := l.pool.members[at], &l.picks.cands[i]
-		waiting := n.Load().Waiting
-		limit := n.limit(n.nodeState.Load().Waiting, waiting)
+		waiting := n.rank.Load().Waiting
+		limit := n.limit(n.node.Load().Waiting, waiting)
 		changed = changed || waiting < c.Others || limit > c.MaxConcurrent
 		c.Others, c.MaxConcurrent = waiting, limit
 	}
@@ -371,12 +376,12 @@ func addReport(c *policy.Candidate, n *fleet.Node, book *books.Book, load *fleet
 
 // fit adds the facts about a node that count for few requests.
 func (l *Leg) fit(c *policy.Candidate, n *member) {
-	info := n.Info()
+	info := n.node.Info()
 	if info.KVAddress != "" {
 		c.SharedCache = l.picks.cached
 	}
 	if len(l.Constraints.Preferred) > 0 {
-		c.Taint = l.Constraints.Taint(info.Labels)
+		c.Labels = l.Constraints.weight(info.Labels)
 	}
 	if len(l.Constraints.Experts) > 0 {
 		c.Experts = l.Constraints.share(info.Experts)
@@ -411,9 +416,10 @@ func blank(r *fleet.Rank) policy.Candidate {
 	return c
 }
 
-// prefill returns how many prompt tokens wait for their computation at the rank.
+// prefill returns how many prompt tokens wait for their computation at the rank, of this router's
+// requests and of others'.
 func (n *member) prefill(now time.Time) int64 {
-	return n.Book.Prefill(now) + othersPrefill(&n.Book, n.Load())
+	return n.rank.Book.Prefill(now) + othersPrefill(&n.rank.Book, n.rank.Load())
 }
 
 // othersPrefill returns how many prompt tokens of others wait at a rank. A waiting request counts
@@ -433,7 +439,7 @@ func (l *Leg) calm(now time.Time) {
 	if l.Attempts == 0 {
 		return
 	}
-	lately := func(at int32) bool { return l.pool.members[at].Health.FailedLately(now) }
+	lately := func(at int32) bool { return l.pool.members[at].node.Health.FailedLately(now) }
 	for i, at := range l.picks.able {
 		if l.picks.cands[i].Room() && !lately(at) {
 			l.keep(failedLately, func(at int32) bool { return !lately(at) })
@@ -491,7 +497,7 @@ func (l *Leg) admits(n *member) bool { return !n.gate.Full() || l.permit.On(n.ga
 func (l *Leg) others(now time.Time) bool {
 	screen := l.screen(now)
 	for _, n := range l.pool.members {
-		if l.filter(n, screen) == passes && !n.Health.Suspect() && !n.Full() {
+		if l.filter(n, screen) == passes && !n.node.Health.Suspect() && !n.node.Full() {
 			return true
 		}
 	}

@@ -48,10 +48,10 @@ func TestFailuresWithoutALineAreTold(t *testing.T) {
 	d.complainOfRest(now.Add(2 * complainEvery))
 	lines(4)
 
-	m.complaints.held.Store(5)
+	m.node.complaints.held.Store(5)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	m.complaints.next.Store(time.Now().Add(complainEvery / 2).UnixNano())
+	m.node.complaints.next.Store(time.Now().Add(complainEvery / 2).UnixNano())
 	if err := d.Run(ended); err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestCauseOfABrokenAnswer(t *testing.T) {
 	if got := l.Cause(relay.UpstreamFailed); got != "connect" {
 		t.Errorf("where no answer has begun: %q", got)
 	}
-	l.now = &attempt{node: &member{nodeState: &nodeState{Node: &fleet.Node{ID: "n"}}}, taken: true}
+	l.now = &attempt{member: &member{node: &nodeState{Node: &fleet.Node{ID: "n"}}}, taken: true}
 	for o, want := range map[relay.Outcome]string{
 		relay.Complete: "connect", relay.UpstreamFailed: "cut", relay.IdleTimeout: "idle",
 	} {

@@ -26,9 +26,9 @@ func (c *Constraints) allow(labels []string) bool {
 	return true
 }
 
-// Taint returns the sum of the weights of the preferred labels that are among labels. Taint
+// weight returns the sum of the weights of the preferred labels that are among labels. weight
 // allocates nothing.
-func (c *Constraints) Taint(labels []string) (sum float64) {
+func (c *Constraints) weight(labels []string) (sum float64) {
 	for i := range c.Preferred {
 		if p := &c.Preferred[i]; slices.Contains(labels, p.Name) {
 			sum += p.Weight

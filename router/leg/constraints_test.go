@@ -17,7 +17,7 @@ func TestConstraints(t *testing.T) {
 	for _, c := range []struct {
 		constraints Constraints
 		missing     []string
-		taint       float64
+		weight      float64
 	}{
 		{Constraints{}, nil, 0},
 		{Constraints{Required: []string{"zone=a"}}, nil, 0},
@@ -32,13 +32,13 @@ func TestConstraints(t *testing.T) {
 		if got := c.constraints.missing(labels); !slices.Equal(got, c.missing) {
 			t.Errorf("%+v: %v is missing, want %v", c.constraints, got, c.missing)
 		}
-		if got := c.constraints.Taint(labels); got != c.taint {
-			t.Errorf("%+v: taint %v, want %v", c.constraints, got, c.taint)
+		if got := c.constraints.weight(labels); got != c.weight {
+			t.Errorf("%+v: weight %v, want %v", c.constraints, got, c.weight)
 		}
 	}
 	c := Constraints{Required: labels, Preferred: []nvext.Taint{{Name: "zone=a", Weight: 1}}}
 	if n := testing.AllocsPerRun(100, func() {
-		if !c.allow(labels) || c.Taint(labels) != 1 {
+		if !c.allow(labels) || c.weight(labels) != 1 {
 			t.Fatal("wrong")
 		}
 	}); n != 0 {
@@ -55,7 +55,7 @@ func TestRequiredLabels(t *testing.T) {
 	q := Question{Constraints: Constraints{Required: []string{"zone=a", "gpu=h100"}}}
 	for range 10 {
 		l := d.Leg(asked(t, d, chat(100)), q, nil)
-		if at, err := l.first(); err != nil || l.pool.members[at].ID != "b" {
+		if at, err := l.first(); err != nil || l.pool.members[at].node.ID != "b" {
 			t.Fatalf("place %d, %v", at, err)
 		}
 		l.giveBack()
@@ -99,10 +99,10 @@ func TestRequiredLabelsDoNotAllocate(t *testing.T) {
 			r.Received = time.Now()
 			l.d, l.Request, l.Constraints = d, r, constraints
 			at, err := l.first()
-			if err != nil || l.pool.members[at].ID != "b" {
+			if err != nil || l.pool.members[at].node.ID != "b" {
 				t.Fatal(at, err)
 			}
-			l.pool.members[at].Release()
+			l.pool.members[at].rank.Release()
 			l.permit.Release()
 			l.reset()
 			r.Scan.Reset()

@@ -151,9 +151,9 @@ func (d *Dispatcher) setAside(m *servedModel, work Work, s patience.Stall) {
 		if n.waits != s.Node {
 			continue
 		}
-		n.Health.SetAside("no progress while its peers make some")
-		n.metrics.SetAside.Inc()
+		n.node.Health.SetAside("no progress while its peers make some")
+		n.node.metrics.SetAside.Inc()
 		d.log.Warn("node set aside: it makes no progress while its peers do",
-			"node", n.ID, "model", m.name, "moving_requests", s.Rescue)
+			"node", n.node.ID, "model", m.name, "moving_requests", s.Rescue)
 	}
 }

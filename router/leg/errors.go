@@ -26,7 +26,7 @@ var (
 		"every node that serves this model is at its limit or on trial after a failure")
 	errNotPinned = &apierror.Error{
 		Status: 400, Code: "node_missing", Param: "x-cgn-node",
-		Message: "the routing policy of this model is direct: name a node in x-cgn-node",
+		Message: "the routing policy of this model is direct: name a node in x-cgn-node or nvext.backend_instance_id",
 	}
 	errGlobalFull = &apierror.Error{
 		Status: 429, Code: "router_full", RetryAfterSeconds: admission.RetryAfterSeconds,
@@ -203,16 +203,16 @@ func errNoAPI(path string, engines []string) *apierror.Error {
 
 // These fields of a request restrict its nodes.
 const (
-	taintsField  = "nvext.routing_constraints.required_taints"
+	labelsField  = "nvext.routing_constraints.required_taints"
 	expertsField = "nvext.router.moe_query"
 )
 
 // errLabels returns the error of a request whose required labels no node in service has. among says
 // which nodes the request leaves.
 func errLabels(required []string, among string) *apierror.Error {
-	e := unavailable("no_eligible_node", "no node with all labels of "+taintsField+" ("+listed(required)+
+	e := unavailable("no_eligible_node", "no node with all labels of "+labelsField+" ("+listed(required)+
 		") can take requests now"+among)
-	e.Param = taintsField
+	e.Param = labelsField
 	return e
 }
 
@@ -237,13 +237,13 @@ func listed(names []string) string {
 // holderOut returns errHolder for the bound node that the pick refused.
 func (l *Leg) holderOut(now time.Time) *apierror.Error {
 	for _, n := range l.pool.members {
-		if n.ID != l.Node {
+		if n.node.ID != l.Node {
 			continue
 		}
-		if ok, why := n.Eligible(now); !ok {
-			return errHolder(n.ID, "takes no requests now: "+why)
+		if ok, why := n.node.Eligible(now); !ok {
+			return errHolder(n.node.ID, "takes no requests now: "+why)
 		}
-		return errHolder(n.ID, "is at its limit")
+		return errHolder(n.node.ID, "is at its limit")
 	}
 	return ErrNoResponse // the node now serves other models
 }

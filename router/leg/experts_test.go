@@ -54,7 +54,7 @@ func TestStrictExperts(t *testing.T) {
 	d := still(t, Options{}, expertNodes(cluster.Experts{"0-127"}, cluster.Experts{"0-255"}, nil)...)
 	for range 10 {
 		l := wanted(t, d, withNvext(t, d, asking(`3,200`, false)))
-		if at, err := l.first(); err != nil || l.pool.members[at].ID != "b" {
+		if at, err := l.first(); err != nil || l.pool.members[at].node.ID != "b" {
 			t.Fatalf("place %d, %v", at, err)
 		}
 		l.giveBack()
@@ -182,10 +182,10 @@ func TestExpertsDoNotAllocate(t *testing.T) {
 			r.Received = time.Now()
 			l.d, l.Request, l.Constraints = d, r, constraints
 			at, err := l.first()
-			if err != nil || l.pool.members[at].ID != "b" {
+			if err != nil || l.pool.members[at].node.ID != "b" {
 				t.Fatal(at, err)
 			}
-			l.pool.members[at].Release()
+			l.pool.members[at].rank.Release()
 			l.permit.Release()
 			l.reset()
 			r.Scan.Reset()

@@ -47,7 +47,7 @@ type ExplainedNode struct {
 	InFlight int     `json:"in_flight"`
 	Others   int     `json:"in_flight_of_others"`      // requests of other routers and clients, as last reported
 	Slots    int     `json:"max_concurrent,omitempty"` // no limit when absent
-	Pending  int     `json:"pending_blocks"`           // blocks of prompts that the node has not begun to answer
+	Pending  int     `json:"pending_blocks"`           // blocks of prompts, also of others, that wait for prefill
 	Adapter  string  `json:"adapter,omitempty"`        // of a LoRA adapter: loaded, not loaded or unknown
 	Device   string  `json:"device,omitempty"`         // gpu or cpu, as the node's agent says
 	Load     float64 `json:"load"`                     // the free part of the candidate's slots
@@ -89,17 +89,9 @@ func (d *Dispatcher) explain(r *request.Request, q Question, now time.Time) (*Ex
 	l.look()
 	l.identify()
 	p := d.policyOf(l.model)
-	l.picks.policy = p
-	l.candidates(now)
+	l.picks.policy, l.picks.turn = p, l.foresee(p)
 	var because policy.Explanation
-	explain := func() int { return l.explain(p, l.foresee(p), now, &because) }
-	pick := explain()
-	if pick < 0 && l.admitOthers() {
-		pick = explain()
-	}
-	if pick < 0 && l.lastResort(now) {
-		pick = explain()
-	}
+	pick, _ := l.decide(now, &because)
 	e := &Explanation{
 		Model: l.model.name, API: r.API.String(), Mode: p.Mode.String(), Blocks: l.prompt.Blocks, Why: because.Why,
 	}
@@ -119,7 +111,7 @@ func (d *Dispatcher) explain(r *request.Request, q Question, now time.Time) (*Ex
 		e.Candidates = append(e.Candidates, row)
 	}
 	if pick < 0 {
-		refused := l.noNode(p, now)
+		refused := l.noNode(now)
 		e.Error = &ExplainedError{refused.Status, refused.Code, refused.Message}
 	}
 	return e, nil
@@ -128,24 +120,24 @@ func (d *Dispatcher) explain(r *request.Request, q Question, now time.Time) (*Ex
 // describe returns the row of the node at place i, without its score.
 func (l *Leg) describe(i int, now time.Time) ExplainedNode {
 	n, r := l.pool.members[i], l.prompt.Reach(i)
-	load := n.Load()
+	load := n.rank.Load()
 	row := ExplainedNode{
-		Node: n.ID, Rank: n.number(), Matched: int(r.Device), Coming: int(max(l.prompt.Coming(i), r.Device)),
+		Node: n.node.ID, Rank: n.number(), Matched: int(r.Device), Coming: int(max(l.prompt.Coming(i), r.Device)),
 		Host: int(max(r.Host, r.Device)), Disk: int(max(r.Disk, r.Host, r.Device)), Total: l.prompt.Blocks,
-		InFlight: int(n.InFlight()), Others: int(load.Others), Slots: int(n.MaxConcurrent()),
+		InFlight: int(n.rank.InFlight()), Others: int(load.Others), Slots: int(n.node.MaxConcurrent()),
 		Pending: int(blocksOf(n.prefill(now))), Signals: load.Signals(), Adapter: l.adapterState(n),
-		Device:       n.Info().Device,
-		ExpertsAsked: len(l.Constraints.Experts), ExpertsHosted: l.Constraints.hosted(n.Info().Experts),
+		Device:       n.node.Info().Device,
+		ExpertsAsked: len(l.Constraints.Experts), ExpertsHosted: l.Constraints.hosted(n.node.Info().Experts),
 	}
 	return row
 }
 
 // number returns the number of the rank; nil if the node has one rank.
 func (n *member) number() *int {
-	if n.Count == 1 {
+	if n.rank.Count == 1 {
 		return nil
 	}
-	return &n.Index
+	return &n.rank.Index
 }
 
 // Title names the row for people: NODE, or NODE rank R.
@@ -162,11 +154,11 @@ func Title(node string, rank *int) string {
 // candidate adds what the candidates of every mode have.
 func (e *ExplainedNode) candidate(t *policy.Terms, n *member, now time.Time) {
 	e.Eligible, e.Reason = t.Eligible, t.Reason
-	if ok, why := n.Eligible(now); !ok {
+	if ok, why := n.node.Eligible(now); !ok {
 		e.Reason = "asked because no other node is left or has room; " + why
 	}
 	e.Load, e.Formula = t.Load, t.Line(e.Title())
-	if n.Health.Suspect() {
+	if n.node.Health.Suspect() {
 		e.Reason = health.SuspectReason
 	}
 }

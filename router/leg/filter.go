@@ -29,11 +29,11 @@ const (
 	// The request rules these nodes out, in any state of the node.
 	pinned
 	disallowed
-	unranked
-	planned
-	lacking
-	untainted
-	expertless
+	otherRank
+	byPlan
+	lacksAPI
+	lacksLabel
+	lacksExperts
 	tried
 
 	// These nodes take no requests now.
@@ -60,11 +60,11 @@ const (
 var filterTexts = [filters]struct{ word, sentence string }{
 	pinned:       {"pinned", "another node is pinned"},
 	disallowed:   {"allowed_workers", "not among the allowed workers"},
-	unranked:     {"dp_rank", "another data-parallel rank is pinned"},
-	planned:      {"plan", "left out by the request's plan"},
-	lacking:      {word: "api"},
-	untainted:    {word: "required_taints"},
-	expertless:   {word: "experts"},
+	otherRank:    {"dp_rank", "another data-parallel rank is pinned"},
+	byPlan:       {"plan", "left out by the request's plan"},
+	lacksAPI:     {word: "api"},
+	lacksLabel:   {word: "required_taints"},
+	lacksExperts: {word: "experts"},
 	tried:        {"asked", "the request has asked it already"},
 	departed:     {word: "gone"},
 	cordoned:     {word: "cordon"},
@@ -128,11 +128,11 @@ func (l *Leg) screen(now time.Time) screen {
 	s := screen{busy: l.thresholds(), now: now}
 	s.rules.addIf(pinned, l.Bond != Free)
 	s.rules.addIf(disallowed, l.Allowed != nil)
-	s.rules.addIf(unranked, l.Rank.Given)
-	s.rules.addIf(planned, l.Filter != nil)
-	s.rules.addIf(lacking, l.picks.api != 0)
-	s.rules.addIf(untainted, len(l.Constraints.Required) > 0)
-	s.rules.addIf(expertless, l.Constraints.Strict)
+	s.rules.addIf(otherRank, l.Rank.Given)
+	s.rules.addIf(byPlan, l.Filter != nil)
+	s.rules.addIf(lacksAPI, l.picks.api != 0)
+	s.rules.addIf(lacksLabel, len(l.Constraints.Required) > 0)
+	s.rules.addIf(lacksExperts, l.Constraints.Strict)
 	s.rules.addIf(tried, len(l.tries.asked) > 0)
 	s.rules.addIf(poolFull, slices.ContainsFunc(l.pool.gates, (*admission.Handle).Full))
 	s.rules.addIf(overBusy, s.busy != nil)
@@ -143,19 +143,19 @@ func (l *Leg) screen(now time.Time) screen {
 func (l *Leg) breaks(f filter, n *member, s screen) bool {
 	switch f {
 	case pinned:
-		return n.ID != l.Node
+		return n.node.ID != l.Node
 	case disallowed:
 		return l.disallows(n)
-	case unranked:
-		return l.Rank.Value != uint32(n.Index)
-	case planned:
-		return !l.Filter(n.Node)
-	case lacking:
+	case otherRank:
+		return l.Rank.Value != uint32(n.rank.Index)
+	case byPlan:
+		return !l.Filter(n.node.Node)
+	case lacksAPI:
 		return n.lacks&l.picks.api != 0
-	case untainted:
-		return !l.Constraints.allow(n.Info().Labels)
-	case expertless:
-		return l.Constraints.hosted(n.Info().Experts) < len(l.Constraints.Experts)
+	case lacksLabel:
+		return !l.Constraints.allow(n.node.Info().Labels)
+	case lacksExperts:
+		return l.Constraints.hosted(n.node.Info().Experts) < len(l.Constraints.Experts)
 	case tried:
 		return l.asked(n)
 	case poolFull:
@@ -185,8 +185,8 @@ func (l *Leg) filter(n *member, s screen) filter {
 	if f := l.excludes(n, s); f != passes {
 		return f
 	}
-	if ok, _ := n.Eligible(s.now); !ok {
-		return obstacle(n.Node)
+	if ok, _ := n.node.Eligible(s.now); !ok {
+		return obstacle(n.node.Node)
 	}
 	return l.limits(n, s)
 }
@@ -200,7 +200,7 @@ func (l *Leg) limits(n *member, s screen) filter { return l.broken(n, s, s.rules
 // asked says whether the request has asked the node of n, at any of its ranks.
 func (l *Leg) asked(n *member) bool {
 	for _, other := range l.tries.asked {
-		if other.nodeState == n.nodeState {
+		if other.node == n.node {
 			return true
 		}
 	}
@@ -208,7 +208,9 @@ func (l *Leg) asked(n *member) bool {
 }
 
 // disallows says whether the client has a list of workers without n.
-func (l *Leg) disallows(n *member) bool { return l.Allowed != nil && !l.Allowed.Has(n.ID, n.Number()) }
+func (l *Leg) disallows(n *member) bool {
+	return l.Allowed != nil && !l.Allowed.Has(n.node.ID, n.node.Number())
+}
 
 // obstacle returns the reason why n, which is not eligible, takes no requests.
 func obstacle(n *fleet.Node) filter {
@@ -233,16 +235,16 @@ func (l *Leg) why(f filter, n *member, now time.Time) string {
 	switch f {
 	case overBusy:
 		return l.whyBusy(n, now)
-	case untainted:
-		missing := l.Constraints.missing(n.Info().Labels)
+	case lacksLabel:
+		missing := l.Constraints.missing(n.node.Info().Labels)
 		return "the request requires labels that it lacks: " + strings.Join(missing, ", ")
-	case expertless:
+	case lacksExperts:
 		return "the request's experts must all be on its node, which lacks: " +
-			listed(l.Constraints.missingExperts(n.Info().Experts))
-	case lacking:
+			listed(l.Constraints.missingExperts(n.node.Info().Experts))
+	case lacksAPI:
 		return "its engine, " + engineOf(n) + ", lacks " + l.endpointPath()
 	}
-	if _, reason := n.Eligible(now); reason != "" {
+	if _, reason := n.node.Eligible(now); reason != "" {
 		return reason
 	}
 	return "it took no requests a moment ago" // the node has come back since the pick
@@ -265,7 +267,7 @@ func (l *Leg) endpointPath() string {
 
 // engineOf names the engine of n.
 func engineOf(n *member) string {
-	info := n.Info()
+	info := n.node.Info()
 	return strings.TrimSpace(cmp.Or(info.Engine, "unknown") + " " + info.EngineVersion)
 }
 
@@ -277,7 +279,7 @@ func (l *Leg) lackers() (engines []string) {
 	}
 	for _, n := range l.pool.members {
 		switch name := engineOf(n); {
-		case l.Bond != Free && n.ID != l.Node:
+		case l.Bond != Free && n.node.ID != l.Node:
 		case n.lacks&l.picks.api == 0:
 			return nil
 		case !slices.Contains(engines, name):

@@ -123,7 +123,7 @@ func TestFilters(t *testing.T) {
 			l := d.Leg(asked(t, d, chat(100)), c.question, nil)
 			defer l.giveBack()
 			at, err := l.first()
-			if err != nil || l.pool.members[at].ID != "b" {
+			if err != nil || l.pool.members[at].node.ID != "b" {
 				t.Fatalf("place %d, %v", at, err)
 			}
 			if !counted(d, word, 1) {
@@ -144,11 +144,11 @@ func TestFiltersOfARetry(t *testing.T) {
 		t.Fatal(err)
 	}
 	first, failed := l.pool.members[at], l.pool.members[(at+1)%3]
-	failed.Health.Report(health.ConnectError)
+	failed.node.Health.Report(health.ConnectError)
 	l.tries.asked, l.Attempts = append(l.tries.asked, first), 1
 	l.drop(l.spare())
 	if at, err = l.choose(time.Now()); err != nil || l.pool.members[at] == first || l.pool.members[at] == failed {
-		t.Errorf("after %s, and a failure of %s: place %d, %v", first.ID, failed.ID, at, err)
+		t.Errorf("after %s, and a failure of %s: place %d, %v", first.node.ID, failed.node.ID, at, err)
 	}
 	if !counted(d, "asked", 1) || !counted(d, "failed_lately", 1) {
 		t.Error("not counted so")
@@ -175,7 +175,7 @@ func TestARetryStaysWithTheOnlyRoom(t *testing.T) {
 	l := d.Leg(asked(t, d.Dispatcher, chat(100)), Question{}, nil)
 	defer l.giveBack()
 	l.Attempts, l.began = 1, time.Now()
-	if at, err := l.first(); err != nil || l.pool.members[at].ID != "failed" {
+	if at, err := l.first(); err != nil || l.pool.members[at].node.ID != "failed" {
 		t.Errorf("place %d, %v", at, err)
 	}
 	if !counted(d.Dispatcher, "failed_lately", 0) {
@@ -199,7 +199,7 @@ func TestEnginesThatLackAnAPI(t *testing.T) {
 		if err != nil {
 			return "", err
 		}
-		return l.pool.members[at].ID, nil
+		return l.pool.members[at].node.ID, nil
 	}
 	for range 10 {
 		if node, err := ask(Question{}, scan.Messages, "/v1/messages?beta=true"); node != "b" {
@@ -225,7 +225,7 @@ func TestEnginesThatLackAnAPI(t *testing.T) {
 		}
 	}
 	unserved(pinnedTo("a"))
-	members[1].Health.SetAside("a test")
+	members[1].node.Health.SetAside("a test")
 	if _, err := ask(Question{}, scan.Messages, "/v1/messages"); err == nil || err.Status != 503 {
 		t.Errorf("while the node with the endpoint is out: %v", err)
 	}
@@ -241,7 +241,7 @@ func TestANodeThatHasLeft(t *testing.T) {
 	if err := l.resolve(); err != nil {
 		t.Fatal(err)
 	}
-	stays := l.pool.members[1].Info().Address
+	stays := l.pool.members[1].node.Info().Address
 	if err := d.fleet.Reload(t.Context(), []fleet.Backend{{URL: stays}}); err != nil {
 		t.Fatal(err)
 	}
@@ -334,7 +334,7 @@ func TestFiltersOfTheFleet(t *testing.T) {
 	})
 	l := d.Leg(asked(t, d.Dispatcher, chat(100)), Question{}, nil)
 	defer l.giveBack()
-	if at, err := l.first(); err != nil || l.pool.members[at].ID != "able" && l.pool.members[at].ID != "old" {
+	if at, err := l.first(); err != nil || l.pool.members[at].node.ID != "able" && l.pool.members[at].node.ID != "old" {
 		t.Errorf("place %d, %v", at, err)
 	}
 	for word, picks := range map[string]int{"not_ready": 1, "stale": 1, "cordon": 1, "busy": 1, "gone": 0} {

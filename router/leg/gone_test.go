@@ -33,7 +33,7 @@ func TestWhatIsGoneLosesItsMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := l.pool.members[at]
-	node, model := `node="`+n.ID+`"`, `model="sim"`
+	node, model := `node="`+n.node.ID+`"`, `model="sim"`
 	if !exports(d, node) || !exports(d, model) {
 		t.Fatal("nothing is counted")
 	}
@@ -45,12 +45,12 @@ func TestWhatIsGoneLosesItsMetrics(t *testing.T) {
 	}
 	later := time.Now().Add(2 * goneFor)
 	d.forgetGone(later)
-	l.judge(&attempt{node: n}, unreached, nil)
+	l.judge(&attempt{member: n}, unreached, nil)
 	d.metrics.Requests.Inc("chat", "sim", 503)
 	if !exports(d, node) || !exports(d, model) || len(d.gone.nodes) != 1 || len(d.gone.models) != 1 {
 		t.Error("forgotten with a request in flight")
 	}
-	n.Release()
+	n.rank.Release()
 	l.permit.Release()
 	d.forgetGone(time.Now())
 	if !exports(d, node) || !exports(d, model) {

@@ -33,7 +33,7 @@ const nodeSetAside = "node_set_aside"
 
 // failure is a 5xx answer of a node.
 type failure struct {
-	node   *member
+	member *member
 	status int
 }
 
@@ -41,28 +41,28 @@ type failure struct {
 // nil means that the node has answered.
 func (l *Leg) judge(a *attempt, v verdict, err error) {
 	if v.blames() {
-		l.d.metrics.UpstreamErrors.WithLabelValues(a.node.ID, v.String()).Inc()
+		l.d.metrics.UpstreamErrors.WithLabelValues(a.member.node.ID, v.String()).Inc()
 		l.tries.cause = v.String()
 		defer l.tell(a, v, err)
 	}
 	switch v {
 	case answered:
-		l.judgeStatus(a.node, a.status)
+		l.judgeStatus(a.member, a.status)
 	case failed500, overloaded:
-		l.judgeStatus(a.node, a.ex.Status())
+		l.judgeStatus(a.member, a.ex.Status())
 	case unreached:
-		a.node.Health.Report(health.ConnectError)
+		a.member.node.Health.Report(health.ConnectError)
 	case broken, garbled:
-		a.node.Health.Report(health.Reset)
+		a.member.node.Health.Report(health.Reset)
 	case overdue:
-		a.node.report(health.Timeout)
+		a.member.report(health.Timeout)
 	case abandoned:
-		if a.node.Health.State() == health.Aside {
+		if a.member.node.Health.State() == health.Aside {
 			l.tries.cause = nodeSetAside
 		}
 	case late:
 		if !l.Request.Expired() {
-			a.node.report(health.Timeout)
+			a.member.report(health.Timeout)
 		}
 	}
 }
@@ -70,8 +70,8 @@ func (l *Leg) judge(a *attempt, v verdict, err error) {
 // report passes the outcome to the node's health. If the outcome sets the node aside, report counts
 // that.
 func (n *member) report(o health.Outcome) {
-	if n.Health.Report(o) {
-		n.metrics.SetAside.Inc()
+	if n.node.Health.Report(o) {
+		n.node.metrics.SetAside.Inc()
 	}
 }
 
@@ -81,10 +81,10 @@ func (l *Leg) tell(a *attempt, v verdict, err error) {
 	switch {
 	case v == late && l.Request.Expired():
 	case err != nil:
-		l.complain(a.node, v.String(), err)
+		l.complain(a.member, v.String(), err)
 	case a.ex == nil:
 	case a.ex.Status() != http.StatusTooManyRequests:
-		l.complain(a.node, v.String(), a.ex.Status())
+		l.complain(a.member, v.String(), a.ex.Status())
 	}
 }
 
@@ -92,15 +92,15 @@ func (l *Leg) tell(a *attempt, v verdict, err error) {
 func (l *Leg) judgeStatus(n *member, status int) {
 	switch {
 	case status == http.StatusTooManyRequests:
-		n.Health.Report(health.Busy)
+		n.node.Health.Report(health.Busy)
 	case status == http.StatusNotImplemented:
-		n.Health.Report(health.OK)
+		n.node.Health.Report(health.OK)
 	case status >= 500:
 		l.tries.failed = append(l.tries.failed, failure{n, status})
 	default:
-		n.Health.Report(health.OK)
+		n.node.Health.Report(health.OK)
 		for _, other := range l.tries.failed {
-			other.node.Health.Report(health.ServerError)
+			other.member.node.Health.Report(health.ServerError)
 		}
 		l.tries.failed = l.tries.failed[:0]
 	}
@@ -112,7 +112,7 @@ func (l *Leg) settleFailed() {
 	for i, f := range l.tries.failed {
 		same := func(other failure) bool { return other.status == f.status }
 		if !slices.ContainsFunc(l.tries.failed[:i], same) && !slices.ContainsFunc(l.tries.failed[i+1:], same) {
-			f.node.Health.ReportDoubt(hash(l.Request.Path, l.Request.Body()), l.pool.doubt(f.node))
+			f.member.node.Health.ReportDoubt(hash(l.Request.Path, l.Request.Body()), l.pool.doubt(f.member))
 		} else {
 			alike = f.status
 		}
@@ -145,7 +145,7 @@ func hash(path string, body []byte) uint64 {
 func (p *pool) doubt(n *member) float64 {
 	sum, nodes := 0.0, 0
 	for other := range p.each {
-		if ratio, ok := other.Health.Doubt(); ok && other.nodeState != n.nodeState {
+		if ratio, ok := other.node.Health.Doubt(); ok && other.node != n.node {
 			sum, nodes = sum+ratio, nodes+1
 		}
 	}
@@ -160,9 +160,9 @@ func (p *pool) doubt(n *member) float64 {
 
 // reset is a connection that broke before the answer.
 type reset struct {
-	node *member
-	at   time.Time
-	had  int // nodes that had received the request by then, this one included
+	member *member
+	at     time.Time
+	had    int // nodes that had received the request by then, this one included
 }
 
 // further returns how many more nodes may be asked after v, at most spare. After a 500 the request
@@ -192,7 +192,7 @@ func (l *Leg) failedWith(v verdict, n *member, at time.Time) {
 // no such node.
 func (l *Leg) suspect() int {
 	for _, r := range l.tries.resets {
-		if !r.node.Health.BrokeForOthers(r.at) {
+		if !r.member.node.Health.BrokeForOthers(r.at) {
 			return r.had
 		}
 	}
@@ -259,12 +259,12 @@ func (c *complaints) rest(now time.Time) (count int64, ok bool) {
 // complain logs a failed attempt. The breaker logs repeated failures; complain's line reports the
 // lost request.
 func (l *Leg) complain(n *member, reason string, detail any) {
-	count, ok := n.complaints.due(time.Now())
+	count, ok := n.node.complaints.due(time.Now())
 	if !ok {
 		return
 	}
-	l.d.log.Warn("request failed on node", "node", n.ID, "reason", reason, "detail", detail, "model", l.model.name,
-		"state", n.Health.State().String(), "failures_since_last_line", count)
+	l.d.log.Warn("request failed on node", "node", n.node.ID, "reason", reason, "detail", detail, "model", l.model.name,
+		"state", n.node.Health.State().String(), "failures_since_last_line", count)
 }
 
 // complainOfAll logs that all nodes answer with the same server error, which opens no breaker.
@@ -295,7 +295,7 @@ func (d *Dispatcher) complainOfRest(now time.Time) {
 
 // cut handles an answer that its node began and did not finish.
 func (l *Leg) cut(a *attempt, o health.Outcome, kind string) {
-	a.node.report(o)
-	l.d.metrics.UpstreamErrors.WithLabelValues(a.node.ID, kind).Inc()
-	l.complain(a.node, kind, "the answer had begun")
+	a.member.report(o)
+	l.d.metrics.UpstreamErrors.WithLabelValues(a.member.node.ID, kind).Inc()
+	l.complain(a.member, kind, "the answer had begun")
 }

@@ -20,9 +20,9 @@ func TestKeptAnswerIsNoSignOfAnotherNode(t *testing.T) {
 	l = d.Leg(r, Question{}, place(func(ex *relay.Exchange) error {
 		relayed = true
 		last := l.pool.members[1]
-		before := last.pulse.At()
+		before := last.node.pulse.At()
 		l.Piece([]byte("it goes on"), false)
-		if last.pulse.At() != before {
+		if last.node.pulse.At() != before {
 			t.Error("the node that was asked last is taken for alive")
 		}
 		ex.Close()
@@ -34,8 +34,8 @@ func TestKeptAnswerIsNoSignOfAnotherNode(t *testing.T) {
 	l.drop(l.spare())
 	for at, fault := range []string{"status=500", "reset"} {
 		r.Header = append(r.Header[:0], "Content-Type: application/json\r\nx-sim-fault: "+fault+"\r\n"...)
-		l.pool.members[at].AcquireAlways()
-		l.spare().node = l.pool.members[at]
+		l.pool.members[at].rank.AcquireAlways()
+		l.spare().member = l.pool.members[at]
 		if v, want := l.try(), []verdict{failed500, broken}[at]; v != want {
 			t.Fatalf("%s is %v, want %v", fault, v, want)
 		}
@@ -43,7 +43,7 @@ func TestKeptAnswerIsNoSignOfAnotherNode(t *testing.T) {
 	if l.TTFT != 0 {
 		t.Errorf("first sign of an answer after %v, but none was passed on", l.TTFT)
 	}
-	if err := l.fallBack(); err != nil || !relayed || l.NodeID() != l.pool.members[0].ID {
+	if err := l.fallBack(); err != nil || !relayed || l.NodeID() != l.pool.members[0].node.ID {
 		t.Errorf("the kept answer is not passed on: %v", err)
 	}
 	l.Finish(relay.Complete)
@@ -70,8 +70,8 @@ func TestCrowdedNodeIsNotCharged(t *testing.T) {
 	}
 	node := l.pool.members[at]
 	l.Finish(relay.UpstreamFailed)
-	if node.InFlight() != 0 {
-		t.Errorf("%d in flight", node.InFlight())
+	if node.rank.InFlight() != 0 {
+		t.Errorf("%d in flight", node.rank.InFlight())
 	}
 	if exports(d, `kind="client_reset"`) || !exports(d, `cgn_router_ttft_seconds_count{model="sim"} 0`) {
 		t.Error("the node is charged with an answer that was not asked for")

@@ -242,8 +242,8 @@ func (l *Leg) holder() (at int, err *apierror.Error) {
 				return 0, err
 			}
 			l.prompt.Unknown(len(p.ranks))
-			p.members[at].AcquireAlways()
-			l.spare().node = p.members[at]
+			p.members[at].rank.AcquireAlways()
+			l.spare().member = p.members[at]
 			return at, nil
 		}
 	}
@@ -346,12 +346,12 @@ func (l *Leg) errorAfter(v verdict) *apierror.Error {
 // crowded tells whether the last answer is an unwell node's error, and the healthy nodes were not
 // asked because they are full.
 func (l *Leg) crowded(now time.Time) bool {
-	if l.kept == nil || l.kept.node.Health.State() == health.Healthy || l.others(now) {
+	if l.kept == nil || l.kept.member.node.Health.State() == health.Healthy || l.others(now) {
 		return false
 	}
 	screen := l.screen(now)
 	for _, n := range l.pool.members {
-		if ok, _ := n.Eligible(now); ok && l.excludes(n, screen) == passes && !n.Health.Suspect() {
+		if ok, _ := n.node.Eligible(now); ok && l.excludes(n, screen) == passes && !n.node.Health.Suspect() {
 			return true
 		}
 	}
@@ -383,7 +383,7 @@ func (l *Leg) Event(e sse.Event, now time.Time) (keep bool) {
 	keep = l.Reading.Event(l.Request.API, e, now, l.out.asksUsage)
 	l.wait.Progress(now)
 	if l.Reading.Events%32 == 1 {
-		l.now.node.Health.NoteProgress()
+		l.now.member.node.Health.NoteProgress()
 	}
 	if l.now.grows && l.Reading.Events%prefix.BlockTokens == 1 {
 		l.now.cost.Generated(int64(l.Reading.Events), l.Request.ExpectedOutput())
@@ -416,10 +416,10 @@ func (l *Leg) store(doc []byte) {
 
 // NodeID returns the answering node, or "" if there is none.
 func (l *Leg) NodeID() string {
-	if l.now == nil || l.now.node == nil {
+	if l.now == nil || l.now.member == nil {
 		return ""
 	}
-	return l.now.node.ID
+	return l.now.member.node.ID
 }
 
 // Asked returns the answering node. If no node answers, Asked returns the last node asked, or "".
@@ -428,7 +428,7 @@ func (l *Leg) Asked() string {
 	if id := l.NodeID(); id != "" || len(asked) == 0 {
 		return id
 	}
-	return asked[len(asked)-1].ID
+	return asked[len(asked)-1].node.ID
 }
 
 // Served returns the canonical name of the model, or "" if it is unknown.

@@ -286,7 +286,7 @@ func TestAStallInALongStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := l.spare()
-	a.node, a.streams = l.pool.members[0], true
+	a.member, a.streams = l.pool.members[0], true
 	l.now = a
 	at := l.Request.Received
 	data := []byte(`{"choices":[{"delta":{"content":"x"}}]}`)
@@ -407,11 +407,11 @@ func TestPrefillFeedsNothingOfDecode(t *testing.T) {
 		body := bytes.Replace(chat(4000), []byte("{"),
 			[]byte(`{"stream":true,"stream_options":{"include_usage":true},`), 1)
 		l := d.Leg(asked(t, d, body), Question{Work: Prefill, Edit: prompt}, &captured)
-		if err := l.Do(); err != nil || captured.Status != 200 || l.NodeID() != prefill.ID {
+		if err := l.Do(); err != nil || captured.Status != 200 || l.NodeID() != prefill.node.ID {
 			t.Fatalf("%v, status %d from %q", err, captured.Status, l.NodeID())
 		}
-		if l.Reading.Usage.Completion != 1 || decode.InFlight() != 0 {
-			t.Errorf("%+v, %d in flight on the decode node", l.Reading.Usage, decode.InFlight())
+		if l.Reading.Usage.Completion != 1 || decode.rank.InFlight() != 0 {
+			t.Errorf("%+v, %d in flight on the decode node", l.Reading.Usage, decode.rank.InFlight())
 		}
 		l.Finish(relay.Complete)
 	}
@@ -422,11 +422,11 @@ func TestPrefillFeedsNothingOfDecode(t *testing.T) {
 		t.Error("prefills count as answers")
 	}
 	l := d.Leg(asked(t, d, chat(100)), Question{}, &captured)
-	if err := l.Do(); err != nil || l.NodeID() != decode.ID {
+	if err := l.Do(); err != nil || l.NodeID() != decode.node.ID {
 		t.Errorf("an answer: %v from %q", err, l.NodeID())
 	}
 	l.Finish(relay.Complete)
-	if prefill.InFlight() != 0 || decode.InFlight() != 0 || d.gate.InFlight() != 0 {
+	if prefill.rank.InFlight() != 0 || decode.rank.InFlight() != 0 || d.gate.InFlight() != 0 {
 		t.Error("something was not given back")
 	}
 }
@@ -447,8 +447,8 @@ func TestBodyThatCannotBeEdited(t *testing.T) {
 	}
 	node := l.pool.members[0]
 	l.Finish(relay.UpstreamFailed)
-	if node.InFlight() != 0 || node.Health.State() != health.Healthy {
-		t.Errorf("%d in flight on a node that is %v", node.InFlight(), node.Health.State())
+	if node.rank.InFlight() != 0 || node.node.Health.State() != health.Healthy {
+		t.Errorf("%d in flight on a node that is %v", node.rank.InFlight(), node.node.Health.State())
 	}
 }
 

@@ -13,11 +13,11 @@ import (
 // reason for each node that was left out. The record has the measures of the pick itself.
 func (l *Leg) logPick(at int, err *apierror.Error, now time.Time) {
 	var because policy.Explanation
-	l.explain(l.picks.policy, l.picks.turn, now, &because)
+	l.pick(now, &because)
 	able := l.picks.able
 	candidates, removed := lines{}, lines{}
 	for i, n := range l.pool.members {
-		row := ExplainedNode{Node: n.ID, Rank: n.number()}
+		row := ExplainedNode{Node: n.node.ID, Rank: n.number()}
 		if len(able) == 0 || int(able[0]) != i {
 			row.filtered(l, i, now)
 			removed = append(removed, row.removal())
@@ -39,8 +39,8 @@ func (l *Leg) logPick(at int, err *apierror.Error, now time.Time) {
 		return
 	}
 	n := l.pool.members[at]
-	if args = append(args, "node", n.ID); n.Count > 1 {
-		args = append(args, "dp_rank", n.Index)
+	if args = append(args, "node", n.node.ID); n.rank.Count > 1 {
+		args = append(args, "dp_rank", n.rank.Index)
 	}
 	l.d.log.Debug("node picked", args...)
 }

@@ -28,7 +28,7 @@ func logged(t *testing.T, d *Dispatcher, r *request.Request, q Question) (rec pi
 	d.log = slog.New(slog.NewJSONHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	l := d.Leg(r, q, nil)
 	if at, err := l.first(); err == nil {
-		node = l.pool.members[at].ID
+		node = l.pool.members[at].node.ID
 		l.drop(l.spare())
 	}
 	l.close()

@@ -63,7 +63,7 @@ func TestMeasure(t *testing.T) {
 		PrefillTokens: 160 + 2*160, // two requests of others wait, each as long as the mean
 		Coming:        int32(len(keys)), VRAM: 1000, Throughput: 2, Retransmits: 0.002, CPU: true,
 		ActiveBlocks: 4 + 2*50, // of 16 tokens
-		SharedActive: 4, SharedCache: 7, Fit: policy.Fit{Taint: 0.5},
+		SharedActive: 4, SharedCache: 7, Fit: policy.Fit{Labels: 0.5},
 	}
 	if rich != want {
 		t.Errorf("%+v\nwant %+v", rich, want)

@@ -66,14 +66,14 @@ func TestModelsHaveTheirOwnPolicies(t *testing.T) {
 		t.Errorf("explained: %+v, %v", e, err)
 	}
 	l := d.Leg(r, Question{}, nil)
-	if _, err := l.first(); err != errNotPinned {
+	if _, err := l.first(); err != errNotPinned || !strings.Contains(err.Message, "nvext.backend_instance_id") {
 		t.Errorf("without a pin: %v", err)
 	}
 	l.close()
 	for _, node := range d.current().models["sim"].pools[Answer].members {
-		l = d.Leg(r, pinnedTo(node.ID), nil)
+		l = d.Leg(r, pinnedTo(node.node.ID), nil)
 		if at, err := l.first(); err != nil || l.pool.members[at] != node {
-			t.Errorf("pinned to %s: %v", node.ID, err)
+			t.Errorf("pinned to %s: %v", node.node.ID, err)
 		} else {
 			l.drop(l.spare())
 		}
@@ -102,12 +102,12 @@ func TestCostIsExplained(t *testing.T) {
 		t.Fatal(err)
 	}
 	holder := l.pool.members[at]
-	l.prompt.Sent(holder.Ranks()[0].Ref(), r.Received)
+	l.prompt.Sent(holder.node.Ranks()[0].Ref(), r.Received)
 	l.drop(l.spare())
 	tokens := float64(l.prompt.Tokens())
 	l.close()
 	e, err := d.Explain(r, Question{})
-	if err != nil || e.Winner != holder.ID || !strings.HasPrefix(e.Why, "lowest cost ") {
+	if err != nil || e.Winner != holder.node.ID || !strings.HasPrefix(e.Why, "lowest cost ") {
 		t.Fatalf("%+v, %v", e, err)
 	}
 	blocks := float64(e.Blocks)
@@ -119,7 +119,7 @@ func TestCostIsExplained(t *testing.T) {
 		if was := first.Candidates[i].Cost; was == nil || was.Total != want {
 			t.Errorf("%s had the terms %+v on a cold fleet, want the cost %v", c.Node, was, want)
 		}
-		if c.Node == holder.ID {
+		if c.Node == holder.node.ID {
 			want -= blocks
 		}
 		if c.Cost == nil || c.Cost.Total != want ||
@@ -130,7 +130,7 @@ func TestCostIsExplained(t *testing.T) {
 	decide(t, d, `{}`)
 	e, err = d.Explain(r, Question{})
 	if text, _ := json.Marshal(e); err != nil || strings.Contains(string(text), `"cost"`) ||
-		!strings.Contains(string(text), `"formula":"Formula for `+holder.ID+": ") {
+		!strings.Contains(string(text), `"formula":"Formula for `+holder.node.ID+": ") {
 		t.Errorf("mode score: %s, %v", text, err)
 	}
 }
@@ -147,7 +147,8 @@ func TestSituation(t *testing.T) {
 		"to prefill": {Question{Work: Prefill}, policy.Situation{Prefill: true}},
 	} {
 		l := &Leg{Question: c.q, prompt: new(where.Prompt), Request: request.New()}
-		if got := l.situation(7); got.Pinned != c.want.Pinned || got.Prefill != c.want.Prefill || got.Random != 7 {
+		l.picks.turn = 7
+		if got := l.situation(); got.Pinned != c.want.Pinned || got.Prefill != c.want.Prefill || got.Random != 7 {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
@@ -178,26 +179,26 @@ func TestNvextReachesThePick(t *testing.T) {
 			t.Fatalf("%+v, %v", l.overrides(), err)
 		}
 		a := l.spare()
-		l.prompt.Sent(a.node.Ref(), r.Received)
+		l.prompt.Sent(a.member.rank.Ref(), r.Received)
 		l.record(a)
 		l.now = a
 		legs = append(legs, l)
 	}
 	blocks, prefill := 0.0, int64(0)
 	for _, n := range d.current().snap.Nodes {
-		blocks, prefill = blocks+n.Blocks(), prefill+n.Prefill(time.Now())
+		blocks, prefill = blocks+n.Blocks(), prefill+n.OwnPrefill(time.Now())
 	}
 	if all := float64(legs[0].Blocks()); blocks != 2*all || prefill != 0 {
 		t.Errorf("%v blocks are active, want %v; %d tokens of prefill, want none", blocks, 2*all, prefill)
 	}
 	l := legs[0]
-	before := l.now.node.Book.Blocks()
+	before := l.now.member.rank.Book.Blocks()
 	data := []byte(`{"choices":[{"delta":{"content":"x"}}]}`)
 	event := sse.Event{Data: data, Raw: data}
 	for range 17 { // 15/32 of the answer are to come, and so much counts of its blocks and of the prompt's
 		l.Event(event, time.Now())
 	}
-	got, more := l.now.node.Book.Blocks()-before, 2.0*15/32-float64(l.Blocks())*17/32
+	got, more := l.now.member.rank.Book.Blocks()-before, 2.0*15/32-float64(l.Blocks())*17/32
 	if math.Abs(got-more) > 0.01 {
 		t.Errorf("after 17 of 32 tokens %v blocks more, want %v", got, more)
 	}
@@ -219,7 +220,7 @@ func TestRoundRobinOfEachModel(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			had[model+" "+l.pool.members[at].ID]++
+			had[model+" "+l.pool.members[at].node.ID]++
 			l.giveBack()
 		}
 	}

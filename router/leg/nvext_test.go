@@ -43,7 +43,7 @@ func TestPinsByNameAndNumber(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", nvext, err)
 			}
-			if got := l.pool.members[at].ID; got != n.ID {
+			if got := l.pool.members[at].node.ID; got != n.ID {
 				t.Errorf("%s: %s instead of %s", nvext, got, n.ID)
 			}
 			l.Finish(relay.ClientGone)
@@ -157,7 +157,7 @@ func TestEnginesDoNotGetNvext(t *testing.T) {
 			t.Fatal(fail)
 		}
 		a := l.spare()
-		a.node = l.pool.members[at]
+		a.member = l.pool.members[at]
 		for range 2 { // a second attempt begins with the client's body, too
 			out, err := l.prepare(a)
 			if err != nil {

@@ -124,16 +124,16 @@ func TestPolicyChangesWhileALegRuns(t *testing.T) {
 				t.Fatal(err)
 			}
 			a := l.spare()
-			a.ref = a.node.Ref()
+			a.ref = a.member.rank.Ref()
 			if l.records(a) {
 				l.record(a)
 			}
 			if got := d.where.Index.Len(); got != c.recorded {
 				t.Errorf("%d blocks are in the index, want %d", got, c.recorded)
 			}
-			node := a.node
+			node := a.member
 			l.giveBack()
-			if !node.Book.Empty() {
+			if !node.rank.Book.Empty() {
 				t.Error("the book is not empty")
 			}
 		})

@@ -26,11 +26,11 @@ func part(c *policy.Candidate, count, limit int32) {
 // limit returns how many requests the rank may have at once; 0: no limit, below 0: none. The ranks
 // of a node share its limit. node and rank are the numbers of requests of others there.
 func (n *member) limit(node, rank int32) int32 {
-	limit := n.MaxConcurrent()
-	if n.Count == 1 || limit == 0 {
+	limit := n.node.MaxConcurrent()
+	if n.rank.Count == 1 || limit == 0 {
 		return limit
 	}
-	if limit -= n.Beside(node, rank); limit > 0 {
+	if limit -= n.rank.Beside(node, rank); limit > 0 {
 		return limit
 	}
 	return -1
@@ -42,7 +42,7 @@ func (l *Leg) most(is func(at int32) bool) bool {
 	nodes, those := 0, 0
 	var last *nodeState
 	for _, at := range l.picks.able {
-		n := l.pool.members[at].nodeState
+		n := l.pool.members[at].node
 		if n == last {
 			continue
 		}
@@ -61,8 +61,8 @@ func (l *Leg) refuseRank() *apierror.Error {
 	}
 	most := 0
 	for _, n := range l.pool.members {
-		if (l.Bond == Free || n.ID == l.Node) && !l.disallows(n) {
-			most = max(most, n.Count)
+		if (l.Bond == Free || n.node.ID == l.Node) && !l.disallows(n) {
+			most = max(most, n.rank.Count)
 		}
 	}
 	if most == 0 || l.Rank.Value < uint32(most) {

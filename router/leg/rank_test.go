@@ -56,13 +56,13 @@ func TestRanksAreCandidates(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := l.pool.members
-	if len(all) != 3 || len(l.picks.cands) != 3 || all[0].nodeState != all[1].nodeState ||
-		all[0].waits != all[1].waits || all[0].latch == all[1].latch || all[0].Name != "a/0" ||
-		all[1].Name != "a/1" || all[2].Name != "b" {
+	if len(all) != 3 || len(l.picks.cands) != 3 || all[0].node != all[1].node ||
+		all[0].waits != all[1].waits || all[0].latch == all[1].latch || all[0].rank.Name != "a/0" ||
+		all[1].rank.Name != "a/1" || all[2].rank.Name != "b" {
 		t.Fatalf("%d members, %d candidates", len(all), len(l.picks.cands))
 	}
 	a, other := &l.picks.cands[0], &l.picks.cands[1]
-	if a.IDHash == other.IDHash || a.IDHash != all[0].IDHash || a.EngineSlots != 3 || a.MaxConcurrent != 5 {
+	if a.IDHash == other.IDHash || a.IDHash != all[0].rank.IDHash || a.EngineSlots != 3 || a.MaxConcurrent != 5 {
 		t.Errorf("%+v", a)
 	}
 	heads := 0
@@ -100,8 +100,8 @@ func TestRanksShareTheLimit(t *testing.T) {
 		t.Errorf("%+v, %v", e, err)
 	}
 	legs[0].giveBack()
-	if m := chosen(t, d, ofRank(1)); m.Index != 1 {
-		t.Errorf("rank %d", m.Index)
+	if m := chosen(t, d, ofRank(1)); m.rank.Index != 1 {
+		t.Errorf("rank %d", m.rank.Index)
 	}
 	legs[1].giveBack()
 	legs[2].giveBack()
@@ -116,14 +116,14 @@ func TestRanksShareTheLimit(t *testing.T) {
 func TestPinOfARank(t *testing.T) {
 	d := still(t, Options{}, twoRanked()...)
 	for range 5 {
-		if m := chosen(t, d, ofRank(1)); m.Name != "a/1" {
-			t.Errorf("at %s", m.Name)
+		if m := chosen(t, d, ofRank(1)); m.rank.Name != "a/1" {
+			t.Errorf("at %s", m.rank.Name)
 		}
 	}
 	q := pinnedTo("a")
 	q.Rank, q.RankBy = ofRank(0).Rank, "x-dynamo-dp-rank"
-	if m := chosen(t, d, q); m.Name != "a/0" {
-		t.Errorf("at %s", m.Name)
+	if m := chosen(t, d, q); m.rank.Name != "a/0" {
+		t.Errorf("at %s", m.rank.Name)
 	}
 	if !counted(d, "dp_rank", 6) || !counted(d, "pinned", 1) {
 		t.Error("not counted so")
@@ -159,9 +159,9 @@ func TestBusyRanks(t *testing.T) {
 	d.busy = new(busy.Settings)
 	d.busy.SetPolicy(busy.Thresholds{PrefillTokens: new(blocks*prefix.BlockTokens - 1)})
 	first := rehearse(t, d, blocks)
-	rank := first.l.now.node.Index
+	rank := first.l.now.member.rank.Index
 	for range 5 {
-		if m := chosen(t, d, Question{}); m.Index == rank {
+		if m := chosen(t, d, Question{}); m.rank.Index == rank {
 			t.Error("a request goes to the busy rank")
 		}
 	}
@@ -169,17 +169,17 @@ func TestBusyRanks(t *testing.T) {
 		t.Error("a pin goes to the busy rank, or not to the other one")
 	}
 	second := rehearse(t, d, blocks)
-	if second.l.now.node.Index == rank || !refused(t, d, Question{}) {
+	if second.l.now.member.rank.Index == rank || !refused(t, d, Question{}) {
 		t.Error("a request goes to a node whose ranks are all busy")
 	}
 	first.Begun(time.Now())
-	if m := chosen(t, d, Question{}); m.Index != rank {
+	if m := chosen(t, d, Question{}); m.rank.Index != rank {
 		t.Error("the prompt is computed, and the rank is still busy")
 	}
 	first.Finish(0, 0, time.Now())
 	second.Finish(0, 0, time.Now())
-	if n := d.fleet.Load().Nodes[0]; n.Prefill(time.Now()) != 0 || n.Blocks() != 0 {
-		t.Errorf("%d tokens and %v blocks are left", n.Prefill(time.Now()), n.Blocks())
+	if n := d.fleet.Load().Nodes[0]; n.OwnPrefill(time.Now()) != 0 || n.Blocks() != 0 {
+		t.Errorf("%d tokens and %v blocks are left", n.OwnPrefill(time.Now()), n.Blocks())
 	}
 }
 
@@ -193,7 +193,7 @@ func TestRetriesLeaveTheNode(t *testing.T) {
 	}
 	l.d.where.Find(l.prompt, l.Request, l.model.name, l.model.seed, l.pool.ranks)
 	l.tries.asked = append(l.tries.asked, l.pool.members[1])
-	if at, err := l.choose(time.Now()); err != nil || l.pool.members[at].ID != "b" {
+	if at, err := l.choose(time.Now()); err != nil || l.pool.members[at].node.ID != "b" {
 		t.Errorf("place %d, %v", at, err)
 	}
 	if !counted(d, "asked", 1) {
@@ -215,8 +215,8 @@ func TestDirectBalancesTheRanks(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 5 {
-		if m := chosen(t, d, pinnedTo("a")); m.Name != "a/1" {
-			t.Errorf("at %s", m.Name)
+		if m := chosen(t, d, pinnedTo("a")); m.rank.Name != "a/1" {
+			t.Errorf("at %s", m.rank.Name)
 		}
 	}
 }
@@ -264,7 +264,7 @@ func TestRanksOfAnEngine(t *testing.T) {
 		if err := l.Do(); err != nil {
 			t.Fatal(err)
 		}
-		rank, matched = l.now.node.Index, l.Matched()
+		rank, matched = l.now.member.rank.Index, l.Matched()
 		l.Finish(relay.Complete)
 		got := lastPost(engines[0]).Header.Values("X-Data-Parallel-Rank")
 		if !slices.Equal(got, []string{fmt.Sprint(rank)}) {
@@ -323,7 +323,7 @@ func TestSessionsStayAtTheirRank(t *testing.T) {
 		for range 5 {
 			l := d.Leg(ofSession(t, d, fmt.Sprint("of rank ", rank)), Question{}, nil)
 			at, err := l.first()
-			if err != nil || l.pool.members[at].Name != fmt.Sprintf("a/%d", rank) {
+			if err != nil || l.pool.members[at].rank.Name != fmt.Sprintf("a/%d", rank) {
 				t.Errorf("the session of rank %d is at place %d, %v", rank, at, err)
 			}
 			l.giveBack()

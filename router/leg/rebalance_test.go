@@ -2,11 +2,12 @@ package leg
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/affinity"
 	"github.com/cognitora/dataplane/router/books"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/policy"
@@ -26,7 +27,7 @@ func (c *conversation) request(t *testing.T, d *Dispatcher, ofSession bool) *req
 	return r
 }
 
-// begun returns n conversations whose first answers the node has given.
+// begun returns n conversations whose first answers the node has begun.
 func begun(t *testing.T, d *Dispatcher, home *fleet.Node, n int) (all []conversation) {
 	t.Helper()
 	for i := range n {
@@ -36,11 +37,14 @@ func begun(t *testing.T, d *Dispatcher, home *fleet.Node, n int) (all []conversa
 		r := c.request(t, d, true)
 		r.Pin = home.ID
 		l := wanted(t, d, r)
-		l.place = place(func(ex *relay.Exchange) error { ex.Close(); return nil })
-		if err := l.Do(); err != nil {
+		if _, err := l.first(); err != nil {
 			t.Fatal(err)
 		}
-		l.Finish(relay.Complete)
+		a := l.spare()
+		l.prompt.Sent(a.member.rank.Ref(), time.Now())
+		l.prompt.Begun(a.member.rank.Ref())
+		l.sessionAnswered(a, time.Now())
+		l.giveBack()
 		all = append(all, c)
 	}
 	return all
@@ -51,20 +55,25 @@ func begun(t *testing.T, d *Dispatcher, home *fleet.Node, n int) (all []conversa
 // leave it, too.
 func TestRequestsWithoutASessionMoveFirst(t *testing.T) {
 	for _, mode := range []policy.Mode{policy.Score, policy.Cost} {
-		d := withSessions(t, 2, false)
+		d := dispatcherOf(t, 2)
+		d.sessions = affinity.NewSessions(100, sessionLifetime)
 		p := policy.Default()
 		p.Mode = mode
 		d.policy.Store(p)
 		home := d.current().snap.Nodes[0]
 		all := begun(t, d, home, 12)
 		const steps = 120
-		left := map[bool][]int{true: make([]int, len(all)), false: make([]int, len(all))} // the step, by ofSession
+		const stays = -1
+		left := map[bool][]int{} // the steps at which the requests leave, by ofSession
+		for _, ofSession := range []bool{false, true} {
+			left[ofSession] = slices.Repeat([]int{stays}, len(all))
+		}
 		load := make([]books.Entry, steps)
 		for step := range steps {
 			for i := range all {
 				for ofSession, at := range left {
 					r := all[i].request(t, d, ofSession)
-					if at[i] == 0 && picked(t, d, r, time.Now(), false) != home {
+					if at[i] == stays && picked(t, d, r, time.Now(), false) != home {
 						at[i] = step
 					}
 				}
@@ -75,7 +84,7 @@ func TestRequestsWithoutASessionMoveFirst(t *testing.T) {
 		sum := map[bool]int{}
 		for i := range all {
 			plain, session := left[false][i], left[true][i]
-			if plain == 0 || session == 0 || plain > session || mode == policy.Cost && plain == session {
+			if plain == stays || session == stays || plain > session || mode == policy.Cost && plain == session {
 				t.Errorf("%v, conversation %d: without a session at step %d, the session at step %d", mode, i, plain, session)
 			}
 			sum[false], sum[true] = sum[false]+plain, sum[true]+session

@@ -29,7 +29,7 @@ func TestNothingOutlivesAnAttempt(t *testing.T) {
 	}
 	a := l.spare()
 	residue.Mark(a, []string{"node", "ex", "abort"})
-	a.node = l.pool.members[at]
+	a.member = l.pool.members[at]
 	l.drop(a)
 	if left := residue.Left(a); left != nil {
 		t.Errorf("left of an attempt: %v", left)

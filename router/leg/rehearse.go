@@ -53,10 +53,10 @@ func (l *Leg) rehearse(keys []uint64, known func(n *fleet.Node) int32) *apierror
 		return err
 	}
 	a := l.spare()
-	a.sent, a.ref = sent, a.node.Ref()
+	a.sent, a.ref = sent, a.member.rank.Ref()
 	l.useAdapter(a)
 	l.now = a
-	a.node.waits.Begin(&l.wait, sent, l.work(a.matched))
+	a.member.waits.Begin(&l.wait, sent, l.work(a.matched))
 	if l.prompt.Found() {
 		l.record(a)
 	}
@@ -70,7 +70,7 @@ func (l *Leg) close() {
 }
 
 // Node returns the chosen node.
-func (r Rehearsal) Node() *fleet.Node { return r.l.now.node.Node }
+func (r Rehearsal) Node() *fleet.Node { return r.l.now.member.node.Node }
 
 // Matched returns how many leading blocks were believed to be at the node.
 func (r Rehearsal) Matched() int { return r.l.now.matched }

@@ -143,7 +143,7 @@ func TestRehearsedBurst(t *testing.T) {
 	}
 	queued := func(n *fleet.Node) int64 {
 		m := d.current().models["m"]
-		return m.member(Answer, n).Book.Prefill(now)
+		return m.member(Answer, n).rank.Book.Prefill(now)
 	}
 	for n, sent := range had {
 		if len(had) < 4 || sent > 50 || queued(n) != int64(sent*375*prefix.BlockTokens) {

@@ -66,12 +66,10 @@ type model struct {
 	complaints complaints // about all nodes of the model together
 }
 
-// member is one rank's part in one model. Load, requests in flight, book, incarnation in the prefix
-// index and hash are the rank's own, and have the names of the node's. Everything else is the
-// node's.
+// member is one rank's part in one model.
 type member struct {
-	*nodeState
-	*fleet.Rank
+	node  *nodeState
+	rank  *fleet.Rank       // its load, requests in flight, book and place in the prefix index are its own
 	gate  *admission.Handle // handle of the model and the node's role
 	waits *patience.Node
 	lacks apis.Set // endpoints that the node's engine is known to lack
@@ -192,7 +190,7 @@ func (p *pool) place(n *fleet.Node) int { return slices.Index(p.nodes, n) }
 // each yields the first member of each node in the pool.
 func (p *pool) each(yield func(*member) bool) {
 	for _, m := range p.members {
-		if m.Index == 0 && !yield(m) {
+		if m.rank.Index == 0 && !yield(m) {
 			return
 		}
 	}
@@ -204,7 +202,7 @@ func retire(old, t *servedFleet) {
 		now := t.models[name]
 		for work := range works {
 			for m := range s.pools[work].each {
-				if now.member(work, m.Node) == nil {
+				if now.member(work, m.node.Node) == nil {
 					s.patience[work].Leave(m.waits)
 				}
 			}

@@ -29,67 +29,63 @@ func (l *Leg) identify() {
 	}
 }
 
-// home returns the place among the candidates of the node at which the leg's session is, or -1.
+// home returns the Situation.Home of a pick among the present candidates.
 func (l *Leg) home(now time.Time) int {
 	if l.picks.session == 0 {
-		return -1
+		return 0
 	}
 	node, ok := l.d.sessions.Node(l.picks.session, now)
 	if !ok {
-		return -1
+		return 0
 	}
 	for i := range l.picks.cands {
 		if l.picks.cands[i].IDHash == node {
-			return i
+			return i + 1
 		}
 	}
-	return -1
+	return 0
 }
 
 // pick returns the candidate that the session or the policy chooses, or -1 if no candidate has
 // room. A hard session stays at its node while the node has room. A soft session stays while the
-// policy counts the node as equal to the best one, or in mode cost as near to it.
-func (l *Leg) pick(p *policy.Policy, turn uint64, now time.Time) int {
+// policy counts the node as equal to the best one, or in mode cost as near to it. pick says why in
+// e, unless e is nil.
+func (l *Leg) pick(now time.Time, e *policy.Explanation) int {
 	home := l.home(now)
-	if home >= 0 && l.d.o.HardSessions && l.hasRoom(p, home, turn) {
-		return home
+	stays := home > 0 && l.d.o.HardSessions && l.hasRoom(home-1)
+	if stays && e == nil {
+		return home - 1
 	}
-	s := l.situation(turn)
-	s.Home = home + 1
-	return p.Pick(s)
+	s := l.situation()
+	s.Home = home
+	if e == nil {
+		return l.picks.policy.Pick(s)
+	}
+	pick := l.picks.policy.Explain(s, e)
+	if stays {
+		e.Why = "its session is there, and router.session.affinity is hard"
+		return home - 1
+	}
+	return pick
 }
 
 // hasRoom says whether the policy would pick the candidate if it were the only one.
-func (l *Leg) hasRoom(p *policy.Policy, i int, turn uint64) bool {
-	s := l.situation(turn)
+func (l *Leg) hasRoom(i int) bool {
+	s := l.situation()
 	s.Candidates = s.Candidates[i : i+1]
-	return p.Pick(s) == 0
-}
-
-// explain is pick with its reasons.
-func (l *Leg) explain(p *policy.Policy, turn uint64, now time.Time, e *policy.Explanation) int {
-	home := l.home(now)
-	hard := home >= 0 && l.d.o.HardSessions && l.hasRoom(p, home, turn)
-	s := l.situation(turn)
-	s.Home = home + 1
-	pick := p.Explain(s, e)
-	if hard {
-		e.Why = "its session is there, and router.session.affinity is hard"
-		return home
-	}
-	return pick
+	return l.picks.policy.Pick(s) == 0
 }
 
 // sessionAnswered notes that the node of an attempt has begun an answer for the session.
 func (l *Leg) sessionAnswered(a *attempt, now time.Time) {
 	if l.picks.session != 0 {
-		l.d.sessionCounts[l.d.sessions.Answered(l.picks.session, a.node.IDHash, now)].Inc()
+		l.d.sessionCounts[l.d.sessions.Answered(l.picks.session, a.member.rank.IDHash, now)].Inc()
 	}
 }
 
 // sessionEnded notes the end of the node's answer for the session.
 func (l *Leg) sessionEnded(a *attempt, now time.Time) {
 	if l.picks.session != 0 && a.status < 300 {
-		l.d.sessions.Ended(l.picks.session, a.node.IDHash, now)
+		l.d.sessions.Ended(l.picks.session, a.member.rank.IDHash, now)
 	}
 }

@@ -49,7 +49,7 @@ func picked(t testing.TB, d *Dispatcher, r *request.Request, now time.Time, answ
 	if a := l.spare(); answers {
 		l.sessionAnswered(a, now)
 	}
-	return l.pool.members[at].Node
+	return l.pool.members[at].node.Node
 }
 
 // sessionsOfEach returns the id of a session that the policy sends to each node.
@@ -158,14 +158,14 @@ func TestAFullNodeKeepsNoSession(t *testing.T) {
 	l.identify()
 	l.picks.policy = d.policy.Load()
 	l.candidates(now)
-	at := l.home(now)
-	if l.pool.members[l.picks.able[at]].Node != home {
+	at := l.home(now) - 1
+	if l.pool.members[l.picks.able[at]].node.Node != home {
 		t.Fatal("the session is elsewhere")
 	}
-	if c := &l.picks.cands[at]; l.pick(d.policy.Load(), 0, now) == at {
+	if c := &l.picks.cands[at]; l.pick(now, nil) == at {
 		c.MaxConcurrent, c.InFlight = 4, 4
 	}
-	if got := l.pick(d.policy.Load(), 0, now); got < 0 || got == at {
+	if got := l.pick(now, nil); got < 0 || got == at {
 		t.Errorf("picked %d, and the full node is %d", got, at)
 	}
 }

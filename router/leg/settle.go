@@ -15,7 +15,7 @@ import (
 func (l *Leg) Finish(o relay.Outcome) {
 	defer l.giveBack() // runs even if settle panics
 	switch a := l.now; {
-	case a == nil || a.node == nil:
+	case a == nil || a.member == nil:
 	case !a.taken: // a bug ended the leg; the node is not at fault
 		l.wait.Done(time.Now(), 0, false)
 		if a.recorded {
@@ -65,19 +65,19 @@ func (l *Leg) learn(a *attempt, ok, broken bool, now time.Time) {
 		l.prompt.Failed(a.ref, a.sent)
 	case !l.d.o.Feedback:
 	case used.HasCached && used.HasPrompt:
-		a.node.cachedCounts.seen.Store(true)
+		a.member.node.cachedCounts.seen.Store(true)
 		e := l.prompt.Learn(prefix.Observation{
 			Ref: a.ref, Believed: a.believed, PromptTokens: used.Prompt, CachedTokens: used.Cached,
-			EngineBlockTokens: a.node.Info().BlockTokens, DispatchedAt: a.sent,
+			EngineBlockTokens: a.member.node.Info().BlockTokens, DispatchedAt: a.sent,
 		})
 		if !l.prompt.Uneven() {
-			a.node.metrics.Prediction.Observe(e)
+			a.member.node.metrics.Prediction.Observe(e)
 		}
 	case ok && used.HasPrompt:
-		a.node.metrics.Unreported.Inc()
-		if a.node.cachedCounts.missing(a.matched > 0, a.sent, now) {
+		a.member.node.metrics.Unreported.Inc()
+		if a.member.node.cachedCounts.missing(a.matched > 0, a.sent, now) {
 			l.d.log.Warn("this engine does not report cached tokens, so predictions for it go uncorrected; "+
-				"start vLLM with --enable-prompt-tokens-details, SGLang with --enable-cache-report", "node", a.node.ID)
+				"start vLLM with --enable-prompt-tokens-details, SGLang with --enable-cache-report", "node", a.member.node.ID)
 		}
 	}
 }

@@ -27,7 +27,7 @@ func TestSuspectsAreLeftOut(t *testing.T) {
 	} {
 		l := &Leg{pool: &pool{}}
 		for at := range c.nodes {
-			l.pool.members = append(l.pool.members, &member{nodeState: &nodeState{}})
+			l.pool.members = append(l.pool.members, &member{node: &nodeState{}})
 			l.picks.able, l.picks.out = append(l.picks.able, int32(at)), append(l.picks.out, passes)
 			l.picks.cands = append(l.picks.cands, policy.Candidate{IDHash: uint64(at)})
 		}
@@ -48,7 +48,7 @@ func TestSuspectsAreLeftOut(t *testing.T) {
 			t.Errorf("%s: %v are left, want %v", name, left, c.left)
 		}
 	}
-	one, other := &member{nodeState: &nodeState{}}, &member{nodeState: &nodeState{}}
+	one, other := &member{node: &nodeState{}}, &member{node: &nodeState{}}
 	l := &Leg{pool: &pool{members: []*member{one, other}}}
 	l.picks = picks{able: []int32{0, 1}, cands: make([]policy.Candidate, 2), out: make([]filter, 2)}
 	l.leaveOut(1, func(int32) bool { return true }) // the other node has become suspect since the count
@@ -60,7 +60,7 @@ func TestSuspectsAreLeftOut(t *testing.T) {
 // TestSuspectsAreCountedByNode: the ranks of one suspect node of two are no majority.
 func TestSuspectsAreCountedByNode(t *testing.T) {
 	a, b := &nodeState{}, &nodeState{}
-	l := &Leg{pool: &pool{members: []*member{{nodeState: a}, {nodeState: a}, {nodeState: a}, {nodeState: b}}}}
+	l := &Leg{pool: &pool{members: []*member{{node: a}, {node: a}, {node: a}, {node: b}}}}
 	l.picks = picks{able: []int32{0, 1, 2, 3}, cands: make([]policy.Candidate, 4), out: make([]filter, 4)}
 	l.leaveOut(3, func(at int32) bool { return at < 3 })
 	if !slices.Equal(l.picks.able, []int32{3}) {

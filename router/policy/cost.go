@@ -11,24 +11,28 @@ import (
 // exceeds the lowest by at most a tenth of the prompt's blocks. The cost counts blocks of
 // BlockTokens tokens:
 //
-//	cost   = (PrefillLoadScale*max(0, raw-credit) + decode + ActiveRequestWeight*requests) * taint
+//	cost   = (PrefillLoadScale*max(0, raw-credit) + decode + ActiveRequestWeight*requests) * labels
 //	raw    = (active prefill tokens + max(0, prompt tokens - cached) + cached) / BlockTokens
 //	cached = device + HostCacheHitWeight*host + DiskCacheHitWeight*disk, in whole tokens
 //	credit = OverlapScoreCredit*decay*device + HostCacheHitWeight*host + DiskCacheHitWeight*disk +
 //	         SharedCacheMultiplier*shared + experts
 //	decay  = 1 / (1 + OverlapScoreCreditDecay*excess/max(1, prompt))
 //	decode = active blocks + blocks of the prompt that are not active yet
-//	taint  = exp(-tanh(sum of the weights of matching preferred taints)), 1 for a pinned request
+//	labels = exp(-tanh(sum of the weights of the preferred labels)), 1 for a pinned request
 //
 // device, host and disk are the whole blocks that the node has there and in no better tier. shared
 // are the blocks behind device in a cache that every host reaches. experts is the share of the
 // request's experts that the node hosts, times OverlapScoreCredit*decay*device. experts brings the
-// credit at most to the prompt's blocks. excess is the node's active
-// prefill above the least of all candidates, in blocks. A node with an unknown load has no decode
-// and no requests, and its raw is the prompt. With TrackPrefillTokens off, the credit is taken off
-// decode instead, if there is credit and the node does not only compute the prompt:
+// credit at most to the prompt's blocks. excess is the node's active prefill above the least of all
+// candidates, in blocks. With TrackPrefillTokens off and OverlapScoreCredit above 0, the credit is
+// taken off decode instead:
 //
-//	cost = (max(0, decode-credit) + ActiveRequestWeight*requests) * taint
+//	cost = (max(0, decode-credit) + ActiveRequestWeight*requests) * labels
+//
+// Two facts about a pick change the formula. A candidate with PrefillTokens below 0 has no decode
+// and no requests, and its raw is the prompt; the router knows at least its own requests of a node,
+// and never passes less than 0. In a Situation with Prefill the credit is never taken off decode;
+// no plan of the router has a leg that only computes a prompt.
 type CostSettings struct {
 	// BlockTokens is the unit of the cost, in tokens. Only whole blocks count as cached.
 	BlockTokens int `json:"block_tokens" range:"1..65536"`
@@ -206,12 +210,12 @@ func (k *costing) whole(blocks int32) float64 {
 
 // cost returns the cost of one candidate, and writes its parts into t, unless t is nil.
 func (k *costing) cost(c *Candidate, t *CostTerms) (total float64) {
-	decay, taint := 1.0, 1.0
+	decay, labels := 1.0, 1.0
 	if k.decays {
 		decay = k.decay(c)
 	}
-	if c.Taint != 0 {
-		taint = k.taint(c.Taint)
+	if c.Labels != 0 {
+		labels = k.labels(c.Labels)
 	}
 	cached, credit, tokens := 0.0, 0.0, k.prompt
 	if c.Matched|c.Coming|c.Host|c.Disk|c.SharedCache != 0 {
@@ -241,7 +245,7 @@ func (k *costing) cost(c *Candidate, t *CostTerms) (total float64) {
 	}
 	raw, prefill := 0.0, 0.0
 	if k.offDecode {
-		total = (max(0, decode-credit) + requests) * taint
+		total = (max(0, decode-credit) + requests) * labels
 	} else {
 		if k.TrackPrefillTokens {
 			raw = tokens / k.unit
@@ -249,12 +253,12 @@ func (k *costing) cost(c *Candidate, t *CostTerms) (total float64) {
 		if raw > credit {
 			prefill = raw - credit
 		}
-		total = (k.PrefillLoadScale*prefill + decode + requests) * taint
+		total = (k.PrefillLoadScale*prefill + decode + requests) * labels
 	}
 	if t != nil {
 		*t = CostTerms{
 			Cached: cached, Raw: raw, Decay: decay, Credit: credit, Experts: experts, Scale: k.PrefillLoadScale,
-			Prefill: prefill, Decode: decode, Requests: requests, Taint: taint, Total: total, OffDecode: k.offDecode,
+			Prefill: prefill, Decode: decode, Requests: requests, Labels: labels, Total: total, OffDecode: k.offDecode,
 		}
 	}
 	return total
@@ -302,8 +306,9 @@ func (k *costing) active(blocks float64) float64 {
 	return math.Round(blocks * block.Tokens / k.unit)
 }
 
-// taint returns the factor of the preferred taints, between exp(-1) and exp(1).
-func (k *costing) taint(sum float64) float64 {
+// labels returns the factor of the preferred labels, between exp(-1) and exp(1). sum is the sum of
+// their weights.
+func (k *costing) labels(sum float64) float64 {
 	if k.pinned || sum == 0 || math.IsNaN(sum) {
 		return 1
 	}

@@ -18,8 +18,8 @@ type CostTerms struct {
 	Prefill  float64 `json:"adjusted_prefill_blocks"` // max(0, Raw-Credit)
 	Decode   float64 `json:"decode_blocks"`
 	Requests float64 `json:"active_request_blocks"`
-	Taint    float64 `json:"taint_factor"`
-	Total    float64 `json:"total"` // the cost
+	Labels   float64 `json:"taint_factor"` // factor of the preferred labels
+	Total    float64 `json:"total"`        // the cost
 	// OffDecode says that Credit is taken off Decode. Raw and Prefill do not count then.
 	OffDecode bool `json:"credit_off_decode,omitempty"`
 	// Probability is the probability of the node in a draw by temperature.
@@ -31,7 +31,7 @@ type CostTerms struct {
 //	125.5 = 1.0 * 100.5 + 25.0 (cached_blocks: 15)
 //
 // The sum has the cost, the scaled prefill, the decode, and the cached blocks. The cost of active
-// requests, the credit taken off decode, the factor of taints and the credit for hosted experts
+// requests, the credit taken off decode, the factor of labels and the credit for hosted experts
 // appear if they count.
 func (t *CostTerms) formula() string {
 	sum := decimal(t.Scale) + " * " + decimal(t.Prefill) + " + " + decimal(t.Decode)
@@ -41,8 +41,8 @@ func (t *CostTerms) formula() string {
 	if t.Requests > 0 {
 		sum += " + " + decimal(t.Requests)
 	}
-	if t.Taint != 1 {
-		sum = decimal(t.Taint) + " * (" + sum + ")"
+	if t.Labels != 1 {
+		sum = decimal(t.Labels) + " * (" + sum + ")"
 	}
 	return decimal(t.Total) + " = " + sum + cachedBlocks(t.Cached, t.Experts)
 }

@@ -54,9 +54,9 @@ func TestCostTerms(t *testing.T) {
 		{name: "all active", node: Candidate{ActiveBlocks: 40, SharedActive: 300}, want: 100 + 40},
 		{name: "shared cache without a multiplier", node: Candidate{SharedCache: 60}, want: 200},
 		{name: "requests without a weight", node: Candidate{InFlight: 60}, want: 200},
-		{name: "taint", node: Candidate{Fit: Fit{Taint: 0.5}}, want: 200 * 0.6299485326},
-		{name: "taint, negative", node: Candidate{Fit: Fit{Taint: -1}}, want: 200 * 2.1416876847},
-		{name: "taint, unknown", node: Candidate{Fit: Fit{Taint: math.NaN()}}, want: 200},
+		{name: "labels", node: Candidate{Fit: Fit{Labels: 0.5}}, want: 200 * 0.6299485326},
+		{name: "labels, negative", node: Candidate{Fit: Fit{Labels: -1}}, want: 200 * 2.1416876847},
+		{name: "labels, unknown", node: Candidate{Fit: Fit{Labels: math.NaN()}}, want: 200},
 		{name: "more prefill than the other", node: Candidate{Matched: 20, PrefillTokens: 320},
 			other: &Candidate{}, want: 20 + 80 + 100},
 	} {
@@ -81,7 +81,7 @@ func TestCostSettings(t *testing.T) {
 			edit: func(c *CostSettings, _ *Situation) { c.PrefillLoadScale = 2 }},
 		{name: "request weight", node: Candidate{InFlight: 4, Others: 1}, want: 200 + 3*5,
 			edit: func(c *CostSettings, _ *Situation) { c.ActiveRequestWeight = 3 }},
-		{name: "taint weighs requests too", node: Candidate{InFlight: 10, Fit: Fit{Taint: 0.5}},
+		{name: "labels weigh requests too", node: Candidate{InFlight: 10, Fit: Fit{Labels: 0.5}},
 			want: 230 * 0.6299485326, edit: func(c *CostSettings, _ *Situation) { c.ActiveRequestWeight = 3 }},
 		{name: "shared cache", node: Candidate{Matched: 20, SharedCache: 60}, want: 100 - 20 - 0.5*40 + 100,
 			edit: func(c *CostSettings, _ *Situation) { c.SharedCacheMultiplier = 0.5 }},
@@ -142,7 +142,7 @@ func TestCostOfPrompts(t *testing.T) {
 			}},
 		{name: "without prefill", node: Candidate{Matched: 20, ActiveBlocks: 10, PrefillTokens: 320}, want: 110 - 20,
 			edit: func(c *CostSettings, s *Situation) { c.TrackPrefillTokens = false }},
-		{name: "without prefill, taint", node: Candidate{Matched: 20, Fit: Fit{Taint: 0.5}}, want: 80 * 0.6299485325,
+		{name: "without prefill, labels", node: Candidate{Matched: 20, Fit: Fit{Labels: 0.5}}, want: 80 * 0.6299485325,
 			edit: func(c *CostSettings, s *Situation) { c.TrackPrefillTokens = false }},
 		{name: "without prefill, all covered",
 			node: Candidate{Matched: 100, ActiveBlocks: 10, SharedActive: 100, InFlight: 3},
@@ -153,7 +153,7 @@ func TestCostOfPrompts(t *testing.T) {
 			edit: func(c *CostSettings, s *Situation) {
 				c.TrackPrefillTokens, c.OverlapScoreCredit = false, 0
 			}},
-		{name: "a pin, no taint", node: Candidate{Fit: Fit{Taint: 0.5}}, want: 200,
+		{name: "a pin, no labels", node: Candidate{Fit: Fit{Labels: 0.5}}, want: 200,
 			edit: func(_ *CostSettings, s *Situation) { s.Pinned = true }},
 	} {
 		c.check(t)
@@ -248,15 +248,15 @@ func TestTemperature(t *testing.T) {
 func TestFormula(t *testing.T) {
 	for want, c := range map[string]CostTerms{
 		"125.5 = 1.0 * 100.5 + 25.0 (cached_blocks: 15)": {
-			Total: 125.5, Scale: 1, Prefill: 100.5, Decode: 25, Cached: 15, Taint: 1},
+			Total: 125.5, Scale: 1, Prefill: 100.5, Decode: 25, Cached: 15, Labels: 1},
 		"60.125 = 0.25 * 100.5 + 25.0 + 10.0 (cached_blocks: 15.75)": {
-			Total: 60.125, Scale: 0.25, Prefill: 100.5, Decode: 25, Requests: 10, Cached: 15.75, Taint: 1},
+			Total: 60.125, Scale: 0.25, Prefill: 100.5, Decode: 25, Requests: 10, Cached: 15.75, Labels: 1},
 		"46.17 = 0.368 * (1.0 * 100.5 + 25.0) (cached_blocks: 0)": {
-			Total: 46.1699, Scale: 1, Prefill: 100.5, Decode: 25, Taint: math.Exp(-1)},
+			Total: 46.1699, Scale: 1, Prefill: 100.5, Decode: 25, Labels: math.Exp(-1)},
 		"125.5 = 1.0 * 100.5 + 25.0 (cached_blocks: 15, expert_blocks: 7.5)": {
-			Total: 125.5, Scale: 1, Prefill: 100.5, Decode: 25, Cached: 15, Experts: 7.5, Taint: 1},
+			Total: 125.5, Scale: 1, Prefill: 100.5, Decode: 25, Cached: 15, Experts: 7.5, Labels: 1},
 		"12.0 = max(0, 25.0 - 15.0) + 2.0 (cached_blocks: 15)": {
-			Total: 12, Scale: 1, Decode: 25, Credit: 15, Requests: 2, Cached: 15, Taint: 1, OffDecode: true},
+			Total: 12, Scale: 1, Decode: 25, Credit: 15, Requests: 2, Cached: 15, Labels: 1, OffDecode: true},
 	} {
 		if got := c.formula(); got != want {
 			t.Errorf("%q, want %q", got, want)

@@ -121,9 +121,6 @@ type Policy struct {
 	// MaxQueue bounds the requests in flight of a model on the nodes of a role. 0: the router's own
 	// setting.
 	MaxQueue int `json:"max_queue" range:"0..1048576"`
-	// TTFTSLOms is an objective for the time to first token, in milliseconds. It has no effect:
-	// documents may have it, the router logs that it is there, and no pick reads it. 0: none.
-	TTFTSLOms int `json:"ttft_slo_ms" range:"0..3600000"`
 }
 
 // ScoreSettings are the settings of mode score.
@@ -188,7 +185,7 @@ func Unknown() float32 { return float32(math.NaN()) }
 type Candidate struct {
 	IDHash        uint64     // hash of the node id, the same in every router replica
 	Load          *load.Load // reported by the node's agent or engine; nil: unknown
-	PrefillTokens int64      // uncached tokens of the prompts that the node computes; below 0: its load is unknown
+	PrefillTokens int64      // uncached tokens of prompts that the node computes, others' too; below 0: unknown
 	Matched       int32      // leading blocks of this prompt believed to be in the engine's own cache
 	Coming        int32      // with the blocks being computed for other requests; less counts as Matched
 	Host          int32      // with the blocks in the memory of the host; less counts as Coming
@@ -211,7 +208,7 @@ type Candidate struct {
 
 // Fit is how a node fits what the request asks for beyond its prompt.
 type Fit struct {
-	Taint   float64 // sum of the weights of matching preferred taints, of either sign; 0: none
+	Labels  float64 // sum of the weights of the preferred labels that it has, of either sign; 0: none
 	Experts float32 // share of the request's experts that the node hosts; 0: none, or it names none
 	Loads   bool    // the engine must load the request's adapter first
 }

@@ -371,7 +371,7 @@ func randomCandidate(rng *rand.Rand) Candidate {
 	c.CPU, c.PrefillTokens, c.ActiveBlocks = rng.IntN(3) == 0, rng.Int64N(5000)-200, float64(maybe(500))
 	c.SharedActive, c.SharedCache = rng.Int32N(25)-1, rng.Int32N(25)
 	if rng.IntN(4) == 0 {
-		c.Taint = float64(maybe(2)) - 1
+		c.Labels = float64(maybe(2)) - 1
 	}
 	switch rng.IntN(4) {
 	case 0:

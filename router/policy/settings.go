@@ -16,7 +16,6 @@ import (
 //	range  the allowed numbers, LOWEST..HIGHEST
 //	oneof  the allowed words, separated by |
 //	most   the most entries of a list
-//	also   a number that is allowed too
 //	older  an older key
 //
 // A setting of a pointer type may be unset.
@@ -190,7 +189,7 @@ func allows(f reflect.StructField, v float64) bool {
 		return false
 	}
 	low, high, _ := strings.Cut(f.Tag.Get("range"), "..")
-	return v >= parsed(low) && v <= parsed(high) || f.Tag.Get("also") != "" && v == parsed(f.Tag.Get("also"))
+	return v >= parsed(low) && v <= parsed(high)
 }
 
 // words returns the allowed words of a setting.
@@ -219,9 +218,6 @@ func allowed(f reflect.StructField) string {
 		return "a list of at most " + f.Tag.Get("most") + " objects of " + strings.Join(keysIn(f.Type.Elem()), ", ")
 	case reflect.Int:
 		text = "a whole number from "
-	}
-	if also := f.Tag.Get("also"); also != "" {
-		text = also + ", or " + text
 	}
 	return text + strings.Replace(f.Tag.Get("range"), "..", " to ", 1)
 }
