@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/busy"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/leg"
 	"github.com/cognitora/dataplane/router/policy"
@@ -110,7 +111,8 @@ type nodeView struct {
 // modelView is a model with the router's own data about it.
 type modelView struct {
 	fleet.ModelInfo
-	TokenizerError string `json:"tokenizer_error,omitempty"` // why the tokenizer of the settings is not used
+	TokenizerError string         `json:"tokenizer_error,omitempty"` // why the tokenizer of the settings is not used
+	BusyThreshold  *busy.Document `json:"busy_threshold,omitempty"`  // set by POST /busy_threshold
 }
 
 func (r *Router) debugFleet(w http.ResponseWriter, _ *http.Request) {
@@ -134,7 +136,12 @@ func (r *Router) debugFleet(w http.ResponseWriter, _ *http.Request) {
 	}
 	failed := r.tokens.problems()
 	for _, m := range view.View.Models {
-		view.Models = append(view.Models, modelView{m, failed[m.Name]})
+		own := modelView{m, failed[m.Name], nil}
+		if given := r.busy.Given(m.Name); !given.IsZero() {
+			doc := busy.DocumentFor(m.Name, given)
+			own.BusyThreshold = &doc
+		}
+		view.Models = append(view.Models, own)
 	}
 	writeJSON(w, http.StatusOK, view)
 }

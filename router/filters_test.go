@@ -96,9 +96,10 @@ func (s *site) threshold(doc string, header ...string) (status int, body string)
 func TestThresholdsAreRemoved(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	s.threshold(`{"model":"sim","active_decode_blocks_threshold":0.9}`)
-	without := func(method, query string, header ...string) (int, string) {
+	const at = "/busy_threshold"
+	ask := func(method, path string, header ...string) (int, string) {
 		t.Helper()
-		req, err := http.NewRequest(method, s.admin+"/busy_threshold"+query, nil)
+		req, err := http.NewRequest(method, s.admin+path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,25 +114,32 @@ func TestThresholdsAreRemoved(t *testing.T) {
 		page, _ := io.ReadAll(resp.Body)
 		return resp.StatusCode, resp.Header.Get("Allow") + strings.Join(strings.Fields(string(page)), "")
 	}
+	shown := func() bool {
+		_, body := ask("GET", "/debug/fleet")
+		return strings.Contains(body, `"busy_threshold":{"model":"sim","active_decode_blocks_threshold":0.9,`)
+	}
+	if !shown() {
+		t.Error("/debug/fleet does not show the threshold")
+	}
 	for query, want := range map[string]string{"": `"param":"model"`, "?model=nobody": "model_not_found"} {
-		if status, body := without("DELETE", query); status/100 != 4 || !strings.Contains(body, want) {
+		if status, body := ask("DELETE", at+query); status/100 != 4 || !strings.Contains(body, want) {
 			t.Errorf("DELETE %s: %d %s", query, status, body)
 		}
 	}
-	if status, body := without("DELETE", "?model=sim", "Sec-Fetch-Site", "cross-site"); status != 403 {
+	if status, body := ask("DELETE", at+"?model=sim", "Sec-Fetch-Site", "cross-site"); status != 403 {
 		t.Errorf("DELETE of another site: %d %s", status, body)
 	}
 	if _, body := s.threshold(`{"model":"sim"}`); !strings.Contains(body, `"active_decode_blocks_threshold":0.9`) {
 		t.Errorf("a refused removal changed something: %s", body)
 	}
-	if status, body := without("DELETE", "?model=sim"); status != 200 ||
+	if status, body := ask("DELETE", at+"?model=sim"); shown() || status != 200 ||
 		!strings.Contains(body, `"active_decode_blocks_threshold":null`) {
 		t.Errorf("DELETE: %d %s", status, body)
 	}
 	if _, body := s.threshold(""); body != `{"thresholds":[]}` {
 		t.Errorf("thresholds are left: %s", body)
 	}
-	if status, body := without("PUT", ""); status != 405 || !strings.HasPrefix(body, "DELETE, GET, POST") {
+	if status, body := ask("PUT", at); status != 405 || !strings.HasPrefix(body, "DELETE, GET, POST") {
 		t.Errorf("PUT: %d %s", status, body)
 	}
 }

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 
+	"github.com/cognitora/dataplane/router/busy"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/policy"
 )
@@ -19,7 +20,8 @@ type Fleet struct {
 // Model is a model in the router's view.
 type Model struct {
 	fleet.ModelInfo
-	TokenizerError string `json:"tokenizer_error,omitempty"`
+	TokenizerError string         `json:"tokenizer_error,omitempty"`
+	BusyThreshold  *busy.Document `json:"busy_threshold,omitempty"`
 }
 
 // Node is a node in the router's view.

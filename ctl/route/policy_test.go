@@ -20,7 +20,11 @@ func TestRoutePolicy(t *testing.T) {
 			Mode: "cost", Source: "file /p.json", DocumentMode: "random", ModeBy: "router.mode", Settings: p,
 			Refused: &policy.Refusal{Source: "file /p.json", Reason: "mode: refused"},
 		},
-		"models": []map[string]any{{"name": "sim"}, {"name": "large", "mode": "direct"}},
+		"models": []map[string]any{
+			{"name": "sim"}, {"name": "large", "mode": "direct", "busy_threshold": map[string]any{
+				"active_prefill_tokens_threshold": 5, "active_decode_blocks_threshold": 0.5,
+			}},
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -32,7 +36,8 @@ func TestRoutePolicy(t *testing.T) {
 	}
 	ctltest.Want(t, out, "cost.temperature", "max_queue", "7", "file /p.json",
 		"router.mode overrides mode random of the document", "score.epsilon: no effect in mode cost", "model large",
-		"mode direct", "a newer document, file /p.json at", "mode: refused")
+		"mode direct", "not in force", "file /p.json at", "mode: refused",
+		"that were set here win: active_decode_blocks_threshold 0.5, active_prefill_tokens_threshold 5")
 	out, err = ctl(t, nil, "route", "policy", "--admin", url, "-o", "json")
 	if err != nil {
 		t.Fatal(err)

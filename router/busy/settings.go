@@ -71,6 +71,13 @@ func (s *Settings) Set(model string, t Thresholds) Thresholds {
 	return s.of(model)
 }
 
+// Given returns the limits that Set has set for a model.
+func (s *Settings) Given(model string) Thresholds {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.set[model]
+}
+
 // Unset removes the limits that Set has set for a model, and returns the model's thresholds: those
 // of the policy.
 func (s *Settings) Unset(model string) Thresholds {

@@ -262,7 +262,7 @@ func TestSessionsAreExplained(t *testing.T) {
 			}
 			return e
 		}
-		if e := explain(); e.Winner != nodes[0].ID || strings.Contains(e.Why, "session") {
+		if e := explain(); e.Winner != nodes[0].ID || strings.Contains(e.Why, "its session is there") {
 			t.Errorf("hard %v: without a node: %s, %s", hard, e.Winner, e.Why)
 		}
 		r := ofSession(t, d, id)

@@ -51,7 +51,7 @@ func TestBusyThresholds(t *testing.T) {
 
 func TestBusyThresholdsAreRefused(t *testing.T) {
 	for section, want := range map[string]string{
-		`[]`: "busy: not a JSON object is refused, allowed: an object of active_decode_blocks_threshold, active_prefill",
+		`[]`: "busy: not a JSON object, allowed: an object of active_decode_blocks_threshold, active_prefill",
 		`{"active_decode_blocks_threshold":1.5}`: "busy.active_decode_blocks_threshold: 1.5 is refused, allowed: a number " +
 			"from 0 to 1",
 		`{"active_decode_blocks_threshold":null}`:       "busy.active_decode_blocks_threshold: null is refused",

@@ -92,6 +92,8 @@ func (k *costing) explain(e *Explanation, pick int, low, high float64, stays boo
 	}
 	decided := stays && (k.Temperature > 0 || tied > 1 || e.Terms[pick].Cost.Total > low)
 	switch {
+	case decided && e.Terms[pick].Cost.Total == low:
+		e.Why = "its session is there, and no cost is below its cost " + decimal(low)
 	case decided:
 		e.Why = fmt.Sprintf("its session is there, and its cost %s is within %s, a tenth of the prompt's blocks, of "+
 			"the lowest cost %s", decimal(e.Terms[pick].Cost.Total), decimal(k.margin()), decimal(low))

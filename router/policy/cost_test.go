@@ -303,7 +303,7 @@ func TestCostExplains(t *testing.T) {
 		"candidates with the lowest cost 20.0" {
 		t.Error(why)
 	}
-	if why := explained(full); why != "none of 1 candidates has room" {
+	if why := explained(full); why != "the only candidate has no room" {
 		t.Error(why)
 	}
 	p.Cost.Temperature = 1

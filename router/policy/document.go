@@ -261,7 +261,7 @@ func ParseMode(name string) (Mode, error) {
 func members(doc []byte, fn func(key string, value json.RawMessage)) error {
 	dec := json.NewDecoder(bytes.NewReader(doc))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		return errors.New("not a JSON object")
+		return errors.New(noObject)
 	}
 	seen := map[string]bool{}
 	for dec.More() {

@@ -91,8 +91,8 @@ func TestParseRefuses(t *testing.T) {
 		`{"score":{"epsilon":7}}`: `policy: score.epsilon: 7 is refused, allowed: a number from 0 to 1`,
 		`{"weights":{"lod":0.5}}`: `weights.lod: unknown key; ` +
 			`there are kv, load, power, capacity, pending, adapter; did you mean load?`,
-		`{"weights":[0.5]}`:                           "weights: not a JSON object is refused, allowed: an object of kv",
-		`{"score":null}`:                              "score: not a JSON object is refused, allowed: an object of weights",
+		`{"weights":[0.5]}`:                           "weights: not a JSON object, allowed: an object of kv",
+		`{"score":null}`:                              "score: not a JSON object, allowed: an object of weights",
 		`{"weights":{"kv":1},"load":1}`:               "load: a weight both inside and outside of weights; use one form",
 		`{"load":1,"score":{"weights":{"kv":1}}}`:     "load: a weight both inside and outside of score.weights",
 		`{"score":{"weights":{}},"weights":{"kv":1}}`: "weights: also given as score.weights; use one of them",

@@ -41,14 +41,13 @@ func (t *Terms) Line(node string) string {
 func (p *Policy) Explain(s *Situation, e *Explanation) int {
 	e.begin(s)
 	pick := modes[p.Mode].of(p).pick(s, e)
-	draws := p.Mode == Random || p.Mode == PowerOfTwo || p.Mode == RoundRobin
 	switch {
 	case pick < 0 || p.Mode == Direct:
 	case s.Pinned && len(s.Candidates) == 1:
 		e.Why = "the request is pinned to this node"
 	case s.Pinned:
 		e.Why = "the request is pinned to this node; its rank: " + e.Why
-	case draws && withRoom(s.Candidates) == 1:
+	case withRoom(s.Candidates) == 1:
 		e.Why = "the only candidate with room"
 	}
 	return pick
@@ -59,6 +58,9 @@ func (e *Explanation) begin(s *Situation) {
 	e.Terms, e.Why = make([]Terms, len(s.Candidates)), "no candidates"
 	if len(s.Candidates) > 0 {
 		e.Why = fmt.Sprintf("none of %d candidates has room", len(s.Candidates))
+	}
+	if len(s.Candidates) == 1 {
+		e.Why = "the only candidate has no room"
 	}
 	l := occupancyOf(s.Candidates)
 	for i := range e.Terms {

@@ -128,7 +128,7 @@ func TestPrefillLoadModelIsRefused(t *testing.T) {
 		return fmt.Sprintf(`{"tokens":%d,"cached_tokens":%d,"ms":%g}`, tokens, cached, ms)
 	}
 	for model, want := range map[string]string{
-		`7`:               "prefill_load_model: not a JSON object is refused, allowed: an object of mode, table",
+		`7`:               "prefill_load_model: not a JSON object, allowed: an object of mode, table",
 		`{"mode":"aic"}`:  `prefill_load_model.mode: "aic" is refused, allowed: none, modelled`,
 		`{"mode":""}`:     `prefill_load_model.mode: "" is refused, allowed: none, modelled`,
 		`{"mode":null}`:   `prefill_load_model.mode: null is refused`,
@@ -136,7 +136,7 @@ func TestPrefillLoadModelIsRefused(t *testing.T) {
 		`{"tables":[]}`:   "prefill_load_model.tables: unknown key; there are mode, table; did you mean table?",
 		`{"table":null}`:  "prefill_load_model.table: null is refused, allowed: a list of at most 64 objects of tokens, cached",
 		`{"table":{}}`:    "prefill_load_model.table: {} is refused, allowed: a list",
-		`{"table":[512]}`: "prefill_load_model.table[0]: not a JSON object is refused, allowed: an object of tokens, cached",
+		`{"table":[512]}`: "prefill_load_model.table[0]: not a JSON object, allowed: an object of tokens, cached",
 		`{"mode":"modelled"}`: "prefill_load_model.table: empty is refused, allowed: at least one measurement if " +
 			"mode is modelled",
 		`{"mode":"modelled","table":[]}`: "prefill_load_model.table: empty is refused",

@@ -216,7 +216,7 @@ func (p *ScoreSettings) pick(s *Situation, e *Explanation) int {
 	if e != nil {
 		how := "at random, the prompt has no key"
 		if keyed {
-			how = "by rendezvous of node id and prompt key"
+			how = "by rendezvous of node id and session or prompt"
 		}
 		e.Why = fmt.Sprintf("%d candidates within %g of the best score %.4f, chosen %s", tied, p.Epsilon, top, how)
 	}

@@ -95,7 +95,7 @@ func TestSessionsInCost(t *testing.T) {
 		{active: 10, want: 0, why: within},
 		{active: 11, want: 1, why: "lowest cost 200.0 of 2 candidates"},
 		{active: 10, temperature: 1e6, want: 0, why: within},
-		{active: 10, full: true, want: 1, why: "lowest cost 200.0 of 1 candidates"},
+		{active: 10, full: true, want: 1, why: "the only candidate with room"},
 	} {
 		p, e := Default(), Explanation{}
 		p.Mode, p.Cost.Temperature = Cost, c.temperature

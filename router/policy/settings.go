@@ -20,12 +20,18 @@ import (
 //
 // A setting of a pointer type may be unset.
 
+// noObject is the value of a setting that should be a JSON object.
+const noObject = "not a JSON object"
+
 // FieldError reports a setting whose value is not allowed.
 type FieldError struct {
 	Field, Value, Allowed string
 }
 
 func (e *FieldError) Error() string {
+	if e.Value == noObject {
+		return fmt.Sprintf("%s: %s, allowed: %s", e.Field, e.Value, e.Allowed)
+	}
 	return fmt.Sprintf("%s: %s is refused, allowed: %s", e.Field, e.Value, e.Allowed)
 }
 
