@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/lora"
 )
 
 // told returns what a node says of each adapter: + loaded, - not loaded, ? unknown.
@@ -131,6 +132,19 @@ func TestBackendOfOneAdapter(t *testing.T) {
 		return sql != nil && sql.Adapter && sql.Base == nil && own != nil && !own.Adapter &&
 			told(s.Node("a"), "sql") == "?" && told(s.Node("b"), "own") == "+"
 	})
+}
+
+// TestSoleModelBesideAnOrphan: a request without a model goes to the only base model, though an
+// adapter is served whose base is not.
+func TestSoleModelBesideAnOrphan(t *testing.T) {
+	orphan := testNode("b", 4, "sql")
+	info := *orphan.Info()
+	info.Adapters = []lora.Adapter{{Name: "sql", Base: "/models/unknown"}}
+	orphan.setInfo(&info)
+	s := build([]*Node{testNode("a", 4, "m"), orphan}, stored(nil))
+	if sql := s.Model([]byte("sql")); !sql.Adapter || sql.Base != nil || s.Sole() != s.Model([]byte("m")) {
+		t.Errorf("the only model is %+v; sql is %+v", s.Sole(), sql)
+	}
 }
 
 // TestAdaptersOfAHeartbeat: an agent tells which adapters its engine lists and when it used them.

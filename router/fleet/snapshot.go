@@ -73,7 +73,7 @@ func (s *Snapshot) Sole() *ModelView {
 	var sole *ModelView
 	served := 0
 	for _, m := range s.models {
-		if len(m.Nodes) > 0 && m.Base == nil {
+		if len(m.Nodes) > 0 && !m.Adapter {
 			sole, served = m, served+1
 		}
 	}
