@@ -162,6 +162,7 @@ func (s *Snapshot) inherit(m *ModelView, in *settings, all map[*ModelView][]*Nod
 func byID(a, b *Node) int { return strings.Compare(a.ID, b.ID) }
 
 // share splits a model's nodes by role. A pool in the settings decides before the node's own role.
+// Pools of an adapter's base may name nodes that do not serve the adapter.
 func (s *Snapshot) share(m *ModelView, nodes []*Node) {
 	var pools map[cluster.Role][]string
 	if m.Settings != nil {
@@ -170,10 +171,15 @@ func (s *Snapshot) share(m *ModelView, nodes []*Node) {
 	if len(pools) > 0 {
 		m.roles = make(map[*Node]cluster.Role, len(nodes))
 	}
+	own := s.Settings[m.Name]
+	inherited := own == nil || len(own.Pools) == 0
 	for _, role := range slices.Sorted(maps.Keys(pools)) {
 		for _, id := range pools[role] {
 			n := s.byID[id]
 			if n == nil || !slices.Contains(nodes, n) {
+				if inherited {
+					continue
+				}
 				s.Problems = append(s.Problems, Problem{Subject: ofModel.name(m.Name),
 					Reason: "its pool " + string(role) + " names node " + id + ", which does not serve it now"})
 				continue
