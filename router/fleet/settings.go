@@ -33,7 +33,11 @@ func (s *settings) init(ours map[string]*cluster.Model) {
 // they are in force. They never come into force if SetModels returns the error of ctx. Run must be
 // running.
 func (f *Fleet) SetModels(ctx context.Context, ours map[string]*cluster.Model) error {
-	return f.do(ctx, func(f *Fleet) { f.settings.ours, f.settings.changed = ours, true })
+	return f.do(ctx, func(f *Fleet) { f.setModels(ours) })
+}
+
+func (f *Fleet) setModels(ours map[string]*cluster.Model) {
+	f.settings.ours, f.settings.changed = ours, true
 }
 
 // noteSettings makes the next snapshot merge the settings again.

@@ -81,6 +81,19 @@ func (f *Fleet) Reload(ctx context.Context, backends []Backend) error {
 	return f.do(ctx, func(f *Fleet) { f.setStatic(desired) })
 }
 
+// Configure is Reload and SetModels together. A bad list of backends changes no setting of a model
+// either, and one snapshot puts both in force.
+func (f *Fleet) Configure(ctx context.Context, backends []Backend, models map[string]*cluster.Model) error {
+	desired, err := prepare(backends)
+	if err != nil {
+		return err
+	}
+	return f.do(ctx, func(f *Fleet) {
+		f.setModels(models)
+		f.setStatic(desired)
+	})
+}
+
 // do runs change on the fleet's goroutine and publishes. change never runs if do returns the error
 // of ctx.
 func (f *Fleet) do(ctx context.Context, change func(*Fleet)) error {
