@@ -219,3 +219,31 @@ func TestExpectedAdapters(t *testing.T) {
 		t.Errorf("when it is expected no more: %s", got)
 	}
 }
+
+// TestAdaptersShareTheListsOfTheirBase: an adapter with the nodes of its base has the same lists,
+// and pools of its own give it other ones. Every node expects the adapters that its engine does not
+// list.
+func TestAdaptersShareTheListsOfTheirBase(t *testing.T) {
+	nodes := []*Node{testNode("a", 4, "m", "listed"), testNode("b", 4, "m"), role("p", cluster.RolePrefill, "m")}
+	s := build(nodes, stored(map[string]*cluster.Model{
+		"lazy": {Base: "m"}, "listed": {Base: "m"}, "own": {Base: "m", Pools: map[cluster.Role][]string{"both": {"b"}}},
+	}))
+	s.expectAdapters()
+	m, lazy, own := s.Model([]byte("m")), s.Model([]byte("lazy")), s.Model([]byte("own"))
+	if !sameList(lazy.Nodes, m.Nodes) || !sameList(lazy.Prefill, m.Prefill) || len(m.Nodes) != 2 || len(m.Prefill) != 1 {
+		t.Errorf("the base has %q and %q, the adapter %q and %q", ids(m.Nodes), ids(m.Prefill), ids(lazy.Nodes),
+			ids(lazy.Prefill))
+	}
+	if got := strings.Join(ids(own.Nodes), " "); got != "b" {
+		t.Errorf("the pool of its own has %q", got)
+	}
+	for id, want := range map[string]string{"a": "lazy", "b": "lazy listed own", "p": "lazy listed own"} {
+		var names []string
+		for _, state := range s.Node(id).adapters.States() {
+			names = append(names, state.Name)
+		}
+		if got := strings.Join(names, " "); got != want {
+			t.Errorf("node %s expects %q, want %q", id, got, want)
+		}
+	}
+}
