@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/internal/lora"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/leg"
@@ -23,7 +24,7 @@ const (
 	adapterBody    = 64 << 10
 	adaptersAtOnce = 16 // nodes asked at a time
 	adapterTime    = 5 * time.Minute
-	adapterMost    = 30 * time.Minute
+	adapterMost    = lora.ChangeTime
 	adapterName    = 512 // bytes
 	adapterPath    = 4096
 	adapterListed  = 10 * time.Second // until the router has seen the change

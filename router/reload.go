@@ -46,8 +46,9 @@ var reloadable = []string{"router.backends", "backend", "model"}
 const modelKept = "model (timeouts and caps)"
 
 // ReloadConfig is Reload with the backends and models of next. An error changes nothing.
-// ReloadConfig returns the number of backends. kept lists the other settings of next that differ from the running ones. These settings
-// stay unchanged, because they need a restart. A new tokenizer of a model is loaded afterwards.
+// ReloadConfig returns the number of backends. kept lists the other settings of next that differ
+// from the running ones. These settings stay unchanged, because they need a restart. A new
+// tokenizer of a model is loaded afterwards.
 func (r *Router) ReloadConfig(ctx context.Context, next *Config) (backends int, kept []string, err error) {
 	if err := config.Check(next); err != nil {
 		return 0, nil, err

@@ -72,7 +72,8 @@ func TestLoadedIsTheCount(t *testing.T) {
 			case 3:
 				s.Unuse(name(), at)
 			case 4:
-				s.Scrape(fmt.Appendf(nil, "vllm:lora_requests_info{running_lora_adapters=%q} %d\n", name(), at.Unix()), at)
+				s.Scrape(fmt.Appendf(nil, "vllm:lora_requests_info{running_lora_adapters=%q} %d\n", name(),
+					at.Unix()), at)
 			case 5:
 				if r.IntN(10) == 0 {
 					s.Forget()

@@ -16,6 +16,9 @@ import (
 	"github.com/cognitora/dataplane/internal/enginemetrics"
 )
 
+// ChangeTime bounds the loading or unloading of an adapter, in every process that takes part.
+const ChangeTime = 30 * time.Minute
+
 // Adapter is a LoRA adapter that an engine lists.
 type Adapter struct {
 	Name string
@@ -45,8 +48,8 @@ func KeepingOf(kind string) Keeping {
 }
 
 // Set holds the adapters of one engine. The zero value knows no adapter. Set is safe for concurrent
-// use. Has and Loaded take no lock, look at one adapter, and allocate nothing. Use takes a lock only
-// for an adapter that is not among the latest.
+// use. Has and Loaded take no lock, look at one adapter, and allocate nothing. Use takes a lock
+// only for an adapter that is not among the latest.
 type Set struct {
 	table  atomic.Pointer[table]
 	mu     sync.Mutex // held by the methods that change the table or read the engine's metrics

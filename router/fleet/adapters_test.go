@@ -230,7 +230,8 @@ func TestAdaptersShareTheListsOfTheirBase(t *testing.T) {
 	}))
 	s.expectAdapters()
 	m, lazy, own := s.Model([]byte("m")), s.Model([]byte("lazy")), s.Model([]byte("own"))
-	if !sameList(lazy.Nodes, m.Nodes) || !sameList(lazy.Prefill, m.Prefill) || len(m.Nodes) != 2 || len(m.Prefill) != 1 {
+	if !sameList(lazy.Nodes, m.Nodes) || !sameList(lazy.Prefill, m.Prefill) || len(m.Nodes) != 2 ||
+		len(m.Prefill) != 1 {
 		t.Errorf("the base has %q and %q, the adapter %q and %q", ids(m.Nodes), ids(m.Prefill), ids(lazy.Nodes),
 			ids(lazy.Prefill))
 	}

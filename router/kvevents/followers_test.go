@@ -51,11 +51,13 @@ func TestTooManyRanks(t *testing.T) {
 	f := New(Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	var ranks []Source
 	for i := range 32 * 9 {
-		ranks = append(ranks, Source{Node: fmt.Sprint("engine-", i/9), Name: fmt.Sprint("engine-", i/9, "/", i%9), Rank: i % 9})
+		node := fmt.Sprint("engine-", i/9)
+		ranks = append(ranks, Source{Node: node, Name: fmt.Sprint(node, "/", i%9), Rank: i % 9})
 	}
 	f.Set(ranks)
 	f.Set(ranks)
-	if text := log.String(); strings.Count(text, "ranks_followed=256 ranks_left_out=32") != 1 || len(f.wanted) != maxSources {
+	if text := log.String(); strings.Count(text, "ranks_followed=256 ranks_left_out=32") != 1 ||
+		len(f.wanted) != maxSources {
 		t.Errorf("%d are followed: %s", len(f.wanted), text)
 	}
 	log.Reset()

@@ -172,7 +172,8 @@ func TestAdaptersShareTheNodesOfTheirBase(t *testing.T) {
 	}
 	backends = backends[:1]
 	reload()
-	if left := pool("two"); len(left.members) != 1 || left.place(before.nodes[1]) >= 0 || left.place(before.nodes[0]) != 0 {
+	if left := pool("two"); len(left.members) != 1 || left.place(before.nodes[1]) >= 0 ||
+		left.place(before.nodes[0]) != 0 {
 		t.Errorf("%d members are left", len(left.members))
 	}
 }

@@ -61,8 +61,8 @@ func BenchmarkPickNodes(b *testing.B) {
 	}
 }
 
-// BenchmarkRebuild measures the dispatcher's data for a new snapshot, for which all requests wait. A
-// number of adapters have the model as their base. The snapshot changes nothing, or the facts of
+// BenchmarkRebuild measures the dispatcher's data for a new snapshot, for which all requests wait.
+// A number of adapters have the model as their base. The snapshot changes nothing, or the facts of
 // one node.
 func BenchmarkRebuild(b *testing.B) {
 	for _, nodes := range []int{64, 256, 512} {
