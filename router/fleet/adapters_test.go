@@ -1,13 +1,16 @@
 package fleet
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
@@ -247,4 +250,56 @@ func TestAdaptersShareTheListsOfTheirBase(t *testing.T) {
 			t.Errorf("node %s expects %q, want %q", id, got, want)
 		}
 	}
+}
+
+// TestAwaitListed: the wait for an engine's new list ends with the snapshot that has it, with the
+// departure of the node, or with the context.
+func TestAwaitListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, err := New(Options{Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := node("n1", "http://127.0.0.1:1")
+		f.update(f.addEtcd(&h), &h)
+		f.publish()
+		n := f.Load().Node("n1")
+		wait := func(ctx context.Context, name string, listed bool) <-chan bool {
+			result := make(chan bool, 1)
+			go func() { result <- f.AwaitListed(ctx, n, name, listed) }()
+			synctest.Wait()
+			return result
+		}
+		began := time.Now()
+		if there, gone := <-wait(t.Context(), "m", true), <-wait(t.Context(), "sql", false); !there || !gone {
+			t.Errorf("what is so already: %v and %v", there, gone)
+		}
+		appears := wait(t.Context(), "sql", true)
+		f.publish() // changes nothing
+		synctest.Wait()
+		if len(appears) > 0 {
+			t.Error("a snapshot without the model ends the wait")
+		}
+		info := *n.Info()
+		info.Models, info.Upstream = []string{"m", "sql"}, []string{"m", "sql"}
+		n.setInfo(&info)
+		f.publish()
+		if !<-appears {
+			t.Error("the model has appeared")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		never, leaves := wait(ctx, "never", true), wait(t.Context(), "never", true)
+		cancel()
+		if <-never {
+			t.Error("the context has ended")
+		}
+		f.remove("n1")
+		f.publish()
+		if <-leaves {
+			t.Error("the node has left")
+		}
+		if time.Since(began) != 0 {
+			t.Errorf("the waits took %v", time.Since(began))
+		}
+	})
 }

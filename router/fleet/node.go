@@ -77,6 +77,7 @@ type Info struct {
 	Role          cluster.Role
 	Engine        string         // vllm, sglang, llama_cpp, openai_compat; empty = unknown
 	Models        []string       // names of the node's models in requests
+	OnlyModel     string         // static nodes: the only model that the configuration lets it serve; empty: all
 	Upstream      []string       // for each of Models, the name that the engine expects
 	Adapters      []lora.Adapter // the LoRA adapters among Models
 	Device, DType string

@@ -217,7 +217,7 @@ func staticInfo(b Backend, d discovery) *Info {
 		Labels: b.Labels, Experts: b.Experts, EngineVersion: d.version, MaxBatchedTokens: b.MaxBatchedTokens,
 		DataParallel: cmp.Or(b.DataParallel, d.ranks),
 	}
-	if b.Model != "" {
+	if info.OnlyModel = b.Model; b.Model != "" {
 		info.Adapters = slices.DeleteFunc(slices.Clone(d.adapters), func(a lora.Adapter) bool {
 			return a.Name != b.Model
 		})
