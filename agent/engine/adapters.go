@@ -48,7 +48,11 @@ func newChanges() changes {
 func (c *changes) begin(ctx context.Context) error {
 	select {
 	case c.turn <- struct{}{}:
-		return ctx.Err()
+		err := ctx.Err()
+		if err != nil { // both were ready
+			c.done()
+		}
+		return err
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -153,8 +153,13 @@ func TestOneChangeAtATime(t *testing.T) {
 	if one, other := <-answers, <-answers; one+other != 502+503 {
 		t.Errorf("at the end of Run: %d and %d", one, other)
 	}
-	if status, _, answer := e.ChangeAdapter(false, "sql", "/p"); status != 503 ||
-		!strings.Contains(string(answer), "stopping") {
-		t.Errorf("after Run: %d %s", status, answer)
+	for range 20 { // the free turn and the end of Run are both ready
+		if status, _, answer := e.ChangeAdapter(false, "sql", "/p"); status != 503 ||
+			!strings.Contains(string(answer), "stopping") {
+			t.Fatalf("after Run: %d %s", status, answer)
+		}
+	}
+	if len(e.changes.turn) != 0 {
+		t.Error("a refused change keeps its turn")
 	}
 }
