@@ -107,6 +107,29 @@ func TestAdaptersAreLoadedOnRequest(t *testing.T) {
 	s.changes("/adapters/load", load, "sim-0 failed ")
 }
 
+// TestAdapterOfABackendWithAModel checks that the answer about a backend that serves one configured
+// model says so at once. A base in the adapter's settings makes the backend serve the adapter.
+func TestAdapterOfABackendWithAModel(t *testing.T) {
+	t.Parallel()
+	e := simulate(t, 1, func(c *engine.Config) { c.RuntimeLoRA = true })[0]
+	s := serve(t, nil, func(c *router.Config) {
+		c.Router.Backends = []string{e.URL() + ",id=sim-0,model=sim"}
+		c.Models = []router.ModelConfig{{Name: "chat", Base: "sim"}}
+	})
+	eventually(t, "the node is eligible", func() bool { return s.eligible() == 1 })
+	load := func(adapter string) string {
+		return fmt.Sprintf(`{"model":"sim","adapter":%q,"path":%q}`, adapter, adapterDir(t))
+	}
+	s.changes("/adapters/load", load("sql"), "sim-0 loaded but this backend serves model=sim only; leave model= out")
+	s.changes("/adapters/unload", `{"model":"sim","adapter":"sql"}`, "sim-0 unloaded")
+	if _, nodes := s.changed("/adapters/load", load("chat")); nodes != "sim-0 loaded\n" {
+		t.Errorf("with a base: %q", nodes)
+	}
+	if r := s.chat(asking("chat", "hello")); r.status != 200 {
+		t.Errorf("the adapter: %v", r)
+	}
+}
+
 // TestBadChangesOfAdapters checks that a request that makes no sense reaches no engine.
 func TestBadChangesOfAdapters(t *testing.T) {
 	t.Parallel()

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/internal/lora"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/leg"
@@ -27,7 +28,7 @@ const (
 	adapterBody    = 64 << 10
 	adaptersAtOnce = 16 // nodes asked at a time
 	adapterTime    = 5 * time.Minute
-	adapterMost    = 30 * time.Minute
+	adapterMost    = lora.ChangeTime
 	adapterName    = 512 // bytes
 	adapterPath    = 4096
 	adapterListed  = 10 * time.Second // until the router has seen the change
@@ -175,14 +176,30 @@ func (r *Router) askForAdapter(ctx context.Context, nodes []*fleet.Node, c fleet
 			if result.State == fleet.ChangeFailed || result.State == fleet.ChangeNone {
 				return nil
 			}
-			ctx, cancel := context.WithTimeout(ctx, adapterListed)
-			defer cancel()
-			if !n.AwaitListed(ctx, c.Name, !c.Unload) && result.Detail == "" {
-				result.Detail = "the engine has done so, but this router has not seen its new list of models yet"
+			if detail := r.awaitAdapter(ctx, n, c); result.Detail == "" {
+				result.Detail = detail
 			}
 			return nil
 		})
 	}
 	_ = asking.Wait() // each result has its own error
 	return results
+}
+
+// awaitAdapter waits until the router knows of a change, and says why it does not.
+func (r *Router) awaitAdapter(ctx context.Context, n *fleet.Node, c fleet.AdapterChange) string {
+	only := n.Info().OnlyModel
+	if only != "" && only != c.Name && !c.Unload {
+		if r.fleet.Load().Serves(n, c.Name) { // by a base in the settings
+			return ""
+		}
+		return "but this backend serves model=" + only + " only; leave model= out, or set the adapter's base " +
+			"(cgn-ctl model set " + c.Name + " --base " + only + ")"
+	}
+	ctx, cancel := context.WithTimeout(ctx, adapterListed)
+	defer cancel()
+	if !r.fleet.AwaitListed(ctx, n, c.Name, !c.Unload) {
+		return "the engine has done so, but this router has not seen its new list of models yet"
+	}
+	return ""
 }

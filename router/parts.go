@@ -75,14 +75,14 @@ func (c *Config) eventSources(backends []fleet.Backend, s *fleet.Snapshot) (sour
 
 // caches returns the cache daemons that backends name, and the agents that report their engines'
 // blocks themselves.
-func (r *Router) caches() map[string]string {
+func (r *Router) caches(of followed) map[string]string {
 	all := map[string]string{}
-	for _, n := range r.fleet.Load().Nodes {
+	for _, n := range of.fleet.Nodes {
 		if at := n.Info().KVEvents; at != "" && r.config.Prefix.KVEvents {
 			all["agent "+n.ID] = at // no node names this address; the engine is known by the node's id
 		}
 	}
-	maps.Copy(all, staticCaches(*r.backends.Load()))
+	maps.Copy(all, staticCaches(*of.backends))
 	return all
 }
 
@@ -91,26 +91,38 @@ func (r *Router) caches() map[string]string {
 const agentsEvery = 500 * time.Millisecond
 
 // followAgents follows the agents that report their engines' blocks themselves, and the ranks of
-// backends whose KV events the router follows.
+// backends whose KV events the router follows. Only followAgents says what is followed.
 func (r *Router) followAgents(ctx context.Context) error {
 	tick := time.NewTicker(agentsEvery)
 	defer tick.Stop()
-	var seen *fleet.Snapshot
-	var backends *[]fleet.Backend
+	var seen followed
 	for {
-		now, static := r.fleet.Load(), r.backends.Load()
-		if now != seen || static != backends {
-			seen, backends = now, static
-			r.holdings.SetStatic(r.caches())
-			r.events.Set(r.config.eventSources(*static, now))
-		}
-		r.lookForUntokenised(now)
+		seen = r.follow(seen)
+		r.lookForUntokenised(seen.fleet)
 		select {
 		case <-tick.C:
+		case <-r.reloaded:
 		case <-ctx.Done():
 			return nil
 		}
 	}
+}
+
+// followed is the fleet and the backends whose KV events and cache daemons the router follows.
+type followed struct {
+	fleet    *fleet.Snapshot
+	backends *[]fleet.Backend
+}
+
+// follow follows the present fleet and backends, if they are not those that were seen.
+func (r *Router) follow(seen followed) followed {
+	backends := r.backends.Load() // before the fleet, which then is one with these backends
+	now := followed{r.fleet.Load(), backends}
+	if now != seen {
+		r.holdings.SetStatic(r.caches(now))
+		r.events.Set(r.config.eventSources(*now.backends, now.fleet))
+	}
+	return now
 }
 
 // onlyModel returns the only model of a node that is no LoRA adapter, or "" without exactly one.

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/router/fleet"
 )
@@ -14,10 +15,15 @@ func (r *Router) Reload(ctx context.Context, backends []fleet.Backend) error {
 	if err := r.fleet.Reload(ctx, backends); err != nil {
 		return err
 	}
-	r.backends.Store(&backends)
-	r.holdings.SetStatic(r.caches())
-	r.events.Set(r.config.eventSources(backends, r.fleet.Load()))
+	r.setBackends(backends)
 	return nil
+}
+
+// setBackends records the backends of the fleet's latest list. followAgents then follows their
+// cache daemons and KV events.
+func (r *Router) setBackends(backends []fleet.Backend) {
+	r.backends.Store(&backends)
+	await.Wake(r.reloaded)
 }
 
 // ReopenAccessLog opens the access log anew after a rotation. On an error the old file stays in
@@ -39,9 +45,10 @@ var reloadable = []string{"router.backends", "backend", "model"}
 // modelKept names the settings of models that ReloadConfig does not apply.
 const modelKept = "model (timeouts and caps)"
 
-// ReloadConfig is Reload with the backends and models of next. ReloadConfig returns the number of
-// backends. kept lists the other settings of next that differ from the running ones. These settings
-// stay unchanged, because they need a restart. A new tokenizer of a model is loaded afterwards.
+// ReloadConfig is Reload with the backends and models of next. An error changes nothing.
+// ReloadConfig returns the number of backends. kept lists the other settings of next that differ
+// from the running ones. These settings stay unchanged, because they need a restart. A new
+// tokenizer of a model is loaded afterwards.
 func (r *Router) ReloadConfig(ctx context.Context, next *Config) (backends int, kept []string, err error) {
 	if err := config.Check(next); err != nil {
 		return 0, nil, err
@@ -57,8 +64,9 @@ func (r *Router) ReloadConfig(ctx context.Context, next *Config) (backends int, 
 	if err != nil {
 		return 0, nil, err
 	}
-	if err := r.fleet.SetModels(ctx, next.modelSettings()); err != nil {
+	if err := r.fleet.Configure(ctx, list, next.modelSettings()); err != nil {
 		return 0, nil, err
 	}
-	return len(list), kept, r.Reload(ctx, list)
+	r.setBackends(list)
+	return len(list), kept, nil
 }

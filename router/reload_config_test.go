@@ -2,6 +2,8 @@ package router_test
 
 import (
 	"fmt"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/cognitora/dataplane/router"
@@ -29,5 +31,34 @@ func TestReloadNamesWhatNeedsARestart(t *testing.T) {
 	if _, _, err := again(func(c *router.Config) { c.Router.Backends, c.Limits.MaxStreams = nil, 0 }); err == nil ||
 		s.eligible() != 2 {
 		t.Errorf("a bad configuration: %v, %d eligible", err, s.eligible())
+	}
+}
+
+// TestARefusedReloadChangesNothing checks that a reload whose backends are refused leaves the
+// settings of models as they were.
+func TestARefusedReloadChangesNothing(t *testing.T) {
+	engines := simulate(t, 1)
+	s := serve(t, engines)
+	reload := func(backend string) error {
+		next := settings(t, s.log)
+		next.Router.Backends = []string{backend}
+		next.Models = []router.ModelConfig{{Name: "sim", Aliases: []string{"other"}}}
+		_, _, err := s.ReloadConfig(t.Context(), &next)
+		return err
+	}
+	ask := func() int { return s.chat(`{"model":"other","messages":[{"role":"user","content":"hello"}]}`).status }
+	url := engines[0].URL() + ",id=sim-0"
+	if err := reload(url + ",api_key_file=" + filepath.Join(t.TempDir(), "none")); err == nil ||
+		!strings.Contains(err.Error(), "api_key_file") {
+		t.Fatal("a file that is not there:", err)
+	}
+	if status := ask(); status != 404 {
+		t.Errorf("the alias of the refused configuration: %d", status)
+	}
+	if err := reload(url); err != nil {
+		t.Fatal(err)
+	}
+	if status := ask(); status != 200 {
+		t.Errorf("the alias of the next configuration: %d", status)
 	}
 }

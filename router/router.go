@@ -57,7 +57,8 @@ type Router struct {
 	policy       atomic.Pointer[policy.Policy]
 	inForce      atomic.Pointer[policy.InForce] // policy, for people; set by one goroutine at a time
 	backends     atomic.Pointer[[]fleet.Backend]
-	policyDoc    []byte // contents of the policy file when the router was made
+	reloaded     chan struct{} // woken after a change of backends
+	policyDoc    []byte        // contents of the policy file when the router was made
 	gate         *admission.Gate
 	busy         *busy.Settings
 	metrics      *metrics.Router
@@ -77,7 +78,8 @@ func New(c Config) (r *Router, err error) {
 	if err := config.Check(&c); err != nil {
 		return nil, err
 	}
-	r = &Router{config: &c, log: cmp.Or(c.Logger, slog.Default()), metrics: metrics.New(), busy: new(busy.Settings)}
+	r = &Router{config: &c, log: cmp.Or(c.Logger, slog.Default()), metrics: metrics.New(), busy: new(busy.Settings),
+		reloaded: make(chan struct{}, 1)}
 	defer func() {
 		if err != nil {
 			r.Close()
@@ -200,7 +202,6 @@ func (r *Router) joinFleet() error {
 	if r.fleet, err = fleet.New(o); err != nil {
 		return err
 	}
-	r.events.Set(c.eventSources(backends, r.fleet.Load()))
 	if at := c.Router.KernelEvents; at != "" {
 		r.peers = peerevents.New(peerevents.Options{Path: at, Fleet: r.fleet, Logger: r.log})
 	}

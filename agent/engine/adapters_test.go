@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -98,5 +99,67 @@ func TestLoadingMayTakeLong(t *testing.T) {
 	defer e.prober.close()
 	if status, _, answer := e.ChangeAdapter(false, "sql", "/p"); status != 200 {
 		t.Errorf("%d %s", status, answer)
+	}
+}
+
+// TestOneChangeAtATime: a second change waits for the first, which its client may have given up.
+// The end of Run breaks off the first and refuses the second.
+func TestOneChangeAtATime(t *testing.T) {
+	s := &adapting{server: newServer()}
+	begun, broken, goOn := make(chan struct{}, 2), make(chan struct{}, 2), make(chan struct{})
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.Contains(r.URL.Path, "lora_adapter") {
+			s.server.ServeHTTP(w, r)
+			return
+		}
+		io.Copy(io.Discard, r.Body)
+		begun <- struct{}{}
+		select {
+		case <-goOn:
+		case <-r.Context().Done():
+			broken <- struct{}{}
+		}
+	}))
+	t.Cleanup(srv.Close)
+	c := fakeConfig("")
+	c.Kind, c.URL, c.Binary, c.Args, c.Env = VLLM, srv.URL, "", nil, nil
+	e, err := New(c, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { e.Run(ctx, t.Context()); close(ended) }()
+	answers := make(chan int, 3)
+	change := func() { status, _, _ := e.ChangeAdapter(false, "sql", "/p"); answers <- status }
+
+	go change()
+	<-begun
+	go change()
+	select {
+	case <-begun:
+		t.Fatal("two changes run at once")
+	case <-time.After(50 * time.Millisecond):
+	}
+	goOn <- struct{}{}
+	if status := <-answers; status != 200 {
+		t.Errorf("the first change: %d", status)
+	}
+	<-begun
+	go change()
+	stop()
+	<-ended
+	<-broken
+	if one, other := <-answers, <-answers; one+other != 502+503 {
+		t.Errorf("at the end of Run: %d and %d", one, other)
+	}
+	for range 20 { // the free turn and the end of Run are both ready
+		if status, _, answer := e.ChangeAdapter(false, "sql", "/p"); status != 503 ||
+			!strings.Contains(string(answer), "stopping") {
+			t.Fatalf("after Run: %d %s", status, answer)
+		}
+	}
+	if len(e.changes.turn) != 0 {
+		t.Error("a refused change keeps its turn")
 	}
 }

@@ -79,6 +79,7 @@ type Engine struct {
 	adapters lora.Set
 	changed  chan struct{}
 	relist   chan struct{} // asks for a look at the models
+	changes  changes
 	count    Counters
 	holds    func() int // Options.Held
 
@@ -93,7 +94,7 @@ type Engine struct {
 // New prepares the engine. New starts and asks nothing; Run does.
 func New(c *Config, o Options) (*Engine, error) {
 	e := &Engine{config: c, log: cmp.Or(o.Logger, slog.Default()), count: o.Counters, holds: o.Held,
-		changed: make(chan struct{}, 1), relist: make(chan struct{}, 1)}
+		changed: make(chan struct{}, 1), relist: make(chan struct{}, 1), changes: newChanges()}
 	var err error
 	if e.key, err = readKey(c.APIKeyFile); err != nil {
 		return nil, err

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"syscall"
-	"time"
 
 	"github.com/cognitora/dataplane/internal/address"
 	"github.com/cognitora/dataplane/internal/enginemetrics"
@@ -41,7 +40,7 @@ type prober struct {
 	client *http.Client
 	page   bytes.Buffer // buffer of the last answer
 
-	patient *http.Client // for requests that may take long; any goroutine may use it
+	patient *http.Client // has no time limit of its own; any goroutine may use it
 }
 
 func newProber(c *Config, e address.Address, key string) (*prober, error) {
@@ -67,12 +66,9 @@ func newProber(c *Config, e address.Address, key string) (*prober, error) {
 	return &prober{
 		base: base, key: key,
 		client:  &http.Client{Transport: t, Timeout: c.ScrapeTimeout.Std(), CheckRedirect: noRedirect},
-		patient: &http.Client{Transport: slow, Timeout: patientTime, CheckRedirect: noRedirect},
+		patient: &http.Client{Transport: slow, CheckRedirect: noRedirect},
 	}, nil
 }
-
-// patientTime bounds a request that may take long.
-const patientTime = 15 * time.Minute
 
 // EngineTLS returns the configuration to dial an https engine; nil for others.
 func (c *Config) EngineTLS(e address.Address) (*tls.Config, error) {

@@ -38,6 +38,7 @@ func (e *Engine) Run(ctx, force context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer e.prober.close()
+	defer e.changes.end()
 	var event chan struct{}
 	if e.sup != nil {
 		event = e.sup.event
@@ -48,6 +49,7 @@ func (e *Engine) Run(ctx, force context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
+			e.changes.end()
 			wg.Wait()
 			e.publish(e.unready("agent is stopping"))
 			return

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cognitora/dataplane/ctl/cli"
+	"github.com/cognitora/dataplane/internal/lora"
 	"github.com/cognitora/dataplane/router/fleet"
 )
 
@@ -58,7 +59,7 @@ func newAdapter(m *commands) *cobra.Command {
 		c.Flags().StringSliceVar(&f.nodes, "node", nil, "only this node; repeat it for several (default: all nodes of "+
 			"the model)")
 		c.Flags().DurationVar(&f.timeout, "timeout", 5*time.Minute, "time for all engines together")
-		c.PreRunE = cli.Ranges(map[string][2]float64{"timeout": {1, 1800}})
+		c.PreRunE = cli.Ranges(map[string][2]float64{"timeout": {1, lora.ChangeTime.Seconds()}})
 	}
 	return cli.Group("adapter", "Load and unload LoRA adapters of engines", l, u)
 }

@@ -7,7 +7,6 @@
 package lora
 
 import (
-	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +15,9 @@ import (
 
 	"github.com/cognitora/dataplane/internal/enginemetrics"
 )
+
+// ChangeTime bounds the loading or unloading of an adapter, in every process that takes part.
+const ChangeTime = 30 * time.Minute
 
 // Adapter is a LoRA adapter that an engine lists.
 type Adapter struct {
@@ -46,25 +48,26 @@ func KeepingOf(kind string) Keeping {
 }
 
 // Set holds the adapters of one engine. The zero value knows no adapter. Set is safe for concurrent
-// use. Has and Loaded take no lock and allocate nothing.
+// use. Has and Loaded take no lock, look at one adapter, and allocate nothing. Use takes a lock
+// only for an adapter that is not among the latest.
 type Set struct {
 	table  atomic.Pointer[table]
-	mu     sync.Mutex    // held by the methods that change the table or read the engine's metrics
-	behind time.Duration // the engine's clock, as far as that is known; see Scrape
-	timed  bool          // behind is known
-	newest float64       // latest time of a page, in Unix seconds; 0: none
+	mu     sync.Mutex // held by the methods that change the table or read the engine's metrics
+	clock  clock      // guarded by mu
+	latest latest
 }
 
-// table is what is known of an engine. table is immutable except for the times of use.
+// table is what is known of an engine. table is immutable except for the uses.
 type table struct {
 	keeping  Keeping
 	slots    int // adapters that the engine can use at once; 0: unknown
 	answered bool
 	entries  map[string]*entry
-	order    []*entry // the entries sorted by name
+	order    []*entry  // the entries sorted by name
+	expected []Adapter // by the last Expect; nil: List has changed the entries since
 }
 
-// entry is one adapter. Only name and the atomic fields are shared between tables.
+// entry is one adapter. entry is immutable, and so is the pointer to its use. Tables share entries.
 type entry struct {
 	Adapter
 	listed bool
@@ -95,7 +98,7 @@ func (s *Set) List(adapters []Adapter, keeping Keeping, at time.Time) {
 	}
 	s.change(func(t *table) {
 		first := !t.answered
-		t.answered, t.keeping = true, keeping
+		t.answered, t.keeping, t.expected = true, keeping, nil
 		listed := map[string]bool{}
 		for _, a := range adapters {
 			listed[a.Name] = true
@@ -143,12 +146,14 @@ func (t *table) lists(adapters []Adapter, keeping Keeping, at time.Time) bool {
 }
 
 // Expect says which adapters the engine may load at their first request, besides those that it
-// lists. Expect changes nothing if they are expected already.
+// lists. Expect changes nothing if they are expected already. Expect keeps the slice.
 func (s *Set) Expect(adapters []Adapter) {
-	if s.expects(adapters) {
+	t := s.load()
+	if t.expected != nil && slices.Equal(t.expected, adapters) || len(adapters) == 0 && s.expects(nil) {
 		return
 	}
 	s.change(func(t *table) {
+		t.expected = adapters
 		for name, e := range t.entries {
 			if !e.listed && !slices.Contains(adapters, e.Adapter) {
 				delete(t.entries, name)
@@ -204,19 +209,26 @@ func (s *Set) change(edit func(*table)) {
 	}
 	slices.SortFunc(t.order, func(a, b *entry) int { return strings.Compare(a.Name, b.Name) })
 	s.table.Store(&t)
+	s.latest.settle(&t)
 }
 
 // Use notes that the engine computes for an adapter at the given time. Use ignores other models.
 func (s *Set) Use(name string, at time.Time) {
 	if e := s.load().entries[name]; e != nil {
-		e.use.note(at)
+		s.note(e, at)
 	}
 }
 
 // UseBytes is Use for a name in a buffer.
 func (s *Set) UseBytes(name []byte, at time.Time) {
 	if e := s.load().entries[string(name)]; e != nil {
-		e.use.note(at)
+		s.note(e, at)
+	}
+}
+
+func (s *Set) note(e *entry, at time.Time) {
+	if was, moved := e.use.note(at); moved && was <= s.latest.last.Load() {
+		s.latest.raise(s)
 	}
 }
 
@@ -236,46 +248,45 @@ func (u *use) endBefore(at time.Time) {
 // Unuse takes back Use with the same arguments, if it was the last use of an adapter that the
 // engine does not list.
 func (s *Set) Unuse(name string, at time.Time) {
-	if e := s.load().entries[name]; e != nil && !e.listed {
-		e.use.at.CompareAndSwap(at.UnixNano(), 0)
+	if e := s.load().entries[name]; e != nil && !e.listed && e.use.at.CompareAndSwap(at.UnixNano(), 0) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.latest.settle(s.load())
 	}
 }
 
-// note moves the time of the last use on.
-func (u *use) note(at time.Time) {
+// note moves the time of the last use on. note returns the time before.
+func (u *use) note(at time.Time) (was int64, moved bool) {
 	for now := at.UnixNano(); ; {
-		last := u.at.Load()
-		if last >= now || u.at.CompareAndSwap(last, now) {
-			return
+		was = u.at.Load()
+		if was >= now {
+			return was, false
+		}
+		if u.at.CompareAndSwap(was, now) {
+			return was, true
 		}
 	}
 }
 
 // Scrape reads a metrics page that the engine has answered at now. The page has times of the
-// engine's own clock. A time that is new since the last page was shortly before now, so the
-// smallest difference that was ever seen of a new time is about how far that clock is behind. Until
-// then the clocks count as equal, because the times of an idle engine are old.
+// engine's own clock. Only a time that is later than the adapter's time on the pages before is a
+// use.
 func (s *Set) Scrape(page []byte, now time.Time) {
 	t := s.load()
 	s.mu.Lock()
+	var used []*entry
 	slots, newest := enginemetrics.Adapters(page, func(name []byte, at float64) {
-		if e := t.entries[string(name)]; e != nil && at > math.Abs(e.use.stamp) {
-			e.use.stamp = -at // marked as new
+		if e := t.entries[string(name)]; e != nil && at > e.use.stamp {
+			e.use.stamp = at
+			used = append(used, e)
 		}
 	})
-	if behind := now.Sub(unix(newest)); s.newest > 0 && newest > s.newest && (!s.timed || behind < s.behind) {
-		s.behind, s.timed = behind, true
+	s.clock.read(newest, now)
+	for _, e := range used {
+		e.use.note(s.clock.time(e.use.stamp, now))
 	}
-	s.newest = max(s.newest, newest)
-	for _, e := range t.order {
-		if e.use.stamp < 0 {
-			e.use.stamp = -e.use.stamp
-			at := unix(e.use.stamp).Add(s.behind)
-			if at.After(now) {
-				at = now
-			}
-			e.use.note(at)
-		}
+	if len(used) > 0 {
+		s.latest.settle(s.load())
 	}
 	s.mu.Unlock()
 	if slots > 0 {
@@ -283,76 +294,28 @@ func (s *Set) Scrape(page []byte, now time.Time) {
 	}
 }
 
-// unix returns a time in Unix seconds.
-func unix(seconds float64) time.Time {
-	whole, part := math.Modf(min(seconds, math.MaxInt32))
-	return time.Unix(int64(whole), int64(part*1e9))
-}
-
 // Forget says that the engine has restarted.
 func (s *Set) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.timed, s.behind, s.newest = false, 0, 0
-	for _, e := range s.load().order {
+	s.clock = clock{}
+	t := s.load()
+	for _, e := range t.order {
 		e.use.at.Store(0)
 	}
+	s.latest.settle(t)
 }
 
 // Has says whether the engine lists or may load an adapter with this name.
 func (s *Set) Has(name string) bool { return s.load().entries[name] != nil }
 
 // Loaded says whether the engine has loaded an adapter. known is false if that cannot be told.
-func (s *Set) Loaded(name string) (loaded, known bool) { return s.load().loaded(name) }
-
-func (t *table) loaded(name string) (loaded, known bool) {
-	e := t.entries[name]
-	if e == nil {
-		return false, t.answered
+func (s *Set) Loaded(name string) (loaded, known bool) {
+	t := s.load()
+	if e := t.entries[name]; e != nil {
+		return s.latest.loaded(t, e)
 	}
-	at := e.use.at.Load()
-	if !e.listed && at == 0 {
-		return false, t.answered
-	}
-	switch {
-	case t.keeping == Listed:
-		return true, true
-	case t.keeping == Unknown || t.slots == 0:
-		return at != 0, at != 0 && t.latest(at)
-	}
-	return t.within(at)
-}
-
-// latest says whether no adapter was used after the given time.
-func (t *table) latest(at int64) bool {
-	for _, e := range t.order {
-		if e.use.at.Load() > at {
-			return false
-		}
-	}
-	return true
-}
-
-// within says whether an adapter with this last use is among the engine's slots. Adapters without a
-// known use are behind the others, in an unknown order.
-func (t *table) within(at int64) (loaded, known bool) {
-	later, candidates := 0, 0
-	for _, e := range t.order {
-		used := e.use.at.Load()
-		if used > at {
-			later++
-		}
-		if e.listed || used != 0 {
-			candidates++
-		}
-	}
-	switch {
-	case candidates <= t.slots:
-		return true, true
-	case later >= t.slots:
-		return false, true
-	}
-	return at != 0, at != 0
+	return false, t.answered
 }
 
 // State is what is known of one adapter.
@@ -369,7 +332,7 @@ func (s *Set) States() []State {
 	all := make([]State, 0, len(t.order))
 	for _, e := range t.order {
 		one := State{Adapter: e.Adapter, Listed: e.listed}
-		one.Loaded, one.Known = t.loaded(e.Name)
+		one.Loaded, one.Known = s.latest.loaded(t, e)
 		if at := e.use.at.Load(); at != 0 {
 			one.Used = time.Unix(0, at)
 		}

@@ -94,20 +94,48 @@ func (n *Node) takeAdapters(h *cluster.NodeHealth, now time.Time) {
 }
 
 // expectAdapters tells the nodes which adapters they serve that their engines load at the first
-// request.
+// request. Nodes with the same adapters get one list.
 func (s *Snapshot) expectAdapters() {
-	expected := map[*Node][]lora.Adapter{}
+	shared, expected := map[*ModelView][]lora.Adapter{}, map[*Node][]lora.Adapter{}
 	for _, m := range s.models {
 		if m.Base == nil || m.Settings == nil || m.Settings.Base == "" {
 			continue
 		}
+		a := lora.Adapter{Name: m.Name, Base: m.Base.Name}
+		if sameList(m.Nodes, m.Base.Nodes) && sameList(m.Prefill, m.Base.Prefill) {
+			shared[m.Base] = append(shared[m.Base], a)
+			continue
+		}
 		for _, n := range slices.Concat(m.Nodes, m.Prefill) {
-			if !slices.Contains(n.Info().Models, m.Name) {
-				expected[n] = append(expected[n], lora.Adapter{Name: m.Name, Base: m.Base.Name})
-			}
+			expected[n] = n.unlisted(expected[n], []lora.Adapter{a})
+		}
+	}
+	for _, base := range s.models {
+		adapters := shared[base]
+		if len(adapters) == 0 {
+			continue
+		}
+		for _, n := range slices.Concat(base.Nodes, base.Prefill) {
+			expected[n] = n.unlisted(expected[n], adapters)
 		}
 	}
 	for _, n := range s.Nodes {
 		n.adapters.Expect(expected[n])
 	}
+}
+
+// sameList says whether both are one slice.
+func sameList(a, b []*Node) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
+
+// unlisted appends to before the adapters that the node's engine does not list. The result may be
+// adapters itself.
+func (n *Node) unlisted(before, adapters []lora.Adapter) []lora.Adapter {
+	models := n.Info().Models
+	lists := func(a lora.Adapter) bool { return slices.Contains(models, a.Name) }
+	if len(before) == 0 && !slices.ContainsFunc(adapters, lists) {
+		return slices.Clip(adapters)
+	}
+	return append(before, slices.DeleteFunc(slices.Clone(adapters), lists)...)
 }

@@ -1,16 +1,20 @@
 package fleet
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/lora"
 )
 
 // told returns what a node says of each adapter: + loaded, - not loaded, ? unknown.
@@ -133,6 +137,19 @@ func TestBackendOfOneAdapter(t *testing.T) {
 	})
 }
 
+// TestSoleModelBesideAnOrphan: a request without a model goes to the only base model, though an
+// adapter is served whose base is not.
+func TestSoleModelBesideAnOrphan(t *testing.T) {
+	orphan := testNode("b", 4, "sql")
+	info := *orphan.Info()
+	info.Adapters = []lora.Adapter{{Name: "sql", Base: "/models/unknown"}}
+	orphan.setInfo(&info)
+	s := build([]*Node{testNode("a", 4, "m"), orphan}, stored(nil))
+	if sql := s.Model([]byte("sql")); !sql.Adapter || sql.Base != nil || s.Sole() != s.Model([]byte("m")) {
+		t.Errorf("the only model is %+v; sql is %+v", s.Sole(), sql)
+	}
+}
+
 // TestAdaptersOfAHeartbeat: an agent tells which adapters its engine lists and when it used them.
 // The router's own requests count too.
 func TestAdaptersOfAHeartbeat(t *testing.T) {
@@ -204,4 +221,85 @@ func TestExpectedAdapters(t *testing.T) {
 	if got := told(n, "lazy"); got != "-" {
 		t.Errorf("when it is expected no more: %s", got)
 	}
+}
+
+// TestAdaptersShareTheListsOfTheirBase: an adapter with the nodes of its base has the same lists,
+// and pools of its own give it other ones. Every node expects the adapters that its engine does not
+// list.
+func TestAdaptersShareTheListsOfTheirBase(t *testing.T) {
+	nodes := []*Node{testNode("a", 4, "m", "listed"), testNode("b", 4, "m"), role("p", cluster.RolePrefill, "m")}
+	s := build(nodes, stored(map[string]*cluster.Model{
+		"lazy": {Base: "m"}, "listed": {Base: "m"}, "own": {Base: "m", Pools: map[cluster.Role][]string{"both": {"b"}}},
+	}))
+	s.expectAdapters()
+	m, lazy, own := s.Model([]byte("m")), s.Model([]byte("lazy")), s.Model([]byte("own"))
+	if !sameList(lazy.Nodes, m.Nodes) || !sameList(lazy.Prefill, m.Prefill) || len(m.Nodes) != 2 ||
+		len(m.Prefill) != 1 {
+		t.Errorf("the base has %q and %q, the adapter %q and %q", ids(m.Nodes), ids(m.Prefill), ids(lazy.Nodes),
+			ids(lazy.Prefill))
+	}
+	if got := strings.Join(ids(own.Nodes), " "); got != "b" {
+		t.Errorf("the pool of its own has %q", got)
+	}
+	for id, want := range map[string]string{"a": "lazy", "b": "lazy listed own", "p": "lazy listed own"} {
+		var names []string
+		for _, state := range s.Node(id).adapters.States() {
+			names = append(names, state.Name)
+		}
+		if got := strings.Join(names, " "); got != want {
+			t.Errorf("node %s expects %q, want %q", id, got, want)
+		}
+	}
+}
+
+// TestAwaitListed: the wait for an engine's new list ends with the snapshot that has it, with the
+// departure of the node, or with the context.
+func TestAwaitListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, err := New(Options{Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := node("n1", "http://127.0.0.1:1")
+		f.update(f.addEtcd(&h), &h)
+		f.publish()
+		n := f.Load().Node("n1")
+		wait := func(ctx context.Context, name string, listed bool) <-chan bool {
+			result := make(chan bool, 1)
+			go func() { result <- f.AwaitListed(ctx, n, name, listed) }()
+			synctest.Wait()
+			return result
+		}
+		began := time.Now()
+		if there, gone := <-wait(t.Context(), "m", true), <-wait(t.Context(), "sql", false); !there || !gone {
+			t.Errorf("what is so already: %v and %v", there, gone)
+		}
+		appears := wait(t.Context(), "sql", true)
+		f.publish() // changes nothing
+		synctest.Wait()
+		if len(appears) > 0 {
+			t.Error("a snapshot without the model ends the wait")
+		}
+		info := *n.Info()
+		info.Models, info.Upstream = []string{"m", "sql"}, []string{"m", "sql"}
+		n.setInfo(&info)
+		f.publish()
+		if !<-appears {
+			t.Error("the model has appeared")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		never, leaves := wait(ctx, "never", true), wait(t.Context(), "never", true)
+		cancel()
+		if <-never {
+			t.Error("the context has ended")
+		}
+		f.remove("n1")
+		f.publish()
+		if <-leaves {
+			t.Error("the node has left")
+		}
+		if time.Since(began) != 0 {
+			t.Errorf("the waits took %v", time.Since(began))
+		}
+	})
 }

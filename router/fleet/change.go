@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/cognitora/dataplane/internal/relay"
 )
@@ -232,20 +231,27 @@ func (n *Node) listsModel(name string) bool {
 	return slices.Contains(n.Info().Models, name)
 }
 
-// listEvery is the time between two looks of AwaitListed.
-const listEvery = 20 * time.Millisecond
-
 // AwaitListed waits until the node is known to serve a model of this name, or not to, as listed
-// says, until ctx ends. AwaitListed returns false if ctx has ended before.
-func (n *Node) AwaitListed(ctx context.Context, name string, listed bool) bool {
-	tick := time.NewTicker(listEvery)
-	defer tick.Stop()
-	for n.listsModel(name) != listed {
+// says. AwaitListed returns false if ctx ends before, or the node leaves the fleet.
+func (f *Fleet) AwaitListed(ctx context.Context, n *Node, name string, listed bool) bool {
+	for {
+		s := f.Load() // before the look, so that a later change replaces it
+		switch {
+		case n.listsModel(name) == listed:
+			return true
+		case s.Node(n.ID) != n:
+			return false
+		}
 		select {
-		case <-tick.C:
+		case <-s.replaced:
 		case <-ctx.Done():
 			return false
 		}
 	}
-	return true
+}
+
+// Serves says whether the node serves the model of this name in the snapshot.
+func (s *Snapshot) Serves(n *Node, name string) bool {
+	m := s.names[name]
+	return m != nil && (slices.Contains(m.Nodes, n) || slices.Contains(m.Prefill, n))
 }

@@ -91,9 +91,7 @@ func refusal(status int, body []byte) string {
 	return text
 }
 
-// clientKeys says whether the engine may expect the clients' own keys. That is possible if the
-// backend has a configured model and no key. The router then cannot read the model list and does
-// not need it.
+// noModels says why no model of the engine is known.
 func (d discovery) noModels() string {
 	if d.refusal != "" {
 		return d.refusal + ", so no model is known; give one with model="
@@ -101,6 +99,7 @@ func (d discovery) noModels() string {
 	return "its /v1/models names no model; give one with model="
 }
 
+// noModels says why no model of the node is known.
 func (n *Node) noModels() string {
 	return n.asker.discovered().noModels()
 }

@@ -280,7 +280,9 @@ func (f *Fleet) publish() {
 	f.rememberDeparted(s, time.Now())
 	s.expectAdapters()
 	f.tellPolicies(s)
-	f.snap.Store(s)
+	if before := f.snap.Swap(s); before != nil {
+		close(before.replaced)
+	}
 	f.dirty = false
 	if changed && f.o.Settings != nil {
 		f.o.Settings()

@@ -157,7 +157,7 @@ func beatOf(h *cluster.NodeHealth, now time.Time) beat {
 // lately returns the most that this router had on the node in the last one to two windows of a
 // Peak. The caller holds told.mu.
 func (n *Node) lately(now time.Time) ours {
-	all := ours{requests: int32(n.told.recent.Since(now, int64(n.only.inFlight.Load())))}
+	all := ours{requests: int32(n.told.recent.Since(now, int64(n.requests().Load())))}
 	ranks := n.Ranks()
 	for _, r := range ranks {
 		blocks := r.Book.Recent(now)

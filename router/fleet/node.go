@@ -43,7 +43,7 @@ type Node struct {
 	path  atomic.Pointer[Path]
 	flags atomic.Uint32
 	limit atomic.Int32 // max_concurrent
-	only  Rank         // the only rank; if there are several, only its inFlight counts: all requests
+	only  Rank         // the only rank; if there are several, it holds the node's count only, see requests
 	ranks atomic.Pointer[[]*Rank]
 	// Health is the health of the node. Eligible and Acquire consult Health before they let a
 	// request in.
@@ -77,6 +77,7 @@ type Info struct {
 	Role          cluster.Role
 	Engine        string         // vllm, sglang, llama_cpp, openai_compat; empty = unknown
 	Models        []string       // names of the node's models in requests
+	OnlyModel     string         // static nodes: the only model that the configuration lets it serve; empty: all
 	Upstream      []string       // for each of Models, the name that the engine expects
 	Adapters      []lora.Adapter // the LoRA adapters among Models
 	Device, DType string
@@ -155,8 +156,13 @@ func (n *Node) setInfo(info *Info) {
 // Info returns the facts of the node that change rarely.
 func (n *Node) Info() *Info { return n.info.Load() }
 
+// requests returns the count of this router's requests at all ranks together. The count lies in the
+// only rank, because a field of its own would make a pick read another line of the processor's
+// cache.
+func (n *Node) requests() *atomic.Int32 { return &n.only.inFlight }
+
 // InFlight returns the number of this router's requests on the node.
-func (n *Node) InFlight() int32 { return n.only.inFlight.Load() }
+func (n *Node) InFlight() int32 { return n.requests().Load() }
 
 // MaxConcurrent returns the node's limit on requests at once; 0: no limit.
 func (n *Node) MaxConcurrent() int32 { return n.limit.Load() }
@@ -196,11 +202,11 @@ func (n *Node) Acquire() bool {
 // reserve counts a request if a slot is free.
 func (n *Node) reserve() bool {
 	for {
-		now := n.only.inFlight.Load()
+		now := n.requests().Load()
 		if now >= n.slots.Load() {
 			return false
 		}
-		if n.only.inFlight.CompareAndSwap(now, now+1) {
+		if n.requests().CompareAndSwap(now, now+1) {
 			n.told.recent.Rise(int64(now) + 1)
 			return true
 		}
@@ -224,11 +230,11 @@ func (n *Node) AcquireLastResort() bool {
 
 // AcquireAlways counts one request as in flight regardless of the node's state. AcquireAlways
 // serves requests that can go to no other node.
-func (n *Node) AcquireAlways() { n.told.recent.Rise(int64(n.only.inFlight.Add(1))) }
+func (n *Node) AcquireAlways() { n.told.recent.Rise(int64(n.requests().Add(1))) }
 
 // Release takes back one Acquire.
 func (n *Node) Release() {
-	if n.only.inFlight.Add(-1) == 0 && n.flags.Load()&flagGone != 0 {
+	if n.requests().Add(-1) == 0 && n.flags.Load()&flagGone != 0 {
 		n.finish()
 	}
 }
@@ -236,7 +242,7 @@ func (n *Node) Release() {
 // leave marks the node as gone. The node's pool is closed when the last request has ended.
 func (n *Node) leave() {
 	n.flags.Or(flagGone)
-	if n.only.inFlight.Load() == 0 {
+	if n.requests().Load() == 0 {
 		n.finish()
 	}
 }

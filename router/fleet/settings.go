@@ -33,7 +33,11 @@ func (s *settings) init(ours map[string]*cluster.Model) {
 // they are in force. They never come into force if SetModels returns the error of ctx. Run must be
 // running.
 func (f *Fleet) SetModels(ctx context.Context, ours map[string]*cluster.Model) error {
-	return f.do(ctx, func(f *Fleet) { f.settings.ours, f.settings.changed = ours, true })
+	return f.do(ctx, func(f *Fleet) { f.setModels(ours) })
+}
+
+func (f *Fleet) setModels(ours map[string]*cluster.Model) {
+	f.settings.ours, f.settings.changed = ours, true
 }
 
 // noteSettings makes the next snapshot merge the settings again.
@@ -111,7 +115,14 @@ func (s *Snapshot) configure(in *settings, all map[*ModelView][]*Node) {
 		s.inherit(m, in, all)
 	}
 	for _, m := range s.models {
-		s.share(m, all[m])
+		if m.Base == nil {
+			s.share(m, all[m])
+		}
+	}
+	for _, m := range s.models {
+		if m.Base != nil && !s.shareWithBase(m, all) {
+			s.share(m, all[m])
+		}
 	}
 	s.addAliases(in.inForce)
 }
@@ -197,9 +208,7 @@ func (s *Snapshot) inherit(m *ModelView, in *settings, all map[*ModelView][]*Nod
 	}
 	m.Policy = cmp.Or(m.Policy, in.policies[base.Name])
 	if own := m.Settings; own != nil && own.Base != "" {
-		nodes := slices.Concat(all[m], all[base])
-		slices.SortFunc(nodes, byID)
-		all[m] = slices.Compact(nodes)
+		all[m] = union(all[m], all[base])
 	}
 	if under := in.inForce[base.Name]; under != nil {
 		m.Settings = m.Settings.Over(&cluster.Model{Pools: under.Pools, AdapterLoadS: under.AdapterLoadS})
@@ -208,7 +217,42 @@ func (s *Snapshot) inherit(m *ModelView, in *settings, all map[*ModelView][]*Nod
 
 func byID(a, b *Node) int { return strings.Compare(a.ID, b.ID) }
 
+// union returns the nodes of both sorted lists. The result is base itself if that has them all.
+func union(own, base []*Node) []*Node {
+	in := make(map[*Node]bool, len(own))
+	for _, n := range own {
+		in[n] = true
+	}
+	for _, n := range base {
+		delete(in, n)
+	}
+	if len(in) == 0 {
+		return base
+	}
+	all := slices.Concat(own, base)
+	slices.SortFunc(all, byID)
+	return slices.Compact(all)
+}
+
+// ownPools says whether the model's own settings have pools.
+func (s *Snapshot) ownPools(m *ModelView) bool {
+	own := s.Settings[m.Name]
+	return own != nil && len(own.Pools) > 0
+}
+
+// shareWithBase gives an adapter the lists of its base, if it has the same nodes and no pools of
+// its own. shareWithBase returns false otherwise.
+func (s *Snapshot) shareWithBase(m *ModelView, all map[*ModelView][]*Node) bool {
+	base := m.Base
+	if base.Base != nil || s.ownPools(m) || !slices.Equal(all[m], all[base]) {
+		return false
+	}
+	m.Nodes, m.Prefill, m.roles = base.Nodes, base.Prefill, base.roles
+	return true
+}
+
 // share splits a model's nodes by role. A pool in the settings decides before the node's own role.
+// Pools of an adapter's base may name nodes that do not serve the adapter.
 func (s *Snapshot) share(m *ModelView, nodes []*Node) {
 	var pools map[cluster.Role][]string
 	if m.Settings != nil {
@@ -223,7 +267,9 @@ func (s *Snapshot) share(m *ModelView, nodes []*Node) {
 				m.roles[n] = role
 			}
 		}
-		s.notePool(m, role, pools[role])
+		if s.ownPools(m) { // those of an adapter's base are told of the base
+			s.notePool(m, role, pools[role])
+		}
 	}
 	for _, n := range nodes {
 		role, listed := m.roles[n]
@@ -266,3 +312,6 @@ func (m *ModelView) Role(n *Node) cluster.Role {
 	}
 	return n.Info().Role
 }
+
+// SameRoles says whether the settings of both models give the same roles to the same nodes.
+func (m *ModelView) SameRoles(other *ModelView) bool { return maps.Equal(m.roles, other.roles) }

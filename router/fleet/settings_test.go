@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/lora"
 	"github.com/cognitora/dataplane/router/policy"
 )
 
@@ -79,6 +80,27 @@ func TestProblemsOfPoolsHaveAnOrder(t *testing.T) {
 		if got := strings.Join(named, " "); got != "else, lost, away, gone," {
 			t.Fatal(got)
 		}
+	}
+}
+
+// TestPoolsOfABase: an adapter that some nodes of its base list takes over the base's pools. A node
+// of a pool is a problem only of the model that has the pool in its own settings.
+func TestPoolsOfABase(t *testing.T) {
+	a := testNode("a", 4, "sim", "sql")
+	info := *a.Info()
+	info.Adapters = []lora.Adapter{{Name: "sql", Base: "sim"}}
+	a.setInfo(&info)
+	nodes := []*Node{a, testNode("b", 4, "sim")}
+	models := map[string]*cluster.Model{"sim": {Pools: map[cluster.Role][]string{"both": {"a", "b"}}}}
+	s := build(slices.Clone(nodes), stored(models))
+	if sql := s.Model([]byte("sql")); len(s.Problems) > 0 || strings.Join(ids(sql.Nodes), " ") != "a" ||
+		sql.Settings == nil || len(sql.Settings.Pools) == 0 {
+		t.Errorf("sql: %+v, problems %v", sql, s.Problems)
+	}
+	models["sql"] = &cluster.Model{Pools: map[cluster.Role][]string{"decode": {"a", "b"}}}
+	if s = build(slices.Clone(nodes), stored(models)); len(s.Problems) != 1 || s.Problems[0].Subject != "model sql" ||
+		!strings.Contains(s.Problems[0].Reason, "node b") {
+		t.Errorf("problems of sql's own pool: %v", s.Problems)
 	}
 }
 

@@ -24,6 +24,8 @@ type Snapshot struct {
 	// Settings are the models' settings in force, by the models' names. A change makes a new map.
 	Settings map[string]*cluster.Model
 
+	replaced chan struct{} // closed once there is a newer snapshot
+
 	unheard bool      // etcd is used and has never answered
 	awaited time.Time // until then a new static backend may name its models
 
@@ -75,7 +77,7 @@ func (s *Snapshot) Sole() *ModelView {
 	var sole *ModelView
 	served := 0
 	for _, m := range s.models {
-		if len(m.Nodes) > 0 && m.Base == nil {
+		if len(m.Nodes) > 0 && !m.Adapter {
 			sole, served = m, served+1
 		}
 	}
@@ -186,7 +188,8 @@ func (n *Node) whyNot(now time.Time) string {
 // build makes the snapshot of the given nodes and settings. A model with settings in etcd, and one
 // that the settings say is an adapter, is known also without a node.
 func build(nodes []*Node, in *settings) *Snapshot {
-	s := &Snapshot{Nodes: nodes, byID: make(map[string]*Node, len(nodes)), names: map[string]*ModelView{}}
+	s := &Snapshot{Nodes: nodes, byID: make(map[string]*Node, len(nodes)), names: map[string]*ModelView{},
+		replaced: make(chan struct{})}
 	slices.SortFunc(nodes, byID)
 	for name := range in.stored {
 		s.names[name] = &ModelView{Name: name}

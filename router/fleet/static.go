@@ -81,6 +81,19 @@ func (f *Fleet) Reload(ctx context.Context, backends []Backend) error {
 	return f.do(ctx, func(f *Fleet) { f.setStatic(desired) })
 }
 
+// Configure is Reload and SetModels together. A bad list of backends changes no setting of a model
+// either, and one snapshot puts both in force.
+func (f *Fleet) Configure(ctx context.Context, backends []Backend, models map[string]*cluster.Model) error {
+	desired, err := prepare(backends)
+	if err != nil {
+		return err
+	}
+	return f.do(ctx, func(f *Fleet) {
+		f.setModels(models)
+		f.setStatic(desired)
+	})
+}
+
 // do runs change on the fleet's goroutine and publishes. change never runs if do returns the error
 // of ctx.
 func (f *Fleet) do(ctx context.Context, change func(*Fleet)) error {
@@ -204,7 +217,7 @@ func staticInfo(b Backend, d discovery) *Info {
 		Labels: b.Labels, Experts: b.Experts, EngineVersion: d.version, MaxBatchedTokens: b.MaxBatchedTokens,
 		DataParallel: cmp.Or(b.DataParallel, d.ranks),
 	}
-	if b.Model != "" {
+	if info.OnlyModel = b.Model; b.Model != "" {
 		info.Adapters = slices.DeleteFunc(slices.Clone(d.adapters), func(a lora.Adapter) bool {
 			return a.Name != b.Model
 		})

@@ -192,11 +192,8 @@ func (s *Snapshot) View(now time.Time) View {
 		v.StaleSince = &s.StaleSince
 	}
 	for _, n := range s.Nodes {
-		view := n.View(now)
-		if view.Reason == prefillUnused && s.answers(n) {
-			view.Reason = ""
-		}
-		v.Nodes = append(v.Nodes, view)
+		answers := n.Info().Role == cluster.RolePrefill && s.answers(n)
+		v.Nodes = append(v.Nodes, n.view(now, answers))
 	}
 	for _, m := range s.models {
 		v.Models = append(v.Models, m.info())
@@ -216,7 +213,11 @@ func (m *ModelView) info() ModelInfo {
 }
 
 // View describes the node at now.
-func (n *Node) View(now time.Time) NodeView {
+func (n *Node) View(now time.Time) NodeView { return n.view(now, false) }
+
+// view describes the node at now. answers says that a model's settings let the node answer requests
+// although its role is prefill.
+func (n *Node) view(now time.Time, answers bool) NodeView {
 	info, l := n.Info(), n.Load()
 	v := NodeView{
 		ID: n.ID, Number: n.Number(), Source: n.Source, Address: info.Address, Role: string(info.Role),
@@ -236,7 +237,7 @@ func (n *Node) View(now time.Time) NodeView {
 		v.Suspect, v.Reason = true, health.SuspectReason
 		why, since := n.Health.Suspicion()
 		v.SuspectWhy, v.SuspectMs = why, ageMs(now, since)
-	case info.Role == cluster.RolePrefill:
+	case info.Role == cluster.RolePrefill && !answers:
 		v.Reason = prefillUnused
 	case n.Health.State() == health.HalfOpen:
 		v.Reason = health.OnTrial

@@ -89,6 +89,7 @@ type Followers struct {
 	wg      sync.WaitGroup
 	wanted  []Source
 	running map[Source]*running
+	ending  map[string]chan struct{} // by rank; closed once the rank's last stopped follower has ended
 }
 
 type running struct {
@@ -101,7 +102,7 @@ type running struct {
 func New(o Options) *Followers {
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	return &Followers{o: o, index: residency.New(residency.Options{MaxEngines: maxSources}),
-		running: map[Source]*running{}}
+		running: map[Source]*running{}, ending: map[string]chan struct{}{}}
 }
 
 // Run follows the engines until ctx ends.
@@ -118,21 +119,19 @@ func (f *Followers) Run(ctx context.Context) error {
 	return nil
 }
 
-// Set replaces the followed engines. An engine in both lists is followed without a break.
-func (f *Followers) Set(sources []Source) {
+// Set replaces the followed ranks. A rank in both lists is followed without a break. The ranks
+// beyond maxSources are left out.
+func (f *Followers) Set(ranks []Source) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if wanted := sources[:min(len(sources), maxSources)]; !slices.Equal(wanted, f.wanted) {
-		f.want(wanted, len(sources))
+	followed := ranks[:min(len(ranks), maxSources)]
+	if slices.Equal(followed, f.wanted) {
+		return
 	}
-}
-
-// want replaces the followed engines by the first ones of so many. The caller holds f.mu.
-func (f *Followers) want(sources []Source, all int) {
-	f.wanted = sources
-	if all > maxSources {
-		f.o.Logger.Error("KV events are followed of so many backends only",
-			"most", maxSources, "backends", all)
+	f.wanted = followed
+	if leftOut := len(ranks) - len(followed); leftOut > 0 {
+		f.o.Logger.Error("too many data-parallel ranks of backends for the KV events of all; the cached blocks of "+
+			"the others are predicted", "ranks_followed", maxSources, "ranks_left_out", leftOut)
 	}
 	f.sync()
 }
@@ -146,18 +145,28 @@ func (f *Followers) sync() {
 	for _, s := range f.wanted {
 		wanted[s] = true
 	}
-	ended := map[string]chan struct{}{}
 	for s, r := range f.running {
 		if !wanted[s] {
 			r.stop()
-			ended[s.Name] = r.done
+			f.ending[s.Name] = r.done
 			delete(f.running, s)
 		}
 	}
 	for s := range wanted {
 		if f.running[s] == nil {
-			f.start(s, ended[s.Name])
+			f.start(s, f.ending[s.Name])
 		}
+	}
+}
+
+// ended closes done, and forgets it. A later follower of the rank has waited for it, and a stopped
+// one has put its own done in place.
+func (f *Followers) ended(rank string, done chan struct{}) {
+	close(done)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ending[rank] == done {
+		delete(f.ending, rank)
 	}
 }
 
@@ -185,11 +194,13 @@ func (f *Followers) start(s Source, before <-chan struct{}) {
 	})}
 	f.running[s] = r
 	f.wg.Go(func() {
-		defer close(r.done)
+		defer f.ended(s.Name, r.done)
 		if before != nil {
 			<-before
 		}
-		r.Run(ctx)
+		if ctx.Err() == nil {
+			r.Run(ctx)
+		}
 	})
 }
 

@@ -134,3 +134,46 @@ func TestQueueThatHasEnded(t *testing.T) {
 		t.Error("a queue counts if the engine does not tell how many requests it runs")
 	}
 }
+
+// TestAdaptersShareTheNodesOfTheirBase checks that the adapters of a base share the data about its
+// nodes. New facts of a node, or a new snapshot, leave the members of each model in place.
+func TestAdaptersShareTheNodesOfTheirBase(t *testing.T) {
+	models := map[string]*cluster.Model{"one": {Base: "sim"}, "two": {Base: "sim"}}
+	d, o := deafOf(t, 2, models)
+	backends := o.Backends
+	pool := func(model string) pool { return d.current().models[model].pools[Answer] }
+	before := pool("one")
+	if before.roster != pool("two").roster || before.roster != pool("sim").roster || len(before.members) != 2 ||
+		before.members[0].waits == pool("two").members[0].waits {
+		t.Fatal("the adapters and their base share no roster, or share what each has of its own")
+	}
+	reload := func() {
+		t.Helper()
+		if err := d.fleet.Configure(t.Context(), backends, models); err != nil {
+			t.Fatal(err)
+		}
+	}
+	backends[0].Labels = []string{"x"}
+	reload()
+	labelled := pool("one")
+	if labelled.roster == before.roster || labelled.roster != pool("two").roster ||
+		&labelled.members[0] != &before.members[0] {
+		t.Error("new labels leave the old facts, or make other members")
+	}
+	reload()
+	if again := pool("one"); again.roster != labelled.roster || &again.members[0] != &before.members[0] {
+		t.Error("a snapshot without news makes another roster")
+	}
+	backends[0].Role = "decode"
+	reload()
+	if other := pool("one"); other.members[0] == before.members[0] || other.members[1] != before.members[1] ||
+		other.members[0].waits != before.members[0].waits || len(other.gates) != 2 {
+		t.Error("another role does not make another member, or of the wrong node")
+	}
+	backends = backends[:1]
+	reload()
+	if left := pool("two"); len(left.members) != 1 || left.place(before.nodes[1]) >= 0 ||
+		left.place(before.nodes[0]) != 0 {
+		t.Errorf("%d members are left", len(left.members))
+	}
+}

@@ -2,14 +2,17 @@ package leg
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/affinity"
 	"github.com/cognitora/dataplane/router/fleet"
@@ -58,6 +61,53 @@ func BenchmarkPickNodes(b *testing.B) {
 	}
 }
 
+// BenchmarkRebuild measures the dispatcher's data for a new snapshot, for which all requests wait.
+// A number of adapters have the model as their base. The snapshot changes nothing, or the facts of
+// one node.
+func BenchmarkRebuild(b *testing.B) {
+	for _, nodes := range []int{64, 256, 512} {
+		for _, adapters := range []int{0, 64, 256} {
+			name := fmt.Sprintf("%d nodes/%d adapters/", nodes, adapters)
+			b.Run(name+"nothing new", func(b *testing.B) { benchRebuild(b, nodes, adapters, false) })
+			b.Run(name+"a node changed", func(b *testing.B) { benchRebuild(b, nodes, adapters, true) })
+		}
+	}
+}
+
+func benchRebuild(b *testing.B, nodes, adapters int, change bool) {
+	models := map[string]*cluster.Model{}
+	for i := range adapters {
+		models[fmt.Sprint("adapter-", i)] = &cluster.Model{Base: "sim"}
+	}
+	d, o := deafOf(b, nodes, models)
+	d.current()
+	for n := 0; b.Loop(); n++ {
+		b.StopTimer()
+		if change {
+			o.Backends[0].Labels = []string{strconv.Itoa(n)}
+		}
+		if err := d.fleet.Configure(b.Context(), o.Backends, models); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+		d.current()
+	}
+	b.ReportAllocs()
+}
+
+// deafOf returns a dispatcher for a running fleet of n nodes that no check reaches.
+func deafOf(tb testing.TB, n int, models map[string]*cluster.Model) (*Dispatcher, fleet.Options) {
+	o := optionsOf(tb, n)
+	o.Models, o.ProbeInterval, o.ProbeIntervalDown = models, time.Hour, time.Hour
+	o.Pool.Dial = func(context.Context, string, string) (net.Conn, error) { return nil, net.ErrClosed }
+	d := dispatcherFor(tb, o)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- d.fleet.Run(ctx) }()
+	tb.Cleanup(func() { stop(); <-ended })
+	return d, o
+}
+
 // occupy leaves legs of the body in flight.
 func occupy(b *testing.B, d *Dispatcher, body []byte, legs int) {
 	for range legs {
@@ -68,7 +118,10 @@ func occupy(b *testing.B, d *Dispatcher, body []byte, legs int) {
 }
 
 // dispatcherOf returns a dispatcher for n nodes at addresses where no server runs.
-func dispatcherOf(tb testing.TB, n int) *Dispatcher {
+func dispatcherOf(tb testing.TB, n int) *Dispatcher { return dispatcherFor(tb, optionsOf(tb, n)) }
+
+// optionsOf returns a fleet of n nodes at addresses where no server runs.
+func optionsOf(tb testing.TB, n int) fleet.Options {
 	index := prefix.NewIndex(prefix.Options{})
 	tb.Cleanup(index.Close)
 	o := fleet.Options{Index: index, Logger: slog.New(slog.DiscardHandler), Proven: true}
@@ -77,6 +130,11 @@ func dispatcherOf(tb testing.TB, n int) *Dispatcher {
 			ID: fmt.Sprintf("node-%d", i), Model: "sim", URL: fmt.Sprintf("http://10.0.%d.%d:8000", i>>8, i&255),
 		})
 	}
+	return o
+}
+
+// dispatcherFor returns a dispatcher for a fleet that does not run.
+func dispatcherFor(tb testing.TB, o fleet.Options) *Dispatcher {
 	f, err := fleet.New(o)
 	if err != nil {
 		tb.Fatal(err)
@@ -84,7 +142,7 @@ func dispatcherOf(tb testing.TB, n int) *Dispatcher {
 	counts := metrics.New()
 	d := New(Parts{
 		Fleet: f, Policy: &atomic.Pointer[policy.Policy]{}, Gate: admission.New(admission.Options{}),
-		Where:  &where.Finder{Index: index, Memo: where.NewMemo(16 << 20), Metrics: counts},
+		Where:  &where.Finder{Index: o.Index.(*prefix.Index), Memo: where.NewMemo(16 << 20), Metrics: counts},
 		Budget: admission.NewBudget(20, 64, nil), Metrics: counts, Stored: affinity.New(16), Logger: o.Logger,
 	}, Options{})
 	d.policy.Store(policy.Default())

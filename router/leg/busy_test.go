@@ -124,7 +124,7 @@ func TestTheLatchOutlivesASnapshot(t *testing.T) {
 	member := func() *member { return d.current().models["sim"].pools[Answer].members[0] }
 	before := member()
 	url := d.fleet.Load().Nodes[0].Info().Address
-	if err := d.fleet.Reload(t.Context(), []fleet.Backend{{URL: url, Labels: []string{"x"}}}); err != nil {
+	if err := d.fleet.Reload(t.Context(), []fleet.Backend{{URL: url, Role: "decode"}}); err != nil {
 		t.Fatal(err)
 	}
 	if after := member(); after == before || after.latch != before.latch || after.latch == nil {

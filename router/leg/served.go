@@ -46,12 +46,36 @@ type servedModel struct {
 // pool holds the nodes for one kind of work on a model, sorted by id. A node has a place for each
 // of its data-parallel ranks, in the order of their numbers.
 type pool struct {
-	nodes   []*fleet.Node       // of the members, in the same order
-	ranks   []*fleet.Rank       // in the same order
-	members []*member           // in the same order
-	blanks  []policy.Candidate  // in the same order; a pick's candidates are copies of them
+	*roster
+	members []*member           // in the order of the places
 	gates   []*admission.Handle // of the members, each once
-	several bool                // some node has several ranks
+}
+
+// roster is the part of a pool that depends on the nodes alone. Models with the same nodes share a
+// roster. roster is immutable.
+type roster struct {
+	*lineup
+	blanks []policy.Candidate // in the order of the places; a pick's candidates are copies of them
+	facts  []*fleet.Info      // of the hosts; the blanks were made of them
+}
+
+// lineup is the part of a roster that the members were made of. A node's new facts rarely change
+// the lineup. lineup is immutable.
+type lineup struct {
+	nodes   []*fleet.Node // in the order of the places
+	ranks   []*fleet.Rank // in the same order
+	several bool          // some node has several ranks
+	hosts   []host        // each node once
+	index   map[*fleet.Node]int
+}
+
+// host is a node of a lineup.
+type host struct {
+	at    int // its first place
+	state *nodeState
+	ranks []*fleet.Rank
+	role  cluster.Role // its own; the settings of a model may give it another
+	lacks apis.Set     // endpoints that the node's engine is known to lack
 }
 
 // model is the part of a model that outlives snapshots.
@@ -117,8 +141,9 @@ func (d *Dispatcher) rebuild(snap *fleet.Snapshot) *servedFleet {
 			t.nodes[n] = &nodeState{Node: n, metrics: d.metrics.Node(n.ID), pulse: patience.NewPulse(now)}
 		}
 	}
+	shared := rosters{}
 	for _, view := range snap.Models() {
-		t.models[view.Name] = d.served(view, old.models[view.Name], t, now)
+		t.models[view.Name] = d.served(view, old.models[view.Name], t, shared, now)
 	}
 	retire(old, t)
 	d.noteGone(old, t, now)
@@ -126,9 +151,67 @@ func (d *Dispatcher) rebuild(snap *fleet.Snapshot) *servedFleet {
 	return t
 }
 
+// rosters are the rosters of one snapshot, by the beginning of the list of nodes. The fleet gives
+// models with the same nodes one list.
+type rosters map[**fleet.Node]*roster
+
+var noNodes = &roster{lineup: &lineup{}}
+
+// of returns the roster of the nodes. An earlier roster is taken as far as it still holds.
+func (shared rosters) of(nodes []*fleet.Node, before *roster, t *servedFleet) *roster {
+	if len(nodes) == 0 {
+		return noNodes
+	}
+	r := shared[&nodes[0]]
+	if r == nil {
+		r = before.renew(nodes, t)
+		shared[&nodes[0]] = r
+	}
+	return r
+}
+
+// renew returns the roster of the nodes: r, if the nodes are the same with the same facts.
+func (r *roster) renew(nodes []*fleet.Node, t *servedFleet) *roster {
+	now := &roster{lineup: r.lineup, facts: make([]*fleet.Info, len(nodes))}
+	for i, n := range nodes {
+		now.facts[i] = n.Info()
+	}
+	if all := lineUp(nodes, now.facts, t); !all.same(r.lineup) {
+		now.lineup = all
+	} else if slices.Equal(now.facts, r.facts) {
+		return r
+	}
+	now.blanks = make([]policy.Candidate, len(now.ranks))
+	for i, k := range now.ranks {
+		now.blanks[i] = blank(k)
+	}
+	return now
+}
+
+func lineUp(nodes []*fleet.Node, facts []*fleet.Info, t *servedFleet) *lineup {
+	l := &lineup{hosts: make([]host, len(nodes)), index: make(map[*fleet.Node]int, len(nodes))}
+	for i, n := range nodes {
+		h := host{at: len(l.nodes), state: t.nodes[n], ranks: n.Ranks(), role: facts[i].Role}
+		h.lacks = apis.Lacking(facts[i].Engine, facts[i].EngineVersion)
+		l.hosts[i], l.index[n] = h, i
+		for _, k := range h.ranks {
+			l.nodes, l.ranks, l.several = append(l.nodes, n), append(l.ranks, k), l.several || k.Count > 1
+		}
+	}
+	return l
+}
+
+// same says whether both have the same hosts.
+func (l *lineup) same(other *lineup) bool {
+	return slices.EqualFunc(l.hosts, other.hosts, func(a, b host) bool {
+		return a.state == b.state && a.role == b.role && a.lacks == b.lacks && slices.Equal(a.ranks, b.ranks)
+	})
+}
+
 // served returns the model of view in table t. served takes over the data of before, if there is
 // one.
-func (d *Dispatcher) served(view *fleet.ModelView, before *servedModel, t *servedFleet, now time.Time) *servedModel {
+func (d *Dispatcher) served(view *fleet.ModelView, before *servedModel, t *servedFleet, shared rosters,
+	now time.Time) *servedModel {
 	s := &servedModel{view: view}
 	s.slowAdapter = view.Adapter && view.Settings != nil && view.Settings.AdapterLoad() >= adapterLong
 	if before != nil {
@@ -137,55 +220,100 @@ func (d *Dispatcher) served(view *fleet.ModelView, before *servedModel, t *serve
 		s.model = d.newModel(view.Name)
 	}
 	for work, nodes := range [works][]*fleet.Node{Answer: view.Nodes, Prefill: view.Prefill} {
-		p := &s.pools[work]
-		for _, n := range nodes {
-			state, info, role := t.nodes[n], n.Info(), view.Role(n)
-			gate, lacks := d.gate.Handle(s.name, string(role)), apis.Lacking(info.Engine, info.EngineVersion)
-			gate.SetMax(s.maxQueue(role))
-			var waits *patience.Node
-			if was := before.member(Work(work), n); was != nil {
-				waits = was.waits
-			} else {
-				waits = s.patience[work].Join(state.pulse, now)
-			}
-			for _, r := range n.Ranks() {
-				latch := before.latch(Work(work), r)
-				p.nodes, p.ranks = append(p.nodes, n), append(p.ranks, r)
-				p.members = append(p.members, &member{state, r, gate, waits, lacks, latch})
-				p.blanks, p.several = append(p.blanks, blank(r)), p.several || r.Count > 1
-			}
-			if !slices.Contains(p.gates, gate) {
-				p.gates = append(p.gates, gate)
-			}
+		p, was := &s.pools[work], before.pool(Work(work))
+		p.roster = shared.of(nodes, was.roster, t)
+		if before != nil && p.lineup == was.lineup && view.Policy == before.view.Policy && view.SameRoles(before.view) {
+			p.members, p.gates = was.members, was.gates
+		} else {
+			d.fill(s, Work(work), was, now)
 		}
 	}
 	return s
 }
 
-// member returns n's part in the given work for the model, that of its first rank, or nil if it has
-// none.
-func (s *servedModel) member(work Work, n *fleet.Node) *member {
-	if s == nil {
-		return nil
+// fill makes the members of a model's pool from its roster. fill takes over members of the earlier
+// pool, or their data.
+func (d *Dispatcher) fill(s *servedModel, work Work, was *pool, now time.Time) {
+	p := &s.pools[work]
+	p.members = make([]*member, 0, len(p.nodes))
+	var gate *admission.Handle
+	var of cluster.Role
+	for i := range p.hosts {
+		h := &p.hosts[i]
+		if role := s.view.Role(h.state.Node); gate == nil || role != of {
+			gate, of = d.gate.Handle(s.name, string(role)), role
+			gate.SetMax(s.maxQueue(role))
+			if !slices.Contains(p.gates, gate) {
+				p.gates = append(p.gates, gate)
+			}
+		}
+		earlier := was.of(h.state.Node, i)
+		var waits *patience.Node
+		if len(earlier) > 0 {
+			waits = earlier[0].waits
+		} else {
+			waits = s.patience[work].Join(h.state.pulse, now)
+		}
+		for _, r := range h.ranks {
+			p.members = append(p.members, memberOf(member{h.state, r, gate, waits, h.lacks, nil}, earlier))
+		}
 	}
-	if at := s.pools[work].place(n); at >= 0 {
-		return s.pools[work].members[at]
+}
+
+// memberOf returns m with a latch, or the same earlier member of the node. A rank keeps its latch.
+func memberOf(m member, earlier []*member) *member {
+	if m.rank.Index < len(earlier) && earlier[m.rank.Index].rank == m.rank {
+		was := earlier[m.rank.Index]
+		if m.latch = was.latch; m == *was {
+			return was
+		}
+	} else {
+		m.latch = new(busy.Latch)
+	}
+	other := m // m itself would take memory even if it is not returned
+	return &other
+}
+
+// of returns the members of node n, which is probably the i-th host.
+func (p *pool) of(n *fleet.Node, i int) []*member {
+	if i >= len(p.hosts) || p.hosts[i].state.Node != n {
+		var known bool
+		if i, known = p.index[n]; !known {
+			return nil
+		}
+	}
+	h := &p.hosts[i]
+	return p.members[h.at : h.at+len(h.ranks)]
+}
+
+// nobody is the pool of a model that is not served.
+var nobody = &pool{roster: noNodes}
+
+// pool returns the model's pool for the given work. s may be nil.
+func (s *servedModel) pool(work Work) *pool {
+	if s == nil {
+		return nobody
+	}
+	return &s.pools[work]
+}
+
+// member returns n's part in the given work for the model, that of its first rank, or nil if it has
+// none. s may be nil.
+func (s *servedModel) member(work Work, n *fleet.Node) *member {
+	p := s.pool(work)
+	if at := p.place(n); at >= 0 {
+		return p.members[at]
 	}
 	return nil
 }
 
-// latch returns the latch of a rank in the given work for the model, or a new one.
-func (s *servedModel) latch(work Work, r *fleet.Rank) *busy.Latch {
-	if s != nil {
-		if at := slices.Index(s.pools[work].ranks, r); at >= 0 {
-			return s.pools[work].members[at].latch
-		}
-	}
-	return new(busy.Latch)
-}
-
 // place returns the first index of n in the pool, or -1 if it has none.
-func (p *pool) place(n *fleet.Node) int { return slices.Index(p.nodes, n) }
+func (l *lineup) place(n *fleet.Node) int {
+	if i, ok := l.index[n]; ok {
+		return l.hosts[i].at
+	}
+	return -1
+}
 
 // each yields the first member of each node in the pool.
 func (p *pool) each(yield func(*member) bool) {
@@ -201,6 +329,9 @@ func retire(old, t *servedFleet) {
 	for name, s := range old.models {
 		now := t.models[name]
 		for work := range works {
+			if now.pool(work).lineup == s.pools[work].lineup {
+				continue
+			}
 			for m := range s.pools[work].each {
 				if now.member(work, m.node.Node) == nil {
 					s.patience[work].Leave(m.waits)
