@@ -188,10 +188,13 @@ func (s *site) client(keepAlive bool) *http.Client {
 	}}
 }
 
+// prompt has several blocks.
+var prompt = strings.Repeat("hello ", 50)
+
 // ask sends a request and checks that its answer is complete.
 func (s *site) ask(c *http.Client, tokens int, stream bool) error {
-	body := fmt.Sprintf(`{"model":"sim","stream":%v,"max_tokens":%d,"messages":[{"role":"user","content":"hello"}]}`,
-		stream, tokens)
+	body := fmt.Sprintf(`{"model":"sim","stream":%v,"max_tokens":%d,"messages":[{"role":"user","content":%q}]}`,
+		stream, tokens, prompt)
 	resp, err := c.Post(s.scheme+"://router/v1/chat/completions", "application/json", strings.NewReader(body))
 	if err != nil {
 		return err
