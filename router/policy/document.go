@@ -116,7 +116,8 @@ func (r *reader) empty(mode string, doc []byte) {
 		r.refuse(join(mode, key), "mode %s has no settings", mode)
 	})
 	if err != nil {
-		r.errs = append(r.errs, &FieldError{mode, err.Error(), "an empty object, because mode " + mode + " has no settings"})
+		allowed := "an empty object, because mode " + mode + " has no settings"
+		r.errs = append(r.errs, &FieldError{mode, err.Error(), allowed})
 	}
 }
 
