@@ -71,6 +71,12 @@ func parsed(t *testing.T, docs []string) (all []*policy.Policy) {
 	return all
 }
 
+// bookedFaults are faults of the engines. Most requests meet none.
+var bookedFaults = []string{
+	"", "", "", "", "", "", "", "", "", "", "", "", "status=500", "status=503", "status=429", "status=404", "reset",
+	"truncate", "delay=30ms", "hang",
+}
+
 // bookedRequest returns a random request of a client, and what it asks of the fleet.
 func bookedRequest(d *Dispatcher, dice *rand.Rand) (*request.Request, Question, error) {
 	body := chat(1 + dice.IntN(4000))
@@ -122,10 +128,6 @@ func TestBooksEndEmpty(t *testing.T) {
 	waitFor(t, func() bool { return len(ranksOf(nodes)) == 6 })
 
 	policies := parsed(t, bookedPolicies)
-	faults := []string{
-		"", "", "", "", "", "", "", "", "", "", "", "", "status=500", "status=503", "status=429", "status=404", "reset",
-		"truncate", "delay=30ms", "hang",
-	}
 	outcomes := []relay.Outcome{
 		relay.Complete, relay.Complete, relay.Complete, relay.Complete, relay.Complete, relay.UpstreamFailed,
 		relay.IdleTimeout, relay.ClientGone,
@@ -145,7 +147,7 @@ func TestBooksEndEmpty(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				fault := faults[dice.IntN(len(faults))]
+				fault := bookedFaults[dice.IntN(len(bookedFaults))]
 				if fault != "" {
 					r.Header = fmt.Appendf(r.Header, "x-sim-fault: %s\r\n", fault)
 				}
