@@ -159,9 +159,13 @@ func TestClientsOfOtherHostsDoNotSteer(t *testing.T) {
 		c.Router.Listen, c.Router.InsecureListen = net.JoinHostPort(own, "0"), true
 	})
 	mustAll(t, "an ordinary request", []*reply{s.chat(chatBody("hello", plain), "x-cgn-session-id", "s")})
-	for _, header := range []string{"x-cgn-node", "x-dynamo-worker-instance-id", "x-cgn-allowed-worker-ids"} {
-		r := s.chat(chatBody("hello", plain), header, "sim-0")
-		if r.status != 403 || r.code() != "steering_denied" || !strings.Contains(string(r.body), "tls.client_ca") {
+	for header, value := range map[string]string{
+		"x-cgn-node": "sim-0", "x-dynamo-worker-instance-id": "sim-0", "x-cgn-allowed-worker-ids": "sim-0",
+		"x-dynamo-dp-rank": "0", "x-data-parallel-rank": "0", "x-cgn-router-temperature": "1",
+	} {
+		r := s.chat(chatBody("hello", plain), header, value)
+		if r.status != 403 || r.code() != "steering_denied" || !strings.Contains(string(r.body), "tls.client_ca") ||
+			!strings.Contains(string(r.body), `"param":"`+header+`"`) {
 			t.Errorf("%s: %v", header, r)
 		}
 	}

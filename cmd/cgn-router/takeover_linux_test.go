@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -81,9 +84,16 @@ func (s *site) start() *process {
 // upgrade replaces the router. upgrade waits until the old one has ended by itself.
 func (s *site) upgrade() {
 	s.t.Helper()
+	s.upgradeBeside(func() {})
+}
+
+// upgradeBeside is upgrade that calls both while the old router and the new one run.
+func (s *site) upgradeBeside(both func()) {
+	s.t.Helper()
 	old := s.now
 	s.now = s.start()
 	s.now.serves()
+	both()
 	old.mustExit("its clients have gone over")
 	if !strings.Contains(s.now.logged(), `msg="taken over" from=`+strconv.Itoa(old.Process.Pid)) ||
 		!strings.Contains(old.logged(), "another router has taken over") {
@@ -95,16 +105,80 @@ func (s *site) upgrade() {
 // counted checks the number of takeovers with the given outcome.
 func (s *site) counted(outcome string, n int) {
 	s.t.Helper()
-	resp, err := client.Get(s.now.admin + "/metrics")
+	want := fmt.Sprintf("cgn_router_takeovers_total{outcome=%q} %d\n", outcome, n)
+	if !strings.Contains(s.read("/metrics"), want) {
+		s.t.Errorf("no %s in the metrics", want)
+	}
+}
+
+// read returns a page of the router's admin port.
+func (s *site) read(path string) string {
+	s.t.Helper()
+	resp, err := client.Get(s.now.admin + path)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	defer resp.Body.Close()
 	page, err := io.ReadAll(resp.Body)
-	if want := fmt.Sprintf("cgn_router_takeovers_total{outcome=%q} %d\n", outcome, n); err != nil ||
-		!strings.Contains(string(page), want) {
-		s.t.Errorf("no %s in the metrics (%v)", want, err)
+	if err != nil {
+		s.t.Fatal(err)
 	}
+	return string(page)
+}
+
+// hold begins a stream that the engine does not go on with until the client leaves.
+func (s *site) hold() (leave func()) {
+	s.t.Helper()
+	c := s.client(false)
+	req, err := http.NewRequest(http.MethodPost, s.scheme+"://router/v1/chat/completions", strings.NewReader(
+		`{"model":"sim","stream":true,"max_tokens":8,"messages":[{"role":"user","content":"hello"}]}`))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("x-sim-fault", "stall_after=2")
+	resp, err := c.Do(req)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	leave = sync.OnceFunc(func() { resp.Body.Close() })
+	s.t.Cleanup(leave)
+	if first := make([]byte, 5); resp.StatusCode != 200 {
+		s.t.Fatalf("status %d", resp.StatusCode)
+	} else if _, err := io.ReadFull(resp.Body, first); err != nil {
+		s.t.Fatal(err)
+	}
+	return leave
+}
+
+// others returns how many requests at the nodes the router counts as those of other routers.
+func (s *site) others() (n int) {
+	s.t.Helper()
+	var view struct {
+		Nodes []struct {
+			Others int `json:"in_flight_of_others"`
+		}
+	}
+	if err := json.Unmarshal([]byte(s.read("/debug/fleet")), &view); err != nil {
+		s.t.Fatal(err)
+	}
+	for _, node := range view.Nodes {
+		n += node.Others
+	}
+	return n
+}
+
+// charged are the metrics of the load books, with their values.
+var charged = regexp.MustCompile(`(?m)^cgn_router_node_(?:prefill_tokens|active_blocks)\{.*\} (\S+)$`)
+
+// idle waits until the books of all nodes are empty, and nothing at them is of other routers.
+func (s *site) idle(nodes int) {
+	s.t.Helper()
+	eventually(s.t, "the books are empty", func() bool {
+		books := charged.FindAllStringSubmatch(s.read("/metrics"), -1)
+		return len(books) == 2*nodes && !slices.ContainsFunc(books, func(m []string) bool { return m[1] != "0" }) &&
+			s.others() == 0
+	})
 }
 
 func (s *site) client(keepAlive bool) *http.Client {
@@ -114,10 +188,13 @@ func (s *site) client(keepAlive bool) *http.Client {
 	}}
 }
 
+// prompt has several blocks.
+var prompt = strings.Repeat("hello ", 50)
+
 // ask sends a request and checks that its answer is complete.
 func (s *site) ask(c *http.Client, tokens int, stream bool) error {
-	body := fmt.Sprintf(`{"model":"sim","stream":%v,"max_tokens":%d,"messages":[{"role":"user","content":"hello"}]}`,
-		stream, tokens)
+	body := fmt.Sprintf(`{"model":"sim","stream":%v,"max_tokens":%d,"messages":[{"role":"user","content":%q}]}`,
+		stream, tokens, prompt)
 	resp, err := c.Post(s.scheme+"://router/v1/chat/completions", "application/json", strings.NewReader(body))
 	if err != nil {
 		return err
@@ -213,8 +290,9 @@ func (l *load) more(n int64) {
 	})
 }
 
-// TestTakeoverUnderLoad checks that clients do not notice two upgrades in a row. TAKEOVERS sets a
-// larger number, with more clients.
+// TestTakeoverUnderLoad checks that clients do not notice two upgrades in a row. The old router's
+// requests count at the new one as others'. The new router's books are empty after the load.
+// TAKEOVERS sets a larger number, with more clients.
 func TestTakeoverUnderLoad(t *testing.T) {
 	rounds, each, tokens, between := 2, 2, 50, int64(3)
 	if n, err := strconv.Atoi(os.Getenv("TAKEOVERS")); err == nil {
@@ -237,10 +315,15 @@ func TestTakeoverUnderLoad(t *testing.T) {
 			l := s.begin(each, tokens)
 			for range rounds {
 				l.more(between)
-				s.upgrade()
+				leave := s.hold()
+				s.upgradeBeside(func() {
+					eventually(t, "the old router's requests count as others'", func() bool { return s.others() > 0 })
+					leave()
+				})
 			}
 			l.more(between)
 			l.end()
+			s.idle(2)
 			t.Logf("%d upgrades: %d requests, %d streams, %d answers that it is well, %d failed", rounds,
 				l.requests.Load(), l.streams.Load(), l.answers.Load(), l.failed.Load())
 			s.now.signal(syscall.SIGTERM)

@@ -38,6 +38,11 @@ func newCluster(a *cli.App) *cobra.Command {
 			"time, or by --speed. The mode score_exact is score that is told what the caches hold instead of " +
 			"predicting it; reusable is\n" +
 			"what one cache without a bound would find, which no policy can exceed.\n\n" +
+			"--modes takes the spellings of a policy document, such as kv for cost and round-robin for round_robin. " +
+			"The mode direct\n" +
+			"cannot be simulated, because simulated requests name no node. device_aware is simulated only if " +
+			"--modes names it:\n" +
+			"all simulated engines are accelerators, so it chooses as least_loaded does.\n\n" +
 			"Decoding takes the rest of the engines' time, so that short traces, small caches and few slots leave a " +
 			"high --utilisation\n" +
 			"out of reach; near it requests are refused for want of slots.",
@@ -47,8 +52,7 @@ func newCluster(a *cli.App) *cobra.Command {
 		Args: cli.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			f.share = cmd.Flags().Changed("cache-share")
-			if err := errors.Join(cli.InRanges(cmd.Flags(), clusterRanges),
-				among("modes", f.c.Modes, cluster.Modes())); err != nil {
+			if err := errors.Join(cli.InRanges(cmd.Flags(), clusterRanges), f.nameModes()); err != nil {
 				return cli.Misused(err)
 			}
 			return simulateCluster(a, &f)
@@ -85,6 +89,18 @@ var clusterRanges = map[string][2]float64{
 	"index-blocks": {0, cli.Most}, "cache-share": {1e-6, 100}, "utilisation": {0.01, 0.99},
 	"prefill-rate": {1, 1e9}, "speed": {0, 1e6}, "lifetime": {0, cli.Most}, "decode-step": {1e-6, cli.Most},
 	"decode-per-sequence": {1e-9, cli.Most}, "rate": rates,
+}
+
+// nameModes brings the names of the modes into one spelling.
+func (f *clusterFlags) nameModes() error {
+	for i, given := range f.c.Modes {
+		name, err := cluster.ModeName(given)
+		if err != nil {
+			return fmt.Errorf("--modes %w", err)
+		}
+		f.c.Modes[i] = name
+	}
+	return nil
 }
 
 // load reads the trace. load makes caches large enough for the longest requests if --cache-share is

@@ -31,7 +31,8 @@ func TestBenchCluster(t *testing.T) {
 		"--cache-share 0":     "--cache-share",
 		"--utilisation 1":     "--utilisation",
 		"--modes best":        `--modes "best": must be some of score, `,
-		"--modes score_exac":  ", score_exact",
+		"--modes score_exac":  ", score_exact, device_aware",
+		"--modes kv,direct":   `--modes "direct": cannot be simulated, because simulated requests name no node`,
 		"--lifetime -1s":      "--lifetime -1s: must be 0s or more",
 		"--speed Inf":         "--speed +Inf: must be",
 		"--speed NaN":         "--speed NaN: must be",
@@ -49,6 +50,22 @@ func TestBenchCluster(t *testing.T) {
 			!strings.Contains(err.Error(), hint) {
 			t.Errorf("%s: %v", flags, err)
 		}
+	}
+}
+
+// TestBenchClusterSpellings checks that --modes takes the spellings of a policy document, and
+// device_aware.
+func TestBenchClusterSpellings(t *testing.T) {
+	args := []string{"bench", "cluster", "--requests", "200", "--nodes", "3", "--cache-share", "3", "--speed", "2",
+		"--modes"}
+	named, err := ctl(t, nil, append(args, "cost,round_robin,score_exact,device_aware")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctltest.Want(t, named, "| cost | 0.", "| round_robin | 0.", "| score_exact | 0.", "| device_aware | 0.")
+	spelled, err := ctl(t, nil, append(args, "kv,round-robin,score-exact,device-aware-weighted")...)
+	if err != nil || spelled != named {
+		t.Errorf("in other spellings (%v)\n%s\nnot\n%s", err, spelled, named)
 	}
 }
 

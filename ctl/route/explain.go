@@ -46,9 +46,10 @@ now, and those of other routers and clients as last told, of how many the node m
 MEASURED has the figures of the node's agent, from its stream or its last heartbeat, with the age of each
 sample: use of the GPU, CPUs of the engine (100 % is one), the wait for a CPU that 99 % of waits do not exceed,
 round trip, segments sent again in a million, power. In mode cost the lowest COST wins, in blocks. least_loaded,
-power_of_two and direct compare LOAD, and device_aware also DEVICE, whose - counts as an accelerator. A line for
-each candidate has its score or its cost with the parts: COST = prefill_load_scale * PREFILL + DECODE, and the
-blocks that are cached; in other modes its load. A router with --log-level debug logs the same lines for every pick.
+power_of_two and direct compare LOAD, and device_aware also DEVICE, whose - counts as an accelerator. In these modes
+and in cost PENDING is the prefill that waits at the node in blocks; it is a part of PREFILL. A line for each
+candidate has its score or its cost with the parts: COST = prefill_load_scale * PREFILL + DECODE, and the blocks
+that are cached; in other modes its load. A router with --log-level debug logs the same lines for every pick.
 For a request with nvext.router.moe_query NOTE has how many of its experts the node hosts. They raise OVERLAP,
 and in mode cost lower PREFILL by expert_blocks.
 --header sends a header as a client would: a session's id, a pin (x-cgn-node, x-data-parallel-rank), an override
@@ -220,6 +221,7 @@ func columnsOf(e *leg.Explanation) []column {
 		}
 		return fmt.Sprintf("%.3f", c.Load)
 	}}
+	pending := column{"PENDING", func(c *leg.ExplainedNode) string { return strconv.Itoa(c.Pending) }}
 	switch e.Mode {
 	case policy.Score.String():
 		columns := []column{
@@ -242,11 +244,12 @@ func columnsOf(e *leg.Explanation) []column {
 			ofCost("PREFILL", func(c *policy.CostTerms) float64 { return c.Prefill }),
 			ofCost("DECODE", func(c *policy.CostTerms) float64 { return c.Decode }),
 			ofCost("CACHED", func(c *policy.CostTerms) float64 { return c.Cached }),
+			pending,
 		}
 	case policy.DeviceAware.String():
-		return []column{{"DEVICE", func(c *leg.ExplainedNode) string { return cell.Dash(c.Device) }}, load}
+		return []column{{"DEVICE", func(c *leg.ExplainedNode) string { return cell.Dash(c.Device) }}, load, pending}
 	case policy.LeastLoaded.String(), policy.PowerOfTwo.String(), policy.Direct.String():
-		return []column{load}
+		return []column{load, pending}
 	}
 	return nil // the mode looks at no figure
 }

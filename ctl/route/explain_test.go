@@ -155,20 +155,20 @@ func TestRouteExplainNamesABadHeader(t *testing.T) {
 func TestRouteExplainHasTheColumnsOfTheMode(t *testing.T) {
 	want := map[string]struct{ titles, cells string }{
 		"score":        {"BLOCKS OVERLAP PENDING LOAD POWER CAPACITY SCORE", "3/4 0.750 1.250 0.875 - 0.500 0.713"},
-		"cost":         {"BLOCKS COST PREFILL DECODE CACHED", "3/4 125.500 100.500 25.000 15.000"},
+		"cost":         {"BLOCKS COST PREFILL DECODE CACHED PENDING", "3/4 125.500 100.500 25.000 15.000 17"},
 		"round_robin":  {"", ""},
 		"random":       {"", ""},
-		"power_of_two": {"LOAD", "0.875"},
-		"least_loaded": {"LOAD", "0.875"},
-		"direct":       {"LOAD", "0.875"},
-		"device_aware": {"DEVICE LOAD", "cpu 0.875"},
+		"power_of_two": {"LOAD PENDING", "0.875 17"},
+		"least_loaded": {"LOAD PENDING", "0.875 17"},
+		"direct":       {"LOAD PENDING", "0.875 17"},
+		"device_aware": {"DEVICE LOAD PENDING", "cpu 0.875 17"},
 	}
 	for _, mode := range policy.ModeNames() {
 		if _, ok := want[mode]; !ok {
 			t.Errorf("%s: its columns are not known here", mode)
 		}
 		page := `{"model":"m","api":"chat","mode":"` + mode + `","winner":"b","why":"because","candidates":[{"node":"b",
-			"eligible":true,"matched":3,"total":4,"in_flight":2,"device":"cpu","overlap":0.75,"waiting":1.25,"load":0.875,
+			"eligible":true,"matched":3,"total":4,"in_flight":2,"device":"cpu","overlap":0.75,"waiting":1.25,"load":0.875,"pending_blocks":17,
 			"capacity":0.5,"score":0.7125`
 		if mode == "cost" {
 			page += `,"cost":{"total":125.5,"adjusted_prefill_blocks":100.5,"decode_blocks":25,"cached_blocks":15}`

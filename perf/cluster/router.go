@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -24,17 +25,36 @@ const model = "sim"
 // index.
 const exactSuffix = "_exact"
 
-// parseMode parses a mode of the policy, or score_exact.
+// parseMode parses a mode of the policy as in its document, or score_exact.
 func parseMode(name string) (m policy.Mode, exact bool, err error) {
-	if name == policy.Score.String()+exactSuffix {
+	if strings.ReplaceAll(name, "-", "_") == policy.Score.String()+exactSuffix {
 		return policy.Score, true, nil
 	}
 	m, err = policy.ParseMode(name)
-	return m, false, err
+	switch {
+	case err != nil:
+		return 0, false, fmt.Errorf("%q: must be some of %s, %s", name, strings.Join(Modes(), ", "), policy.DeviceAware)
+	case m == policy.Direct:
+		return 0, false, fmt.Errorf("%q: cannot be simulated, because simulated requests name no node", name)
+	}
+	return m, false, nil
 }
 
-// Modes returns all modes that can be simulated. Simulated requests name no node, as direct needs
-// it, and simulated nodes have one device class, for which device_aware is least_loaded.
+// ModeName returns the name of a mode in the spelling of Modes. name may have every spelling that a
+// policy document may have.
+func ModeName(name string) (string, error) {
+	m, exact, err := parseMode(name)
+	if err != nil {
+		return "", err
+	}
+	if exact {
+		return m.String() + exactSuffix, nil
+	}
+	return m.String(), nil
+}
+
+// Modes returns the modes that differ in a simulation. Simulated requests name no node, as direct
+// needs it. Simulated nodes have one device class, for which device_aware is least_loaded.
 func Modes() []string {
 	all := slices.DeleteFunc(policy.ModeNames(), func(name string) bool {
 		return name == policy.Direct.String() || name == policy.DeviceAware.String()

@@ -139,6 +139,7 @@ func TestRefusals(t *testing.T) {
 	w := generated(t, 100)
 	for name, cfg := range map[string]Config{
 		"mode":  {Mode: "best", Engine: engine.Config{CacheBlocks: 400}},
+		"pins":  {Mode: "direct", Engine: engine.Config{CacheBlocks: 400}},
 		"cache": {Mode: "score", Engine: engine.Config{CacheBlocks: 4}},
 		"span":  {Mode: "score", Speed: 1e-4, Engine: engine.Config{CacheBlocks: 400}},
 		"nodes": {Mode: "score", Nodes: 5000, Engine: engine.Config{CacheBlocks: 400}},

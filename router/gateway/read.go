@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"bytes"
-	"iter"
 	"strconv"
 	"unsafe"
 
@@ -10,7 +9,6 @@ import (
 
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/apierror"
-	"github.com/cognitora/dataplane/router/nvext"
 	"github.com/cognitora/dataplane/router/plan"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
@@ -65,7 +63,7 @@ func (c *call) read() *apierror.Error {
 		return errNotPassed
 	}
 	if own.Routing {
-		if err := r.ReadHeaders(c.wishes(h)); err != nil {
+		if err := r.ReadHeaders(h.All()); err != nil {
 			return apierror.FromScan(err)
 		}
 	}
@@ -119,21 +117,6 @@ func ownHeadersOf(h *fasthttp.RequestHeader) (own request.OwnHeaders) {
 		own.Note(name, value)
 	}
 	return own
-}
-
-// wishes yields the headers that may say how the request is routed. A client that may not steer
-// cannot choose an engine's rank, and its header is dropped as by a proxy that does not know it.
-func (c *call) wishes(h *fasthttp.RequestHeader) iter.Seq2[[]byte, []byte] {
-	if c.steers() {
-		return h.All()
-	}
-	return func(yield func(name, value []byte) bool) {
-		for name, value := range h.All() {
-			if !bytes.EqualFold(name, []byte(nvext.EngineRankHeader)) && !yield(name, value) {
-				return
-			}
-		}
-	}
 }
 
 // steers says whether the client may steer the router.

@@ -14,10 +14,10 @@ import (
 // routerPrefix begins the names of the headers that override a setting.
 const routerPrefix = "X-Cgn-Router-"
 
-// rankHeader and EngineRankHeader name the data-parallel rank. Engines read EngineRankHeader.
+// rankHeader and engineRankHeader name the data-parallel rank. Engines read engineRankHeader.
 const (
 	rankHeader       = "x-dynamo-dp-rank"
-	EngineRankHeader = "x-data-parallel-rank"
+	engineRankHeader = "x-data-parallel-rank"
 )
 
 // IsHeader says whether ReadHeaders must see a header, whose name is in the spelling of net/http.
@@ -33,7 +33,7 @@ var headers = func() []field {
 		{name: "x-dynamo-worker-instance-id", read: (*reader).pin, privileged: true},
 		{name: "x-dynamo-prefill-instance-id", read: func(r *reader) { r.workerID() }, privileged: true},
 		{name: rankHeader, read: (*reader).rank, privileged: true},
-		{name: EngineRankHeader, read: (*reader).engineRank, privileged: true},
+		{name: engineRankHeader, read: (*reader).engineRank, privileged: true},
 		{name: "x-dynamo-prefill-dp-rank", read: func(r *reader) { r.count() }, privileged: true},
 		{name: "x-cgn-allowed-worker-ids", read: (*reader).allowedHeader, privileged: true},
 		{name: "x-dynamo-request-priority", read: (*reader).priority},

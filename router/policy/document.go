@@ -96,6 +96,10 @@ func (r *reader) object(name string, doc []byte, sections ...section) {
 				return
 			}
 		}
+		if name == "" && slices.Contains(ModeNames(), key) {
+			r.empty(key, value)
+			return
+		}
 		r.unknown(name, key, sections)
 	})
 	switch {
@@ -104,6 +108,17 @@ func (r *reader) object(name string, doc []byte, sections ...section) {
 		r.errs = append(r.errs, err)
 	default:
 		r.errs = append(r.errs, &FieldError{name, err.Error(), "an object of " + strings.Join(keysOf(sections), ", ")})
+	}
+}
+
+// empty reads the section of a mode that has no settings.
+func (r *reader) empty(mode string, doc []byte) {
+	err := members(doc, func(key string, _ json.RawMessage) {
+		r.refuse(join(mode, key), "mode %s has no settings", mode)
+	})
+	if err != nil {
+		allowed := "an empty object, because mode " + mode + " has no settings"
+		r.errs = append(r.errs, &FieldError{mode, err.Error(), allowed})
 	}
 }
 

@@ -56,6 +56,31 @@ func TestForms(t *testing.T) {
 	}
 }
 
+// TestSectionsOfModesWithoutSettings checks that each mode may have a section, which is an empty
+// object if the mode has no settings.
+func TestSectionsOfModesWithoutSettings(t *testing.T) {
+	for _, mode := range ModeNames() {
+		want := Default()
+		want.Mode, _ = ParseMode(mode)
+		doc := fmt.Sprintf(`{"mode":%q,%q:{}}`, mode, mode)
+		if p, err := Parse([]byte(doc)); err != nil || !reflect.DeepEqual(p, want) {
+			t.Errorf("%s: %+v, %v", doc, p, err)
+		}
+	}
+	for doc, want := range map[string]string{
+		`{"mode":"random","random":{"seed":1}}`: "policy: random.seed: mode random has no settings",
+		`{"direct":{"kv":1}}`:                   "policy: direct.kv: mode direct has no settings",
+		`{"round_robin":{},"round_robin":{}}`:   "round_robin: given twice",
+		`{"score":{"random":{}}}`:               "score.random: unknown key",
+		`{"least_loaded":null}`: "policy: least_loaded: not a JSON object is refused, allowed: an empty object, because " +
+			"mode least_loaded has no settings",
+	} {
+		if _, err := Parse([]byte(doc)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", doc, err, want)
+		}
+	}
+}
+
 // TestRetiredSettings checks that a document with a setting of an older version is valid, and that
 // the setting is named.
 func TestRetiredSettings(t *testing.T) {

@@ -4,8 +4,14 @@ import "testing"
 
 // TestSessionIDs checks the id that each client sends, and which one wins.
 func TestSessionIDs(t *testing.T) {
+	byRank := [...]string{
+		"X-Cgn-Session-Id", "X-Dynamo-Session-Id", "X-Claude-Code-Session-Id", "Thread-Id", "X-Session-Id",
+	}
+	if SessionHeaders != byRank {
+		t.Errorf("the headers are %q, want %q in this order", SessionHeaders, byRank)
+	}
 	var all SessionIDs
-	for i, name := range SessionHeaders {
+	for i, name := range byRank {
 		var one SessionIDs
 		if !one.Note([]byte(name), []byte("id")) || string(one.ID()) != "id" || one[i] == nil {
 			t.Errorf("%s is not known, or is not number %d", name, i)
@@ -13,7 +19,7 @@ func TestSessionIDs(t *testing.T) {
 		all.Note([]byte(name), []byte(name))
 		all.Note([]byte(name), []byte("a second one"))
 	}
-	for i, name := range SessionHeaders {
+	for i, name := range byRank {
 		if string(all.ID()) != name {
 			t.Errorf("%s wins over %s", all.ID(), name)
 		}
