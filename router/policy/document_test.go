@@ -72,7 +72,7 @@ func TestSectionsOfModesWithoutSettings(t *testing.T) {
 		`{"direct":{"kv":1}}`:                   "policy: direct.kv: mode direct has no settings",
 		`{"round_robin":{},"round_robin":{}}`:   "round_robin: given twice",
 		`{"score":{"random":{}}}`:               "score.random: unknown key",
-		`{"least_loaded":null}`: "policy: least_loaded: not a JSON object is refused, allowed: an empty object, because " +
+		`{"least_loaded":null}`: "policy: least_loaded: not a JSON object, allowed: an empty object, because " +
 			"mode least_loaded has no settings",
 	} {
 		if _, err := Parse([]byte(doc)); err == nil || !strings.Contains(err.Error(), want) {
