@@ -113,7 +113,10 @@ func TestThresholdsAreRemoved(t *testing.T) {
 		page, _ := io.ReadAll(resp.Body)
 		return resp.StatusCode, resp.Header.Get("Allow") + strings.Join(strings.Fields(string(page)), "")
 	}
-	for query, want := range map[string]string{"": `"param":"model"`, "?model=nobody": "model_not_found"} {
+	for query, want := range map[string]string{
+		"": `"param":"model"`, "?model=nobody": "model_not_found", "?model=sin": "therearesim;didyoumeansim?",
+		"?model=": `"missing_`, "?model=sim&model=x": "namesseveralmodels",
+	} {
 		if status, body := without("DELETE", query); status/100 != 4 || !strings.Contains(body, want) {
 			t.Errorf("DELETE %s: %d %s", query, status, body)
 		}
