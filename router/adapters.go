@@ -105,8 +105,8 @@ func (r *Router) readAdapterAsk(w http.ResponseWriter, req *http.Request, unload
 	return ask, nodes, m.Name, fail
 }
 
-// decodeAdapterAsk decodes a request. An error about one member of the body comes with its name, and
-// a body that is no JSON object has an error without one.
+// decodeAdapterAsk decodes a request. An error about one member of the body comes with its name.
+// The error of a body that is no JSON object comes without a name.
 func decodeAdapterAsk(body []byte, ask *fleet.AdapterAsk) (member string, err error) {
 	if len(bytes.TrimSpace(body)) == 0 {
 		return "", errors.New("it is empty")

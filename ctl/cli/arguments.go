@@ -114,9 +114,8 @@ func ReadInput(c *cobra.Command, name string, most int64) ([]byte, error) {
 	return b, err
 }
 
-// ReadObject returns the JSON object that an argument gives: as text, as the name of a file, or as -
-// for standard input. example is a command with an object, for the hint about an argument that is
-// none.
+// ReadObject returns the JSON object that an argument gives as text, as the name of a file or as -
+// for standard input. example is a command with an object, for the hint about a wrong argument.
 func ReadObject(c *cobra.Command, argument string, most int64, example string) ([]byte, error) {
 	if strings.HasPrefix(strings.TrimSpace(argument), "{") {
 		return []byte(argument), nil

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/ctl/ctltest"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/etcdserver"
@@ -121,6 +122,17 @@ func TestBadSettingsAreNamed(t *testing.T) {
 	}
 	if all, err := client.Models(t.Context()); err != nil || len(all) != 0 {
 		t.Errorf("something was stored: %+v %v", all, err)
+	}
+}
+
+// TestEmptyNameIsAMistakeOfTheCommandLine checks the exit status of an empty NAME.
+func TestEmptyNameIsAMistakeOfTheCommandLine(t *testing.T) {
+	var out bytes.Buffer
+	root := ctltest.Root(Command, &out, &out, func(string) string { return "" })
+	root.SetArgs([]string{"model", "set", "", "--alias", "x"})
+	const want = "cgn-ctl: NAME is empty; name the model as the engines do\n"
+	if got := cli.Run(root, &out); got != 2 || out.String() != want {
+		t.Errorf("%d %s", got, &out)
 	}
 }
 

@@ -57,7 +57,8 @@ func ParseModel(name string, value []byte) (*Model, error) {
 		return nil, errors.New("model: the name is empty")
 	}
 	if len(value) > maxValueBytes {
-		return nil, fmt.Errorf("model %s: its value has %d bytes; at most %d are allowed", name, len(value), maxValueBytes)
+		return nil, fmt.Errorf("model %s: its value has %d bytes; at most %d are allowed", name, len(value),
+			maxValueBytes)
 	}
 	m := &Model{}
 	if err := json.Unmarshal(value, m); err != nil {

@@ -296,7 +296,8 @@ func TestOnlyPrefillNodes(t *testing.T) {
 		problems string
 		ready    string // part of the reason why the router is not ready; empty: it is ready
 	}{
-		"pool": {[]*Node{testNode("a", 4, "m"), testNode("b", 4, "m")}, pool(map[cluster.Role][]string{"prefill": {"a", "b"}}),
+		"pool": {[]*Node{testNode("a", 4, "m"), testNode("b", 4, "m")},
+			pool(map[cluster.Role][]string{"prefill": {"a", "b"}}),
 			"model m: its nodes are all in its pool prefill" + none,
 			"; b: it is in the pool prefill of model m, and requests go to roles both and decode only; model m: its nodes are"},
 		"own role": {[]*Node{role("p", cluster.RolePrefill, "m")}, pool(nil),

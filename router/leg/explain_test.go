@@ -87,8 +87,8 @@ func TestAnExplanationIsThePick(t *testing.T) {
 	})
 }
 
-// TestPrefillNodesAreExplained checks that an explanation has a row for a prefill node of the model,
-// and that a pin to the node is refused with the same reason.
+// TestPrefillNodesAreExplained checks that an explanation has a row for a prefill node of the
+// model, and that a pin to the node is refused with the same reason.
 func TestPrefillNodesAreExplained(t *testing.T) {
 	for why, setUp := range map[string]func(*fleet.Options){
 		"it is in the pool prefill of model sim, and requests go to roles both and decode only": func(o *fleet.Options) {
