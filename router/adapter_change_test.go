@@ -167,6 +167,10 @@ func TestBadChangesOfAdapters(t *testing.T) {
 		if fmt.Sprint(status) != code || !strings.Contains(page, text) {
 			t.Errorf("%.80s: %d %s", body, status, page)
 		}
+		isObject := strings.HasPrefix(body, `{"`)
+		if isObject == strings.Contains(page, `"code":"invalid_json"`) {
+			t.Errorf("%.80s: the code in %s", body, page)
+		}
 	}
 	if r := s.post("/adapters/load", `{}`); r.status != 404 || !strings.Contains(string(r.body), "admin") {
 		t.Errorf("on the serving port: %v", r)

@@ -72,7 +72,11 @@ func (r *Router) readAdapterAsk(w http.ResponseWriter, req *http.Request, unload
 		return ask, nil, "", bad("", "the body is not a change of adapters: %v", err)
 	}
 	if member, err := decodeAdapterAsk(body, &ask); err != nil {
-		return ask, nil, "", bad(member, "the body is not a change of adapters: %v", err)
+		fail = bad(member, "the body is not a change of adapters: %v", err)
+		if member == "" {
+			fail.Code = scan.CodeJSON
+		}
+		return ask, nil, "", fail
 	}
 	switch {
 	case ask.Adapter == "" || len(ask.Adapter) > adapterName || strings.Contains(ask.Adapter, ","):
@@ -103,6 +107,7 @@ func (r *Router) readAdapterAsk(w http.ResponseWriter, req *http.Request, unload
 }
 
 // decodeAdapterAsk decodes a request. An error about one member of the body comes with its name.
+// The error of a body that is no JSON object comes without a name.
 func decodeAdapterAsk(body []byte, ask *fleet.AdapterAsk) (member string, err error) {
 	if len(bytes.TrimSpace(body)) == 0 {
 		return "", errors.New("it is empty")

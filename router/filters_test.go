@@ -121,7 +121,10 @@ func TestThresholdsAreRemoved(t *testing.T) {
 	if !shown() {
 		t.Error("/debug/fleet does not show the threshold")
 	}
-	for query, want := range map[string]string{"": `"param":"model"`, "?model=nobody": "model_not_found"} {
+	for query, want := range map[string]string{
+		"": `"param":"model"`, "?model=nobody": "model_not_found", "?model=sin": "therearesim;didyoumeansim?",
+		"?model=": `"missing_`, "?model=sim&model=x": "namesseveralmodels",
+	} {
 		if status, body := ask("DELETE", at+query); status/100 != 4 || !strings.Contains(body, want) {
 			t.Errorf("DELETE %s: %d %s", query, status, body)
 		}

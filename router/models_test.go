@@ -74,7 +74,8 @@ func TestModelSettings(t *testing.T) {
 	if got := served("sim"); len(got) != 1 {
 		t.Errorf("the other model has the fleet's policy, by which one node has the prompt: %v", got)
 	}
-	if e := s.explain(asking("gpt-4o", "hello")); e.Mode != "round_robin" || len(e.Candidates) != 2 {
+	if e := s.explain(asking("gpt-4o", "hello")); e.Mode != "round_robin" || len(e.Candidates) != 3 ||
+		e.Candidates[2].Eligible || !strings.Contains(e.Candidates[2].Reason, "in the pool prefill of model large") {
 		t.Errorf("explained as %+v", e)
 	}
 	next := settings(t, s.log)

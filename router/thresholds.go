@@ -106,14 +106,23 @@ func (r *Router) removeThresholds(w http.ResponseWriter, req *http.Request) {
 		writeError(w, refused)
 		return
 	}
-	name := req.URL.Query().Get("model")
-	if name == "" {
+	names := req.URL.Query()["model"]
+	if len(names) == 0 || names[0] == "" {
 		writeError(w, &apierror.Error{Status: 400, Code: scan.CodeMissing, Param: "model",
 			Message: "name the model in the query, as in DELETE /busy_threshold?model=NAME"})
 		return
 	}
-	model, fail := leg.Resolve(r.fleet.Load(), []byte(name))
+	if len(names) > 1 {
+		writeError(w, &apierror.Error{Status: 400, Code: scan.CodeValue, Param: "model",
+			Message: "the query names several models; name one at a time, as in DELETE /busy_threshold?model=NAME"})
+		return
+	}
+	snap := r.fleet.Load()
+	model, fail := leg.Resolve(snap, []byte(names[0]))
 	if fail != nil {
+		if fail.Status == http.StatusNotFound {
+			fail = withModels(fail, snap, names[0])
+		}
 		writeError(w, fail)
 		return
 	}

@@ -1,13 +1,16 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"github.com/spf13/pflag"
 	"io"
+	"io/fs"
 	"math"
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -109,6 +112,20 @@ func ReadInput(c *cobra.Command, name string, most int64) ([]byte, error) {
 		err = fmt.Errorf("%s: has more than %d bytes", name, most)
 	}
 	return b, err
+}
+
+// ReadObject returns the JSON object that an argument gives as text, as the name of a file or as -
+// for standard input. example is a command with an object, for the hint about a wrong argument.
+func ReadObject(c *cobra.Command, argument string, most int64, example string) ([]byte, error) {
+	if strings.HasPrefix(strings.TrimSpace(argument), "{") {
+		return []byte(argument), nil
+	}
+	doc, err := ReadInput(c, argument, most)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENAMETOOLONG) {
+		return nil, WithHint(fmt.Errorf("%.80q is not a JSON object, and there is no file of that name", argument),
+			"for example: "+example+", or the name of a file with that object")
+	}
+	return doc, err
 }
 
 // FirstSet returns the value of the first variable that is set, or the default.

@@ -2,9 +2,7 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -67,7 +65,7 @@ func newSetPolicy(s *state) *cobra.Command {
 			`  cgn-ctl cluster set-policy '{"score":{"weights":{"kv":0.6,"load":0.3,"power":0,"capacity":0.1}}}'`,
 		Args: cli.OneArgument("a policy (FILE, - or JSON)"),
 		RunE: func(c *cobra.Command, args []string) error {
-			doc, err := document(c, args[0])
+			doc, err := cli.ReadObject(c, args[0], 1<<20, `cgn-ctl cluster set-policy '{"mode":"cost"}'`)
 			if err != nil {
 				return err
 			}
@@ -89,19 +87,6 @@ func newSetPolicy(s *state) *cobra.Command {
 			})
 		},
 	}
-}
-
-// document returns the policy document that an argument gives: JSON, or the name of a file.
-func document(c *cobra.Command, argument string) ([]byte, error) {
-	if strings.HasPrefix(strings.TrimSpace(argument), "{") {
-		return []byte(argument), nil
-	}
-	doc, err := cli.ReadInput(c, argument, 1<<20)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, cli.WithHint(fmt.Errorf("%.80q is not a JSON object, and there is no file of that name", argument),
-			`for example: cgn-ctl cluster set-policy '{"mode":"cost"}', or the name of a file with that object`)
-	}
-	return doc, err
 }
 
 func newRemovePolicy(s *state) *cobra.Command {

@@ -45,8 +45,8 @@ func newList(m *commands) *cobra.Command {
 		Long: "Lists the models with settings in etcd, and the models that the router at --admin knows, if one answers " +
 			"there.\nThe settings are those in force on that router, from its own [[model]] and from etcd; without a " +
 			"router, those in etcd.\n\nBASE is the model whose LoRA adapter the model is. POOLS are nodes by role. POLICY " +
-			"is the mode of the model's own\npolicy. NODES answer requests for the model. LOADED are those whose engines " +
-			"have loaded it, if it is a LoRA adapter.\nNOTE says which settings have no effect, and why: of tokenizer, policy, base, " +
+			"is the mode of the model's own\npolicy. NODES answer requests for the model; prefill nodes answer none. " +
+			"LOADED are those whose engines\nhave loaded it, if it is a LoRA adapter.\nNOTE says which settings have no effect, and why: of tokenizer, policy, base, " +
 			"aliases and pools, or all, if no node serves the\nmodel or the router does not use them. It also names nodes of a " +
 			"pool whose own role is another one.",
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -147,7 +147,7 @@ func writeRows(t *cli.Table, rows []row) {
 		r := &rows[i]
 		s, base, nodes := r.Stored, "", "-"
 		if v := r.Router; v != nil {
-			s, base, nodes = v.Settings, v.Base, cmp.Or(strings.Join(slices.Concat(v.Nodes, v.Prefill), ","), "none")
+			s, base, nodes = v.Settings, v.Base, cmp.Or(strings.Join(v.Nodes, ","), "none")
 		}
 		if s == nil {
 			s = &cluster.Model{}

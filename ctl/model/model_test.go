@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/ctl/ctltest"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/etcdserver"
@@ -89,6 +90,11 @@ func TestBadSettingsAreNamed(t *testing.T) {
 		"set m --pool decode":                 `--pool "decode": must be ROLE=NODE,NODE|`,
 		"set m --pool decode=a/b":             "pool decode: node id|",
 		"set m --pool both=a --pool decode=a": "node a is in the pools decode and both|",
+		"set m --pool both=a,a":               "node a is twice in the pool both; leave one out|",
+		"set m --policy []":                   `--policy: "[]" is not a JSON object, and there is no file|{"mode":"cost"}`,
+		"set m --policy null":                 `--policy: "null" is not a JSON object|{"mode":"cost"}`,
+		"set m --policy //\u00a0x":            "is not a JSON object|",
+		"set  --alias x":                      "NAME is empty; name the model|",
 		`set m --policy {"mode":"none"}`:      "--policy is not valid, and nothing was stored|",
 		`set m --policy {"models":{}}`:        "models: a document is one policy|",
 		"set m --policy /nowhere":             "/nowhere|",
@@ -119,6 +125,17 @@ func TestBadSettingsAreNamed(t *testing.T) {
 	}
 }
 
+// TestEmptyNameIsAMistakeOfTheCommandLine checks the exit status of an empty NAME.
+func TestEmptyNameIsAMistakeOfTheCommandLine(t *testing.T) {
+	var out bytes.Buffer
+	root := ctltest.Root(Command, &out, &out, func(string) string { return "" })
+	root.SetArgs([]string{"model", "set", "", "--alias", "x"})
+	const want = "cgn-ctl: NAME is empty; name the model as the engines do\n"
+	if got := cli.Run(root, &out); got != 2 || out.String() != want {
+		t.Errorf("%d %s", got, &out)
+	}
+}
+
 // TestUnusedSettingsOfAPolicyAreNamed: set stores a policy with settings that have no effect, and
 // warns of them.
 func TestUnusedSettingsOfAPolicyAreNamed(t *testing.T) {
@@ -128,6 +145,8 @@ func TestUnusedSettingsOfAPolicyAreNamed(t *testing.T) {
 		`{"ttft_slo_ms":800,"score":{"max_share":2}}`: "cgn-ctl: ttft_slo_ms of the policy has no effect; leave it out\n" +
 			"cgn-ctl: score.max_share of the policy has no effect; leave it out\n",
 		`{"mode":"random"}`: "",
+		`{"mode":"cost","score":{"epsilon":0.5}}`: "cgn-ctl: model m: in its policy, score.epsilon: no effect in mode " +
+			"cost\n",
 	} {
 		var warnings bytes.Buffer
 		root := ctltest.Root(Command, io.Discard, &warnings, func(name string) string { return env[name] })
@@ -156,7 +175,10 @@ func TestListWithARouter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctltest.Want(t, out, "ours", "/d", "n1,n2", "no /d", "sql")
+	ctltest.Want(t, out, "ours", "/d", "no /d", "sql")
+	if row := strings.Fields(out[strings.Index(out, "\nm "):]); row[7] != "n1" {
+		t.Errorf("the nodes that answer requests for m are %s; n2 is a prefill node", row[7])
+	}
 	if line := out[strings.Index(out, "sql"):]; len(strings.Fields(line)) != 9 || strings.Fields(line)[8] != "n1" {
 		t.Errorf("loaded on: %s", line)
 	}

@@ -11,14 +11,16 @@ import (
 	"strings"
 
 	"github.com/cognitora/dataplane/ctl/admin"
+	"github.com/cognitora/dataplane/ctl/cell"
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/policy"
 )
 
 // registry is what agents have registered in etcd.
 type registry struct {
 	nodes  map[string]cluster.Role // by id
-	models map[string]bool         // served by a node
+	models map[string][]string     // the ids of the nodes that serve it
 }
 
 // registered reads the registry. It warns and returns nil if that fails.
@@ -29,7 +31,7 @@ func (m *commands) registered(ctx context.Context, client *cluster.Client) *regi
 			err)
 		return nil
 	}
-	all := &registry{map[string]cluster.Role{}, map[string]bool{}}
+	all := &registry{map[string]cluster.Role{}, map[string][]string{}}
 	for _, n := range nodes {
 		all.nodes[n.ID] = ""
 		if n.Health == nil {
@@ -37,7 +39,7 @@ func (m *commands) registered(ctx context.Context, client *cluster.Client) *regi
 		}
 		all.nodes[n.ID] = n.Health.Role
 		for _, model := range n.Health.Models {
-			all.models[model] = true
+			all.models[model] = append(all.models[model], n.ID)
 		}
 	}
 	return all
@@ -58,8 +60,9 @@ func (r *row) noteRouter(view *admin.Fleet) {
 		return
 	}
 	if len(r.Router.Nodes)+len(r.Router.Prefill) == 0 {
-		r.noteUnserved("no node serves it", s)
+		r.noteUnserved("no node serves it", s, func(alias string) bool { return answered(alias, view) })
 	}
+	r.noteIdle(s)
 	roles := map[string]cluster.Role{}
 	for i := range view.Nodes {
 		roles[view.Nodes[i].ID] = cluster.Role(view.Nodes[i].Role)
@@ -76,6 +79,7 @@ func (r *row) noteStored(in *registry, all map[string]*row) {
 			r.Notes = append(r.Notes, "its policy is not valid: "+err.Error())
 		}
 	}
+	r.noteIdle(s)
 	base := s.Base
 	if base != "" {
 		base = cmp.Or(ownerOf(s.Base, in, all), s.Base)
@@ -91,12 +95,17 @@ func (r *row) noteStored(in *registry, all map[string]*row) {
 	if in == nil {
 		return
 	}
-	switch {
-	case in.models[r.Name] || in.models[base]:
+	others := func(alias string) bool {
+		owner := all[ownerOf(alias, in, all)]
+		return len(in.models[alias]) > 0 || owner != nil && owner != r && in.serves(owner.Name, owner.Stored)
+	}
+	switch nodes := slices.Concat(in.models[r.Name], in.models[base]); {
+	case len(nodes) > 0:
+		r.notePrefillOnly(nodes, in)
 	case s.Base != "":
-		r.noteUnserved("no agent has registered a node with its base "+s.Base, s)
+		r.noteUnserved("no agent has registered a node with its base "+s.Base, s, others)
 	default:
-		r.noteUnserved("no agent has registered a node that serves it", s)
+		r.noteUnserved("no agent has registered a node that serves it", s, others)
 	}
 	for _, role := range roles {
 		r.noteUnregistered(role, s.Pools[role], in)
@@ -122,13 +131,16 @@ func (r *row) noteUnregistered(role cluster.Role, pool []string, in *registry) {
 // serves says whether a node serves the model with this name and these settings, or its base. A
 // nil registry knows no node.
 func (in *registry) serves(name string, s *cluster.Model) bool {
-	return in != nil && (in.models[name] || s.Base != "" && in.models[s.Base])
+	if in == nil {
+		return false
+	}
+	return len(in.models[name]) > 0 || s != nil && s.Base != "" && len(in.models[s.Base]) > 0
 }
 
 // ownerOf returns the model that requests for an alias go to. A model's own name comes before
 // aliases, a model with nodes before one without, and the first model by name before others.
 func ownerOf(alias string, in *registry, all map[string]*row) (owner string) {
-	if in != nil && in.models[alias] || all[alias] != nil {
+	if in != nil && len(in.models[alias]) > 0 || all[alias] != nil {
 		return alias
 	}
 	owned := false // by a model with nodes
@@ -144,12 +156,62 @@ func ownerOf(alias string, in *registry, all map[string]*row) (owner string) {
 	return owner
 }
 
-// noteUnserved notes why a model has no nodes, and its aliases.
-func (r *row) noteUnserved(why string, s *cluster.Model) {
-	if len(s.Aliases) > 0 {
-		why += ", so nothing answers its aliases " + strings.Join(s.Aliases, ",")
+// noteUnserved notes why a model has no nodes, and its aliases that nothing answers. others says
+// whether another model answers an alias.
+func (r *row) noteUnserved(why string, s *cluster.Model, others func(alias string) bool) {
+	if silent := slices.DeleteFunc(slices.Clone(s.Aliases), others); len(silent) > 0 {
+		why += ", so nothing answers its aliases " + strings.Join(silent, ",")
 	}
 	r.Notes = append(r.Notes, why)
+}
+
+// answered says whether a model with nodes has the name or the alias in the router's view.
+func answered(alias string, view *admin.Fleet) bool {
+	return slices.ContainsFunc(view.Models, func(m admin.Model) bool {
+		return len(m.Nodes) > 0 && (m.Name == alias || slices.Contains(m.Aliases, alias))
+	})
+}
+
+// noteIdle notes the settings of the model's policy that have no effect in its mode.
+func (r *row) noteIdle(s *cluster.Model) {
+	if len(s.Policy) == 0 {
+		return
+	}
+	if p, err := policy.Parse(s.Policy); err == nil && cell.Idle(p) != "" {
+		r.Notes = append(r.Notes, "in its policy, "+cell.Idle(p))
+	}
+}
+
+// notePrefillOnly notes that the registered nodes of a model are prefill nodes, which get no
+// requests. A router notes it as a problem.
+func (r *row) notePrefillOnly(nodes []string, in *registry) {
+	pools := r.Stored.Pools
+	prefill, inPool := false, false
+	for _, id := range nodes {
+		role := cmp.Or(in.nodes[id], cluster.RoleBoth)
+		switch pool, listed := poolOf(id, pools); {
+		case listed:
+			role, inPool = pool, true
+		case len(pools[role]) > 0:
+			continue // the pool has other nodes
+		}
+		if role != cluster.RolePrefill {
+			return
+		}
+		prefill = true
+	}
+	if prefill {
+		r.Notes = append(r.Notes, fleet.PrefillOnly(inPool))
+	}
+}
+
+func poolOf(id string, pools map[cluster.Role][]string) (role cluster.Role, listed bool) {
+	for role, ids := range pools {
+		if slices.Contains(ids, id) {
+			return role, true
+		}
+	}
+	return "", false
 }
 
 // noteUnused notes the settings in etcd that the router at an address does not use.

@@ -13,6 +13,7 @@ import (
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/ctl/ctltest"
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/router/fleet"
 )
 
 // put stores a value in etcd as it is.
@@ -98,13 +99,13 @@ func TestNotesWithoutARouter(t *testing.T) {
 	const unserved = "no agent has registered a node that serves it"
 	const unanswered = unserved + ", so nothing answers its aliases "
 	same(t, got, map[string]string{
-		"m": "", "b": "alias m is taken by model m; " + unanswered + "b1,m",
+		"m": "", "b": "alias m is taken by model m; " + unanswered + "b1",
 		"c": "alias b1 is taken by model b; " + unanswered + "b1", "d": "",
 		"e": "no agent has registered a node with its base x",
 		"f": "its base d is an adapter itself, and does not count; name a model that is none; " +
 			"no agent has registered a node with its base d",
 		"g":  "",
-		"a1": "alias a is taken by model m; " + unanswered + "a",
+		"a1": "alias a is taken by model m; " + unserved,
 		"q":  unserved + "; " + lonely("n7", "decode") + "; " + lonely("n8", "decode"),
 		"p": unserved + "; no agent has registered node n9 of its pool decode; it counts once a router knows it; node n3 of its pool prefill has role decode itself; " +
 			"the pool counts; node n2 of its pool decode has role prefill itself; the pool counts",
@@ -142,16 +143,21 @@ func TestSetWarns(t *testing.T) {
 	register(t, dial(t, env["CGN_ETCD"]), "n1", cluster.RoleBoth, "m")
 	const unserved = "no agent has registered a node that serves it"
 	for _, c := range []struct{ line, want string }{
-		{"m --alias a", ""}, {"m --pool both=n1", ""},
+		{"w --alias m", "cgn-ctl: model w: alias m is taken by model m\ncgn-ctl: model w: " + unserved + "\n"},
+		{"m --alias a", ""}, {"m --pool both=n1", ""}, // m is its own name, and never was w's
 		{"nope --policy {}", "cgn-ctl: model nope: " + unserved + "\n"},
-		{"aaa --alias a", "cgn-ctl: model aaa: alias a is taken by model m\ncgn-ctl: model aaa: " + unserved +
-			", so nothing answers its aliases a\n"},
-		{"b --alias m", "cgn-ctl: model b: alias m is taken by model m\ncgn-ctl: model b: " + unserved +
-			", so nothing answers its aliases m\n"},
+		{"aaa --alias a", "cgn-ctl: model aaa: alias a is taken by model m\ncgn-ctl: model aaa: " + unserved + "\n"},
+		{"b --alias m", "cgn-ctl: model b: alias m is taken by model m\ncgn-ctl: model b: " + unserved + "\n"},
+		{"m --alias a", ""},
+		{"b --alias m2", "cgn-ctl: model b: " + unserved + ", so nothing answers its aliases m2\n"},
+		{"m --alias a --alias m2", "cgn-ctl: model m: it takes the alias m2 from model b\n"},
+		{"m --alias m2 --alias a", ""},
 		{"c --alias x", "cgn-ctl: model c: " + unserved + ", so nothing answers its aliases x\n"},
 		{"x --base m", "cgn-ctl: model x: it takes the alias x from model c\n"},
 		{"y --base gone", "cgn-ctl: model y: no agent has registered a node with its base gone\n"},
 		{"m --pool both=n9", "cgn-ctl: model m: " + lonely("n9", "both") + "\n"},
+		{"m --pool prefill=n1 --pool both=", "cgn-ctl: model m: " + fleet.PrefillOnly(true) + "\n"},
+		{"m --pool decode=n1 --pool prefill=", ""},
 		{"a --policy {}", "cgn-ctl: model a: " + unserved + "\n" +
 			"cgn-ctl: model a: it takes the alias a from model aaa\ncgn-ctl: model a: it takes the alias a from model m\n"},
 	} {
@@ -166,11 +172,13 @@ func TestSetWarns(t *testing.T) {
 func TestSetAsksTheRouter(t *testing.T) {
 	env, _ := startEtcd(t)
 	url, _, _ := ctltest.AdminPort(t, map[string]string{"/debug/fleet": `{
-		"nodes":[{"id":"n1"}], "problems":[{"subject":"model m","reason":"alias b is taken by model b"},
+		"nodes":[{"id":"n1","models":["m","x"]}],
+		"problems":[{"subject":"model m","reason":"alias b is taken by model b"},
+		{"subject":"model c","reason":"alias x is taken by model x"},
 		{"subject":"model x","reason":"its base y is an adapter itself, and does not count"}],
 		"models":[{"name":"m","nodes":["n1"],"settings":{"aliases":["a","b"],"adapter_load_s":3,
 			"policy":{"mode": "random"}}},
-			{"name":"x","nodes":["n1"],"settings":{}}]}`})
+			{"name":"x","nodes":["n1"],"settings":{}},{"name":"c","nodes":[],"settings":{"aliases":["x"]}}]}`})
 	env["CGN_ADMIN"] = url
 	other := func(names, why string) string {
 		return "the router at " + url + " does not use " + names + " of etcd: " + why + "it follows no etcd or " +
@@ -231,12 +239,16 @@ func TestNotesOfARouter(t *testing.T) {
 		"nodes":[{"id":"n1","role":"prefill"},{"id":"n2","role":"both"}],
 		"problems":[{"subject":"model m","reason":"its pool decode names node n9, which does not serve it now"},
 			{"subject":"models/m","reason":"no JSON"},{"subject":"m","reason":"of a node"}],
-		"models":[{"name":"m","nodes":["n1"],"settings":{"aliases":["a"],"pools":{"decode":["n1","n2","n9"]}},
-			"tokenizer_error":"no /d"},{"name":"gone","nodes":[],"settings":{"aliases":["g"]}},{"name":"n","nodes":["n1"]}]}`})
+		"models":[{"name":"m","aliases":["a"],"nodes":["n1"],"settings":{"aliases":["a"],
+			"pools":{"decode":["n1","n2","n9"]}},"tokenizer_error":"no /d"},{"name":"n","nodes":["n1"],
+			"settings":{"policy":{"mode":"cost","score":{"epsilon":0.5}}}},
+			{"name":"gone","nodes":[],"settings":{"aliases":["a","g","n"]}},
+			{"name":"taken","nodes":[],"settings":{"aliases":["a"]}}]}`})
 	same(t, notes(t, map[string]string{"CGN_ADMIN": url, "CGN_ETCD": nobody}), map[string]string{
 		"m": "no /d; its pool decode names node n9, which does not serve it now; no JSON; " +
 			"node n1 of its pool decode has role prefill itself; the pool counts",
-		"gone": "no node serves it, so nothing answers its aliases g", "n": "",
+		"gone": "no node serves it, so nothing answers its aliases g", "taken": "no node serves it",
+		"n": "in its policy, score.epsilon: no effect in mode cost",
 	})
 }
 
@@ -251,7 +263,7 @@ func TestUnreadableNodes(t *testing.T) {
 		Aliases: []string{"n", "x"}, Pools: map[cluster.Role][]string{cluster.RoleDecode: {"n1"}},
 		Policy: json.RawMessage(`{"mode":"none"}`),
 	}
-	if got := m.notesOf(ctx, client, "m", stored, true); len(got) != 1 || !strings.Contains(got[0], "cannot be read") {
+	if got := m.notesOf(ctx, client, "m", stored, nil); len(got) != 1 || !strings.Contains(got[0], "cannot be read") {
 		t.Errorf("noted %q", got)
 	}
 	r := row{Name: "m", Stored: stored}

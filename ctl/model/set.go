@@ -91,9 +91,7 @@ func (m *commands) set(c *cobra.Command, name string, s *settings) error {
 		if err != nil {
 			return fmt.Errorf("nothing was stored: %w", err)
 		}
-		known := slices.ContainsFunc(others, func(s cluster.StoredModel) bool { return s.Name == name })
-		r := row{Name: name, Stored: stored, Notes: m.notesOf(ctx, client, name, stored,
-			!known || c.Flags().Changed("alias"))}
+		r := row{Name: name, Stored: stored, Notes: m.notesOf(ctx, client, name, stored, settingsOf(name, others))}
 		err = m.Show(r, func(t *cli.Table) {
 			t.Line("stored for model " + name)
 			writeSettings(t, stored)
@@ -138,11 +136,21 @@ func checkBase(name, base string, stored []cluster.StoredModel) error {
 	return nil
 }
 
-// notesOf returns the notes of a model whose settings have just been stored. claims adds the
-// aliases of others that the model takes. notesOf waits for the router, if one answers, to use the
-// settings.
+// settingsOf returns the stored settings of a model; nil: none are stored, or they cannot be read.
+func settingsOf(name string, stored []cluster.StoredModel) *cluster.Model {
+	for _, s := range stored {
+		if s.Name == name {
+			return s.Model
+		}
+	}
+	return nil
+}
+
+// notesOf returns the notes of a model whose settings have just been stored, and the aliases that
+// the model takes from others. before are the settings that were stored before; nil: none. notesOf
+// waits for the router, if one answers, to use the settings.
 func (m *commands) notesOf(
-	ctx context.Context, client *cluster.Client, name string, s *cluster.Model, claims bool,
+	ctx context.Context, client *cluster.Client, name string, s, before *cluster.Model,
 ) []string {
 	stored, err := client.Models(ctx)
 	if err != nil {
@@ -150,16 +158,33 @@ func (m *commands) notesOf(
 	}
 	var notes []string
 	lost := " is taken by model " + name
-	for _, r := range m.rows(m.viewWith(ctx, name, s), stored, m.registered(ctx, client)) {
+	view, in := m.viewWith(ctx, name, s), m.registered(ctx, client)
+	had := before != nil || listed(name, in, view) // its own name
+	for _, r := range m.rows(view, stored, in) {
 		for _, note := range r.Notes {
 			if r.Name == name {
 				notes = append(notes, note)
-			} else if claims && strings.HasPrefix(note, "alias ") && strings.HasSuffix(note, lost) {
-				notes = append(notes, "it takes the "+strings.TrimSuffix(note, lost)+" from model "+r.Name)
+				continue
 			}
+			alias, taken := strings.CutPrefix(strings.TrimSuffix(note, lost), "alias ")
+			if !taken || !strings.HasSuffix(note, lost) || alias == name && had ||
+				before != nil && slices.Contains(before.Aliases, alias) {
+				continue
+			}
+			notes = append(notes, "it takes the alias "+alias+" from model "+r.Name)
 		}
 	}
 	return notes
+}
+
+// listed says whether a node lists the model under its own name. in and view may be nil.
+func listed(name string, in *registry, view *admin.Fleet) bool {
+	if in != nil && len(in.models[name]) > 0 {
+		return true
+	}
+	return view != nil && slices.ContainsFunc(view.Nodes, func(n admin.Node) bool {
+		return slices.Contains(n.Models, name)
+	})
 }
 
 // lookEvery is the time between two looks at the router.
@@ -253,6 +278,9 @@ var removals = map[string]func(*cluster.Model){
 // checkNames returns an error for a name or an alias that no request should have, and for aliases
 // that say nothing.
 func (s *settings) checkNames(name string) error {
+	if name == "" {
+		return errors.New("NAME is empty; name the model as the engines do")
+	}
 	if !plain(name) {
 		return fmt.Errorf("NAME %q has white space or control characters; name the model as the engines do", name)
 	}
@@ -312,12 +340,9 @@ func (s *settings) check(name string, flags *pflag.FlagSet) error {
 
 // readPolicy reads a policy from an argument, a file or standard input, and checks it.
 func readPolicy(c *cobra.Command, from string, warnings io.Writer) (json.RawMessage, error) {
-	doc := []byte(from)
-	if !strings.HasPrefix(strings.TrimSpace(from), "{") {
-		var err error
-		if doc, err = cli.ReadInput(c, from, maxPolicy); err != nil {
-			return nil, err
-		}
+	doc, err := cli.ReadObject(c, from, maxPolicy, `cgn-ctl model set NAME --policy '{"mode":"cost"}'`)
+	if err != nil {
+		return nil, fmt.Errorf("--policy: %w", err)
 	}
 	if _, err := policy.Parse(doc); err != nil {
 		return nil, fmt.Errorf("--policy is not valid, and nothing was stored: %w", err)

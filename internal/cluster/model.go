@@ -53,8 +53,12 @@ func (m *Model) AdapterLoad() time.Duration {
 
 // ParseModel parses and checks the value of a model's key.
 func ParseModel(name string, value []byte) (*Model, error) {
-	if name == "" || len(value) > maxValueBytes {
-		return nil, fmt.Errorf("model %q: name empty or value above %d bytes", name, maxValueBytes)
+	if name == "" {
+		return nil, errors.New("model: the name is empty")
+	}
+	if len(value) > maxValueBytes {
+		return nil, fmt.Errorf("model %s: its value has %d bytes; at most %d are allowed", name, len(value),
+			maxValueBytes)
 	}
 	m := &Model{}
 	if err := json.Unmarshal(value, m); err != nil {
@@ -115,7 +119,11 @@ func (m *Model) checkPools() error {
 			if err := CheckNodeID(id); err != nil {
 				return fmt.Errorf("pool %s: %w", role, err)
 			}
-			if other, twice := in[id]; twice {
+			other, twice := in[id]
+			if twice && other == role {
+				return fmt.Errorf("node %s is twice in the pool %s; leave one out", id, role)
+			}
+			if twice {
 				return fmt.Errorf("node %s is in the pools %s and %s; leave it out of one", id, other, role)
 			}
 			in[id] = role

@@ -18,6 +18,7 @@ func TestModelsAreChecked(t *testing.T) {
 		`{"pools":{"boss":["a"]}}`:                          `pool "boss" is none of`,
 		`{"pools":{"":["a"]}}`:                              `pool "" is none of`,
 		`{"pools":{"both":["a b"]}}`:                        "pool both: node id",
+		`{"pools":{"both":["a","a"]}}`:                      "node a is twice in the pool both; leave one out",
 		`{"pools":{"both":["a"],"prefill":["a"]}}`:          "node a is in the pools prefill and both",
 		`{"policy":[1]}`:                                    "policy is no JSON object",
 		`{"policy":"x"}`:                                    "policy is no JSON object",

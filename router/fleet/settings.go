@@ -284,6 +284,27 @@ func (s *Snapshot) share(m *ModelView, nodes []*Node) {
 			m.Nodes = append(m.Nodes, n)
 		}
 	}
+	if len(m.Nodes) == 0 && len(m.Prefill) > 0 {
+		s.modelProblem(m, PrefillOnly(m.roles[m.Prefill[0]] != ""))
+	}
+}
+
+// PrefillOnly returns the problem of a model that has only prefill nodes. inPool says that its
+// settings made them prefill nodes.
+func PrefillOnly(inPool bool) string {
+	why := "its nodes all have role prefill"
+	if inPool {
+		why = "its nodes are all in its pool prefill"
+	}
+	return why + ", and no prefill node gets requests; the model has no node of role both or decode"
+}
+
+// WhyPrefill says why n, a prefill node of the model, gets no requests for it.
+func (m *ModelView) WhyPrefill(n *Node) string {
+	if m.roles[n] == "" {
+		return prefillUnused
+	}
+	return "it is in the pool prefill of model " + m.Name + ", and requests go to roles both and decode only"
 }
 
 // notePool records the nodes of a pool that do not serve the model.

@@ -304,3 +304,38 @@ func TestPoliciesAreTold(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestOnlyPrefillNodes checks that a model with prefill nodes alone has a problem, and that the
+// reason why the router is not ready names the pool.
+func TestOnlyPrefillNodes(t *testing.T) {
+	pool := func(pools map[cluster.Role][]string) *settings {
+		return stored(map[string]*cluster.Model{"m": {Pools: pools}})
+	}
+	const none = ", and no prefill node gets requests; the model has no node of role both or decode"
+	for name, c := range map[string]struct {
+		nodes    []*Node
+		in       *settings
+		problems string
+		ready    string // part of the reason why the router is not ready; empty: it is ready
+	}{
+		"pool": {[]*Node{testNode("a", 4, "m"), testNode("b", 4, "m")},
+			pool(map[cluster.Role][]string{"prefill": {"a", "b"}}),
+			"model m: its nodes are all in its pool prefill" + none,
+			"; b: it is in the pool prefill of model m, and requests go to roles both and decode only; model m: its nodes are"},
+		"own role": {[]*Node{role("p", cluster.RolePrefill, "m")}, pool(nil),
+			"model m: its nodes all have role prefill" + none, "; p: " + prefillUnused},
+		"one answers": {[]*Node{testNode("a", 4, "m"), testNode("b", 4, "m")},
+			pool(map[cluster.Role][]string{"prefill": {"a"}}), "", ""},
+		"left out": {[]*Node{testNode("a", 4, "m")}, pool(map[cluster.Role][]string{"both": {"z"}}),
+			"model m: its pool both names node z, which does not serve it now; until a node of the pool does, the model " +
+				"has no node of this role", "; a: the pools of its models leave it out"},
+	} {
+		s := build(c.nodes, c.in)
+		if got := strings.Join(problemsOf(s), "; "); got != c.problems {
+			t.Errorf("%s: problems %s", name, got)
+		}
+		if ready, why := s.Ready(time.Now()); ready != (c.ready == "") || !strings.Contains(why, c.ready) {
+			t.Errorf("%s: ready %t, %s", name, ready, why)
+		}
+	}
+}

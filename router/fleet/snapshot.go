@@ -138,7 +138,7 @@ func (s *Snapshot) Ready(now time.Time) (ready bool, detail string) {
 			b.WriteString("; …")
 			break
 		}
-		b.WriteString("; " + n.ID + ": " + n.whyNot(now))
+		b.WriteString("; " + n.ID + ": " + s.whyNot(n, now))
 	}
 	for i, p := range s.Problems {
 		if i == 8 {
@@ -168,6 +168,22 @@ func (s *Snapshot) staleDetail() string {
 // prefill and decode over nodes.
 const prefillUnused = "its role is prefill, and requests go to roles both and decode only"
 
+// whyNot explains a node that answers no requests now.
+func (s *Snapshot) whyNot(n *Node, now time.Time) string {
+	why := n.whyNot(now)
+	if why != itServes || s.answers(n) {
+		return why
+	}
+	for _, m := range s.models {
+		if slices.Contains(m.Prefill, n) {
+			return m.WhyPrefill(n)
+		}
+	}
+	return "the pools of its models leave it out"
+}
+
+const itServes = "serves"
+
 // whyNot explains a node that serves nothing.
 func (n *Node) whyNot(now time.Time) string {
 	if ok, reason := n.Eligible(now); !ok {
@@ -182,7 +198,7 @@ func (n *Node) whyNot(now time.Time) string {
 	if len(n.Info().Models) == 0 {
 		return "it serves no model"
 	}
-	return "serves"
+	return itServes
 }
 
 // build makes the snapshot of the given nodes and settings. A model with settings in etcd, and one

@@ -202,10 +202,22 @@ func (l *Leg) pinnedOut(now time.Time) *apierror.Error {
 	switch {
 	case why != "":
 		return errPinned(l.Node, by, why)
+	case l.Work == Answer && l.whyPrefill(l.Node) != "":
+		return errPrefillNode(l.Node, by, l.whyPrefill(l.Node), nodes)
 	case l.known(l.Node):
 		return errPinned(l.Node, by, "it has not said yet what it serves")
 	}
 	return errNoSuchNode(l.Node, by, nodes)
+}
+
+// whyPrefill says why a prefill node of the model gets no requests; "" for any other node.
+func (l *Leg) whyPrefill(id string) string {
+	for _, n := range l.model.view.Prefill {
+		if n.ID == id {
+			return l.model.view.WhyPrefill(n)
+		}
+	}
+	return ""
 }
 
 // modelFull returns the error of a request that a full pool refuses. It names the setting with the

@@ -78,14 +78,27 @@ func errPinned(node, by, why string) *apierror.Error {
 // errNoSuchNode returns the error for a named node that does not serve the model. nodes are the
 // nodes that do.
 func errNoSuchNode(node, by string, nodes []string) *apierror.Error {
-	others := ""
-	if len(nodes) > 0 {
-		others = "; these do: " + listed(nodes)
-	}
 	return &apierror.Error{
 		Status: 404, Code: "node_not_found", Param: by,
-		Message: "the node " + shortened(node) + ", named in " + by + ", does not serve this model" + others,
+		Message: "the node " + shortened(node) + ", named in " + by + ", does not serve this model" + theseDo(nodes),
 	}
+}
+
+// errPrefillNode returns the error for a named node that gets no requests for the model, being one
+// of its prefill nodes. why is the reason, and nodes are the nodes that get requests.
+func errPrefillNode(node, by, why string, nodes []string) *apierror.Error {
+	return &apierror.Error{
+		Status: 404, Code: "node_not_found", Param: by,
+		Message: "the node " + shortened(node) + ", named in " + by + ", does not answer requests for this model: " +
+			why + theseDo(nodes),
+	}
+}
+
+func theseDo(nodes []string) string {
+	if len(nodes) == 0 {
+		return ""
+	}
+	return "; these do: " + listed(nodes)
 }
 
 // shortened returns a client's name of a node for an error.

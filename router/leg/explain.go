@@ -110,6 +110,9 @@ func (d *Dispatcher) explain(r *request.Request, q Question, now time.Time) (*Ex
 		}
 		e.Candidates = append(e.Candidates, row)
 	}
+	if l.Work == Answer {
+		e.Candidates = append(e.Candidates, l.prefillRows()...)
+	}
 	if pick < 0 {
 		refused := l.noNode(now)
 		e.Error = &ExplainedError{refused.Status, refused.Code, refused.Message}
@@ -130,6 +133,19 @@ func (l *Leg) describe(i int, now time.Time) ExplainedNode {
 		ExpertsAsked: len(l.Constraints.Experts), ExpertsHosted: l.Constraints.hosted(n.node.Info().Experts),
 	}
 	return row
+}
+
+// prefillRows returns the rows of the model's prefill nodes, which get no requests.
+func (l *Leg) prefillRows() (rows []ExplainedNode) {
+	for _, n := range l.model.pools[Prefill].members {
+		load := n.rank.Load()
+		rows = append(rows, ExplainedNode{
+			Node: n.node.ID, Rank: n.number(), Reason: l.model.view.WhyPrefill(n.node.Node), Total: l.prompt.Blocks,
+			InFlight: int(n.rank.InFlight()), Others: int(load.Others), Slots: int(n.node.MaxConcurrent()),
+			Signals: load.Signals(), Device: n.node.Info().Device,
+		})
+	}
+	return rows
 }
 
 // number returns the number of the rank; nil if the node has one rank.

@@ -1,11 +1,15 @@
 package leg
 
 import (
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/health"
+	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/sim/engine"
 )
@@ -81,4 +85,42 @@ func TestAnExplanationIsThePick(t *testing.T) {
 		})
 		explains(t, d.Dispatcher, asked(t, d.Dispatcher, chat(100)), Question{}, "full")
 	})
+}
+
+// TestPrefillNodesAreExplained checks that an explanation has a row for a prefill node of the
+// model, and that a pin to the node is refused with the same reason.
+func TestPrefillNodesAreExplained(t *testing.T) {
+	for why, setUp := range map[string]func(*fleet.Options){
+		"it is in the pool prefill of model sim, and requests go to roles both and decode only": func(o *fleet.Options) {
+			o.Models = map[string]*cluster.Model{"sim": {Pools: map[cluster.Role][]string{"prefill": {"a"}}}}
+		},
+		"its role is prefill, and requests go to roles both and decode only": func(o *fleet.Options) {
+			o.Backends[0].Role = "prefill"
+		},
+	} {
+		index := prefix.NewIndex(prefix.Options{})
+		t.Cleanup(index.Close)
+		o := fleet.Options{Index: index, Logger: slog.New(slog.DiscardHandler), Proven: true, Backends: twoNodes()}
+		setUp(&o)
+		f, err := fleet.New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := over(f, index, Options{})
+		e, fail := d.Explain(asked(t, d, chat(100)), Question{})
+		if fail != nil || len(e.Candidates) != 2 || e.Winner != "b" {
+			t.Fatalf("%+v, %v", e, fail)
+		}
+		if row := e.Candidates[1]; row.Node != "a" || row.Eligible || row.Filter != "" || row.Reason != why {
+			t.Errorf("the row is %+v, want %s", row, why)
+		}
+		e, fail = d.Explain(asked(t, d, chat(100)), pinnedTo("a"))
+		if fail != nil || e.Error == nil || e.Error.Status != 404 || e.Error.Code != "node_not_found" ||
+			!strings.HasSuffix(e.Error.Message, "does not answer requests for this model: "+why+"; these do: b") {
+			t.Errorf("pinned: %+v, %+v, %v", e, e.Error, fail)
+		}
+		if e, fail = d.Explain(asked(t, d, chat(100)), Question{Work: Prefill}); fail != nil || len(e.Candidates) != 1 {
+			t.Errorf("for prefill: %+v, %v", e, fail)
+		}
+	}
 }
