@@ -28,7 +28,7 @@ type EngineConfig struct {
 	DataParallel  int         `toml:"data_parallel_size" default:"0" help:"data-parallel ranks of the engine, 64 at most, which the agent announces and gives to a vllm or sglang that it starts; routers then choose a rank for each request (docs/engines.md). 0: as many as the engine's metrics name; 1: the engine chooses its rank itself"`
 	DType         string      `toml:"dtype" default:"" help:"data type such as bfloat16, which the agent announces and gives to a vllm or sglang that it starts; empty: unknown"`
 	VRAM          config.Size `toml:"vram_bytes" default:"0" help:"memory of the node's GPUs together; 0: as NVML reports it, if the agent reads NVML"`
-	MaxConcurrent int         `toml:"max_concurrent" default:"0" help:"most requests that routers send to the node at once; an engine that the agent starts gets the same limit; 0: no limit. Load is requests in flight as a share of this number, so a large number makes load count little (16 routed better than 64, 256 worst). The agent also announces the engine's own limit, at which routers refuse nothing"`
+	MaxConcurrent int         `toml:"max_concurrent" default:"0" help:"most requests that routers send to the node at once; an engine that the agent starts gets the same limit; 0: no limit. A low number refuses requests of a burst (docs/policy.md, Slots and limits). The agent also announces the engine's own limit, at which routers refuse nothing"`
 
 	MaxBatched int `toml:"max_batched_tokens" default:"0" help:"tokens that the engine computes in one step, of all its requests together (vLLM: --max-num-batched-tokens, SGLang: --chunked-prefill-size); active_prefill_tokens_threshold_frac is a share of this number and has no effect without it (docs/filters.md); 0: unknown"`
 

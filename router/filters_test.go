@@ -147,6 +147,35 @@ func TestThresholdsAreRemoved(t *testing.T) {
 	}
 }
 
+// TestThresholdsOfADepartedModelAreRemoved checks DELETE of /busy_threshold for a model that is
+// gone.
+func TestThresholdsOfADepartedModelAreRemoved(t *testing.T) {
+	s := serve(t, simulate(t, 1), func(c *router.Config) {
+		c.Models = []router.ModelConfig{{Name: "lazy", Base: "sim"}}
+	})
+	if status, body := s.threshold(`{"model":"lazy","active_decode_blocks_threshold":0.9}`); status != 200 {
+		t.Fatal(body)
+	}
+	next := settings(t, s.log)
+	next.Router.Backends = []string{s.engines[0].URL() + ",id=sim-0"}
+	if _, _, err := s.ReloadConfig(t.Context(), &next); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []int{200, 404} {
+		req, err := http.NewRequest("DELETE", s.admin+"/busy_threshold?model=lazy", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := s.client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.Body.Close(); resp.StatusCode != want {
+			t.Errorf("DELETE: %d, want %d", resp.StatusCode, want)
+		}
+	}
+}
+
 // TestBusyThresholdEndpoint follows the documented requests of /busy_threshold and their answers.
 func TestBusyThresholdEndpoint(t *testing.T) {
 	s := serve(t, simulate(t, 1))

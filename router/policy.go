@@ -67,13 +67,11 @@ func (r *Router) putPolicy(p *policy.Policy, source string) error {
 	return nil
 }
 
-// refusePolicy notes why the newest document is not in force. "" takes the note back.
+// refusePolicy notes why the newest document is not in force. The next policy in force has no such
+// note.
 func (r *Router) refusePolicy(reason string) {
 	in := *r.inForce.Load()
-	in.Refused = nil
-	if reason != "" {
-		in.Refused = &policy.Refusal{Source: r.policySource(), Reason: reason, At: time.Now()}
-	}
+	in.Refused = &policy.Refusal{Source: r.policySource(), Reason: reason, At: time.Now()}
 	r.inForce.Store(&in)
 }
 

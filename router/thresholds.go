@@ -118,16 +118,20 @@ func (r *Router) removeThresholds(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	snap := r.fleet.Load()
-	model, fail := leg.Resolve(snap, []byte(names[0]))
-	if fail != nil {
+	name := names[0]
+	model, fail := leg.Resolve(snap, []byte(name))
+	switch {
+	case fail == nil:
+		name = model.Name
+	case r.busy.Given(name).IsZero(): // otherwise they are those of a model that is gone
 		if fail.Status == http.StatusNotFound {
-			fail = withModels(fail, snap, names[0])
+			fail = withModels(fail, snap, name)
 		}
 		writeError(w, fail)
 		return
 	}
-	r.log.Info("busy thresholds removed", "model", model.Name, "client", req.RemoteAddr)
-	writeJSON(w, http.StatusOK, busy.DocumentFor(model.Name, r.busy.Unset(model.Name)))
+	r.log.Info("busy thresholds removed", "model", name, "client", req.RemoteAddr)
+	writeJSON(w, http.StatusOK, busy.DocumentFor(name, r.busy.Unset(name)))
 }
 
 // crossOrigin refuses requests that the page of another site has made a browser send.

@@ -47,7 +47,7 @@ MEASURED has the figures of the node's agent, from its stream or its last heartb
 sample: use of the GPU, CPUs of the engine (100 % is one), the wait for a CPU that 99 % of waits do not exceed,
 round trip, segments sent again in a million, power. In mode cost the lowest COST wins, in blocks. least_loaded,
 power_of_two and direct compare LOAD, and device_aware also DEVICE, whose - counts as an accelerator. In these modes
-and in cost PENDING is the prefill that waits at the node in blocks; it is a part of PREFILL. A line for each
+and in cost PENDING is the prefill that waits at the node, in blocks of 16 tokens. A line for each
 candidate has its score or its cost with the parts: COST = prefill_load_scale * PREFILL + DECODE, and the blocks
 that are cached; in other modes its load. A router with --log-level debug logs the same lines for every pick.
 For a request with nvext.router.moe_query NOTE has how many of its experts the node hosts. They raise OVERLAP,

@@ -5,14 +5,15 @@ import (
 	"time"
 )
 
-// PeakWindow is the longest delay of an engine's figure: the time of a scrape, or of an agent's
-// sample and its way to the router. A window of a Peak is at least that long. It ends with the next
-// report of the node after that time.
+// PeakWindow is the usual bound for the age of an engine's figure: the time of a scrape, or of an
+// agent's sample and its way to the router. A window of a Peak is at least that long. It ends with
+// the next report of the node after that time.
 const PeakWindow = time.Second
 
-// Peak is the highest value of a counter over the last one to two windows. An engine's figure was
-// taken at some moment within these windows. So a figure beyond the peak certainly counts load of
-// others, even if load of this router has ended since. Rise is safe for concurrent use.
+// Peak is the highest value of a counter over the last one to two windows. An engine's figure is
+// mostly taken within these windows. A figure beyond the peak then counts load of others, even if
+// load of this router has ended since. With an older figure, load of this router that has ended may
+// count as others' until the next figure. Rise is safe for concurrent use.
 type Peak struct {
 	most   atomic.Int64 // of the present window
 	before int64        // peak of the window before

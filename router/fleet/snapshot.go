@@ -70,9 +70,9 @@ func (s *Snapshot) MayCome(now time.Time) bool {
 // Unheard says that etcd has never answered and that no model is known.
 func (s *Snapshot) Unheard() bool { return s.unheard && len(s.models) == 0 }
 
-// Sole returns the model of a request that names none. The result is the only model with nodes, or
-// else the only known model. LoRA adapters do not count. Sole returns nil if several models are
-// possible.
+// Sole returns the model of a request that names none. The result is the only model with nodes that
+// is no LoRA adapter. If there is none, the result is the only known model. Sole returns nil if
+// several models are possible.
 func (s *Snapshot) Sole() *ModelView {
 	var sole *ModelView
 	served := 0

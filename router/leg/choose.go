@@ -192,7 +192,7 @@ func (l *Leg) pinnedOut(now time.Time) *apierror.Error {
 		if len(nodes) == 0 || nodes[len(nodes)-1] != n.node.ID { // the ranks of a node stand together
 			nodes = append(nodes, n.node.ID)
 		}
-		if n.node.ID != l.Node {
+		if n.node.ID != l.Node || why != "" || l.picks.out[i] == otherRank {
 			continue
 		}
 		if why = "it is at its limit"; l.picks.out[i] != passes {
@@ -220,15 +220,20 @@ func (l *Leg) whyPrefill(id string) string {
 	return ""
 }
 
-// modelFull returns the error of a request that a full pool refuses. It names the setting with the
-// cap of the first full pool.
+// modelFull returns the error of a request whose nodes are all full by the caps of their roles. It
+// names the setting with the cap of the first full one.
 func (l *Leg) modelFull() *apierror.Error {
 	for _, n := range l.pool.members {
 		if n.gate.Full() {
-			return errModelFull(l.model.capOf(n.node.Info().Role, l.d.policy.Load()))
+			return l.fullAt(n)
 		}
 	}
 	return errModelFull("max_queue") // there is room again
+}
+
+// fullAt is modelFull for the cap of the role that n has for the model.
+func (l *Leg) fullAt(n *member) *apierror.Error {
+	return errModelFull(l.model.capOf(l.model.view.Role(n.node.Node), l.d.policy.Load()))
 }
 
 // knowsAllowed says whether one of the allowed workers serves the model, or has not yet named its
@@ -499,7 +504,7 @@ func (l *Leg) enter(n *member) *apierror.Error {
 	case errors.Is(err, admission.ErrGlobalFull):
 		return errGlobalFull
 	}
-	return l.modelFull()
+	return l.fullAt(n)
 }
 
 // admits says whether the pool of n has room for the leg, or counts it already.

@@ -251,6 +251,22 @@ func TestExplanationOfRanks(t *testing.T) {
 	}
 }
 
+// TestAPinnedRankSaysWhy checks that the error for a rank of a pinned node has the reason of that
+// rank, and not that another one is pinned.
+func TestAPinnedRankSaysWhy(t *testing.T) {
+	d := still(t, Options{}, twoRanked()...)
+	for rank := range uint32(2) {
+		q := ofRank(rank)
+		q.Node, q.Bond = "a", Named
+		q.Filter = func(*fleet.Node) bool { return false }
+		_, err := d.Leg(asked(t, d, chat(100)), q, nil).first()
+		if err == nil || strings.Contains(err.Message, "another data-parallel rank") ||
+			!strings.Contains(err.Message, filterTexts[byPlan].sentence) {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+}
+
 // TestRanksOfAnEngine: the engine computes each request at the chosen rank, and the router learns
 // what each rank has.
 func TestRanksOfAnEngine(t *testing.T) {

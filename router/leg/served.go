@@ -48,7 +48,7 @@ type servedModel struct {
 type pool struct {
 	*roster
 	members []*member           // in the order of the places
-	gates   []*admission.Handle // of the members, each once
+	gates   []*admission.Handle // those of the members; a gate that several share is there once
 }
 
 // roster is the part of a pool that depends on the nodes alone. Models with the same nodes share a

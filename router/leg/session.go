@@ -29,7 +29,7 @@ func (l *Leg) identify() {
 	}
 }
 
-// home returns the Situation.Home of a pick among the present candidates.
+// home returns 1 + the place of the session's node among the candidates, or 0 if it has none.
 func (l *Leg) home(now time.Time) int {
 	if l.picks.session == 0 {
 		return 0

@@ -1,6 +1,7 @@
 package leg
 
 import (
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/health/patience"
 	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/scan"
 )
 
@@ -142,6 +144,30 @@ func TestTheFullPoolNamesItsSetting(t *testing.T) {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}
+}
+
+// TestTheFullPoolOfANodesRole checks that the error names the cap of the role that the model's
+// settings give the node.
+func TestTheFullPoolOfANodesRole(t *testing.T) {
+	index := prefix.NewIndex(prefix.Options{})
+	t.Cleanup(index.Close)
+	f, err := fleet.New(fleet.Options{Index: index, Logger: slog.New(slog.DiscardHandler), Proven: true,
+		Backends: twoNodes(), Models: map[string]*cluster.Model{"sim": {
+			Pools: map[cluster.Role][]string{cluster.RoleDecode: {"a", "b"}},
+		}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := over(f, index, Options{Limits: Limits{MaxQueue: 7, MaxQueueDecode: 1}})
+	l := d.Leg(asked(t, d, chat(100)), Question{}, nil)
+	if _, err := l.first(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Leg(asked(t, d, chat(100)), Question{}, nil).first(); err == nil ||
+		!strings.Contains(err.Message, "max_queue_decode of the router's configuration") {
+		t.Errorf("of decode nodes: %v", err)
+	}
+	l.giveBack()
 }
 
 // TestBugInAFilter panics in a filter while an attempt waits. No other node is asked, and the

@@ -319,6 +319,8 @@ func TestSettings(t *testing.T) {
 		`{"mode":"random","max_queue":7}`: "mode=random prefill_load_model.mode=none max_queue=7",
 		`{"mode":"device_aware","kv":0.75}`: "mode=device_aware device_aware.ratio=8 prefill_load_model.mode=none " +
 			"max_queue=0",
+		`{"mode":"random","cost":{"track_output_blocks":true,"temperature":1}}`: "mode=random " +
+			"cost.track_output_blocks=true prefill_load_model.mode=none max_queue=0",
 	} {
 		p, err := Parse([]byte(doc))
 		if err != nil {
@@ -385,6 +387,7 @@ func TestIdle(t *testing.T) {
 	for doc, want := range map[string]string{
 		`{}`: "",
 		`{"mode":"cost","cost":{"temperature":1},"score":{"epsilon":0.01},"max_queue":3}`: "",
+		`{"cost":{"track_prefill_tokens":false}}`:                                         "", // in the load books of every mode
 		`{"cost":{"temperature":1},"device_aware":{"ratio":3}}`:                           "cost.temperature device_aware.ratio",
 		`{"prefill_load_model":{"table":[{"tokens":1,"cached_tokens":0,"ms":1},{"tokens":2,"cached_tokens":0,"ms":2}]}}`: "" +
 			"prefill_load_model.table",

@@ -76,10 +76,12 @@ type Setting struct {
 	Value any
 }
 
-// Settings returns the settings of p that have an effect: not those of other modes.
+// Settings returns the settings of p that have an effect: not those of other modes. ofBooks are
+// among them in every mode, if they differ from their defaults.
 func (p *Policy) Settings() (all []Setting) {
+	usual := defaults()
 	walk("", reflect.ValueOf(p).Elem(), func(name string, _ reflect.StructField, v reflect.Value) {
-		if v.IsValid() && p.counts(name) {
+		if v.IsValid() && (p.counts(name) || slices.Contains(ofBooks, name) && usual[name] != v.Interface()) {
 			all = append(all, Setting{name, v.Interface()})
 		}
 	})
@@ -89,14 +91,9 @@ func (p *Policy) Settings() (all []Setting) {
 // Idle lists the settings of p that differ from their defaults and have no effect, because another
 // mode uses them. A list of entries counts as one setting.
 func (p *Policy) Idle() (names []string) {
-	usual := map[string]any{}
-	walk("", reflect.ValueOf(Default()).Elem(), func(name string, _ reflect.StructField, v reflect.Value) {
-		if v.IsValid() {
-			usual[name] = v.Interface()
-		}
-	})
+	usual := defaults()
 	walk("", reflect.ValueOf(p).Elem(), func(name string, _ reflect.StructField, v reflect.Value) {
-		if !v.IsValid() || p.counts(name) || usual[name] == v.Interface() {
+		if !v.IsValid() || p.counts(name) || slices.Contains(ofBooks, name) || usual[name] == v.Interface() {
 			return
 		}
 		if name, _, _ = strings.Cut(name, "["); !slices.Contains(names, name) {
@@ -104,6 +101,17 @@ func (p *Policy) Idle() (names []string) {
 		}
 	})
 	return names
+}
+
+// defaults returns the default of each setting that has one.
+func defaults() map[string]any {
+	all := map[string]any{}
+	walk("", reflect.ValueOf(Default()).Elem(), func(name string, _ reflect.StructField, v reflect.Value) {
+		if v.IsValid() {
+			all[name] = v.Interface()
+		}
+	})
+	return all
 }
 
 // counts says whether the setting with the given name has an effect with the modes of p.
@@ -114,6 +122,9 @@ func (p *Policy) counts(name string) bool {
 	}
 	return !nested || section == p.Mode.String() || !slices.Contains(ModeNames(), section)
 }
+
+// ofBooks are the settings of mode cost that every mode's load books follow.
+var ofBooks = []string{"cost.assume_kv_reuse", "cost.track_prefill_tokens", "cost.track_output_blocks"}
 
 // walk calls fn for each setting of v and its sections, in the order of the fields. at is v's name.
 // The value of an unset setting is the zero Value.
