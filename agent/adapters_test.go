@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"bytes"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -74,5 +76,43 @@ func TestAdaptersAreAnnounced(t *testing.T) {
 	used := func(a cluster.Adapter) time.Time { at, _ := a.UsedAt(now); return at }
 	if !used(h.Adapters[0]).After(used(h.Adapters[1])) {
 		t.Errorf("chat ran last: %+v", h.Adapters)
+	}
+}
+
+// TestDrainEndsChangesOfAdapters: a change that runs in the drain is answered, and does not hold
+// the front.
+func TestDrainEndsChangesOfAdapters(t *testing.T) {
+	e := newFakeEngine(t)
+	c := testConfig(t, e.URL)
+	c.Etcd.Endpoints = nil
+	var log bytes.Buffer
+	c.Logger = slog.New(slog.NewTextHandler(io.MultiWriter(&log, t.Output()), nil))
+	a := startAgent(t, c)
+	type answer struct {
+		status int
+		body   string
+		err    error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		body := strings.NewReader(`{"lora_name":"a","lora_path":"/p"}`)
+		resp, err := client.Post(a.url()+"/load_lora_adapter", "", body)
+		if err != nil {
+			answers <- answer{err: err}
+			return
+		}
+		defer resp.Body.Close()
+		page, err := io.ReadAll(resp.Body)
+		answers <- answer{resp.StatusCode, string(page), err}
+	}()
+	<-e.arrived
+	if err := a.stop(t); err != nil {
+		t.Error(err)
+	}
+	if got := <-answers; got.err != nil || got.status != 503 || !strings.Contains(got.body, "the agent is stopping") {
+		t.Errorf("the change got %+v", got)
+	}
+	if strings.Contains(log.String(), "drain step failed") {
+		t.Error("the change held a step of the drain")
 	}
 }

@@ -75,7 +75,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 type fakeEngine struct {
 	*httptest.Server
 	healthy atomic.Bool
-	arrived chan struct{} // receives one value per completion request
+	arrived chan struct{} // receives one value per request for a completion or an adapter
 	finish  chan struct{} // each value ends one completion request
 }
 
@@ -98,6 +98,11 @@ func newFakeEngine(t *testing.T) *fakeEngine {
 		fmt.Fprint(w, "process_start_time_seconds 1795244543\nvllm:num_requests_running "+
 			"3\nvllm:num_requests_waiting 2\n"+
 			"vllm:kv_cache_usage_perc 0.25\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"1000\"} 1\n")
+	})
+	mux.HandleFunc("POST /v1/load_lora_adapter", func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		e.arrived <- struct{}{}
+		<-r.Context().Done()
 	})
 	mux.HandleFunc("POST /v1/completions", func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)

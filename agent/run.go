@@ -14,10 +14,10 @@ import (
 )
 
 // Run serves until ctx ends, and then drains. The drain announces that no node is ready, serves
-// until requests have finished or DrainTimeout has passed, removes the nodes from etcd, and stops
-// the engines that the agent started. The end of force cuts every wait short. If a part fails, Run
-// drains the others and returns an error. A node id that another agent holds counts as a failure of
-// a part. A dead engine only makes its own node unready.
+// until requests have finished or DrainTimeout has passed, breaks off changes of adapters, removes
+// the nodes from etcd, and stops the engines that the agent started. The end of force cuts every
+// wait short. If a part fails, Run drains the others and returns an error. A node id that another
+// agent holds counts as a failure of a part. A dead engine only makes its own node unready.
 func (a *Agent) Run(ctx, force context.Context) error {
 	// kernel = "bpf" refuses to start without programs, before an engine runs or routers know of it
 	if a.config.Telemetry.Kernel == "bpf" {
@@ -149,6 +149,9 @@ func (r *running) drain(force context.Context) {
 			Run: func(ctx context.Context) error {
 				return a.each(func(n *node) error { return n.front.Drain(ctx) })
 			}},
+		lifecycle.Step{Name: "end changes of adapters", Run: func(context.Context) error {
+			return a.each(func(n *node) error { n.engine.EndChanges(); return nil }) // they would hold the front
+		}},
 		lifecycle.Step{Name: "leave the fleet", Limit: leaveLimit, Run: func(ctx context.Context) error {
 			r.leave()
 			return ended(ctx, r.leftAt)

@@ -255,6 +255,11 @@ func TestAdaptersOfSGLang(t *testing.T) {
 				}
 				return
 			}
+			if strings.Contains(string(body), "busy") {
+				w.WriteHeader(http.StatusConflict)
+				io.WriteString(w, `{"error":{"message":"the engine now loads the adapter \"busy\"; try again"}}`)
+				return
+			}
 			if load := r.URL.Path == "/load_lora_adapter"; has.Swap(load) == load {
 				w.WriteHeader(http.StatusBadRequest)
 				io.WriteString(w, `{"rid":null,"success":false,"error_message":"LoRA adapter sql: no","loaded_adapters":{}}`)
@@ -278,6 +283,8 @@ func TestAdaptersOfSGLang(t *testing.T) {
 	if got := asked.Load(); got != `/unload_lora_adapter {"lora_name":"sql"}` {
 		t.Errorf("asked %s", got)
 	}
+	s.changes("/adapters/unload", `{"model":"sim","adapter":"busy"}`,
+		`n failed the engine now loads the adapter "busy"; try again`)
 	s.changes("/adapters/load", `{"model":"sim","adapter":"slow","path":"/p","seconds":0.1}`,
 		"n failed no answer in time")
 }

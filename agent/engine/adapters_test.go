@@ -102,24 +102,82 @@ func TestLoadingMayTakeLong(t *testing.T) {
 	}
 }
 
-// TestOneChangeAtATime: a second change waits for the first, which its client may have given up.
-// The end of Run breaks off the first and refuses the second.
+// TestOneChangeAtATime: while a change runs, which its client may have given up, another one is
+// refused at once with the name of the first. EndChanges breaks off the first and refuses later
+// ones, and so does the end of Run.
 func TestOneChangeAtATime(t *testing.T) {
-	s := &adapting{server: newServer()}
-	begun, broken, goOn := make(chan struct{}, 2), make(chan struct{}, 2), make(chan struct{})
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !strings.Contains(r.URL.Path, "lora_adapter") {
-			s.server.ServeHTTP(w, r)
-			return
-		}
-		io.Copy(io.Discard, r.Body)
-		begun <- struct{}{}
-		select {
-		case <-goOn:
-		case <-r.Context().Done():
-			broken <- struct{}{}
-		}
-	}))
+	for _, by := range []string{"EndChanges", "Run"} {
+		t.Run(by, func(t *testing.T) {
+			begun, broken, goOn := make(chan struct{}, 8), make(chan struct{}, 8), make(chan struct{}, 8)
+			s := newServer()
+			e, stop := runAttached(t, func(w http.ResponseWriter, r *http.Request) {
+				if !strings.Contains(r.URL.Path, "lora_adapter") {
+					s.ServeHTTP(w, r)
+					return
+				}
+				io.Copy(io.Discard, r.Body)
+				begun <- struct{}{}
+				select {
+				case <-goOn:
+				case <-r.Context().Done():
+					broken <- struct{}{}
+				}
+			})
+			type answer struct {
+				status int
+				body   string
+			}
+			change := func(unload bool, name string) answer {
+				status, _, body := e.ChangeAdapter(unload, name, "/p")
+				return answer{status, string(body)}
+			}
+			is := func(what string, a answer, status int, words string) {
+				t.Helper()
+				if a.status != status || !strings.Contains(a.body, words) {
+					t.Errorf("%s: %d %s", what, a.status, a.body)
+				}
+			}
+			answers, refusals := make(chan answer, 8), make(chan answer, 8)
+			for _, unload := range []bool{false, true} {
+				go func() { answers <- change(unload, "sql") }()
+				<-begun
+				words := map[bool]string{false: `the engine now loads the adapter \"sql\"`,
+					true: `the engine now unloads the adapter \"sql\"`}[unload]
+				go func() { refusals <- change(!unload, "chat") }()
+				select {
+				case refused := <-refusals:
+					is("a second change", refused, 409, words)
+					is("a second change", refused, 409, "try again once that has ended")
+				case <-time.After(patience):
+					t.Fatal("the second change waits for the first")
+				}
+				goOn <- struct{}{}
+				is("the first change", <-answers, 200, "")
+			}
+			go func() { answers <- change(false, "sql") }()
+			<-begun
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				if by == "Run" {
+					stop()
+				} else {
+					e.EndChanges()
+				}
+			}()
+			<-broken
+			is("the change that was broken off", <-answers, 503,
+				"the agent is stopping; the engine may still make the change")
+			<-ended
+			is("a change afterwards", change(false, "sql"), 503, "the agent is stopping")
+		})
+	}
+}
+
+// runAttached runs an engine whose answers h gives. stop ends Run and waits for its end.
+func runAttached(t *testing.T, h http.HandlerFunc) (e *Engine, stop func()) {
+	t.Helper()
+	srv := httptest.NewServer(h)
 	t.Cleanup(srv.Close)
 	c := fakeConfig("")
 	c.Kind, c.URL, c.Binary, c.Args, c.Env = VLLM, srv.URL, "", nil, nil
@@ -127,39 +185,10 @@ func TestOneChangeAtATime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	go func() { e.Run(ctx, t.Context()); close(ended) }()
-	answers := make(chan int, 3)
-	change := func() { status, _, _ := e.ChangeAdapter(false, "sql", "/p"); answers <- status }
-
-	go change()
-	<-begun
-	go change()
-	select {
-	case <-begun:
-		t.Fatal("two changes run at once")
-	case <-time.After(50 * time.Millisecond):
-	}
-	goOn <- struct{}{}
-	if status := <-answers; status != 200 {
-		t.Errorf("the first change: %d", status)
-	}
-	<-begun
-	go change()
-	stop()
-	<-ended
-	<-broken
-	if one, other := <-answers, <-answers; one+other != 502+503 {
-		t.Errorf("at the end of Run: %d and %d", one, other)
-	}
-	for range 20 { // the free turn and the end of Run are both ready
-		if status, _, answer := e.ChangeAdapter(false, "sql", "/p"); status != 503 ||
-			!strings.Contains(string(answer), "stopping") {
-			t.Fatalf("after Run: %d %s", status, answer)
-		}
-	}
-	if len(e.changes.turn) != 0 {
-		t.Error("a refused change keeps its turn")
-	}
+	go func() { e.Run(ctx, ctx); close(ended) }()
+	stop = func() { cancel(); <-ended }
+	t.Cleanup(stop)
+	return e, stop
 }

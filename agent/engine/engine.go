@@ -94,7 +94,8 @@ type Engine struct {
 // New prepares the engine. New starts and asks nothing; Run does.
 func New(c *Config, o Options) (*Engine, error) {
 	e := &Engine{config: c, log: cmp.Or(o.Logger, slog.Default()), count: o.Counters, holds: o.Held,
-		changed: make(chan struct{}, 1), relist: make(chan struct{}, 1), changes: newChanges()}
+		changed: make(chan struct{}, 1), relist: make(chan struct{}, 1)}
+	e.changes.init()
 	var err error
 	if e.key, err = readKey(c.APIKeyFile); err != nil {
 		return nil, err

@@ -47,6 +47,7 @@ func (s *Server) changeAdapter(ctx *fasthttp.RequestCtx) {
 		s.reject(ctx, errAdapter)
 		return
 	}
+	s.spare(ctx)
 	status, contentType, answer := s.o.Adapters(change)
 	ctx.SetStatusCode(status)
 	if contentType != "" {
@@ -54,6 +55,15 @@ func (s *Server) changeAdapter(ctx *fasthttp.RequestCtx) {
 	}
 	ctx.SetBody(answer)
 	s.count(status)
+}
+
+// spare keeps the connection of a change from the cut in Shutdown, so that the client gets its
+// answer. The connection ends with the answer.
+func (s *Server) spare(ctx *fasthttp.RequestCtx) {
+	ctx.SetConnectionClose()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, ctx.Conn())
 }
 
 // ofThisHost says whether the client is a process of this host.

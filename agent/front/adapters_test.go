@@ -62,6 +62,56 @@ func TestAdapterChanges(t *testing.T) {
 	}
 }
 
+// TestShutdownLetsChangesAnswer: Shutdown cuts other connections, and waits for a change's answer.
+func TestShutdownLetsChangesAnswer(t *testing.T) {
+	o := testOptions(t)
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	o.Adapters = func(AdapterChange) (int, string, []byte) {
+		close(begun)
+		<-goOn
+		return 503, "text/x", []byte("the agent is stopping")
+	}
+	s, url, client := serve(t, o)
+	other, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	io.WriteString(other, "GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+	answer := make([]byte, 1<<10)
+	if n, err := other.Read(answer); err != nil || !strings.HasPrefix(string(answer[:n]), "HTTP/1.1 200") {
+		t.Fatalf("%q %v", answer[:n], err)
+	}
+	type result struct {
+		body string
+		err  error
+	}
+	results := make(chan result, 1)
+	go func() {
+		resp, err := client.Post(url+unloadAdapter, "", strings.NewReader(`{"lora_name":"a"}`))
+		if err != nil {
+			results <- result{"", err}
+			return
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		results <- result{string(body), err}
+	}()
+	<-begun
+	closed := make(chan error, 1)
+	go func() { closed <- s.Shutdown(t.Context()) }()
+	io.Copy(io.Discard, other) // returns when Shutdown cuts
+	s.mu.Lock()                // waits until all are cut
+	close(goOn)
+	s.mu.Unlock()
+	if r := <-results; r.err != nil || r.body != "the agent is stopping" {
+		t.Errorf("the client of the change got %q %v", r.body, r.err)
+	}
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+}
+
 // TestStrangersChangeNoAdapters: without certificates only processes of the host may.
 func TestStrangersChangeNoAdapters(t *testing.T) {
 	for at, want := range map[string]int{

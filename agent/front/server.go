@@ -85,7 +85,7 @@ type Server struct {
 
 	mu       sync.Mutex
 	listener net.Listener
-	conns    map[net.Conn]struct{}
+	conns    map[net.Conn]struct{} // open connections, less those of changes of adapters
 	passages map[*passage]struct{} // requests in flight
 	closed   bool
 }
@@ -162,8 +162,8 @@ func (s *Server) Drain(ctx context.Context) error {
 	return nil
 }
 
-// Shutdown stops accepting, cuts the connections of unfinished requests, and closes the front. Call
-// Drain first to let requests finish.
+// Shutdown stops accepting, cuts the connections of unfinished requests, waits for the answers to
+// changes of adapters, and closes the front. Call Drain first to let requests finish.
 func (s *Server) Shutdown(ctx context.Context) error {
 	defer s.Close()
 	s.stopAccepting()
@@ -224,8 +224,7 @@ func (s *Server) Close() {
 	s.bodies.Close()
 }
 
-// track keeps the set of open connections for Shutdown. track releases the body of a closed
-// connection.
+// track keeps the set of connections for Shutdown. track releases the body of a closed connection.
 func (s *Server) track(c net.Conn, state fasthttp.ConnState) {
 	if state == fasthttp.StateClosed {
 		s.bodies.Closed(&c.(*client).body, c)

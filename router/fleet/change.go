@@ -75,7 +75,7 @@ func (n *Node) ChangeAdapter(ctx context.Context, c AdapterChange) AdapterResult
 	}
 	if err != nil {
 		r.State, r.Detail = ChangeFailed, err.Error()
-		if r.Status >= 400 && r.Status < 500 {
+		if r.Status >= 400 && r.Status < 500 && r.Status != http.StatusConflict { // 409: another change runs
 			n.comparePresent(ctx, c, &r)
 		}
 		return r
