@@ -25,13 +25,24 @@ type difference struct {
 // step of either clock is forgotten after that time.
 const clockWindow = 5 * time.Minute
 
-// read notes the latest time of a page that came at now.
-func (c *clock) read(newest float64, now time.Time) {
-	if c.newest > 0 && newest > c.newest {
+// stepped says whether the engine's clock was set back by more than a window, because the latest
+// time of a page is that much earlier than before. The times before tell nothing then.
+func (c *clock) stepped(newest float64) bool {
+	return newest > 0 && newest < c.newest-clockWindow.Seconds()
+}
+
+// read notes the latest time of a page that came at now. risen is the latest of the adapters' times
+// that are later than on the page before; 0: none. risen counts while a step of the engine's clock
+// keeps the time of one adapter ahead of the others.
+func (c *clock) read(newest, risen float64, now time.Time) {
+	if newest > c.newest {
+		risen = newest
+	}
+	if c.newest > 0 && risen > 0 {
 		if now.Sub(c.since) >= clockWindow {
 			c.before, c.least, c.since = c.least, difference{}, now
 		}
-		if d := now.Sub(unix(newest)); !c.least.known || d < c.least.of {
+		if d := now.Sub(unix(risen)); !c.least.known || d < c.least.of {
 			c.least = difference{d, true}
 		}
 	}

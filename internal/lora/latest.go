@@ -42,6 +42,16 @@ func (l *latest) settle(t *table) {
 	l.follow(t)
 }
 
+// reach moves last on to a use, if one adapter may be among the latest. follow may set last back
+// meanwhile, and then goes on until it has counted the use.
+func (l *latest) reach(at int64) {
+	for last := l.last.Load(); last < at; last = l.last.Load() {
+		if l.last.CompareAndSwap(last, at) {
+			return
+		}
+	}
+}
+
 // raise computes the summary after a later use of an adapter that was not later than the last.
 func (l *latest) raise(s *Set) {
 	l.mu.Lock()

@@ -110,25 +110,108 @@ func TestUsesAtOnce(t *testing.T) {
 	}
 }
 
-// TestASteppedClockIsForgotten: the clocks agree again after a step forward and back, once new
-// times have come for a while.
-func TestASteppedClockIsForgotten(t *testing.T) {
-	var s Set
-	s.List(adapters("sql"), Latest, start)
-	scrape := func(stamp, now float64) {
-		s.Scrape(fmt.Appendf(nil, "vllm:lora_requests_info{max_lora=\"1\",running_lora_adapters=\"sql\"} %d\n",
-			after(stamp).Unix()), after(now))
+// TestAUseWalksNoAdapters: a use looks at one adapter where one may be among the latest, and where
+// the list says what is loaded.
+func TestAUseWalksNoAdapters(t *testing.T) {
+	for name, c := range map[string]struct {
+		keeping Keeping
+		slots   int
+	}{
+		"listed": {Listed, 0}, "listed, with slots": {Listed, 2}, "unknown kind": {Unknown, 0},
+		"unknown slots": {Latest, 0}, "one slot": {Latest, 1},
+	} {
+		var s Set
+		s.SetSlots(c.slots)
+		s.Expect(adapters("x"))
+		s.List(adapters("a", "b"), c.keeping, start)
+		s.latest.alive.Store(-1) // a walk counts them
+		s.Use("a", after(1))
+		s.Use("b", after(2))
+		s.UseBytes([]byte("a"), after(3))
+		if c.keeping == Listed {
+			s.Use("x", after(4))
+		}
+		if s.latest.alive.Load() != -1 {
+			t.Errorf("%s: a use looks at all adapters", name)
+		}
+		s.latest.alive.Store(2)
+		compare(t, &s, name)
 	}
-	scrape(0, 1)
-	scrape(2, 3)
-	scrape(4, 5-3600) // this host's clock was set back for a moment
-	for at := 6.0; at < 3*clockWindow.Seconds(); at += 2 {
-		scrape(at, at+1)
+}
+
+// TestUsesAtOnceOfOneSlot checks the summary after uses while the adapters and the slots change.
+func TestUsesAtOnceOfOneSlot(t *testing.T) {
+	for round := range 200 {
+		var s Set
+		s.List(adapters("a0", "a1", "a2", "a3"), Latest, start)
+		var wg sync.WaitGroup
+		for i := range 4 {
+			wg.Go(func() {
+				r := rand.New(rand.NewPCG(uint64(round), uint64(i)))
+				for k := range 40 {
+					at := after(float64(k))
+					switch what := r.IntN(40); {
+					case i > 0 || what > 8:
+						s.Use(fmt.Sprint("a", r.IntN(5)), at)
+					case what == 0:
+						s.Forget()
+					case what < 3:
+						s.SetSlots(r.IntN(3))
+					case what < 5:
+						s.Unuse("a4", after(float64(r.IntN(k+1))))
+					case what < 7:
+						s.Expect(adapters("a4")[:r.IntN(2)])
+					default:
+						s.List(adapters("a0", "a1", "a2", "a3")[r.IntN(2):], Keeping(r.IntN(3)), at)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		compare(t, &s, round)
 	}
-	last := 3*clockWindow.Seconds() + 1
-	scrape(last, last+1)
-	if used := s.States()[0].Used; used.Before(after(last - 2)) {
-		t.Errorf("a use of now counts as %v old", after(last+1).Sub(used).Round(time.Second))
+}
+
+// TestAUseIsTakenBackMeanwhile checks the summary after changes that come between a use and its
+// summary.
+func TestAUseIsTakenBackMeanwhile(t *testing.T) {
+	for name, change := range map[string]func(*Set){
+		"restart":   (*Set).Forget,
+		"unload":    func(s *Set) { s.List(adapters("b", "c"), Latest, after(3)) },
+		"two slots": func(s *Set) { s.SetSlots(2) },
+		"all in memory, and back": func(s *Set) {
+			s.List(adapters("a", "b", "c"), Listed, start)
+			s.List(adapters("a", "b", "c"), Latest, start)
+		},
+	} {
+		var s Set
+		s.SetSlots(1)
+		s.List(adapters("a", "b", "c"), Latest, start)
+		s.Use("a", after(1))
+		old := s.load()
+		e := old.entries["a"]
+		was, _ := e.use.note(after(2))
+		change(&s)
+		s.summarize(old, e, was, after(2))
+		compare(t, &s, name)
+	}
+}
+
+// BenchmarkUse measures a use of each of many adapters, by how the engine keeps them.
+func BenchmarkUse(b *testing.B) {
+	var names []string
+	for i := range 256 {
+		names = append(names, fmt.Sprint("adapter-", i))
+	}
+	for what, keeping := range map[string]Keeping{"listed": Listed, "unknown slots": Latest} {
+		var s Set
+		s.List(adapters(names...), keeping, start)
+		b.Run(what, func(b *testing.B) {
+			b.ReportAllocs()
+			for k := int64(0); b.Loop(); k++ {
+				s.Use(names[k%256], start.Add(time.Duration(k)))
+			}
+		})
 	}
 }
 

@@ -49,7 +49,8 @@ func KeepingOf(kind string) Keeping {
 
 // Set holds the adapters of one engine. The zero value knows no adapter. Set is safe for concurrent
 // use. Has and Loaded take no lock, look at one adapter, and allocate nothing. Use takes a lock
-// only for an adapter that is not among the latest.
+// in three cases: the adapter is the oldest of the latest of an engine with several slots, or none
+// of them; the engine does not list the adapter and has not used it; the adapters change meanwhile.
 type Set struct {
 	table  atomic.Pointer[table]
 	mu     sync.Mutex // held by the methods that change the table or read the engine's metrics
@@ -154,8 +155,15 @@ func (s *Set) Expect(adapters []Adapter) {
 	}
 	s.change(func(t *table) {
 		t.expected = adapters
+		var wanted map[Adapter]bool // made for the first of the entries that may leave
 		for name, e := range t.entries {
-			if !e.listed && !slices.Contains(adapters, e.Adapter) {
+			if e.listed {
+				continue
+			}
+			if wanted == nil {
+				wanted = setOf(adapters)
+			}
+			if !wanted[e.Adapter] {
 				delete(t.entries, name)
 			}
 		}
@@ -165,6 +173,14 @@ func (s *Set) Expect(adapters []Adapter) {
 			}
 		}
 	})
+}
+
+func setOf(adapters []Adapter) map[Adapter]bool {
+	set := make(map[Adapter]bool, len(adapters))
+	for _, a := range adapters {
+		set[a] = true
+	}
+	return set
 }
 
 func (s *Set) expects(adapters []Adapter) bool {
@@ -214,20 +230,40 @@ func (s *Set) change(edit func(*table)) {
 
 // Use notes that the engine computes for an adapter at the given time. Use ignores other models.
 func (s *Set) Use(name string, at time.Time) {
-	if e := s.load().entries[name]; e != nil {
-		s.note(e, at)
+	t := s.load()
+	if e := t.entries[name]; e != nil {
+		s.note(t, e, at)
 	}
 }
 
 // UseBytes is Use for a name in a buffer.
 func (s *Set) UseBytes(name []byte, at time.Time) {
-	if e := s.load().entries[string(name)]; e != nil {
-		s.note(e, at)
+	t := s.load()
+	if e := t.entries[string(name)]; e != nil {
+		s.note(t, e, at)
 	}
 }
 
-func (s *Set) note(e *entry, at time.Time) {
-	if was, moved := e.use.note(at); moved && was <= s.latest.last.Load() {
+// note notes a use of an entry of t.
+func (s *Set) note(t *table, e *entry, at time.Time) {
+	if was, moved := e.use.note(at); moved {
+		s.summarize(t, e, was, at)
+	}
+}
+
+// summarize brings the summary up to date after a use of an entry of t that was last used at was.
+// Each change of the table, and each use that is taken back, settles the summary anew.
+func (s *Set) summarize(t *table, e *entry, was int64, at time.Time) {
+	switch now := s.load(); {
+	case now.keeping == Listed: // nothing reads the summary
+	case now == t && t.most() == 1 && (e.listed || was != 0):
+		s.latest.reach(at.UnixNano())
+		if s.load() != t || e.use.at.Load() < at.UnixNano() { // the use may count no more
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.latest.settle(s.load())
+		}
+	case now != t || was <= s.latest.last.Load():
 		s.latest.raise(s)
 	}
 }
@@ -270,28 +306,82 @@ func (u *use) note(at time.Time) (was int64, moved bool) {
 
 // Scrape reads a metrics page that the engine has answered at now. The page has times of the
 // engine's own clock. Only a time that is later than the adapter's time on the pages before is a
-// use.
+// use, unless the engine's clock was set back.
 func (s *Set) Scrape(page []byte, now time.Time) {
-	t := s.load()
+	s.Clamp(now)
 	s.mu.Lock()
-	var used []*entry
-	slots, newest := enginemetrics.Adapters(page, func(name []byte, at float64) {
-		if e := t.entries[string(name)]; e != nil && at > e.use.stamp {
-			e.use.stamp = at
-			used = append(used, e)
+	t := s.load()
+	used, slots, newest := t.read(page)
+	if s.clock.stepped(newest) {
+		s.clock = clock{}
+		for _, e := range t.order {
+			e.use.stamp = 0
 		}
-	})
-	s.clock.read(newest, now)
-	for _, e := range used {
+		used, _, _ = t.read(page)
+	}
+	risen := 0.0
+	for e, before := range used {
+		if before > 0 {
+			risen = max(risen, e.use.stamp)
+		}
+	}
+	s.clock.read(newest, risen, now)
+	for e := range used {
 		e.use.note(s.clock.time(e.use.stamp, now))
 	}
 	if len(used) > 0 {
-		s.latest.settle(s.load())
+		s.latest.settle(t)
 	}
 	s.mu.Unlock()
 	if slots > 0 {
 		s.SetSlots(slots)
 	}
+}
+
+// read takes the times of a page into the stamps. used has the stamps before of the entries whose
+// stamps are later now. The caller holds Set.mu.
+func (t *table) read(page []byte) (used map[*entry]float64, slots int, newest float64) {
+	slots, newest = enginemetrics.Adapters(page, func(name []byte, at float64) {
+		e := t.entries[string(name)]
+		if e == nil || at <= e.use.stamp {
+			return
+		}
+		if used == nil {
+			used = map[*entry]float64{}
+		}
+		if _, again := used[e]; !again {
+			used[e] = e.use.stamp
+		}
+		e.use.stamp = at
+	})
+	return used, slots, newest
+}
+
+// Clamp moves uses that are in the future at now to now, in their order. A step back of this host's
+// clock leaves such uses. Clamp leaves alone what is at most five minutes ahead, because the caller
+// may have read now a while ago.
+func (s *Set) Clamp(now time.Time) {
+	limit := now.Add(clockWindow).UnixNano()
+	ahead := func(e *entry) bool { return e.use.at.Load() > limit }
+	if !slices.ContainsFunc(s.load().order, ahead) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.load()
+	var early []*use
+	var times []int64 // of the early uses
+	for _, e := range t.order {
+		if at := e.use.at.Load(); at > limit {
+			early, times = append(early, e.use), append(times, at)
+		}
+	}
+	inOrder := slices.Sorted(slices.Values(times))
+	for i, u := range early {
+		upTo, _ := slices.BinarySearch(inOrder, times[i]+1)
+		u.at.CompareAndSwap(times[i], now.UnixNano()-int64(len(times)-upTo))
+	}
+	s.latest.settle(t)
 }
 
 // Forget says that the engine has restarted.

@@ -54,17 +54,27 @@ func (n *Node) AdapterCounts() map[string]int {
 
 // baseOf returns the model whose adapter the node's engine says the given model is; "" for none.
 func (i *Info) baseOf(model string) string {
-	for _, a := range i.Adapters {
-		if a.Name == model {
-			return a.Base
+	return i.bases[model]
+}
+
+// findBases returns the base of each of the models.
+func (i *Info) findBases() map[string]string {
+	bases := make(map[string]string, len(i.Models))
+	for _, name := range i.Models {
+		bases[name] = ""
+	}
+	for _, a := range slices.Backward(i.Adapters) { // the first of a name counts
+		if _, serves := bases[a.Name]; serves {
+			bases[a.Name] = a.Base
 		}
 	}
-	return ""
+	return bases
 }
 
 // serves says whether the node serves a model of this name that is no adapter.
 func (i *Info) serves(name string) bool {
-	return slices.Contains(i.Models, name) && i.baseOf(name) == ""
+	base, serves := i.bases[name]
+	return serves && base == ""
 }
 
 // Bases returns the node's models that are no adapters.
@@ -85,6 +95,7 @@ func (n *Node) takeAdapters(h *cluster.NodeHealth, now time.Time) {
 	if len(h.Models) > 0 { // otherwise the agent has not read the engine's list yet
 		n.adapters.List(h.Listed(), lora.KeepingOf(h.Engine), now.Add(-listAge))
 	}
+	n.adapters.Clamp(now)
 	n.adapters.SetSlots(h.AdapterSlots)
 	for i := range h.Adapters {
 		if at, ok := h.Adapters[i].UsedAt(now); ok {
@@ -132,10 +143,15 @@ func sameList(a, b []*Node) bool {
 // unlisted appends to before the adapters that the node's engine does not list. The result may be
 // adapters itself.
 func (n *Node) unlisted(before, adapters []lora.Adapter) []lora.Adapter {
-	models := n.Info().Models
-	lists := func(a lora.Adapter) bool { return slices.Contains(models, a.Name) }
+	models := n.Info().bases
+	lists := func(a lora.Adapter) bool { _, listed := models[a.Name]; return listed }
 	if len(before) == 0 && !slices.ContainsFunc(adapters, lists) {
 		return slices.Clip(adapters)
 	}
-	return append(before, slices.DeleteFunc(slices.Clone(adapters), lists)...)
+	for _, a := range adapters {
+		if !lists(a) {
+			before = append(before, a)
+		}
+	}
+	return before
 }

@@ -19,8 +19,7 @@ func BenchmarkAdapterResident(b *testing.B) {
 		adapters = append(adapters, lora.Adapter{Name: names[i+1], Base: names[0]})
 	}
 	for i := range nodes {
-		n := &Node{}
-		n.info.Store(&Info{Models: names, Upstream: names, Adapters: adapters})
+		n := newNode(fmt.Sprint(i), Static, &Info{Models: names, Upstream: names, Adapters: adapters}, nil)
 		n.adapters.List(adapters, lora.Latest, time.Unix(1, 0))
 		n.adapters.SetSlots(8)
 		for j := range 16 {

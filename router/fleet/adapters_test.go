@@ -188,6 +188,48 @@ func TestAdaptersOfAHeartbeat(t *testing.T) {
 	}
 }
 
+// TestBasesFollowTheFacts: the base of each of a node's models is that of the newest facts. An
+// adapter that is not among the models has none, and of two with one name the first counts.
+func TestBasesFollowTheFacts(t *testing.T) {
+	n := testNode("n", 4, "tiny", "sql", "chat")
+	if i := n.Info(); !i.serves("sql") || i.serves("other") || i.baseOf("sql") != "" {
+		t.Error("sql is a model")
+	}
+	info := *n.Info()
+	info.Adapters = []lora.Adapter{
+		{Name: "sql", Base: "tiny"}, {Name: "sql", Base: "chat"}, {Name: "gone", Base: "tiny"},
+	}
+	if sameInfo(&info, n.Info()) {
+		t.Error("other adapters are other facts")
+	}
+	n.setInfo(&info)
+	i := n.Info()
+	if i.serves("sql") || !i.serves("chat") || i.baseOf("sql") != "tiny" || i.baseOf("gone") != "" ||
+		strings.Join(i.Bases(), " ") != "tiny chat" {
+		t.Errorf("the bases are %v", i.bases)
+	}
+	if info.bases = nil; !sameInfo(&info, i) {
+		t.Error("the same facts differ")
+	}
+}
+
+// TestAUseAheadOfAHeartbeat: this host's clock was ahead when a request used an adapter. The use
+// does not stay the latest.
+func TestAUseAheadOfAHeartbeat(t *testing.T) {
+	n := testNode("n", 4, "tiny", "sql", "chat")
+	now, idle := time.Now(), int64(0)
+	h := &cluster.NodeHealth{Engine: "vllm", AdapterSlots: 1, Models: []string{"tiny", "sql", "chat"},
+		Adapters: []cluster.Adapter{{Name: "sql", Base: "tiny"}, {Name: "chat", Base: "tiny"}}}
+	n.takeAdapters(h, now)
+	n.UseAdapter("sql", now.Add(time.Hour))
+	n.takeAdapters(h, now.Add(time.Second))
+	h.Adapters[1].IdleMs = &idle
+	n.takeAdapters(h, now.Add(2*time.Second))
+	if got := told(n, "sql", "chat"); got != "-+" {
+		t.Errorf("chat was used last: %s", got)
+	}
+}
+
 // TestExpectedAdapters: an adapter with a base in the settings is expected on every node of the
 // base, and loaded where a request was sent. An error takes that back.
 func TestExpectedAdapters(t *testing.T) {

@@ -99,6 +99,8 @@ type Info struct {
 	// An operator sets the labels and experts, and requests name them.
 	Labels  []string
 	Experts cluster.Experts
+
+	bases map[string]string // the base of each of Models; empty: no adapter; made by setInfo
 }
 
 // VRAM is the node's GPU memory in bytes, NaN if unknown.
@@ -146,9 +148,11 @@ func (n *Node) retarget(t relay.Target) {
 
 // setInfo stores the facts and adjusts the slots. Only the fleet's goroutine calls setInfo.
 func (n *Node) setInfo(info *Info) {
+	own := *info
+	own.bases = own.findBases()
 	n.told.mu.Lock()
 	defer n.told.mu.Unlock()
-	n.info.Store(info)
+	n.info.Store(&own)
 	n.limit.Store(info.MaxConcurrent)
 	n.setSlots()
 }

@@ -108,8 +108,9 @@ func (s *Snapshot) configure(in *settings, all map[*ModelView][]*Node) {
 	for _, m := range s.models {
 		m.Settings = in.inForce[m.Name]
 	}
+	from := s.findOrigins(all)
 	for _, m := range s.models {
-		s.findBase(m, in, all)
+		s.findBase(m, in, from, all)
 	}
 	for _, m := range s.models {
 		s.inherit(m, in, all)
@@ -129,10 +130,10 @@ func (s *Snapshot) configure(in *settings, all map[*ModelView][]*Node) {
 
 // findBase finds the model whose adapter m is, if m is one: by the settings, or else by the engines
 // that list m. A base in the settings that is an adapter itself is a problem, and does not count.
-func (s *Snapshot) findBase(m *ModelView, in *settings, all map[*ModelView][]*Node) {
+func (s *Snapshot) findBase(m *ModelView, in *settings, from origins, all map[*ModelView][]*Node) {
 	if name := m.configuredBase(); name != "" {
-		base := s.baseNamed(name, in, all)
-		if base == nil || base == m || !s.adapts(base, in, all) {
+		base := s.baseNamed(name, from)
+		if base == nil || base == m || !from.adapts(base, in) {
 			m.Adapter = true
 			if base == nil || base == m || len(all[base]) == 0 {
 				s.modelProblem(m, "its base "+name+" is no other model that is served here")
@@ -146,9 +147,9 @@ func (s *Snapshot) findBase(m *ModelView, in *settings, all map[*ModelView][]*No
 		without := *m.Settings
 		without.Base, m.Settings = "", &without
 	}
-	if name := listedBase(m.Name, all[m]); name != "" {
+	if name := from.listed[m]; name != "" {
 		m.Adapter = true
-		if base := s.baseNamed(name, in, all); base != m {
+		if base := s.baseNamed(name, from); base != m {
 			m.Base = base
 		}
 	}
@@ -172,25 +173,44 @@ func listedBase(model string, nodes []*Node) string {
 	return ""
 }
 
-// adapts says whether m is an adapter by the settings or by its engines.
-func (s *Snapshot) adapts(m *ModelView, in *settings, all map[*ModelView][]*Node) bool {
-	own := in.inForce[m.Name]
-	return own != nil && own.Base != "" || listedBase(m.Name, all[m]) != ""
+// origins is what findBase looks up of all models of a snapshot.
+type origins struct {
+	listed  map[*ModelView]string // the bases of the models that engines list as adapters
+	aliased map[string]*ModelView // the models by their aliases
 }
 
-// baseNamed finds a base by its name, or else by an alias: a model with nodes before one without,
-// then the first by name.
-func (s *Snapshot) baseNamed(name string, in *settings, all map[*ModelView][]*Node) (base *ModelView) {
+// findOrigins looks at all models once. Of two models with the same alias, one with nodes gets it
+// before one without, then the first by name.
+func (s *Snapshot) findOrigins(all map[*ModelView][]*Node) origins {
+	from := origins{map[*ModelView]string{}, map[string]*ModelView{}}
+	for _, m := range s.models {
+		if base := listedBase(m.Name, all[m]); base != "" {
+			from.listed[m] = base
+		}
+		if m.Settings == nil {
+			continue
+		}
+		for _, alias := range m.Settings.Aliases {
+			if before := from.aliased[alias]; before == nil || len(all[before]) == 0 && len(all[m]) > 0 {
+				from.aliased[alias] = m
+			}
+		}
+	}
+	return from
+}
+
+// adapts says whether m is an adapter by the settings or by its engines.
+func (o origins) adapts(m *ModelView, in *settings) bool {
+	own := in.inForce[m.Name]
+	return own != nil && own.Base != "" || o.listed[m] != ""
+}
+
+// baseNamed finds a base by its name, or else by an alias.
+func (s *Snapshot) baseNamed(name string, from origins) *ModelView {
 	if m := s.names[name]; m != nil {
 		return m
 	}
-	for _, m := range s.models {
-		own := in.inForce[m.Name]
-		if own != nil && slices.Contains(own.Aliases, name) && (base == nil || len(all[base]) == 0 && len(all[m]) > 0) {
-			base = m
-		}
-	}
-	return base
+	return from.aliased[name]
 }
 
 // modelProblem records why a setting of m is not used.
@@ -219,14 +239,13 @@ func byID(a, b *Node) int { return strings.Compare(a.ID, b.ID) }
 
 // union returns the nodes of both sorted lists. The result is base itself if that has them all.
 func union(own, base []*Node) []*Node {
-	in := make(map[*Node]bool, len(own))
-	for _, n := range own {
-		in[n] = true
-	}
+	found := 0
 	for _, n := range base {
-		delete(in, n)
+		for found < len(own) && own[found] == n {
+			found++
+		}
 	}
-	if len(in) == 0 {
+	if found == len(own) {
 		return base
 	}
 	all := slices.Concat(own, base)

@@ -230,8 +230,12 @@ func staticInfo(b Backend, d discovery) *Info {
 	return info
 }
 
-// sameInfo compares all fields of two Infos.
-func sameInfo(a, b *Info) bool { return reflect.DeepEqual(a, b) }
+// sameInfo compares all fields of two Infos but the bases, which follow from the others.
+func sameInfo(a, b *Info) bool {
+	x, y := *a, *b
+	x.bases, y.bases = nil, nil
+	return reflect.DeepEqual(&x, &y)
+}
 
 // resolveLoop looks up the backends' DNS names. resolveLoop looks names up when the list changes
 // and every ResolveInterval.
