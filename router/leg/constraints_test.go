@@ -88,9 +88,14 @@ func TestRequiredLabelsDoNotAllocate(t *testing.T) {
 	backends := twoNodes()
 	backends[1].Labels = []string{"zone=a"}
 	d := still(t, Options{}, backends...)
+	allocatesNothing(t, d, Constraints{Required: []string{"zone=a"}})
+}
+
+// allocatesNothing checks that a leg with these constraints goes to node b and allocates nothing.
+func allocatesNothing(t *testing.T, d *Dispatcher, constraints Constraints) {
+	t.Helper()
 	r, l := request.New(), newLeg()
 	body, least := chat(200), math.Inf(1)
-	constraints := Constraints{Required: []string{"zone=a"}}
 	for range 10 {
 		least = min(least, testing.AllocsPerRun(20, func() {
 			if err := ask(d, r, body); err != nil {

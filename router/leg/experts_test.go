@@ -6,13 +6,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/policy"
-	"github.com/cognitora/dataplane/router/request"
 )
 
 // expertNodes returns backends with the given experts, named a, b and so on.
@@ -171,27 +169,5 @@ func TestExpertsRaiseTheOverlap(t *testing.T) {
 // TestExpertsDoNotAllocate picks with strict experts.
 func TestExpertsDoNotAllocate(t *testing.T) {
 	d := still(t, Options{}, expertNodes(nil, cluster.Experts{"0-127", "200"})...)
-	r, l := request.New(), newLeg()
-	body, least := chat(200), math.Inf(1)
-	constraints := Constraints{Experts: []string{"3", "200"}, Strict: true}
-	for range 10 {
-		least = min(least, testing.AllocsPerRun(20, func() {
-			if err := ask(d, r, body); err != nil {
-				t.Fatal(err)
-			}
-			r.Received = time.Now()
-			l.d, l.Request, l.Constraints = d, r, constraints
-			at, err := l.first()
-			if err != nil || l.pool.members[at].node.ID != "b" {
-				t.Fatal(at, err)
-			}
-			l.pool.members[at].rank.Release()
-			l.permit.Release()
-			l.reset()
-			r.Scan.Reset()
-		}))
-	}
-	if least != 0 {
-		t.Errorf("%v allocations", least)
-	}
+	allocatesNothing(t, d, Constraints{Experts: []string{"3", "200"}, Strict: true})
 }
