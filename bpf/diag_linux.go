@@ -37,7 +37,7 @@ const (
 	tcpEstablished   = 1
 )
 
-// errDiag means that a message of sock_diag is shorter than its structure.
+// errDiag means that a message of sock_diag, or an attribute in it, is cut off.
 var errDiag = errors.New("an answer of sock_diag is cut off")
 
 // established returns the established TCP connections of the network namespace.
@@ -76,13 +76,18 @@ func parseDiag(b []byte) (c connection, err error) {
 		return c, errDiag
 	}
 	c.port = binary.BigEndian.Uint16(b[4:])
-	attrs, err := nl.ParseRouteAttr(b[diagMessageLen:])
-	for _, a := range attrs {
-		if a.Attr.Type == inetDiagInfo {
-			c.take(a.Value)
+	// nl.ParseRouteAttr panics if the last attribute ends within its padding.
+	for b = b[diagMessageLen:]; len(b) >= unix.SizeofRtAttr; {
+		n, kind := int(binary.NativeEndian.Uint16(b)), binary.NativeEndian.Uint16(b[2:])
+		if n < unix.SizeofRtAttr || n > len(b) {
+			return c, errDiag
 		}
+		if kind == inetDiagInfo {
+			c.take(b[unix.SizeofRtAttr:n])
+		}
+		b = b[min((n+unix.RTA_ALIGNTO-1)&^(unix.RTA_ALIGNTO-1), len(b)):]
 	}
-	return c, err
+	return c, nil
 }
 
 // take reads a struct tcp_info of any length: older kernels have fewer fields.
