@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/usage"
 	"github.com/cognitora/dataplane/perf/trace"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/leg"
@@ -163,7 +164,7 @@ func (s *simulation) arrive(r *request) {
 			return int32(held * indexBlocks)
 		}
 	}
-	rehearsal, refused := s.router.Rehearse(s.keys, known, epoch.Add(s.now))
+	rehearsal, refused := s.router.Rehearse(leg.Piece{Keys: s.keys, Known: known}, epoch.Add(s.now))
 	f.rehearsal = rehearsal
 	if refused != nil {
 		s.result.Refused++
@@ -199,7 +200,10 @@ func (s *simulation) step() {
 	n.model.End(func(w *engine.Work) {
 		s.begun(n) // an ending answer may have only one token
 		f := w.For.(*flight)
-		f.rehearsal.Finish(w.PromptTokens, w.CachedTokens(), epoch.Add(s.now))
+		f.rehearsal.Finish(usage.Counts{
+			Prompt: int64(w.PromptTokens), HasPrompt: true, Cached: int64(w.CachedTokens()), HasCached: true,
+			Completion: int64(w.OutputTokens),
+		}, epoch.Add(s.now))
 		s.result.answered(f, s.now)
 	})
 	s.begun(n)

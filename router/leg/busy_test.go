@@ -20,7 +20,7 @@ func rehearse(t *testing.T, d *Dispatcher, blocks int) Rehearsal {
 	for i := range keys {
 		keys[i] = d.o.Random()
 	}
-	r, err := d.Rehearse(keys, nil, time.Now())
+	r, err := d.Rehearse(Piece{Keys: keys}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,8 +73,8 @@ func TestPrefillThresholds(t *testing.T) {
 			if refused(t, d, Question{}) {
 				t.Error("the prompt is computed, and the node is still busy")
 			}
-			first.Finish(0, 0, time.Now())
-			second.Finish(0, 0, time.Now())
+			first.Finish(reported(0, 0), time.Now())
+			second.Finish(reported(0, 0), time.Now())
 		})
 	}
 }
@@ -88,7 +88,7 @@ func TestFractionOfAnUnknownBatch(t *testing.T) {
 	if left := filtered(t, d, Question{}); len(left) != 0 {
 		t.Errorf("%v is left out", left)
 	}
-	r.Finish(0, 0, time.Now())
+	r.Finish(reported(0, 0), time.Now())
 }
 
 // TestBusyIsNoLastResort checks that a node with server errors gets no request in place of a busy
@@ -115,7 +115,7 @@ func TestBusyIsNoLastResort(t *testing.T) {
 	if !l.others(time.Now()) {
 		t.Error("no other node could take it, and none is busy")
 	}
-	r.Finish(0, 0, time.Now())
+	r.Finish(reported(0, 0), time.Now())
 }
 
 // TestTheLatchOutlivesASnapshot checks that a node keeps its latch when the fleet changes.

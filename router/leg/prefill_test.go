@@ -43,11 +43,11 @@ func TestModelledPrefillFalls(t *testing.T) {
 		decide(t, d, c.doc)
 		start := time.Now()
 		at := func(ms time.Duration) time.Time { return start.Add(ms * time.Millisecond) }
-		first, err := d.Rehearse(keys, nil, start)
+		first, err := d.Rehearse(Piece{Keys: keys}, start)
 		if err != nil {
 			t.Fatal(err)
 		}
-		second, err := d.Rehearse(keys, half, start) // computes 800 tokens behind 800 in 200 ms
+		second, err := d.Rehearse(Piece{Keys: keys, Known: half}, start) // computes 800 tokens behind 800 in 200 ms
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,8 +57,8 @@ func TestModelledPrefillFalls(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%s: %d blocks wait, want %d", name, got, c.want)
 		}
-		first.Finish(1600, 0, at(400))
-		second.Finish(1600, 800, at(400))
+		first.Finish(reported(1600, 0), at(400))
+		second.Finish(reported(1600, 800), at(400))
 		if left := pendingAt(t, d, at(500)); left != 0 {
 			t.Errorf("%s: %d blocks are left", name, left)
 		}
@@ -69,14 +69,14 @@ func TestModelledPrefillFalls(t *testing.T) {
 func TestPrefillOfOneModelIsModelled(t *testing.T) {
 	d := stillFor(t, slowPrefill, twoNodes()[0])
 	keys, start := []uint64{1 << 40, 2 << 40}, time.Now()
-	r, err := d.Rehearse(keys, nil, start)
+	r, err := d.Rehearse(Piece{Keys: keys}, start)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := pendingAt(t, d, start.Add(time.Millisecond)); got != 1 {
 		t.Errorf("%d of 2 blocks wait after half of their time", got)
 	}
-	r.Finish(32, 0, start)
+	r.Finish(reported(32, 0), start)
 }
 
 func TestModelledPrefillDoesNotAllocate(t *testing.T) {

@@ -178,7 +178,7 @@ func TestRehearsedPrefixesHaveNoWorth(t *testing.T) {
 			t.Errorf("%s: %d tokens wait, want 1600", name, got)
 		}
 		r.Begun(time.Now())
-		r.Finish(1600, 0, time.Now())
+		r.Finish(reported(1600, 0), time.Now())
 		if d.where.Index.Len() != 0 || !node.Book.Empty() {
 			t.Errorf("%s: %d blocks are in the index", name, d.where.Index.Len())
 		}

@@ -176,8 +176,8 @@ func TestBusyRanks(t *testing.T) {
 	if m := chosen(t, d, Question{}); m.rank.Index != rank {
 		t.Error("the prompt is computed, and the rank is still busy")
 	}
-	first.Finish(0, 0, time.Now())
-	second.Finish(0, 0, time.Now())
+	first.Finish(reported(0, 0), time.Now())
+	second.Finish(reported(0, 0), time.Now())
 	if n := d.fleet.Load().Nodes[0]; n.OwnPrefill(time.Now()) != 0 || n.Blocks() != 0 {
 		t.Errorf("%d tokens and %v blocks are left", n.OwnPrefill(time.Now()), n.Blocks())
 	}

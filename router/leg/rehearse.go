@@ -16,16 +16,22 @@ type Rehearsal struct {
 	l *Leg
 }
 
-// Rehearse chooses the node for a prompt given by the keys of its blocks, as one user turn. known
-// gives the blocks that each node of the model holds, in place of the index. If known is nil, the
-// index gives them.
-func (d *Dispatcher) Rehearse(
-	keys []uint64, known func(n *fleet.Node) int32, now time.Time,
-) (Rehearsal, *apierror.Error) {
+// Piece describes the request of a Rehearsal.
+type Piece struct {
+	Keys      []uint64 // of the blocks of the prompt, which is one user turn
+	MaxTokens int64    // the client's bound on the answer, in tokens; 0: none
+	Session   []byte   // id of the client's session; nil: none
+	// Known gives the blocks that each node of the model holds, in place of the index. If Known is
+	// nil, the index gives them.
+	Known func(n *fleet.Node) int32
+}
+
+// Rehearse chooses the node for a request.
+func (d *Dispatcher) Rehearse(p Piece, now time.Time) (Rehearsal, *apierror.Error) {
 	r := request.New()
-	r.Received = now
+	r.Received, r.Session, r.Scan.MaxTokens = now, p.Session, p.MaxTokens
 	l := d.Leg(r, Question{}, nil)
-	if err := l.rehearse(keys, known); err != nil {
+	if err := l.rehearse(p.Keys, p.Known); err != nil {
 		l.close()
 		return Rehearsal{}, err
 	}
@@ -84,14 +90,17 @@ func (r Rehearsal) Begun(now time.Time) {
 	}
 }
 
-// Finish ends the leg. The engine found cachedTokens of its promptTokens cached. Do not use r
-// afterwards.
-func (r Rehearsal) Finish(promptTokens, cachedTokens int, now time.Time) {
+// Every is the number of tokens between two calls of Generated.
+const Every = 32
+
+// Generated notes at every Every-th token that the answer has this many tokens.
+func (r Rehearsal) Generated(tokens int, now time.Time) {}
+
+// Finish ends the leg with the engine's report. Do not use r afterwards.
+func (r Rehearsal) Finish(report usage.Counts, now time.Time) {
 	l := r.l
-	l.wait.Done(now, 0, true)
-	l.Reading.Usage = usage.Counts{
-		Prompt: int64(promptTokens), HasPrompt: true, Cached: int64(cachedTokens), HasCached: true,
-	}
+	l.wait.Done(now, report.Completion, true)
+	l.Reading.Usage = report
 	if l.now.recorded {
 		l.learn(l.now, true, false, l.Request.Received)
 	}

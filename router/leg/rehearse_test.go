@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/usage"
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/affinity"
 	"github.com/cognitora/dataplane/router/fleet"
@@ -25,20 +26,25 @@ func TestWhatIsKnownOfANewPrompt(t *testing.T) {
 		for i := range keys {
 			keys[i] = d.o.Random()
 		}
-		r, err := d.Rehearse(keys, func(n *fleet.Node) int32 {
+		r, err := d.Rehearse(Piece{Keys: keys, Known: func(n *fleet.Node) int32 {
 			if n.ID == holder {
 				return 40
 			}
 			return 0
-		}, time.Now())
+		}}, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
 		if r.Node().ID != holder {
 			t.Errorf("%s is picked, and %s holds the prompt", r.Node().ID, holder)
 		}
-		r.Finish(640, 640, time.Now())
+		r.Finish(reported(640, 640), time.Now())
 	}
+}
+
+// reported returns an engine's report about a prompt of this many tokens.
+func reported(prompt, cached int64) usage.Counts {
+	return usage.Counts{Prompt: prompt, HasPrompt: true, Cached: cached, HasCached: true}
 }
 
 // TestRehearsal rehearses requests. Placing, counting and learning work although no server runs at
@@ -66,7 +72,7 @@ func TestRehearsal(t *testing.T) {
 	}
 	place := func(known func(*fleet.Node) int32, matched int) Rehearsal {
 		t.Helper()
-		r, err := d.Rehearse(keys, known, now)
+		r, err := d.Rehearse(Piece{Keys: keys, Known: known}, now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -77,12 +83,12 @@ func TestRehearsal(t *testing.T) {
 	}
 	first := place(nil, 0)
 	second := place(nil, 0)
-	if _, err := d.Rehearse(keys, nil, now); err != errAllBusy {
+	if _, err := d.Rehearse(Piece{Keys: keys}, now); err != errAllBusy {
 		t.Errorf("a request for two full nodes: %v", err)
 	}
 	home, other := first.Node(), second.Node()
-	first.Finish(640, 0, now)
-	second.Finish(640, 0, now)
+	first.Finish(reported(640, 0), now)
+	second.Finish(reported(640, 0), now)
 	now = now.Add(time.Second)
 	again := place(func(n *fleet.Node) int32 {
 		if n == other {
@@ -93,13 +99,13 @@ func TestRehearsal(t *testing.T) {
 	if again.Node() != other {
 		t.Error("what is known was not believed")
 	}
-	again.Finish(640, 0, now) // the prediction was wrong: the node's beliefs now date from before its last loss
+	again.Finish(reported(640, 0), now) // the prediction was wrong: the node's beliefs now date from before its last loss
 	now = now.Add(2 * time.Second)
 	again = place(nil, 40)
 	if d.gate.InFlight() != 1 {
 		t.Errorf("%d permits are out, want 1", d.gate.InFlight())
 	}
-	again.Finish(640, 640, now)
+	again.Finish(reported(640, 640), now)
 	if home.InFlight() != 0 || other.InFlight() != 0 || d.gate.InFlight() != 0 {
 		t.Error("something was not given back")
 	}
@@ -134,7 +140,7 @@ func TestRehearsedBurst(t *testing.T) {
 	var burst []Rehearsal
 	had := map[*fleet.Node]int{}
 	for range 200 {
-		r, err := d.Rehearse(keys, nil, now)
+		r, err := d.Rehearse(Piece{Keys: keys}, now)
 		if err != nil || r.Matched() != 0 {
 			t.Fatalf("%d blocks held before anybody has begun, %v", r.Matched(), err)
 		}
@@ -154,12 +160,12 @@ func TestRehearsedBurst(t *testing.T) {
 	for _, r := range burst {
 		r.Begun(now)
 	}
-	again, refused := d.Rehearse(keys, nil, now)
+	again, refused := d.Rehearse(Piece{Keys: keys}, now)
 	if refused != nil || again.Matched() != 375 {
 		t.Errorf("%d blocks held once all have begun, %v", again.Matched(), refused)
 	}
 	for _, r := range append(burst, again) {
-		r.Finish(6000, 6000, now)
+		r.Finish(reported(6000, 6000), now)
 	}
 	for n := range had {
 		if n.InFlight() != 0 || queued(n) != 0 {
