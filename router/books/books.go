@@ -31,6 +31,13 @@ type Book struct {
 	modelled atomic.Bool   // waiting is modelled
 	present  atomic.Uint32 // the marks of the active prompts
 
+	// Picks by predicted time read these fields too.
+	expected atomic.Int64 // ns of prefill that waits
+	since    atomic.Int64 // ns from epoch to the moment from which the oldest waiting prompt is computed
+	pressing atomic.Int32 // waiting prompts
+
+	computed atomic.Int64 // ns of prefill that has ended, by its expectation
+
 	mu      sync.Mutex
 	mean    atomic.Int64    // moving mean of the entries' uncached tokens
 	runs    map[uint64]*run // active blocks, by the key of a run's first block
@@ -77,7 +84,7 @@ func (b *Book) Open(e *Entry, c Cost, now time.Time) {
 	if e.prefills = c.Prefill > 0; e.prefills {
 		b.prefill.Add(c.Prefill)
 		b.waiting.push(e, now)
-		b.modelled.Store(b.waiting.modelled())
+		b.count(int64(c.Expected), 1)
 	}
 }
 
@@ -129,8 +136,19 @@ func (e *Entry) begun(now time.Time) {
 	e.prefills = false
 	e.book.prefill.Add(-e.cost.Prefill)
 	e.book.waiting.remove(e, now)
-	e.book.modelled.Store(e.book.waiting.modelled())
+	e.book.computed.Add(int64(e.cost.Expected))
+	e.book.count(-int64(e.cost.Expected), -1)
 }
+
+// count counts prompts more that wait, with their expected time. The caller holds the lock.
+func (b *Book) count(expected int64, prompts int32) {
+	b.modelled.Store(b.waiting.modelled())
+	b.since.Store(int64(b.waiting.since.Sub(epoch)))
+	b.expected.Add(expected)
+	b.pressing.Add(prompts)
+}
+
+var epoch = time.Now()
 
 // Generated notes the number of tokens generated so far. expected is the expected length of the
 // answer in tokens; 0: unknown. With a known length, output blocks and the blocks that only this
@@ -184,6 +202,24 @@ func (b *Book) Prefill(now time.Time) int64 {
 	}
 	return b.prefill.Load()
 }
+
+// Backlog returns how long the node needs at now for the prompts that wait, by their expected
+// times. Once all of them are overdue, the node is expected to need as long again as they are
+// overdue.
+func (b *Book) Backlog(now time.Time) time.Duration {
+	expected := b.expected.Load()
+	if expected <= 0 {
+		return 0
+	}
+	left := expected - max(int64(now.Sub(epoch))-b.since.Load(), 0)
+	return time.Duration(max(left, -left))
+}
+
+// Pressing returns the number of prompts that wait for their computation.
+func (b *Book) Pressing() int32 { return b.pressing.Load() }
+
+// Computed returns the expected time of all prompts that the node has computed so far.
+func (b *Book) Computed() time.Duration { return time.Duration(b.computed.Load()) }
 
 // remaining is Prefill for a modelled queue.
 func (b *Book) remaining(now time.Time) int64 {

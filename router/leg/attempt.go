@@ -34,6 +34,7 @@ type attempt struct {
 	sent     time.Time
 	recorded bool // the prediction is in the index; Prefilled reads recorded under the lookout's lock
 	cost     books.Entry
+	forecast forecast
 	shares   bool // the node keeps blocks that requests share only once
 	grows    bool // the blocks of the answer count as they grow
 	abort    relay.Abort
@@ -391,6 +392,7 @@ func (l *Leg) begun(a *attempt) {
 	l.wait.FirstByte(now)
 	a.cost.Begun(now)
 	l.sessionAnswered(a, now)
+	l.firstCame(a, now)
 	if a.recorded {
 		l.prompt.Begun(a.ref)
 	}

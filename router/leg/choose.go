@@ -33,6 +33,9 @@ type picks struct {
 	mark    books.Mark // of the prompt; mode cost only
 	api     apis.Set   // the request's endpoint, if some engine lacks it
 
+	times    []policy.Timing // of the candidates; mode predicted only
+	forecast policy.Forecast // mode predicted only
+
 	explains bool // the leg only explains its pick, and changes no state
 }
 
@@ -90,10 +93,16 @@ func (l *Leg) reserve(now time.Time) (int, *apierror.Error) {
 // says why in e, unless e is nil. decide reserves nothing.
 func (l *Leg) decide(now time.Time, e *policy.Explanation) (pick int, last bool) {
 	l.candidates(now)
+	if l.picks.policy.Mode == policy.Predicted {
+		l.time(now)
+	}
 	if pick = l.pick(now, e); pick < 0 && l.admitOthers() {
 		pick = l.pick(now, e)
 	}
 	if pick < 0 && l.lastResort(now) {
+		if l.picks.policy.Mode == policy.Predicted {
+			l.time(now)
+		}
 		return l.pick(now, e), true
 	}
 	return pick, false
@@ -102,17 +111,21 @@ func (l *Leg) decide(now time.Time, e *policy.Explanation) (pick int, last bool)
 // charge puts the leg's cost in the book of the attempt's node, which is at a place of the pool.
 func (l *Leg) charge(a *attempt, at int, now time.Time) {
 	a.believe(l, at)
+	l.foresees(a, at, now)
 	set, own := &l.picks.policy.Cost, l.overrides()
 	cost := books.Cost{Blocks: int64(l.prompt.Blocks)}
 	if own.TrackPrefillTokens.Or(set.TrackPrefillTokens) {
 		cached := int64(a.matched) * prefix.BlockTokens
 		cost.Prefill = l.prompt.Tokens() - cached
 		cost.Expected = l.picks.policy.PrefillLoadModel.Expected(cost.Prefill, cached)
+		if a.forecast.first.Expected > 0 {
+			cost.Expected = l.prefillTime(a, now)
+		}
 	}
 	if a.shares = own.AssumeKVReuse.Or(set.AssumeKVReuse); a.shares {
 		cost.Blocks -= int64(a.member.rank.Book.Shared(l.prompt.Keys()))
 	}
-	a.grows = set.TrackOutputBlocks
+	a.grows = set.TrackOutputBlocks || l.picks.policy.Mode == policy.Predicted
 	a.member.rank.Book.Open(&a.cost, cost, now)
 }
 
@@ -123,6 +136,9 @@ func (l *Leg) situation() *policy.Situation {
 		Random: l.picks.turn, Pinned: l.Bond != Free, Prefill: l.Work == Prefill, Scratch: l.picks.asked.Scratch,
 	}
 	l.picks.asked.Overrides = l.overrides()
+	if l.picks.policy.Mode == policy.Predicted {
+		l.picks.asked.Times, l.picks.asked.Forecast = l.picks.times, l.picks.forecast
+	}
 	return &l.picks.asked
 }
 

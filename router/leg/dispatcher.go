@@ -20,6 +20,7 @@ import (
 	"github.com/cognitora/dataplane/router/health/patience"
 	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/predict"
 	"github.com/cognitora/dataplane/router/where"
 )
 
@@ -68,15 +69,16 @@ type Parts struct {
 
 // Dispatcher sends legs to nodes. Dispatcher is safe for concurrent use.
 type Dispatcher struct {
-	o       Options
-	fleet   *fleet.Fleet
-	where   *where.Finder
-	policy  *atomic.Pointer[policy.Policy]
-	gate    *admission.Gate
-	budget  *admission.Budget
-	metrics *metrics.Router
-	stored  *affinity.Table
-	log     *slog.Logger
+	o         Options
+	forecasts forecasts
+	fleet     *fleet.Fleet
+	where     *where.Finder
+	policy    *atomic.Pointer[policy.Policy]
+	gate      *admission.Gate
+	budget    *admission.Budget
+	metrics   *metrics.Router
+	stored    *affinity.Table
+	log       *slog.Logger
 
 	busy          *busy.Settings
 	overload      *apierror.Error // every node is busy by its thresholds
@@ -101,6 +103,7 @@ func New(p Parts, o Options) *Dispatcher {
 		busy: p.Busy, overload: errOverload(o.OverloadStatus),
 		sessions: p.Sessions, sessionCounts: newSessionCounts(p.Metrics),
 	}
+	d.forecasts.kinds = map[string]*predict.Kind{}
 	d.gone = gone{nodes: map[*fleet.Node]time.Time{}, models: map[string]time.Time{}}
 	d.table.Store(&servedFleet{})
 	return d

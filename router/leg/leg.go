@@ -153,11 +153,12 @@ func (l *Leg) reset() {
 	l.out.edits.Reset(nil, nil)
 	prompt, edits, body := l.prompt, l.out.edits, emptied(l.out.request.Body)
 	cands, able, out := emptied(l.picks.cands), l.picks.able[:0], l.picks.out[:0]
-	scratch := l.picks.asked.Scratch[:0]
+	scratch, times := l.picks.asked.Scratch[:0], l.picks.times[:0]
 	asked, failed, resets := emptied(l.tries.asked), emptied(l.tries.failed), emptied(l.tries.resets)
 	*l = Leg{}
 	l.prompt, l.out.edits, l.out.request.Body = prompt, edits, body
 	l.picks.cands, l.picks.able, l.picks.out, l.picks.asked.Scratch = cands, able, out, scratch
+	l.picks.times = times
 	l.tries.asked, l.tries.failed, l.tries.resets = asked, failed, resets
 }
 
@@ -384,6 +385,7 @@ func (l *Leg) Event(e sse.Event, now time.Time) (keep bool) {
 	l.wait.Progress(now)
 	if l.Reading.Events%32 == 1 {
 		l.now.member.node.Health.NoteProgress()
+		l.tokensCame(l.now, l.Reading.Events, now)
 	}
 	if l.now.grows && l.Reading.Events%prefix.BlockTokens == 1 {
 		l.now.cost.Generated(int64(l.Reading.Events), l.Request.ExpectedOutput())

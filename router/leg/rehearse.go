@@ -85,22 +85,34 @@ func (r Rehearsal) Matched() int { return r.l.now.matched }
 func (r Rehearsal) Begun(now time.Time) {
 	r.l.wait.FirstByte(now)
 	r.l.now.cost.Begun(now)
+	r.l.firstCame(r.l.now, now)
 	if r.l.now.recorded {
 		r.l.prompt.Begun(r.l.now.ref)
 	}
 }
 
 // Every is the number of tokens between two calls of Generated.
-const Every = 32
+const Every = every
 
 // Generated notes at every Every-th token that the answer has this many tokens.
-func (r Rehearsal) Generated(tokens int, now time.Time) {}
+func (r Rehearsal) Generated(tokens int, now time.Time) {
+	r.l.tokensCame(r.l.now, int64(tokens), now)
+	if r.l.now.grows {
+		r.l.now.cost.Generated(int64(tokens), r.l.Request.ExpectedOutput())
+	}
+}
+
+// Expected returns the expected time to the first token; 0: unknown.
+func (r Rehearsal) Expected() time.Duration {
+	return time.Duration(r.l.now.forecast.first.Expected * float64(time.Second))
+}
 
 // Finish ends the leg with the engine's report. Do not use r afterwards.
 func (r Rehearsal) Finish(report usage.Counts, now time.Time) {
 	l := r.l
 	l.wait.Done(now, report.Completion, true)
 	l.Reading.Usage = report
+	l.lengthCame(l.now, report.Completion)
 	if l.now.recorded {
 		l.learn(l.now, true, false, l.Request.Received)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/cognitora/dataplane/router/health/patience"
 	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/predict"
 	"github.com/cognitora/dataplane/router/prefix"
 )
 
@@ -86,18 +87,20 @@ type model struct {
 	metrics  metrics.Model
 	limits   Limits
 	turn     atomic.Uint64 // round robin's counter
+	demand   demand        // mode predicted only
 
 	complaints complaints // about all nodes of the model together
 }
 
 // member is one rank's part in one model.
 type member struct {
-	node  *nodeState
-	rank  *fleet.Rank       // its load, requests in flight, book and place in the prefix index are its own
-	gate  *admission.Handle // handle of the model and the node's role
-	waits *patience.Node
-	lacks apis.Set // endpoints that the node's engine is known to lack
-	latch *busy.Latch
+	node   *nodeState
+	rank   *fleet.Rank       // its load, requests in flight, book and place in the prefix index are its own
+	gate   *admission.Handle // handle of the model and the node's role
+	waits  *patience.Node
+	engine *predict.Engine
+	lacks  apis.Set // endpoints that the node's engine is known to lack
+	latch  *busy.Latch
 }
 
 // nodeState is the data about a node for all its models.
@@ -108,6 +111,7 @@ type nodeState struct {
 	rejectsStreamOptions atomic.Bool
 	complaints           complaints
 	cachedCounts         cachedCounts
+	engines              map[string]*predict.Engine // by the key of their kinds; the dispatcher's rebuilding guards it
 }
 
 // holdsThreads recognizes llama.cpp, which keeps a thread for each idle connection and lets new
@@ -255,7 +259,9 @@ func (d *Dispatcher) fill(s *servedModel, work Work, was *pool, now time.Time) {
 			waits = s.patience[work].Join(h.state.pulse, now)
 		}
 		for _, r := range h.ranks {
-			p.members = append(p.members, memberOf(member{h.state, r, gate, waits, h.lacks, nil}, earlier))
+			m := member{node: h.state, rank: r, gate: gate, waits: waits, lacks: h.lacks}
+			m.engine = d.engine(h.state, s.view)
+			p.members = append(p.members, memberOf(m, earlier))
 		}
 	}
 }

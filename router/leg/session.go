@@ -73,6 +73,9 @@ func (l *Leg) pick(now time.Time, e *policy.Explanation) int {
 func (l *Leg) hasRoom(i int) bool {
 	s := l.situation()
 	s.Candidates = s.Candidates[i : i+1]
+	if len(s.Times) > 0 {
+		s.Times = s.Times[i : i+1]
+	}
 	return l.picks.policy.Pick(s) == 0
 }
 

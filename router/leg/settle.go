@@ -52,6 +52,9 @@ func (l *Leg) settle(a *attempt, o relay.Outcome) {
 	if a.recorded {
 		l.learn(a, ok, broke != "", now)
 	}
+	if ok {
+		l.lengthCame(a, l.Reading.Usage.Completion)
+	}
 	if l.Work == Answer {
 		l.count(a, now)
 	}

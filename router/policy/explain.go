@@ -15,7 +15,8 @@ type Explanation struct {
 type Terms struct {
 	Overlap, Waiting, Load, Power, Capacity, Total float64
 
-	Cost CostTerms
+	Cost     CostTerms
+	Expected ExpectedTerms // mode predicted only
 
 	// Formula is the score or the cost as a sum; "" in the other modes. Requests describes the
 	// load.

@@ -53,6 +53,7 @@ const (
 	LeastLoaded             // lowest busy/slots, ties by session, else at random
 	Direct                  // the node that the request names
 	DeviceAware             // CPUs and accelerators by their shares, least loaded within
+	Predicted               // lowest expected time, its own and that of the node's other requests
 )
 
 // picker is a mode with its settings. pick returns the index of the chosen node, or -1, and says
@@ -74,6 +75,7 @@ var modes = [...]struct {
 	LeastLoaded: {"least_loaded", func(*Policy) picker { return leastLoaded{} }},
 	Direct:      {"direct", func(*Policy) picker { return direct{} }},
 	DeviceAware: {"device_aware", func(p *Policy) picker { return &p.DeviceAware }},
+	Predicted:   {"predicted", func(p *Policy) picker { return (*predicted)(p) }},
 }
 
 // String returns the name used in documents and flags.
@@ -113,6 +115,7 @@ type Policy struct {
 	Score       ScoreSettings       `json:"score"`
 	Cost        CostSettings        `json:"cost"`
 	DeviceAware DeviceAwareSettings `json:"device_aware"`
+	Predicted   PredictedSettings   `json:"predicted"`
 
 	PrefillLoadModel PrefillLoadModel `json:"prefill_load_model"`
 	// Busy are the thresholds above which a node gets no further requests. Pick does not read
@@ -173,6 +176,7 @@ func Default() *Policy {
 			PrefillLoadScale: 1, AssumeKVReuse: true, TrackPrefillTokens: true, TrackActiveBlocks: true,
 		},
 		DeviceAware:      DeviceAwareSettings{Ratio: 8},
+		Predicted:        PredictedSettings{First: 3, Others: 1, Queue: 1, Stalls: 1, Slower: 1, Answer: 1},
 		PrefillLoadModel: PrefillLoadModel{Mode: NotModelled},
 	}
 }
@@ -240,7 +244,9 @@ type Situation struct {
 	Prefill    bool   // the node only computes the prompt; another node answers
 	Pinned     bool   // the request names its node, and the candidates are that node
 	Overrides  Overrides
-	Scratch    Scratch // keep it for the next pick
+	Times      []Timing // by candidate; mode predicted only
+	Forecast   Forecast // mode predicted only
+	Scratch    Scratch  // keep it for the next pick
 }
 
 // Scratch is memory that Pick uses again. The zero value is ready for use.

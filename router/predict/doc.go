@@ -1,0 +1,25 @@
+// Package predict tells how long engines take for their work. The package learns from the times of
+// first tokens and from the gaps between tokens, which the router sees anyway.
+//
+// Engines of one kind share a Kind. A Kind has the Rates of a typical engine of its kind:
+//
+//	prefill = Token·tokens + Pair·tokens·(cached + tokens/2)
+//	step    = Step + Sequence·requests + Block·blocks
+//	first   = Base + waiting prefill + prefill + Steps·step
+//
+// tokens are those that the engine must compute, and cached those before them that it holds.
+// requests and blocks are what the engine's decode step works on. A step gives each running request
+// one token. All times are in seconds.
+//
+// An Engine is one engine. Two factors say how much slower its prefill and its decode steps are
+// than the Kind's. So a new engine begins with what its like have taught, and needs few answers of
+// its own. A factor returns to 1 as it grows old: an engine that was slow is tried again, and one
+// that was fast is not believed forever.
+//
+// # Learning
+//
+// A Kind keeps a decayed sum over about the last 512 observations, and solves for rates that are not
+// negative. Errors count relative to the expected time. An observation counts at most as four times
+// and at least as a quarter of the expectation, so an outlier changes little. Before its first
+// observation a Kind has start values of a middle-sized GPU. Memory does not grow.
+package predict

@@ -1,0 +1,156 @@
+package predict
+
+import (
+	"math"
+	"sync/atomic"
+	"time"
+)
+
+// part is one of the two parts of an engine's work.
+type part uint8
+
+const (
+	prefill part = iota
+	decode
+)
+
+// Engine is one engine of a Kind. Engine is safe for concurrent use.
+type Engine struct {
+	kind  *Kind
+	parts [2]factor
+}
+
+// NewEngine returns an engine of which only its kind is known.
+func NewEngine(k *Kind) *Engine { return &Engine{kind: k} }
+
+// Kind returns the engine's kind.
+func (e *Engine) Kind() *Kind { return e.kind }
+
+// factor is how much slower than its kind an engine is. The kind's lock guards writes.
+type factor struct {
+	log atomic.Uint64 // bits of the logarithm
+	at  atomic.Int64  // time of the last observation, Unix ns
+	n   atomic.Int32
+}
+
+const (
+	// gain is the weight of an observation in a factor, once there are some.
+	gain = 0.2
+	// halfLife is the time in which the logarithm of a factor halves without observations.
+	halfLife = 20 * time.Second
+	// most bounds a factor, and its inverse.
+	most = 32
+)
+
+var logMost = math.Log(most)
+
+// present returns the logarithm of the factor at now.
+func (f *factor) present(now time.Time) float64 {
+	log := math.Float64frombits(f.log.Load())
+	if log == 0 {
+		return 0
+	}
+	age := time.Duration(now.UnixNano() - f.at.Load())
+	if age <= time.Second { // exp takes longer than the rest
+		return log
+	}
+	return log * math.Exp2(-float64(age)/float64(halfLife))
+}
+
+// observe takes in the logarithm of an observation's ratio to the kind's expectation.
+func (f *factor) observe(ratio float64, now time.Time) {
+	n := f.n.Load()
+	old := f.present(now)
+	log := old + (ratio-old)*max(gain, 1/float64(n+2))
+	f.log.Store(math.Float64bits(min(max(log, -logMost), logMost)))
+	f.at.Store(now.UnixNano())
+	f.n.Store(min(n+1, math.MaxInt32-1))
+}
+
+// Speed is what a pick needs to know of an engine's speed.
+type Speed struct {
+	*Rates
+	Prefills, Decodes float64 // the engine's factors
+}
+
+// Speed returns the engine's speed at now.
+func (e *Engine) Speed(now time.Time) Speed {
+	s := Speed{Rates: e.kind.Rates(), Prefills: 1, Decodes: 1}
+	if log := e.parts[prefill].present(now); log != 0 {
+		s.Prefills = math.Exp(log)
+	}
+	if log := e.parts[decode].present(now); log != 0 {
+		s.Decodes = math.Exp(log)
+	}
+	return s
+}
+
+// Answers returns the numbers of first tokens and of gaps that the engine has been learned from.
+func (e *Engine) Answers() (firsts, gaps int) {
+	return int(e.parts[prefill].n.Load()), int(e.parts[decode].n.Load())
+}
+
+// First is a forecast of a first token. It is made when the request is sent.
+type First struct {
+	Wait     float64 // seconds of prefill that wait before this one
+	Work     Work
+	Step     float64 // seconds of a decode step of a typical engine
+	Expected float64 // seconds until the first token
+}
+
+// Forecast completes f with the expected time.
+func (s *Speed) Forecast(f *First) {
+	f.Expected = s.Prefills*(s.Base+s.Prefill(f.Work)+s.Steps*f.Step) + f.Wait
+}
+
+// LearnFirst learns from a first token that came took seconds after its request was sent.
+func (e *Engine) LearnFirst(f *First, took float64, now time.Time) {
+	if f.Expected <= 0 || took <= 0 {
+		return
+	}
+	k := e.kind
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	own := &e.parts[prefill]
+	log := own.present(now)
+	// The wait is known as well as the rest: its expectation errs by the same factor.
+	own.observe(log+bounded(math.Log(took/f.Expected)), now)
+	k.typical[prefill] += (log - k.typical[prefill]) / 64
+	x := [width]float64{1, f.Work.Tokens, f.Work.Pairs, f.Step}
+	expected := dot(k.first.coef, x)
+	alone := took - f.Wait
+	share := expected / (expected + f.Wait) // a long wait says little about this prompt
+	k.first.observe(x, k.like(prefill, log, alone, expected), expected, share)
+	k.publish(&k.first)
+}
+
+// Gaps is a stretch of an answer.
+type Gaps struct {
+	Tokens   float64
+	Seconds  float64 // from the token before the first one to the last one
+	Prefill  float64 // seconds of other requests' prefill in that time
+	Requests float64 // of the engine's step, on average
+	Blocks   float64
+}
+
+// LearnGaps learns from a stretch of an answer.
+func (e *Engine) LearnGaps(g *Gaps, now time.Time) {
+	step := (g.Seconds - g.Prefill) / g.Tokens
+	if g.Tokens <= 0 || g.Seconds <= 0 || g.Prefill > g.Seconds/2 {
+		return
+	}
+	k := e.kind
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	own := &e.parts[decode]
+	log := own.present(now)
+	x := [width]float64{1, g.Requests, g.Blocks, 0}
+	expected := dot(k.step.coef, x)
+	own.observe(bounded(math.Log(step/expected)), now)
+	k.typical[decode] += (log - k.typical[decode]) / 64
+	k.step.observe(x, k.like(decode, log, step, expected), expected, 1)
+	k.publish(&k.step)
+}
+
+// bounded bounds the logarithm of a ratio that is learned from.
+func bounded(log float64) float64 { return min(max(log, -math.Log(8)), math.Log(8)) }

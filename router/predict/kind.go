@@ -1,0 +1,59 @@
+package predict
+
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+)
+
+// Kind is what engines of one kind have taught together. Kind is safe for concurrent use.
+type Kind struct {
+	rates atomic.Pointer[Rates]
+
+	mu          sync.Mutex
+	first, step fit
+	// typical holds the moving means of the logarithms of the engines' factors. An observation
+	// counts as that of an engine of these factors.
+	typical [2]float64
+}
+
+// publishEvery is the number of observations after which new rates are published. The first
+// observations are published each.
+const publishEvery = 8
+
+// NewKind returns a Kind that has learned nothing.
+func NewKind() *Kind {
+	k := &Kind{
+		first: newFit([width]float64{start.Base, start.Token, start.Pair, start.Steps}),
+		step:  newFit([width]float64{start.Step, start.Sequence, start.Block, 0}),
+	}
+	k.rates.Store(&start)
+	return k
+}
+
+// Rates returns the present rates.
+func (k *Kind) Rates() *Rates { return k.rates.Load() }
+
+// publish solves the fits, unless the last rates are nearly as good. The caller holds k.mu.
+func (k *Kind) publish(f *fit) {
+	if f.n > publishEvery && f.n%publishEvery != 0 {
+		return
+	}
+	f.solve()
+	a, b := &k.first, &k.step
+	k.rates.Store(&Rates{
+		Base: a.coef[0], Token: a.coef[1], Pair: a.coef[2], Steps: a.coef[3],
+		Step: b.coef[0], Sequence: b.coef[1], Block: b.coef[2],
+		Firsts: a.n, Gaps: b.n,
+	})
+}
+
+// clip bounds an observation relative to its expectation.
+const clip = 4
+
+// like returns an observation of an engine with factor own as that of a typical engine, within the
+// bounds of clip. expected is the Kind's expectation. The caller holds k.mu.
+func (k *Kind) like(which part, own, y, expected float64) float64 {
+	y *= math.Exp(k.typical[which] - own)
+	return min(max(y, expected/clip), expected*clip)
+}
