@@ -40,8 +40,9 @@ func Command(a *cli.App) *cobra.Command {
 		PreRunE: cli.Ranges(map[string][2]float64{"block-tokens": {1, cli.Most}, "cache-blocks": {1, cli.Most},
 			"max-seqs": {1, cli.Most}, "data-parallel-size": {1, 64}, "output-tokens": {1, cli.Most},
 			"max-loras": {0, cli.Most}, "max-cpu-loras": {0, cli.Most}, "adapter-load": {0, cli.Most},
-			"kv-replay-batches": {1, cli.Most}, "decode-step": {0, cli.Most}, "step-cpu": {0, cli.Most}, "prefill-rate": {1e-6, 1e9},
-			"speed": {1e-6, 1e9}}),
+			"kv-replay-batches": {1, cli.Most}, "decode-step": {0, cli.Most}, "step-cpu": {0, cli.Most},
+			"decode-per-sequence": {0, cli.Most}, "decode-per-block": {0, cli.Most}, "prefill-doubles-at": {0, cli.Most},
+			"prefill-rate": {1e-6, 1e9}, "speed": {1e-6, 1e9}}),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := checkSim(c.Flags(), &events); err != nil {
 				return cli.Misused(err)
@@ -105,10 +106,20 @@ func simFlags(f *pflag.FlagSet, cfg *engine.Config) {
 		"own; KV events of a rank are at the ports given plus its number")
 	f.IntVar(&cfg.MaxSeqs, "max-seqs", 256, "sequences in a batch; others wait")
 	f.Float64Var(&cfg.PrefillTokensPerSecond, "prefill-rate", 20000, "prompt tokens per second, shared by the batch")
+	f.IntVar(&cfg.PrefillDoublesAt, "prefill-doubles-at", 0, "tokens before a prompt token at which it takes twice as "+
+		"long as the first one, because of attention; 0: never")
 	f.DurationVar(&cfg.DecodeStep, "decode-step", 0, "time of one decode step (default 15ms)")
+	f.DurationVar(&cfg.DecodePerSequence, "decode-per-sequence", 0, "more of it for each sequence in the batch")
+	f.DurationVar(&cfg.DecodePerBlock, "decode-per-block", 0, "more of it for each KV block that these sequences read")
 	f.DurationVar(&cfg.StepCPU, "step-cpu", 0, "CPU time of this host that each step takes, burned by one thread "+
 		"before the step's simulated time; a real engine's takes 1 to 5 ms")
 	f.Float64Var(&cfg.Speed, "speed", 1, "divides every simulated duration")
+	f.Func("slow", "be slower for a time, as FROM-TO=FACTOR since the start, such as 30s-90s=5; may be given several "+
+		"times", func(text string) error {
+		d, err := engine.ParseSlowdown(text)
+		cfg.Slowdowns = append(cfg.Slowdowns, d)
+		return err
+	})
 	f.Uint64Var(&cfg.Seed, "seed", 0, "another, equally repeatable engine")
 	f.IntVar(&cfg.OutputTokens, "output-tokens", 32, "length of an answer without max_tokens")
 	f.BoolVar(&cfg.OmitCachedTokens, "omit-cached-tokens", false,

@@ -112,7 +112,12 @@ func TestSimNamesTheFlagThatCannotWork(t *testing.T) {
 		"--prefill-rate -1": "--prefill-rate -1: must be 0.000001 to 1000000000",
 		"--speed 0":         "--speed 0: must be 0.000001 to 1000000000",
 		"--decode-step -1s": "--decode-step -1s: must be 0s or more",
-		"--step-cpu -1s":    "--step-cpu -1s: must be 0s or more",
+
+		"--decode-per-block -1s":                           "--decode-per-block -1s: must be 0s or more",
+		"--prefill-doubles-at -1":                          "--prefill-doubles-at -1: must be 0 or more",
+		"--slow 90s-30s=5":                                 "must be FROM-TO=FACTOR",
+		"--slow 30s-90s":                                   "must be FROM-TO=FACTOR",
+		"--step-cpu -1s":                                   "--step-cpu -1s: must be 0s or more",
 		"--kv-events tcp://h:1 --kv-events-form list":      `--kv-events-form "list": must be map or array`,
 		"--kv-events tcp://h:1 --kv-events-hashes x":       "must be int or bytes",
 		"--kv-events-form array":                           "--kv-events-form needs --kv-events",

@@ -16,7 +16,7 @@ import (
 
 // TestThousandNodes simulates an hour of traffic for a thousand engines.
 func TestThousandNodes(t *testing.T) {
-	w := load(t, trace.Generator{Requests: 3000, PerSecond: 1}.Source())
+	w := loaded(t, trace.Generator{Requests: 3000, PerSecond: 1}.Source())
 	r := run(t, w, Config{Nodes: 1000, Mode: "score", Engine: engine.Config{CacheBlocks: 400}})
 	if r.Answered != w.Len() || w.Span() < time.Hour/2 {
 		t.Errorf("%d of %d answered in %v", r.Answered, w.Len(), w.Span())

@@ -22,7 +22,12 @@ type Result struct {
 	Believed     int64   `json:"believed_tokens"` // tokens that the router expected to be cached
 	TTFT         Times   `json:"ttft_ms"`
 	E2E          Times   `json:"e2e_ms"`
-	HitRatio     float64 `json:"hit_ratio"` // share of cached tokens in prompt tokens
+	// PerToken is the time per token of an answer after its first token.
+	PerToken Times `json:"per_token_ms"`
+	// TTFTError is the difference between the expected and the real time to the first token, in
+	// percent of the real time. TTFTError is 0 in modes that expect no time.
+	TTFTError Times   `json:"ttft_error_pct"`
+	HitRatio  float64 `json:"hit_ratio"` // share of cached tokens in prompt tokens
 	// Utilisation is the share of the nodes' time that was used for prefill, from the first arrival
 	// to the last.
 	Utilisation float64 `json:"prefill_utilisation"`
@@ -31,10 +36,12 @@ type Result struct {
 	// BusiestToMean is the busiest node's number of requests as a multiple of the nodes' mean.
 	BusiestToMean float64 `json:"busiest_to_mean"`
 	MostInFlight  int     `json:"most_in_flight"` // on one node
+	// Preemptions counts the requests that lost their KV blocks to others and were computed again.
+	Preemptions int `json:"preemptions"`
 
-	prefill   time.Duration
-	ttft, e2e []float64
-	perNode   []int // requests by node
+	prefill                         time.Duration
+	ttft, e2e, perToken, ttftErrors []float64
+	perNode                         []int // requests by node
 }
 
 // Times are the mean, and percentiles by nearest rank.
@@ -59,14 +66,24 @@ func (r *Result) answered(f *flight, now time.Duration) {
 	r.Answered++
 	r.PromptTokens += int64(f.PromptTokens)
 	r.CachedTokens += int64(f.CachedTokens())
-	r.ttft = append(r.ttft, float64(f.FirstToken()-f.at)/1e6)
+	first := f.FirstToken() - f.at
+	r.ttft = append(r.ttft, float64(first)/1e6)
 	r.e2e = append(r.e2e, float64(now-f.at)/1e6)
+	if f.OutputTokens > 1 {
+		r.perToken = append(r.perToken, float64(now-f.FirstToken())/1e6/float64(f.OutputTokens-1))
+	}
+	if f.expected > 0 {
+		r.ttftErrors = append(r.ttftErrors, 100*math.Abs(float64(f.expected-first))/float64(first))
+	}
 }
 
 func (r *Result) finish(s *simulation) {
 	r.Requests = len(s.workload.requests)
 	r.HitRatio = float64(r.CachedTokens) / float64(max(r.PromptTokens, 1))
-	r.TTFT, r.E2E = times(r.ttft), times(r.e2e)
+	r.TTFT, r.E2E, r.PerToken, r.TTFTError = times(r.ttft), times(r.e2e), times(r.perToken), times(r.ttftErrors)
+	for i := range s.nodes {
+		r.Preemptions += s.nodes[i].model.Usage().Preemptions
+	}
 	r.BusiestShare = float64(slices.Max(r.perNode)) / float64(max(r.Answered, 1))
 	r.BusiestToMean = r.BusiestShare * float64(len(r.perNode))
 	if s.last > 0 {

@@ -65,8 +65,9 @@ func Modes() []string {
 // router has all parts of a router that pick a node. The struct router has no sockets.
 type router struct {
 	*leg.Dispatcher
-	index *prefix.Index
-	nodes map[*fleet.Node]int
+	index   *prefix.Index
+	nodes   map[*fleet.Node]int
+	members []*fleet.Node // by number
 }
 
 // newRouter makes a router for c.Nodes engines, all of them healthy.
@@ -83,8 +84,8 @@ func newRouter(c *Config, p *policy.Policy, now func() time.Time) (*router, erro
 	if err != nil {
 		return nil, err
 	}
-	r := &router{index: index, nodes: map[*fleet.Node]int{}}
-	for i, n := range f.Load().Nodes {
+	r := &router{index: index, nodes: map[*fleet.Node]int{}, members: f.Load().Nodes}
+	for i, n := range r.members {
 		r.nodes[n] = i
 	}
 	if len(r.nodes) != c.Nodes {

@@ -24,6 +24,12 @@ type Config struct {
 	// slots, 2048 tokens in a step, 5000 prompt tokens/s, and 15 ms for a decode step plus 0.2 ms
 	// for each sequence in it.
 	Engine engine.Config
+	// Speeds divides the durations of each node's engine. Default 1 for all nodes.
+	Speeds []float64
+	// Slow has the times at which nodes are slower.
+	Slow []Slow
+	// Telemetry says what the router hears of the engines' load. Default: nothing.
+	Telemetry Telemetry
 	// Limit is the largest number of requests on a node at a time. Default Engine.MaxSeqs;
 	// negative: no limit.
 	Limit int
@@ -40,6 +46,12 @@ type Config struct {
 	Lifetime    time.Duration
 	// Seed is the seed of random choices.
 	Seed uint64
+}
+
+// Slow makes one node slower for some time of the simulation.
+type Slow struct {
+	Node int
+	engine.Slowdown
 }
 
 func (c Config) withDefaults() Config {
@@ -72,17 +84,20 @@ type simulation struct {
 	router   *router
 	nodes    []node
 	events   events
-	now      time.Duration
-	last     time.Duration // time of the last arrival
-	exact    bool
-	keys     []uint64 // reused buffer
-	result   *Result
+
+	telemetry telemetry
+	now       time.Duration
+	last      time.Duration // time of the last arrival
+	exact     bool
+	keys      []uint64 // reused buffer
+	result    *Result
 }
 
 // node is one engine.
 type node struct {
 	model   *engine.Model
 	unbegun []*flight     // requests whose first token has not come
+	answers []*flight     // requests whose first token has come
 	stepped time.Duration // prefill time in the present step
 	busy    bool
 }
@@ -92,6 +107,9 @@ type flight struct {
 	engine.Work
 	at        time.Duration
 	rehearsal leg.Rehearsal
+	expected  time.Duration // until the first token, when the node was picked; 0: unknown
+	next      int           // tokens at which Generated is due
+	over      bool
 }
 
 // epoch is the start of virtual time.
@@ -114,6 +132,7 @@ func (s *simulation) run() {
 		for len(s.events) > 0 && s.events[0].at <= at {
 			s.step()
 		}
+		s.listen(at)
 		s.now = at
 		s.arrive(r)
 	}
@@ -136,7 +155,11 @@ func newSimulation(w *Workload, cfg Config) (*simulation, error) {
 	if seconds := w.Span().Seconds() / cfg.Speed; seconds > maxSpan.Seconds() {
 		return nil, fmt.Errorf("%.4g hours of traffic: %w, of %.0f hours", seconds/3600, ErrSpan, maxSpan.Hours())
 	}
+	if err := cfg.checkNodes(); err != nil {
+		return nil, err
+	}
 	s := &simulation{cfg: cfg, workload: w, exact: exact, result: newResult(cfg)}
+	s.telemetry.Telemetry = cfg.Telemetry
 	s.last = time.Duration(float64(w.Span()) / cfg.Speed)
 	p := *cfg.Policy
 	p.Mode = mode
@@ -145,17 +168,56 @@ func newSimulation(w *Workload, cfg Config) (*simulation, error) {
 	}
 	s.nodes = make([]node, cfg.Nodes)
 	for i := range s.nodes {
-		if s.nodes[i].model, err = engine.NewModel(cfg.Engine); err != nil {
+		if s.nodes[i].model, err = engine.NewModel(cfg.engine(i)); err != nil {
 			return nil, err
+		}
+	}
+	if s.telemetry.Every > 0 { // a dispatcher reads a node's slots once, at its first request
+		for i, n := range s.router.members {
+			h := s.sample(i)
+			n.Beat(&h, epoch)
 		}
 	}
 	return s, nil
 }
 
+// checkNodes returns an error if a setting of single nodes cannot be used.
+func (c *Config) checkNodes() error {
+	if n := len(c.Speeds); n != 0 && n != c.Nodes {
+		return fmt.Errorf("speeds of %d nodes were given for %d", n, c.Nodes)
+	}
+	for _, s := range c.Slow {
+		if s.Node < 0 || s.Node >= c.Nodes {
+			return fmt.Errorf("node %d of %d cannot be slow", s.Node, c.Nodes)
+		}
+	}
+	if c.Telemetry.Every < 0 || c.Telemetry.Age < 0 {
+		return fmt.Errorf("telemetry every %v and %v old: must not be negative", c.Telemetry.Every, c.Telemetry.Age)
+	}
+	return nil
+}
+
+// engine returns the configuration of node i.
+func (c *Config) engine(i int) engine.Config {
+	e := c.Engine
+	if c.Speeds != nil {
+		e.Speed = c.Speeds[i]
+	}
+	for _, s := range c.Slow {
+		if s.Node == i {
+			e.Slowdowns = append(slices.Clip(e.Slowdowns), s.Slowdown)
+		}
+	}
+	return e
+}
+
 // arrive routes one request.
 func (s *simulation) arrive(r *request) {
 	s.keys = r.keys(s.keys[:0])
-	f := &flight{at: s.now, Work: engine.Work{Blocks: r.blocks(), PromptTokens: r.prompt, OutputTokens: r.answer}}
+	f := &flight{
+		at: s.now, Work: engine.Work{Blocks: r.blocks(), PromptTokens: r.prompt, OutputTokens: r.answer},
+		next: 1 + leg.Every,
+	}
 	f.For = f
 	var known func(*fleet.Node) int32
 	if s.exact {
@@ -164,12 +226,14 @@ func (s *simulation) arrive(r *request) {
 			return int32(held * indexBlocks)
 		}
 	}
-	rehearsal, refused := s.router.Rehearse(leg.Piece{Keys: s.keys, Known: known}, epoch.Add(s.now))
+	piece := leg.Piece{Keys: s.keys, MaxTokens: int64(r.maxTokens), Session: r.session, Known: known}
+	rehearsal, refused := s.router.Rehearse(piece, epoch.Add(s.now))
 	f.rehearsal = rehearsal
 	if refused != nil {
 		s.result.Refused++
 		return
 	}
+	f.expected = expected(rehearsal)
 	at := s.router.nodes[f.rehearsal.Node()]
 	s.result.sent(at, f)
 	n := &s.nodes[at]
@@ -192,6 +256,7 @@ func (s *simulation) begin(at int) {
 // step completes the earliest step of all nodes.
 func (s *simulation) step() {
 	e := heap.Pop(&s.events).(event)
+	s.listen(e.at)
 	s.now = e.at
 	n := &s.nodes[e.node]
 	if s.now <= s.last {
@@ -200,6 +265,8 @@ func (s *simulation) step() {
 	n.model.End(func(w *engine.Work) {
 		s.begun(n) // an ending answer may have only one token
 		f := w.For.(*flight)
+		s.generated(f)
+		f.over = true
 		f.rehearsal.Finish(usage.Counts{
 			Prompt: int64(w.PromptTokens), HasPrompt: true, Cached: int64(w.CachedTokens()), HasCached: true,
 			Completion: int64(w.OutputTokens),
@@ -207,7 +274,30 @@ func (s *simulation) step() {
 		s.result.answered(f, s.now)
 	})
 	s.begun(n)
+	n.answers = slices.DeleteFunc(n.answers, func(f *flight) bool {
+		if !f.over {
+			s.generated(f)
+		}
+		return f.over
+	})
 	s.begin(e.node)
+}
+
+// generated reports to the router an answer that has grown by leg.Every tokens.
+func (s *simulation) generated(f *flight) {
+	if n := f.Produced(); n >= f.next {
+		f.rehearsal.Generated(n, epoch.Add(s.now))
+		f.next += leg.Every
+	}
+}
+
+// expected returns the time to the first token that the router expected at the pick; 0: it
+// expected none.
+func expected(r leg.Rehearsal) time.Duration {
+	if e, ok := any(r).(interface{ Expected() time.Duration }); ok {
+		return e.Expected()
+	}
+	return 0
 }
 
 // begun reports to the router the answers that begin in n's present step, before any answer ends.
@@ -217,6 +307,7 @@ func (s *simulation) begun(n *node) {
 			return false
 		}
 		f.rehearsal.Begun(epoch.Add(s.now))
+		n.answers = append(n.answers, f)
 		return true
 	})
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-func load(t *testing.T, s trace.Source) *Workload {
+func loaded(t *testing.T, s trace.Source) *Workload {
 	t.Helper()
 	w, err := Load(s, false)
 	if err != nil {
@@ -24,7 +24,7 @@ func load(t *testing.T, s trace.Source) *Workload {
 
 func generated(t *testing.T, requests int) *Workload {
 	t.Helper()
-	return load(t, trace.Generator{Seed: 1, Requests: requests}.Source())
+	return loaded(t, trace.Generator{Seed: 1, Requests: requests}.Source())
 }
 
 func run(t *testing.T, w *Workload, cfg Config) *Result {

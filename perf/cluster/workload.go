@@ -25,6 +25,8 @@ type request struct {
 	prompt, answer int           // in tokens, at least 1 each
 	chain          []uint64      // one key for each full block of 512 tokens; a key covers all earlier blocks
 	serial         uint64        // number of the request, for keys of blocks that no other request shares
+	maxTokens      int           // the client's bound on the answer; 0: none
+	session        []byte        // id of the session; nil: the client gives none
 }
 
 // maxRequests is the largest workload. A request takes about 1 KB.

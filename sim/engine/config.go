@@ -2,7 +2,11 @@ package engine
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"math"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -51,16 +55,25 @@ type Config struct {
 	MaxBatchTokens int
 	// PrefillTokensPerSecond is the prefill rate of the whole batch. Default 20000.
 	PrefillTokensPerSecond float64
+	// PrefillDoublesAt is the number of tokens before a prompt token at which the token takes twice
+	// as long as the first one, because its attention reads them all. Default 0: all prompt tokens
+	// take equally long.
+	PrefillDoublesAt int
 	// DecodeStep is the time of one decode step. Default 15 ms.
 	DecodeStep time.Duration
 	// DecodePerSequence is the extra time of a step for each decoding sequence. Default 0.
 	DecodePerSequence time.Duration
+	// DecodePerBlock is the extra time of a step for each KV block that its decoding sequences
+	// read. A block that several sequences share counts for each of them. Default 0.
+	DecodePerBlock time.Duration
 	// StepCPU is real CPU time of the host for each step, like the scheduler, sampler and
 	// detokeniser of a real engine. One thread burns StepCPU before the step's simulated time. A
 	// busy host therefore makes steps longer. Speed does not divide StepCPU. Default 0.
 	StepCPU time.Duration
 	// Speed divides every simulated duration. Default 1.
 	Speed float64
+	// Slowdowns are the times at which the engine is slower.
+	Slowdowns []Slowdown
 
 	// Seed selects one of many repeatable engines. Default 0.
 	Seed uint64
@@ -98,6 +111,41 @@ type Config struct {
 
 	// KVEvents turns KV events on. Nil turns KV events off.
 	KVEvents *KVEvents
+}
+
+// Slowdown multiplies the time of the steps that begin in its span. Overlapping slowdowns multiply.
+type Slowdown struct {
+	From, To time.Duration // since the engine's start, before Speed divides durations
+	Factor   float64
+}
+
+// ParseSlowdown reads FROM-TO=FACTOR, for example 30s-90s=5.
+func ParseSlowdown(text string) (d Slowdown, err error) {
+	span, factor, _ := strings.Cut(text, "=")
+	from, to, _ := strings.Cut(span, "-")
+	var errs [3]error
+	d.From, errs[0] = time.ParseDuration(from)
+	d.To, errs[1] = time.ParseDuration(to)
+	d.Factor, errs[2] = strconv.ParseFloat(factor, 64)
+	if errors.Join(errs[:]...) != nil || !d.valid() {
+		return Slowdown{}, fmt.Errorf("%q: must be FROM-TO=FACTOR with FROM before TO and a factor above 0, such as "+
+			"30s-90s=5", text)
+	}
+	return d, nil
+}
+
+func (d *Slowdown) valid() bool {
+	return d.From >= 0 && d.To > d.From && d.Factor > 0 && !math.IsInf(d.Factor, 0)
+}
+
+// slow returns the time that a step of duration d takes if it begins at the time at.
+func (c *Config) slow(d, at time.Duration) time.Duration {
+	for i := range c.Slowdowns {
+		if s := &c.Slowdowns[i]; d > 0 && at >= s.From && at < s.To {
+			d = time.Duration(float64(d) * s.Factor)
+		}
+	}
+	return d
 }
 
 // KVEvents sets the addresses and the form of KV events.
@@ -157,8 +205,10 @@ func (c Config) validate() error {
 		{"MaxSeqs", c.MaxSeqs < 1},
 		{"MaxBatchTokens", c.MaxBatchTokens < 1},
 		{"PrefillTokensPerSecond", c.PrefillTokensPerSecond < 0},
+		{"PrefillDoublesAt", c.PrefillDoublesAt < 0},
 		{"DecodeStep", c.DecodeStep < 0},
 		{"DecodePerSequence", c.DecodePerSequence < 0},
+		{"DecodePerBlock", c.DecodePerBlock < 0},
 		{"StepCPU", c.StepCPU < 0},
 		{"Speed", c.Speed < 0},
 		{"OutputTokens", c.OutputTokens < 1},
@@ -167,6 +217,12 @@ func (c Config) validate() error {
 	} {
 		if f.bad {
 			return fmt.Errorf("engine: %s must be positive", f.name)
+		}
+	}
+	for i := range c.Slowdowns {
+		if d := &c.Slowdowns[i]; !d.valid() {
+			return fmt.Errorf("engine: Slowdowns[%d] from %v to %v by %g must have a positive span and factor", i, d.From,
+				d.To, d.Factor)
 		}
 	}
 	if c.MaxModelTokens > c.BlockTokens*c.CacheBlocks {

@@ -18,9 +18,12 @@
 //
 // One goroutine, the scheduler, steps the model as vLLM's does. Each step decodes one token for
 // every running sequence. A step also prefills chunks of other sequences within a token budget. A
-// step lasts DecodeStep + DecodePerSequence for each decoded sequence + chunk tokens /
-// PrefillTokensPerSecond. Config.Speed divides this time, so a trace can be replayed faster than it
-// happened. Config.StepCPU adds real CPU time of this host to each step.
+// step lasts DecodeStep + DecodePerSequence for each decoded sequence + DecodePerBlock for each KV
+// block that these read + chunk tokens / PrefillTokensPerSecond. With PrefillDoublesAt a prompt
+// token takes longer the more tokens are before it, so the time of a prompt grows with the square
+// of its length. Config.Slowdowns make the engine slower for some time. Config.Speed divides all
+// times, so a trace can be replayed faster than it happened. Config.StepCPU adds real CPU time of
+// this host to each step.
 //
 // # Adapters
 //

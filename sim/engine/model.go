@@ -25,7 +25,7 @@ type Work struct {
 type BlockID = blockHash
 
 // NewModel makes an idle engine with an empty cache. NewModel uses only the fields of cfg about
-// batch, cache and cost. NewModel ignores Speed, because it has no clock.
+// batch, cache and cost. Slowdowns count from the model's start and are not divided by Speed.
 func NewModel(cfg Config) (*Model, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -49,12 +49,21 @@ func (m *Model) Submit(w *Work, now time.Duration) {
 // of it. busy is false without anything to compute. Call End once the step's time has passed.
 func (m *Model) Begin(now time.Duration) (step, prefill time.Duration, busy bool) {
 	m.s.now = now
-	if step = m.s.plan(); step < 0 {
+	planned := m.s.plan()
+	if planned < 0 {
 		return 0, 0, false
 	}
-	_, tokens := m.s.load()
+	step, prefill = m.spend(planned, now), m.spend(m.s.cfg.prefill(m.s.load()), now)
 	m.s.now += step
-	return step, m.s.cfg.prefill(tokens), true
+	return step, prefill, true
+}
+
+// spend returns the time that work of duration d takes in a step that begins at now.
+func (m *Model) spend(d, now time.Duration) time.Duration {
+	if speed := m.s.cfg.Speed; speed != 1 {
+		d = time.Duration(float64(d) / speed)
+	}
+	return m.s.cfg.slow(d, now)
 }
 
 // End makes the results of the step visible. End calls ended for each complete request.
@@ -74,6 +83,24 @@ func (m *Model) Cached(blocks []BlockID) int {
 	}
 	return len(blocks)
 }
+
+// Usage is the state of a Model, as an engine's metrics tell it.
+type Usage struct {
+	Running, Waiting   int // requests
+	UsedBlocks, Blocks int // KV blocks: those that requests use, and all
+	Preemptions        int // since the model's start
+}
+
+// Usage returns the present state.
+func (m *Model) Usage() Usage {
+	return Usage{
+		Running: len(m.s.running), Waiting: len(m.s.waiting), UsedBlocks: m.s.cache.used(),
+		Blocks: m.s.cfg.CacheBlocks, Preemptions: int(m.s.meters.preemptions.Load()),
+	}
+}
+
+// Produced returns the number of tokens of the answer so far.
+func (w *Work) Produced() int { return int(w.q.produced.Load()) }
 
 // CachedTokens returns how many prompt tokens were cached when the request was admitted.
 func (w *Work) CachedTokens() int { return int(w.q.cached.Load()) }

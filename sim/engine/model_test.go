@@ -53,3 +53,45 @@ func TestModel(t *testing.T) {
 		t.Errorf("%d blocks are cached, want 8", n)
 	}
 }
+
+// TestModelSpeed: speed divides the time of a step, and a slowdown multiplies it for a time.
+func TestModelSpeed(t *testing.T) {
+	slow, err := ParseSlowdown("1s-2s=5")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := NewModel(Config{CacheBlocks: 1024, PrefillTokensPerSecond: 500, Speed: 2, Slowdowns: []Slowdown{slow}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []time.Duration{999 * time.Millisecond, time.Second, 2 * time.Second} {
+		want := 100 * time.Millisecond
+		if at == time.Second {
+			want *= 5
+		}
+		m.Submit(&Work{PromptTokens: 100, OutputTokens: 1}, at)
+		if u := m.Usage(); u.Waiting != 1 || u.Running != 0 || u.UsedBlocks != 0 || u.Blocks != 1024 {
+			t.Errorf("before the step: %+v", u)
+		}
+		step, prefill, _ := m.Begin(at)
+		if step != want || prefill != want {
+			t.Errorf("the step at %v took %v, %v of prefill, want %v", at, step, prefill, want)
+		}
+		if u := m.Usage(); u.Waiting != 0 || u.Running != 1 || u.UsedBlocks != 7 {
+			t.Errorf("in the step: %+v", u)
+		}
+		m.End(func(w *Work) {
+			if w.Produced() != 1 {
+				t.Errorf("%d tokens", w.Produced())
+			}
+		})
+	}
+	for _, bad := range []string{"", "1s", "1s-2s", "2s-1s=5", "1s-2s=0", "1s-2s=Inf", "-1s-2s=3", "1-2=3"} {
+		if d, err := ParseSlowdown(bad); err == nil {
+			t.Errorf("%q was read as %+v", bad, d)
+		}
+	}
+	if _, err := NewModel(Config{Slowdowns: []Slowdown{{From: 2, To: 1, Factor: 1}}}); err == nil {
+		t.Error("a slowdown that ends before it begins was taken")
+	}
+}

@@ -89,9 +89,10 @@ func (s *scheduler) poke() {
 func (s *scheduler) run() {
 	defer close(s.done)
 	defer s.timer.Stop()
-	due := time.Now()
+	began := time.Now()
+	due := began
 	for s.receive() {
-		d := s.plan()
+		d := s.cfg.slow(s.plan(), time.Duration(float64(time.Since(began))*s.cfg.Speed))
 		if d < 0 {
 			s.idle()
 			due = time.Now()
@@ -282,30 +283,44 @@ func (s *scheduler) duration() time.Duration {
 	if len(s.running) == 0 {
 		return -1
 	}
-	decode, prefill := s.load()
-	d := s.loading + s.cfg.prefill(prefill)
-	if decode > 0 {
-		d += s.cfg.DecodeStep + time.Duration(decode)*s.cfg.DecodePerSequence
+	w := s.load()
+	d := s.loading + s.cfg.prefill(w)
+	if w.decode > 0 {
+		d += s.cfg.DecodeStep + time.Duration(w.decode)*s.cfg.DecodePerSequence +
+			time.Duration(w.blocks)*s.cfg.DecodePerBlock
 	}
 	return d
 }
 
-// load returns the work of the planned step: the number of decoding sequences, and of prompt
-// tokens.
-func (s *scheduler) load() (decode, prefill int) {
-	for _, q := range s.running {
-		if q.computed >= q.size && q.chunk == 1 {
-			decode++
-		} else {
-			prefill += q.chunk
-		}
-	}
-	return decode, prefill
+// stepLoad is the work of a step.
+type stepLoad struct {
+	decode int // decoding sequences
+	blocks int // KV blocks that these read
+	tokens int // prompt tokens
+	before int // sum over the prompt tokens of the tokens before each
 }
 
-// prefill returns the time for the given number of prompt tokens.
-func (c *Config) prefill(tokens int) time.Duration {
-	return time.Duration(float64(tokens) / c.PrefillTokensPerSecond * float64(time.Second))
+// load returns the work of the planned step.
+func (s *scheduler) load() (w stepLoad) {
+	for _, q := range s.running {
+		if q.computed >= q.size && q.chunk == 1 {
+			w.decode++
+			w.blocks += len(q.held) + q.loose
+		} else {
+			w.tokens += q.chunk
+			w.before += q.chunk*q.computed + q.chunk*(q.chunk-1)/2
+		}
+	}
+	return w
+}
+
+// prefill returns the time for the prompt tokens of w.
+func (c *Config) prefill(w stepLoad) time.Duration {
+	tokens := float64(w.tokens)
+	if c.PrefillDoublesAt > 0 {
+		tokens += float64(w.before) / float64(c.PrefillDoublesAt)
+	}
+	return time.Duration(tokens / c.PrefillTokensPerSecond * float64(time.Second))
 }
 
 // commit makes the step's results visible: newly full blocks, one token for each sequence with all

@@ -60,6 +60,26 @@ func TestStepTimes(t *testing.T) {
 	}
 }
 
+// TestContextCosts: a prompt token costs more after others, and a decode step more for each block
+// that it reads.
+func TestContextCosts(t *testing.T) {
+	s := stepper(Config{PrefillTokensPerSecond: 1000, PrefillDoublesAt: 100, MaxBatchTokens: 100,
+		DecodeStep: 10 * time.Millisecond, DecodePerBlock: time.Millisecond})
+	q := sequenceOf(s, 200, 3, 1)
+	s.submit([]*sequence{q})
+	for i, want := range []time.Duration{
+		149500 * time.Microsecond,    // 100 tokens after 0 to 99
+		249500 * time.Microsecond,    // 100 tokens after 100 to 199
+		(10 + 13) * time.Millisecond, // 201 tokens in blocks of 16
+		(10 + 13) * time.Millisecond,
+		-1,
+	} {
+		if d := s.step(); d != want {
+			t.Errorf("step %d took %v, want %v", i, d, want)
+		}
+	}
+}
+
 func TestBatchIsBounded(t *testing.T) {
 	s := stepper(Config{MaxSeqs: 2})
 	for i := range 5 {
