@@ -218,8 +218,13 @@ func (b *Book) Backlog(now time.Time) time.Duration {
 // Pressing returns the number of prompts that wait for their computation.
 func (b *Book) Pressing() int32 { return b.pressing.Load() }
 
-// Computed returns the expected time of all prompts that the node has computed so far.
-func (b *Book) Computed() time.Duration { return time.Duration(b.computed.Load()) }
+// Computed returns the expected time of the prompts that the node has computed until now. A prompt
+// that is computed at the moment counts with the time so far.
+func (b *Book) Computed(now time.Time) time.Duration {
+	expected := b.expected.Load()
+	present := min(max(int64(now.Sub(epoch))-b.since.Load(), 0), expected)
+	return time.Duration(b.computed.Load() + present)
+}
 
 // remaining is Prefill for a modelled queue.
 func (b *Book) remaining(now time.Time) int64 {

@@ -81,6 +81,10 @@ func (l *Leg) time(now time.Time) {
 		}
 		t.Blocks += float64(load.OthersBlocks)
 		t.Decoding = float64(max(c.InFlight-book.Pressing(), 0) + max(c.Others-load.Waiting, 0))
+		t.Slots = float64(c.EngineSlots)
+		if total, known := load.TotalBlocks.Get(); known {
+			t.Memory = total * float64(m.node.Info().BlockTokens) / prefix.BlockTokens
+		}
 		if t.Wait > 0 {
 			busy++
 		}
@@ -90,7 +94,9 @@ func (l *Leg) time(now time.Time) {
 	if len(p.able) > 0 {
 		share = float64(busy) / float64(len(p.able))
 	}
-	p.forecast = policy.Forecast{Output: l.output(), Pressure: l.model.demand.note(share, !p.explains)}
+	defer l.zzDump(now)
+	usual := predict.Class{Model: xxhash.Sum64String(l.model.name)}
+	p.forecast = policy.Forecast{Output: l.output(), Usual: l.d.forecasts.lengths.Expected(&usual), Pressure: l.model.demand.note(share, !p.explains)}
 }
 
 // class returns the classes of the request's answer.
@@ -156,7 +162,7 @@ func (l *Leg) firstCame(a *attempt, now time.Time) {
 		return // engines announce such an answer before they compute it
 	}
 	a.member.engine.LearnFirst(&f.first, now.Sub(a.sent).Seconds(), now)
-	f.looked, f.events, f.computed = now, 1, a.member.rank.Book.Computed()
+	f.looked, f.events, f.computed = now, 1, a.member.rank.Book.Computed(now)
 }
 
 // tokensCame learns from the spacing of the tokens since the last look.
@@ -166,7 +172,7 @@ func (l *Leg) tokensCame(a *attempt, events int64, now time.Time) {
 		return
 	}
 	book, load := &a.member.rank.Book, a.member.rank.Load()
-	computed := book.Computed()
+	computed := book.Computed(now)
 	g := predict.Gaps{
 		Tokens: float64(events - f.events), Seconds: now.Sub(f.looked).Seconds(),
 		Prefill:  (computed - f.computed).Seconds(),

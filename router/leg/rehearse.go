@@ -7,6 +7,7 @@ import (
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/request"
+	"github.com/cognitora/dataplane/router/scan"
 )
 
 // Rehearsal is a streamed leg that is not sent. Choosing, counting and learning run as in Do and
@@ -29,7 +30,8 @@ type Piece struct {
 // Rehearse chooses the node for a request.
 func (d *Dispatcher) Rehearse(p Piece, now time.Time) (Rehearsal, *apierror.Error) {
 	r := request.New()
-	r.Received, r.Session, r.Scan.MaxTokens = now, p.Session, p.MaxTokens
+	r.API, r.Method, r.Received = scan.Chat, "POST", now
+	r.Session, r.Scan.MaxTokens = p.Session, p.MaxTokens
 	l := d.Leg(r, Question{}, nil)
 	if err := l.rehearse(p.Keys, p.Known); err != nil {
 		l.close()

@@ -25,6 +25,7 @@ type PredictedSettings struct {
 	Stalls float64 `json:"stalls" range:"0..100"`
 	Slower float64 `json:"slower" range:"0..100"`
 	Answer float64 `json:"answer" range:"0..100"`
+	Memory float64 `json:"memory" range:"0..100"`
 }
 
 // Timing is what mode predicted knows about a candidate.
@@ -33,11 +34,14 @@ type Timing struct {
 	Wait     float64 // seconds of prefill that wait at the node
 	Decoding float64 // requests that get tokens
 	Blocks   float64 // KV blocks of the node's requests
+	Memory   float64 // KV blocks of the node; 0: unknown
+	Slots    float64 // requests that the node computes at once; 0: unknown
 }
 
 // Forecast is what mode predicted expects of a request, apart from the node.
 type Forecast struct {
 	Output   float64 // tokens of the answer
+	Usual    float64 // tokens of the model's answers
 	Pressure float64 // requests that will wait for this one's prefill, on average
 }
 
@@ -101,7 +105,7 @@ func (p *PredictedSettings) expect(s *Situation, i int, t *ExpectedTerms) {
 	step := at.Decode(at.Decoding, at.Blocks)
 	fresh := float64(s.Blocks) + s.Forecast.Output/32
 	grown := at.Decodes * (at.Sequence + at.Block*fresh)
-	f := predict.First{Wait: at.Wait, Work: w, Step: step}
+	f := predict.First{Wait: at.Wait + p.Memory*s.room(c, at, step), Work: w, Step: step}
 	at.Forecast(&f)
 	t.Wait, t.Prefill, t.First = at.Wait, at.Prefills*at.Prefill(w), f.Expected
 	t.Step = at.Decodes*step + grown
@@ -110,4 +114,16 @@ func (p *PredictedSettings) expect(s *Situation, i int, t *ExpectedTerms) {
 	t.Slower = at.Decoding * s.Forecast.Output / 2 * grown
 	t.Queue = s.Forecast.Pressure * t.Prefill
 	t.Total = p.First*t.First + p.Answer*t.Answer + p.Others*(p.Stalls*t.Stalls+p.Slower*t.Slower+p.Queue*t.Queue)
+}
+
+// room returns the time until the node has slots and memory for the request.
+func (s *Situation) room(c *Candidate, at *Timing, step float64) (wait float64) {
+	life := s.Forecast.Usual * at.Decodes * step
+	if over := float64(c.busy()) + 1 - at.Slots; at.Slots > 0 && over > 0 {
+		wait = over * life / at.Slots
+	}
+	if short := at.Blocks + float64(s.Blocks) - at.Memory; at.Memory > 0 && short > 0 {
+		wait = max(wait, short*life/at.Blocks)
+	}
+	return wait
 }

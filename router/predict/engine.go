@@ -57,11 +57,12 @@ func (f *factor) present(now time.Time) float64 {
 	return log * math.Exp2(-float64(age)/float64(halfLife))
 }
 
-// observe takes in the logarithm of an observation's ratio to the kind's expectation.
-func (f *factor) observe(ratio float64, now time.Time) {
+// observe takes in the logarithm of an observation's ratio to the kind's expectation. weight is
+// between 0 and 1.
+func (f *factor) observe(ratio, weight float64, now time.Time) {
 	n := f.n.Load()
 	old := f.present(now)
-	log := old + (ratio-old)*max(gain, 1/float64(n+2))
+	log := old + (ratio-old)*weight*max(gain, 1/float64(n+2))
 	f.log.Store(math.Float64bits(min(max(log, -logMost), logMost)))
 	f.at.Store(now.UnixNano())
 	f.n.Store(min(n+1, math.MaxInt32-1))
@@ -114,12 +115,12 @@ func (e *Engine) LearnFirst(f *First, took float64, now time.Time) {
 	own := &e.parts[prefill]
 	log := own.present(now)
 	// The wait is known as well as the rest: its expectation errs by the same factor.
-	own.observe(log+bounded(math.Log(took/f.Expected)), now)
-	k.typical[prefill] += (log - k.typical[prefill]) / 64
 	x := [width]float64{1, f.Work.Tokens, f.Work.Pairs, f.Step}
 	expected := dot(k.first.coef, x)
 	alone := took - f.Wait
 	share := expected / (expected + f.Wait) // a long wait says little about this prompt
+	own.observe(log+bounded(math.Log(took/f.Expected)), share, now)
+	k.typical[prefill] += (log - k.typical[prefill]) / 64
 	k.first.observe(x, k.like(prefill, log, alone, expected), expected, share)
 	k.publish(&k.first)
 }
@@ -146,7 +147,7 @@ func (e *Engine) LearnGaps(g *Gaps, now time.Time) {
 	log := own.present(now)
 	x := [width]float64{1, g.Requests, g.Blocks, 0}
 	expected := dot(k.step.coef, x)
-	own.observe(bounded(math.Log(step/expected)), now)
+	own.observe(bounded(math.Log(step/expected)), 1, now)
 	k.typical[decode] += (log - k.typical[decode]) / 64
 	k.step.observe(x, k.like(decode, log, step, expected), expected, 1)
 	k.publish(&k.step)

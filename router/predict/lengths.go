@@ -33,18 +33,21 @@ type Class struct {
 
 // keys returns the classes of a request, the widest first. Requests with bounds of the same order
 // of magnitude are alike. Equal keys of different classes only make a forecast worse.
-func (c *Class) keys() [3]uint64 {
+func (c *Class) keys() [4]uint64 {
 	bound := uint64(0)
 	if c.Bound > 0 {
 		bound = uint64(math.Ilogb(float64(c.Bound))) + 1
 	}
 	model := mix(c.Model ^ bound)
-	keys := [3]uint64{model}
+	keys := [4]uint64{mix(c.Model), model}
+	if c.Bound == 0 {
+		keys[1] = 0
+	}
 	if c.Caller != 0 {
-		keys[1] = mix(model ^ c.Caller)
+		keys[2] = mix(model ^ c.Caller)
 	}
 	if c.Session != 0 {
-		keys[2] = mix(model ^ ^c.Session)
+		keys[3] = mix(model ^ ^c.Session)
 	}
 	return keys
 }
