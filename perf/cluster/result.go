@@ -26,7 +26,11 @@ type Result struct {
 	PerToken Times `json:"per_token_ms"`
 	// TTFTError is the difference between the expected and the real time to the first token, in
 	// percent of the real time. TTFTError is 0 in modes that expect no time.
-	TTFTError Times   `json:"ttft_error_pct"`
+	TTFTError Times `json:"ttft_error_pct"`
+	// SlowTTFT is the TTFT of requests that arrived while a node was slower, and UsualTTFT that of
+	// the requests before.
+	SlowTTFT  Times   `json:"ttft_slow_ms"`
+	UsualTTFT Times   `json:"ttft_usual_ms"`
 	HitRatio  float64 `json:"hit_ratio"` // share of cached tokens in prompt tokens
 	// Utilisation is the share of the nodes' time that was used for prefill, from the first arrival
 	// to the last.
@@ -41,7 +45,9 @@ type Result struct {
 
 	prefill                         time.Duration
 	ttft, e2e, perToken, ttftErrors []float64
+	slowTTFT, usualTTFT             []float64
 	perNode                         []int // requests by node
+	underway                        []int // requests that are being answered, after each arrival
 }
 
 // Times are the mean, and percentiles by nearest rank.
@@ -62,12 +68,18 @@ func (r *Result) sent(node int, f *flight) {
 	r.MostInFlight = max(r.MostInFlight, int(f.rehearsal.Node().InFlight()))
 }
 
-func (r *Result) answered(f *flight, now time.Duration) {
+func (r *Result) answered(s *simulation, f *flight) {
+	now := s.now
 	r.Answered++
 	r.PromptTokens += int64(f.PromptTokens)
 	r.CachedTokens += int64(f.CachedTokens())
 	first := f.FirstToken() - f.at
 	r.ttft = append(r.ttft, float64(first)/1e6)
+	if slow, before := s.cfg.whileSlow(f.at); slow {
+		r.slowTTFT = append(r.slowTTFT, float64(first)/1e6)
+	} else if before {
+		r.usualTTFT = append(r.usualTTFT, float64(first)/1e6)
+	}
 	r.e2e = append(r.e2e, float64(now-f.at)/1e6)
 	if f.OutputTokens > 1 {
 		r.perToken = append(r.perToken, float64(now-f.FirstToken())/1e6/float64(f.OutputTokens-1))
@@ -81,6 +93,7 @@ func (r *Result) finish(s *simulation) {
 	r.Requests = len(s.workload.requests)
 	r.HitRatio = float64(r.CachedTokens) / float64(max(r.PromptTokens, 1))
 	r.TTFT, r.E2E, r.PerToken, r.TTFTError = times(r.ttft), times(r.e2e), times(r.perToken), times(r.ttftErrors)
+	r.SlowTTFT, r.UsualTTFT = times(r.slowTTFT), times(r.usualTTFT)
 	for i := range s.nodes {
 		r.Preemptions += s.nodes[i].model.Usage().Preemptions
 	}

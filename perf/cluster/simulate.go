@@ -86,6 +86,7 @@ type simulation struct {
 	events   events
 
 	telemetry telemetry
+	underway  int // requests that are being answered
 	now       time.Duration
 	last      time.Duration // time of the last arrival
 	exact     bool
@@ -197,6 +198,17 @@ func (c *Config) checkNodes() error {
 	return nil
 }
 
+// whileSlow says whether a node is slower at the time at, or whether at is before any is.
+func (c *Config) whileSlow(at time.Duration) (slow, before bool) {
+	before = len(c.Slow) > 0
+	for i := range c.Slow {
+		s := &c.Slow[i]
+		slow = slow || at >= s.From && at < s.To
+		before = before && at < s.From
+	}
+	return slow, before
+}
+
 // engine returns the configuration of node i.
 func (c *Config) engine(i int) engine.Config {
 	e := c.Engine
@@ -236,6 +248,8 @@ func (s *simulation) arrive(r *request) {
 	f.expected = expected(rehearsal)
 	at := s.router.nodes[f.rehearsal.Node()]
 	s.result.sent(at, f)
+	s.underway++
+	s.result.underway = append(s.result.underway, s.underway)
 	n := &s.nodes[at]
 	n.unbegun = append(n.unbegun, f)
 	n.model.Submit(&f.Work, s.now)
@@ -271,7 +285,8 @@ func (s *simulation) step() {
 			Prompt: int64(w.PromptTokens), HasPrompt: true, Cached: int64(w.CachedTokens()), HasCached: true,
 			Completion: int64(w.OutputTokens),
 		}, epoch.Add(s.now))
-		s.result.answered(f, s.now)
+		s.result.answered(s, f)
+		s.underway--
 	})
 	s.begun(n)
 	n.answers = slices.DeleteFunc(n.answers, func(f *flight) bool {

@@ -27,6 +27,7 @@ type request struct {
 	serial         uint64        // number of the request, for keys of blocks that no other request shares
 	maxTokens      int           // the client's bound on the answer; 0: none
 	session        []byte        // id of the session; nil: the client gives none
+	number         int64         // number of the session; 0: unknown
 }
 
 // maxRequests is the largest workload. A request takes about 1 KB.
@@ -60,7 +61,7 @@ func Load(source trace.Source, spread bool) (*Workload, error) {
 func (w *Workload) add(q *trace.Request, spread bool, seen map[uint64]bool) {
 	r := request{
 		at: time.Duration(q.Timestamp) * time.Millisecond, prompt: q.InputLength, answer: max(q.OutputLength, 1),
-		serial: trace.Spread(uint64(len(w.requests)) + 1),
+		serial: trace.Spread(uint64(len(w.requests)) + 1), number: q.Session,
 	}
 	full := min(q.InputLength/trace.BlockTokens, len(q.HashIDs))
 	r.chain = make([]uint64, 0, full)

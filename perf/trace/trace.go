@@ -27,6 +27,9 @@ type Request struct {
 	// SystemBlocks is how many leading blocks are the system prompt. SystemBlocks is this project's
 	// addition to the format. 0 means that the trace does not give this number.
 	SystemBlocks int `json:"system_blocks,omitempty"`
+	// Session is the number of the request's session, from 1. Session is this project's addition to
+	// the format. 0 means that the trace does not give this number.
+	Session int64 `json:"session,omitempty"`
 }
 
 // Source yields requests in order of their timestamps, and io.EOF after the last.
@@ -121,6 +124,8 @@ func (q *Request) check(previous int64) (field, reason string) {
 		return "hash_ids", fmt.Sprintf("has %d ids, %d tokens need %d", len(q.HashIDs), q.InputLength, blocks)
 	case q.SystemBlocks < 0 || q.SystemBlocks > len(q.HashIDs):
 		return "system_blocks", fmt.Sprintf("is %d of %d blocks", q.SystemBlocks, len(q.HashIDs))
+	case q.Session < 0:
+		return "session", "is negative"
 	}
 	for _, id := range q.HashIDs {
 		if id < 0 {

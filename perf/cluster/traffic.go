@@ -1,0 +1,144 @@
+package cluster
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/cognitora/dataplane/perf/trace"
+	"github.com/cognitora/dataplane/sim/engine"
+)
+
+// Traffic is a kind of workload at any rate, with the fleet that answers it.
+type Traffic struct {
+	Name string
+
+	generator trace.Generator
+	recorded  *Workload // a trace in place of the generator
+	speeds    []float64 // of the nodes
+	slow      bool      // one node becomes slower for a time, see slowdown
+}
+
+// Traffics returns the generated kinds. The lengths are means, and every length varies much.
+//
+//   - chat: turns under 8 system prompts of 1024 tokens; 600 new tokens, then 200 and the last
+//     answer; answers of 350.
+//   - agents: 12 quick steps under tool prompts of 4096 tokens; 700 new tokens; answers of 120.
+//   - documents: 4 questions about a document of 18,000 tokens; answers of 250.
+//   - questions: 150 tokens after a system prompt of 512; answers of 180.
+//   - bursts: chat, and now and then 50 to 200 requests within 2 s on one new prompt of 4,000 to
+//     12,000 tokens.
+//   - nodes: all of these but bursts, on nodes of which two are twice and two half as fast as the
+//     others. A node becomes five times slower for a minute.
+func Traffics() []Traffic {
+	of := func(name string, requests int, m trace.Mix) Traffic {
+		g := trace.Generator{Requests: requests, Mix: m, Steady: true, Heavy: true, MaxInput: 60_000}
+		return Traffic{Name: name, generator: g}
+	}
+	bursts := of("bursts", 3000, trace.Mix{Chat: 1})
+	bursts.generator.BurstEvery = 500
+	nodes := of("nodes", 3000, trace.Mix{Chat: 0.4, Documents: 0.1, Agents: 0.2, Questions: 0.3})
+	nodes.speeds, nodes.slow = []float64{1, 1, 1, 1, 2, 2, 0.5, 0.5}, true
+	return []Traffic{
+		of("chat", 3000, trace.Mix{Chat: 1}), of("agents", 3000, trace.Mix{Agents: 1}),
+		of("documents", 2000, trace.Mix{Documents: 1}), of("questions", 8000, trace.Mix{Questions: 1}),
+		bursts, nodes,
+	}
+}
+
+// TrafficsNamed returns the kinds with these names, in the order of Traffics. "all" names all.
+func TrafficsNamed(names []string) ([]Traffic, error) {
+	wanted := map[string]bool{}
+	for _, n := range names {
+		wanted[n] = true
+	}
+	var found []Traffic
+	known := []string{"all"}
+	for _, t := range Traffics() {
+		known = append(known, t.Name)
+		if wanted["all"] || wanted[t.Name] {
+			found = append(found, t)
+		}
+		delete(wanted, t.Name)
+	}
+	delete(wanted, "all")
+	for n := range wanted {
+		return nil, fmt.Errorf("%q: must be some of %s", n, strings.Join(known, ", "))
+	}
+	return found, nil
+}
+
+// Recorded returns a trace as traffic. Its seeds differ in random choices and in what clients send
+// besides their prompts.
+func Recorded(name string, w *Workload) Traffic { return Traffic{Name: name, recorded: w} }
+
+// modelled is the engine of these fleets, with plausible values for a model of 8 billion parameters
+// in 16 bits on a GPU with 80 GB, 2 TB/s and 312 TFLOP/s. Reading the weights takes 8 ms of a decode
+// step. KV memory has 400,000 tokens of 128 KiB, whose reading takes 26 ms. Prefill reaches 40 % of
+// the GPU's arithmetic. At 32,768 tokens before it, attention takes as much arithmetic for a token
+// as all else.
+var modelled = engine.Config{
+	CacheBlocks: 780, MaxSeqs: 64, MaxBatchTokens: 2048,
+	PrefillTokensPerSecond: 8000, PrefillDoublesAt: 32 << 10,
+	DecodeStep: 12 * time.Millisecond, DecodePerSequence: 100 * time.Microsecond, DecodePerBlock: 33 * time.Microsecond,
+}
+
+// At returns the workload of this seed at a mean rate of about perSecond requests per second, and
+// its fleet of 8 nodes. The mode is not set.
+func (t *Traffic) At(seed uint64, perSecond float64) (*Workload, Config, error) {
+	cfg := Config{
+		Nodes: 8, Engine: modelled, Speeds: t.speeds, Limit: -1, Seed: seed, Speed: 1,
+		Telemetry: Telemetry{Every: time.Second, Age: 500 * time.Millisecond},
+	}
+	w := t.recorded
+	if w == nil {
+		g := t.generator
+		g.Seed, g.PerSecond = seed, perSecond
+		var err error
+		if w, err = Load(g.Source(), false); err != nil {
+			return nil, cfg, err
+		}
+	} else {
+		cfg.Speed = perSecond * max(w.Span().Seconds(), 1e-3) / float64(w.Len())
+	}
+	if t.slow {
+		cfg.Slow = []Slow{slowdown(w)}
+	}
+	return w.withClients(seed), cfg, nil
+}
+
+// slowdown makes a node of the usual speed five times slower for a minute.
+func slowdown(w *Workload) Slow {
+	from := w.Span() * 2 / 5
+	return Slow{Node: 3, Slowdown: engine.Slowdown{From: from, To: from + time.Minute, Factor: 5}}
+}
+
+// withClients returns w with what clients send besides their prompts. Half of the requests have a
+// bound on the answer, which is the lowest of three usual bounds that the answer meets. The requests
+// of half of the sessions have the session's id.
+func (w *Workload) withClients(seed uint64) *Workload {
+	own := *w
+	own.requests = append([]request(nil), w.requests...)
+	for i := range own.requests {
+		r := &own.requests[i]
+		if coin(r.serial, seed) {
+			r.maxTokens = usualBound(r.answer)
+		}
+		if n := uint64(r.number); n > 0 && coin(n, seed) {
+			r.session = binary.BigEndian.AppendUint64(nil, n)
+		}
+	}
+	return &own
+}
+
+func usualBound(answer int) int {
+	for _, bound := range []int{256, 1024, 4096} {
+		if answer <= bound {
+			return bound
+		}
+	}
+	return answer
+}
+
+func coin(number, seed uint64) bool { return trace.Spread(number^trace.Spread(seed))&1 == 1 }
