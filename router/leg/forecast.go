@@ -81,6 +81,7 @@ func (l *Leg) time(now time.Time) {
 		}
 		t.Blocks += float64(load.OthersBlocks)
 		t.Decoding = float64(max(c.InFlight-book.Pressing(), 0) + max(c.Others-load.Waiting, 0))
+		t.Pressing = float64(book.Pressing())
 		t.Slots = float64(c.EngineSlots)
 		if total, known := load.TotalBlocks.Get(); known {
 			t.Memory = total * float64(m.node.Info().BlockTokens) / prefix.BlockTokens
@@ -142,7 +143,7 @@ func (l *Leg) foresees(a *attempt, at int, now time.Time) {
 	load := m.rank.Load()
 	f := &a.forecast.first
 	f.Wait = book.Backlog(now).Seconds() + float64(load.Waiting)*s.Prefills*s.Prefill(predict.Prompt(book.Mean(), 0))
-	f.Work = predict.Prompt(l.prompt.Tokens(), int64(a.matched)*prefix.BlockTokens)
+	f.Work = predict.Prompt(l.prompt.Tokens(), int64(max(a.matched, a.believed))*prefix.BlockTokens)
 	others := float64(max(m.rank.InFlight()-1-book.Pressing(), 0) + max(load.Others-load.Waiting, 0))
 	f.Step = s.Decode(others, book.Blocks()+float64(load.OthersBlocks))
 	s.Forecast(f)

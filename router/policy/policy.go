@@ -176,7 +176,7 @@ func Default() *Policy {
 			PrefillLoadScale: 1, AssumeKVReuse: true, TrackPrefillTokens: true, TrackActiveBlocks: true,
 		},
 		DeviceAware:      DeviceAwareSettings{Ratio: 8},
-		Predicted:        PredictedSettings{First: 3, Others: 1, Queue: 0, Stalls: 1, Slower: 1, Answer: 1, Memory: 1},
+		Predicted:        PredictedSettings{First: 8, Others: 1, Queue: 0, Stalls: 1, Slower: 1, Answer: 1, Memory: 1, Burst: 2},
 		PrefillLoadModel: PrefillLoadModel{Mode: NotModelled},
 	}
 }

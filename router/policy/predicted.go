@@ -26,6 +26,7 @@ type PredictedSettings struct {
 	Slower float64 `json:"slower" range:"0..100"`
 	Answer float64 `json:"answer" range:"0..100"`
 	Memory float64 `json:"memory" range:"0..100"`
+	Burst float64 `json:"burst" range:"0..100"`
 }
 
 // Timing is what mode predicted knows about a candidate.
@@ -33,6 +34,7 @@ type Timing struct {
 	predict.Speed
 	Wait     float64 // seconds of prefill that wait at the node
 	Decoding float64 // requests that get tokens
+	Pressing float64 // prompts that wait
 	Blocks   float64 // KV blocks of the node's requests
 	Memory   float64 // KV blocks of the node; 0: unknown
 	Slots    float64 // requests that the node computes at once; 0: unknown
@@ -112,8 +114,12 @@ func (p *PredictedSettings) expect(s *Situation, i int, t *ExpectedTerms) {
 	t.Answer = s.Forecast.Output * t.Step
 	t.Stalls = at.Decoding * t.Prefill
 	t.Slower = at.Decoding * s.Forecast.Output / 2 * grown
-	t.Queue = s.Forecast.Pressure * t.Prefill
-	t.Total = p.First*t.First + p.Answer*t.Answer + p.Others*(p.Stalls*t.Stalls+p.Slower*t.Slower+p.Queue*t.Queue)
+	t.Queue = p.Queue * s.Forecast.Pressure * t.Prefill
+	if c.Coming > c.Matched {
+		all := at.Prefills * at.Prefill(predict.Prompt(int64(c.Coming)*16, int64(c.Matched)*16))
+		t.Queue += p.Burst * all * at.Pressing
+	}
+	t.Total = p.First*t.First + p.Answer*t.Answer + p.Others*(p.Stalls*t.Stalls+p.Slower*t.Slower+t.Queue)
 }
 
 // room returns the time until the node has slots and memory for the request.

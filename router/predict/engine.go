@@ -26,16 +26,22 @@ func NewEngine(k *Kind) *Engine { return &Engine{kind: k} }
 // Kind returns the engine's kind.
 func (e *Engine) Kind() *Kind { return e.kind }
 
-// factor is how much slower than its kind an engine is. The kind's lock guards writes.
+// factor is how much slower than its kind an engine is. The kind's lock guards writes and fast.
 type factor struct {
-	log atomic.Uint64 // bits of the logarithm
-	at  atomic.Int64  // time of the last observation, Unix ns
-	n   atomic.Int32
+	log  atomic.Uint64 // bits of the logarithm
+	at   atomic.Int64  // time of the last observation, Unix ns
+	n    atomic.Int32
+	fast float64 // a quicker estimate of the logarithm
 }
 
 const (
 	// gain is the weight of an observation in a factor, once there are some.
-	gain = 0.2
+	gain = 1.0 / 32
+	// fastGain is its weight in the quicker estimate.
+	fastGain = 1.0 / 4
+	// change is the difference of the two estimates at which the engine has changed its speed. The
+	// quicker estimate is then right.
+	change = 0.5
 	// halfLife is the time in which the logarithm of a factor halves without observations.
 	halfLife = 20 * time.Second
 	// most bounds a factor, and its inverse.
@@ -46,12 +52,12 @@ var logMost = math.Log(most)
 
 // present returns the logarithm of the factor at now.
 func (f *factor) present(now time.Time) float64 {
-	log := math.Float64frombits(f.log.Load())
-	if log == 0 {
-		return 0
-	}
-	age := time.Duration(now.UnixNano() - f.at.Load())
-	if age <= time.Second { // exp takes longer than the rest
+	return faded(math.Float64frombits(f.log.Load()), time.Duration(now.UnixNano()-f.at.Load()))
+}
+
+// faded returns a logarithm of this age.
+func faded(log float64, age time.Duration) float64 {
+	if log == 0 || age <= time.Second { // exp takes longer than the rest
 		return log
 	}
 	return log * math.Exp2(-float64(age)/float64(halfLife))
@@ -61,8 +67,13 @@ func (f *factor) present(now time.Time) float64 {
 // between 0 and 1.
 func (f *factor) observe(ratio, weight float64, now time.Time) {
 	n := f.n.Load()
-	old := f.present(now)
-	log := old + (ratio-old)*weight*max(gain, 1/float64(n+2))
+	log := f.present(now)
+	f.fast = faded(f.fast, time.Duration(now.UnixNano()-f.at.Load()))
+	f.fast += (ratio - f.fast) * weight * max(fastGain, 1/float64(n+2))
+	log += (ratio - log) * weight * max(gain, 1/float64(n+2))
+	if math.Abs(f.fast-log) > change {
+		log = f.fast
+	}
 	f.log.Store(math.Float64bits(min(max(log, -logMost), logMost)))
 	f.at.Store(now.UnixNano())
 	f.n.Store(min(n+1, math.MaxInt32-1))
