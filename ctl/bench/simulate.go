@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -21,6 +22,7 @@ type clusterFlags struct {
 	spread   bool
 	document string
 	share    bool // --cache-share was given
+	judge    judgeFlags
 }
 
 func newCluster(a *cli.App) *cobra.Command {
@@ -45,15 +47,24 @@ func newCluster(a *cli.App) *cobra.Command {
 			"all simulated engines are accelerators, so it chooses as least_loaded does.\n\n" +
 			"Decoding takes the rest of the engines' time, so that short traces, small caches and few slots leave a " +
 			"high --utilisation\n" +
-			"out of reach; near it requests are refused for want of slots.",
+			"out of reach; near it requests are refused for want of slots.\n\n" +
+			judgeHelp,
 		Example: "  cgn-ctl bench cluster --requests 6000\n" +
 			"  cgn-ctl bench trace --requests 3000 >trace.jsonl && cgn-ctl bench cluster --trace trace.jsonl " +
-			"--requests 0 --modes score,round_robin",
+			"--requests 0 --modes score,round_robin\n" +
+			"  cgn-ctl bench cluster --workloads all --seeds 10 --loads 0.6,0.9\n" +
+			"  cgn-ctl bench cluster --trace conversation_trace.jsonl --window 0/3,1/3,2/3 --loads 0.6,0.9",
 		Args: cli.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			f.share = cmd.Flags().Changed("cache-share")
-			if err := errors.Join(cli.InRanges(cmd.Flags(), clusterRanges), f.nameModes()); err != nil {
+			judge, err := f.judged(cmd.Flags())
+			if err := errors.Join(cli.InRanges(cmd.Flags(), clusterRanges), f.nameModes(), err); err != nil {
 				return cli.Misused(err)
+			}
+			if judge {
+				return cli.Interruptible(func(ctx context.Context, cmd *cobra.Command, _ []string) error {
+					return judgeCluster(ctx, a, cmd.Flags(), &f)
+				})(cmd, nil)
 			}
 			return simulateCluster(a, &f)
 		},
@@ -78,8 +89,15 @@ func newCluster(a *cli.App) *cobra.Command {
 	fl.DurationVar(&e.DecodeStep, "decode-step", 15*time.Millisecond, "time of one decode step")
 	fl.DurationVar(&e.DecodePerSequence, "decode-per-sequence", 200*time.Microsecond,
 		"more of it for each sequence in the batch")
+	fl.DurationVar(&e.DecodePerBlock, "decode-per-block", 0, "more of it for each 512 tokens that these sequences read")
+	fl.IntVar(&e.PrefillDoublesAt, "prefill-doubles-at", 0, "tokens before a prompt token at which it takes twice as "+
+		"long as the first one; 0: never")
+	t := &f.c.Config.Telemetry
+	fl.DurationVar(&t.Every, "heartbeat", 0, "time between two reports of a node's load to the router; 0: none")
+	fl.DurationVar(&t.Age, "heartbeat-age", 0, "age of a report when it comes")
 	fl.IntVar(&f.c.Config.IndexBlocks, "index-blocks", 0, "the router's prefix.max_blocks; 0: its default")
 	fl.DurationVar(&f.c.Config.Lifetime, "lifetime", 0, "the router's prefix.ttl; 0: its default")
+	f.judge.add(fl)
 	return cmd
 }
 
@@ -88,7 +106,9 @@ var clusterRanges = map[string][2]float64{
 	"nodes": {1, cli.Most}, "requests": {0, cli.Most}, "slots": {1, cli.Most}, "batch-tokens": {1, cli.Most},
 	"index-blocks": {0, cli.Most}, "cache-share": {1e-6, 100}, "utilisation": {0.01, 0.99},
 	"prefill-rate": {1, 1e9}, "speed": {0, 1e6}, "lifetime": {0, cli.Most}, "decode-step": {1e-6, cli.Most},
-	"decode-per-sequence": {1e-9, cli.Most}, "rate": rates,
+	"decode-per-sequence": {1e-9, cli.Most}, "rate": rates, "decode-per-block": {0, cli.Most},
+	"prefill-doubles-at": {0, cli.Most}, "heartbeat": {0, cli.Most}, "heartbeat-age": {0, cli.Most},
+	"seeds": {2, 1000}, "first-seed": {0, cli.Most}, "cache-blocks": {1, cli.Most},
 }
 
 // nameModes brings the names of the modes into one spelling.

@@ -7,9 +7,9 @@ import (
 	"github.com/cognitora/dataplane/router/policy"
 )
 
-// Capacity returns the rate, in requests per second, that round robin holds without a growing queue.
-// Loads are shares of this rate. The prefill utilisation, for which Search looks, is no such measure
-// where decoding or KV memory is what engines lack.
+// Capacity returns the rate, in requests per second, that round robin holds without a growing
+// queue. Loads are shares of this rate. The prefill utilisation that Search looks for is no such
+// measure where engines lack time for decoding, or KV memory.
 //
 // The capacity is found with one seed and a longer trace, so it is equal for all seeds. The nodes
 // keep their speeds meanwhile.
@@ -22,8 +22,7 @@ func (t *Traffic) Capacity() (float64, error) {
 		precision = 1.01
 	)
 	long := *t
-	long.generator.Requests *= longer
-	long.slow = false
+	long.Requests *= longer
 	var holds, grows float64
 	rate := start
 	for range tries {
@@ -31,7 +30,7 @@ func (t *Traffic) Capacity() (float64, error) {
 		if err != nil {
 			return 0, err
 		}
-		cfg.Mode = policy.RoundRobin.String()
+		cfg.Mode, cfg.Slow = policy.RoundRobin.String(), nil
 		r, err := Run(w, cfg)
 		if err != nil {
 			return 0, err

@@ -104,6 +104,11 @@ func (r *Result) finish(s *simulation) {
 	}
 }
 
+// forget drops the figures of single requests.
+func (r *Result) forget() {
+	r.ttft, r.e2e, r.perToken, r.underway = nil, nil, nil, nil
+}
+
 func times(all []float64) Times {
 	if len(all) == 0 {
 		return Times{}

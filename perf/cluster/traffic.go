@@ -13,12 +13,28 @@ import (
 // Traffic is a kind of workload at any rate, with the fleet that answers it.
 type Traffic struct {
 	Name string
+	// Requests is the number of requests for 8 nodes, and grows with the nodes. Recorded traffic
+	// has those of its trace.
+	Requests int
+	// Fleet answers the requests. At sets its Seed and Speed, and Speeds and Slow if the kind has
+	// them.
+	Fleet Config
 
 	generator trace.Generator
 	recorded  *Workload // a trace in place of the generator
-	speeds    []float64 // of the nodes
-	slow      bool      // one node becomes slower for a time, see slowdown
+	uneven    bool      // the nodes differ in speed, and one becomes slower for a time
 }
+
+// fleetOf8 is the fleet of every kind.
+func fleetOf8() Config {
+	return Config{
+		Nodes: 8, Engine: modelled, Limit: -1,
+		Telemetry: Telemetry{Every: time.Second, Age: 500 * time.Millisecond},
+	}
+}
+
+// unevenSpeeds are the speeds of each 8 nodes of uneven traffic.
+var unevenSpeeds = [...]float64{1, 1, 1, 1, 2, 2, 0.5, 0.5}
 
 // Traffics returns the generated kinds. The lengths are means, and every length varies much.
 //
@@ -33,13 +49,13 @@ type Traffic struct {
 //     others. A node becomes five times slower for a minute.
 func Traffics() []Traffic {
 	of := func(name string, requests int, m trace.Mix) Traffic {
-		g := trace.Generator{Requests: requests, Mix: m, Steady: true, Heavy: true, MaxInput: 60_000}
-		return Traffic{Name: name, generator: g}
+		g := trace.Generator{Mix: m, Steady: true, Heavy: true, MaxInput: 60_000}
+		return Traffic{Name: name, Requests: requests, Fleet: fleetOf8(), generator: g}
 	}
 	bursts := of("bursts", 3000, trace.Mix{Chat: 1})
 	bursts.generator.BurstEvery = 500
 	nodes := of("nodes", 3000, trace.Mix{Chat: 0.4, Documents: 0.1, Agents: 0.2, Questions: 0.3})
-	nodes.speeds, nodes.slow = []float64{1, 1, 1, 1, 2, 2, 0.5, 0.5}, true
+	nodes.uneven = true
 	return []Traffic{
 		of("chat", 3000, trace.Mix{Chat: 1}), of("agents", 3000, trace.Mix{Agents: 1}),
 		of("documents", 2000, trace.Mix{Documents: 1}), of("questions", 8000, trace.Mix{Questions: 1}),
@@ -71,7 +87,9 @@ func TrafficsNamed(names []string) ([]Traffic, error) {
 
 // Recorded returns a trace as traffic. Its seeds differ in random choices and in what clients send
 // besides their prompts.
-func Recorded(name string, w *Workload) Traffic { return Traffic{Name: name, recorded: w} }
+func Recorded(name string, w *Workload) Traffic {
+	return Traffic{Name: name, Fleet: fleetOf8(), recorded: w}
+}
 
 // modelled is the engine of these fleets, with plausible values for a model of 8 billion parameters
 // in 16 bits on a GPU with 80 GB, 2 TB/s and 312 TFLOP/s. Reading the weights takes 8 ms of a decode
@@ -85,16 +103,15 @@ var modelled = engine.Config{
 }
 
 // At returns the workload of this seed at a mean rate of about perSecond requests per second, and
-// its fleet of 8 nodes. The mode is not set.
+// its fleet. The mode is not set.
 func (t *Traffic) At(seed uint64, perSecond float64) (*Workload, Config, error) {
-	cfg := Config{
-		Nodes: 8, Engine: modelled, Speeds: t.speeds, Limit: -1, Seed: seed, Speed: 1,
-		Telemetry: Telemetry{Every: time.Second, Age: 500 * time.Millisecond},
-	}
+	cfg := t.Fleet
+	cfg.Seed, cfg.Speed = seed, 1
 	w := t.recorded
 	if w == nil {
 		g := t.generator
 		g.Seed, g.PerSecond = seed, perSecond
+		g.Requests = max(t.Requests*cfg.Nodes/8, 1)
 		var err error
 		if w, err = Load(g.Source(), false); err != nil {
 			return nil, cfg, err
@@ -102,16 +119,23 @@ func (t *Traffic) At(seed uint64, perSecond float64) (*Workload, Config, error) 
 	} else {
 		cfg.Speed = perSecond * max(w.Span().Seconds(), 1e-3) / float64(w.Len())
 	}
-	if t.slow {
-		cfg.Slow = []Slow{slowdown(w)}
+	if t.uneven {
+		cfg.Slow = []Slow{slowdown(w, cfg.Nodes)}
+		cfg.Speeds = make([]float64, cfg.Nodes)
+		for i := range cfg.Speeds {
+			cfg.Speeds[i] = unevenSpeeds[i%len(unevenSpeeds)]
+		}
 	}
 	return w.withClients(seed), cfg, nil
 }
 
 // slowdown makes a node of the usual speed five times slower for a minute.
-func slowdown(w *Workload) Slow {
+func slowdown(w *Workload, nodes int) Slow {
 	from := w.Span() * 2 / 5
-	return Slow{Node: 3, Slowdown: engine.Slowdown{From: from, To: from + time.Minute, Factor: 5}}
+	return Slow{
+		Node:     min(3, nodes-1),
+		Slowdown: engine.Slowdown{From: from, To: from + time.Minute, Factor: 5},
+	}
 }
 
 // withClients returns w with what clients send besides their prompts. Half of the requests have a

@@ -148,3 +148,26 @@ func (r *request) blocks() []engine.BlockID {
 	}
 	return all
 }
+
+// Window returns the i-th of n equal parts of the workload, counted from 0, in order of arrival.
+func (w *Workload) Window(i, n int) (*Workload, error) {
+	if i < 0 || n < 1 || i >= n {
+		return nil, fmt.Errorf("window %d of %d: must be one of 0 to %d", i, n, n-1)
+	}
+	all := len(w.requests)
+	part := &Workload{requests: slices.Clone(w.requests[all*i/n : all*(i+1)/n])}
+	if len(part.requests) == 0 {
+		return nil, fmt.Errorf("window %d of %d: %d requests are too few", i, n, all)
+	}
+	seen, first := map[uint64]bool{}, part.requests[0].at
+	for k := range part.requests {
+		r := &part.requests[k]
+		r.at -= first
+		part.tokens += r.prompt
+		for _, key := range r.chain {
+			seen[key] = true
+		}
+	}
+	part.distinct = len(seen)
+	return part, nil
+}
