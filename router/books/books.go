@@ -226,6 +226,10 @@ func (b *Book) Computed(now time.Time) time.Duration {
 	return time.Duration(b.computed.Load() + present)
 }
 
+// Waiting returns how many prompt tokens the node's requests had to compute when they were sent,
+// until their first tokens.
+func (b *Book) Waiting() int64 { return b.prefill.Load() }
+
 // remaining is Prefill for a modelled queue.
 func (b *Book) remaining(now time.Time) int64 {
 	b.mu.Lock()

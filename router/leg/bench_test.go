@@ -45,7 +45,7 @@ func BenchmarkPick(b *testing.B) {
 // beginning with a prompt that all nodes have.
 func BenchmarkPickNodes(b *testing.B) {
 	for _, nodes := range []int{8, 512} {
-		for _, mode := range []policy.Mode{policy.Score, policy.Cost} {
+		for _, mode := range []policy.Mode{policy.Score, policy.Cost, policy.Predicted} {
 			name := strconv.Itoa(nodes) + "/" + mode.String()
 			d := dispatcherOf(b, nodes)
 			p := policy.Default()

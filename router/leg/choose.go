@@ -33,10 +33,13 @@ type picks struct {
 	mark    books.Mark // of the prompt; mode cost only
 	api     apis.Set   // the request's endpoint, if some engine lacks it
 
-	times    []policy.Timing // of the candidates; mode predicted only
-	forecast policy.Forecast // mode predicted only
+	// Mode predicted only:
+	times  []policy.Timing // of the candidates
+	output float64         // expected output tokens
 
 	explains bool // the leg only explains its pick, and changes no state
+	sampled  bool // the candidates are a sample of the nodes
+	whole    bool // no sample is taken, because that of this pick had no room
 }
 
 // choose reserves a slot for the spare attempt on the node that the policy picks. The candidates
@@ -93,15 +96,20 @@ func (l *Leg) reserve(now time.Time) (int, *apierror.Error) {
 // says why in e, unless e is nil. decide reserves nothing.
 func (l *Leg) decide(now time.Time, e *policy.Explanation) (pick int, last bool) {
 	l.candidates(now)
-	if l.picks.policy.Mode == policy.Predicted {
-		l.time(now)
+	if l.foresees() {
+		l.foreseeAll(now)
 	}
 	if pick = l.pick(now, e); pick < 0 && l.admitOthers() {
 		pick = l.pick(now, e)
 	}
+	if pick < 0 && l.picks.sampled {
+		l.picks.whole = true
+		defer func() { l.picks.whole = false }()
+		return l.decide(now, e)
+	}
 	if pick < 0 && l.lastResort(now) {
-		if l.picks.policy.Mode == policy.Predicted {
-			l.time(now)
+		if l.foresees() {
+			l.foreseeAll(now)
 		}
 		return l.pick(now, e), true
 	}
@@ -111,21 +119,21 @@ func (l *Leg) decide(now time.Time, e *policy.Explanation) (pick int, last bool)
 // charge puts the leg's cost in the book of the attempt's node, which is at a place of the pool.
 func (l *Leg) charge(a *attempt, at int, now time.Time) {
 	a.believe(l, at)
-	l.foresees(a, at, now)
+	l.foresee(a, now)
 	set, own := &l.picks.policy.Cost, l.overrides()
 	cost := books.Cost{Blocks: int64(l.prompt.Blocks)}
 	if own.TrackPrefillTokens.Or(set.TrackPrefillTokens) {
 		cached := int64(a.matched) * prefix.BlockTokens
 		cost.Prefill = l.prompt.Tokens() - cached
 		cost.Expected = l.picks.policy.PrefillLoadModel.Expected(cost.Prefill, cached)
-		if a.forecast.first.Expected > 0 {
-			cost.Expected = l.prefillTime(a, now)
+		if a.forecast.prefill > 0 {
+			cost.Expected = a.forecast.prefill
 		}
 	}
 	if a.shares = own.AssumeKVReuse.Or(set.AssumeKVReuse); a.shares {
 		cost.Blocks -= int64(a.member.rank.Book.Shared(l.prompt.Keys()))
 	}
-	a.grows = set.TrackOutputBlocks || l.picks.policy.Mode == policy.Predicted
+	a.grows = set.TrackOutputBlocks || l.foresees()
 	a.member.rank.Book.Open(&a.cost, cost, now)
 }
 
@@ -136,8 +144,8 @@ func (l *Leg) situation() *policy.Situation {
 		Random: l.picks.turn, Pinned: l.Bond != Free, Prefill: l.Work == Prefill, Scratch: l.picks.asked.Scratch,
 	}
 	l.picks.asked.Overrides = l.overrides()
-	if l.picks.policy.Mode == policy.Predicted {
-		l.picks.asked.Times, l.picks.asked.Forecast = l.picks.times, l.picks.forecast
+	if l.foresees() {
+		l.picks.asked.Times, l.picks.asked.Output = l.picks.times, l.picks.output
 	}
 	return &l.picks.asked
 }
@@ -303,6 +311,9 @@ func (l *Leg) candidates(now time.Time) {
 		}
 		p.able = append(p.able, int32(i))
 	}
+	if l.foresees() {
+		l.thin(now)
+	}
 	l.measure(now)
 	l.leaveOut(suspects, func(at int32) bool { return l.pool.members[at].node.Health.Suspect() })
 	l.calm(now)
@@ -364,12 +375,15 @@ func (l *Leg) measure(now time.Time) {
 	p := &l.picks
 	p.cands = slices.Grow(p.cands[:0], len(p.able))[:len(p.able)]
 	cands, nodes, ranks, blanks, held := p.cands, l.pool.nodes, l.pool.ranks, l.pool.blanks, l.prompt.Held()
-	costs, several := p.policy.Mode == policy.Cost, l.pool.several
+	costs, several, foresees := p.policy.Mode == policy.Cost, l.pool.several, l.foresees()
 	fits := costs && p.cached > 0 || len(l.Constraints.Preferred)+len(l.Constraints.Experts) > 0 || l.model.view.Adapter
 	for i, at := range p.able {
 		c, n, book := &cands[i], nodes[at], &ranks[at].Book
 		*c = blanks[at]
-		c.InFlight, c.MaxConcurrent, c.PrefillTokens = n.InFlight(), n.MaxConcurrent(), book.Prefill(now)
+		c.InFlight, c.MaxConcurrent = n.InFlight(), n.MaxConcurrent()
+		if c.PrefillTokens = book.Waiting(); !foresees {
+			c.PrefillTokens = book.Prefill(now)
+		}
 		if held {
 			reach := l.prompt.Reach(int(at))
 			c.Matched, c.Coming, c.Host, c.Disk = reach.Device, l.prompt.Coming(int(at)), reach.Host, reach.Disk

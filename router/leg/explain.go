@@ -58,9 +58,11 @@ type ExplainedNode struct {
 	ExpertsAsked  int `json:"experts_asked,omitempty"`
 	ExpertsHosted int `json:"experts_hosted,omitempty"`
 
-	// Formula is the candidate's score, cost or load as one line. Only mode cost fills Cost.
-	Formula string            `json:"formula,omitempty"`
-	Cost    *policy.CostTerms `json:"cost,omitempty"`
+	// Formula is the candidate's score, cost or load as one line. Only mode cost fills Cost, and only
+	// mode predicted Expected.
+	Formula  string                `json:"formula,omitempty"`
+	Cost     *policy.CostTerms     `json:"cost,omitempty"`
+	Expected *policy.ExpectedTerms `json:"expected,omitempty"`
 
 	Signals fleet.Signals `json:"signals"`
 }
@@ -89,7 +91,7 @@ func (d *Dispatcher) explain(r *request.Request, q Question, now time.Time) (*Ex
 	l.look()
 	l.identify()
 	p := d.policyOf(l.model)
-	l.picks.policy, l.picks.turn = p, l.foresee(p)
+	l.picks.policy, l.picks.turn = p, l.nextRandom(p)
 	var because policy.Explanation
 	pick, _ := l.decide(now, &because)
 	e := &Explanation{
@@ -186,6 +188,8 @@ func (e *ExplainedNode) terms(m policy.Mode, t *policy.Terms) {
 		e.ScoreTerms = &ScoreTerms{t.Overlap, t.Waiting, t.Power, t.Capacity, t.Total}
 	case policy.Cost:
 		e.Cost = &t.Cost
+	case policy.Predicted:
+		e.Expected = &t.Expected
 	}
 }
 
@@ -199,8 +203,8 @@ func (e *ExplainedNode) filtered(l *Leg, i int, now time.Time) {
 	e.Filter, e.Reason = f.String(), l.why(f, l.pool.members[i], now)
 }
 
-// foresee returns the next result of random without counting a turn.
-func (l *Leg) foresee(p *policy.Policy) uint64 {
+// nextRandom returns the next result of random without counting a turn.
+func (l *Leg) nextRandom(p *policy.Policy) uint64 {
 	if p.Mode.Counts() {
 		return l.model.turn.Load() + 1
 	}

@@ -51,6 +51,7 @@ const (
 	suspected
 	failedLately
 	unloaded
+	unsampled
 
 	filters // the number of filters
 )
@@ -76,6 +77,7 @@ var filterTexts = [filters]struct{ word, sentence string }{
 	suspected:    {"suspect", health.SuspectReason},
 	failedLately: {"failed_lately", "its connection has just failed, and another node has room"},
 	unloaded:     {"adapter", "its engine would have to load the adapter, as far as is known, and a node that has it has room"},
+	unsampled:    {"sample", "others of this large fleet hold more of the prompt or have less to do"},
 }
 
 // String returns the word of the filter.

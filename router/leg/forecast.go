@@ -2,8 +2,7 @@ package leg
 
 import (
 	"fmt"
-	"math"
-	"sync/atomic"
+	"slices"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -15,99 +14,78 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// forecasts are what a dispatcher has learned about the times of engines. The kinds are bounded by
-// the fleet's nodes and models. The dispatcher's rebuilding guards the map.
+// forecasts are what a dispatcher has learned about the times of engines and the lengths of answers,
+// for mode predicted. The dispatcher's rebuilding guards kinds. The kinds are bounded by the nodes
+// that the router has seen.
 type forecasts struct {
 	kinds   map[string]*predict.Kind
 	lengths predict.Lengths
 }
 
-// demand is how busy the engines of a model are with prefill.
-type demand struct{ busy atomic.Uint64 }
-
-// busiest bounds the share of engines that compute a prompt.
-const busiest = 0.9
-
-// note takes in the share of engines that compute a prompt at a pick, and returns the number of
-// requests that a prompt's prefill delays. An engine that is busy for a share b of the time delays
-// b/(1-b) later requests on average.
-func (d *demand) note(share float64, keep bool) (pressure float64) {
-	old := math.Float64frombits(d.busy.Load())
-	b := old + (share-old)/64
-	if keep {
-		d.busy.Store(math.Float64bits(b)) // a pick of the same moment may be lost
-	}
-	b = min(b, busiest)
-	return b / (1 - b)
-}
-
-// engine returns what is known of the times of a node's engine with a model, or an adapter of the
-// model. The caller holds d.rebuilding.
+// engine returns what is known about the times of a node's engine with a model. A LoRA adapter has
+// the times of its base. The caller holds d.rebuilding.
 func (d *Dispatcher) engine(n *nodeState, view *fleet.ModelView) *predict.Engine {
-	i := n.Info()
-	name := view.Name
-	if view.Adapter {
-		name = ""
+	i, name := n.Info(), view.Name
+	if view.Base != nil {
+		name = view.Base.Name
 	}
-	key := fmt.Sprint(name, "|", i.Engine, "|", i.DType, "|", i.TP, "|", i.Device, "|", i.VRAMBytes>>30)
-	if e := n.engines[key]; e != nil {
-		return e
+	key := fmt.Sprintf("%s|%s|%s|%d|%s|%d", name, i.Engine, i.DType, i.TP, i.Device, i.VRAMBytes>>30)
+	e := n.engines[key]
+	if e == nil {
+		k := d.forecasts.kinds[key]
+		if k == nil {
+			k = predict.NewKind()
+			d.forecasts.kinds[key] = k
+		}
+		if e = predict.NewEngine(k); n.engines == nil {
+			n.engines = map[string]*predict.Engine{}
+		}
+		n.engines[key] = e
 	}
-	k := d.forecasts.kinds[key]
-	if k == nil {
-		k = predict.NewKind()
-		d.forecasts.kinds[key] = k
-	}
-	if n.engines == nil {
-		n.engines = map[string]*predict.Engine{}
-	}
-	e := predict.NewEngine(k)
-	n.engines[key] = e
 	return e
 }
 
-// time fills in what mode predicted needs to know about the candidates.
-func (l *Leg) time(now time.Time) {
-	p := &l.picks
-	p.times = p.times[:0]
-	busy := 0
-	for i, at := range p.able {
-		m, c := l.pool.members[at], &p.cands[i]
-		book := &m.rank.Book
-		t := policy.Timing{Speed: m.engine.Speed(now), Wait: book.Backlog(now).Seconds(), Blocks: book.Blocks()}
-		load := m.rank.Load()
-		if waiting := load.Waiting; waiting > 0 {
-			t.Wait += float64(waiting) * t.Prefills * t.Prefill(predict.Prompt(book.Mean(), 0))
-		}
-		t.Blocks += float64(load.OthersBlocks)
-		t.Decoding = float64(max(c.InFlight-book.Pressing(), 0) + max(c.Others-load.Waiting, 0))
-		t.Pressing = float64(book.Pressing())
-		t.Slots = float64(c.EngineSlots)
-		if total, known := load.TotalBlocks.Get(); known {
-			t.Memory = total * float64(m.node.Info().BlockTokens) / prefix.BlockTokens
-		}
-		if t.Wait > 0 {
-			busy++
-		}
-		p.times = append(p.times, t)
+// foresees says whether the policy of the pick needs expected times.
+func (l *Leg) foresees() bool { return l.picks.policy.Mode == policy.Predicted }
+
+// speed returns the speed of n at now, as far as the policy lets it be learned.
+func (l *Leg) speed(n *member, now time.Time) predict.Speed {
+	set := &l.picks.policy.Predicted
+	if !set.Learn {
+		return predict.Untaught()
 	}
-	share := 0.0
-	if len(p.able) > 0 {
-		share = float64(busy) / float64(len(p.able))
-	}
-	defer l.zzDump(now)
-	usual := predict.Class{Model: xxhash.Sum64String(l.model.name)}
-	p.forecast = policy.Forecast{Output: l.output(), Usual: l.d.forecasts.lengths.Expected(&usual), Pressure: l.model.demand.note(share, !p.explains)}
+	return n.engine.Speed(now, set.Explore)
 }
 
-// class returns the classes of the request's answer.
-func (l *Leg) class() (c predict.Class) {
-	r := l.Request
-	c.Model, c.Session, c.Bound = xxhash.Sum64String(l.model.name), l.picks.session, r.Scan.MaxTokens
-	if keys := l.prompt.Keys(); len(keys) > 0 {
-		c.Caller = keys[0]
+// timing returns what mode predicted knows about n at now. own is the number of requests of this
+// router at n.
+func (l *Leg) timing(n *member, own int32, now time.Time) policy.Timing {
+	book, load := &n.rank.Book, n.rank.Load()
+	pressing := book.Pressing()
+	t := policy.Timing{
+		Speed: l.speed(n, now), Wait: book.Backlog(now).Seconds(), Pressing: float64(pressing),
+		Decoding: float64(max(own-pressing, 0)), Blocks: book.Blocks(),
 	}
-	return c
+	if load.Others > 0 {
+		t.Pressing += float64(load.Waiting)
+		t.Wait += float64(load.Waiting) * t.Prefills * t.Prefill(predict.Prompt(book.Mean(), 0))
+		t.Decoding += float64(load.Others - load.Waiting)
+		t.Blocks += float64(load.OthersBlocks)
+	}
+	return t
+}
+
+// foreseeAll fills in what mode predicted needs to know about the request and the candidates.
+func (l *Leg) foreseeAll(now time.Time) {
+	p := &l.picks
+	p.times = slices.Grow(p.times[:0], len(p.able))[:len(p.able)]
+	for i, at := range p.able {
+		p.times[i] = l.timing(l.pool.members[at], p.cands[i].InFlight, now)
+		if p.cands[i].Loads {
+			p.times[i].Load = l.model.view.Settings.AdapterLoad().Seconds()
+		}
+	}
+	p.output = l.output()
 }
 
 // output returns the expected length of the answer in tokens.
@@ -122,76 +100,76 @@ func (l *Leg) output() float64 {
 	return l.d.forecasts.lengths.Expected(&c)
 }
 
+// class returns the classes of the request's answer.
+func (l *Leg) class() (c predict.Class) {
+	c = predict.Class{Model: l.model.hash, Bound: l.Request.Scan.MaxTokens}
+	if len(l.Request.Session) > 0 {
+		c.Session = xxhash.Sum64(l.Request.Session)
+	}
+	if keys := l.prompt.Keys(); len(keys) > 0 {
+		c.Caller = keys[0]
+	}
+	return c
+}
+
 // forecast is what was expected of an attempt, and how far its answer has been learned from.
 type forecast struct {
-	first  predict.First
-	output float64
-
+	first    predict.First
+	prefill  time.Duration // of this prompt alone
 	events   int64         // of the answer at the last look
 	looked   time.Time     // time of the last look; zero: no token has come
 	computed time.Duration // prefill of the engine until then
 }
 
-// foresees records what is expected of the attempt, at a place of the pool.
-func (l *Leg) foresees(a *attempt, at int, now time.Time) {
-	if l.picks.policy.Mode != policy.Predicted {
+// foresee notes what is expected of an attempt before its cost is in the node's book.
+func (l *Leg) foresee(a *attempt, now time.Time) {
+	if !l.foresees() {
 		return
 	}
-	m := l.pool.members[at]
-	book := &m.rank.Book
-	s := m.engine.Speed(now)
-	load := m.rank.Load()
-	f := &a.forecast.first
-	f.Wait = book.Backlog(now).Seconds() + float64(load.Waiting)*s.Prefills*s.Prefill(predict.Prompt(book.Mean(), 0))
-	f.Work = predict.Prompt(l.prompt.Tokens(), int64(max(a.matched, a.believed))*prefix.BlockTokens)
-	others := float64(max(m.rank.InFlight()-1-book.Pressing(), 0) + max(load.Others-load.Waiting, 0))
-	f.Step = s.Decode(others, book.Blocks()+float64(load.OthersBlocks))
-	s.Forecast(f)
-	a.forecast.output = l.picks.forecast.Output
+	t := l.timing(a.member, a.member.rank.InFlight()-1, now)
+	f := &a.forecast
+	f.first = predict.First{
+		Wait: t.Wait, Step: t.Decode(t.Decoding, t.Blocks),
+		Work: predict.Prompt(l.prompt.Tokens(), int64(max(a.matched, a.believed))*prefix.BlockTokens),
+	}
+	t.Forecast(&f.first)
+	f.prefill = max(time.Duration(t.Prefills*t.Prefill(f.first.Work)*float64(time.Second)), 1)
 }
 
-// prefillTime returns the expected time of the attempt's prefill alone.
-func (l *Leg) prefillTime(a *attempt, now time.Time) time.Duration {
-	s := a.member.engine.Speed(now)
-	return max(time.Duration(s.Prefills*s.Prefill(a.forecast.first.Work)*float64(time.Second)), 1)
-}
-
-// firstCame learns from the first token of the attempt's answer.
+// firstCame learns from the first token of an attempt's answer.
 func (l *Leg) firstCame(a *attempt, now time.Time) {
 	f := &a.forecast
 	if f.first.Expected == 0 || !l.Request.Scan.Stream || l.Request.API == scan.Responses {
-		return // engines announce such an answer before they compute it
+		return // engines announce a response before they compute it
 	}
 	a.member.engine.LearnFirst(&f.first, now.Sub(a.sent).Seconds(), now)
 	f.looked, f.events, f.computed = now, 1, a.member.rank.Book.Computed(now)
 }
 
-// tokensCame learns from the spacing of the tokens since the last look.
+// gapsEvery is the number of events of an answer between two looks at their spacing.
+const gapsEvery = 32
+
+// tokensCame learns from the spacing of the events since the last look.
 func (l *Leg) tokensCame(a *attempt, events int64, now time.Time) {
 	f := &a.forecast
 	if f.looked.IsZero() || events <= f.events {
 		return
 	}
-	book, load := &a.member.rank.Book, a.member.rank.Load()
-	computed := book.Computed(now)
-	g := predict.Gaps{
+	book := &a.member.rank.Book
+	computed, load := book.Computed(now), a.member.rank.Load()
+	a.member.engine.LearnGaps(&predict.Gaps{
 		Tokens: float64(events - f.events), Seconds: now.Sub(f.looked).Seconds(),
 		Prefill:  (computed - f.computed).Seconds(),
-		Requests: float64(max(a.member.rank.InFlight()-book.Pressing(), 1) + max(load.Others-load.Waiting, 0)),
+		Requests: float64(max(a.member.rank.InFlight()-book.Pressing(), 1) + load.Others - load.Waiting),
 		Blocks:   book.Blocks() + float64(load.OthersBlocks),
-	}
-	a.member.engine.LearnGaps(&g, now)
+	}, now)
 	f.looked, f.events, f.computed = now, events, computed
 }
 
 // lengthCame learns from the length of a complete answer.
 func (l *Leg) lengthCame(a *attempt, tokens int64) {
-	if a.forecast.first.Expected == 0 || !l.Request.Generates() {
-		return
+	if a.forecast.first.Expected > 0 && l.Request.Generates() {
+		c := l.class()
+		l.d.forecasts.lengths.Learn(&c, tokens)
 	}
-	c := l.class()
-	l.d.forecasts.lengths.Learn(&c, tokens)
 }
-
-// every is the number of events of an answer between two looks at their spacing.
-const every = 32

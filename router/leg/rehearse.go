@@ -94,7 +94,7 @@ func (r Rehearsal) Begun(now time.Time) {
 }
 
 // Every is the number of tokens between two calls of Generated.
-const Every = every
+const Every = gapsEvery
 
 // Generated notes at every Every-th token that the answer has this many tokens.
 func (r Rehearsal) Generated(tokens int, now time.Time) {

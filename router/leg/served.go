@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
+
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/apis"
@@ -82,12 +84,12 @@ type host struct {
 // model is the part of a model that outlives snapshots.
 type model struct {
 	name     string
+	hash     uint64 // of the name
 	seed     prefix.Digest
 	patience [works]*patience.Model
 	metrics  metrics.Model
 	limits   Limits
 	turn     atomic.Uint64 // round robin's counter
-	demand   demand        // mode predicted only
 
 	complaints complaints // about all nodes of the model together
 }
@@ -352,7 +354,7 @@ func (d *Dispatcher) newModel(name string) *model {
 	if own, ok := d.o.ModelLimits[name]; ok {
 		limits = own
 	}
-	m := &model{name: name, seed: prefix.Seed(name, "", ""), metrics: d.metrics.Model(name), limits: limits}
+	m := &model{name: name, hash: xxhash.Sum64String(name), seed: prefix.Seed(name, "", ""), metrics: d.metrics.Model(name), limits: limits}
 	for work := range m.patience {
 		m.patience[work] = patience.NewModel(patience.Options{
 			PatienceFloor: d.o.PatienceFloor,

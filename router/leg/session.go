@@ -29,13 +29,19 @@ func (l *Leg) identify() {
 	}
 }
 
-// home returns 1 + the place of the session's node among the candidates, or 0 if it has none.
-func (l *Leg) home(now time.Time) int {
+// homeHash returns the IDHash of the session's node; 0: it has none.
+func (l *Leg) homeHash(now time.Time) uint64 {
 	if l.picks.session == 0 {
 		return 0
 	}
-	node, ok := l.d.sessions.Node(l.picks.session, now)
-	if !ok {
+	node, _ := l.d.sessions.Node(l.picks.session, now)
+	return node
+}
+
+// home returns 1 + the place of the session's node among the candidates, or 0 if it has none.
+func (l *Leg) home(now time.Time) int {
+	node := l.homeHash(now)
+	if node == 0 {
 		return 0
 	}
 	for i := range l.picks.cands {

@@ -54,8 +54,8 @@ var (
 		{name: "assume_kv_reuse", read: func(r *reader) { r.x.Overrides.AssumeKVReuse = policy.Given(r.flag()) }},
 		{name: "track_prefill_tokens", read: func(r *reader) { r.x.Overrides.TrackPrefillTokens = policy.Given(r.flag()) }},
 		{name: "shared_cache_multiplier", read: func(r *reader) { r.x.Overrides.SharedCacheMultiplier = policy.Given(r.share()) }},
-		{name: "ttft_target", read: func(r *reader) { r.milliseconds() }},
-		{name: "itl_target", read: func(r *reader) { r.milliseconds() }},
+		{name: "ttft_target", read: func(r *reader) { r.x.Overrides.Targets.First = r.milliseconds() / 1000 }},
+		{name: "itl_target", read: func(r *reader) { r.x.Overrides.Targets.Step = r.milliseconds() / 1000 }},
 		{name: "moe_query", read: (*reader).moeQuery},
 	}
 	moeFields = []field{

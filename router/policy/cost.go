@@ -215,7 +215,7 @@ func (k *costing) cost(c *Candidate, t *CostTerms) (total float64) {
 		decay = k.decay(c)
 	}
 	if c.Labels != 0 {
-		labels = k.labels(c.Labels)
+		labels = preference(c.Labels, k.pinned)
 	}
 	cached, credit, tokens := 0.0, 0.0, k.prompt
 	if c.Matched|c.Coming|c.Host|c.Disk|c.SharedCache != 0 {
@@ -306,10 +306,10 @@ func (k *costing) active(blocks float64) float64 {
 	return math.Round(blocks * block.Tokens / k.unit)
 }
 
-// labels returns the factor of the preferred labels, between exp(-1) and exp(1). sum is the sum of
-// their weights.
-func (k *costing) labels(sum float64) float64 {
-	if k.pinned || sum == 0 || math.IsNaN(sum) {
+// preference returns the factor of the preferred labels, between exp(-1) and exp(1). sum is the sum
+// of their weights. Labels do not count for a pinned request.
+func preference(sum float64, pinned bool) float64 {
+	if pinned || sum == 0 || math.IsNaN(sum) {
 		return 1
 	}
 	return math.Exp(-math.Tanh(sum))

@@ -34,7 +34,7 @@ func Parse(doc []byte) (*Policy, error) {
 }
 
 // retired are the keys that older documents may have and that have no effect.
-var retired = []string{"score.max_share", "ttft_slo_ms"}
+var retired = []string{"score.max_share"}
 
 // Ignored returns the settings of a valid document that have no effect.
 func Ignored(doc []byte) []string {

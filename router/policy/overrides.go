@@ -1,7 +1,10 @@
 package policy
 
-// Overrides are a request's own values for settings of mode cost. The zero value overrides nothing.
+// Overrides are a request's own values for settings of mode cost, and its targets for mode
+// predicted. The zero value overrides nothing.
 type Overrides struct {
+	Targets Targets
+
 	OverlapScoreCredit    Optional[float64]
 	PrefillLoadScale      Optional[float64]
 	Temperature           Optional[float64]

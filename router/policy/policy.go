@@ -117,6 +117,10 @@ type Policy struct {
 	DeviceAware DeviceAwareSettings `json:"device_aware"`
 	Predicted   PredictedSettings   `json:"predicted"`
 
+	// TTFTSloMs is the target for the time to the first token, in ms, of requests without a target
+	// of their own. It counts in mode predicted. 0: none.
+	TTFTSloMs float64 `json:"ttft_slo_ms" range:"0..3600000"`
+
 	PrefillLoadModel PrefillLoadModel `json:"prefill_load_model"`
 	// Busy are the thresholds above which a node gets no further requests. Pick does not read
 	// them. The caller of Pick leaves busy nodes out of the candidates.
@@ -176,7 +180,7 @@ func Default() *Policy {
 			PrefillLoadScale: 1, AssumeKVReuse: true, TrackPrefillTokens: true, TrackActiveBlocks: true,
 		},
 		DeviceAware:      DeviceAwareSettings{Ratio: 8},
-		Predicted:        PredictedSettings{First: 8, Others: 1, Queue: 0, Stalls: 1, Slower: 1, Answer: 1, Memory: 1, Burst: 2},
+		Predicted:        PredictedSettings{First: 8, Wait: 1, Others: 1, Burst: 2, Learn: true, Explore: true},
 		PrefillLoadModel: PrefillLoadModel{Mode: NotModelled},
 	}
 }
@@ -245,7 +249,7 @@ type Situation struct {
 	Pinned     bool   // the request names its node, and the candidates are that node
 	Overrides  Overrides
 	Times      []Timing // by candidate; mode predicted only
-	Forecast   Forecast // mode predicted only
+	Output     float64  // expected output tokens; mode predicted only
 	Scratch    Scratch  // keep it for the next pick
 }
 

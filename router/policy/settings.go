@@ -117,8 +117,11 @@ func defaults() map[string]any {
 // counts says whether the setting with the given name has an effect with the modes of p.
 func (p *Policy) counts(name string) bool {
 	section, _, nested := strings.Cut(name, ".")
-	if strings.HasPrefix(name, "prefill_load_model.table") {
+	switch {
+	case strings.HasPrefix(name, "prefill_load_model.table"):
 		return p.PrefillLoadModel.Mode == Modelled
+	case name == "ttft_slo_ms":
+		return p.Mode == Predicted
 	}
 	return !nested || section == p.Mode.String() || !slices.Contains(ModeNames(), section)
 }

@@ -50,14 +50,13 @@ const (
 
 var logMost = math.Log(most)
 
-// present returns the logarithm of the factor at now.
-func (f *factor) present(now time.Time) float64 {
-	return faded(math.Float64frombits(f.log.Load()), time.Duration(now.UnixNano()-f.at.Load()))
-}
+// last returns the logarithm of the factor after the last observation.
+func (f *factor) last() float64 { return math.Float64frombits(f.log.Load()) }
 
-// faded returns a logarithm of this age.
-func faded(log float64, age time.Duration) float64 {
-	if log == 0 || age <= time.Second { // exp takes longer than the rest
+// fade returns a logarithm as of now.
+func (f *factor) fade(log float64, now time.Time) float64 {
+	age := time.Duration(now.UnixNano() - f.at.Load())
+	if log == 0 || age <= halfLife/16 { // exp takes longer than the rest
 		return log
 	}
 	return log * math.Exp2(-float64(age)/float64(halfLife))
@@ -67,9 +66,8 @@ func faded(log float64, age time.Duration) float64 {
 // between 0 and 1.
 func (f *factor) observe(ratio, weight float64, now time.Time) {
 	n := f.n.Load()
-	log := f.present(now)
-	f.fast = faded(f.fast, time.Duration(now.UnixNano()-f.at.Load()))
-	f.fast += (ratio - f.fast) * weight * max(fastGain, 1/float64(n+2))
+	log, fast := f.fade(f.last(), now), f.fade(f.fast, now)
+	f.fast = fast + (ratio-fast)*weight*max(fastGain, 1/float64(n+2))
 	log += (ratio - log) * weight * max(gain, 1/float64(n+2))
 	if math.Abs(f.fast-log) > change {
 		log = f.fast
@@ -85,16 +83,27 @@ type Speed struct {
 	Prefills, Decodes float64 // the engine's factors
 }
 
-// Speed returns the engine's speed at now.
-func (e *Engine) Speed(now time.Time) Speed {
-	s := Speed{Rates: e.kind.Rates(), Prefills: 1, Decodes: 1}
-	if log := e.parts[prefill].present(now); log != 0 {
-		s.Prefills = math.Exp(log)
+// Untaught returns the speed of an engine of which nothing is known.
+func Untaught() Speed { return Speed{Rates: &start, Prefills: 1, Decodes: 1} }
+
+// Speed returns the engine's speed at now. If explores is set, what is known of the engine alone
+// fades while it answers nothing.
+func (e *Engine) Speed(now time.Time, explores bool) Speed {
+	return Speed{
+		Rates: e.kind.Rates(), Prefills: e.parts[prefill].times(now, explores), Decodes: e.parts[decode].times(now, explores),
 	}
-	if log := e.parts[decode].present(now); log != 0 {
-		s.Decodes = math.Exp(log)
+}
+
+// times returns the factor at now.
+func (f *factor) times(now time.Time, fades bool) float64 {
+	log := f.last()
+	if fades {
+		log = f.fade(log, now)
 	}
-	return s
+	if log == 0 {
+		return 1
+	}
+	return math.Exp(log)
 }
 
 // Answers returns the numbers of first tokens and of gaps that the engine has been learned from.
@@ -124,7 +133,7 @@ func (e *Engine) LearnFirst(f *First, took float64, now time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	own := &e.parts[prefill]
-	log := own.present(now)
+	log := own.last()
 	// The wait is known as well as the rest: its expectation errs by the same factor.
 	x := [width]float64{1, f.Work.Tokens, f.Work.Pairs, f.Step}
 	expected := dot(k.first.coef, x)
@@ -155,7 +164,7 @@ func (e *Engine) LearnGaps(g *Gaps, now time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	own := &e.parts[decode]
-	log := own.present(now)
+	log := own.last()
 	x := [width]float64{1, g.Requests, g.Blocks, 0}
 	expected := dot(k.step.coef, x)
 	own.observe(bounded(math.Log(step/expected)), 1, now)
