@@ -28,10 +28,11 @@ func (e *Engine) Kind() *Kind { return e.kind }
 
 // factor is how much slower than its kind an engine is. The kind's lock guards writes and fast.
 type factor struct {
-	log  atomic.Uint64 // bits of the logarithm
-	at   atomic.Int64  // time of the last observation, Unix ns
-	n    atomic.Int32
-	fast float64 // a quicker estimate of the logarithm
+	usual   atomic.Uint64 // bits of the logarithm in the long run
+	present atomic.Uint64 // bits of the logarithm at the last observation, if the engine has changed its speed
+	at      atomic.Int64  // time of the last observation, Unix ns
+	n       atomic.Int32
+	fast    float64 // a quicker estimate of the logarithm
 }
 
 const (
@@ -42,7 +43,7 @@ const (
 	// change is the difference of the two estimates at which the engine has changed its speed. The
 	// quicker estimate is then right.
 	change = 0.5
-	// halfLife is the time in which the logarithm of a factor halves without observations.
+	// halfLife is the time in which half of a change is forgotten without observations.
 	halfLife = 20 * time.Second
 	// most bounds a factor, and its inverse.
 	most = 32
@@ -51,28 +52,31 @@ const (
 var logMost = math.Log(most)
 
 // last returns the logarithm of the factor after the last observation.
-func (f *factor) last() float64 { return math.Float64frombits(f.log.Load()) }
+func (f *factor) last() float64 { return math.Float64frombits(f.present.Load()) }
 
-// fade returns a logarithm as of now.
-func (f *factor) fade(log float64, now time.Time) float64 {
+// fade returns the logarithm of the factor at now. A change of speed fades.
+func (f *factor) fade(now time.Time) float64 {
+	last, usual := f.last(), math.Float64frombits(f.usual.Load())
 	age := time.Duration(now.UnixNano() - f.at.Load())
-	if log == 0 || age <= halfLife/16 { // exp takes longer than the rest
-		return log
+	if last == usual || age <= halfLife/16 { // exp takes longer than the rest
+		return last
 	}
-	return log * math.Exp2(-float64(age)/float64(halfLife))
+	return usual + (last-usual)*math.Exp2(-float64(age)/float64(halfLife))
 }
 
 // observe takes in the logarithm of an observation's ratio to the kind's expectation. weight is
 // between 0 and 1.
 func (f *factor) observe(ratio, weight float64, now time.Time) {
 	n := f.n.Load()
-	log, fast := f.fade(f.last(), now), f.fade(f.fast, now)
-	f.fast = fast + (ratio-fast)*weight*max(fastGain, 1/float64(n+2))
-	log += (ratio - log) * weight * max(gain, 1/float64(n+2))
-	if math.Abs(f.fast-log) > change {
-		log = f.fast
+	usual := math.Float64frombits(f.usual.Load())
+	usual += (ratio - usual) * weight * max(gain, 1/float64(n+2))
+	f.fast += (ratio - f.fast) * weight * max(fastGain, 1/float64(n+2))
+	present := usual
+	if math.Abs(f.fast-usual) > change {
+		present = f.fast
 	}
-	f.log.Store(math.Float64bits(min(max(log, -logMost), logMost)))
+	f.usual.Store(math.Float64bits(min(max(usual, -logMost), logMost)))
+	f.present.Store(math.Float64bits(min(max(present, -logMost), logMost)))
 	f.at.Store(now.UnixNano())
 	f.n.Store(min(n+1, math.MaxInt32-1))
 }
@@ -98,7 +102,7 @@ func (e *Engine) Speed(now time.Time, explores bool) Speed {
 func (f *factor) times(now time.Time, fades bool) float64 {
 	log := f.last()
 	if fades {
-		log = f.fade(log, now)
+		log = f.fade(now)
 	}
 	if log == 0 {
 		return 1
@@ -141,7 +145,7 @@ func (e *Engine) LearnFirst(f *First, took float64, now time.Time) {
 	share := expected / (expected + f.Wait) // a long wait says little about this prompt
 	own.observe(log+bounded(math.Log(took/f.Expected)), share, now)
 	k.typical[prefill] += (log - k.typical[prefill]) / 64
-	k.first.observe(x, k.like(prefill, log, alone, expected), expected, share)
+	k.first.observe(x, k.like(prefill, log, alone, expected, k.first.n), expected, share*share)
 	k.publish(&k.first)
 }
 
@@ -169,7 +173,7 @@ func (e *Engine) LearnGaps(g *Gaps, now time.Time) {
 	expected := dot(k.step.coef, x)
 	own.observe(bounded(math.Log(step/expected)), 1, now)
 	k.typical[decode] += (log - k.typical[decode]) / 64
-	k.step.observe(x, k.like(decode, log, step, expected), expected, 1)
+	k.step.observe(x, k.like(decode, log, step, expected, k.step.n), expected, 1)
 	k.publish(&k.step)
 }
 

@@ -48,12 +48,20 @@ func (k *Kind) publish(f *fit) {
 	})
 }
 
-// clip bounds an observation relative to its expectation.
-const clip = 4
+const (
+	// clip bounds an observation relative to its expectation, so that outliers count little.
+	clip = 1.5
+	// raw is the number of observations that are not clipped. The start values may be far off.
+	raw = 16
+)
 
-// like returns an observation of an engine with factor own as that of a typical engine, within the
-// bounds of clip. expected is the Kind's expectation. The caller holds k.mu.
-func (k *Kind) like(which part, own, y, expected float64) float64 {
-	y *= math.Exp(k.typical[which] - own)
+// like returns an observation of an engine as that of a typical engine, within the bounds of clip.
+// log is the logarithm of the engine's factor, n the number of observations so far, and expected the
+// Kind's expectation. The caller holds k.mu.
+func (k *Kind) like(which part, log, y, expected float64, n int) float64 {
+	y *= math.Exp(k.typical[which] - log)
+	if n < raw {
+		return max(y, 0)
+	}
 	return min(max(y, expected/clip), expected*clip)
 }
