@@ -25,30 +25,32 @@ type clusterFlags struct {
 	judge    judgeFlags
 }
 
+const clusterHelp = "Simulates engines with block-level LRU caches in virtual time, and the router's own choice of nodes " +
+	"before them: policy,\n" +
+	"prefix index and feedback are the real ones, only bytes and sockets are left out. An hour of traffic " +
+	"takes seconds, and\n" +
+	"equal flags give equal figures on every machine. Times are in simulated milliseconds.\n\n" +
+	"Arrivals keep the trace's spacing, divided by the speed at which round robin keeps prefill busy for " +
+	"--utilisation of the\n" +
+	"time, or by --speed. The mode score_exact is score that is told what the caches hold instead of " +
+	"predicting it; reusable is\n" +
+	"what one cache without a bound would find, which no policy can exceed.\n\n" +
+	"--modes takes the spellings of a policy document, such as kv for cost and round-robin for round_robin. " +
+	"The mode direct\n" +
+	"cannot be simulated, because simulated requests name no node. device_aware is simulated only if " +
+	"--modes names it:\n" +
+	"all simulated engines are accelerators, so it chooses as least_loaded does.\n\n" +
+	"Decoding takes the rest of the engines' time, so that short traces, small caches and few slots leave a " +
+	"high --utilisation\n" +
+	"out of reach; near it requests are refused for want of slots.\n\n" +
+	judgeHelp
+
 func newCluster(a *cli.App) *cobra.Command {
 	var f clusterFlags
 	cmd := &cobra.Command{
 		Use:   "cluster",
 		Short: "Simulate a fleet with the router's own policy and compare routing modes",
-		Long: "Simulates engines with block-level LRU caches in virtual time, and the router's own choice of nodes " +
-			"before them: policy,\n" +
-			"prefix index and feedback are the real ones, only bytes and sockets are left out. An hour of traffic " +
-			"takes seconds, and\n" +
-			"equal flags give equal figures on every machine. Times are in simulated milliseconds.\n\n" +
-			"Arrivals keep the trace's spacing, divided by the speed at which round robin keeps prefill busy for " +
-			"--utilisation of the\n" +
-			"time, or by --speed. The mode score_exact is score that is told what the caches hold instead of " +
-			"predicting it; reusable is\n" +
-			"what one cache without a bound would find, which no policy can exceed.\n\n" +
-			"--modes takes the spellings of a policy document, such as kv for cost and round-robin for round_robin. " +
-			"The mode direct\n" +
-			"cannot be simulated, because simulated requests name no node. device_aware is simulated only if " +
-			"--modes names it:\n" +
-			"all simulated engines are accelerators, so it chooses as least_loaded does.\n\n" +
-			"Decoding takes the rest of the engines' time, so that short traces, small caches and few slots leave a " +
-			"high --utilisation\n" +
-			"out of reach; near it requests are refused for want of slots.\n\n" +
-			judgeHelp,
+		Long:  clusterHelp,
 		Example: "  cgn-ctl bench cluster --requests 6000\n" +
 			"  cgn-ctl bench trace --requests 3000 >trace.jsonl && cgn-ctl bench cluster --trace trace.jsonl " +
 			"--requests 0 --modes score,round_robin\n" +
@@ -151,6 +153,7 @@ func wayOut(err error) error {
 		hint string
 	}{
 		{cluster.ErrCache, "give more with --cache-share, or fewer --nodes, or a longer trace (--requests)"},
+		{cluster.ErrShort, "give more --requests, or larger parts with --window"},
 		{cluster.ErrSpan, "give a higher --speed or --rate, or fewer --requests"},
 		{cluster.ErrBusy, "decoding takes the rest of the engines' time, or caches and slots have too little room: " +
 			"lower --utilisation, --prefill-rate or --decode-step,\n" +

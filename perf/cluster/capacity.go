@@ -52,8 +52,11 @@ func (t *Traffic) Capacity() (float64, error) {
 			rate = (holds + grows) / 2
 		}
 	}
-	return 0, fmt.Errorf("%s: no rate %w at which the queue stops growing; the last try was %.3g requests per second",
-		t.Name, ErrBusy, rate)
+	if grows == 0 {
+		return 0, fmt.Errorf("%s: %w to load the fleet", t.Name, ErrShort)
+	}
+	return 0, fmt.Errorf("%s: a rate without a growing queue %w; the last try was %.3g requests per second", t.Name,
+		ErrBusy, rate)
 }
 
 // mostGrowth is the growth up to which the queue does not count as growing.

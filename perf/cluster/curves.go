@@ -26,7 +26,8 @@ func (j *Judgement) Draw(dir string) (names []string, err error) {
 				continue
 			}
 			name := filepath.Join(dir, fileName(r.Workload)+"-"+c.name+".svg")
-			drawing := compare.Drawing(r.Workload+": "+c.title, "load, as a share of what round robin holds", c.y, lines)
+			const x = "load, as a share of what round robin holds"
+			drawing := compare.Drawing(r.Workload+": "+c.title, x, c.y, lines)
 			if err := os.WriteFile(name, []byte(drawing), 0o644); err != nil {
 				return names, err
 			}

@@ -75,6 +75,7 @@ var (
 	ErrCache = errors.New("a node's cache cannot hold the longest request")
 	ErrSpan  = errors.New("more than can be simulated")
 	ErrBusy  = errors.New("is out of reach")
+	ErrShort = errors.New("has too few requests")
 )
 
 // simulation is a running simulation.

@@ -14,10 +14,12 @@ func (j *Judgement) Markdown() string {
 	}
 	fmt.Fprintf(&b, ".\nMeans over the seeds %d to %d. In brackets the paired difference to the best other mode, with "+
 		"its 95 %% interval.\n\n", j.FirstSeed, j.FirstSeed+uint64(j.Seeds)-1)
-	b.WriteString(head("workload", "load", "mode", "TTFT mean ms", "TTFT p90 ms", "E2E mean ms", "hit ratio", "refused"))
+	b.WriteString(head("workload", "load", "mode", "TTFT mean ms", "TTFT p90 ms", "E2E mean ms", "hit ratio",
+		"refused"))
 	for _, r := range j.Rows {
-		fmt.Fprintf(&b, "| %s | %g | %s | %s | %s | %s | %.3f | %.0f |\n", r.Workload, r.Load, r.Mode, r.cell(FigureTTFT),
-			r.cell(FigureTTFTP90), r.cell(FigureE2E), r.Means[FigureHitRatio], r.Means[FigureRefused])
+		fmt.Fprintf(&b, "| %s | %g | %s | %s | %s | %s | %.3f | %.0f |\n", r.Workload, r.Load, r.Mode,
+			r.cell(FigureTTFT), r.cell(FigureTTFTP90), r.cell(FigureE2E), r.Means[FigureHitRatio],
+			r.Means[FigureRefused])
 	}
 	j.table(&b, "\nTTFT p90 before a node was slower, and meanwhile:\n\n", "before ms", "meanwhile ms", FigureUsualP90,
 		FigureSlowP90)
@@ -27,7 +29,8 @@ func (j *Judgement) Markdown() string {
 	}
 	for _, s := range j.Summary {
 		fmt.Fprintf(&b, "%s: best or within 3 %% of the best in %d of %d figures, worst in %d; against the best other "+
-			"mode ahead in %d, equal in %d, behind in %d.\n", s.Mode, s.Near, s.Figures, s.Worst, s.Ahead, s.Equal, s.Behind)
+			"mode ahead in %d, equal in %d, behind in %d.\n",
+			s.Mode, s.Near, s.Figures, s.Worst, s.Ahead, s.Equal, s.Behind)
 	}
 	return b.String()
 }

@@ -92,10 +92,10 @@ func Recorded(name string, w *Workload) Traffic {
 }
 
 // modelled is the engine of these fleets, with plausible values for a model of 8 billion parameters
-// in 16 bits on a GPU with 80 GB, 2 TB/s and 312 TFLOP/s. Reading the weights takes 8 ms of a decode
-// step. KV memory has 400,000 tokens of 128 KiB, whose reading takes 26 ms. Prefill reaches 40 % of
-// the GPU's arithmetic. At 32,768 tokens before it, attention takes as much arithmetic for a token
-// as all else.
+// in 16 bits on a GPU with 80 GB, 2 TB/s and 312 TFLOP/s. Reading the weights takes 8 ms of a
+// decode step. KV memory has 400,000 tokens of 128 KiB, whose reading takes 26 ms. Prefill reaches
+// 40 % of the GPU's arithmetic. With 32,768 tokens before a token, attention takes as much
+// arithmetic as all else.
 var modelled = engine.Config{
 	CacheBlocks: 780, MaxSeqs: 64, MaxBatchTokens: 2048,
 	PrefillTokensPerSecond: 8000, PrefillDoublesAt: 32 << 10,
@@ -139,8 +139,8 @@ func slowdown(w *Workload, nodes int) Slow {
 }
 
 // withClients returns w with what clients send besides their prompts. Half of the requests have a
-// bound on the answer, which is the lowest of three usual bounds that the answer meets. The requests
-// of half of the sessions have the session's id.
+// bound on the answer, which is the lowest of three usual bounds that the answer meets. The
+// requests of half of the sessions have the session's id.
 func (w *Workload) withClients(seed uint64) *Workload {
 	own := *w
 	own.requests = append([]request(nil), w.requests...)

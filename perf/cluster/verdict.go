@@ -23,8 +23,8 @@ const (
 type Difference struct {
 	Other   string  `json:"other"`
 	Percent float64 `json:"percent"`
-	// Margin is half of the interval that contains the difference of the means with a probability of
-	// 95 %, by Student's t over the seeds.
+	// Margin is half of the interval that contains the difference of the means with a probability
+	// of 95 %, by Student's t over the seeds.
 	Margin  float64 `json:"margin"`
 	Verdict Verdict `json:"verdict"`
 }
