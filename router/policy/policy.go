@@ -180,7 +180,7 @@ func Default() *Policy {
 			PrefillLoadScale: 1, AssumeKVReuse: true, TrackPrefillTokens: true, TrackActiveBlocks: true,
 		},
 		DeviceAware:      DeviceAwareSettings{Ratio: 8},
-		Predicted:        PredictedSettings{First: 8, Wait: 1, Others: 1, Burst: 2, Learn: true, Explore: true},
+		Predicted:        PredictedSettings{First: 12, Wait: 1, Others: 0.5, Burst: 2, Learn: true, Explore: true},
 		PrefillLoadModel: PrefillLoadModel{Mode: NotModelled},
 	}
 }

@@ -166,6 +166,11 @@ func (s *Situation) among(best int, low float64, takers int, e *Explanation) int
 func (x *expecting) expect(c *Candidate, at *Timing, t *ExpectedTerms) {
 	step := at.Decode(at.Decoding, at.Blocks)
 	f := predict.First{Wait: x.Wait*at.Wait + at.Load, Work: predict.Prompt(x.tokens, x.held(c)), Step: step}
+	if over := int64(c.EngineSlots); over > 0 {
+		if over = c.busy() + 1 - over; over > 0 {
+			f.Wait += float64(over) / float64(c.EngineSlots) * x.output * at.Decodes * step
+		}
+	}
 	at.Forecast(&f)
 	own := at.Sequence + at.Block*(x.blocks+x.output/(2*block.Tokens))
 	*t = ExpectedTerms{
