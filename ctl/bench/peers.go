@@ -38,7 +38,7 @@ func newPeersRouting(a *cli.App) *cobra.Command {
 		Args: cli.NoArguments,
 		PreRunE: cli.Ranges(map[string][2]float64{"windows": {0, 100},
 			"requests": {10, cli.Most}, "repeats": {0, 100}, "bursts": {0, 100}, "workers": {1, 64}, "blocks": {64, cli.Most},
-			"speedup": {0.001, 1000}, "most-cpu": {0.01, 1}}),
+			"speedup": {0.001, 1000}, "most-cpu": {0.01, 1}, "most-late": {0.001, 10}}),
 		RunE: cli.Interruptible(func(ctx context.Context, _ *cobra.Command, _ []string) error {
 			if err := checkPeers(&cfg, &usual, write); err != nil {
 				return cli.Misused(err)
@@ -74,6 +74,8 @@ func newPeersRouting(a *cli.App) *cobra.Command {
 	fl.IntVar(&cfg.Engines.Blocks, "blocks", usual.Engines.Blocks, "KV blocks of an engine, of 16 tokens each")
 	fl.Float64Var(&cfg.Engines.Speedup, "speedup", usual.Engines.Speedup, "divides an engine's times")
 	fl.Float64Var(&cfg.MostCPU, "most-cpu", usual.MostCPU, "share of the host's CPU above which a run is void")
+	fl.DurationVar(&cfg.MostLate, "most-late", usual.MostLate, "a run is void if 1 % of the requests were sent later "+
+		"than this")
 	fl.BoolVar(&write, "write", false, "write the result into perf/REPORTS.md")
 	return c
 }
@@ -135,5 +137,6 @@ func peersCommand(cfg *peers.Config, file string) string {
 	add(e.Blocks != d.Engines.Blocks, "--blocks %d", e.Blocks)
 	add(e.Speedup != d.Engines.Speedup, "--speedup %g", e.Speedup)
 	add(cfg.MostCPU != d.MostCPU, "--most-cpu %g", cfg.MostCPU)
+	add(cfg.MostLate != d.MostLate, "--most-late %v", cfg.MostLate)
 	return command
 }

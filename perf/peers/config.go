@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"github.com/cognitora/dataplane/perf/trace"
 )
@@ -36,14 +37,17 @@ type Config struct {
 	Repeats, Bursts int
 	Engines         Engines
 	// MostCPU is the share of the host's CPU above which a run is void.
-	MostCPU  float64
+	MostCPU float64
+	// MostLate is the delay of the client that 1 % of the requests may exceed.
+	MostLate time.Duration
 	Progress io.Writer // gets a line for each run
 }
 
 // Default returns the settings that suit two cores.
 func Default() Config {
 	return Config{Root: ".", Windows: 3, Requests: 2000, Scale: 4, Loads: []int{60, 90}, Repeats: 2, Bursts: 6,
-		Engines: Engines{Workers: 8, BlockTokens: 16, Blocks: 32768, Speedup: 0.5}, MostCPU: 0.6}
+		Engines: Engines{Workers: 8, BlockTokens: 16, Blocks: 32768, Speedup: 0.5}, MostCPU: 0.6,
+		MostLate: 10 * time.Millisecond}
 }
 
 // Check returns an error that names the first unusable setting.

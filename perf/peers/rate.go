@@ -16,11 +16,9 @@ const (
 	firstStep, furtherStep = 1.25, 1.12
 	// closeEnough is the quotient of the bounds at which the search ends.
 	closeEnough = 1.07
-	// probeRequests bounds the requests of one step of the search.
-	probeRequests = 1500
-	// grown is how many times as many requests are in flight in the last third of a run, relative to
-	// the middle third, if a queue grew.
-	grown = 1.2
+	// growth is the share of the requests of a third of a run by which the number in flight may grow
+	// from the middle third to the last.
+	growth = 0.05
 	// maxProbes bounds the search in one window.
 	maxProbes = 16
 )
@@ -41,7 +39,7 @@ func (b *bench) findRates(ctx context.Context) ([]float64, error) {
 	var rates []float64
 	for i, w := range b.windows {
 		rate, err := search(start, step, func(rate float64) (bool, error) {
-			return b.probe(ctx, c, i+1, w.head(probeRequests), rate)
+			return b.probe(ctx, c, i+1, w, rate)
 		})
 		if err != nil {
 			return rates, fmt.Errorf("the rate that round robin holds in window %d: %w", i+1, err)
@@ -110,5 +108,6 @@ func (b *bench) probe(ctx context.Context, c *contestant, window int, w *Workloa
 
 // holds reports whether every request was answered and no queue grew.
 func holds(r *replay.Result) bool {
-	return r.Failed() == 0 && r.InFlight[2] <= grown*r.InFlight[1]
+	third := float64(r.Requests) / float64(len(r.InFlight))
+	return r.Failed() == 0 && r.InFlight[2]-r.InFlight[1] <= growth*third
 }

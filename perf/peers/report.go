@@ -37,8 +37,8 @@ func (r *Run) line() string {
 	text := fmt.Sprintf("%s: %s: ", r.Place, r.Contestant)
 	if q := r.Replay; q != nil {
 		text += fmt.Sprintf("TTFT mean %.0f, p50 %.0f, p90 %.0f, p99 %.0f, E2E mean %.0f ms; cached %.3f, busiest %.2f, "+
-			"%d of %d failed, CPU %.0f %%, late %.1f ms", 1e3*q.TTFT.Mean, 1e3*q.TTFT.P50, 1e3*q.TTFT.P90, 1e3*q.TTFT.P99,
-			1e3*q.E2E.Mean, q.HitRatio, r.Busiest, q.Failed(), q.Requests, 100*r.CPU, 1e3*q.LateP99)
+			"%d of %d failed, CPU %.0f %% (own %.0f), late %.1f ms", 1e3*q.TTFT.Mean, 1e3*q.TTFT.P50, 1e3*q.TTFT.P90, 1e3*q.TTFT.P99,
+			1e3*q.E2E.Mean, q.HitRatio, r.Busiest, q.Failed(), q.Requests, 100*r.CPU, 100*r.Own, 1e3*q.LateP99)
 		if q.Failed() > 0 {
 			text += fmt.Sprintf("; failures %v, such as %.200s", q.Failures, q.Sample)
 		}
@@ -64,6 +64,7 @@ var columns = []struct {
 	{"busiest ÷ mean", "%.2f", func(r *Run) float64 { return r.Busiest }},
 	{"failed", "%.3g", func(r *Run) float64 { return float64(r.Replay.Failed()) }},
 	{"host CPU %", "%.0f", func(r *Run) float64 { return 100 * r.CPU }},
+	{"of it own %", "%.0f", func(r *Run) float64 { return 100 * r.Own }},
 	{"late p99 ms", "%.1f", func(r *Run) float64 { return 1e3 * r.Replay.LateP99 }},
 }
 
@@ -286,7 +287,7 @@ func (r *Report) writeVoid(b *strings.Builder) {
 		}
 		if first {
 			fmt.Fprintf(b, "\nVoid runs, each repeated once: above %.0f %% of the host's CPU, or with 1 %% of the requests "+
-				"more than %.0f ms late, or failed.\n\n", 100*r.Config.MostCPU, float64(mostLate.Milliseconds()))
+				"more than %v late, or failed.\n\n", 100*r.Config.MostCPU, r.Config.MostLate)
 			first = false
 		}
 		text, _, _ := strings.Cut(run.line(), "\n")

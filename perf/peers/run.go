@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/procfs"
 
 	"github.com/cognitora/dataplane/perf/compare"
+	"github.com/cognitora/dataplane/perf/process"
 	"github.com/cognitora/dataplane/perf/replay"
 )
 
@@ -41,8 +42,10 @@ type Run struct {
 	Replay *replay.Result `json:"replay,omitempty"`
 	// Busiest is the number of requests of the busiest worker divided by the mean.
 	Busiest float64 `json:"busiest_to_mean"`
-	// CPU is the share of the host's CPU that was busy.
+	// CPU is the share of the host's CPU that was busy. Own is the part that the run itself took:
+	// workers, router and client.
 	CPU float64 `json:"host_cpu"`
+	Own float64 `json:"own_cpu"`
 	// Void says why the figures do not count; empty: they do.
 	Void string `json:"void,omitempty"`
 }
@@ -52,8 +55,6 @@ const (
 	settle = 2 * time.Second
 	// requestTimeout is the time limit of one request.
 	requestTimeout = 3 * time.Minute
-	// mostLate is the delay of the client that 1 % of the requests may exceed.
-	mostLate = 10 * time.Millisecond
 )
 
 // play starts fresh workers and a fresh router, and sends the workload at the rate.
@@ -104,7 +105,7 @@ func (b *bench) measure(ctx context.Context, f *Fleet, addr string, w *Workload,
 	if err != nil {
 		return nil, err
 	}
-	from, err := hostCPU()
+	from, err := readCPU()
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +115,7 @@ func (b *bench) measure(ctx context.Context, f *Fleet, addr string, w *Workload,
 	if err != nil {
 		return nil, err
 	}
-	to, err := hostCPU()
+	to, err := readCPU()
 	if err != nil {
 		return nil, err
 	}
@@ -122,8 +123,9 @@ func (b *bench) measure(ctx context.Context, f *Fleet, addr string, w *Workload,
 	if err != nil {
 		return nil, err
 	}
-	r := &Run{PerSecond: rate, Replay: result, Busiest: busiest(before, after), CPU: to.busySince(from)}
-	r.Void = void(r.CPU, b.MostCPU, result.LateP99)
+	r := &Run{PerSecond: rate, Replay: result, Busiest: busiest(before, after)}
+	r.CPU, r.Own = to.sharesSince(from)
+	r.Void = void(r.CPU, result.LateP99, &b.Config)
 	return r, nil
 }
 
@@ -138,12 +140,12 @@ func wait(ctx context.Context, d time.Duration) error {
 }
 
 // void says why a run's figures do not count: the host was busy, or the client sent late.
-func void(cpu, mostCPU, lateSeconds float64) string {
+func void(cpu, lateSeconds float64, c *Config) string {
 	switch {
-	case cpu > mostCPU:
+	case cpu > c.MostCPU:
 		return fmt.Sprintf("%.0f %% of the host's CPU", 100*cpu)
-	case lateSeconds > mostLate.Seconds():
-		return fmt.Sprintf("1 %% of the requests were sent more than %.0f ms late", 1e3*lateSeconds)
+	case lateSeconds > c.MostLate.Seconds():
+		return fmt.Sprintf("1 %% of the requests were sent more than %v late", c.MostLate)
 	}
 	return ""
 }
@@ -158,11 +160,12 @@ func busiest(before, after []float64) float64 {
 	return most * float64(len(after)) / cmp.Or(sum, 1)
 }
 
-// cpuTime is CPU time of the host since it started, in seconds.
-type cpuTime struct{ busy, all float64 }
+// cpuTime is CPU time in seconds: of the host since it started, and of this program and those that it
+// started.
+type cpuTime struct{ busy, all, own float64 }
 
-// hostCPU reads the host's CPU time. Time that a hypervisor took counts as busy.
-func hostCPU() (cpuTime, error) {
+// readCPU reads the CPU times. Time that a hypervisor took counts as busy.
+func readCPU() (cpuTime, error) {
 	fs, err := procfs.NewDefaultFS()
 	if err != nil {
 		return cpuTime{}, err
@@ -171,14 +174,20 @@ func hostCPU() (cpuTime, error) {
 	if err != nil {
 		return cpuTime{}, err
 	}
+	own, err := process.Read(os.Getpid())
+	if err != nil {
+		return cpuTime{}, err
+	}
 	t := stat.CPUTotal
 	busy := t.User + t.Nice + t.System + t.IRQ + t.SoftIRQ + t.Steal
-	return cpuTime{busy, busy + t.Idle + t.Iowait}, nil
+	return cpuTime{busy, busy + t.Idle + t.Iowait, own.CPU.Seconds()}, nil
 }
 
-// busySince returns the busy share of the time since an earlier reading.
-func (t cpuTime) busySince(from cpuTime) float64 {
-	return (t.busy - from.busy) / cmp.Or(t.all-from.all, 1)
+// sharesSince returns the shares of the host's CPU time since an earlier reading that were busy, and
+// that this program and those that it started took.
+func (t cpuTime) sharesSince(from cpuTime) (busy, own float64) {
+	all := cmp.Or(t.all-from.all, 1)
+	return (t.busy - from.busy) / all, (t.own - from.own) / all
 }
 
 // folder makes the folder of the bench, with the model.

@@ -66,13 +66,6 @@ func windows(from trace.Source, n, size, scale int) ([]*Workload, error) {
 	return found, nil
 }
 
-// head returns the last requests of w away: n remain.
-func (w *Workload) head(n int) *Workload {
-	short := *w
-	short.requests = w.requests[:min(n, len(w.requests))]
-	return &short
-}
-
 // scaled returns a function that makes the bodies of a trace's requests. The text of a hash id is
 // the same everywhere, and has BlockTokens/scale tokens.
 func scaled(scale int) func(q *trace.Request) []byte {
