@@ -45,7 +45,7 @@ type Config struct {
 
 // Default returns the settings that suit two cores.
 func Default() Config {
-	return Config{Root: ".", Windows: 3, Requests: 2000, Scale: 4, Loads: []int{60, 90}, Repeats: 2, Bursts: 6,
+	return Config{Root: ".", Windows: 3, Requests: 1500, Scale: 4, Loads: []int{60, 90}, Repeats: 2, Bursts: 6,
 		Engines: Engines{Workers: 8, BlockTokens: 16, Blocks: 32768, Speedup: 0.5}, MostCPU: 0.6,
 		MostLate: 10 * time.Millisecond}
 }

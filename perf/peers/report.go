@@ -220,6 +220,9 @@ func each(format string, values []float64) string {
 }
 
 func (r *Report) writeTable(b *strings.Builder) {
+	if len(r.Runs) == 0 {
+		return
+	}
 	b.WriteString("\n| load | window | | runs |")
 	for _, col := range columns {
 		b.WriteString(" " + col.title + " |")

@@ -43,7 +43,8 @@ type Run struct {
 	// Busiest is the number of requests of the busiest worker divided by the mean.
 	Busiest float64 `json:"busiest_to_mean"`
 	// CPU is the share of the host's CPU that was busy. Own is the part that the run itself took:
-	// workers, router and client.
+	// workers, router and client. CPU is at least Own, since the kernel counts the host's busy time
+	// in ticks, which miss short work.
 	CPU float64 `json:"host_cpu"`
 	Own float64 `json:"own_cpu"`
 	// Void says why the figures do not count; empty: they do.
@@ -187,7 +188,8 @@ func readCPU() (cpuTime, error) {
 // that this program and those that it started took.
 func (t cpuTime) sharesSince(from cpuTime) (busy, own float64) {
 	all := cmp.Or(t.all-from.all, 1)
-	return (t.busy - from.busy) / all, (t.own - from.own) / all
+	own = (t.own - from.own) / all
+	return max((t.busy-from.busy)/all, own), own
 }
 
 // folder makes the folder of the bench, with the model.
