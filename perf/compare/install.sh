@@ -3,7 +3,7 @@
 #
 #   perf/compare/install.sh                       haproxy and nginx, from Debian's packages
 #   perf/compare/install.sh smg vllm-router ...   peers from PyPI, each in a venv under .cache/peers
-#   perf/compare/install.sh dynamo                NVIDIA Dynamo's frontend and mocker, the same way (700 MB)
+#   perf/compare/install.sh dynamo                NVIDIA Dynamo's frontend and mocker (700 MB)
 #
 # A policy-rc.d keeps the packages from starting services.
 set -eu

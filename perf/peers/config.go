@@ -28,8 +28,8 @@ type Config struct {
 	Scale int
 	// Loads are shares, in percent, of the rate that round robin holds.
 	Loads []int
-	// Rates are the rates that round robin holds in each window, in requests per second. One rate is
-	// for all windows. Empty: the rates are searched.
+	// Rates are the rates that round robin holds in each window, in requests per second. One rate
+	// is for all windows. Empty: the rates are searched.
 	Rates []float64
 	// RateOnly ends after the search.
 	RateOnly bool

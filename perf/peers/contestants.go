@@ -86,7 +86,8 @@ func inMode(mode string) func(*bench, *Fleet) compare.Contestant {
 func withEvents(b *bench, f *Fleet) compare.Contestant {
 	c := inMode("")(b, f)
 	p := &c.Processes[0]
-	p.Files = map[string]string{"router.toml": fmt.Sprintf("[[model]]\nname = %q\ntokenizer = %q\n", modelName, b.model)}
+	p.Files = map[string]string{
+		"router.toml": fmt.Sprintf("[[model]]\nname = %q\ntokenizer = %q\n", modelName, b.model)}
 	p.Command, p.Each = append(p.Command, "--config", "router.toml"), nil
 	for i, addr := range f.Addrs {
 		p.Command = append(p.Command, "--backend", fmt.Sprintf("http://%s,kv-events=%s,kv-replay=%s", addr, f.Events[i],

@@ -6,7 +6,7 @@
 // router gets the same OpenAI endpoints. Dynamo's router gets its native workers with the same
 // settings.
 //
-// A run plays one window of a trace, or a burst, through one router. Every run has fresh workers and
-// a fresh router. The contestants take turns in an order that rotates, and a comparison pairs the
-// runs of one turn. A run is void if the host or the client was too busy for its figures.
+// A run plays one window of a trace, or a burst, through one router. Every run has fresh workers
+// and a fresh router. The contestants take turns in an order that rotates, and a comparison pairs
+// the runs of one turn. A run is void if the host or the client was too busy for its figures.
 package peers

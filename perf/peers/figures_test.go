@@ -111,8 +111,8 @@ func TestGenerated(t *testing.T) {
 	}
 }
 
-// TestShim: vLLM's requests for tokens are answered, what vllm-router adds is removed, and all else
-// goes through.
+// TestShim: vLLM's requests for tokens are answered, what vllm-router adds is removed, and all
+// else goes through.
 func TestShim(t *testing.T) {
 	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		text, _ := io.ReadAll(r.Body)

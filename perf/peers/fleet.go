@@ -79,8 +79,8 @@ func (m *mocker) worker(more ...string) []string {
 // startTimeout is the time limit of a fleet's start.
 const startTimeout = 2 * time.Minute
 
-// start starts fresh workers. A native worker is found in Fleet.Store by a frontend that the caller
-// starts. Every other worker has a plain frontend of its own, and publishes KV events.
+// start starts fresh workers. A native worker is found in Fleet.Store by a frontend that the
+// caller starts. Every other worker has a plain frontend of its own, and publishes KV events.
 func (m *mocker) start(ctx context.Context, native bool) (f *Fleet, err error) {
 	const perWorker = 4
 	ports, err := freePorts(perWorker * m.Workers)
@@ -102,7 +102,8 @@ func (m *mocker) start(ctx context.Context, native bool) (f *Fleet, err error) {
 			err = m.run(fmt.Sprint("worker-", i), m.worker(), append(environment(f.Store), system...))
 		} else {
 			f.Addrs = append(f.Addrs, "127.0.0.1:"+at[1])
-			f.Events, f.Replays = append(f.Events, "tcp://127.0.0.1:"+at[2]), append(f.Replays, "tcp://127.0.0.1:"+at[3])
+			f.Events = append(f.Events, "tcp://127.0.0.1:"+at[2])
+			f.Replays = append(f.Replays, "tcp://127.0.0.1:"+at[3])
 			err = m.runBehindFrontend(i, at, system)
 		}
 		if err != nil {
@@ -138,8 +139,8 @@ func (m *mocker) run(name string, argv, env []string) error {
 	return nil
 }
 
-// await waits until all workers answer: at their endpoints, or, if they have none, at those of their
-// counters.
+// await waits until all workers answer: at their endpoints, or, if they have none, at those of
+// their counters.
 func (m *mocker) await(ctx context.Context, endpoints, counters []string) error {
 	for _, addr := range endpoints {
 		if err := m.awaitOne(ctx, func() error { return askOnce(ctx, addr) }); err != nil {
@@ -264,8 +265,8 @@ func prepare(dir string) error {
 	return os.MkdirAll(filepath.Join(dir, "store"), 0o755)
 }
 
-// generated returns the requests that a worker has got, from its metrics. A worker that has got none
-// has no counter yet.
+// generated returns the requests that a worker has got, from its metrics. A worker that has got
+// none has no counter yet.
 func generated(page io.Reader) (n float64, err error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(page)

@@ -33,8 +33,8 @@ func syllable(i int) string {
 	return string([]byte{consonants[i/len(vowels)], vowels[i%len(vowels)]})
 }
 
-// appendWords appends n words of one token each, with a space before each. The words follow from the
-// seeds.
+// appendWords appends n words of one token each, with a space before each. The words follow from
+// the seeds.
 func appendWords(dst []byte, n int, seed1, seed2 uint64) []byte {
 	r := rand.NewPCG(seed1, seed2)
 	var bits uint64

@@ -13,8 +13,9 @@ type Paired struct {
 
 // student has the two-sided 95 % quantiles of Student's distribution, by degrees of freedom from 1
 // on.
-var student = [...]float64{12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
-	2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042}
+var student = [...]float64{12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179,
+	2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048,
+	2.045, 2.042}
 
 // paired returns the interval of the quotients of pairs. A pair with a value that is not positive
 // does not count. The bounds of fewer than two pairs say nothing.

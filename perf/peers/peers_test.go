@@ -96,8 +96,8 @@ func newBench(t *testing.T) *bench {
 	return &bench{Config: cfg, start: simulated(t, 4)}
 }
 
-// TestCompare runs our router in two modes, with fresh engines and routers each time, and leaves out
-// what is not installed.
+// TestCompare runs our router in two modes, with fresh engines and routers each time, and leaves
+// out what is not installed.
 func TestCompare(t *testing.T) {
 	b := newBench(t)
 	report, err := b.compare(t.Context())
@@ -108,17 +108,7 @@ func TestCompare(t *testing.T) {
 		t.Fatalf("%d runs, want %d", len(report.Runs), want)
 	}
 	for i := range report.Runs {
-		r := &report.Runs[i]
-		n := 30
-		if r.Window == 0 {
-			n = burstRequests
-		}
-		if r.Void != "" || r.Replay.Requests != n || r.Replay.Failed() != 0 || r.Replay.Uncounted != 0 || r.Busiest < 1 {
-			t.Errorf("%s", r.line())
-		}
-		if rr := r.Contestant == roundRobin; rr && r.Busiest > 1.2 || r.Window == 0 && r.Replay.HitRatio < 0.5 {
-			t.Errorf("%s", r.line())
-		}
+		checkRun(t, &report.Runs[i])
 	}
 	if a, b := report.Runs[0].Contestant, report.Runs[2].Contestant; a == b {
 		t.Errorf("%s begins two turns", a)
@@ -136,6 +126,21 @@ func TestCompare(t *testing.T) {
 	}
 	if strings.Contains(text, "Void") || strings.Contains(text, "Interrupted") {
 		t.Error(text)
+	}
+}
+
+// checkRun checks a run of TestCompare.
+func checkRun(t *testing.T, r *Run) {
+	n := 30
+	if r.Window == 0 {
+		n = burstRequests
+	}
+	q := r.Replay
+	if r.Void != "" || q.Requests != n || q.Failed() != 0 || q.Uncounted != 0 || r.Busiest < 1 {
+		t.Errorf("%s", r.line())
+	}
+	if r.Contestant == roundRobin && r.Busiest > 1.2 || r.Window == 0 && q.HitRatio < 0.5 {
+		t.Errorf("%s", r.line())
 	}
 }
 
@@ -217,11 +222,12 @@ func TestContestants(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	for name, want := range map[string]string{
-		"ours, cost":      "--mode cost",
-		"round robin":     "--mode round_robin",
-		"ours, KV events": "--backend http://a:1,kv-events=tcp://e:1,kv-replay=tcp://r:1 [[model]]\nname = \"mock\"\ntokenizer = \"/model\"",
-		"dynamo":          "--router-mode kv",
-		"smg":             "--policy cache_aware",
+		"ours, cost":  "--mode cost",
+		"round robin": "--mode round_robin",
+		"ours, KV events": "--backend http://a:1,kv-events=tcp://e:1,kv-replay=tcp://r:1 " +
+			"[[model]]\nname = \"mock\"\ntokenizer = \"/model\"",
+		"dynamo": "--router-mode kv",
+		"smg":    "--policy cache_aware",
 	} {
 		if got := strings.Join(command(name, f), " "); !strings.Contains(got, want) {
 			t.Errorf("%s: %s, want %s", name, got, want)

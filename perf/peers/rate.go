@@ -11,13 +11,13 @@ import (
 const (
 	// firstRate is where the search begins, in requests per second.
 	firstRate = 40
-	// firstStep and furtherStep bracket the rate: wide in the first window, and narrower in others,
-	// whose search begins at the rate of the window before.
+	// firstStep and furtherStep bracket the rate: wide in the first window, and narrower in
+	// others, whose search begins at the rate of the window before.
 	firstStep, furtherStep = 1.25, 1.12
 	// closeEnough is the quotient of the bounds at which the search ends.
 	closeEnough = 1.07
-	// growth is the share of the requests of a third of a run by which the number in flight may grow
-	// from the middle third to the last.
+	// growth is the share of the requests of a third of a run by which the number in flight may
+	// grow from the middle third to the last.
 	growth = 0.05
 	// maxProbes bounds the search in one window.
 	maxProbes = 16

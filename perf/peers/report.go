@@ -36,9 +36,10 @@ type Entrant struct {
 func (r *Run) line() string {
 	text := fmt.Sprintf("%s: %s: ", r.Place, r.Contestant)
 	if q := r.Replay; q != nil {
-		text += fmt.Sprintf("TTFT mean %.0f, p50 %.0f, p90 %.0f, p99 %.0f, E2E mean %.0f ms; cached %.3f, busiest %.2f, "+
-			"%d of %d failed, CPU %.0f %% (own %.0f), late %.1f ms", 1e3*q.TTFT.Mean, 1e3*q.TTFT.P50, 1e3*q.TTFT.P90, 1e3*q.TTFT.P99,
-			1e3*q.E2E.Mean, q.HitRatio, r.Busiest, q.Failed(), q.Requests, 100*r.CPU, 100*r.Own, 1e3*q.LateP99)
+		text += fmt.Sprintf("TTFT mean %.0f, p50 %.0f, p90 %.0f, p99 %.0f, E2E mean %.0f ms; ", 1e3*q.TTFT.Mean,
+			1e3*q.TTFT.P50, 1e3*q.TTFT.P90, 1e3*q.TTFT.P99, 1e3*q.E2E.Mean)
+		text += fmt.Sprintf("cached %.3f, busiest %.2f, %d of %d failed, CPU %.0f %% (own %.0f), late %.1f ms",
+			q.HitRatio, r.Busiest, q.Failed(), q.Requests, 100*r.CPU, 100*r.Own, 1e3*q.LateP99)
 		if q.Failed() > 0 {
 			text += fmt.Sprintf("; failures %v, such as %.200s", q.Failures, q.Sample)
 		}
@@ -181,11 +182,14 @@ func (r *Report) writeIntroduction(b *strings.Builder, command string) {
 	c := &r.Config
 	fmt.Fprintf(b, "Measured %s, commit %s, %s, %s, in %.0f min.\n\n    %s\n\n", time.Now().UTC().Format("2006-01-02"),
 		buildinfo.Commit(), process.Machine(runtime.NumCPU()), runtime.Version(), r.Took.Minutes(), command)
-	fmt.Fprintf(b, "Engines: %d workers of dynamo.mocker, each with %d blocks of %d tokens, at %g of its speed. Trace: "+
-		"%s, %d windows of %d requests, lengths divided by %d. Each run has fresh workers and a fresh router. Times count "+
-		"from when a request was due. A figure is the mean of up to %d repeats, of %d for the burst.\n\n", c.Engines.Workers,
-		c.Engines.Blocks, c.Engines.BlockTokens, c.Engines.Speedup, c.TraceName, c.Windows, c.Requests, c.Scale, c.Repeats,
-		c.Bursts)
+	e := &c.Engines
+	fmt.Fprintf(b, "Engines: %d workers of dynamo.mocker, each with %d blocks of %d tokens, at %g of its speed. "+
+		"Trace: %s, %d windows of %d requests, lengths divided by %d. ", e.Workers, e.Blocks, e.BlockTokens, e.Speedup,
+		c.TraceName, c.Windows, c.Requests, c.Scale)
+	fmt.Fprintf(b, "Burst: %d requests in %v with %d common tokens and %d of their own. ", burstRequests, burstTime,
+		burstShared, burstOwn)
+	fmt.Fprintf(b, "Each run has fresh workers and a fresh router. Times count from when a request was due. A figure is "+
+		"the mean of up to %d repeats, of %d for the burst.\n\n", c.Repeats, c.Bursts)
 	if len(r.Rates) > 0 {
 		fmt.Fprintf(b, "Round robin holds %s requests/s in the windows, %s.\n\n", each("%.1f", r.Rates), r.foundBy())
 	}

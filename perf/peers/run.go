@@ -43,8 +43,8 @@ type Run struct {
 	// Busiest is the number of requests of the busiest worker divided by the mean.
 	Busiest float64 `json:"busiest_to_mean"`
 	// CPU is the share of the host's CPU that was busy. Own is the part that the run itself took:
-	// workers, router and client. CPU is at least Own, since the kernel counts the host's busy time
-	// in ticks, which miss short work.
+	// workers, router and client. CPU is at least Own, since the kernel counts the host's busy
+	// time in ticks, which miss short work.
 	CPU float64 `json:"host_cpu"`
 	Own float64 `json:"own_cpu"`
 	// Void says why the figures do not count; empty: they do.
@@ -161,8 +161,8 @@ func busiest(before, after []float64) float64 {
 	return most * float64(len(after)) / cmp.Or(sum, 1)
 }
 
-// cpuTime is CPU time in seconds: of the host since it started, and of this program and those that it
-// started.
+// cpuTime is CPU time in seconds: of the host since it started, and of this program and those that
+// it started.
 type cpuTime struct{ busy, all, own float64 }
 
 // readCPU reads the CPU times. Time that a hypervisor took counts as busy.
@@ -184,8 +184,8 @@ func readCPU() (cpuTime, error) {
 	return cpuTime{busy, busy + t.Idle + t.Iowait, own.CPU.Seconds()}, nil
 }
 
-// sharesSince returns the shares of the host's CPU time since an earlier reading that were busy, and
-// that this program and those that it started took.
+// sharesSince returns the shares of the host's CPU time since an earlier reading that were busy,
+// and that this program and those that it started took.
 func (t cpuTime) sharesSince(from cpuTime) (busy, own float64) {
 	all := cmp.Or(t.all-from.all, 1)
 	own = (t.own - from.own) / all

@@ -49,7 +49,8 @@ func TestModel(t *testing.T) {
 	b.words(1000, 1, 2)
 	b.open("user")
 	b.words(2000, 3, 4)
-	made := tokens.NewSet(map[string]*tokens.Model{modelName: m}, 1<<20, 1<<20).Make(modelName, tokens.Chat, b.close(7), nil)
+	set := tokens.NewSet(map[string]*tokens.Model{modelName: m}, 1<<20, 1<<20)
+	made := set.Make(modelName, tokens.Chat, b.close(7), nil)
 	const around = 6 // the beginning, and the marks of both messages and of the answer
 	if len(made.IDs) != 3000+around {
 		t.Fatalf("%d tokens", len(made.IDs))
@@ -103,8 +104,8 @@ func TestScaled(t *testing.T) {
 	if text[:shared] != two[:shared] || text[shared:shared+20] == two[shared:shared+20] {
 		t.Error("equal ids have no equal text, or different ids have")
 	}
-	if short := ask(trace.Request{InputLength: 1, HashIDs: []int64{3}}); strings.Count(short.Messages[0].Content, " ") != 1 ||
-		short.MaxTokens != 1 {
+	short := ask(trace.Request{InputLength: 1, HashIDs: []int64{3}})
+	if strings.Count(short.Messages[0].Content, " ") != 1 || short.MaxTokens != 1 {
 		t.Errorf("%+v", short)
 	}
 }

@@ -41,11 +41,11 @@ type Result struct {
 	Late float64 `json:"late_seconds"`
 	// LateP99 is the delay that 1 % of the requests exceeded.
 	LateP99 float64 `json:"late_p99_seconds"`
-	// InFlight is the mean number of requests in flight in each third of the time in which requests
-	// were due. If the last third has many more than the middle one, a queue grew.
+	// InFlight is the mean number of requests in flight in each third of the time in which
+	// requests were due. If the last third has many more than the middle one, a queue grew.
 	InFlight [3]float64 `json:"in_flight_thirds"`
-	// TTFT is the time to the first token, and E2E the time to the end of the answer. The two times
-	// count from the due time.
+	// TTFT is the time to the first token, and E2E the time to the end of the answer. The two
+	// times count from the due time.
 	TTFT Times `json:"ttft_seconds"`
 	E2E  Times `json:"e2e_seconds"`
 	// ITL is the time between two tokens: for each answer of at least two tokens, the mean.
@@ -160,8 +160,8 @@ func maxInFlight(samples []sample) int {
 	return most
 }
 
-// inFlight returns the mean number of samples in flight in each third of the time until the last was
-// due.
+// inFlight returns the mean number of samples in flight in each third of the time until the last
+// was due.
 func inFlight(samples []sample) (mean [3]float64) {
 	var end time.Duration
 	for i := range samples {
