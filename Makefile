@@ -252,7 +252,8 @@ perf-peers: ## install the KV-aware routers that make perf compares with (needs 
 	@perf/tools.sh python
 	@perf/compare/install.sh smg vllm-router sglang-router
 
-perf-peers-routing: build ## routing quality beside Dynamo, SMG and vllm-router on 8 workers of Dynamo's mocker, in HOURS on a quiet machine; writes perf/REPORTS.md (needs python3 with venv, fetches 250 MB once; TRACE=FILE, RATE=requests/s that round robin holds, MODES=, ROUTING=flags of cgn-ctl bench peers-routing)
+# Without RATE the rate is searched for in each window, which takes 15 minutes.
+perf-peers-routing: build ## routing quality beside Dynamo, SMG and vllm-router on 8 workers of Dynamo's mocker, in 2 hours on a quiet machine, and 20 minutes more for each mode of MODES; writes perf/REPORTS.md (needs python3 with venv, installs 700 MB once; TRACE=FILE, RATE=requests/s that round robin holds, ROUTING=flags of cgn-ctl bench peers-routing)
 	@perf/tools.sh python
 	@perf/compare/install.sh dynamo smg vllm-router
 	@trace=$$(TRACE='$(TRACE)' perf/trace.sh) && bin/cgn-ctl bench peers-routing --write $${trace:+--trace "$$trace"} \

@@ -110,7 +110,7 @@ func runPeers(ctx context.Context, a *cli.App, cfg peers.Config, file string, wr
 	return compare.WriteSection(filepath.Join(cfg.Root, "perf", "REPORTS.md"), peersSection, text)
 }
 
-// peersCommand returns the command that makes the same report, without searching again.
+// peersCommand returns the command that makes the same report.
 func peersCommand(cfg *peers.Config, file string) string {
 	d := peers.Default()
 	command := "cgn-ctl bench peers-routing"

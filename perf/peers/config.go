@@ -74,6 +74,8 @@ func (c *Config) Check() error {
 			c.Windows)
 	case c.RateOnly && len(c.Rates) > 0:
 		return errors.New("--rate-only searches for the rate, so --rate cannot be given")
+	case c.Windows > 0 && len(c.Loads) == 0:
+		return errors.New("--loads: is empty; --windows 0 measures bursts only")
 	case c.Windows == 0 && c.Bursts == 0:
 		return errors.New("--windows 0 with --bursts 0 measures nothing")
 	}

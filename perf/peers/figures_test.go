@@ -160,6 +160,7 @@ func TestCheck(t *testing.T) {
 	for want, change := range map[string]func(c *Config){
 		"--contestants": func(c *Config) { c.Contestants = []string{"x"} },
 		"--loads":       func(c *Config) { c.Loads = []int{0} },
+		"is empty":      func(c *Config) { c.Loads = nil },
 		"--rate -1":     func(c *Config) { c.Rates = []float64{-1} },
 		"for 3 windows": func(c *Config) { c.Rates = []float64{1, 2} },
 		"--rate-only":   func(c *Config) { c.RateOnly, c.Rates = true, []float64{1} },
