@@ -117,7 +117,7 @@ func TestCompare(t *testing.T) {
 		t.Errorf("left behind: %v", left)
 	}
 	text := report.Markdown("the command")
-	for _, want := range []string{"- dynamo: **missing**: not installed: perf/compare/install.sh dynamo", 
+	for _, want := range []string{"- dynamo: **missing**: not installed: perf/compare/install.sh dynamo",
 		"- ours: cgn-router v1;",
 		"| 90 % | 2 | ours | 1 |", "| burst |  | round robin | 1 |", "| 90 % | round robin | 2 |", "the command",
 		"holds 100.0, 100.0 requests/s in the windows, by --rate"} {

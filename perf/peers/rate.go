@@ -103,6 +103,10 @@ func (b *bench) probe(ctx context.Context, c *contestant, window int, w *Workloa
 	b.report.Probes = append(b.report.Probes, p)
 	fmt.Fprintf(b.Progress, "search: round robin in window %d at %.1f requests/s: %.0f, %.0f, %.0f in flight, held: %t, "+
 		"%.0f %% of the host's CPU\n", window, rate, p.InFlight[0], p.InFlight[1], p.InFlight[2], p.Held, 100*r.CPU)
+	if !p.Held && r.Replay.E2E.P50 > float64(r.Replay.Requests)/rate/3 {
+		fmt.Fprintf(b.Progress, "most answers took longer than a third of the run; if this repeats at lower rates, raise "+
+			"--requests\n")
+	}
 	return p.Held, nil
 }
 
