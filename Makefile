@@ -12,7 +12,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
 .PHONY: help build build-gpu build-rdma up test check check-generate check-gpu check-ipmi-vm check-power check-race check-fuzz check-sdk check-tokens check-kv check-kv-vm check-net check-net-vm check-bpf check-bpf-root check-bpf-vm check-vm check-rdma check-layout check-takeover check-outage check-kill check-purges check-abuse check-seen check-llama check-modes check-books check-vllm \
-	bench perf perf-full perf-agent perf-attached perf-index perf-kv perf-pairs perf-peers perf-rdma perf-signals gate generate bpf proto lint clean $(BINARIES)
+	bench perf perf-full perf-agent perf-attached perf-index perf-kv perf-pairs perf-peers perf-peers-routing perf-rdma perf-signals gate generate bpf proto lint clean $(BINARIES)
 
 help: ## list the targets
 	@printf 'Usage: make TARGET\n\n'
@@ -251,6 +251,13 @@ perf-pairs: build ## CPU per request and token beside those of the commit BEFORE
 perf-peers: ## install the KV-aware routers that make perf compares with (needs python3 with venv)
 	@perf/tools.sh python
 	@perf/compare/install.sh smg vllm-router sglang-router
+
+# Without RATE the rate is searched for in each window, which takes 15 minutes.
+perf-peers-routing: build ## routing quality beside Dynamo, SMG and vllm-router on 8 workers of Dynamo's mocker, in 2 hours on a quiet machine, and 20 minutes more for each mode of MODES; writes perf/REPORTS.md (needs python3 with venv, installs 700 MB once; TRACE=FILE, RATE=requests/s that round robin holds, ROUTING=flags of cgn-ctl bench peers-routing)
+	@perf/tools.sh python
+	@perf/compare/install.sh dynamo smg vllm-router
+	@trace=$$(TRACE='$(TRACE)' perf/trace.sh) && bin/cgn-ctl bench peers-routing --write $${trace:+--trace "$$trace"} \
+		$(if $(RATE),--rate '$(RATE)') $(if $(MODES),--modes '$(MODES)') $(ROUTING)
 
 perf-kv: build ## the KV cache beside redis, bare sockets, quic-go, crypto/tls, grpc-go and fio, in 10 minutes (PARTS=..., TRACE=FILE)
 	@perf/tools.sh redis-server fio

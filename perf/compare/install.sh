@@ -3,6 +3,7 @@
 #
 #   perf/compare/install.sh                       haproxy and nginx, from Debian's packages
 #   perf/compare/install.sh smg vllm-router ...   peers from PyPI, each in a venv under .cache/peers
+#   perf/compare/install.sh dynamo                NVIDIA Dynamo's frontend and mocker (700 MB)
 #
 # A policy-rc.d keeps the packages from starting services.
 set -eu
@@ -33,11 +34,31 @@ debian() {
 	as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing >&2
 }
 
+# The package ai-dynamo depends on aisimulate, which PyPI has as a placeholder only. Neither the
+# frontend nor the mocker needs it, so the wheels come without dependencies and those that both need
+# come by name.
+dynamo() {
+	venv=.cache/peers/dynamo version=1.6.1
+	if "$venv/bin/python" -c "import importlib.metadata as m, dynamo._core, transformers
+assert m.version('ai-dynamo') == m.version('ai-dynamo-runtime') == '$version'" 2>/dev/null; then return 0; fi
+	rm -rf "$venv"
+	echo "== installing dynamo $version into $venv" >&2
+	python3 -m venv "$venv"
+	"$venv/bin/pip" install -q --no-deps "ai-dynamo==$version" "ai-dynamo-runtime==$version" >&2
+	"$venv/bin/pip" install -q 'aiohttp>=3.14.3,<4' certifi 'kubernetes>=32.0.1,<33' 'msgspec>=0.19' numpy \
+		'prometheus-client>=0.23.1,<1' 'pydantic>=2.10.6,<=2.13.5' 'pyzmq>=26' 'redis>=6.2,<9' tokenizers tqdm \
+		'transformers>=4.56' 'typing-extensions>=4.10' 'uvloop>=0.21' 'zstandard>=0.23,<1' >&2
+}
+
 peer() {
 	case $1 in
 	smg | vllm-router | sglang-router) ;;
+	dynamo)
+		dynamo
+		return
+		;;
 	*)
-		echo "perf/compare/install.sh: \"$1\" is no peer that is compared with; there are smg, vllm-router and sglang-router" >&2
+		echo "perf/compare/install.sh: \"$1\" is no peer that is compared with; there are smg, vllm-router, sglang-router and dynamo" >&2
 		exit 1
 		;;
 	esac

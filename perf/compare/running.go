@@ -15,7 +15,6 @@ import (
 	"text/template"
 	"time"
 
-	"github.com/cognitora/dataplane/perf/instant"
 	"github.com/cognitora/dataplane/perf/load"
 	"github.com/cognitora/dataplane/perf/process"
 )
@@ -63,7 +62,7 @@ func (s *Site) Start(ctx context.Context, c *Contestant) (r *Running, err error)
 	if err := s.needs(c); err != nil {
 		return nil, fmt.Errorf("%s: %w", c.Name, err)
 	}
-	r.view = view{Engines: s.Engines(), Bin: s.Bin, Cache: s.Cache, PKI: s.pki, Model: instant.Model,
+	r.view = view{Engines: s.Engines(), Bin: s.Bin, Cache: s.Cache, PKI: s.pki, Model: s.model,
 		Cores: runtime.NumCPU(), Clients: s.room(false) + 50}
 	r.view.Connections = 2 * r.view.Clients
 	if s.etcd != nil {
@@ -172,7 +171,7 @@ func (r *Running) port(name string) (int, error) {
 // Addr returns the host:port that gets the load: an engine's, if nothing was started.
 func (r *Running) Addr() string {
 	if len(r.processes) == 0 {
-		return r.site.engines[0].Addr()
+		return r.site.behind[0]
 	}
 	return r.at("front")
 }
@@ -188,7 +187,7 @@ func (r *Running) at(port string) string { return "127.0.0.1:" + strconv.Itoa(r.
 // awaitAnswer sends requests until one is answered, because some routers report that they are
 // healthy before they know an engine.
 func (r *Running) awaitAnswer(ctx context.Context, last *process.Process) error {
-	bodies := load.NewChat(load.ChatConfig{Model: instant.Model, PromptBytes: 64, Tokens: 1})
+	bodies := load.NewChat(load.ChatConfig{Model: r.site.model, PromptBytes: 64, Tokens: 1})
 	for {
 		result, _ := load.Closed{Target: load.Target{Address: r.Addr()}, Bodies: bodies, Clients: 1, Requests: 1,
 			Window: load.Window{Measure: 10 * time.Second}}.Run()

@@ -16,15 +16,17 @@ import (
 	"github.com/cognitora/dataplane/perf/process"
 )
 
-// Site is the environment of all contestants: instant engines in this process, and other services
-// that some of them need.
+// Site is the environment of all contestants: the engines, usually instant engines in this process,
+// and other services that some of them need.
 type Site struct {
 	Dir   string // files of contestants
 	Bin   string // the project's programs
 	Cache string // Python environments of peers
 
 	files   uint64 // limit of open files of each process
-	engines []*instant.Engine
+	model   string // the model that the engines serve
+	behind  []string
+	engines []*instant.Engine // those of this process
 	etcd    *etcdserver.Server
 	pki     string
 	left    chan time.Time // times at which an engine saw a client leave
@@ -35,6 +37,24 @@ const engineCount = 4
 
 // NewSite starts the engines. root is the root of the repository.
 func NewSite(root string) (*Site, error) {
+	s, err := NewSiteBefore(root, instant.Model, nil)
+	if err != nil {
+		return nil, err
+	}
+	for range engineCount {
+		e, err := instant.Start(instant.Config{Left: s.onLeft})
+		if err != nil {
+			s.Close()
+			return nil, err
+		}
+		s.engines, s.behind = append(s.engines, e), append(s.behind, e.Addr())
+	}
+	return s, nil
+}
+
+// NewSiteBefore returns a Site whose contestants stand before these engines, host:port each, which
+// serve model. The engines run elsewhere, and Close leaves them running.
+func NewSiteBefore(root, model string, engines []string) (*Site, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {
 		return nil, err
@@ -53,17 +73,8 @@ func NewSite(root string) (*Site, error) {
 	if err := os.Chmod(dir, 0o755); err != nil { // nginx's workers run as another user
 		return nil, err
 	}
-	s := &Site{files: files, Dir: dir, Bin: filepath.Join(root, "bin"), Cache: filepath.Join(root, ".cache", "peers"),
-		left: make(chan time.Time, 1<<15)}
-	for range engineCount {
-		e, err := instant.Start(instant.Config{Left: s.onLeft})
-		if err != nil {
-			s.Close()
-			return nil, err
-		}
-		s.engines = append(s.engines, e)
-	}
-	return s, nil
+	return &Site{files: files, Dir: dir, Bin: filepath.Join(root, "bin"), Cache: filepath.Join(root, ".cache", "peers"),
+		model: model, behind: engines, left: make(chan time.Time, 1<<15)}, nil
 }
 
 // room returns how many clients the limit of open files allows. Each client has a connection to the
@@ -99,12 +110,7 @@ func (s *Site) Close() {
 }
 
 // Engines returns the host:port of each engine.
-func (s *Site) Engines() (a []string) {
-	for _, e := range s.engines {
-		a = append(a, e.Addr())
-	}
-	return a
-}
+func (s *Site) Engines() []string { return s.behind }
 
 // Step releases the next token of the stream that asked for steps, on any engine.
 func (s *Site) Step() {

@@ -21,6 +21,9 @@ import (
 // chatBody returns the body of the request as a streaming chat. The body has a system message, if
 // the trace has a system prompt, and one user message with the rest.
 func (c *Config) chatBody(q *trace.Request) []byte {
+	if c.Body != nil {
+		return c.Body(q)
+	}
 	type message struct {
 		Role    string `json:"role"`
 		Content string `json:"content"`

@@ -27,6 +27,9 @@ type Config struct {
 	// Source is the trace. Text expands the trace to prompts.
 	Source trace.Source
 	Text   trace.Text
+	// Body makes the body of a request in place of Model, Text, CacheSalt, IgnoreEOS and
+	// MaxOutputTokens, if set. Several goroutines call Body at once.
+	Body func(q *trace.Request) []byte
 	// CacheSalt is sent as cache_salt, by which vLLM keeps the cached blocks of requests apart.
 	// Empty: none.
 	CacheSalt string
@@ -66,7 +69,6 @@ type run struct {
 
 	mu      sync.Mutex
 	samples []sample
-	late    time.Duration // largest delay of a request after its due time
 }
 
 // sample is the result of one request. Times are since the start of the run.
@@ -97,7 +99,7 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	}
 	err := r.dispatch(ctx)
 	r.flights.Wait()
-	return summarise(r.samples, r.late, time.Since(r.started)), err
+	return summarise(r.samples, time.Since(r.started)), err
 }
 
 // dispatch sends each request when it is due.
@@ -142,7 +144,6 @@ func (r *run) keep(s sample) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.samples = append(r.samples, s)
-	r.late = max(r.late, s.sent-s.due)
 }
 
 // since returns the time since the start of the run.

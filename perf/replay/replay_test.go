@@ -238,8 +238,9 @@ func TestTimesCountFromWhenDue(t *testing.T) {
 		{due: 0, sent: 5 * ms, first: 10 * ms, end: 20 * ms, node: "a"},
 		{due: 10 * ms, sent: 300 * ms, first: 310 * ms, end: 320 * ms, node: "a"}, // the replay was delayed
 		{due: 15 * ms, sent: 16 * ms, end: 18 * ms, failure: "status 503"},
-	}, 290*ms, time.Second)
-	if r.TTFT.Max != 0.3 || r.TTFT.P50 != 0.3 || r.E2E.Max != 0.31 || r.Late != 0.29 {
+	}, time.Second)
+	if r.TTFT.Max != 0.3 || r.TTFT.P50 != 0.3 || r.E2E.Max != 0.31 || r.Late != 0.29 || r.LateP99 != 0.29 ||
+		r.TTFT.Mean != 0.155 {
 		t.Errorf("got %+v", r)
 	}
 	if r.ITL != (Times{}) {
@@ -249,6 +250,31 @@ func TestTimesCountFromWhenDue(t *testing.T) {
 		2 {
 		t.Errorf("%d in flight, want 2", got)
 	}
+}
+
+// TestInFlight: a growing queue shows in the thirds of the sending time.
+func TestInFlight(t *testing.T) {
+	got := inFlight([]sample{{due: 0, sent: 0, end: 3}, {due: 3, sent: 3, end: 100}, {due: 6, sent: 6, end: 100},
+		{due: 9, sent: 9, end: 100}})
+	if got != [3]float64{1, 1, 2} {
+		t.Errorf("%v", got)
+	}
+	if got := inFlight([]sample{{end: 5}}); got != [3]float64{} {
+		t.Errorf("%v of one request", got)
+	}
+}
+
+// TestBody: a body of the caller's own goes out as it is.
+func TestBody(t *testing.T) {
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if b, _ := io.ReadAll(r.Body); string(b) != "600 tokens" {
+			t.Errorf("%s", b)
+		}
+		io.WriteString(w, goodStream)
+	})
+	play(t, Config{URL: url, Source: at(0), Body: func(q *trace.Request) []byte {
+		return fmt.Appendf(nil, "%d tokens", q.InputLength)
+	}})
 }
 
 // TestITL checks the time between tokens, which is counted by the engine's number of tokens.
@@ -263,7 +289,7 @@ func TestITL(t *testing.T) {
 			t.Errorf("%+v: %v, want %v", s, got, want)
 		}
 	}
-	r := summarise([]sample{{first: 5 * ms, last: 35 * ms, end: 40 * ms, out: 4}, {first: 1, last: 1, out: 1}}, 0, 0)
+	r := summarise([]sample{{first: 5 * ms, last: 35 * ms, end: 40 * ms, out: 4}, {first: 1, last: 1, out: 1}}, 0)
 	if r.ITL.P50 != 0.01 || r.ITL.Max != 0.01 {
 		t.Errorf("%+v", r.ITL)
 	}

@@ -9,12 +9,13 @@ import (
 	"time"
 )
 
-// Times are percentiles over the completely answered requests, in seconds.
+// Times are the mean and percentiles over the completely answered requests, in seconds.
 type Times struct {
-	P50 float64 `json:"p50"`
-	P90 float64 `json:"p90"`
-	P99 float64 `json:"p99"`
-	Max float64 `json:"max"`
+	Mean float64 `json:"mean"`
+	P50  float64 `json:"p50"`
+	P90  float64 `json:"p90"`
+	P99  float64 `json:"p99"`
+	Max  float64 `json:"max"`
 }
 
 // Node holds one node's figures, as a client sees them.
@@ -38,8 +39,13 @@ type Result struct {
 	// Late is the replay's own largest delay in sending a request. A large value means that this
 	// machine was too slow for the speed.
 	Late float64 `json:"late_seconds"`
-	// TTFT is the time to the first token, and E2E the time to the end of the answer. The two times
-	// count from the due time.
+	// LateP99 is the delay that 1 % of the requests exceeded.
+	LateP99 float64 `json:"late_p99_seconds"`
+	// InFlight is the mean number of requests in flight in each third of the time in which
+	// requests were due. If the last third has many more than the middle one, a queue grew.
+	InFlight [3]float64 `json:"in_flight_thirds"`
+	// TTFT is the time to the first token, and E2E the time to the end of the answer. The two
+	// times count from the due time.
 	TTFT Times `json:"ttft_seconds"`
 	E2E  Times `json:"e2e_seconds"`
 	// ITL is the time between two tokens: for each answer of at least two tokens, the mean.
@@ -64,12 +70,13 @@ func (r *Result) Failed() int {
 	return n
 }
 
-func summarise(samples []sample, late, wall time.Duration) *Result {
-	r := &Result{Requests: len(samples), Failures: map[string]int{}, Late: late.Seconds(), Wall: wall.Seconds(),
-		Nodes: []Node{}}
-	var ttft, e2e, itl []time.Duration
+func summarise(samples []sample, wall time.Duration) *Result {
+	r := &Result{Requests: len(samples), Failures: map[string]int{}, Wall: wall.Seconds(), Nodes: []Node{},
+		InFlight: inFlight(samples)}
+	var ttft, e2e, itl, late []time.Duration
 	byNode := map[string][]sample{}
 	for _, s := range samples {
+		late = append(late, max(s.sent-s.due, 0))
 		if s.sent > 0 || s.failure == "" {
 			byNode[s.node] = append(byNode[s.node], s)
 		}
@@ -85,6 +92,8 @@ func summarise(samples []sample, late, wall time.Duration) *Result {
 		r.addTokens(&s)
 	}
 	r.TTFT, r.E2E, r.ITL = percentiles(ttft), percentiles(e2e), percentiles(itl)
+	behind := percentiles(late)
+	r.Late, r.LateP99 = behind.Max, behind.P99
 	r.HitRatio = float64(r.CachedTokens) / float64(max(r.PromptTokens, 1))
 	r.addNodes(byNode, len(ttft))
 	return r
@@ -151,13 +160,37 @@ func maxInFlight(samples []sample) int {
 	return most
 }
 
+// inFlight returns the mean number of samples in flight in each third of the time until the last
+// was due.
+func inFlight(samples []sample) (mean [3]float64) {
+	var end time.Duration
+	for i := range samples {
+		end = max(end, samples[i].due)
+	}
+	third := end / time.Duration(len(mean))
+	if third == 0 {
+		return mean
+	}
+	for i := range mean {
+		from, to := time.Duration(i)*third, time.Duration(i+1)*third
+		for _, s := range samples {
+			mean[i] += max(min(s.end, to)-max(s.sent, from), 0).Seconds() / third.Seconds()
+		}
+	}
+	return mean
+}
+
 func percentiles(d []time.Duration) Times {
 	if len(d) == 0 {
 		return Times{}
 	}
 	slices.Sort(d)
+	var sum time.Duration
+	for _, v := range d {
+		sum += v
+	}
 	at := func(p float64) float64 { return d[min(int(p*float64(len(d))), len(d)-1)].Seconds() }
-	return Times{P50: at(0.50), P90: at(0.90), P99: at(0.99), Max: at(1)}
+	return Times{Mean: sum.Seconds() / float64(len(d)), P50: at(0.50), P90: at(0.90), P99: at(0.99), Max: at(1)}
 }
 
 // MarkdownHeader returns the head of a table of MarkdownRow.
