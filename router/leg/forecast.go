@@ -68,7 +68,7 @@ func (l *Leg) timing(n *member, own int32, now time.Time) policy.Timing {
 	}
 	if load.Others > 0 {
 		t.Pressing += float64(load.Waiting)
-		t.Wait += float64(load.Waiting) * t.Prefills * t.Prefill(predict.Prompt(book.Mean(), 0))
+		t.Wait += float64(load.Waiting) * t.Prefills * (t.Each + t.Prefill(predict.Prompt(book.Mean(), 0)))
 		t.Decoding += float64(load.Others - load.Waiting)
 		t.Blocks += float64(load.OthersBlocks)
 	}
@@ -129,11 +129,11 @@ func (l *Leg) foresee(a *attempt, now time.Time) {
 	t := l.timing(a.member, a.member.rank.InFlight()-1, now)
 	f := &a.forecast
 	f.first = predict.First{
-		Wait: t.Wait, Step: t.Decode(t.Decoding, t.Blocks),
+		Wait: t.Wait, Ahead: t.Pressing, Step: t.Decode(t.Decoding, t.Blocks),
 		Work: predict.Prompt(l.prompt.Tokens(), int64(max(a.matched, a.believed))*prefix.BlockTokens),
 	}
 	t.Forecast(&f.first)
-	f.prefill = max(time.Duration(t.Prefills*t.Prefill(f.first.Work)*float64(time.Second)), 1)
+	f.prefill = max(time.Duration(t.Prefills*(t.Each+t.Prefill(f.first.Work))*float64(time.Second)), 1)
 }
 
 // firstCame learns from the first token of an attempt's answer.

@@ -118,6 +118,7 @@ func (e *Engine) Answers() (firsts, gaps int) {
 // First is a forecast of a first token. It is made when the request is sent.
 type First struct {
 	Wait     float64 // seconds of prefill that wait before this one
+	Ahead    float64 // prompts that wait before this one
 	Work     Work
 	Step     float64 // seconds of a decode step of a typical engine
 	Expected float64 // seconds until the first token
@@ -142,11 +143,28 @@ func (e *Engine) LearnFirst(f *First, took float64, now time.Time) {
 	x := [width]float64{1, f.Work.Tokens, f.Work.Pairs, f.Step}
 	expected := dot(k.first.coef, x)
 	alone := took - f.Wait
-	share := expected / (expected + f.Wait) // a long wait says little about this prompt
-	own.observe(log+bounded(math.Log(took/f.Expected)), share, now)
+	weight := 1.0
+	if f.Ahead > 0 { // a wait says little about this prompt
+		weight = expected / (expected + f.Wait)
+		k.learnEach(f, took, log)
+	}
+	own.observe(log+bounded(math.Log(took/f.Expected)), weight, now)
 	k.typical[prefill] += (log - k.typical[prefill]) / 64
-	k.first.observe(x, k.like(prefill, log, alone, expected, k.first.n), expected, share*share)
+	if f.Ahead > 0 {
+		weight *= weight * queued
+	}
+	k.first.observe(x, k.like(prefill, log, alone, expected, k.first.n), expected, weight)
 	k.publish(&k.first)
+}
+
+// queued is the weight of a prompt that had to wait.
+const queued = 0.05
+
+// learnEach learns the time that each waiting prompt takes besides its tokens. log is the logarithm
+// of the engine's factor. The caller holds k.mu.
+func (k *Kind) learnEach(f *First, took, log float64) {
+	off := min(max(took-f.Expected, -f.Expected/2), f.Expected/2) / f.Ahead
+	k.each = max(k.each+off*math.Exp(-log)/32, 0)
 }
 
 // Gaps is a stretch of an answer.

@@ -12,6 +12,7 @@ type Kind struct {
 
 	mu          sync.Mutex
 	first, step fit
+	each        float64
 	// typical holds the moving means of the logarithms of the engines' factors. An observation
 	// counts as that of an engine of these factors.
 	typical [2]float64
@@ -42,7 +43,7 @@ func (k *Kind) publish(f *fit) {
 	f.solve()
 	a, b := &k.first, &k.step
 	k.rates.Store(&Rates{
-		Base: a.coef[0], Token: a.coef[1], Pair: a.coef[2], Steps: a.coef[3],
+		Base: a.coef[0], Token: a.coef[1], Pair: a.coef[2], Steps: a.coef[3], Each: k.each,
 		Step: b.coef[0], Sequence: b.coef[1], Block: b.coef[2],
 		Firsts: a.n, Gaps: b.n,
 	})

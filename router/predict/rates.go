@@ -6,6 +6,7 @@ type Rates struct {
 	Token float64 // prefill of a token
 	Pair  float64 // further prefill of a token for each token before it
 	Steps float64 // decode steps that a first token waits for
+	Each  float64 // further prefill of each prompt that waits before another
 
 	Step     float64 // decode step
 	Sequence float64 // further time of a step for each request
