@@ -18,7 +18,7 @@
 //
 // # Learning
 //
-// A Kind keeps a decayed sum over about the last 512 observations, and solves for rates that are not
+// A Kind keeps a decayed sum over about the last 256 observations, and solves for rates that are not
 // negative. Errors count relative to the expected time. An observation counts at most as four times
 // and at least as a quarter of the expectation, so an outlier changes little. Before its first
 // observation a Kind has start values of a middle-sized GPU. Memory does not grow.

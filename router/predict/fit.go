@@ -16,7 +16,7 @@ type fit struct {
 }
 
 const (
-	keep   = 1 - 1.0/512 // an observation's weight after each further one
+	keep   = 1 - 1.0/256 // an observation's weight after each further one
 	ridge  = 1.0         // observations that the prior counts as
 	sweeps = 8           // of the coordinate descent, which begins at the last coefficients
 )

@@ -50,13 +50,14 @@ func (k *Kind) publish(f *fit) {
 }
 
 const (
-	// clip bounds an observation relative to its expectation, so that outliers count little.
-	clip = 1.5
+	// clipUp bounds an observation relative to its expectation, so that outliers count little. Much
+	// can make an answer later than expected, but nothing makes it earlier, so clipDown is larger.
+	clipUp, clipDown = 1.5, 4
 	// raw is the number of observations that are not clipped. The start values may be far off.
 	raw = 16
 )
 
-// like returns an observation of an engine as that of a typical engine, within the bounds of clip.
+// like returns an observation of an engine as that of a typical engine, within the bounds of a clip.
 // log is the logarithm of the engine's factor, n the number of observations so far, and expected the
 // Kind's expectation. The caller holds k.mu.
 func (k *Kind) like(which part, log, y, expected float64, n int) float64 {
@@ -64,5 +65,5 @@ func (k *Kind) like(which part, log, y, expected float64, n int) float64 {
 	if n < raw {
 		return max(y, 0)
 	}
-	return min(max(y, expected/clip), expected*clip)
+	return min(max(y, expected/clipDown), expected*clipUp)
 }
