@@ -16,9 +16,9 @@ type fit struct {
 }
 
 const (
-	keep   = 1 - 1.0/256 // an observation's weight after each further one
-	ridge  = 1.0         // observations that the prior counts as
-	sweeps = 8           // of the coordinate descent, which begins at the last coefficients
+	memory = 256 // observations that count, half of all at first
+	ridge  = 1.0 // observations that the prior counts as
+	sweeps = 8   // of the coordinate descent, which begins at the last coefficients
 )
 
 func newFit(prior [width]float64) fit { return fit{prior: prior, coef: prior} }
@@ -32,6 +32,7 @@ func (f *fit) observe(x [width]float64, y, expected, weight float64) {
 		x[i] *= scale
 	}
 	f.n++
+	keep := 1 - 1/min(max(float64(f.n)/2, 8), memory)
 	f.sum = f.sum*keep + weight
 	for i := range x {
 		for j := range x {
