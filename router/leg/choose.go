@@ -34,8 +34,9 @@ type picks struct {
 	api     apis.Set   // the request's endpoint, if some engine lacks it
 
 	// Mode predicted only:
-	times  []policy.Timing // of the candidates
-	output float64         // expected output tokens
+	times    []policy.Timing // of the candidates
+	output   float64         // expected output tokens
+	pressure float64
 
 	explains bool // the leg only explains its pick, and changes no state
 	sampled  bool // the candidates are a sample of the nodes
@@ -146,6 +147,7 @@ func (l *Leg) situation() *policy.Situation {
 	l.picks.asked.Overrides = l.overrides()
 	if l.foresees() {
 		l.picks.asked.Times, l.picks.asked.Output = l.picks.times, l.picks.output
+		l.picks.asked.Pressure = l.picks.pressure
 	}
 	return &l.picks.asked
 }

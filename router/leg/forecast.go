@@ -2,7 +2,9 @@ package leg
 
 import (
 	"fmt"
+	"math"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -86,6 +88,35 @@ func (l *Leg) foreseeAll(now time.Time) {
 		}
 	}
 	p.output = l.output()
+	if !p.whole {
+		p.pressure = l.model.demand.note(p.times)
+	}
+}
+
+// demand is the share of the time in which the engines of a model compute prompts.
+type demand struct{ busy atomic.Uint64 }
+
+const (
+	// demandGain is the weight of a pick in the share.
+	demandGain = 1.0 / 64
+	// busiest bounds the share.
+	busiest = 0.9
+)
+
+// note takes in the candidates of a pick, and returns how many later requests a prompt's prefill
+// delays on average. An engine that computes prompts in a share b of the time delays b/(1-b).
+func (d *demand) note(times []policy.Timing) (pressure float64) {
+	busy := 0
+	for i := range times {
+		if times[i].Pressing > 0 {
+			busy++
+		}
+	}
+	b := math.Float64frombits(d.busy.Load())
+	b += (float64(busy)/float64(max(len(times), 1)) - b) * demandGain
+	d.busy.Store(math.Float64bits(b)) // two picks at once may count as one
+	b = min(b, busiest)
+	return b / (1 - b)
 }
 
 // output returns the expected length of the answer in tokens.

@@ -90,6 +90,7 @@ type model struct {
 	metrics  metrics.Model
 	limits   Limits
 	turn     atomic.Uint64 // round robin's counter
+	demand   demand        // mode predicted only
 
 	complaints complaints // about all nodes of the model together
 }

@@ -180,7 +180,7 @@ func Default() *Policy {
 			PrefillLoadScale: 1, AssumeKVReuse: true, TrackPrefillTokens: true, TrackActiveBlocks: true,
 		},
 		DeviceAware:      DeviceAwareSettings{Ratio: 8},
-		Predicted:        PredictedSettings{First: 12, Wait: 1, Others: 0.5, Burst: 2, Learn: true, Explore: true},
+		Predicted:        PredictedSettings{First: 12, Wait: 1, Later: 1, Others: 1, Burst: 2, Learn: true, Explore: true},
 		PrefillLoadModel: PrefillLoadModel{Mode: NotModelled},
 	}
 }
@@ -250,6 +250,7 @@ type Situation struct {
 	Overrides  Overrides
 	Times      []Timing // by candidate; mode predicted only
 	Output     float64  // expected output tokens; mode predicted only
+	Pressure   float64  // requests that a prompt's prefill delays on average; mode predicted only
 	Scratch    Scratch  // keep it for the next pick
 }
 

@@ -13,34 +13,38 @@ import (
 // Costs within 1 % count as equal, and rendezvous by the prompt decides, as in mode score. A
 // session's request stays at the session's node while its cost there is at most a tenth higher.
 //
-//	cost   = (First*first + answer + Others*stalls + Burst*repeat + late) * labels
+//	cost   = (First*(first + Later*delays) + answer + Others*(stalls + slower) + Burst*repeat + 100*late) * labels
 //	first  = Base + Wait*wait + prefill + Steps*step
+//	delays = prefill * later requests that will have to wait for it, on average
 //	answer = expected output tokens * step
 //	stalls = prefill * decoding requests
+//	slower = decoding requests * half of the output tokens * growth of a step by this request
 //	repeat = prefill of the blocks that the node computes for others * prompts that wait there
-//	late   = 100 * seconds beyond the request's targets
+//	late   = seconds beyond the request's targets
 //
 // wait is the prefill that waits at the node, and prefill this request's own. Blocks in the host's
 // memory and on its disk count as computed in part, by score.tiers. step is the time between two
-// tokens with this request in the batch. Base and Steps, and the rates behind prefill and step, are
-// learned; package predict has the formulas. While a prompt is computed its engine's other requests
+// tokens with this request in the batch. Base, Steps, and the rates behind prefill and step are
+// learned; package predict has the formulas. While a prompt is computed, its engine's other requests
 // get no tokens; stalls is their loss. repeat is the price of a second request for blocks that are
-// not computed yet. Where one follows another at once, more will follow, and they need the blocks on
-// several nodes. labels is as in mode cost. Power and capacity do not count.
+// not computed yet. Where one request follows another at once more will follow, and need the blocks
+// on several nodes. labels is as in mode cost. Power and capacity do not count.
 type PredictedSettings struct {
-	// First is the weight of a second until the request's first token, against seconds of waiting
-	// for further tokens.
+	// First is the weight of a second until a first token, against a second of waiting for further
+	// tokens.
 	First float64 `json:"first" range:"0..1000"`
 	// Wait is the weight of the prefill that waits at a node. 0: what waits does not count.
 	Wait float64 `json:"wait" range:"0..1000"`
-	// Others is the weight of the seconds that other requests lose. 0: they do not count.
+	// Later is the weight of the time that later requests will wait for this one's prefill.
+	Later float64 `json:"later" range:"0..1000"`
+	// Others is the weight of the time that the node's decoding requests lose.
 	Others float64 `json:"others" range:"0..1000"`
 	// Burst is the weight of requests for blocks that are being computed. 0: they gather on a node.
 	Burst float64 `json:"burst" range:"0..1000"`
 	// Learn says that rates are learned. Without it all nodes have the start values.
 	Learn bool `json:"learn"`
-	// Explore says that what is known about a node's own speed fades in some tens of seconds while
-	// the node gets no requests. A slow node is then tried again.
+	// Explore says that a change of a node's speed is forgotten in some tens of seconds while the
+	// node gets no requests. A node that was slow is then tried again.
 	Explore bool `json:"explore"`
 }
 
@@ -62,9 +66,11 @@ type ExpectedTerms struct {
 	Wait    float64 `json:"wait_s"`       // prefill that waits at the node
 	Prefill float64 `json:"prefill_s"`    // of this prompt
 	First   float64 `json:"first_s"`      // until the first token
+	Delays  float64 `json:"delays_s"`     // of later requests
 	Step    float64 `json:"step_s"`       // between two tokens
 	Answer  float64 `json:"answer_s"`     // from the first token to the last
-	Stalls  float64 `json:"stalls_s"`     // lost by the node's other requests
+	Stalls  float64 `json:"stalls_s"`     // of the node's other requests while the prompt is computed
+	Slower  float64 `json:"slower_s"`     // of the node's other requests, by longer steps
 	Repeat  float64 `json:"repeat_s"`     // of blocks that are being computed
 	Late    float64 `json:"late_s"`       // beyond the request's targets
 	Labels  float64 `json:"taint_factor"` // factor of the preferred labels
@@ -91,12 +97,13 @@ type predicted Policy
 // expecting is the cost function in one situation.
 type expecting struct {
 	*PredictedSettings
-	tiers   *Tiers
-	tokens  int64
-	blocks  float64
-	output  float64
-	targets Targets
-	pinned  bool
+	tiers    *Tiers
+	tokens   int64
+	blocks   float64
+	output   float64
+	targets  Targets
+	pinned   bool
+	pressure float64
 }
 
 func (p *predicted) pick(s *Situation, e *Explanation) int {
@@ -105,7 +112,7 @@ func (p *predicted) pick(s *Situation, e *Explanation) int {
 	}
 	x := expecting{
 		PredictedSettings: &p.Predicted, tiers: &p.Score.Tiers, tokens: max(s.Tokens, 0), blocks: float64(s.Blocks),
-		output: s.Output, targets: s.Overrides.Targets.or(Targets{First: p.TTFTSloMs / 1000}), pinned: s.Pinned,
+		output: s.Output, targets: s.Overrides.Targets.or(Targets{First: p.TTFTSloMs / 1000}), pinned: s.Pinned, pressure: s.Pressure,
 	}
 	s.Scratch = slices.Grow(s.Scratch[:0], len(s.Candidates))[:len(s.Candidates)]
 	best, low, takers := -1, math.Inf(1), 0
@@ -176,7 +183,8 @@ func (x *expecting) expect(c *Candidate, at *Timing, t *ExpectedTerms) {
 	*t = ExpectedTerms{
 		Wait: at.Wait, Prefill: at.Prefills * at.Prefill(f.Work), First: f.Expected, Step: at.Decodes * (step + own), Labels: 1,
 	}
-	t.Answer, t.Stalls = x.output*t.Step, at.Decoding*t.Prefill
+	t.Delays, t.Answer, t.Stalls = x.pressure*t.Prefill, x.output*t.Step, at.Decoding*t.Prefill
+	t.Slower = at.Decoding * x.output / 2 * at.Decodes * own
 	if coming := int64(c.Coming - c.Matched); coming > 0 {
 		again := predict.Prompt(int64(c.Coming)*block.Tokens, int64(c.Matched)*block.Tokens)
 		t.Repeat = at.Pressing * at.Prefills * at.Prefill(again)
@@ -187,7 +195,7 @@ func (x *expecting) expect(c *Candidate, at *Timing, t *ExpectedTerms) {
 	if c.Labels != 0 {
 		t.Labels = preference(c.Labels, x.pinned)
 	}
-	t.Total = (x.First*t.First + t.Answer + x.Others*t.Stalls + x.Burst*t.Repeat + lateness*t.Late) * t.Labels
+	t.Total = (x.First*(t.First+x.Later*t.Delays) + t.Answer + x.Others*(t.Stalls+t.Slower) + x.Burst*t.Repeat + lateness*t.Late) * t.Labels
 }
 
 // held returns the tokens of the prompt that the node need not compute.
@@ -217,8 +225,8 @@ func (t Targets) late(first, step, output float64) (seconds float64) {
 func (t *Terms) expected(x *ExpectedTerms, p *predicted) {
 	s := &p.Predicted
 	t.Expected, t.Total = *x, x.Total
-	sum := decimal(s.First) + " * " + decimal(x.First) + " + " + decimal(x.Answer) + " + " +
-		decimal(s.Others) + " * " + decimal(x.Stalls)
+	sum := decimal(s.First) + " * (" + decimal(x.First) + " + " + decimal(s.Later) + " * " + decimal(x.Delays) + ") + " +
+		decimal(x.Answer) + " + " + decimal(s.Others) + " * " + decimal(x.Stalls+x.Slower)
 	if x.Repeat > 0 {
 		sum += " + " + decimal(s.Burst) + " * " + decimal(x.Repeat)
 	}
