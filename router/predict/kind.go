@@ -18,9 +18,9 @@ type Kind struct {
 	typical [2]float64
 }
 
-// publishEvery is the number of observations after which new rates are published. The first
-// observations are published each.
-const publishEvery = 8
+// publishEvery is the number of observations after which new rates are published, because they take
+// memory. Each of the first publishEvery is published.
+const publishEvery = 32
 
 // NewKind returns a Kind that has learned nothing.
 func NewKind() *Kind {
