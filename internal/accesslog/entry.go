@@ -24,6 +24,7 @@ type Entry struct {
 
 	Status   int
 	TTFT     time.Duration // until the first body byte from the node; negative: there was none
+	Expected time.Duration // TTFT as expected when the node was sent the request; 0: nothing was expected
 	Duration time.Duration // from Time to the end
 
 	PromptTokens, CompletionTokens, CachedTokens int64 // negative: not reported
@@ -85,6 +86,9 @@ func (r *record) appendJSON(b []byte) []byte {
 	b = appendText(b, "cause", r.cause.b[:r.cause.n])
 	b = strconv.AppendBool(appendKey(b, "stream"), e.Stream)
 	b = appendSeconds(b, "ttft_seconds", e.TTFT)
+	if e.Expected > 0 {
+		b = appendSeconds(b, "expected_ttft_seconds", e.Expected)
+	}
 	b = appendSeconds(b, "duration_seconds", e.Duration)
 	b = appendInt(b, "prompt_tokens", e.PromptTokens)
 	b = appendInt(b, "completion_tokens", e.CompletionTokens)

@@ -114,7 +114,8 @@ func (d *Dispatcher) Arrived() { d.budget.Request() }
 
 // Run watches waiting legs until ctx ends. Run gives up attempts that are overdue compared with
 // their peers, and sets aside nodes that make no progress. Run forgets departed nodes and models.
-// Run logs the number of failures without a log line of their own.
+// Run logs the number of failures without a log line of their own, and the nodes that are slower
+// than their like.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	period := max(d.o.PatienceFloor/10, 10*time.Millisecond)
 	tick := time.NewTicker(period)
@@ -130,6 +131,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 			return nil
 		case now := <-rest.C:
 			d.complainOfRest(now)
+			d.noteSlow(now)
 		case now := <-tick.C:
 			d.check(now)
 		case now := <-sweep.C:

@@ -8,6 +8,7 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/predict"
 	"github.com/cognitora/dataplane/router/request"
 )
 
@@ -63,6 +64,7 @@ type ExplainedNode struct {
 	Formula  string                `json:"formula,omitempty"`
 	Cost     *policy.CostTerms     `json:"cost,omitempty"`
 	Expected *policy.ExpectedTerms `json:"expected,omitempty"`
+	Speed    *ExplainedSpeed       `json:"speed,omitempty"` // in mode predicted, unless its learn is off
 
 	Signals fleet.Signals `json:"signals"`
 }
@@ -97,9 +99,14 @@ func (d *Dispatcher) explain(r *request.Request, q Question, now time.Time) (*Ex
 	e := &Explanation{
 		Model: l.model.name, API: r.API.String(), Mode: p.Mode.String(), Blocks: l.prompt.Blocks, Why: because.Why,
 	}
+	var all map[*predict.Engine]paces
+	if l.foresees() && p.Predicted.Learn {
+		all = d.paces(now)
+	}
 	next := 0
 	for i, n := range l.pool.members {
 		row := l.describe(i, now)
+		row.paced(l, n, all, now)
 		if next < len(l.picks.able) && int(l.picks.able[next]) == i {
 			row.candidate(&because.Terms[next], n, now)
 			row.terms(p.Mode, &because.Terms[next])

@@ -146,6 +146,9 @@ func (l *Leg) class() (c predict.Class) {
 // forecast is what was expected of an attempt, and how far its answer has been learned from.
 type forecast struct {
 	first    predict.First
+	step     float64       // expected seconds between two tokens
+	output   float64       // expected tokens of the answer
+	took     float64       // seconds until the first token; 0: it has not come, or cannot be told
 	prefill  time.Duration // of this prompt alone
 	events   int64         // of the answer at the last look
 	looked   time.Time     // time of the last look; zero: no token has come
@@ -164,6 +167,9 @@ func (l *Leg) foresee(a *attempt, now time.Time) {
 		Work: predict.Prompt(l.prompt.Tokens(), int64(max(a.matched, a.believed))*prefix.BlockTokens),
 	}
 	t.Forecast(&f.first)
+	f.output = l.picks.output
+	own := t.Sequence + t.Block*(float64(l.prompt.Blocks)+f.output/(2*prefix.BlockTokens))
+	f.step = t.Decodes * (f.first.Step + own)
 	f.prefill = max(time.Duration(t.Prefills*(t.Each+t.Prefill(f.first.Work))*float64(time.Second)), 1)
 }
 
@@ -173,7 +179,9 @@ func (l *Leg) firstCame(a *attempt, now time.Time) {
 	if f.first.Expected == 0 || !l.Request.Scan.Stream || l.Request.API == scan.Responses {
 		return // engines announce a response before they compute it
 	}
-	a.member.engine.LearnFirst(&f.first, now.Sub(a.sent).Seconds(), now)
+	f.took = now.Sub(a.sent).Seconds()
+	l.model.metrics.FirstCame(f.first.Expected, f.took)
+	a.member.engine.LearnFirst(&f.first, f.took, now)
 	f.looked, f.events, f.computed = now, 1, a.member.rank.Book.Computed(now)
 }
 
@@ -202,5 +210,8 @@ func (l *Leg) lengthCame(a *attempt, tokens int64) {
 	if a.forecast.first.Expected > 0 && l.Request.Generates() {
 		c := l.class()
 		l.d.forecasts.lengths.Learn(&c, tokens)
+		if tokens > 0 && l.Work == Answer {
+			l.model.metrics.LengthError.Observe(a.forecast.output - float64(tokens))
+		}
 	}
 }

@@ -452,6 +452,16 @@ func (l *Leg) Matched() int {
 	return l.now.matched
 }
 
+// ExpectedTTFT returns TTFT as it was expected when the answering node was sent the request.
+// ExpectedTTFT returns 0 if nothing was expected, and if the time of the first token is unknown: of
+// an answer that is no stream, and of the API Responses.
+func (l *Leg) ExpectedTTFT() time.Duration {
+	if !l.Delivered() || l.now.forecast.took == 0 {
+		return 0
+	}
+	return l.now.sent.Sub(l.Request.Received) + time.Duration(l.now.forecast.first.Expected*float64(time.Second))
+}
+
 // Delivered says whether the place has taken an answer.
 func (l *Leg) Delivered() bool { return l.now != nil && l.now.taken }
 

@@ -2,6 +2,7 @@ package leg
 
 import (
 	"encoding/json"
+	"math"
 	"strings"
 	"time"
 
@@ -44,6 +45,29 @@ func (l *Leg) logPick(at int, err *apierror.Error, now time.Time) {
 	}
 	l.d.log.Debug("node picked", args...)
 }
+
+// logAnswer logs what mode predicted expected of an answer, and what came, in ms and tokens. Times
+// count from the sending of the request to the node.
+func (l *Leg) logAnswer(a *attempt) {
+	f, r := &a.forecast, &l.Reading
+	args := []any{"request", string(l.Request.ID), "model", l.model.name, "node", a.member.node.ID,
+		"expected_ttft_ms", ms(f.first.Expected), "ttft_ms", ms(f.took), "expected_wait_ms", ms(f.first.Wait),
+		"expected_itl_ms", ms(f.step)}
+	if r.Events > 1 {
+		args = append(args, "itl_ms", ms(r.MeanGap().Seconds()))
+	}
+	args = append(args, "expected_tokens", tenths(f.output))
+	if r.Usage.HasCompletion {
+		args = append(args, "tokens", r.Usage.Completion)
+	}
+	l.d.log.Debug("answer compared with its forecast", args...)
+}
+
+// ms returns seconds as milliseconds with one decimal.
+func ms(seconds float64) float64 { return tenths(seconds * 1000) }
+
+// tenths rounds v to one decimal.
+func tenths(v float64) float64 { return math.Round(v*10) / 10 }
 
 // removal says in one line why the node is no candidate.
 func (e *ExplainedNode) removal() string {

@@ -114,6 +114,7 @@ type nodeState struct {
 	rejectsStreamOptions atomic.Bool
 	complaints           complaints
 	cachedCounts         cachedCounts
+	slow                 slowness
 	engines              map[string]*predict.Engine // by the key of their kinds; the dispatcher's rebuilding guards it
 }
 

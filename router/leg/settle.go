@@ -1,6 +1,8 @@
 package leg
 
 import (
+	"context"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -54,6 +56,9 @@ func (l *Leg) settle(a *attempt, o relay.Outcome) {
 	}
 	if ok {
 		l.lengthCame(a, l.Reading.Usage.Completion)
+	}
+	if a.forecast.took > 0 && l.d.log.Enabled(context.Background(), slog.LevelDebug) {
+		l.logAnswer(a)
 	}
 	if l.Work == Answer {
 		l.count(a, now)

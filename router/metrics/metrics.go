@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"log/slog"
+	"math"
 	"runtime/debug"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -48,6 +49,8 @@ type Router struct {
 type bound struct {
 	seconds, ttft, itl, overlap    *prometheus.HistogramVec // model
 	maxGap                         *prometheus.HistogramVec // model
+	ttftError, ttftErrorRatio      *prometheus.HistogramVec // model
+	lengthError                    *prometheus.HistogramVec // model
 	prompt, completion, cached     *prometheus.CounterVec   // model
 	prediction                     *prometheus.HistogramVec // node
 	setAside, unreported, rejected *prometheus.CounterVec   // node
@@ -57,6 +60,8 @@ type bound struct {
 type Model struct {
 	Seconds, TTFT, ITL, Overlap prometheus.Observer
 	MaxGap                      prometheus.Observer
+	TTFTError, TTFTErrorRatio   prometheus.Observer
+	LengthError                 prometheus.Observer
 	Prompt, Completion, Cached  prometheus.Counter
 }
 
@@ -78,6 +83,14 @@ var (
 	lagBuckets     = []float64{1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, .1}
 	ratioBuckets   = []float64{0, .1, .2, .3, .4, .5, .6, .7, .8, .9, 1}
 	errorBuckets   = []float64{-1, -.5, -.25, -.1, -.05, -.02, 0, .02, .05, .1, .25, .5, 1}
+
+	secondsOffBuckets = []float64{
+		-30, -10, -3, -1, -.5, -.25, -.1, -.05, -.02, -.01, 0, .01, .02, .05, .1, .25, .5, 1, 3, 10, 30,
+	}
+	ratioOffBuckets  = []float64{.02, .05, .1, .15, .2, .3, .4, .5, .75, 1, 2, 5}
+	tokensOffBuckets = []float64{
+		-4096, -2048, -1024, -512, -256, -128, -64, -32, -16, 0, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096,
+	}
 )
 
 // New creates the router's metrics.
@@ -158,6 +171,13 @@ func newBound(s *metric.Set) bound {
 			"Mean time between the body events of a stream, one observation per stream.", gapBuckets, "model"),
 		maxGap: s.Histogram("cgn_router_itl_max_seconds", "Longest time between two body events of a stream, one "+
 			"observation per stream; it includes waits for a client that does not read.", stallBuckets, "model"),
+		ttftError: s.Histogram("cgn_router_expected_ttft_error_seconds", "Expected minus real time from the sending "+
+			"of a request to its first token; mode predicted and streams only.", secondsOffBuckets, "model"),
+		ttftErrorRatio: s.Histogram("cgn_router_expected_ttft_error_ratio", "Difference between expected and real "+
+			"time from the sending of a request to its first token, as a share of the real time; mode predicted and "+
+			"streams only.", ratioOffBuckets, "model"),
+		lengthError: s.Histogram("cgn_router_expected_length_error_tokens", "Expected minus real completion tokens of "+
+			"a complete answer, as the engine reports them; mode predicted only.", tokensOffBuckets, "model"),
 		overlap: s.Histogram("cgn_router_overlap_ratio",
 			"Share of the prompt's blocks believed cached on the chosen node.", ratioBuckets, "model"),
 		prompt: s.Counter("cgn_router_prompt_tokens_total", "Prompt tokens, as engines report them.", "model"),
@@ -182,10 +202,21 @@ func (r *Router) Model(name string) Model {
 	return Model{
 		Seconds: r.seconds.WithLabelValues(name), TTFT: r.ttft.WithLabelValues(name),
 		ITL: r.itl.WithLabelValues(name), MaxGap: r.maxGap.WithLabelValues(name),
-		Overlap: r.overlap.WithLabelValues(name),
-		Prompt:  r.prompt.WithLabelValues(name), Completion: r.completion.WithLabelValues(name),
+		TTFTError: r.ttftError.WithLabelValues(name), TTFTErrorRatio: r.ttftErrorRatio.WithLabelValues(name),
+		LengthError: r.lengthError.WithLabelValues(name),
+		Overlap:     r.overlap.WithLabelValues(name),
+		Prompt:      r.prompt.WithLabelValues(name), Completion: r.completion.WithLabelValues(name),
 		Cached: r.cached.WithLabelValues(name),
 	}
+}
+
+// FirstCame counts the error of an expected time to a first token. expected and real are seconds.
+func (m *Model) FirstCame(expected, real float64) {
+	if real <= 0 {
+		return
+	}
+	m.TTFTError.Observe(expected - real)
+	m.TTFTErrorRatio.Observe(math.Abs(expected-real) / real)
 }
 
 // Node binds the counters of a node.
@@ -200,7 +231,9 @@ func (r *Router) Node(id string) Node {
 func (r *Router) ForgetModel(name string) {
 	r.Requests.forget(name)
 	match := prometheus.Labels{"model": name}
-	for _, v := range []*prometheus.HistogramVec{r.seconds, r.ttft, r.itl, r.maxGap, r.overlap} {
+	for _, v := range []*prometheus.HistogramVec{
+		r.seconds, r.ttft, r.itl, r.maxGap, r.overlap, r.ttftError, r.ttftErrorRatio, r.lengthError,
+	} {
 		v.DeletePartialMatch(match)
 	}
 	for _, v := range []*prometheus.CounterVec{r.prompt, r.completion, r.cached} {

@@ -119,9 +119,10 @@ type Task struct {
 // before sums up the earlier legs.
 type before struct {
 	attempts int
-	shown    bool // some earlier answers went to the client; the next three fields cover these
+	shown    bool // some earlier answers went to the client; the next four fields cover these
 	events   int64
 	ttft     time.Duration
+	expected time.Duration // ttft as it was expected; 0: nothing was expected
 	usage    usage.Counts
 }
 
@@ -166,7 +167,7 @@ func (t *Task) total() before {
 	b.attempts += l.Attempts
 	if t.shown && l.Delivered() {
 		if !b.shown {
-			b.ttft = l.TTFT
+			b.ttft, b.expected = l.TTFT, l.ExpectedTTFT()
 		}
 		b.events += l.Reading.Events
 		b.usage, b.shown = joined(b.usage, l.Reading.Usage), true
@@ -353,14 +354,15 @@ type Account struct {
 	Matched  int    // leading blocks believed to be at the answering node
 	Blocks   int    // full blocks of the prompt
 	TTFT     time.Duration
-	Usage    usage.Counts // of the legs whose answers went to the client
-	Cause    string       // the metrics' word for the last failed attempt
+	Expected time.Duration // TTFT as it was expected; 0: nothing was expected
+	Usage    usage.Counts  // of the legs whose answers went to the client
+	Cause    string        // the metrics' word for the last failed attempt
 }
 
 // Account sums up the task so far. o is the end of the client's answer, if it has ended.
 func (t *Task) Account(o relay.Outcome) Account {
 	l, all := t.leg, t.total()
-	a := Account{Attempts: all.attempts, TTFT: all.ttft, Usage: all.usage}
+	a := Account{Attempts: all.attempts, TTFT: all.ttft, Expected: all.expected, Usage: all.usage}
 	if l != nil {
 		a.Model, a.Node, a.Asked, a.Cause = l.Served(), l.NodeID(), l.Asked(), l.Cause(t.outcome(o))
 		a.Matched, a.Blocks = l.Matched(), l.Blocks()

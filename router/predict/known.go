@@ -1,0 +1,26 @@
+package predict
+
+import (
+	"math"
+	"time"
+)
+
+// Known is what an engine's own answers have taught about one part of its work.
+type Known struct {
+	Factor  float64   // how much longer the engine took than its kind, at the last answer
+	Answers int       // first tokens, or stretches of answers, that have taught it
+	At      time.Time // time of the last of them; zero: there was none
+}
+
+// Known returns what is known about the engine's prefill and about its decode steps.
+func (e *Engine) Known() (prefills, decodes Known) {
+	return e.parts[prefill].known(), e.parts[decode].known()
+}
+
+func (f *factor) known() Known {
+	k := Known{Factor: math.Exp(f.last()), Answers: int(f.n.Load())}
+	if k.Answers > 0 {
+		k.At = time.Unix(0, f.at.Load())
+	}
+	return k
+}
