@@ -16,6 +16,7 @@ type accessLine struct {
 	Status, Attempts, Bytes      int
 	Stream                       bool
 	TTFT                         float64 `json:"ttft_seconds"`
+	Expected                     float64 `json:"expected_ttft_seconds"`
 	Duration                     float64 `json:"duration_seconds"`
 	Prompt                       int     `json:"prompt_tokens"`
 	Completion                   int     `json:"completion_tokens"`

@@ -25,7 +25,7 @@ import (
 // and of a fleet with nothing but server errors. Others are of cache daemons (TestCacheMetrics), of
 // KV events (TestStaticBackendsEvents), of tokenizers (TestExactDigests), of adapters
 // (TestRequestsStayWithTheirAdapter and TestAdaptersOfAgents) and of too many sessions (package
-// affinity). The metrics of agents are in TestKernelSignals, TestKernelEvents and packages signals
+// affinity). Those of mode predicted are in TestExpectedTimesAreSeen. The metrics of agents are in TestKernelSignals, TestKernelEvents and packages signals
 // and peerevents, and those of takeovers in cmd/cgn-router.
 var elsewhere = func() map[string]bool {
 	all := map[string]bool{
@@ -44,6 +44,8 @@ var elsewhere = func() map[string]bool {
 		"cgn_router_signal_breaks_total": true, "cgn_router_signal_malformed_total": true,
 		"cgn_router_signal_readings_total": true, "cgn_router_sessions_dropped_total": true,
 		"cgn_router_adapter_loads_total": true, "cgn_router_node_adapters": true,
+		"cgn_router_node_slowdown_ratio": true, "cgn_router_expected_ttft_error_seconds": true,
+		"cgn_router_expected_ttft_error_ratio": true, "cgn_router_expected_length_error_tokens": true,
 	}
 	for _, sample := range nodeload.Samples() {
 		for _, signal := range sample.Signals {

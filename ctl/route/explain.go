@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/net/http/httpguts"
@@ -35,7 +36,15 @@ const explainHelp = "" +
 	"Asks a router where a request would go at this moment: every candidate, the figures by which the policy's mode\n" +
 	"chooses, the winner and the reason. Nothing is sent to an engine and nothing is counted. The columns depend on\n" +
 	"the mode; -o json has all figures.\n\n" +
-	`In mode score BLOCKS is how many of the prompt's blocks the node is believed to hold; 3+5/9: it computes 5 more of 9 for
+	`In mode predicted the lowest COST wins, in seconds: FIRST, the expected time to the first token, which has
+WAIT, the prefill that waits at the node, and PREFILL, this prompt's own; ANSWER, from the first token to the last,
+with STEP between two tokens; OTHERS, what the node's running requests lose; and DELAYS, what later prompts will wait.
+The policy weighs them, and the line of each candidate has the sum. SLOWDOWN is the time that the node's prefill and
+its steps took lately beside nodes of its kind: 2.00/1.00 is twice their prefill and the same steps. - is unknown:
+fewer than 16 answers, or none for 10 minutes. NOTE has the answers behind a slowdown and the age of the last one.
+BLOCKS is as in mode score.
+
+In mode score BLOCKS is how many of the prompt's blocks the node is believed to hold; 3+5/9: it computes 5 more of 9 for
 other requests. OVERLAP is the share of both. PENDING is the prefill that waits at the node, in prompts of this
 size, 4 at most: the policy takes its share (weights.pending) off OVERLAP. LOAD is how idle the node is, POWER how
 little it draws beside the others, CAPACITY the mean of three shares, of GPU memory, of throughput (by width and
@@ -246,6 +255,19 @@ func columnsOf(e *leg.Explanation) []column {
 			ofCost("CACHED", func(c *policy.CostTerms) float64 { return c.Cached }),
 			pending,
 		}
+	case policy.Predicted.String():
+		return []column{
+			{"BLOCKS", blocksCell},
+			ofExpected("COST", 3, func(c *policy.ExpectedTerms) float64 { return c.Total }),
+			ofExpected("FIRST", 3, func(c *policy.ExpectedTerms) float64 { return c.First }),
+			ofExpected("WAIT", 3, func(c *policy.ExpectedTerms) float64 { return c.Wait }),
+			ofExpected("PREFILL", 3, func(c *policy.ExpectedTerms) float64 { return c.Prefill }),
+			ofExpected("STEP", 4, func(c *policy.ExpectedTerms) float64 { return c.Step }),
+			ofExpected("ANSWER", 3, func(c *policy.ExpectedTerms) float64 { return c.Answer }),
+			ofExpected("OTHERS", 3, func(c *policy.ExpectedTerms) float64 { return c.Stalls + c.Slower }),
+			ofExpected("DELAYS", 3, func(c *policy.ExpectedTerms) float64 { return c.Delays }),
+			{"SLOWDOWN", slowdownCell},
+		}
 	case policy.DeviceAware.String():
 		return []column{{"DEVICE", func(c *leg.ExplainedNode) string { return cell.Dash(c.Device) }}, load, pending}
 	case policy.LeastLoaded.String(), policy.PowerOfTwo.String(), policy.Direct.String():
@@ -272,6 +294,58 @@ func ofCost(title string, part func(c *policy.CostTerms) float64) column {
 		}
 		return fmt.Sprintf("%.3f", part(c.Cost))
 	}}
+}
+
+// ofExpected is a column of a part of the expected cost, in seconds.
+func ofExpected(title string, decimals int, part func(c *policy.ExpectedTerms) float64) column {
+	return column{title, func(c *leg.ExplainedNode) string {
+		if c.Expected == nil {
+			return "-"
+		}
+		return strconv.FormatFloat(part(c.Expected), 'f', decimals, 64)
+	}}
+}
+
+// slowdownCell returns the times of the node's prefill and steps beside those of its kind.
+func slowdownCell(c *leg.ExplainedNode) string {
+	if c.Speed == nil || c.Speed.Prefill.Slowdown+c.Speed.Decode.Slowdown == 0 {
+		return "-"
+	}
+	half := func(p *leg.ExplainedPace) string {
+		if p.Slowdown == 0 {
+			return "-"
+		}
+		return fmt.Sprintf("%.2f", p.Slowdown)
+	}
+	return half(&c.Speed.Prefill) + "/" + half(&c.Speed.Decode)
+}
+
+// slowNoted is the slowdown from which on the note of a node has it.
+const slowNoted = 1.25
+
+// slowNotes say which parts of the node's work take long, and how well that is known.
+func slowNotes(s *leg.ExplainedSpeed) (notes []string) {
+	if s == nil {
+		return nil
+	}
+	for _, part := range []struct {
+		what string
+		pace *leg.ExplainedPace
+	}{{"prefill takes", &s.Prefill}, {"tokens take", &s.Decode}} {
+		if p := part.pace; p.Slowdown >= slowNoted && p.Age != nil {
+			notes = append(notes, fmt.Sprintf("%s %.1f times as long as at its like (%d answers, the last %s ago)",
+				part.what, p.Slowdown, p.Answers, ago(*p.Age)))
+		}
+	}
+	return notes
+}
+
+// ago writes an age in seconds.
+func ago(seconds float64) string {
+	if seconds < 1 {
+		return "less than 1s"
+	}
+	return time.Duration(seconds * float64(time.Second)).Truncate(time.Second).String()
 }
 
 func writeExplanation(t *cli.Table, e *leg.Explanation) {
@@ -325,6 +399,7 @@ func noteCell(c *leg.ExplainedNode) string {
 	if c.ExpertsAsked > 0 {
 		notes = append(notes, fmt.Sprintf("hosts %d of %d experts", c.ExpertsHosted, c.ExpertsAsked))
 	}
+	notes = append(notes, slowNotes(c.Speed)...)
 	switch {
 	case !c.Eligible:
 		notes = append(notes, "no candidate: "+c.Reason)

@@ -162,6 +162,8 @@ func TestRouteExplainHasTheColumnsOfTheMode(t *testing.T) {
 		"least_loaded": {"LOAD PENDING", "0.875 17"},
 		"direct":       {"LOAD PENDING", "0.875 17"},
 		"device_aware": {"DEVICE LOAD PENDING", "cpu 0.875 17"},
+		"predicted": {"BLOCKS COST FIRST WAIT PREFILL STEP ANSWER OTHERS DELAYS SLOWDOWN",
+			"3/4 3.142 0.234 0.125 0.089 0.0151 1.500 0.250 0.042 2.25/1.01"},
 	}
 	for _, mode := range policy.ModeNames() {
 		if _, ok := want[mode]; !ok {
@@ -173,6 +175,14 @@ func TestRouteExplainHasTheColumnsOfTheMode(t *testing.T) {
 		if mode == "cost" {
 			page += `,"cost":{"total":125.5,"adjusted_prefill_blocks":100.5,"decode_blocks":25,"cached_blocks":15}`
 		}
+		note := ""
+		if mode == "predicted" {
+			page += `,"expected":{"wait_s":0.125,"prefill_s":0.089,"first_s":0.234,"delays_s":0.042,"step_s":0.01512,"answer_s":1.5,
+				"stalls_s":0.2,"slower_s":0.05,"total":3.1416},
+				"speed":{"prefill":{"factor":2,"last_factor":2.1,"slowdown":2.25,"answers":34,"age_s":65.4},
+				"decode":{"factor":1,"last_factor":1,"slowdown":1.01,"answers":200,"age_s":0.5}}`
+			note = " prefill takes 2.2 times as long as at its like (34 answers, the last 1m5s ago)"
+		}
 		url, _, _ := ctltest.AdminPort(t, map[string]string{"/debug/route": page + "}]}"})
 		out, err := ctl(t, nil, "route", "explain", "--admin", url, "--model", "m", "--prompt", "hi")
 		if err != nil {
@@ -181,9 +191,35 @@ func TestRouteExplainHasTheColumnsOfTheMode(t *testing.T) {
 		words := func(line string) string { return strings.Join(strings.Fields(line), " ") }
 		lines := strings.Split(out, "\n")
 		titles := words("NODE " + want[mode].titles + " IN FLIGHT MEASURED NOTE")
-		cells := words("-> b " + want[mode].cells + " 2/- -")
+		cells := words("-> b " + want[mode].cells + " 2/- -" + note)
 		if words(lines[2]) != titles || words(lines[3]) != cells {
 			t.Errorf("%s: %q and %q, want %q and %q", mode, words(lines[2]), words(lines[3]), titles, cells)
+		}
+	}
+}
+
+// TestRouteExplainOfUnknownSpeeds checks the cells of nodes of which little is known, and of a node
+// that is no candidate.
+func TestRouteExplainOfUnknownSpeeds(t *testing.T) {
+	const page = `{"model":"m","api":"chat","mode":"predicted","winner":"a","why":"because","candidates":[
+{"node":"a","eligible":true,"total":4,"expected":{"total":1},"speed":{"prefill":{"factor":1,"last_factor":1,"answers":0},
+"decode":{"factor":1,"last_factor":1,"answers":0}}},
+{"node":"b","eligible":true,"total":4,"expected":{"total":1},"speed":{"prefill":{"factor":1,"last_factor":1,"answers":0},
+"decode":{"factor":3,"last_factor":3,"slowdown":3,"answers":20,"age_s":0.4}}},
+{"node":"c","reason":"cordoned","total":4}]}`
+	url, _, _ := ctltest.AdminPort(t, map[string]string{"/debug/route": page})
+	out, err := ctl(t, nil, "route", "explain", "--admin", url, "--model", "m", "--prompt", "hi")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"-> a 0/4 1.000 0.000 0.000 0.000 0.0000 0.000 0.000 0.000 - 0/- -",
+		"b 0/4 1.000 0.000 0.000 0.000 0.0000 0.000 0.000 0.000 -/3.00 0/- - " +
+			"tokens take 3.0 times as long as at its like (20 answers, the last less than 1s ago)",
+		"c 0/4 - - - - - - - - - 0/- - no candidate: cordoned",
+	} {
+		if !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
+			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
 }

@@ -61,6 +61,7 @@ func TestLine(t *testing.T) {
 	l.Log(&Entry{Time: time.Date(2026, 3, 4, 5, 6, 7, 89e6, time.UTC), RequestID: id,
 		Model: "llama", Node: "n1", Method: "POST",
 		API: "/v1/chat/completions", End: "ok", Status: 200, TTFT: 123456789, Duration: 2 * time.Second,
+		Expected:         98765432,
 		PromptTokens:     100,
 		CompletionTokens: 20, CachedTokens: 64, OverlapMatched: 4, OverlapTotal: 6, Attempts: 2,
 		Bytes: 512, Stream: true})
@@ -70,7 +71,7 @@ func TestLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `{"time":"2026-03-04T05:06:07.089Z","id":"req-1","method":"POST","api":"/v1/chat/completions","model":"llama","node":"n1",` +
-		`"status":200,"end":"ok","stream":true,"ttft_seconds":0.123457,"duration_seconds":2,"prompt_tokens":100,"completion_tokens":20,` +
+		`"status":200,"end":"ok","stream":true,"ttft_seconds":0.123457,"expected_ttft_seconds":0.098765,"duration_seconds":2,"prompt_tokens":100,"completion_tokens":20,` +
 		`"cached_tokens":64,"overlap_matched":4,"overlap_total":6,"attempts":2,"bytes":512}` + "\n" +
 		`{"time":"0001-01-01T00:00:00.000Z","status":404,"stream":false,"duration_seconds":0,"overlap_matched":0,"overlap_total":0,"attempts":0,"bytes":0}` + "\n"
 	if out.String() != want {

@@ -14,12 +14,12 @@ func TestFieldsAreDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	var r record
-	r.set(&Entry{RequestID: []byte("x"), Model: "x", Node: "x", Method: "x", API: "x", End: "x", Cause: "x"})
+	r.set(&Entry{RequestID: []byte("x"), Model: "x", Node: "x", Method: "x", API: "x", End: "x", Cause: "x", Expected: 1e6})
 	var line map[string]any
 	if err := json.Unmarshal(r.appendJSON(nil), &line); err != nil {
 		t.Fatal(err)
 	}
-	if len(line) < 18 {
+	if len(line) < 19 {
 		t.Errorf("%d fields: %v", len(line), line)
 	}
 	for field := range line {
