@@ -71,9 +71,9 @@ func TestUnusedSettingsOfAPolicyAreNamed(t *testing.T) {
 	env := fleetState(t)
 	var warnings bytes.Buffer
 	root := ctltest.Root(Command, io.Discard, &warnings, func(name string) string { return env[name] })
-	root.SetArgs([]string{"cluster", "set-policy", `{"ttft_slo_ms":800,"max_share":2}`})
+	root.SetArgs([]string{"cluster", "set-policy", `{"mode":"predicted","ttft_slo_ms":800,"max_share":2}`})
 	root.SetContext(t.Context())
-	const want = "cgn-ctl: ttft_slo_ms has no effect; leave it out\ncgn-ctl: max_share has no effect; leave it out\n"
+	const want = "cgn-ctl: max_share has no effect; leave it out\n"
 	if err := root.Execute(); err != nil || warnings.String() != want {
 		t.Errorf("%q, %v", warnings.String(), err)
 	}
