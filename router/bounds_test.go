@@ -186,7 +186,7 @@ func (s *site) index() float64 { return s.metrics().sum("cgn_router_index_blocks
 // TestAccessLogTells checks that the access log agrees with the answers.
 func TestAccessLogTells(t *testing.T) {
 	file, began := filepath.Join(t.TempDir(), "access"), time.Now()
-	s := serve(t, simulate(t, 2), func(c *router.Config) { c.Log.Access, c.Router.DrainTimeout = file, 0 })
+	s := serve(t, simulate(t, 2), scored, func(c *router.Config) { c.Log.Access, c.Router.DrainTimeout = file, 0 })
 	body := chatBody(document(1, 6000), withUsage)
 	first := s.chat(body, "x-request-id", "first")
 	mustAll(t, "first", []*reply{first})

@@ -144,7 +144,7 @@ func TestABlockFromOneHostToAnother(t *testing.T) {
 		c.Agent.KVAddress = []*kvcached.Daemon{a, b}[i].At("quic")
 		startAgent(t, c)
 	}
-	s := serve(t, nil, func(c *router.Config) {
+	s := serve(t, nil, scored, func(c *router.Config) {
 		files := pki.FilesIn(certificates, pki.Router)
 		c.Etcd.Endpoints = []string{etcd.endpoint}
 		c.Upstream = router.UpstreamTLS{CA: files.CA, Cert: files.Cert, Key: files.Key}

@@ -52,7 +52,7 @@ func TestCachesCount(t *testing.T) {
 	t.Parallel()
 	socket, cache := cacheDaemon(t)
 	engines := simulate(t, 2)
-	s := serve(t, nil, func(c *router.Config) {
+	s := serve(t, nil, scored, func(c *router.Config) {
 		c.Router.Backends = []string{engines[0].URL() + ",id=sim-0", engines[1].URL() + ",id=sim-1,kv=unix://" + socket}
 	})
 	eventually(t, "both nodes are eligible", func() bool { return s.eligible() == 2 })

@@ -273,7 +273,7 @@ func policyIsRefusedAsAWhole(t *testing.T, s *site, c *cluster.Client) {
 	}
 	eventually(t, "the default is in force", func() bool {
 		in, _ := s.policyInForce()
-		return in.Mode == "score" && strings.HasPrefix(in.Source, "default: ")
+		return in.Mode == "predicted" && strings.HasPrefix(in.Source, "default: ")
 	})
 }
 

@@ -90,7 +90,8 @@ func TestWhatNodesAnnounceIsWeighed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := follow(t, etcd, 2)
+	s := serve(t, nil, scored, func(c *router.Config) { c.Etcd.Endpoints = []string{etcd} })
+	eventually(t, "every node is eligible", func() bool { return s.eligible() == 2 })
 	e := s.explain(chatBody("hello", ""))
 	if len(e.Candidates) != 2 || e.Mode != "score" {
 		t.Fatalf("%+v", e)
@@ -120,7 +121,7 @@ func TestWhatNodesAnnounceIsWeighed(t *testing.T) {
 func TestPickIsLogged(t *testing.T) {
 	t.Parallel()
 	var log logged
-	s := serve(t, simulate(t, 2), func(c *router.Config) {
+	s := serve(t, simulate(t, 2), scored, func(c *router.Config) {
 		c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
 	if r := s.chat(chatBody("hello", plain), "x-request-id", "why-me"); r.status != 200 || log.count(
@@ -165,7 +166,7 @@ func TestDevicesAreTold(t *testing.T) {
 // TestDebugRouteSaysWhereARequestGoes checks that /debug/route names the node that the request then
 // gets. /debug/route heeds the same headers as the routing.
 func TestDebugRouteSaysWhereARequestGoes(t *testing.T) {
-	s := serve(t, simulate(t, 4))
+	s := serve(t, simulate(t, 4), scored)
 	winners := map[string]bool{}
 	for i := range 12 {
 		session := fmt.Sprint("session ", i)

@@ -130,7 +130,7 @@ func TestDeadBeforeHeaders(t *testing.T) {
 				continue // a truncated stream dies half-way; an unbounded answer adds nothing
 			}
 			t.Run(name+"/"+kind, func(t *testing.T) {
-				s := serve(t, simulate(t, 2))
+				s := serve(t, simulate(t, 2), scored)
 				s.engines[0].SetFault(&fault)
 				retried := 0
 				for i := range 8 {

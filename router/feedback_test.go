@@ -159,7 +159,7 @@ func TestLifetimeIsLearnedFromASmallCache(t *testing.T) {
 // TestUnreportedCacheTeachesNothing checks an engine that does not report cached tokens. The router
 // logs the engine once and keeps its beliefs about the engine's cache.
 func TestUnreportedCacheTeachesNothing(t *testing.T) {
-	s := serve(t, simulate(t, 2, func(c *engine.Config) { c.OmitCachedTokens = true }))
+	s := serve(t, simulate(t, 2, func(c *engine.Config) { c.OmitCachedTokens = true }), scored)
 	body := chatBody(document(1, 6000), streaming)
 	home := s.chat(body)
 	mustAll(t, "first", []*reply{home})

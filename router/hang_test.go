@@ -35,7 +35,7 @@ func TestOneOfFourHangs(t *testing.T) {
 		}
 	}
 	t.Run("body", func(t *testing.T) {
-		s := serve(t, simulate(t, 4), hasty)
+		s := serve(t, simulate(t, 4), hasty, scored)
 		sixteen(s, "warm", streaming)
 		s.engines[1].SetFault(&engine.Fault{HangBody: true})
 		mustAll(t, "one sends a head and nothing more", sixteen(s, "first", streaming))

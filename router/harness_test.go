@@ -122,6 +122,9 @@ func serve(t *testing.T, engines []*engine.Engine, tweak ...func(*router.Config)
 	return s
 }
 
+// scored is a tweak for tests that need the picks of mode score.
+func scored(c *router.Config) { c.Router.Mode = "score" }
+
 func run(t *testing.T, c router.Config, log *logged) *site {
 	t.Helper()
 	r, err := router.New(c)

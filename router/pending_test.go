@@ -71,7 +71,7 @@ func (s *site) hang(body string) (leave func()) {
 // TestAPromptIsHeldFromTheFirstByteOn checks that a prompt counts as pending until the first byte,
 // and then as held by the node. If the client leaves before that, the prompt counts as neither.
 func TestAPromptIsHeldFromTheFirstByteOn(t *testing.T) {
-	s := serve(t, simulate(t, 3))
+	s := serve(t, simulate(t, 3), scored)
 	body := chatBody(document(1, 6000), streaming)
 	leave := s.hang(body)
 	blocks := s.explain(body).Blocks

@@ -174,7 +174,7 @@ func TestRankOfAClientThatMayNotSteer(t *testing.T) {
 // TestGaugesOfRanks checks that the node's gauges are the sums over its ranks.
 func TestGaugesOfRanks(t *testing.T) {
 	t.Parallel()
-	s := serve(t, simulate(t, 1, ranked))
+	s := serve(t, simulate(t, 1, ranked), scored)
 	s.ranks(2)
 	var leave []func()
 	for rank := range 2 {

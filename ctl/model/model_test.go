@@ -68,7 +68,7 @@ func TestSetListRm(t *testing.T) {
 	must("set", "m", "--pool", "prefill=", "--policy", file, "--unset", "alias,adapter-load", "--tokenizer", "none")
 	stored(`{"tokenizer":"none","pools":{"decode":["n1","n2"]},"policy":{"mode":"round_robin"}}`)
 	must("set", "m", "--policy", "{}")
-	if line := must("list"); !strings.Contains(line, " score ") {
+	if line := must("list"); !strings.Contains(line, " predicted ") {
 		t.Errorf("the mode of {} is the default:\n%s", line)
 	}
 	must("set", "m", "--unset", "tokenizer,pool,policy", "--base", "big")
@@ -142,9 +142,8 @@ func TestUnusedSettingsOfAPolicyAreNamed(t *testing.T) {
 	env, _ := startEtcd(t)
 	register(t, dial(t, env["CGN_ETCD"]), "n1", cluster.RoleBoth, "m")
 	for doc, want := range map[string]string{
-		`{"ttft_slo_ms":800,"score":{"max_share":2}}`: "cgn-ctl: ttft_slo_ms of the policy has no effect; leave it out\n" +
-			"cgn-ctl: score.max_share of the policy has no effect; leave it out\n",
-		`{"mode":"random"}`: "",
+		`{"mode":"random","score":{"max_share":2}}`: "cgn-ctl: score.max_share of the policy has no effect; leave it out\n",
+		`{"mode":"random"}`:                         "",
 		`{"mode":"cost","score":{"epsilon":0.5}}`: "cgn-ctl: model m: in its policy, score.epsilon: no effect in mode " +
 			"cost\n",
 	} {

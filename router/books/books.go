@@ -32,7 +32,7 @@ type Book struct {
 	present  atomic.Uint32 // the marks of the active prompts
 
 	// Picks by predicted time read these fields too.
-	expected atomic.Int64 // ns of prefill that waits
+	learned  atomic.Int64 // ns of prefill that waits, as learned
 	since    atomic.Int64 // ns from epoch to the moment from which the oldest waiting prompt is computed
 	pressing atomic.Int32 // waiting prompts
 
@@ -55,8 +55,12 @@ const outputUnit = 256
 type Cost struct {
 	Prefill int64 // prompt tokens that the node must compute
 	Blocks  int64 // blocks of the prompt that no other active request of the node has, as far as known
-	// Expected is the time that the node alone needs for Prefill. 0: unknown.
+	// Expected is the time that the node alone needs for Prefill, by a model that the operator
+	// gave. 0: unknown.
 	Expected time.Duration
+	// Learned is this time by what the router has learned. Only Backlog and Computed count it.
+	// 0: unknown.
+	Learned time.Duration
 }
 
 // Entry is a request's part of a book. The zero value is an empty entry, ready for Open. The owner
@@ -84,7 +88,7 @@ func (b *Book) Open(e *Entry, c Cost, now time.Time) {
 	if e.prefills = c.Prefill > 0; e.prefills {
 		b.prefill.Add(c.Prefill)
 		b.waiting.push(e, now)
-		b.count(int64(c.Expected), 1)
+		b.count(int64(c.Learned), 1)
 	}
 }
 
@@ -136,15 +140,15 @@ func (e *Entry) begun(now time.Time) {
 	e.prefills = false
 	e.book.prefill.Add(-e.cost.Prefill)
 	e.book.waiting.remove(e, now)
-	e.book.computed.Add(int64(e.cost.Expected))
-	e.book.count(-int64(e.cost.Expected), -1)
+	e.book.computed.Add(int64(e.cost.Learned))
+	e.book.count(-int64(e.cost.Learned), -1)
 }
 
-// count counts prompts more that wait, with their expected time. The caller holds the lock.
-func (b *Book) count(expected int64, prompts int32) {
+// count counts prompts more that wait, with their learned time. The caller holds the lock.
+func (b *Book) count(learned int64, prompts int32) {
 	b.modelled.Store(b.waiting.modelled())
 	b.since.Store(int64(b.waiting.since.Sub(epoch)))
-	b.expected.Add(expected)
+	b.learned.Add(learned)
 	b.pressing.Add(prompts)
 }
 
@@ -203,26 +207,25 @@ func (b *Book) Prefill(now time.Time) int64 {
 	return b.prefill.Load()
 }
 
-// Backlog returns how long the node needs at now for the prompts that wait, by their expected
+// Backlog returns how long the node needs at now for the prompts that wait, by their learned
 // times. Once all of them are overdue, the node is expected to need as long again as they are
 // overdue.
 func (b *Book) Backlog(now time.Time) time.Duration {
-	expected := b.expected.Load()
-	if expected <= 0 {
+	learned := b.learned.Load()
+	if learned <= 0 {
 		return 0
 	}
-	left := expected - max(int64(now.Sub(epoch))-b.since.Load(), 0)
+	left := learned - max(int64(now.Sub(epoch))-b.since.Load(), 0)
 	return time.Duration(max(left, -left))
 }
 
 // Pressing returns the number of prompts that wait for their computation.
 func (b *Book) Pressing() int32 { return b.pressing.Load() }
 
-// Computed returns the expected time of the prompts that the node has computed until now. A prompt
+// Computed returns the learned time of the prompts that the node has computed until now. A prompt
 // that is computed at the moment counts with the time so far.
 func (b *Book) Computed(now time.Time) time.Duration {
-	expected := b.expected.Load()
-	present := min(max(int64(now.Sub(epoch))-b.since.Load(), 0), expected)
+	present := min(max(int64(now.Sub(epoch))-b.since.Load(), 0), b.learned.Load())
 	return time.Duration(b.computed.Load() + present)
 }
 

@@ -1,6 +1,9 @@
 package books
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // queue holds the entries whose prompts a node still computes, the oldest first. If every entry has
 // an expected time, the time since the oldest entry became the oldest counts as computed. The
@@ -29,7 +32,7 @@ func (q *queue) remove(e *Entry, now time.Time) {
 		q.head, q.since = e.after, now
 	} else {
 		e.before.after = e.after
-		if q.since = q.since.Add(e.cost.Expected); q.since.After(now) {
+		if q.since = q.since.Add(cmp.Or(e.cost.Expected, e.cost.Learned)); q.since.After(now) {
 			q.since = now
 		}
 	}

@@ -127,10 +127,8 @@ func (l *Leg) charge(a *attempt, at int, now time.Time) {
 		cached := int64(a.matched) * prefix.BlockTokens
 		cost.Prefill = l.prompt.Tokens() - cached
 		cost.Expected = l.picks.policy.PrefillLoadModel.Expected(cost.Prefill, cached)
-		if a.forecast.prefill > 0 {
-			cost.Expected = a.forecast.prefill
-		}
 	}
+	cost.Learned = a.forecast.prefill
 	if a.shares = own.AssumeKVReuse.Or(set.AssumeKVReuse); a.shares {
 		cost.Blocks -= int64(a.member.rank.Book.Shared(l.prompt.Keys()))
 	}
@@ -377,15 +375,13 @@ func (l *Leg) measure(now time.Time) {
 	p := &l.picks
 	p.cands = slices.Grow(p.cands[:0], len(p.able))[:len(p.able)]
 	cands, nodes, ranks, blanks, held := p.cands, l.pool.nodes, l.pool.ranks, l.pool.blanks, l.prompt.Held()
-	costs, several, foresees := p.policy.Mode == policy.Cost, l.pool.several, l.foresees()
+	costs, several := p.policy.Mode == policy.Cost, l.pool.several
 	fits := costs && p.cached > 0 || len(l.Constraints.Preferred)+len(l.Constraints.Experts) > 0 || l.model.view.Adapter
 	for i, at := range p.able {
 		c, n, book := &cands[i], nodes[at], &ranks[at].Book
 		*c = blanks[at]
 		c.InFlight, c.MaxConcurrent = n.InFlight(), n.MaxConcurrent()
-		if c.PrefillTokens = book.Waiting(); !foresees {
-			c.PrefillTokens = book.Prefill(now)
-		}
+		c.PrefillTokens = book.Prefill(now)
 		if held {
 			reach := l.prompt.Reach(int(at))
 			c.Matched, c.Coming, c.Host, c.Disk = reach.Device, l.prompt.Coming(int(at)), reach.Host, reach.Disk

@@ -83,8 +83,8 @@ func (l *Leg) foreseeAll(now time.Time) {
 	p.times = slices.Grow(p.times[:0], len(p.able))[:len(p.able)]
 	for i, at := range p.able {
 		p.times[i] = l.timing(l.pool.members[at], p.cands[i].InFlight, now)
-		if p.cands[i].Loads {
-			p.times[i].Load = l.model.view.Settings.AdapterLoad().Seconds()
+		if s := l.model.view.Settings; s != nil && p.cands[i].Loads {
+			p.times[i].Load = s.AdapterLoad().Seconds()
 		}
 	}
 	p.output = l.output()

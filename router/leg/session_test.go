@@ -268,7 +268,7 @@ func TestSessionsAreExplained(t *testing.T) {
 		r := ofSession(t, d, id)
 		r.Pin = nodes[2].ID
 		picked(t, d, r, now, true)
-		want := map[bool]string{false: "within 0.01 of the best", true: "router.session.affinity is hard"}[hard]
+		want := map[bool]string{false: "within a tenth of the lowest", true: "router.session.affinity is hard"}[hard]
 		if e := explain(); e.Winner != nodes[2].ID || !strings.Contains(e.Why, want) {
 			t.Errorf("hard %v: %s, %s", hard, e.Winner, e.Why)
 		}

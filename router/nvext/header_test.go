@@ -43,6 +43,7 @@ func TestHeadersBeatTheBody(t *testing.T) {
 	want.Allowed, want.AllowedBy = Workers{"7", "host-9"}, "x-cgn-allowed-worker-ids"
 	want.DPRank, want.DPRankBy = policy.Given(uint32(0)), "x-dynamo-dp-rank"
 	want.Overrides = policy.Overrides{
+		Targets:            policy.Targets{First: 0.1, Step: 0.003},
 		OverlapScoreCredit: policy.Given(.25), PrefillLoadScale: policy.Given(4.), Temperature: policy.Given(0.),
 		SharedCacheMultiplier: policy.Given(.5), AssumeKVReuse: policy.Given(true),
 		TrackPrefillTokens: policy.Given(false),

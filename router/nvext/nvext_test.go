@@ -52,6 +52,7 @@ func TestEverything(t *testing.T) {
 		PreferredTaints: []Taint{{"p\n", 0.5}, {"q", -2}},
 		OSL:             256,
 		Overrides: policy.Overrides{
+			Targets:            policy.Targets{First: 0.2, Step: 0.0205},
 			OverlapScoreCredit: policy.Given(1.5), PrefillLoadScale: policy.Given(2.), Temperature: policy.Given(.5),
 			SharedCacheMultiplier: policy.Given(1.), AssumeKVReuse: policy.Given(false),
 			TrackPrefillTokens: policy.Given(true),

@@ -19,7 +19,7 @@ const documentMax = 64 << 10
 
 // Parse reads a policy document, a JSON object with the keys of Policy. In the older form the
 // settings of section score are at the top, and its weights may be there too. A key missing in the
-// document gets its default. Parse accepts or refuses the whole document. Parse's error joins one
+// document gets its default, but a document with settings of mode score alone has this mode. Parse accepts or refuses the whole document. Parse's error joins one
 // error per problem, and a value that is not allowed makes a FieldError. json.Marshal writes the
 // newest form of a document.
 func Parse(doc []byte) (*Policy, error) {
@@ -65,10 +65,24 @@ func read(doc []byte) (*Policy, *reader) {
 	if strings.HasSuffix(r.given["cost.prefill_load_scale"], ".overlap_score_weight") && p.Cost.PrefillLoadScale == 0 {
 		p.Cost.OverlapScoreCredit = 0
 	}
+	if r.given["mode"] == "" && r.scores() {
+		p.Mode = Score
+	}
 	if len(r.errs) == 0 { // a refused value would look like a conflict
 		r.errs = p.conflicts()
 	}
 	return p, r
+}
+
+// scores says whether the document has a setting of mode score. A document with such a setting and
+// without a mode is for mode score, which was the default once.
+func (r *reader) scores() bool {
+	for name := range r.given {
+		if name == "score" || strings.HasPrefix(name, "score.") {
+			return true
+		}
+	}
+	return r.flat != ""
 }
 
 func (r *reader) refuse(name, format string, args ...any) {

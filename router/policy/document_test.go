@@ -15,7 +15,7 @@ import (
 func TestParse(t *testing.T) {
 	want := Default()
 	want.Score.Weights = Weights{KV: 0.6, Load: 0.2, Power: 0, Capacity: 0.2, Pending: 0.18, Adapter: 0.1}
-	want.MaxQueue = 256
+	want.Mode, want.MaxQueue, want.TTFTSloMs = Score, 256, 800
 	for _, doc := range []string{
 		`{"kv":0.6,"load":0.2,"power":0,"capacity":0.2,"max_queue":256,"ttft_slo_ms":800}`,
 		`{"weights":{"kv":0.6,"load":0.2,"power":0,"capacity":0.2},"max_queue":256,"ttft_slo_ms":800}`,
@@ -41,6 +41,7 @@ func TestParse(t *testing.T) {
 // TestForms checks that each setting of section score is also read at the top of a document.
 func TestForms(t *testing.T) {
 	want := Default()
+	want.Mode = Score
 	want.Score.Epsilon, want.Score.RunDelayMs, want.Score.RetransmitPct = 0.5, 7, 8
 	want.Score.Tiers.Host, want.Score.Weights.Pending = 0.5, 0.25
 	for _, doc := range []string{
@@ -84,11 +85,11 @@ func TestSectionsOfModesWithoutSettings(t *testing.T) {
 // TestRetiredSettings checks that a document with a setting of an older version is valid, and that
 // the setting is named.
 func TestRetiredSettings(t *testing.T) {
-	doc := []byte(`{"max_share":2,"ttft_slo_ms":800,"score":{"max_share":0}}`)
+	doc := []byte(`{"mode":"predicted","max_share":2,"score":{"max_share":0}}`)
 	if p, err := Parse(doc); err != nil || !reflect.DeepEqual(p, Default()) {
 		t.Errorf("%+v, %v", p, err)
 	}
-	if got := Ignored(doc); !slices.Equal(got, []string{"max_share", "ttft_slo_ms", "score.max_share"}) {
+	if got := Ignored(doc); !slices.Equal(got, []string{"max_share", "score.max_share"}) {
 		t.Errorf("ignored: %q", got)
 	}
 	if got := Ignored([]byte(`{"kv":1}`)); got != nil {
@@ -106,7 +107,7 @@ func TestParseRefuses(t *testing.T) {
 		`{"kv":NaN}`:          "malformed JSON",
 		`{"kv":0.5} x`:        "unexpected data after the object",
 		`{"kv":0.5,"kv":0.6}`: "kv: given twice",
-		`{"kw":0.5}`: `kw: unknown key; there are mode, score, cost, device_aware, prefill_load_model, busy, max_queue, ` +
+		`{"kw":0.5}`: `kw: unknown key; there are mode, score, cost, device_aware, predicted, ttft_slo_ms, prefill_load_model, busy, max_queue, ` +
 			`weights, tiers, epsilon, run_delay_ms, retransmit_pct, kv, load, power, capacity, pending, adapter; did you mean kv?`,
 		`{"disk":1}`:              "; did you mean score.tiers.disk?",
 		`{"score":{"kv":1}}`:      "score.kv: unknown key; there are weights, tiers, epsilon",
@@ -398,6 +399,20 @@ func TestIdle(t *testing.T) {
 		}
 		if got := strings.Join(p.Idle(), " "); got != want {
 			t.Errorf("%s: %q, want %q", doc, got, want)
+		}
+	}
+}
+
+// TestModeOfSettings checks that a document without a mode is for mode score if it has a setting of
+// that mode, and for the default mode otherwise.
+func TestModeOfSettings(t *testing.T) {
+	for doc, want := range map[string]Mode{
+		`{}`: Predicted, `{"kv":0.5}`: Score, `{"weights":{"load":0.5}}`: Score, `{"score":{"epsilon":0.02}}`: Score,
+		`{"score":{}}`: Score, `{"epsilon":0.02}`: Score, `{"cost":{"temperature":1}}`: Predicted,
+		`{"max_queue":5,"ttft_slo_ms":500}`: Predicted, `{"mode":"predicted","kv":0.5}`: Predicted,
+	} {
+		if p, err := Parse([]byte(doc)); err != nil || p.Mode != want {
+			t.Errorf("%s: %v, %v", doc, p.Mode, err)
 		}
 	}
 }

@@ -171,6 +171,7 @@ type Tiers struct {
 // Default returns the policy in force until another one is published.
 func Default() *Policy {
 	return &Policy{
+		Mode: Predicted,
 		Score: ScoreSettings{
 			Weights: Weights{KV: 0.55, Load: 0.25, Power: 0.10, Capacity: 0.10, Pending: 0.18, Adapter: 0.1},
 			Tiers:   Tiers{Device: 1, Host: 0.75, Disk: 0.25}, Epsilon: 0.01,
