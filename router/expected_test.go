@@ -22,8 +22,8 @@ func TestExpectedTimesAreSeen(t *testing.T) {
 	const each = 20 // more answers than a comparison needs
 	for i := range 2 * each {
 		node := fmt.Sprint("sim-", i%2)
-		r := s.chat(chatBody(document(i, 4000), streaming), "x-cgn-node", node, "x-request-id", fmt.Sprint("stream-", i))
-		mustAll(t, "streams", []*reply{r})
+		body, id := chatBody(document(i, 4000), streaming), fmt.Sprint("stream-", i)
+		mustAll(t, "streams", []*reply{s.chat(body, "x-cgn-node", node, "x-request-id", id)})
 	}
 	mustAll(t, "no stream", []*reply{s.chat(chatBody("hello", plain), "x-request-id", "plain")})
 	s.idle()

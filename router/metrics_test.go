@@ -25,8 +25,9 @@ import (
 // and of a fleet with nothing but server errors. Others are of cache daemons (TestCacheMetrics), of
 // KV events (TestStaticBackendsEvents), of tokenizers (TestExactDigests), of adapters
 // (TestRequestsStayWithTheirAdapter and TestAdaptersOfAgents) and of too many sessions (package
-// affinity). Those of mode predicted are in TestExpectedTimesAreSeen. The metrics of agents are in TestKernelSignals, TestKernelEvents and packages signals
-// and peerevents, and those of takeovers in cmd/cgn-router.
+// affinity). The metrics of agents are in TestKernelSignals, TestKernelEvents and packages signals
+// and peerevents, those of mode predicted in TestExpectedTimesAreSeen, and those of takeovers in
+// cmd/cgn-router.
 var elsewhere = func() map[string]bool {
 	all := map[string]bool{
 		"cgn_router_fleet_malformed_total": true, "cgn_router_fleet_stale": true, "cgn_router_panics_total": true,

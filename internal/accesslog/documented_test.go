@@ -14,7 +14,9 @@ func TestFieldsAreDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	var r record
-	r.set(&Entry{RequestID: []byte("x"), Model: "x", Node: "x", Method: "x", API: "x", End: "x", Cause: "x", Expected: 1e6})
+	r.set(&Entry{
+		RequestID: []byte("x"), Model: "x", Node: "x", Method: "x", API: "x", End: "x", Cause: "x", Expected: 1e6,
+	})
 	var line map[string]any
 	if err := json.Unmarshal(r.appendJSON(nil), &line); err != nil {
 		t.Fatal(err)

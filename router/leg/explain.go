@@ -59,12 +59,12 @@ type ExplainedNode struct {
 	ExpertsAsked  int `json:"experts_asked,omitempty"`
 	ExpertsHosted int `json:"experts_hosted,omitempty"`
 
-	// Formula is the candidate's score, cost or load as one line. Only mode cost fills Cost, and only
-	// mode predicted Expected.
+	// Formula is the candidate's score, cost or load as one line. Only mode cost fills Cost. Only
+	// mode predicted fills Expected and Speed.
 	Formula  string                `json:"formula,omitempty"`
 	Cost     *policy.CostTerms     `json:"cost,omitempty"`
 	Expected *policy.ExpectedTerms `json:"expected,omitempty"`
-	Speed    *ExplainedSpeed       `json:"speed,omitempty"` // in mode predicted, unless its learn is off
+	Speed    *ExplainedSpeed       `json:"speed,omitempty"` // unless the mode's learn is off
 
 	Signals fleet.Signals `json:"signals"`
 }
