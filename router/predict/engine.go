@@ -91,15 +91,22 @@ type Speed struct {
 func Untaught() Speed { return Speed{Rates: &start, Prefills: 1, Decodes: 1} }
 
 // Speed returns the engine's speed at now. If explores is set, what is known of the engine alone
-// fades while it answers nothing.
+// fades while it answers nothing. An engine that has answered nothing is as fast as those whose
+// answers the rates are from.
 func (e *Engine) Speed(now time.Time, explores bool) Speed {
+	r := e.kind.Rates()
 	return Speed{
-		Rates: e.kind.Rates(), Prefills: e.parts[prefill].times(now, explores), Decodes: e.parts[decode].times(now, explores),
+		Rates:    r,
+		Prefills: e.parts[prefill].times(now, explores, r.Typical[prefill]),
+		Decodes:  e.parts[decode].times(now, explores, r.Typical[decode]),
 	}
 }
 
-// times returns the factor at now.
-func (f *factor) times(now time.Time, fades bool) float64 {
+// times returns the factor at now, or typical if there was no observation.
+func (f *factor) times(now time.Time, fades bool, typical float64) float64 {
+	if f.n.Load() == 0 {
+		return typical
+	}
 	log := f.last()
 	if fades {
 		log = f.fade(now)

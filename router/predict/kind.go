@@ -45,7 +45,7 @@ func (k *Kind) publish(f *fit) {
 	k.rates.Store(&Rates{
 		Base: a.coef[0], Token: a.coef[1], Pair: a.coef[2], Steps: a.coef[3], Each: k.each,
 		Step: b.coef[0], Sequence: b.coef[1], Block: b.coef[2],
-		Firsts: a.n, Gaps: b.n,
+		Typical: [2]float64{math.Exp(k.typical[prefill]), math.Exp(k.typical[decode])}, Firsts: a.n, Gaps: b.n,
 	})
 }
 

@@ -12,13 +12,15 @@ type Rates struct {
 	Sequence float64 // further time of a step for each request
 	Block    float64 // further time of a step for each KV block of its requests
 
+	Typical [2]float64 // factors of the engines whose observations these are: of prefill and of decode steps
+
 	Firsts, Gaps int // observations of first tokens and of gaps behind these rates
 }
 
 // start are the rates of a Kind without observations.
 var start = Rates{
 	Base: 0.02, Token: 1.0 / 8000, Pair: 1e-9, Steps: 1,
-	Step: 0.015, Sequence: 0.0002, Block: 1e-6,
+	Step: 0.015, Sequence: 0.0002, Block: 1e-6, Typical: [2]float64{1, 1},
 }
 
 // Work is the prefill of a prompt, or of several.
