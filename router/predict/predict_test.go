@@ -276,24 +276,6 @@ func TestFadedForecast(t *testing.T) {
 	}
 }
 
-// TestCachedPrompts checks prompts of which nothing is to be computed, and whose answers come when
-// their wait is over. No rate is then above 0 that counts for such a prompt.
-func TestCachedPrompts(t *testing.T) {
-	e := NewEngine(NewKind())
-	for range 100 {
-		f, s := First{Wait: 1, Ahead: 1}, e.Speed(noon, true)
-		s.Forecast(&f)
-		e.LearnFirst(&f, 1, noon)
-		if r := *e.Kind().Rates(); !(r.Base >= 0 && r.Base <= start.Base && r.Token >= 0 && r.Token <= start.Token) {
-			t.Fatalf("%+v", r)
-		}
-	}
-	m := newMachine(linear)
-	if off := m.expects(e, m.run(e, 1000, noon)); off > 0.1 {
-		t.Errorf("after other answers a time is %.0f %% off", 100*off)
-	}
-}
-
 // TestClips checks how late and early observations count: as they are while there are few, then
 // late ones less than early ones.
 func TestClips(t *testing.T) {
