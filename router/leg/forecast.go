@@ -148,6 +148,7 @@ type forecast struct {
 	first    predict.First
 	prefill  time.Duration // of this prompt alone
 	events   int64         // of the answer at the last look
+	together int64         // events since then that were read together with the one before
 	looked   time.Time     // time of the last look; zero: no token has come
 	computed time.Duration // prefill of the engine until then
 }
@@ -167,10 +168,15 @@ func (l *Leg) foresee(a *attempt, now time.Time) {
 	f.prefill = max(time.Duration(t.Prefills*(t.Each+t.Prefill(f.first.Work))*float64(time.Second)), 1)
 }
 
+// learns says whether the times of an attempt's answer are learned from.
+func (l *Leg) learns(a *attempt) bool {
+	return a.forecast.first.Expected > 0 && l.picks.policy.Predicted.Learn
+}
+
 // firstCame learns from the first token of an attempt's answer.
 func (l *Leg) firstCame(a *attempt, now time.Time) {
 	f := &a.forecast
-	if f.first.Expected == 0 || !l.Request.Scan.Stream || l.Request.API == scan.Responses {
+	if !l.learns(a) || !l.Request.Scan.Stream || l.Request.API == scan.Responses {
 		return // engines announce a response before they compute it
 	}
 	a.member.engine.LearnFirst(&f.first, now.Sub(a.sent).Seconds(), now)
@@ -180,7 +186,8 @@ func (l *Leg) firstCame(a *attempt, now time.Time) {
 // gapsEvery is the number of events of an answer between two looks at their spacing.
 const gapsEvery = 32
 
-// tokensCame learns from the spacing of the events since the last look.
+// tokensCame learns from the spacing of the events since the last look. While a client reads slowly,
+// the events wait for it. Most are then read together, and tell nothing about the engine.
 func (l *Leg) tokensCame(a *attempt, events int64, now time.Time) {
 	f := &a.forecast
 	if f.looked.IsZero() || events <= f.events {
@@ -188,13 +195,15 @@ func (l *Leg) tokensCame(a *attempt, events int64, now time.Time) {
 	}
 	book := &a.member.rank.Book
 	computed, load := book.Computed(now), a.member.rank.Load()
-	a.member.engine.LearnGaps(&predict.Gaps{
-		Tokens: float64(events - f.events), Seconds: now.Sub(f.looked).Seconds(),
-		Prefill:  (computed - f.computed).Seconds(),
-		Requests: float64(max(a.member.rank.InFlight()-book.Pressing(), 1) + load.Others - load.Waiting),
-		Blocks:   book.Blocks() + float64(load.OthersBlocks),
-	}, now)
-	f.looked, f.events, f.computed = now, events, computed
+	if f.together <= (events-f.events)/2 {
+		a.member.engine.LearnGaps(&predict.Gaps{
+			Tokens: float64(events - f.events), Seconds: now.Sub(f.looked).Seconds(),
+			Prefill:  max(computed-f.computed, 0).Seconds(),
+			Requests: float64(max(a.member.rank.InFlight()-book.Pressing(), 1) + load.Others - load.Waiting),
+			Blocks:   book.Blocks() + float64(load.OthersBlocks),
+		}, now)
+	}
+	f.looked, f.events, f.together, f.computed = now, events, 0, computed
 }
 
 // lengthCame learns from the length of a complete answer.

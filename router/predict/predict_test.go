@@ -438,3 +438,54 @@ func TestConcurrentLearning(t *testing.T) {
 	}
 	within(t, "the length", l.Expected(&Class{Model: 1}), 100, 0.01)
 }
+
+// TestChangedKind checks that a kind whose engines have all changed follows them. The engines' factors
+// are then as before.
+func TestChangedKind(t *testing.T) {
+	all, machines, now := fleet(linear, 1000, 1, 1)
+	for range 1500 {
+		for i, m := range machines {
+			m.slower = 3
+			m.run(all[i], 1, now)
+		}
+		now = now.Add(100 * time.Millisecond)
+	}
+	for i, e := range all {
+		s := e.Speed(now, true)
+		within(t, "Token", s.Token, 3*linear.Token, 0.1)
+		within(t, "Step", s.Step, 3*linear.Step, 0.1)
+		within(t, "the factor of prefill", s.Prefills, 1, 0.1)
+		within(t, "the factor of decode", s.Decodes, 1, 0.1)
+		if off := machines[i].expects(e, now); off > 0.1 {
+			t.Errorf("a time is %.0f %% off", 100*off)
+		}
+	}
+}
+
+// TestGapsWithPrefill checks that other requests' prefill does not count as decode, and that gaps
+// that are mostly prefill say nothing.
+func TestGapsWithPrefill(t *testing.T) {
+	all, m, now := fleet(linear, 500, 1)
+	e, was := all[0], *all[0].Kind().Rates()
+	for i := range 500 {
+		requests, blocks := m[0].batch()
+		g := Gaps{Tokens: 32, Seconds: 32 * linear.Decode(requests, blocks), Requests: requests, Blocks: blocks}
+		if g.Prefill = 0.9 * g.Seconds; i%2 > 0 {
+			g.Prefill = 1.5 * g.Seconds
+		}
+		g.Seconds += 0.9 * g.Seconds
+		if i%2 == 0 {
+			e.LearnGaps(&g, now)
+			continue
+		}
+		before := *e.Kind().Rates()
+		if e.LearnGaps(&g, now); *e.Kind().Rates() != before {
+			t.Fatal("gaps of prefill count")
+		}
+	}
+	s := e.Speed(now, true)
+	within(t, "Step", s.Decodes*s.Step, was.Step, 0.1)
+	if _, gaps := e.Answers(); gaps != 500+250 {
+		t.Errorf("%d gaps count", gaps)
+	}
+}
