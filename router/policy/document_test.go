@@ -15,7 +15,7 @@ import (
 func TestParse(t *testing.T) {
 	want := Default()
 	want.Score.Weights = Weights{KV: 0.6, Load: 0.2, Power: 0, Capacity: 0.2, Pending: 0.18, Adapter: 0.1}
-	want.MaxQueue = 256
+	want.MaxQueue, want.TTFTSloMs = 256, 800
 	for _, doc := range []string{
 		`{"kv":0.6,"load":0.2,"power":0,"capacity":0.2,"max_queue":256,"ttft_slo_ms":800}`,
 		`{"weights":{"kv":0.6,"load":0.2,"power":0,"capacity":0.2},"max_queue":256,"ttft_slo_ms":800}`,
@@ -84,11 +84,11 @@ func TestSectionsOfModesWithoutSettings(t *testing.T) {
 // TestRetiredSettings checks that a document with a setting of an older version is valid, and that
 // the setting is named.
 func TestRetiredSettings(t *testing.T) {
-	doc := []byte(`{"max_share":2,"ttft_slo_ms":800,"score":{"max_share":0}}`)
+	doc := []byte(`{"max_share":2,"score":{"max_share":0}}`)
 	if p, err := Parse(doc); err != nil || !reflect.DeepEqual(p, Default()) {
 		t.Errorf("%+v, %v", p, err)
 	}
-	if got := Ignored(doc); !slices.Equal(got, []string{"max_share", "ttft_slo_ms", "score.max_share"}) {
+	if got := Ignored(doc); !slices.Equal(got, []string{"max_share", "score.max_share"}) {
 		t.Errorf("ignored: %q", got)
 	}
 	if got := Ignored([]byte(`{"kv":1}`)); got != nil {
@@ -106,8 +106,8 @@ func TestParseRefuses(t *testing.T) {
 		`{"kv":NaN}`:          "malformed JSON",
 		`{"kv":0.5} x`:        "unexpected data after the object",
 		`{"kv":0.5,"kv":0.6}`: "kv: given twice",
-		`{"kw":0.5}`: `kw: unknown key; there are mode, score, cost, device_aware, prefill_load_model, busy, max_queue, ` +
-			`weights, tiers, epsilon, run_delay_ms, retransmit_pct, kv, load, power, capacity, pending, adapter; did you mean kv?`,
+		`{"kw":0.5}`: `kw: unknown key; there are mode, score, cost, device_aware, predicted, ttft_slo_ms, ` +
+			`prefill_load_model, busy, max_queue, weights, tiers, epsilon, run_delay_ms, retransmit_pct, kv, load, power, capacity, pending, adapter; did you mean kv?`,
 		`{"disk":1}`:              "; did you mean score.tiers.disk?",
 		`{"score":{"kv":1}}`:      "score.kv: unknown key; there are weights, tiers, epsilon",
 		`{"score":{"load":1}}`:    "; did you mean score.weights.load?",
@@ -163,8 +163,19 @@ func TestSectionsAreRefused(t *testing.T) {
 			"cost.prefill_load_scale; use one of them",
 		`{"cost":{"track_output_blocks":true,"track_active_blocks":false}}`: "cost.track_output_blocks: true is refused, " +
 			"allowed: false, or true with cost.track_active_blocks",
-		`{"device_aware":{"ratio":0}}`: "device_aware.ratio: 0 is refused, allowed: a number from 1 to 1000000",
-		`{"device_aware":{"rati":1}}`:  "device_aware.rati: unknown key; there are ratio; did you mean ratio?",
+		`{"device_aware":{"ratio":0}}`:  "device_aware.ratio: 0 is refused, allowed: a number from 1 to 1000000",
+		`{"predicted":{"first":-1}}`:    "predicted.first: -1 is refused, allowed: a number from 0 to 1000",
+		`{"predicted":{"wait":1001}}`:   "predicted.wait: 1001 is refused, allowed: a number from 0 to 1000",
+		`{"predicted":{"later":"1"}}`:   `predicted.later: "1" is refused`,
+		`{"predicted":{"others":-0.1}}`: "predicted.others: -0.1 is refused",
+		`{"predicted":{"burst":1e9}}`:   "predicted.burst: 1e9 is refused",
+		`{"predicted":{"learn":1}}`:     "predicted.learn: 1 is refused, allowed: true or false",
+		`{"predicted":{"explore":0}}`:   "predicted.explore: 0 is refused, allowed: true or false",
+		`{"predicted":{"explor":true}}`: "predicted.explor: unknown key; there are first, wait, later, others, burst, learn, " +
+			"explore; did you mean explore?",
+		`{"ttft_slo_ms":-1}`:          "ttft_slo_ms: -1 is refused, allowed: a number from 0 to 3600000",
+		`{"ttft_slo":1}`:              "ttft_slo: unknown key; there are mode, score, cost",
+		`{"device_aware":{"rati":1}}`: "device_aware.rati: unknown key; there are ratio; did you mean ratio?",
 	} {
 		refused(t, doc, want)
 	}
