@@ -39,7 +39,8 @@ func (c *expectedCase) check(t *testing.T) {
 	t.Helper()
 	p, e := Default(), Explanation{}
 	p.Mode, p.Predicted = Predicted, byHand
-	s := &Situation{Candidates: []Candidate{c.node}, Blocks: 100, Tokens: 1600, Times: []Timing{timed()}, Output: 100, Pressure: 0.5}
+	s := situationOf(1)
+	s.Candidates[0], s.Pressure = c.node, 0.5
 	if c.at != nil {
 		c.at(&s.Times[0])
 	}
@@ -72,23 +73,29 @@ func TestExpectedTerms(t *testing.T) {
 	for _, c := range []expectedCase{
 		{name: "idle", want: idle, term: firstOf, is: 2.62},
 		{name: "wait", at: func(t *Timing) { t.Wait = 4 }, want: idle + 2*4, term: firstOf, is: 6.62},
-		{name: "decoding", at: func(t *Timing) { t.Decoding = 3 }, want: idle + 2*2*3*0.001 + 100*3*0.001 + 5*(3*1.6+3*50*own)},
+		{name: "decoding", at: func(t *Timing) { t.Decoding = 3 },
+			want: idle + 2*2*3*0.001 + 100*3*0.001 + 5*(3*1.6+3*50*own)},
 		{name: "blocks", at: func(t *Timing) { t.Blocks = 500 }, want: idle + 2*2*0.05 + 100*0.05},
-		{name: "slow prefill", at: func(t *Timing) { t.Prefills = 3 }, want: idle + 2*(2*2.62+3*0.5*2*1.6), term: prefillOf, is: 4.8},
+		{name: "slow prefill", at: func(t *Timing) { t.Prefills = 3 },
+			want: idle + 2*(2*2.62+3*0.5*2*1.6), term: prefillOf, is: 4.8},
 		{name: "slow decode", at: func(t *Timing) { t.Decodes, t.Decoding = 3, 1 },
 			want: idle + 2*2*0.001 + 2*100*(0.01+own) + 3*100*0.001 + 5*(1.6+3*50*own)},
 		{name: "adapter", at: func(t *Timing) { t.Load = 2 }, want: idle + 2*2, term: firstOf, is: 4.62},
 		{name: "half is cached", node: Candidate{Matched: 50}, want: idle - 2*(0.8+3*0.5*0.8), term: prefillOf, is: 0.8},
 		{name: "coming", node: Candidate{Matched: 25, Coming: 50}, want: idle - 2*(0.8+3*0.5*0.8), term: prefillOf, is: 0.8},
 		{name: "all is cached", node: Candidate{Matched: 100}, want: idle - 2*(1.6+3*0.5*1.6), term: prefillOf, is: 0},
-		{name: "more than all is cached", node: Candidate{Matched: 200}, want: idle - 2*(1.6+3*0.5*1.6), term: prefillOf, is: 0},
+		{name: "more than all is cached", node: Candidate{Matched: 200}, want: idle - 2*(1.6+3*0.5*1.6),
+			term: prefillOf, is: 0},
 		{name: "host", node: Candidate{Host: 40}, term: prefillOf, is: 1.6 - 0.016*0.75*40},
 		{name: "disk", node: Candidate{Disk: 40}, term: prefillOf, is: 1.6 - 0.016*0.25*40},
 		{name: "all tiers", node: Candidate{Matched: 20, Host: 40, Disk: 80}, term: prefillOf, is: 1.6 - 0.016*(20+15+10)},
 		{name: "host before device", node: Candidate{Matched: 20, Host: 10, Disk: 5}, term: prefillOf, is: 1.6 - 0.016*20},
 		{name: "disk before host", node: Candidate{Host: 40, Disk: 10}, term: prefillOf, is: 1.6 - 0.016*30},
 		{name: "experts", node: Candidate{Matched: 20, Fit: Fit{Experts: 0.5}}, term: prefillOf, is: 1.6 - 0.016*30},
-		{name: "experts of other tiers", node: Candidate{Host: 40, Fit: Fit{Experts: 1}}, term: prefillOf, is: 1.6 - 0.016*30},
+		{name: "experts of other tiers", node: Candidate{Host: 40, Fit: Fit{Experts: 1}},
+			term: prefillOf, is: 1.6 - 0.016*30},
+		{name: "experts up to the last full block", node: Candidate{Matched: 80, Fit: Fit{Experts: 1}}, term: prefillOf,
+			is: 0.01, edit: func(_ *Policy, s *Situation) { s.Tokens = 1610 }},
 		{name: "experts up to the prompt", node: Candidate{Matched: 80, Fit: Fit{Experts: 1}}, term: prefillOf, is: 0},
 		{name: "negative", node: Candidate{Matched: -4, Coming: -4, Host: -1, Disk: -1}, want: idle},
 		{name: "labels", node: Candidate{Fit: Fit{Labels: 0.5}}, want: idle * 0.6299485326},
@@ -97,15 +104,16 @@ func TestExpectedTerms(t *testing.T) {
 		{name: "a pin, no labels", node: Candidate{Fit: Fit{Labels: 0.5}}, want: idle,
 			edit: func(_ *Policy, s *Situation) { s.Pinned = true }},
 		{name: "slots", node: Candidate{EngineSlots: 4, InFlight: 2, Others: 1}, want: idle},
-		{name: "over the slots", node: Candidate{EngineSlots: 4, InFlight: 3, Others: 2}, term: firstOf, is: 2.62 + 2./4*100*0.01},
+		{name: "over the slots", node: Candidate{EngineSlots: 4, InFlight: 3, Others: 2},
+			term: firstOf, is: 2.62 + 2./4*100*0.01},
 		{name: "over the slots of a slow node", node: Candidate{EngineSlots: 4, InFlight: 4},
 			at: func(t *Timing) { t.Decodes = 3 }, term: firstOf, is: 2.62 + 1./4*100*0.03},
 		{name: "no slots", node: Candidate{InFlight: 500}, want: idle},
 		{name: "nothing repeated", at: func(t *Timing) { t.Pressing = 3 }, want: idle, term: repeatOf, is: 0},
 		{name: "repeated", node: Candidate{Coming: 100}, at: func(t *Timing) { t.Pressing = 3 },
 			want: idle - 2*(1.6+3*0.5*1.6) + 7*3*1.6, term: repeatOf, is: 3 * 1.6},
-		{name: "repeated in part", node: Candidate{Matched: 60, Coming: 100}, at: func(t *Timing) { t.Pressing, t.Prefills = 2, 2 },
-			term: repeatOf, is: 2 * 2 * 0.64},
+		{name: "repeated in part", node: Candidate{Matched: 60, Coming: 100},
+			at: func(t *Timing) { t.Pressing, t.Prefills = 2, 2 }, term: repeatOf, is: 2 * 2 * 0.64},
 		{name: "no node computes", node: Candidate{Coming: 100}, term: repeatOf, is: 0},
 		{name: "no output", edit: func(_ *Policy, s *Situation) { s.Output = 0 }, want: 2 * (2.62 + 3*0.5*1.6)},
 		{name: "no pressure", edit: func(_ *Policy, s *Situation) { s.Pressure = 0 }, want: idle - 2*3*0.5*1.6},
@@ -139,10 +147,12 @@ func TestExpectedSettings(t *testing.T) {
 	} {
 		want := byHand
 		set(&want)
-		c := expectedCase{name: name, node: node, at: busy, edit: func(p *Policy, _ *Situation) { set(&p.Predicted) }, want: cost(want)}
+		c := expectedCase{name: name, node: node, at: busy, want: cost(want),
+			edit: func(p *Policy, _ *Situation) { set(&p.Predicted) }}
 		c.check(t)
 	}
-	tiers := expectedCase{name: "tiers", node: Candidate{Host: 40, Disk: 80}, term: prefillOf, is: 1.6 - 0.016*(20+40*0.125),
+	tiers := expectedCase{name: "tiers", node: Candidate{Host: 40, Disk: 80},
+		term: prefillOf, is: 1.6 - 0.016*(20+40*0.125),
 		edit: func(p *Policy, _ *Situation) { p.Score.Tiers = Tiers{Host: 0.5, Disk: 0.125} }}
 	tiers.check(t)
 }
@@ -167,7 +177,8 @@ func TestTargets(t *testing.T) {
 		}},
 		{name: "the policy's, and the request's for steps", term: lateOf, is: 0.12 + 100*(step-0.02),
 			edit: func(p *Policy, s *Situation) { p.TTFTSloMs, s.Overrides.Targets.Step = 2500, 0.02 }},
-		{name: "by labels too", node: Candidate{Fit: Fit{Labels: 0.5}}, edit: targets(2.5, 0), want: (idle + 12) * 0.6299485326},
+		{name: "by labels too", node: Candidate{Fit: Fit{Labels: 0.5}}, edit: targets(2.5, 0),
+			want: (idle + 12) * 0.6299485326},
 	} {
 		c.check(t)
 	}
@@ -414,12 +425,12 @@ func TestExpectedFormula(t *testing.T) {
 	p, e := Default(), Explanation{}
 	p.Mode, p.Predicted = Predicted, byHand
 	s := situationOf(1)
-	if p.Explain(s, &e); e.Terms[0].Formula != "7.3713 = 2.0 * (2.62 + 3.0 * 0.0) + 2.131 + 5.0 * 0.0 (first_s: 2.62, step_s: 0.0213)" {
+	if p.Explain(s, &e); e.Terms[0].Formula != "7.3712 = 2.0 * (2.62 + 3.0 * 0.0) + 2.131 + 5.0 * 0.0 (first_s: 2.62, step_s: 0.0213)" {
 		t.Error(e.Terms[0].Formula)
 	}
 	s.Times[0].Decoding, s.Times[0].Pressing, s.Pressure = 3, 2, 0.5
 	s.Candidates[0].Coming, s.Candidates[0].Labels, s.Overrides.Targets.First = 50, 0.5, 1
-	const want = "77.3397 = 0.63 * (2.0 * (1.826 + 3.0 * 0.4) + 2.433 + 5.0 * 4.097 + 7.0 * 1.6 + 100 * 0.826) " +
+	const want = "77.3373 = 0.63 * (2.0 * (1.826 + 3.0 * 0.4) + 2.431 + 5.0 * 4.097 + 7.0 * 1.6 + 100 * 0.826) " +
 		"(first_s: 1.826, step_s: 0.0243)"
 	if p.Explain(s, &e); e.Terms[0].Formula != want || e.Terms[0].Line("a") != "Formula for a: "+want {
 		t.Error(e.Terms[0].Formula)
