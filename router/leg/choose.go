@@ -314,7 +314,7 @@ func (l *Leg) candidates(now time.Time) {
 		p.able = append(p.able, int32(i))
 	}
 	if l.foresees() {
-		l.thin(now)
+		l.thin(suspects, now)
 	}
 	l.measure(now)
 	l.leaveOut(suspects, func(at int32) bool { return l.pool.members[at].node.Health.Suspect() })

@@ -1,7 +1,6 @@
 package leg
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -17,21 +16,36 @@ import (
 )
 
 // forecasts are what a dispatcher has learned about the times of engines and the lengths of answers,
-// for mode predicted. The dispatcher's rebuilding guards kinds. The kinds are bounded by the nodes
-// that the router has seen.
+// for mode predicted. The dispatcher's rebuilding guards kinds. The kinds are bounded by the models
+// and the facts of nodes that the router has seen.
 type forecasts struct {
-	kinds   map[string]*predict.Kind
+	kinds   map[kindKey]*predict.Kind
 	lengths predict.Lengths
+}
+
+// kindKey names the engines that are expected to be equally fast with a model.
+type kindKey struct {
+	model string
+	like  likeness
+}
+
+// likeness is what tells engines apart.
+type likeness struct {
+	engine, dtype, device string
+	tp, vramGiB           int
+}
+
+func likenessOf(i *fleet.Info) likeness {
+	return likeness{i.Engine, i.DType, i.Device, i.TP, int(i.VRAMBytes >> 30)}
 }
 
 // engine returns what is known about the times of a node's engine with a model. A LoRA adapter has
 // the times of its base. The caller holds d.rebuilding.
-func (d *Dispatcher) engine(n *nodeState, view *fleet.ModelView) *predict.Engine {
-	i, name := n.Info(), view.Name
+func (d *Dispatcher) engine(n *nodeState, like likeness, view *fleet.ModelView) *predict.Engine {
+	key := kindKey{view.Name, like}
 	if view.Base != nil {
-		name = view.Base.Name
+		key.model = view.Base.Name
 	}
-	key := fmt.Sprintf("%s|%s|%s|%d|%s|%d", name, i.Engine, i.DType, i.TP, i.Device, i.VRAMBytes>>30)
 	e := n.engines[key]
 	if e == nil {
 		k := d.forecasts.kinds[key]
@@ -40,7 +54,7 @@ func (d *Dispatcher) engine(n *nodeState, view *fleet.ModelView) *predict.Engine
 			d.forecasts.kinds[key] = k
 		}
 		if e = predict.NewEngine(k); n.engines == nil {
-			n.engines = map[string]*predict.Engine{}
+			n.engines = map[kindKey]*predict.Engine{}
 		}
 		n.engines[key] = e
 	}

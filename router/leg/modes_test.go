@@ -147,7 +147,7 @@ func TestSituation(t *testing.T) {
 		"to prefill": {Question{Work: Prefill}, policy.Situation{Prefill: true}},
 	} {
 		l := &Leg{Question: c.q, prompt: new(where.Prompt), Request: request.New()}
-		l.picks.turn = 7
+		l.picks.turn, l.picks.policy = 7, policy.Default()
 		if got := l.situation(); got.Pinned != c.want.Pinned || got.Prefill != c.want.Prefill || got.Random != 7 {
 			t.Errorf("%s: %+v", name, got)
 		}

@@ -79,6 +79,7 @@ type host struct {
 	ranks []*fleet.Rank
 	role  cluster.Role // its own; the settings of a model may give it another
 	lacks apis.Set     // endpoints that the node's engine is known to lack
+	like  likeness     // of the node's engine
 }
 
 // model is the part of a model that outlives snapshots.
@@ -114,7 +115,7 @@ type nodeState struct {
 	rejectsStreamOptions atomic.Bool
 	complaints           complaints
 	cachedCounts         cachedCounts
-	engines              map[string]*predict.Engine // by the key of their kinds; the dispatcher's rebuilding guards it
+	engines              map[kindKey]*predict.Engine // by the key of their kinds; the dispatcher's rebuilding guards it
 }
 
 // holdsThreads recognizes llama.cpp, which keeps a thread for each idle connection and lets new
@@ -199,7 +200,7 @@ func lineUp(nodes []*fleet.Node, facts []*fleet.Info, t *servedFleet) *lineup {
 	l := &lineup{hosts: make([]host, len(nodes)), index: make(map[*fleet.Node]int, len(nodes))}
 	for i, n := range nodes {
 		h := host{at: len(l.nodes), state: t.nodes[n], ranks: n.Ranks(), role: facts[i].Role}
-		h.lacks = apis.Lacking(facts[i].Engine, facts[i].EngineVersion)
+		h.lacks, h.like = apis.Lacking(facts[i].Engine, facts[i].EngineVersion), likenessOf(facts[i])
 		l.hosts[i], l.index[n] = h, i
 		for _, k := range h.ranks {
 			l.nodes, l.ranks, l.several = append(l.nodes, n), append(l.ranks, k), l.several || k.Count > 1
@@ -211,7 +212,8 @@ func lineUp(nodes []*fleet.Node, facts []*fleet.Info, t *servedFleet) *lineup {
 // same says whether both have the same hosts.
 func (l *lineup) same(other *lineup) bool {
 	return slices.EqualFunc(l.hosts, other.hosts, func(a, b host) bool {
-		return a.state == b.state && a.role == b.role && a.lacks == b.lacks && slices.Equal(a.ranks, b.ranks)
+		return a.state == b.state && a.role == b.role && a.lacks == b.lacks && a.like == b.like &&
+			slices.Equal(a.ranks, b.ranks)
 	})
 }
 
@@ -263,7 +265,7 @@ func (d *Dispatcher) fill(s *servedModel, work Work, was *pool, now time.Time) {
 		}
 		for _, r := range h.ranks {
 			m := member{node: h.state, rank: r, gate: gate, waits: waits, lacks: h.lacks}
-			m.engine = d.engine(h.state, s.view)
+			m.engine = d.engine(h.state, h.like, s.view)
 			p.members = append(p.members, memberOf(m, earlier))
 		}
 	}
