@@ -96,8 +96,9 @@ func TestTiming(t *testing.T) {
 		t.Fatalf("%+v", others)
 	}
 	got = look(now)
-	mean := float64(n.rank.Book.Mean()) / prefix.BlockTokens
-	nearly("wait, with others", got.Wait, unlearned(50)+float64(others.Waiting)*unlearned(int(mean)))
+	untaught := predict.Untaught()
+	mean := untaught.Prefill(predict.Prompt(n.rank.Book.Mean(), 0))
+	nearly("wait, with others", got.Wait, unlearned(50)+float64(others.Waiting)*mean)
 	if got.Pressing != 1+float64(others.Waiting) || got.Decoding != 1+float64(others.Others-others.Waiting) ||
 		got.Blocks != 150+float64(others.OthersBlocks) {
 		t.Errorf("%+v, others %+v", got, others)

@@ -152,7 +152,7 @@ func (e *Engine) LearnFirst(f *First, took float64, now time.Time) {
 		k.learnEach(f, took, log)
 	}
 	// The forecast may be older than the last observation.
-	own.observe(math.Log(f.factor)+bounded(math.Log(took/f.Expected)), weight, now)
+	own.observe(math.Log(f.factor)+bounded(math.Log(took/f.Expected)), certain(weight, k.first.n), now)
 	k.typical[prefill] += (log - k.typical[prefill]) / 64
 	if f.Ahead > 0 {
 		weight *= weight * queued
@@ -193,7 +193,7 @@ func (e *Engine) LearnGaps(g *Gaps, now time.Time) {
 	log := own.last()
 	x := [width]float64{1, g.Requests, g.Blocks, 0}
 	expected := k.step.expect(x)
-	own.observe(bounded(math.Log(step/expected)), 1, now)
+	own.observe(bounded(math.Log(step/expected)), certain(1, k.step.n), now)
 	k.typical[decode] += (log - k.typical[decode]) / 64
 	k.step.observe(x, k.like(decode, log, step, expected, k.step.n), expected, 1)
 	k.publish(&k.step)
@@ -207,6 +207,16 @@ func plausible(values ...float64) bool {
 		}
 	}
 	return true
+}
+
+// certain returns the weight of an observation in an engine's factor, given its kind's number of
+// observations. It is 0 while the kind has few: the start values may be far off, and the engines
+// that answer first would count as unlike their kind.
+func certain(weight float64, n int) float64 {
+	if n < raw {
+		return 0
+	}
+	return weight
 }
 
 // bounded bounds the logarithm of a ratio that is learned from.

@@ -139,7 +139,7 @@ func TestFarStart(t *testing.T) {
 	for _, c := range []struct {
 		factor  float64
 		answers int
-	}{{80, 128}, {5, 32}, {0.2, 200}, {0.1, 250}} {
+	}{{80, 128}, {5, 32}, {0.2, 200}, {0.1, 300}} {
 		m, e := newMachine(times(c.factor)), NewEngine(NewKind())
 		now := m.run(e, c.answers, noon)
 		for range 10 { // and they stay so
@@ -202,6 +202,21 @@ func TestFactors(t *testing.T) {
 		if off := m.expects(e, now); off > 0.1 {
 			t.Errorf("of an engine %g times as slow a time is %.0f %% off", slower, 100*off)
 		}
+	}
+}
+
+// TestFirstAnswers checks that the engines that answered first are not taken for unlike their kind
+// because the start values were far off.
+func TestFirstAnswers(t *testing.T) {
+	for _, factor := range []float64{0.25, 5} {
+		k := NewKind()
+		first, other := NewEngine(k), NewEngine(k)
+		m := newMachine(Rates{Base: factor * start.Base, Token: factor * start.Token, Steps: 1, Step: factor * start.Step,
+			Sequence: factor * start.Sequence, Block: factor * start.Block})
+		now := m.run(other, 300, m.run(first, 3, noon))
+		a, b := first.Speed(now, true), other.Speed(now, true)
+		within(t, "prefill of the engine that answered first", a.Prefills, b.Prefills, 0.2)
+		within(t, "decode of the engine that answered first", a.Decodes, b.Decodes, 0.2)
 	}
 }
 
