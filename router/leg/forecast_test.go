@@ -465,6 +465,30 @@ func TestSample(t *testing.T) {
 	}
 }
 
+// TestSuspectsAreNotSampled checks that a minority of suspects, which have the least to do, is not in
+// a sample, and that a majority may be.
+func TestSuspectsAreNotSampled(t *testing.T) {
+	d := dispatcherOf(t, 60)
+	decide(t, d, predicted)
+	for suspects, want := range map[int]bool{0: true, 20: false, 30: false, 31: true} {
+		l := d.Leg(asked(t, d, chat(100)), Question{}, nil)
+		if _, err := l.first(); err != nil {
+			t.Fatal(err)
+		}
+		l.drop(l.spare())
+		l.picks.able = l.picks.able[:0]
+		for at := range l.pool.members {
+			l.picks.able = append(l.picks.able, int32(at))
+		}
+		loaded(d, 4, []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}...)
+		l.thin(suspects, func(at int32) bool { return int(at) < suspects }, time.Now())
+		if len(l.picks.able) != sampleMost || (l.picks.able[0] == 0) != want {
+			t.Errorf("%d suspects: %v are looked at", suspects, l.picks.able)
+		}
+		l.giveBack()
+	}
+}
+
 // TestSmallFleetsAreNotSampled checks that up to sampleAbove nodes all are looked at.
 func TestSmallFleetsAreNotSampled(t *testing.T) {
 	for _, n := range []int{sampleAbove, sampleAbove + 1} {

@@ -153,7 +153,7 @@ func (l *Leg) reset() {
 	l.out.edits.Reset(nil, nil)
 	prompt, edits, body := l.prompt, l.out.edits, emptied(l.out.request.Body)
 	cands, able, out := emptied(l.picks.cands), l.picks.able[:0], l.picks.out[:0]
-	scratch, times := l.picks.asked.Scratch[:0], l.picks.times[:0]
+	scratch, times := l.picks.asked.Scratch[:0], emptied(l.picks.times)
 	asked, failed, resets := emptied(l.tries.asked), emptied(l.tries.failed), emptied(l.tries.resets)
 	*l = Leg{}
 	l.prompt, l.out.edits, l.out.request.Body = prompt, edits, body

@@ -38,7 +38,7 @@ func (s *sample) offer(at int32, worth int64) {
 // thin leaves a sample of a large fleet in l.picks.able. The others get the filter unsampled. thin
 // begins at a random place, so equal nodes have equal chances. suspects is the number of suspects.
 // The sample has none of a minority of suspects, as leaveOut leaves them out.
-func (l *Leg) thin(suspects int, now time.Time) {
+func (l *Leg) thin(suspects int, suspect func(at int32) bool, now time.Time) {
 	p := &l.picks
 	if p.sampled = len(p.able) > sampleAbove && !p.whole && !p.explains; !p.sampled {
 		return
@@ -49,7 +49,7 @@ func (l *Leg) thin(suspects int, now time.Time) {
 	look := func(places []int32) {
 		for _, at := range places {
 			r := l.pool.ranks[at]
-			if p.out[at] = unsampled; spares && l.pool.members[at].node.Health.Suspect() {
+			if p.out[at] = unsampled; spares && suspect(at) {
 				continue
 			}
 			idle.offer(at, -(int64(r.InFlight())<<10 + r.Book.Waiting()))
