@@ -102,9 +102,10 @@ func (l *Leg) foreseeAll(now time.Time) {
 		}
 	}
 	p.output = l.output()
-	if !p.whole {
-		p.pressure = l.model.demand.note(p.times)
+	if !p.whole && !p.explains {
+		l.model.demand.note(p.times)
 	}
+	p.pressure = l.model.demand.pressure()
 }
 
 // demand is the share of the time in which the engines of a model compute prompts.
@@ -117,9 +118,8 @@ const (
 	busiest = 0.9
 )
 
-// note takes in the candidates of a pick, and returns how many later requests a prompt's prefill
-// delays on average. An engine that computes prompts in a share b of the time delays b/(1-b).
-func (d *demand) note(times []policy.Timing) (pressure float64) {
+// note takes in the candidates of a pick.
+func (d *demand) note(times []policy.Timing) {
 	busy := 0
 	for i := range times {
 		if times[i].Pressing > 0 {
@@ -129,7 +129,12 @@ func (d *demand) note(times []policy.Timing) (pressure float64) {
 	b := math.Float64frombits(d.busy.Load())
 	b += (float64(busy)/float64(max(len(times), 1)) - b) * demandGain
 	d.busy.Store(math.Float64bits(b)) // two picks at once may count as one
-	b = min(b, busiest)
+}
+
+// pressure returns how many later requests a prompt's prefill delays on average. An engine that
+// computes prompts in a share b of the time delays b/(1-b).
+func (d *demand) pressure() float64 {
+	b := min(math.Float64frombits(d.busy.Load()), busiest)
 	return b / (1 - b)
 }
 
@@ -161,6 +166,7 @@ func (l *Leg) class() (c predict.Class) {
 type forecast struct {
 	first    predict.First
 	prefill  time.Duration // of this prompt alone
+	held     bool          // the engine has no slot, or loads the adapter first; first does not tell that wait
 	events   int64         // of the answer at the last look
 	together int64         // events since then that were read together with the one before
 	looked   time.Time     // time of the last look; zero: no token has come
@@ -179,6 +185,8 @@ func (l *Leg) foresee(a *attempt, now time.Time) {
 		Work: predict.Prompt(l.prompt.Tokens(), int64(max(a.matched, a.believed))*prefix.BlockTokens),
 	}
 	t.Forecast(&f.first)
+	slots := a.member.node.Info().EngineSlots
+	f.held = slots > 0 && a.member.node.InFlight()+a.member.node.Load().Others > slots || l.lacksAdapter(a.member)
 	f.prefill = max(time.Duration(t.Prefills*(t.Each+t.Prefill(f.first.Work))*float64(time.Second)), 1)
 }
 
@@ -193,7 +201,9 @@ func (l *Leg) firstCame(a *attempt, now time.Time) {
 	if !l.learns(a) || !l.Request.Scan.Stream || l.Request.API == scan.Responses {
 		return // engines announce a response before they compute it
 	}
-	a.member.engine.LearnFirst(&f.first, now.Sub(a.sent).Seconds(), now)
+	if !f.held {
+		a.member.engine.LearnFirst(&f.first, now.Sub(a.sent).Seconds(), now)
+	}
 	f.looked, f.events, f.computed = now, 1, a.member.rank.Book.Computed(now)
 }
 

@@ -740,3 +740,99 @@ func TestExpectedCostIsExplained(t *testing.T) {
 	}
 	r.Finish(reported(100, 0), now)
 }
+
+// TestHeldAnswers checks that a request for which the engine has no slot teaches nothing about
+// prefill. Its tokens do teach.
+func TestHeldAnswers(t *testing.T) {
+	d := still(t, Options{}, twoNodes()[:1]...)
+	decide(t, d, predicted)
+	now := time.Now()
+	n := d.current().models["sim"].pools[Answer].members[0]
+	n.node.Beat(&cluster.NodeHealth{EngineSlots: 2}, now)
+	var all []Rehearsal
+	for range 3 {
+		all = append(all, rehearsed(t, d, 50, now))
+	}
+	for i, r := range all {
+		r.Begun(now.Add(9 * time.Second))
+		r.Generated(33, now.Add(10*time.Second))
+		if firsts, gaps := n.engine.Answers(); firsts != min(i+1, 2) || gaps != i+1 {
+			t.Errorf("after answer %d: %d first tokens, %d gaps", i, firsts, gaps)
+		}
+	}
+	for _, r := range all {
+		r.Finish(reported(800, 0), now.Add(11*time.Second))
+	}
+}
+
+// TestLoadedAdapters checks that a request for an adapter that the engine loads first teaches nothing
+// about prefill, and that the load counts in its pick.
+func TestLoadedAdapters(t *testing.T) {
+	d := follow(t)
+	e, err := engine.New(engine.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close() })
+	d.put("a", e.URL(), `"ready":true,"heartbeat_s":300,"engine":"sglang"`)
+	sql := map[string]*cluster.Model{"sql": {Base: "sim", AdapterLoadS: 2}}
+	if err := d.fleet.SetModels(t.Context(), sql); err != nil {
+		t.Fatal(err)
+	}
+	decide(t, d.Dispatcher, predicted)
+	waitFor(t, func() bool { return d.current().models["sql"] != nil && len(d.current().snap.Nodes) == 1 })
+	for model, loads := range map[string]bool{"sim": false, "sql": true} {
+		l := d.Leg(asked(t, d.Dispatcher, chat(100)), Question{Model: []byte(model)}, nil)
+		if _, err := l.first(); err != nil {
+			t.Fatal(err)
+		}
+		a := l.spare()
+		if load := l.picks.times[0].Load; a.forecast.held != loads || loads != (load == 2) {
+			t.Errorf("%s: %v s to load, held: %v", model, load, a.forecast.held)
+		}
+		before, _ := a.member.engine.Answers()
+		a.sent, l.Request.Scan.Stream = time.Now(), true
+		l.firstCame(a, a.sent.Add(time.Second))
+		if after, _ := a.member.engine.Answers(); after > before == loads {
+			t.Errorf("%s: %d first tokens after %d", model, after, before)
+		}
+		l.giveBack()
+	}
+}
+
+// TestPressure checks the share of the time in which engines compute prompts, and that an
+// explanation does not change it.
+func TestPressure(t *testing.T) {
+	d := still(t, Options{}, twoNodes()...)
+	decide(t, d, predicted)
+	m, now := d.current().models["sim"], time.Now()
+	r := rehearsed(t, d, 100, now)
+	if m.demand.pressure() != 0 {
+		t.Errorf("pressure %v of an idle fleet", m.demand.pressure())
+	}
+	for range 1000 { // one of two computes
+		l := d.Leg(asked(t, d, chat(100)), Question{}, nil)
+		if _, err := l.first(); err != nil {
+			t.Fatal(err)
+		}
+		if l.picks.asked.Pressure != m.demand.pressure() {
+			t.Fatalf("a pick by pressure %v, not %v", l.picks.asked.Pressure, m.demand.pressure())
+		}
+		l.giveBack()
+	}
+	was := m.demand.pressure()
+	if math.Abs(was-1) > 0.01 {
+		t.Errorf("pressure %v while one of two engines computes", was)
+	}
+	r.Begun(now)
+	if _, err := d.Explain(asked(t, d, chat(100)), Question{}); err != nil || m.demand.pressure() != was {
+		t.Errorf("an explanation changes it to %v, %v", m.demand.pressure(), err)
+	}
+	r.Finish(reported(100, 0), now)
+	for range 2000 {
+		m.demand.note([]policy.Timing{{Pressing: 1}})
+	}
+	if got := m.demand.pressure(); math.Abs(got-busiest/(1-busiest)) > 1e-9 {
+		t.Errorf("pressure %v at most", got)
+	}
+}
