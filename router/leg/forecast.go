@@ -98,7 +98,7 @@ func (l *Leg) foreseeAll(now time.Time) {
 	for i, at := range p.able {
 		p.times[i] = l.timing(l.pool.members[at], p.cands[i].InFlight, now)
 		if p.cands[i].Loads {
-			p.times[i].Load = l.model.view.Settings.AdapterLoad().Seconds()
+			p.times[i].Load = l.model.adapterLoad.Seconds()
 		}
 	}
 	p.output = l.output()

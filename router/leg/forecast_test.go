@@ -836,3 +836,31 @@ func TestPressure(t *testing.T) {
 		t.Errorf("pressure %v at most", got)
 	}
 }
+
+// TestListedAdapters checks an adapter that a node has listed and not loaded, and that has no
+// settings. The time to load it is unknown.
+func TestListedAdapters(t *testing.T) {
+	d := follow(t)
+	e, err := engine.New(engine.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close() })
+	for _, id := range []string{"a", "b"} {
+		d.put(id, e.URL(), `"ready":true,"heartbeat_s":300,"engine":"vllm","adapter_slots":1,"models":["sim","one","two"],`+
+			`"adapters":[{"name":"one","base":"sim"},{"name":"two","base":"sim"}]`)
+	}
+	decide(t, d.Dispatcher, predicted)
+	waitFor(t, func() bool { return d.current().models["one"] != nil && len(d.current().snap.Nodes) == 2 })
+	for _, n := range d.current().snap.Nodes {
+		n.UseAdapter("two", time.Now())
+	}
+	l := d.Leg(asked(t, d.Dispatcher, chat(100)), Question{Model: []byte("one")}, nil)
+	defer l.giveBack()
+	if _, err := l.first(); err != nil {
+		t.Fatal(err)
+	}
+	if l.model.view.Settings != nil || !l.lacksAdapter(l.pool.members[0]) || l.picks.times[0].Load != 0 {
+		t.Errorf("lacks it: %v, %v s to load, settings %+v", l.lacksAdapter(l.pool.members[0]), l.picks.times[0].Load, l.model.view.Settings)
+	}
+}

@@ -43,7 +43,8 @@ type servedModel struct {
 	view  *fleet.ModelView
 	pools [works]pool
 
-	slowAdapter bool // the model is a LoRA adapter that takes long to load
+	adapterLoad time.Duration // of the model, if it is a LoRA adapter; 0: unknown
+	slowAdapter bool          // the adapter takes long to load
 }
 
 // pool holds the nodes for one kind of work on a model, sorted by id. A node has a place for each
@@ -222,7 +223,10 @@ func (l *lineup) same(other *lineup) bool {
 func (d *Dispatcher) served(view *fleet.ModelView, before *servedModel, t *servedFleet, shared rosters,
 	now time.Time) *servedModel {
 	s := &servedModel{view: view}
-	s.slowAdapter = view.Adapter && view.Settings != nil && view.Settings.AdapterLoad() >= adapterLong
+	if view.Adapter && view.Settings != nil {
+		s.adapterLoad = view.Settings.AdapterLoad()
+	}
+	s.slowAdapter = s.adapterLoad >= adapterLong
 	if before != nil {
 		s.model = before.model
 	} else {
