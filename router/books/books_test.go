@@ -105,7 +105,7 @@ func TestBookEqualsACountOfBlocks(t *testing.T) {
 				all = all[:len(all)-1]
 			}
 			probe := prompt(dice)
-			if b.Prefill(noon) != w.prefill || b.blocks.Load() != w.blocks() || b.Shared(probe) != w.shared(probe) {
+			if b.Prefill(noon) != w.prefill || b.Waiting() != w.prefill || b.blocks.Load() != w.blocks() || b.Shared(probe) != w.shared(probe) {
 				t.Fatalf("seed %d: %d tokens, %d blocks, %d shared; want %d, %d, %d", seed, b.Prefill(noon),
 					b.blocks.Load(), b.Shared(probe), w.prefill, w.blocks(), w.shared(probe))
 			}
@@ -165,13 +165,16 @@ func TestConcurrentEntries(t *testing.T) {
 				e.Generated(40, 50)
 				b.Shared(prompt(dice))
 				b.Prefill(noon)
+				if b.Pressing() < 0 || b.Backlog(noon) < 0 || b.Computed(noon) < 0 {
+					t.Error("a figure is negative")
+				}
 				late.Wait()
 				e.Close(noon)
 			}
 		})
 	}
 	wg.Wait()
-	if !b.Empty() {
+	if !b.Empty() || b.Pressing() != 0 || b.Backlog(noon) != 0 || b.Waiting() != 0 {
 		t.Errorf("%+v", &b)
 	}
 }
@@ -265,6 +268,120 @@ func TestCollidingKeys(t *testing.T) {
 		}
 		if !b.Empty() {
 			t.Fatalf("seed %d: %+v", seed, &b)
+		}
+	}
+}
+
+// ms returns the time that is this many milliseconds after noon.
+func ms(n int) time.Time { return noon.Add(time.Duration(n) * time.Millisecond) }
+
+// timed opens an entry with a learned time in milliseconds.
+func timed(b *Book, e *Entry, expected, at int) {
+	b.Open(e, Cost{Prefill: 10 * int64(expected), Blocks: 1, Learned: time.Duration(expected) * time.Millisecond}, ms(at))
+}
+
+// figures checks what picks by predicted time read of a book at a time in milliseconds.
+func figures(t *testing.T, b *Book, at, backlog, computed int, pressing int32, waiting int64) {
+	t.Helper()
+	got := [...]any{b.Backlog(ms(at)), b.Computed(ms(at)), b.Pressing(), b.Waiting()}
+	want := [...]any{ms(backlog).Sub(noon), ms(computed).Sub(noon), pressing, waiting}
+	if got != want {
+		t.Errorf("after %d ms: backlog %v, computed %v, %v prompts of %v tokens; want %v", at, got[0], got[1], got[2], got[3], want)
+	}
+}
+
+// TestBacklog checks the expected times of prompts that wait and that have ended. The prompts are
+// late and early, and end in any order.
+func TestBacklog(t *testing.T) {
+	var b Book
+	var first, second, third, cached Entry
+	figures(t, &b, 0, 0, 0, 0, 0)
+	timed(&b, &first, 100, 0)
+	timed(&b, &second, 50, 10)
+	b.Open(&cached, Cost{Blocks: 9, Learned: time.Second}, ms(10)) // nothing is to be computed
+	figures(t, &b, 10, 140, 10, 2, 1500)
+	figures(t, &b, 90, 60, 90, 2, 1500)
+	figures(t, &b, 150, 0, 150, 2, 1500)
+	figures(t, &b, 170, 20, 150, 2, 1500) // overdue for 20 ms
+	figures(t, &b, 400, 250, 150, 2, 1500)
+	second.Begun(ms(80)) // before the older one: 50 of the 80 ms were its own
+	figures(t, &b, 80, 70, 80, 1, 1000)
+	figures(t, &b, 90, 60, 90, 1, 1000)
+	timed(&b, &third, 30, 90)
+	figures(t, &b, 90, 90, 90, 2, 1300)
+	first.Begun(ms(100)) // earlier than expected; the next one is computed from now on
+	figures(t, &b, 100, 30, 150, 1, 300)
+	figures(t, &b, 110, 20, 160, 1, 300)
+	first.Begun(ms(115)) // once more
+	third.Close(ms(120)) // without an answer
+	figures(t, &b, 120, 0, 180, 0, 0)
+	figures(t, &b, 500, 0, 180, 0, 0) // an idle engine computes nothing
+	timed(&b, &third, 40, 1000)
+	figures(t, &b, 1010, 30, 190, 1, 400)
+	for _, e := range []*Entry{&first, &second, &third, &cached} {
+		e.Close(ms(1020))
+	}
+	figures(t, &b, 1020, 0, 220, 0, 0)
+	if !b.Empty() {
+		t.Errorf("%+v", &b)
+	}
+}
+
+// TestUnknownExpectedTimes checks prompts without a learned time. They wait, and add nothing to
+// the backlog.
+func TestUnknownExpectedTimes(t *testing.T) {
+	var b Book
+	var first, second Entry
+	b.Open(&first, Cost{Prefill: 70}, ms(0))
+	figures(t, &b, 5, 0, 0, 1, 70)
+	timed(&b, &second, 100, 5)
+	figures(t, &b, 10, 90, 10, 2, 1070)
+	first.Close(ms(20))
+	figures(t, &b, 20, 100, 0, 1, 1000)
+	second.Close(ms(20))
+	figures(t, &b, 20, 0, 100, 0, 0)
+}
+
+// TestBacklogInAnyOrder opens and ends entries in random order, at random times. The backlog is
+// never negative, and never above the sum of the expected times unless all are overdue. At the end
+// nothing waits, and the expected times of all prompts have been computed.
+func TestBacklogInAnyOrder(t *testing.T) {
+	for seed := range uint64(300) {
+		dice := rand.New(rand.NewPCG(seed, 3))
+		var b Book
+		entries, open := make([]Entry, 8), make([]time.Duration, 8) // 0: not waiting
+		var sum, all time.Duration
+		waiting, now := int32(0), noon
+		for range 200 {
+			now = now.Add(time.Duration(dice.IntN(40)) * time.Millisecond)
+			i := dice.IntN(len(entries))
+			e := &entries[i]
+			if sum -= open[i]; open[i] > 0 {
+				waiting--
+			}
+			if open[i] = 0; dice.IntN(2) == 0 {
+				e.Begun(now)
+			}
+			if e.Close(now); dice.IntN(3) > 0 {
+				open[i] = time.Duration(1+dice.IntN(100)) * time.Millisecond
+				b.Open(e, Cost{Prefill: 1 + dice.Int64N(99), Learned: open[i]}, now)
+				sum, all, waiting = sum+open[i], all+open[i], waiting+1
+			}
+			if b.Pressing() != waiting || b.Backlog(now) < 0 || b.Computed(now) < 0 || b.Computed(now) > all {
+				t.Fatalf("seed %d: %d prompts wait, want %d; backlog %v, computed %v of %v", seed, b.Pressing(), waiting,
+					b.Backlog(now), b.Computed(now), all)
+			}
+			since := now.Sub(epoch) - time.Duration(b.since.Load())
+			if late := max(since-sum, 0); b.Backlog(now) > max(sum, late) || sum == 0 && b.Backlog(now) != 0 {
+				t.Fatalf("seed %d: backlog %v of %v", seed, b.Backlog(now), sum)
+			}
+		}
+		for i := range entries {
+			entries[i].Close(now)
+		}
+		if b.Backlog(now) != 0 || b.Pressing() != 0 || b.Waiting() != 0 || b.Computed(now) != all || !b.Empty() {
+			t.Fatalf("seed %d: backlog %v, %d prompts, %d tokens, computed %v of %v", seed, b.Backlog(now), b.Pressing(),
+				b.Waiting(), b.Computed(now), all)
 		}
 	}
 }

@@ -311,11 +311,12 @@ func (l *Leg) candidates(now time.Time) {
 		}
 		p.able = append(p.able, int32(i))
 	}
+	suspect := func(at int32) bool { return l.pool.members[at].node.Health.Suspect() }
 	if l.foresees() {
-		l.thin(now)
+		l.thin(suspects, suspect, now)
 	}
 	l.measure(now)
-	l.leaveOut(suspects, func(at int32) bool { return l.pool.members[at].node.Health.Suspect() })
+	l.leaveOut(suspects, suspect)
 	l.calm(now)
 	l.stayWithAdapter()
 	p.removed |= p.found

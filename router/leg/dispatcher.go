@@ -103,7 +103,7 @@ func New(p Parts, o Options) *Dispatcher {
 		busy: p.Busy, overload: errOverload(o.OverloadStatus),
 		sessions: p.Sessions, sessionCounts: newSessionCounts(p.Metrics),
 	}
-	d.forecasts.kinds = map[string]*predict.Kind{}
+	d.forecasts.kinds = map[kindKey]*predict.Kind{}
 	d.gone = gone{nodes: map[*fleet.Node]time.Time{}, models: map[string]time.Time{}}
 	d.table.Store(&servedFleet{})
 	return d

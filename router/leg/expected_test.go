@@ -77,7 +77,7 @@ func TestSlowdowns(t *testing.T) {
 	if all := ratios(d, now); len(all) != 0 {
 		t.Errorf("after %d answers: %v", paceMin-1, all)
 	}
-	teach(d, now, 1, map[string]float64{"a": 1, "b": 1, "c": 4})
+	teach(d, now, 3*paceMin, map[string]float64{"a": 1, "b": 1, "c": 4})
 	all := ratios(d, now)
 	if math.Abs(all["c prefill"]-4) > 1 || math.Abs(all["a prefill"]-1) > 0.1 || len(all) != 3 {
 		t.Errorf("%v, want a and b as their like, and c four times slower", all)

@@ -1,7 +1,6 @@
 package leg
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -17,21 +16,36 @@ import (
 )
 
 // forecasts are what a dispatcher has learned about the times of engines and the lengths of answers,
-// for mode predicted. The dispatcher's rebuilding guards kinds. The kinds are bounded by the nodes
-// that the router has seen.
+// for mode predicted. The dispatcher's rebuilding guards kinds. The kinds are bounded by the models
+// and the facts of nodes that the router has seen.
 type forecasts struct {
-	kinds   map[string]*predict.Kind
+	kinds   map[kindKey]*predict.Kind
 	lengths predict.Lengths
+}
+
+// kindKey names the engines that are expected to be equally fast with a model.
+type kindKey struct {
+	model string
+	like  likeness
+}
+
+// likeness is what tells engines apart.
+type likeness struct {
+	engine, dtype, device string
+	tp, vramGiB           int
+}
+
+func likenessOf(i *fleet.Info) likeness {
+	return likeness{i.Engine, i.DType, i.Device, i.TP, int(i.VRAMBytes >> 30)}
 }
 
 // engine returns what is known about the times of a node's engine with a model. A LoRA adapter has
 // the times of its base. The caller holds d.rebuilding.
-func (d *Dispatcher) engine(n *nodeState, view *fleet.ModelView) *predict.Engine {
-	i, name := n.Info(), view.Name
+func (d *Dispatcher) engine(n *nodeState, like likeness, view *fleet.ModelView) *predict.Engine {
+	key := kindKey{view.Name, like}
 	if view.Base != nil {
-		name = view.Base.Name
+		key.model = view.Base.Name
 	}
-	key := fmt.Sprintf("%s|%s|%s|%d|%s|%d", name, i.Engine, i.DType, i.TP, i.Device, i.VRAMBytes>>30)
 	e := n.engines[key]
 	if e == nil {
 		k := d.forecasts.kinds[key]
@@ -40,7 +54,7 @@ func (d *Dispatcher) engine(n *nodeState, view *fleet.ModelView) *predict.Engine
 			d.forecasts.kinds[key] = k
 		}
 		if e = predict.NewEngine(k); n.engines == nil {
-			n.engines = map[string]*predict.Engine{}
+			n.engines = map[kindKey]*predict.Engine{}
 		}
 		n.engines[key] = e
 	}
@@ -83,14 +97,15 @@ func (l *Leg) foreseeAll(now time.Time) {
 	p.times = slices.Grow(p.times[:0], len(p.able))[:len(p.able)]
 	for i, at := range p.able {
 		p.times[i] = l.timing(l.pool.members[at], p.cands[i].InFlight, now)
-		if s := l.model.view.Settings; s != nil && p.cands[i].Loads {
-			p.times[i].Load = s.AdapterLoad().Seconds()
+		if p.cands[i].Loads {
+			p.times[i].Load = l.model.adapterLoad.Seconds()
 		}
 	}
 	p.output = l.output()
-	if !p.whole {
-		p.pressure = l.model.demand.note(p.times)
+	if !p.whole && !p.explains {
+		l.model.demand.note(p.times)
 	}
+	p.pressure = l.model.demand.pressure()
 }
 
 // demand is the share of the time in which the engines of a model compute prompts.
@@ -103,9 +118,8 @@ const (
 	busiest = 0.9
 )
 
-// note takes in the candidates of a pick, and returns how many later requests a prompt's prefill
-// delays on average. An engine that computes prompts in a share b of the time delays b/(1-b).
-func (d *demand) note(times []policy.Timing) (pressure float64) {
+// note takes in the candidates of a pick.
+func (d *demand) note(times []policy.Timing) {
 	busy := 0
 	for i := range times {
 		if times[i].Pressing > 0 {
@@ -115,7 +129,12 @@ func (d *demand) note(times []policy.Timing) (pressure float64) {
 	b := math.Float64frombits(d.busy.Load())
 	b += (float64(busy)/float64(max(len(times), 1)) - b) * demandGain
 	d.busy.Store(math.Float64bits(b)) // two picks at once may count as one
-	b = min(b, busiest)
+}
+
+// pressure returns how many later requests a prompt's prefill delays on average. An engine that
+// computes prompts in a share b of the time delays b/(1-b).
+func (d *demand) pressure() float64 {
+	b := min(math.Float64frombits(d.busy.Load()), busiest)
 	return b / (1 - b)
 }
 
@@ -150,7 +169,9 @@ type forecast struct {
 	output   float64       // expected tokens of the answer
 	took     float64       // seconds until the first token; 0: it has not come, or cannot be told
 	prefill  time.Duration // of this prompt alone
+	held     bool          // the engine has no slot, or loads the adapter first; first does not tell that wait
 	events   int64         // of the answer at the last look
+	together int64         // events since then that were read together with the one before
 	looked   time.Time     // time of the last look; zero: no token has come
 	computed time.Duration // prefill of the engine until then
 }
@@ -170,25 +191,35 @@ func (l *Leg) foresee(a *attempt, now time.Time) {
 	f.output = l.picks.output
 	own := t.Sequence + t.Block*(float64(l.prompt.Blocks)+f.output/(2*prefix.BlockTokens))
 	f.step = t.Decodes * (f.first.Step + own)
+	slots := a.member.node.Info().EngineSlots
+	f.held = slots > 0 && a.member.node.InFlight()+a.member.node.Load().Others > slots || l.lacksAdapter(a.member)
 	f.prefill = max(time.Duration(t.Prefills*(t.Each+t.Prefill(f.first.Work))*float64(time.Second)), 1)
+}
+
+// learns says whether the times of an attempt's answer are learned from.
+func (l *Leg) learns(a *attempt) bool {
+	return a.forecast.first.Expected > 0 && l.picks.policy.Predicted.Learn
 }
 
 // firstCame learns from the first token of an attempt's answer.
 func (l *Leg) firstCame(a *attempt, now time.Time) {
 	f := &a.forecast
-	if f.first.Expected == 0 || !l.Request.Scan.Stream || l.Request.API == scan.Responses {
+	if !l.learns(a) || !l.Request.Scan.Stream || l.Request.API == scan.Responses {
 		return // engines announce a response before they compute it
 	}
 	f.took = now.Sub(a.sent).Seconds()
 	l.model.metrics.FirstCame(f.first.Expected, f.took)
-	a.member.engine.LearnFirst(&f.first, f.took, now)
+	if !f.held {
+		a.member.engine.LearnFirst(&f.first, f.took, now)
+	}
 	f.looked, f.events, f.computed = now, 1, a.member.rank.Book.Computed(now)
 }
 
 // gapsEvery is the number of events of an answer between two looks at their spacing.
 const gapsEvery = 32
 
-// tokensCame learns from the spacing of the events since the last look.
+// tokensCame learns from the spacing of the events since the last look. While a client reads slowly,
+// the events wait for it. Most are then read together, and tell nothing about the engine.
 func (l *Leg) tokensCame(a *attempt, events int64, now time.Time) {
 	f := &a.forecast
 	if f.looked.IsZero() || events <= f.events {
@@ -196,13 +227,15 @@ func (l *Leg) tokensCame(a *attempt, events int64, now time.Time) {
 	}
 	book := &a.member.rank.Book
 	computed, load := book.Computed(now), a.member.rank.Load()
-	a.member.engine.LearnGaps(&predict.Gaps{
-		Tokens: float64(events - f.events), Seconds: now.Sub(f.looked).Seconds(),
-		Prefill:  (computed - f.computed).Seconds(),
-		Requests: float64(max(a.member.rank.InFlight()-book.Pressing(), 1) + load.Others - load.Waiting),
-		Blocks:   book.Blocks() + float64(load.OthersBlocks),
-	}, now)
-	f.looked, f.events, f.computed = now, events, computed
+	if f.together <= (events-f.events)/2 {
+		a.member.engine.LearnGaps(&predict.Gaps{
+			Tokens: float64(events - f.events), Seconds: now.Sub(f.looked).Seconds(),
+			Prefill:  max(computed-f.computed, 0).Seconds(),
+			Requests: float64(max(a.member.rank.InFlight()-book.Pressing(), 1) + load.Others - load.Waiting),
+			Blocks:   book.Blocks() + float64(load.OthersBlocks),
+		}, now)
+	}
+	f.looked, f.events, f.together, f.computed = now, events, 0, computed
 }
 
 // lengthCame learns from the length of a complete answer.

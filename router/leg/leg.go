@@ -381,6 +381,9 @@ func (l *Leg) Event(e sse.Event, now time.Time) (keep bool) {
 	if e.IsDone() || e.Oversized() {
 		return true
 	}
+	if now.Equal(l.Reading.Last) {
+		l.now.forecast.together++
+	}
 	keep = l.Reading.Event(l.Request.API, e, now, l.out.asksUsage)
 	l.wait.Progress(now)
 	if l.Reading.Events%32 == 1 {

@@ -162,7 +162,7 @@ func TestPickDoesNotAllocate(t *testing.T) {
 func TestPickOfALargeFleetDoesNotAllocate(t *testing.T) {
 	d := dispatcherOf(t, 512)
 	r, l := request.New(), newLeg()
-	for _, mode := range []policy.Mode{policy.Score, policy.Cost} {
+	for _, mode := range []policy.Mode{policy.Score, policy.Cost, policy.Predicted} {
 		p := policy.Default()
 		p.Mode = mode
 		d.policy.Store(p)

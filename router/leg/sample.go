@@ -36,18 +36,22 @@ func (s *sample) offer(at int32, worth int64) {
 }
 
 // thin leaves a sample of a large fleet in l.picks.able. The others get the filter unsampled. thin
-// begins at a random place, so equal nodes have equal chances.
-func (l *Leg) thin(now time.Time) {
+// begins at a random place, so equal nodes have equal chances. suspects is the number of suspects.
+// The sample has none of a minority of suspects, as leaveOut leaves them out.
+func (l *Leg) thin(suspects int, suspect func(at int32) bool, now time.Time) {
 	p := &l.picks
 	if p.sampled = len(p.able) > sampleAbove && !p.whole && !p.explains; !p.sampled {
 		return
 	}
 	home, held := l.homeHash(now), l.prompt.Held()
+	spares := suspects > 0 && 2*suspects <= len(p.able)
 	var holders, idle sample
 	look := func(places []int32) {
 		for _, at := range places {
 			r := l.pool.ranks[at]
-			p.out[at] = unsampled
+			if p.out[at] = unsampled; spares && suspect(at) {
+				continue
+			}
 			idle.offer(at, -(int64(r.InFlight())<<10 + r.Book.Waiting()))
 			if held {
 				if blocks := max(l.prompt.Coming(int(at)), l.prompt.Reach(int(at)).Disk); blocks > 0 {

@@ -43,7 +43,8 @@ type servedModel struct {
 	view  *fleet.ModelView
 	pools [works]pool
 
-	slowAdapter bool // the model is a LoRA adapter that takes long to load
+	adapterLoad time.Duration // of the model, if it is a LoRA adapter; 0: unknown
+	slowAdapter bool          // the adapter takes long to load
 }
 
 // pool holds the nodes for one kind of work on a model, sorted by id. A node has a place for each
@@ -79,6 +80,7 @@ type host struct {
 	ranks []*fleet.Rank
 	role  cluster.Role // its own; the settings of a model may give it another
 	lacks apis.Set     // endpoints that the node's engine is known to lack
+	like  likeness     // of the node's engine
 }
 
 // model is the part of a model that outlives snapshots.
@@ -115,7 +117,7 @@ type nodeState struct {
 	complaints           complaints
 	cachedCounts         cachedCounts
 	slow                 slowness
-	engines              map[string]*predict.Engine // by the key of their kinds; the dispatcher's rebuilding guards it
+	engines              map[kindKey]*predict.Engine // by the key of their kinds; the dispatcher's rebuilding guards it
 }
 
 // holdsThreads recognizes llama.cpp, which keeps a thread for each idle connection and lets new
@@ -200,7 +202,7 @@ func lineUp(nodes []*fleet.Node, facts []*fleet.Info, t *servedFleet) *lineup {
 	l := &lineup{hosts: make([]host, len(nodes)), index: make(map[*fleet.Node]int, len(nodes))}
 	for i, n := range nodes {
 		h := host{at: len(l.nodes), state: t.nodes[n], ranks: n.Ranks(), role: facts[i].Role}
-		h.lacks = apis.Lacking(facts[i].Engine, facts[i].EngineVersion)
+		h.lacks, h.like = apis.Lacking(facts[i].Engine, facts[i].EngineVersion), likenessOf(facts[i])
 		l.hosts[i], l.index[n] = h, i
 		for _, k := range h.ranks {
 			l.nodes, l.ranks, l.several = append(l.nodes, n), append(l.ranks, k), l.several || k.Count > 1
@@ -212,7 +214,8 @@ func lineUp(nodes []*fleet.Node, facts []*fleet.Info, t *servedFleet) *lineup {
 // same says whether both have the same hosts.
 func (l *lineup) same(other *lineup) bool {
 	return slices.EqualFunc(l.hosts, other.hosts, func(a, b host) bool {
-		return a.state == b.state && a.role == b.role && a.lacks == b.lacks && slices.Equal(a.ranks, b.ranks)
+		return a.state == b.state && a.role == b.role && a.lacks == b.lacks && a.like == b.like &&
+			slices.Equal(a.ranks, b.ranks)
 	})
 }
 
@@ -221,7 +224,10 @@ func (l *lineup) same(other *lineup) bool {
 func (d *Dispatcher) served(view *fleet.ModelView, before *servedModel, t *servedFleet, shared rosters,
 	now time.Time) *servedModel {
 	s := &servedModel{view: view}
-	s.slowAdapter = view.Adapter && view.Settings != nil && view.Settings.AdapterLoad() >= adapterLong
+	if view.Adapter && view.Settings != nil {
+		s.adapterLoad = view.Settings.AdapterLoad()
+	}
+	s.slowAdapter = s.adapterLoad >= adapterLong
 	if before != nil {
 		s.model = before.model
 	} else {
@@ -264,7 +270,7 @@ func (d *Dispatcher) fill(s *servedModel, work Work, was *pool, now time.Time) {
 		}
 		for _, r := range h.ranks {
 			m := member{node: h.state, rank: r, gate: gate, waits: waits, lacks: h.lacks}
-			m.engine = d.engine(h.state, s.view)
+			m.engine = d.engine(h.state, h.like, s.view)
 			p.members = append(p.members, memberOf(m, earlier))
 		}
 	}

@@ -107,8 +107,9 @@ func TestParseRefuses(t *testing.T) {
 		`{"kv":NaN}`:          "malformed JSON",
 		`{"kv":0.5} x`:        "unexpected data after the object",
 		`{"kv":0.5,"kv":0.6}`: "kv: given twice",
-		`{"kw":0.5}`: `kw: unknown key; there are mode, score, cost, device_aware, predicted, ttft_slo_ms, prefill_load_model, busy, max_queue, ` +
-			`weights, tiers, epsilon, run_delay_ms, retransmit_pct, kv, load, power, capacity, pending, adapter; did you mean kv?`,
+		`{"kw":0.5}`: `kw: unknown key; there are mode, score, cost, device_aware, predicted, ttft_slo_ms, ` +
+			`prefill_load_model, busy, max_queue, weights, tiers, epsilon, run_delay_ms, retransmit_pct, kv, load, power, ` +
+			`capacity, pending, adapter; did you mean kv?`,
 		`{"disk":1}`:              "; did you mean score.tiers.disk?",
 		`{"score":{"kv":1}}`:      "score.kv: unknown key; there are weights, tiers, epsilon",
 		`{"score":{"load":1}}`:    "; did you mean score.weights.load?",
@@ -164,8 +165,19 @@ func TestSectionsAreRefused(t *testing.T) {
 			"cost.prefill_load_scale; use one of them",
 		`{"cost":{"track_output_blocks":true,"track_active_blocks":false}}`: "cost.track_output_blocks: true is refused, " +
 			"allowed: false, or true with cost.track_active_blocks",
-		`{"device_aware":{"ratio":0}}`: "device_aware.ratio: 0 is refused, allowed: a number from 1 to 1000000",
-		`{"device_aware":{"rati":1}}`:  "device_aware.rati: unknown key; there are ratio; did you mean ratio?",
+		`{"device_aware":{"ratio":0}}`:  "device_aware.ratio: 0 is refused, allowed: a number from 1 to 1000000",
+		`{"predicted":{"first":-1}}`:    "predicted.first: -1 is refused, allowed: a number from 0 to 1000",
+		`{"predicted":{"wait":1001}}`:   "predicted.wait: 1001 is refused, allowed: a number from 0 to 1000",
+		`{"predicted":{"later":"1"}}`:   `predicted.later: "1" is refused`,
+		`{"predicted":{"others":-0.1}}`: "predicted.others: -0.1 is refused",
+		`{"predicted":{"burst":1e9}}`:   "predicted.burst: 1e9 is refused",
+		`{"predicted":{"learn":1}}`:     "predicted.learn: 1 is refused, allowed: true or false",
+		`{"predicted":{"explore":0}}`:   "predicted.explore: 0 is refused, allowed: true or false",
+		`{"predicted":{"explor":true}}`: "predicted.explor: unknown key; there are first, wait, later, others, burst, learn, " +
+			"explore; did you mean explore?",
+		`{"ttft_slo_ms":-1}`:          "ttft_slo_ms: -1 is refused, allowed: a number from 0 to 3600000",
+		`{"ttft_slo":1}`:              "ttft_slo: unknown key; there are mode, score, cost",
+		`{"device_aware":{"rati":1}}`: "device_aware.rati: unknown key; there are ratio; did you mean ratio?",
 	} {
 		refused(t, doc, want)
 	}

@@ -161,7 +161,7 @@ func (s *Situation) among(best int, low float64, takers int, e *Explanation) int
 		}
 	}
 	if home := s.Home - 1; home >= 0 && -s.Scratch[home].total <= low*(1+loyal) {
-		if e != nil {
+		if e != nil && home != best {
 			e.Why = "its session is there, and its expected cost is within a tenth of the lowest"
 		}
 		return home

@@ -13,13 +13,14 @@
 //
 // An Engine is one engine. Two factors say how much slower its prefill and its decode steps are
 // than the Kind's. So a new engine begins with what its like have taught, and needs few answers of
-// its own. A factor returns to 1 as it grows old: an engine that was slow is tried again, and one
-// that was fast is not believed forever.
+// its own. A sudden change of a factor is forgotten as it grows old, if the caller explores: an
+// engine that was slow for a while is tried again.
 //
 // # Learning
 //
 // A Kind keeps a decayed sum over about the last 256 observations, and solves for rates that are not
-// negative. Errors count relative to the expected time. An observation counts at most as four times
-// and at least as a quarter of the expectation, so an outlier changes little. Before its first
-// observation a Kind has start values of a middle-sized GPU. Memory does not grow.
+// negative. Errors count relative to the expected time. After the first few, an observation counts
+// at most as one and a half times and at least as a quarter of the expectation, so an outlier
+// changes little. Before its first observation a Kind has start values of a middle-sized GPU. Memory
+// does not grow.
 package predict

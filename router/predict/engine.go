@@ -129,16 +129,19 @@ type First struct {
 	Work     Work
 	Step     float64 // seconds of a decode step of a typical engine
 	Expected float64 // seconds until the first token
+
+	factor float64 // the engine's factor in Expected
 }
 
 // Forecast completes f with the expected time.
 func (s *Speed) Forecast(f *First) {
+	f.factor = s.Prefills
 	f.Expected = s.Prefills*(s.Base+s.Prefill(f.Work)+s.Steps*f.Step) + f.Wait
 }
 
 // LearnFirst learns from a first token that came took seconds after its request was sent.
 func (e *Engine) LearnFirst(f *First, took float64, now time.Time) {
-	if f.Expected <= 0 || took <= 0 {
+	if !plausible(f.Expected, took, f.Wait, f.Ahead, f.Work.Tokens, f.Work.Pairs, f.Step) || f.Expected == 0 || took == 0 {
 		return
 	}
 	k := e.kind
@@ -148,14 +151,15 @@ func (e *Engine) LearnFirst(f *First, took float64, now time.Time) {
 	log := own.last()
 	// The wait is known as well as the rest: its expectation errs by the same factor.
 	x := [width]float64{1, f.Work.Tokens, f.Work.Pairs, f.Step}
-	expected := dot(k.first.coef, x)
+	expected := k.first.expect(x)
 	alone := took - f.Wait
 	weight := 1.0
 	if f.Ahead > 0 { // a wait says little about this prompt
 		weight = expected / (expected + f.Wait)
 		k.learnEach(f, took, log)
 	}
-	own.observe(log+bounded(math.Log(took/f.Expected)), weight, now)
+	// The forecast may be older than the last observation.
+	own.observe(math.Log(f.factor)+bounded(math.Log(took/f.Expected)), certain(weight, k.first.n), now)
 	k.typical[prefill] += (log - k.typical[prefill]) / 64
 	if f.Ahead > 0 {
 		weight *= weight * queued
@@ -170,7 +174,7 @@ const queued = 0.05
 // learnEach learns the time that each waiting prompt takes besides its tokens. log is the logarithm
 // of the engine's factor. The caller holds k.mu.
 func (k *Kind) learnEach(f *First, took, log float64) {
-	off := min(max(took-f.Expected, -f.Expected/2), f.Expected/2) / f.Ahead
+	off := min(max(took-f.Expected, -f.Expected/2), f.Expected/2) / max(f.Ahead, 1)
 	k.each = max(k.each+off*math.Exp(-log)/32, 0)
 }
 
@@ -186,7 +190,7 @@ type Gaps struct {
 // LearnGaps learns from a stretch of an answer.
 func (e *Engine) LearnGaps(g *Gaps, now time.Time) {
 	step := (g.Seconds - g.Prefill) / g.Tokens
-	if g.Tokens <= 0 || g.Seconds <= 0 || g.Prefill > g.Seconds/2 {
+	if !plausible(g.Tokens, g.Seconds, g.Prefill, g.Requests, g.Blocks, step) || step == 0 || g.Prefill > g.Seconds/2 {
 		return
 	}
 	k := e.kind
@@ -195,11 +199,31 @@ func (e *Engine) LearnGaps(g *Gaps, now time.Time) {
 	own := &e.parts[decode]
 	log := own.last()
 	x := [width]float64{1, g.Requests, g.Blocks, 0}
-	expected := dot(k.step.coef, x)
-	own.observe(bounded(math.Log(step/expected)), 1, now)
+	expected := k.step.expect(x)
+	own.observe(bounded(math.Log(step/expected)), certain(1, k.step.n), now)
 	k.typical[decode] += (log - k.typical[decode]) / 64
 	k.step.observe(x, k.like(decode, log, step, expected, k.step.n), expected, 1)
 	k.publish(&k.step)
+}
+
+// plausible says whether all values are numbers that an engine may have.
+func plausible(values ...float64) bool {
+	for _, v := range values {
+		if !(v >= 0 && v <= 1e15) { // false for NaN
+			return false
+		}
+	}
+	return true
+}
+
+// certain returns the weight of an observation in an engine's factor, given its kind's number of
+// observations. It is 0 while the kind has few: the start values may be far off, and the engines
+// that answer first would count as unlike their kind.
+func certain(weight float64, n int) float64 {
+	if n < raw {
+		return 0
+	}
+	return weight
 }
 
 // bounded bounds the logarithm of a ratio that is learned from.

@@ -23,7 +23,13 @@ const (
 
 func newFit(prior [width]float64) fit { return fit{prior: prior, coef: prior} }
 
-// observe adds an observation. expected is what the coefficients give for it. An error counts
+// expect returns what the coefficients give for x, and at least a thousandth of what the prior
+// gives. Coefficients may be 0.
+func (f *fit) expect(x [width]float64) float64 {
+	return max(dot(f.coef, x), dot(f.prior, x)/1000)
+}
+
+// observe adds an observation. expected is what expect gives for it. An error counts
 // relative to expected, so short times matter as much as long ones.
 func (f *fit) observe(x [width]float64, y, expected, weight float64) {
 	scale := 1 / expected

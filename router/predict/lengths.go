@@ -21,6 +21,7 @@ type lengths struct {
 	key            uint64
 	n              int
 	mean, variance float64 // of the logarithm of tokens
+	longest        float64 // of all answers, in tokens
 }
 
 // Class names the distributions that a request belongs to.
@@ -68,11 +69,12 @@ const (
 	lengthGain = 1.0 / 32
 )
 
-// Expected returns the expected length of the answer.
+// Expected returns the expected length of the answer. It is not above the longest one seen, because
+// the mean of a lognormal distribution is, where short and long answers alternate.
 func (l *Lengths) Expected(c *Class) float64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	mean, variance := math.Log(usual), 0.0
+	mean, variance, longest := math.Log(usual), 0.0, float64(usual)
 	if c.Bound > 0 {
 		mean = min(mean, math.Log(float64(c.Bound)))
 	}
@@ -81,9 +83,10 @@ func (l *Lengths) Expected(c *Class) float64 {
 			share := float64(d.n) / float64(d.n+trust)
 			mean += (d.mean - mean) * share
 			variance += (d.variance - variance) * share
+			longest = max(longest, d.longest)
 		}
 	}
-	tokens := math.Exp(mean + variance/2)
+	tokens := min(math.Exp(mean+variance/2), longest)
 	if c.Bound > 0 {
 		tokens = min(tokens, float64(c.Bound))
 	}
@@ -107,6 +110,7 @@ func (l *Lengths) Learn(c *Class, tokens int64) {
 				*d = lengths{key: key}
 			}
 			d.observe(log)
+			d.longest = max(d.longest, float64(tokens))
 		}
 	}
 }
