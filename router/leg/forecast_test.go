@@ -119,7 +119,8 @@ func TestForecastOfAnAttempt(t *testing.T) {
 		r := rehearsed(t, d, 100, now)
 		s, f := predict.Untaught(), &r.l.now.forecast
 		want := predict.First{
-			Wait: float64(i) * unlearned(100), Ahead: float64(i), Work: predict.Prompt(1600, 0), Step: s.Decode(0, float64(100*i)),
+			Wait: float64(i) * unlearned(100), Ahead: float64(i), Work: predict.Prompt(1600, 0),
+			Step: s.Decode(0, float64(100*i)),
 		}
 		s.Forecast(&want)
 		if math.Abs(f.first.Wait-want.Wait) > 1e-6 || f.first.Ahead != want.Ahead || f.first.Work != want.Work ||
@@ -142,7 +143,8 @@ func TestForecastOfAnAttempt(t *testing.T) {
 	noneLeft(t, d.fleet.Load().Nodes)
 }
 
-// TestRehearsedRates checks that rates follow the times of answers, and lengths the engines' reports.
+// TestRehearsedRates checks that rates follow the times of answers, and lengths the engines'
+// reports.
 func TestRehearsedRates(t *testing.T) {
 	d := still(t, Options{}, twoNodes()...)
 	decide(t, d, predicted)
@@ -166,7 +168,8 @@ func TestRehearsedRates(t *testing.T) {
 		firsts, gaps = firsts+f, gaps+g
 	}
 	s := speedsOf(d, "a").Speed(now, true)
-	if off := s.Decodes*s.Decode(1, 30)/step.Seconds() - 1; firsts != 200 || gaps != 200 || late > 0.1 || math.Abs(off) > 0.1 {
+	if off := s.Decodes*s.Decode(1, 30)/step.Seconds() - 1; firsts != 200 || gaps != 200 || late > 0.1 ||
+		math.Abs(off) > 0.1 {
 		t.Errorf("%d first tokens, %d gaps, the last first token %.2f off, steps %.2f off", firsts, gaps, late, off)
 	}
 	if speedsOf(d, "b").Kind() != speedsOf(d, "a").Kind() || speedsOf(d, "b") == speedsOf(d, "a") {
@@ -261,7 +264,8 @@ func TestNothingIsForeseenInOtherModes(t *testing.T) {
 		r.Generated(33, now.Add(2*time.Second))
 		r.Finish(usage.Counts{Completion: 7}, now.Add(2*time.Second))
 		firsts, gaps := e.Answers()
-		if got := d.forecasts.lengths.Expected(&predict.Class{Model: d.current().models["sim"].hash}); firsts+gaps != 0 || math.Abs(got-256) > 1e-6 {
+		got := d.forecasts.lengths.Expected(&predict.Class{Model: d.current().models["sim"].hash})
+		if firsts+gaps != 0 || math.Abs(got-256) > 1e-6 {
 			t.Errorf("%s: %d first tokens, %d gaps, %v tokens of output", mode, firsts, gaps, got)
 		}
 	}
@@ -337,8 +341,8 @@ func TestGapsOfSlowReaders(t *testing.T) {
 	}
 }
 
-// TestCallersLengths checks that the classes of an answer follow from the model, the beginning of the
-// prompt, the session and max_tokens, and that a hint of the client comes first.
+// TestCallersLengths checks that the classes of an answer follow from the model, the beginning of
+// the prompt, the session and max_tokens, and that a hint of the client comes first.
 func TestCallersLengths(t *testing.T) {
 	d := still(t, Options{}, twoNodes()...)
 	decide(t, d, predicted)
@@ -427,7 +431,8 @@ func TestSample(t *testing.T) {
 				t.Errorf("place %d is not looked at", want)
 			}
 		}
-		if len(able) > 2*sampleMost+1 || len(able) != len(l.picks.cands) || len(able) != len(l.picks.times) || at == 77 ||
+		if len(able) > 2*sampleMost+1 || len(able) != len(l.picks.cands) || len(able) != len(l.picks.times) ||
+			at == 77 ||
 			!slices.IsSorted(able) {
 			t.Errorf("%d nodes are looked at, %d is chosen", len(able), at)
 		}
@@ -452,7 +457,8 @@ func TestSample(t *testing.T) {
 	seen := map[int]bool{}
 	loaded(d, 4)
 	for range 50 { // among equal nodes all have a chance
-		l := wanted(t, d, asked(t, d, fmt.Appendf(nil, `{"model":"sim","messages":[{"role":"user","content":"%d"}]}`, d.o.Random())))
+		l := wanted(t, d, asked(t, d, fmt.Appendf(nil,
+			`{"model":"sim","messages":[{"role":"user","content":"%d"}]}`, d.o.Random())))
 		at, err := l.first()
 		if err != nil {
 			t.Fatal(err)
@@ -465,8 +471,8 @@ func TestSample(t *testing.T) {
 	}
 }
 
-// TestSuspectsAreNotSampled checks that a minority of suspects, which have the least to do, is not in
-// a sample, and that a majority may be.
+// TestSuspectsAreNotSampled checks that a minority of suspects, which have the least to do, is not
+// in a sample, and that a majority may be.
 func TestSuspectsAreNotSampled(t *testing.T) {
 	d := dispatcherOf(t, 60)
 	decide(t, d, predicted)
@@ -636,7 +642,8 @@ func TestModelsAndAdapters(t *testing.T) {
 			t.Errorf("place %d", place)
 		}
 	}
-	if of("sim", 0) == of("sim", 1) || of("sim", 0).Kind() != of("sim", 1).Kind() || of("sim", 0).Kind() == of("other", 0).Kind() {
+	if of("sim", 0) == of("sim", 1) || of("sim", 0).Kind() != of("sim", 1).Kind() ||
+		of("sim", 0).Kind() == of("other", 0).Kind() {
 		t.Error("wrong kinds")
 	}
 	if len(d.forecasts.kinds) != 2 {
@@ -725,7 +732,8 @@ func TestExpectedCostIsExplained(t *testing.T) {
 	now := time.Now()
 	r := rehearsed(t, d, 400, now)
 	e, err := d.explain(asked(t, d, chat(640)), Question{}, now)
-	if err != nil || e.Mode != "predicted" || e.Winner == r.Node().ID || !strings.HasPrefix(e.Why, "lowest expected cost ") {
+	if err != nil || e.Mode != "predicted" || e.Winner == r.Node().ID ||
+		!strings.HasPrefix(e.Why, "lowest expected cost ") {
 		t.Fatalf("%+v, %v", e, err)
 	}
 	for _, c := range e.Candidates {
@@ -765,8 +773,8 @@ func TestHeldAnswers(t *testing.T) {
 	}
 }
 
-// TestLoadedAdapters checks that a request for an adapter that the engine loads first teaches nothing
-// about prefill, and that the load counts in its pick.
+// TestLoadedAdapters checks that a request for an adapter that the engine loads first teaches
+// nothing about prefill, and that the load counts in its pick.
 func TestLoadedAdapters(t *testing.T) {
 	d := follow(t)
 	e, err := engine.New(engine.Config{})
@@ -861,6 +869,29 @@ func TestListedAdapters(t *testing.T) {
 		t.Fatal(err)
 	}
 	if l.model.view.Settings != nil || !l.lacksAdapter(l.pool.members[0]) || l.picks.times[0].Load != 0 {
-		t.Errorf("lacks it: %v, %v s to load, settings %+v", l.lacksAdapter(l.pool.members[0]), l.picks.times[0].Load, l.model.view.Settings)
+		t.Errorf("lacks it: %v, %v s to load, settings %+v", l.lacksAdapter(l.pool.members[0]),
+			l.picks.times[0].Load, l.model.view.Settings)
+	}
+}
+
+// TestTargetsReachThePick checks that the targets of a request count, and those of the policy for
+// what the request leaves open.
+func TestTargetsReachThePick(t *testing.T) {
+	d := still(t, Options{}, twoNodes()...)
+	decide(t, d, `{"mode":"predicted","ttft_slo_ms":1}`)
+	late := func(nvext string) float64 {
+		t.Helper()
+		body := chat(100)
+		r := asked(t, d, append(body[:len(body)-1], nvext+"}"...))
+		e, err := d.Explain(r, Question{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e.Candidates[0].Expected.Late
+	}
+	const easy, hard = `,"nvext":{"router":{"ttft_target":60000}}`,
+		`,"nvext":{"router":{"ttft_target":60000,"itl_target":0.1}}`
+	if a, b, c := late(""), late(easy), late(hard); a == 0 || b != 0 || c == 0 {
+		t.Errorf("%v s late by the policy's target, %v s and %v s by the request's", a, b, c)
 	}
 }

@@ -94,7 +94,8 @@ func Untaught() Speed { return Speed{Rates: &start, Prefills: 1, Decodes: 1} }
 // fades while it answers nothing.
 func (e *Engine) Speed(now time.Time, explores bool) Speed {
 	return Speed{
-		Rates: e.kind.Rates(), Prefills: e.parts[prefill].times(now, explores), Decodes: e.parts[decode].times(now, explores),
+		Rates:    e.kind.Rates(),
+		Prefills: e.parts[prefill].times(now, explores), Decodes: e.parts[decode].times(now, explores),
 	}
 }
 
@@ -134,7 +135,8 @@ func (s *Speed) Forecast(f *First) {
 
 // LearnFirst learns from a first token that came took seconds after its request was sent.
 func (e *Engine) LearnFirst(f *First, took float64, now time.Time) {
-	if !plausible(f.Expected, took, f.Wait, f.Ahead, f.Work.Tokens, f.Work.Pairs, f.Step) || f.Expected == 0 || took == 0 {
+	if !plausible(f.Expected, took, f.Wait, f.Ahead, f.Work.Tokens, f.Work.Pairs, f.Step) ||
+		f.Expected == 0 || took == 0 {
 		return
 	}
 	k := e.kind
