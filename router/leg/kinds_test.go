@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
-	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/predict"
 	"github.com/cognitora/dataplane/sim/engine"
 )
