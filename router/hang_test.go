@@ -47,7 +47,7 @@ func sixteen(s *site, name, more string) []*reply {
 }
 
 func oneOfFourHangs(t *testing.T, warm bool, more string) {
-	s := serve(t, simulate(t, 4), hasty)
+	s := serve(t, simulate(t, 4), hasty, scored)
 	if warm {
 		for i := range 3 {
 			mustAll(t, "warming up", sixteen(s, fmt.Sprint("warm ", i), more))

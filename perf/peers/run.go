@@ -189,7 +189,7 @@ func readCPU() (cpuTime, error) {
 func (t cpuTime) sharesSince(from cpuTime) (busy, own float64) {
 	all := cmp.Or(t.all-from.all, 1)
 	own = (t.own - from.own) / all
-	return max((t.busy-from.busy)/all, own), own
+	return min(max((t.busy-from.busy)/all, own), 1), own
 }
 
 // folder makes the folder of the bench, with the model.

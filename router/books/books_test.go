@@ -105,7 +105,8 @@ func TestBookEqualsACountOfBlocks(t *testing.T) {
 				all = all[:len(all)-1]
 			}
 			probe := prompt(dice)
-			if b.Prefill(noon) != w.prefill || b.Waiting() != w.prefill || b.blocks.Load() != w.blocks() || b.Shared(probe) != w.shared(probe) {
+			if b.Prefill(noon) != w.prefill || b.Waiting() != w.prefill || b.blocks.Load() != w.blocks() ||
+				b.Shared(probe) != w.shared(probe) {
 				t.Fatalf("seed %d: %d tokens, %d blocks, %d shared; want %d, %d, %d", seed, b.Prefill(noon),
 					b.blocks.Load(), b.Shared(probe), w.prefill, w.blocks(), w.shared(probe))
 			}
@@ -277,7 +278,8 @@ func ms(n int) time.Time { return noon.Add(time.Duration(n) * time.Millisecond) 
 
 // timed opens an entry with a learned time in milliseconds.
 func timed(b *Book, e *Entry, expected, at int) {
-	b.Open(e, Cost{Prefill: 10 * int64(expected), Blocks: 1, Learned: time.Duration(expected) * time.Millisecond}, ms(at))
+	b.Open(e, Cost{Prefill: 10 * int64(expected), Blocks: 1, Learned: time.Duration(expected) * time.Millisecond},
+		ms(at))
 }
 
 // figures checks what picks by predicted time read of a book at a time in milliseconds.

@@ -34,7 +34,8 @@ func ranksOf(nodes []*fleet.Node) (all []*fleet.Rank) {
 func noneLeft(t *testing.T, nodes []*fleet.Node) {
 	t.Helper()
 	for _, r := range ranksOf(nodes) {
-		if n := r.Owner(); n.InFlight() != 0 || r.InFlight() != 0 || !r.Book.Empty() {
+		if n := r.Owner(); n.InFlight() != 0 || r.InFlight() != 0 || !r.Book.Empty() || r.Book.Pressing() != 0 ||
+			r.Book.Backlog(time.Now()) != 0 {
 			t.Errorf("%s keeps %d requests, %d tokens and %v blocks", r.Name, n.InFlight(), n.OwnPrefill(time.Now()),
 				n.Blocks())
 		}
@@ -46,6 +47,7 @@ var bookedPolicies = []string{
 	`{}`, `{"mode":"cost"}`, `{"mode":"cost","cost":{"track_output_blocks":true}}`,
 	`{"mode":"cost","cost":{"track_output_blocks":true,"assume_kv_reuse":false,"temperature":1}}`,
 	`{"mode":"cost","cost":{"track_active_blocks":false,"track_prefill_tokens":false}}`,
+	`{"mode":"predicted"}`, `{"mode":"predicted","predicted":{"learn":false},"cost":{"assume_kv_reuse":false}}`,
 	`{"mode":"least_loaded","cost":{"track_output_blocks":true},"prefill_load_model":` +
 		`{"mode":"modelled","table":[{"tokens":100,"cached_tokens":0,"ms":5},{"tokens":1000,"cached_tokens":0,"ms":50}]}}`,
 }

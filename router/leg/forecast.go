@@ -15,9 +15,9 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// forecasts are what a dispatcher has learned about the times of engines and the lengths of answers,
-// for mode predicted. The dispatcher's rebuilding guards kinds. The kinds are bounded by the models
-// and the facts of nodes that the router has seen.
+// forecasts are what a dispatcher has learned about the times of engines and the lengths of
+// answers, for mode predicted. The dispatcher's rebuilding guards kinds. The kinds are bounded by
+// the models and the facts of nodes that the router has seen.
 type forecasts struct {
 	kinds   map[kindKey]*predict.Kind
 	lengths predict.Lengths
@@ -218,8 +218,8 @@ func (l *Leg) firstCame(a *attempt, now time.Time) {
 // gapsEvery is the number of events of an answer between two looks at their spacing.
 const gapsEvery = 32
 
-// tokensCame learns from the spacing of the events since the last look. While a client reads slowly,
-// the events wait for it. Most are then read together, and tell nothing about the engine.
+// tokensCame learns from the spacing of the events since the last look. While a client reads
+// slowly, the events wait for it. Most are then read together, and tell nothing about the engine.
 func (l *Leg) tokensCame(a *attempt, events int64, now time.Time) {
 	f := &a.forecast
 	if f.looked.IsZero() || events <= f.events {

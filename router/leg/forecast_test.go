@@ -1,11 +1,9 @@
 package leg
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"math"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +13,6 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/internal/sse"
 	"github.com/cognitora/dataplane/internal/usage"
-	"github.com/cognitora/dataplane/router/affinity"
 	"github.com/cognitora/dataplane/router/answer"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/policy"
@@ -119,7 +116,8 @@ func TestForecastOfAnAttempt(t *testing.T) {
 		r := rehearsed(t, d, 100, now)
 		s, f := predict.Untaught(), &r.l.now.forecast
 		want := predict.First{
-			Wait: float64(i) * unlearned(100), Ahead: float64(i), Work: predict.Prompt(1600, 0), Step: s.Decode(0, float64(100*i)),
+			Wait: float64(i) * unlearned(100), Ahead: float64(i), Work: predict.Prompt(1600, 0),
+			Step: s.Decode(0, float64(100*i)),
 		}
 		s.Forecast(&want)
 		if math.Abs(f.first.Wait-want.Wait) > 1e-6 || f.first.Ahead != want.Ahead || f.first.Work != want.Work ||
@@ -142,7 +140,8 @@ func TestForecastOfAnAttempt(t *testing.T) {
 	noneLeft(t, d.fleet.Load().Nodes)
 }
 
-// TestRehearsedRates checks that rates follow the times of answers, and lengths the engines' reports.
+// TestRehearsedRates checks that rates follow the times of answers, and lengths the engines'
+// reports.
 func TestRehearsedRates(t *testing.T) {
 	d := still(t, Options{}, twoNodes()...)
 	decide(t, d, predicted)
@@ -166,7 +165,8 @@ func TestRehearsedRates(t *testing.T) {
 		firsts, gaps = firsts+f, gaps+g
 	}
 	s := speedsOf(d, "a").Speed(now, true)
-	if off := s.Decodes*s.Decode(1, 30)/step.Seconds() - 1; firsts != 200 || gaps != 200 || late > 0.1 || math.Abs(off) > 0.1 {
+	if off := s.Decodes*s.Decode(1, 30)/step.Seconds() - 1; firsts != 200 || gaps != 200 || late > 0.1 ||
+		math.Abs(off) > 0.1 {
 		t.Errorf("%d first tokens, %d gaps, the last first token %.2f off, steps %.2f off", firsts, gaps, late, off)
 	}
 	if speedsOf(d, "b").Kind() != speedsOf(d, "a").Kind() || speedsOf(d, "b") == speedsOf(d, "a") {
@@ -261,7 +261,8 @@ func TestNothingIsForeseenInOtherModes(t *testing.T) {
 		r.Generated(33, now.Add(2*time.Second))
 		r.Finish(usage.Counts{Completion: 7}, now.Add(2*time.Second))
 		firsts, gaps := e.Answers()
-		if got := d.forecasts.lengths.Expected(&predict.Class{Model: d.current().models["sim"].hash}); firsts+gaps != 0 || math.Abs(got-256) > 1e-6 {
+		got := d.forecasts.lengths.Expected(&predict.Class{Model: d.current().models["sim"].hash})
+		if firsts+gaps != 0 || math.Abs(got-256) > 1e-6 {
 			t.Errorf("%s: %d first tokens, %d gaps, %v tokens of output", mode, firsts, gaps, got)
 		}
 	}
@@ -337,8 +338,8 @@ func TestGapsOfSlowReaders(t *testing.T) {
 	}
 }
 
-// TestCallersLengths checks that the classes of an answer follow from the model, the beginning of the
-// prompt, the session and max_tokens, and that a hint of the client comes first.
+// TestCallersLengths checks that the classes of an answer follow from the model, the beginning of
+// the prompt, the session and max_tokens, and that a hint of the client comes first.
 func TestCallersLengths(t *testing.T) {
 	d := still(t, Options{}, twoNodes()...)
 	decide(t, d, predicted)
@@ -386,159 +387,6 @@ func TestCallersLengths(t *testing.T) {
 	}
 }
 
-// loaded raises the requests in flight of all nodes to n, but of those whose places are idle.
-func loaded(d *Dispatcher, n int, idle ...int) {
-	for i, m := range d.current().models["sim"].pools[Answer].members {
-		for m.rank.InFlight() < int32(n) && !slices.Contains(idle, i) {
-			m.rank.AcquireAlways()
-		}
-	}
-}
-
-// TestSample checks which nodes of a large fleet a pick looks at: those that hold the prompt, those
-// with the least to do, and the session's node.
-func TestSample(t *testing.T) {
-	d := dispatcherOf(t, 512)
-	decide(t, d, predicted)
-	d.sessions = affinity.NewSessions(100, sessionLifetime)
-	remember(t, d, chat(3000), 3) // at the first three places
-	members := d.current().models["sim"].pools[Answer].members
-	idle := []int{100, 200, 300, 400, 500}
-	loaded(d, 4, append(idle, 350)...)
-	members[350].rank.AcquireAlways()
-	r := asked(t, d, chat(3000))
-	r.Session = []byte("s")
-	now := time.Now()
-	for range 20 {
-		l := wanted(t, d, r)
-		if err := l.admit(); err != nil {
-			t.Fatal(err)
-		}
-		l.look()
-		l.identify()
-		d.sessions.Answered(l.picks.session, members[77].rank.IDHash, now)
-		at, err := l.choose(now)
-		if err != nil {
-			t.Fatal(err)
-		}
-		able := l.picks.able
-		for _, want := range append(idle, 0, 1, 2, 77, 350) {
-			if !slices.Contains(able, int32(want)) {
-				t.Errorf("place %d is not looked at", want)
-			}
-		}
-		if len(able) > 2*sampleMost+1 || len(able) != len(l.picks.cands) || len(able) != len(l.picks.times) || at == 77 ||
-			!slices.IsSorted(able) {
-			t.Errorf("%d nodes are looked at, %d is chosen", len(able), at)
-		}
-		if l.picks.found.has(unsampled) {
-			t.Error("the sample counts as a filter")
-		}
-		l.giveBack()
-	}
-	if !counted(d, "sample", 0) {
-		t.Error("a metric counts the nodes outside of the sample")
-	}
-	r.Session = nil
-	e, fail := d.Explain(r, Question{})
-	if fail != nil || len(e.Candidates) != 512 {
-		t.Fatalf("%v", fail)
-	}
-	for i := range e.Candidates {
-		if c := &e.Candidates[i]; !c.Eligible || c.Filter != "" || c.Expected == nil || c.Expected.Total <= 0 {
-			t.Fatalf("%+v", c)
-		}
-	}
-	seen := map[int]bool{}
-	loaded(d, 4)
-	for range 50 { // among equal nodes all have a chance
-		l := wanted(t, d, asked(t, d, fmt.Appendf(nil, `{"model":"sim","messages":[{"role":"user","content":"%d"}]}`, d.o.Random())))
-		at, err := l.first()
-		if err != nil {
-			t.Fatal(err)
-		}
-		seen[at] = true
-		l.giveBack()
-	}
-	if len(seen) < 30 {
-		t.Errorf("%d of 512 equal nodes have got 50 requests", len(seen))
-	}
-}
-
-// TestSuspectsAreNotSampled checks that a minority of suspects, which have the least to do, is not in
-// a sample, and that a majority may be.
-func TestSuspectsAreNotSampled(t *testing.T) {
-	d := dispatcherOf(t, 60)
-	decide(t, d, predicted)
-	for suspects, want := range map[int]bool{0: true, 20: false, 30: false, 31: true} {
-		l := d.Leg(asked(t, d, chat(100)), Question{}, nil)
-		if _, err := l.first(); err != nil {
-			t.Fatal(err)
-		}
-		l.drop(l.spare())
-		l.picks.able = l.picks.able[:0]
-		for at := range l.pool.members {
-			l.picks.able = append(l.picks.able, int32(at))
-		}
-		loaded(d, 4, []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}...)
-		l.thin(suspects, func(at int32) bool { return int(at) < suspects }, time.Now())
-		if len(l.picks.able) != sampleMost || (l.picks.able[0] == 0) != want {
-			t.Errorf("%d suspects: %v are looked at", suspects, l.picks.able)
-		}
-		l.giveBack()
-	}
-}
-
-// TestSmallFleetsAreNotSampled checks that up to sampleAbove nodes all are looked at.
-func TestSmallFleetsAreNotSampled(t *testing.T) {
-	for _, n := range []int{sampleAbove, sampleAbove + 1} {
-		for _, mode := range []string{"predicted", "score"} {
-			d := dispatcherOf(t, n)
-			decide(t, d, fmt.Sprintf(`{"mode":%q}`, mode))
-			l := d.Leg(asked(t, d, chat(500)), Question{}, nil)
-			if _, err := l.first(); err != nil {
-				t.Fatal(err)
-			}
-			if all := len(l.picks.able) == n; all != (n == sampleAbove || mode == "score") {
-				t.Errorf("%s: %d of %d nodes are looked at", mode, len(l.picks.able), n)
-			}
-			l.giveBack()
-		}
-	}
-}
-
-// TestAFullSample checks that the other nodes are looked at if no node of the sample has room.
-func TestAFullSample(t *testing.T) {
-	o := optionsOf(t, 100)
-	for i := range o.Backends {
-		if o.Backends[i].MaxConcurrent = 1; i == 55 {
-			o.Backends[i].MaxConcurrent = 9
-		}
-	}
-	d := dispatcherFor(t, o)
-	decide(t, d, predicted)
-	members := d.current().models["sim"].pools[Answer].members
-	room := slices.IndexFunc(members, func(m *member) bool { return m.node.ID == "node-55" })
-	loaded(d, 1)
-	members[room].rank.AcquireAlways() // it has the most to do
-	for range 7 {
-		l := d.Leg(asked(t, d, chat(100)), Question{}, nil)
-		at, err := l.first()
-		if err != nil || at != room {
-			t.Fatalf("place %d, %v", at, err)
-		}
-		if l.picks.whole || len(l.picks.times) != 100 {
-			t.Errorf("whole: %v, %d nodes", l.picks.whole, len(l.picks.times))
-		}
-		defer l.giveBack()
-	}
-	l := d.Leg(asked(t, d, chat(100)), Question{}, nil)
-	if _, err := l.first(); err != errAllBusy {
-		t.Errorf("with no room anywhere: %v", err)
-	}
-	l.giveBack()
-}
-
 // TestARetryIsForecast checks that a retry is forecast for its own node, and that only that node's
 // answer teaches.
 func TestARetryIsForecast(t *testing.T) {
@@ -584,139 +432,6 @@ func TestARetryIsForecast(t *testing.T) {
 	}
 }
 
-// TestRanksAreForeseen checks that the ranks of a node have their own load, and share the speed of
-// the engine.
-func TestRanksAreForeseen(t *testing.T) {
-	d := still(t, Options{}, twoRanked()[:1]...)
-	decide(t, d, predicted)
-	now := time.Now()
-	first := rehearsed(t, d, 200, now)
-	second := rehearsed(t, d, 200, now)
-	if first.l.now.member.rank == second.l.now.member.rank || second.l.now.forecast.first.Wait != 0 {
-		t.Errorf("the second prompt waits for %v s", second.l.now.forecast.first.Wait)
-	}
-	if first.l.now.member.engine != second.l.now.member.engine {
-		t.Error("each rank has a speed of its own")
-	}
-	third := rehearsed(t, d, 10, now)
-	if f := &third.l.now.forecast.first; f.Ahead != 1 || math.Abs(f.Wait-unlearned(200)) > 1e-6 {
-		t.Errorf("%+v", f)
-	}
-	for _, r := range []Rehearsal{first, second, third} {
-		r.Begun(now)
-		r.Finish(reported(100, 0), now)
-	}
-	if firsts, _ := speedsOf(d, "a").Answers(); firsts != 0 { // an answer at once is none
-		t.Errorf("%d first tokens", firsts)
-	}
-	noneLeft(t, d.fleet.Load().Nodes)
-}
-
-// TestModelsAndAdapters checks that a node has rates for each model, and that an adapter has those
-// of its base.
-func TestModelsAndAdapters(t *testing.T) {
-	d := start(t, 2, func(c *engine.Config) { c.Models = []string{"sim", "other"} })
-	models := map[string]*cluster.Model{"tuned": {Base: "sim"}, "more": {Base: "sim"}, "else": {Base: "other"}}
-	if err := d.fleet.SetModels(t.Context(), models); err != nil {
-		t.Fatal(err)
-	}
-	waitFor(t, func() bool { return d.current().models["tuned"] != nil })
-	decide(t, d, predicted)
-	of := func(model string, place int) *predict.Engine {
-		t.Helper()
-		m := d.current().models[model]
-		if m == nil {
-			t.Fatalf("%s is not served", model)
-		}
-		return m.pools[Answer].members[place].engine
-	}
-	for place := range 2 {
-		if of("tuned", place) != of("sim", place) || of("more", place) != of("sim", place) ||
-			of("else", place) != of("other", place) || of("sim", place) == of("other", place) {
-			t.Errorf("place %d", place)
-		}
-	}
-	if of("sim", 0) == of("sim", 1) || of("sim", 0).Kind() != of("sim", 1).Kind() || of("sim", 0).Kind() == of("other", 0).Kind() {
-		t.Error("wrong kinds")
-	}
-	if len(d.forecasts.kinds) != 2 {
-		t.Errorf("%d kinds", len(d.forecasts.kinds))
-	}
-}
-
-// TestLearningSurvivesChanges checks that a new snapshot of the fleet, and a node that leaves and
-// comes back, keep what their kind has learned, and take no further memory.
-func TestLearningSurvivesChanges(t *testing.T) {
-	d, o := deafOf(t, 3, nil)
-	decide(t, d, predicted)
-	e, kind := speedsOf(d, "node-1"), speedsOf(d, "node-1").Kind()
-	for range 100 {
-		s := e.Speed(time.Now(), true)
-		f := predict.First{Work: predict.Prompt(1000, 0)}
-		s.Forecast(&f)
-		e.LearnFirst(&f, 1, time.Now())
-	}
-	taught := *kind.Rates()
-	all := o.Backends
-	for i := range 30 {
-		o.Backends = slices.Clone(all)
-		if o.Backends[0].Labels = []string{fmt.Sprint("n=", i)}; i%3 == 1 {
-			o.Backends = o.Backends[:2] // node-2 leaves
-		}
-		if err := d.fleet.Configure(context.Background(), o.Backends, nil); err != nil {
-			t.Fatal(err)
-		}
-		if got := speedsOf(d, "node-1"); got != e {
-			t.Fatal("a change of other nodes begins anew")
-		}
-		if n := speedsOf(d, "node-2"); (n == nil) != (i%3 == 1) || n != nil && n.Kind() != kind {
-			t.Fatalf("change %d: node-2 is not of its kind", i)
-		}
-	}
-	if *kind.Rates() != taught || len(d.forecasts.kinds) != 1 {
-		t.Errorf("%d kinds, %+v", len(d.forecasts.kinds), *kind.Rates())
-	}
-	for _, n := range d.current().nodes {
-		if len(n.engines) != 1 {
-			t.Errorf("%s has %d engines", n.ID, len(n.engines))
-		}
-	}
-}
-
-// TestKindsFollowFacts checks that engines of another type, dtype, width or device are of another
-// kind, also if a node tells its facts late.
-func TestKindsFollowFacts(t *testing.T) {
-	d := follow(t)
-	e, err := engine.New(engine.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { e.Close() })
-	const ready = `"ready":true,"heartbeat_s":300,`
-	facts := map[string]string{
-		"a": `"engine":"vllm","dtype":"bf16","tp":1`, "b": `"engine":"vllm","dtype":"bf16","tp":1`,
-		"c": `"engine":"sglang","dtype":"bf16","tp":1`, "d": `"engine":"vllm","dtype":"fp8","tp":1`,
-		"e": `"engine":"vllm","dtype":"bf16","tp":2`, "f": `"engine":"vllm","dtype":"bf16","tp":1,"device":"cpu"`,
-		"g": `"engine":"vllm","dtype":"bf16","tp":1,"vram_bytes":85899345920`,
-	}
-	for id, more := range facts {
-		d.put(id, e.URL(), ready+more)
-	}
-	waitFor(t, func() bool { return len(d.fleet.Load().Nodes) == len(facts) })
-	kinds := map[*predict.Kind]string{}
-	for id := range facts {
-		kinds[speedsOf(d.Dispatcher, id).Kind()] += id
-	}
-	if speedsOf(d.Dispatcher, "a").Kind() != speedsOf(d.Dispatcher, "b").Kind() || len(kinds) != len(facts)-1 {
-		t.Errorf("%v", kinds)
-	}
-	d.put("b", e.URL(), ready+`"engine":"vllm","dtype":"fp8","tp":1`)
-	waitFor(t, func() bool { return d.fleet.Load().Node("b").Info().DType == "fp8" })
-	if got := speedsOf(d.Dispatcher, "b").Kind(); got != speedsOf(d.Dispatcher, "d").Kind() {
-		t.Error("a node with new facts is of its old kind")
-	}
-}
-
 // TestExpectedCostIsExplained checks the rows of an explanation, and its reason.
 func TestExpectedCostIsExplained(t *testing.T) {
 	d := still(t, Options{}, twoNodes()...)
@@ -725,7 +440,8 @@ func TestExpectedCostIsExplained(t *testing.T) {
 	now := time.Now()
 	r := rehearsed(t, d, 400, now)
 	e, err := d.explain(asked(t, d, chat(640)), Question{}, now)
-	if err != nil || e.Mode != "predicted" || e.Winner == r.Node().ID || !strings.HasPrefix(e.Why, "lowest expected cost ") {
+	if err != nil || e.Mode != "predicted" || e.Winner == r.Node().ID ||
+		!strings.HasPrefix(e.Why, "lowest expected cost ") {
 		t.Fatalf("%+v, %v", e, err)
 	}
 	for _, c := range e.Candidates {
@@ -762,41 +478,6 @@ func TestHeldAnswers(t *testing.T) {
 	}
 	for _, r := range all {
 		r.Finish(reported(800, 0), now.Add(11*time.Second))
-	}
-}
-
-// TestLoadedAdapters checks that a request for an adapter that the engine loads first teaches nothing
-// about prefill, and that the load counts in its pick.
-func TestLoadedAdapters(t *testing.T) {
-	d := follow(t)
-	e, err := engine.New(engine.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { e.Close() })
-	d.put("a", e.URL(), `"ready":true,"heartbeat_s":300,"engine":"sglang"`)
-	sql := map[string]*cluster.Model{"sql": {Base: "sim", AdapterLoadS: 2}}
-	if err := d.fleet.SetModels(t.Context(), sql); err != nil {
-		t.Fatal(err)
-	}
-	decide(t, d.Dispatcher, predicted)
-	waitFor(t, func() bool { return d.current().models["sql"] != nil && len(d.current().snap.Nodes) == 1 })
-	for model, loads := range map[string]bool{"sim": false, "sql": true} {
-		l := d.Leg(asked(t, d.Dispatcher, chat(100)), Question{Model: []byte(model)}, nil)
-		if _, err := l.first(); err != nil {
-			t.Fatal(err)
-		}
-		a := l.spare()
-		if load := l.picks.times[0].Load; a.forecast.held != loads || loads != (load == 2) {
-			t.Errorf("%s: %v s to load, held: %v", model, load, a.forecast.held)
-		}
-		before, _ := a.member.engine.Answers()
-		a.sent, l.Request.Scan.Stream = time.Now(), true
-		l.firstCame(a, a.sent.Add(time.Second))
-		if after, _ := a.member.engine.Answers(); after > before == loads {
-			t.Errorf("%s: %d first tokens after %d", model, after, before)
-		}
-		l.giveBack()
 	}
 }
 
@@ -837,30 +518,24 @@ func TestPressure(t *testing.T) {
 	}
 }
 
-// TestListedAdapters checks an adapter that a node has listed and not loaded, and that has no
-// settings. The time to load it is unknown.
-func TestListedAdapters(t *testing.T) {
-	d := follow(t)
-	e, err := engine.New(engine.Config{})
-	if err != nil {
-		t.Fatal(err)
+// TestTargetsReachThePick checks that the targets of a request count, and those of the policy for
+// what the request leaves open.
+func TestTargetsReachThePick(t *testing.T) {
+	d := still(t, Options{}, twoNodes()...)
+	decide(t, d, `{"mode":"predicted","ttft_slo_ms":1}`)
+	late := func(nvext string) float64 {
+		t.Helper()
+		body := chat(100)
+		r := asked(t, d, append(body[:len(body)-1], nvext+"}"...))
+		e, err := d.Explain(r, Question{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e.Candidates[0].Expected.Late
 	}
-	t.Cleanup(func() { e.Close() })
-	for _, id := range []string{"a", "b"} {
-		d.put(id, e.URL(), `"ready":true,"heartbeat_s":300,"engine":"vllm","adapter_slots":1,"models":["sim","one","two"],`+
-			`"adapters":[{"name":"one","base":"sim"},{"name":"two","base":"sim"}]`)
-	}
-	decide(t, d.Dispatcher, predicted)
-	waitFor(t, func() bool { return d.current().models["one"] != nil && len(d.current().snap.Nodes) == 2 })
-	for _, n := range d.current().snap.Nodes {
-		n.UseAdapter("two", time.Now())
-	}
-	l := d.Leg(asked(t, d.Dispatcher, chat(100)), Question{Model: []byte("one")}, nil)
-	defer l.giveBack()
-	if _, err := l.first(); err != nil {
-		t.Fatal(err)
-	}
-	if l.model.view.Settings != nil || !l.lacksAdapter(l.pool.members[0]) || l.picks.times[0].Load != 0 {
-		t.Errorf("lacks it: %v, %v s to load, settings %+v", l.lacksAdapter(l.pool.members[0]), l.picks.times[0].Load, l.model.view.Settings)
+	const easy, hard = `,"nvext":{"router":{"ttft_target":60000}}`,
+		`,"nvext":{"router":{"ttft_target":60000,"itl_target":0.1}}`
+	if a, b, c := late(""), late(easy), late(hard); a == 0 || b != 0 || c == 0 {
+		t.Errorf("%v s late by the policy's target, %v s and %v s by the request's", a, b, c)
 	}
 }

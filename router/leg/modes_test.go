@@ -237,6 +237,7 @@ func TestExplanationsHaveTheirModesTerms(t *testing.T) {
 	d := start(t, 2)
 	for mode, has := range map[policy.Mode]string{
 		policy.Score: `"overlap"`, policy.Cost: `"cost"`, policy.Random: "", policy.Direct: "",
+		policy.Predicted: `"expected"`,
 	} {
 		p := policy.Default()
 		p.Mode = mode
@@ -249,7 +250,7 @@ func TestExplanationsHaveTheirModesTerms(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, key := range []string{`"overlap"`, `"cost"`} {
+		for _, key := range []string{`"overlap"`, `"cost"`, `"expected"`} {
 			if strings.Contains(string(doc), key) != (key == has) {
 				t.Errorf("mode %s: %s is there: %v", mode, key, key != has)
 			}

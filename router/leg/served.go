@@ -362,7 +362,8 @@ func (d *Dispatcher) newModel(name string) *model {
 	if own, ok := d.o.ModelLimits[name]; ok {
 		limits = own
 	}
-	m := &model{name: name, hash: xxhash.Sum64String(name), seed: prefix.Seed(name, "", ""), metrics: d.metrics.Model(name), limits: limits}
+	m := &model{name: name, hash: xxhash.Sum64String(name), seed: prefix.Seed(name, "", ""),
+		metrics: d.metrics.Model(name), limits: limits}
 	for work := range m.patience {
 		m.patience[work] = patience.NewModel(patience.Options{
 			PatienceFloor: d.o.PatienceFloor,

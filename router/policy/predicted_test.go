@@ -23,8 +23,8 @@ const own = 0.001 + 0.0001*(100+100./32)
 // timed returns what is known about a node with rates that has nothing to do.
 func timed() Timing { return Timing{Speed: predict.Speed{Rates: &rates, Prefills: 1, Decodes: 1}} }
 
-// expectedCase is one node with its cost for a prompt of 1600 tokens and an answer of 100, worked by
-// hand.
+// expectedCase is one node with its cost for a prompt of 1600 tokens and an answer of 100, worked
+// by hand.
 type expectedCase struct {
 	name string
 	node Candidate
@@ -307,8 +307,9 @@ func TestWithoutTimes(t *testing.T) {
 // randomTiming returns what may be known about a node.
 func randomTiming(rng *rand.Rand) Timing {
 	r := &predict.Rates{
-		Base: rng.Float64(), Token: rng.Float64() / 1000, Pair: float64(rng.IntN(2)) * rng.Float64() * 1e-6, Steps: rng.Float64(),
-		Each: rng.Float64() / 10, Step: rng.Float64() / 10, Sequence: rng.Float64() / 1000, Block: rng.Float64() / 1e5,
+		Base: rng.Float64(), Token: rng.Float64() / 1000, Pair: float64(rng.IntN(2)) * rng.Float64() * 1e-6,
+		Steps: rng.Float64(),
+		Each:  rng.Float64() / 10, Step: rng.Float64() / 10, Sequence: rng.Float64() / 1000, Block: rng.Float64() / 1e5,
 	}
 	t := Timing{
 		Speed: predict.Speed{Rates: r, Prefills: math.Exp(rng.NormFloat64()), Decodes: math.Exp(rng.NormFloat64())},
@@ -398,8 +399,9 @@ func TestExpectationsOfHugeNumbers(t *testing.T) {
 	slow := predict.Rates{Base: 1e9, Token: 1e9, Pair: 1e9, Steps: 1e9, Each: 1e9, Step: 1e9, Sequence: 1e9, Block: 1e9}
 	s := situationOf(2)
 	for i := range s.Times {
-		s.Times[i] = Timing{Speed: predict.Speed{Rates: &slow, Prefills: 32, Decodes: 32}, Wait: 1e9, Pressing: 1e6, Decoding: 1e6,
-			Blocks: 1e12, Load: 1e6}
+		s.Times[i] = Timing{Speed: predict.Speed{Rates: &slow, Prefills: 32, Decodes: 32}, Wait: 1e9, Pressing: 1e6,
+			Decoding: 1e6,
+			Blocks:   1e12, Load: 1e6}
 		s.Candidates[i].InFlight, s.Candidates[i].MaxConcurrent, s.Candidates[i].EngineSlots = math.MaxInt32, 0, 1
 	}
 	s.Tokens, s.Blocks, s.Output, s.Pressure = math.MaxInt64, math.MaxInt32, math.MaxUint32, 9

@@ -24,7 +24,8 @@ func (e *Engine) sound(now time.Time) string {
 		if !ok(s.Base, s.Token, s.Pair, s.Steps, s.Each, s.Step, s.Sequence, s.Block) {
 			return "rates"
 		}
-		if s.Prefills < 1.0/most-1e-9 || s.Prefills > most+1e-9 || s.Decodes < 1.0/most-1e-9 || s.Decodes > most+1e-9 || !ok(s.Prefills, s.Decodes) {
+		if s.Prefills < 1.0/most-1e-9 || s.Prefills > most+1e-9 || s.Decodes < 1.0/most-1e-9 ||
+			s.Decodes > most+1e-9 || !ok(s.Prefills, s.Decodes) {
 			return "factors"
 		}
 		f := First{Wait: 1, Ahead: 2, Work: Prompt(1e6, 1e5), Step: s.Decode(100, 1e6)}
@@ -61,7 +62,8 @@ func (o *observed) learn(e *Engine, now time.Time) string {
 // TestAnyObservations checks that all rates, factors and forecasts are finite and not negative,
 // whatever was observed, and that usual observations make them right again.
 func TestAnyObservations(t *testing.T) {
-	odd := []float64{0, math.Copysign(0, -1), -1, 1e-300, 1e-9, 1e15, 1e16, 1e300, math.Inf(1), math.Inf(-1), math.NaN(), 1, 32}
+	odd := []float64{0, math.Copysign(0, -1), -1, 1e-300, 1e-9, 1e15, 1e16, 1e300, math.Inf(1), math.Inf(-1),
+		math.NaN(), 1, 32}
 	rapid.Check(t, func(t *rapid.T) {
 		k := NewKind()
 		engines, now := []*Engine{NewEngine(k), NewEngine(k)}, noon
@@ -103,7 +105,8 @@ func FuzzObservations(f *testing.F) {
 			if wrong := o.learn(e, now); wrong != "" {
 				t.Fatalf("%s after %+v: %+v", wrong, o, e.Kind().Rates())
 			}
-			c := Class{Model: math.Float64bits(o.values[0]), Session: uint64(o.values[1]), Bound: int64(math.Float64bits(o.values[2]))}
+			c := Class{Model: math.Float64bits(o.values[0]), Session: uint64(o.values[1]),
+				Bound: int64(math.Float64bits(o.values[2]))}
 			l.Learn(&c, int64(math.Float64bits(o.values[3])))
 			if n := l.Expected(&c); !(n >= 0 && n <= math.MaxInt64) {
 				t.Fatalf("%v tokens of %+v", n, c)

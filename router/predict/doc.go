@@ -18,9 +18,9 @@
 //
 // # Learning
 //
-// A Kind keeps a decayed sum over about the last 256 observations, and solves for rates that are not
-// negative. Errors count relative to the expected time. After the first few, an observation counts
-// at most as one and a half times and at least as a quarter of the expectation, so an outlier
-// changes little. Before its first observation a Kind has start values of a middle-sized GPU. Memory
-// does not grow.
+// A Kind keeps a decayed sum over about the last 256 observations, and solves for rates that are
+// not negative. Errors count relative to the expected time. After the first few, an observation
+// counts at most as one and a half times and at least as a quarter of the expectation, so an
+// outlier changes little. Before its first observation a Kind has start values of a middle-sized
+// GPU. Memory does not grow.
 package predict

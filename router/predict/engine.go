@@ -141,7 +141,8 @@ func (s *Speed) Forecast(f *First) {
 
 // LearnFirst learns from a first token that came took seconds after its request was sent.
 func (e *Engine) LearnFirst(f *First, took float64, now time.Time) {
-	if !plausible(f.Expected, took, f.Wait, f.Ahead, f.Work.Tokens, f.Work.Pairs, f.Step) || f.Expected == 0 || took == 0 {
+	if !plausible(f.Expected, took, f.Wait, f.Ahead, f.Work.Tokens, f.Work.Pairs, f.Step) ||
+		f.Expected == 0 || took == 0 {
 		return
 	}
 	k := e.kind

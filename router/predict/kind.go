@@ -57,9 +57,9 @@ const (
 	raw = 16
 )
 
-// like returns an observation of an engine as that of a typical engine, within the bounds of a clip.
-// log is the logarithm of the engine's factor, n the number of observations so far, and expected the
-// Kind's expectation. The caller holds k.mu.
+// like returns an observation of an engine as that of a typical engine, within the bounds of a
+// clip. log is the logarithm of the engine's factor, n the number of observations so far, and
+// expected the Kind's expectation. The caller holds k.mu.
 func (k *Kind) like(which part, log, y, expected float64, n int) float64 {
 	y *= math.Exp(k.typical[which] - log)
 	if n < raw {

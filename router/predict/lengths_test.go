@@ -26,8 +26,8 @@ func TestColdLengths(t *testing.T) {
 	}
 }
 
-// TestLengthsByClass checks that the narrowest class with enough answers decides, and that each part
-// of a class counts.
+// TestLengthsByClass checks that the narrowest class with enough answers decides, and that each
+// part of a class counts.
 func TestLengthsByClass(t *testing.T) {
 	var l Lengths
 	answers(&l, Class{Model: 1}, 100, 1000)
@@ -53,8 +53,8 @@ func TestLengthsByClass(t *testing.T) {
 	}
 }
 
-// TestFewAnswers checks that a class counts the more, the more answers it has: with trust of them as
-// much as the wider one.
+// TestFewAnswers checks that a class counts the more, the more answers it has: with trust of them
+// as much as the wider one.
 func TestFewAnswers(t *testing.T) {
 	var l Lengths
 	for range 1000 {
@@ -74,7 +74,8 @@ func TestFewAnswers(t *testing.T) {
 	}
 }
 
-// TestChangedLengths checks that old answers are forgotten, and that the distribution's tail counts.
+// TestChangedLengths checks that old answers are forgotten, and that the distribution's tail
+// counts.
 func TestChangedLengths(t *testing.T) {
 	var l Lengths
 	c := Class{Model: 1}
@@ -129,7 +130,8 @@ func TestLengthsAreBounded(t *testing.T) {
 	var shared Lengths
 	answers(&shared, Class{Model: 2}, 100, 500)
 	answers(&shared, Class{Model: 2, Caller: a}, 100, 20)
-	within(t, "the length of a caller without answers", shared.Expected(&Class{Model: 2, Caller: b}), 20, 0.5) // its model's
+	within(t, "the length of a caller without answers", shared.Expected(&Class{Model: 2, Caller: b}), 20,
+		0.5) // its model's
 	answers(&shared, Class{Model: 2}, 200, 500)
 	within(t, "the length of a caller without answers", shared.Expected(&Class{Model: 2, Caller: b}), 500, 0.1)
 	within(t, "the length of a caller with answers", shared.Expected(&Class{Model: 2, Caller: a}), 20, 0.3)

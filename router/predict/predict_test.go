@@ -53,7 +53,8 @@ func (m *machine) answer(e *Engine, w Work, now time.Time) (f First, took float6
 // decode lets e learn from 32 tokens.
 func (m *machine) decode(e *Engine, now time.Time) {
 	requests, blocks := m.batch()
-	e.LearnGaps(&Gaps{Tokens: 32, Seconds: m.noisy(32 * m.Decode(requests, blocks)), Requests: requests, Blocks: blocks}, now)
+	e.LearnGaps(&Gaps{Tokens: 32, Seconds: m.noisy(32 * m.Decode(requests, blocks)), Requests: requests,
+		Blocks: blocks}, now)
 }
 
 // run lets e learn from n random answers, 100 ms apart, and returns the time of the last one.
@@ -78,7 +79,8 @@ func within(t *testing.T, name string, got, want, part float64) {
 
 var (
 	linear    = Rates{Base: 0.03, Token: 1.0 / 15000, Steps: 1, Step: 0.02, Sequence: 0.0004, Block: 3e-6}
-	quadratic = Rates{Base: 0.01, Token: 1.0 / 20000, Pair: 8e-9, Steps: 1.5, Step: 0.008, Sequence: 0.0001, Block: 1e-5}
+	quadratic = Rates{Base: 0.01, Token: 1.0 / 20000, Pair: 8e-9, Steps: 1.5, Step: 0.008, Sequence: 0.0001,
+		Block: 1e-5}
 )
 
 // probes are prompts, and batches beside them, whose times tests compare.
@@ -133,8 +135,9 @@ func TestKnownRates(t *testing.T) {
 // much slower and much faster than the start values.
 func TestFarStart(t *testing.T) {
 	times := func(f float64) Rates {
-		return Rates{Base: f * start.Base, Token: f * start.Token, Steps: 1, Step: f * start.Step, Sequence: f * start.Sequence,
-			Block: f * start.Block}
+		return Rates{Base: f * start.Base, Token: f * start.Token, Steps: 1, Step: f * start.Step,
+			Sequence: f * start.Sequence,
+			Block:    f * start.Block}
 	}
 	for _, c := range []struct {
 		factor  float64
@@ -211,7 +214,8 @@ func TestFirstAnswers(t *testing.T) {
 	for _, factor := range []float64{0.25, 5} {
 		k := NewKind()
 		first, other := NewEngine(k), NewEngine(k)
-		m := newMachine(Rates{Base: factor * start.Base, Token: factor * start.Token, Steps: 1, Step: factor * start.Step,
+		m := newMachine(Rates{Base: factor * start.Base, Token: factor * start.Token, Steps: 1,
+			Step:     factor * start.Step,
 			Sequence: factor * start.Sequence, Block: factor * start.Block})
 		now := m.run(other, 300, m.run(first, 3, noon))
 		a, b := first.Speed(now, true), other.Speed(now, true)
@@ -334,8 +338,10 @@ func TestLateAnswersCountLess(t *testing.T) {
 	earlyToken, earlyStep := moved(1.0 / 4)
 	lateToken, lateStep := moved(4)
 	hugeToken, hugeStep := moved(1000)
-	if !(earlyToken < 0 && lateToken > 0 && lateToken < -earlyToken && earlyStep < 0 && lateStep > 0 && lateStep < -earlyStep) {
-		t.Errorf("early answers move the times by %v and %v, late ones by %v and %v", earlyToken, earlyStep, lateToken, lateStep)
+	if !(earlyToken < 0 && lateToken > 0 && lateToken < -earlyToken && earlyStep < 0 && lateStep > 0 &&
+		lateStep < -earlyStep) {
+		t.Errorf("early answers move the times by %v and %v, late ones by %v and %v", earlyToken, earlyStep,
+			lateToken, lateStep)
 	}
 	if hugeToken != lateToken || hugeStep != lateStep {
 		t.Errorf("answers a thousand times late move the times by %v and %v, answers four times late by %v and %v",
@@ -356,7 +362,8 @@ func TestQueuedPrompts(t *testing.T) {
 		now = m.run(e, 1, now)
 		s, w, requests := e.Speed(now, true), m.work(), float64(m.dice.IntN(10))
 		ahead, before := float64(1+m.dice.IntN(8)), Prompt(100+m.dice.Int64N(800), 0)
-		f := First{Work: w, Step: s.Decode(requests, 0), Ahead: ahead, Wait: ahead * s.Prefills * (s.Each + s.Prefill(before))}
+		f := First{Work: w, Step: s.Decode(requests, 0), Ahead: ahead, Wait: ahead * s.Prefills * (s.Each +
+			s.Prefill(before))}
 		s.Forecast(&f)
 		e.LearnFirst(&f, m.noisy(m.Base+m.Prefill(w)+m.Steps*m.Decode(requests, 0)+ahead*(each+m.Prefill(before))), now)
 	}
@@ -384,7 +391,8 @@ func TestWorkOfPrompts(t *testing.T) {
 
 // TestForecast checks the formula of the package's comment.
 func TestForecast(t *testing.T) {
-	s := Speed{Rates: &Rates{Base: 1, Token: 0.5, Pair: 0.25, Steps: 3, Step: 1, Sequence: 2, Block: 4}, Prefills: 2, Decodes: 7}
+	s := Speed{Rates: &Rates{Base: 1, Token: 0.5, Pair: 0.25, Steps: 3, Step: 1, Sequence: 2, Block: 4},
+		Prefills: 2, Decodes: 7}
 	f := First{Wait: 100, Ahead: 5, Work: Work{Tokens: 8, Pairs: 16}, Step: s.Decode(2, 3)}
 	if s.Forecast(&f); f.Step != 1+2*2+4*3 || f.Expected != 100+2*(1+0.5*8+0.25*16+3*f.Step) {
 		t.Errorf("%+v", f)
@@ -454,8 +462,8 @@ func TestConcurrentLearning(t *testing.T) {
 	within(t, "the length", l.Expected(&Class{Model: 1}), 100, 0.01)
 }
 
-// TestChangedKind checks that a kind whose engines have all changed follows them. The engines' factors
-// are then as before.
+// TestChangedKind checks that a kind whose engines have all changed follows them. The engines'
+// factors are then as before.
 func TestChangedKind(t *testing.T) {
 	all, machines, now := fleet(linear, 1000, 1, 1)
 	for range 1500 {
