@@ -171,7 +171,7 @@ func TestOneOfFourFails(t *testing.T) {
 		"resets":     func(e *engine.Engine) { e.SetFault(&engine.Fault{Reset: true}) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := serve(t, simulate(t, 4))
+			s := serve(t, simulate(t, 4), scored)
 			mustAll(t, "before", together(16, func(i int) *reply {
 				return s.chat(chatBody(fmt.Sprint("warm ", i), streaming))
 			}))

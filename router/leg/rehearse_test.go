@@ -99,7 +99,8 @@ func TestRehearsal(t *testing.T) {
 	if again.Node() != other {
 		t.Error("what is known was not believed")
 	}
-	again.Finish(reported(640, 0), now) // the prediction was wrong: the node's beliefs now date from before its last loss
+	// The prediction was wrong: the node's beliefs now date from before its last loss.
+	again.Finish(reported(640, 0), now)
 	now = now.Add(2 * time.Second)
 	again = place(nil, 40)
 	if d.gate.InFlight() != 1 {

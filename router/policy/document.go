@@ -19,9 +19,10 @@ const documentMax = 64 << 10
 
 // Parse reads a policy document, a JSON object with the keys of Policy. In the older form the
 // settings of section score are at the top, and its weights may be there too. A key missing in the
-// document gets its default, but a document with settings of mode score alone has this mode. Parse accepts or refuses the whole document. Parse's error joins one
-// error per problem, and a value that is not allowed makes a FieldError. json.Marshal writes the
-// newest form of a document.
+// document gets its default. But a document with settings of mode score and without a mode has
+// mode score. Parse accepts or refuses the whole document. Parse's error joins one error per
+// problem, and a value that is not allowed makes a FieldError. json.Marshal writes the newest form
+// of a document.
 func Parse(doc []byte) (*Policy, error) {
 	if len(doc) > documentMax {
 		return nil, fmt.Errorf("policy: %d bytes, at most %d are read", len(doc), documentMax)

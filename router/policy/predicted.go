@@ -13,7 +13,8 @@ import (
 // Costs within 1 % count as equal, and rendezvous by the prompt decides, as in mode score. A
 // session's request stays at the session's node while its cost there is at most a tenth higher.
 //
-//	cost   = (First*(first + Later*delays) + answer + Others*(stalls + slower) + Burst*repeat + 100*late) * labels
+//	cost   = (First*(first + Later*delays) + answer + Others*(stalls + slower) +
+//	          Burst*repeat + 100*late) * labels
 //	first  = Base + Wait*wait + prefill + Steps*step
 //	delays = prefill * later requests that will have to wait for it, on average
 //	answer = expected output tokens * step
@@ -25,10 +26,10 @@ import (
 // wait is the prefill that waits at the node, and prefill this request's own. Blocks in the host's
 // memory and on its disk count as computed in part, by score.tiers. step is the time between two
 // tokens with this request in the batch. Base, Steps, and the rates behind prefill and step are
-// learned; package predict has the formulas. While a prompt is computed, its engine's other requests
-// get no tokens; stalls is their loss. repeat is the price of a second request for blocks that are
-// not computed yet. Where one request follows another at once more will follow, and need the blocks
-// on several nodes. labels is as in mode cost. Power and capacity do not count.
+// learned; package predict has the formulas. While a prompt is computed, its engine's other
+// requests get no tokens; stalls is their loss. repeat is the price of a second request for blocks
+// that are not computed yet. Where one request follows another at once more will follow, and need
+// the blocks on several nodes. labels is as in mode cost. Power and capacity do not count.
 type PredictedSettings struct {
 	// First is the weight of a second until a first token, against a second of waiting for further
 	// tokens.
@@ -112,7 +113,8 @@ func (p *predicted) pick(s *Situation, e *Explanation) int {
 	}
 	x := expecting{
 		PredictedSettings: &p.Predicted, tiers: &p.Score.Tiers, tokens: max(s.Tokens, 0), blocks: float64(s.Blocks),
-		output: s.Output, targets: s.Overrides.Targets.or(Targets{First: p.TTFTSloMs / 1000}), pinned: s.Pinned, pressure: s.Pressure,
+		output: s.Output, targets: s.Overrides.Targets.or(Targets{First: p.TTFTSloMs / 1000}), pinned: s.Pinned,
+		pressure: s.Pressure,
 	}
 	s.Scratch = slices.Grow(s.Scratch[:0], len(s.Candidates))[:len(s.Candidates)]
 	best, low, takers := -1, math.Inf(1), 0
@@ -181,7 +183,8 @@ func (x *expecting) expect(c *Candidate, at *Timing, t *ExpectedTerms) {
 	at.Forecast(&f)
 	own := at.Sequence + at.Block*(x.blocks+x.output/(2*block.Tokens))
 	*t = ExpectedTerms{
-		Wait: at.Wait, Prefill: at.Prefills * at.Prefill(f.Work), First: f.Expected, Step: at.Decodes * (step + own), Labels: 1,
+		Wait: at.Wait, Prefill: at.Prefills * at.Prefill(f.Work), First: f.Expected,
+		Step: at.Decodes * (step + own), Labels: 1,
 	}
 	t.Delays, t.Answer, t.Stalls = x.pressure*t.Prefill, x.output*t.Step, at.Decoding*t.Prefill
 	t.Slower = at.Decoding * x.output / 2 * at.Decodes * own
@@ -195,7 +198,8 @@ func (x *expecting) expect(c *Candidate, at *Timing, t *ExpectedTerms) {
 	if c.Labels != 0 {
 		t.Labels = preference(c.Labels, x.pinned)
 	}
-	t.Total = (x.First*(t.First+x.Later*t.Delays) + t.Answer + x.Others*(t.Stalls+t.Slower) + x.Burst*t.Repeat + lateness*t.Late) * t.Labels
+	mine, others := x.First*(t.First+x.Later*t.Delays)+t.Answer, x.Others*(t.Stalls+t.Slower)+x.Burst*t.Repeat
+	t.Total = (mine + others + lateness*t.Late) * t.Labels
 }
 
 // held returns the tokens of the prompt that the node need not compute.
@@ -225,8 +229,8 @@ func (t Targets) late(first, step, output float64) (seconds float64) {
 func (t *Terms) expected(x *ExpectedTerms, p *predicted) {
 	s := &p.Predicted
 	t.Expected, t.Total = *x, x.Total
-	sum := decimal(s.First) + " * (" + decimal(x.First) + " + " + decimal(s.Later) + " * " + decimal(x.Delays) + ") + " +
-		decimal(x.Answer) + " + " + decimal(s.Others) + " * " + decimal(x.Stalls+x.Slower)
+	sum := decimal(s.First) + " * (" + decimal(x.First) + " + " + decimal(s.Later) + " * " + decimal(x.Delays) +
+		") + " + decimal(x.Answer) + " + " + decimal(s.Others) + " * " + decimal(x.Stalls+x.Slower)
 	if x.Repeat > 0 {
 		sum += " + " + decimal(s.Burst) + " * " + decimal(x.Repeat)
 	}
@@ -236,5 +240,6 @@ func (t *Terms) expected(x *ExpectedTerms, p *predicted) {
 	if x.Labels != 1 {
 		sum = decimal(x.Labels) + " * (" + sum + ")"
 	}
-	t.Formula = decimals(x.Total, 4) + " = " + sum + " (first_s: " + decimal(x.First) + ", step_s: " + decimals(x.Step, 4) + ")"
+	t.Formula = decimals(x.Total, 4) + " = " + sum + " (first_s: " + decimal(x.First) + ", step_s: " +
+		decimals(x.Step, 4) + ")"
 }

@@ -180,7 +180,8 @@ func TestFactors(t *testing.T) {
 		all, machines, now := fleet(linear, 800, 1, 1, 1)
 		was := *all[0].Kind().Rates()
 		e, m := NewEngine(all[0].Kind()), newMachine(linear)
-		if s := e.Speed(now, true); s.Prefills != was.Typical[prefill] || s.Decodes != was.Typical[decode] || *s.Rates != was {
+		s := e.Speed(now, true)
+		if s.Prefills != was.Typical[prefill] || s.Decodes != was.Typical[decode] || *s.Rates != was {
 			t.Errorf("a new engine is unlike its kind: %+v", s)
 		}
 		m.slower = slower
