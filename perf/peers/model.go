@@ -143,6 +143,3 @@ func byteAlphabet() (alphabet [byteCount]rune) {
 	}
 	return alphabet
 }
-
-// tokensOf returns the number of tokens in a text of appendWords.
-func tokensOf(text string) int { return strings.Count(text, " ") }

@@ -38,9 +38,8 @@ func (e *Engine) sound(now time.Time) string {
 
 // observed is an observation of any kind.
 type observed struct {
-	first   bool
-	values  [7]float64
-	further time.Duration // since the last observation
+	first  bool
+	values [7]float64
 }
 
 // learn lets e learn from the observation, and checks that its values stay sound.
