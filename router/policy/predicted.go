@@ -15,7 +15,7 @@ import (
 //
 //	cost   = (First*(first + Later*delays) + answer + Others*(stalls + slower) +
 //	          Burst*repeat + 100*late) * labels
-//	first  = Base + Wait*wait + prefill + Steps*step
+//	first  = Base + Wait*wait + prefill + Steps*step + the wait for a slot of the engine
 //	delays = prefill * later requests that will have to wait for it, on average
 //	answer = expected output tokens * step
 //	stalls = prefill * decoding requests
@@ -117,7 +117,7 @@ func (p *predicted) pick(s *Situation, e *Explanation) int {
 		pressure: s.Pressure,
 	}
 	s.Scratch = slices.Grow(s.Scratch[:0], len(s.Candidates))[:len(s.Candidates)]
-	best, low, takers := -1, math.Inf(1), 0
+	best, low, second, takers := -1, math.Inf(1), math.Inf(1), 0
 	var t ExpectedTerms
 	for i := range s.Candidates {
 		c := &s.Candidates[i]
@@ -134,13 +134,15 @@ func (p *predicted) pick(s *Situation, e *Explanation) int {
 		}
 		takers++
 		if s.Scratch[i].total = -t.Total; t.Total < low {
-			best, low = i, t.Total
+			best, low, second = i, t.Total, low
+		} else {
+			second = min(second, t.Total)
 		}
 	}
 	if best < 0 {
 		return -1
 	}
-	return s.among(best, low, takers, e)
+	return s.among(best, low, second, takers, e)
 }
 
 const (
@@ -149,8 +151,12 @@ const (
 )
 
 // among picks among the candidates whose cost is near low, the lowest, which is that of best.
-func (s *Situation) among(best int, low float64, takers int, e *Explanation) int {
-	pick, tied, keyed := s.breakTie(-low * (1 + alike))
+// second is the next lowest. The prompt's key is asked for only if second is near too.
+func (s *Situation) among(best int, low, second float64, takers int, e *Explanation) int {
+	pick, tied, keyed := best, 1, false
+	if second <= low*(1+alike) {
+		pick, tied, keyed = s.breakTie(-low * (1 + alike))
+	}
 	if e != nil {
 		e.Why = fmt.Sprintf("lowest expected cost %s s of %d candidates", decimals(low, 4), takers)
 		if tied > 1 {
