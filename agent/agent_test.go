@@ -12,13 +12,16 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/agent/gpu"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/etcdserver"
+	"github.com/cognitora/dataplane/internal/freeport"
 	"github.com/cognitora/dataplane/internal/load"
 )
 
@@ -206,7 +209,7 @@ func TestDuplicateNodeIDIsFatal(t *testing.T) {
 
 func TestEtcdGoneAndBackEmpty(t *testing.T) {
 	dir := t.TempDir()
-	etcd, err := etcdserver.Start(filepath.Join(dir, "1"), "127.0.0.1:0")
+	etcd, err := etcdserver.Start(filepath.Join(dir, "1"), freeport.Address(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -336,6 +339,27 @@ func TestUnixSocketFront(t *testing.T) {
 	resp.Body.Close()
 	if resp.StatusCode != 200 {
 		t.Errorf("status %d", resp.StatusCode)
+	}
+}
+
+// TestGPUModelIsAnnounced checks that the heartbeat has the name of the engine's GPUs.
+func TestGPUModelIsAnnounced(t *testing.T) {
+	c := testConfig(t, "http://127.0.0.1:1")
+	c.Agent.TP = 2
+	a, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(a.Close)
+	if h := a.nodes[0].health(); h.GPUModel != "" {
+		t.Errorf("without NVML: %q", h.GPUModel)
+	}
+	of := func(index int, model string) gpu.Device {
+		return gpu.Device{Name: strconv.Itoa(index), Index: index, Instance: -1, Model: model}
+	}
+	a.host.devices = func() []gpu.Device { return []gpu.Device{of(0, "H100"), of(1, "H100"), of(2, "L4")} }
+	if h := a.nodes[0].health(); h.GPUModel != "H100" {
+		t.Errorf("of the engine's two GPUs of three: %q", h.GPUModel)
 	}
 }
 

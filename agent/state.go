@@ -60,6 +60,7 @@ func (n *node) health() cluster.NodeHealth {
 	n.agent.host.read(now, &host)
 	h.Load, h.PowerSource = n.load(now, &host), host.power.Source
 	h.VRAMBytes = cmp.Or(h.VRAMBytes, gpu.Memory(host.engines[n.index]))
+	h.GPUModel = gpu.Models(host.engines[n.index])
 	h.Fit()
 	return h
 }

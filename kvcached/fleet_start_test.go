@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/cognitora/dataplane/internal/etcdserver"
+	"github.com/cognitora/dataplane/internal/freeport"
 	"github.com/cognitora/dataplane/kv/block"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
@@ -16,7 +17,7 @@ func TestEtcdIsAwayAtTheStart(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	dir := t.TempDir()
-	etcd, err := etcdserver.Start(dir, "127.0.0.1:0")
+	etcd, err := etcdserver.Start(dir, freeport.Address(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,12 +22,21 @@ func TestReadyzTellsOfEtcd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { etcd.Close() }()
+	defer func() {
+		if etcd != nil {
+			etcd.Close()
+		}
+	}()
 	at := etcd.Endpoint()
 	daemon := func(id string, port string) *Daemon {
-		c, _ := settings(t, t.TempDir(), func(c *Config) {
+		c, log := settings(t, t.TempDir(), func(c *Config) {
 			c.Daemon.CacheID, c.Daemon.Heartbeat, c.Etcd.Endpoints, c.QUIC.Listen = id,
 				config.Duration(300*time.Millisecond), []string{at}, port
+		})
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Logf("%s: %s", id, log)
+			}
 		})
 		d, _ := begin(t, c)
 		return d
@@ -55,6 +64,7 @@ func TestReadyzTellsOfEtcd(t *testing.T) {
 	}
 	say("connected")
 	etcd.Close()
+	etcd = nil
 	say("lost")
 	if etcd, err = etcdserver.Start(dir, at); err != nil {
 		t.Fatal(err)

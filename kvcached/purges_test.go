@@ -21,6 +21,7 @@ import (
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/etcdserver"
+	"github.com/cognitora/dataplane/internal/freeport"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/purge"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
@@ -291,7 +292,7 @@ func TestPurgeSchedules(t *testing.T) {
 func TestStartsWithoutEtcd(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	etcd, err := etcdserver.Start(t.TempDir(), "127.0.0.1:0")
+	etcd, err := etcdserver.Start(t.TempDir(), freeport.Address(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -350,7 +351,7 @@ func TestAnotherHostWritesFirst(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	dir := t.TempDir()
-	etcd, err := etcdserver.Start(dir, "127.0.0.1:0")
+	etcd, err := etcdserver.Start(dir, freeport.Address(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -105,7 +105,8 @@ func (r *Router) readyz(w http.ResponseWriter, _ *http.Request) {
 // nodeView is a node with the data of the fleet and the prefix index.
 type nodeView struct {
 	fleet.NodeView
-	Lifetime float64 `json:"learned_lifetime_s"` // how long the node's untouched blocks count as cached
+	Lifetime float64        `json:"learned_lifetime_s"` // how long the node's untouched blocks count as cached
+	Speed    *leg.NodeSpeed `json:"speed,omitempty"`    // absent if mode predicted has nothing to say of it
 }
 
 // modelView is a model with the router's own data about it.
@@ -127,12 +128,13 @@ func (r *Router) debugFleet(w http.ResponseWriter, _ *http.Request) {
 	if p := r.policyProblem(); p != nil {
 		view.Problems = append(slices.Clip(view.Problems), *p)
 	}
+	speeds := r.legs.Speeds(time.Now())
 	for _, n := range view.View.Nodes {
 		lifetime := 0.0
 		if node := snap.Node(n.ID); node != nil {
 			lifetime = r.lifetime(node).Seconds()
 		}
-		view.Nodes = append(view.Nodes, nodeView{n, lifetime})
+		view.Nodes = append(view.Nodes, nodeView{n, lifetime, speeds[n.ID]})
 	}
 	failed := r.tokens.problems()
 	for _, m := range view.View.Models {
@@ -172,7 +174,9 @@ func (r *Router) debugRoute(w http.ResponseWriter, req *http.Request) {
 	for name, value := range pairs(req.Header) {
 		own.Note(name, value)
 	}
-	asked.SetHead(request.Head{Path: []byte(explainedPaths[api]), Session: own.Sessions.ID(), Pin: own.Pin})
+	asked.SetHead(request.Head{
+		Method: []byte("POST"), Path: []byte(explainedPaths[api]), Session: own.Sessions.ID(), Pin: own.Pin,
+	})
 	asked.Own(body, nil)
 	err = asked.ReadDeadline(own.Deadline)
 	if err == nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/etcdserver"
+	"github.com/cognitora/dataplane/internal/freeport"
 	"github.com/cognitora/dataplane/router"
 	"github.com/cognitora/dataplane/sim/engine"
 )
@@ -38,7 +39,7 @@ type etcdAt struct {
 }
 
 func startEtcd(t *testing.T) *etcdAt {
-	e := &etcdAt{t: t, dir: t.TempDir(), endpoint: "127.0.0.1:0"}
+	e := &etcdAt{t: t, dir: t.TempDir(), endpoint: freeport.Address(t)}
 	t.Cleanup(e.stop)
 	e.start()
 	return e
@@ -122,9 +123,9 @@ func spawn(t *testing.T, id string, e *engine.Engine, etcd string) *exec.Cmd {
 }
 
 // follow runs a router whose only source of nodes is etcd.
-func follow(t *testing.T, etcd string, nodes int) *site {
+func follow(t *testing.T, etcd string, nodes int, change ...func(*router.Config)) *site {
 	t.Helper()
-	s := serve(t, nil, func(c *router.Config) { c.Etcd.Endpoints = []string{etcd} })
+	s := serve(t, nil, append(change, func(c *router.Config) { c.Etcd.Endpoints = []string{etcd} })...)
 	eventually(t, "every node is eligible", func() bool { return s.eligible() == nodes })
 	return s
 }
@@ -161,7 +162,7 @@ func etcdGoes(t *testing.T, beat, outage time.Duration) {
 	}
 	join("a", engines[0])
 	join("b", engines[1])
-	s := follow(t, etcd, 2)
+	s := follow(t, etcd, 2, inTurn)
 	load := s.traffic(streaming)
 	load.until(soon, "with etcd", share("b", .2, 20))
 
@@ -178,7 +179,7 @@ func etcdGoes(t *testing.T, beat, outage time.Duration) {
 	load.until(soon, "without etcd, both nodes", share("a", .2, 20))
 	load.until(soon, "without etcd, the other one, too", share("b", .2, 20))
 	if n := s.eligible(); n != 2 || !stale() {
-		t.Errorf("%d nodes are eligible", n)
+		t.Errorf("%d nodes are eligible; stale: %v", n, stale())
 	}
 
 	server.start()
@@ -201,7 +202,7 @@ func TestAgentKilled(t *testing.T) {
 	engines := simulate(t, 2)
 	attach(t, "stays", engines[0], etcd)
 	victim := spawn(t, "goes", engines[1], etcd)
-	s := follow(t, etcd, 2)
+	s := follow(t, etcd, 2, inTurn)
 	load := s.traffic(plain)
 	load.until(soon, "both", share("goes", .2, 20))
 	if err := victim.Process.Kill(); err != nil {
@@ -223,7 +224,7 @@ func TestClusterState(t *testing.T) {
 	engines := simulate(t, 2)
 	attach(t, "a", engines[0], etcd)
 	attach(t, "b", engines[1], etcd)
-	s := follow(t, etcd, 2)
+	s := follow(t, etcd, 2, inTurn)
 	t.Run("policy", func(t *testing.T) { policyIsRefusedAsAWhole(t, s, c) })
 	t.Run("cordon", func(t *testing.T) { cordonedNodeIsLeftAlone(t, s, c) })
 	t.Run("alias", func(t *testing.T) { aliasIsSpliced(t, s, c, engines) })
@@ -273,7 +274,7 @@ func policyIsRefusedAsAWhole(t *testing.T, s *site, c *cluster.Client) {
 	}
 	eventually(t, "the default is in force", func() bool {
 		in, _ := s.policyInForce()
-		return in.Mode == "predicted" && strings.HasPrefix(in.Source, "default: ")
+		return in.Mode == "round_robin" && strings.HasPrefix(in.Source, "default: ")
 	})
 }
 

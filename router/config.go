@@ -118,7 +118,7 @@ type AdmissionConfig struct {
 
 // SessionConfig sets how the requests of a session stay on one node.
 type SessionConfig struct {
-	Affinity string          `toml:"affinity" default:"soft" flag:"session-affinity" oneof:"off|soft|hard" help:"where a session's request goes; soft: to the node of the session's last answer, if the policy's mode counts it as equal or near to the best; hard: to that node while it takes requests and has room; off: the router remembers no node, and the session's id only decides among nodes with equal scores"`
+	Affinity string          `toml:"affinity" default:"soft" flag:"session-affinity" oneof:"off|soft|hard" help:"where a session's request goes; soft: to the node of the session's last answer, if the policy's mode counts it as equal or near to the best; hard: to that node while it takes requests and has room; off: the router remembers no node, and the session's id only decides among equal nodes"`
 	TTL      config.Duration `toml:"ttl" default:"10m" help:"how long the router remembers a session's node after its last answer"`
 	Max      int             `toml:"max" default:"65536" help:"most sessions whose node the router remembers, about 150 bytes each; beyond this number a new session replaces the oldest"`
 }
@@ -388,6 +388,11 @@ func (c *Config) validateDurations(bad problem) {
 		if d.value.Std() < time.Millisecond {
 			bad(d.field, "%s is too short; use 1ms or more, or leave it out for the default", d.value)
 		}
+	}
+	const usual = time.Second // the default of the floor, which gives way to a shorter first_byte
+	if t.PatienceFloor > t.FirstByte && t.PatienceFloor.Std() != usual {
+		bad("timeouts.patience_floor", "%s is more than timeouts.first_byte, %s; use less, or raise that",
+			t.PatienceFloor, t.FirstByte)
 	}
 }
 

@@ -121,6 +121,21 @@ func TestWhatCannotWorkIsRefusedByItsField(t *testing.T) {
 	}
 }
 
+// TestPatienceWithinTheHardBound checks that a patience floor beyond the hard bound is refused. The
+// floor's default may be beyond it.
+func TestPatienceWithinTheHardBound(t *testing.T) {
+	for args, want := range map[string]string{
+		"--timeouts.patience_floor 10s --timeouts.first_byte 1s": "timeouts.patience_floor: 10s is more than " +
+			"timeouts.first_byte, 1s; use less, or raise that",
+		"--timeouts.patience_floor 10s --timeouts.first_byte 10s": "", "--timeouts.first_byte 500ms": "",
+	} {
+		err := check(strings.Fields("--backend http://e:1 " + args)...)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", args, err, want)
+		}
+	}
+}
+
 func TestOverloadStatusIsOneOfTwo(t *testing.T) {
 	for status, want := range map[string]string{
 		"503": "", "529": "", "500": "500 is none of the statuses", "0": "use 503",

@@ -41,6 +41,18 @@ func TestExpectedTimesAreSeen(t *testing.T) {
 			t.Errorf("%s has no slowdown", node)
 		}
 	}
+	_, page := s.get(s.admin + "/debug/fleet")
+	var view struct {
+		Nodes []struct{ Speed *leg.NodeSpeed }
+	}
+	if err := json.Unmarshal(page, &view); err != nil || len(view.Nodes) != 2 {
+		t.Fatalf("%v in %s", err, page)
+	}
+	for _, n := range view.Nodes {
+		if n.Speed == nil || n.Speed.Prefill.Answers != each || n.Speed.Slow != "" {
+			t.Errorf("%+v", n.Speed)
+		}
+	}
 	out, err := ctltest.Run(t, route.Command, map[string]string{"CGN_ADMIN": s.admin}, "route", "explain", "--prompt",
 		"hello", "-o", "json")
 	var e leg.Explanation
@@ -52,7 +64,8 @@ func TestExpectedTimesAreSeen(t *testing.T) {
 		t.Fatalf("%v in %s", err, out)
 	}
 	for _, c := range e.Candidates {
-		if c.Expected == nil || c.Expected.First <= 0 || c.Speed == nil || c.Speed.Prefill.Answers != each {
+		if c.Expected == nil || c.Expected.First <= 0 || c.Expected.Answer <= 0 || c.Speed == nil ||
+			c.Speed.Prefill.Answers != each {
 			t.Errorf("%s: %+v, %+v", c.Node, c.Expected, c.Speed)
 		}
 	}

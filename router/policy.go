@@ -3,7 +3,9 @@ package router
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"time"
 
@@ -69,9 +71,9 @@ func (r *Router) putPolicy(p *policy.Policy, source string) error {
 
 // refusePolicy notes why the newest document is not in force. The next policy in force has no such
 // note.
-func (r *Router) refusePolicy(reason string) {
+func (r *Router) refusePolicy(reason string, unread bool) {
 	in := *r.inForce.Load()
-	in.Refused = &policy.Refusal{Source: r.policySource(), Reason: reason, At: time.Now()}
+	in.Refused = &policy.Refusal{Source: r.policySource(), Reason: reason, Unread: unread, At: time.Now()}
 	r.inForce.Store(&in)
 }
 
@@ -110,7 +112,7 @@ func (r *Router) followPolicyFile(ctx context.Context) error {
 			if err.Error() != unread {
 				unread = err.Error()
 				r.log.Warn("policy file not read, the policy in force stays", "file", name, "error", err)
-				r.refusePolicy("not read: " + unread)
+				r.refusePolicy(whyUnread(err), true)
 			}
 			continue
 		}
@@ -120,6 +122,14 @@ func (r *Router) followPolicyFile(ctx context.Context) error {
 			r.takePolicy(doc)
 		}
 	}
+}
+
+// whyUnread returns the reason why a file is not read.
+func whyUnread(err error) string {
+	if errors.Is(err, fs.ErrNotExist) {
+		return "the file is gone"
+	}
+	return "the file cannot be read: " + err.Error()
 }
 
 // takePolicy puts a document in force. takePolicy refuses a bad document as a whole and keeps the
@@ -133,7 +143,7 @@ func (r *Router) takePolicy(doc []byte) {
 			r.log.Error("policy refused, the one in force stays", "source", source, "in_force",
 				r.inForce.Load().Source, "error", err)
 			r.metrics.PolicyReloads.WithLabelValues("refused").Inc()
-			r.refusePolicy(err.Error())
+			r.refusePolicy(err.Error(), false)
 			return
 		}
 	}
@@ -172,7 +182,5 @@ func (r *Router) policyProblem() *fleet.Problem {
 	if refused == nil {
 		return nil
 	}
-	return &fleet.Problem{
-		Subject: "policy, " + refused.Source, Reason: "refused, and the one before stays in force: " + refused.Reason,
-	}
+	return &fleet.Problem{Subject: "policy, " + refused.Source, Reason: refused.String()}
 }

@@ -249,9 +249,20 @@ func TestPolicyInForce(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "a file that is gone is a problem", func() bool {
-		in, _ := s.policyInForce()
-		return in.Refused != nil && strings.Contains(in.Refused.Reason, "not read: ")
+		in, problems := s.policyInForce()
+		return in.Refused != nil && in.Refused.Unread &&
+			strings.Contains(problems, "the file is gone; the policy that it had stays in force")
 	})
+	if err := os.Mkdir(file, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a file that cannot be read is another problem", func() bool {
+		in, problems := s.policyInForce()
+		return in.Refused.Unread && strings.Contains(problems, "the file cannot be read: ")
+	})
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
 	write(`{"mode":"random"}`)
 	eventually(t, "a good document ends the problem", func() bool {
 		in, problems := s.policyInForce()

@@ -33,7 +33,7 @@ func TestSettingsReachTheirParts(t *testing.T) {
 	c.Prefix.MaxBlocks, c.Prefix.TTL, c.Prefix.Feedback = 5000, seconds(77), false
 	c.Prefix.PruneTargetRatio = 0.7
 	c.Timeouts = TimeoutConfig{
-		Dial: seconds(3), FirstByte: seconds(11), FirstByteCold: seconds(12), PatienceFloor: seconds(13),
+		Dial: seconds(3), FirstByte: seconds(13), FirstByteCold: seconds(12), PatienceFloor: seconds(11),
 		StallFloor: seconds(14),
 		Idle:       seconds(15), Total: seconds(16),
 	}
@@ -59,9 +59,9 @@ func TestSettingsReachTheirParts(t *testing.T) {
 		"prefix.max_blocks":        {part(r.index, "o", "MaxBlocks"), 5000},
 		"prefix.ttl":               {reflect.ValueOf(r.lifetime(node)), 77 * second},
 		"timeouts.dial":            {part(node.Pool, "o", "DialTimeout"), 3 * second},
-		"timeouts.first_byte":      {part(r.legs, "o", "Limits", "FirstByte"), 11 * second},
+		"timeouts.first_byte":      {part(r.legs, "o", "Limits", "FirstByte"), 13 * second},
 		"timeouts.first_byte_cold": {part(r.legs, "o", "FirstByteCold"), 12 * second},
-		"timeouts.patience_floor":  {part(r.legs, "o", "PatienceFloor"), 13 * second},
+		"timeouts.patience_floor":  {part(r.legs, "o", "PatienceFloor"), 11 * second},
 		"timeouts.stall_floor":     {part(r.legs, "o", "StallFloor"), 14 * second},
 		"timeouts.idle":            {part(r.legs, "o", "Limits", "Idle"), 15 * second},
 		"timeouts.total":           {part(r.legs, "o", "Limits", "Total"), 16 * second},

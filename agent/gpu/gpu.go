@@ -100,6 +100,20 @@ func Memory(devices []Device) (bytes int64) {
 	return bytes
 }
 
+// Models returns the product name of devices. Names that differ are sorted and joined with " + ",
+// so the order of the devices does not matter. The name is empty if one device's name is unknown.
+func Models(devices []Device) string {
+	var names []string
+	for i := range devices {
+		if devices[i].Model == "" {
+			return ""
+		}
+		names = append(names, devices[i].Model)
+	}
+	slices.Sort(names)
+	return strings.Join(slices.Compact(names), " + ")
+}
+
 // Select appends to dst the devices of one engine: those with the given names (index, GPU:instance
 // or UUID), or without names count GPUs from first on. Select appends nothing if one of the devices
 // is missing, because a part must not count as the whole.

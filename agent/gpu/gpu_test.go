@@ -54,6 +54,25 @@ func TestSelect(t *testing.T) {
 	}
 }
 
+func TestModels(t *testing.T) {
+	h100, a100 := Device{Model: "NVIDIA H100 80GB HBM3"}, Device{Model: "NVIDIA A100-SXM4-80GB"}
+	for _, c := range []struct {
+		devices []Device
+		want    string
+	}{
+		{nil, ""},
+		{[]Device{h100}, h100.Model},
+		{[]Device{h100, h100}, h100.Model},
+		{[]Device{h100, a100, h100}, a100.Model + " + " + h100.Model},
+		{[]Device{a100, h100}, a100.Model + " + " + h100.Model},
+		{[]Device{h100, {}}, ""},
+	} {
+		if got := Models(c.devices); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}
+
 func TestWatts(t *testing.T) {
 	d := two()
 	if w := Watts(d).Or(-1); w != 400 {

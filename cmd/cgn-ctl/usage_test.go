@@ -90,7 +90,11 @@ func TestExitStatus(t *testing.T) {
 		"kv stats --sock /nowhere/kv.sock": 1, "kv rm --tenant beta --model=": 2,
 		"kv ls --limit 0": 2, "kv ls --namespace foo": 2, "kv rm": 2, "up --engines 0": 2, "up --mode foo": 2,
 		"route explain": 2, "up --model /nowhere.gguf": 1, "bpf serve": 2, "sim --kv-replay x": 2,
-		"kv stats --address x": 2,
+		"kv stats --address x": 2, `bench cluster --policy {"kv":2}`: 2, "bench cluster --trace /nowhere": 1,
+		`bench cluster --workloads chat --policy {"kv":2}`:           2,
+		`bench cluster --workloads chat --variant x={"predictd":{}}`: 2,
+		"bench cluster --workloads chat --variant x={":               2,
+		"bench cluster --workloads chat --variant x":                 2,
 	} {
 		var out, errOut bytes.Buffer
 		root := newRoot(&out, &errOut, func(string) string { return "" })

@@ -5,6 +5,7 @@ import (
 
 	"github.com/cognitora/dataplane/router/busy"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/leg"
 	"github.com/cognitora/dataplane/router/policy"
 )
 
@@ -27,7 +28,8 @@ type Model struct {
 // Node is a node in the router's view.
 type Node struct {
 	fleet.NodeView
-	Lifetime float64 `json:"learned_lifetime_s"`
+	Lifetime float64        `json:"learned_lifetime_s"`
+	Speed    *leg.NodeSpeed `json:"speed,omitempty"`
 }
 
 // FirstModel returns the first model; empty if no node serves one.

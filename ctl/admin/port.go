@@ -37,11 +37,11 @@ func (p *Port) Flag(flags *pflag.FlagSet, getenv func(string) string) {
 
 // url returns the same URL for "127.0.0.1:9091" and "http://127.0.0.1:9091/".
 func (p *Port) url(path string) string {
-	base := strings.TrimRight(p.At, "/")
+	base := p.At
 	if !strings.Contains(base, "://") {
 		base = "http://" + base
 	}
-	return base + path
+	return strings.TrimRight(base, "/") + path
 }
 
 // Ask sends one request and returns the body of a 200.
@@ -63,6 +63,9 @@ func (p *Port) ask(
 	req, err := http.NewRequestWithContext(ctx, method, p.url(path), strings.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("--admin %q: %w", p.At, err)
+	}
+	if req.URL.Host == "" {
+		return nil, fmt.Errorf("--admin %q: has no host; use HOST:PORT, such as 127.0.0.1:9091", p.At)
 	}
 	req.Header = h.Clone()
 	if body != "" {

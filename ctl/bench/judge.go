@@ -37,7 +37,8 @@ const judgeHelp = "With --workloads or --window it judges modes: it simulates ev
 	"of KV memory,\n" +
 	"preemption, and load reports that are old. The kinds are chat, agents, documents, questions, bursts and " +
 	"nodes (of different\n" +
-	"speeds, one slower for a minute). --trace with --window makes parts of a trace a kind."
+	"speeds, one slower for a minute), and recovery (one of 3 nodes slower for 3 minutes), which is not among all.\n" +
+	"--trace with --window makes parts of a trace a kind."
 
 func (j *judgeFlags) add(fl *pflag.FlagSet) {
 	fl.StringSliceVar(&j.workloads, "workloads", nil, "judge the modes under these kinds of traffic, or all")
@@ -136,6 +137,7 @@ func (f *clusterFlags) fit(fl *pflag.FlagSet, t *cluster.Traffic) {
 	own, fleet := &f.c.Config, &t.Fleet
 	for name, set := range map[string]func(){
 		"nodes":               func() { fleet.Nodes = own.Nodes },
+		"routers":             func() { fleet.Routers = own.Routers },
 		"slots":               func() { fleet.Engine.MaxSeqs = own.Engine.MaxSeqs },
 		"batch-tokens":        func() { fleet.Engine.MaxBatchTokens = own.Engine.MaxBatchTokens },
 		"prefill-rate":        func() { fleet.Engine.PrefillTokensPerSecond = own.Engine.PrefillTokensPerSecond },
@@ -157,11 +159,11 @@ func (f *clusterFlags) fit(fl *pflag.FlagSet, t *cluster.Traffic) {
 }
 
 // contestants returns the modes, and the variants of --variant. score_exact is no router's mode, so
-// it takes part only if --modes names it.
+// it takes part only if --modes names it. An error is one of the flags.
 func (f *clusterFlags) contestants(fl *pflag.FlagSet) ([]cluster.Contestant, error) {
 	p, err := policy.Parse([]byte(f.document))
 	if err != nil {
-		return nil, fmt.Errorf("--policy: %w", err)
+		return nil, cli.Misused(fmt.Errorf("--policy: %w", err))
 	}
 	var all []cluster.Contestant
 	for _, mode := range f.c.Modes {
@@ -172,11 +174,11 @@ func (f *clusterFlags) contestants(fl *pflag.FlagSet) ([]cluster.Contestant, err
 	for _, v := range f.judge.variants {
 		name, document, given := strings.Cut(v, "=")
 		if !given || name == "" || slices.ContainsFunc(all, func(c cluster.Contestant) bool { return c.Name == name }) {
-			return nil, fmt.Errorf("--variant %q: must be NAME=DOCUMENT with a name of its own", v)
+			return nil, cli.Misused(fmt.Errorf("--variant %q: must be NAME=DOCUMENT with a name of its own", v))
 		}
 		p, err := policy.Parse([]byte(document))
 		if err != nil {
-			return nil, fmt.Errorf("--variant %s: %w", name, err)
+			return nil, cli.Misused(fmt.Errorf("--variant %s: %w", name, err))
 		}
 		all = append(all, cluster.Contestant{Name: name, Mode: p.Mode.String(), Policy: p})
 	}

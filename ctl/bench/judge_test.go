@@ -21,6 +21,9 @@ func TestJudge(t *testing.T) {
 	}
 	ctltest.Want(t, text, "| questions | 0.5 | cost | ", "| round_robin | ", "| blind | ",
 		"blind: best or within 3 % of the best in ", "seeds 1 to 2")
+	if shared, err := ctl(t, nil, append(args, "--routers", "2")...); err != nil || shared == text {
+		t.Errorf("with two routers: %v\n%s", err, shared)
+	}
 	text, err = ctl(t, nil, append(args, "-o", "json", "--curves", filepath.Join(dir, "svg"), "--slots", "8")...)
 	var j cluster.Judgement
 	if err != nil || json.Unmarshal([]byte(text), &j) != nil || len(j.Rows) != 3 || len(j.Points) != 3*7 {
@@ -64,6 +67,7 @@ func TestJudgeRefusals(t *testing.T) {
 		"--workloads chat --speed 2":                "--speed does not go with --workloads or --window",
 		"--workloads chat --seeds 1":                "--seeds 1: must be 2 to 1000",
 		"--workloads chat --loads 0":                "--loads 0: must be",
+		"--workloads chat --loads 1.5,abc":          `--loads "1.5,abc": must be numbers such as 0.6,0.9`,
 		"--workloads chat --trace x":                "--trace with --workloads needs --window",
 		"--workloads chat --variant x":              `--variant "x": must be NAME=DOCUMENT`,
 		"--workloads chat --variant score={}":       "with a name of its own",

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/perf/compare"
@@ -39,7 +40,7 @@ func newPeersRouting(a *cli.App) *cobra.Command {
 		PreRunE: cli.Ranges(map[string][2]float64{"windows": {0, 100},
 			"requests": {10, cli.Most}, "repeats": {0, 100}, "bursts": {0, 100}, "workers": {1, 64}, "blocks": {64, cli.Most},
 			"speedup": {0.001, 1000}, "most-cpu": {0.01, 1}, "most-late": {0.001, 10}}),
-		RunE: cli.Interruptible(func(ctx context.Context, _ *cobra.Command, _ []string) error {
+		RunE: cli.Interruptible(func(ctx context.Context, c *cobra.Command, _ []string) error {
 			if err := checkPeers(&cfg, &usual, write); err != nil {
 				return cli.Misused(err)
 			}
@@ -52,7 +53,7 @@ func newPeersRouting(a *cli.App) *cobra.Command {
 			if f.file != "" {
 				cfg.TraceName = filepath.Base(f.file)
 			}
-			return runPeers(ctx, a, cfg, f.file, write)
+			return runPeers(ctx, a, cfg, peersCommand(c.LocalFlags()), write)
 		}),
 	}
 	fl := c.Flags()
@@ -95,12 +96,12 @@ func checkPeers(cfg, usual *peers.Config, write bool) error {
 	return nil
 }
 
-func runPeers(ctx context.Context, a *cli.App, cfg peers.Config, file string, write bool) error {
+func runPeers(ctx context.Context, a *cli.App, cfg peers.Config, command string, write bool) error {
 	report, err := peers.Compare(ctx, cfg)
 	if report == nil {
 		return err
 	}
-	text := report.Markdown(peersCommand(&cfg, file))
+	text := report.Markdown(command)
 	if showErr := a.Show(report, func(t *cli.Table) { t.Line(text) }); err == nil {
 		err = showErr
 	}
@@ -110,33 +111,26 @@ func runPeers(ctx context.Context, a *cli.App, cfg peers.Config, file string, wr
 	return compare.WriteSection(filepath.Join(cfg.Root, "perf", "REPORTS.md"), peersSection, text)
 }
 
-// peersCommand returns the command that makes the same report.
-func peersCommand(cfg *peers.Config, file string) string {
-	d := peers.Default()
+// peersCommand returns the command that makes the same report, with the flags that were given.
+func peersCommand(fl *pflag.FlagSet) string {
 	command := "cgn-ctl bench peers-routing"
-	add := func(differs bool, format string, value any) {
-		if differs {
-			command += fmt.Sprintf(" "+format, value)
+	fl.VisitAll(func(f *pflag.Flag) {
+		if !f.Changed || f.Name == "root" || f.Name == "write" {
+			return
 		}
-	}
-	e := &cfg.Engines
-	add(file != "", "--trace %s", filepath.Base(file))
-	add(len(cfg.Rates) > 0, "--rate %s", strings.Trim(strings.ReplaceAll(fmt.Sprint(cfg.Rates), " ", ","), "[]"))
-	add(len(cfg.Contestants) > 0, "--contestants '%s'", strings.Join(cfg.Contestants, ","))
-	add(len(cfg.Modes) > 0, "--modes %s", strings.Join(cfg.Modes, ","))
-	add(cfg.Events, "--kv-events%s", "")
-	add(cfg.Windows != d.Windows, "--windows %d", cfg.Windows)
-	add(cfg.Requests != d.Requests, "--requests %d", cfg.Requests)
-	add(cfg.Scale != d.Scale, "--scale %d", cfg.Scale)
-	add(fmt.Sprint(cfg.Loads) != fmt.Sprint(d.Loads), "--loads %s",
-		strings.Trim(strings.ReplaceAll(fmt.Sprint(cfg.Loads), " ", ","), "[]"))
-	add(cfg.RateOnly, "--rate-only%s", "")
-	add(cfg.Repeats != d.Repeats, "--repeats %d", cfg.Repeats)
-	add(cfg.Bursts != d.Bursts, "--bursts %d", cfg.Bursts)
-	add(e.Workers != d.Engines.Workers, "--workers %d", e.Workers)
-	add(e.Blocks != d.Engines.Blocks, "--blocks %d", e.Blocks)
-	add(e.Speedup != d.Engines.Speedup, "--speedup %g", e.Speedup)
-	add(cfg.MostCPU != d.MostCPU, "--most-cpu %g", cfg.MostCPU)
-	add(cfg.MostLate != d.MostLate, "--most-late %v", cfg.MostLate)
+		value := strings.Trim(f.Value.String(), "[]")
+		if f.Name == "trace" {
+			value = filepath.Base(value)
+		} else if rates, err := fl.GetFloat64Slice(f.Name); err == nil { // String has six decimals
+			value = strings.ReplaceAll(strings.Trim(fmt.Sprint(rates), "[]"), " ", ",")
+		}
+		if strings.ContainsAny(value, " ()") {
+			value = "'" + value + "'"
+		}
+		command += " --" + f.Name
+		if f.NoOptDefVal == "" || value != f.NoOptDefVal {
+			command += "=" + value
+		}
+	})
 	return command
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/perf/compare"
 	"github.com/cognitora/dataplane/perf/peers"
 )
@@ -51,18 +52,28 @@ func TestCheckPeers(t *testing.T) {
 	}
 }
 
-// TestPeersCommand: the command in the report has each setting that differs from its default.
+// TestPeersCommand checks that the command in the report has each flag that was given, except those
+// that say where things are.
 func TestPeersCommand(t *testing.T) {
-	c := peers.Default()
-	if got := peersCommand(&c, ""); got != "cgn-ctl bench peers-routing" {
-		t.Error(got)
-	}
-	c.Rates, c.Modes, c.Loads = []float64{40, 41.5}, []string{"cost"}, []int{60}
-	c.Engines.Speedup, c.Events = 0.25, true
-	const want = "cgn-ctl bench peers-routing --trace t.jsonl --rate 40,41.5 --modes cost --kv-events --loads 60 " +
-		"--speedup 0.25"
-	if got := peersCommand(&c, "/traces/t.jsonl"); got != want {
-		t.Errorf("%s, want %s", got, want)
+	const all = " --blocks=2048 --bursts=2 --contestants='round robin,smg' --kv-events --loads=60,90 --modes=cost " +
+		"--most-cpu=0.5 --most-late=1s --rate=40,41.5 --rate-only --repeats=2 --requests=90 --scale=2 --speedup=0.25 " +
+		"--trace=t.jsonl --windows=2 --workers=4"
+	for want, given := range map[string][]string{
+		"": {},
+		all: {
+			"--root=/r", "--write", "--rate=40,41.5", "--modes=cost", "--loads=60,90", "--speedup=0.25", "--kv-events",
+			"--trace=/traces/t.jsonl", "--contestants=round robin,smg", "--windows=2", "--requests=90", "--scale=2",
+			"--rate-only", "--repeats=2", "--bursts=2", "--workers=4", "--blocks=2048", "--most-cpu=0.5",
+			"--most-late=1s",
+		},
+	} {
+		c := newPeersRouting(&cli.App{})
+		if err := c.ParseFlags(given); err != nil {
+			t.Fatal(err)
+		}
+		if got := peersCommand(c.LocalFlags()); got != "cgn-ctl bench peers-routing"+want {
+			t.Errorf("%s, want%s", got, want)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -76,13 +77,15 @@ func newCluster(a *cli.App) *cobra.Command {
 	fl.IntVar(&f.requests, "requests", 2000, "requests of the trace; 0: all of a file")
 	fl.BoolVar(&f.spread, "spread", false, "let requests that share only the first block share nothing")
 	fl.IntVar(&f.c.Config.Nodes, "nodes", 8, "engines")
+	fl.IntVar(&f.c.Config.Routers, "routers", 1, "routers that get the requests in turn; --heartbeat tells each of the "+
+		"others' requests")
 	fl.Float64Var(&f.c.CacheShare, "cache-share", 1, "size of all caches together, as a share of the trace's "+
 		"distinct blocks; unless given, more where a short trace's longest request takes it")
 	fl.Float64Var(&f.c.Target, "utilisation", 0.6, "prefill utilisation of round robin that the arrival rate is "+
 		"searched for")
 	fl.Float64Var(&f.c.Config.Speed, "speed", 0, "divides the time between arrivals; 0: searched for --utilisation")
-	fl.StringVar(&f.document, "policy", "{}", "the policy's weights, as in its document: {\"kv\":0.4,\"load\":0.4}; "+
-		"its mode is not used")
+	fl.StringVar(&f.document, "policy", "{}", "policy document, such as "+
+		`{"mode":"score","score":{"weights":{"kv":0.4,"load":0.4}}}; its mode is not used`)
 	fl.StringSliceVar(&f.c.Modes, "modes", cluster.Modes(), "routing modes to compare")
 	e := &f.c.Config.Engine
 	fl.IntVar(&e.MaxSeqs, "slots", 64, "requests that an engine works on at once")
@@ -105,7 +108,8 @@ func newCluster(a *cli.App) *cobra.Command {
 
 // clusterRanges are the allowed values of the flags.
 var clusterRanges = map[string][2]float64{
-	"nodes": {1, cli.Most}, "requests": {0, cli.Most}, "slots": {1, cli.Most}, "batch-tokens": {1, cli.Most},
+	"nodes": {1, 4096}, "routers": {1, 64}, "requests": {0, cli.Most}, "slots": {1, cli.Most},
+	"batch-tokens": {1, cli.Most},
 	"index-blocks": {0, cli.Most}, "cache-share": {1e-6, 100}, "utilisation": {0.01, 0.99},
 	"prefill-rate": {1, 1e9}, "speed": {0, 1e6}, "lifetime": {0, cli.Most}, "decode-step": {1e-6, cli.Most},
 	"decode-per-sequence": {1e-9, cli.Most}, "rate": rates, "decode-per-block": {0, cli.Most},
@@ -119,6 +123,9 @@ func (f *clusterFlags) nameModes() error {
 		name, err := cluster.ModeName(given)
 		if err != nil {
 			return fmt.Errorf("--modes %w", err)
+		}
+		if slices.Contains(f.c.Modes[:i], name) {
+			return fmt.Errorf("--modes %s is given twice", name)
 		}
 		f.c.Modes[i] = name
 	}
@@ -153,7 +160,7 @@ func wayOut(err error) error {
 		hint string
 	}{
 		{cluster.ErrCache, "give more with --cache-share, or fewer --nodes, or a longer trace (--requests)"},
-		{cluster.ErrShort, "give more --requests, or larger parts with --window"},
+		{cluster.ErrShort, "give more --requests, fewer --routers, or larger parts with --window"},
 		{cluster.ErrSpan, "give a higher --speed or --rate, or fewer --requests"},
 		{cluster.ErrBusy, "decoding takes the rest of the engines' time, or caches and slots have too little room: " +
 			"lower --utilisation, --prefill-rate or --decode-step,\n" +
@@ -170,7 +177,7 @@ func wayOut(err error) error {
 func simulateCluster(a *cli.App, f *clusterFlags) error {
 	var err error
 	if f.c.Config.Policy, err = policy.Parse([]byte(f.document)); err != nil {
-		return fmt.Errorf("--policy: %w", err)
+		return cli.Misused(fmt.Errorf("--policy: %w", err))
 	}
 	w, err := f.load()
 	if err != nil {
@@ -182,10 +189,14 @@ func simulateCluster(a *cli.App, f *clusterFlags) error {
 		return wayOut(err)
 	}
 	return a.Show(report, func(t *cli.Table) {
-		t.Line(fmt.Sprintf("%d requests with %d distinct blocks of 512 tokens in %.0f s (speed x%.4g, seed %d); %d "+
+		routers := ""
+		if report.Routers > 1 {
+			routers = fmt.Sprintf("%d routers, ", report.Routers)
+		}
+		t.Line(fmt.Sprintf("%d requests with %d distinct blocks of 512 tokens in %.0f s (speed x%.4g, seed %d); %s%d "+
 			"engines that cache %d blocks each;\n"+
 			"one cache without a bound would find %.3f of the prompt tokens.\n",
-			report.Requests, report.Distinct, report.Seconds, report.Speed, report.Seed, report.Nodes,
+			report.Requests, report.Distinct, report.Seconds, report.Speed, report.Seed, routers, report.Nodes,
 			report.CacheBlocks, report.Reusable))
 		text := cluster.MarkdownHeader()
 		for i := range report.Results {

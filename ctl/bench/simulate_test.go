@@ -26,25 +26,33 @@ func TestBenchCluster(t *testing.T) {
 	if err != nil || json.Unmarshal([]byte(text), &r) != nil || len(r.Results) != 2 || r.Results[0].Answered != 200 {
 		t.Errorf("%v\n%s", err, text)
 	}
+	shared, err := ctl(t, nil, append(args, "--routers", "2")...)
+	if err != nil || !strings.Contains(shared, "; 2 routers, 3 engines") {
+		t.Errorf("with two routers: %v\n%s", err, shared)
+	}
 	for flags, hint := range map[string]string{
-		"--nodes 0":           "--nodes",
-		"--cache-share 0":     "--cache-share",
-		"--utilisation 1":     "--utilisation",
-		"--modes best":        `--modes "best": must be some of score, `,
-		"--modes score_exac":  ", score_exact, device_aware",
-		"--modes kv,direct":   `--modes "direct": cannot be simulated, because simulated requests name no node`,
-		"--lifetime -1s":      "--lifetime -1s: must be 0s or more",
-		"--speed Inf":         "--speed +Inf: must be",
-		"--speed NaN":         "--speed NaN: must be",
-		"--speed 1e-6":        "more than can be simulated",
-		"--rate NaN":          "--rate NaN: must be",
-		"--rate 1e-300":       "--rate 1e-300: must be",
-		"--rate 0":            "--rate 0: must be",
-		"--cache-share 1e300": "--cache-share 1e+300: must be",
-		"--trace nowhere":     "--trace: open nowhere",
-		"--trace bench.go":    "--trace bench.go: trace line 1",
-		"--policy {\"kv\":2}": "kv: 2 is refused",
-		"--cache-share 0.01":  "cannot hold the longest request",
+		"--nodes 0":                   "--nodes 0: must be 1 to 4096",
+		"--nodes 2000000":             "--nodes 2000000: must be 1 to 4096",
+		"--routers 0":                 "--routers 0: must be 1 to 64",
+		"--cache-share 0":             "--cache-share",
+		"--utilisation 1":             "--utilisation",
+		"--modes best":                `--modes "best": must be some of score, `,
+		"--modes score_exac":          ", score_exact, device_aware",
+		"--modes kv,direct":           `--modes "direct": cannot be simulated, because simulated requests name no node`,
+		"--modes predicted,predicted": "--modes predicted is given twice",
+		"--modes kv,score,cost":       "--modes cost is given twice",
+		"--lifetime -1s":              "--lifetime -1s: must be 0s or more",
+		"--speed Inf":                 "--speed +Inf: must be",
+		"--speed NaN":                 "--speed NaN: must be",
+		"--speed 1e-6":                "more than can be simulated",
+		"--rate NaN":                  "--rate NaN: must be",
+		"--rate 1e-300":               "--rate 1e-300: must be",
+		"--rate 0":                    "--rate 0: must be",
+		"--cache-share 1e300":         "--cache-share 1e+300: must be",
+		"--trace nowhere":             "--trace: open nowhere",
+		"--trace bench.go":            "--trace bench.go: trace line 1",
+		"--policy {\"kv\":2}":         "kv: 2 is refused",
+		"--cache-share 0.01":          "cannot hold the longest request",
 	} {
 		if _, err := ctl(t, nil, append(args[:4:4], strings.Fields("--speed 2 "+flags)...)...); err == nil ||
 			!strings.Contains(err.Error(), hint) {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+
+	"github.com/cognitora/dataplane/router/leg"
 )
 
 // Dash returns s, or "-" if it is empty.
@@ -51,4 +53,19 @@ func Limit(n int) string {
 		return "-"
 	}
 	return strconv.Itoa(n)
+}
+
+// Slowdown formats how much longer a node's prefill and its decode take than at its like, as
+// 2.25/1.00.
+func Slowdown(s *leg.NodeSpeed) string {
+	if s == nil || s.Prefill.Slowdown+s.Decode.Slowdown == 0 {
+		return "-"
+	}
+	half := func(v float64) string {
+		if v == 0 {
+			return "-"
+		}
+		return fmt.Sprintf("%.2f", v)
+	}
+	return half(s.Prefill.Slowdown) + "/" + half(s.Decode.Slowdown)
 }

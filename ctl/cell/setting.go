@@ -2,6 +2,7 @@ package cell
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/cognitora/dataplane/router/policy"
@@ -27,12 +28,25 @@ func Setting(s policy.Setting) string {
 	return value + " (" + note + ")"
 }
 
+// unused says when settings of mode predicted have no effect.
+var unused = map[string]string{
+	"predicted.wait":    "while predicted.first and ttft_slo_ms are 0, except on a request with a ttft_target",
+	"predicted.explore": "while predicted.learn is false",
+}
+
 // Idle is the line about the settings of p that differ from their defaults and have no effect; ""
 // if there are none.
 func Idle(p *policy.Policy) string {
-	idle := p.Idle()
-	if len(idle) == 0 {
-		return ""
+	var of, lines []string
+	for _, name := range p.Idle() {
+		if when := unused[name]; when != "" && p.Mode == policy.Predicted {
+			lines = append(lines, name+": no effect "+when)
+		} else {
+			of = append(of, name)
+		}
 	}
-	return strings.Join(idle, ", ") + ": no effect in mode " + p.Mode.String()
+	if len(of) > 0 {
+		lines = slices.Insert(lines, 0, strings.Join(of, ", ")+": no effect in mode "+p.Mode.String())
+	}
+	return strings.Join(lines, "; ")
 }

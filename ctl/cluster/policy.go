@@ -57,12 +57,12 @@ func newSetPolicy(s *state) *cobra.Command {
 		Short: "Check a routing policy and store it for all routers",
 		Long: "Checks a policy, a JSON document, and stores it in etcd, from where every router takes it at once.\n" +
 			"Its keys: mode (" + strings.Join(policy.ModeNames(), ", ") + "),\n" +
-			"a section of settings for each mode that has some, prefill_load_model, busy and max_queue. docs/policy.md has\n" +
-			"the meaning and the default of each key; the default holds where a key is left out. A model with a policy\n" +
-			"of its own (cgn-ctl model set NAME --policy) has that one instead. `cgn-ctl cluster policy -o json` prints a\n" +
-			"document to begin with.",
+			"a section of settings for each mode that has some, ttft_slo_ms, prefill_load_model, busy and max_queue.\n" +
+			"docs/policy.md has the meaning and the default of each key; the default holds where a key is left out. A\n" +
+			"model with a policy of its own (cgn-ctl model set NAME --policy) has that one instead. `cgn-ctl cluster\n" +
+			"policy -o json` prints a document to begin with.",
 		Example: "  cgn-ctl cluster set-policy policy.json\n" +
-			`  cgn-ctl cluster set-policy '{"score":{"weights":{"kv":0.6,"load":0.3,"power":0,"capacity":0.1}}}'`,
+			`  cgn-ctl cluster set-policy '{"mode":"score","score":{"weights":{"kv":0.6,"load":0.3,"power":0,"capacity":0.1}}}'`,
 		Args: cli.OneArgument("a policy (FILE, - or JSON)"),
 		RunE: func(c *cobra.Command, args []string) error {
 			doc, err := cli.ReadObject(c, args[0], 1<<20, `cgn-ctl cluster set-policy '{"mode":"cost"}'`)

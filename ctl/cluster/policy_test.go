@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -61,6 +62,20 @@ func TestPolicyTable(t *testing.T) {
 	for _, want := range []string{"0 (prefill that waits does not count)", "\nsource "} {
 		if !strings.Contains(table, want) {
 			t.Errorf("no %q in\n%s", want, table)
+		}
+	}
+}
+
+// TestHelpHasEveryKey checks that the help of set-policy has each key at the top of a document.
+func TestHelpHasEveryKey(t *testing.T) {
+	help, err := ctl(t, nil, "cluster", "set-policy", "--help")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for f := range reflect.TypeFor[policy.Policy]().Fields() {
+		key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if !strings.Contains(help, key) {
+			t.Errorf("no %s in\n%s", key, help)
 		}
 	}
 }

@@ -36,12 +36,18 @@ const explainHelp = "" +
 	"Asks a router where a request would go at this moment: every candidate, the figures by which the policy's mode\n" +
 	"chooses, the winner and the reason. Nothing is sent to an engine and nothing is counted. The columns depend on\n" +
 	"the mode; -o json has all figures.\n\n" +
-	`In mode predicted the lowest COST wins, in seconds: FIRST, the expected time to the first token, which has
-WAIT, the prefill that waits at the node, and PREFILL, this prompt's own; ANSWER, from the first token to the last,
-with STEP between two tokens; OTHERS, what the node's running requests lose; and DELAYS, what later prompts will wait.
-The policy weighs them, and the line of each candidate has the sum. SLOWDOWN is the time that the node's prefill and
-its steps took lately beside nodes of its kind: 2.00/1.00 is twice their prefill and the same steps. - is unknown:
-fewer than 16 answers, or none for 10 minutes. NOTE has the answers behind a slowdown and the age of the last one.
+	`In mode predicted the lowest COST wins, in seconds: FIRST, the expected time to the first token, which is the sum of
+BASE, which is base_s + steps_s, WAIT, the prefill that waits at the node, and PREFILL, this prompt's own; ANSWER,
+from the first token to the last, with STEP between two tokens; and OTHERS, what the node's running requests lose.
+Columns for rare parts appear where one is not 0. Of FIRST: STALLED, what a token of the node is overdue, SLOT,
+until the engine has a free slot, and ADAPTER, until the request's adapter is loaded. Of COST: REPEAT, blocks that
+the node computes already, LATE, the time beyond the request's targets, and TAINT, the factor of preferred labels. The
+policy weighs the parts, and the line of each candidate has the sum. -o json has the parts with their weights.
+LAST is the time to the first token of the node's last streamed answer, as expected when it was sent and as it came:
+0.208/0.231. -o json has the answer's age too. - is none yet.
+SLOWDOWN is the time that the node's prefill and its decode took lately beside nodes of its kind: 2.00/1.00 is twice
+their prefill and the same decode. - is unknown: fewer than 16 answers, or none for 10 minutes. A node that is alone
+in its kind has no SLOWDOWN. NOTE has the answers behind a slowdown and the age of the last one.
 BLOCKS is as in mode score.
 
 In mode score BLOCKS is how many of the prompt's blocks the node is believed to hold; 3+5/9: it computes 5 more of 9 for
@@ -62,7 +68,8 @@ that are cached; in other modes its load. A router with --log-level debug logs t
 For a request with nvext.router.moe_query NOTE has how many of its experts the node hosts. They raise OVERLAP,
 and in mode cost lower PREFILL by expert_blocks.
 --header sends a header as a client would: a session's id, a pin (x-cgn-node, x-data-parallel-rank), an override
-(x-cgn-router-NAME). Whoever may ask here may steer. Other headers change nothing.
+(x-cgn-router-NAME). The last lines name overrides of another mode, which have no effect. Whoever may ask here may
+steer. Other headers change nothing.
 Without a candidate the exit status is 1.`
 
 // Command is cgn-ctl route.
@@ -130,7 +137,13 @@ func explain(a *cli.App, c *cobra.Command, f routeFlags) error {
 	if err := f.router.DecodeWith(c.Context(), header, path, string(body), &e); err != nil {
 		return err
 	}
-	if err := a.Show(e, func(t *cli.Table) { writeExplanation(t, &e) }); err != nil || e.Winner != "" {
+	show := func(t *cli.Table) {
+		writeExplanation(t, &e)
+		for _, name := range idleHeaders(header, e.Mode) {
+			t.Line(fmt.Sprintf("%s has no effect in mode %s", name, e.Mode))
+		}
+	}
+	if err := a.Show(e, show); err != nil || e.Winner != "" {
 		return err
 	}
 	return refusal(&e)
@@ -151,6 +164,29 @@ func refusal(e *leg.Explanation) error {
 // ofTheConnection are headers that a client's connection decides, so they cannot be given.
 var ofTheConnection = []string{
 	"Connection", "Content-Encoding", "Content-Length", "Content-Type", "Host", "Trailer", "Transfer-Encoding",
+}
+
+// overrides are the headers of single modes, after x-cgn-router-. Other overrides count in every
+// mode.
+var overrides = map[policy.Mode][]string{
+	policy.Cost: {
+		"overlap-score-credit", "prefill-load-scale", "overlap-score-weight", "kv-overlap-score-weight", "temperature",
+		"shared-cache-multiplier",
+	},
+	policy.Predicted: {"ttft-target", "itl-target"},
+}
+
+// idleHeaders returns the headers that have no effect in the mode with the given name.
+func idleHeaders(header http.Header, mode string) (idle []string) {
+	for of, names := range overrides {
+		for _, name := range names {
+			if name = "x-cgn-router-" + name; of.String() != mode && header.Get(name) != "" {
+				idle = append(idle, name)
+			}
+		}
+	}
+	slices.Sort(idle)
+	return idle
 }
 
 // headersOf reads the values of --header.
@@ -216,6 +252,14 @@ func blocksCell(c *leg.ExplainedNode) string {
 	return held + "/" + strconv.Itoa(c.Total)
 }
 
+// lastCell returns the expected and the real time to the first token of the node's last answer.
+func lastCell(c *leg.ExplainedNode) string {
+	if c.Last == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.3f/%.3f", c.Last.Expected, c.Last.Real)
+}
+
 // column is a column of the candidates' table.
 type column struct {
 	title string
@@ -256,18 +300,14 @@ func columnsOf(e *leg.Explanation) []column {
 			pending,
 		}
 	case policy.Predicted.String():
-		return []column{
-			{"BLOCKS", blocksCell},
-			ofExpected("COST", 3, func(c *policy.ExpectedTerms) float64 { return c.Total }),
-			ofExpected("FIRST", 3, func(c *policy.ExpectedTerms) float64 { return c.First }),
-			ofExpected("WAIT", 3, func(c *policy.ExpectedTerms) float64 { return c.Wait }),
-			ofExpected("PREFILL", 3, func(c *policy.ExpectedTerms) float64 { return c.Prefill }),
-			ofExpected("STEP", 4, func(c *policy.ExpectedTerms) float64 { return c.Step }),
-			ofExpected("ANSWER", 3, func(c *policy.ExpectedTerms) float64 { return c.Answer }),
-			ofExpected("OTHERS", 3, func(c *policy.ExpectedTerms) float64 { return c.Stalls + c.Slower }),
-			ofExpected("DELAYS", 3, func(c *policy.ExpectedTerms) float64 { return c.Delays }),
-			{"SLOWDOWN", slowdownCell},
+		columns := []column{{"BLOCKS", blocksCell}}
+		for _, part := range expectedParts {
+			if !part.rare || slices.ContainsFunc(e.Candidates, part.counts) {
+				columns = append(columns, part.column())
+			}
 		}
+		return append(columns, column{"LAST", lastCell}, column{"SLOWDOWN",
+			func(c *leg.ExplainedNode) string { return cell.Slowdown(c.Speed) }})
 	case policy.DeviceAware.String():
 		return []column{{"DEVICE", func(c *leg.ExplainedNode) string { return cell.Dash(c.Device) }}, load, pending}
 	case policy.LeastLoaded.String(), policy.PowerOfTwo.String(), policy.Direct.String():
@@ -296,45 +336,63 @@ func ofCost(title string, part func(c *policy.CostTerms) float64) column {
 	}}
 }
 
-// ofExpected is a column of a part of the expected cost, in seconds.
-func ofExpected(title string, decimals int, part func(c *policy.ExpectedTerms) float64) column {
-	return column{title, func(c *leg.ExplainedNode) string {
+// expectedPart is a part of the expected cost. A rare part has a column only if it counts.
+type expectedPart struct {
+	title    string
+	of       func(c *policy.ExpectedCost) float64
+	decimals int
+	rare     bool
+	neutral  float64 // the value that changes no cost
+}
+
+// expectedParts are all parts of the expected cost, in the order of their columns.
+var expectedParts = []expectedPart{
+	{"COST", func(c *policy.ExpectedCost) float64 { return c.Total }, 3, false, 0},
+	{"FIRST", func(c *policy.ExpectedCost) float64 { return c.First }, 3, false, 0},
+	{"BASE", func(c *policy.ExpectedCost) float64 { return c.Base + c.ExpectedParts.Steps }, 3, true, 0},
+	{"WAIT", func(c *policy.ExpectedCost) float64 { return c.Wait }, 3, false, 0},
+	{"STALLED", func(c *policy.ExpectedCost) float64 { return c.Delay }, 3, true, 0},
+	{"SLOT", func(c *policy.ExpectedCost) float64 { return c.Slot }, 3, true, 0},
+	{"ADAPTER", func(c *policy.ExpectedCost) float64 { return c.Adapter }, 3, true, 0},
+	{"PREFILL", func(c *policy.ExpectedCost) float64 { return c.Prefill }, 3, false, 0},
+	{"STEP", func(c *policy.ExpectedCost) float64 { return c.Step }, 4, false, 0},
+	{"ANSWER", func(c *policy.ExpectedCost) float64 { return c.Answer }, 3, false, 0},
+	{"OTHERS", func(c *policy.ExpectedCost) float64 { return c.Stalls + c.Slower }, 3, false, 0},
+	{"REPEAT", func(c *policy.ExpectedCost) float64 { return c.Repeat }, 3, true, 0},
+	{"LATE", func(c *policy.ExpectedCost) float64 { return c.Late }, 3, true, 0},
+	{"TAINT", func(c *policy.ExpectedCost) float64 { return c.Labels }, 3, true, 1},
+}
+
+// counts says whether the part changes the candidate's cost.
+func (p expectedPart) counts(c leg.ExplainedNode) bool {
+	return c.Expected != nil && p.of(c.Expected) != p.neutral
+}
+
+// column is the part's column, in seconds.
+func (p expectedPart) column() column {
+	return column{p.title, func(c *leg.ExplainedNode) string {
 		if c.Expected == nil {
 			return "-"
 		}
-		return strconv.FormatFloat(part(c.Expected), 'f', decimals, 64)
+		return strconv.FormatFloat(p.of(c.Expected), 'f', p.decimals, 64)
 	}}
-}
-
-// slowdownCell returns the times of the node's prefill and steps beside those of its kind.
-func slowdownCell(c *leg.ExplainedNode) string {
-	if c.Speed == nil || c.Speed.Prefill.Slowdown+c.Speed.Decode.Slowdown == 0 {
-		return "-"
-	}
-	half := func(p *leg.ExplainedPace) string {
-		if p.Slowdown == 0 {
-			return "-"
-		}
-		return fmt.Sprintf("%.2f", p.Slowdown)
-	}
-	return half(&c.Speed.Prefill) + "/" + half(&c.Speed.Decode)
 }
 
 // slowNoted is the slowdown from which on the note of a node has it.
 const slowNoted = 1.25
 
 // slowNotes say which parts of the node's work take long, and how well that is known.
-func slowNotes(s *leg.ExplainedSpeed) (notes []string) {
+func slowNotes(s *leg.NodeSpeed) (notes []string) {
 	if s == nil {
 		return nil
 	}
 	for _, part := range []struct {
-		what string
-		pace *leg.ExplainedPace
-	}{{"prefill takes", &s.Prefill}, {"tokens take", &s.Decode}} {
+		name string
+		pace *leg.NodePace
+	}{{"prefill", &s.Prefill}, {"decode", &s.Decode}} {
 		if p := part.pace; p.Slowdown >= slowNoted && p.Age != nil {
-			notes = append(notes, fmt.Sprintf("%s %.1f times as long as at its like (%d answers, the last %s ago)",
-				part.what, p.Slowdown, p.Answers, ago(*p.Age)))
+			notes = append(notes, fmt.Sprintf("%s takes %.1f times as long as at its like (%d answers, the last %s ago)",
+				part.name, p.Slowdown, p.Answers, ago(*p.Age)))
 		}
 	}
 	return notes

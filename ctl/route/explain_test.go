@@ -3,13 +3,19 @@ package route
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/cognitora/dataplane/ctl/ctltest"
+	"github.com/cognitora/dataplane/router/leg"
+	"github.com/cognitora/dataplane/router/nvext"
 	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/predict"
 )
 
 const explained = `{"model":"m","api":"chat","mode":"score","prompt_blocks":4,"winner":"b","why":"highest score",
@@ -162,8 +168,8 @@ func TestRouteExplainHasTheColumnsOfTheMode(t *testing.T) {
 		"least_loaded": {"LOAD PENDING", "0.875 17"},
 		"direct":       {"LOAD PENDING", "0.875 17"},
 		"device_aware": {"DEVICE LOAD PENDING", "cpu 0.875 17"},
-		"predicted": {"BLOCKS COST FIRST WAIT PREFILL STEP ANSWER OTHERS DELAYS SLOWDOWN",
-			"3/4 3.142 0.234 0.125 0.089 0.0151 1.500 0.250 0.042 2.25/1.01"},
+		"predicted": {"BLOCKS COST FIRST WAIT PREFILL STEP ANSWER OTHERS LAST SLOWDOWN",
+			"3/4 3.142 0.234 0.125 0.089 0.0151 1.500 0.250 0.208/0.231 2.25/1.01"},
 	}
 	for _, mode := range policy.ModeNames() {
 		if _, ok := want[mode]; !ok {
@@ -177,8 +183,9 @@ func TestRouteExplainHasTheColumnsOfTheMode(t *testing.T) {
 		}
 		note := ""
 		if mode == "predicted" {
-			page += `,"expected":{"wait_s":0.125,"prefill_s":0.089,"first_s":0.234,"delays_s":0.042,"step_s":0.01512,"answer_s":1.5,
-				"stalls_s":0.2,"slower_s":0.05,"total":3.1416},
+			page += `,"expected":{"wait_s":0.125,"prefill_s":0.089,"first_s":0.234,"step_s":0.01512,"answer_s":1.5,
+				"stalls_s":0.2,"slower_s":0.05,"taint_factor":1,"total":3.1416},
+				"last":{"expected_s":0.2081,"real_s":0.2309,"age_s":3},
 				"speed":{"prefill":{"factor":2,"last_factor":2.1,"slowdown":2.25,"answers":34,"age_s":65.4},
 				"decode":{"factor":1,"last_factor":1,"slowdown":1.01,"answers":200,"age_s":0.5}}`
 			note = " prefill takes 2.2 times as long as at its like (34 answers, the last 1m5s ago)"
@@ -202,24 +209,132 @@ func TestRouteExplainHasTheColumnsOfTheMode(t *testing.T) {
 // that is no candidate.
 func TestRouteExplainOfUnknownSpeeds(t *testing.T) {
 	const page = `{"model":"m","api":"chat","mode":"predicted","winner":"a","why":"because","candidates":[
-{"node":"a","eligible":true,"total":4,"expected":{"total":1},"speed":{"prefill":{"factor":1,"last_factor":1,"answers":0},
-"decode":{"factor":1,"last_factor":1,"answers":0}}},
-{"node":"b","eligible":true,"total":4,"expected":{"total":1},"speed":{"prefill":{"factor":1,"last_factor":1,"answers":0},
+{"node":"a","eligible":true,"total":4,"expected":{"taint_factor":1,"total":1},"speed":{"prefill":{"factor":1,"answers":0},
+"decode":{"factor":1,"answers":0}}},
+{"node":"b","eligible":true,"total":4,"expected":{"taint_factor":1,"total":1},"speed":{"prefill":{"factor":1,"answers":0},
 "decode":{"factor":3,"last_factor":3,"slowdown":3,"answers":20,"age_s":0.4}}},
-{"node":"c","reason":"cordoned","total":4}]}`
+{"node":"c","reason":"cordoned","total":4},
+{"node":"d","reason":"full","total":4,"speed":{"prefill":{"slowdown":5,"answers":220,"age_s":9},"decode":{}}}]}`
 	url, _, _ := ctltest.AdminPort(t, map[string]string{"/debug/route": page})
 	out, err := ctl(t, nil, "route", "explain", "--admin", url, "--model", "m", "--prompt", "hi")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"-> a 0/4 1.000 0.000 0.000 0.000 0.0000 0.000 0.000 0.000 - 0/- -",
-		"b 0/4 1.000 0.000 0.000 0.000 0.0000 0.000 0.000 0.000 -/3.00 0/- - " +
-			"tokens take 3.0 times as long as at its like (20 answers, the last less than 1s ago)",
+		"-> a 0/4 1.000 0.000 0.000 0.000 0.0000 0.000 0.000 - - 0/- -",
+		"b 0/4 1.000 0.000 0.000 0.000 0.0000 0.000 0.000 - -/3.00 0/- - " +
+			"decode takes 3.0 times as long as at its like (20 answers, the last less than 1s ago)",
 		"c 0/4 - - - - - - - - - 0/- - no candidate: cordoned",
+		"d 0/4 - - - - - - - - 5.00/- 0/- - prefill takes 5.0 times as long as at its like (220 answers, the last 9s ago)",
 	} {
 		if !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
 			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
+// TestRouteExplainShowsAllOfAnExpectedCost checks that the columns of mode predicted add up to the
+// cost, and that a part which is 0 for all candidates has none.
+func TestRouteExplainShowsAllOfAnExpectedCost(t *testing.T) {
+	p, e := policy.Default(), policy.Explanation{}
+	p.TTFTSloMs, p.Predicted.Wait = 500, 2
+	s := policy.Situation{Tokens: 1600, Blocks: 100, Output: 100}
+	for range 2 {
+		s.Candidates = append(s.Candidates, policy.Candidate{})
+		s.Times = append(s.Times, policy.Timing{Speed: predict.Untaught(), Decoding: 2})
+	}
+	table := func() (titles []string, rows []map[string]float64) {
+		t.Helper()
+		p.Explain(&s, &e)
+		shown := leg.Explanation{Mode: "predicted", Winner: "n0"}
+		for i, terms := range e.Terms {
+			shown.Candidates = append(shown.Candidates, leg.ExplainedNode{
+				Node: fmt.Sprint("n", i), Eligible: true,
+				Expected: &policy.ExpectedCost{ExpectedTerms: terms.Expected, ExpectedParts: terms.Parts},
+			})
+		}
+		page, err := json.Marshal(shown)
+		if err != nil {
+			t.Fatal(err)
+		}
+		url, _, _ := ctltest.AdminPort(t, map[string]string{"/debug/route": string(page)})
+		out, err := ctl(t, nil, "route", "explain", "--admin", url, "--model", "m", "--prompt", "hi")
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(out, "\n")
+		titles = strings.Fields(lines[2])
+		titles = titles[:slices.Index(titles, "LAST")]
+		for _, line := range lines[3:5] {
+			row, cells := map[string]float64{}, strings.Fields(strings.TrimPrefix(line, "->"))
+			for i, title := range titles {
+				row[title], _ = strconv.ParseFloat(cells[i], 64)
+			}
+			rows = append(rows, row)
+		}
+		return titles, rows
+	}
+	titles, rows := table()
+	addUp(t, e.Terms[0].Parts.Weights, rows)
+	for _, rare := range []string{"STALLED", "SLOT", "ADAPTER", "REPEAT", "LATE", "TAINT"} {
+		if slices.Contains(titles, rare) {
+			t.Errorf("column %s, and it is 0 for all", rare)
+		}
+	}
+	c, at := &s.Candidates[1], &s.Times[1]
+	c.Coming, c.EngineSlots, c.InFlight, c.Labels = 40, 4, 9, 0.5
+	at.Wait, at.Silent, at.Load, at.Pressing = 0.7, 2.5, 1.5, 3
+	_, rows = table()
+	addUp(t, e.Terms[0].Parts.Weights, rows)
+	for _, rare := range []string{"BASE", "STALLED", "SLOT", "ADAPTER", "REPEAT", "LATE", "TAINT"} {
+		if rows[1][rare] == 0 {
+			t.Errorf("column %s is missing or 0", rare)
+		}
+	}
+}
+
+// addUp checks that the figures of each row add up to the time to its first token and to its cost.
+func addUp(t *testing.T, w policy.ExpectedWeights, rows []map[string]float64) {
+	t.Helper()
+	for i, r := range rows {
+		if r["TAINT"] == 0 {
+			r["TAINT"] = 1
+		}
+		first := r["BASE"] + w.Wait*r["WAIT"] + r["STALLED"] + r["SLOT"] + r["ADAPTER"] + r["PREFILL"]
+		own := w.First*r["FIRST"] + r["ANSWER"]
+		cost := (own + w.Others*r["OTHERS"] + w.Burst*r["REPEAT"] + w.Late*r["LATE"]) * r["TAINT"]
+		if math.Abs(first-r["FIRST"]) > 0.004 || math.Abs(cost-r["COST"]) > 0.15 || r["COST"] < 3 {
+			t.Errorf("candidate %d: first %v and cost %v of %v", i, first, cost, r)
+		}
+	}
+}
+
+// TestHeadersWithoutEffectAreNamed checks that each override of another mode is named, and that the
+// router knows it.
+func TestHeadersWithoutEffectAreNamed(t *testing.T) {
+	for of, names := range overrides {
+		for _, name := range names {
+			name = "x-cgn-router-" + name
+			header := func(yield func(name, value []byte) bool) { yield([]byte(name), []byte("1")) }
+			if err := nvext.ReadHeaders(&nvext.Ext{}, header); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			for _, mode := range policy.ModeNames() {
+				page := fmt.Sprintf(`{"mode":%q,"winner":"a","why":"why"}`, mode)
+				url, _, _ := ctltest.AdminPort(t, map[string]string{"/debug/route": page})
+				out, err := ctl(t, nil, "route", "explain", "--admin", url, "--model", "m", "--prompt", "hi", "-H",
+					name+": 1", "-H", "x-cgn-router-assume-kv-reuse: true")
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := "\na: why\n"
+				if mode != of.String() {
+					want += name + " has no effect in mode " + mode + "\n"
+				}
+				if !strings.HasSuffix(out, want) {
+					t.Errorf("%s in mode %s: no %q at the end of\n%s", name, mode, want, out)
+				}
+			}
 		}
 	}
 }

@@ -60,7 +60,11 @@ func writePolicy(t *cli.Table, view *admin.Fleet) {
 		}
 	}
 	if r := in.Refused; r != nil {
-		t.Row("not in force", r.Source+" at "+r.At.Format(time.RFC3339)+": "+r.Reason)
+		title := "not in force"
+		if r.Unread {
+			title = "not read"
+		}
+		t.Row(title, r.Source+" at "+r.At.Format(time.RFC3339)+": "+r.String())
 	}
 }
 

@@ -2,6 +2,7 @@ package route
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/cognitora/dataplane/ctl/ctltest"
@@ -43,6 +44,17 @@ func TestRoutePolicy(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctltest.Want(t, out, `"source": "file /p.json"`, `"epsilon": 0.5`)
+	gone, err := json.Marshal(map[string]any{"policy": policy.InForce{Settings: p, Refused: &policy.Refusal{
+		Source: "file /p.json", Reason: "the file is gone", Unread: true,
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	url, _, _ = ctltest.AdminPort(t, map[string]string{"/debug/fleet": string(gone)})
+	if out, err = ctl(t, nil, "route", "policy", "--admin", url); err != nil || strings.Contains(out, "not in force") {
+		t.Errorf("%v in\n%s", err, out)
+	}
+	ctltest.Want(t, out, "not read", "the file is gone; the policy that it had stays in force")
 	url, _, _ = ctltest.AdminPort(t, map[string]string{"/debug/fleet": "{}"})
 	if out, err := ctl(t, nil, "route", "policy", "--admin", url); err == nil {
 		t.Errorf("a router without a policy: %s", out)

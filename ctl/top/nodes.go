@@ -17,8 +17,9 @@ var nodeColumns = []screen.Column{
 	{Name: "NODE"}, {Name: "STATE", Rank: 1}, {Name: "IN FLIGHT", Rank: 2},
 	{Name: "QUEUED", Rank: 4}, {Name: "CPU WAIT %", Rank: 5}, {Name: "RTT", Rank: 6}, {Name: "RESENT %", Rank: 7},
 	{Name: "SM %", Rank: 8}, {Name: "KV %", Rank: 9}, {Name: "WAIT P99", Rank: 10}, {Name: "CPU %", Rank: 11},
-	{Name: "WATTS", Rank: 12}, {Name: "BELIEVED", Rank: 13}, {Name: "PREDICTION", Rank: 14},
-	{Name: "MODELS", Rank: 15, Least: 12}, {Name: "ADDRESS", Rank: 16}, {Name: "NOTE", Rank: 3, Least: 20},
+	{Name: "WATTS", Rank: 12}, {Name: "SLOWDOWN", Rank: 13}, {Name: "BELIEVED", Rank: 14},
+	{Name: "PREDICTION", Rank: 15}, {Name: "MODELS", Rank: 16, Least: 12}, {Name: "ADDRESS", Rank: 17},
+	{Name: "NOTE", Rank: 3, Least: 20},
 }
 
 // cells returns a node's row, in the order of nodeColumns.
@@ -36,14 +37,14 @@ func cells(n *admin.Node, predictions map[string]float64) []string {
 		cell.Number(cell.Scaled(s.QueueDepth, 1), 0), percentOf(cell.Scaled(s.EngineWaitPct, 1e-2)),
 		millis(roundTrip(n)), percentOf(resent(n)), cell.Number(cell.Scaled(s.SMPct, 1), 0),
 		cell.Number(cell.Scaled(s.CacheUsage(), 100), 0), millis(cell.Scaled(s.RunqUsP99, 1e-3)),
-		cell.Number(cell.Scaled(s.CPUPct, 1), 0), cell.Number(cell.Scaled(s.Drawn(), 1), 0),
+		cell.Number(cell.Scaled(s.CPUPct, 1), 0), cell.Number(cell.Scaled(s.Drawn(), 1), 0), cell.Slowdown(n.Speed),
 		fmt.Sprintf("%.0fs", n.Lifetime), prediction, cell.Dash(strings.Join(n.Models, ",")), n.Address,
 		cell.Dash(note(n)),
 	}
 }
 
 // health ranks nodes. 0: the node fails. 1: the node gets no requests. 2: the node gets few
-// requests, or its last check failed. 3: the node is healthy.
+// requests, or its last check failed, or it is slow or stalled. 3: the node is healthy.
 func health(n *admin.Node) int {
 	switch {
 	case n.Suspect || n.State == fleet.Open.String() || n.State == fleet.Aside.String():
@@ -51,22 +52,43 @@ func health(n *admin.Node) int {
 	case !n.Eligible:
 		return 1
 	case n.Reason != "" && n.Role != string(cluster.RolePrefill) || n.LastError != "" ||
-		n.State != fleet.Healthy.String():
+		n.State != fleet.Healthy.String() || speed(n) != "":
 		return 2
 	}
 	return 3
 }
 
-// note returns why a node gets no requests, or few, with the error of its last check.
+// note returns why a node gets no requests, or few, with the error of its last check, and that it
+// is slow or stalled.
 func note(n *admin.Node) string {
 	reason := n.Reason
 	if n.Suspect {
 		reason = n.SuspectWhy
 	}
-	if n.LastError == "" {
-		return reason
+	if n.LastError != "" {
+		reason = strings.TrimSpace(reason + " (" + n.LastError + ")")
 	}
-	return strings.TrimSpace(reason + " (" + n.LastError + ")")
+	if reason != "" && speed(n) != "" {
+		reason += "; "
+	}
+	return reason + speed(n)
+}
+
+// speed says that a node is slow, beside which nodes, and that it is stalled, for how long; "" if
+// it is neither.
+func speed(n *admin.Node) string {
+	var all []string
+	if n.Speed != nil && n.Speed.Slow != "" {
+		all = append(all, "slow: "+n.Speed.Slow)
+	}
+	if n.Speed != nil && n.Speed.Silent > 0 {
+		silent, unit := time.Duration(n.Speed.Silent*float64(time.Second)), time.Second
+		if silent < unit {
+			unit = 10 * time.Millisecond
+		}
+		all = append(all, "stalled: no token for "+silent.Truncate(unit).String())
+	}
+	return strings.Join(all, "; ")
 }
 
 // roundTrip returns the round trip in milliseconds, by the node's kernel or that of the router's

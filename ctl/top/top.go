@@ -33,7 +33,12 @@ func Command(a *cli.App) *cobra.Command {
 			"acknowledges no packets\n" +
 			"  NOTE        why a node gets no requests, or few: its state, what its last check failed with, a " +
 			"cordon, an agent that is\n" +
-			"              not ready or no longer heard of\n" +
+			"              not ready or no longer heard of; slow: prefill 5.0x its like: took at least twice as " +
+			"long as at nodes\n" +
+			"              of its kind, and no answer has shown less than 1.5 times since; a node alone in its " +
+			"kind is never slow;\n" +
+			"              stalled: no token for 15s: mode predicted expects its streams to stand still for as " +
+			"long again\n" +
 			"  IN FLIGHT   requests of this router on the node, of how many it may have at once (-: no limit)\n" +
 			"  QUEUED      requests that wait inside the engine\n" +
 			"  CPU WAIT %  threads of the engine that wait for a CPU, on average: 100 is one that always waits\n" +
@@ -44,6 +49,11 @@ func Command(a *cli.App) *cobra.Command {
 			"with more\n" +
 			"  CPU %       of the engine's processes; SM %: use of the GPU; WATTS: its power; KV %: share of the KV " +
 			"cache in use\n" +
+			"  SLOWDOWN    times of the node's prefill and of its decode beside nodes of its kind: 2.00/1.00 is twice " +
+			"the prefill and\n" +
+			"              the same decode; -: mode predicted is off, or has fewer than 16 answers, or none for 10 " +
+			"minutes, or the node is\n" +
+			"              alone in its kind\n" +
 			"  BELIEVED    for how long a block is believed to stay in the node's cache, learned from its answers\n" +
 			"  PREDICTION  mean of believed minus reported cached share of the prompts; 0 is perfect, +1 always " +
 			"believed and never there\n\n" +

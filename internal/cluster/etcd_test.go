@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/cognitora/dataplane/internal/etcdserver"
+	"github.com/cognitora/dataplane/internal/freeport"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -24,7 +25,7 @@ type etcd struct {
 
 func startEtcd(t *testing.T) *etcd {
 	t.Helper()
-	e := &etcd{t: t, at: "127.0.0.1:0"}
+	e := &etcd{t: t, at: freeport.Address(t)}
 	e.start(t.TempDir())
 	t.Cleanup(func() {
 		if e.server != nil {

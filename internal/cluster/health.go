@@ -85,7 +85,10 @@ type NodeHealth struct {
 
 // Hardware describes the hardware of the engine.
 type Hardware struct {
-	Device   string `json:"device,omitempty"` // gpu or cpu
+	Device string `json:"device,omitempty"` // gpu or cpu
+	// GPUModel is the product name of the engine's GPUs. Names that differ are sorted and joined
+	// with " + ". Empty: unknown, because the agent does not read NVML or is an older one.
+	GPUModel string `json:"gpu_model,omitempty"`
 	GPUIndex int    `json:"gpu_index"`
 	TP       int    `json:"tp,omitempty"` // tensor-parallel width; 0: unknown
 	// DataParallel is the number of the engine's data-parallel ranks; 0: one, or unknown.
@@ -112,7 +115,8 @@ const (
 	maxValueBytes = 64 << 10
 	maxModels     = 1024
 	maxModelBytes = 512
-	maxVersion    = 64 // bytes of an engine's version
+	maxVersion    = 64  // bytes of an engine's version
+	maxGPUModel   = 256 // bytes of the names of a node's GPUs
 	maxSlots      = load.MaxRequests
 	// maxModelsJSON leaves room for the rest of a value within maxValueBytes.
 	maxModelsJSON = maxValueBytes - 16<<10
@@ -156,7 +160,7 @@ func (h *NodeHealth) fitOptional() {
 			errs = append(errs, fmt.Errorf("%w; the node is used without it", err))
 		}
 	}
-	h.fitVersion()
+	h.fitNames()
 	if err := CheckLabels(h.Labels); err != nil {
 		h.Labels = nil
 		errs = append(errs, fmt.Errorf("labels: %w; the node is used without labels", err))
@@ -251,14 +255,17 @@ func (h *NodeHealth) Fit() {
 		h.EngineSlots = 0
 	}
 	h.Models, _ = FitModels(h.Models)
-	h.fitVersion()
+	h.fitNames()
 	h.fitAdapters()
 }
 
-// fitVersion makes a version unknown that is too long to be one.
-func (h *NodeHealth) fitVersion() {
+// fitNames makes an engine's version and a GPU's name unknown if they are too long to be one.
+func (h *NodeHealth) fitNames() {
 	if len(h.EngineVersion) > maxVersion {
 		h.EngineVersion = ""
+	}
+	if len(h.GPUModel) > maxGPUModel {
+		h.GPUModel = ""
 	}
 }
 

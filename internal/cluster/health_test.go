@@ -11,7 +11,7 @@ import (
 	"github.com/cognitora/dataplane/internal/lora"
 )
 
-const goodNode = `{"node_id":"n1","address":"http://10.0.0.1:7070","role":"decode","engine":"vllm","models":["m"],"tp":2,
+const goodNode = `{"node_id":"n1","address":"http://10.0.0.1:7070","role":"decode","engine":"vllm","models":["m"],"tp":2,"gpu_model":"NVIDIA H100 80GB HBM3",
 "max_concurrent":8,"engine_slots":16,"heartbeat_s":20,"in_flight":3,"queue_depth":0,"sm_pct":42.5,"ready":true,` +
 	`"stamp":1700000000000,"from_the_future":{"a":[1]}}`
 
@@ -38,7 +38,8 @@ func TestUnknownIsNotZero(t *testing.T) {
 		t.Errorf("written as %s", s)
 	}
 	again, err := ParseNodeHealth("n1", out)
-	if err != nil || again.SMPct != h.SMPct || again.Role != RoleDecode {
+	if err != nil || again.SMPct != h.SMPct || again.Role != RoleDecode ||
+		again.GPUModel != "NVIDIA H100 80GB HBM3" {
 		t.Errorf("round trip: %+v %v", again, err)
 	}
 }
@@ -203,6 +204,9 @@ func FuzzParseNodeHealth(f *testing.F) {
 		h, err := ParseNodeHealth("n1", value)
 		if err != nil {
 			return
+		}
+		if len(h.GPUModel) > maxGPUModel {
+			t.Fatalf("a GPU's name of %d bytes", len(h.GPUModel))
 		}
 		out, err := json.Marshal(h)
 		if err != nil {

@@ -57,6 +57,18 @@ func TestLabelsOfANode(t *testing.T) {
 		strings.Repeat("9", maxVersion+1)+`"`)); err != nil || h.MaxBatchedTokens != 8192 || h.EngineVersion != "" {
 		t.Errorf("%+v, %v", h, err)
 	}
+	for n, want := range map[int]int{1: 1, maxGPUModel: maxGPUModel, maxGPUModel + 1: 0} {
+		h, err := ParseNodeHealth("n", value(`,"gpu_model":"`+strings.Repeat("H", n)+`"`))
+		if err != nil || len(h.GPUModel) != want {
+			t.Errorf("a GPU's name of %d bytes: %d are kept, %v", n, len(h.GPUModel), err)
+			continue
+		}
+		if h.GPUModel = strings.Repeat("H", n); want == 0 {
+			if h.Fit(); h.GPUModel != "" {
+				t.Error("an agent announces a GPU's name that is too long")
+			}
+		}
+	}
 	if _, err := ParseNodeHealth("n", value(`,"max_batched_tokens":-1`)); err == nil {
 		t.Error("a negative batch is taken")
 	}

@@ -100,14 +100,23 @@ func (w *watch) session(ctx context.Context) error {
 	}
 	w.wait = retryFirst
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	changes := w.client.etcd.Watch(clientv3.WithRequireLeader(ctx), w.prefix, watchFrom(w.rev)...)
+	var changes clientv3.WatchChan // nil until the watch is open
+	opened, from := make(chan clientv3.WatchChan, 1), watchFrom(w.rev)
+	go func() { // Watch does not return while etcd is away, and the pings must notice that
+		opened <- w.client.etcd.Watch(clientv3.WithRequireLeader(ctx), w.prefix, from...)
+	}()
+	defer func() {
+		if cancel(); changes == nil {
+			<-opened
+		}
+	}()
 	ping := time.NewTicker(cmp.Or(w.handler.PingEvery, pingEvery))
 	defer ping.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case changes = <-opened:
 		case resp, open := <-changes:
 			if err := watchError(resp, open); err != nil {
 				return err

@@ -182,6 +182,9 @@ func (f *flow) startIdle() {
 func (f *flow) read() {
 	if e := f.s.source.e; f.isRead() {
 		f.upstream.supply, f.upstream.last = flowing, f.l.now
+		if f.blocked() {
+			f.s.hold(true, f.l.now)
+		}
 		var err error
 		if f.upstream.fd >= 0 {
 			err = f.l.watch(f.upstream.fd, f.ticket.slot<<1, f.ticket.generation, bothEnds)
@@ -354,6 +357,7 @@ func (f *flow) send(p []byte) {
 		}
 	}
 	if f.keep(p[n:], f.l.now); f.blocked() {
+		f.s.hold(true, f.l.now)
 		f.arm()
 	}
 	f.settle()
@@ -380,6 +384,7 @@ func (f *flow) flush() {
 		u.bytes = nil
 	}
 	f.upstream.last = f.l.now
+	f.s.hold(false, f.l.now)
 	f.settle()
 }
 

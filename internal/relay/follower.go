@@ -41,6 +41,10 @@ type Follower interface {
 	// sse.MaxEventBytes is forwarded next. at is the time when the event was read, perhaps together
 	// with others. If enough is true, the rest of this source is dropped and its exchange closed.
 	Event(e sse.Event, out []byte, at time.Time) (rest []byte, enough bool)
+	// Held is called when the relay stops reading an event stream because the client has not taken
+	// the earlier bytes, and when the relay goes on. Without Loops it is called for each write,
+	// however short.
+	Held(held bool, at time.Time)
 	// Body is called for each piece of a body that is not an event stream, before it is sent. A
 	// body of up to 256 KiB is one piece, with whole set.
 	Body(piece []byte, whole bool)
@@ -69,8 +73,12 @@ type Follower interface {
 	Done(o Outcome, sent int64, err error)
 }
 
-// OneSource is embedded by followers that never ask for a second source.
+// OneSource is embedded by followers that never ask for a second source, and to which a client's
+// pace means nothing.
 type OneSource struct{}
+
+// Held does nothing.
+func (OneSource) Held(bool, time.Time) {}
 
 // Next is never called.
 func (OneSource) Next() (*Exchange, error) { return nil, errOneSource }

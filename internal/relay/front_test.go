@@ -33,6 +33,7 @@ type observed struct {
 	done   chan Outcome
 	cause  error
 	sent   int64
+	held   chan bool // gets what Held tells, if set
 }
 
 func newObserved() *observed {
@@ -47,6 +48,12 @@ func (o *observed) Event(e sse.Event, out []byte, _ time.Time) ([]byte, bool) {
 		return out, false
 	}
 	return append(out, e.Raw...), false
+}
+
+func (o *observed) Held(held bool, _ time.Time) {
+	if o.held != nil {
+		o.held <- held
+	}
 }
 
 func (o *observed) Body(piece []byte, whole bool) {
@@ -107,7 +114,7 @@ func TestWithoutLoops(t *testing.T) {
 	parkStreams = false
 	defer func() { parkStreams = true }()
 	for name, test := range map[string]func(*testing.T){
-		"ClientLeaves": TestClientLeaves, "SlowReader": TestSlowReader,
+		"ClientLeaves": TestClientLeaves, "SlowReader": TestSlowReader, "Held": TestHeld,
 		"StreamsTornDown": TestStreamsTornDown, "Stop": TestStop, "TruncatedReplies": TestTruncatedReplies,
 		"EngineDiesMidStream": TestEngineDiesMidStream, "HugeEvents": TestHugeEvents,
 		"EventsAreFiltered": TestEventsAreFiltered, "EventsUntilClose": TestEventsUntilClose,

@@ -66,6 +66,54 @@ func leave(t *testing.T, response string, streamed bool, how string) {
 	}
 }
 
+// TestHeld: the follower hears when a client that does not read holds up the stream, and when the
+// client reads again.
+func TestHeld(t *testing.T) {
+	piece, full := chunk("data: "+strings.Repeat("x", 4000)+"\n\n"), make(chan struct{})
+	o := newObserved()
+	o.held = make(chan bool, 1<<20)
+	f := newFront(t, rawServer(t, "tcp", func(c net.Conn, r *bufio.Reader) {
+		readRequest(r)
+		io.WriteString(c, sseHead+piece)
+		<-full
+		for range 4000 { // more than sockets hold
+			if _, err := io.WriteString(c, piece); err != nil {
+				return
+			}
+		}
+		io.WriteString(c, "0\r\n\r\n")
+	}), func(f *front) { f.follower = o })
+	c := dial(t, f.addr)
+	io.WriteString(c.Conn, request)
+	resp, err := http.ReadResponse(c.r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	io.CopyN(io.Discard, resp.Body, 4000)
+	holds := false
+	settles := func(want bool) { // without loops each write holds
+		t.Helper()
+		for deadline, still := soonest(), false; !still; {
+			select {
+			case holds = <-o.held:
+			case <-time.After(100 * time.Millisecond):
+				if still = holds == want; time.Now().After(deadline) {
+					t.Fatalf("the client holds up the stream: %v, want %v", holds, want)
+				}
+			}
+		}
+	}
+	settles(false)
+	close(full)
+	settles(true)
+	if n, err := io.Copy(io.Discard, resp.Body); err != nil || n < 4000*4000 {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	o.wait(t, Complete)
+	settles(false)
+}
+
 // TestSlowReader: a client that does not read is cut at its time limit, while another one still
 // gets everything.
 func TestSlowReader(t *testing.T) {

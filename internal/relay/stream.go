@@ -178,7 +178,13 @@ func (s *relayedReply) succeed(out []byte) []byte {
 // response may end properly, also after a failure that the follower has reported. After another
 // error the connection must be cut.
 func (s *relayedReply) step() (piece []byte, err error) {
-	if piece = s.ahead; len(piece) == 0 {
+	switch piece = s.ahead; {
+	case len(piece) > 0:
+	case s.events:
+		s.hold(false, time.Now())
+		piece, err = s.next()
+		s.hold(true, s.now)
+	default:
 		piece, err = s.next()
 	}
 	s.ahead = nil
@@ -223,6 +229,13 @@ func (s *relayedReply) nextPiece() []byte {
 		s.unwatch() // the client may leave after it has this piece
 	}
 	return piece
+}
+
+// hold tells the follower whether the client holds up an event stream's source.
+func (s *relayedReply) hold(held bool, at time.Time) {
+	if s.follower != nil && s.phase == reading {
+		s.follower.Held(held, at)
+	}
 }
 
 // release releases an event stream's source once it has ended. After the last source, release also

@@ -40,8 +40,10 @@ func TestSlowReaderBetweenSources(t *testing.T) {
 		}
 		close(ch.gate) // the next source is there before the client reads
 		for deadline := soonest(); ; time.Sleep(time.Millisecond) {
-			if idle, open := s.pool.Stats(); open > idle || time.Now().After(deadline) {
+			if idle, open := s.pool.Stats(); open > idle && ch.holds.Load() {
 				break
+			} else if time.Now().After(deadline) {
+				t.Fatal("the client holds up the next source, and the follower has not heard of it")
 			}
 		}
 		body, err := conn.body(t)

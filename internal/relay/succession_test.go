@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -75,6 +76,7 @@ type chain struct {
 	calls []string
 	given []byte // the bytes that the client should get
 	held  []byte
+	holds atomic.Bool // the client holds up the present source
 	left  chan struct{}
 	asked chan struct{} // signalled when Next is called
 	done  chan struct{}
@@ -123,6 +125,8 @@ func (c *chain) Event(e sse.Event, out []byte, _ time.Time) (rest []byte, enough
 	return out, enough
 }
 
+func (c *chain) Held(held bool, _ time.Time) { c.holds.Store(held) }
+
 func (c *chain) Body(piece []byte, _ bool) { c.given = append(c.given, piece...) }
 
 func (c *chain) End(out []byte, o Outcome, err error) ([]byte, bool) {
@@ -140,6 +144,7 @@ func (c *chain) End(out []byte, o Outcome, err error) ([]byte, bool) {
 }
 
 func (c *chain) Next() (*Exchange, error) {
+	c.holds.Store(false)
 	script := c.next[0]
 	c.calls, c.next = append(c.calls, "next "+script), c.next[1:]
 	c.asked <- struct{}{}

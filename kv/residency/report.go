@@ -1,7 +1,10 @@
 package residency
 
 import (
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/cognitora/dataplane/kv/block"
@@ -54,12 +57,12 @@ const reportStep = 64
 // ErrGap, ErrStale, ErrReport or ErrEngines. After ErrGap the engine must begin anew with a Fresh
 // report. Reports wait for each other.
 func (x *Index) Report(r *Report) error {
+	x.reports.Lock()
+	defer x.reports.Unlock()
 	ids, err := x.check(r)
 	if err != nil {
 		return err
 	}
-	x.reports.Lock()
-	defer x.reports.Unlock()
 	h, err := x.accept(r)
 	if h == nil {
 		return err
@@ -78,7 +81,8 @@ func (x *Index) Report(r *Report) error {
 	return nil
 }
 
-// check refuses a malformed report. check returns the namespaces' ids.
+// check refuses a malformed report. check returns the namespaces' ids, which are valid until the
+// next call. The caller holds x.reports.
 func (x *Index) check(r *Report) ([]block.ModelID, error) {
 	bad := func(format string, args ...any) ([]block.ModelID, error) {
 		return nil, fmt.Errorf("%w: %s", ErrReport, fmt.Sprintf(format, args...))
@@ -89,7 +93,8 @@ func (x *Index) check(r *Report) ([]block.ModelID, error) {
 	if r.Gone && len(r.Events) > 0 {
 		return bad("events of an engine that is gone; send them before")
 	}
-	ids := make([]block.ModelID, len(r.Events))
+	ids := slices.Grow(x.ids[:0], len(r.Events))[:len(r.Events)]
+	x.ids = ids
 	for i := range r.Events {
 		e := &r.Events[i]
 		switch {
@@ -107,16 +112,39 @@ func (x *Index) check(r *Report) ([]block.ModelID, error) {
 			ids[i] = ids[i-1]
 			continue
 		}
-		n, err := block.ParseNamespace(e.Namespace)
-		if err != nil {
+		var err error
+		if ids[i], err = x.checked.id(e.Namespace); err != nil {
 			return bad("event %d: %v", i, err)
 		}
-		if n.Space != "" {
-			return bad("event %d: an engine has no blocks of a namespace of keys", i)
-		}
-		ids[i] = block.IDOf(e.Namespace)
 	}
 	return ids, nil
+}
+
+// maxChecked bounds the namespaces that are remembered as well-formed.
+const maxChecked = 64
+
+// checked holds the ids of well-formed namespaces of engines by their texts. Most reports have the
+// namespace of an earlier one. Parsing takes four times as long as the rest of a small report.
+type checked map[string]block.ModelID
+
+// id returns the id of a namespace, or an error if it is not a namespace of a model.
+func (c checked) id(text string) (block.ModelID, error) {
+	if id, ok := c[text]; ok {
+		return id, nil
+	}
+	n, err := block.ParseNamespace(text)
+	if err != nil {
+		return block.ModelID{}, err
+	}
+	if n.Space != "" {
+		return block.ModelID{}, errors.New("an engine has no blocks of a namespace of keys")
+	}
+	if len(c) >= maxChecked {
+		clear(c)
+	}
+	id := block.IDOf(text)
+	c[strings.Clone(text)] = id
+	return id, nil
 }
 
 // accept finds the reporting holder. accept returns nil without an error if there is nothing to

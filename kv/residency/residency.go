@@ -103,7 +103,9 @@ type Index struct {
 	maxEngines int
 	seeds      [2]uint64 // for the tables' hashes
 
-	reports sync.Mutex // taken before mu
+	reports sync.Mutex // taken before mu; guards checked and ids
+	checked checked
+	ids     []block.ModelID // of the events of the report that is being checked
 
 	mu         sync.Mutex // guards all fields below; held for some hundred blocks at most
 	own        *holder
@@ -138,6 +140,7 @@ func New(o Options) *Index {
 		maxEngines: o.MaxEngines,
 		seeds:      [2]uint64{rand.Uint64(), rand.Uint64()},
 		chains:     newChains(),
+		checked:    checked{},
 		holders:    map[uint32]*holder{},
 		engines:    map[string]*holder{},
 		namespaces: newNamespaces(),

@@ -299,6 +299,81 @@ func TestApplyAllocates(t *testing.T) {
 	}
 }
 
+// TestReportAllocates reports a block that an engine stores and drops, as engines do for each step
+// of an answer.
+func TestReportAllocates(t *testing.T) {
+	x := New(Options{Ring: 1024})
+	report := reports(t, x)
+	if n := testing.AllocsPerRun(1000, report); n != 0 {
+		t.Errorf("%v allocations per report", n)
+	}
+}
+
+// TestCheckedNamespaces reports of more namespaces than are remembered, each twice, and of a wrong
+// one in between.
+func TestCheckedNamespaces(t *testing.T) {
+	x, number := New(Options{}), uint64(0)
+	send := func(space string) error {
+		number++
+		err := x.Report(&Report{Engine: "e", Epoch: 1, Number: number, Fresh: number == 1, Events: []Event{{
+			Kind: Stored, Namespace: space, Tier: Device, Digests: chainOf(space, 1)}}})
+		if err != nil {
+			number--
+		}
+		return err
+	}
+	for rank := range uint32(2 * maxChecked) {
+		space := block.Namespace{Model: "m", Revision: "r", DType: "bf16", Layout: "l", Tokens: 16, TP: 2 * maxChecked,
+			TPRank: rank, PP: 1}.String()
+		for range 2 {
+			if err := send(space); err != nil {
+				t.Fatal(err)
+			}
+			for _, wrong := range []string{space + ";", block.Namespace{Space: "s3.b"}.String()} {
+				if err := send(wrong); !errors.Is(err, ErrReport) {
+					t.Fatalf("%s: %v", wrong, err)
+				}
+			}
+		}
+		if len(x.checked) > maxChecked {
+			t.Fatalf("%d namespaces are remembered", len(x.checked))
+		}
+	}
+	if st := x.Stats(); st.Blocks != 2*maxChecked || st.Namespaces != 2*maxChecked {
+		t.Errorf("%+v", st)
+	}
+}
+
+// reports returns a function that reports a block stored if it is not, and removed otherwise.
+func reports(t testing.TB, x *Index) func() {
+	chain := chainOf("p", 2)
+	r := Report{Engine: "e", Epoch: 1, Number: 1, Fresh: true, Events: []Event{{
+		Kind: Stored, Namespace: spaceOf("m", 0), Tier: Device, Digests: chain[:1]}}}
+	if err := x.Report(&r); err != nil {
+		t.Fatal(err)
+	}
+	r.Fresh, r.Events[0].Parent, r.Events[0].Digests = false, chain[0], chain[1:]
+	return func() {
+		r.Number++
+		r.Events[0].Kind = Stored
+		if r.Number%2 == 1 {
+			r.Events[0].Kind = Removed
+		}
+		if err := x.Report(&r); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkReport measures a report of one block, the usual one of an engine that decodes.
+func BenchmarkReport(b *testing.B) {
+	report := reports(b, New(Options{}))
+	b.ReportAllocs()
+	for b.Loop() {
+		report()
+	}
+}
+
 // BenchmarkApply measures the store's callback for blocks that come and go among a million.
 func BenchmarkApply(b *testing.B) {
 	x := New(Options{})

@@ -65,12 +65,13 @@ const mostGrowth = 0.03
 // growth returns how many requests were underway in the end more than after a quarter of the
 // arrivals, as a share of the arrivals between. Medians leave bursts out.
 func (r *Result) growth() float64 {
-	n := len(r.underway)
+	underway := r.singles.underway
+	n := len(underway)
 	if n < 16 {
 		return 0
 	}
 	median := func(from, to int) int {
-		part := slices.Clone(r.underway[n*from/16 : n*to/16])
+		part := slices.Clone(underway[n*from/16 : n*to/16])
 		slices.Sort(part)
 		return part[len(part)/2]
 	}

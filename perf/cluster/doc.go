@@ -4,10 +4,9 @@
 // These parts of the router are real: the policy, the prefix index with its feedback and lifetimes,
 // the fleet's snapshot with its counts of requests in flight, pending prefill, admission, and the
 // dispatcher's pick (leg.Rehearsal). The engine's model has the batch, the block-level LRU cache
-// and the cost of a step (engine.Model). The router is told of every first token, and of every
-// leg.Every-th token after it. There are no bytes, sockets, retries, faults or network delays, and
-// no client gives up. Every request is streamed, comes once, at its time, and is answered or
-// refused once.
+// and the cost of a step (engine.Model). The router is told of every token. There are no bytes,
+// sockets, retries, faults or network delays, and no client gives up. Every request is streamed,
+// comes once, at its time, and is answered or refused once.
 //
 // One goroutine processes all events of a simulation in order, so an hour of a fleet's traffic
 // takes seconds. Equal configurations give exactly equal results on every machine.
@@ -25,11 +24,12 @@
 // mode keeps the engines' prefill busy for a given share of the time. So modes are compared under
 // the same known load. A Burst sets its own arrival times.
 //
-// # Nodes and telemetry
+// # Nodes, telemetry and routers
 //
 // Config.Speeds gives nodes different speeds, and Config.Slow makes a node slower for some time.
-// With Config.Telemetry the router hears of every engine's requests, queue and KV blocks as from an
-// agent's heartbeats: now and then, and late.
+// With Config.Telemetry a router hears of every engine's requests, queue and KV blocks as from an
+// agent's heartbeats: now and then, and late. With Config.Routers several routers share the nodes,
+// and tell each other nothing.
 //
 // # Judging
 //

@@ -18,7 +18,7 @@ type Trial struct {
 	Traffics    []Traffic
 	Loads       []float64 // shares of the rate that round robin holds
 	Contestants []Contestant
-	Seeds       int // at least 1
+	Seeds       int // at least 2, because one seed has no interval
 	FirstSeed   uint64
 	// CurveLoads are further loads, which are simulated for the curves only.
 	CurveLoads []float64
@@ -40,8 +40,8 @@ type Judgement struct {
 	Rates     []Rate    `json:"rates"`
 	Rows      []*Row    `json:"rows"` // by traffic, load and contestant
 	Summary   []Summary `json:"summary"`
-	// Points are the rows of all loads, those of the curves too.
-	Points []*Row `json:"points"`
+	// Points are the rows of all loads, those of the curves too; absent without curves.
+	Points []*Row `json:"points,omitempty"`
 }
 
 // Rate is the rate that round robin holds.
@@ -78,6 +78,8 @@ const (
 	FigureErrorP90    = "ttft_error_p90_pct"
 	FigureUsualP90    = "usual_ttft_p90_ms"
 	FigureSlowP90     = "slow_ttft_p90_ms"
+	FigureAfterTTFT   = "recovered_ttft_mean_ms"
+	FigureAfterE2E    = "recovered_e2e_mean_ms"
 )
 
 // figures compute the figures of a simulation. ok is false if it has no value.
@@ -93,10 +95,12 @@ var figures = []struct {
 	{FigureRefused, func(r *Result) (float64, bool) { return float64(r.Refused), true }},
 	{FigurePreemptions, func(r *Result) (float64, bool) { return float64(r.Preemptions), true }},
 	{FigureBusiest, func(r *Result) (float64, bool) { return r.BusiestToMean, true }},
-	{FigureErrorP50, func(r *Result) (float64, bool) { return r.TTFTError.P50, len(r.ttftErrors) > 0 }},
-	{FigureErrorP90, func(r *Result) (float64, bool) { return r.TTFTError.P90, len(r.ttftErrors) > 0 }},
-	{FigureUsualP90, func(r *Result) (float64, bool) { return r.UsualTTFT.P90, len(r.slowTTFT) > 0 }},
-	{FigureSlowP90, func(r *Result) (float64, bool) { return r.SlowTTFT.P90, len(r.slowTTFT) > 0 }},
+	{FigureErrorP50, func(r *Result) (float64, bool) { return r.TTFTError.P50, r.TTFTError.Count > 0 }},
+	{FigureErrorP90, func(r *Result) (float64, bool) { return r.TTFTError.P90, r.TTFTError.Count > 0 }},
+	{FigureUsualP90, func(r *Result) (float64, bool) { return r.Phases.Before.TTFT.P90, r.Phases.Slow.TTFT.Count > 0 }},
+	{FigureSlowP90, func(r *Result) (float64, bool) { return r.Phases.Slow.TTFT.P90, r.Phases.Slow.TTFT.Count > 0 }},
+	{FigureAfterTTFT, func(r *Result) (float64, bool) { return r.Phases.After.TTFT.Mean, r.Phases.After.TTFT.Count > 0 }},
+	{FigureAfterE2E, func(r *Result) (float64, bool) { return r.Phases.After.E2E.Mean, r.Phases.After.E2E.Count > 0 }},
 }
 
 // Judge simulates every contestant under every traffic, load and seed, on all CPUs. Equal trials
@@ -114,10 +118,14 @@ func Judge(ctx context.Context, t Trial) (*Judgement, error) {
 	if err != nil {
 		return nil, err
 	}
-	if j.Points, err = t.simulate(ctx, j.Rates); err != nil {
+	points, err := t.simulate(ctx, j.Rates)
+	if err != nil {
 		return nil, err
 	}
-	for _, r := range j.Points {
+	if len(t.CurveLoads) > 0 {
+		j.Points = points
+	}
+	for _, r := range points {
 		if slices.Contains(t.Loads, r.Load) {
 			j.Rows = append(j.Rows, r)
 		}
@@ -178,7 +186,7 @@ func (t *Trial) simulate(ctx context.Context, rates []Rate) ([]*Row, error) {
 			if row.results[seed], err = Run(w, cfg); err != nil {
 				return fmt.Errorf("%s at load %g: %w", row.Workload, row.Load, err)
 			}
-			row.results[seed].forget()
+			row.results[seed].singles = singles{} // too large to keep for all
 			mu.Lock()
 			done++
 			if t.Progress != nil {

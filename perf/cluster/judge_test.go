@@ -65,6 +65,18 @@ func TestTraffics(t *testing.T) {
 			t.Errorf("%s: speeds %v, slow %v", kind.Name, cfg.Speeds, cfg.Slow)
 		}
 	}
+	apart, err := TrafficsNamed([]string{"recovery"})
+	if err != nil || len(apart) != 1 {
+		t.Fatal(apart, err)
+	}
+	_, cfg, err := apart[0].At(7, 1.4)
+	if s := cfg.Slow; err != nil || cfg.Nodes != 3 || cfg.Speeds != nil || len(s) != 1 ||
+		s[0].To-s[0].From != 3*time.Minute {
+		t.Errorf("recovery: %+v, %v", cfg, err)
+	}
+	if all := small(t, 1, "all"); len(all) != 6 || all[5].Name != "nodes" {
+		t.Errorf("all: %+v", all)
+	}
 	if _, err := TrafficsNamed([]string{"chat", "chats"}); err == nil || !strings.Contains(err.Error(), `"chats"`) {
 		t.Errorf("an unknown kind: %v", err)
 	}
@@ -132,12 +144,6 @@ func TestDifference(t *testing.T) {
 			t.Errorf("%v: %+v, want %s", own, d, verdict)
 		}
 	}
-	if s := student(9); s != 2.262 {
-		t.Errorf("t of 9 degrees is %g", s)
-	}
-	if s := student(60); math.Abs(s-2.000) > 0.003 {
-		t.Errorf("t of 60 degrees is %g", s)
-	}
 }
 
 // TestJudge: a judgement is the same on any number of CPUs, and a mode that knows the caches does
@@ -161,10 +167,11 @@ func TestJudge(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	trial.Progress = nil
+	trial.Progress, trial.CurveLoads = nil, nil
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	if again, err := Judge(context.Background(), trial); err != nil || again.Markdown() != j.Markdown() {
-		t.Errorf("on one CPU: %v\n%s", err, again.Markdown())
+	if again, err := Judge(context.Background(), trial); err != nil || again.Markdown() != j.Markdown() ||
+		again.Points != nil {
+		t.Errorf("on one CPU, without curves: %v\n%s", err, again.Markdown())
 	}
 	if calls != 48 || len(j.Rows) != 8 || len(j.Points) != 16 || len(j.Summary) != 3 || len(j.Rates) != 2 {
 		t.Fatalf("%d calls, %d rows, %d points, %d in the summary", calls, len(j.Rows), len(j.Points), len(j.Summary))
@@ -243,6 +250,37 @@ func TestSummary(t *testing.T) {
 		if j.Summary[i] != want {
 			t.Errorf("%+v, want %+v", j.Summary[i], want)
 		}
+	}
+}
+
+// TestRecoveredIsCompared: figures after all nodes were slower are compared where all rows have
+// them, and the summary leaves them out.
+func TestRecoveredIsCompared(t *testing.T) {
+	row := func(mode string, ms float64, requests int) *Row {
+		r := &Row{Mode: mode, Workload: "w"}
+		for i := range 2 {
+			after := Times{Count: requests, Mean: ms + float64(i)}
+			r.results = append(r.results, &Result{Phases: Phases{After: Phase{after, after}}})
+		}
+		r.average()
+		return r
+	}
+	j := &Judgement{Rows: []*Row{row("a", 100, 1), row("b", 200, 1), row("a", 100, 1), row("b", 0, 0)}}
+	j.compare([]Contestant{{Name: "a", Mode: "score"}, {Name: "b", Mode: "cost"}})
+	for _, figure := range []string{FigureAfterTTFT, FigureAfterE2E} {
+		if d := j.Rows[0].Against[figure]; d.Verdict != Ahead || d.Other != "b" {
+			t.Errorf("%s: %+v", figure, d)
+		}
+		if _, compared := j.Rows[2].Against[figure]; compared {
+			t.Errorf("%s is compared with nothing", figure)
+		}
+	}
+	if j.Summary[0].Figures != 6 {
+		t.Errorf("%+v, want 3 figures of each group", j.Summary[0])
+	}
+	text := j.Markdown()
+	if want := "After all nodes were slower"; !strings.Contains(text, want) || strings.Count(text, ", ahead) |") != 2 {
+		t.Errorf("%q with two figures ahead is missing in\n%s", want, text)
 	}
 }
 

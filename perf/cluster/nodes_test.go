@@ -6,7 +6,8 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/perf/trace"
-	"github.com/cognitora/dataplane/router/leg"
+	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
@@ -29,13 +30,14 @@ func TestSpeeds(t *testing.T) {
 		Engine: engine.Config{CacheBlocks: 8, PrefillTokensPerSecond: 1000},
 	}
 	r := run(t, w, cfg)
-	if want := []float64{1000, 2000, 2000, 3000}; !slices.Equal(r.ttft, want) {
-		t.Errorf("TTFT %v ms, want %v", r.ttft, want)
+	if want := []float64{1000, 2000, 2000, 3000}; !slices.Equal(r.singles.all.ttft, want) {
+		t.Errorf("TTFT %v ms, want %v", r.singles.all.ttft, want)
 	}
 	for name, bad := range map[string]func(*Config){
 		"speeds":    func(c *Config) { c.Speeds = []float64{1} },
 		"slow":      func(c *Config) { c.Slow[0].Node = 2 },
 		"telemetry": func(c *Config) { c.Telemetry.Age = -1 },
+		"routers":   func(c *Config) { c.Routers = -1 },
 	} {
 		c := cfg
 		c.Slow = slices.Clone(c.Slow)
@@ -56,7 +58,7 @@ func TestTelemetryIsStale(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	node := s.router.members[1]
+	node := s.routers[0].members[1]
 	if i := node.Info(); i.EngineSlots != 1 || i.BlockTokens != trace.BlockTokens || i.MaxBatchedTokens != 2048 {
 		t.Errorf("the router knows of %+v", i)
 	}
@@ -90,10 +92,58 @@ func TestTelemetryIsStale(t *testing.T) {
 	}
 }
 
-// TestAnswersGrow: the router is told at every leg.Every tokens after the first.
+// TestSeveralRouters: requests go to the routers in turn, and each router hears of the others'
+// requests from the heartbeats only.
+func TestSeveralRouters(t *testing.T) {
+	cfg := Config{
+		Nodes: 2, Routers: 2, Mode: "predicted", Limit: -1, Telemetry: Telemetry{Every: time.Second},
+		Engine: engine.Config{CacheBlocks: 8, MaxSeqs: 1, PrefillTokensPerSecond: 1000},
+	}
+	w := alone(1, 100, 100, 100, 100, 100, 100)
+	s, err := newSimulation(w, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.listen(0) // the first heartbeats, before any request
+	s.now = 100 * time.Millisecond
+	for i := range w.requests {
+		s.arrive(&w.requests[i])
+	}
+	one, two := s.routers[0], s.routers[1]
+	if s.result.MostInFlight < 3 {
+		t.Errorf("at most %d of 6 requests at one of 2 nodes", s.result.MostInFlight)
+	}
+	for i := range s.nodes {
+		held := int32(len(s.nodes[i].unbegun))
+		a, b := one.members[i], two.members[i]
+		if a.InFlight()+b.InFlight() != held || a.Load().Others != 0 || b.Load().Others != 0 {
+			t.Errorf("node %d has %d requests; the routers know of %d and %d, and of %d and %d of others", i, held,
+				a.InFlight(), b.InFlight(), a.Load().Others, b.Load().Others)
+		}
+	}
+	s.listen(time.Second + 500*time.Millisecond) // each node's second one; nothing has ended
+	for i := range s.nodes {
+		a, b := one.members[i], two.members[i]
+		if a.Load().Others != b.InFlight() || b.Load().Others != a.InFlight() || a.InFlight()+b.InFlight() == 0 {
+			t.Errorf("node %d: %d of others beside %d, and %d beside %d", i, a.Load().Others, b.InFlight(),
+				b.Load().Others, a.InFlight())
+		}
+	}
+	if n := one.index.Len(); n != 3*(1000/prefix.BlockTokens) || two.index.Len() != n {
+		t.Errorf("the routers believe in %d and %d blocks", n, two.index.Len())
+	}
+	for len(s.events) > 0 {
+		s.step()
+	}
+	if s.result.Answered != 6 || s.result.Refused != 0 {
+		t.Errorf("%d answered, %d refused", s.result.Answered, s.result.Refused)
+	}
+}
+
+// TestAnswersGrow: the router is told of every token.
 func TestAnswersGrow(t *testing.T) {
 	cfg := Config{Nodes: 1, Mode: "random", Engine: engine.Config{CacheBlocks: 8}}
-	s, err := newSimulation(alone(3*leg.Every, 0), cfg)
+	s, err := newSimulation(alone(48, 0), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,16 +151,16 @@ func TestAnswersGrow(t *testing.T) {
 	f := s.nodes[0].unbegun[0]
 	told := 0
 	for len(s.events) > 0 {
-		next := f.next
+		before := f.told
 		s.step()
-		if p := f.Produced(); (f.next > next) != (p > 1 && p%leg.Every == 1) || f.next > next && f.next != p+leg.Every {
-			t.Fatalf("after %d tokens the next word is due at %d", p, f.next)
+		if p := f.Produced(); f.told != p || p > before+1 {
+			t.Fatalf("the router was told of %d tokens of %d, and of %d before", f.told, p, before)
 		}
-		if f.next > next {
+		if f.told > before {
 			told++
 		}
 	}
-	if told != 2 || !f.over || len(s.nodes[0].answers) != 0 {
+	if told != 48 || !f.over || len(s.nodes[0].answers) != 0 {
 		t.Errorf("told %d times; over: %v", told, f.over)
 	}
 	s.result.finish(s)
@@ -130,5 +180,62 @@ func TestSmallCachesPreempt(t *testing.T) {
 	cfg.Engine.CacheBlocks = 20_000
 	if r := run(t, w, cfg); r.Preemptions != 0 {
 		t.Errorf("%d preemptions of large caches", r.Preemptions)
+	}
+}
+
+// TestRecoveredTimes: requests after all nodes were slower have figures of their own.
+func TestRecoveredTimes(t *testing.T) {
+	at := func(node int, from, to time.Duration) Slow {
+		return Slow{Node: node, Slowdown: engine.Slowdown{From: from * time.Second, To: to * time.Second, Factor: 3}}
+	}
+	cfg := Config{
+		Nodes: 1, Mode: "round_robin", Slow: []Slow{at(0, 9, 11), at(0, 29, 31)},
+		Engine: engine.Config{CacheBlocks: 8, PrefillTokensPerSecond: 1000},
+	}
+	r := run(t, alone(1, 0, 10_000, 20_000, 30_000, 40_000, 50_000), cfg) // at 20 s one is still to come
+	each := func(n int, ms float64) Phase {
+		of := Times{n, ms, ms, ms, ms}
+		return Phase{of, of}
+	}
+	if want := (Phases{Before: each(1, 1000), Slow: each(2, 3000), After: each(2, 1000)}); r.Phases != want {
+		t.Errorf("%+v, want %+v", r.Phases, want)
+	}
+}
+
+// TestSlowNodeIsTriedAgain: mode predicted sends few requests to a node that is slow for long, and
+// finds out that it is fast again, although the others can do without it.
+func TestSlowNodeIsTriedAgain(t *testing.T) {
+	kinds, err := TrafficsNamed([]string{"recovery"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kind := kinds[0]
+	kind.Requests *= 2
+	const from, to, end = time.Minute, 16 * time.Minute, 26 * time.Minute
+	var meanwhile, after [2]float64 // the node's shares of the requests, without and with exploration
+	for i, explores := range []bool{false, true} {
+		var own, all [3]int // requests until from, to and end
+		for k, until := range []time.Duration{from, to, end} {
+			for seed := range uint64(4) {
+				w, cfg, err := kind.At(seed, 1.4)
+				if err != nil {
+					t.Fatal(err)
+				}
+				w.requests = slices.DeleteFunc(w.requests, func(r request) bool { return r.at >= until })
+				p := *policy.Default()
+				p.Predicted.Explore = explores
+				cfg.Mode, cfg.Policy = policy.Predicted.String(), &p
+				cfg.Slow[0].From, cfg.Slow[0].To = from, to
+				r := run(t, w, cfg)
+				own[k], all[k] = own[k]+r.perNode[cfg.Slow[0].Node], all[k]+w.Len()
+			}
+		}
+		meanwhile[i] = float64(own[1]-own[0]) / float64(all[1]-all[0])
+		after[i] = float64(own[2]-own[1]) / float64(all[2]-all[1])
+	}
+	t.Logf("shares while slow %.3f, after that %.3f", meanwhile, after)
+	if meanwhile[1] > 0.03 || after[1] < 0.1 || after[1] < 1.5*after[0] {
+		t.Errorf("without and with exploration a slow node gets %.3f of the requests, and after that %.3f", meanwhile,
+			after)
 	}
 }

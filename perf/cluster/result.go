@@ -27,11 +27,9 @@ type Result struct {
 	// TTFTError is the difference between the expected and the real time to the first token, in
 	// percent of the real time. TTFTError is 0 in modes that expect no time.
 	TTFTError Times `json:"ttft_error_pct"`
-	// SlowTTFT is the TTFT of requests that arrived while a node was slower, and UsualTTFT that of
-	// the requests before.
-	SlowTTFT  Times   `json:"ttft_slow_ms"`
-	UsualTTFT Times   `json:"ttft_usual_ms"`
-	HitRatio  float64 `json:"hit_ratio"` // share of cached tokens in prompt tokens
+	// Phases is empty if no node is slower for a time.
+	Phases   Phases  `json:"phases"`
+	HitRatio float64 `json:"hit_ratio"` // share of cached tokens in prompt tokens
 	// Utilisation is the share of the nodes' time that was used for prefill, from the first arrival
 	// to the last.
 	Utilisation float64 `json:"prefill_utilisation"`
@@ -43,29 +41,61 @@ type Result struct {
 	// Preemptions counts the requests that lost their KV blocks to others and were computed again.
 	Preemptions int `json:"preemptions"`
 
-	prefill                         time.Duration
-	ttft, e2e, perToken, ttftErrors []float64
-	slowTTFT, usualTTFT             []float64
-	perNode                         []int // requests by node
-	underway                        []int // requests that are being answered, after each arrival
+	prefill time.Duration // that the nodes used until the last arrival
+	perNode []int         // requests by node
+	singles singles
 }
 
-// Times are the mean, and percentiles by nearest rank.
-type Times struct {
-	Mean float64 `json:"mean"`
-	P50  float64 `json:"p50"`
-	P90  float64 `json:"p90"`
-	P99  float64 `json:"p99"`
+// Phases has the requests by their arrival: before any node was slower, while one was, and after
+// all were.
+type Phases struct {
+	Before Phase `json:"before"`
+	Slow   Phase `json:"slow"`
+	After  Phase `json:"after"`
 }
+
+// Phase has the times of the requests of one phase.
+type Phase struct {
+	TTFT Times `json:"ttft_ms"`
+	E2E  Times `json:"e2e_ms"`
+}
+
+// Times are the mean, and percentiles by nearest rank, of a number of values.
+type Times struct {
+	Count int     `json:"count"`
+	Mean  float64 `json:"mean"`
+	P50   float64 `json:"p50"`
+	P90   float64 `json:"p90"`
+	P99   float64 `json:"p99"`
+}
+
+// singles are the figures of single requests, from which those of the Result are made.
+type singles struct {
+	all, before, slow, after spans
+	perToken, ttftErrors     []float64
+	underway                 []int // requests that are being answered, after each arrival
+}
+
+// spans are times of single requests, in ms.
+type spans struct{ ttft, e2e []float64 }
+
+func (s *spans) add(first, all time.Duration) {
+	s.ttft, s.e2e = append(s.ttft, ms(first)), append(s.e2e, ms(all))
+}
+
+func (s *spans) phase() Phase { return Phase{times(s.ttft), times(s.e2e)} }
+
+func ms(d time.Duration) float64 { return float64(d) / 1e6 }
 
 func newResult(c Config) *Result {
 	return &Result{Mode: c.Mode, Speed: c.Speed, perNode: make([]int, c.Nodes)}
 }
 
-func (r *Result) sent(node int, f *flight) {
+// sent counts a request that goes to a node, which then has inFlight requests.
+func (r *Result) sent(node int, f *flight, inFlight int) {
 	r.perNode[node]++
 	r.Believed += int64(f.rehearsal.Matched() * prefix.BlockTokens)
-	r.MostInFlight = max(r.MostInFlight, int(f.rehearsal.Node().InFlight()))
+	r.MostInFlight = max(r.MostInFlight, inFlight)
 }
 
 func (r *Result) answered(s *simulation, f *flight) {
@@ -73,27 +103,32 @@ func (r *Result) answered(s *simulation, f *flight) {
 	r.Answered++
 	r.PromptTokens += int64(f.PromptTokens)
 	r.CachedTokens += int64(f.CachedTokens())
-	first := f.FirstToken() - f.at
-	r.ttft = append(r.ttft, float64(first)/1e6)
-	if slow, before := s.cfg.whileSlow(f.at); slow {
-		r.slowTTFT = append(r.slowTTFT, float64(first)/1e6)
-	} else if before {
-		r.usualTTFT = append(r.usualTTFT, float64(first)/1e6)
+	first, all := f.FirstToken()-f.at, now-f.at
+	of := &r.singles
+	of.all.add(first, all)
+	switch slow, before, after := s.cfg.whileSlow(f.at); {
+	case slow:
+		of.slow.add(first, all)
+	case before:
+		of.before.add(first, all)
+	case after:
+		of.after.add(first, all)
 	}
-	r.e2e = append(r.e2e, float64(now-f.at)/1e6)
 	if f.OutputTokens > 1 {
-		r.perToken = append(r.perToken, float64(now-f.FirstToken())/1e6/float64(f.OutputTokens-1))
+		of.perToken = append(of.perToken, ms(now-f.FirstToken())/float64(f.OutputTokens-1))
 	}
 	if f.expected > 0 {
-		r.ttftErrors = append(r.ttftErrors, 100*math.Abs(float64(f.expected-first))/float64(first))
+		of.ttftErrors = append(of.ttftErrors, 100*math.Abs(float64(f.expected-first))/float64(first))
 	}
 }
 
 func (r *Result) finish(s *simulation) {
 	r.Requests = len(s.workload.requests)
 	r.HitRatio = float64(r.CachedTokens) / float64(max(r.PromptTokens, 1))
-	r.TTFT, r.E2E, r.PerToken, r.TTFTError = times(r.ttft), times(r.e2e), times(r.perToken), times(r.ttftErrors)
-	r.SlowTTFT, r.UsualTTFT = times(r.slowTTFT), times(r.usualTTFT)
+	of := &r.singles
+	r.TTFT, r.E2E = times(of.all.ttft), times(of.all.e2e)
+	r.PerToken, r.TTFTError = times(of.perToken), times(of.ttftErrors)
+	r.Phases = Phases{of.before.phase(), of.slow.phase(), of.after.phase()}
 	for i := range s.nodes {
 		r.Preemptions += s.nodes[i].model.Usage().Preemptions
 	}
@@ -102,11 +137,6 @@ func (r *Result) finish(s *simulation) {
 	if s.last > 0 {
 		r.Utilisation = r.prefill.Seconds() / s.last.Seconds() / float64(len(r.perNode))
 	}
-}
-
-// forget drops the figures of single requests.
-func (r *Result) forget() {
-	r.ttft, r.e2e, r.perToken, r.underway = nil, nil, nil, nil
 }
 
 func times(all []float64) Times {
@@ -119,7 +149,7 @@ func times(all []float64) Times {
 		sum += v
 	}
 	rank := func(p float64) float64 { return all[max(int(math.Ceil(p*float64(len(all))))-1, 0)] }
-	return Times{sum / float64(len(all)), rank(.5), rank(.9), rank(.99)}
+	return Times{len(all), sum / float64(len(all)), rank(.5), rank(.9), rank(.99)}
 }
 
 // MarkdownHeader returns the head of a table of MarkdownRow.

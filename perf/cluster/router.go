@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/affinity"
 	"github.com/cognitora/dataplane/router/fleet"
@@ -65,26 +66,24 @@ func Modes() []string {
 // router has all parts of a router that pick a node. The struct router has no sockets.
 type router struct {
 	*leg.Dispatcher
+	fleet   *fleet.Fleet
 	index   *prefix.Index
 	nodes   map[*fleet.Node]int
 	members []*fleet.Node // by number
 }
 
-// newRouter makes a router for c.Nodes engines, all of them healthy.
-func newRouter(c *Config, p *policy.Policy, now func() time.Time) (*router, error) {
+// newRouter makes the router with this number for the engines that have these heartbeats, all of
+// them healthy.
+func newRouter(c *Config, number int, p *policy.Policy, joining []*cluster.NodeHealth, now func() time.Time) (*router,
+	error) {
 	index := prefix.NewIndex(prefix.Options{MaxBlocks: c.IndexBlocks, Lifetime: c.Lifetime, Now: now, Inline: true})
-	o := fleet.Options{Index: index, Logger: slog.New(slog.DiscardHandler), Proven: true}
-	for i := range c.Nodes {
-		o.Backends = append(o.Backends, fleet.Backend{
-			ID: nodeName(i), Model: model, MaxConcurrent: max(c.Limit, 0),
-			URL: fmt.Sprintf("http://10.%d.%d.%d:8000", i>>16&255, i>>8&255, i&255), // never dialled
-		})
-	}
-	f, err := fleet.New(o)
+	log := slog.New(slog.DiscardHandler)
+	f, err := fleet.New(fleet.Options{Index: index, Logger: log})
 	if err != nil {
 		return nil, err
 	}
-	r := &router{index: index, nodes: map[*fleet.Node]int{}, members: f.Load().Nodes}
+	f.Beat(now(), joining...)
+	r := &router{fleet: f, index: index, nodes: map[*fleet.Node]int{}, members: f.Load().Nodes}
 	for i, n := range r.members {
 		r.nodes[n] = i
 	}
@@ -93,13 +92,13 @@ func newRouter(c *Config, p *policy.Policy, now func() time.Time) (*router, erro
 	}
 	chosen := &atomic.Pointer[policy.Policy]{}
 	chosen.Store(p)
-	dice := rand.New(rand.NewPCG(c.Seed, 1))
+	dice := rand.New(rand.NewPCG(c.Seed, 1+uint64(number)))
 	r.Dispatcher = leg.New(leg.Parts{
 		Fleet: f, Where: &where.Finder{Index: index}, Policy: chosen, Gate: admission.New(admission.Options{}),
-		Budget: admission.NewBudget(20, 64, now), Metrics: metrics.New(), Stored: affinity.New(1), Logger: o.Logger,
+		Budget: admission.NewBudget(20, 64, now), Metrics: metrics.New(), Stored: affinity.New(1), Logger: log,
 	}, leg.Options{
 		Limits:   leg.Limits{FirstByte: time.Hour, Idle: time.Hour, Total: time.Hour},
-		Feedback: true, Random: dice.Uint64,
+		Feedback: true, Random: dice.Uint64, Unsampled: c.Unsampled,
 	})
 	return r, nil
 }

@@ -21,6 +21,7 @@ type Comparison struct {
 // Report is the result of a comparison.
 type Report struct {
 	Nodes        int      `json:"nodes"`
+	Routers      int      `json:"routers"`
 	Requests     int      `json:"requests"`
 	Distinct     int      `json:"distinct_blocks"`
 	PromptTokens int      `json:"prompt_tokens"`
@@ -47,7 +48,7 @@ func Compare(w *Workload, c Comparison) (*Report, error) {
 		}
 	}
 	r := &Report{
-		Nodes: cfg.Nodes, Requests: w.Len(), PromptTokens: w.Tokens(), Distinct: w.Distinct(),
+		Nodes: cfg.Nodes, Routers: cfg.Routers, Requests: w.Len(), PromptTokens: w.Tokens(), Distinct: w.Distinct(),
 		CacheBlocks: cfg.Engine.CacheBlocks, Speed: cfg.Speed,
 		Seconds: w.Span().Seconds() / cfg.Speed, Reusable: w.Reusable(), Seed: cfg.Seed,
 	}
@@ -64,7 +65,8 @@ func Compare(w *Workload, c Comparison) (*Report, error) {
 
 // Search finds the Speed at which the nodes' prefill in the given mode is busy for the share target
 // of the time. Search uses bisection. Search returns ErrBusy if no speed does, because decoding
-// takes the engines' remaining time, or because caches and slots are too small.
+// takes the engines' remaining time, or because caches and slots are too small. Search returns
+// ErrShort if no speed does and some nodes get no requests.
 func Search(w *Workload, cfg Config, mode string, target float64) (float64, error) {
 	const (
 		closeEnough = 0.002
@@ -97,6 +99,10 @@ func Search(w *Workload, cfg Config, mode string, target float64) (float64, erro
 		default:
 			speed = (low + high) / 2
 		}
+	}
+	if w.Len() < cfg.Routers*cfg.Nodes { // each router's round robin begins at the first node
+		return 0, fmt.Errorf("a prefill utilisation of %g is out of reach for %s: the trace %w, %d, to reach all %d nodes "+
+			"from each of %d routers", target, mode, ErrShort, w.Len(), cfg.Nodes, cfg.Routers)
 	}
 	return 0, fmt.Errorf("a prefill utilisation of %g %w for %s; the last try was at %.3g times the trace's rate",
 		target, ErrBusy, mode, speed)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/usage"
 	"github.com/cognitora/dataplane/perf/trace"
 	"github.com/cognitora/dataplane/router/fleet"
@@ -19,6 +20,9 @@ import (
 // Config is the configuration of one simulation. The zero value of a field means its default.
 type Config struct {
 	Nodes int // default 8
+	// Routers is the number of routers. Requests go to them in turn. Each has its own index, load
+	// books and learned speeds. Only Telemetry tells one of the others' requests. Default 1.
+	Routers int
 	// Engine describes every node: batch, slots (MaxSeqs) and cost. BlockTokens is always the
 	// trace's. CacheBlocks counts blocks of this size and has no default. The other defaults are 64
 	// slots, 2048 tokens in a step, 5000 prompt tokens/s, and 15 ms for a decode step plus 0.2 ms
@@ -28,14 +32,14 @@ type Config struct {
 	Speeds []float64
 	// Slow has the times at which nodes are slower.
 	Slow []Slow
-	// Telemetry says what the router hears of the engines' load. Default: nothing.
+	// Telemetry says what the routers hear of the engines' load. Default: nothing.
 	Telemetry Telemetry
-	// Limit is the largest number of requests on a node at a time. Default Engine.MaxSeqs;
-	// negative: no limit.
+	// Limit is the largest number of requests of a router on a node at a time. Default
+	// Engine.MaxSeqs; negative: no limit.
 	Limit int
 	// Policy picks nodes in mode Mode. Default policy.Default().
 	Policy *policy.Policy
-	// Mode is a mode of the policy, or score_exact. In score_exact the router knows the contents of
+	// Mode is a mode of the policy, or score_exact. In score_exact a router knows the contents of
 	// caches instead of using the index.
 	Mode string
 	// Speed divides the time between arrivals. Default 1.
@@ -44,6 +48,8 @@ type Config struct {
 	// index's defaults.
 	IndexBlocks int
 	Lifetime    time.Duration
+	// Unsampled makes mode predicted look at every node of a large fleet.
+	Unsampled bool
 	// Seed is the seed of random choices.
 	Seed uint64
 }
@@ -55,7 +61,8 @@ type Slow struct {
 }
 
 func (c Config) withDefaults() Config {
-	c.Nodes, c.Speed, c.Policy = cmp.Or(c.Nodes, 8), cmp.Or(c.Speed, 1), cmp.Or(c.Policy, policy.Default())
+	c.Nodes, c.Routers = cmp.Or(c.Nodes, 8), cmp.Or(c.Routers, 1)
+	c.Speed, c.Policy = cmp.Or(c.Speed, 1), cmp.Or(c.Policy, policy.Default())
 	e := &c.Engine
 	e.BlockTokens = trace.BlockTokens
 	e.MaxSeqs = cmp.Or(e.MaxSeqs, 64)
@@ -82,7 +89,8 @@ var (
 type simulation struct {
 	cfg      Config
 	workload *Workload
-	router   *router
+	routers  []*router
+	arrived  int // requests so far
 	nodes    []node
 	events   events
 
@@ -98,9 +106,8 @@ type simulation struct {
 // node is one engine.
 type node struct {
 	model   *engine.Model
-	unbegun []*flight     // requests whose first token has not come
-	answers []*flight     // requests whose first token has come
-	stepped time.Duration // prefill time in the present step
+	unbegun []*flight // requests whose first token has not come
+	answers []*flight // requests whose first token has come
 	busy    bool
 }
 
@@ -110,7 +117,7 @@ type flight struct {
 	at        time.Duration
 	rehearsal leg.Rehearsal
 	expected  time.Duration // until the first token, when the node was picked; 0: unknown
-	next      int           // tokens at which Generated is due
+	told      int           // tokens that the router was told of
 	over      bool
 }
 
@@ -165,20 +172,20 @@ func newSimulation(w *Workload, cfg Config) (*simulation, error) {
 	s.last = time.Duration(float64(w.Span()) / cfg.Speed)
 	p := *cfg.Policy
 	p.Mode = mode
-	if s.router, err = newRouter(&s.cfg, &p, func() time.Time { return epoch.Add(s.now) }); err != nil {
-		return nil, err
-	}
 	s.nodes = make([]node, cfg.Nodes)
+	joining := make([]*cluster.NodeHealth, cfg.Nodes)
 	for i := range s.nodes {
 		if s.nodes[i].model, err = engine.NewModel(cfg.engine(i)); err != nil {
 			return nil, err
 		}
+		joining[i] = s.sample(i)
 	}
-	if s.telemetry.Every > 0 { // a dispatcher reads a node's slots once, at its first request
-		for i, n := range s.router.members {
-			h := s.sample(i)
-			n.Beat(&h, epoch)
+	for i := range cfg.Routers {
+		r, err := newRouter(&s.cfg, i, &p, joining, func() time.Time { return epoch.Add(s.now) })
+		if err != nil {
+			return nil, err
 		}
+		s.routers = append(s.routers, r)
 	}
 	return s, nil
 }
@@ -193,21 +200,25 @@ func (c *Config) checkNodes() error {
 			return fmt.Errorf("node %d of %d cannot be slow", s.Node, c.Nodes)
 		}
 	}
+	if c.Routers < 0 {
+		return fmt.Errorf("%d routers: must not be negative", c.Routers)
+	}
 	if c.Telemetry.Every < 0 || c.Telemetry.Age < 0 {
 		return fmt.Errorf("telemetry every %v and %v old: must not be negative", c.Telemetry.Every, c.Telemetry.Age)
 	}
 	return nil
 }
 
-// whileSlow says whether a node is slower at the time at, or whether at is before any is.
-func (c *Config) whileSlow(at time.Duration) (slow, before bool) {
-	before = len(c.Slow) > 0
+// whileSlow says whether a node is slower at the time at, whether at is before any is, or after all
+// were.
+func (c *Config) whileSlow(at time.Duration) (slow, before, after bool) {
+	before, after = len(c.Slow) > 0, len(c.Slow) > 0
 	for i := range c.Slow {
 		s := &c.Slow[i]
 		slow = slow || at >= s.From && at < s.To
-		before = before && at < s.From
+		before, after = before && at < s.From, after && at >= s.To
 	}
-	return slow, before
+	return slow, before, after
 }
 
 // engine returns the configuration of node i.
@@ -226,33 +237,34 @@ func (c *Config) engine(i int) engine.Config {
 
 // arrive routes one request.
 func (s *simulation) arrive(r *request) {
+	router := s.routers[s.arrived%len(s.routers)]
+	s.arrived++
 	s.keys = r.keys(s.keys[:0])
 	f := &flight{
 		at: s.now, Work: engine.Work{Blocks: r.blocks(), PromptTokens: r.prompt, OutputTokens: r.answer},
-		next: 1 + leg.Every,
 	}
 	f.For = f
 	var known func(*fleet.Node) int32
 	if s.exact {
 		known = func(n *fleet.Node) int32 {
-			held := s.nodes[s.router.nodes[n]].model.Cached(f.Blocks[:len(r.chain)])
+			held := s.nodes[router.nodes[n]].model.Cached(f.Blocks[:len(r.chain)])
 			return int32(held * indexBlocks)
 		}
 	}
 	piece := leg.Piece{Keys: s.keys, MaxTokens: int64(r.maxTokens), Session: r.session, Known: known}
-	rehearsal, refused := s.router.Rehearse(piece, epoch.Add(s.now))
+	rehearsal, refused := router.Rehearse(piece, epoch.Add(s.now))
 	f.rehearsal = rehearsal
 	if refused != nil {
 		s.result.Refused++
 		return
 	}
-	f.expected = expected(rehearsal)
-	at := s.router.nodes[f.rehearsal.Node()]
-	s.result.sent(at, f)
+	f.expected = rehearsal.Expected()
+	at := router.nodes[f.rehearsal.Node()]
 	s.underway++
-	s.result.underway = append(s.result.underway, s.underway)
+	s.result.singles.underway = append(s.result.singles.underway, s.underway)
 	n := &s.nodes[at]
 	n.unbegun = append(n.unbegun, f)
+	s.result.sent(at, f, len(n.unbegun)+len(n.answers))
 	n.model.Submit(&f.Work, s.now)
 	if !n.busy {
 		s.begin(at)
@@ -262,10 +274,21 @@ func (s *simulation) arrive(r *request) {
 // begin starts a node's next step, if it has any work.
 func (s *simulation) begin(at int) {
 	n := &s.nodes[at]
-	var d time.Duration
-	if d, n.stepped, n.busy = n.model.Begin(s.now); n.busy {
+	var d, prefill time.Duration
+	if d, prefill, n.busy = n.model.Begin(s.now); n.busy {
 		heap.Push(&s.events, event{s.now + d, at})
+		s.result.prefill += s.arriving(d, prefill)
 	}
+}
+
+// arriving returns the part of a step's prefill that counts as until the last arrival. A step that
+// begins now and takes d counts in proportion if it ends later.
+func (s *simulation) arriving(d, prefill time.Duration) time.Duration {
+	left := s.last - s.now
+	if d <= left {
+		return prefill
+	}
+	return time.Duration(float64(prefill) * float64(max(left, 0)) / float64(d))
 }
 
 // step completes the earliest step of all nodes.
@@ -274,9 +297,6 @@ func (s *simulation) step() {
 	s.listen(e.at)
 	s.now = e.at
 	n := &s.nodes[e.node]
-	if s.now <= s.last {
-		s.result.prefill += n.stepped
-	}
 	n.model.End(func(w *engine.Work) {
 		s.begun(n) // an ending answer may have only one token
 		f := w.For.(*flight)
@@ -299,21 +319,12 @@ func (s *simulation) step() {
 	s.begin(e.node)
 }
 
-// generated reports to the router an answer that has grown by leg.Every tokens.
+// generated reports a token of an answer to the router.
 func (s *simulation) generated(f *flight) {
-	if n := f.Produced(); n >= f.next {
+	if n := f.Produced(); n > f.told {
 		f.rehearsal.Generated(n, epoch.Add(s.now))
-		f.next += leg.Every
+		f.told = n
 	}
-}
-
-// expected returns the time to the first token that the router expected at the pick; 0: it
-// expected none.
-func expected(r leg.Rehearsal) time.Duration {
-	if e, ok := any(r).(interface{ Expected() time.Duration }); ok {
-		return e.Expected()
-	}
-	return 0
 }
 
 // begun reports to the router the answers that begin in n's present step, before any answer ends.

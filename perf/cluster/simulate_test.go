@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -57,7 +58,7 @@ func TestByHand(t *testing.T) {
 	ms := func(tokens float64) float64 { return tokens / 512 * 1000 }
 	wantTTFT := []float64{ms(488), ms(1000), ms(1000), ms(1024)}
 	slices.Sort(wantTTFT)
-	for i, got := range r.ttft {
+	for i, got := range r.singles.all.ttft {
 		if diff := got - wantTTFT[i]; diff > 0.001 || diff < -0.001 {
 			t.Errorf("TTFT %d is %.3f ms, want %.3f", i, got, wantTTFT[i])
 		}
@@ -87,7 +88,7 @@ func TestEveryRequestEndsOnce(t *testing.T) {
 	w := generated(t, 300)
 	for _, mode := range Modes() {
 		cfg := Config{
-			Nodes: 1 + r.IntN(6), Mode: mode, Speed: 1 + 40*r.Float64(), Seed: r.Uint64(),
+			Nodes: 1 + r.IntN(6), Routers: 1 + r.IntN(3), Mode: mode, Speed: 1 + 40*r.Float64(), Seed: r.Uint64(),
 			IndexBlocks: 1024 << r.IntN(8),
 			Engine:      engine.Config{CacheBlocks: 250 + r.IntN(500), MaxSeqs: 1 + r.IntN(20)},
 		}
@@ -100,17 +101,19 @@ func TestEveryRequestEndsOnce(t *testing.T) {
 		for _, n := range got.perNode {
 			sent += n
 		}
-		if got.Answered+got.Refused != w.Len() || sent != got.Answered || len(got.ttft) != got.Answered ||
+		if got.Answered+got.Refused != w.Len() || sent != got.Answered || got.TTFT.Count != got.Answered ||
 			got.Answered == 0 {
 			t.Errorf("%s: %d answered, %d refused, %d sent of %d", mode, got.Answered, got.Refused, sent, w.Len())
 		}
-		for n := range s.router.nodes {
-			if n.InFlight() != 0 {
-				t.Errorf("%s: %s has %d requests in flight in the end", mode, n.ID, n.InFlight())
+		for _, router := range s.routers {
+			for n := range router.nodes {
+				if n.InFlight() != 0 {
+					t.Errorf("%s: %s has %d requests in flight in the end", mode, n.ID, n.InFlight())
+				}
 			}
 		}
-		if got.MostInFlight > cfg.Engine.MaxSeqs {
-			t.Errorf("%s: %d in flight on a node of %d slots", mode, got.MostInFlight, cfg.Engine.MaxSeqs)
+		if most := cfg.Engine.MaxSeqs * cfg.Routers; got.MostInFlight > most { // the limit is each router's
+			t.Errorf("%s: %d in flight on a node, where %d are allowed", mode, got.MostInFlight, most)
 		}
 		if got.HitRatio < 0 || got.HitRatio > w.Reusable()+0.3 || got.Utilisation > 1 {
 			t.Errorf("%s: hit ratio %g, utilisation %g", mode, got.HitRatio, got.Utilisation)
@@ -232,5 +235,38 @@ func TestAColdBurstIsSpread(t *testing.T) {
 					with.BusiestToMean, with.TTFT.Mean, without.BusiestToMean, without.TTFT.Mean)
 			}
 		}
+	}
+}
+
+// TestBusyUntilTheLastArrival checks that a step that spans the last arrival counts in part, and a
+// step after it not at all.
+func TestBusyUntilTheLastArrival(t *testing.T) {
+	w := &Workload{}
+	for i, ms := range []int64{0, 500, 600} { // the first prompt takes a second
+		w.add(&trace.Request{Timestamp: ms, InputLength: 512, OutputLength: 1, HashIDs: []int64{int64(i)}}, false,
+			map[uint64]bool{})
+	}
+	cfg := Config{Nodes: 1, Mode: "round_robin", Engine: engine.Config{CacheBlocks: 8, PrefillTokensPerSecond: 512}}
+	if got := run(t, w, cfg).Utilisation; got < 1-1e-6 || got > 1+1e-6 {
+		t.Errorf("prefill of one node that computes all the time is busy for %g", got)
+	}
+	cfg.Nodes = 3 // they begin at 0, 0.5 and 0.6 s
+	if got, want := run(t, w, cfg).Utilisation, (0.6+0.1)/0.6/3; got < want-1e-6 || got > want+1e-6 {
+		t.Errorf("prefill of three nodes is busy for %g, want %g", got, want)
+	}
+}
+
+// TestSearchOfFewSteps checks that a search finds the speed where each node has a few long steps.
+func TestSearchOfFewSteps(t *testing.T) {
+	w := generated(t, 60)
+	cfg := Config{Engine: engine.Config{CacheBlocks: 2 * w.Longest(), MaxBatchTokens: 1 << 16}}
+	if speed, err := Search(w, cfg, "round_robin", 0.8); err != nil || speed > 100 {
+		t.Errorf("speed %g, %v", speed, err)
+	}
+	cfg.Routers = 64
+	_, err := Search(w, cfg, "round_robin", 0.8)
+	if !errors.Is(err, ErrShort) ||
+		!strings.Contains(err.Error(), "too few requests, 60, to reach all 8 nodes from each of 64 ") {
+		t.Errorf("of 64 routers that all ask the first node: %v", err)
 	}
 }

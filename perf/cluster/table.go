@@ -23,6 +23,7 @@ func (j *Judgement) Markdown() string {
 	}
 	j.table(&b, "\nTTFT p90 before a node was slower, and meanwhile:\n\n", "before ms", "meanwhile ms", FigureUsualP90,
 		FigureSlowP90)
+	j.table(&b, "\nAfter all nodes were slower:\n\n", "TTFT mean ms", "E2E mean ms", FigureAfterTTFT, FigureAfterE2E)
 	j.table(&b, "\nDifference between expected and real TTFT:\n\n", "median %", "p90 %", FigureErrorP50, FigureErrorP90)
 	if len(j.Summary) > 0 {
 		b.WriteByte('\n')
@@ -51,14 +52,14 @@ func (r *Row) cell(figure string) string {
 // table writes two figures of the rows that have them, under a title.
 func (j *Judgement) table(b *strings.Builder, title, first, second, firstFigure, secondFigure string) {
 	for _, r := range j.Rows {
-		one, has := r.Means[firstFigure]
-		if !has {
+		if _, has := r.Means[firstFigure]; !has {
 			continue
 		}
 		if title != "" {
 			b.WriteString(title + head("workload", "load", "mode", first, second))
 			title = ""
 		}
-		fmt.Fprintf(b, "| %s | %g | %s | %.0f | %.0f |\n", r.Workload, r.Load, r.Mode, one, r.Means[secondFigure])
+		fmt.Fprintf(b, "| %s | %g | %s | %s | %s |\n", r.Workload, r.Load, r.Mode, r.cell(firstFigure),
+			r.cell(secondFigure))
 	}
 }

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
@@ -8,19 +9,19 @@ import (
 	"github.com/cognitora/dataplane/perf/trace"
 )
 
-// Telemetry says how the router learns of the engines' load: as from an agent, a heartbeat with a
-// sample that is some time old. The zero value means that the router knows only its own requests.
+// Telemetry says how a router learns of the engines' load: as from an agent, a heartbeat with a
+// sample that is some time old. The zero value means that a router knows only its own requests.
 type Telemetry struct {
 	Every time.Duration // time between two heartbeats of a node; 0: there are none
 	Age   time.Duration // age of a sample when its heartbeat comes
 }
 
-// telemetry takes samples of the engines and hands each to the router once it is old enough. The
+// telemetry takes samples of the engines and hands each to the routers once it is old enough. The
 // nodes take turns, so their samples spread evenly over the time between two heartbeats.
 type telemetry struct {
 	Telemetry
-	taken    int                  // samples so far
-	underway []cluster.NodeHealth // samples whose heartbeats have not come, the oldest first
+	taken    int                   // samples so far
+	underway []*cluster.NodeHealth // samples whose heartbeats have not come, the oldest first
 }
 
 // due returns the time of the next sample, or of the next heartbeat if that is earlier. There is
@@ -55,19 +56,27 @@ func (s *simulation) listen(now time.Duration) {
 			s.telemetry.taken++
 			continue
 		}
-		first := s.telemetry.taken - len(s.telemetry.underway)
-		s.router.members[first%len(s.nodes)].Beat(&s.telemetry.underway[0], epoch.Add(at))
+		for _, r := range s.routers {
+			r.fleet.Beat(epoch.Add(at), s.telemetry.underway[0])
+		}
 		s.telemetry.underway = s.telemetry.underway[1:]
 	}
 }
 
-// sample returns the heartbeat of a node's agent with the present state of its engine.
-func (s *simulation) sample(node int) cluster.NodeHealth {
-	u := s.nodes[node].model.Usage()
-	h := cluster.NodeHealth{
-		EngineSlots: s.cfg.Engine.MaxSeqs, BlockTokens: trace.BlockTokens,
-		MaxBatchedTokens: s.cfg.Engine.MaxBatchTokens,
+// sample returns the heartbeat of a node's agent with the present state of its engine. Without
+// telemetry the agent knows nothing about its engine.
+func (s *simulation) sample(node int) *cluster.NodeHealth {
+	h := &cluster.NodeHealth{
+		NodeID: nodeName(node), Models: []string{model}, Role: cluster.RoleBoth, Ready: true,
+		Address:       fmt.Sprintf("http://10.%d.%d.%d:8000", node>>16&255, node>>8&255, node&255), // never dialled
+		MaxConcurrent: max(s.cfg.Limit, 0),
 	}
+	if s.telemetry.Every == 0 {
+		return h
+	}
+	h.EngineSlots, h.MaxBatchedTokens = s.cfg.Engine.MaxSeqs, s.cfg.Engine.MaxBatchTokens
+	h.BlockTokens = trace.BlockTokens
+	u := s.nodes[node].model.Usage()
 	h.InFlight, h.QueueDepth = load.Known(float64(u.Running+u.Waiting)), load.Known(float64(u.Waiting))
 	h.FreeBlocks, h.TotalBlocks = load.Known(float64(u.Blocks-u.UsedBlocks)), load.Known(float64(u.Blocks))
 	return h

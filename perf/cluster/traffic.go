@@ -21,8 +21,10 @@ type Traffic struct {
 	Fleet Config
 
 	generator trace.Generator
-	recorded  *Workload // a trace in place of the generator
-	uneven    bool      // the nodes differ in speed, and one becomes slower for a time
+	recorded  *Workload     // a trace in place of the generator
+	uneven    bool          // the nodes differ in speed
+	slow      time.Duration // in which a node is slower
+	apart     bool          // the kind is not among all
 }
 
 // fleetOf8 is the fleet of every kind.
@@ -47,6 +49,8 @@ var unevenSpeeds = [...]float64{1, 1, 1, 1, 2, 2, 0.5, 0.5}
 //     12,000 tokens.
 //   - nodes: all of these but bursts, on nodes of which two are twice and two half as fast as the
 //     others. A node becomes five times slower for a minute.
+//   - recovery: the same requests on 3 equal nodes. A node becomes five times slower for 3 minutes.
+//     At a load such as 0.3 the other two can do without it, and a mode must try it again.
 func Traffics() []Traffic {
 	of := func(name string, requests int, m trace.Mix) Traffic {
 		g := trace.Generator{Mix: m, Steady: true, Heavy: true, MaxInput: 60_000}
@@ -55,15 +59,18 @@ func Traffics() []Traffic {
 	bursts := of("bursts", 3000, trace.Mix{Chat: 1})
 	bursts.generator.BurstEvery = 500
 	nodes := of("nodes", 3000, trace.Mix{Chat: 0.4, Documents: 0.1, Agents: 0.2, Questions: 0.3})
-	nodes.uneven = true
+	nodes.uneven, nodes.slow = true, time.Minute
+	recovery := of("recovery", 4000, nodes.generator.Mix)
+	recovery.Fleet.Nodes, recovery.slow, recovery.apart = 3, 3*time.Minute, true
 	return []Traffic{
 		of("chat", 3000, trace.Mix{Chat: 1}), of("agents", 3000, trace.Mix{Agents: 1}),
 		of("documents", 2000, trace.Mix{Documents: 1}), of("questions", 8000, trace.Mix{Questions: 1}),
-		bursts, nodes,
+		bursts, nodes, recovery,
 	}
 }
 
-// TrafficsNamed returns the kinds with these names, in the order of Traffics. "all" names all.
+// TrafficsNamed returns the kinds with these names, in the order of Traffics. "all" names all but
+// recovery.
 func TrafficsNamed(names []string) ([]Traffic, error) {
 	wanted := map[string]bool{}
 	for _, n := range names {
@@ -73,7 +80,7 @@ func TrafficsNamed(names []string) ([]Traffic, error) {
 	known := []string{"all"}
 	for _, t := range Traffics() {
 		known = append(known, t.Name)
-		if wanted["all"] || wanted[t.Name] {
+		if wanted["all"] && !t.apart || wanted[t.Name] {
 			found = append(found, t)
 		}
 		delete(wanted, t.Name)
@@ -119,8 +126,10 @@ func (t *Traffic) At(seed uint64, perSecond float64) (*Workload, Config, error) 
 	} else {
 		cfg.Speed = perSecond * max(w.Span().Seconds(), 1e-3) / float64(w.Len())
 	}
+	if t.slow > 0 {
+		cfg.Slow = []Slow{slowdown(w, cfg.Nodes, t.slow)}
+	}
 	if t.uneven {
-		cfg.Slow = []Slow{slowdown(w, cfg.Nodes)}
 		cfg.Speeds = make([]float64, cfg.Nodes)
 		for i := range cfg.Speeds {
 			cfg.Speeds[i] = unevenSpeeds[i%len(unevenSpeeds)]
@@ -129,12 +138,12 @@ func (t *Traffic) At(seed uint64, perSecond float64) (*Workload, Config, error) 
 	return w.withClients(seed), cfg, nil
 }
 
-// slowdown makes a node of the usual speed five times slower for a minute.
-func slowdown(w *Workload, nodes int) Slow {
+// slowdown makes a node of the usual speed five times slower for the time span.
+func slowdown(w *Workload, nodes int, span time.Duration) Slow {
 	from := w.Span() * 2 / 5
 	return Slow{
 		Node:     min(3, nodes-1),
-		Slowdown: engine.Slowdown{From: from, To: from + time.Minute, Factor: 5},
+		Slowdown: engine.Slowdown{From: from, To: from + span, Factor: 5},
 	}
 }
 

@@ -1,12 +1,17 @@
 package cluster
 
 import (
-	"math"
 	"strings"
+
+	"github.com/cognitora/dataplane/perf/paired"
 )
 
 // judged are the figures in which contestants are compared. Less is better.
 var judged = []string{FigureTTFT, FigureTTFTP90, FigureE2E}
+
+// recovered are figures that are compared where all contestants have them. The summary leaves them
+// out.
+var recovered = []string{FigureAfterTTFT, FigureAfterE2E}
 
 // Verdict is the result of a comparison.
 type Verdict string
@@ -64,11 +69,26 @@ func (j *Judgement) compare(contestants []Contestant) {
 			for _, figure := range judged {
 				group[k].against(figure, group, compete, &sums[k])
 			}
+			for _, figure := range recovered {
+				if have(group, figure) {
+					group[k].against(figure, group, compete, &Summary{})
+				}
+			}
 		}
 	}
 	for _, k := range compete {
 		j.Summary = append(j.Summary, sums[k])
 	}
+}
+
+// have says whether every row has the figure for every seed.
+func have(group []*Row, figure string) bool {
+	for _, r := range group {
+		if len(r.figure(figure)) < len(r.results) {
+			return false
+		}
+	}
+	return true
 }
 
 // against compares one figure of r with the other rows of its group, and counts it.
@@ -115,16 +135,11 @@ func (r *Row) figure(name string) []float64 {
 
 // difference compares two figures of the same seeds. Less is better.
 func difference(own, other []float64) Difference {
-	n := len(own)
-	d := make([]float64, n)
+	d := make([]float64, len(own))
 	for i := range d {
 		d[i] = own[i] - other[i]
 	}
-	at, squares := mean(d), 0.0
-	for _, v := range d {
-		squares += (v - at) * (v - at)
-	}
-	margin := student(n-1) * math.Sqrt(squares/float64(n-1)/float64(n))
+	at, margin := paired.Mean(d)
 	of := Difference{Verdict: Equal}
 	switch {
 	case at+margin < 0:
@@ -144,19 +159,4 @@ func mean(all []float64) float64 {
 		sum += v
 	}
 	return sum / float64(len(all))
-}
-
-// students are the 97.5 % quantiles of Student's t by degrees of freedom, from 1.
-var students = [...]float64{
-	12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
-	2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
-	2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-}
-
-// student returns the 97.5 % quantile of Student's t.
-func student(degrees int) float64 {
-	if degrees <= len(students) {
-		return students[degrees-1]
-	}
-	return 1.96 + 2.4/float64(degrees) // to 0.003
 }

@@ -98,22 +98,33 @@ var gauges = map[string]gauge{
 	"token_cpu_to_haproxy":         cpuRatio("tokens", "haproxy"),
 	"request_cpu_to_bare_go":       cpuRatio("chat-2k", "bare Go server"),
 	"token_cpu_in_step":            cpuInStep,
+	"allocations_per_pick":         allocationsPerPick,
+	"pick_cpu_to_score":            pickCPU(8),
+	"pick_cpu_512_nodes_to_score":  pickCPU(512),
 
-	"missed_reuse_mixed":        missedReuse("mixed"),
-	"missed_reuse_hot":          missedReuse("hot"),
-	"missed_reuse_slow":         missedReuse("slow"),
-	"ttft_to_round_robin_mixed": ttftToRoundRobin("mixed"),
-	"ttft_to_round_robin_hot":   ttftToRoundRobin("hot"),
+	"missed_reuse_mixed":        missedReuse("mixed", inScore),
+	"missed_reuse_hot":          missedReuse("hot", inScore),
+	"missed_reuse_slow":         missedReuse("slow", inScore),
+	"ttft_to_round_robin_mixed": ttftToRoundRobin("mixed", inScore),
+	"ttft_to_round_robin_hot":   ttftToRoundRobin("hot", inScore),
 
-	"missed_reuse_mixed_unlimited":        missedReuse("mixed_unlimited"),
-	"missed_reuse_hot_unlimited":          missedReuse("hot_unlimited"),
-	"ttft_to_round_robin_mixed_unlimited": ttftToRoundRobin("mixed_unlimited"),
-	"ttft_to_round_robin_hot_unlimited":   ttftToRoundRobin("hot_unlimited"),
+	"missed_reuse_mixed_unlimited":        missedReuse("mixed_unlimited", inScore),
+	"missed_reuse_hot_unlimited":          missedReuse("hot_unlimited", inScore),
+	"ttft_to_round_robin_mixed_unlimited": ttftToRoundRobin("mixed_unlimited", inScore),
+	"ttft_to_round_robin_hot_unlimited":   ttftToRoundRobin("hot_unlimited", inScore),
+
+	"missed_reuse_mixed_default":        missedReuse("mixed", inDefault),
+	"missed_reuse_hot_default":          missedReuse("hot", inDefault),
+	"ttft_to_round_robin_mixed_default": ttftToRoundRobin("mixed", inDefault),
+	"ttft_to_round_robin_hot_default":   ttftToRoundRobin("hot", inDefault),
 
 	"cold_burst_busiest":             coldBurst("score", unlimited, busiest),
 	"cold_burst_busiest_cost":        coldBurst("cost", 256, busiest),
 	"cold_burst_busiest_256_slots":   coldBurst("score", 256, busiest),
 	"cold_burst_ttft_to_round_robin": coldBurst("score", unlimited, meanTTFT),
+
+	"cold_burst_busiest_default":             coldBurst(simulatedModes[inDefault], unlimited, busiest),
+	"cold_burst_ttft_to_round_robin_default": coldBurst(simulatedModes[inDefault], unlimited, meanTTFT),
 }
 
 // site holds what the gates share: a running router and the programs that it is compared with.

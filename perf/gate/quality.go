@@ -45,7 +45,16 @@ var fleets = map[string]struct {
 	},
 }
 
-// simulated returns the report of a fleet in the modes score and round robin.
+// These are the modes of the simulations, and their places in Report.Results.
+const (
+	inScore = iota
+	inRoundRobin
+	inDefault // predicted
+)
+
+var simulatedModes = []string{inScore: "score", inRoundRobin: "round_robin", inDefault: "predicted"}
+
+// simulated returns the report of a fleet in the simulated modes.
 func (s *site) simulated(name string) (*cluster.Report, error) {
 	if r := s.reports[name]; r != nil {
 		return r, nil
@@ -55,7 +64,7 @@ func (s *site) simulated(name string) (*cluster.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.Modes = []string{"score", "round_robin"}
+	f.Modes = simulatedModes
 	r, err := cluster.Compare(w, f.Comparison)
 	if err != nil {
 		return nil, err
@@ -69,29 +78,29 @@ func (s *site) simulated(name string) (*cluster.Report, error) {
 
 // missedReuse returns a gauge of the prompt tokens that could have been found cached and were not,
 // as a share of all. The gauge includes prompt tokens of refused requests.
-func missedReuse(fleet string) gauge {
+func missedReuse(fleet string, mode int) gauge {
 	return func(_ context.Context, s *site) (float64, string, error) {
 		r, err := s.simulated(fleet)
 		if err != nil {
 			return 0, "", err
 		}
-		of := r.Results[0]
+		of := r.Results[mode]
 		missed := 1 - float64(of.CachedTokens)/(r.Reusable*float64(r.PromptTokens))
 		detail := fmt.Sprintf("hit ratio %.4f of %.4f, round robin %.4f",
-			of.HitRatio, r.Reusable, r.Results[1].HitRatio)
+			of.HitRatio, r.Reusable, r.Results[inRoundRobin].HitRatio)
 		return missed, detail, nil
 	}
 }
 
-// ttftToRoundRobin returns a gauge of score's TTFT p90, divided by round robin's with the same
+// ttftToRoundRobin returns a gauge of a mode's TTFT p90, divided by round robin's with the same
 // arrivals.
-func ttftToRoundRobin(fleet string) gauge {
+func ttftToRoundRobin(fleet string, mode int) gauge {
 	return func(_ context.Context, s *site) (float64, string, error) {
 		r, err := s.simulated(fleet)
 		if err != nil {
 			return 0, "", err
 		}
-		of, to := r.Results[0].TTFT.P90, r.Results[1].TTFT.P90
+		of, to := r.Results[mode].TTFT.P90, r.Results[inRoundRobin].TTFT.P90
 		return of / to, fmt.Sprintf("%.0f ms to %.0f ms", of, to), nil
 	}
 }

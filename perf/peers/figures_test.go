@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -14,30 +15,30 @@ import (
 	"github.com/cognitora/dataplane/perf/replay"
 )
 
-func TestPaired(t *testing.T) {
-	p := paired([]float64{8, 9, 10, 0}, []float64{10, 10, 10, 5})
+func TestQuotient(t *testing.T) {
+	p := quotient([]float64{8, 9, 10, 0}, []float64{10, 10, 10, 5})
 	// By hand: logarithms -0.2231, -0.1054, 0; mean -0.1095, deviation 0.1116, t 4.303.
 	if p.N != 3 || math.Abs(p.Ratio-0.8963) > 1e-4 || math.Abs(p.Low-0.6792) > 1e-3 || math.Abs(p.High-1.1827) > 1e-3 {
 		t.Errorf("%+v", p)
 	}
 	for want, p := range map[string]Paired{
-		"ahead":         paired([]float64{5, 5.1, 4.9}, []float64{10, 10, 10}),
-		"behind":        paired([]float64{20, 21, 22}, []float64{10, 10, 10}),
+		"ahead":         quotient([]float64{5, 5.1, 4.9}, []float64{10, 10, 10}),
+		"behind":        quotient([]float64{20, 21, 22}, []float64{10, 10, 10}),
 		"open":          p,
-		"too few pairs": paired([]float64{1}, []float64{10}),
+		"too few pairs": quotient([]float64{1}, []float64{10}),
 	} {
 		if p.Verdict() != want {
 			t.Errorf("%+v: %s, want %s", p, p.Verdict(), want)
 		}
 	}
-	if many := paired(make([]float64, 50), make([]float64, 50)); many.N != 0 {
+	if many := quotient(make([]float64, 50), make([]float64, 50)); many.N != 0 {
 		t.Errorf("%+v", many)
 	}
 	ones := make([]float64, 50)
 	for i := range ones {
 		ones[i] = 1 + float64(i%2)
 	}
-	if many := paired(ones, ones); many.N != 50 || many.Low != 1 || many.High != 1 {
+	if many := quotient(ones, ones); many.N != 50 || many.Low != 1 || many.High != 1 {
 		t.Errorf("%+v", many)
 	}
 }
@@ -81,9 +82,12 @@ func TestHolds(t *testing.T) {
 
 // TestSharesSince: a program that works shows as busy, and as this program's own.
 func TestSharesSince(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("reads /proc")
+	}
 	from, err := readCPU()
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	for begun := time.Now(); time.Since(begun) < 50*time.Millisecond; {
 	}

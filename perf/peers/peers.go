@@ -20,6 +20,7 @@ type bench struct {
 	windows []*Workload
 	field   []contestant // those that are installed
 	start   func(ctx context.Context, dir string, native bool) (*Fleet, error)
+	play    func(ctx context.Context, c *contestant, w *Workload, rate float64) (*Run, error) // default: playFresh
 	settle  time.Duration
 	report  *Report
 	begun   time.Time
@@ -49,6 +50,9 @@ func (b *bench) compare(ctx context.Context) (report *Report, err error) {
 	defer func() { b.report.Took, b.report.Interrupted = time.Since(b.begun), ctx.Err() != nil }()
 	if err := b.Check(); err != nil {
 		return nil, err
+	}
+	if b.play == nil {
+		b.play = b.playFresh
 	}
 	if b.Windows > 0 {
 		if b.windows, err = windows(b.Trace, b.Windows, b.Requests, b.Scale); err != nil {

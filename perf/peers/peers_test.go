@@ -16,6 +16,7 @@ import (
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/lifecycle"
 	"github.com/cognitora/dataplane/internal/program"
+	"github.com/cognitora/dataplane/perf/replay"
 	"github.com/cognitora/dataplane/perf/trace"
 	"github.com/cognitora/dataplane/router"
 	"github.com/cognitora/dataplane/sim/engine"
@@ -195,18 +196,86 @@ type writer func(text []byte)
 
 func (w writer) Write(text []byte) (int, error) { w(text); return len(text), nil }
 
-// TestRateIsSearched: without --rate the rate that round robin holds is searched first.
+// TestRateIsSearched: without --rate the rate that round robin holds is searched in each window,
+// the second search begins at the first one's rate, and --rate-only ends after them.
 func TestRateIsSearched(t *testing.T) {
 	b := newBench(t)
-	b.Rates, b.RateOnly, b.Windows = nil, true, 1
-	b.Requests = 10
-	report, err := b.compare(t.Context())
-	// So few requests, to engines that hold any rate, may have no end.
-	if len(report.Probes) == 0 || err == nil && len(report.Rates) != 1 {
-		t.Fatal(report.Rates, err)
+	b.Rates, b.RateOnly = nil, true
+	limits := map[*Workload]float64{}
+	b.play = func(_ context.Context, c *contestant, w *Workload, rate float64) (*Run, error) {
+		if c.name != roundRobin {
+			t.Errorf("%s is played", c.name)
+		}
+		if limits[w] == 0 { // the windows come in order
+			limits[w] = []float64{90, 60}[len(limits)]
+		}
+		r := &Run{Replay: &replay.Result{Requests: 300}}
+		if rate > limits[w] {
+			r.Replay.InFlight[2] = growth*100 + 1
+		}
+		return r, nil
 	}
-	if err == nil && !strings.Contains(report.Markdown(""), "by the search (1: 40.0") {
-		t.Error(report.Markdown(""))
+	report, err := b.compare(t.Context())
+	if err != nil || len(report.Rates) != 2 || len(report.Runs) != 0 {
+		t.Fatal(report, err)
+	}
+	began := false
+	for i, limit := range []float64{90, 60} {
+		if got := report.Rates[i]; got > limit || got < limit/closeEnough {
+			t.Errorf("window %d: %v, want up to %v", i+1, got, limit)
+		}
+	}
+	for _, p := range report.Probes {
+		if p.Held != (p.PerSecond <= []float64{90, 60}[p.Window-1]) {
+			t.Errorf("%+v", p)
+		}
+		if p.Window == 2 && !began {
+			if began = true; p.PerSecond != report.Rates[0] {
+				t.Errorf("window 2 begins at %v, not at %v", p.PerSecond, report.Rates[0])
+			}
+		}
+	}
+	text := report.Markdown("")
+	for _, want := range []string{"by the search (1: 40.0, ", " is too much, "} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
+
+// TestSearchOnABusyHost: a step that is void or fails is repeated once, and then ends the search
+// with an error that names the window.
+func TestSearchOnABusyHost(t *testing.T) {
+	for _, c := range []struct {
+		bad  int // plays that are void or fail
+		void string
+		err  error
+		want string
+	}{
+		{bad: 1, void: "busy"},
+		{bad: 1, err: errors.New("no engine")},
+		{bad: 2, void: "busy", want: "in window 1: two runs at 40.0 requests/s are void: busy"},
+		{bad: 2, err: errors.New("no engine"), want: "in window 1: no engine"},
+	} {
+		plays := 0
+		b := &bench{Config: Config{Progress: io.Discard}, windows: []*Workload{{}}, report: &Report{}}
+		b.play = func(_ context.Context, _ *contestant, _ *Workload, rate float64) (*Run, error) {
+			if plays++; plays <= c.bad {
+				return &Run{Void: c.void, Replay: &replay.Result{}}, c.err
+			}
+			r := &Run{Replay: &replay.Result{Requests: 300}}
+			if rate > firstRate {
+				r.Replay.InFlight[2] = 100
+			}
+			return r, nil
+		}
+		rates, err := b.findRates(t.Context())
+		switch {
+		case c.want == "" && (err != nil || len(rates) != 1 || rates[0] != firstRate):
+			t.Errorf("%+v: %v, %v", c, rates, err)
+		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || plays != 2):
+			t.Errorf("%+v: %v after %d plays", c, err, plays)
+		}
 	}
 }
 

@@ -149,7 +149,7 @@ func (r *Report) comparison(load int, against string) Comparison {
 		}
 	}
 	for _, figure := range compared {
-		c.Figures = append(c.Figures, paired(values(of, figure.value), values(to, figure.value)))
+		c.Figures = append(c.Figures, quotient(values(of, figure.value), values(to, figure.value)))
 	}
 	return c
 }

@@ -58,8 +58,8 @@ const (
 	requestTimeout = 3 * time.Minute
 )
 
-// play starts fresh workers and a fresh router, and sends the workload at the rate.
-func (b *bench) play(ctx context.Context, c *contestant, w *Workload, rate float64) (*Run, error) {
+// playFresh starts fresh workers and a fresh router, and sends the workload at the rate.
+func (b *bench) playFresh(ctx context.Context, c *contestant, w *Workload, rate float64) (*Run, error) {
 	dir := filepath.Join(b.dir, "run")
 	if err := prepare(dir); err != nil {
 		return nil, err

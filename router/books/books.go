@@ -25,20 +25,21 @@ import (
 // Book is the load of one node. The zero value is an empty book. Book is safe for concurrent use.
 type Book struct {
 	// Every pick reads these fields.
-	prefill  atomic.Int64 // tokens
-	blocks   atomic.Int64
-	output   atomic.Int64  // in units of 1/outputUnit block; may be negative
+	prefill  atomic.Int64  // tokens
+	used     atomic.Int64  // blocks and output, in units of 1/outputUnit block; may be negative
 	modelled atomic.Bool   // waiting is modelled
 	present  atomic.Uint32 // the marks of the active prompts
 
 	// Picks by predicted time read these fields too.
-	learned  atomic.Int64 // ns of prefill that waits, as learned
-	since    atomic.Int64 // ns from epoch to the moment from which the oldest waiting prompt is computed
-	pressing atomic.Int32 // waiting prompts
+	prompts
+	listened atomic.Int32 // answers whose tokens the router reads as they come
 
-	computed atomic.Int64 // ns of prefill that has ended, by its expectation
+	computed atomic.Int64 // ns that the node has spent on prompts that have ended
+	heard    atomic.Int64 // since when the answers in listened are silent, on the book's clock
 
 	mu      sync.Mutex
+	blocks  int64           // of prompts
+	output  int64           // in units of 1/outputUnit block; may be negative
 	mean    atomic.Int64    // moving mean of the entries' uncached tokens
 	runs    map[uint64]*run // active blocks, by the key of a run's first block
 	active  int             // blocks in runs
@@ -46,6 +47,14 @@ type Book struct {
 	waiting queue
 	recent  Peak   // of blocks
 	firsts  firsts // last, because it is large
+}
+
+// prompts are those that wait. The book's lock guards writes.
+type prompts struct {
+	learned  atomic.Int64 // ns of their computation, as learned
+	since    atomic.Int64 // ns from epoch to waiting.byLearned
+	due      atomic.Int64 // ns from epoch to waiting.due
+	pressing atomic.Int32 // their number
 }
 
 // outputUnit is the inverse of the smallest weight of an output block.
@@ -58,14 +67,19 @@ type Cost struct {
 	// Expected is the time that the node alone needs for Prefill, by a model that the operator
 	// gave. 0: unknown.
 	Expected time.Duration
-	// Learned is this time by what the router has learned. Only Backlog and Computed count it.
+	// Learned is this time by what the router has learned. Backlog, Overdue and Computed count it.
 	// 0: unknown.
 	Learned time.Duration
+	// Lag is the further time until the first token is seen. Never: no token is seen before the end
+	// of the answer, so the node is never late with it.
+	Lag time.Duration
 }
 
+// Never is the Lag of an answer whose first token is not seen.
+const Never = time.Duration(math.MaxInt64 / 4)
+
 // Entry is a request's part of a book. The zero value is an empty entry, ready for Open. The owner
-// of an entry calls its methods one at a time. Another goroutine may call Begun between Open and
-// Close.
+// of an entry calls its methods one at a time, except Assumed.
 type Entry struct {
 	book     *Book
 	cost     Cost
@@ -73,6 +87,7 @@ type Entry struct {
 	blocks   int64    // counted in book.blocks without keys
 	keys     []uint64 // blocks in book.runs
 	output   int64    // counted in book.output
+	listens  bool     // counted in book.listened
 
 	before, after *Entry // in book.waiting
 }
@@ -84,12 +99,20 @@ func (b *Book) Open(e *Entry, c Cost, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.learn(c.Prefill)
-	b.recent.Rise(b.blocks.Add(c.Blocks))
+	b.recent.Rise(b.use(c.Blocks, 0))
 	if e.prefills = c.Prefill > 0; e.prefills {
 		b.prefill.Add(c.Prefill)
-		b.waiting.push(e, now)
+		b.waiting.push(e, time.Duration(b.learned.Load()), now)
 		b.count(int64(c.Learned), 1)
 	}
+}
+
+// use counts further blocks, and output in units of 1/outputUnit block. use returns the blocks. The
+// caller holds the lock.
+func (b *Book) use(blocks, output int64) int64 {
+	b.blocks, b.output = b.blocks+blocks, b.output+output
+	b.used.Store(b.blocks*outputUnit + b.output)
+	return b.blocks
 }
 
 // learn moves the mean an eighth of the way. Requests without prefill do not count. The caller
@@ -117,37 +140,51 @@ func (e *Entry) Count(keys []uint64) {
 	e.keys = keys
 	b.counted++
 	b.note(keys, 1)
-	b.recent.Rise(b.blocks.Add(int64(b.add(keys)) - e.blocks))
+	b.recent.Rise(b.use(int64(b.add(keys))-e.blocks, 0))
 	e.blocks = 0
 }
 
-// Begun notes that the node has computed the prompt. Later calls do nothing.
-func (e *Entry) Begun(now time.Time) {
+// Begun notes that the node has computed the prompt. Later calls of Begun and Assumed do nothing.
+func (e *Entry) Begun(now time.Time) { e.ends(seen, now) }
+
+// Assumed notes that the node should have computed the prompt by now. Another goroutine may call
+// Assumed between Open and Close.
+func (e *Entry) Assumed(now time.Time) { e.ends(assumed, now) }
+
+func (e *Entry) ends(how ending, now time.Time) {
 	b := e.book
 	if b == nil {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	e.begun(now)
+	e.waited(how, now)
 }
 
-// begun is Begun for a caller that holds book.mu.
-func (e *Entry) begun(now time.Time) {
+// waited ends the entry's wait for its prompt. The caller holds book.mu. The time of a prompt that
+// was not computed counts as far as it has passed.
+func (e *Entry) waited(how ending, now time.Time) {
 	if !e.prefills {
 		return
 	}
 	e.prefills = false
-	e.book.prefill.Add(-e.cost.Prefill)
-	e.book.waiting.remove(e, now)
-	e.book.computed.Add(int64(e.cost.Learned))
-	e.book.count(-int64(e.cost.Learned), -1)
+	b, learned := e.book, int64(e.cost.Learned)
+	before := b.underway(now)
+	b.prefill.Add(-e.cost.Prefill)
+	b.waiting.remove(e, how, now)
+	b.count(-learned, -1)
+	took := before - b.underway(now)
+	if how != dropped {
+		took = max(took, learned) // a late prompt took longer than learned
+	}
+	b.computed.Add(took)
 }
 
 // count counts prompts more that wait, with their learned time. The caller holds the lock.
 func (b *Book) count(learned int64, prompts int32) {
 	b.modelled.Store(b.waiting.modelled())
-	b.since.Store(int64(b.waiting.since.Sub(epoch)))
+	b.since.Store(int64(b.waiting.byLearned.Sub(epoch)))
+	b.due.Store(int64(b.waiting.due.Sub(epoch)))
 	b.learned.Add(learned)
 	b.pressing.Add(prompts)
 }
@@ -171,7 +208,7 @@ func (e *Entry) Generated(tokens, expected int64) {
 	grown := float64((tokens + block.Tokens - 1) / block.Tokens)
 	own := float64(b.alone(e.keys)) + float64(e.blocks)
 	output := int64(math.Round(outputUnit * (grown*weight - own*(1-weight))))
-	b.output.Add(output - e.output)
+	b.use(0, output-e.output)
 	e.output = output
 }
 
@@ -182,9 +219,10 @@ func (e *Entry) Close(now time.Time) {
 	if b == nil {
 		return
 	}
+	e.Listen(false, now)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	e.begun(now)
+	e.waited(dropped, now)
 	gone := e.blocks
 	if e.keys != nil {
 		b.note(e.keys, -1)
@@ -193,8 +231,7 @@ func (e *Entry) Close(now time.Time) {
 			gone += int64(b.clear())
 		}
 	}
-	b.blocks.Add(-gone)
-	b.output.Add(-e.output)
+	b.use(-gone, -e.output)
 	e.book, e.cost, e.blocks, e.keys, e.output = nil, Cost{}, 0, nil, 0
 }
 
@@ -208,30 +245,39 @@ func (b *Book) Prefill(now time.Time) int64 {
 }
 
 // Backlog returns how long the node needs at now for the prompts that wait, by their learned
-// times. Once all of them are overdue, the node is expected to need as long again as they are
-// overdue.
+// times.
 func (b *Book) Backlog(now time.Time) time.Duration {
 	learned := b.learned.Load()
-	if learned <= 0 {
+	return time.Duration(max(learned-max(int64(now.Sub(epoch))-b.since.Load(), 0), 0))
+}
+
+// Overdue returns how late the first token of the oldest prompt is that waits, by its learned time.
+func (b *Book) Overdue(now time.Time) time.Duration {
+	if b.learned.Load() <= 0 {
 		return 0
 	}
-	left := learned - max(int64(now.Sub(epoch))-b.since.Load(), 0)
-	return time.Duration(max(left, -left))
+	return time.Duration(max(int64(now.Sub(epoch))-b.due.Load(), 0))
 }
 
-// Pressing returns the number of prompts that wait for their computation.
-func (b *Book) Pressing() int32 { return b.pressing.Load() }
+// WaitingPrompts returns the number of prompts that wait for their computation.
+func (b *Book) WaitingPrompts() int32 { return b.pressing.Load() }
 
-// Computed returns the learned time of the prompts that the node has computed until now. A prompt
-// that is computed at the moment counts with the time so far.
+// Computed returns the time that the node has spent on prompts until now: the learned time of those
+// that it has computed, or the longer one that they took while others waited. A prompt that is
+// computed at the moment counts with the time so far. Computed does not fall, except beside a call
+// that ends a prompt at the same moment.
 func (b *Book) Computed(now time.Time) time.Duration {
-	present := min(max(int64(now.Sub(epoch))-b.since.Load(), 0), b.learned.Load())
-	return time.Duration(b.computed.Load() + present)
+	return time.Duration(b.computed.Load() + b.underway(now))
 }
 
-// Waiting returns how many prompt tokens the node's requests had to compute when they were sent,
-// until their first tokens.
-func (b *Book) Waiting() int64 { return b.prefill.Load() }
+// underway returns the part of the waiting prompts' learned time that has passed at now.
+func (b *Book) underway(now time.Time) int64 {
+	return min(max(int64(now.Sub(epoch))-b.since.Load(), 0), b.learned.Load())
+}
+
+// WaitingTokens returns how many prompt tokens the node's requests had to compute when they were
+// sent, until their first tokens.
+func (b *Book) WaitingTokens() int64 { return b.prefill.Load() }
 
 // remaining is Prefill for a modelled queue.
 func (b *Book) remaining(now time.Time) int64 {
@@ -242,11 +288,7 @@ func (b *Book) remaining(now time.Time) int64 {
 
 // Blocks returns the number of the node's active blocks. Output blocks count with their weight.
 func (b *Book) Blocks() float64 {
-	blocks, output := b.blocks.Load(), b.output.Load()
-	if output == 0 {
-		return float64(max(blocks, 0))
-	}
-	return max(float64(blocks)+float64(output)/outputUnit, 0)
+	return float64(max(b.used.Load(), 0)) / outputUnit
 }
 
 // MayShare returns false if no leading block of the prompts with this mark is active at the node.
@@ -271,13 +313,13 @@ func (b *Book) Mean() int64 { return b.mean.Load() }
 func (b *Book) Recent(now time.Time) int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.recent.Since(now, b.blocks.Load())
+	return b.recent.Since(now, b.blocks)
 }
 
 // Empty says whether the book has no load.
 func (b *Book) Empty() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.prefill.Load() == 0 && b.blocks.Load() == 0 && b.output.Load() == 0 &&
+	return b.prefill.Load() == 0 && b.blocks == 0 && b.output == 0 &&
 		len(b.runs) == 0 && b.waiting.head == nil && b.present.Load() == 0
 }

@@ -105,10 +105,10 @@ func TestBookEqualsACountOfBlocks(t *testing.T) {
 				all = all[:len(all)-1]
 			}
 			probe := prompt(dice)
-			if b.Prefill(noon) != w.prefill || b.Waiting() != w.prefill || b.blocks.Load() != w.blocks() ||
+			if b.Prefill(noon) != w.prefill || b.WaitingTokens() != w.prefill || b.blocks != w.blocks() ||
 				b.Shared(probe) != w.shared(probe) {
 				t.Fatalf("seed %d: %d tokens, %d blocks, %d shared; want %d, %d, %d", seed, b.Prefill(noon),
-					b.blocks.Load(), b.Shared(probe), w.prefill, w.blocks(), w.shared(probe))
+					b.blocks, b.Shared(probe), w.prefill, w.blocks(), w.shared(probe))
 			}
 			if w.shared(probe) > 0 && !b.MayShare(MarkOf(probe)) {
 				t.Fatalf("seed %d: the mark of an active prompt is missing", seed)
@@ -166,7 +166,7 @@ func TestConcurrentEntries(t *testing.T) {
 				e.Generated(40, 50)
 				b.Shared(prompt(dice))
 				b.Prefill(noon)
-				if b.Pressing() < 0 || b.Backlog(noon) < 0 || b.Computed(noon) < 0 {
+				if b.WaitingPrompts() < 0 || b.Backlog(noon) < 0 || b.Computed(noon) < 0 {
 					t.Error("a figure is negative")
 				}
 				late.Wait()
@@ -175,7 +175,7 @@ func TestConcurrentEntries(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if !b.Empty() || b.Pressing() != 0 || b.Backlog(noon) != 0 || b.Waiting() != 0 {
+	if !b.Empty() || b.WaitingPrompts() != 0 || b.Backlog(noon) != 0 || b.WaitingTokens() != 0 {
 		t.Errorf("%+v", &b)
 	}
 }
@@ -285,10 +285,19 @@ func timed(b *Book, e *Entry, expected, at int) {
 // figures checks what picks by predicted time read of a book at a time in milliseconds.
 func figures(t *testing.T, b *Book, at, backlog, computed int, pressing int32, waiting int64) {
 	t.Helper()
-	got := [...]any{b.Backlog(ms(at)), b.Computed(ms(at)), b.Pressing(), b.Waiting()}
+	got := [...]any{b.Backlog(ms(at)), b.Computed(ms(at)), b.WaitingPrompts(), b.WaitingTokens()}
 	want := [...]any{ms(backlog).Sub(noon), ms(computed).Sub(noon), pressing, waiting}
 	if got != want {
-		t.Errorf("after %d ms: backlog %v, computed %v, %v prompts of %v tokens; want %v", at, got[0], got[1], got[2], got[3], want)
+		t.Errorf("after %d ms: backlog %v, computed %v, %v prompts of %v tokens; want %v", at, got[0], got[1],
+			got[2], got[3], want)
+	}
+}
+
+// overdue checks how late the oldest prompt of a book is at a time in milliseconds.
+func overdue(t *testing.T, b *Book, at, late int) {
+	t.Helper()
+	if got, want := b.Overdue(ms(at)), ms(late).Sub(noon); got != want {
+		t.Errorf("after %d ms: overdue for %v, want %v", at, got, want)
 	}
 }
 
@@ -303,9 +312,11 @@ func TestBacklog(t *testing.T) {
 	b.Open(&cached, Cost{Blocks: 9, Learned: time.Second}, ms(10)) // nothing is to be computed
 	figures(t, &b, 10, 140, 10, 2, 1500)
 	figures(t, &b, 90, 60, 90, 2, 1500)
-	figures(t, &b, 150, 0, 150, 2, 1500)
-	figures(t, &b, 170, 20, 150, 2, 1500) // overdue for 20 ms
-	figures(t, &b, 400, 250, 150, 2, 1500)
+	overdue(t, &b, 90, 0)
+	overdue(t, &b, 120, 20)
+	figures(t, &b, 120, 30, 120, 2, 1500)
+	overdue(t, &b, 400, 300)
+	figures(t, &b, 400, 0, 150, 2, 1500)
 	second.Begun(ms(80)) // before the older one: 50 of the 80 ms were its own
 	figures(t, &b, 80, 70, 80, 1, 1000)
 	figures(t, &b, 90, 60, 90, 1, 1000)
@@ -315,18 +326,82 @@ func TestBacklog(t *testing.T) {
 	figures(t, &b, 100, 30, 150, 1, 300)
 	figures(t, &b, 110, 20, 160, 1, 300)
 	first.Begun(ms(115)) // once more
-	third.Close(ms(120)) // without an answer
-	figures(t, &b, 120, 0, 180, 0, 0)
-	figures(t, &b, 500, 0, 180, 0, 0) // an idle engine computes nothing
+	third.Close(ms(120)) // without an answer, after 20 ms
+	figures(t, &b, 120, 0, 170, 0, 0)
+	figures(t, &b, 500, 0, 170, 0, 0) // an idle engine computes nothing
 	timed(&b, &third, 40, 1000)
-	figures(t, &b, 1010, 30, 190, 1, 400)
+	figures(t, &b, 1010, 30, 180, 1, 400)
 	for _, e := range []*Entry{&first, &second, &third, &cached} {
 		e.Close(ms(1020))
 	}
-	figures(t, &b, 1020, 0, 220, 0, 0)
+	figures(t, &b, 1020, 0, 190, 0, 0)
 	if !b.Empty() {
 		t.Errorf("%+v", &b)
 	}
+}
+
+// TestOverdue checks when a node is late with its oldest prompt. A prompt that comes does not make
+// it less late. A younger prompt that was computed shows that the node works. If the oldest request
+// ends without an answer, the node stays as late.
+func TestOverdue(t *testing.T) {
+	open := func(b *Book, e *Entry, learned, lag time.Duration, at int) {
+		b.Open(e, Cost{Prefill: 1, Learned: learned * time.Millisecond, Lag: lag}, ms(at))
+	}
+	const lag = 50 * time.Millisecond
+	var b Book
+	var first, second, third Entry
+	open(&b, &first, 100, lag, 0)
+	overdue(t, &b, 150, 0)
+	overdue(t, &b, 170, 20)
+	open(&b, &second, 30, lag, 170)
+	overdue(t, &b, 170, 20)
+	figures(t, &b, 170, 30, 100, 2, 2)
+	open(&b, &third, 10, lag, 170)
+	third.Close(ms(180)) // was not computed
+	overdue(t, &b, 180, 30)
+	open(&b, &third, 10, lag, 180)
+	third.Assumed(ms(180)) // nothing was seen of it, so it took its own time
+	third.Close(ms(180))
+	overdue(t, &b, 180, 20)
+	second.Begun(ms(180))
+	overdue(t, &b, 180, 0)
+	overdue(t, &b, 200, 10)
+	second.Close(ms(190))
+	open(&b, &second, 30, lag, 1000)
+	first.Close(ms(1000))
+	overdue(t, &b, 1000, 1000-190-30)
+	second.Begun(ms(1000))
+	overdue(t, &b, 1000, 0)
+	second.Close(ms(1000))
+
+	open(&b, &first, 100, Never, 2000)
+	open(&b, &second, 30, lag, 2000)
+	overdue(t, &b, 1<<30, 0)
+	first.Close(ms(2010)) // a node that refuses a request at once is not late
+	overdue(t, &b, 2010+30+50, 0)
+	overdue(t, &b, 2010+30+50+7, 7)
+	second.Close(ms(2010))
+	b.Open(&first, Cost{Prefill: 1, Lag: lag}, ms(3000)) // an unknown time
+	open(&b, &second, 30, lag, 3000)
+	overdue(t, &b, 1<<30, 0)
+	first.Close(ms(3000))
+	second.Close(ms(3000))
+}
+
+// TestLatePrompts checks that the time that a late prompt takes counts as computed while others
+// wait behind it.
+func TestLatePrompts(t *testing.T) {
+	var b Book
+	var first, second Entry
+	timed(&b, &first, 100, 0)
+	timed(&b, &second, 400, 0)
+	figures(t, &b, 290, 210, 290, 2, 5000)
+	overdue(t, &b, 290, 190)
+	first.Begun(ms(300))
+	figures(t, &b, 300, 400, 300, 1, 4000)
+	figures(t, &b, 310, 390, 310, 1, 4000)
+	second.Begun(ms(900)) // nobody waited: the engine may have done something else
+	figures(t, &b, 900, 0, 700, 0, 0)
 }
 
 // TestUnknownExpectedTimes checks prompts without a learned time. They wait, and add nothing to
@@ -337,22 +412,53 @@ func TestUnknownExpectedTimes(t *testing.T) {
 	b.Open(&first, Cost{Prefill: 70}, ms(0))
 	figures(t, &b, 5, 0, 0, 1, 70)
 	timed(&b, &second, 100, 5)
-	figures(t, &b, 10, 90, 10, 2, 1070)
+	figures(t, &b, 10, 95, 5, 2, 1070)
 	first.Close(ms(20))
-	figures(t, &b, 20, 100, 0, 1, 1000)
+	figures(t, &b, 20, 100, 15, 1, 1000) // the first one took 15 ms of the second one's time
 	second.Close(ms(20))
-	figures(t, &b, 20, 0, 100, 0, 0)
+	figures(t, &b, 20, 0, 15, 0, 0)
+}
+
+// TestTwoTimes checks prompts with an expected and a learned time. The expected times do not change
+// the backlog, and the learned ones not the computed tokens.
+func TestTwoTimes(t *testing.T) {
+	var b Book
+	var first, second, third Entry
+	open := func(e *Entry, tokens int64, expected, learned, at int) {
+		b.Open(e, Cost{Prefill: tokens, Expected: ms(expected).Sub(noon), Learned: ms(learned).Sub(noon)}, ms(at))
+	}
+	want := func(at int, prefill int64, backlog, computed int) {
+		t.Helper()
+		if got := b.Prefill(ms(at)); got != prefill {
+			t.Errorf("after %d ms: %d tokens, want %d", at, got, prefill)
+		}
+		figures(t, &b, at, backlog, computed, b.WaitingPrompts(), b.WaitingTokens())
+	}
+	open(&first, 1000, 100, 200, 0)
+	open(&second, 500, 50, 10, 10)
+	open(&third, 300, 0, 30, 10)
+	third.Begun(ms(50)) // without an expected time: 30 ms count as its own by the learned times only
+	want(50, 1000, 190, 50)
+	second.Begun(ms(70)) // 50 of the 70 ms count as its own by the expected times, 10 by the learned ones
+	want(70, 800, 170, 70)
+	first.Begun(ms(90)) // earlier than expected
+	want(90, 0, 0, 240)
+	second.Close(ms(90))
+	if first.Close(ms(90)); !b.Empty() {
+		t.Errorf("%+v", &b)
+	}
 }
 
 // TestBacklogInAnyOrder opens and ends entries in random order, at random times. The backlog is
-// never negative, and never above the sum of the expected times unless all are overdue. At the end
-// nothing waits, and the expected times of all prompts have been computed.
+// never negative, and never above the sum of the expected times. A prompt adds its expected time to
+// it, and does not make others less late. The computed time never falls. At the end nothing waits,
+// and at least the expected times of all prompts with an answer have been computed.
 func TestBacklogInAnyOrder(t *testing.T) {
 	for seed := range uint64(300) {
 		dice := rand.New(rand.NewPCG(seed, 3))
 		var b Book
 		entries, open := make([]Entry, 8), make([]time.Duration, 8) // 0: not waiting
-		var sum, all time.Duration
+		var sum, all, last time.Duration
 		waiting, now := int32(0), noon
 		for range 200 {
 			now = now.Add(time.Duration(dice.IntN(40)) * time.Millisecond)
@@ -361,29 +467,114 @@ func TestBacklogInAnyOrder(t *testing.T) {
 			if sum -= open[i]; open[i] > 0 {
 				waiting--
 			}
-			if open[i] = 0; dice.IntN(2) == 0 {
-				e.Begun(now)
+			if open[i] > 0 {
+				if dice.IntN(2) > 0 {
+					e.Begun(now)
+				} else {
+					all -= open[i]
+				}
+				open[i] = 0
 			}
 			if e.Close(now); dice.IntN(3) > 0 {
 				open[i] = time.Duration(1+dice.IntN(100)) * time.Millisecond
-				b.Open(e, Cost{Prefill: 1 + dice.Int64N(99), Learned: open[i]}, now)
+				before, lag := b.Backlog(now)+b.Overdue(now), time.Duration(dice.IntN(50))*time.Millisecond
+				b.Open(e, Cost{Prefill: 1 + dice.Int64N(99), Learned: open[i], Lag: lag}, now)
+				if after := b.Backlog(now) + b.Overdue(now); after != before+open[i] {
+					t.Fatalf("seed %d: backlog %v after %v and a prompt of %v", seed, after, before, open[i])
+				}
 				sum, all, waiting = sum+open[i], all+open[i], waiting+1
 			}
-			if b.Pressing() != waiting || b.Backlog(now) < 0 || b.Computed(now) < 0 || b.Computed(now) > all {
-				t.Fatalf("seed %d: %d prompts wait, want %d; backlog %v, computed %v of %v", seed, b.Pressing(), waiting,
-					b.Backlog(now), b.Computed(now), all)
+			if b.WaitingPrompts() != waiting || b.Backlog(now) < 0 || b.Computed(now) < last ||
+				b.Computed(now) < all-sum {
+				t.Fatalf("seed %d: %d prompts wait, want %d; backlog %v, computed %v after %v, of %v", seed,
+					b.WaitingPrompts(), waiting, b.Backlog(now), b.Computed(now), last, all)
 			}
-			since := now.Sub(epoch) - time.Duration(b.since.Load())
-			if late := max(since-sum, 0); b.Backlog(now) > max(sum, late) || sum == 0 && b.Backlog(now) != 0 {
-				t.Fatalf("seed %d: backlog %v of %v", seed, b.Backlog(now), sum)
+			last = b.Computed(now)
+			if b.Backlog(now) > sum || sum == 0 && b.Overdue(now) != 0 {
+				t.Fatalf("seed %d: backlog %v of %v, overdue for %v", seed, b.Backlog(now), sum, b.Overdue(now))
 			}
 		}
 		for i := range entries {
 			entries[i].Close(now)
 		}
-		if b.Backlog(now) != 0 || b.Pressing() != 0 || b.Waiting() != 0 || b.Computed(now) != all || !b.Empty() {
-			t.Fatalf("seed %d: backlog %v, %d prompts, %d tokens, computed %v of %v", seed, b.Backlog(now), b.Pressing(),
-				b.Waiting(), b.Computed(now), all)
+		if b.Backlog(now) != 0 || b.WaitingPrompts() != 0 || b.WaitingTokens() != 0 || !b.Empty() ||
+			b.Computed(now) < max(all-sum, last) {
+			t.Fatalf("seed %d: backlog %v, %d prompts, %d tokens, computed %v of %v", seed, b.Backlog(now),
+				b.WaitingPrompts(), b.WaitingTokens(), b.Computed(now), all)
 		}
+	}
+}
+
+// TestSilence checks how long a node has given no token to the answers that are listened to. Time
+// spent on prompts, first tokens and answers that wait for their clients do not count.
+func TestSilence(t *testing.T) {
+	var b Book
+	var first, second, third, fourth Entry
+	silent := func(at, want int) {
+		t.Helper()
+		if got := b.Silence(ms(at)); got != ms(want).Sub(noon) {
+			t.Errorf("after %d ms: %v, want %d ms", at, got, want)
+		}
+	}
+	begin := func(e *Entry, at int) {
+		b.Open(e, Cost{Blocks: 1}, ms(at))
+		e.Listen(true, ms(at))
+	}
+	silent(0, 0)
+	begin(&first, 0)
+	silent(300, 300)
+	begin(&second, 400) // its first token is no sign of the others' next one
+	silent(500, 500)
+	first.Heard(ms(600))
+	silent(600, 300) // a token takes away half
+	silent(900, 600)
+	timed(&b, &third, 200, 1000)
+	silent(1150, 700) // 150 ms for the prompt
+	silent(1300, 800) // the prompt is late by 100 ms
+	third.Begun(ms(1400))
+	silent(1400, 900)
+	second.Heard(ms(1500))
+	silent(1600, 600)
+	first.Listen(false, ms(1700))
+	first.Heard(ms(1700)) // what the client takes was sent before
+	silent(1800, 800)
+	second.Listen(false, ms(1900))
+	silent(5000, 0)
+	first.Listen(true, ms(5000))
+	first.Listen(true, ms(5100))
+	silent(5200, 200)
+	timed(&b, &fourth, 1000, 5200)
+	fourth.Begun(ms(5300)) // the prompt was expected to take longer
+	fourth.Close(ms(5300))
+	first.Heard(ms(5310))
+	silent(5400, 90)
+	if first.Close(ms(5500)); first.Listens() {
+		t.Error("a closed entry is listened to")
+	}
+	second.Close(ms(5500))
+	third.Close(ms(5500))
+	silent(9000, 0)
+	first.Listen(true, ms(9000))
+	first.Heard(ms(9000))
+	silent(9500, 0)
+	if !b.Empty() || b.listened.Load() != 0 {
+		t.Errorf("%+v", &b)
+	}
+}
+
+// TestSilenceWritesRarely checks that most tokens only read the book.
+func TestSilenceWritesRarely(t *testing.T) {
+	var b Book
+	var e Entry
+	b.Open(&e, Cost{Blocks: 1}, noon)
+	e.Listen(true, noon)
+	writes, last := 0, b.heard.Load()
+	for i := range 1000 {
+		if e.Heard(ms(i)); b.heard.Load() != last {
+			writes, last = writes+1, b.heard.Load()
+		}
+	}
+	if writes == 0 || writes > 2*1000/int(heardEvery.Milliseconds()) {
+		t.Errorf("%d writes of 1000 tokens", writes)
 	}
 }

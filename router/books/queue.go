@@ -1,39 +1,77 @@
 package books
 
-import (
-	"cmp"
-	"time"
-)
+import "time"
 
 // queue holds the entries whose prompts a node still computes, the oldest first. If every entry has
 // an expected time, the time since the oldest entry became the oldest counts as computed. The
 // computed tokens may be more than the oldest entry's own: engines compute prompts in batches. The
 // book's lock guards the queue.
+//
+// Expected and learned times differ, so each has its own moment from which the oldest entry is
+// computed.
 type queue struct {
-	head, tail *Entry
-	since      time.Time // the moment from which the oldest entry is computed
-	unmodelled int       // entries without an expected time
+	head, tail            *Entry
+	byExpected, byLearned time.Time // the moments from which the oldest entry is computed
+	due                   time.Time // when the oldest entry's first token is expected
+	unmodelled            int       // entries without an expected time
 }
 
-func (q *queue) push(e *Entry, now time.Time) {
+// push adds an entry behind the others, whose learned times add up to learned. If they should have
+// been computed by now, the node computes the entry from now on.
+func (q *queue) push(e *Entry, learned time.Duration, now time.Time) {
 	if e.before = q.tail; q.tail == nil {
-		q.head, q.since = e, now
+		q.begin(e, now)
 	} else {
 		q.tail.after = e
+		if from := now.Add(-learned); from.After(q.byLearned) {
+			q.byLearned = from
+		}
 	}
 	q.tail = e
 	q.count(e, 1)
 }
 
+// begin makes e, if any, the oldest entry, which is computed from now on.
+func (q *queue) begin(e *Entry, now time.Time) {
+	q.head, q.byExpected, q.byLearned = e, now, now
+	switch {
+	case e == nil:
+	case e.cost.Learned <= 0:
+		q.due = now.Add(Never)
+	default:
+		q.due = now.Add(e.cost.Learned + e.cost.Lag)
+	}
+}
+
+// ending is how an entry's wait for its prompt ends.
+type ending uint8
+
+const (
+	seen    ending = iota // the answer has begun, so the node works
+	assumed               // the prompt should have been computed
+	dropped               // the prompt was not computed
+)
+
 // remove takes an entry out. Once the oldest entry is gone, the next one is computed from now on.
-// An entry that ends before the oldest one has used its own expected time of the time since then.
-func (q *queue) remove(e *Entry, now time.Time) {
+// If the oldest prompt was not computed, the next one is as late. A prompt that was computed before
+// the oldest one has used its own time of the time since then. If its answer was seen, the oldest
+// one is not late yet.
+func (q *queue) remove(e *Entry, how ending, now time.Time) {
+	due := q.due
 	if e.before == nil {
-		q.head, q.since = e.after, now
+		q.begin(e.after, now)
+		if e.after != nil && how == dropped {
+			q.due = earlier(due.Add(e.after.cost.Learned), q.due)
+		}
 	} else {
 		e.before.after = e.after
-		if q.since = q.since.Add(cmp.Or(e.cost.Expected, e.cost.Learned)); q.since.After(now) {
-			q.since = now
+		q.byExpected = earlier(q.byExpected.Add(e.cost.Expected), now)
+		if how != dropped {
+			q.byLearned = earlier(q.byLearned.Add(e.cost.Learned), now)
+			q.due = due.Add(e.cost.Learned)
+		}
+		if how == seen && q.due.Before(now) {
+			q.due = now
 		}
 	}
 	if e.after == nil {
@@ -43,6 +81,13 @@ func (q *queue) remove(e *Entry, now time.Time) {
 	}
 	e.before, e.after = nil, nil
 	q.count(e, -1)
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }
 
 func (q *queue) count(e *Entry, n int) {
@@ -60,5 +105,5 @@ func (q *queue) computed(now time.Time) int64 {
 	if e == nil || q.unmodelled > 0 {
 		return 0
 	}
-	return int64(float64(e.cost.Prefill) * max(now.Sub(q.since).Seconds(), 0) / e.cost.Expected.Seconds())
+	return int64(float64(e.cost.Prefill) * max(now.Sub(q.byExpected).Seconds(), 0) / e.cost.Expected.Seconds())
 }

@@ -161,9 +161,9 @@ func TestAdaptersOfAHeartbeat(t *testing.T) {
 	idle := func(ms int64) *int64 { return &ms }
 	beat := func(slots int, adapters ...cluster.Adapter) {
 		f.update(m, &cluster.NodeHealth{NodeID: "n", Engine: "vllm", Models: []string{"tiny", "sql", "chat"},
-			Adapters: adapters, AdapterSlots: slots, Ready: true})
+			Adapters: adapters, AdapterSlots: slots, Ready: true}, time.Now())
 	}
-	f.update(m, &cluster.NodeHealth{NodeID: "n", Engine: "vllm"}) // before the agent has asked the engine
+	f.update(m, &cluster.NodeHealth{NodeID: "n", Engine: "vllm"}, time.Now()) // before the agent has asked the engine
 	beat(2, cluster.Adapter{Name: "sql", Base: "tiny"}, cluster.Adapter{Name: "chat", Base: "tiny"},
 		cluster.Adapter{Name: "third", Base: "tiny"})
 	if got := told(n, "sql", "chat", "third"); got != "???" {
@@ -303,7 +303,7 @@ func TestAwaitListed(t *testing.T) {
 			t.Fatal(err)
 		}
 		h := node("n1", "http://127.0.0.1:1")
-		f.update(f.addEtcd(&h), &h)
+		f.update(f.addEtcd(&h), &h, time.Now())
 		f.publish()
 		n := f.Load().Node("n1")
 		wait := func(ctx context.Context, name string, listed bool) <-chan bool {

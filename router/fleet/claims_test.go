@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/lora"
@@ -126,7 +127,7 @@ func TestNothingIsLeftOfRemovedSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := node("n1", "http://127.0.0.1:1")
-	f.update(f.addEtcd(&h), &h)
+	f.update(f.addEtcd(&h), &h, time.Now())
 	for name, value := range map[string]string{
 		"x": `{"base":"m"}`, "y": `{"aliases":["a"]}`, "m": `{"aliases":["b"]}`,
 	} {

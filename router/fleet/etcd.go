@@ -122,6 +122,23 @@ func (f *Fleet) putNode(e cluster.Entry) {
 		f.problem(ofNodeKey, id, err.Error())
 		return
 	}
+	f.heartbeat(health, time.Now())
+}
+
+// Beat records heartbeats that came at now, as from etcd, and publishes what they change. Beat
+// serves simulations, whose fleets follow no etcd: call it only for a fleet that does not run.
+func (f *Fleet) Beat(now time.Time, all ...*cluster.NodeHealth) {
+	for _, h := range all {
+		f.heartbeat(h, now)
+	}
+	if f.dirty {
+		f.publish()
+	}
+}
+
+// heartbeat records a heartbeat that came at now. A node joins by its first heartbeat.
+func (f *Fleet) heartbeat(health *cluster.NodeHealth, now time.Time) {
+	id := health.NodeID
 	m := f.members[id]
 	if m != nil && m.node.Source == Static {
 		f.problem(ofNodeKey, id, hidden)
@@ -141,7 +158,7 @@ func (f *Fleet) putNode(e cluster.Entry) {
 	} else {
 		f.solved(ofNodeKey, id)
 	}
-	f.update(m, health)
+	f.update(m, health, now)
 }
 
 func (f *Fleet) addEtcd(h *cluster.NodeHealth) *member {
@@ -157,9 +174,8 @@ func (f *Fleet) addEtcd(h *cluster.NodeHealth) *member {
 	return f.add(h.NodeID, h.Address, Etcd, etcdInfo(h), target)
 }
 
-// update takes a heartbeat of a member.
-func (f *Fleet) update(m *member, h *cluster.NodeHealth) {
-	now := time.Now()
+// update takes a heartbeat of a member, which came at now.
+func (f *Fleet) update(m *member, h *cluster.NodeHealth, now time.Time) {
 	if m.health == nil || m.health.Stamp != h.Stamp || h.Stamp == 0 {
 		m.stampAt = now
 		m.node.setFlag(flagSilent, false)
@@ -169,14 +185,14 @@ func (f *Fleet) update(m *member, h *cluster.NodeHealth) {
 	}
 	m.health, m.missing = h, time.Time{}
 	m.node.setFlag(flagNotReady, !h.Ready)
-	m.node.setLoad(beatOf(h, now), now)
-	m.node.takeAdapters(h, now)
-	f.followSignals(m, h)
 	if info := etcdInfo(h); !sameInfo(info, m.node.Info()) {
 		m.node.setInfo(info)
 		f.fitRanks(m.node)
 		f.dirty = true
 	}
+	m.node.setLoad(beatOf(h, now), now) // needs the block size and the ranks of this heartbeat
+	m.node.takeAdapters(h, now)
+	f.followSignals(m, h)
 	f.tell(m)
 }
 
@@ -218,7 +234,7 @@ func (m *member) patience(limit time.Duration) time.Duration {
 func etcdInfo(h *cluster.NodeHealth) *Info {
 	return &Info{
 		Address: h.Address, Role: h.Role, Engine: h.Engine, Models: h.Models, Upstream: h.Models, Adapters: h.Listed(),
-		Device: h.Device, DType: h.DType, TP: h.TP, DataParallel: h.DataParallel,
+		Device: h.Device, GPUModel: h.GPUModel, DType: h.DType, TP: h.TP, DataParallel: h.DataParallel,
 		VRAMBytes: h.VRAMBytes, MaxConcurrent: int32(h.MaxConcurrent),
 		EngineSlots: int32(h.EngineSlots), BlockTokens: h.BlockTokens, Labels: h.Labels, Experts: h.Experts,
 		EngineVersion: h.EngineVersion, MaxBatchedTokens: h.MaxBatchedTokens,

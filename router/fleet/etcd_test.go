@@ -16,6 +16,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/etcdserver"
+	"github.com/cognitora/dataplane/internal/freeport"
 	"github.com/cognitora/dataplane/internal/load"
 )
 
@@ -35,7 +36,7 @@ type etcdFleet struct {
 
 func newEtcdFleet(t *testing.T, change func(o *Options)) *etcdFleet {
 	t.Helper()
-	e := &etcdFleet{t: t, at: "127.0.0.1:0"}
+	e := &etcdFleet{t: t, at: freeport.Address(t)}
 	e.startEtcd()
 	t.Cleanup(func() { e.close() })
 	var err error
@@ -100,6 +101,37 @@ func node(id, url string) cluster.NodeHealth {
 			Engine: load.Engine{InFlight: load.Known(3), QueueDepth: load.Known(1)},
 			GPU:    load.GPU{SMPct: load.Known(50)}, Power: load.Power{Watts: load.Known(300)},
 		}}
+}
+
+// TestBeat: in a fleet that does not run, heartbeats add nodes, bring their load, and publish a
+// snapshot only if a node has changed.
+func TestBeat(t *testing.T) {
+	f := still(t)
+	now := time.Now()
+	one, two := node("n1", "http://127.0.0.1:1"), node("n2", "http://127.0.0.1:2")
+	f.Beat(now, &one, &two)
+	s := f.Load()
+	n := s.Node("n1")
+	if len(s.Nodes) != 2 || n.Source != Etcd || n.Load().Others != 3 || n.Load().Waiting != 1 ||
+		n.Info().EngineSlots != 9 {
+		t.Fatalf("%d nodes; %+v, %+v", len(s.Nodes), n.Load(), n.Info())
+	}
+	if ok, reason := n.Eligible(now); !ok {
+		t.Errorf("%s", reason)
+	}
+	one.InFlight = load.Known(5)
+	if f.Beat(now.Add(time.Second), &one); f.Load() != s || n.Load().Others != 5 {
+		t.Errorf("snapshot %d after %d; %+v", f.Load().Rev, s.Rev, n.Load())
+	}
+	one.BlockTokens, one.FreeBlocks, one.TotalBlocks = 32, load.Known(60), load.Known(100)
+	if f.Beat(now.Add(2*time.Second), &one); f.Load() == s || n.Load().OthersBlocks != 80 {
+		t.Errorf("40 used blocks of 32 tokens: %+v", n.Load())
+	}
+	one.Ready, one.DataParallel = false, 2
+	f.Beat(now.Add(3*time.Second), &one)
+	if ok, _ := n.Eligible(now); ok || len(n.Ranks()) != 2 {
+		t.Errorf("not ready, with 2 ranks: %v, %d ranks", ok, len(n.Ranks()))
+	}
 }
 
 func TestNodesOfEtcd(t *testing.T) {

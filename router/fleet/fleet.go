@@ -74,8 +74,8 @@ type Options struct {
 	// is 30 s, six heartbeats. An agent with a longer heartbeat than the default gets six of its
 	// own heartbeats.
 	StaleAfter time.Duration
-	// Proven makes static nodes healthy before their first check. Simulations need Proven, because
-	// nothing checks their nodes.
+	// Proven makes static nodes healthy before their first check. A fleet that does not run needs
+	// Proven, because nothing checks its nodes.
 	Proven bool
 }
 

@@ -178,20 +178,6 @@ func (n *Node) setLoad(b beat, now time.Time) {
 	n.publishLoad(now)
 }
 
-// Beat takes the load, the slots and the sizes of the engine from a heartbeat that came at now.
-// Beat serves simulations, whose nodes have no agent. One goroutine per node calls Beat, in a fleet
-// that does not run.
-func (n *Node) Beat(h *cluster.NodeHealth, now time.Time) {
-	info := *n.Info()
-	info.EngineSlots, info.BlockTokens = int32(h.EngineSlots), h.BlockTokens
-	info.MaxBatchedTokens = h.MaxBatchedTokens
-	if old := n.Info(); old.EngineSlots != info.EngineSlots || old.BlockTokens != info.BlockTokens ||
-		old.MaxBatchedTokens != info.MaxBatchedTokens {
-		n.setInfo(&info)
-	}
-	n.setLoad(beatOf(h, now), now)
-}
-
 // take stores a reading of the agent's stream. nil means that the stream has ended. The heartbeat's
 // load then counts again.
 func (n *Node) take(l *load.Load) {
@@ -218,8 +204,12 @@ func (n *Node) publishLoad(now time.Time) {
 	n.load.Store(l)
 	if ranks := n.Ranks(); len(ranks) > 1 {
 		for i, r := range ranks {
-			r.load.Store(l.rank(i, len(ranks), ours, blockTokens))
+			part := l.rank(i, len(ranks), ours, blockTokens)
+			r.load.Store(part)
+			r.setOthers(part)
 		}
+	} else {
+		n.only.setOthers(l)
 	}
 	n.setSlots()
 }

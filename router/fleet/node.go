@@ -44,17 +44,18 @@ type Node struct {
 	flags atomic.Uint32
 	limit atomic.Int32 // max_concurrent
 	only  Rank         // the only rank; if there are several, it holds the node's count only, see requests
-	ranks atomic.Pointer[[]*Rank]
-	// Health is the health of the node. Eligible and Acquire consult Health before they let a
-	// request in.
-	Health health.Node
 
 	ID     string
 	IDHash uint64 // for rendezvous hashing; the same in every router
 	Source Source
 	Pool   *relay.Pool // closed by the fleet after the node has left and its last request has ended
+	info   atomic.Pointer[Info]
 
-	info     atomic.Pointer[Info]
+	// Health is the health of the node. Eligible and Acquire consult Health before they let a
+	// request in.
+	Health health.Node
+
+	ranks    atomic.Pointer[[]*Rank]
 	slots    atomic.Int32 // limit minus the requests of others that wait in the engine
 	told     reports
 	adapters lora.Set
@@ -81,6 +82,7 @@ type Info struct {
 	Upstream      []string       // for each of Models, the name that the engine expects
 	Adapters      []lora.Adapter // the LoRA adapters among Models
 	Device, DType string
+	GPUModel      string // product name of the node's GPUs; empty: unknown
 	TP            int
 	DataParallel  int // data-parallel ranks; 0: one
 	VRAMBytes     int64

@@ -198,7 +198,7 @@ func TestPicksReadFewLines(t *testing.T) {
 	lines := map[uintptr]bool{}
 	for _, path := range [][]string{
 		{"load"}, {"path"}, {"flags"}, {"limit"}, {"only", "ref"}, {"only", "inFlight"},
-		{"only", "Book", "prefill"}, {"only", "Book", "blocks"}, {"only", "Book", "output"},
+		{"only", "others"}, {"only", "Book", "prefill"}, {"only", "Book", "used"},
 		{"only", "Book", "modelled"}, {"only", "Book", "present"},
 		{"Health", "suspicion", "since"}, {"Health", "breaker", "state"},
 	} {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
 )
@@ -80,7 +81,7 @@ func TestProblemsGoWithTheirSubject(t *testing.T) {
 func TestProblemsOfNodesThatLeaveEtcd(t *testing.T) {
 	f := still(t)
 	h := node("n1", "http://127.0.0.1:1")
-	f.update(f.addEtcd(&h), &h)
+	f.update(f.addEtcd(&h), &h, time.Now())
 	f.putNode(cluster.Entry{Key: cluster.NodeKey("n1"), Value: []byte("{")})
 	if got := f.subjects(); !slices.Equal(got, []string{"nodes/n1"}) {
 		t.Fatalf("%q", got)

@@ -19,11 +19,12 @@ type Rank struct {
 	// A pick reads these fields of every rank, and the first ones of the book.
 	ref      atomic.Uint32
 	inFlight atomic.Int32
-	Book     books.Book // what this router's requests cost the rank
-	Index    int        // number by which requests name the rank, from 0
-	Count    int        // number of the node's ranks
-	Name     string     // the node's id; with several ranks the number follows
-	IDHash   uint64     // for rendezvous hashing; the same in every router
+	others   atomic.Uint64 // Others of the load, and Waiting in the lower half
+	Book     books.Book    // what this router's requests cost the rank
+	Index    int           // number by which requests name the rank, from 0
+	Count    int           // number of the node's ranks
+	Name     string        // the node's id; with several ranks the number follows
+	IDHash   uint64        // for rendezvous hashing; the same in every router
 	// Header is the line by which a request names the rank; nil if the node has one rank.
 	Header []byte
 	node   *Node
@@ -70,6 +71,16 @@ func (r *Rank) Load() *Load {
 	}
 	return r.load.Load()
 }
+
+// Others returns Others and Waiting of the rank's load. Others spares a pick among many nodes the
+// load itself, which lies elsewhere in memory.
+func (r *Rank) Others() (requests, waiting int64) {
+	both := r.others.Load()
+	return int64(both >> 32), int64(uint32(both))
+}
+
+// setOthers stores what Others returns. The numbers are not negative.
+func (r *Rank) setOthers(l *Load) { r.others.Store(uint64(l.Others)<<32 | uint64(l.Waiting)) }
 
 // InFlight returns the number of this router's requests on the rank.
 func (r *Rank) InFlight() int32 { return r.inFlight.Load() }

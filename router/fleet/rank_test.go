@@ -164,6 +164,34 @@ func TestTotalsAreSharedEvenly(t *testing.T) {
 	}
 }
 
+// TestOthersOfARank: a rank tells the requests of others in its load, also after a change of the
+// number of ranks and once the load is too old.
+func TestOthersOfARank(t *testing.T) {
+	n, now := testNode("n", 0), time.Now()
+	check := func(when string, requests, waiting int64) {
+		t.Helper()
+		for _, r := range n.Ranks() {
+			gotRequests, gotWaiting := r.Others()
+			if l := r.Load(); gotRequests != requests || gotWaiting != waiting || int64(l.Others) != requests ||
+				int64(l.Waiting) != waiting {
+				t.Errorf("%s: %d requests of others and %d that wait at %s, want %d and %d; %+v", when, gotRequests,
+					gotWaiting, r.Name, requests, waiting, l)
+			}
+		}
+	}
+	check("untold", 0, 0)
+	b := held(8, 4)
+	b.Arrived(now)
+	n.setLoad(b, now)
+	check("told", 8, 4)
+	n.adopt(newRanks(n, 2), now)
+	check("two ranks", 4, 2)
+	n.adopt(newRanks(n, 1), now)
+	check("one rank again", 8, 4)
+	n.age(now.Add(time.Hour))
+	check("too old", 0, 0)
+}
+
 // TestRanksAreFound: a static engine's metrics name its ranks. The configuration wins, and a
 // difference is a problem. Each rank has an incarnation in the index.
 func TestRanksAreFound(t *testing.T) {
@@ -241,7 +269,7 @@ func TestRanksOfEtcd(t *testing.T) {
 	h.KVEpoch++
 	refs := []uint32{n.Ranks()[0].ref.Load(), n.Ranks()[1].ref.Load()}
 	done := make(chan struct{})
-	e.send(t.Context(), func(f *Fleet) { f.update(f.members["n1"], &h); close(done) })
+	e.send(t.Context(), func(f *Fleet) { f.update(f.members["n1"], &h, time.Now()); close(done) })
 	<-done
 	for i, r := range n.Ranks() {
 		if ref := r.ref.Load(); ref == refs[i] || ref == 0 {

@@ -124,7 +124,7 @@ func TestDepartedModelsStayKnownForAWhile(t *testing.T) {
 			t.Fatal(err)
 		}
 		h := node("n1", "http://127.0.0.1:1")
-		f.update(f.addEtcd(&h), &h)
+		f.update(f.addEtcd(&h), &h, time.Now())
 		f.publish()
 		if m := f.Load().Sole(); m == nil || m.Name != "m" {
 			t.Fatal("not served")

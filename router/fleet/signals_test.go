@@ -100,7 +100,7 @@ func TestHeartbeatsSetThePace(t *testing.T) {
 			}
 			h := node("n", "http://127.0.0.1:1")
 			h.HeartbeatS, h.Stamp = says, 1
-			f.update(f.addEtcd(&h), &h)
+			f.update(f.addEtcd(&h), &h, time.Now())
 			n := f.members["n"].node
 			began := time.Now()
 			until := func(what string, want time.Duration, still func() bool) {
@@ -121,7 +121,7 @@ func TestHeartbeatsSetThePace(t *testing.T) {
 			}
 			again := h
 			again.Stamp = 2
-			if f.update(f.members["n"], &again); n.Load().From != Heartbeat {
+			if f.update(f.members["n"], &again, time.Now()); n.Load().From != Heartbeat {
 				t.Error("it is not heard again")
 			}
 			if ok, reason := n.Eligible(time.Now()); !ok {

@@ -163,10 +163,13 @@ func closes(api scan.API) bool {
 	return api == scan.Chat || api == scan.Completions || api == scan.Responses || api == scan.Messages
 }
 
-// Event, Body, End, Next, Left and Done make the call a relay.Follower.
+// Event, Held, Body, End, Next, Left and Done make the call a relay.Follower.
 func (c *call) Event(e sse.Event, out []byte, at time.Time) (rest []byte, enough bool) {
 	return c.task.Event(e, out, at)
 }
+
+// Held tells the plan's task that the client holds up the answer, or no longer does.
+func (c *call) Held(held bool, at time.Time) { c.task.Held(held, at) }
 
 // Body passes a piece of the answer to the plan's task.
 func (c *call) Body(piece []byte, whole bool) { c.task.Piece(piece, whole) }

@@ -30,6 +30,7 @@ type attempt struct {
 	believed int             // leading blocks that were predicted in the engine's own memory when it began the prompt
 	status   int             // status of the delivered answer
 	streams  bool            // the answer is an event stream
+	awaits   bool            // the stream has begun before its prompt is computed
 	taken    bool            // the place has taken the answer
 	sent     time.Time
 	recorded bool // the prediction is in the index; Prefilled reads recorded under the lookout's lock
@@ -105,7 +106,7 @@ func (l *Leg) try() verdict {
 		l.tries.asked = append(l.tries.asked, a.member)
 	}
 	l.Attempts++
-	a.member.waits.Begin(&l.wait, now, l.work(a.matched))
+	a.member.waits.Begin(&l.wait, now, l.work(a))
 	v := abandoned
 	var err error
 	if l.arm(a) {
@@ -183,10 +184,7 @@ func (l *Leg) Prefilled() {
 	if l.now == nil {
 		return
 	}
-	l.now.cost.Begun(time.Now())
-	if l.now.recorded {
-		l.prompt.Begun(l.now.ref)
-	}
+	l.assumed(l.now, time.Now())
 }
 
 // arm makes a the attempt that GiveUp and the end of the request cancel. arm returns false if the
@@ -276,11 +274,12 @@ func (a *attempt) believe(l *Leg, at int) {
 }
 
 // work describes the leg to the patience tracker, in the router's token counts.
-func (l *Leg) work(matched int) patience.Work {
+func (l *Leg) work(a *attempt) patience.Work {
 	w := patience.Work{
 		Stream: l.Request.Scan.Stream, Owner: l, MaxTokens: l.Request.Scan.MaxTokens,
-		CachedTokens:   int64(matched) * prefix.BlockTokens,
-		UncachedTokens: int64(l.prompt.Blocks-matched) * prefix.BlockTokens,
+		CachedTokens:   int64(a.matched) * prefix.BlockTokens,
+		UncachedTokens: int64(l.prompt.Blocks-a.matched) * prefix.BlockTokens,
+		Expected:       time.Duration(a.forecast.ttft * float64(time.Second)),
 	}
 	if !l.Request.Generates() {
 		w.MaxTokens = patience.NoTokens
@@ -370,32 +369,58 @@ func (l *Leg) deliver(a *attempt) error {
 	}
 	first := time.Since(l.Request.Received)
 	if a.streams {
-		l.begun(a) // the place may read the whole stream, as for an HTTP/1.0 client
+		l.begun(a, time.Now()) // the place may read the whole stream, as for an HTTP/1.0 client
 	}
 	if err := l.place.Take(a.ex, l); err != nil {
 		return err
 	}
 	a.ex, a.taken, l.TTFT = nil, true, first
 	if !a.streams {
-		l.begun(a)
+		l.begun(a, time.Now())
 	}
 	return nil
 }
 
-// begun notes that the engine has begun to answer. The prompt is then no longer pending at the
-// node.
-func (l *Leg) begun(a *attempt) {
+// begun notes that the engine has begun to answer at now. The prompt is then no longer pending at
+// the node, except that of a response, which engines announce before.
+func (l *Leg) begun(a *attempt, now time.Time) {
 	if a.status >= 300 {
 		return
 	}
-	now := time.Now()
 	l.wait.FirstByte(now)
-	a.cost.Begun(now)
+	if a.awaits = a.streams && l.Request.API == scan.Responses; !a.awaits {
+		l.computed(a, now)
+	}
 	l.sessionAnswered(a, now)
 	l.firstCame(a, now)
+}
+
+// computed notes that the engine has computed the prompt.
+func (l *Leg) computed(a *attempt, now time.Time) {
+	a.cost.Begun(now)
+	l.holds(a)
+}
+
+// assumed notes that the engine should have computed the prompt by now.
+func (l *Leg) assumed(a *attempt, now time.Time) {
+	a.cost.Assumed(now)
+	l.holds(a)
+}
+
+// holds notes in the index that the node holds the prompt.
+func (l *Leg) holds(a *attempt) {
 	if a.recorded {
 		l.prompt.Begun(a.ref)
 	}
+}
+
+// announces says whether the event of a response only says that the engine has the request.
+func announces(e sse.Event) bool {
+	switch string(e.Name) {
+	case "response.created", "response.queued", "response.in_progress":
+		return true
+	}
+	return false
 }
 
 // fallBack makes the kept answer of an engine the leg's answer.

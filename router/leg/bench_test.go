@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/load"
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/affinity"
 	"github.com/cognitora/dataplane/router/fleet"
@@ -42,12 +43,13 @@ func BenchmarkPick(b *testing.B) {
 
 // BenchmarkPickNodes is BenchmarkPick for fleets of two sizes, in the two modes that look at every
 // node. The prompt is new to all nodes, new to nodes that compute other prompts, or shares its
-// beginning with a prompt that all nodes have.
+// beginning with a prompt that all nodes have. In the last case the nodes also report requests of
+// others.
 func BenchmarkPickNodes(b *testing.B) {
 	for _, nodes := range []int{8, 512} {
 		for _, mode := range []policy.Mode{policy.Score, policy.Cost, policy.Predicted} {
 			name := strconv.Itoa(nodes) + "/" + mode.String()
-			d := dispatcherOf(b, nodes)
+			d, told := joined(b, nodes, 0, time.Now())
 			p := policy.Default()
 			p.Mode = mode
 			d.policy.Store(p)
@@ -57,6 +59,12 @@ func BenchmarkPickNodes(b *testing.B) {
 			b.Run(name+"/nodes at work", func(b *testing.B) { benchPick(b, d, body, 0) })
 			remember(b, d, body, nodes)
 			b.Run(name+"/beginning on every node", func(b *testing.B) { benchPick(b, d, body, 0.5) })
+			for i := range nodes {
+				h := told[fmt.Sprintf("node-%d", i)]
+				h.Load.InFlight, h.Load.QueueDepth = load.Known(float64(4+i%4)), load.Known(1)
+				d.fleet.Beat(time.Now(), h)
+			}
+			b.Run(name+"/requests of others too", func(b *testing.B) { benchPick(b, d, body, 0.5) })
 		}
 	}
 }
@@ -115,6 +123,21 @@ func occupy(b *testing.B, d *Dispatcher, body []byte, legs int) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// joined returns a dispatcher for n nodes that have joined by heartbeats, and the heartbeats by the
+// node's id. ranks is the number of data-parallel ranks of each.
+func joined(tb testing.TB, n, ranks int, now time.Time) (*Dispatcher, map[string]*cluster.NodeHealth) {
+	d, told := dispatcherOf(tb, 0), map[string]*cluster.NodeHealth{}
+	for i := range n {
+		h := &cluster.NodeHealth{
+			NodeID: fmt.Sprintf("node-%d", i), Address: fmt.Sprintf("http://10.0.%d.%d:8000", i>>8, i&255),
+			Models: []string{"sim"}, Ready: true, Hardware: cluster.Hardware{DataParallel: ranks},
+		}
+		told[h.NodeID] = h
+		d.fleet.Beat(now, h)
+	}
+	return d, told
 }
 
 // dispatcherOf returns a dispatcher for n nodes at addresses where no server runs.

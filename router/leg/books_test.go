@@ -34,7 +34,7 @@ func ranksOf(nodes []*fleet.Node) (all []*fleet.Rank) {
 func noneLeft(t *testing.T, nodes []*fleet.Node) {
 	t.Helper()
 	for _, r := range ranksOf(nodes) {
-		if n := r.Owner(); n.InFlight() != 0 || r.InFlight() != 0 || !r.Book.Empty() || r.Book.Pressing() != 0 ||
+		if n := r.Owner(); n.InFlight() != 0 || r.InFlight() != 0 || !r.Book.Empty() || r.Book.WaitingPrompts() != 0 ||
 			r.Book.Backlog(time.Now()) != 0 {
 			t.Errorf("%s keeps %d requests, %d tokens and %v blocks", r.Name, n.InFlight(), n.OwnPrefill(time.Now()),
 				n.Blocks())

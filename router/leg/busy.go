@@ -50,7 +50,7 @@ func (l *Leg) busy(n *member, t *busy.Thresholds, now time.Time) busy.Reason {
 		return busy.Not
 	}
 	f := n.figures(now)
-	if l.picks.explains {
+	if l.picks.scope == scopeExplain {
 		return t.Look(&f, n.latch)
 	}
 	return t.Busy(&f, n.latch)

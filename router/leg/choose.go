@@ -34,14 +34,21 @@ type picks struct {
 	api     apis.Set   // the request's endpoint, if some engine lacks it
 
 	// Mode predicted only:
-	times    []policy.Timing // of the candidates
-	output   float64         // expected output tokens
-	pressure float64
+	times  []policy.Timing // of the candidates
+	output float64         // expected output tokens
 
-	explains bool // the leg only explains its pick, and changes no state
-	sampled  bool // the candidates are a sample of the nodes
-	whole    bool // no sample is taken, because that of this pick had no room
+	scope scope
 }
+
+// scope says which nodes a pick looks at. The order counts: from scopeWhole on no sample is taken.
+type scope uint8
+
+const (
+	scopeAny     scope = iota // the next look takes a sample of a large fleet
+	scopeSample               // the last look took a sample; the next one may take another
+	scopeWhole                // the look is at all nodes, because the sample before it had no room
+	scopeExplain              // all looks are at all nodes; the leg explains a pick, and changes no state
+)
 
 // choose reserves a slot for the spare attempt on the node that the policy picks. The candidates
 // are the nodes that may take the request and have not been asked. If there are none, the nodes of
@@ -81,7 +88,7 @@ func (l *Leg) reserve(now time.Time) (int, *apierror.Error) {
 			if last {
 				d.metrics.LastResort.Inc()
 			}
-			l.charge(a, at, now)
+			l.charge(a, pick, now)
 			return at, nil
 		}
 		l.drop(a)
@@ -103,9 +110,9 @@ func (l *Leg) decide(now time.Time, e *policy.Explanation) (pick int, last bool)
 	if pick = l.pick(now, e); pick < 0 && l.admitOthers() {
 		pick = l.pick(now, e)
 	}
-	if pick < 0 && l.picks.sampled {
-		l.picks.whole = true
-		defer func() { l.picks.whole = false }()
+	if pick < 0 && l.picks.scope == scopeSample {
+		l.picks.scope = scopeWhole
+		defer func() { l.picks.scope = scopeAny }()
 		return l.decide(now, e)
 	}
 	if pick < 0 && l.lastResort(now) {
@@ -117,18 +124,26 @@ func (l *Leg) decide(now time.Time, e *policy.Explanation) (pick int, last bool)
 	return pick, false
 }
 
-// charge puts the leg's cost in the book of the attempt's node, which is at a place of the pool.
-func (l *Leg) charge(a *attempt, at int, now time.Time) {
-	a.believe(l, at)
-	l.foresee(a, now)
+// charge puts the leg's cost in the book of the attempt's node, which is the candidate pick. In
+// mode predicted the node is charged what the pick expected it to compute.
+func (l *Leg) charge(a *attempt, pick int, now time.Time) {
+	a.believe(l, int(l.picks.able[pick]))
+	cached := int64(a.matched) * prefix.BlockTokens
+	if l.foresees() {
+		held := l.picks.policy.Score.Tiers.Held(&l.picks.cands[pick])
+		l.foresee(a, pick, held)
+		cached = min(cached, held) // other requests are charged for the blocks that are coming
+	}
 	set, own := &l.picks.policy.Cost, l.overrides()
 	cost := books.Cost{Blocks: int64(l.prompt.Blocks)}
 	if own.TrackPrefillTokens.Or(set.TrackPrefillTokens) {
-		cached := int64(a.matched) * prefix.BlockTokens
 		cost.Prefill = l.prompt.Tokens() - cached
 		cost.Expected = l.picks.policy.PrefillLoadModel.Expected(cost.Prefill, cached)
 	}
-	cost.Learned = a.forecast.prefill
+	cost.Learned, cost.Lag = a.forecast.prefill, a.forecast.lag
+	if !l.teaches() {
+		cost.Lag = books.Never
+	}
 	if a.shares = own.AssumeKVReuse.Or(set.AssumeKVReuse); a.shares {
 		cost.Blocks -= int64(a.member.rank.Book.Shared(l.prompt.Keys()))
 	}
@@ -145,7 +160,7 @@ func (l *Leg) situation() *policy.Situation {
 	l.picks.asked.Overrides = l.overrides()
 	if l.foresees() {
 		l.picks.asked.Times, l.picks.asked.Output = l.picks.times, l.picks.output
-		l.picks.asked.Pressure = l.picks.pressure
+		l.picks.asked.Tries = l.explores()
 	}
 	return &l.picks.asked
 }
@@ -297,6 +312,9 @@ func (l *Leg) candidates(now time.Time) {
 	p.able, p.found = slices.Grow(p.able[:0], len(l.pool.nodes)), 0
 	p.out = slices.Grow(p.out[:0], len(l.pool.nodes))[:len(l.pool.nodes)]
 	clear(p.out)
+	if p.scope == scopeSample {
+		p.scope = scopeAny
+	}
 	suspects, screen := 0, l.screen(now)
 	for i, n := range l.pool.nodes {
 		if screen.rules != 0 || !n.Serves() {

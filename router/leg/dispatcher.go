@@ -47,6 +47,9 @@ type Options struct {
 	Feedback       bool // learn from cached-token counts; asks engines for usage
 	HardSessions   bool // a session stays at its node, even if the policy prefers another one
 	PassNvext      bool // leave the member nvext in the body, for engines that know it
+	// Unsampled makes mode predicted look at every node of a large fleet. A simulation sets it, to
+	// tell what the sample costs.
+	Unsampled bool
 	// Random draws 64 bits for a pick. The default is rand.Uint64. A simulation sets its own
 	// Random, to be repeatable.
 	Random func() uint64
@@ -103,7 +106,7 @@ func New(p Parts, o Options) *Dispatcher {
 		busy: p.Busy, overload: errOverload(o.OverloadStatus),
 		sessions: p.Sessions, sessionCounts: newSessionCounts(p.Metrics),
 	}
-	d.forecasts.kinds = map[kindKey]*predict.Kind{}
+	d.forecasts.kinds, d.forecasts.idle = map[kindKey]*predict.Kind{}, map[kindKey]time.Time{}
 	d.gone = gone{nodes: map[*fleet.Node]time.Time{}, models: map[string]time.Time{}}
 	d.table.Store(&servedFleet{})
 	return d
@@ -136,6 +139,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 			d.check(now)
 		case now := <-sweep.C:
 			d.forgetGone(now)
+			d.forgetKinds(now)
 		}
 	}
 }

@@ -52,7 +52,7 @@ func teach(d *Dispatcher, now time.Time, n int, times map[string]float64) {
 				continue
 			}
 			f := predict.First{Work: predict.Prompt(2000, 0), Step: 0.01}
-			s := predict.Speed{Rates: e.Kind().Rates(), Prefills: 1, Decodes: 1}
+			s := predict.Speed{Rates: e.Kind().Rates(), PrefillFactor: 1, DecodeFactor: 1}
 			typical := s
 			typical.Forecast(&f)
 			took := f.Expected * times[id]
@@ -88,8 +88,8 @@ func TestSlowdowns(t *testing.T) {
 	for range paceMin {
 		engines(d)["b"].LearnGaps(&predict.Gaps{Tokens: 32, Seconds: 3, Requests: 1}, now)
 	}
-	if all := ratios(d, now); all["b decode"] != 1 || all["a decode"] != 0 {
-		t.Errorf("%v, want b as its own like", all)
+	if all := ratios(d, now); all["b decode"] != 0 || all["a decode"] != 0 || all["b prefill"] == 0 {
+		t.Errorf("%v, want no decode, because only one node has taught it", all)
 	}
 
 	slow := foreseeing(t, 2) // all of them are slower than the start values
@@ -157,6 +157,169 @@ func TestSlowNodesAreTold(t *testing.T) {
 	})
 }
 
+// TestSlowNodesStaySlowWithoutEvidence checks that the log calls a slow node fast again only after
+// an answer of its slow part has been compared with other nodes'.
+func TestSlowNodesStaySlowWithoutEvidence(t *testing.T) {
+	even, slow := map[string]float64{"a": 1, "b": 1, "c": 1}, map[string]float64{"a": 1, "b": 1, "c": 5}
+	steps := func(d *Dispatcher, ids ...string) { // all are as fast with them
+		for range paceMin {
+			for _, id := range ids {
+				engines(d)[id].LearnGaps(&predict.Gaps{Tokens: 32, Seconds: 1, Requests: 1}, time.Now())
+			}
+		}
+	}
+	for name, meanwhile := range map[string]func(d *Dispatcher){
+		"only its steps are compared": func(d *Dispatcher) { steps(d, "a", "b", "c") },
+		"nobody else answers":         func(d *Dispatcher) { teach(d, time.Now(), 1, map[string]float64{"c": 5}) },
+		"others answer": func(d *Dispatcher) {
+			teach(d, time.Now(), 1, map[string]float64{"a": 1, "b": 1})
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			d := foreseeing(t, 3)
+			var log bytes.Buffer
+			d.log = slog.New(slog.NewJSONHandler(&log, nil))
+			look := func(when string, want ...string) {
+				t.Helper()
+				d.noteSlow(time.Now())
+				if got := linesOf(t, &log); !slices.Equal(got, want) {
+					t.Fatalf("%s, %s: %q, want %q", name, when, got, want)
+				}
+			}
+			teach(d, time.Now(), 64, even)
+			teach(d, time.Now(), 8, slow)
+			look("slow", toldSlow)
+			for range 60 {
+				time.Sleep(30 * time.Second)
+				meanwhile(d)
+				look("meanwhile", toldSlow)
+			}
+			teach(d, time.Now(), 64, even)
+			time.Sleep(time.Second)
+			look("fast", toldSlow, toldFast)
+		})
+	}
+}
+
+// TestAGoneEngineIsNotFastAgain checks that the log says nothing when a slow engine is dropped, and
+// says it when the node's next engine is slow.
+func TestAGoneEngineIsNotFastAgain(t *testing.T) {
+	d, now := foreseeing(t, 3), time.Now()
+	even, slow := map[string]float64{"a": 1, "b": 1, "c": 1}, map[string]float64{"a": 1, "b": 1, "c": 5}
+	var log bytes.Buffer
+	d.log = slog.New(slog.NewJSONHandler(&log, nil))
+	teach(d, now, 64, even)
+	teach(d, now, 8, slow)
+	d.noteSlow(now)
+	n := d.table.Load().models["sim"].pools[Answer].members[2].node
+	for key, e := range n.engines {
+		n.engines[key] = predict.NewEngine(e.Kind())
+		d.table.Load().models["sim"].pools[Answer].members[2].engine = n.engines[key]
+	}
+	now = now.Add(2 * slowEvery)
+	teach(d, now, 32, even)
+	d.noteSlow(now)
+	if got := linesOf(t, &log); !slices.Equal(got, []string{toldSlow}) {
+		t.Errorf("%q after another engine's answers", got)
+	}
+	teach(d, now, 8, slow)
+	d.noteSlow(now)
+	if got := linesOf(t, &log); !slices.Equal(got, []string{toldSlow, toldSlow}) {
+		t.Errorf("%q when the other engine is slow", got)
+	}
+}
+
+// TestANodeWithoutLike checks that a node that is alone in its kind is compared with nothing.
+func TestANodeWithoutLike(t *testing.T) {
+	d, now := foreseeing(t, 1), time.Now()
+	teach(d, now, 300, map[string]float64{"a": 1})
+	teach(d, now, 8, map[string]float64{"a": 5})
+	d.noteSlow(now)
+	if s := d.Speeds(now); len(s)+len(ratios(d, now)) != 0 {
+		t.Errorf("%+v", s["a"])
+	}
+	e, fail := d.explain(asked(t, d, chat(6400)), pinnedTo("a"), now)
+	if fail != nil {
+		t.Fatal(fail)
+	}
+	if p := e.Candidates[0].Speed.Prefill; p.Slowdown != 0 || p.Answers != 308 || p.Last < 2 {
+		t.Errorf("%+v, want a changed factor and no slowdown", p)
+	}
+}
+
+// TestSlowNodesAreNamed checks what people are told of nodes that are slower than their like.
+func TestSlowNodesAreNamed(t *testing.T) {
+	d, now := foreseeing(t, 3), time.Now()
+	teach(d, now, 64, map[string]float64{"a": 1, "b": 1, "c": 1})
+	teach(d, now, 8, map[string]float64{"a": 1, "b": 1, "c": 1.7})
+	d.noteSlow(now)
+	for id, s := range d.Speeds(now) {
+		if s.Prefill.Slowdown == 0 || s.Decode != (NodePace{}) || s.Slow != "" {
+			t.Errorf("%s: %+v, and it is not slow", id, s)
+		}
+	}
+	teach(d, now, 8, map[string]float64{"a": 1, "b": 1, "c": 5})
+	d.noteSlow(now)
+	all := d.Speeds(now)
+	if want := fmt.Sprintf("prefill %.1fx its like", all["c"].Prefill.Slowdown); all["c"].Slow != want ||
+		all["a"].Slow+all["b"].Slow != "" {
+		t.Errorf("%q, %q and %q, want c with %q", all["a"].Slow, all["b"].Slow, all["c"].Slow, want)
+	}
+	for range paceMin {
+		for id, e := range engines(d) {
+			seconds := 1.0
+			if id == "c" {
+				seconds = 4
+			}
+			e.LearnGaps(&predict.Gaps{Tokens: 32, Seconds: seconds, Requests: 1}, now)
+		}
+	}
+	d.noteSlow(now)
+	if got := d.Speeds(now)["c"].Slow; !strings.Contains(got, "x its like; decode ") {
+		t.Errorf("%q, want both parts", got)
+	}
+}
+
+// TestSlowUntilEachPartIsFast checks that a node whose slow part is fast again stays slow while the
+// other part is a little slow.
+func TestSlowUntilEachPartIsFast(t *testing.T) {
+	d, now := foreseeing(t, 3), time.Now()
+	var log bytes.Buffer
+	d.log = slog.New(slog.NewJSONHandler(&log, nil))
+	even := map[string]float64{"a": 1, "b": 1, "c": 1}
+	teach(d, now, 64, even)
+	teach(d, now, 8, map[string]float64{"a": 1, "b": 1, "c": 5})
+	d.noteSlow(now)
+	steps := func(seconds float64) {
+		for range 100 {
+			for id, e := range engines(d) {
+				took := 1.0
+				if id == "c" {
+					took = seconds
+				}
+				e.LearnGaps(&predict.Gaps{Tokens: 32, Seconds: took, Requests: 1}, now)
+			}
+		}
+	}
+	now = now.Add(2 * slowEvery)
+	steps(1.75)
+	teach(d, now, 64, even)
+	d.noteSlow(now)
+	c := d.Speeds(now)["c"]
+	if r := c.Decode.Slowdown; r < slowUntil || r >= slowFrom || c.Slow != fmt.Sprintf("decode %.1fx its like", r) {
+		t.Errorf("%+v, want slow steps", c)
+	}
+	now = now.Add(time.Second)
+	steps(1)
+	d.noteSlow(now)
+	if c := d.Speeds(now)["c"]; c.Slow != "" {
+		t.Errorf("%+v", c)
+	}
+	if got := linesOf(t, &log); !slices.Equal(got, []string{toldSlow, toldFast}) {
+		t.Errorf("%q", got)
+	}
+}
+
 // TestSpeedsAreExplained checks that an explanation has what is known about each node's speed, in
 // mode predicted and while rates are learned.
 func TestSpeedsAreExplained(t *testing.T) {
@@ -187,7 +350,7 @@ func TestSpeedsAreExplained(t *testing.T) {
 		p.Last <= p.Factor {
 		t.Errorf("%+v, want a slow node whose factor has faded for a minute", p)
 	}
-	if p := c.Decode; p != (ExplainedPace{Factor: 1, Last: 1}) {
+	if p := c.Decode; p != (NodePace{Factor: 1}) {
 		t.Errorf("%+v, want that nothing is known", p)
 	}
 	set := func(change func(p *policy.Policy)) {
@@ -259,6 +422,43 @@ func TestErrorsOfForecastsAreCounted(t *testing.T) {
 	answered()
 	if n := count("cgn_router_expected_ttft_error_seconds") + count("cgn_router_expected_length_error_tokens"); n != 2 {
 		t.Errorf("%v values after an answer in mode score, want 2", n)
+	}
+}
+
+// TestKnownWaitsAreForecast checks that a forecast, and its metric, have the wait for a slot that
+// the pick counted, and that this wait is not learned from.
+func TestKnownWaitsAreForecast(t *testing.T) {
+	now := time.Now()
+	d, told := joined(t, 1, 0, now)
+	told["node-0"].EngineSlots = 2
+	d.fleet.Beat(now, told["node-0"])
+	decide(t, d, predicted)
+	n := d.current().models["sim"].pools[Answer].members[0]
+	for range 2 {
+		defer rehearsed(t, d, 50, now).Finish(reported(800, 0), now)
+	}
+	e, err := d.explain(asked(t, d, chat(1600)), Question{}, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := d.Leg(asked(t, d, chat(1600)), Question{}, nil)
+	defer l.giveBack()
+	l.began = now
+	if _, err := l.first(); err != nil {
+		t.Fatal(err)
+	}
+	a := l.spare()
+	f, want := &a.forecast, e.Candidates[0].Expected
+	if f.ttft != want.First || f.wait != want.Wait || f.step != want.Step || f.ttft < f.first.Expected+0.1 {
+		t.Errorf("%+v, want the pick's %+v", f, want)
+	}
+	a.sent, l.Request.Scan.Stream = now, true
+	l.firstCame(a, now.Add(4*time.Second))
+	if sum := sumOf(t, d, "cgn_router_expected_ttft_error_seconds"); math.Abs(sum-(f.ttft-4)) > 1e-6 {
+		t.Errorf("an error of %v s, want %v s", sum, f.ttft-4)
+	}
+	if firsts, _ := taught(n.engine); firsts != 0 {
+		t.Errorf("%d first tokens have taught", firsts)
 	}
 }
 

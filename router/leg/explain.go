@@ -60,13 +60,22 @@ type ExplainedNode struct {
 	ExpertsHosted int `json:"experts_hosted,omitempty"`
 
 	// Formula is the candidate's score, cost or load as one line. Only mode cost fills Cost. Only
-	// mode predicted fills Expected and Speed.
-	Formula  string                `json:"formula,omitempty"`
-	Cost     *policy.CostTerms     `json:"cost,omitempty"`
-	Expected *policy.ExpectedTerms `json:"expected,omitempty"`
-	Speed    *ExplainedSpeed       `json:"speed,omitempty"` // unless the mode's learn is off
+	// mode predicted fills Expected, Last and Speed.
+	Formula  string               `json:"formula,omitempty"`
+	Cost     *policy.CostTerms    `json:"cost,omitempty"`
+	Expected *policy.ExpectedCost `json:"expected,omitempty"`
+	Last     *LastAnswer          `json:"last,omitempty"`  // of the node's engine; absent if there was none
+	Speed    *NodeSpeed           `json:"speed,omitempty"` // unless the mode's learn is off
 
 	Signals fleet.Signals `json:"signals"`
+}
+
+// LastAnswer has the expected and the real time to the first token of the last streamed answer that
+// mode predicted compared.
+type LastAnswer struct {
+	Expected float64 `json:"expected_s"`
+	Real     float64 `json:"real_s"`
+	Age      float64 `json:"age_s"`
 }
 
 // ScoreTerms are a candidate's unweighted terms in mode score, and their weighted sum.
@@ -86,7 +95,7 @@ func (d *Dispatcher) Explain(r *request.Request, q Question) (*Explanation, *api
 func (d *Dispatcher) explain(r *request.Request, q Question, now time.Time) (*Explanation, *apierror.Error) {
 	l := d.Leg(r, q, nil)
 	defer l.recycle()
-	l.picks.explains = true
+	l.picks.scope = scopeExplain
 	if err := l.resolve(); err != nil {
 		return nil, err
 	}
@@ -101,12 +110,13 @@ func (d *Dispatcher) explain(r *request.Request, q Question, now time.Time) (*Ex
 	}
 	var all map[*predict.Engine]paces
 	if l.foresees() && p.Predicted.Learn {
-		all = d.paces(now)
+		_, all = d.paces(now)
 	}
 	next := 0
 	for i, n := range l.pool.members {
 		row := l.describe(i, now)
 		row.paced(l, n, all, now)
+		row.compared(l, n, now)
 		if next < len(l.picks.able) && int(l.picks.able[next]) == i {
 			row.candidate(&because.Terms[next], n, now)
 			row.terms(p.Mode, &because.Terms[next])
@@ -196,7 +206,17 @@ func (e *ExplainedNode) terms(m policy.Mode, t *policy.Terms) {
 	case policy.Cost:
 		e.Cost = &t.Cost
 	case policy.Predicted:
-		e.Expected = &t.Expected
+		e.Expected = &policy.ExpectedCost{ExpectedTerms: t.Expected, ExpectedParts: t.Parts}
+	}
+}
+
+// compared adds the last answer of the node's engine.
+func (e *ExplainedNode) compared(l *Leg, n *member, now time.Time) {
+	if !l.foresees() {
+		return
+	}
+	if c, ok := n.engine.LastCompared(); ok {
+		e.Last = &LastAnswer{c.Expected, c.Real, now.Sub(c.At).Seconds()}
 	}
 }
 

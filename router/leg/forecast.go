@@ -1,9 +1,7 @@
 package leg
 
 import (
-	"math"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -11,15 +9,14 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/predict"
-	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/scan"
 )
 
 // forecasts are what a dispatcher has learned about the times of engines and the lengths of
-// answers, for mode predicted. The dispatcher's rebuilding guards kinds. The kinds are bounded by
-// the models and the facts of nodes that the router has seen.
+// answers, for mode predicted. The dispatcher's rebuilding guards kinds and idle.
 type forecasts struct {
 	kinds   map[kindKey]*predict.Kind
+	idle    map[kindKey]time.Time // since when these kinds have no engine
 	lengths predict.Lengths
 }
 
@@ -31,21 +28,27 @@ type kindKey struct {
 
 // likeness is what tells engines apart.
 type likeness struct {
-	engine, dtype, device string
-	tp, vramGiB           int
+	engine, dtype, device, gpu string
+	tp, vramGiB                int
 }
 
 func likenessOf(i *fleet.Info) likeness {
-	return likeness{i.Engine, i.DType, i.Device, i.TP, int(i.VRAMBytes >> 30)}
+	return likeness{i.Engine, i.DType, i.Device, i.GPUModel, i.TP, int(i.VRAMBytes >> 30)}
 }
 
-// engine returns what is known about the times of a node's engine with a model. A LoRA adapter has
-// the times of its base. The caller holds d.rebuilding.
-func (d *Dispatcher) engine(n *nodeState, like likeness, view *fleet.ModelView) *predict.Engine {
-	key := kindKey{view.Name, like}
+// timedAs returns the model whose times the model of view has. A LoRA adapter has those of its
+// base.
+func timedAs(view *fleet.ModelView) string {
 	if view.Base != nil {
-		key.model = view.Base.Name
+		return view.Base.Name
 	}
+	return view.Name
+}
+
+// engine returns what is known about the times of a node's engine with a model. The caller holds
+// d.rebuilding.
+func (d *Dispatcher) engine(n *nodeState, like likeness, view *fleet.ModelView) *predict.Engine {
+	key := kindKey{timedAs(view), like}
 	e := n.engines[key]
 	if e == nil {
 		k := d.forecasts.kinds[key]
@@ -77,16 +80,20 @@ func (l *Leg) speed(n *member, now time.Time) predict.Speed {
 // router at n.
 func (l *Leg) timing(n *member, own int32, now time.Time) policy.Timing {
 	book, load := &n.rank.Book, n.rank.Load()
-	pressing := book.Pressing()
+	pressing := book.WaitingPrompts()
 	t := policy.Timing{
-		Speed: l.speed(n, now), Wait: book.Backlog(now).Seconds(), Pressing: float64(pressing),
-		Decoding: float64(max(own-pressing, 0)), Blocks: book.Blocks(),
+		Speed: l.speed(n, now), Wait: book.Backlog(now).Seconds(), Overdue: book.Overdue(now).Seconds(),
+		Pressing: float64(pressing), Decoding: float64(max(own-pressing, 0)), Blocks: book.Blocks(),
 	}
 	if load.Others > 0 {
 		t.Pressing += float64(load.Waiting)
-		t.Wait += float64(load.Waiting) * t.Prefills * (t.Each + t.Prefill(predict.Prompt(book.Mean(), 0)))
+		t.Wait += float64(load.Waiting) * t.PrefillFactor * (t.Each + t.Prefill(predict.Prompt(book.Mean(), 0)))
 		t.Decoding += float64(load.Others - load.Waiting)
 		t.Blocks += float64(load.OthersBlocks)
+	}
+	if own > pressing { // some requests do not wait for their prompt
+		silence := standstill(book.Silence(now), t.DecodeFactor*t.Decode(t.Decoding, t.Blocks))
+		t.Silent = max(silence-t.Wait-t.Overdue, 0)
 	}
 	return t
 }
@@ -102,41 +109,21 @@ func (l *Leg) foreseeAll(now time.Time) {
 		}
 	}
 	p.output = l.output()
-	if !p.whole && !p.explains {
-		l.model.demand.note(p.times)
-	}
-	p.pressure = l.model.demand.pressure()
 }
 
-// demand is the share of the time in which the engines of a model compute prompts.
-type demand struct{ busy atomic.Uint64 }
+// triesOneIn is the number of requests of which one may try an idle node of a kind whose speed is
+// unknown.
+const triesOneIn = 8
 
-const (
-	// demandGain is the weight of a pick in the share.
-	demandGain = 1.0 / 64
-	// busiest bounds the share.
-	busiest = 0.9
-)
-
-// note takes in the candidates of a pick.
-func (d *demand) note(times []policy.Timing) {
-	busy := 0
-	for i := range times {
-		if times[i].Pressing > 0 {
-			busy++
-		}
-	}
-	b := math.Float64frombits(d.busy.Load())
-	b += (float64(busy)/float64(max(len(times), 1)) - b) * demandGain
-	d.busy.Store(math.Float64bits(b)) // two picks at once may count as one
+// explores says whether the request may try such a node. Its answer must teach.
+func (l *Leg) explores() bool {
+	set := &l.picks.policy.Predicted
+	return set.Learn && set.Explore && l.teaches() && (l.picks.turn>>32)%triesOneIn == 0
 }
 
-// pressure returns how many later requests a prompt's prefill delays on average. An engine that
-// computes prompts in a share b of the time delays b/(1-b).
-func (d *demand) pressure() float64 {
-	b := min(math.Float64frombits(d.busy.Load()), busiest)
-	return b / (1 - b)
-}
+// teaches says whether the time of the answer's first token can be told. Engines announce a
+// response before they compute it.
+func (l *Leg) teaches() bool { return l.Request.Scan.Stream && l.Request.API != scan.Responses }
 
 // output returns the expected length of the answer in tokens.
 func (l *Leg) output() float64 {
@@ -150,11 +137,15 @@ func (l *Leg) output() float64 {
 	return l.d.forecasts.lengths.Expected(&c)
 }
 
-// class returns the classes of the request's answer.
+// class returns the classes of the request's answer. Requests of one caller have an equal system
+// prompt, or without one an equal first block.
 func (l *Leg) class() (c predict.Class) {
 	c = predict.Class{Model: l.model.hash, Bound: l.Request.Scan.MaxTokens}
 	if len(l.Request.Session) > 0 {
 		c.Session = xxhash.Sum64(l.Request.Session)
+	}
+	if c.Caller = l.Request.Scan.SystemHash; c.Caller != 0 {
+		return c
 	}
 	if keys := l.prompt.Keys(); len(keys) > 0 {
 		c.Caller = keys[0]
@@ -164,59 +155,105 @@ func (l *Leg) class() (c predict.Class) {
 
 // forecast is what was expected of an attempt, and how far its answer has been learned from.
 type forecast struct {
-	first    predict.First
+	first    predict.First // for learning: without the wait for a slot, and for an adapter to load
+	ttft     float64       // expected seconds until the first token, by the pick
+	wait     float64       // of these, for prompts that wait at the node
 	step     float64       // expected seconds between two tokens
 	output   float64       // expected tokens of the answer
 	took     float64       // seconds until the first token; 0: it has not come, or cannot be told
 	prefill  time.Duration // of this prompt alone
-	held     bool          // the engine has no slot, or loads the adapter first; first does not tell that wait
+	lag      time.Duration // from then to the first token
+	held     bool          // the engine has no slot, or loads the adapter first
 	events   int64         // of the answer at the last look
 	together int64         // events since then that were read together with the one before
 	looked   time.Time     // time of the last look; zero: no token has come
 	computed time.Duration // prefill of the engine until then
+	paused   time.Time     // since when the client holds up the answer, the last time that it did
+	uneven   bool          // the client has held up events since the last look
 }
 
-// foresee notes what is expected of an attempt before its cost is in the node's book.
-func (l *Leg) foresee(a *attempt, now time.Time) {
-	if !l.foresees() {
-		return
-	}
-	t := l.timing(a.member, a.member.rank.InFlight()-1, now)
-	f := &a.forecast
+// made says whether mode predicted chose the attempt's node.
+func (f *forecast) made() bool { return f.first.Expected > 0 }
+
+// foresee notes what the pick expected of an attempt at the candidate pick. cached are the tokens
+// that the node need not compute.
+func (l *Leg) foresee(a *attempt, pick int, cached int64) {
+	t, c, f := &l.picks.times[pick], &l.picks.cands[pick], &a.forecast
 	f.first = predict.First{
-		Wait: t.Wait, Ahead: t.Pressing, Step: t.Decode(t.Decoding, t.Blocks),
-		Work: predict.Prompt(l.prompt.Tokens(), int64(max(a.matched, a.believed))*prefix.BlockTokens),
+		Wait: t.Wait + t.Overdue, Ahead: t.Pressing, Step: t.Decode(t.Decoding, t.Blocks),
+		Work: predict.Prompt(l.prompt.Tokens(), cached),
 	}
 	t.Forecast(&f.first)
-	f.output = l.picks.output
-	own := t.Sequence + t.Block*(float64(l.prompt.Blocks)+f.output/(2*prefix.BlockTokens))
-	f.step = t.Decodes * (f.first.Step + own)
-	slots := a.member.node.Info().EngineSlots
-	f.held = slots > 0 && a.member.node.InFlight()+a.member.node.Load().Others > slots || l.lacksAdapter(a.member)
-	f.prefill = max(time.Duration(t.Prefills*(t.Each+t.Prefill(f.first.Work))*float64(time.Second)), 1)
+	expected := l.picks.policy.Expected(l.situation(), pick)
+	f.ttft, f.wait, f.step, f.output = expected.First, expected.Wait+t.Overdue, expected.Step, l.picks.output
+	f.held = c.Queues() || c.Loads
+	// 0 means in the book that the time is unknown.
+	f.prefill = max(time.Duration(t.PrefillFactor*(t.Each+t.Prefill(f.first.Work))*float64(time.Second)), 1)
+	f.lag = max(time.Duration((f.ttft-f.wait)*float64(time.Second))-f.prefill, 0)
 }
 
-// learns says whether the times of an attempt's answer are learned from.
-func (l *Leg) learns(a *attempt) bool {
-	return a.forecast.first.Expected > 0 && l.picks.policy.Predicted.Learn
-}
-
-// firstCame learns from the first token of an attempt's answer.
+// firstCame compares the first token of an attempt's answer with its forecast, and learns from it.
 func (l *Leg) firstCame(a *attempt, now time.Time) {
 	f := &a.forecast
-	if !l.learns(a) || !l.Request.Scan.Stream || l.Request.API == scan.Responses {
-		return // engines announce a response before they compute it
+	if !f.made() || !l.teaches() {
+		return
 	}
 	f.took = now.Sub(a.sent).Seconds()
-	l.model.metrics.FirstCame(f.first.Expected, f.took)
+	a.cost.Listen(true, now)
+	l.model.metrics.FirstCame(f.ttft, f.took)
+	a.member.engine.Compare(f.ttft, f.took, now)
+	if !l.picks.policy.Predicted.Learn {
+		return
+	}
 	if !f.held {
 		a.member.engine.LearnFirst(&f.first, f.took, now)
 	}
 	f.looked, f.events, f.computed = now, 1, a.member.rank.Book.Computed(now)
 }
 
-// gapsEvery is the number of events of an answer between two looks at their spacing.
-const gapsEvery = 32
+// gaveUp learns from an attempt that was given up before its first token. The token would have come
+// later still, so an attempt that was given up before it was late teaches nothing.
+func (l *Leg) gaveUp(a *attempt, now time.Time) {
+	f, took := &a.forecast, now.Sub(a.sent).Seconds()
+	if !f.made() || !l.teaches() || f.took > 0 || took <= f.ttft {
+		return
+	}
+	l.model.metrics.FirstCame(f.ttft, took)
+	if l.picks.policy.Predicted.Learn && !f.held {
+		a.member.engine.LearnFirst(&f.first, took, now)
+	}
+}
+
+const (
+	// gapsEvery is the number of events of an answer between two looks at their spacing.
+	gapsEvery = 32
+	// gapsFor is the time after which a look comes earlier, and gapsFew the number of events that
+	// it needs. So many are enough at the end of a short answer too.
+	gapsFor = 2 * time.Second
+	gapsFew = 4
+	// heldLong is how long a client must hold up an answer to change the spacing of its events.
+	heldLong = 20 * time.Millisecond
+)
+
+// lookDue says whether a look is due because the events come slowly.
+func (f *forecast) lookDue(events int64, now time.Time) bool {
+	return events-f.events >= gapsFew && !f.looked.IsZero() && now.Sub(f.looked) >= gapsFor
+}
+
+// Held notes that the client holds up the answer, so that the router does not read it, or that the
+// router reads on.
+func (l *Leg) Held(held bool, at time.Time) {
+	if l.now == nil || l.now.forecast.took == 0 {
+		return
+	}
+	l.now.cost.Listen(!held, at)
+	f := &l.now.forecast
+	if held {
+		f.paused = at
+	} else if !f.paused.IsZero() && at.Sub(f.paused) >= heldLong {
+		f.uneven = true
+	}
+}
 
 // tokensCame learns from the spacing of the events since the last look. While a client reads
 // slowly, the events wait for it. Most are then read together, and tell nothing about the engine.
@@ -225,26 +262,79 @@ func (l *Leg) tokensCame(a *attempt, events int64, now time.Time) {
 	if f.looked.IsZero() || events <= f.events {
 		return
 	}
-	book := &a.member.rank.Book
-	computed, load := book.Computed(now), a.member.rank.Load()
-	if f.together <= (events-f.events)/2 {
-		a.member.engine.LearnGaps(&predict.Gaps{
-			Tokens: float64(events - f.events), Seconds: now.Sub(f.looked).Seconds(),
-			Prefill:  max(computed-f.computed, 0).Seconds(),
-			Requests: float64(max(a.member.rank.InFlight()-book.Pressing(), 1) + load.Others - load.Waiting),
-			Blocks:   book.Blocks() + float64(load.OthersBlocks),
-		}, now)
+	if f.together <= (events-f.events)/2 && !f.uneven {
+		l.learnGaps(a, events, now)
 	}
-	f.looked, f.events, f.together, f.computed = now, events, 0, computed
+	f.looked, f.events, f.together, f.computed = now, events, 0, a.member.rank.Book.Computed(now)
+	f.uneven = false
 }
 
-// lengthCame learns from the length of a complete answer.
+// learnGaps learns from the time since the last look, in which this number of events came.
+func (l *Leg) learnGaps(a *attempt, events int64, now time.Time) {
+	f, book, load := &a.forecast, &a.member.rank.Book, a.member.rank.Load()
+	a.member.engine.LearnGaps(&predict.Gaps{
+		Tokens: float64(events - f.events), Seconds: now.Sub(f.looked).Seconds(),
+		Prefill:  max(book.Computed(now)-f.computed, 0).Seconds(),
+		Requests: float64(max(a.member.rank.InFlight()-book.WaitingPrompts(), 1) + load.Others - load.Waiting),
+		Blocks:   book.Blocks() + float64(load.OthersBlocks),
+	}, now)
+}
+
+// endCame learns from the spacing of a short answer's events at the end of the answer, which is
+// their first look. tokens are those that the engine counted; 0: unknown. Its last events may have
+// none.
+func (l *Leg) endCame(a *attempt, events, tokens int64, last time.Time) {
+	if tokens > 0 {
+		events = min(events, tokens)
+	}
+	if a.forecast.events == 1 && events > gapsFew {
+		l.tokensCame(a, events, last)
+	}
+}
+
+const (
+	// silentSteps is how many expected steps a node's silence must last to count, and silentFrom
+	// how long.
+	silentSteps = 8
+	silentFrom  = 250 * time.Millisecond
+	// silentMost bounds what counts.
+	silentMost = time.Minute
+)
+
+// standstill returns the seconds of a node's silence that count, given the expected time of a step.
+// A node that has given no token for some time is expected to give none for as long again.
+func standstill(silence time.Duration, step float64) float64 {
+	if silence < silentFrom || silence.Seconds() < silentSteps*step {
+		return 0
+	}
+	return min(silence, silentMost).Seconds()
+}
+
+// silenceCame learns from the silence at the end of an answer that has broken off. The next token
+// would have come later still. A kind of which little is known would take it for a usual step.
+func (l *Leg) silenceCame(a *attempt, now time.Time) {
+	f := &a.forecast
+	if f.looked.IsZero() || f.uneven || !a.cost.Listens() || !a.member.engine.Kind().Rates().KnowsSteps() {
+		return
+	}
+	last := f.looked
+	if l.Reading.Last.After(last) {
+		last = l.Reading.Last
+	}
+	if standstill(now.Sub(last), f.step) > 0 {
+		l.learnGaps(a, max(l.Reading.Events, f.events)+1, now)
+	}
+}
+
+// lengthCame learns from the length of a complete answer. The answer of a prefill is a part, and so
+// is the rest of an answer that another node began.
 func (l *Leg) lengthCame(a *attempt, tokens int64) {
-	if a.forecast.first.Expected > 0 && l.Request.Generates() {
-		c := l.class()
-		l.d.forecasts.lengths.Learn(&c, tokens)
-		if tokens > 0 && l.Work == Answer {
-			l.model.metrics.LengthError.Observe(a.forecast.output - float64(tokens))
-		}
+	if !a.forecast.made() || !l.Request.Generates() || l.Work != Answer || l.Continues {
+		return
+	}
+	c := l.class()
+	l.d.forecasts.lengths.Learn(&c, tokens)
+	if tokens > 0 {
+		l.model.metrics.LengthError.Observe(a.forecast.output - float64(tokens))
 	}
 }

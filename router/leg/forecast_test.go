@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +19,6 @@ import (
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/predict"
 	"github.com/cognitora/dataplane/router/prefix"
-	"github.com/cognitora/dataplane/router/scan"
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
@@ -48,6 +48,16 @@ func rehearsed(t *testing.T, d *Dispatcher, blocks int, now time.Time) Rehearsal
 	return r
 }
 
+// taught returns the numbers of first tokens and of stretches that have taught an engine's times.
+func taught(e *predict.Engine) (firsts, gaps int) {
+	prefills, decodes := e.Known()
+	return prefills.Answers, decodes.Answers
+}
+
+// repeatable returns options that draw the same numbers in every run. With others, one in some
+// hundred runs has a prompt whose class of lengths takes the place of the model's.
+func repeatable() Options { return Options{Random: rand.New(rand.NewPCG(1, 2)).Uint64} }
+
 // unlearned is the time of a prompt's prefill, in seconds, before anything was learned.
 func unlearned(blocks int) float64 {
 	s := predict.Untaught()
@@ -56,9 +66,11 @@ func unlearned(blocks int) float64 {
 
 // TestTiming checks what a pick knows about a node: its own requests, and those of others.
 func TestTiming(t *testing.T) {
-	d := still(t, Options{}, twoNodes()[:1]...)
-	decide(t, d, predicted)
+	d := still(t, Options{})
 	now := time.Now()
+	told := &cluster.NodeHealth{NodeID: "a", Address: "http://10.0.0.1:1", Models: []string{"sim"}, Ready: true}
+	d.fleet.Beat(now, told)
+	decide(t, d, predicted)
 	first, second := rehearsed(t, d, 100, now), rehearsed(t, d, 50, now)
 	first.Begun(now)
 	n := d.current().models["sim"].pools[Answer].members[0]
@@ -84,10 +96,10 @@ func TestTiming(t *testing.T) {
 	}
 	nearly("wait, half over", look(now.Add(time.Duration(unlearned(50)/2*1e9))).Wait, unlearned(50)/2)
 
-	told := &cluster.NodeHealth{BlockTokens: 32}
+	told.BlockTokens = 32
 	told.Load.InFlight, told.Load.QueueDepth = load.Known(7), load.Known(2)
 	told.Load.FreeBlocks, told.Load.TotalBlocks = load.Known(100), load.Known(1100)
-	n.node.Beat(told, now)
+	d.fleet.Beat(now, told)
 	others := n.rank.Load()
 	if others.Others == 0 || others.Waiting == 0 || others.OthersBlocks == 0 {
 		t.Fatalf("%+v", others)
@@ -143,7 +155,7 @@ func TestForecastOfAnAttempt(t *testing.T) {
 // TestRehearsedRates checks that rates follow the times of answers, and lengths the engines'
 // reports.
 func TestRehearsedRates(t *testing.T) {
-	d := still(t, Options{}, twoNodes()...)
+	d := still(t, repeatable(), twoNodes()...)
 	decide(t, d, predicted)
 	now := time.Unix(1_700_000_000, 0)
 	const token, step = time.Millisecond, 50 * time.Millisecond
@@ -155,17 +167,17 @@ func TestRehearsedRates(t *testing.T) {
 		late = math.Abs(r.Expected().Seconds()/took.Seconds() - 1)
 		now = now.Add(took)
 		r.Begun(now)
-		now = now.Add(Every * step)
-		r.Generated(1+Every, now)
+		now = now.Add(gapsEvery * step)
+		r.Generated(1+gapsEvery, now)
 		r.Finish(usage.Counts{Completion: 33}, now)
 	}
 	firsts, gaps := 0, 0
 	for _, id := range []string{"a", "b"} {
-		f, g := speedsOf(d, id).Answers()
+		f, g := taught(speedsOf(d, id))
 		firsts, gaps = firsts+f, gaps+g
 	}
 	s := speedsOf(d, "a").Speed(now, true)
-	if off := s.Decodes*s.Decode(1, 30)/step.Seconds() - 1; firsts != 200 || gaps != 200 || late > 0.1 ||
+	if off := s.DecodeFactor*s.Decode(1, 30)/step.Seconds() - 1; firsts != 200 || gaps != 200 || late > 0.1 ||
 		math.Abs(off) > 0.1 {
 		t.Errorf("%d first tokens, %d gaps, the last first token %.2f off, steps %.2f off", firsts, gaps, late, off)
 	}
@@ -177,67 +189,6 @@ func TestRehearsedRates(t *testing.T) {
 		t.Errorf("%v tokens are expected of an answer", got)
 	}
 	r.Finish(usage.Counts{}, now)
-}
-
-// sent sends a request to the fleet and reads the answer to its end.
-func sent(t *testing.T, d *Dispatcher, api scan.API, path, body string) {
-	t.Helper()
-	r := asked(t, d, chat(1))
-	r.Reset()
-	r.API, r.Method, r.Path, r.Received = api, "POST", path, time.Now()
-	r.Own([]byte(body), nil)
-	if err := r.Read(nil, d.where.Memo.Scans()); err != nil {
-		t.Fatal(err)
-	}
-	place := answer.Memory{Limit: 1 << 20}
-	l := d.Leg(r, Question{}, &place)
-	if err := l.Do(); err != nil || place.Status != 200 {
-		t.Fatalf("%v, status %d: %s", err, place.Status, place.Body)
-	}
-	l.Finish(relay.Complete)
-}
-
-// TestRatesOfAnEngine learns from the answers of a simulated engine, which is slower than the start
-// values.
-func TestRatesOfAnEngine(t *testing.T) {
-	const chats = "/v1/chat/completions"
-	d := start(t, 1, func(c *engine.Config) {
-		c.PrefillTokensPerSecond, c.DecodeStep, c.NoPrefixCache = 1000, 20*time.Millisecond, true
-	})
-	decide(t, d, predicted)
-	e := d.current().models["sim"].pools[Answer].members[0].engine
-	text := strings.Repeat("word ", 40)
-	for _, c := range []struct {
-		api        scan.API
-		path, body string
-	}{
-		{scan.Chat, chats, `{"model":"sim","max_tokens":3,"messages":[{"role":"user","content":"` + text + `"}]}`},
-		{scan.Responses, "/v1/responses", `{"model":"sim","max_output_tokens":40,"stream":true,"input":"` + text + `"}`},
-	} {
-		sent(t, d, c.api, c.path, c.body)
-		if firsts, gaps := e.Answers(); firsts != 0 || gaps != 0 {
-			t.Errorf("%s teaches %d first tokens and %d gaps", c.path, firsts, gaps)
-		}
-	}
-	streamed := `{"model":"sim","max_tokens":35,"stream":true,"messages":[{"role":"user","content":"` + text + `"}]}`
-	for n, gaps := 1, 0; n < 4 || gaps == 0; n++ { // on a busy host tokens may come together
-		sent(t, d, scan.Chat, chats, streamed)
-		var firsts int
-		if firsts, gaps = e.Answers(); firsts != n || gaps > n || n > 50 {
-			t.Fatalf("%d answers teach %d first tokens and %d gaps", n, firsts, gaps)
-		}
-	}
-	now := e.Speed(time.Now(), true)
-	was := predict.Untaught()
-	if !(now.Prefills*now.Prefill(predict.Prompt(200, 0)) > was.Prefill(predict.Prompt(200, 0)) &&
-		now.Decodes*now.Decode(1, 4) > was.Decode(1, 4)) {
-		t.Errorf("%+v of %+v", now, *now.Rates)
-	}
-	c := predict.Class{Model: d.current().models["sim"].hash}
-	if got := d.forecasts.lengths.Expected(&c); got > 128 {
-		t.Errorf("%v tokens are expected after answers of 3, 40 and 35", got)
-	}
-	noneLeft(t, d.current().snap.Nodes)
 }
 
 // TestNothingIsForeseenInOtherModes checks that other modes forecast and learn nothing.
@@ -260,7 +211,7 @@ func TestNothingIsForeseenInOtherModes(t *testing.T) {
 		r.Begun(now.Add(time.Second))
 		r.Generated(33, now.Add(2*time.Second))
 		r.Finish(usage.Counts{Completion: 7}, now.Add(2*time.Second))
-		firsts, gaps := e.Answers()
+		firsts, gaps := taught(e)
 		got := d.forecasts.lengths.Expected(&predict.Class{Model: d.current().models["sim"].hash})
 		if firsts+gaps != 0 || math.Abs(got-256) > 1e-6 {
 			t.Errorf("%s: %d first tokens, %d gaps, %v tokens of output", mode, firsts, gaps, got)
@@ -271,7 +222,7 @@ func TestNothingIsForeseenInOtherModes(t *testing.T) {
 // TestWithoutLearning checks that with learn off all nodes have the start values, and that their
 // answers teach no rates.
 func TestWithoutLearning(t *testing.T) {
-	d := still(t, Options{}, twoNodes()...)
+	d := still(t, repeatable(), twoNodes()...)
 	decide(t, d, predicted)
 	now := time.Unix(1_700_000_000, 0)
 	answers := func(n int) {
@@ -285,6 +236,7 @@ func TestWithoutLearning(t *testing.T) {
 		}
 	}
 	answers(10)
+	compared := sumOf(t, d, "cgn_router_expected_ttft_error_seconds")
 	was, before := *speedsOf(d, "a").Kind().Rates(), speedsOf(d, "a").Speed(now, false)
 	decide(t, d, `{"mode":"predicted","predicted":{"learn":false}}`)
 	r := rehearsed(t, d, 50, now)
@@ -297,6 +249,10 @@ func TestWithoutLearning(t *testing.T) {
 	answers(20)
 	if is := speedsOf(d, "a").Speed(now, false); *speedsOf(d, "a").Kind().Rates() != was || is != before {
 		t.Errorf("%+v was learned, after %+v", is, before)
+	}
+	compared = sumOf(t, d, "cgn_router_expected_ttft_error_seconds") - compared
+	if math.Abs(compared-20*(want.Expected-5)) > 1e-6 {
+		t.Errorf("errors of %v s altogether of 20 answers", compared)
 	}
 	if r := rehearsed(t, d, 50, now); math.Abs(r.l.output()-33) > 12 {
 		t.Errorf("%v tokens are expected of an answer", r.l.output())
@@ -326,7 +282,7 @@ func TestGapsOfSlowReaders(t *testing.T) {
 			}
 			l.Event(sse.Event{Data: data, Raw: data}, at)
 		}
-		_, gaps = a.member.engine.Answers()
+		_, gaps = taught(a.member.engine)
 		return gaps
 	}
 	for _, c := range []struct{ n, together, gaps int }{
@@ -387,6 +343,81 @@ func TestCallersLengths(t *testing.T) {
 	}
 }
 
+// TestCallersHaveASystemPrompt checks that the caller of a request follows from the whole system
+// prompt and nothing else, and without one from the first block.
+func TestCallersHaveASystemPrompt(t *testing.T) {
+	d := still(t, Options{}, twoNodes()...)
+	decide(t, d, predicted)
+	caller := func(messages string) uint64 {
+		t.Helper()
+		l := wanted(t, d, asked(t, d, []byte(`{"model":"sim","messages":[`+messages+`]}`)))
+		defer l.giveBack()
+		if _, err := l.first(); err != nil {
+			t.Fatal(err)
+		}
+		l.record(l.spare())
+		return l.class().Caller
+	}
+	message := func(role, text string) string { return fmt.Sprintf(`{"role":%q,"content":%q}`, role, text) }
+	helper, same := message("system", "You are a helpful assistant."), strings.Repeat("x", 100)
+	if a, b := caller(helper+","+message("user", "Why?")), caller(helper+","+message("user", same)); a != b || a == 0 {
+		t.Errorf("one system prompt, two questions: %x and %x", a, b)
+	}
+	if a, b := caller(message("system", same+"a")), caller(message("system", same+"b")); a == b || a == 0 || b == 0 {
+		t.Errorf("two system prompts with an equal beginning: %x and %x", a, b)
+	}
+	if a, b := caller(message("user", same+"a")), caller(message("user", same+"b")); a != b || a == 0 {
+		t.Errorf("no system prompt, an equal beginning: %x and %x", a, b)
+	}
+	if a := caller(message("user", "Why?")); a != 0 {
+		t.Errorf("a short prompt: %x", a)
+	}
+}
+
+// TestPartsTeachNoLength checks that the length of an answer is learned, and that of a part is not:
+// of a prefill's answer, and of the rest of an answer that another node began.
+func TestPartsTeachNoLength(t *testing.T) {
+	for _, q := range []Question{{}, {Work: Prefill}, {Continues: true}} {
+		d := foreseeing(t, 1)
+		l := d.Leg(asked(t, d, chat(100)), Question{}, nil)
+		if _, err := l.first(); err != nil {
+			t.Fatal(err)
+		}
+		class := l.class()
+		before := d.forecasts.lengths.Expected(&class)
+		l.Question = q
+		l.lengthCame(l.spare(), 2)
+		learned := d.forecasts.lengths.Expected(&class) != before
+		compared := sumOf(t, d, "cgn_router_expected_length_error_tokens") != 0
+		if whole := q.Work == Answer && !q.Continues; learned != whole || compared != whole {
+			t.Errorf("%+v: learned %v, compared %v", q, learned, compared)
+		}
+		l.giveBack()
+	}
+}
+
+// TestHintsLeaveTheBlocksWhole checks that an answer's blocks and its prompt's count until the end
+// in mode predicted, whatever length the client expects.
+func TestHintsLeaveTheBlocksWhole(t *testing.T) {
+	d := dispatcherOf(t, 1)
+	decide(t, d, `{"mode":"predicted","cost":{"track_output_blocks":true}}`)
+	body := chat(6400)
+	l := wanted(t, d, asked(t, d, append(body[:len(body)-1], `,"nvext":{"agent_hints":{"osl":32}}}`...)))
+	defer l.giveBack()
+	if _, err := l.first(); err != nil {
+		t.Fatal(err)
+	}
+	l.now = l.spare()
+	book, data := &l.now.member.rank.Book, []byte(`{"choices":[{"delta":{"content":"x"}}]}`)
+	prompt := book.Blocks()
+	for range 33 { // as long as expected, and longer
+		l.Event(sse.Event{Data: data, Raw: data}, time.Now())
+	}
+	if got := book.Blocks(); l.Request.ExpectedOutput() != 32 || prompt == 0 || got != prompt+3 {
+		t.Errorf("%v blocks after 33 tokens, %v before", got, prompt)
+	}
+}
+
 // TestARetryIsForecast checks that a retry is forecast for its own node, and that only that node's
 // answer teaches.
 func TestARetryIsForecast(t *testing.T) {
@@ -421,7 +452,7 @@ func TestARetryIsForecast(t *testing.T) {
 	}
 	l.Finish(relay.Complete)
 	for id, want := range map[string]int{"dead": 0, "live": 1} {
-		if firsts, _ := speedsOf(d, id).Answers(); firsts != want {
+		if firsts, _ := taught(speedsOf(d, id)); firsts != want {
 			t.Errorf("%s: %d first tokens", id, firsts)
 		}
 	}
@@ -436,7 +467,7 @@ func TestARetryIsForecast(t *testing.T) {
 func TestExpectedCostIsExplained(t *testing.T) {
 	d := still(t, Options{}, twoNodes()...)
 	d.log = slog.New(slog.DiscardHandler)
-	decide(t, d, `{"mode":"predicted","predicted":{"first":1,"later":0}}`)
+	decide(t, d, `{"mode":"predicted","predicted":{"first":1}}`)
 	now := time.Now()
 	r := rehearsed(t, d, 400, now)
 	e, err := d.explain(asked(t, d, chat(640)), Question{}, now)
@@ -457,14 +488,56 @@ func TestExpectedCostIsExplained(t *testing.T) {
 	r.Finish(reported(100, 0), now)
 }
 
+// TestLastAnswersAreExplained checks that a row has the expected and the real time of the node's
+// last answer, also if the policy learns nothing from it.
+func TestLastAnswersAreExplained(t *testing.T) {
+	d := still(t, Options{}, twoNodes()...)
+	d.log = slog.New(slog.DiscardHandler)
+	decide(t, d, `{"mode":"predicted","predicted":{"learn":false}}`)
+	now := time.Now()
+	rows := func(node string, later time.Duration) (own, other *LastAnswer) {
+		t.Helper()
+		e, err := d.explain(asked(t, d, chat(640)), Question{}, now.Add(later))
+		if err != nil || len(e.Candidates) != 2 {
+			t.Fatalf("%+v, %v", e, err)
+		}
+		for _, c := range e.Candidates {
+			if c.Node == node {
+				own = c.Last
+			} else {
+				other = c.Last
+			}
+		}
+		return own, other
+	}
+	r := rehearsed(t, d, 400, now)
+	node, expected := r.Node().ID, r.Expected().Seconds()
+	if own, other := rows(node, 0); own != nil || other != nil {
+		t.Errorf("before an answer: %+v, %+v", own, other)
+	}
+	r.Begun(now.Add(250 * time.Millisecond))
+	r.Finish(reported(100, 0), now.Add(time.Second))
+	own, other := rows(node, 3250*time.Millisecond)
+	if own == nil || other != nil || math.Abs(own.Expected-expected) > 1e-6 || math.Abs(own.Real-0.25) > 1e-6 ||
+		math.Abs(own.Age-3) > 1e-6 {
+		t.Errorf("%+v, want %v expected, 0.25 s, 3 s ago; the other node: %+v", own, expected, other)
+	}
+	decide(t, d, `{"mode":"score"}`)
+	if own, _ := rows(node, 0); own != nil {
+		t.Errorf("in mode score: %+v", own)
+	}
+}
+
 // TestHeldAnswers checks that a request for which the engine has no slot teaches nothing about
 // prefill. Its tokens do teach.
 func TestHeldAnswers(t *testing.T) {
-	d := still(t, Options{}, twoNodes()[:1]...)
-	decide(t, d, predicted)
+	d := still(t, Options{})
 	now := time.Now()
+	d.fleet.Beat(now, &cluster.NodeHealth{
+		NodeID: "a", Address: "http://10.0.0.1:1", Models: []string{"sim"}, Ready: true, EngineSlots: 2,
+	})
+	decide(t, d, predicted)
 	n := d.current().models["sim"].pools[Answer].members[0]
-	n.node.Beat(&cluster.NodeHealth{EngineSlots: 2}, now)
 	var all []Rehearsal
 	for range 3 {
 		all = append(all, rehearsed(t, d, 50, now))
@@ -472,49 +545,12 @@ func TestHeldAnswers(t *testing.T) {
 	for i, r := range all {
 		r.Begun(now.Add(9 * time.Second))
 		r.Generated(33, now.Add(10*time.Second))
-		if firsts, gaps := n.engine.Answers(); firsts != min(i+1, 2) || gaps != i+1 {
+		if firsts, gaps := taught(n.engine); firsts != min(i+1, 2) || gaps != i+1 {
 			t.Errorf("after answer %d: %d first tokens, %d gaps", i, firsts, gaps)
 		}
 	}
 	for _, r := range all {
 		r.Finish(reported(800, 0), now.Add(11*time.Second))
-	}
-}
-
-// TestPressure checks the share of the time in which engines compute prompts, and that an
-// explanation does not change it.
-func TestPressure(t *testing.T) {
-	d := still(t, Options{}, twoNodes()...)
-	decide(t, d, predicted)
-	m, now := d.current().models["sim"], time.Now()
-	r := rehearsed(t, d, 100, now)
-	if m.demand.pressure() != 0 {
-		t.Errorf("pressure %v of an idle fleet", m.demand.pressure())
-	}
-	for range 1000 { // one of two computes
-		l := d.Leg(asked(t, d, chat(100)), Question{}, nil)
-		if _, err := l.first(); err != nil {
-			t.Fatal(err)
-		}
-		if l.picks.asked.Pressure != m.demand.pressure() {
-			t.Fatalf("a pick by pressure %v, not %v", l.picks.asked.Pressure, m.demand.pressure())
-		}
-		l.giveBack()
-	}
-	was := m.demand.pressure()
-	if math.Abs(was-1) > 0.01 {
-		t.Errorf("pressure %v while one of two engines computes", was)
-	}
-	r.Begun(now)
-	if _, err := d.Explain(asked(t, d, chat(100)), Question{}); err != nil || m.demand.pressure() != was {
-		t.Errorf("an explanation changes it to %v, %v", m.demand.pressure(), err)
-	}
-	r.Finish(reported(100, 0), now)
-	for range 2000 {
-		m.demand.note([]policy.Timing{{Pressing: 1}})
-	}
-	if got := m.demand.pressure(); math.Abs(got-busiest/(1-busiest)) > 1e-9 {
-		t.Errorf("pressure %v at most", got)
 	}
 }
 

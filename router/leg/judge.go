@@ -54,7 +54,10 @@ func (l *Leg) judge(a *attempt, v verdict, err error) {
 		a.member.node.Health.Report(health.ConnectError)
 	case broken, garbled:
 		a.member.node.Health.Report(health.Reset)
+	case stalled:
+		l.gaveUp(a, time.Now())
 	case overdue:
+		l.gaveUp(a, time.Now())
 		a.member.report(health.Timeout)
 	case abandoned:
 		if a.member.node.Health.State() == health.Aside {
@@ -62,6 +65,7 @@ func (l *Leg) judge(a *attempt, v verdict, err error) {
 		}
 	case late:
 		if !l.Request.Expired() {
+			l.gaveUp(a, time.Now())
 			a.member.report(health.Timeout)
 		}
 	}

@@ -35,7 +35,7 @@ func TestRanksAreForeseen(t *testing.T) {
 		r.Begun(now)
 		r.Finish(reported(100, 0), now)
 	}
-	if firsts, _ := speedsOf(d, "a").Answers(); firsts != 0 { // an answer at once is none
+	if firsts, _ := taught(speedsOf(d, "a")); firsts != 0 { // an answer at once is none
 		t.Errorf("%d first tokens", firsts)
 	}
 	noneLeft(t, d.fleet.Load().Nodes)
@@ -113,8 +113,8 @@ func TestLearningSurvivesChanges(t *testing.T) {
 	}
 }
 
-// TestKindsFollowFacts checks that engines of another type, dtype, width or device are of another
-// kind, also if a node tells its facts late.
+// TestKindsFollowFacts checks that engines of another type, dtype, width, device or GPU model are
+// of another kind, also if a node tells its facts late.
 func TestKindsFollowFacts(t *testing.T) {
 	d := follow(t)
 	e, err := engine.New(engine.Config{})
@@ -128,11 +128,13 @@ func TestKindsFollowFacts(t *testing.T) {
 		"c": `"engine":"sglang","dtype":"bf16","tp":1`, "d": `"engine":"vllm","dtype":"fp8","tp":1`,
 		"e": `"engine":"vllm","dtype":"bf16","tp":2`, "f": `"engine":"vllm","dtype":"bf16","tp":1,"device":"cpu"`,
 		"g": `"engine":"vllm","dtype":"bf16","tp":1,"vram_bytes":85899345920`,
+		"h": `"engine":"vllm","dtype":"bf16","tp":1,"vram_bytes":85899345920,"gpu_model":"NVIDIA A100-SXM4-80GB"`,
+		"i": `"engine":"vllm","dtype":"bf16","tp":1,"vram_bytes":85899345920,"gpu_model":"NVIDIA H100 80GB HBM3"`,
 	}
 	for id, more := range facts {
 		d.put(id, e.URL(), ready+more)
 	}
-	waitFor(t, func() bool { return len(d.fleet.Load().Nodes) == len(facts) })
+	waitFor(t, func() bool { return len(d.current().nodes) == len(facts) })
 	kinds := map[*predict.Kind]string{}
 	for id := range facts {
 		kinds[speedsOf(d.Dispatcher, id).Kind()] += id
@@ -141,10 +143,9 @@ func TestKindsFollowFacts(t *testing.T) {
 		t.Errorf("%v", kinds)
 	}
 	d.put("b", e.URL(), ready+`"engine":"vllm","dtype":"fp8","tp":1`)
-	waitFor(t, func() bool { return d.fleet.Load().Node("b").Info().DType == "fp8" })
-	if got := speedsOf(d.Dispatcher, "b").Kind(); got != speedsOf(d.Dispatcher, "d").Kind() {
-		t.Error("a node with new facts is of its old kind")
-	}
+	waitFor(t, func() bool { // of its new kind
+		return speedsOf(d.Dispatcher, "b").Kind() == speedsOf(d.Dispatcher, "d").Kind()
+	})
 }
 
 // TestLoadedAdapters checks that a request for an adapter that the engine loads first teaches
@@ -172,10 +173,10 @@ func TestLoadedAdapters(t *testing.T) {
 		if load := l.picks.times[0].Load; a.forecast.held != loads || loads != (load == 2) {
 			t.Errorf("%s: %v s to load, held: %v", model, load, a.forecast.held)
 		}
-		before, _ := a.member.engine.Answers()
+		before, _ := taught(a.member.engine)
 		a.sent, l.Request.Scan.Stream = time.Now(), true
 		l.firstCame(a, a.sent.Add(time.Second))
-		if after, _ := a.member.engine.Answers(); after > before == loads {
+		if after, _ := taught(a.member.engine); after > before == loads {
 			t.Errorf("%s: %d first tokens after %d", model, after, before)
 		}
 		l.giveBack()

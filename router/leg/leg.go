@@ -384,17 +384,40 @@ func (l *Leg) Event(e sse.Event, now time.Time) (keep bool) {
 	if now.Equal(l.Reading.Last) {
 		l.now.forecast.together++
 	}
+	if l.now.awaits && !announces(e) {
+		l.now.awaits = false
+		l.computed(l.now, now)
+	}
 	keep = l.Reading.Event(l.Request.API, e, now, l.out.asksUsage)
 	l.wait.Progress(now)
-	if l.Reading.Events%32 == 1 {
-		l.now.member.node.Health.NoteProgress()
-		l.tokensCame(l.now, l.Reading.Events, now)
-	}
-	if l.now.grows && l.Reading.Events%prefix.BlockTokens == 1 {
-		l.now.cost.Generated(int64(l.Reading.Events), l.Request.ExpectedOutput())
-	}
+	l.grew(l.Reading.Events, now)
 	l.store(e.Data)
 	return keep
+}
+
+// grew notes that the answer has this many events, which count as tokens.
+func (l *Leg) grew(events int64, now time.Time) {
+	if events%gapsEvery == 1 {
+		l.now.member.node.Health.NoteProgress()
+		l.tokensCame(l.now, events, now)
+	} else if l.now.forecast.lookDue(events, now) {
+		l.tokensCame(l.now, events, now)
+	}
+	l.now.cost.Heard(now)
+	if l.now.grows && events%prefix.BlockTokens == 1 {
+		l.countBlocks(events)
+	}
+}
+
+// countBlocks counts the blocks of an answer that has this many tokens. In Dynamo's cost, blocks of
+// an answer of expected length count with the share that is still to come. In mode predicted they
+// count whole, because a step reads all of them until the end.
+func (l *Leg) countBlocks(tokens int64) {
+	expected := l.Request.ExpectedOutput()
+	if l.foresees() {
+		expected = 0
+	}
+	l.now.cost.Generated(tokens, expected)
 }
 
 // Piece looks at a piece of an answer that is not a stream. whole says that the piece is the whole
@@ -462,7 +485,7 @@ func (l *Leg) ExpectedTTFT() time.Duration {
 	if !l.Delivered() || l.now.forecast.took == 0 {
 		return 0
 	}
-	return l.now.sent.Sub(l.Request.Received) + time.Duration(l.now.forecast.first.Expected*float64(time.Second))
+	return l.now.sent.Sub(l.Request.Received) + time.Duration(l.now.forecast.ttft*float64(time.Second))
 }
 
 // Delivered says whether the place has taken an answer.

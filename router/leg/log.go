@@ -51,7 +51,7 @@ func (l *Leg) logPick(at int, err *apierror.Error, now time.Time) {
 func (l *Leg) logAnswer(a *attempt) {
 	f, r := &a.forecast, &l.Reading
 	args := []any{"request", string(l.Request.ID), "model", l.model.name, "node", a.member.node.ID,
-		"expected_ttft_ms", ms(f.first.Expected), "ttft_ms", ms(f.took), "expected_wait_ms", ms(f.first.Wait),
+		"expected_ttft_ms", ms(f.ttft), "ttft_ms", ms(f.took), "expected_wait_ms", ms(f.wait),
 		"expected_itl_ms", ms(f.step)}
 	if r.Events > 1 {
 		args = append(args, "itl_ms", ms(r.MeanGap().Seconds()))

@@ -11,8 +11,10 @@ import (
 type pace struct {
 	predict.Known
 	// ratio is the engine's factor in parts of the median factor of its kind. 0: too little is
-	// known. The median of two factors is the lower one.
-	ratio float64
+	// known, or no other engine of the kind has answered lately. The median of two factors is the
+	// lower one.
+	ratio  float64
+	engine *predict.Engine
 }
 
 // paces are the paces of one engine, by part.
@@ -33,13 +35,6 @@ const (
 	paceFor = 10 * time.Minute
 )
 
-// paces returns the paces of the engines that have taught something.
-func (d *Dispatcher) paces(now time.Time) map[*predict.Engine]paces {
-	d.rebuilding.Lock()
-	defer d.rebuilding.Unlock()
-	return d.compare(now)
-}
-
 // compare returns the paces of the engines that have taught something. The factors of a whole kind
 // are off until its rates are learned. So an engine is compared with the other engines' factors.
 // The caller holds d.rebuilding.
@@ -51,7 +46,7 @@ func (d *Dispatcher) compare(now time.Time) map[*predict.Engine]paces {
 			if prefills.Answers+decodes.Answers == 0 {
 				continue
 			}
-			p := paces{ofPrefill: {Known: prefills}, ofDecode: {Known: decodes}}
+			p := paces{ofPrefill: {Known: prefills, engine: e}, ofDecode: {Known: decodes, engine: e}}
 			all[e] = p
 			k := like[e.Kind()]
 			if k == nil {
@@ -72,8 +67,9 @@ func (d *Dispatcher) compare(now time.Time) map[*predict.Engine]paces {
 	}
 	for e, p := range all {
 		for part := range p {
-			if factors := like[e.Kind()][part]; p[part].counts(now) {
-				p[part].ratio = p[part].Factor / factors[(len(factors)-1)/2]
+			of, factors := &p[part], like[e.Kind()][part]
+			if peers := len(factors) - 1; peers > 0 && of.counts(now) {
+				of.ratio = of.Factor / factors[peers/2]
 			}
 		}
 		all[e] = p
@@ -97,26 +93,25 @@ func (n *nodeState) slowest(all map[*predict.Engine]paces) (p paces) {
 	return p
 }
 
-// byNode returns the nodes of which enough is known to compare them.
-func (d *Dispatcher) byNode(now time.Time) map[*nodeState]paces {
+// paces returns the paces of the nodes of which enough is known to compare them, and of those that
+// are slow. all are the paces of all engines that have taught something.
+func (d *Dispatcher) paces(now time.Time) (nodes map[*nodeState]paces, all map[*predict.Engine]paces) {
 	d.rebuilding.Lock()
 	defer d.rebuilding.Unlock()
-	all, nodes := d.compare(now), map[*nodeState]paces{}
-	if len(all) == 0 {
-		return nil
-	}
+	all, nodes = d.compare(now), map[*nodeState]paces{}
 	for _, n := range d.table.Load().nodes {
-		if p := n.slowest(all); p[ofPrefill].ratio+p[ofDecode].ratio > 0 {
+		if p := n.slowest(all); p[ofPrefill].ratio+p[ofDecode].ratio > 0 || n.slowness().isSlow() {
 			nodes[n] = p
 		}
 	}
-	return nodes
+	return nodes, all
 }
 
 // Slowdowns calls emit for each node and part of its work, prefill or decode, that can be compared
 // with other nodes of its kind. ratio 2 is twice their time.
 func (d *Dispatcher) Slowdowns(now time.Time, emit func(node, part string, ratio float64)) {
-	for n, p := range d.byNode(now) {
+	nodes, _ := d.paces(now)
+	for n, p := range nodes {
 		for part := range p {
 			if p[part].ratio > 0 {
 				emit(n.ID, partNames[part], p[part].ratio)
@@ -127,79 +122,84 @@ func (d *Dispatcher) Slowdowns(now time.Time, emit func(node, part string, ratio
 
 const (
 	// slowFrom is the ratio from which on a node is slower than its like, and slowUntil the ratio
-	// below which it is not any more.
+	// below which each part of its work must come until it is not any more.
 	slowFrom, slowUntil = 2, 1.5
 	// slowEvery is the least time between two log lines about one node's speed.
 	slowEvery = time.Minute
 )
 
-// slowness is what the log says about a node's speed. Only the goroutine of Run uses it.
+// slowness is what the log says about a node's speed. It does not change once it is stored.
 type slowness struct {
-	said bool      // the last line said that the node is slow
-	next time.Time // earliest time of the next line
+	parts paces     // of the slow parts, at their last slow answers; a part without an engine is not slow
+	told  time.Time // time of the last line
 }
 
-// turns says whether a line is due because the node has become slow, or as fast as its like again.
-func (s *slowness) turns(p *paces, now time.Time) bool {
-	highest := max(p[ofPrefill].ratio, p[ofDecode].ratio)
-	if now.Before(s.next) || s.said && highest >= slowUntil || !s.said && highest < slowFrom {
-		return false
+// slowness returns what the log says about the node's speed.
+func (n *nodeState) slowness() slowness {
+	if s := n.slow.Load(); s != nil {
+		return *s
 	}
-	s.said, s.next = !s.said, now.Add(slowEvery)
-	return true
+	return slowness{}
 }
 
-// noteSlow logs which nodes have become slower than their like, and which are as fast again.
+func (s slowness) isSlow() bool { return s.parts != paces{} }
+
+// after returns the slowness after a look at p, the paces of the node, and at those of all engines.
+// A slow engine is fast again once a new answer of it is compared with others' and is not slow.
+// When its own or all others' answers are too old to be compared, it stays slow. gone says that a
+// slow engine has left, so no answer has shown it to be fast.
+func (s slowness) after(p *paces, all map[*predict.Engine]paces) (next slowness, gone bool) {
+	from := float64(slowFrom)
+	if s.isSlow() {
+		from = slowUntil
+	}
+	for part := range s.parts {
+		x := &s.parts[part]
+		engine, known := all[x.engine]
+		switch own := engine[part]; {
+		case x.engine != nil && !known:
+			*x, gone = pace{}, true
+		case own.ratio >= slowUntil:
+			*x = own
+		case own.ratio > 0 && own.At.After(x.At):
+			*x = pace{}
+		}
+		if x.engine == nil && p[part].ratio >= from {
+			*x = p[part]
+		}
+	}
+	return s, gone
+}
+
+// noteSlow logs which nodes have become slower than their like, and which are as fast again. Only
+// the goroutine of Run calls it.
 func (d *Dispatcher) noteSlow(now time.Time) {
-	for n, p := range d.byNode(now) {
-		if !n.slow.turns(&p, now) {
-			continue
-		}
-		args := []any{"node", n.ID}
-		for part, of := range p {
-			if of.ratio > 0 {
-				args = append(args, partNames[part]+"_ratio", tenths(of.ratio), partNames[part]+"_answers", of.Answers)
+	nodes, all := d.paces(now)
+	for n, p := range nodes {
+		was := n.slowness()
+		s, gone := was.after(&p, all)
+		if s.isSlow() != was.isSlow() && !gone {
+			if now.Sub(was.told) < slowEvery {
+				continue // the next look decides
 			}
+			s.told = now
+			d.logSlow(n, s.isSlow(), &p)
 		}
-		if n.slow.said {
-			d.log.Warn("node is slower than nodes of its kind", args...)
-		} else {
-			d.log.Info("node is as fast as nodes of its kind again", args...)
+		n.slow.Store(&s)
+	}
+}
+
+// logSlow logs that the node, with the paces p, is slow, or fast again.
+func (d *Dispatcher) logSlow(n *nodeState, slow bool, p *paces) {
+	args := []any{"node", n.ID}
+	for part, of := range p {
+		if of.ratio > 0 {
+			args = append(args, partNames[part]+"_ratio", tenths(of.ratio), partNames[part]+"_answers", of.Answers)
 		}
 	}
-}
-
-// ExplainedSpeed is what the router has learned about the times of a node's engine.
-type ExplainedSpeed struct {
-	Prefill ExplainedPace `json:"prefill"`
-	Decode  ExplainedPace `json:"decode"`
-}
-
-// ExplainedPace is one part of an ExplainedSpeed.
-type ExplainedPace struct {
-	Factor   float64  `json:"factor"`             // of the rates of the node's kind, as a pick counts it now
-	Last     float64  `json:"last_factor"`        // at the last answer
-	Slowdown float64  `json:"slowdown,omitempty"` // as cgn_router_node_slowdown_ratio; absent if unknown
-	Answers  int      `json:"answers"`            // first tokens or stretches of tokens behind the factors
-	Age      *float64 `json:"age_s,omitempty"`    // since the last of them; absent if there was none
-}
-
-// paced adds what is known about the node's speed. all are the dispatcher's paces, or nil if picks
-// do not count them.
-func (e *ExplainedNode) paced(l *Leg, n *member, all map[*predict.Engine]paces, now time.Time) {
-	if all == nil {
-		return
+	if slow {
+		d.log.Warn("node is slower than nodes of its kind", args...)
+	} else {
+		d.log.Info("node is as fast as nodes of its kind again", args...)
 	}
-	p, s := all[n.engine], l.speed(n, now)
-	e.Speed = &ExplainedSpeed{p[ofPrefill].explained(s.Prefills, now), p[ofDecode].explained(s.Decodes, now)}
-}
-
-// explained returns p for an explanation. factor is what a pick counts.
-func (p *pace) explained(factor float64, now time.Time) ExplainedPace {
-	x := ExplainedPace{Factor: factor, Last: 1, Slowdown: p.ratio, Answers: p.Answers}
-	if p.Answers > 0 {
-		age := now.Sub(p.At).Seconds()
-		x.Last, x.Age = p.Factor, &age
-	}
-	return x
 }

@@ -64,11 +64,24 @@ func (l *Leg) rehearse(keys []uint64, known func(n *fleet.Node) int32) *apierror
 	a.sent, a.ref = sent, a.member.rank.Ref()
 	l.useAdapter(a)
 	l.now = a
-	a.member.waits.Begin(&l.wait, sent, l.work(a.matched))
+	a.member.waits.Begin(&l.wait, sent, l.work(a))
 	if l.prompt.Found() {
 		l.record(a)
 	}
 	return nil
+}
+
+// Pick chooses the node for a leg of r as Do does, and gives the node's slot back. Pick sends
+// nothing. It serves measurements of the way from a request to its node.
+func (d *Dispatcher) Pick(r *request.Request, q Question) (node string, err *apierror.Error) {
+	l := d.Leg(r, q, nil)
+	defer l.giveBack()
+	l.began = r.Received
+	at, err := l.first()
+	if err != nil {
+		return "", err
+	}
+	return l.pool.members[at].node.ID, nil
 }
 
 // close frees the leg.
@@ -84,29 +97,14 @@ func (r Rehearsal) Node() *fleet.Node { return r.l.now.member.node.Node }
 func (r Rehearsal) Matched() int { return r.l.now.matched }
 
 // Begun notes that the first token came.
-func (r Rehearsal) Begun(now time.Time) {
-	r.l.wait.FirstByte(now)
-	r.l.now.cost.Begun(now)
-	r.l.firstCame(r.l.now, now)
-	if r.l.now.recorded {
-		r.l.prompt.Begun(r.l.now.ref)
-	}
-}
+func (r Rehearsal) Begun(now time.Time) { r.l.begun(r.l.now, now) }
 
-// Every is the number of tokens between two calls of Generated.
-const Every = gapsEvery
-
-// Generated notes at every Every-th token that the answer has this many tokens.
-func (r Rehearsal) Generated(tokens int, now time.Time) {
-	r.l.tokensCame(r.l.now, int64(tokens), now)
-	if r.l.now.grows {
-		r.l.now.cost.Generated(int64(tokens), r.l.Request.ExpectedOutput())
-	}
-}
+// Generated notes a token of the answer. tokens is the number of tokens until then.
+func (r Rehearsal) Generated(tokens int, now time.Time) { r.l.grew(int64(tokens), now) }
 
 // Expected returns the expected time to the first token; 0: unknown.
 func (r Rehearsal) Expected() time.Duration {
-	return time.Duration(r.l.now.forecast.first.Expected * float64(time.Second))
+	return time.Duration(r.l.now.forecast.ttft * float64(time.Second))
 }
 
 // Finish ends the leg with the engine's report. Do not use r afterwards.
@@ -115,6 +113,7 @@ func (r Rehearsal) Finish(report usage.Counts, now time.Time) {
 	l.wait.Done(now, report.Completion, true)
 	l.Reading.Usage = report
 	l.lengthCame(l.now, report.Completion)
+	l.endCame(l.now, report.Completion, report.Completion, now)
 	if l.now.recorded {
 		l.learn(l.now, true, false, l.Request.Received)
 	}

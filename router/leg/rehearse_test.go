@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/sse"
 	"github.com/cognitora/dataplane/internal/usage"
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/affinity"
@@ -110,6 +111,44 @@ func TestRehearsal(t *testing.T) {
 	if home.InFlight() != 0 || other.InFlight() != 0 || d.gate.InFlight() != 0 {
 		t.Error("something was not given back")
 	}
+}
+
+// TestRehearsedAnswersGrow checks that the blocks of an answer count in a rehearsal as they do in a
+// stream, and that the spacing of its tokens teaches at the same ones.
+func TestRehearsedAnswersGrow(t *testing.T) {
+	const tokens, step = 100, 20 * time.Millisecond
+	now := time.Unix(1_700_000_000, 0)
+	rehearsing, streaming := still(t, Options{}, twoNodes()[:1]...), still(t, Options{}, twoNodes()[:1]...)
+	decide(t, rehearsing, predicted)
+	decide(t, streaming, predicted)
+	r := rehearsed(t, rehearsing, 10, now)
+	l := streaming.Leg(asked(t, streaming, chat(2000)), Question{}, nil)
+	defer l.giveBack()
+	if _, err := l.first(); err != nil {
+		t.Fatal(err)
+	}
+	l.now, l.Request.Scan.Stream = l.spare(), true
+	l.now.sent = now
+	seen := func(a *attempt, before float64) (blocks float64, gaps int) {
+		_, gaps = taught(a.member.engine)
+		return a.member.rank.Book.Blocks() - before, gaps
+	}
+	prompts := [2]float64{r.l.now.member.rank.Book.Blocks(), l.now.member.rank.Book.Blocks()}
+	r.Begun(now.Add(time.Second))
+	l.begun(l.now, now.Add(time.Second))
+	data := []byte(`{"choices":[{"delta":{"content":"x"}}]}`)
+	for n := range tokens {
+		at := now.Add(time.Second + time.Duration(n)*step)
+		l.Event(sse.Event{Data: data, Raw: data}, at)
+		r.Generated(n+1, at)
+		blocks, gaps := seen(r.l.now, prompts[0])
+		if wantBlocks, wantGaps := seen(l.now, prompts[1]); blocks != wantBlocks || gaps != wantGaps ||
+			blocks != float64(n/prefix.BlockTokens+1) || gaps != n/gapsEvery {
+			t.Fatalf("after %d tokens: %v blocks and %d gaps rehearsed, %v and %d streamed", n+1, blocks, gaps,
+				wantBlocks, wantGaps)
+		}
+	}
+	r.Finish(reported(160, 0), now.Add(time.Minute))
 }
 
 // TestRehearsedBurst checks a prompt that a node is computing. The prompt counts as waiting for

@@ -3,13 +3,20 @@ package leg
 import (
 	"slices"
 	"time"
+
+	"github.com/cognitora/dataplane/router/fleet"
 )
 
 // A pick in mode predicted looks closely at some nodes of a large fleet only: at those that hold
 // most of the prompt, at those with the least to do, and at the session's node.
 const (
-	sampleAbove = 48 // nodes from which on a pick looks at some only
-	sampleMost  = 12 // nodes of each kind
+	sampleAbove = 48 // a pick looks at every node of a fleet up to this size
+	sampleMost  = 12 // holders in a sample, and as many nodes with the least to do
+	// requestTokens is what a request at a node counts in tokens of waiting prefill. At the start
+	// values of the rates, a running request adds as much to the cost of a prompt of 10,000 tokens
+	// as 1,000 waiting tokens do. A shorter prompt stalls it for less time, and loses less if it
+	// meets it.
+	requestTokens = 1024
 )
 
 // sample is a short list of places, the highest worth first.
@@ -40,9 +47,10 @@ func (s *sample) offer(at int32, worth int64) {
 // The sample has none of a minority of suspects, as leaveOut leaves them out.
 func (l *Leg) thin(suspects int, suspect func(at int32) bool, now time.Time) {
 	p := &l.picks
-	if p.sampled = len(p.able) > sampleAbove && !p.whole && !p.explains; !p.sampled {
+	if p.scope >= scopeWhole || len(p.able) <= sampleAbove || l.d.o.Unsampled {
 		return
 	}
+	p.scope = scopeSample
 	home, held := l.homeHash(now), l.prompt.Held()
 	spares := suspects > 0 && 2*suspects <= len(p.able)
 	var holders, idle sample
@@ -52,7 +60,8 @@ func (l *Leg) thin(suspects int, suspect func(at int32) bool, now time.Time) {
 			if p.out[at] = unsampled; spares && suspect(at) {
 				continue
 			}
-			idle.offer(at, -(int64(r.InFlight())<<10 + r.Book.Waiting()))
+			requests, waiting := toDo(r)
+			idle.offer(at, -(requests*requestTokens + waiting))
 			if held {
 				if blocks := max(l.prompt.Coming(int(at)), l.prompt.Reach(int(at)).Disk); blocks > 0 {
 					holders.offer(at, int64(blocks))
@@ -72,4 +81,14 @@ func (l *Leg) thin(suspects int, suspect func(at int32) bool, now time.Time) {
 		}
 	}
 	p.able = slices.DeleteFunc(p.able, func(at int32) bool { return p.out[at] != passes })
+}
+
+// toDo returns the requests at a rank and their waiting prefill, of this router and of others.
+func toDo(r *fleet.Rank) (requests, waiting int64) {
+	others, queued := r.Others()
+	requests, waiting = int64(r.InFlight())+others, r.Book.WaitingTokens()
+	if queued > 0 {
+		waiting += queued * r.Book.Mean()
+	}
+	return requests, waiting
 }

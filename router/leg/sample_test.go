@@ -6,7 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/load"
 	"github.com/cognitora/dataplane/router/affinity"
+	"github.com/cognitora/dataplane/router/books"
 )
 
 // loaded raises the requests in flight of all nodes to n, but of those whose places are idle.
@@ -90,6 +92,45 @@ func TestSample(t *testing.T) {
 	}
 }
 
+// TestOthersCountInASample checks that the reported requests of other routers and clients count
+// among the nodes with the least to do, at a node and at a rank. So does their waiting prefill.
+func TestOthersCountInASample(t *testing.T) {
+	now := time.Now()
+	for _, ranks := range []int{1, 2} {
+		for name, waiting := range map[string]bool{"requests": false, "waiting prefill": true} {
+			d, told := joined(t, 60, ranks, now)
+			decide(t, d, predicted)
+			members := d.current().models["sim"].pools[Answer].members
+			for i, m := range members {
+				var e books.Entry // its prompt is the mean of the rank's
+				m.rank.Book.Open(&e, books.Cost{Prefill: 500}, now)
+				e.Close(now)
+				requests, queued := 1, 0
+				if busy := i/ranks%2 == 0; busy && waiting {
+					queued = 1
+				} else if busy {
+					requests = 2
+				}
+				h := told[m.node.ID]
+				h.Load.InFlight = load.Known(float64(ranks * requests))
+				h.Load.QueueDepth = load.Known(float64(ranks * queued))
+				d.fleet.Beat(now, h)
+			}
+			l := d.Leg(asked(t, d, chat(100)), Question{}, nil)
+			if _, err := l.first(); err != nil || len(l.picks.able) != sampleMost {
+				t.Fatalf("%v, %d nodes are looked at", err, len(l.picks.able))
+			}
+			for _, at := range l.picks.able {
+				if int(at)/ranks%2 == 0 {
+					t.Errorf("%d ranks, %s: a node with more of others is looked at: %v", ranks, name, l.picks.able)
+					break
+				}
+			}
+			l.giveBack()
+		}
+	}
+}
+
 // TestSuspectsAreNotSampled checks that a minority of suspects, which have the least to do, is not
 // in a sample, and that a majority may be.
 func TestSuspectsAreNotSampled(t *testing.T) {
@@ -152,8 +193,8 @@ func TestAFullSample(t *testing.T) {
 		if err != nil || at != room {
 			t.Fatalf("place %d, %v", at, err)
 		}
-		if l.picks.whole || len(l.picks.times) != 100 {
-			t.Errorf("whole: %v, %d nodes", l.picks.whole, len(l.picks.times))
+		if l.picks.scope != scopeAny || len(l.picks.times) != 100 {
+			t.Errorf("scope %v, %d nodes", l.picks.scope, len(l.picks.times))
 		}
 		defer l.giveBack()
 	}

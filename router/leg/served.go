@@ -92,7 +92,6 @@ type model struct {
 	metrics  metrics.Model
 	limits   Limits
 	turn     atomic.Uint64 // round robin's counter
-	demand   demand        // mode predicted only
 
 	complaints complaints // about all nodes of the model together
 }
@@ -116,7 +115,7 @@ type nodeState struct {
 	rejectsStreamOptions atomic.Bool
 	complaints           complaints
 	cachedCounts         cachedCounts
-	slow                 slowness
+	slow                 atomic.Pointer[slowness]    // nil: the log has said nothing about its speed
 	engines              map[kindKey]*predict.Engine // by the key of their kinds; the dispatcher's rebuilding guards it
 }
 
@@ -236,7 +235,8 @@ func (d *Dispatcher) served(view *fleet.ModelView, before *servedModel, t *serve
 	for work, nodes := range [works][]*fleet.Node{Answer: view.Nodes, Prefill: view.Prefill} {
 		p, was := &s.pools[work], before.pool(Work(work))
 		p.roster = shared.of(nodes, was.roster, t)
-		if before != nil && p.lineup == was.lineup && view.Policy == before.view.Policy && view.SameRoles(before.view) {
+		if before != nil && p.lineup == was.lineup && view.Policy == before.view.Policy &&
+			view.SameRoles(before.view) && timedAs(view) == timedAs(before.view) {
 			p.members, p.gates = was.members, was.gates
 		} else {
 			d.fill(s, Work(work), was, now)

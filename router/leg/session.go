@@ -54,8 +54,8 @@ func (l *Leg) home(now time.Time) int {
 
 // pick returns the candidate that the session or the policy chooses, or -1 if no candidate has
 // room. A hard session stays at its node while the node has room. A soft session stays while the
-// policy counts the node as equal to the best one, or in mode cost as near to it. pick says why in
-// e, unless e is nil.
+// policy counts the node as equal to the best one, or as near to it in modes cost and predicted.
+// pick says why in e, unless e is nil.
 func (l *Leg) pick(now time.Time, e *policy.Explanation) int {
 	home := l.home(now)
 	stays := home > 0 && l.d.o.HardSessions && l.hasRoom(home-1)

@@ -56,6 +56,9 @@ func (l *Leg) settle(a *attempt, o relay.Outcome) {
 	}
 	if ok {
 		l.lengthCame(a, l.Reading.Usage.Completion)
+		l.endCame(a, l.Reading.Events, l.Reading.Usage.Completion, l.Reading.Last)
+	} else {
+		l.silenceCame(a, now)
 	}
 	if a.forecast.took > 0 && l.d.log.Enabled(context.Background(), slog.LevelDebug) {
 		l.logAnswer(a)

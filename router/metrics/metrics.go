@@ -172,10 +172,11 @@ func newBound(s *metric.Set) bound {
 		maxGap: s.Histogram("cgn_router_itl_max_seconds", "Longest time between two body events of a stream, one "+
 			"observation per stream; it includes waits for a client that does not read.", stallBuckets, "model"),
 		ttftError: s.Histogram("cgn_router_expected_ttft_error_seconds", "Expected minus real time from the sending "+
-			"of a request to its first token; mode predicted and streams only.", secondsOffBuckets, "model"),
+			"of a request to its first token; streams in mode predicted, except those of /v1/responses.",
+			secondsOffBuckets, "model"),
 		ttftErrorRatio: s.Histogram("cgn_router_expected_ttft_error_ratio", "Difference between expected and real "+
-			"time from the sending of a request to its first token, as a share of the real time; mode predicted and "+
-			"streams only.", ratioOffBuckets, "model"),
+			"time from the sending of a request to its first token, as a share of the real time; streams in "+
+			"mode predicted, except those of /v1/responses.", ratioOffBuckets, "model"),
 		lengthError: s.Histogram("cgn_router_expected_length_error_tokens", "Expected minus real completion tokens of "+
 			"a complete answer, as the engine reports them; mode predicted only.", tokensOffBuckets, "model"),
 		overlap: s.Histogram("cgn_router_overlap_ratio",

@@ -242,6 +242,9 @@ func (t *Task) Release(out []byte) []byte {
 // Read reads an event of the running leg. keep says whether the event is for the client.
 func (t *Task) Read(e sse.Event, at time.Time) (keep bool) { return t.leg.Event(e, at) }
 
+// Held notes that the client holds up the running leg's answer, or no longer does.
+func (t *Task) Held(held bool, at time.Time) { t.leg.Held(held, at) }
+
 // Piece looks at a piece of an answer that is not a stream. whole says that the piece is the whole
 // answer.
 func (t *Task) Piece(piece []byte, whole bool) {

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/internal/jsonscan"
 )
 
 // documentMax bounds a policy document, in bytes.
@@ -19,13 +20,16 @@ const documentMax = 64 << 10
 
 // Parse reads a policy document, a JSON object with the keys of Policy. In the older form the
 // settings of section score are at the top, and its weights may be there too. A key missing in the
-// document gets its default. But a document with settings of mode score and without a mode has
-// mode score. Parse accepts or refuses the whole document. Parse's error joins one error per
-// problem, and a value that is not allowed makes a FieldError. json.Marshal writes the newest form
-// of a document.
+// document gets its default. But a document without a mode has mode score if it has settings of
+// that mode other than tiers, which mode predicted reads too. Parse accepts or refuses the whole
+// document. Parse's error joins one error per problem, and a value that is not allowed makes a
+// FieldError. json.Marshal writes the newest form of a document.
 func Parse(doc []byte) (*Policy, error) {
 	if len(doc) > documentMax {
 		return nil, fmt.Errorf("policy: %d bytes, at most %d are read", len(doc), documentMax)
+	}
+	if len(bytes.TrimSpace(doc)) == 0 {
+		return nil, errors.New("policy: empty, so not a JSON object; {} has every default")
 	}
 	p, r := read(doc)
 	if len(r.errs) > 0 {
@@ -75,15 +79,17 @@ func read(doc []byte) (*Policy, *reader) {
 	return p, r
 }
 
-// scores says whether the document has a setting of mode score. A document with such a setting and
-// without a mode is for mode score, which was the default once.
+// scores says whether the document has a setting of mode score alone, or the empty section of that
+// mode. A document with such a setting and without a mode is for mode score, which was the default
+// once. Mode predicted reads the tiers too, so they do not count.
 func (r *reader) scores() bool {
 	for name := range r.given {
-		if name == "score" || strings.HasPrefix(name, "score.") {
+		if strings.HasPrefix(name, "score.") && !strings.HasPrefix(name, "score.tiers") {
 			return true
 		}
 	}
-	return r.flat != ""
+	section := r.given["score"] != "" && r.given["score.tiers"] == ""
+	return section || r.flat != ""
 }
 
 func (r *reader) refuse(name, format string, args ...any) {
@@ -117,12 +123,21 @@ func (r *reader) object(name string, doc []byte, sections ...section) {
 		}
 		r.unknown(name, key, sections)
 	})
+	r.unread(name, err, "an object of "+strings.Join(keysOf(sections), ", "))
+}
+
+// unread reports the error of members about the object with the given name. allowed is what may
+// stand there.
+func (r *reader) unread(name string, err error, allowed string) {
+	twice, again := errors.AsType[givenTwice](err)
 	switch {
 	case err == nil:
+	case again:
+		r.errs = append(r.errs, givenTwice(join(name, string(twice))))
 	case name == "":
 		r.errs = append(r.errs, err)
 	default:
-		r.errs = append(r.errs, &FieldError{name, err.Error(), "an object of " + strings.Join(keysOf(sections), ", ")})
+		r.errs = append(r.errs, &FieldError{name, err.Error(), allowed})
 	}
 }
 
@@ -131,10 +146,7 @@ func (r *reader) empty(mode string, doc []byte) {
 	err := members(doc, func(key string, _ json.RawMessage) {
 		r.refuse(join(mode, key), "mode %s has no settings", mode)
 	})
-	if err != nil {
-		allowed := "an empty object, because mode " + mode + " has no settings"
-		r.errs = append(r.errs, &FieldError{mode, err.Error(), allowed})
-	}
+	r.unread(mode, err, "an empty object, because mode "+mode+" has no settings")
 }
 
 // member reads the value of field f of section s. name is its name in the document.
@@ -286,6 +298,11 @@ func ParseMode(name string) (Mode, error) {
 	return 0, &FieldError{"mode", fmt.Sprintf("%q", name), ModesInstead(name)}
 }
 
+// givenTwice is the error about a key that an object has twice.
+type givenTwice string
+
+func (key givenTwice) Error() string { return string(key) + ": given twice" }
+
 // members calls fn for each member of one JSON object. members refuses duplicates and anything
 // after the object.
 func members(doc []byte, fn func(key string, value json.RawMessage)) error {
@@ -298,23 +315,37 @@ func members(doc []byte, fn func(key string, value json.RawMessage)) error {
 		t, err := dec.Token()
 		key, ok := t.(string)
 		if err != nil || !ok {
-			return fmt.Errorf("malformed JSON at byte %d", dec.InputOffset())
+			return malformed("", doc)
 		}
 		var value json.RawMessage
 		if dec.Decode(&value) != nil {
-			return fmt.Errorf("%s: malformed JSON at byte %d", key, dec.InputOffset())
+			return malformed(key+": ", doc)
 		}
 		if seen[key] {
-			return fmt.Errorf("%s: given twice", key)
+			return givenTwice(key)
 		}
 		seen[key] = true
 		fn(key, value)
 	}
 	if _, err := dec.Token(); err != nil {
-		return fmt.Errorf("malformed JSON at byte %d", dec.InputOffset())
+		return malformed("", doc)
 	}
 	if _, err := dec.Token(); err != io.EOF {
-		return fmt.Errorf("unexpected data after the object at byte %d", dec.InputOffset())
+		return malformed("", doc)
 	}
 	return nil
+}
+
+// malformed returns the error of a document that is no JSON, with the place of its first fault. A
+// section is read only once its document is known to be JSON, so doc is the whole document.
+func malformed(what string, doc []byte) error {
+	c := jsonscan.New(doc)
+	c.Skip()
+	c.End()
+	at, ok := errors.AsType[*jsonscan.Error](c.Err())
+	if !ok {
+		return fmt.Errorf("%smalformed JSON", what)
+	}
+	line := 1 + bytes.Count(doc[:min(at.Offset, len(doc))], []byte("\n"))
+	return fmt.Errorf("%smalformed JSON at byte %d of the document, in line %d: %s", what, at.Offset, line, at.Reason)
 }

@@ -99,14 +99,15 @@ func TestRetiredSettings(t *testing.T) {
 
 func TestParseRefuses(t *testing.T) {
 	for doc, want := range map[string]string{
-		``:                    "not a JSON object",
+		``:                    "policy: empty, so not a JSON object; {} has every default",
+		" \n":                 "policy: empty",
 		`null`:                "not a JSON object",
 		`[1]`:                 "not a JSON object",
 		`{"kv":0.5`:           "malformed JSON",
 		`{"kv":0.5,}`:         "malformed JSON",
 		`{"kv":NaN}`:          "malformed JSON",
-		`{"kv":0.5} x`:        "unexpected data after the object",
-		`{"kv":0.5,"kv":0.6}`: "kv: given twice",
+		`{"kv":0.5} x`:        "unexpected bytes after the end of the document",
+		`{"kv":0.5,"kv":0.6}`: "policy: kv: given twice",
 		`{"kw":0.5}`: `kw: unknown key; there are mode, score, cost, device_aware, predicted, ttft_slo_ms, ` +
 			`prefill_load_model, busy, max_queue, weights, tiers, epsilon, run_delay_ms, retransmit_pct, kv, load, power, ` +
 			`capacity, pending, adapter; did you mean kv?`,
@@ -124,7 +125,8 @@ func TestParseRefuses(t *testing.T) {
 		`{"load":1,"score":{"weights":{"kv":1}}}`:     "load: a weight both inside and outside of score.weights",
 		`{"score":{"weights":{}},"weights":{"kv":1}}`: "weights: also given as score.weights; use one of them",
 		`{"epsilon":0.1,"score":{"epsilon":0.1}}`:     "score.epsilon: also given as epsilon; use one of them",
-		`{"weights":{"kv":1,"kv":1}}`:                 "kv: given twice",
+		`{"weights":{"kv":1,"kv":1}}`:                 "policy: weights.kv: given twice",
+		`{"predicted":{"first":12,"first":13}}`:       "policy: predicted.first: given twice",
 		`{"kv":-0.1}`:                                 "kv: -0.1 is refused, allowed: a number from 0 to 1",
 		`{"kv":55}`:                                   "kv: 55 is refused, allowed: a number from 0 to 1",
 		`{"kv":"0.5"}`:                                `kv: "0.5" is refused, allowed: a number from 0 to 1`,
@@ -143,6 +145,22 @@ func TestParseRefuses(t *testing.T) {
 			"allowed: one of kv, load, power and capacity above 0",
 		`{"kv":"` + strings.Repeat("x", documentMax) + `"}`: "at most 65536 are read",
 		`{"kv":"` + strings.Repeat("x", 1000) + `"}`:        `kv: "` + strings.Repeat("x", 63) + "... is refused",
+	} {
+		refused(t, doc, want)
+	}
+}
+
+// TestFaultsOfJSONAreLocated checks that an error about a document that is no JSON has the place of
+// the fault in the whole document, in sections too. Bytes count from 0.
+func TestFaultsOfJSONAreLocated(t *testing.T) {
+	for doc, want := range map[string]string{
+		`{"predicted":{"first":1,"wait":,}}`: "predicted: malformed JSON at byte 31 of the document, in line 1",
+		"{\"mode\":\"score\",\n\n\"score\":{\"weights\":{\"kv\" 1}}}": "score: malformed JSON at byte 43 of the " +
+			"document, in line 3",
+		`{"prefill_load_model":{"table":[{"tokens":1},]}}`: "at byte 45 of the document",
+		`{"kv":0.5`:    "malformed JSON at byte 9 of the document",
+		`{"kv":0.5,}`:  "malformed JSON at byte 10 of the document",
+		`{"kv":0.5} x`: "malformed JSON at byte 11 of the document",
 	} {
 		refused(t, doc, want)
 	}
@@ -168,18 +186,30 @@ func TestSectionsAreRefused(t *testing.T) {
 		`{"device_aware":{"ratio":0}}`:  "device_aware.ratio: 0 is refused, allowed: a number from 1 to 1000000",
 		`{"predicted":{"first":-1}}`:    "predicted.first: -1 is refused, allowed: a number from 0 to 1000",
 		`{"predicted":{"wait":1001}}`:   "predicted.wait: 1001 is refused, allowed: a number from 0 to 1000",
-		`{"predicted":{"later":"1"}}`:   `predicted.later: "1" is refused`,
 		`{"predicted":{"others":-0.1}}`: "predicted.others: -0.1 is refused",
 		`{"predicted":{"burst":1e9}}`:   "predicted.burst: 1e9 is refused",
-		`{"predicted":{"learn":1}}`:     "predicted.learn: 1 is refused, allowed: true or false",
-		`{"predicted":{"explore":0}}`:   "predicted.explore: 0 is refused, allowed: true or false",
-		`{"predicted":{"explor":true}}`: "predicted.explor: unknown key; there are first, wait, later, others, burst, learn, " +
+		`{"predicted":{"first":0,"wait":0,"others":0,"burst":0}}`: "predicted: first, others and burst " +
+			"all 0 is refused, allowed: one of them above 0, such as first at its default, 12",
+		`{"mode":"predicted","predicted":{"first":0,"others":0,"burst":0}}`: "predicted: first, others and burst all 0",
+		`{"predicted":{"learn":1}}`:                                         "predicted.learn: 1 is refused, allowed: true or false",
+		`{"predicted":{"explore":0}}`:                                       "predicted.explore: 0 is refused, allowed: true or false",
+		`{"predicted":{"explor":true}}`: "predicted.explor: unknown key; there are first, wait, others, burst, learn, " +
 			"explore; did you mean explore?",
 		`{"ttft_slo_ms":-1}`:          "ttft_slo_ms: -1 is refused, allowed: a number from 0 to 3600000",
 		`{"ttft_slo":1}`:              "ttft_slo: unknown key; there are mode, score, cost",
 		`{"device_aware":{"rati":1}}`: "device_aware.rati: unknown key; there are ratio; did you mean ratio?",
 	} {
 		refused(t, doc, want)
+	}
+}
+
+// TestOneWeightIsEnough checks that mode predicted takes any one of the weights that count alone.
+func TestOneWeightIsEnough(t *testing.T) {
+	for _, weights := range []string{`"first":1,"others":0,"burst":0`, `"first":0,"others":1,"burst":0`,
+		`"first":0,"others":0,"burst":1`} {
+		if _, err := Parse([]byte(`{"predicted":{"wait":0,` + weights + `}}`)); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -334,6 +364,12 @@ func TestSettings(t *testing.T) {
 			"max_queue=0",
 		`{"mode":"random","cost":{"track_output_blocks":true,"temperature":1}}`: "mode=random " +
 			"cost.track_output_blocks=true prefill_load_model.mode=none max_queue=0",
+		`{"score":{"tiers":{"host":0.5}}}`: "mode=predicted score.tiers.host=0.5 score.tiers.disk=0.25 " +
+			"predicted.first=12 predicted.wait=1 predicted.others=1 predicted.burst=2 " +
+			"predicted.learn=true predicted.explore=true ttft_slo_ms=0 prefill_load_model.mode=none max_queue=0",
+		`{"predicted":{"first":0,"wait":3,"learn":false}}`: "mode=predicted score.tiers.host=0.75 " +
+			"score.tiers.disk=0.25 predicted.first=0 predicted.others=1 predicted.burst=2 predicted.learn=false ttft_slo_ms=0 " +
+			"prefill_load_model.mode=none max_queue=0",
 	} {
 		p, err := Parse([]byte(doc))
 		if err != nil {
@@ -402,8 +438,18 @@ func TestIdle(t *testing.T) {
 		`{"mode":"cost","cost":{"temperature":1},"score":{"epsilon":0.01},"max_queue":3}`: "",
 		`{"cost":{"track_prefill_tokens":false}}`:                                         "", // in the load books of every mode
 		`{"cost":{"temperature":1},"device_aware":{"ratio":3}}`:                           "cost.temperature device_aware.ratio",
+		`{"mode":"predicted","score":{"tiers":{"host":0.5,"disk":0.1},"epsilon":0.5}}`:    "score.epsilon",
+		`{"score":{"tiers":{"device":0.5}}}`:                                              "score.tiers.device",
+		`{"mode":"score","score":{"tiers":{"device":0.5,"host":0.5,"disk":0.1}}}`:         "",
+		`{"mode":"cost","score":{"tiers":{"host":0.5,"disk":0.1}}}`:                       "score.tiers.host score.tiers.disk",
 		`{"prefill_load_model":{"table":[{"tokens":1,"cached_tokens":0,"ms":1},{"tokens":2,"cached_tokens":0,"ms":2}]}}`: "" +
 			"prefill_load_model.table",
+		`{"predicted":{"first":0,"wait":3}}`:                             "predicted.wait",
+		`{"predicted":{"first":0,"wait":3},"ttft_slo_ms":500}`:           "", // in the part for lateness
+		`{"predicted":{"first":0}}`:                                      "",
+		`{"predicted":{"learn":false,"explore":false}}`:                  "predicted.explore",
+		`{"predicted":{"explore":false,"wait":3}}`:                       "",
+		`{"mode":"cost","predicted":{"first":0,"wait":3,"learn":false}}`: "predicted.first predicted.wait predicted.learn",
 	} {
 		p, err := Parse([]byte(doc))
 		if err != nil {
@@ -416,12 +462,16 @@ func TestIdle(t *testing.T) {
 }
 
 // TestModeOfSettings checks that a document without a mode is for mode score if it has a setting of
-// that mode, and for the default mode otherwise.
+// that mode alone, and for the default mode otherwise.
 func TestModeOfSettings(t *testing.T) {
 	for doc, want := range map[string]Mode{
 		`{}`: Predicted, `{"kv":0.5}`: Score, `{"weights":{"load":0.5}}`: Score, `{"score":{"epsilon":0.02}}`: Score,
 		`{"score":{}}`: Score, `{"epsilon":0.02}`: Score, `{"cost":{"temperature":1}}`: Predicted,
 		`{"max_queue":5,"ttft_slo_ms":500}`: Predicted, `{"mode":"predicted","kv":0.5}`: Predicted,
+		`{"score":{"tiers":{"host":0.5}}}`: Predicted, `{"tiers":{"disk":0.5}}`: Predicted,
+		`{"score":{"tiers":{}}}`: Predicted, `{"score":{},"tiers":{"host":0.5}}`: Predicted,
+		`{"score":{"tiers":{"host":0.5},"epsilon":0.02}}`: Score, `{"kv":0.5,"tiers":{"host":0.5}}`: Score,
+		`{"mode":"score","score":{"tiers":{"host":0.5}}}`: Score,
 	} {
 		if p, err := Parse([]byte(doc)); err != nil || p.Mode != want {
 			t.Errorf("%s: %v, %v", doc, p.Mode, err)

@@ -17,6 +17,7 @@ type Terms struct {
 
 	Cost     CostTerms
 	Expected ExpectedTerms // mode predicted only
+	Parts    ExpectedParts // of Expected
 
 	// Formula is the score or the cost as a sum; "" in the other modes. Requests describes the
 	// load.

@@ -18,7 +18,17 @@ type InForce struct {
 type Refusal struct {
 	Source string    `json:"source"`
 	Reason string    `json:"reason"`
+	Unread bool      `json:"unread,omitempty"` // the router could not read it
 	At     time.Time `json:"at"`
+}
+
+// String says why the newest document is not in force, and what is.
+func (r *Refusal) String() string {
+	if r.Unread {
+		return r.Reason + "; the policy that it had stays in force until there is a new one, and a router that starts " +
+			"without it fails"
+	}
+	return "refused, and the one before stays in force: " + r.Reason
 }
 
 // Overridden returns the note on a mode that is not the document's own; "" if it is.

@@ -4,6 +4,8 @@ import (
 	"math"
 	"strings"
 	"testing"
+
+	"github.com/cognitora/dataplane/router/predict"
 )
 
 // TestModesDiffer gives every mode the same fleet. No two modes pick the same nodes.
@@ -12,18 +14,28 @@ func TestModesDiffer(t *testing.T) {
 		{IDHash: 1, Matched: 100, PrefillTokens: 3_200, InFlight: 20, MaxConcurrent: 100}, // all of the prompt
 		{IDHash: 2, Matched: 50, InFlight: 10, MaxConcurrent: 40},                         // the lowest cost
 		{IDHash: 3, MaxConcurrent: 10},                                                    // idle
-		{IDHash: 4, InFlight: 1, MaxConcurrent: 20, CPU: true},                            // less than 30/(8*3) requests
+		{IDHash: 4, InFlight: 1, MaxConcurrent: 20, CPU: true},                            // less than 40/(8*4) requests
+		{IDHash: 5, InFlight: 10, MaxConcurrent: 20},                                      // no prefill waits there
 	}
-	for mode, want := range map[Mode][4]float64{
-		Score: {1, 0, 0, 0}, Cost: {0, 1, 0, 0}, LeastLoaded: {0, 0, 1, 0}, DeviceAware: {0, 0, 0, 1},
-		RoundRobin: {0.25, 0.25, 0.25, 0.25}, Random: {0.25, 0.25, 0.25, 0.25},
-		PowerOfTwo: {1. / 6, 0, 3. / 6, 2. / 6}, Direct: {},
-	} {
-		p, counts := Default(), [4]float64{}
+	times := make([]Timing, len(cands))
+	for i := range times {
+		times[i] = Timing{Speed: predict.Untaught(), Wait: 10}
+	}
+	times[4].Wait = 0
+	shares := map[Mode][5]float64{
+		Predicted: {4: 1}, Score: {0: 1}, Cost: {1: 1}, LeastLoaded: {2: 1}, DeviceAware: {3: 1},
+		RoundRobin: {0.2, 0.2, 0.2, 0.2, 0.2}, Random: {0.2, 0.2, 0.2, 0.2, 0.2},
+		PowerOfTwo: {0.2, 0.1, 0.4, 0.3, 0}, Direct: {},
+	}
+	if len(shares) != len(ModeNames()) {
+		t.Errorf("%d modes of %q", len(shares), ModeNames())
+	}
+	for mode, want := range shares {
+		p, counts := Default(), [5]float64{}
 		p.Mode = mode
 		const picks = 4000
 		for i := range uint64(picks) {
-			s := &Situation{Candidates: cands, Blocks: 100, Tokens: 1600, Random: mix(i)}
+			s := &Situation{Candidates: cands, Times: times, Blocks: 100, Tokens: 1600, Random: mix(i)}
 			if mode.Counts() {
 				s.Random = i
 			}
@@ -43,7 +55,7 @@ func TestModesDiffer(t *testing.T) {
 	pick := func(m Mode, random uint64) int {
 		return (&Policy{Mode: m}).Pick(&Situation{Candidates: cands, Random: random})
 	}
-	if pick(RoundRobin, 1<<63) != 0 || pick(Random, 1<<63) != 2 {
+	if pick(RoundRobin, 1<<63) != 3 || pick(Random, 1<<63) != 2 {
 		t.Error("round_robin takes the turn by its number, random by its place among all numbers")
 	}
 }

@@ -161,7 +161,7 @@ type Weights struct {
 }
 
 // Tiers holds the worth of a matched block by the best tier that has it. A tier farther from the
-// GPU is worth less.
+// GPU is worth less. Mode predicted reads Host and Disk too.
 type Tiers struct {
 	Device float64 `json:"device" range:"0..1"`
 	Host   float64 `json:"host" range:"0..1"`
@@ -180,8 +180,10 @@ func Default() *Policy {
 			BlockTokens: 16, OverlapScoreCredit: 1, HostCacheHitWeight: 0.75, DiskCacheHitWeight: 0.25,
 			PrefillLoadScale: 1, AssumeKVReuse: true, TrackPrefillTokens: true, TrackActiveBlocks: true,
 		},
-		DeviceAware:      DeviceAwareSettings{Ratio: 8},
-		Predicted:        PredictedSettings{First: 12, Wait: 1, Later: 1, Others: 1, Burst: 2, Learn: true, Explore: true},
+		DeviceAware: DeviceAwareSettings{Ratio: 8},
+		Predicted: PredictedSettings{
+			First: 12, Wait: 1, Others: 1, Burst: 2, Learn: true, Explore: true,
+		},
 		PrefillLoadModel: PrefillLoadModel{Mode: NotModelled},
 	}
 }
@@ -251,7 +253,7 @@ type Situation struct {
 	Overrides  Overrides
 	Times      []Timing // by candidate; mode predicted only
 	Output     float64  // expected output tokens; mode predicted only
-	Pressure   float64  // requests that a prompt's prefill delays on average; mode predicted only
+	Tries      bool     // the request may try an idle node of an unknown speed; mode predicted only
 	Scratch    Scratch  // keep it for the next pick
 }
 
@@ -283,6 +285,9 @@ func (p *Policy) UsesPrefixes(o *Overrides) bool {
 }
 
 func (c *Candidate) busy() int64 { return max(int64(c.InFlight), 0) + max(int64(c.Others), 0) }
+
+// Queues says that the engine has no slot for one more request.
+func (c *Candidate) Queues() bool { return c.EngineSlots > 0 && c.busy() >= int64(c.EngineSlots) }
 
 // Room says whether the node may have one more request.
 func (c *Candidate) Room() bool { return c.MaxConcurrent == 0 || c.busy() < int64(c.MaxConcurrent) }

@@ -10,42 +10,46 @@ import (
 )
 
 // PredictedSettings are the settings of mode predicted. The lowest cost wins, in expected seconds.
-// Costs within 1 % count as equal, and rendezvous by the prompt decides, as in mode score. A
-// session's request stays at the session's node while its cost there is at most a tenth higher.
+// Costs count as equal if they exceed the lowest one by at most 2 % of its early part, and
+// rendezvous by the prompt decides, as in mode score. The early part is what does not grow with the
+// answer's length: the cost without answer, slower and late. A session's request stays at
+// the session's node while its cost there is at most a tenth higher.
 //
-//	cost   = (First*(first + Later*delays) + answer + Others*(stalls + slower) +
-//	          Burst*repeat + 100*late) * labels
-//	first  = Base + Wait*wait + prefill + Steps*step + the wait for a slot of the engine
-//	delays = prefill * later requests that will have to wait for it, on average
+//	cost   = (First*first + answer + Others*(stalls + slower) + Burst*repeat + 100*late) * labels
+//	first  = Base + Wait*wait + stalled + prefill + Steps*step + waits for a slot and an adapter
 //	answer = expected output tokens * step
 //	stalls = prefill * decoding requests
 //	slower = decoding requests * half of the output tokens * growth of a step by this request
-//	repeat = prefill of the blocks that the node computes for others * prompts that wait there
+//	repeat = prefill of the blocks that the node computes for others * prompts that wait there,
+//	         beyond those that wait everywhere
 //	late   = seconds beyond the request's targets
 //
-// wait is the prefill that waits at the node, and prefill this request's own. Blocks in the host's
-// memory and on its disk count as computed in part, by score.tiers. step is the time between two
-// tokens with this request in the batch. Base, Steps, and the rates behind prefill and step are
-// learned; package predict has the formulas. While a prompt is computed, its engine's other
-// requests get no tokens; stalls is their loss. repeat is the price of a second request for blocks
-// that are not computed yet. Where one request follows another at once more will follow, and need
-// the blocks on several nodes. labels is as in mode cost. Power and capacity do not count.
+// wait is the prefill that waits at the node, and prefill this request's own. stalled is the time
+// by which the first token of the node's oldest prompt is late, or the longer one since the node's
+// last token. Only the part above twice the fleet's least of these counts. Blocks in the host's
+// memory and on its disk count as computed in part, by host and disk of score.tiers. step is the
+// time between two tokens with this request in the batch, and those whose prompts wait. Base,
+// Steps, and the rates behind prefill and step are learned; package predict has the formulas. While
+// a prompt is computed, its engine's other requests get no tokens; stalls is their loss. repeat is
+// the price of a second request for blocks that are not computed yet. Where one request follows
+// another at once more will follow, and need the blocks on several nodes. labels is as in mode
+// cost. Power and capacity do not count. First, Others and Burst are not all 0, because then no
+// prompt would count.
 type PredictedSettings struct {
 	// First is the weight of a second until a first token, against a second of waiting for further
 	// tokens.
 	First float64 `json:"first" range:"0..1000"`
 	// Wait is the weight of the prefill that waits at a node. 0: what waits does not count.
 	Wait float64 `json:"wait" range:"0..1000"`
-	// Later is the weight of the time that later requests will wait for this one's prefill.
-	Later float64 `json:"later" range:"0..1000"`
 	// Others is the weight of the time that the node's decoding requests lose.
 	Others float64 `json:"others" range:"0..1000"`
 	// Burst is the weight of requests for blocks that are being computed. 0: they gather on a node.
 	Burst float64 `json:"burst" range:"0..1000"`
 	// Learn says that rates are learned. Without it all nodes have the start values.
 	Learn bool `json:"learn"`
-	// Explore says that a change of a node's speed is forgotten in some tens of seconds while the
-	// node gets no requests. A node that was slow is then tried again.
+	// Explore says that a node's slowdown is forgotten in some minutes while the node gets no
+	// requests. A node that was slow is then tried again. Explore also lets some
+	// requests try idle nodes of a kind whose speed is unknown.
 	Explore bool `json:"explore"`
 }
 
@@ -56,6 +60,8 @@ const lateness = 100
 type Timing struct {
 	predict.Speed
 	Wait     float64 // seconds of prefill that wait at the node
+	Overdue  float64 // seconds by which the first token of its oldest prompt is late
+	Silent   float64 // seconds beyond Wait and Overdue for which the node is expected to give no token
 	Pressing float64 // prompts that wait there
 	Decoding float64 // requests that get tokens
 	Blocks   float64 // KV blocks of the node's requests
@@ -65,9 +71,9 @@ type Timing struct {
 // ExpectedTerms are the parts of one node's cost in mode predicted, in seconds.
 type ExpectedTerms struct {
 	Wait    float64 `json:"wait_s"`       // prefill that waits at the node
+	Delay   float64 `json:"stalled_s"`    // further wait, because a token of the node is overdue
 	Prefill float64 `json:"prefill_s"`    // of this prompt
 	First   float64 `json:"first_s"`      // until the first token
-	Delays  float64 `json:"delays_s"`     // of later requests
 	Step    float64 `json:"step_s"`       // between two tokens
 	Answer  float64 `json:"answer_s"`     // from the first token to the last
 	Stalls  float64 `json:"stalls_s"`     // of the node's other requests while the prompt is computed
@@ -98,26 +104,43 @@ type predicted Policy
 // expecting is the cost function in one situation.
 type expecting struct {
 	*PredictedSettings
-	tiers    *Tiers
-	tokens   int64
-	blocks   float64
-	output   float64
-	targets  Targets
-	pinned   bool
-	pressure float64
+	tiers   *Tiers
+	tokens  int64
+	blocks  float64
+	output  float64
+	targets Targets
+	pinned  bool
+	// pressing are the prompts that wait at each candidate. Where all nodes have a queue, blocks on
+	// one more of them are a loss for all.
+	pressing float64
+	// usual is the delay of a token that does not tell the candidates apart.
+	usual float64
 }
+
+// everywhere looks for what all candidates with room have in common. If each is late, the
+// expectations are wrong, or the whole fleet hangs. Only more than twice the least delay then
+// counts against one.
+func (x *expecting) everywhere(s *Situation) {
+	pressing, delay := math.Inf(1), math.Inf(1)
+	for i := range s.Times {
+		if at := &s.Times[i]; s.Candidates[i].Room() {
+			pressing, delay = min(pressing, at.Pressing), min(delay, at.delay())
+		}
+	}
+	x.pressing, x.usual = pressing, 2*delay
+}
+
+// delay returns the seconds for which a token of the node is overdue.
+func (t *Timing) delay() float64 { return t.Overdue + t.Silent }
 
 func (p *predicted) pick(s *Situation, e *Explanation) int {
 	if len(s.Times) != len(s.Candidates) {
 		return p.Score.pick(s, e) // the caller knows no times
 	}
-	x := expecting{
-		PredictedSettings: &p.Predicted, tiers: &p.Score.Tiers, tokens: max(s.Tokens, 0), blocks: float64(s.Blocks),
-		output: s.Output, targets: s.Overrides.Targets.or(Targets{First: p.TTFTSloMs / 1000}), pinned: s.Pinned,
-		pressure: s.Pressure,
-	}
+	x := p.expecting(s)
+	x.everywhere(s)
 	s.Scratch = slices.Grow(s.Scratch[:0], len(s.Candidates))[:len(s.Candidates)]
-	best, low, second, takers := -1, math.Inf(1), math.Inf(1), 0
+	best, low, second, band, takers := -1, math.Inf(1), math.Inf(1), 0.0, 0
 	var t ExpectedTerms
 	for i := range s.Candidates {
 		c := &s.Candidates[i]
@@ -125,16 +148,16 @@ func (p *predicted) pick(s *Situation, e *Explanation) int {
 		if e == nil && !c.Room() {
 			continue
 		}
-		x.expect(c, &s.Times[i], &t)
+		early := x.expect(c, &s.Times[i], &t)
 		if e != nil {
-			e.Terms[i].expected(&t, p)
+			e.Terms[i].expected(&t, x.parts(c, &s.Times[i]))
 		}
 		if !c.Room() {
 			continue
 		}
 		takers++
 		if s.Scratch[i].total = -t.Total; t.Total < low {
-			best, low, second = i, t.Total, low
+			best, low, second, band = i, t.Total, low, alike*early
 		} else {
 			second = min(second, t.Total)
 		}
@@ -142,20 +165,68 @@ func (p *predicted) pick(s *Situation, e *Explanation) int {
 	if best < 0 {
 		return -1
 	}
-	return s.among(best, low, second, takers, e)
+	if s.Tries && s.Home == 0 {
+		if i := s.untried(best); i >= 0 {
+			if e != nil {
+				e.Why = "it is idle, and the speed of its kind of engine is unknown yet"
+			}
+			return i
+		}
+	}
+	return s.among(best, low, second, band, takers, e)
+}
+
+// untried returns the cheapest idle candidate of a kind whose speed is unknown yet; -1: there is
+// none, or the speed of the best candidate is unknown too. Without a try, a fast kind might never
+// be known: others that are faster than the start values get all requests.
+func (s *Situation) untried(best int) int {
+	at := -1
+	if !s.Times[best].KnowsFirsts() {
+		return at
+	}
+	for i := range s.Candidates {
+		c := &s.Candidates[i]
+		if c.busy() == 0 && c.Room() && !c.Loads && !s.Times[i].KnowsFirsts() &&
+			(at < 0 || s.Scratch[i].total > s.Scratch[at].total) {
+			at = i
+		}
+	}
+	return at
+}
+
+// expecting returns the cost function in a situation.
+func (p *predicted) expecting(s *Situation) expecting {
+	return expecting{
+		PredictedSettings: &p.Predicted, tiers: &p.Score.Tiers, tokens: max(s.Tokens, 0), blocks: float64(s.Blocks),
+		output: s.Output, targets: s.Overrides.Targets.or(Targets{First: p.TTFTSloMs / 1000}), pinned: s.Pinned,
+	}
+}
+
+// Expected returns what mode predicted expects of the candidate at index i, for a comparison with
+// what comes. Preferences of the cost have no part in it: the weight of a wait, experts, and that
+// twice the fleet's least delay does not count. s has the times of the candidates. Expected
+// allocates nothing.
+func (p *Policy) Expected(s *Situation, i int) (t ExpectedTerms) {
+	x, set, c := (*predicted)(p).expecting(s), p.Predicted, s.Candidates[i]
+	set.Wait, c.Experts = 1, 0
+	x.PredictedSettings = &set
+	x.expect(&c, &s.Times[i], &t)
+	return t
 }
 
 const (
-	alike = 0.01 // costs this much higher than the lowest count as equal
-	loyal = 0.1  // a session's request may cost this much more at the session's node
+	// alike is how far above the lowest cost an equal one may be, in parts of its early cost.
+	alike = 0.02
+	// loyal is how much more a session's request may cost at the session's node.
+	loyal = 0.1
 )
 
-// among picks among the candidates whose cost is near low, the lowest, which is that of best.
-// second is the next lowest. The prompt's key is asked for only if second is near too.
-func (s *Situation) among(best int, low, second float64, takers int, e *Explanation) int {
+// among picks among the candidates whose cost is at most band above low, the lowest, which is that
+// of best. second is the next lowest. The prompt's key is asked for only if second is near too.
+func (s *Situation) among(best int, low, second, band float64, takers int, e *Explanation) int {
 	pick, tied, keyed := best, 1, false
-	if second <= low*(1+alike) {
-		pick, tied, keyed = s.breakTie(-low * (1 + alike))
+	if second <= low+band {
+		pick, tied, keyed = s.breakTie(-(low + band))
 	}
 	if e != nil {
 		e.Why = fmt.Sprintf("lowest expected cost %s s of %d candidates", decimals(low, 4), takers)
@@ -164,8 +235,8 @@ func (s *Situation) among(best int, low, second float64, takers int, e *Explanat
 			if keyed {
 				how = "by rendezvous of node id and session or prompt"
 			}
-			e.Why = fmt.Sprintf("%d candidates within 1 %% of the lowest expected cost %s s, chosen %s",
-				tied, decimals(low, 4), how)
+			e.Why = fmt.Sprintf("%d candidates within %s s of the lowest expected cost %s s, chosen %s",
+				tied, decimals(band, 4), decimals(low, 4), how)
 		}
 	}
 	if home := s.Home - 1; home >= 0 && -s.Scratch[home].total <= low*(1+loyal) {
@@ -177,26 +248,26 @@ func (s *Situation) among(best int, low, second float64, takers int, e *Explanat
 	return pick
 }
 
-// expect computes the cost of a candidate.
-func (x *expecting) expect(c *Candidate, at *Timing, t *ExpectedTerms) {
-	step := at.Decode(at.Decoding, at.Blocks)
-	f := predict.First{Wait: x.Wait*at.Wait + at.Load, Work: predict.Prompt(x.tokens, x.held(c)), Step: step}
-	if over := int64(c.EngineSlots); over > 0 {
-		if over = c.busy() + 1 - over; over > 0 {
-			f.Wait += float64(over) / float64(c.EngineSlots) * x.output * at.Decodes * step
-		}
+// expect computes the cost of a candidate. early is the part of it that does not grow with the
+// answer's length. All prefill is little beside a long answer.
+func (x *expecting) expect(c *Candidate, at *Timing, t *ExpectedTerms) (early float64) {
+	step, delay := at.Decode(at.Decoding, at.Blocks), max(at.delay()-x.usual, 0)
+	f := predict.First{
+		Wait: x.Wait*at.Wait + delay + at.Load + x.slot(c, at, step), Step: step,
+		Work: predict.Prompt(x.tokens, x.credit(c)),
 	}
 	at.Forecast(&f)
 	own := at.Sequence + at.Block*(x.blocks+x.output/(2*block.Tokens))
+	batch := at.Decoding + at.Pressing // prompts that wait have their answers beside this one
 	*t = ExpectedTerms{
-		Wait: at.Wait, Prefill: at.Prefills * at.Prefill(f.Work), First: f.Expected,
-		Step: at.Decodes * (step + own), Labels: 1,
+		Wait: at.Wait, Delay: delay, Prefill: at.PrefillFactor * at.Prefill(f.Work), First: f.Expected,
+		Step: at.DecodeFactor * (at.Decode(batch, at.Blocks) + own), Labels: 1,
 	}
-	t.Delays, t.Answer, t.Stalls = x.pressure*t.Prefill, x.output*t.Step, at.Decoding*t.Prefill
-	t.Slower = at.Decoding * x.output / 2 * at.Decodes * own
+	t.Answer, t.Stalls = x.output*t.Step, at.Decoding*t.Prefill
+	t.Slower = at.Decoding * x.output / 2 * at.DecodeFactor * own
 	if coming := int64(c.Coming - c.Matched); coming > 0 {
 		again := predict.Prompt(int64(c.Coming)*block.Tokens, int64(c.Matched)*block.Tokens)
-		t.Repeat = at.Pressing * at.Prefills * at.Prefill(again)
+		t.Repeat = max(at.Pressing-x.pressing, 0) * at.PrefillFactor * at.Prefill(again)
 	}
 	if x.targets != (Targets{}) {
 		t.Late = x.targets.late(t.First, t.Step, x.output)
@@ -204,20 +275,41 @@ func (x *expecting) expect(c *Candidate, at *Timing, t *ExpectedTerms) {
 	if c.Labels != 0 {
 		t.Labels = preference(c.Labels, x.pinned)
 	}
-	mine, others := x.First*(t.First+x.Later*t.Delays)+t.Answer, x.Others*(t.Stalls+t.Slower)+x.Burst*t.Repeat
-	t.Total = (mine + others + lateness*t.Late) * t.Labels
+	early = (x.First*t.First + x.Others*t.Stalls + x.Burst*t.Repeat) * t.Labels
+	t.Total = early + (t.Answer+x.Others*t.Slower+lateness*t.Late)*t.Labels
+	return early
 }
 
-// held returns the tokens of the prompt that the node need not compute.
-func (x *expecting) held(c *Candidate) int64 {
+// slot returns the time until the candidate's engine has a free slot. step is a typical engine's.
+func (x *expecting) slot(c *Candidate, at *Timing, step float64) float64 {
+	if c.Queues() {
+		return float64(c.busy()+1-int64(c.EngineSlots)) / float64(c.EngineSlots) * x.output * at.DecodeFactor * step
+	}
+	return 0
+}
+
+// credit returns the tokens of the prompt that do not count as work of the node: those that it need
+// not compute, and more for hosted experts.
+func (x *expecting) credit(c *Candidate) int64 {
+	held := x.tiers.Held(c)
+	if c.Experts == 0 {
+		return held
+	}
+	near := float64(max(c.Matched, c.Coming, 0))
+	return min(held+int64(near*float64(c.Experts)*block.Tokens), int64(x.blocks)*block.Tokens)
+}
+
+// Held returns how many tokens of the prompt mode predicted expects the node not to compute. Blocks
+// in the engine's own memory count whole, like those that it computes for other requests. Blocks in
+// the host's memory and on its disk count in part, because the engine has to load them.
+func (t *Tiers) Held(c *Candidate) int64 {
 	near := max(c.Matched, c.Coming, 0)
-	if c.Host <= near && c.Disk <= near && c.Experts == 0 {
+	if c.Host <= near && c.Disk <= near {
 		return int64(near) * block.Tokens
 	}
 	host := max(c.Host, near)
 	disk := max(c.Disk, host)
-	worth := float64(near)*float64(1+c.Experts) + x.tiers.Host*float64(host-near) + x.tiers.Disk*float64(disk-host)
-	return int64(min(worth, x.blocks) * block.Tokens)
+	return int64((float64(near) + t.Host*float64(host-near) + t.Disk*float64(disk-host)) * block.Tokens)
 }
 
 // late returns the seconds beyond the targets. The time between tokens counts for each token.
@@ -229,23 +321,4 @@ func (t Targets) late(first, step, output float64) (seconds float64) {
 		seconds += max(step-t.Step, 0) * max(output, 1)
 	}
 	return seconds
-}
-
-// expected stores the terms with their formula.
-func (t *Terms) expected(x *ExpectedTerms, p *predicted) {
-	s := &p.Predicted
-	t.Expected, t.Total = *x, x.Total
-	sum := decimal(s.First) + " * (" + decimal(x.First) + " + " + decimal(s.Later) + " * " + decimal(x.Delays) +
-		") + " + decimal(x.Answer) + " + " + decimal(s.Others) + " * " + decimal(x.Stalls+x.Slower)
-	if x.Repeat > 0 {
-		sum += " + " + decimal(s.Burst) + " * " + decimal(x.Repeat)
-	}
-	if x.Late > 0 {
-		sum += fmt.Sprintf(" + %d * ", lateness) + decimal(x.Late)
-	}
-	if x.Labels != 1 {
-		sum = decimal(x.Labels) + " * (" + sum + ")"
-	}
-	t.Formula = decimals(x.Total, 4) + " = " + sum + " (first_s: " + decimal(x.First) + ", step_s: " +
-		decimals(x.Step, 4) + ")"
 }

@@ -143,7 +143,7 @@ func TestPrefillLoadModelIsRefused(t *testing.T) {
 		`{"table":[{"tokens":1,"ms":2}]}`: "prefill_load_model.table[0].cached_tokens: missing; each entry has tokens, " +
 			"cached_tokens, ms",
 		`{"table":[{"tokens":1,"cached_tokens":0,"ms":2,"s":1}]}`: "prefill_load_model.table[0].s: unknown key",
-		`{"table":[{"tokens":1,"tokens":1}]}`:                     "prefill_load_model.table[0]: tokens: given twice",
+		`{"table":[{"tokens":1,"tokens":1}]}`:                     "prefill_load_model.table[0].tokens: given twice",
 		`{"table":[` + entry(1, 0, 1) + `,` + entry(2, 0, 0) + `]}`: "prefill_load_model.table[1].ms: 0 is refused, " +
 			"allowed: a number from 0.001 to 3600000",
 		`{"table":[` + entry(-1, 0, 1) + `]}`: "prefill_load_model.table[0].tokens: -1 is refused, " +

@@ -11,12 +11,13 @@ import (
 // request.
 func TestUsesPrefixes(t *testing.T) {
 	for doc, want := range map[string]bool{
-		`{}`:                              true,
-		`{"kv":0}`:                        false,
-		`{"kv":0.01}`:                     true,
-		`{"tiers":{"device":0,"host":0}}`: true, // disk
-		`{"tiers":{"device":0,"host":0,"disk":0}}`:             true, // waiting prefill is uncached
-		`{"tiers":{"device":0,"host":0,"disk":0},"pending":0}`: false,
+		`{}`:          true,
+		`{"kv":0}`:    false,
+		`{"kv":0.01}`: true,
+		`{"mode":"score","tiers":{"device":0,"host":0}}`:          true, // disk
+		`{"mode":"score","tiers":{"device":0,"host":0,"disk":0}}`: true, // waiting prefill is uncached
+		`{"tiers":{"device":0,"host":0,"disk":0},"pending":0}`:    false,
+		`{"tiers":{"device":0,"host":0,"disk":0}}`:                true, // in mode predicted
 		`{"pending":0}`:   true,
 		`{"mode":"cost"}`: true,
 		`{"mode":"cost","cost":{"overlap_score_weight":0}}`:                                                       false,

@@ -59,6 +59,12 @@ func (p *Policy) conflicts() (errs []error) {
 			"score.weights", "all 0", "one of kv, load, power and capacity above 0",
 		})
 	}
+	if w := &p.Predicted; w.First == 0 && w.Others == 0 && w.Burst == 0 { // First counts Wait too
+		errs = append(errs, &FieldError{
+			"predicted", "first, others and burst all 0",
+			"one of them above 0, such as first at its default, 12",
+		})
+	}
 	if p.Cost.TrackOutputBlocks && !p.Cost.TrackActiveBlocks {
 		errs = append(errs, &FieldError{
 			"cost.track_output_blocks", "true", "false, or true with cost.track_active_blocks",
@@ -76,8 +82,9 @@ type Setting struct {
 	Value any
 }
 
-// Settings returns the settings of p that have an effect: not those of other modes. ofBooks are
-// among them in every mode, if they differ from their defaults.
+// Settings returns the settings of p that have an effect: not those of other modes, nor those that
+// another setting leaves without one. ofBooks are among them in every mode, if they differ from
+// their defaults.
 func (p *Policy) Settings() (all []Setting) {
 	usual := defaults()
 	walk("", reflect.ValueOf(p).Elem(), func(name string, _ reflect.StructField, v reflect.Value) {
@@ -89,7 +96,8 @@ func (p *Policy) Settings() (all []Setting) {
 }
 
 // Idle lists the settings of p that differ from their defaults and have no effect, because another
-// mode uses them. A list of entries counts as one setting.
+// mode uses them, or because of another setting of the mode. A list of entries counts as one
+// setting.
 func (p *Policy) Idle() (names []string) {
 	usual := defaults()
 	walk("", reflect.ValueOf(p).Elem(), func(name string, _ reflect.StructField, v reflect.Value) {
@@ -120,8 +128,14 @@ func (p *Policy) counts(name string) bool {
 	switch {
 	case strings.HasPrefix(name, "prefill_load_model.table"):
 		return p.PrefillLoadModel.Mode == Modelled
+	case name == "predicted.wait": // late, the other part of the cost that counts wait, needs a target
+		return p.Mode == Predicted && (p.Predicted.First > 0 || p.TTFTSloMs > 0)
+	case name == "predicted.explore":
+		return p.Mode == Predicted && p.Predicted.Learn
 	case name == "ttft_slo_ms":
 		return p.Mode == Predicted
+	case name == "score.tiers.host", name == "score.tiers.disk":
+		return p.Mode == Score || p.Mode == Predicted
 	}
 	return !nested || section == p.Mode.String() || !slices.Contains(ModeNames(), section)
 }

@@ -18,6 +18,7 @@ const (
 type Engine struct {
 	kind  *Kind
 	parts [2]factor
+	last  compared
 }
 
 // NewEngine returns an engine of which only its kind is known.
@@ -26,79 +27,108 @@ func NewEngine(k *Kind) *Engine { return &Engine{kind: k} }
 // Kind returns the engine's kind.
 func (e *Engine) Kind() *Kind { return e.kind }
 
-// factor is how much slower than its kind an engine is. The kind's lock guards writes and fast.
+// factor is how much slower than its kind an engine is. The kind's lock guards writes, mean and
+// fast.
 type factor struct {
 	usual   atomic.Uint64 // bits of the logarithm in the long run
+	best    atomic.Uint64 // bits of the lowest usual since there were some observations
 	present atomic.Uint64 // bits of the logarithm at the last observation, if the engine has changed its speed
 	at      atomic.Int64  // time of the last observation, Unix ns
 	n       atomic.Int32
-	fast    float64 // a quicker estimate of the logarithm
+	mean    float64 // moving mean of the observed logarithms
+	fast    float64 // a quicker mean
 }
 
 const (
 	// gain is the weight of an observation in a factor, once there are some.
 	gain = 1.0 / 32
-	// fastGain is its weight in the quicker estimate.
+	// fastGain is the weight of an observation in the quicker mean, once there are some.
 	fastGain = 1.0 / 4
-	// change is the difference of the two estimates at which the engine has changed its speed. The
-	// quicker estimate is then right.
-	change = 0.5
+	// settled is the number of observations from which on the lowest logarithm is kept.
+	settled = 32
+	// changeLeast is the least difference of the two means at which the engine has changed its
+	// speed. The quicker mean is then right.
+	changeLeast = 0.5
+	// doubt is the number of a mean's standard errors that count as chance. It is large, because
+	// the errors of successive first tokens are alike: a wait that nobody forecast delays several.
+	doubt = 6
 	// halfLife is the time in which half of a change is forgotten without observations.
-	halfLife = 20 * time.Second
-	// most bounds a factor, and its inverse.
-	most = 32
+	halfLife = time.Minute
+	// factorMost bounds a factor, and its inverse.
+	factorMost = 32
 )
 
-var logMost = math.Log(most)
+var logMost = math.Log(factorMost)
 
 // last returns the logarithm of the factor after the last observation.
 func (f *factor) last() float64 { return math.Float64frombits(f.present.Load()) }
 
-// fade returns the logarithm of the factor at now. A change of speed fades.
-func (f *factor) fade(now time.Time) float64 {
-	last, usual := f.last(), math.Float64frombits(f.usual.Load())
+// fade returns the logarithm of the factor at now. It fades to the usual one. An engine that was
+// slow for long has learned that as usual, so it fades to its kind's typical one if it was as fast
+// before, or to its own best.
+func (f *factor) fade(now time.Time, typical float64) float64 {
+	last := f.last()
 	age := time.Duration(now.UnixNano() - f.at.Load())
-	if last == usual || age <= halfLife/16 { // exp takes longer than the rest
+	if age <= halfLife/16 { // log and exp take longer than the rest
 		return last
 	}
-	return usual + (last-usual)*math.Exp2(-float64(age)/float64(halfLife))
+	usual, best := math.Float64frombits(f.usual.Load()), math.Float64frombits(f.best.Load())
+	goal := min(usual, max(best, math.Log(typical)))
+	if last == goal {
+		return last
+	}
+	return goal + (last-goal)*math.Exp2(-float64(age)/float64(halfLife))
 }
 
 // observe takes in the logarithm of an observation's ratio to the kind's expectation. weight is
-// between 0 and 1.
-func (f *factor) observe(ratio, weight float64, now time.Time) {
+// between 0 and 1. The engine is like its kind, whose factor has the logarithm typical, unless the
+// means differ from it by more than chance. scatter is the standard deviation of the logarithms.
+func (f *factor) observe(ratio, weight, typical, scatter float64, now time.Time) {
 	n := f.n.Load()
-	usual := math.Float64frombits(f.usual.Load())
-	usual += (ratio - usual) * weight * max(gain, 1/float64(n+2))
-	f.fast += (ratio - f.fast) * weight * max(fastGain, 1/float64(n+2))
+	slow, quick := max(gain, 1/float64(n+2)), max(fastGain, 1/float64(n+2))
+	// An outlier counts in the mean as far as the quicker one has confirmed it.
+	f.mean += (min(max(ratio, f.fast-changeLeast), f.fast+changeLeast) - f.mean) * weight * slow
+	f.fast += (ratio - f.fast) * weight * quick
+	usual := typical
+	if math.Abs(f.mean-typical) > doubt*scatter*standardError(slow) {
+		usual = f.mean
+	}
 	present := usual
-	if math.Abs(f.fast-usual) > change {
+	if math.Abs(f.fast-usual) > max(changeLeast, doubt*scatter*standardError(quick)) {
 		present = f.fast
 	}
-	f.usual.Store(math.Float64bits(min(max(usual, -logMost), logMost)))
-	f.present.Store(math.Float64bits(min(max(present, -logMost), logMost)))
+	usual, present = min(max(usual, -logMost), logMost), min(max(present, -logMost), logMost)
+	f.usual.Store(math.Float64bits(usual))
+	if n < settled || usual < math.Float64frombits(f.best.Load()) {
+		f.best.Store(math.Float64bits(usual))
+	}
+	f.present.Store(math.Float64bits(present))
 	f.at.Store(now.UnixNano())
 	f.n.Store(min(n+1, math.MaxInt32-1))
 }
 
+// standardError returns the standard error of a moving mean of observations with the standard
+// deviation 1.
+func standardError(gain float64) float64 { return math.Sqrt(gain / (2 - gain)) }
+
 // Speed is what a pick needs to know of an engine's speed.
 type Speed struct {
 	*Rates
-	Prefills, Decodes float64 // the engine's factors
+	PrefillFactor, DecodeFactor float64 // the engine's factors
 }
 
 // Untaught returns the speed of an engine of which nothing is known.
-func Untaught() Speed { return Speed{Rates: &start, Prefills: 1, Decodes: 1} }
+func Untaught() Speed { return Speed{Rates: &start, PrefillFactor: 1, DecodeFactor: 1} }
 
-// Speed returns the engine's speed at now. If explores is set, what is known of the engine alone
-// fades while it answers nothing. An engine that has answered nothing is as fast as those whose
-// answers the rates are from.
+// Speed returns the engine's speed at now. If explores is set, a change of its speed fades while it
+// answers nothing. An engine that has answered nothing is as fast as those whose answers the rates
+// are from.
 func (e *Engine) Speed(now time.Time, explores bool) Speed {
 	r := e.kind.Rates()
 	return Speed{
-		Rates:    r,
-		Prefills: e.parts[prefill].times(now, explores, r.Typical[prefill]),
-		Decodes:  e.parts[decode].times(now, explores, r.Typical[decode]),
+		Rates:         r,
+		PrefillFactor: e.parts[prefill].times(now, explores, r.Typical[prefill]),
+		DecodeFactor:  e.parts[decode].times(now, explores, r.Typical[decode]),
 	}
 }
 
@@ -109,17 +139,12 @@ func (f *factor) times(now time.Time, fades bool, typical float64) float64 {
 	}
 	log := f.last()
 	if fades {
-		log = f.fade(now)
+		log = f.fade(now, typical)
 	}
 	if log == 0 {
 		return 1
 	}
 	return math.Exp(log)
-}
-
-// Answers returns the numbers of first tokens and of gaps that the engine has been learned from.
-func (e *Engine) Answers() (firsts, gaps int) {
-	return int(e.parts[prefill].n.Load()), int(e.parts[decode].n.Load())
 }
 
 // First is a forecast of a first token. It is made when the request is sent.
@@ -131,12 +156,13 @@ type First struct {
 	Expected float64 // seconds until the first token
 
 	factor float64 // the engine's factor in Expected
+	each   float64 // the kind's Each in Wait
 }
 
 // Forecast completes f with the expected time.
 func (s *Speed) Forecast(f *First) {
-	f.factor = s.Prefills
-	f.Expected = s.Prefills*(s.Base+s.Prefill(f.Work)+s.Steps*f.Step) + f.Wait
+	f.factor, f.each = s.PrefillFactor, s.Each
+	f.Expected = s.PrefillFactor*(s.Base+s.Prefill(f.Work)+s.Steps*f.Step) + f.Wait
 }
 
 // LearnFirst learns from a first token that came took seconds after its request was sent.
@@ -148,36 +174,66 @@ func (e *Engine) LearnFirst(f *First, took float64, now time.Time) {
 	k := e.kind
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	own := &e.parts[prefill]
-	log := own.last()
-	// The wait is known as well as the rest: its expectation errs by the same factor.
+	log := e.parts[prefill].last()
 	x := [width]float64{1, f.Work.Tokens, f.Work.Pairs, f.Step}
-	expected := k.first.expect(x)
-	alone := took - f.Wait
-	weight := 1.0
-	if f.Ahead > 0 { // a wait says little about this prompt
-		weight = expected / (expected + f.Wait)
-		k.learnEach(f, took, log)
-	}
-	// The forecast may be older than the last observation.
-	own.observe(math.Log(f.factor)+bounded(math.Log(took/f.Expected)), certain(weight, k.first.n), now)
-	k.typical[prefill] += (log - k.typical[prefill]) / 64
-	if f.Ahead > 0 {
-		weight *= weight * queued
-	}
-	k.first.observe(x, k.like(prefill, log, alone, expected, k.first.n), expected, weight)
-	k.publish(&k.first)
+	inFactor, inRates := k.weights(f, x)
+	k.learnEach(f, took, log)
+	// The wait is known as well as the rest: its expectation errs by the same factor. The forecast
+	// may be older than the last observation.
+	ratio := math.Log(f.factor) + bounded(math.Log(took/f.Expected))
+	e.learnFactor(prefill, ratio, inFactor, now)
+	k.learnRates(prefill, x, took-f.Wait, log, inRates)
 }
 
-// queued is the weight of a prompt that had to wait.
-const queued = 0.05
+// waited is the weight, in its kind's rates, of a prompt that waited for a short time.
+const waited = 0.05
+
+// weights returns the weights of a first token in its engine's factor and in its kind's rates. The
+// longer a prompt waited, the less it says. Prompts that wait together err together, so they count
+// little more than one of them in the factor. x are the features of its own work. The caller holds
+// k.mu.
+func (k *Kind) weights(f *First, x [width]float64) (inFactor, inRates float64) {
+	if f.Ahead == 0 {
+		return 1, 1
+	}
+	own := f.factor * k.fits[prefill].expect(x)
+	share := own / (own + f.Wait)
+	return share / (1 + f.Ahead), share * (share * waited)
+}
 
 // learnEach learns the time that each waiting prompt takes besides its tokens. log is the logarithm
-// of the engine's factor. The caller holds k.mu.
+// of the engine's factor. A longer wait than a decode step for each of them has another cause. The
+// forecast may be older than the last answer, as in a burst, so the time is learned and not its
+// error. The caller holds k.mu.
 func (k *Kind) learnEach(f *First, took, log float64) {
-	off := min(max(took-f.Expected, -f.Expected/2), f.Expected/2) / max(f.Ahead, 1)
-	k.each = max(k.each+off*math.Exp(-log)/32, 0)
+	if f.Ahead == 0 {
+		return
+	}
+	off := min(max((took-f.Expected)/f.Ahead, -f.Step), f.Step)
+	k.each = max(k.each+(f.each+off*math.Exp(-log)-k.each)*eachGain, 0)
 }
+
+// learnFactor takes in the logarithm of an observation's ratio to its kind's expectation. The
+// caller holds the kind's lock.
+func (e *Engine) learnFactor(which part, ratio, weight float64, now time.Time) {
+	k, own := e.kind, &e.parts[which]
+	weight = certain(weight, k.fits[which].n)
+	if own.n.Load() >= scatterFrom {
+		off := min(math.Abs(ratio-own.fast), scatterMost) * deviation
+		k.scatter[which] += (off - k.scatter[which]) * weight * scatterGain
+	}
+	own.observe(ratio, weight, k.typical[which], k.scatter[which], now)
+	k.typical[which] += (own.mean - k.typical[which]) * typicalGain
+}
+
+const (
+	eachGain    = 1.0 / 32  // weight of a prompt that waited in Each
+	typicalGain = 1.0 / 64  // weight of an engine's factor in its kind's typical one
+	scatterGain = 1.0 / 128 // weight of an observation in its kind's scatter, which begins at 0
+	scatterFrom = 8         // observations of an engine before others count in its kind's scatter
+	scatterMost = 2         // the most that one counts
+	deviation   = 1.25      // standard deviation for a mean absolute deviation of 1
+)
 
 // Gaps is a stretch of an answer.
 type Gaps struct {
@@ -197,20 +253,16 @@ func (e *Engine) LearnGaps(g *Gaps, now time.Time) {
 	k := e.kind
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	own := &e.parts[decode]
-	log := own.last()
+	log := e.parts[decode].last()
 	x := [width]float64{1, g.Requests, g.Blocks, 0}
-	expected := k.step.expect(x)
-	own.observe(bounded(math.Log(step/expected)), certain(1, k.step.n), now)
-	k.typical[decode] += (log - k.typical[decode]) / 64
-	k.step.observe(x, k.like(decode, log, step, expected, k.step.n), expected, 1)
-	k.publish(&k.step)
+	e.learnFactor(decode, bounded(math.Log(step/k.fits[decode].expect(x))), 1, now)
+	k.learnRates(decode, x, step, log, 1)
 }
 
 // plausible says whether all values are numbers that an engine may have.
 func plausible(values ...float64) bool {
 	for _, v := range values {
-		if !(v >= 0 && v <= 1e15) { // false for NaN
+		if v != 0 && !(v >= 1e-12 && v <= 1e15) { // true for NaN
 			return false
 		}
 	}
@@ -221,11 +273,13 @@ func plausible(values ...float64) bool {
 // observations. It is 0 while the kind has few: the start values may be far off, and the engines
 // that answer first would count as unlike their kind.
 func certain(weight float64, n int) float64 {
-	if n < raw {
+	if n < unclippedFirst {
 		return 0
 	}
 	return weight
 }
 
 // bounded bounds the logarithm of a ratio that is learned from.
-func bounded(log float64) float64 { return min(max(log, -math.Log(8)), math.Log(8)) }
+func bounded(log float64) float64 { return min(max(log, -ratioMost), ratioMost) }
+
+var ratioMost = math.Log(8)

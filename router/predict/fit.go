@@ -16,9 +16,9 @@ type fit struct {
 }
 
 const (
-	memory = 256 // observations that count, half of all at first
-	ridge  = 1.0 // observations that the prior counts as
-	sweeps = 8   // of the coordinate descent, which begins at the last coefficients
+	fitMemory = 256 // observations that count, half of all at first
+	ridge     = 1.0 // observations that the prior counts as
+	sweeps    = 8   // of the coordinate descent, which begins at the last coefficients
 )
 
 func newFit(prior [width]float64) fit { return fit{prior: prior, coef: prior} }
@@ -38,7 +38,7 @@ func (f *fit) observe(x [width]float64, y, expected, weight float64) {
 		x[i] *= scale
 	}
 	f.n++
-	keep := 1 - 1/min(max(float64(f.n)/2, 8), memory)
+	keep := 1 - 1/min(max(float64(f.n)/2, 8), fitMemory)
 	f.sum = f.sum*keep + weight
 	for i := range x {
 		for j := range x {

@@ -10,12 +10,13 @@ import (
 type Kind struct {
 	rates atomic.Pointer[Rates]
 
-	mu          sync.Mutex
-	first, step fit
-	each        float64
+	mu   sync.Mutex
+	fits [2]fit // of first tokens and of decode steps, by part
+	each float64
 	// typical holds the moving means of the logarithms of the engines' factors. An observation
 	// counts as that of an engine of these factors.
 	typical [2]float64
+	scatter [2]float64 // of observed logarithms around their engine's quicker mean: standard deviations
 }
 
 // publishEvery is the number of observations after which new rates are published, because they take
@@ -24,10 +25,10 @@ const publishEvery = 32
 
 // NewKind returns a Kind that has learned nothing.
 func NewKind() *Kind {
-	k := &Kind{
-		first: newFit([width]float64{start.Base, start.Token, start.Pair, start.Steps}),
-		step:  newFit([width]float64{start.Step, start.Sequence, start.Block, 0}),
-	}
+	k := &Kind{fits: [2]fit{
+		prefill: newFit([width]float64{start.Base, start.Token, start.Pair, start.Steps}),
+		decode:  newFit([width]float64{start.Step, start.Sequence, start.Block, 0}),
+	}}
 	k.rates.Store(&start)
 	return k
 }
@@ -35,13 +36,25 @@ func NewKind() *Kind {
 // Rates returns the present rates.
 func (k *Kind) Rates() *Rates { return k.rates.Load() }
 
-// publish solves the fits, unless the last rates are nearly as good. The caller holds k.mu.
-func (k *Kind) publish(f *fit) {
-	if f.n > publishEvery && f.n%publishEvery != 0 {
-		return
+// learnRates learns from an observation y of an engine with the features x. log is the logarithm of
+// the engine's factor before it. The caller holds k.mu.
+func (k *Kind) learnRates(which part, x [width]float64, y, log, weight float64) {
+	f := &k.fits[which]
+	expected := f.expect(x)
+	y, isLate := k.like(which, log, y, expected, f.n)
+	if isLate {
+		weight *= late
 	}
-	f.solve()
-	a, b := &k.first, &k.step
+	f.observe(x, y, expected, weight)
+	if f.n <= publishEvery || f.n%publishEvery == 0 {
+		f.solve()
+		k.publish()
+	}
+}
+
+// publish publishes the rates of the last solutions of the fits. The caller holds k.mu.
+func (k *Kind) publish() {
+	a, b := &k.fits[prefill], &k.fits[decode]
 	k.rates.Store(&Rates{
 		Base: a.coef[0], Token: a.coef[1], Pair: a.coef[2], Steps: a.coef[3], Each: k.each,
 		Step: b.coef[0], Sequence: b.coef[1], Block: b.coef[2],
@@ -53,17 +66,21 @@ const (
 	// clipUp bounds an observation relative to its expectation, so that outliers count little. Much
 	// can make an answer later than expected, but nothing makes it earlier, so clipDown is larger.
 	clipUp, clipDown = 1.5, 4
-	// raw is the number of observations that are not clipped. The start values may be far off.
-	raw = 16
+	// late is the weight of an observation at the upper bound. What made the answer late was not
+	// forecast, so the rates are those of answers that nothing delayed.
+	late = 0.1
+	// unclippedFirst is the number of a fit's first observations that are not clipped. The start
+	// values may be far off.
+	unclippedFirst = 16
 )
 
 // like returns an observation of an engine as that of a typical engine, within the bounds of a
-// clip. log is the logarithm of the engine's factor, n the number of observations so far, and
-// expected the Kind's expectation. The caller holds k.mu.
-func (k *Kind) like(which part, log, y, expected float64, n int) float64 {
+// clip, and whether it was above them. log is the logarithm of the engine's factor, n the number of
+// observations so far, and expected the Kind's expectation. The caller holds k.mu.
+func (k *Kind) like(which part, log, y, expected float64, n int) (like float64, isLate bool) {
 	y *= math.Exp(k.typical[which] - log)
-	if n < raw {
-		return max(y, 0)
+	if n < unclippedFirst {
+		return max(y, 0), false
 	}
-	return min(max(y, expected/clipDown), expected*clipUp)
+	return min(max(y, expected/clipDown), expected*clipUp), y > expected*clipUp
 }

@@ -21,7 +21,7 @@ func TestColdLengths(t *testing.T) {
 	for bound, want := range map[int64]float64{0: 256, 10: 10, 256: 256, 1 << 20: 256, -5: 256} {
 		within(t, "the length", l.Expected(&Class{Model: 1, Caller: 2, Session: 3, Bound: bound}), want, 1e-9)
 	}
-	if l.Learn(&Class{}, 0); l.all != nil {
+	if l.Learn(&Class{}, 0); l.models != nil || l.narrow != nil {
 		t.Error("an answer without a token takes memory")
 	}
 }
@@ -110,19 +110,20 @@ func TestShortAndLongAnswers(t *testing.T) {
 	}
 }
 
-// TestLengthsAreBounded checks that many classes take no more memory than few, and that a class
+// TestLengthsAreBounded checks that many classes take no more memory than few, and that a caller
 // loses its place to another one, but never takes the other one's answers for its own.
 func TestLengthsAreBounded(t *testing.T) {
 	var l Lengths
-	for i := range uint64(3 * classes) {
-		l.Learn(&Class{Model: 1, Caller: i + 1, Session: i + 1}, 100)
+	for i := range uint64(3 * narrowClasses) {
+		l.Learn(&Class{Model: i, Caller: i + 1, Session: i + 1, Bound: 100}, 100)
 	}
-	if size := uintptr(len(l.all)) * unsafe.Sizeof(l.all[0]); len(l.all) != classes || size > 1<<20 {
-		t.Errorf("%d classes take %d bytes", len(l.all), size)
+	size := uintptr(len(l.narrow)+len(l.models)) * unsafe.Sizeof(lengths{})
+	if len(l.narrow) != narrowClasses || len(l.models) != modelClasses || size > 1<<20 {
+		t.Errorf("%d and %d classes take %d bytes", len(l.models), len(l.narrow), size)
 	}
 
 	// Two callers that share a place.
-	place := func(caller uint64) uint64 { c := Class{Model: 2, Caller: caller}; return c.keys()[2] % classes }
+	place := func(caller uint64) uint64 { c := Class{Model: 2, Caller: caller}; return c.keys()[2] % narrowClasses }
 	a, b := uint64(1), uint64(2)
 	for place(b) != place(a) {
 		b++
@@ -137,4 +138,40 @@ func TestLengthsAreBounded(t *testing.T) {
 	within(t, "the length of a caller with answers", shared.Expected(&Class{Model: 2, Caller: a}), 20, 0.3)
 	answers(&shared, Class{Model: 2, Caller: b}, 1, 500)
 	within(t, "the length of a caller that lost its place", shared.Expected(&Class{Model: 2, Caller: a}), 500, 0.1)
+}
+
+// TestModelsKeepTheirLengths checks that a model's classes outlive any number of callers and
+// sessions that come once, of its own and of other models.
+func TestModelsKeepTheirLengths(t *testing.T) {
+	var l Lengths
+	quiet, bounded := Class{Model: 1}, Class{Model: 1, Bound: 4000}
+	answers(&l, bounded, 100, 3000)
+	answers(&l, quiet, 200, 1000)
+	busy := Class{Model: 2}
+	for i := range uint64(3 * narrowClasses) {
+		c := Class{Model: busy.Model, Caller: i + 1, Session: i + 1}
+		if l.Learn(&c, 20); i > 100 {
+			c.Caller, c.Session = ^c.Caller, ^c.Session // not seen yet
+			if got := l.Expected(&c); got > 25 {        // a model without its class: about 150
+				t.Fatalf("%v tokens of a new caller's answer after %d of 20 tokens", got, i+1)
+			}
+		}
+	}
+	within(t, "the length of the quiet model's answer", l.Expected(&quiet), 1000, 0.25)
+	within(t, "the length of its bounded answer", l.Expected(&bounded), 3000, 0.25)
+}
+
+// TestAbsurdLengths checks that a count which no engine can have answered with teaches nothing.
+func TestAbsurdLengths(t *testing.T) {
+	var l Lengths
+	c := Class{Model: 1}
+	for range 20 {
+		l.Learn(&c, 40)
+	}
+	before := l.Expected(&c)
+	for _, tokens := range []int64{-1, 0, longestAnswer + 1, 1e15, math.MaxInt64} {
+		if l.Learn(&c, tokens); l.Expected(&c) != before {
+			t.Errorf("%d tokens change %v to %v", tokens, before, l.Expected(&c))
+		}
+	}
 }

@@ -17,6 +17,15 @@ type Rates struct {
 	Firsts, Gaps int // observations of first tokens and of gaps behind these rates
 }
 
+// firstsFew is the number of first tokens from which on a kind can be compared with others.
+const firstsFew = 4
+
+// KnowsFirsts says whether there were enough first tokens to compare the kind with others.
+func (r *Rates) KnowsFirsts() bool { return r.Firsts >= firstsFew }
+
+// KnowsSteps says whether there were enough gaps to tell an unusual one.
+func (r *Rates) KnowsSteps() bool { return r.Gaps >= unclippedFirst }
+
 // start are the rates of a Kind without observations.
 var start = Rates{
 	Base: 0.02, Token: 1.0 / 8000, Pair: 1e-9, Steps: 1,

@@ -61,10 +61,11 @@ func (v *verdict) short() bool { return v.fraction > 0 }
 // prediction error: the believed minus the actual part of the prompt, in [-1,1]. The error is 0 if
 // both parts agree within one engine block.
 //
-// A count below the belief says that the blocks from the cut on were gone. These blocks then count
-// as recomputed by this request at its dispatch, so older beliefs below them no longer count. The
-// lifetime shrinks if blocks younger than the lifetime were gone. The count is no evidence about
-// blocks that another running request may have been computing at the dispatch.
+// A count below the belief says that the groups behind it were gone, from the first group on that
+// the count does not reach. These groups then count as recomputed by this request at its dispatch,
+// so older beliefs below them no longer count. The lifetime shrinks if blocks younger than the
+// lifetime were gone. The count is no evidence about blocks that another running request may have
+// been computing at the dispatch, and none about blocks that only tags tell apart.
 func (x *Index) Observe(c *Chain, o Observation) float64 {
 	if o.PromptTokens <= 0 || c.blocks == 0 {
 		return 0
@@ -75,16 +76,12 @@ func (x *Index) Observe(c *Chain, o Observation) float64 {
 		return 0
 	}
 	v := weigh(c, o)
-	cut := c.blocks
-	if x.learn(c, o, v) && v.short() {
-		cut = ceil(v.actual)
-	}
-	x.settle(c, o, cut)
+	x.settle(c, o, x.learn(c, o, v))
 	return v.fraction
 }
 
-// settle confirms that the node holds the blocks of a request that has just ended. The blocks from
-// index cut on count as stored when the request was sent.
+// settle confirms that the node holds the blocks of a request that has just ended. The groups that
+// begin at block cut or behind it count as stored when the request was sent.
 func (x *Index) settle(c *Chain, o Observation, cut int) {
 	now, _ := x.clock.nowStamp()
 	dispatched := x.clock.stamp(o.DispatchedAt)
@@ -93,7 +90,7 @@ func (x *Index) settle(c *Chain, o Observation, cut int) {
 		switch {
 		case !g.known:
 			g.set(newBelief(dispatched, now, settled), false)
-		case g.first+g.count > cut && since(dispatched, b.born()) > 0:
+		case g.first >= cut && since(dispatched, b.born()) > 0:
 			g.set(newBelief(dispatched, b.touched(), settled).touch(now, settled), false)
 		default:
 			g.set(b.touch(now, settled), true)
@@ -101,31 +98,51 @@ func (x *Index) settle(c *Chain, o Observation, cut int) {
 	})
 }
 
-// learn updates the node's lifetime by the observation. learn returns whether the observation is
-// evidence. The observation is no evidence if the first missing block was used by a request whose
-// end was unknown at the dispatch.
-func (x *Index) learn(c *Chain, o Observation, v verdict) bool {
+// learn updates the node's lifetime by the observation. learn returns the first block of the first
+// group that was gone, or the number of blocks. The observation is no evidence if that group was
+// used by a request whose end was unknown at the dispatch.
+func (x *Index) learn(c *Chain, o Observation, v verdict) (cut int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	n := x.node(o.Ref)
 	if n == nil || c.sent.ref != o.Ref {
-		return false
+		return c.blocks
 	}
 	if o.CachedTokens > 0 {
 		n.cached()
 	}
 	if !v.short() {
 		x.learnLonger(n, &c.sent, v)
-		return true
+		return c.blocks
 	}
 	x.countZero(n, c, o)
-	missing := min(ceil(v.actual+v.slack), o.Believed-1)
-	gone, ok := c.sent.saw(missing)
-	if !ok || gone.inUse() {
-		return false
+	first, ok := v.firstGone(o.Believed)
+	if !ok || first >= len(c.sent.seen) || c.sent.seen[first].inUse() {
+		return c.blocks
 	}
-	x.learnShorter(n, since(c.sent.at, gone.touched()), v)
-	return true
+	x.learnShorter(n, since(c.sent.at, c.sent.seen[first].touched()), v)
+	return first * groupBlocks
+}
+
+// mistaken is how many blocks tags may take for others. More are mistaken once in about 100 million
+// requests that leave a prompt within a group.
+const mistaken = 6
+
+// firstGone returns the first group whose leader was believed to be there and was gone. ok is false
+// if there is none. The blocks behind a leader are no evidence: other prompts with the same leader
+// may have used the group since, and tags may be mistaken.
+//
+// An engine counts whole blocks of its own, so a leader within one such block behind the found ones
+// may be there. But an engine that found nothing has not even the leader of the first group, if the
+// belief without its doubtful blocks is above one engine block. Blocks of the last believed group,
+// up to mistaken, are doubtful: by their tags, they may be another prompt's.
+func (v *verdict) firstGone(believed int) (group int, ok bool) {
+	group = (ceil(v.actual+v.slack) + groupBlocks - 1) / groupBlocks
+	doubtful := min((believed-1)%groupBlocks, mistaken)
+	if v.actual == 0 && v.believed-float64(doubtful) > v.slack {
+		group = 0
+	}
+	return group, group*groupBlocks < believed
 }
 
 // caches notes that a node has reported cached tokens.
@@ -160,7 +177,7 @@ func (x *Index) countZero(n *node, c *Chain, o Observation) {
 	n.silent.Store(n.zeros >= silentAfter)
 }
 
-// learnShorter lowers the lifetime to seven eighths of the age of a missing block. Prompts that
+// learnShorter lowers the lifetime to seven eighths of the age of a missing group. Prompts that
 // come back in turn have nearly the same age each time, and a lifetime of exactly that age would be
 // wrong for half of these prompts. learnShorter ignores a shortfall below a sixteenth of the
 // belief, because text does not map evenly to the engine's tokens.

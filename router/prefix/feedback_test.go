@@ -61,7 +61,7 @@ func TestShorterThanBelieved(t *testing.T) {
 // has moved few groups.
 func TestACutIsSeenInLongPrompts(t *testing.T) {
 	for _, c := range []struct{ shared, cached, other int }{
-		{32, 30, 48}, {48, 45, 64}, {160, 152, 300}, {400, 380, 800}, {1600, 1510, 3000}, {1600, 20, 3000},
+		{32, 14, 48}, {48, 30, 64}, {160, 140, 300}, {400, 380, 800}, {1600, 1510, 3000}, {1600, 20, 3000},
 	} {
 		f := newFleet(t, 2)
 		base := prompt("base", c.shared)
@@ -76,6 +76,62 @@ func TestACutIsSeenInLongPrompts(t *testing.T) {
 		n.lifetime.Store(lifetime) // this test is not about the learned lifetime
 		f.expect(fmt.Sprintf("%d of %d blocks were there", c.cached, c.shared), tail, int32(c.shared), 0)
 		f.expect("the request's own", base, int32(c.shared), 0)
+	}
+}
+
+// TestPromptsThatPartWithinAGroup checks what is learned where conversations share a beginning that
+// ends within a group. Tags may mistake a conversation's blocks for another's. That is no evidence.
+// A conversation that is gone teaches its own age, and the others stay believed.
+func TestPromptsThatPartWithinAGroup(t *testing.T) {
+	f := newFleet(t, 1)
+	system := prompt("system", 10)
+	old, young := branch(system, 10, "old", 40), branch(system, 10, "young", 40)
+	f.serve(0, old, 0)
+	f.advance(30 * time.Second)
+	f.serve(0, young, 10)
+	n := f.x.node(f.refs[0])
+	before := n.lifetime.Load()
+	for i, mistaken := 0, 0; mistaken < 3 && i < 20_000; i++ {
+		fl := f.send(0, branch(system, 10, fmt.Sprint("other ", i), 13))
+		if fl.believed >= 12 {
+			mistaken++
+		}
+		fl.answer(10)
+		f.advance(time.Millisecond)
+	}
+	if now := n.lifetime.Load(); now != before {
+		t.Errorf("mistaken blocks taught a lifetime of %d ms after %d", now, before)
+	}
+	f.expect("the younger conversation", young, 40)
+	f.advance(10 * time.Second)
+	f.serve(0, old, 10)
+	if now := n.lifetime.Load(); now < 30_000 || now > 41_000 {
+		t.Errorf("the older conversation was gone after 40 s, which taught %d ms", now)
+	}
+	f.expect("the younger conversation stays", young, 40)
+}
+
+// TestFirstGone checks which group is found gone, with engine blocks of one block and of four.
+func TestFirstGone(t *testing.T) {
+	for _, c := range []struct {
+		believed, actual int
+		slack            float64
+		group            int
+		ok               bool
+	}{
+		{32, 10, 1, 1, true}, {17, 15, 1, 1, true}, {32, 14, 4, 2, false}, {33, 14, 4, 2, true},
+		{16, 10, 1, 1, false},                    // the blocks behind the leader are no evidence
+		{16, 0, 1, 0, true}, {5, 0, 4, 1, false}, // nothing was found
+		{2, 0, 1, 1, false}, {7, 0, 1, 1, false}, // all but the leader may be another prompt's
+		{8, 0, 1, 0, true},                       // more than are ever mistaken
+		{17, 0, 4, 0, true}, {23, 0, 4, 0, true}, // the group before the last one is certain
+		{10, 0, 4, 1, false}, {11, 0, 4, 0, true}, // an engine block may be missing although its leader is there
+	} {
+		v := verdict{believed: float64(c.believed), actual: float64(c.actual), slack: c.slack}
+		if group, ok := v.firstGone(c.believed); group != c.group || ok != c.ok {
+			t.Errorf("%d blocks believed, %d found, engine blocks of %g: group %d, %v; want %d, %v", c.believed,
+				c.actual, c.slack, group, ok, c.group, c.ok)
+		}
 	}
 }
 

@@ -134,14 +134,17 @@ func (m *model) forget(c *Chain, ref Ref, at time.Time, seen []held) {
 func (m *model) observe(c *Chain, ref Ref, at, now time.Time, believed, actual int, seen []held) {
 	cut := c.Blocks()
 	if believed-actual > 1 {
-		missing := min(actual+1, believed-1) / groupBlocks
-		if missing < len(seen) && !seen[missing].inUse {
-			cut = actual
+		gone := (actual + groupBlocks) / groupBlocks
+		if actual == 0 && believed-min((believed-1)%groupBlocks, mistaken) > 1 {
+			gone = 0
+		}
+		if gone*groupBlocks < believed && gone < len(seen) && !seen[gone].inUse {
+			cut = gone * groupBlocks
 		}
 	}
 	m.each(c, ref, func(g int, k string, blocks []uint64) {
 		h, known := m.held[k]
-		reborn := known && g*groupBlocks+len(blocks) > cut && h.born.Before(at)
+		reborn := known && g*groupBlocks >= cut && h.born.Before(at)
 		if !known || reborn {
 			h.born = at
 		}

@@ -29,15 +29,6 @@ func (s sighting) inUse() bool    { return s&inUse != 0 }
 func (s sighting) settled() bool  { return s&settled != 0 }
 func (s sighting) count() int     { return int(s&sightCount) + 1 }
 
-// saw returns the sighting of the group of block i.
-func (s *sentState) saw(i int) (sighting, bool) {
-	g := i / groupBlocks
-	if g >= len(s.seen) {
-		return 0, false
-	}
-	return s.seen[g], true
-}
-
 // writeBatch is the number of groups written per hold of the lock.
 const writeBatch = 32
 

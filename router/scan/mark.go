@@ -33,17 +33,19 @@ type mark struct {
 	maxTokens            int64
 	turns                turnsRead
 	media, shortTurn     int
-	turnHash             uint64
+	turnHash, systemHash uint64
 
 	frame frame
 	index int // index of the element in the frame's member
 	turn  turnPlace
 	part  partPlace
 
-	// These are the numbers of segments: of the root, then of the message, then of the part.
-	ofRoot, ofTurn, ofPart int
-	segments               [maxSegments]segment
+	counts   segmentCounts
+	segments [maxSegments]segment
 }
+
+// segmentCounts are the numbers of segments of the root, then of the message, then of the part.
+type segmentCounts struct{ root, turn, part int }
 
 const (
 	maxSegments = 12
@@ -146,7 +148,7 @@ func (r *Request) note(m *mark, at where) bool {
 		pos: r.c.Pos(), depth: r.c.Depth(), text: r.Skipped + len(r.Text), where: at,
 		root: r.root, stream: r.Stream, includeUsage: r.IncludeUsage, maxTokens: r.MaxTokens,
 		turns: r.turns, media: r.Media, shortTurn: r.ShortTurn, turnHash: r.TurnHash,
-		frame: r.rec.frame, index: r.at.index, ofRoot: len(o.segments),
+		systemHash: r.SystemHash, frame: r.rec.frame, index: r.at.index, counts: segmentCounts{root: len(o.segments)},
 	}
 	m.turns.end += r.Skipped
 	m.frame.text += r.Skipped
@@ -191,7 +193,7 @@ func (r *Request) longText(start int, in inText) {
 
 // noteText adds the open elements around a string to a mark. noteText refuses a message whose role
 // is unknown, because the beginning of its text is missing. noteText refuses a first turn that may
-// be short, because its whole text is needed.
+// be short, because its whole text is needed, and a system prompt whose beginning is not yet read.
 func (r *Request) noteText(m *mark, in *inText) bool {
 	t := in.turn
 	if t == nil {
@@ -201,13 +203,19 @@ func (r *Request) noteText(m *mark, in *inText) bool {
 	if t.seen&(1<<turnRole) == 0 || first && len(r.Text)-t.begin < shortTurn {
 		return false
 	}
-	m.ofRoot, m.ofTurn = t.base, len(r.order.segments)-t.base
+	if r.leads(t) {
+		if len(r.Text)-t.begin < systemBytes {
+			return false
+		}
+		m.systemHash = r.systemHash(t.begin)
+	}
+	m.counts.root, m.counts.turn = t.base, len(r.order.segments)-t.base
 	m.turn = t.turnPlace
 	m.turn.begin += r.Skipped
 	m.turn.content += r.Skipped
 	m.turn.user = t.user || t.begin >= 0 && isUser(r.Text[t.begin:])
 	if in.at == inPart {
-		m.ofTurn, m.ofPart = in.base-t.base, len(r.order.segments)-in.base
+		m.counts.turn, m.counts.part = in.base-t.base, len(r.order.segments)-in.base
 		m.part = in.part
 		m.part.text += r.Skipped
 	}
@@ -241,11 +249,11 @@ func (r *Request) resume(m *mark, body []byte) {
 	r.PreviousResponseID = plainString(body, m.root.previous)
 	r.Stream, r.IncludeUsage, r.MaxTokens = m.stream, m.includeUsage, m.maxTokens
 	r.turns = turnsRead{m.turns.state, m.turns.end - m.text}
-	r.Media, r.ShortTurn, r.TurnHash = m.media, m.shortTurn, m.turnHash
+	r.Media, r.ShortTurn, r.TurnHash, r.SystemHash = m.media, m.shortTurn, m.turnHash, m.systemHash
 	r.at = place{field: m.frame.member.String(), index: m.index}
 	r.rec.frame = frame{m.frame.member, m.frame.text - m.text, m.frame.at}
 	r.rec.noted = m.frame.member
-	for _, s := range m.segments[:m.ofRoot+m.ofTurn+m.ofPart] {
+	for _, s := range m.segments[:m.counts.root+m.counts.turn+m.counts.part] {
 		r.order.segments = append(r.order.segments, segment{s.rank, s.start - m.text, s.end - m.text})
 	}
 	switch m.where {
@@ -273,14 +281,14 @@ func plainString(body []byte, at Span) []byte {
 
 // resumeTurn starts in the middle of a message's content.
 func (r *Request) resumeTurn(m *mark, body []byte) {
-	t := turn{turnPlace: m.turn, base: m.ofRoot, kind: plainString(body, m.turn.kindAt)}
+	t := turn{turnPlace: m.turn, base: m.counts.root, kind: plainString(body, m.turn.kindAt)}
 	t.begin -= m.text
 	t.content -= m.text
 	r.at.leaf = turnNames[turnContent]
 	if m.where == inContent {
 		r.longText(t.content, inText{at: inContent, turn: &t})
 	} else {
-		base, p := m.ofRoot+m.ofTurn, m.part
+		base, p := m.counts.root+m.counts.turn, m.part
 		p.text -= m.text
 		r.longText(p.text, inText{at: inPart, turn: &t, base: base, part: p})
 		r.push(partText, p.text)

@@ -49,6 +49,9 @@ func (t *talk) object(members ...string) string {
 
 func (t *talk) turn(i int) string {
 	role := fmt.Sprintf(`"role":%q`, []string{"user", "assistant", "system", "tool"}[(i+t.IntN(2))%4])
+	if i == 0 && t.IntN(2) == 0 {
+		role = `"role":"system"`
+	}
 	content := fmt.Sprintf(`"content":"%s"`, t.text(t.size()))
 	switch t.IntN(8) {
 	case 0:
@@ -177,8 +180,8 @@ func compare(m *Memo, before map[string][]byte, api API, body []byte) (passed bo
 		text = append(append([]byte{}, known...), r.Text[r.Head:]...)
 	}
 	found := func(r *Request) string {
-		return fmt.Sprintf("%q %v %v %d %q %q %d %d %d %x %+v", r.Model, r.Stream, r.IncludeUsage, r.MaxTokens,
-			r.CacheSalt, r.PreviousResponseID, r.Media, r.FirstTurn, r.ShortTurn, r.TurnHash, r.root)
+		return fmt.Sprintf("%q %v %v %d %q %q %d %d %d %x %x %+v", r.Model, r.Stream, r.IncludeUsage, r.MaxTokens,
+			r.CacheSalt, r.PreviousResponseID, r.Media, r.FirstTurn, r.ShortTurn, r.TurnHash, r.SystemHash, r.root)
 	}
 	got, want := found(&r), found(&whole)
 	if got != want {

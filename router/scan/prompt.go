@@ -19,6 +19,8 @@ func (r *Request) promptMember(m rootMember) {
 	case rootInstructions, rootSystem:
 		r.Text = append(append(r.Text, markMessage), "system"...)
 		r.content(nil)
+		r.settleOrder()
+		r.SystemHash = r.systemHash(start)
 	case rootMessages:
 		r.messages()
 	case rootInput:

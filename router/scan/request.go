@@ -104,6 +104,10 @@ type Prompt struct {
 	// block of the chain. 0 means that the first user turn is longer or absent.
 	ShortTurn int
 	TurnHash  uint64 // hash of a short turn's canonical text
+	// SystemHash is the hash of the beginning of the system prompt's canonical text. The system
+	// prompt is the root member system or instructions, or else a first message of the role system
+	// or developer. 0 means that there is none.
+	SystemHash uint64
 }
 
 // root is the scan's state of the root and its members. root has no pointers, so it can be part of

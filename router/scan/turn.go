@@ -115,6 +115,9 @@ func (r *Request) turnDone(t *turn) {
 	}
 	r.arrange(t.base)
 	r.settleOrder()
+	if r.leads(t) {
+		r.SystemHash = r.systemHash(t.begin)
+	}
 	if r.turns.state == noUserTurn && (t.user || t.begin >= 0 && isUser(r.Text[t.begin:])) {
 		r.firstTurnRead(t.begin)
 	}
@@ -131,6 +134,19 @@ func (r *Request) firstTurnRead(begin int) {
 	if n := len(r.Text) - begin; n < shortTurn {
 		r.ShortTurn, r.TurnHash = n, xxhash.Sum64(r.Text[begin:])
 	}
+}
+
+// systemBytes is the length of the beginning of a system prompt that is hashed.
+const systemBytes = 1024
+
+// leads says whether t is the system prompt, and the beginning of its text is in Text.
+func (r *Request) leads(t *turn) bool {
+	return r.at.index == 0 && r.SystemHash == 0 && t.begin >= 0 && isSystem(r.Text[t.begin:])
+}
+
+// systemHash returns the hash of the system prompt that begins at begin.
+func (r *Request) systemHash(begin int) uint64 {
+	return xxhash.Sum64(r.Text[begin:min(begin+systemBytes, len(r.Text))])
 }
 
 // turnMembers reads the remaining members of a message; ok says that more members follow.
@@ -163,12 +179,20 @@ func (r *Request) turnMembers(t *turn, ok bool) {
 }
 
 // isUser says whether a message begins with the role user.
-func isUser(message []byte) bool {
-	rest, ok := bytes.CutPrefix(message, userTurn)
+func isUser(message []byte) bool { return begins(message, userTurn) }
+
+// isSystem says whether a message begins with the role system or developer.
+func isSystem(message []byte) bool {
+	return begins(message, systemTurn) || begins(message, developerTurn)
+}
+
+// begins says whether a message begins with this mark and role.
+func begins(message, turn []byte) bool {
+	rest, ok := bytes.CutPrefix(message, turn)
 	return ok && (len(rest) == 0 || isMark(rest[0]))
 }
 
-var userTurn = []byte("\xFFuser")
+var userTurn, systemTurn, developerTurn = []byte("\xFFuser"), []byte("\xFFsystem"), []byte("\xFFdeveloper")
 
 // isMark says whether b is a byte that UTF-8 text never contains.
 func isMark(b byte) bool { return b == 0xC0 || b == 0xC1 || b >= 0xF5 }

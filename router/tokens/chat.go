@@ -3,6 +3,8 @@ package tokens
 import (
 	"strings"
 
+	"github.com/cespare/xxhash/v2"
+
 	"github.com/cognitora/dataplane/internal/jinja"
 )
 
@@ -282,24 +284,26 @@ func cutOpen(prompt string) (string, error) {
 	return prompt[:at], nil
 }
 
-// turn returns the texts up to the end of the first user turn. The texts identify the conversation.
-func turn(messages *jinja.List) string {
-	var b strings.Builder
+// turn returns a hash of the texts up to the end of the first user turn. The hash identifies the
+// conversation.
+func turn(messages *jinja.List) uint64 {
+	var h xxhash.Digest
+	h.Reset()
 	for _, item := range messages.Items {
 		m := item.(*jinja.Dict)
-		b.WriteByte(0)
+		_, _ = h.WriteString("\x00")
 		switch c := member(m, "content").(type) {
 		case string:
-			b.WriteString(c)
+			_, _ = h.WriteString(c)
 		case *jinja.List:
 			for _, part := range c.Items {
 				text, _ := member(part.(*jinja.Dict), "text").(string)
-				b.WriteString(text)
+				_, _ = h.WriteString(text)
 			}
 		}
 		if member(m, "role") == jinja.Value("user") {
 			break
 		}
 	}
-	return b.String()
+	return h.Sum64()
 }

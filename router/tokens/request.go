@@ -32,9 +32,9 @@ const (
 type Prompt struct {
 	Text    string
 	Special bool // the model's tokens stand before and behind the text
-	// the beginning of the conversation up to the end of the first user turn; empty for a
+	// hash of the beginning of the conversation up to the end of the first user turn; 0 for a
 	// completion
-	Turn string
+	Turn uint64
 }
 
 // Prompt makes the prompt of a body as vLLM does. most bounds the bytes of the prompt.

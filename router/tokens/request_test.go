@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/cespare/xxhash/v2"
 )
 
 const chatML = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' }}{% if m['content'] is string %}{{ " +
@@ -147,6 +149,9 @@ func TestTurns(t *testing.T) {
 	later := key(`{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"c"}`)
 	if first == 0 || later != first || key(`{"role":"user","content":"b"}`) == first {
 		t.Error("turns of one conversation have other keys, or those of two the same")
+	}
+	if want := xxhash.Sum64String("\x00s\x00a"); first != want {
+		t.Errorf("the key is %x, and %x in other routers", first, want)
 	}
 }
 

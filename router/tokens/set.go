@@ -3,8 +3,6 @@ package tokens
 import (
 	"errors"
 	"sync/atomic"
-
-	"github.com/cespare/xxhash/v2"
 )
 
 // Set holds the models whose prompts are tokenised. Set is safe for concurrent use.
@@ -78,10 +76,7 @@ func (s *Set) Make(model string, api API, body []byte, ids []uint32) Result {
 	case err != nil:
 		r.Outcome = Template
 	default:
-		if p.Turn != "" {
-			r.Turn = xxhash.Sum64String(p.Turn)
-		}
-		r.Bytes = len(p.Text)
+		r.Turn, r.Bytes = p.Turn, len(p.Text)
 		var ok bool
 		if r.IDs, r.Encoded, ok = s.cache.Encode(m.tokenizer, ids, p.Text, p.Special); !ok {
 			r.Outcome, r.IDs = Large, ids

@@ -8,10 +8,11 @@ const NoTokens = -1
 // Work describes the cost of one attempt.
 type Work struct {
 	Stream         bool
-	UncachedTokens int64 // prompt tokens that the node probably has to compute
-	CachedTokens   int64 // prompt tokens that the node probably holds in its cache
-	MaxTokens      int64 // bound on completion tokens; 0 = unknown, NoTokens = none are generated
-	Owner          Owner // may give the attempt up and is told of the prefill; nil: the attempt is only evidence
+	UncachedTokens int64         // prompt tokens that the node probably has to compute
+	CachedTokens   int64         // prompt tokens that the node probably holds in its cache
+	MaxTokens      int64         // bound on completion tokens; 0 = unknown, NoTokens = none are generated
+	Expected       time.Duration // until an unstreamed answer's first token; 0: unknown
+	Owner          Owner         // may give the attempt up and is told of the prefill; nil: only evidence
 }
 
 func (w *Work) kind() int {

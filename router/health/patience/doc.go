@@ -48,11 +48,14 @@
 //
 // # Nodes without progress
 //
-// An unstreamed answer shows nothing until it is complete. One such attempt alone proves nothing,
-// so the node is judged as a whole. A node's silence began at its last byte (of any response, for
-// any model), or at the dispatch of its oldest unanswered attempt if that is later. A node is
-// judged once a peer has answered a request sent after that. Every waiting attempt is then a
-// witness. A witness's p is the chance that a healthy node would have kept it waiting this long:
+// An unstreamed answer shows nothing until it is complete. Its prompt counts as computed once the
+// caller's expected time, or else E, has passed.
+//
+// One such attempt alone proves nothing, so the node is judged as a whole. A node's silence began
+// at its last byte (of any response, for any model), or at the dispatch of its oldest unanswered
+// attempt if that is later. A node is judged once a peer has answered a request sent after that.
+// Every waiting attempt is then a witness. A witness's p is the chance that a healthy node would
+// have kept it waiting this long:
 //
 //		p = S(w/(2·slow)) / S(w0/(2·slow)), at least 1/50
 //
@@ -79,6 +82,8 @@
 // after StallFloor of silence. A product of at most 1/100 sets the node aside. A product of at most
 // 1/1000 also moves its waiting attempts (Rescue). Until the node's next byte the evidence goes on
 // counting as 1/100. If the node is tried again and still hangs, one wait is then enough evidence,
-// if it exceeds the waits of three answers in four. A stream that has begun is no witness, because
-// a client that stops reading silences it too. The idle timeout bounds a stream that has begun.
+// if it exceeds the waits of three answers in four. Old evidence moves no attempt sent after the
+// last report, because the node may have recovered: completion checks show that without a byte
+// here. A stream that has begun is no witness, because a client that stops reading silences it too.
+// The idle timeout bounds a stream that has begun.
 package patience

@@ -34,7 +34,11 @@ func (m *Model) survey(now time.Duration) {
 // prefilled tells the owner. No byte of the answer shows that moment.
 func (l *attempts) prefilled(m *Model, now time.Duration) {
 	for a := l.head; a != nil; a = a.next {
-		if a.prefilled || (now-a.start).Seconds() <= m.expectFirst(a.tokens) {
+		expected := a.work.Expected.Seconds()
+		if expected == 0 {
+			expected = m.expectFirst(a.tokens)
+		}
+		if a.prefilled || (now-a.start).Seconds() <= expected {
 			continue
 		}
 		a.prefilled = true

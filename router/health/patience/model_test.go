@@ -175,6 +175,15 @@ func TestACallCountsUntilItsPromptShouldBeComputed(t *testing.T) {
 	if got := n.n.queued; got != 300 || call.computed != 1 || stream.computed != 0 {
 		t.Errorf("%d tokens queued, the call was told %d times, the stream %d", got, call.computed, stream.computed)
 	}
+	call.a.Done(s.now, 0, false)
+	foretold := s.send(0, false, 500, 0, 20)
+	foretold.a.work.Expected, foretold.refuse = 5*time.Second, true
+	if s.run(4 * time.Second); foretold.computed != 0 {
+		t.Error("a call was told before its expected time")
+	}
+	if s.run(2 * time.Second); foretold.computed != 1 {
+		t.Errorf("a call was told %d times once its expected time had passed", foretold.computed)
+	}
 	short := s.send(0, false, 500, 0, 0)
 	short.a.Done(s.now, 0, true)
 	s.run(2 * time.Second)

@@ -82,7 +82,7 @@ type Node struct {
 	streams attempts // waiting for their first byte
 	calls   attempts // waiting for their answer
 	// queued counts the uncached tokens of the waiting attempts. A stream's prompt counts until its
-	// first byte. An unstreamed call's prompt counts until it should have been computed.
+	// first byte. An unstreamed call's prompt counts until its first token is expected.
 	queued int64
 
 	ratio   float64 // moving mean of wait/E; 0 = nothing seen

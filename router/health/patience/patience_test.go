@@ -185,6 +185,109 @@ func TestSuspectNodeIsFoundAgainByOneRequest(t *testing.T) {
 	}
 }
 
+// hangAndReturn hangs node 0 until it is reported, tried again and reported again. Then the node
+// computes again, and nothing waits there.
+func (s *sim) hangAndReturn() {
+	s.noticeHang()
+	s.noticeHang()
+	s.nodes[0].hung = false
+	s.run(time.Second)
+	if len(s.reqs) != 0 {
+		s.t.Fatalf("%d requests still open", len(s.reqs))
+	}
+}
+
+// noticeHang hangs node 0 and sends streams to all nodes. noticeHang returns the time until node 0
+// is reported and all its streams are moved.
+func (s *sim) noticeHang() time.Duration {
+	s.nodes[0].hung = true
+	reported, began := len(s.stalls), s.now
+	reqs := s.spreadOver(4*len(s.nodes), true, 500, 64, 20)
+	for len(s.stalls) == reported || s.givenUp(reqs) < 4 {
+		if s.run(simStep); s.now.Sub(began) > 10*time.Second {
+			s.t.Fatalf("%d stalls, %d streams given up after 10 s", len(s.stalls)-reported, s.givenUp(reqs))
+		}
+	}
+	took := s.now.Sub(began)
+	s.run(2 * time.Second)
+	return took
+}
+
+// TestOldSilenceDoesNotMoveNewStreams checks that a node that computes again, but has sent no byte
+// since its silence, may answer the next streams.
+func TestOldSilenceDoesNotMoveNewStreams(t *testing.T) {
+	for _, nodes := range []int{2, 4} {
+		s := newSim(t, nodes)
+		s.warm(20, true)
+		s.hangAndReturn()
+		reported := len(s.stalls)
+		reqs := s.spreadOver(4*nodes, true, 500, 64, 20)
+		s.run(2 * time.Second)
+		if n := s.givenUp(reqs); n != 0 || len(s.stalls) != reported {
+			t.Errorf("%d nodes: %d of %d given up, %d reports", nodes, n, len(reqs), len(s.stalls)-reported)
+		}
+	}
+}
+
+// TestAStreamThatCannotMoveDoesNotMoveLaterOnes keeps a stream on node 0 that is never answered.
+// The node answers all later streams.
+func TestAStreamThatCannotMoveDoesNotMoveLaterOnes(t *testing.T) {
+	s := newSim(t, 2)
+	s.warm(20, true)
+	s.noticeHang()
+	pinned := s.send(0, true, 500, 64, 20)
+	pinned.refuse, pinned.first, pinned.end = true, s.now.Add(time.Hour), s.now.Add(time.Hour)
+	s.noticeHang()
+	s.nodes[0].hung = false
+	reqs := s.spreadOver(8, true, 500, 64, 20)
+	s.run(2 * time.Second)
+	if n := s.givenUp(reqs); n != 0 || !pinned.open {
+		t.Errorf("%d of %d given up, the pinned stream waits: %v", n, len(reqs), pinned.open)
+	}
+}
+
+// TestNextHangIsNoticedAsFast hangs a node again after its return. The node has sent bytes in
+// between, or only completion checks have seen it well. The expected times vary by a tenth.
+func TestNextHangIsNoticedAsFast(t *testing.T) {
+	for _, nodes := range []int{2, 4} {
+		for _, bytes := range []bool{false, true} {
+			s := newSim(t, nodes)
+			s.warm(20, true)
+			fresh := s.noticeHang()
+			s.hangAndReturn()
+			if bytes {
+				s.warm(20, true)
+			}
+			if next := s.noticeHang(); next > fresh+fresh/10 {
+				t.Errorf("%d nodes, bytes %v: noticed after %v, the first hang after %v", nodes, bytes, next, fresh)
+			}
+		}
+	}
+}
+
+// TestRefusedCallsAreAskedAgain checks that calls without a stream move when their owner accepts,
+// although the node was reported before.
+func TestRefusedCallsAreAskedAgain(t *testing.T) {
+	s := newSim(t, 4)
+	s.warm(10, false)
+	s.nodes[0].hung = true
+	reqs := s.spreadOver(16, false, 500, 0, 20)
+	for _, r := range reqs {
+		r.refuse = true
+	}
+	s.run(2 * time.Second)
+	if len(s.stalls) == 0 || s.givenUp(reqs) != 0 {
+		t.Fatalf("%d stalls, %d given up", len(s.stalls), s.givenUp(reqs))
+	}
+	for _, r := range reqs {
+		r.refuse = false
+	}
+	s.run(2 * time.Second)
+	if n := s.givenUp(reqs); n != 4 {
+		t.Errorf("%d given up, want the 4 on the hung node", n)
+	}
+}
+
 func TestLongCallAloneIsNotFlagged(t *testing.T) {
 	for _, maxTokens := range []int64{0, 100_000} {
 		s := newSim(t, 4)

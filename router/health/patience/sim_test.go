@@ -148,6 +148,7 @@ func (r *simRequest) step(now time.Time) bool {
 
 // warm teaches the model with n requests of various sizes on every node.
 func (s *sim) warm(n int, stream bool) {
+	reported := len(s.stalls)
 	for range n {
 		for i := range s.nodes {
 			s.send(i, stream, 100+s.rng.Int64N(900), 0, 10)
@@ -155,7 +156,7 @@ func (s *sim) warm(n int, stream bool) {
 		s.run(150 * time.Millisecond)
 	}
 	s.run(3 * time.Second)
-	if len(s.reqs) != 0 || len(s.stalls) != 0 {
+	if len(s.reqs) != 0 || len(s.stalls) != reported {
 		s.t.Fatalf("warming up: %d open, stalls %v", len(s.reqs), s.stalls)
 	}
 }

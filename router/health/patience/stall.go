@@ -79,8 +79,9 @@ func (e *evidence) level() level {
 	return fine
 }
 
-// judge weighs the silence of one node. On strong evidence judge moves the node's attempts. judge
-// reports the node when the evidence is new.
+// judge weighs the silence of one node. judge reports the node when the evidence is new. On strong
+// evidence judge moves the attempts that were sent to the node before its last report. Later
+// attempts stay until the evidence grows, because the node may have recovered since the report.
 func (m *Model) judge(n *Node, now time.Duration) (Stall, bool) {
 	pulse := n.pulse.At()
 	if pulse > n.levelAt {
@@ -102,20 +103,22 @@ func (m *Model) judge(n *Node, now time.Duration) (Stall, bool) {
 	}
 	e := m.weigh(n, since, now, slow, float64(count))
 	found := e.level()
-	s := Stall{Node: n, Rescue: found == rescue}
-	if found == rescue && (e.sharp || found > n.level) {
-		m.askAll(&n.streams, now)
-		m.askAll(&n.calls, now)
-	}
-	if found == fine || found <= n.level && (!e.sharp || e.newest <= n.toldAt) {
+	if found == fine {
 		return Stall{}, false
 	}
-	if n.level == fine {
-		n.levelAt, n.levelFor = now, since
-		n.lost.old, n.lost.new = n.lost.old+n.lost.new, 0
+	news := found > n.level || e.sharp && e.newest > n.toldAt
+	if news {
+		if n.level == fine {
+			n.levelAt, n.levelFor = now, since
+			n.lost.old, n.lost.new = n.lost.old+n.lost.new, 0
+		}
+		n.level, n.toldAt = max(found, n.level), now
 	}
-	n.level, n.toldAt = max(found, n.level), now
-	return s, true
+	if found == rescue {
+		m.askAll(&n.streams, n.toldAt, now)
+		m.askAll(&n.calls, n.toldAt, now)
+	}
+	return Stall{Node: n, Rescue: found == rescue}, news
 }
 
 // silentSince returns the begin of the node's silence: the last sign of life, or the dispatch of
@@ -214,8 +217,9 @@ func (m *Model) longestCall(a *Attempt, seen *spread) float64 {
 	return bound + m.first.expect(float64(a.tokens+a.work.CachedTokens))
 }
 
-func (m *Model) askAll(l *attempts, now time.Duration) {
-	for a := l.head; a != nil; {
+// askAll asks the owners of the attempts sent until the given time.
+func (m *Model) askAll(l *attempts, until, now time.Duration) {
+	for a := l.head; a != nil && a.start <= until; {
 		next := a.next
 		m.ask(a, Stalled, now)
 		a = next
