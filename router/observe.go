@@ -143,7 +143,7 @@ var nodeGauges = append([]metric.Def{
 	nodeSlowdown: {
 		Name: "cgn_router_node_slowdown_ratio", Labels: []string{"node", "part"},
 		Help: "Time of a part of the node's work, prefill or decode, as a share of that of nodes of its kind: 1 is as " +
-			"long, 2 twice as long. Mode predicted only; absent until 16 answers have shown it, while none has for 10 " +
+			"long, 2 twice as long. Mode predicted only; absent until 8 answers have shown it, while none has for 10 " +
 			"minutes, and for a node that is alone in its kind.",
 	},
 	nodeWatts: {

@@ -46,7 +46,7 @@ policy weighs the parts, and the line of each candidate has the sum. -o json has
 LAST is the time to the first token of the node's last streamed answer, as expected when it was sent and as it came:
 0.208/0.231. -o json has the answer's age too. - is none yet.
 SLOWDOWN is the time that the node's prefill and its decode took lately beside nodes of its kind: 2.00/1.00 is twice
-their prefill and the same decode. - is unknown: fewer than 16 answers, or none for 10 minutes. A node that is alone
+their prefill and the same decode. - is unknown: fewer than 8 answers, or none for 10 minutes. A node that is alone
 in its kind has no SLOWDOWN. NOTE has the answers behind a slowdown and the age of the last one.
 BLOCKS is as in mode score.
 
@@ -385,6 +385,9 @@ const slowNoted = 1.25
 func slowNotes(s *leg.NodeSpeed) (notes []string) {
 	if s == nil {
 		return nil
+	}
+	if s.Tried {
+		notes = append(notes, "counts as like its kind, to be tried again")
 	}
 	for _, part := range []struct {
 		name string

@@ -186,8 +186,8 @@ func TestRouteExplainHasTheColumnsOfTheMode(t *testing.T) {
 			page += `,"expected":{"wait_s":0.125,"prefill_s":0.089,"first_s":0.234,"step_s":0.01512,"answer_s":1.5,
 				"stalls_s":0.2,"slower_s":0.05,"taint_factor":1,"total":3.1416},
 				"last":{"expected_s":0.2081,"real_s":0.2309,"age_s":3},
-				"speed":{"prefill":{"factor":2,"last_factor":2.1,"slowdown":2.25,"answers":34,"age_s":65.4},
-				"decode":{"factor":1,"last_factor":1,"slowdown":1.01,"answers":200,"age_s":0.5}}`
+				"speed":{"prefill":{"factor":2,"slowdown":2.25,"answers":34,"age_s":65.4},
+				"decode":{"factor":1,"slowdown":1.01,"answers":200,"age_s":0.5}}`
 			note = " prefill takes 2.2 times as long as at its like (34 answers, the last 1m5s ago)"
 		}
 		url, _, _ := ctltest.AdminPort(t, map[string]string{"/debug/route": page + "}]}"})
@@ -212,7 +212,7 @@ func TestRouteExplainOfUnknownSpeeds(t *testing.T) {
 {"node":"a","eligible":true,"total":4,"expected":{"taint_factor":1,"total":1},"speed":{"prefill":{"factor":1,"answers":0},
 "decode":{"factor":1,"answers":0}}},
 {"node":"b","eligible":true,"total":4,"expected":{"taint_factor":1,"total":1},"speed":{"prefill":{"factor":1,"answers":0},
-"decode":{"factor":3,"last_factor":3,"slowdown":3,"answers":20,"age_s":0.4}}},
+"decode":{"factor":3,"slowdown":3,"answers":20,"age_s":0.4}}},
 {"node":"c","reason":"cordoned","total":4},
 {"node":"d","reason":"full","total":4,"speed":{"prefill":{"slowdown":5,"answers":220,"age_s":9},"decode":{}}}]}`
 	url, _, _ := ctltest.AdminPort(t, map[string]string{"/debug/route": page})

@@ -51,7 +51,7 @@ func Command(a *cli.App) *cobra.Command {
 			"cache in use\n" +
 			"  SLOWDOWN    times of the node's prefill and of its decode beside nodes of its kind: 2.00/1.00 is twice " +
 			"the prefill and\n" +
-			"              the same decode; -: mode predicted is off, or has fewer than 16 answers, or none for 10 " +
+			"              the same decode; -: mode predicted is off, or has fewer than 8 answers, or none for 10 " +
 			"minutes, or the node is\n" +
 			"              alone in its kind\n" +
 			"  BELIEVED    for how long a block is believed to stay in the node's cache, learned from its answers\n" +

@@ -202,40 +202,62 @@ func TestRecoveredTimes(t *testing.T) {
 	}
 }
 
-// TestSlowNodeIsTriedAgain: mode predicted sends few requests to a node that is slow for long, and
-// finds out that it is fast again, although the others can do without it.
+// TestSlowNodeIsTriedAgain checks that mode predicted sends few requests to a node that is slow,
+// and finds out that it is fast again although the others can do without it: a node of three that
+// is slow for long, and one of eight that is slow at its first answers.
 func TestSlowNodeIsTriedAgain(t *testing.T) {
+	for _, c := range []struct {
+		nodes     int
+		perSecond float64
+		from, to  time.Duration
+		share     float64 // of the requests in the ten minutes after that
+	}{
+		{3, 1.4, time.Minute, 16 * time.Minute, 0.1},
+		{8, 5, 0, time.Minute, 0.06},
+	} {
+		meanwhile, after := sharesOfSlow(t, c.nodes, c.perSecond, c.from, c.to, false)
+		tried, back := sharesOfSlow(t, c.nodes, c.perSecond, c.from, c.to, true)
+		t.Logf("%d nodes: share while slow %.3f, after that %.3f; without exploration %.3f and %.3f", c.nodes, tried,
+			back, meanwhile, after)
+		if tried > 0.03 || back < c.share || back < 1.5*after {
+			t.Errorf("of %d nodes a slow one gets %.3f of the requests, and after that %.3f; without exploration %.3f "+
+				"and %.3f", c.nodes, tried, back, meanwhile, after)
+		}
+	}
+}
+
+// sharesOfSlow returns the share of a node in the requests while it is five times slower than its
+// like, and in the ten minutes after that, in mode predicted.
+func sharesOfSlow(
+	t *testing.T, nodes int, perSecond float64, from, to time.Duration, explores bool,
+) (meanwhile, after float64) {
+	t.Helper()
 	kinds, err := TrafficsNamed([]string{"recovery"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	kind := kinds[0]
-	kind.Requests *= 2
-	const from, to, end = time.Minute, 16 * time.Minute, 26 * time.Minute
-	var meanwhile, after [2]float64 // the node's shares of the requests, without and with exploration
-	for i, explores := range []bool{false, true} {
-		var own, all [3]int // requests until from, to and end
-		for k, until := range []time.Duration{from, to, end} {
-			for seed := range uint64(4) {
-				w, cfg, err := kind.At(seed, 1.4)
-				if err != nil {
-					t.Fatal(err)
-				}
-				w.requests = slices.DeleteFunc(w.requests, func(r request) bool { return r.at >= until })
-				p := *policy.Default()
-				p.Predicted.Explore = explores
-				cfg.Mode, cfg.Policy = policy.Predicted.String(), &p
-				cfg.Slow[0].From, cfg.Slow[0].To = from, to
-				r := run(t, w, cfg)
-				own[k], all[k] = own[k]+r.perNode[cfg.Slow[0].Node], all[k]+w.Len()
+	kind, end := kinds[0], to+10*time.Minute
+	kind.Fleet.Nodes = nodes
+	kind.Requests = int(perSecond*end.Seconds()) * 8 / nodes
+	var own, all [3]int // requests until from, to and end
+	for k, until := range []time.Duration{from, to, end} {
+		for seed := range uint64(4) {
+			w, cfg, err := kind.At(seed, perSecond)
+			if err != nil {
+				t.Fatal(err)
 			}
+			w.requests = slices.DeleteFunc(w.requests, func(r request) bool { return r.at >= until })
+			if len(w.requests) == 0 {
+				continue
+			}
+			p := *policy.Default()
+			p.Predicted.Explore = explores
+			cfg.Mode, cfg.Policy = policy.Predicted.String(), &p
+			cfg.Slow[0].From, cfg.Slow[0].To = from, to
+			r := run(t, w, cfg)
+			own[k], all[k] = own[k]+r.perNode[cfg.Slow[0].Node], all[k]+w.Len()
 		}
-		meanwhile[i] = float64(own[1]-own[0]) / float64(all[1]-all[0])
-		after[i] = float64(own[2]-own[1]) / float64(all[2]-all[1])
 	}
-	t.Logf("shares while slow %.3f, after that %.3f", meanwhile, after)
-	if meanwhile[1] > 0.03 || after[1] < 0.1 || after[1] < 1.5*after[0] {
-		t.Errorf("without and with exploration a slow node gets %.3f of the requests, and after that %.3f", meanwhile,
-			after)
-	}
+	share := func(k int) float64 { return float64(own[k]-own[k-1]) / float64(all[k]-all[k-1]) }
+	return share(1), share(2)
 }

@@ -120,6 +120,9 @@ func (d *Dispatcher) explain(r *request.Request, q Question, now time.Time) (*Ex
 		if next < len(l.picks.able) && int(l.picks.able[next]) == i {
 			row.candidate(&because.Terms[next], n, now)
 			row.terms(p.Mode, &because.Terms[next])
+			if row.Speed != nil {
+				row.Speed.Tried = l.picks.times[next].Tried
+			}
 			if next == pick {
 				e.Winner, e.WinnerRank = row.Node, row.Rank
 			}

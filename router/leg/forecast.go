@@ -67,13 +67,12 @@ func (d *Dispatcher) engine(n *nodeState, like likeness, view *fleet.ModelView) 
 // foresees says whether the policy of the pick needs expected times.
 func (l *Leg) foresees() bool { return l.picks.policy.Mode == policy.Predicted }
 
-// speed returns the speed of n at now, as far as the policy lets it be learned.
-func (l *Leg) speed(n *member, now time.Time) predict.Speed {
-	set := &l.picks.policy.Predicted
-	if !set.Learn {
+// speed returns the speed of n, as far as the policy lets it be learned.
+func (l *Leg) speed(n *member) predict.Speed {
+	if !l.picks.policy.Predicted.Learn {
 		return predict.Untaught()
 	}
-	return n.engine.Speed(now, set.Explore)
+	return n.engine.Speed()
 }
 
 // timing returns what mode predicted knows about n at now. own is the number of requests of this
@@ -82,7 +81,7 @@ func (l *Leg) timing(n *member, own int32, now time.Time) policy.Timing {
 	book, load := &n.rank.Book, n.rank.Load()
 	pressing := book.WaitingPrompts()
 	t := policy.Timing{
-		Speed: l.speed(n, now), Wait: book.Backlog(now).Seconds(), Overdue: book.Overdue(now).Seconds(),
+		Speed: l.speed(n), Wait: book.Backlog(now).Seconds(), Overdue: book.Overdue(now).Seconds(),
 		Pressing: float64(pressing), Decoding: float64(max(own-pressing, 0)), Blocks: book.Blocks(),
 	}
 	if load.Others > 0 {
@@ -100,12 +99,16 @@ func (l *Leg) timing(n *member, own int32, now time.Time) policy.Timing {
 
 // foreseeAll fills in what mode predicted needs to know about the request and the candidates.
 func (l *Leg) foreseeAll(now time.Time) {
-	p := &l.picks
+	p, mayTry := &l.picks, l.mayTry()
 	p.times = slices.Grow(p.times[:0], len(p.able))[:len(p.able)]
 	for i, at := range p.able {
-		p.times[i] = l.timing(l.pool.members[at], p.cands[i].InFlight, now)
-		if p.cands[i].Loads {
-			p.times[i].Load = l.model.adapterLoad.Seconds()
+		c, t, n := &p.cands[i], &p.times[i], l.pool.members[at]
+		*t = l.timing(n, c.InFlight, now)
+		if mayTry && t.Pressing+t.Decoding == 0 {
+			t.Tried = n.engine.Try(&t.Speed, predict.Prompt(l.prompt.Tokens(), p.policy.Score.Tiers.Held(c)))
+		}
+		if c.Loads {
+			t.Load = l.model.adapterLoad.Seconds()
 		}
 	}
 	p.output = l.output()
@@ -115,10 +118,13 @@ func (l *Leg) foreseeAll(now time.Time) {
 // unknown.
 const triesOneIn = 8
 
-// explores says whether the request may try such a node. Its answer must teach.
-func (l *Leg) explores() bool {
+// explores says whether the request may try such a node.
+func (l *Leg) explores() bool { return l.mayTry() && (l.picks.turn>>32)%triesOneIn == 0 }
+
+// mayTry says whether the request may try nodes. Its answer must teach.
+func (l *Leg) mayTry() bool {
 	set := &l.picks.policy.Predicted
-	return set.Learn && set.Explore && l.teaches() && (l.picks.turn>>32)%triesOneIn == 0
+	return set.Learn && set.Explore && l.teaches()
 }
 
 // teaches says whether the time of the answer's first token can be told. Engines announce a

@@ -176,7 +176,7 @@ func TestRehearsedRates(t *testing.T) {
 		f, g := taught(speedsOf(d, id))
 		firsts, gaps = firsts+f, gaps+g
 	}
-	s := speedsOf(d, "a").Speed(now, true)
+	s := speedsOf(d, "a").Speed()
 	if off := s.DecodeFactor*s.Decode(1, 30)/step.Seconds() - 1; firsts != 200 || gaps != 200 || late > 0.1 ||
 		math.Abs(off) > 0.1 {
 		t.Errorf("%d first tokens, %d gaps, the last first token %.2f off, steps %.2f off", firsts, gaps, late, off)
@@ -237,7 +237,7 @@ func TestWithoutLearning(t *testing.T) {
 	}
 	answers(10)
 	compared := sumOf(t, d, "cgn_router_expected_ttft_error_seconds")
-	was, before := *speedsOf(d, "a").Kind().Rates(), speedsOf(d, "a").Speed(now, false)
+	was, before := *speedsOf(d, "a").Kind().Rates(), speedsOf(d, "a").Speed()
 	decide(t, d, `{"mode":"predicted","predicted":{"learn":false}}`)
 	r := rehearsed(t, d, 50, now)
 	s, want := predict.Untaught(), predict.First{Work: predict.Prompt(800, 0)}
@@ -247,7 +247,7 @@ func TestWithoutLearning(t *testing.T) {
 	}
 	r.Finish(usage.Counts{}, now)
 	answers(20)
-	if is := speedsOf(d, "a").Speed(now, false); *speedsOf(d, "a").Kind().Rates() != was || is != before {
+	if is := speedsOf(d, "a").Speed(); *speedsOf(d, "a").Kind().Rates() != was || is != before {
 		t.Errorf("%+v was learned, after %+v", is, before)
 	}
 	compared = sumOf(t, d, "cgn_router_expected_ttft_error_seconds") - compared

@@ -81,7 +81,7 @@ func TestLearningSurvivesChanges(t *testing.T) {
 	decide(t, d, predicted)
 	e, kind := speedsOf(d, "node-1"), speedsOf(d, "node-1").Kind()
 	for range 100 {
-		s := e.Speed(time.Now(), true)
+		s := e.Speed()
 		f := predict.First{Work: predict.Prompt(1000, 0)}
 		s.Forecast(&f)
 		e.LearnFirst(&f, 1, time.Now())

@@ -30,7 +30,7 @@ var partNames = [...]string{ofPrefill: "prefill", ofDecode: "decode"}
 
 const (
 	// paceMin is the number of answers from which on a factor counts in comparisons.
-	paceMin = 16
+	paceMin = 8
 	// paceFor is how long a factor counts in comparisons after its last answer.
 	paceFor = 10 * time.Minute
 )

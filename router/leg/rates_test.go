@@ -145,7 +145,7 @@ func TestRatesOfAnEngine(t *testing.T) {
 				t.Errorf("%d answers teach %d first tokens and %d gaps", n+1, firsts, gaps)
 			}
 		}
-		now := e.Speed(time.Now(), true)
+		now := e.Speed()
 		was := predict.Untaught()
 		if !(now.PrefillFactor*now.Prefill(predict.Prompt(200, 0)) > was.Prefill(predict.Prompt(200, 0)) &&
 			now.DecodeFactor*now.Decode(1, 4) > was.Decode(1, 4)) {

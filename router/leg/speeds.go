@@ -16,15 +16,16 @@ type NodeSpeed struct {
 	// Silent is the seconds without a token, while mode predicted counts them as stalled. Explained
 	// picks have stalled_s instead.
 	Silent float64 `json:"silent_s,omitempty"`
+	// Tried says that an explained pick counts the node as like its kind, to try it again.
+	Tried bool `json:"tried,omitempty"`
 }
 
 // NodePace is one part of a NodeSpeed.
 type NodePace struct {
-	Factor   float64  `json:"factor,omitempty"`      // of the rates of the node's kind, as an explained pick counts it
-	Last     float64  `json:"last_factor,omitempty"` // at the last answer
-	Slowdown float64  `json:"slowdown,omitempty"`    // as cgn_router_node_slowdown_ratio; absent if unknown
-	Answers  int      `json:"answers"`               // first tokens or stretches of tokens behind the factors
-	Age      *float64 `json:"age_s,omitempty"`       // since the last of them; absent if there was none
+	Factor   float64  `json:"factor,omitempty"`   // of the rates of the node's kind
+	Slowdown float64  `json:"slowdown,omitempty"` // as cgn_router_node_slowdown_ratio; absent if unknown
+	Answers  int      `json:"answers"`            // first tokens or stretches of tokens behind the factors
+	Age      *float64 `json:"age_s,omitempty"`    // since the last of them; absent if there was none
 }
 
 // Speeds returns the speeds of the nodes that can be compared, are slow or stand still, by their
@@ -70,20 +71,20 @@ func (e *ExplainedNode) paced(l *Leg, n *member, all map[*predict.Engine]paces, 
 	if all == nil {
 		return
 	}
-	p, s := all[n.engine], l.speed(n, now)
+	p, s := all[n.engine], l.speed(n)
 	e.Speed = n.node.speed(&p, now)
 	e.Speed.Prefill.Factor, e.Speed.Decode.Factor = s.PrefillFactor, s.DecodeFactor
 }
 
 // speed returns p for people.
 func (n *nodeState) speed(p *paces, now time.Time) *NodeSpeed {
-	return &NodeSpeed{p[ofPrefill].told(now), p[ofDecode].told(now), n.slowness().words(now), 0}
+	return &NodeSpeed{p[ofPrefill].told(now), p[ofDecode].told(now), n.slowness().words(now), 0, false}
 }
 
 func (p *pace) told(now time.Time) (x NodePace) {
 	if p.Answers > 0 {
 		age := now.Sub(p.At).Seconds()
-		x = NodePace{Last: p.Factor, Slowdown: p.ratio, Answers: p.Answers, Age: &age}
+		x = NodePace{Factor: p.Factor, Slowdown: p.ratio, Answers: p.Answers, Age: &age}
 	}
 	return x
 }

@@ -47,9 +47,8 @@ type PredictedSettings struct {
 	Burst float64 `json:"burst" range:"0..1000"`
 	// Learn says that rates are learned. Without it all nodes have the start values.
 	Learn bool `json:"learn"`
-	// Explore says that a node's slowdown is forgotten in some minutes while the node gets no
-	// requests. A node that was slow is then tried again. Explore also lets some
-	// requests try idle nodes of a kind whose speed is unknown.
+	// Explore lets some requests try idle nodes that were slower than their kind, and those of a
+	// kind whose speed is unknown.
 	Explore bool `json:"explore"`
 }
 
@@ -66,6 +65,7 @@ type Timing struct {
 	Decoding float64 // requests that get tokens
 	Blocks   float64 // KV blocks of the node's requests
 	Load     float64 // seconds to load the request's adapter
+	Tried    bool    // the speed is that of the node's kind, because the node may be tried again
 }
 
 // ExpectedTerms are the parts of one node's cost in mode predicted, in seconds.
@@ -173,7 +173,11 @@ func (p *predicted) pick(s *Situation, e *Explanation) int {
 			return i
 		}
 	}
-	return s.among(best, low, second, band, takers, e)
+	pick := s.among(best, low, second, band, takers, e)
+	if e != nil && s.Times[pick].Tried {
+		e.Why = "it was slower than its kind, and is tried again; " + e.Why
+	}
+	return pick
 }
 
 // untried returns the cheapest idle candidate of a kind whose speed is unknown yet; -1: there is

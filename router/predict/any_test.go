@@ -19,8 +19,11 @@ func (e *Engine) sound(now time.Time) string {
 		}
 		return true
 	}
-	for _, explores := range []bool{false, true} {
-		s := e.Speed(now, explores)
+	for _, tries := range []bool{false, true} {
+		s := e.Speed()
+		if tries {
+			e.Try(&s, Prompt(1000, 0))
+		}
 		if !ok(s.Base, s.Token, s.Pair, s.Steps, s.Each, s.Step, s.Sequence, s.Block) {
 			return "rates"
 		}
@@ -47,7 +50,7 @@ type observed struct {
 func (o *observed) learn(e *Engine, now time.Time) string {
 	v := &o.values
 	if o.first {
-		s := e.Speed(now, true)
+		s := e.Speed()
 		f := First{Wait: v[0], Ahead: v[1], Work: Work{v[2], v[3]}, Step: v[4]}
 		if s.Forecast(&f); v[6] != 0 {
 			f.Expected = v[6]

@@ -39,7 +39,7 @@ func TestBursts(t *testing.T) {
 		all := make([][]First, len(engines))
 		for i, e := range engines {
 			luck[i] = math.Exp(0.3 * dice.NormFloat64())
-			s := e.Speed(now, true)
+			s := e.Speed()
 			for n := range burst {
 				f := First{Work: Prompt(64, 0), Ahead: float64(n), Step: 0.01}
 				f.Wait = f.Ahead * s.PrefillFactor * (s.Each + s.Prefill(f.Work))
@@ -59,7 +59,7 @@ func TestBursts(t *testing.T) {
 		}
 	}
 	for i, e := range engines {
-		if own, other := e.Speed(now, true), engines[0].Speed(now, true); own.PrefillFactor > 1.3*other.PrefillFactor ||
+		if own, other := e.Speed(), engines[0].Speed(); own.PrefillFactor > 1.3*other.PrefillFactor ||
 			own.PrefillFactor < other.PrefillFactor/1.3 {
 			t.Errorf("equal engines have the factors %.2f and %.2f (%d)", own.PrefillFactor, other.PrefillFactor, i)
 		}

@@ -16,9 +16,8 @@
 // than the Kind's. The factor of prefill holds for all of a first token but what waits before it. A
 // new engine begins with what its like have taught, and needs few answers of its own. An engine has
 // the typical factor of its kind until its answers differ by more than chance. What is chance
-// follows from how much the answers of the kind scatter, and counts as little at first. If the
-// caller explores, a change of a factor is forgotten as it grows old: an engine that was slow is
-// tried again.
+// follows from how much the answers of the kind scatter, and counts as little at first. A slow
+// engine that gets no requests would be slow for ever, so Try lets it be tried now and then.
 //
 // # Learning
 //

@@ -18,11 +18,16 @@ const (
 type Engine struct {
 	kind  *Kind
 	parts [2]factor
+	tries tries
 	last  compared
 }
 
 // NewEngine returns an engine of which only its kind is known.
-func NewEngine(k *Kind) *Engine { return &Engine{kind: k} }
+func NewEngine(k *Kind) *Engine {
+	e := &Engine{kind: k}
+	e.tries.pause.Store(pauseLeast)
+	return e
+}
 
 // Kind returns the engine's kind.
 func (e *Engine) Kind() *Kind { return e.kind }
@@ -30,13 +35,11 @@ func (e *Engine) Kind() *Kind { return e.kind }
 // factor is how much slower than its kind an engine is. The kind's lock guards writes, mean and
 // fast.
 type factor struct {
-	usual   atomic.Uint64 // bits of the logarithm in the long run
-	best    atomic.Uint64 // bits of the lowest usual since there were some observations
-	present atomic.Uint64 // bits of the logarithm at the last observation, if the engine has changed its speed
-	at      atomic.Int64  // time of the last observation, Unix ns
-	n       atomic.Int32
-	mean    float64 // moving mean of the observed logarithms
-	fast    float64 // a quicker mean
+	over atomic.Uint64 // bits of the logarithm beyond that of the kind's published Typical
+	at   atomic.Int64  // time of the last observation, Unix ns
+	n    atomic.Int32
+	mean float64 // moving mean of the observed logarithms
+	fast float64 // a quicker mean
 }
 
 const (
@@ -44,46 +47,31 @@ const (
 	gain = 1.0 / 32
 	// fastGain is the weight of an observation in the quicker mean, once there are some.
 	fastGain = 1.0 / 4
-	// settled is the number of observations from which on the lowest logarithm is kept.
-	settled = 32
 	// changeLeast is the least difference of the two means at which the engine has changed its
 	// speed. The quicker mean is then right.
 	changeLeast = 0.5
 	// doubt is the number of a mean's standard errors that count as chance. It is large, because
 	// the errors of successive first tokens are alike: a wait that nobody forecast delays several.
 	doubt = 6
-	// halfLife is the time in which half of a change is forgotten without observations.
-	halfLife = time.Minute
 	// factorMost bounds a factor, and its inverse.
 	factorMost = 32
 )
 
 var logMost = math.Log(factorMost)
 
-// last returns the logarithm of the factor after the last observation.
-func (f *factor) last() float64 { return math.Float64frombits(f.present.Load()) }
+// beyond returns the logarithm beyond the kind's published typical one.
+func (f *factor) beyond() float64 { return math.Float64frombits(f.over.Load()) }
 
-// fade returns the logarithm of the factor at now. It fades to the usual one. An engine that was
-// slow for long has learned that as usual, so it fades to its kind's typical one if it was as fast
-// before, or to its own best.
-func (f *factor) fade(now time.Time, typical float64) float64 {
-	last := f.last()
-	age := time.Duration(now.UnixNano() - f.at.Load())
-	if age <= halfLife/16 { // log and exp take longer than the rest
-		return last
-	}
-	usual, best := math.Float64frombits(f.usual.Load()), math.Float64frombits(f.best.Load())
-	goal := min(usual, max(best, math.Log(typical)))
-	if last == goal {
-		return last
-	}
-	return goal + (last-goal)*math.Exp2(-float64(age)/float64(halfLife))
+// log returns the logarithm of a factor. The caller holds the kind's lock.
+func (e *Engine) log(which part) float64 {
+	return min(max(e.kind.published[which]+e.parts[which].beyond(), -logMost), logMost)
 }
 
 // observe takes in the logarithm of an observation's ratio to the kind's expectation. weight is
 // between 0 and 1. The engine is like its kind, whose factor has the logarithm typical, unless the
-// means differ from it by more than chance. scatter is the standard deviation of the logarithms.
-func (f *factor) observe(ratio, weight, typical, scatter float64, now time.Time) {
+// means differ from it by more than chance. published is the published typical one, and scatter the
+// standard deviation of the logarithms.
+func (f *factor) observe(ratio, weight, typical, published, scatter float64, now time.Time) {
 	n := f.n.Load()
 	slow, quick := max(gain, 1/float64(n+2)), max(fastGain, 1/float64(n+2))
 	// An outlier counts in the mean as far as the quicker one has confirmed it.
@@ -97,12 +85,11 @@ func (f *factor) observe(ratio, weight, typical, scatter float64, now time.Time)
 	if math.Abs(f.fast-usual) > max(changeLeast, doubt*scatter*standardError(quick)) {
 		present = f.fast
 	}
-	usual, present = min(max(usual, -logMost), logMost), min(max(present, -logMost), logMost)
-	f.usual.Store(math.Float64bits(usual))
-	if n < settled || usual < math.Float64frombits(f.best.Load()) {
-		f.best.Store(math.Float64bits(usual))
+	over := 0.0
+	if present != typical {
+		over = present - published
 	}
-	f.present.Store(math.Float64bits(present))
+	f.over.Store(math.Float64bits(over))
 	f.at.Store(now.UnixNano())
 	f.n.Store(min(n+1, math.MaxInt32-1))
 }
@@ -120,31 +107,20 @@ type Speed struct {
 // Untaught returns the speed of an engine of which nothing is known.
 func Untaught() Speed { return Speed{Rates: &start, PrefillFactor: 1, DecodeFactor: 1} }
 
-// Speed returns the engine's speed at now. If explores is set, a change of its speed fades while it
-// answers nothing. An engine that has answered nothing is as fast as those whose answers the rates
-// are from.
-func (e *Engine) Speed(now time.Time, explores bool) Speed {
+// Speed returns the engine's speed. An engine that has answered nothing is as fast as those whose
+// answers the rates are from.
+func (e *Engine) Speed() Speed {
 	r := e.kind.Rates()
-	return Speed{
-		Rates:         r,
-		PrefillFactor: e.parts[prefill].times(now, explores, r.Typical[prefill]),
-		DecodeFactor:  e.parts[decode].times(now, explores, r.Typical[decode]),
-	}
+	return Speed{r, e.parts[prefill].times(r.Typical[prefill]), e.parts[decode].times(r.Typical[decode])}
 }
 
-// times returns the factor at now, or typical if there was no observation.
-func (f *factor) times(now time.Time, fades bool, typical float64) float64 {
-	if f.n.Load() == 0 {
+// times returns the factor. typical is that of the kind.
+func (f *factor) times(typical float64) float64 {
+	over := f.beyond()
+	if over == 0 {
 		return typical
 	}
-	log := f.last()
-	if fades {
-		log = f.fade(now, typical)
-	}
-	if log == 0 {
-		return 1
-	}
-	return math.Exp(log)
+	return min(max(typical*math.Exp(over), 1.0/factorMost), factorMost)
 }
 
 // First is a forecast of a first token. It is made when the request is sent.
@@ -174,15 +150,16 @@ func (e *Engine) LearnFirst(f *First, took float64, now time.Time) {
 	k := e.kind
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	log := e.parts[prefill].last()
+	log, over := e.log(prefill), e.parts[prefill].beyond()
 	x := [width]float64{1, f.Work.Tokens, f.Work.Pairs, f.Step}
 	inFactor, inRates := k.weights(f, x)
 	k.learnEach(f, took, log)
 	// The wait is known as well as the rest: its expectation errs by the same factor. The forecast
 	// may be older than the last observation.
 	ratio := math.Log(f.factor) + bounded(math.Log(took/f.Expected))
+	e.began(k.Rates().Base + k.Rates().Prefill(f.Work))
 	e.learnFactor(prefill, ratio, inFactor, now)
-	k.learnRates(prefill, x, took-f.Wait, log, inRates)
+	k.learnRates(prefill, x, took-f.Wait, over, inRates)
 }
 
 // waited is the weight, in its kind's rates, of a prompt that waited for a short time.
@@ -217,12 +194,13 @@ func (k *Kind) learnEach(f *First, took, log float64) {
 // caller holds the kind's lock.
 func (e *Engine) learnFactor(which part, ratio, weight float64, now time.Time) {
 	k, own := e.kind, &e.parts[which]
+	e.recovering(which, ratio)
 	weight = certain(weight, k.fits[which].n)
 	if own.n.Load() >= scatterFrom {
 		off := min(math.Abs(ratio-own.fast), scatterMost) * deviation
 		k.scatter[which] += (off - k.scatter[which]) * weight * scatterGain
 	}
-	own.observe(ratio, weight, k.typical[which], k.scatter[which], now)
+	own.observe(ratio, weight, k.typical[which], k.published[which], k.scatter[which], now)
 	k.typical[which] += (own.mean - k.typical[which]) * typicalGain
 }
 
@@ -253,10 +231,10 @@ func (e *Engine) LearnGaps(g *Gaps, now time.Time) {
 	k := e.kind
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	log := e.parts[decode].last()
+	over := e.parts[decode].beyond()
 	x := [width]float64{1, g.Requests, g.Blocks, 0}
 	e.learnFactor(decode, bounded(math.Log(step/k.fits[decode].expect(x))), 1, now)
-	k.learnRates(decode, x, step, log, 1)
+	k.learnRates(decode, x, step, over, 1)
 }
 
 // plausible says whether all values are numbers that an engine may have.

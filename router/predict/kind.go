@@ -8,15 +8,18 @@ import (
 
 // Kind is what engines of one kind have taught together. Kind is safe for concurrent use.
 type Kind struct {
-	rates atomic.Pointer[Rates]
+	rates  atomic.Pointer[Rates]
+	firsts atomic.Int64  // first tokens
+	usual  atomic.Uint64 // bits of usualWork, a moving mean
 
 	mu   sync.Mutex
 	fits [2]fit // of first tokens and of decode steps, by part
 	each float64
 	// typical holds the moving means of the logarithms of the engines' factors. An observation
 	// counts as that of an engine of these factors.
-	typical [2]float64
-	scatter [2]float64 // of observed logarithms around their engine's quicker mean: standard deviations
+	typical   [2]float64
+	published [2]float64 // typical in rates
+	scatter   [2]float64 // of observed logarithms around their engine's quicker mean: standard deviations
 }
 
 // publishEvery is the number of observations after which new rates are published, because they take
@@ -36,12 +39,15 @@ func NewKind() *Kind {
 // Rates returns the present rates.
 func (k *Kind) Rates() *Rates { return k.rates.Load() }
 
-// learnRates learns from an observation y of an engine with the features x. log is the logarithm of
-// the engine's factor before it. The caller holds k.mu.
-func (k *Kind) learnRates(which part, x [width]float64, y, log, weight float64) {
+// usualWork returns the time that the kind's usual prompt takes a typical engine, in seconds.
+func (k *Kind) usualWork() float64 { return math.Float64frombits(k.usual.Load()) }
+
+// learnRates learns from an observation y of an engine with the features x. over is the
+// logarithm of the engine's factor before it, beyond the typical one. The caller holds k.mu.
+func (k *Kind) learnRates(which part, x [width]float64, y, over, weight float64) {
 	f := &k.fits[which]
 	expected := f.expect(x)
-	y, isLate := k.like(which, log, y, expected, f.n)
+	y, isLate := like(over, y, expected, f.n)
 	if isLate {
 		weight *= late
 	}
@@ -55,10 +61,13 @@ func (k *Kind) learnRates(which part, x [width]float64, y, log, weight float64) 
 // publish publishes the rates of the last solutions of the fits. The caller holds k.mu.
 func (k *Kind) publish() {
 	a, b := &k.fits[prefill], &k.fits[decode]
+	for part, log := range k.typical {
+		k.published[part] = min(max(log, -logMost), logMost)
+	}
 	k.rates.Store(&Rates{
 		Base: a.coef[0], Token: a.coef[1], Pair: a.coef[2], Steps: a.coef[3], Each: k.each,
 		Step: b.coef[0], Sequence: b.coef[1], Block: b.coef[2],
-		Typical: [2]float64{math.Exp(k.typical[prefill]), math.Exp(k.typical[decode])}, Firsts: a.n, Gaps: b.n,
+		Typical: [2]float64{math.Exp(k.published[prefill]), math.Exp(k.published[decode])}, Firsts: a.n, Gaps: b.n,
 	})
 }
 
@@ -75,10 +84,10 @@ const (
 )
 
 // like returns an observation of an engine as that of a typical engine, within the bounds of a
-// clip, and whether it was above them. log is the logarithm of the engine's factor, n the number of
-// observations so far, and expected the Kind's expectation. The caller holds k.mu.
-func (k *Kind) like(which part, log, y, expected float64, n int) (like float64, isLate bool) {
-	y *= math.Exp(k.typical[which] - log)
+// clip, and whether it was above them. over is the logarithm of the engine's factor beyond the
+// typical one, n the number of observations so far, and expected the kind's expectation.
+func like(over, y, expected float64, n int) (like float64, isLate bool) {
+	y *= math.Exp(-over)
 	if n < unclippedFirst {
 		return max(y, 0), false
 	}

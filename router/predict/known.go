@@ -1,7 +1,6 @@
 package predict
 
 import (
-	"math"
 	"time"
 )
 
@@ -14,11 +13,12 @@ type Known struct {
 
 // Known returns what is known about the engine's prefill and about its decode steps.
 func (e *Engine) Known() (prefills, decodes Known) {
-	return e.parts[prefill].known(), e.parts[decode].known()
+	r := e.kind.Rates()
+	return e.parts[prefill].known(r.Typical[prefill]), e.parts[decode].known(r.Typical[decode])
 }
 
-func (f *factor) known() Known {
-	k := Known{Factor: math.Exp(f.last()), Answers: int(f.n.Load())}
+func (f *factor) known(typical float64) Known {
+	k := Known{Factor: f.times(typical), Answers: int(f.n.Load())}
 	if k.Answers > 0 {
 		k.At = time.Unix(0, f.at.Load())
 	}

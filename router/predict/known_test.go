@@ -15,7 +15,7 @@ func TestKnown(t *testing.T) {
 	}
 	for range 64 {
 		for e, times := range map[*Engine]float64{slow: 4, other: 1} {
-			s := e.Speed(now, false)
+			s := e.Speed()
 			f := First{Work: Prompt(1000, 0), Step: 0.01}
 			s.Forecast(&f)
 			e.LearnFirst(&f, times*0.15, now)

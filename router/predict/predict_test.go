@@ -42,7 +42,7 @@ func (m *machine) work() Work {
 // that of the machine.
 func (m *machine) answer(e *Engine, w Work, now time.Time) (f First, took float64) {
 	requests, blocks := m.batch()
-	s := e.Speed(now, true)
+	s := e.Speed()
 	f = First{Work: w, Step: s.Decode(requests, blocks)}
 	s.Forecast(&f)
 	took = m.noisy(m.Base + m.Prefill(w) + m.Steps*m.Decode(requests, blocks))
@@ -91,7 +91,7 @@ var probes = []struct {
 
 // expects returns the relative errors of the times that e expects of m at now, for each probe.
 func (m *machine) expects(e *Engine, now time.Time) (worst float64) {
-	s := e.Speed(now, true)
+	s := e.Speed()
 	for _, p := range probes {
 		f := First{Work: p.work, Step: s.Decode(p.requests, p.blocks)}
 		s.Forecast(&f)
@@ -186,7 +186,7 @@ func TestFactors(t *testing.T) {
 		all, machines, now := fleet(linear, 800, 1, 1, 1)
 		was := *all[0].Kind().Rates()
 		e, m := NewEngine(all[0].Kind()), newMachine(linear)
-		s := e.Speed(now, true)
+		s := e.Speed()
 		if s.PrefillFactor != was.Typical[prefill] || s.DecodeFactor != was.Typical[decode] || *s.Rates != was {
 			t.Errorf("a new engine is unlike its kind: %+v", s)
 		}
@@ -196,7 +196,7 @@ func TestFactors(t *testing.T) {
 				machines[k].run(all[k], 1, now)
 			}
 			if now = m.run(e, 1, now); i == 20 {
-				s := e.Speed(now, true)
+				s := e.Speed()
 				within(t, "the factor of prefill after 20 answers", s.PrefillFactor, slower, 0.2)
 				within(t, "the factor of decode after 20 answers", s.DecodeFactor, slower, 0.2)
 			}
@@ -224,77 +224,31 @@ func TestFirstAnswers(t *testing.T) {
 		m := newMachine(Rates{Base: factor * start.Base, Token: factor * start.Token, Steps: 1,
 			Step:     factor * start.Step,
 			Sequence: factor * start.Sequence, Block: factor * start.Block})
-		now := m.run(other, 300, m.run(first, 3, noon))
-		a, b := first.Speed(now, true), other.Speed(now, true)
+		m.run(other, 300, m.run(first, 3, noon))
+		a, b := first.Speed(), other.Speed()
 		within(t, "prefill of the engine that answered first", a.PrefillFactor, b.PrefillFactor, 0.2)
 		within(t, "decode of the engine that answered first", a.DecodeFactor, b.DecodeFactor, 0.2)
 	}
 }
 
-// TestChangedSpeed checks that a slower engine is seen within a few answers, and is forgotten while
-// it answers nothing if the caller explores.
+// TestChangedSpeed checks that an engine that has become slower is seen within a few answers, and
+// so is its recovery.
 func TestChangedSpeed(t *testing.T) {
 	all, machines, now := fleet(linear, 500, 1, 1)
 	e, m := all[0], machines[0]
 	m.slower = 5
 	now = m.run(e, 8, now)
-	s := e.Speed(now, true)
+	s := e.Speed()
 	if s.PrefillFactor < 3.5 || s.PrefillFactor > 6 || s.DecodeFactor < 3.5 || s.DecodeFactor > 6 {
 		t.Errorf("after 8 answers: %v, %v", s.PrefillFactor, s.DecodeFactor)
 	}
-	if other := all[1].Speed(now, true); other.PrefillFactor > 1.1 || other.DecodeFactor > 1.1 {
+	if other := all[1].Speed(); other.PrefillFactor > 1.1 || other.DecodeFactor > 1.1 {
 		t.Errorf("the other engine: %v, %v", other.PrefillFactor, other.DecodeFactor)
 	}
-	for _, p := range []func(s Speed) float64{
-		func(s Speed) float64 { return s.PrefillFactor }, func(s Speed) float64 { return s.DecodeFactor },
-	} {
-		later := now.Add(10 * time.Minute)
-		if was, is := p(s), p(e.Speed(later, false)); is != was {
-			t.Errorf("%v without exploring, and %v later", was, is)
-		}
-		half, gone := p(e.Speed(now.Add(halfLife), true)), p(e.Speed(later, true))
-		if !(gone < half && half < p(s) && gone < 1.6) {
-			t.Errorf("%v fades to %v and %v", p(s), half, gone)
-		}
-		within(t, "after the half-life", math.Log(half/gone), math.Log(p(s)/gone)/2, 0.02)
-	}
 	m.slower = 1
-	now = m.run(e, 12, now)
-	if s := e.Speed(now, true); s.PrefillFactor > 1.5 || s.DecodeFactor > 1.5 {
+	m.run(e, 12, now)
+	if s := e.Speed(); s.PrefillFactor > 1.5 || s.DecodeFactor > 1.5 {
 		t.Errorf("12 answers after the engine has recovered: %v, %v", s.PrefillFactor, s.DecodeFactor)
-	}
-}
-
-// TestLongSlowness checks an engine that was slower for so long that its usual speed is the slow
-// one. That fades too if the caller explores, and is back with the next slow answer. Engines that
-// were always faster or slower than their kind stay so.
-func TestLongSlowness(t *testing.T) {
-	all, machines, now := fleet(linear, 500, 1, 1, 0.5, 2)
-	e, m := all[0], machines[0]
-	before := e.Speed(now, false)
-	m.slower = 5
-	for range 300 {
-		now = m.run(e, 1, now)
-		now = machines[1].run(all[1], 4, now)
-	}
-	s := e.Speed(now, true)
-	now = machines[1].run(all[1], 3000, now)
-	for _, p := range []func(s Speed) float64{
-		func(s Speed) float64 { return s.PrefillFactor }, func(s Speed) float64 { return s.DecodeFactor },
-	} {
-		if was, is := p(s), p(e.Speed(now, false)); is < 0.9*was {
-			t.Errorf("%v without exploring, and %v later", was, is)
-		}
-		if is, was := p(e.Speed(now, true)), p(before); is > 1.2*was {
-			t.Errorf("%v fades to %v, and the engine was at %v before", p(s), is, was)
-		}
-		for _, other := range all[2:] {
-			within(t, "another engine's factor", p(other.Speed(now, true)), p(other.Speed(now, false)), 0.2)
-		}
-	}
-	now = m.run(e, 1, now)
-	if is := e.Speed(now, true); is.PrefillFactor < 3.5 || is.DecodeFactor < 3.5 {
-		t.Errorf("after one more slow answer: %v, %v", is.PrefillFactor, is.DecodeFactor)
 	}
 }
 
@@ -303,7 +257,7 @@ func TestLongSlowness(t *testing.T) {
 func TestAnswersInFlight(t *testing.T) {
 	all, _, now := fleet(linear, 500, 1)
 	e := all[0]
-	s := e.Speed(now, true)
+	s := e.Speed()
 	forecasts := make([]First, 32)
 	for i := range forecasts {
 		forecasts[i] = First{Work: Prompt(2000, 0), Step: s.Decode(4, 100)}
@@ -312,33 +266,12 @@ func TestAnswersInFlight(t *testing.T) {
 	for i := range forecasts {
 		e.LearnFirst(&forecasts[i], 5*forecasts[i].Expected, now)
 	}
-	within(t, "the factor after 32 answers at once", e.Speed(now, true).PrefillFactor, 5*s.PrefillFactor, 0.1)
-}
-
-// TestFadedForecast checks an answer that was forecast while a change of speed had faded. Its ratio
-// is to that forecast.
-func TestFadedForecast(t *testing.T) {
-	all, machines, now := fleet(linear, 500, 1)
-	e := all[0]
-	machines[0].slower = 5
-	now = machines[0].run(e, 8, now)
-	before := e.Speed(now, true).PrefillFactor
-	for range 6 {
-		now = now.Add(5 * time.Minute)
-		s := e.Speed(now, true)
-		f := First{Work: Prompt(2000, 0), Step: s.Decode(4, 100)}
-		s.Forecast(&f)
-		e.LearnFirst(&f, f.Expected, now)
-	}
-	if s := e.Speed(now, true); s.PrefillFactor > before/2 {
-		t.Errorf("six answers came in time, and the factor is %v after %v", s.PrefillFactor, before)
-	}
+	within(t, "the factor after 32 answers at once", e.Speed().PrefillFactor, 5*s.PrefillFactor, 0.1)
 }
 
 // TestClips checks how late and early observations count: as they are while there are few, then
 // late ones less than early ones.
 func TestClips(t *testing.T) {
-	k := NewKind()
 	for _, c := range []struct {
 		y    float64
 		n    int
@@ -348,14 +281,13 @@ func TestClips(t *testing.T) {
 		{1000, unclippedFirst, 15}, {14, unclippedFirst, 14}, {10, unclippedFirst, 10},
 		{3, unclippedFirst, 3}, {1, unclippedFirst, 2.5}, {-1, unclippedFirst, 2.5},
 	} {
-		got, isLate := k.like(decode, 0, c.y, 10, c.n)
+		got, isLate := like(0, c.y, 10, c.n)
 		if got != c.want || isLate != (c.n == unclippedFirst && c.y > 15) {
 			t.Errorf("%v instead of 10 after %d observations counts as %v, want %v", c.y, c.n, got, c.want)
 		}
 	}
-	k.typical[decode] = math.Log(1.5)
-	if got, _ := k.like(decode, math.Log(3), 20, 10, unclippedFirst); math.Abs(got-10) > 1e-9 {
-		t.Errorf("20 of an engine that is three times as slow counts as %v for one that is 1.5 times as slow", got)
+	if got, _ := like(math.Log(2), 20, 10, unclippedFirst); math.Abs(got-10) > 1e-9 {
+		t.Errorf("20 of an engine that is twice as slow as a typical one counts as %v", got)
 	}
 }
 
@@ -402,14 +334,14 @@ func TestQueuedPrompts(t *testing.T) {
 	}
 	for range 2000 {
 		now = m.run(e, 1, now)
-		s, w, requests := e.Speed(now, true), m.work(), float64(m.dice.IntN(10))
+		s, w, requests := e.Speed(), m.work(), float64(m.dice.IntN(10))
 		ahead, before := float64(1+m.dice.IntN(8)), Prompt(100+m.dice.Int64N(800), 0)
 		f := First{Work: w, Step: s.Decode(requests, 0), Ahead: ahead, Wait: ahead * s.PrefillFactor * (s.Each +
 			s.Prefill(before))}
 		s.Forecast(&f)
 		e.LearnFirst(&f, m.noisy(m.Base+m.Prefill(w)+m.Steps*m.Decode(requests, 0)+ahead*(each+m.Prefill(before))), now)
 	}
-	is := e.Speed(now, true)
+	is := e.Speed()
 	within(t, "the time of each prompt", is.PrefillFactor*is.Each, each, 0.2)
 	within(t, "Token", is.Token, was.Token, 0.05)
 	within(t, "Base", is.Base, was.Base, 0.1)
@@ -454,8 +386,8 @@ func TestLearningDoesNotAllocate(t *testing.T) {
 	c := Class{Model: 1, Caller: 2, Session: 3, Bound: 100}
 	l.Learn(&c, 10)
 	for name, run := range map[string]func(){
-		"Speed":    func() { s := e.Speed(now.Add(time.Hour), true); sum += s.PrefillFactor },
-		"Forecast": func() { s := e.Speed(now, true); s.Forecast(&f) },
+		"Speed":    func() { s := e.Speed(); sum += s.PrefillFactor },
+		"Forecast": func() { s := e.Speed(); s.Forecast(&f) },
 		"Expected": func() { sum += l.Expected(&c) },
 		"Learn":    func() { l.Learn(&c, 10) },
 	} {
@@ -516,7 +448,7 @@ func TestChangedKind(t *testing.T) {
 		now = now.Add(100 * time.Millisecond)
 	}
 	for i, e := range all {
-		s := e.Speed(now, true)
+		s := e.Speed()
 		within(t, "Token", s.Token, 3*linear.Token, 0.1)
 		within(t, "Step", s.Step, 3*linear.Step, 0.1)
 		within(t, "the factor of prefill", s.PrefillFactor, 1, 0.1)
@@ -548,7 +480,7 @@ func TestGapsWithPrefill(t *testing.T) {
 			t.Fatal("gaps of prefill count")
 		}
 	}
-	s := e.Speed(now, true)
+	s := e.Speed()
 	within(t, "Step", s.DecodeFactor*s.Step, was.Step, 0.1)
 	if _, gaps := taught(e); gaps != 500+250 {
 		t.Errorf("%d gaps count", gaps)
