@@ -133,8 +133,8 @@ type site struct {
 	thresholds
 	interrupted <-chan struct{} // closed when the gates should end
 	running     map[string]*compare.Running
-	inStep      map[string]float64         // least CPU time per token so far, in µs
-	reports     map[string]*cluster.Report // reports of simulated fleets
+	inStep      map[string]float64           // least CPU time per token so far, in µs
+	reports     map[string][]*cluster.Report // reports of simulated fleets
 }
 
 // Run measures all gates.

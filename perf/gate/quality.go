@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/cognitora/dataplane/perf/cluster"
 	"github.com/cognitora/dataplane/perf/trace"
 )
@@ -22,25 +24,27 @@ var (
 const unlimited = -1
 
 // fleets are the simulations for routing quality. The fleets have 8 engines, and give the same
-// figures each time on any machine.
+// figures each time on any machine. Figures are means over seeds workloads: what one workload gives
+// changes by a third with any change of the code, as by chance.
 var fleets = map[string]struct {
+	seeds     int
 	generator trace.Generator
 	cluster.Comparison
 }{
 	// Round robin keeps prefill busy for 0.75 of the time.
-	"mixed": {mixed, cluster.Comparison{CacheShare: 1, Target: 0.75}},
-	"hot":   {hot, cluster.Comparison{CacheShare: 1, Target: 0.75}},
+	"mixed": {4, mixed, cluster.Comparison{CacheShare: 1, Target: 0.75}},
+	"hot":   {4, hot, cluster.Comparison{CacheShare: 1, Target: 0.75}},
 	"mixed_unlimited": {
-		mixed,
+		1, mixed,
 		cluster.Comparison{CacheShare: 1, Target: 0.75, Config: cluster.Config{Limit: unlimited}},
 	},
 	"hot_unlimited": {
-		hot,
+		1, hot,
 		cluster.Comparison{CacheShare: 1, Target: 0.75, Config: cluster.Config{Limit: unlimited}},
 	},
 	// Sessions pause for minutes, longer than the lifetime with which the index begins.
 	"slow": {
-		trace.Generator{Requests: 2000, Seed: 1},
+		1, trace.Generator{Requests: 2000, Seed: 1},
 		cluster.Comparison{CacheShare: 1, Config: cluster.Config{Speed: 0.1}},
 	},
 }
@@ -54,53 +58,70 @@ const (
 
 var simulatedModes = []string{inScore: "score", inRoundRobin: "round_robin", inDefault: "predicted"}
 
-// simulated returns the report of a fleet in the simulated modes.
-func (s *site) simulated(name string) (*cluster.Report, error) {
-	if r := s.reports[name]; r != nil {
-		return r, nil
+// simulated returns the reports of a fleet in the simulated modes, one for each seed.
+func (s *site) simulated(name string) ([]*cluster.Report, error) {
+	if all := s.reports[name]; all != nil {
+		return all, nil
 	}
-	f := fleets[name]
-	w, err := cluster.Load(f.generator.Source(), false)
-	if err != nil {
-		return nil, err
+	all := make([]*cluster.Report, fleets[name].seeds)
+	var group errgroup.Group
+	for i := range all {
+		group.Go(func() error {
+			f := fleets[name]
+			f.generator.Seed += uint64(i)
+			w, err := cluster.Load(f.generator.Source(), false)
+			if err != nil {
+				return err
+			}
+			f.Modes = simulatedModes
+			all[i], err = cluster.Compare(w, f.Comparison)
+			return err
+		})
 	}
-	f.Modes = simulatedModes
-	r, err := cluster.Compare(w, f.Comparison)
-	if err != nil {
+	if err := group.Wait(); err != nil {
 		return nil, err
 	}
 	if s.reports == nil {
-		s.reports = map[string]*cluster.Report{}
+		s.reports = map[string][]*cluster.Report{}
 	}
-	s.reports[name] = r
-	return r, nil
+	s.reports[name] = all
+	return all, nil
 }
 
 // missedReuse returns a gauge of the prompt tokens that could have been found cached and were not,
-// as a share of all. The gauge includes prompt tokens of refused requests.
+// as a share of all, on average over the seeds. The gauge includes prompt tokens of refused
+// requests.
 func missedReuse(fleet string, mode int) gauge {
 	return func(_ context.Context, s *site) (float64, string, error) {
-		r, err := s.simulated(fleet)
+		all, err := s.simulated(fleet)
 		if err != nil {
 			return 0, "", err
 		}
-		of := r.Results[mode]
-		missed := 1 - float64(of.CachedTokens)/(r.Reusable*float64(r.PromptTokens))
-		detail := fmt.Sprintf("hit ratio %.4f of %.4f, round robin %.4f",
-			of.HitRatio, r.Reusable, r.Results[inRoundRobin].HitRatio)
-		return missed, detail, nil
+		missed, detail := 0.0, "hit ratios"
+		for _, r := range all {
+			of := r.Results[mode]
+			missed += 1 - float64(of.CachedTokens)/(r.Reusable*float64(r.PromptTokens))
+			detail += fmt.Sprintf(" %.3f of %.3f,", of.HitRatio, r.Reusable)
+		}
+		detail += fmt.Sprintf(" round robin first %.3f", all[0].Results[inRoundRobin].HitRatio)
+		return missed / float64(len(all)), detail, nil
 	}
 }
 
 // ttftToRoundRobin returns a gauge of a mode's TTFT p90, divided by round robin's with the same
-// arrivals.
+// arrivals, on average over the seeds.
 func ttftToRoundRobin(fleet string, mode int) gauge {
 	return func(_ context.Context, s *site) (float64, string, error) {
-		r, err := s.simulated(fleet)
+		all, err := s.simulated(fleet)
 		if err != nil {
 			return 0, "", err
 		}
-		of, to := r.Results[mode].TTFT.P90, r.Results[inRoundRobin].TTFT.P90
-		return of / to, fmt.Sprintf("%.0f ms to %.0f ms", of, to), nil
+		ratio, detail := 0.0, ""
+		for _, r := range all {
+			of, to := r.Results[mode].TTFT.P90, r.Results[inRoundRobin].TTFT.P90
+			ratio += of / to
+			detail += fmt.Sprintf(", %.0f ms to %.0f ms", of, to)
+		}
+		return ratio / float64(len(all)), detail[2:], nil
 	}
 }
