@@ -201,6 +201,28 @@ func TestSlowNodesStaySlowWithoutEvidence(t *testing.T) {
 	}
 }
 
+// TestSlowNotesAreNew checks that a node is shown as fast at once, although the log waits a minute
+// before it says so.
+func TestSlowNotesAreNew(t *testing.T) {
+	d, now := foreseeing(t, 3), time.Now()
+	var log bytes.Buffer
+	d.log = slog.New(slog.NewJSONHandler(&log, nil))
+	even := map[string]float64{"a": 1, "b": 1, "c": 1}
+	teach(d, now, 64, even)
+	teach(d, now, 8, map[string]float64{"a": 1, "b": 1, "c": 5})
+	d.noteSlow(now)
+	now = now.Add(time.Second)
+	teach(d, now, 64, even)
+	d.noteSlow(now)
+	if c := d.Speeds(now)["c"]; c.Slow != "" || c.Prefill.Slowdown > 1.5 || len(linesOf(t, &log)) != 1 {
+		t.Errorf("%+v", c)
+	}
+	d.noteSlow(now.Add(slowEvery))
+	if got := linesOf(t, &log); !slices.Equal(got, []string{toldSlow, toldFast}) {
+		t.Errorf("%q", got)
+	}
+}
+
 // TestAGoneEngineIsNotFastAgain checks that the log says nothing when a slow engine is dropped, and
 // says it when the node's next engine is slow.
 func TestAGoneEngineIsNotFastAgain(t *testing.T) {

@@ -100,7 +100,8 @@ func (d *Dispatcher) paces(now time.Time) (nodes map[*nodeState]paces, all map[*
 	defer d.rebuilding.Unlock()
 	all, nodes = d.compare(now), map[*nodeState]paces{}
 	for _, n := range d.table.Load().nodes {
-		if p := n.slowest(all); p[ofPrefill].ratio+p[ofDecode].ratio > 0 || n.slowness().isSlow() {
+		s := n.slowness()
+		if p := n.slowest(all); p[ofPrefill].ratio+p[ofDecode].ratio > 0 || s.isSlow() || s.logged {
 			nodes[n] = p
 		}
 	}
@@ -128,13 +129,14 @@ const (
 	slowEvery = time.Minute
 )
 
-// slowness is what the log says about a node's speed. It does not change once it is stored.
+// slowness is whether a node is slow. It does not change once it is stored.
 type slowness struct {
-	parts paces     // of the slow parts, at their last slow answers; a part without an engine is not slow
-	told  time.Time // time of the last line
+	parts  paces     // of the slow parts, at their last slow answers; a part without an engine is not slow
+	logged bool      // the log says that the node is slow
+	told   time.Time // time of the last line
 }
 
-// slowness returns what the log says about the node's speed.
+// slowness returns whether the node is slow, as of the last look.
 func (n *nodeState) slowness() slowness {
 	if s := n.slow.Load(); s != nil {
 		return *s
@@ -176,13 +178,12 @@ func (s slowness) after(p *paces, all map[*predict.Engine]paces) (next slowness,
 func (d *Dispatcher) noteSlow(now time.Time) {
 	nodes, all := d.paces(now)
 	for n, p := range nodes {
-		was := n.slowness()
-		s, gone := was.after(&p, all)
-		if s.isSlow() != was.isSlow() && !gone {
-			if now.Sub(was.told) < slowEvery {
-				continue // the next look decides
-			}
-			s.told = now
+		s, gone := n.slowness().after(&p, all)
+		if gone && !s.isSlow() {
+			s.logged = false
+		}
+		if s.isSlow() != s.logged && now.Sub(s.told) >= slowEvery {
+			s.logged, s.told = s.isSlow(), now
 			d.logSlow(n, s.isSlow(), &p)
 		}
 		n.slow.Store(&s)

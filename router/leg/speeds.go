@@ -12,7 +12,7 @@ import (
 type NodeSpeed struct {
 	Prefill NodePace `json:"prefill,omitzero"` // absent in /debug/fleet while it cannot be compared
 	Decode  NodePace `json:"decode,omitzero"`
-	Slow    string   `json:"slow,omitempty"` // in words, from the log's line that the node is slow until the next
+	Slow    string   `json:"slow,omitempty"` // in words, while the node is slow
 	// Silent is the seconds without a token, while mode predicted counts them as stalled. Explained
 	// picks have stalled_s instead.
 	Silent float64 `json:"silent_s,omitempty"`
