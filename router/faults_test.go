@@ -122,6 +122,7 @@ func TestEngineKilledMidStream(t *testing.T) {
 // TestDeadBeforeHeaders checks that a failure before the answer makes the router ask another node,
 // unnoticed by the client.
 func TestDeadBeforeHeaders(t *testing.T) {
+	t.Parallel()
 	for name, fault := range map[string]engine.Fault{
 		"reset": {Reset: true}, "closed": {Reset: true, Close: "fin"}, "garbage": {Garbage: true}, "truncated": {Truncate: true},
 	} {

@@ -198,6 +198,7 @@ func TestReturnedNodeHasItsShare(t *testing.T) {
 		"reset":      {fault(engine.Fault{Reset: true}), noFault, streaming},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := serve(t, simulate(t, 4), hasty)
 			load := s.traffic(c.more)
 			load.until(soon, "a fair share", share("sim-3", .15, 40))

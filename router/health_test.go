@@ -100,6 +100,7 @@ func eightSlots(c *router.Config) {
 // TestABurstAtANodeThatIsBack checks a burst at a recovered node that no request has tried. Only
 // health checks have brought that node back.
 func TestABurstAtANodeThatIsBack(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct{ away, back func(e *engine.Engine) }{
 		"refused":            {(*engine.Engine).Refuse, accept},
 		"500":                {fault(engine.Fault{Status: 500}), noFault},

@@ -14,6 +14,7 @@ import (
 // TestLostRequestsLeaveATrace checks the traces of lost requests: the first in the log with its
 // node and reason, and each in the metrics and the access log.
 func TestLostRequestsLeaveATrace(t *testing.T) {
+	t.Parallel()
 	for kind, fault := range map[string]engine.Fault{
 		"protocol": {Garbage: true}, "reset": {Reset: true}, "status_500": {Status: 500}, "overloaded": {Status: 503},
 	} {

@@ -92,6 +92,7 @@ func TestAPromptIsHeldFromTheFirstByteOn(t *testing.T) {
 // TestACallIsHeldOnceItsPromptShouldBeComputed checks an unstreamed call, whose prefill shows no
 // sign before the answer ends.
 func TestACallIsHeldOnceItsPromptShouldBeComputed(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 3), func(c *router.Config) {
 		c.Timeouts.FirstByteCold = config.Duration(4 * time.Second) // so that the prompt should take a second
 	})

@@ -73,6 +73,7 @@ func TestReloadWithAnotherKey(t *testing.T) {
 // TestUnknownModelsBeforeAllBackendsHaveSpoken checks that the answer is 404 only once every
 // backend has named its models.
 func TestUnknownModelsBeforeAllBackendsHaveSpoken(t *testing.T) {
+	t.Parallel()
 	engines := simulate(t, 1)
 	late := simulate(t, 1)[0]
 	late.Refuse()
