@@ -53,7 +53,7 @@ func (d *Dispatcher) engine(n *nodeState, like likeness, view *fleet.ModelView) 
 	if e == nil {
 		k := d.forecasts.kinds[key]
 		if k == nil {
-			k = predict.NewKind()
+			k = predict.NewKind(d.forecasts.trafficOf(key.model))
 			d.forecasts.kinds[key] = k
 		}
 		if e = predict.NewEngine(k); n.engines == nil {
@@ -62,6 +62,16 @@ func (d *Dispatcher) engine(n *nodeState, like likeness, view *fleet.ModelView) 
 		n.engines[key] = e
 	}
 	return e
+}
+
+// trafficOf returns the traffic of a model, which all kinds of its engines share.
+func (f *forecasts) trafficOf(model string) *predict.Traffic {
+	for key, k := range f.kinds {
+		if key.model == model {
+			return k.Traffic()
+		}
+	}
+	return new(predict.Traffic)
 }
 
 // foresees says whether the policy of the pick needs expected times.
@@ -104,8 +114,8 @@ func (l *Leg) foreseeAll(now time.Time) {
 	for i, at := range p.able {
 		c, t, n := &p.cands[i], &p.times[i], l.pool.members[at]
 		*t = l.timing(n, c.InFlight, now)
-		if mayTry && t.Pressing+t.Decoding == 0 {
-			t.Tried = n.engine.Try(&t.Speed, predict.Prompt(l.prompt.Tokens(), p.policy.Score.Tiers.Held(c)))
+		if mayTry && t.Pressing+t.Decoding == 0 && !c.Loads {
+			t.Tried = n.engine.MayTry(&t.Speed, predict.Prompt(l.prompt.Tokens(), p.policy.Score.Tiers.Held(c)))
 		}
 		if c.Loads {
 			t.Load = l.model.adapterLoad.Seconds()
@@ -185,6 +195,9 @@ func (f *forecast) made() bool { return f.first.Expected > 0 }
 // that the node need not compute.
 func (l *Leg) foresee(a *attempt, pick int, cached int64) {
 	t, c, f := &l.picks.times[pick], &l.picks.cands[pick], &a.forecast
+	if t.Tried {
+		a.member.engine.Tried()
+	}
 	f.first = predict.First{
 		Wait: t.Wait + t.Overdue, Ahead: t.Pressing, Step: t.Decode(t.Decoding, t.Blocks),
 		Work: predict.Prompt(l.prompt.Tokens(), cached),

@@ -72,10 +72,10 @@ func TestKindsAreForgotten(t *testing.T) {
 func TestIdleKindsAreBounded(t *testing.T) {
 	f := forecasts{kinds: map[kindKey]*predict.Kind{}, idle: map[kindKey]time.Time{}}
 	now, used := time.Now(), map[kindKey]bool{{model: "used"}: true}
-	f.kinds[kindKey{model: "used"}] = predict.NewKind()
+	f.kinds[kindKey{model: "used"}] = predict.NewKind(new(predict.Traffic))
 	kind := func(i int) kindKey { return kindKey{model: fmt.Sprint(i)} }
 	for i := range idleKindsMost + 3 {
-		f.kinds[kind(i)] = predict.NewKind()
+		f.kinds[kind(i)] = predict.NewKind(new(predict.Traffic))
 		f.keep(used, now.Add(time.Duration(i)*time.Second))
 	}
 	if len(f.idle) != idleKindsMost || len(f.kinds) != idleKindsMost+1 || f.kinds[kindKey{model: "used"}] == nil {

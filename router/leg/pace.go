@@ -78,7 +78,7 @@ func (d *Dispatcher) compare(now time.Time) map[*predict.Engine]paces {
 }
 
 // counts says whether enough is known of the part to compare it.
-func (p *pace) counts(now time.Time) bool { return p.Answers >= paceMin && now.Sub(p.At) <= paceFor }
+func (p *pace) counts(now time.Time) bool { return p.Taught >= paceMin && now.Sub(p.At) <= paceFor }
 
 // slowest returns the paces of a node: for each part, that of the engine with the highest ratio. A
 // node has several engines if it serves several models.

@@ -82,9 +82,9 @@ func (n *nodeState) speed(p *paces, now time.Time) *NodeSpeed {
 }
 
 func (p *pace) told(now time.Time) (x NodePace) {
-	if p.Answers > 0 {
+	if p.Taught > 0 {
 		age := now.Sub(p.At).Seconds()
-		x = NodePace{Factor: p.Factor, Slowdown: p.ratio, Answers: p.Answers, Age: &age}
+		x = NodePace{Factor: p.Factor, Slowdown: p.ratio, Answers: p.Taught, Age: &age}
 	}
 	return x
 }

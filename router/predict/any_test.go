@@ -22,7 +22,7 @@ func (e *Engine) sound(now time.Time) string {
 	for _, tries := range []bool{false, true} {
 		s := e.Speed()
 		if tries {
-			e.Try(&s, Prompt(1000, 0))
+			e.MayTry(&s, Prompt(1000, 0))
 		}
 		if !ok(s.Base, s.Token, s.Pair, s.Steps, s.Each, s.Step, s.Sequence, s.Block) {
 			return "rates"
@@ -68,7 +68,7 @@ func TestAnyObservations(t *testing.T) {
 	odd := []float64{0, math.Copysign(0, -1), -1, 1e-300, 1e-9, 1e15, 1e16, 1e300, math.Inf(1), math.Inf(-1),
 		math.NaN(), 1, 32}
 	rapid.Check(t, func(t *rapid.T) {
-		k := NewKind()
+		k := NewKind(new(Traffic))
 		engines, now := []*Engine{NewEngine(k), NewEngine(k)}, noon
 		for range rapid.IntRange(1, 100).Draw(t, "observations") {
 			o := observed{first: rapid.Bool().Draw(t, "first")}
@@ -97,7 +97,7 @@ func FuzzObservations(f *testing.F) {
 	}
 	f.Add(append(seed, append([]byte{0}, seed[1:]...)...))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		e, now := NewEngine(NewKind()), noon
+		e, now := NewEngine(NewKind(new(Traffic))), noon
 		var l Lengths
 		for len(data) >= 57 {
 			o := observed{first: data[0]&1 != 0}

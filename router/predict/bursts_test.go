@@ -10,7 +10,7 @@ import (
 // TestWeights checks how much a first token counts, by the wait before it. The kind's own time for
 // the prompt is a second, and the engine's is its factor.
 func TestWeights(t *testing.T) {
-	k := NewKind()
+	k := NewKind(new(Traffic))
 	k.fits[prefill].coef = [width]float64{0.5, 0.5}
 	x := [width]float64{1, 1}
 	for _, c := range []struct{ factor, ahead, wait, inFactor, inRates float64 }{
@@ -30,7 +30,7 @@ func TestWeights(t *testing.T) {
 // chance. The forecasts settle, and equal engines have nearly equal factors.
 func TestBursts(t *testing.T) {
 	const burst, each, base = 40, 0.002, 0.02
-	k := NewKind()
+	k := NewKind(new(Traffic))
 	engines := []*Engine{NewEngine(k), NewEngine(k), NewEngine(k)}
 	dice, now := rand.New(rand.NewPCG(4, 5)), noon
 	for turn := range 12 {

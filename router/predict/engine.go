@@ -35,11 +35,14 @@ func (e *Engine) Kind() *Kind { return e.kind }
 // factor is how much slower than its kind an engine is. The kind's lock guards writes, mean and
 // fast.
 type factor struct {
-	over atomic.Uint64 // bits of the logarithm beyond that of the kind's published Typical
-	at   atomic.Int64  // time of the last observation, Unix ns
-	n    atomic.Int32
-	mean float64 // moving mean of the observed logarithms
-	fast float64 // a quicker mean
+	own     atomic.Bool   // the engine has a factor of its own; else it has the typical one
+	present atomic.Uint64 // bits of the logarithm of the engine's own factor at the last observation
+	at      atomic.Int64  // time of the last observation, Unix ns
+	n       atomic.Int32  // observations that have taught the factor
+	all     atomic.Int32  // observations
+	mean    float64       // moving mean of the observed logarithms
+	fast    float64       // a quicker mean
+	changed int           // successive observations at which the engine had changed its speed
 }
 
 const (
@@ -47,6 +50,11 @@ const (
 	gain = 1.0 / 32
 	// fastGain is the weight of an observation in the quicker mean, once there are some.
 	fastGain = 1.0 / 4
+	// settled is the number of observations from which on an engine that is like its kind keeps its
+	// factor while the typical one changes.
+	settled = 32
+	// changeFor is the number of observations after which a change of speed has become usual.
+	changeFor = 16
 	// changeLeast is the least difference of the two means at which the engine has changed its
 	// speed. The quicker mean is then right.
 	changeLeast = 0.5
@@ -59,19 +67,22 @@ const (
 
 var logMost = math.Log(factorMost)
 
-// beyond returns the logarithm beyond the kind's published typical one.
-func (f *factor) beyond() float64 { return math.Float64frombits(f.over.Load()) }
+// last returns the logarithm of the engine's own factor after the last observation.
+func (f *factor) last() float64 { return math.Float64frombits(f.present.Load()) }
 
 // log returns the logarithm of a factor. The caller holds the kind's lock.
 func (e *Engine) log(which part) float64 {
-	return min(max(e.kind.published[which]+e.parts[which].beyond(), -logMost), logMost)
+	if f := &e.parts[which]; f.own.Load() {
+		return f.last()
+	}
+	return e.kind.typical[which]
 }
 
 // observe takes in the logarithm of an observation's ratio to the kind's expectation. weight is
 // between 0 and 1. The engine is like its kind, whose factor has the logarithm typical, unless the
-// means differ from it by more than chance. published is the published typical one, and scatter the
-// standard deviation of the logarithms.
-func (f *factor) observe(ratio, weight, typical, published, scatter float64, now time.Time) {
+// means differ from it by more than chance. scatter is the standard
+// deviation of the logarithms.
+func (f *factor) observe(ratio, weight, typical, scatter float64, now time.Time) {
 	n := f.n.Load()
 	slow, quick := max(gain, 1/float64(n+2)), max(fastGain, 1/float64(n+2))
 	// An outlier counts in the mean as far as the quicker one has confirmed it.
@@ -85,11 +96,16 @@ func (f *factor) observe(ratio, weight, typical, published, scatter float64, now
 	if math.Abs(f.fast-usual) > max(changeLeast, doubt*scatter*standardError(quick)) {
 		present = f.fast
 	}
-	over := 0.0
-	if present != typical {
-		over = present - published
+	if present == f.fast && present != usual {
+		f.changed++
+	} else {
+		f.changed = 0
 	}
-	f.over.Store(math.Float64bits(over))
+	if f.changed >= changeFor {
+		f.mean, f.changed = f.fast, 0
+	}
+	f.present.Store(math.Float64bits(min(max(present, -logMost), logMost)))
+	f.own.Store(present != typical || n >= settled)
 	f.at.Store(now.UnixNano())
 	f.n.Store(min(n+1, math.MaxInt32-1))
 }
@@ -116,11 +132,10 @@ func (e *Engine) Speed() Speed {
 
 // times returns the factor. typical is that of the kind.
 func (f *factor) times(typical float64) float64 {
-	over := f.beyond()
-	if over == 0 {
+	if !f.own.Load() {
 		return typical
 	}
-	return min(max(typical*math.Exp(over), 1.0/factorMost), factorMost)
+	return math.Exp(f.last())
 }
 
 // First is a forecast of a first token. It is made when the request is sent.
@@ -150,7 +165,7 @@ func (e *Engine) LearnFirst(f *First, took float64, now time.Time) {
 	k := e.kind
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	log, over := e.log(prefill), e.parts[prefill].beyond()
+	log := e.log(prefill)
 	x := [width]float64{1, f.Work.Tokens, f.Work.Pairs, f.Step}
 	inFactor, inRates := k.weights(f, x)
 	k.learnEach(f, took, log)
@@ -158,8 +173,9 @@ func (e *Engine) LearnFirst(f *First, took float64, now time.Time) {
 	// may be older than the last observation.
 	ratio := math.Log(f.factor) + bounded(math.Log(took/f.Expected))
 	e.began(k.Rates().Base + k.Rates().Prefill(f.Work))
-	e.learnFactor(prefill, ratio, inFactor, now)
-	k.learnRates(prefill, x, took-f.Wait, over, inRates)
+	e.recovering(prefill, ratio)
+	e.learnFactor(prefill, ratio, k.certain(prefill, x, inFactor), now)
+	k.learnRates(prefill, x, took-f.Wait, log, inRates)
 }
 
 // waited is the weight, in its kind's rates, of a prompt that waited for a short time.
@@ -194,13 +210,15 @@ func (k *Kind) learnEach(f *First, took, log float64) {
 // caller holds the kind's lock.
 func (e *Engine) learnFactor(which part, ratio, weight float64, now time.Time) {
 	k, own := e.kind, &e.parts[which]
-	e.recovering(which, ratio)
-	weight = certain(weight, k.fits[which].n)
+	own.all.Add(1)
+	if weight == 0 {
+		return
+	}
 	if own.n.Load() >= scatterFrom {
 		off := min(math.Abs(ratio-own.fast), scatterMost) * deviation
 		k.scatter[which] += (off - k.scatter[which]) * weight * scatterGain
 	}
-	own.observe(ratio, weight, k.typical[which], k.published[which], k.scatter[which], now)
+	own.observe(ratio, weight, k.typical[which], k.scatter[which], now)
 	k.typical[which] += (own.mean - k.typical[which]) * typicalGain
 }
 
@@ -231,10 +249,15 @@ func (e *Engine) LearnGaps(g *Gaps, now time.Time) {
 	k := e.kind
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	over := e.parts[decode].beyond()
+	log := e.log(decode)
 	x := [width]float64{1, g.Requests, g.Blocks, 0}
-	e.learnFactor(decode, bounded(math.Log(step/k.fits[decode].expect(x))), 1, now)
-	k.learnRates(decode, x, step, over, 1)
+	ratio := bounded(math.Log(step / k.fits[decode].expect(x)))
+	if e.tries.fresh {
+		e.tries.fresh = false
+		e.recovering(decode, ratio)
+	}
+	e.learnFactor(decode, ratio, k.certain(decode, x, 1), now)
+	k.learnRates(decode, x, step, log, 1)
 }
 
 // plausible says whether all values are numbers that an engine may have.
@@ -247,11 +270,11 @@ func plausible(values ...float64) bool {
 	return true
 }
 
-// certain returns the weight of an observation in an engine's factor, given its kind's number of
-// observations. It is 0 while the kind has few: the start values may be far off, and the engines
-// that answer first would count as unlike their kind.
-func certain(weight float64, n int) float64 {
-	if n < unclippedFirst {
+// certain returns the weight of an observation with the features x in an engine's factor. It is 0
+// while the kind has seen too few observations, or too few like it: the expectation may be far off,
+// and the engines that answer first would count as unlike their kind. The caller holds k.mu.
+func (k *Kind) certain(which part, x [width]float64, weight float64) float64 {
+	if all, alike := k.fits[which].seen(x); all < unclippedFirst || alike < unclippedAlike {
 		return 0
 	}
 	return weight

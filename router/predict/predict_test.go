@@ -113,13 +113,13 @@ func taught(e *Engine) (firsts, gaps int) {
 func TestKnownRates(t *testing.T) {
 	for name, r := range map[string]Rates{"linear": linear, "quadratic": quadratic} {
 		for _, outliers := range []float64{0, 0.05} {
-			m, e := newMachine(r), NewEngine(NewKind())
+			m, e := newMachine(r), NewEngine(NewKind(new(Traffic)))
 			m.outliers = outliers
 			now := m.run(e, 3000, noon)
 			got, part := e.Kind().Rates(), 0.06+outliers
 			within(t, name+": Base", got.Base, r.Base, part)
 			within(t, name+": Token", got.Token, r.Token, part)
-			within(t, name+": Pair and a tenth of the start", got.Pair+start.Pair/10, r.Pair+start.Pair/10, part)
+			within(t, name+": Pair and the start", got.Pair+start.Pair, r.Pair+start.Pair, part+0.04)
 			within(t, name+": Steps", got.Steps, r.Steps, part)
 			within(t, name+": Step", got.Step, r.Step, part)
 			within(t, name+": Sequence", got.Sequence, r.Sequence, part)
@@ -130,7 +130,7 @@ func TestKnownRates(t *testing.T) {
 			if got.Firsts < 2900 || got.Gaps < 2900 {
 				t.Errorf("%s: rates of %d first tokens and %d gaps", name, got.Firsts, got.Gaps)
 			}
-			if firsts, gaps := taught(e); firsts < 2990 || firsts > 3000 || gaps != 3000 {
+			if firsts, gaps := taught(e); firsts < 2960 || firsts > 3000 || gaps < 2960 || gaps > 3000 {
 				t.Errorf("%s: %d first tokens, %d gaps", name, firsts, gaps)
 			}
 		}
@@ -149,7 +149,7 @@ func TestFarStart(t *testing.T) {
 		factor  float64
 		answers int
 	}{{80, 128}, {5, 32}, {0.2, 200}, {0.1, 400}} {
-		m, e := newMachine(times(c.factor)), NewEngine(NewKind())
+		m, e := newMachine(times(c.factor)), NewEngine(NewKind(new(Traffic)))
 		now := m.run(e, c.answers, noon)
 		for range 10 { // and they stay so
 			if off := m.expects(e, now); off > 0.25 {
@@ -163,7 +163,7 @@ func TestFarStart(t *testing.T) {
 // fleet returns engines of one kind and their machines, which have these factors, after n answers
 // of each.
 func fleet(r Rates, n int, slower ...float64) (all []*Engine, machines []*machine, now time.Time) {
-	k := NewKind()
+	k := NewKind(new(Traffic))
 	for _, f := range slower {
 		m := newMachine(r)
 		m.slower = f
@@ -219,7 +219,7 @@ func TestFactors(t *testing.T) {
 // because the start values were far off.
 func TestFirstAnswers(t *testing.T) {
 	for _, factor := range []float64{0.25, 5} {
-		k := NewKind()
+		k := NewKind(new(Traffic))
 		first, other := NewEngine(k), NewEngine(k)
 		m := newMachine(Rates{Base: factor * start.Base, Token: factor * start.Token, Steps: 1,
 			Step:     factor * start.Step,
@@ -244,6 +244,12 @@ func TestChangedSpeed(t *testing.T) {
 	}
 	if other := all[1].Speed(); other.PrefillFactor > 1.1 || other.DecodeFactor > 1.1 {
 		t.Errorf("the other engine: %v, %v", other.PrefillFactor, other.DecodeFactor)
+	}
+	for i := range 60 {
+		now = machines[1].run(all[1], 1, m.run(e, 1, now))
+		if s := e.Speed(); s.PrefillFactor < 4 || s.DecodeFactor < 4 {
+			t.Fatalf("after %d answers: %v, %v", 9+i, s.PrefillFactor, s.DecodeFactor)
+		}
 	}
 	m.slower = 1
 	m.run(e, 12, now)
@@ -281,12 +287,12 @@ func TestClips(t *testing.T) {
 		{1000, unclippedFirst, 15}, {14, unclippedFirst, 14}, {10, unclippedFirst, 10},
 		{3, unclippedFirst, 3}, {1, unclippedFirst, 2.5}, {-1, unclippedFirst, 2.5},
 	} {
-		got, isLate := like(0, c.y, 10, c.n)
+		got, isLate := like(0, c.y, 10, c.n, unclippedAlike)
 		if got != c.want || isLate != (c.n == unclippedFirst && c.y > 15) {
 			t.Errorf("%v instead of 10 after %d observations counts as %v, want %v", c.y, c.n, got, c.want)
 		}
 	}
-	if got, _ := like(math.Log(2), 20, 10, unclippedFirst); math.Abs(got-10) > 1e-9 {
+	if got, _ := like(math.Log(2), 20, 10, unclippedFirst, unclippedAlike); math.Abs(got-10) > 1e-9 {
 		t.Errorf("20 of an engine that is twice as slow as a typical one counts as %v", got)
 	}
 }
@@ -312,7 +318,7 @@ func TestLateAnswersCountLess(t *testing.T) {
 	earlyToken, earlyStep := moved(1.0 / 4)
 	lateToken, lateStep := moved(4)
 	hugeToken, hugeStep := moved(1000)
-	if !(earlyToken < 0 && lateToken > 0 && lateToken < -earlyToken && earlyStep < 0 && lateStep > 0 &&
+	if !(earlyToken < 0 && lateToken > -0.02 && lateToken < -earlyToken && earlyStep < 0 && lateStep > 0 &&
 		lateStep < -earlyStep) {
 		t.Errorf("early answers move the times by %v and %v, late ones by %v and %v", earlyToken, earlyStep,
 			lateToken, lateStep)
@@ -407,7 +413,7 @@ func TestLearningDoesNotAllocate(t *testing.T) {
 // TestConcurrentLearning lets many goroutines learn and ask at once. The times of all are right
 // afterwards.
 func TestConcurrentLearning(t *testing.T) {
-	k := NewKind()
+	k := NewKind(new(Traffic))
 	engines := []*Engine{NewEngine(k), NewEngine(k)}
 	var l Lengths
 	var wg sync.WaitGroup
@@ -429,7 +435,7 @@ func TestConcurrentLearning(t *testing.T) {
 		if off := newMachine(linear).expects(e, noon); off > 0.1 {
 			t.Errorf("a time is %.0f %% off", 100*off)
 		}
-		if firsts, gaps := taught(e); firsts < 1990 || firsts > 2000 || gaps != 2000 {
+		if firsts, gaps := taught(e); firsts < 1950 || firsts > 2000 || gaps < 1950 || gaps > 2000 {
 			t.Errorf("%d first tokens, %d gaps", firsts, gaps)
 		}
 	}
@@ -482,7 +488,7 @@ func TestGapsWithPrefill(t *testing.T) {
 	}
 	s := e.Speed()
 	within(t, "Step", s.DecodeFactor*s.Step, was.Step, 0.1)
-	if _, gaps := taught(e); gaps != 500+250 {
+	if _, gaps := taught(e); gaps < 500+250-24 || gaps > 500+250 {
 		t.Errorf("%d gaps count", gaps)
 	}
 }

@@ -5,35 +5,41 @@ import (
 	"sync/atomic"
 )
 
-// tries decides when an engine that is slower than its kind is tried again: with one request at a
-// time, of which the caller expects what it expects of a typical engine. The kind's lock guards
-// writes.
+// Traffic counts the first tokens of all engines of a model, of any kind.
+type Traffic struct{ firsts atomic.Int64 }
+
+// tries decides when an engine that is slower than its kind is tried again: with one request, which
+// the caller sends as if the engine were like its kind.
 type tries struct {
-	last  atomic.Int64 // the kind's number of first tokens at the engine's last one
-	pause atomic.Int64 // first tokens of the kind after which a try is due
+	last  atomic.Int64 // the model's number of first tokens at the engine's last one, or at its last try
+	pause atomic.Int64 // first tokens of the model after which a try is due
+	fresh bool         // no gaps were learned from since the last first token; the kind's lock guards it
 }
 
 const (
-	// pauseLeast and pauseMost bound the pause before a try. Each try of an engine that is still
-	// slow doubles it.
+	// pauseLeast and pauseMost bound the pause before a try. Each try doubles it until an answer
+	// shows that the engine recovers.
 	pauseLeast, pauseMost = 64, 1024
+	// pausesSkipped is the number of pauses that are skipped when an engine recovers, so that the
+	// next prompt may be several times as long as the usual one.
+	pausesSkipped = 8
 	// slowFactor is the factor, in parts of the typical one, from which on an engine is slow.
 	slowFactor = 1.3
-	// usualGain is the weight of a prompt in its kind's usual one.
+	// usualGain is the least weight of a prompt in its kind's usual one.
 	usualGain = 1.0 / 256
 )
 
 var slowLeast = math.Log(slowFactor)
 
-// Try makes s the speed of a typical engine if e is slower and may be tried with work that no other
-// request delays. A try is due after the pause if the prompt takes at most half as long as the
-// kind's usual one. Longer ones come after as many more pauses, because a slow engine makes them
-// wait longest.
-func (e *Engine) Try(s *Speed, w Work) (tried bool) {
+// MayTry makes s the speed of a typical engine if e is slower and may be tried with work that no
+// other request delays. Tried must follow if the request is sent there. A try is due after the pause
+// if the prompt takes at most half as long as the kind's usual one. Longer ones come after as many
+// more pauses, because a slow engine makes them wait longest.
+func (e *Engine) MayTry(s *Speed, w Work) bool {
 	if s.PrefillFactor < slowFactor*s.Typical[prefill] && s.DecodeFactor < slowFactor*s.Typical[decode] {
 		return false
 	}
-	since, pause := float64(e.kind.firsts.Load()-e.tries.last.Load()), float64(e.tries.pause.Load())
+	since, pause := float64(e.kind.traffic.firsts.Load()-e.tries.last.Load()), float64(e.tries.pause.Load())
 	if since < pause || 2*(s.Base+s.Prefill(w))*pause > e.kind.usualWork()*since {
 		return false
 	}
@@ -42,10 +48,17 @@ func (e *Engine) Try(s *Speed, w Work) (tried bool) {
 	return true
 }
 
+// Tried notes that a request is sent to e to try it.
+func (e *Engine) Tried() {
+	t := &e.tries
+	t.last.Store(e.kind.traffic.firsts.Load())
+	t.pause.Store(min(2*t.pause.Load(), pauseMost))
+}
+
 // slow returns by how much the logarithm of a factor is above its kind's typical one, if that is
 // enough for a slow engine; else 0. The caller holds the kind's lock.
 func (e *Engine) slow(which part) float64 {
-	if over := e.parts[which].beyond(); over > slowLeast {
+	if over := e.log(which) - e.kind.typical[which]; over > slowLeast {
 		return over
 	}
 	return 0
@@ -56,15 +69,12 @@ func (e *Engine) slow(which part) float64 {
 func (e *Engine) began(work float64) {
 	k, t := e.kind, &e.tries
 	usual := k.usualWork()
-	k.usual.Store(math.Float64bits(usual + (work-usual)*usualGain))
-	since := k.firsts.Load() - t.last.Load()
-	switch {
-	case e.slow(prefill)+e.slow(decode) == 0:
+	k.usual.Store(math.Float64bits(usual + (work-usual)*max(usualGain, 1/float64(k.fits[prefill].n+1))))
+	if e.slow(prefill)+e.slow(decode) == 0 {
 		t.pause.Store(pauseLeast)
-	case since >= t.pause.Load():
-		t.pause.Store(min(2*t.pause.Load(), pauseMost))
 	}
-	t.last.Store(k.firsts.Add(1))
+	t.last.Store(k.traffic.firsts.Add(1))
+	t.fresh = true
 }
 
 // recovering lets a slow engine be tried again at once if an observation is nearer to its kind's
@@ -73,6 +83,6 @@ func (e *Engine) began(work float64) {
 func (e *Engine) recovering(which part, ratio float64) {
 	if over := e.slow(which); over > 0 && ratio < e.kind.typical[which]+over/2 {
 		e.tries.pause.Store(pauseLeast)
-		e.tries.last.Store(e.kind.firsts.Load() - 8*pauseLeast)
+		e.tries.last.Store(e.kind.traffic.firsts.Load() - pausesSkipped*pauseLeast)
 	}
 }

@@ -7,7 +7,7 @@ import "testing"
 func tryAfter(e, other *Engine, m *machine, tokens int64, most int) (answers int) {
 	now := noon
 	for ; answers < most; answers++ {
-		if s := e.Speed(); e.Try(&s, Prompt(tokens, 0)) {
+		if s := e.Speed(); e.MayTry(&s, Prompt(tokens, 0)) {
 			break
 		}
 		now = m.run(other, 1, now)
@@ -37,7 +37,8 @@ func TestTries(t *testing.T) {
 		t.Errorf("a short prompt tries it after %d answers, a long one after %d more", short, long)
 	}
 	for pause := 2 * pauseLeast; pause <= 2*pauseMost; pause *= 2 {
-		now = m.run(e, 1, now) // a try, still slow
+		e.Tried()
+		now = m.run(e, 1, now) // still slow
 		got := tryAfter(e, all[1], machines[1], usual/4, 10000)
 		if want := min(pause, pauseMost); got < want-1 || got > want+1 {
 			t.Errorf("the next try comes after %d answers, want %d", got, want)
@@ -46,7 +47,7 @@ func TestTries(t *testing.T) {
 	m.slower = 1
 	for tries := 0; ; tries++ {
 		s := e.Speed()
-		if was := s; !e.Try(&s, Prompt(usual/4, 0)) {
+		if was := s; !e.MayTry(&s, Prompt(usual/4, 0)) {
 			if tries < 2 || was.PrefillFactor > 1.5*s.Typical[prefill] {
 				t.Errorf("after %d tries its factor is %v", tries, was.PrefillFactor)
 			}
@@ -54,6 +55,7 @@ func TestTries(t *testing.T) {
 		} else if s.PrefillFactor != s.Typical[prefill] || s.DecodeFactor != s.Typical[decode] || was == s {
 			t.Fatalf("a try at speed %+v", s)
 		}
+		e.Tried()
 		if now = m.run(e, 1, now); tries > 40 {
 			t.Fatal("it is still tried")
 		}
