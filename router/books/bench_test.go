@@ -21,14 +21,14 @@ func BenchmarkEntry(b *testing.B) {
 	entries := make([]Entry, 65)
 	for i := range 64 {
 		book.Open(&entries[i], Cost{Prefill: 256, Blocks: 32}, noon)
-		entries[i].Count(prompts[i])
+		entries[i].Count(prompts[i], nil)
 	}
 	e := &entries[64]
 	b.ReportAllocs()
 	for b.Loop() {
 		book.Shared(prompts[64])
 		book.Open(e, Cost{Prefill: 256, Blocks: 32}, noon)
-		e.Count(prompts[64])
+		e.Count(prompts[64], nil)
 		e.Begun(noon)
 		e.Close(noon)
 	}

@@ -86,6 +86,7 @@ type Entry struct {
 	prefills bool     // the prefill counts; guarded by book.mu
 	blocks   int64    // counted in book.blocks without keys
 	keys     []uint64 // blocks in book.runs
+	sharing  *Sharing // counts the keys; nil: nothing does
 	output   int64    // counted in book.output
 	listens  bool     // counted in book.listened
 
@@ -129,15 +130,19 @@ func (b *Book) learn(tokens int64) {
 }
 
 // Count replaces the entry's number of blocks by the blocks with these keys. A key identifies a
-// block together with all blocks before it. The keys must not change until Close.
-func (e *Entry) Count(keys []uint64) {
+// block together with all blocks before it. The keys must not change until Close. s counts the
+// prompt, too; nil: nothing does.
+func (e *Entry) Count(keys []uint64, s *Sharing) {
 	b := e.book
 	if b == nil || e.keys != nil || len(keys) == 0 {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	e.keys = keys
+	e.keys, e.sharing = keys, s
+	if s != nil {
+		s.note(keys, 1)
+	}
 	b.counted++
 	b.note(keys, 1)
 	b.recent.Rise(b.use(int64(b.add(keys))-e.blocks, 0))
@@ -225,6 +230,9 @@ func (e *Entry) Close(now time.Time) {
 	e.waited(dropped, now)
 	gone := e.blocks
 	if e.keys != nil {
+		if e.sharing != nil {
+			e.sharing.note(e.keys, -1)
+		}
 		b.note(e.keys, -1)
 		gone += int64(b.remove(e.keys))
 		if b.counted--; b.counted == 0 {
@@ -232,7 +240,7 @@ func (e *Entry) Close(now time.Time) {
 		}
 	}
 	b.use(-gone, -e.output)
-	e.book, e.cost, e.blocks, e.keys, e.output = nil, Cost{}, 0, nil, 0
+	e.book, e.cost, e.blocks, e.keys, e.sharing, e.output = nil, Cost{}, 0, nil, nil, 0
 }
 
 // Prefill returns how many prompt tokens the node's requests still have to compute at now. Prefill

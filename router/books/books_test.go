@@ -84,7 +84,7 @@ func TestBookEqualsACountOfBlocks(t *testing.T) {
 					w.count(keys, 1)
 					w.loose -= e.cost.Blocks
 				}
-				e.Count(e.keys)
+				e.Count(e.keys, nil)
 			case 2:
 				e.Begun(noon)
 				if !e.begun {
@@ -131,7 +131,7 @@ func TestMarks(t *testing.T) {
 	var entries [3]Entry
 	for i, first := range []uint64{5, 5 + marks, 7} {
 		b.Open(&entries[i], Cost{}, noon)
-		entries[i].Count([]uint64{first, 1})
+		entries[i].Count([]uint64{first, 1}, nil)
 	}
 	for i, want := range [][3]bool{
 		{true, true, false}, {true, true, false}, {false, true, false}, {false, false, false},
@@ -162,7 +162,7 @@ func TestConcurrentEntries(t *testing.T) {
 				b.Open(&e, Cost{Prefill: dice.Int64N(100), Blocks: 3, Expected: time.Duration(dice.Int64N(2))}, noon)
 				var late sync.WaitGroup
 				late.Go(func() { e.Begun(noon) })
-				e.Count(prompt(dice))
+				e.Count(prompt(dice), nil)
 				e.Generated(40, 50)
 				b.Shared(prompt(dice))
 				b.Prefill(noon)
@@ -185,9 +185,9 @@ func TestOutputBlocks(t *testing.T) {
 	var b Book
 	var first, second Entry
 	b.Open(&first, Cost{Blocks: 4}, noon)
-	first.Count(chain(1, 1, 2, 2))
+	first.Count(chain(1, 1, 2, 2), nil)
 	b.Open(&second, Cost{Blocks: 4}, noon)
-	second.Count(chain(1, 1, 3, 3))
+	second.Count(chain(1, 1, 3, 3), nil)
 	for _, c := range []struct {
 		tokens, expected int64
 		want             float64
@@ -260,7 +260,7 @@ func TestCollidingKeys(t *testing.T) {
 				keys[k] = dice.Uint64N(6)
 			}
 			b.Open(e, Cost{Blocks: 1}, noon)
-			e.Count(keys)
+			e.Count(keys, nil)
 			e.Generated(10, 20)
 			b.Shared(keys)
 		}

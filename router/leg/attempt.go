@@ -233,7 +233,7 @@ func (l *Leg) records(a *attempt) bool {
 func (l *Leg) record(a *attempt) {
 	l.prompt.Sent(a.ref, a.sent)
 	if a.shares {
-		a.cost.Count(l.prompt.Keys())
+		a.cost.Count(l.prompt.Keys(), &l.d.sharing)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

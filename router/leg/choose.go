@@ -160,6 +160,8 @@ func (l *Leg) situation() *policy.Situation {
 	l.picks.asked.Overrides = l.overrides()
 	if l.foresees() {
 		l.picks.asked.Times, l.picks.asked.Output = l.picks.times, l.picks.output
+		keys := l.prompt.Keys()
+		l.picks.asked.Sharers, l.picks.asked.Shared = l.d.sharing.Sharers(keys), books.Beginning(len(keys))
 		l.picks.asked.Tries = l.explores()
 	}
 	return &l.picks.asked

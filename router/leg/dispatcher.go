@@ -15,6 +15,7 @@ import (
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/affinity"
 	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/books"
 	"github.com/cognitora/dataplane/router/busy"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/health/patience"
@@ -74,6 +75,7 @@ type Parts struct {
 type Dispatcher struct {
 	o         Options
 	forecasts forecasts
+	sharing   books.Sharing
 	fleet     *fleet.Fleet
 	where     *where.Finder
 	policy    *atomic.Pointer[policy.Policy]

@@ -55,7 +55,7 @@ func TestMeasure(t *testing.T) {
 	n.AcquireAlways()
 	var entry books.Entry
 	n.Ranks()[0].Book.Open(&entry, books.Cost{Prefill: 160, Blocks: 9}, now)
-	entry.Count(keys[:4])
+	entry.Count(keys[:4], nil)
 
 	rich, bare, _ := look()
 	want := policy.Candidate{

@@ -253,8 +253,11 @@ type Situation struct {
 	Overrides  Overrides
 	Times      []Timing // by candidate; mode predicted only
 	Output     float64  // expected output tokens; mode predicted only
-	Tries      bool     // the request may try an idle node of an unknown speed; mode predicted only
-	Scratch    Scratch  // keep it for the next pick
+	// Sharers is the number of running requests whose prompts have the first Shared blocks of this
+	// one; mode predicted only.
+	Sharers, Shared int
+	Tries           bool    // the request may try an idle node of an unknown speed; mode predicted only
+	Scratch         Scratch // keep it for the next pick
 }
 
 // Scratch is memory that Pick uses again. The zero value is ready for use.

@@ -74,6 +74,7 @@ type ExpectedTerms struct {
 	Delay   float64 `json:"stalled_s"`    // further wait, because a token of the node is overdue
 	Prefill float64 `json:"prefill_s"`    // of this prompt
 	First   float64 `json:"first_s"`      // until the first token
+	Shared  float64 `json:"shared_s"`     // of these, for blocks that other running requests have too
 	Step    float64 `json:"step_s"`       // between two tokens
 	Answer  float64 `json:"answer_s"`     // from the first token to the last
 	Stalls  float64 `json:"stalls_s"`     // of the node's other requests while the prompt is computed
@@ -113,6 +114,10 @@ type expecting struct {
 	// pressing are the prompts that wait at each candidate. Where all nodes have a queue, blocks on
 	// one more of them are a loss for all.
 	pressing float64
+	// shared are the tokens of the prompt's beginning that running prompts have too, and spread is the
+	// share of their price that counts.
+	shared int64
+	spread float64
 	// usual is the delay of a token that does not tell the candidates apart.
 	usual float64
 }
@@ -202,6 +207,7 @@ func (s *Situation) untried(best int) int {
 func (p *predicted) expecting(s *Situation) expecting {
 	return expecting{
 		PredictedSettings: &p.Predicted, tiers: &p.Score.Tiers, tokens: max(s.Tokens, 0), blocks: float64(s.Blocks),
+		shared: int64(s.Shared) * block.Tokens, spread: spread(s.Sharers),
 		output: s.Output, targets: s.Overrides.Targets.or(Targets{First: p.TTFTSloMs / 1000}), pinned: s.Pinned,
 	}
 }
@@ -279,7 +285,11 @@ func (x *expecting) expect(c *Candidate, at *Timing, t *ExpectedTerms) (early fl
 	if c.Labels != 0 {
 		t.Labels = preference(c.Labels, x.pinned)
 	}
-	early = (x.First*t.First + x.Others*t.Stalls + x.Burst*t.Repeat) * t.Labels
+	if x.spread < 1 && x.Burst > 0 {
+		copied := predict.Prompt(min(x.shared, x.tokens), min(x.credit(c), x.shared))
+		t.Shared = at.PrefillFactor * at.Prefill(copied) * (1 - x.spread)
+	}
+	early = (x.First*(t.First-t.Shared) + x.Others*t.Stalls + x.Burst*t.Repeat) * t.Labels
 	t.Total = early + (t.Answer+x.Others*t.Slower+lateness*t.Late)*t.Labels
 	return early
 }
@@ -314,6 +324,20 @@ func (t *Tiers) Held(c *Candidate) int64 {
 	host := max(c.Host, near)
 	disk := max(c.Disk, host)
 	return int64((float64(near) + t.Host*float64(host-near) + t.Disk*float64(disk-host)) * block.Tokens)
+}
+
+const (
+	// sharersFew is the number of running requests with the same beginning of a prompt from which on
+	// it is expected that more will come.
+	sharersFew = 4
+	// sharersFor is the number of further ones with which a copy of the beginning costs half.
+	sharersFor = 2
+)
+
+// spread returns the share of the price of a beginning that counts for one of the requests that have
+// it.
+func spread(sharers int) float64 {
+	return 1 / (1 + float64(max(sharers-sharersFew, 0))/sharersFor)
 }
 
 // late returns the seconds beyond the targets. The time between tokens counts for each token.
