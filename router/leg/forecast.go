@@ -184,6 +184,7 @@ type forecast struct {
 	together int64         // events since then that were read together with the one before
 	looked   time.Time     // time of the last look; zero: no token has come
 	computed time.Duration // prefill of the engine until then
+	batch    batch         // of the engine then
 	paused   time.Time     // since when the client holds up the answer, the last time that it did
 	uneven   bool          // the client has held up events since the last look
 }
@@ -227,7 +228,7 @@ func (l *Leg) firstCame(a *attempt, now time.Time) {
 	if !f.held {
 		a.member.engine.LearnFirst(&f.first, f.took, now)
 	}
-	f.looked, f.events, f.computed = now, 1, a.member.rank.Book.Computed(now)
+	f.looked, f.events, f.computed, f.batch = now, 1, a.member.rank.Book.Computed(now), a.member.batch()
 }
 
 // gaveUp learns from an attempt that was given up before its first token. The token would have come
@@ -285,17 +286,28 @@ func (l *Leg) tokensCame(a *attempt, events int64, now time.Time) {
 		l.learnGaps(a, events, now)
 	}
 	f.looked, f.events, f.together, f.computed = now, events, 0, a.member.rank.Book.Computed(now)
-	f.uneven = false
+	f.uneven, f.batch = false, a.member.batch()
+}
+
+// batch is what an engine's decode step works on.
+type batch struct{ requests, blocks float64 }
+
+// batch returns the present batch of the member's engine.
+func (n *member) batch() batch {
+	r, load := n.rank, n.rank.Load()
+	return batch{
+		float64(max(r.InFlight()-r.Book.WaitingPrompts(), 1) + load.Others - load.Waiting),
+		r.Book.Blocks() + float64(load.OthersBlocks),
+	}
 }
 
 // learnGaps learns from the time since the last look, in which this number of events came.
 func (l *Leg) learnGaps(a *attempt, events int64, now time.Time) {
-	f, book, load := &a.forecast, &a.member.rank.Book, a.member.rank.Load()
+	f, book, end := &a.forecast, &a.member.rank.Book, a.member.batch()
 	a.member.engine.LearnGaps(&predict.Gaps{
 		Tokens: float64(events - f.events), Seconds: now.Sub(f.looked).Seconds(),
 		Prefill:  max(book.Computed(now)-f.computed, 0).Seconds(),
-		Requests: float64(max(a.member.rank.InFlight()-book.WaitingPrompts(), 1) + load.Others - load.Waiting),
-		Blocks:   book.Blocks() + float64(load.OthersBlocks),
+		Requests: (f.batch.requests + end.requests) / 2, Blocks: (f.batch.blocks + end.blocks) / 2,
 	}, now)
 }
 

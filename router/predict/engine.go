@@ -240,17 +240,19 @@ type Gaps struct {
 	Blocks   float64
 }
 
-// LearnGaps learns from a stretch of an answer.
+// LearnGaps learns from a stretch of an answer. How far others' prefill delays the tokens is learned
+// too, because the times of prompts that are computed together are not known well.
 func (e *Engine) LearnGaps(g *Gaps, now time.Time) {
-	step := (g.Seconds - g.Prefill) / g.Tokens
-	if !plausible(g.Tokens, g.Seconds, g.Prefill, g.Requests, g.Blocks, step) || step == 0 || g.Prefill > g.Seconds/2 {
+	step := g.Seconds / g.Tokens
+	if !plausible(g.Tokens, g.Seconds, g.Prefill, g.Requests, g.Blocks, step) || step == 0 ||
+		g.Prefill > g.Seconds*gapsPrefill {
 		return
 	}
 	k := e.kind
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	log := e.log(decode)
-	x := [width]float64{1, g.Requests, g.Blocks, 0}
+	x := [width]float64{1, g.Requests, g.Blocks, g.Prefill / g.Tokens}
 	ratio := bounded(math.Log(step / k.fits[decode].expect(x)))
 	if e.tries.fresh {
 		e.tries.fresh = false
@@ -259,6 +261,9 @@ func (e *Engine) LearnGaps(g *Gaps, now time.Time) {
 	e.learnFactor(decode, ratio, k.certain(decode, x, 1), now)
 	k.learnRates(decode, x, step, log, 1)
 }
+
+// gapsPrefill is the share of others' prefill in a stretch beyond which it says nothing.
+const gapsPrefill = 0.9
 
 // plausible says whether all values are numbers that an engine may have.
 func plausible(values ...float64) bool {

@@ -35,7 +35,7 @@ var (
 func NewKind(t *Traffic) *Kind {
 	k := &Kind{traffic: t, fits: [2]fit{
 		prefill: newFit([width]float64{start.Base, start.Token, start.Pair, start.Steps}, longPrompt),
-		decode:  newFit([width]float64{start.Step, start.Sequence, start.Block, 0}, largeBatch),
+		decode:  newFit([width]float64{start.Step, start.Sequence, start.Block, 1}, largeBatch),
 	}}
 	k.rates.Store(&start)
 	return k

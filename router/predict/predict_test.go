@@ -474,7 +474,7 @@ func TestGapsWithPrefill(t *testing.T) {
 		requests, blocks := m[0].batch()
 		g := Gaps{Tokens: 32, Seconds: 32 * linear.Decode(requests, blocks), Requests: requests, Blocks: blocks}
 		if g.Prefill = 0.9 * g.Seconds; i%2 > 0 {
-			g.Prefill = 1.5 * g.Seconds
+			g.Prefill = 1.8 * g.Seconds
 		}
 		g.Seconds += 0.9 * g.Seconds
 		if i%2 == 0 {
