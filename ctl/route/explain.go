@@ -40,8 +40,8 @@ const explainHelp = "" +
 BASE, which is base_s + steps_s, WAIT, the prefill that waits at the node, and PREFILL, this prompt's own; ANSWER,
 from the first token to the last, with STEP between two tokens; and OTHERS, what the node's running requests lose.
 Columns for rare parts appear where one is not 0. Of FIRST: STALLED, what a token of the node is overdue, SLOT,
-until the engine has a free slot, and ADAPTER, until the request's adapter is loaded. Of COST: REPEAT, blocks that
-the node computes already, LATE, the time beyond the request's targets, and TAINT, the factor of preferred labels. The
+until the engine has a free slot, and ADAPTER, until the request's adapter is loaded. Of COST: SHARED, the part
+of PREFILL that other running requests with the same beginning bear, LATE, the time beyond the request's targets, and TAINT, the factor of preferred labels. The
 policy weighs the parts, and the line of each candidate has the sum. -o json has the parts with their weights.
 LAST is the time to the first token of the node's last streamed answer, as expected when it was sent and as it came:
 0.208/0.231. -o json has the answer's age too. - is none yet.
@@ -358,7 +358,7 @@ var expectedParts = []expectedPart{
 	{"STEP", func(c *policy.ExpectedCost) float64 { return c.Step }, 4, false, 0},
 	{"ANSWER", func(c *policy.ExpectedCost) float64 { return c.Answer }, 3, false, 0},
 	{"OTHERS", func(c *policy.ExpectedCost) float64 { return c.Stalls + c.Slower }, 3, false, 0},
-	{"REPEAT", func(c *policy.ExpectedCost) float64 { return c.Repeat }, 3, true, 0},
+	{"SHARED", func(c *policy.ExpectedCost) float64 { return c.Shared }, 3, true, 0},
 	{"LATE", func(c *policy.ExpectedCost) float64 { return c.Late }, 3, true, 0},
 	{"TAINT", func(c *policy.ExpectedCost) float64 { return c.Labels }, 3, true, 1},
 }

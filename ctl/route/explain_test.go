@@ -276,17 +276,18 @@ func TestRouteExplainShowsAllOfAnExpectedCost(t *testing.T) {
 	}
 	titles, rows := table()
 	addUp(t, e.Terms[0].Parts.Weights, rows)
-	for _, rare := range []string{"STALLED", "SLOT", "ADAPTER", "REPEAT", "LATE", "TAINT"} {
+	for _, rare := range []string{"STALLED", "SLOT", "ADAPTER", "SHARED", "LATE", "TAINT"} {
 		if slices.Contains(titles, rare) {
 			t.Errorf("column %s, and it is 0 for all", rare)
 		}
 	}
 	c, at := &s.Candidates[1], &s.Times[1]
-	c.Coming, c.EngineSlots, c.InFlight, c.Labels = 40, 4, 9, 0.5
+	c.EngineSlots, c.InFlight, c.Labels = 4, 9, 0.5
+	s.Sharers, s.Shared = 9, 8
 	at.Wait, at.Silent, at.Load, at.Pressing = 0.7, 2.5, 1.5, 3
 	_, rows = table()
 	addUp(t, e.Terms[0].Parts.Weights, rows)
-	for _, rare := range []string{"BASE", "STALLED", "SLOT", "ADAPTER", "REPEAT", "LATE", "TAINT"} {
+	for _, rare := range []string{"BASE", "STALLED", "SLOT", "ADAPTER", "SHARED", "LATE", "TAINT"} {
 		if rows[1][rare] == 0 {
 			t.Errorf("column %s is missing or 0", rare)
 		}
@@ -301,8 +302,8 @@ func addUp(t *testing.T, w policy.ExpectedWeights, rows []map[string]float64) {
 			r["TAINT"] = 1
 		}
 		first := r["BASE"] + w.Wait*r["WAIT"] + r["STALLED"] + r["SLOT"] + r["ADAPTER"] + r["PREFILL"]
-		own := w.First*r["FIRST"] + r["ANSWER"]
-		cost := (own + w.Others*r["OTHERS"] + w.Burst*r["REPEAT"] + w.Late*r["LATE"]) * r["TAINT"]
+		own := w.First*(r["FIRST"]-r["SHARED"]) + r["ANSWER"]
+		cost := (own + w.Others*r["OTHERS"] + w.Late*r["LATE"]) * r["TAINT"]
 		if math.Abs(first-r["FIRST"]) > 0.004 || math.Abs(cost-r["COST"]) > 0.15 || r["COST"] < 3 {
 			t.Errorf("candidate %d: first %v and cost %v of %v", i, first, cost, r)
 		}

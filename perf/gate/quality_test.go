@@ -10,7 +10,7 @@ import (
 )
 
 // TestRoutingQuality checks the simulated gates, whose values are the same on every machine. The
-// gates use one goroutine, so the race detector would only make them slow.
+// race detector would make them slow, and other tests run simulations under it.
 func TestRoutingQuality(t *testing.T) {
 	th, err := readThresholds(thresholdsTOML)
 	if err != nil {

@@ -188,9 +188,9 @@ func TestSectionsAreRefused(t *testing.T) {
 		`{"predicted":{"wait":1001}}`:   "predicted.wait: 1001 is refused, allowed: a number from 0 to 1000",
 		`{"predicted":{"others":-0.1}}`: "predicted.others: -0.1 is refused",
 		`{"predicted":{"burst":1e9}}`:   "predicted.burst: 1e9 is refused",
-		`{"predicted":{"first":0,"wait":0,"others":0,"burst":0}}`: "predicted: first, others and burst " +
-			"all 0 is refused, allowed: one of them above 0, such as first at its default, 12",
-		`{"mode":"predicted","predicted":{"first":0,"others":0,"burst":0}}`: "predicted: first, others and burst all 0",
+		`{"predicted":{"first":0,"wait":0,"others":0,"burst":0}}`: "predicted: first and others " +
+			"both 0 is refused, allowed: one of them above 0, such as first at its default, 12",
+		`{"mode":"predicted","predicted":{"first":0,"others":0,"burst":0}}`: "predicted: first and others both 0",
 		`{"predicted":{"learn":1}}`:                                         "predicted.learn: 1 is refused, allowed: true or false",
 		`{"predicted":{"explore":0}}`:                                       "predicted.explore: 0 is refused, allowed: true or false",
 		`{"predicted":{"explor":true}}`: "predicted.explor: unknown key; there are first, wait, others, burst, learn, " +
@@ -205,8 +205,7 @@ func TestSectionsAreRefused(t *testing.T) {
 
 // TestOneWeightIsEnough checks that mode predicted takes any one of the weights that count alone.
 func TestOneWeightIsEnough(t *testing.T) {
-	for _, weights := range []string{`"first":1,"others":0,"burst":0`, `"first":0,"others":1,"burst":0`,
-		`"first":0,"others":0,"burst":1`} {
+	for _, weights := range []string{`"first":1,"others":0,"burst":0`, `"first":0,"others":1,"burst":0`} {
 		if _, err := Parse([]byte(`{"predicted":{"wait":0,` + weights + `}}`)); err != nil {
 			t.Error(err)
 		}
@@ -365,10 +364,10 @@ func TestSettings(t *testing.T) {
 		`{"mode":"random","cost":{"track_output_blocks":true,"temperature":1}}`: "mode=random " +
 			"cost.track_output_blocks=true prefill_load_model.mode=none max_queue=0",
 		`{"score":{"tiers":{"host":0.5}}}`: "mode=predicted score.tiers.host=0.5 score.tiers.disk=0.25 " +
-			"predicted.first=12 predicted.wait=1 predicted.others=1 predicted.burst=2 " +
+			"predicted.first=12 predicted.wait=1 predicted.others=1 predicted.burst=1 " +
 			"predicted.learn=true predicted.explore=true ttft_slo_ms=0 prefill_load_model.mode=none max_queue=0",
 		`{"predicted":{"first":0,"wait":3,"learn":false}}`: "mode=predicted score.tiers.host=0.75 " +
-			"score.tiers.disk=0.25 predicted.first=0 predicted.others=1 predicted.burst=2 predicted.learn=false ttft_slo_ms=0 " +
+			"score.tiers.disk=0.25 predicted.first=0 predicted.others=1 predicted.burst=1 predicted.learn=false ttft_slo_ms=0 " +
 			"prefill_load_model.mode=none max_queue=0",
 	} {
 		p, err := Parse([]byte(doc))

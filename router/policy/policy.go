@@ -182,7 +182,7 @@ func Default() *Policy {
 		},
 		DeviceAware: DeviceAwareSettings{Ratio: 8},
 		Predicted: PredictedSettings{
-			First: 12, Wait: 1, Others: 1, Burst: 2, Learn: true, Explore: true,
+			First: 12, Wait: 1, Others: 1, Burst: 1, Learn: true, Explore: true,
 		},
 		PrefillLoadModel: PrefillLoadModel{Mode: NotModelled},
 	}

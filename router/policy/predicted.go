@@ -15,13 +15,12 @@ import (
 // answer's length: the cost without answer, slower and late. A session's request stays at
 // the session's node while its cost there is at most a tenth higher.
 //
-//	cost   = (First*first + answer + Others*(stalls + slower) + Burst*repeat + 100*late) * labels
+//	cost   = (First*(first - shared) + answer + Others*(stalls + slower) + 100*late) * labels
 //	first  = Base + Wait*wait + stalled + prefill + Steps*step + waits for a slot and an adapter
 //	answer = expected output tokens * step
 //	stalls = prefill * decoding requests
 //	slower = decoding requests * half of the output tokens * growth of a step by this request
-//	repeat = prefill of the blocks that the node computes for others * prompts that wait there,
-//	         beyond those that wait everywhere
+//	shared = prefill of the prompt's beginning, as far as other running requests bear its price
 //	late   = seconds beyond the request's targets
 //
 // wait is the prefill that waits at the node, and prefill this request's own. stalled is the time
@@ -30,11 +29,11 @@ import (
 // memory and on its disk count as computed in part, by host and disk of score.tiers. step is the
 // time between two tokens with this request in the batch, and those whose prompts wait. Base,
 // Steps, and the rates behind prefill and step are learned; package predict has the formulas. While
-// a prompt is computed, its engine's other requests get no tokens; stalls is their loss. repeat is
-// the price of a second request for blocks that are not computed yet. Where one request follows
-// another at once more will follow, and need the blocks on several nodes. labels is as in mode
-// cost. Power and capacity do not count. First, Others and Burst are not all 0, because then no
-// prompt would count.
+// a prompt is computed, its engine's other requests get no tokens; stalls is their loss. A node
+// that computes the beginning of a prompt once more does so for all requests that have it. Where
+// many run at once, more are expected to follow, so each pays for a part. labels is as in mode
+// cost. Power and capacity do not count. First and Others are not both 0, because then no prompt
+// would count.
 type PredictedSettings struct {
 	// First is the weight of a second until a first token, against a second of waiting for further
 	// tokens.
@@ -43,7 +42,8 @@ type PredictedSettings struct {
 	Wait float64 `json:"wait" range:"0..1000"`
 	// Others is the weight of the time that the node's decoding requests lose.
 	Others float64 `json:"others" range:"0..1000"`
-	// Burst is the weight of requests for blocks that are being computed. 0: they gather on a node.
+	// Burst is how far each running request with the same beginning of its prompt lowers the price
+	// of computing the beginning on one more node. The first two do not. 0: they gather on a node.
 	Burst float64 `json:"burst" range:"0..1000"`
 	// Learn says that rates are learned. Without it all nodes have the start values.
 	Learn bool `json:"learn"`
@@ -79,7 +79,6 @@ type ExpectedTerms struct {
 	Answer  float64 `json:"answer_s"`     // from the first token to the last
 	Stalls  float64 `json:"stalls_s"`     // of the node's other requests while the prompt is computed
 	Slower  float64 `json:"slower_s"`     // of the node's other requests, by longer steps
-	Repeat  float64 `json:"repeat_s"`     // of blocks that are being computed
 	Late    float64 `json:"late_s"`       // beyond the request's targets
 	Labels  float64 `json:"taint_factor"` // factor of the preferred labels
 	Total   float64 `json:"total"`        // the cost
@@ -111,28 +110,24 @@ type expecting struct {
 	output  float64
 	targets Targets
 	pinned  bool
-	// pressing are the prompts that wait at each candidate. Where all nodes have a queue, blocks on
-	// one more of them are a loss for all.
-	pressing float64
-	// shared are the tokens of the prompt's beginning that running prompts have too, and spread is the
-	// share of their price that counts.
+	// shared are the tokens of the prompt's beginning that running prompts have too, and spread is
+	// the part of their price that counts.
 	shared int64
 	spread float64
 	// usual is the delay of a token that does not tell the candidates apart.
 	usual float64
 }
 
-// everywhere looks for what all candidates with room have in common. If each is late, the
-// expectations are wrong, or the whole fleet hangs. Only more than twice the least delay then
-// counts against one.
+// everywhere looks for a delay that all candidates with room have in common. The expectations are
+// wrong then, or the whole fleet hangs. Only more than twice the least delay counts against one.
 func (x *expecting) everywhere(s *Situation) {
-	pressing, delay := math.Inf(1), math.Inf(1)
+	delay := math.Inf(1)
 	for i := range s.Times {
 		if at := &s.Times[i]; s.Candidates[i].Room() {
-			pressing, delay = min(pressing, at.Pressing), min(delay, at.delay())
+			delay = min(delay, at.delay())
 		}
 	}
-	x.pressing, x.usual = pressing, 2*delay
+	x.usual = 2 * delay
 }
 
 // delay returns the seconds for which a token of the node is overdue.
@@ -207,7 +202,7 @@ func (s *Situation) untried(best int) int {
 func (p *predicted) expecting(s *Situation) expecting {
 	return expecting{
 		PredictedSettings: &p.Predicted, tiers: &p.Score.Tiers, tokens: max(s.Tokens, 0), blocks: float64(s.Blocks),
-		shared: int64(s.Shared) * block.Tokens, spread: spread(s.Sharers),
+		shared: int64(s.Shared) * block.Tokens, spread: p.Predicted.spread(s.Sharers),
 		output: s.Output, targets: s.Overrides.Targets.or(Targets{First: p.TTFTSloMs / 1000}), pinned: s.Pinned,
 	}
 }
@@ -275,21 +270,17 @@ func (x *expecting) expect(c *Candidate, at *Timing, t *ExpectedTerms) (early fl
 	}
 	t.Answer, t.Stalls = x.output*t.Step, at.Decoding*t.Prefill
 	t.Slower = at.Decoding * x.output / 2 * at.DecodeFactor * own
-	if coming := int64(c.Coming - c.Matched); coming > 0 {
-		again := predict.Prompt(int64(c.Coming)*block.Tokens, int64(c.Matched)*block.Tokens)
-		t.Repeat = max(at.Pressing-x.pressing, 0) * at.PrefillFactor * at.Prefill(again)
-	}
 	if x.targets != (Targets{}) {
 		t.Late = x.targets.late(t.First, t.Step, x.output)
 	}
 	if c.Labels != 0 {
 		t.Labels = preference(c.Labels, x.pinned)
 	}
-	if x.spread < 1 && x.Burst > 0 {
+	if x.spread < 1 {
 		copied := predict.Prompt(min(x.shared, x.tokens), min(x.credit(c), x.shared))
 		t.Shared = at.PrefillFactor * at.Prefill(copied) * (1 - x.spread)
 	}
-	early = (x.First*(t.First-t.Shared) + x.Others*t.Stalls + x.Burst*t.Repeat) * t.Labels
+	early = (x.First*(t.First-t.Shared) + x.Others*t.Stalls) * t.Labels
 	t.Total = early + (t.Answer+x.Others*t.Slower+lateness*t.Late)*t.Labels
 	return early
 }
@@ -326,18 +317,13 @@ func (t *Tiers) Held(c *Candidate) int64 {
 	return int64((float64(near) + t.Host*float64(host-near) + t.Disk*float64(disk-host)) * block.Tokens)
 }
 
-const (
-	// sharersFew is the number of running requests with the same beginning of a prompt from which on
-	// it is expected that more will come.
-	sharersFew = 4
-	// sharersFor is the number of further ones with which a copy of the beginning costs half.
-	sharersFor = 2
-)
+// sharersFew is the number of running requests with the same beginning of their prompts up to which
+// one more node pays for it alone. Beyond it more of them are expected.
+const sharersFew = 2
 
-// spread returns the share of the price of a beginning that counts for one of the requests that have
-// it.
-func spread(sharers int) float64 {
-	return 1 / (1 + float64(max(sharers-sharersFew, 0))/sharersFor)
+// spread returns the part of the price of a beginning that counts for one of the requests with it.
+func (s *PredictedSettings) spread(sharers int) float64 {
+	return 1 / (1 + s.Burst*float64(max(sharers-sharersFew, 0)))
 }
 
 // late returns the seconds beyond the targets. The time between tokens counts for each token.

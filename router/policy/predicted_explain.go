@@ -5,8 +5,8 @@ import "fmt"
 // ExpectedCost is a node's cost in mode predicted, with all that it is made of:
 //
 //	first_s = base_s + weights.wait * wait_s + stalled_s + prefill_s + steps_s + slot_s + adapter_s
-//	total   = (weights.first * first_s + answer_s + weights.others * (stalls_s + slower_s) +
-//	          weights.burst * repeat_s + weights.late * late_s) * taint_factor
+//	total   = (weights.first * (first_s - shared_s) + answer_s + weights.others * (stalls_s + slower_s) +
+//	          weights.late * late_s) * taint_factor
 type ExpectedCost struct {
 	ExpectedTerms
 	ExpectedParts
@@ -27,7 +27,6 @@ type ExpectedWeights struct {
 	First  float64 `json:"first"`
 	Wait   float64 `json:"wait"`
 	Others float64 `json:"others"`
-	Burst  float64 `json:"burst"`
 	Late   float64 `json:"late"`
 }
 
@@ -36,7 +35,7 @@ func (x *expecting) parts(c *Candidate, at *Timing) ExpectedParts {
 	step := at.Decode(at.Decoding, at.Blocks)
 	return ExpectedParts{
 		Base: at.PrefillFactor * at.Base, Steps: at.PrefillFactor * at.Steps * step, Slot: x.slot(c, at, step),
-		Adapter: at.Load, Weights: ExpectedWeights{x.First, x.Wait, x.Others, x.Burst, lateness},
+		Adapter: at.Load, Weights: ExpectedWeights{x.First, x.Wait, x.Others, lateness},
 	}
 }
 
@@ -48,11 +47,12 @@ func (x *expecting) parts(c *Candidate, at *Timing) ExpectedParts {
 func (t *Terms) expected(x *ExpectedTerms, parts ExpectedParts) {
 	w := &parts.Weights
 	t.Expected, t.Parts, t.Total = *x, parts, x.Total
-	sum := seconds(w.First) + " * " + seconds(x.First) + " + " + seconds(x.Answer) + " + " + seconds(w.Others) +
-		" * " + seconds(x.Stalls+x.Slower)
-	if x.Repeat > 0 {
-		sum += " + " + seconds(w.Burst) + " * " + seconds(x.Repeat)
+	first := seconds(x.First)
+	if x.Shared > 0 {
+		first = "(" + first + " - " + seconds(x.Shared) + ")"
 	}
+	sum := seconds(w.First) + " * " + first + " + " + seconds(x.Answer) + " + " + seconds(w.Others) +
+		" * " + seconds(x.Stalls+x.Slower)
 	if x.Late > 0 {
 		sum += fmt.Sprintf(" + %g * ", w.Late) + seconds(x.Late)
 	}

@@ -29,8 +29,9 @@ func TestExpectedFormula(t *testing.T) {
 	at.Decoding, at.Pressing, at.Wait, at.Load = 3, 2, 4, 3
 	p.Predicted.Wait = 0.5
 	c.Coming, c.Labels, s.Overrides.Targets.First = 50, 0.5, 1
+	s.Sharers, s.Shared = 3, 64
 	c.EngineSlots, c.InFlight = 4, 5
-	const want = "438.9907 = 0.6299 * (2.0 * 7.476 + 2.6313 + 5.0 * 4.0969 + 7.0 * 1.6 + 100 * 6.476) " +
+	const want = "431.6884 = 0.6299 * (2.0 * (7.476 - 0.196) + 2.6313 + 5.0 * 4.0969 + 100 * 6.476) " +
 		"(first_s: 7.476, base_s: 1.0, wait_s: 0.5 * 4.0, prefill_s: 0.8, steps_s: 0.026, slot_s: 0.65, " +
 		"adapter_s: 3.0, step_s: 0.0263)"
 	if p.Explain(s, &e); e.Terms[0].Formula != want || e.Terms[0].Line("a") != "Formula for a: "+want {
@@ -94,7 +95,7 @@ func TestAllOfACostIsExplained(t *testing.T) {
 			}
 			w := &x.Weights
 			first := x.Base + w.Wait*x.Wait + x.Delay + x.Prefill + x.Steps + x.Slot + x.Adapter
-			total := (w.First*x.First + x.Answer + w.Others*(x.Stalls+x.Slower) + w.Burst*x.Repeat +
+			total := (w.First*(x.First-x.Shared) + x.Answer + w.Others*(x.Stalls+x.Slower) +
 				w.Late*x.Late) * x.Labels
 			if math.Abs(first-x.First) > 1e-9*x.First || math.Abs(total-e.Terms[i].Total) > 1e-9*total {
 				t.Fatalf("first %v and total %v of %s", first, total, text)
@@ -104,7 +105,7 @@ func TestAllOfACostIsExplained(t *testing.T) {
 				t.Fatal(e.Terms[i].Formula)
 			}
 			// Each figure is off by half of its last digit at most.
-			weights := w.First + 1 + w.Others*(1+x.Stalls+x.Slower) + w.Burst*(1+x.Repeat) + w.Late
+			weights := w.First + 1 + w.Others*(1+x.Stalls+x.Slower) + w.Late
 			bound := 1e-4 * (1 + total/x.Labels + weights*x.Labels)
 			if got, sum := valueOf(t, m[1]), valueOf(t, m[2]); math.Abs(got-total) > 1e-4 || math.Abs(got-sum) > bound {
 				t.Fatalf("%v is %v within %v: %s", sum, got, bound, e.Terms[i].Formula)

@@ -70,8 +70,13 @@ func later(n float64) float64 { return n * 100 * 0.001 }
 
 func firstOf(t *ExpectedTerms) float64   { return t.First }
 func prefillOf(t *ExpectedTerms) float64 { return t.Prefill }
-func repeatOf(t *ExpectedTerms) float64  { return t.Repeat }
+func sharedOf(t *ExpectedTerms) float64  { return t.Shared }
 func lateOf(t *ExpectedTerms) float64    { return t.Late }
+
+// shared lets so many running requests have the first 64 blocks of the prompt.
+func shared(sharers int) func(*Policy, *Situation) {
+	return func(_ *Policy, s *Situation) { s.Sharers, s.Shared = sharers, 64 }
+}
 
 // TestExpectedTerms checks every term of the cost.
 func TestExpectedTerms(t *testing.T) {
@@ -120,13 +125,14 @@ func TestExpectedTerms(t *testing.T) {
 		{name: "over the slots of a slow node", node: Candidate{EngineSlots: 4, InFlight: 4},
 			at: func(t *Timing) { t.DecodeFactor = 3 }, term: firstOf, is: 2.62 + 1./4*100*0.03},
 		{name: "no slots", node: Candidate{InFlight: 500}, want: idle},
-		{name: "nothing repeated", at: func(t *Timing) { t.Pressing = 3 }, want: idle + later(3),
-			term: repeatOf, is: 0},
-		{name: "repeated", node: Candidate{Coming: 100}, at: func(t *Timing) { t.Pressing = 3 },
-			want: idle - 2*1.6 + 7*3*1.6 + later(3), term: repeatOf, is: 3 * 1.6},
-		{name: "repeated in part", node: Candidate{Matched: 60, Coming: 100},
-			at: func(t *Timing) { t.Pressing, t.PrefillFactor = 2, 2 }, term: repeatOf, is: 2 * 2 * 0.64},
-		{name: "no node computes", node: Candidate{Coming: 100}, term: repeatOf, is: 0},
+		{name: "two share the beginning", edit: shared(2), want: idle, term: sharedOf, is: 0},
+		{name: "three share the beginning", edit: shared(3), want: idle - 2*1.024*7/8, term: firstOf, is: 2.62},
+		{name: "a part of it is held", node: Candidate{Matched: 40}, edit: shared(4), term: sharedOf,
+			is: 0.384 * 14 / 15},
+		{name: "it is held", node: Candidate{Coming: 64}, edit: shared(9), term: sharedOf, is: 0},
+		{name: "it is held and more", node: Candidate{Matched: 80}, edit: shared(9), term: sharedOf, is: 0},
+		{name: "at a slow node", at: func(t *Timing) { t.PrefillFactor = 3 }, edit: shared(3), term: sharedOf,
+			is: 3 * 1.024 * 7 / 8},
 		{name: "no output", edit: func(_ *Policy, s *Situation) { s.Output = 0 }, want: 2 * 2.62},
 		{name: "no tokens", edit: func(_ *Policy, s *Situation) { s.Tokens = -7 }, term: firstOf, is: 1.02},
 	} {
@@ -142,11 +148,11 @@ func TestExpectedTerms(t *testing.T) {
 // TestExpectedSettings checks the effect of each setting, and that 0 switches its term off.
 func TestExpectedSettings(t *testing.T) {
 	busy := func(t *Timing) { t.Wait, t.Decoding, t.Pressing = 4, 3, 2 }
-	node := Candidate{Matched: 40, Coming: 50} // 0.8 s of prefill, 0.16 s of others
+	node := Candidate{Matched: 40, Coming: 50} // 0.8 s of prefill, 0.224 s of the beginning
 	const first, answer = 1 + 0.8 + 2*0.013, 100 * (0.015 + own)
-	const stalls, slower, repeat = 3 * 0.8, 3 * 50 * own, 2 * 0.16
+	const stalls, slower, begins = 3 * 0.8, 3 * 50 * own, 0.224
 	cost := func(s PredictedSettings) float64 {
-		return s.First*(first+s.Wait*4) + answer + s.Others*(stalls+slower) + s.Burst*repeat
+		return s.First*(first+s.Wait*4-begins*(1-1/(1+2*s.Burst))) + answer + s.Others*(stalls+slower)
 	}
 	for name, set := range map[string]func(s *PredictedSettings){
 		"as they are": func(*PredictedSettings) {},
@@ -158,7 +164,7 @@ func TestExpectedSettings(t *testing.T) {
 		want := byHand
 		set(&want)
 		c := expectedCase{name: name, node: node, at: busy, want: cost(want),
-			edit: func(p *Policy, _ *Situation) { set(&p.Predicted) }}
+			edit: func(p *Policy, s *Situation) { set(&p.Predicted); shared(4)(p, s) }}
 		c.check(t)
 	}
 	tiers := expectedCase{name: "tiers", node: Candidate{Host: 40, Disk: 80},
@@ -510,23 +516,6 @@ func TestExpectationsAllocateNothing(t *testing.T) {
 		p.Pick(s)
 		if a := testing.AllocsPerRun(50, func() { p.Pick(s) }); a != 0 {
 			t.Errorf("%d nodes: %v allocations", n, a)
-		}
-	}
-}
-
-// TestRepeatWhereAllWait checks that only the prompts beyond those that wait everywhere count for
-// blocks that are being computed.
-func TestRepeatWhereAllWait(t *testing.T) {
-	p, e := Default(), Explanation{}
-	p.Mode, p.Predicted = Predicted, byHand
-	s := situationOf(3)
-	for i, pressing := range []float64{5, 2, 3} {
-		s.Times[i].Pressing, s.Candidates[i].Coming = pressing, 100
-	}
-	p.Explain(s, &e)
-	for i, want := range []float64{3 * 1.6, 0, 1.6} {
-		if got := e.Terms[i].Expected.Repeat; math.Abs(got-want) > 1e-9 {
-			t.Errorf("candidate %d: %v, want %v", i, got, want)
 		}
 	}
 }

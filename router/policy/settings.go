@@ -59,10 +59,9 @@ func (p *Policy) conflicts() (errs []error) {
 			"score.weights", "all 0", "one of kv, load, power and capacity above 0",
 		})
 	}
-	if w := &p.Predicted; w.First == 0 && w.Others == 0 && w.Burst == 0 { // First counts Wait too
+	if w := &p.Predicted; w.First == 0 && w.Others == 0 { // First counts Wait too
 		errs = append(errs, &FieldError{
-			"predicted", "first, others and burst all 0",
-			"one of them above 0, such as first at its default, 12",
+			"predicted", "first and others both 0", "one of them above 0, such as first at its default, 12",
 		})
 	}
 	if p.Cost.TrackOutputBlocks && !p.Cost.TrackActiveBlocks {

@@ -240,8 +240,8 @@ type Gaps struct {
 	Blocks   float64
 }
 
-// LearnGaps learns from a stretch of an answer. How far others' prefill delays the tokens is learned
-// too, because the times of prompts that are computed together are not known well.
+// LearnGaps learns from a stretch of an answer. How far others' prefill delays the tokens is
+// learned too, because the times of prompts that are computed together are not known well.
 func (e *Engine) LearnGaps(g *Gaps, now time.Time) {
 	step := g.Seconds / g.Tokens
 	if !plausible(g.Tokens, g.Seconds, g.Prefill, g.Requests, g.Blocks, step) || step == 0 ||

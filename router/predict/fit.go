@@ -38,8 +38,8 @@ const (
 
 func newFit(prior, ref [width]float64) fit { return fit{prior: prior, ref: ref, coef: prior} }
 
-// classOf returns the class of an observation. x[1] is its size, tokens of a prompt or requests in a
-// batch. A class spans a factor of four.
+// classOf returns the class of an observation. x[1] is its size, tokens of a prompt or requests in
+// a batch. A class spans a factor of four.
 func classOf(x [width]float64) int {
 	return min(bits.Len64(uint64(min(max(x[1], 0), 1<<40)))/2, classes-1)
 }

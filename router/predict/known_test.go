@@ -29,7 +29,8 @@ func TestKnown(t *testing.T) {
 	if ratio := prefills.Factor / its.Factor; math.Abs(ratio-4) > 0.8 {
 		t.Errorf("prefill takes %v times as long as at the other engine, want 4", ratio)
 	}
-	if prefills.Answers != 64 || prefills.Taught < 54 || decodes.Answers != 64 || decodes.Taught != 64-unclippedFirst || !prefills.At.Equal(at) || !decodes.At.Equal(at) {
+	if prefills.Answers != 64 || prefills.Taught < 54 || decodes.Answers != 64 ||
+		decodes.Taught != 64-unclippedFirst || !prefills.At.Equal(at) || !decodes.At.Equal(at) {
 		t.Errorf("%+v, %+v, want 64 answers, the last at %v", prefills, decodes, at)
 	}
 }

@@ -39,8 +39,8 @@ func TestLongPromptsAfterShortOnes(t *testing.T) {
 	}
 }
 
-// TestAnIdleEngineKeepsItsFactor checks that an engine that answers nothing is not taken for as slow
-// as one that answers much.
+// TestAnIdleEngineKeepsItsFactor checks that an engine that answers nothing is not taken for as
+// slow as one that answers much.
 func TestAnIdleEngineKeepsItsFactor(t *testing.T) {
 	all, machines, now := fleet(linear, 300, 1, 1)
 	was := all[0].Speed()

@@ -32,9 +32,9 @@ const (
 var slowLeast = math.Log(slowFactor)
 
 // MayTry makes s the speed of a typical engine if e is slower and may be tried with work that no
-// other request delays. Tried must follow if the request is sent there. A try is due after the pause
-// if the prompt takes at most half as long as the kind's usual one. Longer ones come after as many
-// more pauses, because a slow engine makes them wait longest.
+// other request delays. Tried must follow if the request is sent there. A try is due after the
+// pause if the prompt takes at most half as long as the kind's usual one. Longer ones come after as
+// many more pauses, because a slow engine makes them wait longest.
 func (e *Engine) MayTry(s *Speed, w Work) bool {
 	if s.PrefillFactor < slowFactor*s.Typical[prefill] && s.DecodeFactor < slowFactor*s.Typical[decode] {
 		return false
