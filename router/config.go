@@ -129,7 +129,7 @@ type TimeoutConfig struct {
 	FirstByte     config.Duration `toml:"first_byte" default:"300s" help:"hard bound on the wait for a stream's first event or a response's head"`
 	FirstByteCold config.Duration `toml:"first_byte_cold" default:"60s" help:"wait for a stream's first event before the router asks another node, while the router does not know the model's speed"`
 	PatienceFloor config.Duration `toml:"patience_floor" default:"1s" help:"shortest wait for a stream's first event before the router asks another node, however fast the model is"`
-	StallFloor    config.Duration `toml:"stall_floor" default:"2s" help:"a node silent for less than this is never set aside"`
+	StallFloor    config.Duration `toml:"stall_floor" default:"2s" help:"a node silent for less than this is not set aside, unless its streams are overdue"`
 	Idle          config.Duration `toml:"idle" default:"120s" help:"longest gap between two reads of a response"`
 	Total         config.Duration `toml:"total" default:"3600s" help:"longest duration of a whole response"`
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-const about = `Sends each OpenAI request to the engine that answers it soonest and cheapest: the one that
-has most of its prompt cached, weighed against load, capacity and, once it is measured, power.
+const about = `Sends each OpenAI request to the engine that is expected to answer it soonest at the least
+cost to others, from what is cached there, what waits there and how fast it has been.
 
   cgn-router --backend http://127.0.0.1:8001 --backend http://127.0.0.1:8002`
 

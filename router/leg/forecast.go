@@ -109,13 +109,15 @@ func (l *Leg) timing(n *member, own int32, now time.Time) policy.Timing {
 
 // foreseeAll fills in what mode predicted needs to know about the request and the candidates.
 func (l *Leg) foreseeAll(now time.Time) {
-	p, mayTry := &l.picks, l.mayTry()
+	p, mayTry, explores := &l.picks, l.mayTry(), l.explores()
 	p.times = slices.Grow(p.times[:0], len(p.able))[:len(p.able)]
 	for i, at := range p.able {
 		c, t, n := &p.cands[i], &p.times[i], l.pool.members[at]
 		*t = l.timing(n, c.InFlight, now)
-		if mayTry && t.Pressing+t.Decoding == 0 && !c.Loads {
-			t.Tried = n.engine.MayTry(&t.Speed, predict.Prompt(l.prompt.Tokens(), p.policy.Score.Tiers.Held(c)))
+		if idle := t.Pressing+t.Decoding == 0 && !c.Loads; idle && mayTry || explores {
+			work := predict.Prompt(l.prompt.Tokens(), p.policy.Score.Tiers.Held(c))
+			t.Tried = idle && n.engine.MayTry(&t.Speed, work)
+			t.Unproven = explores && n.engine.Kind().Unproven(work)
 		}
 		if c.Loads {
 			t.Load = l.model.adapterLoad.Seconds()
@@ -198,6 +200,9 @@ func (l *Leg) foresee(a *attempt, pick int, cached int64) {
 	t, c, f := &l.picks.times[pick], &l.picks.cands[pick], &a.forecast
 	if t.Tried {
 		a.member.engine.Tried()
+	}
+	if t.Unproven {
+		a.member.engine.Kind().Tried()
 	}
 	f.first = predict.First{
 		Wait: t.Wait + t.Overdue, Ahead: t.Pressing, Step: t.Decode(t.Decoding, t.Blocks),

@@ -66,6 +66,8 @@ type Timing struct {
 	Blocks   float64 // KV blocks of the node's requests
 	Load     float64 // seconds to load the request's adapter
 	Tried    bool    // the speed is that of the node's kind, because the node may be tried again
+	// Unproven says that the speed of the node's kind is unknown, or known from long ago.
+	Unproven bool
 }
 
 // ExpectedTerms are the parts of one node's cost in mode predicted, in seconds.
@@ -168,7 +170,7 @@ func (p *predicted) pick(s *Situation, e *Explanation) int {
 	if s.Tries && s.Home == 0 {
 		if i := s.untried(best); i >= 0 {
 			if e != nil {
-				e.Why = "it is idle, and the speed of its kind of engine is unknown yet"
+				e.Why = "it is idle, and the speed of its kind of engine is unknown, or known from long ago"
 			}
 			return i
 		}
@@ -180,17 +182,17 @@ func (p *predicted) pick(s *Situation, e *Explanation) int {
 	return pick
 }
 
-// untried returns the cheapest idle candidate of a kind whose speed is unknown yet; -1: there is
-// none, or the speed of the best candidate is unknown too. Without a try, a fast kind might never
+// untried returns the cheapest idle candidate of a kind whose speed is unproven; -1: there is none,
+// or that of the best candidate is unproven too. Without a try, a fast kind might never
 // be known: others that are faster than the start values get all requests.
 func (s *Situation) untried(best int) int {
 	at := -1
-	if !s.Times[best].KnowsFirsts() {
+	if s.Times[best].Unproven {
 		return at
 	}
 	for i := range s.Candidates {
 		c := &s.Candidates[i]
-		if c.busy() == 0 && c.Room() && !c.Loads && !s.Times[i].KnowsFirsts() &&
+		if c.busy() == 0 && c.Room() && !c.Loads && s.Times[i].Unproven &&
 			(at < 0 || s.Scratch[i].total > s.Scratch[at].total) {
 			at = i
 		}

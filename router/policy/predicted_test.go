@@ -291,9 +291,9 @@ func TestExpectedTies(t *testing.T) {
 // TestTries checks that a request that may try a node goes to the cheapest idle one of an unknown
 // speed, if the best node's speed is known, and that nothing else is tried.
 func TestTries(t *testing.T) {
-	const why = "it is idle, and the speed of its kind of engine is unknown yet"
+	const why = "it is idle, and the speed of its kind of engine is unknown, or known from long ago"
 	known, unknown := rates, rates
-	known.Firsts, unknown.Firsts, unknown.Token = 4, 3, 2*rates.Token
+	unknown.Token = 2 * rates.Token
 	for name, c := range map[string]struct {
 		edit func(s *Situation)
 		want int
@@ -305,14 +305,14 @@ func TestTries(t *testing.T) {
 		"adapter":            {func(s *Situation) { s.Candidates[2].Loads = true }, 1},
 		"no try":             {func(s *Situation) { s.Tries = false }, 0},
 		"session":            {func(s *Situation) { s.Home = 1 }, 0},
-		"all are known":      {func(s *Situation) { s.Times[1].Rates, s.Times[2].Rates = &known, &known }, 0},
-		"the best is not":    {func(s *Situation) { s.Times[0].Rates = &rates }, 0},
-		"the cheaper is not": {func(s *Situation) { s.Times[2].Rates = &known }, 1},
+		"all are known":      {func(s *Situation) { s.Times[1].Unproven, s.Times[2].Unproven = false, false }, 0},
+		"the best is not":    {func(s *Situation) { s.Times[0].Unproven = true }, 0},
+		"the cheaper is not": {func(s *Situation) { s.Times[2].Unproven = false }, 1},
 	} {
 		p, e, s := Default(), Explanation{}, situationOf(3)
 		p.Mode, s.Tries = Predicted, true
 		s.Times[0].Rates, s.Times[1].Rates, s.Times[2].Rates = &known, &unknown, &unknown
-		s.Times[1].Wait, s.Times[2].Wait = 9, 8
+		s.Times[1].Wait, s.Times[2].Wait, s.Times[1].Unproven, s.Times[2].Unproven = 9, 8, true, true
 		c.edit(s)
 		if at := p.Explain(s, &e); at != c.want || p.Pick(s) != at || e.Why == why != (at > 0) {
 			t.Errorf("%s: %d, %s", name, at, e.Why)

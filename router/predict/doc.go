@@ -17,13 +17,13 @@
 // new engine begins with what its like have taught, and needs few answers of its own. An engine has
 // the typical factor of its kind until its answers differ by more than chance. What is chance
 // follows from how much the answers of the kind scatter, and counts as little at first. A slow
-// engine that gets no requests would be slow for ever, so Try lets it be tried now and then.
+// engine that gets no requests would be slow for ever, so MayTry lets it be tried now and then.
 //
 // # Learning
 //
-// A Kind keeps a decayed sum over about the last 256 observations, and solves for rates that are
-// not negative. Errors count relative to the expected time. After the first few, an observation
-// counts at most as one and a half times and at least as a quarter of the expectation. One above
-// that counts a tenth. So the rates are those of answers that nothing delayed. Before its first
-// observation a Kind has start values of a middle-sized GPU. Memory does not grow.
+// A Kind keeps decayed sums over about the last 96 observations of each size, and solves for rates
+// that are not negative. Errors count relative to the expected time. After the first few, an
+// observation counts at most as one and a half times and at least as a quarter of the expectation.
+// One above that counts a tenth. So the rates are those of answers that nothing delayed. Before its
+// first observation a Kind has start values of a middle-sized GPU. Memory does not grow.
 package predict

@@ -172,7 +172,8 @@ func (e *Engine) LearnFirst(f *First, took float64, now time.Time) {
 	// The wait is known as well as the rest: its expectation errs by the same factor. The forecast
 	// may be older than the last observation.
 	ratio := math.Log(f.factor) + bounded(math.Log(took/f.Expected))
-	e.began(k.Rates().Base + k.Rates().Prefill(f.Work))
+	e.began(f.Work)
+	k.answered(ratio)
 	e.recovering(prefill, ratio)
 	e.learnFactor(prefill, ratio, k.certain(prefill, x, inFactor), now)
 	k.learnRates(prefill, x, took-f.Wait, log, inRates)

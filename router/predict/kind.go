@@ -10,7 +10,8 @@ import (
 type Kind struct {
 	rates   atomic.Pointer[Rates]
 	traffic *Traffic
-	usual   atomic.Uint64 // bits of usualWork, a moving mean
+	tries   tries
+	usual   [2]atomic.Uint64 // bits of moving means: tokens and pairs of a prompt
 
 	mu   sync.Mutex
 	fits [2]fit // of first tokens and of decode steps, by part
@@ -38,6 +39,7 @@ func NewKind(t *Traffic) *Kind {
 		decode:  newFit([width]float64{start.Step, start.Sequence, start.Block, 1}, largeBatch),
 	}}
 	k.rates.Store(&start)
+	k.tries.pause.Store(kindPauseLeast)
 	return k
 }
 
@@ -47,8 +49,10 @@ func (k *Kind) Traffic() *Traffic { return k.traffic }
 // Rates returns the present rates.
 func (k *Kind) Rates() *Rates { return k.rates.Load() }
 
-// usualWork returns the time that the kind's usual prompt takes a typical engine, in seconds.
-func (k *Kind) usualWork() float64 { return math.Float64frombits(k.usual.Load()) }
+// usualWork returns the work of the kind's usual prompt.
+func (k *Kind) usualWork() Work {
+	return Work{math.Float64frombits(k.usual[0].Load()), math.Float64frombits(k.usual[1].Load())}
+}
 
 // learnRates learns from an observation y of an engine with the features x. log is the
 // logarithm of the engine's factor before it. The caller holds k.mu.

@@ -9,10 +9,11 @@ import (
 type Traffic struct{ firsts atomic.Int64 }
 
 // tries decides when an engine that is slower than its kind is tried again: with one request, which
-// the caller sends as if the engine were like its kind.
+// the caller sends as if the engine were like its kind. A kind that answers nothing has tries, too.
 type tries struct {
-	last  atomic.Int64 // the model's number of first tokens at the engine's last one, or at its last try
+	last  atomic.Int64 // the model's number of first tokens at the last one or at the last try
 	pause atomic.Int64 // first tokens of the model after which a try is due
+	open  atomic.Bool  // the last try has no first token yet
 	fresh bool         // no gaps were learned from since the last first token; the kind's lock guards it
 }
 
@@ -20,6 +21,9 @@ const (
 	// pauseLeast and pauseMost bound the pause before a try. Each try doubles it until an answer
 	// shows that the engine recovers.
 	pauseLeast, pauseMost = 64, 1024
+	// kindPauseLeast and kindPauseMost are those of a kind. A try of a kind costs more, because it
+	// may be much slower than others.
+	kindPauseLeast, kindPauseMost = 512, 8192
 	// pausesSkipped is the number of pauses that are skipped when an engine recovers, so that the
 	// next prompt may be several times as long as the usual one.
 	pausesSkipped = 8
@@ -40,7 +44,7 @@ func (e *Engine) MayTry(s *Speed, w Work) bool {
 		return false
 	}
 	since, pause := float64(e.kind.traffic.firsts.Load()-e.tries.last.Load()), float64(e.tries.pause.Load())
-	if since < pause || 2*(s.Base+s.Prefill(w))*pause > e.kind.usualWork()*since {
+	if since < pause || 2*(s.Base+s.Prefill(w))*pause > (s.Base+s.Prefill(e.kind.usualWork()))*since {
 		return false
 	}
 	s.PrefillFactor = min(s.PrefillFactor, s.Typical[prefill])
@@ -49,10 +53,39 @@ func (e *Engine) MayTry(s *Speed, w Work) bool {
 }
 
 // Tried notes that a request is sent to e to try it.
-func (e *Engine) Tried() {
-	t := &e.tries
-	t.last.Store(e.kind.traffic.firsts.Load())
-	t.pause.Store(min(2*t.pause.Load(), pauseMost))
+func (e *Engine) Tried() { e.tries.noteTry(e.kind.traffic, pauseMost) }
+
+func (t *tries) noteTry(of *Traffic, most int64) {
+	t.last.Store(of.firsts.Load())
+	t.pause.Store(min(2*t.pause.Load(), most))
+	t.open.Store(true)
+}
+
+// Unproven says that the speed of k's engines is unknown, or was learned so long ago that w may try
+// one of them. w is the work of a prompt, which must not be much above the usual one.
+func (k *Kind) Unproven(w Work) bool {
+	r := k.Rates()
+	if !r.KnowsFirsts() {
+		return true
+	}
+	due := k.traffic.firsts.Load()-k.tries.last.Load() >= k.tries.pause.Load()
+	return due && r.Prefill(w) <= 2*r.Prefill(k.usualWork())
+}
+
+// Tried notes that a request is sent to an engine of k although others look faster.
+func (k *Kind) Tried() { k.tries.noteTry(k.traffic, kindPauseMost) }
+
+// answered notes a first token in the kind's tries. One that is much earlier than expected makes
+// the next try due at once. The caller holds k.mu.
+func (k *Kind) answered(ratio float64) {
+	t, last := &k.tries, k.traffic.firsts.Load()
+	switch wasTry := t.open.Swap(false); {
+	case !wasTry:
+		t.pause.Store(kindPauseLeast)
+	case ratio < -slowLeast:
+		last -= t.pause.Load()
+	}
+	t.last.Store(last)
 }
 
 // slow returns by how much the logarithm of a factor is above its kind's typical one, if that is
@@ -64,12 +97,13 @@ func (e *Engine) slow(which part) float64 {
 	return 0
 }
 
-// began notes a first token before it teaches a factor. work is the time that the prompt's own work
-// takes a typical engine, in seconds. The caller holds the kind's lock.
-func (e *Engine) began(work float64) {
+// began notes a first token before it teaches a factor. w is the prompt's own work. The caller
+// holds the kind's lock.
+func (e *Engine) began(w Work) {
 	k, t := e.kind, &e.tries
-	usual := k.usualWork()
-	k.usual.Store(math.Float64bits(usual + (work-usual)*max(usualGain, 1/float64(k.fits[prefill].n+1))))
+	usual, weight := k.usualWork(), max(usualGain, 1/float64(k.fits[prefill].n+1))
+	k.usual[0].Store(math.Float64bits(usual.Tokens + (w.Tokens-usual.Tokens)*weight))
+	k.usual[1].Store(math.Float64bits(usual.Pairs + (w.Pairs-usual.Pairs)*weight))
 	if e.slow(prefill)+e.slow(decode) == 0 {
 		t.pause.Store(pauseLeast)
 	}

@@ -23,7 +23,7 @@ func TestTries(t *testing.T) {
 	usual := int64(0)
 	for n := int64(1); n < 1_000_000 && usual == 0; n += 100 {
 		r := e.Kind().Rates()
-		if r.Base+r.Prefill(Prompt(n, 0)) >= e.Kind().usualWork() {
+		if r.Prefill(Prompt(n, 0)) >= r.Prefill(e.Kind().usualWork()) {
 			usual = n
 		}
 	}
