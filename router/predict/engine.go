@@ -173,7 +173,8 @@ func (e *Engine) LearnFirst(f *First, took float64, now time.Time) {
 	// may be older than the last observation.
 	ratio := math.Log(f.factor) + bounded(math.Log(took/f.Expected))
 	e.began(f.Work)
-	k.answered(ratio)
+	k.answered()
+	k.early(ratio - math.Log(f.factor))
 	e.recovering(prefill, ratio)
 	e.learnFactor(prefill, ratio, k.certain(prefill, x, inFactor), now)
 	k.learnRates(prefill, x, took-f.Wait, log, inRates)
@@ -258,6 +259,7 @@ func (e *Engine) LearnGaps(g *Gaps, now time.Time) {
 	if e.tries.fresh {
 		e.tries.fresh = false
 		e.recovering(decode, ratio)
+		k.early(ratio - log)
 	}
 	e.learnFactor(decode, ratio, k.certain(decode, x, 1), now)
 	k.learnRates(decode, x, step, log, 1)

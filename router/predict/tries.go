@@ -75,17 +75,20 @@ func (k *Kind) Unproven(w Work) bool {
 // Tried notes that a request is sent to an engine of k although others look faster.
 func (k *Kind) Tried() { k.tries.noteTry(k.traffic, kindPauseMost) }
 
-// answered notes a first token in the kind's tries. One that is much earlier than expected makes
-// the next try due at once. The caller holds k.mu.
-func (k *Kind) answered(ratio float64) {
-	t, last := &k.tries, k.traffic.firsts.Load()
-	switch wasTry := t.open.Swap(false); {
-	case !wasTry:
-		t.pause.Store(kindPauseLeast)
-	case ratio < -slowLeast:
-		last -= t.pause.Load()
+// answered notes a first token in the kind's tries. The caller holds k.mu.
+func (k *Kind) answered() {
+	if wasTry := k.tries.open.Swap(false); !wasTry {
+		k.tries.pause.Store(kindPauseLeast)
 	}
-	t.last.Store(last)
+	k.tries.last.Store(k.traffic.firsts.Load())
+}
+
+// early makes the next try of the kind due at once if the answer to one was earlier than its
+// forecast. ratio is the logarithm of the time in parts of the forecast. The caller holds k.mu.
+func (k *Kind) early(ratio float64) {
+	if pause := k.tries.pause.Load(); ratio < -slowLeast && pause > kindPauseLeast {
+		k.tries.last.Store(k.traffic.firsts.Load() - pause)
+	}
 }
 
 // slow returns by how much the logarithm of a factor is above its kind's typical one, if that is
