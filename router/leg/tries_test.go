@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/router/books"
 	"github.com/cognitora/dataplane/router/scan"
 )
 
@@ -36,6 +37,38 @@ func TestFastKindsAreTried(t *testing.T) {
 			t.Errorf("explores %v: the faster kind gets %d of 100 requests, and then %d of 200", explores, first, rest)
 		}
 		f.end()
+	}
+}
+
+// TestOnlyIdleSlowNodesAreTried checks that a slow node is tried while it is idle, and only if the
+// policy explores.
+func TestOnlyIdleSlowNodesAreTried(t *testing.T) {
+	d, now := foreseeing(t, 3), time.Now()
+	teach(d, now, 64, map[string]float64{"a": 1, "b": 1, "c": 1})
+	teach(d, now, 8, map[string]float64{"a": 1, "b": 1, "c": 5})
+	teach(d, now, 300, map[string]float64{"a": 1, "b": 1})
+	book := &d.table.Load().models["sim"].pools[Answer].members[2].rank.Book
+	tried := func() bool {
+		r := rehearsed(t, d, 20, now)
+		defer r.l.close()
+		defer r.l.drop(r.l.now)
+		return r.l.picks.times[2].Tried
+	}
+	var other books.Entry
+	book.Open(&other, books.Cost{Prefill: 100}, now)
+	if tried() {
+		t.Error("a node that computes a prompt is tried")
+	}
+	other.Close(now)
+	p := *d.policy.Load()
+	p.Predicted.Explore = false
+	explores := d.policy.Swap(&p)
+	if tried() {
+		t.Error("a node is tried without exploration")
+	}
+	d.policy.Store(explores)
+	if !tried() {
+		t.Error("an idle node is not tried")
 	}
 }
 
