@@ -54,7 +54,8 @@ func (f *fit) expect(x [width]float64) float64 {
 func (f *fit) seen(x [width]float64) (all, alike int) { return f.n, f.classes[classOf(x)].n }
 
 // observe adds an observation. expected is what expect gives for it. An error counts relative to
-// expected, so short times matter as much as long ones.
+// expected, so short times matter as much as long ones. One that is late beyond the clip, because
+// the first ones are not clipped, counts no more than at the clip.
 func (f *fit) observe(x [width]float64, y, expected, weight float64) {
 	f.n++
 	at := classOf(x)
@@ -63,7 +64,7 @@ func (f *fit) observe(x [width]float64, y, expected, weight float64) {
 			f.classes[i].forget(1 - 1.0/fitOthers)
 		}
 	}
-	scale := 1 / expected
+	scale := 1 / max(expected, y/clipUp)
 	y *= scale
 	for i := range x {
 		x[i] *= scale

@@ -50,3 +50,18 @@ func TestAnIdleEngineKeepsItsFactor(t *testing.T) {
 	within(t, "the factor of prefill", is.PrefillFactor, was.PrefillFactor, 0.1)
 	within(t, "the factor of decode", is.DecodeFactor, was.DecodeFactor, 0.1)
 }
+
+// TestOneLateAnswerOfAClass checks that the first prompt of another length does not spoil the rates
+// by being very late.
+func TestOneLateAnswerOfAClass(t *testing.T) {
+	all, machines, now := fleet(linear, 400, 1, 1)
+	s, f := all[0].Speed(), First{Work: Prompt(100_000, 0), Step: 0.02}
+	s.Forecast(&f)
+	all[0].LearnFirst(&f, 20*f.Expected, now)
+	machines[1].run(all[1], 64, machines[0].run(all[0], 64, now))
+	for i, e := range all {
+		if off := machines[i].expects(e, now); off > 0.25 {
+			t.Errorf("a time is %.0f %% off", 100*off)
+		}
+	}
+}
