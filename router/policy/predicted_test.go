@@ -65,9 +65,6 @@ func (c *expectedCase) check(t *testing.T) {
 // idle is the cost of an idle node: first token and answer.
 const idle = 2*2.62 + 100*(0.01+own)
 
-// later is what n requests cost whose prompts wait. They get their tokens beside the answer's.
-func later(n float64) float64 { return n * 100 * 0.001 }
-
 func firstOf(t *ExpectedTerms) float64   { return t.First }
 func prefillOf(t *ExpectedTerms) float64 { return t.Prefill }
 func sharedOf(t *ExpectedTerms) float64  { return t.Shared }
