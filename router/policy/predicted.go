@@ -183,8 +183,8 @@ func (p *predicted) pick(s *Situation, e *Explanation) int {
 }
 
 // untried returns the cheapest idle candidate of a kind whose speed is unproven; -1: there is none,
-// or that of the best candidate is unproven too. Without a try, a fast kind might never
-// be known: others that are faster than the start values get all requests.
+// or that of the best candidate is unproven too. Without a try, a fast kind might never be known:
+// others that are faster than the start values get all requests.
 func (s *Situation) untried(best int) int {
 	at := -1
 	if s.Times[best].Unproven {

@@ -80,8 +80,7 @@ func (e *Engine) log(which part) float64 {
 
 // observe takes in the logarithm of an observation's ratio to the kind's expectation. weight is
 // between 0 and 1. The engine is like its kind, whose factor has the logarithm typical, unless the
-// means differ from it by more than chance. scatter is the standard
-// deviation of the logarithms.
+// means differ from it by more than chance. scatter is the standard deviation of the logarithms.
 func (f *factor) observe(ratio, weight, typical, scatter float64, now time.Time) {
 	n := f.n.Load()
 	slow, quick := max(gain, 1/float64(n+2)), max(fastGain, 1/float64(n+2))
@@ -95,8 +94,6 @@ func (f *factor) observe(ratio, weight, typical, scatter float64, now time.Time)
 	present := usual
 	if math.Abs(f.fast-usual) > max(changeLeast, doubt*scatter*standardError(quick)) {
 		present = f.fast
-	}
-	if present == f.fast && present != usual {
 		f.changed++
 	} else {
 		f.changed = 0

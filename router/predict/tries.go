@@ -13,7 +13,7 @@ type Traffic struct{ firsts atomic.Int64 }
 type tries struct {
 	last  atomic.Int64 // the model's number of first tokens at the last one or at the last try
 	pause atomic.Int64 // first tokens of the model after which a try is due
-	open  atomic.Bool  // the last try has no first token yet
+	open  atomic.Bool  // the last try of a kind has no first token yet
 	fresh bool         // no gaps were learned from since the last first token; the kind's lock guards it
 }
 
@@ -58,7 +58,6 @@ func (e *Engine) Tried() { e.tries.noteTry(e.kind.traffic, pauseMost) }
 func (t *tries) noteTry(of *Traffic, most int64) {
 	t.last.Store(of.firsts.Load())
 	t.pause.Store(min(2*t.pause.Load(), most))
-	t.open.Store(true)
 }
 
 // Unproven says that the speed of k's engines is unknown, or was learned so long ago that w may try
@@ -73,7 +72,10 @@ func (k *Kind) Unproven(w Work) bool {
 }
 
 // Tried notes that a request is sent to an engine of k although others look faster.
-func (k *Kind) Tried() { k.tries.noteTry(k.traffic, kindPauseMost) }
+func (k *Kind) Tried() {
+	k.tries.noteTry(k.traffic, kindPauseMost)
+	k.tries.open.Store(true)
+}
 
 // answered notes a first token in the kind's tries. The caller holds k.mu.
 func (k *Kind) answered() {
