@@ -38,6 +38,7 @@ func (b *BackendConfig) backend() fleet.Backend {
 		URL: b.URL, ID: b.ID, Model: b.Model, Role: b.Role, MaxConcurrent: b.MaxConcurrent,
 		APIKeyFile: b.APIKeyFile, CA: b.CA, KV: b.KV, KVEvents: b.KVEvents, KVReplay: b.KVReplay, Labels: b.Labels,
 		Experts: b.Experts, MaxBatchedTokens: b.MaxBatchedTokens, DataParallel: b.DataParallel,
+		Connector: b.Connector, Bootstrap: b.Bootstrap,
 	}
 }
 

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"math"
 	"time"
 
@@ -47,6 +48,10 @@ type NodeView struct {
 	Labels   []string `json:"labels,omitempty"`
 	Experts  []string `json:"experts,omitempty"`
 	Version  string   `json:"version,omitempty"`
+
+	// Connector is the connector in force for the node's own role, or else the stated one.
+	Connector string `json:"connector,omitempty"`
+	Bootstrap string `json:"bootstrap,omitempty"` // host:port of its bootstrap server
 
 	EngineVersion    string `json:"engine_version,omitempty"`
 	MaxBatchedTokens int    `json:"max_batched_tokens,omitempty"`
@@ -227,6 +232,9 @@ func (n *Node) view(now time.Time, answers bool) NodeView {
 		InFlight: n.InFlight(), MaxConcurrent: info.MaxConcurrent, EngineSlots: info.EngineSlots,
 		Others: l.Others, Waiting: l.Waiting, Signals: l.Signals(), Path: n.Path().View(now), Version: info.Version,
 		Adapters: views(n.adapters.States(), now), AdapterSlots: n.adapters.Slots(),
+	}
+	if v.Connector = cmp.Or(info.Hands(info.Role), info.Connector); v.Connector != "" {
+		v.Bootstrap = info.Bootstrap
 	}
 	v.Eligible, v.Reason = n.Eligible(now)
 	switch {
