@@ -79,6 +79,9 @@ type Config struct {
 	Seed uint64
 	// OutputTokens is the length of an answer without max_tokens. Default 32.
 	OutputTokens int
+	// EndsItself ends an answer after OutputTokens also if max_tokens allows more, unless the request
+	// has ignore_eos. Without EndsItself an answer has max_tokens.
+	EndsItself bool
 
 	// OmitCachedTokens leaves prompt_tokens_details out, like vLLM without
 	// --enable-prompt-tokens-details.
