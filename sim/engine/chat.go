@@ -31,6 +31,9 @@ func chat(c *call, q *chatRequest) error {
 	if q.MaxCompletion != nil {
 		q.MaxTokens = q.MaxCompletion
 	}
+	if err := q.checkLogprobs(); err != nil {
+		return err
+	}
 	d, err := q.dialogue()
 	if err != nil {
 		return err
@@ -43,6 +46,20 @@ func chat(c *call, q *chatRequest) error {
 		return a.stream()
 	}
 	return a.whole()
+}
+
+// maxTopLogprobs is vLLM's default for --max-logprobs.
+const maxTopLogprobs = 20
+
+func (q *chatRequest) checkLogprobs() error {
+	switch {
+	case q.TopLogprobs != 0 && !q.Logprobs:
+		return badRequest("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs")
+	case q.TopLogprobs < 0 || q.TopLogprobs > maxTopLogprobs:
+		return badRequest(fmt.Sprintf("Requested sample logprobs of %d, which is greater than max allowed: %d",
+			q.TopLogprobs, maxTopLogprobs), "logprobs")
+	}
+	return nil
 }
 
 func (q *chatRequest) dialogue() (*dialogue, error) {
@@ -189,7 +206,7 @@ func (a *chatAnswer) appendLogprobs(b []byte, o *output, n int) []byte {
 }
 
 type chatLogprobs struct {
-	Content []logprob `json:"content"`
+	Content []placeLogprob `json:"content"`
 }
 
 // whole answers when all choices are complete.

@@ -116,6 +116,9 @@ func (c *call) output(s *sampling, room, i int, source []uint32, fixed string) o
 		}
 		o.speak(state)
 	}
+	if c.cfg.Quality > 0 {
+		o.judge(c.cfg.Quality, source)
+	}
 	o.stopAt(s.Stop, s.MinTokens)
 	return o
 }
@@ -190,17 +193,22 @@ func (u usage) inStream() string {
 
 // logprob is one token's probability in the chat API's form.
 type logprob struct {
-	Token   string    `json:"token"`
-	Logprob float64   `json:"logprob"`
-	Bytes   []int     `json:"bytes"`
-	Top     []logprob `json:"top_logprobs,omitempty"`
+	Token   string  `json:"token"`
+	Logprob float64 `json:"logprob"`
+	Bytes   []int   `json:"bytes"`
+}
+
+// placeLogprob is a generated token's probability, with those of the most probable tokens there.
+type placeLogprob struct {
+	logprob
+	Top []logprob `json:"top_logprobs"`
 }
 
 // logprobs describes the tokens [from, to) of o, with top alternatives each.
-func (o *output) logprobs(from, to, top int) []logprob {
-	list := make([]logprob, 0, to-from)
+func (o *output) logprobs(from, to, top int) []placeLogprob {
+	list := make([]placeLogprob, 0, to-from)
 	for i := from; i < to; i++ {
-		lp := o.ranked(i, 0)
+		lp := placeLogprob{o.ranked(i, 0), make([]logprob, 0, top)}
 		for r := range top {
 			lp.Top = append(lp.Top, o.ranked(i, r))
 		}

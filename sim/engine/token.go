@@ -72,6 +72,8 @@ type output struct {
 	voice  uint64 // of the seed and the model
 	before int    // tokens before the first one
 	last   uint32 // the last of these
+
+	surprise float64 // mean of -logprob, with Config.Quality
 }
 
 // after returns the state of the words after one more token.
@@ -170,6 +172,9 @@ func (o *output) chance(i int) uint64 {
 
 // logprob returns the simulated log probability of rank r at token i.
 func (o *output) logprob(i, r int) float64 {
+	if o.surprise > 0 {
+		return o.graded(i, r)
+	}
 	return -float64(o.chance(i)%3000)/1000 - float64(r)
 }
 
