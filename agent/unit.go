@@ -215,6 +215,7 @@ func (u *unit) validate(p *problems, places []place) {
 	if err := cluster.Experts(u.Experts).Check(); err != nil {
 		p.add(u.name("experts"), "%v", err)
 	}
+	u.Engine.ValidateRole(u.Role, func(key, format string, args ...any) { p.add(u.name(key), format, args...) })
 	u.validateGPUs(p)
 	u.validateEvents(p)
 	u.validateAddress(p, places)
@@ -241,7 +242,7 @@ func (u *unit) engineAt() (key, at string) {
 		if u.Engine.Port == 0 {
 			return "port", ""
 		}
-		return "port", fmt.Sprintf("127.0.0.1:%d", u.Engine.Port)
+		return "port", u.Engine.ListenAt(u.Engine.Port)
 	}
 	a, err := address.Parse(u.Engine.URL)
 	switch {

@@ -72,6 +72,11 @@ func TestSeveralEnginesAreChecked(t *testing.T) {
 			"[[engine]]\nlisten = \"127.0.0.1:9082\"\nmodel = \"m\"\nkv_offload = \"nixl\"\n" +
 			"[engine.offload]\nnixl_port = 5603\n",
 			"engine[1].offload.nixl_port: 5603 to 5603, one for each rank, are of engine[0].offload.nixl_port too"},
+		{"one bootstrap server", "[[engine]]\nlisten = \"127.0.0.1:9081\"\nmodel = \"m\"\nkind = \"sglang\"\nrole = \"prefill\"\nkv_offload = \"nixl\"\n" +
+			"[[engine]]\nlisten = \"127.0.0.1:9082\"\nmodel = \"m\"\nrole = \"prefill\"\nkv_offload = \"mooncake\"\n",
+			"engine[1].bootstrap: port 8998 is that of engine[0].bootstrap too; give each engine's bootstrap server its own, such as bootstrap = \":8999\""},
+		{"a role without a connector", second + "model = \"m\"\nrole = \"prefill\"\n", "engine[1].kv_offload: none cannot hand KV blocks to another engine"},
+		{"a role that the engine cannot have", attached + "kind = \"llama_cpp\"\nrole = \"decode\"\n", "engine[1].role: decode: a llama_cpp cannot"},
 		{"nowhere to write", "[[engine]]\nlisten = \"127.0.0.1:9081\"\nmodel = \"m\"\nkv_offload = \"lmcache\"\n", "engine[0].offload.lmcache_config: empty"},
 		{"an impossible pair", "[[engine]]\nlisten = \"127.0.0.1:9081\"\nmodel = \"m\"\nkind = \"llama_cpp\"\nkv_offload = \"lmcache\"\n", "engine[0].kv_offload: llama_cpp cannot offload with lmcache"},
 		{"no such role", attached + "role = \"dekode\"\n", "engine[1].role = \"dekode\": must be one of prefill, decode, both; did you mean decode?"},
