@@ -23,6 +23,7 @@ type call struct {
 	body  []byte
 	fault Fault
 	clear <-chan struct{} // closed when the engine's fault changes
+	id    string          // of the answer; "" until a completion API has chosen it
 	out   []byte          // stream bytes not yet written
 	sse   bool            // the head of a stream has been sent
 }

@@ -32,11 +32,10 @@ func chat(c *call, q *chatRequest) error {
 	if err != nil {
 		return err
 	}
-	g, tool, err := c.begin(d)
-	if err != nil {
+	a := &chatAnswer{reply: c.reply("chatcmpl-", q.Model), q: q}
+	if a.g, a.tool, err = c.begin(d); err != nil {
 		return err
 	}
-	a := &chatAnswer{reply: c.reply("chatcmpl-", q.Model), q: q, tool: tool, g: g}
 	if q.Stream {
 		return a.stream()
 	}
@@ -66,7 +65,6 @@ type chatAnswer struct {
 // reply is the common part of all answers of the completion APIs.
 type reply struct {
 	*call
-	id      string
 	model   string
 	created int64
 
@@ -74,7 +72,8 @@ type reply struct {
 }
 
 func (c *call) reply(id, model string) reply {
-	return reply{call: c, id: c.newID(id), model: model, created: time.Now().Unix()}
+	c.id = c.newID(id)
+	return reply{call: c, model: model, created: time.Now().Unix()}
 }
 
 // begin sends the head of a stream of objects of this name.
@@ -188,6 +187,7 @@ func (a *chatAnswer) whole() error {
 	return a.answer(chatCompletion{
 		ID: a.id, Object: "chat.completion", Created: a.created, Model: a.model,
 		Choices: choices, Fingerprint: fingerprint, Usage: a.usage(a.g),
+		KVTransfer: a.kvAnswer(a.g),
 	})
 }
 
@@ -224,7 +224,7 @@ type chatCompletion struct {
 	PromptLogprobs *struct{}    `json:"prompt_logprobs"`
 	PromptTokenIDs []uint32     `json:"prompt_token_ids"`
 	PromptText     *string      `json:"prompt_text"`
-	KVTransfer     *struct{}    `json:"kv_transfer_params"`
+	KVTransfer     *kvAnswer    `json:"kv_transfer_params"`
 	ECTransfer     *struct{}    `json:"ec_transfer_params"`
 	Metrics        *struct{}    `json:"metrics"`
 }

@@ -15,11 +15,11 @@ func completions(c *call, q *completionRequest) error {
 	if q.MaxTokens == nil {
 		q.MaxTokens = new(16) // the API's default
 	}
-	g, err := c.generate(&q.sampling, "", q.Prompt...)
-	if err != nil {
+	a := &completionAnswer{reply: c.reply("cmpl-", q.Model), q: q}
+	var err error
+	if a.g, err = c.generate(&q.sampling, "", q.Prompt...); err != nil {
 		return err
 	}
-	a := &completionAnswer{reply: c.reply("cmpl-", q.Model), q: q, g: g}
 	if q.Stream {
 		return a.stream()
 	}
@@ -100,7 +100,7 @@ func (a *completionAnswer) whole() error {
 	}
 	doc := textCompletion{
 		ID: a.id, Object: "text_completion", Created: a.created, Model: a.model, Fingerprint: fingerprint,
-		Usage: a.usage(a.g),
+		Usage: a.usage(a.g), KVTransfer: a.kvAnswer(a.g),
 	}
 	for i, q := range a.g.seqs {
 		o := &q.output
@@ -125,7 +125,7 @@ type textCompletion struct {
 	ServiceTier *string      `json:"service_tier"`
 	Fingerprint string       `json:"system_fingerprint"`
 	Usage       usage        `json:"usage"`
-	KVTransfer  *struct{}    `json:"kv_transfer_params"`
+	KVTransfer  *kvAnswer    `json:"kv_transfer_params"`
 }
 
 type textChoice struct {

@@ -32,6 +32,18 @@
 // adapter loads it first, which takes Config.AdapterLoad. Blocks of an adapter belong to its
 // prompts only.
 //
+// # Prefill and decode on different engines
+//
+// With ConnectorNIXL the engine speaks as vLLM with its NixlConnector. A request with
+// kv_transfer_params {"do_remote_decode":true} is answered with kv_transfer_params that name its
+// prompt's blocks. The engine keeps these blocks until another engine has read them, or until
+// Config.BlockLease ends. An engine that gets these params with "do_remote_prefill":true reads the
+// blocks before its first token, from the side channel that they name. Blocks can be read once. The
+// engine then computes no prompt tokens, and answers from the tokens that it read. If these are not
+// its own prompt's, the answer is that of the other prompt, and Stats.WrongBlocks rises. If the
+// blocks are gone, Config.LoadFailure decides, and Stats.LostBlocks rises. The request waits for the
+// transfer of all its tokens, though blocks that the engine has are not counted as received.
+//
 // # Faults
 //
 // A request asks for a fault with the header x-sim-fault, for example "die_after=10", "hang" or

@@ -19,6 +19,7 @@ type sampling struct {
 	Stop          texts          `json:"stop"`
 	Seed          *int64         `json:"seed"`
 	CacheSalt     string         `json:"cache_salt"`
+	KVTransfer    *kvTransfer    `json:"kv_transfer_params"`
 }
 
 type streamOptions struct {
@@ -126,8 +127,12 @@ func (c *call) usage(g *generation) usage {
 	for i, q := range g.seqs {
 		u.Completion += g.sent[i]
 		if i%g.choices == 0 {
-			cached := int(q.cached.Load())
 			u.Prompt += len(q.prompt)
+			if q.received {
+				d.Cached += q.cachedThere
+				continue
+			}
+			cached := int(q.cached.Load())
 			d.Cached += cached
 			d.Created += len(q.prompt)/c.cfg.BlockTokens*c.cfg.BlockTokens - cached
 		}
