@@ -1,11 +1,60 @@
 package agent
 
 import (
+	"encoding/json"
+	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/sim/engine"
 )
+
+// TestHandoverBehindAgents: one engine prefills behind its agent, and another one decodes behind
+// its own. The agents announce what a router needs to know for it.
+func TestHandoverBehindAgents(t *testing.T) {
+	etcd := dialEtcd(t, shared.url)
+	engines := map[string]*engine.Engine{}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	post := func(role, members string) (answer struct {
+		Params json.RawMessage `json:"kv_transfer_params"`
+	}) {
+		sim, err := engine.New(engine.Config{Models: []string{"sim"}, Connector: engine.ConnectorNIXL, ID: role})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { sim.Close() })
+		engines[role] = sim
+		c := testConfig(t, sim.URL())
+		c.Agent.NodeID, c.Agent.Role = t.Name()+"-"+role, role
+		a := startAgent(t, c)
+		var h *cluster.NodeHealth
+		eventually(t, "ready", func() bool { h = announced(t, etcd, a.NodeID()); return h != nil && h.Ready })
+		if h.Connector != cluster.ConnectorNIXL || h.Role != cluster.Role(role) {
+			t.Errorf("%s announces %+v", role, h)
+		}
+		body := fmt.Sprintf(`{"model":"sim","prompt":%q,%s}`, strings.Repeat("the same words ", 100), members)
+		resp, err := client.Post(h.Address+"/v1/completions", "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatal(resp.StatusCode, err)
+		}
+		return answer
+	}
+	prefilled := post("prefill", `"max_tokens":1,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false}`)
+	if !strings.Contains(string(prefilled.Params), "remote_block_ids") {
+		t.Fatalf("no block is handed over: %s", prefilled.Params)
+	}
+	t.Logf("handed over: %s", prefilled.Params)
+	post("decode", `"max_tokens":9,"kv_transfer_params":`+string(prefilled.Params))
+	if s := engines["decode"].Stats(); s.WrongBlocks != 0 || s.LostBlocks != 0 || s.ReceivedTokens == 0 {
+		t.Errorf("%+v", s)
+	}
+}
 
 func TestConnectorIsAnnounced(t *testing.T) {
 	e := newFakeEngine(t)

@@ -36,8 +36,8 @@ func (c *Config) BootstrapPort(role string) int {
 	return port
 }
 
-// bootstrapPort returns the port of the engine's bootstrap server: that of the setting, of a started
-// engine's own arguments or environment, or the usual one.
+// bootstrapPort returns the port of the engine's bootstrap server: that of the setting, of a
+// started engine's own arguments or environment, or the usual one.
 func (c *Config) bootstrapPort() string {
 	port := ""
 	switch {
@@ -89,8 +89,8 @@ const (
 )
 
 // transferConfig reads the argument --kv-transfer-config of a started vLLM: the connector that it
-// configures, and vLLM's word for the role. A MultiConnector or PdConnector has the connector of one
-// of its parts.
+// configures, and vLLM's word for the role. A MultiConnector or PdConnector has the connector of
+// one of its parts.
 func (c *Config) transferConfig() (name, role string) {
 	type part struct {
 		Connector string `json:"kv_connector"`
@@ -120,8 +120,8 @@ var vllmConnectors = map[string]string{
 	"MooncakeConnector": cluster.ConnectorMooncake,
 }
 
-// flagName returns the name of the flag that an argument is or begins with, with hyphens in place of
-// underscores as vLLM reads it.
+// flagName returns the name of the flag that an argument is or begins with, with hyphens in place
+// of underscores as vLLM reads it.
 func flagName(arg string) string {
 	name, _, _ := strings.Cut(arg, "=")
 	return strings.ReplaceAll(name, "_", "-")
@@ -159,15 +159,16 @@ func (c *Config) validateConnector(bad func(field, format string, args ...any)) 
 	if err := cluster.CheckConnector(c.Kind, c.Connector); err != nil {
 		bad("connector", "%w", err)
 	} else if own := c.rendered(); own != "" && c.Connector != "" && c.Connector != own {
-		bad("connector", "%q, but %s and args make it %q; leave it out", c.Connector, config.Mention{Key: "kv_offload"}, own)
+		bad("connector", "%q, but %s and args make it %q; leave it out", c.Connector, config.Mention{Key: "kv_offload"},
+			own)
 	}
 	if cluster.CheckBootstrap(c.Bootstrap) != nil {
 		bad("bootstrap", "%q is neither host:port nor :port, for the host of the node's own address", c.Bootstrap)
 	}
 }
 
-// ValidateRole calls bad for each setting that the engine cannot have in this role of its node, with
-// the setting's key and what is possible.
+// ValidateRole calls bad for each setting that the engine cannot have in this role of its node,
+// with the setting's key and what is possible.
 func (c *Config) ValidateRole(role string, bad func(key, format string, args ...any)) {
 	if connector, at := c.Handover(role); at == "" && c.Bootstrap != "" {
 		bad("bootstrap", "only engines that prefill with the connector sglang or mooncake have a bootstrap server, and this "+
@@ -181,7 +182,8 @@ func (c *Config) ValidateRole(role string, bad func(key, format string, args ...
 		bad("role", "%s: a llama_cpp cannot hand KV blocks to another engine, or take them; possible: both", role)
 		return
 	}
-	if c.Spawns() && c.Connector == "" && c.rendered() == "" || !c.Spawns() && c.Kind == OpenAICompat && c.Connector == "" {
+	known := c.rendered() != "" || !c.Spawns() && c.Kind != OpenAICompat
+	if c.Connector == "" && !known {
 		c.badHandover(role, bad)
 		return
 	}
@@ -234,10 +236,10 @@ func orNone(name string) string {
 	return name
 }
 
-// HandoverHidden says why engines of other hosts may not reach what an engine that prefills must show
-// them: an SGLang's bootstrap server, or the side channel of vLLM's NIXL. Mooncake's bootstrap server
-// in vLLM listens on all addresses. The key of the setting comes first; "": nothing is known to be in
-// the way.
+// HandoverHidden says why engines of other hosts may not reach what an engine that prefills must
+// show them: an SGLang's bootstrap server, or the side channel of vLLM's NIXL. Mooncake's bootstrap
+// server in vLLM listens on all addresses. The key of the setting comes first; "": nothing is known
+// to be in the way.
 func (c *Config) HandoverHidden(connector string) (key, why string) {
 	if !c.Spawns() {
 		return c.attachedHidden(connector)
@@ -264,7 +266,8 @@ func (c *Config) attachedHidden(connector string) (key, why string) {
 	case cluster.ConnectorSGLang:
 		return "url", "the bootstrap server of an SGLang listens where the SGLang does; make sure that this is not loopback alone"
 	case cluster.ConnectorNIXL:
-		return "url", "the engine is on this host; make sure that its " + sideChannelHost + " is not localhost, the default"
+		return "url", "the engine is on this host; make sure that its " + sideChannelHost + " is not localhost, the " +
+			"default"
 	}
 	return "", ""
 }

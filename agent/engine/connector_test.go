@@ -36,11 +36,12 @@ func TestHandover(t *testing.T) {
 		{"sglang", with(SGLang, OffloadNIXL), "prefill", "sglang :8998"},
 		{"sglang decodes", with(SGLang, OffloadMooncake), "decode", "sglang "},
 		{"sglang, both", with(SGLang, OffloadNone), "both", " "},
-		{"own port", func(c *Config) { with(SGLang, OffloadNIXL)(c); c.Bootstrap = ":9001" }, "prefill", "sglang :9001"},
+		{"own port", func(c *Config) { with(SGLang, OffloadNIXL)(c); c.Bootstrap = ":9001" }, "prefill",
+			"sglang :9001"},
 		{"own host", func(c *Config) { with(VLLM, OffloadMooncake)(c); c.Bootstrap = "p.example:9001" }, "prefill",
 			"mooncake p.example:9001"},
-		{"by hand, nixl", with(VLLM, OffloadNone, "--kv-transfer-config", `{"kv_connector":"NixlConnector","kv_role":"kv_both"}`),
-			"prefill", "nixl "},
+		{"by hand, nixl", with(VLLM, OffloadNone, "--kv-transfer-config",
+			`{"kv_connector":"NixlConnector","kv_role":"kv_both"}`), "prefill", "nixl "},
 		{"by hand, push", with(VLLM, OffloadNone, "--kv-transfer-config", `{"kv_connector":"NixlPushConnector"}`), "both", " "},
 		{"by hand, no JSON", with(VLLM, OffloadNone, "--kv-transfer-config", "file.json"), "both", " "},
 		{"by hand, no value", with(VLLM, OffloadNone, "--kv-transfer-config"), "both", " "},
@@ -48,8 +49,8 @@ func TestHandover(t *testing.T) {
 			with(VLLM, OffloadNone, multi)(c)
 			c.Env = []string{"VLLM_MOONCAKE_BOOTSTRAP_PORT=9002"}
 		}, "prefill", "mooncake :9002"},
-		{"by hand, sglang", with(SGLang, OffloadNone, "--disaggregation-mode=prefill", "--disaggregation-bootstrap-port", "9003"),
-			"prefill", "sglang :9003"},
+		{"by hand, sglang", with(SGLang, OffloadNone, "--disaggregation-mode=prefill",
+			"--disaggregation-bootstrap-port", "9003"), "prefill", "sglang :9003"},
 		{"by hand, sglang in no mode", with(SGLang, OffloadNone, "--disaggregation-mode=null"), "both", " "},
 		{"attached vllm", attached(VLLM, "", ""), "prefill", "nixl "},
 		{"attached vllm, both", attached(VLLM, "", ""), "both", " "},
@@ -76,10 +77,12 @@ func TestCommandNamesTheBootstrapPort(t *testing.T) {
 	c := valid(func(c *Config) { with(SGLang, OffloadNIXL)(c); c.Bootstrap, c.Host = "p.example:9001", "0.0.0.0" })
 	argv, _ := c.Command(Launch{Port: 9, Role: "prefill"})
 	if line := strings.Join(argv, " "); !strings.HasSuffix(line, "--disaggregation-bootstrap-port 9001") ||
-		!strings.Contains(line, "--host 0.0.0.0 ") || c.dialHost() != "127.0.0.1" || c.BootstrapPort("prefill") != 9001 {
+		!strings.Contains(line, "--host 0.0.0.0 ") || c.dialHost() != "127.0.0.1" ||
+		c.BootstrapPort("prefill") != 9001 {
 		t.Error(line, c.dialHost(), c.BootstrapPort("prefill"))
 	}
-	if argv, _ = c.Command(Launch{Port: 9, Role: "decode"}); argv[len(argv)-1] != OffloadNIXL || c.BootstrapPort("decode") != 0 {
+	argv, _ = c.Command(Launch{Port: 9, Role: "decode"})
+	if argv[len(argv)-1] != OffloadNIXL || c.BootstrapPort("decode") != 0 {
 		t.Error(argv)
 	}
 	c = valid(func(c *Config) { with(VLLM, OffloadMooncake)(c); c.Bootstrap = ":9001" })
@@ -113,9 +116,9 @@ func TestRoleProblems(t *testing.T) {
 		{with(OpenAICompat, OffloadNone), "prefill", "connector: empty, and the node's role is prefill"},
 		{with(VLLM, OffloadNIXLKVBM), "both", "kv_offload: nixl+kvbm: KVBM beside NIXL only hands blocks over"},
 		{with(SGLang, OffloadNIXL), "both", "kv_offload: nixl: an SGLang hands blocks over"},
-		{with(SGLang, OffloadNone, "--disaggregation-mode", "decode"), "both", "args: --disaggregation-mode is decode, and the " +
-			"node's role is both"},
-		{with(SGLang, OffloadNone, "--disaggregation-mode", "decode"), "prefill", "args: --disaggregation-mode is decode"},
+		{with(SGLang, OffloadNone, "--disaggregation-mode=decode"), "both", "args: --disaggregation-mode is decode, and " +
+			"the node's role is both"},
+		{with(SGLang, OffloadNone, "--disaggregation-mode=decode"), "prefill", "args: --disaggregation-mode is decode"},
 		{with(VLLM, OffloadNone, consumer), "prefill", "args: --kv-transfer-config has kv_role kv_consumer"},
 		{attached(VLLM, "", ":8998"), "prefill", "bootstrap: only engines that prefill with the connector sglang or mooncake"},
 		{attached(SGLang, "", ":8998"), "decode", "bootstrap: only"},
@@ -132,12 +135,15 @@ func TestRoleProblems(t *testing.T) {
 		`engine.connector: sglang cannot use "nixl"; possible: sglang`: attached(SGLang, "nixl", ""),
 		"engine.connector: llama_cpp cannot hand KV blocks":            attached(LlamaCPP, "nixl", ""),
 		`engine.connector: "warp" is no connector`:                     attached(VLLM, "warp", ""),
-		`engine.connector: "mooncake", but engine.kv_offload and args`: func(c *Config) { with(VLLM, OffloadNIXL)(c); c.Connector = "mooncake" },
-		`engine.bootstrap: "8998" is neither host:port nor :port`:      attached(SGLang, "", "8998"),
-		`engine.host: "localhost" is no IP address`:                    func(c *Config) { c.Host = "localhost" },
-		"engine.args: --disaggregation-mode is set by":                 with(SGLang, OffloadNIXL, "--disaggregation_mode=prefill"),
-		"engine.args: --kv-transfer-config is set by":                  with(VLLM, OffloadMooncake, "--kv_transfer_config", "{}"),
-		"engine.args: --host is the agent's to set; use engine.host":   with(VLLM, OffloadNone, "--host=::"),
+		`engine.connector: "mooncake", but engine.kv_offload and args`: func(c *Config) {
+			with(VLLM, OffloadNIXL)(c)
+			c.Connector = "mooncake"
+		},
+		`engine.bootstrap: "8998" is neither host:port nor :port`:    attached(SGLang, "", "8998"),
+		`engine.host: "localhost" is no IP address`:                  func(c *Config) { c.Host = "localhost" },
+		"engine.args: --disaggregation-mode is set by":               with(SGLang, OffloadNIXL, "--disaggregation_mode=prefill"),
+		"engine.args: --kv-transfer-config is set by":                with(VLLM, OffloadMooncake, "--kv_transfer_config", "{}"),
+		"engine.args: --host is the agent's to set; use engine.host": with(VLLM, OffloadNone, "--host=::"),
 	} {
 		if err := valid(change).Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, not %s", err, want)
@@ -159,14 +165,18 @@ func TestHandoverHidden(t *testing.T) {
 		{"nixl on loopback", func(c *Config) { with(VLLM, OffloadNIXL)(c); c.Offload.NIXLHost = "localhost" },
 			"offload.nixl_host", "loopback alone"},
 		{"nixl by hand", nixl, "env", "no VLLM_NIXL_SIDE_CHANNEL_HOST"},
-		{"nixl by hand, with a host", func(c *Config) { nixl(c); c.Env = []string{"VLLM_NIXL_SIDE_CHANNEL_HOST=10.0.0.1"} }, "", ""},
+		{"nixl by hand, with a host", func(c *Config) {
+			nixl(c)
+			c.Env = []string{"VLLM_NIXL_SIDE_CHANNEL_HOST=10.0.0.1"}
+		}, "", ""},
 		{"attached", attached(VLLM, "", ""), "url", "VLLM_NIXL_SIDE_CHANNEL_HOST is not localhost"},
 		{"attached sglang", attached(SGLang, "", ""), "url", "not loopback alone"},
 		{"attached elsewhere", func(c *Config) { attached(SGLang, "", "")(c); c.URL = "http://10.0.0.1:8000" }, "", ""},
 	} {
 		config := valid(c.change)
 		connector, _ := config.Handover("prefill")
-		if key, why := config.HandoverHidden(connector); key != c.key || !strings.Contains(why, c.says) || connector == "" {
+		key, why := config.HandoverHidden(connector)
+		if key != c.key || !strings.Contains(why, c.says) || connector == "" {
 			t.Errorf("%s: %s: %s", c.name, key, why)
 		}
 	}

@@ -282,7 +282,8 @@ func (c *Config) validateOffload(bad func(field, format string, args ...any)) {
 // validate checks the settings that the given software uses.
 func (o *Offload) validate(kind, offload string, bad func(field, format string, args ...any)) {
 	uses := func(part string) bool { return slices.Contains(strings.Split(offload, "+"), part) }
-	if uses(OffloadKVBM) && (o.CPUBytes%(1<<30) != 0 || o.DiskBytes%(1<<30) != 0 || o.CPUBytes <= 0 || o.DiskBytes < 0) {
+	whole := o.CPUBytes%(1<<30) == 0 && o.DiskBytes%(1<<30) == 0
+	if uses(OffloadKVBM) && (!whole || o.CPUBytes <= 0 || o.DiskBytes < 0) {
 		bad("offload.cpu_bytes", "%s, and disk_bytes %s: kvbm takes whole GiB, at least 1 of memory", o.CPUBytes,
 			o.DiskBytes)
 	}

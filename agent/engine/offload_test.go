@@ -26,10 +26,12 @@ func TestOffload(t *testing.T) {
 			"DYN_KVBM_CPU_CACHE_GB=8 DYN_KVBM_DISK_CACHE_GB=0"},
 		{VLLM, OffloadKVCached}: {"--kv-transfer-config " + tiers, "PYTHONHASHSEED=0"},
 		{VLLM, OffloadNIXLKVCached}: {`--kv-transfer-config {"kv_connector":"MultiConnector","kv_role":"kv_both","kv_connector_extra_config":{"connectors":[` +
-			`{"kv_connector":"NixlConnector","kv_role":"kv_both"},` + tiers + `]}}`, host + " " + port + " PYTHONHASHSEED=0"},
+			`{"kv_connector":"NixlConnector","kv_role":"kv_both"},` + tiers + `]}}`,
+			host + " " + port + " PYTHONHASHSEED=0"},
 		{VLLM, OffloadNIXLKVBM}: {`--kv-transfer-config {"kv_connector":"PdConnector","kv_role":"kv_both","kv_connector_module_path":"kvbm.vllm_integration.connector",` +
 			`"kv_connector_extra_config":{"connectors":[{"kv_connector":"DynamoConnector","kv_role":"kv_both","kv_connector_module_path":"kvbm.vllm_integration.connector"},` +
-			`{"kv_connector":"NixlConnector","kv_role":"kv_producer"}]}}`, host + " " + port + " DYN_KVBM_CPU_CACHE_GB=8 DYN_KVBM_DISK_CACHE_GB=0"},
+			`{"kv_connector":"NixlConnector","kv_role":"kv_producer"}]}}`,
+			host + " " + port + " DYN_KVBM_CPU_CACHE_GB=8 DYN_KVBM_DISK_CACHE_GB=0"},
 		{VLLM, OffloadMooncake}: {`--kv-transfer-config {"kv_connector":"MooncakeConnector","kv_role":"kv_both"}`, "VLLM_MOONCAKE_BOOTSTRAP_PORT=8998"},
 		{SGLang, OffloadNone}:   {},
 		{SGLang, OffloadNIXL}: {"--disaggregation-mode prefill --disaggregation-transfer-backend nixl " +

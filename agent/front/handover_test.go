@@ -18,7 +18,8 @@ func TestHandoverPassesThrough(t *testing.T) {
 		t.Fatal(err)
 	}
 	var nixl map[string]json.RawMessage
-	if err := json.Unmarshal(golden, &nixl); err != nil || !bytes.Contains(nixl["prefill_response"], []byte("remote_block_ids")) {
+	if err := json.Unmarshal(golden, &nixl); err != nil ||
+		!bytes.Contains(nixl["prefill_response"], []byte("remote_block_ids")) {
 		t.Fatal(err)
 	}
 	var request, answer []byte
