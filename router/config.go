@@ -56,6 +56,7 @@ type RouterConfig struct {
 	DrainTimeout   config.Duration `toml:"drain_timeout" default:"60s" flag:"drain-timeout" help:"time that running requests have to finish at a stop, after drain_delay; streams that are left then end with an error event; 0: they end at once"`
 	OverloadStatus int             `toml:"overload_status" default:"503" help:"HTTP status of a request when every node that could take it is busy by its thresholds: 503, or 529 as NVIDIA Dynamo answers (docs/filters.md)"`
 	Admission      AdmissionConfig `toml:"admission" was:"admission" help:"Caps on requests in flight. Nothing is queued."`
+	Disagg         DisaggConfig    `toml:"disagg" help:"Prefill and decode of one request on two nodes."`
 	Session        SessionConfig   `toml:"session" help:"How the requests of one session stay on one node. docs/sessions.md lists the headers with a session's id."`
 }
 
@@ -212,6 +213,7 @@ func (c *Config) Validate() error {
 	c.validateTakeover(bad)
 	c.validateKernelEvents(bad)
 	c.validateNumbers(bad)
+	c.Router.Disagg.validate(bad)
 	c.validateDurations(bad)
 	c.validateModels(bad)
 	return errors.Join(errs...)

@@ -212,6 +212,7 @@ func (c *Config) legOptions() leg.Options {
 		PatienceFloor: t.PatienceFloor.Std(), StallFloor: t.StallFloor.Std(),
 		MaxNodes: c.Retry.MaxNodes, Feedback: c.Prefix.Feedback, OverloadStatus: c.Router.OverloadStatus,
 		PassNvext:    c.Router.PassNvext,
+		Disagg:       c.Router.Disagg.settings(),
 		HardSessions: c.Router.Session.Affinity == "hard",
 	}
 }

@@ -245,7 +245,7 @@ func (n *Node) view(now time.Time, answers bool) NodeView {
 		v.Suspect, v.Reason = true, health.SuspectReason
 		why, since := n.Health.Suspicion()
 		v.SuspectWhy, v.SuspectMs = why, ageMs(now, since)
-	case info.Role == cluster.RolePrefill && !answers:
+	case info.Role == cluster.RolePrefill && !answers && info.Hands(info.Role) == "":
 		v.Reason = prefillUnused
 	case n.Health.State() == health.HalfOpen:
 		v.Reason = health.OnTrial

@@ -59,7 +59,13 @@ func (a *completionAnswer) chunks(i, from, to int, last bool) {
 		}
 		b = append(b, `,"stop_reason":`...)
 		b = appendOptional(b, o.stopReason)
-		a.out = append(b, `,"token_ids":null}]}`+"\n\n"...)
+		b = append(b, `,"prompt_token_ids":`...)
+		if n == 0 {
+			b = a.q.appendIDs(b, a.g.seqs[i].prompt)
+		} else {
+			b = append(b, `null`...)
+		}
+		a.out = append(a.q.appendID(append(b, `,"token_ids":`...), o, n), "}]}\n\n"...)
 	}
 }
 
@@ -104,7 +110,12 @@ func (a *completionAnswer) whole() error {
 	}
 	for i, q := range a.g.seqs {
 		o := &q.output
-		ch := textChoice{Index: i, Text: o.whole(), FinishReason: o.reason}
+		ch := textChoice{
+			Index: i, Text: o.whole(), FinishReason: o.reason, PromptTokenIDs: a.q.shown(q.prompt),
+		}
+		if a.q.ReturnTokens {
+			ch.TokenIDs = o.tokens()
+		}
 		if o.stopReason != "" {
 			ch.StopReason = &o.stopReason
 		}
@@ -126,6 +137,8 @@ type textCompletion struct {
 	Fingerprint string       `json:"system_fingerprint"`
 	Usage       usage        `json:"usage"`
 	KVTransfer  *kvAnswer    `json:"kv_transfer_params"`
+	ECTransfer  *struct{}    `json:"ec_transfer_params"`
+	Metrics     *struct{}    `json:"metrics"`
 }
 
 type textChoice struct {
@@ -137,4 +150,5 @@ type textChoice struct {
 	TokenIDs       []uint32      `json:"token_ids"`
 	PromptLogprobs *struct{}     `json:"prompt_logprobs"`
 	PromptTokenIDs []uint32      `json:"prompt_token_ids"`
+	RoutedExperts  *struct{}     `json:"routed_experts"`
 }

@@ -79,6 +79,12 @@ type Config struct {
 	Seed uint64
 	// OutputTokens is the length of an answer without max_tokens. Default 32.
 	OutputTokens int
+	// EndsItself ends an answer after OutputTokens also if max_tokens allows more, unless the request
+	// has ignore_eos. Without EndsItself an answer has max_tokens.
+	EndsItself bool
+	// Quality is the share of questions that the engine answers rightly, 0..1. See Difficulty. Default
+	// 0: answers have no meaning.
+	Quality float64
 
 	// OmitCachedTokens leaves prompt_tokens_details out, like vLLM without
 	// --enable-prompt-tokens-details.
@@ -240,6 +246,9 @@ func (c Config) validate() error {
 		if f.bad {
 			return fmt.Errorf("engine: %s must be positive", f.name)
 		}
+	}
+	if !(c.Quality >= 0 && c.Quality <= 1) {
+		return fmt.Errorf("engine: Quality %g must be 0 to 1", c.Quality)
 	}
 	for i := range c.Slowdowns {
 		if d := &c.Slowdowns[i]; !d.valid() {

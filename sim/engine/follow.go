@@ -33,9 +33,8 @@ func (c *call) generate(s *sampling, forced string, prompts ...[]uint32) (*gener
 		if received != nil {
 			source = received
 		}
-		key := c.cfg.key(s, source)
 		for i := range g.choices {
-			o := c.output(s, room, key+uint64(i)<<32, forced)
+			o := c.output(s, room, i, source, forced)
 			q := newSequence(prompt, o, c.cfg.BlockTokens, s.CacheSalt, g.wake)
 			if id := c.core.loras.id(s.Model); id != 0 {
 				q.adapt(s.Model, id, c.cfg.BlockTokens)
@@ -57,7 +56,7 @@ func (c *call) generate(s *sampling, forced string, prompts ...[]uint32) (*gener
 // computed here.
 func (c *call) receive(s *sampling, prompt []uint32) ([]uint32, error) {
 	if c.cfg.Connector == ConnectorNIXL && s.KVTransfer != nil && s.KVTransfer.remotePrefill {
-		return c.load(s.KVTransfer, prompt)
+		return c.load(s, prompt)
 	}
 	return nil, nil
 }

@@ -23,6 +23,8 @@ type kvTransfer struct {
 	host    string
 	port    int
 	cached  int // remote_prefill_cached_tokens
+
+	ids []uint32 // prompt_token_ids, used by an engine without a connector too
 }
 
 // UnmarshalJSON reads an object of any members.
@@ -34,7 +36,7 @@ func (k *kvTransfer) UnmarshalJSON(b []byte) error {
 	for name, to := range map[string]any{
 		"do_remote_decode": &k.remoteDecode, "do_remote_prefill": &k.remotePrefill, "remote_engine_id": &k.engine,
 		"remote_request_id": &k.request, "remote_host": &k.host, "remote_port": &k.port,
-		"remote_prefill_cached_tokens": &k.cached,
+		"remote_prefill_cached_tokens": &k.cached, "prompt_token_ids": &k.ids,
 	} {
 		_ = json.Unmarshal(members[name], to) // absent or of another type
 	}
@@ -104,9 +106,10 @@ func (c *call) kvAnswer(g *generation) *kvAnswer {
 	return a
 }
 
-// load reads the prompt's blocks from the engine that k names. load returns the tokens that the
+// load reads the prompt's blocks from the engine that the request names. load returns the tokens that the
 // blocks are of, or nil if this engine should compute the prompt.
-func (c *call) load(k *kvTransfer, prompt []uint32) ([]uint32, error) {
+func (c *call) load(s *sampling, prompt []uint32) ([]uint32, error) {
+	k := s.KVTransfer
 	if k.blocks == 0 || k.engine == "" || k.request == "" || k.host == "" || k.port == 0 {
 		return nil, nil // as vLLM does, with a warning in its log
 	}
@@ -124,7 +127,11 @@ func (c *call) load(k *kvTransfer, prompt []uint32) ([]uint32, error) {
 		return nil, nil
 	case err != nil:
 		lender.lost.Add(1)
-		return nil, &apiError{http.StatusInternalServerError, "InternalServerError", "Internal server error", ""}
+		failed := &apiError{http.StatusInternalServerError, "InternalServerError", "Internal server error", ""}
+		if s.Stream && c.cfg.LoadFailure == LoadFailInStream {
+			return nil, lateError{failed}
+		}
+		return nil, failed
 	}
 	if !slices.Equal(tokens, prompt) {
 		lender.wrong.Add(1)

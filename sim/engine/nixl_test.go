@@ -231,10 +231,30 @@ func TestLostBlocks(t *testing.T) {
 					}
 					stream := strings.Replace(decodeBody(text, params), "{", `{"stream":true,`, 1)
 					object(t, post(t, d, "/v1/chat/completions", stream), 500)
+					if s := d.Stats(); s.LostBlocks != 2 {
+						t.Errorf("after the stream: %+v", s)
+					}
 				}
 			})
 		}
 	}
+}
+
+// TestLostBlocksInAStream: vLLM finds the loss when it has sent the head.
+func TestLostBlocksInAStream(t *testing.T) {
+	p, d := pair(t, func(c *Config) { c.LoadFailure = LoadFailInStream })
+	params := prefilled(t, p, "hello")
+	p.Kill()
+	stream := strings.Replace(decodeBody("hello", params), "{", `{"stream":true,`, 1)
+	res := post(t, d, "/v1/chat/completions", stream)
+	list, err := events(res.Body)
+	if err != nil || res.StatusCode != 200 || len(list) != 2 || list[1].data != "[DONE]" {
+		t.Fatalf("%s, %v, %v", res.Status, list, err)
+	}
+	if code := at(t, decoded(t, list[0].data), "error", "code"); code != 500.0 {
+		t.Errorf("%v", list)
+	}
+	object(t, post(t, d, "/v1/chat/completions", decodeBody("hello", params)), 500)
 }
 
 // TestWithoutTransfer: parameters that name no blocks, and engines without a connector.

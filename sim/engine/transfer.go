@@ -27,11 +27,14 @@ const (
 // LoadFailure says what becomes of a request whose blocks another engine does not have any more.
 type LoadFailure string
 
-// These are the policies. LoadStale is what vLLM did before it had a policy.
+// These are the policies. LoadFail answers a stream like any other request. vLLM has sent the head
+// of a stream by then, so its answer is LoadFailInStream: status 200 and an error as the only event.
+// LoadStale is what vLLM did before it had a policy.
 const (
-	LoadFail      LoadFailure = "fail"      // answer with status 500
-	LoadRecompute LoadFailure = "recompute" // compute the prompt here
-	LoadStale     LoadFailure = "stale"     // read the blocks of another prompt; fail if nobody listens
+	LoadFail         LoadFailure = "fail"           // answer with status 500
+	LoadFailInStream LoadFailure = "fail-in-stream" // with status 500, or 200 and an error in a stream
+	LoadRecompute    LoadFailure = "recompute"      // compute the prompt here
+	LoadStale        LoadFailure = "stale"          // read the blocks of another prompt; fail if nobody listens
 )
 
 // validateTransfer checks the fields about blocks of other engines.
@@ -43,7 +46,7 @@ func (c *Config) validateTransfer() error {
 		{"Role", string(c.Role), []string{string(RoleBoth), string(RolePrefill), string(RoleDecode)}},
 		{"Connector", string(c.Connector), []string{string(ConnectorNone), string(ConnectorNIXL)}},
 		{"LoadFailure", string(c.LoadFailure),
-			[]string{string(LoadFail), string(LoadRecompute), string(LoadStale)}},
+			[]string{string(LoadFail), string(LoadFailInStream), string(LoadRecompute), string(LoadStale)}},
 	} {
 		if !slices.Contains(f.known, f.value) {
 			return fmt.Errorf("engine: %s %q must be one of %q", f.name, f.value, f.known)
