@@ -70,6 +70,9 @@ func Hands(engine, stated string, role Role) string {
 	return stated
 }
 
+// Hands returns the connector that the node has in its own role; see the function Hands.
+func (h *NodeHealth) Hands() string { return Hands(h.Engine, h.Connector, h.Role) }
+
 // NeedsBootstrap says whether the router names the bootstrap server of the prefilling node to the
 // decoding node.
 func NeedsBootstrap(connector string) bool {
