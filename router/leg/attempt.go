@@ -317,7 +317,7 @@ func (l *Leg) exchange(a *attempt) (verdict, error) {
 		l.hand.prefillBeside()
 	}
 	v, err := l.ask(a)
-	if a.split && l.handed(a, v) {
+	if a.split && l.handed(a, v, err) {
 		v, err = l.ask(a)
 	}
 	if v != noOptions {

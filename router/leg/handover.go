@@ -3,6 +3,7 @@ package leg
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"sync"
 	"time"
 
@@ -423,7 +424,10 @@ func (l *Leg) unpair() {
 
 // handed ends the hand-over of an attempt whose exchange ended in v. If the hand-over failed, the
 // node computes the prompt itself, and again says to ask it once more.
-func (l *Leg) handed(a *attempt, v verdict) (again bool) {
+func (l *Leg) handed(a *attempt, v verdict, err error) (again bool) {
+	if v == broken && errors.Is(err, relay.ErrStale) {
+		v = lost // the parameters may be used up, but the node is probably well
+	}
 	h := l.hand
 	together := h.done != nil
 	if v != answered {

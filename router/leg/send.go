@@ -44,6 +44,7 @@ func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 	if a.split {
 		l.hand.with.Decode(&o.edits, &l.hand.data)
 	}
+	o.request.Unrepeatable = a.split
 	r := &o.request
 	r.Method, r.Path, r.Header, r.More = asked.Method, asked.Path, asked.Header, a.member.rank.Header
 	if l.Bond == Stored {
