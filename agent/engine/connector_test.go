@@ -116,9 +116,10 @@ func TestRoleProblems(t *testing.T) {
 		{with(OpenAICompat, OffloadNone), "prefill", "connector: empty, and the node's role is prefill"},
 		{with(VLLM, OffloadNIXLKVBM), "both", "kv_offload: nixl+kvbm: KVBM beside NIXL only hands blocks over"},
 		{with(SGLang, OffloadNIXL), "both", "kv_offload: nixl: an SGLang hands blocks over"},
-		{with(SGLang, OffloadNone, "--disaggregation-mode=decode"), "both", "args: --disaggregation-mode is decode, and " +
-			"the node's role is both"},
-		{with(SGLang, OffloadNone, "--disaggregation-mode=decode"), "prefill", "args: --disaggregation-mode is decode"},
+		{with(SGLang, OffloadNone, "--disaggregation-mode=decode"), "both",
+			"args: --disaggregation-mode is decode, and the node's role is both"},
+		{with(SGLang, OffloadNone, "--disaggregation-mode=decode"), "prefill",
+			"args: --disaggregation-mode is decode"},
 		{with(VLLM, OffloadNone, consumer), "prefill", "args: --kv-transfer-config has kv_role kv_consumer"},
 		{attached(VLLM, "", ":8998"), "prefill", "bootstrap: only engines that prefill with the connector sglang or mooncake"},
 		{attached(SGLang, "", ":8998"), "decode", "bootstrap: only"},
