@@ -36,6 +36,9 @@ func chat(c *call, q *chatRequest) error {
 	if err := errors.Join(c.forbidOthers(), q.checkLogprobs()); err != nil {
 		return err
 	}
+	if c.cfg.Connector == ConnectorSGLang && q.Continue {
+		q.GenerationMark = new(false) // SGLang looks at continue_final_message alone
+	}
 	d, err := q.dialogue()
 	if err != nil {
 		return err
