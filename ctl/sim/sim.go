@@ -175,7 +175,9 @@ func checkTransfer(f *pflag.FlagSet, cfg *engine.Config) error {
 	if cfg.Role == "both" {
 		cfg.Role = engine.RoleBoth
 	}
-	for _, name := range []string{"role", "side-channel", "block-lease", "peer-timeout", "transfer-rate", "load-failure"} {
+	for _, name := range []string{
+		"role", "side-channel", "block-lease", "peer-timeout", "transfer-rate", "load-failure",
+	} {
 		if f.Changed(name) && cfg.Connector == engine.ConnectorNone {
 			return fmt.Errorf("--%s needs --connector, the way blocks go from engine to engine", name)
 		}

@@ -201,7 +201,8 @@ func (a *chatAnswer) toolHead(i int) {
 	a.out = append(a.out, a.open...)
 	a.out = fmt.Appendf(a.out,
 		`{"index":%d,"delta":{"tool_calls":[{"id":%s,"type":"function","index":0,"function":{"name":%s,"arguments":""}}]},`+
-			`"logprobs":null,"finish_reason":null,"token_ids":null}]}`+"\n\n", i, quote(a.callID(i)), quote(a.tool.name))
+			`"logprobs":null,"finish_reason":null,"token_ids":null}]}`+"\n\n",
+		i, quote(a.callID(i)), quote(a.tool.name))
 }
 
 func (a *chatAnswer) callID(i int) string { return fmt.Sprintf("chatcmpl-tool-%s-%d", a.id[9:], i) }

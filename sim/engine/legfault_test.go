@@ -36,12 +36,12 @@ func TestFaultsOfALeg(t *testing.T) {
 	object(t, post(t, s, "/v1/chat/completions", sglangBody(s, "x", `,"bootstrap_room":1`), "x-sim-fault",
 		"status=418,leg=prefill"), 418)
 	r, _ := legs(t, ConnectorTRTLLM)
-	object(t, post(t, r, "/v1/chat/completions", chatBody("x", `,"disaggregated_params":{"request_type":"context_only"}`),
-		"x-sim-fault", "status=418,leg=prefill"), 418)
+	context := chatBody("x", `,"disaggregated_params":{"request_type":"context_only"}`)
+	object(t, post(t, r, "/v1/chat/completions", context, "x-sim-fault", "status=418,leg=prefill"), 418)
 }
 
-// TestFaultsOfThePrefill: what a router gets from a prefill that fails in each way, and what becomes
-// of the blocks.
+// TestFaultsOfThePrefill: what a router gets from a prefill that fails in each way, and what
+// becomes of the blocks.
 func TestFaultsOfThePrefill(t *testing.T) {
 	ask := chatBody("hello", `,"max_tokens":1,`+wishDecode)
 	for fault, check := range map[string]func(t *testing.T, p, d *Engine, res *http.Response, err error){
