@@ -97,8 +97,12 @@ func (r *Router) followAgents(ctx context.Context) error {
 	tick := time.NewTicker(agentsEvery)
 	defer tick.Stop()
 	var seen followed
+	var divided undivided
 	for {
 		seen = r.follow(seen)
+		if r.config.Router.Disagg.Enabled == "true" {
+			divided.look(seen.fleet, r.log)
+		}
 		r.lookForUntokenised(seen.fleet)
 		select {
 		case <-tick.C:
