@@ -31,6 +31,8 @@ type Contestant struct {
 	Name   string
 	Mode   string
 	Policy *policy.Policy // default policy.Default()
+	// Change changes the traffic's fleet for this contestant; nil: no change.
+	Change func(fleet *Config)
 }
 
 // Judgement is the result of a Trial.
@@ -70,6 +72,9 @@ const (
 	FigureTTFTP90     = "ttft_p90_ms"
 	FigureE2E         = "e2e_mean_ms"
 	FigurePerToken    = "per_token_ms"
+	FigureGapP99      = "gap_p99_ms"
+	FigureGapMean     = "gap_mean_ms"
+	FigureHandedOver  = "handed_over"
 	FigureHitRatio    = "hit_ratio"
 	FigureRefused     = "refused"
 	FigurePreemptions = "preemptions"
@@ -91,6 +96,11 @@ var figures = []struct {
 	{FigureTTFTP90, func(r *Result) (float64, bool) { return r.TTFT.P90, true }},
 	{FigureE2E, func(r *Result) (float64, bool) { return r.E2E.Mean, true }},
 	{FigurePerToken, func(r *Result) (float64, bool) { return r.PerToken.Mean, true }},
+	{FigureGapP99, func(r *Result) (float64, bool) { return r.gaps().P99, r.Gaps != nil }},
+	{FigureGapMean, func(r *Result) (float64, bool) { return r.gaps().Mean, r.Gaps != nil }},
+	{FigureHandedOver, func(r *Result) (float64, bool) {
+		return float64(r.HandedOver) / float64(max(r.Answered, 1)), r.HandedOver > 0
+	}},
 	{FigureHitRatio, func(r *Result) (float64, bool) { return r.HitRatio, true }},
 	{FigureRefused, func(r *Result) (float64, bool) { return float64(r.Refused), true }},
 	{FigurePreemptions, func(r *Result) (float64, bool) { return float64(r.Preemptions), true }},
@@ -181,7 +191,11 @@ func (t *Trial) simulate(ctx context.Context, rates []Rate) ([]*Row, error) {
 			if err = errors.Join(err, ctx.Err()); err != nil {
 				return err
 			}
+			cfg := cfg
 			cfg.Mode, cfg.Policy = t.Contestants[k].Mode, t.Contestants[k].Policy
+			if change := t.Contestants[k].Change; change != nil {
+				change(&cfg)
+			}
 			row := rows[group*len(t.Contestants)+k]
 			if row.results[seed], err = Run(w, cfg); err != nil {
 				return fmt.Errorf("%s at load %g: %w", row.Workload, row.Load, err)

@@ -24,6 +24,10 @@ type Result struct {
 	E2E          Times   `json:"e2e_ms"`
 	// PerToken is the time per token of an answer after its first token.
 	PerToken Times `json:"per_token_ms"`
+	// Gaps are the times between two tokens of an answer, with Config.Gaps.
+	Gaps *Times `json:"gaps_ms,omitempty"`
+	// HandedOver is the number of requests whose prompt another node computed.
+	HandedOver int `json:"handed_over,omitempty"`
 	// TTFTError is the difference between the expected and the real time to the first token, in
 	// percent of the real time. TTFTError is 0 in modes that expect no time.
 	TTFTError Times `json:"ttft_error_pct"`
@@ -73,6 +77,7 @@ type Times struct {
 type singles struct {
 	all, before, slow, after spans
 	perToken, ttftErrors     []float64
+	gaps                     []float64
 	underway                 []int // requests that are being answered, after each arrival
 }
 
@@ -102,7 +107,10 @@ func (r *Result) answered(s *simulation, f *flight) {
 	now := s.now
 	r.Answered++
 	r.PromptTokens += int64(f.PromptTokens)
-	r.CachedTokens += int64(f.CachedTokens())
+	r.CachedTokens += int64(f.cached())
+	if f.handed != nil {
+		r.HandedOver++
+	}
 	first, all := f.FirstToken()-f.at, now-f.at
 	of := &r.singles
 	of.all.add(first, all)
@@ -122,12 +130,24 @@ func (r *Result) answered(s *simulation, f *flight) {
 	}
 }
 
+// gaps returns the times between two tokens of an answer, or zero.
+func (r *Result) gaps() Times {
+	if r.Gaps == nil {
+		return Times{}
+	}
+	return *r.Gaps
+}
+
 func (r *Result) finish(s *simulation) {
 	r.Requests = len(s.workload.requests)
 	r.HitRatio = float64(r.CachedTokens) / float64(max(r.PromptTokens, 1))
 	of := &r.singles
 	r.TTFT, r.E2E = times(of.all.ttft), times(of.all.e2e)
 	r.PerToken, r.TTFTError = times(of.perToken), times(of.ttftErrors)
+	if s.cfg.Gaps {
+		gaps := times(of.gaps)
+		r.Gaps = &gaps
+	}
 	r.Phases = Phases{of.before.phase(), of.slow.phase(), of.after.phase()}
 	for i := range s.nodes {
 		r.Preemptions += s.nodes[i].model.Usage().Preemptions

@@ -98,7 +98,7 @@ func newRouter(c *Config, number int, p *policy.Policy, joining []*cluster.NodeH
 		Budget: admission.NewBudget(20, 64, now), Metrics: metrics.New(), Stored: affinity.New(1), Logger: log,
 	}, leg.Options{
 		Limits:   leg.Limits{FirstByte: time.Hour, Idle: time.Hour, Total: time.Hour},
-		Feedback: true, Random: dice.Uint64, Unsampled: c.Unsampled,
+		Feedback: true, Random: dice.Uint64, Unsampled: c.Unsampled, Disagg: c.Disagg,
 	})
 	return r, nil
 }

@@ -37,6 +37,16 @@ type Config struct {
 	// Limit is the largest number of requests of a router on a node at a time. Default
 	// Engine.MaxSeqs; negative: no limit.
 	Limit int
+	// Roles are the nodes' parts of a request. With roles every node has a connector, so one node may
+	// compute a prompt and another one answer. Default: all nodes have role both, and no connector.
+	Roles []cluster.Role
+	// Disagg says when that is done.
+	Disagg leg.Disagg
+	// Transfer is the time in which the KV blocks of a prompt's token go to another node. Default
+	// 5 µs.
+	Transfer time.Duration
+	// Gaps makes the result have the times between the tokens of an answer.
+	Gaps bool
 	// Policy picks nodes in mode Mode. Default policy.Default().
 	Policy *policy.Policy
 	// Mode is a mode of the policy, or score_exact. In score_exact a router knows the contents of
@@ -66,7 +76,7 @@ func (c Config) withDefaults() Config {
 	e := &c.Engine
 	e.BlockTokens = trace.BlockTokens
 	e.MaxSeqs = cmp.Or(e.MaxSeqs, 64)
-	c.Limit = cmp.Or(c.Limit, e.MaxSeqs)
+	c.Limit, c.Transfer = cmp.Or(c.Limit, e.MaxSeqs), cmp.Or(c.Transfer, 5*time.Microsecond)
 	e.MaxBatchTokens = cmp.Or(e.MaxBatchTokens, 2048)
 	e.PrefillTokensPerSecond = cmp.Or(e.PrefillTokensPerSecond, 5000)
 	e.DecodeStep = cmp.Or(e.DecodeStep, 15*time.Millisecond)
@@ -115,9 +125,13 @@ type node struct {
 type flight struct {
 	engine.Work
 	at        time.Duration
+	node      int          // that answers
+	prefill   int          // the node that computes the prompt
+	handed    *engine.Work // what that node does; nil: the answering node computes the prompt
 	rehearsal leg.Rehearsal
 	expected  time.Duration // until the first token, when the node was picked; 0: unknown
 	told      int           // tokens that the router was told of
+	last      time.Duration // time of the last token
 	over      bool
 }
 
@@ -195,6 +209,9 @@ func (c *Config) checkNodes() error {
 	if n := len(c.Speeds); n != 0 && n != c.Nodes {
 		return fmt.Errorf("speeds of %d nodes were given for %d", n, c.Nodes)
 	}
+	if n := len(c.Roles); n != 0 && n != c.Nodes {
+		return fmt.Errorf("roles of %d nodes were given for %d", n, c.Nodes)
+	}
 	for _, s := range c.Slow {
 		if s.Node < 0 || s.Node >= c.Nodes {
 			return fmt.Errorf("node %d of %d cannot be slow", s.Node, c.Nodes)
@@ -259,14 +276,24 @@ func (s *simulation) arrive(r *request) {
 		return
 	}
 	f.expected = rehearsal.Expected()
-	at := router.nodes[f.rehearsal.Node()]
+	f.node = router.nodes[f.rehearsal.Node()]
 	s.underway++
 	s.result.singles.underway = append(s.result.singles.underway, s.underway)
-	n := &s.nodes[at]
+	n := &s.nodes[f.node]
 	n.unbegun = append(n.unbegun, f)
-	s.result.sent(at, f, len(n.unbegun)+len(n.answers))
-	n.model.Submit(&f.Work, s.now)
-	if !n.busy {
+	s.result.sent(f.node, f, len(n.unbegun)+len(n.answers))
+	if p := f.rehearsal.Prefill(); p != nil {
+		f.handOver(router.nodes[p])
+		s.submit(f.prefill, f.handed)
+		return
+	}
+	s.submit(f.node, &f.Work)
+}
+
+// submit gives a node work, and begins its next step unless one is underway.
+func (s *simulation) submit(at int, w *engine.Work) {
+	s.nodes[at].model.Submit(w, s.now)
+	if !s.nodes[at].busy {
 		s.begin(at)
 	}
 }
@@ -276,7 +303,7 @@ func (s *simulation) begin(at int) {
 	n := &s.nodes[at]
 	var d, prefill time.Duration
 	if d, prefill, n.busy = n.model.Begin(s.now); n.busy {
-		heap.Push(&s.events, event{s.now + d, at})
+		heap.Push(&s.events, event{at: s.now + d, node: at})
 		s.result.prefill += s.arriving(d, prefill)
 	}
 }
@@ -291,19 +318,27 @@ func (s *simulation) arriving(d, prefill time.Duration) time.Duration {
 	return time.Duration(float64(prefill) * float64(max(left, 0)) / float64(d))
 }
 
-// step completes the earliest step of all nodes.
+// step completes the earliest step of all nodes, or the earliest transfer of blocks.
 func (s *simulation) step() {
 	e := heap.Pop(&s.events).(event)
 	s.listen(e.at)
 	s.now = e.at
+	if e.read != nil {
+		s.read(e.read)
+		return
+	}
 	n := &s.nodes[e.node]
 	n.model.End(func(w *engine.Work) {
-		s.begun(n) // an ending answer may have only one token
 		f := w.For.(*flight)
+		if w == f.handed {
+			s.handedOver(f)
+			return
+		}
+		s.begun(n) // an ending answer may have only one token
 		s.generated(f)
 		f.over = true
 		f.rehearsal.Finish(usage.Counts{
-			Prompt: int64(w.PromptTokens), HasPrompt: true, Cached: int64(w.CachedTokens()), HasCached: true,
+			Prompt: int64(w.PromptTokens), HasPrompt: true, Cached: int64(f.cached()), HasCached: true,
 			Completion: int64(w.OutputTokens),
 		}, epoch.Add(s.now))
 		s.result.answered(s, f)
@@ -323,7 +358,10 @@ func (s *simulation) step() {
 func (s *simulation) generated(f *flight) {
 	if n := f.Produced(); n > f.told {
 		f.rehearsal.Generated(n, epoch.Add(s.now))
-		f.told = n
+		if s.cfg.Gaps && f.told > 0 {
+			s.result.singles.gaps = append(s.result.singles.gaps, ms(s.now-f.last))
+		}
+		f.told, f.last = n, s.now
 	}
 }
 
@@ -339,10 +377,11 @@ func (s *simulation) begun(n *node) {
 	})
 }
 
-// event is the end of a node's step.
+// event is the end of a node's step, or of a transfer to the node.
 type event struct {
 	at   time.Duration
 	node int
+	read *flight // whose blocks the node has read
 }
 
 // events is a heap with the next event first.

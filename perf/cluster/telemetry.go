@@ -71,6 +71,9 @@ func (s *simulation) sample(node int) *cluster.NodeHealth {
 		Address:       fmt.Sprintf("http://10.%d.%d.%d:8000", node>>16&255, node>>8&255, node&255), // never dialled
 		MaxConcurrent: max(s.cfg.Limit, 0),
 	}
+	if s.cfg.Roles != nil {
+		h.Role, h.Engine, h.Connector = s.cfg.Roles[node], "vllm", cluster.ConnectorNIXL
+	}
 	if s.telemetry.Every == 0 {
 		return h
 	}

@@ -21,6 +21,7 @@ type Traffic struct {
 	Fleet Config
 
 	generator trace.Generator
+	parts     []part        // independent requests in place of the generator
 	recorded  *Workload     // a trace in place of the generator
 	uneven    bool          // the nodes differ in speed
 	slow      time.Duration // in which a node is slower
@@ -51,6 +52,9 @@ var unevenSpeeds = [...]float64{1, 1, 1, 1, 2, 2, 0.5, 0.5}
 //     others. A node becomes five times slower for a minute.
 //   - recovery: the same requests on 3 equal nodes. A node becomes five times slower for 3 minutes.
 //     At a load such as 0.3 the other two can do without it, and a mode must try it again.
+//   - long: independent prompts of 8,000 tokens; answers of 100.
+//   - mixed: two fifths of the requests are like those of long. The others have prompts of 1,000
+//     tokens and answers of 400.
 func Traffics() []Traffic {
 	of := func(name string, requests int, m trace.Mix) Traffic {
 		g := trace.Generator{Mix: m, Steady: true, Heavy: true, MaxInput: 60_000}
@@ -65,12 +69,12 @@ func Traffics() []Traffic {
 	return []Traffic{
 		of("chat", 3000, trace.Mix{Chat: 1}), of("agents", 3000, trace.Mix{Agents: 1}),
 		of("documents", 2000, trace.Mix{Documents: 1}), of("questions", 8000, trace.Mix{Questions: 1}),
-		bursts, nodes, recovery,
+		bursts, nodes, recovery, independent("long", 2000, longPart), independent("mixed", 3000, longPart, shortPart),
 	}
 }
 
 // TrafficsNamed returns the kinds with these names, in the order of Traffics. "all" names all but
-// recovery.
+// recovery, long and mixed.
 func TrafficsNamed(names []string) ([]Traffic, error) {
 	wanted := map[string]bool{}
 	for _, n := range names {
@@ -116,11 +120,8 @@ func (t *Traffic) At(seed uint64, perSecond float64) (*Workload, Config, error) 
 	cfg.Seed, cfg.Speed = seed, 1
 	w := t.recorded
 	if w == nil {
-		g := t.generator
-		g.Seed, g.PerSecond = seed, perSecond
-		g.Requests = max(t.Requests*cfg.Nodes/8, 1)
 		var err error
-		if w, err = Load(g.Source(), false); err != nil {
+		if w, err = Load(t.source(seed, perSecond, max(t.Requests*cfg.Nodes/8, 1)), false); err != nil {
 			return nil, cfg, err
 		}
 	} else {
@@ -136,6 +137,16 @@ func (t *Traffic) At(seed uint64, perSecond float64) (*Workload, Config, error) 
 		}
 	}
 	return w.withClients(seed), cfg, nil
+}
+
+// source makes the requests.
+func (t *Traffic) source(seed uint64, perSecond float64, requests int) trace.Source {
+	if t.parts != nil {
+		return newStrangers(t.parts, seed, perSecond, requests)
+	}
+	g := t.generator
+	g.Seed, g.PerSecond, g.Requests = seed, perSecond, requests
+	return g.Source()
 }
 
 // slowdown makes a node of the usual speed five times slower for the time span.

@@ -42,6 +42,9 @@ type Disagg struct {
 	// prompt than UncachedBelow are to be computed there, and less than this share of the prompt.
 	UncachedBelow int64
 	UncachedRatio float64
+	// Always makes mode predicted split every request that may be split. Always serves comparisons
+	// with the mode's own choice.
+	Always bool
 }
 
 // Way says how the prompt of an attempt is computed, and why.
@@ -205,6 +208,7 @@ func (h *hand) prepare(now time.Time) {
 	}
 	if h.with = nil; h.prefill == nil {
 		h.prefill = l.d.Leg(l.Request, h.question(), &h.place)
+		h.prefill.piece = l.piece
 		if h.prefill.start() != nil {
 			h.drop()
 			return
@@ -299,7 +303,7 @@ func (h *hand) via(n *member) policy.Via {
 		return policy.Via{}
 	}
 	transfer := h.of.model.transfer.Expected(float64(h.of.prompt.Tokens()))
-	return policy.Via{First: max(at.first+transfer, 1e-9), Stalls: at.stall}
+	return policy.Via{First: max(at.first+transfer, 1e-9), Stalls: at.stall, Always: h.of.d.o.Disagg.Always}
 }
 
 // decideWay decides how the prompt of the attempt at the picked candidate is computed. If another
@@ -349,33 +353,41 @@ func (l *Leg) wayOf(a *attempt) Way {
 // is no longer split.
 func (l *Leg) prefillFirst(a *attempt) {
 	h := l.hand
-	if h.ready {
+	if h.ready || !l.choosePrefill(a, time.Now()) {
 		return
 	}
-	h.data.Reset()
-	h.data.ID = l.d.o.Random() >> 1
-	h.last = lastPrefill{began: time.Now()}
 	p := h.prefill
-	p.until = h.last.began.Add(l.timeFor(h.last.began) / 2)
-	at, err := p.choose(h.last.began)
-	if err != nil {
-		h.drop()
-		l.alone(a, NoNode)
-		return
-	}
-	n := p.pool.members[at]
-	h.at, h.last.node = at, n.node.ID
-	h.data.Bootstrap, h.data.Rank, h.data.Ranks = n.node.Info().Bootstrap, n.rank.Index, n.rank.Count
 	if h.with.Together() {
 		p.tries.spare = 0 // D is told of this node
 		return
 	}
 	h.prefill = nil
 	if w := h.ask(p); w != Split {
-		l.alone(a, w)
+		l.alone(a, w, time.Now())
 		return
 	}
 	h.ready = true
+}
+
+// choosePrefill picks the node that computes the attempt's prompt for it. choosePrefill returns
+// false if there is none. The attempt is then no longer split.
+func (l *Leg) choosePrefill(a *attempt, now time.Time) bool {
+	h := l.hand
+	h.data.Reset()
+	h.data.ID = l.d.o.Random() >> 1
+	h.last = lastPrefill{began: now}
+	p := h.prefill
+	p.until = now.Add(l.timeFor(now) / 2)
+	at, err := p.choose(now)
+	if err != nil {
+		h.drop()
+		l.alone(a, NoNode, now)
+		return false
+	}
+	n := p.pool.members[at]
+	h.at, h.last.node = at, n.node.ID
+	h.data.Bootstrap, h.data.Rank, h.data.Ranks = n.node.Info().Bootstrap, n.rank.Index, n.rank.Count
+	return true
 }
 
 // timeFor returns the time from now until the first byte of an answer must have come. A P may take
@@ -491,15 +503,15 @@ func (l *Leg) handed(a *attempt, v verdict, err error) (again bool) {
 			a.ex.Close()
 			a.ex = nil
 		}
-		l.alone(a, w)
+		l.alone(a, w, time.Now())
 		return l.anew(a)
 	}
 	return false
 }
 
 // alone makes the attempt's node compute the prompt, because the hand-over has failed in way w.
-func (l *Leg) alone(a *attempt, w Way) {
-	h, now := l.hand, time.Now()
+func (l *Leg) alone(a *attempt, w Way, now time.Time) {
+	h := l.hand
 	if l.way = w; l.Request.Life.Ended() == request.None && !l.Request.Expired() {
 		l.d.ways[w].Inc()
 		l.complainOfHandover(a, w)

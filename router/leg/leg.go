@@ -114,6 +114,7 @@ type Leg struct {
 	out outgoing
 	handing
 	until time.Time // the answer must have ended by then; zero: the model's limits hold alone
+	piece *Piece    // of a rehearsal; nil: the request has a body
 }
 
 // attempts are the attempts of a leg that have not ended.
@@ -253,6 +254,10 @@ func (l *Leg) start() *apierror.Error {
 // keeps to that if another policy comes into force: a prompt that was not looked up is held by no
 // node, and is recorded for none.
 func (l *Leg) look() {
+	if l.piece != nil {
+		l.lookAtPiece()
+		return
+	}
 	own := l.overrides()
 	if l.d.policyOf(l.model).UsesPrefixes(&own) {
 		l.d.where.Find(l.prompt, l.Request, l.model.name, l.model.seed, l.pool.ranks)

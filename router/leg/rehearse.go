@@ -13,6 +13,10 @@ import (
 // Rehearsal is a streamed leg that is not sent. Choosing, counting and learning run as in Do and
 // Finish. The caller gives the time, the beginning of the answer and the cached tokens. Rehearsal
 // serves simulations: it never gives up, retries or checks health.
+//
+// If another node computes the prompt, as Prefill tells, its part comes first: HandedOver ends it,
+// and only then the answering node is asked. Connectors that ask both nodes at once are rehearsed
+// like the others.
 type Rehearsal struct {
 	l *Leg
 }
@@ -33,42 +37,57 @@ func (d *Dispatcher) Rehearse(p Piece, now time.Time) (Rehearsal, *apierror.Erro
 	r.API, r.Method, r.Received = scan.Chat, "POST", now
 	r.Session, r.Scan.MaxTokens = p.Session, p.MaxTokens
 	l := d.Leg(r, Question{}, nil)
-	if err := l.rehearse(p.Keys, p.Known); err != nil {
+	l.piece = &p
+	if err := l.rehearse(); err != nil {
 		l.close()
 		return Rehearsal{}, err
 	}
 	return Rehearsal{l}, nil
 }
 
-func (l *Leg) rehearse(keys []uint64, known func(n *fleet.Node) int32) *apierror.Error {
-	if err := l.admit(); err != nil {
+func (l *Leg) rehearse() *apierror.Error {
+	now := l.Request.Received
+	l.Request.Scan.Stream = true
+	if err := l.start(); err != nil {
 		return err
 	}
-	sent := l.Request.Received
-	l.Request.Scan.Stream = true
-	own := l.overrides()
-	if known != nil || l.d.policyOf(l.model).UsesPrefixes(&own) {
-		l.d.where.FindKeys(l.prompt, l.Request, keys, l.model.name, l.model.seed, l.pool.ranks)
-	} else {
-		l.prompt.MeasureBlocks(l.Request, len(keys), len(l.pool.ranks))
+	if _, err := l.choose(now); err != nil {
+		return err
 	}
+	a := l.spare()
+	if l.now = a; a.split && l.choosePrefill(a, now) {
+		p := l.hand.prefill
+		p.now = p.spare()
+		p.send(p.now, now)
+		return nil
+	}
+	l.send(a, now)
+	return nil
+}
+
+// send notes that the attempt's node is asked, as try and ask do.
+func (l *Leg) send(a *attempt, now time.Time) {
+	a.sent, a.ref = now, a.member.rank.Ref()
+	l.useAdapter(a)
+	a.member.waits.Begin(&l.wait, now, l.work(a))
+	if l.prompt.Found() {
+		l.record(a)
+	}
+}
+
+// lookAtPiece is look for a rehearsal.
+func (l *Leg) lookAtPiece() {
+	own, keys, known := l.overrides(), l.piece.Keys, l.piece.Known
+	if known == nil && !l.d.policyOf(l.model).UsesPrefixes(&own) {
+		l.prompt.MeasureBlocks(l.Request, len(keys), len(l.pool.ranks))
+		return
+	}
+	l.d.where.FindKeys(l.prompt, l.Request, keys, l.model.name, l.model.seed, l.pool.ranks)
 	if known != nil {
 		for i, r := range l.pool.ranks {
 			l.prompt.Suppose(i, known(r.Owner()))
 		}
 	}
-	if _, err := l.choose(sent); err != nil {
-		return err
-	}
-	a := l.spare()
-	a.sent, a.ref = sent, a.member.rank.Ref()
-	l.useAdapter(a)
-	l.now = a
-	a.member.waits.Begin(&l.wait, sent, l.work(a))
-	if l.prompt.Found() {
-		l.record(a)
-	}
-	return nil
 }
 
 // Pick chooses the node for a leg of r as Do does, and gives the node's slot back. Pick sends
@@ -86,15 +105,52 @@ func (d *Dispatcher) Pick(r *request.Request, q Question) (node string, err *api
 
 // close frees the leg.
 func (l *Leg) close() {
+	if l.hand != nil {
+		l.hand.release()
+		l.hand = nil
+	}
 	l.permit.Release()
 	l.recycle()
 }
 
-// Node returns the chosen node.
+// Node returns the chosen node, which answers.
 func (r Rehearsal) Node() *fleet.Node { return r.l.now.member.node.Node }
 
-// Matched returns how many leading blocks were believed to be at the node.
-func (r Rehearsal) Matched() int { return r.l.now.matched }
+// Prefill returns the node that computes the prompt for the answering node; nil: the answering node
+// does, or the prompt has been handed over.
+func (r Rehearsal) Prefill() *fleet.Node {
+	if p := r.prefill(); p != nil {
+		return p.now.member.node.Node
+	}
+	return nil
+}
+
+// prefill returns the leg of the node that computes the prompt; nil: there is none any more.
+func (r Rehearsal) prefill() *Leg {
+	if r.l.now.split {
+		return r.l.hand.prefill
+	}
+	return nil
+}
+
+// HandedOver notes that the node of Prefill has computed the prompt, with its engine's report. The
+// answering node is asked from now on.
+func (r Rehearsal) HandedOver(report usage.Counts, now time.Time) {
+	h, p := r.l.hand, Rehearsal{r.prefill()}
+	h.prefill, h.ready = nil, true
+	h.last.ended, h.last.took, h.last.usage = now, now.Sub(h.last.began), report
+	p.Begun(now)
+	p.Finish(report, now)
+	r.l.send(r.l.now, now)
+}
+
+// Matched returns how many leading blocks were believed to be at the node that computes the prompt.
+func (r Rehearsal) Matched() int {
+	if p := r.prefill(); p != nil {
+		return p.now.matched
+	}
+	return r.l.now.matched
+}
 
 // Begun notes that the first token came.
 func (r Rehearsal) Begun(now time.Time) { r.l.begun(r.l.now, now) }

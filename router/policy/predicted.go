@@ -76,6 +76,7 @@ type Timing struct {
 type Via struct {
 	First  float64 // seconds until the candidate has the prompt's blocks
 	Stalls float64 // of the other node's requests, in seconds
+	Always bool    // the other node computes the prompt at any cost
 }
 
 // ExpectedTerms are the parts of one node's cost in mode predicted, in seconds.
@@ -310,7 +311,7 @@ func (x *expecting) via(c *Candidate, at *Timing, t *ExpectedTerms, early float6
 		late = x.targets.late(first, t.Step, x.output)
 	}
 	other := (x.First*first + x.Others*at.Via.Stalls) * t.Labels
-	if other+lateness*late*t.Labels >= early+lateness*t.Late*t.Labels {
+	if !at.Via.Always && other+lateness*late*t.Labels >= early+lateness*t.Late*t.Labels {
 		return early
 	}
 	t.Wait, t.Prefill, t.Shared = 0, 0, 0

@@ -15,6 +15,11 @@ type Work struct {
 	// it.
 	Blocks                     []BlockID
 	PromptTokens, OutputTokens int // at least 1 each
+	// Received says that the blocks of the prompt come from another model, so that only its last
+	// token is computed.
+	Received bool
+	// Lent keeps the blocks after the end, for another model to receive, until Return.
+	Lent bool
 	// For belongs to the caller.
 	For any
 
@@ -40,7 +45,7 @@ func NewModel(cfg Config) (*Model, error) {
 func (m *Model) Submit(w *Work, now time.Duration) {
 	w.q = sequence{
 		work: w, size: w.PromptTokens, total: w.PromptTokens, hashes: w.Blocks, arrived: now,
-		output: output{limit: w.OutputTokens, reason: "length"},
+		output: output{limit: w.OutputTokens, reason: "length"}, received: w.Received,
 	}
 	m.s.waiting = append(m.s.waiting, &w.q)
 }
@@ -74,6 +79,10 @@ func (m *Model) End(ended func(*Work)) {
 	}
 }
 
+// Return frees the blocks of w, which was Lent and has ended. They stay in the cache until others
+// need the memory.
+func (m *Model) Return(w *Work) { m.s.free(&w.q) }
+
 // Cached returns how many of the leading blocks are in the cache, in use or not.
 func (m *Model) Cached(blocks []BlockID) int {
 	for i := range blocks {
@@ -89,6 +98,7 @@ type Usage struct {
 	Running, Waiting   int // requests
 	UsedBlocks, Blocks int // KV blocks: those that requests use, and all
 	Preemptions        int // since the model's start
+	Prefilled          int // prompt tokens computed since then
 }
 
 // Usage returns the present state.
@@ -96,6 +106,7 @@ func (m *Model) Usage() Usage {
 	return Usage{
 		Running: len(m.s.running), Waiting: len(m.s.waiting), UsedBlocks: m.s.cache.used(),
 		Blocks: m.s.cfg.CacheBlocks, Preemptions: int(m.s.meters.preemptions.Load()),
+		Prefilled: int(m.s.meters.filled.Load()),
 	}
 }
 

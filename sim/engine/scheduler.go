@@ -383,7 +383,7 @@ func (s *scheduler) retire() {
 		if q.produced.Load() < int64(q.output.limit) {
 			return false
 		}
-		if !s.lender.lend(q, s) {
+		if !s.lender.lend(q, s) && (q.work == nil || !q.work.Lent) {
 			s.free(q)
 		}
 		s.meters.completed(q, s.now)
