@@ -8,7 +8,7 @@ import (
 )
 
 // ratios are the numbers of nodes of role prefill, of 8.
-var ratios = []int{2, 4, 6}
+var ratios = []int{2, 4, 5, 6, 7}
 
 // disaggContestants are the fleets that are compared.
 func disaggContestants() []Contestant {

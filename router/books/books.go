@@ -37,16 +37,18 @@ type Book struct {
 	computed atomic.Int64 // ns that the node has spent on prompts that have ended
 	heard    atomic.Int64 // since when the answers in listened are silent, on the book's clock
 
-	mu      sync.Mutex
-	blocks  int64           // of prompts
-	output  int64           // in units of 1/outputUnit block; may be negative
-	mean    atomic.Int64    // moving mean of the entries' uncached tokens
-	runs    map[uint64]*run // active blocks, by the key of a run's first block
-	active  int             // blocks in runs
-	counted int             // entries with keys
-	waiting queue
-	recent  Peak   // of blocks
-	firsts  firsts // last, because it is large
+	mu        sync.Mutex
+	blocks    int64           // of prompts
+	output    int64           // in units of 1/outputUnit block; may be negative
+	mean      atomic.Int64    // moving mean of the entries' uncached tokens
+	runs      map[uint64]*run // active blocks, by the key of a run's first block
+	active    int             // blocks in runs
+	counted   int             // entries with keys
+	waiting   queue
+	recent    Peak // of blocks
+	demand    demand
+	elsewhere atomic.Int32 // entries in Elsewhere
+	firsts    firsts       // last, because it is large
 }
 
 // prompts are those that wait. The book's lock guards writes.
@@ -70,6 +72,8 @@ type Cost struct {
 	// Learned is this time by what the router has learned. Backlog, Overdue and Computed count it.
 	// 0: unknown.
 	Learned time.Duration
+	// Elsewhere says that another node computes the prompt first.
+	Elsewhere bool
 	// Lag is the further time until the first token is seen. Never: no token is seen before the end
 	// of the answer, so the node is never late with it.
 	Lag time.Duration
@@ -105,6 +109,10 @@ func (b *Book) Open(e *Entry, c Cost, now time.Time) {
 		b.prefill.Add(c.Prefill)
 		b.waiting.push(e, time.Duration(b.learned.Load()), now)
 		b.count(int64(c.Learned), 1)
+		b.demand.add(&c, now)
+	}
+	if c.Elsewhere {
+		b.elsewhere.Add(1)
 	}
 }
 
@@ -169,6 +177,10 @@ func (e *Entry) ends(how ending, now time.Time) {
 // waited ends the entry's wait for its prompt. The caller holds book.mu. The time of a prompt that
 // was not computed counts as far as it has passed.
 func (e *Entry) waited(how ending, now time.Time) {
+	if e.cost.Elsewhere {
+		e.cost.Elsewhere = false
+		e.book.elsewhere.Add(-1)
+	}
 	if !e.prefills {
 		return
 	}
@@ -282,6 +294,9 @@ func (b *Book) Computed(now time.Time) time.Duration {
 func (b *Book) underway(now time.Time) int64 {
 	return min(max(int64(now.Sub(epoch))-b.since.Load(), 0), b.learned.Load())
 }
+
+// Elsewhere returns the number of requests whose prompts another node computes first.
+func (b *Book) Elsewhere() int32 { return b.elsewhere.Load() }
 
 // WaitingTokens returns how many prompt tokens the node's requests had to compute when they were
 // sent, until their first tokens.

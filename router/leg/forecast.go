@@ -92,7 +92,8 @@ func (l *Leg) timing(n *member, own int32, now time.Time) policy.Timing {
 	pressing := book.WaitingPrompts()
 	t := policy.Timing{
 		Speed: l.speed(n), Wait: book.Backlog(now).Seconds(), Overdue: book.Overdue(now).Seconds(),
-		Pressing: float64(pressing), Decoding: float64(max(own-pressing, 0)), Blocks: book.Blocks(),
+		Pressing: float64(pressing), Decoding: float64(max(own-pressing-book.Elsewhere(), 0)), Blocks: book.Blocks(),
+		Coming: float64(book.Elsewhere()),
 	}
 	if load.Others > 0 {
 		t.Pressing += float64(load.Waiting)
@@ -124,9 +125,19 @@ func (l *Leg) foreseeAll(now time.Time) {
 		}
 		if l.hand != nil {
 			t.Via = l.hand.via(n)
+			t.Demand = n.rank.Book.Demand(now)
 		}
 	}
 	p.output = l.output()
+	if l.hand != nil {
+		sum := 0.0
+		for i := range p.times {
+			sum += p.times[i].Demand
+		}
+		for i := range p.times {
+			p.times[i].Usual = sum / float64(len(p.times))
+		}
+	}
 }
 
 // triesOneIn is the number of requests of which one may try an idle node of a kind whose speed is
@@ -315,7 +326,7 @@ type batch struct{ requests, blocks float64 }
 func (n *member) batch() batch {
 	r, load := n.rank, n.rank.Load()
 	return batch{
-		float64(max(r.InFlight()-r.Book.WaitingPrompts(), 1) + load.Others - load.Waiting),
+		float64(max(r.InFlight()-r.Book.WaitingPrompts()-r.Book.Elsewhere(), 1) + load.Others - load.Waiting),
 		r.Book.Blocks() + float64(load.OthersBlocks),
 	}
 }

@@ -318,8 +318,8 @@ func (l *Leg) decideWay(a *attempt, pick int, cost *books.Cost) {
 		l.d.ways[l.way].Inc()
 		return
 	}
-	a.split, a.forecast.held = true, true
-	cost.Prefill, cost.Expected, cost.Learned = 0, 0, 0
+	a.split = true
+	cost.Prefill, cost.Expected, cost.Learned, cost.Elsewhere = 0, 0, 0, true
 }
 
 // wayOf returns how the prompt of the attempt should be computed.
@@ -568,7 +568,7 @@ func (l *Leg) handedCame(a *attempt, now time.Time) {
 	a.cost.Listen(true, now)
 	l.model.metrics.FirstCame(f.ttft, now.Sub(h.last.began).Seconds())
 	if l.picks.policy.Predicted.Learn {
-		if h.done == nil {
+		if h.done == nil && !f.held {
 			l.model.transfer.Learn(float64(l.prompt.Tokens()), max(f.took-f.own, 0))
 		}
 		f.looked, f.events, f.computed, f.batch = now, 1, a.member.rank.Book.Computed(now), a.member.batch()

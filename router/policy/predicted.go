@@ -3,7 +3,9 @@ package policy
 import (
 	"fmt"
 	"math"
+	"os"
 	"slices"
+	"strconv"
 
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/router/predict"
@@ -63,6 +65,9 @@ type Timing struct {
 	Silent   float64 // seconds beyond Wait and Overdue for which the node is expected to give no token
 	Pressing float64 // prompts that wait there
 	Decoding float64 // requests that get tokens
+	Coming   float64 // requests whose prompts another node computes
+	Demand   float64
+	Usual    float64
 	Blocks   float64 // KV blocks of the node's requests
 	Load     float64 // seconds to load the request's adapter
 	Tried    bool    // the speed is that of the node's kind, because the node may be tried again
@@ -275,7 +280,7 @@ func (x *expecting) expect(c *Candidate, at *Timing, t *ExpectedTerms) (early fl
 	}
 	at.Forecast(&f)
 	own := at.Sequence + at.Block*(x.blocks+x.output/(2*block.Tokens))
-	batch := at.Decoding + at.Pressing // prompts that wait have their answers beside this one
+	batch := at.Decoding + at.Pressing + at.Coming // prompts that wait have their answers beside this one
 	*t = ExpectedTerms{
 		Wait: at.Wait, Delay: delay, Prefill: at.PrefillFactor * at.Prefill(f.Work), First: f.Expected,
 		Step: at.DecodeFactor * (at.Decode(batch, at.Blocks) + own), Labels: 1,
@@ -294,6 +299,18 @@ func (x *expecting) expect(c *Candidate, at *Timing, t *ExpectedTerms) (early fl
 	}
 	early = (x.First*(t.First-t.Shared) + x.Others*t.Stalls) * t.Labels
 	if at.Via.First > 0 {
+		plain, fixed := t.Answer, t.Answer
+		_ = plain
+		t.Answer = fixed * stretch(max(at.Demand, at.Usual*KnobU))
+		before := t.Answer
+		via := fixed * stretch(at.Demand)
+		t.Answer = via
+		early = x.viaX(c, at, t, early, before-via)
+		if t.Via == 0 {
+			t.Answer = before
+		}
+	}
+	if false {
 		early = x.via(c, at, t, early)
 	}
 	t.Total = early + (t.Answer+x.Others*t.Slower+lateness*t.Late)*t.Labels
@@ -304,19 +321,36 @@ func (x *expecting) expect(c *Candidate, at *Timing, t *ExpectedTerms) (early fl
 // is the early part of the cost without the other node. The returned one is that of the cheaper
 // way. The node's own waiting prefill does not hold up a prompt that is computed elsewhere.
 func (x *expecting) via(c *Candidate, at *Timing, t *ExpectedTerms, early float64) float64 {
+	return x.viaX(c, at, t, early, 0)
+}
+
+func (x *expecting) viaX(c *Candidate, at *Timing, t *ExpectedTerms, early, gain float64) float64 {
 	step := at.Decode(at.Decoding, at.Blocks)
-	first := at.PrefillFactor*(at.Base+at.Steps*step) + t.Delay + max(at.Via.First, at.Load+x.slot(c, at, step))
+	first := at.PrefillFactor*(at.Base+at.Steps*step) + t.Delay + max(at.Via.First, x.Wait*at.Wait+at.Load+x.slot(c, at, step))
 	late := 0.0
 	if x.targets != (Targets{}) {
 		late = x.targets.late(first, t.Step, x.output)
 	}
 	other := (x.First*first + x.Others*at.Via.Stalls) * t.Labels
-	if !at.Via.Always && other+lateness*late*t.Labels >= early+lateness*t.Late*t.Labels {
+	if !at.Via.Always && other+lateness*late*t.Labels >= early+gain*t.Labels+lateness*t.Late*t.Labels {
 		return early
 	}
 	t.Wait, t.Prefill, t.Shared = 0, 0, 0
 	t.First, t.Stalls, t.Late, t.Via = first, at.Via.Stalls, late, at.Via.First
 	return other
+}
+
+func stretch(u float64) float64 {
+	return 1 + KnobK*(1/(1-min(u*Knob, KnobMost))-1)
+}
+
+var Knob, KnobMost, KnobU, KnobK = envf("KNOB", 1), envf("KNOBMOST", 0.9), envf("KNOBU", 1), envf("KNOBK", 1)
+
+func envf(n string, d float64) float64 {
+	if v, err := strconv.ParseFloat(os.Getenv(n), 64); err == nil {
+		return v
+	}
+	return d
 }
 
 // slot returns the time until the candidate's engine has a free slot. step is a typical engine's.

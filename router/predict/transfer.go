@@ -14,7 +14,8 @@ const (
 	// transferStart is the time of a token before the first observation: 128 KiB at 25 GB/s.
 	transferStart = 5e-6
 	transferGain  = 1.0 / 16 // weight of an observation after the first ones
-	transferMost  = 1e-2     // seconds of a token; a longer one has another cause
+	transferLate  = 1.0 / 64 // weight of one above the expectation; much else makes a token late
+	transferMost  = 1e-3     // seconds of a token; a longer one has another cause
 )
 
 // Expected returns the seconds for a prompt of this many tokens.
@@ -34,6 +35,13 @@ func (t *Transfer) Learn(tokens, seconds float64) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.n == 0 {
+		t.per = transferStart
+	}
 	t.n++
-	t.per += (min(seconds/tokens, transferMost) - t.per) * max(transferGain, 1/float64(t.n))
+	off, gain := min(seconds/tokens, transferMost)-t.per, transferGain
+	if off > 0 {
+		off, gain = min(off, t.per), transferLate
+	}
+	t.per += off * max(gain, 1/float64(1+t.n))
 }
