@@ -112,6 +112,7 @@ func (l *Leg) timing(n *member, own int32, now time.Time) policy.Timing {
 func (l *Leg) foreseeAll(now time.Time) {
 	p, mayTry, explores := &l.picks, l.mayTry(), l.explores()
 	p.times = slices.Grow(p.times[:0], len(p.able))[:len(p.able)]
+	parted := l.Work == Answer && len(l.model.pools[Prefill].members) > 0 && !l.d.o.Disagg.Off
 	for i, at := range p.able {
 		c, t, n := &p.cands[i], &p.times[i], l.pool.members[at]
 		*t = l.timing(n, c.InFlight, now)
@@ -125,19 +126,12 @@ func (l *Leg) foreseeAll(now time.Time) {
 		}
 		if l.hand != nil {
 			t.Via = l.hand.via(n)
-			t.Demand = n.rank.Book.Demand(now)
+		}
+		if parted {
+			t.Demand, t.Parted = n.rank.Book.Demand(now), true
 		}
 	}
 	p.output = l.output()
-	if l.hand != nil {
-		sum := 0.0
-		for i := range p.times {
-			sum += p.times[i].Demand
-		}
-		for i := range p.times {
-			p.times[i].Usual = sum / float64(len(p.times))
-		}
-	}
 }
 
 // triesOneIn is the number of requests of which one may try an idle node of a kind whose speed is

@@ -67,7 +67,7 @@ type Timing struct {
 	Decoding float64 // requests that get tokens
 	Coming   float64 // requests whose prompts another node computes
 	Demand   float64
-	Usual    float64
+	Parted   bool
 	Blocks   float64 // KV blocks of the node's requests
 	Load     float64 // seconds to load the request's adapter
 	Tried    bool    // the speed is that of the node's kind, because the node may be tried again
@@ -298,20 +298,12 @@ func (x *expecting) expect(c *Candidate, at *Timing, t *ExpectedTerms) (early fl
 		t.Shared = at.PrefillFactor * at.Prefill(copied) * (1 - x.spread)
 	}
 	early = (x.First*(t.First-t.Shared) + x.Others*t.Stalls) * t.Labels
-	if at.Via.First > 0 {
-		plain, fixed := t.Answer, t.Answer
-		_ = plain
-		t.Answer = fixed * stretch(max(at.Demand, at.Usual*KnobU))
-		before := t.Answer
-		via := fixed * stretch(at.Demand)
-		t.Answer = via
-		early = x.viaX(c, at, t, early, before-via)
-		if t.Via == 0 {
-			t.Answer = before
-		}
+	quiet := t.Answer
+	if at.Parted {
+		t.Answer = quiet * stretch(at.Demand+t.Prefill*KnobP/10)
 	}
-	if false {
-		early = x.via(c, at, t, early)
+	if at.Via.First > 0 {
+		early = x.via(c, at, t, early, quiet*stretch(at.Demand))
 	}
 	t.Total = early + (t.Answer+x.Others*t.Slower+lateness*t.Late)*t.Labels
 	return early
@@ -320,11 +312,7 @@ func (x *expecting) expect(c *Candidate, at *Timing, t *ExpectedTerms) (early fl
 // via changes t to what is expected if another node computes the prompt, if that costs less. early
 // is the early part of the cost without the other node. The returned one is that of the cheaper
 // way. The node's own waiting prefill does not hold up a prompt that is computed elsewhere.
-func (x *expecting) via(c *Candidate, at *Timing, t *ExpectedTerms, early float64) float64 {
-	return x.viaX(c, at, t, early, 0)
-}
-
-func (x *expecting) viaX(c *Candidate, at *Timing, t *ExpectedTerms, early, gain float64) float64 {
+func (x *expecting) via(c *Candidate, at *Timing, t *ExpectedTerms, early, answer float64) float64 {
 	step := at.Decode(at.Decoding, at.Blocks)
 	first := at.PrefillFactor*(at.Base+at.Steps*step) + t.Delay + max(at.Via.First, x.Wait*at.Wait+at.Load+x.slot(c, at, step))
 	late := 0.0
@@ -332,10 +320,11 @@ func (x *expecting) viaX(c *Candidate, at *Timing, t *ExpectedTerms, early, gain
 		late = x.targets.late(first, t.Step, x.output)
 	}
 	other := (x.First*first + x.Others*at.Via.Stalls) * t.Labels
-	if !at.Via.Always && other+lateness*late*t.Labels >= early+gain*t.Labels+lateness*t.Late*t.Labels {
+	if !at.Via.Always && other+(answer+lateness*late)*t.Labels >= early+(t.Answer+lateness*t.Late)*t.Labels {
 		return early
 	}
 	t.Wait, t.Prefill, t.Shared = 0, 0, 0
+	t.Answer = answer
 	t.First, t.Stalls, t.Late, t.Via = first, at.Via.Stalls, late, at.Via.First
 	return other
 }
@@ -344,6 +333,7 @@ func stretch(u float64) float64 {
 	return 1 + KnobK*(1/(1-min(u*Knob, KnobMost))-1)
 }
 
+var KnobP = envf("KNOBP", 0)
 var Knob, KnobMost, KnobU, KnobK = envf("KNOB", 1), envf("KNOBMOST", 0.9), envf("KNOBU", 1), envf("KNOBK", 1)
 
 func envf(n string, d float64) float64 {
