@@ -282,18 +282,11 @@ func (s *simulation) arrive(r *request) {
 	n := &s.nodes[f.node]
 	n.unbegun = append(n.unbegun, f)
 	s.result.sent(f.node, f, len(n.unbegun)+len(n.answers))
-	s.debug()
-	class := 0
-	if r.prompt > 2000 {
-		class = 1
-	}
 	if p := f.rehearsal.Prefill(); p != nil {
-		debugSplit[class]++
 		f.handOver(router.nodes[p])
 		s.submit(f.prefill, f.handed)
 		return
 	}
-	debugOwn[class]++
 	s.submit(f.node, &f.Work)
 }
 

@@ -72,7 +72,7 @@ type Cost struct {
 	// Learned is this time by what the router has learned. Backlog, Overdue and Computed count it.
 	// 0: unknown.
 	Learned time.Duration
-	// Elsewhere says that another node computes the prompt first.
+	// Elsewhere says that another node computes the prompt first. It counts until Begun.
 	Elsewhere bool
 	// Lag is the further time until the first token is seen. Never: no token is seen before the end
 	// of the answer, so the node is never late with it.
@@ -109,7 +109,7 @@ func (b *Book) Open(e *Entry, c Cost, now time.Time) {
 		b.prefill.Add(c.Prefill)
 		b.waiting.push(e, time.Duration(b.learned.Load()), now)
 		b.count(int64(c.Learned), 1)
-		b.demand.add(&c, now)
+		b.demand.add(c.Learned, now)
 	}
 	if c.Elsewhere {
 		b.elsewhere.Add(1)
@@ -344,5 +344,5 @@ func (b *Book) Empty() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.prefill.Load() == 0 && b.blocks == 0 && b.output == 0 &&
-		len(b.runs) == 0 && b.waiting.head == nil && b.present.Load() == 0
+		len(b.runs) == 0 && b.elsewhere.Load() == 0 && b.waiting.head == nil && b.present.Load() == 0
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
+	"github.com/cognitora/dataplane/router/books"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/predict"
@@ -89,11 +90,11 @@ func (l *Leg) speed(n *member) predict.Speed {
 // router at n.
 func (l *Leg) timing(n *member, own int32, now time.Time) policy.Timing {
 	book, load := &n.rank.Book, n.rank.Load()
-	pressing := book.WaitingPrompts()
+	pressing, coming := book.WaitingPrompts(), book.Elsewhere()
 	t := policy.Timing{
 		Speed: l.speed(n), Wait: book.Backlog(now).Seconds(), Overdue: book.Overdue(now).Seconds(),
-		Pressing: float64(pressing), Decoding: float64(max(own-pressing-book.Elsewhere(), 0)), Blocks: book.Blocks(),
-		Coming: float64(book.Elsewhere()),
+		Pressing: float64(pressing), Decoding: float64(max(own-pressing-coming, 0)), Coming: float64(coming),
+		Blocks: book.Blocks(),
 	}
 	if load.Others > 0 {
 		t.Pressing += float64(load.Waiting)
@@ -110,9 +111,8 @@ func (l *Leg) timing(n *member, own int32, now time.Time) policy.Timing {
 
 // foreseeAll fills in what mode predicted needs to know about the request and the candidates.
 func (l *Leg) foreseeAll(now time.Time) {
-	p, mayTry, explores := &l.picks, l.mayTry(), l.explores()
+	p, mayTry, explores, parted := &l.picks, l.mayTry(), l.explores(), l.parted()
 	p.times = slices.Grow(p.times[:0], len(p.able))[:len(p.able)]
-	parted := l.Work == Answer && len(l.model.pools[Prefill].members) > 0 && !l.d.o.Disagg.Off
 	for i, at := range p.able {
 		c, t, n := &p.cands[i], &p.times[i], l.pool.members[at]
 		*t = l.timing(n, c.InFlight, now)
@@ -128,7 +128,7 @@ func (l *Leg) foreseeAll(now time.Time) {
 			t.Via = l.hand.via(n)
 		}
 		if parted {
-			t.Demand, t.Parted = n.rank.Book.Demand(now), true
+			t.Prompts, t.Lately = n.rank.Book.Demand(now), books.DemandFor.Seconds()
 		}
 	}
 	p.output = l.output()

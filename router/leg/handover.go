@@ -167,7 +167,7 @@ func (h *hand) release() {
 // The error is about a P that the client names and that is none.
 func (l *Leg) considers() *apierror.Error {
 	set, pool := &l.d.o.Disagg, &l.model.pools[Prefill]
-	if l.Work != Answer || set.Off || len(pool.members) == 0 {
+	if !l.parted() {
 		return nil
 	}
 	named := l.namedPrefill()
@@ -184,6 +184,11 @@ func (l *Leg) considers() *apierror.Error {
 		l.hand.of = l
 	}
 	return nil
+}
+
+// parted says whether nodes of the leg's model may compute prompts for the nodes that answer.
+func (l *Leg) parted() bool {
+	return l.Work == Answer && !l.d.o.Disagg.Off && len(l.model.pools[Prefill].members) > 0
 }
 
 // namedPrefill returns the node that the client wants to compute the prompt; without an id: any.

@@ -3,9 +3,7 @@ package policy
 import (
 	"fmt"
 	"math"
-	"os"
 	"slices"
-	"strconv"
 
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/router/predict"
@@ -65,15 +63,16 @@ type Timing struct {
 	Silent   float64 // seconds beyond Wait and Overdue for which the node is expected to give no token
 	Pressing float64 // prompts that wait there
 	Decoding float64 // requests that get tokens
-	Coming   float64 // requests whose prompts another node computes
-	Demand   float64
-	Parted   bool
+	Coming   float64 // requests whose prompts another node computes first
 	Blocks   float64 // KV blocks of the node's requests
 	Load     float64 // seconds to load the request's adapter
 	Tried    bool    // the speed is that of the node's kind, because the node may be tried again
 	// Unproven says that the speed of the node's kind is unknown, or known from long ago.
 	Unproven bool
-	Via      Via
+	// Prompts are the seconds of prefill that the node got in the last Lately seconds. Lately is 0 if
+	// the model's nodes do not compute prompts for each other. Prompts then do not count.
+	Prompts, Lately float64
+	Via             Via
 }
 
 // Via is what mode predicted expects if another node computes the prompt for a candidate. The zero
@@ -299,11 +298,9 @@ func (x *expecting) expect(c *Candidate, at *Timing, t *ExpectedTerms) (early fl
 	}
 	early = (x.First*(t.First-t.Shared) + x.Others*t.Stalls) * t.Labels
 	quiet := t.Answer
-	if at.Parted {
-		t.Answer = quiet * stretch(at.Demand+t.Prefill*KnobP/10)
-	}
+	t.Answer = quiet * at.disturbed(t.Prefill)
 	if at.Via.First > 0 {
-		early = x.via(c, at, t, early, quiet*stretch(at.Demand))
+		early = x.via(c, at, t, early, quiet*at.disturbed(0))
 	}
 	t.Total = early + (t.Answer+x.Others*t.Slower+lateness*t.Late)*t.Labels
 	return early
@@ -311,7 +308,8 @@ func (x *expecting) expect(c *Candidate, at *Timing, t *ExpectedTerms) (early fl
 
 // via changes t to what is expected if another node computes the prompt, if that costs less. early
 // is the early part of the cost without the other node. The returned one is that of the cheaper
-// way. The node's own waiting prefill does not hold up a prompt that is computed elsewhere.
+// way, with answer as the time of the answer. The node's waiting prefill holds the first token up only
+// if it lasts longer than the other node's part.
 func (x *expecting) via(c *Candidate, at *Timing, t *ExpectedTerms, early, answer float64) float64 {
 	step := at.Decode(at.Decoding, at.Blocks)
 	first := at.PrefillFactor*(at.Base+at.Steps*step) + t.Delay + max(at.Via.First, x.Wait*at.Wait+at.Load+x.slot(c, at, step))
@@ -329,19 +327,22 @@ func (x *expecting) via(c *Candidate, at *Timing, t *ExpectedTerms, early, answe
 	return other
 }
 
-func stretch(u float64) float64 {
-	return 1 + KnobK*(1/(1-min(u*Knob, KnobMost))-1)
-}
-
-var KnobP = envf("KNOBP", 0)
-var Knob, KnobMost, KnobU, KnobK = envf("KNOB", 1), envf("KNOBMOST", 0.9), envf("KNOBU", 1), envf("KNOBK", 1)
-
-func envf(n string, d float64) float64 {
-	if v, err := strconv.ParseFloat(os.Getenv(n), 64); err == nil {
-		return v
+// disturbed returns how much longer an answer at the node takes because of the prompts that come
+// meanwhile, if those of the last time and more seconds of prompts are typical.
+func (t *Timing) disturbed(more float64) float64 {
+	if t.Lately == 0 {
+		return 1
 	}
-	return d
+	busy := min((t.Prompts+more)/t.Lately, busiest)
+	return 1 + interrupted*busy/(1-busy)
 }
+
+const (
+	// interrupted is the weight of the time in which an answer is held up by prompts.
+	interrupted = 2
+	// busiest is the largest share of its time that a node is expected to spend on prompts.
+	busiest = 0.9
+)
 
 // slot returns the time until the candidate's engine has a free slot. step is a typical engine's.
 func (x *expecting) slot(c *Candidate, at *Timing, step float64) float64 {
