@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/answer"
 	"github.com/cognitora/dataplane/router/books"
@@ -28,7 +29,10 @@ import (
 //
 // P is a convenience. Whatever goes wrong with P, D computes the prompt itself: before D is asked,
 // or by a second request to the same D. Parameters of a hand-over are used for one request that a D
-// may have received.
+// may have received. A D that cannot compute prompts is needy: it gets another P instead.
+//
+// If both are asked at once, the first failure of one ends the other's exchange. D's answer is held
+// back until P has answered.
 
 // Disagg are the settings of hand-overs.
 type Disagg struct {
@@ -58,12 +62,13 @@ const (
 	Broken              // the other node gave no answer
 	Garbled             // the other node's answer says nothing about blocks
 	Unread              // the node could not read the blocks
+	Complete            // the other node's answer was complete, so that no blocks were kept
 	ways
 )
 
 var wayNames = [ways]string{
 	"alone", "split", "short", "form", "cached", "sooner", "unpaired", "no_node", "refused", "broken", "garbled",
-	"unread",
+	"unread", "complete",
 }
 
 // String is the way's name in metrics and explanations.
@@ -93,11 +98,17 @@ type hand struct {
 	at      int  // the place of the node that prefill has picked
 	near    [2]nearNode
 
-	with  connector.Connector // that of the present attempt's node; nil: it has none
-	data  connector.Handover
-	ready bool          // data is complete, and no node may have received it
-	place answer.Memory // for P's answer
-	pick  int           // the candidate that is the present attempt's node
+	plain Way // Short or Single, unless the answering node is needy; Alone: neither
+
+	with    connector.Connector // that of the present attempt's node; nil: it has none
+	data    connector.Handover
+	ready   bool          // data is complete, and no node may have received it
+	place   answer.Memory // for P's answer
+	pick    int           // the candidate that is the present attempt's node
+	count   int           // answers that the request asks for; 0: unclear
+	fails   int           // hand-overs that failed for a needy node
+	factKey string        // names the facts that data was made with; "": none
+	debt
 
 	last lastPrefill
 	beside
@@ -110,14 +121,6 @@ type lastPrefill struct {
 	began time.Time
 	took  time.Duration
 	ended time.Time
-}
-
-// beside is a leg for P that runs beside D's exchange.
-type beside struct {
-	mu      sync.Mutex
-	running *Leg          // nil: it has ended
-	done    chan struct{} // closed once it has ended; nil: there is none
-	way     Way           // how it went; valid once done is closed
 }
 
 // bound are methods of a hand, bound once. Passing them allocates nothing.
@@ -145,6 +148,7 @@ const keptAnswer = 256 << 10
 // release ends the leg for P, if there is one, and frees the memory of h.
 func (h *hand) release() {
 	h.callOff()
+	h.repay()
 	h.drop()
 	h.data.Reset()
 	h.place.Status = 0
@@ -152,6 +156,7 @@ func (h *hand) release() {
 		h.place.Body = nil
 	}
 	h.of, h.at, h.near, h.with, h.ready, h.pick = nil, 0, [2]nearNode{}, nil, false, 0
+	h.plain, h.count, h.fails, h.factKey, h.debt = Alone, 0, 0, "", debt{}
 	h.last = lastPrefill{}
 	hands.Put(h)
 }
@@ -162,19 +167,31 @@ func (l *Leg) considers() {
 	if l.Work != Answer || set.Off || len(l.model.pools[Prefill].members) == 0 {
 		return
 	}
-	switch {
-	case l.prompt.Tokens() < set.ColocateBelow:
-		l.way = Short
-	case l.obstacle() != "":
-		l.way = Single
-	default:
-		l.hand = hands.Get().(*hand)
-		l.hand.of = l
+	needy := l.model.needy
+	if l.way = Alone; l.prompt.Tokens() < set.ColocateBelow {
+		if l.way = Short; !needy {
+			return
+		}
 	}
+	plain, count := l.way, 0
+	why, own := l.obstacle()
+	if !own {
+		count = connector.Sequences(l.Request.Scan, l.Request.Body(), l.Request.API)
+	}
+	if why != "" || count != 1 && !l.model.many {
+		if plain = Single; own || !needy {
+			l.way = Single
+			return
+		}
+	}
+	l.way = Alone
+	l.hand = hands.Get().(*hand)
+	l.hand.of, l.hand.plain, l.hand.count = l, plain, count
 }
 
-// obstacle names what in the request demands one node; "" if nothing does.
-func (l *Leg) obstacle() string {
+// obstacle names what in the request demands one node; "" if nothing does. own says that even a
+// needy node gets the request as it is.
+func (l *Leg) obstacle() (why string, own bool) {
 	return connector.Obstacle(l.Request.Scan, l.Request.Body(), l.Request.API)
 }
 
@@ -185,20 +202,30 @@ func (h *hand) prepare(now time.Time) {
 	if h.ready {
 		return
 	}
-	if h.with = nil; h.prefill == nil {
-		q := &l.Question
-		h.prefill = l.d.Leg(l.Request, Question{
-			Model: q.Model, Work: Prefill, Allowed: q.Allowed, AllowedBy: q.AllowedBy, Constraints: q.Constraints,
-			Filter: h.bound.pairs, Edit: h.bound.edit,
-		}, &h.place)
-		if h.prefill.start() != nil {
-			h.drop()
-			return
-		}
+	h.repay()
+	if h.with = nil; !h.engage() {
+		return
 	}
 	if l.d.policyOf(l.model).Mode == policy.Predicted {
 		h.near = h.prefill.cheapest(now)
 	}
+}
+
+// engage makes a leg for P, unless there is one. engage returns false if the model's nodes are full.
+func (h *hand) engage() bool {
+	l := h.of
+	if h.prefill != nil {
+		return true
+	}
+	q := &l.Question
+	h.prefill = l.d.Leg(l.Request, Question{
+		Model: q.Model, Work: Prefill, Allowed: q.Allowed, AllowedBy: q.AllowedBy, Constraints: q.Constraints,
+		Filter: h.bound.pairs, Edit: h.bound.edit,
+	}, &h.place)
+	if h.prefill.start() != nil {
+		h.drop()
+	}
+	return h.prefill != nil
 }
 
 // drop ends a leg for P that has not been sent.
@@ -215,8 +242,11 @@ func (h *hand) mayPair(n *fleet.Node) bool {
 		return false
 	}
 	own := n.Info().Hands(h.of.model.view.Role(n))
+	if own == "" || cluster.NeedsBootstrap(own) && n.Info().Bootstrap == "" {
+		return false
+	}
 	if h.with == nil {
-		return own != ""
+		return true
 	}
 	return own == h.with.Name() && n != h.of.spare().member.node.Node
 }
@@ -273,7 +303,7 @@ func (h *hand) via(n *member) policy.Via {
 // node does, cost loses the prompt's computation.
 func (l *Leg) decideWay(a *attempt, pick int, cost *books.Cost) {
 	h := l.hand
-	if h.pick, a.split = pick, false; l.way.failed() {
+	if h.pick, a.split = pick, false; l.way.failed() && !a.member.needy {
 		return // one failed hand-over of a request is enough
 	}
 	h.with = a.member.connector
@@ -289,12 +319,18 @@ func (l *Leg) decideWay(a *attempt, pick int, cost *books.Cost) {
 func (l *Leg) wayOf(a *attempt) Way {
 	h, set := l.hand, &l.d.o.Disagg
 	switch {
+	case h.plain != Alone && !a.member.needy:
+		return h.plain
 	case h.with == nil:
 		return Unpaired
+	case h.count == 0 || h.count > 1 && !h.with.Many():
+		return Single
 	case h.ready: // P has computed it for a node that could not be reached
 		return Split
 	case h.prefill == nil:
 		return NoNode
+	case a.member.needy:
+		return Split
 	case h.near[0].node != nil:
 		if a.forecast.via {
 			return Split
@@ -330,9 +366,15 @@ func (l *Leg) prefillFirst(a *attempt) {
 	}
 	n := p.pool.members[at]
 	h.at, h.last.node = at, n.node.ID
+	h.data.API, h.data.Sequences = l.Request.API, h.count
 	h.data.Bootstrap, h.data.Rank, h.data.Ranks = n.node.Info().Bootstrap, n.rank.Index, n.rank.Count
+	h.data.DecodeRank, h.data.DecodeRanks = a.member.rank.Index, a.member.rank.Count
 	if h.with.Together() {
 		p.tries.spare = 0 // D is told of this node
+		if h.learn(n) != nil {
+			h.drop()
+			l.alone(a, Broken)
+		}
 		return
 	}
 	h.prefill = nil
@@ -340,7 +382,7 @@ func (l *Leg) prefillFirst(a *attempt) {
 		l.alone(a, w)
 		return
 	}
-	h.ready = true
+	h.ready, h.debt = true, debt{owed: true, to: a.member}
 }
 
 // ask runs the leg p for P, and says how it went.
@@ -348,6 +390,7 @@ func (h *hand) ask(p *Leg) Way {
 	err := p.run(h.at)
 	h.mu.Lock()
 	h.running = nil
+	off := h.off
 	h.mu.Unlock()
 	h.last.ended = time.Now()
 	h.last.took, h.last.node = h.last.ended.Sub(h.last.began), cmp.Or(p.NodeID(), h.last.node)
@@ -357,111 +400,90 @@ func (h *hand) ask(p *Leg) Way {
 		w, end = Broken, relay.UpstreamFailed
 	case h.place.Status >= 300:
 		w = Refused
-	case !h.with.Together() && h.with.Receive(&h.data, h.place.Body) != nil:
-		w = Garbled
+	case !h.with.Together():
+		w = received(h.with.Receive(&h.data, h.place.Body))
 	}
-	p.Finish(end)
+	if p.Finish(end); w != Split && !off && h.with.Together() {
+		h.of.unpair()
+	}
 	return w
 }
 
-// prefillBeside asks P at once, beside D's exchange.
-func (h *hand) prefillBeside() {
-	p := h.prefill
-	if p == nil {
-		return
+// received returns the way that follows from what Receive has returned.
+func received(err error) Way {
+	switch err {
+	case nil:
+		return Split
+	case connector.ErrComplete:
+		return Complete
 	}
-	h.prefill, h.running, h.done = nil, p, make(chan struct{})
-	go func() {
-		defer close(h.done)
-		if h.way = h.ask(p); h.way != Split {
-			h.of.unpair()
-		}
-	}()
+	return Garbled
 }
 
-// callOff ends P's leg beside D's exchange and waits for its end.
-func (h *hand) callOff() {
-	if h.done == nil {
-		return
-	}
-	h.mu.Lock()
-	if h.running != nil {
-		h.running.callOff()
-	}
-	h.mu.Unlock()
-	<-h.done
-	h.done = nil
-}
-
-// computed waits until P has computed the prompt beside D's exchange. computed returns false if P
-// has failed. The limits of P's own exchange bound the wait.
-func (h *hand) computed() bool {
-	if h.done == nil {
-		return true
-	}
-	<-h.done
-	return h.way == Split
-}
-
-// callOff ends the leg. Another goroutine than the leg's may call it, before Finish.
-func (l *Leg) callOff() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.off = true; l.abort != nil {
-		l.abort.Cancel()
-	}
-}
-
-// unpair ends the exchange of D, because P has failed.
-func (l *Leg) unpair() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.phase == waiting {
-		l.phase = forsaken
-		l.abort.Cancel()
-	}
-}
-
-// handed ends the hand-over of an attempt whose exchange ended in v. If the hand-over failed, the
-// node computes the prompt itself, and again says to ask it once more.
-func (l *Leg) handed(a *attempt, v verdict, err error) (again bool) {
+// handed ends the hand-over of an attempt whose exchange ended in v with err. If the hand-over
+// failed, the node computes the prompt itself, or a needy node gets another partner. again says to
+// ask the node once more. Otherwise the attempt ends in the returned verdict.
+func (l *Leg) handed(a *attempt, v verdict, err error) (end verdict, again bool) {
 	if v == broken && errors.Is(err, relay.ErrStale) {
 		v = lost // the parameters may be used up, but the node is probably well
 	}
 	h := l.hand
 	together := h.done != nil
-	if v != answered {
-		h.callOff()
+	if v != answered && h.callOff() && (v == lost || v == failed500) {
+		v = unpaired // the node's failure follows from that of P
 	}
 	if together || v != unreached && v != starved {
 		h.ready = false
 	}
-	switch w := Unread; v {
+	if v == answered || v == lost || v == failed500 {
+		h.owed = false
+	}
+	w := Unread
+	switch v {
 	case answered:
 		l.d.ways[Split].Inc()
-		return false
+		return v, false
 	case unpaired:
 		w = h.way
-		fallthrough
 	case lost, failed500:
-		if a.ex != nil {
-			a.ex.Close()
-			a.ex = nil
-		}
-		l.alone(a, w)
-		return l.anew(a)
+	default:
+		return v, false
 	}
-	return false
+	if a.member.needy && !h.mayTryAgain(w) {
+		l.alone(a, w)
+		return v, false
+	}
+	if a.ex != nil {
+		a.ex.Close()
+		a.ex = nil
+	}
+	if l.alone(a, w); a.member.needy && !l.pairAnew(a) {
+		return unpaired, false
+	}
+	if !l.anew(a) {
+		return abandoned, false
+	}
+	h.prefillBeside()
+	return v, true
 }
 
-// alone makes the attempt's node compute the prompt, because the hand-over has failed in way w.
+// alone makes the attempt's node compute the prompt, because the hand-over has failed in way w. A
+// needy node just loses its partner.
 func (l *Leg) alone(a *attempt, w Way) {
 	h, now := l.hand, time.Now()
 	if l.way = w; l.Request.Life.Ended() == request.None && !l.Request.Expired() {
 		l.d.ways[w].Inc()
-		l.complainOfHandover(a, w)
+		if w != Complete {
+			l.complainOfHandover(a, w)
+		}
 	}
-	h.ready, h.near = false, [2]nearNode{}
+	if h.ready, h.near = false, [2]nearNode{}; h.factKey != "" {
+		l.d.facts.forget(h.factKey)
+	}
+	if a.member.needy {
+		a.split = false
+		return
+	}
 	l.mu.Lock() // Prefilled may use the cost
 	defer l.mu.Unlock()
 	a.cost.Close(now)
@@ -488,16 +510,17 @@ func (l *Leg) anew(a *attempt) bool {
 // complainOfHandover logs a failed hand-over of the attempt.
 func (l *Leg) complainOfHandover(a *attempt, w Way) {
 	if count, ok := l.model.handovers.due(time.Now()); ok {
-		l.d.log.Warn("hand-over of a prompt failed; the answering node computes it itself", "reason", w.String(),
+		l.d.log.Warn("hand-over of a prompt failed", "reason", w.String(),
 			"prefill_node", l.hand.last.node, "node", a.member.node.ID, "model", l.model.name,
 			"failures_since_last_line", count)
 	}
 }
 
-// unreadable says whether the beginning of D's answer in ex means that D cannot read the blocks. P
-// has accepted the same request, so D's refusal is about the hand-over.
-func unreadable(ex *relay.Exchange) bool {
-	return ex.Status() >= 400 || ex.IsSSE() && bytes.HasPrefix(ex.Held(), errorEvent)
+// unreadable says whether the beginning of D's answer in ex means that D cannot read the blocks. D's
+// refusal is probably about the hand-over. If it is not, D refuses the request without one too. A
+// needy D gets no request without one, so its refusal is its answer.
+func (a *attempt) unreadable(ex *relay.Exchange) bool {
+	return ex.Status() >= 400 && !a.member.needy || ex.IsSSE() && bytes.HasPrefix(ex.Held(), errorEvent)
 }
 
 // errorEvent is the beginning of a stream that only reports an error.

@@ -9,6 +9,7 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/internal/sse"
 	"github.com/cognitora/dataplane/router/answer"
+	"github.com/cognitora/dataplane/router/connector"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
@@ -43,6 +44,9 @@ func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 	}
 	if a.split {
 		l.hand.with.Decode(&o.edits, &l.hand.data)
+	}
+	if a.frees {
+		l.hand.with.(connector.Freer).Free(&o.edits)
 	}
 	o.request.Unrepeatable = a.split
 	r := &o.request

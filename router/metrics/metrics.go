@@ -170,7 +170,8 @@ func newHandovers(s *metric.Set) *prometheus.CounterVec {
 		"is short, the request's form demands one node (form), most of it is cached there, that costs less (sooner), "+
 		"the node has no connector (unpaired), or the hand-over failed: no other node could take it (no_node), the "+
 		"other node refused, gave no answer (broken) or none of use (garbled), or its blocks could not be read "+
-		"(unread).", "result")
+		"(unread). It is complete if the other node's answer ended with its first token, so that the answering node "+
+		"computes it again.", "result")
 }
 
 func newBound(s *metric.Set) bound {
