@@ -2,6 +2,7 @@ package leg
 
 import (
 	"bytes"
+	"strings"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/relay"
@@ -40,7 +41,7 @@ func (h *hand) repay() {
 		return
 	}
 	q := relay.Request{
-		Method: out.Method, Path: out.Path, Header: bytes.Clone(out.Header), More: out.More,
+		Method: strings.Clone(out.Method), Path: strings.Clone(out.Path), Header: bytes.Clone(out.Header), More: out.More,
 		ForwardAuthorization: bytes.Clone(out.ForwardAuthorization), Once: out.Once, Unrepeatable: true,
 	}
 	body := bytes.Join(out.Body, nil)

@@ -94,8 +94,9 @@ func newWayCounts(m *metrics.Router) (c wayCounts) {
 // beside.
 type hand struct {
 	of      *Leg
-	prefill *Leg // of the next hand-over; nil: no node could compute the prompt
-	at      int  // the place of the node that prefill has picked
+	prefill *Leg    // of the next hand-over; nil: no node could compute the prompt
+	at      int     // the place of the node that prefill has picked
+	partner *member // that node
 	near    [2]nearNode
 
 	plain Way // Short or Single, unless the answering node is needy; Alone: neither
@@ -107,6 +108,7 @@ type hand struct {
 	pick    int           // the candidate that is the present attempt's node
 	count   int           // answers that the request asks for; 0: unclear
 	fails   int           // hand-overs that failed for a needy node
+	tried   []*member     // nodes that could not compute the prompt for a needy node
 	factKey string        // names the facts that data was made with; "": none
 	debt
 
@@ -155,8 +157,8 @@ func (h *hand) release() {
 	if h.place.Body = h.place.Body[:0]; cap(h.place.Body) > keptAnswer {
 		h.place.Body = nil
 	}
-	h.of, h.at, h.near, h.with, h.ready, h.pick = nil, 0, [2]nearNode{}, nil, false, 0
-	h.plain, h.count, h.fails, h.factKey, h.debt = Alone, 0, 0, "", debt{}
+	h.of, h.at, h.partner, h.near, h.with, h.ready, h.pick = nil, 0, nil, [2]nearNode{}, nil, false, 0
+	h.plain, h.count, h.fails, h.tried, h.factKey, h.debt = Alone, 0, 0, emptied(h.tried), "", debt{}
 	h.last = lastPrefill{}
 	hands.Put(h)
 }
@@ -365,7 +367,7 @@ func (l *Leg) prefillFirst(a *attempt) {
 		return
 	}
 	n := p.pool.members[at]
-	h.at, h.last.node = at, n.node.ID
+	h.at, h.partner, h.last.node = at, n, n.node.ID
 	h.data.API, h.data.Sequences = l.Request.API, h.count
 	h.data.Bootstrap, h.data.Rank, h.data.Ranks = n.node.Info().Bootstrap, n.rank.Index, n.rank.Count
 	h.data.DecodeRank, h.data.DecodeRanks = a.member.rank.Index, a.member.rank.Count
@@ -457,8 +459,13 @@ func (l *Leg) handed(a *attempt, v verdict, err error) (end verdict, again bool)
 		a.ex.Close()
 		a.ex = nil
 	}
-	if l.alone(a, w); a.member.needy && !l.pairAnew(a) {
-		return unpaired, false
+	if l.alone(a, w); a.member.needy {
+		if v == unpaired {
+			h.tried = append(h.tried, h.partner)
+		}
+		if !l.pairAnew(a) {
+			return unpaired, false
+		}
 	}
 	if !l.anew(a) {
 		return abandoned, false

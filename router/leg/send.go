@@ -55,6 +55,7 @@ func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 		r.More = nil // the rank that made the response has no part in reading it
 	}
 	address(r, a.member.node.Node, asked.Auth, &a.abort)
+	r.Once = r.Once || a.split && l.hand.fails > 0 // the last connection may have been stale
 	if r.Body = o.edits.Segments(r.Body[:0]); o.edits.Err() != nil {
 		return nil, fmt.Errorf("%w: %w", errUnfit, o.edits.Err())
 	}

@@ -106,11 +106,11 @@ func (h *hand) refusal(w Way) *apierror.Error {
 // pairAnew picks another node to compute the prompt for the attempt's needy node.
 func (l *Leg) pairAnew(a *attempt) bool {
 	h := l.hand
-	h.fails++
-	if !h.engage() {
+	if h.fails++; !h.engage() {
 		l.alone(a, NoNode)
 		return false
 	}
+	h.prefill.tries.asked = append(h.prefill.tries.asked, h.tried...)
 	l.way, a.split = Split, true
 	l.prefillFirst(a)
 	return a.split
