@@ -25,6 +25,7 @@ type Router struct {
 	LastResort     prometheus.Counter
 	Filtered       *prometheus.CounterVec // reason
 	Handovers      *prometheus.CounterVec // result
+	Handover       prometheus.Observer
 	AdapterLoads   prometheus.Counter
 	UpstreamErrors *prometheus.CounterVec // node, kind
 	PolicyReloads  *prometheus.CounterVec // result
@@ -114,6 +115,8 @@ func New() *Router {
 		RetriesRefused: s.Counter("cgn_router_retries_refused_total",
 			"Retries that the budget did not allow.").WithLabelValues(),
 		Handovers: newHandovers(s),
+		Handover: s.Histogram("cgn_router_handover_seconds", "Time from the answer of the node that has computed a "+
+			"prompt until the answering node has its request.", pickBuckets).WithLabelValues(),
 		AdapterLoads: s.Counter("cgn_router_adapter_loads_total", "Requests for a LoRA adapter that were sent to a "+
 			"node whose engine had to load it first, as far as that is known.").WithLabelValues(),
 		LastResort: s.Counter("cgn_router_last_resort_total", "Requests sent to a node that is out of service "+
