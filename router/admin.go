@@ -190,7 +190,7 @@ func (r *Router) debugRoute(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	var e *leg.Explanation
-	q, fail := r.legs.Wanted(asked)
+	q, fail := r.plans.First(asked)
 	if fail == nil {
 		e, fail = r.legs.Explain(asked, q)
 	}

@@ -131,7 +131,7 @@ func TestCut(t *testing.T) {
 		`{"choices":[{"logprobs":{"content":[{"logprob":-1}]},"index":0}],"x":1}`: `{"choices":[{"logprobs":null,"index":0}],"x":1}`,
 		`{"choices":[{"a":1,"logprobs" : [1] },{"logprobs":2}]}`:                  `{"choices":[{"a":1,"logprobs" : null },{"logprobs":null}]}`,
 		`{"logprobs":1,"choices":[{"message":{"logprobs":1}}]}`:                   `{"logprobs":1,"choices":[{"message":{"logprobs":1}}]}`,
-		`{"choices":[{"logprobs":1}`: `{"choices":[{"logprobs":1}`, `[DONE]`: `[DONE]`, ``: ``,
+		`{"choices":[{"logprobs":1}`:                                              `{"choices":[{"logprobs":1}`, `[DONE]`: `[DONE]`, ``: ``,
 		`{"choices":[7,null]}`: `{"choices":[7,null]}`, `{"choices":null}`: `{"choices":null}`,
 	} {
 		if got := string(Cut([]byte("> "), []byte(doc))); got != "> "+want {
