@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/router"
 	"github.com/cognitora/dataplane/sim/engine"
@@ -394,7 +395,36 @@ func TestCascadeIsListed(t *testing.T) {
 	if r := off.chat(smart("")); r.status != 503 || r.header.Get("x-cgn-cascade-step") != "" {
 		t.Errorf("not enabled: %v", r)
 	}
+	if _, problems := off.models(); !strings.Contains(problems, "router.cascade.enabled is false") {
+		t.Errorf("problems: %s", problems)
+	}
 	if off.log.count("model[0].cascade has no effect") == 0 {
 		t.Error("the log does not tell that the cascade has no effect")
+	}
+}
+
+// TestCascadeOfEtcd checks that a cascade in etcd is in force without a restart, with its thresholds,
+// and that a step that nothing serves is a problem and no failure.
+func TestCascadeOfEtcd(t *testing.T) {
+	etcd := startEtcd(t).endpoint
+	store := dialEtcd(t, etcd)
+	s, _, _ := chain(t, strict, func(c *router.Config) {
+		c.Etcd.Endpoints, c.Models[0].Name, c.Models[0].Cascade = []string{etcd}, "other", nil
+	})
+	put := func(c cluster.Cascade, step string) {
+		t.Helper()
+		if err := store.PutModel(t.Context(), "smart", cluster.Model{Aliases: []string{"clever"}, Cascade: c}); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "step "+step, func() bool {
+			r := s.chat(strings.Replace(smart(`,"max_tokens":4`), "smart", "clever", 1))
+			return r.status == 200 && r.header.Get("x-cgn-cascade-step") == step
+		})
+	}
+	put(cluster.Cascade{Chain: []string{"small", "large"}, Thresholds: []float64{lenient}}, "1")
+	put(cluster.Cascade{Chain: []string{"small", "large"}}, "2")
+	put(cluster.Cascade{Chain: []string{"none", "small", "large"}, Thresholds: []float64{lenient, strict}}, "3")
+	if _, problems := s.models(); !strings.Contains(problems, "its cascade names none, which no node serves") {
+		t.Errorf("problems: %s", problems)
 	}
 }
