@@ -108,7 +108,25 @@ func chats(e *engine.Engine) (n int) {
 	return n
 }
 
-// forms are the forms of requests whose answers can be judged.
+// steps and unjudged read the counters of the cascade smart.
+func (p page) steps(model, outcome string) float64 {
+	return p.sum("cgn_router_cascade_steps_total", `model="smart"`, `step="`+model+`"`, `outcome="`+outcome+`"`)
+}
+
+func (p page) unjudged(reason string) float64 {
+	return p.sum("cgn_router_cascade_unjudged_total", `model="smart"`, `reason="`+reason+`"`)
+}
+
+// step is the step that has answered, from 1.
+func (r *reply) step() string { return r.header.Get("x-cgn-cascade-step") }
+
+// dropped returns the tokens that the steps before have cost.
+func (r *reply) dropped() (prompt, output int) {
+	fmt.Sscanf(r.header.Get("x-cgn-cascade-tokens"), "%d/%d", &prompt, &output)
+	return prompt, output
+}
+
+// cascadeForms are the forms of requests whose answers can be judged.
 var cascadeForms = map[string]struct{ path, body string }{
 	"chat":              {"/v1/chat/completions", smart(`,"max_tokens":24`)},
 	"chat stream":       {"/v1/chat/completions", smart(`,"max_tokens":24,"stream":true`)},
@@ -134,18 +152,19 @@ func TestCascade(t *testing.T) {
 					if got != want || got.ids != 1 || !got.done || r.status != 200 || r.err != nil {
 						t.Errorf("%s: %+v, want %+v; %v", form, got, want, r)
 					}
-					if h := r.header.Get("x-cgn-cascade-step"); h != step {
+					if h := r.step(); h != step {
 						t.Errorf("%s: step %q, want %s", form, h, step)
 					}
-					if sent := string(lastTo(t, e, c.path).Body); strings.Contains(sent, "logprobs") != (threshold == lenient) {
+					sent := string(lastTo(t, e, c.path).Body)
+					if strings.Contains(sent, "logprobs") != (threshold == lenient) {
 						t.Errorf("%s: the engine got %s", form, sent)
 					}
 				}
 				page, n := s.metrics(), float64(len(cascadeForms))
-				if got := page.sum("cgn_router_cascade_steps_total", `model="smart"`, `outcome="`+outcome+`"`, `step="small"`); got != n {
+				if got := page.steps("small", outcome); got != n {
 					t.Errorf("%s steps: %v, want %v", outcome, got, n)
 				}
-				if got := page.sum("cgn_router_cascade_steps_total", `model="smart"`, `outcome="last"`, `step="large"`); got > 0 != (threshold == strict) {
+				if got := page.steps("large", "last"); got > 0 != (threshold == strict) {
 					t.Errorf("last steps: %v", got)
 				}
 			})
@@ -158,14 +177,14 @@ func TestCascadeCosts(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "access.log")
 	s, _, _ := chain(t, strict, func(c *router.Config) { c.Log.Access = file })
 	r := s.chat(smart(`,"max_tokens":24`), "x-request-id", "r")
-	var prompt, output int
-	if _, err := fmt.Sscanf(r.header.Get("x-cgn-cascade-tokens"), "%d/%d", &prompt, &output); err != nil || prompt < 1 ||
-		output != 24 {
-		t.Errorf("cascade tokens %q, %v", r.header.Get("x-cgn-cascade-tokens"), err)
+	prompt, output := r.dropped()
+	if prompt < 1 || output != 24 {
+		t.Errorf("cascade tokens %d/%d", prompt, output)
 	}
 	page := s.metrics()
 	for kind, want := range map[string]int{"prompt": prompt, "completion": output} {
-		if got := page.sum("cgn_router_cascade_tokens_total", `kind="`+kind+`"`, `model="smart"`, `step="small"`); got != float64(want) {
+		got := page.sum("cgn_router_cascade_tokens_total", `kind="`+kind+`"`, `model="smart"`, `step="small"`)
+		if got != float64(want) {
 			t.Errorf("%s tokens: %v, want %d", kind, got, want)
 		}
 	}
@@ -184,13 +203,14 @@ func TestCascadeCosts(t *testing.T) {
 	}
 }
 
-// TestCascadeKeepsWhatTheClientAskedFor checks that log-probabilities stay in the answer of a client
-// that asks for them.
+// TestCascadeKeepsWhatTheClientAskedFor checks that log-probabilities stay in the answer of a
+// client that asks for them.
 func TestCascadeKeepsWhatTheClientAskedFor(t *testing.T) {
 	s, small, _ := chain(t, lenient)
 	for _, stream := range []string{"", `,"stream":true`} {
 		r := s.chat(smart(`,"max_tokens":4,"logprobs":true,"top_logprobs":3` + stream))
-		if got := tellOf(t, r); got.model != "small" || got.logprobs == 0 || !strings.Contains(string(r.body), `"top_logprobs":[{`) {
+		if got := tellOf(t, r); got.model != "small" || got.logprobs == 0 ||
+			!strings.Contains(string(r.body), `"top_logprobs":[{`) {
 			t.Errorf("%+v: %v", got, r)
 		}
 	}
@@ -203,8 +223,8 @@ func TestCascadeKeepsWhatTheClientAskedFor(t *testing.T) {
 	}
 }
 
-// TestCascadeCannotJudge checks that requests whose answers cannot be judged go to the model that the
-// chain names for them, and that no other model is asked.
+// TestCascadeCannotJudge checks that requests whose answers cannot be judged go to the model that
+// the chain names for them, and that no other model is asked.
 func TestCascadeCannotJudge(t *testing.T) {
 	const tool = `[{"type":"function","function":{"name":"f","parameters":{}}}]`
 	asks := map[string]struct{ path, more string }{
@@ -221,10 +241,10 @@ func TestCascadeCannotJudge(t *testing.T) {
 		}
 		for reason, c := range asks {
 			r := s.post(c.path, smart(`,"max_tokens":4`+c.more))
-			if r.status != 200 || r.header.Get("x-cgn-cascade-step") != step {
-				t.Errorf("%s: step %q; %v", reason, r.header.Get("x-cgn-cascade-step"), r)
+			if r.status != 200 || r.step() != step {
+				t.Errorf("%s: step %q; %v", reason, r.step(), r)
 			}
-			if got := s.metrics().sum("cgn_router_cascade_unjudged_total", `model="smart"`, `reason="`+reason+`"`); got != 1 {
+			if got := s.metrics().unjudged(reason); got != 1 {
 				t.Errorf("%s is counted %v times", reason, got)
 			}
 		}
@@ -233,7 +253,7 @@ func TestCascadeCannotJudge(t *testing.T) {
 		}
 		for _, judged := range []string{`,"tools":[]`, `,"tools":` + tool + `,"tool_choice":"none"`, `,"n":1`,
 			`,"response_format":{"type":"text"}`} {
-			if r := s.chat(smart(`,"max_tokens":4` + judged)); r.header.Get("x-cgn-cascade-step") != "2" || r.header.Get("x-cgn-attempts") != "2" {
+			if r := s.chat(smart(`,"max_tokens":4` + judged)); r.step() != "2" || r.attempts() != "2" {
 				t.Errorf("%s is not judged: %v", judged, r)
 			}
 		}
@@ -245,7 +265,7 @@ func TestCascadePinned(t *testing.T) {
 	s, _, _ := chain(t, strict)
 	for node, step := range map[string]string{"sim-0": "1", "sim-1": "2"} {
 		r := s.chat(smart(`,"max_tokens":4`), "x-cgn-node", node)
-		if r.status != 200 || r.node() != node || r.header.Get("x-cgn-cascade-step") != step {
+		if r.status != 200 || r.node() != node || r.step() != step {
 			t.Errorf("%s: %v", node, r)
 		}
 	}
@@ -262,7 +282,7 @@ func TestCascadeGoesOnWithoutAnAnswer(t *testing.T) {
 			s, small, _ := chain(t, lenient)
 			small.SetFault(fault)
 			for form, c := range cascadeForms {
-				if r := s.post(c.path, c.body); tellOf(t, r).model != "large" || r.header.Get("x-cgn-cascade-step") != "2" {
+				if r := s.post(c.path, c.body); tellOf(t, r).model != "large" || r.step() != "2" {
 					t.Errorf("%s: %v", form, r)
 				}
 			}
@@ -277,11 +297,11 @@ func TestCascadeGoesOnWithoutAnAnswer(t *testing.T) {
 	large.Kill()
 	eventually(t, "the large model is gone", func() bool { return s.eligible() == 1 })
 	for form, c := range cascadeForms {
-		if r := s.post(c.path, c.body); tellOf(t, r).model != "small" || r.header.Get("x-cgn-cascade-step") != "1" {
+		if r := s.post(c.path, c.body); tellOf(t, r).model != "small" || r.step() != "1" {
 			t.Errorf("%s: %v", form, r)
 		}
 	}
-	if got := s.metrics().sum("cgn_router_cascade_unjudged_total", `model="smart"`, `reason="no_next"`); got != 4 {
+	if got := s.metrics().unjudged("no_next"); got != 4 {
 		t.Errorf("no_next is counted %v times", got)
 	}
 }
@@ -294,15 +314,13 @@ func TestCascadeClosesTheSmallStream(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	eventually(t, "the small engine is idle", func() bool { return small.Stats().Running == 0 })
-	var prompt, output int
-	if _, err := fmt.Sscanf(r.header.Get("x-cgn-cascade-tokens"), "%d/%d", &prompt, &output); err != nil || output < 8 ||
-		output > 900 || prompt == 0 {
-		t.Errorf("cascade tokens %q", r.header.Get("x-cgn-cascade-tokens"))
+	if prompt, output := r.dropped(); output < 8 || output > 900 || prompt == 0 {
+		t.Errorf("cascade tokens %d/%d", prompt, output)
 	}
 }
 
-// TestCascadeIsBounded checks that an answer beyond max_held, and one that comes slowly, goes to the
-// client without a judgement, and complete.
+// TestCascadeIsBounded checks that an answer beyond max_held, and one that comes slowly, goes to
+// the client without a judgement, and complete.
 func TestCascadeIsBounded(t *testing.T) {
 	s, _, _ := chain(t, strict, func(c *router.Config) { c.Router.Cascade.MaxHeld = 16 << 10 })
 	for form, c := range cascadeForms {
@@ -311,17 +329,17 @@ func TestCascadeIsBounded(t *testing.T) {
 			t.Errorf("%s: %+v; %v", form, got, r)
 		}
 	}
-	if got := s.metrics().sum("cgn_router_cascade_unjudged_total", `model="smart"`, `reason="bound"`); got != 4 {
+	if got := s.metrics().unjudged("bound"); got != 4 {
 		t.Errorf("bound is counted %v times", got)
 	}
 	slow, _, _ := chain(t, strict, early(1000), func(c *router.Config) {
 		c.Router.Cascade.Latency = config.Duration(5 * time.Millisecond)
 	})
 	r := slow.chat(smart(`,"max_tokens":50,"stream":true`))
-	if got := tellOf(t, r); got.model != "small" || len(got.text) != 200 || got.logprobs != 0 || got.ids != 1 || !got.done {
+	if got := tellOf(t, r); got != (told{model: "small", ids: 1, text: got.text, done: true}) || len(got.text) != 200 {
 		t.Errorf("late: %+v; %v", got, r)
 	}
-	if got := slow.metrics().sum("cgn_router_cascade_unjudged_total", `model="smart"`, `reason="latency"`); got != 1 {
+	if got := slow.metrics().unjudged("latency"); got != 1 {
 		t.Errorf("latency is counted %v times", got)
 	}
 }
@@ -337,7 +355,8 @@ func TestCascadeClientLeaves(t *testing.T) {
 			}
 			leave()
 		}()
-		if resp, err := s.send(ctx, http.MethodPost, "/v1/chat/completions", smart(`,"max_tokens":100000`+stream)); err == nil {
+		body := smart(`,"max_tokens":100000` + stream)
+		if resp, err := s.send(ctx, http.MethodPost, "/v1/chat/completions", body); err == nil {
 			resp.Body.Close()
 			t.Errorf("an answer: %v", resp.Status)
 		}
@@ -361,16 +380,16 @@ func TestCascadeDeadline(t *testing.T) {
 	}
 	before := chats(small)
 	r := s.chat(smart(asks+`,"stream":true`), "x-cgn-deadline-ms", "1000")
-	if chats(small) != before || r.header.Get("x-cgn-cascade-step") != "2" {
+	if chats(small) != before || r.step() != "2" {
 		t.Errorf("the small model has %d requests; %v", chats(small)-before, r)
 	}
-	if got := s.metrics().sum("cgn_router_cascade_steps_total", `model="smart"`, `outcome="skipped"`, `step="small"`); got != 1 {
+	if got := s.metrics().steps("small", "skipped"); got != 1 {
 		t.Errorf("skipped is counted %v times", got)
 	}
 	if r = s.chat(smart(asks), "x-cgn-deadline-ms", "2200"); tellOf(t, r).model != "small" {
 		t.Errorf("no time for two models: %v", r)
 	}
-	if got := s.metrics().sum("cgn_router_cascade_unjudged_total", `model="smart"`, `reason="deadline"`); got != 1 {
+	if got := s.metrics().unjudged("deadline"); got != 1 {
 		t.Errorf("deadline is counted %v times", got)
 	}
 	large.SetFault(&engine.Fault{Hang: true})
@@ -392,7 +411,7 @@ func TestCascadeIsListed(t *testing.T) {
 		t.Errorf("explained: %+v", e)
 	}
 	off, _, _ := chain(t, strict, func(c *router.Config) { c.Router.Cascade.Enabled = false })
-	if r := off.chat(smart("")); r.status != 503 || r.header.Get("x-cgn-cascade-step") != "" {
+	if r := off.chat(smart("")); r.status != 503 || r.step() != "" {
 		t.Errorf("not enabled: %v", r)
 	}
 	if _, problems := off.models(); !strings.Contains(problems, "router.cascade.enabled is false") {
@@ -403,8 +422,8 @@ func TestCascadeIsListed(t *testing.T) {
 	}
 }
 
-// TestCascadeOfEtcd checks that a cascade in etcd is in force without a restart, with its thresholds,
-// and that a step that nothing serves is a problem and no failure.
+// TestCascadeOfEtcd checks that a cascade in etcd is in force without a restart, with its
+// thresholds, and that a step that nothing serves is a problem and no failure.
 func TestCascadeOfEtcd(t *testing.T) {
 	etcd := startEtcd(t).endpoint
 	store := dialEtcd(t, etcd)
@@ -413,12 +432,13 @@ func TestCascadeOfEtcd(t *testing.T) {
 	})
 	put := func(c cluster.Cascade, step string) {
 		t.Helper()
-		if err := store.PutModel(t.Context(), "smart", cluster.Model{Aliases: []string{"clever"}, Cascade: c}); err != nil {
+		m := cluster.Model{Aliases: []string{"clever"}, Cascade: c}
+		if err := store.PutModel(t.Context(), "smart", m); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, "step "+step, func() bool {
 			r := s.chat(strings.Replace(smart(`,"max_tokens":4`), "smart", "clever", 1))
-			return r.status == 200 && r.header.Get("x-cgn-cascade-step") == step
+			return r.status == 200 && r.step() == step
 		})
 	}
 	put(cluster.Cascade{Chain: []string{"small", "large"}, Thresholds: []float64{lenient}}, "1")

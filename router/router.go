@@ -228,7 +228,8 @@ func (r *Router) assemble() {
 		Budget: admission.NewBudget(c.Retry.Percent, c.Retry.Floor, nil), Sessions: r.sessions,
 	}, c.legOptions())
 	r.plans = plan.New(plan.Parts{
-		Legs: r.legs, Fleet: r.fleet, Stored: stored, Metrics: r.metrics, Logger: r.log, Cascades: c.Router.Cascade.parts(),
+		Legs: r.legs, Fleet: r.fleet, Stored: stored, Metrics: r.metrics, Logger: r.log,
+		Cascades: c.Router.Cascade.parts(),
 	})
 	r.gateway = gateway.New(gateway.Parts{
 		Plans: r.plans, Scans: memo.Scans(), Fleet: r.fleet, Metrics: r.metrics,

@@ -103,7 +103,8 @@ func (f *fitted) write(t *cli.Table, all bool) {
 		return
 	}
 	t.Line(fmt.Sprintf("\nconfidence_threshold = %s: %s of the cost of the large model alone, quality %s against %s (%d records)",
-		decimals(f.Best.Threshold), percent(f.Best.Relative), percent(f.Best.Quality), percent(f.Large.Quality), f.Records))
+		decimals(f.Best.Threshold), percent(f.Best.Relative), percent(f.Best.Quality), percent(f.Large.Quality),
+		f.Records))
 }
 
 func cells(p Point) []any {

@@ -56,7 +56,8 @@ func TestFit(t *testing.T) {
 			t.Errorf("point %d: %+v", i, p)
 		}
 	}
-	if f.Records != 4 || f.Best == nil || far(f.Best.Threshold, -0.6) || far(f.Large.Quality, 0.75) || far(f.Large.Cost, 12.5) {
+	if f.Records != 4 || f.Best == nil || far(f.Best.Threshold, -0.6) || far(f.Large.Quality, 0.75) ||
+		far(f.Large.Cost, 12.5) {
 		t.Errorf("%+v", f)
 	}
 	out, err = ctl(t, "cascade", "fit", file(t, four...))
@@ -100,7 +101,9 @@ func TestFitRefuses(t *testing.T) {
 			t.Errorf("%s: %v, want %q", line, err, want)
 		}
 	}
-	for _, flags := range [][]string{{"--measure", "median"}, {"--quantile", "2"}, {"--tokens", "-1"}, {"--within", "7"}} {
+	for _, flags := range [][]string{
+		{"--measure", "median"}, {"--quantile", "2"}, {"--tokens", "-1"}, {"--within", "7"},
+	} {
 		if _, err := ctl(t, append([]string{"cascade", "fit", file(t, four...)}, flags...)...); err == nil {
 			t.Errorf("%v is taken", flags)
 		}

@@ -154,8 +154,8 @@ func writeRows(t *cli.Table, rows []row) {
 			s = &cluster.Model{}
 		}
 		t.Row(r.Name, cell.Dash(strings.Join(s.Aliases, ",")), cell.Dash(cmp.Or(s.Base, base)), cell.Dash(s.Tokenizer),
-			cell.Dash(poolsCell(s)), cell.Dash(modeOf(s.Policy)), cell.Dash(strings.Join(s.Chain, ">")), loadingCell(s), nodes,
-			cell.Dash(strings.Join(r.Loaded, ",")), r.note())
+			cell.Dash(poolsCell(s)), cell.Dash(modeOf(s.Policy)), cell.Dash(strings.Join(s.Chain, ">")),
+			loadingCell(s), nodes, cell.Dash(strings.Join(r.Loaded, ",")), r.note())
 	}
 }
 

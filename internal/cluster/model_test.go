@@ -66,7 +66,8 @@ func TestOver(t *testing.T) {
 	if got := (&Model{Tokenizer: "/other"}).Over(full); got.ChatTemplate != "" || got.Base != "b" {
 		t.Errorf("another tokenizer: %s", text(got))
 	}
-	if got := (&Model{Cascade: Cascade{Chain: []string{"c", "d"}}}).Over(full); got.Direct != "" || got.Thresholds != nil {
+	if got := (&Model{Cascade: Cascade{Chain: []string{"c", "d"}}}).Over(full); got.Direct != "" ||
+		got.Thresholds != nil {
 		t.Errorf("another chain: %s", text(got))
 	}
 	if got := (*Model)(nil).Over(full); got != full {

@@ -11,8 +11,8 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// listModels answers GET /v1/models with every served model and alias, those of cascades included. listModels answers 503 while
-// the fleet is unknown.
+// listModels answers GET /v1/models with every served model and alias, those of cascades included.
+// listModels answers 503 while the fleet is unknown.
 func (g *Gateway) listModels(ctx *fasthttp.RequestCtx) {
 	known := g.fleet.Load()
 	if known.Unheard() {

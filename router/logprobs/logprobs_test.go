@@ -86,7 +86,8 @@ func TestDocuments(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, a.values, c.want)
 		}
 	}
-	two := document(`{"choices":[{"index":0,"text":"a",` + lps("a") + `},{"index":1,"text":"b",` + lps("x", "b") + `}]}`)
+	two := document(`{"choices":[{"index":0,"text":"a",` + lps("a") + `},` +
+		`{"index":1,"text":"b",` + lps("x", "b") + `}]}`)
 	if !two.Several() || !slices.Equal(two.values, []float64{-1}) {
 		t.Errorf("two choices: %v, several %v", two.values, two.Several())
 	}
@@ -128,10 +129,13 @@ func TestReset(t *testing.T) {
 
 func TestCut(t *testing.T) {
 	for doc, want := range map[string]string{
-		`{"choices":[{"logprobs":{"content":[{"logprob":-1}]},"index":0}],"x":1}`: `{"choices":[{"logprobs":null,"index":0}],"x":1}`,
-		`{"choices":[{"a":1,"logprobs" : [1] },{"logprobs":2}]}`:                  `{"choices":[{"a":1,"logprobs" : null },{"logprobs":null}]}`,
-		`{"logprobs":1,"choices":[{"message":{"logprobs":1}}]}`:                   `{"logprobs":1,"choices":[{"message":{"logprobs":1}}]}`,
-		`{"choices":[{"logprobs":1}`:                                              `{"choices":[{"logprobs":1}`, `[DONE]`: `[DONE]`, ``: ``,
+		`{"choices":[{"logprobs":{"content":[{"logprob":-1}]},"index":0}],"x":1}`: "" +
+			`{"choices":[{"logprobs":null,"index":0}],"x":1}`,
+		`{"choices":[{"a":1,"logprobs" : [1] },{"logprobs":2}]}`: "" +
+			`{"choices":[{"a":1,"logprobs" : null },{"logprobs":null}]}`,
+		`{"logprobs":1,"choices":[{"message":{"logprobs":1}}]}`: "" +
+			`{"logprobs":1,"choices":[{"message":{"logprobs":1}}]}`,
+		`{"choices":[{"logprobs":1}`: `{"choices":[{"logprobs":1}`, `[DONE]`: `[DONE]`, ``: ``,
 		`{"choices":[7,null]}`: `{"choices":[7,null]}`, `{"choices":null}`: `{"choices":null}`,
 	} {
 		if got := string(Cut([]byte("> "), []byte(doc))); got != "> "+want {

@@ -26,8 +26,8 @@ func newCascade(s *metric.Set) Cascade {
 			"logprobs (the answer has none), bound (longer than router.cascade.max_held), latency "+
 			"(router.cascade.latency), deadline (the client's) or no_next (no node could take the next step).",
 			"model", "reason"),
-		Tokens: s.Counter("cgn_router_cascade_tokens_total", "Tokens of the steps of cascades whose answers the client "+
-			"did not get, by kind: prompt or completion. Where the engine did not report them, the router's own counts.",
+		Tokens: s.Counter("cgn_router_cascade_tokens_total", "Tokens of the steps of cascades whose answers the "+
+			"client did not get, by kind: prompt or completion. Where the engine did not report them, the router's own counts.",
 			"model", "step", "kind"),
 	}
 }

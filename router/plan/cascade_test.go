@@ -27,7 +27,8 @@ func TestUnfit(t *testing.T) {
 		`,"tools":[{}],"tool_choice":"none"`: "", `,"response_format":{"type":"text"}`: "", `,"guided_json":null`: "",
 		`,"tools":[{}]`: "tools", `,"functions":[{}]`: "tools", `,"tools":[{}],"tool_choice":"auto"`: "tools",
 		`,"response_format":{"type":"json_object"}`: "format", `,"structured_outputs":{"regex":"a"}`: "format",
-		`,"guided_choice":["a"]`: "format", `,"regex":"a"`: "format", `,"grammar":"root"`: "format", `,"grammar":""`: "",
+		`,"guided_choice":["a"]`: "format", `,"regex":"a"`: "format",
+		`,"grammar":"root"`: "format", `,"grammar":""`: "",
 		`,"n":2`: "choices", `,"best_of":3`: "choices", `,"use_beam_search":true`: "choices",
 		`,"use_beam_search":false`: "", `,"\u006e":2`: "choices",
 	} {
@@ -47,7 +48,8 @@ func TestUnfit(t *testing.T) {
 		t.Errorf("responses: %q", got)
 	}
 	for members, want := range map[string]bool{
-		``: false, `,"logprobs":null`: false, `,"logprobs":false`: false, `,"logprobs":true`: true, `,"logprobs":0`: true,
+		``: false, `,"logprobs":null`: false, `,"logprobs":false`: false,
+		`,"logprobs":true`: true, `,"logprobs":0`: true,
 	} {
 		if got := asksLogprobs(asked(t, scan.Chat, `{"model":"m","messages":[]`+members+`}`)); got != want {
 			t.Errorf("%s: asks %v", members, got)
