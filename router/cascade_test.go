@@ -177,6 +177,7 @@ func TestCascadeCosts(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "access.log")
 	s, _, _ := chain(t, strict, func(c *router.Config) { c.Log.Access = file })
 	r := s.chat(smart(`,"max_tokens":24`), "x-request-id", "r")
+	s.idle() // so that all steps are counted
 	prompt, output := r.dropped()
 	if prompt < 1 || output != 24 {
 		t.Errorf("cascade tokens %d/%d", prompt, output)
