@@ -159,4 +159,7 @@ func (c *call) describe(h *fasthttp.ResponseHeader) {
 		b := strconv.AppendInt(number[:0], s.Prompt, 10)
 		h.SetBytesV("X-Cgn-Cascade-Tokens", strconv.AppendInt(append(b, '/'), s.Output, 10))
 	}
+	if node, _ := c.task.PrefillNode(); node != "" {
+		h.Set("X-Cgn-Prefill-Node", node)
+	}
 }

@@ -30,6 +30,10 @@ func (l *Leg) Finish(o relay.Outcome) {
 
 // giveBack frees slots, connections, permit and the leg itself.
 func (l *Leg) giveBack() {
+	if l.hand != nil {
+		l.hand.release()
+		l.hand = nil
+	}
 	for i := range l.slots {
 		l.drop(&l.slots[i])
 	}
@@ -65,6 +69,8 @@ func (l *Leg) settle(a *attempt, o relay.Outcome) {
 	}
 	if l.Work == Answer {
 		l.count(a, now)
+	} else if ok {
+		l.model.metrics.Prefill.Observe(now.Sub(a.sent).Seconds())
 	}
 }
 
@@ -74,6 +80,7 @@ func (l *Leg) learn(a *attempt, ok, broken bool, now time.Time) {
 	switch {
 	case a.status >= 300, broken, l.Reading.Failed:
 		l.prompt.Failed(a.ref, a.sent)
+	case a.split: // the engine repeats what P found cached
 	case !l.d.o.Feedback:
 	case used.HasCached && used.HasPrompt:
 		a.member.node.cachedCounts.seen.Store(true)
@@ -109,9 +116,10 @@ func (l *Leg) count(a *attempt, now time.Time) {
 			m.MaxGap.Observe(r.Gap.Seconds())
 		}
 	}
-	m.Prompt.Add(float64(r.Usage.Prompt))
-	m.Completion.Add(float64(r.Usage.Completion))
-	m.Cached.Add(float64(r.Usage.Cached))
+	u := l.Usage()
+	m.Prompt.Add(float64(u.Prompt))
+	m.Completion.Add(float64(u.Completion))
+	m.Cached.Add(float64(u.Cached))
 }
 
 // unreportedMin is the number of answers without a count of cached tokens after which an engine

@@ -174,7 +174,7 @@ func (t *Task) total() before {
 			b.ttft, b.expected = l.TTFT, l.ExpectedTTFT()
 		}
 		b.events += l.Reading.Events
-		b.usage, b.shown = joined(b.usage, l.Reading.Usage), true
+		b.usage, b.shown = joined(b.usage, l.Usage()), true
 	}
 	return b
 }
@@ -350,6 +350,15 @@ func (t *Task) Node() (id string, matched, blocks int) {
 		return "", 0, 0
 	}
 	return t.leg.NodeID(), t.leg.Matched(), t.leg.Blocks()
+}
+
+// PrefillNode returns the node that computed the prompt for the answering node, and its time for
+// that; "" if there is none.
+func (t *Task) PrefillNode() (id string, took time.Duration) {
+	if t.leg == nil {
+		return "", 0
+	}
+	return t.leg.PrefillNode()
 }
 
 // Account sums up a task for the access log.
