@@ -44,6 +44,8 @@ type Router struct {
 	TokenBytes, TokensKnown prometheus.Counter
 	TokenSeconds            prometheus.Observer
 
+	Cascade Cascade
+
 	bound
 }
 
@@ -100,7 +102,7 @@ var (
 func New() *Router {
 	s := metric.NewSet()
 	return &Router{
-		Set: s, bound: newBound(s),
+		Set: s, bound: newBound(s), Cascade: newCascade(s),
 		Requests: newRequests(s.Counter("cgn_router_requests_total", "Requests answered, by endpoint (other: "+
 			"unknown paths, and requests that could not be read), served model (empty: unknown) and HTTP status.",
 			"api", "model", "code")),
@@ -248,6 +250,7 @@ func (r *Router) Node(id string) Node {
 // ForgetModel removes the series of a departed model.
 func (r *Router) ForgetModel(name string) {
 	r.Requests.forget(name)
+	r.Cascade.forget(name)
 	match := prometheus.Labels{"model": name}
 	for _, v := range []*prometheus.HistogramVec{
 		r.seconds, r.ttft, r.itl, r.maxGap, r.overlap, r.ttftError, r.ttftErrorRatio, r.lengthError,
