@@ -19,8 +19,8 @@ func divided(t testing.TB, prefills, decodes int) *Dispatcher {
 		if i >= prefills {
 			role = "decode"
 		}
-		all = append(all, fleet.Backend{URL: fmt.Sprintf("http://10.0.%d.%d:1", i/250, i%250+1), ID: fmt.Sprint(role, "-", i),
-			Model: "sim", Role: role, Connector: "nixl"})
+		all = append(all, fleet.Backend{URL: fmt.Sprintf("http://10.0.%d.%d:1", i/250, i%250+1),
+			ID: fmt.Sprint(role, "-", i), Model: "sim", Role: role, Connector: "nixl"})
 	}
 	return still(t, Options{MaxNodes: 2, Limits: Limits{FirstByte: 1e9}, Disagg: Disagg{ColocateBelow: 200}}, all...)
 }
@@ -62,7 +62,8 @@ func pickBoth(d *Dispatcher, r *request.Request, l *Leg, body []byte) (Way, erro
 func TestBothPicksDoNotAllocate(t *testing.T) {
 	d := divided(t, 4, 4)
 	body := chat(2 << 10)
-	for _, mode := range []policy.Mode{policy.Score, policy.Cost, policy.RoundRobin, policy.LeastLoaded, policy.Predicted} {
+	modes := []policy.Mode{policy.Score, policy.Cost, policy.RoundRobin, policy.LeastLoaded, policy.Predicted}
+	for _, mode := range modes {
 		p := policy.Default()
 		p.Mode = mode
 		d.policy.Store(p)
