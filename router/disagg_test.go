@@ -1,6 +1,7 @@
 package router_test
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -18,28 +19,32 @@ import (
 type divided struct {
 	*site
 	prefills, decodes []*engine.Engine // named prefill-0, … and decode-0, …
+	plain             *engine.Engine   // behind no router
 }
 
 // divide starts a router in mode score with engines that hand blocks over as vLLM's NIXL does.
 func divide(t *testing.T, prefills, decodes int, tweak ...func(*router.Config)) *divided {
 	t.Helper()
-	engines := simulate(t, prefills+decodes, func(c *engine.Config) {
-		c.Connector, c.BlockLease = "nixl", time.Second
-	})
+	engines := simulate(t, prefills+decodes, handing)
 	return divideAmong(t, engines[:prefills], engines[prefills:], tweak...)
 }
 
+// handing is a tweak for engines that hand blocks over.
+func handing(c *engine.Config) { c.Connector, c.BlockLease = "nixl", time.Second }
+
+// divideAmong is divide for given engines.
 func divideAmong(t *testing.T, prefills, decodes []*engine.Engine, tweak ...func(*router.Config)) *divided {
 	t.Helper()
 	s := serve(t, nil, append([]func(*router.Config){func(c *router.Config) {
 		c.Router.Mode = "score"
 		for role, engines := range map[string][]*engine.Engine{"prefill": prefills, "decode": decodes} {
 			for i, e := range engines {
-				c.Router.Backends = append(c.Router.Backends, fmt.Sprintf("%s,id=%s-%d,role=%s", e.URL(), role, i, role))
+				at := fmt.Sprintf("%s,id=%s-%d,role=%s", e.URL(), role, i, role)
+				c.Router.Backends = append(c.Router.Backends, at)
 			}
 		}
 	}}, tweak...)...)
-	d := &divided{s, prefills, decodes}
+	d := &divided{s, prefills, decodes, simulate(t, 1)[0]}
 	eventually(t, "every node is in service", func() bool {
 		count := 0
 		for _, n := range s.nodes() {
@@ -52,7 +57,7 @@ func divideAmong(t *testing.T, prefills, decodes []*engine.Engine, tweak ...func
 	return d
 }
 
-// longPrompt is a prompt of some 1,200 tokens. Prompts with different names have no block in common.
+// longPrompt is a prompt of some 1,200 tokens. Prompts of different names have no common block.
 func longPrompt(name string) string {
 	return name + strings.Repeat(" says that a long prompt fills many blocks.", 110)
 }
@@ -73,8 +78,7 @@ func (d *divided) lent() (n int64) {
 // alone returns the text that one engine answers a request with.
 func (d *divided) alone(t *testing.T, body string) string {
 	t.Helper()
-	e := simulate(t, 1)[0]
-	resp, err := http.Post(e.URL()+"/v1/chat/completions", "application/json", strings.NewReader(body))
+	resp, err := http.Post(d.plain.URL()+"/v1/chat/completions", "application/json", strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +106,8 @@ func answerIn(page []byte) (text string) {
 func TestPromptIsHandedOver(t *testing.T) {
 	t.Parallel()
 	d := divide(t, 1, 2)
-	for i, more := range []string{`,"max_tokens":8`, streaming, `,"stream":true,"max_tokens":20,"stop":["zzz"],"min_tokens":3`,
+	for i, more := range []string{`,"max_tokens":8`, streaming,
+		`,"stream":true,"max_tokens":20,"stop":["zzz"],"min_tokens":3`,
 		`,"max_completion_tokens":9,"stream":true,"stream_options":{"include_usage":true}`} {
 		body := chatBody(longPrompt(fmt.Sprint("request ", i)), more)
 		r := d.chat(body)
@@ -118,6 +123,11 @@ func TestPromptIsHandedOver(t *testing.T) {
 			t.Errorf("a decode node computed %d prompt tokens", s.ComputedTokens)
 		}
 	}
+	for _, name := range []string{"cgn_router_handover_seconds_count", "cgn_router_prefill_seconds_count"} {
+		if n := d.metrics().sum(name); n != 4 {
+			t.Errorf("%s is %v, want 4", name, n)
+		}
+	}
 	if got := d.handovers("split"); got != 4 || d.lent() != 0 {
 		t.Errorf("%v are split, %d are kept", got, d.lent())
 	}
@@ -128,6 +138,25 @@ func TestPromptIsHandedOver(t *testing.T) {
 		if got := d.handovers(result); got != want {
 			t.Errorf("%s: %v, want %v", result, got, want)
 		}
+	}
+}
+
+// TestNamedPrefillNode checks that a client can choose the node that computes the prompt.
+func TestNamedPrefillNode(t *testing.T) {
+	t.Parallel()
+	d := divide(t, 2, 1)
+	for i := range 4 {
+		id := fmt.Sprint("prefill-", i%2)
+		body := strings.Replace(chatBody("short", streaming), "{", `{"nvext":{"prefill_worker_id":"`+id+`"},`, 1)
+		if r := d.chat(body); r.status != 200 || r.header.Get("x-cgn-prefill-node") != id {
+			t.Errorf("%v from %q", r, r.header.Get("x-cgn-prefill-node"))
+		}
+	}
+	r := d.chat(strings.Replace(chatBody("short", streaming), "{", `{"nvext":{"prefill_worker_id":"decode-0"},`, 1))
+	if text := string(r.body); r.status != 404 || !strings.Contains(text, "computes no prompts for other nodes") ||
+		!strings.Contains(text, `"nvext.prefill_worker_id"`) ||
+		!strings.Contains(text, "these do: prefill-0, prefill-1") {
+		t.Errorf("%v", r)
 	}
 }
 
@@ -154,6 +183,9 @@ type mishap struct {
 	// either says that the outcome depends on whether D's connection was used before. Parameters
 	// are then lost, because nobody knows whether D has read them.
 	either bool
+	// late says that engines tell of blocks that they cannot read only after the head of their
+	// answer, as vLLM does in a stream.
+	late bool
 }
 
 // once is a fault of one request.
@@ -175,10 +207,8 @@ var mishaps = map[string]mishap{
 	"P refuses connections":    {breaks: func(p, _ *engine.Engine) { p.Refuse() }, result: "broken"},
 	"another P takes over": {nodes: [2]int{2, 1}, prefill: &engine.Fault{Reset: true}, split: 1,
 		computed: 1},
-	"P dies after its answer": {decode: once(engine.Fault{Slow: engine.Duration(300 * time.Millisecond)}),
-		breaks: func(p, _ *engine.Engine) {
-			time.AfterFunc(150*time.Millisecond, p.Kill)
-		}, result: "unread", computed: -1},
+	"P dies after its answer": {decode: once(engine.Fault{Slow: engine.Duration(2 * time.Second)}),
+		breaks: func(p, _ *engine.Engine) { go killOnceLent(p) }, result: "unread", computed: -1},
 	"D refuses connections": {nodes: [2]int{1, 2}, breaks: func(_, d *engine.Engine) { d.Refuse() }, split: 1,
 		computed: 1},
 	"D is out of slots":             {nodes: [2]int{1, 2}, decode: &engine.Fault{Status: 503}, split: 1, computed: 2},
@@ -188,8 +218,19 @@ var mishaps = map[string]mishap{
 	"D dies before its first token": {nodes: [2]int{1, 2}, decode: &engine.Fault{DieAfter: &zero}, either: true},
 	"D is slower than the lease": {decode: once(engine.Fault{Slow: engine.Duration(1500 * time.Millisecond)}),
 		result: "unread", computed: 1},
+	"D is slower than the lease, and tells in its stream": {
+		decode: once(engine.Fault{Slow: engine.Duration(1500 * time.Millisecond)}), late: true, result: "unread",
+		computed: 1},
 	"both die": {nodes: [2]int{1, 2}, prefill: &engine.Fault{Reset: true}, decode: &engine.Fault{Reset: true},
 		result: "broken"},
+}
+
+// killOnceLent kills an engine once it has computed a prompt for another one.
+func killOnceLent(p *engine.Engine) {
+	for p.Stats().Lent == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	p.Kill()
 }
 
 // TestMishapsOfHandovers checks that the client gets the whole right answer whatever fails, and
@@ -207,7 +248,13 @@ func TestMishapsOfHandovers(t *testing.T) {
 }
 
 func (m mishap) happens(t *testing.T, more string) {
-	d := divide(t, max(m.nodes[0], 1), max(m.nodes[1], 1), func(c *router.Config) {
+	engines := simulate(t, max(m.nodes[0], 1)+max(m.nodes[1], 1), handing, func(c *engine.Config) {
+		if m.late {
+			c.LoadFailure = engine.LoadFailInStream
+		}
+	})
+	prefills := max(m.nodes[0], 1)
+	d := divideAmong(t, engines[:prefills], engines[prefills:], func(c *router.Config) {
 		c.Timeouts.FirstByte, c.Timeouts.FirstByteCold = config.Duration(4*time.Second), config.Duration(4*time.Second)
 		c.Timeouts.PatienceFloor, c.Timeouts.StallFloor = config.Duration(4*time.Second), config.Duration(4*time.Second)
 	})
@@ -268,4 +315,154 @@ func (d *divided) picks(t *testing.T, body string) (p, decoder *engine.Engine) {
 		return nil
 	}
 	return named("prefill", d.prefills, e.Prefill.Pick.Winner), named("decode", d.decodes, e.Winner)
+}
+
+// phases are faults that hold a streamed request up in each phase of a hand-over, until they end.
+var phases = map[string]struct{ prefill, decode *engine.Fault }{
+	"while P computes":            {prefill: &engine.Fault{Hang: true}},
+	"while D has no answer":       {decode: &engine.Fault{Hang: true}},
+	"while D has sent only ahead": {decode: &engine.Fault{HangBody: true}},
+	"while D streams":             {decode: &engine.Fault{StallAfter: new(2)}},
+}
+
+// reach sends a streamed request and waits until it is in the phase.
+func (d *divided) reach(t *testing.T, prefill, decode *engine.Fault, ctx context.Context) (ended chan *reply) {
+	t.Helper()
+	body := chatBody(longPrompt("the prompt"), streaming)
+	p, decoder := d.picks(t, body)
+	p.SetFault(prefill)
+	decoder.SetFault(decode)
+	ended = make(chan *reply, 1)
+	go func() {
+		resp, err := d.send(ctx, http.MethodPost, "/v1/chat/completions", body)
+		if err != nil {
+			ended <- &reply{err: err}
+			return
+		}
+		defer resp.Body.Close()
+		page, err := io.ReadAll(resp.Body)
+		ended <- &reply{status: resp.StatusCode, header: resp.Header, body: page, err: err}
+	}()
+	eventually(t, "the fault strikes", func() bool { return p.Stats().Faults+decoder.Stats().Faults > 0 })
+	return ended
+}
+
+// TestClientLeavesDuringAHandover checks that nothing is left of a request whose client leaves.
+func TestClientLeavesDuringAHandover(t *testing.T) {
+	t.Parallel()
+	for name, phase := range phases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := divide(t, 1, 1)
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			ended := d.reach(t, phase.prefill, phase.decode, ctx)
+			leave()
+			<-ended
+			d.idle()
+			d.nothingLeft(t)
+			if n := d.log.count("hand-over of a prompt failed"); n != 0 {
+				t.Errorf("%d hand-overs count as failed", n)
+			}
+			for _, n := range d.nodes() {
+				if n.State != "healthy" || n.Opens != 0 {
+					t.Errorf("blamed: %+v", n)
+				}
+			}
+		})
+	}
+}
+
+// nothingLeft waits until the engines have no request and keep no block for others.
+func (d *divided) nothingLeft(t *testing.T) {
+	t.Helper()
+	for _, e := range slices.Concat(d.prefills, d.decodes) {
+		eventually(t, "the engine is idle", func() bool {
+			s := e.Stats()
+			return s.InFlight+s.Running+s.Waiting+s.LentRequests == 0
+		})
+	}
+}
+
+// TestShutdownDuringAHandover checks that a router that stops ends the request, with an error that
+// says so.
+func TestShutdownDuringAHandover(t *testing.T) {
+	t.Parallel()
+	for name, phase := range phases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := divide(t, 1, 1, func(c *router.Config) { c.Router.DrainTimeout = 0 })
+			ended := d.reach(t, phase.prefill, phase.decode, t.Context())
+			if err := d.stop(); err != nil {
+				t.Error(err)
+			}
+			if r := <-ended; r.err != nil || !strings.Contains(string(r.body), "shutting") && r.status != 503 {
+				t.Errorf("%v", r)
+			}
+			d.nothingLeft(t)
+		})
+	}
+}
+
+// TestDeadlineOfAHandover checks that a node that hangs leaves the other one half of the client's
+// time, and that the client's time ends both.
+func TestDeadlineOfAHandover(t *testing.T) {
+	t.Parallel()
+	d := divide(t, 1, 1)
+	d.prefills[0].SetFault(&engine.Fault{Hang: true})
+	r := d.chat(chatBody(longPrompt("a"), streaming), "x-cgn-deadline-ms", "4000")
+	if r.status != 200 || r.err != nil || r.header.Get("x-cgn-prefill-node") != "" {
+		t.Errorf("P hangs: %v", r)
+	}
+	d.decodes[0].SetFault(&engine.Fault{Hang: true})
+	if r := d.chat(chatBody(longPrompt("b"), streaming), "x-cgn-deadline-ms", "300"); r.status != 504 {
+		t.Errorf("both hang: %v", r)
+	}
+	d.prefills[0].SetFault(nil)
+	d.decodes[0].SetFault(nil)
+	d.idle()
+	d.nothingLeft(t)
+}
+
+// TestHandoverThroughAgents checks that agents announce how their engines hand blocks over.
+func TestHandoverThroughAgents(t *testing.T) {
+	t.Parallel()
+	etcd := startEtcd(t).endpoint
+	engines := simulate(t, 2, func(c *engine.Config) { c.Connector = "nixl" })
+	for i, role := range []string{"prefill", "decode"} {
+		c, err := agentConfig(role, engines[i].URL(), etcd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Agent.Role, c.Engine.Connector = role, "nixl"
+		startAgent(t, c)
+	}
+	s := serve(t, nil, scored, func(c *router.Config) { c.Etcd.Endpoints = []string{etcd} })
+	eventually(t, "both nodes are in service", func() bool {
+		nodes := s.nodes()
+		return nodes["prefill"].Eligible && nodes["decode"].Eligible
+	})
+	r := s.chat(chatBody(longPrompt("a"), streaming), "x-cgn-deadline-ms", "60000")
+	if r.status != 200 || r.node() != "decode" || r.header.Get("x-cgn-prefill-node") != "prefill" {
+		t.Errorf("%v", r)
+	}
+	if n := engines[1].Stats().ComputedTokens; n != 0 {
+		t.Errorf("%d prompt tokens were computed twice", n)
+	}
+}
+
+// TestMissingRoleIsNamed checks that enabled = "true" says which part a model lacks, once.
+func TestMissingRoleIsNamed(t *testing.T) {
+	t.Parallel()
+	always := func(c *router.Config) { c.Router.Disagg.Enabled = "true" }
+	for what, engines := range map[string][2]int{"role prefill": {0, 2}, "": {1, 1}} {
+		d := divide(t, engines[0], engines[1], always)
+		const line = "every request of the model runs on one node"
+		if what != "" {
+			eventually(t, "the warning", func() bool { return d.log.count(line) > 0 })
+		}
+		if n := d.log.count(line); n != min(len(what), 1) || n > 0 && d.log.count("no node of "+what) != 1 {
+			t.Errorf("%d lines: %s", n, d.log.text())
+		}
+	}
 }

@@ -341,7 +341,7 @@ func TestAnswerEndsWithItsFirstToken(t *testing.T) {
 			t.Error(r)
 		}
 	}
-	if n := d.handovers("complete"); n != 2 || d.log.count("hand-over of a prompt failed") != 0 {
+	if n := d.handovers("over"); n != 2 || d.log.count("hand-over of a prompt failed") != 0 {
 		t.Errorf("%s", d.metrics().lines("cgn_router_handovers_total"))
 	}
 	d.clean(t)

@@ -107,10 +107,10 @@ func emptied(b []byte) []byte {
 }
 
 // These errors are returned by Receive and Learn. With ErrNoParams P's engine probably has no
-// connector, and with ErrComplete P's answer is the whole answer, so that P keeps no blocks.
+// connector. With ErrOver the answer ends with the first token, so that there is nothing to hand over.
 var (
 	ErrNoParams = errors.New("the prefill node's answer has no transfer parameters")
-	ErrComplete = errors.New("the prefill node's answer is complete after one token")
+	ErrOver     = errors.New("the answer ends with its first token")
 	errGarbled  = errors.New("the prefill node's answer is no JSON object of the expected form")
 	errNoFacts  = errors.New("the prefill node's server does not say what the decode node must know")
 )

@@ -61,7 +61,7 @@ func (TRTLLM) Receive(h *Handover, answer []byte) error {
 	case "":
 		return errGarbled
 	default:
-		return ErrComplete
+		return ErrOver
 	}
 	if params == nil || string(params) == "null" {
 		return ErrNoParams

@@ -31,15 +31,18 @@ func (g *Gateway) record(c *call, o relay.Outcome) {
 		ttft = -1
 	}
 	u := &a.Usage
+	prefill, took := c.task.PrefillNode()
 	g.noted(accesslog.Entry{
 		Time: r.Received, RequestID: c.id, Method: r.Method, Model: a.Model, Asked: r.Asked(), Node: a.Asked,
 		API: r.API.String(), End: c.outcome(o), Cause: cmp.Or(a.Cause, c.why), Status: c.status, TTFT: ttft,
-		Expected:         a.Expected,
+		Expected: a.Expected,
+		Prefill:  prefill, PrefillTime: took,
 		PromptTokens:     unreported(u.Prompt, u.HasPrompt),
 		CompletionTokens: unreported(u.Completion, u.HasCompletion),
 		CachedTokens:     unreported(u.Cached, u.HasCached),
 		OverlapMatched:   a.Matched, OverlapTotal: a.Blocks, Attempts: a.Attempts,
 		Bytes: c.bytes, Stream: c.streaming,
+		Cascade: a.Cascade.Name, CascadeStep: a.Cascade.Step, CascadeBefore: a.Cascade.Earlier,
 	})
 }
 

@@ -1,9 +1,7 @@
 package leg
 
 import (
-	"bytes"
 	"cmp"
-	"errors"
 	"sync"
 	"time"
 
@@ -11,14 +9,16 @@ import (
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/internal/usage"
 	"github.com/cognitora/dataplane/router/answer"
+	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/books"
 	"github.com/cognitora/dataplane/router/connector"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/metrics"
+	"github.com/cognitora/dataplane/router/nvext"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
-	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
 )
 
@@ -57,18 +57,18 @@ const (
 	Cached              // the node has most of the prompt
 	Sooner              // the node alone costs less, by expected times
 	Unpaired            // the node has no connector, or no other node has the same
+	Over                // the answer ends with its first token
 	NoNode              // no node that computes prompts for others could take the request
 	Refused             // the other node answered with an error
 	Broken              // the other node gave no answer
 	Garbled             // the other node's answer says nothing about blocks
 	Unread              // the node could not read the blocks
-	Complete            // the other node's answer was complete, so that no blocks were kept
 	ways
 )
 
 var wayNames = [ways]string{
-	"alone", "split", "short", "form", "cached", "sooner", "unpaired", "no_node", "refused", "broken", "garbled",
-	"unread", "complete",
+	"alone", "split", "short", "form", "cached", "sooner", "unpaired", "over", "no_node", "refused",
+	"broken", "garbled", "unread",
 }
 
 // String is the way's name in metrics and explanations.
@@ -123,6 +123,7 @@ type lastPrefill struct {
 	began time.Time
 	took  time.Duration
 	ended time.Time
+	usage usage.Counts
 }
 
 // bound are methods of a hand, bound once. Passing them allocates nothing.
@@ -164,15 +165,20 @@ func (h *hand) release() {
 }
 
 // considers finds out whether the leg may hand its prompt over, once the prompt has been looked up.
-func (l *Leg) considers() {
-	set := &l.d.o.Disagg
-	if l.Work != Answer || set.Off || len(l.model.pools[Prefill].members) == 0 {
-		return
+// The error is about a P that the client names and that is none.
+func (l *Leg) considers() *apierror.Error {
+	set, pool := &l.d.o.Disagg, &l.model.pools[Prefill]
+	if l.Work != Answer || set.Off || len(pool.members) == 0 {
+		return nil
+	}
+	named := l.namedPrefill()
+	if named.ID != "" && pool.place(l.d.current().snap.Worker(named.ID)) < 0 {
+		return errNoPrefill(named, pool)
 	}
 	needy := l.model.needy
-	if l.way = Alone; l.prompt.Tokens() < set.ColocateBelow {
+	if l.way = Alone; named.ID == "" && l.prompt.Tokens() < set.ColocateBelow {
 		if l.way = Short; !needy {
-			return
+			return nil
 		}
 	}
 	plain, count := l.way, 0
@@ -183,12 +189,21 @@ func (l *Leg) considers() {
 	if why != "" || count != 1 && !l.model.many {
 		if plain = Single; own || !needy {
 			l.way = Single
-			return
+			return nil
 		}
 	}
 	l.way = Alone
 	l.hand = hands.Get().(*hand)
 	l.hand.of, l.hand.plain, l.hand.count = l, plain, count
+	return nil
+}
+
+// namedPrefill returns the node that the client wants to compute the prompt; without an id: any.
+func (l *Leg) namedPrefill() nvext.Worker {
+	if x := l.Request.Nvext; x != nil {
+		return x.Prefill.Worker
+	}
+	return nvext.Worker{}
 }
 
 // obstacle names what in the request demands one node; "" if nothing does. own says that even a
@@ -215,19 +230,32 @@ func (h *hand) prepare(now time.Time) {
 
 // engage makes a leg for P, unless there is one. engage returns false if the model's nodes are full.
 func (h *hand) engage() bool {
-	l := h.of
 	if h.prefill != nil {
 		return true
 	}
-	q := &l.Question
-	h.prefill = l.d.Leg(l.Request, Question{
-		Model: q.Model, Work: Prefill, Allowed: q.Allowed, AllowedBy: q.AllowedBy, Constraints: q.Constraints,
-		Filter: h.bound.pairs, Edit: h.bound.edit,
-	}, &h.place)
-	if h.prefill.start() != nil {
+	if h.prefill = h.of.d.Leg(h.of.Request, h.question(), &h.place); h.prefill.start() != nil {
 		h.drop()
 	}
 	return h.prefill != nil
+}
+
+// question returns what the leg for P asks of the fleet.
+func (h *hand) question() Question {
+	of := &h.of.Question
+	q := Question{
+		Model: of.Model, Work: Prefill, Allowed: of.Allowed, AllowedBy: of.AllowedBy, Constraints: of.Constraints,
+		Filter: h.bound.pairs, Edit: h.bound.edit,
+	}
+	if x := h.of.Request.Nvext; x != nil {
+		q.Rank, q.RankBy = x.Prefill.Rank, x.Prefill.RankBy
+	}
+	if id := h.of.namedPrefill().ID; id != "" {
+		if n := h.of.d.current().snap.Worker(id); n != nil {
+			id = n.ID
+		}
+		q.Node, q.Bond = id, Named
+	}
+	return q
 }
 
 // drop ends a leg for P that has not been sent.
@@ -305,8 +333,8 @@ func (h *hand) via(n *member) policy.Via {
 // node does, cost loses the prompt's computation.
 func (l *Leg) decideWay(a *attempt, pick int, cost *books.Cost) {
 	h := l.hand
-	if h.pick, a.split = pick, false; l.way.failed() && !a.member.needy {
-		return // one failed hand-over of a request is enough
+	if h.pick, a.split = pick, false; l.way >= Over && !a.member.needy {
+		return // one hand-over of a request that leads to nothing is enough
 	}
 	h.with = a.member.connector
 	if l.way = l.wayOf(a); l.way != Split {
@@ -331,7 +359,7 @@ func (l *Leg) wayOf(a *attempt) Way {
 		return Split
 	case h.prefill == nil:
 		return NoNode
-	case a.member.needy:
+	case a.member.needy, h.prefill.Bond == Named:
 		return Split
 	case h.near[0].node != nil:
 		if a.forecast.via {
@@ -359,7 +387,7 @@ func (l *Leg) prefillFirst(a *attempt) {
 	h.data.ID = l.d.o.Random() >> 1
 	h.last = lastPrefill{began: time.Now()}
 	p := h.prefill
-	p.until = h.last.began.Add(l.model.limits.FirstByte / 2)
+	p.until = h.last.began.Add(l.timeFor(h.last.began) / 2)
 	at, err := p.choose(h.last.began)
 	if err != nil {
 		h.drop()
@@ -387,6 +415,13 @@ func (l *Leg) prefillFirst(a *attempt) {
 	h.ready, h.debt = true, debt{owed: true, to: a.member}
 }
 
+// timeFor returns the time from now until the first byte of an answer must have come. A P may take
+// half of it, so that D can still compute the prompt.
+func (l *Leg) timeFor(now time.Time) time.Duration {
+	end := l.Request.Before(now.Add(l.model.limits.FirstByte))
+	return max(end.Sub(now), 0)
+}
+
 // ask runs the leg p for P, and says how it went.
 func (h *hand) ask(p *Leg) Way {
 	err := p.run(h.at)
@@ -403,135 +438,25 @@ func (h *hand) ask(p *Leg) Way {
 	case h.place.Status >= 300:
 		w = Refused
 	case !h.with.Together():
-		w = received(h.with.Receive(&h.data, h.place.Body))
+		w = h.receive()
 	}
+	h.last.usage = p.Reading.Usage
 	if p.Finish(end); w != Split && !off && h.with.Together() {
 		h.of.unpair()
 	}
 	return w
 }
 
-// received returns the way that follows from what Receive has returned.
-func received(err error) Way {
-	switch err {
+// receive reads P's answer.
+func (h *hand) receive() Way {
+	switch err := h.with.Receive(&h.data, h.place.Body); err {
 	case nil:
 		return Split
-	case connector.ErrComplete:
-		return Complete
+	case connector.ErrOver:
+		return Over
 	}
 	return Garbled
 }
-
-// handed ends the hand-over of an attempt whose exchange ended in v with err. If the hand-over
-// failed, the node computes the prompt itself, or a needy node gets another partner. again says to
-// ask the node once more. Otherwise the attempt ends in the returned verdict.
-func (l *Leg) handed(a *attempt, v verdict, err error) (end verdict, again bool) {
-	if v == broken && errors.Is(err, relay.ErrStale) {
-		v = lost // the parameters may be used up, but the node is probably well
-	}
-	h := l.hand
-	together := h.done != nil
-	if v != answered && h.callOff() && (v == lost || v == failed500) {
-		v = unpaired // the node's failure follows from that of P
-	}
-	if together || v != unreached && v != starved {
-		h.ready = false
-	}
-	if v == answered || v == lost || v == failed500 {
-		h.owed = false
-	}
-	w := Unread
-	switch v {
-	case answered:
-		l.d.ways[Split].Inc()
-		return v, false
-	case unpaired:
-		w = h.way
-	case lost, failed500:
-	default:
-		return v, false
-	}
-	if a.member.needy && !h.mayTryAgain(w) {
-		l.alone(a, w)
-		return v, false
-	}
-	if a.ex != nil {
-		a.ex.Close()
-		a.ex = nil
-	}
-	if l.alone(a, w); a.member.needy {
-		if v == unpaired {
-			h.tried = append(h.tried, h.partner)
-		}
-		if !l.pairAnew(a) {
-			return unpaired, false
-		}
-	}
-	if !l.anew(a) {
-		return abandoned, false
-	}
-	h.prefillBeside()
-	return v, true
-}
-
-// alone makes the attempt's node compute the prompt, because the hand-over has failed in way w. A
-// needy node just loses its partner.
-func (l *Leg) alone(a *attempt, w Way) {
-	h, now := l.hand, time.Now()
-	if l.way = w; l.Request.Life.Ended() == request.None && !l.Request.Expired() {
-		l.d.ways[w].Inc()
-		if w != Complete {
-			l.complainOfHandover(a, w)
-		}
-	}
-	if h.ready, h.near = false, [2]nearNode{}; h.factKey != "" {
-		l.d.facts.forget(h.factKey)
-	}
-	if a.member.needy {
-		a.split = false
-		return
-	}
-	l.mu.Lock() // Prefilled may use the cost
-	defer l.mu.Unlock()
-	a.cost.Close(now)
-	if h.pick < len(l.picks.times) {
-		l.picks.times[h.pick].Via = policy.Via{}
-	}
-	l.charge(a, h.pick, now)
-	if a.recorded && a.shares {
-		a.cost.Count(l.prompt.Keys(), &l.d.sharing)
-	}
-}
-
-// anew begins the attempt again at the same node. anew returns false if the request has ended.
-func (l *Leg) anew(a *attempt) bool {
-	l.disarm()
-	l.Request.Life.Leave(&a.abort)
-	a.abort.Reset()
-	l.wait.Done(time.Now(), 0, false)
-	a.sent = time.Now()
-	a.member.waits.Begin(&l.wait, a.sent, l.work(a))
-	return l.arm(a)
-}
-
-// complainOfHandover logs a failed hand-over of the attempt.
-func (l *Leg) complainOfHandover(a *attempt, w Way) {
-	if count, ok := l.model.handovers.due(time.Now()); ok {
-		l.d.log.Warn("hand-over of a prompt failed", "reason", w.String(),
-			"prefill_node", l.hand.last.node, "node", a.member.node.ID, "model", l.model.name,
-			"failures_since_last_line", count)
-	}
-}
-
-// unreadable says whether the beginning of D's answer in ex means that D cannot read the blocks. D's
-// refusal is probably about the hand-over. If it is not, D refuses the request without one too. A
-// needy D gets no request without one, so its refusal is its answer.
-func (a *attempt) unreadable(ex *relay.Exchange) bool {
-	return ex.Status() >= 400 && !a.member.needy || ex.IsSSE() && bytes.HasPrefix(ex.Held(), errorEvent)
-}
-
-// errorEvent is the beginning of a stream that only reports an error.
-var errorEvent = []byte(`data: {"error"`)
 
 // handedCame learns from the first token of a split attempt, which came at now.
 func (l *Leg) handedCame(a *attempt, now time.Time) {
@@ -548,6 +473,16 @@ func (l *Leg) handedCame(a *attempt, now time.Time) {
 		}
 		f.looked, f.events, f.computed, f.batch = now, 1, a.member.rank.Book.Computed(now), a.member.batch()
 	}
+}
+
+// Usage returns the engine's token counts of the answer so far. The cached tokens are those of the
+// node that has computed the prompt.
+func (l *Leg) Usage() usage.Counts {
+	u := l.Reading.Usage
+	if l.now != nil && l.now.split {
+		u.Cached, u.HasCached = l.hand.last.usage.Cached, l.hand.last.usage.HasCached
+	}
+	return u
 }
 
 // PrefillNode returns the node that has computed the prompt for the answering node, and the time

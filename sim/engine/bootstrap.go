@@ -54,7 +54,7 @@ func roomName(rank int, room uint64) string { return fmt.Sprintf("room/%d/%d", r
 
 // sglang returns the handover of SGLang. An engine of a role takes only requests with a room. An
 // engine with RoleBoth ignores the fields.
-func (c *call) sglang(s *sampling, k, _ int) (h handover, err error) {
+func (c *call) sglang(s *sampling, k int) (h handover, err error) {
 	b := &s.bootstrap
 	room := b.room(k)
 	switch {

@@ -64,6 +64,10 @@ func (e *Engine) handler(f endpoint, runsModel bool) http.HandlerFunc {
 		err := c.serve(f, runsModel)
 		e.traffic.leave(errors.Is(err, errGone))
 		c.end(err)
+		if crash := time.Duration(c.fault.Crash); crash > 0 && err == nil {
+			_ = c.flush() // the client may have left
+			e.crashFor(crash)
+		}
 	}
 }
 

@@ -36,6 +36,9 @@ func chat(c *call, q *chatRequest) error {
 	if err := errors.Join(c.forbidOthers(), q.checkLogprobs()); err != nil {
 		return err
 	}
+	if c.cfg.Connector == ConnectorSGLang && q.Continue {
+		q.GenerationMark = new(false) // SGLang looks at continue_final_message alone
+	}
 	d, err := q.dialogue()
 	if err != nil {
 		return err
@@ -198,7 +201,8 @@ func (a *chatAnswer) toolHead(i int) {
 	a.out = append(a.out, a.open...)
 	a.out = fmt.Appendf(a.out,
 		`{"index":%d,"delta":{"tool_calls":[{"id":%s,"type":"function","index":0,"function":{"name":%s,"arguments":""}}]},`+
-			`"logprobs":null,"finish_reason":null,"token_ids":null}]}`+"\n\n", i, quote(a.callID(i)), quote(a.tool.name))
+			`"logprobs":null,"finish_reason":null,"token_ids":null}]}`+"\n\n",
+		i, quote(a.callID(i)), quote(a.tool.name))
 }
 
 func (a *chatAnswer) callID(i int) string { return fmt.Sprintf("chatcmpl-tool-%s-%d", a.id[9:], i) }

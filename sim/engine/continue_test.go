@@ -232,6 +232,8 @@ func TestStopStringHoldsTextBack(t *testing.T) {
 func TestContinueNeedsNoGenerationPrompt(t *testing.T) {
 	e := start(t)
 	chatted(t, e, chatBody("x", `,"continue_final_message":true`), 400)
+	chatted(t, start(t, func(c *Config) { c.Connector = ConnectorSGLang }),
+		chatBody("x", `,"continue_final_message":true`), 200)
 	marked := chatted(t, e, chatBody("x", ""), 200)
 	bare := chatted(t, e, chatBody("x", `,"add_generation_prompt":false`), 200)
 	if a, b := at(t, marked, "usage", "prompt_tokens").(float64), at(t, bare, "usage", "prompt_tokens"); b != a-4 {

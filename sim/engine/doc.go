@@ -85,7 +85,9 @@
 //
 // A request asks for a fault with the header x-sim-fault, for example "die_after=10", "hang" or
 // "status=429,retry_after=1". Engine.SetFault and POST /sim/fault set a Fault for requests of the
-// whole engine. The POST has the fields of a Fault as JSON, with count, probability and path;
-// DELETE ends the fault. Engine.Refuse, Kill and Accept simulate a host that goes and returns;
-// {"refuse":"2s"} refuses connections over HTTP. GET /sim/stats returns the engine's counts.
+// whole engine. The POST has the fields of a Fault as JSON, with count, probability, path and leg;
+// DELETE ends the fault. With leg a fault strikes only one of a request's legs, so a header that a
+// router passes to both engines can name one. Engine.Refuse, Kill and Accept simulate a host that
+// goes and returns; {"refuse":"2s"} refuses connections over HTTP, and "crash=2s" kills the engine
+// after its answer. GET /sim/stats returns the engine's counts.
 package engine

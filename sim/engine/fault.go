@@ -47,6 +47,8 @@ type Fault struct {
 	// answers with them, but loses the blocks, like an engine that dies after its answer.
 	NoTransfer bool `json:"no_transfer,omitempty"`
 	LoseBlocks bool `json:"lose_blocks,omitempty"`
+	// Crash kills the engine after the answer, for that wall time. The end of a stream may be lost.
+	Crash Duration `json:"crash,omitempty"`
 	// Leg restricts the fault to requests of one leg: "prefill" or "decode" of two engines, or
 	// "whole" for a request that one engine answers.
 	Leg Leg `json:"leg,omitempty"`
@@ -89,7 +91,7 @@ func ParseFault(s string) (Fault, error) {
 		switch number, err := strconv.ParseFloat(value, 64); {
 		case !given:
 			fields[name] = true
-		case err == nil && name != "slow" && name != "refuse":
+		case err == nil && name != "slow" && name != "refuse" && name != "crash":
 			fields[name] = number
 		default:
 			fields[name] = value

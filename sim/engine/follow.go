@@ -34,7 +34,7 @@ func (c *call) generate(s *sampling, forced string, prompts ...[]uint32) (*gener
 			return nil, err
 		}
 		for i := range g.choices {
-			h, err := c.handover(s, p*g.choices+i, len(prompts)*g.choices)
+			h, err := c.handover(s, p*g.choices+i)
 			if err != nil {
 				return nil, err
 			}

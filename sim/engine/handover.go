@@ -31,15 +31,15 @@ func (q *sequence) lent() bool {
 	return q.lendAs != "" && (q.output.reason == "length" || q.output.reason == notFinished)
 }
 
-// handover returns the part of sequence k among n sequences of a request.
-func (c *call) handover(s *sampling, k, n int) (handover, error) {
+// handover returns the part of sequence k of a request.
+func (c *call) handover(s *sampling, k int) (handover, error) {
 	switch c.cfg.Connector {
 	case ConnectorNIXL:
 		return c.nixl(s, k), nil
 	case ConnectorMooncake:
 		return c.mooncake(s, k)
 	case ConnectorSGLang:
-		return c.sglang(s, k, n)
+		return c.sglang(s, k)
 	case ConnectorTRTLLM:
 		return c.trtllm(s, k)
 	}

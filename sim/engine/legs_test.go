@@ -151,7 +151,8 @@ func TestSGLangBatch(t *testing.T) {
 		p, d := legs(t, ConnectorSGLang)
 		host, port, _ := strings.Cut(p.SideChannel(), ":")
 		const plain = `{"prompt":["one prompt here","another prompt"],"max_tokens":5`
-		body := fmt.Sprintf(plain+`,"bootstrap_room":%s,"bootstrap_host":[%q,%q],"bootstrap_port":[%s,%s]}`, rooms, host, host, port, port)
+		body := fmt.Sprintf(plain+`,"bootstrap_room":%s,"bootstrap_host":[%q,%q],"bootstrap_port":[%s,%s]}`,
+			rooms, host, host, port, port)
 		var second *http.Response
 		var all sync.WaitGroup
 		all.Go(func() { second = post(t, d, "/v1/completions", body) })

@@ -101,8 +101,7 @@ func TestLogprobsHaveTheFormOfVLLM(t *testing.T) {
 			len(top.([]any)) != 0 {
 			t.Errorf("top_logprobs %v", top)
 		}
-		doc = object(t, post(t, e, "/v1/chat/completions", chatBody("x", `,"logprobs":true,"top_logprobs":3,"max_tokens":40`)),
-			200)
+		doc = chatted(t, e, chatBody("x", `,"logprobs":true,"top_logprobs":3,"max_tokens":40`), 200)
 		for _, c := range at(t, doc, "choices", 0, "logprobs", "content").([]any) {
 			seen := map[any]bool{}
 			last := 0.0
