@@ -22,18 +22,18 @@ type wire struct {
 	by       engine.Connector
 	together bool
 	needy    bool // a node that answers cannot compute prompts
-	asks     string
+	meets    bool // at a bootstrap server
 }
 
 var wires = []wire{
 	{name: "nixl", by: engine.ConnectorNIXL},
-	{name: "mooncake", by: engine.ConnectorMooncake, together: true, asks: "/query"},
-	{name: "sglang", by: engine.ConnectorSGLang, together: true, needy: true},
+	{name: "mooncake", by: engine.ConnectorMooncake, together: true, meets: true},
+	{name: "sglang", by: engine.ConnectorSGLang, together: true, needy: true, meets: true},
 	{name: "trtllm", by: engine.ConnectorTRTLLM},
-	{name: "trtllm-generation-first", by: engine.ConnectorTRTLLM, together: true, asks: "/server_info"},
+	{name: "trtllm-generation-first", by: engine.ConnectorTRTLLM, together: true},
 }
 
-// of returns the wire with that name.
+// wireOf returns the wire with that name.
 func wireOf(name string) wire {
 	return wires[slices.IndexFunc(wires, func(w wire) bool { return w.name == name })]
 }
@@ -46,31 +46,19 @@ func (w wire) divide(t *testing.T, prefills, decodes int, tweak ...func(*engine.
 			c.ID, c.Connector, c.Role, c.BlockLease = string(role)+"-"+c.ID, w.by, role, 2*time.Second
 		}}, tweak...)...)
 	}
-	d := &divided{prefills: with(engine.RolePrefill, prefills), decodes: with(engine.RoleDecode, decodes)}
-	d.site = serve(t, nil, func(c *router.Config) {
-		c.Router.Mode = "score"
-		long := config.Duration(soon)
-		c.Timeouts.FirstByte, c.Timeouts.FirstByteCold = 2*long, 2*long
-		for role, engines := range map[string][]*engine.Engine{"prefill": d.prefills, "decode": d.decodes} {
-			for i, e := range engines {
-				b := fmt.Sprintf("%s,id=%s-%d,role=%s,connector=%s", e.URL(), role, i, role, w.name)
-				if role == "prefill" && (w.name == "mooncake" || w.name == "sglang") {
-					b += ",bootstrap=" + e.SideChannel()
+	first, second := with(engine.RolePrefill, prefills), with(engine.RoleDecode, decodes)
+	return divideAmong(t, first, second, func(c *router.Config) {
+		c.Timeouts.FirstByte, c.Timeouts.FirstByteCold = config.Duration(2*soon), config.Duration(2*soon)
+		for i, at := range c.Router.Backends {
+			at += ",connector=" + w.name
+			for _, e := range first {
+				if w.meets && strings.HasPrefix(at, e.URL()+",") {
+					at += ",bootstrap=" + e.SideChannel()
 				}
-				c.Router.Backends = append(c.Router.Backends, b)
 			}
+			c.Router.Backends[i] = at
 		}
 	})
-	eventually(t, "every node is in service", func() bool {
-		count := 0
-		for _, n := range d.nodes() {
-			if n.Eligible {
-				count++
-			}
-		}
-		return count == prefills+decodes
-	})
-	return d
 }
 
 // clean checks that nothing is left of any request, and that no answer came from wrong blocks.
@@ -166,7 +154,7 @@ func TestWiresWithRanks(t *testing.T) {
 	})
 }
 
-// together are failures of one of two engines that are asked at once. result is that of the
+// togetherMishaps are failures of one of two engines that are asked at once. result is that of the
 // hand-over that fails.
 var togetherMishaps = map[string]struct {
 	prefill, decode *engine.Fault
@@ -241,7 +229,8 @@ func (w wire) suffers(t *testing.T, name, more string) {
 		t.Errorf("not counted as %s:\n%s", m.result, d.metrics().lines("cgn_router_handovers_total"))
 	}
 	for id := range d.nodes() {
-		if n := d.metrics().sum("cgn_router_upstream_errors_total", `node="`+id+`"`); n != 0 && strings.HasPrefix(id, m.innocent) {
+		n := d.metrics().sum("cgn_router_upstream_errors_total", `node="`+id+`"`)
+		if n != 0 && strings.HasPrefix(id, m.innocent) {
 			t.Errorf("%s is blamed:\n%s", id, d.metrics().lines("cgn_router_upstream_errors_total"))
 		}
 	}
@@ -249,7 +238,7 @@ func (w wire) suffers(t *testing.T, name, more string) {
 	d.clean(t)
 }
 
-// TestClientLeavesATogether checks that both engines stop when the client leaves.
+// TestClientLeavesBoth checks that both engines stop when the client leaves.
 func TestClientLeavesBoth(t *testing.T) {
 	each(t, func(t *testing.T, w wire) {
 		d := w.divide(t, 1, 1)
@@ -257,7 +246,8 @@ func TestClientLeavesBoth(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		all.Go(func() {
-			if resp, err := d.send(ctx, http.MethodPost, "/v1/chat/completions", chatBody(longPrompt("x"), streaming)); err == nil {
+			resp, err := d.send(ctx, http.MethodPost, "/v1/chat/completions", chatBody(longPrompt("x"), streaming))
+			if err == nil {
 				resp.Body.Close()
 				t.Errorf("an answer: %d", resp.StatusCode)
 			}
@@ -311,7 +301,8 @@ func TestRouterStopsAndTheBlocksAreFreed(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	all.Go(func() {
-		if resp, err := d.send(ctx, http.MethodPost, "/v1/chat/completions", chatBody(longPrompt("x"), streaming)); err == nil {
+		resp, err := d.send(ctx, http.MethodPost, "/v1/chat/completions", chatBody(longPrompt("x"), streaming))
+		if err == nil {
 			resp.Body.Close()
 		}
 	})
@@ -385,7 +376,8 @@ func TestBatchesOfSGLang(t *testing.T) {
 			if e == d.prefills[0] {
 				rank = doc.Own
 			}
-			if len(doc.Room) != tc.rooms || len(doc.Host) != tc.rooms || len(doc.Port) != tc.rooms || doc.Own == nil || rank == nil {
+			if len(doc.Room) != tc.rooms || len(doc.Host) != tc.rooms || len(doc.Port) != tc.rooms ||
+				doc.Own == nil || rank == nil {
 				t.Fatalf("%+v", doc)
 			}
 			for i, room := range doc.Room {
@@ -398,7 +390,7 @@ func TestBatchesOfSGLang(t *testing.T) {
 	d.clean(t)
 }
 
-// TestNeedyNodes checks requests that other connectors do not split, and those that have no partner.
+// TestNeedyNodes checks requests that other connectors do not split, and those without a partner.
 func TestNeedyNodes(t *testing.T) {
 	t.Parallel()
 	d := wireOf("sglang").divide(t, 1, 1)
@@ -420,7 +412,8 @@ func TestNeedyNodes(t *testing.T) {
 	d.prefills[0].Refuse()
 	eventually(t, "the node is out of service", func() bool { return !d.nodes()["prefill-0"].Eligible })
 	for _, more := range []string{"", streaming} {
-		if r := d.chat(chatBody("lonely", more)); r.status != 503 || !strings.Contains(string(r.body), "no_prefill_node") {
+		r := d.chat(chatBody("lonely", more))
+		if r.status != 503 || !strings.Contains(string(r.body), "no_prefill_node") {
 			t.Error(r)
 		}
 	}
@@ -498,7 +491,9 @@ func TestOtherConnectorsAreNoPartners(t *testing.T) {
 		}
 	})
 	d := &divided{site: s}
-	eventually(t, "both are in service", func() bool { return d.nodes()["prefill-0"].Eligible && d.nodes()["decode-0"].Eligible })
+	eventually(t, "both are in service", func() bool {
+		return d.nodes()["prefill-0"].Eligible && d.nodes()["decode-0"].Eligible
+	})
 	if r := d.chat(chatBody(longPrompt("x"), streaming)); r.status != 200 || r.header.Get("x-cgn-prefill-node") != "" {
 		t.Error(r)
 	}

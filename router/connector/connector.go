@@ -20,7 +20,7 @@ type Connector interface {
 	Together() bool
 	// Many says that a request with several prompts or choices can be handed over.
 	Many() bool
-	// Alone says that an engine that only decodes can compute a prompt too. Otherwise D needs a P for
+	// Alone says that an engine of role decode can compute a prompt too. Otherwise D needs a P for
 	// each request.
 	Alone() bool
 	// Prefill edits the request's body for P.
@@ -107,7 +107,7 @@ func emptied(b []byte) []byte {
 }
 
 // These errors are returned by Receive and Learn. With ErrNoParams P's engine probably has no
-// connector. With ErrOver the answer ends with the first token, so that there is nothing to hand over.
+// connector. With ErrOver the answer ends with its first token: there is nothing to hand over.
 var (
 	ErrNoParams = errors.New("the prefill node's answer has no transfer parameters")
 	ErrOver     = errors.New("the answer ends with its first token")

@@ -10,9 +10,8 @@ import (
 
 // Obstacle says why a request must be computed by one engine; "" if there is no reason. The answer
 // of a request with log probabilities of its prompt or with the prompt itself needs the prompt's
-// computation on the answering engine. own says that the request goes to an engine as it is, even to
-// one that needs a P: its API is not handed over, or the client does that itself. r is the scan of
-// body.
+// computation on the answering engine. own says that even an engine that needs a P gets the request
+// as it is: its API is not handed over, or the client does that itself. r is the scan of body.
 func Obstacle(r *scan.Request, body []byte, api scan.API) (why string, own bool) {
 	if api != scan.Chat && api != scan.Completions {
 		return "api", true

@@ -106,8 +106,9 @@ func (l *Leg) try() verdict {
 		l.prefillFirst(a)
 	}
 	if l.orphaned(a) {
-		l.put(a, orphaned, nil)
-		return orphaned
+		v := l.bereft()
+		l.put(a, v, nil)
+		return v
 	}
 	now := time.Now()
 	a.sent = now

@@ -41,7 +41,8 @@ func (h *hand) repay() {
 		return
 	}
 	q := relay.Request{
-		Method: strings.Clone(out.Method), Path: strings.Clone(out.Path), Header: bytes.Clone(out.Header), More: out.More,
+		Method: strings.Clone(out.Method), Path: strings.Clone(out.Path),
+		Header: bytes.Clone(out.Header), More: out.More,
 		ForwardAuthorization: bytes.Clone(out.ForwardAuthorization), Once: out.Once, Unrepeatable: true,
 	}
 	body := bytes.Join(out.Body, nil)

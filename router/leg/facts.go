@@ -14,9 +14,9 @@ import (
 	"github.com/cognitora/dataplane/router/connector"
 )
 
-// facts are what the servers of prefill nodes say about them, which some connectors tell D. They are
-// asked for once, and again after a hand-over that failed. Requests that need the same fact wait for
-// the same question.
+// facts are what prefill nodes' servers say about them, which some connectors tell D. Each is asked
+// for once, and again after a hand-over that failed. Requests that need the same fact wait for the
+// same question.
 type facts struct {
 	mu    sync.Mutex
 	known map[string]*fact // by what was asked; at most maxFacts
@@ -155,8 +155,8 @@ func (f *facts) fetch(url string) ([]byte, error) {
 	return doc, err
 }
 
-// askNode returns the engine's answer to a GET request. auth is a client's key, for a node for which
-// the router has none.
+// askNode returns the engine's answer to a GET request. auth is a client's key; it counts if the
+// router has none for the node.
 func askNode(n *member, path string, auth []byte) ([]byte, error) {
 	until := time.Now().Add(factWithin)
 	q := relay.Request{Method: http.MethodGet, Path: path}

@@ -31,7 +31,9 @@ func (l *Leg) handed(a *attempt, v verdict, err error) (end verdict, again bool)
 	w := Unread
 	switch v {
 	case answered:
-		l.d.ways[Split].Inc()
+		if a.status < 400 {
+			l.d.ways[Split].Inc()
+		}
 		return v, false
 	case unpaired:
 		w = h.way
@@ -52,7 +54,7 @@ func (l *Leg) handed(a *attempt, v verdict, err error) (end verdict, again bool)
 			h.tried = append(h.tried, h.partner)
 		}
 		if !l.pairAnew(a) {
-			return unpaired, false
+			return l.bereft(), false
 		}
 	}
 	if !l.anew(a) {
@@ -110,8 +112,8 @@ func (l *Leg) complainOfHandover(a *attempt, w Way) {
 	}
 }
 
-// unreadable says whether the beginning of D's answer in ex means that D cannot read the blocks. D's
-// refusal is probably about the hand-over. If it is not, D refuses the request without one too. A
+// unreadable says whether the beginning of D's answer in ex means that D cannot read the blocks. A
+// refusal of D may be about the hand-over. If it is not, D refuses the request without one too. A
 // needy D gets no request without one, so its refusal is its answer.
 func (a *attempt) unreadable(ex *relay.Exchange) bool {
 	return ex.Status() >= 400 && !a.member.needy || ex.IsSSE() && bytes.HasPrefix(ex.Held(), errorEvent)
@@ -119,4 +121,3 @@ func (a *attempt) unreadable(ex *relay.Exchange) bool {
 
 // errorEvent is the beginning of a stream that only reports an error.
 var errorEvent = []byte(`data: {"error"`)
-

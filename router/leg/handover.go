@@ -228,7 +228,7 @@ func (h *hand) prepare(now time.Time) {
 	}
 }
 
-// engage makes a leg for P, unless there is one. engage returns false if the model's nodes are full.
+// engage makes a leg for P, unless there is one. engage returns false if no node has room.
 func (h *hand) engage() bool {
 	if h.prefill != nil {
 		return true

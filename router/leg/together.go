@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
 )
 
@@ -49,8 +50,8 @@ func (h *hand) callOff() (failed bool) {
 }
 
 // computed waits until P has computed the prompt beside D's exchange, whose answer has the status.
-// computed returns false if P has failed. The limits of P's own exchange bound the wait. P is called
-// off if D refuses the request.
+// computed returns false if P has failed. The limits of P's own exchange bound the wait. computed
+// calls P off if D refuses the request.
 func (h *hand) computed(status int) bool {
 	switch {
 	case h.done == nil:
@@ -83,8 +84,11 @@ func (l *Leg) unpair() {
 }
 
 // mayTryAgain says whether a needy node may get another partner after a hand-over that failed in
-// way w. If P has refused the request, another P would refuse it too.
-func (h *hand) mayTryAgain(w Way) bool { return h.fails < h.of.d.o.MaxNodes && h.refusal(w) == nil }
+// way w. If P has refused the request, another P would refuse it too. The retry budget pays.
+func (h *hand) mayTryAgain(w Way) bool {
+	d := h.of.d
+	return h.fails < d.o.MaxNodes && h.refusal(w) == nil && d.budget.Allow()
+}
 
 // refusal returns the answer with which P has refused a request that it cannot serve, or nil.
 func (h *hand) refusal(w Way) *apierror.Error {
@@ -92,7 +96,9 @@ func (h *hand) refusal(w Way) *apierror.Error {
 	if w != Refused || status < 400 || status >= 500 || status == http.StatusTooManyRequests {
 		return nil
 	}
-	e := &apierror.Error{Status: status, Code: "prefill_refused", Message: "the node that computes the prompt refuses it"}
+	e := &apierror.Error{
+		Status: status, Code: "prefill_refused", Message: "the node that computes the prompt refuses it",
+	}
 	for _, path := range [...][]string{{"error", "message"}, {"message"}} {
 		var text string
 		if v, _ := scan.Find(h.place.Body, path...); v != nil && json.Unmarshal(v, &text) == nil {
@@ -119,7 +125,16 @@ func (l *Leg) pairAnew(a *attempt) bool {
 // orphaned says whether the attempt's node is needy and has no partner. A request that goes to such
 // a node as it is has none in any case.
 func (l *Leg) orphaned(a *attempt) bool {
-	return a.member.needy && !a.split && l.way != Single && (l.Request.API == scan.Chat || l.Request.API == scan.Completions)
+	api := l.Request.API
+	return a.member.needy && !a.split && l.way != Single && (api == scan.Chat || api == scan.Completions)
+}
+
+// bereft returns the verdict on an attempt whose needy node gets no partner.
+func (l *Leg) bereft() verdict {
+	if l.Request.Life.Ended() != request.None {
+		return abandoned
+	}
+	return orphaned
 }
 
 // errOrphaned returns the error of a request whose needy node has no partner.
