@@ -15,8 +15,8 @@ import (
 )
 
 // TestSoakOfHandovers sends requests to nodes of both roles while nodes die and return at random
-// moments, and clients leave. SOAK_HANDOVERS is its duration, 2 s by default. An answer is right or an
-// error, and at the end nothing is left of any request.
+// moments, and clients leave. SOAK_HANDOVERS is its duration, 2 s by default. An answer is right or
+// an error, and at the end nothing is left of any request.
 func TestSoakOfHandovers(t *testing.T) {
 	t.Parallel()
 	lasts := 2 * time.Second
