@@ -18,6 +18,7 @@ import (
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
+	"github.com/cognitora/dataplane/router/traces"
 )
 
 // attempt is one exchange with one node. attempt holds a slot of the node until it is dropped. The
@@ -39,6 +40,7 @@ type attempt struct {
 	shares   bool // the node keeps blocks that requests share only once
 	grows    bool // the blocks of the answer count as they grow
 	abort    relay.Abort
+	span     *traces.Attempt // nil: not recorded, or ended
 }
 
 // lookout is the state through which another goroutine may give up an attempt, while another node
@@ -106,6 +108,7 @@ func (l *Leg) try() verdict {
 		l.tries.asked = append(l.tries.asked, a.member)
 	}
 	l.Attempts++
+	l.traceBegin(a)
 	a.member.waits.Begin(&l.wait, now, l.work(a))
 	v := abandoned
 	var err error
@@ -121,6 +124,7 @@ func (l *Leg) try() verdict {
 	l.wait.Done(now, 0, false)
 	l.failedWith(v, a.member, now)
 	l.judge(a, v, err)
+	l.traceFailed(a, v)
 	l.put(a, v, err)
 	return v
 }
@@ -514,6 +518,7 @@ func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 	if l.Bond == Stored {
 		r.More = nil // the rank that made the response has no part in reading it
 	}
+	r.More = a.span.AppendHeader(r.More[:len(r.More):len(r.More)])
 	address(r, a.member.node.Node, asked.Auth, &a.abort)
 	if r.Body = o.edits.Segments(r.Body[:0]); o.edits.Err() != nil {
 		return nil, fmt.Errorf("%w: %w", errUnfit, o.edits.Err())
@@ -557,7 +562,7 @@ func (d *Dispatcher) Ask(
 		return relay.ErrCanceled
 	}
 	defer r.Life.Leave(abort)
-	get := relay.Request{Method: "GET", Path: path, Header: r.Header}
+	get := relay.Request{Method: "GET", Path: path, Header: r.Header, More: r.Trace.AppendHeader(nil)}
 	address(&get, n, r.Auth, abort)
 	ex, err := n.Pool.Send(&get, until)
 	if err != nil {

@@ -30,6 +30,7 @@ type Router struct {
 	Lookups        *prometheus.CounterVec // result
 	SessionAnswers *prometheus.CounterVec // result
 	AccessDropped  prometheus.Counter
+	SpansDropped   *prometheus.CounterVec // reason
 	Panics         prometheus.Counter
 	Takeovers      *prometheus.CounterVec // outcome
 	Pick           prometheus.Observer
@@ -129,6 +130,9 @@ func New() *Router {
 			"session was not known (new), stays at its node (kept) or was at another node (moved).", "result"),
 		AccessDropped: s.Counter("cgn_router_access_log_dropped_total", "Access log lines lost: dropped because "+
 			"the writer was behind, or by a write that failed.").WithLabelValues(),
+		SpansDropped: s.Counter("cgn_router_spans_dropped_total", "Spans of traces that did not reach the collector: "+
+			"too many waited (queue), the collector did not take their batch, or not all of it (collector), or the router "+
+			"stopped first (shutdown).", "reason"),
 		Takeovers: s.Counter("cgn_router_takeovers_total", "Attempts to replace a running router: this process took "+
 			"over (taken), or another process asked this one and was refused (refused), or ended before it was ready "+
 			"(abandoned).", "outcome"),
