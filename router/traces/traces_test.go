@@ -51,6 +51,13 @@ func (k *kept) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error 
 	return nil
 }
 
+// count returns the number of spans so far.
+func (k *kept) count() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.spans)
+}
+
 func (*kept) Shutdown(context.Context) error { return nil }
 
 // losses counts lost spans by reason.
@@ -206,23 +213,23 @@ func TestBatches(t *testing.T) {
 		tr := open(t, with(k, Options{Sample: 1, Queue: 2 * batchMax, Every: time.Second}))
 		spansOf(tr, batchMax+1)
 		synctest.Wait()
-		if len(k.spans) != batchMax {
-			t.Errorf("%d spans at once", len(k.spans))
+		if n := k.count(); n != batchMax {
+			t.Errorf("%d spans at once", n)
 		}
 		time.Sleep(time.Second - 1)
 		synctest.Wait()
-		if len(k.spans) != batchMax {
-			t.Errorf("%d spans before the time", len(k.spans))
+		if n := k.count(); n != batchMax {
+			t.Errorf("%d spans before the time", n)
 		}
 		time.Sleep(1)
 		synctest.Wait()
-		if len(k.spans) != batchMax+1 {
-			t.Errorf("%d spans after the time", len(k.spans))
+		if n := k.count(); n != batchMax+1 {
+			t.Errorf("%d spans after the time", n)
 		}
 		spansOf(tr, 3)
 		tr.Close()
-		if len(k.spans) != batchMax+4 {
-			t.Errorf("%d spans at the end", len(k.spans))
+		if n := k.count(); n != batchMax+4 {
+			t.Errorf("%d spans at the end", n)
 		}
 	})
 }
@@ -248,8 +255,8 @@ func TestLosses(t *testing.T) {
 		close(k.hang)
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if got := lost.of(LossCollector); got != 8 || len(k.spans) != 1 {
-			t.Errorf("%d spans refused, want 8; %d taken", got, len(k.spans))
+		if got := lost.of(LossCollector); got != 8 || k.count() != 1 {
+			t.Errorf("%d spans refused, want 8; %d taken", got, k.count())
 		}
 		if text := log.String(); strings.Count(text, "\n") != 1 || len(text) > 2*errorMax {
 			t.Errorf("the log says %q", text)
