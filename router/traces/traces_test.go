@@ -95,7 +95,7 @@ func with(k *kept, o Options) Options {
 	return o
 }
 
-func open(t *testing.T, o Options) *Tracer {
+func open(t testing.TB, o Options) *Tracer {
 	t.Helper()
 	tr, err := New(o)
 	if err != nil {
@@ -275,4 +275,45 @@ func TestLosses(t *testing.T) {
 			t.Errorf("%d spans lost after the end", got)
 		}
 	})
+}
+
+// BenchmarkRequest measures a request with one leg and one attempt: off, not recorded, and
+// recorded. The spans are not sent.
+func BenchmarkRequest(b *testing.B) {
+	head := lines("Accept", "*/*", "Content-Type", "application/json", "User-Agent", "sdk/1", "X-Request-Id", "0123")
+	for _, side := range []struct {
+		name   string
+		off    bool
+		sample float64
+	}{{name: "off", off: true}, {name: "unsampled"}, {name: "recorded", sample: 1}} {
+		b.Run(side.name, func(b *testing.B) {
+			var tr *Tracer
+			if !side.off {
+				tr = open(b, with(new(kept), Options{Sample: side.sample, Queue: 1}))
+				defer tr.Close()
+			}
+			memory := make([]byte, 0, 512)
+			b.ReportAllocs()
+			for b.Loop() {
+				one(tr, append(memory, head...))
+			}
+		})
+	}
+}
+
+func one(tr *Tracer, lines []byte) {
+	now := time.Now()
+	lines, r := tr.Begin(lines, now)
+	l := r.Leg("answer")
+	if l != nil {
+		a := l.Attempt(&AttemptBegin{At: now, Method: "POST", API: "chat", Model: "m", Engine: "vllm", Node: "n", Rank: -1,
+			Address: "http://10.0.0.1:8000", Stream: true, Expected: time.Second})
+		a.AppendHeader(lines)
+		a.End(&AttemptEnd{Verdict: "answered", Status: 200, End: "complete", Stream: true, TTFT: time.Second,
+			Usage: usage.Counts{HasPrompt: true, HasCompletion: true, HasCached: true}})
+		l.End(&LegEnd{Model: "m", Mode: "predicted", Node: "n", Attempts: 1})
+		r.Describe(&RequestEnd{ID: "0123", Method: "POST", Route: "/v1/chat/completions", API: "chat", Generates: true,
+			Asked: "m", Served: "m", Status: 200, End: "complete", Stream: true, TTFT: time.Second})
+	}
+	r.End()
 }
