@@ -42,7 +42,7 @@ type Config struct {
 type RouterConfig struct {
 	Listen         string          `toml:"listen" default:"127.0.0.1:8080" flag:"listen" help:"address of the OpenAI-compatible port (host:port, or unix:///path)"`
 	Admin          string          `toml:"admin" default:"127.0.0.1:9091" flag:"admin" help:"address of the admin port: /readyz, /metrics, /busy_threshold, /debug"`
-	Backends       []string        `toml:"backends" flag:"backend" split:"space" help:"an engine as URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=,kv-events=,kv-replay=,label=,expert=,max_batched_tokens=,data_parallel_size=]; [[backend]] explains the keys; label and expert may be repeated"`
+	Backends       []string        `toml:"backends" flag:"backend" split:"space" help:"an engine as URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=,kv-events=,kv-replay=,connector=,bootstrap=,label=,expert=,max_batched_tokens=,data_parallel_size=]; [[backend]] explains the keys; label and expert may be repeated"`
 	InsecureListen bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow listen beyond loopback without client certificates; clients of other hosts then get 403 for requests that steer the router, with x-cgn-node, x-data-parallel-rank or the other privileged fields and headers of docs/nvext.md"`
 	InsecureAdmin  bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback; the admin port asks for no password or certificate, and /debug shows internals; /busy_threshold takes changes only from the router's own host"`
 	Mode           string          `toml:"mode" default:"" flag:"mode" help:"how nodes are picked: predicted, score, cost (or kv), round_robin, random, power_of_two, least_loaded, direct or device_aware; overrides only the mode of the fleet's policy, a policy of one model keeps its mode; empty: the policy's mode, which is predicted by default"`
@@ -57,6 +57,7 @@ type RouterConfig struct {
 	DrainTimeout   config.Duration `toml:"drain_timeout" default:"60s" flag:"drain-timeout" help:"time that running requests have to finish at a stop, after drain_delay; streams that are left then end with an error event; 0: they end at once"`
 	OverloadStatus int             `toml:"overload_status" default:"503" help:"HTTP status of a request when every node that could take it is busy by its thresholds: 503, or 529 as NVIDIA Dynamo answers (docs/filters.md)"`
 	Admission      AdmissionConfig `toml:"admission" was:"admission" help:"Caps on requests in flight. Nothing is queued."`
+	Disagg         DisaggConfig    `toml:"disagg" help:"Prefill and decode of one request on two nodes."`
 	Session        SessionConfig   `toml:"session" help:"How the requests of one session stay on one node. docs/sessions.md lists the headers with a session's id."`
 }
 
@@ -72,6 +73,8 @@ type BackendConfig struct {
 	KV            string `toml:"kv" help:"gRPC address of the cgn-kvcached on the engine's host, host:port (with the certificates of upstream_tls) or unix:///path; the blocks of that daemon then count in routing"`
 	KVEvents      string `toml:"kv_events" help:"address where the engine publishes KV events (vLLM: --kv-events-config), tcp://host:port or ipc:///path; the router then knows the cached blocks of the engine's base model instead of predicting them. The [[model]] needs a tokenizer; with tokenizer = \"none\" only prompts given as token ids count. Only for engines without an agent, because an agent follows its engines itself"`
 	KVReplay      string `toml:"kv_replay" help:"address where the engine repeats KV events that the router missed (vLLM: replay_endpoint); empty: a missed event makes the router forget all blocks of the engine"`
+	Connector     string `toml:"connector" help:"how the engine hands the KV blocks of a prompt to another engine, or takes them (docs/engines.md): nixl or mooncake (vllm), sglang, trtllm or trtllm-generation-first (TensorRT-LLM, by its schedule style). Empty: for role prefill and decode nixl with vllm, sglang with sglang and trtllm with TensorRT-LLM; for role both none"`
+	Bootstrap     string `toml:"bootstrap" help:"address of the engine's bootstrap server, which engines that decode must reach: host:port, or :port on the host of url. For the connectors sglang and mooncake of a node that prefills. Empty: port 8998 on the host of url"`
 
 	MaxBatchedTokens int      `toml:"max_batched_tokens" default:"0" help:"tokens that the engine computes in one step, of all its requests together (vLLM: --max-num-batched-tokens, SGLang: --chunked-prefill-size); active_prefill_tokens_threshold_frac is a share of this number and has no effect without it (docs/filters.md); 0: unknown"`
 	DataParallel     int      `toml:"data_parallel_size" default:"0" help:"data-parallel ranks of the engine (vLLM: --data-parallel-size, SGLang: --dp-size), 64 at most; the router then chooses a rank for each request and names it to the engine in x-data-parallel-rank (docs/engines.md). 0: as many as the engine's metrics name; 1: the engine chooses its rank itself"`
@@ -212,6 +215,7 @@ func (c *Config) Validate() error {
 	c.Traces.validate(bad)
 	c.validateKernelEvents(bad)
 	c.validateNumbers(bad)
+	c.Router.Disagg.validate(bad)
 	c.validateDurations(bad)
 	c.validateModels(bad)
 	return errors.Join(errs...)

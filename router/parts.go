@@ -38,6 +38,7 @@ func (b *BackendConfig) backend() fleet.Backend {
 		URL: b.URL, ID: b.ID, Model: b.Model, Role: b.Role, MaxConcurrent: b.MaxConcurrent,
 		APIKeyFile: b.APIKeyFile, CA: b.CA, KV: b.KV, KVEvents: b.KVEvents, KVReplay: b.KVReplay, Labels: b.Labels,
 		Experts: b.Experts, MaxBatchedTokens: b.MaxBatchedTokens, DataParallel: b.DataParallel,
+		Connector: b.Connector, Bootstrap: b.Bootstrap,
 	}
 }
 
@@ -211,6 +212,7 @@ func (c *Config) legOptions() leg.Options {
 		PatienceFloor: t.PatienceFloor.Std(), StallFloor: t.StallFloor.Std(),
 		MaxNodes: c.Retry.MaxNodes, Feedback: c.Prefix.Feedback, OverloadStatus: c.Router.OverloadStatus,
 		PassNvext:    c.Router.PassNvext,
+		Disagg:       c.Router.Disagg.settings(),
 		HardSessions: c.Router.Session.Affinity == "hard",
 	}
 }

@@ -367,6 +367,63 @@ func TestTraceOfASearch(t *testing.T) {
 	r.is(r.request, false, "http.route", "/v1/responses/{id}", "gen_ai.operation.name", "", "error.type", "*")
 }
 
+// TestTraceOfAHandover checks that both legs of a prompt that is handed over are in the trace, and
+// that each engine gets its own attempt's span as parent.
+func TestTraceOfAHandover(t *testing.T) {
+	t.Parallel()
+	c := collect(t)
+	s := divide(t, 1, 1, c.traced)
+	mustAll(t, "answer", []*reply{s.chat(chatBody(longPrompt("a"), streaming))})
+	parents := map[string]string{}
+	for work, e := range map[string]*engine.Engine{"prefill": s.prefills[0], "answer": s.decodes[0]} {
+		parents[work] = lastTo(t, e, "/v1/chat/completions").Header.Get("traceparent")
+	}
+	r := c.tree(t, s.site)
+	r.has(2, 2)
+	for _, l := range r.legs {
+		work, handover := strings.TrimPrefix(l.Name, "leg "), ""
+		if work == "answer" {
+			handover = "split"
+		}
+		r.is(l, false, "cgn.leg.work", work, "cgn.leg.handover", handover, "gen_ai.request.model", "sim")
+		for _, a := range r.attempts {
+			if string(a.ParentSpanId) != string(l.SpanId) {
+				continue
+			}
+			r.is(a, false, "gen_ai.request.stream", fmt.Sprint(work == "answer"), "cgn.attempt.verdict", "answered")
+			if parents[work] != parentOf(a) {
+				t.Errorf("the engine's parent in the leg %s is %s, want %s", work, parents[work], parentOf(a))
+			}
+		}
+	}
+}
+
+// TestTraceOfALostHandover checks that the second request to the same node is an attempt of its
+// own.
+func TestTraceOfALostHandover(t *testing.T) {
+	t.Parallel()
+	c := collect(t)
+	s := divide(t, 1, 1, c.traced)
+	s.decodes[0].SetFault(once(engine.Fault{Status: 400}))
+	mustAll(t, "answer", []*reply{s.chat(chatBody(longPrompt("a"), plain))})
+	r := c.tree(t, s.site)
+	r.has(2, 3)
+	verdicts := map[string]int{}
+	for _, a := range r.attempts {
+		v := textOf(a.Attributes, "cgn.attempt.verdict")
+		verdicts[v]++
+		r.is(a, v != "answered")
+	}
+	if verdicts["answered"] != 2 || verdicts["lost"] != 1 {
+		t.Errorf("%v", verdicts)
+	}
+	for _, l := range r.legs {
+		if l.Name == "leg answer" {
+			r.is(l, false, "cgn.leg.handover", "unread")
+		}
+	}
+}
+
 // TestLostSpans checks that spans that the collector refuses are counted, and cost no answer.
 func TestLostSpans(t *testing.T) {
 	t.Parallel()

@@ -42,6 +42,8 @@ func newNodes(s *state) *cobra.Command {
 			"the median round trip between the agent and its clients, and how many in a million\n" +
 			"segments it sends them again. In parentheses: how old the sample was at the heartbeat. " +
 			"\"-\": the agent cannot tell; its /readyz says why.\n" +
+			"ROLE has in parentheses the connector by which the node hands KV blocks over, or takes them " +
+			"(docs/engines.md).\n" +
 			"LABELS are those of the agent's configuration, which requests can require or prefer.\n" +
 			"Routers hear of changes between heartbeats: cgn-ctl top and cgn-ctl route explain.\n\n" +
 			"SLOTS is how many requests at once the operator has stated, " +
@@ -137,11 +139,19 @@ func writeNodes(t *cli.Table, rows []nodeRow) {
 				r.Number, r.Error)
 			continue
 		}
-		t.Row(r.ID, r.state(), h.Role, cell.Dash(h.Engine), cell.Dash(strings.Join(h.Models, ",")),
+		t.Row(r.ID, r.state(), roleCell(h), cell.Dash(h.Engine), cell.Dash(strings.Join(h.Models, ",")),
 			cell.Dash(strings.Join(h.Labels, ",")), h.InFlight, h.QueueDepth, slotsCell(h),
 			cell.Sample(&h.Load, "kernel"), cell.Sample(&h.Load, "sm"), cell.Sample(&h.Load, "watts"),
 			r.routerCell(), r.pathCell(), h.Address, r.Number, r.lease())
 	}
+}
+
+// roleCell formats the role, with the connector in parentheses.
+func roleCell(h *cluster.NodeHealth) string {
+	if name := cluster.Hands(h.Engine, h.Connector, h.Role); name != "" {
+		return string(h.Role) + " (" + name + ")"
+	}
+	return string(h.Role)
 }
 
 // slotsCell formats the operator's limit of concurrent requests, with the engine's own number in

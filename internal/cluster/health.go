@@ -51,6 +51,12 @@ type NodeHealth struct {
 	Role     Role     `json:"role,omitempty"`
 	Engine   string   `json:"engine,omitempty"` // vllm, sglang, llama_cpp or openai_compat
 	Models   []string `json:"models"`
+	// Connector says how the engine hands KV blocks to another engine, or takes them; empty: not at
+	// all, or by the DefaultConnector of the engine if Role is prefill or decode.
+	Connector string `json:"connector,omitempty"`
+	// Bootstrap is the address of the engine's bootstrap server: host:port, or :port on the host of
+	// Address.
+	Bootstrap string `json:"bootstrap,omitempty"`
 	// EngineVersion is the engine's own version; empty: unknown.
 	EngineVersion string `json:"engine_version,omitempty"`
 	// Adapters are the LoRA adapters among Models.
@@ -78,8 +84,8 @@ type NodeHealth struct {
 	HeartbeatS float64 `json:"heartbeat_s,omitempty"`
 	Stamp      int64   `json:"stamp"` // the agent's time in Unix milliseconds; changes with every heartbeat
 
-	// LeftOut is set by ParseNodeHealth. LeftOut gives the reason if an optional address in the
-	// value is empty here, or its labels or experts are left out.
+	// LeftOut is set by ParseNodeHealth. LeftOut gives the reason if an optional address or the
+	// connector in the value is empty here, or its labels or experts are left out.
 	LeftOut error `json:"-"`
 }
 
@@ -124,8 +130,8 @@ const (
 
 // ParseNodeHealth parses and checks the value of a node's key. ParseNodeHealth ignores unknown
 // members. An error means that the value must not be used at all, and the node keeps its earlier
-// state. Invalid optional addresses, labels and experts are left out, and LeftOut gives the reason.
-// The node serves without them.
+// state. Invalid optional addresses, labels and experts, and a connector that is not known here or
+// not the engine's, are left out. LeftOut gives the reason. The node serves without them.
 func ParseNodeHealth(id string, value []byte) (*NodeHealth, error) {
 	h := &NodeHealth{}
 	if err := readValue("node", id, value, h); err != nil {
@@ -161,6 +167,14 @@ func (h *NodeHealth) fitOptional() {
 		}
 	}
 	h.fitNames()
+	if err := CheckConnector(h.Engine, h.Connector); err != nil {
+		h.Connector = ""
+		errs = append(errs, fmt.Errorf("connector: %w; the node is used without it", err))
+	}
+	if err := CheckBootstrap(h.Bootstrap); err != nil {
+		h.Bootstrap = ""
+		errs = append(errs, fmt.Errorf("%w; the node is used without it", err))
+	}
 	if err := CheckLabels(h.Labels); err != nil {
 		h.Labels = nil
 		errs = append(errs, fmt.Errorf("labels: %w; the node is used without labels", err))
@@ -189,6 +203,10 @@ func (h *NodeHealth) Check() error {
 	for _, p := range h.places() {
 		errs = append(errs, CheckPlace(p.field, *p.at))
 	}
+	if err := CheckConnector(h.Engine, h.Connector); err != nil {
+		errs = append(errs, fmt.Errorf("connector: %w", err))
+	}
+	errs = append(errs, CheckBootstrap(h.Bootstrap))
 	for name, slots := range map[string]int{"max_concurrent": h.MaxConcurrent, "engine_slots": h.EngineSlots} {
 		if slots < 0 || slots > maxSlots {
 			errs = append(errs, fmt.Errorf("%s %d is not in 0..%d", name, slots, maxSlots))

@@ -33,6 +33,8 @@ type Backend struct {
 	KV            string // gRPC address of the host's cache daemon: host:port, or unix:///path; empty: none
 	KVEvents      string // address of the engine's KV events: tcp://host:port, ipc:///path; empty: none
 	KVReplay      string // address where the engine repeats missed KV events; empty: none
+	Connector     string // how the engine hands KV blocks over; empty: see Info.Hands
+	Bootstrap     string // address of its bootstrap server: host:port, or :port on the engine's host; empty: usual port
 
 	Labels           []string // words such as gpu=h100
 	Experts          cluster.Experts
@@ -41,8 +43,8 @@ type Backend struct {
 }
 
 // backendOptions lists the options that may follow the URL in a --backend flag.
-const backendOptions = "id=, model=, role=, max_concurrent=, api_key_file=, ca=, kv=, kv-events=, kv-replay=, label=, " +
-	"expert=, max_batched_tokens=, data_parallel_size="
+const backendOptions = "id=, model=, role=, max_concurrent=, api_key_file=, ca=, kv=, kv-events=, kv-replay=, " +
+	"connector=, bootstrap=, label=, expert=, max_batched_tokens=, data_parallel_size="
 
 // ParseBackend reads a URL with options, as in http://h:8001,id=n1,label=gpu=h100, and checks the
 // result with Check. backendOptions lists the options. Only label and
@@ -81,7 +83,7 @@ func several(flag string) error {
 func (b *Backend) set(name, value string) error {
 	text := map[string]*string{
 		"id": &b.ID, "model": &b.Model, "role": &b.Role, "api_key_file": &b.APIKeyFile, "ca": &b.CA, "kv": &b.KV,
-		"kv_events": &b.KVEvents, "kv_replay": &b.KVReplay,
+		"kv_events": &b.KVEvents, "kv_replay": &b.KVReplay, "connector": &b.Connector, "bootstrap": &b.Bootstrap,
 	}[name]
 	if text != nil {
 		*text = value
@@ -171,6 +173,33 @@ func (b Backend) Check() error {
 	}
 	if err := b.checkEvents(); err != nil {
 		return fail(err)
+	}
+	if err := b.checkConnector(at.Network); err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+// checkConnector validates how the engine hands blocks over. The kind of the engine is not known
+// here; see member.wrong.
+func (b Backend) checkConnector(network string) error {
+	if err := cluster.CheckConnector("", b.Connector); err != nil {
+		return fmt.Errorf("option connector: %w", err)
+	}
+	if err := cluster.CheckBootstrap(b.Bootstrap); err != nil {
+		return fmt.Errorf("option bootstrap: %w, nor :port on the host of the url", err)
+	}
+	hostless := strings.HasPrefix(b.Bootstrap, ":") ||
+		b.Bootstrap == "" && b.Role != string(cluster.RoleDecode) && cluster.NeedsBootstrap(b.Connector)
+	switch name := b.dnsName(); {
+	case b.Bootstrap != "" && b.Connector != "" && !cluster.NeedsBootstrap(b.Connector):
+		return fmt.Errorf("option bootstrap is for the connectors sglang and mooncake; %s has no bootstrap server",
+			b.Connector)
+	case network == "unix" && hostless:
+		return errors.New("option " + noBootstrap)
+	case name != "" && b.Bootstrap != "" && !hostless:
+		return fmt.Errorf("option bootstrap: %q may be several engines, each with a bootstrap server of its own; give :port, "+
+			"which is on each engine's host", name)
 	}
 	return nil
 }

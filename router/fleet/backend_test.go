@@ -22,10 +22,10 @@ func write(t *testing.T, name, content string) string {
 
 func TestParseBackend(t *testing.T) {
 	got, err := ParseBackend("https://a:8000,id=n1,model=org/m,role=decode,max_concurrent=8,api_key_file=/k,ca=/ca.pem," +
-		"label=gpu=h100,label=fast,expert=0-127,expert=code,max_batched_tokens=8192,data_parallel_size=4")
+		"label=gpu=h100,label=fast,expert=0-127,expert=code,max_batched_tokens=8192,data_parallel_size=4,connector=mooncake,bootstrap=:9000")
 	want := Backend{URL: "https://a:8000", ID: "n1", Model: "org/m", Role: "decode", MaxConcurrent: 8, APIKeyFile: "/k",
 		CA: "/ca.pem", Labels: []string{"gpu=h100", "fast"}, Experts: cluster.Experts{"0-127", "code"},
-		MaxBatchedTokens: 8192, DataParallel: 4}
+		MaxBatchedTokens: 8192, DataParallel: 4, Connector: "mooncake", Bootstrap: ":9000"}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("%+v %v", got, err)
 	}
@@ -39,37 +39,44 @@ func TestParseBackend(t *testing.T) {
 
 func TestBadBackendsSayWhatToDo(t *testing.T) {
 	for flag, says := range map[string]string{
-		"127.0.0.1:8001":                 "http://host:port",
-		"":                               "http://host:port",
-		"http://a:8000/v1":               "give the server's root",
-		"http://a,idd=x":                 "option idd is not known; there are id=",
-		"http://a,id":                    "write id=VALUE",
-		"http://a:1,http://b:1":          "this is more than one URL; give each engine a --backend",
-		"a:1,b:1":                        "more than one URL",
-		"http://a:1,id=x,http://b:1":     "more than one URL",
-		"http://a:1, http://b?x=1":       "more than one URL",
-		"http://a:1 http://b:1":          "more than one URL",
-		"http://a:1;http://b:1":          "more than one URL",
-		"http://a,id=":                   "write id=VALUE",
-		"http://a,id=x,id=y":             "given twice",
-		"http://a,id=a/b":                "letters, digits",
-		"http://a,role=boss":             "prefill, decode, both",
-		"http://a,max_concurrent=many":   "whole number",
-		"http://a,max_concurrent=-1":     "whole number",
-		"http://a,ca=/x":                 "https",
-		"http://a,api_key=sk-1":          "api_key_file=",
-		"http://a,label=a b":             "option label: \"a b\" holds a space",
-		"http://a,label=x,label=x":       "option label: \"x\" is given twice",
-		"http://a,max_batched_tokens=x":  "max_batched_tokens=x: want a whole number",
-		"http://a,max_batched_tokens=-1": "option max_batched_tokens: -1 is not in 0..",
-		"http://a,data_parallel_size=x":  "data_parallel_size=x: want a whole number",
-		"http://a,data_parallel_size=65": "option data_parallel_size: 65 is not in 0..64",
-		"http://a,data_parallel_size=-1": "option data_parallel_size: -1 is not in 0..64",
-		"http://a,labels=x":              "write label= once for each label",
-		"http://a,experts=x":             "write expert= once for each expert",
-		"http://a,expert=9-0":            "option expert: \"9-0\" is no number",
-		"http://a/v1/chat/completions":   "give the server's root",
-		"http://a/v1/models":             "give the server's root",
+		"127.0.0.1:8001":                                    "http://host:port",
+		"":                                                  "http://host:port",
+		"http://a:8000/v1":                                  "give the server's root",
+		"http://a,idd=x":                                    "option idd is not known; there are id=",
+		"http://a,id":                                       "write id=VALUE",
+		"http://a:1,http://b:1":                             "this is more than one URL; give each engine a --backend",
+		"a:1,b:1":                                           "more than one URL",
+		"http://a:1,id=x,http://b:1":                        "more than one URL",
+		"http://a:1, http://b?x=1":                          "more than one URL",
+		"http://a:1 http://b:1":                             "more than one URL",
+		"http://a:1;http://b:1":                             "more than one URL",
+		"http://a,id=":                                      "write id=VALUE",
+		"http://a,id=x,id=y":                                "given twice",
+		"http://a,id=a/b":                                   "letters, digits",
+		"http://a,role=boss":                                "prefill, decode, both",
+		"http://a,max_concurrent=many":                      "whole number",
+		"http://a,max_concurrent=-1":                        "whole number",
+		"http://a,ca=/x":                                    "https",
+		"http://a,api_key=sk-1":                             "api_key_file=",
+		"http://a,label=a b":                                "option label: \"a b\" holds a space",
+		"http://a,label=x,label=x":                          "option label: \"x\" is given twice",
+		"http://a,max_batched_tokens=x":                     "max_batched_tokens=x: want a whole number",
+		"http://a,max_batched_tokens=-1":                    "option max_batched_tokens: -1 is not in 0..",
+		"http://a,data_parallel_size=x":                     "data_parallel_size=x: want a whole number",
+		"http://a,data_parallel_size=65":                    "option data_parallel_size: 65 is not in 0..64",
+		"http://a,data_parallel_size=-1":                    "option data_parallel_size: -1 is not in 0..64",
+		"http://a,labels=x":                                 "write label= once for each label",
+		"http://a,experts=x":                                "write expert= once for each expert",
+		"http://a,expert=9-0":                               "option expert: \"9-0\" is no number",
+		"http://a,connector=rdma":                           "option connector: \"rdma\" is no connector; possible: nixl, mooncake, sglang",
+		"http://a,bootstrap=8998":                           "option bootstrap: bootstrap \"8998\" is not host:port, nor :port",
+		"http://a,bootstrap=:x":                             "\"x\" is not a port",
+		"http://a,bootstrap=b:8998":                         "give :port, which is on each engine's host",
+		"unix:///a,connector=mooncake":                      "the url is a socket",
+		"unix:///a,bootstrap=:8998":                         "the url is a socket",
+		"http://127.0.0.1:1,connector=nixl,bootstrap=:8998": "nixl has no bootstrap server",
+		"http://a/v1/chat/completions":                      "give the server's root",
+		"http://a/v1/models":                                "give the server's root",
 	} {
 		if _, err := ParseBackend(flag); err == nil || !strings.Contains(err.Error(), says) ||
 			strings.Contains(err.Error(), "sk-1") {

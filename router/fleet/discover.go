@@ -173,7 +173,7 @@ const (
 )
 
 // engineKinds maps owned_by of a model to the engine's kind.
-var engineKinds = map[string]string{"vllm": vLLM, "sglang": "sglang", "llamacpp": llamaCPP}
+var engineKinds = map[string]string{"vllm": vLLM, "sglang": "sglang", "llamacpp": llamaCPP, "tensorrt_llm": "trtllm"}
 
 // scrape reads the engine's own metrics when they are due. The load of an engine without metrics is
 // unknown, not zero.

@@ -232,14 +232,18 @@ func (m *member) patience(limit time.Duration) time.Duration {
 }
 
 func etcdInfo(h *cluster.NodeHealth) *Info {
-	return &Info{
+	info := &Info{
 		Address: h.Address, Role: h.Role, Engine: h.Engine, Models: h.Models, Upstream: h.Models, Adapters: h.Listed(),
 		Device: h.Device, GPUModel: h.GPUModel, DType: h.DType, TP: h.TP, DataParallel: h.DataParallel,
 		VRAMBytes: h.VRAMBytes, MaxConcurrent: int32(h.MaxConcurrent),
 		EngineSlots: int32(h.EngineSlots), BlockTokens: h.BlockTokens, Labels: h.Labels, Experts: h.Experts,
 		EngineVersion: h.EngineVersion, MaxBatchedTokens: h.MaxBatchedTokens,
 		KVAddress: h.KVAddress, KVEvents: h.KVEvents, KVEpoch: h.KVEpoch, Instance: h.Instance, Version: h.Version,
+		Connector: h.Connector,
 	}
+	at, _ := address.Parse(h.Address) // checked by ParseNodeHealth
+	info.setBootstrap(h.Bootstrap, at.Network, at.Addr)
+	return info
 }
 
 // listCordons lifts the unlisted cordons. listCordons lifts none when etcd lost its data, because

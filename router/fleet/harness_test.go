@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -28,6 +29,7 @@ type engine struct {
 	health   int
 	metrics  string // empty: 404
 	version  string // empty: 404
+	owner    string // owned_by of the models; empty: vllm
 	key      string // the key that Authorization must hold
 	complete func(w http.ResponseWriter, r *http.Request)
 	asked    map[string]int
@@ -66,7 +68,7 @@ func (e *engine) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		list := []model{}
 		for _, m := range e.models {
-			list = append(list, model{m, "vllm"})
+			list = append(list, model{m, cmp.Or(e.owner, "vllm")})
 		}
 		json.NewEncoder(w).Encode(map[string]any{"object": "list", "data": list})
 	case r.URL.Path == "/version" && e.version != "":

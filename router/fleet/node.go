@@ -5,6 +5,7 @@ package fleet
 
 import (
 	"hash/fnv"
+	"net"
 	"sync/atomic"
 	"time"
 
@@ -76,7 +77,7 @@ type ending struct {
 type Info struct {
 	Address       string // URL
 	Role          cluster.Role
-	Engine        string         // vllm, sglang, llama_cpp, openai_compat; empty = unknown
+	Engine        string         // vllm, sglang, trtllm, llama_cpp, openai_compat; empty = unknown
 	Models        []string       // names of the node's models in requests
 	OnlyModel     string         // static nodes: the only model that the configuration lets it serve; empty: all
 	Upstream      []string       // for each of Models, the name that the engine expects
@@ -95,6 +96,13 @@ type Info struct {
 	Instance      string // etcd nodes: the agent that owns the key
 	Version       string
 
+	// Connector is the stated connector, one of the Connector constants of package cluster; empty:
+	// none. Hands returns the one in force.
+	Connector string
+	// Bootstrap is the host:port of the engine's bootstrap server, which a decoding node asks for
+	// blocks; empty: none is known, or the engine's connector needs none.
+	Bootstrap string
+
 	EngineVersion    string // empty: unknown
 	MaxBatchedTokens int    // tokens that the engine computes in one step; 0: unknown
 
@@ -103,6 +111,26 @@ type Info struct {
 	Experts cluster.Experts
 
 	bases map[string]string // the base of each of Models; empty: no adapter; made by setInfo
+}
+
+// Hands returns the connector by which the node hands blocks over as a prefill node, or takes them
+// as a decode node; "": it does neither. role is the role in which the node serves a model, which a
+// pool may have given it. The default is known as soon as the kind of the engine is.
+func (i *Info) Hands(role cluster.Role) string { return cluster.Hands(i.Engine, i.Connector, role) }
+
+// setBootstrap resolves the address of the bootstrap server. stated is that of the configuration or
+// the heartbeat. Without one it is the usual port, if the connector needs a server. network and
+// addr are the node's own address; a socket has no host.
+func (i *Info) setBootstrap(stated, network, addr string) {
+	// a model's pool can make a prefill node of any node
+	if stated == "" && cluster.NeedsBootstrap(i.Hands(cluster.RolePrefill)) {
+		stated = ":" + cluster.BootstrapPort
+	}
+	host := ""
+	if network != "unix" {
+		host, _, _ = net.SplitHostPort(addr)
+	}
+	i.Bootstrap = cluster.ResolveBootstrap(stated, host)
 }
 
 // VRAM is the node's GPU memory in bytes, NaN if unknown.

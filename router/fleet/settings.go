@@ -315,15 +315,15 @@ func PrefillOnly(inPool bool) string {
 	if inPool {
 		why = "its nodes are all in its pool prefill"
 	}
-	return why + ", and no prefill node gets requests; the model has no node of role both or decode"
+	return why + ", and a prefill node answers nothing; the model has no node of role both or decode"
 }
 
 // WhyPrefill says why n, a prefill node of the model, gets no requests for it.
 func (m *ModelView) WhyPrefill(n *Node) string {
 	if m.roles[n] == "" {
-		return prefillUnused
+		return n.whyPrefill()
 	}
-	return "it is in the pool prefill of model " + m.Name + ", and requests go to roles both and decode only"
+	return "it is in the pool prefill of model " + m.Name + ", whose requests are answered by roles both and decode"
 }
 
 // notePool records the nodes of a pool that do not serve the model.

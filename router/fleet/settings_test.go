@@ -311,7 +311,7 @@ func TestOnlyPrefillNodes(t *testing.T) {
 	pool := func(pools map[cluster.Role][]string) *settings {
 		return stored(map[string]*cluster.Model{"m": {Pools: pools}})
 	}
-	const none = ", and no prefill node gets requests; the model has no node of role both or decode"
+	const none = ", and a prefill node answers nothing; the model has no node of role both or decode"
 	for name, c := range map[string]struct {
 		nodes    []*Node
 		in       *settings
@@ -321,7 +321,7 @@ func TestOnlyPrefillNodes(t *testing.T) {
 		"pool": {[]*Node{testNode("a", 4, "m"), testNode("b", 4, "m")},
 			pool(map[cluster.Role][]string{"prefill": {"a", "b"}}),
 			"model m: its nodes are all in its pool prefill" + none,
-			"; b: it is in the pool prefill of model m, and requests go to roles both and decode only; model m: its nodes are"},
+			"; b: it is in the pool prefill of model m, whose requests are answered by roles both and decode; model m: its"},
 		"own role": {[]*Node{role("p", cluster.RolePrefill, "m")}, pool(nil),
 			"model m: its nodes all have role prefill" + none, "; p: " + prefillUnused},
 		"one answers": {[]*Node{testNode("a", 4, "m"), testNode("b", 4, "m")},

@@ -164,9 +164,19 @@ func (s *Snapshot) staleDetail() string {
 		"known then"
 }
 
-// prefillUnused is the reason why a prefill node takes no requests: the router does not split
-// prefill and decode over nodes.
-const prefillUnused = "its role is prefill, and requests go to roles both and decode only"
+// These are the reasons why a prefill node answers no requests.
+const (
+	prefillOnly   = "its role is prefill: it computes prompts for nodes of roles both and decode, and answers nothing"
+	prefillUnused = "its role is prefill, and it has no connector by which it could hand prompts over"
+)
+
+// whyPrefill says why n, whose role is prefill, answers no requests.
+func (n *Node) whyPrefill() string {
+	if n.Info().Hands(cluster.RolePrefill) == "" {
+		return prefillUnused
+	}
+	return prefillOnly
+}
 
 // whyNot explains a node that answers no requests now.
 func (s *Snapshot) whyNot(n *Node, now time.Time) string {
@@ -193,7 +203,7 @@ func (n *Node) whyNot(now time.Time) string {
 		return reason
 	}
 	if n.Info().Role == cluster.RolePrefill {
-		return prefillUnused
+		return n.whyPrefill()
 	}
 	if len(n.Info().Models) == 0 {
 		return "it serves no model"

@@ -16,6 +16,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/lora"
+	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/health"
 )
 
@@ -167,7 +168,7 @@ func (f *Fleet) want(e endpoint) {
 		m = nil
 	}
 	if m == nil {
-		if m = f.add(e.id, e.identity, Static, staticInfo(e.backend, discovery{}), e.target); m == nil {
+		if m = f.add(e.id, e.identity, Static, staticInfo(e.backend, e.target, discovery{}), e.target); m == nil {
 			return
 		}
 		m.secrets = e.secrets
@@ -184,15 +185,11 @@ func (f *Fleet) want(e endpoint) {
 func (f *Fleet) refresh(m *member) {
 	d := m.node.asker.discovered()
 	m.heard = d.asked || m.backend.Model != ""
-	info := staticInfo(m.backend, d)
+	info := staticInfo(m.backend, m.node.Pool.Target(), d)
 	none := d.asked && len(info.Models) == 0
-	switch {
-	case none:
-		f.problem(ofBackend, m.node.ID, d.noModels())
-	case m.backend.DataParallel > 0 && d.ranks > 0 && d.ranks != m.backend.DataParallel:
-		f.problem(ofBackend, m.node.ID, fmt.Sprintf("data_parallel_size is %d, but the engine's metrics have %d ranks; "+
-			"leave the setting out, or mend it", m.backend.DataParallel, d.ranks))
-	default:
+	if why := m.wrong(d, info); why != "" {
+		f.problem(ofBackend, m.node.ID, why)
+	} else {
 		f.solved(ofBackend, m.node.ID)
 	}
 	if !sameInfo(info, m.node.Info()) {
@@ -207,16 +204,41 @@ func (f *Fleet) refresh(m *member) {
 	}
 }
 
-// staticInfo merges the configuration with the engine's description of itself.
-func staticInfo(b Backend, d discovery) *Info {
+// wrong says what the configuration of a static node gets wrong about its engine; "": nothing.
+func (m *member) wrong(d discovery, info *Info) string {
+	b := &m.backend
+	if d.asked && len(info.Models) == 0 {
+		return d.noModels()
+	}
+	if b.DataParallel > 0 && d.ranks > 0 && d.ranks != b.DataParallel {
+		return fmt.Sprintf("data_parallel_size is %d, but the engine's metrics have %d ranks; leave the setting out, "+
+			"or mend it", b.DataParallel, d.ranks)
+	}
+	if err := cluster.CheckConnector(d.engine, b.Connector); err != nil {
+		return "connector: " + err.Error()
+	}
+	if info.Role == cluster.RolePrefill && cluster.NeedsBootstrap(info.Hands(info.Role)) && info.Bootstrap == "" {
+		return noBootstrap
+	}
+	return ""
+}
+
+// noBootstrap is the problem of a prefill node behind a socket.
+const noBootstrap = "bootstrap: the url is a socket, and the engine that decodes must reach the bootstrap server of " +
+	"this one over the network; give host:port"
+
+// staticInfo merges the configuration with the engine's description of itself. at is the node's
+// address.
+func staticInfo(b Backend, at relay.Target, d discovery) *Info {
 	role, _ := cluster.ParseRole(b.Role) // checked by prepare
 	info := &Info{
 		Address: b.URL, Role: role, Engine: d.engine, MaxConcurrent: int32(b.MaxConcurrent),
 		EngineSlots: d.engineSlots, BlockTokens: d.blockTokens,
 		Models: d.models, Upstream: d.models, Adapters: d.adapters, KVAddress: b.KV,
 		Labels: b.Labels, Experts: b.Experts, EngineVersion: d.version, MaxBatchedTokens: b.MaxBatchedTokens,
-		DataParallel: cmp.Or(b.DataParallel, d.ranks),
+		DataParallel: cmp.Or(b.DataParallel, d.ranks), Connector: b.Connector,
 	}
+	info.setBootstrap(b.Bootstrap, at.Network, at.Addr)
 	if info.OnlyModel = b.Model; b.Model != "" {
 		info.Adapters = slices.DeleteFunc(slices.Clone(d.adapters), func(a lora.Adapter) bool {
 			return a.Name != b.Model

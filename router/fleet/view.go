@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"math"
 	"time"
 
@@ -47,6 +48,10 @@ type NodeView struct {
 	Labels   []string `json:"labels,omitempty"`
 	Experts  []string `json:"experts,omitempty"`
 	Version  string   `json:"version,omitempty"`
+
+	// Connector is the connector in force for the node's own role, or else the stated one.
+	Connector string `json:"connector,omitempty"`
+	Bootstrap string `json:"bootstrap,omitempty"` // host:port of its bootstrap server
 
 	EngineVersion    string `json:"engine_version,omitempty"`
 	MaxBatchedTokens int    `json:"max_batched_tokens,omitempty"`
@@ -228,6 +233,9 @@ func (n *Node) view(now time.Time, answers bool) NodeView {
 		Others: l.Others, Waiting: l.Waiting, Signals: l.Signals(), Path: n.Path().View(now), Version: info.Version,
 		Adapters: views(n.adapters.States(), now), AdapterSlots: n.adapters.Slots(),
 	}
+	if v.Connector = cmp.Or(info.Hands(info.Role), info.Connector); v.Connector != "" {
+		v.Bootstrap = info.Bootstrap
+	}
 	v.Eligible, v.Reason = n.Eligible(now)
 	switch {
 	case v.Reason == noModel:
@@ -237,7 +245,7 @@ func (n *Node) view(now time.Time, answers bool) NodeView {
 		v.Suspect, v.Reason = true, health.SuspectReason
 		why, since := n.Health.Suspicion()
 		v.SuspectWhy, v.SuspectMs = why, ageMs(now, since)
-	case info.Role == cluster.RolePrefill && !answers:
+	case info.Role == cluster.RolePrefill && !answers && info.Hands(info.Role) == "":
 		v.Reason = prefillUnused
 	case n.Health.State() == health.HalfOpen:
 		v.Reason = health.OnTrial

@@ -154,4 +154,7 @@ func (c *call) describe(h *fasthttp.ResponseHeader) {
 		b := strconv.AppendInt(number[:0], int64(matched), 10)
 		h.SetBytesV("X-Cgn-Overlap", strconv.AppendInt(append(b, '/'), int64(blocks), 10))
 	}
+	if node, _ := c.task.PrefillNode(); node != "" {
+		h.Set("X-Cgn-Prefill-Node", node)
+	}
 }

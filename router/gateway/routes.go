@@ -36,12 +36,13 @@ func (r route) methods() string {
 	return ""
 }
 
-// template returns a path of the route for traces, without the ids in it.
+// template returns a path of the route for traces, without the ids in it. The result does not share
+// memory with path, which ends with the request.
 func (r route) template(path string) string {
 	switch r {
 	case routeInfer:
 		if _, exact := inferPaths[path]; exact {
-			return path
+			return strings.Clone(path)
 		}
 		return "/v1/audio/{action}"
 	case routePass:

@@ -3,17 +3,14 @@ package leg
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
-	"github.com/cognitora/dataplane/internal/jsonscan"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/internal/sse"
 	"github.com/cognitora/dataplane/router/answer"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/books"
-	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/health/patience"
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/request"
@@ -37,6 +34,7 @@ type attempt struct {
 	recorded bool // the prediction is in the index; Prefilled reads recorded under the lookout's lock
 	cost     books.Entry
 	forecast forecast
+	split    bool // another node computes the prompt
 	shares   bool // the node keeps blocks that requests share only once
 	grows    bool // the blocks of the answer count as they grow
 	abort    relay.Abort
@@ -49,16 +47,18 @@ type lookout struct {
 	mu    sync.Mutex
 	phase phase
 	abort *relay.Abort // of the running attempt
+	off   bool         // the leg has been called off
 }
 
 // phase is the progress of a leg's attempt as seen by its lookout.
 type phase uint8
 
 const (
-	resting phase = iota // no attempt is running, or its answer is being passed on
-	waiting              // the attempt waits for the first sign of an answer
-	slow                 // given up: the node's peers would have answered by now
-	stuck                // given up: the node makes no progress
+	resting  phase = iota // no attempt is running, or its answer is being passed on
+	waiting               // the attempt waits for the first sign of an answer
+	slow                  // given up: the node's peers would have answered by now
+	stuck                 // given up: the node makes no progress
+	forsaken              // given up: the node that computes the prompt has failed
 )
 
 // verdict is the outcome of an attempt.
@@ -81,12 +81,15 @@ const (
 	tooOld    // the client's HTTP/1.0 cannot take the answer
 	tooLong   // the answer exceeds its memory limit
 	unfit     // the leg's edit of the body failed
+	unpaired  // the node that computes the prompt has failed
+	lost      // the node cannot read the prompt's blocks
 	abandoned // the client is gone or the router is shutting down
 )
 
 var verdictNames = [...]string{
 	"answered", "connect", "local", "reset", "silent", "protocol", "status_500", "overloaded", "slow", "stalled",
-	"stream_options", "timeout", "http_version", "too_long", "unfit", "left",
+	"stream_options", "timeout", "http_version", "too_long", "unfit", "unpaired",
+	"lost", "left",
 }
 
 func (v verdict) String() string { return verdictNames[v] }
@@ -98,8 +101,11 @@ func (v verdict) blames() bool {
 
 // try asks the node of the spare attempt, which holds a slot of the node.
 func (l *Leg) try() verdict {
-	now := time.Now()
 	a := l.spare()
+	if a.split {
+		l.prefillFirst(a)
+	}
+	now := time.Now()
 	a.sent = now
 	a.ref = a.member.rank.Ref()
 	l.useAdapter(a)
@@ -198,6 +204,7 @@ func (l *Leg) arm(a *attempt) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.now = a
+	alive = alive && !l.off
 	if l.phase, l.abort = resting, &a.abort; alive {
 		l.phase = waiting
 	}
@@ -210,11 +217,18 @@ func (l *Leg) claim() bool {
 	ended := l.Request.Life.Ended() != request.None
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if ended || l.phase == slow || l.phase == stuck {
+	if ended || l.off || l.phase == slow || l.phase == stuck || l.phase == forsaken {
 		return false
 	}
 	l.phase = resting
 	return true
+}
+
+// calledOff says whether the leg has been called off.
+func (l *Leg) calledOff() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.off
 }
 
 // disarm ends the time in which the attempt may be given up, and returns the phase at that moment.
@@ -280,21 +294,36 @@ func (a *attempt) believe(l *Leg, at int) {
 // work describes the leg to the patience tracker, in the router's token counts.
 func (l *Leg) work(a *attempt) patience.Work {
 	w := patience.Work{
-		Stream: l.Request.Scan.Stream, Owner: l, MaxTokens: l.Request.Scan.MaxTokens,
+		Stream: l.showsFirst(), Owner: l, MaxTokens: l.Request.Scan.MaxTokens,
 		CachedTokens:   int64(a.matched) * prefix.BlockTokens,
 		UncachedTokens: int64(l.prompt.Blocks-a.matched) * prefix.BlockTokens,
 		Expected:       time.Duration(a.forecast.ttft * float64(time.Second)),
 	}
-	if !l.Request.Generates() {
+	switch {
+	case !l.Request.Generates():
 		w.MaxTokens = patience.NoTokens
+	case l.Work == Prefill:
+		w.MaxTokens = 1
+	case a.split:
+		w.CachedTokens, w.UncachedTokens = w.CachedTokens+w.UncachedTokens, 0
 	}
 	return w
 }
 
+// showsFirst says whether the answer begins with its first token. The answer of a leg for prefill
+// is one token.
+func (l *Leg) showsFirst() bool { return l.Request.Scan.Stream || l.Work == Prefill }
+
 // exchange runs the attempt up to the first sign of an answer. If the node does not know
 // stream_options, exchange remembers that and asks again without.
 func (l *Leg) exchange(a *attempt) (verdict, error) {
+	if a.split {
+		l.hand.prefillBeside()
+	}
 	v, err := l.ask(a)
+	if a.split && l.handed(a, v, err) {
+		v, err = l.ask(a)
+	}
 	if v != noOptions {
 		return v, err
 	}
@@ -308,7 +337,7 @@ func (l *Leg) exchange(a *attempt) (verdict, error) {
 // ask sends the request and waits for the first sign of an answer.
 func (l *Leg) ask(a *attempt) (verdict, error) {
 	limits := &l.model.limits
-	deadline := l.Request.Before(a.sent.Add(limits.FirstByte))
+	deadline := l.before(a.sent.Add(limits.FirstByte))
 	out, err := l.prepare(a)
 	if err != nil {
 		return unfit, err
@@ -326,7 +355,7 @@ func (l *Leg) ask(a *attempt) (verdict, error) {
 	}
 	l.wait.Progress(time.Now())
 	ex.SetIdleTimeout(limits.Idle)
-	ex.SetReadDeadline(l.Request.Before(a.sent.Add(limits.Total)))
+	ex.SetReadDeadline(l.before(a.sent.Add(limits.Total)))
 	if v := statusVerdict(ex.Status()); v != answered {
 		if !l.claim() {
 			return l.blame(relay.ErrCanceled), relay.ErrCanceled
@@ -338,6 +367,9 @@ func (l *Leg) ask(a *attempt) (verdict, error) {
 			return l.blame(err), err
 		}
 	}
+	if a.split && unreadable(ex) {
+		return lost, nil
+	}
 	if l.mayRefuse(ex) && bytes.Contains(ex.Held(), []byte("stream_options")) {
 		return noOptions, nil
 	}
@@ -345,6 +377,14 @@ func (l *Leg) ask(a *attempt) (verdict, error) {
 		return l.blame(err), err
 	}
 	return answered, nil
+}
+
+// before returns the earliest of t, the client's own deadline and the leg's.
+func (l *Leg) before(t time.Time) time.Time {
+	if !l.until.IsZero() && l.until.Before(t) {
+		t = l.until
+	}
+	return l.Request.Before(t)
 }
 
 // mayRefuse says whether the answer may mean that the node does not know the added stream_options.
@@ -366,6 +406,9 @@ func statusVerdict(status int) verdict {
 // deliver hands the answer to the place, which first reads a small body to its end. The client has
 // received nothing until deliver returns nil.
 func (l *Leg) deliver(a *attempt) error {
+	if a.split && !l.hand.computed() {
+		return relay.ErrCanceled
+	}
 	a.status, a.streams = a.ex.Status(), a.ex.IsSSE()
 	l.failAdapter(a)
 	if !l.claim() {
@@ -457,6 +500,11 @@ func (l *Leg) blame(err error) verdict {
 		return overdue
 	case stuck:
 		return stalled
+	case forsaken:
+		return unpaired
+	}
+	if l.calledOff() {
+		return abandoned
 	}
 	if errors.Is(err, relay.ErrClientTooOld) {
 		return tooOld
@@ -485,101 +533,3 @@ func (l *Leg) blameOf(err error) verdict {
 	}
 	return broken
 }
-
-// outgoing is the request to a node.
-type outgoing struct {
-	request   relay.Request
-	edits     scan.Edits
-	asksUsage bool // the router added stream_options.include_usage
-}
-
-// prepare makes the request for the attempt's node. prepare sets the node's model name and asks for
-// a usage report at the end of a stream.
-func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
-	asked, o := l.Request, &l.out
-	o.edits.Reset(asked.Scan, asked.Body())
-	name := a.member.node.UpstreamModel(l.model.name)
-	if len(asked.Scan.Model) > 0 && string(asked.Scan.Model) != name {
-		o.edits.Model(name)
-	}
-	o.asksUsage = l.Work == Answer && l.d.o.Feedback && asked.Scan.Stream && !asked.Scan.IncludeUsage &&
-		(asked.API == scan.Chat || asked.API == scan.Completions) && !a.member.node.rejectsStreamOptions.Load()
-	if o.asksUsage {
-		o.edits.IncludeUsage()
-	}
-	if asked.Scan.Nvext() != (scan.Span{}) {
-		l.editNvext()
-	}
-	if l.Edit != nil {
-		l.Edit(&o.edits)
-	}
-	r := &o.request
-	r.Method, r.Path, r.Header, r.More = asked.Method, asked.Path, asked.Header, a.member.rank.Header
-	if l.Bond == Stored {
-		r.More = nil // the rank that made the response has no part in reading it
-	}
-	r.More = a.span.AppendHeader(r.More[:len(r.More):len(r.More)])
-	address(r, a.member.node.Node, asked.Auth, &a.abort)
-	if r.Body = o.edits.Segments(r.Body[:0]); o.edits.Err() != nil {
-		return nil, fmt.Errorf("%w: %w", errUnfit, o.edits.Err())
-	}
-	return r, nil
-}
-
-// editNvext takes the body's nvext out, unless engines shall get it. Engines know its cache_salt as
-// a member of the root only.
-func (l *Leg) editNvext() {
-	e, x := &l.out.edits, l.Request.Nvext
-	if !l.d.o.PassNvext {
-		e.Remove("nvext")
-	}
-	if x != nil && x.CacheSalt != nil {
-		e.Set("cache_salt", jsonscan.AppendQuoted(nil, x.CacheSalt))
-	}
-}
-
-// errUnfit is returned by prepare when the leg's edit of the body fails.
-var errUnfit = errors.New("the body cannot be changed")
-
-// address directs r to n. address uses the client's key, auth, if the router has none for n.
-// address uses a new connection if idle connections would hold up the node's other clients.
-func address(r *relay.Request, n *fleet.Node, auth []byte, abort *relay.Abort) {
-	r.ForwardAuthorization = nil
-	if n.Pool.Target().Authorization == "" {
-		r.ForwardAuthorization = auth
-	}
-	r.Abort, r.Once = abort, holdsThreads(n)
-}
-
-// Ask sends a GET for path to n and to no other node, with the request's head. place gets the
-// answer, whatever its status. abort or the end of the request cancels the exchange. Ask is a leg
-// without a reservation: it does not count as load on n or as evidence about its health. Ask is
-// safe for concurrent use.
-func (d *Dispatcher) Ask(
-	r *request.Request, n *fleet.Node, path string, until time.Time, abort *relay.Abort, place answer.Place,
-) error {
-	if !r.Life.Enter(abort) {
-		return relay.ErrCanceled
-	}
-	defer r.Life.Leave(abort)
-	get := relay.Request{Method: "GET", Path: path, Header: r.Header, More: r.Trace.AppendHeader(nil)}
-	address(&get, n, r.Auth, abort)
-	ex, err := n.Pool.Send(&get, until)
-	if err != nil {
-		return err
-	}
-	if err = ex.ReadHead(until); err == nil {
-		ex.SetReadDeadline(until)
-		err = place.Take(ex, unread{})
-	}
-	if err != nil {
-		ex.Close()
-	}
-	return err
-}
-
-// unread is a Source that ignores the answer.
-type unread struct{}
-
-func (unread) Event(sse.Event, time.Time) bool { return true }
-func (unread) Piece([]byte, bool)              {}

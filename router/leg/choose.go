@@ -55,6 +55,9 @@ const (
 // last resort are the candidates. choose returns the node's place in l.pool.members.
 func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
 	l.picks.removed = 0
+	if l.hand != nil {
+		l.hand.prepare(now)
+	}
 	at, err := l.reserve(now)
 	if l.picks.removed != 0 {
 		l.d.filtered.note(l.picks.removed)
@@ -144,6 +147,9 @@ func (l *Leg) charge(a *attempt, pick int, now time.Time) {
 	if !l.teaches() {
 		cost.Lag = books.Never
 	}
+	if l.hand != nil {
+		l.decideWay(a, pick, &cost)
+	}
 	if a.shares = own.AssumeKVReuse.Or(set.AssumeKVReuse); a.shares {
 		cost.Blocks -= int64(a.member.rank.Book.Shared(l.prompt.Keys()))
 	}
@@ -158,6 +164,9 @@ func (l *Leg) situation() *policy.Situation {
 		Random: l.picks.turn, Pinned: l.Bond != Free, Prefill: l.Work == Prefill, Scratch: l.picks.asked.Scratch,
 	}
 	l.picks.asked.Overrides = l.overrides()
+	if l.hand != nil { // the node's own prefill does not count, because another node probably does the work
+		l.picks.asked.Overrides.TrackPrefillTokens = policy.Given(false)
+	}
 	if l.foresees() {
 		l.picks.asked.Times, l.picks.asked.Output = l.picks.times, l.picks.output
 		keys := l.prompt.Keys()

@@ -48,6 +48,7 @@ type Options struct {
 	Feedback       bool // learn from cached-token counts; asks engines for usage
 	HardSessions   bool // a session stays at its node, even if the policy prefers another one
 	PassNvext      bool // leave the member nvext in the body, for engines that know it
+	Disagg         Disagg
 	// Unsampled makes mode predicted look at every node of a large fleet. A simulation sets it, to
 	// tell what the sample costs.
 	Unsampled bool
@@ -85,16 +86,22 @@ type Dispatcher struct {
 	stored    *affinity.Table
 	log       *slog.Logger
 
-	busy          *busy.Settings
-	overload      *apierror.Error // every node is busy by its thresholds
-	filtered      filterCounts
-	sessions      *affinity.Sessions // nil: none is remembered
-	sessionCounts sessionCounts
+	busy     *busy.Settings
+	overload *apierror.Error // every node is busy by its thresholds
+	counts
+	sessions *affinity.Sessions // nil: none is remembered
 
 	table      atomic.Pointer[servedFleet]
 	rebuilding sync.Mutex
 	gone       gone             // guarded by rebuilding
 	stalls     []patience.Stall // scratch memory of Run
+}
+
+// counts are counters that are bound to their labels.
+type counts struct {
+	filtered      filterCounts
+	ways          wayCounts
+	sessionCounts sessionCounts
 }
 
 // New returns a dispatcher. Slow and stalled nodes are noticed only while Run runs.
@@ -104,9 +111,10 @@ func New(p Parts, o Options) *Dispatcher {
 	}
 	d := &Dispatcher{
 		o: o, fleet: p.Fleet, where: p.Where, policy: p.Policy, gate: p.Gate,
-		budget: p.Budget, metrics: p.Metrics, stored: p.Stored, log: p.Logger, filtered: newFilterCounts(p.Metrics),
+		budget: p.Budget, metrics: p.Metrics, stored: p.Stored, log: p.Logger,
 		busy: p.Busy, overload: errOverload(o.OverloadStatus),
-		sessions: p.Sessions, sessionCounts: newSessionCounts(p.Metrics),
+		sessions: p.Sessions,
+		counts:   counts{newFilterCounts(p.Metrics), newWayCounts(p.Metrics), newSessionCounts(p.Metrics)},
 	}
 	d.forecasts.kinds, d.forecasts.idle = map[kindKey]*predict.Kind{}, map[kindKey]time.Time{}
 	d.gone = gone{nodes: map[*fleet.Node]time.Time{}, models: map[string]time.Time{}}

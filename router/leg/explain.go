@@ -23,6 +23,8 @@ type Explanation struct {
 	Why        string          `json:"why"`
 	Error      *ExplainedError `json:"error,omitempty"` // absent if there is a winner
 	Candidates []ExplainedNode `json:"candidates"`
+
+	Prefill *ExplainedPrefill `json:"prefill,omitempty"` // absent if no node computes prompts for others
 }
 
 // ExplainedError is the error that the request would get.
@@ -94,23 +96,50 @@ func (d *Dispatcher) Explain(r *request.Request, q Question) (*Explanation, *api
 
 func (d *Dispatcher) explain(r *request.Request, q Question, now time.Time) (*Explanation, *apierror.Error) {
 	l := d.Leg(r, q, nil)
-	defer l.recycle()
+	defer l.explained()
 	l.picks.scope = scopeExplain
 	if err := l.resolve(); err != nil {
 		return nil, err
 	}
 	l.look()
 	l.identify()
-	p := d.policyOf(l.model)
+	if l.considers(); l.hand != nil {
+		l.hand.prepare(now)
+	}
+	e := &Explanation{API: r.API.String()}
+	pick := l.explainTo(e, now)
+	e.Candidates = append(e.Candidates, l.prefillRows()...)
+	if pick < 0 {
+		refused := l.noNode(now)
+		e.Error = &ExplainedError{refused.Status, refused.Code, refused.Message}
+	}
+	e.Prefill = l.explainPrefill(pick, now)
+	return e, nil
+}
+
+// explained frees a leg that has only been explained.
+func (l *Leg) explained() {
+	if h := l.hand; h != nil {
+		if h.prefill != nil {
+			h.prefill.recycle()
+			h.prefill = nil
+		}
+		h.release()
+	}
+	l.recycle()
+}
+
+// explainTo fills in e with a pick of the leg at now, and returns the place of the chosen node among
+// the candidates; -1: no node may take the request.
+func (l *Leg) explainTo(e *Explanation, now time.Time) (pick int) {
+	p := l.d.policyOf(l.model)
 	l.picks.policy, l.picks.turn = p, l.nextRandom(p)
 	var because policy.Explanation
-	pick, _ := l.decide(now, &because)
-	e := &Explanation{
-		Model: l.model.name, API: r.API.String(), Mode: p.Mode.String(), Blocks: l.prompt.Blocks, Why: because.Why,
-	}
+	pick, _ = l.decide(now, &because)
+	e.Model, e.Mode, e.Blocks, e.Why = l.model.name, p.Mode.String(), l.prompt.Blocks, because.Why
 	var all map[*predict.Engine]paces
 	if l.foresees() && p.Predicted.Learn {
-		_, all = d.paces(now)
+		_, all = l.d.paces(now)
 	}
 	next := 0
 	for i, n := range l.pool.members {
@@ -132,14 +161,7 @@ func (d *Dispatcher) explain(r *request.Request, q Question, now time.Time) (*Ex
 		}
 		e.Candidates = append(e.Candidates, row)
 	}
-	if l.Work == Answer {
-		e.Candidates = append(e.Candidates, l.prefillRows()...)
-	}
-	if pick < 0 {
-		refused := l.noNode(now)
-		e.Error = &ExplainedError{refused.Status, refused.Code, refused.Message}
-	}
-	return e, nil
+	return pick
 }
 
 // describe returns the row of the node at place i, without its score.
@@ -157,15 +179,23 @@ func (l *Leg) describe(i int, now time.Time) ExplainedNode {
 	return row
 }
 
-// prefillRows returns the rows of the model's prefill nodes, which get no requests.
+// prefillRows returns the rows of the model's prefill nodes, which answer no requests.
 func (l *Leg) prefillRows() (rows []ExplainedNode) {
-	for _, n := range l.model.pools[Prefill].members {
-		load := n.rank.Load()
-		rows = append(rows, ExplainedNode{
-			Node: n.node.ID, Rank: n.number(), Reason: l.model.view.WhyPrefill(n.node.Node), Total: l.prompt.Blocks,
-			InFlight: int(n.rank.InFlight()), Others: int(load.Others), Slots: int(n.node.MaxConcurrent()),
-			Signals: load.Signals(), Device: n.node.Info().Device,
-		})
+	if l.Work != Answer {
+		return nil
+	}
+	for _, n := range l.model.view.Prefill {
+		for _, r := range n.Ranks() {
+			load, rank := r.Load(), &r.Index
+			if r.Count == 1 {
+				rank = nil
+			}
+			rows = append(rows, ExplainedNode{
+				Node: n.ID, Rank: rank, Reason: l.model.view.WhyPrefill(n), Total: l.prompt.Blocks,
+				InFlight: int(r.InFlight()), Others: int(load.Others), Slots: int(n.MaxConcurrent()),
+				Signals: load.Signals(), Device: n.Info().Device,
+			})
+		}
 	}
 	return rows
 }

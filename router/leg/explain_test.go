@@ -91,16 +91,18 @@ func TestAnExplanationIsThePick(t *testing.T) {
 // model, and that a pin to the node is refused with the same reason.
 func TestPrefillNodesAreExplained(t *testing.T) {
 	for why, setUp := range map[string]func(*fleet.Options){
-		"it is in the pool prefill of model sim, and requests go to roles both and decode only": func(o *fleet.Options) {
+		"it is in the pool prefill of model sim, whose requests are answered by roles both and decode": func(o *fleet.Options) {
 			o.Models = map[string]*cluster.Model{"sim": {Pools: map[cluster.Role][]string{"prefill": {"a"}}}}
 		},
-		"its role is prefill, and requests go to roles both and decode only": func(o *fleet.Options) {
+		"its role is prefill: it computes prompts for nodes of roles both and decode, and answers nothing": func(
+			o *fleet.Options) {
 			o.Backends[0].Role = "prefill"
 		},
 	} {
 		index := prefix.NewIndex(prefix.Options{})
 		t.Cleanup(index.Close)
 		o := fleet.Options{Index: index, Logger: slog.New(slog.DiscardHandler), Proven: true, Backends: twoNodes()}
+		o.Backends[0].Connector = "nixl"
 		setUp(&o)
 		f, err := fleet.New(o)
 		if err != nil {

@@ -122,6 +122,9 @@ func (l *Leg) foreseeAll(now time.Time) {
 		if c.Loads {
 			t.Load = l.model.adapterLoad.Seconds()
 		}
+		if l.hand != nil {
+			t.Via = l.hand.via(n)
+		}
 	}
 	p.output = l.output()
 }
@@ -141,7 +144,7 @@ func (l *Leg) mayTry() bool {
 
 // teaches says whether the time of the answer's first token can be told. Engines announce a
 // response before they compute it.
-func (l *Leg) teaches() bool { return l.Request.Scan.Stream && l.Request.API != scan.Responses }
+func (l *Leg) teaches() bool { return l.showsFirst() && l.Request.API != scan.Responses }
 
 // output returns the expected length of the answer in tokens.
 func (l *Leg) output() float64 {
@@ -176,6 +179,8 @@ type forecast struct {
 	first    predict.First // for learning: without the wait for a slot, and for an adapter to load
 	ttft     float64       // expected seconds until the first token, by the pick
 	wait     float64       // of these, for prompts that wait at the node
+	via      bool          // another node was expected to compute the prompt
+	own      float64       // of ttft, the part of the answering node
 	step     float64       // expected seconds between two tokens
 	output   float64       // expected tokens of the answer
 	took     float64       // seconds until the first token; 0: it has not come, or cannot be told
@@ -212,6 +217,9 @@ func (l *Leg) foresee(a *attempt, pick int, cached int64) {
 	expected := l.picks.policy.Expected(l.situation(), pick)
 	f.ttft, f.wait, f.step, f.output = expected.First, expected.Wait+t.Overdue, expected.Step, l.picks.output
 	f.held = c.Queues() || c.Loads
+	if f.via, f.own = expected.Via > 0, f.ttft; f.via {
+		f.own = max(f.ttft-expected.Via, 0)
+	}
 	// 0 means in the book that the time is unknown.
 	f.prefill = max(time.Duration(t.PrefillFactor*(t.Each+t.Prefill(f.first.Work))*float64(time.Second)), 1)
 	f.lag = max(time.Duration((f.ttft-f.wait)*float64(time.Second))-f.prefill, 0)
@@ -219,13 +227,19 @@ func (l *Leg) foresee(a *attempt, pick int, cached int64) {
 
 // firstCame compares the first token of an attempt's answer with its forecast, and learns from it.
 func (l *Leg) firstCame(a *attempt, now time.Time) {
+	if a.split {
+		l.handedCame(a, now)
+		return
+	}
 	f := &a.forecast
 	if !f.made() || !l.teaches() {
 		return
 	}
 	f.took = now.Sub(a.sent).Seconds()
 	a.cost.Listen(true, now)
-	l.model.metrics.FirstCame(f.ttft, f.took)
+	if l.Work == Answer {
+		l.model.metrics.FirstCame(f.ttft, f.took)
+	}
 	a.member.engine.Compare(f.ttft, f.took, now)
 	if !l.picks.policy.Predicted.Learn {
 		return
@@ -240,7 +254,7 @@ func (l *Leg) firstCame(a *attempt, now time.Time) {
 // later still, so an attempt that was given up before it was late teaches nothing.
 func (l *Leg) gaveUp(a *attempt, now time.Time) {
 	f, took := &a.forecast, now.Sub(a.sent).Seconds()
-	if !f.made() || !l.teaches() || f.took > 0 || took <= f.ttft {
+	if !f.made() || a.split || !l.teaches() || f.took > 0 || took <= f.ttft {
 		return
 	}
 	l.model.metrics.FirstCame(f.ttft, took)

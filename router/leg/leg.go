@@ -109,12 +109,25 @@ type Leg struct {
 	permit admission.Permit
 	picks  picks
 	tries  tries
-	slots  [2]attempt
-	kept   *attempt // an answer to pass on if no node gives a better one
-	now    *attempt // running, or gave the answer; set under the lookout's lock
-	wait   patience.Attempt
+	attempts
+	wait patience.Attempt
 	lookout
 	out outgoing
+	handing
+	until time.Time // the answer must have ended by then; zero: the model's limits hold alone
+}
+
+// attempts are the attempts of a leg that have not ended.
+type attempts struct {
+	slots [2]attempt
+	kept  *attempt // an answer to pass on if no node gives a better one
+	now   *attempt // running, or gave the answer; set under the lookout's lock
+}
+
+// handing says how the prompt of the leg's last attempt is computed.
+type handing struct {
+	way  Way
+	hand *hand // nil: by the answering node in any case
 }
 
 // tries counts the attempts of a leg so far.
@@ -177,12 +190,8 @@ func emptied[T any](s []T) []T {
 // stream, the first body event. Do returns nil once the place has taken an answer, which may be an
 // engine's own error. Otherwise Do returns the router's own error. Call Finish in either case.
 func (l *Leg) Do() *apierror.Error {
-	l.tries.span = l.Request.Trace.Leg(l.Work.String())
-	err := l.do()
-	if err != nil {
-		l.tries.refused = err.Code
-	}
-	return err
+	l.traceLeg()
+	return l.traceError(l.do())
 }
 
 // do is Do without the leg's span.
@@ -196,6 +205,11 @@ func (l *Leg) do() *apierror.Error {
 	if err != nil {
 		return err
 	}
+	return l.run(at)
+}
+
+// run asks the node at place at, which has been picked, and others after it, until one answers.
+func (l *Leg) run(at int) *apierror.Error {
 	l.Request.Life.Start()
 	for {
 		l.prompt.Promote(at, l.model.name)
@@ -222,13 +236,24 @@ func (l *Leg) first() (at int, err *apierror.Error) {
 	if l.Bond == Stored {
 		return l.holder()
 	}
-	if err := l.admit(); err != nil {
+	if err := l.start(); err != nil {
 		return 0, err
+	}
+	return l.choose(l.began)
+}
+
+// start gets the leg ready for its first pick.
+func (l *Leg) start() *apierror.Error {
+	if err := l.admit(); err != nil {
+		return err
 	}
 	l.look()
 	l.identify()
+	if l.considers(); l.way != Alone {
+		l.d.ways[l.way].Inc()
+	}
 	l.tries.spare = l.d.o.MaxNodes
-	return l.choose(l.began)
+	return nil
 }
 
 // look finds out where the prompt's blocks are, unless the policy gives prefixes no worth. The leg
@@ -499,7 +524,11 @@ func (l *Leg) ExpectedTTFT() time.Duration {
 	if !l.Delivered() || l.now.forecast.took == 0 {
 		return 0
 	}
-	return l.now.sent.Sub(l.Request.Received) + time.Duration(l.now.forecast.ttft*float64(time.Second))
+	sent := l.now.sent
+	if l.now.split {
+		sent = l.hand.last.began
+	}
+	return sent.Sub(l.Request.Received) + time.Duration(l.now.forecast.ttft*float64(time.Second))
 }
 
 // Delivered says whether the place has taken an answer.

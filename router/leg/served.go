@@ -1,6 +1,7 @@
 package leg
 
 import (
+	"cmp"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/apis"
 	"github.com/cognitora/dataplane/router/busy"
+	"github.com/cognitora/dataplane/router/connector"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/health/patience"
 	"github.com/cognitora/dataplane/router/metrics"
@@ -25,7 +27,7 @@ type Work uint8
 // These are the kinds of work. Each kind of work has its own nodes, patience and statistics.
 const (
 	Answer  Work = iota // an answer, from nodes of roles both and decode
-	Prefill             // the prompt's KV blocks, from nodes of role prefill
+	Prefill             // the prompt's KV blocks, from nodes of role prefill, and of role both with a connector
 	works
 )
 
@@ -84,6 +86,7 @@ type host struct {
 	role  cluster.Role // its own; the settings of a model may give it another
 	lacks apis.Set     // endpoints that the node's engine is known to lack
 	like  likeness     // of the node's engine
+	hands string       // the stated connector; empty: none is stated
 }
 
 // model is the part of a model that outlives snapshots.
@@ -96,7 +99,9 @@ type model struct {
 	limits   Limits
 	turn     atomic.Uint64 // round robin's counter
 
-	complaints complaints // about all nodes of the model together
+	complaints complaints       // about all nodes of the model together
+	handovers  complaints       // about failed hand-overs of prompts
+	transfer   predict.Transfer // of prompts between the model's nodes
 }
 
 // member is one rank's part in one model.
@@ -108,6 +113,8 @@ type member struct {
 	engine *predict.Engine
 	lacks  apis.Set // endpoints that the node's engine is known to lack
 	latch  *busy.Latch
+	// connector is how the node hands KV blocks over for the model; nil: it does not.
+	connector connector.Connector
 }
 
 // nodeState is the data about a node for all its models.
@@ -205,6 +212,7 @@ func lineUp(nodes []*fleet.Node, facts []*fleet.Info, t *servedFleet) *lineup {
 	for i, n := range nodes {
 		h := host{at: len(l.nodes), state: t.nodes[n], ranks: n.Ranks(), role: facts[i].Role}
 		h.lacks, h.like = apis.Lacking(facts[i].Engine, facts[i].EngineVersion), likenessOf(facts[i])
+		h.hands = facts[i].Connector
 		l.hosts[i], l.index[n] = h, i
 		for _, k := range h.ranks {
 			l.nodes, l.ranks, l.several = append(l.nodes, n), append(l.ranks, k), l.several || k.Count > 1
@@ -216,7 +224,7 @@ func lineUp(nodes []*fleet.Node, facts []*fleet.Info, t *servedFleet) *lineup {
 // same says whether both have the same hosts.
 func (l *lineup) same(other *lineup) bool {
 	return slices.EqualFunc(l.hosts, other.hosts, func(a, b host) bool {
-		return a.state == b.state && a.role == b.role && a.lacks == b.lacks && a.like == b.like &&
+		return a.state == b.state && a.role == b.role && a.lacks == b.lacks && a.like == b.like && a.hands == b.hands &&
 			slices.Equal(a.ranks, b.ranks)
 	})
 }
@@ -235,7 +243,7 @@ func (d *Dispatcher) served(view *fleet.ModelView, before *servedModel, t *serve
 	} else {
 		s.model = d.newModel(view.Name)
 	}
-	for work, nodes := range [works][]*fleet.Node{Answer: view.Nodes, Prefill: view.Prefill} {
+	for work, nodes := range [works][]*fleet.Node{Answer: view.Nodes, Prefill: prefillers(view)} {
 		p, was := &s.pools[work], before.pool(Work(work))
 		p.roster = shared.of(nodes, was.roster, t)
 		if before != nil && p.lineup == was.lineup && view.Policy == before.view.Policy &&
@@ -246,6 +254,22 @@ func (d *Dispatcher) served(view *fleet.ModelView, before *servedModel, t *serve
 		}
 	}
 	return s
+}
+
+// prefillers returns the nodes that may compute prompts for others, sorted by id.
+func prefillers(view *fleet.ModelView) (nodes []*fleet.Node) {
+	for _, n := range view.Prefill {
+		if n.Info().Hands(view.Role(n)) != "" {
+			nodes = append(nodes, n)
+		}
+	}
+	for _, n := range view.Nodes {
+		if role := view.Role(n); role == cluster.RoleBoth && n.Info().Hands(role) != "" {
+			nodes = append(nodes, n)
+		}
+	}
+	slices.SortFunc(nodes, func(a, b *fleet.Node) int { return cmp.Compare(a.ID, b.ID) })
+	return nodes
 }
 
 // fill makes the members of a model's pool from its roster. fill takes over members of the earlier
@@ -273,6 +297,7 @@ func (d *Dispatcher) fill(s *servedModel, work Work, was *pool, now time.Time) {
 		}
 		for _, r := range h.ranks {
 			m := member{node: h.state, rank: r, gate: gate, waits: waits, lacks: h.lacks}
+			m.connector = connector.Of(cluster.Hands(h.like.engine, h.hands, of))
 			m.engine = d.engine(h.state, h.like, s.view)
 			p.members = append(p.members, memberOf(m, earlier))
 		}

@@ -31,6 +31,10 @@ func (l *Leg) Finish(o relay.Outcome) {
 
 // giveBack frees slots, connections, permit and the leg itself.
 func (l *Leg) giveBack() {
+	if l.hand != nil {
+		l.hand.release()
+		l.hand = nil
+	}
 	for i := range l.slots {
 		l.drop(&l.slots[i])
 	}
@@ -66,6 +70,8 @@ func (l *Leg) settle(a *attempt, o relay.Outcome) {
 	}
 	if l.Work == Answer {
 		l.count(a, now)
+	} else if ok {
+		l.model.metrics.Prefill.Observe(now.Sub(a.sent).Seconds())
 	}
 }
 
@@ -75,6 +81,7 @@ func (l *Leg) learn(a *attempt, ok, broken bool, now time.Time) {
 	switch {
 	case a.status >= 300, broken, l.Reading.Failed:
 		l.prompt.Failed(a.ref, a.sent)
+	case a.split: // the engine repeats what P found cached
 	case !l.d.o.Feedback:
 	case used.HasCached && used.HasPrompt:
 		a.member.node.cachedCounts.seen.Store(true)

@@ -5,8 +5,20 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/traces"
 )
+
+// traceLeg begins the span of the leg.
+func (l *Leg) traceLeg() { l.tries.span = l.Request.Trace.Leg(l.Work.String()) }
+
+// traceError notes the router's own error of the leg, if there is one, and returns it.
+func (l *Leg) traceError(err *apierror.Error) *apierror.Error {
+	if err != nil {
+		l.tries.refused = err.Code
+	}
+	return err
+}
 
 // traceBegin begins the span of an attempt.
 func (l *Leg) traceBegin(a *attempt) {
@@ -16,8 +28,12 @@ func (l *Leg) traceBegin(a *attempt) {
 	info, asked := a.member.node.Info(), l.Request
 	b := traces.AttemptBegin{
 		At: a.sent, Method: asked.Method, API: asked.API.String(), Model: a.member.node.UpstreamModel(l.model.name),
-		Engine: info.Engine, Node: a.member.node.ID, Rank: -1, Address: info.Address, Stream: asked.Scan.Stream,
+		Engine: info.Engine, Node: a.member.node.ID, Rank: -1, Address: info.Address,
+		Stream:   asked.Scan.Stream && l.Work == Answer,
 		Expected: time.Duration(a.forecast.ttft * float64(time.Second)),
+	}
+	if a.split && b.Expected > 0 { // expected since the prompt was handed over
+		b.Expected = max(b.Expected-a.sent.Sub(l.hand.last.began), 1)
 	}
 	if a.member.rank.Count > 1 {
 		b.Rank = a.member.rank.Index
@@ -32,7 +48,7 @@ func (l *Leg) traceFailed(a *attempt, v verdict) {
 		return
 	}
 	e := traces.AttemptEnd{Verdict: v.String()}
-	if v.blames() {
+	if v != abandoned {
 		e.Failed = e.Verdict
 	}
 	if a.ex != nil && (v == failed500 || v == overloaded) {
@@ -51,6 +67,9 @@ func (l *Leg) traceEnd(o relay.Outcome) {
 	e := traces.LegEnd{
 		Model: l.Served(), Node: l.NodeID(), Matched: l.Matched(), Total: l.Blocks(), Attempts: l.Attempts,
 		Failed: l.tries.refused,
+	}
+	if l.way != Alone {
+		e.Handover = l.way.String()
 	}
 	if p := l.picks.policy; p != nil {
 		e.Mode = p.Mode.String()

@@ -24,6 +24,7 @@ type Router struct {
 	RetriesRefused prometheus.Counter
 	LastResort     prometheus.Counter
 	Filtered       *prometheus.CounterVec // reason
+	Handovers      *prometheus.CounterVec // result
 	AdapterLoads   prometheus.Counter
 	UpstreamErrors *prometheus.CounterVec // node, kind
 	PolicyReloads  *prometheus.CounterVec // result
@@ -54,13 +55,14 @@ type bound struct {
 	lengthError                    *prometheus.HistogramVec // model
 	prompt, completion, cached     *prometheus.CounterVec   // model
 	prediction                     *prometheus.HistogramVec // node
+	prefill                        *prometheus.HistogramVec // model
 	setAside, unreported, rejected *prometheus.CounterVec   // node
 }
 
 // Model holds the bound counters of one served model.
 type Model struct {
 	Seconds, TTFT, ITL, Overlap prometheus.Observer
-	MaxGap                      prometheus.Observer
+	MaxGap, Prefill             prometheus.Observer
 	TTFTError, TTFTErrorRatio   prometheus.Observer
 	LengthError                 prometheus.Observer
 	Prompt, Completion, Cached  prometheus.Counter
@@ -112,6 +114,7 @@ func New() *Router {
 			"Requests sent to a further node, by what the last one did.", "reason"),
 		RetriesRefused: s.Counter("cgn_router_retries_refused_total",
 			"Retries that the budget did not allow.").WithLabelValues(),
+		Handovers: newHandovers(s),
 		AdapterLoads: s.Counter("cgn_router_adapter_loads_total", "Requests for a LoRA adapter that were sent to a "+
 			"node whose engine had to load it first, as far as that is known.").WithLabelValues(),
 		LastResort: s.Counter("cgn_router_last_resort_total", "Requests sent to a node that is out of service "+
@@ -165,6 +168,15 @@ func New() *Router {
 	}
 }
 
+func newHandovers(s *metric.Set) *prometheus.CounterVec {
+	return s.Counter("cgn_router_handovers_total", "Requests for models with nodes that compute prompts for others, "+
+		"by what became of the prompt: split (another node computed it), or computed by the answering node because it "+
+		"is short, the request's form demands one node (form), most of it is cached there, that costs less (sooner), "+
+		"the node has no connector (unpaired), or the hand-over failed: no other node could take it (no_node), the "+
+		"other node refused, gave no answer (broken) or none of use (garbled), or its blocks could not be read "+
+		"(unread).", "result")
+}
+
 func newBound(s *metric.Set) bound {
 	return bound{
 		seconds: s.Histogram("cgn_router_request_seconds", "Time from request read to response written.",
@@ -181,6 +193,8 @@ func newBound(s *metric.Set) bound {
 		ttftErrorRatio: s.Histogram("cgn_router_expected_ttft_error_ratio", "Difference between expected and real "+
 			"time from the sending of a request to its first token, as a share of the real time; streams in "+
 			"mode predicted, except those of /v1/responses.", ratioOffBuckets, "model"),
+		prefill: s.Histogram("cgn_router_prefill_seconds", "Time of a request to a node that computes the prompt for "+
+			"another node.", latencyBuckets, "model"),
 		lengthError: s.Histogram("cgn_router_expected_length_error_tokens", "Expected minus real completion tokens of "+
 			"a complete answer, as the engine reports them; mode predicted only.", tokensOffBuckets, "model"),
 		overlap: s.Histogram("cgn_router_overlap_ratio",
@@ -208,9 +222,9 @@ func (r *Router) Model(name string) Model {
 		Seconds: r.seconds.WithLabelValues(name), TTFT: r.ttft.WithLabelValues(name),
 		ITL: r.itl.WithLabelValues(name), MaxGap: r.maxGap.WithLabelValues(name),
 		TTFTError: r.ttftError.WithLabelValues(name), TTFTErrorRatio: r.ttftErrorRatio.WithLabelValues(name),
-		LengthError: r.lengthError.WithLabelValues(name),
-		Overlap:     r.overlap.WithLabelValues(name),
-		Prompt:      r.prompt.WithLabelValues(name), Completion: r.completion.WithLabelValues(name),
+		LengthError: r.lengthError.WithLabelValues(name), Prefill: r.prefill.WithLabelValues(name),
+		Overlap: r.overlap.WithLabelValues(name),
+		Prompt:  r.prompt.WithLabelValues(name), Completion: r.completion.WithLabelValues(name),
 		Cached: r.cached.WithLabelValues(name),
 	}
 }
@@ -238,6 +252,7 @@ func (r *Router) ForgetModel(name string) {
 	match := prometheus.Labels{"model": name}
 	for _, v := range []*prometheus.HistogramVec{
 		r.seconds, r.ttft, r.itl, r.maxGap, r.overlap, r.ttftError, r.ttftErrorRatio, r.lengthError,
+		r.prefill,
 	} {
 		v.DeletePartialMatch(match)
 	}

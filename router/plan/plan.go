@@ -348,6 +348,15 @@ func (t *Task) Node() (id string, matched, blocks int) {
 	return t.leg.NodeID(), t.leg.Matched(), t.leg.Blocks()
 }
 
+// PrefillNode returns the node that computed the prompt for the answering node, and its time for
+// that; "" if there is none.
+func (t *Task) PrefillNode() (id string, took time.Duration) {
+	if t.leg == nil {
+		return "", 0
+	}
+	return t.leg.PrefillNode()
+}
+
 // Account sums up a task for the access log.
 type Account struct {
 	Model    string // canonical; empty if unknown

@@ -68,22 +68,31 @@ type Timing struct {
 	Tried    bool    // the speed is that of the node's kind, because the node may be tried again
 	// Unproven says that the speed of the node's kind is unknown, or known from long ago.
 	Unproven bool
+	Via      Via
+}
+
+// Via is what mode predicted expects if another node computes the prompt for a candidate. The zero
+// value says that no other node can.
+type Via struct {
+	First  float64 // seconds until the candidate has the prompt's blocks
+	Stalls float64 // of the other node's requests, in seconds
 }
 
 // ExpectedTerms are the parts of one node's cost in mode predicted, in seconds.
 type ExpectedTerms struct {
-	Wait    float64 `json:"wait_s"`       // prefill that waits at the node
-	Delay   float64 `json:"stalled_s"`    // further wait, because a token of the node is overdue
-	Prefill float64 `json:"prefill_s"`    // of this prompt
-	First   float64 `json:"first_s"`      // until the first token
-	Shared  float64 `json:"shared_s"`     // of these, for blocks that other running requests have too
-	Step    float64 `json:"step_s"`       // between two tokens
-	Answer  float64 `json:"answer_s"`     // from the first token to the last
-	Stalls  float64 `json:"stalls_s"`     // of the node's other requests while the prompt is computed
-	Slower  float64 `json:"slower_s"`     // of the node's other requests, by longer steps
-	Late    float64 `json:"late_s"`       // beyond the request's targets
-	Labels  float64 `json:"taint_factor"` // factor of the preferred labels
-	Total   float64 `json:"total"`        // the cost
+	Wait    float64 `json:"wait_s"`          // prefill that waits at the node
+	Delay   float64 `json:"stalled_s"`       // further wait, because a token of the node is overdue
+	Prefill float64 `json:"prefill_s"`       // of this prompt
+	First   float64 `json:"first_s"`         // until the first token
+	Shared  float64 `json:"shared_s"`        // of these, for blocks that other running requests have too
+	Step    float64 `json:"step_s"`          // between two tokens
+	Answer  float64 `json:"answer_s"`        // from the first token to the last
+	Stalls  float64 `json:"stalls_s"`        // of the node's other requests while the prompt is computed
+	Slower  float64 `json:"slower_s"`        // of the node's other requests, by longer steps
+	Late    float64 `json:"late_s"`          // beyond the request's targets
+	Via     float64 `json:"via_s,omitempty"` // until another node has computed the prompt; 0: the node does itself
+	Labels  float64 `json:"taint_factor"`    // factor of the preferred labels
+	Total   float64 `json:"total"`           // the cost
 }
 
 // Targets are a request's objectives in seconds; 0: none.
@@ -283,8 +292,30 @@ func (x *expecting) expect(c *Candidate, at *Timing, t *ExpectedTerms) (early fl
 		t.Shared = at.PrefillFactor * at.Prefill(copied) * (1 - x.spread)
 	}
 	early = (x.First*(t.First-t.Shared) + x.Others*t.Stalls) * t.Labels
+	if at.Via.First > 0 {
+		early = x.via(c, at, t, early)
+	}
 	t.Total = early + (t.Answer+x.Others*t.Slower+lateness*t.Late)*t.Labels
 	return early
+}
+
+// via changes t to what is expected if another node computes the prompt, if that costs less. early
+// is the early part of the cost without the other node. The returned one is that of the cheaper
+// way. The node's own waiting prefill does not hold up a prompt that is computed elsewhere.
+func (x *expecting) via(c *Candidate, at *Timing, t *ExpectedTerms, early float64) float64 {
+	step := at.Decode(at.Decoding, at.Blocks)
+	first := at.PrefillFactor*(at.Base+at.Steps*step) + t.Delay + max(at.Via.First, at.Load+x.slot(c, at, step))
+	late := 0.0
+	if x.targets != (Targets{}) {
+		late = x.targets.late(first, t.Step, x.output)
+	}
+	other := (x.First*first + x.Others*at.Via.Stalls) * t.Labels
+	if other+lateness*late*t.Labels >= early+lateness*t.Late*t.Labels {
+		return early
+	}
+	t.Wait, t.Prefill, t.Shared = 0, 0, 0
+	t.First, t.Stalls, t.Late, t.Via = first, at.Via.Stalls, late, at.Via.First
+	return other
 }
 
 // slot returns the time until the candidate's engine has a free slot. step is a typical engine's.

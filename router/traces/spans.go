@@ -22,6 +22,7 @@ const (
 	keyAttempts  = attribute.Key("cgn.attempts")        // of the request or leg
 	keyWork      = attribute.Key("cgn.leg.work")        // answer or prefill
 	keyMode      = attribute.Key("cgn.policy.mode")     // of the pick
+	keyHandover  = attribute.Key("cgn.leg.handover")    // whether another node computed the prompt, and why not
 	keyMatched   = attribute.Key("cgn.overlap.matched") // leading blocks believed to be at the node
 	keyTotal     = attribute.Key("cgn.overlap.total")   // full blocks of the prompt
 	keyNode      = attribute.Key("cgn.node.id")         // of the node that was asked, or of a leg's that answered
@@ -172,6 +173,7 @@ type LegEnd struct {
 	Node           string // the answering node
 	Matched, Total int    // blocks of the prompt
 	Attempts       int
+	Handover       string // how the prompt was computed, as in cgn_router_handovers_total; empty: by the answering node
 	Failed         string // why the leg failed; empty: it did not
 }
 
@@ -184,6 +186,7 @@ func (l *Leg) End(e *LegEnd) {
 	s.SetAttributes(keyMatched.Int(e.Matched), keyTotal.Int(e.Total), keyAttempts.Int(e.Attempts))
 	for _, a := range [...]attribute.KeyValue{
 		semconv.GenAIRequestModel(e.Model), keyMode.String(e.Mode), keyNode.String(e.Node),
+		keyHandover.String(e.Handover),
 	} {
 		if a.Value.AsString() != "" {
 			s.SetAttributes(a)

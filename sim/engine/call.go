@@ -23,6 +23,7 @@ type call struct {
 	body  []byte
 	fault Fault
 	clear <-chan struct{} // closed when the engine's fault changes
+	id    string          // of the answer; "" until a completion API has chosen it
 	out   []byte          // stream bytes not yet written
 	sse   bool            // the head of a stream has been sent
 }
@@ -116,8 +117,10 @@ func (c *call) authorize() error {
 // end answers with an error. If no answer is possible it cuts the connection.
 func (c *call) end(err error) {
 	var refusal *apiError
+	var late lateError
 	switch {
 	case err == nil:
+	case errors.As(err, &late) && c.refuseLate(late.apiError) == nil:
 	case errors.As(err, &refusal) && c.refuse(refusal) == nil:
 	default:
 		panic(http.ErrAbortHandler)
@@ -129,16 +132,33 @@ func (c *call) refuse(e *apiError) error {
 	if e.status == http.StatusUnauthorized {
 		return c.json(e.status, map[string]string{"error": e.message})
 	}
-	detail := map[string]any{"message": e.message, "type": e.kind, "param": nil, "code": e.status}
-	if e.param != "" {
-		detail["param"] = e.param
-	}
-	doc := map[string]any{"error": detail}
+	doc := map[string]any{"error": e.detail()}
 	if strings.HasPrefix(c.r.URL.Path, "/v1/messages") {
 		doc = map[string]any{"type": "error", "error": map[string]any{"type": anthropicErrors[e.kind],
 			"message": e.message}}
 	}
 	return c.json(e.status, doc)
+}
+
+// lateError is an error that an engine finds after it has sent the head of a stream.
+type lateError struct{ *apiError }
+
+// refuseLate writes an error as the only event of a stream.
+func (c *call) refuseLate(e *apiError) error {
+	c.stream()
+	c.out = append(c.out, "data: "...)
+	c.out = appendJSON(c.out, map[string]any{"error": e.detail()})
+	c.out = append(c.out, "\n\ndata: [DONE]\n\n"...)
+	return c.push()
+}
+
+// detail returns the error in the OpenAI API's form.
+func (e *apiError) detail() map[string]any {
+	detail := map[string]any{"message": e.message, "type": e.kind, "param": nil, "code": e.status}
+	if e.param != "" {
+		detail["param"] = e.param
+	}
+	return detail
 }
 
 var anthropicErrors = map[string]string{

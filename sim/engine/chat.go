@@ -19,6 +19,9 @@ type chatRequest struct {
 	Tools          json.RawMessage `json:"tools"`
 	ToolChoice     json.RawMessage `json:"tool_choice"`
 	ResponseFormat *responseFormat `json:"response_format"`
+	GenerationMark *bool           `json:"add_generation_prompt"`
+	Continue       bool            `json:"continue_final_message"`
+	InputIDs       []uint32        `json:"input_ids"` // SGLang's
 }
 
 func chat(c *call, q *chatRequest) error {
@@ -28,23 +31,47 @@ func chat(c *call, q *chatRequest) error {
 	if q.MaxCompletion != nil {
 		q.MaxTokens = q.MaxCompletion
 	}
+	if err := q.checkLogprobs(); err != nil {
+		return err
+	}
 	d, err := q.dialogue()
 	if err != nil {
 		return err
 	}
-	g, tool, err := c.begin(d)
-	if err != nil {
+	a := &chatAnswer{reply: c.reply("chatcmpl-", q.Model), q: q}
+	if a.g, a.tool, err = c.begin(d); err != nil {
 		return err
 	}
-	a := &chatAnswer{reply: c.reply("chatcmpl-", q.Model), q: q, tool: tool, g: g}
 	if q.Stream {
 		return a.stream()
 	}
 	return a.whole()
 }
 
+// maxTopLogprobs is vLLM's default for --max-logprobs.
+const maxTopLogprobs = 20
+
+func (q *chatRequest) checkLogprobs() error {
+	switch {
+	case q.TopLogprobs != 0 && !q.Logprobs:
+		return badRequest("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs")
+	case q.TopLogprobs < 0 || q.TopLogprobs > maxTopLogprobs:
+		return badRequest(fmt.Sprintf("Requested sample logprobs of %d, which is greater than max allowed: %d",
+			q.TopLogprobs, maxTopLogprobs), "logprobs")
+	}
+	return nil
+}
+
 func (q *chatRequest) dialogue() (*dialogue, error) {
 	d := &dialogue{sampling: q.sampling, tools: q.Tools, format: q.ResponseFormat, messages: q.Messages}
+	d.noMark, d.open, d.ids = q.GenerationMark != nil && !*q.GenerationMark, q.Continue, q.InputIDs
+	if d.open && !d.noMark {
+		return nil, badRequest("Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
+			"continue_final_message")
+	}
+	if q.KVTransfer != nil && len(q.KVTransfer.ids) > 0 {
+		d.ids = q.KVTransfer.ids
+	}
 	if len(q.Tools) > 0 && json.Unmarshal(q.Tools, &d.specs) != nil {
 		return nil, badRequest("Input should be a valid list", "tools")
 	}
@@ -66,21 +93,26 @@ type chatAnswer struct {
 // reply is the common part of all answers of the completion APIs.
 type reply struct {
 	*call
-	id      string
 	model   string
 	created int64
 
 	open string // the beginning of every chunk
 }
 
-func (c *call) reply(id, model string) reply {
-	return reply{call: c, id: c.newID(id), model: model, created: time.Now().Unix()}
+// reply chooses the answer's id: the request's x-request-id after a prefix, as in vLLM, or a new one.
+func (c *call) reply(prefix, model string) reply {
+	if asked := c.r.Header.Get("X-Request-Id"); asked != "" {
+		c.id = prefix + asked
+	} else {
+		c.id = c.newID(prefix)
+	}
+	return reply{call: c, model: model, created: time.Now().Unix()}
 }
 
 // begin sends the head of a stream of objects of this name.
 func (r *reply) begin(object string) {
-	r.open = fmt.Sprintf(`data: {"id":%q,"object":%q,"created":%d,"model":%s,"choices":[`, r.id, object, r.created,
-		quote(r.model))
+	r.open = fmt.Sprintf(`data: {"id":%s,"object":%q,"created":%d,"model":%s,"choices":[`, quote(r.id), object,
+		r.created, quote(r.model))
 	r.call.stream()
 }
 
@@ -118,7 +150,8 @@ func (a *chatAnswer) chunks(i, from, to int, last bool) {
 		a.out = append(a.out, a.open...)
 		a.out = fmt.Appendf(a.out,
 			`{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],`+
-				`"prompt_token_ids":null,"prompt_text":null}`+"\n\n", i)
+				`"prompt_token_ids":`, i)
+		a.out = append(a.q.appendIDs(a.out, a.g.seqs[i].prompt), `,"prompt_text":null}`+"\n\n"...)
 		if a.tool != nil {
 			a.toolHead(i)
 		}
@@ -152,15 +185,15 @@ func (a *chatAnswer) chunk(i, n int, last bool) {
 	} else {
 		b = append(b, `null`...)
 	}
-	a.out = append(b, `,"token_ids":null}]}`+"\n\n"...)
+	a.out = append(a.q.appendID(append(b, `,"token_ids":`...), o, n), "}]}\n\n"...)
 }
 
 // toolHead appends the event that opens the tool call of choice i.
 func (a *chatAnswer) toolHead(i int) {
 	a.out = append(a.out, a.open...)
 	a.out = fmt.Appendf(a.out,
-		`{"index":%d,"delta":{"tool_calls":[{"id":%q,"type":"function","index":0,"function":{"name":%s,"arguments":""}}]},`+
-			`"logprobs":null,"finish_reason":null,"token_ids":null}]}`+"\n\n", i, a.callID(i), quote(a.tool.name))
+		`{"index":%d,"delta":{"tool_calls":[{"id":%s,"type":"function","index":0,"function":{"name":%s,"arguments":""}}]},`+
+			`"logprobs":null,"finish_reason":null,"token_ids":null}]}`+"\n\n", i, quote(a.callID(i)), quote(a.tool.name))
 }
 
 func (a *chatAnswer) callID(i int) string { return fmt.Sprintf("chatcmpl-tool-%s-%d", a.id[9:], i) }
@@ -173,7 +206,7 @@ func (a *chatAnswer) appendLogprobs(b []byte, o *output, n int) []byte {
 }
 
 type chatLogprobs struct {
-	Content []logprob `json:"content"`
+	Content []placeLogprob `json:"content"`
 }
 
 // whole answers when all choices are complete.
@@ -186,8 +219,10 @@ func (a *chatAnswer) whole() error {
 		choices = append(choices, a.choice(i))
 	}
 	return a.answer(chatCompletion{
-		ID: a.id, Object: "chat.completion", Created: a.created, Model: a.model,
+		PromptTokenIDs: a.q.shown(a.g.seqs[0].prompt),
+		ID:             a.id, Object: "chat.completion", Created: a.created, Model: a.model,
 		Choices: choices, Fingerprint: fingerprint, Usage: a.usage(a.g),
+		KVTransfer: a.kvAnswer(a.g),
 	})
 }
 
@@ -201,6 +236,9 @@ func (a *chatAnswer) choice(i int) chatChoice {
 		m.Content = &text
 	}
 	ch := chatChoice{Index: i, Message: m, FinishReason: a.reason(i)}
+	if a.q.ReturnTokens {
+		ch.TokenIDs = o.tokens()
+	}
 	if o.stopReason != "" {
 		ch.StopReason = &o.stopReason
 	}
@@ -224,7 +262,7 @@ type chatCompletion struct {
 	PromptLogprobs *struct{}    `json:"prompt_logprobs"`
 	PromptTokenIDs []uint32     `json:"prompt_token_ids"`
 	PromptText     *string      `json:"prompt_text"`
-	KVTransfer     *struct{}    `json:"kv_transfer_params"`
+	KVTransfer     *kvAnswer    `json:"kv_transfer_params"`
 	ECTransfer     *struct{}    `json:"ec_transfer_params"`
 	Metrics        *struct{}    `json:"metrics"`
 }

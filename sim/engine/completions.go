@@ -15,11 +15,11 @@ func completions(c *call, q *completionRequest) error {
 	if q.MaxTokens == nil {
 		q.MaxTokens = new(16) // the API's default
 	}
-	g, err := c.generate(&q.sampling, "", q.Prompt...)
-	if err != nil {
+	a := &completionAnswer{reply: c.reply("cmpl-", q.Model), q: q}
+	var err error
+	if a.g, err = c.generate(&q.sampling, "", q.Prompt...); err != nil {
 		return err
 	}
-	a := &completionAnswer{reply: c.reply("cmpl-", q.Model), q: q, g: g}
 	if q.Stream {
 		return a.stream()
 	}
@@ -59,7 +59,13 @@ func (a *completionAnswer) chunks(i, from, to int, last bool) {
 		}
 		b = append(b, `,"stop_reason":`...)
 		b = appendOptional(b, o.stopReason)
-		a.out = append(b, `,"token_ids":null}]}`+"\n\n"...)
+		b = append(b, `,"prompt_token_ids":`...)
+		if n == 0 {
+			b = a.q.appendIDs(b, a.g.seqs[i].prompt)
+		} else {
+			b = append(b, `null`...)
+		}
+		a.out = append(a.q.appendID(append(b, `,"token_ids":`...), o, n), "}]}\n\n"...)
 	}
 }
 
@@ -100,11 +106,16 @@ func (a *completionAnswer) whole() error {
 	}
 	doc := textCompletion{
 		ID: a.id, Object: "text_completion", Created: a.created, Model: a.model, Fingerprint: fingerprint,
-		Usage: a.usage(a.g),
+		Usage: a.usage(a.g), KVTransfer: a.kvAnswer(a.g),
 	}
 	for i, q := range a.g.seqs {
 		o := &q.output
-		ch := textChoice{Index: i, Text: o.whole(), FinishReason: o.reason}
+		ch := textChoice{
+			Index: i, Text: o.whole(), FinishReason: o.reason, PromptTokenIDs: a.q.shown(q.prompt),
+		}
+		if a.q.ReturnTokens {
+			ch.TokenIDs = o.tokens()
+		}
 		if o.stopReason != "" {
 			ch.StopReason = &o.stopReason
 		}
@@ -125,7 +136,9 @@ type textCompletion struct {
 	ServiceTier *string      `json:"service_tier"`
 	Fingerprint string       `json:"system_fingerprint"`
 	Usage       usage        `json:"usage"`
-	KVTransfer  *struct{}    `json:"kv_transfer_params"`
+	KVTransfer  *kvAnswer    `json:"kv_transfer_params"`
+	ECTransfer  *struct{}    `json:"ec_transfer_params"`
+	Metrics     *struct{}    `json:"metrics"`
 }
 
 type textChoice struct {
@@ -137,4 +150,5 @@ type textChoice struct {
 	TokenIDs       []uint32      `json:"token_ids"`
 	PromptLogprobs *struct{}     `json:"prompt_logprobs"`
 	PromptTokenIDs []uint32      `json:"prompt_token_ids"`
+	RoutedExperts  *struct{}     `json:"routed_experts"`
 }

@@ -79,6 +79,12 @@ type Config struct {
 	Seed uint64
 	// OutputTokens is the length of an answer without max_tokens. Default 32.
 	OutputTokens int
+	// EndsItself ends an answer after OutputTokens also if max_tokens allows more, unless the request
+	// has ignore_eos. Without EndsItself an answer has max_tokens.
+	EndsItself bool
+	// Quality is the share of questions that the engine answers rightly, 0..1. See Difficulty. Default
+	// 0: answers have no meaning.
+	Quality float64
 
 	// OmitCachedTokens leaves prompt_tokens_details out, like vLLM without
 	// --enable-prompt-tokens-details.
@@ -102,6 +108,23 @@ type Config struct {
 	// RuntimeLoRA serves /v1/load_lora_adapter and /v1/unload_lora_adapter, like vLLM with
 	// VLLM_ALLOW_RUNTIME_LORA_UPDATING.
 	RuntimeLoRA bool
+
+	// Role is the engine's part in prefill and decode on different engines. Default RoleBoth.
+	Role Role
+	// Connector is the way in which KV blocks move between engines. Default: they do not, and the
+	// engine ignores the fields of a request about that.
+	Connector Connector
+	// SideChannel is the host:port from which other engines read this engine's blocks. Requests are
+	// told this address, so other engines must reach it. Default 127.0.0.1:0.
+	SideChannel string
+	// BlockLease is the wall time for which an engine keeps the blocks of a prompt that another
+	// engine shall read. Speed does not divide it. Default 30 s.
+	BlockLease time.Duration
+	// TransferTokensPerSecond is the rate at which blocks come from another engine, in tokens.
+	// Default 5,000,000.
+	TransferTokensPerSecond float64
+	// LoadFailure says what becomes of a request whose blocks cannot be read. Default LoadFail.
+	LoadFailure LoadFailure
 
 	// MaxStored bounds the stored Responses; the oldest are dropped. Default 1024.
 	MaxStored int
@@ -179,6 +202,9 @@ func (c Config) withDefaults() Config {
 	c.MaxSeqs, c.MaxBatchTokens = cmp.Or(c.MaxSeqs, 256), cmp.Or(c.MaxBatchTokens, 2048)
 	c.PrefillTokensPerSecond = cmp.Or(c.PrefillTokensPerSecond, 20000)
 	c.DecodeStep, c.Speed = cmp.Or(c.DecodeStep, 15*time.Millisecond), cmp.Or(c.Speed, 1)
+	c.SideChannel, c.BlockLease = cmp.Or(c.SideChannel, "127.0.0.1:0"), cmp.Or(c.BlockLease, 30*time.Second)
+	c.TransferTokensPerSecond = cmp.Or(c.TransferTokensPerSecond, 5e6)
+	c.LoadFailure = cmp.Or(c.LoadFailure, LoadFail)
 	c.OutputTokens, c.MaxStored = cmp.Or(c.OutputTokens, 32), cmp.Or(c.MaxStored, 1024)
 	if c.MaxLoRAs == 0 && (len(c.Adapters)+len(c.LazyAdapters) > 0 || c.RuntimeLoRA) {
 		c.MaxLoRAs = 1
@@ -214,16 +240,24 @@ func (c Config) validate() error {
 		{"OutputTokens", c.OutputTokens < 1},
 		{"MaxLoRAs", c.MaxLoRAs < 0},
 		{"AdapterLoad", c.AdapterLoad < 0},
+		{"BlockLease", c.BlockLease < 0},
+		{"TransferTokensPerSecond", c.TransferTokensPerSecond < 0},
 	} {
 		if f.bad {
 			return fmt.Errorf("engine: %s must be positive", f.name)
 		}
+	}
+	if !(c.Quality >= 0 && c.Quality <= 1) {
+		return fmt.Errorf("engine: Quality %g must be 0 to 1", c.Quality)
 	}
 	for i := range c.Slowdowns {
 		if d := &c.Slowdowns[i]; !d.valid() {
 			return fmt.Errorf("engine: Slowdowns[%d] from %v to %v by %g must have a positive span and factor", i, d.From,
 				d.To, d.Factor)
 		}
+	}
+	if err := c.validateTransfer(); err != nil {
+		return err
 	}
 	if c.MaxModelTokens > c.BlockTokens*c.CacheBlocks {
 		return fmt.Errorf("engine: MaxModelTokens %d exceeds the cache of %d tokens",

@@ -15,13 +15,25 @@ type dialogue struct {
 	format   *responseFormat
 	system   *message // precedes the messages; not part of a stored conversation
 	messages []message
+
+	ids    []uint32 // the prompt, instead of the messages
+	noMark bool     // the prompt has no mark of the answer
+	open   bool     // the answer continues the last message; needs noMark
 }
 
 func (d *dialogue) prompt() []uint32 {
-	if d.system == nil {
-		return chatPrompt(d.tools, d.messages)
+	if d.ids != nil {
+		return d.ids
 	}
-	return chatPrompt(d.tools, append([]message{*d.system}, d.messages...))
+	messages := d.messages
+	if d.system != nil {
+		messages = append([]message{*d.system}, messages...)
+	}
+	p := chatPrompt(d.tools, messages)
+	if d.noMark {
+		return withoutMark(p, d.open)
+	}
+	return p
 }
 
 // begin decides and prepares the answer. tool is nil for an answer in text.

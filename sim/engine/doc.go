@@ -3,7 +3,8 @@
 // The engine has vLLM's wire formats: OpenAI, Responses and Anthropic APIs, SSE, Prometheus
 // metrics, and KV events over ZMQ. The engine models vLLM's inside: a block-level prefix cache with
 // LRU eviction, continuous batching with chunked prefill, and a step time made of a prefill rate
-// and a decode step. Every answer is a function of the seed and the request.
+// and a decode step. Every answer is a function of the seed and the request, and each token of it a
+// function of the seed and all tokens before it.
 //
 // # Tokens
 //
@@ -13,6 +14,24 @@
 // tool calls and an end marker. The marker of the assistant comes last. Generated tokens are four
 // bytes as well. An answer sent back in the next turn therefore has the same tokens and hits the
 // blocks filled during its generation.
+//
+// A request with return_token_ids gets the ids of its prompt and its answer. Another engine with the
+// same seed goes on exactly where an answer ended if its prompt is the first prompt and the tokens
+// of the answer so far: as token ids of /v1/completions, as prompt_token_ids in the kv_transfer_params
+// of a chat, as SGLang's input_ids of a chat, or as an open last message of the assistant
+// (continue_final_message). Without max_tokens, or with Config.EndsItself, the answer then also ends
+// where the first one would have ended. As in vLLM, a stream with stop strings sends text that may
+// begin one later than its token.
+//
+// # Quality
+//
+// With Config.Quality answers can be right or wrong, for tests of cascades. Each question has a
+// Difficulty, a hash of the last text of the user, or of the whole prompt of a completion. An
+// answer of two or more tokens to a question no harder than Quality ends with its RightAnswer.
+// Another one ends with another word. Log probabilities are a noisy sign of that: -logprob is
+// exponential, with a mean that belongs to the answer. The means are log-normal, with medians 0.25
+// for right and 0.65 for wrong answers and sigma 0.8, so a right answer looks surer than a wrong one
+// in 80% of the pairs. All of this follows from question, model and Config.Seed.
 //
 // # Time
 //
@@ -31,6 +50,18 @@
 // engine keeps the adapters in memory that were used last. A step that begins a sequence of another
 // adapter loads it first, which takes Config.AdapterLoad. Blocks of an adapter belong to its
 // prompts only.
+//
+// # Prefill and decode on different engines
+//
+// With ConnectorNIXL the engine speaks as vLLM with its NixlConnector. A request with
+// kv_transfer_params {"do_remote_decode":true} is answered with kv_transfer_params that name its
+// prompt's blocks. The engine keeps these blocks until another engine has read them, or until
+// Config.BlockLease ends. An engine that gets these params with "do_remote_prefill":true reads the
+// blocks before its first token, from the side channel that they name. Blocks can be read once. The
+// engine then computes no prompt tokens, and answers from the tokens that it read. If these are not
+// its own prompt's, the answer is that of the other prompt, and Stats.WrongBlocks rises. If the
+// blocks are gone, Config.LoadFailure decides, and Stats.LostBlocks rises. The request waits for the
+// transfer of all its tokens, though blocks that the engine has are not counted as received.
 //
 // # Faults
 //

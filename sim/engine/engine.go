@@ -23,6 +23,9 @@ type Engine struct {
 	mu      sync.Mutex // guards listener changes
 	kv      *KVEvents  // with bound endpoints; nil without KV events
 	door    *door      // nil while connections are refused
+	side    *sideChannel
+	sideAt  atomic.Pointer[string] // address of side, kept from the first listening
+	starts  uint64                 // number of cores so far
 	closed  bool
 	quit    chan struct{} // closed by Close
 	timers  sync.WaitGroup
@@ -34,6 +37,8 @@ type core struct {
 	ranks  []*rank // at least one
 	stored *responses
 	loras  *loras
+	lender *lender
+	start  uint64 // number of the start
 }
 
 // New starts an engine. The engine listens when New returns. The caller must Close the Engine.
@@ -142,9 +147,13 @@ func (e *Engine) boot() error {
 		return fmt.Errorf("engine %s: %w", e.cfg.ID, err)
 	}
 	e.keepEndpoints(publishers[0])
-	c := &core{stored: newResponses(e.cfg.MaxStored), loras: newLoRAs(&e.cfg)}
+	e.starts++
+	c := &core{
+		stored: newResponses(e.cfg.MaxStored), loras: newLoRAs(&e.cfg), lender: newLender(e.cfg.BlockLease),
+		start: e.starts,
+	}
 	for i, pub := range publishers {
-		c.ranks = append(c.ranks, newRank(i, e.cfg, pub, c.loras))
+		c.ranks = append(c.ranks, newRank(i, e.cfg, pub, c))
 	}
 	e.current.Store(c)
 	return nil
@@ -156,6 +165,7 @@ func (e *Engine) halt() {
 	if c == nil {
 		return
 	}
+	c.lender.close()
 	for _, r := range c.ranks {
 		r.sched.close()
 		r.events.close()
@@ -196,8 +206,36 @@ func (e *Engine) open() error {
 	if e.addr != l.Addr().String() {
 		e.addr = l.Addr().String() // only the first time; later the address is bound already
 	}
+	if err := e.openSide(); err != nil {
+		_ = l.Close()
+		return fmt.Errorf("engine %s: SideChannel: %w", e.cfg.ID, err)
+	}
 	e.door = newDoor(l, e)
 	return nil
+}
+
+// openSide listens for other engines, if this one has a connector. The caller holds e.mu.
+func (e *Engine) openSide() (err error) {
+	if e.cfg.Connector == ConnectorNone {
+		return nil
+	}
+	addr := e.cfg.SideChannel
+	if bound := e.sideAt.Load(); bound != nil {
+		addr = *bound
+	}
+	if e.side, err = listenSide(addr, e.readLent); err == nil {
+		e.sideAt.Store(new(e.side.l.Addr().String()))
+	}
+	return err
+}
+
+// SideChannel returns the host:port from which other engines read this engine's blocks. SideChannel
+// returns "" without a connector.
+func (e *Engine) SideChannel() string {
+	if at := e.sideAt.Load(); at != nil {
+		return reachable(*at)
+	}
+	return ""
 }
 
 // shut closes listener and connections and waits for their goroutines. The caller holds e.mu.
@@ -206,7 +244,8 @@ func (e *Engine) shut(reset bool) {
 		return
 	}
 	e.door.close(reset)
-	e.door = nil
+	e.side.close()
+	e.door, e.side = nil, nil
 }
 
 func reachableEndpoint(endpoint string) string {

@@ -25,18 +25,40 @@ func (c *call) generate(s *sampling, forced string, prompts ...[]uint32) (*gener
 		if err != nil {
 			return nil, err
 		}
-		key := c.cfg.key(s, prompt)
+		source := prompt // the tokens of the blocks that the answer is made from
+		received, err := c.receive(s, prompt)
+		if err != nil {
+			return nil, err
+		}
+		if received != nil {
+			source = received
+		}
 		for i := range g.choices {
-			o := c.output(s, room, key+uint64(i)<<32, forced)
+			o := c.output(s, room, i, source, forced)
 			q := newSequence(prompt, o, c.cfg.BlockTokens, s.CacheSalt, g.wake)
 			if id := c.core.loras.id(s.Model); id != 0 {
 				q.adapt(s.Model, id, c.cfg.BlockTokens)
 			}
+			if received != nil {
+				q.received, q.cachedThere = true, s.KVTransfer.cached
+			}
 			g.seqs = append(g.seqs, q)
 		}
 	}
+	if c.cfg.Connector == ConnectorNIXL && s.KVTransfer != nil && s.KVTransfer.remoteDecode {
+		g.seqs[0].lendAs = c.lendAs() // one prompt of a request can be read elsewhere
+	}
 	g.sent = make([]int, len(g.seqs))
 	return g, nil
+}
+
+// receive returns the tokens of the blocks that come from another engine, or nil if the prompt is
+// computed here.
+func (c *call) receive(s *sampling, prompt []uint32) ([]uint32, error) {
+	if c.cfg.Connector == ConnectorNIXL && s.KVTransfer != nil && s.KVTransfer.remotePrefill {
+		return c.load(s, prompt)
+	}
+	return nil, nil
 }
 
 // each is called for the new tokens [from, to) of choice i. last says that the choice is complete.

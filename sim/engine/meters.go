@@ -47,6 +47,7 @@ type meters struct {
 	usedBlocks, cachedBlocks              atomic.Int64
 	queries, hits, prompt, generated      atomic.Int64
 	preemptions, evictions                atomic.Int64
+	filled, received                      atomic.Int64    // prompt tokens computed, and got from other engines
 	success                               [5]atomic.Int64 // by finishReasons
 	ttft, itl, tpot, e2e, queue           *histogram
 	inference, prefill, decode            *histogram
@@ -75,6 +76,9 @@ func (m *meters) peak(running int64) {
 func (m *meters) admitted(q *sequence) {
 	m.queries.Add(int64(q.size))
 	m.hits.Add(q.cached.Load())
+	if q.received {
+		m.received.Add(int64(q.size) - q.cached.Load())
+	}
 	m.queue.observe((q.admitted - q.arrived).Seconds())
 }
 
@@ -106,6 +110,10 @@ func (m *meters) completed(q *sequence, now time.Duration) {
 	}
 	m.promptLen.observe(float64(q.size))
 	m.outputLen.observe(float64(n))
+	if q.received {
+		m.computed.observe(0)
+		return
+	}
 	m.computed.observe(float64(q.size) - float64(q.cached.Load()))
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -47,6 +48,11 @@ func (c *content) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
+// assistantMark begins the answer.
+const assistantMark = "<|assistant|>"
+
+var assistantTokens = appendTokens(nil, assistantMark)
+
 // endMark closes every message of the chat template.
 const endMark = "<|end|>\n"
 
@@ -70,7 +76,32 @@ func chatPrompt(tools json.RawMessage, messages []message) []uint32 {
 		}
 		p = appendTokens(p, endMark)
 	}
-	return appendTokens(p, "<|assistant|>")
+	return appendTokens(p, assistantMark)
+}
+
+// withoutMark returns a chat prompt without the mark of the answer. If the last message is open, it
+// has no end mark either and the answer continues it.
+func withoutMark(p []uint32, open bool) []uint32 {
+	p = p[:len(p)-len(assistantTokens)]
+	if open {
+		p = p[:len(p)-len(endMark)/tokenBytes]
+	}
+	return p
+}
+
+// spokenIn returns how many tokens come after the mark of the answer, or -1 if the last tokens of
+// the prompt have no mark. It looks for at most so many tokens after the mark.
+func spokenIn(p []uint32, most int) int {
+	for n := range most + 1 {
+		end := len(p) - n
+		if end < len(assistantTokens) {
+			break
+		}
+		if slices.Equal(p[end-len(assistantTokens):end], assistantTokens) {
+			return n
+		}
+	}
+	return -1
 }
 
 // lastText returns the last text of the user.

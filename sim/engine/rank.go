@@ -18,10 +18,10 @@ type rank struct {
 	calls  atomic.Int64 // requests at the rank
 }
 
-func newRank(number int, cfg Config, events *publisher, loras *loras) *rank {
+func newRank(number int, cfg Config, events *publisher, c *core) *rank {
 	m := newMeters()
 	r := &rank{number: number, meters: m, events: events, sched: newScheduler(cfg, m, events.log())}
-	r.sched.loras = loras
+	r.sched.loras, r.sched.lender = c.loras, c.lender
 	go r.sched.run()
 	return r
 }

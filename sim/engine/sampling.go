@@ -19,6 +19,10 @@ type sampling struct {
 	Stop          texts          `json:"stop"`
 	Seed          *int64         `json:"seed"`
 	CacheSalt     string         `json:"cache_salt"`
+	KVTransfer    *kvTransfer    `json:"kv_transfer_params"`
+	MinTokens     int            `json:"min_tokens"`
+	IgnoreEnd     bool           `json:"ignore_eos"`
+	ReturnTokens  bool           `json:"return_token_ids"`
 }
 
 type streamOptions struct {
@@ -41,6 +45,9 @@ func (s *sampling) check() error {
 		return badRequest(fmt.Sprintf("n must be between 1 and %d, got %d.", maxChoices, s.choices()), "n")
 	case s.MaxTokens != nil && *s.MaxTokens < 1:
 		return badRequest(fmt.Sprintf("max_tokens must be at least 1, got %d.", *s.MaxTokens), "max_tokens")
+	case s.MinTokens < 0 || s.MaxTokens != nil && s.MinTokens > *s.MaxTokens:
+		return badRequest(fmt.Sprintf("min_tokens must be greater than or equal to 0 and at most max_tokens, got %d.",
+			s.MinTokens), "min_tokens")
 	case s.StreamOptions != nil && !s.Stream:
 		return badRequest("Stream options can only be defined when `stream=True`.", "stream_options")
 	}
@@ -67,8 +74,8 @@ func (c *call) room(s *sampling, prompt []uint32) (int, error) {
 	return room, nil
 }
 
-// key returns the number that selects the words of the first choice.
-func (c *Config) key(s *sampling, prompt []uint32) uint64 {
+// voice returns the number that tells the words of engines, models and requested seeds apart.
+func (c *Config) voice(s *sampling) uint64 {
 	key := c.Seed
 	if !slices.Contains(c.Models, s.Model) {
 		for _, b := range []byte(s.Model) { // an adapter answers in its own words
@@ -78,28 +85,55 @@ func (c *Config) key(s *sampling, prompt []uint32) uint64 {
 	if s.Seed != nil {
 		key = mix(key ^ mix(uint64(*s.Seed)))
 	}
-	for _, t := range prompt {
-		key = mix(key ^ uint64(t))
-	}
 	return key
 }
 
-// output decides one choice. room is the number of tokens left in the context.
-func (c *call) output(s *sampling, room int, key uint64, fixed string) output {
-	natural := c.cfg.OutputTokens
-	if fixed != "" {
-		natural = (len(fixed) + tokenBytes - 1) / tokenBytes
+// output decides choice number i after the tokens of source. room is the number of tokens left in
+// the context.
+func (c *call) output(s *sampling, room, i int, source []uint32, fixed string) output {
+	natural, max := c.natural(s, source, fixed), room
+	if s.MaxTokens != nil {
+		max = *s.MaxTokens
+		if !c.cfg.EndsItself && fixed == "" || s.IgnoreEnd && fixed == "" {
+			natural = max
+		}
 	}
-	o := output{limit: min(natural, room), reason: "stop", key: key, fixed: fixed}
-	if s.MaxTokens != nil && (fixed == "" || *s.MaxTokens < natural) {
-		o.limit = *s.MaxTokens
+	o := output{
+		limit: min(natural, max), reason: "stop", fixed: fixed, voice: c.cfg.voice(s) + uint64(i)<<32,
+		before: len(source), last: source[len(source)-1],
 	}
-	if o.limit < natural || fixed == "" && s.MaxTokens != nil {
+	if max < natural || fixed == "" && s.MaxTokens != nil && max == natural {
 		o.reason = "length"
 	}
 	o.cut = o.limit * tokenBytes
-	o.stopAt(s.Stop)
+	if o.limit == 0 { // the end itself is a token, without text
+		o.limit = 1
+	}
+	if fixed == "" {
+		state := o.voice
+		for _, t := range source {
+			state = after(state, t)
+		}
+		o.speak(state)
+	}
+	if c.cfg.Quality > 0 {
+		o.judge(c.cfg.Quality, source)
+	}
+	o.stopAt(s.Stop, s.MinTokens)
 	return o
+}
+
+// natural returns the number of tokens until the answer ends by itself. The tokens of the answer
+// that source already has count.
+func (c *call) natural(s *sampling, source []uint32, fixed string) int {
+	if fixed != "" {
+		return (len(fixed) + tokenBytes - 1) / tokenBytes
+	}
+	natural := c.cfg.OutputTokens
+	if spoken := spokenIn(source, natural); spoken > 0 {
+		natural -= spoken
+	}
+	return max(natural, s.MinTokens)
 }
 
 // usage holds the token counts of an answer. The details are null without
@@ -126,8 +160,12 @@ func (c *call) usage(g *generation) usage {
 	for i, q := range g.seqs {
 		u.Completion += g.sent[i]
 		if i%g.choices == 0 {
-			cached := int(q.cached.Load())
 			u.Prompt += len(q.prompt)
+			if q.received {
+				d.Cached += q.cachedThere
+				continue
+			}
+			cached := int(q.cached.Load())
 			d.Cached += cached
 			d.Created += len(q.prompt)/c.cfg.BlockTokens*c.cfg.BlockTokens - cached
 		}
@@ -155,17 +193,22 @@ func (u usage) inStream() string {
 
 // logprob is one token's probability in the chat API's form.
 type logprob struct {
-	Token   string    `json:"token"`
-	Logprob float64   `json:"logprob"`
-	Bytes   []int     `json:"bytes"`
-	Top     []logprob `json:"top_logprobs,omitempty"`
+	Token   string  `json:"token"`
+	Logprob float64 `json:"logprob"`
+	Bytes   []int   `json:"bytes"`
+}
+
+// placeLogprob is a generated token's probability, with those of the most probable tokens there.
+type placeLogprob struct {
+	logprob
+	Top []logprob `json:"top_logprobs"`
 }
 
 // logprobs describes the tokens [from, to) of o, with top alternatives each.
-func (o *output) logprobs(from, to, top int) []logprob {
-	list := make([]logprob, 0, to-from)
+func (o *output) logprobs(from, to, top int) []placeLogprob {
+	list := make([]placeLogprob, 0, to-from)
 	for i := from; i < to; i++ {
-		lp := o.ranked(i, 0)
+		lp := placeLogprob{o.ranked(i, 0), make([]logprob, 0, top)}
 		for r := range top {
 			lp.Top = append(lp.Top, o.ranked(i, r))
 		}
@@ -178,11 +221,21 @@ func (o *output) logprobs(from, to, top int) []logprob {
 func (o *output) ranked(i, r int) logprob {
 	word := o.word(i)
 	if r > 0 {
-		word = words[mix(o.key+uint64(i)+uint64(r)<<40)%uint64(len(words))]
+		word = o.other(i, r)
 	}
 	lp := logprob{Token: word, Logprob: o.logprob(i, r), Bytes: make([]int, 0, len(word))}
 	for _, b := range []byte(word) {
 		lp.Bytes = append(lp.Bytes, int(b))
 	}
 	return lp
+}
+
+// other returns the word of rank r, which differs from the words of other ranks.
+func (o *output) other(i, r int) string {
+	pick := int(o.token(i) % uint32(len(words)))
+	if o.fixed == "" {
+		pick = int(o.picks[i])
+	}
+	others := len(words) - 1
+	return words[(pick+1+(int(o.chance(i)%uint64(others))+r)%others)%len(words)]
 }

@@ -20,6 +20,7 @@ type scheduler struct {
 	meters *meters
 	events *eventLog // nil without KV events
 	loras  *loras    // nil in a Model
+	lender *lender   // nil in a Model
 
 	waiting []*sequence
 	running []*sequence
@@ -30,6 +31,7 @@ type scheduler struct {
 
 	mu    sync.Mutex
 	inbox []*sequence
+	back  []*sequence // ended sequences whose lent blocks are free now
 	clear atomic.Bool // of reset
 	stop  bool
 	quit  chan struct{} // closed with stop
@@ -60,6 +62,15 @@ func (s *scheduler) submit(qs []*sequence) {
 	if stopped {
 		s.discard(qs)
 	}
+	s.poke()
+}
+
+// giveBack frees the blocks of an ended sequence before the next step. After close giveBack does
+// nothing.
+func (s *scheduler) giveBack(q *sequence) {
+	s.mu.Lock()
+	s.back = append(s.back, q)
+	s.mu.Unlock()
 	s.poke()
 }
 
@@ -146,9 +157,12 @@ func (s *scheduler) sleep(d time.Duration) {
 // engine closes.
 func (s *scheduler) receive() bool {
 	s.mu.Lock()
-	in, stop := s.inbox, s.stop
-	s.inbox = nil
+	in, back, stop := s.inbox, s.back, s.stop
+	s.inbox, s.back = nil, nil
 	s.mu.Unlock()
+	for _, q := range back {
+		s.free(q)
+	}
 	if s.clear.Swap(false) && s.cache.clear() {
 		s.events.cleared()
 	}
@@ -245,6 +259,10 @@ func (s *scheduler) admit(at, budget int) int {
 		q.held = s.cache.match(q.held, q.hashes[:min(len(q.hashes), (q.total-1)/s.cfg.BlockTokens)])
 	}
 	q.computed = len(q.held) * s.cfg.BlockTokens
+	cached := q.computed
+	if q.preloaded() {
+		q.computed = q.size - 1
+	}
 	q.chunk = min(q.total-q.computed, budget)
 	if !s.grow(q) {
 		s.free(q)
@@ -252,7 +270,7 @@ func (s *scheduler) admit(at, budget int) int {
 	}
 	if q.produced.Load() == 0 {
 		q.admitted = s.now
-		q.cached.Store(int64(q.computed))
+		q.cached.Store(int64(cached))
 		s.meters.admitted(q)
 	}
 	if q.adapter != "" && s.loras.use(q.adapter) {
@@ -274,6 +292,7 @@ func (s *scheduler) preempt() {
 	q := s.running[last]
 	s.running = s.running[:last]
 	s.free(q)
+	q.redone = true
 	s.meters.preemptions.Add(1)
 	s.waiting = slices.Insert(s.waiting, 0, q)
 }
@@ -303,7 +322,7 @@ type stepLoad struct {
 // load returns the work of the planned step.
 func (s *scheduler) load() (w stepLoad) {
 	for _, q := range s.running {
-		if q.computed >= q.size && q.chunk == 1 {
+		if q.decodes() {
 			w.decode++
 			w.blocks += len(q.held) + q.loose
 		} else {
@@ -330,6 +349,9 @@ func (s *scheduler) commit() {
 	tokens := 0
 	for _, q := range s.running {
 		tokens += q.chunk
+		if !q.decodes() {
+			s.meters.filled.Add(int64(q.chunk))
+		}
 		q.computed += q.chunk
 		s.fill(q)
 		if q.computed == q.total {
@@ -361,7 +383,9 @@ func (s *scheduler) retire() {
 		if q.produced.Load() < int64(q.output.limit) {
 			return false
 		}
-		s.free(q)
+		if !s.lender.lend(q, s) {
+			s.free(q)
+		}
 		s.meters.completed(q, s.now)
 		s.ended = append(s.ended, q)
 		return true

@@ -17,6 +17,11 @@ type sequence struct {
 	adapter   string // name of the LoRA adapter; "": the base model
 	adapterID int
 
+	lendAs      string // name under which another engine may read the blocks; "": none
+	received    bool   // the prompt's blocks came from another engine
+	redone      bool   // a preemption lost those blocks
+	cachedThere int    // prompt tokens that were cached there
+
 	hashes   []blockHash // of all full blocks of prompt and answer so far
 	held     []*block    // pinned full blocks, a prefix of hashes
 	loose    int         // number of blocks that are not full
@@ -56,6 +61,15 @@ func (q *sequence) root() string {
 	}
 	return q.adapter + "\x00" + q.salt
 }
+
+// decodes says whether q's chunk is one step of decoding. The last token of a received prompt is
+// such a step.
+func (q *sequence) decodes() bool {
+	return q.chunk == 1 && (q.computed >= q.size || q.preloaded() && q.computed == q.size-1)
+}
+
+// preloaded says whether the scheduler finds the prompt's blocks in place.
+func (q *sequence) preloaded() bool { return q.received && !q.redone }
 
 // notify wakes the request. Several pending wake-ups become one.
 func (q *sequence) notify() {

@@ -49,6 +49,15 @@ type Stats struct {
 	CachedBlocks    int64 `json:"cached_blocks"` // full blocks, used or not
 	CapacityBlocks  int64 `json:"capacity_blocks"`
 	Evictions       int64 `json:"evictions"`
+
+	ComputedTokens int64 `json:"computed_tokens"` // prompt tokens computed here
+	ReceivedTokens int64 `json:"received_tokens"` // prompt tokens whose blocks other engines sent
+	LentRequests   int64 `json:"lent_requests"`   // prompts kept for other engines now
+	LentBlocks     int64 `json:"lent_blocks"`     // their blocks, part of used_blocks
+	Lent           int64 `json:"lent"`            // prompts computed for other engines
+	ExpiredLeases  int64 `json:"expired_leases"`  // prompts that no engine read in time
+	WrongBlocks    int64 `json:"wrong_blocks"`    // requests answered with blocks of another prompt
+	LostBlocks     int64 `json:"lost_blocks"`     // requests whose blocks could not be read
 }
 
 // Stats returns the counts as of now.
@@ -63,6 +72,7 @@ func (e *Engine) Stats() Stats {
 		return s
 	}
 	s.CapacityBlocks = 0
+	c.lender.stats(&s)
 	for _, r := range c.ranks {
 		s.add(r.stats())
 	}
@@ -90,6 +100,7 @@ func (r *rank) stats() Stats {
 		CacheQueries: m.queries.Load(), CacheHits: m.hits.Load(),
 		UsedBlocks: m.usedBlocks.Load(), CachedBlocks: m.cachedBlocks.Load(), Evictions: m.evictions.Load(),
 		CapacityBlocks: int64(r.sched.cfg.CacheBlocks),
+		ComputedTokens: m.filled.Load(), ReceivedTokens: m.received.Load(),
 	}
 }
 
@@ -101,6 +112,7 @@ func (s *Stats) add(r Stats) {
 	s.CacheQueries, s.CacheHits = s.CacheQueries+r.CacheQueries, s.CacheHits+r.CacheHits
 	s.UsedBlocks, s.CachedBlocks = s.UsedBlocks+r.UsedBlocks, s.CachedBlocks+r.CachedBlocks
 	s.Evictions, s.CapacityBlocks = s.Evictions+r.Evictions, s.CapacityBlocks+r.CapacityBlocks
+	s.ComputedTokens, s.ReceivedTokens = s.ComputedTokens+r.ComputedTokens, s.ReceivedTokens+r.ReceivedTokens
 }
 
 // Request is a request as it arrived, for tests of a proxy.

@@ -1,0 +1,271 @@
+package router_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/router"
+	"github.com/cognitora/dataplane/sim/engine"
+)
+
+// divided is a router in front of simulated engines that compute prompts and others that answer.
+type divided struct {
+	*site
+	prefills, decodes []*engine.Engine // named prefill-0, … and decode-0, …
+}
+
+// divide starts a router in mode score with engines that hand blocks over as vLLM's NIXL does.
+func divide(t *testing.T, prefills, decodes int, tweak ...func(*router.Config)) *divided {
+	t.Helper()
+	engines := simulate(t, prefills+decodes, func(c *engine.Config) {
+		c.Connector, c.BlockLease = "nixl", time.Second
+	})
+	return divideAmong(t, engines[:prefills], engines[prefills:], tweak...)
+}
+
+func divideAmong(t *testing.T, prefills, decodes []*engine.Engine, tweak ...func(*router.Config)) *divided {
+	t.Helper()
+	s := serve(t, nil, append([]func(*router.Config){func(c *router.Config) {
+		c.Router.Mode = "score"
+		for role, engines := range map[string][]*engine.Engine{"prefill": prefills, "decode": decodes} {
+			for i, e := range engines {
+				c.Router.Backends = append(c.Router.Backends, fmt.Sprintf("%s,id=%s-%d,role=%s", e.URL(), role, i, role))
+			}
+		}
+	}}, tweak...)...)
+	d := &divided{s, prefills, decodes}
+	eventually(t, "every node is in service", func() bool {
+		count := 0
+		for _, n := range s.nodes() {
+			if n.Eligible {
+				count++
+			}
+		}
+		return count == len(prefills)+len(decodes)
+	})
+	return d
+}
+
+// longPrompt is a prompt of some 1,200 tokens. Prompts with different names have no block in common.
+func longPrompt(name string) string {
+	return name + strings.Repeat(" says that a long prompt fills many blocks.", 110)
+}
+
+// handovers returns the counter of hand-overs with this result.
+func (d *divided) handovers(result string) float64 {
+	return d.metrics().sum("cgn_router_handovers_total", `result="`+result+`"`)
+}
+
+// lent sums up the prompts that prefill engines keep for others now.
+func (d *divided) lent() (n int64) {
+	for _, e := range d.prefills {
+		n += e.Stats().LentRequests
+	}
+	return n
+}
+
+// alone returns the text that one engine answers a request with.
+func (d *divided) alone(t *testing.T, body string) string {
+	t.Helper()
+	e := simulate(t, 1)[0]
+	resp, err := http.Post(e.URL()+"/v1/chat/completions", "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	page, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != 200 {
+		t.Fatalf("%d, %v: %s", resp.StatusCode, err, page)
+	}
+	return answerIn(page)
+}
+
+// answerIn returns the text of an answer, streamed or not.
+func answerIn(page []byte) (text string) {
+	const field = `"content":"`
+	for rest := string(page); ; {
+		_, after, found := strings.Cut(rest, field)
+		if !found {
+			return text
+		}
+		piece, next, _ := strings.Cut(after, `"`)
+		text, rest = text+piece, next
+	}
+}
+
+func TestPromptIsHandedOver(t *testing.T) {
+	t.Parallel()
+	d := divide(t, 1, 2)
+	for i, more := range []string{`,"max_tokens":8`, streaming, `,"stream":true,"max_tokens":20,"stop":["zzz"],"min_tokens":3`,
+		`,"max_completion_tokens":9,"stream":true,"stream_options":{"include_usage":true}`} {
+		body := chatBody(longPrompt(fmt.Sprint("request ", i)), more)
+		r := d.chat(body)
+		if r.status != 200 || r.err != nil || answerIn(r.body) != d.alone(t, body) {
+			t.Errorf("%s: %v", more, r)
+		}
+		if p := r.header.Get("x-cgn-prefill-node"); p != "prefill-0" || !strings.HasPrefix(r.node(), "decode-") {
+			t.Errorf("%s: prompt from %q, answer from %q", more, p, r.node())
+		}
+	}
+	for _, e := range d.decodes {
+		if s := e.Stats(); s.ComputedTokens != 0 {
+			t.Errorf("a decode node computed %d prompt tokens", s.ComputedTokens)
+		}
+	}
+	if got := d.handovers("split"); got != 4 || d.lent() != 0 {
+		t.Errorf("%v are split, %d are kept", got, d.lent())
+	}
+	d.chat(chatBody("short", streaming))
+	d.chat(chatBody(longPrompt("two"), `,"n":2`))
+	d.chat(chatBody(longPrompt("request 1"), streaming)) // cached on the node that answered it
+	for result, want := range map[string]float64{"short": 1, "form": 1, "cached": 1, "split": 4} {
+		if got := d.handovers(result); got != want {
+			t.Errorf("%s: %v, want %v", result, got, want)
+		}
+	}
+}
+
+func TestDisaggregationOff(t *testing.T) {
+	t.Parallel()
+	d := divide(t, 1, 1, func(c *router.Config) { c.Router.Disagg.Enabled = "false" })
+	if r := d.chat(chatBody(longPrompt("a"), streaming)); r.status != 200 || r.header.Get("x-cgn-prefill-node") != "" {
+		t.Errorf("%v", r)
+	}
+	if n := d.prefills[0].Stats().Lent; n != 0 {
+		t.Errorf("%d prompts were computed for others", n)
+	}
+}
+
+// mishap is a failure during a hand-over.
+type mishap struct {
+	nodes    [2]int                    // of each role; zero: 1 and 1
+	prefill  *engine.Fault             // of the node that is picked to compute the prompt
+	decode   *engine.Fault             // of the node that is picked to answer
+	breaks   func(p, d *engine.Engine) // happens before the request; nil: nothing
+	result   string                    // of the hand-over that fails; "": none does
+	split    float64                   // hand-overs that succeed
+	computed int64                     // prompts that prefill nodes compute; -1: any number
+	// either says that the outcome depends on whether D's connection was used before. Parameters
+	// are then lost, because nobody knows whether D has read them.
+	either bool
+}
+
+// once is a fault of one request.
+func once(f engine.Fault) *engine.Fault {
+	f.Count = 1
+	return &f
+}
+
+var zero = 0
+
+var mishaps = map[string]mishap{
+	"P refuses the request":    {prefill: once(engine.Fault{Status: 400}), result: "refused"},
+	"P is overloaded":          {prefill: &engine.Fault{Status: 503}, result: "refused"},
+	"P fails":                  {prefill: &engine.Fault{Status: 500}, result: "refused"},
+	"P dies":                   {prefill: &engine.Fault{Reset: true}, result: "broken"},
+	"P dies during its answer": {prefill: &engine.Fault{Truncate: true}, result: "broken", computed: -1},
+	"P hangs":                  {prefill: &engine.Fault{Hang: true}, result: "broken"},
+	"P speaks no HTTP":         {prefill: &engine.Fault{Garbage: true}, result: "broken"},
+	"P refuses connections":    {breaks: func(p, _ *engine.Engine) { p.Refuse() }, result: "broken"},
+	"another P takes over": {nodes: [2]int{2, 1}, prefill: &engine.Fault{Reset: true}, split: 1,
+		computed: 1},
+	"P dies after its answer": {decode: once(engine.Fault{Slow: engine.Duration(300 * time.Millisecond)}),
+		breaks: func(p, _ *engine.Engine) {
+			time.AfterFunc(150*time.Millisecond, p.Kill)
+		}, result: "unread", computed: -1},
+	"D refuses connections": {nodes: [2]int{1, 2}, breaks: func(_, d *engine.Engine) { d.Refuse() }, split: 1,
+		computed: 1},
+	"D is out of slots":             {nodes: [2]int{1, 2}, decode: &engine.Fault{Status: 503}, split: 1, computed: 2},
+	"D fails once":                  {decode: once(engine.Fault{Status: 500}), result: "unread", computed: 1},
+	"D fails":                       {nodes: [2]int{1, 2}, decode: &engine.Fault{Status: 500}, result: "unread", computed: 1},
+	"D dies":                        {nodes: [2]int{1, 2}, decode: &engine.Fault{Reset: true}, either: true},
+	"D dies before its first token": {nodes: [2]int{1, 2}, decode: &engine.Fault{DieAfter: &zero}, either: true},
+	"D is slower than the lease": {decode: once(engine.Fault{Slow: engine.Duration(1500 * time.Millisecond)}),
+		result: "unread", computed: 1},
+	"both die": {nodes: [2]int{1, 2}, prefill: &engine.Fault{Reset: true}, decode: &engine.Fault{Reset: true},
+		result: "broken"},
+}
+
+// TestMishapsOfHandovers checks that the client gets the whole right answer whatever fails, and
+// that nothing is left of the request.
+func TestMishapsOfHandovers(t *testing.T) {
+	t.Parallel()
+	for name, m := range mishaps {
+		for _, more := range []string{`,"max_tokens":8`, streaming} {
+			t.Run(name+more, func(t *testing.T) {
+				t.Parallel()
+				m.happens(t, more)
+			})
+		}
+	}
+}
+
+func (m mishap) happens(t *testing.T, more string) {
+	d := divide(t, max(m.nodes[0], 1), max(m.nodes[1], 1), func(c *router.Config) {
+		c.Timeouts.FirstByte, c.Timeouts.FirstByteCold = config.Duration(4*time.Second), config.Duration(4*time.Second)
+		c.Timeouts.PatienceFloor, c.Timeouts.StallFloor = config.Duration(4*time.Second), config.Duration(4*time.Second)
+	})
+	body := chatBody(longPrompt("the prompt"), more)
+	p, decoder := d.picks(t, body)
+	if p.SetFault(m.prefill); m.breaks != nil {
+		m.breaks(p, decoder)
+	}
+	decoder.SetFault(m.decode)
+	r := d.chat(body)
+	if r.status != 200 || r.err != nil || answerIn(r.body) != d.alone(t, body) {
+		t.Errorf("%v", r)
+	}
+	p.SetFault(nil) // requests that hang end
+	computed := int64(0)
+	for _, e := range d.prefills {
+		computed += e.Stats().Lent
+	}
+	if m.either {
+		if m.split = d.handovers("split"); m.split == 0 {
+			m.result = "unread"
+		}
+		m.computed = 1 + int64(m.split)
+	}
+	if got := d.handovers("split"); got != m.split || m.computed >= 0 && computed != m.computed {
+		t.Errorf("%v hand-overs of %d prompts that were computed", got, computed)
+	}
+	if m.result != "" && d.handovers(m.result) != 1 {
+		t.Errorf("not counted as %s:\n%s", m.result, d.metrics().lines("cgn_router_handovers_total"))
+	}
+	failed := min(len(m.result), 1)
+	if n := d.log.count("hand-over of a prompt failed"); n != failed {
+		t.Errorf("%d lines about a failure:\n%s", n, d.metrics().lines("cgn_router_handovers_total"))
+	}
+	d.idle()
+	eventually(t, "no block is kept for others", func() bool { return d.lent() == 0 })
+	for _, e := range slices.Concat(d.prefills, d.decodes) {
+		if s := e.Stats(); s.WrongBlocks != 0 || s.Running+s.Waiting != 0 {
+			t.Errorf("left: %+v", s)
+		}
+	}
+}
+
+// picks returns the nodes that would compute the prompt of body and answer it.
+func (d *divided) picks(t *testing.T, body string) (p, decoder *engine.Engine) {
+	t.Helper()
+	e := d.explain(body)
+	if e.Prefill == nil || e.Prefill.Pick == nil || e.Winner == "" {
+		t.Fatalf("%+v", e)
+	}
+	named := func(role string, engines []*engine.Engine, id string) *engine.Engine {
+		for i, e := range engines {
+			if id == fmt.Sprint(role, "-", i) {
+				return e
+			}
+		}
+		t.Fatalf("no node %q", id)
+		return nil
+	}
+	return named("prefill", d.prefills, e.Prefill.Pick.Winner), named("decode", d.decodes, e.Winner)
+}

@@ -1,0 +1,536 @@
+package leg
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/answer"
+	"github.com/cognitora/dataplane/router/books"
+	"github.com/cognitora/dataplane/router/connector"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/metrics"
+	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/router/request"
+	"github.com/cognitora/dataplane/router/scan"
+)
+
+// A leg for an answer may hand its prompt over: another node, P, computes the prompt, and the leg's
+// own node, D, reads the KV blocks and answers. The policy picks D as always. Then splits decides
+// whether P pays. If it does, a leg of work Prefill picks and asks P. D's attempt begins once P has
+// answered, or at once, as the connector of both nodes demands.
+//
+// P is a convenience. Whatever goes wrong with P, D computes the prompt itself: before D is asked,
+// or by a second request to the same D. Parameters of a hand-over are used for one request that a D
+// may have received.
+
+// Disagg are the settings of hand-overs.
+type Disagg struct {
+	Off bool // no request is split
+	// ColocateBelow is the prompt's length in tokens below which a request is not split.
+	ColocateBelow int64
+	// UncachedBelow and UncachedRatio keep a request on its node if both hold: fewer tokens of the
+	// prompt than UncachedBelow are to be computed there, and less than this share of the prompt.
+	UncachedBelow int64
+	UncachedRatio float64
+}
+
+// Way says how the prompt of an attempt is computed, and why.
+type Way uint8
+
+// These are the ways. All but Split mean that the answering node computes the prompt.
+const (
+	Alone    Way = iota // no node that computes prompts for others serves the model
+	Split               // another node computes the prompt
+	Short               // the prompt is short
+	Single              // the request's form demands one node
+	Cached              // the node has most of the prompt
+	Sooner              // the node alone costs less, by expected times
+	Unpaired            // the node has no connector, or no other node has the same
+	NoNode              // no node that computes prompts for others could take the request
+	Refused             // the other node answered with an error
+	Broken              // the other node gave no answer
+	Garbled             // the other node's answer says nothing about blocks
+	Unread              // the node could not read the blocks
+	ways
+)
+
+var wayNames = [ways]string{
+	"alone", "split", "short", "form", "cached", "sooner", "unpaired", "no_node", "refused", "broken", "garbled",
+	"unread",
+}
+
+// String is the way's name in metrics and explanations.
+func (w Way) String() string { return wayNames[w] }
+
+// failed says that the hand-over was tried and failed.
+func (w Way) failed() bool { return w >= NoNode }
+
+// maxPrefillAnswer bounds P's answer in bytes. The ids of the blocks of a million tokens fit.
+const maxPrefillAnswer = 4 << 20
+
+// wayCounts counts the decisions, and the hand-overs that failed.
+type wayCounts [ways]prometheus.Counter
+
+func newWayCounts(m *metrics.Router) (c wayCounts) {
+	for w := Alone + 1; w < ways; w++ {
+		c[w] = m.Handovers.WithLabelValues(w.String())
+	}
+	return c
+}
+
+// hand is the part of a leg that may hand its prompt over. One goroutine uses it, except for
+// beside.
+type hand struct {
+	of      *Leg
+	prefill *Leg // of the next hand-over; nil: no node could compute the prompt
+	at      int  // the place of the node that prefill has picked
+	near    [2]nearNode
+
+	with  connector.Connector // that of the present attempt's node; nil: it has none
+	data  connector.Handover
+	ready bool          // data is complete, and no node may have received it
+	place answer.Memory // for P's answer
+	pick  int           // the candidate that is the present attempt's node
+
+	last lastPrefill
+	beside
+	bound
+}
+
+// lastPrefill is what is known about the latest leg for P.
+type lastPrefill struct {
+	node  string
+	began time.Time
+	took  time.Duration
+	ended time.Time
+}
+
+// beside is a leg for P that runs beside D's exchange.
+type beside struct {
+	mu      sync.Mutex
+	running *Leg          // nil: it has ended
+	done    chan struct{} // closed once it has ended; nil: there is none
+	way     Way           // how it went; valid once done is closed
+}
+
+// bound are methods of a hand, bound once. Passing them allocates nothing.
+type bound struct {
+	pairs func(*fleet.Node) bool
+	edit  func(*scan.Edits)
+}
+
+// nearNode is a node that could compute the prompt.
+type nearNode struct {
+	node  *fleet.Node // nil: there is none, or no times are expected
+	first float64     // expected seconds until its first token
+	stall float64     // expected loss of its other requests, in seconds
+}
+
+var hands = sync.Pool{New: func() any {
+	h := new(hand)
+	h.place.Limit, h.bound = maxPrefillAnswer, bound{h.mayPair, h.editPrefill}
+	return h
+}}
+
+// keptAnswer is the largest memory, in bytes, that is kept for a later answer of a P.
+const keptAnswer = 256 << 10
+
+// release ends the leg for P, if there is one, and frees the memory of h.
+func (h *hand) release() {
+	h.callOff()
+	h.drop()
+	h.data.Reset()
+	h.place.Status = 0
+	if h.place.Body = h.place.Body[:0]; cap(h.place.Body) > keptAnswer {
+		h.place.Body = nil
+	}
+	h.of, h.at, h.near, h.with, h.ready, h.pick = nil, 0, [2]nearNode{}, nil, false, 0
+	h.last = lastPrefill{}
+	hands.Put(h)
+}
+
+// considers finds out whether the leg may hand its prompt over, once the prompt has been looked up.
+func (l *Leg) considers() {
+	set := &l.d.o.Disagg
+	if l.Work != Answer || set.Off || len(l.model.pools[Prefill].members) == 0 {
+		return
+	}
+	switch {
+	case l.prompt.Tokens() < set.ColocateBelow:
+		l.way = Short
+	case l.obstacle() != "":
+		l.way = Single
+	default:
+		l.hand = hands.Get().(*hand)
+		l.hand.of = l
+	}
+}
+
+// obstacle names what in the request demands one node; "" if nothing does.
+func (l *Leg) obstacle() string {
+	return connector.Obstacle(l.Request.Scan, l.Request.Body(), l.Request.API)
+}
+
+// prepare gets a leg for P ready before D is picked at now.
+func (h *hand) prepare(now time.Time) {
+	l := h.of
+	h.near = [2]nearNode{}
+	if h.ready {
+		return
+	}
+	if h.with = nil; h.prefill == nil {
+		q := &l.Question
+		h.prefill = l.d.Leg(l.Request, Question{
+			Model: q.Model, Work: Prefill, Allowed: q.Allowed, AllowedBy: q.AllowedBy, Constraints: q.Constraints,
+			Filter: h.bound.pairs, Edit: h.bound.edit,
+		}, &h.place)
+		if h.prefill.start() != nil {
+			h.drop()
+			return
+		}
+	}
+	if l.d.policyOf(l.model).Mode == policy.Predicted {
+		h.near = h.prefill.cheapest(now)
+	}
+}
+
+// drop ends a leg for P that has not been sent.
+func (h *hand) drop() {
+	if h.prefill != nil {
+		h.prefill.Finish(relay.UpstreamFailed)
+		h.prefill = nil
+	}
+}
+
+// mayPair says whether n may be P. Before D is picked, any node with a connector may.
+func (h *hand) mayPair(n *fleet.Node) bool {
+	if f := h.of.Filter; f != nil && !f(n) {
+		return false
+	}
+	own := n.Info().Hands(h.of.model.view.Role(n))
+	if h.with == nil {
+		return own != ""
+	}
+	return own == h.with.Name() && n != h.of.spare().member.node.Node
+}
+
+// editPrefill edits the body for P.
+func (h *hand) editPrefill(e *scan.Edits) {
+	if h.of.Edit != nil {
+		h.of.Edit(e)
+	}
+	h.with.Prefill(e, &h.data)
+}
+
+// cheapest returns the two nodes of a leg for P that cost least by expected times at now.
+func (l *Leg) cheapest(now time.Time) (near [2]nearNode) {
+	l.picks.policy, l.picks.turn = l.d.policyOf(l.model), ^uint64(0) // a turn that tries no node
+	l.candidates(now)
+	l.foreseeAll(now)
+	var costs [2]float64
+	s, weights := l.situation(), &l.picks.policy.Predicted
+	for i := range s.Candidates {
+		if !s.Candidates[i].Room() {
+			continue
+		}
+		t := l.picks.policy.Expected(s, i)
+		n := nearNode{l.pool.nodes[l.picks.able[i]], t.First, t.Stalls}
+		cost := weights.First*t.First + weights.Others*t.Stalls
+		switch {
+		case near[0].node == nil || cost < costs[0]:
+			if near[0].node != n.node {
+				near[1], costs[1] = near[0], costs[0]
+			}
+			near[0], costs[0] = n, cost
+		case near[0].node != n.node && (near[1].node == nil || cost < costs[1]):
+			near[1], costs[1] = n, cost
+		}
+	}
+	return near
+}
+
+// via returns what is expected if another node computes the prompt for n.
+func (h *hand) via(n *member) policy.Via {
+	at := &h.near[0]
+	if at.node == n.node.Node {
+		at = &h.near[1]
+	}
+	if at.node == nil || n.connector == nil {
+		return policy.Via{}
+	}
+	transfer := h.of.model.transfer.Expected(float64(h.of.prompt.Tokens()))
+	return policy.Via{First: max(at.first+transfer, 1e-9), Stalls: at.stall}
+}
+
+// decideWay decides how the prompt of the attempt at the picked candidate is computed. If another
+// node does, cost loses the prompt's computation.
+func (l *Leg) decideWay(a *attempt, pick int, cost *books.Cost) {
+	h := l.hand
+	if h.pick, a.split = pick, false; l.way.failed() {
+		return // one failed hand-over of a request is enough
+	}
+	h.with = a.member.connector
+	if l.way = l.wayOf(a); l.way != Split {
+		l.d.ways[l.way].Inc()
+		return
+	}
+	a.split, a.forecast.held = true, true
+	cost.Prefill, cost.Expected, cost.Learned = 0, 0, 0
+}
+
+// wayOf returns how the prompt of the attempt should be computed.
+func (l *Leg) wayOf(a *attempt) Way {
+	h, set := l.hand, &l.d.o.Disagg
+	switch {
+	case h.with == nil:
+		return Unpaired
+	case h.ready: // P has computed it for a node that could not be reached
+		return Split
+	case h.prefill == nil:
+		return NoNode
+	case h.near[0].node != nil:
+		if a.forecast.via {
+			return Split
+		}
+		return Sooner
+	}
+	tokens := l.prompt.Tokens()
+	fresh := tokens - int64(a.matched)*prefix.BlockTokens
+	if fresh < set.UncachedBelow && float64(fresh) < set.UncachedRatio*float64(tokens) {
+		return Cached
+	}
+	return Split
+}
+
+// prefillFirst gets the attempt's prompt computed by another node, before the attempt begins. If
+// both nodes are asked together, prefillFirst only picks the other one. If that fails, the attempt
+// is no longer split.
+func (l *Leg) prefillFirst(a *attempt) {
+	h := l.hand
+	if h.ready {
+		return
+	}
+	h.data.Reset()
+	h.data.ID = l.d.o.Random() >> 1
+	h.last = lastPrefill{began: time.Now()}
+	p := h.prefill
+	p.until = h.last.began.Add(l.model.limits.FirstByte / 2)
+	at, err := p.choose(h.last.began)
+	if err != nil {
+		h.drop()
+		l.alone(a, NoNode)
+		return
+	}
+	n := p.pool.members[at]
+	h.at, h.last.node = at, n.node.ID
+	h.data.Bootstrap, h.data.Rank, h.data.Ranks = n.node.Info().Bootstrap, n.rank.Index, n.rank.Count
+	if h.with.Together() {
+		p.tries.spare = 0 // D is told of this node
+		return
+	}
+	h.prefill = nil
+	if w := h.ask(p); w != Split {
+		l.alone(a, w)
+		return
+	}
+	h.ready = true
+}
+
+// ask runs the leg p for P, and says how it went.
+func (h *hand) ask(p *Leg) Way {
+	p.traceLeg()
+	err := p.traceError(p.run(h.at))
+	h.mu.Lock()
+	h.running = nil
+	h.mu.Unlock()
+	h.last.ended = time.Now()
+	h.last.took, h.last.node = h.last.ended.Sub(h.last.began), cmp.Or(p.NodeID(), h.last.node)
+	w, end := Split, relay.Complete
+	switch {
+	case err != nil:
+		w, end = Broken, relay.UpstreamFailed
+	case h.place.Status >= 300:
+		w = Refused
+	case !h.with.Together() && h.with.Receive(&h.data, h.place.Body) != nil:
+		w = Garbled
+	}
+	p.Finish(end)
+	return w
+}
+
+// prefillBeside asks P at once, beside D's exchange.
+func (h *hand) prefillBeside() {
+	p := h.prefill
+	if p == nil {
+		return
+	}
+	h.prefill, h.running, h.done = nil, p, make(chan struct{})
+	go func() {
+		defer close(h.done)
+		if h.way = h.ask(p); h.way != Split {
+			h.of.unpair()
+		}
+	}()
+}
+
+// callOff ends P's leg beside D's exchange and waits for its end.
+func (h *hand) callOff() {
+	if h.done == nil {
+		return
+	}
+	h.mu.Lock()
+	if h.running != nil {
+		h.running.callOff()
+	}
+	h.mu.Unlock()
+	<-h.done
+	h.done = nil
+}
+
+// computed waits until P has computed the prompt beside D's exchange. computed returns false if P
+// has failed. The limits of P's own exchange bound the wait.
+func (h *hand) computed() bool {
+	if h.done == nil {
+		return true
+	}
+	<-h.done
+	return h.way == Split
+}
+
+// callOff ends the leg. Another goroutine than the leg's may call it, before Finish.
+func (l *Leg) callOff() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.off = true; l.abort != nil {
+		l.abort.Cancel()
+	}
+}
+
+// unpair ends the exchange of D, because P has failed.
+func (l *Leg) unpair() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.phase == waiting {
+		l.phase = forsaken
+		l.abort.Cancel()
+	}
+}
+
+// handed ends the hand-over of an attempt whose exchange ended in v. If the hand-over failed, the
+// node computes the prompt itself, and again says to ask it once more.
+func (l *Leg) handed(a *attempt, v verdict, err error) (again bool) {
+	if v == broken && errors.Is(err, relay.ErrStale) {
+		v = lost // the parameters may be used up, but the node is probably well
+	}
+	h := l.hand
+	together := h.done != nil
+	if v != answered {
+		h.callOff()
+	}
+	if together || v != unreached && v != starved {
+		h.ready = false
+	}
+	switch w := Unread; v {
+	case answered:
+		l.d.ways[Split].Inc()
+		return false
+	case unpaired:
+		w = h.way
+		fallthrough
+	case lost, failed500:
+		l.traceFailed(a, v)
+		if a.ex != nil {
+			a.ex.Close()
+			a.ex = nil
+		}
+		l.alone(a, w)
+		return l.anew(a)
+	}
+	return false
+}
+
+// alone makes the attempt's node compute the prompt, because the hand-over has failed in way w.
+func (l *Leg) alone(a *attempt, w Way) {
+	h, now := l.hand, time.Now()
+	if l.way = w; l.Request.Life.Ended() == request.None && !l.Request.Expired() {
+		l.d.ways[w].Inc()
+		l.complainOfHandover(a, w)
+	}
+	h.ready, h.near = false, [2]nearNode{}
+	l.mu.Lock() // Prefilled may use the cost
+	defer l.mu.Unlock()
+	a.cost.Close(now)
+	if h.pick < len(l.picks.times) {
+		l.picks.times[h.pick].Via = policy.Via{}
+	}
+	l.charge(a, h.pick, now)
+	if a.recorded && a.shares {
+		a.cost.Count(l.prompt.Keys(), &l.d.sharing)
+	}
+}
+
+// anew begins the attempt again at the same node. anew returns false if the request has ended.
+func (l *Leg) anew(a *attempt) bool {
+	l.disarm()
+	l.Request.Life.Leave(&a.abort)
+	a.abort.Reset()
+	l.wait.Done(time.Now(), 0, false)
+	a.sent = time.Now()
+	a.member.waits.Begin(&l.wait, a.sent, l.work(a))
+	if !l.arm(a) {
+		return false
+	}
+	l.traceBegin(a)
+	return true
+}
+
+// complainOfHandover logs a failed hand-over of the attempt.
+func (l *Leg) complainOfHandover(a *attempt, w Way) {
+	if count, ok := l.model.handovers.due(time.Now()); ok {
+		l.d.log.Warn("hand-over of a prompt failed; the answering node computes it itself", "reason", w.String(),
+			"prefill_node", l.hand.last.node, "node", a.member.node.ID, "model", l.model.name,
+			"failures_since_last_line", count)
+	}
+}
+
+// unreadable says whether the beginning of D's answer in ex means that D cannot read the blocks. P
+// has accepted the same request, so D's refusal is about the hand-over.
+func unreadable(ex *relay.Exchange) bool {
+	return ex.Status() >= 400 || ex.IsSSE() && bytes.HasPrefix(ex.Held(), errorEvent)
+}
+
+// errorEvent is the beginning of a stream that only reports an error.
+var errorEvent = []byte(`data: {"error"`)
+
+// handedCame learns from the first token of a split attempt, which came at now.
+func (l *Leg) handedCame(a *attempt, now time.Time) {
+	f, h := &a.forecast, l.hand
+	if !f.made() || !l.teaches() {
+		return
+	}
+	f.took = now.Sub(a.sent).Seconds()
+	a.cost.Listen(true, now)
+	l.model.metrics.FirstCame(f.ttft, now.Sub(h.last.began).Seconds())
+	if l.picks.policy.Predicted.Learn {
+		if h.done == nil {
+			l.model.transfer.Learn(float64(l.prompt.Tokens()), max(f.took-f.own, 0))
+		}
+		f.looked, f.events, f.computed, f.batch = now, 1, a.member.rank.Book.Computed(now), a.member.batch()
+	}
+}
+
+// PrefillNode returns the node that has computed the prompt for the answering node, and the time
+// that it took; "" if there is none.
+func (l *Leg) PrefillNode() (id string, took time.Duration) {
+	if l.hand == nil || l.now == nil || !l.now.split {
+		return "", 0
+	}
+	return l.hand.last.node, l.hand.last.took
+}
