@@ -66,7 +66,7 @@ type BackendConfig struct {
 	URL           string `toml:"url" help:"http://host:port, https://host:port or unix:///path; a DNS name becomes one node for each of its addresses"`
 	ID            string `toml:"id" help:"name of the node; empty: host:port of url"`
 	Model         string `toml:"model" help:"name under which the engine serves its model; empty: the name that the engine lists"`
-	Role          string `toml:"role" default:"both" help:"part of a request that the engine computes: prefill, decode or both; a prefill node gets no requests"`
+	Role          string `toml:"role" default:"both" help:"part of a request that the engine computes: prefill, the prompts of requests that other nodes answer; decode, answers; or both. Without a connector a prefill node gets no requests"`
 	MaxConcurrent int    `toml:"max_concurrent" default:"0" help:"most requests that the engine gets at once; 0: no limit, and the router compares the nodes' requests in flight. When every node is at its limit, a request gets 503 with Retry-After; nothing is queued. A low number refuses requests of a burst (docs/policy.md, Slots and limits). Set the number that the engine answers well, not its largest batch (vLLM: --max-num-seqs)"`
 	APIKeyFile    string `toml:"api_key_file" help:"file with the engine's API key, which the router sends as Authorization: Bearer"`
 	CA            string `toml:"ca" help:"PEM file of the CAs that may sign the engine's https certificate; empty: the system's CAs"`

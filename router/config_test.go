@@ -32,7 +32,8 @@ func TestAdvice(t *testing.T) {
 	for args, want := range map[string]string{
 		"--backend http://e:1 --backend http://f:1,role=decode":   "",
 		"--backend http://e:1,id=a --backend http://e:1":          "the backends a and e:1 have the same URL, http://e:1: ",
-		"--backend http://e:1,id=a,role=prefill":                  "the backend a has role prefill and gets no requests",
+		"--backend http://e:1,id=a,role=prefill":                  "",
+		"--backend http://e:1,id=a,role=prefill --disagg false":   "the backend a has role prefill and gets no requests",
 		"--backend http://e:1 --policy-file " + file:              "router.policy_file: cost.temperature: no effect in mode random",
 		"--backend http://e:1 --policy-file " + file + ".no-file": "",
 		"--backend http://e:1 --mode cost --policy-file " + file:  "",

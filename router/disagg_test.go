@@ -1,6 +1,7 @@
 package router_test
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -175,10 +176,8 @@ var mishaps = map[string]mishap{
 	"P refuses connections":    {breaks: func(p, _ *engine.Engine) { p.Refuse() }, result: "broken"},
 	"another P takes over": {nodes: [2]int{2, 1}, prefill: &engine.Fault{Reset: true}, split: 1,
 		computed: 1},
-	"P dies after its answer": {decode: once(engine.Fault{Slow: engine.Duration(300 * time.Millisecond)}),
-		breaks: func(p, _ *engine.Engine) {
-			time.AfterFunc(150*time.Millisecond, p.Kill)
-		}, result: "unread", computed: -1},
+	"P dies after its answer": {decode: once(engine.Fault{Slow: engine.Duration(2 * time.Second)}),
+		breaks: func(p, _ *engine.Engine) { go killOnceLent(p) }, result: "unread", computed: -1},
 	"D refuses connections": {nodes: [2]int{1, 2}, breaks: func(_, d *engine.Engine) { d.Refuse() }, split: 1,
 		computed: 1},
 	"D is out of slots":             {nodes: [2]int{1, 2}, decode: &engine.Fault{Status: 503}, split: 1, computed: 2},
@@ -190,6 +189,14 @@ var mishaps = map[string]mishap{
 		result: "unread", computed: 1},
 	"both die": {nodes: [2]int{1, 2}, prefill: &engine.Fault{Reset: true}, decode: &engine.Fault{Reset: true},
 		result: "broken"},
+}
+
+// killOnceLent kills an engine once it has computed a prompt for another one.
+func killOnceLent(p *engine.Engine) {
+	for p.Stats().Lent == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	p.Kill()
 }
 
 // TestMishapsOfHandovers checks that the client gets the whole right answer whatever fails, and
@@ -268,4 +275,91 @@ func (d *divided) picks(t *testing.T, body string) (p, decoder *engine.Engine) {
 		return nil
 	}
 	return named("prefill", d.prefills, e.Prefill.Pick.Winner), named("decode", d.decodes, e.Winner)
+}
+
+// phases are faults that hold a streamed request up in each phase of a hand-over, until they end.
+var phases = map[string]struct{ prefill, decode *engine.Fault }{
+	"while P computes":            {prefill: &engine.Fault{Hang: true}},
+	"while D has no answer":       {decode: &engine.Fault{Hang: true}},
+	"while D has sent only ahead": {decode: &engine.Fault{HangBody: true}},
+	"while D streams":             {decode: &engine.Fault{StallAfter: new(2)}},
+}
+
+// reach sends a streamed request and waits until it is in the phase.
+func (d *divided) reach(t *testing.T, prefill, decode *engine.Fault, ctx context.Context) (ended chan *reply) {
+	t.Helper()
+	body := chatBody(longPrompt("the prompt"), streaming)
+	p, decoder := d.picks(t, body)
+	p.SetFault(prefill)
+	decoder.SetFault(decode)
+	ended = make(chan *reply, 1)
+	go func() {
+		resp, err := d.send(ctx, http.MethodPost, "/v1/chat/completions", body)
+		if err != nil {
+			ended <- &reply{err: err}
+			return
+		}
+		defer resp.Body.Close()
+		page, err := io.ReadAll(resp.Body)
+		ended <- &reply{status: resp.StatusCode, header: resp.Header, body: page, err: err}
+	}()
+	eventually(t, "the fault strikes", func() bool { return p.Stats().Faults+decoder.Stats().Faults > 0 })
+	return ended
+}
+
+// TestClientLeavesDuringAHandover checks that nothing is left of a request whose client leaves.
+func TestClientLeavesDuringAHandover(t *testing.T) {
+	t.Parallel()
+	for name, phase := range phases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := divide(t, 1, 1)
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			ended := d.reach(t, phase.prefill, phase.decode, ctx)
+			leave()
+			<-ended
+			d.idle()
+			d.nothingLeft(t)
+			if n := d.log.count("hand-over of a prompt failed"); n != 0 {
+				t.Errorf("%d hand-overs count as failed", n)
+			}
+			for _, n := range d.nodes() {
+				if n.State != "healthy" || n.Opens != 0 {
+					t.Errorf("blamed: %+v", n)
+				}
+			}
+		})
+	}
+}
+
+// nothingLeft waits until the engines have no request and keep no block for others.
+func (d *divided) nothingLeft(t *testing.T) {
+	t.Helper()
+	for _, e := range slices.Concat(d.prefills, d.decodes) {
+		eventually(t, "the engine is idle", func() bool {
+			s := e.Stats()
+			return s.InFlight+s.Running+s.Waiting+s.LentRequests == 0
+		})
+	}
+}
+
+// TestShutdownDuringAHandover checks that a router that stops ends the request, with an error that
+// says so.
+func TestShutdownDuringAHandover(t *testing.T) {
+	t.Parallel()
+	for name, phase := range phases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := divide(t, 1, 1, func(c *router.Config) { c.Router.DrainTimeout = 0 })
+			ended := d.reach(t, phase.prefill, phase.decode, t.Context())
+			if err := d.stop(); err != nil {
+				t.Error(err)
+			}
+			if r := <-ended; r.err != nil || !strings.Contains(string(r.body), "shutting") && r.status != 503 {
+				t.Errorf("%v", r)
+			}
+			d.nothingLeft(t)
+		})
+	}
 }
