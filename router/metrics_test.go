@@ -26,7 +26,7 @@ import (
 // KV events (TestStaticBackendsEvents), of tokenizers (TestExactDigests), of adapters
 // (TestRequestsStayWithTheirAdapter and TestAdaptersOfAgents) and of too many sessions (package
 // affinity). The metrics of agents are in TestKernelSignals, TestKernelEvents and packages signals
-// and peerevents, those of mode predicted in TestExpectedTimesAreSeen, and those of takeovers in
+// and peerevents, those of mode predicted in TestExpectedTimesAreSeen, those of takeovers in
 // cmd/cgn-router, and those of traces in TestLostSpans.
 var elsewhere = func() map[string]bool {
 	all := map[string]bool{
@@ -44,7 +44,8 @@ var elsewhere = func() map[string]bool {
 		"cgn_router_kernel_event_lag_seconds": true, "cgn_router_signal_lag_seconds": true,
 		"cgn_router_signal_breaks_total": true, "cgn_router_signal_malformed_total": true,
 		"cgn_router_signal_readings_total": true, "cgn_router_sessions_dropped_total": true,
-		"cgn_router_spans_dropped_total": true, "cgn_router_adapter_loads_total": true, "cgn_router_node_adapters": true,
+		"cgn_router_adapter_loads_total": true, "cgn_router_node_adapters": true,
+		"cgn_router_spans_dropped_total": true,
 		"cgn_router_node_slowdown_ratio": true, "cgn_router_expected_ttft_error_seconds": true,
 		"cgn_router_expected_ttft_error_ratio": true, "cgn_router_expected_length_error_tokens": true,
 	}

@@ -133,9 +133,7 @@ func New() *Router {
 			"session was not known (new), stays at its node (kept) or was at another node (moved).", "result"),
 		AccessDropped: s.Counter("cgn_router_access_log_dropped_total", "Access log lines lost: dropped because "+
 			"the writer was behind, or by a write that failed.").WithLabelValues(),
-		SpansDropped: s.Counter("cgn_router_spans_dropped_total", "Spans of traces that did not reach the collector: "+
-			"too many waited (queue), the collector did not take their batch, or not all of it (collector), or the router "+
-			"stopped first (shutdown).", "reason"),
+		SpansDropped: newSpansDropped(s),
 		Takeovers: s.Counter("cgn_router_takeovers_total", "Attempts to replace a running router: this process took "+
 			"over (taken), or another process asked this one and was refused (refused), or ended before it was ready "+
 			"(abandoned).", "outcome"),
@@ -175,6 +173,12 @@ func newHandovers(s *metric.Set) *prometheus.CounterVec {
 		"the node has no connector (unpaired), or the hand-over failed: no other node could take it (no_node), the "+
 		"other node refused, gave no answer (broken) or none of use (garbled), or its blocks could not be read "+
 		"(unread).", "result")
+}
+
+func newSpansDropped(s *metric.Set) *prometheus.CounterVec {
+	return s.Counter("cgn_router_spans_dropped_total", "Spans of traces that did not reach the collector: too many "+
+		"waited (queue), the collector did not take their batch, or not all of it (collector), or the router stopped "+
+		"first (shutdown).", "reason")
 }
 
 func newBound(s *metric.Set) bound {

@@ -306,8 +306,8 @@ func one(tr *Tracer, lines []byte) {
 	lines, r := tr.Begin(lines, now)
 	l := r.Leg("answer")
 	if l != nil {
-		a := l.Attempt(&AttemptBegin{At: now, Method: "POST", API: "chat", Model: "m", Engine: "vllm", Node: "n", Rank: -1,
-			Address: "http://10.0.0.1:8000", Stream: true, Expected: time.Second})
+		a := l.Attempt(&AttemptBegin{At: now, Method: "POST", API: "chat", Model: "m", Engine: "vllm", Node: "n",
+			Rank: -1, Address: "http://10.0.0.1:8000", Stream: true, Expected: time.Second})
 		a.AppendHeader(lines)
 		a.End(&AttemptEnd{Verdict: "answered", Status: 200, End: "complete", Stream: true, TTFT: time.Second,
 			Usage: usage.Counts{HasPrompt: true, HasCompletion: true, HasCached: true}})
