@@ -132,6 +132,24 @@ func TestPromptIsHandedOver(t *testing.T) {
 	}
 }
 
+// TestNamedPrefillNode checks that a client can choose the node that computes the prompt.
+func TestNamedPrefillNode(t *testing.T) {
+	t.Parallel()
+	d := divide(t, 2, 1)
+	for i := range 4 {
+		id := fmt.Sprint("prefill-", i%2)
+		body := strings.Replace(chatBody("short", streaming), "{", `{"nvext":{"prefill_worker_id":"`+id+`"},`, 1)
+		if r := d.chat(body); r.status != 200 || r.header.Get("x-cgn-prefill-node") != id {
+			t.Errorf("%v from %q", r, r.header.Get("x-cgn-prefill-node"))
+		}
+	}
+	r := d.chat(strings.Replace(chatBody("short", streaming), "{", `{"nvext":{"prefill_worker_id":"decode-0"},`, 1))
+	if text := string(r.body); r.status != 404 || !strings.Contains(text, "computes no prompts for other nodes") ||
+		!strings.Contains(text, `"nvext.prefill_worker_id"`) || !strings.Contains(text, "these do: prefill-0, prefill-1") {
+		t.Errorf("%v", r)
+	}
+}
+
 func TestDisaggregationOff(t *testing.T) {
 	t.Parallel()
 	d := divide(t, 1, 1, func(c *router.Config) { c.Router.Disagg.Enabled = "false" })

@@ -35,10 +35,12 @@ func (g *Gateway) record(c *call, o relay.Outcome) {
 	}
 	c.trace(&a, o)
 	u := &a.Usage
+	prefill, took := c.task.PrefillNode()
 	g.noted(accesslog.Entry{
 		Time: r.Received, RequestID: c.id, Method: r.Method, Model: a.Model, Asked: r.Asked(), Node: a.Asked,
 		API: r.API.String(), End: c.outcome(o), Cause: cmp.Or(a.Cause, c.why), Status: c.status, TTFT: ttft,
-		Expected:         a.Expected,
+		Expected: a.Expected,
+		Prefill:  prefill, PrefillTime: took,
 		PromptTokens:     unreported(u.Prompt, u.HasPrompt),
 		CompletionTokens: unreported(u.Completion, u.HasCompletion),
 		CachedTokens:     unreported(u.Cached, u.HasCached),

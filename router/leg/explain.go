@@ -103,7 +103,10 @@ func (d *Dispatcher) explain(r *request.Request, q Question, now time.Time) (*Ex
 	}
 	l.look()
 	l.identify()
-	if l.considers(); l.hand != nil {
+	if err := l.considers(); err != nil {
+		return nil, err
+	}
+	if l.hand != nil {
 		l.hand.prepare(now)
 	}
 	e := &Explanation{API: r.API.String()}

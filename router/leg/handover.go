@@ -10,11 +10,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/internal/usage"
 	"github.com/cognitora/dataplane/router/answer"
+	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/books"
 	"github.com/cognitora/dataplane/router/connector"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/metrics"
+	"github.com/cognitora/dataplane/router/nvext"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/request"
@@ -110,6 +113,7 @@ type lastPrefill struct {
 	began time.Time
 	took  time.Duration
 	ended time.Time
+	usage usage.Counts
 }
 
 // beside is a leg for P that runs beside D's exchange.
@@ -157,13 +161,18 @@ func (h *hand) release() {
 }
 
 // considers finds out whether the leg may hand its prompt over, once the prompt has been looked up.
-func (l *Leg) considers() {
-	set := &l.d.o.Disagg
-	if l.Work != Answer || set.Off || len(l.model.pools[Prefill].members) == 0 {
-		return
+// The error is about a P that the client names and that is none.
+func (l *Leg) considers() *apierror.Error {
+	set, pool := &l.d.o.Disagg, &l.model.pools[Prefill]
+	if l.Work != Answer || set.Off || len(pool.members) == 0 {
+		return nil
+	}
+	named := l.namedPrefill()
+	if named.ID != "" && pool.place(l.d.current().snap.Worker(named.ID)) < 0 {
+		return errNoPrefill(named, pool)
 	}
 	switch {
-	case l.prompt.Tokens() < set.ColocateBelow:
+	case named.ID == "" && l.prompt.Tokens() < set.ColocateBelow:
 		l.way = Short
 	case l.obstacle() != "":
 		l.way = Single
@@ -171,6 +180,15 @@ func (l *Leg) considers() {
 		l.hand = hands.Get().(*hand)
 		l.hand.of = l
 	}
+	return nil
+}
+
+// namedPrefill returns the node that the client wants to compute the prompt; without an id: any.
+func (l *Leg) namedPrefill() nvext.Worker {
+	if x := l.Request.Nvext; x != nil {
+		return x.Prefill.Worker
+	}
+	return nvext.Worker{}
 }
 
 // obstacle names what in the request demands one node; "" if nothing does.
@@ -186,11 +204,7 @@ func (h *hand) prepare(now time.Time) {
 		return
 	}
 	if h.with = nil; h.prefill == nil {
-		q := &l.Question
-		h.prefill = l.d.Leg(l.Request, Question{
-			Model: q.Model, Work: Prefill, Allowed: q.Allowed, AllowedBy: q.AllowedBy, Constraints: q.Constraints,
-			Filter: h.bound.pairs, Edit: h.bound.edit,
-		}, &h.place)
+		h.prefill = l.d.Leg(l.Request, h.question(), &h.place)
 		if h.prefill.start() != nil {
 			h.drop()
 			return
@@ -199,6 +213,25 @@ func (h *hand) prepare(now time.Time) {
 	if l.d.policyOf(l.model).Mode == policy.Predicted {
 		h.near = h.prefill.cheapest(now)
 	}
+}
+
+// question returns what the leg for P asks of the fleet.
+func (h *hand) question() Question {
+	of := &h.of.Question
+	q := Question{
+		Model: of.Model, Work: Prefill, Allowed: of.Allowed, AllowedBy: of.AllowedBy, Constraints: of.Constraints,
+		Filter: h.bound.pairs, Edit: h.bound.edit,
+	}
+	if x := h.of.Request.Nvext; x != nil {
+		q.Rank, q.RankBy = x.Prefill.Rank, x.Prefill.RankBy
+	}
+	if id := h.of.namedPrefill().ID; id != "" {
+		if n := h.of.d.current().snap.Worker(id); n != nil {
+			id = n.ID
+		}
+		q.Node, q.Bond = id, Named
+	}
+	return q
 }
 
 // drop ends a leg for P that has not been sent.
@@ -295,6 +328,8 @@ func (l *Leg) wayOf(a *attempt) Way {
 		return Split
 	case h.prefill == nil:
 		return NoNode
+	case h.prefill.Bond == Named:
+		return Split
 	case h.near[0].node != nil:
 		if a.forecast.via {
 			return Split
@@ -361,6 +396,7 @@ func (h *hand) ask(p *Leg) Way {
 	case !h.with.Together() && h.with.Receive(&h.data, h.place.Body) != nil:
 		w = Garbled
 	}
+	h.last.usage = p.Reading.Usage
 	p.Finish(end)
 	return w
 }
@@ -524,6 +560,16 @@ func (l *Leg) handedCame(a *attempt, now time.Time) {
 		}
 		f.looked, f.events, f.computed, f.batch = now, 1, a.member.rank.Book.Computed(now), a.member.batch()
 	}
+}
+
+// Usage returns the engine's token counts of the answer so far. The cached tokens are those of the
+// node that has computed the prompt.
+func (l *Leg) Usage() usage.Counts {
+	u := l.Reading.Usage
+	if l.now != nil && l.now.split {
+		u.Cached, u.HasCached = l.hand.last.usage.Cached, l.hand.last.usage.HasCached
+	}
+	return u
 }
 
 // PrefillNode returns the node that has computed the prompt for the answering node, and the time

@@ -249,7 +249,10 @@ func (l *Leg) start() *apierror.Error {
 	}
 	l.look()
 	l.identify()
-	if l.considers(); l.way != Alone {
+	if err := l.considers(); err != nil {
+		return err
+	}
+	if l.way != Alone {
 		l.d.ways[l.way].Inc()
 	}
 	l.tries.spare = l.d.o.MaxNodes

@@ -117,9 +117,10 @@ func (l *Leg) count(a *attempt, now time.Time) {
 			m.MaxGap.Observe(r.Gap.Seconds())
 		}
 	}
-	m.Prompt.Add(float64(r.Usage.Prompt))
-	m.Completion.Add(float64(r.Usage.Completion))
-	m.Cached.Add(float64(r.Usage.Cached))
+	u := l.Usage()
+	m.Prompt.Add(float64(u.Prompt))
+	m.Completion.Add(float64(u.Completion))
+	m.Cached.Add(float64(u.Cached))
 }
 
 // unreportedMin is the number of answers without a count of cached tokens after which an engine

@@ -170,7 +170,7 @@ func (t *Task) total() before {
 			b.ttft, b.expected = l.TTFT, l.ExpectedTTFT()
 		}
 		b.events += l.Reading.Events
-		b.usage, b.shown = joined(b.usage, l.Reading.Usage), true
+		b.usage, b.shown = joined(b.usage, l.Usage()), true
 	}
 	return b
 }
