@@ -45,6 +45,7 @@ func TestSettingsReachTheirParts(t *testing.T) {
 	}
 	c.Router.Admission.Global = 104
 	c.Log.Access, c.Log.AccessQueue = filepath.Join(t.TempDir(), "access"), 105
+	c.Traces.Endpoint, c.Traces.Sample, c.Traces.Queue = "http://127.0.0.1:1", 0.25, 106
 	r, err := New(c)
 	if err != nil {
 		t.Fatal(err)
@@ -79,6 +80,7 @@ func TestSettingsReachTheirParts(t *testing.T) {
 		"limits.slow_reader":       {part(r.gateway, "server", "WriteTimeout"), 24 * second},
 		"limits.response_ids":      {reflect.ValueOf(part(r.legs, "stored", "ring").Cap()), 103},
 		"log.access_queue":         {reflect.ValueOf(part(r.access, "queue").Cap()), 105},
+		"traces.queue":             {reflect.ValueOf(part(r.traces, "exporter", "spans").Cap()), 106},
 	} {
 		if v.got.Int() != v.want {
 			t.Errorf("%s: %d, want %d", name, v.got.Int(), v.want)
@@ -86,6 +88,9 @@ func TestSettingsReachTheirParts(t *testing.T) {
 	}
 	if part(r.legs, "o", "Feedback").Bool() {
 		t.Error("prefix.feedback: on")
+	}
+	if got := part(r.traces, "sample").Float(); got != 0.25 {
+		t.Errorf("traces.sample: %v, want 0.25", got)
 	}
 	if got := part(r.index, "o", "PruneTo").Float(); got != 0.7 {
 		t.Errorf("prefix.prune_target_ratio: %v, want 0.7", got)
