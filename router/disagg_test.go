@@ -36,7 +36,8 @@ func divideAmong(t *testing.T, prefills, decodes []*engine.Engine, tweak ...func
 		c.Router.Mode = "score"
 		for role, engines := range map[string][]*engine.Engine{"prefill": prefills, "decode": decodes} {
 			for i, e := range engines {
-				c.Router.Backends = append(c.Router.Backends, fmt.Sprintf("%s,id=%s-%d,role=%s", e.URL(), role, i, role))
+				at := fmt.Sprintf("%s,id=%s-%d,role=%s", e.URL(), role, i, role)
+				c.Router.Backends = append(c.Router.Backends, at)
 			}
 		}
 	}}, tweak...)...)
@@ -53,7 +54,7 @@ func divideAmong(t *testing.T, prefills, decodes []*engine.Engine, tweak ...func
 	return d
 }
 
-// longPrompt is a prompt of some 1,200 tokens. Prompts with different names have no block in common.
+// longPrompt is a prompt of some 1,200 tokens. Prompts of different names have no common block.
 func longPrompt(name string) string {
 	return name + strings.Repeat(" says that a long prompt fills many blocks.", 110)
 }
@@ -103,7 +104,8 @@ func answerIn(page []byte) (text string) {
 func TestPromptIsHandedOver(t *testing.T) {
 	t.Parallel()
 	d := divide(t, 1, 2)
-	for i, more := range []string{`,"max_tokens":8`, streaming, `,"stream":true,"max_tokens":20,"stop":["zzz"],"min_tokens":3`,
+	for i, more := range []string{`,"max_tokens":8`, streaming,
+		`,"stream":true,"max_tokens":20,"stop":["zzz"],"min_tokens":3`,
 		`,"max_completion_tokens":9,"stream":true,"stream_options":{"include_usage":true}`} {
 		body := chatBody(longPrompt(fmt.Sprint("request ", i)), more)
 		r := d.chat(body)
@@ -117,6 +119,11 @@ func TestPromptIsHandedOver(t *testing.T) {
 	for _, e := range d.decodes {
 		if s := e.Stats(); s.ComputedTokens != 0 {
 			t.Errorf("a decode node computed %d prompt tokens", s.ComputedTokens)
+		}
+	}
+	for _, name := range []string{"cgn_router_handover_seconds_count", "cgn_router_prefill_seconds_count"} {
+		if n := d.metrics().sum(name); n != 4 {
+			t.Errorf("%s is %v, want 4", name, n)
 		}
 	}
 	if got := d.handovers("split"); got != 4 || d.lent() != 0 {
@@ -145,7 +152,8 @@ func TestNamedPrefillNode(t *testing.T) {
 	}
 	r := d.chat(strings.Replace(chatBody("short", streaming), "{", `{"nvext":{"prefill_worker_id":"decode-0"},`, 1))
 	if text := string(r.body); r.status != 404 || !strings.Contains(text, "computes no prompts for other nodes") ||
-		!strings.Contains(text, `"nvext.prefill_worker_id"`) || !strings.Contains(text, "these do: prefill-0, prefill-1") {
+		!strings.Contains(text, `"nvext.prefill_worker_id"`) ||
+		!strings.Contains(text, "these do: prefill-0, prefill-1") {
 		t.Errorf("%v", r)
 	}
 }
@@ -379,5 +387,68 @@ func TestShutdownDuringAHandover(t *testing.T) {
 			}
 			d.nothingLeft(t)
 		})
+	}
+}
+
+// TestDeadlineOfAHandover checks that a node that hangs leaves the other one half of the client's
+// time, and that the client's time ends both.
+func TestDeadlineOfAHandover(t *testing.T) {
+	t.Parallel()
+	d := divide(t, 1, 1)
+	d.prefills[0].SetFault(&engine.Fault{Hang: true})
+	r := d.chat(chatBody(longPrompt("a"), streaming), "x-cgn-deadline-ms", "4000")
+	if r.status != 200 || r.err != nil || r.header.Get("x-cgn-prefill-node") != "" {
+		t.Errorf("P hangs: %v", r)
+	}
+	d.decodes[0].SetFault(&engine.Fault{Hang: true})
+	if r := d.chat(chatBody(longPrompt("b"), streaming), "x-cgn-deadline-ms", "300"); r.status != 504 {
+		t.Errorf("both hang: %v", r)
+	}
+	d.prefills[0].SetFault(nil)
+	d.decodes[0].SetFault(nil)
+	d.idle()
+	d.nothingLeft(t)
+}
+
+// TestHandoverThroughAgents checks that agents announce how their engines hand blocks over.
+func TestHandoverThroughAgents(t *testing.T) {
+	t.Parallel()
+	etcd := startEtcd(t).endpoint
+	engines := simulate(t, 2, func(c *engine.Config) { c.Connector = "nixl" })
+	for i, role := range []string{"prefill", "decode"} {
+		c, err := agentConfig(role, engines[i].URL(), etcd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Agent.Role, c.Engine.Connector = role, "nixl"
+		startAgent(t, c)
+	}
+	s := serve(t, nil, scored, func(c *router.Config) { c.Etcd.Endpoints = []string{etcd} })
+	eventually(t, "both nodes are in service", func() bool {
+		nodes := s.nodes()
+		return nodes["prefill"].Eligible && nodes["decode"].Eligible
+	})
+	r := s.chat(chatBody(longPrompt("a"), streaming), "x-cgn-deadline-ms", "60000")
+	if r.status != 200 || r.node() != "decode" || r.header.Get("x-cgn-prefill-node") != "prefill" {
+		t.Errorf("%v", r)
+	}
+	if n := engines[1].Stats().ComputedTokens; n != 0 {
+		t.Errorf("%d prompt tokens were computed twice", n)
+	}
+}
+
+// TestMissingRoleIsNamed checks that enabled = "true" says which part a model lacks, once.
+func TestMissingRoleIsNamed(t *testing.T) {
+	t.Parallel()
+	always := func(c *router.Config) { c.Router.Disagg.Enabled = "true" }
+	for what, engines := range map[string][2]int{"role prefill": {0, 2}, "": {1, 1}} {
+		d := divide(t, engines[0], engines[1], always)
+		const line = "every request of the model runs on one node"
+		if what != "" {
+			eventually(t, "the warning", func() bool { return d.log.count(line) > 0 })
+		}
+		if n := d.log.count(line); n != min(len(what), 1) || n > 0 && d.log.count("no node of "+what) != 1 {
+			t.Errorf("%d lines: %s", n, d.log.text())
+		}
 	}
 }

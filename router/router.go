@@ -69,6 +69,7 @@ type Router struct {
 	traces       *traces.Tracer     // nil: off
 	sessions     *affinity.Sessions // nil: off
 	legs         *leg.Dispatcher
+	plans        *plan.Planner
 	gateway      *gateway.Gateway
 	admin        *http.Server
 	handover     handover
@@ -231,9 +232,12 @@ func (r *Router) assemble() {
 		},
 		Budget: admission.NewBudget(c.Retry.Percent, c.Retry.Floor, nil), Sessions: r.sessions,
 	}, c.legOptions())
-	plans := plan.New(plan.Parts{Legs: r.legs, Fleet: r.fleet, Stored: stored, Metrics: r.metrics, Logger: r.log})
+	r.plans = plan.New(plan.Parts{
+		Legs: r.legs, Fleet: r.fleet, Stored: stored, Metrics: r.metrics, Logger: r.log,
+		Cascades: c.Router.Cascade.parts(),
+	})
 	r.gateway = gateway.New(gateway.Parts{
-		Plans: plans, Scans: memo.Scans(), Fleet: r.fleet, Metrics: r.metrics,
+		Plans: r.plans, Scans: memo.Scans(), Fleet: r.fleet, Metrics: r.metrics,
 		Watcher: r.watcher, Loops: r.loops, Access: r.access, Traces: r.traces, Logger: r.log, Admin: c.Router.Admin,
 	}, c.gatewayLimits(maxConnections(c.Limits.MaxConnections, r.log)), c.Router.ForwardAuth)
 	r.applyPolicy()

@@ -424,6 +424,25 @@ func TestTraceOfALostHandover(t *testing.T) {
 	}
 }
 
+// TestTraceOfACascade checks that each step is a leg.
+func TestTraceOfACascade(t *testing.T) {
+	t.Parallel()
+	c := collect(t)
+	s, _, _ := chain(t, strict, c.traced)
+	mustAll(t, "answer", []*reply{s.chat(smart(plain))})
+	r := c.tree(t, s)
+	r.has(2, 2)
+	models := map[string]string{}
+	for _, l := range r.legs {
+		models[textOf(l.Attributes, "cgn.cascade.step")] = textOf(l.Attributes, "gen_ai.request.model")
+	}
+	if models["1"] != "small" || models["2"] != "large" {
+		t.Errorf("%v", models)
+	}
+	r.is(r.request, false, "cgn.cascade.name", "smart", "cgn.cascade.step", "2", "gen_ai.request.model", "smart",
+		"gen_ai.response.model", "large", "cgn.attempts", "2")
+}
+
 // TestLostSpans checks that spans that the collector refuses are counted, and cost no answer.
 func TestLostSpans(t *testing.T) {
 	t.Parallel()

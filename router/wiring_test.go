@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/router/metrics"
 )
 
 // part follows fields, exported or not.
@@ -45,7 +46,6 @@ func TestSettingsReachTheirParts(t *testing.T) {
 	}
 	c.Router.Admission.Global = 104
 	c.Log.Access, c.Log.AccessQueue = filepath.Join(t.TempDir(), "access"), 105
-	c.Traces.Endpoint, c.Traces.Sample, c.Traces.Queue = "http://127.0.0.1:1", 0.25, 106
 	r, err := New(c)
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +80,6 @@ func TestSettingsReachTheirParts(t *testing.T) {
 		"limits.slow_reader":       {part(r.gateway, "server", "WriteTimeout"), 24 * second},
 		"limits.response_ids":      {reflect.ValueOf(part(r.legs, "stored", "ring").Cap()), 103},
 		"log.access_queue":         {reflect.ValueOf(part(r.access, "queue").Cap()), 105},
-		"traces.queue":             {reflect.ValueOf(part(r.traces, "exporter", "spans").Cap()), 106},
 	} {
 		if v.got.Int() != v.want {
 			t.Errorf("%s: %d, want %d", name, v.got.Int(), v.want)
@@ -89,10 +88,21 @@ func TestSettingsReachTheirParts(t *testing.T) {
 	if part(r.legs, "o", "Feedback").Bool() {
 		t.Error("prefix.feedback: on")
 	}
-	if got := part(r.traces, "sample").Float(); got != 0.25 {
-		t.Errorf("traces.sample: %v, want 0.25", got)
-	}
 	if got := part(r.index, "o", "PruneTo").Float(); got != 0.7 {
 		t.Errorf("prefix.prune_target_ratio: %v, want 0.7", got)
+	}
+}
+
+// TestTraceSettingsReachTheTracer is TestSettingsReachTheirParts for the section traces.
+func TestTraceSettingsReachTheTracer(t *testing.T) {
+	c := TraceConfig{Endpoint: "http://127.0.0.1:1", Sample: 0.25, Queue: 106}
+	tracer, err := c.open(metrics.New(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tracer.Close()
+	sample, queue := part(tracer, "sample").Float(), part(tracer, "exporter", "spans").Cap()
+	if sample != 0.25 || queue != 106 {
+		t.Errorf("traces.sample %v, traces.queue %d", sample, queue)
 	}
 }

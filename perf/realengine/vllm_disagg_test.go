@@ -24,8 +24,8 @@ func (s setup) nixlEngine(t *testing.T, id string) *engine {
 		setup: s, id: id, address: free(t),
 		flags: vllmFlags(s.model, "--enable-prompt-tokens-details", "--kv-transfer-config",
 			`{"kv_connector":"NixlConnector","kv_role":"kv_both","kv_buffer_device":"cpu"}`),
-		env: []string{"VLLM_NIXL_SIDE_CHANNEL_HOST=127.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT=" + side, "UCX_TLS=tcp,sm,self",
-			"UCX_NET_DEVICES=lo"},
+		env: []string{"VLLM_NIXL_SIDE_CHANNEL_HOST=127.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT=" + side,
+			"UCX_TLS=tcp,sm,self", "UCX_NET_DEVICES=lo"},
 	}
 	e.start(t)
 	return e

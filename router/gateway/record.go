@@ -46,6 +46,7 @@ func (g *Gateway) record(c *call, o relay.Outcome) {
 		CachedTokens:     unreported(u.Cached, u.HasCached),
 		OverlapMatched:   a.Matched, OverlapTotal: a.Blocks, Attempts: a.Attempts,
 		Bytes: c.bytes, Stream: c.streaming,
+		Cascade: a.Cascade.Name, CascadeStep: a.Cascade.Step, CascadeBefore: a.Cascade.Earlier,
 	})
 }
 
@@ -61,6 +62,7 @@ func (c *call) trace(a *plan.Account, o relay.Outcome) {
 		ID: string(c.id), Method: r.Method, Route: kind.template(path), API: r.API.String(),
 		Generates: kind != routeStored, Asked: string(r.Asked()), Served: a.Model, Status: c.status,
 		End: c.outcome(o), Stream: c.streaming, Attempts: a.Attempts, TTFT: a.TTFT, Usage: a.Usage,
+		Cascade: a.Cascade.Name, Step: a.Cascade.Step,
 	}
 	switch { // a request that the client abandons, or that is its mistake, is no failure of the router
 	case o == relay.ClientGone || o == relay.SlowReader:

@@ -347,6 +347,9 @@ func (l *Leg) ask(a *attempt) (verdict, error) {
 		return l.blame(err), err
 	}
 	a.ex = ex
+	if a.split && l.hand.ready {
+		l.d.metrics.Handover.Observe(time.Since(l.hand.last.ended).Seconds())
+	}
 	if l.records(a) {
 		l.record(a)
 	}
@@ -377,6 +380,15 @@ func (l *Leg) ask(a *attempt) (verdict, error) {
 		return l.blame(err), err
 	}
 	return answered, nil
+}
+
+// deadline returns the time by which the leg must have ended: the client's own deadline, or the
+// leg's if that is earlier; zero: there is none.
+func (l *Leg) deadline() time.Time {
+	if l.until.IsZero() {
+		return l.Request.Deadline
+	}
+	return l.Request.Before(l.until)
 }
 
 // before returns the earliest of t, the client's own deadline and the leg's.

@@ -104,8 +104,8 @@ func errNoPrefill(named nvext.Worker, pool *pool) *apierror.Error {
 	}
 	return &apierror.Error{
 		Status: 404, Code: "node_not_found", Param: named.By,
-		Message: "the node " + shortened(named.ID) + ", named in " + named.By + ", computes no prompts for other nodes of " +
-			"this model" + theseDo(nodes),
+		Message: "the node " + shortened(named.ID) + ", named in " + named.By + ", computes no prompts for other " +
+			"nodes of this model" + theseDo(nodes),
 	}
 }
 

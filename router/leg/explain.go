@@ -132,8 +132,8 @@ func (l *Leg) explained() {
 	l.recycle()
 }
 
-// explainTo fills in e with a pick of the leg at now, and returns the place of the chosen node among
-// the candidates; -1: no node may take the request.
+// explainTo fills in e with a pick of the leg at now, and returns the place of the chosen node
+// among the candidates; -1: no node may take the request.
 func (l *Leg) explainTo(e *Explanation, now time.Time) (pick int) {
 	p := l.d.policyOf(l.model)
 	l.picks.policy, l.picks.turn = p, l.nextRandom(p)

@@ -356,7 +356,7 @@ func (l *Leg) prefillFirst(a *attempt) {
 	h.data.ID = l.d.o.Random() >> 1
 	h.last = lastPrefill{began: time.Now()}
 	p := h.prefill
-	p.until = h.last.began.Add(l.model.limits.FirstByte / 2)
+	p.until = h.last.began.Add(l.timeFor(h.last.began) / 2)
 	at, err := p.choose(h.last.began)
 	if err != nil {
 		h.drop()
@@ -376,6 +376,13 @@ func (l *Leg) prefillFirst(a *attempt) {
 		return
 	}
 	h.ready = true
+}
+
+// timeFor returns the time from now until the first byte of an answer must have come. A P may take
+// half of it, so that D can still compute the prompt.
+func (l *Leg) timeFor(now time.Time) time.Duration {
+	end := l.Request.Before(now.Add(l.model.limits.FirstByte))
+	return max(end.Sub(now), 0)
 }
 
 // ask runs the leg p for P, and says how it went.

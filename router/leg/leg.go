@@ -51,6 +51,7 @@ type Question struct {
 	// continuing answer's first event is then not the client's first event. plan.Task.Run sets
 	// Continues.
 	Continues bool
+	Step      int // of a cascade, from 1; 0: none; plan.Task.Run sets Step, for traces
 }
 
 // Bond is the reason why a leg may ask one node only.
@@ -168,12 +169,12 @@ func (l *Leg) recycle() {
 func (l *Leg) reset() {
 	l.prompt.Reset()
 	l.out.edits.Reset(nil, nil)
-	prompt, edits, body := l.prompt, l.out.edits, emptied(l.out.request.Body)
+	prompt, edits, body, more := l.prompt, l.out.edits, emptied(l.out.request.Body), l.out.more[:0]
 	cands, able, out := emptied(l.picks.cands), l.picks.able[:0], l.picks.out[:0]
 	scratch, times := l.picks.asked.Scratch[:0], emptied(l.picks.times)
 	asked, failed, resets := emptied(l.tries.asked), emptied(l.tries.failed), emptied(l.tries.resets)
 	*l = Leg{}
-	l.prompt, l.out.edits, l.out.request.Body = prompt, edits, body
+	l.prompt, l.out.edits, l.out.request.Body, l.out.more = prompt, edits, body, more
 	l.picks.cands, l.picks.able, l.picks.out, l.picks.asked.Scratch = cands, able, out, scratch
 	l.picks.times = times
 	l.tries.asked, l.tries.failed, l.tries.resets = asked, failed, resets

@@ -18,7 +18,8 @@ import (
 type outgoing struct {
 	request   relay.Request
 	edits     scan.Edits
-	asksUsage bool // the router added stream_options.include_usage
+	more      []byte // header lines for an agent
+	asksUsage bool   // the router added stream_options.include_usage
 }
 
 // prepare makes the request for the attempt's node. prepare sets the node's model name and asks for
@@ -47,6 +48,10 @@ func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 	o.request.Unrepeatable = a.split
 	r := &o.request
 	r.Method, r.Path, r.Header, r.More = asked.Method, asked.Path, asked.Header, a.member.rank.Header
+	if end := l.deadline(); !end.IsZero() && a.member.node.Source == fleet.Etcd {
+		o.more = relay.AppendDeadline(append(o.more[:0], r.More...), end, time.Now())
+		r.More = o.more
+	}
 	if l.Bond == Stored {
 		r.More = nil // the rank that made the response has no part in reading it
 	}

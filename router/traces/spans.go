@@ -21,6 +21,8 @@ const (
 	keyEnd       = attribute.Key("cgn.end")             // how the answer ended, as in the access log
 	keyAttempts  = attribute.Key("cgn.attempts")        // of the request or leg
 	keyWork      = attribute.Key("cgn.leg.work")        // answer or prefill
+	keyCascade   = attribute.Key("cgn.cascade.name")    // of the request
+	keyStep      = attribute.Key("cgn.cascade.step")    // of the leg, or of the request's answer; from 1
 	keyMode      = attribute.Key("cgn.policy.mode")     // of the pick
 	keyHandover  = attribute.Key("cgn.leg.handover")    // whether another node computed the prompt, and why not
 	keyMatched   = attribute.Key("cgn.overlap.matched") // leading blocks believed to be at the node
@@ -79,6 +81,8 @@ type RequestEnd struct {
 	Failed        bool   // that is no mistake of the client
 	Stream        bool
 	Attempts      int
+	Cascade       string        // its name; empty: none
+	Step          int           // of the cascade
 	TTFT          time.Duration // 0: there was none
 	Usage         usage.Counts
 }
@@ -94,6 +98,9 @@ func (r *Request) Describe(e *RequestEnd) {
 		keyRequestID.String(e.ID), keyEnd.String(e.End), keyAttempts.Int(e.Attempts))
 	if e.Route != "" {
 		s.SetAttributes(semconv.HTTPRoute(e.Route))
+	}
+	if e.Cascade != "" {
+		s.SetAttributes(keyCascade.String(e.Cascade), keyStep.Int(e.Step))
 	}
 	if e.Generates {
 		s.SetAttributes(semconv.GenAIOperationNameKey.String(operation(e.API)), semconv.GenAIRequestStream(e.Stream))
@@ -173,6 +180,7 @@ type LegEnd struct {
 	Node           string // the answering node
 	Matched, Total int    // blocks of the prompt
 	Attempts       int
+	Step           int    // of a cascade, from 1; 0: none
 	Handover       string // how the prompt was computed, as in cgn_router_handovers_total; empty: by the answering node
 	Failed         string // why the leg failed; empty: it did not
 }
@@ -184,6 +192,9 @@ func (l *Leg) End(e *LegEnd) {
 	}
 	s := &l.span
 	s.SetAttributes(keyMatched.Int(e.Matched), keyTotal.Int(e.Total), keyAttempts.Int(e.Attempts))
+	if e.Step > 0 {
+		s.SetAttributes(keyStep.Int(e.Step))
+	}
 	for _, a := range [...]attribute.KeyValue{
 		semconv.GenAIRequestModel(e.Model), keyMode.String(e.Mode), keyNode.String(e.Node),
 		keyHandover.String(e.Handover),
