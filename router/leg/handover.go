@@ -388,7 +388,8 @@ func (l *Leg) timeFor(now time.Time) time.Duration {
 
 // ask runs the leg p for P, and says how it went.
 func (h *hand) ask(p *Leg) Way {
-	err := p.run(h.at)
+	p.traceLeg()
+	err := p.traceError(p.run(h.at))
 	h.mu.Lock()
 	h.running = nil
 	h.mu.Unlock()
@@ -499,6 +500,7 @@ func (l *Leg) handed(a *attempt, v verdict, err error) (again bool) {
 		w = h.way
 		fallthrough
 	case lost, failed500:
+		l.traceFailed(a, v)
 		if a.ex != nil {
 			a.ex.Close()
 			a.ex = nil
@@ -538,7 +540,11 @@ func (l *Leg) anew(a *attempt) bool {
 	l.wait.Done(time.Now(), 0, false)
 	a.sent = time.Now()
 	a.member.waits.Begin(&l.wait, a.sent, l.work(a))
-	return l.arm(a)
+	if !l.arm(a) {
+		return false
+	}
+	l.traceBegin(a)
+	return true
 }
 
 // complainOfHandover logs a failed hand-over of the attempt.
