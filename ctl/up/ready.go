@@ -115,11 +115,21 @@ func present(a *cli.App, l *local) error {
 	}
 	s := summary{first.Listen, first.Admin, l.etcd, model, l.routers, l.nodes, l.cache, l.parts.list, l.dir,
 		curl(first.Listen, model)}
+	if l.flags.divided() {
+		s.Curl = longCurl(first.Listen, model)
+	}
 	return a.Show(s, func(t *cli.Table) { l.write(t, &s) })
 }
 
 func curl(listen, model string) string {
 	return fmt.Sprintf(`curl -s http://%s/v1/chat/completions -H 'Content-Type: application/json' -d '{"model":"%s","messages":[{"role":"user","content":"Hello"}]}'`, listen, model)
+}
+
+// longCurl sends a prompt that no node has cached, long enough for two nodes. It shows the headers
+// of the answer.
+func longCurl(listen, model string) string {
+	return fmt.Sprintf(`curl -si http://%s/v1/chat/completions -H 'Content-Type: application/json' -d `+
+		`'{"model":"%s","messages":[{"role":"user","content":"'"$(echo $(date) $(seq 1000))"'"}]}'`, listen, model)
 }
 
 func (l *local) write(t *cli.Table, s *summary) {
@@ -130,10 +140,21 @@ func (l *local) write(t *cli.Table, s *summary) {
 	for _, b := range l.flags.backends {
 		t.Row("backend", b, "not started here")
 	}
+	if l.flags.routerMode() != l.flags.mode {
+		l.notes = append(l.notes, "the routing mode is "+l.flags.routerMode()+", in which long prompts are split; mode "+
+			"predicted (--mode predicted) splits\n      a request only where another node is expected to save time")
+	}
 	for _, n := range l.notes {
 		t.Line("\nNote: " + n + ".")
 	}
-	t.Line("\nAsk it something:\n  " + s.Curl)
+	prompt := "'Hello'"
+	if l.flags.divided() {
+		prompt = `"$(date) $(seq 1000)"`
+		t.Line("\nAsk it something long. Of the answer's headers, x-cgn-prefill-node names the node that computed the " +
+			"prompt,\nand x-cgn-node the node that answered:\n  " + s.Curl)
+	} else {
+		t.Line("\nAsk it something:\n  " + s.Curl)
+	}
 	if s.Cache != nil {
 		t.Line("\nTry the KV cache (S3: http://" + s.Cache.S3 + "):\n  " + s.Cache.redisLine())
 	}
@@ -142,7 +163,7 @@ func (l *local) write(t *cli.Table, s *summary) {
 	if s.Admin != strings.TrimPrefix(admin.Default, "http://") {
 		at = " --admin " + s.Admin
 	}
-	t.Row("  where a request would go, and why", os.Args[0]+" route explain --prompt 'Hello'"+at)
+	t.Row("  where a request would go, and why", os.Args[0]+" route explain --prompt "+prompt+at)
 	t.Row("  the fleet, live", os.Args[0]+" top"+at)
 	if l.etcd != "" {
 		t.Row("  nodes, policy, cordon", os.Args[0]+" cluster nodes"+l.etcdHint())
