@@ -121,6 +121,11 @@ func TestPromptIsHandedOver(t *testing.T) {
 			t.Errorf("a decode node computed %d prompt tokens", s.ComputedTokens)
 		}
 	}
+	for _, name := range []string{"cgn_router_handover_seconds_count", "cgn_router_prefill_seconds_count"} {
+		if n := d.metrics().sum(name); n != 4 {
+			t.Errorf("%s is %v, want 4", name, n)
+		}
+	}
 	if got := d.handovers("split"); got != 4 || d.lent() != 0 {
 		t.Errorf("%v are split, %d are kept", got, d.lent())
 	}

@@ -26,8 +26,9 @@ import (
 // KV events (TestStaticBackendsEvents), of tokenizers (TestExactDigests), of adapters
 // (TestRequestsStayWithTheirAdapter and TestAdaptersOfAgents) and of too many sessions (package
 // affinity). The metrics of agents are in TestKernelSignals, TestKernelEvents and packages signals
-// and peerevents, those of mode predicted in TestExpectedTimesAreSeen, and those of takeovers in
-// cmd/cgn-router.
+// and peerevents, those of mode predicted in TestExpectedTimesAreSeen, those of cascades in
+// TestCascade and others, those of hand-overs in TestPromptIsHandedOver and
+// TestMishapsOfHandovers, and those of takeovers in cmd/cgn-router.
 var elsewhere = func() map[string]bool {
 	all := map[string]bool{
 		"cgn_router_fleet_malformed_total": true, "cgn_router_fleet_stale": true, "cgn_router_panics_total": true,
@@ -47,6 +48,10 @@ var elsewhere = func() map[string]bool {
 		"cgn_router_adapter_loads_total": true, "cgn_router_node_adapters": true,
 		"cgn_router_node_slowdown_ratio": true, "cgn_router_expected_ttft_error_seconds": true,
 		"cgn_router_expected_ttft_error_ratio": true, "cgn_router_expected_length_error_tokens": true,
+		"cgn_router_cascade_steps_total": true, "cgn_router_cascade_unjudged_total": true,
+		"cgn_router_cascade_tokens_total": true,
+		"cgn_router_handovers_total":      true, "cgn_router_handover_seconds": true,
+		"cgn_router_prefill_seconds": true,
 	}
 	for _, sample := range nodeload.Samples() {
 		for _, signal := range sample.Signals {

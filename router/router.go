@@ -67,6 +67,7 @@ type Router struct {
 	access       *accesslog.Logger
 	sessions     *affinity.Sessions // nil: off
 	legs         *leg.Dispatcher
+	plans        *plan.Planner
 	gateway      *gateway.Gateway
 	admin        *http.Server
 	handover     handover
@@ -226,9 +227,12 @@ func (r *Router) assemble() {
 		},
 		Budget: admission.NewBudget(c.Retry.Percent, c.Retry.Floor, nil), Sessions: r.sessions,
 	}, c.legOptions())
-	plans := plan.New(plan.Parts{Legs: r.legs, Fleet: r.fleet, Stored: stored, Metrics: r.metrics, Logger: r.log})
+	r.plans = plan.New(plan.Parts{
+		Legs: r.legs, Fleet: r.fleet, Stored: stored, Metrics: r.metrics, Logger: r.log,
+		Cascades: c.Router.Cascade.parts(),
+	})
 	r.gateway = gateway.New(gateway.Parts{
-		Plans: plans, Scans: memo.Scans(), Fleet: r.fleet, Metrics: r.metrics,
+		Plans: r.plans, Scans: memo.Scans(), Fleet: r.fleet, Metrics: r.metrics,
 		Watcher: r.watcher, Loops: r.loops, Access: r.access, Logger: r.log, Admin: c.Router.Admin,
 	}, c.gatewayLimits(maxConnections(c.Limits.MaxConnections, r.log)), c.Router.ForwardAuth)
 	r.applyPolicy()

@@ -35,6 +35,10 @@ type Entry struct {
 	OverlapMatched, OverlapTotal int
 	Attempts                     int // number of nodes asked
 
+	Cascade       string        // 128 bytes; name of the model with the cascade; "": the request is not cascaded
+	CascadeStep   int           // from 1
+	CascadeBefore time.Duration // time of the earlier steps
+
 	Bytes  int64 // body bytes written to the client's connection, without head, chunks' size lines and TLS
 	Stream bool
 }
@@ -52,6 +56,7 @@ type record struct {
 	entry     Entry // its texts are not set
 	requestID text[[128]byte]
 	model     text[[128]byte]
+	cascade   text[[128]byte]
 	node      text[[64]byte]
 	prefill   text[[64]byte]
 	api       text[[48]byte]
@@ -63,7 +68,8 @@ type record struct {
 func (r *record) set(e *Entry) {
 	r.entry = *e
 	r.entry.RequestID, r.entry.Asked, r.entry.Model, r.entry.Node = nil, nil, "", ""
-	r.entry.Method, r.entry.API, r.entry.End, r.entry.Cause, r.entry.Prefill = "", "", "", "", ""
+	r.entry.Method, r.entry.API, r.entry.End, r.entry.Cause, r.entry.Prefill, r.entry.Cascade = "", "", "", "", "", ""
+	r.cascade.n = uint8(copy(r.cascade.b[:], e.Cascade))
 	r.requestID.n = uint8(copy(r.requestID.b[:], e.RequestID))
 	if r.model.n = uint8(copy(r.model.b[:], e.Model)); e.Model == "" {
 		r.model.n = uint8(copy(r.model.b[:], e.Asked))
@@ -105,6 +111,11 @@ func (r *record) appendJSON(b []byte) []byte {
 	b = appendInt(b, "overlap_matched", int64(e.OverlapMatched))
 	b = appendInt(b, "overlap_total", int64(e.OverlapTotal))
 	b = appendInt(b, "attempts", int64(e.Attempts))
+	if r.cascade.n > 0 {
+		b = appendText(b, "cascade", r.cascade.b[:r.cascade.n])
+		b = appendInt(b, "cascade_step", int64(e.CascadeStep))
+		b = appendSeconds(b, "cascade_earlier_seconds", e.CascadeBefore)
+	}
 	b = appendInt(b, "bytes", e.Bytes)
 	return append(b, '}', '\n')
 }

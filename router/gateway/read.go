@@ -154,6 +154,11 @@ func (c *call) describe(h *fasthttp.ResponseHeader) {
 		b := strconv.AppendInt(number[:0], int64(matched), 10)
 		h.SetBytesV("X-Cgn-Overlap", strconv.AppendInt(append(b, '/'), int64(blocks), 10))
 	}
+	if s := c.task.Steps(); s.Name != "" {
+		h.SetBytesV("X-Cgn-Cascade-Step", strconv.AppendInt(number[:0], int64(s.Step), 10))
+		b := strconv.AppendInt(number[:0], s.Prompt, 10)
+		h.SetBytesV("X-Cgn-Cascade-Tokens", strconv.AppendInt(append(b, '/'), s.Output, 10))
+	}
 	if node, _ := c.task.PrefillNode(); node != "" {
 		h.Set("X-Cgn-Prefill-Node", node)
 	}

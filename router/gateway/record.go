@@ -42,6 +42,7 @@ func (g *Gateway) record(c *call, o relay.Outcome) {
 		CachedTokens:     unreported(u.Cached, u.HasCached),
 		OverlapMatched:   a.Matched, OverlapTotal: a.Blocks, Attempts: a.Attempts,
 		Bytes: c.bytes, Stream: c.streaming,
+		Cascade: a.Cascade.Name, CascadeStep: a.Cascade.Step, CascadeBefore: a.Cascade.Earlier,
 	})
 }
 

@@ -343,6 +343,9 @@ func (l *Leg) ask(a *attempt) (verdict, error) {
 		return l.blame(err), err
 	}
 	a.ex = ex
+	if a.split && l.hand.ready {
+		l.d.metrics.Handover.Observe(time.Since(l.hand.last.ended).Seconds())
+	}
 	if l.records(a) {
 		l.record(a)
 	}

@@ -25,6 +25,7 @@ type Router struct {
 	LastResort     prometheus.Counter
 	Filtered       *prometheus.CounterVec // reason
 	Handovers      *prometheus.CounterVec // result
+	Handover       prometheus.Observer
 	AdapterLoads   prometheus.Counter
 	UpstreamErrors *prometheus.CounterVec // node, kind
 	PolicyReloads  *prometheus.CounterVec // result
@@ -42,6 +43,8 @@ type Router struct {
 	Tokenised               *prometheus.CounterVec // result
 	TokenBytes, TokensKnown prometheus.Counter
 	TokenSeconds            prometheus.Observer
+
+	Cascade Cascade
 
 	bound
 }
@@ -99,7 +102,7 @@ var (
 func New() *Router {
 	s := metric.NewSet()
 	return &Router{
-		Set: s, bound: newBound(s),
+		Set: s, bound: newBound(s), Cascade: newCascade(s),
 		Requests: newRequests(s.Counter("cgn_router_requests_total", "Requests answered, by endpoint (other: "+
 			"unknown paths, and requests that could not be read), served model (empty: unknown) and HTTP status.",
 			"api", "model", "code")),
@@ -114,6 +117,8 @@ func New() *Router {
 		RetriesRefused: s.Counter("cgn_router_retries_refused_total",
 			"Retries that the budget did not allow.").WithLabelValues(),
 		Handovers: newHandovers(s),
+		Handover: s.Histogram("cgn_router_handover_seconds", "Time from the answer of the node that has computed a "+
+			"prompt until the answering node has its request.", pickBuckets).WithLabelValues(),
 		AdapterLoads: s.Counter("cgn_router_adapter_loads_total", "Requests for a LoRA adapter that were sent to a "+
 			"node whose engine had to load it first, as far as that is known.").WithLabelValues(),
 		LastResort: s.Counter("cgn_router_last_resort_total", "Requests sent to a node that is out of service "+
@@ -245,6 +250,7 @@ func (r *Router) Node(id string) Node {
 // ForgetModel removes the series of a departed model.
 func (r *Router) ForgetModel(name string) {
 	r.Requests.forget(name)
+	r.Cascade.forget(name)
 	match := prometheus.Labels{"model": name}
 	for _, v := range []*prometheus.HistogramVec{
 		r.seconds, r.ttft, r.itl, r.maxGap, r.overlap, r.ttftError, r.ttftErrorRatio, r.lengthError,
