@@ -47,8 +47,8 @@ func TestRouteExplain(t *testing.T) {
 	}
 }
 
-// TestRouteExplainOfPrompts checks that it says which node computes the prompt, and the pick of that
-// node.
+// TestRouteExplainOfPrompts checks that the text has the decision about the prompt, and the pick of
+// the node that computes it.
 func TestRouteExplainOfPrompts(t *testing.T) {
 	const answering = `{"model":"m","api":"chat","mode":"score","winner":"d","why":"highest","candidates":` +
 		`[{"node":"d","eligible":true,"score":0.5}],"prefill":%s}`

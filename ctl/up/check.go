@@ -50,7 +50,7 @@ func (f *flags) understood() error {
 		return fmt.Errorf("--admin %s: cannot be listened on next to --listen %s; give it another port", f.admin,
 			f.listen)
 	}
-	if err := f.checkRoles(); err != nil {
+	if err := f.checkFleet(); err != nil {
 		return err
 	}
 	return f.checkEngines()

@@ -21,11 +21,7 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-const (
-	simModel  = "sim"
-	simSlots  = 64
-	heartbeat = time.Second
-)
+const heartbeat = time.Second
 
 // drainRequests is the time for running requests after Ctrl-C. Tests shorten the time.
 var drainRequests = 5 * time.Second
@@ -225,7 +221,7 @@ func (l *local) startNode(i int, n started) error {
 		c.Engine.Args = []string{"--alias", l.flags.modelName()}
 		what = "llama-server with " + l.flags.model
 	} else {
-		at, err := l.startSim(i, n.role)
+		at, err := l.startSim(i, n.sim)
 		if err != nil {
 			return err
 		}
@@ -233,7 +229,7 @@ func (l *local) startNode(i int, n started) error {
 			c.Engine.Connector = cluster.ConnectorNIXL
 		}
 		c.Engine.URL, c.Agent.MaxConcurrent, c.Agent.TP, c.Agent.DType = at, simSlots, 1, "bfloat16"
-		what = "simulated engine at " + at + does[n.role]
+		what = "simulated engine at " + at + n.does
 	}
 	c.Agent.StateDir, c.Agent.KVAddress = filepath.Join(l.dir, c.Agent.NodeID), l.cache.announced()
 	a, err := agent.New(c)
@@ -247,22 +243,14 @@ func (l *local) startNode(i int, n started) error {
 	return nil
 }
 
-// does says what a node of a role does.
-var does = map[cluster.Role]string{
-	cluster.RolePrefill: ", which computes prompts", cluster.RoleDecode: ", which answers",
-}
-
-func (l *local) startSim(i int, role cluster.Role) (url string, err error) {
+func (l *local) startSim(i int, set engine.Config) (url string, err error) {
 	name := fmt.Sprintf("engine-%d", i)
-	set := engine.Config{ID: name, Models: []string{simModel}, MaxSeqs: simSlots}
-	if role != cluster.RoleBoth {
-		set.Role, set.Connector = engine.Role(role), engine.ConnectorNIXL
-	}
+	set.ID, set.MaxSeqs = name, simSlots
 	e, err := engine.New(set)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", name, err)
 	}
-	l.parts.add(part{Name: name, Where: e.URL(), What: "simulated, model " + simModel}, func() error {
+	l.parts.add(part{Name: name, Where: e.URL(), What: "simulated, model " + set.Models[0]}, func() error {
 		e.Close()
 		return nil
 	})
@@ -273,7 +261,8 @@ func (l *local) routerConfig(at routerAt, etcd string) (c router.Config, err err
 	if err := config.Defaults(&c); err != nil {
 		return c, err
 	}
-	c.Router.Listen, c.Router.Admin, c.Router.Mode = at.Listen, at.Admin, l.flags.routerMode()
+	c.Router.Listen, c.Router.Admin = at.Listen, at.Admin
+	l.flags.applyTo(&c)
 	c.Router.InsecureListen, c.Router.InsecureAdmin = l.flags.insecure, l.flags.insecure
 	c.Router.Backends = l.flags.backends
 	c.Limits.MaxConnections = 4096 // fits into the usual limits of open files

@@ -33,7 +33,7 @@ type flags struct {
 	listen, admin, etcd, mode, model, data string
 	engines, prefill, decode, routers      int
 	backends                               []string
-	insecure, verbose                      bool
+	cascade, insecure, verbose             bool
 
 	listenGiven, adminGiven, etcdGiven, enginesGiven, prefillGiven, decodeGiven, modelGiven bool
 }
@@ -48,9 +48,10 @@ func Command(a *cli.App) *cobra.Command {
 			"Ctrl-C or the terminal's end\n" +
 			"(not that where nohup starts it). With --model it starts\n" +
 			"real llama.cpp servers instead; with --backend it puts only a router before engines that are running.\n" +
-			"With --prefill and --decode some of the simulated engines compute prompts, and others answer.",
+			"With --prefill and --decode some of the simulated engines compute prompts, and others answer.\n" +
+			"With --cascade a small and a large model answer for the model smart.",
 		Example: "  cgn-ctl up\n  cgn-ctl up --engines 8 --routers 2\n  cgn-ctl up --prefill 2 --decode 2\n" +
-			"  cgn-ctl up --model qwen.gguf\n" +
+			"  cgn-ctl up --cascade\n  cgn-ctl up --model qwen.gguf\n" +
 			"  cgn-ctl up --backend http://127.0.0.1:8001 --backend http://127.0.0.1:8002",
 		Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -74,6 +75,8 @@ func Command(a *cli.App) *cobra.Command {
 	fl.IntVar(&f.prefill, "prefill", 0, "number of simulated engines that compute prompts for those of --decode, in "+
 		"place of --engines")
 	fl.IntVar(&f.decode, "decode", 0, "number of simulated engines that answer, with --prefill")
+	fl.BoolVar(&f.cascade, "cascade", false, "start a simulated engine each of a small and a large model, in place of "+
+		"--engines; requests for the model smart go to the large one if the small one is not confident")
 	fl.IntVar(&f.routers, "routers", 1, "number of routers")
 	fl.StringVar(&f.mode, "mode", "", "routing mode: "+strings.Join(policy.ModeNames(), ", ")+
 		" (default: the policy's, and score with --prefill)")

@@ -63,6 +63,9 @@ func TestUpNamesTheFlagThatCannotWork(t *testing.T) {
 		"--prefill 1 --decode 1 --engines 2": "--prefill and --engines: give --prefill and --decode, or",
 		"--prefill 1 --decode 1 --model x": "--prefill and --model: llama.cpp hands no KV blocks|" +
 			"leave --model away",
+		"--cascade --engines 2":                       "--cascade and --engines: give one of them|docs/cascade.md",
+		"--cascade --prefill 2":                       "--cascade and --prefill: give one of them",
+		"--cascade --backend http://h:1":              "--cascade and --backend: give one of them",
 		"--prefill 1 --decode 1 --backend http://h:1": "--prefill and --backend: |--backend URL,role=prefill",
 		"--backend http://h:1 --routers ":             "flag needs an argument: --routers",
 		"--data " + file:                              "--data " + file + ": |give a directory",
@@ -199,5 +202,28 @@ func TestUpDivided(t *testing.T) {
 	answer, err := exec.Command("sh", "-c", s.Curl).Output()
 	if err != nil || !strings.Contains(strings.ToLower(string(answer)), "x-cgn-prefill-node: prefill-") {
 		t.Errorf("the curl line: %v\n%s", err, answer)
+	}
+}
+
+// TestUpCascade checks that the small model answers some of the printed questions, and the large
+// one the others.
+func TestUpCascade(t *testing.T) {
+	s, stop := start(t, "--cascade", "--etcd-listen", "127.0.0.1:0")
+	defer stop()
+	steps := map[string]int{}
+	for _, q := range []string{"one", "two", "three", "four", "five", "six"} {
+		if !strings.Contains(s.Curl, " "+q) {
+			t.Errorf("%q is not in %s", q, s.Curl)
+		}
+		resp, err := http.Post("http://"+s.Routers[0].Listen+"/v1/chat/completions", "application/json",
+			strings.NewReader(`{"model":"`+s.Model+`","messages":[{"role":"user","content":"`+q+`"}]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		steps[resp.Header.Get("x-cgn-cascade-step")]++
+	}
+	if len(steps) != 2 || steps["1"] == 0 || steps["2"] == 0 {
+		t.Errorf("answers by step: %v", steps)
 	}
 }
