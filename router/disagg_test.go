@@ -19,17 +19,20 @@ import (
 type divided struct {
 	*site
 	prefills, decodes []*engine.Engine // named prefill-0, … and decode-0, …
+	plain             *engine.Engine   // behind no router
 }
 
 // divide starts a router in mode score with engines that hand blocks over as vLLM's NIXL does.
 func divide(t *testing.T, prefills, decodes int, tweak ...func(*router.Config)) *divided {
 	t.Helper()
-	engines := simulate(t, prefills+decodes, func(c *engine.Config) {
-		c.Connector, c.BlockLease = "nixl", time.Second
-	})
+	engines := simulate(t, prefills+decodes, handing)
 	return divideAmong(t, engines[:prefills], engines[prefills:], tweak...)
 }
 
+// handing is a tweak for engines that hand blocks over.
+func handing(c *engine.Config) { c.Connector, c.BlockLease = "nixl", time.Second }
+
+// divideAmong is divide for given engines.
 func divideAmong(t *testing.T, prefills, decodes []*engine.Engine, tweak ...func(*router.Config)) *divided {
 	t.Helper()
 	s := serve(t, nil, append([]func(*router.Config){func(c *router.Config) {
@@ -41,7 +44,7 @@ func divideAmong(t *testing.T, prefills, decodes []*engine.Engine, tweak ...func
 			}
 		}
 	}}, tweak...)...)
-	d := &divided{s, prefills, decodes}
+	d := &divided{s, prefills, decodes, simulate(t, 1)[0]}
 	eventually(t, "every node is in service", func() bool {
 		count := 0
 		for _, n := range s.nodes() {
@@ -75,8 +78,7 @@ func (d *divided) lent() (n int64) {
 // alone returns the text that one engine answers a request with.
 func (d *divided) alone(t *testing.T, body string) string {
 	t.Helper()
-	e := simulate(t, 1)[0]
-	resp, err := http.Post(e.URL()+"/v1/chat/completions", "application/json", strings.NewReader(body))
+	resp, err := http.Post(d.plain.URL()+"/v1/chat/completions", "application/json", strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,6 +183,9 @@ type mishap struct {
 	// either says that the outcome depends on whether D's connection was used before. Parameters
 	// are then lost, because nobody knows whether D has read them.
 	either bool
+	// late says that engines tell of blocks that they cannot read only after the head of their
+	// answer, as vLLM does in a stream.
+	late bool
 }
 
 // once is a fault of one request.
@@ -213,6 +218,9 @@ var mishaps = map[string]mishap{
 	"D dies before its first token": {nodes: [2]int{1, 2}, decode: &engine.Fault{DieAfter: &zero}, either: true},
 	"D is slower than the lease": {decode: once(engine.Fault{Slow: engine.Duration(1500 * time.Millisecond)}),
 		result: "unread", computed: 1},
+	"D is slower than the lease, and tells in its stream": {
+		decode: once(engine.Fault{Slow: engine.Duration(1500 * time.Millisecond)}), late: true, result: "unread",
+		computed: 1},
 	"both die": {nodes: [2]int{1, 2}, prefill: &engine.Fault{Reset: true}, decode: &engine.Fault{Reset: true},
 		result: "broken"},
 }
@@ -240,7 +248,13 @@ func TestMishapsOfHandovers(t *testing.T) {
 }
 
 func (m mishap) happens(t *testing.T, more string) {
-	d := divide(t, max(m.nodes[0], 1), max(m.nodes[1], 1), func(c *router.Config) {
+	engines := simulate(t, max(m.nodes[0], 1)+max(m.nodes[1], 1), handing, func(c *engine.Config) {
+		if m.late {
+			c.LoadFailure = engine.LoadFailInStream
+		}
+	})
+	prefills := max(m.nodes[0], 1)
+	d := divideAmong(t, engines[:prefills], engines[prefills:], func(c *router.Config) {
 		c.Timeouts.FirstByte, c.Timeouts.FirstByteCold = config.Duration(4*time.Second), config.Duration(4*time.Second)
 		c.Timeouts.PatienceFloor, c.Timeouts.StallFloor = config.Duration(4*time.Second), config.Duration(4*time.Second)
 	})
