@@ -37,8 +37,8 @@ func (f *flags) checkFleet() error {
 func (f *flags) checkDivided() error {
 	switch {
 	case !f.decodeGiven:
-		return cli.WithHint(fmt.Errorf("--prefill %d: no engine would answer", f.prefill), "add --decode N, the engines "+
-			"that answer")
+		return cli.WithHint(fmt.Errorf("--prefill %d: no engine would answer", f.prefill),
+			"add --decode N, the engines that answer")
 	case !f.prefillGiven:
 		return cli.WithHint(fmt.Errorf("--decode %d: no engine would compute prompts for them", f.decode),
 			"add --prefill N, or give --engines N for engines that do both")
@@ -66,8 +66,8 @@ func (f *flags) checkCascade() error {
 		{"--model", f.modelGiven}, {"--backend", len(f.backends) > 0},
 	} {
 		if other.given {
-			return cli.WithHint(fmt.Errorf("--cascade and %s: give one of them; --cascade starts two simulated engines, of a "+
-				"small and a large model", other.flag), "docs/cascade.md has the settings for other engines")
+			return cli.WithHint(fmt.Errorf("--cascade and %s: give one of them; --cascade starts two simulated engines, "+
+				"of a small and a large model", other.flag), "docs/cascade.md has the settings for other engines")
 		}
 	}
 	return nil
@@ -102,8 +102,10 @@ func (f *flags) started() (all []started) {
 	case f.divided():
 		both.sim.Connector = engine.ConnectorNIXL
 		prefill, decode := both, both
-		prefill.role, prefill.sim.Role, prefill.does = cluster.RolePrefill, engine.RolePrefill, ", which computes prompts"
-		decode.role, decode.sim.Role, decode.does = cluster.RoleDecode, engine.RoleDecode, ", which answers"
+		prefill.role, prefill.sim.Role = cluster.RolePrefill, engine.RolePrefill
+		prefill.does = ", which computes prompts"
+		decode.role, decode.sim.Role = cluster.RoleDecode, engine.RoleDecode
+		decode.does = ", which answers"
 		add(f.prefill, "prefill", prefill)
 		add(f.decode, "decode", decode)
 	case f.model != "":

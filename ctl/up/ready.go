@@ -144,8 +144,8 @@ func (f *flags) ask() string {
 		return "Ask it something long. Of the answer's headers, x-cgn-prefill-node names the node that computed the " +
 			"prompt,\nand x-cgn-node the node that answered:"
 	case f.cascade:
-		return "Ask it something. Of the answers' headers, x-cgn-cascade-step is 1 if the small model answered, and 2 " +
-			"if the large one did:"
+		return "Ask it something. Of the answers' headers, x-cgn-cascade-step is 1 if the small model answered, and " +
+			"2 if the large one did:"
 	}
 	return "Ask it something:"
 }
@@ -170,8 +170,8 @@ func (l *local) write(t *cli.Table, s *summary) {
 		t.Row("backend", b, "not started here")
 	}
 	if l.flags.routerMode() != l.flags.mode {
-		l.notes = append(l.notes, "the routing mode is "+l.flags.routerMode()+", in which long prompts are split; mode "+
-			"predicted (--mode predicted) splits\n      a request only where another node is expected to save time")
+		l.notes = append(l.notes, "the routing mode is "+l.flags.routerMode()+", in which long prompts are split; "+
+			"mode predicted (--mode predicted) splits\n      a request only where another node is expected to save time")
 	}
 	for _, n := range l.notes {
 		t.Line("\nNote: " + n + ".")
