@@ -56,6 +56,7 @@ const (
 	Cached              // the node has most of the prompt
 	Sooner              // the node alone costs less, by expected times
 	Unpaired            // the node has no connector, or no other node has the same
+	Over                // the answer ends with its first token
 	NoNode              // no node that computes prompts for others could take the request
 	Refused             // the other node answered with an error
 	Broken              // the other node gave no answer
@@ -65,8 +66,8 @@ const (
 )
 
 var wayNames = [ways]string{
-	"alone", "split", "short", "form", "cached", "sooner", "unpaired", "no_node", "refused", "broken", "garbled",
-	"unread",
+	"alone", "split", "short", "form", "cached", "sooner", "unpaired", "over", "no_node", "refused",
+	"broken", "garbled", "unread",
 }
 
 // String is the way's name in metrics and explanations.
@@ -306,8 +307,8 @@ func (h *hand) via(n *member) policy.Via {
 // node does, cost loses the prompt's computation.
 func (l *Leg) decideWay(a *attempt, pick int, cost *books.Cost) {
 	h := l.hand
-	if h.pick, a.split = pick, false; l.way.failed() {
-		return // one failed hand-over of a request is enough
+	if h.pick, a.split = pick, false; l.way >= Over {
+		return // one hand-over of a request that leads to nothing is enough
 	}
 	h.with = a.member.connector
 	if l.way = l.wayOf(a); l.way != Split {
@@ -399,12 +400,23 @@ func (h *hand) ask(p *Leg) Way {
 		w, end = Broken, relay.UpstreamFailed
 	case h.place.Status >= 300:
 		w = Refused
-	case !h.with.Together() && h.with.Receive(&h.data, h.place.Body) != nil:
-		w = Garbled
+	case !h.with.Together():
+		w = h.receive()
 	}
 	h.last.usage = p.Reading.Usage
 	p.Finish(end)
 	return w
+}
+
+// receive reads P's answer.
+func (h *hand) receive() Way {
+	switch err := h.with.Receive(&h.data, h.place.Body); err {
+	case nil:
+		return Split
+	case connector.ErrOver:
+		return Over
+	}
+	return Garbled
 }
 
 // prefillBeside asks P at once, beside D's exchange.
@@ -501,8 +513,9 @@ func (l *Leg) handed(a *attempt, v verdict, err error) (again bool) {
 func (l *Leg) alone(a *attempt, w Way) {
 	h, now := l.hand, time.Now()
 	if l.way = w; l.Request.Life.Ended() == request.None && !l.Request.Expired() {
-		l.d.ways[w].Inc()
-		l.complainOfHandover(a, w)
+		if l.d.ways[w].Inc(); w.failed() {
+			l.complainOfHandover(a, w)
+		}
 	}
 	h.ready, h.near = false, [2]nearNode{}
 	l.mu.Lock() // Prefilled may use the cost
