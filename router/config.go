@@ -32,6 +32,7 @@ type Config struct {
 	TLS      TLSConfig       `toml:"tls"`
 	Upstream UpstreamTLS     `toml:"upstream_tls" help:"TLS towards agents that serve https. Without cert the router shows no certificate. A backend has a setting ca of its own."`
 	Log      LogConfig       `toml:"log" help:"The log, which goes to standard error, and the access log."`
+	Traces   TraceConfig     `toml:"traces" help:"Traces of requests, as OpenTelemetry spans (docs/traces.md). Without endpoint the router records none, and passes traceparent and tracestate on as they are."`
 	Takeover TakeoverConfig  `toml:"takeover" help:"How a new router replaces a running router without losing a request. The new router gets the listening sockets, and the running router finishes the requests that it has begun."`
 
 	Logger *slog.Logger `toml:"-"` // nil: slog.Default
@@ -227,6 +228,7 @@ func (c *Config) Validate() error {
 	c.validateListeners(bad)
 	c.validateOverlap(bad)
 	c.validateTakeover(bad)
+	c.Traces.validate(bad)
 	c.validateKernelEvents(bad)
 	c.validateNumbers(bad)
 	c.Router.Disagg.validate(bad)

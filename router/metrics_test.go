@@ -28,7 +28,8 @@ import (
 // affinity). The metrics of agents are in TestKernelSignals, TestKernelEvents and packages signals
 // and peerevents, those of mode predicted in TestExpectedTimesAreSeen, those of cascades in
 // TestCascade and others, those of hand-overs in TestPromptIsHandedOver and
-// TestMishapsOfHandovers, and those of takeovers in cmd/cgn-router.
+// TestMishapsOfHandovers, those of takeovers in cmd/cgn-router, and those of traces in
+// TestLostSpans.
 var elsewhere = func() map[string]bool {
 	all := map[string]bool{
 		"cgn_router_fleet_malformed_total": true, "cgn_router_fleet_stale": true, "cgn_router_panics_total": true,
@@ -46,6 +47,7 @@ var elsewhere = func() map[string]bool {
 		"cgn_router_signal_breaks_total": true, "cgn_router_signal_malformed_total": true,
 		"cgn_router_signal_readings_total": true, "cgn_router_sessions_dropped_total": true,
 		"cgn_router_adapter_loads_total": true, "cgn_router_node_adapters": true,
+		"cgn_router_spans_dropped_total": true,
 		"cgn_router_node_slowdown_ratio": true, "cgn_router_expected_ttft_error_seconds": true,
 		"cgn_router_expected_ttft_error_ratio": true, "cgn_router_expected_length_error_tokens": true,
 		"cgn_router_cascade_steps_total": true, "cgn_router_cascade_unjudged_total": true,

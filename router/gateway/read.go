@@ -103,7 +103,7 @@ func (c *call) takeHead() (request.OwnHeaders, *apierror.Error) {
 		head.Auth = h.Peek("Authorization")
 	}
 	r.SetHead(head)
-	r.Header = relay.AppendForwardHeaders(r.Header[:0], h)
+	r.Header, r.Trace = c.g.traces.Begin(relay.AppendForwardHeaders(r.Header[:0], h), r.Received)
 	if err := r.ReadDeadline(own.Deadline); err != nil {
 		return own, apierror.FromScan(err)
 	}

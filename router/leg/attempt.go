@@ -15,6 +15,7 @@ import (
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
+	"github.com/cognitora/dataplane/router/traces"
 )
 
 // attempt is one exchange with one node. attempt holds a slot of the node until it is dropped. The
@@ -38,6 +39,7 @@ type attempt struct {
 	shares   bool // the node keeps blocks that requests share only once
 	grows    bool // the blocks of the answer count as they grow
 	abort    relay.Abort
+	span     *traces.Attempt // nil: not recorded, or ended
 }
 
 // lookout is the state through which another goroutine may give up an attempt, while another node
@@ -119,6 +121,7 @@ func (l *Leg) try() verdict {
 		l.tries.asked = append(l.tries.asked, a.member)
 	}
 	l.Attempts++
+	l.traceBegin(a)
 	a.member.waits.Begin(&l.wait, now, l.work(a))
 	v := abandoned
 	var err error
@@ -134,6 +137,7 @@ func (l *Leg) try() verdict {
 	l.wait.Done(now, 0, false)
 	l.failedWith(v, a.member, now)
 	l.judge(a, v, err)
+	l.traceFailed(a, v)
 	l.put(a, v, err)
 	return v
 }

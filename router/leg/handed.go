@@ -45,6 +45,7 @@ func (l *Leg) handed(a *attempt, v verdict, err error) (end verdict, again bool)
 		l.alone(a, w)
 		return v, false
 	}
+	l.traceFailed(a, v)
 	if a.ex != nil {
 		a.ex.Close()
 		a.ex = nil
@@ -100,7 +101,11 @@ func (l *Leg) anew(a *attempt) bool {
 	l.wait.Done(time.Now(), 0, false)
 	a.sent = time.Now()
 	a.member.waits.Begin(&l.wait, a.sent, l.work(a))
-	return l.arm(a)
+	if !l.arm(a) {
+		return false
+	}
+	l.traceBegin(a)
+	return true
 }
 
 // complainOfHandover logs a failed hand-over of the attempt.

@@ -424,7 +424,8 @@ func (l *Leg) timeFor(now time.Time) time.Duration {
 
 // ask runs the leg p for P, and says how it went.
 func (h *hand) ask(p *Leg) Way {
-	err := p.run(h.at)
+	p.traceLeg()
+	err := p.traceError(p.run(h.at))
 	h.mu.Lock()
 	h.running = nil
 	off := h.off

@@ -19,6 +19,7 @@ import (
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
+	"github.com/cognitora/dataplane/router/traces"
 	"github.com/cognitora/dataplane/router/where"
 )
 
@@ -50,6 +51,7 @@ type Question struct {
 	// continuing answer's first event is then not the client's first event. plan.Task.Run sets
 	// Continues.
 	Continues bool
+	Step      int // of a cascade, from 1; 0: none; plan.Task.Run sets Step, for traces
 }
 
 // Bond is the reason why a leg may ask one node only.
@@ -140,6 +142,9 @@ type tries struct {
 	paid   bool      // the retry budget has paid for the next attempt
 	broke  bool      // the retry budget was spent
 	stored bool      // the node of the response's id has been recorded
+
+	span    *traces.Leg // of the leg; nil: the request is not recorded
+	refused string      // code of the router's own error; empty: none
 }
 
 var legs = sync.Pool{New: func() any { return newLeg() }}
@@ -186,6 +191,12 @@ func emptied[T any](s []T) []T {
 // stream, the first body event. Do returns nil once the place has taken an answer, which may be an
 // engine's own error. Otherwise Do returns the router's own error. Call Finish in either case.
 func (l *Leg) Do() *apierror.Error {
+	l.traceLeg()
+	return l.traceError(l.do())
+}
+
+// do is Do without the leg's span.
+func (l *Leg) do() *apierror.Error {
 	d := l.d
 	if l.began = l.Request.Received; l.Request.Life.Started() {
 		l.began = time.Now()

@@ -59,6 +59,7 @@ func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 	if l.Bond == Stored {
 		r.More = nil // the rank that made the response has no part in reading it
 	}
+	r.More = a.span.AppendHeader(r.More[:len(r.More):len(r.More)])
 	address(r, a.member.node.Node, asked.Auth, &a.abort)
 	r.Once = r.Once || a.split && l.hand.fails > 0 // the last connection may have been stale
 	if r.Body = o.edits.Segments(r.Body[:0]); o.edits.Err() != nil {
@@ -103,7 +104,7 @@ func (d *Dispatcher) Ask(
 		return relay.ErrCanceled
 	}
 	defer r.Life.Leave(abort)
-	get := relay.Request{Method: "GET", Path: path, Header: r.Header}
+	get := relay.Request{Method: "GET", Path: path, Header: r.Header, More: r.Trace.AppendHeader(nil)}
 	address(&get, n, r.Auth, abort)
 	ex, err := n.Pool.Send(&get, until)
 	if err != nil {

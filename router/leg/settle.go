@@ -16,6 +16,7 @@ import (
 // Do not use the leg or its parts afterwards.
 func (l *Leg) Finish(o relay.Outcome) {
 	defer l.giveBack() // runs even if settle panics
+	defer l.traceEnd(o)
 	switch a := l.now; {
 	case a == nil || a.member == nil:
 	case !a.taken: // a bug ended the leg; the node is not at fault

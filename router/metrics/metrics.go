@@ -32,6 +32,7 @@ type Router struct {
 	Lookups        *prometheus.CounterVec // result
 	SessionAnswers *prometheus.CounterVec // result
 	AccessDropped  prometheus.Counter
+	SpansDropped   *prometheus.CounterVec // reason
 	Panics         prometheus.Counter
 	Takeovers      *prometheus.CounterVec // outcome
 	Pick           prometheus.Observer
@@ -102,7 +103,7 @@ var (
 func New() *Router {
 	s := metric.NewSet()
 	return &Router{
-		Set: s, bound: newBound(s), Cascade: newCascade(s),
+		Set: s, bound: newBound(s), Cascade: newCascade(s), SpansDropped: newSpansDropped(s),
 		Requests: newRequests(s.Counter("cgn_router_requests_total", "Requests answered, by endpoint (other: "+
 			"unknown paths, and requests that could not be read), served model (empty: unknown) and HTTP status.",
 			"api", "model", "code")),
@@ -176,6 +177,12 @@ func newHandovers(s *metric.Set) *prometheus.CounterVec {
 		"the node has no connector (unpaired), the answer is one token (over), or the hand-over failed: no other node "+
 		"could take it (no_node), the other node refused, gave no answer (broken) or none of use (garbled), or its "+
 		"blocks could not be read (unread).", "result")
+}
+
+func newSpansDropped(s *metric.Set) *prometheus.CounterVec {
+	return s.Counter("cgn_router_spans_dropped_total", "Spans of traces that did not reach the collector: too many "+
+		"waited (queue), the collector did not take their batch, or not all of it (collector), or the router stopped "+
+		"first (shutdown).", "reason")
 }
 
 func newBound(s *metric.Set) bound {

@@ -157,7 +157,7 @@ func (t *Task) Run(q leg.Question, place answer.Place) *apierror.Error {
 	if t.shown = place == t.Client; t.shown {
 		t.follows = t.plan.Follows()
 	}
-	q.Continues = t.shown && t.before.shown
+	q.Continues, q.Step = t.shown && t.before.shown, t.Steps().Step
 	t.leg = t.planner.parts.Legs.Leg(t.Request, q, place)
 	return t.leg.Do()
 }
