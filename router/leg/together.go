@@ -68,7 +68,7 @@ func (h *hand) computed(status int) bool {
 func (l *Leg) callOff() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.off = true; l.abort != nil {
+	if l.off = true; l.now != nil { // the abort is that of a running attempt
 		l.abort.Cancel()
 	}
 }
