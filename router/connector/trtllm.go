@@ -11,8 +11,8 @@ import (
 // TRTLLM is TensorRT-LLM with schedule style context_first. P answers first. D gets the
 // disaggregated_params of P's answer, P's usage and the prompt's token ids.
 //
-// P makes the answer's first token, so P's body has everything that the answer depends on. P keeps no
-// blocks of an answer that ends with its first token.
+// P makes the answer's first token, so P's body has everything that the answer depends on. P keeps
+// no blocks of an answer that ends with its first token.
 type TRTLLM struct{}
 
 // Name implements Connector.

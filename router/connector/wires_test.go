@@ -115,8 +115,8 @@ func TestWiresAsDocumented(t *testing.T) {
 	}
 }
 
-// TestTokensOfACompletion checks that TensorRT-LLM's D gets the token ids as its prompt, and that it
-// generates one token if it shall only read the blocks.
+// TestTokensOfACompletion checks that TensorRT-LLM's D gets the token ids as its prompt, and that
+// it generates one token if it shall only read the blocks.
 func TestTokensOfACompletion(t *testing.T) {
 	d := documentedIn(t, "trtllm.json")
 	d.Client = []byte(`{"model":"m","prompt":"tell me","stream":true,"max_completion_tokens":7,"min_tokens":4}`)
