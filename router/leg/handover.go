@@ -2,6 +2,7 @@ package leg
 
 import (
 	"cmp"
+	"slices"
 	"sync"
 	"time"
 
@@ -278,7 +279,17 @@ func (h *hand) mayPair(n *fleet.Node) bool {
 	if h.with == nil {
 		return true
 	}
-	return own == h.with.Name() && n != h.of.spare().member.node.Node
+	d := h.of.spare().member
+	return own == h.with.Name() && n != d.node.Node &&
+		(h.of.foresees() || !d.both || h.of.model.view.Role(n) != cluster.RoleBoth)
+}
+
+// alike says whether all nodes that could compute the prompt for the attempt's node are of role
+// both like that node. Whether two such nodes are better than one, only expected times tell.
+func (l *Leg) alike(a *attempt) bool {
+	return a.member.both && !slices.ContainsFunc(l.hand.prefill.pool.members, func(p *member) bool {
+		return p.connector == l.hand.with && !p.both
+	})
 }
 
 // editPrefill edits the body for P.
@@ -366,6 +377,9 @@ func (l *Leg) wayOf(a *attempt) Way {
 			return Split
 		}
 		return Sooner
+	}
+	if l.alike(a) {
+		return Unpaired
 	}
 	tokens := l.prompt.Tokens()
 	fresh := tokens - int64(a.matched)*prefix.BlockTokens

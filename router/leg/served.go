@@ -118,6 +118,7 @@ type member struct {
 	latch  *busy.Latch
 	// connector is how the node hands KV blocks over for the model; nil: it does not.
 	connector connector.Connector
+	both      bool // the node's role for the model is both
 	needy     bool // the node decodes only and cannot compute a prompt
 }
 
@@ -305,7 +306,7 @@ func (d *Dispatcher) fill(s *servedModel, work Work, was *pool, now time.Time) {
 		}
 		for _, r := range h.ranks {
 			m := member{node: h.state, rank: r, gate: gate, waits: waits, lacks: h.lacks}
-			m.connector = connector.Of(cluster.Hands(h.like.engine, h.hands, of))
+			m.connector, m.both = connector.Of(cluster.Hands(h.like.engine, h.hands, of)), of == cluster.RoleBoth
 			m.needy = of == cluster.RoleDecode && m.connector != nil && !m.connector.Alone()
 			m.engine = d.engine(h.state, h.like, s.view)
 			p.members = append(p.members, memberOf(m, earlier))
