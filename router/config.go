@@ -57,6 +57,7 @@ type RouterConfig struct {
 	OverloadStatus int             `toml:"overload_status" default:"503" help:"HTTP status of a request when every node that could take it is busy by its thresholds: 503, or 529 as NVIDIA Dynamo answers (docs/filters.md)"`
 	Admission      AdmissionConfig `toml:"admission" was:"admission" help:"Caps on requests in flight. Nothing is queued."`
 	Disagg         DisaggConfig    `toml:"disagg" help:"Prefill and decode of one request on two nodes."`
+	Resume         ResumeConfig    `toml:"resume" help:"What becomes of a stream whose node is gone after the first byte."`
 	Session        SessionConfig   `toml:"session" help:"How the requests of one session stay on one node. docs/sessions.md lists the headers with a session's id."`
 }
 
@@ -214,6 +215,7 @@ func (c *Config) Validate() error {
 	c.validateKernelEvents(bad)
 	c.validateNumbers(bad)
 	c.Router.Disagg.validate(bad)
+	c.Router.Resume.validate(bad)
 	c.validateDurations(bad)
 	c.validateModels(bad)
 	return errors.Join(errs...)

@@ -226,7 +226,10 @@ func (r *Router) assemble() {
 		},
 		Budget: admission.NewBudget(c.Retry.Percent, c.Retry.Floor, nil), Sessions: r.sessions,
 	}, c.legOptions())
-	plans := plan.New(plan.Parts{Legs: r.legs, Fleet: r.fleet, Stored: stored, Metrics: r.metrics, Logger: r.log})
+	plans := plan.New(plan.Parts{
+		Legs: r.legs, Fleet: r.fleet, Stored: stored, Metrics: r.metrics, Logger: r.log,
+		Resume: c.Router.Resume.settings(c.Retry.MaxNodes, c.Limits.MaxBodyTotal),
+	})
 	r.gateway = gateway.New(gateway.Parts{
 		Plans: plans, Scans: memo.Scans(), Fleet: r.fleet, Metrics: r.metrics,
 		Watcher: r.watcher, Loops: r.loops, Access: r.access, Logger: r.log, Admin: c.Router.Admin,

@@ -158,7 +158,7 @@ func (h *hand) release() {
 // considers finds out whether the leg may hand its prompt over, once the prompt has been looked up.
 func (l *Leg) considers() {
 	set := &l.d.o.Disagg
-	if l.Work != Answer || set.Off || len(l.model.pools[Prefill].members) == 0 {
+	if l.Work != Answer || set.Off || l.Alone || len(l.model.pools[Prefill].members) == 0 {
 		return
 	}
 	switch {

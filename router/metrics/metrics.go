@@ -25,6 +25,7 @@ type Router struct {
 	LastResort     prometheus.Counter
 	Filtered       *prometheus.CounterVec // reason
 	Handovers      *prometheus.CounterVec // result
+	Resumed        *prometheus.CounterVec // result, by
 	AdapterLoads   prometheus.Counter
 	UpstreamErrors *prometheus.CounterVec // node, kind
 	PolicyReloads  *prometheus.CounterVec // result
@@ -114,6 +115,7 @@ func New() *Router {
 		RetriesRefused: s.Counter("cgn_router_retries_refused_total",
 			"Retries that the budget did not allow.").WithLabelValues(),
 		Handovers: newHandovers(s),
+		Resumed:   newResumed(s),
 		AdapterLoads: s.Counter("cgn_router_adapter_loads_total", "Requests for a LoRA adapter that were sent to a "+
 			"node whose engine had to load it first, as far as that is known.").WithLabelValues(),
 		LastResort: s.Counter("cgn_router_last_resort_total", "Requests sent to a node that is out of service "+
@@ -171,6 +173,14 @@ func newHandovers(s *metric.Set) *prometheus.CounterVec {
 		"the node has no connector (unpaired), or the hand-over failed: no other node could take it (no_node), the "+
 		"other node refused, gave no answer (broken) or none of use (garbled), or its blocks could not be read "+
 		"(unread).", "result")
+}
+
+func newResumed(s *metric.Set) *prometheus.CounterVec {
+	return s.Counter("cgn_router_resumed_total", "Streams that a node broke off, by what became of them and by what: "+
+		"complete (another node went on by token ids (ids) or text, or began anew (start), or only the closing event "+
+		"was missing (end)), failed (another node was asked, and the stream ended with an error), or impossible, by "+
+		"reason: tool, reasoning, unknown (no token ids), unread, refused, nodes (retry.max_nodes). impossible with "+
+		"memory counts streams that found no room, broken or not.", "result", "by")
 }
 
 func newBound(s *metric.Set) bound {

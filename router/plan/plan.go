@@ -32,6 +32,7 @@ type Parts struct {
 	// Choose returns the plan for a request for inference once the request has been read. The
 	// default is Direct.
 	Choose func(*request.Request) Plan
+	Resume Resume
 }
 
 // Planner answers requests by plans. Planner is safe for concurrent use.
@@ -113,7 +114,11 @@ type Task struct {
 
 	withheld []byte // events
 	open     bool   // the bound was passed; nothing more of the leg is withheld
+	unseen   bool   // some event went to the client without a call of the plan
+	mended   bool   // the plan has completed a broken stream
 	blind    bool   // a bug in the plan has occurred, so the plan is not called any more
+
+	resumed *Resumed // memory of that plan; nil: no request has needed it
 }
 
 // before sums up the earlier legs.
@@ -141,7 +146,7 @@ func (p *Planner) Begin(t *Task, client answer.Place, plan Plan) {
 func (t *Task) Answer() *apierror.Error {
 	t.planner.parts.Legs.Arrived()
 	if t.plan == nil {
-		t.plan = t.planner.parts.Choose(t.Request)
+		t.plan = t.resumable(t.planner.parts.Choose(t.Request))
 	}
 	return t.plan.Answer(t)
 }
@@ -203,6 +208,7 @@ func (t *Task) Follows() bool { return t.follows }
 // Event decides which bytes the client gets for an event of the answer: see relay.Follower.
 func (t *Task) Event(e sse.Event, out []byte, at time.Time) (rest []byte, enough bool) {
 	if t.blind || e.Oversized() {
+		t.unseen = true
 		return append(t.Release(out), e.Raw...), false
 	}
 	held := t.withheld
@@ -281,6 +287,15 @@ func (t *Task) End(out []byte, o relay.Outcome) (rest []byte, more bool) {
 	return rest, true
 }
 
+// forgo says that no further leg will follow. The request's body is freed.
+func (t *Task) forgo() {
+	t.follows = false
+	t.Request.Release()
+}
+
+// Mended says that the plan has completed a stream that its node has broken off.
+func (t *Task) Mended() bool { return t.mended }
+
 // Next runs legs until one of them continues the client's stream.
 func (t *Task) Next() (err *apierror.Error) {
 	defer func() {
@@ -330,10 +345,12 @@ func (t *Task) outcome(o relay.Outcome) relay.Outcome {
 
 // reset clears everything but memory.
 func (t *Task) reset() {
-	r := t.Request
+	r, resumed := t.Request, t.resumed
 	r.Reset()
-	*t = Task{}
-	t.Request = r
+	if resumed != nil {
+		resumed.reset()
+	}
+	*t = Task{Request: r, resumed: resumed}
 }
 
 // Attempts returns the number of exchanges with nodes so far, in all legs.
@@ -369,12 +386,16 @@ type Account struct {
 	Expected time.Duration // TTFT as it was expected; 0: nothing was expected
 	Usage    usage.Counts  // of the legs whose answers went to the client
 	Cause    string        // the metrics' word for the last failed attempt
+	Resumed  string        // how another node went on with the stream; empty: none did
 }
 
 // Account sums up the task so far. o is the end of the client's answer, if it has ended.
 func (t *Task) Account(o relay.Outcome) Account {
 	l, all := t.leg, t.total()
 	a := Account{Attempts: all.attempts, TTFT: all.ttft, Expected: all.expected, Usage: all.usage}
+	if t.resumed != nil {
+		a.Resumed = t.resumed.how()
+	}
 	if l != nil {
 		a.Model, a.Node, a.Asked, a.Cause = l.Served(), l.NodeID(), l.Asked(), l.Cause(t.outcome(o))
 		a.Matched, a.Blocks = l.Matched(), l.Blocks()

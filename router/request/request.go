@@ -33,6 +33,8 @@ type Request struct {
 	Deadline time.Time // the client's own; zero: none
 	Scan     *scan.Request
 	Life     Life
+	// OneLeg says that the client cannot take an answer of several legs, because it speaks HTTP/1.0.
+	OneLeg bool
 
 	body    []byte
 	release func() // frees the body's memory; nil: already called, or not needed
@@ -202,6 +204,10 @@ func (r *Request) Release() {
 
 // Expired says whether the client's own deadline has passed.
 func (r *Request) Expired() bool { return !r.Deadline.IsZero() && !time.Now().Before(r.Deadline) }
+
+// Going says whether the client still waits for its answer: nothing has ended the request, and its
+// deadline has not passed.
+func (r *Request) Going() bool { return r.Life.Ended() == None && !r.Expired() }
 
 // Before returns the earlier of t and the client's own deadline.
 func (r *Request) Before(t time.Time) time.Time {
