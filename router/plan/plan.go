@@ -6,6 +6,7 @@
 package plan
 
 import (
+	"cmp"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -116,6 +117,7 @@ type Task struct {
 	open     bool   // the bound was passed; nothing more of the leg is withheld
 	unseen   bool   // some event went to the client without a call of the plan
 	mended   bool   // the plan has completed a broken stream
+	broke    error  // the failure of a leg that another one was to go on after; nil: none
 	blind    bool   // a bug in the plan has occurred, so the plan is not called any more
 
 	resumed *Resumed // memory of that plan; nil: no request has needed it
@@ -126,6 +128,8 @@ type before struct {
 	attempts int
 	shown    bool // some earlier answers went to the client; the next four fields cover these
 	events   int64
+	cause    string // the metrics' word for how the last one broke off
+	asked    string // the last node
 	ttft     time.Duration
 	expected time.Duration // ttft as it was expected; 0: nothing was expected
 	usage    usage.Counts
@@ -187,6 +191,7 @@ func (t *Task) endLeg() {
 		return
 	}
 	t.before = t.total()
+	t.before.cause, t.before.asked = cmp.Or(l.Cause(ended), t.before.cause), cmp.Or(l.Asked(), t.before.asked)
 	t.leg, t.ended, t.open = nil, relay.Complete, false
 	l.Finish(ended)
 }
@@ -293,6 +298,14 @@ func (t *Task) forgo() {
 	t.Request.Release()
 }
 
+// Broke notes that the running leg has failed with err and another leg follows. If that one cannot
+// go on, the stream ends with the error of the first failure.
+func (t *Task) Broke(err error) {
+	if t.broke == nil {
+		t.broke = err
+	}
+}
+
 // Mended says that the plan has completed a stream that its node has broken off.
 func (t *Task) Mended() bool { return t.mended }
 
@@ -322,6 +335,9 @@ func (t *Task) bug(p any, withheld []byte) {
 
 // Failure returns the error that ends a begun stream that err has broken.
 func (t *Task) Failure(err error) *apierror.Error {
+	if t.broke != nil {
+		err = t.broke
+	}
 	return t.planner.parts.Legs.Failure(t.Request, err, t.total().events)
 }
 
@@ -400,6 +416,7 @@ func (t *Task) Account(o relay.Outcome) Account {
 		a.Model, a.Node, a.Asked, a.Cause = l.Served(), l.NodeID(), l.Asked(), l.Cause(t.outcome(o))
 		a.Matched, a.Blocks = l.Matched(), l.Blocks()
 	}
+	a.Cause, a.Asked = cmp.Or(a.Cause, all.cause), cmp.Or(a.Asked, all.asked)
 	return a
 }
 

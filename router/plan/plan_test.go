@@ -191,9 +191,9 @@ func TestWithheldEvents(t *testing.T) {
 // client's data to another client.
 func TestNothingOutlivesATask(t *testing.T) {
 	task := NewTask()
-	residue.Mark(task, []string{"Request", "leg"}, answer.Place(new(answer.Memory)), Plan(Direct{}))
+	residue.Mark(task, []string{"Request", "leg", "resumed"}, answer.Place(new(answer.Memory)), Plan(Direct{}))
 	task.Finish(relay.Complete)
-	if left := residue.Left(task, "Request"); left != nil {
+	if left := residue.Left(task, "Request", "resumed"); left != nil {
 		t.Errorf("left of a task: %v", left)
 	}
 }

@@ -63,29 +63,35 @@ const (
 // goroutine at a time uses a Stream.
 type Stream struct {
 	Asked
+	kept
 	memory *Memory
 	held   int64 // bytes reserved in memory
 	byText bool  // text may be continued
 
-	why       Why
-	finished  bool // finish_reason has been delivered
-	counted   bool // the usage has been delivered
-	section   section
-	reasoned  bool // some reasoning has been delivered
-	begun     bool // some chunk has been delivered, so head is known
-	idsLost   bool // some delivered token has no id
-	prompt    int  // ids of the prompt; -1: unknown
-	ids       []uint32
-	sure      int    // leading ids whose whole text has been delivered
-	delivered int64  // tokens of earlier legs that were delivered
-	chunks    int64  // chunks with text
-	text      []byte // delivered, as in a JSON string
-	head      []byte // of every chunk for the client, up to its choices
-	form      form
-	by        By // how the running leg goes on
-	checked   bool
-	seam      seam
-	number    [3][20]byte // scratch for the counts of the usage
+	why      Why
+	finished bool // finish_reason has been delivered
+	counted  bool // the usage has been delivered
+	section  section
+	reasoned bool   // some reasoning has been delivered
+	begun    bool   // some chunk has been delivered, so head is known
+	head     []byte // of every chunk for the client, up to its choices
+	form     form
+
+	by      By   // how the running leg goes on
+	checked bool // the running leg has shown the delivered ids as its prompt
+	seam    seam
+	number  [3][20]byte // scratch for the counts of the usage
+}
+
+// kept is what another engine needs of the answer so far.
+type kept struct {
+	prompt    int      // ids of the prompt; -1: unknown
+	ids       []uint32 // of the prompt, then of the answer
+	idsLost   bool     // some delivered token has no id
+	sure      int      // leading ids whose whole text has been delivered
+	text      []byte   // of the answer, as in a JSON string
+	chunks    int64    // chunks with text
+	delivered int64    // tokens of earlier legs
 }
 
 // section is the kind of the last delivered text.
@@ -123,15 +129,18 @@ func (s *Stream) Reset() {
 	if s.memory != nil {
 		s.memory.give(s.held)
 	}
-	ids, text, head, room := s.ids[:0], s.text[:0], s.head[:0], s.form.room
-	if 4*cap(ids) > keptSize {
-		ids = nil
+	*s = Stream{
+		kept: kept{ids: small(s.ids, 4), text: small(s.text, 1)}, head: small(s.head, 1),
+		seam: seam{text: small(s.seam.text, 1), shown: small(s.seam.shown, 1), said: small(s.seam.said, 1)},
 	}
-	if cap(text) > keptSize {
-		text = nil
+}
+
+// small empties b, or drops it if its elements of size bytes take too much to be kept.
+func small[T any](b []T, size int) []T {
+	if cap(b)*size > keptSize {
+		return nil
 	}
-	*s = Stream{ids: ids, text: text, head: head}
-	s.form.room = room
+	return b[:0]
 }
 
 // Free frees what only another engine would need. Nothing can go on with the stream afterwards.
