@@ -4,8 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -172,4 +176,195 @@ func TestStreamsGoOn(t *testing.T) {
 	t.Error("no stream went on by its ids")
 }
 
+// broken sends a request whose first node dies after so many tokens, and its second node after the
+// second number, if there is one. broken returns the undisturbed answer too.
+func (s *site) broken(path, body string, after ...int) (got, want said, r *reply) {
+	s.t.Helper()
+	for round := range 30 { // until the nodes are asked in this order
+		undisturbed := s.post(path, body, "x-request-id", "one")
+		want = saidBy(s.t, undisturbed)
+		first := slices.IndexFunc(s.engines, func(e *engine.Engine) bool { return undisturbed.node() == s.idOf(e) })
+		second := s.engines[(first+1+round%(len(s.engines)-1))%len(s.engines)]
+		s.engines[first].SetFault(&engine.Fault{DieAfter: &after[0]})
+		before := had(second, path)
+		if len(after) > 1 {
+			second.SetFault(&engine.Fault{DieAfter: &after[1]})
+		}
+		r = s.post(path, body, "x-request-id", "one")
+		for _, e := range s.engines {
+			e.SetFault(nil)
+		}
+		eventually(s.t, "every node is back", func() bool { return s.eligible() == len(s.engines) })
+		if r.node() == undisturbed.node() && (len(after) == 1 || had(second, path) > before) {
+			return saidBy(s.t, r), want, r
+		}
+	}
+	s.t.Fatalf("the nodes were never asked in this order: %s %v; %v", body, after, r)
+	return
+}
 
+func (s *site) idOf(e *engine.Engine) string { return fmt.Sprint("sim-", slices.Index(s.engines, e)) }
+
+// had returns the number of requests for path that the engine has had.
+func had(e *engine.Engine, path string) (n int) {
+	for _, r := range e.Requests() {
+		if r.Path == path {
+			n++
+		}
+	}
+	return n
+}
+
+const chatPath, textPath = "/v1/chat/completions", "/v1/completions"
+
+// TestContinuedByIDs checks that a continued stream equals an undisturbed one, for all that a
+// request may ask of it.
+func TestContinuedByIDs(t *testing.T) {
+	t.Parallel()
+	s := serve(t, simulate(t, 3, func(c *engine.Config) { c.OutputTokens, c.EndsItself, c.RecordRequests = 24, true, 4096 }), resumes("auto"))
+	const usage = `,"stream":true,"stream_options":{"include_usage":true}`
+	text := func(prompt, more string) string { return `{"model":"sim","prompt":` + prompt + usage + more + `}` }
+	for name, c := range map[string]struct {
+		path, body string
+		after      []int
+	}{
+		"chat":                {chatPath, chatBody("a", usage+`,"max_tokens":20`), []int{5}},
+		"no limit":            {chatPath, chatBody("b", usage), []int{5}},
+		"two deaths":          {chatPath, chatBody("c", usage+`,"max_completion_tokens":20`), []int{5, 4}},
+		"first token":         {chatPath, chatBody("d", usage+`,"max_tokens":20`), []int{1, 1}},
+		"last token":          {chatPath, chatBody("e", usage+`,"max_tokens":20`), []int{19}},
+		"least tokens":        {chatPath, chatBody("f", usage+`,"min_tokens":30,"max_tokens":40`), []int{5, 4}},
+		"no usage":            {chatPath, chatBody("g", `,"stream":true,"max_tokens":20`), []int{5}},
+		"log probabilities":   {chatPath, chatBody("h", usage+`,"max_tokens":20,"logprobs":true`), []int{5}},
+		"ids for the client":  {chatPath, chatBody("i", usage+`,"max_tokens":20,"return_token_ids":true`), []int{5, 4}},
+		"seed":                {chatPath, chatBody("j", usage+`,"max_tokens":20,"seed":3`), []int{5, 4}},
+		"text":                {textPath, text(`"once upon a time"`, `,"max_tokens":20`), []int{5, 4}},
+		"text of usual size":  {textPath, text(`"once upon a time"`, ``), []int{5, 4}},
+		"text, ids":           {textPath, text(`"once upon"`, `,"max_tokens":20,"return_token_ids":true`), []int{5, 4}},
+		"prompt of token ids": {textPath, text(`[70,71,72]`, `,"max_tokens":20`), []int{5, 4}},
+		"escapes":             {chatPath, chatBody("k\n\u00e9", usage+`,"max_tokens":20`), []int{5}},
+	} {
+		got, want, r := s.broken(c.path, c.body, c.after...)
+		if !got.same(want) || got.dones != 1 || got.ids != 1 || got.finishes != 1 || want.text == "" {
+			t.Errorf("%s:\n%+v\n%+v\n%s", name, got, want, r.body)
+		}
+	}
+	if n := s.resumed("ids", "complete"); n < 15 {
+		t.Errorf("%d streams went on by ids\n%s", n, s.log.text())
+	}
+}
+
+// TestStopStringsAcrossTheSeam checks each place of a stop string around the seam. A stop string
+// that begins before the seam is found, although no engine has all of it in its text.
+func TestStopStringsAcrossTheSeam(t *testing.T) {
+	t.Parallel()
+	for mode, lengths := range map[string][]int{"ids": {1, 2, 7, 12}, "text": {1, 5, 13}} { // with text: of whole tokens
+		s := serve(t, simulate(t, 2, func(c *engine.Config) { c.OmitTokenIDs = mode == "text" }), resumes("on"))
+		const usage, seam = `,"stream":true,"max_tokens":20`, 5
+		whole := saidBy(t, s.chat(chatBody("go", usage))).text
+		for from := 2; from < 34; from += 3 {
+			for _, length := range lengths {
+				stop, _ := json.Marshal([]string{"never", whole[from : from+length]})
+				got, want, r := s.broken(chatPath, chatBody("go", usage+`,"stop":`+string(stop)), seam)
+				if got.text != want.text || got.reason != want.reason || got.stop != want.stop || got.dones != 1 ||
+					got.finishes != 1 || got.ids != 1 || got.roles != 1 {
+					t.Fatalf("%s, stop %s at %d:\n%+v\n%+v\n%s", mode, stop, from, got, want, r.body)
+				}
+			}
+		}
+		if s.resumed(mode, "complete") < 10 {
+			t.Errorf("only %d streams went on", s.resumed(mode, "complete"))
+		}
+	}
+}
+
+// TestContinuedByText checks the way of engines without token ids.
+func TestContinuedByText(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "access")
+	s := serve(t, simulate(t, 3, func(c *engine.Config) { c.OmitTokenIDs, c.RecordRequests = true, 4096 }), resumes("on"),
+		func(c *router.Config) { c.Log.Access = file })
+	const more = `,"stream":true,"max_tokens":20,"stream_options":{"include_usage":true}`
+	for path, body := range map[string]string{
+		chatPath: chatBody("tell", more), textPath: `{"model":"sim","prompt":"once upon a time"` + more + `}`,
+	} {
+		if got, want, r := s.broken(path, body, 5, 4); !got.same(want) || got.dones != 1 || got.ids != 1 {
+			t.Errorf("%s:\n%+v\n%+v\n%s", path, got, want, r.body)
+		}
+	}
+	eventually(t, "the access log says so", func() bool {
+		page, err := os.ReadFile(file)
+		return err == nil && strings.Count(string(page), `"resumed":"text"`) >= 2
+	})
+	if n := s.legsOf(`"continue_final_message":true`); n < 2 {
+		t.Errorf("%d chats went on by text", n)
+	}
+}
+
+// legsOf returns how many of the engines' requests have a text.
+func (s *site) legsOf(text string) (n int) {
+	for _, e := range s.engines {
+		for _, r := range e.Requests() {
+			n += strings.Count(string(r.Body), text)
+		}
+	}
+	return n
+}
+
+// TestNothingGoesOn checks the streams that end with an error event when their node is gone.
+func TestNothingGoesOn(t *testing.T) {
+	t.Parallel()
+	const more = `,"stream":true,"max_tokens":20`
+	tool := `,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":` +
+		`{"city":{"type":"string"}}}}}],"tool_choice":"required"`
+	for name, c := range map[string]struct{ mode, more, node string }{ // both nodes die
+		"off":             {"off", "", ""},
+		"choices":         {"on", `,"n":2`, ""},
+		"guided decoding": {"on", `,"response_format":{"type":"json_object"}`, ""},
+		"tool call":       {"on", tool, ""},
+		"pin":             {"on", "", "sim-0"},
+	} {
+		s := serve(t, simulate(t, 2), resumes(c.mode))
+		for _, e := range s.engines {
+			e.SetFault(&engine.Fault{DieAfter: new(2)})
+		}
+		header := []string{"x-request-id", "one"}
+		if c.node != "" {
+			header = append(header, "x-cgn-node", c.node)
+		}
+		r := s.chat(chatBody("x", more+c.more), header...)
+		if got := saidBy(t, r); got.err != "the backend failed before the stream was complete" || got.dones != 0 {
+			t.Errorf("%s: %s", name, r.body)
+		}
+		if n := s.legsOf(`"model"`); n != 1 {
+			t.Errorf("%s: %d nodes were asked", name, n)
+		}
+	}
+}
+
+// TestNoIDsInModeAuto checks that a stream without ids keeps its body no longer than its first text.
+func TestNoIDsInModeAuto(t *testing.T) {
+	t.Parallel()
+	s := serve(t, simulate(t, 2, func(c *engine.Config) { c.OmitTokenIDs = true }), resumes("auto"))
+	got, _, r := s.broken(chatPath, chatBody("x", `,"stream":true,"max_tokens":20`), 5)
+	if got.err == "" || len(got.text) != 20 || s.resumed("unknown", "impossible") != 1 {
+		t.Errorf("%s\n%s", r.body, s.metrics())
+	}
+}
+
+// TestOldClientsAreNotResumed checks that a client with HTTP/1.0 gets its stream.
+func TestOldClientsAreNotResumed(t *testing.T) {
+	t.Parallel()
+	s := serve(t, simulate(t, 1), resumes("on"))
+	conn, err := net.Dial("tcp", s.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	body := chatBody("x", streaming)
+	fmt.Fprintf(conn, "POST %s HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", chatPath,
+		len(body), body)
+	if page, err := io.ReadAll(conn); err != nil || !strings.Contains(string(page), "[DONE]") {
+		t.Errorf("%v: %s", err, page)
+	}
+}

@@ -31,6 +31,7 @@ func chat(c *call, q *chatRequest) error {
 	if q.MaxCompletion != nil {
 		q.MaxTokens = q.MaxCompletion
 	}
+	q.ReturnTokens = q.ReturnTokens && !c.cfg.OmitTokenIDs
 	if err := q.checkLogprobs(); err != nil {
 		return err
 	}
