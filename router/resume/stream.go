@@ -316,7 +316,7 @@ func (s *Stream) addIDs(list []byte) {
 func (f *form) learn(c *chunk, data []byte) {
 	f.before = nil
 	if c.text == (span{}) || c.finished || c.role != (span{}) || c.usage != (span{}) || c.logprobs || c.tool ||
-		c.reasoning || c.promptIDs.to-c.promptIDs.from > len(null) {
+		c.reasoning || c.promptIDs != (span{}) && string(c.promptIDs.of(data)) != "null" {
 		return
 	}
 	first, last := c.text.from+1, c.text.to-1
