@@ -176,7 +176,7 @@ func (s *Stream) Cross(by By, r *scan.Request, body, lacking []byte, drop int) e
 // one character less than its longest stop string has.
 func (s *Stream) Lacking(stop, whole []byte) (lacking []byte, drop, ok bool) {
 	if bytes.HasSuffix(whole, []byte("\uFFFD")) {
-		return nil, true, !s.Logprobs
+		return nil, true, !s.eachToken()
 	}
 	stops, err := readStops(stop)
 	if err != nil {

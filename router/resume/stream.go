@@ -10,8 +10,6 @@
 package resume
 
 import (
-	"bytes"
-
 	"github.com/cognitora/dataplane/internal/sse"
 	"github.com/cognitora/dataplane/internal/usage"
 )
@@ -53,7 +51,7 @@ var whyNames = [...]string{"", "tool", "reasoning", "unknown", "unread", "memory
 func (w Why) String() string { return whyNames[w] }
 
 const (
-	maxHead  = 1 << 10  // bytes of a chunk's head, and of a chunk's form without its text and ids
+	maxHead  = 1 << 10  // bytes of a chunk's head
 	keptSize = 16 << 10 // bytes of a buffer that is kept for the next stream
 	leastIDs = 256      // token ids for which a stream reserves room at first
 )
@@ -75,7 +73,7 @@ type Stream struct {
 	reasoned bool   // some reasoning has been delivered
 	begun    bool   // some chunk has been delivered, so head is known
 	head     []byte // of every chunk for the client, up to its choices
-	form     form
+	form     *form  // of the last chunk; nil: it has none
 
 	by      By   // how the running leg goes on
 	checked bool // the running leg has shown the delivered ids as its prompt
@@ -102,15 +100,6 @@ const (
 	content
 	reasoning
 )
-
-// form is a chunk that differs from its neighbours only in the text and the ids. Most chunks have
-// the form of the chunk before, which is found without parsing.
-type form struct {
-	before []byte // up to the text, with its first quote
-	middle []byte // from the text's last quote up to the list of ids
-	behind []byte // after the list of ids; nil: the form has no ids
-	room   [maxHead]byte
-}
 
 // Begin begins a stream whose request has a body of that many bytes. Begin returns false if there
 // is no room for another stream.
@@ -164,7 +153,7 @@ func (s *Stream) First(e sse.Event, out []byte) []byte {
 	if s.why != Possible && s.Asked.IDs {
 		return append(out, e.Raw...)
 	}
-	if ids, ok := s.form.match(e.Data); ok {
+	if ids, ok := s.form.match(e.Data, len(s.head)); ok {
 		return s.plain(e, ids, out)
 	}
 	var c chunk
@@ -181,7 +170,7 @@ func (s *Stream) First(e sse.Event, out []byte) []byte {
 	}
 	s.promptOf(&c, e.Data)
 	s.note(&c, e.Data)
-	s.form.learn(&c, e.Data)
+	s.form = learn(&c, e.Data)
 	if s.Asked.IDs {
 		return append(out, e.Raw...)
 	}
@@ -217,11 +206,11 @@ func (s *Stream) promptOf(c *chunk, data []byte) {
 // plain reads a chunk of the usual form, which is not the last one.
 func (s *Stream) plain(e sse.Event, ids span, out []byte) []byte {
 	if ids == (span{}) {
-		s.heard(e.Data[len(s.form.before) : len(e.Data)-len(s.form.middle)])
+		s.heard(e.Data[len(s.head)+len(s.form.opening) : len(e.Data)-len(s.form.middle)])
 		return append(out, e.Raw...)
 	}
 	s.addIDs(ids.of(e.Data))
-	s.heard(e.Data[len(s.form.before) : ids.from-len(s.form.middle)])
+	s.heard(e.Data[len(s.head)+len(s.form.opening) : ids.from-len(s.form.middle)])
 	if s.Asked.IDs {
 		return append(out, e.Raw...)
 	}
@@ -312,71 +301,9 @@ func (s *Stream) addIDs(list []byte) {
 	}
 }
 
-// learn keeps the form of a chunk that is neither the first nor the last one.
-func (f *form) learn(c *chunk, data []byte) {
-	f.before = nil
-	if c.text == (span{}) || c.finished || c.role != (span{}) || c.usage != (span{}) || c.logprobs || c.tool ||
-		c.reasoning || c.promptIDs != (span{}) && string(c.promptIDs.of(data)) != "null" {
-		return
-	}
-	first, last := c.text.from+1, c.text.to-1
-	ids := span{len(data), len(data)}
-	if c.listed {
-		if ids = c.ids; ids.from < last {
-			return
-		}
-	}
-	if first+ids.from-last+len(data)-ids.to > len(f.room) {
-		return
-	}
-	n := copy(f.room[:], data[:first])
-	m := n + copy(f.room[n:], data[last:ids.from])
-	end := m + copy(f.room[m:], data[ids.to:])
-	f.before, f.middle, f.behind = f.room[:n], f.room[n:m], nil
-	if c.listed {
-		f.behind = f.room[m:end]
-	}
-}
-
-// match finds the ids in a chunk of this form. ids is zero if the form has none.
-func (f *form) match(data []byte) (ids span, ok bool) {
-	n := len(f.before)
-	if n == 0 || len(data) < n || string(data[:n]) != string(f.before) {
-		return ids, false
-	}
-	at := len(data)
-	if f.behind != nil {
-		if ids, ok = f.list(data, n); !ok {
-			return span{}, false
-		}
-		at = ids.from
-	}
-	end := at - len(f.middle)
-	if end < n || string(data[end:at]) != string(f.middle) {
-		return span{}, false
-	}
-	text := data[n:end]
-	if bytes.IndexByte(text, '"') >= 0 || len(text) > 0 && text[len(text)-1] == '\\' {
-		return span{}, false
-	}
-	return ids, true
-}
-
-// list finds the list of ids before the end of a chunk, not before from.
-func (f *form) list(data []byte, from int) (ids span, ok bool) {
-	end := len(data) - len(f.behind)
-	if end <= from || string(data[end:]) != string(f.behind) || data[end-1] != ']' {
-		return ids, false
-	}
-	for i := end - 2; i >= from; i-- {
-		if b := data[i]; b == '[' {
-			return span{i, end}, true
-		} else if b-'0' > 9 && b != ',' {
-			break
-		}
-	}
-	return ids, false
-}
+// eachToken says whether the client sees each token, even one without text. No token may then be
+// generated again.
+func (s *Stream) eachToken() bool { return s.Logprobs || s.Asked.IDs }
 
 // How returns the way in which another engine can go on with the stream now.
 func (s *Stream) How() (By, Why) {
@@ -385,11 +312,11 @@ func (s *Stream) How() (By, Why) {
 		return None, s.why
 	case s.finished:
 		return End, Possible
-	case s.section == nothing && !(s.Logprobs && s.Tokens() > 0):
+	case s.section == nothing && !(s.eachToken() && s.Tokens() > 0):
 		return Start, Possible
 	case s.section == reasoning:
 		return None, Reasoning
-	case s.prompt >= 0 && !s.idsLost && !(s.Logprobs && !s.Stops && s.sure < len(s.ids)):
+	case s.prompt >= 0 && !s.idsLost && !(s.eachToken() && !s.Stops && s.sure < len(s.ids)):
 		return IDs, Possible
 	case s.byText && !s.reasoned && !s.Open && !s.Prompted:
 		return Text, Possible

@@ -322,7 +322,7 @@ func FuzzFirst(f *testing.F) {
 		}
 		known, unknown := begun(t, Asked{}, true), begun(t, Asked{}, true)
 		for _, c := range []string{one, two, one, two, two} {
-			unknown.form.before = nil
+			unknown.form = nil
 			a, b := known.First(event(c), nil), unknown.First(event(c), nil)
 			if !bytes.Equal(a, b) || !slices.Equal(known.ids, unknown.ids) || string(known.text) != string(unknown.text) {
 				t.Fatalf("%q: %q, %q", c, a, b)
