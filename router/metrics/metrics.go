@@ -179,8 +179,9 @@ func newResumed(s *metric.Set) *prometheus.CounterVec {
 	return s.Counter("cgn_router_resumed_total", "Streams that a node broke off, by what became of them and by what: "+
 		"complete (another node went on by token ids (ids) or text, or began anew (start), or only the closing event "+
 		"was missing (end)), failed (another node was asked, and the stream ended with an error), or impossible, by "+
-		"reason: tool, reasoning, unknown (no token ids), unread, refused, nodes (retry.max_nodes). impossible with "+
-		"memory counts streams that found no room, broken or not.", "result", "by")
+		"reason: tool, reasoning, unknown (no token ids), unread, refused, seam (the text of the last tokens is "+
+		"unknown), nodes (retry.max_nodes). impossible with memory counts streams that found no room, broken or not.",
+		"result", "by")
 }
 
 func newBound(s *metric.Set) bound {

@@ -243,7 +243,9 @@ func (p *Resumed) broken(t *Task, out []byte) (rest []byte, more bool) {
 // mend ends a stream of which only the end was missing.
 func (p *Resumed) mend(t *Task, out []byte) ([]byte, bool) {
 	t.mended, p.state = true, closed
-	p.ways = max(p.ways, resume.End)
+	if p.ways == resume.None {
+		p.ways = resume.End
+	}
 	t.planner.countResumed("complete", p.how())
 	return out, false
 }
@@ -253,11 +255,9 @@ func (p *Resumed) Next(t *Task) *apierror.Error {
 	p.state = asking
 	by, _ := p.stream.How()
 	lacking, drop, ok := p.lacking(t, by)
-	if !ok {
-		return errSeam
-	}
 	r := t.Request
-	if p.stream.Cross(by, r.Scan, r.Body(), lacking, drop) != nil {
+	if !ok || p.stream.Cross(by, r.Scan, r.Body(), lacking, drop) != nil {
+		t.planner.countResumed("impossible", "seam")
 		return errSeam
 	}
 	p.legs++
@@ -322,7 +322,8 @@ func (p *Resumed) detokenize(t *Task, drop int) (text []byte, ok bool) {
 		body = append(p.stream.Tail(body, drop), '}')
 		place := answer.Memory{Limit: detokenizeBytes}
 		until := r.Before(time.Now().Add(detokenizeTime))
-		if t.planner.parts.Legs.Post(r, n, "/detokenize", body, until, new(relay.Abort), &place) != nil || place.Status != 200 {
+		err := t.planner.parts.Legs.Post(r, n, "/detokenize", body, until, new(relay.Abort), &place)
+		if err != nil || place.Status != 200 {
 			continue
 		}
 		if quoted, err := scan.Find(place.Body, "prompt"); err == nil && len(quoted) > 1 && quoted[0] == '"' {

@@ -1,6 +1,10 @@
 package resume
 
-import "github.com/cognitora/dataplane/internal/jsonscan"
+import (
+	"bytes"
+
+	"github.com/cognitora/dataplane/internal/jsonscan"
+)
 
 // span is a half-open range of bytes of a chunk. The zero span means absent.
 type span struct{ from, to int }
@@ -50,7 +54,7 @@ func (c *chunk) read(data []byte) bool {
 			c.choices = at
 			c.readChoices(&cur, data)
 		case "prompt_token_ids":
-			c.promptIDs = value(&cur)
+			c.promptIDs = list(&cur, data)
 		case "usage":
 			if cur.Kind() == jsonscan.Object {
 				c.usage = value(&cur)
@@ -75,6 +79,21 @@ func value(cur *jsonscan.Cursor) span {
 	from := cur.Pos()
 	cur.Skip()
 	return span{from, cur.Pos()}
+}
+
+// list is value for a list of ids, which may be long. list does not look at the ids: addIDs does.
+func list(cur *jsonscan.Cursor, data []byte) span {
+	if cur.Kind() != jsonscan.Array {
+		return value(cur)
+	}
+	from := cur.Pos()
+	end := bytes.IndexByte(data[from:], ']')
+	if end < 0 {
+		return value(cur) // which fails
+	}
+	to := from + end + 1
+	cur.Resume(data, to, cur.Depth())
+	return span{from, to}
 }
 
 func (c *chunk) readChoices(cur *jsonscan.Cursor, data []byte) {
@@ -110,7 +129,7 @@ func (c *chunk) readChoice(cur *jsonscan.Cursor, data []byte) {
 			c.listed = cur.Kind() == jsonscan.Array
 			c.ids = value(cur)
 		case "prompt_token_ids":
-			c.promptIDs = value(cur)
+			c.promptIDs = list(cur, data)
 		case "logprobs":
 			c.logprobs = cur.Kind() != jsonscan.Null
 			cur.Skip()

@@ -53,6 +53,7 @@ func (w Why) String() string { return whyNames[w] }
 const (
 	maxHead  = 1 << 10  // bytes of a chunk's head
 	keptSize = 16 << 10 // bytes of a buffer that is kept for the next stream
+	idLength = 6        // bytes of an id in a list, about
 	leastIDs = 256      // token ids for which a stream reserves room at first
 )
 
@@ -196,6 +197,9 @@ func (s *Stream) promptOf(c *chunk, data []byte) {
 	list := c.promptIDs.of(data)
 	if s.prompt >= 0 || len(list) == 0 || list[0] != '[' || s.why != Possible {
 		return
+	}
+	if room := len(s.ids) + len(list)/idLength; room > cap(s.ids) && s.why == Possible {
+		s.ids = grown(s, s.ids, room-len(s.ids), 4)
 	}
 	if s.addIDs(list); s.why == Possible {
 		s.prompt = len(s.ids)
