@@ -53,6 +53,9 @@ func New(c Config) (*Agent, error) {
 		return nil, err
 	}
 	a := &Agent{config: &c, log: cmp.Or(c.Logger, slog.Default()), metrics: newInstruments()}
+	for _, note := range c.Advise() {
+		a.log.Warn("a setting does less than it seems to", "warning", note)
+	}
 	if err := a.prepare(); err != nil {
 		a.Close()
 		return nil, err

@@ -47,7 +47,13 @@ func (u *unit) apartFrom(p *problems, other *unit) {
 				from, to, other.name("offload.nixl_port"))
 		}
 	}
+	if port := u.bootstrapPort(); port > 0 && port == other.bootstrapPort() {
+		p.add(u.name("bootstrap"), "port %d is that of %s too; give each engine's bootstrap server its own, such as "+
+			"bootstrap = \":%d\"", port, other.name("bootstrap"), port+1)
+	}
 }
+
+func (u *unit) bootstrapPort() int { return u.Engine.BootstrapPort(u.Role) }
 
 func basePath(u *unit) string {
 	a, err := address.Parse(u.Engine.URL)
@@ -66,7 +72,7 @@ func sameGPU(a, b string) bool {
 // nixlPorts returns the ports of a started engine's NIXL side channel; 0: the engine has no side
 // channel.
 func (u *unit) nixlPorts() (from, to int) {
-	if !u.Engine.Spawns() || !strings.Contains(u.Engine.KVOffload, engine.OffloadNIXL) {
+	if !u.Engine.Spawns() || u.Engine.Kind != engine.VLLM || !strings.Contains(u.Engine.KVOffload, engine.OffloadNIXL) {
 		return 0, 0
 	}
 	return u.Engine.Offload.NIXLPort, u.Engine.Offload.NIXLPort + max(u.TP, 1)*max(u.DataParallel, 1) - 1

@@ -50,7 +50,7 @@ type NodeConfig struct {
 
 	// In the short form, the following fields are settings of the only engine, as Listen and
 	// Advertise are.
-	Role          string      `toml:"role" default:"both" flag:"role" oneof:"prefill|decode|both" help:"which part of a request the node computes; routers send nothing to prefill nodes"`
+	Role          string      `toml:"role" default:"both" flag:"role" oneof:"prefill|decode|both" help:"which part of a request the node computes: prefill, the prompts of requests that other nodes answer; decode, answers; both. Roles prefill and decode need a connector (docs/engines.md)"`
 	Device        string      `toml:"device" default:"" oneof:"|gpu|cpu" help:"kind of processor that the engine computes on; empty: unknown"`
 	GPUIndex      int         `toml:"gpu_index" default:"0" help:"index of the engine's first GPU; if gpu.devices is empty, tp GPUs from this one on give the node's SM utilisation"`
 	TP            int         `toml:"tp" default:"0" help:"tensor-parallel size, which the agent announces and gives to an engine that it starts; 0: unknown"`

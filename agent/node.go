@@ -75,12 +75,12 @@ func (n *node) prepareEngine() (err error) {
 
 // portTaken tells whether another engine of the agent is going to listen on this port.
 func (a *Agent) portTaken(port int) bool {
-	at := net.JoinHostPort("127.0.0.1", fmt.Sprint(port))
+	at := net.JoinHostPort("", fmt.Sprint(port))
 	for _, n := range a.nodes {
-		if n.engine != nil && n.engine.Endpoint().Addr == at {
+		if n.engine != nil && listen.Overlap(n.engine.Endpoint().Addr, at) {
 			return true
 		}
-		if _, own := n.unit.engineAt(); own == at {
+		if _, own := n.unit.engineAt(); listen.Overlap(own, at) {
 			return true
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 // describe returns the part of the node's health that never changes.
 func (u *unit) describe(id, address string) cluster.NodeHealth {
+	connector, bootstrap := u.Engine.Handover(u.Role)
 	return cluster.NodeHealth{
 		NodeID: id, Address: address, KVAddress: u.config.Agent.KVAddress,
 		Role: cluster.Role(u.Role), Engine: u.Engine.Kind, Labels: u.Labels, Experts: u.Experts,
@@ -23,6 +24,7 @@ func (u *unit) describe(id, address string) cluster.NodeHealth {
 			Device: u.device(), GPUIndex: u.gpuIndex(), TP: u.TP, DataParallel: u.DataParallel,
 			DType: u.DType, VRAMBytes: int64(u.VRAM),
 		},
+		Connector: connector, Bootstrap: bootstrap,
 		MaxConcurrent: u.MaxConcurrent, MaxBatchedTokens: u.MaxBatched,
 		HeartbeatS: u.config.Agent.Heartbeat.Std().Seconds(),
 		Version:    buildinfo.Version(),

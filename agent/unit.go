@@ -22,7 +22,7 @@ type EngineConfig struct {
 	Experts   []string `toml:"experts" help:"experts of a mixture-of-experts model that the node hosts: numbers, ranges such as 0-127, and names, at most 64; requests ask for them with nvext.router.moe_query (docs/nvext.md); empty: none are stated"`
 	GPUs      []string `toml:"gpus" help:"the engine's GPUs: index (0), index:GPU instance (0:1), GPU-... or MIG-... UUID. Their SM utilisation, memory and power count as the node's, and an engine that the agent starts sees only these; empty: the agent knows no GPU of the engine"`
 
-	Role          string      `toml:"role" default:"both" oneof:"prefill|decode|both" help:"which part of a request the node computes"`
+	Role          string      `toml:"role" default:"both" oneof:"prefill|decode|both" help:"which part of a request the node computes: prefill, the prompts of requests that other nodes answer; decode, answers; both. Roles prefill and decode need a connector (docs/engines.md)"`
 	Device        string      `toml:"device" default:"" oneof:"|gpu|cpu" help:"kind of processor that the engine computes on; empty: gpu if gpus names a GPU, else unknown"`
 	TP            int         `toml:"tp" default:"0" help:"tensor-parallel size, which the agent announces and gives to an engine that it starts; 0: unknown"`
 	DataParallel  int         `toml:"data_parallel_size" default:"0" help:"data-parallel ranks of the engine, 64 at most, which the agent announces and gives to a vllm or sglang that it starts; routers then choose a rank for each request (docs/engines.md). 0: as many as the engine's metrics name; 1: the engine chooses its rank itself"`
@@ -215,6 +215,7 @@ func (u *unit) validate(p *problems, places []place) {
 	if err := cluster.Experts(u.Experts).Check(); err != nil {
 		p.add(u.name("experts"), "%v", err)
 	}
+	u.Engine.ValidateRole(u.Role, func(key, format string, args ...any) { p.add(u.name(key), format, args...) })
 	u.validateGPUs(p)
 	u.validateEvents(p)
 	u.validateAddress(p, places)
@@ -241,7 +242,7 @@ func (u *unit) engineAt() (key, at string) {
 		if u.Engine.Port == 0 {
 			return "port", ""
 		}
-		return "port", fmt.Sprintf("127.0.0.1:%d", u.Engine.Port)
+		return "port", u.Engine.ListenAt(u.Engine.Port)
 	}
 	a, err := address.Parse(u.Engine.URL)
 	switch {

@@ -30,10 +30,14 @@ func loaded(t *testing.T, doc string, args ...string) (c Config, err error) {
 const first = "[[engine]]\nid = \"a\"\nlisten = \"127.0.0.1:9081\"\nurl = \"http://127.0.0.1:8001\"\n" +
 	"gpus = [\"0\", \"1\"]\n"
 
+// second begins another engine after first, and attached ends it.
+const (
+	second   = first + "[[engine]]\nid = \"b\"\nlisten = \"127.0.0.1:9082\"\n"
+	attached = second + "url = \"http://127.0.0.1:8002\"\n"
+)
+
 func TestSeveralEnginesAreChecked(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "engine")
-	const second = first + "[[engine]]\nid = \"b\"\nlisten = \"127.0.0.1:9082\"\n"
-	attached := second + "url = \"http://127.0.0.1:8002\"\n"
 	for _, c := range []struct{ name, doc, want string }{
 		{"two", attached + "gpus = [\"2\", \"GPU-8f6a\"]\n[engine.kv_events]\nendpoint = \"tcp://127.0.0.1:5557\"\nreport = \"/run/kv.sock\"\n", ""},
 		{"one in a list", first, ""},
@@ -94,6 +98,22 @@ func TestSeveralEnginesAreChecked(t *testing.T) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		})
+	}
+}
+
+// TestHandoversOfEnginesAreChecked: the settings of engines that hand blocks over are checked with
+// their roles, and beside each other.
+func TestHandoversOfEnginesAreChecked(t *testing.T) {
+	for _, c := range []struct{ name, doc, want string }{
+		{"one bootstrap server", "[[engine]]\nlisten = \"127.0.0.1:9081\"\nmodel = \"m\"\nkind = \"sglang\"\nrole = \"prefill\"\nkv_offload = \"nixl\"\n" +
+			"[[engine]]\nlisten = \"127.0.0.1:9082\"\nmodel = \"m\"\nrole = \"prefill\"\nkv_offload = \"mooncake\"\n",
+			"engine[1].bootstrap: port 8998 is that of engine[0].bootstrap too; give each engine's bootstrap server its own, such as bootstrap = \":8999\""},
+		{"a role without a connector", second + "model = \"m\"\nrole = \"prefill\"\n", "engine[1].kv_offload: none cannot hand KV blocks to another engine"},
+		{"a role that the engine cannot have", attached + "kind = \"llama_cpp\"\nrole = \"decode\"\n", "engine[1].role: decode: a llama_cpp cannot"},
+	} {
+		if _, err := loaded(t, c.doc); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %q", c.name, err, c.want)
+		}
 	}
 }
 

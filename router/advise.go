@@ -20,9 +20,9 @@ func (c *Config) Advise() (notes []string) {
 				"two nodes, with two loads and two caches; leave one out", other, id, url))
 		}
 		first[url] = id
-		if b.Role == string(cluster.RolePrefill) && !c.pooled(id) {
-			notes = append(notes, fmt.Sprintf("the backend %s has role prefill and gets no requests; role both or decode, or "+
-				"pools of a [[model]], give it some", id))
+		if b.Role == string(cluster.RolePrefill) && c.Router.Disagg.Enabled == "false" && !c.pooled(id) {
+			notes = append(notes, fmt.Sprintf("the backend %s has role prefill and gets no requests, because "+
+				"router.disagg.enabled is false; role both or decode, or pools of a [[model]], give it some", id))
 		}
 	}
 	if doc, err := os.ReadFile(c.Router.PolicyFile); err == nil {
@@ -30,6 +30,9 @@ func (c *Config) Advise() (notes []string) {
 	}
 	for i, m := range c.Models {
 		notes = append(notes, idle(fmt.Sprintf("model[%d].policy", i), []byte(m.Policy), "")...)
+		if len(m.Cascade) > 0 && !c.Router.Cascade.Enabled {
+			notes = append(notes, fmt.Sprintf("model[%d].cascade has no effect; set router.cascade.enabled = true", i))
+		}
 	}
 	return notes
 }

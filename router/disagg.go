@@ -1,6 +1,13 @@
 package router
 
-import "github.com/cognitora/dataplane/router/leg"
+import (
+	"log/slog"
+	"slices"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/leg"
+)
 
 // DisaggConfig sets when one node computes a prompt and another one answers.
 type DisaggConfig struct {
@@ -28,4 +35,60 @@ func (d *DisaggConfig) settings() leg.Disagg {
 		Off: d.Enabled == "false", ColocateBelow: int64(d.ColocateBelow), UncachedBelow: int64(d.UncachedBelow),
 		UncachedRatio: d.UncachedRatio,
 	}
+}
+
+// undivided are the models that router.disagg.enabled = true cannot hold for, by what they lack.
+// One goroutine uses it.
+type undivided struct {
+	seen  *fleet.Snapshot
+	lacks map[string]string
+}
+
+// look warns about each model that lacks nodes for one of the two parts, once until that changes.
+func (u *undivided) look(now *fleet.Snapshot, log *slog.Logger) {
+	if now == u.seen || now.Partial {
+		return
+	}
+	u.seen = now
+	all := map[string]string{}
+	for _, m := range now.Models() {
+		if why := lacking(m); why != "" {
+			if all[m.Name] = why; u.lacks[m.Name] != why {
+				log.Warn("router.disagg.enabled is true, but every request of the model runs on one node", "model", m.Name,
+					"why", why)
+			}
+		}
+	}
+	u.lacks = all
+}
+
+// lacking says why no request of a model can run on two nodes; "" if some can.
+func lacking(m *fleet.ModelView) string {
+	hands := func(n *fleet.Node) string { return n.Info().Hands(m.Role(n)) }
+	var prefills, decodes []*fleet.Node
+	for _, n := range slices.Concat(m.Prefill, m.Nodes) {
+		if hands(n) == "" {
+			continue
+		}
+		if role := m.Role(n); role != cluster.RoleDecode {
+			prefills = append(prefills, n)
+		}
+		if role := m.Role(n); role != cluster.RolePrefill {
+			decodes = append(decodes, n)
+		}
+	}
+	switch {
+	case len(prefills) == 0:
+		return "no node of role prefill, or of role both with a connector, serves it"
+	case len(decodes) == 0:
+		return "no node of role decode, or of role both with a connector, serves it"
+	}
+	for _, p := range prefills {
+		for _, d := range decodes {
+			if p != d && hands(p) == hands(d) {
+				return ""
+			}
+		}
+	}
+	return "no two of its nodes have the same connector"
 }

@@ -1,62 +1,468 @@
 package router_test
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/router"
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// pair starts engines with the connector nixl, and a router in front of them in which the first
-// prefills engines have role prefill and the others role decode.
-func pair(t *testing.T, prefills, decodes int, tweak ...func(*router.Config)) *site {
+// divided is a router in front of simulated engines that compute prompts and others that answer.
+type divided struct {
+	*site
+	prefills, decodes []*engine.Engine // named prefill-0, … and decode-0, …
+	plain             *engine.Engine   // behind no router
+}
+
+// divide starts a router in mode score with engines that hand blocks over as vLLM's NIXL does.
+func divide(t *testing.T, prefills, decodes int, tweak ...func(*router.Config)) *divided {
 	t.Helper()
-	engines := simulate(t, prefills+decodes, func(c *engine.Config) { c.Connector = "nixl" })
-	return serve(t, nil, append([]func(*router.Config){func(c *router.Config) {
+	engines := simulate(t, prefills+decodes, handing)
+	return divideAmong(t, engines[:prefills], engines[prefills:], tweak...)
+}
+
+// handing is a tweak for engines that hand blocks over.
+func handing(c *engine.Config) { c.Connector, c.BlockLease = "nixl", time.Second }
+
+// divideAmong is divide for given engines.
+func divideAmong(t *testing.T, prefills, decodes []*engine.Engine, tweak ...func(*router.Config)) *divided {
+	t.Helper()
+	s := serve(t, nil, append([]func(*router.Config){func(c *router.Config) {
 		c.Router.Mode = "score"
-		for i, e := range engines {
-			role := "prefill"
-			if i >= prefills {
-				role = "decode"
+		for role, engines := range map[string][]*engine.Engine{"prefill": prefills, "decode": decodes} {
+			for i, e := range engines {
+				at := fmt.Sprintf("%s,id=%s-%d,role=%s", e.URL(), role, i, role)
+				c.Router.Backends = append(c.Router.Backends, at)
 			}
-			c.Router.Backends = append(c.Router.Backends, fmt.Sprintf("%s,id=sim-%d,role=%s", e.URL(), i, role))
 		}
 	}}, tweak...)...)
-}
-
-func TestPromptIsHandedOver(t *testing.T) {
-	s := pair(t, 1, 1)
-	s.ready(2)
-	prompt := strings.Repeat("a long prompt that fills many blocks. ", 100)
-	for _, stream := range []bool{false, true} {
-		body := fmt.Sprintf(`{"model":"sim","stream":%v,"max_tokens":8,"messages":[{"role":"user","content":%q}]}`, stream, prompt)
-		resp, err := s.client.Post(s.url+"/v1/chat/completions", "application/json", strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, _ := io.ReadAll(resp.Body)
-		resp.Body.Close()
-		t.Logf("%d %v %s", resp.StatusCode, resp.Header, text)
-		if resp.StatusCode != http.StatusOK || resp.Header.Get("x-cgn-prefill-node") != "sim-0" {
-			t.Errorf("%d", resp.StatusCode)
-		}
-	}
-}
-
-// ready waits until this many nodes of any role are in service.
-func (s *site) ready(nodes int) {
-	s.t.Helper()
-	eventually(s.t, "every node is in service", func() bool {
+	d := &divided{s, prefills, decodes, simulate(t, 1)[0]}
+	eventually(t, "every node is in service", func() bool {
 		count := 0
 		for _, n := range s.nodes() {
 			if n.Eligible {
 				count++
 			}
 		}
-		return count == nodes
+		return count == len(prefills)+len(decodes)
 	})
+	return d
+}
+
+// longPrompt is a prompt of some 1,200 tokens. Prompts of different names have no common block.
+func longPrompt(name string) string {
+	return name + strings.Repeat(" says that a long prompt fills many blocks.", 110)
+}
+
+// handovers returns the counter of hand-overs with this result.
+func (d *divided) handovers(result string) float64 {
+	return d.metrics().sum("cgn_router_handovers_total", `result="`+result+`"`)
+}
+
+// lent sums up the prompts that prefill engines keep for others now.
+func (d *divided) lent() (n int64) {
+	for _, e := range d.prefills {
+		n += e.Stats().LentRequests
+	}
+	return n
+}
+
+// alone returns the text that one engine answers a request with.
+func (d *divided) alone(t *testing.T, body string) string {
+	t.Helper()
+	resp, err := http.Post(d.plain.URL()+"/v1/chat/completions", "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	page, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != 200 {
+		t.Fatalf("%d, %v: %s", resp.StatusCode, err, page)
+	}
+	return answerIn(page)
+}
+
+// answerIn returns the text of an answer, streamed or not.
+func answerIn(page []byte) (text string) {
+	const field = `"content":"`
+	for rest := string(page); ; {
+		_, after, found := strings.Cut(rest, field)
+		if !found {
+			return text
+		}
+		piece, next, _ := strings.Cut(after, `"`)
+		text, rest = text+piece, next
+	}
+}
+
+func TestPromptIsHandedOver(t *testing.T) {
+	t.Parallel()
+	d := divide(t, 1, 2)
+	for i, more := range []string{`,"max_tokens":8`, streaming,
+		`,"stream":true,"max_tokens":20,"stop":["zzz"],"min_tokens":3`,
+		`,"max_completion_tokens":9,"stream":true,"stream_options":{"include_usage":true}`} {
+		body := chatBody(longPrompt(fmt.Sprint("request ", i)), more)
+		r := d.chat(body)
+		if r.status != 200 || r.err != nil || answerIn(r.body) != d.alone(t, body) {
+			t.Errorf("%s: %v", more, r)
+		}
+		if p := r.header.Get("x-cgn-prefill-node"); p != "prefill-0" || !strings.HasPrefix(r.node(), "decode-") {
+			t.Errorf("%s: prompt from %q, answer from %q", more, p, r.node())
+		}
+	}
+	for _, e := range d.decodes {
+		if s := e.Stats(); s.ComputedTokens != 0 {
+			t.Errorf("a decode node computed %d prompt tokens", s.ComputedTokens)
+		}
+	}
+	for _, name := range []string{"cgn_router_handover_seconds_count", "cgn_router_prefill_seconds_count"} {
+		if n := d.metrics().sum(name); n != 4 {
+			t.Errorf("%s is %v, want 4", name, n)
+		}
+	}
+	if got := d.handovers("split"); got != 4 || d.lent() != 0 {
+		t.Errorf("%v are split, %d are kept", got, d.lent())
+	}
+	d.chat(chatBody("short", streaming))
+	d.chat(chatBody(longPrompt("two"), `,"n":2`))
+	d.chat(chatBody(longPrompt("request 1"), streaming)) // cached on the node that answered it
+	for result, want := range map[string]float64{"short": 1, "form": 1, "cached": 1, "split": 4} {
+		if got := d.handovers(result); got != want {
+			t.Errorf("%s: %v, want %v", result, got, want)
+		}
+	}
+}
+
+// TestNamedPrefillNode checks that a client can choose the node that computes the prompt.
+func TestNamedPrefillNode(t *testing.T) {
+	t.Parallel()
+	d := divide(t, 2, 1)
+	for i := range 4 {
+		id := fmt.Sprint("prefill-", i%2)
+		body := strings.Replace(chatBody("short", streaming), "{", `{"nvext":{"prefill_worker_id":"`+id+`"},`, 1)
+		if r := d.chat(body); r.status != 200 || r.header.Get("x-cgn-prefill-node") != id {
+			t.Errorf("%v from %q", r, r.header.Get("x-cgn-prefill-node"))
+		}
+	}
+	r := d.chat(strings.Replace(chatBody("short", streaming), "{", `{"nvext":{"prefill_worker_id":"decode-0"},`, 1))
+	if text := string(r.body); r.status != 404 || !strings.Contains(text, "computes no prompts for other nodes") ||
+		!strings.Contains(text, `"nvext.prefill_worker_id"`) ||
+		!strings.Contains(text, "these do: prefill-0, prefill-1") {
+		t.Errorf("%v", r)
+	}
+}
+
+func TestDisaggregationOff(t *testing.T) {
+	t.Parallel()
+	d := divide(t, 1, 1, func(c *router.Config) { c.Router.Disagg.Enabled = "false" })
+	if r := d.chat(chatBody(longPrompt("a"), streaming)); r.status != 200 || r.header.Get("x-cgn-prefill-node") != "" {
+		t.Errorf("%v", r)
+	}
+	if n := d.prefills[0].Stats().Lent; n != 0 {
+		t.Errorf("%d prompts were computed for others", n)
+	}
+}
+
+// mishap is a failure during a hand-over.
+type mishap struct {
+	nodes    [2]int                    // of each role; zero: 1 and 1
+	prefill  *engine.Fault             // of the node that is picked to compute the prompt
+	decode   *engine.Fault             // of the node that is picked to answer
+	breaks   func(p, d *engine.Engine) // happens before the request; nil: nothing
+	result   string                    // of the hand-over that fails; "": none does
+	split    float64                   // hand-overs that succeed
+	computed int64                     // prompts that prefill nodes compute; -1: any number
+	// either says that the outcome depends on whether D's connection was used before. Parameters
+	// are then lost, because nobody knows whether D has read them.
+	either bool
+	// late says that engines tell of blocks that they cannot read only after the head of their
+	// answer, as vLLM does in a stream.
+	late bool
+}
+
+// once is a fault of one request.
+func once(f engine.Fault) *engine.Fault {
+	f.Count = 1
+	return &f
+}
+
+var zero = 0
+
+var mishaps = map[string]mishap{
+	"P refuses the request":    {prefill: once(engine.Fault{Status: 400}), result: "refused"},
+	"P is overloaded":          {prefill: &engine.Fault{Status: 503}, result: "refused"},
+	"P fails":                  {prefill: &engine.Fault{Status: 500}, result: "refused"},
+	"P dies":                   {prefill: &engine.Fault{Reset: true}, result: "broken"},
+	"P dies during its answer": {prefill: &engine.Fault{Truncate: true}, result: "broken", computed: -1},
+	"P hangs":                  {prefill: &engine.Fault{Hang: true}, result: "broken"},
+	"P speaks no HTTP":         {prefill: &engine.Fault{Garbage: true}, result: "broken"},
+	"P refuses connections":    {breaks: func(p, _ *engine.Engine) { p.Refuse() }, result: "broken"},
+	"another P takes over": {nodes: [2]int{2, 1}, prefill: &engine.Fault{Reset: true}, split: 1,
+		computed: 1},
+	"P dies after its answer": {decode: once(engine.Fault{Slow: engine.Duration(2 * time.Second)}),
+		breaks: func(p, _ *engine.Engine) { go killOnceLent(p) }, result: "unread", computed: -1},
+	"D refuses connections": {nodes: [2]int{1, 2}, breaks: func(_, d *engine.Engine) { d.Refuse() }, split: 1,
+		computed: 1},
+	"D is out of slots":             {nodes: [2]int{1, 2}, decode: &engine.Fault{Status: 503}, split: 1, computed: 2},
+	"D fails once":                  {decode: once(engine.Fault{Status: 500}), result: "unread", computed: 1},
+	"D fails":                       {nodes: [2]int{1, 2}, decode: &engine.Fault{Status: 500}, result: "unread", computed: 1},
+	"D dies":                        {nodes: [2]int{1, 2}, decode: &engine.Fault{Reset: true}, either: true},
+	"D dies before its first token": {nodes: [2]int{1, 2}, decode: &engine.Fault{DieAfter: &zero}, either: true},
+	"D is slower than the lease": {decode: once(engine.Fault{Slow: engine.Duration(1500 * time.Millisecond)}),
+		result: "unread", computed: 1},
+	"D is slower than the lease, and tells in its stream": {
+		decode: once(engine.Fault{Slow: engine.Duration(1500 * time.Millisecond)}), late: true, result: "unread",
+		computed: 1},
+	"both die": {nodes: [2]int{1, 2}, prefill: &engine.Fault{Reset: true}, decode: &engine.Fault{Reset: true},
+		result: "broken"},
+}
+
+// killOnceLent kills an engine once it has computed a prompt for another one.
+func killOnceLent(p *engine.Engine) {
+	for p.Stats().Lent == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	p.Kill()
+}
+
+// TestMishapsOfHandovers checks that the client gets the whole right answer whatever fails, and
+// that nothing is left of the request.
+func TestMishapsOfHandovers(t *testing.T) {
+	t.Parallel()
+	for name, m := range mishaps {
+		for _, more := range []string{`,"max_tokens":8`, streaming} {
+			t.Run(name+more, func(t *testing.T) {
+				t.Parallel()
+				m.happens(t, more)
+			})
+		}
+	}
+}
+
+func (m mishap) happens(t *testing.T, more string) {
+	engines := simulate(t, max(m.nodes[0], 1)+max(m.nodes[1], 1), handing, func(c *engine.Config) {
+		if m.late {
+			c.LoadFailure = engine.LoadFailInStream
+		}
+	})
+	prefills := max(m.nodes[0], 1)
+	d := divideAmong(t, engines[:prefills], engines[prefills:], func(c *router.Config) {
+		c.Timeouts.FirstByte, c.Timeouts.FirstByteCold = config.Duration(4*time.Second), config.Duration(4*time.Second)
+		c.Timeouts.PatienceFloor, c.Timeouts.StallFloor = config.Duration(4*time.Second), config.Duration(4*time.Second)
+	})
+	body := chatBody(longPrompt("the prompt"), more)
+	p, decoder := d.picks(t, body)
+	if p.SetFault(m.prefill); m.breaks != nil {
+		m.breaks(p, decoder)
+	}
+	decoder.SetFault(m.decode)
+	r := d.chat(body)
+	if r.status != 200 || r.err != nil || answerIn(r.body) != d.alone(t, body) {
+		t.Errorf("%v", r)
+	}
+	p.SetFault(nil) // requests that hang end
+	computed := int64(0)
+	for _, e := range d.prefills {
+		computed += e.Stats().Lent
+	}
+	if m.either {
+		if m.split = d.handovers("split"); m.split == 0 {
+			m.result = "unread"
+		}
+		m.computed = 1 + int64(m.split)
+	}
+	if got := d.handovers("split"); got != m.split || m.computed >= 0 && computed != m.computed {
+		t.Errorf("%v hand-overs of %d prompts that were computed", got, computed)
+	}
+	if m.result != "" && d.handovers(m.result) != 1 {
+		t.Errorf("not counted as %s:\n%s", m.result, d.metrics().lines("cgn_router_handovers_total"))
+	}
+	failed := min(len(m.result), 1)
+	if n := d.log.count("hand-over of a prompt failed"); n != failed {
+		t.Errorf("%d lines about a failure:\n%s", n, d.metrics().lines("cgn_router_handovers_total"))
+	}
+	d.idle()
+	eventually(t, "no block is kept for others", func() bool { return d.lent() == 0 })
+	for _, e := range slices.Concat(d.prefills, d.decodes) {
+		if s := e.Stats(); s.WrongBlocks != 0 || s.Running+s.Waiting != 0 {
+			t.Errorf("left: %+v", s)
+		}
+	}
+}
+
+// picks returns the nodes that would compute the prompt of body and answer it.
+func (d *divided) picks(t *testing.T, body string) (p, decoder *engine.Engine) {
+	t.Helper()
+	e := d.explain(body)
+	if e.Prefill == nil || e.Prefill.Pick == nil || e.Winner == "" {
+		t.Fatalf("%+v", e)
+	}
+	named := func(role string, engines []*engine.Engine, id string) *engine.Engine {
+		for i, e := range engines {
+			if id == fmt.Sprint(role, "-", i) {
+				return e
+			}
+		}
+		t.Fatalf("no node %q", id)
+		return nil
+	}
+	return named("prefill", d.prefills, e.Prefill.Pick.Winner), named("decode", d.decodes, e.Winner)
+}
+
+// phases are faults that hold a streamed request up in each phase of a hand-over, until they end.
+var phases = map[string]struct{ prefill, decode *engine.Fault }{
+	"while P computes":            {prefill: &engine.Fault{Hang: true}},
+	"while D has no answer":       {decode: &engine.Fault{Hang: true}},
+	"while D has sent only ahead": {decode: &engine.Fault{HangBody: true}},
+	"while D streams":             {decode: &engine.Fault{StallAfter: new(2)}},
+}
+
+// reach sends a streamed request and waits until it is in the phase.
+func (d *divided) reach(t *testing.T, prefill, decode *engine.Fault, ctx context.Context) (ended chan *reply) {
+	t.Helper()
+	body := chatBody(longPrompt("the prompt"), streaming)
+	p, decoder := d.picks(t, body)
+	p.SetFault(prefill)
+	decoder.SetFault(decode)
+	ended = make(chan *reply, 1)
+	go func() {
+		resp, err := d.send(ctx, http.MethodPost, "/v1/chat/completions", body)
+		if err != nil {
+			ended <- &reply{err: err}
+			return
+		}
+		defer resp.Body.Close()
+		page, err := io.ReadAll(resp.Body)
+		ended <- &reply{status: resp.StatusCode, header: resp.Header, body: page, err: err}
+	}()
+	eventually(t, "the fault strikes", func() bool { return p.Stats().Faults+decoder.Stats().Faults > 0 })
+	return ended
+}
+
+// TestClientLeavesDuringAHandover checks that nothing is left of a request whose client leaves.
+func TestClientLeavesDuringAHandover(t *testing.T) {
+	t.Parallel()
+	for name, phase := range phases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := divide(t, 1, 1)
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			ended := d.reach(t, phase.prefill, phase.decode, ctx)
+			leave()
+			<-ended
+			d.idle()
+			d.nothingLeft(t)
+			if n := d.log.count("hand-over of a prompt failed"); n != 0 {
+				t.Errorf("%d hand-overs count as failed", n)
+			}
+			for _, n := range d.nodes() {
+				if n.State != "healthy" || n.Opens != 0 {
+					t.Errorf("blamed: %+v", n)
+				}
+			}
+		})
+	}
+}
+
+// nothingLeft waits until the engines have no request and keep no block for others.
+func (d *divided) nothingLeft(t *testing.T) {
+	t.Helper()
+	for _, e := range slices.Concat(d.prefills, d.decodes) {
+		eventually(t, "the engine is idle", func() bool {
+			s := e.Stats()
+			return s.InFlight+s.Running+s.Waiting+s.LentRequests == 0
+		})
+	}
+}
+
+// TestShutdownDuringAHandover checks that a router that stops ends the request, with an error that
+// says so.
+func TestShutdownDuringAHandover(t *testing.T) {
+	t.Parallel()
+	for name, phase := range phases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := divide(t, 1, 1, func(c *router.Config) { c.Router.DrainTimeout = 0 })
+			ended := d.reach(t, phase.prefill, phase.decode, t.Context())
+			if err := d.stop(); err != nil {
+				t.Error(err)
+			}
+			if r := <-ended; r.err != nil || !strings.Contains(string(r.body), "shutting") && r.status != 503 {
+				t.Errorf("%v", r)
+			}
+			d.nothingLeft(t)
+		})
+	}
+}
+
+// TestDeadlineOfAHandover checks that a node that hangs leaves the other one half of the client's
+// time, and that the client's time ends both.
+func TestDeadlineOfAHandover(t *testing.T) {
+	t.Parallel()
+	d := divide(t, 1, 1)
+	d.prefills[0].SetFault(&engine.Fault{Hang: true})
+	r := d.chat(chatBody(longPrompt("a"), streaming), "x-cgn-deadline-ms", "4000")
+	if r.status != 200 || r.err != nil || r.header.Get("x-cgn-prefill-node") != "" {
+		t.Errorf("P hangs: %v", r)
+	}
+	d.decodes[0].SetFault(&engine.Fault{Hang: true})
+	if r := d.chat(chatBody(longPrompt("b"), streaming), "x-cgn-deadline-ms", "300"); r.status != 504 {
+		t.Errorf("both hang: %v", r)
+	}
+	d.prefills[0].SetFault(nil)
+	d.decodes[0].SetFault(nil)
+	d.idle()
+	d.nothingLeft(t)
+}
+
+// TestHandoverThroughAgents checks that agents announce how their engines hand blocks over.
+func TestHandoverThroughAgents(t *testing.T) {
+	t.Parallel()
+	etcd := startEtcd(t).endpoint
+	engines := simulate(t, 2, func(c *engine.Config) { c.Connector = "nixl" })
+	for i, role := range []string{"prefill", "decode"} {
+		c, err := agentConfig(role, engines[i].URL(), etcd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Agent.Role, c.Engine.Connector = role, "nixl"
+		startAgent(t, c)
+	}
+	s := serve(t, nil, scored, func(c *router.Config) { c.Etcd.Endpoints = []string{etcd} })
+	eventually(t, "both nodes are in service", func() bool {
+		nodes := s.nodes()
+		return nodes["prefill"].Eligible && nodes["decode"].Eligible
+	})
+	r := s.chat(chatBody(longPrompt("a"), streaming), "x-cgn-deadline-ms", "60000")
+	if r.status != 200 || r.node() != "decode" || r.header.Get("x-cgn-prefill-node") != "prefill" {
+		t.Errorf("%v", r)
+	}
+	if n := engines[1].Stats().ComputedTokens; n != 0 {
+		t.Errorf("%d prompt tokens were computed twice", n)
+	}
+}
+
+// TestMissingRoleIsNamed checks that enabled = "true" says which part a model lacks, once.
+func TestMissingRoleIsNamed(t *testing.T) {
+	t.Parallel()
+	always := func(c *router.Config) { c.Router.Disagg.Enabled = "true" }
+	for what, engines := range map[string][2]int{"role prefill": {0, 2}, "": {1, 1}} {
+		d := divide(t, engines[0], engines[1], always)
+		const line = "every request of the model runs on one node"
+		if what != "" {
+			eventually(t, "the warning", func() bool { return d.log.count(line) > 0 })
+		}
+		if n := d.log.count(line); n != min(len(what), 1) || n > 0 && d.log.count("no node of "+what) != 1 {
+			t.Errorf("%d lines: %s", n, d.log.text())
+		}
+	}
 }

@@ -24,6 +24,10 @@ type explanation struct {
 	WinnerRank        *int `json:"winner_dp_rank"`
 	Blocks            int  `json:"prompt_blocks"`
 	Candidates        []candidate
+	Prefill           *struct {
+		Result, Why string
+		Pick        *struct{ Winner string }
+	}
 }
 
 type candidate struct {

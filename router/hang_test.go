@@ -80,6 +80,26 @@ func oneOfFourHangs(t *testing.T, warm bool, more string) {
 	}
 }
 
+// TestLongCallsBesideShortOnesAreKept checks calls without a bound on their tokens. The calls at
+// one node are long, and those at its peer are short. The node answers a completion check.
+func TestLongCallsBesideShortOnesAreKept(t *testing.T) {
+	s := serve(t, simulate(t, 2, func(c *engine.Config) {
+		if c.OutputTokens = 5; c.ID == "sim-1" {
+			c.OutputTokens = 1000 // 2 s
+		}
+	}), hasty, inTurn)
+	replies := sixteen(s, "long", "")
+	mustAll(t, "half of them are long", replies)
+	for _, r := range replies {
+		if r.attempts() != "1" {
+			t.Errorf("moved: %v", r)
+		}
+	}
+	if n := s.metrics().sum("cgn_router_upstream_errors_total"); n != 0 {
+		t.Errorf("%v attempts given up", n)
+	}
+}
+
 // TestACallOnANodeSetAsideSaysSo checks that the access log gives the cause of a call that waited
 // on a node set aside until its client left.
 func TestACallOnANodeSetAsideSaysSo(t *testing.T) {

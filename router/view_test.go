@@ -36,6 +36,16 @@ func (p page) sum(name string, labels ...string) (total float64) {
 	return total
 }
 
+// lines returns the samples of the name.
+func (p page) lines(name string) (all []string) {
+	for _, m := range sample.FindAllStringSubmatch(string(p), -1) {
+		if m[1] == name {
+			all = append(all, m[0])
+		}
+	}
+	return all
+}
+
 func containsAll(text string, parts []string) bool {
 	for _, p := range parts {
 		if !strings.Contains(text, p) {

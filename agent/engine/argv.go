@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-const spawnHost = "127.0.0.1" // a started engine is reachable through its agent only
+const loopback = "127.0.0.1" // here a started engine is reachable through its agent only
 
 // Launch holds the settings that a node gives to its started engine.
 type Launch struct {
-	Port          int      // loopback port to listen on
+	Port          int      // port to listen on
 	TP            int      // tensor-parallel size; 0 or 1: no argument
 	DataParallel  int      // data-parallel ranks; 0 or 1: no argument
 	DType         string   // "": the engine's own choice
@@ -28,10 +28,10 @@ type Launch struct {
 // make each kind of engine report the figures that routing needs: its metrics, and the cached-token
 // count of every response. The configured arguments come last, so that they win.
 func (c *Config) Command(l Launch) (argv, env []string) {
-	port := strconv.Itoa(l.Port)
+	host, port := c.listenHost(), strconv.Itoa(l.Port)
 	switch c.Kind {
 	case VLLM:
-		argv = []string{cmp.Or(c.Binary, "vllm"), "serve", c.Model, "--host", spawnHost, "--port", port,
+		argv = []string{cmp.Or(c.Binary, "vllm"), "serve", c.Model, "--host", host, "--port", port,
 			"--enable-prompt-tokens-details"}
 		argv = appendNumber(argv, "--tensor-parallel-size", l.TP, 2)
 		argv = appendNumber(argv, "--data-parallel-size", l.DataParallel, 2)
@@ -40,14 +40,13 @@ func (c *Config) Command(l Launch) (argv, env []string) {
 		env = appendEnv(env, "VLLM_API_KEY", l.APIKey)
 	case SGLang:
 		argv = []string{cmp.Or(c.Binary, "python3"), "-m", "sglang.launch_server", "--model-path", c.Model, "--host",
-			spawnHost,
-			"--port", port, "--enable-metrics", "--enable-cache-report"}
+			host, "--port", port, "--enable-metrics", "--enable-cache-report"}
 		argv = appendNumber(argv, "--tp-size", l.TP, 2)
 		argv = appendNumber(argv, "--dp-size", l.DataParallel, 2)
 		argv = appendNumber(argv, "--max-running-requests", l.MaxConcurrent, 1)
 		argv = appendText(argv, "--dtype", l.DType)
 	case LlamaCPP:
-		argv = []string{cmp.Or(c.Binary, "llama-server"), "--model", c.Model, "--host", spawnHost, "--port", port,
+		argv = []string{cmp.Or(c.Binary, "llama-server"), "--model", c.Model, "--host", host, "--port", port,
 			"--metrics"}
 		argv = appendNumber(argv, "--parallel", l.MaxConcurrent, 1)
 		env = appendEnv(env, "LLAMA_API_KEY", l.APIKey)
@@ -59,7 +58,7 @@ func (c *Config) Command(l Launch) (argv, env []string) {
 	}
 	flags, vars := c.offloadCommand(l)
 	argv, env = append(argv, flags...), append(env, vars...)
-	fill := strings.NewReplacer("{model}", c.Model, "{host}", spawnHost, "{port}", port)
+	fill := strings.NewReplacer("{model}", c.Model, "{host}", host, "{port}", port)
 	for _, a := range c.Args {
 		argv = append(argv, fill.Replace(a))
 	}

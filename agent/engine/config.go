@@ -4,7 +4,10 @@
 package engine
 
 import (
+	"cmp"
 	"errors"
+	"net"
+	"strconv"
 	"strings"
 
 	"github.com/cognitora/dataplane/internal/address"
@@ -31,12 +34,16 @@ type Config struct {
 
 	Binary string   `toml:"binary" help:"program to start; empty: vllm, python3 (sglang) or llama-server from PATH; a script must exec the engine, because otherwise the engine outlives a killed agent"`
 	Model  string   `toml:"model" flag:"model" help:"model that the started engine loads: a name, a directory or a .gguf file"`
-	Port   int      `toml:"port" default:"0" help:"loopback port of the started engine; 0: a free one"`
+	Host   string   `toml:"host" default:"127.0.0.1" help:"IP address on which the started engine listens. Beyond loopback, other hosts reach the engine without the agent's certificates, so a firewall must keep clients away. An SGLang of role prefill needs it: its bootstrap server listens there, and the engines that decode ask it"`
+	Port   int      `toml:"port" default:"0" help:"port of the started engine; 0: a free one"`
 	Args   []string `toml:"args" flag:"-" help:"further arguments of the started engine; {model}, {host} and {port} are replaced"`
 	Env    []string `toml:"env" flag:"-" help:"NAME=value pairs added to the started engine's environment"`
 
-	KVOffload string  `toml:"kv_offload" default:"none" flag:"kv-offload" oneof:"none|nixl|lmcache|nixl+lmcache|kvbm|kvcached|hicache" help:"connector with which a started engine moves KV blocks out of the GPU: vllm knows nixl, lmcache, nixl+lmcache, kvbm and kvcached, sglang knows hicache"`
+	KVOffload string  `toml:"kv_offload" default:"none" flag:"kv-offload" oneof:"none|nixl|mooncake|lmcache|nixl+lmcache|kvbm|nixl+kvbm|kvcached|nixl+kvcached|hicache" help:"connector with which a started engine moves KV blocks out of the GPU: vllm knows all but hicache, sglang knows nixl, mooncake and hicache. nixl and mooncake hand blocks to other engines, the others keep them (docs/engines.md)"`
 	Offload   Offload `toml:"offload" help:"Settings of the connector that kv_offload names."`
+
+	Connector string `toml:"connector" help:"how the engine hands KV blocks to other engines, or takes them (docs/engines.md): nixl or mooncake (vllm), sglang, trtllm or trtllm-generation-first (TensorRT-LLM, attached to as openai_compat). Empty: as kv_offload or args say; for an attached engine of role prefill or decode nixl with vllm, and sglang with sglang"`
+	Bootstrap string `toml:"bootstrap" help:"address under which engines that decode reach the bootstrap server of this one: host:port, or :port on the host of the node's own address; the agent gives the port to an engine that it starts with kv_offload. For the connectors sglang and mooncake of a node that prefills. The agent does not relay it. Empty: the port of the engine's args or env, or else :8998"`
 
 	Models     []string `toml:"models" help:"names of the models that the node serves; empty: the names that the engine's /v1/models lists"`
 	APIKeyFile string   `toml:"api_key_file" help:"file with the key that the engine requires; the agent sends the key as Authorization: Bearer"`
@@ -54,6 +61,26 @@ type Config struct {
 
 // Spawns tells whether the agent starts the engine itself.
 func (c *Config) Spawns() bool { return c.URL == "" }
+
+// ListenAt returns where a started engine listens if it has this port.
+func (c *Config) ListenAt(port int) string {
+	return net.JoinHostPort(c.listenHost(), strconv.Itoa(port))
+}
+
+// listenHost returns the address on which a started engine listens.
+func (c *Config) listenHost() string { return cmp.Or(c.Host, loopback) }
+
+// dialHost returns the address at which the agent reaches a started engine.
+func (c *Config) dialHost() string {
+	ip := net.ParseIP(c.listenHost())
+	switch {
+	case !ip.IsUnspecified():
+		return c.listenHost()
+	case ip.To4() == nil:
+		return "::1"
+	}
+	return loopback
+}
 
 // wrong returns an error about a key, as config.Wrong does.
 func wrong(key, format string, args ...any) error {
@@ -75,6 +102,7 @@ func (c *Config) Validate() error {
 		c.validateAttach(bad)
 	}
 	c.validateOffload(bad)
+	c.validateConnector(bad)
 	if c.ScrapeInterval.Std() < minScrapeInterval {
 		bad("scrape_interval", "%s is too often for an engine; use %s or more", c.ScrapeInterval, minScrapeInterval)
 	}
@@ -109,6 +137,9 @@ func (c *Config) validateSpawn(bad, missing func(key, format string, args ...any
 		missing("model", "empty; give the model to load, or %s to attach to a running engine",
 			config.Mention{Key: "url", Flag: "--engine"})
 	}
+	if net.ParseIP(c.Host) == nil {
+		bad("host", "%q is no IP address; 127.0.0.1 keeps other hosts away", c.Host)
+	}
 	if c.Port < 0 || c.Port > 65535 {
 		bad("port", "%d is not a port; use 0 for a free one", c.Port)
 	}
@@ -118,7 +149,7 @@ func (c *Config) validateSpawn(bad, missing func(key, format string, args ...any
 	}
 	for _, a := range c.Args {
 		if name, _, _ := strings.Cut(a, "="); c.Kind != OpenAICompat && (name == "--port" || name == "--host") {
-			bad("args", "%s is the agent's to set; use %s", name, config.Mention{Key: "port"})
+			bad("args", "%s is the agent's to set; use %s", name, config.Mention{Key: strings.TrimPrefix(name, "--")})
 		}
 	}
 	for _, e := range c.Env {

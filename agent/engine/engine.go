@@ -129,7 +129,7 @@ func readKey(file string) (string, error) {
 func (e *Engine) prepareSpawn(o Options) error {
 	port, err := e.config.Port, error(nil)
 	if port == 0 {
-		if port, err = freePort(o.PortTaken); err != nil {
+		if port, err = freePort(e.config.listenHost(), o.PortTaken); err != nil {
 			return err
 		}
 	}
@@ -143,7 +143,7 @@ func (e *Engine) prepareSpawn(o Options) error {
 	if argv[0], err = lookUp(argv[0]); err != nil {
 		return err
 	}
-	addr := net.JoinHostPort(spawnHost, strconv.Itoa(port))
+	addr := net.JoinHostPort(e.config.dialHost(), strconv.Itoa(port))
 	e.endpoint = address.Address{Network: "tcp", Addr: addr, Host: addr}
 	e.sup = &supervisor{
 		argv: argv, env: environment(env), log: e.log, event: make(chan struct{}, 1),
@@ -166,11 +166,11 @@ func lookUp(program string) (string, error) {
 	return path, nil
 }
 
-// freePort returns a port that nothing listens on now and for which taken is false. taken may be
-// nil.
-func freePort(taken func(port int) bool) (int, error) {
+// freePort returns a port that nothing listens on at host now and for which taken is false. taken
+// may be nil.
+func freePort(host string, taken func(port int) bool) (int, error) {
 	for range 64 {
-		ln, err := net.Listen("tcp", net.JoinHostPort(spawnHost, "0"))
+		ln, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 		if err != nil {
 			return 0, wrong("port", "0, and no port is free: %w", err)
 		}

@@ -11,24 +11,29 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 )
 
 // Values of Config.KVOffload: which software moves a started engine's KV blocks out of the GPU.
 const (
-	OffloadNone        = "none"
-	OffloadNIXL        = "nixl"
-	OffloadLMCache     = "lmcache"
-	OffloadNIXLLMCache = "nixl+lmcache"
-	OffloadKVBM        = "kvbm"
-	OffloadKVCached    = "kvcached"
-	OffloadHiCache     = "hicache"
+	OffloadNone         = "none"
+	OffloadNIXL         = "nixl"
+	OffloadMooncake     = "mooncake"
+	OffloadLMCache      = "lmcache"
+	OffloadNIXLLMCache  = "nixl+lmcache"
+	OffloadKVBM         = "kvbm"
+	OffloadNIXLKVBM     = "nixl+kvbm"
+	OffloadKVCached     = "kvcached"
+	OffloadNIXLKVCached = "nixl+kvcached"
+	OffloadHiCache      = "hicache"
 )
 
 // offloads lists the supported offloads of each engine.
 var offloads = map[string][]string{
-	VLLM:         {OffloadNone, OffloadNIXL, OffloadLMCache, OffloadNIXLLMCache, OffloadKVBM, OffloadKVCached},
-	SGLang:       {OffloadNone, OffloadHiCache},
+	VLLM: {OffloadNone, OffloadNIXL, OffloadMooncake, OffloadLMCache, OffloadNIXLLMCache, OffloadKVBM, OffloadNIXLKVBM,
+		OffloadKVCached, OffloadNIXLKVCached},
+	SGLang:       {OffloadNone, OffloadNIXL, OffloadMooncake, OffloadHiCache},
 	LlamaCPP:     {OffloadNone},
 	OpenAICompat: {OffloadNone},
 }
@@ -87,31 +92,52 @@ const openKey = "cognitora"
 
 // offloadCommand returns the arguments and environment that kv_offload adds to the engine's.
 func (c *Config) offloadCommand(l Launch) (argv, env []string) {
+	if c.Kind == SGLang {
+		return c.sglangOffload(l.Role), nil
+	}
 	o := &c.Offload
 	switch c.KVOffload {
 	case OffloadNIXL:
 		return transfer(nixl(l.Role)), o.nixlEnv(l)
+	case OffloadMooncake:
+		return transfer(connector{Connector: "MooncakeConnector", Role: kvRole(l.Role)}), c.mooncakeEnv(l.Role)
 	case OffloadLMCache:
 		return transfer(lmcache()), o.lmcacheEnv(l)
 	case OffloadNIXLLMCache:
-		both := connectors{[]connector{nixl(l.Role), lmcache()}}
-		return transfer(connector{Connector: "MultiConnector", Role: kvRole(l.Role), Extra: both}),
-			append(o.nixlEnv(l), o.lmcacheEnv(l)...)
+		return stack(l.Role, lmcache()), append(o.nixlEnv(l), o.lmcacheEnv(l)...)
 	case OffloadKVBM:
-		return transfer(connector{Connector: "DynamoConnector", Role: "kv_both",
-				Module: "kvbm.vllm_integration.connector"}),
-			[]string{"DYN_KVBM_CPU_CACHE_GB=" + gib(o.CPUBytes), "DYN_KVBM_DISK_CACHE_GB=" + gib(o.DiskBytes)}
+		return transfer(kvbm()), o.kvbmEnv()
+	case OffloadNIXLKVBM:
+		if l.Role == roleDecode { // KVBM is of the nodes that prefill
+			return transfer(nixl(l.Role)), o.nixlEnv(l)
+		}
+		both := connectors{[]connector{kvbm(), nixl(l.Role)}}
+		return transfer(connector{Connector: "PdConnector", Role: "kv_both", Module: kvbmModule, Extra: both}),
+			append(o.nixlEnv(l), o.kvbmEnv()...)
 	case OffloadKVCached:
-		tier := secondary{"obj", store{o.S3Bucket, o.S3Endpoint, "http", openKey, openKey}}
-		return transfer(connector{Connector: "OffloadingConnector", Role: "kv_both",
-				Extra: tiering{"TieringOffloadingSpec", int64(o.CPUBytes), []secondary{tier}}}),
-			[]string{sameHashes}
-	case OffloadHiCache:
-		argv = []string{"--enable-hierarchical-cache", "--hicache-ratio", strconv.FormatFloat(o.HiCacheRatio, 'g', -1,
-			64), "--hicache-write-policy", "write_through"}
-		return appendText(argv, "--hicache-storage-backend", o.HiCacheStorage), nil
+		return transfer(o.tiers()), []string{sameHashes}
+	case OffloadNIXLKVCached:
+		return stack(l.Role, o.tiers()), append(o.nixlEnv(l), sameHashes)
 	}
 	return nil, nil
+}
+
+// sglangOffload returns the arguments of an SGLang.
+func (c *Config) sglangOffload(role string) []string {
+	o := &c.Offload
+	switch c.KVOffload {
+	case OffloadNIXL, OffloadMooncake:
+		argv := []string{modeArg, role, backendArg, c.KVOffload}
+		if role == rolePrefill {
+			argv = append(argv, bootstrapArg, c.bootstrapPort())
+		}
+		return argv
+	case OffloadHiCache:
+		argv := []string{"--enable-hierarchical-cache", "--hicache-ratio",
+			strconv.FormatFloat(o.HiCacheRatio, 'g', -1, 64), "--hicache-write-policy", "write_through"}
+		return appendText(argv, "--hicache-storage-backend", o.HiCacheStorage)
+	}
+	return nil
 }
 
 // sameHashes makes all engines of a fleet hash a block alike. Without PYTHONHASHSEED each process
@@ -128,22 +154,66 @@ func transfer(c connector) []string {
 
 func nixl(role string) connector { return connector{Connector: "NixlConnector", Role: kvRole(role)} }
 
+// stack returns the argument for NIXL beside a connector that keeps blocks.
+func stack(role string, keeper connector) []string {
+	return transfer(connector{Connector: "MultiConnector", Role: kvRole(role),
+		Extra: connectors{[]connector{nixl(role), keeper}}})
+}
+
 func lmcache() connector { return connector{Connector: "LMCacheConnectorV1", Role: "kv_both"} }
+
+// kvbmModule has KVBM's connectors.
+const kvbmModule = "kvbm.vllm_integration.connector"
+
+func kvbm() connector {
+	return connector{Connector: "DynamoConnector", Role: "kv_both", Module: kvbmModule}
+}
+
+// tiers returns the connector kvcached: host memory, and beyond it the S3 listener.
+func (o *Offload) tiers() connector {
+	tier := secondary{"obj", store{o.S3Bucket, o.S3Endpoint, "http", openKey, openKey}}
+	return connector{Connector: "OffloadingConnector", Role: "kv_both",
+		Extra: tiering{"TieringOffloadingSpec", int64(o.CPUBytes), []secondary{tier}}}
+}
+
+// Roles of a node.
+const (
+	rolePrefill = string(cluster.RolePrefill)
+	roleDecode  = string(cluster.RoleDecode)
+)
 
 // kvRole returns vLLM's name for the node's role.
 func kvRole(role string) string {
 	switch role {
-	case "prefill":
+	case rolePrefill:
 		return "kv_producer"
-	case "decode":
+	case roleDecode:
 		return "kv_consumer"
 	}
 	return "kv_both"
 }
 
+// sideChannelHost is the variable with the address of NIXL's side channel in vLLM.
+const sideChannelHost = "VLLM_NIXL_SIDE_CHANNEL_HOST"
+
 func (o *Offload) nixlEnv(l Launch) []string {
-	env := appendEnv(nil, "VLLM_NIXL_SIDE_CHANNEL_HOST", cmp.Or(o.NIXLHost, l.Host))
+	env := appendEnv(nil, sideChannelHost, cmp.Or(o.NIXLHost, l.Host))
 	return append(env, "VLLM_NIXL_SIDE_CHANNEL_PORT="+strconv.Itoa(o.NIXLPort))
+}
+
+// mooncakeEnv names the port of the bootstrap server, which nodes have that prefill.
+func (c *Config) mooncakeEnv(role string) []string {
+	if role == roleDecode {
+		return nil
+	}
+	return []string{mooncakePort + "=" + c.bootstrapPort()}
+}
+
+// mooncakePort is the variable with the port of Mooncake's bootstrap server in vLLM.
+const mooncakePort = "VLLM_MOONCAKE_BOOTSTRAP_PORT"
+
+func (o *Offload) kvbmEnv() []string {
+	return []string{"DYN_KVBM_CPU_CACHE_GB=" + gib(o.CPUBytes), "DYN_KVBM_DISK_CACHE_GB=" + gib(o.DiskBytes)}
 }
 
 func (o *Offload) lmcacheEnv(l Launch) []string {
@@ -182,6 +252,9 @@ func (c *Config) writeLMCacheFile(stateDir string) error {
 	return nil
 }
 
+// disaggregationArgs are the arguments of an SGLang that kv_offload sets.
+var disaggregationArgs = []string{modeArg, backendArg, bootstrapArg}
+
 func (c *Config) validateOffload(bad func(field, format string, args ...any)) {
 	if c.KVOffload == OffloadNone || c.KVOffload == "" {
 		return
@@ -196,44 +269,49 @@ func (c *Config) validateOffload(bad func(field, format string, args ...any)) {
 		return
 	}
 	for _, a := range c.Args {
-		if name, _, _ := strings.Cut(a, "="); name == "--kv-transfer-config" ||
-			strings.HasPrefix(name, "--hicache-") && c.KVOffload == OffloadHiCache {
+		name := flagName(a)
+		if name == "--kv-transfer-config" || c.KVOffload == OffloadHiCache && strings.HasPrefix(name, "--hicache-") ||
+			c.KVOffload != OffloadHiCache && slices.Contains(disaggregationArgs, name) {
 			bad("args", "%s is set by %s = %q; remove one of the two", name, config.Mention{Key: "kv_offload"},
 				c.KVOffload)
 		}
 	}
-	c.Offload.validate(c.KVOffload, bad)
+	c.Offload.validate(c.Kind, c.KVOffload, bad)
 }
 
 // validate checks the settings that the given software uses.
-func (o *Offload) validate(offload string, bad func(field, format string, args ...any)) {
-	switch offload {
-	case OffloadKVBM:
-		if o.CPUBytes%(1<<30) != 0 || o.DiskBytes%(1<<30) != 0 || o.CPUBytes <= 0 || o.DiskBytes < 0 {
-			bad("offload.cpu_bytes", "%s, and disk_bytes %s: kvbm takes whole GiB, at least 1 of memory", o.CPUBytes,
-				o.DiskBytes)
-		}
-	case OffloadKVCached:
-		if o.CPUBytes <= 0 {
-			bad("offload.cpu_bytes", "%s; blocks pass through host memory: give at least that of a few blocks, such "+
-				"as 1GiB", o.CPUBytes)
-		}
-		if _, port, err := net.SplitHostPort(o.S3Endpoint); err != nil || port == "" {
-			bad("offload.s3_endpoint", "%q is not host:port; use s3.listen of cgn-kvcached", o.S3Endpoint)
-		}
-		if o.S3Bucket == "" {
-			bad("offload.s3_bucket", "empty; any name will do")
-		}
-	case OffloadHiCache:
-		if o.HiCacheRatio <= 1 {
-			bad("offload.hicache_ratio", "%g; SGLang wants more host memory than GPU memory: above 1", o.HiCacheRatio)
-		}
+func (o *Offload) validate(kind, offload string, bad func(field, format string, args ...any)) {
+	uses := func(part string) bool { return slices.Contains(strings.Split(offload, "+"), part) }
+	whole := o.CPUBytes%(1<<30) == 0 && o.DiskBytes%(1<<30) == 0
+	if uses(OffloadKVBM) && (!whole || o.CPUBytes <= 0 || o.DiskBytes < 0) {
+		bad("offload.cpu_bytes", "%s, and disk_bytes %s: kvbm takes whole GiB, at least 1 of memory", o.CPUBytes,
+			o.DiskBytes)
 	}
-	if strings.Contains(offload, OffloadNIXL) && (o.NIXLPort < 1 || o.NIXLPort > 65535) {
+	if uses(OffloadKVCached) {
+		o.validateTiers(bad)
+	}
+	if uses(OffloadHiCache) && o.HiCacheRatio <= 1 {
+		bad("offload.hicache_ratio", "%g; SGLang wants more host memory than GPU memory: above 1", o.HiCacheRatio)
+	}
+	if uses(OffloadNIXL) && kind == VLLM && (o.NIXLPort < 1 || o.NIXLPort > 65535) {
 		bad("offload.nixl_port", "%d is not a port; 5600 is usual", o.NIXLPort)
 	}
-	if strings.Contains(offload, OffloadLMCache) && o.LMCacheConfig == "" && !strings.Contains(o.RemoteURL, "://") {
+	if uses(OffloadLMCache) && o.LMCacheConfig == "" && !strings.Contains(o.RemoteURL, "://") {
 		bad("offload.remote_url", "%q is no URL; use redis://HOST:PORT with the RESP listener of cgn-kvcached",
 			o.RemoteURL)
+	}
+}
+
+// validateTiers checks the settings of the connector kvcached.
+func (o *Offload) validateTiers(bad func(field, format string, args ...any)) {
+	if o.CPUBytes <= 0 {
+		bad("offload.cpu_bytes", "%s; blocks pass through host memory: give at least that of a few blocks, such "+
+			"as 1GiB", o.CPUBytes)
+	}
+	if _, port, err := net.SplitHostPort(o.S3Endpoint); err != nil || port == "" {
+		bad("offload.s3_endpoint", "%q is not host:port; use s3.listen of cgn-kvcached", o.S3Endpoint)
+	}
+	if o.S3Bucket == "" {
+		bad("offload.s3_bucket", "empty; any name will do")
 	}
 }

@@ -25,7 +25,19 @@ func TestOffload(t *testing.T) {
 		{VLLM, OffloadKVBM}: {`--kv-transfer-config {"kv_connector":"DynamoConnector","kv_role":"kv_both","kv_connector_module_path":"kvbm.vllm_integration.connector"}`,
 			"DYN_KVBM_CPU_CACHE_GB=8 DYN_KVBM_DISK_CACHE_GB=0"},
 		{VLLM, OffloadKVCached}: {"--kv-transfer-config " + tiers, "PYTHONHASHSEED=0"},
+		{VLLM, OffloadNIXLKVCached}: {`--kv-transfer-config {"kv_connector":"MultiConnector","kv_role":"kv_both","kv_connector_extra_config":{"connectors":[` +
+			`{"kv_connector":"NixlConnector","kv_role":"kv_both"},` + tiers + `]}}`,
+			host + " " + port + " PYTHONHASHSEED=0"},
+		{VLLM, OffloadNIXLKVBM}: {`--kv-transfer-config {"kv_connector":"PdConnector","kv_role":"kv_both","kv_connector_module_path":"kvbm.vllm_integration.connector",` +
+			`"kv_connector_extra_config":{"connectors":[{"kv_connector":"DynamoConnector","kv_role":"kv_both","kv_connector_module_path":"kvbm.vllm_integration.connector"},` +
+			`{"kv_connector":"NixlConnector","kv_role":"kv_producer"}]}}`,
+			host + " " + port + " DYN_KVBM_CPU_CACHE_GB=8 DYN_KVBM_DISK_CACHE_GB=0"},
+		{VLLM, OffloadMooncake}: {`--kv-transfer-config {"kv_connector":"MooncakeConnector","kv_role":"kv_both"}`, "VLLM_MOONCAKE_BOOTSTRAP_PORT=8998"},
 		{SGLang, OffloadNone}:   {},
+		{SGLang, OffloadNIXL}: {"--disaggregation-mode prefill --disaggregation-transfer-backend nixl " +
+			"--disaggregation-bootstrap-port 8998", ""},
+		{SGLang, OffloadMooncake}: {"--disaggregation-mode prefill --disaggregation-transfer-backend mooncake " +
+			"--disaggregation-bootstrap-port 8998", ""},
 		{SGLang, OffloadHiCache}: {
 			"--enable-hierarchical-cache --hicache-ratio 2 --hicache-write-policy write_through " +
 				"--hicache-storage-backend nixl", ""},
@@ -34,7 +46,7 @@ func TestOffload(t *testing.T) {
 	}
 	for _, kind := range []string{VLLM, SGLang, LlamaCPP, OpenAICompat} {
 		for _, offload := range []string{OffloadNone, OffloadNIXL, OffloadLMCache, OffloadNIXLLMCache, OffloadKVBM,
-			OffloadKVCached, OffloadHiCache} {
+			OffloadKVCached, OffloadHiCache, OffloadMooncake, OffloadNIXLKVBM, OffloadNIXLKVCached} {
 			c := valid(func(c *Config) { c.Kind, c.KVOffload, c.Binary = kind, offload, "engine" })
 			row, possible := rows[[2]string{kind, offload}]
 			if err := c.Validate(); possible != (err == nil) ||
@@ -46,7 +58,11 @@ func TestOffload(t *testing.T) {
 			}
 			plain := valid(func(c *Config) { c.Kind, c.Binary = kind, "engine" })
 			before, envBefore := plain.Command(Launch{Port: 1})
-			argv, env := c.Command(Launch{Port: 1, Role: "both", Host: "10.0.0.7", StateDir: "/state"})
+			role := "both"
+			if kind == SGLang || offload == OffloadNIXLKVBM {
+				role = "prefill"
+			}
+			argv, env := c.Command(Launch{Port: 1, Role: role, Host: "10.0.0.7", StateDir: "/state"})
 			if got := strings.Join(argv[len(before):], " "); !slices.Equal(argv[:len(before)], before) ||
 				got != row.argv {
 				t.Errorf("%s with %s adds\n %s, not\n %s", kind, offload, got, row.argv)
@@ -58,10 +74,11 @@ func TestOffload(t *testing.T) {
 	}
 }
 
-// TestOffloadRoles: with NIXL a prefill node is a producer, and a decode node is a consumer.
+// TestOffloadRoles: with NIXL and Mooncake a prefill node is a producer, and a decode node is a
+// consumer.
 func TestOffloadRoles(t *testing.T) {
 	for role, want := range map[string]string{"prefill": "kv_producer", "decode": "kv_consumer", "both": "kv_both"} {
-		for _, offload := range []string{OffloadNIXL, OffloadNIXLLMCache} {
+		for _, offload := range []string{OffloadNIXL, OffloadNIXLLMCache, OffloadNIXLKVCached, OffloadMooncake} {
 			c := valid(func(c *Config) { c.KVOffload = offload })
 			argv, _ := c.Command(Launch{Role: role})
 			var got connector

@@ -335,3 +335,37 @@ func TestShutdownCutsWhatDoesNotFinish(t *testing.T) {
 		t.Errorf("in flight %d", s.InFlight())
 	}
 }
+
+// TestDeadlineOfARouter checks that the engine's connection is closed when a router's deadline
+// passes, and that the answer says so.
+func TestDeadlineOfARouter(t *testing.T) {
+	o := testOptions(t)
+	left := make(chan struct{}, 2)
+	engineOf(t, &o, func(_ http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Cgn-Deadline-Ms") != "" {
+			t.Error("the engine gets the header")
+		}
+		<-r.Context().Done()
+		left <- struct{}{}
+	})
+	_, url, client := serve(t, o)
+	for _, ms := range []string{"50", "0"} {
+		req, err := http.NewRequest("GET", url+"/v1/models", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-Cgn-Deadline-Ms", ms)
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != http.StatusGatewayTimeout {
+			t.Errorf("%s ms: %d %s, %v", ms, resp.StatusCode, body, err)
+		}
+		if ms != "0" {
+			<-left
+		}
+	}
+}

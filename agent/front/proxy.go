@@ -188,7 +188,7 @@ func (s *Server) forward(ctx *fasthttp.RequestCtx, p *passage) {
 // send returns the exchange once the engine has sent the head of its answer.
 func (p *passage) send(ctx *fasthttp.RequestCtx) (*relay.Exchange, error) {
 	limits := &p.s.o.Limits
-	end := p.started.Add(limits.Total)
+	end := relay.Deadline(&ctx.Request.Header, p.started, p.started.Add(limits.Total))
 	p.header = relay.AppendForwardHeaders(p.header[:0], &ctx.Request.Header)
 	p.header = relay.AppendRank(p.header, &ctx.Request.Header)
 	p.body[0] = ctx.Request.Body()
@@ -198,6 +198,9 @@ func (p *passage) send(ctx *fasthttp.RequestCtx) (*relay.Exchange, error) {
 	}
 	if p.s.o.ForwardAuth {
 		p.request.ForwardAuthorization = ctx.Request.Header.Peek("Authorization")
+	}
+	if !time.Now().Before(end) { // the engine's work would be for nobody
+		return nil, &relay.Error{Phase: relay.PhaseWrite, Kind: relay.KindTimeout, Err: relay.ErrDeadline}
 	}
 	e, err := p.s.pool.Send(&p.request, end)
 	if err != nil {

@@ -46,6 +46,20 @@ func TestStatesOfNodes(t *testing.T) {
 	}
 }
 
+// TestRoleHasTheConnector: a node whose connector is known is of use as a prefill node.
+func TestRoleHasTheConnector(t *testing.T) {
+	for want, h := range map[string]*cluster.NodeHealth{
+		"both": {Role: cluster.RoleBoth, Engine: "vllm"}, "prefill (nixl)": {Role: cluster.RolePrefill, Engine: "vllm"},
+		"decode (mooncake)": {Role: cluster.RoleDecode, Engine: "vllm", Connector: "mooncake"},
+	} {
+		h.Ready = true
+		row := nodeRow{Health: h}
+		if got := roleCell(h); got != want || row.state() != "ready" {
+			t.Errorf("%s, %s: want %s", got, row.state(), want)
+		}
+	}
+}
+
 func TestHalfAnEtcdLoginIsAnError(t *testing.T) {
 	for flag, want := range map[string]string{
 		"--etcd-key=k": "etcd.cert and etcd.key", "--etcd-user=u": "etcd.password_file",

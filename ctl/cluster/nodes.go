@@ -148,7 +148,7 @@ func writeNodes(t *cli.Table, rows []nodeRow) {
 
 // roleCell formats the role, with the connector in parentheses.
 func roleCell(h *cluster.NodeHealth) string {
-	if name := cluster.Hands(h.Engine, h.Connector, h.Role); name != "" {
+	if name := h.Hands(); name != "" {
 		return string(h.Role) + " (" + name + ")"
 	}
 	return string(h.Role)
@@ -177,8 +177,8 @@ func (r *nodeRow) state() string {
 		return r.Cordon.String()
 	case r.Health == nil:
 		return "unusable"
-	case r.Health.Ready && r.Health.Role == cluster.RolePrefill:
-		return "ready, unused: routers send nothing to role prefill yet"
+	case r.Health.Ready && r.Health.Role == cluster.RolePrefill && r.Health.Hands() == "":
+		return "ready, unused: its role is prefill, and it has no connector"
 	case r.Health.Ready:
 		return "ready"
 	}

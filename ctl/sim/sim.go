@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -24,6 +25,8 @@ type simAt struct {
 	URL      string `json:"url"`
 	KVEvents string `json:"kv_events,omitempty"`
 	KVReplay string `json:"kv_replay,omitempty"`
+
+	SideChannel string `json:"side_channel,omitempty"`
 }
 
 // Command is cgn-ctl sim.
@@ -35,6 +38,7 @@ func Command(a *cli.App) *cobra.Command {
 		Use:   "sim",
 		Short: "Run one simulated engine that speaks what vLLM speaks",
 		Example: "  cgn-ctl sim --listen 127.0.0.1:8001 --model qwen\n" +
+			"  cgn-ctl sim --listen 127.0.0.1:8001 --connector sglang --role prefill --side-channel 127.0.0.1:8998\n" +
 			"  cgn-ctl sim --kv-events tcp://127.0.0.1:5557 --kv-events-form array --kv-replay tcp://127.0.0.1:5558",
 		Args: cli.NoArguments,
 		PreRunE: cli.Ranges(map[string][2]float64{"block-tokens": {1, cli.Most}, "cache-blocks": {1, cli.Most},
@@ -42,9 +46,10 @@ func Command(a *cli.App) *cobra.Command {
 			"max-loras": {0, cli.Most}, "max-cpu-loras": {0, cli.Most}, "adapter-load": {0, cli.Most},
 			"kv-replay-batches": {1, cli.Most}, "decode-step": {0, cli.Most}, "step-cpu": {0, cli.Most},
 			"decode-per-sequence": {0, cli.Most}, "decode-per-block": {0, cli.Most}, "prefill-doubles-at": {0, cli.Most},
-			"prefill-rate": {1e-6, 1e9}, "speed": {1e-6, 1e9}}),
+			"prefill-rate": {1e-6, 1e9}, "speed": {1e-6, 1e9}, "block-lease": {1e-3, cli.Most},
+			"peer-timeout": {1e-3, cli.Most}, "transfer-rate": {1e-6, 1e12}, "quality": {0, 1}}),
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := checkSim(c.Flags(), &events); err != nil {
+			if err := errors.Join(checkSim(c.Flags(), &events), checkTransfer(c.Flags(), &cfg)); err != nil {
 				return cli.Misused(err)
 			}
 			if events.Endpoint != "" {
@@ -57,6 +62,7 @@ func Command(a *cli.App) *cobra.Command {
 		},
 	}
 	simFlags(c.Flags(), &cfg)
+	transferFlags(c.Flags(), &cfg)
 	loraFlags(c.Flags(), &cfg, &adapters)
 	kvEventFlags(c.Flags(), &events)
 	return c
@@ -74,11 +80,11 @@ func runSim(a *cli.App, c *cobra.Command, cfg engine.Config) error {
 		}
 	}
 	if err != nil {
-		return cli.WithHint(err, "where it listens is said by --listen HOST:PORT, --kv-events and --kv-replay "+
-			"tcp://HOST:PORT; each must be free")
+		return cli.WithHint(err, "where it listens is said by --listen and --side-channel HOST:PORT, --kv-events and "+
+			"--kv-replay tcp://HOST:PORT; each must be free")
 	}
 	defer e.Close()
-	at := simAt{URL: e.URL()}
+	at := simAt{URL: e.URL(), SideChannel: e.SideChannel()}
 	at.KVEvents, at.KVReplay = e.KVEndpoints()
 	err = a.Show(at, func(t *cli.Table) {
 		t.Line("simulated engine at " + at.URL)
@@ -87,6 +93,9 @@ func runSim(a *cli.App, c *cobra.Command, cfg engine.Config) error {
 		}
 		if at.KVReplay != "" {
 			t.Line("replay of them at " + at.KVReplay)
+		}
+		if at.SideChannel != "" {
+			t.Line("blocks for other engines at " + at.SideChannel)
 		}
 	})
 	if err != nil {
@@ -120,12 +129,60 @@ func simFlags(f *pflag.FlagSet, cfg *engine.Config) {
 		cfg.Slowdowns = append(cfg.Slowdowns, d)
 		return err
 	})
-	f.Uint64Var(&cfg.Seed, "seed", 0, "another, equally repeatable engine")
+	f.StringVar(&cfg.ID, "id", "sim", "name of the engine in /sim/stats; gives its answers and block store ids of "+
+		"their own")
+	f.Uint64Var(&cfg.Seed, "seed", 0, "another, equally repeatable engine; engines with one seed go on with each "+
+		"other's answers")
 	f.IntVar(&cfg.OutputTokens, "output-tokens", 32, "length of an answer without max_tokens")
+	f.BoolVar(&cfg.EndsItself, "ends-itself", false, "end an answer after --output-tokens also if max_tokens allows more")
+	f.Float64Var(&cfg.Quality, "quality", 0, "share of questions that the engine answers rightly, for cascades; 0: "+
+		"answers have no meaning")
 	f.BoolVar(&cfg.OmitCachedTokens, "omit-cached-tokens", false,
 		"leave the cached-token count out, as vLLM does without --enable-prompt-tokens-details")
 	f.BoolVar(&cfg.RejectStreamOptions, "reject-stream-options", false,
 		"answer 400 to stream_options, as older engines do")
+}
+
+func transferFlags(f *pflag.FlagSet, cfg *engine.Config) {
+	f.StringVar((*string)(&cfg.Connector), "connector", "", "how KV blocks go from engine to engine: nixl, mooncake "+
+		"(vLLM), sglang or trtllm; empty: they do not")
+	f.StringVar((*string)(&cfg.Role), "role", "both", "part in that: prefill, decode or both")
+	f.StringVar(&cfg.SideChannel, "side-channel", "127.0.0.1:0", "HOST:PORT from which other engines read blocks, the "+
+		"bootstrap server of sglang and mooncake; port 0 takes a free one")
+	f.DurationVar(&cfg.BlockLease, "block-lease", 30*time.Second, "time for which blocks are kept for another engine; "+
+		"--speed does not divide it")
+	f.DurationVar(&cfg.PeerTimeout, "peer-timeout", 300*time.Second, "time for which a leg waits for its other leg; "+
+		"--speed does not divide it")
+	f.Float64Var(&cfg.TransferTokensPerSecond, "transfer-rate", 5e6, "tokens per second at which blocks come")
+	f.StringVar((*string)(&cfg.LoadFailure), "load-failure", string(engine.LoadFail), "if blocks are gone: fail, "+
+		"fail-in-stream (after the head of a stream, as real engines do), recompute or stale (a wrong answer)")
+}
+
+// checkTransfer refuses flags about blocks of other engines with which no engine can run.
+func checkTransfer(f *pflag.FlagSet, cfg *engine.Config) error {
+	for _, c := range []struct {
+		flag, value string
+		known       []string
+	}{
+		{"connector", string(cfg.Connector), []string{"nixl", "mooncake", "sglang", "trtllm"}},
+		{"role", string(cfg.Role), []string{"prefill", "decode", "both"}},
+		{"load-failure", string(cfg.LoadFailure), []string{"fail", "fail-in-stream", "recompute", "stale"}},
+	} {
+		if c.value != "" && !slices.Contains(c.known, c.value) {
+			return fmt.Errorf("--%s %q: must be one of %s", c.flag, c.value, strings.Join(c.known, ", "))
+		}
+	}
+	if cfg.Role == "both" {
+		cfg.Role = engine.RoleBoth
+	}
+	for _, name := range []string{
+		"role", "side-channel", "block-lease", "peer-timeout", "transfer-rate", "load-failure",
+	} {
+		if f.Changed(name) && cfg.Connector == engine.ConnectorNone {
+			return fmt.Errorf("--%s needs --connector, the way blocks go from engine to engine", name)
+		}
+	}
+	return nil
 }
 
 func loraFlags(f *pflag.FlagSet, cfg *engine.Config, adapters *map[string]string) {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -124,6 +125,15 @@ func TestSimNamesTheFlagThatCannotWork(t *testing.T) {
 		"--kv-replay tcp://h:1":                            "--kv-replay needs --kv-events",
 		"--kv-events tcp://h:1 --kv-replay-batches 5":      "--kv-replay-batches needs --kv-replay",
 		"--kv-events tcp://127.0.0.1 --listen 127.0.0.1:0": "127.0.0.1",
+
+		"--connector x":                     `--connector "x": must be one of nixl, mooncake`,
+		"--connector nixl --role x":         `--role "x": must be one of prefill, decode, both`,
+		"--connector nixl --load-failure x": `--load-failure "x": must be one of fail`,
+		"--role prefill":                    "--role needs --connector",
+		"--side-channel 127.0.0.1:1":        "--side-channel needs --connector",
+		"--connector nixl --block-lease 0":  "--block-lease",
+		"--quality 2":                       "--quality 2: must be 0 to 1",
+		"--connector nixl --side-channel x --listen 127.0.0.1:0": "SideChannel",
 	} {
 		if _, err := ctl(t, nil, append([]string{"sim"}, strings.Fields(args)...)...); err == nil ||
 			!strings.Contains(err.Error(), want) {
@@ -166,5 +176,43 @@ func TestSimHasAdapters(t *testing.T) {
 	}
 	if got := post("/v1/completions", `{"prompt":"x","model":"new"}`); got != 200 {
 		t.Errorf("the new one: %d", got)
+	}
+}
+
+// TestSimsHandOver: two simulated engines hand the blocks of a prompt over, as the flags say.
+func TestSimsHandOver(t *testing.T) {
+	p := startSimCommand(t, "--connector", "sglang", "--role", "prefill", "--id", "p", "--seed", "3")
+	d := startSimCommand(t, "--connector", "sglang", "--role", "decode", "--id", "d", "--seed", "3")
+	host, port, _ := strings.Cut(p.SideChannel, ":")
+	body := fmt.Sprintf(`{"prompt":"abcdefgh","max_tokens":5,"bootstrap_host":%q,"bootstrap_port":%s,"bootstrap_room":7}`,
+		host, port)
+	var legs sync.WaitGroup
+	for _, at := range []simAt{p, d} {
+		legs.Go(func() {
+			resp, err := http.Post(at.URL+"/v1/completions", "application/json", strings.NewReader(body))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_ = resp.Body.Close()
+			if resp.StatusCode != http.StatusOK {
+				t.Errorf("%s: %s", at.URL, resp.Status)
+			}
+		})
+	}
+	legs.Wait()
+	resp, err := http.Get(d.URL + "/sim/stats")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var stats struct {
+		ID       string `json:"id"`
+		Received int64  `json:"received_tokens"`
+		Computed int64  `json:"computed_tokens"`
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&stats); err != nil || stats.ID != "d" || stats.Received != 2 ||
+		stats.Computed != 0 {
+		t.Errorf("%+v, %v", stats, err)
 	}
 }

@@ -15,6 +15,7 @@ type Entry struct {
 	Model     string    // 128 bytes; canonical name; "" if no node serves the model
 	Asked     []byte    // 128 bytes; the client's name for the model, written if Model is ""
 	Node      string    // 64 bytes; the node that answered or was asked last; "" if none was asked
+	Prefill   string    // 64 bytes; the node that computed the prompt for Node; "" if Node did
 	Method    string    // 8 bytes
 	API       string    // 48 bytes; the endpoint, e.g. chat; other for unknown paths
 	End       string    // 24 bytes; how the request ended: complete, client_gone, refused, shutdown, …
@@ -26,11 +27,17 @@ type Entry struct {
 	TTFT     time.Duration // until the first body byte from the node; negative: there was none
 	Expected time.Duration // TTFT as expected when the node was sent the request; 0: nothing was expected
 	Duration time.Duration // from Time to the end
+	// PrefillTime is the time that Prefill took, without meaning if Prefill is "".
+	PrefillTime time.Duration
 
 	PromptTokens, CompletionTokens, CachedTokens int64 // negative: not reported
 	// prompt blocks believed to be cached on the node, of all blocks of the prompt
 	OverlapMatched, OverlapTotal int
 	Attempts                     int // number of nodes asked
+
+	Cascade       string        // 128 bytes; name of the model with the cascade; "": the request is not cascaded
+	CascadeStep   int           // from 1
+	CascadeBefore time.Duration // time of the earlier steps
 
 	Bytes  int64 // body bytes written to the client's connection, without head, chunks' size lines and TLS
 	Stream bool
@@ -51,7 +58,9 @@ type record struct {
 	entry     Entry // its texts are not set
 	requestID text[[128]byte]
 	model     text[[128]byte]
+	cascade   text[[128]byte]
 	node      text[[64]byte]
+	prefill   text[[64]byte]
 	api       text[[48]byte]
 	end       text[[24]byte]
 	cause     text[[24]byte]
@@ -61,12 +70,14 @@ type record struct {
 func (r *record) set(e *Entry) {
 	r.entry = *e
 	r.entry.RequestID, r.entry.Asked, r.entry.Model, r.entry.Node = nil, nil, "", ""
-	r.entry.Method, r.entry.API, r.entry.End, r.entry.Cause = "", "", "", ""
+	r.entry.Method, r.entry.API, r.entry.End, r.entry.Cause, r.entry.Prefill, r.entry.Cascade = "", "", "", "", "", ""
+	r.cascade.n = uint8(copy(r.cascade.b[:], e.Cascade))
 	r.requestID.n = uint8(copy(r.requestID.b[:], e.RequestID))
 	if r.model.n = uint8(copy(r.model.b[:], e.Model)); e.Model == "" {
 		r.model.n = uint8(copy(r.model.b[:], e.Asked))
 	}
 	r.node.n = uint8(copy(r.node.b[:], e.Node))
+	r.prefill.n = uint8(copy(r.prefill.b[:], e.Prefill))
 	r.api.n = uint8(copy(r.api.b[:], e.API))
 	r.end.n = uint8(copy(r.end.b[:], e.End))
 	r.cause.n = uint8(copy(r.cause.b[:], e.Cause))
@@ -83,6 +94,7 @@ func (r *record) appendJSON(b []byte) []byte {
 	b = appendText(b, "api", r.api.b[:r.api.n])
 	b = appendText(b, "model", r.model.b[:r.model.n])
 	b = appendText(b, "node", r.node.b[:r.node.n])
+	b = appendText(b, "prefill_node", r.prefill.b[:r.prefill.n])
 	b = appendInt(b, "status", int64(e.Status))
 	b = appendText(b, "end", r.end.b[:r.end.n])
 	b = appendText(b, "cause", r.cause.b[:r.cause.n])
@@ -90,6 +102,9 @@ func (r *record) appendJSON(b []byte) []byte {
 	b = appendSeconds(b, "ttft_seconds", e.TTFT)
 	if e.Expected > 0 {
 		b = appendSeconds(b, "expected_ttft_seconds", e.Expected)
+	}
+	if r.prefill.n > 0 {
+		b = appendSeconds(b, "prefill_seconds", e.PrefillTime)
 	}
 	b = appendSeconds(b, "duration_seconds", e.Duration)
 	b = appendInt(b, "prompt_tokens", e.PromptTokens)
@@ -99,6 +114,11 @@ func (r *record) appendJSON(b []byte) []byte {
 	b = appendInt(b, "overlap_total", int64(e.OverlapTotal))
 	b = appendInt(b, "attempts", int64(e.Attempts))
 	b = appendText(b, "resumed", []byte(e.Resumed))
+	if r.cascade.n > 0 {
+		b = appendText(b, "cascade", r.cascade.b[:r.cascade.n])
+		b = appendInt(b, "cascade_step", int64(e.CascadeStep))
+		b = appendSeconds(b, "cascade_earlier_seconds", e.CascadeBefore)
+	}
 	b = appendInt(b, "bytes", e.Bytes)
 	return append(b, '}', '\n')
 }

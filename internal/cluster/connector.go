@@ -57,9 +57,9 @@ func DefaultConnector(engine string) string {
 }
 
 // Hands returns the connector by which an engine hands blocks over as a prefill node, or takes them
-// as a decode node; "": it does neither. stated is its stated connector. In role both an engine uses
-// a connector only if one is stated. In the other roles that of the engine's kind is the default. An
-// engine that cannot use the stated connector uses none.
+// as a decode node; "": it does neither. stated is its stated connector. In role both an engine
+// uses a connector only if one is stated. In the other roles that of the engine's kind is the
+// default. An engine that cannot use the stated connector uses none.
 func Hands(engine, stated string, role Role) string {
 	switch {
 	case stated == "" && role != RoleBoth:
@@ -69,6 +69,9 @@ func Hands(engine, stated string, role Role) string {
 	}
 	return stated
 }
+
+// Hands returns the connector that the node has in its own role; see the function Hands.
+func (h *NodeHealth) Hands() string { return Hands(h.Engine, h.Connector, h.Role) }
 
 // NeedsBootstrap says whether the router names the bootstrap server of the prefilling node to the
 // decoding node.

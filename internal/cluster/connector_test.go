@@ -18,7 +18,8 @@ func TestCheckConnector(t *testing.T) {
 		{"", strings.Repeat("x", 1<<20), "is no connector"},
 	} {
 		err := CheckConnector(c.engine, c.name)
-		if (err == nil) != (c.says == "") || err != nil && (!strings.Contains(err.Error(), c.says) || len(err.Error()) > 200) {
+		if (err == nil) != (c.says == "") ||
+			err != nil && (!strings.Contains(err.Error(), c.says) || len(err.Error()) > 200) {
 			t.Errorf("%s, %.40s: %v, want %q", c.engine, c.name, err, c.says)
 		}
 	}

@@ -72,6 +72,9 @@ var (
 	ErrSilent = errors.New("the node acknowledges no packets")
 	// ErrDeadline means that the deadline of the phase or of the whole response has passed.
 	ErrDeadline = errors.New("deadline exceeded")
+	// ErrStale means that a reused connection broke before an answer, probably because the server
+	// had closed it while it was idle, and that the request was not sent again.
+	ErrStale = errors.New("reused connection broke")
 	// ErrPoolFull means that PoolOptions.MaxConnections connections are in use.
 	ErrPoolFull = errors.New("connection limit reached")
 	// ErrPoolClosed means that the pool has been closed.

@@ -33,6 +33,10 @@ type Request struct {
 	// Once asks for a new connection that is closed after this exchange. Once is for servers whose
 	// idle connections block others.
 	Once bool
+	// Unrepeatable keeps Send and ReadHead from sending the request again on a new connection; they
+	// return ErrStale instead. Something in the request can be used only once, and the server may
+	// have read it.
+	Unrepeatable bool
 }
 
 // Exchange is one request and its response on one connection. One goroutine uses an Exchange. Other
@@ -239,6 +243,9 @@ func (e *Exchange) stale(err error) bool {
 // replace writes the request again on a new connection. If no new connection can be made, replace
 // returns cause, the error of the previous connection.
 func (e *Exchange) replace(deadline time.Time, cause error) error {
+	if e.request.Unrepeatable {
+		return newError(PhaseHead, ErrStale)
+	}
 	e.replaced = true
 	c, _ := e.dropConn()
 	e.pool.discard(c)

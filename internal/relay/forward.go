@@ -1,7 +1,9 @@
 package relay
 
 import (
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/valyala/fasthttp"
 )
@@ -35,6 +37,28 @@ func AppendRank(dst []byte, h *fasthttp.RequestHeader) []byte {
 		dst = append(append(append(append(dst, RankHeader...), ": "...), v...), "\r\n"...)
 	}
 	return dst
+}
+
+// DeadlineHeader says how many milliseconds a router gives an agent for a request.
+const DeadlineHeader = "X-Cgn-Deadline-Ms"
+
+// AppendDeadline appends to dst the line by which a router tells an agent, at now, that the answer
+// must end at end.
+func AppendDeadline(dst []byte, end, now time.Time) []byte {
+	dst = append(append(dst, DeadlineHeader...), ": "...)
+	return append(strconv.AppendInt(dst, max(end.Sub(now).Milliseconds(), 0), 10), "\r\n"...)
+}
+
+// Deadline returns the earlier of end and the deadline in a request that came at began.
+func Deadline(h *fasthttp.RequestHeader, began, end time.Time) time.Time {
+	ms, err := strconv.ParseInt(string(h.Peek(DeadlineHeader)), 10, 32)
+	if err != nil || ms < 0 {
+		return end
+	}
+	if at := began.Add(time.Duration(ms) * time.Millisecond); at.Before(end) {
+		return at
+	}
+	return end
 }
 
 func namedByConnection(h *fasthttp.RequestHeader, name []byte) bool {

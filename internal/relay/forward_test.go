@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/valyala/fasthttp"
 )
@@ -117,5 +118,31 @@ func TestCopyHeaders(t *testing.T) {
 	}
 	if string(e.Header("x-cgn-load")) != "3" {
 		t.Fatal("the exchange still has what is not copied")
+	}
+}
+
+// TestDeadlinePasses checks that an agent reads the deadline that a router writes, and that nothing
+// makes it later than the agent's own.
+func TestDeadlinePasses(t *testing.T) {
+	now := time.Now()
+	line := string(AppendDeadline([]byte("A: b\r\n"), now.Add(1500*time.Millisecond), now))
+	if line != "A: b\r\nX-Cgn-Deadline-Ms: 1500\r\n" {
+		t.Errorf("%q", line)
+	}
+	if line := string(AppendDeadline(nil, now.Add(-time.Second), now)); line != "X-Cgn-Deadline-Ms: 0\r\n" {
+		t.Errorf("a deadline that has passed: %q", line)
+	}
+	own := now.Add(time.Minute)
+	for value, want := range map[string]time.Duration{
+		"1500": 1500 * time.Millisecond, "0": 0, "60001": time.Minute, "-1": time.Minute, "x": time.Minute,
+		"99999999999999999999": time.Minute,
+	} {
+		h := parseRequest(t, "Host: x", "X-Cgn-Deadline-Ms: "+value)
+		if got := Deadline(h, now, own).Sub(now); got != want {
+			t.Errorf("%s: %v, want %v", value, got, want)
+		}
+	}
+	if got := Deadline(parseRequest(t, "Host: x"), now, own); got != own {
+		t.Errorf("without one: %v", got)
 	}
 }

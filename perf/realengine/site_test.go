@@ -64,7 +64,7 @@ func (w *site) startRouter(t *testing.T) {
 		}
 		argv = append(argv, "--config", file)
 	}
-	w.program = w.setup.launch(w.owner, "router-"+w.owner.Name(), nil, argv...)
+	w.program = w.setup.launch(w.owner, "router-"+strings.ReplaceAll(w.owner.Name(), "/", "-"), nil, argv...)
 	within(t, soon, "the router uses every engine", func() bool { return w.eligible() == len(w.engines) })
 	if !healthy(w.admin + "/readyz") {
 		t.Error("/readyz is not 200")

@@ -75,6 +75,10 @@ func (h *Handover) Reset() {
 // has no connector.
 var ErrNoParams = errors.New("the prefill node's answer has no transfer parameters")
 
+// ErrOver is returned by Receive if the answer ends with the first token, so that there is nothing
+// to hand over.
+var ErrOver = errors.New("the answer ends with its first token")
+
 // errGarbled is returned by Receive if P's answer is not the JSON object that it should be.
 var errGarbled = errors.New("the prefill node's answer is no JSON object of the expected form")
 

@@ -52,13 +52,36 @@ func (NIXL) Receive(h *Handover, answer []byte) error {
 // Decode implements Connector.
 func (NIXL) Decode(e *scan.Edits, h *Handover) { e.Set("kv_transfer_params", h.params) }
 
+// ends says whether an answer's only choice ended of itself, and not because of max_tokens. vLLM
+// keeps no blocks then.
+func ends(answer []byte) bool {
+	choices, err := scan.Find(answer, "choices")
+	if err != nil || choices == nil {
+		return false
+	}
+	c := jsonscan.New(choices)
+	if c.Kind() != jsonscan.Array || !c.Array() || c.Kind() != jsonscan.Object {
+		return false
+	}
+	start := c.Pos()
+	c.Skip()
+	if c.Failed() {
+		return false
+	}
+	reason, err := scan.Find(choices[start:c.Pos()], "finish_reason")
+	return err == nil && string(reason) == `"stop"`
+}
+
 // take copies the member of that name at the root of answer, which must be an object.
 func (h *Handover) take(answer []byte, name string) error {
 	v, err := scan.Find(answer, name)
 	switch {
 	case err != nil:
 		return errGarbled
-	case v == nil || string(v) == "null":
+	case v != nil && string(v) != "null":
+	case ends(answer):
+		return ErrOver
+	default:
 		return ErrNoParams
 	}
 	if c := jsonscan.New(v); c.Kind() != jsonscan.Object {

@@ -108,7 +108,12 @@ func TestGarbledPrefillAnswers(t *testing.T) {
 		``: errGarbled, `{`: errGarbled, `[]`: ErrNoParams, `{}`: ErrNoParams,
 		`{"kv_transfer_params":null}`: ErrNoParams, `{"kv_transfer_params":"x"}`: errGarbled,
 		`{"kv_transfer_params":[1]}`: errGarbled, `{"kv_transfer_params":{}`: errGarbled,
-		`{"kv_transfer_params":{"a":1}}`: nil,
+		`{"kv_transfer_params":{"a":1}}`:                                     nil,
+		`{"kv_transfer_params":null,"choices":[{"finish_reason":"stop"}]}`:   ErrOver,
+		`{"kv_transfer_params":null,"choices":[{"finish_reason":"length"}]}`: ErrNoParams,
+		`{"choices":[{"finish_reason":"stop"`:                                errGarbled,
+		`{"choices":{"finish_reason":"stop"}}`:                               ErrNoParams,
+		`{"choices":[]}`:                                                     ErrNoParams, `{"choices":[7]}`: ErrNoParams,
 	} {
 		var h Handover
 		if err := (NIXL{}).Receive(&h, []byte(answer)); err != want {

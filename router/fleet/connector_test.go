@@ -93,7 +93,8 @@ func TestConnectorOfAnAgent(t *testing.T) {
 	if info.Connector != "mooncake" || info.Bootstrap != "10.0.0.1:8999" {
 		t.Errorf("%+v", info)
 	}
-	if info = etcdInfo(&cluster.NodeHealth{Address: "unix:///a.sock", Engine: "sglang", Role: "prefill"}); info.Bootstrap != "" {
+	info = etcdInfo(&cluster.NodeHealth{Address: "unix:///a.sock", Engine: "sglang", Role: "prefill"})
+	if info.Bootstrap != "" {
 		t.Errorf("%+v", info)
 	}
 }

@@ -237,8 +237,12 @@ func (c *checker) tryCompletion(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 		defer cancel()
 		status, err := c.complete(ctx, model)
+		result := completionOf(status, err)
+		if result == computed {
+			c.node.computed.Store(new(time.Now()))
+		}
 		if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			c.node.breaker.completed(completionOf(status, err), now, c.who.Subject.InFlight() > 0)
+			c.node.breaker.completed(result, now, c.who.Subject.InFlight() > 0)
 		}
 	})
 }

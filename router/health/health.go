@@ -6,6 +6,7 @@ package health
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/relay"
@@ -20,6 +21,7 @@ type Node struct {
 	broken    broken
 	checker   *checker
 	pool      *relay.Pool
+	computed  atomic.Pointer[time.Time] // see Computed; nil: never
 }
 
 // Subject is the fleet's view of the node. Any goroutine may call Moved and InFlight. Only the
@@ -115,6 +117,15 @@ func (n *Node) SetAside(reason string) { n.breaker.setAside(reason) }
 
 // NoteProgress notes that bytes of a response came from the node.
 func (n *Node) NoteProgress() { n.breaker.progressed() }
+
+// Computed returns the time at which the node last computed the token of a completion check.
+// Computed returns the zero time if the node never did.
+func (n *Node) Computed() time.Time {
+	if at := n.computed.Load(); at != nil {
+		return *at
+	}
+	return time.Time{}
+}
 
 // Unanswered returns how long the node's checks have failed without a pause. Unanswered returns 0
 // if the last check passed.

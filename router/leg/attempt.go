@@ -15,6 +15,7 @@ import (
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
+	"github.com/cognitora/dataplane/router/traces"
 )
 
 // attempt is one exchange with one node. attempt holds a slot of the node until it is dropped. The
@@ -37,6 +38,7 @@ type attempt struct {
 	shares   bool // the node keeps blocks that requests share only once
 	grows    bool // the blocks of the answer count as they grow
 	abort    relay.Abort
+	span     *traces.Attempt // nil: not recorded, or ended
 }
 
 // lookout is the state through which another goroutine may give up an attempt, while another node
@@ -112,6 +114,7 @@ func (l *Leg) try() verdict {
 		l.tries.asked = append(l.tries.asked, a.member)
 	}
 	l.Attempts++
+	l.traceBegin(a)
 	a.member.waits.Begin(&l.wait, now, l.work(a))
 	v := abandoned
 	var err error
@@ -127,6 +130,7 @@ func (l *Leg) try() verdict {
 	l.wait.Done(now, 0, false)
 	l.failedWith(v, a.member, now)
 	l.judge(a, v, err)
+	l.traceFailed(a, v)
 	l.put(a, v, err)
 	return v
 }
@@ -317,7 +321,7 @@ func (l *Leg) exchange(a *attempt) (verdict, error) {
 		l.hand.prefillBeside()
 	}
 	v, err := l.ask(a)
-	if a.split && l.handed(a, v) {
+	if a.split && l.handed(a, v, err) {
 		v, err = l.ask(a)
 	}
 	if v != noOptions {
@@ -343,6 +347,9 @@ func (l *Leg) ask(a *attempt) (verdict, error) {
 		return l.blame(err), err
 	}
 	a.ex = ex
+	if a.split && l.hand.ready {
+		l.d.metrics.Handover.Observe(time.Since(l.hand.last.ended).Seconds())
+	}
 	if l.records(a) {
 		l.record(a)
 	}
@@ -373,6 +380,15 @@ func (l *Leg) ask(a *attempt) (verdict, error) {
 		return l.blame(err), err
 	}
 	return answered, nil
+}
+
+// deadline returns the time by which the leg must have ended: the client's own deadline, or the
+// leg's if that is earlier; zero: there is none.
+func (l *Leg) deadline() time.Time {
+	if l.until.IsZero() {
+		return l.Request.Deadline
+	}
+	return l.Request.Before(l.until)
 }
 
 // before returns the earliest of t, the client's own deadline and the leg's.

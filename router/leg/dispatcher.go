@@ -155,7 +155,11 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 }
 
 func (d *Dispatcher) check(now time.Time) {
-	for _, m := range d.current().models {
+	t := d.current()
+	for _, n := range t.nodes {
+		n.pulse.Beat(n.Health.Computed())
+	}
+	for _, m := range t.models {
 		for work, p := range m.patience {
 			d.stalls = p.Check(now, d.stalls[:0])
 			for _, s := range d.stalls {

@@ -10,6 +10,7 @@ import (
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/nvext"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
 )
@@ -91,6 +92,20 @@ func errPrefillNode(node, by, why string, nodes []string) *apierror.Error {
 		Status: 404, Code: "node_not_found", Param: by,
 		Message: "the node " + shortened(node) + ", named in " + by + ", does not answer requests for this model: " +
 			why + theseDo(nodes),
+	}
+}
+
+// errNoPrefill returns the error for a node that a client names to compute the prompt, and that
+// computes no prompts for others. pool has the nodes that do.
+func errNoPrefill(named nvext.Worker, pool *pool) *apierror.Error {
+	var nodes []string
+	for m := range pool.each {
+		nodes = append(nodes, m.node.ID)
+	}
+	return &apierror.Error{
+		Status: 404, Code: "node_not_found", Param: named.By,
+		Message: "the node " + shortened(named.ID) + ", named in " + named.By + ", computes no prompts for other " +
+			"nodes of this model" + theseDo(nodes),
 	}
 }
 

@@ -103,7 +103,10 @@ func (d *Dispatcher) explain(r *request.Request, q Question, now time.Time) (*Ex
 	}
 	l.look()
 	l.identify()
-	if l.considers(); l.hand != nil {
+	if err := l.considers(); err != nil {
+		return nil, err
+	}
+	if l.hand != nil {
 		l.hand.prepare(now)
 	}
 	e := &Explanation{API: r.API.String()}
@@ -129,8 +132,8 @@ func (l *Leg) explained() {
 	l.recycle()
 }
 
-// explainTo fills in e with a pick of the leg at now, and returns the place of the chosen node among
-// the candidates; -1: no node may take the request.
+// explainTo fills in e with a pick of the leg at now, and returns the place of the chosen node
+// among the candidates; -1: no node may take the request.
 func (l *Leg) explainTo(e *Explanation, now time.Time) (pick int) {
 	p := l.d.policyOf(l.model)
 	l.picks.policy, l.picks.turn = p, l.nextRandom(p)

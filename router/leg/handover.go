@@ -3,17 +3,21 @@ package leg
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/internal/usage"
 	"github.com/cognitora/dataplane/router/answer"
+	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/books"
 	"github.com/cognitora/dataplane/router/connector"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/metrics"
+	"github.com/cognitora/dataplane/router/nvext"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/request"
@@ -52,6 +56,7 @@ const (
 	Cached              // the node has most of the prompt
 	Sooner              // the node alone costs less, by expected times
 	Unpaired            // the node has no connector, or no other node has the same
+	Over                // the answer ends with its first token
 	NoNode              // no node that computes prompts for others could take the request
 	Refused             // the other node answered with an error
 	Broken              // the other node gave no answer
@@ -61,8 +66,8 @@ const (
 )
 
 var wayNames = [ways]string{
-	"alone", "split", "short", "form", "cached", "sooner", "unpaired", "no_node", "refused", "broken", "garbled",
-	"unread",
+	"alone", "split", "short", "form", "cached", "sooner", "unpaired", "over", "no_node", "refused",
+	"broken", "garbled", "unread",
 }
 
 // String is the way's name in metrics and explanations.
@@ -109,6 +114,7 @@ type lastPrefill struct {
 	began time.Time
 	took  time.Duration
 	ended time.Time
+	usage usage.Counts
 }
 
 // beside is a leg for P that runs beside D's exchange.
@@ -156,13 +162,18 @@ func (h *hand) release() {
 }
 
 // considers finds out whether the leg may hand its prompt over, once the prompt has been looked up.
-func (l *Leg) considers() {
-	set := &l.d.o.Disagg
-	if l.Work != Answer || set.Off || l.Alone || len(l.model.pools[Prefill].members) == 0 {
-		return
+// The error is about a P that the client names and that is none.
+func (l *Leg) considers() *apierror.Error {
+	set, pool := &l.d.o.Disagg, &l.model.pools[Prefill]
+	if l.Work != Answer || set.Off || l.Alone || len(pool.members) == 0 {
+		return nil
+	}
+	named := l.namedPrefill()
+	if named.ID != "" && pool.place(l.d.current().snap.Worker(named.ID)) < 0 {
+		return errNoPrefill(named, pool)
 	}
 	switch {
-	case l.prompt.Tokens() < set.ColocateBelow:
+	case named.ID == "" && l.prompt.Tokens() < set.ColocateBelow:
 		l.way = Short
 	case l.obstacle() != "":
 		l.way = Single
@@ -170,6 +181,15 @@ func (l *Leg) considers() {
 		l.hand = hands.Get().(*hand)
 		l.hand.of = l
 	}
+	return nil
+}
+
+// namedPrefill returns the node that the client wants to compute the prompt; without an id: any.
+func (l *Leg) namedPrefill() nvext.Worker {
+	if x := l.Request.Nvext; x != nil {
+		return x.Prefill.Worker
+	}
+	return nvext.Worker{}
 }
 
 // obstacle names what in the request demands one node; "" if nothing does.
@@ -185,11 +205,7 @@ func (h *hand) prepare(now time.Time) {
 		return
 	}
 	if h.with = nil; h.prefill == nil {
-		q := &l.Question
-		h.prefill = l.d.Leg(l.Request, Question{
-			Model: q.Model, Work: Prefill, Allowed: q.Allowed, AllowedBy: q.AllowedBy, Constraints: q.Constraints,
-			Filter: h.bound.pairs, Edit: h.bound.edit,
-		}, &h.place)
+		h.prefill = l.d.Leg(l.Request, h.question(), &h.place)
 		if h.prefill.start() != nil {
 			h.drop()
 			return
@@ -198,6 +214,25 @@ func (h *hand) prepare(now time.Time) {
 	if l.d.policyOf(l.model).Mode == policy.Predicted {
 		h.near = h.prefill.cheapest(now)
 	}
+}
+
+// question returns what the leg for P asks of the fleet.
+func (h *hand) question() Question {
+	of := &h.of.Question
+	q := Question{
+		Model: of.Model, Work: Prefill, Allowed: of.Allowed, AllowedBy: of.AllowedBy, Constraints: of.Constraints,
+		Filter: h.bound.pairs, Edit: h.bound.edit,
+	}
+	if x := h.of.Request.Nvext; x != nil {
+		q.Rank, q.RankBy = x.Prefill.Rank, x.Prefill.RankBy
+	}
+	if id := h.of.namedPrefill().ID; id != "" {
+		if n := h.of.d.current().snap.Worker(id); n != nil {
+			id = n.ID
+		}
+		q.Node, q.Bond = id, Named
+	}
+	return q
 }
 
 // drop ends a leg for P that has not been sent.
@@ -272,8 +307,8 @@ func (h *hand) via(n *member) policy.Via {
 // node does, cost loses the prompt's computation.
 func (l *Leg) decideWay(a *attempt, pick int, cost *books.Cost) {
 	h := l.hand
-	if h.pick, a.split = pick, false; l.way.failed() {
-		return // one failed hand-over of a request is enough
+	if h.pick, a.split = pick, false; l.way >= Over {
+		return // one hand-over of a request that leads to nothing is enough
 	}
 	h.with = a.member.connector
 	if l.way = l.wayOf(a); l.way != Split {
@@ -294,6 +329,8 @@ func (l *Leg) wayOf(a *attempt) Way {
 		return Split
 	case h.prefill == nil:
 		return NoNode
+	case h.prefill.Bond == Named:
+		return Split
 	case h.near[0].node != nil:
 		if a.forecast.via {
 			return Split
@@ -320,7 +357,7 @@ func (l *Leg) prefillFirst(a *attempt) {
 	h.data.ID = l.d.o.Random() >> 1
 	h.last = lastPrefill{began: time.Now()}
 	p := h.prefill
-	p.until = h.last.began.Add(l.model.limits.FirstByte / 2)
+	p.until = h.last.began.Add(l.timeFor(h.last.began) / 2)
 	at, err := p.choose(h.last.began)
 	if err != nil {
 		h.drop()
@@ -342,9 +379,17 @@ func (l *Leg) prefillFirst(a *attempt) {
 	h.ready = true
 }
 
+// timeFor returns the time from now until the first byte of an answer must have come. A P may take
+// half of it, so that D can still compute the prompt.
+func (l *Leg) timeFor(now time.Time) time.Duration {
+	end := l.Request.Before(now.Add(l.model.limits.FirstByte))
+	return max(end.Sub(now), 0)
+}
+
 // ask runs the leg p for P, and says how it went.
 func (h *hand) ask(p *Leg) Way {
-	err := p.run(h.at)
+	p.traceLeg()
+	err := p.traceError(p.run(h.at))
 	h.mu.Lock()
 	h.running = nil
 	h.mu.Unlock()
@@ -356,11 +401,23 @@ func (h *hand) ask(p *Leg) Way {
 		w, end = Broken, relay.UpstreamFailed
 	case h.place.Status >= 300:
 		w = Refused
-	case !h.with.Together() && h.with.Receive(&h.data, h.place.Body) != nil:
-		w = Garbled
+	case !h.with.Together():
+		w = h.receive()
 	}
+	h.last.usage = p.Reading.Usage
 	p.Finish(end)
 	return w
+}
+
+// receive reads P's answer.
+func (h *hand) receive() Way {
+	switch err := h.with.Receive(&h.data, h.place.Body); err {
+	case nil:
+		return Split
+	case connector.ErrOver:
+		return Over
+	}
+	return Garbled
 }
 
 // prefillBeside asks P at once, beside D's exchange.
@@ -423,7 +480,10 @@ func (l *Leg) unpair() {
 
 // handed ends the hand-over of an attempt whose exchange ended in v. If the hand-over failed, the
 // node computes the prompt itself, and again says to ask it once more.
-func (l *Leg) handed(a *attempt, v verdict) (again bool) {
+func (l *Leg) handed(a *attempt, v verdict, err error) (again bool) {
+	if v == broken && errors.Is(err, relay.ErrStale) {
+		v = lost // the parameters may be used up, but the node is probably well
+	}
 	h := l.hand
 	together := h.done != nil
 	if v != answered {
@@ -440,6 +500,7 @@ func (l *Leg) handed(a *attempt, v verdict) (again bool) {
 		w = h.way
 		fallthrough
 	case lost, failed500:
+		l.traceFailed(a, v)
 		if a.ex != nil {
 			a.ex.Close()
 			a.ex = nil
@@ -454,8 +515,9 @@ func (l *Leg) handed(a *attempt, v verdict) (again bool) {
 func (l *Leg) alone(a *attempt, w Way) {
 	h, now := l.hand, time.Now()
 	if l.way = w; l.Request.Life.Ended() == request.None && !l.Request.Expired() {
-		l.d.ways[w].Inc()
-		l.complainOfHandover(a, w)
+		if l.d.ways[w].Inc(); w.failed() {
+			l.complainOfHandover(a, w)
+		}
 	}
 	h.ready, h.near = false, [2]nearNode{}
 	l.mu.Lock() // Prefilled may use the cost
@@ -478,7 +540,11 @@ func (l *Leg) anew(a *attempt) bool {
 	l.wait.Done(time.Now(), 0, false)
 	a.sent = time.Now()
 	a.member.waits.Begin(&l.wait, a.sent, l.work(a))
-	return l.arm(a)
+	if !l.arm(a) {
+		return false
+	}
+	l.traceBegin(a)
+	return true
 }
 
 // complainOfHandover logs a failed hand-over of the attempt.
@@ -514,6 +580,16 @@ func (l *Leg) handedCame(a *attempt, now time.Time) {
 		}
 		f.looked, f.events, f.computed, f.batch = now, 1, a.member.rank.Book.Computed(now), a.member.batch()
 	}
+}
+
+// Usage returns the engine's token counts of the answer so far. The cached tokens are those of the
+// node that has computed the prompt.
+func (l *Leg) Usage() usage.Counts {
+	u := l.Reading.Usage
+	if l.now != nil && l.now.split {
+		u.Cached, u.HasCached = l.hand.last.usage.Cached, l.hand.last.usage.HasCached
+	}
+	return u
 }
 
 // PrefillNode returns the node that has computed the prompt for the answering node, and the time

@@ -19,6 +19,7 @@ import (
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
+	"github.com/cognitora/dataplane/router/traces"
 	"github.com/cognitora/dataplane/router/where"
 )
 
@@ -55,6 +56,7 @@ type Question struct {
 	// continuing answer's first event is then not the client's first event. plan.Task.Run sets
 	// Continues.
 	Continues bool
+	Step      int // of a cascade, from 1; 0: none; plan.Task.Run sets Step, for traces
 }
 
 // Bond is the reason why a leg may ask one node only.
@@ -145,6 +147,9 @@ type tries struct {
 	paid   bool      // the retry budget has paid for the next attempt
 	broke  bool      // the retry budget was spent
 	stored bool      // the node of the response's id has been recorded
+
+	span    *traces.Leg // of the leg; nil: the request is not recorded
+	refused string      // code of the router's own error; empty: none
 }
 
 var legs = sync.Pool{New: func() any { return newLeg() }}
@@ -169,12 +174,12 @@ func (l *Leg) recycle() {
 func (l *Leg) reset() {
 	l.prompt.Reset()
 	l.out.edits.Reset(nil, nil)
-	prompt, edits, body := l.prompt, l.out.edits, emptied(l.out.request.Body)
+	prompt, edits, body, more := l.prompt, l.out.edits, emptied(l.out.request.Body), l.out.more[:0]
 	cands, able, out := emptied(l.picks.cands), l.picks.able[:0], l.picks.out[:0]
 	scratch, times := l.picks.asked.Scratch[:0], emptied(l.picks.times)
 	asked, failed, resets := emptied(l.tries.asked), emptied(l.tries.failed), emptied(l.tries.resets)
 	*l = Leg{}
-	l.prompt, l.out.edits, l.out.request.Body = prompt, edits, body
+	l.prompt, l.out.edits, l.out.request.Body, l.out.more = prompt, edits, body, more
 	l.picks.cands, l.picks.able, l.picks.out, l.picks.asked.Scratch = cands, able, out, scratch
 	l.picks.times = times
 	l.tries.asked, l.tries.failed, l.tries.resets = asked, failed, resets
@@ -191,6 +196,12 @@ func emptied[T any](s []T) []T {
 // stream, the first body event. Do returns nil once the place has taken an answer, which may be an
 // engine's own error. Otherwise Do returns the router's own error. Call Finish in either case.
 func (l *Leg) Do() *apierror.Error {
+	l.traceLeg()
+	return l.traceError(l.do())
+}
+
+// do is Do without the leg's span.
+func (l *Leg) do() *apierror.Error {
 	d := l.d
 	if l.began = l.Request.Received; l.Request.Life.Started() {
 		l.began = time.Now()
@@ -244,7 +255,10 @@ func (l *Leg) start() *apierror.Error {
 	}
 	l.look()
 	l.identify()
-	if l.considers(); l.way != Alone {
+	if err := l.considers(); err != nil {
+		return err
+	}
+	if l.way != Alone {
 		l.d.ways[l.way].Inc()
 	}
 	l.tries.spare = l.d.o.MaxNodes

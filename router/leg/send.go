@@ -18,7 +18,8 @@ import (
 type outgoing struct {
 	request   relay.Request
 	edits     scan.Edits
-	asksUsage bool // the router added stream_options.include_usage
+	more      []byte // header lines for an agent
+	asksUsage bool   // the router added stream_options.include_usage
 }
 
 // prepare makes the request for the attempt's node. prepare sets the node's model name and asks for
@@ -47,11 +48,17 @@ func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 	if a.split {
 		l.hand.with.Decode(&o.edits, &l.hand.data)
 	}
+	o.request.Unrepeatable = a.split
 	r := &o.request
 	r.Method, r.Path, r.Header, r.More = asked.Method, asked.Path, asked.Header, a.member.rank.Header
+	if end := l.deadline(); !end.IsZero() && a.member.node.Source == fleet.Etcd {
+		o.more = relay.AppendDeadline(append(o.more[:0], r.More...), end, time.Now())
+		r.More = o.more
+	}
 	if l.Bond == Stored {
 		r.More = nil // the rank that made the response has no part in reading it
 	}
+	r.More = a.span.AppendHeader(r.More[:len(r.More):len(r.More)])
 	address(r, a.member.node.Node, asked.Auth, &a.abort)
 	if r.Body = o.edits.Segments(r.Body[:0]); o.edits.Err() != nil {
 		return nil, fmt.Errorf("%w: %w", errUnfit, o.edits.Err())
@@ -108,7 +115,7 @@ func (d *Dispatcher) errand(
 		return relay.ErrCanceled
 	}
 	defer r.Life.Leave(abort)
-	q.Header = r.Header
+	q.Header, q.More = r.Header, r.Trace.AppendHeader(nil)
 	address(&q, n, r.Auth, abort)
 	ex, err := n.Pool.Send(&q, until)
 	if err != nil {

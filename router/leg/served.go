@@ -31,6 +31,9 @@ const (
 	works
 )
 
+// String is the work's name in traces.
+func (w Work) String() string { return [...]string{"answer", "prefill"}[w] }
+
 // servedFleet is a fleet snapshot with the dispatcher's data about it. servedFleet is immutable. A
 // new snapshot gets a new servedFleet, which takes over the data that stays valid.
 type servedFleet struct {

@@ -16,6 +16,7 @@ import (
 // Do not use the leg or its parts afterwards.
 func (l *Leg) Finish(o relay.Outcome) {
 	defer l.giveBack() // runs even if settle panics
+	defer l.traceEnd(o)
 	switch a := l.now; {
 	case a == nil || a.member == nil:
 	case !a.taken: // a bug ended the leg; the node is not at fault
@@ -118,9 +119,10 @@ func (l *Leg) count(a *attempt, now time.Time) {
 			m.MaxGap.Observe(r.Gap.Seconds())
 		}
 	}
-	m.Prompt.Add(float64(r.Usage.Prompt))
-	m.Completion.Add(float64(r.Usage.Completion))
-	m.Cached.Add(float64(r.Usage.Cached))
+	u := l.Usage()
+	m.Prompt.Add(float64(u.Prompt))
+	m.Completion.Add(float64(u.Completion))
+	m.Cached.Add(float64(u.Cached))
 }
 
 // unreportedMin is the number of answers without a count of cached tokens after which an engine

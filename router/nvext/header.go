@@ -31,10 +31,10 @@ func IsHeader(name []byte) bool {
 var headers = func() []field {
 	all := []field{
 		{name: "x-dynamo-worker-instance-id", read: (*reader).pin, privileged: true},
-		{name: "x-dynamo-prefill-instance-id", read: func(r *reader) { r.workerID() }, privileged: true},
+		{name: "x-dynamo-prefill-instance-id", read: func(r *reader) { r.x.Prefill.Worker = r.choice() }, privileged: true},
 		{name: rankHeader, read: (*reader).rank, privileged: true},
 		{name: engineRankHeader, read: (*reader).engineRank, privileged: true},
-		{name: "x-dynamo-prefill-dp-rank", read: func(r *reader) { r.count() }, privileged: true},
+		{name: "x-dynamo-prefill-dp-rank", read: (*reader).prefillRank, privileged: true},
 		{name: "x-cgn-allowed-worker-ids", read: (*reader).allowedHeader, privileged: true},
 		{name: "x-dynamo-request-priority", read: (*reader).priority},
 		{name: "x-dynamo-request-strict-priority", read: func(r *reader) { r.count() }},

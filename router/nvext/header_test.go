@@ -42,6 +42,8 @@ func TestHeadersBeatTheBody(t *testing.T) {
 	want.Worker = Worker{"host-2", "x-dynamo-worker-instance-id"}
 	want.Allowed, want.AllowedBy = Workers{"7", "host-9"}, "x-cgn-allowed-worker-ids"
 	want.DPRank, want.DPRankBy = policy.Given(uint32(0)), "x-dynamo-dp-rank"
+	want.Prefill.Worker = Worker{"8", "x-dynamo-prefill-instance-id"}
+	want.Prefill.Rank, want.Prefill.RankBy = policy.Given(uint32(2)), "x-dynamo-prefill-dp-rank"
 	want.Overrides = policy.Overrides{
 		Targets:            policy.Targets{First: 0.1, Step: 0.003},
 		OverlapScoreCredit: policy.Given(.25), PrefillLoadScale: policy.Given(4.), Temperature: policy.Given(0.),

@@ -23,6 +23,8 @@ type Ext struct {
 	DPRank   policy.Optional[uint32] // data-parallel rank of the worker
 	DPRankBy string                  // the field or header that chose DPRank
 
+	Prefill Prefill // the worker that computes the prompt for another one
+
 	RequiredTaints  []string
 	PreferredTaints []Taint
 
@@ -40,6 +42,13 @@ type Ext struct {
 type Worker struct {
 	ID string // a node's name or its number; empty: no choice
 	By string // the field or header that made the choice
+}
+
+// Prefill is a client's choice of the worker that computes the prompt.
+type Prefill struct {
+	Worker Worker
+	Rank   policy.Optional[uint32] // its data-parallel rank
+	RankBy string                  // the field or header that chose Rank
 }
 
 // Taint is a label of nodes that a request prefers, or avoids if the weight is negative.

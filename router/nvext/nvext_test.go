@@ -48,7 +48,8 @@ func TestEverything(t *testing.T) {
 	want := &Ext{
 		Worker:  Worker{"7", "nvext.decode_worker_id"},
 		Allowed: Workers{"9007199254740991", "a", "b"}, AllowedBy: "nvext.allowed_worker_ids",
-		DPRank: policy.Given(uint32(3)), DPRankBy: "nvext.dp_rank", RequiredTaints: []string{"r"},
+		DPRank: policy.Given(uint32(3)), DPRankBy: "nvext.dp_rank",
+		Prefill: Prefill{Worker: Worker{"host-1", "nvext.prefill_worker_id"}}, RequiredTaints: []string{"r"},
 		PreferredTaints: []Taint{{"p\n", 0.5}, {"q", -2}},
 		OSL:             256,
 		Overrides: policy.Overrides{

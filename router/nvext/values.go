@@ -105,6 +105,14 @@ func (r *reader) allow(all Workers) {
 
 func (r *reader) rank() { r.x.DPRank, r.x.DPRankBy = policy.Given(r.count()), r.name() }
 
+// prefillRank reads the rank of the worker that computes the prompt. The largest number means none.
+func (r *reader) prefillRank() {
+	p := &r.x.Prefill
+	if n := r.count(); n != math.MaxUint32 {
+		p.Rank, p.RankBy = policy.Given(n), r.name()
+	}
+}
+
 // engineRank reads the rank by the header that engines know. The router's own header wins.
 func (r *reader) engineRank() {
 	if r.x.DPRankBy == rankHeader {

@@ -1,8 +1,9 @@
 // Package plan decides which legs answer a request, and makes one answer of their results.
 //
-// A request for inference is one leg (Direct). A request about a stored response first asks the
-// nodes which one has it, with captured answers, and then goes to that node. Any other combination
-// of legs is a Plan of its own: prefill then decode, a small model then a large one.
+// A request for inference is one leg (Direct). A request for a model with a chain asks the models
+// of the chain in turn (Cascade). A request about a stored response first asks the nodes which one
+// has it, with captured answers, and then goes to that node. Any other combination of legs is a
+// Plan of its own, such as prefill then decode.
 package plan
 
 import (
@@ -31,9 +32,10 @@ type Parts struct {
 	Metrics *metrics.Router
 	Logger  *slog.Logger
 	// Choose returns the plan for a request for inference once the request has been read. The
-	// default is Direct.
-	Choose func(*request.Request) Plan
-	Resume Resume
+	// default is a Cascade for a model with a chain, and Direct for any other model.
+	Choose   func(*request.Request) Plan
+	Cascades Cascades
+	Resume   Resume
 }
 
 // Planner answers requests by plans. Planner is safe for concurrent use.
@@ -41,14 +43,16 @@ type Planner struct {
 	parts     Parts
 	searches  atomic.Int32  // running searches for stored responses
 	lostAfter time.Duration // see responsesLost
+	held      heldBytes     // of answers that wait for a judgement
 }
 
 // New returns a planner.
 func New(p Parts) *Planner {
+	planner := &Planner{parts: p, lostAfter: responsesLost}
 	if p.Choose == nil {
-		p.Choose = func(*request.Request) Plan { return Direct{} }
+		planner.parts.Choose = planner.choose
 	}
-	return &Planner{parts: p, lostAfter: responsesLost}
+	return planner
 }
 
 // Plan decides which legs answer a request. A Plan's methods are called one at a time. A plan with
@@ -162,7 +166,7 @@ func (t *Task) Run(q leg.Question, place answer.Place) *apierror.Error {
 	if t.shown = place == t.Client; t.shown {
 		t.follows = t.plan.Follows()
 	}
-	q.Continues = t.shown && t.before.shown
+	q.Continues, q.Step = t.shown && t.before.shown, t.Steps().Step
 	t.leg = t.planner.parts.Legs.Leg(t.Request, q, place)
 	return t.leg.Do()
 }
@@ -179,7 +183,7 @@ func (t *Task) total() before {
 			b.ttft, b.expected = l.TTFT, l.ExpectedTTFT()
 		}
 		b.events += l.Reading.Events
-		b.usage, b.shown = joined(b.usage, l.Reading.Usage), true
+		b.usage, b.shown = joined(b.usage, l.Usage()), true
 	}
 	return b
 }
@@ -403,12 +407,13 @@ type Account struct {
 	Usage    usage.Counts  // of the legs whose answers went to the client
 	Cause    string        // the metrics' word for the last failed attempt
 	Resumed  string        // how another node went on with the stream; empty: none did
+	Cascade  Steps
 }
 
 // Account sums up the task so far. o is the end of the client's answer, if it has ended.
 func (t *Task) Account(o relay.Outcome) Account {
 	l, all := t.leg, t.total()
-	a := Account{Attempts: all.attempts, TTFT: all.ttft, Expected: all.expected, Usage: all.usage}
+	a := Account{Attempts: all.attempts, TTFT: all.ttft, Expected: all.expected, Usage: all.usage, Cascade: t.Steps()}
 	if t.resumed != nil {
 		a.Resumed = t.resumed.how()
 	}

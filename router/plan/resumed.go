@@ -139,8 +139,6 @@ func (p *Resumed) edit(e *scan.Edits, n *fleet.Node) {
 	p.body.Edit(&p.stream, e, r.Scan, r.Body(), ids)
 }
 
-var trueValue = []byte("true")
-
 // fits says whether n may go on with the stream.
 func (p *Resumed) fits(n *fleet.Node) bool {
 	if slices.Contains(p.lost, n.ID) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cognitora/dataplane/router/nvext"
 	"github.com/cognitora/dataplane/router/scan"
+	"github.com/cognitora/dataplane/router/traces"
 )
 
 // Request is one request of a client. Make one with New. After Reset the memory may serve another
@@ -32,6 +33,7 @@ type Request struct {
 	Received time.Time
 	Deadline time.Time // the client's own; zero: none
 	Scan     *scan.Request
+	Trace    *traces.Request // nil: not recorded; Reset ends it
 	Life     Life
 	// OneLeg says that the client cannot take an answer of several legs, because it speaks HTTP/1.0.
 	OneLeg bool
@@ -52,6 +54,7 @@ const keptHead = 16 << 10
 // a method of the old r.Life any more.
 func (r *Request) Reset() {
 	r.Release()
+	r.Trace.End()
 	r.Scan.Reset()
 	scanned, header, model, own, aborts := r.Scan, small(r.Header), small(r.model), small(r.own), r.Life.aborts
 	clear(aborts[:cap(aborts)])

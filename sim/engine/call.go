@@ -64,6 +64,10 @@ func (e *Engine) handler(f endpoint, runsModel bool) http.HandlerFunc {
 		err := c.serve(f, runsModel)
 		e.traffic.leave(errors.Is(err, errGone))
 		c.end(err)
+		if crash := time.Duration(c.fault.Crash); crash > 0 && err == nil {
+			_ = c.flush() // the client may have left
+			e.crashFor(crash)
+		}
 	}
 }
 
@@ -85,7 +89,7 @@ func (c *call) serve(f endpoint, runsModel bool) error {
 		if err := c.chooseRank(); err != nil {
 			return err
 		}
-		defer c.rank.calls.Add(-1)
+		defer func() { c.rank.calls.Add(-1) }() // the body may choose another rank
 	}
 	return f(c)
 }
@@ -117,10 +121,8 @@ func (c *call) authorize() error {
 // end answers with an error. If no answer is possible it cuts the connection.
 func (c *call) end(err error) {
 	var refusal *apiError
-	var late lateError
 	switch {
 	case err == nil:
-	case errors.As(err, &late) && c.refuseLate(late.apiError) == nil:
 	case errors.As(err, &refusal) && c.refuse(refusal) == nil:
 	default:
 		panic(http.ErrAbortHandler)
@@ -129,10 +131,17 @@ func (c *call) end(err error) {
 
 // refuse writes an error in the format of the path's API, worded as in vLLM.
 func (c *call) refuse(e *apiError) error {
+	if c.sse {
+		return c.refuseLate(e)
+	}
 	if e.status == http.StatusUnauthorized {
 		return c.json(e.status, map[string]string{"error": e.message})
 	}
 	doc := map[string]any{"error": e.detail()}
+	if c.cfg.Connector == ConnectorSGLang || c.cfg.Connector == ConnectorTRTLLM {
+		doc = e.detail()
+		doc["object"] = "error"
+	}
 	if strings.HasPrefix(c.r.URL.Path, "/v1/messages") {
 		doc = map[string]any{"type": "error", "error": map[string]any{"type": anthropicErrors[e.kind],
 			"message": e.message}}
@@ -140,12 +149,8 @@ func (c *call) refuse(e *apiError) error {
 	return c.json(e.status, doc)
 }
 
-// lateError is an error that an engine finds after it has sent the head of a stream.
-type lateError struct{ *apiError }
-
-// refuseLate writes an error as the only event of a stream.
+// refuseLate writes an error as an event of a stream whose head has been sent.
 func (c *call) refuseLate(e *apiError) error {
-	c.stream()
 	c.out = append(c.out, "data: "...)
 	c.out = appendJSON(c.out, map[string]any{"error": e.detail()})
 	c.out = append(c.out, "\n\ndata: [DONE]\n\n"...)
@@ -199,7 +204,7 @@ type named struct {
 func (n *named) model() *string { return &n.Model }
 
 // embedded removes the names of embedded structs from a field's name.
-var embedded = strings.NewReplacer("sampling.", "", "named.", "")
+var embedded = strings.NewReplacer("sampling.", "", "named.", "", "bootstrap.", "")
 
 // parsed makes an endpoint of a function that takes the parsed body.
 func parsed[Q any, P interface {

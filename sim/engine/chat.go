@@ -2,6 +2,7 @@ package engine
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -21,7 +22,8 @@ type chatRequest struct {
 	ResponseFormat *responseFormat `json:"response_format"`
 	GenerationMark *bool           `json:"add_generation_prompt"`
 	Continue       bool            `json:"continue_final_message"`
-	InputIDs       []uint32        `json:"input_ids"` // SGLang's
+	InputIDs       []uint32        `json:"input_ids"`        // SGLang's
+	PromptIDs      []uint32        `json:"prompt_token_ids"` // TensorRT-LLM's
 }
 
 func chat(c *call, q *chatRequest) error {
@@ -32,8 +34,11 @@ func chat(c *call, q *chatRequest) error {
 		q.MaxTokens = q.MaxCompletion
 	}
 	q.ReturnTokens = q.ReturnTokens && !c.cfg.OmitTokenIDs
-	if err := q.checkLogprobs(); err != nil {
+	if err := errors.Join(c.forbidOthers(), q.checkLogprobs()); err != nil {
 		return err
+	}
+	if c.cfg.Connector == ConnectorSGLang && q.Continue {
+		q.GenerationMark = new(false) // SGLang looks at continue_final_message alone
 	}
 	d, err := q.dialogue()
 	if err != nil {
@@ -70,8 +75,11 @@ func (q *chatRequest) dialogue() (*dialogue, error) {
 		return nil, badRequest("Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
 			"continue_final_message")
 	}
-	if q.KVTransfer != nil && len(q.KVTransfer.ids) > 0 {
+	switch {
+	case q.KVTransfer != nil && len(q.KVTransfer.ids) > 0:
 		d.ids = q.KVTransfer.ids
+	case len(q.PromptIDs) > 0:
+		d.ids = q.PromptIDs
 	}
 	if len(q.Tools) > 0 && json.Unmarshal(q.Tools, &d.specs) != nil {
 		return nil, badRequest("Input should be a valid list", "tools")
@@ -100,7 +108,7 @@ type reply struct {
 	open string // the beginning of every chunk
 }
 
-// reply chooses the answer's id: the request's x-request-id after a prefix, as in vLLM, or a new one.
+// reply chooses the answer's id: a prefix and the request's x-request-id, as in vLLM, or a new one.
 func (c *call) reply(prefix, model string) reply {
 	if asked := c.r.Header.Get("X-Request-Id"); asked != "" {
 		c.id = prefix + asked
@@ -194,7 +202,8 @@ func (a *chatAnswer) toolHead(i int) {
 	a.out = append(a.out, a.open...)
 	a.out = fmt.Appendf(a.out,
 		`{"index":%d,"delta":{"tool_calls":[{"id":%s,"type":"function","index":0,"function":{"name":%s,"arguments":""}}]},`+
-			`"logprobs":null,"finish_reason":null,"token_ids":null}]}`+"\n\n", i, quote(a.callID(i)), quote(a.tool.name))
+			`"logprobs":null,"finish_reason":null,"token_ids":null}]}`+"\n\n",
+		i, quote(a.callID(i)), quote(a.tool.name))
 }
 
 func (a *chatAnswer) callID(i int) string { return fmt.Sprintf("chatcmpl-tool-%s-%d", a.id[9:], i) }
@@ -220,7 +229,7 @@ func (a *chatAnswer) whole() error {
 		choices = append(choices, a.choice(i))
 	}
 	return a.answer(chatCompletion{
-		PromptTokenIDs: a.q.shown(a.g.seqs[0].prompt),
+		PromptTokenIDs: a.q.shown(a.g.seqs[0].prompt, a.contextAnswer(&a.q.sampling, a.g)),
 		ID:             a.id, Object: "chat.completion", Created: a.created, Model: a.model,
 		Choices: choices, Fingerprint: fingerprint, Usage: a.usage(a.g),
 		KVTransfer: a.kvAnswer(a.g),
@@ -237,6 +246,9 @@ func (a *chatAnswer) choice(i int) chatChoice {
 		m.Content = &text
 	}
 	ch := chatChoice{Index: i, Message: m, FinishReason: a.reason(i)}
+	if i == 0 {
+		ch.Disaggregated = a.contextAnswer(&a.q.sampling, a.g)
+	}
 	if a.q.ReturnTokens {
 		ch.TokenIDs = o.tokens()
 	}
@@ -276,6 +288,8 @@ type chatChoice struct {
 	StopReason    *string       `json:"stop_reason"`
 	TokenIDs      []uint32      `json:"token_ids"`
 	RoutedExperts *struct{}     `json:"routed_experts"`
+
+	Disaggregated *disaggregated `json:"disaggregated_params,omitempty"` // TensorRT-LLM's
 }
 
 type chatMessage struct {

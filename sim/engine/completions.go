@@ -9,6 +9,9 @@ type completionRequest struct {
 }
 
 func completions(c *call, q *completionRequest) error {
+	if err := c.forbidOthers(); err != nil {
+		return err
+	}
 	if len(q.Prompt) == 0 {
 		return badRequest("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
 	}
@@ -109,10 +112,16 @@ func (a *completionAnswer) whole() error {
 		ID: a.id, Object: "text_completion", Created: a.created, Model: a.model, Fingerprint: fingerprint,
 		Usage: a.usage(a.g), KVTransfer: a.kvAnswer(a.g),
 	}
+	if context := a.contextAnswer(&a.q.sampling, a.g); context != nil {
+		doc.PromptTokenIDs = a.g.seqs[0].prompt
+	}
 	for i, q := range a.g.seqs {
 		o := &q.output
 		ch := textChoice{
-			Index: i, Text: o.whole(), FinishReason: o.reason, PromptTokenIDs: a.q.shown(q.prompt),
+			Index: i, Text: o.whole(), FinishReason: o.reason, PromptTokenIDs: a.q.shown(q.prompt, nil),
+		}
+		if i == 0 {
+			ch.Disaggregated = a.contextAnswer(&a.q.sampling, a.g)
 		}
 		if a.q.ReturnTokens {
 			ch.TokenIDs = o.tokens()
@@ -140,6 +149,8 @@ type textCompletion struct {
 	KVTransfer  *kvAnswer    `json:"kv_transfer_params"`
 	ECTransfer  *struct{}    `json:"ec_transfer_params"`
 	Metrics     *struct{}    `json:"metrics"`
+
+	PromptTokenIDs []uint32 `json:"prompt_token_ids,omitempty"` // TensorRT-LLM's
 }
 
 type textChoice struct {
@@ -152,4 +163,6 @@ type textChoice struct {
 	PromptLogprobs *struct{}     `json:"prompt_logprobs"`
 	PromptTokenIDs []uint32      `json:"prompt_token_ids"`
 	RoutedExperts  *struct{}     `json:"routed_experts"`
+
+	Disaggregated *disaggregated `json:"disaggregated_params,omitempty"` // TensorRT-LLM's
 }

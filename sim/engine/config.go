@@ -79,11 +79,11 @@ type Config struct {
 	Seed uint64
 	// OutputTokens is the length of an answer without max_tokens. Default 32.
 	OutputTokens int
-	// EndsItself ends an answer after OutputTokens also if max_tokens allows more, unless the request
-	// has ignore_eos. Without EndsItself an answer has max_tokens.
+	// EndsItself ends an answer after OutputTokens also if max_tokens allows more, unless the
+	// request has ignore_eos. Without EndsItself an answer has max_tokens.
 	EndsItself bool
-	// Quality is the share of questions that the engine answers rightly, 0..1. See Difficulty. Default
-	// 0: answers have no meaning.
+	// Quality is the share of questions that the engine answers rightly, 0..1. See Difficulty.
+	// Default 0: answers have no meaning.
 	Quality float64
 
 	// OmitCachedTokens leaves prompt_tokens_details out, like vLLM without
@@ -125,6 +125,9 @@ type Config struct {
 	// TransferTokensPerSecond is the rate at which blocks come from another engine, in tokens.
 	// Default 5,000,000.
 	TransferTokensPerSecond float64
+	// PeerTimeout is the wall time for which a leg waits for its other leg, with connectors that
+	// send both together. Default 300 s.
+	PeerTimeout time.Duration
 	// LoadFailure says what becomes of a request whose blocks cannot be read. Default LoadFail.
 	LoadFailure LoadFailure
 
@@ -206,6 +209,7 @@ func (c Config) withDefaults() Config {
 	c.DecodeStep, c.Speed = cmp.Or(c.DecodeStep, 15*time.Millisecond), cmp.Or(c.Speed, 1)
 	c.SideChannel, c.BlockLease = cmp.Or(c.SideChannel, "127.0.0.1:0"), cmp.Or(c.BlockLease, 30*time.Second)
 	c.TransferTokensPerSecond = cmp.Or(c.TransferTokensPerSecond, 5e6)
+	c.PeerTimeout = cmp.Or(c.PeerTimeout, 300*time.Second)
 	c.LoadFailure = cmp.Or(c.LoadFailure, LoadFail)
 	c.OutputTokens, c.MaxStored = cmp.Or(c.OutputTokens, 32), cmp.Or(c.MaxStored, 1024)
 	if c.MaxLoRAs == 0 && (len(c.Adapters)+len(c.LazyAdapters) > 0 || c.RuntimeLoRA) {
@@ -243,6 +247,7 @@ func (c Config) validate() error {
 		{"MaxLoRAs", c.MaxLoRAs < 0},
 		{"AdapterLoad", c.AdapterLoad < 0},
 		{"BlockLease", c.BlockLease < 0},
+		{"PeerTimeout", c.PeerTimeout < 0},
 		{"TransferTokensPerSecond", c.TransferTokensPerSecond < 0},
 	} {
 		if f.bad {

@@ -9,6 +9,12 @@ import (
 	"testing"
 )
 
+// chatted sends a chat and returns the answer, which must have the status.
+func chatted(t *testing.T, e *Engine, body string, status int) map[string]any {
+	t.Helper()
+	return object(t, post(t, e, "/v1/chat/completions", body), status)
+}
+
 // numbers returns a list of JSON numbers.
 func numbers(t *testing.T, v any) (ids []uint32) {
 	t.Helper()
@@ -75,7 +81,7 @@ func listen(t *testing.T, res *http.Response) (s spoken) {
 // TestTokenIDs: the ids come where vLLM has them, and only if asked for.
 func TestTokenIDs(t *testing.T) {
 	e := start(t)
-	chat := object(t, post(t, e, "/v1/chat/completions", chatBody("hello", `,"max_tokens":5,"return_token_ids":true`)), 200)
+	chat := chatted(t, e, chatBody("hello", `,"max_tokens":5,"return_token_ids":true`), 200)
 	tokens := object(t, post(t, e, "/tokenize", chatBody("hello", "")), 200)
 	if !reflect.DeepEqual(chat["prompt_token_ids"], tokens["tokens"]) {
 		t.Errorf("prompt_token_ids %v, want %v", chat["prompt_token_ids"], tokens["tokens"])
@@ -172,9 +178,11 @@ func TestContinuationEndsWhereTheAnswerDid(t *testing.T) {
 			}
 		}
 	}
-	for more, want := range map[string]int{`"max_tokens":10`: 10, `"max_tokens":4`: 4, `"ignore_eos":true,"max_tokens":30`: 30,
-		`"min_tokens":15,"max_tokens":30`: 15, `"min_tokens":15`: 15} {
-		doc := object(t, post(t, e, "/v1/chat/completions", chatBody("go on", ","+more)), 200)
+	for more, want := range map[string]int{
+		`"max_tokens":10`: 10, `"max_tokens":4`: 4, `"ignore_eos":true,"max_tokens":30`: 30,
+		`"min_tokens":15,"max_tokens":30`: 15, `"min_tokens":15`: 15,
+	} {
+		doc := chatted(t, e, chatBody("go on", ","+more), 200)
 		if n := at(t, doc, "usage", "completion_tokens"); n != float64(want) {
 			t.Errorf("%s: %v tokens, want %d", more, n, want)
 		}
@@ -223,9 +231,11 @@ func TestStopStringHoldsTextBack(t *testing.T) {
 
 func TestContinueNeedsNoGenerationPrompt(t *testing.T) {
 	e := start(t)
-	object(t, post(t, e, "/v1/chat/completions", chatBody("x", `,"continue_final_message":true`)), 400)
-	marked := object(t, post(t, e, "/v1/chat/completions", chatBody("x", "")), 200)
-	bare := object(t, post(t, e, "/v1/chat/completions", chatBody("x", `,"add_generation_prompt":false`)), 200)
+	chatted(t, e, chatBody("x", `,"continue_final_message":true`), 400)
+	chatted(t, start(t, func(c *Config) { c.Connector = ConnectorSGLang }),
+		chatBody("x", `,"continue_final_message":true`), 200)
+	marked := chatted(t, e, chatBody("x", ""), 200)
+	bare := chatted(t, e, chatBody("x", `,"add_generation_prompt":false`), 200)
 	if a, b := at(t, marked, "usage", "prompt_tokens").(float64), at(t, bare, "usage", "prompt_tokens"); b != a-4 {
 		t.Errorf("%v prompt tokens without the mark, %v with it", b, a)
 	}

@@ -43,9 +43,22 @@ func (e *Engine) serveFault(w http.ResponseWriter, r *http.Request) {
 }
 
 // refuseFor refuses connections for d in wall time. Then refuseFor accepts connections again.
-func (e *Engine) refuseFor(d time.Duration) {
+func (e *Engine) refuseFor(d time.Duration) { e.goneFor(d, e.Refuse) }
+
+// crashFor kills the engine for d in wall time. Connections end without a reset, so that answers
+// which have been written arrive.
+func (e *Engine) crashFor(d time.Duration) {
+	e.goneFor(d, func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.shut(false)
+		e.halt()
+	})
+}
+
+func (e *Engine) goneFor(d time.Duration, leave func()) {
 	e.timers.Go(func() {
-		e.Refuse()
+		leave()
 		select {
 		case <-time.After(d):
 		case <-e.quit:

@@ -15,13 +15,13 @@
 // bytes as well. An answer sent back in the next turn therefore has the same tokens and hits the
 // blocks filled during its generation.
 //
-// A request with return_token_ids gets the ids of its prompt and its answer. Another engine with the
-// same seed goes on exactly where an answer ended if its prompt is the first prompt and the tokens
-// of the answer so far: as token ids of /v1/completions, as prompt_token_ids in the kv_transfer_params
-// of a chat, as SGLang's input_ids of a chat, or as an open last message of the assistant
-// (continue_final_message). Without max_tokens, or with Config.EndsItself, the answer then also ends
-// where the first one would have ended. As in vLLM, a stream with stop strings sends text that may
-// begin one later than its token.
+// A request with return_token_ids gets the ids of its prompt and its answer. Another engine with
+// the same seed goes on exactly where an answer ended if its prompt is the first prompt and the
+// tokens of the answer so far: as token ids of /v1/completions, as prompt_token_ids in the
+// kv_transfer_params of a chat, as SGLang's input_ids of a chat, or as an open last message of the
+// assistant (continue_final_message). Without max_tokens, or with Config.EndsItself, the answer
+// then also ends where the first one would have ended. As in vLLM, a stream with stop strings sends
+// text that may begin one later than its token.
 //
 // # Quality
 //
@@ -30,8 +30,8 @@
 // answer of two or more tokens to a question no harder than Quality ends with its RightAnswer.
 // Another one ends with another word. Log probabilities are a noisy sign of that: -logprob is
 // exponential, with a mean that belongs to the answer. The means are log-normal, with medians 0.25
-// for right and 0.65 for wrong answers and sigma 0.8, so a right answer looks surer than a wrong one
-// in 80% of the pairs. All of this follows from question, model and Config.Seed.
+// for right and 0.65 for wrong answers and sigma 0.8, so a right answer looks surer than a wrong
+// one in 80% of the pairs. All of this follows from question, model and Config.Seed.
 //
 // # Time
 //
@@ -53,21 +53,41 @@
 //
 // # Prefill and decode on different engines
 //
-// With ConnectorNIXL the engine speaks as vLLM with its NixlConnector. A request with
-// kv_transfer_params {"do_remote_decode":true} is answered with kv_transfer_params that name its
-// prompt's blocks. The engine keeps these blocks until another engine has read them, or until
-// Config.BlockLease ends. An engine that gets these params with "do_remote_prefill":true reads the
-// blocks before its first token, from the side channel that they name. Blocks can be read once. The
-// engine then computes no prompt tokens, and answers from the tokens that it read. If these are not
-// its own prompt's, the answer is that of the other prompt, and Stats.WrongBlocks rises. If the
-// blocks are gone, Config.LoadFailure decides, and Stats.LostBlocks rises. The request waits for the
-// transfer of all its tokens, though blocks that the engine has are not counted as received.
+// Config.Connector says by which wire an engine gets the blocks of a prompt from another one. The
+// blocks come from the side channel of that engine before the first token, and can be read once.
+// The reader then computes no prompt tokens, and answers from the tokens that it read. If these are
+// not its own prompt's, the answer is that of the other prompt, and Stats.WrongBlocks rises. If the
+// blocks are gone, Config.LoadFailure decides, and Stats.LostBlocks rises. The request waits for
+// the transfer of all its tokens, though blocks that the engine has are not counted as received.
+//
+// ConnectorNIXL is vLLM's. A request with kv_transfer_params {"do_remote_decode":true} is answered
+// with kv_transfer_params that name its prompt's blocks. The engine keeps these until another
+// engine has read them, or until Config.BlockLease ends. The other engine gets these params, which
+// have "do_remote_prefill":true, with its own request. A client that leaves that engine frees
+// nothing here.
+//
+// ConnectorMooncake is vLLM's as well. Both requests have a transfer_id, and may come in any order.
+// The second engine waits for the first one, for Config.PeerTimeout at most. The first engine's
+// side channel answers GET /query with its engine ids.
+//
+// ConnectorSGLang needs a Role. Both engines get the same request with bootstrap_host,
+// bootstrap_port and bootstrap_room, single or as lists. The first engine computes nothing before
+// the second one waits, and answers with one token. Each fails after Config.PeerTimeout alone.
+//
+// ConnectorTRTLLM is TensorRT-LLM's. The answer to disaggregated_params with "context_only" has
+// disaggregated_params in choice 0 for a request with "generation_only". With schedule_style 1 the
+// second request comes first, and the first engine waits for it. /server_info has the address for
+// that.
+//
+// testdata/README.md says which of these wires are recorded.
 //
 // # Faults
 //
 // A request asks for a fault with the header x-sim-fault, for example "die_after=10", "hang" or
 // "status=429,retry_after=1". Engine.SetFault and POST /sim/fault set a Fault for requests of the
-// whole engine. The POST has the fields of a Fault as JSON, with count, probability and path;
-// DELETE ends the fault. Engine.Refuse, Kill and Accept simulate a host that goes and returns;
-// {"refuse":"2s"} refuses connections over HTTP. GET /sim/stats returns the engine's counts.
+// whole engine. The POST has the fields of a Fault as JSON, with count, probability, path and leg;
+// DELETE ends the fault. With leg a fault strikes only one of a request's legs, so a header that a
+// router passes to both engines can name one. Engine.Refuse, Kill and Accept simulate a host that
+// goes and returns; {"refuse":"2s"} refuses connections over HTTP, and "crash=2s" kills the engine
+// after its answer. GET /sim/stats returns the engine's counts.
 package engine

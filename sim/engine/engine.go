@@ -20,10 +20,10 @@ type Engine struct {
 
 	network, addr string // as bound
 
-	mu      sync.Mutex // guards listener changes
-	kv      *KVEvents  // with bound endpoints; nil without KV events
-	door    *door      // nil while connections are refused
-	side    *sideChannel
+	mu      sync.Mutex             // guards listener changes
+	kv      *KVEvents              // with bound endpoints; nil without KV events
+	door    *door                  // nil while connections are refused
+	side    *door                  // nil as well, and without a connector
 	sideAt  atomic.Pointer[string] // address of side, kept from the first listening
 	starts  uint64                 // number of cores so far
 	closed  bool
@@ -214,37 +214,15 @@ func (e *Engine) open() error {
 	return nil
 }
 
-// openSide listens for other engines, if this one has a connector. The caller holds e.mu.
-func (e *Engine) openSide() (err error) {
-	if e.cfg.Connector == ConnectorNone {
-		return nil
-	}
-	addr := e.cfg.SideChannel
-	if bound := e.sideAt.Load(); bound != nil {
-		addr = *bound
-	}
-	if e.side, err = listenSide(addr, e.readLent); err == nil {
-		e.sideAt.Store(new(e.side.l.Addr().String()))
-	}
-	return err
-}
-
-// SideChannel returns the host:port from which other engines read this engine's blocks. SideChannel
-// returns "" without a connector.
-func (e *Engine) SideChannel() string {
-	if at := e.sideAt.Load(); at != nil {
-		return reachable(*at)
-	}
-	return ""
-}
-
 // shut closes listener and connections and waits for their goroutines. The caller holds e.mu.
 func (e *Engine) shut(reset bool) {
 	if e.door == nil {
 		return
 	}
 	e.door.close(reset)
-	e.side.close()
+	if e.side != nil {
+		e.side.close(reset)
+	}
 	e.door, e.side = nil, nil
 }
 

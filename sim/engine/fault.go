@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -41,6 +42,16 @@ type Fault struct {
 	// tokens out of the usage.
 	NoStreamOptions bool `json:"no_stream_options,omitempty"`
 	NoCachedTokens  bool `json:"no_cached_tokens,omitempty"`
+
+	// NoTransfer answers without the parameters by which another engine gets the blocks. LoseBlocks
+	// answers with them, but loses the blocks, like an engine that dies after its answer.
+	NoTransfer bool `json:"no_transfer,omitempty"`
+	LoseBlocks bool `json:"lose_blocks,omitempty"`
+	// Crash kills the engine after the answer, for that wall time. The end of a stream may be lost.
+	Crash Duration `json:"crash,omitempty"`
+	// Leg restricts the fault to requests of one leg: "prefill" or "decode" of two engines, or
+	// "whole" for a request that one engine answers.
+	Leg Leg `json:"leg,omitempty"`
 
 	// Refuse closes the listener and all connections for that wall time. Only the engine's fault
 	// may set Refuse, not a request's.
@@ -80,7 +91,7 @@ func ParseFault(s string) (Fault, error) {
 		switch number, err := strconv.ParseFloat(value, 64); {
 		case !given:
 			fields[name] = true
-		case err == nil && name != "slow" && name != "refuse":
+		case err == nil && name != "slow" && name != "refuse" && name != "crash":
 			fields[name] = number
 		default:
 			fields[name] = value
@@ -105,6 +116,8 @@ func decodeFault(doc []byte) (Fault, error) {
 		return Fault{}, fmt.Errorf("fault: status %d is no error", f.Status)
 	case f.Close != "" && f.Close != "rst" && f.Close != "fin":
 		return Fault{}, fmt.Errorf("fault: close %q is neither rst nor fin", f.Close)
+	case !slices.Contains([]Leg{LegAny, LegWhole, LegPrefill, LegDecode}, f.Leg):
+		return Fault{}, fmt.Errorf("fault: leg %q is none of prefill, decode and whole", f.Leg)
 	case f.Probability < 0 || f.Probability > 1:
 		return Fault{}, errors.New("fault: probability is not in 0..1")
 	}
@@ -137,15 +150,20 @@ func (f *faults) replace(with *Fault) {
 }
 
 // strike returns the fault of a request: its own, else the engine's. The channel is closed when the
-// engine's fault changes.
-func (f *faults) strike(path string, runsModel bool, asked *Fault) (Fault, <-chan struct{}) {
+// engine's fault changes. leg is called if a fault asks for one.
+func (f *faults) strike(path string, runsModel bool, asked *Fault, leg func() Leg) (Fault, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if asked != nil && asked.Leg != LegAny && asked.Leg != leg() {
+		asked = nil
+	}
 	switch {
 	case asked != nil:
 		f.struck.Add(1)
 		return *asked, nil
 	case f.set == nil || !f.set.covers(path, runsModel):
+		return Fault{}, nil
+	case f.set.Leg != LegAny && f.set.Leg != leg():
 		return Fault{}, nil
 	case f.set.Probability > 0 && f.random.Float64() >= f.set.Probability:
 		return Fault{}, nil

@@ -7,10 +7,14 @@ import (
 
 // generation holds the sequences of one request: for each prompt, one for each choice.
 type generation struct {
-	seqs    []*sequence
-	choices int // of each prompt
-	sent    []int
-	wake    chan struct{}
+	sampling  *sampling
+	seqs      []*sequence
+	handovers []handover // of seqs
+	rooms     []int      // tokens of the context that are left for each answer
+	over      bool       // the handovers are done
+	choices   int        // of each prompt
+	sent      []int
+	wake      chan struct{}
 }
 
 // generate prepares the sequences for the prompts. A text forced by the request replaces generated
@@ -19,46 +23,34 @@ func (c *call) generate(s *sampling, forced string, prompts ...[]uint32) (*gener
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	g := &generation{choices: s.choices(), wake: make(chan struct{}, 1)}
-	for _, prompt := range prompts {
+	if err := c.moveToRank(s); err != nil {
+		return nil, err
+	}
+	s = c.onlyContext(s)
+	g := &generation{sampling: s, choices: s.choices(), wake: make(chan struct{}, 1)}
+	for p, prompt := range prompts {
 		room, err := c.room(s, prompt)
 		if err != nil {
 			return nil, err
 		}
-		source := prompt // the tokens of the blocks that the answer is made from
-		received, err := c.receive(s, prompt)
-		if err != nil {
-			return nil, err
-		}
-		if received != nil {
-			source = received
-		}
 		for i := range g.choices {
-			o := c.output(s, room, i, source, forced)
-			q := newSequence(prompt, o, c.cfg.BlockTokens, s.CacheSalt, g.wake)
+			h, err := c.handover(s, p*g.choices+i)
+			if err != nil {
+				return nil, err
+			}
+			q := newSequence(prompt, c.output(s, room, i, prompt, forced), c.cfg.BlockTokens, s.CacheSalt, g.wake)
+			q.lendAs, q.lost = h.lendAs, c.fault.NoTransfer || c.fault.LoseBlocks
 			if id := c.core.loras.id(s.Model); id != 0 {
 				q.adapt(s.Model, id, c.cfg.BlockTokens)
 			}
-			if received != nil {
-				q.received, q.cachedThere = true, s.KVTransfer.cached
-			}
-			g.seqs = append(g.seqs, q)
+			g.seqs, g.handovers, g.rooms = append(g.seqs, q), append(g.handovers, h), append(g.rooms, room)
 		}
 	}
-	if c.cfg.Connector == ConnectorNIXL && s.KVTransfer != nil && s.KVTransfer.remoteDecode {
-		g.seqs[0].lendAs = c.lendAs() // one prompt of a request can be read elsewhere
-	}
 	g.sent = make([]int, len(g.seqs))
-	return g, nil
-}
-
-// receive returns the tokens of the blocks that come from another engine, or nil if the prompt is
-// computed here.
-func (c *call) receive(s *sampling, prompt []uint32) ([]uint32, error) {
-	if c.cfg.Connector == ConnectorNIXL && s.KVTransfer != nil && s.KVTransfer.remotePrefill {
-		return c.load(s, prompt)
+	if c.early(s) {
+		return g, c.handOver(g)
 	}
-	return nil, nil
+	return g, nil
 }
 
 // each is called for the new tokens [from, to) of choice i. last says that the choice is complete.
@@ -71,6 +63,9 @@ func quiet(int, int, int, bool) {}
 // in c.out, until all choices are complete. follow returns an error if the client has left or a
 // fault cut the connection. The sequences are then freed.
 func (c *call) follow(g *generation, emit each) error {
+	if err := c.handOver(g); err != nil {
+		return err
+	}
 	c.rank.sched.submit(g.seqs)
 	unhook := context.AfterFunc(c.r.Context(), g.seqs[0].notify)
 	defer unhook()

@@ -2,9 +2,9 @@ package engine
 
 import "strconv"
 
-// shown returns ids if the request wants them, else nil.
-func (s *sampling) shown(ids []uint32) []uint32 {
-	if !s.ReturnTokens {
+// shown returns ids if the request wants them or its answer is that of a context leg, else nil.
+func (s *sampling) shown(ids []uint32, context *disaggregated) []uint32 {
+	if !s.ReturnTokens && context == nil {
 		return nil
 	}
 	return ids

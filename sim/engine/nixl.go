@@ -2,27 +2,30 @@ package engine
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"net"
-	"net/http"
-	"slices"
 	"strconv"
-	"time"
+	"strings"
 )
 
-// kvTransfer are the kv_transfer_params of a request. A member of a wrong type counts as absent.
+// kvTransfer are the kv_transfer_params of a request to vLLM. A member of a wrong type counts as
+// absent.
 type kvTransfer struct {
 	remoteDecode  bool // another engine shall read the blocks of this prompt
 	remotePrefill bool // the blocks are at another engine
+	engine        string
 
+	// These members are NixlConnector's.
 	blocks  int // ids in remote_block_ids
-	engine  string
 	request string
 	host    string
 	port    int
 	cached  int // remote_prefill_cached_tokens
+
+	// These members are MooncakeConnector's.
+	transfer  string
+	bootstrap string // http://HOST:PORT
 
 	ids []uint32 // prompt_token_ids, used by an engine without a connector too
 }
@@ -36,7 +39,8 @@ func (k *kvTransfer) UnmarshalJSON(b []byte) error {
 	for name, to := range map[string]any{
 		"do_remote_decode": &k.remoteDecode, "do_remote_prefill": &k.remotePrefill, "remote_engine_id": &k.engine,
 		"remote_request_id": &k.request, "remote_host": &k.host, "remote_port": &k.port,
-		"remote_prefill_cached_tokens": &k.cached, "prompt_token_ids": &k.ids,
+		"remote_prefill_cached_tokens": &k.cached, "prompt_token_ids": &k.ids, "transfer_id": &k.transfer,
+		"remote_bootstrap_addr": &k.bootstrap,
 	} {
 		_ = json.Unmarshal(members[name], to) // absent or of another type
 	}
@@ -79,14 +83,29 @@ func (e *Engine) engineID(c *core, r *rank) string {
 	return id
 }
 
-// lendAs returns the name under which other engines may read a prompt.
-func (c *call) lendAs() string { return fmt.Sprintf("%s-%08x", c.id, uint32(mix(c.ids.Add(1)))) }
+// nixl returns the handover of vLLM's NixlConnector. One prompt of a request can be handed over.
+func (c *call) nixl(s *sampling, k int) (h handover) {
+	kv := s.KVTransfer
+	switch {
+	case kv == nil || k > 0:
+	case kv.remoteDecode:
+		h.lendAs = fmt.Sprintf("%s-%08x", c.id, uint32(mix(c.ids.Add(1))))
+	case kv.remotePrefill && kv.blocks > 0 && kv.engine != "" && kv.request != "" && kv.host != "" && kv.port != 0:
+		h.from = &blockSource{
+			addr:   net.JoinHostPort(kv.host, strconv.Itoa(kv.port)),
+			query:  blockRequest{Engine: kv.engine, Name: kv.request},
+			cached: func(*lentPrompt) int { return kv.cached },
+		}
+	}
+	// With other parameters vLLM writes a warning to its log and computes the prompt.
+	return h
+}
 
 // kvAnswer returns the kv_transfer_params of a complete answer. They are nil unless the prompt is
 // lent.
 func (c *call) kvAnswer(g *generation) *kvAnswer {
 	q := g.seqs[0]
-	if q.lendAs == "" || q.output.reason != "length" {
+	if c.cfg.Connector != ConnectorNIXL || !q.lent() || c.fault.NoTransfer {
 		return nil
 	}
 	a := &kvAnswer{
@@ -106,45 +125,30 @@ func (c *call) kvAnswer(g *generation) *kvAnswer {
 	return a
 }
 
-// load reads the prompt's blocks from the engine that the request names. load returns the tokens that the
-// blocks are of, or nil if this engine should compute the prompt.
-func (c *call) load(s *sampling, prompt []uint32) ([]uint32, error) {
-	k := s.KVTransfer
-	if k.blocks == 0 || k.engine == "" || k.request == "" || k.host == "" || k.port == 0 {
-		return nil, nil // as vLLM does, with a warning in its log
-	}
-	tokens, err := readBlocks(c.r.Context(), net.JoinHostPort(k.host, strconv.Itoa(k.port)),
-		blockRequest{Engine: k.engine, Request: k.request})
-	lender := c.core.lender
+// mooncake returns the handover of vLLM's MooncakeConnector. Both legs know the transfer_id, and
+// may come in any order. A leg at an engine of the other role fails: vLLM's assertions end the
+// engine then.
+func (c *call) mooncake(s *sampling, k int) (h handover, err error) {
+	kv := s.KVTransfer
 	switch {
-	case c.r.Context().Err() != nil:
-		return nil, errGone
-	case errors.Is(err, errNoBlocks) && c.cfg.LoadFailure == LoadStale:
-		lender.wrong.Add(1)
-		return appendTokens(nil, "stale "+k.request), nil
-	case err != nil && c.cfg.LoadFailure == LoadRecompute:
-		lender.lost.Add(1)
-		return nil, nil
-	case err != nil:
-		lender.lost.Add(1)
-		failed := &apiError{http.StatusInternalServerError, "InternalServerError", "Internal server error", ""}
-		if s.Stream && c.cfg.LoadFailure == LoadFailInStream {
-			return nil, lateError{failed}
+	case kv == nil || k > 0 || kv.transfer == "":
+	case kv.remotePrefill && c.cfg.Role == RolePrefill,
+		kv.remoteDecode && !kv.remotePrefill && c.cfg.Role == RoleDecode:
+		return h, loadFailed()
+	case kv.remotePrefill && kv.engine != "" && kv.bootstrap != "":
+		addr, _ := strings.CutPrefix(kv.bootstrap, "http://")
+		if addr == kv.bootstrap {
+			addr = "" // vLLM asks for a URL
 		}
-		return nil, failed
+		h.from = &blockSource{
+			addr:   strings.TrimSuffix(addr, "/"),
+			query:  blockRequest{Engine: kv.engine, Name: mooncakeName(kv.engine, kv.transfer), Wait: true},
+			cached: func(p *lentPrompt) int { return len(p.tokens) },
+		}
+	case kv.remoteDecode:
+		h.lendAs = mooncakeName(c.engineID(c.core, c.rank), kv.transfer)
 	}
-	if !slices.Equal(tokens, prompt) {
-		lender.wrong.Add(1)
-	}
-	seconds := float64(len(tokens)) / c.cfg.TransferTokensPerSecond / c.cfg.Speed
-	return tokens, c.wait(time.Duration(seconds * float64(time.Second)))
+	return h, nil
 }
 
-// readLent serves the side channel.
-func (e *Engine) readLent(q blockRequest) []uint32 {
-	c := e.core()
-	if c == nil || !slices.ContainsFunc(c.ranks, func(r *rank) bool { return e.engineID(c, r) == q.Engine }) {
-		return nil
-	}
-	return c.lender.take(q.Request)
-}
+func mooncakeName(engine, transfer string) string { return engine + "/" + transfer }

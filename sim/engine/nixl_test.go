@@ -27,7 +27,7 @@ func pair(t *testing.T, change ...func(*Config)) (p, d *Engine) {
 // kv_transfer_params as JSON.
 func prefilled(t *testing.T, p *Engine, text string) string {
 	t.Helper()
-	doc := object(t, post(t, p, "/v1/chat/completions", chatBody(text, `,"max_tokens":1,`+wishDecode)), 200)
+	doc := chatted(t, p, chatBody(text, `,"max_tokens":1,`+wishDecode), 200)
 	params := doc["kv_transfer_params"]
 	if params == nil {
 		t.Fatalf("no kv_transfer_params in %v", doc)
@@ -135,13 +135,13 @@ func TestTransfer(t *testing.T) {
 	p, d := pair(t)
 	alone := start(t)
 	text := strings.Repeat("tell me of the sea ", 20)
-	want := said(t, object(t, post(t, alone, "/v1/chat/completions", chatBody(text, `,"max_tokens":9`)), 200))
+	want := said(t, chatted(t, alone, chatBody(text, `,"max_tokens":9`), 200))
 	for _, cached := range []float64{0, 96} { // the second time P finds its own blocks
 		params := prefilled(t, p, text)
 		if s := p.Stats(); s.LentRequests != 1 || s.LentBlocks != 7 || s.UsedBlocks != 7 {
 			t.Errorf("after the prefill: %+v", s)
 		}
-		doc := object(t, post(t, d, "/v1/chat/completions", decodeBody(text, params)), 200)
+		doc := chatted(t, d, decodeBody(text, params), 200)
 		if got := said(t, doc); got != want {
 			t.Errorf("answer %q, want %q", got, want)
 		}
@@ -170,7 +170,7 @@ func TestTransferOfAnotherPromptIsWrong(t *testing.T) {
 	params := prefilled(t, p, "the prompt of somebody else")
 	theirs := said(t, object(t, post(t, start(t), "/v1/chat/completions",
 		chatBody("the prompt of somebody else", `,"max_tokens":9`)), 200))
-	doc := object(t, post(t, d, "/v1/chat/completions", decodeBody("my prompt", params)), 200)
+	doc := chatted(t, d, decodeBody("my prompt", params), 200)
 	if got := said(t, doc); got != theirs {
 		t.Errorf("answer %q, want the one of the other prompt, %q", got, theirs)
 	}
@@ -183,11 +183,11 @@ func TestTransferOfAnotherPromptIsWrong(t *testing.T) {
 // or whose engine died.
 func TestLostBlocks(t *testing.T) {
 	const text = "a prompt whose blocks get lost"
-	want := said(t, object(t, post(t, start(t), "/v1/chat/completions", chatBody(text, `,"max_tokens":9`)), 200))
+	want := said(t, chatted(t, start(t), chatBody(text, `,"max_tokens":9`), 200))
 	lose := map[string]func(t *testing.T, p *Engine, params string){
 		"used": func(t *testing.T, p *Engine, params string) {
 			third := start(t, func(c *Config) { c.Connector = ConnectorNIXL })
-			object(t, post(t, third, "/v1/chat/completions", decodeBody(text, params)), 200)
+			chatted(t, third, decodeBody(text, params), 200)
 		},
 		"expired": func(t *testing.T, p *Engine, _ string) {
 			eventually(t, "the lease ends", func() bool { return p.Stats().ExpiredLeases == 1 })
@@ -230,7 +230,7 @@ func TestLostBlocks(t *testing.T) {
 						t.Errorf("%v, %+v", doc, s)
 					}
 					stream := strings.Replace(decodeBody(text, params), "{", `{"stream":true,`, 1)
-					object(t, post(t, d, "/v1/chat/completions", stream), 500)
+					chatted(t, d, stream, 500)
 					if s := d.Stats(); s.LostBlocks != 2 {
 						t.Errorf("after the stream: %+v", s)
 					}
@@ -254,7 +254,7 @@ func TestLostBlocksInAStream(t *testing.T) {
 	if code := at(t, decoded(t, list[0].data), "error", "code"); code != 500.0 {
 		t.Errorf("%v", list)
 	}
-	object(t, post(t, d, "/v1/chat/completions", decodeBody("hello", params)), 500)
+	chatted(t, d, decodeBody("hello", params), 500)
 }
 
 // TestWithoutTransfer: parameters that name no blocks, and engines without a connector.
@@ -262,21 +262,21 @@ func TestWithoutTransfer(t *testing.T) {
 	p, d := pair(t)
 	plain := start(t)
 	body := func(params string) string { return decodeBody("hello", params) }
-	want := said(t, object(t, post(t, plain, "/v1/chat/completions", body("null")), 200))
+	want := said(t, chatted(t, plain, body("null"), 200))
 	for _, params := range []string{"null", "{}", `{"do_remote_prefill":true}`,
 		`{"do_remote_prefill":true,"remote_block_ids":[[1]],"remote_engine_id":7,"remote_port":"x"}`} {
-		if got := said(t, object(t, post(t, d, "/v1/chat/completions", body(params)), 200)); got != want {
+		if got := said(t, chatted(t, d, body(params), 200)); got != want {
 			t.Errorf("%s: %q, want %q", params, got, want)
 		}
 	}
-	doc := object(t, post(t, plain, "/v1/chat/completions", chatBody("hello", `,"max_tokens":1,`+wishDecode)), 200)
+	doc := chatted(t, plain, chatBody("hello", `,"max_tokens":1,`+wishDecode), 200)
 	if v, there := doc["kv_transfer_params"]; v != nil || !there {
 		t.Errorf("an engine without a connector answered %v", doc)
 	}
 	if s := plain.Stats(); s.LentRequests != 0 || plain.SideChannel() != "" {
 		t.Errorf("%+v", s)
 	}
-	object(t, post(t, d, "/v1/chat/completions", body(`[]`)), 400)
+	chatted(t, d, body(`[]`), 400)
 	// A stop string ended the answer, so there is nothing to go on with.
 	doc = object(t, post(t, p, "/v1/chat/completions", chatBody("hello", `,"max_tokens":1,"stop":`+
 		quote(want[:2])+`,`+wishDecode)), 200)
@@ -314,7 +314,7 @@ func TestTransferBetweenRanks(t *testing.T) {
 	if !strings.Contains(params, "_dp") {
 		t.Errorf("%s does not name a rank", params)
 	}
-	object(t, post(t, d, "/v1/chat/completions", decodeBody("ranks have block stores of their own", params)), 200)
+	chatted(t, d, decodeBody("ranks have block stores of their own", params), 200)
 	if s := d.Stats(); s.ComputedTokens != 0 || s.WrongBlocks != 0 {
 		t.Errorf("%+v", s)
 	}

@@ -15,7 +15,7 @@ type asked struct {
 
 func ask(t *testing.T, e *Engine, question string) asked {
 	t.Helper()
-	doc := object(t, post(t, e, "/v1/chat/completions", chatBody(question, `,"max_tokens":24,"logprobs":true`)), 200)
+	doc := chatted(t, e, chatBody(question, `,"max_tokens":24,"logprobs":true`), 200)
 	a := asked{right: strings.HasSuffix(said(t, doc), " "+RightAnswer(question))}
 	list := at(t, doc, "choices", 0, "logprobs", "content").([]any)
 	for _, c := range list {
@@ -75,13 +75,14 @@ func TestQualityOfAContinuation(t *testing.T) {
 		`"return_token_ids":true,"logprobs":true`)))
 	for n := range 8 {
 		ids := jsonOf(t, append(append([]uint32{}, whole.prompt...), whole.ids[:n]...))
-		got := listen(t, post(t, e, "/v1/completions", fmt.Sprintf(`{"stream":true,"prompt":%s,"max_tokens":%d}`, ids, 8-n)))
+		body := fmt.Sprintf(`{"stream":true,"prompt":%s,"max_tokens":%d}`, ids, 8-n)
+		got := listen(t, post(t, e, "/v1/completions", body))
 		if got.text != whole.text[n*tokenBytes:] || !strings.HasSuffix(got.text, " "+RightAnswer("why")) {
 			t.Errorf("after %d tokens: %q, want %q", n, got.text, whole.text[n*tokenBytes:])
 		}
 	}
 	// One token, as a prefill for another engine generates, is the answer's first.
-	first := said(t, object(t, post(t, e, "/v1/chat/completions", chatBody("why", `,"max_tokens":1`)), 200))
+	first := said(t, chatted(t, e, chatBody("why", `,"max_tokens":1`), 200))
 	if !strings.HasPrefix(whole.text, first) {
 		t.Errorf("the first token is %q alone, and %q", first, whole.text)
 	}
@@ -95,13 +96,12 @@ func TestQualityOfAContinuation(t *testing.T) {
 func TestLogprobsHaveTheFormOfVLLM(t *testing.T) {
 	for _, quality := range []float64{0, 0.5} {
 		e := start(t, func(c *Config) { c.Quality = quality })
-		doc := object(t, post(t, e, "/v1/chat/completions", chatBody("x", `,"logprobs":true,"max_tokens":4`)), 200)
+		doc := chatted(t, e, chatBody("x", `,"logprobs":true,"max_tokens":4`), 200)
 		if top, there := at(t, doc, "choices", 0, "logprobs", "content", 0).(map[string]any)["top_logprobs"]; !there ||
 			len(top.([]any)) != 0 {
 			t.Errorf("top_logprobs %v", top)
 		}
-		doc = object(t, post(t, e, "/v1/chat/completions", chatBody("x", `,"logprobs":true,"top_logprobs":3,"max_tokens":40`)),
-			200)
+		doc = chatted(t, e, chatBody("x", `,"logprobs":true,"top_logprobs":3,"max_tokens":40`), 200)
 		for _, c := range at(t, doc, "choices", 0, "logprobs", "content").([]any) {
 			seen := map[any]bool{}
 			last := 0.0
@@ -115,8 +115,8 @@ func TestLogprobsHaveTheFormOfVLLM(t *testing.T) {
 				seen[alt["token"]], last = true, lp
 			}
 		}
-		object(t, post(t, e, "/v1/chat/completions", chatBody("x", `,"top_logprobs":3`)), 400)
-		object(t, post(t, e, "/v1/chat/completions", chatBody("x", `,"logprobs":true,"top_logprobs":21`)), 400)
+		chatted(t, e, chatBody("x", `,"top_logprobs":3`), 400)
+		chatted(t, e, chatBody("x", `,"logprobs":true,"top_logprobs":21`), 400)
 	}
 	if _, err := New(Config{Quality: 2}); err == nil {
 		t.Error("Quality 2 was taken")

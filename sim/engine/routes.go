@@ -47,6 +47,7 @@ func (e *Engine) routes() http.Handler {
 		"GET /ping":                 health,
 		"GET /version":              versions,
 		"GET /load":                 serverLoad,
+		"GET /server_info":          serverInfo,
 		"GET /metrics":              metricsPage,
 		"/":                         unknownPath,
 	} {
@@ -118,7 +119,7 @@ func models(c *call) error {
 	cards := make([]modelCard, 0, len(c.cfg.Models))
 	card := func(id, root string) *modelCard {
 		cards = append(cards, modelCard{
-			ID: id, Object: "model", Created: created, OwnedBy: "vllm", Root: root,
+			ID: id, Object: "model", Created: created, OwnedBy: c.cfg.Connector.owner(), Root: root,
 			Permission: []permission{{
 				ID: fmt.Sprintf("modelperm-%d", len(cards)), Object: "model_permission", Created: created,
 				AllowSampling: true, AllowLogprobs: true, AllowView: true, Organization: "*",

@@ -23,6 +23,10 @@ type sampling struct {
 	MinTokens     int            `json:"min_tokens"`
 	IgnoreEnd     bool           `json:"ignore_eos"`
 	ReturnTokens  bool           `json:"return_token_ids"`
+	Disaggregated *disaggregated `json:"disaggregated_params"`
+	bootstrap
+
+	whole *sampling // what a context leg leaves to the other one
 }
 
 type streamOptions struct {
@@ -104,6 +108,9 @@ func (c *call) output(s *sampling, room, i int, source []uint32, fixed string) o
 	}
 	if max < natural || fixed == "" && s.MaxTokens != nil && max == natural {
 		o.reason = "length"
+	}
+	if s.whole != nil && c.goesOn(s.whole, source, fixed) {
+		o.reason = notFinished
 	}
 	o.cut = o.limit * tokenBytes
 	if o.limit == 0 { // the end itself is a token, without text

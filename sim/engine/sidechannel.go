@@ -1,7 +1,7 @@
 package engine
 
 import (
-	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -9,23 +9,29 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"sync"
+	"net/http"
+	"slices"
+	"strconv"
 	"time"
 )
 
-// A side channel is the TCP listener from which other engines read an engine's blocks, in place of
-// RDMA. A client sends one blockRequest as a line of JSON. The answer is the number of tokens and
-// the tokens, as little-endian 32-bit integers. Zero tokens mean that there are no such blocks.
+// The side channel is the HTTP server from which other engines read an engine's blocks, in place of
+// RDMA. It is also the bootstrap server of SGLang and of vLLM's MooncakeConnector. POST /blocks has
+// a blockRequest as its body. The answer is the tokens, as little-endian 32-bit integers, or 404.
 const (
 	maxSideRequest = 4 << 10          // bytes of a request
-	maxSideTokens  = 64 << 20         // tokens of an answer
-	maxSideConns   = 1024             // at one time; more wait to be accepted
-	sideTimeout    = 10 * time.Second // for one exchange
+	maxSideAnswer  = 256 << 20        // bytes of an answer
+	sideTimeout    = 10 * time.Second // to read blocks that are there
+	cachedHeader   = "X-Cached-Tokens"
 )
 
+// blockRequest names a prompt.
 type blockRequest struct {
-	Engine  string `json:"engine_id"`
-	Request string `json:"request_id"`
+	Engine string  `json:"engine_id,omitempty"` // of the rank that has the blocks
+	Name   string  `json:"name,omitempty"`
+	Room   *uint64 `json:"room,omitempty"` // SGLang's, instead of Engine and Name
+	Rank   *int    `json:"rank,omitempty"` // the rank with the room; default Room modulo the number of ranks
+	Wait   bool    `json:"wait,omitempty"` // for a prompt that is not computed yet
 }
 
 // These errors say why blocks cannot be read.
@@ -34,130 +40,125 @@ var (
 	errNoPeer   = errors.New("engine: nobody has the blocks")
 )
 
-// sideChannel serves read.
-type sideChannel struct {
-	l    net.Listener
-	read func(blockRequest) []uint32
-
-	mu    sync.Mutex
-	conns map[net.Conn]struct{} // nil after close
-	open  sync.WaitGroup
-}
-
-func listenSide(addr string, read func(blockRequest) []uint32) (*sideChannel, error) {
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return nil, err
+// sidePaths serves the side channel.
+func (e *Engine) sidePaths() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /blocks", e.serveBlocks)
+	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "OK") })
+	if e.cfg.Connector == ConnectorMooncake {
+		mux.HandleFunc("GET /query", e.serveQuery)
 	}
-	s := &sideChannel{l: l, read: read, conns: make(map[net.Conn]struct{})}
-	s.open.Go(s.accept)
-	return s, nil
+	return mux
 }
 
-func (s *sideChannel) accept() {
-	slots := make(chan struct{}, maxSideConns)
-	for {
-		slots <- struct{}{}
-		c, err := s.l.Accept()
-		if err != nil {
-			return // closed
-		}
-		if !s.keep(c) {
-			_ = c.Close()
-			return
-		}
-		s.open.Go(func() {
-			s.serve(c)
-			<-slots
-		})
-	}
-}
-
-// keep notes a connection for close. keep returns false after close.
-func (s *sideChannel) keep(c net.Conn) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.conns == nil {
-		return false
-	}
-	s.conns[c] = struct{}{}
-	return true
-}
-
-// serve answers one request.
-func (s *sideChannel) serve(c net.Conn) {
-	defer func() {
-		_ = c.Close()
-		s.mu.Lock()
-		delete(s.conns, c)
-		s.mu.Unlock()
-	}()
-	_ = c.SetDeadline(time.Now().Add(sideTimeout))
-	line, err := bufio.NewReaderSize(io.LimitReader(c, maxSideRequest), maxSideRequest).ReadSlice('\n')
+func (e *Engine) serveBlocks(w http.ResponseWriter, r *http.Request) {
 	var q blockRequest
-	if err != nil || json.Unmarshal(line, &q) != nil {
+	c := e.core()
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxSideRequest)).Decode(&q); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	tokens := s.read(q)
-	b := binary.LittleEndian.AppendUint32(make([]byte, 0, 4+4*len(tokens)), uint32(len(tokens)))
-	for _, t := range tokens {
+	// Without a read the server would not notice that the client leaves.
+	_, _ = io.Copy(io.Discard, r.Body)
+	name := q.Name
+	switch {
+	case c == nil:
+		http.Error(w, "killed", http.StatusNotFound)
+		return
+	case q.Room != nil:
+		rank := int(*q.Room % uint64(len(c.ranks)))
+		if q.Rank != nil {
+			rank = *q.Rank
+		}
+		name = roomName(rank, *q.Room)
+	case q.Engine != "" && !slices.ContainsFunc(c.ranks, func(r *rank) bool { return e.engineID(c, r) == q.Engine }):
+		http.Error(w, "another engine", http.StatusNotFound)
+		return
+	}
+	p := c.lender.take(r.Context(), name, q.Wait)
+	if p == nil {
+		http.Error(w, "no such blocks", http.StatusNotFound)
+		return
+	}
+	b := make([]byte, 0, 4*len(p.tokens))
+	for _, t := range p.tokens {
 		b = binary.LittleEndian.AppendUint32(b, t)
 	}
-	_, _ = c.Write(b) // the reader may have left
+	w.Header().Set(cachedHeader, strconv.Itoa(p.cached))
+	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
+	_, _ = w.Write(b) // the reader may have left
 }
 
-// close closes listener and connections and waits for their goroutines. close of nil does nothing.
-func (s *sideChannel) close() {
-	if s == nil {
-		return
+// serveQuery answers as the bootstrap server of vLLM's MooncakeConnector.
+func (e *Engine) serveQuery(w http.ResponseWriter, _ *http.Request) {
+	ranks := map[string]any{}
+	if c := e.core(); c != nil {
+		for _, r := range c.ranks {
+			ranks[strconv.Itoa(r.number)] = fields{"engine_id": e.engineID(c, r),
+				"worker_addr": fields{"0": fields{"0": "tcp://" + e.SideChannel()}}}
+		}
 	}
-	_ = s.l.Close()
-	s.mu.Lock()
-	for c := range s.conns {
-		_ = c.Close()
-	}
-	s.conns = nil
-	s.mu.Unlock()
-	s.open.Wait()
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(ranks) // the client may have left
 }
 
-// readBlocks reads the tokens of a prompt from another engine's side channel. The error is
-// errNoBlocks if that engine does not have them, else errNoPeer.
-func readBlocks(ctx context.Context, addr string, q blockRequest) ([]uint32, error) {
-	ctx, cancel := context.WithTimeout(ctx, sideTimeout)
-	defer cancel()
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "tcp", addr)
+// peers has a connection of its own for each request, so that none outlives its request.
+var peers = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+
+// readBlocks reads a prompt from another engine's side channel. The error is errNoBlocks if that
+// engine does not have it, else errNoPeer.
+func readBlocks(ctx context.Context, addr string, q blockRequest) (*lentPrompt, error) {
+	body, err := json.Marshal(q)
+	if err != nil || len(body) > maxSideRequest {
+		return nil, errNoBlocks
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+"/blocks", bytes.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoPeer, err)
 	}
-	defer c.Close()
-	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
-	line, err := json.Marshal(q)
-	if err != nil || len(line) >= maxSideRequest {
-		return nil, errNoBlocks
-	}
-	if _, err := c.Write(append(line, '\n')); err != nil {
+	res, err := peers.Do(r)
+	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoPeer, err)
 	}
-	var head [4]byte
-	if _, err := io.ReadFull(c, head[:]); err != nil {
-		return nil, fmt.Errorf("%w: %w", errNoPeer, err)
-	}
-	n := binary.LittleEndian.Uint32(head[:])
-	if n == 0 {
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
 		return nil, errNoBlocks
 	}
-	if n > maxSideTokens {
-		return nil, fmt.Errorf("%w: %d tokens are too many", errNoPeer, n)
-	}
-	b, err := io.ReadAll(io.LimitReader(c, int64(n)*4))
-	if err != nil || len(b) != int(n)*4 {
+	b, err := io.ReadAll(io.LimitReader(res.Body, maxSideAnswer))
+	if err != nil || int64(len(b)) != res.ContentLength || len(b) == 0 || len(b)%4 != 0 {
 		return nil, errNoPeer
 	}
-	tokens := make([]uint32, n)
-	for i := range tokens {
-		tokens[i] = binary.LittleEndian.Uint32(b[4*i:])
+	p := &lentPrompt{tokens: make([]uint32, len(b)/4)}
+	for i := range p.tokens {
+		p.tokens[i] = binary.LittleEndian.Uint32(b[4*i:])
 	}
-	return tokens, nil
+	p.cached, _ = strconv.Atoi(res.Header.Get(cachedHeader))
+	return p, nil
+}
+
+// openSide listens for other engines, if this one has a connector. The caller holds e.mu.
+func (e *Engine) openSide() error {
+	if e.cfg.Connector == ConnectorNone {
+		return nil
+	}
+	addr := e.cfg.SideChannel
+	if bound := e.sideAt.Load(); bound != nil {
+		addr = *bound
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	e.sideAt.Store(new(l.Addr().String()))
+	e.side = newDoor(l, e.sidePaths())
+	return nil
+}
+
+// SideChannel returns the host:port from which other engines read this engine's blocks, which is
+// also that of its bootstrap server. SideChannel returns "" without a connector.
+func (e *Engine) SideChannel() string {
+	if at := e.sideAt.Load(); at != nil {
+		return reachable(*at)
+	}
+	return ""
 }

@@ -21,7 +21,7 @@ func (c *call) strike(runsModel bool) error {
 		}
 		asked = &f
 	}
-	c.fault, c.clear = c.faults.strike(c.r.URL.Path, runsModel, asked)
+	c.fault, c.clear = c.faults.strike(c.r.URL.Path, runsModel, asked, c.leg)
 	f := c.fault
 	if f.Slow > 0 {
 		if err := c.wait(time.Duration(f.Slow)); err != nil {

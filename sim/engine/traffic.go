@@ -58,6 +58,7 @@ type Stats struct {
 	ExpiredLeases  int64 `json:"expired_leases"`  // prompts that no engine read in time
 	WrongBlocks    int64 `json:"wrong_blocks"`    // requests answered with blocks of another prompt
 	LostBlocks     int64 `json:"lost_blocks"`     // requests whose blocks could not be read
+	LoneLegs       int64 `json:"lone_legs"`       // prefills whose other leg did not come
 }
 
 // Stats returns the counts as of now.

@@ -20,16 +20,19 @@ type Connector string
 
 // These are the connectors. See the package documentation for their fields in requests.
 const (
-	ConnectorNone Connector = ""
-	ConnectorNIXL Connector = "nixl" // vLLM's NixlConnector
+	ConnectorNone     Connector = ""
+	ConnectorNIXL     Connector = "nixl"     // vLLM's NixlConnector
+	ConnectorMooncake Connector = "mooncake" // vLLM's MooncakeConnector
+	ConnectorSGLang   Connector = "sglang"   // SGLang with its bootstrap server; needs a role
+	ConnectorTRTLLM   Connector = "trtllm"   // TensorRT-LLM
 )
 
 // LoadFailure says what becomes of a request whose blocks another engine does not have any more.
 type LoadFailure string
 
-// These are the policies. LoadFail answers a stream like any other request. vLLM has sent the head
-// of a stream by then, so its answer is LoadFailInStream: status 200 and an error as the only event.
-// LoadStale is what vLLM did before it had a policy.
+// These are the policies. With LoadFail a stream has no head before its blocks are there, so a
+// failure is its status. Real engines send the head of a stream first and then the error as its
+// only event, as LoadFailInStream does. LoadStale is what vLLM did before it had a policy.
 const (
 	LoadFail         LoadFailure = "fail"           // answer with status 500
 	LoadFailInStream LoadFailure = "fail-in-stream" // with status 500, or 200 and an error in a stream
@@ -44,7 +47,8 @@ func (c *Config) validateTransfer() error {
 		known       []string
 	}{
 		{"Role", string(c.Role), []string{string(RoleBoth), string(RolePrefill), string(RoleDecode)}},
-		{"Connector", string(c.Connector), []string{string(ConnectorNone), string(ConnectorNIXL)}},
+		{"Connector", string(c.Connector), []string{string(ConnectorNone), string(ConnectorNIXL),
+			string(ConnectorMooncake), string(ConnectorSGLang), string(ConnectorTRTLLM)}},
 		{"LoadFailure", string(c.LoadFailure),
 			[]string{string(LoadFail), string(LoadFailInStream), string(LoadRecompute), string(LoadStale)}},
 	} {
@@ -53,4 +57,15 @@ func (c *Config) validateTransfer() error {
 		}
 	}
 	return nil
+}
+
+// owner returns what an engine with the connector has as owned_by in its list of models.
+func (c Connector) owner() string {
+	switch c {
+	case ConnectorSGLang:
+		return "sglang"
+	case ConnectorTRTLLM:
+		return "tensorrt_llm"
+	}
+	return "vllm"
 }

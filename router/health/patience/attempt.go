@@ -1,6 +1,9 @@
 package patience
 
-import "time"
+import (
+	"math/bits"
+	"time"
+)
 
 // NoTokens is the MaxTokens of a request that generates nothing: embeddings, rerank, tokenize.
 const NoTokens = -1
@@ -15,12 +18,19 @@ type Work struct {
 	Owner          Owner         // may give the attempt up and is told of the prefill; nil: only evidence
 }
 
-func (w *Work) kind() int {
-	if w.MaxTokens == NoTokens {
-		return 1
+// class returns the index of the work's response times in Model.calls.
+func (w *Work) class() int {
+	switch {
+	case w.MaxTokens == NoTokens:
+		return 0
+	case w.MaxTokens <= 0:
+		return unbounded
 	}
-	return 0
+	return min(bits.Len64(uint64(w.MaxTokens)), unbounded-1)
 }
+
+// prompt returns the tokens of the prompt.
+func (w *Work) prompt() float64 { return float64(w.UncachedTokens + w.CachedTokens) }
 
 // Attempt is one request at one node, from dispatch to its end. The caller owns the memory. The
 // zero value is ready for Begin, and Begin may be called again after Done. Do not run Begin

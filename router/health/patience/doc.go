@@ -59,11 +59,17 @@
 //
 //		p = S(w/(2·slow)) / S(w0/(2·slow)), at least 1/50
 //
-//	 - S is the survival function of the model's response times, with add-one smoothing. Requests
-//	   that generate nothing have an S of their own.
+//	 - S is the survival function of the response times of like requests, with add-one smoothing.
+//	   Requests are like a witness if their max_tokens is in the same octave or a higher one. If the
+//	   least max_tokens seen in the octave is smaller than the witness's, w and w0 count less, in
+//	   proportion. Only requests without max_tokens are like one without. Requests that generate
+//	   nothing have an S of their own.
 //	 - w is the wait, and w0 is the part of the wait before the silence.
-//	 - slow is the median slowness of the peers' answers since then, at least 1. An answer's slowness
-//	   is its time over the expected or the usual time. For a prompt larger than any seen, slow is
+//	 - slow is the median slowness of the peers' answers since then, or the node's own if that is
+//	   larger, at least 1. An answer's slowness is its time over the expected or the usual time. The
+//	   node's own slowness is the moving mean over its unstreamed answers. A call that is given up
+//	   raises it to the call's wait over the usual time. So the next call there may wait about twice
+//	   as long, and giving up never confirms itself. For a prompt larger than any seen, slow is
 //	   multiplied by prompt/(largest prompt seen).
 //
 // Peers answer their shortest requests first. So p is at least alike/(alike+answers): alike counts
@@ -73,17 +79,20 @@
 // not count.
 //
 //   - p is 1/1000 when w-w0 > 4·slow·(E + d·max_tokens). d is the largest recent time per
-//     completion token in seconds. With max_tokens unknown the bound is 4·slow·(longest response
-//     time). Each of the two bounds needs 8 observations. So a long generation within its
-//     max_tokens never suffices by itself.
+//     completion token in seconds. If nothing is generated, the bound is 4·slow·(longest response
+//     time). Each of the two bounds needs 8 observations. A generation without max_tokens has no
+//     bound. So a long generation within its max_tokens never suffices by itself.
 //   - p is 1/100 for each stream that became overdue in this silence.
 //
 // Overdue streams count at once; an abandoned one counts after 4·slow·E. All other witnesses count
 // after StallFloor of silence. A product of at most 1/100 sets the node aside. A product of at most
-// 1/1000 also moves its waiting attempts (Rescue). Until the node's next byte the evidence goes on
-// counting as 1/100. If the node is tried again and still hangs, one wait is then enough evidence,
-// if it exceeds the waits of three answers in four. Old evidence moves no attempt sent after the
-// last report, because the node may have recovered: completion checks show that without a byte
-// here. A stream that has begun is no witness, because a client that stops reading silences it too.
-// The idle timeout bounds a stream that has begun.
+// 1/1000 also moves its waiting attempts (Rescue). Calls move only once StallFloor has passed since
+// the first report. The caller sends the reported node a completion check meanwhile. An answered
+// check (Pulse.Beat) ends the silence, so a node that is busy with long answers keeps them.
+//
+// Until the node's next byte the evidence goes on counting as 1/100. If the node is tried again and
+// still hangs, one wait is then enough evidence, if it exceeds the waits of three answers in four.
+// Old evidence moves no attempt sent after the last report, because the node may have recovered. A
+// stream that has begun is no witness, because a client that stops reading silences it too. The
+// idle timeout bounds a stream that has begun.
 package patience

@@ -17,6 +17,7 @@ const (
 	hiDecay   = 0.995 // decay of the maxima per observation
 	hiTokens  = 64.0  // smallest u+q beyond which E is extrapolated
 	spreadMax = 1024  // observations after which a histogram forgets half
+	unbounded = 18    // class of the calls without a bound on their tokens; the others have one per octave
 )
 
 // line is a least-squares fit y = a + b·x over recent observations, x in tokens, y in seconds.
@@ -100,9 +101,10 @@ func (p *pace) observe(v float64) {
 
 // spread is a histogram of durations in quarter octaves from 1 ms to 70 min.
 type spread struct {
-	count [88]uint32
-	n     uint32
+	count [88]uint16
+	n     uint16
 	hi    float64 // decaying maximum of the prompt tokens
+	least int64   // least MaxTokens since the histogram last forgot
 }
 
 func bucket(seconds float64) int {
@@ -115,56 +117,114 @@ func bucket(seconds float64) int {
 // edge returns the upper end of a bucket in seconds.
 func edge(i int) float64 { return math.Exp2(float64(i+1)/4) / 1e3 }
 
-func (s *spread) observe(seconds float64, promptTokens int64) {
-	s.hi = max(float64(promptTokens), s.hi*hiDecay)
+func (s *spread) observe(seconds float64, w *Work) {
+	s.hi = max(w.prompt(), s.hi*hiDecay)
+	if s.n == 0 || w.MaxTokens < s.least {
+		s.least = w.MaxTokens
+	}
 	s.count[bucket(seconds)]++
 	if s.n++; s.n < spreadMax {
 		return
 	}
-	s.n = 0
+	s.n, s.least = 0, w.MaxTokens
 	for i := range s.count {
 		s.count[i] /= 2
 		s.n += s.count[i]
 	}
 }
 
-// survival returns the chance that an answer takes longer than seconds. Observations in the bucket
-// of seconds count as longer. Add-one smoothing keeps the chance above 0.
-func (s *spread) survival(seconds float64) float64 {
-	longer := uint32(1)
-	for _, c := range s.count[bucket(seconds):] {
-		longer += c
+// spreads are the histograms of several classes, seen as one.
+type spreads []spread
+
+// kind returns the response times of all generations, or of all other requests.
+func (m *Model) kind(w *Work) spreads {
+	if w.MaxTokens == NoTokens {
+		return m.calls[:1]
 	}
-	return float64(longer) / float64(s.n+1)
+	return m.calls[1:]
 }
 
-// scale returns the factor by which a prompt gets more time because it is larger than any seen.
-func (s *spread) scale(promptTokens int64) float64 {
-	return max(1, float64(promptTokens)/max(s.hi, hiTokens))
+// like returns the response times of the requests that may generate as many tokens as w, or more.
+// Only requests without a bound are like one without a bound.
+func (m *Model) like(w *Work) spreads {
+	class := w.class()
+	if class == 0 || class == unbounded {
+		return m.calls[class : class+1]
+	}
+	return m.calls[class:unbounded]
+}
+
+func (l spreads) observed() (n int) {
+	for i := range l {
+		n += int(l[i].n)
+	}
+	return n
+}
+
+// survival returns the chance that an answer takes longer than seconds. Observations in the bucket
+// of seconds count as longer. Add-one smoothing keeps the chance above 0.
+func (l spreads) survival(seconds float64) float64 {
+	longer, from := 1, bucket(seconds)
+	for i := range l {
+		if l[i].n == 0 {
+			continue
+		}
+		for _, c := range l[i].count[from:] {
+			longer += int(c)
+		}
+	}
+	return float64(longer) / float64(l.observed()+1)
+}
+
+// scale returns the factor by which w gets more time because its prompt is larger than any seen.
+func (l spreads) scale(w *Work) float64 {
+	hi := hiTokens
+	for i := range l {
+		hi = max(hi, l[i].hi)
+	}
+	return max(1, w.prompt()/hi)
+}
+
+// longer returns how many times as many tokens as the shortest request of its class w may generate.
+func (l spreads) longer(w *Work) float64 {
+	if least := l[0].least; w.MaxTokens > least && least > 0 {
+		return float64(w.MaxTokens) / float64(least)
+	}
+	return 1
 }
 
 // longest returns the upper bound of the largest observation, or 0 while too little is known.
-func (s *spread) longest() float64 {
-	if s.n < known {
+func (l spreads) longest() float64 {
+	if l.observed() < known {
 		return 0
 	}
-	for i := len(s.count) - 1; i > 0; i-- {
-		if s.count[i] > 0 {
-			return edge(i)
+	top := 0
+	for i := range l {
+		for b := len(l[i].count) - 1; l[i].n > 0 && b > top; b-- {
+			if l[i].count[b] > 0 {
+				top = b
+			}
 		}
 	}
-	return edge(0)
+	return edge(top)
 }
 
-// median returns an upper bound of the median, or 0 while too little is known.
-func (s *spread) median() float64 {
-	if s.n < known {
-		return 0
+// median returns an upper bound of the median, or 0 while there is no observation.
+func (l spreads) median() float64 {
+	var count [len(spread{}.count)]int
+	all, seen := 0, 0
+	for i := range l {
+		if l[i].n == 0 {
+			continue
+		}
+		for b, c := range l[i].count {
+			count[b] += int(c)
+			all += int(c)
+		}
 	}
-	seen := uint32(0)
-	for i, c := range s.count {
-		if seen += c; 2*seen >= s.n {
-			return edge(i)
+	for b, c := range count {
+		if seen += c; seen > 0 && 2*seen >= all {
+			return edge(b)
 		}
 	}
 	return 0
@@ -244,11 +304,12 @@ func (m *Model) learnFirst(a *Attempt) {
 }
 
 func (m *Model) learnAnswer(a *Attempt, now time.Duration, completionTokens int64) {
-	took, kind := (now - a.start).Seconds(), a.work.kind()
+	took := (now - a.start).Seconds()
 	if !a.work.Stream {
 		m.answers.push(answer{a.node, a.start, m.callRatio(a, took, completionTokens)})
+		m.learnOwn(a, took, completionTokens)
 	}
-	m.calls[kind].observe(took, a.work.UncachedTokens+a.work.CachedTokens)
+	m.calls[a.work.class()].observe(took, &a.work)
 	generating := took - m.first.expect(float64(a.tokens))
 	if a.work.Stream {
 		generating = (now - a.firstAt).Seconds()
@@ -262,12 +323,51 @@ func (m *Model) learnAnswer(a *Attempt, now time.Duration, completionTokens int6
 // unknown. A general rise in the length of answers counts as slowness too, because waiting answers
 // may be longer as well.
 func (m *Model) callRatio(a *Attempt, took float64, completionTokens int64) float64 {
-	expected := m.calls[a.work.kind()].median()
-	if expected == 0 {
+	seen := m.like(&a.work)
+	if seen.observed() < known {
 		return 1
 	}
-	if completionTokens > 0 && m.perToken.n >= known {
-		expected = min(expected, m.first.expect(float64(a.tokens))+m.perToken.mean*float64(completionTokens))
+	expected := seen.median()
+	if generating := m.expectAnswer(a, completionTokens); generating > 0 {
+		expected = min(expected, generating)
 	}
 	return took / max(expected, m.o.PatienceFloor.Seconds()/4)
+}
+
+// expectAnswer returns the expected seconds of an unstreamed answer of this length, or 0 while they
+// are unknown. Only first bytes tell the cost of a prompt from that of the tokens.
+func (m *Model) expectAnswer(a *Attempt, completionTokens int64) float64 {
+	if completionTokens <= 0 || m.first.n < known || m.perToken.n < known {
+		return 0
+	}
+	return m.first.expect(float64(a.tokens)) + m.perToken.mean*float64(completionTokens)
+}
+
+// learnOwn learns the slowness of a node from one of its unstreamed answers.
+func (m *Model) learnOwn(a *Attempt, took float64, completionTokens int64) {
+	expected := m.expectAnswer(a, completionTokens)
+	if seen := m.like(&a.work); expected == 0 && seen.observed() >= known {
+		expected = seen.median()
+	}
+	if expected == 0 {
+		return
+	}
+	n := a.node
+	ratio := min(max(1, took/max(expected, m.o.PatienceFloor.Seconds()/4)), ratioMax)
+	if n.callRatio == 0 {
+		n.callRatio = ratio
+	}
+	n.callRatio += (ratio - n.callRatio) / 4
+}
+
+// learnGivenUp learns that an answer of the node would have taken longer than a has waited. The
+// next call there may wait about twice as long, so that giving up never confirms itself.
+func (m *Model) learnGivenUp(a *Attempt, now time.Duration) {
+	expected := m.like(&a.work).median()
+	if expected == 0 {
+		expected = m.longestCall(a)
+	}
+	if expected > 0 {
+		a.node.callRatio = max(a.node.callRatio, (now-a.start).Seconds()/expected)
+	}
 }

@@ -83,7 +83,7 @@ func (s *sim) hangAndSend16(name string, stream bool, gap time.Duration) {
 	if took := s.now.Sub(began); took > 2*time.Second {
 		s.t.Errorf("%s: set aside after %v", name, took)
 	}
-	s.run(5 * time.Second)
+	s.run(10 * time.Second)
 	for i, r := range reqs {
 		if hung := i%len(s.nodes) == 0; hung != (r.verdict != 0) {
 			s.t.Errorf("%s: request %d: verdict %d, hung node: %v", name, i, r.verdict, hung)

@@ -10,7 +10,9 @@ import (
 // Options are the settings of one model. A zero value means the default given here.
 type Options struct {
 	PatienceFloor time.Duration // no stream is given up earlier; 1 s
-	StallFloor    time.Duration // no node is set aside for a shorter silence, except for overdue streams; 2 s
+	// StallFloor is the shortest silence for which a node is set aside, except for overdue streams;
+	// 2 s. A node set aside has as long to answer a completion check before its calls move.
+	StallFloor    time.Duration
 	FirstByteCold time.Duration // first-byte limit while nothing is known; 60 s
 	FirstByte     time.Duration // upper bound of every first-byte limit; 300 s
 }
@@ -47,6 +49,14 @@ func NewPulse(now time.Time) *Pulse {
 
 func (p *Pulse) beat(now time.Time) { p.last.Store(int64(now.Sub(epoch))) }
 
+// Beat notes a sign of life that is no part of an attempt, such as an answered completion check.
+// Beat does nothing if a later sign of life is known.
+func (p *Pulse) Beat(at time.Time) {
+	if at.Sub(epoch) > p.At() {
+		p.beat(at)
+	}
+}
+
 // At returns the time of the last sign of life, counted from epoch.
 func (p *Pulse) At() time.Duration { return time.Duration(p.last.Load()) }
 
@@ -57,8 +67,8 @@ type Model struct {
 
 	mu       sync.Mutex
 	nodes    []*Node
-	first    line      // time to first byte over tokens
-	calls    [2]spread // complete response times: of generations, and of all other requests
+	first    line                  // time to first byte over tokens
+	calls    [unbounded + 1]spread // complete response times, by Work.class
 	perToken pace
 	answers  ring
 	promptAt time.Duration // time of the last first byte that came in time
@@ -88,6 +98,9 @@ type Node struct {
 	ratio   float64 // moving mean of wait/E; 0 = nothing seen
 	ratioAt time.Duration
 	slow    float64 // present slowness, set by survey
+	// callRatio is the moving mean of the slowness of unstreamed answers; 0 = nothing seen. A call
+	// that is given up may raise it, to the call's wait over the usual time.
+	callRatio float64
 
 	cursor *Attempt // position of waitAsLong in calls
 	passed int      // attempts before the cursor

@@ -172,7 +172,7 @@ func TestSuspectNodeIsFoundAgainByOneRequest(t *testing.T) {
 	probe := s.send(0, false, 500, 0, 20)
 	s.run(time.Second)
 	s.send(1, false, 500, 0, 20)
-	s.run(2 * time.Second)
+	s.run(6 * time.Second)
 	if probe.verdict != Stalled || len(s.stalls) == before {
 		t.Fatalf("verdict %d, %d new stalls", probe.verdict, len(s.stalls)-before)
 	}

@@ -17,6 +17,8 @@ type sim struct {
 	reqs   []*simRequest
 	stalls []Stall
 	rng    *rand.Rand
+	// checked says that a node gets a completion check after each report. A hung node answers none.
+	checked bool
 }
 
 type simNode struct {
@@ -115,7 +117,22 @@ func (s *sim) run(d time.Duration) {
 				s.reqs = slices.DeleteFunc(s.reqs, func(o *simRequest) bool { return o == r })
 			}
 		}
+		reported := len(s.stalls)
 		s.stalls = s.m.Check(s.now, s.stalls)
+		if s.checked {
+			s.check(s.stalls[reported:])
+		}
+	}
+}
+
+// check answers completion checks for the reported nodes.
+func (s *sim) check(reported []Stall) {
+	for _, st := range reported {
+		for _, n := range s.nodes {
+			if n.n == st.Node && !n.hung {
+				n.n.pulse.Beat(s.now.Add(time.Millisecond))
+			}
+		}
 	}
 }
 

@@ -116,7 +116,9 @@ func (m *Model) judge(n *Node, now time.Duration) (Stall, bool) {
 	}
 	if found == rescue {
 		m.askAll(&n.streams, n.toldAt, now)
-		m.askAll(&n.calls, n.toldAt, now)
+		if now-n.levelAt >= m.o.StallFloor {
+			m.askAll(&n.calls, n.toldAt, now)
+		}
 	}
 	return Stall{Node: n, Rescue: found == rescue}, news
 }
@@ -156,6 +158,7 @@ func (m *Model) weigh(n *Node, since, now time.Duration, slow, answered float64)
 	if now-since < m.o.StallFloor {
 		return e
 	}
+	slow = max(slow, n.callRatio)
 	m.rewind(n)
 	for a := n.calls.head; a != nil && now-a.start >= m.o.PatienceFloor; a = a.next {
 		alike := float64(m.waitAsLong(a.start))
@@ -192,27 +195,28 @@ func silentFor(a *Attempt, since, now time.Duration) bool { return 2*(now-since)
 // callChance returns the chance that a healthy node would still compute the answer to this
 // unstreamed attempt. The chance assumes that the node still computed it when the silence began.
 func (m *Model) callChance(a *Attempt, since, now time.Duration, slow float64) float64 {
-	seen := &m.calls[a.work.kind()]
-	slow *= seen.scale(a.work.UncachedTokens + a.work.CachedTokens)
+	slow *= m.kind(&a.work).scale(&a.work)
 	wait, before := (now - a.start).Seconds(), max(since-a.start, 0).Seconds()
-	if bound := m.longestCall(a, seen); bound > 0 && wait-before > patientFor*slow*bound {
+	if bound := m.longestCall(a); bound > 0 && wait-before > patientFor*slow*bound {
 		return certain
 	}
-	slow *= slower
+	seen := m.like(&a.work)
+	slow *= slower * seen.longer(&a.work)
 	return max(callLeast, seen.survival(wait/slow)/seen.survival(before/slow))
 }
 
-// longestCall returns the longest time that a healthy node may need, or 0 while that is unknown.
-func (m *Model) longestCall(a *Attempt, seen *spread) float64 {
-	if a.work.MaxTokens <= 0 {
-		return seen.longest()
-	}
-	if m.perToken.n < known || seen.n < known {
+// longestCall returns the longest time that a healthy node may need, or 0 while that is unknown. A
+// generation without a bound on its tokens has no longest time.
+func (m *Model) longestCall(a *Attempt) float64 {
+	switch {
+	case a.work.MaxTokens == NoTokens:
+		return m.kind(&a.work).longest()
+	case a.work.MaxTokens <= 0 || m.perToken.n < known:
 		return 0
 	}
 	bound := m.perToken.hi * float64(a.work.MaxTokens)
 	if m.first.n < known { // then only complete answers show the cost of a prompt
-		return max(bound, seen.longest())
+		return max(bound, m.kind(&a.work).longest())
 	}
 	return bound + m.first.expect(float64(a.tokens+a.work.CachedTokens))
 }
@@ -221,7 +225,9 @@ func (m *Model) longestCall(a *Attempt, seen *spread) float64 {
 func (m *Model) askAll(l *attempts, until, now time.Duration) {
 	for a := l.head; a != nil && a.start <= until; {
 		next := a.next
-		m.ask(a, Stalled, now)
+		if m.ask(a, Stalled, now) && !a.work.Stream {
+			m.learnGivenUp(a, now)
+		}
 		a = next
 	}
 }
