@@ -28,8 +28,8 @@ import (
 // affinity). The metrics of agents are in TestKernelSignals, TestKernelEvents and packages signals
 // and peerevents, those of mode predicted in TestExpectedTimesAreSeen, those of cascades in
 // TestCascade and others, those of hand-overs in TestPromptIsHandedOver and
-// TestMishapsOfHandovers, those of streams that go on in TestStreamsGoOn, those of takeovers in cmd/cgn-router, and those of traces in
-// TestLostSpans.
+// TestMishapsOfHandovers, those of streams that go on in TestStreamsGoOn, those of takeovers in
+// cmd/cgn-router, and those of traces in TestLostSpans.
 var elsewhere = func() map[string]bool {
 	all := map[string]bool{
 		"cgn_router_fleet_malformed_total": true, "cgn_router_fleet_stale": true, "cgn_router_panics_total": true,

@@ -117,7 +117,8 @@ func TestStreamsGoOn(t *testing.T) {
 	s := serve(t, simulate(t, 2, func(c *engine.Config) { c.DecodeStep = 10 * time.Millisecond }), resumes("auto"))
 	bodies := make([]string, streams)
 	for i := range bodies {
-		bodies[i] = chatBody(fmt.Sprint("question ", i), `,"stream":true,"max_tokens":100,"stream_options":{"include_usage":true}`)
+		bodies[i] = chatBody(fmt.Sprint("question ", i),
+			`,"stream":true,"max_tokens":100,"stream_options":{"include_usage":true}`)
 	}
 	id := func(i int) []string { return []string{"x-request-id", fmt.Sprint("stream-", i)} }
 	undisturbed := together(streams, func(i int) *reply { return s.chat(bodies[i], id(i)...) })
@@ -221,7 +222,9 @@ const chatPath, textPath = "/v1/chat/completions", "/v1/completions"
 // request may ask of it.
 func TestContinuedByIDs(t *testing.T) {
 	t.Parallel()
-	s := serve(t, simulate(t, 3, func(c *engine.Config) { c.OutputTokens, c.EndsItself, c.RecordRequests = 24, true, 4096 }), resumes("auto"))
+	s := serve(t, simulate(t, 3, func(c *engine.Config) {
+		c.OutputTokens, c.EndsItself, c.RecordRequests = 24, true, 4096
+	}), resumes("auto"))
 	const usage = `,"stream":true,"stream_options":{"include_usage":true}`
 	text := func(prompt, more string) string { return `{"model":"sim","prompt":` + prompt + usage + more + `}` }
 	for name, c := range map[string]struct {
@@ -258,7 +261,8 @@ func TestContinuedByIDs(t *testing.T) {
 // that begins before the seam is found, although no engine has all of it in its text.
 func TestStopStringsAcrossTheSeam(t *testing.T) {
 	t.Parallel()
-	for mode, lengths := range map[string][]int{"ids": {1, 2, 7, 12}, "text": {1, 5, 13}} { // with text: of whole tokens
+	// With text the engine must hold back whole tokens, or it cuts the text into others.
+	for mode, lengths := range map[string][]int{"ids": {1, 2, 7, 12}, "text": {1, 5, 13}} {
 		s := serve(t, simulate(t, 2, func(c *engine.Config) { c.OmitTokenIDs = mode == "text" }), resumes("on"))
 		const usage, seam = `,"stream":true,"max_tokens":20`, 5
 		whole := saidBy(t, s.chat(chatBody("go", usage))).text
@@ -282,8 +286,8 @@ func TestStopStringsAcrossTheSeam(t *testing.T) {
 func TestContinuedByText(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "access")
-	s := serve(t, simulate(t, 3, func(c *engine.Config) { c.OmitTokenIDs, c.RecordRequests = true, 4096 }), resumes("on"),
-		func(c *router.Config) { c.Log.Access = file })
+	engines := simulate(t, 3, func(c *engine.Config) { c.OmitTokenIDs, c.RecordRequests = true, 4096 })
+	s := serve(t, engines, resumes("on"), func(c *router.Config) { c.Log.Access = file })
 	const more = `,"stream":true,"max_tokens":20,"stream_options":{"include_usage":true}`
 	for path, body := range map[string]string{
 		chatPath: chatBody("tell", more), textPath: `{"model":"sim","prompt":"once upon a time"` + more + `}`,
@@ -342,7 +346,7 @@ func TestNothingGoesOn(t *testing.T) {
 	}
 }
 
-// TestNoIDsInModeAuto checks that a stream without ids keeps its body no longer than its first text.
+// TestNoIDsInModeAuto checks that a stream without ids keeps its body until its first text only.
 func TestNoIDsInModeAuto(t *testing.T) {
 	t.Parallel()
 	s := serve(t, simulate(t, 2, func(c *engine.Config) { c.OmitTokenIDs = true }), resumes("auto"))

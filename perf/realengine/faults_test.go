@@ -30,10 +30,9 @@ func tokens(t *testing.T, body io.Reader, n int) []byte {
 	return page
 }
 
-// killed: an engine is killed while it streams. The engine's tokens have arrived. With vLLM the other
-// engine goes on with the stream, which otherwise ends with an error. The other engine takes over
-// immediately. The killed engine gets its share
-// again soon after its return.
+// killed: an engine is killed while it streams. The engine's tokens have arrived. With vLLM the
+// other engine goes on with the stream, which otherwise ends with an error. The other engine takes
+// over immediately. The killed engine gets its share again soon after its return.
 func (w *site) killed(t *testing.T) {
 	resp, err := w.open(t.Context(), http.MethodPost, "/v1/chat/completions", chatBody(user("Never stop."), endless))
 	if err != nil {

@@ -154,7 +154,7 @@ func TestVLLMResume(t *testing.T) {
 	paths := [2]string{"/v1/chat/completions", "/v1/completions"}
 	var done sync.WaitGroup
 	for i := range streams {
-		done.Go(func() { all[i] = w.resumed(t, i, paths[i%2], tokens, first, &begun) })
+		done.Go(func() { all[i] = w.resumed(i, paths[i%2], tokens, first, &begun) })
 	}
 	done.Wait()
 	<-killed
@@ -176,7 +176,7 @@ func TestVLLMResume(t *testing.T) {
 }
 
 // resumed sends request i and reads its stream, of which begun awaits the first tokens.
-func (w *site) resumed(t *testing.T, i int, path string, tokens int, first chan<- string, begun *sync.WaitGroup) *answer {
+func (w *site) resumed(i int, path string, tokens int, first chan<- string, begun *sync.WaitGroup) *answer {
 	body := chatBody(user(fmt.Sprint("tell me story ", i, " of the router")), object{
 		"stream": true, "max_tokens": tokens, "min_tokens": tokens, "ignore_eos": true, "temperature": 0.8, "seed": i,
 		"stream_options": object{"include_usage": true},
@@ -258,6 +258,13 @@ func (w *site) exact(t *testing.T, a *answer, all map[string]*witness, id, path 
 		t.Errorf("%s: after %d tokens the second engine sent %d of %d: %q\nof %q\nthe first one %q", id, k, len(two.ids),
 			asked.Max, two.text, text, one.text)
 	}
+	w.oneStream(t, a, id, len(one.prompt), tokens)
+	t.Logf("%s: %d tokens, then %d", id, k, tokens-k)
+}
+
+// oneStream checks that a stream has one id, one usage and one role, and no token ids.
+func (w *site) oneStream(t *testing.T, a *answer, id string, prompt, tokens int) {
+	t.Helper()
 	ids, usages := map[string]bool{}, 0
 	for _, doc := range a.documents() {
 		var c struct {
@@ -274,8 +281,8 @@ func (w *site) exact(t *testing.T, a *answer, all map[string]*witness, id, path 
 		ids[fmt.Sprint(c.ID, c.Created)] = true
 		if c.Usage != nil {
 			usages++
-			if c.Usage.Prompt != len(one.prompt) || c.Usage.Completion != tokens {
-				t.Errorf("%s: usage %+v, want %d and %d", id, *c.Usage, len(one.prompt), tokens)
+			if c.Usage.Prompt != prompt || c.Usage.Completion != tokens {
+				t.Errorf("%s: usage %+v, want %d and %d", id, *c.Usage, prompt, tokens)
 			}
 		}
 	}
@@ -283,5 +290,4 @@ func (w *site) exact(t *testing.T, a *answer, all map[string]*witness, id, path 
 		strings.Contains(string(a.body), `token_ids":[`) {
 		t.Errorf("%s: %v, %d usages: %s", id, ids, usages, a.body)
 	}
-	t.Logf("%s: %d tokens, then %d", id, k, tokens-k)
 }

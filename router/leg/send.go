@@ -103,7 +103,8 @@ func (d *Dispatcher) Ask(
 
 // Post is Ask with a POST of body, for work that costs n little.
 func (d *Dispatcher) Post(
-	r *request.Request, n *fleet.Node, path string, body []byte, until time.Time, abort *relay.Abort, place answer.Place,
+	r *request.Request, n *fleet.Node, path string, body []byte, until time.Time, abort *relay.Abort,
+	place answer.Place,
 ) error {
 	return d.errand(r, n, relay.Request{Method: "POST", Path: path, Body: [][]byte{body}}, until, abort, place)
 }

@@ -118,8 +118,7 @@ func New() *Router {
 			"Requests sent to a further node, by what the last one did.", "reason"),
 		RetriesRefused: s.Counter("cgn_router_retries_refused_total",
 			"Retries that the budget did not allow.").WithLabelValues(),
-		Handovers: newHandovers(s),
-		Resumed:   newResumed(s),
+		Handovers: newHandovers(s), Resumed: newResumed(s),
 		Handover: s.Histogram("cgn_router_handover_seconds", "Time from the answer of the node that has computed a "+
 			"prompt until the answering node has its request.", pickBuckets).WithLabelValues(),
 		AdapterLoads: s.Counter("cgn_router_adapter_loads_total", "Requests for a LoRA adapter that were sent to a "+

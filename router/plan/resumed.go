@@ -29,12 +29,12 @@ const maxIDsBody = 512 << 10
 
 // Resumed answers with one leg. If the leg's node breaks the stream off, another node goes on.
 type Resumed struct {
+	legs     int // further legs
+	stream   resume.Stream
 	planner  *Planner
 	task     *Task
-	stream   resume.Stream
 	body     resume.Continuation
 	question leg.Question
-	legs     int       // further legs
 	ways     resume.By // the least exact way of all further legs
 	lost     []string  // nodes that have broken the stream off
 	state    resumedState

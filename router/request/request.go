@@ -35,7 +35,7 @@ type Request struct {
 	Scan     *scan.Request
 	Trace    *traces.Request // nil: not recorded; Reset ends it
 	Life     Life
-	// OneLeg says that the client cannot take an answer of several legs, because it speaks HTTP/1.0.
+	// OneLeg says that the client speaks HTTP/1.0, and cannot take an answer of several legs.
 	OneLeg bool
 
 	body    []byte

@@ -51,6 +51,10 @@ func framed(e sse.Event) []byte {
 
 // replace appends the event with the one replacement to out.
 func replace(e sse.Event, at span, with, out []byte) []byte {
+	const n = len("data: ")
+	if raw := e.Raw; len(raw) > n+len(e.Data) && &raw[n] == &e.Data[0] && string(raw[:n]) == string(before) {
+		return append(append(append(out, raw[:n+at.from]...), with...), raw[n+at.to:]...)
+	}
 	out = append(append(out, before...), e.Data[:at.from]...)
 	return append(append(append(out, with...), e.Data[at.to:]...), framed(e)...)
 }

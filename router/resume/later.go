@@ -48,8 +48,8 @@ func (s *Stream) Later(e sse.Event, out []byte) (rest []byte, v Verdict) {
 
 var failure = []byte(`{"error"`)
 
-// wrong notes that the engine does not go on from the delivered tokens. An engine that does not know
-// how to go on by ids may still go on by text.
+// wrong notes that the engine does not go on from the delivered tokens. An engine that does not
+// know how to go on by ids may still go on by text.
 func (s *Stream) wrong() Verdict {
 	if s.by == IDs && !s.checked && s.byText {
 		s.idsLost = true
@@ -101,7 +101,7 @@ func (s *Stream) choice(c *chunk, e sse.Event, ed *edits, out []byte) (rest []by
 	if c.role != (span{}) && !c.visible() && !c.logprobs {
 		return out, GoOn // the first chunk; the client has had one
 	}
-	if c.blank() && !s.Asked.IDs {
+	if c.blank() && !s.shows {
 		s.note(c, e.Data)
 		return out, GoOn
 	}
@@ -110,7 +110,7 @@ func (s *Stream) choice(c *chunk, e sse.Event, ed *edits, out []byte) (rest []by
 	if c.role != (span{}) {
 		ed.put(c.roleSpan(e.Data), nil)
 	}
-	if s.Asked.IDs {
+	if s.shows {
 		if c.promptIDs != (span{}) {
 			ed.put(c.promptIDs, null)
 		}

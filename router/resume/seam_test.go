@@ -52,7 +52,8 @@ func TestSeam(t *testing.T) {
 					got += said
 				}
 				if got != want || stopped != reason {
-					t.Fatalf("%q, had %d, seam at %d: %q stopped by %q, want %q by %q", stops, had, old, got, stopped, want, reason)
+					t.Fatalf("%q, had %d, seam at %d: %q stopped by %q, want %q by %q", stops, had, old, got, stopped,
+						want, reason)
 				}
 			}
 		}
@@ -125,11 +126,14 @@ func TestBodies(t *testing.T) {
 		by         By
 	}{
 		{`{"model":"m","messages":[{"role":"user","content":"x"}],"max_tokens":10,"min_tokens":1}`,
-			`{"kv_transfer_params":{"prompt_token_ids":[1,2,3,4]},"max_tokens":8,"messages":[{"role":"user","content":"x"}],"min_tokens":0}`, IDs},
+			`{"kv_transfer_params":{"prompt_token_ids":[1,2,3,4]},"max_tokens":8,` +
+				`"messages":[{"role":"user","content":"x"}],"min_tokens":0}`, IDs},
 		{`{"model":"m","messages":[],"max_completion_tokens":9,"max_tokens":null,"min_tokens":7}`,
-			`{"kv_transfer_params":{"prompt_token_ids":[1,2,3,4]},"max_completion_tokens":7,"max_tokens":null,"messages":[],"min_tokens":5}`, IDs},
+			`{"kv_transfer_params":{"prompt_token_ids":[1,2,3,4]},"max_completion_tokens":7,"max_tokens":null,` +
+				`"messages":[],"min_tokens":5}`, IDs},
 		{`{"model":"m","messages":[{"role":"user","content":"x"}]}`,
-			`{"add_generation_prompt":false,"continue_final_message":true,"messages":[{"role":"user","content":"x"},{"role":"assistant","content":"a\nb"}]}`, Text},
+			`{"add_generation_prompt":false,"continue_final_message":true,"messages":[` +
+				`{"role":"user","content":"x"},{"role":"assistant","content":"a\nb"}]}`, Text},
 		{`{"model":"m","messages":[],"max_tokens":10}`, `{"max_tokens":10,"messages":[]}`, Start},
 	} {
 		if got := edited(t, stream(), scan.Chat, c.body, c.by); got != c.want {
@@ -153,9 +157,10 @@ func TestObstacles(t *testing.T) {
 	for more, want := range map[string]string{
 		`"n":1,"echo":false,"best_of":null,"stop":null`: "", `"n":2`: "n", `"\u006e":2`: "a name with an escape",
 		`"response_format":{"type":"json_object"}`: "response_format", `"response_format":{"type":"text"}`: "",
-		`"response_format":null`: "", `"guided_choice":["a"]`: "guided_choice", `"structured_outputs":{}`: "structured_outputs",
+		`"response_format":null`: "", `"guided_choice":["a"]`: "guided_choice",
+		`"structured_outputs":{}`: "structured_outputs", `"include_stop_str_in_output":true`: "",
 		`"kv_transfer_params":{"a":1}`: "kv_transfer_params", `"logprobs":true`: "", `"tools":[{}]`: "",
-		`"stop":"x","include_stop_str_in_output":true`: "include_stop_str_in_output", `"include_stop_str_in_output":true`: "",
+		`"stop":"x","include_stop_str_in_output":true`: "include_stop_str_in_output",
 	} {
 		body := []byte(`{"model":"m","messages":[],"stream":true,` + more + `}`)
 		var r scan.Request
@@ -182,7 +187,8 @@ func TestObstacles(t *testing.T) {
 			t.Errorf("%s: %q, want %q", more, got, want)
 		}
 	}
-	body := []byte(`{"model":"m","messages":[],"stop":["a"],"return_token_ids":true,"logprobs":true,"continue_final_message":true,"stream_options":{"include_usage":true}}`)
+	body := []byte(`{"model":"m","messages":[],"stop":["a"],"return_token_ids":true,` +
+		`"logprobs":true,"continue_final_message":true,"stream_options":{"include_usage":true}}`)
 	var r scan.Request
 	if err := scan.Scan(scan.Chat, body, &r); err != nil {
 		t.Fatal(err)

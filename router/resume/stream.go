@@ -61,20 +61,14 @@ const (
 // leg to First, of any further leg to Later. End the use with Reset. The zero Stream is ready. One
 // goroutine at a time uses a Stream.
 type Stream struct {
+	kept // first, with the members that each token needs
 	Asked
-	kept
 	memory *Memory
 	held   int64 // bytes reserved in memory
-	byText bool  // text may be continued
 
-	why      Why
 	finished bool // finish_reason has been delivered
 	counted  bool // the usage has been delivered
-	section  section
-	reasoned bool   // some reasoning has been delivered
-	begun    bool   // some chunk has been delivered, so head is known
-	head     []byte // of every chunk for the client, up to its choices
-	form     *form  // of the last chunk; nil: it has none
+	reasoned bool // some reasoning has been delivered
 
 	by      By   // how the running leg goes on
 	checked bool // the running leg has shown the delivered ids as its prompt
@@ -82,15 +76,25 @@ type Stream struct {
 	number  [3][20]byte // scratch for the counts of the usage
 }
 
-// kept is what another engine needs of the answer so far.
+// kept is what another engine needs of the answer so far. A token touches one or two cache lines of
+// it, because the memory of thousands of streams is in no cache.
 type kept struct {
-	prompt    int      // ids of the prompt; -1: unknown
-	ids       []uint32 // of the prompt, then of the answer
-	idsLost   bool     // some delivered token has no id
-	sure      int      // leading ids whose whole text has been delivered
-	text      []byte   // of the answer, as in a JSON string
-	chunks    int64    // chunks with text
-	delivered int64    // tokens of earlier legs
+	form    *form    // of the last chunk; nil: it has none
+	ids     []uint32 // of the prompt, then of the answer
+	sure    int      // leading ids whose whole text has been delivered
+	chunks  int64    // chunks with text
+	head    []byte   // of every chunk for the client, up to its choices
+	why     Why
+	section section
+	idsLost bool // some delivered token has no id
+	shows   bool // the client wants the ids
+	texts   bool // text is kept
+	byText  bool // text may be continued
+	begun   bool // some chunk has been delivered, so head is known
+
+	prompt    int    // ids of the prompt; -1: unknown
+	text      []byte // of the answer, as in a JSON string
+	delivered int64  // tokens of earlier legs
 }
 
 // section is the kind of the last delivered text.
@@ -109,7 +113,8 @@ func (s *Stream) Begin(a Asked, body int, m *Memory, byText bool) bool {
 	if !m.take(size) {
 		return false
 	}
-	s.Asked, s.memory, s.held, s.byText = a, m, size, byText
+	s.Asked, s.memory, s.held = a, m, size
+	s.byText, s.shows, s.texts = byText, a.IDs, byText || a.Stops
 	s.prompt = -1
 	return true
 }
@@ -120,7 +125,7 @@ func (s *Stream) Reset() {
 		s.memory.give(s.held)
 	}
 	*s = Stream{
-		kept: kept{ids: small(s.ids, 4), text: small(s.text, 1)}, head: small(s.head, 1),
+		kept: kept{ids: small(s.ids, 4), text: small(s.text, 1), head: small(s.head, 1)},
 		seam: seam{text: small(s.seam.text, 1), shown: small(s.seam.shown, 1), said: small(s.seam.said, 1)},
 	}
 }
@@ -151,7 +156,7 @@ func (s *Stream) Lost() Why { return s.why }
 
 // First reads an event of the first leg and appends what the client gets of it to out.
 func (s *Stream) First(e sse.Event, out []byte) []byte {
-	if s.why != Possible && s.Asked.IDs {
+	if s.why != Possible && s.shows {
 		return append(out, e.Raw...)
 	}
 	if ids, ok := s.form.match(e.Data, len(s.head)); ok {
@@ -172,7 +177,7 @@ func (s *Stream) First(e sse.Event, out []byte) []byte {
 	s.promptOf(&c, e.Data)
 	s.note(&c, e.Data)
 	s.form = learn(&c, e.Data)
-	if s.Asked.IDs {
+	if s.shows {
 		return append(out, e.Raw...)
 	}
 	if c.blank() {
@@ -215,7 +220,7 @@ func (s *Stream) plain(e sse.Event, ids span, out []byte) []byte {
 	}
 	s.addIDs(ids.of(e.Data))
 	s.heard(e.Data[len(s.head)+len(s.form.opening) : ids.from-len(s.form.middle)])
-	if s.Asked.IDs {
+	if s.shows {
 		return append(out, e.Raw...)
 	}
 	return replace(e, ids, null, out)
@@ -252,7 +257,7 @@ func (s *Stream) heard(text []byte) {
 	}
 	s.section, s.sure = content, len(s.ids)
 	s.chunks++
-	if !s.byText && !s.Stops {
+	if !s.texts {
 		return
 	}
 	if len(s.text)+len(text) > cap(s.text) {
@@ -307,7 +312,7 @@ func (s *Stream) addIDs(list []byte) {
 
 // eachToken says whether the client sees each token, even one without text. No token may then be
 // generated again.
-func (s *Stream) eachToken() bool { return s.Logprobs || s.Asked.IDs }
+func (s *Stream) eachToken() bool { return s.Logprobs || s.shows }
 
 // How returns the way in which another engine can go on with the stream now.
 func (s *Stream) How() (By, Why) {

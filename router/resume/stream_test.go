@@ -70,24 +70,30 @@ func TestIDsAreTakenOut(t *testing.T) {
 	}{
 		"chat": {
 			[]string{f(roleOf, "[1,952,201]"), f(tokenOf, `" a"`, "[596]"), f(tokenOf, `"\u0005\""`, "[196]"),
-				f(tokenOf, `"b\\"`, "[7]"), f(tokenOf, `"c"`, "[8,9]"), f(lastOf, `"d"`, "[229]"), f(usageOf, 3, 9, 6, 0)},
+				f(tokenOf, `"b\\"`, "[7]"), f(tokenOf, `"c"`, "[8,9]"), f(lastOf, `"d"`, "[229]"),
+				f(usageOf, 3, 9, 6, 0)},
 			[]string{f(roleOf, "null"), f(tokenOf, `" a"`, "null"), f(tokenOf, `"\u0005\""`, "null"),
-				f(tokenOf, `"b\\"`, "null"), f(tokenOf, `"c"`, "null"), f(lastOf, `"d"`, "null"), f(usageOf, 3, 9, 6, 0)},
+				f(tokenOf, `"b\\"`, "null"), f(tokenOf, `"c"`, "null"), f(lastOf, `"d"`, "null"),
+				f(usageOf, 3, 9, 6, 0)},
 			[]uint32{1, 952, 201, 596, 196, 7, 8, 9, 229}, 3,
 		},
 		"completion": {
-			[]string{f(textOf, `" a"`, "[1,4294967295]", "[3]"), f(textOf, `"b"`, "null", "[4]"), f(textOf, `""`, "null", "[5]")},
-			[]string{f(textOf, `" a"`, "null", "null"), f(textOf, `"b"`, "null", "null"), f(textOf, `""`, "null", "null")},
+			[]string{f(textOf, `" a"`, "[1,4294967295]", "[3]"), f(textOf, `"b"`, "null", "[4]"),
+				f(textOf, `""`, "null", "[5]")},
+			[]string{f(textOf, `" a"`, "null", "null"), f(textOf, `"b"`, "null", "null"),
+				f(textOf, `""`, "null", "null")},
 			[]uint32{1, 1<<32 - 1, 3, 4, 5}, 2,
 		},
 		"chunks for ids only": {
-			[]string{f(roleOf, "[1]"), strings.Replace(f(tokenOf, `""`, "[2]"), `"content":""`, "", 1), f(tokenOf, `"x"`, "[3]")},
+			[]string{f(roleOf, "[1]"), strings.Replace(f(tokenOf, `""`, "[2]"), `"content":""`, "", 1),
+				f(tokenOf, `"x"`, "[3]")},
 			[]string{f(roleOf, "null"), f(tokenOf, `"x"`, "null")},
 			[]uint32{1, 2, 3}, 1,
 		},
 	} {
 		s := begun(t, Asked{}, false)
-		if got, want := feed(s, c.with...), streamOf(c.without...); got != want || !slices.Equal(s.ids, c.ids) || s.prompt != c.text {
+		got, want := feed(s, c.with...), streamOf(c.without...)
+		if got != want || !slices.Equal(s.ids, c.ids) || s.prompt != c.text {
 			t.Errorf("%s: ids %v, %d of the prompt, lost: %v\n%s\n%s", name, s.ids, s.prompt, s.Lost(), got, want)
 		}
 		asked := begun(t, Asked{IDs: true}, false)
@@ -109,15 +115,16 @@ func TestHow(t *testing.T) {
 		by     By
 		why    Why
 	}{
-		"nothing":                {nil, false, Start, Possible},
-		"role":                   {[]string{role}, false, Start, Possible},
-		"token":                  {[]string{role, word}, false, IDs, Possible},
-		"held back":              {[]string{role, f(tokenOf, `""`, "[3]")}, false, Start, Possible},
-		"end":                    {[]string{role, word, f(lastOf, `"b"`, "[4]")}, false, End, Possible},
-		"tool":                   {[]string{role, word, tool}, true, None, Tool},
-		"reasoning":              {[]string{role, reasoning}, true, None, Reasoning},
-		"behind reasoning":       {[]string{role, reasoning, word}, true, IDs, Possible},
-		"reasoning without ids":  {[]string{f(roleOf, "null"), strings.Replace(reasoning, "[3]", "null", 1), f(tokenOf, `"a"`, "null")}, true, None, Unknown},
+		"nothing":          {nil, false, Start, Possible},
+		"role":             {[]string{role}, false, Start, Possible},
+		"token":            {[]string{role, word}, false, IDs, Possible},
+		"held back":        {[]string{role, f(tokenOf, `""`, "[3]")}, false, Start, Possible},
+		"end":              {[]string{role, word, f(lastOf, `"b"`, "[4]")}, false, End, Possible},
+		"tool":             {[]string{role, word, tool}, true, None, Tool},
+		"reasoning":        {[]string{role, reasoning}, true, None, Reasoning},
+		"behind reasoning": {[]string{role, reasoning, word}, true, IDs, Possible},
+		"reasoning without ids": {[]string{f(roleOf, "null"), strings.Replace(reasoning, "[3]", "null", 1),
+			f(tokenOf, `"a"`, "null")}, true, None, Unknown},
 		"no ids":                 {[]string{f(roleOf, "null"), f(tokenOf, `"a"`, "null")}, false, None, Unknown},
 		"no ids, but text":       {[]string{f(roleOf, "null"), f(tokenOf, `"a"`, "null")}, true, Text, Possible},
 		"one id missing":         {[]string{role, word, f(tokenOf, `"b"`, "null")}, false, None, Unknown},
@@ -218,7 +225,8 @@ func TestOneStream(t *testing.T) {
 func TestOtherPromptIsNoContinuation(t *testing.T) {
 	f := fmt.Sprintf
 	for _, first := range []string{
-		f(roleOf, "[1,2,3]"), f(roleOf, "[1,2,3,4,5]"), f(roleOf, "[1,2,3,5]"), f(roleOf, "[]"), f(tokenOf, `"c"`, "[5]"),
+		f(roleOf, "[1,2,3]"), f(roleOf, "[1,2,3,4,5]"), f(roleOf, "[1,2,3,5]"), f(roleOf, "[]"),
+		f(tokenOf, `"c"`, "[5]"),
 		`{"x":1}`,
 	} {
 		s := later(t, Asked{}, plainBody, IDs)
@@ -268,7 +276,8 @@ func TestClose(t *testing.T) {
 	f := fmt.Sprintf
 	s := begun(t, Asked{Usage: true}, false)
 	feed(s, f(roleOf, "[1,2]"), f(tokenOf, `"a"`, "[3]"), f(lastOf, `"b"`, "[4]"))
-	want := streamOf(chatHead+`"choices":[],"usage":{"prompt_tokens":2,"total_tokens":4,"completion_tokens":2}}`, "[DONE]")
+	want := streamOf(chatHead+`"choices":[],"usage":{"prompt_tokens":2,"total_tokens":4,"completion_tokens":2}}`,
+		"[DONE]")
 	if got := string(s.Close(nil)); got != want {
 		t.Errorf("%s\n%s", got, want)
 	}
@@ -324,7 +333,8 @@ func FuzzFirst(f *testing.F) {
 		for _, c := range []string{one, two, one, two, two} {
 			unknown.form = nil
 			a, b := known.First(event(c), nil), unknown.First(event(c), nil)
-			if !bytes.Equal(a, b) || !slices.Equal(known.ids, unknown.ids) || string(known.text) != string(unknown.text) {
+			if !bytes.Equal(a, b) || !slices.Equal(known.ids, unknown.ids) ||
+				string(known.text) != string(unknown.text) {
 				t.Fatalf("%q: %q, %q", c, a, b)
 			}
 			data := bytes.TrimSuffix(bytes.TrimPrefix(a, []byte("data: ")), []byte("\n\n"))
@@ -351,12 +361,34 @@ func FuzzFirst(f *testing.F) {
 	})
 }
 
+// BenchmarkMany reads the chunks of as many streams in turn as a busy router has, whose memory is in
+// no cache.
+func BenchmarkMany(b *testing.B) {
+	for _, n := range []int{512, 8192} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			all := make([]*Stream, n)
+			for i := range all {
+				all[i] = begun(b, Asked{}, false)
+				feed(all[i], fmt.Sprintf(roleOf, "[1,2]"))
+			}
+			e, out := event(fmt.Sprintf(tokenOf, `" word"`, "[20201]")), make([]byte, 0, 1024)
+			for i := 0; b.Loop(); i++ {
+				s := all[i%n]
+				if out = s.First(e, out[:0]); len(s.ids) > 200 {
+					s.ids = s.ids[:2]
+				}
+			}
+		})
+	}
+}
+
 func BenchmarkFirst(b *testing.B) {
 	for name, last := range map[string]string{"known form": "null", "parsed": `"x"`} {
 		b.Run(name, func(b *testing.B) {
 			s := begun(b, Asked{}, false)
 			feed(s, fmt.Sprintf(roleOf, "[1,2]"))
-			chunk := strings.Replace(fmt.Sprintf(tokenOf, `" word"`, "[20201]"), `"logprobs":null`, `"logprobs":`+last, 1)
+			chunk := fmt.Sprintf(tokenOf, `" word"`, "[20201]")
+			chunk = strings.Replace(chunk, `"logprobs":null`, `"logprobs":`+last, 1)
 			e, out := event(chunk), make([]byte, 0, 1024)
 			for b.Loop() {
 				out = s.First(e, out[:0])

@@ -137,9 +137,9 @@ func (r *Request) members(body []byte, yield func(entry) bool) {
 	}
 }
 
-// Members yields the name and the value of each member at the root of body, in the body's spelling and
-// without the quotes of the name, until yield returns false. r is the scan of body. Members yields
-// nothing for a form.
+// Members yields the name and the value of each member at the root of body, until yield returns
+// false. Both are in the body's spelling, the name without its quotes. r is the scan of body.
+// Members yields nothing for a form.
 func (r *Request) Members(body []byte, yield func(name, value []byte) bool) {
 	if r.Index(body) != nil {
 		return
