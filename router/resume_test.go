@@ -1,6 +1,7 @@
 package router_test
 
 import (
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/router"
 	"github.com/cognitora/dataplane/sim/engine"
 )
@@ -110,6 +112,21 @@ func (s *site) resumed(by, result string) int {
 // varies is what differs between two runs of one request: its time, and what the engine had cached.
 var varies = regexp.MustCompile(`"created":\d+|"(created_cache|cached)_tokens":\d+`)
 
+// paced reads a stream to its end, and returns the longest time between two pieces too.
+func paced(body io.Reader) (all []byte, gap time.Duration, err error) {
+	last := time.Now()
+	for piece := make([]byte, 4096); err == nil; {
+		var n int
+		n, err = body.Read(piece)
+		all = append(all, piece[:n]...)
+		gap, last = max(gap, time.Since(last)), time.Now()
+	}
+	if err == io.EOF {
+		err = nil
+	}
+	return all, gap, err
+}
+
 // TestStreamsGoOn: D is killed in the middle of 200 streams. Every stream is complete, and has
 // exactly the bytes of an undisturbed one.
 func TestStreamsGoOn(t *testing.T) {
@@ -140,8 +157,8 @@ func TestStreamsGoOn(t *testing.T) {
 			if err != nil {
 				return &reply{err: err}
 			}
-			rest, err := io.ReadAll(resp.Body)
-			return &reply{status: resp.StatusCode, header: resp.Header, body: append(first, rest...), err: err}
+			rest, gap, err := paced(resp.Body)
+			return &reply{resp.StatusCode, resp.Header, append(first, rest...), err, gap}
 		})
 	}()
 	begun.Wait()
@@ -152,8 +169,9 @@ func TestStreamsGoOn(t *testing.T) {
 			t.Fatalf("stream %d: %s\n%s", i, got.err, s.log.text())
 		}
 	}
-	went := 0
+	went, longest := 0, time.Duration(0)
 	for i, r := range all {
+		longest = max(longest, r.took)
 		if got, want := saidBy(t, r), saidBy(t, undisturbed[i]); !got.same(want) || got.roles != 1 || got.ids != 1 ||
 			got.usages != 1 || got.dones != 1 || got.finishes != 1 {
 			t.Fatalf("stream %d:\n%+v\n%+v", i, got, want)
@@ -166,6 +184,7 @@ func TestStreamsGoOn(t *testing.T) {
 		}
 	}
 	eventually(t, "all are counted", func() bool { return s.resumed("ids", "complete") == went })
+	t.Logf("%d streams went on; no client waited longer than %v for its next bytes", went, longest)
 	if went < streams/4 {
 		t.Errorf("only %d streams were on the killed node", went)
 	}
@@ -254,6 +273,25 @@ func TestContinuedByIDs(t *testing.T) {
 	}
 	if n := s.resumed("ids", "complete"); n < 15 {
 		t.Errorf("%d streams went on by ids\n%s", n, s.log.text())
+	}
+}
+
+// TestGoesOnBehindTLS checks a stream that a goroutine relays, not the relay's loops.
+func TestGoesOnBehindTLS(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "pki")
+	if err := pki.Bootstrap(dir, pki.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	own := pki.FilesIn(dir, pki.Router)
+	s := serve(t, simulate(t, 2), resumes("auto"), func(c *router.Config) { c.TLS.Cert, c.TLS.Key = own.Cert, own.Key })
+	s.url = strings.Replace(s.url, "http:", "https:", 1)
+	s.client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true}
+	for i := range 5 {
+		got, want, r := s.broken(chatPath, chatBody(fmt.Sprint(i), `,"stream":true,"max_tokens":20`), 5)
+		if !got.same(want) || got.dones != 1 || got.ids != 1 {
+			t.Errorf("%+v\n%+v\n%s", got, want, r.body)
+		}
 	}
 }
 

@@ -88,8 +88,8 @@ func (t *Task) resumable(chosen Plan) Plan {
 func (p *Resumed) reset() {
 	p.stream.Reset()
 	p.planner, p.task, p.question, p.legs, p.ways, p.state = nil, nil, leg.Question{}, 0, resume.None, running
-	clear(p.lost)
-	p.lost = p.lost[:0]
+	clear(p.lost[:cap(p.lost)])
+	p.lost, p.first = p.lost[:0], false
 	p.body.Reset()
 }
 
