@@ -59,6 +59,7 @@ type RouterConfig struct {
 	Admission      AdmissionConfig `toml:"admission" was:"admission" help:"Caps on requests in flight. Nothing is queued."`
 	Cascade        CascadeConfig   `toml:"cascade" help:"How several models answer one request in turn, the cheapest first. A chain of models is a setting of a model: cascade of [[model]], or cgn-ctl model set --cascade. docs/cascade.md says more."`
 	Disagg         DisaggConfig    `toml:"disagg" help:"Prefill and decode of one request on two nodes."`
+	Resume         ResumeConfig    `toml:"resume" help:"What becomes of a stream whose node is gone after the first byte."`
 	Session        SessionConfig   `toml:"session" help:"How the requests of one session stay on one node. docs/sessions.md lists the headers with a session's id."`
 }
 
@@ -232,6 +233,7 @@ func (c *Config) Validate() error {
 	c.validateKernelEvents(bad)
 	c.validateNumbers(bad)
 	c.Router.Disagg.validate(bad)
+	c.Router.Resume.validate(bad)
 	c.validateDurations(bad)
 	c.validateModels(bad)
 	c.validateCascade(bad)

@@ -235,6 +235,7 @@ func (r *Router) assemble() {
 	r.plans = plan.New(plan.Parts{
 		Legs: r.legs, Fleet: r.fleet, Stored: stored, Metrics: r.metrics, Logger: r.log,
 		Cascades: c.Router.Cascade.parts(),
+		Resume:   c.Router.Resume.settings(c.Retry.MaxNodes, c.Limits.MaxBodyTotal),
 	})
 	r.gateway = gateway.New(gateway.Parts{
 		Plans: r.plans, Scans: memo.Scans(), Fleet: r.fleet, Metrics: r.metrics,

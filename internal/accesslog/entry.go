@@ -41,6 +41,8 @@ type Entry struct {
 
 	Bytes  int64 // body bytes written to the client's connection, without head, chunks' size lines and TLS
 	Stream bool
+	// Resumed is a constant word for how another node went on with a broken stream; "" if none did
+	Resumed string
 }
 
 // text is a short string in an array of its own.
@@ -111,6 +113,7 @@ func (r *record) appendJSON(b []byte) []byte {
 	b = appendInt(b, "overlap_matched", int64(e.OverlapMatched))
 	b = appendInt(b, "overlap_total", int64(e.OverlapTotal))
 	b = appendInt(b, "attempts", int64(e.Attempts))
+	b = appendText(b, "resumed", []byte(e.Resumed))
 	if r.cascade.n > 0 {
 		b = appendText(b, "cascade", r.cascade.b[:r.cascade.n])
 		b = appendInt(b, "cascade_step", int64(e.CascadeStep))

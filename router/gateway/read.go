@@ -99,6 +99,7 @@ func (c *call) takeHead() (request.OwnHeaders, *apierror.Error) {
 		Method: h.Method(), Path: from.URI().RequestURI(), // normalised, as it was routed
 		Session: own.Sessions.ID(), Pin: own.Pin,
 	}
+	r.OneLeg = !h.IsHTTP11()
 	if c.g.forwardAuth {
 		head.Auth = h.Peek("Authorization")
 	}

@@ -45,7 +45,7 @@ func (g *Gateway) record(c *call, o relay.Outcome) {
 		CompletionTokens: unreported(u.Completion, u.HasCompletion),
 		CachedTokens:     unreported(u.Cached, u.HasCached),
 		OverlapMatched:   a.Matched, OverlapTotal: a.Blocks, Attempts: a.Attempts,
-		Bytes: c.bytes, Stream: c.streaming,
+		Bytes: c.bytes, Stream: c.streaming, Resumed: a.Resumed,
 		Cascade: a.Cascade.Name, CascadeStep: a.Cascade.Step, CascadeBefore: a.Cascade.Earlier,
 	})
 }
@@ -81,6 +81,8 @@ func (c *call) outcome(o relay.Outcome) string {
 		return endRefused
 	case o == relay.UpstreamFailed && c.request.Life.Ended() == request.Shutdown:
 		return endShutdown
+	case c.task.Mended() && o != relay.ClientGone && o != relay.SlowReader:
+		return relay.Complete.String()
 	}
 	return o.String()
 }

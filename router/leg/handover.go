@@ -169,7 +169,7 @@ func (h *hand) release() {
 // The error is about a P that the client names and that is none.
 func (l *Leg) considers() *apierror.Error {
 	set, pool := &l.d.o.Disagg, &l.model.pools[Prefill]
-	if l.Work != Answer || set.Off || len(pool.members) == 0 {
+	if l.Work != Answer || set.Off || l.Alone || len(pool.members) == 0 {
 		return nil
 	}
 	named := l.namedPrefill()

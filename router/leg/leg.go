@@ -47,6 +47,11 @@ type Question struct {
 	// Edit changes the body, in addition to the model's name; nil: no change. Edit is called for
 	// each attempt with the client's original body.
 	Edit func(e *scan.Edits)
+	// EditFor is Edit for changes that depend on the node; nil: no change. EditFor comes after
+	// Edit, and does not count for a node that computes the prompt for another one.
+	EditFor func(e *scan.Edits, n *fleet.Node)
+	// Alone says that the answering node computes the prompt itself.
+	Alone bool
 	// Continues says that the answer continues one that the client has begun to receive. The
 	// continuing answer's first event is then not the client's first event. plan.Task.Run sets
 	// Continues.

@@ -43,6 +43,9 @@ func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 	if l.Edit != nil {
 		l.Edit(&o.edits)
 	}
+	if l.EditFor != nil {
+		l.EditFor(&o.edits, a.member.node.Node)
+	}
 	if a.split {
 		l.hand.with.Decode(&o.edits, &l.hand.data)
 	}
@@ -100,13 +103,27 @@ func address(r *relay.Request, n *fleet.Node, auth []byte, abort *relay.Abort) {
 func (d *Dispatcher) Ask(
 	r *request.Request, n *fleet.Node, path string, until time.Time, abort *relay.Abort, place answer.Place,
 ) error {
+	return d.errand(r, n, relay.Request{Method: "GET", Path: path}, until, abort, place)
+}
+
+// Post is Ask with a POST of body, for work that costs n little.
+func (d *Dispatcher) Post(
+	r *request.Request, n *fleet.Node, path string, body []byte, until time.Time, abort *relay.Abort,
+	place answer.Place,
+) error {
+	return d.errand(r, n, relay.Request{Method: "POST", Path: path, Body: [][]byte{body}}, until, abort, place)
+}
+
+func (d *Dispatcher) errand(
+	r *request.Request, n *fleet.Node, q relay.Request, until time.Time, abort *relay.Abort, place answer.Place,
+) error {
 	if !r.Life.Enter(abort) {
 		return relay.ErrCanceled
 	}
 	defer r.Life.Leave(abort)
-	get := relay.Request{Method: "GET", Path: path, Header: r.Header, More: r.Trace.AppendHeader(nil)}
-	address(&get, n, r.Auth, abort)
-	ex, err := n.Pool.Send(&get, until)
+	q.Header, q.More = r.Header, r.Trace.AppendHeader(nil)
+	address(&q, n, r.Auth, abort)
+	ex, err := n.Pool.Send(&q, until)
 	if err != nil {
 		return err
 	}

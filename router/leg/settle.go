@@ -60,7 +60,9 @@ func (l *Leg) settle(a *attempt, o relay.Outcome) {
 		l.learn(a, ok, broke != "", now)
 	}
 	if ok {
-		l.lengthCame(a, l.Reading.Usage.Completion)
+		if !l.Continues { // the length of a rest says nothing about whole answers
+			l.lengthCame(a, l.Reading.Usage.Completion)
+		}
 		l.endCame(a, l.Reading.Events, l.Reading.Usage.Completion, l.Reading.Last)
 	} else {
 		l.silenceCame(a, now)

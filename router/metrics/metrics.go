@@ -25,6 +25,7 @@ type Router struct {
 	LastResort     prometheus.Counter
 	Filtered       *prometheus.CounterVec // reason
 	Handovers      *prometheus.CounterVec // result
+	Resumed        *prometheus.CounterVec // result, by
 	Handover       prometheus.Observer
 	AdapterLoads   prometheus.Counter
 	UpstreamErrors *prometheus.CounterVec // node, kind
@@ -117,7 +118,7 @@ func New() *Router {
 			"Requests sent to a further node, by what the last one did.", "reason"),
 		RetriesRefused: s.Counter("cgn_router_retries_refused_total",
 			"Retries that the budget did not allow.").WithLabelValues(),
-		Handovers: newHandovers(s),
+		Handovers: newHandovers(s), Resumed: newResumed(s),
 		Handover: s.Histogram("cgn_router_handover_seconds", "Time from the answer of the node that has computed a "+
 			"prompt until the answering node has its request.", pickBuckets).WithLabelValues(),
 		AdapterLoads: s.Counter("cgn_router_adapter_loads_total", "Requests for a LoRA adapter that were sent to a "+
@@ -183,6 +184,15 @@ func newSpansDropped(s *metric.Set) *prometheus.CounterVec {
 	return s.Counter("cgn_router_spans_dropped_total", "Spans of traces that did not reach the collector: too many "+
 		"waited (queue), the collector did not take their batch, or not all of it (collector), or the router stopped "+
 		"first (shutdown).", "reason")
+}
+
+func newResumed(s *metric.Set) *prometheus.CounterVec {
+	return s.Counter("cgn_router_resumed_total", "Streams that a node broke off, by what became of them and by what: "+
+		"complete (another node went on by token ids (ids) or text, or began anew (start), or only the closing event "+
+		"was missing (end)), failed (another node was asked, and the stream ended with an error), or impossible, by "+
+		"reason: tool, reasoning, unknown (no token ids), unread, refused, seam (the text of the last tokens is "+
+		"unknown), nodes (retry.max_nodes). impossible with memory counts streams that found no room, broken or not.",
+		"result", "by")
 }
 
 func newBound(s *metric.Set) bound {

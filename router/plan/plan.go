@@ -7,6 +7,7 @@
 package plan
 
 import (
+	"cmp"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -34,6 +35,7 @@ type Parts struct {
 	// default is a Cascade for a model with a chain, and Direct for any other model.
 	Choose   func(*request.Request) Plan
 	Cascades Cascades
+	Resume   Resume
 }
 
 // Planner answers requests by plans. Planner is safe for concurrent use.
@@ -117,7 +119,12 @@ type Task struct {
 
 	withheld []byte // events
 	open     bool   // the bound was passed; nothing more of the leg is withheld
+	unseen   bool   // some event went to the client without a call of the plan
+	mended   bool   // the plan has completed a broken stream
+	broke    error  // the failure of a leg that another one was to go on after; nil: none
 	blind    bool   // a bug in the plan has occurred, so the plan is not called any more
+
+	resumed *Resumed // memory of that plan; nil: no request has needed it
 }
 
 // before sums up the earlier legs.
@@ -125,6 +132,8 @@ type before struct {
 	attempts int
 	shown    bool // some earlier answers went to the client; the next four fields cover these
 	events   int64
+	cause    string // the metrics' word for how the last one broke off
+	asked    string // the last node
 	ttft     time.Duration
 	expected time.Duration // ttft as it was expected; 0: nothing was expected
 	usage    usage.Counts
@@ -145,7 +154,7 @@ func (p *Planner) Begin(t *Task, client answer.Place, plan Plan) {
 func (t *Task) Answer() *apierror.Error {
 	t.planner.parts.Legs.Arrived()
 	if t.plan == nil {
-		t.plan = t.planner.parts.Choose(t.Request)
+		t.plan = t.resumable(t.planner.parts.Choose(t.Request))
 	}
 	return t.plan.Answer(t)
 }
@@ -186,6 +195,7 @@ func (t *Task) endLeg() {
 		return
 	}
 	t.before = t.total()
+	t.before.cause, t.before.asked = cmp.Or(l.Cause(ended), t.before.cause), cmp.Or(l.Asked(), t.before.asked)
 	t.leg, t.ended, t.open = nil, relay.Complete, false
 	l.Finish(ended)
 }
@@ -207,6 +217,7 @@ func (t *Task) Follows() bool { return t.follows }
 // Event decides which bytes the client gets for an event of the answer: see relay.Follower.
 func (t *Task) Event(e sse.Event, out []byte, at time.Time) (rest []byte, enough bool) {
 	if t.blind || e.Oversized() {
+		t.unseen = true
 		return append(t.Release(out), e.Raw...), false
 	}
 	held := t.withheld
@@ -285,6 +296,23 @@ func (t *Task) End(out []byte, o relay.Outcome) (rest []byte, more bool) {
 	return rest, true
 }
 
+// forgo says that no further leg will follow. The request's body is freed.
+func (t *Task) forgo() {
+	t.follows = false
+	t.Request.Release()
+}
+
+// Broke notes that the running leg has failed with err and another leg follows. If that one cannot
+// go on, the stream ends with the error of the first failure.
+func (t *Task) Broke(err error) {
+	if t.broke == nil {
+		t.broke = err
+	}
+}
+
+// Mended says that the plan has completed a stream that its node has broken off.
+func (t *Task) Mended() bool { return t.mended }
+
 // Next runs legs until one of them continues the client's stream.
 func (t *Task) Next() (err *apierror.Error) {
 	defer func() {
@@ -311,6 +339,9 @@ func (t *Task) bug(p any, withheld []byte) {
 
 // Failure returns the error that ends a begun stream that err has broken.
 func (t *Task) Failure(err error) *apierror.Error {
+	if t.broke != nil {
+		err = t.broke
+	}
 	return t.planner.parts.Legs.Failure(t.Request, err, t.total().events)
 }
 
@@ -334,10 +365,12 @@ func (t *Task) outcome(o relay.Outcome) relay.Outcome {
 
 // reset clears everything but memory.
 func (t *Task) reset() {
-	r := t.Request
+	r, resumed := t.Request, t.resumed
 	r.Reset()
-	*t = Task{}
-	t.Request = r
+	if resumed != nil {
+		resumed.reset()
+	}
+	*t = Task{Request: r, resumed: resumed}
 }
 
 // Attempts returns the number of exchanges with nodes so far, in all legs.
@@ -373,6 +406,7 @@ type Account struct {
 	Expected time.Duration // TTFT as it was expected; 0: nothing was expected
 	Usage    usage.Counts  // of the legs whose answers went to the client
 	Cause    string        // the metrics' word for the last failed attempt
+	Resumed  string        // how another node went on with the stream; empty: none did
 	Cascade  Steps
 }
 
@@ -380,10 +414,14 @@ type Account struct {
 func (t *Task) Account(o relay.Outcome) Account {
 	l, all := t.leg, t.total()
 	a := Account{Attempts: all.attempts, TTFT: all.ttft, Expected: all.expected, Usage: all.usage, Cascade: t.Steps()}
+	if t.resumed != nil {
+		a.Resumed = t.resumed.how()
+	}
 	if l != nil {
 		a.Model, a.Node, a.Asked, a.Cause = l.Served(), l.NodeID(), l.Asked(), l.Cause(t.outcome(o))
 		a.Matched, a.Blocks = l.Matched(), l.Blocks()
 	}
+	a.Cause, a.Asked = cmp.Or(a.Cause, all.cause), cmp.Or(a.Asked, all.asked)
 	return a
 }
 

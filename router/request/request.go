@@ -35,6 +35,8 @@ type Request struct {
 	Scan     *scan.Request
 	Trace    *traces.Request // nil: not recorded; Reset ends it
 	Life     Life
+	// OneLeg says that the client speaks HTTP/1.0, and cannot take an answer of several legs.
+	OneLeg bool
 
 	body    []byte
 	release func() // frees the body's memory; nil: already called, or not needed
@@ -205,6 +207,10 @@ func (r *Request) Release() {
 
 // Expired says whether the client's own deadline has passed.
 func (r *Request) Expired() bool { return !r.Deadline.IsZero() && !time.Now().Before(r.Deadline) }
+
+// Going says whether the client still waits for its answer: nothing has ended the request, and its
+// deadline has not passed.
+func (r *Request) Going() bool { return r.Life.Ended() == None && !r.Expired() }
 
 // Before returns the earlier of t and the client's own deadline.
 func (r *Request) Before(t time.Time) time.Time {
