@@ -23,6 +23,10 @@ type accessLine struct {
 	Cached                       int     `json:"cached_tokens"`
 	Matched                      int     `json:"overlap_matched"`
 	Total                        int     `json:"overlap_total"`
+
+	Cascade        string
+	CascadeStep    int     `json:"cascade_step"`
+	CascadeEarlier float64 `json:"cascade_earlier_seconds"`
 }
 
 // TestAccessLogOnAFullDisk checks that lost lines are counted.

@@ -128,6 +128,7 @@ func (r *Router) debugFleet(w http.ResponseWriter, _ *http.Request) {
 	if p := r.policyProblem(); p != nil {
 		view.Problems = append(slices.Clip(view.Problems), *p)
 	}
+	view.Problems = append(slices.Clip(view.Problems), r.idleCascades(snap)...)
 	speeds := r.legs.Speeds(time.Now())
 	for _, n := range view.View.Nodes {
 		lifetime := 0.0
@@ -146,6 +147,21 @@ func (r *Router) debugFleet(w http.ResponseWriter, _ *http.Request) {
 		view.Models = append(view.Models, own)
 	}
 	writeJSON(w, http.StatusOK, view)
+}
+
+// idleCascades returns the models whose cascade this router does not use.
+func (r *Router) idleCascades(snap *fleet.Snapshot) (all []fleet.Problem) {
+	if r.config.Router.Cascade.Enabled {
+		return nil
+	}
+	for _, m := range snap.Models() {
+		if m.Settings != nil && len(m.Settings.Chain) > 0 {
+			all = append(all, fleet.Problem{
+				Subject: "model " + m.Name, Reason: "its cascade has no effect here: router.cascade.enabled is false",
+			})
+		}
+	}
+	return all
 }
 
 // debugRoute says where the OpenAI request in the body would go, and why. The query's api is chat
@@ -190,7 +206,7 @@ func (r *Router) debugRoute(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	var e *leg.Explanation
-	q, fail := r.legs.Wanted(asked)
+	q, fail := r.plans.First(asked)
 	if fail == nil {
 		e, fail = r.legs.Explain(asked, q)
 	}

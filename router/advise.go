@@ -30,6 +30,9 @@ func (c *Config) Advise() (notes []string) {
 	}
 	for i, m := range c.Models {
 		notes = append(notes, idle(fmt.Sprintf("model[%d].policy", i), []byte(m.Policy), "")...)
+		if len(m.Cascade) > 0 && !c.Router.Cascade.Enabled {
+			notes = append(notes, fmt.Sprintf("model[%d].cascade has no effect; set router.cascade.enabled = true", i))
+		}
 	}
 	return notes
 }

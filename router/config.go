@@ -32,6 +32,7 @@ type Config struct {
 	TLS      TLSConfig       `toml:"tls"`
 	Upstream UpstreamTLS     `toml:"upstream_tls" help:"TLS towards agents that serve https. Without cert the router shows no certificate. A backend has a setting ca of its own."`
 	Log      LogConfig       `toml:"log" help:"The log, which goes to standard error, and the access log."`
+	Traces   TraceConfig     `toml:"traces" help:"Traces of requests, as OpenTelemetry spans (docs/traces.md). Without endpoint the router records none, and passes traceparent and tracestate on as they are."`
 	Takeover TakeoverConfig  `toml:"takeover" help:"How a new router replaces a running router without losing a request. The new router gets the listening sockets, and the running router finishes the requests that it has begun."`
 
 	Logger *slog.Logger `toml:"-"` // nil: slog.Default
@@ -56,7 +57,9 @@ type RouterConfig struct {
 	DrainTimeout   config.Duration `toml:"drain_timeout" default:"60s" flag:"drain-timeout" help:"time that running requests have to finish at a stop, after drain_delay; streams that are left then end with an error event; 0: they end at once"`
 	OverloadStatus int             `toml:"overload_status" default:"503" help:"HTTP status of a request when every node that could take it is busy by its thresholds: 503, or 529 as NVIDIA Dynamo answers (docs/filters.md)"`
 	Admission      AdmissionConfig `toml:"admission" was:"admission" help:"Caps on requests in flight. Nothing is queued."`
+	Cascade        CascadeConfig   `toml:"cascade" help:"How several models answer one request in turn, the cheapest first. A chain of models is a setting of a model: cascade of [[model]], or cgn-ctl model set --cascade. docs/cascade.md says more."`
 	Disagg         DisaggConfig    `toml:"disagg" help:"Prefill and decode of one request on two nodes."`
+	Resume         ResumeConfig    `toml:"resume" help:"What becomes of a stream whose node is gone after the first byte."`
 	Session        SessionConfig   `toml:"session" help:"How the requests of one session stay on one node. docs/sessions.md lists the headers with a session's id."`
 }
 
@@ -84,19 +87,22 @@ type BackendConfig struct {
 // ModelConfig has the settings of one model. Those that etcd can have too (cgn-ctl model set) count
 // before etcd's.
 type ModelConfig struct {
-	Name           string              `toml:"name" help:"name of the model that this table is about"`
-	Aliases        []string            `toml:"aliases" help:"further names under which clients may ask for the model; a name that is a model itself stays that model, and no two tables may have the same alias"`
-	Base           string              `toml:"base" help:"the model is a LoRA adapter of this one, and an engine loads it when the first request comes: every node that serves the base gets requests for the adapter. The base must not be an adapter itself. Empty: the nodes whose engines list the model"`
-	Pools          map[string][]string `toml:"pools" help:"ids of the model's nodes by role (prefill, decode, both). A role with a list has exactly these nodes, whatever role the nodes have themselves. A role without a list has the nodes of that role that are in no list"`
-	Policy         string              `toml:"policy" help:"policy document (JSON) that holds for this model in place of the fleet's, as docs/policy.md describes it"`
-	AdapterLoad    config.Duration     `toml:"adapter_load" default:"0s" help:"time that an engine takes to load this LoRA adapter, or any adapter of this model. From 1s on, a node whose engine has not loaded the adapter gets no request for it while a node that has it has room and no queue. 0s: unknown"`
-	Tokenizer      string              `toml:"tokenizer" help:"directory with the engine's tokenizer.json, tokenizer_config.json and, if it has one, chat_template.jinja; the router then counts prompts in the engine's tokens, as KV events need it. The router knows byte-level BPE only, and does not start with a tokenizer that it cannot follow exactly. none: KV events count only for prompts given as token ids. Empty: the router predicts cached blocks from the prompts' text"`
-	ChatTemplate   string              `toml:"chat_template" help:"file with the engine's chat template, if the engine was started with another template than the model's own (vLLM: --chat-template)"`
-	FirstByte      config.Duration     `toml:"first_byte" help:"overrides timeouts.first_byte"`
-	Idle           config.Duration     `toml:"idle" help:"overrides timeouts.idle"`
-	Total          config.Duration     `toml:"total" help:"overrides timeouts.total"`
-	MaxQueue       int                 `toml:"max_queue" help:"overrides router.admission.max_queue and router.admission.max_queue_decode"`
-	MaxQueueDecode int                 `toml:"max_queue_decode" help:"overrides max_queue for the nodes of role decode"`
+	Name              string              `toml:"name" help:"name of the model that this table is about"`
+	Aliases           []string            `toml:"aliases" help:"further names under which clients may ask for the model; a name that is a model itself stays that model, and no two tables may have the same alias"`
+	Base              string              `toml:"base" help:"the model is a LoRA adapter of this one, and an engine loads it when the first request comes: every node that serves the base gets requests for the adapter. The base must not be an adapter itself. Empty: the nodes whose engines list the model"`
+	Pools             map[string][]string `toml:"pools" help:"ids of the model's nodes by role (prefill, decode, both). A role with a list has exactly these nodes, whatever role the nodes have themselves. A role without a list has the nodes of that role that are in no list"`
+	Policy            string              `toml:"policy" help:"policy document (JSON) that holds for this model in place of the fleet's, as docs/policy.md describes it"`
+	AdapterLoad       config.Duration     `toml:"adapter_load" default:"0s" help:"time that an engine takes to load this LoRA adapter, or any adapter of this model. From 1s on, a node whose engine has not loaded the adapter gets no request for it while a node that has it has room and no queue. 0s: unknown"`
+	Cascade           []string            `toml:"cascade" help:"models that answer requests for this model in turn, the cheapest first; the model itself may be one of them, and need not be. An answer of which its model was not confident is dropped, and the next model is asked. Without router.cascade.enabled this has no effect"`
+	CascadeThresholds []float64           `toml:"cascade_thresholds" help:"overrides router.cascade.confidence_threshold for this cascade: one value, or one for each model but the last"`
+	CascadeDirect     string              `toml:"cascade_direct" help:"model of the cascade that answers requests whose answers cannot be judged; empty: the last one"`
+	Tokenizer         string              `toml:"tokenizer" help:"directory with the engine's tokenizer.json, tokenizer_config.json and, if it has one, chat_template.jinja; the router then counts prompts in the engine's tokens, as KV events need it. The router knows byte-level BPE only, and does not start with a tokenizer that it cannot follow exactly. none: KV events count only for prompts given as token ids. Empty: the router predicts cached blocks from the prompts' text"`
+	ChatTemplate      string              `toml:"chat_template" help:"file with the engine's chat template, if the engine was started with another template than the model's own (vLLM: --chat-template)"`
+	FirstByte         config.Duration     `toml:"first_byte" help:"overrides timeouts.first_byte"`
+	Idle              config.Duration     `toml:"idle" help:"overrides timeouts.idle"`
+	Total             config.Duration     `toml:"total" help:"overrides timeouts.total"`
+	MaxQueue          int                 `toml:"max_queue" help:"overrides router.admission.max_queue and router.admission.max_queue_decode"`
+	MaxQueueDecode    int                 `toml:"max_queue_decode" help:"overrides max_queue for the nodes of role decode"`
 }
 
 // PrefixConfig bounds the prefix index.
@@ -124,6 +130,18 @@ type SessionConfig struct {
 	Affinity string          `toml:"affinity" default:"soft" flag:"session-affinity" oneof:"off|soft|hard" help:"where a session's request goes; soft: to the node of the session's last answer, if the policy's mode counts it as equal or near to the best; hard: to that node while it takes requests and has room; off: the router remembers no node, and the session's id only decides among equal nodes"`
 	TTL      config.Duration `toml:"ttl" default:"10m" help:"how long the router remembers a session's node after its last answer"`
 	Max      int             `toml:"max" default:"65536" help:"most sessions whose node the router remembers, about 150 bytes each; beyond this number a new session replaces the oldest"`
+}
+
+// CascadeConfig sets how the answers of a cascade's models are judged.
+type CascadeConfig struct {
+	Enabled   bool            `toml:"enabled" default:"false" help:"answer requests for a model with a cascade by the models of its chain; false: such requests go to the model itself"`
+	Threshold float64         `toml:"confidence_threshold" default:"-0.5" help:"log-probability, -100 to 0; an answer whose measure is below is dropped, and the next model of the chain is asked. cgn-ctl cascade fit finds the value for recorded answers"`
+	Judge     string          `toml:"judge" default:"whole" oneof:"whole|stream" help:"whole: judge an answer at its end; the client gets nothing of it before. stream: judge a stream by its first tokens, and let it go on from then; an answer that is no stream is judged at its end"`
+	Measure   string          `toml:"measure" default:"mean" oneof:"mean|quantile" help:"what is compared with confidence_threshold, of the log-probabilities of the tokens of the content: their mean, or a low quantile"`
+	Quantile  float64         `toml:"quantile" default:"0.1" help:"the quantile of measure = quantile, 0 to 1; 0 is the least likely token"`
+	Tokens    int             `toml:"tokens" default:"32" help:"tokens of the content by which judge = stream judges a stream, 1 to 1024; 16 to 64 are useful. A shorter answer is judged at its end"`
+	Latency   config.Duration `toml:"latency" default:"2s" help:"longest time that judge = stream holds a stream back after its first event; then the client gets it without a judgement"`
+	MaxHeld   config.Size     `toml:"max_held" default:"1MiB" help:"most bytes of one answer that wait for the judgement, 16KiB to 16MiB; a longer answer goes to the client without a judgement, and so does any answer while 256 MiB of all answers wait"`
 }
 
 // TimeoutConfig bounds every wait on a backend.
@@ -211,11 +229,14 @@ func (c *Config) Validate() error {
 	c.validateListeners(bad)
 	c.validateOverlap(bad)
 	c.validateTakeover(bad)
+	c.Traces.validate(bad)
 	c.validateKernelEvents(bad)
 	c.validateNumbers(bad)
 	c.Router.Disagg.validate(bad)
+	c.Router.Resume.validate(bad)
 	c.validateDurations(bad)
 	c.validateModels(bad)
+	c.validateCascade(bad)
 	return errors.Join(errs...)
 }
 
@@ -397,6 +418,26 @@ func (c *Config) validateDurations(bad problem) {
 	if t.PatienceFloor > t.FirstByte && t.PatienceFloor.Std() != usual {
 		bad("timeouts.patience_floor", "%s is more than timeouts.first_byte, %s; use less, or raise that",
 			t.PatienceFloor, t.FirstByte)
+	}
+}
+
+func (c *Config) validateCascade(bad problem) {
+	o := &c.Router.Cascade
+	if v := o.Threshold; !(v >= cluster.LeastConfidence && v <= 0) {
+		bad("router.cascade.confidence_threshold", "%v is not in %d..0; it is a log-probability, such as -0.5", v,
+			cluster.LeastConfidence)
+	}
+	if v := o.Quantile; !(v >= 0 && v <= 1) {
+		bad("router.cascade.quantile", "%v is not in 0..1; leave it out for 0.1", v)
+	}
+	if o.Tokens < 1 || o.Tokens > 1024 {
+		bad("router.cascade.tokens", "%d is not in 1..1024; leave it out for 32", o.Tokens)
+	}
+	if o.Latency.Std() < time.Millisecond {
+		bad("router.cascade.latency", "%s is too short; use 1ms or more, or leave it out for 2s", o.Latency)
+	}
+	if o.MaxHeld < 16<<10 || o.MaxHeld > 16<<20 {
+		bad("router.cascade.max_held", "%s is not in 16KiB..16MiB; leave it out for 1MiB", o.MaxHeld)
 	}
 }
 

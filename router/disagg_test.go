@@ -19,17 +19,20 @@ import (
 type divided struct {
 	*site
 	prefills, decodes []*engine.Engine // named prefill-0, … and decode-0, …
+	plain             *engine.Engine   // behind no router
 }
 
 // divide starts a router in mode score with engines that hand blocks over as vLLM's NIXL does.
 func divide(t *testing.T, prefills, decodes int, tweak ...func(*router.Config)) *divided {
 	t.Helper()
-	engines := simulate(t, prefills+decodes, func(c *engine.Config) {
-		c.Connector, c.BlockLease = "nixl", time.Second
-	})
+	engines := simulate(t, prefills+decodes, handing)
 	return divideAmong(t, engines[:prefills], engines[prefills:], tweak...)
 }
 
+// handing is a tweak for engines that hand blocks over.
+func handing(c *engine.Config) { c.Connector, c.BlockLease = "nixl", time.Second }
+
+// divideAmong is divide for given engines.
 func divideAmong(t *testing.T, prefills, decodes []*engine.Engine, tweak ...func(*router.Config)) *divided {
 	t.Helper()
 	s := serve(t, nil, append([]func(*router.Config){func(c *router.Config) {
@@ -41,7 +44,7 @@ func divideAmong(t *testing.T, prefills, decodes []*engine.Engine, tweak ...func
 			}
 		}
 	}}, tweak...)...)
-	d := &divided{s, prefills, decodes}
+	d := &divided{s, prefills, decodes, simulate(t, 1)[0]}
 	eventually(t, "every node is in service", func() bool {
 		count := 0
 		for _, n := range s.nodes() {
@@ -75,8 +78,7 @@ func (d *divided) lent() (n int64) {
 // alone returns the text that one engine answers a request with.
 func (d *divided) alone(t *testing.T, body string) string {
 	t.Helper()
-	e := simulate(t, 1)[0]
-	resp, err := http.Post(e.URL()+"/v1/chat/completions", "application/json", strings.NewReader(body))
+	resp, err := http.Post(d.plain.URL()+"/v1/chat/completions", "application/json", strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,6 +121,11 @@ func TestPromptIsHandedOver(t *testing.T) {
 	for _, e := range d.decodes {
 		if s := e.Stats(); s.ComputedTokens != 0 {
 			t.Errorf("a decode node computed %d prompt tokens", s.ComputedTokens)
+		}
+	}
+	for _, name := range []string{"cgn_router_handover_seconds_count", "cgn_router_prefill_seconds_count"} {
+		if n := d.metrics().sum(name); n != 4 {
+			t.Errorf("%s is %v, want 4", name, n)
 		}
 	}
 	if got := d.handovers("split"); got != 4 || d.lent() != 0 {
@@ -176,6 +183,9 @@ type mishap struct {
 	// either says that the outcome depends on whether D's connection was used before. Parameters
 	// are then lost, because nobody knows whether D has read them.
 	either bool
+	// late says that engines tell of blocks that they cannot read only after the head of their
+	// answer, as vLLM does in a stream.
+	late bool
 }
 
 // once is a fault of one request.
@@ -208,6 +218,9 @@ var mishaps = map[string]mishap{
 	"D dies before its first token": {nodes: [2]int{1, 2}, decode: &engine.Fault{DieAfter: &zero}, either: true},
 	"D is slower than the lease": {decode: once(engine.Fault{Slow: engine.Duration(1500 * time.Millisecond)}),
 		result: "unread", computed: 1},
+	"D is slower than the lease, and tells in its stream": {
+		decode: once(engine.Fault{Slow: engine.Duration(1500 * time.Millisecond)}), late: true, result: "unread",
+		computed: 1},
 	"both die": {nodes: [2]int{1, 2}, prefill: &engine.Fault{Reset: true}, decode: &engine.Fault{Reset: true},
 		result: "broken"},
 }
@@ -235,7 +248,13 @@ func TestMishapsOfHandovers(t *testing.T) {
 }
 
 func (m mishap) happens(t *testing.T, more string) {
-	d := divide(t, max(m.nodes[0], 1), max(m.nodes[1], 1), func(c *router.Config) {
+	engines := simulate(t, max(m.nodes[0], 1)+max(m.nodes[1], 1), handing, func(c *engine.Config) {
+		if m.late {
+			c.LoadFailure = engine.LoadFailInStream
+		}
+	})
+	prefills := max(m.nodes[0], 1)
+	d := divideAmong(t, engines[:prefills], engines[prefills:], func(c *router.Config) {
 		c.Timeouts.FirstByte, c.Timeouts.FirstByteCold = config.Duration(4*time.Second), config.Duration(4*time.Second)
 		c.Timeouts.PatienceFloor, c.Timeouts.StallFloor = config.Duration(4*time.Second), config.Duration(4*time.Second)
 	})
@@ -444,6 +463,31 @@ func TestMissingRoleIsNamed(t *testing.T) {
 		}
 		if n := d.log.count(line); n != min(len(what), 1) || n > 0 && d.log.count("no node of "+what) != 1 {
 			t.Errorf("%d lines: %s", n, d.log.text())
+		}
+	}
+}
+
+// TestNodesOfRoleBoth checks that two nodes of role both share a request only if expected times say
+// so, and that such a node hands its prompts to a prefill node in any mode.
+func TestNodesOfRoleBoth(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ role, result string }{
+		"both":    {"both,connector=nixl", "unpaired"},
+		"prefill": {"prefill", "split"},
+	} {
+		engines := simulate(t, 2, handing)
+		s := serve(t, nil, scored, func(c2 *router.Config) {
+			c2.Router.Backends = []string{engines[0].URL() + ",id=p,role=" + c.role,
+				engines[1].URL() + ",id=d,role=both,connector=nixl"}
+		})
+		eventually(t, "both nodes are in service", func() bool {
+			return s.nodes()["p"].Eligible && s.nodes()["d"].Eligible
+		})
+		if r := s.chat(chatBody(longPrompt(name), streaming)); r.status != 200 {
+			t.Errorf("%v", r)
+		}
+		if n := s.metrics().sum("cgn_router_handovers_total", `result="`+c.result+`"`); n != 1 {
+			t.Errorf("%s: not %s: %s", name, c.result, s.metrics().lines("cgn_router_handovers_total"))
 		}
 	}
 }

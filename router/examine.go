@@ -27,6 +27,7 @@ func (c *Config) Examine() error {
 			errs = append(errs, field(l[0], listen.Examine(l[1])))
 		}
 	}
+	errs = append(errs, c.Traces.examine())
 	if t := &c.Takeover; !t.off() && !t.byDefault {
 		errs = append(errs, field("takeover.socket", takeover.Examine(t.Socket)))
 	}

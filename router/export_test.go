@@ -4,3 +4,6 @@ import "net/http"
 
 // AdminHandler returns the handler of the admin port.
 func (r *Router) AdminHandler() http.Handler { return r.admin.Handler }
+
+// Examine checks the files that the settings of traces name.
+func (t *TraceConfig) Examine() error { return t.examine() }

@@ -75,9 +75,10 @@ func readTokens(t *testing.T, resp *http.Response, mark string, n int) (page []b
 	return page
 }
 
+// TestEngineKilledMidStream checks how a stream ends that no other node may go on with.
 func TestEngineKilledMidStream(t *testing.T) {
 	t.Parallel()
-	s := serve(t, simulate(t, 2))
+	s := serve(t, simulate(t, 2), resumes("off"))
 	for _, api := range apis {
 		for _, how := range []string{"rst", "fin"} {
 			t.Run(api.name+"/"+how, func(t *testing.T) {

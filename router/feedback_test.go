@@ -261,7 +261,7 @@ func TestUsageThatComesWithChoices(t *testing.T) {
 
 // TestWithoutFeedbackNothingIsSpliced checks that the engine gets the body byte for byte.
 func TestWithoutFeedbackNothingIsSpliced(t *testing.T) {
-	s := serve(t, simulate(t, 1), func(c *router.Config) { c.Prefix.Feedback = false })
+	s := serve(t, simulate(t, 1), resumes("off"), func(c *router.Config) { c.Prefix.Feedback = false })
 	body := "{ \"unknown\" : {\"x\":[1, 2.50,\"\\u00e9\"]},\"model\":\"sim\",\n\"stream\":true, " +
 		"\"max_tokens\":2,\"messages\":[{\"content\":\"hi\",\"role\":\"user\"}] }"
 	mustAll(t, "chat", []*reply{s.chat(body)})

@@ -242,9 +242,16 @@ func (s *site) ask(method, path, body string, header ...string) *reply {
 	if err != nil {
 		return &reply{err: err, took: time.Since(began)}
 	}
+	r := read(resp)
+	r.took = time.Since(began)
+	return r
+}
+
+// read reads an answer to its end.
+func read(resp *http.Response) *reply {
 	defer resp.Body.Close()
 	page, err := io.ReadAll(resp.Body)
-	return &reply{resp.StatusCode, resp.Header, page, err, time.Since(began)}
+	return &reply{status: resp.StatusCode, header: resp.Header, body: page, err: err}
 }
 
 func (s *site) post(path, body string, header ...string) *reply {

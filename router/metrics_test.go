@@ -26,8 +26,10 @@ import (
 // KV events (TestStaticBackendsEvents), of tokenizers (TestExactDigests), of adapters
 // (TestRequestsStayWithTheirAdapter and TestAdaptersOfAgents) and of too many sessions (package
 // affinity). The metrics of agents are in TestKernelSignals, TestKernelEvents and packages signals
-// and peerevents, those of mode predicted in TestExpectedTimesAreSeen, and those of takeovers in
-// cmd/cgn-router.
+// and peerevents, those of mode predicted in TestExpectedTimesAreSeen, those of cascades in
+// TestCascade and others, those of hand-overs in TestPromptIsHandedOver and
+// TestMishapsOfHandovers, those of streams that go on in TestStreamsGoOn, those of takeovers in
+// cmd/cgn-router, and those of traces in TestLostSpans.
 var elsewhere = func() map[string]bool {
 	all := map[string]bool{
 		"cgn_router_fleet_malformed_total": true, "cgn_router_fleet_stale": true, "cgn_router_panics_total": true,
@@ -45,8 +47,13 @@ var elsewhere = func() map[string]bool {
 		"cgn_router_signal_breaks_total": true, "cgn_router_signal_malformed_total": true,
 		"cgn_router_signal_readings_total": true, "cgn_router_sessions_dropped_total": true,
 		"cgn_router_adapter_loads_total": true, "cgn_router_node_adapters": true,
+		"cgn_router_spans_dropped_total": true,
 		"cgn_router_node_slowdown_ratio": true, "cgn_router_expected_ttft_error_seconds": true,
 		"cgn_router_expected_ttft_error_ratio": true, "cgn_router_expected_length_error_tokens": true,
+		"cgn_router_cascade_steps_total": true, "cgn_router_cascade_unjudged_total": true,
+		"cgn_router_cascade_tokens_total": true,
+		"cgn_router_handovers_total":      true, "cgn_router_handover_seconds": true,
+		"cgn_router_prefill_seconds": true, "cgn_router_resumed_total": true,
 	}
 	for _, sample := range nodeload.Samples() {
 		for _, signal := range sample.Signals {
@@ -66,7 +73,7 @@ func TestEveryMetricMoves(t *testing.T) {
 	access, unclog := clogged(t)
 	s := serve(t, simulate(t, 4), func(c *router.Config) {
 		c.Router.PolicyFile, c.Retry.Floor, c.Retry.Percent = policy, 64, 1
-		c.Log.Access, c.Log.AccessQueue = access, 1
+		c.Log.Access, c.Log.AccessQueue, c.Router.Resume.Mode = access, 1, "off"
 		c.Timeouts.PatienceFloor, c.Timeouts.StallFloor = config.Duration(time.Second), config.Duration(time.Second)
 	})
 	t.Cleanup(unclog) // before the router stops

@@ -23,6 +23,7 @@ func (m *ModelConfig) settings() *cluster.Model {
 	s := &cluster.Model{
 		Aliases: m.Aliases, Base: m.Base, Tokenizer: m.Tokenizer, ChatTemplate: m.ChatTemplate,
 		Policy: json.RawMessage(m.Policy), AdapterLoadS: m.AdapterLoad.Std().Seconds(),
+		Cascade: cluster.Cascade{Chain: m.Cascade, Thresholds: m.CascadeThresholds, Direct: m.CascadeDirect},
 	}
 	if len(m.Pools) > 0 {
 		s.Pools = make(map[cluster.Role][]string, len(m.Pools))

@@ -15,6 +15,8 @@ import (
 	"github.com/cognitora/dataplane/router/holdings"
 	"github.com/cognitora/dataplane/router/kvevents"
 	"github.com/cognitora/dataplane/router/leg"
+	"github.com/cognitora/dataplane/router/logprobs"
+	"github.com/cognitora/dataplane/router/plan"
 )
 
 // backends returns the static backends from both places: the tables and the flags.
@@ -229,4 +231,16 @@ func (c *Config) gatewayLimits(connections int) gateway.Limits {
 		HeaderTimeout: l.HeaderTimeout.Std(), BodyTimeout: l.BodyTimeout.Std(),
 		KeepAlive: l.KeepAlive.Std(), SlowReader: l.SlowReader.Std(),
 	}
+}
+
+// parts returns the settings of cascades as the planner takes them.
+func (c *CascadeConfig) parts() plan.Cascades {
+	o := plan.Cascades{
+		Enabled: c.Enabled, Threshold: c.Threshold, Latency: c.Latency.Std(), MaxHeld: int(c.MaxHeld),
+		Measure: logprobs.Measure{Quantile: c.Measure == "quantile", Q: c.Quantile},
+	}
+	if c.Judge == "stream" {
+		o.Early = c.Tokens
+	}
+	return o
 }

@@ -52,6 +52,7 @@ func programProcess(what string, args []string) {
 			c.Router.KernelEvents = os.Getenv("TEST_EVENTS")
 			c.Router.Listen = "unix://" + filepath.Join(args[0], "api")
 			c.Router.Admin = "unix://" + filepath.Join(args[0], "admin")
+			c.Router.Disagg.ColocateBelow = 64
 			c.Router.Mode = cmp.Or(os.Getenv("TEST_MODE"), "round_robin")
 			c.Router.WatchNodes, c.Router.Backends = args[1] == "true", args[2:]
 			if strings.Contains(strings.Join(args, " "), "kv-events=") {

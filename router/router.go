@@ -34,6 +34,7 @@ import (
 	"github.com/cognitora/dataplane/router/plan"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/router/traces"
 	"github.com/cognitora/dataplane/router/where"
 )
 
@@ -65,8 +66,10 @@ type Router struct {
 	watcher      *relay.Watcher
 	loops        *relay.Loops
 	access       *accesslog.Logger
+	traces       *traces.Tracer     // nil: off
 	sessions     *affinity.Sessions // nil: off
 	legs         *leg.Dispatcher
+	plans        *plan.Planner
 	gateway      *gateway.Gateway
 	admin        *http.Server
 	handover     handover
@@ -102,6 +105,9 @@ func New(c Config) (r *Router, err error) {
 		return r, fmt.Errorf("starting the relay's loops: %w", err)
 	}
 	if err = r.openAccessLog(); err != nil {
+		return r, err
+	}
+	if r.traces, err = c.Traces.open(r.metrics, r.log); err != nil {
 		return r, err
 	}
 	r.index = prefix.NewIndex(prefix.Options{
@@ -226,10 +232,14 @@ func (r *Router) assemble() {
 		},
 		Budget: admission.NewBudget(c.Retry.Percent, c.Retry.Floor, nil), Sessions: r.sessions,
 	}, c.legOptions())
-	plans := plan.New(plan.Parts{Legs: r.legs, Fleet: r.fleet, Stored: stored, Metrics: r.metrics, Logger: r.log})
+	r.plans = plan.New(plan.Parts{
+		Legs: r.legs, Fleet: r.fleet, Stored: stored, Metrics: r.metrics, Logger: r.log,
+		Cascades: c.Router.Cascade.parts(),
+		Resume:   c.Router.Resume.settings(c.Retry.MaxNodes, c.Limits.MaxBodyTotal),
+	})
 	r.gateway = gateway.New(gateway.Parts{
-		Plans: plans, Scans: memo.Scans(), Fleet: r.fleet, Metrics: r.metrics,
-		Watcher: r.watcher, Loops: r.loops, Access: r.access, Logger: r.log, Admin: c.Router.Admin,
+		Plans: r.plans, Scans: memo.Scans(), Fleet: r.fleet, Metrics: r.metrics,
+		Watcher: r.watcher, Loops: r.loops, Access: r.access, Traces: r.traces, Logger: r.log, Admin: c.Router.Admin,
 	}, c.gatewayLimits(maxConnections(c.Limits.MaxConnections, r.log)), c.Router.ForwardAuth)
 	r.applyPolicy()
 	r.observe()
@@ -343,4 +353,5 @@ func (r *Router) Close() {
 	if r.access != nil {
 		r.access.Close()
 	}
+	r.traces.Close()
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/router/metrics"
 )
 
 // part follows fields, exported or not.
@@ -89,5 +90,19 @@ func TestSettingsReachTheirParts(t *testing.T) {
 	}
 	if got := part(r.index, "o", "PruneTo").Float(); got != 0.7 {
 		t.Errorf("prefix.prune_target_ratio: %v, want 0.7", got)
+	}
+}
+
+// TestTraceSettingsReachTheTracer is TestSettingsReachTheirParts for the section traces.
+func TestTraceSettingsReachTheTracer(t *testing.T) {
+	c := TraceConfig{Endpoint: "http://127.0.0.1:1", Sample: 0.25, Queue: 106}
+	tracer, err := c.open(metrics.New(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tracer.Close()
+	sample, queue := part(tracer, "sample").Float(), part(tracer, "exporter", "spans").Cap()
+	if sample != 0.25 || queue != 106 {
+		t.Errorf("traces.sample %v, traces.queue %d", sample, queue)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -45,7 +46,7 @@ func newList(m *commands) *cobra.Command {
 		Long: "Lists the models with settings in etcd, and the models that the router at --admin knows, if one answers " +
 			"there.\nThe settings are those in force on that router, from its own [[model]] and from etcd; without a " +
 			"router, those in etcd.\n\nBASE is the model whose LoRA adapter the model is. POOLS are nodes by role. POLICY " +
-			"is the mode of the model's own\npolicy. NODES answer requests for the model; prefill nodes answer none. " +
+			"is the mode of the model's own\npolicy. CASCADE are the models that answer for it in turn. NODES answer requests for the model; prefill nodes answer none. " +
 			"LOADED are those whose engines\nhave loaded it, if it is a LoRA adapter.\nNOTE says which settings have no effect, and why: of tokenizer, policy, base, " +
 			"aliases and pools, or all, if no node serves the\nmodel or the router does not use them. It also names nodes of a " +
 			"pool whose own role is another one.",
@@ -142,7 +143,7 @@ func writeRows(t *cli.Table, rows []row) {
 		t.Line("no model has settings, and no router knows one")
 		return
 	}
-	t.Row("MODEL", "ALIASES", "BASE", "TOKENIZER", "POOLS", "POLICY", "LOADING", "NODES", "LOADED", "NOTE")
+	t.Row("MODEL", "ALIASES", "BASE", "TOKENIZER", "POOLS", "POLICY", "CASCADE", "LOADING", "NODES", "LOADED", "NOTE")
 	for i := range rows {
 		r := &rows[i]
 		s, base, nodes := r.Stored, "", "-"
@@ -153,8 +154,8 @@ func writeRows(t *cli.Table, rows []row) {
 			s = &cluster.Model{}
 		}
 		t.Row(r.Name, cell.Dash(strings.Join(s.Aliases, ",")), cell.Dash(cmp.Or(s.Base, base)), cell.Dash(s.Tokenizer),
-			cell.Dash(poolsCell(s)), cell.Dash(modeOf(s.Policy)), loadingCell(s), nodes,
-			cell.Dash(strings.Join(r.Loaded, ",")), r.note())
+			cell.Dash(poolsCell(s)), cell.Dash(modeOf(s.Policy)), cell.Dash(strings.Join(s.Chain, ">")),
+			loadingCell(s), nodes, cell.Dash(strings.Join(r.Loaded, ",")), r.note())
 	}
 }
 
@@ -187,12 +188,21 @@ func loadingCell(m *cluster.Model) string {
 	return m.AdapterLoad().String()
 }
 
+func thresholdsCell(m *cluster.Model) string {
+	var all []string
+	for _, v := range m.Thresholds {
+		all = append(all, strconv.FormatFloat(v, 'g', -1, 64))
+	}
+	return strings.Join(all, ",")
+}
+
 // writeSettings writes one setting per row.
 func writeSettings(t *cli.Table, m *cluster.Model) {
 	for _, line := range [][2]string{
 		{"aliases", strings.Join(m.Aliases, ",")}, {"base", m.Base}, {"tokenizer", m.Tokenizer},
 		{"chat_template", m.ChatTemplate}, {"pools", poolsCell(m)}, {"policy", string(m.Policy)},
-		{"adapter_load", strings.TrimPrefix(loadingCell(m), "-")},
+		{"adapter_load", strings.TrimPrefix(loadingCell(m), "-")}, {"cascade", strings.Join(m.Chain, ",")},
+		{"cascade_thresholds", thresholdsCell(m)}, {"cascade_direct", m.Direct},
 	} {
 		if line[1] != "" {
 			t.Row(line[0], line[1])

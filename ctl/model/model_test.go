@@ -74,6 +74,11 @@ func TestSetListRm(t *testing.T) {
 	must("set", "m", "--unset", "tokenizer,pool,policy", "--base", "big")
 	stored(`{"base":"big"}`)
 	ctltest.Want(t, must("list", "-o", "json"), `"stored": {`, `"base": "big"`)
+	ctltest.Want(t, must("set", "m", "--unset", "base", "--cascade", "small,big", "--cascade-threshold", "-0.4",
+		"--cascade-direct", "small"), "cascade", "small,big", "-0.4")
+	stored(`{"cascade":["small","big"],"cascade_thresholds":[-0.4],"cascade_direct":"small"}`)
+	ctltest.Want(t, must("list"), "small>big", "no agent has registered a node with big of its cascade")
+	must("set", "m", "--unset", "cascade", "--base", "big")
 	if _, err := ctl(t, env, "rm", "n"); err == nil || !strings.Contains(err.Error(), "no settings in etcd") ||
 		!strings.Contains(ctltest.Hint(err), "Did you mean m?") {
 		t.Errorf("%v, hint %q", err, ctltest.Hint(err))
@@ -85,34 +90,37 @@ func TestSetListRm(t *testing.T) {
 func TestBadSettingsAreNamed(t *testing.T) {
 	env, client := startEtcd(t)
 	for line, want := range map[string]string{
-		"set m":                               "no setting is given|--alias gpt-4o-mini",
-		"set m --pool boss=a":                 `--pool "boss=a": must be ROLE=NODE,NODE|`,
-		"set m --pool decode":                 `--pool "decode": must be ROLE=NODE,NODE|`,
-		"set m --pool decode=a/b":             "pool decode: node id|",
-		"set m --pool both=a --pool decode=a": "node a is in the pools decode and both|",
-		"set m --pool both=a,a":               "node a is twice in the pool both; leave one out|",
-		"set m --policy []":                   `--policy: "[]" is not a JSON object, and there is no file|{"mode":"cost"}`,
-		"set m --policy null":                 `--policy: "null" is not a JSON object|{"mode":"cost"}`,
-		"set m --policy //\u00a0x":            "is not a JSON object|",
-		"set  --alias x":                      "NAME is empty; name the model|",
-		`set m --policy {"mode":"none"}`:      "--policy is not valid, and nothing was stored|",
-		`set m --policy {"models":{}}`:        "models: a document is one policy|",
-		"set m --policy /nowhere":             "/nowhere|",
-		"set m --policy=":                     "--policy is empty|--unset",
-		"set m --alias=":                      "--alias is empty|--unset alias",
-		"set m --tokenizer rel/dir":           "must be an absolute path|",
-		"set m --chat-template /t":            "chat_template needs a tokenizer|",
-		"set m --base m":                      "base is the model itself|",
-		"set m --adapter-load 2h":             "--adapter-load 2h0m0s: must be 0s to 1h0m0s|",
-		"set m --unset alais":                 `--unset "alais": must be one of adapter-load, alias|Did you mean alias?`,
-		"set m --alias x --unset alias":       "--alias and --unset alias are both given|",
-		"set m --alias m":                     "--alias m is the model's own name|",
-		"set m --alias a --alias a":           "--alias a is given twice|",
-		"set m --alias a\u00a0b":              `--alias "a\u00a0b" has white space or control characters|`,
-		"set m --alias a\x00":                 `--alias "a\x00" has white space or control characters|`,
-		"set a\u2003b --alias a":              `NAME "a\u2003b" has white space or control characters|`,
-		"rm":                                  "NAME is missing|cgn-ctl model rm",
-		"lsit":                                `cgn-ctl model has no command "lsit"|cgn-ctl model list`,
+		"set m":                                  "no setting is given|--alias gpt-4o-mini",
+		"set m --pool boss=a":                    `--pool "boss=a": must be ROLE=NODE,NODE|`,
+		"set m --pool decode":                    `--pool "decode": must be ROLE=NODE,NODE|`,
+		"set m --pool decode=a/b":                "pool decode: node id|",
+		"set m --pool both=a --pool decode=a":    "node a is in the pools decode and both|",
+		"set m --pool both=a,a":                  "node a is twice in the pool both; leave one out|",
+		"set m --policy []":                      `--policy: "[]" is not a JSON object, and there is no file|{"mode":"cost"}`,
+		"set m --policy null":                    `--policy: "null" is not a JSON object|{"mode":"cost"}`,
+		"set m --policy //\u00a0x":               "is not a JSON object|",
+		"set  --alias x":                         "NAME is empty; name the model|",
+		`set m --policy {"mode":"none"}`:         "--policy is not valid, and nothing was stored|",
+		`set m --policy {"models":{}}`:           "models: a document is one policy|",
+		"set m --policy /nowhere":                "/nowhere|",
+		"set m --policy=":                        "--policy is empty|--unset",
+		"set m --alias=":                         "--alias is empty|--unset alias",
+		"set m --tokenizer rel/dir":              "must be an absolute path|",
+		"set m --chat-template /t":               "chat_template needs a tokenizer|",
+		"set m --base m":                         "base is the model itself|",
+		"set m --adapter-load 2h":                "--adapter-load 2h0m0s: must be 0s to 1h0m0s|",
+		"set m --cascade a":                      "cascade names 1 models; name 2 to 8|",
+		"set m --cascade-threshold -1":           "cascade_thresholds and cascade_direct need a cascade|",
+		"set m --cascade a,b --cascade-direct c": "cascade_direct c is not in the cascade|",
+		"set m --unset alais":                    `--unset "alais": must be one of adapter-load, alias|Did you mean alias?`,
+		"set m --alias x --unset alias":          "--alias and --unset alias are both given|",
+		"set m --alias m":                        "--alias m is the model's own name|",
+		"set m --alias a --alias a":              "--alias a is given twice|",
+		"set m --alias a\u00a0b":                 `--alias "a\u00a0b" has white space or control characters|`,
+		"set m --alias a\x00":                    `--alias "a\x00" has white space or control characters|`,
+		"set a\u2003b --alias a":                 `NAME "a\u2003b" has white space or control characters|`,
+		"rm":                                     "NAME is missing|cgn-ctl model rm",
+		"lsit":                                   `cgn-ctl model has no command "lsit"|cgn-ctl model list`,
 	} {
 		text, hint, _ := strings.Cut(want, "|")
 		_, err := ctl(t, env, strings.Split(line, " ")...)
@@ -175,10 +183,10 @@ func TestListWithARouter(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctltest.Want(t, out, "ours", "/d", "no /d", "sql")
-	if row := strings.Fields(out[strings.Index(out, "\nm "):]); row[7] != "n1" {
-		t.Errorf("the nodes that answer requests for m are %s; n2 is a prefill node", row[7])
+	if row := strings.Fields(out[strings.Index(out, "\nm "):]); row[8] != "n1" {
+		t.Errorf("the nodes that answer requests for m are %s; n2 is a prefill node", row[8])
 	}
-	if line := out[strings.Index(out, "sql"):]; len(strings.Fields(line)) != 9 || strings.Fields(line)[8] != "n1" {
+	if line := out[strings.Index(out, "sql"):]; len(strings.Fields(line)) != 10 || strings.Fields(line)[9] != "n1" {
 		t.Errorf("loaded on: %s", line)
 	}
 	if strings.Contains(out, "stored") {

@@ -59,7 +59,7 @@ func (r *row) noteRouter(view *admin.Fleet) {
 	if s == nil {
 		return
 	}
-	if len(r.Router.Nodes)+len(r.Router.Prefill) == 0 {
+	if len(r.Router.Nodes)+len(r.Router.Prefill)+len(s.Chain) == 0 {
 		r.noteUnserved("no node serves it", s, func(alias string) bool { return answered(alias, view) })
 	}
 	r.noteIdle(s)
@@ -99,9 +99,19 @@ func (r *row) noteStored(in *registry, all map[string]*row) {
 		owner := all[ownerOf(alias, in, all)]
 		return len(in.models[alias]) > 0 || owner != nil && owner != r && in.serves(owner.Name, owner.Stored)
 	}
+	for _, name := range s.Chain {
+		owner, settings := ownerOf(name, in, all), (*cluster.Model)(nil)
+		if all[owner] != nil {
+			settings = all[owner].Stored
+		}
+		if !in.serves(owner, settings) {
+			r.Notes = append(r.Notes, "no agent has registered a node with "+name+" of its cascade")
+		}
+	}
 	switch nodes := slices.Concat(in.models[r.Name], in.models[base]); {
 	case len(nodes) > 0:
 		r.notePrefillOnly(nodes, in)
+	case len(s.Chain) > 0:
 	case s.Base != "":
 		r.noteUnserved("no agent has registered a node with its base "+s.Base, s, others)
 	default:

@@ -33,6 +33,7 @@ type settings struct {
 	base, tokenizer, chatTemplate string
 	policy                        string
 	adapterLoad                   time.Duration
+	cascade                       cluster.Cascade
 }
 
 func newSet(m *commands) *cobra.Command {
@@ -47,6 +48,7 @@ func newSet(m *commands) *cobra.Command {
 			"  cgn-ctl model set llama-3-8b --pool prefill=gpu1-9081 --pool decode=gpu2-9081,gpu3-9081\n" +
 			`  cgn-ctl model set llama-3-8b --policy '{"mode":"least_loaded"}'` + "\n" +
 			"  cgn-ctl model set sql-lora --base llama-3-8b --adapter-load 20s\n" +
+			"  cgn-ctl model set smart --cascade llama-3-8b,llama-3-70b --cascade-threshold -0.4\n" +
 			"  cgn-ctl model set llama-3-8b --unset policy,pool",
 		Args: cli.OneArgument("NAME"),
 		RunE: func(c *cobra.Command, args []string) error { return m.set(c, args[0], &s) },
@@ -64,6 +66,11 @@ func newSet(m *commands) *cobra.Command {
 	f.StringVar(&s.policy, "policy", "", "policy of the model in place of the fleet's: FILE, - or JSON")
 	f.DurationVar(&s.adapterLoad, "adapter-load", 0, "time that an engine takes to load this LoRA adapter, or any of "+
 		"this model; 0: unknown")
+	f.StringSliceVar(&s.cascade.Chain, "cascade", nil, "models that answer requests for NAME in turn, the cheapest first "+
+		"(docs/cascade.md)")
+	f.Float64SliceVar(&s.cascade.Thresholds, "cascade-threshold", nil, "log-probability below which an answer is "+
+		"dropped, for all models of the cascade, or for each but the last")
+	f.StringVar(&s.cascade.Direct, "cascade-direct", "", "model of the cascade for requests whose answers cannot be judged")
 	m.router.Flag(f, m.Getenv)
 	f.StringSliceVar(&s.unset, "unset", nil, "settings to remove: "+strings.Join(settingFlags, ", "))
 	return c
@@ -242,6 +249,9 @@ func (s *settings) edits(c *cobra.Command, name string, warnings io.Writer) (edi
 	})
 	add("chat-template", func(m *cluster.Model) { m.ChatTemplate = s.chatTemplate })
 	add("adapter-load", func(m *cluster.Model) { m.AdapterLoadS = s.adapterLoad.Seconds() })
+	add("cascade", func(m *cluster.Model) { m.Chain = s.cascade.Chain })
+	add("cascade-threshold", func(m *cluster.Model) { m.Thresholds = s.cascade.Thresholds })
+	add("cascade-direct", func(m *cluster.Model) { m.Direct = s.cascade.Direct })
 	if flags.Changed("policy") {
 		doc, err := readPolicy(c, s.policy, warnings)
 		if err != nil {
@@ -272,7 +282,10 @@ var removals = map[string]func(*cluster.Model){
 	"tokenizer":     func(m *cluster.Model) { m.Tokenizer, m.ChatTemplate = "", "" },
 	"chat-template": func(m *cluster.Model) { m.ChatTemplate = "" },
 	"pool":          func(m *cluster.Model) { m.Pools = nil }, "policy": func(m *cluster.Model) { m.Policy = nil },
-	"adapter-load": func(m *cluster.Model) { m.AdapterLoadS = 0 },
+	"adapter-load":      func(m *cluster.Model) { m.AdapterLoadS = 0 },
+	"cascade":           func(m *cluster.Model) { m.Cascade = cluster.Cascade{} },
+	"cascade-threshold": func(m *cluster.Model) { m.Thresholds = nil },
+	"cascade-direct":    func(m *cluster.Model) { m.Direct = "" },
 }
 
 // checkNames returns an error for a name or an alias that no request should have, and for aliases
@@ -309,7 +322,7 @@ func (s *settings) check(name string, flags *pflag.FlagSet) error {
 	if err := s.checkNames(name); err != nil {
 		return err
 	}
-	if err := cli.NotEmpty(flags, "base", "tokenizer", "chat-template", "policy"); err != nil {
+	if err := cli.NotEmpty(flags, "base", "tokenizer", "chat-template", "policy", "cascade-direct"); err != nil {
 		return cli.WithHint(err, "--unset removes a setting")
 	}
 	if slices.Contains(s.aliases, "") {

@@ -40,7 +40,8 @@ const explainHelp = "" +
 BASE, which is base_s + steps_s, WAIT, the prefill that waits at the node, and PREFILL, this prompt's own; ANSWER,
 from the first token to the last, with STEP between two tokens; and OTHERS, what the node's running requests lose.
 Columns for rare parts appear where one is not 0. Of FIRST: STALLED, what a token of the node is overdue, SLOT,
-until the engine has a free slot, and ADAPTER, until the request's adapter is loaded. Of COST: SHARED, the part
+until the engine has a free slot, ADAPTER, until the request's adapter is loaded, and VIA, until another node has
+computed the prompt, in place of WAIT and PREFILL. Of COST: SHARED, the part
 of PREFILL that other running requests with the same beginning bear, LATE, the time beyond the request's targets, and TAINT, the factor of preferred labels. The
 policy weighs the parts, and the line of each candidate has the sum. -o json has the parts with their weights.
 LAST is the time to the first token of the node's last streamed answer, as expected when it was sent and as it came:
@@ -70,6 +71,8 @@ and in mode cost lower PREFILL by expert_blocks.
 --header sends a header as a client would: a session's id, a pin (x-cgn-node, x-data-parallel-rank), an override
 (x-cgn-router-NAME). The last lines name overrides of another mode, which have no effect. Whoever may ask here may
 steer. Other headers change nothing.
+Where nodes compute prompts for others, the lines below say whether one does for this request, and why. A second
+table has its candidates.
 Without a candidate the exit status is 1.`
 
 // Command is cgn-ctl route.
@@ -355,6 +358,7 @@ var expectedParts = []expectedPart{
 	{"SLOT", func(c *policy.ExpectedCost) float64 { return c.Slot }, 3, true, 0},
 	{"ADAPTER", func(c *policy.ExpectedCost) float64 { return c.Adapter }, 3, true, 0},
 	{"PREFILL", func(c *policy.ExpectedCost) float64 { return c.Prefill }, 3, false, 0},
+	{"VIA", func(c *policy.ExpectedCost) float64 { return c.Via }, 3, true, 0},
 	{"STEP", func(c *policy.ExpectedCost) float64 { return c.Step }, 4, false, 0},
 	{"ANSWER", func(c *policy.ExpectedCost) float64 { return c.Answer }, 3, false, 0},
 	{"OTHERS", func(c *policy.ExpectedCost) float64 { return c.Stalls + c.Slower }, 3, false, 0},
@@ -411,6 +415,26 @@ func ago(seconds float64) string {
 
 func writeExplanation(t *cli.Table, e *leg.Explanation) {
 	t.Line(fmt.Sprintf("model %s, %s, %d blocks of prompt, mode %s\n", cell.Dash(e.Model), e.API, e.Blocks, e.Mode))
+	writePick(t, e)
+	if p := e.Prefill; p != nil {
+		t.Line("\n" + whoseWork(p.Result) + " (" + p.Result + "): " + p.Why)
+		if p.Pick != nil {
+			t.Line("")
+			writePick(t, p.Pick)
+		}
+	}
+}
+
+// whoseWork says which node computes the prompt, by the result of the decision about a hand-over.
+func whoseWork(result string) string {
+	if result == leg.Split.String() {
+		return "Another node computes the prompt"
+	}
+	return "The answering node computes the prompt"
+}
+
+// writePick writes the table of a pick's candidates, their formulas and the winner.
+func writePick(t *cli.Table, e *leg.Explanation) {
 	columns := columnsOf(e)
 	titles := []string{"", "NODE"}
 	for _, c := range columns {

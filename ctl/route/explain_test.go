@@ -47,6 +47,27 @@ func TestRouteExplain(t *testing.T) {
 	}
 }
 
+// TestRouteExplainOfPrompts checks that the text has the decision about the prompt, and the pick of
+// the node that computes it.
+func TestRouteExplainOfPrompts(t *testing.T) {
+	const answering = `{"model":"m","api":"chat","mode":"score","winner":"d","why":"highest","candidates":` +
+		`[{"node":"d","eligible":true,"score":0.5}],"prefill":%s}`
+	for prefill, want := range map[string][]string{
+		`{"result":"short","why":"it has 2 tokens"}`: {
+			"d: highest\n\nThe answering node computes the prompt (short): it has 2 tokens\n"},
+		`{"result":"split","why":"it is long","pick":{"mode":"score","winner":"p","why":"the only one","candidates":` +
+			`[{"node":"p","eligible":true,"score":0.25}]}}`: {
+			"\n\nAnother node computes the prompt (split): it is long\n\n    NODE", "->  p", "0.250", "\np: the only one\n"},
+	} {
+		url, _, _ := ctltest.AdminPort(t, map[string]string{"/debug/route": fmt.Sprintf(answering, prefill)})
+		out, err := ctl(t, nil, "route", "explain", "--admin", url, "--model", "m", "--prompt", "hi")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctltest.Want(t, out, want...)
+	}
+}
+
 // TestRouteExplainOfCosts checks the table and the lines of mode cost.
 func TestRouteExplainOfCosts(t *testing.T) {
 	page := `{"model":"m","api":"chat","mode":"cost","prompt_blocks":4,"winner":"b","why":"lowest cost",

@@ -59,7 +59,8 @@ func health(n *admin.Node) int {
 }
 
 // note returns why a node gets no requests, or few, with the error of its last check, and that it
-// is slow or stalled.
+// is slow or stalled. Without any of these, note returns the role of a node that does one part of
+// the work.
 func note(n *admin.Node) string {
 	reason := n.Reason
 	if n.Suspect {
@@ -71,7 +72,11 @@ func note(n *admin.Node) string {
 	if reason != "" && speed(n) != "" {
 		reason += "; "
 	}
-	return reason + speed(n)
+	reason += speed(n)
+	if reason == "" && n.Role != "" && n.Role != string(cluster.RoleBoth) {
+		return "role " + n.Role
+	}
+	return reason
 }
 
 // speed says that a node is slow, beside which nodes, and that it is stalled, for how long; "" if

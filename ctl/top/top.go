@@ -38,7 +38,8 @@ func Command(a *cli.App) *cobra.Command {
 			"              of its kind, and no answer has shown less than 1.5 times since; a node alone in its " +
 			"kind is never slow;\n" +
 			"              stalled: no token for 15s: mode predicted expects its streams to stand still for as " +
-			"long again\n" +
+			"long again;\n" +
+			"              role prefill, role decode: the node does this part of the work only\n" +
 			"  IN FLIGHT   requests of this router on the node, of how many it may have at once (-: no limit)\n" +
 			"  QUEUED      requests that wait inside the engine\n" +
 			"  CPU WAIT %  threads of the engine that wait for a CPU, on average: 100 is one that always waits\n" +

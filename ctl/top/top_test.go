@@ -57,7 +57,9 @@ func TestTopNamesSlowNodes(t *testing.T) {
 "decode":{"slowdown":1.1,"answers":900,"age_s":1},"slow":"prefill 5.0x its like"}},
 {"id":"d","state":"healthy","eligible":true,"speed":{"slow":"decode 3.0x its like, 12m ago"}},
 {"id":"e","state":"healthy","eligible":true,"speed":{"slow":"decode 3.0x its like","silent_s":15.2}},
-{"id":"f","state":"healthy","eligible":true,"speed":{"silent_s":0.256}}]}`
+{"id":"f","state":"healthy","eligible":true,"speed":{"silent_s":0.256}},
+{"id":"g","state":"healthy","eligible":true,"role":"prefill"},
+{"id":"h","state":"healthy","eligible":true,"role":"both"}]}`
 	url, _, _ := ctltest.AdminPort(t, map[string]string{"/debug/fleet": page, "/metrics": ""})
 	out, err := ctl(t, nil, "top", "--admin", url)
 	if err != nil {
@@ -71,6 +73,8 @@ func TestTopNamesSlowNodes(t *testing.T) {
 		{"f", " - ", " stalled: no token for 250ms"},
 		{"a", " 1.02/- ", " -"},
 		{"b", " - ", " -"},
+		{"g", " - ", " role prefill"},
+		{"h", " - ", " -"},
 	} {
 		line := strings.TrimRight(lines[3+i], " ")
 		if !strings.HasPrefix(line, want.node+" ") || !strings.Contains(line, want.slowdown) ||

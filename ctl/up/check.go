@@ -50,6 +50,9 @@ func (f *flags) understood() error {
 		return fmt.Errorf("--admin %s: cannot be listened on next to --listen %s; give it another port", f.admin,
 			f.listen)
 	}
+	if err := f.checkFleet(); err != nil {
+		return err
+	}
 	return f.checkEngines()
 }
 

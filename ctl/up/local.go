@@ -13,6 +13,7 @@ import (
 	agentengine "github.com/cognitora/dataplane/agent/engine"
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/ctl/etcd"
+	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/etcdserver"
 	"github.com/cognitora/dataplane/internal/listen"
@@ -20,11 +21,7 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-const (
-	simModel  = "sim"
-	simSlots  = 64
-	heartbeat = time.Second
-)
+const heartbeat = time.Second
 
 // drainRequests is the time for running requests after Ctrl-C. Tests shorten the time.
 var drainRequests = 5 * time.Second
@@ -152,11 +149,11 @@ func (l *local) startNodes(ctx context.Context) error {
 	if err := l.startCache(); err != nil {
 		return err
 	}
-	for i := range l.flags.engines {
+	for i, n := range l.flags.started() {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if err := l.startNode(i + 1); err != nil {
+		if err := l.startNode(i+1, n); err != nil {
 			return err
 		}
 	}
@@ -204,9 +201,9 @@ func (l *local) startEtcd(ctx context.Context) error {
 	return nil
 }
 
-// startNode starts one agent. startNode also starts its simulated engine, unless the agent starts a
-// real engine.
-func (l *local) startNode(i int) error {
+// startNode starts the agent of n, the node number i. startNode also starts its simulated engine,
+// unless the agent starts a real engine.
+func (l *local) startNode(i int, n started) error {
 	var c agent.Config
 	if err := config.Defaults(&c); err != nil {
 		return err
@@ -216,21 +213,23 @@ func (l *local) startNode(i int) error {
 	c.Agent.DrainDelay, c.Agent.DrainTimeout = 0, config.Duration(drainRequests)
 	c.Etcd.Endpoints = []string{l.etcd}
 	c.Telemetry.Kernel = "proc" // BPF programs would stay in the kernel after this fleet ends
+	c.Agent.NodeID, c.Agent.Role = n.id, string(n.role)
 	what := ""
 	if l.flags.model != "" {
-		c.Agent.NodeID = fmt.Sprintf("llama-%d", i)
 		c.Engine.Kind, c.Engine.Model, c.Engine.Models = agentengine.LlamaCPP, l.flags.model,
 			[]string{l.flags.modelName()}
 		c.Engine.Args = []string{"--alias", l.flags.modelName()}
 		what = "llama-server with " + l.flags.model
 	} else {
-		c.Agent.NodeID = fmt.Sprintf("sim-%d", i)
-		at, err := l.startSim(i)
+		at, err := l.startSim(i, n.sim)
 		if err != nil {
 			return err
 		}
+		if n.role != cluster.RoleBoth {
+			c.Engine.Connector = cluster.ConnectorNIXL
+		}
 		c.Engine.URL, c.Agent.MaxConcurrent, c.Agent.TP, c.Agent.DType = at, simSlots, 1, "bfloat16"
-		what = "simulated engine at " + at
+		what = "simulated engine at " + at + n.does
 	}
 	c.Agent.StateDir, c.Agent.KVAddress = filepath.Join(l.dir, c.Agent.NodeID), l.cache.announced()
 	a, err := agent.New(c)
@@ -244,13 +243,14 @@ func (l *local) startNode(i int) error {
 	return nil
 }
 
-func (l *local) startSim(i int) (url string, err error) {
+func (l *local) startSim(i int, set engine.Config) (url string, err error) {
 	name := fmt.Sprintf("engine-%d", i)
-	e, err := engine.New(engine.Config{ID: name, Models: []string{simModel}, MaxSeqs: simSlots})
+	set.ID, set.MaxSeqs = name, simSlots
+	e, err := engine.New(set)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", name, err)
 	}
-	l.parts.add(part{Name: name, Where: e.URL(), What: "simulated, model " + simModel}, func() error {
+	l.parts.add(part{Name: name, Where: e.URL(), What: "simulated, model " + set.Models[0]}, func() error {
 		e.Close()
 		return nil
 	})
@@ -261,7 +261,8 @@ func (l *local) routerConfig(at routerAt, etcd string) (c router.Config, err err
 	if err := config.Defaults(&c); err != nil {
 		return c, err
 	}
-	c.Router.Listen, c.Router.Admin, c.Router.Mode = at.Listen, at.Admin, l.flags.mode
+	c.Router.Listen, c.Router.Admin = at.Listen, at.Admin
+	l.flags.applyTo(&c)
 	c.Router.InsecureListen, c.Router.InsecureAdmin = l.flags.insecure, l.flags.insecure
 	c.Router.Backends = l.flags.backends
 	c.Limits.MaxConnections = 4096 // fits into the usual limits of open files

@@ -113,13 +113,52 @@ func present(a *cli.App, l *local) error {
 	if model == "" {
 		return errors.New("no engine names a model; give one with --backend URL,model=NAME")
 	}
+	if l.flags.cascade {
+		model = smartModel
+	}
 	s := summary{first.Listen, first.Admin, l.etcd, model, l.routers, l.nodes, l.cache, l.parts.list, l.dir,
-		curl(first.Listen, model)}
+		l.flags.curl(first.Listen, model)}
 	return a.Show(s, func(t *cli.Table) { l.write(t, &s) })
 }
 
-func curl(listen, model string) string {
-	return fmt.Sprintf(`curl -s http://%s/v1/chat/completions -H 'Content-Type: application/json' -d '{"model":"%s","messages":[{"role":"user","content":"Hello"}]}'`, listen, model)
+// curl returns requests that can be pasted, and that show what is special about the fleet.
+func (f *flags) curl(listen, model string) string {
+	post := func(options, prompt string) string {
+		return fmt.Sprintf(`curl %s http://%s/v1/chat/completions -H 'Content-Type: application/json' -d `+
+			`'{"model":"%s","messages":[{"role":"user","content":"%s"}]}'`, options, listen, model, prompt)
+	}
+	switch {
+	case f.divided(): // no node has this prompt cached, and it is long enough for two nodes
+		return post("-si", `'"$(echo $(date) $(seq 1000))"'`)
+	case f.cascade:
+		return "for q in one two three four five six; do " + post("-si", `'$q'`) +
+			" | grep -iE 'x-cgn-(node|cascade)'; done"
+	}
+	return post("-s", "Hello")
+}
+
+// ask says what to look at in the answer to the requests of curl.
+func (f *flags) ask() string {
+	switch {
+	case f.divided():
+		return "Ask it something long. Of the answer's headers, x-cgn-prefill-node names the node that computed the " +
+			"prompt,\nand x-cgn-node the node that answered:"
+	case f.cascade:
+		return "Ask it something. Of the answers' headers, x-cgn-cascade-step is 1 if the small model answered, and " +
+			"2 if the large one did:"
+	}
+	return "Ask it something:"
+}
+
+// explained returns the arguments of `route explain` for a request like those of curl.
+func (f *flags) explained() string {
+	switch {
+	case f.divided():
+		return `"$(date) $(seq 1000)"`
+	case f.cascade:
+		return "'Hello' --model " + smartModel
+	}
+	return "'Hello'"
 }
 
 func (l *local) write(t *cli.Table, s *summary) {
@@ -130,10 +169,14 @@ func (l *local) write(t *cli.Table, s *summary) {
 	for _, b := range l.flags.backends {
 		t.Row("backend", b, "not started here")
 	}
+	if l.flags.routerMode() != l.flags.mode {
+		l.notes = append(l.notes, "the routing mode is "+l.flags.routerMode()+", in which long prompts are split; "+
+			"mode predicted (--mode predicted) splits\n      a request only where another node is expected to save time")
+	}
 	for _, n := range l.notes {
 		t.Line("\nNote: " + n + ".")
 	}
-	t.Line("\nAsk it something:\n  " + s.Curl)
+	t.Line("\n" + l.flags.ask() + "\n  " + s.Curl)
 	if s.Cache != nil {
 		t.Line("\nTry the KV cache (S3: http://" + s.Cache.S3 + "):\n  " + s.Cache.redisLine())
 	}
@@ -142,7 +185,7 @@ func (l *local) write(t *cli.Table, s *summary) {
 	if s.Admin != strings.TrimPrefix(admin.Default, "http://") {
 		at = " --admin " + s.Admin
 	}
-	t.Row("  where a request would go, and why", os.Args[0]+" route explain --prompt 'Hello'"+at)
+	t.Row("  where a request would go, and why", os.Args[0]+" route explain --prompt "+l.flags.explained()+at)
 	t.Row("  the fleet, live", os.Args[0]+" top"+at)
 	if l.etcd != "" {
 		t.Row("  nodes, policy, cordon", os.Args[0]+" cluster nodes"+l.etcdHint())

@@ -31,11 +31,11 @@ const (
 // flags are the flags of `up`.
 type flags struct {
 	listen, admin, etcd, mode, model, data string
-	engines, routers                       int
+	engines, prefill, decode, routers      int
 	backends                               []string
-	insecure, verbose                      bool
+	cascade, insecure, verbose             bool
 
-	listenGiven, adminGiven, etcdGiven, enginesGiven, modelGiven bool
+	listenGiven, adminGiven, etcdGiven, enginesGiven, prefillGiven, decodeGiven, modelGiven bool
 }
 
 // Command is cgn-ctl up.
@@ -47,14 +47,18 @@ func Command(a *cli.App) *cobra.Command {
 		Long: "Runs etcd, a KV cache, simulated engines each with its agent, and a router in one process, until " +
 			"Ctrl-C or the terminal's end\n" +
 			"(not that where nohup starts it). With --model it starts\n" +
-			"real llama.cpp servers instead; with --backend it puts only a router before engines that are running.",
-		Example: "  cgn-ctl up\n  cgn-ctl up --engines 8 --routers 2\n  cgn-ctl up --model qwen.gguf\n" +
+			"real llama.cpp servers instead; with --backend it puts only a router before engines that are running.\n" +
+			"With --prefill and --decode some of the simulated engines compute prompts, and others answer.\n" +
+			"With --cascade a small and a large model answer for the model smart.",
+		Example: "  cgn-ctl up\n  cgn-ctl up --engines 8 --routers 2\n  cgn-ctl up --prefill 2 --decode 2\n" +
+			"  cgn-ctl up --cascade\n  cgn-ctl up --model qwen.gguf\n" +
 			"  cgn-ctl up --backend http://127.0.0.1:8001 --backend http://127.0.0.1:8002",
 		Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
 			f.listenGiven, f.adminGiven = c.Flags().Changed("listen"), c.Flags().Changed("admin")
 			f.etcdGiven = c.Flags().Changed("etcd-listen")
 			f.enginesGiven, f.modelGiven = c.Flags().Changed("engines"), c.Flags().Changed("model")
+			f.prefillGiven, f.decodeGiven = c.Flags().Changed("prefill"), c.Flags().Changed("decode")
 			return run(c.Context(), a, f)
 		},
 	}
@@ -68,9 +72,14 @@ func Command(a *cli.App) *cobra.Command {
 	fl.BoolVar(&f.insecure, "insecure-listen", false, "allow addresses that other hosts can reach")
 	fl.IntVar(&f.engines, "engines", simEngines, "number of simulated engines, or of llama-servers with --model "+
 		"(default then 2)")
+	fl.IntVar(&f.prefill, "prefill", 0, "number of simulated engines that compute prompts for those of --decode, in "+
+		"place of --engines")
+	fl.IntVar(&f.decode, "decode", 0, "number of simulated engines that answer, with --prefill")
+	fl.BoolVar(&f.cascade, "cascade", false, "start a simulated engine each of a small and a large model, in place of "+
+		"--engines; requests for the model smart go to the large one if the small one is not confident")
 	fl.IntVar(&f.routers, "routers", 1, "number of routers")
 	fl.StringVar(&f.mode, "mode", "", "routing mode: "+strings.Join(policy.ModeNames(), ", ")+
-		" (default: the policy's)")
+		" (default: the policy's, and score with --prefill)")
 	fl.StringArrayVar(&f.backends, "backend", nil,
 		"running engine to put the router before: URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=]; "+
 			"repeatable")

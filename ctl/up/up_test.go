@@ -55,9 +55,20 @@ func TestUpNamesTheFlagThatCannotWork(t *testing.T) {
 		"--etcd-listen 127.0.0.1:1 --backend http://h:1": "--etcd-listen and --backend: give one of them",
 		"--etcd-listen " + busy.Addr().String(): "--etcd-listen " + busy.Addr().String() +
 			": the port is in use|--etcd-listen",
-		"--backend http://h --engines 2":  "--backend and --engines: give one of them",
-		"--backend http://h:1 --routers ": "flag needs an argument: --routers",
-		"--data " + file:                  "--data " + file + ": |give a directory",
+		"--backend http://h --engines 2":     "--backend and --engines: give one of them",
+		"--prefill 2":                        "--prefill 2: no engine would answer|add --decode N",
+		"--decode 2":                         "--decode 2: no engine would compute prompts for them|add --prefill N",
+		"--prefill 0 --decode 2":             "--prefill 0: must be 1 to 64",
+		"--prefill 2 --decode 65":            "--decode 65: must be 1 to 64",
+		"--prefill 1 --decode 1 --engines 2": "--prefill and --engines: give --prefill and --decode, or",
+		"--prefill 1 --decode 1 --model x": "--prefill and --model: llama.cpp hands no KV blocks|" +
+			"leave --model away",
+		"--cascade --engines 2":                       "--cascade and --engines: give one of them|docs/cascade.md",
+		"--cascade --prefill 2":                       "--cascade and --prefill: give one of them",
+		"--cascade --backend http://h:1":              "--cascade and --backend: give one of them",
+		"--prefill 1 --decode 1 --backend http://h:1": "--prefill and --backend: |--backend URL,role=prefill",
+		"--backend http://h:1 --routers ":             "flag needs an argument: --routers",
+		"--data " + file:                              "--data " + file + ": |give a directory",
 		"--data " + used: "the data directory is in use by process " +
 			strconv.Itoa(os.Getpid()) + "|stop that one",
 		"--listen 127.0.0.1:7 --admin 127.0.0.1:7": "--admin 127.0.0.1:7: cannot be listened on next to " +
@@ -100,28 +111,14 @@ func awaitLine(t *testing.T, url, line string) {
 
 // TestUp runs the whole fleet, runs the printed curl line, and stops the fleet with Ctrl-C.
 func TestUp(t *testing.T) {
-	out, in := io.Pipe()
 	data := filepath.Join(t.TempDir(), "data")
-	done := make(chan error, 1)
-	var log strings.Builder
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	etcd := free.Addr().String()
 	_ = free.Close()
-	go func() {
-		root := ctltest.Root(Command, in, &log, os.Getenv)
-		root.SetArgs([]string{"up", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--engines", "2", "--routers",
-			"2", "--etcd-listen", etcd, "--data", data, "-o", "json"})
-		err := root.ExecuteContext(context.Background())
-		_ = in.CloseWithError(io.EOF)
-		done <- err
-	}()
-	var s summary
-	if err := json.NewDecoder(out).Decode(&s); err != nil {
-		t.Fatalf("%v, %v\n%s", err, <-done, log.String())
-	}
+	s, stop := start(t, "--engines", "2", "--routers", "2", "--etcd-listen", etcd, "--data", data)
 	if len(s.Routers) != 2 || len(s.Nodes) != 2 || s.Model != simModel || s.Etcd != etcd {
 		t.Errorf("summary: %+v", s)
 	}
@@ -147,15 +144,86 @@ func TestUp(t *testing.T) {
 			t.Errorf("the curl line: %v\n%s", err, answer)
 		}
 	}
-	if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil {
+	log := stop()
+	ctltest.Want(t, log, "stopped router-1", "stopped agent-2", "stopped engine-1", "stopped etcd",
+		"state is kept in "+data)
+	if strings.Index(log, "stopped router-1") > strings.Index(log, "stopped agent-1") {
+		t.Errorf("routers stop before agents:\n%s", log)
+	}
+}
+
+// start runs `up` with free ports for the first router. stop ends it with Ctrl-C and returns its
+// log.
+func start(t *testing.T, args ...string) (s summary, stop func() string) {
+	t.Helper()
+	out, in := io.Pipe()
+	done := make(chan error, 1)
+	var log strings.Builder
+	go func() {
+		root := ctltest.Root(Command, in, &log, os.Getenv)
+		root.SetArgs(append([]string{"up", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "-o", "json"}, args...))
+		err := root.ExecuteContext(context.Background())
+		_ = in.CloseWithError(io.EOF)
+		done <- err
+	}()
+	if err := json.NewDecoder(out).Decode(&s); err != nil {
+		t.Fatalf("%v, %v\n%s", err, <-done, log.String())
+	}
+	return s, func() string {
+		t.Helper()
+		if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Errorf("up: %v\n%s", err, log.String())
+		}
+		return log.String()
+	}
+}
+
+// TestUpDivided runs engines that compute prompts and one that answers, and the printed curl line.
+func TestUpDivided(t *testing.T) {
+	s, stop := start(t, "--prefill", "2", "--decode", "1", "--etcd-listen", "127.0.0.1:0")
+	defer stop()
+	resp, err := http.Post("http://"+s.Routers[0].Listen+"/v1/chat/completions", "application/json",
+		strings.NewReader(`{"model":"sim","messages":[{"role":"user","content":"`+strings.Repeat("Hello ", 500)+`"}]}`))
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := <-done; err != nil {
-		t.Errorf("up: %v\n%s", err, log.String())
+	_ = resp.Body.Close()
+	if h := resp.Header; resp.StatusCode != 200 || h.Get("x-cgn-node") != "decode-1" ||
+		!strings.HasPrefix(h.Get("x-cgn-prefill-node"), "prefill-") {
+		t.Errorf("%s, headers %v", resp.Status, resp.Header)
 	}
-	ctltest.Want(t, log.String(), "stopped router-1", "stopped agent-2", "stopped engine-1", "stopped etcd",
-		"state is kept in "+data)
-	if strings.Index(log.String(), "stopped router-1") > strings.Index(log.String(), "stopped agent-1") {
-		t.Errorf("routers stop before agents:\n%s", log.String())
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Log("curl is not installed: the curl line was not run")
+		return
+	}
+	answer, err := exec.Command("sh", "-c", s.Curl).Output()
+	if err != nil || !strings.Contains(strings.ToLower(string(answer)), "x-cgn-prefill-node: prefill-") {
+		t.Errorf("the curl line: %v\n%s", err, answer)
+	}
+}
+
+// TestUpCascade checks that the small model answers some of the printed questions, and the large
+// one the others.
+func TestUpCascade(t *testing.T) {
+	s, stop := start(t, "--cascade", "--etcd-listen", "127.0.0.1:0")
+	defer stop()
+	steps := map[string]int{}
+	for _, q := range []string{"one", "two", "three", "four", "five", "six"} {
+		if !strings.Contains(s.Curl, " "+q) {
+			t.Errorf("%q is not in %s", q, s.Curl)
+		}
+		resp, err := http.Post("http://"+s.Routers[0].Listen+"/v1/chat/completions", "application/json",
+			strings.NewReader(`{"model":"`+s.Model+`","messages":[{"role":"user","content":"`+q+`"}]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		steps[resp.Header.Get("x-cgn-cascade-step")]++
+	}
+	if len(steps) != 2 || steps["1"] == 0 || steps["2"] == 0 {
+		t.Errorf("answers by step: %v", steps)
 	}
 }

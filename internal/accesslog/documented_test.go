@@ -16,6 +16,7 @@ func TestFieldsAreDocumented(t *testing.T) {
 	var r record
 	r.set(&Entry{
 		RequestID: []byte("x"), Model: "x", Node: "x", Method: "x", API: "x", End: "x", Cause: "x", Expected: 1e6,
+		Cascade: "x", Resumed: "x",
 	})
 	var line map[string]any
 	if err := json.Unmarshal(r.appendJSON(nil), &line); err != nil {

@@ -35,8 +35,14 @@ type Entry struct {
 	OverlapMatched, OverlapTotal int
 	Attempts                     int // number of nodes asked
 
+	Cascade       string        // 128 bytes; name of the model with the cascade; "": the request is not cascaded
+	CascadeStep   int           // from 1
+	CascadeBefore time.Duration // time of the earlier steps
+
 	Bytes  int64 // body bytes written to the client's connection, without head, chunks' size lines and TLS
 	Stream bool
+	// Resumed is a constant word for how another node went on with a broken stream; "" if none did
+	Resumed string
 }
 
 // text is a short string in an array of its own.
@@ -52,6 +58,7 @@ type record struct {
 	entry     Entry // its texts are not set
 	requestID text[[128]byte]
 	model     text[[128]byte]
+	cascade   text[[128]byte]
 	node      text[[64]byte]
 	prefill   text[[64]byte]
 	api       text[[48]byte]
@@ -63,7 +70,8 @@ type record struct {
 func (r *record) set(e *Entry) {
 	r.entry = *e
 	r.entry.RequestID, r.entry.Asked, r.entry.Model, r.entry.Node = nil, nil, "", ""
-	r.entry.Method, r.entry.API, r.entry.End, r.entry.Cause, r.entry.Prefill = "", "", "", "", ""
+	r.entry.Method, r.entry.API, r.entry.End, r.entry.Cause, r.entry.Prefill, r.entry.Cascade = "", "", "", "", "", ""
+	r.cascade.n = uint8(copy(r.cascade.b[:], e.Cascade))
 	r.requestID.n = uint8(copy(r.requestID.b[:], e.RequestID))
 	if r.model.n = uint8(copy(r.model.b[:], e.Model)); e.Model == "" {
 		r.model.n = uint8(copy(r.model.b[:], e.Asked))
@@ -105,6 +113,12 @@ func (r *record) appendJSON(b []byte) []byte {
 	b = appendInt(b, "overlap_matched", int64(e.OverlapMatched))
 	b = appendInt(b, "overlap_total", int64(e.OverlapTotal))
 	b = appendInt(b, "attempts", int64(e.Attempts))
+	b = appendText(b, "resumed", []byte(e.Resumed))
+	if r.cascade.n > 0 {
+		b = appendText(b, "cascade", r.cascade.b[:r.cascade.n])
+		b = appendInt(b, "cascade_step", int64(e.CascadeStep))
+		b = appendSeconds(b, "cascade_earlier_seconds", e.CascadeBefore)
+	}
 	b = appendInt(b, "bytes", e.Bytes)
 	return append(b, '}', '\n')
 }

@@ -144,7 +144,7 @@ func TestCordonsAndModels(t *testing.T) {
 	if c := ParseCordon([]byte(`{"drain":true,"reason":"kernel"}`)); !c.Drain || c.Reason != "kernel" {
 		t.Errorf("%+v", c)
 	}
-	if m, err := ParseModel("org/m", []byte(`{"aliases":["gpt-4"],"cascade":["x"]}`)); err != nil ||
+	if m, err := ParseModel("org/m", []byte(`{"aliases":["gpt-4"],"other":["x"]}`)); err != nil ||
 		m.Aliases[0] != "gpt-4" {
 		t.Errorf("%+v %v", m, err)
 	}

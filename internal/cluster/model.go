@@ -33,6 +33,18 @@ type Model struct {
 	// AdapterLoadS is the time in seconds that an engine takes to load the adapter, or any adapter
 	// of this model; 0: unknown.
 	AdapterLoadS float64 `json:"adapter_load_s,omitempty"`
+	Cascade
+}
+
+// Cascade says that several models answer the requests for one name in turn.
+type Cascade struct {
+	// Chain are the models, the cheapest first. The model itself may be one of them. Empty: none.
+	Chain []string `json:"cascade,omitempty"`
+	// Thresholds are the confidences below which an answer is dropped, and the next model is asked:
+	// one for all models, or one for each but the last. Empty: the router's own.
+	Thresholds []float64 `json:"cascade_thresholds,omitempty"`
+	// Direct is the model of the chain that answers what cannot be judged; empty: the last one.
+	Direct string `json:"cascade_direct,omitempty"`
 }
 
 // NoTokenizer is the Tokenizer of a model whose prompts are given as token ids.
@@ -44,6 +56,9 @@ const (
 	maxPool        = 4096
 	maxPathBytes   = 4096
 	MaxAdapterLoad = time.Hour
+	maxChain       = 8
+	// LeastConfidence is the lowest threshold of a cascade. The highest one is 0.
+	LeastConfidence = -100
 )
 
 // AdapterLoad returns the time that an engine takes to load an adapter; 0: unknown.
@@ -96,7 +111,42 @@ func (m *Model) Check(name string) error {
 	if first := firstByte(m.Policy); first != 0 && first != '{' {
 		bad("policy is no JSON object; give a policy document, or leave it out")
 	}
-	return errors.Join(append(errs, m.checkPools())...)
+	return errors.Join(append(errs, m.checkPools(), m.Cascade.check())...)
+}
+
+// check validates a cascade.
+func (c *Cascade) check() error {
+	if len(c.Chain) == 0 {
+		if len(c.Thresholds) > 0 || c.Direct != "" {
+			return errors.New("cascade_thresholds and cascade_direct need a cascade; name its models, or leave them out")
+		}
+		return nil
+	}
+	if n := len(c.Chain); n < 2 || n > maxChain {
+		return fmt.Errorf("cascade names %d models; name 2 to %d, the cheapest first", n, maxChain)
+	}
+	if err := checkModels(c.Chain); err != nil {
+		return fmt.Errorf("cascade names a model that is empty or above %d bytes", maxModelBytes)
+	}
+	for i, name := range c.Chain {
+		if slices.Contains(c.Chain[:i], name) {
+			return fmt.Errorf("cascade names %s twice; leave one out", name)
+		}
+	}
+	if n := len(c.Thresholds); n > 1 && n != len(c.Chain)-1 {
+		return fmt.Errorf("cascade_thresholds has %d values; give one, or %d: one for each model but the last", n,
+			len(c.Chain)-1)
+	}
+	for _, v := range c.Thresholds {
+		if !(v >= LeastConfidence && v <= 0) {
+			return fmt.Errorf("cascade_thresholds has %g, which is not in %d..0; thresholds are log-probabilities", v,
+				LeastConfidence)
+		}
+	}
+	if c.Direct != "" && !slices.Contains(c.Chain, c.Direct) {
+		return fmt.Errorf("cascade_direct %s is not in the cascade; name one of its models, or leave it out", c.Direct)
+	}
+	return nil
 }
 
 // firstByte returns the first byte of a JSON value; 0: there is no value, or null.
@@ -158,6 +208,9 @@ func (m *Model) Over(under *Model) *Model {
 	}
 	if len(all.Policy) == 0 {
 		all.Policy = under.Policy
+	}
+	if len(all.Chain) == 0 { // thresholds belong to their chain
+		all.Cascade = under.Cascade
 	}
 	all.Base, all.AdapterLoadS = cmp.Or(all.Base, under.Base), cmp.Or(all.AdapterLoadS, under.AdapterLoadS)
 	return &all
@@ -280,10 +333,10 @@ func edited(name string, was []byte, edit func(*Model) error) (value []byte, m *
 
 // ModelSettings returns the names of a model's settings, as the stored value has them.
 func ModelSettings() (names []string) {
-	t := reflect.TypeFor[Model]()
-	for i := range t.NumField() {
-		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-		names = append(names, name)
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[Model]()) {
+		if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "" {
+			names = append(names, name)
+		}
 	}
 	slices.Sort(names)
 	return names

@@ -11,28 +11,36 @@ import (
 func TestModelsAreChecked(t *testing.T) {
 	for value, want := range map[string]string{
 		`{"base":"m"}`: "base is the model itself",
-		`{"base":"` + strings.Repeat("x", 513) + `"}`:       "base has 513 bytes",
-		`{"chat_template":"/t"}`:                            "chat_template needs a tokenizer",
-		`{"chat_template":"/t","tokenizer":"none"}`:         "chat_template needs a tokenizer",
-		`{"tokenizer":"` + strings.Repeat("x", 5000) + `"}`: "more than 4096 bytes",
-		`{"pools":{"boss":["a"]}}`:                          `pool "boss" is none of`,
-		`{"pools":{"":["a"]}}`:                              `pool "" is none of`,
-		`{"pools":{"both":["a b"]}}`:                        "pool both: node id",
-		`{"pools":{"both":["a","a"]}}`:                      "node a is twice in the pool both; leave one out",
-		`{"pools":{"both":["a"],"prefill":["a"]}}`:          "node a is in the pools prefill and both",
-		`{"policy":[1]}`:                                    "policy is no JSON object",
-		`{"policy":"x"}`:                                    "policy is no JSON object",
-		`{"adapter_load_s":-1}`:                             "adapter_load_s -1 is not in 0..3600",
-		`{"adapter_load_s":1e9}`:                            "adapter_load_s",
-		`{"aliases":[""]}`:                                  "aliases are empty",
+		`{"base":"` + strings.Repeat("x", 513) + `"}`:                "base has 513 bytes",
+		`{"chat_template":"/t"}`:                                     "chat_template needs a tokenizer",
+		`{"chat_template":"/t","tokenizer":"none"}`:                  "chat_template needs a tokenizer",
+		`{"tokenizer":"` + strings.Repeat("x", 5000) + `"}`:          "more than 4096 bytes",
+		`{"pools":{"boss":["a"]}}`:                                   `pool "boss" is none of`,
+		`{"pools":{"":["a"]}}`:                                       `pool "" is none of`,
+		`{"pools":{"both":["a b"]}}`:                                 "pool both: node id",
+		`{"pools":{"both":["a","a"]}}`:                               "node a is twice in the pool both; leave one out",
+		`{"pools":{"both":["a"],"prefill":["a"]}}`:                   "node a is in the pools prefill and both",
+		`{"policy":[1]}`:                                             "policy is no JSON object",
+		`{"policy":"x"}`:                                             "policy is no JSON object",
+		`{"adapter_load_s":-1}`:                                      "adapter_load_s -1 is not in 0..3600",
+		`{"adapter_load_s":1e9}`:                                     "adapter_load_s",
+		`{"aliases":[""]}`:                                           "aliases are empty",
+		`{"cascade":["a"]}`:                                          "cascade names 1 models; name 2 to 8",
+		`{"cascade":["a","a"]}`:                                      "cascade names a twice",
+		`{"cascade":["a",""]}`:                                       "cascade names a model that is empty",
+		`{"cascade_direct":"a"}`:                                     "need a cascade",
+		`{"cascade":["a","b"],"cascade_direct":"c"}`:                 "cascade_direct c is not in the cascade",
+		`{"cascade":["a","b"],"cascade_thresholds":[1]}`:             "has 1, which is not in -100..0",
+		`{"cascade":["a","b","c","d"],"cascade_thresholds":[-1,-1]}`: "has 2 values; give one, or 3",
 	} {
 		if _, err := ParseModel("m", []byte(value)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.60s: %v, want %q", value, err, want)
 		}
 	}
 	for _, value := range []string{
-		`{"policy":null}`, `{"policy": {"mode":"cost"},"cascade":["x"]}`, `{"pools":{"both":[]},"tokenizer":"none"}`,
+		`{"policy":null}`, `{"policy": {"mode":"cost"},"other":["x"]}`, `{"pools":{"both":[]},"tokenizer":"none"}`,
 		`{"base":"b","adapter_load_s":0.5,"tokenizer":"/d","chat_template":"/t"}`,
+		`{"cascade":["a","m","b"],"cascade_thresholds":[-0.5,0],"cascade_direct":"m"}`,
 	} {
 		if _, err := ParseModel("m", []byte(value)); err != nil {
 			t.Errorf("%s: %v", value, err)
@@ -46,6 +54,7 @@ func TestOver(t *testing.T) {
 	full := &Model{
 		Aliases: []string{"a"}, Base: "b", Tokenizer: "/d", ChatTemplate: "/t",
 		Pools: map[Role][]string{RoleBoth: {"n"}}, Policy: json.RawMessage(`{}`), AdapterLoadS: 2,
+		Cascade: Cascade{Chain: []string{"a", "b"}, Thresholds: []float64{-1}, Direct: "a"},
 	}
 	text := func(m *Model) string { b, _ := json.Marshal(m); return string(b) }
 	if got := (&Model{}).Over(full); text(got) != text(full) {
@@ -56,6 +65,10 @@ func TestOver(t *testing.T) {
 	}
 	if got := (&Model{Tokenizer: "/other"}).Over(full); got.ChatTemplate != "" || got.Base != "b" {
 		t.Errorf("another tokenizer: %s", text(got))
+	}
+	if got := (&Model{Cascade: Cascade{Chain: []string{"c", "d"}}}).Over(full); got.Direct != "" ||
+		got.Thresholds != nil {
+		t.Errorf("another chain: %s", text(got))
 	}
 	if got := (*Model)(nil).Over(full); got != full {
 		t.Errorf("nil over all: %s", text(got))
@@ -70,11 +83,11 @@ func TestOver(t *testing.T) {
 func TestEditModel(t *testing.T) {
 	e := startEtcd(t)
 	c, ctx := e.client(), t.Context()
-	must(t, c.put(ctx, ModelKey("org/m"), []byte(`{"aliases":["a"],"cascade":["small"],"tokenizer":"none"}`)))
+	must(t, c.put(ctx, ModelKey("org/m"), []byte(`{"aliases":["a"],"other":["small"],"tokenizer":"none"}`)))
 	tries := 0
 	m, err := c.EditModel(ctx, "org/m", func(m *Model) error {
 		if tries++; tries == 1 { // another one is faster
-			must(t, c.put(ctx, ModelKey("org/m"), []byte(`{"aliases":["b"],"cascade":["tiny"],"tokenizer":"none"}`)))
+			must(t, c.put(ctx, ModelKey("org/m"), []byte(`{"aliases":["b"],"other":["tiny"],"tokenizer":"none"}`)))
 		}
 		m.Aliases, m.Tokenizer = append(m.Aliases, "c"), ""
 		return nil
@@ -87,7 +100,7 @@ func TestEditModel(t *testing.T) {
 		must(t, err)
 		return string(resp.Kvs[0].Value)
 	}
-	const want = `{"aliases":["b","c"],"cascade":["tiny"]}`
+	const want = `{"aliases":["b","c"],"other":["tiny"]}`
 	if got := read(); got != want {
 		t.Errorf("stored %s", got)
 	}
@@ -120,7 +133,7 @@ func TestEditModel(t *testing.T) {
 }
 
 func FuzzParseModel(f *testing.F) {
-	f.Add([]byte(`{"aliases":["a"],"base":"b","pools":{"both":["n"]},"policy":{"mode":"score"},"adapter_load_s":1}`))
+	f.Add([]byte(`{"aliases":["a"],"base":"b","pools":{"both":["n"]},"policy":{"mode":"score"},"adapter_load_s":1,"cascade":["a","b"],"cascade_thresholds":[-1]}`))
 	f.Add([]byte(`{"policy":" `))
 	f.Fuzz(func(t *testing.T, value []byte) {
 		m, err := ParseModel("m", value)

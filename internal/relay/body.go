@@ -170,6 +170,21 @@ func (e *Exchange) awaitBytes() error {
 // Held returns the bytes that AwaitBody holds. The bytes are valid until the next call on e.
 func (e *Exchange) Held() []byte { return e.space[:e.held] }
 
+// Hold makes p the next bytes of the body, in place of the held bytes and before those that were
+// not read yet. If the body has been read to its end, its length is that of p from then on. Hold
+// takes over the memory of p.
+func (e *Exchange) Hold(p []byte) {
+	if e.ended == io.EOF && e.length > 0 {
+		e.length = int64(len(p))
+	}
+	if len(p) <= len(e.space) {
+		copy(e.space, p)
+	} else {
+		e.space = p
+	}
+	e.held = len(p)
+}
+
 // pull puts the next decoded bytes at the front of p, at least one.
 func (e *Exchange) pull(p []byte) (int, error) {
 	for e.ended == nil {

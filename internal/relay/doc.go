@@ -18,7 +18,8 @@
 // nothing, or other events. The Follower can end a source early. When a source has ended or failed,
 // the Follower may ask for another one, whose events follow in the same body. So a source can be
 // replaced between any two events. Capture reads an answer into memory, with the same parsing and
-// the same decision about each event.
+// the same decision about each event. Sift reads the beginning of an answer, and leaves the answer
+// to another reader.
 //
 // The relay does not know why sources follow one another. The relay returns the connection of a
 // source to its pool before it asks for the next source. Deadlines and cancellation apply to the
@@ -58,11 +59,11 @@
 //
 // Bounds and fairness: the upstream is not read while the client's socket has not taken all earlier
 // bytes. So for a client that does not read, the loop holds the result of one read (turnBytes, 32
-// KiB), or one longer event (at most sse.MaxEventBytes), and the bytes that its Follower adds. The
-// kernel's buffers hold further bytes. A client that does not read is cut after
-// ReplyOptions.SlowReader. In one turn of its loop a stream gets one read, and must queue for the
-// next one. Deadlines are on a timing wheel of 10 ms. LoopsOptions.Lag gets the length of each
-// turn. No lock is taken for a piece.
+// KiB), or one longer event (at most sse.MaxEventBytes), or the bytes that Sift kept, and the bytes
+// that its Follower adds. The kernel's buffers hold further bytes. A client that does not read is
+// cut after ReplyOptions.SlowReader. In one turn of its loop a stream gets one read, and must queue
+// for the next one. Deadlines are on a timing wheel of 10 ms. LoopsOptions.Lag gets the length of
+// each turn. No lock is taken for a piece.
 //
 // A failure on either side ends one stream, in the same ways and with the same Outcome as on a
 // goroutine. Other work (returning connections, Follower.Next, Follower.Done) runs on short-lived

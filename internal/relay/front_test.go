@@ -99,8 +99,10 @@ type front struct {
 	idle     time.Duration
 	total    time.Duration
 	await    bool
-	aborts   chan *Abort // gets the Abort of each request, if set
-	errs     chan error  // gets the error of each relayed request, if set
+	sift     *SiftOptions // Sift the answer first, if set
+	replace  []byte       // hold this in place of the sifted body, if set
+	aborts   chan *Abort  // gets the Abort of each request, if set
+	errs     chan error   // gets the error of each relayed request, if set
 	canceled atomic.Int32
 	parking  *Parking // nil: no loops
 	close    func()
@@ -221,11 +223,19 @@ func (f *front) relay(ctx *fasthttp.RequestCtx, abort *Abort, stop func()) error
 		if f.total > 0 {
 			e.SetReadDeadline(time.Now().Add(f.total))
 		}
+		if f.sift != nil {
+			_, err = Sift(e, *f.sift)
+		}
+		if f.replace != nil {
+			e.Hold(f.replace)
+		}
 		follower := f.follower
 		if f.follow != nil {
 			follower = f.follow(abort)
 		}
-		err = Reply(ctx, e, ReplyOptions{SlowReader: f.slow, Follower: follower, Stop: stop, Parking: f.parking})
+		if err == nil {
+			err = Reply(ctx, e, ReplyOptions{SlowReader: f.slow, Follower: follower, Stop: stop, Parking: f.parking})
+		}
 	}
 	if err != nil {
 		e.Close()

@@ -12,7 +12,11 @@ import (
 	"github.com/cognitora/dataplane/perf/process"
 )
 
-const ours = "ours"
+// These are names of contestants.
+const (
+	ours      = "ours"
+	unsampled = "ours, unsampled" // with a collector for traces, but no request is recorded
+)
 
 // Amounts of counted work. Requests and tokens come one after the other, so that the machine does
 // not decide how many coincide.
@@ -24,20 +28,23 @@ const (
 
 // work is counted work of the router.
 type work struct {
+	by          string // the contestant
 	do          func(s *site, r *compare.Running, units int) error
 	warm, units int // requests or tokens before and during the counting
 }
 
 var (
-	shortRequests = work{requests(chatBytes), 2000, 20000}
+	shortRequests = work{ours, requests(chatBytes), 2000, 20000}
 	// many requests share the allocations that follow when the collector empties pools
-	longRequests = work{requests(220 << 10), 600, 6000}
-	tokens       = work{(*site).tokens, countedTokens / 20, countedTokens}
+	longRequests = work{ours, requests(220 << 10), 600, 6000}
+	tokens       = work{ours, (*site).tokens, countedTokens / 20, countedTokens}
+
+	unsampledRequests = work{unsampled, requests(chatBytes), 2000, 20000}
 )
 
 // begin returns the router after the work that warms it.
 func (w work) begin(ctx context.Context, s *site) (*compare.Running, error) {
-	r, err := s.start(ctx, ours)
+	r, err := s.start(ctx, w.by)
 	if err == nil {
 		err = w.do(s, r, w.warm)
 	}

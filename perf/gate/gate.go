@@ -86,6 +86,8 @@ type gauge func(ctx context.Context, s *site) (value float64, detail string, err
 var gauges = map[string]gauge{
 	"allocations_per_request":      shortRequests.allocations,
 	"allocations_per_long_request": longRequests.allocations,
+	"allocations_per_unsampled":    unsampledRequests.allocations,
+	"calls_per_unsampled":          unsampledRequests.calls(useful),
 	"allocations_per_token":        tokens.allocations,
 	"calls_per_request":            shortRequests.calls(useful),
 	"empty_calls_per_request":      shortRequests.calls(empty),

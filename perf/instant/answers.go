@@ -96,19 +96,33 @@ func appendFramed(b, payload []byte) []byte {
 }
 
 // opening returns the head and the event with the role.
-func opening(serial uint32) []byte {
+func opening(serial uint32, q *request) []byte {
 	e := appendChunkOpen(nil, serial)
-	e = append(e, `{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}`+
-		"\n\n"...)
+	e = append(e, `{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]`...)
+	if q.ids {
+		e = append(e, `,"prompt_token_ids":[`...)
+		for range q.bytes / idBytes {
+			e = append(e, `20201,`...)
+		}
+		e = append(e, `20201],"prompt_text":null`...)
+	}
+	e = append(e, "}\n\n"...)
 	return appendFramed([]byte(streamHead), e)
 }
 
+// idBytes is the length of a prompt's text for which the engine sends one token id.
+const idBytes = 4
+
 // token returns the framed event of a token, and the offset of its stamp.
-func token(serial uint32) (event []byte, stampAt int) {
+func token(serial uint32, ids bool) (event []byte, stampAt int) {
 	e := append(appendChunkOpen(nil, serial), `{"index":0,"delta":{"content":"`...)
 	at := len(e)
 	e = append(e, make([]byte, StampLen)...)
-	e = append(e, `"},"logprobs":null,"finish_reason":null}]}`+"\n\n"...)
+	e = append(e, `"},"logprobs":null,"finish_reason":null`...)
+	if ids {
+		e = append(e, `,"token_ids":[20201]`...)
+	}
+	e = append(e, "}]}\n\n"...)
 	event = appendFramed(nil, e)
 	return event, at + len(event) - len(e) - len("\r\n")
 }

@@ -18,12 +18,14 @@ type request struct {
 	path       string // of another request
 	stream     bool
 	usage      bool // include_usage
+	ids        bool // return_token_ids
 	hang, step int  // 1: yes
 	tokens     int
 	pace       int // µs
 	prompt     int
 	cached     int
 	close      bool
+	bytes      int // of the body
 
 	head, tail [edge]byte // the body's beginning and end
 }
@@ -55,6 +57,7 @@ func (q *request) read(r *bufio.Reader, buf []byte) error {
 		return err
 	}
 	q.understand(w.total)
+	q.bytes = w.total
 	return nil
 }
 
@@ -88,6 +91,7 @@ func (q *request) fields(b []byte) {
 	q.stream = q.stream || bytes.Contains(b, []byte(`"stream":true`)) || bytes.Contains(b, []byte(`"stream": true`))
 	q.usage = q.usage || bytes.Contains(b, []byte(`"include_usage":true`)) ||
 		bytes.Contains(b, []byte(`"include_usage": true`))
+	q.ids = q.ids || bytes.Contains(b, []byte(`"return_token_ids":true`))
 	for _, name := range []string{`"max_tokens":`, `"max_completion_tokens":`} {
 		if n, ok := number(b, name); ok {
 			q.tokens = n

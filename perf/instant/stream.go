@@ -33,7 +33,7 @@ func newStreamedAnswer(e *Engine, c net.Conn, q *request, serial uint32) (*strea
 		engine: e, conn: c, serial: serial, pace: time.Duration(q.pace) * time.Microsecond, tokens: int64(q.tokens),
 		closing: closing(serial, q),
 	}
-	s.event, s.stampAt = token(serial)
+	s.event, s.stampAt = token(serial, q.ids)
 	var err error
 	if s.raw, err = c.(*net.TCPConn).SyscallConn(); err != nil {
 		return nil, err
@@ -42,7 +42,7 @@ func newStreamedAnswer(e *Engine, c net.Conn, q *request, serial uint32) (*strea
 		s.wrote, s.tryErr = syscall.Write(int(fd), s.event)
 		return true
 	}
-	_, err = c.Write(opening(serial))
+	_, err = c.Write(opening(serial, q))
 	return s, err
 }
 

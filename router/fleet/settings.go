@@ -126,6 +126,21 @@ func (s *Snapshot) configure(in *settings, all map[*ModelView][]*Node) {
 		}
 	}
 	s.addAliases(in.inForce)
+	for _, m := range s.models {
+		s.checkChain(m)
+	}
+}
+
+// checkChain records the models of a cascade that nothing serves.
+func (s *Snapshot) checkChain(m *ModelView) {
+	if m.Settings == nil {
+		return
+	}
+	for _, name := range m.Settings.Chain {
+		if other := s.names[name]; other == nil || len(other.Nodes) == 0 {
+			s.modelProblem(m, "its cascade names "+name+", which no node serves")
+		}
+	}
 }
 
 // findBase finds the model whose adapter m is, if m is one: by the settings, or else by the engines

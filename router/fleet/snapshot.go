@@ -212,7 +212,7 @@ func (n *Node) whyNot(now time.Time) string {
 }
 
 // build makes the snapshot of the given nodes and settings. A model with settings in etcd, and one
-// that the settings say is an adapter, is known also without a node.
+// that the settings say is an adapter or a cascade, is known also without a node.
 func build(nodes []*Node, in *settings) *Snapshot {
 	s := &Snapshot{Nodes: nodes, byID: make(map[string]*Node, len(nodes)), names: map[string]*ModelView{},
 		replaced: make(chan struct{})}
@@ -230,7 +230,7 @@ func build(nodes []*Node, in *settings) *Snapshot {
 		}
 	}
 	for name, m := range in.ours {
-		if m.Base != "" {
+		if m.Base != "" || len(m.Chain) > 0 {
 			s.named(name)
 		}
 	}

@@ -177,8 +177,12 @@ func (c *call) Body(piece []byte, whole bool) { c.task.Piece(piece, whole) }
 // End asks the plan whether the stream continues. A stream that the plan cannot finish ends with an
 // error event.
 func (c *call) End(out []byte, o relay.Outcome, err error) (rest []byte, more bool) {
-	if rest, more = c.task.End(out, o); more || o == relay.Complete || o == relay.Enough {
-		return rest, more
+	if rest, more = c.task.End(out, o); more {
+		c.task.Broke(err)
+		return rest, true
+	}
+	if c.task.Mended() || o == relay.Complete || o == relay.Enough {
+		return rest, false
 	}
 	e := c.task.Failure(err)
 	e.RequestID = string(c.id)

@@ -26,6 +26,7 @@ import (
 	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/plan"
 	"github.com/cognitora/dataplane/router/scan"
+	"github.com/cognitora/dataplane/router/traces"
 )
 
 // Limits bound the memory and time that clients can take up. All limits are positive.
@@ -50,21 +51,22 @@ type Parts struct {
 	Watcher *relay.Watcher
 	Loops   *relay.Loops      // nil: streams stay with their goroutines
 	Access  *accesslog.Logger // nil: no access log
+	Traces  *traces.Tracer    // nil: no traces
 	Logger  *slog.Logger
 	Admin   string // address of the admin port, for messages
 }
 
 // Gateway serves the clients of the port.
 type Gateway struct {
-	plans       *plan.Planner
-	scans       *scan.Memo
-	fleet       *fleet.Fleet
-	metrics     *metrics.Router
-	watcher     *relay.Watcher
-	parking     relay.Parking
-	parker      parker
-	litter      litter
-	access      *accesslog.Logger
+	plans   *plan.Planner
+	scans   *scan.Memo
+	fleet   *fleet.Fleet
+	metrics *metrics.Router
+	watcher *relay.Watcher
+	parking relay.Parking
+	parker  parker
+	litter  litter
+	records
 	log         *slog.Logger
 	admin       string // address of the admin port
 	limits      Limits
@@ -77,6 +79,12 @@ type Gateway struct {
 	streams counter
 	live    liveCalls
 	bodies  intake.Bodies
+}
+
+// records are the places where requests are recorded.
+type records struct {
+	access *accesslog.Logger // nil: no access log
+	traces *traces.Tracer    // nil: no traces
 }
 
 // door is the state of the port.
@@ -96,9 +104,9 @@ type door struct {
 func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 	g := &Gateway{
 		plans: p.Plans, scans: p.Scans, fleet: p.Fleet, metrics: p.Metrics,
-		watcher: p.Watcher, access: p.Access, log: p.Logger, admin: p.Admin, limits: l, forwardAuth: forwardAuth,
-		started: time.Now(),
-		door:    door{empty: make(chan struct{}, 1)},
+		watcher: p.Watcher, records: records{p.Access, p.Traces}, log: p.Logger, admin: p.Admin, limits: l,
+		forwardAuth: forwardAuth, started: time.Now(),
+		door: door{empty: make(chan struct{}, 1)},
 	}
 	g.parking = relay.Parking{Loops: p.Loops, Serve: g.serveAgain, KeepAlive: l.KeepAlive}
 	g.parker.Parking, g.parker.litter, g.parker.after = &g.parking, &g.litter, parkAfter

@@ -11,8 +11,8 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// listModels answers GET /v1/models with every served model and alias. listModels answers 503 while
-// the fleet is unknown.
+// listModels answers GET /v1/models with every served model and alias, those of cascades included.
+// listModels answers 503 while the fleet is unknown.
 func (g *Gateway) listModels(ctx *fasthttp.RequestCtx) {
 	known := g.fleet.Load()
 	if known.Unheard() {
@@ -22,7 +22,7 @@ func (g *Gateway) listModels(ctx *fasthttp.RequestCtx) {
 	b := []byte(`{"object":"list","data":[`)
 	n := 0
 	for _, m := range known.Models() {
-		if len(m.Nodes) == 0 {
+		if len(m.Nodes) == 0 && !g.plans.Answers(m) {
 			continue
 		}
 		for _, name := range append([]string{m.Name}, m.Aliases...) {
@@ -40,6 +40,9 @@ func (g *Gateway) listModels(ctx *fasthttp.RequestCtx) {
 // model that no node serves now.
 func (g *Gateway) getModel(ctx *fasthttp.RequestCtx, id []byte) {
 	m, err := leg.Served(g.fleet.Load(), id)
+	if own := g.fleet.Load().Model(id); err != nil && own != nil && g.plans.Answers(own) {
+		m, err = own, nil
+	}
 	if err != nil {
 		g.fail(ctx, scan.Other, err)
 		return

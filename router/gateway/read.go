@@ -99,11 +99,12 @@ func (c *call) takeHead() (request.OwnHeaders, *apierror.Error) {
 		Method: h.Method(), Path: from.URI().RequestURI(), // normalised, as it was routed
 		Session: own.Sessions.ID(), Pin: own.Pin,
 	}
+	r.OneLeg = !h.IsHTTP11()
 	if c.g.forwardAuth {
 		head.Auth = h.Peek("Authorization")
 	}
 	r.SetHead(head)
-	r.Header = relay.AppendForwardHeaders(r.Header[:0], h)
+	r.Header, r.Trace = c.g.traces.Begin(relay.AppendForwardHeaders(r.Header[:0], h), r.Received)
 	if err := r.ReadDeadline(own.Deadline); err != nil {
 		return own, apierror.FromScan(err)
 	}
@@ -153,6 +154,11 @@ func (c *call) describe(h *fasthttp.ResponseHeader) {
 		h.Set("X-Cgn-Node", node)
 		b := strconv.AppendInt(number[:0], int64(matched), 10)
 		h.SetBytesV("X-Cgn-Overlap", strconv.AppendInt(append(b, '/'), int64(blocks), 10))
+	}
+	if s := c.task.Steps(); s.Name != "" {
+		h.SetBytesV("X-Cgn-Cascade-Step", strconv.AppendInt(number[:0], int64(s.Step), 10))
+		b := strconv.AppendInt(number[:0], s.Prompt, 10)
+		h.SetBytesV("X-Cgn-Cascade-Tokens", strconv.AppendInt(append(b, '/'), s.Output, 10))
 	}
 	if node, _ := c.task.PrefillNode(); node != "" {
 		h.Set("X-Cgn-Prefill-Node", node)

@@ -2,13 +2,16 @@ package gateway
 
 import (
 	"cmp"
+	"strings"
 	"time"
 
 	"github.com/valyala/fasthttp"
 
 	"github.com/cognitora/dataplane/internal/accesslog"
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/plan"
 	"github.com/cognitora/dataplane/router/request"
+	"github.com/cognitora/dataplane/router/traces"
 )
 
 // These are the ends of requests that the router ended itself.
@@ -30,6 +33,7 @@ func (g *Gateway) record(c *call, o relay.Outcome) {
 	if ttft == 0 {
 		ttft = -1
 	}
+	c.trace(&a, o)
 	u := &a.Usage
 	prefill, took := c.task.PrefillNode()
 	g.noted(accesslog.Entry{
@@ -41,8 +45,33 @@ func (g *Gateway) record(c *call, o relay.Outcome) {
 		CompletionTokens: unreported(u.Completion, u.HasCompletion),
 		CachedTokens:     unreported(u.Cached, u.HasCached),
 		OverlapMatched:   a.Matched, OverlapTotal: a.Blocks, Attempts: a.Attempts,
-		Bytes: c.bytes, Stream: c.streaming,
+		Bytes: c.bytes, Stream: c.streaming, Resumed: a.Resumed,
+		Cascade: a.Cascade.Name, CascadeStep: a.Cascade.Step, CascadeBefore: a.Cascade.Earlier,
 	})
+}
+
+// trace describes the call in its span, which ends with the request.
+func (c *call) trace(a *plan.Account, o relay.Outcome) {
+	r := c.request
+	if r.Trace == nil {
+		return
+	}
+	path, _, _ := strings.Cut(r.Path, "?")
+	kind, _, _ := find([]byte(r.Method), []byte(path))
+	e := traces.RequestEnd{
+		ID: string(c.id), Method: r.Method, Route: kind.template(path), API: r.API.String(),
+		Generates: kind != routeStored, Asked: string(r.Asked()), Served: a.Model, Status: c.status,
+		End: c.outcome(o), Stream: c.streaming, Attempts: a.Attempts, TTFT: a.TTFT, Usage: a.Usage,
+		Cascade: a.Cascade.Name, Step: a.Cascade.Step,
+	}
+	switch { // a request that the client abandons, or that is its mistake, is no failure of the router
+	case o == relay.ClientGone || o == relay.SlowReader:
+	case c.status >= 500 || o != relay.Complete && c.stage != refused:
+		e.Failed, e.Cause = true, cmp.Or(a.Cause, c.why, e.End)
+	default:
+		e.Cause = c.why
+	}
+	r.Trace.Describe(&e)
 }
 
 // outcome says how the call ended, for the access log.
@@ -52,6 +81,8 @@ func (c *call) outcome(o relay.Outcome) string {
 		return endRefused
 	case o == relay.UpstreamFailed && c.request.Life.Ended() == request.Shutdown:
 		return endShutdown
+	case c.task.Mended() && o != relay.ClientGone && o != relay.SlowReader:
+		return relay.Complete.String()
 	}
 	return o.String()
 }

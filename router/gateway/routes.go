@@ -36,6 +36,23 @@ func (r route) methods() string {
 	return ""
 }
 
+// template returns a path of the route for traces, without the ids in it. The result does not share
+// memory with path, which ends with the request.
+func (r route) template(path string) string {
+	switch r {
+	case routeInfer:
+		if _, exact := inferPaths[path]; exact {
+			return strings.Clone(path)
+		}
+		return "/v1/audio/{action}"
+	case routePass:
+		return "/v1/{path}"
+	case routeStored:
+		return "/v1/responses/{id}"
+	}
+	return ""
+}
+
 func (r route) takes(method []byte) bool {
 	for name := range strings.SplitSeq(r.methods(), ", ") {
 		if name == string(method) {

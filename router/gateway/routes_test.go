@@ -63,3 +63,22 @@ func TestRoutingAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// TestTemplateOutlivesTheRequest checks the routes in traces, and that they are no borrowed memory.
+func TestTemplateOutlivesTheRequest(t *testing.T) {
+	for path, want := range map[string]string{
+		"/v1/chat/completions": "/v1/chat/completions", "/rerank": "/rerank",
+		"/v1/audio/speech": "/v1/audio/{action}", "/v1/other": "/v1/{path}",
+	} {
+		memory := []byte(path)
+		kind, _, _ := find([]byte("POST"), memory)
+		got := kind.template(stringOf(memory))
+		clear(memory)
+		if got != want {
+			t.Errorf("%s: %q, want %q", path, got, want)
+		}
+	}
+	if kind, _, _ := find([]byte("GET"), []byte("/v1/responses/r-1")); kind.template("") != "/v1/responses/{id}" {
+		t.Error("the path of a stored response has its id")
+	}
+}

@@ -19,6 +19,7 @@ import (
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
+	"github.com/cognitora/dataplane/router/traces"
 	"github.com/cognitora/dataplane/router/where"
 )
 
@@ -46,10 +47,16 @@ type Question struct {
 	// Edit changes the body, in addition to the model's name; nil: no change. Edit is called for
 	// each attempt with the client's original body.
 	Edit func(e *scan.Edits)
+	// EditFor is Edit for changes that depend on the node; nil: no change. EditFor comes after
+	// Edit, and does not count for a node that computes the prompt for another one.
+	EditFor func(e *scan.Edits, n *fleet.Node)
+	// Alone says that the answering node computes the prompt itself.
+	Alone bool
 	// Continues says that the answer continues one that the client has begun to receive. The
 	// continuing answer's first event is then not the client's first event. plan.Task.Run sets
 	// Continues.
 	Continues bool
+	Step      int // of a cascade, from 1; 0: none; plan.Task.Run sets Step, for traces
 }
 
 // Bond is the reason why a leg may ask one node only.
@@ -141,6 +148,9 @@ type tries struct {
 	paid   bool      // the retry budget has paid for the next attempt
 	broke  bool      // the retry budget was spent
 	stored bool      // the node of the response's id has been recorded
+
+	span    *traces.Leg // of the leg; nil: the request is not recorded
+	refused string      // code of the router's own error; empty: none
 }
 
 var legs = sync.Pool{New: func() any { return newLeg() }}
@@ -187,6 +197,12 @@ func emptied[T any](s []T) []T {
 // stream, the first body event. Do returns nil once the place has taken an answer, which may be an
 // engine's own error. Otherwise Do returns the router's own error. Call Finish in either case.
 func (l *Leg) Do() *apierror.Error {
+	l.traceLeg()
+	return l.traceError(l.do())
+}
+
+// do is Do without the leg's span.
+func (l *Leg) do() *apierror.Error {
 	d := l.d
 	if l.began = l.Request.Received; l.Request.Life.Started() {
 		l.began = time.Now()
@@ -375,6 +391,8 @@ func (l *Leg) errorAfter(v verdict) *apierror.Error {
 		return errBody
 	case v == late || l.Request.Expired():
 		return ErrDeadline
+	case v == orphaned || v == unpaired || v == lost:
+		return l.errOrphaned()
 	case l.Bond == Continued || l.Bond == Stored:
 		return errHolder(l.Asked(), "does not answer")
 	}

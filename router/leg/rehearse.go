@@ -55,7 +55,7 @@ func (l *Leg) rehearse() *apierror.Error {
 		return err
 	}
 	a := l.spare()
-	if l.now = a; a.split && l.choosePrefill(a, now) {
+	if l.now = a; a.split && l.choosePartner(a, now) {
 		p := l.hand.prefill
 		p.now = p.spare()
 		p.send(p.now, now)

@@ -9,6 +9,7 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/internal/sse"
 	"github.com/cognitora/dataplane/router/answer"
+	"github.com/cognitora/dataplane/router/connector"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
@@ -42,8 +43,14 @@ func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 	if l.Edit != nil {
 		l.Edit(&o.edits)
 	}
+	if l.EditFor != nil {
+		l.EditFor(&o.edits, a.member.node.Node)
+	}
 	if a.split {
 		l.hand.with.Decode(&o.edits, &l.hand.data)
+	}
+	if a.frees {
+		l.hand.with.(connector.Freer).Free(&o.edits)
 	}
 	o.request.Unrepeatable = a.split
 	r := &o.request
@@ -55,7 +62,9 @@ func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 	if l.Bond == Stored {
 		r.More = nil // the rank that made the response has no part in reading it
 	}
+	r.More = a.span.AppendHeader(r.More[:len(r.More):len(r.More)])
 	address(r, a.member.node.Node, asked.Auth, &a.abort)
+	r.Once = r.Once || a.split && l.hand.fails > 0 // the last connection may have been stale
 	if r.Body = o.edits.Segments(r.Body[:0]); o.edits.Err() != nil {
 		return nil, fmt.Errorf("%w: %w", errUnfit, o.edits.Err())
 	}
@@ -94,13 +103,27 @@ func address(r *relay.Request, n *fleet.Node, auth []byte, abort *relay.Abort) {
 func (d *Dispatcher) Ask(
 	r *request.Request, n *fleet.Node, path string, until time.Time, abort *relay.Abort, place answer.Place,
 ) error {
+	return d.errand(r, n, relay.Request{Method: "GET", Path: path}, until, abort, place)
+}
+
+// Post is Ask with a POST of body, for work that costs n little.
+func (d *Dispatcher) Post(
+	r *request.Request, n *fleet.Node, path string, body []byte, until time.Time, abort *relay.Abort,
+	place answer.Place,
+) error {
+	return d.errand(r, n, relay.Request{Method: "POST", Path: path, Body: [][]byte{body}}, until, abort, place)
+}
+
+func (d *Dispatcher) errand(
+	r *request.Request, n *fleet.Node, q relay.Request, until time.Time, abort *relay.Abort, place answer.Place,
+) error {
 	if !r.Life.Enter(abort) {
 		return relay.ErrCanceled
 	}
 	defer r.Life.Leave(abort)
-	get := relay.Request{Method: "GET", Path: path, Header: r.Header}
-	address(&get, n, r.Auth, abort)
-	ex, err := n.Pool.Send(&get, until)
+	q.Header, q.More = r.Header, r.Trace.AppendHeader(nil)
+	address(&q, n, r.Auth, abort)
+	ex, err := n.Pool.Send(&q, until)
 	if err != nil {
 		return err
 	}

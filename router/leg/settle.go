@@ -16,6 +16,7 @@ import (
 // Do not use the leg or its parts afterwards.
 func (l *Leg) Finish(o relay.Outcome) {
 	defer l.giveBack() // runs even if settle panics
+	defer l.traceEnd(o)
 	switch a := l.now; {
 	case a == nil || a.member == nil:
 	case !a.taken: // a bug ended the leg; the node is not at fault
@@ -59,7 +60,9 @@ func (l *Leg) settle(a *attempt, o relay.Outcome) {
 		l.learn(a, ok, broke != "", now)
 	}
 	if ok {
-		l.lengthCame(a, l.Reading.Usage.Completion)
+		if !l.Continues { // the length of a rest says nothing about whole answers
+			l.lengthCame(a, l.Reading.Usage.Completion)
+		}
 		l.endCame(a, l.Reading.Events, l.Reading.Usage.Completion, l.Reading.Last)
 	} else {
 		l.silenceCame(a, now)

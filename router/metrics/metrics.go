@@ -25,12 +25,15 @@ type Router struct {
 	LastResort     prometheus.Counter
 	Filtered       *prometheus.CounterVec // reason
 	Handovers      *prometheus.CounterVec // result
+	Resumed        *prometheus.CounterVec // result, by
+	Handover       prometheus.Observer
 	AdapterLoads   prometheus.Counter
 	UpstreamErrors *prometheus.CounterVec // node, kind
 	PolicyReloads  *prometheus.CounterVec // result
 	Lookups        *prometheus.CounterVec // result
 	SessionAnswers *prometheus.CounterVec // result
 	AccessDropped  prometheus.Counter
+	SpansDropped   *prometheus.CounterVec // reason
 	Panics         prometheus.Counter
 	Takeovers      *prometheus.CounterVec // outcome
 	Pick           prometheus.Observer
@@ -42,6 +45,8 @@ type Router struct {
 	Tokenised               *prometheus.CounterVec // result
 	TokenBytes, TokensKnown prometheus.Counter
 	TokenSeconds            prometheus.Observer
+
+	Cascade Cascade
 
 	bound
 }
@@ -99,7 +104,7 @@ var (
 func New() *Router {
 	s := metric.NewSet()
 	return &Router{
-		Set: s, bound: newBound(s),
+		Set: s, bound: newBound(s), Cascade: newCascade(s), SpansDropped: newSpansDropped(s),
 		Requests: newRequests(s.Counter("cgn_router_requests_total", "Requests answered, by endpoint (other: "+
 			"unknown paths, and requests that could not be read), served model (empty: unknown) and HTTP status.",
 			"api", "model", "code")),
@@ -113,7 +118,9 @@ func New() *Router {
 			"Requests sent to a further node, by what the last one did.", "reason"),
 		RetriesRefused: s.Counter("cgn_router_retries_refused_total",
 			"Retries that the budget did not allow.").WithLabelValues(),
-		Handovers: newHandovers(s),
+		Handovers: newHandovers(s), Resumed: newResumed(s),
+		Handover: s.Histogram("cgn_router_handover_seconds", "Time from the answer of the node that has computed a "+
+			"prompt until the answering node has its request.", pickBuckets).WithLabelValues(),
 		AdapterLoads: s.Counter("cgn_router_adapter_loads_total", "Requests for a LoRA adapter that were sent to a "+
 			"node whose engine had to load it first, as far as that is known.").WithLabelValues(),
 		LastResort: s.Counter("cgn_router_last_resort_total", "Requests sent to a node that is out of service "+
@@ -168,9 +175,24 @@ func newHandovers(s *metric.Set) *prometheus.CounterVec {
 	return s.Counter("cgn_router_handovers_total", "Requests for models with nodes that compute prompts for others, "+
 		"by what became of the prompt: split (another node computed it), or computed by the answering node because it "+
 		"is short, the request's form demands one node (form), most of it is cached there, that costs less (sooner), "+
-		"the node has no connector (unpaired), or the hand-over failed: no other node could take it (no_node), the "+
-		"other node refused, gave no answer (broken) or none of use (garbled), or its blocks could not be read "+
-		"(unread).", "result")
+		"the node has no connector (unpaired), the answer is one token (over), or the hand-over failed: no other node "+
+		"could take it (no_node), the other node refused, gave no answer (broken) or none of use (garbled), or its "+
+		"blocks could not be read (unread).", "result")
+}
+
+func newSpansDropped(s *metric.Set) *prometheus.CounterVec {
+	return s.Counter("cgn_router_spans_dropped_total", "Spans of traces that did not reach the collector: too many "+
+		"waited (queue), the collector did not take their batch, or not all of it (collector), or the router stopped "+
+		"first (shutdown).", "reason")
+}
+
+func newResumed(s *metric.Set) *prometheus.CounterVec {
+	return s.Counter("cgn_router_resumed_total", "Streams that a node broke off, by what became of them and by what: "+
+		"complete (another node went on by token ids (ids) or text, or began anew (start), or only the closing event "+
+		"was missing (end)), failed (another node was asked, and the stream ended with an error), or impossible, by "+
+		"reason: tool, reasoning, unknown (no token ids), unread, refused, seam (the text of the last tokens is "+
+		"unknown), nodes (retry.max_nodes). impossible with memory counts streams that found no room, broken or not.",
+		"result", "by")
 }
 
 func newBound(s *metric.Set) bound {
@@ -245,6 +267,7 @@ func (r *Router) Node(id string) Node {
 // ForgetModel removes the series of a departed model.
 func (r *Router) ForgetModel(name string) {
 	r.Requests.forget(name)
+	r.Cascade.forget(name)
 	match := prometheus.Labels{"model": name}
 	for _, v := range []*prometheus.HistogramVec{
 		r.seconds, r.ttft, r.itl, r.maxGap, r.overlap, r.ttftError, r.ttftErrorRatio, r.lengthError,

@@ -1,11 +1,13 @@
 // Package plan decides which legs answer a request, and makes one answer of their results.
 //
-// A request for inference is one leg (Direct). A request about a stored response first asks the
-// nodes which one has it, with captured answers, and then goes to that node. Any other combination
-// of legs is a Plan of its own: prefill then decode, a small model then a large one.
+// A request for inference is one leg (Direct). A request for a model with a chain asks the models
+// of the chain in turn (Cascade). A request about a stored response first asks the nodes which one
+// has it, with captured answers, and then goes to that node. Any other combination of legs is a
+// Plan of its own, such as prefill then decode.
 package plan
 
 import (
+	"cmp"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -30,8 +32,10 @@ type Parts struct {
 	Metrics *metrics.Router
 	Logger  *slog.Logger
 	// Choose returns the plan for a request for inference once the request has been read. The
-	// default is Direct.
-	Choose func(*request.Request) Plan
+	// default is a Cascade for a model with a chain, and Direct for any other model.
+	Choose   func(*request.Request) Plan
+	Cascades Cascades
+	Resume   Resume
 }
 
 // Planner answers requests by plans. Planner is safe for concurrent use.
@@ -39,14 +43,16 @@ type Planner struct {
 	parts     Parts
 	searches  atomic.Int32  // running searches for stored responses
 	lostAfter time.Duration // see responsesLost
+	held      heldBytes     // of answers that wait for a judgement
 }
 
 // New returns a planner.
 func New(p Parts) *Planner {
+	planner := &Planner{parts: p, lostAfter: responsesLost}
 	if p.Choose == nil {
-		p.Choose = func(*request.Request) Plan { return Direct{} }
+		planner.parts.Choose = planner.choose
 	}
-	return &Planner{parts: p, lostAfter: responsesLost}
+	return planner
 }
 
 // Plan decides which legs answer a request. A Plan's methods are called one at a time. A plan with
@@ -113,7 +119,12 @@ type Task struct {
 
 	withheld []byte // events
 	open     bool   // the bound was passed; nothing more of the leg is withheld
+	unseen   bool   // some event went to the client without a call of the plan
+	mended   bool   // the plan has completed a broken stream
+	broke    error  // the failure of a leg that another one was to go on after; nil: none
 	blind    bool   // a bug in the plan has occurred, so the plan is not called any more
+
+	resumed *Resumed // memory of that plan; nil: no request has needed it
 }
 
 // before sums up the earlier legs.
@@ -121,6 +132,8 @@ type before struct {
 	attempts int
 	shown    bool // some earlier answers went to the client; the next four fields cover these
 	events   int64
+	cause    string // the metrics' word for how the last one broke off
+	asked    string // the last node
 	ttft     time.Duration
 	expected time.Duration // ttft as it was expected; 0: nothing was expected
 	usage    usage.Counts
@@ -141,7 +154,7 @@ func (p *Planner) Begin(t *Task, client answer.Place, plan Plan) {
 func (t *Task) Answer() *apierror.Error {
 	t.planner.parts.Legs.Arrived()
 	if t.plan == nil {
-		t.plan = t.planner.parts.Choose(t.Request)
+		t.plan = t.resumable(t.planner.parts.Choose(t.Request))
 	}
 	return t.plan.Answer(t)
 }
@@ -153,7 +166,7 @@ func (t *Task) Run(q leg.Question, place answer.Place) *apierror.Error {
 	if t.shown = place == t.Client; t.shown {
 		t.follows = t.plan.Follows()
 	}
-	q.Continues = t.shown && t.before.shown
+	q.Continues, q.Step = t.shown && t.before.shown, t.Steps().Step
 	t.leg = t.planner.parts.Legs.Leg(t.Request, q, place)
 	return t.leg.Do()
 }
@@ -182,6 +195,7 @@ func (t *Task) endLeg() {
 		return
 	}
 	t.before = t.total()
+	t.before.cause, t.before.asked = cmp.Or(l.Cause(ended), t.before.cause), cmp.Or(l.Asked(), t.before.asked)
 	t.leg, t.ended, t.open = nil, relay.Complete, false
 	l.Finish(ended)
 }
@@ -203,6 +217,7 @@ func (t *Task) Follows() bool { return t.follows }
 // Event decides which bytes the client gets for an event of the answer: see relay.Follower.
 func (t *Task) Event(e sse.Event, out []byte, at time.Time) (rest []byte, enough bool) {
 	if t.blind || e.Oversized() {
+		t.unseen = true
 		return append(t.Release(out), e.Raw...), false
 	}
 	held := t.withheld
@@ -281,6 +296,23 @@ func (t *Task) End(out []byte, o relay.Outcome) (rest []byte, more bool) {
 	return rest, true
 }
 
+// forgo says that no further leg will follow. The request's body is freed.
+func (t *Task) forgo() {
+	t.follows = false
+	t.Request.Release()
+}
+
+// Broke notes that the running leg has failed with err and another leg follows. If that one cannot
+// go on, the stream ends with the error of the first failure.
+func (t *Task) Broke(err error) {
+	if t.broke == nil {
+		t.broke = err
+	}
+}
+
+// Mended says that the plan has completed a stream that its node has broken off.
+func (t *Task) Mended() bool { return t.mended }
+
 // Next runs legs until one of them continues the client's stream.
 func (t *Task) Next() (err *apierror.Error) {
 	defer func() {
@@ -307,6 +339,9 @@ func (t *Task) bug(p any, withheld []byte) {
 
 // Failure returns the error that ends a begun stream that err has broken.
 func (t *Task) Failure(err error) *apierror.Error {
+	if t.broke != nil {
+		err = t.broke
+	}
 	return t.planner.parts.Legs.Failure(t.Request, err, t.total().events)
 }
 
@@ -330,10 +365,12 @@ func (t *Task) outcome(o relay.Outcome) relay.Outcome {
 
 // reset clears everything but memory.
 func (t *Task) reset() {
-	r := t.Request
+	r, resumed := t.Request, t.resumed
 	r.Reset()
-	*t = Task{}
-	t.Request = r
+	if resumed != nil {
+		resumed.reset()
+	}
+	*t = Task{Request: r, resumed: resumed}
 }
 
 // Attempts returns the number of exchanges with nodes so far, in all legs.
@@ -369,16 +406,22 @@ type Account struct {
 	Expected time.Duration // TTFT as it was expected; 0: nothing was expected
 	Usage    usage.Counts  // of the legs whose answers went to the client
 	Cause    string        // the metrics' word for the last failed attempt
+	Resumed  string        // how another node went on with the stream; empty: none did
+	Cascade  Steps
 }
 
 // Account sums up the task so far. o is the end of the client's answer, if it has ended.
 func (t *Task) Account(o relay.Outcome) Account {
 	l, all := t.leg, t.total()
-	a := Account{Attempts: all.attempts, TTFT: all.ttft, Expected: all.expected, Usage: all.usage}
+	a := Account{Attempts: all.attempts, TTFT: all.ttft, Expected: all.expected, Usage: all.usage, Cascade: t.Steps()}
+	if t.resumed != nil {
+		a.Resumed = t.resumed.how()
+	}
 	if l != nil {
 		a.Model, a.Node, a.Asked, a.Cause = l.Served(), l.NodeID(), l.Asked(), l.Cause(t.outcome(o))
 		a.Matched, a.Blocks = l.Matched(), l.Blocks()
 	}
+	a.Cause, a.Asked = cmp.Or(a.Cause, all.cause), cmp.Or(a.Asked, all.asked)
 	return a
 }
 

@@ -187,13 +187,24 @@ func TestWithheldEvents(t *testing.T) {
 	}
 }
 
+// TestNothingOutlivesAResumedStream checks that reset clears every field but memory. Package resume
+// checks its Stream.
+func TestNothingOutlivesAResumedStream(t *testing.T) {
+	p := new(Resumed)
+	residue.Mark(p, []string{"stream", "body", "bound"}, answer.Place(new(answer.Memory)))
+	p.reset()
+	if left := residue.Left(p, "stream", "body", "bound"); left != nil {
+		t.Errorf("left of a resumed stream: %v", left)
+	}
+}
+
 // TestNothingOutlivesATask checks that reset clears every field. A field left over would carry one
 // client's data to another client.
 func TestNothingOutlivesATask(t *testing.T) {
 	task := NewTask()
-	residue.Mark(task, []string{"Request", "leg"}, answer.Place(new(answer.Memory)), Plan(Direct{}))
+	residue.Mark(task, []string{"Request", "leg", "resumed"}, answer.Place(new(answer.Memory)), Plan(Direct{}))
 	task.Finish(relay.Complete)
-	if left := residue.Left(task, "Request"); left != nil {
+	if left := residue.Left(task, "Request", "resumed"); left != nil {
 		t.Errorf("left of a task: %v", left)
 	}
 }

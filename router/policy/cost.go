@@ -31,8 +31,8 @@ import (
 //
 // Two facts about a pick change the formula. A candidate with PrefillTokens below 0 has no decode
 // and no requests, and its raw is the prompt; the router knows at least its own requests of a node,
-// and never passes less than 0. In a Situation with Prefill the credit is never taken off decode;
-// no plan of the router has a leg that only computes a prompt.
+// and never passes less than 0. In a Situation with Prefill, of a leg that only computes a prompt,
+// the credit is never taken off decode.
 type CostSettings struct {
 	// BlockTokens is the unit of the cost, in tokens. Only whole blocks count as cached.
 	BlockTokens int `json:"block_tokens" range:"1..65536"`

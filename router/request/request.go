@@ -14,6 +14,7 @@ import (
 
 	"github.com/cognitora/dataplane/router/nvext"
 	"github.com/cognitora/dataplane/router/scan"
+	"github.com/cognitora/dataplane/router/traces"
 )
 
 // Request is one request of a client. Make one with New. After Reset the memory may serve another
@@ -32,7 +33,10 @@ type Request struct {
 	Received time.Time
 	Deadline time.Time // the client's own; zero: none
 	Scan     *scan.Request
+	Trace    *traces.Request // nil: not recorded; Reset ends it
 	Life     Life
+	// OneLeg says that the client speaks HTTP/1.0, and cannot take an answer of several legs.
+	OneLeg bool
 
 	body    []byte
 	release func() // frees the body's memory; nil: already called, or not needed
@@ -50,6 +54,7 @@ const keptHead = 16 << 10
 // a method of the old r.Life any more.
 func (r *Request) Reset() {
 	r.Release()
+	r.Trace.End()
 	r.Scan.Reset()
 	scanned, header, model, own, aborts := r.Scan, small(r.Header), small(r.model), small(r.own), r.Life.aborts
 	clear(aborts[:cap(aborts)])
@@ -202,6 +207,10 @@ func (r *Request) Release() {
 
 // Expired says whether the client's own deadline has passed.
 func (r *Request) Expired() bool { return !r.Deadline.IsZero() && !time.Now().Before(r.Deadline) }
+
+// Going says whether the client still waits for its answer: nothing has ended the request, and its
+// deadline has not passed.
+func (r *Request) Going() bool { return r.Life.Ended() == None && !r.Expired() }
 
 // Before returns the earlier of t and the client's own deadline.
 func (r *Request) Before(t time.Time) time.Time {

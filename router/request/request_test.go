@@ -1,6 +1,7 @@
 package request
 
 import (
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -8,13 +9,23 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/internal/residue"
 	"github.com/cognitora/dataplane/router/scan"
+	"github.com/cognitora/dataplane/router/traces"
 )
 
 // TestNothingOutlivesARequest checks that Reset clears every field. A field left over would carry
 // one client's data to another client.
 func TestNothingOutlivesARequest(t *testing.T) {
 	r := New()
-	residue.Mark(r, []string{"Scan"}) // package scan recycles Scan
+	residue.Mark(r, []string{"Scan", "Trace"}) // package scan recycles Scan
+	tracer, err := traces.New(traces.Options{
+		Endpoint: traces.Endpoint{Host: "127.0.0.1:1"}, Sample: 1, Queue: 1, Dropped: func(traces.Loss, int) {},
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tracer.Close()
+	_, r.Trace = tracer.Begin(nil, time.Now())
 	r.Reset()
 	if left := residue.Left(r, "Scan"); left != nil {
 		t.Errorf("left of a request: %v", left)

@@ -137,6 +137,18 @@ func (r *Request) members(body []byte, yield func(entry) bool) {
 	}
 }
 
+// Members yields the name and the value of each member at the root of body, until yield returns
+// false. Both are in the body's spelling, the name without its quotes. r is the scan of body.
+// Members yields nothing for a form.
+func (r *Request) Members(body []byte, yield func(name, value []byte) bool) {
+	if r.Index(body) != nil {
+		return
+	}
+	r.members(body, func(e entry) bool {
+		return yield(body[e.name.Start+1:e.name.End-1], body[e.value.Start:e.value.End])
+	})
+}
+
 // spells says whether the member has that name, with or without escapes.
 func (e *entry) spells(body []byte, name string) bool {
 	return jsonscan.Spells(body[e.name.Start+1:e.name.End-1], name)

@@ -33,6 +33,7 @@ func chat(c *call, q *chatRequest) error {
 	if q.MaxCompletion != nil {
 		q.MaxTokens = q.MaxCompletion
 	}
+	q.ReturnTokens = q.ReturnTokens && !c.cfg.OmitTokenIDs
 	if err := errors.Join(c.forbidOthers(), q.checkLogprobs()); err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ func completions(c *call, q *completionRequest) error {
 	if len(q.Prompt) == 0 {
 		return badRequest("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
 	}
+	q.ReturnTokens = q.ReturnTokens && !c.cfg.OmitTokenIDs
 	if q.MaxTokens == nil {
 		q.MaxTokens = new(16) // the API's default
 	}

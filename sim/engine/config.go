@@ -89,6 +89,8 @@ type Config struct {
 	// OmitCachedTokens leaves prompt_tokens_details out, like vLLM without
 	// --enable-prompt-tokens-details.
 	OmitCachedTokens bool
+	// OmitTokenIDs ignores return_token_ids, like engines that know no such field.
+	OmitTokenIDs bool
 	// RejectStreamOptions answers 400 to a body with stream_options, like older engines.
 	RejectStreamOptions bool
 

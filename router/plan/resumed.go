@@ -1,0 +1,339 @@
+package plan
+
+import (
+	"slices"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/jsonscan"
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/internal/sse"
+	"github.com/cognitora/dataplane/internal/usage"
+	"github.com/cognitora/dataplane/router/answer"
+	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/leg"
+	"github.com/cognitora/dataplane/router/resume"
+	"github.com/cognitora/dataplane/router/scan"
+)
+
+// Resume are the settings for streams that go on when their node is gone.
+type Resume struct {
+	Memory   *resume.Memory // nil: no stream goes on
+	Text     bool           // a stream may go on by its text
+	MaxNodes int            // nodes that a stream may lose
+}
+
+// maxIDsBody is the longest body, in bytes, for which an engine is asked for token ids. The ids of
+// its prompt come in one event, which must not be longer than sse.MaxEventBytes.
+const maxIDsBody = 512 << 10
+
+// Resumed answers with one leg. If the leg's node breaks the stream off, another node goes on.
+type Resumed struct {
+	legs     int // further legs
+	stream   resume.Stream
+	planner  *Planner
+	task     *Task
+	body     resume.Continuation
+	question leg.Question
+	ways     resume.By // the least exact way of all further legs
+	lost     []string  // nodes that have broken the stream off
+	state    resumedState
+	first    bool // the engine may be asked for ids
+	bound    resumedMethods
+}
+
+// resumedState is the state of the running leg.
+type resumedState uint8
+
+const (
+	running resumedState = iota
+	asking               // a further node is asked
+	closed               // the stream has its closing event
+	strayed              // the engine does not go on from the delivered tokens
+)
+
+// resumedMethods are methods of a Resumed, bound once. Passing them allocates nothing.
+type resumedMethods struct {
+	edit func(*scan.Edits, *fleet.Node)
+	fits func(*fleet.Node) bool
+}
+
+// resumable returns chosen, or a Resumed that answers as chosen does if another node could go on.
+func (t *Task) resumable(chosen Plan) Plan {
+	o, r := &t.planner.parts.Resume, t.Request
+	if _, direct := chosen.(Direct); !direct || o.Memory == nil || o.MaxNodes == 0 || !r.Scan.Stream || r.OneLeg {
+		return chosen
+	}
+	if id, _ := r.Worker(); id != "" || r.Nvext != nil && r.Nvext.DPRank.Given {
+		return chosen
+	}
+	asked, obstacle := resume.Read(r.Scan, r.Body(), r.API)
+	if obstacle != "" {
+		return chosen
+	}
+	if t.resumed == nil {
+		p := new(Resumed)
+		p.bound, t.resumed = resumedMethods{p.edit, p.fits}, p
+	}
+	p := t.resumed
+	if !p.stream.Begin(asked, len(r.Body()), o.Memory, o.Text) {
+		t.planner.countResumed("impossible", resume.Full.String())
+		return chosen
+	}
+	p.planner, p.task, p.first = t.planner, t, len(r.Body()) <= maxIDsBody
+	return p
+}
+
+// reset frees what the request has used. The memory may serve another request.
+func (p *Resumed) reset() {
+	p.stream.Reset()
+	p.planner, p.task, p.question, p.legs, p.ways, p.state = nil, nil, leg.Question{}, 0, resume.None, running
+	clear(p.lost[:cap(p.lost)])
+	p.lost, p.first = p.lost[:0], false
+	p.body.Reset()
+}
+
+// how names the way in which other nodes went on; "" if none did.
+func (p *Resumed) how() string {
+	if p.ways == resume.None {
+		return ""
+	}
+	return p.ways.String()
+}
+
+// countResumed counts a stream that was broken off.
+func (p *Planner) countResumed(result, by string) {
+	p.parts.Metrics.Resumed.WithLabelValues(result, by).Inc()
+}
+
+// Answer implements Plan.
+func (p *Resumed) Answer(t *Task) *apierror.Error {
+	q, err := t.planner.parts.Legs.Wanted(t.Request)
+	if err != nil {
+		return err
+	}
+	p.question = q
+	p.question.EditFor = p.bound.edit
+	return t.Run(p.question, t.Client)
+}
+
+// Follows implements Plan.
+func (p *Resumed) Follows() bool { return true }
+
+// sendsIDs says whether the engine of n sends token ids to those who ask.
+func sendsIDs(n *fleet.Node) bool { return n.Info().Engine == "vllm" }
+
+// continues says whether the engine of n goes on with a text.
+func continues(n *fleet.Node) bool { return n.Info().Engine == "vllm" || n.Info().Engine == "sglang" }
+
+// edit changes the body for n.
+func (p *Resumed) edit(e *scan.Edits, n *fleet.Node) {
+	ids := p.first && sendsIDs(n)
+	if p.legs == 0 {
+		if ids {
+			e.Set("return_token_ids", trueValue)
+		}
+		return
+	}
+	r := p.task.Request
+	p.body.Edit(&p.stream, e, r.Scan, r.Body(), ids)
+}
+
+// fits says whether n may go on with the stream.
+func (p *Resumed) fits(n *fleet.Node) bool {
+	if slices.Contains(p.lost, n.ID) {
+		return false
+	}
+	switch p.stream.Way() {
+	case resume.IDs:
+		return sendsIDs(n)
+	case resume.Text:
+		return continues(n)
+	}
+	return true
+}
+
+// Event implements Plan.
+func (p *Resumed) Event(t *Task, e sse.Event, out []byte, at time.Time) (rest []byte, enough bool) {
+	switch {
+	case !t.Read(e, at):
+		return out, false
+	case e.IsDone():
+		p.state = closed
+		return append(out, e.Raw...), false
+	case p.legs == 0:
+		rest = p.stream.First(e, out)
+	default:
+		var v resume.Verdict
+		switch rest, v = p.stream.Later(e, out); v {
+		case resume.Over:
+			p.state = closed
+			return rest, true
+		case resume.Wrong:
+			p.state = strayed
+			return rest, true
+		}
+	}
+	if t.follows && p.stream.Lost() != resume.Possible {
+		p.stream.Free()
+		t.forgo()
+	}
+	return rest, false
+}
+
+// End implements Plan.
+func (p *Resumed) End(t *Task, out []byte, o relay.Outcome) (rest []byte, more bool) {
+	switch was := p.state; {
+	case was == closed:
+		p.ended(t, true)
+		t.mended = o != relay.Complete
+		return out, false
+	case o == relay.Complete:
+		p.ended(t, true)
+		return out, false
+	case was == strayed:
+	case was == asking, o != relay.UpstreamFailed && o != relay.IdleTimeout, !t.Request.Going():
+		p.ended(t, false)
+		return out, false
+	}
+	return p.broken(t, out)
+}
+
+// ended counts a stream with further legs that has ended, well or not.
+func (p *Resumed) ended(t *Task, well bool) {
+	result := "complete"
+	if !well {
+		result = "failed"
+	}
+	if p.legs > 0 {
+		t.planner.countResumed(result, p.how())
+	}
+}
+
+// broken decides whether another node goes on with a stream that has broken off.
+func (p *Resumed) broken(t *Task, out []byte) (rest []byte, more bool) {
+	by, why := p.stream.How()
+	if t.unseen && by != resume.End {
+		by, why = resume.None, resume.Unread
+	}
+	r := t.Request
+	switch {
+	case by == resume.End:
+		return p.mend(t, p.stream.Close(out))
+	case by == resume.None && p.legs > 0:
+		p.ended(t, false)
+		return out, false
+	case by == resume.None:
+		t.planner.countResumed("impossible", why.String())
+		return out, false
+	case by != resume.Start && !p.stream.Left(r.Scan, r.Body()):
+		return p.mend(t, p.stream.Cut(out))
+	case p.legs >= t.planner.parts.Resume.MaxNodes:
+		t.planner.countResumed("impossible", "nodes")
+		return out, false
+	}
+	node, _, _ := t.Node()
+	p.lost = append(p.lost, node)
+	t.credit(p.stream.Counts())
+	return out, true
+}
+
+// mend ends a stream of which only the end was missing.
+func (p *Resumed) mend(t *Task, out []byte) ([]byte, bool) {
+	t.mended, p.state = true, closed
+	if p.ways == resume.None {
+		p.ways = resume.End
+	}
+	t.planner.countResumed("complete", p.how())
+	return out, false
+}
+
+// Next implements Plan.
+func (p *Resumed) Next(t *Task) *apierror.Error {
+	p.state = asking
+	by, _ := p.stream.How()
+	lacking, drop, ok := p.lacking(t, by)
+	r := t.Request
+	if !ok || p.stream.Cross(by, r.Scan, r.Body(), lacking, drop) != nil {
+		t.planner.countResumed("impossible", "seam")
+		return errSeam
+	}
+	p.legs++
+	p.ways = max(p.ways, by)
+	q := p.question
+	q.Filter, q.Alone = p.bound.fits, true
+	if err := t.Run(q, t.Client); err != nil {
+		return err
+	}
+	p.state = running
+	return nil
+}
+
+var errSeam = &apierror.Error{
+	Status: 502, Code: "backend_failed",
+	Message: "the backend failed before the stream was complete, and no other one could go on with it",
+}
+
+const (
+	detokenizeTime  = time.Second // for one answer
+	detokenizeTries = 3           // nodes that are asked for a text
+	detokenizeBytes = 1 << 20     // of an answer
+	partTokens      = 4           // a character has no more tokens
+)
+
+// lacking returns the text of delivered tokens that the client lacks, because the engine held it
+// back. A node has to be asked for that. drop is the number of last tokens that are not repeated.
+func (p *Resumed) lacking(t *Task, by resume.By) (text []byte, drop int, ok bool) {
+	r := t.Request
+	stop := r.Scan.Find(r.Body(), "stop")
+	if by != resume.IDs || !p.stream.Lacks(stop) {
+		return nil, 0, true
+	}
+	for drop < partTokens {
+		whole, ok := p.detokenize(t, drop)
+		if !ok {
+			return nil, 0, false
+		}
+		text, part, ok := p.stream.Lacking(stop, whole)
+		if !ok || !part {
+			return text, drop, ok
+		}
+		drop++
+	}
+	return nil, 0, false
+}
+
+// detokenize returns the text of the answer's last tokens, without the last drop ones.
+func (p *Resumed) detokenize(t *Task, drop int) (text []byte, ok bool) {
+	r := t.Request
+	view, err := leg.Resolve(t.planner.parts.Fleet.Load(), r.Scan.Model)
+	if err != nil {
+		return nil, false
+	}
+	tries := 0
+	for _, n := range view.Nodes {
+		if fine, _ := n.Eligible(time.Now()); !fine || !p.fits(n) || !sendsIDs(n) || tries == detokenizeTries {
+			continue
+		}
+		tries++
+		body := append(jsonscan.AppendQuoted([]byte(`{"model":`), n.UpstreamModel(view.Name)), `,"tokens":`...)
+		body = append(p.stream.Tail(body, drop), '}')
+		place := answer.Memory{Limit: detokenizeBytes}
+		until := r.Before(time.Now().Add(detokenizeTime))
+		err := t.planner.parts.Legs.Post(r, n, "/detokenize", body, until, new(relay.Abort), &place)
+		if err != nil || place.Status != 200 {
+			continue
+		}
+		if quoted, err := scan.Find(place.Body, "prompt"); err == nil && len(quoted) > 1 && quoted[0] == '"' {
+			return jsonscan.AppendUnescaped(nil, quoted[1:len(quoted)-1]), true
+		}
+	}
+	return nil, false
+}
+
+// credit gives the running leg, which has broken off, the counts that its engine did not report.
+func (t *Task) credit(counts usage.Counts) {
+	if t.leg != nil && !t.leg.Reading.Usage.HasCompletion {
+		t.leg.Reading.Usage = counts
+	}
+}

@@ -1,0 +1,412 @@
+package router_test
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/router"
+	"github.com/cognitora/dataplane/sim/engine"
+)
+
+// resumes is a tweak that sets router.resume.mode.
+func resumes(mode string) func(*router.Config) {
+	return func(c *router.Config) { c.Router.Resume.Mode, c.Router.Mode = mode, "score" }
+}
+
+// said is a stream as its client understands it. The sum of its chunks is compared with that of an
+// undisturbed stream, because the boundaries of chunks may differ at the seam.
+type said struct {
+	ids, roles, finishes, usages, dones int
+	id, text, reason, stop              string
+	tokens                              []float64
+	prompt, completion, total           float64
+	err                                 string
+}
+
+func saidBy(t *testing.T, r *reply) (s said) {
+	t.Helper()
+	if r.status != 200 || r.err != nil {
+		t.Fatalf("%v", r)
+	}
+	ids := map[string]bool{}
+	for _, e := range r.events() {
+		if e.data == "[DONE]" {
+			s.dones++
+			continue
+		}
+		var c struct {
+			ID      string
+			Object  string
+			Created int
+			Model   string
+			Error   *struct{ Message string }
+			Usage   *struct {
+				Prompt     float64 `json:"prompt_tokens"`
+				Completion float64 `json:"completion_tokens"`
+				Total      float64 `json:"total_tokens"`
+			}
+			Choices []struct {
+				Delta  struct{ Role, Content string }
+				Text   string
+				Reason *string   `json:"finish_reason"`
+				Stop   *string   `json:"stop_reason"`
+				IDs    []float64 `json:"token_ids"`
+			}
+		}
+		if err := json.Unmarshal([]byte(e.data), &c); err != nil {
+			t.Fatalf("%v: %s", err, e.data)
+		}
+		if c.Error != nil {
+			s.err = c.Error.Message
+			continue
+		}
+		ids[fmt.Sprint(c.ID, c.Object, c.Created, c.Model)] = true
+		s.id = c.ID
+		if c.Usage != nil {
+			s.usages++
+			s.prompt, s.completion, s.total = c.Usage.Prompt, c.Usage.Completion, c.Usage.Total
+		}
+		for _, choice := range c.Choices {
+			if choice.Delta.Role != "" {
+				s.roles++
+			}
+			s.text += choice.Delta.Content + choice.Text
+			s.tokens = append(s.tokens, choice.IDs...)
+			if choice.Reason != nil {
+				s.finishes++
+				s.reason = *choice.Reason
+			}
+			if choice.Stop != nil {
+				s.stop = *choice.Stop
+			}
+		}
+	}
+	s.ids = len(ids)
+	return s
+}
+
+// same compares a stream with an undisturbed one.
+func (s said) same(of said) bool {
+	s.id, of.id = "", ""
+	return fmt.Sprint(s) == fmt.Sprint(of)
+}
+
+// resumed returns the number of broken streams with this end.
+func (s *site) resumed(by, result string) int {
+	return int(s.metrics().sum("cgn_router_resumed_total", `by="`+by+`"`, `result="`+result+`"`))
+}
+
+// varies is what differs between two runs of one request: its time, and what the engine had cached.
+var varies = regexp.MustCompile(`"created":\d+|"(created_cache|cached)_tokens":\d+`)
+
+// paced reads a stream to its end, and returns the longest time between two pieces too.
+func paced(body io.Reader) (all []byte, gap time.Duration, err error) {
+	last := time.Now()
+	for piece := make([]byte, 4096); err == nil; {
+		var n int
+		n, err = body.Read(piece)
+		all = append(all, piece[:n]...)
+		gap, last = max(gap, time.Since(last)), time.Now()
+	}
+	if err == io.EOF {
+		err = nil
+	}
+	return all, gap, err
+}
+
+// TestStreamsGoOn: D is killed in the middle of 200 streams. Every stream is complete, and has
+// exactly the bytes of an undisturbed one.
+func TestStreamsGoOn(t *testing.T) {
+	const streams = 200
+	s := serve(t, simulate(t, 2, func(c *engine.Config) { c.DecodeStep = 10 * time.Millisecond }), resumes("auto"))
+	bodies := make([]string, streams)
+	for i := range bodies {
+		bodies[i] = chatBody(fmt.Sprint("question ", i),
+			`,"stream":true,"max_tokens":100,"stream_options":{"include_usage":true}`)
+	}
+	id := func(i int) []string { return []string{"x-request-id", fmt.Sprint("stream-", i)} }
+	undisturbed := together(streams, func(i int) *reply { return s.chat(bodies[i], id(i)...) })
+	mustAll(t, "undisturbed", undisturbed)
+	var begun sync.WaitGroup
+	begun.Add(streams)
+	done := make(chan []*reply)
+	go func() {
+		done <- together(streams, func(i int) *reply {
+			resp, err := s.send(t.Context(), http.MethodPost, "/v1/chat/completions", bodies[i], id(i)...)
+			if err != nil {
+				begun.Done()
+				return &reply{err: err}
+			}
+			defer resp.Body.Close()
+			first := make([]byte, 1500)
+			_, err = io.ReadFull(resp.Body, first)
+			begun.Done()
+			if err != nil {
+				return &reply{err: err}
+			}
+			rest, gap, err := paced(resp.Body)
+			return &reply{resp.StatusCode, resp.Header, append(first, rest...), err, gap}
+		})
+	}()
+	begun.Wait()
+	s.engines[0].Kill()
+	all := <-done
+	for i, r := range all {
+		if got := saidBy(t, r); got.err != "" {
+			t.Fatalf("stream %d: %s\n%s", i, got.err, s.log.text())
+		}
+	}
+	went, longest := 0, time.Duration(0)
+	for i, r := range all {
+		longest = max(longest, r.took)
+		if got, want := saidBy(t, r), saidBy(t, undisturbed[i]); !got.same(want) || got.roles != 1 || got.ids != 1 ||
+			got.usages != 1 || got.dones != 1 || got.finishes != 1 {
+			t.Fatalf("stream %d:\n%+v\n%+v", i, got, want)
+		}
+		if r.node() == "sim-0" {
+			went++
+			if varies.ReplaceAllString(string(r.body), "") != varies.ReplaceAllString(string(undisturbed[i].body), "") {
+				t.Errorf("stream %d:\n%s\n%s", i, r.body, undisturbed[i].body)
+			}
+		}
+	}
+	eventually(t, "all are counted", func() bool { return s.resumed("ids", "complete") == went })
+	t.Logf("%d streams went on; no client waited longer than %v for its next bytes", went, longest)
+	if went < streams/4 {
+		t.Errorf("only %d streams were on the killed node", went)
+	}
+	for _, r := range s.engines[1].Requests() {
+		if strings.Contains(string(r.Body), "prompt_token_ids") {
+			return
+		}
+	}
+	t.Error("no stream went on by its ids")
+}
+
+// broken sends a request whose first node dies after so many tokens, and its second node after the
+// second number, if there is one. broken returns the undisturbed answer too.
+func (s *site) broken(path, body string, after ...int) (got, want said, r *reply) {
+	s.t.Helper()
+	for round := range 30 { // until the nodes are asked in this order
+		undisturbed := s.post(path, body, "x-request-id", "one")
+		want = saidBy(s.t, undisturbed)
+		first := slices.IndexFunc(s.engines, func(e *engine.Engine) bool { return undisturbed.node() == s.idOf(e) })
+		second := s.engines[(first+1+round%(len(s.engines)-1))%len(s.engines)]
+		s.engines[first].SetFault(&engine.Fault{DieAfter: &after[0]})
+		before := had(second, path)
+		if len(after) > 1 {
+			second.SetFault(&engine.Fault{DieAfter: &after[1]})
+		}
+		r = s.post(path, body, "x-request-id", "one")
+		for _, e := range s.engines {
+			e.SetFault(nil)
+		}
+		eventually(s.t, "every node is back", func() bool { return s.eligible() == len(s.engines) })
+		if r.node() == undisturbed.node() && (len(after) == 1 || had(second, path) > before) {
+			return saidBy(s.t, r), want, r
+		}
+	}
+	s.t.Fatalf("the nodes were never asked in this order: %s %v; %v", body, after, r)
+	return
+}
+
+func (s *site) idOf(e *engine.Engine) string { return fmt.Sprint("sim-", slices.Index(s.engines, e)) }
+
+// had returns the number of requests for path that the engine has had.
+func had(e *engine.Engine, path string) (n int) {
+	for _, r := range e.Requests() {
+		if r.Path == path {
+			n++
+		}
+	}
+	return n
+}
+
+const chatPath, textPath = "/v1/chat/completions", "/v1/completions"
+
+// TestContinuedByIDs checks that a continued stream equals an undisturbed one, for all that a
+// request may ask of it.
+func TestContinuedByIDs(t *testing.T) {
+	t.Parallel()
+	s := serve(t, simulate(t, 3, func(c *engine.Config) {
+		c.OutputTokens, c.EndsItself, c.RecordRequests = 24, true, 4096
+	}), resumes("auto"))
+	const usage = `,"stream":true,"stream_options":{"include_usage":true}`
+	text := func(prompt, more string) string { return `{"model":"sim","prompt":` + prompt + usage + more + `}` }
+	for name, c := range map[string]struct {
+		path, body string
+		after      []int
+	}{
+		"chat":                {chatPath, chatBody("a", usage+`,"max_tokens":20`), []int{5}},
+		"no limit":            {chatPath, chatBody("b", usage), []int{5}},
+		"two deaths":          {chatPath, chatBody("c", usage+`,"max_completion_tokens":20`), []int{5, 4}},
+		"first token":         {chatPath, chatBody("d", usage+`,"max_tokens":20`), []int{1, 1}},
+		"last token":          {chatPath, chatBody("e", usage+`,"max_tokens":20`), []int{19}},
+		"least tokens":        {chatPath, chatBody("f", usage+`,"min_tokens":30,"max_tokens":40`), []int{5, 4}},
+		"no usage":            {chatPath, chatBody("g", `,"stream":true,"max_tokens":20`), []int{5}},
+		"log probabilities":   {chatPath, chatBody("h", usage+`,"max_tokens":20,"logprobs":true`), []int{5}},
+		"ids for the client":  {chatPath, chatBody("i", usage+`,"max_tokens":20,"return_token_ids":true`), []int{5, 4}},
+		"seed":                {chatPath, chatBody("j", usage+`,"max_tokens":20,"seed":3`), []int{5, 4}},
+		"text":                {textPath, text(`"once upon a time"`, `,"max_tokens":20`), []int{5, 4}},
+		"text of usual size":  {textPath, text(`"once upon a time"`, ``), []int{5, 4}},
+		"text, ids":           {textPath, text(`"once upon"`, `,"max_tokens":20,"return_token_ids":true`), []int{5, 4}},
+		"prompt of token ids": {textPath, text(`[70,71,72]`, `,"max_tokens":20`), []int{5, 4}},
+		"escapes":             {chatPath, chatBody("k\n\u00e9", usage+`,"max_tokens":20`), []int{5}},
+	} {
+		got, want, r := s.broken(c.path, c.body, c.after...)
+		if !got.same(want) || got.dones != 1 || got.ids != 1 || got.finishes != 1 || want.text == "" {
+			t.Errorf("%s:\n%+v\n%+v\n%s", name, got, want, r.body)
+		}
+	}
+	if n := s.resumed("ids", "complete"); n < 15 {
+		t.Errorf("%d streams went on by ids\n%s", n, s.log.text())
+	}
+}
+
+// TestGoesOnBehindTLS checks a stream that a goroutine relays, not the relay's loops.
+func TestGoesOnBehindTLS(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "pki")
+	if err := pki.Bootstrap(dir, pki.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	own := pki.FilesIn(dir, pki.Router)
+	s := serve(t, simulate(t, 2), resumes("auto"), func(c *router.Config) { c.TLS.Cert, c.TLS.Key = own.Cert, own.Key })
+	s.url = strings.Replace(s.url, "http:", "https:", 1)
+	s.client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true}
+	for i := range 5 {
+		got, want, r := s.broken(chatPath, chatBody(fmt.Sprint(i), `,"stream":true,"max_tokens":20`), 5)
+		if !got.same(want) || got.dones != 1 || got.ids != 1 {
+			t.Errorf("%+v\n%+v\n%s", got, want, r.body)
+		}
+	}
+}
+
+// TestStopStringsAcrossTheSeam checks each place of a stop string around the seam. A stop string
+// that begins before the seam is found, although no engine has all of it in its text.
+func TestStopStringsAcrossTheSeam(t *testing.T) {
+	t.Parallel()
+	// With text the engine must hold back whole tokens, or it cuts the text into others.
+	for mode, lengths := range map[string][]int{"ids": {1, 2, 7, 12}, "text": {1, 5, 13}} {
+		s := serve(t, simulate(t, 2, func(c *engine.Config) { c.OmitTokenIDs = mode == "text" }), resumes("on"))
+		const usage, seam = `,"stream":true,"max_tokens":20`, 5
+		whole := saidBy(t, s.chat(chatBody("go", usage))).text
+		for from := 2; from < 34; from += 3 {
+			for _, length := range lengths {
+				stop, _ := json.Marshal([]string{"never", whole[from : from+length]})
+				got, want, r := s.broken(chatPath, chatBody("go", usage+`,"stop":`+string(stop)), seam)
+				if got.text != want.text || got.reason != want.reason || got.stop != want.stop || got.dones != 1 ||
+					got.finishes != 1 || got.ids != 1 || got.roles != 1 {
+					t.Fatalf("%s, stop %s at %d:\n%+v\n%+v\n%s", mode, stop, from, got, want, r.body)
+				}
+			}
+		}
+		if s.resumed(mode, "complete") < 10 {
+			t.Errorf("only %d streams went on", s.resumed(mode, "complete"))
+		}
+	}
+}
+
+// TestContinuedByText checks the way of engines without token ids.
+func TestContinuedByText(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "access")
+	engines := simulate(t, 3, func(c *engine.Config) { c.OmitTokenIDs, c.RecordRequests = true, 4096 })
+	s := serve(t, engines, resumes("on"), func(c *router.Config) { c.Log.Access = file })
+	const more = `,"stream":true,"max_tokens":20,"stream_options":{"include_usage":true}`
+	for path, body := range map[string]string{
+		chatPath: chatBody("tell", more), textPath: `{"model":"sim","prompt":"once upon a time"` + more + `}`,
+	} {
+		if got, want, r := s.broken(path, body, 5, 4); !got.same(want) || got.dones != 1 || got.ids != 1 {
+			t.Errorf("%s:\n%+v\n%+v\n%s", path, got, want, r.body)
+		}
+	}
+	eventually(t, "the access log says so", func() bool {
+		page, err := os.ReadFile(file)
+		return err == nil && strings.Count(string(page), `"resumed":"text"`) >= 2
+	})
+	if n := s.legsOf(`"continue_final_message":true`); n < 2 {
+		t.Errorf("%d chats went on by text", n)
+	}
+}
+
+// legsOf returns how many of the engines' requests have a text.
+func (s *site) legsOf(text string) (n int) {
+	for _, e := range s.engines {
+		for _, r := range e.Requests() {
+			n += strings.Count(string(r.Body), text)
+		}
+	}
+	return n
+}
+
+// TestNothingGoesOn checks the streams that end with an error event when their node is gone.
+func TestNothingGoesOn(t *testing.T) {
+	t.Parallel()
+	const more = `,"stream":true,"max_tokens":20`
+	tool := `,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":` +
+		`{"city":{"type":"string"}}}}}],"tool_choice":"required"`
+	for name, c := range map[string]struct{ mode, more, node string }{ // both nodes die
+		"off":             {"off", "", ""},
+		"choices":         {"on", `,"n":2`, ""},
+		"guided decoding": {"on", `,"response_format":{"type":"json_object"}`, ""},
+		"tool call":       {"on", tool, ""},
+		"pin":             {"on", "", "sim-0"},
+	} {
+		s := serve(t, simulate(t, 2), resumes(c.mode))
+		for _, e := range s.engines {
+			e.SetFault(&engine.Fault{DieAfter: new(2)})
+		}
+		header := []string{"x-request-id", "one"}
+		if c.node != "" {
+			header = append(header, "x-cgn-node", c.node)
+		}
+		r := s.chat(chatBody("x", more+c.more), header...)
+		if got := saidBy(t, r); got.err != "the backend failed before the stream was complete" || got.dones != 0 {
+			t.Errorf("%s: %s", name, r.body)
+		}
+		if n := s.legsOf(`"model"`); n != 1 {
+			t.Errorf("%s: %d nodes were asked", name, n)
+		}
+	}
+}
+
+// TestNoIDsInModeAuto checks that a stream without ids keeps its body until its first text only.
+func TestNoIDsInModeAuto(t *testing.T) {
+	t.Parallel()
+	s := serve(t, simulate(t, 2, func(c *engine.Config) { c.OmitTokenIDs = true }), resumes("auto"))
+	got, _, r := s.broken(chatPath, chatBody("x", `,"stream":true,"max_tokens":20`), 5)
+	if got.err == "" || len(got.text) != 20 || s.resumed("unknown", "impossible") != 1 {
+		t.Errorf("%s\n%s", r.body, s.metrics())
+	}
+}
+
+// TestOldClientsAreNotResumed checks that a client with HTTP/1.0 gets its stream.
+func TestOldClientsAreNotResumed(t *testing.T) {
+	t.Parallel()
+	s := serve(t, simulate(t, 1), resumes("on"))
+	conn, err := net.Dial("tcp", s.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	body := chatBody("x", streaming)
+	fmt.Fprintf(conn, "POST %s HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", chatPath,
+		len(body), body)
+	if page, err := io.ReadAll(conn); err != nil || !strings.Contains(string(page), "[DONE]") {
+		t.Errorf("%v: %s", err, page)
+	}
+}
