@@ -37,7 +37,8 @@ const judgeHelp = "With --workloads or --window it judges modes: it simulates ev
 	"of KV memory,\n" +
 	"preemption, and load reports that are old. The kinds are chat, agents, documents, questions, bursts and " +
 	"nodes (of different\n" +
-	"speeds, one slower for a minute), and recovery (one of 3 nodes slower for 3 minutes), which is not among all.\n" +
+	"speeds, one slower for a minute). Not among all are recovery (one of 3 nodes slower for 3 minutes), and the\n" +
+	"kinds long and mixed of bench disagg.\n" +
 	"--trace with --window makes parts of a trace a kind."
 
 func (j *judgeFlags) add(fl *pflag.FlagSet) {
@@ -197,11 +198,7 @@ func judgeCluster(ctx context.Context, a *cli.App, fl *pflag.FlagSet, f *cluster
 	t := cluster.Trial{
 		Traffics: traffics, Loads: f.judge.loads, Contestants: contestants, Seeds: f.judge.seeds,
 		FirstSeed: f.judge.firstSeed,
-		Progress: func(done, of int) {
-			if done*20/of > (done-1)*20/of { // every twentieth part
-				fmt.Fprintf(a.Err, "%d of %d simulations\n", done, of)
-			}
-		},
+		Progress:  progress(a),
 	}
 	if f.judge.curves != "" {
 		t.CurveLoads = curveLoads
