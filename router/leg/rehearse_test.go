@@ -213,3 +213,45 @@ func TestRehearsedBurst(t *testing.T) {
 		}
 	}
 }
+
+// TestRehearsedHandover rehearses a request whose prompt another node computes. Both picks charge,
+// count and teach their nodes, each at its time.
+func TestRehearsedHandover(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	d := still(t, Options{Disagg: Disagg{Always: true, ColocateBelow: 512}},
+		fleet.Backend{URL: "http://10.0.0.1:1", ID: "p", Model: "sim", Role: "prefill", Connector: "nixl"},
+		fleet.Backend{URL: "http://10.0.0.2:1", ID: "d", Model: "sim", Role: "decode", Connector: "nixl"})
+	decide(t, d, predicted)
+	short := rehearsed(t, d, 10, now)
+	if p := short.Prefill(); p != nil {
+		t.Errorf("%s computes a short prompt", p.ID)
+	}
+	short.Finish(reported(160, 0), now)
+	r := rehearsed(t, d, 100, now)
+	p := r.Prefill()
+	if p == nil || p.ID != "p" || r.Node().ID != "d" || r.Matched() != 0 {
+		t.Fatalf("%v computes the prompt for %s", p, r.Node().ID)
+	}
+	m := d.current().models["sim"]
+	at, to := m.member(Prefill, p), m.member(Answer, r.Node())
+	if n := at.rank.Book.WaitingPrompts(); n != 1 || to.rank.Book.Elsewhere() != 1 || p.InFlight() != 1 {
+		t.Errorf("%d prompts wait at p, %d requests at d; %d in flight at p", n, to.rank.Book.Elsewhere(), p.InFlight())
+	}
+	now = now.Add(time.Second)
+	r.HandedOver(reported(1600, 160), now)
+	prefills, _ := at.engine.Known()
+	if !at.rank.Book.Empty() || p.InFlight() != 0 || prefills.Answers != 1 || r.Prefill() != nil {
+		t.Errorf("p has %d requests, and its engine was taught %d times", p.InFlight(), prefills.Answers)
+	}
+	before := m.transfer.Expected(1600)
+	now = now.Add(time.Second)
+	r.Begun(now)
+	if after := m.transfer.Expected(1600); after <= before || to.rank.Book.Elsewhere() != 0 {
+		t.Errorf("a transfer of %v s is expected, %v before", after, before)
+	}
+	prefills, _ = to.engine.Known()
+	r.Finish(reported(1600, 0), now)
+	if !to.rank.Book.Empty() || to.node.InFlight() != 0 || prefills.Answers != 0 {
+		t.Errorf("d has %d requests, and its engine was taught %d times", to.node.InFlight(), prefills.Answers)
+	}
+}

@@ -95,3 +95,50 @@ func TestModelSpeed(t *testing.T) {
 		t.Error("a slowdown that ends before it begins was taken")
 	}
 }
+
+// TestModelHandsOver: one model computes a prompt and keeps its blocks until they are read. Another
+// one computes the last token only.
+func TestModelHandsOver(t *testing.T) {
+	model := func() *Model {
+		m, err := NewModel(Config{CacheBlocks: 64, PrefillTokensPerSecond: 512, DecodeStep: 10 * time.Millisecond,
+			DecodePerSequence: time.Nanosecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	finish := func(m *Model, w *Work) (took time.Duration) {
+		m.Submit(w, 0)
+		for {
+			step, _, busy := m.Begin(took)
+			if !busy {
+				return took
+			}
+			took += step
+			m.End(func(*Work) {})
+		}
+	}
+	blocks := make([]BlockID, 9)
+	for i := range blocks {
+		blocks[i][0] = byte(i + 1)
+	}
+	p, d := model(), model()
+	prompt := &Work{Blocks: blocks, PromptTokens: 128, OutputTokens: 1, Lent: true}
+	if took := finish(p, prompt); took != 250*time.Millisecond {
+		t.Errorf("the prompt took %v", took)
+	}
+	if u := p.Usage(); u.UsedBlocks != 8 || u.Prefilled != 128 {
+		t.Errorf("before the read: %+v", u)
+	}
+	p.Return(prompt)
+	if u := p.Usage(); u.UsedBlocks != 0 || p.Cached(blocks) != 8 {
+		t.Errorf("after the read: %+v, %d blocks cached", u, p.Cached(blocks))
+	}
+	took := finish(d, &Work{Blocks: blocks, PromptTokens: 128, OutputTokens: 3, Received: true})
+	if took < 30*time.Millisecond || took > 31*time.Millisecond {
+		t.Errorf("3 tokens took %v", took)
+	}
+	if u := d.Usage(); u.Prefilled != 0 || u.UsedBlocks != 0 || d.Cached(blocks) != 8 {
+		t.Errorf("after the answer: %+v, %d blocks cached", u, d.Cached(blocks))
+	}
+}
