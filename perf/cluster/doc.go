@@ -31,6 +31,14 @@
 // agent's heartbeats: now and then, and late. With Config.Routers several routers share the nodes,
 // and tell each other nothing.
 //
+// # Prefill and decode on two nodes
+//
+// With Config.Roles every node has a connector, and the router may have a prompt computed by another
+// node than the one that answers (leg.Rehearsal.Prefill). That node makes one token, and keeps the
+// prompt's blocks until they are read. Then the answering node gets the request with all blocks, and
+// computes no prompt tokens. No hand-over fails. JudgeDisagg compares fleets with fixed roles with
+// fleets of role both.
+//
 // # Judging
 //
 // Judge compares modes under several kinds of Traffic, at loads and over seeds. A kind makes its

@@ -34,6 +34,13 @@ import (
 // many run at once, more are expected to follow, so each pays for a part. labels is as in mode
 // cost. Power and capacity do not count. First and Others are not both 0, because then no prompt
 // would count.
+//
+// Where nodes compute prompts for each other, a node without prompts is worth more to an answer:
+//
+//	answer = expected output tokens * step * (1 + 2*busy/(1-busy))
+//
+// busy is the share of its time that the node needs for the prompts that it got lately, with this
+// one if it is to compute it. Each candidate counts with the cheaper of two ways, see Via.
 type PredictedSettings struct {
 	// First is the weight of a second until a first token, against a second of waiting for further
 	// tokens.
@@ -80,7 +87,7 @@ type Timing struct {
 type Via struct {
 	First  float64 // seconds until the candidate has the prompt's blocks
 	Stalls float64 // of the other node's requests, in seconds
-	Always bool    // the other node computes the prompt at any cost
+	Always bool    // the other node computes the prompt, whatever it costs
 }
 
 // ExpectedTerms are the parts of one node's cost in mode predicted, in seconds.
