@@ -35,9 +35,11 @@ func newDisagg(a *cli.App) *cobra.Command {
 			"The traffic long has independent prompts of 8,000 tokens and answers of 100. In mixed two fifths of the " +
 			"requests are like those,\n" +
 			"and the others have prompts of 1,000 tokens and answers of 400.\n\n" +
-			"A token gap is the time between two tokens of an answer. The second table compares the automatic fleets " +
-			"with the better one of\n" +
-			"P:D, always and of both, never. The better one of a figure may be the worse one of another.\n" +
+			"A token gap is the time between two tokens of an answer. The weighted time is what mode predicted makes " +
+			"small: the time to the\n" +
+			"first token by its weight of 12, and the rest of the answer. The second table compares the automatic " +
+			"fleets with the better\n" +
+			"one of P:D, always and of both, never. The better one of a figure may be the worse one of another.\n" +
 			"Equal flags give equal figures on every machine.",
 		Example: "  cgn-ctl bench disagg --seeds 10\n  cgn-ctl bench disagg --workloads long --loads 0.9 --prefill 6,7",
 		Args:    cli.NoArguments,

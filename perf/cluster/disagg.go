@@ -123,7 +123,7 @@ func JudgeDisagg(ctx context.Context, t DisaggTrial) (*DisaggJudgement, error) {
 }
 
 // disaggFigures are the figures in which fleets are compared. Less is better.
-var disaggFigures = []string{FigureTTFTP90, FigureGapP99, FigureE2E}
+var disaggFigures = []string{FigureTTFTP90, FigureGapP99, FigureE2E, FigureWeighted}
 
 // againstBetter compares r with the better one of two rows.
 func (r *Row) againstBetter(ratio string, a, b *Row) DisaggAgainst {
@@ -148,18 +148,19 @@ func (d *DisaggJudgement) Markdown() string {
 	}
 	fmt.Fprintf(&b, ".\nMeans over the seeds %d to %d.\n\n", d.FirstSeed, d.FirstSeed+uint64(d.Seeds)-1)
 	b.WriteString(head("workload", "load", "fleet", "TTFT mean ms", "TTFT p90 ms", "token gap mean ms", "token gap p99 ms",
-		"E2E mean ms", "handed over"))
+		"E2E mean ms", "weighted ms", "handed over"))
 	for _, r := range d.Rows {
 		m := r.Means
-		fmt.Fprintf(&b, "| %s | %g | %s | %.0f | %.0f | %.1f | %.1f | %.0f | %.0f %% |\n", r.Workload, r.Load, r.Mode,
-			m[FigureTTFT], m[FigureTTFTP90], m[FigureGapMean], m[FigureGapP99], m[FigureE2E], 100*m[FigureHandedOver])
+		fmt.Fprintf(&b, "| %s | %g | %s | %.0f | %.0f | %.1f | %.1f | %.0f | %.0f | %.0f %% |\n", r.Workload, r.Load, r.Mode,
+			m[FigureTTFT], m[FigureTTFTP90], m[FigureGapMean], m[FigureGapP99], m[FigureE2E],
+			m[FigureWeighted], 100*m[FigureHandedOver])
 	}
 	if len(d.Against) == 0 {
 		return b.String()
 	}
 	b.WriteString("\nThe automatic fleets against the better one of P:D, always and of both, never, figure by figure, " +
 		"with the 95 % interval:\n\n" +
-		head("workload", "load", "P:D", "fleet", "TTFT p90", "token gap p99", "E2E mean"))
+		head("workload", "load", "P:D", "fleet", "TTFT p90", "token gap p99", "E2E mean", "weighted"))
 	for _, a := range d.Against {
 		fmt.Fprintf(&b, "| %s | %g | %s | %s |", a.Workload, a.Load, a.Ratio, a.Fleet)
 		for _, f := range disaggFigures {

@@ -75,6 +75,7 @@ const (
 	FigureGapP99      = "gap_p99_ms"
 	FigureGapMean     = "gap_mean_ms"
 	FigureHandedOver  = "handed_over"
+	FigureWeighted    = "weighted_wait_ms"
 	FigureHitRatio    = "hit_ratio"
 	FigureRefused     = "refused"
 	FigurePreemptions = "preemptions"
@@ -98,6 +99,7 @@ var figures = []struct {
 	{FigurePerToken, func(r *Result) (float64, bool) { return r.PerToken.Mean, true }},
 	{FigureGapP99, func(r *Result) (float64, bool) { return r.gaps().P99, r.Gaps != nil }},
 	{FigureGapMean, func(r *Result) (float64, bool) { return r.gaps().Mean, r.Gaps != nil }},
+	{FigureWeighted, func(r *Result) (float64, bool) { return r.weighted(), r.Gaps != nil }},
 	{FigureHandedOver, func(r *Result) (float64, bool) {
 		return float64(r.HandedOver) / float64(max(r.Answered, 1)), r.HandedOver > 0
 	}},

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
 )
 
@@ -136,6 +137,12 @@ func (r *Result) gaps() Times {
 		return Times{}
 	}
 	return *r.Gaps
+}
+
+// weighted returns the mean time of an answer in ms, with the time to its first token by the weight
+// that it has in the default policy.
+func (r *Result) weighted() float64 {
+	return policy.Default().Predicted.First*r.TTFT.Mean + r.E2E.Mean - r.TTFT.Mean
 }
 
 func (r *Result) finish(s *simulation) {
