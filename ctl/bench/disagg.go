@@ -51,7 +51,7 @@ func newDisagg(a *cli.App) *cobra.Command {
 		}),
 	}
 	fl := cmd.Flags()
-	fl.StringSliceVar(&f.workloads, "workloads", []string{"long", "mixed"}, "kinds of traffic, of those of bench cluster")
+	fl.StringSliceVar(&f.workloads, "workloads", []string{"long", "mixed"}, "kinds of traffic, as in bench cluster")
 	fl.IntVar(&f.requests, "requests", 0, "requests of each simulation; 0: as many as the kind has")
 	fl.Float64SliceVar(&f.t.Loads, "loads", []float64{0.6, 0.9}, "loads, as shares of the rate that round robin holds "+
 		"with nodes of role both")
@@ -74,7 +74,8 @@ func judgeDisagg(ctx context.Context, a *cli.App, f *disaggFlags) error {
 			t.Requests = f.requests
 		}
 		if f.t.Traffics[i].Fleet.Nodes != nodes {
-			err = fmt.Errorf("--workloads %s: the fleets have different numbers of nodes", strings.Join(f.workloads, ","))
+			err = fmt.Errorf("--workloads %s: the fleets have different numbers of nodes",
+				strings.Join(f.workloads, ","))
 		}
 	}
 	for _, load := range f.t.Loads {

@@ -147,8 +147,8 @@ func (d *DisaggJudgement) Markdown() string {
 		fmt.Fprintf(&b, "%s %s %.2f", [2]string{"", ","}[min(i, 1)], r.Workload, r.PerSecond)
 	}
 	fmt.Fprintf(&b, ".\nMeans over the seeds %d to %d.\n\n", d.FirstSeed, d.FirstSeed+uint64(d.Seeds)-1)
-	b.WriteString(head("workload", "load", "fleet", "TTFT mean ms", "TTFT p90 ms", "token gap mean ms", "token gap p99 ms",
-		"E2E mean ms", "weighted ms", "handed over"))
+	b.WriteString(head("workload", "load", "fleet", "TTFT mean ms", "TTFT p90 ms", "token gap mean ms",
+		"token gap p99 ms", "E2E mean ms", "weighted ms", "handed over"))
 	for _, r := range d.Rows {
 		m := r.Means
 		fmt.Fprintf(&b, "| %s | %g | %s | %.0f | %.0f | %.1f | %.1f | %.0f | %.0f | %.0f %% |\n", r.Workload, r.Load, r.Mode,

@@ -151,8 +151,8 @@ func TestJudgeDisagg(t *testing.T) {
 			}
 		}
 	}
-	for _, want := range []string{"| long | 0.4 | 4:4, always | ", " | 100 % |", "| long | 0.4 | 4:4 | both, automatic | ",
-		"Means over the seeds 5 to 6."} {
+	for _, want := range []string{"| long | 0.4 | 4:4, always | ", " | 100 % |",
+		"| long | 0.4 | 4:4 | both, automatic | ", "Means over the seeds 5 to 6."} {
 		if text := j.Markdown(); !strings.Contains(text, want) {
 			t.Errorf("%q is missing:\n%s", want, text)
 		}

@@ -33,11 +33,11 @@
 //
 // # Prefill and decode on two nodes
 //
-// With Config.Roles every node has a connector, and the router may have a prompt computed by another
-// node than the one that answers (leg.Rehearsal.Prefill). That node makes one token, and keeps the
-// prompt's blocks until they are read. Then the answering node gets the request with all blocks, and
-// computes no prompt tokens. No hand-over fails. JudgeDisagg compares fleets with fixed roles with
-// fleets of role both.
+// With Config.Roles every node has a connector, and the router may have a prompt computed by
+// another node than the one that answers (leg.Rehearsal.Prefill). That node makes one token, and
+// keeps the prompt's blocks until they are read. Then the answering node gets the request with all
+// blocks, and computes no prompt tokens. No hand-over fails. JudgeDisagg compares fleets with fixed
+// roles with fleets of role both.
 //
 // # Judging
 //

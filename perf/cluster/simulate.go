@@ -37,8 +37,9 @@ type Config struct {
 	// Limit is the largest number of requests of a router on a node at a time. Default
 	// Engine.MaxSeqs; negative: no limit.
 	Limit int
-	// Roles are the nodes' parts of a request. With roles every node has a connector, so one node may
-	// compute a prompt and another one answer. Default: all nodes have role both, and no connector.
+	// Roles are the nodes' parts of a request. With roles every node has a connector, so one node
+	// may compute a prompt and another one answer. Default: all nodes have role both, and no
+	// connector.
 	Roles []cluster.Role
 	// Disagg says when that is done.
 	Disagg leg.Disagg

@@ -76,8 +76,8 @@ type Timing struct {
 	Tried    bool    // the speed is that of the node's kind, because the node may be tried again
 	// Unproven says that the speed of the node's kind is unknown, or known from long ago.
 	Unproven bool
-	// Prompts are the seconds of prefill that the node got in the last Lately seconds. Lately is 0 if
-	// the model's nodes do not compute prompts for each other. Prompts then do not count.
+	// Prompts are the seconds of prefill that the node got in the last Lately seconds. Lately is 0
+	// if the model's nodes do not compute prompts for each other. Prompts then do not count.
 	Prompts, Lately float64
 	Via             Via
 }
@@ -314,12 +314,13 @@ func (x *expecting) expect(c *Candidate, at *Timing, t *ExpectedTerms) (early fl
 }
 
 // via changes t to what is expected if another node computes the prompt, if that costs less. early
-// is the early part of the cost without the other node. The returned one is that of the cheaper
-// way, with answer as the time of the answer. The node's waiting prefill holds the first token up only
-// if it lasts longer than the other node's part.
+// is the early part of the cost without the other node, and answer the time of the answer with it.
+// The returned early part is that of the cheaper way. The prefill that waits at the node matters
+// only if it takes longer than the other node's part.
 func (x *expecting) via(c *Candidate, at *Timing, t *ExpectedTerms, early, answer float64) float64 {
 	step := at.Decode(at.Decoding, at.Blocks)
-	first := at.PrefillFactor*(at.Base+at.Steps*step) + t.Delay + max(at.Via.First, x.Wait*at.Wait+at.Load+x.slot(c, at, step))
+	free := x.Wait*at.Wait + at.Load + x.slot(c, at, step)
+	first := at.PrefillFactor*(at.Base+at.Steps*step) + t.Delay + max(at.Via.First, free)
 	late := 0.0
 	if x.targets != (Targets{}) {
 		late = x.targets.late(first, t.Step, x.output)
@@ -328,8 +329,7 @@ func (x *expecting) via(c *Candidate, at *Timing, t *ExpectedTerms, early, answe
 	if !at.Via.Always && other+(answer+lateness*late)*t.Labels >= early+(t.Answer+lateness*t.Late)*t.Labels {
 		return early
 	}
-	t.Wait, t.Prefill, t.Shared = 0, 0, 0
-	t.Answer = answer
+	t.Wait, t.Prefill, t.Shared, t.Answer = 0, 0, 0, answer
 	t.First, t.Stalls, t.Late, t.Via = first, at.Via.Stalls, late, at.Via.First
 	return other
 }
