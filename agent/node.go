@@ -117,10 +117,12 @@ func (n *node) prepareFront() error {
 	if err != nil {
 		return err
 	}
+	hands, _ := n.unit.Engine.Handover(n.unit.Role)
 	o := front.Options{
 		Engine: n.engine.Endpoint(), EngineTLS: engineTLS, Authorization: n.engine.Authorization(),
 		ForwardAuth: c.Agent.ForwardAuth,
 		EngineOnce:  n.unit.Engine.Kind == engine.LlamaCPP,
+		ServerInfo:  hands == cluster.ConnectorTRTLLMGeneration,
 		Adapters:    n.changeAdapter, Authenticated: c.authenticates(),
 		Health: n.unready, Limits: c.Limits.front(), Counters: n.count.front, Logger: n.log,
 	}

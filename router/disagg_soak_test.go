@@ -22,15 +22,8 @@ import (
 // an error, and at the end nothing is left of any request.
 func TestSoakOfHandovers(t *testing.T) {
 	t.Parallel()
-	lasts := 2 * time.Second
-	if text := os.Getenv("SOAK_HANDOVERS"); text != "" {
-		var err error
-		if lasts, err = time.ParseDuration(text); err != nil {
-			t.Fatal(err)
-		}
-	}
 	d := divide(t, 2, 3)
-	s := newSoak(t, d, math.MaxInt64, time.Now().Add(lasts))
+	s := newSoak(t, d, math.MaxInt64, time.Now().Add(soakTime(t)))
 	s.leaving = true
 	s.run(slices.Concat(d.prefills, d.decodes))
 	t.Logf("%d right, %d errors, %d left; hand-overs: %s", s.right.Load(), s.failed.Load(), s.left.Load(),
@@ -43,6 +36,18 @@ func TestSoakOfHandovers(t *testing.T) {
 			t.Errorf("%d answers from another prompt's blocks", n)
 		}
 	}
+}
+
+// soakTime returns how long a soak lasts.
+func soakTime(t *testing.T) time.Duration {
+	lasts := 2 * time.Second
+	if text := os.Getenv("SOAK_HANDOVERS"); text != "" {
+		var err error
+		if lasts, err = time.ParseDuration(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return lasts
 }
 
 // TestKilledPrefillNodes checks that every request gets the right answer while the nodes that

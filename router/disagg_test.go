@@ -466,3 +466,28 @@ func TestMissingRoleIsNamed(t *testing.T) {
 		}
 	}
 }
+
+// TestNodesOfRoleBoth checks that two nodes of role both share a request only if expected times say
+// so, and that such a node hands its prompts to a prefill node in any mode.
+func TestNodesOfRoleBoth(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ role, result string }{
+		"both":    {"both,connector=nixl", "unpaired"},
+		"prefill": {"prefill", "split"},
+	} {
+		engines := simulate(t, 2, handing)
+		s := serve(t, nil, scored, func(c2 *router.Config) {
+			c2.Router.Backends = []string{engines[0].URL() + ",id=p,role=" + c.role,
+				engines[1].URL() + ",id=d,role=both,connector=nixl"}
+		})
+		eventually(t, "both nodes are in service", func() bool {
+			return s.nodes()["p"].Eligible && s.nodes()["d"].Eligible
+		})
+		if r := s.chat(chatBody(longPrompt(name), streaming)); r.status != 200 {
+			t.Errorf("%v", r)
+		}
+		if n := s.metrics().sum("cgn_router_handovers_total", `result="`+c.result+`"`); n != 1 {
+			t.Errorf("%s: not %s: %s", name, c.result, s.metrics().lines("cgn_router_handovers_total"))
+		}
+	}
+}

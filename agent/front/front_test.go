@@ -207,6 +207,7 @@ func TestPaths(t *testing.T) {
 		"/v1/models": 200, "/tokenize": 200, "/metrics": 200, "/v1/audio/speech": 200, "/v1/chat/../models": 200,
 		"/reset_prefix_cache": 404, "/v1/../reset_prefix_cache": 404, "/v1/%2e%2e/sleep": 404, "/": 404,
 		"/v1/load_lora_adapter": 404, "/slots/1": 404, "//sleep": 404,
+		"/server_info": 404,
 	} {
 		req, _ := http.NewRequest("GET", url, nil)
 		req.URL.Opaque = path
@@ -219,6 +220,21 @@ func TestPaths(t *testing.T) {
 		if resp.StatusCode != want || strings.Contains(string(body), "..") {
 			t.Errorf("%s: %d %s, want %d", path, resp.StatusCode, body, want)
 		}
+	}
+}
+
+func TestServerInfo(t *testing.T) {
+	o := testOptions(t)
+	o.ServerInfo = true
+	engineOf(t, &o, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.URL.Path) })
+	_, url, client := serve(t, o)
+	resp, err := client.Get(url + "/server_info")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if body, _ := io.ReadAll(resp.Body); resp.StatusCode != 200 || string(body) != "/server_info" {
+		t.Errorf("%d %s", resp.StatusCode, body)
 	}
 }
 

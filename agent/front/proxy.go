@@ -42,7 +42,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		s.health(ctx)
 	case changesAdapters(path):
 		s.changeAdapter(ctx)
-	case !passes(path):
+	case !passes(path) && !(s.o.ServerInfo && string(path) == "/server_info"):
 		s.reject(ctx, errNoPath)
 	case s.inFlight.Add(1) > int64(s.o.Limits.MaxRequests):
 		s.release()

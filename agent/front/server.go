@@ -48,6 +48,7 @@ type Options struct {
 	Authorization string      // header value for the engine; "" sends none
 	ForwardAuth   bool        // sends the client's Authorization instead, or none if the client sends none
 	EngineOnce    bool        // one connection per request, because the engine holds a thread for each idle one
+	ServerInfo    bool        // passes /server_info on; other engines than TensorRT-LLM may have secrets there
 	TLS           *tls.Config // configuration of the listener; nil for plain HTTP
 	Health        func() (unready string)
 	// Adapters answers requests to load and unload LoRA adapters; nil: there are none.

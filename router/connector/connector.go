@@ -7,17 +7,22 @@ package connector
 
 import (
 	"errors"
-	"slices"
 
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// Connector is one wire. A Connector has no state and is safe for concurrent use.
+// Connector is one wire. A Connector has no state and is safe for concurrent use. If both engines
+// are asked at once, so are Prefill and Decode, with one Handover. They change nothing in it.
 type Connector interface {
 	// Name is the name of the connector in settings.
 	Name() string
 	// Together says that both engines are asked at once. Otherwise P answers before D is asked.
 	Together() bool
+	// Many says that a request with several prompts or choices can be handed over.
+	Many() bool
+	// Alone says that an engine of role decode can compute a prompt too. Otherwise D needs a P for
+	// each request.
+	Alone() bool
 	// Prefill edits the request's body for P.
 	Prefill(e *scan.Edits, h *Handover)
 	// Receive reads what D needs from P's answer, which has status 200. answer is not kept. Receive
@@ -27,8 +32,26 @@ type Connector interface {
 	Decode(e *scan.Edits, h *Handover)
 }
 
+// Asker is a Connector whose D must be told facts that only P's servers know. The facts stay the
+// same until P's engine starts anew.
+type Asker interface {
+	Connector
+	// Source returns the path of a GET request, and whether P's bootstrap server gets it. Otherwise
+	// P's engine does.
+	Source() (path string, bootstrap bool)
+	// Learn reads the facts from the answer, before Prefill and Decode. doc is not kept.
+	Learn(h *Handover, doc []byte) error
+}
+
+// Freer is a Connector whose P keeps the blocks until some D has read them.
+type Freer interface {
+	Connector
+	// Free edits the request's body further after Decode, for a D that shall only read the blocks.
+	Free(e *scan.Edits)
+}
+
 // connectors are all connectors, by name.
-var connectors = [...]Connector{NIXL{}}
+var connectors = [...]Connector{NIXL{}, Mooncake{}, SGLang{}, TRTLLM{}, TRTLLMGeneration{}}
 
 // Of returns the connector with this name, or nil.
 func Of(name string) Connector {
@@ -51,12 +74,20 @@ func Names() (names []string) {
 // Handover is one prompt on its way from P to D. The caller fills in the exported fields. A
 // Handover serves one pair of requests. Reset makes it reusable.
 type Handover struct {
-	ID        uint64 // random; no two handovers have the same
-	Bootstrap string // host:port at which P's engine meets D's; "": P has none
-	Rank      int    // P's data-parallel rank
-	Ranks     int    // P's number of ranks
+	ID        uint64   // random, below 1<<63; no two handovers have the same
+	API       scan.API // of the request
+	Sequences int      // prompts times choices of the request
+	Bootstrap string   // host:port at which P's engine meets D's; "": P has none
+
+	Rank  int // P's data-parallel rank
+	Ranks int // P's number of ranks
+
+	DecodeRank  int // D's data-parallel rank
+	DecodeRanks int // D's number of ranks
 
 	params []byte // JSON for D, from P's answer
+	prompt []byte // token ids of the prompt, JSON, from P's answer; nil: unknown
+	facts  []byte // JSON for D, from P's servers
 }
 
 // keptParams is the largest memory, in bytes, that a Handover keeps for the next one.
@@ -64,51 +95,22 @@ const keptParams = 256 << 10
 
 // Reset forgets everything but memory.
 func (h *Handover) Reset() {
-	params := h.params[:0]
-	if cap(params) > keptParams {
-		params = nil
-	}
-	*h = Handover{params: params}
+	params, prompt, facts := emptied(h.params), emptied(h.prompt), emptied(h.facts)
+	*h = Handover{params: params, prompt: prompt, facts: facts}
 }
 
-// ErrNoParams is returned by Receive if P's answer says nothing about blocks. P's engine probably
-// has no connector.
-var ErrNoParams = errors.New("the prefill node's answer has no transfer parameters")
-
-// ErrOver is returned by Receive if the answer ends with the first token, so that there is nothing
-// to hand over.
-var ErrOver = errors.New("the answer ends with its first token")
-
-// errGarbled is returned by Receive if P's answer is not the JSON object that it should be.
-var errGarbled = errors.New("the prefill node's answer is no JSON object of the expected form")
-
-// Obstacle says why a request must be computed by one engine; "" if there is no reason. The answer
-// of a request with several choices, with log probabilities of its prompt or with the prompt itself
-// needs the prompt's computation on the answering engine. r is the scan of body.
-func Obstacle(r *scan.Request, body []byte, api scan.API) string {
-	if api != scan.Chat && api != scan.Completions {
-		return "api"
+func emptied(b []byte) []byte {
+	if cap(b) > keptParams {
+		return nil
 	}
-	for _, m := range alone {
-		if v := r.Find(body, m.name); v != nil && !slices.Contains(m.harmless, string(v)) {
-			return m.name
-		}
-	}
-	return ""
+	return b[:0]
 }
 
-// alone are the members that keep a request on one engine, unless they have a harmless value.
-var alone = [...]struct {
-	name     string
-	harmless []string
-}{
-	{"n", []string{"1", "null"}},
-	{"best_of", []string{"1", "null"}},
-	{"use_beam_search", []string{"false", "null"}},
-	{"echo", []string{"false", "null"}},
-	{"prompt_logprobs", []string{"null"}},
-	{"kv_transfer_params", []string{"null"}}, // the client hands blocks over itself
-	{"disaggregated_params", []string{"null"}},
-	{"bootstrap_room", []string{"null"}},
-	{"bootstrap_host", []string{"null"}},
-}
+// These errors are returned by Receive and Learn. With ErrNoParams P's engine probably has no
+// connector. With ErrOver the answer ends with its first token: there is nothing to hand over.
+var (
+	ErrNoParams = errors.New("the prefill node's answer has no transfer parameters")
+	ErrOver     = errors.New("the answer ends with its first token")
+	errGarbled  = errors.New("the prefill node's answer is no JSON object of the expected form")
+	errNoFacts  = errors.New("the prefill node's server does not say what the decode node must know")
+)

@@ -1,6 +1,8 @@
 package connector
 
 import (
+	"strconv"
+
 	"github.com/cognitora/dataplane/internal/jsonscan"
 	"github.com/cognitora/dataplane/router/scan"
 )
@@ -34,6 +36,12 @@ func (NIXL) Name() string { return "nixl" }
 
 // Together implements Connector.
 func (NIXL) Together() bool { return false }
+
+// Many implements Connector. P's answer is about the blocks of one prompt.
+func (NIXL) Many() bool { return false }
+
+// Alone implements Connector.
+func (NIXL) Alone() bool { return true }
 
 // Prefill implements Connector.
 func (NIXL) Prefill(e *scan.Edits, _ *Handover) {
@@ -89,4 +97,58 @@ func (h *Handover) take(answer []byte, name string) error {
 	}
 	h.params = append(h.params[:0], v...)
 	return nil
+}
+
+// Mooncake is vLLM's MooncakeConnector. Both engines get an id of the transfer. D also gets the
+// address of P's bootstrap server and the id of the engine behind P's rank. Once P has computed the
+// prompt, it writes the blocks to D.
+type Mooncake struct{}
+
+// Name implements Connector.
+func (Mooncake) Name() string { return "mooncake" }
+
+// Together implements Connector.
+func (Mooncake) Together() bool { return true }
+
+// Many implements Connector.
+func (Mooncake) Many() bool { return false }
+
+// Alone implements Connector.
+func (Mooncake) Alone() bool { return true }
+
+// Source implements Asker.
+func (Mooncake) Source() (path string, bootstrap bool) { return "/query", true }
+
+// Learn implements Asker. doc has an object for each data-parallel rank, by its number.
+func (Mooncake) Learn(h *Handover, doc []byte) error {
+	id, err := scan.Find(doc, strconv.Itoa(h.Rank), "engine_id")
+	if c := jsonscan.New(id); err != nil || c.Kind() != jsonscan.String {
+		return errNoFacts
+	}
+	h.facts = append(h.facts[:0], id...)
+	return nil
+}
+
+// Prefill implements Connector.
+func (Mooncake) Prefill(e *scan.Edits, h *Handover) {
+	firstToken(e)
+	e.Set("kv_transfer_params", append(mooncakeTransfer(`{"do_remote_decode":true,"do_remote_prefill":false`, h), '}'))
+}
+
+// Receive implements Connector.
+func (Mooncake) Receive(*Handover, []byte) error { return nil }
+
+// Decode implements Connector.
+func (Mooncake) Decode(e *scan.Edits, h *Handover) {
+	b := mooncakeTransfer(`{"do_remote_decode":false,"do_remote_prefill":true`, h)
+	b = append(append(b, `,"remote_engine_id":`...), h.facts...)
+	b = jsonscan.AppendQuoted(append(b, `,"remote_bootstrap_addr":`...), "http://"+h.Bootstrap)
+	e.Set("kv_transfer_params", append(b, '}'))
+}
+
+// mooncakeTransfer returns the beginning of the parameters, with the id of the transfer.
+func mooncakeTransfer(begin string, h *Handover) []byte {
+	b := append(make([]byte, 0, 256), begin...)
+	b = strconv.AppendUint(append(b, `,"transfer_id":"xfer-`...), h.ID, 16)
+	return append(b, '"')
 }

@@ -124,24 +124,25 @@ func TestGarbledPrefillAnswers(t *testing.T) {
 
 func TestObstacles(t *testing.T) {
 	for body, want := range map[string]string{
-		`{"n":1,"echo":false,"best_of":null}`: "",
-		`{"n":2}`:                             "n",
+		`{"n":2,"echo":false,"best_of":null}`: "",
 		`{"best_of":3}`:                       "best_of",
 		`{"echo":true}`:                       "echo",
 		`{"prompt_logprobs":0}`:               "prompt_logprobs",
 		`{"kv_transfer_params":{"a":1}}`:      "kv_transfer_params",
 		`{"kv_transfer_params":null}`:         "",
+		`{"echo":true,"bootstrap_room":3}`:    "bootstrap_room",
 	} {
 		body = strings.Replace(body, "{", `{"model":"m","messages":[],`, 1)
 		var r scan.Request
 		if err := scan.Scan(scan.Chat, []byte(body), &r); err != nil {
 			t.Fatal(err)
 		}
-		if got := Obstacle(&r, []byte(body), scan.Chat); got != want {
-			t.Errorf("%s: %q, want %q", body, got, want)
+		own := want == "kv_transfer_params" || want == "bootstrap_room"
+		if got, as := Obstacle(&r, []byte(body), scan.Chat); got != want || as != own {
+			t.Errorf("%s: %q %v, want %q", body, got, as, want)
 		}
-		if got := Obstacle(&r, []byte(body), scan.Responses); got != "api" {
-			t.Errorf("responses: %q", got)
+		if got, as := Obstacle(&r, []byte(body), scan.Responses); got != "api" || !as {
+			t.Errorf("responses: %q %v", got, as)
 		}
 	}
 }

@@ -35,6 +35,7 @@ type attempt struct {
 	cost     books.Entry
 	forecast forecast
 	split    bool // another node computes the prompt
+	frees    bool // the answer does not matter; the node shall only read the prompt's blocks
 	shares   bool // the node keeps blocks that requests share only once
 	grows    bool // the blocks of the answer count as they grow
 	abort    relay.Abort
@@ -83,13 +84,14 @@ const (
 	unfit     // the leg's edit of the body failed
 	unpaired  // the node that computes the prompt has failed
 	lost      // the node cannot read the prompt's blocks
+	orphaned  // no node computes the prompt for the node, which cannot do so itself
 	abandoned // the client is gone or the router is shutting down
 )
 
 var verdictNames = [...]string{
 	"answered", "connect", "local", "reset", "silent", "protocol", "status_500", "overloaded", "slow", "stalled",
 	"stream_options", "timeout", "http_version", "too_long", "unfit", "unpaired",
-	"lost", "left",
+	"lost", "orphaned", "left",
 }
 
 func (v verdict) String() string { return verdictNames[v] }
@@ -104,6 +106,11 @@ func (l *Leg) try() verdict {
 	a := l.spare()
 	if a.split {
 		l.prefillFirst(a)
+	}
+	if l.orphaned(a) {
+		v := l.bereft()
+		l.put(a, v, nil)
+		return v
 	}
 	now := time.Now()
 	a.sent = now
@@ -304,7 +311,7 @@ func (l *Leg) work(a *attempt) patience.Work {
 		w.MaxTokens = patience.NoTokens
 	case l.Work == Prefill:
 		w.MaxTokens = 1
-	case a.split:
+	case a.split && !l.hand.with.Together():
 		w.CachedTokens, w.UncachedTokens = w.CachedTokens+w.UncachedTokens, 0
 	}
 	return w
@@ -321,8 +328,10 @@ func (l *Leg) exchange(a *attempt) (verdict, error) {
 		l.hand.prefillBeside()
 	}
 	v, err := l.ask(a)
-	if a.split && l.handed(a, v, err) {
-		v, err = l.ask(a)
+	for again := true; a.split && again; {
+		if v, again = l.handed(a, v, err); again {
+			v, err = l.ask(a)
+		}
 	}
 	if v != noOptions {
 		return v, err
@@ -370,7 +379,7 @@ func (l *Leg) ask(a *attempt) (verdict, error) {
 			return l.blame(err), err
 		}
 	}
-	if a.split && unreadable(ex) {
+	if a.split && a.unreadable(ex) {
 		return lost, nil
 	}
 	if l.mayRefuse(ex) && bytes.Contains(ex.Held(), []byte("stream_options")) {
@@ -418,7 +427,7 @@ func statusVerdict(status int) verdict {
 // deliver hands the answer to the place, which first reads a small body to its end. The client has
 // received nothing until deliver returns nil.
 func (l *Leg) deliver(a *attempt) error {
-	if a.split && !l.hand.computed() {
+	if a.split && !l.hand.computed(a.ex.Status()) {
 		return relay.ErrCanceled
 	}
 	a.status, a.streams = a.ex.Status(), a.ex.IsSSE()

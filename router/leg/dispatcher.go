@@ -95,6 +95,8 @@ type Dispatcher struct {
 	rebuilding sync.Mutex
 	gone       gone             // guarded by rebuilding
 	stalls     []patience.Stall // scratch memory of Run
+	errands    errands
+	facts      facts
 }
 
 // counts are counters that are bound to their labels.
@@ -118,6 +120,7 @@ func New(p Parts, o Options) *Dispatcher {
 	}
 	d.forecasts.kinds, d.forecasts.idle = map[kindKey]*predict.Kind{}, map[kindKey]time.Time{}
 	d.gone = gone{nodes: map[*fleet.Node]time.Time{}, models: map[string]time.Time{}}
+	d.facts = newFacts()
 	d.table.Store(&servedFleet{})
 	return d
 }
@@ -128,8 +131,9 @@ func (d *Dispatcher) Arrived() { d.budget.Request() }
 // Run watches waiting legs until ctx ends. Run gives up attempts that are overdue compared with
 // their peers, and sets aside nodes that make no progress. Run forgets departed nodes and models.
 // Run logs the number of failures without a log line of their own, and the nodes that are slower
-// than their like.
+// than their like. At the end Run waits for the dispatcher's errands, a few seconds.
 func (d *Dispatcher) Run(ctx context.Context) error {
+	defer d.errands.end()
 	period := max(d.o.PatienceFloor/10, 10*time.Millisecond)
 	tick := time.NewTicker(period)
 	defer tick.Stop()

@@ -50,10 +50,14 @@ func (l *Leg) whyWay(w Way) string {
 		return fmt.Sprintf("the prompt has %d tokens, fewer than router.disagg.colocate_below_tokens, %d", tokens,
 			set.ColocateBelow)
 	case Single:
-		if why := l.obstacle(); why != "api" {
+		switch why, _ := l.obstacle(); why {
+		case "api":
+			return "requests of this API are computed by one node"
+		case "":
+			return "the request asks for several answers, which needs the prompts' computation on the answering node"
+		default:
 			return "the request has " + why + ", which needs the prompt's computation on the answering node"
 		}
-		return "requests of this API are computed by one node"
 	case Cached:
 		return fmt.Sprintf("%d of %d tokens of the prompt are not cached at the answering node, fewer than "+
 			"router.disagg.uncached_below_tokens, %d, and uncached_below_ratio, %g, of the prompt",
@@ -65,6 +69,9 @@ func (l *Leg) whyWay(w Way) string {
 	case NoNode:
 		return "no node with the connector of the answering node can compute the prompt now"
 	case Split:
+		if l.spare().member.needy {
+			return "the answering node cannot compute prompts"
+		}
 		if l.foresees() {
 			return "another node costs less, by expected times"
 		}

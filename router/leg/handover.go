@@ -1,14 +1,14 @@
 package leg
 
 import (
-	"bytes"
 	"cmp"
-	"errors"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/internal/usage"
 	"github.com/cognitora/dataplane/router/answer"
@@ -20,7 +20,6 @@ import (
 	"github.com/cognitora/dataplane/router/nvext"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
-	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
 )
 
@@ -31,7 +30,10 @@ import (
 //
 // P is a convenience. Whatever goes wrong with P, D computes the prompt itself: before D is asked,
 // or by a second request to the same D. Parameters of a hand-over are used for one request that a D
-// may have received.
+// may have received. A D that cannot compute prompts is needy: it gets another P instead.
+//
+// If both are asked at once, the first failure of one ends the other's exchange. D's answer is held
+// back until P has answered.
 
 // Disagg are the settings of hand-overs.
 type Disagg struct {
@@ -93,15 +95,23 @@ func newWayCounts(m *metrics.Router) (c wayCounts) {
 // beside.
 type hand struct {
 	of      *Leg
-	prefill *Leg // of the next hand-over; nil: no node could compute the prompt
-	at      int  // the place of the node that prefill has picked
+	prefill *Leg    // of the next hand-over; nil: no node could compute the prompt
+	at      int     // the place of the node that prefill has picked
+	partner *member // that node
 	near    [2]nearNode
 
-	with  connector.Connector // that of the present attempt's node; nil: it has none
-	data  connector.Handover
-	ready bool          // data is complete, and no node may have received it
-	place answer.Memory // for P's answer
-	pick  int           // the candidate that is the present attempt's node
+	plain Way // Short or Single, unless the answering node is needy; Alone: neither
+
+	with    connector.Connector // that of the present attempt's node; nil: it has none
+	data    connector.Handover
+	ready   bool          // data is complete, and no node may have received it
+	place   answer.Memory // for P's answer
+	pick    int           // the candidate that is the present attempt's node
+	count   int           // answers that the request asks for; 0: unclear
+	fails   int           // hand-overs that failed for a needy node
+	tried   []*member     // nodes that could not compute the prompt for a needy node
+	factKey string        // names the facts that data was made with; "": none
+	debt
 
 	last lastPrefill
 	beside
@@ -115,14 +125,6 @@ type lastPrefill struct {
 	took  time.Duration
 	ended time.Time
 	usage usage.Counts
-}
-
-// beside is a leg for P that runs beside D's exchange.
-type beside struct {
-	mu      sync.Mutex
-	running *Leg          // nil: it has ended
-	done    chan struct{} // closed once it has ended; nil: there is none
-	way     Way           // how it went; valid once done is closed
 }
 
 // bound are methods of a hand, bound once. Passing them allocates nothing.
@@ -150,13 +152,15 @@ const keptAnswer = 256 << 10
 // release ends the leg for P, if there is one, and frees the memory of h.
 func (h *hand) release() {
 	h.callOff()
+	h.repay()
 	h.drop()
 	h.data.Reset()
 	h.place.Status = 0
 	if h.place.Body = h.place.Body[:0]; cap(h.place.Body) > keptAnswer {
 		h.place.Body = nil
 	}
-	h.of, h.at, h.near, h.with, h.ready, h.pick = nil, 0, [2]nearNode{}, nil, false, 0
+	h.of, h.at, h.partner, h.near, h.with, h.ready, h.pick = nil, 0, nil, [2]nearNode{}, nil, false, 0
+	h.plain, h.count, h.fails, h.tried, h.factKey, h.debt = Alone, 0, 0, emptied(h.tried), "", debt{}
 	h.last = lastPrefill{}
 	hands.Put(h)
 }
@@ -172,15 +176,26 @@ func (l *Leg) considers() *apierror.Error {
 	if named.ID != "" && pool.place(l.d.current().snap.Worker(named.ID)) < 0 {
 		return errNoPrefill(named, pool)
 	}
-	switch {
-	case named.ID == "" && l.prompt.Tokens() < set.ColocateBelow:
-		l.way = Short
-	case l.obstacle() != "":
-		l.way = Single
-	default:
-		l.hand = hands.Get().(*hand)
-		l.hand.of = l
+	needy := l.model.needy
+	if l.way = Alone; named.ID == "" && l.prompt.Tokens() < set.ColocateBelow {
+		if l.way = Short; !needy {
+			return nil
+		}
 	}
+	plain, count := l.way, 0
+	why, own := l.obstacle()
+	if !own {
+		count = connector.Sequences(l.Request.Scan, l.Request.Body(), l.Request.API)
+	}
+	if why != "" || count != 1 && !l.model.many {
+		if plain = Single; own || !needy {
+			l.way = Single
+			return nil
+		}
+	}
+	l.way = Alone
+	l.hand = hands.Get().(*hand)
+	l.hand.of, l.hand.plain, l.hand.count = l, plain, count
 	return nil
 }
 
@@ -192,8 +207,9 @@ func (l *Leg) namedPrefill() nvext.Worker {
 	return nvext.Worker{}
 }
 
-// obstacle names what in the request demands one node; "" if nothing does.
-func (l *Leg) obstacle() string {
+// obstacle names what in the request demands one node; "" if nothing does. own says that even a
+// needy node gets the request as it is.
+func (l *Leg) obstacle() (why string, own bool) {
 	return connector.Obstacle(l.Request.Scan, l.Request.Body(), l.Request.API)
 }
 
@@ -204,16 +220,24 @@ func (h *hand) prepare(now time.Time) {
 	if h.ready {
 		return
 	}
-	if h.with = nil; h.prefill == nil {
-		h.prefill = l.d.Leg(l.Request, h.question(), &h.place)
-		if h.prefill.start() != nil {
-			h.drop()
-			return
-		}
+	h.repay()
+	if h.with = nil; !h.engage() {
+		return
 	}
 	if l.d.policyOf(l.model).Mode == policy.Predicted {
 		h.near = h.prefill.cheapest(now)
 	}
+}
+
+// engage makes a leg for P, unless there is one. engage returns false if no node has room.
+func (h *hand) engage() bool {
+	if h.prefill != nil {
+		return true
+	}
+	if h.prefill = h.of.d.Leg(h.of.Request, h.question(), &h.place); h.prefill.start() != nil {
+		h.drop()
+	}
+	return h.prefill != nil
 }
 
 // question returns what the leg for P asks of the fleet.
@@ -249,10 +273,23 @@ func (h *hand) mayPair(n *fleet.Node) bool {
 		return false
 	}
 	own := n.Info().Hands(h.of.model.view.Role(n))
-	if h.with == nil {
-		return own != ""
+	if own == "" || cluster.NeedsBootstrap(own) && n.Info().Bootstrap == "" {
+		return false
 	}
-	return own == h.with.Name() && n != h.of.spare().member.node.Node
+	if h.with == nil {
+		return true
+	}
+	d := h.of.spare().member
+	return own == h.with.Name() && n != d.node.Node &&
+		(h.of.foresees() || !d.both || h.of.model.view.Role(n) != cluster.RoleBoth)
+}
+
+// alike says whether all nodes that could compute the prompt for the attempt's node are of role
+// both like that node. Whether two such nodes are better than one, only expected times tell.
+func (l *Leg) alike(a *attempt) bool {
+	return a.member.both && !slices.ContainsFunc(l.hand.prefill.pool.members, func(p *member) bool {
+		return p.connector == l.hand.with && !p.both
+	})
 }
 
 // editPrefill edits the body for P.
@@ -307,7 +344,7 @@ func (h *hand) via(n *member) policy.Via {
 // node does, cost loses the prompt's computation.
 func (l *Leg) decideWay(a *attempt, pick int, cost *books.Cost) {
 	h := l.hand
-	if h.pick, a.split = pick, false; l.way >= Over {
+	if h.pick, a.split = pick, false; l.way >= Over && !a.member.needy {
 		return // one hand-over of a request that leads to nothing is enough
 	}
 	h.with = a.member.connector
@@ -323,19 +360,26 @@ func (l *Leg) decideWay(a *attempt, pick int, cost *books.Cost) {
 func (l *Leg) wayOf(a *attempt) Way {
 	h, set := l.hand, &l.d.o.Disagg
 	switch {
+	case h.plain != Alone && !a.member.needy:
+		return h.plain
 	case h.with == nil:
 		return Unpaired
+	case h.count == 0 || h.count > 1 && !h.with.Many():
+		return Single
 	case h.ready: // P has computed it for a node that could not be reached
 		return Split
 	case h.prefill == nil:
 		return NoNode
-	case h.prefill.Bond == Named:
+	case a.member.needy, h.prefill.Bond == Named:
 		return Split
 	case h.near[0].node != nil:
 		if a.forecast.via {
 			return Split
 		}
 		return Sooner
+	}
+	if l.alike(a) {
+		return Unpaired
 	}
 	tokens := l.prompt.Tokens()
 	fresh := tokens - int64(a.matched)*prefix.BlockTokens
@@ -365,10 +409,16 @@ func (l *Leg) prefillFirst(a *attempt) {
 		return
 	}
 	n := p.pool.members[at]
-	h.at, h.last.node = at, n.node.ID
+	h.at, h.partner, h.last.node = at, n, n.node.ID
+	h.data.API, h.data.Sequences = l.Request.API, h.count
 	h.data.Bootstrap, h.data.Rank, h.data.Ranks = n.node.Info().Bootstrap, n.rank.Index, n.rank.Count
+	h.data.DecodeRank, h.data.DecodeRanks = a.member.rank.Index, a.member.rank.Count
 	if h.with.Together() {
 		p.tries.spare = 0 // D is told of this node
+		if h.learn(n) != nil {
+			h.drop()
+			l.alone(a, Broken)
+		}
 		return
 	}
 	h.prefill = nil
@@ -376,7 +426,7 @@ func (l *Leg) prefillFirst(a *attempt) {
 		l.alone(a, w)
 		return
 	}
-	h.ready = true
+	h.ready, h.debt = true, debt{owed: true, to: a.member}
 }
 
 // timeFor returns the time from now until the first byte of an answer must have come. A P may take
@@ -392,6 +442,7 @@ func (h *hand) ask(p *Leg) Way {
 	err := p.traceError(p.run(h.at))
 	h.mu.Lock()
 	h.running = nil
+	off := h.off
 	h.mu.Unlock()
 	h.last.ended = time.Now()
 	h.last.took, h.last.node = h.last.ended.Sub(h.last.began), cmp.Or(p.NodeID(), h.last.node)
@@ -405,7 +456,9 @@ func (h *hand) ask(p *Leg) Way {
 		w = h.receive()
 	}
 	h.last.usage = p.Reading.Usage
-	p.Finish(end)
+	if p.Finish(end); w != Split && !off && h.with.Together() {
+		h.of.unpair()
+	}
 	return w
 }
 
@@ -419,151 +472,6 @@ func (h *hand) receive() Way {
 	}
 	return Garbled
 }
-
-// prefillBeside asks P at once, beside D's exchange.
-func (h *hand) prefillBeside() {
-	p := h.prefill
-	if p == nil {
-		return
-	}
-	h.prefill, h.running, h.done = nil, p, make(chan struct{})
-	go func() {
-		defer close(h.done)
-		if h.way = h.ask(p); h.way != Split {
-			h.of.unpair()
-		}
-	}()
-}
-
-// callOff ends P's leg beside D's exchange and waits for its end.
-func (h *hand) callOff() {
-	if h.done == nil {
-		return
-	}
-	h.mu.Lock()
-	if h.running != nil {
-		h.running.callOff()
-	}
-	h.mu.Unlock()
-	<-h.done
-	h.done = nil
-}
-
-// computed waits until P has computed the prompt beside D's exchange. computed returns false if P
-// has failed. The limits of P's own exchange bound the wait.
-func (h *hand) computed() bool {
-	if h.done == nil {
-		return true
-	}
-	<-h.done
-	return h.way == Split
-}
-
-// callOff ends the leg. Another goroutine than the leg's may call it, before Finish.
-func (l *Leg) callOff() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.off = true; l.abort != nil {
-		l.abort.Cancel()
-	}
-}
-
-// unpair ends the exchange of D, because P has failed.
-func (l *Leg) unpair() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.phase == waiting {
-		l.phase = forsaken
-		l.abort.Cancel()
-	}
-}
-
-// handed ends the hand-over of an attempt whose exchange ended in v. If the hand-over failed, the
-// node computes the prompt itself, and again says to ask it once more.
-func (l *Leg) handed(a *attempt, v verdict, err error) (again bool) {
-	if v == broken && errors.Is(err, relay.ErrStale) {
-		v = lost // the parameters may be used up, but the node is probably well
-	}
-	h := l.hand
-	together := h.done != nil
-	if v != answered {
-		h.callOff()
-	}
-	if together || v != unreached && v != starved {
-		h.ready = false
-	}
-	switch w := Unread; v {
-	case answered:
-		l.d.ways[Split].Inc()
-		return false
-	case unpaired:
-		w = h.way
-		fallthrough
-	case lost, failed500:
-		l.traceFailed(a, v)
-		if a.ex != nil {
-			a.ex.Close()
-			a.ex = nil
-		}
-		l.alone(a, w)
-		return l.anew(a)
-	}
-	return false
-}
-
-// alone makes the attempt's node compute the prompt, because the hand-over has failed in way w.
-func (l *Leg) alone(a *attempt, w Way) {
-	h, now := l.hand, time.Now()
-	if l.way = w; l.Request.Life.Ended() == request.None && !l.Request.Expired() {
-		if l.d.ways[w].Inc(); w.failed() {
-			l.complainOfHandover(a, w)
-		}
-	}
-	h.ready, h.near = false, [2]nearNode{}
-	l.mu.Lock() // Prefilled may use the cost
-	defer l.mu.Unlock()
-	a.cost.Close(now)
-	if h.pick < len(l.picks.times) {
-		l.picks.times[h.pick].Via = policy.Via{}
-	}
-	l.charge(a, h.pick, now)
-	if a.recorded && a.shares {
-		a.cost.Count(l.prompt.Keys(), &l.d.sharing)
-	}
-}
-
-// anew begins the attempt again at the same node. anew returns false if the request has ended.
-func (l *Leg) anew(a *attempt) bool {
-	l.disarm()
-	l.Request.Life.Leave(&a.abort)
-	a.abort.Reset()
-	l.wait.Done(time.Now(), 0, false)
-	a.sent = time.Now()
-	a.member.waits.Begin(&l.wait, a.sent, l.work(a))
-	if !l.arm(a) {
-		return false
-	}
-	l.traceBegin(a)
-	return true
-}
-
-// complainOfHandover logs a failed hand-over of the attempt.
-func (l *Leg) complainOfHandover(a *attempt, w Way) {
-	if count, ok := l.model.handovers.due(time.Now()); ok {
-		l.d.log.Warn("hand-over of a prompt failed; the answering node computes it itself", "reason", w.String(),
-			"prefill_node", l.hand.last.node, "node", a.member.node.ID, "model", l.model.name,
-			"failures_since_last_line", count)
-	}
-}
-
-// unreadable says whether the beginning of D's answer in ex means that D cannot read the blocks. P
-// has accepted the same request, so D's refusal is about the hand-over.
-func unreadable(ex *relay.Exchange) bool {
-	return ex.Status() >= 400 || ex.IsSSE() && bytes.HasPrefix(ex.Held(), errorEvent)
-}
-
-// errorEvent is the beginning of a stream that only reports an error.
-var errorEvent = []byte(`data: {"error"`)
 
 // handedCame learns from the first token of a split attempt, which came at now.
 func (l *Leg) handedCame(a *attempt, now time.Time) {

@@ -386,6 +386,8 @@ func (l *Leg) errorAfter(v verdict) *apierror.Error {
 		return errBody
 	case v == late || l.Request.Expired():
 		return ErrDeadline
+	case v == orphaned || v == unpaired || v == lost:
+		return l.errOrphaned()
 	case l.Bond == Continued || l.Bond == Stored:
 		return errHolder(l.Asked(), "does not answer")
 	}

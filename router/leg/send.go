@@ -9,6 +9,7 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/internal/sse"
 	"github.com/cognitora/dataplane/router/answer"
+	"github.com/cognitora/dataplane/router/connector"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
@@ -48,6 +49,9 @@ func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 	if a.split {
 		l.hand.with.Decode(&o.edits, &l.hand.data)
 	}
+	if a.frees {
+		l.hand.with.(connector.Freer).Free(&o.edits)
+	}
 	o.request.Unrepeatable = a.split
 	r := &o.request
 	r.Method, r.Path, r.Header, r.More = asked.Method, asked.Path, asked.Header, a.member.rank.Header
@@ -60,6 +64,7 @@ func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 	}
 	r.More = a.span.AppendHeader(r.More[:len(r.More):len(r.More)])
 	address(r, a.member.node.Node, asked.Auth, &a.abort)
+	r.Once = r.Once || a.split && l.hand.fails > 0 // the last connection may have been stale
 	if r.Body = o.edits.Segments(r.Body[:0]); o.edits.Err() != nil {
 		return nil, fmt.Errorf("%w: %w", errUnfit, o.edits.Err())
 	}

@@ -48,6 +48,9 @@ type servedModel struct {
 	view  *fleet.ModelView
 	pools [works]pool
 
+	many  bool // some node takes the blocks of several prompts or choices
+	needy bool // some node that answers is needy
+
 	adapterLoad time.Duration // of the model, if it is a LoRA adapter; 0: unknown
 	slowAdapter bool          // the adapter takes long to load
 }
@@ -115,6 +118,8 @@ type member struct {
 	latch  *busy.Latch
 	// connector is how the node hands KV blocks over for the model; nil: it does not.
 	connector connector.Connector
+	both      bool // the node's role for the model is both
+	needy     bool // the node decodes only and cannot compute a prompt
 }
 
 // nodeState is the data about a node for all its models.
@@ -253,6 +258,10 @@ func (d *Dispatcher) served(view *fleet.ModelView, before *servedModel, t *serve
 			d.fill(s, Work(work), was, now)
 		}
 	}
+	for _, m := range s.pools[Answer].members {
+		s.many = s.many || m.connector != nil && m.connector.Many()
+		s.needy = s.needy || m.needy
+	}
 	return s
 }
 
@@ -297,7 +306,8 @@ func (d *Dispatcher) fill(s *servedModel, work Work, was *pool, now time.Time) {
 		}
 		for _, r := range h.ranks {
 			m := member{node: h.state, rank: r, gate: gate, waits: waits, lacks: h.lacks}
-			m.connector = connector.Of(cluster.Hands(h.like.engine, h.hands, of))
+			m.connector, m.both = connector.Of(cluster.Hands(h.like.engine, h.hands, of)), of == cluster.RoleBoth
+			m.needy = of == cluster.RoleDecode && m.connector != nil && !m.connector.Alone()
 			m.engine = d.engine(h.state, h.like, s.view)
 			p.members = append(p.members, memberOf(m, earlier))
 		}

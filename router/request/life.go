@@ -30,7 +30,7 @@ type Life struct {
 	end    atomic.Uint32 // an End; set under mu
 	mu     sync.Mutex
 	aborts []*relay.Abort // one for each node being asked now
-	over   chan struct{}  // closed at the end; made under mu by the first Wait
+	over   chan struct{}  // closed at the end; made under mu by the first Wait or Await
 }
 
 // Start calls Begin, the first time only. Only the goroutine that owns the request calls Start and
@@ -109,6 +109,20 @@ func (l *Life) Wait(d time.Duration) bool {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+		return true
+	case <-over:
+		return false
+	}
+}
+
+// Await waits until done is closed. Await returns false if the request ends before.
+func (l *Life) Await(done <-chan struct{}) bool {
+	over, ok := l.overOf()
+	if !ok {
+		return false
+	}
+	select {
+	case <-done:
 		return true
 	case <-over:
 		return false

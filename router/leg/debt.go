@@ -1,0 +1,91 @@
+package leg
+
+import (
+	"bytes"
+	"strings"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/connector"
+)
+
+// debt is a prompt that P has computed and keeps until some node reads it.
+type debt struct {
+	owed bool    // no node is known to have read the prompt
+	to   *member // the node that was to answer
+}
+
+// repayWithin bounds the time that a node gets to read the blocks of a prompt whose answer nobody
+// wants any more. P's own time limit frees them if no node does.
+const repayWithin = 5 * time.Second
+
+// maxRepaid bounds the answer of such a node, in bytes.
+const maxRepaid = 1 << 20
+
+// repay asks a node for one token of the answer, in which nobody is interested, if P would keep the
+// blocks otherwise. The dispatcher does so in the background. The blocks stay at P if too much is
+// going on there.
+func (h *hand) repay() {
+	_, frees := h.with.(connector.Freer)
+	if !h.owed || !frees {
+		return
+	}
+	h.owed = false
+	l := h.of
+	n := h.reader()
+	if n == nil {
+		return
+	}
+	out, err := l.prepare(&attempt{member: n, split: true, frees: true})
+	if err != nil {
+		return
+	}
+	q := relay.Request{
+		Method: strings.Clone(out.Method), Path: strings.Clone(out.Path),
+		Header: bytes.Clone(out.Header), More: out.More,
+		ForwardAuthorization: bytes.Clone(out.ForwardAuthorization), Once: out.Once, Unrepeatable: true,
+	}
+	body := bytes.Join(out.Body, nil)
+	q.Body = [][]byte{body}
+	d := l.d // the leg ends before the errand does
+	d.errands.start(len(body), func() {
+		if err := drain(n, &q); err != nil {
+			d.log.Debug("blocks of a prompt may stay at the node that computed it", "node", n.node.ID, "error", err)
+		}
+	})
+}
+
+// reader returns the node that shall read the blocks: the one that was to answer, or another one if
+// that one seems to be out of service. reader returns nil if there is none.
+func (h *hand) reader() *member {
+	now := time.Now()
+	well := func(n *member) bool {
+		ok, _ := n.node.Eligible(now)
+		return ok && !n.node.Health.FailedLately(now)
+	}
+	if well(h.to) {
+		return h.to
+	}
+	for _, n := range h.of.pool.members {
+		if n.connector == h.with && well(n) {
+			return n
+		}
+	}
+	return nil
+}
+
+// drain sends q to n and reads the answer to its end.
+func drain(n *member, q *relay.Request) error {
+	until := time.Now().Add(repayWithin)
+	ex, err := n.node.Pool.Send(q, until)
+	if err != nil {
+		return err
+	}
+	defer ex.Close()
+	if err := ex.ReadHead(until); err != nil {
+		return err
+	}
+	ex.SetReadDeadline(until)
+	_, err = relay.Capture(nil, ex, relay.CaptureOptions{Limit: maxRepaid})
+	return err
+}

@@ -1,0 +1,112 @@
+package leg
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestFactsAreAskedForOnce checks that requests share a question, and when it is asked again.
+func TestFactsAreAskedForOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, e := newFacts(), new(errands)
+		var asked atomic.Int64
+		var fails atomic.Bool
+		get := func() (string, error) {
+			x := f.get("a", e, func() ([]byte, error) {
+				time.Sleep(time.Second)
+				if n := asked.Add(1); !fails.Load() {
+					return fmt.Append(nil, n), nil
+				}
+				return nil, errors.New("no answer")
+			})
+			<-x.done
+			return string(x.doc), x.err
+		}
+		want := func(doc string, questions int64) {
+			t.Helper()
+			if got, err := get(); got != doc || err != nil || asked.Load() != questions {
+				t.Errorf("%q, %v after %d questions; want %q after %d", got, err, asked.Load(), doc, questions)
+			}
+		}
+		var all sync.WaitGroup
+		for range 50 {
+			all.Go(func() { want("1", 1) })
+		}
+		all.Wait()
+		time.Sleep(factLife - time.Minute)
+		want("1", 1)
+		time.Sleep(time.Minute)
+		want("2", 2)
+		f.forget("a")
+		f.forget("unknown")
+		want("3", 3)
+
+		fails.Store(true)
+		f.forget("a")
+		for range 3 { // the failure counts for a moment
+			if _, err := get(); err == nil || asked.Load() != 4 {
+				t.Errorf("%v after %d questions", err, asked.Load())
+			}
+			f.forget("a")
+		}
+		fails.Store(false)
+		time.Sleep(factRetry)
+		want("5", 5)
+		e.end()
+		f.forget("a")
+		if _, err := get(); err != errErrands {
+			t.Errorf("after the end: %v", err)
+		}
+	})
+}
+
+func TestFactsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, e := newFacts(), new(errands)
+		for i := range maxFacts + 100 {
+			x := f.get(fmt.Sprint(i), e, func() ([]byte, error) { return nil, nil })
+			if <-x.done; x.err != nil {
+				t.Fatal(x.err)
+			}
+		}
+		if len(f.known) != maxFacts {
+			t.Errorf("%d facts are kept", len(f.known))
+		}
+		e.end()
+	})
+}
+
+func TestErrandsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := new(errands)
+		release, ran := make(chan struct{}), atomic.Int64{}
+		for range maxErrands {
+			if !e.start(1, func() { <-release; ran.Add(1) }) {
+				t.Fatal("too many")
+			}
+		}
+		if e.start(0, func() {}) {
+			t.Error("more errands than allowed")
+		}
+		close(release)
+		synctest.Wait()
+		if !e.start(maxErrandBytes, func() { time.Sleep(time.Second); ran.Add(1) }) {
+			t.Error("no errand after the others have ended")
+		}
+		if e.start(1, func() {}) {
+			t.Error("more bytes than allowed")
+		}
+		e.end()
+		if n := ran.Load(); n != maxErrands+1 {
+			t.Errorf("%d errands have run at the end", n)
+		}
+		if e.start(0, func() {}) {
+			t.Error("an errand after the end")
+		}
+	})
+}

@@ -1,0 +1,128 @@
+package leg
+
+import (
+	"bytes"
+	"errors"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/request"
+)
+
+// handed ends the hand-over of an attempt whose exchange ended in v with err. If the hand-over
+// failed, the node computes the prompt itself, or a needy node gets another partner. again says to
+// ask the node once more. Otherwise the attempt ends in the returned verdict.
+func (l *Leg) handed(a *attempt, v verdict, err error) (end verdict, again bool) {
+	if v == broken && errors.Is(err, relay.ErrStale) {
+		v = lost // the parameters may be used up, but the node is probably well
+	}
+	h := l.hand
+	together := h.done != nil
+	if v != answered && h.callOff() && (v == lost || v == failed500) {
+		v = unpaired // the node's failure follows from that of P
+	}
+	if together || v != unreached && v != starved {
+		h.ready = false
+	}
+	if v == answered || v == lost || v == failed500 {
+		h.owed = false
+	}
+	w := Unread
+	switch v {
+	case answered:
+		if a.status < 400 {
+			l.d.ways[Split].Inc()
+		}
+		return v, false
+	case unpaired:
+		w = h.way
+	case lost, failed500:
+	default:
+		return v, false
+	}
+	if a.member.needy && !h.mayTryAgain(w) {
+		l.alone(a, w)
+		return v, false
+	}
+	l.traceFailed(a, v)
+	if a.ex != nil {
+		a.ex.Close()
+		a.ex = nil
+	}
+	if l.alone(a, w); a.member.needy {
+		if v == unpaired {
+			h.tried = append(h.tried, h.partner)
+		}
+		if !l.pairAnew(a) {
+			return l.bereft(), false
+		}
+	}
+	if !l.anew(a) {
+		return abandoned, false
+	}
+	h.prefillBeside()
+	return v, true
+}
+
+// alone makes the attempt's node compute the prompt, because the hand-over has failed in way w. A
+// needy node just loses its partner.
+func (l *Leg) alone(a *attempt, w Way) {
+	h, now := l.hand, time.Now()
+	if l.way = w; l.Request.Life.Ended() == request.None && !l.Request.Expired() {
+		if l.d.ways[w].Inc(); w.failed() {
+			l.complainOfHandover(a, w)
+		}
+	}
+	if h.ready, h.near = false, [2]nearNode{}; h.factKey != "" {
+		l.d.facts.forget(h.factKey)
+	}
+	if a.member.needy {
+		a.split = false
+		return
+	}
+	l.mu.Lock() // Prefilled may use the cost
+	defer l.mu.Unlock()
+	a.cost.Close(now)
+	if h.pick < len(l.picks.times) {
+		l.picks.times[h.pick].Via = policy.Via{}
+	}
+	l.charge(a, h.pick, now)
+	if a.recorded && a.shares {
+		a.cost.Count(l.prompt.Keys(), &l.d.sharing)
+	}
+}
+
+// anew begins the attempt again at the same node. anew returns false if the request has ended.
+func (l *Leg) anew(a *attempt) bool {
+	l.disarm()
+	l.Request.Life.Leave(&a.abort)
+	a.abort.Reset()
+	l.wait.Done(time.Now(), 0, false)
+	a.sent = time.Now()
+	a.member.waits.Begin(&l.wait, a.sent, l.work(a))
+	if !l.arm(a) {
+		return false
+	}
+	l.traceBegin(a)
+	return true
+}
+
+// complainOfHandover logs a failed hand-over of the attempt.
+func (l *Leg) complainOfHandover(a *attempt, w Way) {
+	if count, ok := l.model.handovers.due(time.Now()); ok {
+		l.d.log.Warn("hand-over of a prompt failed", "reason", w.String(),
+			"prefill_node", l.hand.last.node, "node", a.member.node.ID, "model", l.model.name,
+			"failures_since_last_line", count)
+	}
+}
+
+// unreadable says whether the beginning of D's answer in ex means that D cannot read the blocks. A
+// refusal of D may be about the hand-over. If it is not, D refuses the request without one too. A
+// needy D gets no request without one, so its refusal is its answer.
+func (a *attempt) unreadable(ex *relay.Exchange) bool {
+	return ex.Status() >= 400 && !a.member.needy || ex.IsSSE() && bytes.HasPrefix(ex.Held(), errorEvent)
+}
+
+// errorEvent is the beginning of a stream that only reports an error.
+var errorEvent = []byte(`data: {"error"`)

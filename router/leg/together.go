@@ -1,0 +1,149 @@
+package leg
+
+import (
+	"encoding/json"
+	"net/http"
+	"sync"
+
+	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/request"
+	"github.com/cognitora/dataplane/router/scan"
+)
+
+// beside is a leg for P that runs beside D's exchange.
+type beside struct {
+	mu      sync.Mutex
+	running *Leg          // nil: it has ended
+	off     bool          // D has called it off
+	done    chan struct{} // closed once it has ended; nil: there is none
+	way     Way           // how it went; valid once done is closed
+}
+
+// prefillBeside asks P at once, beside D's exchange.
+func (h *hand) prefillBeside() {
+	p := h.prefill
+	if p == nil {
+		return
+	}
+	h.prefill, h.running, h.off, h.done = nil, p, false, make(chan struct{})
+	go func() {
+		defer close(h.done)
+		h.way = h.ask(p)
+	}()
+}
+
+// callOff ends P's leg beside D's exchange and waits for its end. failed says that P had failed
+// before.
+func (h *hand) callOff() (failed bool) {
+	if h.done == nil {
+		return false
+	}
+	h.mu.Lock()
+	ended := h.running == nil
+	if h.off = true; !ended {
+		h.running.callOff()
+	}
+	h.mu.Unlock()
+	<-h.done
+	h.done = nil
+	return ended && h.way != Split
+}
+
+// computed waits until P has computed the prompt beside D's exchange, whose answer has the status.
+// computed returns false if P has failed. The limits of P's own exchange bound the wait. computed
+// calls P off if D refuses the request.
+func (h *hand) computed(status int) bool {
+	switch {
+	case h.done == nil:
+		return true
+	case status >= 400:
+		h.callOff()
+		return true
+	}
+	<-h.done
+	return h.way == Split
+}
+
+// callOff ends the leg. Another goroutine than the leg's may call it, before Finish.
+func (l *Leg) callOff() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.off = true; l.now != nil { // the abort is that of a running attempt
+		l.abort.Cancel()
+	}
+}
+
+// unpair ends the exchange of D, because P has failed.
+func (l *Leg) unpair() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.phase == waiting {
+		l.phase = forsaken
+		l.abort.Cancel()
+	}
+}
+
+// mayTryAgain says whether a needy node may get another partner after a hand-over that failed in
+// way w. If P has refused the request, another P would refuse it too. The retry budget pays.
+func (h *hand) mayTryAgain(w Way) bool {
+	d := h.of.d
+	return h.fails < d.o.MaxNodes && h.refusal(w) == nil && d.budget.Allow()
+}
+
+// refusal returns the answer with which P has refused a request that it cannot serve, or nil.
+func (h *hand) refusal(w Way) *apierror.Error {
+	status := h.place.Status
+	if w != Refused || status < 400 || status >= 500 || status == http.StatusTooManyRequests {
+		return nil
+	}
+	e := &apierror.Error{
+		Status: status, Code: "prefill_refused", Message: "the node that computes the prompt refuses it",
+	}
+	for _, path := range [...][]string{{"error", "message"}, {"message"}} {
+		var text string
+		if v, _ := scan.Find(h.place.Body, path...); v != nil && json.Unmarshal(v, &text) == nil {
+			e.Message += ": " + text
+			break
+		}
+	}
+	return e
+}
+
+// pairAnew picks another node to compute the prompt for the attempt's needy node.
+func (l *Leg) pairAnew(a *attempt) bool {
+	h := l.hand
+	if h.fails++; !h.engage() {
+		l.alone(a, NoNode)
+		return false
+	}
+	h.prefill.tries.asked = append(h.prefill.tries.asked, h.tried...)
+	l.way, a.split = Split, true
+	l.prefillFirst(a)
+	return a.split
+}
+
+// orphaned says whether the attempt's node is needy and has no partner. A request that goes to such
+// a node as it is has none in any case.
+func (l *Leg) orphaned(a *attempt) bool {
+	api := l.Request.API
+	return a.member.needy && !a.split && l.way != Single && (api == scan.Chat || api == scan.Completions)
+}
+
+// bereft returns the verdict on an attempt whose needy node gets no partner.
+func (l *Leg) bereft() verdict {
+	if l.Request.Life.Ended() != request.None {
+		return abandoned
+	}
+	return orphaned
+}
+
+// errOrphaned returns the error of a request whose needy node has no partner.
+func (l *Leg) errOrphaned() *apierror.Error {
+	if l.hand != nil {
+		if e := l.hand.refusal(l.way); e != nil {
+			return e
+		}
+	}
+	return unavailable("no_prefill_node", "no node computes the prompt for the node that would answer, which cannot do "+
+		"so itself ("+l.way.String()+"); GET /admin/nodes at the router's admin port lists the nodes of role prefill")
+}
