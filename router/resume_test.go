@@ -394,8 +394,8 @@ func TestNoIDsInModeAuto(t *testing.T) {
 	}
 }
 
-// TestStrayingNode checks an engine that does not show that it goes on from the delivered tokens. The
-// client gets nothing of that engine's answer, unless the engine continues the text.
+// TestStrayingNode checks an engine that does not show that it goes on from the delivered tokens.
+// The client gets nothing of that engine's answer, unless the engine continues the text.
 func TestStrayingNode(t *testing.T) {
 	t.Parallel()
 	for mode, by := range map[string]string{"auto": "ids", "on": "text"} {
