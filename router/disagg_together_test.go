@@ -510,9 +510,9 @@ func TestSoakOfWires(t *testing.T) {
 			t.Skip("TestSoakOfHandovers does that")
 		}
 		d := w.divide(t, 2, 3)
-		s := newSoak(t, d, math.MaxInt64, time.Now().Add(soakTime(t)))
+		s := newSoak(t, d, math.MaxInt64)
 		s.leaving = true
-		s.run(slices.Concat(d.prefills, d.decodes))
+		s.run(soakTime(t), slices.Concat(d.prefills, d.decodes))
 		t.Logf("%d right, %d errors, %d left; hand-overs: %s", s.right.Load(), s.failed.Load(), s.left.Load(),
 			strings.Join(d.metrics().lines("cgn_router_handovers_total"), " "))
 		if s.right.Load() == 0 || d.handovers("split") == 0 {
