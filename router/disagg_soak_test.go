@@ -23,9 +23,9 @@ import (
 func TestSoakOfHandovers(t *testing.T) {
 	t.Parallel()
 	d := divide(t, 2, 3)
-	s := newSoak(t, d, math.MaxInt64, time.Now().Add(soakTime(t)))
+	s := newSoak(t, d, math.MaxInt64)
 	s.leaving = true
-	s.run(slices.Concat(d.prefills, d.decodes))
+	s.run(soakTime(t), slices.Concat(d.prefills, d.decodes))
 	t.Logf("%d right, %d errors, %d left; hand-overs: %s", s.right.Load(), s.failed.Load(), s.left.Load(),
 		strings.Join(d.metrics().lines("cgn_router_handovers_total"), " "))
 	if s.right.Load() == 0 {
@@ -55,8 +55,8 @@ func soakTime(t *testing.T) time.Duration {
 func TestKilledPrefillNodes(t *testing.T) {
 	t.Parallel()
 	d := divide(t, 2, 2)
-	s := newSoak(t, d, 200, time.Now().Add(soon))
-	s.run(d.prefills)
+	s := newSoak(t, d, 200)
+	s.run(soon, d.prefills)
 	if right := s.right.Load(); right != 200 {
 		t.Errorf("%d of 200 answers are right, %d are errors", right, s.failed.Load())
 	}
@@ -75,10 +75,10 @@ type soak struct {
 	right, failed, left atomic.Int64
 }
 
-// newSoak prepares a soak that ends after this many requests, or at until.
-func newSoak(t *testing.T, d *divided, requests int64, until time.Time) *soak {
+// newSoak prepares a soak of at most this many requests.
+func newSoak(t *testing.T, d *divided, requests int64) *soak {
 	t.Helper()
-	s := &soak{divided: d, until: until, prompts: make([]string, 24), want: make([]string, 24)}
+	s := &soak{divided: d, prompts: make([]string, 24), want: make([]string, 24)}
 	s.requests.Store(requests)
 	for i := range s.prompts {
 		s.prompts[i] = longPrompt(fmt.Sprint("prompt ", i))
@@ -90,8 +90,9 @@ func newSoak(t *testing.T, d *divided, requests int64, until time.Time) *soak {
 	return s
 }
 
-// run sends the requests while nodes die, and waits until nothing is left of them.
-func (s *soak) run(victims []*engine.Engine) {
+// run sends requests for some time while nodes die, and waits until nothing is left of them.
+func (s *soak) run(lasts time.Duration, victims []*engine.Engine) {
+	s.until = time.Now().Add(lasts)
 	var clients, killer sync.WaitGroup
 	for worker := range 12 {
 		clients.Go(func() { s.ask(rand.New(rand.NewPCG(7, uint64(worker)))) })

@@ -394,6 +394,28 @@ func TestNoIDsInModeAuto(t *testing.T) {
 	}
 }
 
+// TestStrayingNode checks an engine that does not show that it goes on from the delivered tokens.
+// The client gets nothing of that engine's answer, unless the engine continues the text.
+func TestStrayingNode(t *testing.T) {
+	t.Parallel()
+	for mode, by := range map[string]string{"auto": "ids", "on": "text"} {
+		s := serve(t, simulate(t, 2, func(c *engine.Config) { c.OmitTokenIDs = c.ID == "sim-1" }), resumes(mode))
+		for i := 0; ; i++ {
+			got, want, r := s.broken(chatPath, chatBody(fmt.Sprint(i), `,"stream":true,"max_tokens":20`), 5)
+			if r.node() != "sim-0" {
+				continue
+			}
+			if mode == "on" && (!got.same(want) || got.dones != 1) || mode == "auto" && (len(got.text) != 20 ||
+				got.err != "the backend failed before the stream was complete" || got.dones != 0) {
+				t.Errorf("%s:\n%+v\n%+v\n%s", mode, got, want, r.body)
+			}
+			break
+		}
+		result := map[string]string{"auto": "failed", "on": "complete"}[mode]
+		eventually(t, "it is counted", func() bool { return s.resumed(by, result) == 1 })
+	}
+}
+
 // TestOldClientsAreNotResumed checks that a client with HTTP/1.0 gets its stream.
 func TestOldClientsAreNotResumed(t *testing.T) {
 	t.Parallel()

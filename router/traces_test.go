@@ -167,7 +167,7 @@ func TestTraceOfABrokenStream(t *testing.T) {
 	t.Run("engine gone", func(t *testing.T) {
 		t.Parallel()
 		c := collect(t)
-		s, resp, _ := stalled(t, c)
+		s, resp, _ := stalled(t, c, func(o *router.Config) { o.Router.Resume.Mode = "off" })
 		s.engines[0].Kill()
 		if _, err := io.ReadAll(resp.Body); err != nil {
 			t.Error(err)

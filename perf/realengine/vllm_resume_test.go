@@ -124,8 +124,8 @@ func spokenIn(body []byte) (s spoken) {
 }
 
 // TestVLLMResume: an engine is killed in the middle of its ten of twenty streams, and the other
-// engine goes on with them. The ids that it gets are exactly those of the prompt and of the delivered tokens, and
-// each client gets one well-formed stream, with each piece of text once.
+// engine goes on with them. The ids that it gets are exactly those of the prompt and of the
+// delivered tokens, and each client gets one well-formed stream, with each piece of text once.
 func TestVLLMResume(t *testing.T) {
 	const streams, tokens = 20, 120
 	s := prepared(t, "vllm")

@@ -95,8 +95,13 @@ type Dispatcher struct {
 	rebuilding sync.Mutex
 	gone       gone             // guarded by rebuilding
 	stalls     []patience.Stall // scratch memory of Run
-	errands    errands
-	facts      facts
+	background
+}
+
+// background is what outlives single requests besides the fleet.
+type background struct {
+	errands errands
+	facts   facts
 }
 
 // counts are counters that are bound to their labels.

@@ -50,6 +50,7 @@ const (
 	asking               // a further node is asked
 	closed               // the stream has its closing event
 	strayed              // the engine does not go on from the delivered tokens
+	given                // up: the stream ends with an error
 )
 
 // resumedMethods are methods of a Resumed, bound once. Passing them allocates nothing.
@@ -192,7 +193,12 @@ func (p *Resumed) End(t *Task, out []byte, o relay.Outcome) (rest []byte, more b
 		p.ended(t, true)
 		return out, false
 	case was == strayed:
-	case was == asking, o != relay.UpstreamFailed && o != relay.IdleTimeout, !t.Request.Going():
+		if rest, more = p.broken(t, out); !more && !t.mended {
+			p.state = given
+			return rest, true // only Next can fail
+		}
+		return rest, more
+	case was == asking, was == given, o != relay.UpstreamFailed && o != relay.IdleTimeout, !t.Request.Going():
 		p.ended(t, false)
 		return out, false
 	}
@@ -221,19 +227,23 @@ func (p *Resumed) broken(t *Task, out []byte) (rest []byte, more bool) {
 	case by == resume.End:
 		return p.mend(t, p.stream.Close(out))
 	case by == resume.None && p.legs > 0:
-		p.ended(t, false)
+		if p.state != strayed { // otherwise the stream has not ended yet
+			p.ended(t, false)
+		}
 		return out, false
 	case by == resume.None:
 		t.planner.countResumed("impossible", why.String())
 		return out, false
 	case by != resume.Start && !p.stream.Left(r.Scan, r.Body()):
 		return p.mend(t, p.stream.Cut(out))
-	case p.legs >= t.planner.parts.Resume.MaxNodes:
+	case len(p.lost) >= t.planner.parts.Resume.MaxNodes && p.state != strayed:
 		t.planner.countResumed("impossible", "nodes")
 		return out, false
 	}
-	node, _, _ := t.Node()
-	p.lost = append(p.lost, node)
+	if p.state != strayed {
+		node, _, _ := t.Node()
+		p.lost = append(p.lost, node)
+	}
 	t.credit(p.stream.Counts())
 	return out, true
 }
@@ -250,6 +260,9 @@ func (p *Resumed) mend(t *Task, out []byte) ([]byte, bool) {
 
 // Next implements Plan.
 func (p *Resumed) Next(t *Task) *apierror.Error {
+	if p.state == given {
+		return errSeam
+	}
 	p.state = asking
 	by, _ := p.stream.How()
 	lacking, drop, ok := p.lacking(t, by)

@@ -361,8 +361,8 @@ func FuzzFirst(f *testing.F) {
 	})
 }
 
-// BenchmarkMany reads the chunks of as many streams in turn as a busy router has, whose memory is in
-// no cache.
+// BenchmarkMany reads the chunks of as many streams in turn as a busy router has, whose memory is
+// in no cache.
 func BenchmarkMany(b *testing.B) {
 	for _, n := range []int{512, 8192} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
