@@ -1,6 +1,7 @@
 package router_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/router"
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
@@ -22,9 +24,9 @@ import (
 // an error, and at the end nothing is left of any request.
 func TestSoakOfHandovers(t *testing.T) {
 	t.Parallel()
-	d := divide(t, 2, 3)
+	d := divide(t, 2, 3, func(c *router.Config) { c.Router.Resume.Mode = cmp.Or(os.Getenv("SOAK_RESUME"), "auto") })
 	s := newSoak(t, d, math.MaxInt64)
-	s.leaving = true
+	s.leaving = os.Getenv("SOAK_STAY") == ""
 	s.run(soakTime(t), slices.Concat(d.prefills, d.decodes))
 	t.Logf("%d right, %d errors, %d left; hand-overs: %s", s.right.Load(), s.failed.Load(), s.left.Load(),
 		strings.Join(d.metrics().lines("cgn_router_handovers_total"), " "))
@@ -127,7 +129,7 @@ func (s *soak) ask(rng *rand.Rand) {
 		switch {
 		case err != nil || r.err != nil:
 			if s.left.Add(1); !leaves {
-				s.t.Errorf("no answer: %v, %v", err, r)
+				s.t.Errorf("no answer: %v, %v\n%s", err, r, s.log.last(12))
 			}
 		case r.status != 200 || strings.Contains(string(r.body), `"error":{`):
 			s.failed.Add(1)

@@ -491,3 +491,35 @@ func TestNodesOfRoleBoth(t *testing.T) {
 		}
 	}
 }
+
+// TestAnotherDecodeNode checks that a node that takes over for one that cannot be reached gets the
+// parameters of the hand-over only if it has the same connector, and did not make them itself.
+func TestAnotherDecodeNode(t *testing.T) {
+	t.Parallel()
+	for name, other := range map[string]string{"another connector": "mooncake", "P itself": ""} {
+		engines := simulate(t, 3, handing, func(c *engine.Config) {
+			if c.ID == "sim-2" && other != "" {
+				c.Connector = engine.Connector(other)
+			}
+		})
+		s := serve(t, nil, scored, func(c *router.Config) {
+			c.Router.Backends = []string{engines[0].URL() + ",id=p,role=both,connector=nixl",
+				engines[1].URL() + ",id=d,role=decode"}
+			if other != "" {
+				c.Router.Backends[0] = engines[0].URL() + ",id=p,role=prefill"
+				c.Router.Backends = append(c.Router.Backends, engines[2].URL()+",id=e,role=decode,connector="+other)
+			}
+		})
+		eventually(t, "the nodes are in service", func() bool {
+			return s.nodes()["p"].Eligible && s.nodes()["d"].Eligible
+		})
+		engines[1].Refuse()
+		for i := range 6 {
+			r := s.chat(chatBody(longPrompt(fmt.Sprint(name, i)), streaming))
+			p := r.header.Get("x-cgn-prefill-node")
+			if r.status != 200 || r.err != nil || p == r.node() || p != "" && r.node() == "e" {
+				t.Errorf("%s: %v, prompt from %q", name, r, p)
+			}
+		}
+	}
+}

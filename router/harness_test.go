@@ -357,6 +357,12 @@ func (l *logged) count(text string) int {
 	return strings.Count(l.b.String(), text)
 }
 
+// last returns the last lines.
+func (l *logged) last(lines int) string {
+	all := strings.Split(strings.TrimSuffix(l.text(), "\n"), "\n")
+	return strings.Join(all[max(len(all)-lines, 0):], "\n")
+}
+
 func (l *logged) text() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

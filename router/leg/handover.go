@@ -356,6 +356,11 @@ func (l *Leg) decideWay(a *attempt, pick int, cost *books.Cost) {
 	if h.pick, a.split = pick, false; l.way >= Over && !a.member.needy {
 		return // one hand-over of a request that leads to nothing is enough
 	}
+	if h.ready && (a.member.connector != h.with || a.member.node == h.partner.node) {
+		h.repay() // the blocks are of no use to this node
+		h.ready = false
+		h.engage()
+	}
 	h.with = a.member.connector
 	if l.way = l.wayOf(a); l.way != Split {
 		l.d.ways[l.way].Inc()
