@@ -181,13 +181,19 @@ func (c *call) End(out []byte, o relay.Outcome, err error) (rest []byte, more bo
 		c.task.Broke(err)
 		return rest, true
 	}
-	if c.task.Mended() || o == relay.Complete || o == relay.Enough {
+	switch {
+	case c.task.Mended() && len(rest) == len(out): // the relay cuts a failed response that nothing ends
+		return append(rest, emptyComment...), false
+	case c.task.Mended() || o == relay.Complete || o == relay.Enough:
 		return rest, false
 	}
 	e := c.task.Failure(err)
 	e.RequestID = string(c.id)
 	return apierror.StreamEvent(rest, c.request.API, e), false
 }
+
+// emptyComment is a block of an event stream that means nothing.
+const emptyComment = ":\n\n"
 
 // Next gets the exchange that continues the client's stream from the plan.
 func (c *call) Next() (*relay.Exchange, error) {
