@@ -183,6 +183,7 @@ type mishap struct {
 	// either says that the outcome depends on whether D's connection was used before. Parameters
 	// are then lost, because nobody knows whether D has read them.
 	either bool
+	mute   bool // the engine of P has no connector
 	// late says that engines tell of blocks that they cannot read only after the head of their
 	// answer, as vLLM does in a stream.
 	late bool
@@ -221,6 +222,7 @@ var mishaps = map[string]mishap{
 	"D is slower than the lease, and tells in its stream": {
 		decode: once(engine.Fault{Slow: engine.Duration(1500 * time.Millisecond)}), late: true, result: "unread",
 		computed: 1},
+	"P has no connector": {mute: true, result: "garbled"},
 	"both die": {nodes: [2]int{1, 2}, prefill: &engine.Fault{Reset: true}, decode: &engine.Fault{Reset: true},
 		result: "broken"},
 }
@@ -251,6 +253,9 @@ func (m mishap) happens(t *testing.T, more string) {
 	engines := simulate(t, max(m.nodes[0], 1)+max(m.nodes[1], 1), handing, func(c *engine.Config) {
 		if m.late {
 			c.LoadFailure = engine.LoadFailInStream
+		}
+		if m.mute && c.ID == "sim-0" {
+			c.Connector = ""
 		}
 	})
 	prefills := max(m.nodes[0], 1)

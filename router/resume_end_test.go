@@ -10,8 +10,8 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// TestNodeDiesAfterTheEnd checks that a stream that has its closing event ends well if its node dies
-// before the end of the response.
+// TestNodeDiesAfterTheEnd checks that a stream that has its closing event ends well if its node
+// dies before the end of the response.
 func TestNodeDiesAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	const stream = `data: {"id":"a","object":"chat.completion.chunk","created":1,"model":"sim","choices":[{"index":0,` +

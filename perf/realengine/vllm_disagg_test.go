@@ -215,7 +215,7 @@ func (w *site) killedPrefill(t *testing.T, plain *engine, prefills []*engine) {
 		t.Log(text)
 		n++
 	}
-	if n > requests/50 {
+	if n > 0 {
 		t.Errorf("%d answers differ from one server's", n)
 	}
 	t.Logf("%s", regexp.MustCompile(`(?m)^cgn_router_handovers_total.*$`).FindAll(w.read("/metrics"), -1))
