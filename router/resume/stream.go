@@ -91,6 +91,7 @@ type kept struct {
 	texts   bool // text is kept
 	byText  bool // text may be continued
 	begun   bool // some chunk has been delivered, so head is known
+	listed  bool // the engine has sent ids
 
 	prompt    int    // ids of the prompt; -1: unknown
 	text      []byte // of the answer, as in a JSON string
@@ -156,8 +157,8 @@ func (s *Stream) Lost() Why { return s.why }
 
 // First reads an event of the first leg and appends what the client gets of it to out.
 func (s *Stream) First(e sse.Event, out []byte) []byte {
-	if s.why != Possible && s.shows {
-		return append(out, e.Raw...)
+	if s.why != Possible && (s.shows || s.begun && !s.listed) {
+		return append(out, e.Raw...) // there is nothing to hide
 	}
 	if ids, ok := s.form.match(e.Data, len(s.head)); ok {
 		return s.plain(e, ids, out)
@@ -176,7 +177,9 @@ func (s *Stream) First(e sse.Event, out []byte) []byte {
 	}
 	s.promptOf(&c, e.Data)
 	s.note(&c, e.Data)
-	s.form = learn(&c, e.Data)
+	if s.why == Possible {
+		s.form = learn(&c, e.Data)
+	}
 	if s.shows {
 		return append(out, e.Raw...)
 	}
@@ -200,7 +203,10 @@ func (c *chunk) hideIDs(ed *edits) {
 // promptOf reads the ids of the prompt, which come once.
 func (s *Stream) promptOf(c *chunk, data []byte) {
 	list := c.promptIDs.of(data)
-	if s.prompt >= 0 || len(list) == 0 || list[0] != '[' || s.why != Possible {
+	if len(list) == 0 || list[0] != '[' {
+		return
+	}
+	if s.listed = true; s.prompt >= 0 || s.why != Possible {
 		return
 	}
 	if room := len(s.ids) + len(list)/idLength; room > cap(s.ids) && s.why == Possible {
@@ -229,6 +235,7 @@ func (s *Stream) plain(e sse.Event, ids span, out []byte) []byte {
 // note reads what a chunk adds to the answer, but for the ids of the prompt.
 func (s *Stream) note(c *chunk, data []byte) {
 	if c.listed {
+		s.listed = true
 		s.addIDs(c.ids.of(data))
 	} else if c.visible() {
 		s.idsLost = true

@@ -142,6 +142,65 @@ func TestHow(t *testing.T) {
 	}
 }
 
+// TestFormsHaveNothingOfAStream checks that the number of forms does not grow with that of streams.
+func TestFormsHaveNothingOfAStream(t *testing.T) {
+	was := forms.all.Load()
+	forms.all.Store(nil)
+	defer forms.all.Store(was)
+	f := fmt.Sprintf
+	for i := range 2 * maxForms {
+		for _, tail := range []string{
+			f(`"system_fingerprint":"b-%d"}`, i), f(`"trace": "t-%d"}`, i), f(`"sent":%d}`, 1<<20+i), f(`"tags":["t-%d"]}`, i),
+		} {
+			s := begun(t, Asked{}, true)
+			feed(s, chatHead+`"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}],`+tail)
+			if s.form != nil || s.Lost() != Possible {
+				t.Fatalf("%s: %v", tail, s.Lost())
+			}
+		}
+	}
+	s := begun(t, Asked{}, false)
+	if feed(s, f(roleOf, "[1]"), f(tokenOf, `"a"`, "[3]")); s.form == nil || len(*forms.all.Load()) != 1 {
+		t.Errorf("the usual chunk has no form")
+	}
+}
+
+// TestFullFormsTakeNoLock checks that a chunk of an unknown form waits for no other stream once no
+// form can be added.
+func TestFullFormsTakeNoLock(t *testing.T) {
+	was := forms.all.Load()
+	full := make([]*form, maxForms)
+	for i := range full {
+		full[i] = new(form)
+	}
+	forms.all.Store(&full)
+	defer forms.all.Store(was)
+	forms.adding.Lock()
+	defer forms.adding.Unlock()
+	s := begun(t, Asked{}, false)
+	word := fmt.Sprintf(tokenOf, `"a"`, "[3]")
+	if feed(s, fmt.Sprintf(roleOf, "[1]"), word, word); s.form != nil || len(s.ids) != 3 {
+		t.Errorf("form %v, ids %v", s.form, s.ids)
+	}
+}
+
+// TestLostStreamsPassUnread checks that the chunks of an engine without ids pass as they are.
+func TestLostStreamsPassUnread(t *testing.T) {
+	f := fmt.Sprintf
+	s := begun(t, Asked{}, false)
+	if feed(s, f(roleOf, "null"), f(tokenOf, `"a"`, "null")); s.Lost() != Unknown || s.form != nil {
+		t.Fatalf("%v, form %v", s.Lost(), s.form)
+	}
+	if got, want := feed(s, "no chunk", f(tokenOf, `"b"`, "null")), streamOf("no chunk", f(tokenOf, `"b"`, "null")); got != want {
+		t.Errorf("%s\n%s", got, want)
+	}
+	s = begun(t, Asked{}, false)
+	feed(s, f(roleOf, "[1]"), f(tokenOf, `"a"`, "null")) // ids may follow
+	if got, want := feed(s, f(tokenOf, `"b"`, "[3]")), streamOf(f(tokenOf, `"b"`, "null")); got != want {
+		t.Errorf("%s\n%s", got, want)
+	}
+}
+
 // TestMemoryIsShared checks the bound on all streams together, and that it is given back.
 func TestMemoryIsShared(t *testing.T) {
 	m := NewMemory(4096)
