@@ -139,10 +139,11 @@ func small[T any](b []T, size int) []T {
 	return b[:0]
 }
 
-// Free frees what only another engine would need. Nothing can go on with the stream afterwards.
+// Free frees what only another engine would need. Nothing can go on with the stream afterwards, and
+// chunks count as tokens.
 func (s *Stream) Free() {
 	s.memory.give(s.held)
-	s.held, s.ids, s.text = 0, nil, nil
+	s.held, s.ids, s.text, s.prompt, s.sure = 0, nil, nil, -1, 0
 }
 
 // lose notes that no engine can go on with the stream any more.
@@ -169,7 +170,7 @@ func (s *Stream) First(e sse.Event, out []byte) []byte {
 		return append(out, e.Raw...)
 	}
 	if !s.begun {
-		if s.begun = true; c.choices > maxHead {
+		if s.begun = true; c.choices > maxHead || !c.named {
 			s.lose(Unread)
 		} else {
 			s.head = append(s.head[:0], e.Data[:c.choices]...)

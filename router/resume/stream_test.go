@@ -346,6 +346,59 @@ func TestClose(t *testing.T) {
 	}
 }
 
+// TestNoUsageOfALostStream checks that a stream that meets a stop string has no usage from the
+// router once its ids are no longer kept.
+func TestNoUsageOfALostStream(t *testing.T) {
+	f := fmt.Sprintf
+	for _, freed := range []bool{false, true} {
+		s := later(t, Asked{Usage: true, Stops: true}, `{"model":"m","messages":[],"stop":"bc"}`, IDs)
+		out, _ := s.Later(event(f(roleOf, "[1,2,3,4,5]")), nil)
+		if s.lose(Full); freed {
+			s.Free()
+		}
+		if n := s.Tokens(); n < 0 {
+			t.Errorf("%d tokens", n)
+		}
+		if c := s.Counts(); c.Completion < 0 || freed && c.HasPrompt {
+			t.Errorf("counts %+v", c)
+		}
+		word := strings.Replace(f(tokenOf, `"c"`, "[6]"), `"finish_reason":null,`, `"finish_reason":null,"stop_reason":null,`, 1)
+		out, v := s.Later(event(word), out)
+		if v != Over || strings.Contains(string(out), "usage") || !strings.HasSuffix(string(out), "data: [DONE]\n\n") {
+			t.Errorf("%v: %s", v, out)
+		}
+	}
+}
+
+// These are chunks whose names do not stand before their choices, as llama.cpp sends them.
+var unnamed = []string{
+	`{"choices":[{"index":0,"delta":{"content":"c"},"finish_reason":null}],"created":1,"id":"x","model":"m",` +
+		`"object":"chat.completion.chunk"}`,
+	`{"id":"x","object":"chat.completion.chunk","created":1,"choices":[{"index":0,"delta":{"content":"c"},` +
+		`"finish_reason":null}],"model":"m"}`,
+	`{"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"c"},` +
+		`"finish_reason":null}],"id":"y"}`,
+	`{"id":"x","object":"chat.completion.chunk","model":"m","choices":[{"index":0,"delta":{"content":"c"},` +
+		`"finish_reason":null}]}`,
+}
+
+// TestNamesStandBeforeChoices checks that no chunk can lack or repeat what names its stream: an
+// engine that writes that elsewhere neither begins nor continues a stream that goes on.
+func TestNamesStandBeforeChoices(t *testing.T) {
+	for _, c := range unnamed {
+		s := begun(t, Asked{}, true)
+		if got := feed(s, c); got != streamOf(c) || s.Lost() != Unread {
+			t.Errorf("%v: %s", s.Lost(), got)
+		}
+		for _, by := range []By{Start, Text} {
+			s := later(t, Asked{}, plainBody, by)
+			if out, v := s.Later(event(c), nil); v != Wrong || len(out) > 0 || s.Lost() != Refused {
+				t.Errorf("%v: %v, %v, %s", by, v, s.Lost(), out)
+			}
+		}
+	}
+}
+
 // TestNothingIsAllocated: a chunk costs no allocation, whatever its form.
 func TestNothingIsAllocated(t *testing.T) {
 	f := fmt.Sprintf
