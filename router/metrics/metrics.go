@@ -191,7 +191,7 @@ func newResumed(s *metric.Set) *prometheus.CounterVec {
 		"complete (another node went on by token ids (ids) or text, or began anew (start), or only the closing event "+
 		"was missing (end)), failed (another node was asked, and the stream ended with an error), or impossible, by "+
 		"reason: tool, reasoning, unknown (no token ids), unread, refused, seam (the text of the last tokens is "+
-		"unknown), nodes (retry.max_nodes). impossible with memory counts streams that found no room, broken or not.",
+		"unknown), nodes (retry.max_nodes), crowded (too many other streams began to go on at once). impossible with memory counts streams that found no room, broken or not.",
 		"result", "by")
 }
 

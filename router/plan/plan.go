@@ -44,11 +44,12 @@ type Planner struct {
 	searches  atomic.Int32  // running searches for stored responses
 	lostAfter time.Duration // see responsesLost
 	held      heldBytes     // of answers that wait for a judgement
+	resuming  chan struct{} // an element for each stream that another node is asked to go on with
 }
 
 // New returns a planner.
 func New(p Parts) *Planner {
-	planner := &Planner{parts: p, lostAfter: responsesLost}
+	planner := &Planner{parts: p, lostAfter: responsesLost, resuming: make(chan struct{}, maxResuming)}
 	if p.Choose == nil {
 		planner.parts.Choose = planner.choose
 	}

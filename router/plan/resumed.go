@@ -27,6 +27,15 @@ type Resume struct {
 // its prompt come in one event, which must not be longer than sse.MaxEventBytes.
 const maxIDsBody = 512 << 10
 
+const (
+	// maxResuming is the number of streams that other nodes are asked to go on with at once, from
+	// then until the first event. A node's death breaks all its streams, whose prompts the nodes
+	// left must compute. Further streams wait.
+	maxResuming = 64
+	// resumingTime is the longest time for which a stream waits for its turn. It ends then.
+	resumingTime = 5 * time.Second
+)
+
 // Resumed answers with one leg. If the leg's node breaks the stream off, another node goes on.
 type Resumed struct {
 	legs     int // further legs
@@ -39,6 +48,7 @@ type Resumed struct {
 	lost     []string  // nodes that have broken the stream off
 	state    resumedState
 	first    bool // the engine may be asked for ids
+	placed   bool // the stream has a place in Planner.resuming
 	bound    resumedMethods
 }
 
@@ -87,11 +97,31 @@ func (t *Task) resumable(chosen Plan) Plan {
 
 // reset frees what the request has used. The memory may serve another request.
 func (p *Resumed) reset() {
+	p.leave()
 	p.stream.Reset()
 	p.planner, p.task, p.question, p.legs, p.ways, p.state = nil, nil, leg.Question{}, 0, resume.None, running
 	clear(p.lost[:cap(p.lost)])
-	p.lost, p.first = p.lost[:0], false
+	p.lost, p.first, p.placed = p.lost[:0], false, false
 	p.body.Reset()
+}
+
+// enter waits until the stream has a place in Planner.resuming.
+func (p *Resumed) enter(t *Task) bool {
+	p.leave()
+	now := time.Now()
+	p.placed = t.Request.Life.Acquire(p.planner.resuming, t.Request.Before(now.Add(resumingTime)).Sub(now))
+	return p.placed
+}
+
+// leave undoes enter.
+func (p *Resumed) leave() {
+	if p.placed {
+		select {
+		case <-p.planner.resuming:
+		default: // cannot happen
+		}
+	}
+	p.placed = false
 }
 
 // how names the way in which other nodes went on; "" if none did.
@@ -156,6 +186,7 @@ func (p *Resumed) fits(n *fleet.Node) bool {
 
 // Event implements Plan.
 func (p *Resumed) Event(t *Task, e sse.Event, out []byte, at time.Time) (rest []byte, enough bool) {
+	p.leave()
 	switch {
 	case !t.Read(e, at):
 		return out, false
@@ -184,6 +215,7 @@ func (p *Resumed) Event(t *Task, e sse.Event, out []byte, at time.Time) (rest []
 
 // End implements Plan.
 func (p *Resumed) End(t *Task, out []byte, o relay.Outcome) (rest []byte, more bool) {
+	p.leave()
 	switch was := p.state; {
 	case was == closed:
 		p.ended(t, true)
@@ -264,6 +296,12 @@ func (p *Resumed) Next(t *Task) *apierror.Error {
 		return errSeam
 	}
 	p.state = asking
+	if !p.enter(t) {
+		if t.Request.Going() {
+			t.planner.countResumed("impossible", "crowded")
+		}
+		return errSeam
+	}
 	by, _ := p.stream.How()
 	lacking, drop, ok := p.lacking(t, by)
 	r := t.Request

@@ -129,6 +129,26 @@ func (l *Life) Await(done <-chan struct{}) bool {
 	}
 }
 
+// Acquire puts an element into slots, which may wait for at most d until slots has room. Acquire
+// returns false if it has not, or if the request ends before. Those who wait get room in the order
+// of their arrival.
+func (l *Life) Acquire(slots chan<- struct{}, d time.Duration) bool {
+	over, ok := l.overOf()
+	if !ok {
+		return false
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case slots <- struct{}{}:
+		return true
+	case <-timer.C:
+		return false
+	case <-over:
+		return false
+	}
+}
+
 // overOf returns the channel over. ok is false if the request has ended.
 func (l *Life) overOf() (over <-chan struct{}, ok bool) {
 	l.mu.Lock()

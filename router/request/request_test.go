@@ -2,6 +2,7 @@ package request
 
 import (
 	"log/slog"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -109,6 +110,39 @@ func TestWaitEndsWithTheLife(t *testing.T) {
 		}
 		if l.Wait(time.Hour) || took() != 2*time.Second {
 			t.Errorf("after the end a wait lasted until %v", took())
+		}
+	})
+}
+
+// TestAcquire checks that those who wait get room in the order of their arrival, and that a wait ends
+// with its time and with the request.
+func TestAcquire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slots := make(chan struct{}, 1)
+		var lives [4]Life
+		got := make(chan int, len(lives))
+		var done sync.WaitGroup
+		for i := range lives {
+			done.Go(func() {
+				if lives[i].Acquire(slots, time.Hour) {
+					got <- i
+				}
+			})
+			synctest.Wait()
+		}
+		lives[1].Cancel()
+		if began := time.Now(); new(Life).Acquire(slots, time.Minute) || time.Since(began) != time.Minute {
+			t.Errorf("a wait of 1 minute took %v", time.Since(began))
+		}
+		for _, want := range []int{0, 2, 3} {
+			if i := <-got; i != want {
+				t.Errorf("%d got room, not %d", i, want)
+			}
+			synctest.Wait()
+			<-slots
+		}
+		if done.Wait(); lives[1].Acquire(slots, time.Hour) || len(slots) != 0 {
+			t.Error("room for a request that has ended")
 		}
 	})
 }

@@ -16,6 +16,7 @@ func (s span) of(data []byte) []byte { return data[s.from:s.to] }
 type chunk struct {
 	choices int  // offset of the name of the member choices; what comes before is the head
 	clean   bool // the head has only strings, numbers and nulls
+	named   bool // the head has id, object, created and model, and nothing behind choices has
 	empty   bool // choices has no element
 	foreign bool // choices has several elements, or one with another index than 0
 
@@ -43,10 +44,17 @@ func (c *chunk) read(data []byte) bool {
 	if cur.Kind() != jsonscan.Object {
 		return false
 	}
+	names, late := 0, false
 	for ok := cur.Object(); ok; ok = cur.NextMember() {
 		cur.Kind()
 		at := cur.Pos()
-		switch string(cur.Key()) {
+		key := cur.Key()
+		if name := nameOf(key); c.choices == 0 {
+			names |= name
+		} else {
+			late = late || name > 0
+		}
+		switch string(key) {
 		case "choices":
 			if c.choices > 0 || cur.Kind() != jsonscan.Array {
 				return false
@@ -70,7 +78,26 @@ func (c *chunk) read(data []byte) bool {
 		}
 	}
 	cur.End()
+	c.named = names == allNames && !late
 	return !cur.Failed() && c.choices > 0
+}
+
+// allNames are the bits of nameOf for all members that name a stream.
+const allNames = 1<<4 - 1
+
+// nameOf returns the bit of a member that names the stream in each of its chunks, or 0.
+func nameOf(key []byte) int {
+	switch string(key) {
+	case "id":
+		return 1
+	case "object":
+		return 2
+	case "created":
+		return 4
+	case "model":
+		return 8
+	}
+	return 0
 }
 
 // value passes over the next value and returns its place.

@@ -8,7 +8,7 @@ import (
 
 // form is what chunks have in common that differ only in their heads, texts and ids. Nearly all
 // chunks have the form of the chunk before, and are then read without parsing. Streams share forms,
-// which are immutable.
+// which are immutable. No form has anything of one stream, such as its id, in it.
 type form struct {
 	opening []byte // from the name of choices up to the text, with its first quote
 	middle  []byte // from the text's last quote up to the list of ids
@@ -43,13 +43,34 @@ func learn(c *chunk, data []byte) *form {
 	if c.listed {
 		f.behind = data[ids.to:]
 	}
+	if !constant(f.opening[:len(f.opening)-1]) || !constant(f.middle) || !constant(f.behind) {
+		return nil
+	}
 	return f.shared()
 }
 
-// shared returns the same form from forms, or nil if forms is full.
+// constant says whether part, which is a part of a chunk between values, has no value that may
+// differ between streams: no string, and no number but zeros.
+func constant(part []byte) bool {
+	last := byte(0)
+	for _, b := range part {
+		if b-'1' < 9 || b == '"' && (last == ':' || last == '[') {
+			return false
+		}
+		if b != ' ' {
+			last = b
+		}
+	}
+	return true
+}
+
+// shared returns the same form from forms, or nil if forms is full. shared takes no lock then.
 func (f *form) shared() *form {
 	if known := find(f); known != nil {
 		return known
+	}
+	if all := forms.all.Load(); all != nil && len(*all) == maxForms {
+		return nil
 	}
 	forms.adding.Lock()
 	defer forms.adding.Unlock()

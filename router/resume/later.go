@@ -26,7 +26,7 @@ func (s *Stream) Later(e sse.Event, out []byte) (rest []byte, v Verdict) {
 		return s.First(e, out), GoOn
 	}
 	var c chunk
-	if !c.read(e.Data) || c.foreign || !c.clean {
+	if !c.read(e.Data) || c.foreign || !c.clean || !c.named {
 		if bytes.HasPrefix(e.Data, failure) {
 			s.lose(Refused)
 			return append(out, e.Raw...), GoOn // the engine's own error ends the stream
@@ -249,9 +249,9 @@ func (s *Stream) limit(cur *jsonscan.Cursor, prompt int64, ed *edits) {
 }
 
 // Close appends the rest of a stream whose finish_reason has been delivered: the usage, if the
-// client wants it and the ids of the prompt are known, and the closing event.
+// client wants it and all tokens are known, and the closing event.
 func (s *Stream) Close(out []byte) []byte {
-	if s.Usage && !s.counted && s.prompt >= 0 {
+	if s.Usage && !s.counted && s.prompt >= 0 && s.why == Possible {
 		n := s.Tokens()
 		out = append(append(append(out, before...), s.head...), `"choices":[],"usage":{"prompt_tokens":`...)
 		out = strconv.AppendInt(out, int64(s.prompt), 10)

@@ -91,6 +91,7 @@ type kept struct {
 	texts   bool // text is kept
 	byText  bool // text may be continued
 	begun   bool // some chunk has been delivered, so head is known
+	listed  bool // the engine has sent ids
 
 	prompt    int    // ids of the prompt; -1: unknown
 	text      []byte // of the answer, as in a JSON string
@@ -138,10 +139,11 @@ func small[T any](b []T, size int) []T {
 	return b[:0]
 }
 
-// Free frees what only another engine would need. Nothing can go on with the stream afterwards.
+// Free frees what only another engine would need. Nothing can go on with the stream afterwards, and
+// chunks count as tokens.
 func (s *Stream) Free() {
 	s.memory.give(s.held)
-	s.held, s.ids, s.text = 0, nil, nil
+	s.held, s.ids, s.text, s.prompt, s.sure = 0, nil, nil, -1, 0
 }
 
 // lose notes that no engine can go on with the stream any more.
@@ -156,8 +158,8 @@ func (s *Stream) Lost() Why { return s.why }
 
 // First reads an event of the first leg and appends what the client gets of it to out.
 func (s *Stream) First(e sse.Event, out []byte) []byte {
-	if s.why != Possible && s.shows {
-		return append(out, e.Raw...)
+	if s.why != Possible && (s.shows || s.begun && !s.listed) {
+		return append(out, e.Raw...) // there is nothing to hide
 	}
 	if ids, ok := s.form.match(e.Data, len(s.head)); ok {
 		return s.plain(e, ids, out)
@@ -168,7 +170,7 @@ func (s *Stream) First(e sse.Event, out []byte) []byte {
 		return append(out, e.Raw...)
 	}
 	if !s.begun {
-		if s.begun = true; c.choices > maxHead {
+		if s.begun = true; c.choices > maxHead || !c.named {
 			s.lose(Unread)
 		} else {
 			s.head = append(s.head[:0], e.Data[:c.choices]...)
@@ -176,7 +178,9 @@ func (s *Stream) First(e sse.Event, out []byte) []byte {
 	}
 	s.promptOf(&c, e.Data)
 	s.note(&c, e.Data)
-	s.form = learn(&c, e.Data)
+	if s.why == Possible {
+		s.form = learn(&c, e.Data)
+	}
 	if s.shows {
 		return append(out, e.Raw...)
 	}
@@ -200,7 +204,10 @@ func (c *chunk) hideIDs(ed *edits) {
 // promptOf reads the ids of the prompt, which come once.
 func (s *Stream) promptOf(c *chunk, data []byte) {
 	list := c.promptIDs.of(data)
-	if s.prompt >= 0 || len(list) == 0 || list[0] != '[' || s.why != Possible {
+	if len(list) == 0 || list[0] != '[' {
+		return
+	}
+	if s.listed = true; s.prompt >= 0 || s.why != Possible {
 		return
 	}
 	if room := len(s.ids) + len(list)/idLength; room > cap(s.ids) && s.why == Possible {
@@ -229,6 +236,7 @@ func (s *Stream) plain(e sse.Event, ids span, out []byte) []byte {
 // note reads what a chunk adds to the answer, but for the ids of the prompt.
 func (s *Stream) note(c *chunk, data []byte) {
 	if c.listed {
+		s.listed = true
 		s.addIDs(c.ids.of(data))
 	} else if c.visible() {
 		s.idsLost = true

@@ -142,6 +142,65 @@ func TestHow(t *testing.T) {
 	}
 }
 
+// TestFormsHaveNothingOfAStream checks that the number of forms does not grow with that of streams.
+func TestFormsHaveNothingOfAStream(t *testing.T) {
+	was := forms.all.Load()
+	forms.all.Store(nil)
+	defer forms.all.Store(was)
+	f := fmt.Sprintf
+	for i := range 2 * maxForms {
+		for _, tail := range []string{
+			f(`"system_fingerprint":"b-%d"}`, i), f(`"trace": "t-%d"}`, i), f(`"sent":%d}`, 1<<20+i), f(`"tags":["t-%d"]}`, i),
+		} {
+			s := begun(t, Asked{}, true)
+			feed(s, chatHead+`"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}],`+tail)
+			if s.form != nil || s.Lost() != Possible {
+				t.Fatalf("%s: %v", tail, s.Lost())
+			}
+		}
+	}
+	s := begun(t, Asked{}, false)
+	if feed(s, f(roleOf, "[1]"), f(tokenOf, `"a"`, "[3]")); s.form == nil || len(*forms.all.Load()) != 1 {
+		t.Errorf("the usual chunk has no form")
+	}
+}
+
+// TestFullFormsTakeNoLock checks that a chunk of an unknown form waits for no other stream once no
+// form can be added.
+func TestFullFormsTakeNoLock(t *testing.T) {
+	was := forms.all.Load()
+	full := make([]*form, maxForms)
+	for i := range full {
+		full[i] = new(form)
+	}
+	forms.all.Store(&full)
+	defer forms.all.Store(was)
+	forms.adding.Lock()
+	defer forms.adding.Unlock()
+	s := begun(t, Asked{}, false)
+	word := fmt.Sprintf(tokenOf, `"a"`, "[3]")
+	if feed(s, fmt.Sprintf(roleOf, "[1]"), word, word); s.form != nil || len(s.ids) != 3 {
+		t.Errorf("form %v, ids %v", s.form, s.ids)
+	}
+}
+
+// TestLostStreamsPassUnread checks that the chunks of an engine without ids pass as they are.
+func TestLostStreamsPassUnread(t *testing.T) {
+	f := fmt.Sprintf
+	s := begun(t, Asked{}, false)
+	if feed(s, f(roleOf, "null"), f(tokenOf, `"a"`, "null")); s.Lost() != Unknown || s.form != nil {
+		t.Fatalf("%v, form %v", s.Lost(), s.form)
+	}
+	if got, want := feed(s, "no chunk", f(tokenOf, `"b"`, "null")), streamOf("no chunk", f(tokenOf, `"b"`, "null")); got != want {
+		t.Errorf("%s\n%s", got, want)
+	}
+	s = begun(t, Asked{}, false)
+	feed(s, f(roleOf, "[1]"), f(tokenOf, `"a"`, "null")) // ids may follow
+	if got, want := feed(s, f(tokenOf, `"b"`, "[3]")), streamOf(f(tokenOf, `"b"`, "null")); got != want {
+		t.Errorf("%s\n%s", got, want)
+	}
+}
+
 // TestMemoryIsShared checks the bound on all streams together, and that it is given back.
 func TestMemoryIsShared(t *testing.T) {
 	m := NewMemory(4096)
@@ -284,6 +343,59 @@ func TestClose(t *testing.T) {
 	feed(s, f(usageOf, 2, 4, 2, 0))
 	if got := string(s.Close(nil)); got != "data: [DONE]\n\n" {
 		t.Errorf("a second usage: %s", got)
+	}
+}
+
+// TestNoUsageOfALostStream checks that a stream that meets a stop string has no usage from the
+// router once its ids are no longer kept.
+func TestNoUsageOfALostStream(t *testing.T) {
+	f := fmt.Sprintf
+	for _, freed := range []bool{false, true} {
+		s := later(t, Asked{Usage: true, Stops: true}, `{"model":"m","messages":[],"stop":"bc"}`, IDs)
+		out, _ := s.Later(event(f(roleOf, "[1,2,3,4,5]")), nil)
+		if s.lose(Full); freed {
+			s.Free()
+		}
+		if n := s.Tokens(); n < 0 {
+			t.Errorf("%d tokens", n)
+		}
+		if c := s.Counts(); c.Completion < 0 || freed && c.HasPrompt {
+			t.Errorf("counts %+v", c)
+		}
+		word := strings.Replace(f(tokenOf, `"c"`, "[6]"), `"finish_reason":null,`, `"finish_reason":null,"stop_reason":null,`, 1)
+		out, v := s.Later(event(word), out)
+		if v != Over || strings.Contains(string(out), "usage") || !strings.HasSuffix(string(out), "data: [DONE]\n\n") {
+			t.Errorf("%v: %s", v, out)
+		}
+	}
+}
+
+// These are chunks whose names do not stand before their choices, as llama.cpp sends them.
+var unnamed = []string{
+	`{"choices":[{"index":0,"delta":{"content":"c"},"finish_reason":null}],"created":1,"id":"x","model":"m",` +
+		`"object":"chat.completion.chunk"}`,
+	`{"id":"x","object":"chat.completion.chunk","created":1,"choices":[{"index":0,"delta":{"content":"c"},` +
+		`"finish_reason":null}],"model":"m"}`,
+	`{"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"c"},` +
+		`"finish_reason":null}],"id":"y"}`,
+	`{"id":"x","object":"chat.completion.chunk","model":"m","choices":[{"index":0,"delta":{"content":"c"},` +
+		`"finish_reason":null}]}`,
+}
+
+// TestNamesStandBeforeChoices checks that no chunk can lack or repeat what names its stream: an
+// engine that writes that elsewhere neither begins nor continues a stream that goes on.
+func TestNamesStandBeforeChoices(t *testing.T) {
+	for _, c := range unnamed {
+		s := begun(t, Asked{}, true)
+		if got := feed(s, c); got != streamOf(c) || s.Lost() != Unread {
+			t.Errorf("%v: %s", s.Lost(), got)
+		}
+		for _, by := range []By{Start, Text} {
+			s := later(t, Asked{}, plainBody, by)
+			if out, v := s.Later(event(c), nil); v != Wrong || len(out) > 0 || s.Lost() != Refused {
+				t.Errorf("%v: %v, %v, %s", by, v, s.Lost(), out)
+			}
+		}
 	}
 }
 
