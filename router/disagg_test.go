@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -177,6 +178,7 @@ type mishap struct {
 	prefill  *engine.Fault             // of the node that is picked to compute the prompt
 	decode   *engine.Fault             // of the node that is picked to answer
 	breaks   func(p, d *engine.Engine) // happens before the request; nil: nothing
+	killed   bool                      // the node dies that has computed the prompt
 	result   string                    // of the hand-over that fails; "": none does
 	split    float64                   // hand-overs that succeed
 	computed int64                     // prompts that prefill nodes compute; -1: any number
@@ -209,7 +211,7 @@ var mishaps = map[string]mishap{
 	"another P takes over": {nodes: [2]int{2, 1}, prefill: &engine.Fault{Reset: true}, split: 1,
 		computed: 1},
 	"P dies after its answer": {decode: once(engine.Fault{Slow: engine.Duration(2 * time.Second)}),
-		breaks: func(p, _ *engine.Engine) { go killOnceLent(p) }, result: "unread", computed: -1},
+		killed: true, result: "unread", computed: -1},
 	"D refuses connections": {nodes: [2]int{1, 2}, breaks: func(_, d *engine.Engine) { d.Refuse() }, split: 1,
 		computed: 1},
 	"D is out of slots":             {nodes: [2]int{1, 2}, decode: &engine.Fault{Status: 503}, split: 1, computed: 2},
@@ -227,10 +229,17 @@ var mishaps = map[string]mishap{
 		result: "broken"},
 }
 
-// killOnceLent kills an engine once it has computed a prompt for another one.
-func killOnceLent(p *engine.Engine) {
+// killOnceLent kills an engine once it has computed a prompt for another one, unless ctx ends
+// before.
+func killOnceLent(ctx context.Context, p *engine.Engine) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
 	for p.Stats().Lent == 0 {
-		time.Sleep(time.Millisecond)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
 	}
 	p.Kill()
 }
@@ -269,6 +278,13 @@ func (m mishap) happens(t *testing.T, more string) {
 		m.breaks(p, decoder)
 	}
 	decoder.SetFault(m.decode)
+	if m.killed {
+		var killer sync.WaitGroup
+		ctx, stop := context.WithCancel(t.Context())
+		killer.Go(func() { killOnceLent(ctx, p) })
+		defer killer.Wait()
+		defer stop()
+	}
 	r := d.chat(body)
 	if r.status != 200 || r.err != nil || answerIn(r.body) != d.alone(t, body) {
 		t.Errorf("%v", r)
@@ -453,6 +469,40 @@ func TestHandoverThroughAgents(t *testing.T) {
 	}
 	if n := engines[1].Stats().ComputedTokens; n != 0 {
 		t.Errorf("%d prompt tokens were computed twice", n)
+	}
+}
+
+// TestRepaymentThroughAgents checks that the blocks of TensorRT-LLM are freed after the client's own
+// deadline, which an agent would apply too.
+func TestRepaymentThroughAgents(t *testing.T) {
+	t.Parallel()
+	etcd := startEtcd(t).endpoint
+	var engines []*engine.Engine
+	for _, role := range []string{"prefill", "decode"} {
+		e := simulate(t, 1, func(c *engine.Config) {
+			c.Connector, c.Role, c.BlockLease = engine.ConnectorTRTLLM, engine.Role(role), soon
+		})[0]
+		engines = append(engines, e)
+		c, err := agentConfig(role, e.URL(), etcd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Agent.Role, c.Engine.Kind, c.Engine.Connector = role, "openai_compat", "trtllm"
+		startAgent(t, c)
+	}
+	s := serve(t, nil, scored, func(c *router.Config) { c.Etcd.Endpoints = []string{etcd} })
+	eventually(t, "both nodes are in service", func() bool {
+		nodes := s.nodes()
+		return nodes["prefill"].Eligible && nodes["decode"].Eligible
+	})
+	engines[1].SetFault(&engine.Fault{Slow: engine.Duration(soon), Count: 1})
+	if r := s.chat(chatBody(longPrompt("a"), streaming), "x-cgn-deadline-ms", "1000"); r.status != 504 {
+		t.Errorf("%v", r)
+	}
+	s.idle()
+	eventually(t, "a node has read the blocks", func() bool { return engines[0].Stats().LentRequests == 0 })
+	if p, d := engines[0].Stats(), engines[1].Stats(); p.ExpiredLeases != 0 || d.ReceivedTokens == 0 {
+		t.Errorf("prefill: %+v\ndecode: %+v", p, d)
 	}
 }
 

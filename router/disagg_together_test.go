@@ -429,6 +429,39 @@ func TestNeedyNodes(t *testing.T) {
 	d.clean(t)
 }
 
+// TestWiresWithoutStreamOptions checks engines that answer and refuse stream_options. Such an engine
+// is asked again without, and once only.
+func TestWiresWithoutStreamOptions(t *testing.T) {
+	each(t, func(t *testing.T, w wire) {
+		d := w.divide(t, 2, 1, func(c *engine.Config) { c.RejectStreamOptions = c.Role == engine.RoleDecode })
+		for i, result := range []string{"unread", "split"} {
+			body := chatBody(longPrompt(fmt.Sprint("prompt ", i)), streaming)
+			r := d.chat(body)
+			if r.status != 200 || r.err != nil || answerIn(r.body) != d.alone(t, body) {
+				t.Errorf("%v", r)
+			}
+			if p := r.header.Get("x-cgn-prefill-node"); (p == "") != (i == 0 && !w.needy) {
+				t.Errorf("prompt from %q", p)
+			}
+			if d.handovers(result) == 0 {
+				t.Errorf("not %s: %s", result, d.metrics().lines("cgn_router_handovers_total"))
+			}
+		}
+		if n := d.metrics().sum("cgn_router_stream_options_rejected_total"); n != 1 {
+			t.Errorf("%v refusals", n)
+		}
+		if n := d.metrics().sum("cgn_router_upstream_errors_total"); n != 0 {
+			t.Errorf("blamed:\n%s", d.metrics().lines("cgn_router_upstream_errors_total"))
+		}
+		d.clean(t)
+		for _, e := range d.prefills {
+			if s := e.Stats(); w.by == engine.ConnectorTRTLLM && s.ExpiredLeases != 0 {
+				t.Errorf("nobody read the blocks: %+v", s)
+			}
+		}
+	})
+}
+
 // TestSeveralAnswersStayTogether checks that wires of one sequence do not carry several.
 func TestSeveralAnswersStayTogether(t *testing.T) {
 	each(t, func(t *testing.T, w wire) {

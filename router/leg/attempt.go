@@ -336,8 +336,7 @@ func (l *Leg) exchange(a *attempt) (verdict, error) {
 	if v != noOptions {
 		return v, err
 	}
-	a.member.node.rejectsStreamOptions.Store(true)
-	a.member.node.metrics.RejectsStreamOptions.Inc()
+	a.member.node.noStreamOptions()
 	a.ex.Close()
 	a.ex = nil
 	return l.ask(a)
@@ -379,11 +378,11 @@ func (l *Leg) ask(a *attempt) (verdict, error) {
 			return l.blame(err), err
 		}
 	}
-	if a.split && a.unreadable(ex) {
-		return lost, nil
-	}
 	if l.mayRefuse(ex) && bytes.Contains(ex.Held(), []byte("stream_options")) {
 		return noOptions, nil
+	}
+	if a.split && a.unreadable(ex) {
+		return lost, nil
 	}
 	if err := l.deliver(a); err != nil {
 		return l.blame(err), err
@@ -494,6 +493,9 @@ func announces(e sse.Event) bool {
 // fallBack makes the kept answer of an engine the leg's answer.
 func (l *Leg) fallBack() *apierror.Error {
 	a := l.kept
+	if l.hand != nil {
+		l.hand.repay() // needs the body, which the place may free
+	}
 	// The last wait and reading belong to another node.
 	l.kept, l.wait, l.Reading = nil, patience.Attempt{}, answer.Reading{}
 	if !l.arm(a) {

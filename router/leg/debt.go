@@ -7,6 +7,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/connector"
+	"github.com/cognitora/dataplane/router/fleet"
 )
 
 // debt is a prompt that P has computed and keeps until some node reads it.
@@ -24,35 +25,50 @@ const maxRepaid = 1 << 20
 
 // repay asks a node for one token of the answer, in which nobody is interested, if P would keep the
 // blocks otherwise. The dispatcher does so in the background. The blocks stay at P if too much is
-// going on there.
+// going on there, or if the request's body is gone.
 func (h *hand) repay() {
-	_, frees := h.with.(connector.Freer)
-	if !h.owed || !frees {
+	l := h.of
+	if _, frees := h.with.(connector.Freer); !h.owed || !frees {
 		return
 	}
 	h.owed = false
-	l := h.of
 	n := h.reader()
-	if n == nil {
+	if n == nil || l.Request.Body() == nil {
 		return
 	}
 	out, err := l.prepare(&attempt{member: n, split: true, frees: true})
 	if err != nil {
 		return
 	}
-	q := relay.Request{
-		Method: strings.Clone(out.Method), Path: strings.Clone(out.Path),
-		Header: bytes.Clone(out.Header), More: out.More,
-		ForwardAuthorization: bytes.Clone(out.ForwardAuthorization), Once: out.Once, Unrepeatable: true,
+	size := 0
+	for _, part := range out.Body {
+		size += len(part)
 	}
-	body := bytes.Join(out.Body, nil)
-	q.Body = [][]byte{body}
 	d := l.d // the leg ends before the errand does
-	d.errands.start(len(body), func() {
-		if err := drain(n, &q); err != nil {
+	if !d.errands.reserve(size) {
+		return
+	}
+	now := time.Now()
+	q, until := repayment(n, out, now), now.Add(repayWithin)
+	d.errands.run(size, func() {
+		if err := drain(n, q, until); err != nil {
 			d.log.Debug("blocks of a prompt may stay at the node that computed it", "node", n.node.ID, "error", err)
 		}
 	})
+}
+
+// repayment returns a copy of out that shares no memory with the request. Its deadline at an agent
+// is that of the errand, because the client's own may have passed.
+func repayment(n *member, out *relay.Request, now time.Time) *relay.Request {
+	more := bytes.Clone(n.rank.Header)
+	if n.node.Source == fleet.Etcd {
+		more = relay.AppendDeadline(more, now.Add(repayWithin), now)
+	}
+	return &relay.Request{
+		Method: strings.Clone(out.Method), Path: strings.Clone(out.Path), Header: bytes.Clone(out.Header), More: more,
+		Body: [][]byte{bytes.Join(out.Body, nil)}, ForwardAuthorization: bytes.Clone(out.ForwardAuthorization),
+		Once: out.Once, Unrepeatable: true,
+	}
 }
 
 // reader returns the node that shall read the blocks: the one that was to answer, or another one if
@@ -74,9 +90,8 @@ func (h *hand) reader() *member {
 	return nil
 }
 
-// drain sends q to n and reads the answer to its end.
-func drain(n *member, q *relay.Request) error {
-	until := time.Now().Add(repayWithin)
+// drain sends q to n and reads the answer to its end, which must come before until.
+func drain(n *member, q *relay.Request, until time.Time) error {
 	ex, err := n.node.Pool.Send(q, until)
 	if err != nil {
 		return err

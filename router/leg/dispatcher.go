@@ -126,6 +126,7 @@ func New(p Parts, o Options) *Dispatcher {
 	d.forecasts.kinds, d.forecasts.idle = map[kindKey]*predict.Kind{}, map[kindKey]time.Time{}
 	d.gone = gone{nodes: map[*fleet.Node]time.Time{}, models: map[string]time.Time{}}
 	d.facts = newFacts()
+	d.errands.bug = func(p any) { d.metrics.Bug(d.log, "an errand for a hand-over", p) }
 	d.table.Store(&servedFleet{})
 	return d
 }

@@ -3,8 +3,10 @@ package leg
 import "sync"
 
 // errands are short exchanges of a dispatcher that outlive the request for which they are made. The
-// bounds are on those under way. The zero value is ready.
+// bounds are on those under way.
 type errands struct {
+	bug func(p any) // gets what an errand has panicked with
+
 	mu    sync.Mutex
 	ended bool
 	count int
@@ -18,19 +20,39 @@ const (
 )
 
 // start runs f, which sends a body of that many bytes. f must bound its own duration. start returns
-// false if there are too many errands, or if the dispatcher has ended.
+// false if there are too many errands, or if the dispatcher has ended. A panic ends only the errand.
 func (e *errands) start(bytes int, f func()) bool {
+	if !e.reserve(bytes) {
+		return false
+	}
+	e.run(bytes, f)
+	return true
+}
+
+// reserve makes room for an errand, which run must begin. reserve returns false if there is none.
+func (e *errands) reserve(bytes int) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.ended || e.count >= maxErrands || e.bytes+bytes > maxErrandBytes {
 		return false
 	}
 	e.count, e.bytes = e.count+1, e.bytes+bytes
-	e.all.Go(func() {
-		defer e.done(bytes)
-		f()
-	})
+	e.all.Add(1)
 	return true
+}
+
+// run begins the errand f, for which reserve has made room.
+func (e *errands) run(bytes int, f func()) {
+	go func() {
+		defer e.all.Done()
+		defer e.done(bytes)
+		defer func() {
+			if p := recover(); p != nil {
+				e.bug(p)
+			}
+		}()
+		f()
+	}()
 }
 
 func (e *errands) done(bytes int) {

@@ -110,3 +110,17 @@ func TestErrandsAreBounded(t *testing.T) {
 		}
 	})
 }
+
+// TestErrandThatPanics checks that a panic ends only the errand, and is reported.
+func TestErrandThatPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var got any
+		e := &errands{bug: func(p any) { got = p }}
+		e.start(5, func() { panic("oops") })
+		synctest.Wait()
+		if got != "oops" || e.count != 0 || e.bytes != 0 {
+			t.Errorf("%v; %d errands of %d bytes are left", got, e.count, e.bytes)
+		}
+		e.end()
+	})
+}

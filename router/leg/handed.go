@@ -11,8 +11,9 @@ import (
 )
 
 // handed ends the hand-over of an attempt whose exchange ended in v with err. If the hand-over
-// failed, the node computes the prompt itself, or a needy node gets another partner. again says to
-// ask the node once more. Otherwise the attempt ends in the returned verdict.
+// failed, the node computes the prompt itself, or a needy node gets another partner. So it is if the
+// node does not know stream_options, because the parameters may be used up. again says to ask the
+// node once more. Otherwise the attempt ends in the returned verdict.
 func (l *Leg) handed(a *attempt, v verdict, err error) (end verdict, again bool) {
 	if v == broken && errors.Is(err, relay.ErrStale) {
 		v = lost // the parameters may be used up, but the node is probably well
@@ -38,10 +39,12 @@ func (l *Leg) handed(a *attempt, v verdict, err error) (end verdict, again bool)
 	case unpaired:
 		w = h.way
 	case lost, failed500:
+	case noOptions: // once for a node, so the retry budget does not pay
+		a.member.node.noStreamOptions()
 	default:
 		return v, false
 	}
-	if a.member.needy && !h.mayTryAgain(w) {
+	if a.member.needy && v != noOptions && !h.mayTryAgain(w) {
 		l.alone(a, w, time.Now())
 		return v, false
 	}
@@ -50,6 +53,7 @@ func (l *Leg) handed(a *attempt, v verdict, err error) (end verdict, again bool)
 		a.ex.Close()
 		a.ex = nil
 	}
+	h.repay()
 	if l.alone(a, w, time.Now()); a.member.needy {
 		if v == unpaired {
 			h.tried = append(h.tried, h.partner)

@@ -461,7 +461,7 @@ func (l *Leg) timeFor(now time.Time) time.Duration {
 // ask runs the leg p for P, and says how it went.
 func (h *hand) ask(p *Leg) Way {
 	p.traceLeg()
-	err := p.traceError(p.run(h.at))
+	err := p.traceError(h.run(p))
 	h.mu.Lock()
 	h.running = nil
 	off := h.off

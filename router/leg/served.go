@@ -134,6 +134,12 @@ type nodeState struct {
 	engines              map[kindKey]*predict.Engine // by the key of their kinds; the dispatcher's rebuilding guards it
 }
 
+// noStreamOptions notes that the node's engine does not know stream_options.
+func (n *nodeState) noStreamOptions() {
+	n.rejectsStreamOptions.Store(true)
+	n.metrics.RejectsStreamOptions.Inc()
+}
+
 // holdsThreads recognizes llama.cpp, which keeps a thread for each idle connection and lets new
 // connections wait for a thread. An agent in front of it handles that itself.
 func holdsThreads(n *fleet.Node) bool {

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
@@ -20,18 +21,59 @@ type beside struct {
 	way     Way           // how it went; valid once done is closed
 }
 
-// prefillBeside asks P at once, beside D's exchange.
+// prefillBeside asks P at once, beside D's exchange. If P's leg panics, P has given no answer.
 func (h *hand) prefillBeside() {
 	p := h.prefill
 	if p == nil {
 		return
 	}
 	h.prefill, h.running, h.off, h.done = nil, p, false, make(chan struct{})
+	r := h.of.Request
+	if err := r.Scan.Index(r.Body()); err != nil { // the legs' edits would both build the index
+		h.forsake()
+		close(h.done)
+		p.Finish(relay.UpstreamFailed)
+		return
+	}
 	go func() {
 		defer close(h.done)
+		defer func() {
+			if bug := recover(); bug != nil {
+				h.bug(bug)
+				h.forsake()
+			}
+		}()
 		h.way = h.ask(p)
 	}()
 }
+
+// forsake notes that P gives no answer, and ends D's exchange unless D has called P off.
+func (h *hand) forsake() {
+	h.mu.Lock()
+	h.running, h.way = nil, Broken
+	off := h.off
+	h.mu.Unlock()
+	if !off {
+		h.of.unpair()
+	}
+}
+
+// bug reports what a leg for P has panicked with.
+func (h *hand) bug(p any) { h.of.d.metrics.Bug(h.of.d.log, "asking a node to compute a prompt", p) }
+
+// run runs the leg p for P. A panic is an error, so that p can be finished.
+func (h *hand) run(p *Leg) (err *apierror.Error) {
+	defer func() {
+		if bug := recover(); bug != nil {
+			h.bug(bug)
+			err = errBug
+		}
+	}()
+	return p.run(h.at)
+}
+
+// errBug is the error of a leg for P that has panicked. No client gets it.
+var errBug = &apierror.Error{Status: http.StatusInternalServerError, Code: "bug", Message: "an error of the router"}
 
 // callOff ends P's leg beside D's exchange and waits for its end. failed says that P had failed
 // before.

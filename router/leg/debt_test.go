@@ -1,0 +1,36 @@
+package leg
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/fleet"
+)
+
+// TestRepaymentOwnsItsMemory checks that the errand shares no memory with the request, and that its
+// deadline is not the client's.
+func TestRepaymentOwnsItsMemory(t *testing.T) {
+	for source, line := range map[fleet.Source]string{
+		fleet.Etcd:   fmt.Sprintf("%s: %d\r\n", relay.DeadlineHeader, repayWithin.Milliseconds()),
+		fleet.Static: "",
+	} {
+		n := &member{node: &nodeState{Node: &fleet.Node{Source: source}}, rank: &fleet.Rank{Header: []byte("Rank: 1\r\n")}}
+		header, body, key := []byte("A: b\r\n"), []byte("body"), []byte("key")
+		out := &relay.Request{
+			Header: header, Body: [][]byte{body[:2], body[2:]}, ForwardAuthorization: key,
+			More: relay.AppendDeadline(nil, time.Time{}, time.Now()),
+		}
+		q := repayment(n, out, time.Now())
+		for _, b := range [][]byte{header, body, key, n.rank.Header, out.More} {
+			copy(b, strings.Repeat("#", len(b)))
+		}
+		if got := string(bytes.Join(q.Body, nil)); string(q.Header) != "A: b\r\n" || got != "body" ||
+			string(q.ForwardAuthorization) != "key" || string(q.More) != "Rank: 1\r\n"+line || q.Abort != nil {
+			t.Errorf("%q %q %q %q", q.Header, q.More, got, q.ForwardAuthorization)
+		}
+	}
+}
