@@ -196,6 +196,48 @@ func TestStreamsGoOn(t *testing.T) {
 	t.Error("no stream went on by its ids")
 }
 
+// TestBrokenStreamsTakeTurns: D is killed in the middle of 200 streams, and the node left answers
+// none. That node gets 64 of them, and no more. The others end after their wait.
+func TestBrokenStreamsTakeTurns(t *testing.T) {
+	t.Parallel()
+	const streams, turns = 200, 64
+	s := serve(t, simulate(t, 2, func(c *engine.Config) {
+		c.DecodeStep, c.RecordRequests = 20*time.Millisecond, 4096
+	}), resumes("auto"))
+	var begun, ended sync.WaitGroup
+	begun.Add(streams)
+	for i := range streams {
+		ended.Go(func() {
+			body := chatBody(fmt.Sprint("question ", i), `,"stream":true,"max_tokens":4000`)
+			resp, err := s.send(t.Context(), http.MethodPost, chatPath, body)
+			if err != nil {
+				begun.Done()
+				t.Error(err)
+				return
+			}
+			defer resp.Body.Close()
+			_, err = io.ReadFull(resp.Body, make([]byte, 1000))
+			if begun.Done(); err != nil {
+				t.Error(err)
+				return
+			}
+			_, _ = io.Copy(io.Discard, resp.Body)
+		})
+	}
+	begun.Wait()
+	broken := had(s.engines[0], chatPath)
+	s.engines[1].SetFault(&engine.Fault{HangBody: true})
+	s.engines[0].Kill()
+	eventually(t, "the others have waited too long", func() bool {
+		return s.resumed("crowded", "impossible") == broken-turns
+	})
+	if n := s.legsOf(`"prompt_token_ids"`); n != turns || broken <= turns {
+		t.Errorf("%d of %d broken streams were given to the node left", n, broken)
+	}
+	s.engines[1].Kill()
+	ended.Wait()
+}
+
 // broken sends a request whose first node dies after so many tokens, and its second node after the
 // second number, if there is one. broken returns the undisturbed answer too.
 func (s *site) broken(path, body string, after ...int) (got, want said, r *reply) {

@@ -297,7 +297,7 @@ func (p *Resumed) Next(t *Task) *apierror.Error {
 	}
 	p.state = asking
 	if !p.enter(t) {
-		if t.Request.Going() {
+		if p.legs == 0 && t.Request.Going() { // otherwise End counts it
 			t.planner.countResumed("impossible", "crowded")
 		}
 		return errSeam

@@ -114,8 +114,8 @@ func TestWaitEndsWithTheLife(t *testing.T) {
 	})
 }
 
-// TestAcquire checks that those who wait get room in the order of their arrival, and that a wait ends
-// with its time and with the request.
+// TestAcquire checks that those who wait get room in the order of their arrival, and that a wait
+// ends with its time and with the request.
 func TestAcquire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slots := make(chan struct{}, 1)
