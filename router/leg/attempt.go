@@ -393,16 +393,16 @@ func (l *Leg) ask(a *attempt) (verdict, error) {
 // deadline returns the time by which the leg must have ended: the client's own deadline, or the
 // leg's if that is earlier; zero: there is none.
 func (l *Leg) deadline() time.Time {
-	if l.until.IsZero() {
+	if l.tries.until.IsZero() {
 		return l.Request.Deadline
 	}
-	return l.Request.Before(l.until)
+	return l.Request.Before(l.tries.until)
 }
 
 // before returns the earliest of t, the client's own deadline and the leg's.
 func (l *Leg) before(t time.Time) time.Time {
-	if !l.until.IsZero() && l.until.Before(t) {
-		t = l.until
+	if !l.tries.until.IsZero() && l.tries.until.Before(t) {
+		t = l.tries.until
 	}
 	return l.Request.Before(t)
 }

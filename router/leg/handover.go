@@ -436,7 +436,7 @@ func (l *Leg) choosePartner(a *attempt, now time.Time) bool {
 	h.data.ID = l.d.o.Random() >> 1
 	h.last = lastPrefill{began: now}
 	p := h.prefill
-	p.until = now.Add(l.timeFor(now) / 2)
+	p.tries.until = now.Add(l.timeFor(now) / 2)
 	at, err := p.choose(now)
 	if err != nil {
 		h.drop()

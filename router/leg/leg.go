@@ -120,8 +120,7 @@ type Leg struct {
 	lookout
 	out outgoing
 	handing
-	until time.Time // the answer must have ended by then; zero: the model's limits hold alone
-	piece *Piece    // of a rehearsal; nil: the request has a body
+	piece *Piece // of a rehearsal; nil: the request has a body
 }
 
 // attempts are the attempts of a leg that have not ended.
@@ -148,6 +147,7 @@ type tries struct {
 	paid   bool      // the retry budget has paid for the next attempt
 	broke  bool      // the retry budget was spent
 	stored bool      // the node of the response's id has been recorded
+	until  time.Time // the answer must have ended by then; zero: the model's limits hold alone
 
 	span    *traces.Leg // of the leg; nil: the request is not recorded
 	refused string      // code of the router's own error; empty: none
