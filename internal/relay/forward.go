@@ -42,11 +42,15 @@ func AppendRank(dst []byte, h *fasthttp.RequestHeader) []byte {
 // DeadlineHeader says how many milliseconds a router gives an agent for a request.
 const DeadlineHeader = "X-Cgn-Deadline-Ms"
 
+// deadlineSlack is what an agent gets beyond the router's own deadline. The router thus ends the
+// exchange itself, and does not take an agent that ends it for a node that has failed.
+const deadlineSlack = 100 * time.Millisecond
+
 // AppendDeadline appends to dst the line by which a router tells an agent, at now, that the answer
 // must end at end.
 func AppendDeadline(dst []byte, end, now time.Time) []byte {
 	dst = append(append(dst, DeadlineHeader...), ": "...)
-	return append(strconv.AppendInt(dst, max(end.Sub(now).Milliseconds(), 0), 10), "\r\n"...)
+	return append(strconv.AppendInt(dst, max((end.Sub(now)+deadlineSlack).Milliseconds(), 0), 10), "\r\n"...)
 }
 
 // Deadline returns the earlier of end and the deadline in a request that came at began.

