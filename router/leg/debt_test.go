@@ -18,7 +18,8 @@ func TestRepaymentOwnsItsMemory(t *testing.T) {
 		fleet.Etcd:   fmt.Sprintf("%s: %d\r\n", relay.DeadlineHeader, repayWithin.Milliseconds()),
 		fleet.Static: "",
 	} {
-		n := &member{node: &nodeState{Node: &fleet.Node{Source: source}}, rank: &fleet.Rank{Header: []byte("Rank: 1\r\n")}}
+		rank := &fleet.Rank{Header: []byte("Rank: 1\r\n")}
+		n := &member{node: &nodeState{Node: &fleet.Node{Source: source}}, rank: rank}
 		header, body, key := []byte("A: b\r\n"), []byte("body"), []byte("key")
 		out := &relay.Request{
 			Header: header, Body: [][]byte{body[:2], body[2:]}, ForwardAuthorization: key,

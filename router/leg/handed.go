@@ -11,9 +11,9 @@ import (
 )
 
 // handed ends the hand-over of an attempt whose exchange ended in v with err. If the hand-over
-// failed, the node computes the prompt itself, or a needy node gets another partner. So it is if the
-// node does not know stream_options, because the parameters may be used up. again says to ask the
-// node once more. Otherwise the attempt ends in the returned verdict.
+// failed, the node computes the prompt itself, or a needy node gets another partner. The same
+// happens if the node does not know stream_options, because the parameters may be used up. again
+// says to ask the node once more. Otherwise the attempt ends in the returned verdict.
 func (l *Leg) handed(a *attempt, v verdict, err error) (end verdict, again bool) {
 	if v == broken && errors.Is(err, relay.ErrStale) {
 		v = lost // the parameters may be used up, but the node is probably well
