@@ -472,8 +472,8 @@ func TestHandoverThroughAgents(t *testing.T) {
 	}
 }
 
-// TestRepaymentThroughAgents checks that the blocks of TensorRT-LLM are freed after the client's own
-// deadline, which an agent would apply too.
+// TestRepaymentThroughAgents checks that the blocks of TensorRT-LLM are freed after the client's
+// own deadline, which an agent would apply too.
 func TestRepaymentThroughAgents(t *testing.T) {
 	t.Parallel()
 	etcd := startEtcd(t).endpoint

@@ -429,8 +429,8 @@ func TestNeedyNodes(t *testing.T) {
 	d.clean(t)
 }
 
-// TestWiresWithoutStreamOptions checks engines that answer and refuse stream_options. Such an engine
-// is asked again without, and once only.
+// TestWiresWithoutStreamOptions checks engines that answer and refuse stream_options. Such an
+// engine is asked again without, and once only.
 func TestWiresWithoutStreamOptions(t *testing.T) {
 	each(t, func(t *testing.T, w wire) {
 		d := w.divide(t, 2, 1, func(c *engine.Config) { c.RejectStreamOptions = c.Role == engine.RoleDecode })

@@ -2,7 +2,6 @@ package leg
 
 import (
 	"bytes"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -14,17 +13,19 @@ import (
 // TestRepaymentOwnsItsMemory checks that the errand shares no memory with the request, and that its
 // deadline is not the client's.
 func TestRepaymentOwnsItsMemory(t *testing.T) {
+	now := time.Now()
 	for source, line := range map[fleet.Source]string{
-		fleet.Etcd:   fmt.Sprintf("%s: %d\r\n", relay.DeadlineHeader, repayWithin.Milliseconds()),
+		fleet.Etcd:   string(relay.AppendDeadline(nil, now.Add(repayWithin), now)),
 		fleet.Static: "",
 	} {
-		n := &member{node: &nodeState{Node: &fleet.Node{Source: source}}, rank: &fleet.Rank{Header: []byte("Rank: 1\r\n")}}
+		rank := &fleet.Rank{Header: []byte("Rank: 1\r\n")}
+		n := &member{node: &nodeState{Node: &fleet.Node{Source: source}}, rank: rank}
 		header, body, key := []byte("A: b\r\n"), []byte("body"), []byte("key")
 		out := &relay.Request{
 			Header: header, Body: [][]byte{body[:2], body[2:]}, ForwardAuthorization: key,
 			More: relay.AppendDeadline(nil, time.Time{}, time.Now()),
 		}
-		q := repayment(n, out, time.Now())
+		q := repayment(n, out, now)
 		for _, b := range [][]byte{header, body, key, n.rank.Header, out.More} {
 			copy(b, strings.Repeat("#", len(b)))
 		}

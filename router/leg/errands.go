@@ -19,8 +19,9 @@ const (
 	maxErrandBytes = 64 << 20
 )
 
-// start runs f, which sends a body of that many bytes. f must bound its own duration. start returns
-// false if there are too many errands, or if the dispatcher has ended. A panic ends only the errand.
+// start runs f, which sends a body of that many bytes. f must bound its own duration. A panic ends
+// only the errand. start returns false if there are too many errands, or if the dispatcher has
+// ended.
 func (e *errands) start(bytes int, f func()) bool {
 	if !e.reserve(bytes) {
 		return false
