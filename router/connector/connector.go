@@ -95,11 +95,12 @@ const keptParams = 256 << 10
 
 // Reset forgets everything but memory.
 func (h *Handover) Reset() {
-	params, prompt, facts := emptied(h.params), emptied(h.prompt), emptied(h.facts)
+	params, prompt, facts := kept(h.params), kept(h.prompt), kept(h.facts)
 	*h = Handover{params: params, prompt: prompt, facts: facts}
 }
 
-func emptied(b []byte) []byte {
+// kept empties b for the next handover, or drops it if it is too large.
+func kept(b []byte) []byte {
 	if cap(b) > keptParams {
 		return nil
 	}

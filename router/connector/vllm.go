@@ -63,20 +63,11 @@ func (NIXL) Decode(e *scan.Edits, h *Handover) { e.Set("kv_transfer_params", h.p
 // ends says whether an answer's only choice ended of itself, and not because of max_tokens. vLLM
 // keeps no blocks then.
 func ends(answer []byte) bool {
-	choices, err := scan.Find(answer, "choices")
-	if err != nil || choices == nil {
+	choice, err := firstChoice(answer)
+	if err != nil {
 		return false
 	}
-	c := jsonscan.New(choices)
-	if c.Kind() != jsonscan.Array || !c.Array() || c.Kind() != jsonscan.Object {
-		return false
-	}
-	start := c.Pos()
-	c.Skip()
-	if c.Failed() {
-		return false
-	}
-	reason, err := scan.Find(choices[start:c.Pos()], "finish_reason")
+	reason, err := scan.Find(choice, "finish_reason")
 	return err == nil && string(reason) == `"stop"`
 }
 

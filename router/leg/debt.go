@@ -51,7 +51,7 @@ func (h *hand) repay() {
 	now := time.Now()
 	q, until := repayment(n, out, now), now.Add(repayWithin)
 	d.errands.run(size, func() {
-		if err := drain(n, q, until); err != nil {
+		if _, _, err := n.exchange(q, until, maxRepaid); err != nil {
 			d.log.Debug("blocks of a prompt may stay at the node that computed it", "node", n.node.ID, "error", err)
 		}
 	})
@@ -88,19 +88,4 @@ func (h *hand) reader() *member {
 		}
 	}
 	return nil
-}
-
-// drain sends q to n and reads the answer to its end, which must come before until.
-func drain(n *member, q *relay.Request, until time.Time) error {
-	ex, err := n.node.Pool.Send(q, until)
-	if err != nil {
-		return err
-	}
-	defer ex.Close()
-	if err := ex.ReadHead(until); err != nil {
-		return err
-	}
-	ex.SetReadDeadline(until)
-	_, err = relay.Capture(nil, ex, relay.CaptureOptions{Limit: maxRepaid})
-	return err
 }

@@ -1,6 +1,11 @@
 package leg
 
-import "sync"
+import (
+	"sync"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/relay"
+)
 
 // errands are short exchanges of a dispatcher that outlive the request for which they are made. The
 // bounds are on those under way.
@@ -68,4 +73,21 @@ func (e *errands) end() {
 	e.ended = true
 	e.mu.Unlock()
 	e.all.Wait()
+}
+
+// exchange sends q to the node and reads the answer, of at most limit bytes, which must end before
+// until.
+func (n *member) exchange(q *relay.Request, until time.Time, limit int) (status int, body []byte, err error) {
+	ex, err := n.node.Pool.Send(q, until)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer ex.Close()
+	if err := ex.ReadHead(until); err != nil {
+		return 0, nil, err
+	}
+	ex.SetReadDeadline(until)
+	status = ex.Status()
+	body, err = relay.Capture(nil, ex, relay.CaptureOptions{Limit: limit})
+	return status, body, err
 }

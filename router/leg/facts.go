@@ -164,17 +164,7 @@ func askNode(n *member, path string, auth []byte) ([]byte, error) {
 		auth = nil
 	}
 	address(&q, n.node.Node, auth, nil)
-	ex, err := n.node.Pool.Send(&q, until)
-	if err != nil {
-		return nil, err
-	}
-	defer ex.Close()
-	if err := ex.ReadHead(until); err != nil {
-		return nil, err
-	}
-	ex.SetReadDeadline(until)
-	status := ex.Status()
-	doc, err := relay.Capture(nil, ex, relay.CaptureOptions{Limit: maxFactBytes})
+	status, doc, err := n.exchange(&q, until, maxFactBytes)
 	if err == nil && status != http.StatusOK {
 		err = fmt.Errorf("%s answers %d to %s", n.node.ID, status, path)
 	}

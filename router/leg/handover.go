@@ -24,9 +24,9 @@ import (
 )
 
 // A leg for an answer may hand its prompt over: another node, P, computes the prompt, and the leg's
-// own node, D, reads the KV blocks and answers. The policy picks D as always. Then splits decides
-// whether P pays. If it does, a leg of work Prefill picks and asks P. D's attempt begins once P has
-// answered, or at once, as the connector of both nodes demands.
+// own node, D, reads the KV blocks and answers. The policy picks D as always. Then decideWay
+// decides whether P pays. If it does, a leg of work Prefill picks and asks P. D's attempt begins
+// once P has answered, or at once, as the connector of both nodes demands.
 //
 // P is a convenience. Whatever goes wrong with P, D computes the prompt itself: before D is asked,
 // or by a second request to the same D. Parameters of a hand-over are used for one request that a D

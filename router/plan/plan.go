@@ -1,9 +1,10 @@
 // Package plan decides which legs answer a request, and makes one answer of their results.
 //
-// A request for inference is one leg (Direct). A request for a model with a chain asks the models
-// of the chain in turn (Cascade). A request about a stored response first asks the nodes which one
-// has it, with captured answers, and then goes to that node. Any other combination of legs is a
-// Plan of its own, such as prefill then decode.
+// A request for inference is one leg (Direct). If its node breaks a stream off, another leg goes
+// on with the stream (Resumed). A request for a model with a chain asks the models of the chain in
+// turn (Cascade). A request about a stored response first asks the nodes which one has it, with
+// captured answers, and then goes to that node. Any other combination of legs is a Plan of its own.
+// A leg of any plan may hand its prompt over to another node; see package leg.
 package plan
 
 import (
