@@ -178,7 +178,7 @@ type mishap struct {
 	prefill  *engine.Fault             // of the node that is picked to compute the prompt
 	decode   *engine.Fault             // of the node that is picked to answer
 	breaks   func(p, d *engine.Engine) // happens before the request; nil: nothing
-	killed   bool                      // the node dies that has computed the prompt
+	killed   bool                      // the node that has computed the prompt dies when D has the request
 	result   string                    // of the hand-over that fails; "": none does
 	split    float64                   // hand-overs that succeed
 	computed int64                     // prompts that prefill nodes compute; -1: any number
@@ -229,12 +229,11 @@ var mishaps = map[string]mishap{
 		result: "broken"},
 }
 
-// killOnceLent kills an engine once it has computed a prompt for another one, unless ctx ends
-// before.
-func killOnceLent(ctx context.Context, p *engine.Engine) {
+// killOnceRead kills p once decoder has the request that follows p's answer, unless ctx ends before.
+func killOnceRead(ctx context.Context, p, decoder *engine.Engine) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for p.Stats().Lent == 0 {
+	for decoder.Stats().InFlight == 0 {
 		select {
 		case <-ctx.Done():
 			return
@@ -281,7 +280,7 @@ func (m mishap) happens(t *testing.T, more string) {
 	if m.killed {
 		var killer sync.WaitGroup
 		ctx, stop := context.WithCancel(t.Context())
-		killer.Go(func() { killOnceLent(ctx, p) })
+		killer.Go(func() { killOnceRead(ctx, p, decoder) })
 		defer killer.Wait()
 		defer stop()
 	}

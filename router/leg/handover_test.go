@@ -57,35 +57,6 @@ func pickBoth(d *Dispatcher, r *request.Request, l *Leg, body []byte) (Way, erro
 	return w, nil
 }
 
-// TestBothPicksDoNotAllocate checks the way from a body to the picked nodes of a hand-over, in all
-// modes.
-func TestBothPicksDoNotAllocate(t *testing.T) {
-	d := divided(t, 4, 4)
-	body := chat(2 << 10)
-	modes := []policy.Mode{policy.Score, policy.Cost, policy.RoundRobin, policy.LeastLoaded, policy.Predicted}
-	for _, mode := range modes {
-		p := policy.Default()
-		p.Mode = mode
-		d.policy.Store(p)
-		r, l := request.New(), newLeg()
-		w, err := pickBoth(d, r, l, body)
-		if err != nil || w != Split && mode != policy.Predicted {
-			t.Fatalf("%v: %v, %v", mode, w, err)
-		}
-		least := 1e9
-		for range 10 {
-			least = min(least, testing.AllocsPerRun(20, func() {
-				if _, err := pickBoth(d, r, l, body); err != nil {
-					t.Fatal(err)
-				}
-			}))
-		}
-		if least != 0 {
-			t.Errorf("%v: %v allocations from a body to both nodes", mode, least)
-		}
-	}
-}
-
 // BenchmarkBothPicks measures the way from a body of 2 KB to both nodes of a hand-over, beside the
 // way to the one node of a request that is not split.
 func BenchmarkBothPicks(b *testing.B) {
