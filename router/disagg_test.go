@@ -229,7 +229,8 @@ var mishaps = map[string]mishap{
 		result: "broken"},
 }
 
-// killOnceRead kills p once decoder has the request that follows p's answer, unless ctx ends before.
+// killOnceRead kills p once decoder has the request that follows p's answer, unless ctx ends
+// before.
 func killOnceRead(ctx context.Context, p, decoder *engine.Engine) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
