@@ -13,10 +13,10 @@ MESSAGES = [{"role": "user", "content": "Hello there, how are you today?"}]
 # Each API as call(client, stream, model, **options).
 OPENAI_APIS = {
     "chat": lambda c, stream, model, **o: c.chat.completions.create(
-        model=model, messages=MESSAGES, max_tokens=2000, stream=stream, **o
+        **{"model": model, "messages": MESSAGES, "max_tokens": 2000, "stream": stream} | o
     ),
     "completions": lambda c, stream, model, **o: c.completions.create(
-        model=model, prompt="Hello", max_tokens=2000, stream=stream, **o
+        **{"model": model, "prompt": "Hello", "max_tokens": 2000, "stream": stream} | o
     ),
     "responses": lambda c, stream, model, **o: c.responses.create(
         model=model, input="Hello", max_output_tokens=2000, stream=stream, **o
@@ -30,6 +30,9 @@ ANTHROPIC_APIS = {
     "count_tokens": lambda c, stream, model, **o: c.messages.count_tokens(model=model, messages=MESSAGES, **o),
 }
 STREAMS = ("chat", "completions", "responses", "messages")
+# Tokens of a stream whose nodes all die after 10 tokens. Another node goes on with chats and completions, up to
+# retry.max_nodes times.
+TOKENS_BEFORE_FAILURE = {"chat": 30, "completions": 30, "responses": 10}
 
 OPENAI_ERRORS = {
     400: openai.BadRequestError, 401: openai.AuthenticationError, 403: openai.PermissionDeniedError,
@@ -138,7 +141,7 @@ class Streams(FleetTest):
             with self.subTest(api=name):
                 stream = OPENAI_APIS[name](self.openai, True, "sim", extra_headers={"x-sim-fault": "die_after=10"})
                 n, e = self.consume(stream, openai_tokens)
-                self.assertEqual(n, 10)
+                self.assertEqual(n, TOKENS_BEFORE_FAILURE[name])
                 self.assertEqual((e.code, e.type), ("backend_failed", "upstream_error"))
                 fleet.settle()
 
@@ -148,7 +151,20 @@ class Streams(FleetTest):
                 stream = OPENAI_APIS[name](
                     self.openai, True, "sim", extra_headers={"x-sim-fault": "die_after=10,close=fin"}
                 )
-                self.assertEqual(self.consume(stream, openai_tokens)[0], 10)
+                self.assertEqual(self.consume(stream, openai_tokens)[0], TOKENS_BEFORE_FAILURE[name])
+                fleet.settle()
+
+    def test_openai_stream_goes_on(self):
+        """Two engines die in the middle, and the client sees one whole stream."""
+        for name in ("chat", "completions"):
+            with self.subTest(api=name):
+                for engine in fleet.ENGINES[:2]:
+                    fleet.set_fault(engine, {"die_after": 10, "count": 1})
+                for _ in range(3):  # at least one of them meets a fault
+                    events = list(OPENAI_APIS[name](self.openai, True, "sim", max_tokens=40))
+                    self.assertEqual(sum(map(openai_tokens, events)), 40)
+                    self.assertEqual(len({event.id for event in events}), 1)
+                    self.assertEqual([r for e in events for c in e.choices if (r := c.finish_reason)], ["length"])
                 fleet.settle()
 
     def test_openai_deadline(self):
