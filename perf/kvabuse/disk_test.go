@@ -151,7 +151,8 @@ func (k *killing) workFor(d time.Duration) {
 	k.d.alive(k.t)
 }
 
-// onDisk returns a daemon whose data are on a disk of the test's own, after it was under load.
+// onDisk returns a daemon whose data are on a disk of the test's own, after it was under load until
+// much of its room on SSD was in use.
 func onDisk(t *testing.T, mib int) (*killing, *disk) {
 	t.Helper()
 	f := newDisk(t, mib)
@@ -159,7 +160,10 @@ func onDisk(t *testing.T, mib int) (*killing, *disk) {
 	k.d.data = filepath.Join(f.dir, "data")
 	t.Cleanup(k.d.kill) // before the disk is removed
 	k.d.start(t)
-	k.workFor(time.Second)
+	eventually(t, "half of the room is in use", func() bool {
+		k.workFor(time.Second)
+		return k.d.metrics(t)["ssd_segment_bytes"] >= 96<<20
+	})
 	return k, f
 }
 
