@@ -56,7 +56,7 @@ func (r *fileReader) read(doc string, root reflect.Value) []error {
 	if _, err := toml.Decode(doc, &tree); err != nil {
 		if pe, ok := errors.AsType[toml.ParseError](err); ok {
 			p := &Problem{Where: fmt.Sprintf("%s:%d", r.name, pe.Position.Line), Reason: plainly(pe, doc), cause: pe}
-			p.unquoted(pe.Position.Line, doc)
+			r.unquoted(p, pe.Position.Line, doc)
 			return []error{p}
 		}
 		return []error{&Problem{Where: r.name, Reason: err.Error()}}
@@ -79,9 +79,9 @@ func plainly(e toml.ParseError, doc string) string {
 	return e.Message
 }
 
-// unquoted names the key in a line that the parser has refused. For a value that lacks quotes it
-// says what to write instead.
-func (p *Problem) unquoted(number int, doc string) {
+// unquoted names the key in a line that the parser has refused in p. For a value that lacks quotes
+// it says what to write instead.
+func (r *fileReader) unquoted(p *Problem, number int, doc string) {
 	for path, n := range indexLines(doc) {
 		key, value, isKey := strings.Cut(strings.Split(doc, "\n")[n-1], "=")
 		if n != number || !isKey {
@@ -95,12 +95,23 @@ func (p *Problem) unquoted(number int, doc string) {
 			return
 		}
 		p.Value, p.Reason = value, fmt.Sprintf("put it in quotes: %s = %q", strings.TrimSpace(key), value)
+		var words []string // that the setting may have
+		if i := slices.IndexFunc(r.schema.fields, func(f *field) bool { return f.path() == path }); i >= 0 {
+			words = r.schema.fields[i].words()
+		}
 		switch strings.ToLower(value) {
 		case "yes", "no", "on", "off", "true", "false":
-			p.Reason = "write true or false"
+			if len(words) == 0 {
+				p.Reason = "write true or false"
+			} else if !slices.Contains(words, value) {
+				p.Reason = oneOf(words)
+			}
 		}
 	}
 }
+
+// oneOf says how to write a setting that has one of these words.
+func oneOf(words []string) string { return "must be one of " + strings.Join(words, ", ") + ", in quotes" }
 
 // header tells whether a line of doc begins with text.
 func header(doc, text string) bool {
@@ -159,9 +170,14 @@ func (r *fileReader) set(sf reflect.StructField, v reflect.Value, raw any, at st
 	f := newField(sf, v, "", at)
 	fresh := reflect.New(v.Type()).Elem()
 	fresh.Set(v)
+	if b, ok := raw.(bool); ok && v.Kind() == reflect.String && slices.Contains(f.oneof, strconv.FormatBool(b)) {
+		raw = strconv.FormatBool(b) // true and false are words of this setting, with quotes or without
+	}
 	err := r.assign(fresh, raw, at)
 	if err == nil {
 		err = f.allowed(fresh)
+	} else if len(f.oneof) > 0 && v.Kind() == reflect.String {
+		err = errors.New(oneOf(f.words()))
 	}
 	if err != nil {
 		r.fail(f.problem(f.key, written(raw), err), at)

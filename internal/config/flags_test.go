@@ -26,6 +26,8 @@ func TestAValueWithoutQuotes(t *testing.T) {
 		Cache struct {
 			RAM string `toml:"ram"`
 			On  bool   `toml:"on"`
+			Use string `toml:"use" default:"auto" oneof:"auto|true|false"`
+			Do  string `toml:"do" default:"auto" oneof:"auto|on|off"`
 		} `toml:"cache"`
 		Users []struct {
 			Name string `toml:"name"`
@@ -37,6 +39,11 @@ func TestAValueWithoutQuotes(t *testing.T) {
 		"[[user]]\n[[user]]\nname = /tmp": `f:3: user[1].name = /tmp: put it in quotes: name = "/tmp"`,
 		"[cache]\non = yes":               "f:2: cache.on = yes: write true or false",
 		"[cache]\non = \"yes\"":           `f:2: cache.on = "yes": must be true or false, without quotes`,
+		"[cache]\nuse = auto":             `f:2: cache.use = auto: put it in quotes: use = "auto"`,
+		"[cache]\nuse = yes":              "f:2: cache.use = yes: must be one of auto, true, false, in quotes",
+		"[cache]\nuse = 1":                "f:2: cache.use = 1: must be one of auto, true, false, in quotes",
+		"[cache]\ndo = on":                `f:2: cache.do = on: put it in quotes: do = "on"`,
+		"[cache]\ndo = true":              "f:2: cache.do = true: must be one of auto, on, off, in quotes",
 		"[cache]\nram = 'x":               "f:2: cache.ram: strings cannot contain newlines",
 		"[cache]\nram = 1\nram = 2":       "f:3: Key 'cache.ram' has already been defined.",
 	} {
@@ -45,6 +52,24 @@ func TestAValueWithoutQuotes(t *testing.T) {
 		}})
 		if err == nil || err.Error() != "configuration: "+want {
 			t.Errorf("%q: %v, want %s", doc, err, want)
+		}
+	}
+}
+
+// TestABareBooleanAmongWords checks that a setting whose words are auto, true and false takes true
+// and false without quotes.
+func TestABareBooleanAmongWords(t *testing.T) {
+	for doc, want := range map[string]string{
+		"use = true": "true", "use = false": "false", `use = "true"`: "true", `use = "auto"`: "auto", "": "auto",
+	} {
+		var s struct {
+			Use string `toml:"use" default:"auto" oneof:"auto|true|false"`
+		}
+		err := Load(&s, Options{Args: []string{"--config", "f"}, ReadFile: func(string) ([]byte, error) {
+			return []byte(doc + "\n"), nil
+		}})
+		if err != nil || s.Use != want {
+			t.Errorf("%q: %q, %v", doc, s.Use, err)
 		}
 	}
 }
