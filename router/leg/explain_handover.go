@@ -19,7 +19,7 @@ type ExplainedPrefill struct {
 // explainPrefill says how the prompt would be computed if the request went to the candidate pick.
 func (l *Leg) explainPrefill(pick int, now time.Time) *ExplainedPrefill {
 	if l.way != Alone {
-		return &ExplainedPrefill{Result: l.way.String(), Why: l.whyWay(l.way)}
+		return &ExplainedPrefill{Result: l.way.String(), Why: l.whyWay(l.way) + l.despite()}
 	}
 	h, a := l.hand, l.spare()
 	if h == nil || pick < 0 {
@@ -32,6 +32,9 @@ func (l *Leg) explainPrefill(pick int, now time.Time) *ExplainedPrefill {
 	h.with = a.member.connector
 	w := l.wayOf(a)
 	e := &ExplainedPrefill{Result: w.String(), Why: l.whyWay(w)}
+	if w == Single || w == Unpaired {
+		e.Why += l.despite()
+	}
 	if w == Split || w == Sooner {
 		e.Pick = &Explanation{API: l.Request.API.String()}
 		h.prefill.picks.scope = scopeExplain
@@ -40,6 +43,15 @@ func (l *Leg) explainPrefill(pick int, now time.Time) *ExplainedPrefill {
 		}
 	}
 	return e
+}
+
+// despite says that the node that the client names does not compute the prompt; "" if the client
+// names none.
+func (l *Leg) despite() string {
+	if named := l.namedPrefill(); named.ID != "" {
+		return "; " + named.By + " has no effect"
+	}
+	return ""
 }
 
 // whyWay returns the reason for a way as a sentence.

@@ -169,15 +169,20 @@ func (h *hand) release() {
 }
 
 // considers finds out whether the leg may hand its prompt over, once the prompt has been looked up.
-// The error is about a P that the client names and that is none.
+// The error is about a P, or a rank of it, that the client names and that does not exist.
 func (l *Leg) considers() *apierror.Error {
 	set, pool := &l.d.o.Disagg, &l.model.pools[Prefill]
 	if !l.parted() || l.Alone {
 		return nil
 	}
-	named := l.namedPrefill()
-	if named.ID != "" && pool.place(l.d.current().snap.Worker(named.ID)) < 0 {
-		return errNoPrefill(named, pool)
+	named, at := l.namedPrefill(), -1
+	if named.ID != "" {
+		if at = pool.place(l.d.current().snap.Worker(named.ID)); at < 0 {
+			return errNoPrefill(named, pool)
+		}
+	}
+	if err := l.refusePrefillRank(pool, at); err != nil {
+		return err
 	}
 	needy := l.model.needy
 	if l.way = Alone; named.ID == "" && l.prompt.Tokens() < set.ColocateBelow {

@@ -65,7 +65,31 @@ func (l *Leg) refuseRank() *apierror.Error {
 			most = max(most, n.rank.Count)
 		}
 	}
-	if most == 0 || l.Rank.Value < uint32(most) {
+	return errRank(l.Rank.Value, l.RankBy, "no node that may answer", most)
+}
+
+// refusePrefillRank returns the error of a request whose prefill rank no node that may compute its
+// prompt has, or nil. pool has the nodes that compute prompts, and at is the place of the named
+// one; -1: none is named.
+func (l *Leg) refusePrefillRank(pool *pool, at int) *apierror.Error {
+	x := l.Request.Nvext
+	if x == nil || !x.Prefill.Rank.Given {
+		return nil
+	}
+	most := 0
+	for i, m := range pool.members {
+		if at < 0 || i == at {
+			most = max(most, m.rank.Count)
+		}
+	}
+	return errRank(x.Prefill.Rank.Value, x.Prefill.RankBy, "no node that may compute the prompt", most)
+}
+
+// errRank returns the error of a request for a rank that none of its nodes has, or nil. by is the
+// field or header that names the rank, and nobody says who has it not. most is the largest number
+// of ranks of these nodes; 0: there is no node.
+func errRank(rank uint32, by, nobody string, most int) *apierror.Error {
+	if most == 0 || rank < uint32(most) {
 		return nil
 	}
 	ranks := "has data-parallel ranks; leave it out"
@@ -73,7 +97,7 @@ func (l *Leg) refuseRank() *apierror.Error {
 		ranks = fmt.Sprintf("has more than %d data-parallel ranks; send a number from 0 to %d", most, most-1)
 	}
 	return &apierror.Error{
-		Status: 400, Code: scan.CodeValue, Param: l.RankBy,
-		Message: fmt.Sprintf("`%s` is %d, but no node that may answer %s", l.RankBy, l.Rank.Value, ranks),
+		Status: 400, Code: scan.CodeValue, Param: by,
+		Message: fmt.Sprintf("`%s` is %d, but %s %s", by, rank, nobody, ranks),
 	}
 }
