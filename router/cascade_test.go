@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -423,6 +424,38 @@ func TestCascadeIsListed(t *testing.T) {
 	}
 }
 
+// TestCascadeWithAnUnknownModel checks that the model of a chain that does not exist is named to the
+// client and, once, in the log.
+func TestCascadeWithAnUnknownModel(t *testing.T) {
+	unfit := smart(`,"n":2`)
+	s, small, _ := chain(t, lenient, func(c *router.Config) { c.Models[0].Cascade = []string{"small", "lage"} })
+	if r := s.chat(smart(`,"max_tokens":4`)); r.status != 200 || r.step() != "1" {
+		t.Errorf("the small model answers: %v", r)
+	}
+	const line = "a model's cascade cannot answer as configured"
+	eventually(t, "the warning", func() bool { return s.log.count(line) > 0 })
+	small.SetFault(&engine.Fault{Status: 500})
+	for _, body := range []string{unfit, smart("")} {
+		r := s.chat(body)
+		if text := string(r.body); r.status != 503 || !strings.Contains(text, `"code":"cascade_model_missing"`) ||
+			!strings.Contains(text, "`smart` is a cascade of small, lage, and no node here serves `lage`") {
+			t.Errorf("%v", r)
+		}
+	}
+	resp, err := s.client.Post(s.admin+"/debug/route", "application/json", strings.NewReader(unfit))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if page, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != 503 ||
+		!strings.Contains(string(page), "serves `lage`") {
+		t.Errorf("explained: %s %s %v", resp.Status, page, err)
+	}
+	if _, problems := s.models(); s.log.count(line) != 1 || !strings.Contains(problems, "its cascade names lage") {
+		t.Errorf("problems: %s\n%s", problems, s.log.text())
+	}
+}
+
 // TestCascadeOfEtcd checks that a cascade in etcd is in force without a restart, with its
 // thresholds, and that a step that nothing serves is a problem and no failure.
 func TestCascadeOfEtcd(t *testing.T) {
@@ -448,4 +481,16 @@ func TestCascadeOfEtcd(t *testing.T) {
 	if _, problems := s.models(); !strings.Contains(problems, "its cascade names none, which no node serves") {
 		t.Errorf("problems: %s", problems)
 	}
+	outer := cluster.Model{Aliases: []string{"outer"}, Cascade: cluster.Cascade{Chain: []string{"clever", "large"}}}
+	if err := store.PutModel(t.Context(), "large", outer); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the cascade of a cascade is named", func() bool {
+		_, problems := s.models()
+		return strings.Contains(problems, "its cascade names clever, which has a cascade itself, and does not count")
+	})
+	if r := s.chat(strings.Replace(smart(`,"max_tokens":4`), "smart", "outer", 1)); r.status != 200 || r.step() != "" {
+		t.Errorf("a cascade of a cascade: %v", r)
+	}
+	eventually(t, "the log has it", func() bool { return s.log.count("names clever, which has a cascade itself") == 1 })
 }

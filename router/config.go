@@ -471,8 +471,8 @@ func (c *Config) validateModels(bad problem) {
 	c.validateNames(bad)
 }
 
-// validateNames checks the settings of several models together: each alias has one model, and no
-// base is an adapter itself.
+// validateNames checks the settings of several models together: each alias has one model, no base
+// is an adapter itself, and no cascade names another one.
 func (c *Config) validateNames(bad problem) {
 	owner, named := map[string]string{}, map[string]*ModelConfig{}
 	for i := range c.Models {
@@ -494,6 +494,12 @@ func (c *Config) validateNames(bad problem) {
 		if m.Base != "" && base != nil && base.Base != "" && m.Base != m.Name {
 			bad(fmt.Sprintf("model[%d].base", i), "%s: %s is an adapter itself, of %s; name the model that the engines serve",
 				m.Name, m.Base, base.Base)
+		}
+		for _, name := range m.Cascade {
+			if step := named[name]; step != nil && step.Name != m.Name && len(step.Cascade) > 0 {
+				bad(fmt.Sprintf("model[%d].cascade", i), "%s: %s has a cascade itself; name models that have none", m.Name,
+					name)
+			}
 		}
 	}
 }

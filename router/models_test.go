@@ -218,8 +218,10 @@ func TestModelsAreCheckedTogether(t *testing.T) {
 		"model[0].base: x: sim is an adapter itself, of x":    {{Name: "x", Base: "sim"}, {Name: "sim", Base: "x"}},
 		"model[1].base: y: ax is an adapter itself, of sim": {{Name: "x", Base: "sim", Aliases: []string{"ax"}},
 			{Name: "y", Base: "ax"}},
+		"model[0].cascade: a: s has a cascade itself; name models that have none": {
+			{Name: "a", Cascade: []string{"s", "big"}}, {Name: "b", Aliases: []string{"s"}, Cascade: []string{"b", "big"}}},
 		"": {{Name: "x", Base: "sim", Aliases: []string{"ax"}}, {Name: "sim", Aliases: []string{"s"}},
-			{Name: "y", Base: "s"}},
+			{Name: "y", Base: "s"}, {Name: "c", Aliases: []string{"ac"}, Cascade: []string{"ac", "sim"}}},
 	} {
 		c := settings(t, &logged{t: t})
 		c.Router.Backends, c.Models = []string{"http://127.0.0.1:8001"}, models

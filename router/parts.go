@@ -100,10 +100,14 @@ func (r *Router) followAgents(ctx context.Context) error {
 	defer tick.Stop()
 	var seen followed
 	var divided undivided
+	var cascades mistaken
 	for {
 		seen = r.follow(seen)
 		if r.config.Router.Disagg.Enabled == "true" {
 			divided.look(seen.fleet, r.log)
+		}
+		if r.config.Router.Cascade.Enabled {
+			cascades.look(seen.fleet, r.log)
 		}
 		r.lookForUntokenised(seen.fleet)
 		select {

@@ -104,7 +104,10 @@ func (r *row) noteStored(in *registry, all map[string]*row) {
 		if all[owner] != nil {
 			settings = all[owner].Stored
 		}
-		if !in.serves(owner, settings) {
+		if owner != r.Name && settings != nil && len(settings.Chain) > 0 {
+			r.Notes = append(r.Notes, "its cascade names "+name+", which has a cascade itself, and does not count; name "+
+				"models that have none")
+		} else if !in.serves(owner, settings) {
 			r.Notes = append(r.Notes, "no agent has registered a node with "+name+" of its cascade")
 		}
 	}

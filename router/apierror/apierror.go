@@ -49,10 +49,13 @@ func FromScan(err error) *Error {
 	return e
 }
 
+// CodeModelNotFound is the code of ModelNotFound.
+const CodeModelNotFound = "model_not_found"
+
 // ModelNotFound is the error for a model that no node serves.
 func ModelNotFound(model []byte) *Error {
 	return &Error{
-		Status: 404, Code: "model_not_found", Param: "model",
+		Status: 404, Code: CodeModelNotFound, Param: "model",
 		Message: "the model `" + string(model) + "` does not exist here; GET /v1/models lists those that do",
 	}
 }

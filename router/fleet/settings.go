@@ -126,21 +126,46 @@ func (s *Snapshot) configure(in *settings, all map[*ModelView][]*Node) {
 		}
 	}
 	s.addAliases(in.inForce)
+	s.checkChains()
+}
+
+// checkChains records what is wrong with the cascades. A cascade that names a model with a cascade
+// of its own does not count, because a model of a chain answers by its own nodes only.
+func (s *Snapshot) checkChains() {
+	var nested []*ModelView
 	for _, m := range s.models {
-		s.checkChain(m)
+		if outer := s.checkChain(m); outer {
+			nested = append(nested, m)
+		}
+	}
+	for _, m := range nested {
+		without := *m.Settings
+		without.Cascade, m.Settings = cluster.Cascade{}, &without
 	}
 }
 
-// checkChain records the models of a cascade that nothing serves.
-func (s *Snapshot) checkChain(m *ModelView) {
+// checkChain records the models of m's cascade that cannot answer. nested says that one of them has
+// a cascade itself.
+func (s *Snapshot) checkChain(m *ModelView) (nested bool) {
 	if m.Settings == nil {
-		return
+		return false
 	}
 	for _, name := range m.Settings.Chain {
-		if other := s.names[name]; other == nil || len(other.Nodes) == 0 {
+		switch other := s.names[name]; {
+		case other == nil:
+			m.Amiss = append(m.Amiss, "its cascade names "+name+", which no node serves and which has no settings")
+		case other != m && other.Settings != nil && len(other.Settings.Chain) > 0:
+			nested = true
+			m.Amiss = append(m.Amiss, "its cascade names "+name+", which has a cascade itself, and does not count; name "+
+				"models that have none")
+		case len(other.Nodes) == 0:
 			s.modelProblem(m, "its cascade names "+name+", which no node serves")
 		}
 	}
+	for _, why := range m.Amiss {
+		s.modelProblem(m, why)
+	}
+	return nested
 }
 
 // findBase finds the model whose adapter m is, if m is one: by the settings, or else by the engines

@@ -51,6 +51,7 @@ type ModelView struct {
 	Base     *ModelView     // the adapter's base; nil: the model is no adapter, or nothing serves its base
 	Settings *cluster.Model // nil: none
 	Policy   *policy.Policy // the model's own policy, or its base's; nil: the fleet's holds
+	Amiss    []string       // mistakes in the model's cascade, which are among the snapshot's problems
 
 	roles     map[*Node]cluster.Role // of the nodes whose role the settings say
 	announced bool                   // a node of etcd lists the model

@@ -102,7 +102,8 @@ func (p *Planner) First(r *request.Request) (leg.Question, *apierror.Error) {
 	}
 	c.begin(p, q)
 	q.Model = []byte(c.chain[c.step])
-	return q, nil
+	_, err = leg.Resolve(p.parts.Fleet.Load(), q.Model)
+	return q, c.inChain(err)
 }
 
 // Answer implements Plan.
@@ -129,7 +130,7 @@ func (c *Cascade) Answer(t *Task) *apierror.Error {
 		outcome = "failed"
 	}
 	c.ended(t, outcome)
-	return err
+	return c.inChain(err)
 }
 
 // question returns what all legs of the request ask.
