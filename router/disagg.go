@@ -38,7 +38,6 @@ func (d *DisaggConfig) settings() leg.Disagg {
 }
 
 // undivided are the models that router.disagg.enabled = true cannot hold for, by what they lack.
-// One goroutine uses it.
 type undivided struct {
 	seen  *fleet.Snapshot
 	lacks map[string]string
@@ -60,6 +59,35 @@ func (u *undivided) look(now *fleet.Snapshot, log *slog.Logger) {
 		}
 	}
 	u.lacks = all
+}
+
+// untried are the experimental connectors that the log has named.
+type untried struct {
+	seen *fleet.Snapshot
+	told map[string]bool
+}
+
+// look warns about each connector that has been tested with simulated engines only, at the first
+// node with it.
+func (u *untried) look(now *fleet.Snapshot, log *slog.Logger) {
+	if now == u.seen {
+		return
+	}
+	u.seen = now
+	for _, m := range now.Models() {
+		for _, n := range slices.Concat(m.Prefill, m.Nodes) {
+			with := n.Info().Hands(m.Role(n))
+			if with == "" || with == cluster.ConnectorNIXL || u.told[with] {
+				continue
+			}
+			if u.told == nil {
+				u.told = map[string]bool{}
+			}
+			u.told[with] = true
+			log.Warn("the connector is experimental: it follows the engine's documents, and is tested with simulated "+
+				"engines only", "connector", with, "node", n.ID)
+		}
+	}
 }
 
 // lacking says why no request of a model can run on two nodes; "" if some can.

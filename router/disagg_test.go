@@ -557,6 +557,20 @@ func TestMissingRoleIsNamed(t *testing.T) {
 	}
 }
 
+// TestExperimentalConnectorIsNamed checks that the log warns once about a connector that has not met
+// real engines.
+func TestExperimentalConnectorIsNamed(t *testing.T) {
+	t.Parallel()
+	const line = "the connector is experimental"
+	sglang := wireOf("sglang").divide(t, 1, 2)
+	eventually(t, "the warning", func() bool { return sglang.log.count(line) == 1 })
+	d := divide(t, 1, 1)
+	d.chat(chatBody(longPrompt("hello"), plain))
+	if d.log.count(line) != 0 {
+		t.Errorf("nixl: %s", d.log.text())
+	}
+}
+
 // TestNodesOfRoleBoth checks that two nodes of role both share a request only if expected times say
 // so, and that such a node hands its prompts to a prefill node in any mode.
 func TestNodesOfRoleBoth(t *testing.T) {

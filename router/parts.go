@@ -99,16 +99,10 @@ func (r *Router) followAgents(ctx context.Context) error {
 	tick := time.NewTicker(agentsEvery)
 	defer tick.Stop()
 	var seen followed
-	var divided undivided
-	var cascades mistaken
+	var warned warnings
 	for {
 		seen = r.follow(seen)
-		if r.config.Router.Disagg.Enabled == "true" {
-			divided.look(seen.fleet, r.log)
-		}
-		if r.config.Router.Cascade.Enabled {
-			cascades.look(seen.fleet, r.log)
-		}
+		warned.look(seen.fleet, &r.config.Router, r.log)
 		r.lookForUntokenised(seen.fleet)
 		select {
 		case <-tick.C:

@@ -7,8 +7,28 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 )
 
-// mistaken are the mistakes in the models' cascades that the log has, by model. One goroutine uses
-// it.
+// warnings are the log's warnings about the fleet and the settings together. One goroutine uses
+// them.
+type warnings struct {
+	divided    undivided
+	connectors untried
+	cascades   mistaken
+}
+
+// look warns about what is new in now, as far as the configuration uses it.
+func (w *warnings) look(now *fleet.Snapshot, c *RouterConfig, log *slog.Logger) {
+	if c.Disagg.Enabled == "true" {
+		w.divided.look(now, log)
+	}
+	if c.Disagg.Enabled != "false" {
+		w.connectors.look(now, log)
+	}
+	if c.Cascade.Enabled {
+		w.cascades.look(now, log)
+	}
+}
+
+// mistaken are the mistakes in the models' cascades that the log has, by model.
 type mistaken struct {
 	seen *fleet.Snapshot
 	told map[string][]string
