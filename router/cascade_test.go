@@ -424,8 +424,8 @@ func TestCascadeIsListed(t *testing.T) {
 	}
 }
 
-// TestCascadeWithAnUnknownModel checks that the model of a chain that does not exist is named to the
-// client and, once, in the log.
+// TestCascadeWithAnUnknownModel checks that a model of a chain that does not exist is named to the
+// client, and once in the log.
 func TestCascadeWithAnUnknownModel(t *testing.T) {
 	unfit := smart(`,"n":2`)
 	s, small, _ := chain(t, lenient, func(c *router.Config) { c.Models[0].Cascade = []string{"small", "lage"} })

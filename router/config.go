@@ -497,8 +497,8 @@ func (c *Config) validateNames(bad problem) {
 		}
 		for _, name := range m.Cascade {
 			if step := named[name]; step != nil && step.Name != m.Name && len(step.Cascade) > 0 {
-				bad(fmt.Sprintf("model[%d].cascade", i), "%s: %s has a cascade itself; name models that have none", m.Name,
-					name)
+				bad(fmt.Sprintf("model[%d].cascade", i), "%s: %s has a cascade itself; name models that have none",
+					m.Name, name)
 			}
 		}
 	}

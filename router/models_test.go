@@ -219,7 +219,8 @@ func TestModelsAreCheckedTogether(t *testing.T) {
 		"model[1].base: y: ax is an adapter itself, of sim": {{Name: "x", Base: "sim", Aliases: []string{"ax"}},
 			{Name: "y", Base: "ax"}},
 		"model[0].cascade: a: s has a cascade itself; name models that have none": {
-			{Name: "a", Cascade: []string{"s", "big"}}, {Name: "b", Aliases: []string{"s"}, Cascade: []string{"b", "big"}}},
+			{Name: "a", Cascade: []string{"s", "big"}},
+			{Name: "b", Aliases: []string{"s"}, Cascade: []string{"b", "big"}}},
 		"": {{Name: "x", Base: "sim", Aliases: []string{"ax"}}, {Name: "sim", Aliases: []string{"s"}},
 			{Name: "y", Base: "s"}, {Name: "c", Aliases: []string{"ac"}, Cascade: []string{"ac", "sim"}}},
 	} {

@@ -105,8 +105,8 @@ func (r *row) noteStored(in *registry, all map[string]*row) {
 			settings = all[owner].Stored
 		}
 		if owner != r.Name && settings != nil && len(settings.Chain) > 0 {
-			r.Notes = append(r.Notes, "its cascade names "+name+", which has a cascade itself, and does not count; name "+
-				"models that have none")
+			r.Notes = append(r.Notes, "its cascade names "+name+", which has a cascade itself, and does not count; "+
+				"name models that have none")
 		} else if !in.serves(owner, settings) {
 			r.Notes = append(r.Notes, "no agent has registered a node with "+name+" of its cascade")
 		}

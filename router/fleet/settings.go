@@ -156,8 +156,8 @@ func (s *Snapshot) checkChain(m *ModelView) (nested bool) {
 			m.Amiss = append(m.Amiss, "its cascade names "+name+", which no node serves and which has no settings")
 		case other != m && other.Settings != nil && len(other.Settings.Chain) > 0:
 			nested = true
-			m.Amiss = append(m.Amiss, "its cascade names "+name+", which has a cascade itself, and does not count; name "+
-				"models that have none")
+			m.Amiss = append(m.Amiss, "its cascade names "+name+", which has a cascade itself, and does not count; "+
+				"name models that have none")
 		case len(other.Nodes) == 0:
 			s.modelProblem(m, "its cascade names "+name+", which no node serves")
 		}

@@ -15,7 +15,7 @@ func (c *Cascade) inChain(err *apierror.Error) *apierror.Error {
 	}
 	return &apierror.Error{
 		Status: 503, Code: "cascade_model_missing", Param: "model", RetryAfterSeconds: 1,
-		Message: "the model `" + c.name + "` is a cascade of " + strings.Join(c.chain, ", ") + ", and no node here serves `" +
-			c.chain[c.step] + "`, which should answer this request",
+		Message: "the model `" + c.name + "` is a cascade of " + strings.Join(c.chain, ", ") + ", and no node here " +
+			"serves `" + c.chain[c.step] + "`, which should answer this request",
 	}
 }
