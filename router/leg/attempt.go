@@ -105,7 +105,13 @@ func (v verdict) blames() bool {
 func (l *Leg) try() verdict {
 	a := l.spare()
 	if a.split {
-		l.prefillFirst(a)
+		if !l.Request.Expired() {
+			l.prefillFirst(a)
+		}
+		if l.Request.Expired() {
+			l.put(a, late, nil)
+			return late
+		}
 	}
 	if l.orphaned(a) {
 		v := l.bereft()
@@ -397,6 +403,12 @@ func (l *Leg) deadline() time.Time {
 		return l.Request.Deadline
 	}
 	return l.Request.Before(l.tries.until)
+}
+
+// expired says whether nothing is left of the leg's time.
+func (l *Leg) expired() bool {
+	end := l.deadline()
+	return !end.IsZero() && !time.Now().Before(end)
 }
 
 // before returns the earliest of t, the client's own deadline and the leg's.

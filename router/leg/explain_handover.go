@@ -76,6 +76,9 @@ func (l *Leg) whyWay(w Way) string {
 			tokens-int64(l.spare().matched)*prefix.BlockTokens, tokens, set.UncachedBelow, set.UncachedRatio)
 	case Sooner:
 		return "another node would cost more, by expected times"
+	case Late:
+		return fmt.Sprintf("the node that would compute the prompt is expected to take longer than half of the %d ms that "+
+			"are left of the client's deadline", time.Until(l.Request.Deadline).Milliseconds())
 	case Unpaired:
 		return "the answering node has no connector"
 	case NoNode:

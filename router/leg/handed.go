@@ -44,6 +44,9 @@ func (l *Leg) handed(a *attempt, v verdict, err error) (end verdict, again bool)
 	default:
 		return v, false
 	}
+	if l.Request.Expired() {
+		return v, false
+	}
 	if a.member.needy && v != noOptions && !h.mayTryAgain(w) {
 		l.alone(a, w, time.Now())
 		return v, false

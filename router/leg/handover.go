@@ -61,6 +61,7 @@ const (
 	Cached              // the node has most of the prompt
 	Sooner              // the node alone costs less, by expected times
 	Unpaired            // the node has no connector, or no other node has the same
+	Late                // the other node is expected to end the prompt too late for the client's deadline
 	Over                // the answer ends with its first token
 	NoNode              // no node that computes prompts for others could take the request
 	Refused             // the other node answered with an error
@@ -71,8 +72,8 @@ const (
 )
 
 var wayNames = [ways]string{
-	"alone", "split", "short", "form", "cached", "sooner", "unpaired", "over", "no_node", "refused",
-	"broken", "garbled", "unread",
+	"alone", "split", "short", "form", "cached", "sooner", "unpaired", "late", "over", "no_node",
+	"refused", "broken", "garbled", "unread",
 }
 
 // String is the way's name in metrics and explanations.
@@ -141,6 +142,7 @@ type nearNode struct {
 	node  *fleet.Node // nil: there is none, or no times are expected
 	first float64     // expected seconds until its first token
 	stall float64     // expected loss of its other requests, in seconds
+	late  bool        // the client's deadline does not leave as much time
 }
 
 var hands = sync.Pool{New: func() any {
@@ -320,13 +322,14 @@ func (l *Leg) cheapest(now time.Time) (near [2]nearNode) {
 	l.candidates(now)
 	l.foreseeAll(now)
 	var costs [2]float64
-	s, weights := l.situation(), &l.picks.policy.Predicted
+	s, weights, end := l.situation(), &l.picks.policy.Predicted, l.partEnd(now)
 	for i := range s.Candidates {
 		if !s.Candidates[i].Room() {
 			continue
 		}
 		t := l.picks.policy.Expected(s, i)
-		n := nearNode{l.pool.nodes[l.picks.able[i]], t.First, t.Stalls}
+		at := l.picks.able[i]
+		n := nearNode{l.pool.nodes[at], t.First, t.Stalls, l.misses(l.pool.members[at], t.First, now, end)}
 		cost := weights.First*t.First + weights.Others*t.Stalls
 		switch {
 		case near[0].node == nil || cost < costs[0]:
@@ -341,13 +344,18 @@ func (l *Leg) cheapest(now time.Time) (near [2]nearNode) {
 	return near
 }
 
+// nearest returns the node that would compute the prompt for n.
+func (h *hand) nearest(n *member) *nearNode {
+	if h.near[0].node == n.node.Node {
+		return &h.near[1]
+	}
+	return &h.near[0]
+}
+
 // via returns what is expected if another node computes the prompt for n.
 func (h *hand) via(n *member) policy.Via {
-	at := &h.near[0]
-	if at.node == n.node.Node {
-		at = &h.near[1]
-	}
-	if at.node == nil || n.connector == nil {
+	at := h.nearest(n)
+	if at.node == nil || n.connector == nil || at.late && !n.needy {
 		return policy.Via{}
 	}
 	transfer := h.of.model.transfer.Expected(float64(h.of.prompt.Tokens()))
@@ -389,7 +397,11 @@ func (l *Leg) wayOf(a *attempt) Way {
 		return Split
 	case h.prefill == nil:
 		return NoNode
-	case a.member.needy, h.prefill.Bond == Named:
+	case a.member.needy:
+		return Split
+	case h.nearest(a.member).late:
+		return Late
+	case h.prefill.Bond == Named:
 		return Split
 	case h.near[0].node != nil:
 		if a.forecast.via {
@@ -441,11 +453,17 @@ func (l *Leg) choosePartner(a *attempt, now time.Time) bool {
 	h.data.ID = l.d.o.Random() >> 1
 	h.last = lastPrefill{began: now}
 	p := h.prefill
-	p.tries.until = now.Add(l.timeFor(now) / 2)
+	if p.tries.until = now.Add(l.timeFor(now) / 2); !a.member.needy {
+		p.tries.fits = l.partEnd(now)
+	}
 	at, err := p.choose(now)
 	if err != nil {
+		w := NoNode
+		if err == ErrDeadline {
+			w = Late
+		}
 		h.drop()
-		l.alone(a, NoNode, now)
+		l.alone(a, w, now)
 		return false
 	}
 	n := p.pool.members[at]
@@ -461,6 +479,14 @@ func (l *Leg) choosePartner(a *attempt, now time.Time) bool {
 func (l *Leg) timeFor(now time.Time) time.Duration {
 	end := l.Request.Before(now.Add(l.model.limits.FirstByte))
 	return max(end.Sub(now), 0)
+}
+
+// partEnd returns the end of P's part of the client's time; zero: the client has set no deadline.
+func (l *Leg) partEnd(now time.Time) time.Time {
+	if l.Request.Deadline.IsZero() {
+		return time.Time{}
+	}
+	return now.Add(l.timeFor(now) / 2)
 }
 
 // ask runs the leg p for P, and says how it went.

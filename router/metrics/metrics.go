@@ -175,9 +175,10 @@ func newHandovers(s *metric.Set) *prometheus.CounterVec {
 	return s.Counter("cgn_router_handovers_total", "Requests for models with nodes that compute prompts for others, "+
 		"by what became of the prompt: split (another node computed it), or computed by the answering node because it "+
 		"is short, the request's form demands one node (form), most of it is cached there, that costs less (sooner), "+
-		"the node has no connector (unpaired), the answer is one token (over), or the hand-over failed: no other node "+
-		"could take it (no_node), the other node refused, gave no answer (broken) or none of use (garbled), or its "+
-		"blocks could not be read (unread).", "result")
+		"the node has no connector (unpaired), the other node is expected to take too long for the client's deadline "+
+		"(late), the answer is one token (over), or the hand-over failed: no other node could take it (no_node), the "+
+		"other node refused, gave no answer (broken) or none of use (garbled), or its blocks could not be read "+
+		"(unread).", "result")
 }
 
 func newSpansDropped(s *metric.Set) *prometheus.CounterVec {
@@ -191,8 +192,9 @@ func newResumed(s *metric.Set) *prometheus.CounterVec {
 		"complete (another node went on by token ids (ids) or text, or began anew (start), or only the closing event "+
 		"was missing (end)), failed (another node was asked, and the stream ended with an error), or impossible, by "+
 		"reason: tool, reasoning, unknown (no token ids), unread, refused, seam (the text of the last tokens is "+
-		"unknown), nodes (retry.max_nodes), crowded (too many other streams began to go on at once). impossible with memory counts streams that found no room, broken or not.",
-		"result", "by")
+		"unknown), nodes (retry.max_nodes), crowded (too many other streams began to go on at once), late (the client's "+
+		"deadline has passed, or no node was expected to go on before it). impossible with memory counts streams that "+
+		"found no room, broken or not.", "result", "by")
 }
 
 func newBound(s *metric.Set) bound {

@@ -168,7 +168,7 @@ func (t *Task) Run(q leg.Question, place answer.Place) *apierror.Error {
 	if t.shown = place == t.Client; t.shown {
 		t.follows = t.plan.Follows()
 	}
-	q.Continues, q.Step = t.shown && t.before.shown, t.Steps().Step
+	q.Continues, q.Further, q.Step = t.shown && t.before.shown, t.before.attempts > 0, t.Steps().Step
 	t.leg = t.planner.parts.Legs.Leg(t.Request, q, place)
 	return t.leg.Do()
 }
