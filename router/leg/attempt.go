@@ -450,6 +450,11 @@ func (l *Leg) deliver(a *attempt) error {
 	if a.streams {
 		l.begun(a, time.Now()) // the place may read the whole stream, as for an HTTP/1.0 client
 	}
+	if a.split && !a.streams && a.status < 300 {
+		if err := l.recount(a.ex); err != nil {
+			return err
+		}
+	}
 	if err := l.place.Take(a.ex, l); err != nil {
 		return err
 	}

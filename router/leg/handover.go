@@ -115,6 +115,7 @@ type hand struct {
 	fails   int           // hand-overs that failed for a needy node
 	tried   []*member     // nodes that could not compute the prompt for a needy node
 	factKey string        // names the facts that data was made with; "": none
+	event   []byte        // memory for Recounted
 	debt
 
 	last lastPrefill
@@ -163,6 +164,9 @@ func (h *hand) release() {
 	h.place.Status = 0
 	if h.place.Body = h.place.Body[:0]; cap(h.place.Body) > keptAnswer {
 		h.place.Body = nil
+	}
+	if cap(h.event) > keptAnswer {
+		h.event = nil
 	}
 	h.of, h.at, h.partner, h.near, h.with, h.ready, h.pick = nil, 0, nil, [2]nearNode{}, nil, false, 0
 	h.plain, h.count, h.fails, h.tried, h.factKey, h.debt = Alone, 0, 0, emptied(h.tried), "", debt{}
@@ -541,16 +545,6 @@ func (l *Leg) handedCame(a *attempt, now time.Time) {
 		}
 		f.looked, f.events, f.computed, f.batch = now, 1, a.member.rank.Book.Computed(now), a.member.batch()
 	}
-}
-
-// Usage returns the engine's token counts of the answer so far. The cached tokens are those of the
-// node that has computed the prompt.
-func (l *Leg) Usage() usage.Counts {
-	u := l.Reading.Usage
-	if l.now != nil && l.now.split {
-		u.Cached, u.HasCached = l.hand.last.usage.Cached, l.hand.last.usage.HasCached
-	}
-	return u
 }
 
 // PrefillNode returns the node that has computed the prompt for the answering node, and the time

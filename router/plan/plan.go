@@ -229,6 +229,9 @@ func (t *Task) Event(e sse.Event, out []byte, at time.Time) (rest []byte, enough
 			rest, enough = append(t.Release(out), e.Raw...), false
 		}
 	}()
+	if t.leg != nil {
+		e = t.leg.Recounted(e)
+	}
 	return t.plan.Event(t, e, out, at)
 }
 
