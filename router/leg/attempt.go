@@ -361,7 +361,7 @@ func (l *Leg) ask(a *attempt) (verdict, error) {
 		return l.blame(err), err
 	}
 	a.ex = ex
-	if a.split && l.hand.ready {
+	if a.split && l.hand.stage == fresh {
 		l.d.metrics.Handover.Observe(time.Since(l.hand.last.ended).Seconds())
 	}
 	if l.records(a) {

@@ -18,7 +18,7 @@ type ExplainedPrefill struct {
 
 // explainPrefill says how the prompt would be computed if the request went to the candidate pick.
 func (l *Leg) explainPrefill(pick int, now time.Time) *ExplainedPrefill {
-	if l.way != Alone {
+	if l.way != Undecided {
 		return &ExplainedPrefill{Result: l.way.String(), Why: l.whyWay(l.way) + l.despite()}
 	}
 	h, a := l.hand, l.spare()

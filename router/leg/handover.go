@@ -54,25 +54,25 @@ type Way uint8
 
 // These are the ways. All but Split mean that the answering node computes the prompt.
 const (
-	Alone    Way = iota // no node that computes prompts for others serves the model
-	Split               // another node computes the prompt
-	Short               // the prompt is short
-	Single              // the request's form demands one node
-	Cached              // the node has most of the prompt
-	Sooner              // the node alone costs less, by expected times
-	Unpaired            // the node has no connector, or no other node has the same
-	Late                // the other node is expected to end the prompt too late for the client's deadline
-	Over                // the answer ends with its first token
-	NoNode              // no node that computes prompts for others could take the request
-	Refused             // the other node answered with an error
-	Broken              // the other node gave no answer
-	Garbled             // the other node's answer says nothing about blocks
-	Unread              // the node could not read the blocks
+	Undecided Way = iota // the decision is to come, or no node computes prompts of the model for others
+	Split                // another node computes the prompt
+	Short                // the prompt is short
+	Single               // the request's form demands one node
+	Cached               // the node has most of the prompt
+	Sooner               // the node alone costs less, by expected times
+	Unpaired             // the node has no connector, or no other node has the same
+	Late                 // the other node is expected to end the prompt too late for the client's deadline
+	Over                 // the answer ends with its first token
+	NoNode               // no node that computes prompts for others could take the request
+	Refused              // the other node answered with an error
+	Broken               // the other node gave no answer
+	Garbled              // the other node's answer says nothing about blocks
+	Unread               // the node could not read the blocks
 	ways
 )
 
 var wayNames = [ways]string{
-	"alone", "split", "short", "form", "cached", "sooner", "unpaired", "late", "over", "no_node",
+	"undecided", "split", "short", "form", "cached", "sooner", "unpaired", "late", "over", "no_node",
 	"refused", "broken", "garbled", "unread",
 }
 
@@ -89,7 +89,7 @@ const maxPrefillAnswer = 4 << 20
 type wayCounts [ways]prometheus.Counter
 
 func newWayCounts(m *metrics.Router) (c wayCounts) {
-	for w := Alone + 1; w < ways; w++ {
+	for w := Undecided + 1; w < ways; w++ {
 		c[w] = m.Handovers.WithLabelValues(w.String())
 	}
 	return c
@@ -98,29 +98,37 @@ func newWayCounts(m *metrics.Router) (c wayCounts) {
 // hand is the part of a leg that may hand its prompt over. One goroutine uses it, except for
 // beside.
 type hand struct {
-	of      *Leg
-	prefill *Leg    // of the next hand-over; nil: no node could compute the prompt
-	at      int     // the place of the node that prefill has picked
-	partner *member // that node
-	near    [2]nearNode
-
-	plain Way // Short or Single, unless the answering node is needy; Alone: neither
-
-	with    connector.Connector // that of the present attempt's node; nil: it has none
-	data    connector.Handover
-	ready   bool          // data is complete, and no node may have received it
-	place   answer.Memory // for P's answer
-	pick    int           // the candidate that is the present attempt's node
-	count   int           // answers that the request asks for; 0: unclear
-	fails   int           // hand-overs that failed for a needy node
-	tried   []*member     // nodes that could not compute the prompt for a needy node
-	factKey string        // names the facts that data was made with; "": none
-	event   []byte        // memory for Recounted
-	debt
-
-	last lastPrefill
+	of *Leg
+	nature
+	partners
+	stage stage
+	fails int       // hand-overs that failed for a needy node
+	tried []*member // nodes that could not compute the prompt for a needy node
+	last  lastPrefill
 	beside
+
+	data  connector.Handover
+	place answer.Memory // for P's answer
+	event []byte        // memory for Recounted
 	bound
+}
+
+// nature is what the request's form says about a hand-over.
+type nature struct {
+	plain Way // Short or Single, unless the answering node is needy; Undecided: neither
+	count int // answers that the request asks for; 0: unclear
+}
+
+// partners are the nodes of the present hand-over.
+type partners struct {
+	with    connector.Connector // that of the present attempt's node; nil: it has none
+	pick    int                 // the candidate that is the present attempt's node
+	prefill *Leg                // not sent yet; nil: no node could compute the prompt, or one was asked
+	at      int                 // the place of the node that prefill has picked
+	partner *member             // that node
+	near    [2]nearNode
+	factKey string  // names the facts about partner for D; "": none
+	reader  *member // the node that was to read the blocks of P's answer
 }
 
 // lastPrefill is what is known about the latest leg for P.
@@ -168,9 +176,7 @@ func (h *hand) release() {
 	if cap(h.event) > keptAnswer {
 		h.event = nil
 	}
-	h.of, h.at, h.partner, h.near, h.with, h.ready, h.pick = nil, 0, nil, [2]nearNode{}, nil, false, 0
-	h.plain, h.count, h.fails, h.tried, h.factKey, h.debt = Alone, 0, 0, emptied(h.tried), "", debt{}
-	h.last = lastPrefill{}
+	h.of, h.nature, h.partners, h.fails, h.tried, h.last = nil, nature{}, partners{}, 0, emptied(h.tried), lastPrefill{}
 	hands.Put(h)
 }
 
@@ -191,7 +197,7 @@ func (l *Leg) considers() *apierror.Error {
 		return err
 	}
 	needy := l.model.needy
-	if l.way = Alone; named.ID == "" && l.prompt.Tokens() < set.ColocateBelow {
+	if l.way = Undecided; named.ID == "" && l.prompt.Tokens() < set.ColocateBelow {
 		if l.way = Short; !needy {
 			return nil
 		}
@@ -207,7 +213,7 @@ func (l *Leg) considers() *apierror.Error {
 			return nil
 		}
 	}
-	l.way = Alone
+	l.way = Undecided
 	l.hand = hands.Get().(*hand)
 	l.hand.of, l.hand.plain, l.hand.count = l, plain, count
 	return nil
@@ -236,7 +242,7 @@ func (l *Leg) obstacle() (why string, own bool) {
 func (h *hand) prepare(now time.Time) {
 	l := h.of
 	h.near = [2]nearNode{}
-	if h.ready {
+	if h.stage == fresh {
 		return
 	}
 	h.repay()
@@ -373,9 +379,8 @@ func (l *Leg) decideWay(a *attempt, pick int, cost *books.Cost) {
 	if h.pick, a.split = pick, false; l.way >= Over && !a.member.needy {
 		return // one hand-over of a request that leads to nothing is enough
 	}
-	if h.ready && (a.member.connector != h.with || a.member.node == h.partner.node) {
+	if h.stage == fresh && (a.member.connector != h.with || a.member.node == h.partner.node) {
 		h.repay() // the blocks are of no use to this node
-		h.ready = false
 		h.engage()
 	}
 	h.with = a.member.connector
@@ -391,13 +396,13 @@ func (l *Leg) decideWay(a *attempt, pick int, cost *books.Cost) {
 func (l *Leg) wayOf(a *attempt) Way {
 	h, set := l.hand, &l.d.o.Disagg
 	switch {
-	case h.plain != Alone && !a.member.needy:
+	case h.plain != Undecided && !a.member.needy:
 		return h.plain
 	case h.with == nil:
 		return Unpaired
 	case h.count == 0 || h.count > 1 && !h.with.Many():
 		return Single
-	case h.ready: // P has computed it for a node that could not be reached
+	case h.stage == fresh: // P has computed it for a node that could not be reached
 		return Split
 	case h.prefill == nil:
 		return NoNode
@@ -429,7 +434,7 @@ func (l *Leg) wayOf(a *attempt) Way {
 // is no longer split.
 func (l *Leg) prefillFirst(a *attempt) {
 	h := l.hand
-	if h.ready || !l.choosePartner(a, time.Now()) {
+	if h.stage == fresh || !l.choosePartner(a, time.Now()) {
 		return
 	}
 	p := h.prefill
@@ -437,16 +442,16 @@ func (l *Leg) prefillFirst(a *attempt) {
 		p.tries.spare = 0 // D is told of this node
 		if h.learn(h.partner) != nil {
 			h.drop()
-			l.alone(a, Broken, time.Now())
+			l.unsplit(a, Broken, time.Now())
 		}
 		return
 	}
 	h.prefill = nil
 	if w := h.ask(p); w != Split {
-		l.alone(a, w, time.Now())
+		l.unsplit(a, w, time.Now())
 		return
 	}
-	h.ready, h.debt = true, debt{owed: true, to: a.member}
+	h.keep(a.member)
 }
 
 // choosePartner picks the node that computes the prompt for the attempt. If there is none,
@@ -467,7 +472,7 @@ func (l *Leg) choosePartner(a *attempt, now time.Time) bool {
 			w = Late
 		}
 		h.drop()
-		l.alone(a, w, now)
+		l.unsplit(a, w, now)
 		return false
 	}
 	n := p.pool.members[at]
@@ -540,7 +545,7 @@ func (l *Leg) handedCame(a *attempt, now time.Time) {
 	a.cost.Listen(true, now)
 	l.model.metrics.FirstCame(f.ttft, now.Sub(h.last.began).Seconds())
 	if l.picks.policy.Predicted.Learn {
-		if h.done == nil && !f.held {
+		if h.stage != together && !f.held {
 			l.model.transfer.Learn(float64(l.prompt.Tokens()), max(f.took-f.own, 0))
 		}
 		f.looked, f.events, f.computed, f.batch = now, 1, a.member.rank.Book.Computed(now), a.member.batch()

@@ -269,7 +269,7 @@ func (l *Leg) start() *apierror.Error {
 	if err := l.considers(); err != nil {
 		return err
 	}
-	if l.way != Alone {
+	if l.way != Undecided {
 		l.d.ways[l.way].Inc()
 	}
 	l.tries.spare = l.d.o.MaxNodes
