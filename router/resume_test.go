@@ -463,6 +463,31 @@ func TestNoIDsInModeAuto(t *testing.T) {
 	}
 }
 
+// TestNoTimeToGoOn checks that no node is asked to go on if answers have taught that it would begin
+// after the client's deadline: a prompt takes 1.7 s, and 3 s are for two.
+func TestNoTimeToGoOn(t *testing.T) {
+	t.Parallel()
+	s := serve(t, simulate(t, 2, func(c *engine.Config) { c.PrefillTokensPerSecond = 700 }), resumes("auto"),
+		func(c *router.Config) { c.Router.Mode = "predicted" })
+	const more = `,"stream":true,"max_tokens":20`
+	for i := range 3 {
+		mustAll(t, "learning", together(2, func(j int) *reply {
+			return s.chat(chatBody(longPrompt(fmt.Sprint("prompt ", i, j)), more), "x-cgn-node", fmt.Sprint("sim-", j))
+		}))
+	}
+	for _, e := range s.engines {
+		e.SetFault(&engine.Fault{DieAfter: new(5)})
+	}
+	before := had(s.engines[0], chatPath) + had(s.engines[1], chatPath)
+	got := saidBy(t, s.chat(chatBody(longPrompt("the prompt"), more), "x-cgn-deadline-ms", "3000"))
+	if got.err == "" || len(got.text) != 20 || s.resumed("late", "impossible") != 1 {
+		t.Errorf("%+v\n%s", got, s.metrics().lines("cgn_router_resumed_total"))
+	}
+	if n := had(s.engines[0], chatPath) + had(s.engines[1], chatPath) - before; n != 1 {
+		t.Errorf("%d nodes were asked", n)
+	}
+}
+
 // TestStrayingNode checks an engine that does not show that it goes on from the delivered tokens.
 // The client gets nothing of that engine's answer, unless the engine continues the text.
 func TestStrayingNode(t *testing.T) {

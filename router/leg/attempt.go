@@ -105,7 +105,13 @@ func (v verdict) blames() bool {
 func (l *Leg) try() verdict {
 	a := l.spare()
 	if a.split {
-		l.prefillFirst(a)
+		if !l.Request.Expired() {
+			l.prefillFirst(a)
+		}
+		if l.Request.Expired() {
+			l.put(a, late, nil)
+			return late
+		}
 	}
 	if l.orphaned(a) {
 		v := l.bereft()
@@ -355,7 +361,7 @@ func (l *Leg) ask(a *attempt) (verdict, error) {
 		return l.blame(err), err
 	}
 	a.ex = ex
-	if a.split && l.hand.ready {
+	if a.split && l.hand.stage == fresh {
 		l.d.metrics.Handover.Observe(time.Since(l.hand.last.ended).Seconds())
 	}
 	if l.records(a) {
@@ -399,6 +405,12 @@ func (l *Leg) deadline() time.Time {
 	return l.Request.Before(l.tries.until)
 }
 
+// expired says whether nothing is left of the leg's time.
+func (l *Leg) expired() bool {
+	end := l.deadline()
+	return !end.IsZero() && !time.Now().Before(end)
+}
+
 // before returns the earliest of t, the client's own deadline and the leg's.
 func (l *Leg) before(t time.Time) time.Time {
 	if !l.tries.until.IsZero() && l.tries.until.Before(t) {
@@ -437,6 +449,11 @@ func (l *Leg) deliver(a *attempt) error {
 	first := time.Since(l.Request.Received)
 	if a.streams {
 		l.begun(a, time.Now()) // the place may read the whole stream, as for an HTTP/1.0 client
+	}
+	if a.split && !a.streams && a.status < 300 {
+		if err := l.recount(a.ex); err != nil {
+			return err
+		}
 	}
 	if err := l.place.Take(a.ex, l); err != nil {
 		return err

@@ -91,7 +91,10 @@ func (l *Leg) reserve(now time.Time) (int, *apierror.Error) {
 			if last {
 				d.metrics.LastResort.Inc()
 			}
-			l.charge(a, pick, now)
+			if l.charge(a, pick, now); l.misses(n, a.forecast.ttft, now, l.tries.fits) {
+				l.drop(a)
+				return 0, ErrDeadline
+			}
 			return at, nil
 		}
 		l.drop(a)

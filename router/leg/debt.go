@@ -10,12 +10,6 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 )
 
-// debt is a prompt that P has computed and keeps until some node reads it.
-type debt struct {
-	owed bool    // no node is known to have read the prompt
-	to   *member // the node that was to answer
-}
-
 // repayWithin bounds the time that a node gets to read the blocks of a prompt whose answer nobody
 // wants any more. P's own time limit frees them if no node does.
 const repayWithin = 5 * time.Second
@@ -23,17 +17,20 @@ const repayWithin = 5 * time.Second
 // maxRepaid bounds the answer of such a node, in bytes.
 const maxRepaid = 1 << 20
 
-// repay asks a node for one token of the answer, in which nobody is interested, if P would keep the
-// blocks otherwise. The dispatcher does so in the background. The blocks stay at P if too much is
-// going on there, or if the request's body is gone.
+// repay gives up the blocks that P keeps for a D. If P would go on keeping them, repay asks a node
+// for one token of the answer, in which nobody is interested. The dispatcher does so in the
+// background. The blocks stay at P if too much is going on there, or if the request's body is gone.
 func (h *hand) repay() {
-	l := h.of
-	if _, frees := h.with.(connector.Freer); !h.owed || !frees {
+	l, was := h.of, h.stage
+	if was != fresh && was != spent {
 		return
 	}
-	h.owed = false
-	n := h.reader()
-	if n == nil || l.Request.Body() == nil {
+	h.stage = unasked
+	if _, frees := h.with.(connector.Freer); !frees || l.Request.Body() == nil {
+		return
+	}
+	n := h.freer()
+	if n == nil {
 		return
 	}
 	out, err := l.prepare(&attempt{member: n, split: true, frees: true})
@@ -71,16 +68,16 @@ func repayment(n *member, out *relay.Request, now time.Time) *relay.Request {
 	}
 }
 
-// reader returns the node that shall read the blocks: the one that was to answer, or another one if
-// that one seems to be out of service. reader returns nil if there is none.
-func (h *hand) reader() *member {
+// freer returns the node that shall read the blocks: the one that was to answer, or another one if
+// that one seems to be out of service. freer returns nil if there is none.
+func (h *hand) freer() *member {
 	now := time.Now()
 	well := func(n *member) bool {
 		ok, _ := n.node.Eligible(now)
 		return ok && !n.node.Health.FailedLately(now)
 	}
-	if well(h.to) {
-		return h.to
+	if well(h.reader) {
+		return h.reader
 	}
 	for _, n := range h.of.pool.members {
 		if n.connector == h.with && well(n) {

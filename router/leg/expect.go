@@ -9,7 +9,7 @@ import (
 
 // Outlook is what mode predicted expects of a leg.
 type Outlook struct {
-	Known  bool          // the policy's mode is predicted; otherwise the other fields are 0
+	Known  bool          // answers have taught how long a prompt takes; otherwise the other fields are 0
 	First  time.Duration // until the first token
 	Step   time.Duration // between two tokens
 	Tokens float64       // of the whole answer
@@ -43,7 +43,7 @@ func (d *Dispatcher) Expect(r *request.Request, q Question) (Outlook, *apierror.
 	if pick < 0 {
 		return Outlook{}, l.noNode(now)
 	}
-	if !l.foresees() {
+	if !l.knows(l.pool.members[l.picks.able[pick]]) {
 		return Outlook{}, nil
 	}
 	e := p.Expected(l.situation(), pick)

@@ -18,7 +18,7 @@ type ExplainedPrefill struct {
 
 // explainPrefill says how the prompt would be computed if the request went to the candidate pick.
 func (l *Leg) explainPrefill(pick int, now time.Time) *ExplainedPrefill {
-	if l.way != Alone {
+	if l.way != Undecided {
 		return &ExplainedPrefill{Result: l.way.String(), Why: l.whyWay(l.way) + l.despite()}
 	}
 	h, a := l.hand, l.spare()
@@ -76,6 +76,9 @@ func (l *Leg) whyWay(w Way) string {
 			tokens-int64(l.spare().matched)*prefix.BlockTokens, tokens, set.UncachedBelow, set.UncachedRatio)
 	case Sooner:
 		return "another node would cost more, by expected times"
+	case Late:
+		return fmt.Sprintf("the node that would compute the prompt is expected to take longer than half of the %d ms that "+
+			"are left of the client's deadline", time.Until(l.Request.Deadline).Milliseconds())
 	case Unpaired:
 		return "the answering node has no connector"
 	case NoNode:

@@ -86,6 +86,17 @@ func (l *Leg) speed(n *member) predict.Speed {
 	return n.engine.Speed()
 }
 
+// misses says whether the first token of n, expected in so many seconds from now, would come after
+// end, if end is not zero. A speed that no answers have taught counts as fast enough.
+func (l *Leg) misses(n *member, first float64, now, end time.Time) bool {
+	return !end.IsZero() && l.knows(n) && now.Add(time.Duration(first*float64(time.Second))).After(end)
+}
+
+// knows says whether mode predicted expects times of n that answers have taught.
+func (l *Leg) knows(n *member) bool {
+	return l.foresees() && l.picks.policy.Predicted.Learn && n.engine.Kind().Rates().KnowsFirsts()
+}
+
 // timing returns what mode predicted knows about n at now. own is the number of requests of this
 // router at n.
 func (l *Leg) timing(n *member, own int32, now time.Time) policy.Timing {

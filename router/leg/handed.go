@@ -19,16 +19,10 @@ func (l *Leg) handed(a *attempt, v verdict, err error) (end verdict, again bool)
 		v = lost // the parameters may be used up, but the node is probably well
 	}
 	h := l.hand
-	together := h.done != nil
 	if v != answered && h.callOff() && (v == lost || v == failed500) {
 		v = unpaired // the node's failure follows from that of P
 	}
-	if together || v != unreached && v != starved {
-		h.ready = false
-	}
-	if v == answered || v == lost || v == failed500 {
-		h.owed = false
-	}
+	h.ended(v)
 	w := Unread
 	switch v {
 	case answered:
@@ -44,8 +38,14 @@ func (l *Leg) handed(a *attempt, v verdict, err error) (end verdict, again bool)
 	default:
 		return v, false
 	}
+	if l.Request.Expired() {
+		if v == noOptions {
+			v = late
+		}
+		return v, false
+	}
 	if a.member.needy && v != noOptions && !h.mayTryAgain(w) {
-		l.alone(a, w, time.Now())
+		l.unsplit(a, w, time.Now())
 		return v, false
 	}
 	l.traceFailed(a, v)
@@ -54,7 +54,7 @@ func (l *Leg) handed(a *attempt, v verdict, err error) (end verdict, again bool)
 		a.ex = nil
 	}
 	h.repay()
-	if l.alone(a, w, time.Now()); a.member.needy {
+	if l.unsplit(a, w, time.Now()); a.member.needy {
 		if v == unpaired {
 			h.tried = append(h.tried, h.partner)
 		}
@@ -69,16 +69,17 @@ func (l *Leg) handed(a *attempt, v verdict, err error) (end verdict, again bool)
 	return v, true
 }
 
-// alone makes the attempt's node compute the prompt, because the hand-over has failed in way w. A
-// needy node just loses its partner.
-func (l *Leg) alone(a *attempt, w Way, now time.Time) {
+// unsplit makes the attempt's node compute the prompt, because the hand-over has failed in way w or
+// would come too late. A needy node just loses its partner.
+func (l *Leg) unsplit(a *attempt, w Way, now time.Time) {
 	h := l.hand
 	if l.way = w; l.Request.Life.Ended() == request.None && !l.Request.Expired() {
 		if l.d.ways[w].Inc(); w.failed() {
 			l.complainOfHandover(a, w)
 		}
 	}
-	if h.ready, h.near = false, [2]nearNode{}; h.factKey != "" {
+	h.spoil()
+	if h.near = [2]nearNode{}; h.factKey != "" {
 		l.d.facts.forget(h.factKey)
 	}
 	if a.member.needy {

@@ -55,25 +55,26 @@ type Way uint8
 
 // These are the ways. All but Split mean that the answering node computes the prompt.
 const (
-	Alone    Way = iota // no node that computes prompts for others serves the model
-	Split               // another node computes the prompt
-	Short               // the prompt is short
-	Single              // the request's form demands one node
-	Cached              // the node has most of the prompt
-	Sooner              // the node alone costs less, by expected times
-	Unpaired            // the node has no connector, or no other node has the same
-	Over                // the answer ends with its first token
-	NoNode              // no node that computes prompts for others could take the request
-	Refused             // the other node answered with an error
-	Broken              // the other node gave no answer
-	Garbled             // the other node's answer says nothing about blocks
-	Unread              // the node could not read the blocks
+	Undecided Way = iota // the decision is to come, or no node computes prompts of the model for others
+	Split                // another node computes the prompt
+	Short                // the prompt is short
+	Single               // the request's form demands one node
+	Cached               // the node has most of the prompt
+	Sooner               // the node alone costs less, by expected times
+	Unpaired             // the node has no connector, or no other node has the same
+	Late                 // the other node is expected to end the prompt too late for the client's deadline
+	Over                 // the answer ends with its first token
+	NoNode               // no node that computes prompts for others could take the request
+	Refused              // the other node answered with an error
+	Broken               // the other node gave no answer
+	Garbled              // the other node's answer says nothing about blocks
+	Unread               // the node could not read the blocks
 	ways
 )
 
 var wayNames = [ways]string{
-	"alone", "split", "short", "form", "cached", "sooner", "unpaired", "over", "no_node", "refused",
-	"broken", "garbled", "unread",
+	"undecided", "split", "short", "form", "cached", "sooner", "unpaired", "late", "over", "no_node",
+	"refused", "broken", "garbled", "unread",
 }
 
 // String is the way's name in metrics and explanations.
@@ -89,7 +90,7 @@ const maxPrefillAnswer = 4 << 20
 type wayCounts [ways]prometheus.Counter
 
 func newWayCounts(m *metrics.Router) (c wayCounts) {
-	for w := Alone + 1; w < ways; w++ {
+	for w := Undecided + 1; w < ways; w++ {
 		c[w] = m.Handovers.WithLabelValues(w.String())
 	}
 	return c
@@ -98,28 +99,37 @@ func newWayCounts(m *metrics.Router) (c wayCounts) {
 // hand is the part of a leg that may hand its prompt over. One goroutine uses it, except for
 // beside.
 type hand struct {
-	of      *Leg
-	prefill *Leg    // of the next hand-over; nil: no node could compute the prompt
-	at      int     // the place of the node that prefill has picked
-	partner *member // that node
-	near    [2]nearNode
-
-	plain Way // Short or Single, unless the answering node is needy; Alone: neither
-
-	with    connector.Connector // that of the present attempt's node; nil: it has none
-	data    connector.Handover
-	ready   bool          // data is complete, and no node may have received it
-	place   answer.Memory // for P's answer
-	pick    int           // the candidate that is the present attempt's node
-	count   int           // answers that the request asks for; 0: unclear
-	fails   int           // hand-overs that failed for a needy node
-	tried   []*member     // nodes that could not compute the prompt for a needy node
-	factKey string        // names the facts that data was made with; "": none
-	debt
-
-	last lastPrefill
+	of *Leg
+	nature
+	partners
+	stage stage
+	fails int       // hand-overs that failed for a needy node
+	tried []*member // nodes that could not compute the prompt for a needy node
+	last  lastPrefill
 	beside
+
+	data  connector.Handover
+	place answer.Memory // for P's answer
+	event []byte        // memory for Recounted
 	bound
+}
+
+// nature is what the request's form says about a hand-over.
+type nature struct {
+	plain Way // Short or Single, unless the answering node is needy; Undecided: neither
+	count int // answers that the request asks for; 0: unclear
+}
+
+// partners are the nodes of the present hand-over.
+type partners struct {
+	with    connector.Connector // that of the present attempt's node; nil: it has none
+	pick    int                 // the candidate that is the present attempt's node
+	prefill *Leg                // not sent yet; nil: no node could compute the prompt, or one was asked
+	at      int                 // the place of the node that prefill has picked
+	partner *member             // that node
+	near    [2]nearNode
+	factKey string  // names the facts about partner for D; "": none
+	reader  *member // the node that was to read the blocks of P's answer
 }
 
 // lastPrefill is what is known about the latest leg for P.
@@ -142,6 +152,7 @@ type nearNode struct {
 	node  *fleet.Node // nil: there is none, or no times are expected
 	first float64     // expected seconds until its first token
 	stall float64     // expected loss of its other requests, in seconds
+	late  bool        // the client's deadline does not leave as much time
 }
 
 var hands = sync.Pool{New: func() any {
@@ -163,9 +174,10 @@ func (h *hand) release() {
 	if h.place.Body = h.place.Body[:0]; cap(h.place.Body) > keptAnswer {
 		h.place.Body = nil
 	}
-	h.of, h.at, h.partner, h.near, h.with, h.ready, h.pick = nil, 0, nil, [2]nearNode{}, nil, false, 0
-	h.plain, h.count, h.fails, h.tried, h.factKey, h.debt = Alone, 0, 0, emptied(h.tried), "", debt{}
-	h.last = lastPrefill{}
+	if cap(h.event) > keptAnswer {
+		h.event = nil
+	}
+	h.of, h.nature, h.partners, h.fails, h.tried, h.last = nil, nature{}, partners{}, 0, emptied(h.tried), lastPrefill{}
 	hands.Put(h)
 }
 
@@ -186,7 +198,7 @@ func (l *Leg) considers() *apierror.Error {
 		return err
 	}
 	needy := l.model.needy
-	if l.way = Alone; named.ID == "" && l.prompt.Tokens() < set.ColocateBelow {
+	if l.way = Undecided; named.ID == "" && l.prompt.Tokens() < set.ColocateBelow {
 		if l.way = Short; !needy {
 			return nil
 		}
@@ -202,7 +214,7 @@ func (l *Leg) considers() *apierror.Error {
 			return nil
 		}
 	}
-	l.way = Alone
+	l.way = Undecided
 	l.hand = hands.Get().(*hand)
 	l.hand.of, l.hand.plain, l.hand.count = l, plain, count
 	return nil
@@ -231,7 +243,7 @@ func (l *Leg) obstacle() (why string, own bool) {
 func (h *hand) prepare(now time.Time) {
 	l := h.of
 	h.near = [2]nearNode{}
-	if h.ready {
+	if h.stage == fresh {
 		return
 	}
 	h.repay()
@@ -321,13 +333,14 @@ func (l *Leg) cheapest(now time.Time) (near [2]nearNode) {
 	l.candidates(now)
 	l.foreseeAll(now)
 	var costs [2]float64
-	s, weights := l.situation(), &l.picks.policy.Predicted
+	s, weights, end := l.situation(), &l.picks.policy.Predicted, l.partEnd(now)
 	for i := range s.Candidates {
 		if !s.Candidates[i].Room() {
 			continue
 		}
 		t := l.picks.policy.Expected(s, i)
-		n := nearNode{l.pool.nodes[l.picks.able[i]], t.First, t.Stalls}
+		at := l.picks.able[i]
+		n := nearNode{l.pool.nodes[at], t.First, t.Stalls, l.misses(l.pool.members[at], t.First, now, end)}
 		cost := weights.First*t.First + weights.Others*t.Stalls
 		switch {
 		case near[0].node == nil || cost < costs[0]:
@@ -342,13 +355,18 @@ func (l *Leg) cheapest(now time.Time) (near [2]nearNode) {
 	return near
 }
 
+// nearest returns the node that would compute the prompt for n.
+func (h *hand) nearest(n *member) *nearNode {
+	if h.near[0].node == n.node.Node {
+		return &h.near[1]
+	}
+	return &h.near[0]
+}
+
 // via returns what is expected if another node computes the prompt for n.
 func (h *hand) via(n *member) policy.Via {
-	at := &h.near[0]
-	if at.node == n.node.Node {
-		at = &h.near[1]
-	}
-	if at.node == nil || n.connector == nil {
+	at := h.nearest(n)
+	if at.node == nil || n.connector == nil || at.late && !n.needy {
 		return policy.Via{}
 	}
 	transfer := h.of.model.transfer.Expected(float64(h.of.prompt.Tokens()))
@@ -362,9 +380,8 @@ func (l *Leg) decideWay(a *attempt, pick int, cost *books.Cost) {
 	if h.pick, a.split = pick, false; l.way >= Over && !a.member.needy {
 		return // one hand-over of a request that leads to nothing is enough
 	}
-	if h.ready && (a.member.connector != h.with || a.member.node == h.partner.node) {
+	if h.stage == fresh && (a.member.connector != h.with || a.member.node == h.partner.node) {
 		h.repay() // the blocks are of no use to this node
-		h.ready = false
 		h.engage()
 	}
 	h.with = a.member.connector
@@ -380,17 +397,21 @@ func (l *Leg) decideWay(a *attempt, pick int, cost *books.Cost) {
 func (l *Leg) wayOf(a *attempt) Way {
 	h, set := l.hand, &l.d.o.Disagg
 	switch {
-	case h.plain != Alone && !a.member.needy:
+	case h.plain != Undecided && !a.member.needy:
 		return h.plain
 	case h.with == nil:
 		return Unpaired
 	case h.count == 0 || h.count > 1 && !h.with.Many():
 		return Single
-	case h.ready: // P has computed it for a node that could not be reached
+	case h.stage == fresh: // P has computed it for a node that could not be reached
 		return Split
 	case h.prefill == nil:
 		return NoNode
-	case a.member.needy, h.prefill.Bond == Named:
+	case a.member.needy:
+		return Split
+	case h.nearest(a.member).late:
+		return Late
+	case h.prefill.Bond == Named:
 		return Split
 	case h.near[0].node != nil:
 		if a.forecast.via {
@@ -414,7 +435,7 @@ func (l *Leg) wayOf(a *attempt) Way {
 // is no longer split.
 func (l *Leg) prefillFirst(a *attempt) {
 	h := l.hand
-	if h.ready || !l.choosePartner(a, time.Now()) {
+	if h.stage == fresh || !l.choosePartner(a, time.Now()) {
 		return
 	}
 	p := h.prefill
@@ -422,16 +443,16 @@ func (l *Leg) prefillFirst(a *attempt) {
 		p.tries.spare = 0 // D is told of this node
 		if h.learn(h.partner) != nil {
 			h.drop()
-			l.alone(a, Broken, time.Now())
+			l.unsplit(a, Broken, time.Now())
 		}
 		return
 	}
 	h.prefill = nil
 	if w := h.ask(p); w != Split {
-		l.alone(a, w, time.Now())
+		l.unsplit(a, w, time.Now())
 		return
 	}
-	h.ready, h.debt = true, debt{owed: true, to: a.member}
+	h.keep(a.member)
 }
 
 // choosePartner picks the node that computes the prompt for the attempt. If there is none,
@@ -442,11 +463,17 @@ func (l *Leg) choosePartner(a *attempt, now time.Time) bool {
 	h.data.ID = l.d.o.Random() >> 1
 	h.last = lastPrefill{began: now}
 	p := h.prefill
-	p.tries.until = now.Add(l.timeFor(now) / 2)
+	if p.tries.until = now.Add(l.timeFor(now) / 2); !a.member.needy {
+		p.tries.fits = l.partEnd(now)
+	}
 	at, err := p.choose(now)
 	if err != nil {
+		w := NoNode
+		if err == ErrDeadline {
+			w = Late
+		}
 		h.drop()
-		l.alone(a, NoNode, now)
+		l.unsplit(a, w, now)
 		return false
 	}
 	n := p.pool.members[at]
@@ -462,6 +489,14 @@ func (l *Leg) choosePartner(a *attempt, now time.Time) bool {
 func (l *Leg) timeFor(now time.Time) time.Duration {
 	end := l.Request.Before(now.Add(l.model.limits.FirstByte))
 	return max(end.Sub(now), 0)
+}
+
+// partEnd returns the end of P's part of the client's time; zero: the client has set no deadline.
+func (l *Leg) partEnd(now time.Time) time.Time {
+	if l.Request.Deadline.IsZero() {
+		return time.Time{}
+	}
+	return now.Add(l.timeFor(now) / 2)
 }
 
 // ask runs the leg p for P, and says how it went.
@@ -511,21 +546,11 @@ func (l *Leg) handedCame(a *attempt, now time.Time) {
 	a.cost.Listen(true, now)
 	l.model.metrics.FirstCame(f.ttft, now.Sub(h.last.began).Seconds())
 	if l.picks.policy.Predicted.Learn {
-		if h.done == nil && !f.held {
+		if h.stage != together && !f.held {
 			l.model.transfer.Learn(float64(l.prompt.Tokens()), max(f.took-f.own, 0))
 		}
 		f.looked, f.events, f.computed, f.batch = now, 1, a.member.rank.Book.Computed(now), a.member.batch()
 	}
-}
-
-// Usage returns the engine's token counts of the answer so far. The cached tokens are those of the
-// node that has computed the prompt.
-func (l *Leg) Usage() usage.Counts {
-	u := l.Reading.Usage
-	if l.now != nil && l.now.split {
-		u.Cached, u.HasCached = l.hand.last.usage.Cached, l.hand.last.usage.HasCached
-	}
-	return u
 }
 
 // PrefillNode returns the node that has computed the prompt for the answering node, and the time

@@ -33,7 +33,7 @@ func pickBoth(d *Dispatcher, r *request.Request, l *Leg, body []byte) (Way, erro
 	if err := ask(d, r, body); err != nil {
 		return 0, err
 	}
-	l.d, l.Request = d, r
+	l.d, l.Request, l.began = d, r, r.Received
 	defer l.permit.Release()
 	at, err := l.first()
 	if err != nil {

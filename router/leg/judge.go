@@ -220,7 +220,7 @@ func (l *Leg) needsBreath(v verdict) bool {
 
 // mayGoOn says whether another node may be asked.
 func (l *Leg) mayGoOn() bool {
-	return l.tries.spare > 0 && !l.Request.Expired() && !l.suspected()
+	return l.tries.spare > 0 && !l.expired() && !l.suspected()
 }
 
 // suspected tells whether the request seems to end nodes, so that no further node may get it.

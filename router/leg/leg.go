@@ -56,7 +56,11 @@ type Question struct {
 	// continuing answer's first event is then not the client's first event. plan.Task.Run sets
 	// Continues.
 	Continues bool
-	Step      int // of a cascade, from 1; 0: none; plan.Task.Run sets Step, for traces
+	// Further says that nodes have been asked in earlier legs of the request. A further leg is not
+	// sent if nothing is left of the client's time, or if the first token is expected later, by
+	// speeds that answers have taught. plan.Task.Run sets Further.
+	Further bool
+	Step    int // of a cascade, from 1; 0: none; plan.Task.Run sets Step, for traces
 }
 
 // Bond is the reason why a leg may ask one node only.
@@ -148,6 +152,7 @@ type tries struct {
 	broke  bool      // the retry budget was spent
 	stored bool      // the node of the response's id has been recorded
 	until  time.Time // the answer must have ended by then; zero: the model's limits hold alone
+	fits   time.Time // no node is asked whose first token is expected later; zero: any may be
 
 	span    *traces.Leg // of the leg; nil: the request is not recorded
 	refused string      // code of the router's own error; empty: none
@@ -207,6 +212,11 @@ func (l *Leg) do() *apierror.Error {
 	if l.began = l.Request.Received; l.Request.Life.Started() {
 		l.began = time.Now()
 	}
+	if l.Further {
+		if l.tries.fits = l.Request.Deadline; l.Request.Expired() {
+			return ErrDeadline
+		}
+	}
 	at, err := l.first()
 	d.metrics.Pick.Observe(time.Since(l.began).Seconds())
 	if err != nil {
@@ -259,7 +269,7 @@ func (l *Leg) start() *apierror.Error {
 	if err := l.considers(); err != nil {
 		return err
 	}
-	if l.way != Alone {
+	if l.way != Undecided {
 		l.d.ways[l.way].Inc()
 	}
 	l.tries.spare = l.d.o.MaxNodes

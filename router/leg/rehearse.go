@@ -137,7 +137,7 @@ func (r Rehearsal) prefill() *Leg {
 // answering node is asked from now on.
 func (r Rehearsal) HandedOver(report usage.Counts, now time.Time) {
 	h, p := r.l.hand, Rehearsal{r.prefill()}
-	h.prefill, h.ready = nil, true
+	h.prefill, h.stage = nil, fresh
 	h.last.ended, h.last.took, h.last.usage = now, now.Sub(h.last.began), report
 	p.Begun(now)
 	p.Finish(report, now)

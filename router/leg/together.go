@@ -17,7 +17,7 @@ type beside struct {
 	mu      sync.Mutex
 	running *Leg          // nil: it has ended
 	off     bool          // D has called it off
-	done    chan struct{} // closed once it has ended; nil: there is none
+	done    chan struct{} // closed once it has ended
 	way     Way           // how it went; valid once done is closed
 }
 
@@ -27,7 +27,7 @@ func (h *hand) prefillBeside() {
 	if p == nil {
 		return
 	}
-	h.prefill, h.running, h.off, h.done = nil, p, false, make(chan struct{})
+	h.prefill, h.stage, h.running, h.off, h.done = nil, together, p, false, make(chan struct{})
 	r := h.of.Request
 	if err := r.Scan.Index(r.Body()); err != nil { // the legs' edits would both build the index
 		h.forsake()
@@ -78,7 +78,7 @@ var errBug = &apierror.Error{Status: http.StatusInternalServerError, Code: "bug"
 // callOff ends P's leg beside D's exchange and waits for its end. failed says that P had failed
 // before.
 func (h *hand) callOff() (failed bool) {
-	if h.done == nil {
+	if h.stage != together {
 		return false
 	}
 	h.mu.Lock()
@@ -88,7 +88,7 @@ func (h *hand) callOff() (failed bool) {
 	}
 	h.mu.Unlock()
 	<-h.done
-	h.done = nil
+	h.stage = unasked
 	return ended && h.way != Split
 }
 
@@ -97,7 +97,7 @@ func (h *hand) callOff() (failed bool) {
 // calls P off if D refuses the request.
 func (h *hand) computed(status int) bool {
 	switch {
-	case h.done == nil:
+	case h.stage != together:
 		return true
 	case status >= 400:
 		h.callOff()
@@ -156,7 +156,7 @@ func (h *hand) refusal(w Way) *apierror.Error {
 func (l *Leg) pairAnew(a *attempt) bool {
 	h := l.hand
 	if h.fails++; !h.engage() {
-		l.alone(a, NoNode, time.Now())
+		l.unsplit(a, NoNode, time.Now())
 		return false
 	}
 	h.prefill.tries.asked = append(h.prefill.tries.asked, h.tried...)

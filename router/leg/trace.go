@@ -68,7 +68,7 @@ func (l *Leg) traceEnd(o relay.Outcome) {
 		Model: l.Served(), Node: l.NodeID(), Matched: l.Matched(), Total: l.Blocks(), Attempts: l.Attempts,
 		Step: l.Step, Failed: l.tries.refused,
 	}
-	if l.way != Alone {
+	if l.way != Undecided {
 		e.Handover = l.way.String()
 	}
 	if p := l.picks.policy; p != nil {

@@ -175,9 +175,10 @@ func newHandovers(s *metric.Set) *prometheus.CounterVec {
 	return s.Counter("cgn_router_handovers_total", "Requests for models with nodes that compute prompts for others, "+
 		"by what became of the prompt: split (another node computed it), or computed by the answering node because it "+
 		"is short, the request's form demands one node (form), most of it is cached there, that costs less (sooner), "+
-		"the node has no connector (unpaired), the answer is one token (over), or the hand-over failed: no other node "+
-		"could take it (no_node), the other node refused, gave no answer (broken) or none of use (garbled), or its "+
-		"blocks could not be read (unread).", "result")
+		"the node has no connector (unpaired), the other node is expected to take too long for the client's deadline "+
+		"(late), the answer is one token (over), or the hand-over failed: no other node could take it (no_node), the "+
+		"other node refused, gave no answer (broken) or none of use (garbled), or its blocks could not be read "+
+		"(unread).", "result")
 }
 
 func newSpansDropped(s *metric.Set) *prometheus.CounterVec {
@@ -192,7 +193,8 @@ func newResumed(s *metric.Set) *prometheus.CounterVec {
 		"was missing (end)), failed (another node was asked, and the stream ended with an error), or impossible, by "+
 		"reason. Reasons in the stream: tool, reasoning, unknown (no token ids), unread (chunks of another form), memory "+
 		"(router.resume.memory), refused (the engine's own error), seam (the text of the last tokens is unknown), nodes "+
-		"(retry.max_nodes) or crowded (too many other streams began to go on at once). Reasons in the request: off "+
+		"(retry.max_nodes), crowded (too many other streams began to go on at once) or late (the client's deadline has "+
+		"passed, or no node was expected to go on before it). Reasons in the request: off "+
 		"(router.resume.mode, or retry.max_nodes is 0), http10, pinned, api, escape (in the name of a member of the "+
 		"body), or the name of the member that rules it out, such as n or response_format.",
 		"result", "by")

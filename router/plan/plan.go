@@ -178,7 +178,7 @@ func (t *Task) Run(q leg.Question, place answer.Place) *apierror.Error {
 	if p, ok := t.plan.(*Resumed); ok {
 		q = p.ask(q)
 	}
-	q.Continues, q.Step = t.shown && t.before.shown, t.Steps().Step
+	q.Continues, q.Further, q.Step = t.shown && t.before.shown, t.before.attempts > 0, t.Steps().Step
 	t.leg = t.planner.parts.Legs.Leg(t.Request, q, place)
 	return t.leg.Do()
 }
@@ -246,6 +246,9 @@ func (t *Task) Event(e sse.Event, out []byte, at time.Time) (rest []byte, enough
 			rest, enough = append(t.Release(out), e.Raw...), false
 		}
 	}()
+	if t.leg != nil {
+		e = t.leg.Recounted(e)
+	}
 	return t.plan.Event(t, e, out, at)
 }
 

@@ -323,8 +323,10 @@ func (p *Resumed) Next(t *Task) *apierror.Error {
 	}
 	p.state = asking
 	if !p.enter(t) {
-		if p.legs == 0 && t.Request.Going() { // otherwise End counts it
-			t.planner.countResumed("impossible", "crowded")
+		if t.Request.Going() {
+			p.impossible(t, "crowded")
+		} else if t.Request.Expired() {
+			p.impossible(t, "late")
 		}
 		return errSeam
 	}
@@ -337,15 +339,28 @@ func (p *Resumed) Next(t *Task) *apierror.Error {
 		}
 		return errSeam
 	}
+	ways := p.ways
 	p.legs++
-	p.ways = max(p.ways, by)
+	p.ways = max(ways, by)
 	q := p.question
 	q.Filter, q.Alone = p.bound.fits, true
 	if err := t.Run(q, t.Client); err != nil {
+		if err == leg.ErrDeadline && t.leg.Attempts == 0 { // no node would have been in time
+			p.legs, p.ways = p.legs-1, ways
+			p.impossible(t, "late")
+		}
 		return err
 	}
 	p.state = running
 	return nil
+}
+
+// impossible counts a stream with which no further node was asked to go on. If one was before, End
+// counts the stream.
+func (p *Resumed) impossible(t *Task, why string) {
+	if p.legs == 0 {
+		t.planner.countResumed("impossible", why)
+	}
 }
 
 var errSeam = &apierror.Error{

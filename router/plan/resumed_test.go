@@ -1,6 +1,9 @@
 package plan
 
 import (
+	"fmt"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,8 +38,16 @@ func TestBrokenStreamsWait(t *testing.T) {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
 		task.Request.Deadline = time.Now().Add(time.Second)
-		if began = time.Now(); p.enter(task) || time.Since(began) != time.Second {
+		if began = time.Now(); p.Next(task) != errSeam || time.Since(began) != time.Second {
 			t.Errorf("a client with a deadline in 1 s has waited %v", time.Since(began))
+		}
+		for _, why := range []string{"crowded", "late"} {
+			line := fmt.Sprintf("cgn_router_resumed_total{by=%q,result=\"impossible\"} 1\n", why)
+			page := httptest.NewRecorder()
+			planner.parts.Metrics.Set.Handler().ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
+			if !strings.Contains(page.Body.String(), line) {
+				t.Errorf("no stream is counted as %s:\n%s", why, page.Body)
+			}
 		}
 		task.Request.Deadline = time.Time{}
 		time.AfterFunc(time.Second, task.Request.Life.Cancel)

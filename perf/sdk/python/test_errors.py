@@ -30,8 +30,8 @@ ANTHROPIC_APIS = {
     "count_tokens": lambda c, stream, model, **o: c.messages.count_tokens(model=model, messages=MESSAGES, **o),
 }
 STREAMS = ("chat", "completions", "responses", "messages")
-# Tokens of a stream whose nodes all die after 10 tokens. Another node goes on with chats and completions, up to
-# retry.max_nodes times.
+# Tokens of a stream whose nodes all die after 10 tokens. Another node goes on with chats and
+# completions, up to retry.max_nodes times.
 TOKENS_BEFORE_FAILURE = {"chat": 30, "completions": 30, "responses": 10}
 
 OPENAI_ERRORS = {
