@@ -2,8 +2,8 @@ package router
 
 import (
 	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/internal/room"
 	"github.com/cognitora/dataplane/router/plan"
-	"github.com/cognitora/dataplane/router/resume"
 )
 
 // ResumeConfig sets whether another node goes on with a stream when its node is gone.
@@ -22,7 +22,7 @@ func (c *ResumeConfig) validate(bad problem) {
 // limits.max_body_total.
 func (c *ResumeConfig) settings(nodes int, bodies config.Size) (o plan.Resume) {
 	if c.Mode != "off" {
-		memory := resume.NewMemory(int64(min(c.Memory, bodies/2)))
+		memory := room.New(int64(min(c.Memory, bodies/2)))
 		o = plan.Resume{Memory: memory, Text: c.Mode == "on", MaxNodes: nodes}
 	}
 	return o

@@ -6,7 +6,6 @@ import (
 	"math"
 	"os"
 	"reflect"
-	"strings"
 	"testing"
 
 	"github.com/cognitora/dataplane/router/scan"
@@ -188,25 +187,6 @@ func TestRooms(t *testing.T) {
 					t.Errorf("id %d, rank %d of %d: rooms %d to %d", id, rank, ranks, first, last)
 				}
 			}
-		}
-	}
-}
-
-func TestSequences(t *testing.T) {
-	for body, want := range map[string]int{
-		`{"prompt":"a"}`: 1, `{"prompt":["a"]}`: 1, `{"prompt":["a","b"]}`: 2, `{"prompt":[1,2,3]}`: 1,
-		`{"prompt":[[1,2],[3]]}`: 2, `{"prompt":"a","n":1}`: 1, `{"prompt":"a","n":null}`: 1, `{"prompt":"a","n":3}`: 3,
-		`{"prompt":["a","b"],"n":3}`: 6, `{"prompt":"a","n":"3"}`: 0, `{"prompt":"a","n":2.5}`: 0,
-		`{"prompt":"a","n":-1}`: 0, `{"prompt":"a","n":100000}`: 0, `{"prompt":["a","b"],"n":200}`: 0,
-		`{"prompt":[` + strings.Repeat(`"a",`, 300) + `"a"]}`: 0,
-	} {
-		body = strings.Replace(body, "{", `{"model":"m",`, 1)
-		var r scan.Request
-		if err := scan.Scan(scan.Completions, []byte(body), &r); err != nil {
-			t.Fatal(err)
-		}
-		if got := Sequences(&r, []byte(body), scan.Completions); got != want {
-			t.Errorf("%.60s: %d, want %d", body, got, want)
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/cognitora/dataplane/router/books"
 	"github.com/cognitora/dataplane/router/connector"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/members"
 	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/nvext"
 	"github.com/cognitora/dataplane/router/policy"
@@ -193,7 +194,7 @@ func (l *Leg) considers() *apierror.Error {
 	plain, count := l.way, 0
 	why, own := l.obstacle()
 	if !own {
-		count = connector.Sequences(l.Request.Scan, l.Request.Body(), l.Request.API)
+		count = members.Sequences(l.Request.Scan, l.Request.Body(), l.Request.API)
 	}
 	if why != "" || count != 1 && !l.model.many {
 		if plain = Single; own || !needy {

@@ -1,9 +1,7 @@
 package plan
 
 import (
-	"bytes"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/sse"
@@ -11,6 +9,7 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/leg"
 	"github.com/cognitora/dataplane/router/logprobs"
+	"github.com/cognitora/dataplane/router/members"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
 )
@@ -262,73 +261,15 @@ func (t *Task) Steps() Steps {
 	return Steps{c.name, c.step + 1, c.earlier, c.prompt, c.output}
 }
 
-// heldBytes counts the bytes of all answers that wait for a judgement.
-type heldBytes struct{ n atomic.Int64 }
-
-// take reserves n bytes. take returns false if too many answers wait.
-func (h *heldBytes) take(n int64) bool {
-	if h.n.Add(n) > maxHeldTotal {
-		h.n.Add(-n)
-		return false
-	}
-	return true
-}
-
-func (h *heldBytes) give(n int64) { h.n.Add(-n) }
-
-// unfit says why the answer of a request cannot be judged; "": it can be. The log-probabilities of
-// an answer in a given form are those of the form.
+// unfit says why the answer of a request cannot be judged; "": it can be.
 func unfit(r *request.Request) string {
 	if r.API != scan.Chat && r.API != scan.Completions {
 		return "api"
 	}
-	find := func(name string) []byte {
-		v := r.Scan.Find(r.Body(), name)
-		if s := string(v); s == "null" || s == "[]" || s == "{}" || s == "false" || s == `""` {
-			return nil
-		}
-		return v
-	}
-	for _, name := range []string{"tools", "functions"} {
-		if find(name) != nil && string(find("tool_choice")) != `"none"` {
-			return "tools"
-		}
-	}
-	for _, name := range forms {
-		if find(name) != nil {
-			return "format"
-		}
-	}
-	if v := find("response_format"); v != nil {
-		if kind, _ := scan.Find(v, "type"); string(kind) != `"text"` {
-			return "format"
-		}
-	}
-	for _, name := range []string{"n", "best_of"} {
-		if v := find(name); v != nil && string(v) != "1" {
-			return "choices"
-		}
-	}
-	if v := find("prompt"); find("use_beam_search") != nil || batch(v) {
-		return "choices"
-	}
-	if find("echo") != nil {
-		return "echo"
+	if m := members.Barring(r.Scan, r.Body(), members.Judge); m != nil {
+		return string(m.Class)
 	}
 	return ""
-}
-
-// forms are the members that give an answer a form: those of vLLM, SGLang and llama.cpp.
-var forms = []string{
-	"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "grammar", "json_schema",
-	"regex", "ebnf", "structural_tag",
-}
-
-// batch says whether the prompt of a completion is several prompts.
-func batch(prompt []byte) bool {
-	inner, ok := bytes.CutPrefix(prompt, []byte("["))
-	inner = bytes.TrimLeft(inner, " \t\r\n")
-	return ok && len(inner) > 0 && (inner[0] == '"' || inner[0] == '[')
 }
 
 // asksLogprobs says whether the client itself asks for log-probabilities. Then they stay in the

@@ -70,14 +70,3 @@ func TestChoiceOfADirectPlanAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
-
-// TestHeldBytes checks that the bytes of all waiting answers are bounded, and given back.
-func TestHeldBytes(t *testing.T) {
-	var h heldBytes
-	if !h.take(maxHeldTotal-1) || h.take(2) || !h.take(1) {
-		t.Error("the bound does not hold")
-	}
-	if h.give(maxHeldTotal); h.n.Load() != 0 {
-		t.Errorf("%d bytes are left", h.n.Load())
-	}
-}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/internal/room"
 	"github.com/cognitora/dataplane/internal/sse"
 	"github.com/cognitora/dataplane/internal/usage"
 	"github.com/cognitora/dataplane/router/affinity"
@@ -44,13 +45,15 @@ type Planner struct {
 	parts     Parts
 	searches  atomic.Int32  // running searches for stored responses
 	lostAfter time.Duration // see responsesLost
-	held      heldBytes     // of answers that wait for a judgement
+	held      *room.Room    // of answers that wait for a judgement
 	resuming  chan struct{} // an element for each stream that another node is asked to go on with
 }
 
 // New returns a planner.
 func New(p Parts) *Planner {
-	planner := &Planner{parts: p, lostAfter: responsesLost, resuming: make(chan struct{}, maxResuming)}
+	planner := &Planner{
+		parts: p, lostAfter: responsesLost, held: room.New(maxHeldTotal), resuming: make(chan struct{}, maxResuming),
+	}
 	if p.Choose == nil {
 		planner.parts.Choose = planner.choose
 	}

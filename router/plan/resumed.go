@@ -6,6 +6,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/jsonscan"
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/internal/room"
 	"github.com/cognitora/dataplane/internal/sse"
 	"github.com/cognitora/dataplane/internal/usage"
 	"github.com/cognitora/dataplane/router/answer"
@@ -18,9 +19,9 @@ import (
 
 // Resume are the settings for streams that go on when their node is gone.
 type Resume struct {
-	Memory   *resume.Memory // nil: no stream goes on
-	Text     bool           // a stream may go on by its text
-	MaxNodes int            // nodes that a stream may lose
+	Memory   *room.Room // nil: no stream goes on
+	Text     bool       // a stream may go on by its text
+	MaxNodes int        // nodes that a stream may lose
 }
 
 // maxIDsBody is the longest body, in bytes, for which an engine is asked for token ids. The ids of

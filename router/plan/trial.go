@@ -171,7 +171,7 @@ const reservedBytes = 16 << 10
 
 // reserve takes n bytes of what all trials may hold.
 func (r *trial) reserve(n int64) bool {
-	if !r.task.planner.held.take(n) {
+	if !r.task.planner.held.Take(n) {
 		return false
 	}
 	r.reserved += n
@@ -179,7 +179,7 @@ func (r *trial) reserve(n int64) bool {
 }
 
 func (r *trial) free() {
-	r.task.planner.held.give(r.reserved)
+	r.task.planner.held.Give(r.reserved)
 	r.reserved = 0
 }
 

@@ -2,8 +2,8 @@ package resume
 
 import (
 	"bytes"
-	"slices"
 
+	"github.com/cognitora/dataplane/router/members"
 	"github.com/cognitora/dataplane/router/scan"
 )
 
@@ -42,12 +42,9 @@ func Read(r *scan.Request, body []byte, api scan.API) (a Asked, obstacle string)
 		case "continue_final_message":
 			a.Open = string(value) == "true"
 		case "prompt":
-			if a.Prompted = value[0] == '['; !onePrompt(value) {
+			form := members.PromptOf(value)
+			if a.Prompted = form == members.IDs; !a.Prompted && form != members.Text {
 				obstacle = "prompt"
-			}
-		case "response_format":
-			if kind, _ := scan.Find(value, "type"); string(value) != "null" && string(kind) != `"text"` {
-				obstacle = "response_format"
 			}
 		default:
 			if m := obstacleOf(name, value); m != "" {
@@ -62,41 +59,13 @@ func Read(r *scan.Request, body []byte, api scan.API) (a Asked, obstacle string)
 	return a, obstacle
 }
 
-// onePrompt says whether the prompt of a completion is one text or one list of ids.
-func onePrompt(value []byte) bool {
-	list := bytes.TrimLeft(bytes.TrimPrefix(value, []byte("[")), " \t\r\n")
-	return value[0] == '"' || len(list) < len(value) && len(list) > 0 && list[0]-'0' <= 9
-}
-
-// obstacleOf returns the name of a member with another value than a harmless one, or "".
+// obstacleOf returns the name of a member with which no engine can go on, or "".
 func obstacleOf(name, value []byte) string {
 	if bytes.IndexByte(name, '\\') >= 0 {
 		return "a name with an escape"
 	}
-	for i := range obstacles {
-		if o := &obstacles[i]; o.name == string(name) {
-			if string(value) == "null" || slices.Contains(o.harmless, string(value)) {
-				return ""
-			}
-			return o.name
-		}
+	if m := members.Named(name); m != nil && m.Bars(value, members.Resume) {
+		return m.Name
 	}
 	return ""
-}
-
-// obstacles are the members of a body for which no engine can go on, unless they are null or have a
-// harmless value: several choices, guided decoding, what a hand-over of the client needs, and what
-// counts from the beginning of the answer or the prompt.
-var obstacles = [...]struct {
-	name     string
-	harmless []string
-}{
-	{"n", []string{"1"}}, {"best_of", []string{"1"}}, {"use_beam_search", []string{"false"}},
-	{"echo", []string{"false"}}, {"suffix", []string{`""`}}, {"prompt_logprobs", nil},
-	{"structured_outputs", nil}, {"structural_tag", nil}, {"guided_json", nil}, {"guided_regex", nil},
-	{"guided_choice", nil}, {"guided_grammar", nil}, {"json_schema", nil}, {"regex", nil}, {"ebnf", nil},
-	{"grammar", []string{`""`}}, {"thinking_token_budget", nil}, {"truncate_prompt_tokens", nil},
-	{"kv_transfer_params", nil}, {"ec_transfer_params", nil}, {"disaggregated_params", nil},
-	{"bootstrap_host", nil}, {"bootstrap_room", nil}, {"input_ids", nil}, {"prompt_embeds", nil},
-	{"session_params", nil},
 }

@@ -3,13 +3,14 @@
 //
 // An engine that sends the ids of its tokens (vLLM: return_token_ids) makes an exact continuation
 // possible: the prompt's ids and those of the delivered tokens are the other engine's prompt.
-// Without ids the other engine may continue the delivered text. A Stream keeps what that needs,
-// within a Memory that all streams share.
+// Without ids the other engine may continue the delivered text. A Stream keeps what that needs, the
+// request's body, token ids and text, within a Room that all streams share.
 //
 // The package does no I/O. Package plan decides who goes on, and asks.
 package resume
 
 import (
+	"github.com/cognitora/dataplane/internal/room"
 	"github.com/cognitora/dataplane/internal/sse"
 	"github.com/cognitora/dataplane/internal/usage"
 )
@@ -41,7 +42,7 @@ const (
 	Reasoning     // in a reasoning section
 	Unknown       // the engine sends no token ids, or not for all of its text
 	Unread        // the engine's chunks have another form, or too many bytes
-	Full          // the Memory is full
+	Full          // there is no room for more bytes
 	Refused       // the other engine has not gone on from the delivered tokens
 )
 
@@ -63,7 +64,7 @@ const (
 type Stream struct {
 	kept // first, with the members that each token needs
 	Asked
-	memory *Memory
+	memory *room.Room
 	held   int64 // bytes reserved in memory
 
 	finished bool // finish_reason has been delivered
@@ -109,9 +110,9 @@ const (
 
 // Begin begins a stream whose request has a body of that many bytes. Begin returns false if there
 // is no room for another stream.
-func (s *Stream) Begin(a Asked, body int, m *Memory, byText bool) bool {
+func (s *Stream) Begin(a Asked, body int, m *room.Room, byText bool) bool {
 	size := int64(body + 4*cap(s.ids) + cap(s.text))
-	if !m.take(size) {
+	if !m.Take(size) {
 		return false
 	}
 	s.Asked, s.memory, s.held = a, m, size
@@ -123,7 +124,7 @@ func (s *Stream) Begin(a Asked, body int, m *Memory, byText bool) bool {
 // Reset frees the stream's room, and its memory for another stream.
 func (s *Stream) Reset() {
 	if s.memory != nil {
-		s.memory.give(s.held)
+		s.memory.Give(s.held)
 	}
 	*s = Stream{
 		kept: kept{ids: small(s.ids, 4), text: small(s.text, 1), head: small(s.head, 1)},
@@ -142,7 +143,7 @@ func small[T any](b []T, size int) []T {
 // Free frees what only another engine would need. Nothing can go on with the stream afterwards, and
 // chunks count as tokens.
 func (s *Stream) Free() {
-	s.memory.give(s.held)
+	s.memory.Give(s.held)
 	s.held, s.ids, s.text, s.prompt, s.sure = 0, nil, nil, -1, 0
 }
 
@@ -276,10 +277,10 @@ func (s *Stream) heard(text []byte) {
 	}
 }
 
-// grown returns b with room for n more elements of size bytes, if the memory has it.
+// grown returns b with room for n more elements of size bytes, if there is room for it.
 func grown[T any](s *Stream, b []T, n, size int) []T {
 	room := max(cap(b)+cap(b)/2, len(b)+n, leastIDs)
-	if !s.memory.take(int64((room - cap(b)) * size)) {
+	if !s.memory.Take(int64((room - cap(b)) * size)) {
 		s.lose(Full)
 		return b
 	}

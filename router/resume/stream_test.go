@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/cognitora/dataplane/internal/residue"
+	"github.com/cognitora/dataplane/internal/room"
 	"github.com/cognitora/dataplane/internal/sse"
 	"github.com/cognitora/dataplane/router/scan"
 )
@@ -37,7 +38,7 @@ func event(data string) sse.Event {
 func begun(t testing.TB, a Asked, byText bool) *Stream {
 	t.Helper()
 	s := new(Stream)
-	if !s.Begin(a, 100, NewMemory(1<<20), byText) {
+	if !s.Begin(a, 100, room.New(1<<20), byText) {
 		t.Fatal("no room")
 	}
 	return s
@@ -205,7 +206,7 @@ func TestLostStreamsPassUnread(t *testing.T) {
 
 // TestMemoryIsShared checks the bound on all streams together, and that it is given back.
 func TestMemoryIsShared(t *testing.T) {
-	m := NewMemory(4096)
+	m := room.New(4096)
 	a, b := new(Stream), new(Stream)
 	if !a.Begin(Asked{}, 1000, m, false) || b.Begin(Asked{}, 3500, m, false) || !b.Begin(Asked{}, 1500, m, false) {
 		t.Fatal("bodies do not count")
