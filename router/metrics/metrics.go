@@ -190,8 +190,11 @@ func newResumed(s *metric.Set) *prometheus.CounterVec {
 	return s.Counter("cgn_router_resumed_total", "Streams that a node broke off, by what became of them and by what: "+
 		"complete (another node went on by token ids (ids) or text, or began anew (start), or only the closing event "+
 		"was missing (end)), failed (another node was asked, and the stream ended with an error), or impossible, by "+
-		"reason: tool, reasoning, unknown (no token ids), unread, refused, seam (the text of the last tokens is "+
-		"unknown), nodes (retry.max_nodes), crowded (too many other streams began to go on at once). impossible with memory counts streams that found no room, broken or not.",
+		"reason. Reasons in the stream: tool, reasoning, unknown (no token ids), unread (chunks of another form), memory "+
+		"(router.resume.memory), refused (the engine's own error), seam (the text of the last tokens is unknown), nodes "+
+		"(retry.max_nodes) or crowded (too many other streams began to go on at once). Reasons in the request: off "+
+		"(router.resume.mode, or retry.max_nodes is 0), http10, pinned, api, escape (in the name of a member of the "+
+		"body), or the name of the member that rules it out, such as n or response_format.",
 		"result", "by")
 }
 

@@ -179,7 +179,7 @@ func (c *Cascade) try(t *Task, q leg.Question) (done bool, err *apierror.Error) 
 		return true, err
 	}
 	if err != nil {
-		c.trial.verdict = failed
+		c.trial.verdict, c.trial.kept = failed, 0
 	}
 	c.ended(t, verdictNames[c.trial.verdict])
 	if v := c.trial.verdict; v == confident || v == unjudged {
@@ -240,7 +240,7 @@ func (c *Cascade) Event(t *Task, e sse.Event, out []byte, at time.Time) (rest []
 	if !t.Read(e, at) {
 		return out, false
 	}
-	return c.trial.show(e, out), false
+	return c.trial.show(t, e, out), false
 }
 
 // Steps describes the part of a cascade in an answer.
@@ -254,7 +254,11 @@ type Steps struct {
 
 // Steps returns the present step of the task's cascade.
 func (t *Task) Steps() Steps {
-	c, ok := t.plan.(*Cascade)
+	p := t.plan
+	if r, ok := p.(*Resumed); ok {
+		p = r.Plan
+	}
+	c, ok := p.(*Cascade)
 	if !ok {
 		return Steps{}
 	}

@@ -1,10 +1,10 @@
 // Package plan decides which legs answer a request, and makes one answer of their results.
 //
-// A request for inference is one leg (Direct). If its node breaks a stream off, another leg goes
-// on with the stream (Resumed). A request for a model with a chain asks the models of the chain in
-// turn (Cascade). A request about a stored response first asks the nodes which one has it, with
-// captured answers, and then goes to that node. Any other combination of legs is a Plan of its own.
-// A leg of any plan may hand its prompt over to another node; see package leg.
+// A request for inference is one leg (Direct). A request for a model with a chain asks the models
+// of the chain in turn (Cascade). If a node breaks off the stream of one of these two plans, a leg
+// goes on with the stream (Resumed). A request about a stored response first asks the nodes which
+// one has it, with captured answers, and then goes to that node. Any other combination of legs is a
+// Plan of its own. A leg of any plan may hand its prompt over to another node; see package leg.
 package plan
 
 import (
@@ -93,13 +93,18 @@ func (OneLeg) Follows() bool { return false }
 // Event implements Plan.
 func (OneLeg) Event(t *Task, e sse.Event, out []byte, at time.Time) (rest []byte, enough bool) {
 	if t.Read(e, at) {
-		out = append(out, e.Raw...)
+		out = t.Show(e, out)
 	}
 	return out, false
 }
 
 // End implements Plan.
-func (OneLeg) End(_ *Task, out []byte, _ relay.Outcome) (rest []byte, more bool) { return out, false }
+func (OneLeg) End(t *Task, out []byte, o relay.Outcome) (rest []byte, more bool) {
+	if t.obstacle != "" && t.brokenOff(o) {
+		t.planner.countResumed("impossible", t.obstacle)
+	}
+	return out, false
+}
 
 // Next implements Plan. Next is never called.
 func (OneLeg) Next(*Task) *apierror.Error { return nil }
@@ -118,7 +123,7 @@ type Task struct {
 	plan    Plan
 	leg     *leg.Leg      // the running or last leg; nil: none was sent
 	shown   bool          // the answer of leg goes to the client
-	follows bool          // result of Plan.Follows when the leg was sent
+	follows bool          // result of Plan.Follows when the answer went to the client
 	ended   relay.Outcome // the end of the leg's answer
 	before  before
 
@@ -129,7 +134,8 @@ type Task struct {
 	broke    error  // the failure of a leg that another one was to go on after; nil: none
 	blind    bool   // a bug in the plan has occurred, so the plan is not called any more
 
-	resumed *Resumed // memory of that plan; nil: no request has needed it
+	obstacle string   // why no other node could go on with the stream; "": another could, or there is none
+	resumed  *Resumed // memory of that plan; nil: no request has needed it
 }
 
 // before sums up the earlier legs.
@@ -168,12 +174,20 @@ func (t *Task) Answer() *apierror.Error {
 // place.
 func (t *Task) Run(q leg.Question, place answer.Place) *apierror.Error {
 	t.endLeg()
-	if t.shown = place == t.Client; t.shown {
-		t.follows = t.plan.Follows()
+	t.toClient(place == t.Client)
+	if p, ok := t.plan.(*Resumed); ok {
+		q = p.ask(q)
 	}
 	q.Continues, q.Step = t.shown && t.before.shown, t.Steps().Step
 	t.leg = t.planner.parts.Legs.Leg(t.Request, q, place)
 	return t.leg.Do()
+}
+
+// toClient says whether the running leg's answer goes to the client.
+func (t *Task) toClient(shown bool) {
+	if t.shown = shown; shown {
+		t.follows = t.plan.Follows()
+	}
 }
 
 // total sums up all legs so far, the running one included.
@@ -261,6 +275,22 @@ func (t *Task) Release(out []byte) []byte {
 
 // Read reads an event of the running leg. keep says whether the event is for the client.
 func (t *Task) Read(e sse.Event, at time.Time) (keep bool) { return t.leg.Event(e, at) }
+
+// Show appends to out what the client gets of an event that Read has kept. If another node may go
+// on with the stream, Show notes what that node needs.
+func (t *Task) Show(e sse.Event, out []byte) []byte {
+	if p, ok := t.plan.(*Resumed); ok && !e.IsDone() {
+		return p.stream.First(e, out)
+	}
+	return append(out, e.Raw...)
+}
+
+// anew says that an attempt of the running leg begins. The client has got nothing of earlier ones.
+func (t *Task) anew() {
+	if p, ok := t.plan.(*Resumed); ok {
+		p.stream.Restart()
+	}
+}
 
 // Held notes that the client holds up the running leg's answer, or no longer does.
 func (t *Task) Held(held bool, at time.Time) { t.leg.Held(held, at) }
@@ -458,6 +488,7 @@ type Stored struct {
 
 // Answer implements Plan.
 func (s Stored) Answer(t *Task) *apierror.Error {
+	t.obstacle = "api"
 	node, err := t.planner.holder(t.Request, s.ID)
 	if err != nil {
 		return err

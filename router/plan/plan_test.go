@@ -191,7 +191,7 @@ func TestWithheldEvents(t *testing.T) {
 // checks its Stream.
 func TestNothingOutlivesAResumedStream(t *testing.T) {
 	p := new(Resumed)
-	residue.Mark(p, []string{"stream", "body", "bound"}, answer.Place(new(answer.Memory)))
+	residue.Mark(p, []string{"stream", "body", "bound"}, answer.Place(new(answer.Memory)), Plan(Direct{}))
 	p.reset()
 	if left := residue.Left(p, "stream", "body", "bound"); left != nil {
 		t.Errorf("left of a resumed stream: %v", left)

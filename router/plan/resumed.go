@@ -37,8 +37,10 @@ const (
 	resumingTime = 5 * time.Second
 )
 
-// Resumed answers with one leg. If the leg's node breaks the stream off, another node goes on.
+// Resumed answers as another Plan does, a Direct or a Cascade. If the node of the answer for the
+// client breaks the stream off, another node goes on. That node serves the same model.
 type Resumed struct {
+	Plan         // answers
 	legs     int // further legs
 	stream   resume.Stream
 	planner  *Planner
@@ -72,35 +74,55 @@ type resumedMethods struct {
 
 // resumable returns chosen, or a Resumed that answers as chosen does if another node could go on.
 func (t *Task) resumable(chosen Plan) Plan {
-	o, r := &t.planner.parts.Resume, t.Request
-	if _, direct := chosen.(Direct); !direct || o.Memory == nil || o.MaxNodes == 0 || !r.Scan.Stream || r.OneLeg {
+	switch chosen.(type) {
+	case Direct, *Cascade:
+	default:
 		return chosen
 	}
-	if id, _ := r.Worker(); id != "" || r.Nvext != nil && r.Nvext.DPRank.Given {
+	r := t.Request
+	if !r.Scan.Stream {
 		return chosen
+	}
+	if t.obstacle = t.mayResume(); t.obstacle != "" {
+		return chosen
+	}
+	p := t.resumed
+	p.Plan, p.planner, p.task, p.first = chosen, t.planner, t, len(r.Body()) <= maxIDsBody
+	return p
+}
+
+// mayResume begins t.resumed. If no other node could go on with the stream, mayResume returns the
+// reason.
+func (t *Task) mayResume() (obstacle string) {
+	o, r := &t.planner.parts.Resume, t.Request
+	switch {
+	case o.Memory == nil || o.MaxNodes == 0:
+		return "off"
+	case r.OneLeg:
+		return "http10"
+	}
+	if id, _ := r.Worker(); id != "" || r.Nvext != nil && r.Nvext.DPRank.Given {
+		return "pinned"
 	}
 	asked, obstacle := resume.Read(r.Scan, r.Body(), r.API)
 	if obstacle != "" {
-		return chosen
+		return obstacle
 	}
 	if t.resumed == nil {
 		p := new(Resumed)
 		p.bound, t.resumed = resumedMethods{p.edit, p.fits}, p
 	}
-	p := t.resumed
-	if !p.stream.Begin(asked, len(r.Body()), o.Memory, o.Text) {
-		t.planner.countResumed("impossible", resume.Full.String())
-		return chosen
+	if !t.resumed.stream.Begin(asked, len(r.Body()), o.Memory, o.Text) {
+		return resume.Full.String()
 	}
-	p.planner, p.task, p.first = t.planner, t, len(r.Body()) <= maxIDsBody
-	return p
+	return ""
 }
 
 // reset frees what the request has used. The memory may serve another request.
 func (p *Resumed) reset() {
 	p.leave()
 	p.stream.Reset()
-	p.planner, p.task, p.question, p.legs, p.ways, p.state = nil, nil, leg.Question{}, 0, resume.None, running
+	p.Plan, p.planner, p.task, p.question, p.legs, p.ways, p.state = nil, nil, nil, leg.Question{}, 0, resume.None, running
 	clear(p.lost[:cap(p.lost)])
 	p.lost, p.first, p.placed = p.lost[:0], false, false
 	p.body.Reset()
@@ -138,15 +160,17 @@ func (p *Planner) countResumed(result, by string) {
 	p.parts.Metrics.Resumed.WithLabelValues(result, by).Inc()
 }
 
-// Answer implements Plan.
-func (p *Resumed) Answer(t *Task) *apierror.Error {
-	q, err := t.planner.parts.Legs.Wanted(t.Request)
-	if err != nil {
-		return err
+// ask begins a leg of the plan with question q, and returns what the leg asks. Its answer may go to
+// the client.
+func (p *Resumed) ask(q leg.Question) leg.Question {
+	if p.legs > 0 { // see Next
+		return q
 	}
+	p.stream.Restart()
+	q.EditFor = p.bound.edit
 	p.question = q
-	p.question.EditFor = p.bound.edit
-	return t.Run(p.question, t.Client)
+	p.question.Edit = nil
+	return q
 }
 
 // Follows implements Plan.
@@ -188,30 +212,27 @@ func (p *Resumed) fits(n *fleet.Node) bool {
 // Event implements Plan.
 func (p *Resumed) Event(t *Task, e sse.Event, out []byte, at time.Time) (rest []byte, enough bool) {
 	p.leave()
+	v := resume.GoOn
 	switch {
+	case p.legs == 0:
+		rest, enough = p.Plan.Event(t, e, out, at)
 	case !t.Read(e, at):
 		return out, false
 	case e.IsDone():
-		p.state = closed
-		return append(out, e.Raw...), false
-	case p.legs == 0:
-		rest = p.stream.First(e, out)
+		rest = append(out, e.Raw...)
 	default:
-		var v resume.Verdict
-		switch rest, v = p.stream.Later(e, out); v {
-		case resume.Over:
-			p.state = closed
-			return rest, true
-		case resume.Wrong:
-			p.state = strayed
-			return rest, true
-		}
+		rest, v = p.stream.Later(e, out)
 	}
-	if t.follows && p.stream.Lost() != resume.Possible {
+	switch {
+	case v == resume.Wrong:
+		p.state = strayed
+	case v == resume.Over, e.IsDone():
+		p.state = closed
+	case t.follows && p.stream.Lost() != resume.Possible:
 		p.stream.Free()
 		t.forgo()
 	}
-	return rest, false
+	return rest, enough || v != resume.GoOn
 }
 
 // End implements Plan.
@@ -231,7 +252,7 @@ func (p *Resumed) End(t *Task, out []byte, o relay.Outcome) (rest []byte, more b
 			return rest, true // only Next can fail
 		}
 		return rest, more
-	case was == asking, was == given, o != relay.UpstreamFailed && o != relay.IdleTimeout, !t.Request.Going():
+	case was == asking, was == given, !t.brokenOff(o):
 		p.ended(t, false)
 		return out, false
 	}
@@ -307,7 +328,9 @@ func (p *Resumed) Next(t *Task) *apierror.Error {
 	lacking, drop, ok := p.lacking(t, by)
 	r := t.Request
 	if !ok || p.stream.Cross(by, r.Scan, r.Body(), lacking, drop) != nil {
-		t.planner.countResumed("impossible", "seam")
+		if p.legs == 0 { // otherwise End counts it
+			t.planner.countResumed("impossible", "seam")
+		}
 		return errSeam
 	}
 	p.legs++
@@ -358,7 +381,11 @@ func (p *Resumed) lacking(t *Task, by resume.By) (text []byte, drop int, ok bool
 // detokenize returns the text of the answer's last tokens, without the last drop ones.
 func (p *Resumed) detokenize(t *Task, drop int) (text []byte, ok bool) {
 	r := t.Request
-	view, err := leg.Resolve(t.planner.parts.Fleet.Load(), r.Scan.Model)
+	model := p.question.Model
+	if model == nil {
+		model = r.Scan.Model
+	}
+	view, err := leg.Resolve(t.planner.parts.Fleet.Load(), model)
 	if err != nil {
 		return nil, false
 	}
@@ -381,6 +408,11 @@ func (p *Resumed) detokenize(t *Task, drop int) (text []byte, ok bool) {
 		}
 	}
 	return nil, false
+}
+
+// brokenOff says whether an answer that has ended with o was broken off by its node.
+func (t *Task) brokenOff(o relay.Outcome) bool {
+	return (o == relay.UpstreamFailed || o == relay.IdleTimeout) && t.Request.Going()
 }
 
 // credit gives the running leg, which has broken off, the counts that its engine did not report.

@@ -25,7 +25,8 @@ type trial struct {
 	question leg.Question
 	verdict  verdict
 	tokens   logprobs.Answer
-	kept     int    // events that were read and that the client has not got yet
+	kept     int    // events for the client that were read and that it has not got yet
+	shown    []byte // scratch: an event without log-probabilities
 	reserved int64  // bytes
 	late     string // why a stream goes on without a judgement at the time of Sift
 	crowded  bool   // too many answers wait
@@ -54,6 +55,7 @@ func (r *trial) reset(t *Task, q leg.Question) {
 func (r *trial) Take(ex *relay.Exchange, s answer.Source) error {
 	r.verdict, r.kept, r.crowded, r.broken = failed, 0, false, false
 	r.tokens.Reset()
+	r.task.anew()
 	switch status := ex.Status(); {
 	case status < 300:
 		return r.read(ex, s)
@@ -141,9 +143,11 @@ func (r *trial) event(s answer.Source, e sse.Event, out []byte, at time.Time) []
 	if !s.Event(e, at) {
 		return out
 	}
-	r.kept++
 	r.tokens.Event(e.Data)
-	out = r.show(e, out)
+	held := len(out)
+	if out = r.show(r.task, e, out); len(out) > held {
+		r.kept++
+	}
 	if grown := int64(len(out)) - r.reserved; grown > 0 && !r.reserve(max(grown, reservedBytes)) {
 		r.crowded = true
 	}
@@ -154,16 +158,19 @@ func (r *trial) event(s answer.Source, e sse.Event, out []byte, at time.Time) []
 var engineError = []byte(`{"error"`)
 
 // show appends an event as the client gets it.
-func (r *trial) show(e sse.Event, out []byte) []byte {
+func (r *trial) show(t *Task, e sse.Event, out []byte) []byte {
 	at := -1
 	if r.adds && !e.IsDone() && !e.Oversized() {
 		at = bytes.Index(e.Raw, e.Data)
 	}
-	if at < 0 { // also data of several lines, which no engine sends
-		return append(out, e.Raw...)
+	if at >= 0 { // otherwise data of several lines, which no engine sends
+		behind := e.Raw[at+len(e.Data):]
+		raw := logprobs.Cut(append(r.shown[:0], e.Raw[:at]...), e.Data)
+		end := len(raw)
+		raw = append(raw, behind...)
+		r.shown, e.Raw, e.Data = raw, raw, raw[at:end]
 	}
-	out = logprobs.Cut(append(out, e.Raw[:at]...), e.Data)
-	return append(out, e.Raw[at+len(e.Data):]...)
+	return t.Show(e, out)
 }
 
 // reservedBytes is the step in which a stream's bytes are reserved.
@@ -244,10 +251,10 @@ func (r *trial) stuck() string {
 // give passes the answer on to the client.
 func (r *trial) give(ex *relay.Exchange, s answer.Source) error {
 	t := r.task
-	t.shown = true
+	t.toClient(true)
 	err := t.Client.Take(ex, s)
 	if err != nil {
-		t.shown = false
+		t.toClient(false)
 	}
 	return err
 }

@@ -19,7 +19,7 @@ type Asked struct {
 }
 
 // Read reads what a request for a stream says. obstacle names the member of the body for which no
-// engine can go on with the stream; "" if there is none. r is the scan of body, for api.
+// engine can go on with the stream, or is "api" or "escape"; "" if there is none. r is the scan of body, for api.
 func Read(r *scan.Request, body []byte, api scan.API) (a Asked, obstacle string) {
 	a = Asked{API: api, Usage: r.IncludeUsage}
 	if api != scan.Chat && api != scan.Completions {
@@ -62,7 +62,7 @@ func Read(r *scan.Request, body []byte, api scan.API) (a Asked, obstacle string)
 // obstacleOf returns the name of a member with which no engine can go on, or "".
 func obstacleOf(name, value []byte) string {
 	if bytes.IndexByte(name, '\\') >= 0 {
-		return "a name with an escape"
+		return "escape"
 	}
 	if m := members.Named(name); m != nil && m.Bars(value, members.Resume) {
 		return m.Name

@@ -155,7 +155,7 @@ func TestBodies(t *testing.T) {
 
 func TestObstacles(t *testing.T) {
 	for more, want := range map[string]string{
-		`"n":1,"echo":false,"best_of":null,"stop":null`: "", `"n":2`: "n", `"\u006e":2`: "a name with an escape",
+		`"n":1,"echo":false,"best_of":null,"stop":null`: "", `"n":2`: "n", `"\u006e":2`: "escape",
 		`"response_format":{"type":"json_object"}`: "response_format", `"response_format":{"type":"text"}`: "",
 		`"response_format":null`: "", `"guided_choice":["a"]`: "guided_choice",
 		`"structured_outputs":{}`: "structured_outputs", `"include_stop_str_in_output":true`: "",

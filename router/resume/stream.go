@@ -59,7 +59,7 @@ const (
 )
 
 // Stream is one answer as its client has it so far. Begin it, then pass it each event: of the first
-// leg to First, of any further leg to Later. End the use with Reset. The zero Stream is ready. One
+// leg to First, of any further leg to Later. Restart begins the first leg anew. End the use with Reset. The zero Stream is ready. One
 // goroutine at a time uses a Stream.
 type Stream struct {
 	kept // first, with the members that each token needs
@@ -119,6 +119,18 @@ func (s *Stream) Begin(a Asked, body int, m *room.Room, byText bool) bool {
 	s.byText, s.shows, s.texts = byText, a.IDs, byText || a.Stops
 	s.prompt = -1
 	return true
+}
+
+// Restart forgets the answer so far. The client has got nothing of it.
+func (s *Stream) Restart() {
+	*s = Stream{
+		kept: kept{
+			ids: s.ids[:0], text: s.text[:0], head: s.head[:0], prompt: -1,
+			shows: s.shows, texts: s.texts, byText: s.byText,
+		},
+		Asked: s.Asked, memory: s.memory, held: s.held,
+		seam: seam{text: s.seam.text[:0], shown: s.seam.shown[:0], said: s.seam.said[:0]},
+	}
 }
 
 // Reset frees the stream's room, and its memory for another stream.
