@@ -58,7 +58,8 @@ func TestCascadeGoesOn(t *testing.T) {
 		if c.path == textPath { // to simulated engines the longer prompt is another question, with another last word
 			got.text, want.text = got.text[:len(got.text)-len(" any")], want.text[:len(want.text)-len(" any")]
 		}
-		if !got.same(want) || got.dones != 1 || got.ids != 1 || got.finishes != 1 || got.usages != 1 || want.text == "" {
+		if !got.same(want) || got.dones != 1 || got.ids != 1 || got.finishes != 1 || got.usages != 1 ||
+			want.text == "" {
 			t.Errorf("%s:\n%+v\n%+v\n%s", name, got, want, r.body)
 		}
 		body := string(r.body)
@@ -75,7 +76,8 @@ func TestCascadeGoesOn(t *testing.T) {
 		}
 		for i, e := range s.engines {
 			for _, q := range e.Requests() {
-				if to := string(q.Body); q.Path == c.path && (strings.Contains(to, "smart") || strings.Contains(to, `"large"`) != (i > 1)) {
+				to := string(q.Body)
+				if q.Path == c.path && (strings.Contains(to, "smart") || strings.Contains(to, `"large"`) != (i > 1)) {
 					t.Errorf("%s: node %d got %s", name, i, to)
 				}
 			}

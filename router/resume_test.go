@@ -344,7 +344,7 @@ func TestStopStringsAcrossTheSeam(t *testing.T) {
 	// With text the engine must hold back whole tokens, or it cuts the text into others.
 	for mode, lengths := range map[string][]int{"ids": {1, 2, 7, 12}, "text": {1, 5, 13}} {
 		s := serve(t, simulate(t, 2, func(c *engine.Config) { c.OmitTokenIDs = mode == "text" }), resumes("on"))
-		const usage, seam = `,"stream":true,"max_tokens":20`, 5
+		const usage, seam = `,"stream":true,"max_tokens":20,"stream_options":{"include_usage":true}`, 5
 		whole := saidBy(t, s.chat(chatBody("go", usage))).text
 		for from := 2; from < 34; from += 3 {
 			for _, length := range lengths {
@@ -353,6 +353,14 @@ func TestStopStringsAcrossTheSeam(t *testing.T) {
 				if got.text != want.text || got.reason != want.reason || got.stop != want.stop || got.dones != 1 ||
 					got.finishes != 1 || got.ids != 1 || got.roles != 1 {
 					t.Fatalf("%s, stop %s at %d:\n%+v\n%+v\n%s", mode, stop, from, got, want, r.body)
+				}
+				if mode == "text" {
+					continue
+				}
+				most, more := float64(max(length, len("never"))-1), got.completion-want.completion
+				if across := from < 4*seam && from+length > 4*seam; got.usages != 1 || got.prompt != want.prompt ||
+					got.total != got.prompt+got.completion || more < 0 || 4*more > most+3 || more > 0 && !across {
+					t.Errorf("stop %s at %d: %v tokens more than %v\n%s", stop, from, more, want.completion, r.body)
 				}
 			}
 		}
@@ -401,12 +409,13 @@ func TestNothingGoesOn(t *testing.T) {
 	const more = `,"stream":true,"max_tokens":20`
 	tool := `,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":` +
 		`{"city":{"type":"string"}}}}}],"tool_choice":"required"`
-	for name, c := range map[string]struct{ mode, more, node string }{ // both nodes die
-		"off":             {"off", "", ""},
-		"choices":         {"on", `,"n":2`, ""},
-		"guided decoding": {"on", `,"response_format":{"type":"json_object"}`, ""},
-		"tool call":       {"on", tool, ""},
-		"pin":             {"on", "", "sim-0"},
+	for name, c := range map[string]struct{ mode, more, node, by string }{ // both nodes die
+		"off":             {"off", "", "", "off"},
+		"choices":         {"on", `,"n":2`, "", "n"},
+		"guided decoding": {"on", `,"response_format":{"type":"json_object"}`, "", "response_format"},
+		"stop string":     {"on", `,"stop":"a","include_stop_str_in_output":true`, "", "include_stop_str_in_output"},
+		"tool call":       {"on", tool, "", "tool"},
+		"pin":             {"on", "", "sim-0", "pinned"},
 	} {
 		s := serve(t, simulate(t, 2), resumes(c.mode))
 		for _, e := range s.engines {
@@ -423,6 +432,24 @@ func TestNothingGoesOn(t *testing.T) {
 		if n := s.legsOf(`"model"`); n != 1 {
 			t.Errorf("%s: %d nodes were asked", name, n)
 		}
+		if n := s.metrics().sum("cgn_router_resumed_total"); n != 1 || s.resumed(c.by, "impossible") != 1 {
+			t.Errorf("%s is counted %v times\n%s", name, n, s.metrics())
+		}
+	}
+}
+
+// TestOtherAPIsAreCounted checks the broken streams of an API whose streams never go on, and of a
+// cascade whose answer cannot go on.
+func TestOtherAPIsAreCounted(t *testing.T) {
+	t.Parallel()
+	s := pairs(t, strict, early(8))
+	for _, e := range s.engines {
+		e.SetFault(&engine.Fault{DieAfter: new(2)})
+	}
+	s.post("/v1/responses", `{"model":"large","input":"x","stream":true}`)
+	s.chat(smart(`,"stream":true,"n":2`))
+	if s.resumed("api", "impossible") != 1 || s.resumed("n", "impossible") != 1 {
+		t.Errorf("%s", s.metrics())
 	}
 }
 

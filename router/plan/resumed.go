@@ -122,7 +122,8 @@ func (t *Task) mayResume() (obstacle string) {
 func (p *Resumed) reset() {
 	p.leave()
 	p.stream.Reset()
-	p.Plan, p.planner, p.task, p.question, p.legs, p.ways, p.state = nil, nil, nil, leg.Question{}, 0, resume.None, running
+	p.Plan, p.planner, p.task, p.question = nil, nil, nil, leg.Question{}
+	p.legs, p.ways, p.state = 0, resume.None, running
 	clear(p.lost[:cap(p.lost)])
 	p.lost, p.first, p.placed = p.lost[:0], false, false
 	p.body.Reset()
@@ -226,7 +227,10 @@ func (p *Resumed) Event(t *Task, e sse.Event, out []byte, at time.Time) (rest []
 	switch {
 	case v == resume.Wrong:
 		p.state = strayed
-	case v == resume.Over, e.IsDone():
+	case v == resume.Over: // the engine has no time left to report its usage
+		p.state = closed
+		t.credit(p.stream.Counts())
+	case e.IsDone():
 		p.state = closed
 	case t.follows && p.stream.Lost() != resume.Possible:
 		p.stream.Free()

@@ -19,7 +19,8 @@ type Asked struct {
 }
 
 // Read reads what a request for a stream says. obstacle names the member of the body for which no
-// engine can go on with the stream, or is "api" or "escape"; "" if there is none. r is the scan of body, for api.
+// engine can go on with the stream, or is "api" or "escape"; "" if there is none. r is the scan of
+// body, for api.
 func Read(r *scan.Request, body []byte, api scan.API) (a Asked, obstacle string) {
 	a = Asked{API: api, Usage: r.IncludeUsage}
 	if api != scan.Chat && api != scan.Completions {

@@ -59,8 +59,8 @@ const (
 )
 
 // Stream is one answer as its client has it so far. Begin it, then pass it each event: of the first
-// leg to First, of any further leg to Later. Restart begins the first leg anew. End the use with Reset. The zero Stream is ready. One
-// goroutine at a time uses a Stream.
+// leg to First, of any further leg to Later. Restart begins the first leg anew. End the use with
+// Reset. The zero Stream is ready. One goroutine at a time uses a Stream.
 type Stream struct {
 	kept // first, with the members that each token needs
 	Asked
