@@ -334,9 +334,7 @@ func (p *Resumed) Next(t *Task) *apierror.Error {
 	lacking, drop, ok := p.lacking(t, by)
 	r := t.Request
 	if !ok || p.stream.Cross(by, r.Scan, r.Body(), lacking, drop) != nil {
-		if p.legs == 0 { // otherwise End counts it
-			t.planner.countResumed("impossible", "seam")
-		}
+		p.impossible(t, "seam")
 		return errSeam
 	}
 	ways := p.ways
