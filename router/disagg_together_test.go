@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -544,24 +543,4 @@ func TestOtherConnectorsAreNoPartners(t *testing.T) {
 	if n := d.handovers("no_node"); n != 1 || p.Stats().Lent != 0 {
 		t.Errorf("%s", d.metrics().lines("cgn_router_handovers_total"))
 	}
-}
-
-// TestSoakOfWires is TestSoakOfHandovers with the other connectors.
-func TestSoakOfWires(t *testing.T) {
-	some(t, func(w wire) bool { return w.name != "nixl" }, func(t *testing.T, w wire) {
-		d := w.divide(t, 2, 3)
-		s := newSoak(t, d, math.MaxInt64)
-		s.leaving = true
-		s.run(soakTime(t), slices.Concat(d.prefills, d.decodes))
-		t.Logf("%d right, %d errors, %d left; hand-overs: %s", s.right.Load(), s.failed.Load(), s.left.Load(),
-			strings.Join(d.metrics().lines("cgn_router_handovers_total"), " "))
-		if s.right.Load() == 0 || d.handovers("split") == 0 {
-			t.Error("no answer is right, or no prompt was handed over")
-		}
-		for _, e := range slices.Concat(d.prefills, d.decodes) {
-			if n := e.Stats().WrongBlocks; n != 0 {
-				t.Errorf("%d answers from another prompt's blocks", n)
-			}
-		}
-	})
 }
