@@ -117,7 +117,7 @@ func newSoak(t *testing.T, d *divided, w wire) *soak {
 	for id := range s.nodes() {
 		s.dead[id] = new(spell)
 	}
-	eventually(t, "the model is known", func() bool { return d.chat(chatBody("hello", "")).status == 200 })
+	d.known(t)
 	return s
 }
 

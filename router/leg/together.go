@@ -159,7 +159,6 @@ func (l *Leg) pairAnew(a *attempt) bool {
 		l.alone(a, NoNode, time.Now())
 		return false
 	}
-	h.prefill.tries.asked = append(h.prefill.tries.asked, h.tried...)
 	l.way, a.split = Split, true
 	l.prefillFirst(a)
 	return a.split
