@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
@@ -21,20 +20,14 @@ type beside struct {
 	way     Way           // how it went; valid once done is closed
 }
 
-// prefillBeside asks P at once, beside D's exchange. If P's leg panics, P has given no answer.
+// prefillBeside asks P at once, beside D's exchange. If P's leg panics, P has given no answer. The
+// edits of both legs read the index of the body, which considers has made.
 func (h *hand) prefillBeside() {
 	p := h.prefill
 	if p == nil {
 		return
 	}
 	h.prefill, h.running, h.off, h.done = nil, p, false, make(chan struct{})
-	r := h.of.Request
-	if err := r.Scan.Index(r.Body()); err != nil { // the legs' edits would both build the index
-		h.forsake()
-		close(h.done)
-		p.Finish(relay.UpstreamFailed)
-		return
-	}
 	go func() {
 		defer close(h.done)
 		defer func() {
