@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/router"
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
@@ -28,7 +29,7 @@ import (
 func TestSoakOfHandovers(t *testing.T) {
 	t.Parallel()
 	alone := labelled(t)
-	newSoak(t, divide(t, 2, 3), wireOf("nixl")).run(soakTime(t), alone)
+	newSoak(t, divide(t, 2, 3, unbudgeted), wireOf("nixl")).run(soakTime(t), alone)
 }
 
 // TestSoakOfWires is TestSoakOfHandovers with the other connectors. Streams of engines other than
@@ -38,9 +39,12 @@ func TestSoakOfWires(t *testing.T) {
 		alone := labelled(t)
 		// A D that comes too late for the lease waits for blocks that are gone, until its own time limit.
 		patient := func(c *engine.Config) { c.PeerTimeout = 10 * time.Second }
-		newSoak(t, w.divide(t, 2, 3, patient), w).run(soakTime(t), alone)
+		newSoak(t, w.divideWith(t, 2, 3, unbudgeted, patient), w).run(soakTime(t), alone)
 	})
 }
+
+// unbudgeted allows a retry for each request. Of 12 clients, a death strikes more than a few percent.
+func unbudgeted(c *router.Config) { c.Retry.Percent = 100 }
 
 // soakTime returns how long a soak lasts.
 func soakTime(t *testing.T) time.Duration {
@@ -154,6 +158,9 @@ func (s *soak) run(lasts time.Duration, alone func() map[string]int) {
 	}
 	if most := s.deaths.Load() * int64(len(s.turns)); s.broken.Load() > most {
 		s.t.Errorf("more than %d streams were broken off", most)
+	}
+	if n := p.sum("cgn_router_retries_refused_total"); n != 0 {
+		s.t.Errorf("%v retries were refused", n)
 	}
 	s.spotless(before, alone)
 }
