@@ -123,7 +123,14 @@ func (l *Leg) unpair() {
 // way w. If P has refused the request, another P would refuse it too. The retry budget pays.
 func (h *hand) mayTryAgain(w Way) bool {
 	d := h.of.d
-	return h.fails < d.o.MaxNodes && h.refusal(w) == nil && d.budget.Allow()
+	if h.fails >= d.o.MaxNodes || h.refusal(w) != nil {
+		return false
+	}
+	if !d.budget.Allow() {
+		d.metrics.RetriesRefused.Inc()
+		return false
+	}
+	return true
 }
 
 // refusal returns the answer with which P has refused a request that it cannot serve, or nil.
