@@ -39,7 +39,12 @@ func TestSoakOfWires(t *testing.T) {
 		alone := labelled(t)
 		// A D that comes too late for the lease waits for blocks that are gone, until its own time limit.
 		patient := func(c *engine.Config) { c.PeerTimeout = 10 * time.Second }
-		newSoak(t, w.divideWith(t, 2, 3, unbudgeted, patient), w).run(soakTime(t), alone)
+		set := func(c *router.Config) {
+			if unbudgeted(c); w.needy {
+				c.Retry.MaxNodes = 4 // each death may fail two hand-overs: blocks that are gone, then their node
+			}
+		}
+		newSoak(t, w.divideWith(t, 2, 3, set, patient), w).run(soakTime(t), alone)
 	})
 }
 
