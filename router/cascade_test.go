@@ -276,6 +276,7 @@ func TestCascadePinned(t *testing.T) {
 // TestCascadeGoesOnWithoutAnAnswer checks that the next model answers if a model does not, and that
 // the small model's answer counts if no other can follow.
 func TestCascadeGoesOnWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
 	for name, fault := range map[string]*engine.Fault{
 		"500": {Status: 500}, "429": {Status: 429}, "400": {Status: 400}, "reset": {Reset: true},
 		"dies": {DieAfter: new(3)}, "truncated": {Truncate: true},

@@ -45,7 +45,7 @@ func divideAmong(t *testing.T, prefills, decodes []*engine.Engine, tweak ...func
 			}
 		}
 	}}, tweak...)...)
-	d := &divided{s, prefills, decodes, simulate(t, 1)[0]}
+	d := &divided{s, prefills, decodes, simulate(t, 1, func(c *engine.Config) { c.Speed = 20 })[0]}
 	eventually(t, "every node is in service", func() bool {
 		count := 0
 		for _, n := range s.nodes() {
@@ -76,19 +76,32 @@ func (d *divided) lent() (n int64) {
 	return n
 }
 
+// everLent sums up the prompts that prefill engines have computed for others.
+func (d *divided) everLent() (n int64) {
+	for _, e := range d.prefills {
+		n += e.Stats().Lent
+	}
+	return n
+}
+
 // alone returns the text that one engine answers a request with.
 func (d *divided) alone(t *testing.T, body string) string {
 	t.Helper()
-	resp, err := http.Post(d.plain.URL()+"/v1/chat/completions", "application/json", strings.NewReader(body))
+	return answerIn(d.aside(t, body).body)
+}
+
+// aside returns the answer of an engine behind no router.
+func (d *divided) aside(t *testing.T, body string) *reply {
+	t.Helper()
+	resp, err := d.client.Post(d.plain.URL()+chatPath, "application/json", strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer resp.Body.Close()
-	page, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != 200 {
-		t.Fatalf("%d, %v: %s", resp.StatusCode, err, page)
+	r := read(resp)
+	if r.err != nil || r.status != 200 {
+		t.Fatal(r)
 	}
-	return answerIn(page)
+	return r
 }
 
 // answerIn returns the text of an answer, streamed or not.
@@ -229,19 +242,27 @@ var mishaps = map[string]mishap{
 		result: "broken"},
 }
 
-// killOnceRead kills p once decoder has the request that follows p's answer, unless ctx ends
-// before.
-func killOnceRead(ctx context.Context, p, decoder *engine.Engine) {
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for decoder.Stats().InFlight == 0 {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
+// killOnceRead kills p once decoder has a chat more, or never if stop is called before.
+func killOnceRead(t *testing.T, p, decoder *engine.Engine) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	before := had(decoder, chatPath)
+	var killer sync.WaitGroup
+	killer.Go(func() {
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for had(decoder, chatPath) == before {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
 		}
+		p.Kill()
+	})
+	return func() {
+		cancel()
+		killer.Wait()
 	}
-	p.Kill()
 }
 
 // TestMishapsOfHandovers checks that the client gets the whole right answer whatever fails, and
@@ -279,21 +300,14 @@ func (m mishap) happens(t *testing.T, more string) {
 	}
 	decoder.SetFault(m.decode)
 	if m.killed {
-		var killer sync.WaitGroup
-		ctx, stop := context.WithCancel(t.Context())
-		killer.Go(func() { killOnceRead(ctx, p, decoder) })
-		defer killer.Wait()
-		defer stop()
+		defer killOnceRead(t, p, decoder)()
 	}
 	r := d.chat(body)
 	if r.status != 200 || r.err != nil || answerIn(r.body) != d.alone(t, body) {
 		t.Errorf("%v", r)
 	}
 	p.SetFault(nil) // requests that hang end
-	computed := int64(0)
-	for _, e := range d.prefills {
-		computed += e.Stats().Lent
-	}
+	computed := d.everLent()
 	if m.either {
 		if m.split = d.handovers("split"); m.split == 0 {
 			m.result = "unread"
@@ -338,21 +352,36 @@ func (d *divided) picks(t *testing.T, body string) (p, decoder *engine.Engine) {
 	return named("prefill", d.prefills, e.Prefill.Pick.Winner), named("decode", d.decodes, e.Winner)
 }
 
-// phases are faults that hold a streamed request up in each phase of a hand-over, until they end.
-var phases = map[string]struct{ prefill, decode *engine.Fault }{
+// phase are faults that hold a streamed request up in a phase of a hand-over, until they end.
+type phase struct{ prefill, decode *engine.Fault }
+
+var phases = map[string]phase{
 	"while P computes":            {prefill: &engine.Fault{Hang: true}},
 	"while D has no answer":       {decode: &engine.Fault{Hang: true}},
 	"while D has sent only ahead": {decode: &engine.Fault{HangBody: true}},
 	"while D streams":             {decode: &engine.Fault{StallAfter: new(2)}},
 }
 
+// inEachPhase calls f for all wires and phases.
+func inEachPhase(t *testing.T, f func(t *testing.T, w wire, phase phase)) {
+	each(t, func(t *testing.T, w wire) {
+		for name, phase := range phases {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				f(t, w, phase)
+			})
+		}
+	})
+}
+
 // reach sends a streamed request and waits until it is in the phase.
-func (d *divided) reach(t *testing.T, prefill, decode *engine.Fault, ctx context.Context) (ended chan *reply) {
+func (d *divided) reach(t *testing.T, phase phase, ctx context.Context) (ended chan *reply) {
 	t.Helper()
+	d.known(t)
 	body := chatBody(longPrompt("the prompt"), streaming)
 	p, decoder := d.picks(t, body)
-	p.SetFault(prefill)
-	decoder.SetFault(decode)
+	p.SetFault(phase.prefill)
+	decoder.SetFault(phase.decode)
 	ended = make(chan *reply, 1)
 	go func() {
 		resp, err := d.send(ctx, http.MethodPost, "/v1/chat/completions", body)
@@ -370,28 +399,27 @@ func (d *divided) reach(t *testing.T, prefill, decode *engine.Fault, ctx context
 
 // TestClientLeavesDuringAHandover checks that nothing is left of a request whose client leaves.
 func TestClientLeavesDuringAHandover(t *testing.T) {
-	t.Parallel()
-	for name, phase := range phases {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			d := divide(t, 1, 1)
-			ctx, leave := context.WithCancel(t.Context())
-			defer leave()
-			ended := d.reach(t, phase.prefill, phase.decode, ctx)
-			leave()
-			<-ended
-			d.idle()
-			d.nothingLeft(t)
-			if n := d.log.count("hand-over of a prompt failed"); n != 0 {
-				t.Errorf("%d hand-overs count as failed", n)
+	inEachPhase(t, func(t *testing.T, w wire, phase phase) {
+		d := w.divide(t, 1, 1)
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		ended := d.reach(t, phase, ctx)
+		leave()
+		<-ended
+		d.idle()
+		d.nothingLeft(t)
+		if n := d.log.count("hand-over of a prompt failed"); n != 0 {
+			t.Errorf("%d hand-overs count as failed", n)
+		}
+		for _, n := range d.nodes() {
+			if n.State != "healthy" || n.Opens != 0 {
+				t.Errorf("blamed: %+v", n)
 			}
-			for _, n := range d.nodes() {
-				if n.State != "healthy" || n.Opens != 0 {
-					t.Errorf("blamed: %+v", n)
-				}
-			}
-		})
-	}
+		}
+		if n := d.metrics().sum("cgn_router_upstream_errors_total"); n != 0 {
+			t.Errorf("blamed:\n%s", d.metrics().lines("cgn_router_upstream_errors_total"))
+		}
+	})
 }
 
 // nothingLeft waits until the engines have no request and keep no block for others.
@@ -408,21 +436,17 @@ func (d *divided) nothingLeft(t *testing.T) {
 // TestShutdownDuringAHandover checks that a router that stops ends the request, with an error that
 // says so.
 func TestShutdownDuringAHandover(t *testing.T) {
-	t.Parallel()
-	for name, phase := range phases {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			d := divide(t, 1, 1, func(c *router.Config) { c.Router.DrainTimeout = 0 })
-			ended := d.reach(t, phase.prefill, phase.decode, t.Context())
-			if err := d.stop(); err != nil {
-				t.Error(err)
-			}
-			if r := <-ended; r.err != nil || !strings.Contains(string(r.body), "shutting") && r.status != 503 {
-				t.Errorf("%v", r)
-			}
-			d.nothingLeft(t)
-		})
-	}
+	inEachPhase(t, func(t *testing.T, w wire, phase phase) {
+		d := w.divideWith(t, 1, 1, func(c *router.Config) { c.Router.DrainTimeout = 0 })
+		ended := d.reach(t, phase, t.Context())
+		if err := d.stop(); err != nil {
+			t.Error(err)
+		}
+		if r := <-ended; r.err != nil || !strings.Contains(string(r.body), "shutting") && r.status != 503 {
+			t.Errorf("%v", r)
+		}
+		d.nothingLeft(t)
+	})
 }
 
 // TestDeadlineOfAHandover checks that a node that hangs leaves the other one half of the client's

@@ -109,6 +109,7 @@ func TestABurstAtANodeThatIsBack(t *testing.T) {
 		"hung, also /health": {fault(engine.Fault{Hang: true, Path: "*"}), noFault},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := serve(t, simulate(t, 2, func(c *engine.Config) { c.MaxSeqs = 8 }), eightSlots, hasty)
 			mustAll(t, "warming up", together(8, func(i int) *reply {
 				return s.chat(chatBody(fmt.Sprint("warm ", i), streaming))

@@ -183,6 +183,9 @@ const (
 	routerSignalBreaks
 	routerSignalMalformed
 	routerConnectionLooks
+	routerBodyBytes
+	routerResumeBytes
+	routerResuming
 )
 
 var routerDefs = []metric.Def{
@@ -218,6 +221,19 @@ var routerDefs = []metric.Def{
 		Name: "cgn_router_connection_looks_total", Kind: metric.Counter,
 		Help: "Connections in use about which the kernel was asked whether their packets are acknowledged.",
 	},
+	routerBodyBytes: {
+		Name: "cgn_router_body_bytes",
+		Help: "Bytes of request bodies that count towards limits.max_body_total: those above 64 KiB, and those of " +
+			"streams that may go on at another node.",
+	},
+	routerResumeBytes: {
+		Name: "cgn_router_resume_bytes",
+		Help: "Bytes that are kept for streams that may go on at another node; what router.resume.memory bounds.",
+	},
+	routerResuming: {
+		Name: "cgn_router_resuming_streams",
+		Help: "Broken streams that another node has been asked to go on with, until its first event; at most 64.",
+	},
 }
 
 // emitter receives the value of one metric of a list of definitions.
@@ -235,6 +251,7 @@ func (r *Router) observe() {
 	s := r.metrics.Set
 	s.Read(routerDefs, func(emit func(def int, value float64, labels ...string)) {
 		snap, told := r.fleet.Load(), r.fleet.Signals()
+		resuming, resume := r.plans.Resuming()
 		emitter(emit).all([]float64{
 			routerConnections:     float64(r.gateway.Connections()),
 			routerStreams:         float64(r.gateway.Streams()),
@@ -248,6 +265,9 @@ func (r *Router) observe() {
 			routerSignalBreaks:    float64(told.Broken.Load()),
 			routerSignalMalformed: float64(told.Malformed.Load()),
 			routerConnectionLooks: float64(r.fleet.Looks()),
+			routerBodyBytes:       float64(r.gateway.BodyBytes()),
+			routerResumeBytes:     float64(resume),
+			routerResuming:        float64(resuming),
 		})
 	})
 	s.Read(sessionDefs, r.readSessions)

@@ -36,10 +36,19 @@ type said struct {
 	err                                 string
 }
 
-func saidBy(t *testing.T, r *reply) (s said) {
+func saidBy(t *testing.T, r *reply) said {
 	t.Helper()
+	s, err := r.said()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// said reads a stream.
+func (r *reply) said() (s said, err error) {
 	if r.status != 200 || r.err != nil {
-		t.Fatalf("%v", r)
+		return s, fmt.Errorf("%v", r)
 	}
 	ids := map[string]bool{}
 	for _, e := range r.events() {
@@ -67,7 +76,7 @@ func saidBy(t *testing.T, r *reply) (s said) {
 			}
 		}
 		if err := json.Unmarshal([]byte(e.data), &c); err != nil {
-			t.Fatalf("%v: %s", err, e.data)
+			return s, fmt.Errorf("%w: %s", err, e.data)
 		}
 		if c.Error != nil {
 			s.err = c.Error.Message
@@ -95,7 +104,7 @@ func saidBy(t *testing.T, r *reply) (s said) {
 		}
 	}
 	s.ids = len(ids)
-	return s
+	return s, nil
 }
 
 // same compares a stream with an undisturbed one.
@@ -162,7 +171,12 @@ func TestStreamsGoOn(t *testing.T) {
 		})
 	}()
 	begun.Wait()
+	p := s.metrics()
+	kept, counted := p.sum("cgn_router_resume_bytes"), p.sum("cgn_router_body_bytes")
 	s.engines[0].Kill()
+	if bytes := float64(len(bodies[0])); kept < bytes || counted < bytes {
+		t.Errorf("%v bytes are kept for streams, and %v bytes of bodies count", kept, counted)
+	}
 	all := <-done
 	for i, r := range all {
 		if got := saidBy(t, r); got.err != "" {
@@ -231,6 +245,9 @@ func TestBrokenStreamsTakeTurns(t *testing.T) {
 	eventually(t, "the others have waited too long", func() bool {
 		return s.resumed("crowded", "impossible") == broken-turns
 	})
+	if n := s.metrics().sum("cgn_router_resuming_streams"); n != turns {
+		t.Errorf("%v streams wait for the node left", n)
+	}
 	if n := s.legsOf(`"prompt_token_ids"`); n != turns || broken <= turns {
 		t.Errorf("%d of %d broken streams were given to the node left", n, broken)
 	}

@@ -23,8 +23,9 @@ var sample = regexp.MustCompile(`(?m)^([a-z0-9_:]+)(\{[^}]*\})? (\S+)$`)
 // sum adds the samples of the name whose labels include all of the given ones, such as
 // node="sim-0".
 func (p page) sum(name string, labels ...string) (total float64) {
-	for _, m := range sample.FindAllStringSubmatch(string(p), -1) {
-		if m[1] != name || !containsAll(m[2], labels) {
+	for _, line := range p.lines(name) {
+		m := sample.FindStringSubmatch(line)
+		if !containsAll(m[2], labels) {
 			continue
 		}
 		v, err := strconv.ParseFloat(m[3], 64)
@@ -38,9 +39,11 @@ func (p page) sum(name string, labels ...string) (total float64) {
 
 // lines returns the samples of the name.
 func (p page) lines(name string) (all []string) {
-	for _, m := range sample.FindAllStringSubmatch(string(p), -1) {
-		if m[1] == name {
-			all = append(all, m[0])
+	for line := range strings.Lines(string(p)) {
+		rest, named := strings.CutPrefix(line, name)
+		line = strings.TrimSuffix(line, "\n")
+		if named && strings.IndexAny(rest, " {") == 0 && sample.MatchString(line) {
+			all = append(all, line)
 		}
 	}
 	return all

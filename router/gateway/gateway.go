@@ -243,6 +243,9 @@ func (g *Gateway) Connections() int { return int(g.open.n.Load()) }
 // Streams returns the number of running requests for a stream.
 func (g *Gateway) Streams() int { return int(g.streams.n.Load()) }
 
+// BodyBytes returns the bytes of request bodies that count towards Limits.MaxBodyTotal.
+func (g *Gateway) BodyBytes() int64 { return g.bodies.Held() }
+
 func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 	a := arrivingAt(ctx)
 	began, fault := a.began, a.fault

@@ -263,8 +263,10 @@ func (h *hand) engage() bool {
 	h.prefill = h.of.d.Leg(h.of.Request, h.question(), &h.place)
 	if h.prefill.piece = h.of.piece; h.prefill.start() != nil {
 		h.drop()
+		return false
 	}
-	return h.prefill != nil
+	h.prefill.tries.asked = append(h.prefill.tries.asked, h.tried...)
+	return true
 }
 
 // question returns what the leg for P asks of the fleet.

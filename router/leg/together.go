@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
@@ -21,20 +20,14 @@ type beside struct {
 	way     Way           // how it went; valid once done is closed
 }
 
-// prefillBeside asks P at once, beside D's exchange. If P's leg panics, P has given no answer.
+// prefillBeside asks P at once, beside D's exchange. If P's leg panics, P has given no answer. The
+// edits of both legs read the index of the body, which considers has made.
 func (h *hand) prefillBeside() {
 	p := h.prefill
 	if p == nil {
 		return
 	}
 	h.prefill, h.stage, h.running, h.off, h.done = nil, together, p, false, make(chan struct{})
-	r := h.of.Request
-	if err := r.Scan.Index(r.Body()); err != nil { // the legs' edits would both build the index
-		h.forsake()
-		close(h.done)
-		p.Finish(relay.UpstreamFailed)
-		return
-	}
 	go func() {
 		defer close(h.done)
 		defer func() {
@@ -130,7 +123,14 @@ func (l *Leg) unpair() {
 // way w. If P has refused the request, another P would refuse it too. The retry budget pays.
 func (h *hand) mayTryAgain(w Way) bool {
 	d := h.of.d
-	return h.fails < d.o.MaxNodes && h.refusal(w) == nil && d.budget.Allow()
+	if h.fails >= d.o.MaxNodes || h.refusal(w) != nil {
+		return false
+	}
+	if !d.budget.Allow() {
+		d.metrics.RetriesRefused.Inc()
+		return false
+	}
+	return true
 }
 
 // refusal returns the answer with which P has refused a request that it cannot serve, or nil.
@@ -159,7 +159,6 @@ func (l *Leg) pairAnew(a *attempt) bool {
 		l.unsplit(a, NoNode, time.Now())
 		return false
 	}
-	h.prefill.tries.asked = append(h.prefill.tries.asked, h.tried...)
 	l.way, a.split = Split, true
 	l.prefillFirst(a)
 	return a.split

@@ -129,6 +129,15 @@ func (p *Resumed) reset() {
 	p.body.Reset()
 }
 
+// Resuming returns the number of broken streams that other nodes are asked to go on with now, and
+// the bytes that all streams keep so that they may go on.
+func (p *Planner) Resuming() (streams int, bytes int64) {
+	if m := p.parts.Resume.Memory; m != nil {
+		bytes = m.Used()
+	}
+	return len(p.resuming), bytes
+}
+
 // enter waits until the stream has a place in Planner.resuming.
 func (p *Resumed) enter(t *Task) bool {
 	p.leave()

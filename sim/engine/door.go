@@ -7,12 +7,15 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 )
 
 // door is one listener with its accepted connections.
 type door struct {
 	server *http.Server
 	served sync.WaitGroup
+
+	count *atomic.Int64 // of connections
 
 	mu    sync.Mutex
 	conns map[net.Conn]struct{}
@@ -21,8 +24,9 @@ type door struct {
 
 type connKey struct{}
 
-func newDoor(l net.Listener, h http.Handler) *door {
-	d := &door{conns: make(map[net.Conn]struct{})}
+// newDoor serves l with h. count counts the open connections.
+func newDoor(l net.Listener, h http.Handler, count *atomic.Int64) *door {
+	d := &door{count: count, conns: make(map[net.Conn]struct{})}
 	d.server = &http.Server{
 		Handler:   h,
 		ConnState: d.track,
@@ -41,9 +45,11 @@ func (d *door) track(c net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
 		d.open.Add(1)
+		d.count.Add(1)
 		d.conns[c] = struct{}{}
 	case http.StateClosed, http.StateHijacked:
 		delete(d.conns, c)
+		d.count.Add(-1)
 		d.open.Done()
 	}
 }

@@ -210,7 +210,7 @@ func (e *Engine) open() error {
 		_ = l.Close()
 		return fmt.Errorf("engine %s: SideChannel: %w", e.cfg.ID, err)
 	}
-	e.door = newDoor(l, e)
+	e.door = newDoor(l, e, &e.traffic.connections)
 	return nil
 }
 

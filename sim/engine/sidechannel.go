@@ -150,7 +150,7 @@ func (e *Engine) openSide() error {
 		return err
 	}
 	e.sideAt.Store(new(l.Addr().String()))
-	e.side = newDoor(l, e.sidePaths())
+	e.side = newDoor(l, e.sidePaths(), &e.traffic.connections)
 	return nil
 }
 

@@ -8,7 +8,7 @@ import (
 
 // traffic counts the requests of the HTTP side. traffic survives Kill.
 type traffic struct {
-	received, inFlight, maxInFlight, aborted atomic.Int64
+	received, inFlight, maxInFlight, aborted, connections atomic.Int64
 }
 
 func (t *traffic) enter() {
@@ -34,6 +34,7 @@ type Stats struct {
 	MaxInFlight int64  `json:"max_in_flight"` // the maximum at one time
 	Aborted     int64  `json:"aborted"`       // requests whose client left before the end
 	Faults      int64  `json:"faults"`        // faults that struck
+	Connections int64  `json:"connections"`   // open ones, of clients and of other engines
 
 	Running    int64 `json:"running"` // sequences in the batch
 	Waiting    int64 `json:"waiting"`
@@ -66,7 +67,8 @@ func (e *Engine) Stats() Stats {
 	s := Stats{
 		ID: e.cfg.ID, Received: e.traffic.received.Load(), InFlight: e.traffic.inFlight.Load(),
 		MaxInFlight: e.traffic.maxInFlight.Load(), Aborted: e.traffic.aborted.Load(),
-		Faults: e.faults.struck.Load(), CapacityBlocks: int64(e.cfg.CacheBlocks * e.cfg.DataParallel),
+		Faults: e.faults.struck.Load(), Connections: e.traffic.connections.Load(),
+		CapacityBlocks: int64(e.cfg.CacheBlocks * e.cfg.DataParallel),
 	}
 	c := e.core()
 	if c == nil {
