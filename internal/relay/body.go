@@ -125,14 +125,20 @@ func (e *Exchange) wantLarge() {
 // promised to the client. An event stream that ends without an event is an error, and so is a body
 // that is cut before its first byte. After a timeout AwaitBody may be called again with a later
 // deadline.
-func (e *Exchange) AwaitBody(deadline time.Time) error {
+func (e *Exchange) AwaitBody(deadline time.Time) error { return e.awaitEvents(1, deadline) }
+
+// AwaitSecond is AwaitBody for the first two events of an event stream. A stream that ends with the
+// first event is no error. A second event that finds no room in the buffer is not waited for.
+func (e *Exchange) AwaitSecond(deadline time.Time) error { return e.awaitEvents(2, deadline) }
+
+func (e *Exchange) awaitEvents(n uint64, deadline time.Time) error {
 	kept, idle := e.deadline, e.idle
 	e.deadline, e.idle = deadline, 0
 	defer func() { e.deadline, e.idle = kept, idle }()
 	if !e.IsSSE() {
 		return e.awaitBytes()
 	}
-	for e.scan.Events() == 0 {
+	for e.scan.Events() < n {
 		space := e.room()
 		if e.held == len(space) {
 			if e.large != nil {
@@ -141,15 +147,18 @@ func (e *Exchange) AwaitBody(deadline time.Time) error {
 			e.wantLarge()
 			space = e.space
 		}
-		n, err := e.pull(space[e.held:])
+		m, err := e.pull(space[e.held:])
+		if err == io.EOF && e.scan.Events() > 0 {
+			return nil
+		}
 		if err == io.EOF {
 			return newError(PhaseBody, io.ErrUnexpectedEOF)
 		}
 		if err != nil {
 			return err
 		}
-		e.scan.Feed(space[e.held:e.held+n], ignoreEvent)
-		e.held += n
+		e.scan.Feed(space[e.held:e.held+m], ignoreEvent)
+		e.held += m
 	}
 	return nil
 }

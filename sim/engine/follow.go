@@ -64,6 +64,9 @@ func quiet(int, int, int, bool) {}
 // fault cut the connection. The sequences are then freed.
 func (c *call) follow(g *generation, emit each) error {
 	if err := c.handOver(g); err != nil {
+		if !c.early(g.sampling) {
+			emit(0, 0, 0, false) // the role of a chat
+		}
 		return err
 	}
 	c.rank.sched.submit(g.seqs)

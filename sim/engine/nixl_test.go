@@ -240,7 +240,7 @@ func TestLostBlocks(t *testing.T) {
 	}
 }
 
-// TestLostBlocksInAStream: vLLM finds the loss when it has sent the head.
+// TestLostBlocksInAStream: vLLM finds the loss when it has sent the head and the role.
 func TestLostBlocksInAStream(t *testing.T) {
 	p, d := pair(t, func(c *Config) { c.LoadFailure = LoadFailInStream })
 	params := prefilled(t, p, "hello")
@@ -248,10 +248,11 @@ func TestLostBlocksInAStream(t *testing.T) {
 	stream := strings.Replace(decodeBody("hello", params), "{", `{"stream":true,`, 1)
 	res := post(t, d, "/v1/chat/completions", stream)
 	list, err := events(res.Body)
-	if err != nil || res.StatusCode != 200 || len(list) != 2 || list[1].data != "[DONE]" {
+	if err != nil || res.StatusCode != 200 || len(list) != 3 || list[2].data != "[DONE]" ||
+		!strings.Contains(list[0].data, `{"role":"assistant","content":""}`) {
 		t.Fatalf("%s, %v, %v", res.Status, list, err)
 	}
-	if code := at(t, decoded(t, list[0].data), "error", "code"); code != 500.0 {
+	if code := at(t, decoded(t, list[1].data), "error", "code"); code != 500.0 {
 		t.Errorf("%v", list)
 	}
 	chatted(t, d, decodeBody("hello", params), 500)

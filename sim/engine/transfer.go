@@ -31,8 +31,8 @@ const (
 type LoadFailure string
 
 // These are the policies. With LoadFail a stream has no head before its blocks are there, so a
-// failure is its status. Real engines send the head of a stream first and then the error as its
-// only event, as LoadFailInStream does. LoadStale is what vLLM did before it had a policy.
+// failure is its status. Real engines send the head of a stream first, a chat's role, and then the
+// error, as LoadFailInStream does. LoadStale is what vLLM does with blocks whose lease has ended.
 const (
 	LoadFail         LoadFailure = "fail"           // answer with status 500
 	LoadFailInStream LoadFailure = "fail-in-stream" // with status 500, or 200 and an error in a stream
