@@ -3,18 +3,21 @@ package router
 import (
 	"log/slog"
 	"slices"
+	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/leg"
 )
 
 // DisaggConfig sets when one node computes a prompt and another one answers.
 type DisaggConfig struct {
-	Enabled       string  `toml:"enabled" default:"auto" flag:"disagg" oneof:"auto|true|false" help:"whether one node may compute a request's prompt (prefill) and another one answer (decode); auto: for models with nodes that can do the one and nodes that can do the other (docs/disagg.md); true: the same, with a warning while a model lacks one of them; false: never, and a node of role prefill gets no requests"`
-	ColocateBelow int     `toml:"colocate_below_tokens" default:"512" help:"prompts of fewer tokens are computed by the node that answers"`
-	UncachedBelow int     `toml:"uncached_below_tokens" default:"2048" help:"the answering node computes the prompt if it has all but fewer tokens than this in its cache, and uncached_below_ratio holds too; mode predicted compares expected times in place of these two settings"`
-	UncachedRatio float64 `toml:"uncached_below_ratio" default:"0.7" help:"the answering node computes the prompt if a smaller share of it than this is not in its cache, and uncached_below_tokens holds too"`
+	Enabled       string          `toml:"enabled" default:"auto" flag:"disagg" oneof:"auto|true|false" help:"whether one node may compute a request's prompt (prefill) and another one answer (decode); auto: for models with nodes that can do the one and nodes that can do the other (docs/disagg.md); true: the same, with a warning while a model lacks one of them; false: never, and a node of role prefill gets no requests"`
+	ColocateBelow int             `toml:"colocate_below_tokens" default:"512" help:"prompts of fewer tokens are computed by the node that answers"`
+	UncachedBelow int             `toml:"uncached_below_tokens" default:"2048" help:"the answering node computes the prompt if it has all but fewer tokens than this in its cache, and uncached_below_ratio holds too; mode predicted compares expected times in place of these two settings"`
+	UncachedRatio float64         `toml:"uncached_below_ratio" default:"0.7" help:"the answering node computes the prompt if a smaller share of it than this is not in its cache, and uncached_below_tokens holds too"`
+	BlockLease    config.Duration `toml:"block_lease" default:"30s" help:"how long engines with the connector nixl keep the blocks of a prompt until another engine asks for them, as in their kv_lease_duration; an answer of an engine that began after two thirds of it is dropped, and the engine computes the prompt itself"`
 }
 
 func (d *DisaggConfig) validate(bad problem) {
@@ -27,13 +30,16 @@ func (d *DisaggConfig) validate(bad problem) {
 	if r := d.UncachedRatio; !(r >= 0 && r <= 1) {
 		bad("router.disagg.uncached_below_ratio", "%v is not in 0..1; leave it out for 0.7", r)
 	}
+	if d.BlockLease <= 0 {
+		bad("router.disagg.block_lease", "%v is too short; leave it out for 30s", d.BlockLease)
+	}
 }
 
 // settings returns the settings for the legs.
 func (d *DisaggConfig) settings() leg.Disagg {
 	return leg.Disagg{
 		Off: d.Enabled == "false", ColocateBelow: int64(d.ColocateBelow), UncachedBelow: int64(d.UncachedBelow),
-		UncachedRatio: d.UncachedRatio,
+		UncachedRatio: d.UncachedRatio, Lease: time.Duration(d.BlockLease),
 	}
 }
 

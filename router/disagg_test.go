@@ -225,6 +225,9 @@ var mishaps = map[string]mishap{
 		computed: 1},
 	"P dies after its answer": {decode: once(engine.Fault{Slow: engine.Duration(2 * time.Second)}),
 		killed: true, result: "unread", computed: -1},
+	"P dies after its answer, and D tells in its stream": {
+		decode: once(engine.Fault{Slow: engine.Duration(2 * time.Second)}), killed: true, late: true, result: "unread",
+		computed: -1},
 	"D refuses connections": {nodes: [2]int{1, 2}, breaks: func(_, d *engine.Engine) { d.Refuse() }, split: 1,
 		computed: 1},
 	"D is out of slots":             {nodes: [2]int{1, 2}, decode: &engine.Fault{Status: 503}, split: 1, computed: 2},

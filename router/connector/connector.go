@@ -7,6 +7,7 @@ package connector
 
 import (
 	"errors"
+	"time"
 
 	"github.com/cognitora/dataplane/router/scan"
 )
@@ -48,6 +49,15 @@ type Freer interface {
 	Connector
 	// Free edits the request's body further after Decode, for a D that shall only read the blocks.
 	Free(e *scan.Edits)
+}
+
+// Lender is a Connector whose P keeps the blocks for a time, the lease. D's engine extends the lease
+// from the moment when it gets the request. A D that reads later gets what is in their place, and
+// does not know.
+type Lender interface {
+	Connector
+	// Begin returns how long after P's answer D's engine may get the request.
+	Begin(lease time.Duration) time.Duration
 }
 
 // connectors are all connectors, by name.

@@ -2,6 +2,7 @@ package connector
 
 import (
 	"strconv"
+	"time"
 
 	"github.com/cognitora/dataplane/internal/jsonscan"
 	"github.com/cognitora/dataplane/router/scan"
@@ -28,7 +29,7 @@ func firstToken(e *scan.Edits) {
 
 // NIXL is vLLM's NixlConnector. P answers first, and its answer has kv_transfer_params, which D
 // gets unchanged. D reads the blocks of P's memory by them, once. P keeps blocks that nobody reads
-// for about 30 s.
+// for its lease, 30 s by default.
 type NIXL struct{}
 
 // Name implements Connector.
@@ -59,6 +60,9 @@ func (NIXL) Receive(h *Handover, answer []byte) error {
 
 // Decode implements Connector.
 func (NIXL) Decode(e *scan.Edits, h *Handover) { e.Set("kv_transfer_params", h.params) }
+
+// Begin implements Lender. D tells P of its requests at most every sixth of the lease.
+func (NIXL) Begin(lease time.Duration) time.Duration { return lease * 2 / 3 }
 
 // ends says whether an answer's only choice ended of itself, and not because of max_tokens. vLLM
 // keeps no blocks then.

@@ -370,7 +370,8 @@ func (l *Leg) ask(a *attempt) (verdict, error) {
 	if err := ex.ReadHead(deadline); err != nil {
 		return l.blame(err), err
 	}
-	l.wait.Progress(time.Now())
+	head := time.Now()
+	l.wait.Progress(head)
 	ex.SetIdleTimeout(limits.Idle)
 	ex.SetReadDeadline(l.before(a.sent.Add(limits.Total)))
 	if v := statusVerdict(ex.Status()); v != answered {
@@ -379,15 +380,20 @@ func (l *Leg) ask(a *attempt) (verdict, error) {
 		}
 		return v, nil
 	}
-	if ex.IsSSE() || l.mayRefuse(ex) {
+	if ex.IsSSE() || a.split || l.mayRefuse(ex) {
 		if err := ex.AwaitBody(deadline); err != nil {
+			return l.blame(err), err
+		}
+	}
+	if a.split && ex.IsSSE() && behindRole(ex.Held()) != nil {
+		if err := ex.AwaitSecond(deadline); err != nil {
 			return l.blame(err), err
 		}
 	}
 	if l.mayRefuse(ex) && bytes.Contains(ex.Held(), []byte("stream_options")) {
 		return noOptions, nil
 	}
-	if a.split && a.unreadable(ex) {
+	if a.split && (a.unreadable(ex) || l.readLate(a, ex, head)) {
 		return lost, nil
 	}
 	if err := l.deliver(a); err != nil {

@@ -15,6 +15,9 @@ import (
 // if the node does not know stream_options, because the parameters may be used up. again says to
 // ask the node once more. Otherwise the attempt ends in the returned verdict.
 func (l *Leg) handed(a *attempt, v verdict, err error) (end verdict, again bool) {
+	if l.mayReadLate(a, v) {
+		l.resalt(a.member.node)
+	}
 	if v == broken && errors.Is(err, relay.ErrStale) {
 		v = lost // the parameters may be used up, but the node is probably well
 	}
@@ -126,8 +129,29 @@ func (l *Leg) complainOfHandover(a *attempt, w Way) {
 // refusal of D may be about the hand-over. If it is not, D refuses the request without one too. A
 // needy D gets no request without one, so its refusal is its answer.
 func (a *attempt) unreadable(ex *relay.Exchange) bool {
-	return ex.Status() >= 400 && !a.member.needy || ex.IsSSE() && bytes.HasPrefix(ex.Held(), errorEvent)
+	if ex.Status() >= 400 && !a.member.needy {
+		return true
+	}
+	events := ex.Held()
+	if rest := behindRole(events); rest != nil {
+		events = rest
+	}
+	return ex.IsSSE() && bytes.HasPrefix(events, errorEvent)
 }
 
-// errorEvent is the beginning of a stream that only reports an error.
-var errorEvent = []byte(`data: {"error"`)
+// behindRole returns what follows the first event of a chat's stream if that event only names the
+// role; otherwise nil. vLLM sends this event even if it has no answer.
+func behindRole(stream []byte) []byte {
+	first, rest, ended := bytes.Cut(stream, eventEnd)
+	if !ended || !bytes.Contains(first, roleMember) {
+		return nil
+	}
+	return rest
+}
+
+var (
+	// errorEvent is the beginning of an event that reports an error.
+	errorEvent = []byte(`data: {"error"`)
+	roleMember = []byte(`"delta":{"role":`)
+	eventEnd   = []byte("\n\n")
+)

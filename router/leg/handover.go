@@ -45,6 +45,8 @@ type Disagg struct {
 	// prompt than UncachedBelow are to be computed there, and less than this share of the prompt.
 	UncachedBelow int64
 	UncachedRatio float64
+	// Lease is the time for which a P of a connector.Lender keeps blocks; 0: for ever.
+	Lease time.Duration
 	// Always makes mode predicted split every request that may be split. Always serves comparisons
 	// with the mode's own choice.
 	Always bool

@@ -40,6 +40,10 @@ func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 	if asked.Scan.Nvext() != (scan.Span{}) {
 		l.editNvext()
 	}
+	if salt := a.member.node.salt.Load(); salt != 0 &&
+		(asked.API == scan.Chat || asked.API == scan.Completions || asked.API == scan.Responses) {
+		o.edits.Set("cache_salt", l.salted(salt))
+	}
 	if l.Edit != nil {
 		l.Edit(&o.edits)
 	}

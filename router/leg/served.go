@@ -128,10 +128,12 @@ type nodeState struct {
 	metrics              metrics.Node
 	pulse                *patience.Pulse
 	rejectsStreamOptions atomic.Bool
-	complaints           complaints
-	cachedCounts         cachedCounts
-	slow                 atomic.Pointer[slowness]    // nil: the log has said nothing about its speed
-	engines              map[kindKey]*predict.Engine // by the key of their kinds; the dispatcher's rebuilding guards it
+	// salt keeps requests from the blocks that the engine has cached before it changed; 0: from none.
+	salt         atomic.Uint64
+	complaints   complaints
+	cachedCounts cachedCounts
+	slow         atomic.Pointer[slowness]    // nil: the log has said nothing about its speed
+	engines      map[kindKey]*predict.Engine // by the key of their kinds; the dispatcher's rebuilding guards it
 }
 
 // noStreamOptions notes that the node's engine does not know stream_options.
