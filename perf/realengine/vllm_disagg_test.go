@@ -17,13 +17,14 @@ import (
 
 // nixlEngine starts a vLLM server whose KV blocks other servers read by NIXL. All roles have the
 // same server; the router's backend says what it does.
-func (s setup) nixlEngine(t *testing.T, id string) *engine {
+func (s setup) nixlEngine(t *testing.T, id string, lease int, more ...string) *engine {
 	t.Helper()
 	_, side, _ := net.SplitHostPort(free(t))
 	e := &engine{
 		setup: s, id: id, address: free(t),
-		flags: vllmFlags(s.model, "--enable-prompt-tokens-details", "--kv-transfer-config",
-			`{"kv_connector":"NixlConnector","kv_role":"kv_both","kv_buffer_device":"cpu"}`),
+		flags: append(vllmFlags(s.model, "--enable-prompt-tokens-details", "--kv-transfer-config", fmt.Sprintf(
+			`{"kv_connector":"NixlConnector","kv_role":"kv_both","kv_buffer_device":"cpu",`+
+				`"kv_connector_extra_config":{"kv_lease_duration":%d}}`, lease)), more...),
 		env: []string{"VLLM_NIXL_SIDE_CHANNEL_HOST=127.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT=" + side,
 			"UCX_TLS=tcp,sm,self", "UCX_NET_DEVICES=lo"},
 	}
@@ -96,7 +97,7 @@ func TestVLLMDisagg(t *testing.T) {
 	s := prepared(t, "vllm")
 	var engines []*engine
 	for i := range 3 {
-		engines = append(engines, s.nixlEngine(t, fmt.Sprint("nixl-", i+1)))
+		engines = append(engines, s.nixlEngine(t, fmt.Sprint("nixl-", i+1), 30))
 	}
 	plain := s.engine(t, "plain", vllmFlags(s.model)...)
 	for _, e := range append(engines, plain) {
