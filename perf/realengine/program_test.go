@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	engineReady = 5 * time.Minute // for vLLM on a busy machine; llama.cpp takes a second
+	engineReady = 10 * time.Minute // for vLLM on a busy machine; llama.cpp takes a second
 	soon        = 30 * time.Second
 )
 

@@ -6,7 +6,7 @@
 #   perf/realengine/run.sh llama [PATTERN]   llama.cpp out of a 34 MB Python wheel, also under
 #                                            `cgn-ctl up --model`; about a minute
 #   perf/realengine/run.sh vllm [PATTERN]    vLLM on the CPU: the first run downloads 2.2 GiB and
-#                                            needs 10 GiB of disk; later ones take three minutes
+#                                            needs 10 GiB of disk; later ones take five minutes
 #
 # PATTERN selects tests, as for go test. The script makes the models.
 set -eu
@@ -126,6 +126,6 @@ mkdir "$REALENGINE_RUN/pids"
 export REALENGINE="$1" REALENGINE_RUN REALENGINE_BIN="$PWD/bin" REALENGINE_SERVE="$serve" REALENGINE_MODEL="$model" REALENGINE_PYTHON="$venv/bin/python"
 CGO_ENABLED=0 $GO test -c -o "$REALENGINE_RUN/tests" ./perf/realengine
 # In the background, so that a signal is acted upon at once.
-"$REALENGINE_RUN/tests" -test.v -test.timeout 30m -test.run "${2:-$pattern}" &
+"$REALENGINE_RUN/tests" -test.v -test.timeout 60m -test.run "${2:-$pattern}" &
 tests=$!
 wait "$tests"
