@@ -33,8 +33,8 @@ type mishap struct {
 }
 
 // mishaps come in an order in which few servers must be started anew. vLLM cannot be made to answer
-// with 429, 500, 503 or garbage, to forget its connector, or to stand still between the arrival of a
-// request and the read of the blocks. Simulated engines do that.
+// with 429, 500, 503 or garbage, or to stand still between the arrival of a request and the read of
+// the blocks. Simulated engines do all but the last.
 var mishaps = []mishap{
 	{name: "Nothing", decodes: 1, happens: (*pair).nothing, ways: map[string]float64{"split": 2}},
 	{name: "PrefillRefuses", decodes: 1, happens: (*pair).prefillRefuses, ways: map[string]float64{"refused": 2}},
@@ -171,8 +171,8 @@ func (w *pair) right(t *testing.T, r *running) *answer {
 	if !a.good() || r.body["stream"] == true && !a.done() || !want.good() || a.text() != want.text() {
 		t.Errorf("%q of one server, %q of two: %v", want.text(), a.text(), a)
 	}
-	t.Logf("prompt %q, answer %q after %s attempts in %.2f s", a.header.Get("x-cgn-prefill-node"), a.node(), a.attempts(),
-		a.took.Seconds())
+	t.Logf("prompt %q, answer %q after %s attempts in %.2f s", a.header.Get("x-cgn-prefill-node"), a.node(),
+		a.attempts(), a.took.Seconds())
 	return a
 }
 
@@ -261,7 +261,8 @@ func (w *pair) counted(t *testing.T, m mishap, before map[string]float64) {
 			delete(ways, way)
 		}
 	}
-	t.Logf("%v, resumed: %s", ways, regexp.MustCompile(`(?m)^cgn_router_resumed_total.*$`).FindAll(w.read("/metrics"), -1))
+	resumed := regexp.MustCompile(`(?m)^cgn_router_resumed_total.*$`)
+	t.Logf("%v, resumed: %s", ways, resumed.FindAll(w.read("/metrics"), -1))
 	if m.ways != nil && !maps.Equal(ways, m.ways) {
 		t.Errorf("hand-overs: %v, want %v", ways, m.ways)
 	}

@@ -51,9 +51,9 @@ type Freer interface {
 	Free(e *scan.Edits)
 }
 
-// Lender is a Connector whose P keeps the blocks for a time, the lease. D's engine extends the lease
-// from the moment when it gets the request. A D that reads later gets what is in their place, and
-// does not know.
+// Lender is a Connector whose P keeps the blocks for a time, the lease. D's engine extends it from
+// the moment when it gets the request. A D that reads later gets what is in their place, and does
+// not know.
 type Lender interface {
 	Connector
 	// Begin returns how long after P's answer D's engine may get the request.

@@ -22,9 +22,9 @@ func (h *hand) begin() time.Time {
 	return time.Time{}
 }
 
-// readLate says whether P's blocks may have been freed before D's engine got the request. ex has D's
-// answer, which began at head. The engine would have read what is in their place. It sends the head
-// of a stream when it gets the request. Its other answers say for how long it has worked on them.
+// readLate says whether P's blocks may have been freed before D's engine got the request. D's
+// answer ex began at head. The engine would have read what is in their place. It sends the head of a
+// stream when it gets the request. Its other answers say for how long it has worked on them.
 func (l *Leg) readLate(a *attempt, ex *relay.Exchange, head time.Time) bool {
 	end := l.hand.begin()
 	if end.IsZero() || !head.After(end) || !ex.IsSSE() && !head.Add(-worked(ex)).After(end) {
@@ -50,8 +50,8 @@ func (l *Leg) mayReadLate(a *attempt, v verdict) bool {
 	return l.Request.Scan.Stream && time.Now().After(end)
 }
 
-// resalt keeps further requests from what the node's engine has cached. vLLM caches what it has read
-// too late as the blocks of the right prompt.
+// resalt keeps further requests from what the node's engine has cached. vLLM caches what it has
+// read too late as the blocks of the right prompt.
 func (l *Leg) resalt(n *nodeState) { n.salt.Store(l.d.o.Random() | 1) }
 
 // salted returns the request's cache_salt for a node with this salt, as JSON.
@@ -59,8 +59,8 @@ func (l *Leg) salted(salt uint64) []byte {
 	return jsonscan.AppendQuoted(nil, fmt.Appendf(nil, "cgn-%x-%s", salt, l.Request.Scan.CacheSalt))
 }
 
-// worked returns the time from the engine's start with a request to the head of its answer in ex, to
-// about a second; 0: unknown. The answer's members created and Date are by one clock.
+// worked returns the time from the engine's start with a request to the head of its answer in ex,
+// to about a second; 0: unknown. The answer's members created and Date are by one clock.
 func worked(ex *relay.Exchange) time.Duration {
 	date, err := http.ParseTime(string(ex.Header("date")))
 	_, after, _ := bytes.Cut(ex.Held(), createdMember)

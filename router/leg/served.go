@@ -128,7 +128,7 @@ type nodeState struct {
 	metrics              metrics.Node
 	pulse                *patience.Pulse
 	rejectsStreamOptions atomic.Bool
-	// salt keeps requests from the blocks that the engine has cached before it changed; 0: from none.
+	// salt keeps requests from what the engine had cached before salt changed; 0: from nothing.
 	salt         atomic.Uint64
 	complaints   complaints
 	cachedCounts cachedCounts
