@@ -23,8 +23,8 @@ func (h *hand) begin() time.Time {
 }
 
 // readLate says whether P's blocks may have been freed before D's engine got the request. D's
-// answer ex began at head. The engine would have read what is in their place. It sends the head of a
-// stream when it gets the request. Its other answers say for how long it has worked on them.
+// answer ex began at head. The engine would have read what is in their place. It sends the head of
+// a stream when it gets the request. Its other answers say for how long it has worked on them.
 func (l *Leg) readLate(a *attempt, ex *relay.Exchange, head time.Time) bool {
 	end := l.hand.begin()
 	if end.IsZero() || !head.After(end) || !ex.IsSSE() && !head.Add(-worked(ex)).After(end) {
