@@ -30,6 +30,9 @@ type mishap struct {
 	decodes int // servers that answer
 	happens func(w *pair, t *testing.T)
 	ways    map[string]float64 // results of hand-overs; nil: happens has looked at them
+	// or is what ways may be as well if the connection to D was new. The prompt is handed over to the
+	// next D then. A connection that was used before may have broken before D had the request.
+	or map[string]float64
 }
 
 // mishaps come in an order in which few servers must be started anew. vLLM cannot be made to answer
@@ -47,14 +50,14 @@ var mishaps = []mishap{
 	{name: "ClientLeavesDecode", decodes: 1, happens: (*pair).leavesDecode, ways: map[string]float64{"split": 1}},
 	{name: "ClientsLeaveAnywhere", decodes: 2, happens: (*pair).leaveAnywhere},
 	{name: "DecodeDiesBeforeItsAnswer", decodes: 2, happens: (*pair).decodeDies,
-		ways: map[string]float64{"unread": 1}},
+		ways: map[string]float64{"unread": 1}, or: map[string]float64{"split": 1}},
 	{name: "OnlyDecodeDiesInStreams", decodes: 1, happens: (*pair).onlyDecodeDies,
 		ways: map[string]float64{"split": 2}},
 	{name: "DecodeDiesInStreams", decodes: 2, happens: (*pair).decodeDiesInStreams,
 		ways: map[string]float64{"split": streams}},
 	{name: "PrefillDiesBeforeTheRead", decodes: 1, happens: (*pair).prefillDies, ways: map[string]float64{"unread": 1}},
 	{name: "BothDieBeforeTheAnswer", decodes: 2, happens: (*pair).bothDie,
-		ways: map[string]float64{"unread": 1}},
+		ways: map[string]float64{"unread": 1}, or: map[string]float64{"broken": 1}},
 	{name: "BothDieInStreams", decodes: 2, happens: (*pair).bothDieInStreams,
 		ways: map[string]float64{"split": streams}},
 }
@@ -263,8 +266,8 @@ func (w *pair) counted(t *testing.T, m mishap, before map[string]float64) {
 	}
 	resumed := regexp.MustCompile(`(?m)^cgn_router_resumed_total.*$`)
 	t.Logf("%v, resumed: %s", ways, resumed.FindAll(w.read("/metrics"), -1))
-	if m.ways != nil && !maps.Equal(ways, m.ways) {
-		t.Errorf("hand-overs: %v, want %v", ways, m.ways)
+	if m.ways != nil && !maps.Equal(ways, m.ways) && (m.or == nil || !maps.Equal(ways, m.or)) {
+		t.Errorf("hand-overs: %v, want %v or %v", ways, m.ways, m.or)
 	}
 }
 
