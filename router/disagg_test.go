@@ -462,6 +462,12 @@ func TestDeadlineOfAHandover(t *testing.T) {
 	if r.status != 200 || r.err != nil || r.header.Get("x-cgn-prefill-node") != "" {
 		t.Errorf("P hangs: %v", r)
 	}
+	for range 10 {
+		d.chat(chatBody(longPrompt("c"), streaming), "x-cgn-deadline-ms", "100")
+	}
+	if n := d.nodes()["prefill-0"]; !n.Eligible || d.log.count("request failed on node") > 0 || d.handovers("broken") > 0 {
+		t.Errorf("clients in a hurry are the failure of P: %+v", n)
+	}
 	d.decodes[0].SetFault(&engine.Fault{Hang: true})
 	if r := d.chat(chatBody(longPrompt("b"), streaming), "x-cgn-deadline-ms", "300"); r.status != 504 {
 		t.Errorf("both hang: %v", r)

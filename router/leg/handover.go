@@ -467,7 +467,9 @@ func (l *Leg) choosePartner(a *attempt, now time.Time) bool {
 	h.data.ID = l.d.o.Random() >> 1
 	h.last = lastPrefill{began: now}
 	p := h.prefill
-	if p.tries.until = now.Add(l.timeFor(now) / 2); !a.member.needy {
+	p.tries.until = now.Add(l.timeFor(now) / 2)
+	p.tries.rushed = l.timeFor(now) < l.model.limits.FirstByte
+	if !a.member.needy {
 		p.tries.fits = l.partEnd(now)
 	}
 	at, err := p.choose(now)
@@ -515,6 +517,8 @@ func (h *hand) ask(p *Leg) Way {
 	h.last.took, h.last.node = h.last.ended.Sub(h.last.began), cmp.Or(p.NodeID(), h.last.node)
 	w, end := Split, relay.Complete
 	switch {
+	case err != nil && p.outOfTime():
+		w, end = Late, relay.UpstreamFailed
 	case err != nil:
 		w, end = Broken, relay.UpstreamFailed
 	case h.place.Status >= 300:

@@ -64,7 +64,7 @@ func (l *Leg) judge(a *attempt, v verdict, err error) {
 			l.tries.cause = nodeSetAside
 		}
 	case late:
-		if !l.Request.Expired() {
+		if !l.outOfTime() {
 			l.gaveUp(a, time.Now())
 			a.member.report(health.Timeout)
 		}
@@ -83,7 +83,7 @@ func (n *member) report(o health.Outcome) {
 // deadline has ended the attempt.
 func (l *Leg) tell(a *attempt, v verdict, err error) {
 	switch {
-	case v == late && l.Request.Expired():
+	case v == late && l.outOfTime():
 	case err != nil:
 		l.complain(a.member, v.String(), err)
 	case a.ex == nil:

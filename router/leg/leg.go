@@ -152,6 +152,7 @@ type tries struct {
 	broke  bool      // the retry budget was spent
 	stored bool      // the node of the response's id has been recorded
 	until  time.Time // the answer must have ended by then; zero: the model's limits hold alone
+	rushed bool      // until follows from the client's deadline
 	fits   time.Time // no node is asked whose first token is expected later; zero: any may be
 
 	span    *traces.Leg // of the leg; nil: the request is not recorded

@@ -187,5 +187,5 @@ func (l *Leg) errOrphaned() *apierror.Error {
 		}
 	}
 	return unavailable("no_prefill_node", "no node computes the prompt for the node that would answer, which cannot do "+
-		"so itself ("+l.way.String()+"); GET /admin/nodes at the router's admin port lists the nodes of role prefill")
+		"so itself ("+l.way.String()+"); GET /debug/fleet at the router's admin port lists the nodes of role prefill")
 }
