@@ -118,6 +118,16 @@ type Info struct {
 // pool may have given it. The default is known as soon as the kind of the engine is.
 func (i *Info) Hands(role cluster.Role) string { return cluster.Hands(i.Engine, i.Connector, role) }
 
+// Prefills is Hands for a node that computes prompts. It is "" too if the connector needs the
+// address of the node's bootstrap server, and the node has none.
+func (i *Info) Prefills(role cluster.Role) string {
+	with := i.Hands(role)
+	if cluster.NeedsBootstrap(with) && i.Bootstrap == "" {
+		return ""
+	}
+	return with
+}
+
 // setBootstrap resolves the address of the bootstrap server. stated is that of the configuration or
 // the heartbeat. Without one it is the usual port, if the connector needs a server. network and
 // addr are the node's own address; a socket has no host.

@@ -54,6 +54,17 @@ func (l *Leg) despite() string {
 	return ""
 }
 
+// whyUnpaired says why no other node pairs with the attempt's node.
+func (l *Leg) whyUnpaired(a *attempt) string {
+	switch with := l.hand.with; {
+	case with == nil:
+		return "the answering node has no connector"
+	case !l.paired(a):
+		return "no other node that computes prompts hands blocks over by the answering node's connector, " + with.Name()
+	}
+	return "the other node would be of role both as the answering node is, and tokens do not tell whether that pays"
+}
+
 // whyWay returns the reason for a way as a sentence.
 func (l *Leg) whyWay(w Way) string {
 	set, tokens := &l.d.o.Disagg, l.prompt.Tokens()
@@ -80,7 +91,7 @@ func (l *Leg) whyWay(w Way) string {
 		return fmt.Sprintf("the node that would compute the prompt is expected to take longer than half of the %d ms that "+
 			"are left of the client's deadline", time.Until(l.Request.Deadline).Milliseconds())
 	case Unpaired:
-		return "the answering node has no connector"
+		return l.whyUnpaired(l.spare())
 	case NoNode:
 		return "no node with the connector of the answering node can compute the prompt now"
 	case Split:

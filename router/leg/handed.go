@@ -82,7 +82,7 @@ func (l *Leg) unsplit(a *attempt, w Way, now time.Time) {
 		}
 	}
 	h.spoil()
-	if h.near = [2]nearNode{}; h.factKey != "" {
+	if h.near = h.near[:0]; h.factKey != "" {
 		l.d.facts.forget(h.factKey)
 	}
 	if a.member.needy {

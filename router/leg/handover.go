@@ -63,9 +63,9 @@ const (
 	Single               // the request's form demands one node
 	Cached               // the node has most of the prompt
 	Sooner               // the node alone costs less, by expected times
-	Unpaired             // the node has no connector, or no other node has the same
-	Late                 // the other node is expected to end the prompt too late for the client's deadline
+	Unpaired             // no other node pairs with the node
 	Over                 // the answer ends with its first token
+	Late                 // the other node is expected to end the prompt too late for the client's deadline
 	NoNode               // no node that computes prompts for others could take the request
 	Refused              // the other node answered with an error
 	Broken               // the other node gave no answer
@@ -75,7 +75,7 @@ const (
 )
 
 var wayNames = [ways]string{
-	"undecided", "split", "short", "form", "cached", "sooner", "unpaired", "late", "over", "no_node",
+	"undecided", "split", "short", "form", "cached", "sooner", "unpaired", "over", "late", "no_node",
 	"refused", "broken", "garbled", "unread",
 }
 
@@ -84,6 +84,10 @@ func (w Way) String() string { return wayNames[w] }
 
 // failed says that the hand-over was tried and failed.
 func (w Way) failed() bool { return w >= NoNode }
+
+// final says that the request is not split any more, unless the answering node is needy. One
+// hand-over of a request that leads to nothing is enough.
+func (w Way) final() bool { return w >= Over }
 
 // maxPrefillAnswer bounds P's answer in bytes. The ids of the blocks of a million tokens fit.
 const maxPrefillAnswer = 4 << 20
@@ -104,6 +108,7 @@ type hand struct {
 	of *Leg
 	nature
 	partners
+	near  []near // the nodes for P by connector; empty: no times are expected
 	stage stage
 	fails int       // hand-overs that failed for a needy node
 	tried []*member // nodes that could not compute the prompt for a needy node
@@ -129,9 +134,8 @@ type partners struct {
 	prefill *Leg                // not sent yet; nil: no node could compute the prompt, or one was asked
 	at      int                 // the place of the node that prefill has picked
 	partner *member             // that node
-	near    [2]nearNode
-	factKey string  // names the facts about partner for D; "": none
-	reader  *member // the node that was to read the blocks of P's answer
+	factKey string              // names the facts about partner for D; "": none
+	reader  *member             // the node that was to read the blocks of P's answer
 }
 
 // lastPrefill is what is known about the latest leg for P.
@@ -147,14 +151,6 @@ type lastPrefill struct {
 type bound struct {
 	pairs func(*fleet.Node) bool
 	edit  func(*scan.Edits)
-}
-
-// nearNode is a node that could compute the prompt.
-type nearNode struct {
-	node  *fleet.Node // nil: there is none, or no times are expected
-	first float64     // expected seconds until its first token
-	stall float64     // expected loss of its other requests, in seconds
-	late  bool        // the client's deadline does not leave as much time
 }
 
 var hands = sync.Pool{New: func() any {
@@ -179,7 +175,8 @@ func (h *hand) release() {
 	if cap(h.event) > keptAnswer {
 		h.event = nil
 	}
-	h.of, h.nature, h.partners, h.fails, h.tried, h.last = nil, nature{}, partners{}, 0, emptied(h.tried), lastPrefill{}
+	h.of, h.nature, h.partners, h.fails, h.last = nil, nature{}, partners{}, 0, lastPrefill{}
+	h.near, h.tried = emptied(h.near), emptied(h.tried)
 	hands.Put(h)
 }
 
@@ -244,16 +241,16 @@ func (l *Leg) obstacle() (why string, own bool) {
 // prepare gets a leg for P ready before D is picked at now.
 func (h *hand) prepare(now time.Time) {
 	l := h.of
-	h.near = [2]nearNode{}
+	h.near = h.near[:0]
 	if h.stage == fresh {
 		return
 	}
 	h.repay()
-	if h.with = nil; !h.engage() {
+	if h.with = nil; l.way.final() && !l.model.needy || !h.engage() {
 		return
 	}
 	if l.d.policyOf(l.model).Mode == policy.Predicted {
-		h.near = h.prefill.cheapest(now)
+		h.near = h.prefill.cheapest(now, h.near)
 	}
 }
 
@@ -303,8 +300,8 @@ func (h *hand) mayPair(n *fleet.Node) bool {
 	if f := h.of.Filter; f != nil && !f(n) {
 		return false
 	}
-	own := n.Info().Hands(h.of.model.view.Role(n))
-	if own == "" || cluster.NeedsBootstrap(own) && n.Info().Bootstrap == "" {
+	own := n.Info().Prefills(h.of.model.view.Role(n))
+	if own == "" {
 		return false
 	}
 	if h.with == nil {
@@ -313,6 +310,15 @@ func (h *hand) mayPair(n *fleet.Node) bool {
 	d := h.of.spare().member
 	return own == h.with.Name() && n != d.node.Node &&
 		(h.of.foresees() || !d.both || h.of.model.view.Role(n) != cluster.RoleBoth)
+}
+
+// paired says whether another node could compute prompts for the attempt's node if it had room.
+func (l *Leg) paired(a *attempt) bool {
+	with := l.hand.with
+	return slices.ContainsFunc(l.model.pools[Prefill].members, func(p *member) bool {
+		return p.connector == with && p.node != a.member.node &&
+			p.node.Info().Prefills(l.model.view.Role(p.node.Node)) == with.Name()
+	})
 }
 
 // alike says whether all nodes that could compute the prompt for the attempt's node are of role
@@ -331,58 +337,12 @@ func (h *hand) editPrefill(e *scan.Edits) {
 	h.with.Prefill(e, &h.data)
 }
 
-// cheapest returns the two nodes of a leg for P that cost least by expected times at now.
-func (l *Leg) cheapest(now time.Time) (near [2]nearNode) {
-	l.picks.policy, l.picks.turn = l.d.policyOf(l.model), ^uint64(0) // a turn that tries no node
-	l.candidates(now)
-	l.foreseeAll(now)
-	var costs [2]float64
-	s, weights, end := l.situation(), &l.picks.policy.Predicted, l.partEnd(now)
-	for i := range s.Candidates {
-		if !s.Candidates[i].Room() {
-			continue
-		}
-		t := l.picks.policy.Expected(s, i)
-		at := l.picks.able[i]
-		n := nearNode{l.pool.nodes[at], t.First, t.Stalls, l.misses(l.pool.members[at], t.First, now, end)}
-		cost := weights.First*t.First + weights.Others*t.Stalls
-		switch {
-		case near[0].node == nil || cost < costs[0]:
-			if near[0].node != n.node {
-				near[1], costs[1] = near[0], costs[0]
-			}
-			near[0], costs[0] = n, cost
-		case near[0].node != n.node && (near[1].node == nil || cost < costs[1]):
-			near[1], costs[1] = n, cost
-		}
-	}
-	return near
-}
-
-// nearest returns the node that would compute the prompt for n.
-func (h *hand) nearest(n *member) *nearNode {
-	if h.near[0].node == n.node.Node {
-		return &h.near[1]
-	}
-	return &h.near[0]
-}
-
-// via returns what is expected if another node computes the prompt for n.
-func (h *hand) via(n *member) policy.Via {
-	at := h.nearest(n)
-	if at.node == nil || n.connector == nil || at.late && !n.needy {
-		return policy.Via{}
-	}
-	transfer := h.of.model.transfer.Expected(float64(h.of.prompt.Tokens()))
-	return policy.Via{First: max(at.first+transfer, 1e-9), Stalls: at.stall, Always: h.of.d.o.Disagg.Always}
-}
-
 // decideWay decides how the prompt of the attempt at the picked candidate is computed. If another
 // node does, cost loses the prompt's computation.
 func (l *Leg) decideWay(a *attempt, pick int, cost *books.Cost) {
 	h := l.hand
-	if h.pick, a.split = pick, false; l.way >= Over && !a.member.needy {
-		return // one hand-over of a request that leads to nothing is enough
+	if h.pick, a.split = pick, false; l.way.final() && !a.member.needy {
+		return
 	}
 	if h.stage == fresh && (a.member.connector != h.with || a.member.node == h.partner.node) {
 		h.repay() // the blocks are of no use to this node
@@ -409,6 +369,8 @@ func (l *Leg) wayOf(a *attempt) Way {
 		return Single
 	case h.stage == fresh: // P has computed it for a node that could not be reached
 		return Split
+	case !l.paired(a):
+		return Unpaired
 	case h.prefill == nil:
 		return NoNode
 	case a.member.needy:
@@ -417,7 +379,7 @@ func (l *Leg) wayOf(a *attempt) Way {
 		return Late
 	case h.prefill.Bond == Named:
 		return Split
-	case h.near[0].node != nil:
+	case h.nearest(a.member).node != nil:
 		if a.forecast.via {
 			return Split
 		}

@@ -1,6 +1,7 @@
 package leg
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -62,6 +63,34 @@ func TestLatePrefillNodes(t *testing.T) {
 		if err != nil || e.Prefill == nil || taught != (e.Prefill.Result == "late") ||
 			taught != strings.Contains(e.Prefill.Why, "half of the 1") {
 			t.Errorf("explained: %+v, %v", e.Prefill, err)
+		}
+	}
+}
+
+// TestALatePartnerCountsOnce checks that a P that proves too late after D has been picked is counted
+// as late and as nothing else.
+func TestALatePartnerCountsOnce(t *testing.T) {
+	d := divided(t, 2, 2)
+	slowed(d, Prefill)
+	r := asked(t, d, chat(8<<10))
+	r.Deadline = time.Now().Add(time.Minute)
+	l := d.Leg(r, Question{}, nil)
+	defer l.giveBack()
+	if _, err := l.first(); err != nil || l.way != Split {
+		t.Fatal(l.way, err)
+	}
+	r.Deadline = time.Now().Add(15 * time.Second)
+	a := l.spare()
+	if l.prefillFirst(a); l.way != Late || a.split || l.hand.prefill != nil {
+		t.Errorf("%v, split %v", l.way, a.split)
+	}
+	for w := Undecided + 1; w < ways; w++ {
+		n := 0
+		if w == Late {
+			n = 1
+		}
+		if line := fmt.Sprintf("cgn_router_handovers_total{result=%q} %d\n", w, n); !exports(d, line) {
+			t.Errorf("no line %s", line)
 		}
 	}
 }
