@@ -15,8 +15,8 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// TestFailedTakesHarmNobody checks that what does not fit takes no room from what does, not even for
-// a moment.
+// TestFailedTakesHarmNobody checks that what does not fit takes no room from what does, not even
+// for a moment.
 func TestFailedTakesHarmNobody(t *testing.T) {
 	const rounds = 1_000_000
 	r := New(100)
