@@ -9,6 +9,8 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/answer"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/nvext"
+	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
@@ -71,5 +73,48 @@ func TestRepaymentsAreBounded(t *testing.T) {
 		if d.errands.count != 0 || d.errands.bytes != 0 {
 			t.Errorf("%d errands of %d bytes are left", d.errands.count, d.errands.bytes)
 		}
+	}
+}
+
+// TestFreersMayBeAsked checks that only a node that the request may go to reads the blocks in place
+// of the node that was to answer.
+func TestFreersMayBeAsked(t *testing.T) {
+	var other *fleet.Node
+	for name, c := range map[string]struct {
+		q    Question
+		want bool
+	}{
+		"any node":              {Question{}, true},
+		"another node is named": {Question{Bond: Named, Node: "d1"}, false},
+		"not allowed":           {Question{Allowed: nvext.Workers{"d1"}}, false},
+		"allowed":               {Question{Allowed: nvext.Workers{"d1", "d2"}}, true},
+		"left out by a plan":    {Question{Filter: func(n *fleet.Node) bool { return n != other }}, false},
+		"lacks a label":         {Question{Constraints: Constraints{Required: []string{"zone=a"}}}, false},
+		"has the label":         {Question{Constraints: Constraints{Required: []string{"zone=b"}}}, true},
+		"another rank":          {Question{Rank: policy.Given[uint32](1)}, false},
+		"lacks an expert":       {Question{Constraints: Constraints{Experts: []string{"x"}, Strict: true}}, false},
+	} {
+		both := []string{"zone=b"}
+		d := still(t, Options{},
+			fleet.Backend{URL: "http://10.0.0.1:1", ID: "d1", Model: "sim", Connector: "nixl", Labels: append(both, "zone=a")},
+			fleet.Backend{URL: "http://10.0.0.2:1", ID: "d2", Model: "sim", Connector: "nixl", Labels: both})
+		other = d.current().snap.Node("d2")
+		r := asked(t, d, chat(2000))
+		l := d.Leg(r, c.q, nil)
+		if err := l.resolve(); err != nil {
+			t.Fatal(err)
+		}
+		members := l.pool.members
+		members[0].node.Health.SetAside("a test")
+		l.tries.asked = members
+		h := &hand{of: l}
+		h.reader, h.with = members[0], members[0].connector
+		if n := h.freer(); (n != nil) != c.want || n != nil && n != members[1] {
+			t.Errorf("%s: %v reads the blocks", name, n)
+		}
+		if d.Permits(r, c.q, other) != c.want || d.Permits(r, c.q, new(fleet.Node)) {
+			t.Errorf("%s: a leg may ask the node: %v", name, !c.want)
+		}
+		l.recycle()
 	}
 }

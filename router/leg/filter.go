@@ -127,17 +127,22 @@ type screen struct {
 // screen returns the screen for a look at now. A filter that is no rule here leaves no node out,
 // except those by the state of a node and those that compare the candidates.
 func (l *Leg) screen(now time.Time) screen {
-	s := screen{busy: l.thresholds(), now: now}
-	s.rules.addIf(pinned, l.Bond != Free)
-	s.rules.addIf(disallowed, l.Allowed != nil)
-	s.rules.addIf(otherRank, l.Rank.Given)
-	s.rules.addIf(byPlan, l.Filter != nil)
-	s.rules.addIf(lacksAPI, l.picks.api != 0)
-	s.rules.addIf(lacksLabel, len(l.Constraints.Required) > 0)
-	s.rules.addIf(lacksExperts, l.Constraints.Strict)
+	s := screen{rules: l.rules(), busy: l.thresholds(), now: now}
 	s.rules.addIf(tried, len(l.tries.asked) > 0)
 	s.rules.addIf(poolFull, slices.ContainsFunc(l.pool.gates, (*admission.Handle).Full))
 	s.rules.addIf(overBusy, s.busy != nil)
+	return s
+}
+
+// rules returns the filters by the leg's question and the request's form that can leave a node out.
+func (l *Leg) rules() (s filterSet) {
+	s.addIf(pinned, l.Bond != Free)
+	s.addIf(disallowed, l.Allowed != nil)
+	s.addIf(otherRank, l.Rank.Given)
+	s.addIf(byPlan, l.Filter != nil)
+	s.addIf(lacksAPI, l.picks.api != 0)
+	s.addIf(lacksLabel, len(l.Constraints.Required) > 0)
+	s.addIf(lacksExperts, l.Constraints.Strict)
 	return s
 }
 
@@ -195,6 +200,24 @@ func (l *Leg) filter(n *member, s screen) filter {
 
 // excludes returns the reason why the request must not go to n, whatever n's state is.
 func (l *Leg) excludes(n *member, s screen) filter { return l.broken(n, s, s.rules&ofRequest) }
+
+// permits says whether the question and the request's form allow n to be asked, whatever the state
+// of n is, and whether or not the leg has asked n.
+func (l *Leg) permits(n *member) bool {
+	s := screen{rules: l.rules()}
+	return l.excludes(n, s) == passes
+}
+
+// Permits says whether a leg of r with question q may ask n. Apart from q, only the request's form
+// counts: Permits looks neither at the state of n nor at limits. A node with several data-parallel
+// ranks may be asked if one of them may. Permits returns false if n does not serve the model.
+func (d *Dispatcher) Permits(r *request.Request, q Question, n *fleet.Node) bool {
+	l := d.Leg(r, q, nil)
+	defer l.recycle()
+	return l.resolve() == nil && slices.ContainsFunc(l.pool.members, func(m *member) bool {
+		return m.node.Node == n && l.permits(m)
+	})
+}
 
 // limits returns the limit that n has reached.
 func (l *Leg) limits(n *member, s screen) filter { return l.broken(n, s, s.rules&^ofRequest) }
