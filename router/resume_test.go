@@ -394,6 +394,27 @@ func TestStopStringsAcrossTheSeam(t *testing.T) {
 	}
 }
 
+// TestTextOfTokensIsPrivate checks that only nodes that the client allows are asked for the text of
+// an answer's last tokens, and not always the same node.
+func TestTextOfTokensIsPrivate(t *testing.T) {
+	t.Parallel()
+	s := serve(t, simulate(t, 6, func(c *engine.Config) { c.RecordRequests = 4096 }), resumes("auto"))
+	const more = `,"stream":true,"max_tokens":20,"stop":"never seen","nvext":{"allowed_worker_ids":["sim-3","sim-4","sim-5"]}`
+	for i := range 6 {
+		if got, want, r := s.broken(chatPath, chatBody(fmt.Sprint(i), more), 5); !got.same(want) || got.dones != 1 {
+			t.Errorf("%+v\n%+v\n%s", got, want, r.body)
+		}
+	}
+	all, asked := 0, make([]int, len(s.engines))
+	for i, e := range s.engines {
+		asked[i] = had(e, "/detokenize")
+		all += asked[i]
+	}
+	if asked[0]+asked[1]+asked[2] > 0 || all < 6 || slices.Max(asked) == all {
+		t.Errorf("nodes were asked so often: %v", asked)
+	}
+}
+
 // TestContinuedByText checks the way of engines without token ids.
 func TestContinuedByText(t *testing.T) {
 	t.Parallel()
