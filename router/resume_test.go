@@ -146,38 +146,9 @@ func TestStreamsGoOn(t *testing.T) {
 		bodies[i] = chatBody(fmt.Sprint("question ", i),
 			`,"stream":true,"max_tokens":100,"stream_options":{"include_usage":true}`)
 	}
-	id := func(i int) []string { return []string{"x-request-id", fmt.Sprint("stream-", i)} }
-	undisturbed := together(streams, func(i int) *reply { return s.chat(bodies[i], id(i)...) })
+	undisturbed := together(streams, func(i int) *reply { return s.chat(bodies[i], numbered(i)...) })
 	mustAll(t, "undisturbed", undisturbed)
-	var begun sync.WaitGroup
-	begun.Add(streams)
-	done := make(chan []*reply)
-	go func() {
-		done <- together(streams, func(i int) *reply {
-			resp, err := s.send(t.Context(), http.MethodPost, "/v1/chat/completions", bodies[i], id(i)...)
-			if err != nil {
-				begun.Done()
-				return &reply{err: err}
-			}
-			defer resp.Body.Close()
-			first := make([]byte, 1500)
-			_, err = io.ReadFull(resp.Body, first)
-			begun.Done()
-			if err != nil {
-				return &reply{err: err}
-			}
-			rest, gap, err := paced(resp.Body)
-			return &reply{resp.StatusCode, resp.Header, append(first, rest...), err, gap}
-		})
-	}()
-	begun.Wait()
-	p := s.metrics()
-	kept, counted := p.sum("cgn_router_resume_bytes"), p.sum("cgn_router_body_bytes")
-	s.engines[0].Kill()
-	if bytes := float64(len(bodies[0])); kept < bytes || counted < bytes {
-		t.Errorf("%v bytes are kept for streams, and %v bytes of bodies count", kept, counted)
-	}
-	all := <-done
+	all := s.killed(bodies)
 	for i, r := range all {
 		if got := saidBy(t, r); got.err != "" {
 			t.Fatalf("stream %d: %s\n%s", i, got.err, s.log.text())
@@ -208,6 +179,42 @@ func TestStreamsGoOn(t *testing.T) {
 		}
 	}
 	t.Error("no stream went on by its ids")
+}
+
+// numbered returns the header of the stream of that number.
+func numbered(i int) []string { return []string{"x-request-id", fmt.Sprint("stream-", i)} }
+
+// killed sends the chats together, and kills the first engine once every stream has begun.
+func (s *site) killed(bodies []string) []*reply {
+	var begun sync.WaitGroup
+	begun.Add(len(bodies))
+	done := make(chan []*reply)
+	go func() {
+		done <- together(len(bodies), func(i int) *reply {
+			resp, err := s.send(s.t.Context(), http.MethodPost, chatPath, bodies[i], numbered(i)...)
+			if err != nil {
+				begun.Done()
+				return &reply{err: err}
+			}
+			defer resp.Body.Close()
+			first := make([]byte, 1500)
+			_, err = io.ReadFull(resp.Body, first)
+			begun.Done()
+			if err != nil {
+				return &reply{err: err}
+			}
+			rest, gap, err := paced(resp.Body)
+			return &reply{resp.StatusCode, resp.Header, append(first, rest...), err, gap}
+		})
+	}()
+	begun.Wait()
+	p := s.metrics()
+	kept, counted := p.sum("cgn_router_resume_bytes"), p.sum("cgn_router_body_bytes")
+	s.engines[0].Kill()
+	if bytes := float64(len(bodies[0])); kept < bytes || counted < bytes {
+		s.t.Errorf("%v bytes are kept for streams, and %v bytes of bodies count", kept, counted)
+	}
+	return <-done
 }
 
 // TestBrokenStreamsTakeTurns: D is killed in the middle of 200 streams, and the node left answers
@@ -384,6 +391,27 @@ func TestStopStringsAcrossTheSeam(t *testing.T) {
 		if s.resumed(mode, "complete") < 10 {
 			t.Errorf("only %d streams went on", s.resumed(mode, "complete"))
 		}
+	}
+}
+
+// TestTextOfTokensIsPrivate checks that only nodes that the client allows are asked for the text of
+// an answer's last tokens, and not always the same node.
+func TestTextOfTokensIsPrivate(t *testing.T) {
+	t.Parallel()
+	s := serve(t, simulate(t, 6, func(c *engine.Config) { c.RecordRequests = 4096 }), resumes("auto"))
+	const more = `,"stream":true,"max_tokens":20,"stop":"never seen","nvext":{"allowed_worker_ids":["sim-3","sim-4","sim-5"]}`
+	for i := range 6 {
+		if got, want, r := s.broken(chatPath, chatBody(fmt.Sprint(i), more), 5); !got.same(want) || got.dones != 1 {
+			t.Errorf("%+v\n%+v\n%s", got, want, r.body)
+		}
+	}
+	all, asked := 0, make([]int, len(s.engines))
+	for i, e := range s.engines {
+		asked[i] = had(e, "/detokenize")
+		all += asked[i]
+	}
+	if asked[0]+asked[1]+asked[2] > 0 || all < 6 || slices.Max(asked) == all {
+		t.Errorf("nodes were asked so often: %v", asked)
 	}
 }
 

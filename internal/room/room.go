@@ -15,13 +15,18 @@ func New(limit int64) *Room { return &Room{limit: limit} }
 // Used returns the bytes that are taken now.
 func (r *Room) Used() int64 { return r.used.Load() }
 
-// Take takes n bytes. Take returns false, and takes nothing, if fewer are left.
+// Take takes n bytes. Take returns false, and takes nothing, if fewer are left. A Take that fails
+// never makes another one fail.
 func (r *Room) Take(n int64) bool {
-	if r.used.Add(n) > r.limit {
-		r.used.Add(-n)
-		return false
+	for {
+		used := r.used.Load()
+		if n > r.limit-used {
+			return false
+		}
+		if r.used.CompareAndSwap(used, used+n) {
+			return true
+		}
 	}
-	return true
 }
 
 // Give gives n bytes back.

@@ -44,6 +44,7 @@ type Parts struct {
 type Planner struct {
 	parts     Parts
 	searches  atomic.Int32  // running searches for stored responses
+	tails     atomic.Uint32 // questions for the text of last tokens so far; the next begins at another node
 	lostAfter time.Duration // see responsesLost
 	held      *room.Room    // of answers that wait for a judgement
 	resuming  chan struct{} // an element for each stream that another node is asked to go on with

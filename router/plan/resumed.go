@@ -340,7 +340,9 @@ func (p *Resumed) Next(t *Task) *apierror.Error {
 		return errSeam
 	}
 	by, _ := p.stream.How()
-	lacking, drop, ok := p.lacking(t, by)
+	q := p.question
+	q.Filter, q.Alone = p.bound.fits, true
+	lacking, drop, ok := p.lacking(t, by, q)
 	r := t.Request
 	if !ok || p.stream.Cross(by, r.Scan, r.Body(), lacking, drop) != nil {
 		p.impossible(t, "seam")
@@ -349,8 +351,6 @@ func (p *Resumed) Next(t *Task) *apierror.Error {
 	ways := p.ways
 	p.legs++
 	p.ways = max(ways, by)
-	q := p.question
-	q.Filter, q.Alone = p.bound.fits, true
 	if err := t.Run(q, t.Client); err != nil {
 		if err == leg.ErrDeadline && t.leg.Attempts == 0 { // no node would have been in time
 			p.legs, p.ways = p.legs-1, ways
@@ -383,15 +383,16 @@ const (
 )
 
 // lacking returns the text of delivered tokens that the client lacks, because the engine held it
-// back. A node has to be asked for that. drop is the number of last tokens that are not repeated.
-func (p *Resumed) lacking(t *Task, by resume.By) (text []byte, drop int, ok bool) {
+// back. A node has to be asked for that, one that the further leg's question q permits. drop is the
+// number of last tokens that are not repeated.
+func (p *Resumed) lacking(t *Task, by resume.By, q leg.Question) (text []byte, drop int, ok bool) {
 	r := t.Request
 	stop := r.Scan.Find(r.Body(), "stop")
 	if by != resume.IDs || !p.stream.Lacks(stop) {
 		return nil, 0, true
 	}
 	for drop < partTokens {
-		whole, ok := p.detokenize(t, drop)
+		whole, ok := p.detokenize(t, q, drop)
 		if !ok {
 			return nil, 0, false
 		}
@@ -404,20 +405,25 @@ func (p *Resumed) lacking(t *Task, by resume.By) (text []byte, drop int, ok bool
 	return nil, 0, false
 }
 
-// detokenize returns the text of the answer's last tokens, without the last drop ones.
-func (p *Resumed) detokenize(t *Task, drop int) (text []byte, ok bool) {
-	r := t.Request
-	model := p.question.Model
+// detokenize returns the text of the answer's last tokens, without the last drop ones. Each call
+// begins with another node.
+func (p *Resumed) detokenize(t *Task, q leg.Question, drop int) (text []byte, ok bool) {
+	r, parts := t.Request, &t.planner.parts
+	model := q.Model
 	if model == nil {
 		model = r.Scan.Model
 	}
-	view, err := leg.Resolve(t.planner.parts.Fleet.Load(), model)
+	view, err := leg.Resolve(parts.Fleet.Load(), model)
 	if err != nil {
 		return nil, false
 	}
-	tries := 0
-	for _, n := range view.Nodes {
-		if fine, _ := n.Eligible(time.Now()); !fine || !p.fits(n) || !sendsIDs(n) || tries == detokenizeTries {
+	tries, first := 0, int(t.planner.tails.Add(1)%uint32(max(len(view.Nodes), 1)))
+	for i := range view.Nodes {
+		n := view.Nodes[(first+i)%len(view.Nodes)]
+		if tries == detokenizeTries {
+			break
+		}
+		if fine, _ := n.Eligible(time.Now()); !fine || !sendsIDs(n) || !parts.Legs.Permits(r, q, n) {
 			continue
 		}
 		tries++
@@ -425,7 +431,7 @@ func (p *Resumed) detokenize(t *Task, drop int) (text []byte, ok bool) {
 		body = append(p.stream.Tail(body, drop), '}')
 		place := answer.Memory{Limit: detokenizeBytes}
 		until := r.Before(time.Now().Add(detokenizeTime))
-		err := t.planner.parts.Legs.Post(r, n, "/detokenize", body, until, new(relay.Abort), &place)
+		err := parts.Legs.Post(r, n, "/detokenize", body, until, new(relay.Abort), &place)
 		if err != nil || place.Status != 200 {
 			continue
 		}

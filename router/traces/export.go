@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	sdk "go.opentelemetry.io/otel/sdk/trace"
@@ -35,6 +36,7 @@ type export struct {
 	log     *slog.Logger
 	every   time.Duration
 
+	ending  sync.RWMutex // held for reading while a span enters spans, and for writing by close
 	spans   chan sdk.ReadOnlySpan
 	batch   []sdk.ReadOnlySpan // used by run only, and so are the next two
 	lost    int                // spans that the collector did not take, since the last log line
@@ -65,8 +67,11 @@ func newExport(o *Options) (*export, error) {
 // OnStart implements sdk.SpanProcessor.
 func (*export) OnStart(context.Context, sdk.ReadWriteSpan) {}
 
-// OnEnd queues an ended span. OnEnd never blocks.
+// OnEnd queues an ended span. OnEnd never waits for the collector. After close has begun, no span
+// enters the queue: what is in the queue then is sent, or counts as lost.
 func (e *export) OnEnd(s sdk.ReadOnlySpan) {
+	e.ending.RLock()
+	defer e.ending.RUnlock()
 	select {
 	case <-e.closing:
 		e.dropped(LossShutdown, 1)
@@ -90,7 +95,9 @@ func (*export) ForceFlush(context.Context) error { return nil }
 func (e *export) close() {
 	limit := time.AfterFunc(flushTime, e.stop)
 	defer limit.Stop()
+	e.ending.Lock()
 	close(e.closing)
+	e.ending.Unlock()
 	<-e.done
 	e.stop()
 	_ = e.to.Shutdown(context.Background()) // nothing is left to send

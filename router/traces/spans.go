@@ -67,7 +67,7 @@ func (m *made) appendHeader(dst []byte) []byte {
 // the request's goroutine.
 type Request struct{ span made }
 
-// RequestEnd describes an ended request. Empty fields are unknown. Texts are cut at 256 bytes.
+// RequestEnd describes an ended request. Empty fields are unknown. Texts are cut at 256 characters.
 type RequestEnd struct {
 	ID            string
 	Method, Route string

@@ -51,7 +51,7 @@ type Tracer struct {
 // Bounds of a span. The router sets fewer attributes; only texts of clients are cut.
 const (
 	attributesMax = 64
-	textMax       = 256 // bytes of an attribute
+	textMax       = 256 // characters of an attribute
 )
 
 // New returns a tracer and starts its exporter, which Close stops.

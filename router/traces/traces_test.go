@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -275,6 +276,39 @@ func TestLosses(t *testing.T) {
 			t.Errorf("%d spans lost after the end", got)
 		}
 	})
+}
+
+// TestNoSpanIsForgotten checks that close waits for a span that is entering the queue, and that the
+// span is sent.
+func TestNoSpanIsForgotten(t *testing.T) {
+	var lost losses
+	k := new(kept)
+	tr := open(t, with(k, Options{Sample: 1, Dropped: lost.add}))
+	e := tr.exporter
+	e.ending.RLock() // as OnEnd does
+	closed := make(chan struct{})
+	go func() {
+		tr.Close()
+		close(closed)
+	}()
+	for e.ending.TryRLock() { // until close waits
+		e.ending.RUnlock()
+		runtime.Gosched()
+	}
+	select {
+	case <-e.closing:
+		t.Error("the queue is drained while a span enters it")
+	default:
+	}
+	e.spans <- tracetest.SpanStub{Name: "late"}.Snapshot()
+	e.ending.RUnlock()
+	<-closed
+	if sent := k.count(); sent != 1 || lost.of(LossShutdown) != 0 {
+		t.Errorf("%d spans were sent, and %d count as lost", sent, lost.of(LossShutdown))
+	}
+	if spansOf(tr, 1); lost.of(LossShutdown) != 1 {
+		t.Error("a span after the end does not count as lost")
+	}
 }
 
 // BenchmarkRequest measures a request with one leg and one attempt: off, not recorded, and
