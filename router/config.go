@@ -472,7 +472,7 @@ func (c *Config) validateModels(bad problem) {
 }
 
 // validateNames checks the settings of several models together: each alias has one model, no base
-// is an adapter itself, and no cascade names another one.
+// is an adapter itself, no cascade names another one, and none names a model twice.
 func (c *Config) validateNames(bad problem) {
 	owner, named := map[string]string{}, map[string]*ModelConfig{}
 	for i := range c.Models {
@@ -496,6 +496,10 @@ func (c *Config) validateNames(bad problem) {
 				m.Name, m.Base, base.Base)
 		}
 		for _, name := range m.Cascade {
+			if step := named[name]; step != nil && step.Name != name && slices.Contains(m.Cascade, step.Name) {
+				bad(fmt.Sprintf("model[%d].cascade", i), "%s: %s is an alias of %s, so the chain names that model twice; "+
+					"leave one out", m.Name, name, step.Name)
+			}
 			if step := named[name]; step != nil && step.Name != m.Name && len(step.Cascade) > 0 {
 				bad(fmt.Sprintf("model[%d].cascade", i), "%s: %s has a cascade itself; name models that have none",
 					m.Name, name)

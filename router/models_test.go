@@ -221,6 +221,8 @@ func TestModelsAreCheckedTogether(t *testing.T) {
 		"model[0].cascade: a: s has a cascade itself; name models that have none": {
 			{Name: "a", Cascade: []string{"s", "big"}},
 			{Name: "b", Aliases: []string{"s"}, Cascade: []string{"b", "big"}}},
+		"model[0].cascade: a: s is an alias of b, so the chain names that model twice": {
+			{Name: "a", Cascade: []string{"b", "s"}}, {Name: "b", Aliases: []string{"s"}}},
 		"": {{Name: "x", Base: "sim", Aliases: []string{"ax"}}, {Name: "sim", Aliases: []string{"s"}},
 			{Name: "y", Base: "s"}, {Name: "c", Aliases: []string{"ac"}, Cascade: []string{"ac", "sim"}}},
 	} {
