@@ -111,7 +111,9 @@ func (r *fileReader) unquoted(p *Problem, number int, doc string) {
 }
 
 // oneOf says how to write a setting that has one of these words.
-func oneOf(words []string) string { return "must be one of " + strings.Join(words, ", ") + ", in quotes" }
+func oneOf(words []string) string {
+	return "must be one of " + strings.Join(words, ", ") + ", in quotes"
+}
 
 // header tells whether a line of doc begins with text.
 func header(doc, text string) bool {
