@@ -458,7 +458,7 @@ func TestNothingGoesOn(t *testing.T) {
 		"off":             {"off", "", "", "off"},
 		"choices":         {"on", `,"n":2`, "", "n"},
 		"guided decoding": {"on", `,"response_format":{"type":"json_object"}`, "", "response_format"},
-		"stop string":     {"on", `,"stop":"a","include_stop_str_in_output":true`, "", "include_stop_str_in_output"},
+		"stop string":     {"on", `,"stop":"ab","include_stop_str_in_output":true`, "", "include_stop_str_in_output"},
 		"tool call":       {"on", tool, "", "tool"},
 		"pin":             {"on", "", "sim-0", "pinned"},
 	} {

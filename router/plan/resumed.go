@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -344,8 +345,8 @@ func (p *Resumed) Next(t *Task) *apierror.Error {
 	q.Filter, q.Alone = p.bound.fits, true
 	lacking, drop, ok := p.lacking(t, by, q)
 	r := t.Request
-	if !ok || p.stream.Cross(by, r.Scan, r.Body(), lacking, drop) != nil {
-		p.impossible(t, "seam")
+	if !ok || p.stream.Cross(by, r.Scan, r.Body(), lacking, drop) != nil || !p.body.Make(&p.stream, r.Scan, r.Body()) {
+		p.impossible(t, cmp.Or(p.stream.Lost().String(), "seam"))
 		return errSeam
 	}
 	ways := p.ways
@@ -386,9 +387,7 @@ const (
 // back. A node has to be asked for that, one that the further leg's question q permits. drop is the
 // number of last tokens that are not repeated.
 func (p *Resumed) lacking(t *Task, by resume.By, q leg.Question) (text []byte, drop int, ok bool) {
-	r := t.Request
-	stop := r.Scan.Find(r.Body(), "stop")
-	if by != resume.IDs || !p.stream.Lacks(stop) {
+	if by != resume.IDs || !p.stream.Lacks() {
 		return nil, 0, true
 	}
 	for drop < partTokens {
@@ -396,7 +395,7 @@ func (p *Resumed) lacking(t *Task, by resume.By, q leg.Question) (text []byte, d
 		if !ok {
 			return nil, 0, false
 		}
-		text, part, ok := p.stream.Lacking(stop, whole)
+		text, part, ok := p.stream.Lacking(whole)
 		if !ok || !part {
 			return text, drop, ok
 		}

@@ -12,10 +12,13 @@ type Asked struct {
 	API      scan.API
 	IDs      bool // the client wants the ids of the tokens
 	Usage    bool // the client wants the usage
-	Stops    bool // there are stop strings
 	Logprobs bool // the client wants log probabilities
 	Open     bool // the answer continues the last message
 	Prompted bool // the prompt is a list of ids
+	// Holdback is the number of characters that an engine holds back, because they may begin a stop
+	// string: one less than the longest stop string has. With 0 no engine holds text back, and no
+	// stop string lies across the seam between two engines.
+	Holdback int
 }
 
 // Read reads what a request for a stream says. obstacle names the member of the body for which no
@@ -37,7 +40,10 @@ func Read(r *scan.Request, body []byte, api scan.API) (a Asked, obstacle string)
 				obstacle = "logprobs" // their offsets begin anew
 			}
 		case "stop":
-			a.Stops = value[0] == '"' && len(value) > 2 || value[0] == '[' && bytes.IndexByte(value, '"') > 0
+			var ok bool
+			if a.Holdback, ok = holdback(value); !ok {
+				obstacle = "stop"
+			}
 		case "include_stop_str_in_output":
 			included = string(value) == "true"
 		case "continue_final_message":
@@ -54,7 +60,7 @@ func Read(r *scan.Request, body []byte, api scan.API) (a Asked, obstacle string)
 		}
 		return obstacle == ""
 	})
-	if a.Stops && included {
+	if a.Holdback > 0 && included {
 		obstacle = "include_stop_str_in_output"
 	}
 	return a, obstacle

@@ -11,48 +11,109 @@ import (
 // Continuation is the body of the request that goes on with a stream: edits of the client's body,
 // in memory that is used again.
 type Continuation struct {
-	value    []byte
+	name     string // of the member with the delivered tokens; "": there is none
+	value    []byte // of that member
+	held     int    // bytes of value that the stream has reserved
 	max, min []byte
 }
 
 var (
-	yes  = []byte("true")
-	no   = []byte("false")
-	half = []byte(`{"prompt_token_ids":`)
+	yes = []byte("true")
+	no  = []byte("false")
 )
 
 // defaultCompletion is the length of a completion without max_tokens.
 const defaultCompletion = 16
 
-// Edit edits the client's body for the engine that goes on with s by the way that Seam has chosen.
-// r is the scan of body. The memory of c is borrowed until the edits are reset.
+// Make makes the member with the delivered tokens for the leg that Cross has begun. r is the scan of
+// body. Make returns false if there is no room for it. Nothing can go on with the stream then.
+func (c *Continuation) Make(s *Stream, r *scan.Request, body []byte) bool {
+	c.name = ""
+	var start []byte
+	var middle, end string
+	switch {
+	case s.by == IDs && s.API == scan.Chat:
+		c.name, middle, end = "kv_transfer_params", `{"prompt_token_ids":`, "}"
+	case s.by == IDs:
+		c.name = "prompt"
+	case s.by == Text && s.API == scan.Completions:
+		p := r.Find(body, "prompt")
+		if len(p) < 2 || p[0] != '"' {
+			return true
+		}
+		c.name, start, end = "prompt", p[:len(p)-1], `"`
+	case s.by == Text:
+		list := r.Find(body, "messages")
+		at := bytes.LastIndexByte(list, ']')
+		if at < 0 {
+			return true
+		}
+		c.name, start, middle, end = "messages", list[:at], `,{"role":"assistant","content":"`, `"}]`
+	default:
+		return true
+	}
+	size := len(start) + len(middle) + len(end)
+	if s.by == IDs {
+		size += listSize(s.ids)
+	} else {
+		size += len(s.text)
+	}
+	if !c.grow(s, size) {
+		return false
+	}
+	c.value = append(append(c.value, start...), middle...)
+	if s.by == IDs {
+		c.value = appendIDs(c.value, s.ids)
+	} else {
+		c.value = append(c.value, s.text...)
+	}
+	c.value = append(c.value, end...)
+	return true
+}
+
+// grow empties value and makes it hold size bytes, which s reserves. The next leg's value takes the
+// place of this one.
+func (c *Continuation) grow(s *Stream, size int) bool {
+	need := max(size, cap(c.value))
+	if need > c.held && !s.reserve(need-c.held) {
+		return false
+	}
+	c.held = max(c.held, need)
+	if c.value = c.value[:0]; cap(c.value) < size {
+		c.value = make([]byte, 0, size)
+	}
+	return true
+}
+
+// Edit edits the client's body for the engine that goes on with s by the way that Cross was given.
+// Make must have made the member with the delivered tokens. r is the scan of body. The memory of c is
+// borrowed until the edits are reset.
 func (c *Continuation) Edit(s *Stream, e *scan.Edits, r *scan.Request, body []byte, ids bool) {
 	if ids {
 		e.Set("return_token_ids", yes)
 	}
-	switch s.by {
-	case IDs:
-		c.byIDs(s, e)
-	case Text:
-		c.byText(s, e, r, body)
-	default:
+	if s.by != IDs && s.by != Text {
 		return
+	}
+	if c.name != "" {
+		e.Set(c.name, c.value)
+	}
+	if s.by == Text && s.API != scan.Completions {
+		e.Set("continue_final_message", yes)
+		e.Set("add_generation_prompt", no)
 	}
 	c.limits(s, e, r, body)
 }
 
-func (c *Continuation) byIDs(s *Stream, e *scan.Edits) {
-	c.value = c.value[:0]
-	if s.API == scan.Chat {
-		c.value = append(c.value, half...)
+// listSize returns the number of bytes that appendIDs appends.
+func listSize(ids []uint32) int {
+	n := len("[]") + max(len(ids)-1, 0)
+	for _, id := range ids {
+		for n++; id > 9; id /= 10 {
+			n++
+		}
 	}
-	c.value = appendIDs(c.value, s.ids)
-	if s.API == scan.Chat {
-		c.value = append(c.value, '}')
-		e.Set("kv_transfer_params", c.value)
-		return
-	}
-	e.Set("prompt", c.value)
+	return n
 }
 
 func appendIDs(b []byte, ids []uint32) []byte {
@@ -64,26 +125,6 @@ func appendIDs(b []byte, ids []uint32) []byte {
 		b = strconv.AppendUint(b, uint64(id), 10)
 	}
 	return append(b, ']')
-}
-
-func (c *Continuation) byText(s *Stream, e *scan.Edits, r *scan.Request, body []byte) {
-	if s.API == scan.Completions {
-		if p := r.Find(body, "prompt"); len(p) > 1 && p[0] == '"' {
-			c.value = append(append(append(c.value[:0], p[:len(p)-1]...), s.text...), '"')
-			e.Set("prompt", c.value)
-		}
-		return
-	}
-	list := r.Find(body, "messages")
-	end := bytes.LastIndexByte(list, ']')
-	if end < 0 {
-		return
-	}
-	c.value = append(append(c.value[:0], list[:end]...), `,{"role":"assistant","content":"`...)
-	c.value = append(append(c.value, s.text...), `"}]`...)
-	e.Set("messages", c.value)
-	e.Set("continue_final_message", yes)
-	e.Set("add_generation_prompt", no)
 }
 
 // limits takes the delivered tokens off the limits on the answer.
@@ -132,9 +173,8 @@ func (s *Stream) Left(r *scan.Request, body []byte) bool {
 	return most < 0 || s.Kept() < most
 }
 
-// Reset drops memory that is too large to be kept.
+// Reset forgets the member, whose room Stream.Reset gives back, and drops memory that is too large to
+// be kept.
 func (c *Continuation) Reset() {
-	if cap(c.value) > keptSize {
-		c.value = nil
-	}
+	c.name, c.held, c.value = "", 0, small(c.value, 1)
 }

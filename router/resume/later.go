@@ -150,7 +150,8 @@ func (s *Stream) say(text, out []byte) []byte {
 
 // stopAt ends the stream at a stop string that begins before the seam.
 func (s *Stream) stopAt(stop []byte, c *chunk, e sse.Event, ed *edits, out []byte) (rest []byte, v Verdict) {
-	ended, said := c.finished, s.seam.said[:0]
+	ended := c.finished
+	var said []byte
 	switch {
 	case c.finish == (span{}):
 		return out, s.wrong()
@@ -162,7 +163,6 @@ func (s *Stream) stopAt(stop []byte, c *chunk, e sse.Event, ed *edits, out []byt
 		said = append(append(append(said, stoppedBy...), stop...), '"')
 		ed.put(c.finish, said)
 	}
-	s.seam.said = said
 	out = ed.show(e, out)
 	if s.finished = true; ended { // the engine ends the stream
 		return out, GoOn

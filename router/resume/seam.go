@@ -18,42 +18,55 @@ type seam struct {
 	text  []byte   // decoded: the end of the delivered text, the text that the client lacks, new text
 	had   int      // bytes of text that the client has
 	old   int      // bytes of text before the seam
-	shown []byte   // scratch
-	said  []byte   // scratch
+	room  int      // bytes that the stream has reserved for the stop strings and text
 }
 
 // maxStops bounds the bytes of stop strings that are looked for.
 const maxStops = 16 << 10
 
-var errStop = errors.New("the stop strings are not read")
+var (
+	errStop = errors.New("the stop strings are not read")
+	errRoom = errors.New("there is no room for the text at the seam")
+)
+
+// eachStop yields each stop string of a request that is not empty, as it is in the JSON string.
+// eachStop returns false if the value is not read.
+func eachStop(value []byte, yield func(raw []byte)) bool {
+	if len(value) == 0 {
+		return true
+	} else if len(value) > maxStops {
+		return false
+	}
+	cur := jsonscan.New(value)
+	list := cur.Kind() == jsonscan.Array
+	for ok := !list || cur.Array(); ok; ok = list && cur.NextElement() {
+		if cur.Kind() != jsonscan.String {
+			cur.Skip()
+		} else if raw, _ := cur.String(); len(raw) > 0 {
+			yield(raw)
+		}
+	}
+	return !cur.Failed()
+}
 
 // readStops reads the stop strings of a request.
 func readStops(value []byte) (stops [][]byte, err error) {
-	switch {
-	case len(value) == 0:
-		return nil, nil
-	case len(value) > maxStops:
-		return nil, errStop
-	}
-	cur := jsonscan.New(value)
-	one := func() {
-		if cur.Kind() != jsonscan.String {
-			cur.Skip()
-		} else if stop := cur.AppendString(nil); len(stop) > 0 {
-			stops = append(stops, stop)
-		}
-	}
-	if cur.Kind() != jsonscan.Array {
-		one()
-	} else {
-		for ok := cur.Array(); ok; ok = cur.NextElement() {
-			one()
-		}
-	}
-	if cur.Failed() {
+	if !eachStop(value, func(raw []byte) { stops = append(stops, jsonscan.AppendUnescaped(nil, raw)) }) {
 		return nil, errStop
 	}
 	return stops, nil
+}
+
+// holdback returns longest of the stop strings, and false if they are not read. holdback allocates
+// only for stop strings with escapes.
+func holdback(value []byte) (most int, ok bool) {
+	ok = eachStop(value, func(raw []byte) {
+		if bytes.IndexByte(raw, '\\') >= 0 {
+			raw = jsonscan.AppendUnescaped(nil, raw)
+		}
+		most = max(most, utf8.RuneCount(raw)-1)
+	})
+	return most, ok
 }
 
 // longest returns the characters of the longest stop string but one.
@@ -93,15 +106,15 @@ func (m *seam) pass(text []byte, last bool) (shown, stop []byte) {
 	if found == nil && !last && utf8.RuneCount(m.text[m.old:]) < m.most {
 		return nil, nil
 	}
-	m.open = false
 	end := len(m.text)
 	if found != nil {
 		end = max(at, m.had)
 		quoted := jsonscan.AppendQuoted(nil, found)
 		stop = quoted[1 : len(quoted)-1]
 	}
-	m.shown = jsonscan.AppendQuoted(m.shown[:0], m.text[m.had:end])
-	return m.shown[1 : len(m.shown)-1], stop
+	shown = jsonscan.AppendQuoted(nil, m.text[m.had:end])
+	m.open, m.stops, m.text = false, nil, nil // the text may be as long as an event
+	return shown[1 : len(shown)-1], stop
 }
 
 // find returns the stop string that begins before the seam and ends first, and its place.
@@ -117,14 +130,10 @@ func (m *seam) find() (at int, found []byte) {
 }
 
 // Lacks says whether the client may lack text of delivered tokens, because the engine holds text
-// back that may begin a stop string. Detokenized must then be called with the text of Tail.
-func (s *Stream) Lacks(stop []byte) bool {
+// back that may begin a stop string. Lacking must then be called with the text of Tail.
+func (s *Stream) Lacks() bool {
 	by, _ := s.How()
-	if by != IDs || !s.Stops {
-		return false
-	}
-	stops, err := readStops(stop)
-	return err == nil && longest(stops) > 0
+	return by == IDs && s.Holdback > 0
 }
 
 // tailIDs is the number of token ids whose text is asked for.
@@ -138,17 +147,13 @@ func (s *Stream) Tail(b []byte, drop int) []byte {
 
 // Cross begins another leg, which goes on by the way that How has returned. r is the scan of body.
 // lacking is the text of delivered tokens that the client lacks, and drop the number of last tokens
-// that are not repeated to the engine.
+// that are not repeated to the engine. If Cross fails because there is no room, Lost returns Full.
 func (s *Stream) Cross(by By, r *scan.Request, body, lacking []byte, drop int) error {
 	if s.by, s.checked = by, false; by == Start {
 		s.ids, s.prompt, s.sure, s.idsLost, s.chunks, s.delivered = s.ids[:0], -1, 0, false, 0, 0
 		return nil
 	}
-	stops, err := readStops(r.Find(body, "stop"))
-	if err != nil {
-		return err
-	}
-	if by == IDs && longest(stops) > 0 {
+	if by == IDs && s.Holdback > 0 {
 		s.ids = s.ids[:len(s.ids)-drop]
 	} else if by == IDs {
 		s.ids = s.ids[:s.sure]
@@ -157,32 +162,49 @@ func (s *Stream) Cross(by By, r *scan.Request, body, lacking []byte, drop int) e
 	if by == Text {
 		s.idsLost = true // ids of a continued text are not those of one answer
 	}
+	if s.Holdback == 0 {
+		return nil
+	}
+	return s.open(r, body, lacking)
+}
+
+// open opens the seam of another leg. See Cross.
+func (s *Stream) open(r *scan.Request, body, lacking []byte) error {
+	value := r.Find(body, "stop")
+	stops, err := readStops(value)
+	if err != nil {
+		return err
+	}
 	if least, ok := wholeNumber(r.Find(body, "min_tokens")); ok && least > s.delivered {
 		stops = nil // they do not count yet
 	}
 	known := jsonscan.AppendUnescaped(nil, s.text)
 	quoted := jsonscan.AppendQuoted(nil, lacking)
-	s.text = append(s.text, quoted[1:len(quoted)-1]...)
-	if m := &s.seam; m.open { // the broken leg has not passed its own seam
+	if len(s.text)+len(quoted) > cap(s.text) {
+		s.text = grown(s, s.text, len(quoted), 1)
+	}
+	m := &s.seam
+	if m.open { // the broken leg has not passed its own seam
 		pending := m.text[m.had:]
 		known, lacking = known[:len(known)-len(pending)], append(bytes.Clone(pending), lacking...)
 	}
-	s.seam.begin(stops, known, lacking)
+	room := len(value) + len(lacking) + 2*utf8.UTFMax*s.Holdback
+	if s.why != Possible || room > m.room && !s.reserve(room-m.room) {
+		return errRoom
+	}
+	m.room = max(m.room, room)
+	s.text = append(s.text, quoted[1:len(quoted)-1]...)
+	m.begin(stops, known, lacking)
 	return nil
 }
 
 // Lacking returns the text of delivered ids that the client lacks. whole is the text of the last
-// ids. drop says that the last id's text is incomplete: ask again without it. An engine holds back
-// one character less than its longest stop string has.
-func (s *Stream) Lacking(stop, whole []byte) (lacking []byte, drop, ok bool) {
+// ids. drop says that the last id's text is incomplete: ask again without it.
+func (s *Stream) Lacking(whole []byte) (lacking []byte, drop, ok bool) {
 	if bytes.HasSuffix(whole, []byte("\uFFFD")) {
 		return nil, true, !s.eachToken()
 	}
-	stops, err := readStops(stop)
-	if err != nil {
-		return nil, false, false
-	}
-	lacking = lastChars(whole, longest(stops))
+	lacking = lastChars(whole, s.Holdback)
 	known := jsonscan.AppendUnescaped(nil, s.text)
 	rest := whole[:len(whole)-len(lacking)]
 	return lacking, false, bytes.HasSuffix(known, rest) || bytes.HasSuffix(rest, known)

@@ -60,6 +60,12 @@ func TestSeam(t *testing.T) {
 	}
 }
 
+// holds returns the characters that an engine holds back because of the value of stop.
+func holds(stop string) int {
+	n, _ := holdback([]byte(stop))
+	return n
+}
+
 // TestLacking checks which text the client lacks of the tokens that it has.
 func TestLacking(t *testing.T) {
 	for _, c := range []struct {
@@ -74,9 +80,9 @@ func TestLacking(t *testing.T) {
 		{"größ", "größe 日本", `"1234"`, " 日本", false, false},
 		{"größe", "größe 日本", `"1234"`, " 日本", false, true},
 	} {
-		s := begun(t, Asked{Stops: true}, false)
+		s := begun(t, Asked{Holdback: holds(c.stop)}, false)
 		s.text = append(s.text, quoted(c.text)...)
-		lacking, drop, ok := s.Lacking([]byte(c.stop), []byte(c.whole))
+		lacking, drop, ok := s.Lacking([]byte(c.whole))
 		if ok != c.ok || drop != c.drop || ok && string(lacking) != c.lacking {
 			t.Errorf("%+v: %q, %v, %v", c, lacking, drop, ok)
 		}
@@ -96,6 +102,9 @@ func edited(t *testing.T, s *Stream, api scan.API, body string, by By) string {
 	var c Continuation
 	var e scan.Edits
 	e.Reset(&r, []byte(body))
+	if !c.Make(s, &r, []byte(body)) {
+		t.Fatal("no room")
+	}
 	c.Edit(s, &e, &r, []byte(body), true)
 	var out []byte
 	for _, part := range e.Segments(nil) {
@@ -160,7 +169,8 @@ func TestObstacles(t *testing.T) {
 		`"response_format":null`: "", `"guided_choice":["a"]`: "guided_choice",
 		`"structured_outputs":{}`: "structured_outputs", `"include_stop_str_in_output":true`: "",
 		`"kv_transfer_params":{"a":1}`: "kv_transfer_params", `"logprobs":true`: "", `"tools":[{}]`: "",
-		`"stop":"x","include_stop_str_in_output":true`: "include_stop_str_in_output",
+		`"stop":"xy","include_stop_str_in_output":true`: "include_stop_str_in_output",
+		`"stop":"x","include_stop_str_in_output":true`:  "", `"stop":"` + strings.Repeat("x", maxStops) + `"`: "stop",
 	} {
 		body := []byte(`{"model":"m","messages":[],"stream":true,` + more + `}`)
 		var r scan.Request
@@ -187,13 +197,13 @@ func TestObstacles(t *testing.T) {
 			t.Errorf("%s: %q, want %q", more, got, want)
 		}
 	}
-	body := []byte(`{"model":"m","messages":[],"stop":["a"],"return_token_ids":true,` +
+	body := []byte(`{"model":"m","messages":[],"stop":["a","äbc"],"return_token_ids":true,` +
 		`"logprobs":true,"continue_final_message":true,"stream_options":{"include_usage":true}}`)
 	var r scan.Request
 	if err := scan.Scan(scan.Chat, body, &r); err != nil {
 		t.Fatal(err)
 	}
-	want := Asked{API: scan.Chat, IDs: true, Usage: true, Stops: true, Logprobs: true, Open: true}
+	want := Asked{API: scan.Chat, IDs: true, Usage: true, Holdback: 2, Logprobs: true, Open: true}
 	if got, _ := Read(&r, body, scan.Chat); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}

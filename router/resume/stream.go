@@ -116,7 +116,7 @@ func (s *Stream) Begin(a Asked, body int, m *room.Room, byText bool) bool {
 		return false
 	}
 	s.Asked, s.memory, s.held = a, m, size
-	s.byText, s.shows, s.texts = byText, a.IDs, byText || a.Stops
+	s.byText, s.shows, s.texts = byText, a.IDs, byText || a.Holdback > 0
 	s.prompt = -1
 	return true
 }
@@ -129,7 +129,6 @@ func (s *Stream) Restart() {
 			shows: s.shows, texts: s.texts, byText: s.byText,
 		},
 		Asked: s.Asked, memory: s.memory, held: s.held,
-		seam: seam{text: s.seam.text[:0], shown: s.seam.shown[:0], said: s.seam.said[:0]},
 	}
 }
 
@@ -140,7 +139,6 @@ func (s *Stream) Reset() {
 	}
 	*s = Stream{
 		kept: kept{ids: small(s.ids, 4), text: small(s.text, 1), head: small(s.head, 1)},
-		seam: seam{text: small(s.seam.text, 1), shown: small(s.seam.shown, 1), said: small(s.seam.said, 1)},
 	}
 }
 
@@ -289,14 +287,22 @@ func (s *Stream) heard(text []byte) {
 	}
 }
 
+// reserve takes n bytes of the room for all streams. Without so much room no engine can go on.
+func (s *Stream) reserve(n int) bool {
+	if !s.memory.Take(int64(n)) {
+		s.lose(Full)
+		return false
+	}
+	s.held += int64(n)
+	return true
+}
+
 // grown returns b with room for n more elements of size bytes, if there is room for it.
 func grown[T any](s *Stream, b []T, n, size int) []T {
 	room := max(cap(b)+cap(b)/2, len(b)+n, leastIDs)
-	if !s.memory.Take(int64((room - cap(b)) * size)) {
-		s.lose(Full)
+	if !s.reserve((room - cap(b)) * size) {
 		return b
 	}
-	s.held += int64((room - cap(b)) * size)
 	return append(make([]T, 0, room), b...)
 }
 
@@ -346,7 +352,7 @@ func (s *Stream) How() (By, Why) {
 		return Start, Possible
 	case s.section == reasoning:
 		return None, Reasoning
-	case s.prompt >= 0 && !s.idsLost && !(s.eachToken() && !s.Stops && s.sure < len(s.ids)):
+	case s.prompt >= 0 && !s.idsLost && !(s.eachToken() && s.Holdback == 0 && s.sure < len(s.ids)):
 		return IDs, Possible
 	case s.byText && !s.reasoned && !s.Open && !s.Prompted:
 		return Text, Possible
@@ -365,7 +371,7 @@ func (s *Stream) Tokens() int64 {
 
 // Kept returns how many of the tokens the next leg need not repeat.
 func (s *Stream) Kept() int64 {
-	if by, _ := s.How(); by != IDs || s.Stops {
+	if by, _ := s.How(); by != IDs || s.Holdback > 0 {
 		return s.Tokens()
 	}
 	return int64(s.sure - s.prompt)

@@ -230,6 +230,69 @@ func TestMemoryIsShared(t *testing.T) {
 	}
 }
 
+// TestMemoryOfContinuations checks that the body of a further leg, and the text at its seam, count.
+func TestMemoryOfContinuations(t *testing.T) {
+	body := []byte(`{"model":"m","messages":[{"role":"user","content":"x"}],"stop":"` + strings.Repeat("s", 100) + `"}`)
+	var r scan.Request
+	if err := scan.Scan(scan.Chat, body, &r); err != nil {
+		t.Fatal(err)
+	}
+	for _, by := range []By{IDs, Text} {
+		const limit = 1 << 16
+		m, s, c := room.New(limit), new(Stream), new(Continuation)
+		s.Begin(Asked{API: scan.Chat, Holdback: 99}, len(body), m, true)
+		feed(s, fmt.Sprintf(roleOf, "[1,22]"), fmt.Sprintf(tokenOf, `"abc"`, "[333]"))
+		before := m.Used()
+		if err := s.Cross(by, &r, body, []byte("d"), 0); err != nil || m.Used() < before+2*99 {
+			t.Errorf("%v: %v, %d bytes after %d", by, err, m.Used(), before)
+		}
+		before = m.Used()
+		for range 2 { // the second value takes the place of the first
+			if !c.Make(s, &r, body) || m.Used() != before+int64(cap(c.value)) || len(c.value) != cap(c.value) {
+				t.Errorf("%v: %d bytes after %d for %s", by, m.Used(), before, c.value)
+			}
+		}
+		rest := limit - m.Used()
+		m.Take(rest)
+		if c := new(Continuation); c.Make(s, &r, body) || s.Lost() != Full || c.value != nil {
+			t.Errorf("%v without room: %v", by, s.Lost())
+		}
+		m.Give(rest)
+		if s.Reset(); m.Used() != 0 {
+			t.Errorf("%v: %d bytes are not given back", by, m.Used())
+		}
+	}
+	m, s := room.New(1<<16), new(Stream)
+	s.Begin(Asked{API: scan.Chat, Holdback: 99}, len(body), m, false)
+	feed(s, fmt.Sprintf(roleOf, "[1,22]"), fmt.Sprintf(tokenOf, `"abc"`, "[333]"))
+	m.Take(1<<16 - m.Used())
+	if err := s.Cross(IDs, &r, body, nil, 0); err == nil || s.Lost() != Full {
+		t.Errorf("a seam without room: %v, %v", err, s.Lost())
+	}
+}
+
+// TestStopsThatHoldNothingBack checks that a stop string of one character changes nothing: the last
+// token of an answer, which is half a character, is generated again.
+func TestStopsThatHoldNothingBack(t *testing.T) {
+	f := fmt.Sprintf
+	for stop, left := range map[string]bool{
+		`null`: true, `""`: true, `[""]`: true, `"\n"`: true, `["\n"]`: true, `["é",""]`: true,
+		`"\n\n"`: false, `["\n","éa"]`: false,
+	} {
+		body := []byte(f(`{"model":"m","messages":[],"max_tokens":3,"stop":%s}`, stop))
+		var r scan.Request
+		if err := scan.Scan(scan.Chat, body, &r); err != nil {
+			t.Fatal(err)
+		}
+		a, obstacle := Read(&r, body, scan.Chat)
+		s := begun(t, a, false)
+		feed(s, f(roleOf, "[1,2]"), f(tokenOf, `"a"`, "[3]"), f(tokenOf, `"b"`, "[4]"), f(tokenOf, `""`, "[5]"))
+		if got := s.Left(&r, body); obstacle != "" || got != left || s.Lacks() == left || s.texts == left {
+			t.Errorf("stop %s: a token is left: %v; %q, %+v", stop, got, obstacle, a)
+		}
+	}
+}
+
 // later continues a stream of three tokens by way of by.
 func later(t *testing.T, a Asked, body string, by By) *Stream {
 	t.Helper()
@@ -354,7 +417,7 @@ func TestClose(t *testing.T) {
 func TestNoUsageOfALostStream(t *testing.T) {
 	f := fmt.Sprintf
 	for _, freed := range []bool{false, true} {
-		s := later(t, Asked{Usage: true, Stops: true}, `{"model":"m","messages":[],"stop":"bc"}`, IDs)
+		s := later(t, Asked{Usage: true, Holdback: 1}, `{"model":"m","messages":[],"stop":"bc"}`, IDs)
 		out, _ := s.Later(event(f(roleOf, "[1,2,3,4,5]")), nil)
 		if s.lose(Full); freed {
 			s.Free()
