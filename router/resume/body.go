@@ -25,8 +25,8 @@ var (
 // defaultCompletion is the length of a completion without max_tokens.
 const defaultCompletion = 16
 
-// Make makes the member with the delivered tokens for the leg that Cross has begun. r is the scan of
-// body. Make returns false if there is no room for it. Nothing can go on with the stream then.
+// Make makes the member with the delivered tokens for the leg that Cross has begun. r is the scan
+// of body. Make returns false if there is no room for it. Nothing can go on with the stream then.
 func (c *Continuation) Make(s *Stream, r *scan.Request, body []byte) bool {
 	c.name = ""
 	var start []byte
@@ -86,8 +86,8 @@ func (c *Continuation) grow(s *Stream, size int) bool {
 }
 
 // Edit edits the client's body for the engine that goes on with s by the way that Cross was given.
-// Make must have made the member with the delivered tokens. r is the scan of body. The memory of c is
-// borrowed until the edits are reset.
+// Make must have made the member with the delivered tokens. r is the scan of body. The memory of c
+// is borrowed until the edits are reset.
 func (c *Continuation) Edit(s *Stream, e *scan.Edits, r *scan.Request, body []byte, ids bool) {
 	if ids {
 		e.Set("return_token_ids", yes)
@@ -173,8 +173,8 @@ func (s *Stream) Left(r *scan.Request, body []byte) bool {
 	return most < 0 || s.Kept() < most
 }
 
-// Reset forgets the member, whose room Stream.Reset gives back, and drops memory that is too large to
-// be kept.
+// Reset forgets the member, whose room Stream.Reset gives back, and drops memory that is too large
+// to be kept.
 func (c *Continuation) Reset() {
 	c.name, c.held, c.value = "", 0, small(c.value, 1)
 }
