@@ -100,11 +100,16 @@ func (u *untried) look(now *fleet.Snapshot, log *slog.Logger) {
 func lacking(m *fleet.ModelView) string {
 	hands := func(n *fleet.Node) string { return n.Info().Hands(m.Role(n)) }
 	var prefills, decodes []*fleet.Node
+	hidden := "" // connector of a node without the address that its connector needs
 	for _, n := range slices.Concat(m.Prefill, m.Nodes) {
 		if hands(n) == "" {
 			continue
 		}
-		if role := m.Role(n); role != cluster.RoleDecode {
+		switch role := m.Role(n); {
+		case role == cluster.RoleDecode:
+		case n.Info().Prefills(role) == "":
+			hidden = hands(n)
+		default:
 			prefills = append(prefills, n)
 		}
 		if role := m.Role(n); role != cluster.RolePrefill {
@@ -112,6 +117,8 @@ func lacking(m *fleet.ModelView) string {
 		}
 	}
 	switch {
+	case len(prefills) == 0 && hidden != "":
+		return "its nodes that compute prompts have no bootstrap address, which connector " + hidden + " needs"
 	case len(prefills) == 0:
 		return "no node of role prefill, or of role both with a connector, serves it"
 	case len(decodes) == 0:

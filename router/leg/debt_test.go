@@ -76,6 +76,28 @@ func TestRepaymentsAreBounded(t *testing.T) {
 	}
 }
 
+// TestRefusedBlocksAreFreed checks that a node reads the blocks that a refused request has not read.
+func TestRefusedBlocksAreFreed(t *testing.T) {
+	for _, status := range []int{400, 404, 422} {
+		d, engines := pairOf(t, engine.ConnectorTRTLLM)
+		p, decoder := engines[0], engines[1]
+		decoder.SetFault(&engine.Fault{Status: status, Count: 1})
+		to := answer.Memory{Limit: 1 << 20}
+		l := d.Leg(asked(t, d, chat(2000)), Question{}, &to)
+		if err := l.Do(); err != nil || to.Status != 200 {
+			t.Errorf("%d: %v, %d: %s", status, err, to.Status, to.Body)
+		}
+		l.Finish(relay.Complete)
+		d.errands.end()
+		if n := p.Stats().LentRequests; n != 0 {
+			t.Errorf("%d: %d prompts are kept", status, n)
+		}
+		if n := decoder.Stats().Received; n != 3 {
+			t.Errorf("%d: the decoder has got %d requests", status, n)
+		}
+	}
+}
+
 // TestFreersMayBeAsked checks that only a node that the request may go to reads the blocks in place
 // of the node that was to answer.
 func TestFreersMayBeAsked(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 
 // facts are what prefill nodes' servers say about them, which some connectors tell D. Each is asked
 // for once, and again after a hand-over that failed. Requests that need the same fact wait for the
-// same question.
+// same question. A refusal of a client's key is kept for nobody else.
 type facts struct {
 	mu    sync.Mutex
 	known map[string]*fact // by what was asked; at most maxFacts
@@ -50,7 +50,10 @@ func newFacts() facts {
 	}}
 }
 
-var errErrands = errors.New("too many questions to prefill nodes are under way")
+var (
+	errErrands = errors.New("too many questions to prefill nodes are under way")
+	errKey     = errors.New("the node refuses the client's key")
+)
 
 // get returns the fact with that key, which ask finds out. The fact may not be done yet.
 func (f *facts) get(key string, e *errands, ask func() ([]byte, error)) *fact {
@@ -97,7 +100,10 @@ func (x *fact) fresh(now time.Time) bool {
 		return true
 	}
 	life := factLife
-	if x.err != nil {
+	switch {
+	case errors.Is(x.err, errKey): // other clients have other keys
+		return false
+	case x.err != nil:
 		life = factRetry
 	}
 	return now.Sub(x.at) < life
@@ -127,14 +133,29 @@ func (h *hand) learn(n *member) error {
 		h.factKey = at + path
 		ask = func() ([]byte, error) { return d.facts.fetch("http://" + at + path) }
 	}
-	x := d.facts.get(h.factKey, &d.errands, ask)
-	if !l.Request.Life.Await(x.done) {
-		return relay.ErrCanceled
+	doc, err := l.fact(h.factKey, ask)
+	if err != nil {
+		return err
 	}
-	if x.err != nil {
-		return x.err
+	return asker.Learn(&h.data, doc)
+}
+
+// fact returns the fact with that key. If the node refuses the key of another client, whose
+// question the leg has shared, fact asks once more.
+func (l *Leg) fact(key string, ask func() ([]byte, error)) ([]byte, error) {
+	for again := false; ; again = true {
+		asked := false
+		x := l.d.facts.get(key, &l.d.errands, func() ([]byte, error) {
+			asked = true
+			return ask()
+		})
+		if !l.Request.Life.Await(x.done) {
+			return nil, relay.ErrCanceled
+		}
+		if again || asked || !errors.Is(x.err, errKey) {
+			return x.doc, x.err
+		}
 	}
-	return asker.Learn(&h.data, x.doc)
 }
 
 // fetch returns the answer to a GET request.
@@ -165,7 +186,11 @@ func askNode(n *member, path string, auth []byte) ([]byte, error) {
 	}
 	address(&q, n.node.Node, auth, nil)
 	status, doc, err := n.exchange(&q, until, maxFactBytes)
-	if err == nil && status != http.StatusOK {
+	switch own := n.node.Pool.Target().Authorization != ""; {
+	case err != nil || status == http.StatusOK:
+	case !own && (status == http.StatusUnauthorized || status == http.StatusForbidden):
+		err = fmt.Errorf("%s answers %d to %s: %w", n.node.ID, status, path, errKey)
+	default:
 		err = fmt.Errorf("%s answers %d to %s", n.node.ID, status, path)
 	}
 	return doc, err

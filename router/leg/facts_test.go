@@ -3,11 +3,15 @@ package leg
 import (
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/cognitora/dataplane/router/fleet"
 )
 
 // TestFactsAreAskedForOnce checks that requests share a question, and when it is asked again.
@@ -123,4 +127,67 @@ func TestErrandThatPanics(t *testing.T) {
 		}
 		e.end()
 	})
+}
+
+// TestRefusedKeysAreNotKept checks that a node's refusal of one client's key fails no other client,
+// neither later nor while they wait together.
+func TestRefusedKeysAreNotKept(t *testing.T) {
+	var questions atomic.Int64
+	begun, release := make(chan struct{}, 1), make(chan struct{})
+	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		questions.Add(1)
+		switch r.Header.Get("Authorization") {
+		case "Bearer good":
+			w.Write([]byte("doc"))
+		case "Bearer slow":
+			begun <- struct{}{}
+			<-release
+			w.WriteHeader(http.StatusForbidden)
+		case "Bearer broken":
+			w.WriteHeader(http.StatusBadRequest)
+		default:
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
+	t.Cleanup(node.Close)
+	d := still(t, Options{}, fleet.Backend{URL: node.URL, ID: "a", Model: "sim"})
+	n, r := d.current().models["sim"].pools[Answer].members[0], asked(t, d, chat(100))
+	get := func(key string) error {
+		l := d.Leg(r, Question{}, nil)
+		defer l.recycle()
+		doc, err := l.fact("a/x", func() ([]byte, error) { return askNode(n, "/x", []byte(key)) })
+		if err == nil && string(doc) != "doc" {
+			t.Errorf("the fact is %q", doc)
+		}
+		return err
+	}
+	want := func(key string, fails error, after int64) {
+		t.Helper()
+		if err := get(key); !errors.Is(err, fails) || (err == nil) != (fails == nil) || questions.Load() != after {
+			t.Errorf("%q: %v after %d questions; want %v after %d", key, err, questions.Load(), fails, after)
+		}
+	}
+	want("", errKey, 1)
+	want("Bearer bad", errKey, 2)
+	slow, good := make(chan error, 1), make(chan error, 1)
+	go func() { slow <- get("Bearer slow") }()
+	<-begun
+	go func() { good <- get("Bearer good") }()
+	close(release)
+	if err := <-slow; !errors.Is(err, errKey) {
+		t.Error(err)
+	}
+	if err := <-good; err != nil {
+		t.Error(err)
+	}
+	want("Bearer bad", nil, questions.Load()) // the fact is known
+	d.facts.forget("a/x")
+	now := questions.Load()
+	if err := get("Bearer broken"); err == nil || errors.Is(err, errKey) {
+		t.Error(err)
+	}
+	if err := get("Bearer good"); err == nil || questions.Load() != now+1 {
+		t.Errorf("%v after %d questions, want another failure to be kept for a moment", err, questions.Load()-now)
+	}
+	d.errands.end()
 }

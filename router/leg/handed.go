@@ -25,7 +25,11 @@ func (l *Leg) handed(a *attempt, v verdict, err error) (end verdict, again bool)
 	if v != answered && h.callOff() && (v == lost || v == failed500) {
 		v = unpaired // the node's failure follows from that of P
 	}
-	h.ended(v)
+	status := a.status
+	if a.ex != nil {
+		status = a.ex.Status()
+	}
+	h.ended(v, status)
 	w := Unread
 	switch v {
 	case answered:

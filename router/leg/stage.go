@@ -6,6 +6,8 @@ package leg
 //	unasked ─ both are asked ─▶ together
 //
 // From fresh and spent the way back is that D reads the blocks, or that they are given up (repay).
+// A D that has refused the request, with a status of 4xx, has read nothing. One that has failed
+// may have.
 // From together it is that P's leg is called off.
 type stage uint8
 
@@ -19,14 +21,16 @@ const (
 // keep notes that P has answered, and keeps the blocks for d.
 func (h *hand) keep(d *member) { h.stage, h.reader = fresh, d }
 
-// ended notes that D's exchange has ended in v.
-func (h *hand) ended(v verdict) {
+// ended notes that D's exchange has ended in v. status is that of D's answer; 0: there is none.
+func (h *hand) ended(v verdict, status int) {
 	if h.stage != fresh && h.stage != spent {
 		return
 	}
 	switch v {
 	case answered, lost, failed500:
-		h.stage = unasked
+		if h.stage = unasked; status >= 400 && status < 500 {
+			h.stage = spent
+		}
 	case unreached, starved: // D has got nothing
 	default:
 		h.stage = spent

@@ -33,8 +33,8 @@ type Life struct {
 	over   chan struct{}  // closed at the end; made under mu by the first Wait or Await
 }
 
-// Start calls Begin, the first time only. Only the goroutine that owns the request calls Start and
-// Started.
+// Start calls Begin, the first time only. The goroutine that owns the request makes the first call
+// and calls Started. Goroutines that it starts afterwards may call Start too.
 func (l *Life) Start() {
 	if l.started {
 		return
