@@ -20,17 +20,21 @@ func TestLacking(t *testing.T) {
 		nodes []fleet.Backend
 		want  string
 	}{
-		{[]fleet.Backend{{URL: near, Role: "prefill", Connector: "nixl"}, {URL: far, Role: "decode", Connector: "nixl"}}, ""},
-		{[]fleet.Backend{{URL: near, Role: "both", Connector: "mooncake"}, {URL: far, Role: "decode", Connector: "mooncake"}}, ""},
+		{[]fleet.Backend{{URL: near, Role: "prefill", Connector: "nixl"},
+			{URL: far, Role: "decode", Connector: "nixl"}}, ""},
+		{[]fleet.Backend{{URL: near, Role: "both", Connector: "mooncake"},
+			{URL: far, Role: "decode", Connector: "mooncake"}}, ""},
 		{[]fleet.Backend{{URL: sock, Role: "both", Connector: "mooncake", Bootstrap: "10.0.0.1:2"},
 			{URL: far, Role: "decode", Connector: "mooncake"}}, ""},
 		{[]fleet.Backend{{URL: near, Role: "decode", Connector: "nixl"}, {URL: far, Role: "decode", Connector: "nixl"}},
 			"no node of role prefill, or of role both with a connector, serves it"},
 		{[]fleet.Backend{{URL: near, Role: "prefill", Connector: "nixl"}, {URL: far, Role: "both"}},
 			"no node of role decode, or of role both with a connector, serves it"},
-		{[]fleet.Backend{{URL: near, Role: "prefill", Connector: "nixl"}, {URL: far, Role: "decode", Connector: "mooncake"}},
+		{[]fleet.Backend{{URL: near, Role: "prefill", Connector: "nixl"},
+			{URL: far, Role: "decode", Connector: "mooncake"}},
 			"no two of its nodes have the same connector"},
-		{[]fleet.Backend{{URL: sock, Role: "decode", Connector: "mooncake"}, {URL: far, Role: "decode", Connector: "mooncake"}},
+		{[]fleet.Backend{{URL: sock, Role: "decode", Connector: "mooncake"},
+			{URL: far, Role: "decode", Connector: "mooncake"}},
 			"its nodes that compute prompts have no bootstrap address, which connector mooncake needs"},
 	} {
 		index := prefix.NewIndex(prefix.Options{})

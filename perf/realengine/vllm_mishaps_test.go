@@ -30,8 +30,8 @@ type mishap struct {
 	decodes int // servers that answer
 	happens func(w *pair, t *testing.T)
 	ways    map[string]float64 // results of hand-overs; nil: happens has looked at them
-	// or is what ways may be as well if the connection to D was new. The prompt is handed over to the
-	// next D then. A connection that was used before may have broken before D had the request.
+	// or is what ways may be as well if the connection to D was new. The prompt is handed over to
+	// the next D then. A connection that was used before may have broken before D had the request.
 	or map[string]float64
 }
 

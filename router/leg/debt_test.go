@@ -76,7 +76,8 @@ func TestRepaymentsAreBounded(t *testing.T) {
 	}
 }
 
-// TestRefusedBlocksAreFreed checks that a node reads the blocks that a refused request has not read.
+// TestRefusedBlocksAreFreed checks that a node reads the blocks that a refused request has not
+// read.
 func TestRefusedBlocksAreFreed(t *testing.T) {
 	for _, status := range []int{400, 404, 422} {
 		d, engines := pairOf(t, engine.ConnectorTRTLLM)
@@ -118,7 +119,8 @@ func TestFreersMayBeAsked(t *testing.T) {
 	} {
 		both := []string{"zone=b"}
 		d := still(t, Options{},
-			fleet.Backend{URL: "http://10.0.0.1:1", ID: "d1", Model: "sim", Connector: "nixl", Labels: append(both, "zone=a")},
+			fleet.Backend{URL: "http://10.0.0.1:1", ID: "d1", Model: "sim", Connector: "nixl",
+				Labels: append(both, "zone=a")},
 			fleet.Backend{URL: "http://10.0.0.2:1", ID: "d2", Model: "sim", Connector: "nixl", Labels: both})
 		other = d.current().snap.Node("d2")
 		r := asked(t, d, chat(2000))

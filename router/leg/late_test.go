@@ -67,8 +67,8 @@ func TestLatePrefillNodes(t *testing.T) {
 	}
 }
 
-// TestALatePartnerCountsOnce checks that a P that proves too late after D has been picked is counted
-// as late and as nothing else.
+// TestALatePartnerCountsOnce checks that a P that proves too late after D has been picked is
+// counted as late and as nothing else.
 func TestALatePartnerCountsOnce(t *testing.T) {
 	d := divided(t, 2, 2)
 	slowed(d, Prefill)

@@ -100,7 +100,8 @@ func (d *Dispatcher) Wanted(r *request.Request) (Question, *apierror.Error) {
 
 // Leg is one question to the fleet with its outcome and its scratch memory. Get one from
 // Dispatcher.Leg, call Do, let the place take the answer, and call Finish. One goroutine at a time
-// works on a leg. Other goroutines call GiveUp and Prefilled, and for a hand-over callOff and unpair.
+// works on a leg. Other goroutines call GiveUp and Prefilled, and for a hand-over callOff and
+// unpair.
 type Leg struct {
 	Question
 	Request *request.Request

@@ -42,7 +42,8 @@ func (l *Leg) cheapest(now time.Time, all []near) []near {
 			at, all = len(all), append(all, near{with: p.connector})
 		}
 		all[at].add(nearNode{
-			p.node.Node, weights.First*t.First + weights.Others*t.Stalls, t.First, t.Stalls, l.misses(p, t.First, now, end),
+			p.node.Node, weights.First*t.First + weights.Others*t.Stalls, t.First, t.Stalls,
+			l.misses(p, t.First, now, end),
 		})
 	}
 	return all

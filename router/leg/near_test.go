@@ -19,10 +19,11 @@ func mixed(t *testing.T, mode policy.Mode, nodes ...ofKind) *Dispatcher {
 	t.Helper()
 	var all []fleet.Backend
 	for i, n := range nodes {
-		all = append(all, fleet.Backend{URL: fmt.Sprintf("http://10.0.0.%d:1", i+1), ID: string(rune('a' + i)), Model: "sim",
-			Role: n.role, Connector: n.connector})
+		all = append(all, fleet.Backend{URL: fmt.Sprintf("http://10.0.0.%d:1", i+1), ID: string(rune('a' + i)),
+			Model: "sim", Role: n.role, Connector: n.connector})
 	}
-	d := still(t, Options{MaxNodes: 2, Limits: Limits{FirstByte: time.Hour}, Disagg: Disagg{ColocateBelow: 200}}, all...)
+	o := Options{MaxNodes: 2, Limits: Limits{FirstByte: time.Hour}, Disagg: Disagg{ColocateBelow: 200}}
+	d := still(t, o, all...)
 	p := policy.Default()
 	p.Mode = mode
 	d.policy.Store(p)
@@ -55,7 +56,8 @@ func TestNearestHasTheConnector(t *testing.T) {
 		if at.node != nil {
 			got = at.node.ID
 		}
-		if !strings.Contains(want, got) || (got == "") != (want == "") || (l.hand.via(m) != policy.Via{}) != (want != "") {
+		via := l.hand.via(m) != policy.Via{}
+		if !strings.Contains(want, got) || (got == "") != (want == "") || via != (want != "") {
 			t.Errorf("%q would compute the prompt for %s, want %q", got, m.node.ID, want)
 		}
 	}
@@ -146,8 +148,8 @@ func TestAFailedHandOverIsNotPlannedAgain(t *testing.T) {
 				h, needy := l.hand, with == "sglang"
 				if a := l.spare(); a.split != needy || a.forecast.via && !needy || (h.prefill != nil) != needy ||
 					(len(h.near) > 0) != needy || !needy && l.way != w {
-					t.Errorf("%s, always %v, %v: split %v, via %v, near %v, way %v", with, always, w, a.split, a.forecast.via,
-						h.near, l.way)
+					t.Errorf("%s, always %v, %v: split %v, via %v, near %v, way %v", with, always, w, a.split,
+						a.forecast.via, h.near, l.way)
 				}
 				l.giveBack()
 			}
