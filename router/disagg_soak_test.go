@@ -48,7 +48,7 @@ func TestSoakOfWires(t *testing.T) {
 	})
 }
 
-// unbudgeted allows a retry for each request. A death strikes more than a few percent of 12 clients.
+// unbudgeted allows a retry for each request, because a death strikes many of only 12 clients.
 func unbudgeted(c *router.Config) { c.Retry.Percent = 100 }
 
 // soakTime returns how long a soak lasts.
