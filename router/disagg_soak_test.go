@@ -190,7 +190,11 @@ func (s *soak) die(e *engine.Engine, wait func()) {
 	dead.turn()
 	e.Kill()
 	wait()
-	if err := e.Accept(); err != nil {
+	err := e.Accept()
+	for began := time.Now(); err != nil && time.Since(began) < soon; err = e.Accept() {
+		time.Sleep(20 * time.Millisecond) // another process has the port for a connection
+	}
+	if err != nil {
 		s.t.Error(err)
 	}
 	dead.turn()
