@@ -16,7 +16,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -38,20 +37,18 @@ func TestSoakOfHandovers(t *testing.T) {
 func TestSoakOfWires(t *testing.T) {
 	some(t, func(w wire) bool { return w.name != "nixl" }, func(t *testing.T, w wire) {
 		alone := labelled(t)
-		// A D that comes too late for the lease waits for blocks that are gone, until its own time
-		// limit.
+		// A D that comes too late for the lease waits for blocks that are gone until its own limit.
 		patient := func(c *engine.Config) { c.PeerTimeout = 10 * time.Second }
 		set := func(c *router.Config) {
 			if unbudgeted(c); w.needy {
-				c.Retry.MaxNodes = 4 // each death may fail two hand-overs: blocks that are gone, then their node
+				c.Retry.MaxNodes = 4 // a death may fail two hand-overs: of its blocks, and anew
 			}
 		}
 		newSoak(t, w.divideWith(t, 2, 3, set, patient), w).run(soakTime(t), alone)
 	})
 }
 
-// unbudgeted allows a retry for each request. Of 12 clients, a death strikes more than a few
-// percent.
+// unbudgeted allows a retry for each request, because a death strikes many of only 12 clients.
 func unbudgeted(c *router.Config) { c.Retry.Percent = 100 }
 
 // soakTime returns how long a soak lasts.
@@ -79,7 +76,8 @@ func TestKilledPrefillNodes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(8, 8))
 	killers.Go(func() {
 		for s.pause(time.Duration(20+rng.IntN(300)) * time.Millisecond) {
-			s.die(s.prefills[rng.IntN(2)], time.Duration(rng.IntN(200))*time.Millisecond)
+			after := time.Duration(rng.IntN(200)) * time.Millisecond
+			s.die(s.prefills[rng.IntN(2)], func() { time.Sleep(after) })
 		}
 	})
 	clients.Wait()
@@ -96,9 +94,10 @@ func TestKilledPrefillNodes(t *testing.T) {
 
 // soak is the traffic of 12 clients, while nodes die.
 //
-// One node of each role dies at a time. The next one dies once the router uses that node again, and
-// all requests that may have met the death have ended. So a request loses at most one node of each
-// role, and every request can be answered. Two outages of a whole role follow.
+// One node of each role dies at a time, until the router has noticed. The next one dies once the
+// router uses that node again, and all requests that may have met the death have ended. So a
+// request loses at most one node of each role, and every request can be answered. Two outages of a
+// whole role follow.
 type soak struct {
 	*divided
 	wire     wire
@@ -183,17 +182,17 @@ func (s *soak) pause(d time.Duration) bool {
 	}
 }
 
-// die kills an engine and brings it back after some time.
-func (s *soak) die(e *engine.Engine, after time.Duration) {
+// die kills an engine and brings it back after wait.
+func (s *soak) die(e *engine.Engine, wait func()) {
 	dead := s.dead[s.idOf(e)]
 	s.wrong.Add(e.Stats().WrongBlocks)
 	s.deaths.Add(1)
 	dead.turn()
 	e.Kill()
-	time.Sleep(after)
+	wait()
 	err := e.Accept()
-	for began := time.Now(); errors.Is(err, syscall.EADDRINUSE) && time.Since(began) < 2*soon; err = e.Accept() {
-		time.Sleep(20 * time.Millisecond) // another program's connection has the port
+	for began := time.Now(); err != nil && time.Since(began) < soon; err = e.Accept() {
+		time.Sleep(20 * time.Millisecond) // another process has the port for a connection
 	}
 	if err != nil {
 		s.t.Error(err)
@@ -217,7 +216,13 @@ func (s *soak) reap(rng *rand.Rand, role []*engine.Engine, over chan struct{}) {
 			return
 		case <-time.After(time.Duration(50+rng.IntN(700)) * time.Millisecond):
 		}
-		s.die(role[rng.IntN(len(role))], time.Duration(rng.IntN(200))*time.Millisecond)
+		e, more := role[rng.IntN(len(role))], time.Duration(rng.IntN(200))*time.Millisecond
+		s.die(e, func() {
+			s.await("the death is not noticed", func(nodes map[string]node) bool {
+				return nodes[s.idOf(e)].State != "healthy"
+			})
+			time.Sleep(more)
+		})
 		s.back(role)
 		s.moveOn(1)
 	}
@@ -225,15 +230,25 @@ func (s *soak) reap(rng *rand.Rand, role []*engine.Engine, over chan struct{}) {
 
 // back waits until the router uses all nodes of a role.
 func (s *soak) back(role []*engine.Engine) {
+	s.await("a node is not used again", func(nodes map[string]node) bool {
+		return !slices.ContainsFunc(role, func(e *engine.Engine) bool { return nodes[s.idOf(e)].State != "healthy" })
+	})
+}
+
+// await waits until the router says of its nodes what ok asks for.
+func (s *soak) await(problem string, ok func(nodes map[string]node) bool) {
 	look := time.NewTicker(20 * time.Millisecond)
 	defer look.Stop()
-	for began := time.Now(); time.Since(began) < soon; <-look.C {
+	for began := time.Now(); ; <-look.C {
 		nodes := s.nodes()
-		if !slices.ContainsFunc(role, func(e *engine.Engine) bool { return nodes[s.idOf(e)].State != "healthy" }) {
+		if ok(nodes) {
+			return
+		}
+		if time.Since(began) > soon {
+			s.t.Errorf("%s: %+v", problem, nodes)
 			return
 		}
 	}
-	s.t.Errorf("a node is not used again: %+v", s.nodes())
 }
 
 // moveOn waits until each client has had so many answers more.
@@ -261,7 +276,7 @@ func (s *soak) fail(role []*engine.Engine, excuse bool) {
 	}
 	var all sync.WaitGroup
 	for _, e := range role {
-		all.Go(func() { s.die(e, 100*time.Millisecond) })
+		all.Go(func() { s.die(e, func() { time.Sleep(100 * time.Millisecond) }) })
 	}
 	all.Wait()
 	s.back(role)

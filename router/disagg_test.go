@@ -45,7 +45,7 @@ func divideAmong(t *testing.T, prefills, decodes []*engine.Engine, tweak ...func
 	}}, tweak...)...)
 	d := &divided{s, prefills, decodes, simulate(t, 1, func(c *engine.Config) { c.Speed = 20 })[0]}
 	eventually(t, "every node is in service", func() bool {
-		count := 0
+		count := s.eligible() - len(decodes) // those that answer serve a model; the others need not
 		for _, n := range s.nodes() {
 			if n.Eligible {
 				count++

@@ -590,7 +590,7 @@ func TestOtherConnectorsAreNoPartners(t *testing.T) {
 	if r := d.chat(chatBody(longPrompt("x"), streaming)); r.status != 200 || r.header.Get("x-cgn-prefill-node") != "" {
 		t.Error(r)
 	}
-	if n := d.handovers("no_node"); n != 1 || p.Stats().Lent != 0 {
+	if n := d.handovers("unpaired"); n != 1 || p.Stats().Lent != 0 {
 		t.Errorf("%s", d.metrics().lines("cgn_router_handovers_total"))
 	}
 }
