@@ -67,7 +67,7 @@ func TestJudgeRefusals(t *testing.T) {
 		"--workloads chat --speed 2":                "--speed does not go with --workloads or --window",
 		"--workloads chat --seeds 1":                "--seeds 1: must be 2 to 1000",
 		"--workloads chat --loads 0":                "--loads 0: must be",
-		"--workloads chat --loads 1.5,abc":          `--loads "1.5,abc": must be numbers such as 0.6,0.9`,
+		"--workloads chat --loads 1.5,abc":          `--loads "1.5,abc": must be numbers with commas between them`,
 		"--workloads chat --trace x":                "--trace with --workloads needs --window",
 		"--workloads chat --variant x":              `--variant "x": must be NAME=DOCUMENT`,
 		"--workloads chat --variant score={}":       "with a name of its own",

@@ -35,7 +35,7 @@ func flagError(c *cobra.Command, err error) error {
 // parser.
 var wanted = map[string]string{
 	"int": "a whole number", "uint64": "a whole number, not negative", "float64": "a number", "bool": "true or false",
-	"float64Slice": "numbers such as 0.6,0.9",
+	"float64Slice": "numbers with commas between them",
 	"size":         "bytes with a unit, like 64GiB", "duration": "a number with a unit, like 500ms or 10s",
 }
 

@@ -241,8 +241,8 @@ func (r *row) noteUnused(at string) {
 		strings.Join(unused, ", "), why))
 }
 
-// unused returns the names of the settings in etcd that are not in force on the router. A base that
-// the router refuses has a note of its own.
+// unused returns the names of the settings in etcd that are not in force on the router. A base or a
+// cascade that the router refuses has a note of its own.
 func (r *row) unused() (names []string) {
 	if r.Stored == nil {
 		return nil
@@ -251,10 +251,12 @@ func (r *row) unused() (names []string) {
 	if r.Router != nil {
 		inForce = members(r.Router.Settings)
 	}
-	refused := slices.ContainsFunc(r.Notes, func(note string) bool { return strings.HasPrefix(note, "its base ") })
+	refused := func(name string) bool {
+		return slices.ContainsFunc(r.Notes, func(note string) bool { return strings.HasPrefix(note, "its "+name+" ") })
+	}
 	stored := members(r.Stored)
 	for _, name := range slices.Sorted(maps.Keys(stored)) {
-		if !bytes.Equal(stored[name], inForce[name]) && (name != "base" || !refused) {
+		if !bytes.Equal(stored[name], inForce[name]) && !refused(name) {
 			names = append(names, name)
 		}
 	}

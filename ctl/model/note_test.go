@@ -233,6 +233,23 @@ func TestSetRefusesChainsOfAdapters(t *testing.T) {
 	}
 }
 
+// TestSetRefusesCascadesOfCascades: a model of a chain has no chain, as far as etcd says.
+func TestSetRefusesCascadesOfCascades(t *testing.T) {
+	env, client := startEtcd(t)
+	set(t, env, "smart", "--cascade", "small,large", "--alias", "clever")
+	for _, name := range []string{"smart", "clever"} {
+		_, err := ctl(t, env, "set", "other", "--cascade", "small,"+name)
+		if want := "nothing was stored: --cascade names " + name + ", which has a cascade itself"; err == nil ||
+			!strings.HasPrefix(err.Error(), want) || !strings.Contains(ctltest.Hint(err), "set smart --unset cascade") {
+			t.Errorf("%s: %v, hint %q", name, err, ctltest.Hint(err))
+		}
+	}
+	set(t, env, "smart", "--cascade", "small,smart") // the model itself may be one of them
+	if all, err := client.Models(t.Context()); err != nil || len(all) != 1 {
+		t.Errorf("stored %+v %v", all, err)
+	}
+}
+
 // TestNotesOfARouter: the list shows the problems that the router has with a model.
 func TestNotesOfARouter(t *testing.T) {
 	url, _, _ := ctltest.AdminPort(t, map[string]string{"/debug/fleet": `{

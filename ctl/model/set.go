@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -84,7 +85,7 @@ func (m *commands) set(c *cobra.Command, name string, s *settings) error {
 	return m.store.With(c.Context(), func(ctx context.Context, client *cluster.Client) error {
 		others, err := client.Models(ctx)
 		if err == nil {
-			err = checkBase(name, s.base, others)
+			err = cmp.Or(checkBase(name, s.base, others), checkChain(name, s.cascade.Chain, others))
 		}
 		if err != nil {
 			return fmt.Errorf("nothing was stored: %w", err)
@@ -138,6 +139,22 @@ func checkBase(name, base string, stored []cluster.StoredModel) error {
 		if s.Model.Base == name || own != nil && own.Model != nil && slices.Contains(own.Model.Aliases, s.Model.Base) {
 			return cli.WithHint(fmt.Errorf("--base %s: model %s is the base of %s, so it cannot be an adapter itself", base, name,
 				s.Name), "cgn-ctl model set "+s.Name+" --unset base removes the other one's base")
+		}
+	}
+	return nil
+}
+
+// checkChain refuses a cascade that names a model with a cascade of its own by the stored settings.
+func checkChain(name string, chain []string, stored []cluster.StoredModel) error {
+	for _, s := range stored {
+		if s.Name == name || s.Model == nil || len(s.Model.Chain) == 0 {
+			continue
+		}
+		for _, step := range chain {
+			if step == s.Name || slices.Contains(s.Model.Aliases, step) {
+				return cli.WithHint(fmt.Errorf("--cascade names %s, which has a cascade itself; name models that have none", step),
+					"cgn-ctl model set "+s.Name+" --unset cascade removes that cascade")
+			}
 		}
 	}
 	return nil
