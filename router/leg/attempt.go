@@ -417,9 +417,6 @@ func (l *Leg) expired() bool {
 	return !end.IsZero() && !time.Now().Before(end)
 }
 
-// outOfTime says whether the client's own deadline has ended the leg. That is no failure of a node.
-func (l *Leg) outOfTime() bool { return l.Request.Expired() || l.tries.rushed && l.expired() }
-
 // before returns the earliest of t, the client's own deadline and the leg's.
 func (l *Leg) before(t time.Time) time.Time {
 	if !l.tries.until.IsZero() && l.tries.until.Before(t) {

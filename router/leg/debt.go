@@ -70,7 +70,7 @@ func repayment(n *member, out *relay.Request, now time.Time) *relay.Request {
 
 // freer returns the node that shall read the blocks: the one that was to answer, or another one if
 // that one seems to be out of service. The other one is one that the leg may ask, because it gets
-// the whole prompt. freer returns nil if there is none.
+// the whole prompt, and is not P. freer returns nil if there is none.
 func (h *hand) freer() *member {
 	now := time.Now()
 	well := func(n *member) bool {
@@ -81,7 +81,7 @@ func (h *hand) freer() *member {
 		return h.reader
 	}
 	for _, n := range h.of.pool.members {
-		if n.connector == h.with && well(n) && h.of.permits(n) {
+		if n.connector == h.with && n.node != h.partner.node && well(n) && h.of.permits(n) {
 			return n
 		}
 	}

@@ -132,9 +132,12 @@ func TestFreersMayBeAsked(t *testing.T) {
 		members[0].node.Health.SetAside("a test")
 		l.tries.asked = members
 		h := &hand{of: l}
-		h.reader, h.with = members[0], members[0].connector
+		h.reader, h.partner, h.with = members[0], &member{}, members[0].connector
 		if n := h.freer(); (n != nil) != c.want || n != nil && n != members[1] {
 			t.Errorf("%s: %v reads the blocks", name, n)
+		}
+		if h.partner = members[1]; h.freer() != nil {
+			t.Errorf("%s: P reads its own blocks", name)
 		}
 		if d.Permits(r, c.q, other) != c.want || d.Permits(r, c.q, new(fleet.Node)) {
 			t.Errorf("%s: a leg may ask the node: %v", name, !c.want)

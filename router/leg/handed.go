@@ -18,7 +18,8 @@ func (l *Leg) handed(a *attempt, v verdict, err error) (end verdict, again bool)
 	if l.mayReadLate(a, v) {
 		l.resalt(a.member.node)
 	}
-	if v == broken && errors.Is(err, relay.ErrStale) {
+	stale := v == broken && errors.Is(err, relay.ErrStale)
+	if stale {
 		v = lost // the parameters may be used up, but the node is probably well
 	}
 	h := l.hand
@@ -29,7 +30,11 @@ func (l *Leg) handed(a *attempt, v verdict, err error) (end verdict, again bool)
 	if a.ex != nil {
 		status = a.ex.Status()
 	}
-	h.ended(v, status)
+	if stale {
+		h.ended(broken, 0)
+	} else {
+		h.ended(v, status)
+	}
 	w := Unread
 	switch v {
 	case answered:

@@ -479,7 +479,7 @@ func (h *hand) ask(p *Leg) Way {
 	h.last.took, h.last.node = h.last.ended.Sub(h.last.began), cmp.Or(p.NodeID(), h.last.node)
 	w, end := Split, relay.Complete
 	switch {
-	case err != nil && p.outOfTime():
+	case err != nil && p.tries.excused:
 		w, end = Late, relay.UpstreamFailed
 	case err != nil:
 		w, end = Broken, relay.UpstreamFailed

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net/http"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -40,10 +41,13 @@ type failure struct {
 // judge reports the end of an attempt to the node's health, and logs a failure. err is the failure;
 // nil means that the node has answered.
 func (l *Leg) judge(a *attempt, v verdict, err error) {
+	l.tries.excused = v == late && l.excuses(a, time.Now())
 	if v.blames() {
 		l.d.metrics.UpstreamErrors.WithLabelValues(a.member.node.ID, v.String()).Inc()
 		l.tries.cause = v.String()
-		defer l.tell(a, v, err)
+		if !l.tries.excused {
+			defer l.tell(a, v, err)
+		}
 	}
 	switch v {
 	case answered:
@@ -64,11 +68,39 @@ func (l *Leg) judge(a *attempt, v verdict, err error) {
 			l.tries.cause = nodeSetAside
 		}
 	case late:
-		if !l.outOfTime() {
+		if !l.tries.excused {
 			l.gaveUp(a, time.Now())
 			a.member.report(health.Timeout)
 		}
 	}
+}
+
+// hushed is the time for which a node owes an answer to every request until the requests' own
+// deadlines, which end its attempts, are no excuse any more.
+const hushed = 5 * time.Second
+
+// excuses says whether the client's deadline excuses the node of an attempt that it has ended. Half
+// of a deadline may be short for a prompt. It is no excuse for a node that has been silent since
+// before other attempts like this one.
+func (l *Leg) excuses(a *attempt, now time.Time) bool {
+	return l.Request.Expired() || l.tries.rushed && l.expired() && a.member.node.missed.since(a, now) < hushed
+}
+
+// missed are a node's attempts that a client's deadline has ended since its last sign of life.
+type missed struct {
+	mu    sync.Mutex
+	pulse time.Duration // the time of that sign
+	first time.Time     // when the first of these attempts was sent
+}
+
+// since adds a, and returns the time since the first of the attempts was sent.
+func (m *missed) since(a *attempt, now time.Time) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if at := a.member.node.pulse.At(); m.first.IsZero() || at != m.pulse {
+		m.pulse, m.first = at, a.sent
+	}
+	return now.Sub(m.first)
 }
 
 // report passes the outcome to the node's health. If the outcome sets the node aside, report counts
@@ -79,11 +111,9 @@ func (n *member) report(o health.Outcome) {
 	}
 }
 
-// tell logs a failed attempt, unless the node only reported that it is busy, or the client's own
-// deadline has ended the attempt.
+// tell logs a failed attempt, unless the node only reported that it is busy.
 func (l *Leg) tell(a *attempt, v verdict, err error) {
 	switch {
-	case v == late && l.outOfTime():
 	case err != nil:
 		l.complain(a.member, v.String(), err)
 	case a.ex == nil:

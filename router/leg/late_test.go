@@ -67,6 +67,30 @@ func TestLatePrefillNodes(t *testing.T) {
 	}
 }
 
+// TestExcusesEnd checks that the clients' deadlines excuse a node until it has owed answers for
+// long.
+func TestExcusesEnd(t *testing.T) {
+	d := divided(t, 1, 1)
+	n := d.current().nodes[d.current().snap.Nodes[0]]
+	began := time.Now()
+	missedAt := func(after time.Duration) time.Duration {
+		at := began.Add(after)
+		return n.missed.since(&attempt{member: &member{node: n}, sent: at}, at.Add(time.Second))
+	}
+	for _, after := range []time.Duration{0, time.Second, 3 * time.Second} {
+		if got := missedAt(after); got != after+time.Second || got >= hushed {
+			t.Errorf("owes answers for %v after %v", got, after)
+		}
+	}
+	if missedAt(4*time.Second) < hushed {
+		t.Error("the node is excused although it has owed answers for 5 s")
+	}
+	n.pulse.Beat(began.Add(time.Minute))
+	if got := missedAt(time.Hour); got != time.Second {
+		t.Errorf("owes answers for %v, a sign of life ago", got)
+	}
+}
+
 // TestALatePartnerCountsOnce checks that a P that proves too late after D has been picked is
 // counted as late and as nothing else.
 func TestALatePartnerCountsOnce(t *testing.T) {

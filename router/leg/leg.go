@@ -154,7 +154,9 @@ type tries struct {
 	stored bool      // the node of the response's id has been recorded
 	until  time.Time // the answer must have ended by then; zero: the model's limits hold alone
 	rushed bool      // until follows from the client's deadline
-	fits   time.Time // no node is asked whose first token is expected later; zero: any may be
+
+	excused bool      // the client's deadline has ended the last attempt, and that is no failure of the node
+	fits    time.Time // no node is asked whose first token is expected later; zero: any may be
 
 	span    *traces.Leg // of the leg; nil: the request is not recorded
 	refused string      // code of the router's own error; empty: none

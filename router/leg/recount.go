@@ -19,8 +19,8 @@ const maxRecounted = 256 << 10
 // node that has computed the prompt.
 func (l *Leg) Usage() usage.Counts {
 	u := l.Reading.Usage
-	if l.now != nil && l.now.split {
-		u.Cached, u.HasCached = l.hand.last.usage.Cached, l.hand.last.usage.HasCached
+	if cached, ok := l.found(); ok {
+		u.Cached, u.HasCached = cached, true
 	}
 	return u
 }

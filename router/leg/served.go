@@ -131,6 +131,7 @@ type nodeState struct {
 	// salt keeps requests from what the engine had cached before salt changed; 0: from nothing.
 	salt         atomic.Uint64
 	complaints   complaints
+	missed       missed
 	cachedCounts cachedCounts
 	slow         atomic.Pointer[slowness]    // nil: the log has said nothing about its speed
 	engines      map[kindKey]*predict.Engine // by the key of their kinds; the dispatcher's rebuilding guards it

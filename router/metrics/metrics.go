@@ -175,7 +175,7 @@ func newHandovers(s *metric.Set) *prometheus.CounterVec {
 	return s.Counter("cgn_router_handovers_total", "Requests for models with nodes that compute prompts for others, "+
 		"by what became of the prompt: split (another node computed it), or computed by the answering node because it "+
 		"is short, the request's form demands one node (form), most of it is cached there, that costs less (sooner), "+
-		"no other node pairs with it (unpaired), the other node is expected to take too long for the client's deadline "+
+		"no other node pairs with it (unpaired), the other node took or would take too long for the client's deadline "+
 		"(late), the answer is one token (over), or the hand-over failed: no other node could take it (no_node), the "+
 		"other node refused, gave no answer (broken) or none of use (garbled), or its blocks could not be read "+
 		"(unread).", "result")
