@@ -57,10 +57,11 @@ check-generate: ## whether generated files match their sources (needs protoc, an
 			echo "not what their sources make, with $$(clang --version | head -1); commit what make generate wrote:"; \
 			git --no-pager diff --stat -- $(GENERATED); exit 1; fi
 
+# The other simulations of perf/cluster have one goroutine.
 check-race: ## tests under the race detector (needs a C compiler)
 	@perf/tools.sh cc
 	CGO_ENABLED=1 $(GO) test -race -timeout 20m $$($(GO) list ./... | grep -v '/perf/cluster$$')
-	CGO_ENABLED=1 $(GO) test -race -timeout 20m -run '^TestJudgeStops$$' ./perf/cluster # other simulations have one goroutine
+	CGO_ENABLED=1 $(GO) test -race -timeout 20m -run '^TestJudgeStops$$' ./perf/cluster
 
 check-gpu: build-gpu ## the agent with NVML, beside a library built here that exports NVML's symbols (needs a C compiler)
 	$(CGO_NVML) $(GO) vet -tags nvml ./agent/gpu ./cmd/cgn-agent
