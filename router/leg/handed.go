@@ -18,22 +18,16 @@ func (l *Leg) handed(a *attempt, v verdict, err error) (end verdict, again bool)
 	if l.mayReadLate(a, v) {
 		l.resalt(a.member.node)
 	}
-	stale := v == broken && errors.Is(err, relay.ErrStale)
-	if stale {
-		v = lost // the parameters may be used up, but the node is probably well
-	}
-	h := l.hand
-	if v != answered && h.callOff() && (v == lost || v == failed500) {
-		v = unpaired // the node's failure follows from that of P
-	}
-	status := a.status
+	h, status := l.hand, a.status
 	if a.ex != nil {
 		status = a.ex.Status()
 	}
-	if stale {
-		h.ended(broken, 0)
-	} else {
-		h.ended(v, status)
+	h.ended(v, status)
+	if v == broken && errors.Is(err, relay.ErrStale) {
+		v = lost // the parameters may be used up, but the node is probably well
+	}
+	if v != answered && h.callOff() && (v == lost || v == failed500) {
+		v = unpaired // the node's failure follows from that of P
 	}
 	w := Unread
 	switch v {

@@ -429,8 +429,8 @@ func (l *Leg) choosePartner(a *attempt, now time.Time) bool {
 	h.data.ID = l.d.o.Random() >> 1
 	h.last = lastPrefill{began: now}
 	p := h.prefill
-	p.tries.until = now.Add(l.timeFor(now) / 2)
-	p.tries.rushed = l.timeFor(now) < l.model.limits.FirstByte
+	left := l.timeFor(now)
+	p.tries.until, p.tries.rushed = now.Add(left/2), left < l.model.limits.FirstByte
 	if !a.member.needy {
 		p.tries.fits = l.partEnd(now)
 	}
