@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"strconv"
@@ -31,12 +32,17 @@ type publisher struct {
 }
 
 // newPublishers binds the sockets of all data-parallel ranks. newPublishers returns nil publishers
-// for a nil form. If the system chooses the first rank's port, the next ports may be in use, so
-// that newPublishers has to try again.
+// for a nil form. Ports that the caller leaves open are chosen below those of outgoing connections:
+// among the latter, a busy machine has no two free ones in a row.
 func newPublishers(form *KVEvents, ranks int) (all []*publisher, err error) {
+	if form == nil || ranks == 1 {
+		return bindRanks(form, ranks)
+	}
 	for range portTries {
-		if all, err = bindRanks(form, ranks); err == nil || ranks == 1 {
-			return all, err
+		row := *form
+		row.Endpoint, row.ReplayEndpoint = inARow(form.Endpoint), inARow(form.ReplayEndpoint)
+		if all, err = bindRanks(&row, ranks); err == nil {
+			break
 		}
 	}
 	return all, err
@@ -44,6 +50,14 @@ func newPublishers(form *KVEvents, ranks int) (all []*publisher, err error) {
 
 // portTries bounds the tries to find as many free ports in a row as there are ranks.
 const portTries = 32
+
+// inARow puts a port in place of the port 0 of an endpoint.
+func inARow(endpoint string) string {
+	if at, open := strings.CutSuffix(endpoint, ":0"); open {
+		return fmt.Sprint(at, ":", 16_000+rand.IntN(16_000))
+	}
+	return endpoint
+}
 
 func bindRanks(form *KVEvents, ranks int) (all []*publisher, err error) {
 	for i := range ranks {
