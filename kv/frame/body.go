@@ -132,7 +132,7 @@ type Info struct {
 	Length uint32
 	CRC    uint32
 	Uses   uint32
-	Tiers  uint8 // bit set: 1 RAM, 2 SSD; 0: a miss
+	Tiers  uint8 // bit set: 1 RAM, 2 SSD, 4 another host (Find only); 0: a miss
 	Status Status
 }
 

@@ -49,6 +49,7 @@ const (
 	// text of a namespace whose blocks the client will get, for requests to other hosts; answered
 	// by an empty body
 	OpKnow  Op = 14
+	OpFind  Op = 15 // Stat for all hosts: Remote in an Info's tiers says that another host has the block
 	OpError Op = 255
 )
 
@@ -171,6 +172,7 @@ var requestLayouts = [256]layout{
 	OpGet:    {0, AddrSize, true},
 	OpTouch:  {0, AddrSize, true},
 	OpStat:   {0, AddrSize, true},
+	OpFind:   {0, AddrSize, true},
 	OpDelete: {0, AddrSize, true},
 	OpUnpin:  {0, AddrSize, true},
 	OpPin:    {8, AddrSize, true},
@@ -190,6 +192,7 @@ var answerLayouts = [256]layout{
 	OpGet:    {0, GrantSize, true},
 	OpRenew:  {0, 8, true},
 	OpStat:   {0, InfoSize, true},
+	OpFind:   {0, InfoSize, true},
 	OpStage:  {stagedSize, 0, true},
 	OpCommit: {InfoSize, 0, true},
 	OpDelete: {0, 1, true},
