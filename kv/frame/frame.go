@@ -70,6 +70,7 @@ const (
 	StatusExists     Status = 9  // with IfAbsent: the address has a block
 	StatusNotDurable Status = 10 // the block is not on disk; it may be in RAM
 	StatusPin        Status = 11 // a pin that would end more than 24 h from now
+	StatusNames      Status = 12 // not as many names as the namespace's objects have
 	StatusBadFrame   Status = 64 // truncated, too long, or with invalid fields
 	StatusVersion    Status = 65 // no common version
 	StatusUnknownOp  Status = 66
@@ -84,6 +85,7 @@ var statusTexts = map[Status]string{
 	StatusCorrupt: "wrong checksum", StatusClosed: "shutting down", StatusNamespace: "not a namespace",
 	StatusInternal: "internal error",
 	StatusExists:   "there is one already", StatusNotDurable: "not durable", StatusPin: "a pin ends within 24 h",
+	StatusNames:    "wrong number of names",
 	StatusBadFrame: "malformed frame", StatusVersion: "no common version", StatusUnknownOp: "unknown operation",
 	StatusDenied: "access denied", StatusBusy: "too many clients", StatusNoGreeting: "hello expected first",
 }
@@ -165,8 +167,8 @@ type layout struct {
 	known       bool
 }
 
-// requestLayouts are the layouts of requests. The entries of a Commit and of a Know are the bytes
-// of the namespace's text.
+// requestLayouts are the layouts of requests. The entries of a Know are the bytes of the namespace's
+// text. Those of a Commit are the same and the bytes of the names.
 var requestLayouts = [256]layout{
 	OpHello:  {helloSize, 0, true},
 	OpGet:    {0, AddrSize, true},
