@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cognitora/dataplane/internal/etcdserver"
 	"github.com/cognitora/dataplane/internal/pki"
@@ -19,28 +20,34 @@ import (
 type cache struct {
 	*program
 	id, resp, admin string
+	grpc, lease     string // sockets
 }
 
 // caches starts daemons that know each other by an etcd in this process. The daemons' certificates
 // are made as an operator makes them.
 func (s setup) caches(t *testing.T, ids ...string) (all []*cache) {
 	t.Helper()
-	certificates := filepath.Join(s.run, "pki")
+	folder := filepath.Join(s.run, t.Name())
+	certificates := filepath.Join(folder, "pki")
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	if out, err := exec.Command(filepath.Join(s.bin, "cgn-ctl"), "pki", "bootstrap", "--dir", certificates, "--role",
 		"kvcached").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	etcd, err := etcdserver.Start(filepath.Join(s.run, "etcd"), "127.0.0.1:0")
+	etcd, err := etcdserver.Start(filepath.Join(folder, "etcd"), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(etcd.Close)
 	files := pki.FilesIn(certificates, pki.KVCached)
 	for _, id := range ids {
-		c := &cache{id: id, resp: free(t), admin: "http://" + free(t)}
-		data := filepath.Join(s.run, "cache-"+id)
-		c.program = s.launch(t, "cache-"+id, nil, filepath.Join(s.bin, "cgn-kvcached"), "--data", data, "--sock",
-			filepath.Join(data, "kv.sock"),
+		data := filepath.Join(folder, id)
+		c := &cache{id: id, resp: free(t), admin: "http://" + free(t), grpc: filepath.Join(data, "kv.sock"),
+			lease: filepath.Join(data, "kv-lease.sock")}
+		c.program = s.launch(t, t.Name()+"-"+id, nil, filepath.Join(s.bin, "cgn-kvcached"), "--data", data, "--sock",
+			c.grpc,
 			"--ram", "256MiB", "--ssd", "0", "--resp", c.resp, "--quic", free(t), "--admin", strings.TrimPrefix(c.admin,
 				"http://"),
 			"--cache-id", id, "--etcd", "http://"+etcd.Endpoint(), "--fleet.lane", "quic",
@@ -94,13 +101,27 @@ func scrape(t *testing.T, url, name, label string) (total float64) {
 	return total
 }
 
-// onCache returns the flags of a server that keeps its blocks in a cache.
-func onCache(c *cache) []string {
-	connector, _ := json.Marshal(object{
-		"kv_connector": "KvcachedConnector", "kv_connector_module_path": "kvcached_connector", "kv_role": "kv_both",
-		"kv_load_failure_policy": "recompute", "kv_connector_extra_config": object{"address": c.resp, "revision": "1"},
+// connected returns the flags of a server with the connector of deploy/vllm and these settings.
+func connected(settings object) []string {
+	config, _ := json.Marshal(object{
+		"kv_connector": "KVCachedConnector", "kv_connector_module_path": "cognitora_kv.connector", "kv_role": "kv_both",
+		"kv_load_failure_policy": "recompute", "kv_connector_extra_config": settings,
 	})
-	return []string{"--enable-prompt-tokens-details", "--kv-transfer-config", string(connector)}
+	return []string{"--enable-prompt-tokens-details", "--kv-transfer-config", string(config)}
+}
+
+// TestVLLMPackage runs the package's own tests against a daemon.
+func TestVLLMPackage(t *testing.T) {
+	s := prepared(t, "vllm")
+	c := s.caches(t, "a")[0]
+	tests := exec.Command(os.Getenv("REALENGINE_PYTHON"), "-m", "unittest", "discover", "-s",
+		filepath.Join(filepath.Dir(s.bin), "deploy", "vllm", "tests"))
+	tests.Env = append(os.Environ(), "KV_LEASE="+c.lease, "KV_RESP="+c.resp)
+	out, err := tests.CombinedOutput()
+	t.Logf("%s", out)
+	if err != nil {
+		t.Error(err)
+	}
 }
 
 // asks sends a chat directly to one engine, without a router.
@@ -115,18 +136,17 @@ func (e *engine) asks(t *testing.T, text string) (said string, c counts) {
 	return a.text(), c
 }
 
-const (
-	blockTokens = 32 // as in vllmFlags
-	layers      = 2  // layers of the model
-)
+const blockTokens = 32 // as in vllmFlags
 
 // TestVLLMCache: a server on another host has computed blocks and put them in that host's cache.
-// The tested server does not compute these blocks again.
+// The tested server does not compute these blocks again. The first server reaches its cache by RESP
+// only.
 func TestVLLMCache(t *testing.T) {
 	s := prepared(t, "vllm")
 	caches := s.caches(t, "a", "b")
-	first := s.engine(t, "vllm-on-a", vllmFlags(s.model, onCache(caches[0])...)...)
-	second := s.engine(t, "vllm-on-b", vllmFlags(s.model, onCache(caches[1])...)...)
+	first := s.engine(t, "vllm-on-a", vllmFlags(s.model, connected(object{"socket": filepath.Join(s.run, "none"),
+		"resp": caches[0].resp})...)...)
+	second := s.engine(t, "vllm-on-b", vllmFlags(s.model, connected(object{"socket": caches[1].lease})...)...)
 	first.awaitReady(t)
 	second.awaitReady(t)
 	f := &fleet{caches[0], caches[1], first, second}
@@ -139,6 +159,19 @@ func TestVLLMCache(t *testing.T) {
 type fleet struct {
 	a, b          *cache
 	first, second *engine
+}
+
+// settled waits until the cache has taken all blocks that its server saves behind its answers.
+func (c *cache) settled(t *testing.T) {
+	t.Helper()
+	was := -1.0
+	within(t, soon, "blocks are saved", func() bool {
+		time.Sleep(100 * time.Millisecond)
+		now := c.metric(t, "ram_blocks")
+		same := now == was
+		was = now
+		return same
+	})
 }
 
 // source returns how many prompt tokens the engine reports to have from this source.
@@ -154,6 +187,7 @@ func (f *fleet) loads(t *testing.T) {
 	for i := range prompts {
 		text := prose(fmt.Sprint("kept ", i), 1200)
 		want, cold := f.first.asks(t, text)
+		f.a.settled(t)
 		computed, external, pulled := f.second.source(t, "local_compute"), f.second.source(t, "external_kv_transfer"),
 			f.b.metric(t, "fleet_pulled_total")
 		got, warm := f.second.asks(t, text)
@@ -168,7 +202,7 @@ func (f *fleet) loads(t *testing.T) {
 			t.Errorf("the first server said %q (%+v), the second %q (%+v)", want, cold, got, warm)
 		}
 		if warm.cached != blocks*blockTokens || external != warm.cached || computed != warm.prompt-warm.cached ||
-			pulled != float64(blocks*layers) {
+			pulled != float64(blocks) {
 			t.Errorf("%d whole blocks: %+v", blocks, warm)
 		}
 		loaded += external
@@ -192,6 +226,8 @@ func (f *fleet) grows(t *testing.T) {
 	for turn := range 4 {
 		e := []*engine{f.first, f.second}[turn%2]
 		said, c := e.asks(t, text)
+		f.a.settled(t)
+		f.b.settled(t)
 		if blocks := before / blockTokens; c.cached < (blocks-1)*blockTokens {
 			t.Errorf("turn %d: %d of %d tokens were cached, the turn before had %d", turn+1, c.cached, c.prompt, before)
 		}

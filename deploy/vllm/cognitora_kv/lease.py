@@ -169,11 +169,13 @@ class Lease:
                 raise OSError(f"a get ended with status {status}")
             grants = [GRANT.unpack_from(body, i * GRANT.size) for i in range(len(digests))]
             held = [g for g in grants if g[5] & 0xFF == OK]
-            arena = self.arena
-            yield [arena[g[2] : g[2] + g[3]] if g[5] & 0xFF == OK else None for g in grants]
-            late = any(g[1] <= time.monotonic_ns() for g in held)
-            if held:
-                self.send([(RELEASE, len(held), b"".join(struct.pack("<Q", g[0]) for g in held))])
+            arena, late = self.arena, False
+            try:
+                yield [arena[g[2] : g[2] + g[3]] if g[5] & 0xFF == OK else None for g in grants]
+                late = any(g[1] <= time.monotonic_ns() for g in held)
+            finally:
+                if held:
+                    self.send([(RELEASE, len(held), b"".join(struct.pack("<Q", g[0]) for g in held))])
         if late:
             raise Expired("the lease ended before the blocks were read")
 

@@ -59,7 +59,7 @@ class Names(unittest.TestCase):
                     inner = c["digests"][last - size // TOKENS : last - 1]
                     self.assertEqual(names.hex(), "".join(d[:16] for d in inner))
                     checked += 1
-        self.assertGreater(checked, 3)
+        self.assertGreater(checked, 2)
 
     def test_a_chain_grows_as_it_would_at_once(self):
         at_once, grown, tokens = chain("", 9), Chain(seed("m"), 32), list(range(9 * 32))
@@ -70,14 +70,14 @@ class Names(unittest.TestCase):
         self.assertEqual(grown.parent(3), grown.digests[2])
 
     def test_namespaces(self):
-        for n in json.loads((ROOT / "kv/block/testdata/addresses.json").read_text())["namespaces"]:
-            f = n["fields"]
+        for n in json.loads((ROOT / "kv/block/testdata/addresses.json").read_text())["Namespaces"]:
+            f = n["Fields"]
             if f.get("Space"):
                 continue
             made = namespace.text(f["Model"], f["Revision"], f["DType"], f["Layout"], f["Tokens"],
                                   (f["TP"], f.get("TPRank", 0)), (f["PP"], f.get("PPRank", 0)), f.get("Tenant", ""))
-            self.assertEqual(made, n["text"])
-            self.assertEqual(model_id(made).hex(), n["id"])
+            self.assertEqual(made, n["Text"])
+            self.assertEqual(model_id(made).hex(), n["ID"])
         with self.assertRaisesRegex(ValueError, "shorten"):
             namespace.text("m" * 512, "r", "d", "l", 32)
 
@@ -117,13 +117,13 @@ class Stores(unittest.TestCase):
         for kind in KINDS:
             with self.subTest(kind):
                 s, made = store(kind), chain(kind, 600)
-                contents = [struct.pack("<I", i) * (1 + i % 3) for i in range(599)] + [b"z" * 300_000]
+                contents = [struct.pack("<I", i) * (1 + i % 3) for i in range(599)] + [b"z" * 70_000]
                 self.assertEqual(s.find(SPACE, made.digests[:3]), [False] * 3)
                 self.assertEqual(self.keep(s, made, contents), 600)
                 self.assertEqual(self.keep(s, made, contents[:2]), 2, "again")
                 self.assertEqual(s.find(SPACE, made.digests), [True] * 600)
                 self.assertEqual(s.find(SPACE + "other", made.digests[:1]), [False])
-                n = s.at_once(300_000)
+                n = s.at_once(70_000)
                 for at in range(0, 600, n):
                     with s.get(SPACE, made.digests[at : at + n]) as pieces:
                         self.assertEqual([bytes(p) for p in pieces], contents[at : at + n])
