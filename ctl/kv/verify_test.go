@@ -162,6 +162,7 @@ func TestKVVerifyOfADamagedCheckpointCopy(t *testing.T) {
 		Key: []byte("k")}, []byte("v"), true); err != nil {
 		t.Fatal(err)
 	}
+	<-tier.Ready() // a Close before it writes no checkpoint
 	if err := tier.Close(); err != nil {
 		t.Fatal(err)
 	}
