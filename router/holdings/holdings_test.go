@@ -40,7 +40,7 @@ func startDaemon(t *testing.T, path string) *daemon {
 		if c.Tier == store.SSD {
 			tier = residency.Disk
 		}
-		d.residency.Apply(&residency.Change{Addr: c.Addr, Namespace: c.Namespace, Parent: c.Parent, Tier: tier,
+		d.residency.Apply(&residency.Change{Addr: c.Addr, Namespace: c.Namespace, Parent: c.Parent, Tier: tier, Names: block.ParseNames(c.Attr),
 			Present: c.Present})
 	}})
 	if err != nil {
