@@ -103,6 +103,9 @@ type Chunk struct {
 	Blocks []byte     // names of its blocks of 16 tokens in their order, block.NameBytes each
 }
 
+// MaxTold bounds the chunks that are told at once.
+const MaxTold = 2048
+
 // MaxTokens is the largest number of tokens in a chunk that counts.
 const MaxTokens = (block.MaxNames + 1) * block.Tokens
 
