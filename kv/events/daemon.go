@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kv/lmcache"
 	"github.com/cognitora/dataplane/kv/residency"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
@@ -79,6 +80,22 @@ func (d *Daemon) Report(r *residency.Report) error {
 		return fmt.Errorf("%w: %v", residency.ErrStale, err)
 	}
 	return err
+}
+
+// TellChunks calls Kv.TellChunks. All chunks have the same number of blocks.
+func (d *Daemon) TellChunks(s *lmcache.Source, all []lmcache.Chunk) (taken int, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), reportTime)
+	defer cancel()
+	q := &pb.TellChunksRequest{Keys: s.Keys, Model: s.Model, Dtype: s.DType, World: s.World, Layers: s.Layers,
+		Halves: s.Halves, First: uint64(s.First), Served: s.Served, Revision: s.Revision}
+	for i := range all {
+		c := &all[i]
+		q.Blocks = uint32(len(c.Blocks) / block.NameBytes)
+		q.Names, q.Parents = append(q.Names, uint64(c.Name)), append(q.Parents, c.Parent[:]...)
+		q.Digests = append(q.Digests, c.Blocks...)
+	}
+	r, err := d.client.TellChunks(ctx, q)
+	return int(r.GetTaken()), err
 }
 
 // bytesOf returns consecutive digests as bytes, without a copy.
