@@ -25,7 +25,13 @@ type cache struct {
 
 // caches starts daemons that know each other by an etcd in this process. The daemons' certificates
 // are made as an operator makes them.
-func (s setup) caches(t *testing.T, ids ...string) (all []*cache) {
+func (s setup) caches(t *testing.T, ids ...string) []*cache {
+	t.Helper()
+	return s.cachesOf(t, "256MiB", ids...)
+}
+
+// cachesOf is caches with a size of RAM.
+func (s setup) cachesOf(t *testing.T, ram string, ids ...string) (all []*cache) {
 	t.Helper()
 	folder := filepath.Join(s.run, t.Name())
 	certificates := filepath.Join(folder, "pki")
@@ -48,7 +54,7 @@ func (s setup) caches(t *testing.T, ids ...string) (all []*cache) {
 			lease: filepath.Join(data, "kv-lease.sock")}
 		c.program = s.launch(t, t.Name()+"-"+id, nil, filepath.Join(s.bin, "cgn-kvcached"), "--data", data, "--sock",
 			c.grpc,
-			"--ram", "256MiB", "--ssd", "0", "--resp", c.resp, "--quic", free(t), "--admin", strings.TrimPrefix(c.admin,
+			"--ram", ram, "--ssd", "0", "--resp", c.resp, "--quic", free(t), "--admin", strings.TrimPrefix(c.admin,
 				"http://"),
 			"--cache-id", id, "--etcd", "http://"+etcd.Endpoint(), "--fleet.lane", "quic",
 			"--tls.ca", files.CA, "--tls.cert", files.Cert, "--tls.key", files.Key)
