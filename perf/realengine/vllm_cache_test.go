@@ -130,11 +130,92 @@ func TestVLLMPackage(t *testing.T) {
 	}
 }
 
+// TestVLLMFaults: no server uses blocks of another revision, data type, adapter or salt, and none
+// fails if blocks are gone between their lookup and their use.
+func TestVLLMFaults(t *testing.T) {
+	s := prepared(t, "vllm")
+	c := s.caches(t, "a")[0]
+	adapters := filepath.Join(filepath.Dir(s.model), "adapters")
+	lora := []string{"--enable-lora", "--max-lora-rank", "8", "--lora-modules", "sql=" + filepath.Join(adapters, "sql"),
+		"chat=" + filepath.Join(adapters, "chat")}
+	with := func(id string, settings object, more ...string) *engine {
+		settings["socket"] = c.lease
+		return s.engine(t, id, vllmFlags(s.model, append(connected(settings), more...)...)...)
+	}
+	writer := with("vllm-writes", object{}, lora...)
+	writer.awaitReady(t)
+	text := prose("planted", 1200)
+	of := func(model, salt string) object {
+		body := object{"model": model, "max_tokens": 24}
+		if salt != "" {
+			body["cache_salt"] = salt
+		}
+		return body
+	}
+	said := map[string]string{}
+	for _, as := range []string{model, "sql", "chat"} {
+		var first counts
+		said[as], first = writer.asksAs(t, text, of(as, ""))
+		if first.cached != 0 {
+			t.Errorf("%s: %d tokens were cached at first", as, first.cached)
+		}
+	}
+	if _, salted := writer.asksAs(t, text, of(model, "tenant")); salted.cached != 0 {
+		t.Errorf("%d tokens were cached for a salt", salted.cached)
+	}
+	c.settled(t)
+	writer.stop(t)
+	for name, other := range map[string]*engine{
+		"revision": with("vllm-revision", object{"revision": "another"}),
+		"dtype":    with("vllm-dtype", object{}, "--dtype", "bfloat16"),
+	} {
+		other.awaitReady(t)
+		if _, got := other.asks(t, text); got.cached != 0 {
+			t.Errorf("another %s: %d tokens were loaded", name, got.cached)
+		}
+		other.stop(t)
+	}
+	reader := with("vllm-reads", object{}, lora...)
+	reader.awaitReady(t)
+	for as, want := range said {
+		if got, n := reader.asksAs(t, text, of(as, "")); n.cached != (n.prompt-1)/blockTokens*blockTokens || got != want {
+			t.Errorf("%s: %d of %d tokens were loaded; %q, not %q", as, n.cached, n.prompt, got, want)
+		}
+	}
+	for salt, loads := range map[string]bool{"tenant": true, "other": false} {
+		if _, n := reader.asksAs(t, text, of(model, salt)); (n.cached > 0) != loads {
+			t.Errorf("salt %s: %d tokens were loaded", salt, n.cached)
+		}
+	}
+	reader.stop(t)
+	flags := connected(object{"socket": c.lease})
+	for i := range flags {
+		flags[i] = strings.NewReplacer(`"KVCachedConnector"`, `"FaultyConnector"`, "cognitora_kv.connector",
+			"faulty_connector").Replace(flags[i])
+	}
+	faulty := s.engine(t, "vllm-faulty", vllmFlags(s.model, flags...)...)
+	faulty.awaitReady(t)
+	for range 2 {
+		if got, _ := faulty.asks(t, text); got != said[model] {
+			t.Errorf("with blocks that vanish: %q, not %q", got, said[model])
+		}
+	}
+	if n := faulty.source(t, "local_compute"); n == 0 {
+		t.Error("nothing was computed")
+	}
+}
+
 // asks sends a chat directly to one engine, without a router.
 func (e *engine) asks(t *testing.T, text string) (said string, c counts) {
 	t.Helper()
+	return e.asksAs(t, text, object{"max_tokens": 24})
+}
+
+// asksAs is asks with these members of the request.
+func (e *engine) asksAs(t *testing.T, text string, more object) (said string, c counts) {
+	t.Helper()
 	w := &site{owner: t, url: e.url(), client: http.DefaultClient}
-	a := w.must(t, "/v1/chat/completions", chatBody(user(text), object{"max_tokens": 24}))
+	a := w.must(t, "/v1/chat/completions", chatBody(user(text), more))
 	c, ok := a.counts()
 	if !ok || c.cached < 0 || a.text() == "" {
 		t.Fatalf("no text or no cached-token count: %v", a)
