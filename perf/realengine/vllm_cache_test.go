@@ -205,6 +205,39 @@ func TestVLLMFaults(t *testing.T) {
 	}
 }
 
+// TestVLLMTensorParallel: two tensor-parallel ranks store and load their own parts of each block. An
+// engine with one rank loads none of them.
+func TestVLLMTensorParallel(t *testing.T) {
+	s := prepared(t, "vllm")
+	c := s.caches(t, "a")[0]
+	flags := append(vllmFlags(s.model, connected(object{"socket": c.lease})...), "--tensor-parallel-size", "2",
+		"--distributed-executor-backend", "mp")
+	text := prose("two ranks", 1200)
+	var said [2]string
+	for i := range said {
+		e := s.engine(t, fmt.Sprint("vllm-tp-", i), flags...)
+		e.awaitReady(t)
+		var n counts
+		said[i], n = e.asks(t, text)
+		if want := i * (n.prompt - 1) / blockTokens * blockTokens; n.cached != want {
+			t.Errorf("start %d: %d of %d tokens were loaded, not %d", i+1, n.cached, n.prompt, want)
+		}
+		c.settled(t)
+		if blocks := c.metric(t, "ram_blocks"); blocks < float64(2*(n.prompt/blockTokens)) || int(blocks)%2 != 0 {
+			t.Errorf("%.0f objects for %d tokens", blocks, n.prompt)
+		}
+		e.stop(t)
+	}
+	if said[0] != said[1] {
+		t.Errorf("%q, then %q", said[0], said[1])
+	}
+	one := s.engine(t, "vllm-tp-none", vllmFlags(s.model, connected(object{"socket": c.lease})...)...)
+	one.awaitReady(t)
+	if _, n := one.asks(t, text); n.cached != 0 {
+		t.Errorf("one rank loaded %d tokens", n.cached)
+	}
+}
+
 // asks sends a chat directly to one engine, without a router.
 func (e *engine) asks(t *testing.T, text string) (said string, c counts) {
 	t.Helper()
