@@ -41,7 +41,7 @@ func (x *Index) set(h *holder, n *news) {
 // tell tells watchers the present state of a holder's block.
 func (x *Index) tell(h *holder, e *entry) {
 	x.ring.add(h.Number, e)
-	if h == x.own {
+	if h == x.own && len(x.namespaces.families) > 0 {
 		x.tellFirst(e)
 	}
 }
