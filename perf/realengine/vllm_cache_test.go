@@ -178,7 +178,8 @@ func TestVLLMFaults(t *testing.T) {
 	reader := with("vllm-reads", object{}, lora...)
 	reader.awaitReady(t)
 	for as, want := range said {
-		if got, n := reader.asksAs(t, text, of(as, "")); n.cached != (n.prompt-1)/blockTokens*blockTokens || got != want {
+		got, n := reader.asksAs(t, text, of(as, ""))
+		if n.cached != (n.prompt-1)/blockTokens*blockTokens || got != want {
 			t.Errorf("%s: %d of %d tokens were loaded; %q, not %q", as, n.cached, n.prompt, got, want)
 		}
 	}
@@ -188,6 +189,12 @@ func TestVLLMFaults(t *testing.T) {
 		}
 	}
 	reader.stop(t)
+	s.vanishing(t, c, text, said[model])
+}
+
+// vanishing: half of the blocks that a server has found are gone when it loads them.
+func (s setup) vanishing(t *testing.T, c *cache, text, want string) {
+	t.Helper()
 	flags := connected(object{"socket": c.lease})
 	for i := range flags {
 		flags[i] = strings.NewReplacer(`"KVCachedConnector"`, `"FaultyConnector"`, "cognitora_kv.connector",
@@ -196,8 +203,8 @@ func TestVLLMFaults(t *testing.T) {
 	faulty := s.engine(t, "vllm-faulty", vllmFlags(s.model, flags...)...)
 	faulty.awaitReady(t)
 	for range 2 {
-		if got, _ := faulty.asks(t, text); got != said[model] {
-			t.Errorf("with blocks that vanish: %q, not %q", got, said[model])
+		if got, _ := faulty.asks(t, text); got != want {
+			t.Errorf("with blocks that vanish: %q, not %q", got, want)
 		}
 	}
 	if n := faulty.source(t, "local_compute"); n == 0 {
@@ -205,8 +212,8 @@ func TestVLLMFaults(t *testing.T) {
 	}
 }
 
-// TestVLLMTensorParallel: two tensor-parallel ranks store and load their own parts of each block. An
-// engine with one rank loads none of them.
+// TestVLLMTensorParallel: two tensor-parallel ranks store and load their own parts of each block.
+// An engine with one rank loads none of them.
 func TestVLLMTensorParallel(t *testing.T) {
 	s := prepared(t, "vllm")
 	c := s.caches(t, "a")[0]

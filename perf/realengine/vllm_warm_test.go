@@ -100,8 +100,8 @@ func (s setup) talk(t *testing.T, name string, caches []*cache) (r talk) {
 	return r
 }
 
-// copied is a round of compare_lmcache.py. Each has seconds of wall time, of the engine's process and
-// of the daemon.
+// copied is a round of compare_lmcache.py. Each has seconds of wall time, of the engine's process
+// and of the daemon.
 type copied struct {
 	OurSave   [3]float64 `json:"ours_save"`
 	OurLoad   [3]float64 `json:"ours_load"`

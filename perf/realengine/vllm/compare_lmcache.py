@@ -1,11 +1,12 @@
-"""Copies of KV blocks between torch tensors and one cgn-kvcached: by the connector of deploy/vllm over
-the lease socket, by LMCache over redis://, and a copy from tensor to tensor beside them.
+"""Copies of KV blocks between torch tensors and one cgn-kvcached: by the connector of deploy/vllm
+over the lease socket, by LMCache over redis://, and a copy from tensor to tensor beside them.
 
   PYTHONPATH=deploy/vllm python compare_lmcache.py LEASE_SOCKET RESP_HOST:PORT DAEMON_PID ROUNDS
 
 The daemon's RAM must hold 2 GiB for each round and 1 GiB more.
 
-Prints a line of JSON for each round: seconds of wall time, of this process's CPU and of the daemon's CPU.
+Prints a line of JSON for each round: seconds of wall time, of this process's CPU and of the
+daemon's CPU.
 """
 import asyncio
 import json
@@ -59,7 +60,7 @@ class Ours:
 
 
 class LMCache:
-    """LMCache's own connector, with the copies between chunks and blocks that its engine side makes."""
+    """LMCache's own connector, with the copies between chunks and blocks of its engine side."""
 
     def __init__(self, address, source, target):
         from lmcache.utils import CacheEngineKey
@@ -122,7 +123,7 @@ class LMCache:
 
 
 def touch(address, size):
-    """Fills the daemon's memory once and empties it, because the kernel provides pages at their first use."""
+    """Fills the daemon's memory and empties it: the kernel provides pages at their first use."""
     resp, value = Resp(address, 60), bytes(32 << 20)
     for i in range(size // len(value)):
         resp.ask([[b"SET", b"touch-%d" % i, value]])
