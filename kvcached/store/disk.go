@@ -77,7 +77,8 @@ func (s *Store) droppedByDisk(a block.Addr) {
 // cameToDisk reports that SSD has the block of a record. The caller holds the lock.
 func (s *Store) cameToDisk(r *ssd.Record) {
 	if s.o.Changed != nil {
-		s.o.Changed(Change{Addr: r.Addr, Namespace: r.Namespace, Parent: r.Parent, Attr: r.Attr, Tier: SSD, Present: true})
+		s.o.Changed(Change{Addr: r.Addr, Namespace: r.Namespace, Parent: r.Parent, Attr: r.Attr, Tier: SSD,
+			Present: true})
 	}
 }
 
@@ -136,7 +137,8 @@ func (s *Store) announceOne(i *ssd.Info) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !o.lost {
-		s.o.Changed(Change{Addr: i.Addr, Namespace: i.Namespace, Parent: i.Parent, Attr: i.Attr, Tier: SSD, Present: true})
+		s.o.Changed(Change{Addr: i.Addr, Namespace: i.Namespace, Parent: i.Parent, Attr: i.Attr, Tier: SSD,
+			Present: true})
 	}
 }
 
