@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -21,10 +22,12 @@ import (
 // reportTime is the longest time of a report to a daemon.
 const reportTime = 5 * time.Second
 
-// Daemon is a Sink for the cgn-kvcached of this host. One goroutine at a time reports.
+// Daemon is a Sink and a ChunkSink for the cgn-kvcached of this host. Reports wait for each other.
 type Daemon struct {
-	conn    *grpc.ClientConn
-	client  pb.KvClient
+	conn   *grpc.ClientConn
+	client pb.KvClient
+
+	mu      sync.Mutex // held during a report
 	request pb.ReportRequest
 	events  []pb.ReportEvent
 }
@@ -57,6 +60,8 @@ var kinds = [...]pb.ReportEvent_Kind{
 func (d *Daemon) Report(r *residency.Report) error {
 	ctx, cancel := context.WithTimeout(context.Background(), reportTime)
 	defer cancel()
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	q := &d.request
 	q.Engine, q.Epoch, q.Number, q.Fresh, q.Gone, q.Events = r.Engine, r.Epoch, r.Number, r.Fresh, r.Gone, q.Events[:0]
 	if len(d.events) < len(r.Events) {

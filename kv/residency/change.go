@@ -41,7 +41,7 @@ func (x *Index) set(h *holder, n *news) {
 // tell tells watchers the present state of a holder's block.
 func (x *Index) tell(h *holder, e *entry) {
 	x.ring.add(h.Number, e)
-	if h == x.own {
+	if h == x.own && len(x.namespaces.families) > 0 {
 		x.tellFirst(e)
 	}
 }
@@ -83,9 +83,9 @@ func (x *Index) adopt(n *news) {
 	}
 }
 
-// follow gives a block without a known parent its parent, and so another place. Watchers know a block
-// by its place, so they are told first that it is gone from the old one. The caller tells the new
-// one.
+// follow gives a block without a known parent its parent, and so another place. Watchers know a
+// block by its place, so they are told first that it is gone from the old one. The caller tells the
+// new one.
 func (x *Index) follow(h *holder, slot uint32, parent uint64) {
 	e := h.at(slot)
 	if e.position != 0 {

@@ -16,7 +16,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // spaceOf returns the namespace of a model with one rank.
 func spaceOf(model string) string { return ranksOf(model, 16, 1, 1)[0] }
 
-// ranksOf returns the namespaces of a model's ranks, rank 0 first. Its objects have the given tokens.
+// ranksOf returns the namespaces of a model's ranks, rank 0 first. Its objects have the given
+// tokens.
 func ranksOf(model string, tokens, tp, pp uint32) (ranks []string) {
 	n := block.Namespace{Model: model, Revision: "r", DType: "bf16", Layout: "l", Tokens: tokens, TP: tp, PP: pp}
 	for n.PPRank = range pp {

@@ -320,10 +320,11 @@ func TestObjectsConverge(t *testing.T) {
 		}
 		for k := range m.blocks { // everything goes
 			if k.engine == "" {
-				m.x.Apply(&Change{Addr: block.Addr{Digest: m.digest(k.digest), Model: block.IDOf(k.space), Layer: k.layer},
-					Namespace: k.space, Tier: Host})
-				m.x.Apply(&Change{Addr: block.Addr{Digest: m.digest(k.digest), Model: block.IDOf(k.space), Layer: k.layer},
-					Namespace: k.space, Tier: Disk})
+				gone := Change{Addr: block.Addr{Digest: m.digest(k.digest), Model: block.IDOf(k.space), Layer: k.layer},
+					Namespace: k.space}
+				for _, gone.Tier = range []Tiers{Host, Disk} {
+					m.x.Apply(&gone)
+				}
 			}
 		}
 		if st := m.x.Stats(); st.OwnBlocks != 0 || m.x.own.shared != nil {

@@ -6,14 +6,14 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// An object of the daemon's tiers stands for several blocks if its namespace has more than 16 tokens
-// per object. Its last block has the object's address, and the other blocks have the names that come
-// with it. All are entries, linked by their parents. Objects of prompts with a common beginning share
-// their first blocks, so each block counts the objects that hold it, by tier.
+// An object of the daemon's tiers stands for several blocks if its namespace has more than 16
+// tokens per object. Its last block has the object's address, and the other blocks have the names
+// that come with it. All are entries, linked by their parents. Objects of prompts with a common
+// beginning share their first blocks, so each block counts the objects that hold it, by tier.
 //
-// The names are not at hand when an object leaves a tier. The parents lead from its last block to the
-// others, because a parent never changes while a block has an entry. An object whose names contradict
-// the parents of known blocks is left out.
+// The names are not at hand when an object leaves a tier. The parents lead from its last block to
+// the others, because a parent never changes while a block has an entry. An object whose names
+// contradict the parents of known blocks is left out.
 
 // objectTiers are the tiers in which objects lie, in the order of the bits and counts below.
 var objectTiers = [...]Tiers{Host, Disk}
@@ -53,8 +53,8 @@ func (h *holder) shares(slot uint32) shares {
 }
 
 // setObject applies news of an object. An object without as many names as it has further blocks is
-// left out, unless the object lies in the other tier with names. An object for whose blocks there is
-// no room is left out, too.
+// left out, unless the object lies in the other tier with names. An object for whose blocks there
+// is no room is left out, too.
 func (x *Index) setObject(n *news, names []byte, blocks int) {
 	tier, present := 0, n.add != 0
 	if (n.add|n.remove)&Disk != 0 {
@@ -134,8 +134,8 @@ func (x *Index) enterObject(n *news, names []byte, blocks, tier int) {
 	}
 }
 
-// hold adds an object to those of a block in a tier, or takes it away. The object ends with the block
-// or has it before its last one. A block without objects is dropped.
+// hold adds an object to those of a block in a tier, or takes it away. The object ends with the
+// block or has it before its last one. A block without objects is dropped.
 func (x *Index) hold(slot uint32, tier int, add, ends bool) {
 	h := x.own
 	e, s := h.at(slot), h.shares(slot)

@@ -33,7 +33,8 @@ func TestObject(t *testing.T) {
 		have := told(t, x, false)
 		for i, tiers := range blocks {
 			b := have[at{"", space, block.LayerAll, block.NameOf(&chain[i])}]
-			if b.Tiers != tiers || tiers != 0 && (int(b.Position) != i+1 || b.Leader != prefixOf(chain[i-i%GroupBlocks])) {
+			if b.Tiers != tiers || tiers != 0 && (int(b.Position) != i+1 ||
+				b.Leader != prefixOf(chain[i-i%GroupBlocks])) {
 				t.Errorf("%s: block %d is %+v, want it in %b", step, i, b, tiers)
 			}
 		}
@@ -43,7 +44,8 @@ func TestObject(t *testing.T) {
 	}
 	x.Apply(object(space, other, 16, 19, Host, true, true))
 	x.Apply(object(space, chain, 16, 19, Disk, true, true))
-	expect("all there", map[int]Tiers{0: Host, 3: Host, 4: Host, 15: Host, 16: Host | Disk, 18: Host | Disk, 19: Host | Disk})
+	expect("all there", map[int]Tiers{0: Host, 3: Host, 4: Host, 15: Host, 16: Host | Disk, 18: Host | Disk,
+		19: Host | Disk})
 	x.Apply(object(space, chain, 16, 19, Host, false, false))
 	expect("evicted", map[int]Tiers{15: Host, 16: Host | Disk, 17: Host | Disk, 18: Disk, 19: Disk})
 	x.Apply(object(space, chain, 16, 19, Disk, false, false))
@@ -168,8 +170,8 @@ func TestRanks(t *testing.T) {
 	}
 }
 
-// TestTooManyRanks checks that an engine's own blocks count whatever its ranks, and the daemon's only
-// up to MaxRanks.
+// TestTooManyRanks checks that an engine's own blocks count whatever its ranks, and the daemon's
+// only up to MaxRanks.
 func TestTooManyRanks(t *testing.T) {
 	x, chain := New(Options{}), chainOf("p", 2)
 	ranks := ranksOf("m", 16, 5, 13)
@@ -178,7 +180,8 @@ func TestTooManyRanks(t *testing.T) {
 	}
 	must(t, x.Report(&Report{Engine: "e", Epoch: 1, Fresh: true, Events: []Event{{Kind: Stored, Namespace: ranks[0],
 		Tier: Device, Digests: chain}}}))
-	if got := told(t, x, false); len(got) != 2 || got[at{"e", ranks[0], block.LayerAll, block.NameOf(&chain[0])}].Tiers != Device {
+	engines := at{"e", ranks[0], block.LayerAll, block.NameOf(&chain[0])}
+	if got := told(t, x, false); len(got) != 2 || got[engines].Tiers != Device {
 		t.Errorf("%v", got)
 	}
 	if len(x.namespaces.families) != 0 || len(told(t, x, true)) != len(ranks)+2 {
@@ -253,9 +256,9 @@ func TestRankComesBackElsewhere(t *testing.T) {
 	}
 }
 
-// TestParentComesLater gives a block that counted as the first of a chain a parent that nobody knows.
-// The block's place is then unknown, and so is its leader. Watchers learn that it has left its old
-// place.
+// TestParentComesLater gives a block that counted as the first of a chain a parent that nobody
+// knows. The block's place is then unknown, and so is its leader. Watchers learn that it has left
+// its old place.
 func TestParentComesLater(t *testing.T) {
 	x, space, chain := New(Options{}), spaceOf("m"), chainOf("p", 3)
 	first := change(space, chain, 2, Host, true)
@@ -268,16 +271,18 @@ func TestParentComesLater(t *testing.T) {
 	x.Apply(change(space, chain, 2, Disk, true))
 	var b Batch
 	m.read(t, w, &b)
-	if k := b.Blocks; len(k) != 2 || k[0].Position != 1 || k[0].Tiers != 0 || k[1].Position != 0 || k[1].Tiers != Host|Disk {
+	if k := b.Blocks; len(k) != 2 || k[0].Position != 1 || k[0].Tiers != 0 || k[1].Position != 0 ||
+		k[1].Tiers != Host|Disk {
 		t.Errorf("told %+v", k)
 	}
-	if b := told(t, x, false)[at{"", space, block.LayerAll, block.NameOf(&chain[2])}]; b.Position != 0 || b.Leader != 0 {
+	key := at{"", space, block.LayerAll, block.NameOf(&chain[2])}
+	if b := told(t, x, false)[key]; b.Position != 0 || b.Leader != 0 {
 		t.Errorf("%+v", b)
 	}
 	for i := range chain {
 		x.Apply(change(space, chain, i, Host, true))
 	}
-	if b := told(t, x, false)[at{"", space, block.LayerAll, block.NameOf(&chain[2])}]; b.Position != 3 {
+	if b := told(t, x, false)[key]; b.Position != 3 {
 		t.Errorf("%+v", b)
 	}
 }

@@ -2,8 +2,8 @@ package residency
 
 import "github.com/cognitora/dataplane/kv/block"
 
-// MaxRanks bounds the tensor- times pipeline-parallel ranks of an engine whose blocks in the daemon's
-// tiers count for routers.
+// MaxRanks bounds the tensor- times pipeline-parallel ranks of an engine whose blocks in the
+// daemon's tiers count for routers.
 const MaxRanks = 64
 
 // family holds the namespaces that differ only by rank. Each rank has a part of every block.
@@ -42,8 +42,8 @@ func (n *namespaces) leaveFamily(s *namespace) {
 }
 
 // common returns the tiers in which all ranks of a family but one have a block of the daemon's
-// tiers: Host if it is in RAM everywhere, Disk if it is on SSD everywhere, and Disk also if it is in
-// either everywhere and not in RAM everywhere. A rank of -1 leaves no rank out.
+// tiers: Host if it is in RAM everywhere, Disk if it is on SSD everywhere, and Disk also if it is
+// in either everywhere and not in RAM everywhere. A rank of -1 leaves no rank out.
 func (x *Index) common(e *entry, f *family, but int) Tiers {
 	all := Host | Disk
 	for rank, ns := range f.spaces {

@@ -29,9 +29,9 @@
 // # Objects
 //
 // An object of the daemon's tiers stands for one block, or for several if its namespace has more
-// than 16 tokens per object. Such an object carries the names of the blocks before its last one, and
-// counts as all its blocks (objects.go). An object of a namespace with several ranks is a part of its
-// blocks. A block counts for routers if every rank has it (ranks.go).
+// than 16 tokens per object. Such an object carries the names of the blocks before its last one,
+// and counts as all its blocks (objects.go). An object of a namespace with several ranks is a part
+// of its blocks. A block counts for routers if every rank has it (ranks.go).
 //
 // # Cost
 //
@@ -68,10 +68,10 @@ const (
 	Pinned Tiers = 1 << 4
 )
 
-// Name identifies a block here and to watchers. Digests of tokens are hashes. Among the four million
-// possible blocks of a namespace, two have the same name in one case of two million. Routing confuses
-// two blocks with one name, and also names that a client constructs for that purpose. The bytes of a
-// block do not depend on names.
+// Name identifies a block here and to watchers. Digests of tokens are hashes. Among the four
+// million possible blocks of a namespace, two have the same name in one case of two million.
+// Routing confuses two blocks with one name, and also names that a client constructs for that
+// purpose. The bytes of a block do not depend on names.
 type Name = block.Name
 
 // GroupBlocks is the number of consecutive blocks of a chain with a common leader, which is the
@@ -197,8 +197,8 @@ type Change struct {
 	Addr      block.Addr
 	Namespace string       // canonical text whose ID is Addr.Model
 	Parent    block.Digest // zero: none
-	// Names are those of the object's blocks before the last one (block.ParseNames); nil: none. Apply
-	// does not keep the slice.
+	// Names are those of the object's blocks before the last one (block.ParseNames); nil: none.
+	// Apply does not keep the slice.
 	Names   []byte
 	Tier    Tiers // Host or Disk
 	Present bool

@@ -62,9 +62,9 @@ func (b *Batch) reset(p Part) {
 type WatchOptions struct {
 	// All selects every layer and rank. Without All only blocks that count for the router's overlap
 	// are selected: layer 0 or block.LayerAll, and tensor- and pipeline-parallel rank 0. A block of
-	// the daemon's tiers is then in RAM if every rank is, and on SSD if every rank is in RAM or on SSD
-	// and not all are in RAM, or all are on SSD. Without All no block of the daemon's tiers counts
-	// whose engine has more than MaxRanks ranks.
+	// the daemon's tiers is then in RAM if every rank is, and on SSD if every rank is in RAM or on
+	// SSD and not all are in RAM, or all are on SSD. Without All no block of the daemon's tiers
+	// counts whose engine has more than MaxRanks ranks.
 	All bool
 	// Epoch and After are those of the index and of the last change that the watcher has read, once
 	// it was Synced. The watch continues after After if the later changes are still in the ring.
@@ -238,8 +238,8 @@ func (w *Watcher) put(b *Batch, h *holder, e *entry) (scans int) {
 		if s.family == nil {
 			return 1
 		}
-		// A block that has left rank 0 is told as gone, even if it has come back: its position may be
-		// another one.
+		// A block that has left rank 0 is told as gone, even if it has come back: its position may
+		// be another one.
 		if tiers != 0 {
 			tiers, scans = w.x.common(e, s.family, -1), len(s.family.spaces)
 		}

@@ -62,8 +62,8 @@ func startWith(t testing.TB, o Options, so store.Options) *fixture {
 	f := &fixture{residency: residency.New(residency.Options{Ring: 8192})}
 	so.RAM, so.Logger = 256<<20, slog.New(slog.DiscardHandler)
 	so.Changed = func(c store.Change) {
-		f.residency.Apply(&residency.Change{Addr: c.Addr, Namespace: c.Namespace, Parent: c.Parent, Names: block.ParseNames(c.Attr),
-			Tier: tiersOf(c.Tier), Present: c.Present})
+		f.residency.Apply(&residency.Change{Addr: c.Addr, Namespace: c.Namespace, Parent: c.Parent,
+			Names: block.ParseNames(c.Attr), Tier: tiersOf(c.Tier), Present: c.Present})
 	}
 	s, err := store.Open(t.Context(), so)
 	if err != nil {

@@ -154,8 +154,8 @@ func (s *Store) record(id ram.ID) (r ssd.Record, payload []byte) {
 	return r, padded(s.tier.Memory(s.tier.Body(id)), int(e.Length), len(r.Key)+len(r.Attr))
 }
 
-// wrote notes that SSD has the same block as RAM. The caller holds the lock, the block's op, and the
-// block itself, whose memory the record aliases.
+// wrote notes that SSD has the same block as RAM. The caller holds the lock, the block's op, and
+// the block itself, whose memory the record aliases.
 func (s *Store) wrote(o *op, h uint64, r *ssd.Record) {
 	if o.lost {
 		return

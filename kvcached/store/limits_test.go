@@ -211,8 +211,8 @@ func TestScanAndPurgeTiers(t *testing.T) {
 	}
 }
 
-// TestChangesHaveTheAttribute checks that every change to present has the block's attribute: a write,
-// a durable one, a write behind, a promotion, and the announcement after a start.
+// TestChangesHaveTheAttribute checks that every change to present has the block's attribute: a
+// write, a durable one, a write behind, a promotion, and the announcement after a start.
 func TestChangesHaveTheAttribute(t *testing.T) {
 	var mu sync.Mutex
 	told := map[block.Addr]map[Tiers]int{}
@@ -248,7 +248,8 @@ func TestChangesHaveTheAttribute(t *testing.T) {
 	}
 	get(t, s, named(2), fill(10_000, 'b'))
 	eventually(t, "the read block is on SSD", func() bool { return times(named(2), SSD) == 1 })
-	if times(named(1), RAM) != 1 || times(named(1), SSD) != 1 || times(named(3), RAM) != 2 || times(named(3), SSD) != 1 {
+	if times(named(1), RAM) != 1 || times(named(1), SSD) != 1 || times(named(3), RAM) != 2 ||
+		times(named(3), SSD) != 1 {
 		t.Errorf("%v", told)
 	}
 	if err := s.Close(); err != nil {

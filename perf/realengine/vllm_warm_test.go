@@ -1,9 +1,14 @@
 package realengine
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 )
 
@@ -93,4 +98,61 @@ func (s setup) talk(t *testing.T, name string, caches []*cache) (r talk) {
 	}
 	w.stop(t)
 	return r
+}
+
+// copied is a round of compare_lmcache.py. Each has seconds of wall time, of the engine's process
+// and of the daemon.
+type copied struct {
+	OurSave   [3]float64 `json:"ours_save"`
+	OurLoad   [3]float64 `json:"ours_load"`
+	TheirSave [3]float64 `json:"lmcache_save"`
+	TheirLoad [3]float64 `json:"lmcache_load"`
+	Memcpy    [3]float64 `json:"memcpy"`
+}
+
+// TestVLLMCopies: 1 GiB of blocks goes between torch tensors and one daemon by our connector and by
+// LMCache's redis client, with the same bytes. The daemon's CPU time is bounded; wall time is told.
+func TestVLLMCopies(t *testing.T) {
+	s := prepared(t, "vllm")
+	const rounds = 3
+	c := s.cachesOf(t, "8GiB", "a")[0]
+	compare := exec.Command(os.Getenv("REALENGINE_PYTHON"), filepath.Join(filepath.Dir(s.serve), "compare_lmcache.py"),
+		c.lease, c.resp, strconv.Itoa(c.cmd.Process.Pid), strconv.Itoa(rounds))
+	compare.Env = append(os.Environ(), "PYTHONPATH="+filepath.Join(filepath.Dir(s.bin), "deploy", "vllm"))
+	var errors strings.Builder
+	compare.Stderr = &errors
+	out, err := compare.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, errors.String())
+	}
+	var all []copied
+	for line := range strings.Lines(string(out)) {
+		var r copied
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatalf("%v: %s", err, line)
+		}
+		all = append(all, r)
+		t.Logf("%+v", r)
+	}
+	if len(all) != rounds {
+		t.Fatalf("%d of %d rounds", len(all), rounds)
+	}
+	ratio := func(of func(r copied) float64) float64 {
+		var ratios []float64
+		for _, r := range all {
+			ratios = append(ratios, of(r))
+		}
+		slices.Sort(ratios)
+		return ratios[len(ratios)/2]
+	}
+	load, save := ratio(func(r copied) float64 { return r.OurLoad[2] / r.TheirLoad[2] }),
+		ratio(func(r copied) float64 { return r.OurSave[2] / r.TheirSave[2] })
+	t.Logf("medians, ours to LMCache's: load %.1f times as fast, save %.1f; the daemon's CPU for a load %.3f, for a "+
+		"save %.2f; a load takes %.1f times as long as memcpy",
+		ratio(func(r copied) float64 { return r.TheirLoad[0] / r.OurLoad[0] }),
+		ratio(func(r copied) float64 { return r.TheirSave[0] / r.OurSave[0] }), load, save,
+		ratio(func(r copied) float64 { return r.OurLoad[0] / r.Memcpy[0] }))
+	if load > 1./20 || save > 0.8 {
+		t.Error("the daemon's CPU is over 1/20 for a load, or over 0.8 for a save")
+	}
 }

@@ -47,8 +47,8 @@ func startDaemonOn(t *testing.T, path string, disk *ssd.Options) *daemon {
 		if c.Tier == store.SSD {
 			tier = residency.Disk
 		}
-		d.residency.Apply(&residency.Change{Addr: c.Addr, Namespace: c.Namespace, Parent: c.Parent, Tier: tier, Names: block.ParseNames(c.Attr),
-			Present: c.Present})
+		d.residency.Apply(&residency.Change{Addr: c.Addr, Namespace: c.Namespace, Parent: c.Parent, Tier: tier,
+			Names: block.ParseNames(c.Attr), Present: c.Present})
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -237,8 +237,8 @@ func TestLooseBlocks(t *testing.T) {
 	d.stop()
 }
 
-// TestLooseBlockGetsAPlace stores a block before its parent. Once it has a place, it no longer counts
-// without one.
+// TestLooseBlockGetsAPlace stores a block before its parent. Once it has a place, it no longer
+// counts without one.
 func TestLooseBlockGetsAPlace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kv.sock")
 	d := startDaemon(t, path)

@@ -171,8 +171,8 @@ func (w *wish) bring(ctx context.Context, s space, p *Promotion) (n int, err err
 // maxLayers bounds the layers searched, where each layer has blocks of its own.
 const maxLayers = 512
 
-// objects returns the addresses of the wanted objects that have some blocks each: the digests of the
-// blocks that end an object, the last one first. A last object of which the prompt has only the
+// objects returns the addresses of the wanted objects that have some blocks each: the digests of
+// the blocks that end an object, the last one first. A last object of which the prompt has only the
 // beginning is left out. before is the number of objects before them whose digests are unknown.
 func (p *Promotion) objects(blocks int) (digests []byte, before int) {
 	n := len(p.Digests) / 32

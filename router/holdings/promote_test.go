@@ -99,8 +99,8 @@ func TestPromotionOfObjects(t *testing.T) {
 	}
 }
 
-// TestPromotesObjects brings objects of 64 tokens in two ranks from SSD into RAM. The digests of the
-// first ones are unknown.
+// TestPromotesObjects brings objects of 64 tokens in two ranks from SSD into RAM. The digests of
+// the first ones are unknown.
 func TestPromotesObjects(t *testing.T) {
 	const blocks, held = 18, 16
 	path, disk := filepath.Join(t.TempDir(), "kv.sock"), &ssd.Options{Dir: t.TempDir(), Cap: 256 << 20}
@@ -111,7 +111,8 @@ func TestPromotesObjects(t *testing.T) {
 	var objects []block.Addr
 	for _, rank := range s.ranks() {
 		for end := 3; end < held; end += 4 {
-			it := store.Item{Addr: block.Addr{Digest: digests[end], Model: block.IDOf(rank), Layer: s.layer}, Namespace: rank}
+			it := store.Item{Addr: block.Addr{Digest: digests[end], Model: block.IDOf(rank), Layer: s.layer},
+				Namespace: rank}
 			if end > 3 {
 				it.Parent = digests[end-4]
 			}
