@@ -70,7 +70,8 @@ func (u *unit) lmcache() (c *events.Chunks, why string, err error) {
 		return nil, "", fmt.Errorf("%s: %w", u.name("kv_events.lmcache.remote_url"), err)
 	}
 	s := lmcache.Source{Keys: keys, Model: cmp.Or(l.Model, u.Engine.Model), DType: dtype,
-		World: uint32(cmp.Or(l.Workers, u.TP, 1)), Layers: uint32(l.Layers), Halves: halves, First: lmcache.First(l.Seed),
+		World: uint32(cmp.Or(l.Workers, u.TP, 1)), Layers: uint32(l.Layers), Halves: halves,
+		First:  lmcache.First(l.Seed),
 		Served: "-", Revision: cmp.Or(l.Revision, "-")}
 	if err := s.Check(); err != nil {
 		return nil, "", fmt.Errorf("%s: %w", u.name("kv_events.lmcache"), err)
@@ -87,7 +88,8 @@ func (u *unit) validateLMCache(p *problems) {
 	c, why, err := u.lmcache()
 	switch {
 	case l.Workers < 0 || l.Layers < 0:
-		p.add(u.name("kv_events.lmcache.workers"), "%d workers and %d layers; neither can be negative", l.Workers, l.Layers)
+		p.add(u.name("kv_events.lmcache.workers"), "%d workers and %d layers; neither can be negative", l.Workers,
+			l.Layers)
 	case err != nil:
 		*p = append(*p, err)
 	case why != "" && l.RemoteURL != "":

@@ -27,7 +27,8 @@ func TestLMCacheSettings(t *testing.T) {
 	unitOf := func(change func(c *Config)) *unit {
 		c := valid(func(c *Config) {
 			c.Events = EventsConfig{Endpoint: "tcp://127.0.0.1:5557", Report: "/run/kv.sock", MaxBlocks: 1,
-				LMCache: LMCacheConfig{RemoteURL: "redis://127.0.0.1:6380", Model: "/models/m", DType: "float", Seed: "0",
+				LMCache: LMCacheConfig{RemoteURL: "redis://127.0.0.1:6380", Model: "/models/m", DType: "float",
+					Seed:      "0",
 					ChunkSize: 256}}
 			change(c)
 		})
@@ -61,7 +62,8 @@ func TestLMCacheSettings(t *testing.T) {
 		"seed": func(c *Config, want *lmcache.Source) { c.Events.LMCache.Seed, want.First = "1", lmcache.First("1") },
 		"started": func(c *Config, want *lmcache.Source) {
 			c.Engine.URL, c.Engine.Kind, c.Engine.KVOffload, c.Engine.Model = "", "vllm", "nixl+lmcache", "org/m"
-			c.Engine.Offload.RemoteURL, c.Engine.Offload.NIXLPort, c.Agent.StateDir = "redis://127.0.0.1:6380/2", 5600, "/tmp"
+			c.Engine.Offload.RemoteURL, c.Engine.Offload.NIXLPort, c.Agent.StateDir = "redis://127.0.0.1:6380/2",
+				5600, "/tmp"
 			c.Events.LMCache.RemoteURL, c.Events.LMCache.Model, want.Model, want.Keys = "", "", "org/m", "key1;resp.2;"
 		},
 	} {
@@ -85,18 +87,22 @@ func TestLMCacheSettings(t *testing.T) {
 
 func TestLMCacheIsChecked(t *testing.T) {
 	for want, change := range map[string]func(c *EventsConfig){
-		"kv_events.lmcache.remote_url: is for":                                  func(c *EventsConfig) { c.Endpoint, c.Report = "", "" },
-		"kv_events.lmcache.remote_url: \"lm://x\"":                              func(c *EventsConfig) { c.LMCache.RemoteURL = "lm://x" },
-		"kv_events.lmcache.remote_url: only a cgn-kvcached":                     func(c *EventsConfig) { c.Report, c.Listen = "", "unix:///x" },
-		"set kv_events.lmcache.dtype":                                           func(c *EventsConfig) { c.LMCache.DType = "" },
-		"kv_events.lmcache: lmcache: unusable source of chunks: dtype \"bf16\"": func(c *EventsConfig) { c.LMCache.DType = "bf16" },
-		"model in the keys has 0 bytes":                                         func(c *EventsConfig) { c.LMCache.Model = "" },
-		"kv_events.lmcache.chunk_size: 1024":                                    func(c *EventsConfig) { c.LMCache.ChunkSize = 1024 },
-		"kv_events.lmcache.workers: -1":                                         func(c *EventsConfig) { c.LMCache.Workers = -1 },
+		"kv_events.lmcache.remote_url: is for":     func(c *EventsConfig) { c.Endpoint, c.Report = "", "" },
+		"kv_events.lmcache.remote_url: \"lm://x\"": func(c *EventsConfig) { c.LMCache.RemoteURL = "lm://x" },
+		"kv_events.lmcache.remote_url: only a cgn-kvcached": func(c *EventsConfig) {
+			c.Report,
+				c.Listen = "", "unix:///x"
+		},
+		"set kv_events.lmcache.dtype":               func(c *EventsConfig) { c.LMCache.DType = "" },
+		"unusable source of chunks: dtype \"bf16\"": func(c *EventsConfig) { c.LMCache.DType = "bf16" },
+		"model in the keys has 0 bytes":             func(c *EventsConfig) { c.LMCache.Model = "" },
+		"kv_events.lmcache.chunk_size: 1024":        func(c *EventsConfig) { c.LMCache.ChunkSize = 1024 },
+		"kv_events.lmcache.workers: -1":             func(c *EventsConfig) { c.LMCache.Workers = -1 },
 	} {
 		c := valid(func(c *Config) {
 			c.Events = EventsConfig{Endpoint: "tcp://127.0.0.1:5557", Report: "/run/kv.sock", MaxBlocks: 1,
-				LMCache: LMCacheConfig{RemoteURL: "redis://127.0.0.1:6380", Model: "/models/m", DType: "float", ChunkSize: 256}}
+				LMCache: LMCacheConfig{RemoteURL: "redis://127.0.0.1:6380", Model: "/models/m", DType: "float",
+					ChunkSize: 256}}
 			change(&c.Events)
 		})
 		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
@@ -106,8 +112,9 @@ func TestLMCacheIsChecked(t *testing.T) {
 }
 
 // TestLMCacheCountsInRouting runs an engine, its agent and the cache daemon, and stores what a real
-// LMCache stored for the engine's prompt. The daemon then tells routers of the prompt's blocks, once
-// for the engine and once for its own RAM. Requests for an adapter and with a salt add nothing.
+// LMCache stored for the engine's prompt. The daemon then tells routers of the prompt's blocks,
+// once for the engine and once for its own RAM. Requests for an adapter and with a salt add
+// nothing.
 func TestLMCacheCountsInRouting(t *testing.T) {
 	var golden struct {
 		Prompt []uint32

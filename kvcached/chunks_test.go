@@ -79,8 +79,8 @@ func counted(t *testing.T, d *Daemon) (host, disk int) {
 	return host, disk
 }
 
-// TestLMCacheCounts stores the recorded chunks of a real LMCache over RESP and tells what they stand
-// for. They count here, on another host that reads them, and after a restart, in each tier.
+// TestLMCacheCounts stores the recorded chunks of a real LMCache over RESP and tells what they
+// stand for. They count here, on another host that reads them, and after a restart, in each tier.
 func TestLMCacheCounts(t *testing.T) {
 	keys, told := recordedChunks(t)
 	s := newSite(t)
@@ -104,14 +104,18 @@ func TestLMCacheCounts(t *testing.T) {
 	awaitThat(t, "the notes are kept", func() bool {
 		for _, key := range keys {
 			info, err := a.store.Describe(t.Context(), block.OfKey(block.IDOf(told.Keys), []byte(key)))
-			if _, _, noted := lmcache.CutNote(info.Item.Attr); err != nil || noted != strings.HasSuffix(key, "metadata") {
+			if _, _, noted := lmcache.CutNote(info.Item.Attr); err != nil || noted != strings.HasSuffix(key,
+				"metadata") {
 				return false
 			}
 		}
 		return true
 	})
 	for _, key := range keys {
-		awaitThat(t, "the other host has the part", func() bool { return len(redis(t, b.At("resp"), "GET "+key)[0]) >= 28 })
+		awaitThat(t, "the other host has the part", func() bool {
+			return len(redis(t, b.At("resp"),
+				"GET "+key)[0]) >= 28
+		})
 	}
 	if host, _ := counted(t, b); host != 32 {
 		t.Errorf("%d blocks count on the other host, %+v", host, b.chunks.Stats())

@@ -277,8 +277,8 @@ func (c *Config) NeedsStateDir() bool {
 
 func (c *Config) usesLMCache() bool { return strings.Contains(c.KVOffload, OffloadLMCache) }
 
-// LMCacheURL returns the remote_url of the LMCache whose configuration the agent writes; empty: there
-// is none.
+// LMCacheURL returns the remote_url of the LMCache whose configuration the agent writes; empty:
+// there is none.
 func (c *Config) LMCacheURL() string {
 	if !c.NeedsStateDir() {
 		return ""

@@ -206,8 +206,8 @@ func (k *knowledge) from(e *event, salt []byte) (tail, bool) {
 	return k.table.end(slot), true
 }
 
-// chain computes the digests of a run of blocks and adds the blocks to a tier. unsalted says that the
-// run has no cache salt of its own.
+// chain computes the digests of a run of blocks and adds the blocks to a tier. unsalted says that
+// the run has no cache salt of its own.
 func (k *knowledge) chain(e *event, at tail, hashes []hash, tier residency.Tiers, index int, unsalted bool) {
 	parent, plain := k.table.slots[e.parent], unsalted && len(e.adapter()) == 0
 	label, first, root := k.label(e.adapter()), at.last, at.root

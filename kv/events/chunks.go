@@ -8,9 +8,10 @@ import (
 	"github.com/cognitora/dataplane/kv/lmcache"
 )
 
-// Chunks are the settings for an engine with LMCache whose chunks have names that follow from tokens.
-// The Follower names the full chunks of the engine's blocks and tells a Sink. LMCache's names do not
-// depend on adapters and cache salts, so only prompts without either are named, and without images.
+// Chunks are the settings for an engine with LMCache whose chunks have names that follow from
+// tokens. The Follower names the full chunks of the engine's blocks and tells a Sink. LMCache's
+// names do not depend on adapters and cache salts, so only prompts without either are named, and
+// without images.
 type Chunks struct {
 	// Source says how the keys look, and which blocks they stand for. The Follower fills in Served.
 	Source lmcache.Source

@@ -98,7 +98,8 @@ func TestChunksOfARecording(t *testing.T) {
 					parent = 1000 + from - 1
 				}
 				to := min(from+step, n)
-				e.must(batchFrom(t, 0, stores(numbers(1, from, to), parent, golden.Prompt[from*size:to*size], size, nil)))
+				e.must(batchFrom(t, 0, stores(numbers(1, from, to), parent, golden.Prompt[from*size:to*size], size,
+					nil)))
 			}
 			e.expectChunks(fmt.Sprintf("blocks of %d, %d at once", size, step), want)
 			e.known.chunks.repeat()
@@ -117,14 +118,18 @@ func TestChunksOfARecording(t *testing.T) {
 func TestChunksOfOthers(t *testing.T) {
 	tokens := count(1, 512)
 	for what, batch := range map[string][]byte{
-		"adapter":       batchFrom(t, 0, stores(numbers(1, 0, 32), nil, tokens, 16, fields{"lora_name": "sql", "lora_id": 1})),
-		"number":        batchFrom(t, 0, stores(numbers(1, 0, 32), nil, tokens, 16, fields{"lora_id": 1})),
-		"salt":          batchFrom(t, 0, stores(numbers(1, 0, 32), nil, tokens, 16, fields{"cache_salt": "a"})),
-		"old salt":      batchFrom(t, 0, stores(numbers(1, 0, 32), nil, tokens, 16, fields{"extra_keys": []any{[]any{"a"}}})),
-		"image":         batchFrom(t, 0, stores(numbers(1, 0, 32), nil, tokens, 16, fields{"extra_keys": []any{nil, []any{"hash"}}})),
+		"adapter": batchFrom(t, 0, stores(numbers(1, 0, 32), nil, tokens, 16, fields{"lora_name": "sql",
+			"lora_id": 1})),
+		"number": batchFrom(t, 0, stores(numbers(1, 0, 32), nil, tokens, 16, fields{"lora_id": 1})),
+		"salt":   batchFrom(t, 0, stores(numbers(1, 0, 32), nil, tokens, 16, fields{"cache_salt": "a"})),
+		"old salt": batchFrom(t, 0, stores(numbers(1, 0, 32), nil, tokens, 16,
+			fields{"extra_keys": []any{[]any{"a"}}})),
+		"image": batchFrom(t, 0, stores(numbers(1, 0, 32), nil, tokens, 16, fields{"extra_keys": []any{nil,
+			[]any{"hash"}}})),
 		"odd block":     batchFrom(t, 0, stores(numbers(1, 0, 21), nil, tokens, 24, nil)),
 		"48 tokens":     batchFrom(t, 0, stores(numbers(1, 0, 10), nil, tokens, 48, nil)),
-		"recorded salt": recordedBatch(t, "int-blockstored-cachesalt"), "recorded adapter": recordedBatch(t, "int-blockstored-lora-sql"),
+		"recorded salt": recordedBatch(t, "int-blockstored-cachesalt"), "recorded adapter": recordedBatch(t,
+			"int-blockstored-lora-sql"),
 	} {
 		e := withLMCache(t, 64)
 		e.must(batch)
@@ -140,8 +145,8 @@ func TestChunksOfOthers(t *testing.T) {
 	e.expectChunks("the base model", chunksOf(tokensOf(t, recordedBatch(t, "int-blockstored-lora-base")), 64))
 }
 
-// TestChunkOfLostBlocks removes a block in the middle of a chunk, and gives its slot to another one.
-// The chunk is lost, and not named wrongly.
+// TestChunkOfLostBlocks removes a block in the middle of a chunk, and gives its slot to another
+// one. The chunk is lost, and not named wrongly.
 func TestChunkOfLostBlocks(t *testing.T) {
 	e := withLMCache(t, 64)
 	tokens := count(1, 64)
@@ -155,8 +160,9 @@ func TestChunkOfLostBlocks(t *testing.T) {
 	e.expectChunks("after a chunk without a name", nil)
 }
 
-// TestChunksOfATree stores prompts that share beginnings, in events of any length, and evicts blocks.
-// Each told chunk is one of a prompt as it was sent. If nothing is evicted, all chunks are told.
+// TestChunksOfATree stores prompts that share beginnings, in events of any length, and evicts
+// blocks. Each told chunk is one of a prompt as it was sent. If nothing is evicted, all chunks are
+// told.
 func TestChunksOfATree(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		e := withLMCache(t, 64)
@@ -179,7 +185,8 @@ func TestChunksOfATree(t *testing.T) {
 			}
 			hash := func(i int) string { return fmt.Sprint(tokens[:(i+1)*size]) }
 			for i := 0; i < len(tokens)/size; {
-				if _, ok := known[hash(i)]; ok && random.IntN(4) > 0 { // the engine has it; sometimes it computes it again
+				if _, ok := known[hash(i)]; ok &&
+					random.IntN(4) > 0 { // the engine has it; sometimes it computes it again
 					i++
 					continue
 				}

@@ -72,7 +72,8 @@ func (f *Follower) Stats() Stats {
 func (s *Stats) Add(o *Stats) {
 	s.Following, s.Complete = s.Following && o.Following, s.Complete && o.Complete
 	s.Blocks, s.Pending = s.Blocks+o.Blocks, s.Pending+o.Pending
-	s.Chunks, s.ChunksRefused, s.ChunksLost = s.Chunks+o.Chunks, s.ChunksRefused+o.ChunksRefused, s.ChunksLost+o.ChunksLost
+	s.Chunks, s.ChunksRefused, s.ChunksLost = s.Chunks+o.Chunks, s.ChunksRefused+o.ChunksRefused,
+		s.ChunksLost+o.ChunksLost
 	others := o.counts()
 	for i, count := range s.counts() {
 		*count += *others[i]

@@ -60,7 +60,8 @@ func TestGoldenNames(t *testing.T) {
 	other := append([]uint32{g.Prompt[0] + 1}, g.Prompt[1:]...)
 	for what, wrong := range map[string][]string{
 		"seed": names("1", g.Prompt, g.Config.ChunkSize), "no seed": names("", g.Prompt, g.Config.ChunkSize),
-		"size": names(g.Config.Seed, g.Prompt, 2*g.Config.ChunkSize), "token": names(g.Config.Seed, other, g.Config.ChunkSize),
+		"size": names(g.Config.Seed, g.Prompt, 2*g.Config.ChunkSize), "token": names(g.Config.Seed, other,
+			g.Config.ChunkSize),
 	} {
 		for _, n := range wrong {
 			if strings.Contains(strings.Join(g.Names, " "), n) {
@@ -130,8 +131,9 @@ func TestParse(t *testing.T) {
 		"m@1@0@ab@": ErrForm, "m@1@0@ab@bf16": ErrForm, "m@1@0@0ab@half": ErrForm, "m@1@0@AB@half": ErrForm,
 		"m@1@0@-ab@half": ErrForm, "m@1@0@123456789abcdef01@half": ErrForm, "m@1@1@ab@half": ErrForm,
 		"m@0@0@ab@half": ErrForm, "m@01@0@ab@half": ErrForm, "m@+1@0@ab@half": ErrForm, "m@1@-0@ab@half": ErrForm,
-		"m@1025@0@ab@half": ErrForm, "m@1@0@ab@half@4096": ErrForm, "m@1@0@ab@half@00": ErrForm, "@1@0@ab@half": ErrForm,
-		"1@0@ab@half": ErrForm, "m@1@0@ab@halfkv_byte": ErrForm, "m@1@0@ab@halfmetadatakv_bytes": ErrForm,
+		"m@1025@0@ab@half": ErrForm, "m@1@0@ab@half@4096": ErrForm, "m@1@0@ab@half@00": ErrForm,
+		"@1@0@ab@half": ErrForm,
+		"1@0@ab@half":  ErrForm, "m@1@0@ab@halfkv_byte": ErrForm, "m@1@0@ab@halfmetadatakv_bytes": ErrForm,
 		"vllm@m@1@0@ab": ErrForm, "@@@": ErrForm, "@@@@@": ErrForm, long + "@1@0@ab@half": ErrForm,
 	} {
 		if k, err := Parse([]byte(key)); !errors.Is(err, want) || k != (Key{}) {
@@ -141,7 +143,8 @@ func TestParse(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, key := range []string{"m@1@0@ab@halfkv_bytes", "m@1@0@ab@half@3metadata", "a@b@1@0@ab@half", "m@1@0@ab@half@t%v"} {
+	for _, key := range []string{"m@1@0@ab@halfkv_bytes", "m@1@0@ab@half@3metadata", "a@b@1@0@ab@half",
+		"m@1@0@ab@half@t%v"} {
 		f.Add([]byte(key))
 	}
 	f.Fuzz(func(t *testing.T, key []byte) {

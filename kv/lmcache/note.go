@@ -6,8 +6,8 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// A note at the end of a part's attribute says what the chunk stands for. Whatever the attribute had
-// before stays in front of it. All of the source but the fields of the key stands in the note.
+// A note at the end of a part's attribute says what the chunk stands for. Whatever the attribute
+// had before stays in front of it. All of the source but the fields of the key stands in the note.
 //
 //	layers u32 · first u64 · parent [8] · length of served u16 · served · length of revision u16 · revision · blocks
 //	length of all that u16 · magic [8]
@@ -51,8 +51,9 @@ func ParseNote(note []byte, keys string, k *Key) (s Source, c Chunk, ok bool) {
 		return Source{}, Chunk{}, false
 	}
 	le := binary.LittleEndian
-	s = Source{Keys: keys, Model: k.Model, DType: k.DType, World: k.World, Layers: le.Uint32(note), Halves: k.Half != Whole,
-		First: Name(le.Uint64(note[4:]))}
+	s = Source{Keys: keys, Model: k.Model, DType: k.DType, World: k.World, Layers: le.Uint32(note),
+		Halves: k.Half != Whole,
+		First:  Name(le.Uint64(note[4:]))}
 	c = Chunk{Name: k.Name, Parent: block.Name(note[12:])}
 	rest := note[20:]
 	for _, to := range [...]*string{&s.Served, &s.Revision} {

@@ -61,8 +61,8 @@ func (s *Source) Parts() int {
 	return n
 }
 
-// Carrier returns the key of the part that keeps what a chunk stands for: the smallest one of worker
-// 0.
+// Carrier returns the key of the part that keeps what a chunk stands for: the smallest one of
+// worker 0.
 func (s *Source) Carrier(n Name) Key {
 	k := Key{Model: s.Model, DType: s.DType, World: s.World, Layer: NoLayer, Name: n}
 	if s.Layers > 0 {
@@ -92,7 +92,8 @@ const Layout = "lmcache."
 func (s *Source) namespace(tokens int, tenant string) block.Namespace {
 	id := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %d %d %t %d", s.Keys, s.Model, s.DType, s.World, s.Layers, s.Halves,
 		s.First))
-	return block.Namespace{Model: s.Served, Revision: s.Revision, DType: s.DType, Layout: fmt.Sprintf("%s%x", Layout, id[:8]),
+	return block.Namespace{Model: s.Served, Revision: s.Revision, DType: s.DType, Layout: fmt.Sprintf("%s%x", Layout,
+		id[:8]),
 		Tokens: uint32(tokens), TP: 1, PP: 1, Tenant: tenant}
 }
 

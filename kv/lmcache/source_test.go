@@ -22,8 +22,8 @@ func someChunk(blocks int) Chunk {
 	return c
 }
 
-// TestSource checks that each field separates the namespaces of chunks, and that unusable fields are
-// refused.
+// TestSource checks that each field separates the namespaces of chunks, and that unusable fields
+// are refused.
 func TestSource(t *testing.T) {
 	s := someSource()
 	if err := s.Check(); err != nil {

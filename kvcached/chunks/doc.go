@@ -4,8 +4,8 @@
 // blocks of tokens its chunk has. Whoever knows the tokens tells the Table, in any order with the
 // parts of the chunk: the objects of all its workers, layers and halves. A chunk that is told and
 // whose parts are all here is an object of kv/residency, in a namespace that only chunks of its
-// source have. It is in RAM if all parts are, and on SSD if all are on SSD, or all are somewhere and
-// not all in RAM. When a part goes, the object goes.
+// source have. It is in RAM if all parts are, and on SSD if all are on SSD, or all are somewhere
+// and not all in RAM. When a part goes, the object goes.
 //
 // # What does not count
 //
@@ -15,9 +15,9 @@
 //
 // # Restarts and other hosts
 //
-// What is told of a chunk becomes a note in the attribute of one of its parts, which goes to SSD and
-// to other hosts with the part. The note comes back with the part's next change. A note that cannot
-// be written is counted; the chunk then counts until the daemon's end.
+// What is told of a chunk becomes a note in the attribute of one of its parts, which goes to SSD
+// and to other hosts with the part. The note comes back with the part's next change. A note that
+// cannot be written is counted; the chunk then counts until the daemon's end.
 //
 // # Bounds
 //

@@ -83,8 +83,8 @@ func store(x *Table, keys []string, present bool) {
 	}
 }
 
-// TestRecorded tells a real LMCache's chunks. Its 32 blocks count in their places in the prompt, and
-// go with any of the parts.
+// TestRecorded tells a real LMCache's chunks. Its 32 blocks count in their places in the prompt,
+// and go with any of the parts.
 func TestRecorded(t *testing.T) {
 	r := record(t)
 	s := recorded(&r)
@@ -146,8 +146,9 @@ func TestFaults(t *testing.T) {
 	}
 	// Sources that differ in what no key says contradict each other.
 	for what, plant := range map[string]func(s *lmcache.Source){
-		"revision": func(s *lmcache.Source) { s.Revision = "2" }, "served": func(s *lmcache.Source) { s.Served = "other" },
-		"nothing": func(*lmcache.Source) {},
+		"revision": func(s *lmcache.Source) { s.Revision = "2" },
+		"served":   func(s *lmcache.Source) { s.Served = "other" },
+		"nothing":  func(*lmcache.Source) {},
 	} {
 		x := residency.New(residency.Options{Ring: 8})
 		table := New(Options{Index: x})
@@ -181,7 +182,8 @@ func TestFaults(t *testing.T) {
 // TestReasons checks that keys that do not count are counted by reason.
 func TestReasons(t *testing.T) {
 	table := New(Options{Index: index{}, MaxParts: 2})
-	store(table, []string{"greeting", "m@1@0@ab@half@user%7", "m@00000000@0@da520ea684b06c79f0bb88a8db749b45", "m@1@0@a@half",
+	store(table, []string{"greeting", "m@1@0@ab@half@user%7", "m@00000000@0@da520ea684b06c79f0bb88a8db749b45",
+		"m@1@0@a@half",
 		"m@1@0@a@half", "m@1@0@b@half", "m@1@0@c@half"}, true)
 	s := lmcache.Source{Keys: space, Model: "m", DType: "half", World: 1, Served: "m", Revision: "-"}
 	if _, err := table.Tell(&lmcache.Source{}, nil); err == nil {

@@ -27,8 +27,8 @@ func (t *Table) want(carrier block.Addr, i uint32) {
 	}
 }
 
-// Keep writes notes by annotate until ctx ends, and counts the errors. A part that has gone from RAM
-// gets its note when it comes back.
+// Keep writes notes by annotate until ctx ends, and counts the errors. A part that has gone from
+// RAM gets its note when it comes back.
 func (t *Table) Keep(ctx context.Context, annotate Annotate) {
 	for {
 		select {

@@ -21,8 +21,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const space = "key1;resp.0;"
 
 func sourceOf(world, layers uint32, halves bool) lmcache.Source {
-	return lmcache.Source{Keys: space, Model: "/models/m", DType: "bfloat16", World: world, Layers: layers, Halves: halves,
-		First: lmcache.First("0"), Served: "m", Revision: "-"}
+	return lmcache.Source{Keys: space, Model: "/models/m", DType: "bfloat16", World: world, Layers: layers,
+		Halves: halves,
+		First:  lmcache.First("0"), Served: "m", Revision: "-"}
 }
 
 // chunkOf returns chunk n of a prompt, with two blocks. Variants have other blocks.
@@ -221,9 +222,9 @@ func (m *truth) want() index {
 	return x
 }
 
-// TestModel brings parts of chunks to tiers and takes them away, tells what chunks stand for, rightly
-// and wrongly, before and after, and starts the daemon anew with what is on SSD. The index then has
-// exactly the chunks that are told in one way and all of whose parts are here.
+// TestModel brings parts of chunks to tiers and takes them away, tells what chunks stand for,
+// rightly and wrongly, before and after, and starts the daemon anew with what is on SSD. The index
+// then has exactly the chunks that are told in one way and all of whose parts are here.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &truth{parts: map[string]*object2{}}

@@ -80,8 +80,9 @@ type chunk struct {
 // New makes an empty Table.
 func New(o Options) *Table {
 	o.MaxParts = cmp.Or(o.MaxParts, 1<<20)
-	return &Table{o: o, wake: make(chan struct{}, 1), families: newNumbers[family](), sources: newNumbers[lmcache.Source](),
-		chunks: make([]chunk, 1), byName: map[name]uint32{}, parts: map[uint64]part{}}
+	return &Table{o: o, wake: make(chan struct{}, 1), families: newNumbers[family](),
+		sources: newNumbers[lmcache.Source](),
+		chunks:  make([]chunk, 1), byName: map[name]uint32{}, parts: map[uint64]part{}}
 }
 
 // Change says that an object of client keys came to a tier or left it.

@@ -86,8 +86,8 @@ func (t *Table) learn(i uint32, s *lmcache.Source, c *lmcache.Chunk) bool {
 	return true
 }
 
-// settle brings list, counts and index up to a chunk's parts and told blocks. A chunk without use is
-// forgotten. The caller holds t.mu.
+// settle brings list, counts and index up to a chunk's parts and told blocks. A chunk without use
+// is forgotten. The caller holds t.mu.
 func (t *Table) settle(i uint32) {
 	h := &t.chunks[i]
 	is := t.tiersOf(h)
@@ -165,7 +165,8 @@ func (t *Table) say(h *chunk, tier residency.Tiers, present bool) {
 	s := t.sources.at(h.source)
 	last := len(h.blocks) - block.NameBytes
 	space := s.Namespace(len(h.blocks) / block.NameBytes * block.Tokens).String()
-	c := residency.Change{Addr: block.Addr{Model: block.IDOf(space), Layer: block.LayerAll}, Namespace: space, Tier: tier,
+	c := residency.Change{Addr: block.Addr{Model: block.IDOf(space), Layer: block.LayerAll}, Namespace: space,
+		Tier:    tier,
 		Present: present, Names: h.blocks[:last]}
 	copy(c.Addr.Digest[:], h.blocks[last:])
 	copy(c.Parent[:], h.parent[:])

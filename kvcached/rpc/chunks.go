@@ -28,8 +28,9 @@ func (s *service) TellChunks(_ context.Context, r *pb.TellChunksRequest) (*pb.Te
 		return nil, invalid("digests has %d bytes for %d chunks of %d blocks; send %d for each block", len(r.Digests), n,
 			blocks, block.NameBytes)
 	}
-	from := lmcache.Source{Keys: r.Keys, Model: r.Model, DType: r.Dtype, World: r.World, Layers: r.Layers, Halves: r.Halves,
-		First: lmcache.Name(r.First), Served: r.Served, Revision: r.Revision}
+	from := lmcache.Source{Keys: r.Keys, Model: r.Model, DType: r.Dtype, World: r.World, Layers: r.Layers,
+		Halves: r.Halves,
+		First:  lmcache.Name(r.First), Served: r.Served, Revision: r.Revision}
 	all := make([]lmcache.Chunk, n)
 	for i := range all {
 		all[i] = lmcache.Chunk{Name: lmcache.Name(r.Names[i]), Parent: block.Name(r.Parents[i*block.NameBytes:]),

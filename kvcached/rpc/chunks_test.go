@@ -27,23 +27,27 @@ func TestTellChunks(t *testing.T) {
 	var l ledger
 	s := service{Server: &Server{o: Options{Chunks: &l}}}
 	good := func() *pb.TellChunksRequest {
-		return &pb.TellChunksRequest{Keys: "key1;resp.0;", Model: "/m", Dtype: "half", World: 2, Layers: 3, Halves: true,
-			First: 4, Served: "m", Revision: "r", Blocks: 2, Names: []uint64{7, 1 << 63},
+		return &pb.TellChunksRequest{Keys: "key1;resp.0;", Model: "/m", Dtype: "half", World: 2, Layers: 3,
+			Halves: true,
+			First:  4, Served: "m", Revision: "r", Blocks: 2, Names: []uint64{7, 1 << 63},
 			Parents: []byte("........parent 1"), Digests: []byte("block  0block  1block  2block  3")}
 	}
 	r, err := s.TellChunks(t.Context(), good())
-	want := lmcache.Source{Keys: "key1;resp.0;", Model: "/m", DType: "half", World: 2, Layers: 3, Halves: true, First: 4,
+	want := lmcache.Source{Keys: "key1;resp.0;", Model: "/m", DType: "half", World: 2, Layers: 3, Halves: true,
+		First:  4,
 		Served: "m", Revision: "r"}
-	if err != nil || r.Taken != 2 || l.source != want || l.all[1].Name != 1<<63 || string(l.all[1].Parent[:]) != "parent 1" ||
+	if err != nil || r.Taken != 2 || l.source != want || l.all[1].Name != 1<<63 ||
+		string(l.all[1].Parent[:]) != "parent 1" ||
 		string(l.all[0].Blocks) != "block  0block  1" || string(l.all[1].Blocks) != "block  2block  3" {
 		t.Fatalf("%v %v %+v", r, err, l)
 	}
 	for what, change := range map[string]func(r *pb.TellChunksRequest){
-		"too many": func(r *pb.TellChunksRequest) { r.Names = make([]uint64, lmcache.MaxTold+1) },
-		"blocks":   func(r *pb.TellChunksRequest) { r.Blocks = 33 }, "no blocks": func(r *pb.TellChunksRequest) { r.Blocks = 0 },
-		"parents": func(r *pb.TellChunksRequest) { r.Parents = r.Parents[1:] },
-		"digests": func(r *pb.TellChunksRequest) { r.Digests = slices.Concat(r.Digests, r.Digests) },
-		"source":  func(r *pb.TellChunksRequest) { r.Dtype = "bf16" },
+		"too many":  func(r *pb.TellChunksRequest) { r.Names = make([]uint64, lmcache.MaxTold+1) },
+		"blocks":    func(r *pb.TellChunksRequest) { r.Blocks = 33 },
+		"no blocks": func(r *pb.TellChunksRequest) { r.Blocks = 0 },
+		"parents":   func(r *pb.TellChunksRequest) { r.Parents = r.Parents[1:] },
+		"digests":   func(r *pb.TellChunksRequest) { r.Digests = slices.Concat(r.Digests, r.Digests) },
+		"source":    func(r *pb.TellChunksRequest) { r.Dtype = "bf16" },
 	} {
 		r := good()
 		change(r)

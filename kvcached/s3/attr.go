@@ -103,8 +103,8 @@ func (a attributes) encode() []byte {
 	return b
 }
 
-// decodeAttributes reads the attributes of a block. A block of another writer has none. A note on an
-// LMCache chunk may follow them.
+// decodeAttributes reads the attributes of a block. A block of another writer has none. A note on
+// an LMCache chunk may follow them.
 func decodeAttributes(b []byte) attributes {
 	b, _, _ = lmcache.CutNote(b)
 	if len(b) < attrFixed || string(b[:len(attrMagic)]) != attrMagic {

@@ -50,8 +50,8 @@ func (s *Store) Annotate(ctx context.Context, a block.Addr, more func(attr []byt
 	return nil
 }
 
-// annotate appends to the attribute of a block in RAM. annotate returns 0 if nothing has changed. The
-// caller holds the lock.
+// annotate appends to the attribute of a block in RAM. annotate returns 0 if nothing has changed.
+// The caller holds the lock.
 func (s *Store) annotate(h uint64, a *block.Addr, more func(attr []byte) []byte) (ram.ID, error) {
 	if s.closed {
 		return 0, ErrClosed

@@ -14,8 +14,8 @@ import (
 // note appends text to any attribute.
 func note(text string) func([]byte) []byte { return func([]byte) []byte { return []byte(text) } }
 
-// TestAnnotateRAM appends to attributes until the block's piece or MaxAttr has no room. Payload, key
-// and a reader's view stay as they were.
+// TestAnnotateRAM appends to attributes until the block's piece or MaxAttr has no room. Payload,
+// key and a reader's view stay as they were.
 func TestAnnotateRAM(t *testing.T) {
 	s := open(t, Options{})
 	for _, n := range []int{28, 4000, 4096 - 9, 300_001, 1 << 20} {
@@ -41,7 +41,8 @@ func TestAnnotateRAM(t *testing.T) {
 			}
 			it.Attr = append(it.Attr, "some text "...)
 		}
-		if n == 4096-9 && len(it.Attr) != 0 || n == 4000 && len(it.Attr) != 80 || n != 4000 && n != 4096-9 && len(it.Attr) != 2040 {
+		if n == 4096-9 && len(it.Attr) != 0 || n == 4000 && len(it.Attr) != 80 || n != 4000 && n != 4096-9 &&
+			len(it.Attr) != 2040 {
 			t.Errorf("payload of %d: an attribute of %d bytes", n, len(it.Attr))
 		}
 		if before.Info().Item.Attr != nil || !bytes.Equal(before.Bytes(), payload) {
@@ -60,8 +61,8 @@ func TestAnnotateRAM(t *testing.T) {
 	get(t, s, keyed("same"), nil)
 }
 
-// TestAnnotateDisk annotates a block before SSD has it and one afterwards. Both have their attribute
-// after a restart, and the changes tell it. A block that only SSD has is a miss.
+// TestAnnotateDisk annotates a block before SSD has it and one afterwards. Both have their
+// attribute after a restart, and the changes tell it. A block that only SSD has is a miss.
 func TestAnnotateDisk(t *testing.T) {
 	var mu sync.Mutex
 	told := map[block.Addr]string{}
@@ -87,7 +88,8 @@ func TestAnnotateDisk(t *testing.T) {
 			crowd(t, s)
 		}
 		err := s.Annotate(ctx, keyed(key).Addr, note("blocks"))
-		if wrong := (*DiskError)(nil); errors.As(err, &wrong) != (key == "failed") || errors.Is(err, ErrMiss) != (key == "late") {
+		if wrong := (*DiskError)(nil); errors.As(err, &wrong) != (key == "failed") || errors.Is(err,
+			ErrMiss) != (key == "late") {
 			t.Errorf("%s: %v", key, err)
 		}
 		g.set(nil, nil, nil)

@@ -89,9 +89,9 @@ type KvClient interface {
 	// with a fresh one. ABORTED: a later start of the engine has reported.
 	Report(ctx context.Context, in *ReportRequest, opts ...grpc.CallOption) (*ReportResponse, error)
 	// TellChunks tells the daemon which blocks the chunks of an unchanged LMCache stand for. A chunk
-	// counts for routers once it is told and the daemon has all its parts. Telling again does no harm.
-	// Two tellers that contradict each other make a chunk count for nothing. INVALID_ARGUMENT: the
-	// source cannot be right.
+	// counts for routers once it is told and the daemon has all its parts. Telling again does no
+	// harm. Two tellers that contradict each other make a chunk count for nothing. INVALID_ARGUMENT:
+	// the source cannot be right.
 	TellChunks(ctx context.Context, in *TellChunksRequest, opts ...grpc.CallOption) (*TellChunksResponse, error)
 	// Peers returns the lane to each other host, the reason if it is not RDMA, and the states of this
 	// host's RDMA devices.
@@ -354,9 +354,9 @@ type KvServer interface {
 	// with a fresh one. ABORTED: a later start of the engine has reported.
 	Report(context.Context, *ReportRequest) (*ReportResponse, error)
 	// TellChunks tells the daemon which blocks the chunks of an unchanged LMCache stand for. A chunk
-	// counts for routers once it is told and the daemon has all its parts. Telling again does no harm.
-	// Two tellers that contradict each other make a chunk count for nothing. INVALID_ARGUMENT: the
-	// source cannot be right.
+	// counts for routers once it is told and the daemon has all its parts. Telling again does no
+	// harm. Two tellers that contradict each other make a chunk count for nothing. INVALID_ARGUMENT:
+	// the source cannot be right.
 	TellChunks(context.Context, *TellChunksRequest) (*TellChunksResponse, error)
 	// Peers returns the lane to each other host, the reason if it is not RDMA, and the states of this
 	// host's RDMA devices.
