@@ -36,7 +36,7 @@ func record(t *testing.T) (r recording) {
 
 // recorded is the source of the recording's keys.
 func recorded(r *recording) lmcache.Source {
-	return lmcache.Source{Keys: space, Model: "MODEL", DType: "float", World: 1, Halves: true,
+	return lmcache.Source{Keys: keySpace, Model: "MODEL", DType: "float", World: 1, Halves: true,
 		First: lmcache.First(r.Config.Seed), Served: "tiny", Revision: "-"}
 }
 
@@ -78,7 +78,7 @@ func positions(t *testing.T, x *residency.Index) map[block.Name]uint32 {
 // store brings the recorded keys to RAM, or takes them away.
 func store(x *Table, keys []string, present bool) {
 	for _, key := range keys {
-		x.Apply(&Change{Addr: block.OfKey(block.IDOf(space), []byte(key)), Namespace: space, Key: []byte(key),
+		x.Apply(&Change{Addr: block.OfKey(block.IDOf(keySpace), []byte(key)), Namespace: keySpace, Key: []byte(key),
 			Tier: residency.Host, Present: present})
 	}
 }
@@ -185,7 +185,7 @@ func TestReasons(t *testing.T) {
 	store(table, []string{"greeting", "m@1@0@ab@half@user%7", "m@00000000@0@da520ea684b06c79f0bb88a8db749b45",
 		"m@1@0@a@half",
 		"m@1@0@a@half", "m@1@0@b@half", "m@1@0@c@half"}, true)
-	s := lmcache.Source{Keys: space, Model: "m", DType: "half", World: 1, Served: "m", Revision: "-"}
+	s := lmcache.Source{Keys: keySpace, Model: "m", DType: "half", World: 1, Served: "m", Revision: "-"}
 	if _, err := table.Tell(&lmcache.Source{}, nil); err == nil {
 		t.Error("an empty source is taken")
 	}
@@ -267,3 +267,28 @@ func TestMemory(t *testing.T) {
 type nothing struct{}
 
 func (nothing) Apply(*residency.Change) {}
+
+// BenchmarkApply measures the store's callback: for parts of a chunk that counts, and for objects of
+// other clients.
+func BenchmarkApply(b *testing.B) {
+	for _, key := range []string{"/models/m@1@0@64@bfloat16metadata", "greeting"} {
+		b.Run(key, func(b *testing.B) {
+			table := New(Options{Index: residency.New(residency.Options{})})
+			s, c := sourceOf(1, 0, true), chunkOf(0, 0)
+			if _, err := table.Tell(&s, []lmcache.Chunk{c}); err != nil {
+				b.Fatal(err)
+			}
+			store(table, []string{"/models/m@1@0@64@bfloat16kv_bytes"}, true)
+			table.take()
+			change := Change{Addr: block.OfKey(block.IDOf(keySpace), []byte(key)), Namespace: keySpace,
+				Key:  []byte(key),
+				Tier: residency.Host}
+			b.ReportAllocs()
+			for b.Loop() {
+				change.Present = !change.Present
+				table.Apply(&change)
+				table.pending = table.pending[:0]
+			}
+		})
+	}
+}

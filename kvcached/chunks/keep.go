@@ -13,7 +13,7 @@ type Annotate func(ctx context.Context, a block.Addr, more func(attr []byte) []b
 
 // want has the note on a chunk written to the part that carries it. The caller holds t.mu.
 func (t *Table) want(carrier block.Addr, i uint32) {
-	if h := &t.chunks[i]; h.source == 0 || h.disputed {
+	if h := &t.chunks[i]; h.origin == 0 || h.disputed {
 		return
 	}
 	if len(t.pending) >= maxPending {
@@ -69,9 +69,10 @@ func (t *Table) note(a *block.Addr, attr []byte) []byte {
 		return nil
 	}
 	h := &t.chunks[p.chunk]
-	if h.source == 0 || h.disputed {
+	if h.origin == 0 || h.disputed {
 		return nil
 	}
-	return lmcache.AppendNote(nil, t.sources.at(h.source), &lmcache.Chunk{Name: h.name.chunk, Parent: h.parent,
+	return lmcache.AppendNote(nil, &t.origins.at(h.origin).key.Source, &lmcache.Chunk{Name: h.name.chunk,
+		Parent: h.parent,
 		Blocks: h.blocks})
 }

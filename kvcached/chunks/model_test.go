@@ -18,10 +18,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const space = "key1;resp.0;"
+const keySpace = "key1;resp.0;"
 
 func sourceOf(world, layers uint32, halves bool) lmcache.Source {
-	return lmcache.Source{Keys: space, Model: "/models/m", DType: "bfloat16", World: world, Layers: layers,
+	return lmcache.Source{Keys: keySpace, Model: "/models/m", DType: "bfloat16", World: world, Layers: layers,
 		Halves: halves,
 		First:  lmcache.First("0"), Served: "m", Revision: "-"}
 }
@@ -59,7 +59,7 @@ func keysOf(s *lmcache.Source, n lmcache.Name) (all []lmcache.Key) {
 }
 
 // object is what the index holds: a chunk by the namespace and name of its last block.
-type object struct{ space, last string }
+type object struct{ keySpace, last string }
 
 // index records the objects.
 type index map[object]residency.Tiers
@@ -156,7 +156,7 @@ const mostLayers = 3
 func (m *truth) change(k *lmcache.Key, tier residency.Tiers, present bool) {
 	key := string(k.Append(nil))
 	p := m.parts[key]
-	c := Change{Addr: block.OfKey(block.IDOf(space), []byte(key)), Tier: tier, Present: present}
+	c := Change{Addr: block.OfKey(block.IDOf(keySpace), []byte(key)), Tier: tier, Present: present}
 	s := sourceOf(k.World, 0, k.Half != lmcache.Whole)
 	if k.Layer != lmcache.NoLayer {
 		s.Layers = 1
@@ -168,9 +168,9 @@ func (m *truth) change(k *lmcache.Key, tier residency.Tiers, present bool) {
 			m.parts[key] = p
 		}
 		p.tiers |= tier
-		c.Namespace, c.Key, c.Attr = space, []byte(key), p.attr
+		c.Namespace, c.Key, c.Attr = keySpace, []byte(key), p.attr
 		if _, note, ok := lmcache.CutNote(p.attr); ok {
-			from, chunk, _ := lmcache.ParseNote(note, space, k)
+			from, chunk, _ := lmcache.ParseNote(note, keySpace, k)
 			m.say(&from, n, int(binary.LittleEndian.Uint64(chunk.Blocks)/1000)-1)
 		}
 	} else if p != nil {
@@ -190,7 +190,7 @@ func (m *truth) change(k *lmcache.Key, tier residency.Tiers, present bool) {
 func (m *truth) keep() {
 	for _, a := range m.t.take() {
 		for key, p := range m.parts {
-			if block.OfKey(block.IDOf(space), []byte(key)) == a && p.tiers&residency.Host != 0 {
+			if block.OfKey(block.IDOf(keySpace), []byte(key)) == a && p.tiers&residency.Host != 0 {
 				p.attr = append(p.attr, m.t.note(&a, p.attr)...)
 			}
 		}
@@ -321,7 +321,7 @@ func TestKeep(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	carrier := s.Carrier(c.Name)
-	at := block.OfKey(block.IDOf(space), carrier.Append(nil))
+	at := block.OfKey(block.IDOf(keySpace), carrier.Append(nil))
 	var attr []byte
 	m.t.Keep(ctx, func(_ context.Context, a block.Addr, more func([]byte) []byte) error {
 		if a != at {
@@ -335,7 +335,7 @@ func TestKeep(t *testing.T) {
 		return fmt.Errorf("no room")
 	})
 	_, note, ok := lmcache.CutNote(attr)
-	from, is, parsed := lmcache.ParseNote(note, space, &carrier)
+	from, is, parsed := lmcache.ParseNote(note, keySpace, &carrier)
 	if !ok || !parsed || from != s || !bytes.Equal(is.Blocks, c.Blocks) || m.t.Stats().Unkept != 1 {
 		t.Errorf("%q, %+v %+v", attr, is, m.t.Stats())
 	}

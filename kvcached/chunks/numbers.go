@@ -1,24 +1,25 @@
 package chunks
 
-// numbers gives values small numbers, from 1, while somebody holds them. It has at most maxFamilies
-// values.
-type numbers[K comparable] struct {
+// numbers gives keys small numbers, from 1, while somebody holds them, and keeps a value with each.
+// It has at most maxFamilies keys.
+type numbers[K comparable, V any] struct {
 	byKey map[K]uint32
-	list  []held[K]
+	list  []held[K, V]
 	free  []uint32
 }
 
-type held[K comparable] struct {
+type held[K comparable, V any] struct {
 	key   K
+	value V // zero at first
 	holds int
 }
 
-func newNumbers[K comparable]() numbers[K] {
-	return numbers[K]{byKey: map[K]uint32{}, list: make([]held[K], 1)}
+func newNumbers[K comparable, V any]() numbers[K, V] {
+	return numbers[K, V]{byKey: map[K]uint32{}, list: make([]held[K, V], 1)}
 }
 
-// hold returns the number of a value and keeps it until drop; false: there are too many values.
-func (n *numbers[K]) hold(k K) (uint32, bool) {
+// hold returns the number of a key and keeps it until drop; false: there are too many keys.
+func (n *numbers[K, V]) hold(k K) (uint32, bool) {
 	i, ok := n.byKey[k]
 	if !ok {
 		switch last := len(n.free) - 1; {
@@ -28,7 +29,7 @@ func (n *numbers[K]) hold(k K) (uint32, bool) {
 			return 0, false
 		default:
 			i = uint32(len(n.list))
-			n.list = append(n.list, held[K]{})
+			n.list = append(n.list, held[K, V]{})
 		}
 		n.list[i].key = k
 		n.byKey[k] = i
@@ -37,16 +38,16 @@ func (n *numbers[K]) hold(k K) (uint32, bool) {
 	return i, true
 }
 
-func (n *numbers[K]) drop(i uint32) {
+func (n *numbers[K, V]) drop(i uint32) {
 	h := &n.list[i]
 	if h.holds--; h.holds == 0 {
 		delete(n.byKey, h.key)
-		*h = held[K]{}
+		*h = held[K, V]{}
 		n.free = append(n.free, i)
 	}
 }
 
-func (n *numbers[K]) at(i uint32) *K { return &n.list[i].key }
+func (n *numbers[K, V]) at(i uint32) *held[K, V] { return &n.list[i] }
 
 // list is a list of chunks, linked by their numbers.
 type list struct {

@@ -15,7 +15,7 @@ import (
 const (
 	maxIdle     = 1 << 14 // told chunks without parts
 	maxPending  = 1 << 12 // notes that wait to be written
-	maxFamilies = 1 << 10 // families of chunks, and sources
+	maxFamilies = 1 << 10 // families of chunks, and origins
 )
 
 // Options are the settings of a Table.
@@ -32,8 +32,8 @@ type Table struct {
 	wake chan struct{} // a note waits
 
 	mu       sync.Mutex
-	families numbers[family]
-	sources  numbers[lmcache.Source]
+	families numbers[family, struct{}]
+	origins  numbers[origin, space]
 	chunks   []chunk // by number; number 0 is unused
 	free     []uint32
 	byName   map[name]uint32
@@ -49,6 +49,19 @@ type family struct {
 	keys, model, dtype string
 	world              uint32
 	layers, halves     bool
+}
+
+// origin is where what is told of a chunk comes from. All chunks of an origin are objects of one
+// namespace.
+type origin struct {
+	lmcache.Source
+	tokens int // of a chunk
+}
+
+// space is the namespace of an origin's objects.
+type space struct {
+	text string
+	id   block.ModelID
 }
 
 type name struct {
@@ -67,7 +80,7 @@ type chunk struct {
 	name   name
 	parent block.Name
 	blocks []byte // names of its blocks; nil: not told
-	source uint32 // 0: not told
+	origin uint32 // 0: not told
 
 	prev, next      uint32 // in the list of idle chunks
 	any, host, disk uint32 // parts in any tier, and in each
@@ -80,9 +93,9 @@ type chunk struct {
 // New makes an empty Table.
 func New(o Options) *Table {
 	o.MaxParts = cmp.Or(o.MaxParts, 1<<20)
-	return &Table{o: o, wake: make(chan struct{}, 1), families: newNumbers[family](),
-		sources: newNumbers[lmcache.Source](),
-		chunks:  make([]chunk, 1), byName: map[name]uint32{}, parts: map[uint64]part{}}
+	return &Table{o: o, wake: make(chan struct{}, 1), families: newNumbers[family, struct{}](),
+		origins: newNumbers[origin, space](), chunks: make([]chunk, 1), byName: map[name]uint32{},
+		parts: map[uint64]part{}}
 }
 
 // Change says that an object of client keys came to a tier or left it.
@@ -234,8 +247,8 @@ func (t *Table) leave(i uint32) {
 	t.states[h.state]--
 	delete(t.byName, h.name)
 	t.families.drop(h.name.family)
-	if h.source != 0 {
-		t.sources.drop(h.source)
+	if h.origin != 0 {
+		t.origins.drop(h.origin)
 	}
 	*h = chunk{}
 	t.free = append(t.free, i)

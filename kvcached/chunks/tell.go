@@ -69,20 +69,20 @@ func (t *Table) tellOne(f *family, s *lmcache.Source, c *lmcache.Chunk, carrier 
 // t.mu and settles the chunk.
 func (t *Table) learn(i uint32, s *lmcache.Source, c *lmcache.Chunk) bool {
 	h := &t.chunks[i]
-	number, ok := t.sources.hold(*s)
+	number, ok := t.origins.hold(origin{*s, len(c.Blocks) / block.NameBytes * block.Tokens})
 	if !ok {
 		return false
 	}
-	if h.source != 0 {
-		same := h.source == number && h.parent == c.Parent && bytes.Equal(h.blocks, c.Blocks)
+	if h.origin != 0 {
+		same := h.origin == number && h.parent == c.Parent && bytes.Equal(h.blocks, c.Blocks)
 		if same || h.any > 0 {
-			t.sources.drop(number)
+			t.origins.drop(number)
 			h.disputed = h.disputed || !same
 			return !h.disputed
 		}
-		t.sources.drop(h.source)
+		t.origins.drop(h.origin)
 	}
-	h.source, h.parent, h.blocks = number, c.Parent, bytes.Clone(c.Blocks)
+	h.origin, h.parent, h.blocks = number, c.Parent, bytes.Clone(c.Blocks)
 	return true
 }
 
@@ -112,7 +112,7 @@ func (t *Table) settle(i uint32) {
 	}
 	switch {
 	case h.any > 0:
-	case h.source == 0 || h.disputed:
+	case h.origin == 0 || h.disputed:
 		if h.state == idle {
 			t.idle.remove(t.chunks, i)
 		}
@@ -131,7 +131,7 @@ func (h *chunk) now() state {
 	switch {
 	case h.any == 0:
 		return idle
-	case h.source == 0:
+	case h.origin == 0:
 		return untold
 	case h.disputed:
 		return disputed
@@ -143,10 +143,10 @@ func (h *chunk) now() state {
 
 // tiersOf returns the tiers in which a chunk counts.
 func (t *Table) tiersOf(h *chunk) (is residency.Tiers) {
-	if h.source == 0 || h.disputed || h.any == 0 {
+	if h.origin == 0 || h.disputed || h.any == 0 {
 		return 0
 	}
-	s := t.sources.at(h.source)
+	s := &t.origins.at(h.origin).key
 	n := uint32(s.Parts())
 	if h.any != n || h.layers > s.Layers {
 		return 0
@@ -162,10 +162,13 @@ func (t *Table) tiersOf(h *chunk) (is residency.Tiers) {
 
 // say tells the index that a chunk came to a tier or left it.
 func (t *Table) say(h *chunk, tier residency.Tiers, present bool) {
-	s := t.sources.at(h.source)
+	o := t.origins.at(h.origin)
+	if o.value.text == "" {
+		text := o.key.Namespace(o.key.tokens).String()
+		o.value = space{text, block.IDOf(text)}
+	}
 	last := len(h.blocks) - block.NameBytes
-	space := s.Namespace(len(h.blocks) / block.NameBytes * block.Tokens).String()
-	c := residency.Change{Addr: block.Addr{Model: block.IDOf(space), Layer: block.LayerAll}, Namespace: space,
+	c := residency.Change{Addr: block.Addr{Model: o.value.id, Layer: block.LayerAll}, Namespace: o.value.text,
 		Tier:    tier,
 		Present: present, Names: h.blocks[:last]}
 	copy(c.Addr.Digest[:], h.blocks[last:])
