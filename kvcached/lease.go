@@ -13,9 +13,10 @@ import (
 func (d *Daemon) prepareLease() error {
 	_, path := d.config.Sockets()
 	c := &d.config.Lease
-	srv, err := lease.New(local{d.blocks("lease")}, lease.Options{
+	blocks := d.blocks("lease")
+	srv, err := lease.New(local{blocks}, lease.Options{
 		Lease: c.Duration.Std(), MaxLeased: int64(c.MaxLeased), MaxStagingTotal: int64(c.MaxStagingTotal),
-		Logger: d.log,
+		Find: blocks.StatAll, Logger: d.log,
 	})
 	if err != nil {
 		return wrapped("lease", err)

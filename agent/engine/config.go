@@ -39,7 +39,7 @@ type Config struct {
 	Args   []string `toml:"args" flag:"-" help:"further arguments of the started engine; {model}, {host} and {port} are replaced"`
 	Env    []string `toml:"env" flag:"-" help:"NAME=value pairs added to the started engine's environment"`
 
-	KVOffload string  `toml:"kv_offload" default:"none" flag:"kv-offload" oneof:"none|nixl|mooncake|lmcache|nixl+lmcache|kvbm|nixl+kvbm|kvcached|nixl+kvcached|hicache" help:"connector with which a started engine moves KV blocks out of the GPU: vllm knows all but hicache, sglang knows nixl, mooncake and hicache. nixl and mooncake hand blocks to other engines, the others keep them (docs/engines.md)"`
+	KVOffload string  `toml:"kv_offload" default:"none" flag:"kv-offload" oneof:"none|nixl|mooncake|lmcache|nixl+lmcache|kvbm|nixl+kvbm|kvcached|nixl+kvcached|kvcached-s3|nixl+kvcached-s3|hicache" help:"connector with which a started engine moves KV blocks out of the GPU: vllm knows all but hicache, sglang knows nixl, mooncake and hicache. nixl and mooncake hand blocks to other engines, the others keep them (docs/engines.md). kvcached needs the package of deploy/vllm in the engine's Python; without it the agent starts the engine with kvcached-s3"`
 	Offload   Offload `toml:"offload" help:"Settings of the connector that kv_offload names."`
 
 	Connector string `toml:"connector" help:"how the engine hands KV blocks to other engines, or takes them (docs/engines.md): nixl or mooncake (vllm), sglang, trtllm or trtllm-generation-first (TensorRT-LLM, attached to as openai_compat). nixl is tested with real engines; the others are experimental, held to documented bytes. Empty: as kv_offload or args say; for an attached engine of role prefill or decode nixl with vllm, and sglang with sglang"`

@@ -136,10 +136,11 @@ func (e *Engine) prepareSpawn(o Options) error {
 	if err := e.config.writeLMCacheFile(o.StateDir); err != nil {
 		return err
 	}
-	argv, env := e.config.Command(Launch{
+	launch := Launch{
 		Port: port, TP: o.TP, DataParallel: o.DataParallel, DType: o.DType, MaxConcurrent: o.MaxConcurrent,
 		APIKey: e.key, GPUs: o.GPUs, Role: o.Role, Host: o.Host, StateDir: o.StateDir,
-	})
+	}
+	argv, env := e.config.Command(launch)
 	if argv[0], err = lookUp(argv[0]); err != nil {
 		return err
 	}
@@ -147,7 +148,8 @@ func (e *Engine) prepareSpawn(o Options) error {
 	e.endpoint = address.Address{Network: "tcp", Addr: addr, Host: addr}
 	e.sup = &supervisor{
 		argv: argv, env: environment(env), log: e.log, event: make(chan struct{}, 1),
-		grace: e.config.StopGrace.Std(),
+		fallback: e.config.fallback(launch, argv[0]),
+		grace:    e.config.StopGrace.Std(),
 		backoff: backoff{first: e.config.RestartDelay.Std(), most: e.config.RestartDelayMax.Std(),
 			stable: e.config.StableAfter.Std()},
 		reason: "engine not started yet",

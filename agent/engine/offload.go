@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
@@ -17,22 +18,24 @@ import (
 
 // Values of Config.KVOffload: which software moves a started engine's KV blocks out of the GPU.
 const (
-	OffloadNone         = "none"
-	OffloadNIXL         = "nixl"
-	OffloadMooncake     = "mooncake"
-	OffloadLMCache      = "lmcache"
-	OffloadNIXLLMCache  = "nixl+lmcache"
-	OffloadKVBM         = "kvbm"
-	OffloadNIXLKVBM     = "nixl+kvbm"
-	OffloadKVCached     = "kvcached"
-	OffloadNIXLKVCached = "nixl+kvcached"
-	OffloadHiCache      = "hicache"
+	OffloadNone           = "none"
+	OffloadNIXL           = "nixl"
+	OffloadMooncake       = "mooncake"
+	OffloadLMCache        = "lmcache"
+	OffloadNIXLLMCache    = "nixl+lmcache"
+	OffloadKVBM           = "kvbm"
+	OffloadNIXLKVBM       = "nixl+kvbm"
+	OffloadKVCached       = "kvcached"
+	OffloadNIXLKVCached   = "nixl+kvcached"
+	OffloadKVCachedS3     = "kvcached-s3"
+	OffloadNIXLKVCachedS3 = "nixl+kvcached-s3"
+	OffloadHiCache        = "hicache"
 )
 
 // offloads lists the supported offloads of each engine.
 var offloads = map[string][]string{
 	VLLM: {OffloadNone, OffloadNIXL, OffloadMooncake, OffloadLMCache, OffloadNIXLLMCache, OffloadKVBM, OffloadNIXLKVBM,
-		OffloadKVCached, OffloadNIXLKVCached},
+		OffloadKVCached, OffloadNIXLKVCached, OffloadKVCachedS3, OffloadNIXLKVCachedS3},
 	SGLang:       {OffloadNone, OffloadNIXL, OffloadMooncake, OffloadHiCache},
 	LlamaCPP:     {OffloadNone},
 	OpenAICompat: {OffloadNone},
@@ -40,14 +43,19 @@ var offloads = map[string][]string{
 
 // Offload is the section engine.offload: settings of the software that kv_offload names.
 type Offload struct {
-	CPUBytes  config.Size `toml:"cpu_bytes" default:"8GiB" help:"host memory in which a started vllm keeps KV blocks with kvbm, kvcached or lmcache"`
+	CPUBytes  config.Size `toml:"cpu_bytes" default:"8GiB" help:"host memory in which a started vllm keeps KV blocks with kvbm, lmcache or kvcached-s3, and with kvcached if its Python lacks the connector"`
 	DiskBytes config.Size `toml:"disk_bytes" default:"0" help:"disk space in which kvbm keeps KV blocks; whole GiB"`
 
 	RemoteURL     string `toml:"remote_url" default:"redis://127.0.0.1:6380" help:"address where the connector lmcache keeps its blocks beyond host memory: the RESP listener of cgn-kvcached, or another redis"`
 	LMCacheConfig string `toml:"lmcache_config" help:"LMCache's own configuration file; empty: the agent writes one to agent.state_dir, with remote_url and cpu_bytes"`
 
-	S3Endpoint string `toml:"s3_endpoint" default:"127.0.0.1:9000" help:"address where the connector kvcached keeps blocks beyond host memory: the S3 listener of this host's cgn-kvcached, which needs no key on loopback"`
-	S3Bucket   string `toml:"s3_bucket" default:"kv" help:"bucket for the blocks of kvcached"`
+	LeaseSocket string      `toml:"lease_socket" default:"/run/cognitora/kv-lease.sock" help:"lease socket of this host's cgn-kvcached, by which the connector kvcached keeps blocks: kv-lease.sock beside the daemon's gRPC socket (kvcached.sock), so in kvcached.data if the daemon cannot write to /run/cognitora"`
+	RESP        string      `toml:"resp" help:"HOST:PORT of the RESP listener of cgn-kvcached, which the connector kvcached uses if it cannot have lease_socket; empty: nothing stands in for it"`
+	Revision    string      `toml:"revision" help:"revision of the model's weights in the addresses of the blocks of the connector kvcached, 128 bytes at most; engines share blocks of one revision only. Empty: the connector works it out from the model's files"`
+	Staging     config.Size `toml:"staging" default:"256MiB" help:"most bytes of blocks that wait in the connector kvcached to be saved; 1MiB at least"`
+
+	S3Endpoint string `toml:"s3_endpoint" default:"127.0.0.1:9000" help:"address where vLLM's own tiers keep blocks beyond host memory with kvcached-s3, and with kvcached if the engine's Python lacks the connector: the S3 listener of this host's cgn-kvcached, which needs no key on loopback"`
+	S3Bucket   string `toml:"s3_bucket" default:"kv" help:"bucket for blocks at s3_endpoint"`
 
 	NIXLHost string `toml:"nixl_host" help:"address under which other nodes reach this engine's NIXL side channel; empty: the host of agent.advertise, or else of agent.listen"`
 	NIXLPort int    `toml:"nixl_port" default:"5600" help:"first port of the NIXL side channel, which takes one port per rank; engines of one host need different ports"`
@@ -61,11 +69,20 @@ type connector struct {
 	Connector string `json:"kv_connector"`
 	Role      string `json:"kv_role"`
 	Module    string `json:"kv_connector_module_path,omitempty"`
+	OnFailure string `json:"kv_load_failure_policy,omitempty"` // "": fail, vLLM's default
 	Extra     any    `json:"kv_connector_extra_config,omitempty"`
 }
 
 type connectors struct {
 	Connectors []connector `json:"connectors"`
+}
+
+// leased is the extra configuration of the connector of deploy/vllm.
+type leased struct {
+	Socket   string `json:"socket"`
+	RESP     string `json:"resp,omitempty"`
+	Revision string `json:"revision,omitempty"`
+	Staging  int64  `json:"staging"` // bytes
 }
 
 type tiering struct {
@@ -115,8 +132,12 @@ func (c *Config) offloadCommand(l Launch) (argv, env []string) {
 		return transfer(connector{Connector: "PdConnector", Role: "kv_both", Module: kvbmModule, Extra: both}),
 			append(o.nixlEnv(l), o.kvbmEnv()...)
 	case OffloadKVCached:
-		return transfer(o.tiers()), []string{sameHashes}
+		return transfer(o.kvcached()), []string{sameHashes}
 	case OffloadNIXLKVCached:
+		return stack(l.Role, o.kvcached()), append(o.nixlEnv(l), sameHashes)
+	case OffloadKVCachedS3:
+		return transfer(o.tiers()), []string{sameHashes}
+	case OffloadNIXLKVCachedS3:
 		return stack(l.Role, o.tiers()), append(o.nixlEnv(l), sameHashes)
 	}
 	return nil, nil
@@ -154,9 +175,10 @@ func transfer(c connector) []string {
 
 func nixl(role string) connector { return connector{Connector: "NixlConnector", Role: kvRole(role)} }
 
-// stack returns the argument for NIXL beside a connector that keeps blocks.
+// stack returns the argument for NIXL beside a connector that keeps blocks. vLLM reads the policy
+// for failed loads from the outer connector only, so it counts for NIXL too.
 func stack(role string, keeper connector) []string {
-	return transfer(connector{Connector: "MultiConnector", Role: kvRole(role),
+	return transfer(connector{Connector: "MultiConnector", Role: kvRole(role), OnFailure: keeper.OnFailure,
 		Extra: connectors{[]connector{nixl(role), keeper}}})
 }
 
@@ -169,7 +191,28 @@ func kvbm() connector {
 	return connector{Connector: "DynamoConnector", Role: "kv_both", Module: kvbmModule}
 }
 
-// tiers returns the connector kvcached: host memory, and beyond it the S3 listener.
+// connectorPackage is the Python package of deploy/vllm.
+const connectorPackage = "cognitora_kv"
+
+// kvcached returns the connector of deploy/vllm. It keeps and loads blocks in every role.
+func (o *Offload) kvcached() connector {
+	return connector{Connector: "KVCachedConnector", Role: "kv_both", Module: connectorPackage + ".connector",
+		OnFailure: "recompute", Extra: leased{o.LeaseSocket, o.RESP, o.Revision, int64(o.Staging)}}
+}
+
+// overS3 returns the configuration for a Python without the connector of deploy/vllm: vLLM's own
+// tiers take its place. overS3 returns nil if kv_offload does not name the connector.
+func (c *Config) overS3() *Config {
+	instead := map[string]string{OffloadKVCached: OffloadKVCachedS3, OffloadNIXLKVCached: OffloadNIXLKVCachedS3}
+	if instead[c.KVOffload] == "" {
+		return nil
+	}
+	own := *c
+	own.KVOffload = instead[c.KVOffload]
+	return &own
+}
+
+// tiers returns vLLM's own tiers: host memory, and beyond it the S3 listener.
 func (o *Offload) tiers() connector {
 	tier := secondary{"obj", store{o.S3Bucket, o.S3Endpoint, "http", openKey, openKey}}
 	return connector{Connector: "OffloadingConnector", Role: "kv_both",
@@ -235,12 +278,13 @@ func (c *Config) NeedsStateDir() bool {
 func (c *Config) usesLMCache() bool { return strings.Contains(c.KVOffload, OffloadLMCache) }
 
 // writeLMCacheFile writes LMCache's configuration. Blocks of 256 tokens are LMCache's own default.
+// With sha256_cbor and sameHashes the name of a block follows from its token ids.
 func (c *Config) writeLMCacheFile(stateDir string) error {
 	if !c.NeedsStateDir() {
 		return nil
 	}
-	text := fmt.Sprintf("chunk_size: 256\nlocal_cpu: true\nmax_local_cpu_size: %g\nremote_url: %q\nremote_serde: "+
-		"\"naive\"\n",
+	text := fmt.Sprintf("chunk_size: 256\npre_caching_hash_algorithm: sha256_cbor\nlocal_cpu: true\n"+
+		"max_local_cpu_size: %g\nremote_url: %q\nremote_serde: \"naive\"\n",
 		float64(c.Offload.CPUBytes)/(1<<30), c.Offload.RemoteURL)
 	name := c.Offload.lmcacheFile(stateDir)
 	if err := os.MkdirAll(stateDir, 0o700); err != nil {
@@ -288,6 +332,9 @@ func (o *Offload) validate(kind, offload string, bad func(field, format string, 
 			o.DiskBytes)
 	}
 	if uses(OffloadKVCached) {
+		o.validateKVCached(bad)
+	}
+	if uses(OffloadKVCached) || uses(OffloadKVCachedS3) {
 		o.validateTiers(bad)
 	}
 	if uses(OffloadHiCache) && o.HiCacheRatio <= 1 {
@@ -302,7 +349,39 @@ func (o *Offload) validate(kind, offload string, bad func(field, format string, 
 	}
 }
 
-// validateTiers checks the settings of the connector kvcached.
+const (
+	maxSocket   = 107     // bytes of a Unix socket's path
+	maxRevision = 128     // bytes; a namespace of blocks has 512 in all
+	minStaging  = 1 << 20 // bytes
+)
+
+// validateKVCached checks the settings of the connector of deploy/vllm.
+func (o *Offload) validateKVCached(bad func(field, format string, args ...any)) {
+	if !filepath.IsAbs(o.LeaseSocket) || len(o.LeaseSocket) > maxSocket {
+		bad("offload.lease_socket", "%q is no absolute path of %d bytes at most; give that of kv-lease.sock, which "+
+			"cgn-kvcached logs at its start", o.LeaseSocket, maxSocket)
+	}
+	if o.RESP != "" {
+		if host, port, err := net.SplitHostPort(o.RESP); err != nil || host == "" || !isPort(port) {
+			bad("offload.resp", "%q is not HOST:PORT; use resp.listen of cgn-kvcached, or leave it out", o.RESP)
+		}
+	}
+	if len(o.Revision) > maxRevision || strings.ContainsFunc(o.Revision, unicode.IsControl) {
+		bad("offload.revision", "it has %d bytes, or control characters; give %d bytes at most, such as the weights' "+
+			"commit", len(o.Revision), maxRevision)
+	}
+	if o.Staging < minStaging {
+		bad("offload.staging", "%s; give room for a few blocks, 1MiB at least; 256MiB is usual", o.Staging)
+	}
+}
+
+func isPort(text string) bool {
+	n, err := strconv.ParseUint(text, 10, 16)
+	return err == nil && n > 0
+}
+
+// validateTiers checks the settings of vLLM's own tiers, which also stand in for the connector of
+// deploy/vllm.
 func (o *Offload) validateTiers(bad func(field, format string, args ...any)) {
 	if o.CPUBytes <= 0 {
 		bad("offload.cpu_bytes", "%s; blocks pass through host memory: give at least that of a few blocks, such "+

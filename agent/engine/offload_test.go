@@ -16,6 +16,8 @@ func TestOffload(t *testing.T) {
 	const lmcacheEnv = "LMCACHE_CONFIG_FILE=/state/lmcache.yaml PYTHONHASHSEED=0"
 	const tiers = `{"kv_connector":"OffloadingConnector","kv_role":"kv_both","kv_connector_extra_config":{"spec_name":"TieringOffloadingSpec","cpu_bytes_to_use":8589934592,` +
 		`"secondary_tiers":[{"type":"obj","store_config":{"bucket":"kv","endpoint_override":"127.0.0.1:9000","scheme":"http","access_key":"cognitora","secret_key":"cognitora"}}]}}`
+	const keeper = `{"kv_connector":"KVCachedConnector","kv_role":"kv_both","kv_connector_module_path":"cognitora_kv.connector","kv_load_failure_policy":"recompute",` +
+		`"kv_connector_extra_config":{"socket":"/run/cognitora/kv-lease.sock","staging":268435456}}`
 	rows := map[[2]string]struct{ argv, env string }{
 		{VLLM, OffloadNone}:    {},
 		{VLLM, OffloadNIXL}:    {`--kv-transfer-config {"kv_connector":"NixlConnector","kv_role":"kv_both"}`, host + " " + port},
@@ -24,8 +26,12 @@ func TestOffload(t *testing.T) {
 			`{"kv_connector":"NixlConnector","kv_role":"kv_both"},{"kv_connector":"LMCacheConnectorV1","kv_role":"kv_both"}]}}`, host + " " + port + " " + lmcacheEnv},
 		{VLLM, OffloadKVBM}: {`--kv-transfer-config {"kv_connector":"DynamoConnector","kv_role":"kv_both","kv_connector_module_path":"kvbm.vllm_integration.connector"}`,
 			"DYN_KVBM_CPU_CACHE_GB=8 DYN_KVBM_DISK_CACHE_GB=0"},
-		{VLLM, OffloadKVCached}: {"--kv-transfer-config " + tiers, "PYTHONHASHSEED=0"},
-		{VLLM, OffloadNIXLKVCached}: {`--kv-transfer-config {"kv_connector":"MultiConnector","kv_role":"kv_both","kv_connector_extra_config":{"connectors":[` +
+		{VLLM, OffloadKVCached}: {"--kv-transfer-config " + keeper, "PYTHONHASHSEED=0"},
+		{VLLM, OffloadNIXLKVCached}: {`--kv-transfer-config {"kv_connector":"MultiConnector","kv_role":"kv_both","kv_load_failure_policy":"recompute","kv_connector_extra_config":{"connectors":[` +
+			`{"kv_connector":"NixlConnector","kv_role":"kv_both"},` + keeper + `]}}`,
+			host + " " + port + " PYTHONHASHSEED=0"},
+		{VLLM, OffloadKVCachedS3}: {"--kv-transfer-config " + tiers, "PYTHONHASHSEED=0"},
+		{VLLM, OffloadNIXLKVCachedS3}: {`--kv-transfer-config {"kv_connector":"MultiConnector","kv_role":"kv_both","kv_connector_extra_config":{"connectors":[` +
 			`{"kv_connector":"NixlConnector","kv_role":"kv_both"},` + tiers + `]}}`,
 			host + " " + port + " PYTHONHASHSEED=0"},
 		{VLLM, OffloadNIXLKVBM}: {`--kv-transfer-config {"kv_connector":"PdConnector","kv_role":"kv_both","kv_connector_module_path":"kvbm.vllm_integration.connector",` +
@@ -46,7 +52,8 @@ func TestOffload(t *testing.T) {
 	}
 	for _, kind := range []string{VLLM, SGLang, LlamaCPP, OpenAICompat} {
 		for _, offload := range []string{OffloadNone, OffloadNIXL, OffloadLMCache, OffloadNIXLLMCache, OffloadKVBM,
-			OffloadKVCached, OffloadHiCache, OffloadMooncake, OffloadNIXLKVBM, OffloadNIXLKVCached} {
+			OffloadKVCached, OffloadHiCache, OffloadMooncake, OffloadNIXLKVBM, OffloadNIXLKVCached, OffloadKVCachedS3,
+			OffloadNIXLKVCachedS3} {
 			c := valid(func(c *Config) { c.Kind, c.KVOffload, c.Binary = kind, offload, "engine" })
 			row, possible := rows[[2]string{kind, offload}]
 			if err := c.Validate(); possible != (err == nil) ||
@@ -78,12 +85,35 @@ func TestOffload(t *testing.T) {
 // consumer.
 func TestOffloadRoles(t *testing.T) {
 	for role, want := range map[string]string{"prefill": "kv_producer", "decode": "kv_consumer", "both": "kv_both"} {
-		for _, offload := range []string{OffloadNIXL, OffloadNIXLLMCache, OffloadNIXLKVCached, OffloadMooncake} {
+		for _, offload := range []string{OffloadNIXL, OffloadNIXLLMCache, OffloadNIXLKVCached, OffloadNIXLKVCachedS3,
+			OffloadMooncake} {
 			c := valid(func(c *Config) { c.KVOffload = offload })
 			argv, _ := c.Command(Launch{Role: role})
 			var got connector
 			if err := json.Unmarshal([]byte(argv[len(argv)-1]), &got); err != nil || got.Role != want {
 				t.Errorf("%s as %s: %s, %v", offload, role, got.Role, err)
+			}
+		}
+	}
+}
+
+// TestKVCachedRoles: the connector of deploy/vllm keeps and loads blocks in every role, with every
+// setting of its own.
+func TestKVCachedRoles(t *testing.T) {
+	const keeper = `{"kv_connector":"KVCachedConnector","kv_role":"kv_both","kv_connector_module_path":"cognitora_kv.connector","kv_load_failure_policy":"recompute",` +
+		`"kv_connector_extra_config":{"socket":"/data/kv-lease.sock","resp":"[::1]:6380","revision":"b968826","staging":1048576}}`
+	for role, word := range map[string]string{"prefill": "kv_producer", "decode": "kv_consumer", "both": "kv_both"} {
+		for offload, want := range map[string]string{
+			OffloadKVCached: keeper,
+			OffloadNIXLKVCached: `{"kv_connector":"MultiConnector","kv_role":"` + word +
+				`","kv_load_failure_policy":"recompute","kv_connector_extra_config":{"connectors":[{"kv_connector":"NixlConnector","kv_role":"` + word + `"},` + keeper + `]}}`,
+		} {
+			c := valid(func(c *Config) {
+				c.KVOffload, c.Offload.LeaseSocket, c.Offload.RESP = offload, "/data/kv-lease.sock", "[::1]:6380"
+				c.Offload.Revision, c.Offload.Staging = "b968826", 1<<20
+			})
+			if argv, _ := c.Command(Launch{Role: role}); c.Validate() != nil || argv[len(argv)-1] != want {
+				t.Errorf("%s as %s: %v\n %s, not\n %s", offload, role, c.Validate(), argv[len(argv)-1], want)
 			}
 		}
 	}
@@ -101,7 +131,18 @@ func TestOffloadProblems(t *testing.T) {
 		{func(c *Config) { c.KVOffload, c.Offload.CPUBytes = OffloadKVBM, 1<<20 }, "engine.offload.cpu_bytes"},
 		{func(c *Config) { c.KVOffload, c.Offload.CPUBytes = OffloadKVCached, 0 }, "engine.offload.cpu_bytes"},
 		{func(c *Config) { c.KVOffload, c.Offload.S3Endpoint = OffloadKVCached, "localhost" }, "engine.offload.s3_endpoint"},
-		{func(c *Config) { c.KVOffload, c.Offload.S3Bucket = OffloadKVCached, "" }, "engine.offload.s3_bucket"},
+		{func(c *Config) { c.KVOffload, c.Offload.S3Bucket = OffloadNIXLKVCachedS3, "" }, "engine.offload.s3_bucket"},
+		{func(c *Config) { c.KVOffload, c.Offload.LeaseSocket = OffloadKVCached, "kv-lease.sock" }, "engine.offload.lease_socket: \"kv-lease.sock\" is no absolute path"},
+		{func(c *Config) { c.KVOffload, c.Offload.LeaseSocket = OffloadKVCached, "" }, "engine.offload.lease_socket"},
+		{func(c *Config) {
+			c.KVOffload, c.Offload.LeaseSocket = OffloadNIXLKVCached, "/"+strings.Repeat("x", 107)
+		}, "engine.offload.lease_socket"},
+		{func(c *Config) { c.KVOffload, c.Offload.RESP = OffloadKVCached, "redis://127.0.0.1:6380" }, "engine.offload.resp: \"redis://127.0.0.1:6380\" is not HOST:PORT"},
+		{func(c *Config) { c.KVOffload, c.Offload.RESP = OffloadKVCached, ":6380" }, "engine.offload.resp"},
+		{func(c *Config) { c.KVOffload, c.Offload.RESP = OffloadKVCached, "cache:0" }, "engine.offload.resp"},
+		{func(c *Config) { c.KVOffload, c.Offload.Revision = OffloadKVCached, strings.Repeat("x", 129) }, "engine.offload.revision: it has 129 bytes"},
+		{func(c *Config) { c.KVOffload, c.Offload.Revision = OffloadKVCached, "a\nb" }, "engine.offload.revision"},
+		{func(c *Config) { c.KVOffload, c.Offload.Staging = OffloadNIXLKVCached, 1<<20-1 }, "engine.offload.staging"},
 		{func(c *Config) { c.Kind, c.KVOffload, c.Offload.HiCacheRatio = SGLang, OffloadHiCache, 1 }, "engine.offload.hicache_ratio"},
 		{func(c *Config) {
 			c.Kind, c.KVOffload, c.Args = SGLang, OffloadHiCache, []string{"--hicache-ratio", "3"}
@@ -124,7 +165,8 @@ func TestLMCacheFile(t *testing.T) {
 	name := filepath.Join(dir, "lmcache.yaml")
 	text, err := os.ReadFile(name)
 	if err != nil || !strings.Contains(string(text), `remote_url: "redis://127.0.0.1:6380"`) ||
-		!strings.Contains(string(text), "max_local_cpu_size: 8\n") {
+		!strings.Contains(string(text), "max_local_cpu_size: 8\n") ||
+		!strings.Contains(string(text), "pre_caching_hash_algorithm: sha256_cbor\n") {
 		t.Errorf("%s, %v", text, err)
 	}
 	if info, err := os.Stat(name); err != nil || info.Mode().Perm() != 0o600 {

@@ -32,7 +32,8 @@ type run struct {
 // supervisor keeps one engine process alive until its context ends. The process leads its own
 // group. The process dies with the agent, however the agent ends.
 type supervisor struct {
-	argv, env []string
+	argv, env []string  // argv is owned by the goroutine of supervise
+	fallback  *fallback // command that may take argv's place; nil: none
 	grace     time.Duration
 	backoff   backoff
 	log       *slog.Logger
@@ -70,12 +71,14 @@ func (s *supervisor) supervise(ctx, force context.Context) {
 		s.set(nil, "engine not started: "+err.Error())
 		return
 	}
-	for {
+	if s.fallback != nil {
+		s.argv = s.fallback.choose(ctx, s.argv, s.env, s.log)
+	}
+	for ctx.Err() == nil {
 		started := time.Now()
 		err := s.once(ctx, force)
 		if ctx.Err() != nil {
-			s.set(nil, "engine stopped")
-			return
+			break
 		}
 		ran := time.Since(started)
 		wait := s.backoff.after(ran)
@@ -85,6 +88,7 @@ func (s *supervisor) supervise(ctx, force context.Context) {
 			return
 		}
 	}
+	s.set(nil, "engine stopped")
 }
 
 func (s *supervisor) exited(err error) {

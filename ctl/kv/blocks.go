@@ -95,15 +95,15 @@ func newPut(k *commands) *cobra.Command {
 	var durable bool
 	c := &cobra.Command{
 		Use: "put BLOCK FILE", Short: "Store a file's bytes as a block", Args: cli.Arguments("BLOCK", "FILE"),
-		Long: "BLOCK is cgn:NAMESPACE:LAYER:DIGEST. FILE - is standard input. What is there under that address is " +
-			"replaced.",
+		Long: "BLOCK is cgn:NAMESPACE:LAYER:DIGEST[:PARENT:NAMES]. FILE - is standard input. What is there under " +
+			"that address is replaced.",
 		Example: "  cgn-ctl kv put 'cgn:kv1;m;r;bf16;l;16;1.0;1.0;:4294967295:'$(b3sum --no-names block.bin) block.bin",
 		RunE: func(c *cobra.Command, args []string) error {
 			if !block.IsAddress([]byte(args[0])) {
 				return cli.Misused(cli.WithHint(fmt.Errorf("%q is not cgn:NAMESPACE:LAYER:DIGEST", args[0]),
 					"keys of your own are stored through the cache's RESP or S3 port, such as with redis-cli SET"))
 			}
-			namespace, a, err := block.ParseText([]byte(args[0]))
+			namespace, a, tail, err := block.ParseText([]byte(args[0]))
 			if err != nil {
 				return cli.Misused(err)
 			}
@@ -113,8 +113,8 @@ func newPut(k *commands) *cobra.Command {
 			}
 			return k.Call(c.Context(), func(ctx context.Context, client pb.KvClient) error {
 				r, err := putBlock(ctx, client, &pb.PutHeader{Durable: durable, CheckCrc: true, Block: &pb.BlockHeader{
-					Namespace: namespace, Layer: a.Layer, Digest: a.Digest[:],
-					Length: uint32(len(payload)), Crc32C: block.Sum(payload),
+					Namespace: namespace, Layer: a.Layer, Digest: a.Digest[:], Parent: parentOf(tail),
+					Length: uint32(len(payload)), Crc32C: block.Sum(payload), Attr: block.AppendNames(nil, tail.Names),
 				}}, payload)
 				if err != nil {
 					return err
@@ -129,6 +129,14 @@ func newPut(k *commands) *cobra.Command {
 	}
 	c.Flags().BoolVar(&durable, "durable", false, "wait until it is on SSD for certain")
 	return c
+}
+
+// parentOf returns the parent of a tail for a message; nil: none.
+func parentOf(tail block.Tail) []byte {
+	if tail.Parent == (block.Digest{}) {
+		return nil
+	}
+	return tail.Parent[:]
 }
 
 func putBlock(ctx context.Context, client pb.KvClient, h *pb.PutHeader, payload []byte) (*pb.PutResponse, error) {

@@ -51,7 +51,7 @@ func (f *blockFlags) add(c *cobra.Command) {
 // find parses an address, cgn:NAMESPACE:LAYER:DIGEST. Another text is a client's own key.
 func (f *blockFlags) find(text string) (namespace string, a block.Addr, err error) {
 	if block.IsAddress([]byte(text)) {
-		namespace, a, err = block.ParseText([]byte(text))
+		namespace, a, _, err = block.ParseText([]byte(text))
 		return namespace, a, cli.Misused(err)
 	}
 	n, err := block.ParseNamespace(f.namespace)

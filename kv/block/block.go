@@ -102,39 +102,87 @@ func Text(namespace string, a Addr) string {
 	return string(hex.AppendEncode(b, a.Digest[:]))
 }
 
-// ParseText reads the text form of an address. The returned namespace is canonical.
-func ParseText(key []byte) (namespace string, a Addr, err error) {
-	bad := func(why string) (string, Addr, error) {
-		return "", Addr{}, fmt.Errorf("%w: %s; write cgn:<namespace>:<layer>:<64 hex digits>", ErrAddress, why)
+// Tail is what a writer may add to the text form of an address.
+type Tail struct {
+	Parent Digest // zero: none
+	// Names are the names of an object's blocks except the last one, as AppendNames takes them;
+	// nil: none.
+	Names []byte
+}
+
+// MaxAddress is the length of the longest text form of an address with its tail, in bytes.
+const MaxAddress = len(addressPrefix) + MaxNamespace + len(":4294967295") + 2*(1+2*len(Digest{})) +
+	1 + 2*MaxNames*NameBytes
+
+// ParseText reads the text form of an address: cgn:<namespace>:<layer>:<digest>, or with a tail for
+// writers cgn:<namespace>:<layer>:<digest>:<parent>:<names>. Digest and parent are 64 hexadecimal
+// digits, names 16 for each. Parent and names may be empty. Other numbers of names than the
+// namespace's TOKENS / 16 - 1 are refused. The returned namespace is canonical.
+func ParseText(key []byte) (namespace string, a Addr, tail Tail, err error) {
+	bad := func(why string) (string, Addr, Tail, error) {
+		return "", Addr{}, Tail{}, fmt.Errorf("%w: %s; write cgn:<namespace>:<layer>:<64 hex digits>", ErrAddress, why)
 	}
 	rest, ok := bytes.CutPrefix(key, []byte(addressPrefix))
 	if !ok {
 		return bad("it does not begin with cgn:")
 	}
-	i := bytes.LastIndexByte(rest, ':')
-	if i < 0 || len(rest)-i-1 != hex.EncodedLen(len(a.Digest)) {
+	var fields [5][]byte // a namespace has no colon
+	n := 0
+	for more := true; more; n++ {
+		if n == len(fields) {
+			return bad("it has more than 5 fields after cgn:")
+		}
+		fields[n], rest, more = bytes.Cut(rest, []byte(":"))
+	}
+	if n != 3 && n != len(fields) {
+		return bad("it does not have 3 or 5 fields after cgn:")
+	}
+	if !unhex(a.Digest[:], fields[2]) {
 		return bad("the digest is not 64 hex digits")
 	}
-	if _, err := hex.Decode(a.Digest[:], rest[i+1:]); err != nil {
-		return bad("the digest is not hexadecimal")
-	}
-	rest = rest[:i]
-	if i = bytes.LastIndexByte(rest, ':'); i < 0 {
-		return bad("the layer is missing")
-	}
-	layer, err := strconv.ParseUint(string(rest[i+1:]), 10, 32)
-	if err != nil || rest[i+1] == '0' && i+2 != len(rest) {
+	layer, err := strconv.ParseUint(string(fields[1]), 10, 32)
+	if err != nil || fields[1][0] == '0' && len(fields[1]) > 1 {
 		return bad("the layer is not a number below 2^32")
 	}
-	n, err := ParseNamespace(string(rest[:i]))
+	ns, err := ParseNamespace(string(fields[0]))
 	if err != nil {
-		return "", Addr{}, err
+		return "", Addr{}, Tail{}, err
 	}
-	if n.Space != "" {
+	if ns.Space != "" {
 		return bad("a namespace of keys has no digests")
 	}
+	if why := tail.parse(fields[3], fields[4], ns.Blocks()-1); why != "" {
+		return bad(why)
+	}
 	a.Layer = uint32(layer)
-	namespace = n.String()
+	namespace = ns.String()
 	a.Model = IDOf(namespace)
-	return namespace, a, nil
+	return namespace, a, tail, nil
+}
+
+// parse reads the fields of a tail. parse returns what is wrong with them, if anything.
+func (t *Tail) parse(parent, names []byte, most int) (why string) {
+	if len(parent) > 0 && !unhex(t.Parent[:], parent) {
+		return "the parent is neither empty nor 64 hex digits"
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	if len(names) != 2*NameBytes*max(most, 0) {
+		return fmt.Sprintf("the names have %d hex digits, and this namespace has objects with %d names of 16", len(names),
+			max(most, 0))
+	}
+	if t.Names = make([]byte, len(names)/2); !unhex(t.Names, names) {
+		return "the names are not hexadecimal"
+	}
+	return ""
+}
+
+// unhex reads exactly as many bytes as to has room for.
+func unhex(to, text []byte) bool {
+	if len(text) != hex.EncodedLen(len(to)) {
+		return false
+	}
+	_, err := hex.Decode(to, text)
+	return err == nil
 }

@@ -102,9 +102,9 @@ func TestRouterDigests(t *testing.T) {
 func TestText(t *testing.T) {
 	a := Addr{Digest: Seed("m", "", ""), Model: llama.ID(), Layer: 31}
 	text := Text(llama.String(), a)
-	ns, back, err := ParseText([]byte(text))
-	if err != nil || back != a || ns != llama.String() {
-		t.Fatalf("%q reads as %q %v %v", text, ns, back, err)
+	ns, back, tail, err := ParseText([]byte(text))
+	if err != nil || back != a || ns != llama.String() || tail.Parent != (Digest{}) || tail.Names != nil {
+		t.Fatalf("%q reads as %q %v %v %v", text, ns, back, tail, err)
 	}
 	for _, bad := range []string{
 		"", "cgn:", "cgn:x", text[1:], text[:len(text)-1], text + "0", strings.Replace(text, ":31:", ":031:", 1),
@@ -112,7 +112,7 @@ func TestText(t *testing.T) {
 		strings.Replace(text, "kv1;", "kv2;", 1),
 		"cgn:key1;resp.0;:0:" + text[len(text)-64:], strings.Replace(text, "bf16", "", 1),
 	} {
-		if _, _, err := ParseText([]byte(bad)); !errors.Is(err, ErrAddress) && !errors.Is(err, ErrNamespace) {
+		if _, _, _, err := ParseText([]byte(bad)); !errors.Is(err, ErrAddress) && !errors.Is(err, ErrNamespace) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
@@ -152,13 +152,25 @@ func TestNamespaceRefused(t *testing.T) {
 func FuzzParseText(f *testing.F) {
 	f.Add([]byte(Text(llama.String(), Addr{Layer: LayerAll})))
 	f.Add([]byte("cgn:kv1;a%20b;r;d;l;16;1.0;1.0;t:0:00"))
+	wide := llama
+	wide.Tokens = 48
+	for _, tail := range []string{"::", ":" + strings.Repeat("0a", 32) + ":", ":" + strings.Repeat("fe", 32) + ":" +
+		strings.Repeat("0102030405060708", 2), "::" + strings.Repeat("0102030405060708", 3)} {
+		f.Add([]byte(Text(wide.String(), Addr{Layer: LayerAll}) + tail))
+	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		ns, a, err := ParseText(text)
+		ns, a, tail, err := ParseText(text)
 		if err != nil {
 			return
 		}
-		if !strings.EqualFold(Text(ns, a), string(text)) {
-			t.Errorf("%q reads as %q", text, Text(ns, a))
+		plain, full := Text(ns, a), textWith(ns, a, tail)
+		zero := plain + ":" + strings.Repeat("0", 64) + ":" + hex.EncodeToString(tail.Names) // the same as no parent
+		is := func(form string) bool { return strings.EqualFold(form, string(text)) }
+		if !is(plain) && !is(full) && !is(zero) {
+			t.Errorf("%q reads as %q", text, full)
+		}
+		if len(text) > MaxAddress {
+			t.Errorf("%d bytes were read", len(text))
 		}
 	})
 }

@@ -148,6 +148,9 @@ func TestPutRefused(t *testing.T) {
 		return it
 	}
 	keys := block.Namespace{Space: "resp.0"}
+	wide := block.Namespace{Model: strings.Repeat("m", 300), Revision: "r", DType: "bf16", Layout: "l", Tokens: 512,
+		TP: 1, PP: 1}
+	long := client.Item{Addr: block.Addr{Model: wide.ID()}, Namespace: wide.String(), Names: make([]byte, 248)}
 	for what, p := range map[string]struct {
 		it   client.Item
 		size int
@@ -159,6 +162,10 @@ func TestPutRefused(t *testing.T) {
 		"not durable":         {with(func(it *client.Item) { it.Durable = true }), 10, client.ErrNotDurable},
 		"too large":           {item("a"), 64<<20 + 1, client.ErrTooLarge},
 		"over quota":          {item("a"), 9 << 20, client.ErrQuota},
+		"names of 16 tokens":  {with(func(it *client.Item) { it.Names = make([]byte, 8) }), 10, client.ErrNames},
+		"half a name":         {with(func(it *client.Item) { it.Names = make([]byte, 12) }), 10, client.ErrNames},
+		"too many names":      {with(func(it *client.Item) { it.Names = make([]byte, 256) }), 10, client.ErrNames},
+		"long and named":      {long, 10, block.ErrNamespace},
 	} {
 		if _, err := c.Put(ctx, p.it, make([]byte, p.size)); !errors.Is(err, p.want) {
 			t.Errorf("%s: %v", what, err)
@@ -170,6 +177,12 @@ func TestPutRefused(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := c.Put(ctx, absent, []byte("second")); !errors.Is(err, client.ErrExists) {
+		t.Error(err)
+	}
+	wide.Model = "m"
+	named := client.Item{Addr: block.Addr{Model: wide.ID()}, Namespace: wide.String(),
+		Names: bytes.Repeat([]byte("name"), 62)}
+	if _, err := c.Put(ctx, named, []byte("named")); err != nil {
 		t.Error(err)
 	}
 	failed := errors.New("no")

@@ -23,6 +23,7 @@ var (
 	// only with Item.Durable
 	ErrNotDurable = errors.New("kv: the block is not on disk, and perhaps in the daemon's memory")
 	ErrPin        = errors.New("kv: a pin must end within 24 hours")
+	ErrNames      = errors.New("kv: the names are not those of the blocks before the last one")
 	// the Client is closed, or the daemon is shutting down
 	ErrClosed = errors.New("kv: closed")
 	// the operation may or may not have been done
@@ -48,6 +49,7 @@ var statusErrors = map[frame.Status]error{
 	frame.StatusExists:     ErrExists,
 	frame.StatusNotDurable: ErrNotDurable,
 	frame.StatusPin:        ErrPin,
+	frame.StatusNames:      ErrNames,
 	frame.StatusInternal:   ErrInternal,
 	frame.StatusDenied:     ErrDenied,
 	frame.StatusBusy:       ErrBusy,

@@ -19,11 +19,15 @@ type Item struct {
 	Addr      block.Addr
 	Namespace string       // canonical text of a model's namespace; the namespace's ID is Addr.Model
 	Parent    block.Digest // zero: none
-	Expires   time.Time    // zero: never
-	Durable   bool         // return only when the block is on disk, written and synced; else ErrNotDurable
-	IfAbsent  bool         // refuse with ErrExists if the address has a block
-	CheckCRC  bool         // refuse with ErrCorrupt unless the payload has the checksum CRC
-	CRC       uint32
+	// Names are the names (block.Name) of the blocks of 16 tokens before the last one that the
+	// block stands for, in order. ErrNames: they are not TOKENS / 16 - 1. Without them a block of
+	// more tokens does not count in routing.
+	Names    []byte
+	Expires  time.Time // zero: never
+	Durable  bool      // return only when the block is on disk, written and synced; else ErrNotDurable
+	IfAbsent bool      // refuse with ErrExists if the address has a block
+	CheckCRC bool      // refuse with ErrCorrupt unless the payload has the checksum CRC
+	CRC      uint32
 }
 
 // segment is staging memory. The client writes a segment, and the daemon reads the segment on
@@ -135,8 +139,9 @@ func (s *socket) newSegment(ctx context.Context, length int) (*segment, error) {
 
 // commit asks the daemon to make a block of the bytes in a segment.
 func (s *socket) commit(ctx context.Context, it *Item, length int) (Info, error) {
+	s.text = append(s.text[:0], it.Namespace...)
 	q := frame.Commit{Segment: s.segment.id, Length: uint32(length), CRC: it.CRC, Layer: it.Addr.Layer,
-		Digest: it.Addr.Digest, Parent: it.Parent}
+		Digest: it.Addr.Digest, Parent: it.Parent, Namespace: s.text, Names: it.Names}
 	if !it.Expires.IsZero() {
 		q.Expires = max(it.Expires.UnixMilli(), 1)
 	}
@@ -151,8 +156,15 @@ func (s *socket) commit(ctx context.Context, it *Item, length int) (Info, error)
 	if len(it.Namespace) > block.MaxNamespace {
 		return Info{}, fmt.Errorf("%w: %d bytes long", block.ErrNamespace, len(it.Namespace))
 	}
-	s.begin(frame.OpCommit, len(it.Namespace))
-	s.out = append(frame.AppendCommit(s.out, &q), it.Namespace...)
+	if len(it.Names)%block.NameBytes != 0 || len(it.Names) > block.MaxNames*block.NameBytes {
+		return Info{}, fmt.Errorf("%w: %d bytes long", ErrNames, len(it.Names))
+	}
+	if q.Entries() > frame.MaxBatch {
+		return Info{}, fmt.Errorf("%w: %d bytes long, %d are allowed beside %d bytes of names", block.ErrNamespace,
+			len(it.Namespace), frame.MaxBatch-len(it.Names), len(it.Names))
+	}
+	s.begin(frame.OpCommit, q.Entries())
+	s.out = frame.AppendCommit(s.out, &q)
 	h, body, err := s.exchange(ctx)
 	if err == nil {
 		err = errorOf(h.Status)

@@ -29,6 +29,7 @@ type socket struct {
 	out   []byte // the request
 	start int    // begin of the request in out, behind the notices
 	seq   uint64 // of the request
+	text  []byte // namespace of the last put
 	read  uint64 // sequence number of the last answer read
 	in    []byte // answers
 	r, w  int    // in[r:w] has been read and not parsed

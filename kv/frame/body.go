@@ -132,7 +132,7 @@ type Info struct {
 	Length uint32
 	CRC    uint32
 	Uses   uint32
-	Tiers  uint8 // bit set: 1 RAM, 2 SSD; 0: a miss
+	Tiers  uint8 // bit set: 1 RAM, 2 SSD, 4 another host (Find only); 0: a miss
 	Status Status
 }
 
@@ -164,10 +164,13 @@ const (
 	IfAbsent                    // refuse if the address has a block
 )
 
+// namesShift is the place of the number of names in the flags of a Commit.
+const namesShift = 24
+
 // Commit makes a block from bytes in a staging segment.
 type Commit struct {
 	Segment   uint32
-	Flags     uint32
+	Flags     uint32 // below 1<<24; the bits above have the number of names in the frame
 	Offset    uint32 // in the segment
 	Length    uint32
 	CRC       uint32
@@ -176,27 +179,41 @@ type Commit struct {
 	Digest    block.Digest
 	Parent    block.Digest
 	Namespace []byte // canonical text; aliases the frame
+	// Names are those of an object's blocks of 16 tokens except the last one, 8 bytes each and at
+	// most 255; Names aliases the frame.
+	Names []byte
 }
 
-// AppendCommit writes the body of a Commit. The header's count is the length of the namespace's
-// text.
+// Entries returns the count for the header of a Commit: the bytes of the namespace's text and of
+// the names. More than MaxBatch do not fit a frame.
+func (c *Commit) Entries() int { return len(c.Namespace) + len(c.Names) }
+
+// AppendCommit writes the body of a Commit.
 func AppendCommit(b []byte, c *Commit) []byte {
-	for _, v := range [...]uint32{c.Segment, c.Flags, c.Offset, c.Length, c.CRC, c.Layer} {
+	flags := c.Flags | uint32(len(c.Names)/block.NameBytes)<<namesShift
+	for _, v := range [...]uint32{c.Segment, flags, c.Offset, c.Length, c.CRC, c.Layer} {
 		b = le.AppendUint32(b, v)
 	}
 	b = le.AppendUint64(b, uint64(c.Expires))
 	b = append(append(b, c.Digest[:]...), c.Parent[:]...)
-	return append(b, c.Namespace...)
+	return append(append(b, c.Namespace...), c.Names...)
 }
 
-// ParseCommit reads the body of a Commit.
-func ParseCommit(body []byte) (c Commit) {
+// ParseCommit reads the body of a Commit. The error is an *Error if the entries are fewer bytes
+// than the names.
+func ParseCommit(body []byte) (c Commit, err error) {
 	for i, p := range [...]*uint32{&c.Segment, &c.Flags, &c.Offset, &c.Length, &c.CRC, &c.Layer} {
 		*p = le.Uint32(body[4*i:])
 	}
 	c.Expires = int64(le.Uint64(body[24:]))
 	copy(c.Digest[:], body[32:])
 	copy(c.Parent[:], body[64:])
-	c.Namespace = body[commitSize:]
-	return c
+	entries := body[commitSize:]
+	text := len(entries) - int(c.Flags>>namesShift)*block.NameBytes
+	if text < 0 {
+		return c, &Error{StatusBadFrame, fmt.Sprintf("%d names in %d bytes", c.Flags>>namesShift, len(entries))}
+	}
+	c.Flags &= 1<<namesShift - 1
+	c.Namespace, c.Names = entries[:text], entries[text:]
+	return c, nil
 }

@@ -49,6 +49,7 @@ const (
 	// text of a namespace whose blocks the client will get, for requests to other hosts; answered
 	// by an empty body
 	OpKnow  Op = 14
+	OpFind  Op = 15 // Stat for all hosts: Remote in an Info's tiers says that another host has the block
 	OpError Op = 255
 )
 
@@ -69,6 +70,7 @@ const (
 	StatusExists     Status = 9  // with IfAbsent: the address has a block
 	StatusNotDurable Status = 10 // the block is not on disk; it may be in RAM
 	StatusPin        Status = 11 // a pin that would end more than 24 h from now
+	StatusNames      Status = 12 // not as many names as the namespace's objects have
 	StatusBadFrame   Status = 64 // truncated, too long, or with invalid fields
 	StatusVersion    Status = 65 // no common version
 	StatusUnknownOp  Status = 66
@@ -83,6 +85,7 @@ var statusTexts = map[Status]string{
 	StatusCorrupt: "wrong checksum", StatusClosed: "shutting down", StatusNamespace: "not a namespace",
 	StatusInternal: "internal error",
 	StatusExists:   "there is one already", StatusNotDurable: "not durable", StatusPin: "a pin ends within 24 h",
+	StatusNames:    "wrong number of names",
 	StatusBadFrame: "malformed frame", StatusVersion: "no common version", StatusUnknownOp: "unknown operation",
 	StatusDenied: "access denied", StatusBusy: "too many clients", StatusNoGreeting: "hello expected first",
 }
@@ -164,13 +167,14 @@ type layout struct {
 	known       bool
 }
 
-// requestLayouts are the layouts of requests. The entries of a Commit and of a Know are the bytes
-// of the namespace's text.
+// requestLayouts are the layouts of requests. The entries of a Know are the bytes of the
+// namespace's text. Those of a Commit are the same and the bytes of the names.
 var requestLayouts = [256]layout{
 	OpHello:  {helloSize, 0, true},
 	OpGet:    {0, AddrSize, true},
 	OpTouch:  {0, AddrSize, true},
 	OpStat:   {0, AddrSize, true},
+	OpFind:   {0, AddrSize, true},
 	OpDelete: {0, AddrSize, true},
 	OpUnpin:  {0, AddrSize, true},
 	OpPin:    {8, AddrSize, true},
@@ -190,6 +194,7 @@ var answerLayouts = [256]layout{
 	OpGet:    {0, GrantSize, true},
 	OpRenew:  {0, 8, true},
 	OpStat:   {0, InfoSize, true},
+	OpFind:   {0, InfoSize, true},
 	OpStage:  {stagedSize, 0, true},
 	OpCommit: {InfoSize, 0, true},
 	OpDelete: {0, 1, true},

@@ -40,6 +40,8 @@ func frames() (requests, answers map[string][]byte) {
 	commit := Commit{Segment: 3, Flags: Durable | CheckCRC, Offset: 4096, Length: 1 << 20, CRC: 0xdeadbeef, Layer: 7,
 		Expires: 1767225600000, Digest: someAddr(2).Digest, Parent: someAddr(3).Digest,
 		Namespace: []byte("kv1;m;r;d;l;16;1.0;1.0;")}
+	named := commit
+	named.Namespace, named.Names = []byte("kv1;m;r;d;l;48;1.0;1.0;"), []byte("name-onename-two")
 	requests = map[string][]byte{
 		"hello": build(Header{Op: OpHello, Seq: 1}, func(b []byte) []byte { return AppendHello(b, &hello) }),
 		"get": build(Header{Op: OpGet, Count: 2, Seq: 2}, addr, func(b []byte) []byte {
@@ -53,6 +55,8 @@ func frames() (requests, answers map[string][]byte) {
 		"unstage": build(Header{Op: OpUnstage}, func(b []byte) []byte { return le.AppendUint32(b, 3) }),
 		"commit": build(Header{Op: OpCommit, Count: uint16(len(commit.Namespace)), Seq: 6},
 			func(b []byte) []byte { return AppendCommit(b, &commit) }),
+		"commit with names": build(Header{Op: OpCommit, Count: uint16(named.Entries()), Seq: 13},
+			func(b []byte) []byte { return AppendCommit(b, &named) }),
 		"delete": build(Header{Op: OpDelete, Count: 1, Seq: 7}, addr),
 		"pin": build(Header{Op: OpPin, Count: 1, Seq: 8}, func(b []byte) []byte {
 			return le.AppendUint64(b, 1767225600000)
@@ -140,11 +144,18 @@ func TestRoundTrip(t *testing.T) {
 		string(h.Name[:6]) != "engine" {
 		t.Error(h, err)
 	}
-	commit := ParseCommit(body(requests["commit"], Request))
-	if again := build(Header{Op: OpCommit, Count: uint16(len(commit.Namespace)), Seq: 6}, func(b []byte) []byte {
-		return AppendCommit(b, &commit)
-	}); !bytes.Equal(again, requests["commit"]) {
-		t.Errorf("%+v", commit)
+	for name, seq := range map[string]uint64{"commit": 6, "commit with names": 13} {
+		commit, err := ParseCommit(body(requests[name], Request))
+		if again := build(Header{Op: OpCommit, Count: uint16(commit.Entries()), Seq: seq}, func(b []byte) []byte {
+			return AppendCommit(b, &commit)
+		}); err != nil || !bytes.Equal(again, requests[name]) || commit.Flags != Durable|CheckCRC {
+			t.Errorf("%s: %+v %v", name, commit, err)
+		}
+	}
+	short := bytes.Clone(body(requests["commit with names"], Request))
+	short[7] = 200 // names
+	if _, err := ParseCommit(short); !errors.Is(err, &Error{Status: StatusBadFrame}) {
+		t.Error("more names than bytes:", err)
 	}
 	welcome := ParseWelcome(body(answers["hello"], Answer))
 	if again := build(Header{Op: OpHello, Seq: 1}, func(b []byte) []byte {
@@ -260,7 +271,10 @@ func visitRequest(t *testing.T, h Header, body []byte) {
 		again = AppendHello(again, &hello)
 		copy(again[HeaderSize+12:], body[12:16]) // reserved
 	case OpCommit:
-		c := ParseCommit(body)
+		c, err := ParseCommit(body)
+		if err != nil {
+			return
+		}
 		again = AppendCommit(again, &c)
 	case OpGet, OpTouch, OpStat, OpDelete, OpUnpin:
 		for i := range int(h.Count) {

@@ -235,6 +235,9 @@ func TestAllocations(t *testing.T) {
 	id, _, _ := r.stage(100_000)
 	commit := append(frame.AppendCommit(nil, &frame.Commit{Segment: id, Length: 100_000, Digest: addr("b").Digest}),
 		namespace...)
+	named := frame.Commit{Segment: id, Length: 100_000, Digest: addr("b").Digest, Namespace: []byte(wideNamespace),
+		Names: bytes.Repeat([]byte("name"), 14)}
+	namedCommit := frame.AppendCommit(nil, &named)
 	for name, c := range map[string]struct {
 		limit float64
 		do    func()
@@ -244,10 +247,11 @@ func TestAllocations(t *testing.T) {
 			copy(release[:], body)
 			r.send(frame.OpRelease, 1, release[:])
 		}},
-		"stat":          {0, func() { r.ask(frame.OpStat, 1, one) }},
-		"stat of many":  {0, func() { r.ask(frame.OpStat, 64, many) }},
-		"touch of many": {0, func() { r.send(frame.OpTouch, 64, many); r.ask(frame.OpPing, 0, nil) }},
-		"commit":        {1, func() { r.ask(frame.OpCommit, len(namespace), commit) }},
+		"stat":              {0, func() { r.ask(frame.OpStat, 1, one) }},
+		"stat of many":      {0, func() { r.ask(frame.OpStat, 64, many) }},
+		"touch of many":     {0, func() { r.send(frame.OpTouch, 64, many); r.ask(frame.OpPing, 0, nil) }},
+		"commit":            {1, func() { r.ask(frame.OpCommit, len(namespace), commit) }},
+		"commit with names": {1, func() { r.ask(frame.OpCommit, named.Entries(), namedCommit) }},
 	} {
 		for range 10 {
 			c.do()
@@ -255,6 +259,19 @@ func TestAllocations(t *testing.T) {
 		if got := testing.AllocsPerRun(200, c.do); got > c.limit {
 			t.Errorf("%s: %v allocations", name, got)
 		}
+	}
+}
+
+// BenchmarkCommit measures the commit of a small block over the socket.
+func BenchmarkCommit(b *testing.B) {
+	n := serve(b, lease.Options{})
+	r := hello(b, n.path)
+	id, _, _ := r.stage(4000)
+	q := append(frame.AppendCommit(nil, &frame.Commit{Segment: id, Length: 4000, Digest: addr("b").Digest}),
+		namespace...)
+	b.ReportAllocs()
+	for b.Loop() {
+		r.ask(frame.OpCommit, len(namespace), q)
 	}
 }
 

@@ -13,7 +13,8 @@
 // differ.
 //
 // Each connection has one goroutine, which reads a frame, carries it out and writes the answer.
-// Between frames a connection has only 768 bytes of buffers. Everything that a client holds ends
+// Between frames a connection has only 768 bytes of buffers, and 256 more once it has sent names.
+// Everything that a client holds ends
 // with its connection. References are freed at once if the client closed the connection or died. If
 // the server closed it, they are freed after deadline and grace, because the client may still read.
 //

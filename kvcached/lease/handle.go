@@ -38,7 +38,9 @@ func (c *conn) handle(h frame.Header, body []byte) error {
 	case frame.OpTouch:
 		return c.touch(h, body)
 	case frame.OpStat:
-		return c.stat(h, body)
+		return c.stat(h, body, c.server.store.StatAll)
+	case frame.OpFind:
+		return c.stat(h, body, c.server.o.Find)
 	case frame.OpStage:
 		return c.stage(h, binary.LittleEndian.Uint64(body))
 	case frame.OpUnstage:
@@ -160,12 +162,13 @@ func (c *conn) touch(h frame.Header, body []byte) error {
 	return nil
 }
 
-func (c *conn) stat(h frame.Header, body []byte) error {
+// stat answers Stat and Find with what describe says of the addresses.
+func (c *conn) stat(h frame.Header, body []byte, describe Describe) error {
 	if err := c.addrs(h, body); err != nil {
 		return err
 	}
 	infos := c.long.infos[:h.Count]
-	if err := c.server.store.StatAll(c.server.ctx, c.long.addrs[:h.Count], infos); err != nil {
+	if err := describe(c.server.ctx, c.long.addrs[:h.Count], infos); err != nil {
 		return c.wholeBatch(h, frame.InfoSize, c.server.status(err))
 	}
 	if err := c.begin(h, frame.InfoSize); err != nil {

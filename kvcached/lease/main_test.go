@@ -125,6 +125,10 @@ func child(t testing.TB, role string) (path string) {
 var namespace = block.Namespace{Model: "m", Revision: "r", DType: "bf16", Layout: "l", Tokens: 16, TP: 1,
 	PP: 1}.String()
 
+// wideNamespace has objects of 128 tokens.
+var wideNamespace = block.Namespace{Model: "m", Revision: "r", DType: "bf16", Layout: "l", Tokens: 128, TP: 1,
+	PP: 1}.String()
+
 func addr(name string) block.Addr {
 	return block.Addr{Digest: block.Seed(name, "", ""), Model: block.IDOf(namespace), Layer: block.LayerAll}
 }

@@ -4,10 +4,12 @@ package lease
 
 import (
 	"cmp"
+	"context"
 	"log/slog"
 	"time"
 
 	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kvcached/store"
 )
 
 // Options configure a Server. Zero means the default in each field's comment.
@@ -33,8 +35,15 @@ type Options struct {
 	FrameTimeout time.Duration // for Hello, and for the rest of a begun frame; 5 s
 	WriteTimeout time.Duration // for a client to take an answer; 5 s
 
+	// Find describes blocks as Store.StatAll, also those that only other hosts have; nil:
+	// Store.StatAll
+	Find Describe
+
 	Logger *slog.Logger // nil: slog.Default()
 }
+
+// Describe fills in out[i] with the Info of addrs[i], without Tiers if there is no such block.
+type Describe func(ctx context.Context, addrs []block.Addr, out []store.Info) error
 
 // maxSegments is the highest number of staging segments of one connection.
 const maxSegments = 16

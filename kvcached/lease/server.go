@@ -74,6 +74,9 @@ type user struct {
 func New(st Store, o Options) (*Server, error) {
 	fd := int(st.Arena().File().Fd())
 	o.setDefaults(st.Arena().Size())
+	if o.Find == nil {
+		o.Find = st.StatAll
+	}
 	s := &Server{
 		store: st, o: o, instance: rand.Uint64() | 1, arenaFD: fd, arena: st.Arena().Size(),
 		listeners: map[*net.UnixListener]struct{}{}, conns: map[*conn]struct{}{}, processes: map[int32]int{},

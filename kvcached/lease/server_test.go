@@ -18,6 +18,7 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/frame"
 	"github.com/cognitora/dataplane/kvcached/lease"
+	"github.com/cognitora/dataplane/kvcached/store"
 	"golang.org/x/sys/unix"
 )
 
@@ -290,6 +291,48 @@ func TestCommit(t *testing.T) {
 	}
 	r.send(frame.OpUnstage, 0, binary.LittleEndian.AppendUint32(nil, id))
 	until(t, "segment gone", func() bool { return n.server.Stats().StagingBytes == 0 })
+}
+
+// TestNames commits objects with names. Another number of names than TOKENS / 16 - 1 is refused,
+// and the connection goes on.
+func TestNames(t *testing.T) {
+	n := serve(t, lease.Options{})
+	r := hello(t, n.path)
+	id, _, _ := r.stage(1000)
+	space := block.Namespace{Model: "m", Revision: "r", DType: "bf16", Layout: "l", Tokens: 64, TP: 1, PP: 1}
+	odd := space
+	odd.Tokens = 24
+	names := []byte("name-onename-twoname-thr")
+	for i, c := range []struct {
+		ns    string
+		names []byte
+		want  frame.Status
+	}{
+		{space.String(), names, frame.StatusOK},
+		{namespace, nil, frame.StatusOK},
+		{space.String(), nil, frame.StatusOK},
+		{space.String(), names[:16], frame.StatusNames},
+		{namespace, names[:8], frame.StatusNames},
+		{odd.String(), names[:8], frame.StatusNames},
+		{space.String(), names, frame.StatusOK},
+	} {
+		q := frame.Commit{Segment: id, Length: 1000, Digest: block.Digest{byte(i)}, Namespace: []byte(c.ns),
+			Names: c.names}
+		_, body := r.ask(frame.OpCommit, q.Entries(), frame.AppendCommit(nil, &q))
+		if got := frame.ParseInfo(body, 0).Status; got != c.want {
+			t.Errorf("%d: %v, want %v", i, got, c.want)
+		}
+		info, err := n.store.Describe(t.Context(), block.Addr{Digest: q.Digest, Model: block.IDOf(c.ns)})
+		if c.want == frame.StatusOK && (err != nil || !bytes.Equal(block.ParseNames(info.Item.Attr), c.names)) ||
+			c.want != frame.StatusOK && !errors.Is(err, store.ErrMiss) {
+			t.Errorf("%d: %+v %v", i, info, err)
+		}
+	}
+	lie := frame.Commit{Segment: id, Length: 1000, Namespace: []byte("kv1"), Flags: 9 << 24}
+	r.send(frame.OpCommit, lie.Entries(), frame.AppendCommit(nil, &lie))
+	if status := r.refused(); status != frame.StatusBadFrame {
+		t.Error("more names than bytes:", status)
+	}
 }
 
 func TestQuotas(t *testing.T) {

@@ -19,6 +19,8 @@ type writer struct {
 	lastID    uint32
 	namespace string // canonical text; empty: nothing was written
 	model     block.ModelID
+	names     int    // names of an object of the namespace; below 0: objects have no names
+	attr      []byte // buffer for an attribute of names; nil before the first
 }
 
 // segment is memory that the client writes and the server reads. Its size is sealed, so the client
@@ -150,9 +152,22 @@ func (c *conn) use(text []byte) bool {
 		return false
 	}
 	w.namespace = string(bytes.Clone(text))
-	w.model = block.IDOf(w.namespace)
+	w.model, w.names = block.IDOf(w.namespace), n.Blocks()-1
 	c.known(w.namespace)
 	return true
+}
+
+// attribute returns the attribute of names, which is valid until the next call. attribute returns
+// false if objects of the namespace have another number of names. An object may have none.
+func (w *writer) attribute(names []byte) ([]byte, bool) {
+	if len(names) == 0 {
+		return nil, true
+	}
+	if len(names) != w.names*block.NameBytes {
+		return nil, false
+	}
+	w.attr = block.AppendNames(w.attr[:0], names)
+	return w.attr, true
 }
 
 // chunk is the number of bytes that are copied before they are added to the checksum. A chunk fits
@@ -161,7 +176,10 @@ const chunk = 32 << 10
 
 // commit answers Commit: it makes a block of staged bytes.
 func (c *conn) commit(h frame.Header, body []byte) error {
-	q := frame.ParseCommit(body)
+	q, err := frame.ParseCommit(body)
+	if err != nil {
+		return err
+	}
 	g := c.writer.find(q.Segment)
 	if g == nil || uint64(q.Offset)+uint64(q.Length) > uint64(len(g.data)) {
 		return &frame.Error{Status: frame.StatusBadFrame, Text: fmt.Sprintf("no %d bytes at %d in segment %d", q.Length,
@@ -170,9 +188,13 @@ func (c *conn) commit(h frame.Header, body []byte) error {
 	if !c.use(q.Namespace) {
 		return c.committed(h, &frame.Info{Status: frame.StatusNamespace})
 	}
+	attr, ok := c.writer.attribute(q.Names)
+	if !ok {
+		return c.committed(h, &frame.Info{Status: frame.StatusNames})
+	}
 	it := store.Item{
 		Addr:      block.Addr{Digest: q.Digest, Model: c.writer.model, Layer: q.Layer},
-		Namespace: c.writer.namespace, Parent: q.Parent, Expires: q.Expires,
+		Namespace: c.writer.namespace, Parent: q.Parent, Expires: q.Expires, Attr: attr,
 	}
 	d, err := c.server.store.Create(c.server.ctx, it, int(q.Length))
 	if err != nil {

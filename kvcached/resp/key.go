@@ -14,25 +14,31 @@ import (
 type key struct {
 	addr      block.Addr
 	namespace string
-	name      []byte // nil: a block address
+	name      []byte     // nil: a block address
+	tail      block.Tail // of a block address, for its writer
 }
 
 // item describes a value of the key to the store.
 func (k key) item() store.Item {
-	return store.Item{Addr: k.addr, Namespace: k.namespace, Key: k.name}
+	return store.Item{Addr: k.addr, Namespace: k.namespace, Key: k.name, Parent: k.tail.Parent,
+		Attr: block.AppendNames(nil, k.tail.Names)}
 }
 
 // resolve finds the block that a name means for this client. refused says why the client may not
 // use it.
 func (c *conn) resolve(name []byte) (k key, refused string) {
-	if len(name) > block.MaxKey {
-		return key{}, fmt.Sprintf("ERR a key has %d bytes, at most %d are allowed", len(name), block.MaxKey)
+	most := block.MaxKey
+	if block.IsAddress(name) {
+		most = block.MaxAddress
+	}
+	if len(name) > most {
+		return key{}, fmt.Sprintf("ERR a key has %d bytes, at most %d are allowed", len(name), most)
 	}
 	if !block.IsAddress(name) {
 		c.server.o.Store.Know(c.namespace)
-		return key{block.OfKey(c.model, name), c.namespace, name}, ""
+		return key{addr: block.OfKey(c.model, name), namespace: c.namespace, name: name}, ""
 	}
-	namespace, addr, err := block.ParseText(name)
+	namespace, addr, tail, err := block.ParseText(name)
 	if err != nil {
 		return key{}, "ERR " + err.Error()
 	}
@@ -43,7 +49,7 @@ func (c *conn) resolve(name []byte) (k key, refused string) {
 		}
 	}
 	c.server.o.Store.Know(namespace)
-	return key{addr: addr, namespace: namespace}, ""
+	return key{addr: addr, namespace: namespace, tail: tail}, ""
 }
 
 // key resolves argument i. If it returns false, it has replied an error.

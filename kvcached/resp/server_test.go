@@ -193,8 +193,38 @@ func TestBlockAddresses(t *testing.T) {
 	}
 	long := strings.Repeat("k", block.MaxKey)
 	p.want("+OK\r\n", "SET", long, v)
+	p.want("-ERR a key has 1155 bytes, at most 1154 are allowed\r\n", "GET", "cgn:"+strings.Repeat("k", 1151))
 	p.want("-ERR a key has 1025 bytes, at most 1024 are allowed\r\n", "SET", long+"k", v)
 	p.want("-ERR a key has 1025 bytes, at most 1024 are allowed\r\n", "GET", long+"k")
+}
+
+// TestNamedObjects writes objects with a parent and names. Readers may leave the tail out or give
+// any other.
+func TestNamedObjects(t *testing.T) {
+	addr, _, m := start(t, Options{})
+	n := block.Namespace{Model: "m", Revision: "r", DType: "bf16", Layout: "l", Tokens: 48, TP: 1, PP: 1}
+	p := dial(t, "tcp", addr)
+	const names = "1112131415161718" + "2122232425262728"
+	for i, size := range []int{5, 100_000} { // the second is read into its draft
+		a := block.Addr{Digest: block.Digest{byte(i)}, Model: n.ID(), Layer: block.LayerAll}
+		v, text := strings.Repeat("x", size), block.Text(n.String(), a)
+		p.want("+OK\r\n", "SET", text+":"+strings.Repeat("7", 64)+":"+names, v)
+		info, err := m.Describe(t.Context(), a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprintf("%x", block.ParseNames(info.Item.Attr)); got != names || info.Item.Parent[0] != 0x77 {
+			t.Errorf("names %s, parent %x", got, info.Item.Parent)
+		}
+		for _, tail := range []string{"", "::", "::" + strings.Repeat("9", 32)} {
+			p.want(fmt.Sprintf("$%d\r\n%s\r\n", size, v), "GET", text+tail)
+			p.want(":1\r\n", "EXISTS", text+tail)
+		}
+		if r := p.do("SET", text+"::"+names[:16], v); !strings.HasPrefix(r,
+			"-ERR block: not an address: the names have 16") {
+			t.Errorf("%q", r)
+		}
+	}
 }
 
 func TestStoreFailures(t *testing.T) {

@@ -130,15 +130,16 @@ func namespaceOf(bucket, tenant string) (string, error) {
 	return n.String(), nil
 }
 
-// itemOf returns the block of a key. A block address names itself. Every other key belongs to the
-// bucket.
+// itemOf returns the block of a key. A block address names itself; the item has the parent and the
+// names of the address's tail. Every other key belongs to the bucket.
 func itemOf(bucket, key, tenant string) (store.Item, error) {
 	if name := []byte(key); block.IsAddress(name) {
-		namespace, a, err := block.ParseText(name)
+		namespace, a, tail, err := block.ParseText(name)
 		if err != nil {
 			return store.Item{}, err
 		}
-		return store.Item{Addr: a, Namespace: namespace}, nil
+		return store.Item{Addr: a, Namespace: namespace, Parent: tail.Parent, Attr: block.AppendNames(nil, tail.Names)},
+			nil
 	}
 	namespace, err := namespaceOf(bucket, tenant)
 	if err != nil {

@@ -231,7 +231,11 @@ func (c *call) assemble(u *upload, parts []*part, o store.CommitOptions) (string
 			"The parts have %d bytes together, not as many as x-amz-mp-object-size says.", total)
 	}
 	it := u.item
-	it.Attr = a.encode()
+	if len(it.Attr) == 0 {
+		it.Attr = a.encode()
+	} else {
+		a.parts = 0 // the names of an address leave no room for it
+	}
 	d, err := c.s.sink.Create(c.r.Context(), it, total)
 	if err != nil {
 		return "", err

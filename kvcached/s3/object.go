@@ -127,7 +127,8 @@ func matches(list, tag string) bool {
 	return false
 }
 
-// put receives an object from the socket straight into the store's memory.
+// put receives an object from the socket straight into the store's memory. The names of an address
+// take the place of the headers that a GET repeats.
 func (c *call) put() error {
 	it, err := c.item()
 	if err != nil {
@@ -141,8 +142,11 @@ func (c *call) put() error {
 	if err != nil {
 		return err
 	}
-	late := a.expect(p.sums)
-	it.Attr = a.encode()
+	named := len(it.Attr) > 0
+	late := a.expect(p.sums) && !named
+	if !named {
+		it.Attr = a.encode()
+	}
 	o, err := c.commitOptions(it)
 	if err != nil {
 		return err

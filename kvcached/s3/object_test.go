@@ -337,3 +337,24 @@ func TestBlockAddress(t *testing.T) {
 		}
 	}
 }
+
+// TestNamedObject writes an object with a parent and names, which take the place of its headers.
+func TestNamedObject(t *testing.T) {
+	n := block.Namespace{Model: "m", Revision: "r", DType: "d", Layout: "l", Tokens: 32, TP: 1, PP: 1}
+	a := block.Addr{Digest: block.Seed("m", "", ""), Model: n.ID(), Layer: 3}
+	key := "/" + block.Text(n.String(), a)
+	sink := arena(t, 16<<20)
+	b := serve(t, Options{Sink: sink})
+	b.want(b.do("PUT", key+":"+strings.Repeat("7", 64)+":1112131415161718", "kv", "x-amz-meta-a", "b"), 200)
+	b.want(b.do("GET", key, ""), 200, "kv")
+	b.want(b.do("GET", key+"::", ""), 200, "kv")
+	b.want(b.do("PUT", key+"::11", "kv"), 400)
+	info, err := sink.Describe(t.Context(), a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if names := block.ParseNames(info.Item.Attr); string(names) != "\x11\x12\x13\x14\x15\x16\x17\x18" ||
+		info.Item.Parent[31] != 0x77 {
+		t.Errorf("%+v", info.Item)
+	}
+}

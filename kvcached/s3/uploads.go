@@ -27,7 +27,7 @@ type part struct {
 // upload is a multipart upload that is not complete.
 type upload struct {
 	id      string
-	item    store.Item // Attr is filled in when the number of parts is known
+	item    store.Item // Attr is filled in when the number of parts is known, unless it has names
 	tenant  string
 	attr    attributes
 	parts   map[int]*part

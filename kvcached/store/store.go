@@ -230,8 +230,12 @@ func (s *Store) changed(id ram.ID, present bool) {
 	if s.o.Changed == nil {
 		return
 	}
-	s.o.Changed(Change{
+	c := Change{
 		Addr: s.tier.Addr(id), Namespace: s.tier.Names().At(s.tier.At(id).NS()).Text, Parent: s.tier.Parent(id),
 		Tier: RAM, Present: present,
-	})
+	}
+	if present {
+		c.Attr = s.tier.Attr(id)
+	}
+	s.o.Changed(c)
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cognitora/dataplane/internal/etcdserver"
 	"github.com/cognitora/dataplane/internal/pki"
@@ -19,29 +20,41 @@ import (
 type cache struct {
 	*program
 	id, resp, admin string
+	grpc, lease     string // sockets
 }
 
 // caches starts daemons that know each other by an etcd in this process. The daemons' certificates
 // are made as an operator makes them.
-func (s setup) caches(t *testing.T, ids ...string) (all []*cache) {
+func (s setup) caches(t *testing.T, ids ...string) []*cache {
 	t.Helper()
-	certificates := filepath.Join(s.run, "pki")
+	return s.cachesOf(t, "256MiB", ids...)
+}
+
+// cachesOf is caches with a size of RAM.
+func (s setup) cachesOf(t *testing.T, ram string, ids ...string) (all []*cache) {
+	t.Helper()
+	folder := filepath.Join(s.run, t.Name())
+	certificates := filepath.Join(folder, "pki")
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	if out, err := exec.Command(filepath.Join(s.bin, "cgn-ctl"), "pki", "bootstrap", "--dir", certificates, "--role",
 		"kvcached").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	etcd, err := etcdserver.Start(filepath.Join(s.run, "etcd"), "127.0.0.1:0")
+	etcd, err := etcdserver.Start(filepath.Join(folder, "etcd"), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(etcd.Close)
 	files := pki.FilesIn(certificates, pki.KVCached)
 	for _, id := range ids {
-		c := &cache{id: id, resp: free(t), admin: "http://" + free(t)}
-		data := filepath.Join(s.run, "cache-"+id)
-		c.program = s.launch(t, "cache-"+id, nil, filepath.Join(s.bin, "cgn-kvcached"), "--data", data, "--sock",
-			filepath.Join(data, "kv.sock"),
-			"--ram", "256MiB", "--ssd", "0", "--resp", c.resp, "--quic", free(t), "--admin", strings.TrimPrefix(c.admin,
+		data := filepath.Join(folder, id)
+		c := &cache{id: id, resp: free(t), admin: "http://" + free(t), grpc: filepath.Join(data, "kv.sock"),
+			lease: filepath.Join(data, "kv-lease.sock")}
+		c.program = s.launch(t, t.Name()+"-"+id, nil, filepath.Join(s.bin, "cgn-kvcached"), "--data", data, "--sock",
+			c.grpc,
+			"--ram", ram, "--ssd", "0", "--resp", c.resp, "--quic", free(t), "--admin", strings.TrimPrefix(c.admin,
 				"http://"),
 			"--cache-id", id, "--etcd", "http://"+etcd.Endpoint(), "--fleet.lane", "quic",
 			"--tls.ca", files.CA, "--tls.cert", files.Cert, "--tls.key", files.Key)
@@ -94,20 +107,155 @@ func scrape(t *testing.T, url, name, label string) (total float64) {
 	return total
 }
 
-// onCache returns the flags of a server that keeps its blocks in a cache.
-func onCache(c *cache) []string {
-	connector, _ := json.Marshal(object{
-		"kv_connector": "KvcachedConnector", "kv_connector_module_path": "kvcached_connector", "kv_role": "kv_both",
-		"kv_load_failure_policy": "recompute", "kv_connector_extra_config": object{"address": c.resp, "revision": "1"},
+// connected returns the flags of a server with the connector of deploy/vllm and these settings.
+func connected(settings object) []string {
+	config, _ := json.Marshal(object{
+		"kv_connector": "KVCachedConnector", "kv_connector_module_path": "cognitora_kv.connector", "kv_role": "kv_both",
+		"kv_load_failure_policy": "recompute", "kv_connector_extra_config": settings,
 	})
-	return []string{"--enable-prompt-tokens-details", "--kv-transfer-config", string(connector)}
+	return []string{"--enable-prompt-tokens-details", "--kv-transfer-config", string(config)}
+}
+
+// TestVLLMPackage runs the package's own tests against a daemon.
+func TestVLLMPackage(t *testing.T) {
+	s := prepared(t, "vllm")
+	c := s.caches(t, "a")[0]
+	tests := exec.Command(os.Getenv("REALENGINE_PYTHON"), "-m", "unittest", "discover", "-s",
+		filepath.Join(filepath.Dir(s.bin), "deploy", "vllm", "tests"))
+	tests.Env = append(os.Environ(), "KV_LEASE="+c.lease, "KV_RESP="+c.resp)
+	out, err := tests.CombinedOutput()
+	t.Logf("%s", out)
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestVLLMFaults: no server uses blocks of another revision, data type, adapter or salt, and none
+// fails if blocks are gone between their lookup and their use.
+func TestVLLMFaults(t *testing.T) {
+	s := prepared(t, "vllm")
+	c := s.caches(t, "a")[0]
+	adapters := filepath.Join(filepath.Dir(s.model), "adapters")
+	lora := []string{"--enable-lora", "--max-lora-rank", "8", "--lora-modules", "sql=" + filepath.Join(adapters, "sql"),
+		"chat=" + filepath.Join(adapters, "chat")}
+	with := func(id string, settings object, more ...string) *engine {
+		settings["socket"] = c.lease
+		return s.engine(t, id, vllmFlags(s.model, append(connected(settings), more...)...)...)
+	}
+	writer := with("vllm-writes", object{}, lora...)
+	writer.awaitReady(t)
+	text := prose("planted", 1200)
+	of := func(model, salt string) object {
+		body := object{"model": model, "max_tokens": 24}
+		if salt != "" {
+			body["cache_salt"] = salt
+		}
+		return body
+	}
+	said := map[string]string{}
+	for _, as := range []string{model, "sql", "chat"} {
+		var first counts
+		said[as], first = writer.asksAs(t, text, of(as, ""))
+		if first.cached != 0 {
+			t.Errorf("%s: %d tokens were cached at first", as, first.cached)
+		}
+	}
+	if _, salted := writer.asksAs(t, text, of(model, "tenant")); salted.cached != 0 {
+		t.Errorf("%d tokens were cached for a salt", salted.cached)
+	}
+	c.settled(t)
+	writer.stop(t)
+	for name, other := range map[string]*engine{
+		"revision": with("vllm-revision", object{"revision": "another"}),
+		"dtype":    with("vllm-dtype", object{}, "--dtype", "bfloat16"),
+	} {
+		other.awaitReady(t)
+		if _, got := other.asks(t, text); got.cached != 0 {
+			t.Errorf("another %s: %d tokens were loaded", name, got.cached)
+		}
+		other.stop(t)
+	}
+	reader := with("vllm-reads", object{}, lora...)
+	reader.awaitReady(t)
+	for as, want := range said {
+		got, n := reader.asksAs(t, text, of(as, ""))
+		if n.cached != (n.prompt-1)/blockTokens*blockTokens || got != want {
+			t.Errorf("%s: %d of %d tokens were loaded; %q, not %q", as, n.cached, n.prompt, got, want)
+		}
+	}
+	for salt, loads := range map[string]bool{"tenant": true, "other": false} {
+		if _, n := reader.asksAs(t, text, of(model, salt)); (n.cached > 0) != loads {
+			t.Errorf("salt %s: %d tokens were loaded", salt, n.cached)
+		}
+	}
+	reader.stop(t)
+	s.vanishing(t, c, text, said[model])
+}
+
+// vanishing: half of the blocks that a server has found are gone when it loads them.
+func (s setup) vanishing(t *testing.T, c *cache, text, want string) {
+	t.Helper()
+	flags := connected(object{"socket": c.lease})
+	for i := range flags {
+		flags[i] = strings.NewReplacer(`"KVCachedConnector"`, `"FaultyConnector"`, "cognitora_kv.connector",
+			"faulty_connector").Replace(flags[i])
+	}
+	faulty := s.engine(t, "vllm-faulty", vllmFlags(s.model, flags...)...)
+	faulty.awaitReady(t)
+	for range 2 {
+		if got, _ := faulty.asks(t, text); got != want {
+			t.Errorf("with blocks that vanish: %q, not %q", got, want)
+		}
+	}
+	if n := faulty.source(t, "local_compute"); n == 0 {
+		t.Error("nothing was computed")
+	}
+}
+
+// TestVLLMTensorParallel: two tensor-parallel ranks store and load their own parts of each block.
+// An engine with one rank loads none of them.
+func TestVLLMTensorParallel(t *testing.T) {
+	s := prepared(t, "vllm")
+	c := s.caches(t, "a")[0]
+	flags := append(vllmFlags(s.model, connected(object{"socket": c.lease})...), "--tensor-parallel-size", "2",
+		"--distributed-executor-backend", "mp")
+	text := prose("two ranks", 1200)
+	var said [2]string
+	for i := range said {
+		e := s.engine(t, fmt.Sprint("vllm-tp-", i), flags...)
+		e.awaitReady(t)
+		var n counts
+		said[i], n = e.asks(t, text)
+		if want := i * (n.prompt - 1) / blockTokens * blockTokens; n.cached != want {
+			t.Errorf("start %d: %d of %d tokens were loaded, not %d", i+1, n.cached, n.prompt, want)
+		}
+		c.settled(t)
+		if blocks := c.metric(t, "ram_blocks"); blocks < float64(2*(n.prompt/blockTokens)) || int(blocks)%2 != 0 {
+			t.Errorf("%.0f objects for %d tokens", blocks, n.prompt)
+		}
+		e.stop(t)
+	}
+	if said[0] != said[1] {
+		t.Errorf("%q, then %q", said[0], said[1])
+	}
+	one := s.engine(t, "vllm-tp-none", vllmFlags(s.model, connected(object{"socket": c.lease})...)...)
+	one.awaitReady(t)
+	if _, n := one.asks(t, text); n.cached != 0 {
+		t.Errorf("one rank loaded %d tokens", n.cached)
+	}
 }
 
 // asks sends a chat directly to one engine, without a router.
 func (e *engine) asks(t *testing.T, text string) (said string, c counts) {
 	t.Helper()
+	return e.asksAs(t, text, object{"max_tokens": 24})
+}
+
+// asksAs is asks with these members of the request.
+func (e *engine) asksAs(t *testing.T, text string, more object) (said string, c counts) {
+	t.Helper()
 	w := &site{owner: t, url: e.url(), client: http.DefaultClient}
-	a := w.must(t, "/v1/chat/completions", chatBody(user(text), object{"max_tokens": 24}))
+	a := w.must(t, "/v1/chat/completions", chatBody(user(text), more))
 	c, ok := a.counts()
 	if !ok || c.cached < 0 || a.text() == "" {
 		t.Fatalf("no text or no cached-token count: %v", a)
@@ -115,18 +263,17 @@ func (e *engine) asks(t *testing.T, text string) (said string, c counts) {
 	return a.text(), c
 }
 
-const (
-	blockTokens = 32 // as in vllmFlags
-	layers      = 2  // layers of the model
-)
+const blockTokens = 32 // as in vllmFlags
 
 // TestVLLMCache: a server on another host has computed blocks and put them in that host's cache.
-// The tested server does not compute these blocks again.
+// The tested server does not compute these blocks again. The first server reaches its cache by RESP
+// only.
 func TestVLLMCache(t *testing.T) {
 	s := prepared(t, "vllm")
 	caches := s.caches(t, "a", "b")
-	first := s.engine(t, "vllm-on-a", vllmFlags(s.model, onCache(caches[0])...)...)
-	second := s.engine(t, "vllm-on-b", vllmFlags(s.model, onCache(caches[1])...)...)
+	first := s.engine(t, "vllm-on-a", vllmFlags(s.model, connected(object{"socket": filepath.Join(s.run, "none"),
+		"resp": caches[0].resp})...)...)
+	second := s.engine(t, "vllm-on-b", vllmFlags(s.model, connected(object{"socket": caches[1].lease})...)...)
 	first.awaitReady(t)
 	second.awaitReady(t)
 	f := &fleet{caches[0], caches[1], first, second}
@@ -139,6 +286,19 @@ func TestVLLMCache(t *testing.T) {
 type fleet struct {
 	a, b          *cache
 	first, second *engine
+}
+
+// settled waits until the cache has taken all blocks that its server saves behind its answers.
+func (c *cache) settled(t *testing.T) {
+	t.Helper()
+	was := -1.0
+	within(t, soon, "blocks are saved", func() bool {
+		time.Sleep(100 * time.Millisecond)
+		now := c.metric(t, "ram_blocks")
+		same := now == was
+		was = now
+		return same
+	})
 }
 
 // source returns how many prompt tokens the engine reports to have from this source.
@@ -154,6 +314,7 @@ func (f *fleet) loads(t *testing.T) {
 	for i := range prompts {
 		text := prose(fmt.Sprint("kept ", i), 1200)
 		want, cold := f.first.asks(t, text)
+		f.a.settled(t)
 		computed, external, pulled := f.second.source(t, "local_compute"), f.second.source(t, "external_kv_transfer"),
 			f.b.metric(t, "fleet_pulled_total")
 		got, warm := f.second.asks(t, text)
@@ -168,7 +329,7 @@ func (f *fleet) loads(t *testing.T) {
 			t.Errorf("the first server said %q (%+v), the second %q (%+v)", want, cold, got, warm)
 		}
 		if warm.cached != blocks*blockTokens || external != warm.cached || computed != warm.prompt-warm.cached ||
-			pulled != float64(blocks*layers) {
+			pulled != float64(blocks) {
 			t.Errorf("%d whole blocks: %+v", blocks, warm)
 		}
 		loaded += external
@@ -192,6 +353,8 @@ func (f *fleet) grows(t *testing.T) {
 	for turn := range 4 {
 		e := []*engine{f.first, f.second}[turn%2]
 		said, c := e.asks(t, text)
+		f.a.settled(t)
+		f.b.settled(t)
 		if blocks := before / blockTokens; c.cached < (blocks-1)*blockTokens {
 			t.Errorf("turn %d: %d of %d tokens were cached, the turn before had %d", turn+1, c.cached, c.prompt, before)
 		}

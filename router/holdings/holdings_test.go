@@ -14,6 +14,7 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/residency"
 	"github.com/cognitora/dataplane/kvcached/rpc"
+	"github.com/cognitora/dataplane/kvcached/ssd"
 	"github.com/cognitora/dataplane/kvcached/store"
 	"github.com/cognitora/dataplane/router/prefix"
 )
@@ -33,15 +34,21 @@ type daemon struct {
 
 func startDaemon(t *testing.T, path string) *daemon {
 	t.Helper()
+	return startDaemonOn(t, path, nil)
+}
+
+// startDaemonOn starts a daemon with an SSD tier, unless disk is nil.
+func startDaemonOn(t *testing.T, path string, disk *ssd.Options) *daemon {
+	t.Helper()
 	d := &daemon{t: t, path: path, residency: residency.New(residency.Options{})}
 	var err error
-	d.store, err = store.Open(t.Context(), store.Options{RAM: 64 << 20, Changed: func(c store.Change) {
+	d.store, err = store.Open(t.Context(), store.Options{RAM: 64 << 20, SSD: disk, Changed: func(c store.Change) {
 		tier := residency.Host
 		if c.Tier == store.SSD {
 			tier = residency.Disk
 		}
 		d.residency.Apply(&residency.Change{Addr: c.Addr, Namespace: c.Namespace, Parent: c.Parent, Tier: tier,
-			Present: c.Present})
+			Names: block.ParseNames(c.Attr), Present: c.Present})
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -227,6 +234,23 @@ func TestLooseBlocks(t *testing.T) {
 	eventually(t, m, chain, "host:7072", Reach{Unknown, 40, 40})
 	d.remove(digests[30])
 	eventually(t, m, chain, "host:7072", Reach{Unknown, 30, 30})
+	d.stop()
+}
+
+// TestLooseBlockGetsAPlace stores a block before its parent. Once it has a place, it no longer
+// counts without one.
+func TestLooseBlockGetsAPlace(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kv.sock")
+	d := startDaemon(t, path)
+	m := follow(t, static(path))
+	chain, digests := prompt(6)
+	d.put(digests, 3, 4, true)
+	until(t, "the block is known", func() bool { return m.Stats().Loose == 1 })
+	d.put(digests, 0, 3, true)
+	d.put(digests, 4, 6, true)
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 6, 6})
+	d.remove(digests[3])
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 3, 3})
 	d.stop()
 }
 

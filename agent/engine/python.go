@@ -1,0 +1,193 @@
+package engine
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// askLimit bounds how long the engine's Python has to look for a package.
+const askLimit = 30 * time.Second
+
+// lacksPackage is the exit status of findPackage if there is no package of the name.
+const lacksPackage = 3
+
+// findPackage looks for the package argv[1] without importing it, as a script in the directory
+// argv[2] would: Python puts the script's directory first in its path, and for -c the working
+// directory.
+const findPackage = `import importlib.util, sys
+if sys.path[:1] == [""]:
+    sys.path[0] = sys.argv[2]
+sys.exit(3 if importlib.util.find_spec(sys.argv[1]) is None else 0)`
+
+// fallback is the command of an engine whose Python may lack the connector of deploy/vllm.
+type fallback struct {
+	argv   []string // the command without the connector
+	python string   // interpreter if the program does not name its own; "": unknown
+	engine *Config  // the configuration that argv was made from
+	limit  time.Duration
+}
+
+// fallback returns the command that takes the place of kv_offload's, or nil if none does.
+func (c *Config) fallback(l Launch, program string) *fallback {
+	instead := c.overS3()
+	if instead == nil {
+		return nil
+	}
+	f := &fallback{engine: instead, limit: askLimit}
+	f.argv, _ = instead.Command(l) // the environment is the same
+	f.argv[0] = program
+	for _, e := range c.Env {
+		if name, value, _ := strings.Cut(e, "="); name == "PYTHON" {
+			f.python = value
+		}
+	}
+	return f
+}
+
+// choose asks the engine's Python for the connector of deploy/vllm. choose returns the fallback's
+// command if Python lacks the connector, and logs a warning. Otherwise choose returns argv, also if
+// Python could not be asked until ctx ended, within the limit, or at all.
+func (f *fallback) choose(ctx context.Context, argv, env []string, log *slog.Logger) []string {
+	python, err := interpreter(argv[0], f.python)
+	has := false
+	if err == nil {
+		has, err = f.asks(ctx, python, argv[0], env, log)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return argv
+	case err != nil:
+		log.Info("it is not known whether the engine's Python has the connector of kv_offload, starting the engine with it",
+			"package", connectorPackage, "reason", err)
+		return argv
+	case has:
+		return argv
+	}
+	log.Warn("the engine's Python lacks the connector of kv_offload, starting the engine with vLLM's own tiers over S3",
+		"package", connectorPackage, "python", strings.Join(python, " "), "kv_offload", f.engine.KVOffload,
+		"s3_endpoint", f.engine.Offload.S3Endpoint,
+		"fix", "run this Python with -m pip install DIR/deploy/vllm, or add PYTHONPATH=DIR/deploy/vllm to the engine's env, "+
+			"where DIR has this project's sources; then restart the agent")
+	return f.argv
+}
+
+// asks asks the interpreter whether it finds the connector for a program with this environment.
+// asks fails once ctx ends, after the limit, and if the interpreter fails. The interpreter is gone
+// when asks returns.
+func (f *fallback) asks(ctx context.Context, python []string, program string, env []string, log *slog.Logger) (
+	has bool, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, f.limit, fmt.Errorf("no answer within %s", f.limit))
+	defer cancel()
+	args := append(slices.Clone(python[1:]), "-c", findPackage, connectorPackage, filepath.Dir(resolved(program)))
+	cmd := exec.CommandContext(ctx, python[0], args...)
+	cmd.Env, cmd.SysProcAttr, cmd.WaitDelay = env, attributes(), pipeWait
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
+	stderr := &lineLog{log: log.With("stream", "stderr", "python", python[0])}
+	cmd.Stderr = stderr
+	err = cmd.Run()
+	stderr.flush()
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return true, nil
+	case ctx.Err() != nil:
+		return false, context.Cause(ctx)
+	case errors.As(err, &exit) && exit.ExitCode() == lacksPackage:
+		return false, nil
+	}
+	return false, fmt.Errorf("%s: %w", strings.Join(python, " "), err)
+}
+
+// resolved returns the path without symbolic links, or path if that fails.
+func resolved(path string) string {
+	if to, err := filepath.EvalSymlinks(path); err == nil {
+		return to
+	}
+	return path
+}
+
+// maxFirstLines bounds what interpreter reads of a program, in bytes.
+const maxFirstLines = 4096
+
+// interpreter returns the command of the Python that runs the program: by the program's #! line,
+// or else the given one.
+func interpreter(program, otherwise string) ([]string, error) {
+	file, err := os.Open(program)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	lines := bufio.NewReader(io.LimitReader(file, maxFirstLines))
+	first, _ := lines.ReadString('\n')
+	if python := byShebang(first); python != nil {
+		return python, nil
+	}
+	second, _ := lines.ReadString('\n')
+	if python := byTrampoline(second, program); python != "" && strings.HasPrefix(first, "#!") {
+		return []string{python}, nil
+	}
+	if otherwise != "" {
+		return []string{otherwise}, nil
+	}
+	return nil, fmt.Errorf("%s does not name a Python in its first line, and env has no PYTHON", program)
+}
+
+// byShebang returns the command of a #! line, as the kernel reads it: a path and at most one
+// argument. byShebang returns nil if it runs no Python.
+func byShebang(line string) []string {
+	text, ok := strings.CutPrefix(strings.TrimSpace(line), "#!")
+	text = strings.TrimSpace(text)
+	path, arg := text, ""
+	if i := strings.IndexAny(text, " \t"); i >= 0 {
+		path, arg = text[:i], strings.TrimSpace(text[i:])
+	}
+	words := []string{path}
+	if filepath.Base(path) == "env" {
+		words = strings.Fields(arg)
+	}
+	switch {
+	case !ok || !slices.ContainsFunc(words, isPython):
+		return nil
+	case arg == "":
+		return []string{path}
+	}
+	return []string{path, arg}
+}
+
+// byTrampoline returns the Python that the second line of a shell script executes. Installers write
+// this line into scripts of a Python whose path is too long for a #! line, has a space, or may move
+// together with the script:
+//
+//	'''exec' "/long/path/python" "$0" "$@"
+//	'''exec' "$(dirname -- "$(realpath -- "$0")")"/'python' "$0" "$@"
+func byTrampoline(line, program string) string {
+	text, ok := strings.CutPrefix(strings.TrimSpace(line), "'''exec' ")
+	path, _, ends := strings.Cut(text, ` "$0" "$@"`)
+	if !ok || !ends {
+		return ""
+	}
+	if strings.HasPrefix(path, `"$(dirname `) {
+		path = filepath.Join(filepath.Dir(resolved(program)), strings.Trim(path[strings.LastIndex(path, "/")+1:], `'"`))
+	}
+	if path = strings.Trim(path, `'"`); !isPython(path) || strings.Contains(path, "$") {
+		return ""
+	}
+	return path
+}
+
+func isPython(path string) bool {
+	base := filepath.Base(path)
+	return strings.HasPrefix(base, "python") || strings.HasPrefix(base, "pypy")
+}

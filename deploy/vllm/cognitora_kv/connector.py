@@ -1,0 +1,391 @@
+"""KVCachedConnector: vLLM (V1) keeps its KV blocks in cgn-kvcached, and loads what any engine of
+the fleet has kept.
+
+One object of the daemon holds one engine block of one rank, with all layers. Its address is the
+digest of the block's last 16 tokens, and its namespace is everything else that its bytes depend on.
+A router that knows the tokens of a prompt knows the same digests, so the blocks count in routing.
+
+A block that cannot be loaded is computed. A daemon that is gone costs a log line and no request.
+"""
+from dataclasses import dataclass, field
+import threading
+import time
+
+import vllm
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1, KVConnectorMetadata, KVConnectorRole)
+from vllm.logger import init_logger
+from vllm.platforms import current_platform
+
+from . import namespace as namespaces
+from .copies import Cache, Load, Loader, Save, Saver
+from .digests import TOKENS, Chain, seed
+from .lease import Lease
+from .resp import Resp
+
+logger = init_logger("vllm." + __name__)
+
+SOCKET = "/run/cognitora/kv-lease.sock"
+LOOKUP = 1.0  # seconds for a lookup, during which the engine plans no step
+TRANSFER = 10.0  # seconds for an answer about blocks to load or store
+AGAIN = 1.0  # seconds after a failure until the daemon is asked again
+KNOWN = {"socket", "resp", "revision", "staging"}
+
+
+class Settings:
+    """kv_connector_extra_config, and what the model and the engine say."""
+
+    def __init__(self, config, kv_cache_config):
+        extra = config.kv_transfer_config.kv_connector_extra_config
+        wrong = sorted(set(extra) - KNOWN)
+        if wrong:
+            raise ValueError(f"kv_connector_extra_config: unknown {', '.join(wrong)}; known: {', '.join(sorted(KNOWN))}")
+        self.socket, self.resp = extra.get("socket", SOCKET), extra.get("resp", "")
+        self.staging = int(extra.get("staging", 256 << 20))
+        self.check(config, kv_cache_config)
+        model, cache, parallel = config.model_config, config.cache_config, config.parallel_config
+        group = kv_cache_config.kv_cache_groups[0]
+        self.model, self.blocks = str(model.served_model_name), kv_cache_config.num_blocks
+        self.layers, self.block_tokens = list(group.layer_names), group.kv_cache_spec.block_size
+        self.tp, self.pp = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
+        self.dtype = str(model.dtype).removeprefix("torch.") if cache.cache_dtype == "auto" else cache.cache_dtype
+        self.layout = layout(config)
+        self.revision = revision(config, extra.get("revision", ""))
+        self.adapters = {}
+        self.namespace("0" * 32 if config.lora_config else "", self.tp - 1, self.pp - 1)  # refuses what is too long
+
+    def check(self, config, kv_cache_config):
+        """Refuses what the connector cannot keep."""
+        groups, parallel = kv_cache_config.kv_cache_groups, config.parallel_config
+        if len(groups) != 1:
+            raise ValueError(f"KVCachedConnector: the model's cache has {len(groups)} groups of layers, which keep "
+                             "different tokens; one group is supported")
+        spec = groups[0].kv_cache_spec
+        if spec.block_size % TOKENS or spec.block_size > 32 * TOKENS:
+            raise ValueError(f"KVCachedConnector: blocks of {spec.block_size} tokens; give --block-size 16, 32, 64, "
+                             "128, 256 or 512")
+        for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
+            if getattr(parallel, name, 1) != 1:
+                raise ValueError(f"KVCachedConnector: {name} {getattr(parallel, name)} is not supported, only 1")
+        if getattr(config.cache_config, "calculate_kv_scales", False):
+            raise ValueError("KVCachedConnector: --calculate-kv-scales makes blocks depend on earlier requests; "
+                             "leave it out")
+        kinds = {type(s).__name__ for s in getattr(spec, "kv_cache_specs", {"": spec}).values()}
+        if odd := kinds - {"FullAttentionSpec", "MLAAttentionSpec"}:
+            raise ValueError(f"KVCachedConnector: layers of {', '.join(sorted(odd))} keep no block of each token; "
+                             "only full attention is supported")
+
+    def store(self, timeout):
+        """Returns a connection: the lease socket, or RESP if a test of the socket fails."""
+        lease = Lease(self.socket, timeout)
+        try:
+            lease.find(self.namespace("", 0, 0), [])
+            return lease
+        except OSError as e:
+            lease.close()
+            if not self.resp:
+                logger.warning("%s; until it answers, blocks are computed", e)
+                return lease
+            logger.warning("%s; blocks go through RESP at %s, with more copies", e, self.resp)
+            return Resp(self.resp, timeout)
+
+    def namespace(self, adapter, tp_rank, pp_rank):
+        """Returns the namespace of a rank. adapter names its weights, "" is the base model."""
+        named = f"{self.revision}+{adapter}" if adapter else self.revision
+        return namespaces.text(self.model, named, self.dtype, self.layout, self.block_tokens, (self.tp, tp_rank),
+                               (self.pp, pp_rank))
+
+    def adapter(self, lora):
+        """Returns a name for the weights of an adapter; None: they cannot be named."""
+        if lora is None:
+            return ""
+        key = (lora.lora_int_id, lora.lora_path)
+        if key not in self.adapters:
+            try:
+                self.adapters[key] = namespaces.revision_of(lora.lora_path)
+            except (OSError, ValueError) as e:
+                logger.warning("blocks of adapter %s are not kept: %s", lora.lora_name, e)
+                self.adapters[key] = None
+        return self.adapters[key]
+
+
+def layout(config):
+    """Names how a block's bytes lie in memory: by version, device, attention backend and order."""
+    from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backend
+    backend = get_current_attn_backend(config).get_name()
+    order = getattr(config.cache_config, "kv_cache_layout", None) or "default"
+    return ".".join(("vllm", vllm.__version__, current_platform.device_type, backend, str(order)))
+
+
+def revision(config, given):
+    """Names the weights, and those of a draft model with layers of its own."""
+    model, draft = config.model_config, getattr(config, "speculative_config", None)
+    made = given or weights(model.model, model.revision)
+    if draft is not None and getattr(draft, "draft_model_config", None) is not None:
+        of = draft.draft_model_config
+        if of.model != model.model:
+            made += "+" + weights(of.model, of.revision)
+        made += "+" + str(draft.method)
+    return made
+
+
+def weights(model, revision):
+    from huggingface_hub import snapshot_download
+    from pathlib import Path
+    try:
+        if not Path(model).exists():
+            model = snapshot_download(model, revision=revision, local_files_only=True)
+        path = Path(model)
+        return namespaces.revision_of(path if path.is_dir() else path.parent)
+    except (OSError, ValueError) as e:
+        raise ValueError(f"KVCachedConnector: the weights of {model} cannot be named ({e}); set revision in "
+                         "kv_connector_extra_config to a text that names them") from e
+
+
+@dataclass
+class Plan(KVConnectorMetadata):
+    """What the ranks do in a step. A rank makes the namespaces from the adapters."""
+
+    loads: list = field(default_factory=list)  # (adapter, digests, places)
+    saves: list = field(default_factory=list)  # (request, adapter, blocks)
+    preempted: set = field(default_factory=set)
+
+
+class KVCachedConnector(KVConnectorBase_V1):
+    """The connector, in the scheduler and in each rank."""
+
+    def __init__(self, vllm_config, role, kv_cache_config):
+        super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
+        settings = Settings(vllm_config, kv_cache_config)
+        self.side = Planner(settings) if role == KVConnectorRole.SCHEDULER else Rank(settings)
+
+    @property
+    def requires_kv_delivery(self):
+        return False  # a block that was not kept is computed
+
+    @classmethod
+    def requires_piecewise_for_cudagraph(cls, extra_config):
+        return True  # layers wait for their blocks between the pieces
+
+    # In the scheduler.
+
+    def get_num_new_matched_tokens(self, request, num_computed_tokens):
+        return self.side.matched(request, num_computed_tokens), False
+
+    def update_state_after_alloc(self, request, blocks, num_external_tokens):
+        self.side.allocated(request, num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output):
+        return self.side.plan(scheduler_output)
+
+    def request_finished(self, request, block_ids):
+        return self.side.finished(request), None
+
+    # In a rank.
+
+    def register_kv_caches(self, kv_caches):
+        self.side.register(kv_caches)
+
+    def handle_preemptions(self, kv_connector_metadata):
+        self.side.preempted(kv_connector_metadata)
+
+    def start_load_kv(self, forward_context, **_):
+        self.side.load(self._get_connector_metadata())
+
+    def wait_for_layer_load(self, layer_name):
+        self.side.loader.wait(layer_name)
+
+    def save_kv_layer(self, layer_name, kv_layer, attn_metadata, **_):
+        pass
+
+    def wait_for_save(self):
+        self.side.save(self._get_connector_metadata())
+
+    def get_finished(self, finished_req_ids):
+        return self.side.saved(finished_req_ids), None
+
+    def get_block_ids_with_load_errors(self):
+        return self.side.take_failed()
+
+    def shutdown(self):
+        self.side.close()
+
+
+class Followed:
+    """A request, with how far its blocks are kept."""
+
+    def __init__(self, request, adapter, chain):
+        self.request, self.adapter, self.chain = request, adapter, chain
+        self.places, self.kept, self.load, self.saves = [], 0, 0, False
+
+
+class Planner:
+    """The connector in the scheduler. It looks blocks up, and plans what ranks load and save."""
+
+    def __init__(self, settings):
+        self.settings, self.tokens = settings, settings.block_tokens
+        self.store, self.again = settings.store(LOOKUP), 0.0
+        self.followed = {}
+        logger.info("blocks are kept in %s", settings.namespace("", 0, 0))
+
+    def close(self):
+        self.store.close()
+
+    def follow(self, request):
+        """Returns the request as followed, or None if its blocks are not named by their tokens."""
+        f = self.followed.get(request.request_id)
+        if f is None:
+            odd = getattr(request, "mm_features", None) or getattr(request, "prompt_embeds", None) is not None
+            lora = request.lora_request
+            adapter = None if odd else self.settings.adapter(lora)
+            if adapter is None:
+                return None
+            start = seed(self.settings.model, lora.lora_name if lora else "", request.cache_salt or "")
+            f = self.followed[request.request_id] = Followed(request, adapter, Chain(start, self.tokens))
+        return f
+
+    def matched(self, request, computed):
+        """Returns how many tokens after the computed ones can be loaded."""
+        f = self.follow(request)
+        first, last = computed // self.tokens, (request.num_tokens - 1) // self.tokens  # one is left to compute
+        if f is None or request.skip_reading_prefix_cache or last <= first or time.monotonic() < self.again:
+            return 0
+        f.chain.grow(request.all_token_ids, last)
+        try:
+            found = self.leading(f, f.chain.digests[first:last])
+        except OSError as e:
+            self.again = time.monotonic() + AGAIN
+            logger.warning("blocks not looked up: %s", e)
+            return 0
+        return found * self.tokens
+
+    def leading(self, f, digests):
+        """Returns how many of the first blocks all ranks have."""
+        for tp in range(self.settings.tp):
+            for pp in range(self.settings.pp):
+                found = self.store.find(self.settings.namespace(f.adapter, tp, pp), digests)
+                digests = digests[: next((i for i, there in enumerate(found) if not there), len(found))]
+                if not digests:
+                    return 0
+        return len(digests)
+
+    def allocated(self, request, loaded):
+        if f := self.follow(request):
+            f.load = loaded // self.tokens
+
+    def plan(self, scheduled):
+        plan = Plan(preempted=set(scheduled.preempted_req_ids or ()))
+        for new in scheduled.scheduled_new_reqs:
+            self.step(plan, scheduled, new.req_id, new.num_computed_tokens, new.block_ids, True)
+        old = scheduled.scheduled_cached_reqs
+        for i, request in enumerate(old.req_ids):
+            self.step(plan, scheduled, request, old.num_computed_tokens[i], old.new_block_ids[i],
+                      request in old.resumed_req_ids)
+        return plan
+
+    def step(self, plan, scheduled, request, computed, places, afresh):
+        """Plans a request's next tokens. afresh: places are all that it has, not what is added."""
+        f = self.followed.get(request)
+        if f is None:
+            return
+        if afresh:
+            f.places, f.kept = [], computed // self.tokens
+        if places:
+            f.places += places[0]
+        start = computed // self.tokens
+        f.kept = min(f.kept, start)  # what was not loaded is computed again
+        if f.load:
+            at = slice(start - f.load, start)
+            plan.loads.append((f.adapter, f.chain.digests[at], f.places[at]))
+            f.load = 0
+        known = min(computed + scheduled.num_scheduled_tokens[request], f.request.num_tokens) // self.tokens
+        full = min(known, len(f.places))
+        if full > f.kept:
+            f.chain.grow(f.request.all_token_ids, full)
+            plan.saves.append((request, f.adapter, [
+                (f.chain.digests[i], f.chain.parent(i) if i else bytes(32), f.chain.names[i], f.places[i])
+                for i in range(f.kept, full)]))
+            f.kept, f.saves = full, True
+
+    def finished(self, request):
+        """Ends a request. True: ranks may still read its blocks, and say when they do not."""
+        f = self.followed.pop(request.request_id, None)
+        return f is not None and f.saves
+
+
+class Rank:
+    """The connector in a rank: it copies blocks."""
+
+    def __init__(self, settings):
+        from vllm.distributed.parallel_state import get_pp_group, get_tp_group
+        self.settings = settings
+        self.ranks = (get_tp_group().rank_in_group, get_pp_group().rank_in_group)
+        self.loader = self.saver = None
+        self.lock, self.failed, self.said = threading.Lock(), set(), 0.0
+        self.saving, self.finished, self.dropped = set(), set(), 0
+
+    def register(self, caches):
+        s = self.settings
+        cache = Cache({n: caches[n] for n in s.layers if n in caches}, s.blocks)
+        if cache.size > 64 << 20:
+            raise ValueError(f"KVCachedConnector: a block has {cache.size} bytes, 64 MiB are allowed; give a smaller "
+                             "--block-size")
+        self.loader = Loader(s.store(TRANSFER), cache, self.not_loaded)
+        self.saver = Saver(s.store(TRANSFER), cache, s.staging, self.not_saved)
+        logger.info("rank %d.%d: blocks of %d bytes in %d layers", *self.ranks, cache.size, len(cache.layers))
+
+    def close(self):
+        for part in (self.loader, self.saver):
+            if part is not None:
+                part.close()
+        self.loader = self.saver = None
+
+    def load(self, plan):
+        loads = [Load(self.settings.namespace(adapter, *self.ranks), digests, places)
+                 for adapter, digests, places in plan.loads]
+        if loads:
+            self.loader.begin(loads)
+
+    def not_loaded(self, places, why):
+        with self.lock:
+            self.failed.update(places)
+        self.tell("%d blocks not loaded, which are computed: %s", len(places), why or "they are gone, or of another size")
+
+    def take_failed(self):
+        self.loader.wait()
+        with self.lock:
+            failed, self.failed = self.failed, set()
+        return failed
+
+    def preempted(self, plan):
+        if plan.preempted:
+            self.saver.cancel(plan.preempted)
+
+    def save(self, plan):
+        self.loader.wait()
+        computed = self.saver.cache.computed() if plan.saves else None
+        for request, adapter, blocks in plan.saves:
+            self.saving.add(request)
+            self.saver.add(Save(request, self.settings.namespace(adapter, *self.ranks), blocks, computed))
+        if self.saver.dropped > self.dropped:
+            self.tell("%d blocks in all not kept, because too many waited or the daemon did not take them",
+                      self.saver.dropped)
+            self.dropped = self.saver.dropped
+
+    def not_saved(self, why):
+        self.tell("blocks not kept: %s", why)
+
+    def saved(self, finished):
+        """Returns the finished requests whose blocks nobody reads any more."""
+        self.finished |= finished & self.saving
+        self.saving -= finished
+        idle = {r for r in self.finished if self.saver.idle(r)}
+        self.finished -= idle
+        return idle or None
+
+    def tell(self, text, *values):
+        """Logs a failure, at most one in a second."""
+        now = time.monotonic()
+        if now - self.said >= AGAIN:
+            self.said = now
+            logger.warning(text, *values)

@@ -1,0 +1,245 @@
+"""Tests of the package without vLLM: digests and names against those of the Go packages, stores
+against a running cgn-kvcached, copies between tensors and the daemon.
+
+  KV_LEASE=SOCKET KV_RESP=HOST:PORT python -m unittest discover -s deploy/vllm/tests
+"""
+import contextlib
+import json
+import os
+from pathlib import Path
+import struct
+import sys
+import tempfile
+import time
+import unittest
+from unittest import mock
+
+HERE = Path(__file__).resolve()
+sys.path.insert(0, str(HERE.parents[1]))
+ROOT = HERE.parents[3]
+
+from cognitora_kv import namespace  # noqa: E402
+from cognitora_kv.copies import Cache, Load, Loader, Save, Saver  # noqa: E402
+from cognitora_kv.digests import TOKENS, Chain, model_id, seed  # noqa: E402
+from cognitora_kv.lease import Expired, Lease  # noqa: E402
+from cognitora_kv.resp import Resp  # noqa: E402
+import torch  # noqa: E402
+
+SPACE = namespace.text("m", "r", "float32", "test", 32)
+NOBODY = "/nonexistent/kv-lease.sock"
+
+
+def store(kind):
+    return Lease(os.environ["KV_LEASE"], 10) if kind == "lease" else Resp(os.environ["KV_RESP"], 10)
+
+
+KINDS = ("lease", "resp")
+
+
+def chain(start, blocks, tokens=32):
+    made = Chain(seed("m", "", start), tokens)
+    made.grow(list(range(blocks * tokens)), blocks)
+    return made
+
+
+class Names(unittest.TestCase):
+    def test_digests(self):
+        cases = json.loads((ROOT / "router/prefix/testdata/digests.json").read_text())
+        checked = 0
+        for c in cases:
+            start = seed(*(c.get(k) or "" for k in ("model", "adapter", "salt")))
+            self.assertEqual(start.hex(), c["seed"])
+            tokens = c.get("tokens") or []
+            for size in (16, 32, 64):
+                made = Chain(start, size)
+                made.grow(tokens, len(tokens) // size)
+                for i, (digest, names) in enumerate(zip(made.digests, made.names)):
+                    last = (i + 1) * size // TOKENS
+                    self.assertEqual(digest.hex(), c["digests"][last - 1])
+                    inner = c["digests"][last - size // TOKENS : last - 1]
+                    self.assertEqual(names.hex(), "".join(d[:16] for d in inner))
+                    checked += 1
+        self.assertGreater(checked, 2)
+
+    def test_a_chain_grows_as_it_would_at_once(self):
+        at_once, grown, tokens = chain("", 9), Chain(seed("m"), 32), list(range(9 * 32))
+        for n in (1, 1, 4, 9):
+            grown.grow(tokens, n)
+        self.assertEqual((grown.digests, grown.names), (at_once.digests, at_once.names))
+        self.assertEqual(grown.parent(0), seed("m"))
+        self.assertEqual(grown.parent(3), grown.digests[2])
+
+    def test_namespaces(self):
+        for n in json.loads((ROOT / "kv/block/testdata/addresses.json").read_text())["Namespaces"]:
+            f = n["Fields"]
+            if f.get("Space"):
+                continue
+            made = namespace.text(f["Model"], f["Revision"], f["DType"], f["Layout"], f["Tokens"],
+                                  (f["TP"], f.get("TPRank", 0)), (f["PP"], f.get("PPRank", 0)), f.get("Tenant", ""))
+            self.assertEqual(made, n["Text"])
+            self.assertEqual(model_id(made).hex(), n["ID"])
+        with self.assertRaisesRegex(ValueError, "shorten"):
+            namespace.text("m" * 512, "r", "d", "l", 32)
+
+    def test_revisions(self):
+        with tempfile.TemporaryDirectory() as d:
+            at = Path(d)
+            with self.assertRaisesRegex(ValueError, "no weights"):
+                namespace.revision_of(at)
+            (at / "config.json").write_text("{}")
+            (at / "model.safetensors").write_bytes(bytes(1 << 20))
+            first = namespace.revision_of(at)
+            self.assertEqual(first, namespace.revision_of(at))
+            for change in (
+                lambda: (at / "config.json").write_text('{"a":1}'),
+                lambda: (at / "model.safetensors").write_bytes(bytes((1 << 20) - 1) + b"x"),
+                lambda: (at / "model.safetensors").write_bytes(bytes((1 << 20) + 1)),
+                lambda: (at / "more.safetensors").write_bytes(b""),
+            ):
+                change()
+                self.assertNotEqual(first, namespace.revision_of(at))
+            commit = at / "snapshots" / ("a" * 40)
+            commit.mkdir(parents=True)
+            self.assertEqual(namespace.revision_of(commit), "a" * 40)
+
+
+class Stores(unittest.TestCase):
+    def keep(self, s, made, contents):
+        size = max(map(len, contents))
+        room = s.room(size * len(contents))
+        for i, c in enumerate(contents):
+            room.memory[i * size : i * size + len(c)] = c
+        return s.keep(room, SPACE, [
+            (i * size, len(c), made.digests[i], made.parent(i) if i else bytes(32), made.names[i])
+            for i, c in enumerate(contents)])
+
+    def test_what_is_kept_is_found_and_read(self):
+        for kind in KINDS:
+            with self.subTest(kind):
+                s, made = store(kind), chain(kind, 600)
+                contents = [struct.pack("<I", i) * (1 + i % 3) for i in range(599)] + [b"z" * 70_000]
+                self.assertEqual(s.find(SPACE, made.digests[:3]), [False] * 3)
+                self.assertEqual(self.keep(s, made, contents), 600)
+                self.assertEqual(self.keep(s, made, contents[:2]), 2, "again")
+                self.assertEqual(s.find(SPACE, made.digests), [True] * 600)
+                self.assertEqual(s.find(SPACE + "other", made.digests[:1]), [False])
+                n = s.at_once(70_000)
+                for at in range(0, 600, n):
+                    with s.get(SPACE, made.digests[at : at + n]) as pieces:
+                        self.assertEqual([bytes(p) for p in pieces], contents[at : at + n])
+                with s.get(SPACE, [made.digests[0], seed("nobody"), made.digests[1]]) as pieces:
+                    self.assertEqual([p is None for p in pieces], [False, True, False])
+                s.close()
+                with s.get(SPACE, made.digests[:1]) as pieces:  # connects anew
+                    self.assertEqual(bytes(pieces[0]), contents[0])
+                s.close()
+
+    def test_both_ways_lead_to_the_same_blocks(self):
+        lease, resp, made = store("lease"), store("resp"), chain("both", 1)
+        self.keep(resp, made, [b"over resp"])
+        with lease.get(SPACE, made.digests) as pieces:
+            self.assertEqual(bytes(pieces[0]), b"over resp")
+        lease.close(), resp.close()
+
+    def test_nobody_answers(self):
+        for s in (Lease(NOBODY, 1), Resp("127.0.0.1:1", 1)):
+            for _ in range(2):
+                with self.assertRaisesRegex(OSError, "cgn-kvcached at"):
+                    s.find(SPACE, [seed("m")])
+            s.close()
+
+    def test_a_late_lease(self):
+        s, made = store("lease"), chain("late", 1)
+        self.keep(s, made, [b"x"])  # connects, which reads the clock
+        later = time.monotonic_ns() + 10**11
+        with mock.patch("cognitora_kv.lease.time.monotonic_ns") as clock:
+            clock.side_effect = lambda: later
+            with self.assertRaises(Expired), s.get(SPACE, made.digests):
+                pass
+        s.close()
+
+
+def caches(blocks=64):
+    """Two layers as vLLM has them: blocks in the first dimension, or in the second."""
+    torch.manual_seed(7)
+    return {"a": torch.rand(blocks, 2, 4, 32, 8), "b": torch.rand(2, blocks, 32, 4, 8).permute(0, 1, 3, 2, 4)}
+
+
+class Copies(unittest.TestCase):
+    def setUp(self):
+        self.failed, self.told = [], []
+
+    def fail(self, places, why):
+        self.failed += places
+
+    def copies(self, kind, most=1 << 30, blocks=64):
+        source, target = caches(blocks), {n: torch.zeros_like(t) for n, t in caches(blocks).items()}
+        saver = Saver(store(kind), Cache(source, blocks), most, self.told.append)
+        loader = Loader(store(kind), Cache(target, blocks), self.fail)
+        self.addCleanup(saver.close), self.addCleanup(loader.close)
+        return source, target, saver, loader
+
+    def saved(self, saver, made, places, request="r"):
+        saver.add(Save(request, SPACE, [(made.digests[i], made.parent(i) if i else bytes(32), made.names[i], p)
+                                        for i, p in enumerate(places)]))
+        with saver.changed:
+            saver.changed.wait_for(lambda: not saver.open)
+
+    def test_blocks_go_and_come_back(self):
+        for kind in KINDS:
+            with self.subTest(kind):
+                source, target, saver, loader = self.copies(kind)
+                made = chain("copies " + kind, 40)
+                self.saved(saver, made, range(20, 60))
+                self.assertEqual((saver.saved, saver.dropped, self.told), (40, 0, []))
+                loader.begin([Load(SPACE, made.digests[:10], list(range(10))),
+                              Load(SPACE, made.digests[10:], list(range(10, 40)))])
+                loader.wait("a")
+                self.assertTrue(torch.equal(source["a"][20:60], target["a"][:40]))
+                loader.wait()
+                self.assertTrue(torch.equal(source["b"][:, 20:60], target["b"][:, :40]))
+                self.assertEqual(self.failed, [])
+                self.assertEqual(float(target["a"][40:].abs().sum()), 0)
+
+    def test_what_is_missing_fails_and_the_rest_comes(self):
+        source, target, saver, loader = self.copies("lease")
+        made = chain("gaps", 6)
+        self.saved(saver, made, range(3))
+        with contextlib.closing(store("resp")) as resp:
+            resp.keep(resp.room(8), SPACE, [(0, 8, made.digests[4], made.digests[3], made.names[4])])  # too short
+        loader.begin([Load(SPACE, made.digests, [9, 8, 7, 6, 5, 4])])
+        loader.wait()
+        self.assertEqual(sorted(self.failed), [4, 5, 6])
+        self.assertTrue(torch.equal(source["a"][:3], target["a"][[9, 8, 7]]))
+
+    def test_nothing_waits_for_a_daemon_that_is_gone(self):
+        layers = caches()
+        saver = Saver(Lease(NOBODY, 1), Cache(layers, 64), 1 << 30, self.told.append)
+        loader = Loader(Lease(NOBODY, 1), Cache(layers, 64), self.fail)
+        made = chain("gone", 3)
+        self.saved(saver, made, range(3))
+        loader.begin([Load(SPACE, made.digests, [0, 1, 2])])
+        loader.wait("b")
+        loader.wait()
+        self.assertEqual((saver.saved, saver.dropped, len(self.told), self.failed), (0, 3, 1, [0, 1, 2]))
+        saver.close(), loader.close()
+
+    def test_what_waits_is_bounded_and_can_be_cancelled(self):
+        _, _, saver, _ = self.copies("lease", most=1)
+        made = chain("bound", 3)
+        blocks = [(made.digests[0], bytes(32), made.names[0], 0)]
+        for r in "abc":
+            saver.add(Save(r, SPACE, blocks * 2))
+        saver.cancel({"a", "b", "c"})
+        self.assertTrue(all(saver.idle(r) for r in "abc"))
+        self.assertEqual((saver.waiting, saver.saved + saver.dropped), (0, 6))
+
+    def test_blocks_are_found_in_a_tensor(self):
+        with self.assertRaisesRegex(ValueError, "no dimension"):
+            Cache({"a": torch.zeros(3, 4)}, 5)
+        with self.assertRaisesRegex(ValueError, "both dimensions"):
+            Cache({"a": torch.zeros(2, 2, 3)}, 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
