@@ -268,8 +268,8 @@ type nothing struct{}
 
 func (nothing) Apply(*residency.Change) {}
 
-// BenchmarkApply measures the store's callback: for parts of a chunk that counts, and for objects of
-// other clients.
+// BenchmarkApply measures the store's callback: for parts of a chunk that counts, and for objects
+// of other clients.
 func BenchmarkApply(b *testing.B) {
 	for _, key := range []string{"/models/m@1@0@64@bfloat16metadata", "greeting"} {
 		b.Run(key, func(b *testing.B) {
