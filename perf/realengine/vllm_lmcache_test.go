@@ -10,11 +10,12 @@ import (
 	"testing"
 )
 
-// lmcacheChunk is LMCache's chunk, in tokens. const lmcacheChunk = 256
+// lmcacheChunk is LMCache's chunk, in tokens.
+const lmcacheChunk = 256
 
 // TestVLLMLMCache: two servers keep their blocks with LMCache, unchanged, in the daemon of their
-// host. What the router counts of a prompt is what a server then loads: as many tokens, and none that
-// it computes.
+// host. What the router counts of a prompt is what a server then loads: as many tokens, and none
+// that it computes.
 func TestVLLMLMCache(t *testing.T) {
 	s := prepared(t, "vllm")
 	template := filepath.Join(s.run, "lmcache.jinja")
