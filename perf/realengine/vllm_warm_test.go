@@ -53,8 +53,8 @@ type talk struct {
 	prompted int // tokens of the prompts after the restart
 	computed int // of these, tokens that the servers computed
 	later    int // turns after the first
-	// turns for which the router believed more or less to be cached than the server found, by over a
-	// block of the server
+	// turns for which the router believed more or less to be cached than the server found, by over
+	// a block of the server
 	more, less int
 }
 
