@@ -13,7 +13,8 @@ import (
 // prepareGRPC serves cognitora.v1.Kv on the Unix socket, and on TCP if grpc.listen is set.
 func (d *Daemon) prepareGRPC() error {
 	srv, err := rpc.New(rpc.Options{
-		Store: local{d.blocks("grpc")}, Purge: d.purge(), Residency: d.index, Fleet: d.mover(), Lanes: lanes{d},
+		Store: local{d.blocks("grpc")}, Purge: d.purge(), Residency: d.index, Fleet: d.mover(), Pulled: d.pulled(),
+		Lanes: lanes{d},
 		Parts: d.partStats,
 		Drain: max(d.config.Daemon.DrainTimeout.Std(), 1), Logger: d.log,
 	})

@@ -108,7 +108,7 @@ func (d *Daemon) changed(c store.Change) {
 		tier = residency.Disk
 	}
 	d.index.Apply(&residency.Change{Addr: c.Addr, Namespace: c.Namespace, Parent: c.Parent, Tier: tier,
-		Present: c.Present})
+		Present: c.Present, Length: c.Length})
 	if v := d.view.Load(); v != nil {
 		v.Changed(c)
 	}

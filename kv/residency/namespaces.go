@@ -29,6 +29,7 @@ type namespace struct {
 	last    uint64 // change at which the last block went
 	idle    bool   // the namespace is in the idle list
 	counts  bool   // rank 0: the blocks count for overlap
+	bytes   uint64 // length of the block that the daemon stored last; 0: none
 }
 
 func newNamespaces() namespaces { return namespaces{byID: map[block.ModelID]uint16{}} }

@@ -129,7 +129,8 @@ func (s *Store) announceOne(i *ssd.Info) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !o.lost {
-		s.o.Changed(Change{Addr: i.Addr, Namespace: i.Namespace, Parent: i.Parent, Tier: SSD, Present: true})
+		s.o.Changed(Change{Addr: i.Addr, Namespace: i.Namespace, Parent: i.Parent, Tier: SSD, Present: true,
+			Length: i.Length})
 	}
 }
 

@@ -49,6 +49,7 @@ type Change struct {
 	Parent    block.Digest
 	Tier      Tiers // exactly one tier
 	Present   bool
+	Length    int // of the payload in bytes; 0: unknown
 }
 
 // check returns an error for a block that cannot be stored.

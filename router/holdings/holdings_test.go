@@ -31,7 +31,11 @@ type daemon struct {
 	stop      func()
 }
 
-func startDaemon(t *testing.T, path string) *daemon {
+// startDaemon starts a daemon that exchanges no blocks with other hosts.
+func startDaemon(t *testing.T, path string) *daemon { return startSharing(t, path, nil) }
+
+// startSharing starts a daemon that measures this speed of blocks of other hosts.
+func startSharing(t *testing.T, path string, pulled func() float64) *daemon {
 	t.Helper()
 	d := &daemon{t: t, path: path, residency: residency.New(residency.Options{})}
 	var err error
@@ -41,12 +45,13 @@ func startDaemon(t *testing.T, path string) *daemon {
 			tier = residency.Disk
 		}
 		d.residency.Apply(&residency.Change{Addr: c.Addr, Namespace: c.Namespace, Parent: c.Parent, Tier: tier,
-			Present: c.Present})
+			Present: c.Present, Length: c.Length})
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := rpc.New(rpc.Options{Store: d.store, Residency: d.residency, Drain: time.Millisecond})
+	server, err := rpc.New(rpc.Options{Store: d.store, Residency: d.residency, Pulled: pulled,
+		Drain: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,19 +165,19 @@ func TestFollows(t *testing.T) {
 	chain, digests := prompt(70)
 	eventually(t, m, chain, "host:7072", Reach{Device: Unknown})
 	d.put(digests, 0, 50, true)
-	eventually(t, m, chain, "host:7072", Reach{Unknown, 50, 50})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 50, 50, 50, 0})
 	eventually(t, m, chain, "elsewhere:7072", Reach{Device: Unknown})
 	d.remove(digests[40])
-	eventually(t, m, chain, "host:7072", Reach{Unknown, 40, 40})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 40, 40, 40, 0})
 	d.put(digests, 40, 41, true)
 	d.put(digests, 50, 70, true)
-	eventually(t, m, chain, "host:7072", Reach{Unknown, 70, 70})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 70, 70, 70, 0})
 
 	d.stop()
 	eventually(t, m, chain, "host:7072", Reach{Device: Unknown})
 	d = startDaemon(t, path)
 	d.put(digests, 0, 3, true)
-	eventually(t, m, chain, "host:7072", Reach{Unknown, 3, 3})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 3, 3, 3, 0})
 	d.stop()
 }
 
@@ -224,9 +229,9 @@ func TestLooseBlocks(t *testing.T) {
 	chain, digests := prompt(40)
 	d.put(digests, 0, 20, true)
 	d.put(digests, 20, 40, false)
-	eventually(t, m, chain, "host:7072", Reach{Unknown, 40, 40})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 40, 40, 40, 0})
 	d.remove(digests[30])
-	eventually(t, m, chain, "host:7072", Reach{Unknown, 30, 30})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 30, 30, 30, 0})
 	d.stop()
 }
 
@@ -241,11 +246,11 @@ func TestEngines(t *testing.T) {
 		Digests: digests[:10]}
 	d.report(residency.Report{Engine: "node", Epoch: 1, Fresh: true, Number: 1, Events: []residency.Event{stored}})
 	d.put(digests, 0, 20, true)
-	eventually(t, m, chain, "host:7072", Reach{10, 20, 20})
+	eventually(t, m, chain, "host:7072", Reach{10, 20, 20, 20, 0})
 	d.report(residency.Report{Engine: "node", Epoch: 2, Fresh: true, Number: 1})
-	eventually(t, m, chain, "host:7072", Reach{0, 20, 20})
+	eventually(t, m, chain, "host:7072", Reach{0, 20, 20, 20, 0})
 	d.report(residency.Report{Engine: "node", Epoch: 2, Gone: true, Number: 2})
-	eventually(t, m, chain, "host:7072", Reach{Unknown, 20, 20})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 20, 20, 20, 0})
 	m.SetStatic(nil)
 	if !m.Empty() || m.Stats().Index.Nodes != 0 {
 		t.Errorf("after the last daemon has left: %+v", m.Stats())
@@ -267,7 +272,7 @@ func TestEnginesAreLeftOut(t *testing.T) {
 			Parent: digests[9]},
 	}})
 	d.put(digests, 0, 20, true)
-	eventually(t, m, chain, "host:7072", Reach{Unknown, 20, 20})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 20, 20, 20, 0})
 	if s := m.Stats(); m.Reports("node") || s.Engines != 0 || s.Index.Nodes != 2 {
 		t.Errorf("an engine counts: %+v", s)
 	}
@@ -293,21 +298,21 @@ func TestEngineMedia(t *testing.T) {
 			Events: []residency.Event{e}})
 	}
 	say(residency.Stored, residency.Device, 0, 10)
-	eventually(t, m, chain, "host:7072", Reach{10, 10, 10})
+	eventually(t, m, chain, "host:7072", Reach{10, 10, 10, 10, 0})
 	say(residency.Stored, residency.Host, 8, 20)
 	say(residency.Stored, residency.Disk, 20, 30)
 	say(residency.Stored, residency.Shared, 30, 35)
-	eventually(t, m, chain, "host:7072", Reach{10, 20, 30})
+	eventually(t, m, chain, "host:7072", Reach{10, 20, 30, 30, 0})
 	d.put(digests, 0, 25, true)
-	eventually(t, m, chain, "host:7072", Reach{10, 25, 30})
+	eventually(t, m, chain, "host:7072", Reach{10, 25, 30, 30, 0})
 	say(residency.Removed, residency.Device, 9, 10)
 	say(residency.Removed, residency.Disk, 28, 29)
-	eventually(t, m, chain, "host:7072", Reach{9, 25, 28})
+	eventually(t, m, chain, "host:7072", Reach{9, 25, 28, 28, 0})
 	if s := m.Stats(); s.Engines != 1 || s.Index.Nodes != 5 {
 		t.Errorf("%+v", s)
 	}
 	d.report(residency.Report{Engine: "node", Epoch: 1, Gone: true, Number: number + 1})
-	eventually(t, m, chain, "host:7072", Reach{Unknown, 25, 25})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 25, 25, 25, 0})
 	if s := m.Stats(); s.Index.Nodes != 2 {
 		t.Errorf("places are left: %+v", s)
 	}
@@ -321,7 +326,7 @@ func TestMatchDoesNotAllocate(t *testing.T) {
 	chain, digests := prompt(64)
 	d.put(digests, 0, 30, true)
 	d.put(digests, 30, 64, false)
-	eventually(t, m, chain, "host:7072", Reach{Unknown, 64, 64})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 64, 64, 64, 0})
 	var q Query
 	ask := func() {
 		q.Begin(m, "m")
