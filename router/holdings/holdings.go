@@ -7,8 +7,8 @@
 // RAM, and RAM or SSD. An engine that reports its blocks has one holder. Each engine of a host has
 // three holders once an engine of that host reports blocks in host memory or on disk. Memory shared
 // with other hosts does not count for an engine. The daemons of other hosts count for a daemon that
-// exchanges blocks with them, as far as they do so too. A block without a known parent has no place in
-// that index. From the first block without a place on, a prompt is looked up block by block
+// exchanges blocks with them, as far as they do so too. A block without a known parent has no place
+// in that index. From the first block without a place on, a prompt is looked up block by block
 // (loose.go).
 //
 // The count for each tier is exact. The count for two tiers together is the higher of the two
