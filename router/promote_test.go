@@ -55,14 +55,20 @@ func diskDaemon(t *testing.T, dir string) (kv cognitorav1.KvClient, stop func())
 	return cognitorav1.NewKvClient(conn), stop
 }
 
-// putDurably stores a chain of blocks and waits until they are on SSD.
-func putDurably(t *testing.T, kv cognitorav1.KvClient, space string, chain []block.Digest) {
+// putDurably stores a chain of blocks, some in each object, and waits until they are on SSD.
+func putDurably(t *testing.T, kv cognitorav1.KvClient, space string, chain []block.Digest, blocks int) {
 	t.Helper()
-	for i, d := range chain {
-		h := &cognitorav1.BlockHeader{Namespace: space, Digest: d[:], Length: 4096}
-		if i > 0 {
-			h.Parent = chain[i-1][:]
+	for from := 0; from < len(chain); from += blocks {
+		last := from + blocks - 1
+		h := &cognitorav1.BlockHeader{Namespace: space, Digest: chain[last][:], Length: 4096}
+		if from > 0 {
+			h.Parent = chain[from-1][:]
 		}
+		var names []byte
+		for _, d := range chain[from:last] {
+			names = append(names, d[:block.NameBytes]...)
+		}
+		h.Attr = block.AppendNames(nil, names)
 		put, err := kv.Put(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -114,16 +120,28 @@ func inRAM(t *testing.T, kv cognitorav1.KvClient, space string, chain []block.Di
 // have these blocks in RAM after the routing, although no client has read them.
 func TestPromotesAhead(t *testing.T) {
 	t.Parallel()
-	const blocks, held = 20, 15
+	for name, c := range map[string]struct{ blocks, held int }{"blocks": {1, 15}, "objects of 4 blocks": {4, 12}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			promotesAhead(t, c.blocks, c.held)
+		})
+	}
+}
+
+// promotesAhead is TestPromotesAhead with objects of some blocks. The cache holds the first held
+// blocks of the prompt.
+func promotesAhead(t *testing.T, perObject, held int) {
+	const blocks = 22
 	tokens, chain := promptOf(blocks)
-	ns := block.Namespace{Model: "sim", Revision: "1", DType: "bf16", Layout: "test", Tokens: block.Tokens, TP: 2,
-		PP: 1}
+	ns := block.Namespace{Model: "sim", Revision: "1", DType: "bf16", Layout: "test",
+		Tokens: uint32(perObject) * block.Tokens, TP: 2, PP: 1}
+	objects := held / perObject
 	second := ns
 	second.TPRank = 1
 	dir := t.TempDir()
 	kv, stop := diskDaemon(t, dir)
-	putDurably(t, kv, ns.String(), chain[:held])
-	putDurably(t, kv, second.String(), chain[:held])
+	putDurably(t, kv, ns.String(), chain[:held], perObject)
+	putDurably(t, kv, second.String(), chain[:held], perObject)
 	stop()
 	kv, _ = diskDaemon(t, dir)
 	body, err := json.Marshal(map[string]any{"model": "sim", "prompt": tokens, "max_tokens": 1})
@@ -154,11 +172,11 @@ func TestPromotesAhead(t *testing.T) {
 		}
 		for _, space := range []string{ns.String(), second.String()} {
 			eventually(t, "the blocks of the rank are in RAM", func() bool {
-				return inRAM(t, kv, space, chain) == held
+				return inRAM(t, kv, space, chain) == objects
 			})
 		}
 		eventually(t, "it is counted", func() bool {
-			return s.metrics().sum("cgn_router_caches_promoted_blocks_total") == 2*held
+			return s.metrics().sum("cgn_router_caches_promoted_blocks_total") == float64(2*objects)
 		})
 		if m := s.metrics(); m.sum("cgn_router_caches_promotions_total") != 1 ||
 			m.sum("cgn_router_caches_promotions_failed_total")+m.sum("cgn_router_caches_promotions_dropped_total") !=

@@ -105,8 +105,8 @@ func Text(namespace string, a Addr) string {
 // Tail is what a writer may add to the text form of an address.
 type Tail struct {
 	Parent Digest // zero: none
-	// Names are the names of an object's blocks except the last one, as AppendNames takes them; nil:
-	// none.
+	// Names are the names of an object's blocks except the last one, as AppendNames takes them;
+	// nil: none.
 	Names []byte
 }
 

@@ -19,8 +19,8 @@ func textWith(namespace string, a Addr, tail Tail) string {
 	return Text(namespace, a) + ":" + parent + ":" + hex.EncodeToString(tail.Names)
 }
 
-// TestGoldenNames compares the attribute and the text form of an object with testdata/names.json, on
-// which programs in other languages depend.
+// TestGoldenNames compares the attribute and the text form of an object with testdata/names.json,
+// on which programs in other languages depend.
 func TestGoldenNames(t *testing.T) {
 	var golden []struct {
 		Namespace             string
@@ -99,7 +99,8 @@ func TestTailRefused(t *testing.T) {
 	longest := Namespace{Model: "m", Revision: "r", DType: "d", Layout: "l", Tokens: 512, TP: 1, PP: 1}
 	longest.Tenant = strings.Repeat("t", MaxNamespace-len(longest.String()))
 	text := Text(longest.String(), a) + ":" + parent + ":" + strings.Repeat(name, MaxNames)
-	if _, _, tail, err := ParseText([]byte(text)); err != nil || len(text) != MaxAddress || len(tail.Names) != 8*MaxNames {
+	if _, _, tail, err := ParseText([]byte(text)); err != nil || len(text) != MaxAddress ||
+		len(tail.Names) != 8*MaxNames {
 		t.Errorf("an address of %d bytes, at most %d: %v", len(text), MaxAddress, err)
 	}
 }

@@ -148,8 +148,8 @@ func TestPutRefused(t *testing.T) {
 		return it
 	}
 	keys := block.Namespace{Space: "resp.0"}
-	wide := block.Namespace{Model: strings.Repeat("m", 300), Revision: "r", DType: "bf16", Layout: "l", Tokens: 512, TP: 1,
-		PP: 1}
+	wide := block.Namespace{Model: strings.Repeat("m", 300), Revision: "r", DType: "bf16", Layout: "l", Tokens: 512,
+		TP: 1, PP: 1}
 	long := client.Item{Addr: block.Addr{Model: wide.ID()}, Namespace: wide.String(), Names: make([]byte, 248)}
 	for what, p := range map[string]struct {
 		it   client.Item
@@ -180,7 +180,8 @@ func TestPutRefused(t *testing.T) {
 		t.Error(err)
 	}
 	wide.Model = "m"
-	named := client.Item{Addr: block.Addr{Model: wide.ID()}, Namespace: wide.String(), Names: bytes.Repeat([]byte("name"), 62)}
+	named := client.Item{Addr: block.Addr{Model: wide.ID()}, Namespace: wide.String(),
+		Names: bytes.Repeat([]byte("name"), 62)}
 	if _, err := c.Put(ctx, named, []byte("named")); err != nil {
 		t.Error(err)
 	}

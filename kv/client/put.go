@@ -19,9 +19,9 @@ type Item struct {
 	Addr      block.Addr
 	Namespace string       // canonical text of a model's namespace; the namespace's ID is Addr.Model
 	Parent    block.Digest // zero: none
-	// Names are the names (block.Name) of the blocks of 16 tokens before the last one that the block
-	// stands for, in order. ErrNames: they are not TOKENS / 16 - 1. Without them a block of more
-	// tokens does not count in routing.
+	// Names are the names (block.Name) of the blocks of 16 tokens before the last one that the
+	// block stands for, in order. ErrNames: they are not TOKENS / 16 - 1. Without them a block of
+	// more tokens does not count in routing.
 	Names    []byte
 	Expires  time.Time // zero: never
 	Durable  bool      // return only when the block is on disk, written and synced; else ErrNotDurable

@@ -184,8 +184,8 @@ type Commit struct {
 	Names []byte
 }
 
-// Entries returns the count for the header of a Commit: the bytes of the namespace's text and of the
-// names. More than MaxBatch do not fit a frame.
+// Entries returns the count for the header of a Commit: the bytes of the namespace's text and of
+// the names. More than MaxBatch do not fit a frame.
 func (c *Commit) Entries() int { return len(c.Namespace) + len(c.Names) }
 
 // AppendCommit writes the body of a Commit.
@@ -199,8 +199,8 @@ func AppendCommit(b []byte, c *Commit) []byte {
 	return append(append(b, c.Namespace...), c.Names...)
 }
 
-// ParseCommit reads the body of a Commit. The error is an *Error if the entries are fewer bytes than
-// the names.
+// ParseCommit reads the body of a Commit. The error is an *Error if the entries are fewer bytes
+// than the names.
 func ParseCommit(body []byte) (c Commit, err error) {
 	for i, p := range [...]*uint32{&c.Segment, &c.Flags, &c.Offset, &c.Length, &c.CRC, &c.Layer} {
 		*p = le.Uint32(body[4*i:])

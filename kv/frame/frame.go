@@ -167,8 +167,8 @@ type layout struct {
 	known       bool
 }
 
-// requestLayouts are the layouts of requests. The entries of a Know are the bytes of the namespace's
-// text. Those of a Commit are the same and the bytes of the names.
+// requestLayouts are the layouts of requests. The entries of a Know are the bytes of the
+// namespace's text. Those of a Commit are the same and the bytes of the names.
 var requestLayouts = [256]layout{
 	OpHello:  {helloSize, 0, true},
 	OpGet:    {0, AddrSize, true},

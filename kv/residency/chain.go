@@ -50,7 +50,7 @@ func (x *Index) locate(h *holder, own uint64, namespace uint16, layer uint32) (l
 	if l, ok := x.chains.recall(own); ok {
 		return l, true
 	}
-	if slot := h.findPrefix(own, namespace, layer); slot != 0 {
+	if slot := h.find(own, namespace, layer); slot != 0 {
 		e := h.at(slot)
 		return link{own, e.leader, e.position}, e.position != 0
 	}
@@ -112,7 +112,7 @@ func (x *Index) wait(h *holder, slot uint32) {
 	} else {
 		h.at(first).leader |= uint64(slot) << 32
 	}
-	e.leader, e.flags = uint64(first), e.flags|waits
+	e.leader, e.position, e.flags = uint64(first), 0, e.flags|waits
 	h.waiting[e.parent] = slot
 }
 

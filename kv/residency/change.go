@@ -1,10 +1,8 @@
 package residency
 
-import "github.com/cognitora/dataplane/kv/block"
-
 // news is a change of the tiers in which a holder has a block.
 type news struct {
-	digest      *block.Digest
+	own         uint64 // first 8 bytes of the block's digest
 	parent      uint64 // first 8 bytes of the parent's digest; 0: none, or unknown
 	layer       uint32
 	namespace   uint16
@@ -14,7 +12,7 @@ type news struct {
 
 // set applies news. set tells watchers if the news changes anything.
 func (x *Index) set(h *holder, n *news) {
-	slot := h.find(n.digest, n.namespace, n.layer)
+	slot := h.find(n.own, n.namespace, n.layer)
 	if slot == 0 {
 		x.enter(h, n)
 		return
@@ -33,24 +31,32 @@ func (x *Index) set(h *holder, n *news) {
 	x.count(h, e, 1)
 	later := n.parent != 0 && e.parent == 0
 	if later {
-		e.parent = n.parent
-		x.place(h, slot)
+		x.follow(h, slot, n.parent)
 	}
 	if later || e.tiers != was {
-		x.ring.add(h.Number, e)
+		x.tell(h, e)
 	}
 }
 
-// enter adds a block that the holder did not have.
-func (x *Index) enter(h *holder, n *news) {
+// tell tells watchers the present state of a holder's block.
+func (x *Index) tell(h *holder, e *entry) {
+	x.ring.add(h.Number, e)
+	if h == x.own && len(x.namespaces.families) > 0 {
+		x.tellFirst(e)
+	}
+}
+
+// enter adds a block that the holder did not have. enter returns the block's slot, or 0 if it left
+// the block out.
+func (x *Index) enter(h *holder, n *news) (slot uint32) {
 	if n.add == 0 {
-		return
+		return 0
 	}
 	if x.blocks >= x.maxBlocks && !(n.add&Pinned != 0 && x.displace(h)) {
 		x.stats.Overflow++
-		return
+		return 0
 	}
-	slot := h.insert(n.digest, n.namespace, n.layer)
+	slot = h.insert(n.own, n.namespace, n.layer)
 	x.blocks++
 	x.gained(h, n.namespace)
 	e := h.at(slot)
@@ -58,23 +64,37 @@ func (x *Index) enter(h *holder, n *news) {
 	e.setAdapter(n.adapter)
 	x.count(h, e, 1)
 	x.place(h, slot)
-	x.ring.add(h.Number, e)
+	x.tell(h, e)
 	if h != x.own && n.parent != 0 {
 		x.adopt(n)
 	}
+	return slot
 }
 
 // adopt gives a block of the daemon without a known parent the parent that an engine has reported.
 func (x *Index) adopt(n *news) {
-	slot := x.own.find(n.digest, n.namespace, n.layer)
+	slot := x.own.find(n.own, n.namespace, n.layer)
 	if slot == 0 {
 		return
 	}
 	if e := x.own.at(slot); e.parent == 0 {
-		e.parent = n.parent
-		x.place(x.own, slot)
+		x.follow(x.own, slot, n.parent)
 		x.ring.add(x.own.Number, e)
 	}
+}
+
+// follow gives a block without a known parent its parent, and so another place. Watchers know a
+// block by its place, so they are told first that it is gone from the old one. The caller tells the
+// new one.
+func (x *Index) follow(h *holder, slot uint32, parent uint64) {
+	e := h.at(slot)
+	if e.position != 0 {
+		gone := *e
+		gone.tiers = 0
+		x.ring.add(h.Number, &gone)
+	}
+	e.parent = parent
+	x.place(h, slot)
 }
 
 // displaceSearch bounds the slots searched for a block that gives way to a pinned one.
@@ -105,7 +125,7 @@ func (x *Index) drop(h *holder, slot uint32) {
 	x.count(h, e, -1)
 	e.tiers = 0
 	x.lost(h, e.namespace, 1)
-	x.ring.add(h.Number, e)
+	x.tell(h, e)
 	h.remove(slot)
 	x.blocks--
 }

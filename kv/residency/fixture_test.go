@@ -13,10 +13,33 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// spaceOf returns the namespace of a model's tensor-parallel rank.
-func spaceOf(model string, rank uint32) string {
-	return block.Namespace{Model: model, Revision: "r", DType: "bf16", Layout: "l", Tokens: 16, TP: 8, TPRank: rank,
-		PP: 1}.String()
+// spaceOf returns the namespace of a model with one rank.
+func spaceOf(model string) string { return ranksOf(model, 16, 1, 1)[0] }
+
+// ranksOf returns the namespaces of a model's ranks, rank 0 first. Its objects have the given
+// tokens.
+func ranksOf(model string, tokens, tp, pp uint32) (ranks []string) {
+	n := block.Namespace{Model: model, Revision: "r", DType: "bf16", Layout: "l", Tokens: tokens, TP: tp, PP: pp}
+	for n.PPRank = range pp {
+		for n.TPRank = range tp {
+			ranks = append(ranks, n.String())
+		}
+	}
+	return ranks
+}
+
+// object returns a change of the object with blocks from to to (included) of a chain.
+func object(space string, chain []block.Digest, from, to int, tier Tiers, present, named bool) *Change {
+	c := change(space, chain, to, tier, present)
+	if c.Parent = (block.Digest{}); from > 0 {
+		c.Parent = chain[from-1]
+	}
+	for _, d := range chain[from:to] {
+		if present && named {
+			c.Names = append(c.Names, d[:block.NameBytes]...)
+		}
+	}
+	return c
 }
 
 // chainOf returns the digests of a prompt.

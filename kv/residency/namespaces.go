@@ -17,6 +17,8 @@ type namespaces struct {
 	list []namespace
 	idle []uint16 // namespaces that once had no block, oldest first, each once
 
+	families map[string]*family // by the text of rank 0
+
 	recent      block.ModelID // the last result, and its number
 	recentIndex uint16
 	recentKnown bool
@@ -29,10 +31,16 @@ type namespace struct {
 	last    uint64 // change at which the last block went
 	idle    bool   // the namespace is in the idle list
 	counts  bool   // rank 0: the blocks count for overlap
+	blocks  int    // blocks for which an object of the daemon's tiers stands; 0: such objects do not count
+	ranks   uint64 // ranks of the model's engine
+	family  *family
+	rank    int    // number in the family
 	bytes   uint64 // length of the block that the daemon stored last; 0: none
 }
 
-func newNamespaces() namespaces { return namespaces{byID: map[block.ModelID]uint16{}} }
+func newNamespaces() namespaces {
+	return namespaces{byID: map[block.ModelID]uint16{}, families: map[string]*family{}}
+}
 
 func (n *namespaces) find(id block.ModelID) (uint16, bool) {
 	if n.recentKnown && n.recent == id {
@@ -60,8 +68,10 @@ func (n *namespaces) add(id block.ModelID, text string, oldest uint64) (uint16, 
 		i = uint16(len(n.list))
 		n.list = append(n.list, namespace{})
 	}
-	n.list[i] = namespace{id: id, text: strings.Clone(text), counts: parsed.TPRank == 0 && parsed.PPRank == 0}
+	n.list[i] = namespace{id: id, text: strings.Clone(text), counts: parsed.TPRank == 0 && parsed.PPRank == 0,
+		blocks: parsed.Blocks(), ranks: uint64(parsed.TP) * uint64(parsed.PP)}
 	n.byID[id] = i
+	n.joinFamily(i, parsed)
 	n.rest(i, oldest) // until the namespace has a block
 	return i, true
 }
@@ -88,6 +98,7 @@ func (n *namespaces) reclaim(oldest uint64) (uint16, bool) {
 		s.idle = false
 		if s.holders == 0 {
 			delete(n.byID, s.id)
+			n.leaveFamily(s)
 			n.recentKnown = false
 			return i, true
 		}

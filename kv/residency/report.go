@@ -208,7 +208,7 @@ func (x *Index) take(h *holder, e *Event, id block.ModelID, digests []block.Dige
 	}
 	adapter := h.usage.adapter(e.Adapter)
 	for i := range digests {
-		n := news{digest: &digests[i], layer: block.LayerAll, namespace: ns, remove: Pinned}
+		n := news{own: prefix(&digests[i]), layer: block.LayerAll, namespace: ns, remove: Pinned}
 		switch {
 		case e.Kind == Removed:
 			n.remove |= e.Tier
@@ -218,7 +218,7 @@ func (x *Index) take(h *holder, e *Event, id block.ModelID, digests []block.Dige
 			n.add = e.Tier
 		}
 		if e.Kind == Stored {
-			n.adapter, n.parent, parent = adapter, parent, prefix(&digests[i])
+			n.adapter, n.parent, parent = adapter, parent, n.own
 		}
 		x.set(h, &n)
 	}

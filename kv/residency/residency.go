@@ -26,6 +26,13 @@
 // the next number. A block that comes before its parent waits and is told again once the parent is
 // known. A block of unknown position has position 0 and does not count until its position is known.
 //
+// # Objects
+//
+// An object of the daemon's tiers stands for one block, or for several if its namespace has more
+// than 16 tokens per object. Such an object carries the names of the blocks before its last one,
+// and counts as all its blocks (objects.go). An object of a namespace with several ranks is a part
+// of its blocks. A block counts for routers if every rank has it (ranks.go).
+//
 // # Cost
 //
 // A block takes 40 bytes and a bucket of 4, without pointers. 8 bytes of its digest are enough
@@ -61,14 +68,11 @@ const (
 	Pinned Tiers = 1 << 4
 )
 
-// Name is the first 8 bytes of a digest. Name identifies a block here and to watchers. Digests of
-// tokens are hashes. Among the four million possible blocks of a namespace, two have the same name
-// in one case of two million. Routing confuses two blocks with one name, and also names that a
-// client constructs for that purpose. The bytes of a block do not depend on names.
-type Name [8]byte
-
-// NameOf returns the name of the block with the given digest.
-func NameOf(d *block.Digest) Name { return Name(d[:len(Name{})]) }
+// Name identifies a block here and to watchers. Digests of tokens are hashes. Among the four
+// million possible blocks of a namespace, two have the same name in one case of two million.
+// Routing confuses two blocks with one name, and also names that a client constructs for that
+// purpose. The bytes of a block do not depend on names.
+type Name = block.Name
 
 // GroupBlocks is the number of consecutive blocks of a chain with a common leader, which is the
 // first of them.
@@ -126,6 +130,7 @@ type holder struct {
 	spaces  []uint32          // number of blocks by namespace
 	usage   *usage            // of an engine; nil for the daemon's tiers
 	waiting map[uint64]uint32 // by unknown parent: the first of the blocks that wait for it
+	shared  map[uint32]shares // by slot, where objects are not those that shares.implied says
 	hand    uint32            // last slot searched for a block that gives way
 	next    uint64            // number of the next report
 	heard   time.Time         // time of an engine's last report
@@ -182,7 +187,7 @@ func (x *Index) Stats() Stats {
 	st.Waiting, st.Changes = int64(x.chains.waiting), x.ring.last
 	st.Bytes = x.ring.bytes() + chainBytes
 	for _, h := range x.holders {
-		st.Bytes += h.bytes()
+		st.Bytes += h.bytes() + int64(len(h.shared))*sharesBytes
 	}
 	return st
 }
@@ -192,13 +197,17 @@ type Change struct {
 	Addr      block.Addr
 	Namespace string       // canonical text whose ID is Addr.Model
 	Parent    block.Digest // zero: none
-	Tier      Tiers        // Host or Disk
-	Present   bool
-	Length    int // of the payload in bytes; 0: unknown
+	// Names are those of the object's blocks before the last one (block.ParseNames); nil: none.
+	// Apply does not keep the slice.
+	Names   []byte
+	Tier    Tiers // Host or Disk
+	Present bool
+	Length  int // of the payload in bytes; 0: unknown
 }
 
 // Apply applies a change of the store. Apply may be called under the store's lock. Apply ignores
-// blocks of client keys, because they belong to no prompt.
+// blocks of client keys, because they belong to no prompt. Apply also ignores objects of more than
+// 16 tokens without names, because their blocks would have wrong positions.
 func (x *Index) Apply(c *Change) {
 	if block.OfKeys(c.Namespace) {
 		return
@@ -209,7 +218,7 @@ func (x *Index) Apply(c *Change) {
 	if !ok {
 		return
 	}
-	n := news{digest: &c.Addr.Digest, parent: prefix(&c.Parent), layer: c.Addr.Layer, namespace: ns}
+	n := news{own: prefix(&c.Addr.Digest), parent: prefix(&c.Parent), layer: c.Addr.Layer, namespace: ns}
 	if c.Present {
 		if c.Length > 0 {
 			x.namespaces.list[ns].bytes = uint64(c.Length)
@@ -218,7 +227,12 @@ func (x *Index) Apply(c *Change) {
 	} else {
 		n.remove = c.Tier
 	}
-	x.set(x.own, &n)
+	switch blocks := x.namespaces.list[ns].blocks; {
+	case blocks == 1:
+		x.set(x.own, &n)
+	case blocks > 1:
+		x.setObject(&n, c.Names, blocks)
+	}
 	x.settle(settleStep)
 }
 
@@ -259,7 +273,7 @@ func (x *Index) held(model block.ModelID, layer uint32, digests []block.Digest, 
 			continue
 		}
 		for i := range digests {
-			if slot := h.find(&digests[i], ns, layer); slot != 0 {
+			if slot := h.find(prefix(&digests[i]), ns, layer); slot != 0 {
 				out[i] |= h.at(slot).tiers // Pinned included
 			}
 		}

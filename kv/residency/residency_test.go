@@ -13,7 +13,7 @@ import (
 
 // TestPositions adds the blocks of a chain in any order and checks their positions.
 func TestPositions(t *testing.T) {
-	space, chain := spaceOf("m", 0), chainOf("p", 100)
+	space, chain := spaceOf("m"), chainOf("p", 100)
 	for name, order := range map[string]func(i int) int{
 		"in order":  func(i int) int { return i },
 		"backwards": func(i int) int { return len(chain) - 1 - i },
@@ -32,7 +32,7 @@ func TestPositions(t *testing.T) {
 				t.Fatalf("%d blocks", len(m.all()))
 			}
 			for i, d := range chain {
-				b := m.all()[at{"", space, block.LayerAll, NameOf(&d)}]
+				b := m.all()[at{"", space, block.LayerAll, block.NameOf(&d)}]
 				if int(b.Position) != i+1 || b.Leader != prefixOf(chain[i-i%GroupBlocks]) {
 					t.Errorf("block %d is told to be %d, with leader %x", i, b.Position-1, b.Leader)
 				}
@@ -50,7 +50,7 @@ func TestPositions(t *testing.T) {
 // TestPositionFromEngine stores a block without its parent. The block must get the position that an
 // engine reports.
 func TestPositionFromEngine(t *testing.T) {
-	space, chain := spaceOf("m", 0), chainOf("p", 40)
+	space, chain := spaceOf("m"), chainOf("p", 40)
 	for name, before := range map[string]bool{"report first": true, "block first": false} {
 		x := New(Options{})
 		c := change(space, chain, 20, Host, true)
@@ -70,7 +70,7 @@ func TestPositionFromEngine(t *testing.T) {
 		w := x.Watch(WatchOptions{})
 		m.drain(t, w)
 		w.Close()
-		if b := m.all()[at{"", space, block.LayerAll, NameOf(&chain[20])}]; b.Position != 21 ||
+		if b := m.all()[at{"", space, block.LayerAll, block.NameOf(&chain[20])}]; b.Position != 21 ||
 			b.Leader != prefixOf(chain[16]) {
 			t.Errorf("%s: told to be block %d", name, b.Position-1)
 		}
@@ -79,7 +79,7 @@ func TestPositionFromEngine(t *testing.T) {
 
 func TestReportsInOrder(t *testing.T) {
 	x := New(Options{MaxEngines: 1})
-	space, chain := spaceOf("m", 0), chainOf("p", 4)
+	space, chain := spaceOf("m"), chainOf("p", 4)
 	stored := []Event{{Kind: Stored, Namespace: space, Tier: Device, Digests: chain}}
 	for i, c := range []struct {
 		r      Report
@@ -110,7 +110,7 @@ func TestReportsInOrder(t *testing.T) {
 
 func TestReportRefused(t *testing.T) {
 	x := New(Options{})
-	good := Event{Kind: Stored, Namespace: spaceOf("m", 0), Tier: Device, Digests: chainOf("p", 1)}
+	good := Event{Kind: Stored, Namespace: spaceOf("m"), Tier: Device, Digests: chainOf("p", 1)}
 	with := func(change func(*Event)) []Event {
 		e := good
 		change(&e)
@@ -139,7 +139,7 @@ func TestReportRefused(t *testing.T) {
 // TestRestartIsOneEvent checks that one event removes all blocks of an engine for watchers.
 func TestRestartIsOneEvent(t *testing.T) {
 	x := New(Options{})
-	space := spaceOf("m", 0)
+	space := spaceOf("m")
 	first := &Report{Engine: "e", Epoch: 1, Fresh: true,
 		Events: []Event{{Kind: Stored, Namespace: space, Tier: Device, Digests: chainOf("p", 5000)}}}
 	if err := x.Report(first); err != nil {
@@ -165,7 +165,7 @@ func TestRestartIsOneEvent(t *testing.T) {
 // TestSlowWatcherAlone checks that only the watcher that falls behind gets a new snapshot.
 func TestSlowWatcherAlone(t *testing.T) {
 	x := New(Options{Ring: 64})
-	space, chain := spaceOf("m", 0), chainOf("p", 500)
+	space, chain := spaceOf("m"), chainOf("p", 500)
 	slow, quick := x.Watch(WatchOptions{}), x.Watch(WatchOptions{})
 	defer slow.Close()
 	defer quick.Close()
@@ -187,7 +187,7 @@ func TestSlowWatcherAlone(t *testing.T) {
 
 func TestBounds(t *testing.T) {
 	x := New(Options{MaxBlocks: 3})
-	space, chain := spaceOf("m", 0), chainOf("p", 5)
+	space, chain := spaceOf("m"), chainOf("p", 5)
 	for i := range chain {
 		x.Apply(change(space, chain, i, Host, true))
 	}
@@ -207,7 +207,7 @@ func TestNamespacesComeAndGo(t *testing.T) {
 	x := New(Options{Ring: 4})
 	chain := chainOf("p", 1)
 	for i := range 1000 {
-		space := spaceOf(strings.Repeat("m", 1+i%100)+string(rune('a'+i%26)), 0)
+		space := spaceOf(strings.Repeat("m", 1+i%100) + string(rune('a'+i%26)))
 		x.Apply(change(space, chain, 0, Host, true))
 		x.Apply(change(space, chain, 0, Host, false))
 	}
@@ -218,7 +218,7 @@ func TestNamespacesComeAndGo(t *testing.T) {
 
 func TestHeld(t *testing.T) {
 	x := New(Options{})
-	space, chain := spaceOf("m", 0), chainOf("p", 300)
+	space, chain := spaceOf("m"), chainOf("p", 300)
 	x.Apply(change(space, chain, 0, Host, true))
 	out := make([]Tiers, len(chain))
 	x.Held(block.IDOf(space), block.LayerAll, chain, out)
@@ -282,7 +282,7 @@ func TestWaitsAndExpires(t *testing.T) {
 
 func TestApplyAllocates(t *testing.T) {
 	x := New(Options{Ring: 1024})
-	space, chain := spaceOf("m", 0), chainOf("p", 100)
+	space, chain := spaceOf("m"), chainOf("p", 100)
 	changes := make([]*Change, 0, 200)
 	for i := range chain {
 		changes = append(changes, change(space, chain, i, Host, true))
@@ -348,7 +348,7 @@ func TestCheckedNamespaces(t *testing.T) {
 func reports(t testing.TB, x *Index) func() {
 	chain := chainOf("p", 2)
 	r := Report{Engine: "e", Epoch: 1, Number: 1, Fresh: true, Events: []Event{{
-		Kind: Stored, Namespace: spaceOf("m", 0), Tier: Device, Digests: chain[:1]}}}
+		Kind: Stored, Namespace: spaceOf("m"), Tier: Device, Digests: chain[:1]}}}
 	if err := x.Report(&r); err != nil {
 		t.Fatal(err)
 	}
@@ -377,7 +377,7 @@ func BenchmarkReport(b *testing.B) {
 // BenchmarkApply measures the store's callback for blocks that come and go among a million.
 func BenchmarkApply(b *testing.B) {
 	x := New(Options{})
-	space := spaceOf("m", 0)
+	space := spaceOf("m")
 	var changes []Change
 	for i := range 1000 {
 		chain := chainOf(string(rune('A'+i)), 1000)

@@ -25,7 +25,8 @@ type entry struct {
 }
 
 // These are the bits of an entry's flags. The other bits are the number of the block's adapter in
-// its holder.
+// its holder. In the daemon's tiers, which have no adapters, they are the tiers of an object
+// (objects.go).
 const (
 	waits        = 1 // the block waits for its parent
 	adapterShift = 1
@@ -87,13 +88,8 @@ func (t *heldBlocks) bucket(hash uint32) uint32 {
 	return hash & (t.size - 1)
 }
 
-// find returns the slot of a block, or 0 if there is none.
-func (t *heldBlocks) find(d *block.Digest, namespace uint16, layer uint32) uint32 {
-	return t.findPrefix(prefix(d), namespace, layer)
-}
-
-// findPrefix is find by the first 8 bytes of a digest.
-func (t *heldBlocks) findPrefix(own uint64, namespace uint16, layer uint32) uint32 {
+// find returns the slot of the block whose digest begins with own, or 0 if there is none.
+func (t *heldBlocks) find(own uint64, namespace uint16, layer uint32) uint32 {
 	if t.count == 0 {
 		return 0
 	}
@@ -109,7 +105,7 @@ func (t *heldBlocks) findPrefix(own uint64, namespace uint16, layer uint32) uint
 }
 
 // insert makes a slot for a new block.
-func (t *heldBlocks) insert(d *block.Digest, namespace uint16, layer uint32) uint32 {
+func (t *heldBlocks) insert(own uint64, namespace uint16, layer uint32) uint32 {
 	t.grow()
 	slot := t.free
 	if slot != 0 {
@@ -120,8 +116,10 @@ func (t *heldBlocks) insert(d *block.Digest, namespace uint16, layer uint32) uin
 			t.slabs = append(t.slabs, new([slabSize]entry))
 		}
 	}
-	head := t.head(t.bucket(t.hash(prefix(d), namespace, layer)))
-	*t.at(slot) = entry{name: NameOf(d), layer: layer, namespace: namespace, next: *head}
+	head := t.head(t.bucket(t.hash(own, namespace, layer)))
+	e := t.at(slot)
+	*e = entry{layer: layer, namespace: namespace, next: *head}
+	binary.LittleEndian.PutUint64(e.name[:], own)
 	*head = slot
 	t.count++
 	return slot

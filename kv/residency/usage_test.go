@@ -12,7 +12,7 @@ import (
 // the reports.
 func TestUsage(t *testing.T) {
 	x := New(Options{})
-	space, base, lora := spaceOf("m", 1), chainOf("p", 10), chainOf("lora", 4)
+	space, base, lora := spaceOf("m"), chainOf("p", 10), chainOf("lora", 4)
 	stored := func(tier Tiers, pinned bool, adapter string, digests []block.Digest) Event {
 		return Event{Kind: Stored, Namespace: space, Tier: tier, Pinned: pinned, Adapter: adapter, Digests: digests}
 	}
@@ -57,7 +57,7 @@ func TestUsage(t *testing.T) {
 // replaces a pinned one.
 func TestPinnedStay(t *testing.T) {
 	x := New(Options{MaxBlocks: 8})
-	space, plain, pinned := spaceOf("m", 0), chainOf("p", 8), chainOf("q", 12)
+	space, plain, pinned := spaceOf("m"), chainOf("p", 8), chainOf("q", 12)
 	must(t, x.Report(&Report{Engine: "e", Epoch: 1, Fresh: true, Events: []Event{
 		{Kind: Stored, Namespace: space, Tier: Device, Digests: plain},
 		{Kind: Stored, Namespace: space, Tier: Device, Pinned: true, Digests: pinned},
@@ -79,7 +79,7 @@ func TestPinnedStay(t *testing.T) {
 
 func TestManyAdapters(t *testing.T) {
 	x := New(Options{})
-	space := spaceOf("m", 0)
+	space := spaceOf("m")
 	for i := range 2 * maxAdapters {
 		must(t, x.Report(&Report{Engine: "e", Epoch: 1, Number: uint64(i), Fresh: i == 0, Events: []Event{
 			{Kind: Stored, Namespace: space, Tier: Device, Adapter: fmt.Sprint(i), Digests: chainOf(fmt.Sprint(i), 1)},

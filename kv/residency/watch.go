@@ -63,7 +63,10 @@ func (b *Batch) reset(p Part) {
 // WatchOptions select the blocks for a watcher.
 type WatchOptions struct {
 	// All selects every layer and rank. Without All only blocks that count for the router's overlap
-	// are selected: layer 0 or block.LayerAll, and tensor- and pipeline-parallel rank 0.
+	// are selected: layer 0 or block.LayerAll, and tensor- and pipeline-parallel rank 0. A block of
+	// the daemon's tiers is then in RAM if every rank is, and on SSD if every rank is in RAM or on
+	// SSD and not all are in RAM, or all are on SSD. Without All no block of the daemon's tiers
+	// counts whose engine has more than MaxRanks ranks.
 	All bool
 	// Epoch and After are those of the index and of the last change that the watcher has read, once
 	// it was Synced. The watch continues after After if the later changes are still in the ring.
@@ -190,12 +193,8 @@ func (w *Watcher) begin(b *Batch) {
 func (w *Watcher) readChanges(b *Batch) bool {
 	r := &w.x.ring
 	b.reset(Changes)
-	for range batchScans {
-		if w.next > r.last || len(b.Blocks) == batchBlocks {
-			break
-		}
-		w.add(b, r.at(w.next))
-		w.next++
+	for scans := 0; scans < batchScans && w.next <= r.last && len(b.Blocks) < batchBlocks; w.next++ {
+		scans += w.add(b, r.at(w.next))
 	}
 	b.First, b.Last = w.first, w.next-1
 	if len(b.Blocks)+len(b.Gone)+len(b.Holders) == 0 && w.next-w.first < uint64(len(r.changes)/4) {
@@ -205,21 +204,22 @@ func (w *Watcher) readChanges(b *Batch) bool {
 	return true
 }
 
-// add adds a change to a batch. add skips changes of departed holders.
-func (w *Watcher) add(b *Batch, e *entry) {
+// add adds a change to a batch. add skips changes of departed holders. add returns the slots
+// searched.
+func (w *Watcher) add(b *Batch, e *entry) (scans int) {
 	if e.tiers == markGone {
 		b.Gone = append(b.Gone, e.next)
-		return
+		return 1
 	}
 	h := w.x.holders[e.next]
 	if h == nil {
-		return
+		return 1
 	}
 	if e.tiers == markJoined {
 		b.know(h)
-		return
+		return 1
 	}
-	w.put(b, h, e)
+	return w.put(b, h, e)
 }
 
 // know adds a holder to a batch, once for adjacent blocks.
@@ -229,11 +229,25 @@ func (b *Batch) know(h *holder) {
 	}
 }
 
-// put adds a block to a batch if the watcher wants it.
-func (w *Watcher) put(b *Batch, h *holder, e *entry) {
+// put adds a block to a batch if the watcher wants it. put returns the slots searched.
+func (w *Watcher) put(b *Batch, h *holder, e *entry) (scans int) {
 	s := &w.x.namespaces.list[e.namespace]
 	if !w.all && (!s.counts || e.layer != 0 && e.layer != block.LayerAll) {
-		return
+		return 1
+	}
+	tiers, scans := e.tiers, 1
+	if !w.all && h == w.x.own && s.ranks > 1 {
+		if s.family == nil {
+			return 1
+		}
+		// A block that has left rank 0 is told as gone, even if it has come back: its position may
+		// be another one.
+		if tiers != 0 {
+			tiers, scans = w.x.common(e, s.family, -1), len(s.family.spaces)
+		}
+		if tiers == 0 && b.Part == Snapshot {
+			return scans
+		}
 	}
 	b.know(h)
 	ns, ok := b.spaces[e.namespace]
@@ -243,11 +257,12 @@ func (w *Watcher) put(b *Batch, h *holder, e *entry) {
 		b.Namespaces, b.BlockBytes = append(b.Namespaces, s.text), append(b.BlockBytes, s.bytes)
 	}
 	k := Block{Name: e.name, Parent: e.parent, Holder: h.Number, Layer: e.layer, Position: e.position, Namespace: ns,
-		Tiers: e.tiers}
+		Tiers: tiers}
 	if e.position != 0 {
 		k.Leader = e.leader
 	}
 	b.Blocks = append(b.Blocks, k)
+	return scans
 }
 
 // readTable reads some slots of the snapshot. readTable returns true if the batch has content.
@@ -261,13 +276,10 @@ func (w *Watcher) readTable(b *Batch) bool {
 		}
 		w.holder, w.slot = h.Number, 0
 	}
-	for range batchScans {
-		if w.slot >= h.used || len(b.Blocks) == batchBlocks {
-			break
-		}
+	for scans := 0; scans < batchScans && w.slot < h.used && len(b.Blocks) < batchBlocks; scans++ {
 		w.slot++
 		if e := h.at(w.slot); e.tiers != 0 {
-			w.put(b, h, e)
+			scans += w.put(b, h, e)
 		}
 	}
 	return len(b.Blocks) > 0

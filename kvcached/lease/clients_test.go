@@ -267,7 +267,8 @@ func BenchmarkCommit(b *testing.B) {
 	n := serve(b, lease.Options{})
 	r := hello(b, n.path)
 	id, _, _ := r.stage(4000)
-	q := append(frame.AppendCommit(nil, &frame.Commit{Segment: id, Length: 4000, Digest: addr("b").Digest}), namespace...)
+	q := append(frame.AppendCommit(nil, &frame.Commit{Segment: id, Length: 4000, Digest: addr("b").Digest}),
+		namespace...)
 	b.ReportAllocs()
 	for b.Loop() {
 		r.ask(frame.OpCommit, len(namespace), q)

@@ -293,8 +293,8 @@ func TestCommit(t *testing.T) {
 	until(t, "segment gone", func() bool { return n.server.Stats().StagingBytes == 0 })
 }
 
-// TestNames commits objects with names. Another number of names than TOKENS / 16 - 1 is refused, and
-// the connection goes on.
+// TestNames commits objects with names. Another number of names than TOKENS / 16 - 1 is refused,
+// and the connection goes on.
 func TestNames(t *testing.T) {
 	n := serve(t, lease.Options{})
 	r := hello(t, n.path)
@@ -316,7 +316,8 @@ func TestNames(t *testing.T) {
 		{odd.String(), names[:8], frame.StatusNames},
 		{space.String(), names, frame.StatusOK},
 	} {
-		q := frame.Commit{Segment: id, Length: 1000, Digest: block.Digest{byte(i)}, Namespace: []byte(c.ns), Names: c.names}
+		q := frame.Commit{Segment: id, Length: 1000, Digest: block.Digest{byte(i)}, Namespace: []byte(c.ns),
+			Names: c.names}
 		_, body := r.ask(frame.OpCommit, q.Entries(), frame.AppendCommit(nil, &q))
 		if got := frame.ParseInfo(body, 0).Status; got != c.want {
 			t.Errorf("%d: %v, want %v", i, got, c.want)

@@ -198,8 +198,8 @@ func TestBlockAddresses(t *testing.T) {
 	p.want("-ERR a key has 1025 bytes, at most 1024 are allowed\r\n", "GET", long+"k")
 }
 
-// TestNamedObjects writes objects with a parent and names. Readers may leave the tail out or give any
-// other.
+// TestNamedObjects writes objects with a parent and names. Readers may leave the tail out or give
+// any other.
 func TestNamedObjects(t *testing.T) {
 	addr, _, m := start(t, Options{})
 	n := block.Namespace{Model: "m", Revision: "r", DType: "bf16", Layout: "l", Tokens: 48, TP: 1, PP: 1}
@@ -220,7 +220,8 @@ func TestNamedObjects(t *testing.T) {
 			p.want(fmt.Sprintf("$%d\r\n%s\r\n", size, v), "GET", text+tail)
 			p.want(":1\r\n", "EXISTS", text+tail)
 		}
-		if r := p.do("SET", text+"::"+names[:16], v); !strings.HasPrefix(r, "-ERR block: not an address: the names have 16") {
+		if r := p.do("SET", text+"::"+names[:16], v); !strings.HasPrefix(r,
+			"-ERR block: not an address: the names have 16") {
 			t.Errorf("%q", r)
 		}
 	}

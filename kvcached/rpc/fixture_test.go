@@ -63,7 +63,7 @@ func startWith(t testing.TB, o Options, so store.Options) *fixture {
 	so.RAM, so.Logger = 256<<20, slog.New(slog.DiscardHandler)
 	so.Changed = func(c store.Change) {
 		f.residency.Apply(&residency.Change{Addr: c.Addr, Namespace: c.Namespace, Parent: c.Parent,
-			Tier: tiersOf(c.Tier), Present: c.Present})
+			Names: block.ParseNames(c.Attr), Tier: tiersOf(c.Tier), Present: c.Present})
 	}
 	s, err := store.Open(t.Context(), so)
 	if err != nil {

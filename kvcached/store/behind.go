@@ -139,7 +139,7 @@ func (s *Store) writeQueued(o *op, it later) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.counts.WrittenBehind++
-	s.wrote(o, h, r.Parent)
+	s.wrote(o, h, &r)
 	return nil
 }
 
@@ -154,13 +154,14 @@ func (s *Store) record(id ram.ID) (r ssd.Record, payload []byte) {
 	return r, padded(s.tier.Memory(s.tier.Body(id)), int(e.Length), len(r.Key)+len(r.Attr))
 }
 
-// wrote notes that SSD has the same block as RAM. The caller holds the lock and the block's op.
-func (s *Store) wrote(o *op, h uint64, parent block.Digest) {
+// wrote notes that SSD has the same block as RAM. The caller holds the lock, the block's op, and
+// the block itself, whose memory the record aliases.
+func (s *Store) wrote(o *op, h uint64, r *ssd.Record) {
 	if o.lost {
 		return
 	}
 	if id := s.tier.Find(h, &o.addr); id != 0 {
 		s.tier.At(id).Mark |= onDisk
 	}
-	s.diskChanged(h, &o.addr, parent, true)
+	s.cameToDisk(r)
 }

@@ -231,7 +231,7 @@ func (d *Draft) commitDurable(ctx context.Context, turn *op, info *Info) error {
 		return err
 	}
 	s.counts.Durable++
-	s.wrote(turn, d.hash, d.meta.Parent)
+	s.wrote(turn, d.hash, &r)
 	s.info(id, info)
 	return nil
 }
@@ -247,7 +247,7 @@ func (d *Draft) deleteOld(ctx context.Context) error {
 	defer s.mu.Unlock()
 	if err == nil {
 		s.counts.DiskDeletes++
-		s.diskChanged(d.hash, &d.it.Addr, d.meta.Parent, false)
+		s.leftDisk(d.hash, &d.it.Addr, d.meta.Parent)
 		return nil
 	}
 	if id := s.tier.Find(d.hash, &d.it.Addr); id != 0 {

@@ -71,15 +71,23 @@ func (s *Store) droppedByDisk(a block.Addr) {
 	if id := s.tier.Find(h, &a); id != 0 {
 		s.tier.At(id).Mark &^= onDisk
 	}
-	s.diskChanged(h, &a, block.Digest{}, false)
+	s.leftDisk(h, &a, block.Digest{})
 }
 
-// diskChanged reports that a block came to SSD or left it. The caller holds the lock.
-func (s *Store) diskChanged(h uint64, a *block.Addr, parent block.Digest, present bool) {
+// cameToDisk reports that SSD has the block of a record. The caller holds the lock.
+func (s *Store) cameToDisk(r *ssd.Record) {
+	if s.o.Changed != nil {
+		s.o.Changed(Change{Addr: r.Addr, Namespace: r.Namespace, Parent: r.Parent, Key: r.Key, Attr: r.Attr, Tier: SSD,
+			Present: true})
+	}
+}
+
+// leftDisk reports that a block left SSD. The caller holds the lock.
+func (s *Store) leftDisk(h uint64, a *block.Addr, parent block.Digest) {
 	if s.o.Changed == nil {
 		return
 	}
-	c := Change{Addr: *a, Namespace: s.tier.Names().TextOf(a.Model), Parent: parent, Tier: SSD, Present: present}
+	c := Change{Addr: *a, Namespace: s.tier.Names().TextOf(a.Model), Parent: parent, Tier: SSD}
 	if id := s.tier.Find(h, a); id != 0 {
 		c.Parent = s.tier.Parent(id)
 	}
@@ -129,8 +137,8 @@ func (s *Store) announceOne(i *ssd.Info) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !o.lost {
-		s.o.Changed(Change{Addr: i.Addr, Namespace: i.Namespace, Parent: i.Parent, Tier: SSD, Present: true,
-			Length: i.Length})
+		s.o.Changed(Change{Addr: i.Addr, Namespace: i.Namespace, Parent: i.Parent, Key: i.Key, Attr: i.Attr, Tier: SSD,
+			Present: true, Length: i.Length})
 	}
 }
 

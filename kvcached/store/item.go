@@ -47,7 +47,8 @@ type Change struct {
 	Addr      block.Addr
 	Namespace string
 	Parent    block.Digest
-	Tier      Tiers // exactly one tier
+	Key, Attr []byte // only with Present; valid during the call
+	Tier      Tiers  // exactly one tier
 	Present   bool
 	Length    int // of the payload in bytes; 0: unknown
 }

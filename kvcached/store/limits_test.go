@@ -210,3 +210,59 @@ func TestScanAndPurgeTiers(t *testing.T) {
 		t.Error(len(where), "blocks left")
 	}
 }
+
+// TestChangesHaveTheAttribute checks that every change to present has the block's attribute: a
+// write, a durable one, a write behind, a promotion, and the announcement after a start.
+func TestChangesHaveTheAttribute(t *testing.T) {
+	var mu sync.Mutex
+	told := map[block.Addr]map[Tiers]int{}
+	changed := func(c Change) {
+		if !c.Present {
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if string(c.Attr) != "attribute" && len(c.Attr) != 0 || c.Parent[0] != 7 && len(c.Attr) != 0 {
+			t.Errorf("%+v", c)
+		}
+		if told[c.Addr] == nil {
+			told[c.Addr] = map[Tiers]int{}
+		}
+		if len(c.Attr) != 0 {
+			told[c.Addr][c.Tier]++
+		}
+	}
+	times := func(it Item, tier Tiers) int { mu.Lock(); defer mu.Unlock(); return told[it.Addr][tier] }
+	named := func(n int) Item {
+		it := item(n, false)
+		it.Attr, it.Parent = []byte("attribute"), block.Digest{7}
+		return it
+	}
+	dir := t.TempDir()
+	s, _ := tiered(t, dir, Options{Changed: changed})
+	durable(t, s, named(1), fill(4096, 'd'))
+	put(t, s, named(2), fill(10_000, 'b'))
+	put(t, s, named(3), fill(10_000, 'r'))
+	if _, err := s.Put(ctx, named(3), nil, true); err != nil {
+		t.Fatal(err)
+	}
+	get(t, s, named(2), fill(10_000, 'b'))
+	eventually(t, "the read block is on SSD", func() bool { return times(named(2), SSD) > 0 })
+	// The announcement after the start may tell a block of this run once more.
+	if times(named(1), RAM) != 1 || times(named(1), SSD) == 0 || times(named(3), RAM) != 2 ||
+		times(named(3), SSD) == 0 {
+		t.Errorf("%v", told)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	clear(told)
+	s, _ = tiered(t, dir, Options{Changed: changed})
+	eventually(t, "what SSD has is told", func() bool {
+		return times(named(1), SSD) > 0 && times(named(2), SSD) > 0 && times(named(3), SSD) > 0
+	})
+	get(t, s, named(2), fill(10_000, 'b'))
+	if times(named(2), RAM) != 1 {
+		t.Errorf("%v", told)
+	}
+}

@@ -51,7 +51,7 @@ func (d *Draft) persist(ctx context.Context, turn *op, info *Info) (there bool, 
 	defer s.mu.Unlock()
 	if err == nil {
 		s.counts.Durable++
-		s.wrote(turn, d.hash, r.Parent)
+		s.wrote(turn, d.hash, &r)
 		info.Tiers |= SSD
 	}
 	s.tier.Drop(body)

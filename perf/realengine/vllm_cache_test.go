@@ -25,7 +25,13 @@ type cache struct {
 
 // caches starts daemons that know each other by an etcd in this process. The daemons' certificates
 // are made as an operator makes them.
-func (s setup) caches(t *testing.T, ids ...string) (all []*cache) {
+func (s setup) caches(t *testing.T, ids ...string) []*cache {
+	t.Helper()
+	return s.cachesOf(t, "256MiB", ids...)
+}
+
+// cachesOf is caches with a size of RAM.
+func (s setup) cachesOf(t *testing.T, ram string, ids ...string) (all []*cache) {
 	t.Helper()
 	folder := filepath.Join(s.run, t.Name())
 	certificates := filepath.Join(folder, "pki")
@@ -48,7 +54,7 @@ func (s setup) caches(t *testing.T, ids ...string) (all []*cache) {
 			lease: filepath.Join(data, "kv-lease.sock")}
 		c.program = s.launch(t, t.Name()+"-"+id, nil, filepath.Join(s.bin, "cgn-kvcached"), "--data", data, "--sock",
 			c.grpc,
-			"--ram", "256MiB", "--ssd", "0", "--resp", c.resp, "--quic", free(t), "--admin", strings.TrimPrefix(c.admin,
+			"--ram", ram, "--ssd", "0", "--resp", c.resp, "--quic", free(t), "--admin", strings.TrimPrefix(c.admin,
 				"http://"),
 			"--cache-id", id, "--etcd", "http://"+etcd.Endpoint(), "--fleet.lane", "quic",
 			"--tls.ca", files.CA, "--tls.cert", files.Cert, "--tls.key", files.Key)
@@ -124,11 +130,132 @@ func TestVLLMPackage(t *testing.T) {
 	}
 }
 
+// TestVLLMFaults: no server uses blocks of another revision, data type, adapter or salt, and none
+// fails if blocks are gone between their lookup and their use.
+func TestVLLMFaults(t *testing.T) {
+	s := prepared(t, "vllm")
+	c := s.caches(t, "a")[0]
+	adapters := filepath.Join(filepath.Dir(s.model), "adapters")
+	lora := []string{"--enable-lora", "--max-lora-rank", "8", "--lora-modules", "sql=" + filepath.Join(adapters, "sql"),
+		"chat=" + filepath.Join(adapters, "chat")}
+	with := func(id string, settings object, more ...string) *engine {
+		settings["socket"] = c.lease
+		return s.engine(t, id, vllmFlags(s.model, append(connected(settings), more...)...)...)
+	}
+	writer := with("vllm-writes", object{}, lora...)
+	writer.awaitReady(t)
+	text := prose("planted", 1200)
+	of := func(model, salt string) object {
+		body := object{"model": model, "max_tokens": 24}
+		if salt != "" {
+			body["cache_salt"] = salt
+		}
+		return body
+	}
+	said := map[string]string{}
+	for _, as := range []string{model, "sql", "chat"} {
+		var first counts
+		said[as], first = writer.asksAs(t, text, of(as, ""))
+		if first.cached != 0 {
+			t.Errorf("%s: %d tokens were cached at first", as, first.cached)
+		}
+	}
+	if _, salted := writer.asksAs(t, text, of(model, "tenant")); salted.cached != 0 {
+		t.Errorf("%d tokens were cached for a salt", salted.cached)
+	}
+	c.settled(t)
+	writer.stop(t)
+	for name, other := range map[string]*engine{
+		"revision": with("vllm-revision", object{"revision": "another"}),
+		"dtype":    with("vllm-dtype", object{}, "--dtype", "bfloat16"),
+	} {
+		other.awaitReady(t)
+		if _, got := other.asks(t, text); got.cached != 0 {
+			t.Errorf("another %s: %d tokens were loaded", name, got.cached)
+		}
+		other.stop(t)
+	}
+	reader := with("vllm-reads", object{}, lora...)
+	reader.awaitReady(t)
+	for as, want := range said {
+		got, n := reader.asksAs(t, text, of(as, ""))
+		if n.cached != (n.prompt-1)/blockTokens*blockTokens || got != want {
+			t.Errorf("%s: %d of %d tokens were loaded; %q, not %q", as, n.cached, n.prompt, got, want)
+		}
+	}
+	for salt, loads := range map[string]bool{"tenant": true, "other": false} {
+		if _, n := reader.asksAs(t, text, of(model, salt)); (n.cached > 0) != loads {
+			t.Errorf("salt %s: %d tokens were loaded", salt, n.cached)
+		}
+	}
+	reader.stop(t)
+	s.vanishing(t, c, text, said[model])
+}
+
+// vanishing: half of the blocks that a server has found are gone when it loads them.
+func (s setup) vanishing(t *testing.T, c *cache, text, want string) {
+	t.Helper()
+	flags := connected(object{"socket": c.lease})
+	for i := range flags {
+		flags[i] = strings.NewReplacer(`"KVCachedConnector"`, `"FaultyConnector"`, "cognitora_kv.connector",
+			"faulty_connector").Replace(flags[i])
+	}
+	faulty := s.engine(t, "vllm-faulty", vllmFlags(s.model, flags...)...)
+	faulty.awaitReady(t)
+	for range 2 {
+		if got, _ := faulty.asks(t, text); got != want {
+			t.Errorf("with blocks that vanish: %q, not %q", got, want)
+		}
+	}
+	if n := faulty.source(t, "local_compute"); n == 0 {
+		t.Error("nothing was computed")
+	}
+}
+
+// TestVLLMTensorParallel: two tensor-parallel ranks store and load their own parts of each block.
+// An engine with one rank loads none of them.
+func TestVLLMTensorParallel(t *testing.T) {
+	s := prepared(t, "vllm")
+	c := s.caches(t, "a")[0]
+	flags := append(vllmFlags(s.model, connected(object{"socket": c.lease})...), "--tensor-parallel-size", "2",
+		"--distributed-executor-backend", "mp")
+	text := prose("two ranks", 1200)
+	var said [2]string
+	for i := range said {
+		e := s.engine(t, fmt.Sprint("vllm-tp-", i), flags...)
+		e.awaitReady(t)
+		var n counts
+		said[i], n = e.asks(t, text)
+		if want := i * (n.prompt - 1) / blockTokens * blockTokens; n.cached != want {
+			t.Errorf("start %d: %d of %d tokens were loaded, not %d", i+1, n.cached, n.prompt, want)
+		}
+		c.settled(t)
+		if blocks := c.metric(t, "ram_blocks"); blocks < float64(2*(n.prompt/blockTokens)) || int(blocks)%2 != 0 {
+			t.Errorf("%.0f objects for %d tokens", blocks, n.prompt)
+		}
+		e.stop(t)
+	}
+	if said[0] != said[1] {
+		t.Errorf("%q, then %q", said[0], said[1])
+	}
+	one := s.engine(t, "vllm-tp-none", vllmFlags(s.model, connected(object{"socket": c.lease})...)...)
+	one.awaitReady(t)
+	if _, n := one.asks(t, text); n.cached != 0 {
+		t.Errorf("one rank loaded %d tokens", n.cached)
+	}
+}
+
 // asks sends a chat directly to one engine, without a router.
 func (e *engine) asks(t *testing.T, text string) (said string, c counts) {
 	t.Helper()
+	return e.asksAs(t, text, object{"max_tokens": 24})
+}
+
+// asksAs is asks with these members of the request.
+func (e *engine) asksAs(t *testing.T, text string, more object) (said string, c counts) {
+	t.Helper()
 	w := &site{owner: t, url: e.url(), client: http.DefaultClient}
-	a := w.must(t, "/v1/chat/completions", chatBody(user(text), object{"max_tokens": 24}))
+	a := w.must(t, "/v1/chat/completions", chatBody(user(text), more))
 	c, ok := a.counts()
 	if !ok || c.cached < 0 || a.text() == "" {
 		t.Fatalf("no text or no cached-token count: %v", a)

@@ -1,9 +1,14 @@
 package realengine
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 )
 
@@ -26,6 +31,11 @@ func TestVLLMWarm(t *testing.T) {
 	if 2*with.computed > without.computed {
 		t.Error("more than half")
 	}
+	t.Logf("of %d later turns, the router believed %d to have more cached than the server loaded, %d less", with.later,
+		with.more, with.less)
+	if with.more+with.less > with.later/50 {
+		t.Error("more than 2 % are wrong")
+	}
 	differ := 0
 	for i := range with.said {
 		if with.said[i] != without.said[i] {
@@ -42,6 +52,25 @@ type talk struct {
 	said     []string
 	prompted int // tokens of the prompts after the restart
 	computed int // of these, tokens that the servers computed
+	later    int // turns after the first
+	// turns for which the router believed more or less to be cached than the server found, by over
+	// a block of the server
+	more, less int
+}
+
+// holds compares the router's belief about a later turn with what the server found.
+func (r *talk) holds(a *answer) {
+	n, ok := a.counts()
+	if !ok {
+		return
+	}
+	r.later++
+	switch off := a.believed()*float64(n.prompt) - float64(n.cached); {
+	case off > blockTokens:
+		r.more++
+	case off < -blockTokens:
+		r.less++
+	}
 }
 
 // talk sends conversations in turn, one request at a time, through a router to two servers, each
@@ -82,6 +111,9 @@ func (s setup) talk(t *testing.T, name string, caches []*cache) (r talk) {
 			}
 			a := c.turn(t, w, k, bytes)
 			r.said = append(r.said, a.text())
+			if k > 0 {
+				r.holds(a)
+			}
 			if n, ok := a.counts(); ok && k >= restartAt {
 				r.prompted += n.prompt
 			}
@@ -93,4 +125,61 @@ func (s setup) talk(t *testing.T, name string, caches []*cache) (r talk) {
 	}
 	w.stop(t)
 	return r
+}
+
+// copied is a round of compare_lmcache.py. Each has seconds of wall time, of the engine's process
+// and of the daemon.
+type copied struct {
+	OurSave   [3]float64 `json:"ours_save"`
+	OurLoad   [3]float64 `json:"ours_load"`
+	TheirSave [3]float64 `json:"lmcache_save"`
+	TheirLoad [3]float64 `json:"lmcache_load"`
+	Memcpy    [3]float64 `json:"memcpy"`
+}
+
+// TestVLLMCopies: 1 GiB of blocks goes between torch tensors and one daemon by our connector and by
+// LMCache's redis client, with the same bytes. The daemon's CPU time is bounded; wall time is told.
+func TestVLLMCopies(t *testing.T) {
+	s := prepared(t, "vllm")
+	const rounds = 3
+	c := s.cachesOf(t, "8GiB", "a")[0]
+	compare := exec.Command(os.Getenv("REALENGINE_PYTHON"), filepath.Join(filepath.Dir(s.serve), "compare_lmcache.py"),
+		c.lease, c.resp, strconv.Itoa(c.cmd.Process.Pid), strconv.Itoa(rounds))
+	compare.Env = append(os.Environ(), "PYTHONPATH="+filepath.Join(filepath.Dir(s.bin), "deploy", "vllm"))
+	var errors strings.Builder
+	compare.Stderr = &errors
+	out, err := compare.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, errors.String())
+	}
+	var all []copied
+	for line := range strings.Lines(string(out)) {
+		var r copied
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatalf("%v: %s", err, line)
+		}
+		all = append(all, r)
+		t.Logf("%+v", r)
+	}
+	if len(all) != rounds {
+		t.Fatalf("%d of %d rounds", len(all), rounds)
+	}
+	ratio := func(of func(r copied) float64) float64 {
+		var ratios []float64
+		for _, r := range all {
+			ratios = append(ratios, of(r))
+		}
+		slices.Sort(ratios)
+		return ratios[len(ratios)/2]
+	}
+	load, save := ratio(func(r copied) float64 { return r.OurLoad[2] / r.TheirLoad[2] }),
+		ratio(func(r copied) float64 { return r.OurSave[2] / r.TheirSave[2] })
+	t.Logf("medians, ours to LMCache's: load %.1f times as fast, save %.1f; the daemon's CPU for a load %.3f, for a "+
+		"save %.2f; a load takes %.1f times as long as memcpy",
+		ratio(func(r copied) float64 { return r.TheirLoad[0] / r.OurLoad[0] }),
+		ratio(func(r copied) float64 { return r.TheirSave[0] / r.OurSave[0] }), load, save,
+		ratio(func(r copied) float64 { return r.OurLoad[0] / r.Memcpy[0] }))
+	if load > 1./20 || save > 0.8 {
+		t.Error("the daemon's CPU is over 1/20 for a load, or over 0.8 for a save")
+	}
 }

@@ -195,6 +195,8 @@ func (c *cache) block(b located, holder uint32, tiers uint8) error {
 	}
 	if b.position == 0 || b.parent == 0 {
 		c.loose.set(b.own, tiers&(tierHost|tierDisk))
+	} else {
+		c.loose.set(b.own, 0) // it had no place before
 	}
 	if b.position > 0 {
 		c.batch(c.host).add(&b, tiers&tierHost != 0)

@@ -14,6 +14,7 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/residency"
 	"github.com/cognitora/dataplane/kvcached/rpc"
+	"github.com/cognitora/dataplane/kvcached/ssd"
 	"github.com/cognitora/dataplane/kvcached/store"
 	"github.com/cognitora/dataplane/router/prefix"
 )
@@ -32,20 +33,24 @@ type daemon struct {
 }
 
 // startDaemon starts a daemon that exchanges no blocks with other hosts.
-func startDaemon(t *testing.T, path string) *daemon { return startSharing(t, path, nil) }
+func startDaemon(t *testing.T, path string) *daemon {
+	t.Helper()
+	return startDaemonOn(t, path, nil, nil)
+}
 
-// startSharing starts a daemon that measures this speed of blocks of other hosts.
-func startSharing(t *testing.T, path string, pulled func() float64) *daemon {
+// startDaemonOn starts a daemon with an SSD tier, unless disk is nil. The daemon exchanges blocks
+// with other hosts and measures this speed, unless pulled is nil.
+func startDaemonOn(t *testing.T, path string, disk *ssd.Options, pulled func() float64) *daemon {
 	t.Helper()
 	d := &daemon{t: t, path: path, residency: residency.New(residency.Options{})}
 	var err error
-	d.store, err = store.Open(t.Context(), store.Options{RAM: 64 << 20, Changed: func(c store.Change) {
+	d.store, err = store.Open(t.Context(), store.Options{RAM: 64 << 20, SSD: disk, Changed: func(c store.Change) {
 		tier := residency.Host
 		if c.Tier == store.SSD {
 			tier = residency.Disk
 		}
 		d.residency.Apply(&residency.Change{Addr: c.Addr, Namespace: c.Namespace, Parent: c.Parent, Tier: tier,
-			Present: c.Present, Length: c.Length})
+			Names: block.ParseNames(c.Attr), Present: c.Present, Length: c.Length})
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -232,6 +237,23 @@ func TestLooseBlocks(t *testing.T) {
 	eventually(t, m, chain, "host:7072", Reach{Unknown, 40, 40, 40, 0})
 	d.remove(digests[30])
 	eventually(t, m, chain, "host:7072", Reach{Unknown, 30, 30, 30, 0})
+	d.stop()
+}
+
+// TestLooseBlockGetsAPlace stores a block before its parent. Once it has a place, it no longer
+// counts without one.
+func TestLooseBlockGetsAPlace(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kv.sock")
+	d := startDaemon(t, path)
+	m := follow(t, static(path))
+	chain, digests := prompt(6)
+	d.put(digests, 3, 4, true)
+	until(t, "the block is known", func() bool { return m.Stats().Loose == 1 })
+	d.put(digests, 0, 3, true)
+	d.put(digests, 4, 6, true)
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 6, 6, 6, 0})
+	d.remove(digests[3])
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 3, 3, 3, 0})
 	d.stop()
 }
 

@@ -32,6 +32,8 @@ const (
 type Promotion struct {
 	// Digests holds consecutive blocks, 32 bytes each, the last block first.
 	Digests []byte
+	// Last is the number of the last block in the prompt; the prompt's first block is 0.
+	Last int
 	// Before is the number of wanted blocks before those in Digests. The blocks' digests are
 	// unknown; the daemon finds these blocks as parents.
 	Before int
@@ -80,7 +82,7 @@ func (m *Map) Wanted(q *Query, i int, r Reach) (from, to int) {
 func (m *Map) Promotion(q *Query, i int, model string) *Promotion {
 	select {
 	case p := <-m.promoter.free:
-		p.cache, p.model, p.Digests, p.Before = q.cache(i), model, p.Digests[:0], 0
+		p.cache, p.model, p.Digests, p.Last, p.Before = q.cache(i), model, p.Digests[:0], 0, 0
 		return p
 	default:
 		m.promoter.dropped.Add(1)
@@ -141,13 +143,14 @@ func (w *wish) wants(tiers uint32) bool {
 	return tiers&ram == 0 && (w.fleet || tiers&uint32(cognitorav1.Tier_TIER_DISK) != 0)
 }
 
-// bring promotes the blocks of a namespace in all its ranks and layers.
+// bring promotes the objects of a namespace in all its ranks and layers.
 func (w *wish) bring(ctx context.Context, s space, p *Promotion) (n int, err error) {
-	digests := p.Digests
-	if p.Before > 0 {
-		if digests, err = w.ancestors(ctx, s, p); err != nil {
-			return 0, err
-		}
+	digests, before := p.objects(s.Blocks())
+	if len(digests) == 0 {
+		return 0, nil
+	}
+	if digests, err = w.ancestors(ctx, s, digests, before); err != nil {
+		return 0, err
 	}
 	for _, text := range s.ranks() {
 		for layer := s.layer; ; layer++ {
@@ -166,11 +169,31 @@ func (w *wish) bring(ctx context.Context, s space, p *Promotion) (n int, err err
 // maxLayers bounds the layers searched, where each layer has blocks of its own.
 const maxLayers = 512
 
-// ancestors adds the digests of preceding blocks to those of a promotion, as far as the daemon
-// knows them.
-func (w *wish) ancestors(ctx context.Context, s space, p *Promotion) ([]byte, error) {
-	digests, last := p.Digests, p.Digests[len(p.Digests)-32:]
-	for range p.Before {
+// objects returns the addresses of the wanted objects that have some blocks each: the digests of
+// the blocks that end an object, the last one first. A last object of which the prompt has only the
+// beginning is left out. before is the number of objects before them whose digests are unknown.
+func (p *Promotion) objects(blocks int) (digests []byte, before int) {
+	n := len(p.Digests) / 32
+	switch blocks {
+	case 0: // such objects count nowhere
+		return nil, 0
+	case 1:
+		return p.Digests, p.Before
+	}
+	first := p.Last - n + 1 - p.Before // wanted block
+	for i := range n {
+		if at := p.Last - i; (at+1)%blocks == 0 {
+			digests = append(digests, p.Digests[32*i:32*i+32]...)
+			before = (at - first) / blocks
+		}
+	}
+	return digests, before
+}
+
+// ancestors adds the digests of preceding objects, as far as the daemon knows them.
+func (w *wish) ancestors(ctx context.Context, s space, digests []byte, before int) ([]byte, error) {
+	last := digests[len(digests)-32:]
+	for range before {
 		r, err := w.client.Lookup(ctx, &cognitorav1.LookupRequest{Namespace: s.text, Layer: s.layer, Digest: last})
 		if err != nil {
 			return nil, err

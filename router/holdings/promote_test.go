@@ -2,10 +2,13 @@ package holdings
 
 import (
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kvcached/ssd"
+	"github.com/cognitora/dataplane/kvcached/store"
 )
 
 // TestPromotionBounds checks that a promotion beyond the bound is dropped and counted. A failed
@@ -61,6 +64,97 @@ func TestPromotionBounds(t *testing.T) {
 	if n := testing.AllocsPerRun(2*promotions, one); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
+}
+
+// TestPromotionOfObjects checks which digests name the wanted objects.
+func TestPromotionOfObjects(t *testing.T) {
+	for _, c := range []struct {
+		blocks           int // of an object
+		last, n, unknown int // wanted blocks: n up to last with their digests, and unknown ones before
+		objects          []int
+		before           int
+	}{
+		{blocks: 1, last: 2, n: 2, unknown: 1, objects: []int{2, 1}, before: 1},
+		{blocks: 0, last: 2, n: 3},
+		{blocks: 4, last: 9, n: 10, objects: []int{7, 3}},
+		{blocks: 4, last: 7, n: 4, unknown: 4, objects: []int{7}, before: 1},
+		{blocks: 4, last: 7, n: 2, unknown: 3, objects: []int{7}, before: 1},
+		{blocks: 4, last: 7, n: 2, unknown: 2, objects: []int{7}},
+		{blocks: 4, last: 9, n: 3, unknown: 7, objects: []int{7}, before: 1},
+		{blocks: 4, last: 9, n: 2, unknown: 8},
+		{blocks: 2, last: 5, n: 1, unknown: 5, objects: []int{5}, before: 2},
+	} {
+		p := Promotion{Last: c.last, Before: c.unknown}
+		for i := range c.n {
+			p.Add(&[32]byte{byte(c.last - i)})
+		}
+		digests, before := p.objects(c.blocks)
+		var objects []int
+		for i := 0; i < len(digests); i += 32 {
+			objects = append(objects, int(digests[i]))
+		}
+		if !slices.Equal(objects, c.objects) || before != c.before {
+			t.Errorf("%+v: objects %v and %d before", c, objects, before)
+		}
+	}
+}
+
+// TestPromotesObjects brings objects of 64 tokens in two ranks from SSD into RAM. The digests of
+// the first ones are unknown.
+func TestPromotesObjects(t *testing.T) {
+	const blocks, held = 18, 16
+	path, disk := filepath.Join(t.TempDir(), "kv.sock"), &ssd.Options{Dir: t.TempDir(), Cap: 256 << 20}
+	d := startDaemonOn(t, path, disk, nil)
+	chain, digests := prompt(blocks)
+	s := space{Namespace: namespace, layer: block.LayerAll}
+	s.Tokens, s.TP = 64, 2
+	var objects []block.Addr
+	for _, rank := range s.ranks() {
+		for end := 3; end < held; end += 4 {
+			it := store.Item{Addr: block.Addr{Digest: digests[end], Model: block.IDOf(rank), Layer: s.layer},
+				Namespace: rank}
+			if end > 3 {
+				it.Parent = digests[end-4]
+			}
+			var names []byte
+			for _, digest := range digests[end-3 : end] {
+				names = append(names, digest[:block.NameBytes]...)
+			}
+			it.Attr = block.AppendNames(nil, names)
+			if _, err := d.store.Put(t.Context(), it, make([]byte, 100), true); err != nil {
+				t.Fatal(err)
+			}
+			objects = append(objects, it.Addr)
+		}
+	}
+	d.stop()
+	d = startDaemonOn(t, path, disk, nil) // everything is on SSD only
+	o := static(path)
+	o.Promote = PromoteDisk
+	m := follow(t, o)
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 0, held, held, 0})
+	var q Query
+	q.Begin(m, "m")
+	q.Node("node", "host:7072")
+	m.Match(chain, &q)
+	p := m.Promotion(&q, 0, "m")
+	for i := held - 1; i >= 9; i-- { // the last one begins an object
+		p.Add((*[32]byte)(&digests[i]))
+	}
+	p.Last, p.Before = held-1, 9
+	m.Ask(p)
+	until(t, "all objects are in RAM", func() bool { return m.Stats().Promoted == uint64(len(objects)) })
+	infos := make([]store.Info, len(objects))
+	if err := d.store.StatAll(t.Context(), objects, infos); err != nil {
+		t.Fatal(err)
+	}
+	for i := range infos {
+		if infos[i].Tiers != store.RAM|store.SSD {
+			t.Errorf("object %d is in %b", i, infos[i].Tiers)
+		}
+	}
+	eventually(t, m, chain, "host:7072", Reach{Unknown, held, held, held, 0})
+	d.stop()
 }
 
 func until(t *testing.T, what string, is func() bool) {

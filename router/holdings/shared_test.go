@@ -17,7 +17,7 @@ func TestShared(t *testing.T) {
 	daemons, static := map[string]*daemon{}, map[string]string{}
 	for name, of := range map[string]func() float64{"a": pulled, "b": pulled, "idle": pulled, "alone": nil} {
 		path := filepath.Join(dir, name+".sock")
-		daemons[name], static[name+":1"] = startSharing(t, path, of), "unix://"+path
+		daemons[name], static[name+":1"] = startDaemonOn(t, path, nil, of), "unix://"+path
 	}
 	m := follow(t, Options{Static: static})
 	chain, digests := prompt(40)

@@ -1,10 +1,12 @@
 package holdings
 
 import (
+	"strings"
 	"sync"
 	"sync/atomic"
 
 	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kv/lmcache"
 )
 
 // maxSpaces bounds the remembered namespaces. A new one replaces the oldest.
@@ -26,7 +28,8 @@ type space struct {
 	block.Namespace
 }
 
-// heard records a namespace of rank 0, and the bytes of its objects; 0: unknown.
+// heard records a namespace of rank 0, and the bytes of its objects; 0: unknown. The objects of
+// LMCache's chunks have keys and no digests, so nobody can ask for them.
 func (s *spaces) heard(text string, layer uint32, size uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -40,7 +43,7 @@ func (s *spaces) heard(text string, layer uint32, size uint64) {
 		}
 	}
 	n, err := block.ParseNamespace(text)
-	if err != nil || n.Space != "" {
+	if err != nil || n.Space != "" || strings.HasPrefix(n.Layout, lmcache.Layout) {
 		return
 	}
 	if len(s.list) == maxSpaces {

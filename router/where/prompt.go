@@ -313,6 +313,7 @@ func (p *Prompt) Promote(i int, model string) {
 	if wish == nil {
 		return
 	}
+	wish.Last = to - 1
 	for to--; ok && to >= from; last, ok = p.chain.Digest(to) {
 		wish.Add(&last)
 		to--

@@ -1,5 +1,5 @@
-"""KVCachedConnector: vLLM (V1) keeps its KV blocks in cgn-kvcached, and loads what any engine of the
-fleet has kept.
+"""KVCachedConnector: vLLM (V1) keeps its KV blocks in cgn-kvcached, and loads what any engine of
+the fleet has kept.
 
 One object of the daemon holds one engine block of one rank, with all layers. Its address is the
 digest of the block's last 16 tokens, and its namespace is everything else that its bytes depend on.
@@ -90,7 +90,7 @@ class Settings:
             return Resp(self.resp, timeout)
 
     def namespace(self, adapter, tp_rank, pp_rank):
-        """Returns the namespace of a rank. adapter names the adapter's weights, "" the base model's."""
+        """Returns the namespace of a rank. adapter names its weights, "" is the base model."""
         named = f"{self.revision}+{adapter}" if adapter else self.revision
         return namespaces.text(self.model, named, self.dtype, self.layout, self.block_tokens, (self.tp, tp_rank),
                                (self.pp, pp_rank))
@@ -220,7 +220,7 @@ class Followed:
 
 
 class Planner:
-    """The connector in the scheduler: it looks blocks up, and plans what the ranks load and save."""
+    """The connector in the scheduler. It looks blocks up, and plans what ranks load and save."""
 
     def __init__(self, settings):
         self.settings, self.tokens = settings, settings.block_tokens

@@ -69,7 +69,7 @@ class Stream:
         return torch.cuda.stream(self.stream) if self.stream else contextlib.nullcontext()
 
     def wait(self, event=None):
-        """Lets the following copies wait for an event; without one it waits for all copies itself."""
+        """Lets the following copies wait for an event, or waits for all copies so far."""
         if self.stream and event:
             self.stream.wait_event(event)
         elif self.stream:
@@ -104,7 +104,7 @@ class Loader:
             self.progress.notify_all()
 
     def wait(self, layer=None):
-        """Waits until a layer is loaded, or all are. What is missing then has been told to failed."""
+        """Waits until a layer is loaded, or all are. What is missing has been told to failed."""
         if self.work is None:
             return
         with self.progress:

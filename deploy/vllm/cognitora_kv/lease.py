@@ -30,7 +30,7 @@ COMMIT_HEAD = struct.Struct("<6Iq32s32s")
 
 
 class Lease:
-    """A connection to the daemon of this host. Every method raises OSError if the daemon is gone."""
+    """A connection to this host's daemon. Every method raises OSError if the daemon is gone."""
 
     def __init__(self, path, timeout, name="vllm"):
         self.path, self.timeout, self.name = path, timeout, name
