@@ -198,11 +198,42 @@ func TestOneHostsBlocksOnAnother(t *testing.T) {
 	if n := b.view.Load().Stats().Pulled; n != 7 {
 		t.Errorf("%d blocks were pulled", n)
 	}
+	watchTells(t, onB, uint64(len(value)))
 	_, page := get(t, "http://"+b.AdminAddr().String()+"/metrics")
 	for _, want := range []string{"cgn_kvcached_fleet_members 2", "cgn_kvcached_fleet_pulled_total 7",
 		`cgn_kvcached_pool_dials_total{lane="quic"} 0`} {
 		if !strings.Contains(page, want+"\n") {
 			t.Errorf("no %s in /metrics", want)
+		}
+	}
+}
+
+// watchTells checks what a watcher is told about blocks of other hosts, and about the size of
+// blocks, which is at most the given one.
+func watchTells(t *testing.T, on pb.KvClient, most uint64) {
+	t.Helper()
+	stream, err := on.Watch(t.Context(), &pb.WatchRequest{All: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for sized := false; ; {
+		m, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !m.Shares || !(m.PulledBytesPerSecond > 0) || len(m.BlockBytes) != len(m.Namespaces) {
+			t.Fatalf("a daemon that has pulled blocks tells %v", m)
+		}
+		for i, n := range m.BlockBytes {
+			if sized = true; n == 0 || n > most || m.Namespaces[i] != testSpace.String() {
+				t.Errorf("%d bytes in a block of %s", n, m.Namespaces[i])
+			}
+		}
+		if m.Part == pb.WatchResponse_PART_SYNCED {
+			if !sized {
+				t.Error("no size is told")
+			}
+			return
 		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 func (d *Daemon) prepareGRPC() error {
 	srv, err := rpc.New(rpc.Options{
 		Store: local{d.blocks("grpc")}, Purge: d.purge(), Residency: d.index, Chunks: d.chunks,
-		Fleet: d.mover(), Lanes: lanes{d},
+		Fleet: d.mover(), Pulled: d.pulled(), Lanes: lanes{d},
 		Parts: d.partStats,
 		Drain: max(d.config.Daemon.DrainTimeout.Std(), 1), Logger: d.log,
 	})

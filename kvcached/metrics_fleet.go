@@ -16,6 +16,7 @@ var fleetRows = []row[fleet.Stats]{
 	{"fleet_locations_refused_total", "Blocks whose holders this cache had no room to remember.", func(s *fleet.Stats) float64 { return float64(s.LocationsRefused) }},
 	{"fleet_pulled_total", "Blocks brought here from other hosts.", func(s *fleet.Stats) float64 { return float64(s.Pulled) }},
 	{"fleet_pulled_bytes_total", "Payload of the blocks brought here from other hosts.", func(s *fleet.Stats) float64 { return float64(s.PulledBytes) }},
+	{"fleet_pulled_bytes_per_second", "Payload that came from other hosts per second, while blocks came from there; 0 until the first came.", func(s *fleet.Stats) float64 { return float64(s.PulledPerSecond) }},
 	{"fleet_left_out", "Caches that get no requests now because they do not answer.", func(s *fleet.Stats) float64 { return float64(s.LeftOut) }},
 	{"fleet_left_out_total", "Times that a cache stopped getting requests because it did not answer.", func(s *fleet.Stats) float64 { return float64(s.TimesLeftOut) }},
 	{"fleet_pull_errors_total", "Pulls from a host that failed. The block is then pulled from another host.", func(s *fleet.Stats) float64 { return float64(s.PullErrors) }},

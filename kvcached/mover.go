@@ -28,6 +28,14 @@ func (d *Daemon) mover() rpc.Fleet {
 	return nil
 }
 
+// pulled returns the measured speed of pulls; nil: there is no fleet.
+func (d *Daemon) pulled() func() float64 {
+	if v := d.view.Load(); v != nil {
+		return v.PulledPerSecond
+	}
+	return nil
+}
+
 // Promote brings blocks into RAM, from SSD or from other hosts.
 func (m mover) Promote(ctx context.Context, namespace string, addrs []block.Addr, out []rpc.Outcome) error {
 	m.view.Know(namespace)

@@ -114,7 +114,7 @@ func (d *Daemon) changed(c store.Change) {
 			Present: c.Present})
 	}
 	d.index.Apply(&residency.Change{Addr: c.Addr, Namespace: c.Namespace, Parent: c.Parent, Tier: tier,
-		Names: block.ParseNames(c.Attr), Present: c.Present})
+		Names: block.ParseNames(c.Attr), Present: c.Present, Length: c.Length})
 	if v := d.view.Load(); v != nil {
 		v.Changed(c)
 	}

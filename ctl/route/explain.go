@@ -40,19 +40,21 @@ const explainHelp = "" +
 BASE, which is base_s + steps_s, WAIT, the prefill that waits at the node, and PREFILL, this prompt's own; ANSWER,
 from the first token to the last, with STEP between two tokens; and OTHERS, what the node's running requests lose.
 Columns for rare parts appear where one is not 0. Of FIRST: STALLED, what a token of the node is overdue, SLOT,
-until the engine has a free slot, ADAPTER, until the request's adapter is loaded, and VIA, until another node has
-computed the prompt, in place of WAIT and PREFILL. Of COST: SHARED, the part
-of PREFILL that other running requests with the same beginning bear, LATE, the time beyond the request's targets, and TAINT, the factor of preferred labels. The
-policy weighs the parts, and the line of each candidate has the sum. -o json has the parts with their weights.
+until the engine has a free slot, ADAPTER, until the request's adapter is loaded, FETCH, in which the host gets
+blocks of other hosts, and VIA, until another node has computed the prompt, in place of WAIT, PREFILL and FETCH.
+Of COST: SHARED, the part of PREFILL and FETCH that other running requests with the same beginning bear, LATE, the
+time beyond the request's targets, and TAINT, the factor of preferred labels. The policy weighs the parts, and the
+line of each candidate has the sum. -o json has the parts with their weights.
 LAST is the time to the first token of the node's last streamed answer, as expected when it was sent and as it came:
 0.208/0.231. -o json has the answer's age too. - is none yet.
 SLOWDOWN is the time that the node's prefill and its decode took lately beside nodes of its kind: 2.00/1.00 is twice
 their prefill and the same decode. - is unknown: fewer than 8 answers, or none for 10 minutes. A node that is alone
 in its kind has no SLOWDOWN. NOTE has the answers behind a slowdown and the age of the last one.
-BLOCKS is as in mode score.
+BLOCKS is as in mode score, and so are +HOST, +DISK and +SHARED.
 
 In mode score BLOCKS is how many of the prompt's blocks the node is believed to hold; 3+5/9: it computes 5 more of 9 for
-other requests. OVERLAP is the share of both. PENDING is the prefill that waits at the node, in prompts of this
+other requests. Columns for the blocks behind them appear where a node has some: +HOST in its host's RAM, +DISK on
+its host's SSD, +SHARED in the caches of other hosts. OVERLAP is the share of all, each with its tier's worth. PENDING is the prefill that waits at the node, in prompts of this
 size, 4 at most: the policy takes its share (weights.pending) off OVERLAP. LOAD is how idle the node is, POWER how
 little it draws beside the others, CAPACITY the mean of three shares, of GPU memory, of throughput (by width and
 dtype) and of free request slots, each beside the most that a candidate has; all from 0 to 1. SCORE is their
@@ -255,6 +257,30 @@ func blocksCell(c *leg.ExplainedNode) string {
 	return held + "/" + strconv.Itoa(c.Total)
 }
 
+// tiers are the tiers outside of an engine's own memory, with the node's leading blocks in the tier
+// and in no better one.
+var tiers = []struct {
+	title string
+	of    func(c *leg.ExplainedNode) int
+}{
+	{"+HOST", func(c *leg.ExplainedNode) int { return max(c.Host-max(c.Matched, c.Coming), 0) }},
+	{"+DISK", func(c *leg.ExplainedNode) int { return max(c.Disk-max(c.Host, c.Coming), 0) }},
+	{"+SHARED", func(c *leg.ExplainedNode) int { return max(c.Shared-max(c.Disk, c.Coming), 0) }},
+}
+
+// blockColumns returns the columns of the blocks that nodes hold: BLOCKS, and those of the tiers in
+// which some node has more.
+func blockColumns(e *leg.Explanation) []column {
+	columns := []column{{"BLOCKS", blocksCell}}
+	for _, t := range tiers {
+		if slices.ContainsFunc(e.Candidates, func(c leg.ExplainedNode) bool { return t.of(&c) > 0 }) {
+			cell := func(c *leg.ExplainedNode) string { return strconv.Itoa(t.of(c)) }
+			columns = append(columns, column{t.title, cell})
+		}
+	}
+	return columns
+}
+
 // lastCell returns the expected and the real time to the first token of the node's last answer.
 func lastCell(c *leg.ExplainedNode) string {
 	if c.Last == nil {
@@ -280,30 +306,28 @@ func columnsOf(e *leg.Explanation) []column {
 	pending := column{"PENDING", func(c *leg.ExplainedNode) string { return strconv.Itoa(c.Pending) }}
 	switch e.Mode {
 	case policy.Score.String():
-		columns := []column{
-			{"BLOCKS", blocksCell},
+		power := ofScore("POWER", func(c *leg.ScoreTerms) float64 { return c.Power })
+		if !slices.ContainsFunc(e.Candidates, func(c leg.ExplainedNode) bool { return !c.Signals.Power.At.IsZero() }) {
+			power.of = func(*leg.ExplainedNode) string { return "-" }
+		}
+		return append(blockColumns(e),
 			ofScore("OVERLAP", func(c *leg.ScoreTerms) float64 { return c.Overlap }),
 			ofScore("PENDING", func(c *leg.ScoreTerms) float64 { return c.Waiting }),
 			load,
-			ofScore("POWER", func(c *leg.ScoreTerms) float64 { return c.Power }),
+			power,
 			ofScore("CAPACITY", func(c *leg.ScoreTerms) float64 { return c.Capacity }),
 			ofScore("SCORE", func(c *leg.ScoreTerms) float64 { return c.Score }),
-		}
-		if !slices.ContainsFunc(e.Candidates, func(c leg.ExplainedNode) bool { return !c.Signals.Power.At.IsZero() }) {
-			columns[4].of = func(*leg.ExplainedNode) string { return "-" }
-		}
-		return columns
+		)
 	case policy.Cost.String():
-		return []column{
-			{"BLOCKS", blocksCell},
+		return append(blockColumns(e),
 			ofCost("COST", func(c *policy.CostTerms) float64 { return c.Total }),
 			ofCost("PREFILL", func(c *policy.CostTerms) float64 { return c.Prefill }),
 			ofCost("DECODE", func(c *policy.CostTerms) float64 { return c.Decode }),
 			ofCost("CACHED", func(c *policy.CostTerms) float64 { return c.Cached }),
 			pending,
-		}
+		)
 	case policy.Predicted.String():
-		columns := []column{{"BLOCKS", blocksCell}}
+		columns := blockColumns(e)
 		for _, part := range expectedParts {
 			if !part.rare || slices.ContainsFunc(e.Candidates, part.counts) {
 				columns = append(columns, part.column())
@@ -358,6 +382,7 @@ var expectedParts = []expectedPart{
 	{"SLOT", func(c *policy.ExpectedCost) float64 { return c.Slot }, 3, true, 0},
 	{"ADAPTER", func(c *policy.ExpectedCost) float64 { return c.Adapter }, 3, true, 0},
 	{"PREFILL", func(c *policy.ExpectedCost) float64 { return c.Prefill }, 3, false, 0},
+	{"FETCH", func(c *policy.ExpectedCost) float64 { return c.Fetch }, 3, true, 0},
 	{"VIA", func(c *policy.ExpectedCost) float64 { return c.Via }, 3, true, 0},
 	{"STEP", func(c *policy.ExpectedCost) float64 { return c.Step }, 4, false, 0},
 	{"ANSWER", func(c *policy.ExpectedCost) float64 { return c.Answer }, 3, false, 0},
@@ -400,6 +425,25 @@ func slowNotes(s *leg.NodeSpeed) (notes []string) {
 		if p := part.pace; p.Slowdown >= slowNoted && p.Age != nil {
 			notes = append(notes, fmt.Sprintf("%s takes %.1f times as long as at its like (%d answers, the last %s ago)",
 				part.name, p.Slowdown, p.Answers, ago(*p.Age)))
+		}
+	}
+	return notes
+}
+
+// usedNoted is the share of used blocks below which the note of a node has it.
+const usedNoted = 0.9
+
+// usedNotes say of which tiers the node's engine lately computed blocks that it could have loaded.
+func usedNotes(u *leg.UsedBlocks) (notes []string) {
+	if u == nil {
+		return nil
+	}
+	for _, tier := range []struct {
+		name  string
+		share float64
+	}{{"in its host's RAM", u.Host}, {"on its host's SSD", u.Disk}, {"on other hosts", u.Shared}} {
+		if tier.share < usedNoted {
+			notes = append(notes, fmt.Sprintf("its engine used %.0f %% of the blocks %s", 100*tier.share, tier.name))
 		}
 	}
 	return notes
@@ -484,7 +528,7 @@ func noteCell(c *leg.ExplainedNode) string {
 	if c.ExpertsAsked > 0 {
 		notes = append(notes, fmt.Sprintf("hosts %d of %d experts", c.ExpertsHosted, c.ExpertsAsked))
 	}
-	notes = append(notes, slowNotes(c.Speed)...)
+	notes = append(append(notes, slowNotes(c.Speed)...), usedNotes(c.Used)...)
 	switch {
 	case !c.Eligible:
 		notes = append(notes, "no candidate: "+c.Reason)

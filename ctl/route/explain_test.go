@@ -226,6 +226,33 @@ func TestRouteExplainHasTheColumnsOfTheMode(t *testing.T) {
 	}
 }
 
+// TestRouteExplainSplitsBlocksByTier checks the columns of blocks outside of engines' own memory,
+// and the note of an engine that does not use them.
+func TestRouteExplainSplitsBlocksByTier(t *testing.T) {
+	for mode, more := range map[string]string{"cost": "", "score": "", "predicted": `"expected":{"fetch_s":0.25},`} {
+		page := `{"model":"m","api":"chat","mode":"` + mode + `","winner":"a","why":"because","candidates":[
+			{"node":"a",` + more + `"matched":3,"coming":4,"matched_host":6,"matched_disk":6,"matched_shared":9,"total":9,
+			"used":{"host":0.25,"disk":1,"shared":0.95}},
+			{"node":"b","matched":0,"coming":0,"matched_host":0,"matched_disk":0,"matched_shared":9,"total":9}]}`
+		url, _, _ := ctltest.AdminPort(t, map[string]string{"/debug/route": page})
+		out, err := ctl(t, nil, "route", "explain", "--admin", url, "--model", "m", "--prompt", "hi")
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(out, "\n")
+		for i, want := range []string{"NODE BLOCKS +HOST +SHARED ", "-> a 3+1/9 2 3 ", "b 0/9 0 9 "} {
+			if got := strings.Join(strings.Fields(lines[2+i]), " "); !strings.HasPrefix(got, want) {
+				t.Errorf("%s: %q, want %q", mode, got, want)
+			}
+		}
+		fetch := strings.Contains(lines[2], "FETCH")
+		if !strings.Contains(lines[3], "its engine used 25 % of the blocks in its host's RAM") ||
+			strings.Contains(lines[3], "on other hosts") || fetch != (mode == "predicted") {
+			t.Errorf("%s: %q, %q", mode, lines[2], lines[3])
+		}
+	}
+}
+
 // TestRouteExplainOfUnknownSpeeds checks the cells of nodes of which little is known, and of a node
 // that is no candidate.
 func TestRouteExplainOfUnknownSpeeds(t *testing.T) {

@@ -62,7 +62,7 @@ var parts = [...]pb.WatchResponse_Part{
 // encode writes a batch into a message, whose memory it reuses.
 func encode(m *pb.WatchResponse, b *residency.Batch) {
 	m.Part, m.First, m.Last = parts[b.Part], b.First, b.Last
-	m.Gone, m.Namespaces, m.Holders = b.Gone, b.Namespaces, m.Holders[:0]
+	m.Gone, m.Namespaces, m.BlockBytes, m.Holders = b.Gone, b.Namespaces, b.BlockBytes, m.Holders[:0]
 	for _, h := range b.Holders {
 		m.Holders = append(m.Holders, &pb.Holder{Number: h.Number, Engine: h.Engine, Epoch: h.Epoch})
 	}

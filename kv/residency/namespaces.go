@@ -34,7 +34,8 @@ type namespace struct {
 	blocks  int    // blocks for which an object of the daemon's tiers stands; 0: such objects do not count
 	ranks   uint64 // ranks of the model's engine
 	family  *family
-	rank    int // number in the family
+	rank    int    // number in the family
+	bytes   uint64 // length of the block that the daemon stored last; 0: none
 }
 
 func newNamespaces() namespaces {

@@ -202,6 +202,7 @@ type Change struct {
 	Names   []byte
 	Tier    Tiers // Host or Disk
 	Present bool
+	Length  int // of the payload in bytes; 0: unknown
 }
 
 // Apply applies a change of the store. Apply may be called under the store's lock. Apply ignores
@@ -219,6 +220,9 @@ func (x *Index) Apply(c *Change) {
 	}
 	n := news{own: prefix(&c.Addr.Digest), parent: prefix(&c.Parent), layer: c.Addr.Layer, namespace: ns}
 	if c.Present {
+		if c.Length > 0 {
+			x.namespaces.list[ns].bytes = uint64(c.Length)
+		}
 		n.add = c.Tier & anyTier
 	} else {
 		n.remove = c.Tier

@@ -44,6 +44,7 @@ type Batch struct {
 	Holders     []Holder // holders of the blocks; with Reset, or when new, also other holders
 	Gone        []uint32 // numbers of departed holders: forget their blocks
 	Namespaces  []string // canonical texts of the blocks' namespaces
+	BlockBytes  []uint64 // bytes of a block of each namespace, as the daemon last stored one; 0: it stored none
 	Blocks      []Block
 
 	spaces map[uint16]uint32
@@ -52,6 +53,7 @@ type Batch struct {
 func (b *Batch) reset(p Part) {
 	b.Part, b.First, b.Last = p, 0, 0
 	b.Holders, b.Gone, b.Namespaces, b.Blocks = b.Holders[:0], b.Gone[:0], b.Namespaces[:0], b.Blocks[:0]
+	b.BlockBytes = b.BlockBytes[:0]
 	if b.spaces == nil {
 		b.spaces = map[uint16]uint32{}
 	}
@@ -252,7 +254,7 @@ func (w *Watcher) put(b *Batch, h *holder, e *entry) (scans int) {
 	if !ok {
 		ns = uint32(len(b.Namespaces))
 		b.spaces[e.namespace] = ns
-		b.Namespaces = append(b.Namespaces, s.text)
+		b.Namespaces, b.BlockBytes = append(b.Namespaces, s.text), append(b.BlockBytes, s.bytes)
 	}
 	k := Block{Name: e.name, Parent: e.parent, Holder: h.Number, Layer: e.layer, Position: e.position, Namespace: ns,
 		Tiers: tiers}

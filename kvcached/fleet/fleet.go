@@ -109,6 +109,7 @@ type View struct {
 
 	names *names
 
+	pace   pace
 	counts counts
 }
 
@@ -126,6 +127,7 @@ type counts struct {
 type Stats struct {
 	Pulled            uint64 // blocks pulled from other hosts
 	PulledBytes       uint64
+	PulledPerSecond   int64  // bytes, while blocks came; see View.PulledPerSecond
 	PullMisses        uint64 // pulls that found the block on no host
 	PullsFailed       uint64 // pulls that failed on every host that was asked
 	PullsBusy         uint64 // pulls that ended because the block's hosts were busy
@@ -173,7 +175,8 @@ func (v *View) Stats() Stats {
 		Differed: c.differed.Load(), Notices: v.notices.waiting(), NoticesLost: c.noticesLost.Load(),
 		PullsBusy: c.pullsBusy.Load(), PullsFailed: c.pullsFailed.Load(), PullRetries: c.pullRetries.Load(),
 		LeftOut: v.doubts.leftOut(), TimesLeftOut: c.leftOut.Load(), Probes: c.probes.Load(),
-		Members: int64(len(v.roster.Load().members)), Locations: kept, LocationsRefused: refused,
+		PulledPerSecond: int64(v.PulledPerSecond()),
+		Members:         int64(len(v.roster.Load().members)), Locations: kept, LocationsRefused: refused,
 	}
 	if v.Known() {
 		s.Named = 1

@@ -30,6 +30,7 @@ type pull struct {
 	barred  bool // guarded by View.mu; the block was deleted here meanwhile
 	cancel  context.CancelFunc
 	done    chan struct{}
+	came    int   // bytes that came; the pull's goroutine owns it
 	err     error // valid once done is closed
 }
 
@@ -77,7 +78,9 @@ func (v *View) join(a block.Addr, from string) (p *pull, joined bool) {
 		v.pulls[a] = p
 		v.wg.Go(func() {
 			defer cancel()
+			v.pace.begin(time.Now())
 			p.err = v.fetch(life, p, a, from)
+			v.pace.end(p.came, time.Now())
 			v.mu.Lock()
 			delete(v.pulls, a)
 			v.mu.Unlock()
@@ -154,6 +157,7 @@ func (v *View) readAny(ctx context.Context, p *pull, a block.Addr, namespace str
 		case err == nil:
 			v.counts.pulled.Add(1)
 			v.counts.pulledBytes.Add(uint64(n))
+			p.came = n
 			return nil, nil
 		case errors.Is(err, wire.Miss):
 			continue

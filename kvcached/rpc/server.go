@@ -98,6 +98,9 @@ type Options struct {
 	// Fleet is asked for Promote, Push and Pull. Nil: Promote brings up this host's own blocks, the
 	// others are refused.
 	Fleet Fleet
+	// Pulled returns the speed, in bytes per second, at which blocks of other hosts came here
+	// lately; 0: none came yet. Nil: the daemon exchanges no blocks with other hosts.
+	Pulled func() float64
 	// Lanes is asked for Peers and ReleaseDevice. Nil: they are refused.
 	Lanes Lanes
 	// Parts returns more structs of counters for Stats, by the prefixes of their values. Nil: none.

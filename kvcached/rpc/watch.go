@@ -32,6 +32,9 @@ func (s *service) Watch(r *pb.WatchRequest, stream pb.Kv_WatchServer) error {
 		if m, err = w.Next(ctx); err != nil {
 			break
 		}
+		if m.Shares = s.o.Pulled != nil; m.Shares {
+			m.PulledBytesPerSecond = s.o.Pulled()
+		}
 		if err = stream.Send(m); err != nil {
 			break
 		}

@@ -138,7 +138,7 @@ func (s *Store) announceOne(i *ssd.Info) {
 	defer s.mu.Unlock()
 	if !o.lost {
 		s.o.Changed(Change{Addr: i.Addr, Namespace: i.Namespace, Parent: i.Parent, Key: i.Key, Attr: i.Attr, Tier: SSD,
-			Present: true})
+			Present: true, Length: i.Length})
 	}
 }
 

@@ -50,6 +50,7 @@ type Change struct {
 	Key, Attr []byte // only with Present; valid during the call
 	Tier      Tiers  // exactly one tier
 	Present   bool
+	Length    int // of the payload in bytes; 0: unknown
 }
 
 // check returns an error for a block that cannot be stored.

@@ -232,7 +232,7 @@ func (s *Store) changed(id ram.ID, present bool) {
 	}
 	c := Change{
 		Addr: s.tier.Addr(id), Namespace: s.tier.Names().At(s.tier.At(id).NS()).Text, Parent: s.tier.Parent(id),
-		Tier: RAM, Present: present,
+		Tier: RAM, Present: present, Length: int(s.tier.At(id).Length),
 	}
 	if present {
 		c.Key, c.Attr = s.tier.Key(id), s.tier.Attr(id)

@@ -39,6 +39,12 @@
 // blocks, and computes no prompt tokens. No hand-over fails. JudgeDisagg compares fleets with fixed
 // roles with fleets of role both.
 //
+// # Caches of hosts
+//
+// With Config.Hosts every node's host has a cache of blocks, and Hosts.Told says what the routers
+// know of it. The routers are told exactly and at once. A transfer slows no other one down.
+// JudgeWarm compares what they gain by it.
+//
 // # Judging
 //
 // Judge compares modes under several kinds of Traffic, at loads and over seeds. A kind makes its

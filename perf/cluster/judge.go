@@ -86,6 +86,8 @@ const (
 	FigureSlowP90     = "slow_ttft_p90_ms"
 	FigureAfterTTFT   = "recovered_ttft_mean_ms"
 	FigureAfterE2E    = "recovered_e2e_mean_ms"
+	FigureLoaded      = "loaded_gigabytes"
+	FigurePulled      = "pulled_gigabytes"
 )
 
 // figures compute the figures of a simulation. ok is false if it has no value.
@@ -107,6 +109,8 @@ var figures = []struct {
 	{FigureRefused, func(r *Result) (float64, bool) { return float64(r.Refused), true }},
 	{FigurePreemptions, func(r *Result) (float64, bool) { return float64(r.Preemptions), true }},
 	{FigureBusiest, func(r *Result) (float64, bool) { return r.BusiestToMean, true }},
+	{FigureLoaded, func(r *Result) (float64, bool) { return gigabytes(r.Loaded), r.Loaded > 0 }},
+	{FigurePulled, func(r *Result) (float64, bool) { return gigabytes(r.Pulled), r.Pulled > 0 }},
 	{FigureErrorP50, func(r *Result) (float64, bool) { return r.TTFTError.P50, r.TTFTError.Count > 0 }},
 	{FigureErrorP90, func(r *Result) (float64, bool) { return r.TTFTError.P90, r.TTFTError.Count > 0 }},
 	{FigureUsualP90, func(r *Result) (float64, bool) { return r.Phases.Before.TTFT.P90, r.Phases.Slow.TTFT.Count > 0 }},

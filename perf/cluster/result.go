@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cognitora/dataplane/perf/trace"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
 )
@@ -43,6 +44,10 @@ type Result struct {
 	// BusiestToMean is the busiest node's number of requests as a multiple of the nodes' mean.
 	BusiestToMean float64 `json:"busiest_to_mean"`
 	MostInFlight  int     `json:"most_in_flight"` // on one node
+	// Loaded are the tokens that engines loaded from the caches of hosts, and Pulled those of them
+	// that came from another host.
+	Loaded int64 `json:"loaded_tokens,omitempty"`
+	Pulled int64 `json:"pulled_tokens,omitempty"`
 	// Preemptions counts the requests that lost their KV blocks to others and were computed again.
 	Preemptions int `json:"preemptions"`
 
@@ -107,6 +112,9 @@ func (r *Result) sent(node int, f *flight, inFlight int) {
 func (r *Result) answered(s *simulation, f *flight) {
 	now := s.now
 	r.Answered++
+	if f.number < s.cfg.Skip {
+		return
+	}
 	r.PromptTokens += int64(f.PromptTokens)
 	r.CachedTokens += int64(f.cached())
 	if f.handed != nil {
@@ -147,6 +155,10 @@ func (r *Result) weighted() float64 {
 
 func (r *Result) finish(s *simulation) {
 	r.Requests = len(s.workload.requests)
+	for _, h := range s.hosts {
+		r.Loaded += int64(h.loaded) * trace.BlockTokens
+		r.Pulled += int64(h.pulled) * trace.BlockTokens
+	}
 	r.HitRatio = float64(r.CachedTokens) / float64(max(r.PromptTokens, 1))
 	of := &r.singles
 	r.TTFT, r.E2E = times(of.all.ttft), times(of.all.e2e)

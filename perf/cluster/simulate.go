@@ -46,6 +46,11 @@ type Config struct {
 	// Transfer is the time in which the KV blocks of a prompt's token go to another node. Default
 	// 5 µs.
 	Transfer time.Duration
+	// Hosts are the cache daemons of the nodes' hosts.
+	Hosts Hosts
+	// Skip is the number of first requests that only fill the caches, and have no part in the
+	// result's times and tokens.
+	Skip int
 	// Gaps makes the result have the times between the tokens of an answer.
 	Gaps bool
 	// Policy picks nodes in mode Mode. Default policy.Default().
@@ -103,6 +108,7 @@ type simulation struct {
 	routers  []*router
 	arrived  int // requests so far
 	nodes    []node
+	hosts    []*host // by node; empty: there are none
 	events   events
 
 	telemetry telemetry
@@ -130,6 +136,7 @@ type flight struct {
 	prefill   int          // the node that computes the prompt
 	handed    *engine.Work // what that node does; nil: the answering node computes the prompt
 	rehearsal leg.Rehearsal
+	number    int           // of the request, from 0
 	expected  time.Duration // until the first token, when the node was picked; 0: unknown
 	told      int           // tokens that the router was told of
 	last      time.Duration // time of the last token
@@ -195,6 +202,7 @@ func newSimulation(w *Workload, cfg Config) (*simulation, error) {
 		}
 		joining[i] = s.sample(i)
 	}
+	s.openHosts()
 	for i := range cfg.Routers {
 		r, err := newRouter(&s.cfg, i, &p, joining, func() time.Time { return epoch.Add(s.now) })
 		if err != nil {
@@ -256,10 +264,12 @@ func (c *Config) engine(i int) engine.Config {
 // arrive routes one request.
 func (s *simulation) arrive(r *request) {
 	router := s.routers[s.arrived%len(s.routers)]
+	number := s.arrived
 	s.arrived++
 	s.keys = r.keys(s.keys[:0])
 	f := &flight{
-		at: s.now, Work: engine.Work{Blocks: r.blocks(), PromptTokens: r.prompt, OutputTokens: r.answer},
+		at: s.now, number: number,
+		Work: engine.Work{Blocks: r.blocks(), PromptTokens: r.prompt, OutputTokens: r.answer},
 	}
 	f.For = f
 	var known func(*fleet.Node) int32
@@ -270,6 +280,9 @@ func (s *simulation) arrive(r *request) {
 		}
 	}
 	piece := leg.Piece{Keys: s.keys, MaxTokens: int64(r.maxTokens), Session: r.session, Known: known}
+	if s.cfg.Hosts.Told > ToldNothing {
+		piece.Warm, piece.BlockBytes = s.reaches(router, f.Blocks[:len(r.chain)]), routerBlockBytes
+	}
 	rehearsal, refused := router.Rehearse(piece, epoch.Add(s.now))
 	f.rehearsal = rehearsal
 	if refused != nil {

@@ -23,6 +23,7 @@ type Traffic struct {
 	generator trace.Generator
 	parts     []part        // independent requests in place of the generator
 	recorded  *Workload     // a trace in place of the generator
+	returning int           // blocks of the documents to which requests return, in place of the generator; 0: none
 	uneven    bool          // the nodes differ in speed
 	slow      time.Duration // in which a node is slower
 	apart     bool          // the kind is not among all
@@ -143,6 +144,9 @@ func (t *Traffic) At(seed uint64, perSecond float64) (*Workload, Config, error) 
 func (t *Traffic) source(seed uint64, perSecond float64, requests int) trace.Source {
 	if t.parts != nil {
 		return newStrangers(t.parts, seed, perSecond, requests)
+	}
+	if t.returning > 0 {
+		return newReturning(t.returning, seed, perSecond, requests)
 	}
 	g := t.generator
 	g.Seed, g.PerSecond, g.Requests = seed, perSecond, requests

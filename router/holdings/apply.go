@@ -30,6 +30,7 @@ func (c *cache) apply(w *cognitorav1.WatchResponse) error {
 	default:
 		return nil // a part of a later version; the known parts hold the same content
 	}
+	c.supply(w)
 	if err := c.holders(w); err != nil {
 		return err
 	}
@@ -117,7 +118,11 @@ func (c *cache) names(w *cognitorav1.WatchResponse) {
 			continue
 		}
 		if b.Holder[i] == c.own {
-			c.m.spaces.heard(w.Namespaces[number], b.Layer[i])
+			size := uint64(0)
+			if len(w.BlockBytes) == len(w.Namespaces) {
+				size = w.BlockBytes[number]
+			}
+			c.m.spaces.heard(w.Namespaces[number], b.Layer[i], size)
 		} else if e := c.engines[b.Holder[i]]; e != nil && e.model.Load() == nil {
 			if n, err := block.ParseNamespace(w.Namespaces[number]); err == nil {
 				e.model.Store(&n.Model)

@@ -27,7 +27,9 @@ type cache struct {
 	stop      context.CancelFunc
 	host, any residency.Ref
 
-	until               atomic.Int64 // end of the trust in the daemon's data, Unix ns; 0: not yet complete
+	shares              atomic.Bool   // the daemon exchanges blocks with those of other hosts
+	pulled              atomic.Uint64 // bits of the bytes per second that it gets from them; 0: not measured
+	until               atomic.Int64  // end of the trust in the daemon's data, Unix ns; 0: not yet complete
 	reconnects, resyncs atomic.Uint64
 	loose               loose
 	client              atomic.Pointer[cognitorav1.KvClient] // set while the daemon is followed
@@ -184,6 +186,29 @@ func (c *cache) live() bool {
 	until := c.until.Load()
 	return until == math.MaxInt64 || until != 0 && time.Now().UnixNano() < until
 }
+
+// exchanges says whether the daemon exchanges blocks with those of other hosts.
+func (c *cache) exchanges() bool { return c.shares.Load() }
+
+// pulledPerSecond returns the measured speed of blocks of other hosts to this one; 0: none.
+func (c *cache) pulledPerSecond() float32 { return float32(math.Float64frombits(c.pulled.Load())) }
+
+// supply records what the daemon says about blocks of other hosts. An implausible speed counts as
+// not measured.
+func (c *cache) supply(w *cognitorav1.WatchResponse) {
+	speed := w.PulledBytesPerSecond
+	if !(speed >= slowestPull && speed <= fastestPull) { // true for NaN
+		speed = 0
+	}
+	c.shares.Store(w.Shares)
+	c.pulled.Store(math.Float64bits(speed))
+}
+
+// These bound a plausible speed of pulls, in bytes per second.
+const (
+	slowestPull = 1
+	fastestPull = 1 << 50
+)
 
 // trust lets requests use the data, once it is complete.
 func (c *cache) trust() {

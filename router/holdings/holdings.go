@@ -1,13 +1,14 @@
 // Package holdings knows the blocks of the hosts' cache daemons and of the engines on those hosts.
 // The package follows the residency stream of each daemon (cognitora.v1.Kv Watch). The package
 // tells how many leading blocks of a prompt a node has: in the engine's own memory, with the host's
-// RAM added, and with the host's SSD added as well.
+// RAM added, with the host's SSD added, and with the other hosts' daemons added as well.
 //
 // All blocks are in one router/residency index. Each daemon registers two holders in the index:
 // RAM, and RAM or SSD. An engine that reports its blocks has one holder. Each engine of a host has
 // three holders once an engine of that host reports blocks in host memory or on disk. Memory shared
-// with other hosts does not count for an engine. A block without a known parent has no place in
-// that index. From the first block without a place on, a prompt is looked up block by block
+// with other hosts does not count for an engine. The daemons of other hosts count for a daemon that
+// exchanges blocks with them, as far as they do so too. A block without a known parent has no place
+// in that index. From the first block without a place on, a prompt is looked up block by block
 // (loose.go).
 //
 // The count for each tier is exact. The count for two tiers together is the higher of the two
@@ -80,7 +81,8 @@ type Map struct {
 // view is the part that requests read. view is immutable.
 type view struct {
 	rev       uint64
-	byAddress map[string]*cache
+	caches    []*cache
+	byAddress map[string]int32   // places in caches
 	engines   map[string]*engine // by node id
 }
 
@@ -293,11 +295,12 @@ func (v *view) add(c *cache) {
 
 // publish makes a new view from m.caches. The caller holds m.mu.
 func (m *Map) publish() {
-	v := &view{rev: m.view.Load().rev + 1, byAddress: map[string]*cache{}, engines: map[string]*engine{}}
+	v := &view{rev: m.view.Load().rev + 1, byAddress: map[string]int32{}, engines: map[string]*engine{}}
 	for _, c := range m.caches {
 		for _, a := range c.addresses {
-			v.byAddress[a] = c
+			v.byAddress[a] = int32(len(v.caches))
 		}
+		v.caches = append(v.caches, c)
 		v.add(c)
 	}
 	if m.local != nil {

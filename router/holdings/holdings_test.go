@@ -32,13 +32,15 @@ type daemon struct {
 	stop      func()
 }
 
+// startDaemon starts a daemon that exchanges no blocks with other hosts.
 func startDaemon(t *testing.T, path string) *daemon {
 	t.Helper()
-	return startDaemonOn(t, path, nil)
+	return startDaemonOn(t, path, nil, nil)
 }
 
-// startDaemonOn starts a daemon with an SSD tier, unless disk is nil.
-func startDaemonOn(t *testing.T, path string, disk *ssd.Options) *daemon {
+// startDaemonOn starts a daemon with an SSD tier, unless disk is nil. The daemon exchanges blocks
+// with other hosts and measures this speed, unless pulled is nil.
+func startDaemonOn(t *testing.T, path string, disk *ssd.Options, pulled func() float64) *daemon {
 	t.Helper()
 	d := &daemon{t: t, path: path, residency: residency.New(residency.Options{})}
 	var err error
@@ -48,12 +50,13 @@ func startDaemonOn(t *testing.T, path string, disk *ssd.Options) *daemon {
 			tier = residency.Disk
 		}
 		d.residency.Apply(&residency.Change{Addr: c.Addr, Namespace: c.Namespace, Parent: c.Parent, Tier: tier,
-			Names: block.ParseNames(c.Attr), Present: c.Present})
+			Names: block.ParseNames(c.Attr), Present: c.Present, Length: c.Length})
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := rpc.New(rpc.Options{Store: d.store, Residency: d.residency, Drain: time.Millisecond})
+	server, err := rpc.New(rpc.Options{Store: d.store, Residency: d.residency, Pulled: pulled,
+		Drain: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,19 +170,19 @@ func TestFollows(t *testing.T) {
 	chain, digests := prompt(70)
 	eventually(t, m, chain, "host:7072", Reach{Device: Unknown})
 	d.put(digests, 0, 50, true)
-	eventually(t, m, chain, "host:7072", Reach{Unknown, 50, 50})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 50, 50, 50, 0})
 	eventually(t, m, chain, "elsewhere:7072", Reach{Device: Unknown})
 	d.remove(digests[40])
-	eventually(t, m, chain, "host:7072", Reach{Unknown, 40, 40})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 40, 40, 40, 0})
 	d.put(digests, 40, 41, true)
 	d.put(digests, 50, 70, true)
-	eventually(t, m, chain, "host:7072", Reach{Unknown, 70, 70})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 70, 70, 70, 0})
 
 	d.stop()
 	eventually(t, m, chain, "host:7072", Reach{Device: Unknown})
 	d = startDaemon(t, path)
 	d.put(digests, 0, 3, true)
-	eventually(t, m, chain, "host:7072", Reach{Unknown, 3, 3})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 3, 3, 3, 0})
 	d.stop()
 }
 
@@ -231,9 +234,9 @@ func TestLooseBlocks(t *testing.T) {
 	chain, digests := prompt(40)
 	d.put(digests, 0, 20, true)
 	d.put(digests, 20, 40, false)
-	eventually(t, m, chain, "host:7072", Reach{Unknown, 40, 40})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 40, 40, 40, 0})
 	d.remove(digests[30])
-	eventually(t, m, chain, "host:7072", Reach{Unknown, 30, 30})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 30, 30, 30, 0})
 	d.stop()
 }
 
@@ -248,9 +251,9 @@ func TestLooseBlockGetsAPlace(t *testing.T) {
 	until(t, "the block is known", func() bool { return m.Stats().Loose == 1 })
 	d.put(digests, 0, 3, true)
 	d.put(digests, 4, 6, true)
-	eventually(t, m, chain, "host:7072", Reach{Unknown, 6, 6})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 6, 6, 6, 0})
 	d.remove(digests[3])
-	eventually(t, m, chain, "host:7072", Reach{Unknown, 3, 3})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 3, 3, 3, 0})
 	d.stop()
 }
 
@@ -265,11 +268,11 @@ func TestEngines(t *testing.T) {
 		Digests: digests[:10]}
 	d.report(residency.Report{Engine: "node", Epoch: 1, Fresh: true, Number: 1, Events: []residency.Event{stored}})
 	d.put(digests, 0, 20, true)
-	eventually(t, m, chain, "host:7072", Reach{10, 20, 20})
+	eventually(t, m, chain, "host:7072", Reach{10, 20, 20, 20, 0})
 	d.report(residency.Report{Engine: "node", Epoch: 2, Fresh: true, Number: 1})
-	eventually(t, m, chain, "host:7072", Reach{0, 20, 20})
+	eventually(t, m, chain, "host:7072", Reach{0, 20, 20, 20, 0})
 	d.report(residency.Report{Engine: "node", Epoch: 2, Gone: true, Number: 2})
-	eventually(t, m, chain, "host:7072", Reach{Unknown, 20, 20})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 20, 20, 20, 0})
 	m.SetStatic(nil)
 	if !m.Empty() || m.Stats().Index.Nodes != 0 {
 		t.Errorf("after the last daemon has left: %+v", m.Stats())
@@ -291,7 +294,7 @@ func TestEnginesAreLeftOut(t *testing.T) {
 			Parent: digests[9]},
 	}})
 	d.put(digests, 0, 20, true)
-	eventually(t, m, chain, "host:7072", Reach{Unknown, 20, 20})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 20, 20, 20, 0})
 	if s := m.Stats(); m.Reports("node") || s.Engines != 0 || s.Index.Nodes != 2 {
 		t.Errorf("an engine counts: %+v", s)
 	}
@@ -317,21 +320,21 @@ func TestEngineMedia(t *testing.T) {
 			Events: []residency.Event{e}})
 	}
 	say(residency.Stored, residency.Device, 0, 10)
-	eventually(t, m, chain, "host:7072", Reach{10, 10, 10})
+	eventually(t, m, chain, "host:7072", Reach{10, 10, 10, 10, 0})
 	say(residency.Stored, residency.Host, 8, 20)
 	say(residency.Stored, residency.Disk, 20, 30)
 	say(residency.Stored, residency.Shared, 30, 35)
-	eventually(t, m, chain, "host:7072", Reach{10, 20, 30})
+	eventually(t, m, chain, "host:7072", Reach{10, 20, 30, 30, 0})
 	d.put(digests, 0, 25, true)
-	eventually(t, m, chain, "host:7072", Reach{10, 25, 30})
+	eventually(t, m, chain, "host:7072", Reach{10, 25, 30, 30, 0})
 	say(residency.Removed, residency.Device, 9, 10)
 	say(residency.Removed, residency.Disk, 28, 29)
-	eventually(t, m, chain, "host:7072", Reach{9, 25, 28})
+	eventually(t, m, chain, "host:7072", Reach{9, 25, 28, 28, 0})
 	if s := m.Stats(); s.Engines != 1 || s.Index.Nodes != 5 {
 		t.Errorf("%+v", s)
 	}
 	d.report(residency.Report{Engine: "node", Epoch: 1, Gone: true, Number: number + 1})
-	eventually(t, m, chain, "host:7072", Reach{Unknown, 25, 25})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 25, 25, 25, 0})
 	if s := m.Stats(); s.Index.Nodes != 2 {
 		t.Errorf("places are left: %+v", s)
 	}
@@ -345,7 +348,7 @@ func TestMatchDoesNotAllocate(t *testing.T) {
 	chain, digests := prompt(64)
 	d.put(digests, 0, 30, true)
 	d.put(digests, 30, 64, false)
-	eventually(t, m, chain, "host:7072", Reach{Unknown, 64, 64})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 64, 64, 64, 0})
 	var q Query
 	ask := func() {
 		q.Begin(m, "m")

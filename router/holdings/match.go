@@ -19,6 +19,12 @@ type Reach struct {
 	Device int32 // in the engine's own memory; Unknown if the engine does not report its blocks
 	Host   int32 // in the engine's own memory, its RAM or the host's RAM; at least Device if that is known
 	Disk   int32 // in any of these or on SSD; at least Host
+	// Shared adds the blocks that the host's daemon can read from the daemons of other hosts. It is
+	// at least Disk.
+	Shared int32
+	// PulledPerSecond is the speed, in bytes per second, at which blocks of other hosts came to the
+	// node's host lately; 0: not measured.
+	PulledPerSecond float32
 }
 
 // Unknown is the Device of an engine that does not report its blocks.
@@ -31,9 +37,11 @@ type Query struct {
 
 	v       *view
 	model   string
-	caches  []*cache // one for each node; nil if the node's daemon is unknown or out of date
+	hosts   []int32 // one for each node: 1 + the place in asked; 0: the node's daemon is unknown or out of date
 	engines []*engine
 	asked   []*cache // each cache once
+	others  []*cache // caches that share and are not asked about; looked up only if an asked one shares
+	places  []int32  // by place in v.caches: 1 + the place in asked; 0: not asked
 	refs    []residency.Ref
 	matched []int32
 	keys    keys
@@ -41,12 +49,12 @@ type Query struct {
 
 // Reset forgets the last question and keeps the memory.
 func (q *Query) Reset() {
-	wipe(q.caches)
 	wipe(q.engines)
 	wipe(q.asked)
+	wipe(q.others)
 	*q = Query{
-		Reach: q.Reach[:0], caches: q.caches[:0], engines: q.engines[:0], asked: q.asked[:0],
-		refs: q.refs[:0], matched: q.matched[:0],
+		Reach: q.Reach[:0], hosts: q.hosts[:0], engines: q.engines[:0], asked: q.asked[:0],
+		others: q.others[:0], places: q.places[:0], refs: q.refs[:0], matched: q.matched[:0],
 	}
 }
 
@@ -56,24 +64,47 @@ func wipe[T any](s []T) { clear(s[:cap(s)]) }
 // Begin starts a question about a prompt for a model. Begin returns false if no daemon is known.
 func (q *Query) Begin(m *Map, model string) bool {
 	q.v, q.model = m.view.Load(), model
-	q.Reach, q.caches, q.engines, q.asked, q.refs = q.Reach[:0], q.caches[:0], q.engines[:0], q.asked[:0], q.refs[:0]
+	q.Reach, q.hosts, q.engines, q.asked, q.refs = q.Reach[:0], q.hosts[:0], q.engines[:0], q.asked[:0], q.refs[:0]
+	q.others, q.places = q.others[:0], slices.Grow(q.places[:0], len(q.v.caches))[:len(q.v.caches)]
+	clear(q.places)
 	return len(q.v.byAddress)+len(q.v.engines) > 0
 }
 
 // Node adds a node, or a rank of a node, to the question. id is the name under which its engine
 // reports its blocks, and kvAddress the address of its host's daemon.
 func (q *Query) Node(id, kvAddress string) {
-	c := q.v.byAddress[kvAddress]
-	e := q.v.engines[id]
-	if c != nil && !c.live() {
-		c = nil
+	host, e := int32(0), q.v.engines[id]
+	if at, known := q.v.byAddress[kvAddress]; known && q.v.caches[at].live() {
+		if q.places[at] == 0 {
+			q.asked = append(q.asked, q.v.caches[at])
+			q.places[at] = int32(len(q.asked))
+		}
+		host = q.places[at]
 	}
 	if e != nil && (!e.cache.live() || !e.knows(q.model)) {
 		e = nil
 	}
-	q.caches, q.engines, q.Reach = append(q.caches, c), append(q.engines, e), append(q.Reach, Reach{Device: Unknown})
-	if c != nil && !slices.Contains(q.asked, c) {
-		q.asked = append(q.asked, c)
+	q.hosts, q.engines, q.Reach = append(q.hosts, host), append(q.engines, e), append(q.Reach, Reach{Device: Unknown})
+}
+
+// cache returns the daemon of node i; nil: it is unknown or out of date.
+func (q *Query) cache(i int) *cache {
+	if host := q.hosts[i]; host > 0 {
+		return q.asked[host-1]
+	}
+	return nil
+}
+
+// share fills in q.others. The nodes of a model need not name all daemons that have its blocks: a
+// daemon keeps its blocks when the engines of its host go.
+func (q *Query) share() {
+	if !slices.ContainsFunc(q.asked, (*cache).exchanges) {
+		return
+	}
+	for at, c := range q.v.caches {
+		if q.places[at] == 0 && c.exchanges() && c.live() {
+			q.others = append(q.others, c)
+		}
 	}
 }
 
@@ -102,18 +133,37 @@ func (m *Map) Match(c Chain, q *Query) {
 	if len(q.refs) == 0 {
 		return
 	}
+	q.share()
+	rest := len(q.refs)
+	for _, o := range q.others {
+		q.refs = append(q.refs, o.any)
+	}
 	q.matched = slices.Grow(q.matched[:0], len(q.refs))[:len(q.refs)]
 	q.keys.chain = c
 	m.index.Lookup(&q.keys, q.refs, q.matched)
+	shared := int32(0)
 	for i, a := range q.asked {
 		q.matched[2*i] = a.loose.extend(c, q.matched[2*i], tierHost)
 		q.matched[2*i+1] = a.loose.extend(c, q.matched[2*i+1], tierHost|tierDisk)
+		if a.exchanges() {
+			shared = max(shared, q.matched[2*i+1])
+		}
 	}
+	for i, o := range q.others {
+		shared = max(shared, o.loose.extend(c, q.matched[rest+i], tierHost|tierDisk))
+	}
+	q.answer(shared)
+	q.keys.chain = nil
+}
+
+// answer fills in q.Reach by q.matched. shared is the number of leading blocks of the prompt that
+// some daemon has that exchanges blocks.
+func (q *Query) answer(shared int32) {
 	next := 2 * len(q.asked)
 	for i := range q.Reach {
-		r := &q.Reach[i]
-		if c := q.caches[i]; c != nil {
-			at := 2 * slices.Index(q.asked, c)
+		r, c := &q.Reach[i], q.cache(i)
+		if c != nil {
+			at := 2 * (q.hosts[i] - 1)
 			r.Host, r.Disk = q.matched[at], q.matched[at+1]
 		}
 		if e := q.engines[i]; e != nil {
@@ -126,8 +176,10 @@ func (m *Map) Match(c Chain, q *Query) {
 		}
 		r.Host = max(r.Host, r.Device, 0)
 		r.Disk = max(r.Disk, r.Host)
+		if r.Shared = r.Disk; c != nil && c.exchanges() {
+			r.Shared, r.PulledPerSecond = max(r.Disk, shared), c.pulledPerSecond()
+		}
 	}
-	q.keys.chain = nil
 }
 
 // extend continues a match with blocks that have no place in their chain.

@@ -65,14 +65,12 @@ func newPromoter(mode Promote) *promoter {
 // Wanted returns the range of blocks, from (included) up to to (excluded), that should come into
 // RAM for a request to node i of the question.
 func (m *Map) Wanted(q *Query, i int, r Reach) (from, to int) {
-	if m.promoter.mode == PromoteOff || i >= len(q.caches) || q.caches[i] == nil {
+	if m.promoter.mode == PromoteOff || i >= len(q.hosts) || q.cache(i) == nil {
 		return 0, 0
 	}
 	reach := r.Disk
 	if m.promoter.mode == PromoteFleet {
-		for k := range q.asked {
-			reach = max(reach, q.matched[2*k+1])
-		}
+		reach = max(reach, r.Shared)
 	}
 	from = int(max(r.Device, r.Host, 0))
 	return from, min(int(reach), from+promoteBlocks)
@@ -84,7 +82,7 @@ func (m *Map) Wanted(q *Query, i int, r Reach) (from, to int) {
 func (m *Map) Promotion(q *Query, i int, model string) *Promotion {
 	select {
 	case p := <-m.promoter.free:
-		p.cache, p.model, p.Digests, p.Last, p.Before = q.caches[i], model, p.Digests[:0], 0, 0
+		p.cache, p.model, p.Digests, p.Last, p.Before = q.cache(i), model, p.Digests[:0], 0, 0
 		return p
 	default:
 		m.promoter.dropped.Add(1)

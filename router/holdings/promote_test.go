@@ -21,19 +21,19 @@ func TestPromotionBounds(t *testing.T) {
 	m := follow(t, o)
 	chain, digests := prompt(4)
 	d.put(digests, 0, 3, true)
-	eventually(t, m, chain, "host:7072", Reach{Unknown, 3, 3})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 3, 3, 3, 0})
 	var q Query
 	q.Begin(m, "m")
 	q.Node("node", "host:7072")
 	q.Node("other", "elsewhere:7072")
 	m.Match(chain, &q)
-	if from, to := m.Wanted(&q, 0, Reach{1, 2, 3}); from != 2 || to != 3 {
+	if from, to := m.Wanted(&q, 0, Reach{1, 2, 3, 3, 0}); from != 2 || to != 3 {
 		t.Errorf("blocks %d to %d are wanted", from, to)
 	}
 	if from, to := m.Wanted(&q, 0, q.Reach[0]); from != to {
 		t.Errorf("blocks %d to %d are wanted that are in RAM", from, to)
 	}
-	if from, to := m.Wanted(&q, 1, Reach{1, 2, 3}); from != to {
+	if from, to := m.Wanted(&q, 1, Reach{1, 2, 3, 3, 0}); from != to {
 		t.Error("of a host without a cache")
 	}
 	var taken []*Promotion
@@ -104,7 +104,7 @@ func TestPromotionOfObjects(t *testing.T) {
 func TestPromotesObjects(t *testing.T) {
 	const blocks, held = 18, 16
 	path, disk := filepath.Join(t.TempDir(), "kv.sock"), &ssd.Options{Dir: t.TempDir(), Cap: 256 << 20}
-	d := startDaemonOn(t, path, disk)
+	d := startDaemonOn(t, path, disk, nil)
 	chain, digests := prompt(blocks)
 	s := space{Namespace: namespace, layer: block.LayerAll}
 	s.Tokens, s.TP = 64, 2
@@ -128,11 +128,11 @@ func TestPromotesObjects(t *testing.T) {
 		}
 	}
 	d.stop()
-	d = startDaemonOn(t, path, disk) // everything is on SSD only
+	d = startDaemonOn(t, path, disk, nil) // everything is on SSD only
 	o := static(path)
 	o.Promote = PromoteDisk
 	m := follow(t, o)
-	eventually(t, m, chain, "host:7072", Reach{Unknown, 0, held})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 0, held, held, 0})
 	var q Query
 	q.Begin(m, "m")
 	q.Node("node", "host:7072")
@@ -153,7 +153,7 @@ func TestPromotesObjects(t *testing.T) {
 			t.Errorf("object %d is in %b", i, infos[i].Tiers)
 		}
 	}
-	eventually(t, m, chain, "host:7072", Reach{Unknown, held, held})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, held, held, held, 0})
 	d.stop()
 }
 
@@ -175,9 +175,9 @@ func TestSpaces(t *testing.T) {
 		return n.String()
 	}
 	for range 2 {
-		s.heard(name("a", 0), 0)
-		s.heard(name("b", 0), block.LayerAll)
-		s.heard("key1;resp.0;", 0)
+		s.heard(name("a", 0), 0, 0)
+		s.heard(name("b", 0), block.LayerAll, 0)
+		s.heard("key1;resp.0;", 0, 0)
 	}
 	if of := s.of("a"); len(of) != 1 || of[0].text != name("a", 0) || len(of[0].ranks()) != 2 ||
 		of[0].ranks()[1] != name("a", 1) {
@@ -187,7 +187,7 @@ func TestSpaces(t *testing.T) {
 		t.Errorf("%+v", of)
 	}
 	for i := range 2 * maxSpaces {
-		s.heard(name("a", 0), uint32(i))
+		s.heard(name("a", 0), uint32(i), 0)
 	}
 	if len(s.list) != maxSpaces || len(s.of("a")) != promoteSpaces {
 		t.Errorf("%d are remembered", len(s.list))

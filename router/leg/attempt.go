@@ -12,6 +12,7 @@ import (
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/books"
 	"github.com/cognitora/dataplane/router/health/patience"
+	"github.com/cognitora/dataplane/router/holdings"
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
@@ -25,6 +26,7 @@ type attempt struct {
 	ref      prefix.Ref      // the node's cache, as of the attempt's begin
 	ex       *relay.Exchange // nil: nothing was sent, or the place has taken the exchange
 	matched  int             // leading blocks believed to be at the node or its host
+	reach    holdings.Reach  // what the node reaches, by what engines and caches report
 	believed int             // leading blocks that were predicted in the engine's own memory when it began the prompt
 	status   int             // status of the delivered answer
 	streams  bool            // the answer is an event stream
@@ -300,8 +302,19 @@ func (l *Leg) drop(a *attempt) {
 
 // believe stores the beliefs about the node at a place of the leg's pool.
 func (a *attempt) believe(l *Leg, at int) {
-	r := l.prompt.Reach(at)
+	r := l.reach(at)
 	a.matched, a.believed = int(max(r.Device, r.Host, r.Disk)), l.prompt.Predicted(at)
+	a.reach = l.prompt.Reach(at)
+}
+
+// reach returns how far the prompt reaches on the node at a place of the leg's pool, as far as its
+// engine uses the blocks outside of its own memory.
+func (l *Leg) reach(at int) holdings.Reach {
+	r := l.prompt.Reach(at)
+	if !l.prompt.Reported() {
+		return r
+	}
+	return l.pool.members[at].node.trust.Apply(r)
 }
 
 // work describes the leg to the patience tracker, in the router's token counts.

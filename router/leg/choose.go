@@ -29,7 +29,6 @@ type picks struct {
 	policy  *policy.Policy
 	session uint64     // the request's key in the dispatcher's sessions; 0: it has no session
 	turn    uint64     // the random bits, or the turn, of the pick
-	cached  int32      // leading blocks of the prompt in the hosts' caches; mode cost only
 	mark    books.Mark // of the prompt; mode cost only
 	api     apis.Set   // the request's endpoint, if some engine lacks it
 
@@ -136,9 +135,11 @@ func (l *Leg) charge(a *attempt, pick int, now time.Time) {
 	a.believe(l, int(l.picks.able[pick]))
 	cached := int64(a.matched) * prefix.BlockTokens
 	if l.foresees() {
-		held := l.picks.policy.Score.Tiers.Held(&l.picks.cands[pick])
-		l.foresee(a, pick, held)
-		cached = min(cached, held) // other requests are charged for the blocks that are coming
+		warm := l.picks.policy.Score.Tiers.Warm(&l.picks.cands[pick], &l.picks.times[pick], l.prompt.Tokens())
+		l.foresee(a, pick, warm)
+		if cached = min(cached, warm.Held); warm.Fetch > 0 { // others are charged for the blocks that are coming
+			cached = warm.Held
+		}
 	}
 	set, own := &l.picks.policy.Cost, l.overrides()
 	cost := books.Cost{Blocks: int64(l.prompt.Blocks)}
@@ -321,7 +322,7 @@ func (l *Leg) random(p *policy.Policy) uint64 {
 func (l *Leg) candidates(now time.Time) {
 	p := &l.picks
 	if p.policy.Mode == policy.Cost {
-		p.cached, p.mark = l.cachedAnywhere(), books.MarkOf(l.prompt.Keys())
+		p.mark = books.MarkOf(l.prompt.Keys())
 	}
 	p.able, p.found = slices.Grow(p.able[:0], len(l.pool.nodes)), 0
 	p.out = slices.Grow(p.out[:0], len(l.pool.nodes))[:len(l.pool.nodes)]
@@ -409,15 +410,16 @@ func (l *Leg) measure(now time.Time) {
 	p.cands = slices.Grow(p.cands[:0], len(p.able))[:len(p.able)]
 	cands, nodes, ranks, blanks, held := p.cands, l.pool.nodes, l.pool.ranks, l.pool.blanks, l.prompt.Held()
 	costs, several := p.policy.Mode == policy.Cost, l.pool.several
-	fits := costs && p.cached > 0 || len(l.Constraints.Preferred)+len(l.Constraints.Experts) > 0 || l.model.view.Adapter
+	fits := len(l.Constraints.Preferred)+len(l.Constraints.Experts) > 0 || l.model.view.Adapter
 	for i, at := range p.able {
 		c, n, book := &cands[i], nodes[at], &ranks[at].Book
 		*c = blanks[at]
 		c.InFlight, c.MaxConcurrent = n.InFlight(), n.MaxConcurrent()
 		c.PrefillTokens = book.Prefill(now)
 		if held {
-			reach := l.prompt.Reach(int(at))
+			reach := l.reach(int(at))
 			c.Matched, c.Coming, c.Host, c.Disk = reach.Device, l.prompt.Coming(int(at)), reach.Host, reach.Disk
+			c.SharedCache = reach.Shared
 		}
 		if costs {
 			c.ActiveBlocks = book.Blocks()
@@ -455,9 +457,6 @@ func addReport(c *policy.Candidate, n *fleet.Node, book *books.Book, load *fleet
 // fit adds the facts about a node that count for few requests.
 func (l *Leg) fit(c *policy.Candidate, n *member) {
 	info := n.node.Info()
-	if info.KVAddress != "" {
-		c.SharedCache = l.picks.cached
-	}
 	if len(l.Constraints.Preferred) > 0 {
 		c.Labels = l.Constraints.weight(info.Labels)
 	}
@@ -465,20 +464,6 @@ func (l *Leg) fit(c *policy.Candidate, n *member) {
 		c.Experts = l.Constraints.share(info.Experts)
 	}
 	c.Loads = l.lacksAdapter(n)
-}
-
-// cachedAnywhere returns how many leading blocks of the prompt some host's cache has. A node whose
-// host has a cache can read these blocks from the other caches.
-func (l *Leg) cachedAnywhere() (blocks int32) {
-	if !l.prompt.Reported() {
-		return 0
-	}
-	for i, n := range l.pool.nodes {
-		if n.Info().KVAddress != "" {
-			blocks = max(blocks, l.prompt.Reach(i).Disk)
-		}
-	}
-	return blocks
 }
 
 // blank returns the rank as a candidate without load and without a block of the prompt.

@@ -42,10 +42,11 @@ type ExplainedNode struct {
 	Eligible bool    `json:"eligible"`
 	Filter   string  `json:"filter,omitempty"` // the filter that leaves the node out, as in cgn_router_filtered_total
 	Reason   string  `json:"reason,omitempty"`
-	Matched  int     `json:"matched"`      // leading blocks in the engine's own memory
-	Coming   int     `json:"coming"`       // with the blocks that the node computes for other requests now
-	Host     int     `json:"matched_host"` // with the blocks in the host's RAM
-	Disk     int     `json:"matched_disk"` // with the blocks on the host's SSD too
+	Matched  int     `json:"matched"`        // leading blocks in the engine's own memory
+	Coming   int     `json:"coming"`         // with the blocks that the node computes for other requests now
+	Host     int     `json:"matched_host"`   // with the blocks in the host's RAM
+	Disk     int     `json:"matched_disk"`   // with the blocks on the host's SSD too
+	Shared   int     `json:"matched_shared"` // with the blocks that the host's cache gets from other hosts too
 	Total    int     `json:"total"`
 	InFlight int     `json:"in_flight"`
 	Others   int     `json:"in_flight_of_others"`      // requests of other routers and clients, as last reported
@@ -60,6 +61,8 @@ type ExplainedNode struct {
 	// A request with nvext.router.moe_query fills these fields. Hosted experts raise Overlap.
 	ExpertsAsked  int `json:"experts_asked,omitempty"`
 	ExpertsHosted int `json:"experts_hosted,omitempty"`
+
+	Used *UsedBlocks `json:"used,omitempty"` // absent if the engine used all blocks outside of its own memory
 
 	// Formula is the candidate's score, cost or load as one line. Only mode cost fills Cost. Only
 	// mode predicted fills Expected, Last and Speed.
@@ -78,6 +81,23 @@ type LastAnswer struct {
 	Expected float64 `json:"expected_s"`
 	Real     float64 `json:"real_s"`
 	Age      float64 `json:"age_s"`
+}
+
+// UsedBlocks are the shares of believed blocks that the node's engine lately reported as cached, by
+// tier, from 0 to 1. The other blocks do not count in a pick.
+type UsedBlocks struct {
+	Host   float64 `json:"host"`
+	Disk   float64 `json:"disk"`
+	Shared float64 `json:"shared"`
+}
+
+// usedBlocks returns the shares for a node; nil: all are 1.
+func usedBlocks(n *member) *UsedBlocks {
+	var u UsedBlocks
+	if u.Host, u.Disk, u.Shared = n.node.trust.Ratios(); u == (UsedBlocks{1, 1, 1}) {
+		return nil
+	}
+	return &u
 }
 
 // ScoreTerms are a candidate's unweighted terms in mode score, and their weighted sum.
@@ -173,7 +193,8 @@ func (l *Leg) describe(i int, now time.Time) ExplainedNode {
 	load := n.rank.Load()
 	row := ExplainedNode{
 		Node: n.node.ID, Rank: n.number(), Matched: int(r.Device), Coming: int(max(l.prompt.Coming(i), r.Device)),
-		Host: int(max(r.Host, r.Device)), Disk: int(max(r.Disk, r.Host, r.Device)), Total: l.prompt.Blocks,
+		Host: int(max(r.Host, r.Device)), Disk: int(max(r.Disk, r.Host, r.Device)),
+		Shared: int(max(r.Shared, r.Disk, r.Host, r.Device)), Total: l.prompt.Blocks, Used: usedBlocks(n),
 		InFlight: int(n.rank.InFlight()), Others: int(load.Others), Slots: int(n.node.MaxConcurrent()),
 		Pending: int(blocksOf(n.prefill(now))), Signals: load.Signals(), Adapter: l.adapterState(n),
 		Device:       n.node.Info().Device,

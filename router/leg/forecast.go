@@ -123,6 +123,7 @@ func (l *Leg) timing(n *member, own int32, now time.Time) policy.Timing {
 // foreseeAll fills in what mode predicted needs to know about the request and the candidates.
 func (l *Leg) foreseeAll(now time.Time) {
 	p, mayTry, explores, parted := &l.picks, l.mayTry(), l.explores(), l.parted()
+	size := l.blockBytes()
 	p.times = slices.Grow(p.times[:0], len(p.able))[:len(p.able)]
 	for i, at := range p.able {
 		c, t, n := &p.cands[i], &p.times[i], l.pool.members[at]
@@ -131,6 +132,9 @@ func (l *Leg) foreseeAll(now time.Time) {
 			work := predict.Prompt(l.prompt.Tokens(), p.policy.Score.Tiers.Held(c))
 			t.Tried = idle && n.engine.MayTry(&t.Speed, work)
 			t.Unproven = explores && n.engine.Kind().Unproven(work)
+		}
+		if c.SharedCache > c.Host && size > 0 {
+			t.Fetch = fetchTime(size, l.prompt.Reach(int(at)).PulledPerSecond)
 		}
 		if c.Loads {
 			t.Load = l.model.adapterLoad.Seconds()
@@ -143,6 +147,27 @@ func (l *Leg) foreseeAll(now time.Time) {
 		}
 	}
 	p.output = l.output()
+}
+
+// blockBytes returns how many bytes of the model's blocks hosts keep for 16 tokens; 0: unknown, or
+// no host's cache reports.
+func (l *Leg) blockBytes() float64 {
+	switch {
+	case !l.prompt.Reported():
+		return 0
+	case l.piece != nil:
+		return l.piece.BlockBytes
+	}
+	return l.d.where.BlockBytes(timedAs(l.model.view))
+}
+
+// fetchTime returns the seconds in which a host gets a block of this size at a speed in bytes per
+// second; 0: unknown.
+func fetchTime(size float64, speed float32) float64 {
+	if speed <= 0 {
+		return 0
+	}
+	return size / float64(speed)
 }
 
 // triesOneIn is the number of requests of which one may try an idle node of a kind whose speed is
@@ -215,9 +240,9 @@ type forecast struct {
 // made says whether mode predicted chose the attempt's node.
 func (f *forecast) made() bool { return f.first.Expected > 0 }
 
-// foresee notes what the pick expected of an attempt at the candidate pick. cached are the tokens
-// that the node need not compute.
-func (l *Leg) foresee(a *attempt, pick int, cached int64) {
+// foresee notes what the pick expected of an attempt at the candidate pick, with warm of the
+// prompt's blocks there.
+func (l *Leg) foresee(a *attempt, pick int, warm policy.Warm) {
 	t, c, f := &l.picks.times[pick], &l.picks.cands[pick], &a.forecast
 	if t.Tried {
 		a.member.engine.Tried()
@@ -226,8 +251,8 @@ func (l *Leg) foresee(a *attempt, pick int, cached int64) {
 		a.member.engine.Kind().Tried()
 	}
 	f.first = predict.First{
-		Wait: t.Wait + t.Overdue, Ahead: t.Pressing, Step: t.Decode(t.Decoding, t.Blocks),
-		Work: predict.Prompt(l.prompt.Tokens(), cached),
+		Wait: t.Wait + t.Overdue + warm.Fetch, Ahead: t.Pressing, Step: t.Decode(t.Decoding, t.Blocks),
+		Work: predict.Prompt(l.prompt.Tokens(), warm.Held),
 	}
 	t.Forecast(&f.first)
 	expected := l.picks.policy.Expected(l.situation(), pick)
@@ -237,7 +262,8 @@ func (l *Leg) foresee(a *attempt, pick int, cached int64) {
 		f.own = max(f.ttft-expected.Via, 0)
 	}
 	// 0 means in the book that the time is unknown.
-	f.prefill = max(time.Duration(t.PrefillFactor*(t.Each+t.Prefill(f.first.Work))*float64(time.Second)), 1)
+	prefill := t.PrefillFactor*(t.Each+t.Prefill(f.first.Work)) + warm.Fetch
+	f.prefill = max(time.Duration(prefill*float64(time.Second)), 1)
 	f.lag = max(time.Duration((f.ttft-f.wait)*float64(time.Second))-f.prefill, 0)
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cognitora/dataplane/router/books"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/holdings"
 	"github.com/cognitora/dataplane/router/nvext"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/sim/engine"
@@ -45,7 +46,8 @@ func TestMeasure(t *testing.T) {
 		}
 		l.drop(l.spare())
 		l.candidates(now)
-		l.picks.cached = 7 // as if a host's cache had reported
+		at := l.pool.place(d.fleet.Load().Node("rich"))
+		l.prompt.Tell(at, holdings.Reach{Device: holdings.Unknown, Host: 5, Disk: 6, Shared: 7})
 		l.measure(now)
 		l.prompt.Sent(d.fleet.Load().Node("rich").Ranks()[0].Ref(), now)
 		return l.picks.cands[1], l.picks.cands[0], append(keys, l.prompt.Keys()...)
@@ -63,7 +65,7 @@ func TestMeasure(t *testing.T) {
 		PrefillTokens: 160 + 2*160, // two requests of others wait, each as long as the mean
 		Coming:        int32(len(keys)), VRAM: 1000, Throughput: 2, Retransmits: 0.002, CPU: true,
 		ActiveBlocks: 4 + 2*50, // of 16 tokens
-		SharedActive: 4, SharedCache: 7, Fit: policy.Fit{Labels: 0.5},
+		Host:         5, Disk: 6, SharedActive: 4, SharedCache: 7, Fit: policy.Fit{Labels: 0.5},
 	}
 	if rich != want {
 		t.Errorf("%+v\nwant %+v", rich, want)

@@ -6,6 +6,7 @@ import (
 	"github.com/cognitora/dataplane/internal/usage"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/holdings"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
 )
@@ -29,6 +30,11 @@ type Piece struct {
 	// Known gives the blocks that each node of the model holds, in place of the index. If Known is
 	// nil, the index gives them.
 	Known func(n *fleet.Node) int32
+	// Warm says how far the prompt reaches on each node, as hosts' caches would report. A Device of
+	// holdings.Unknown leaves what the index gives. Nil: no cache reports.
+	Warm func(n *fleet.Node) holdings.Reach
+	// BlockBytes is the size of a block in the hosts' caches; 0: unknown.
+	BlockBytes float64
 }
 
 // Rehearse chooses the node for a request.
@@ -86,6 +92,11 @@ func (l *Leg) lookAtPiece() {
 	if known != nil {
 		for i, r := range l.pool.ranks {
 			l.prompt.Suppose(i, known(r.Owner()))
+		}
+	}
+	if warm := l.piece.Warm; warm != nil {
+		for i, r := range l.pool.ranks {
+			l.prompt.Tell(i, warm(r.Owner()))
 		}
 	}
 }

@@ -63,7 +63,7 @@ func (l *Leg) thin(suspects int, suspect func(at int32) bool, now time.Time) {
 			requests, waiting := toDo(r)
 			idle.offer(at, -(requests*requestTokens + waiting))
 			if held {
-				if blocks := max(l.prompt.Coming(int(at)), l.prompt.Reach(int(at)).Disk); blocks > 0 {
+				if blocks := max(l.prompt.Coming(int(at)), l.reach(int(at)).Disk); blocks > 0 {
 					holders.offer(at, int64(blocks))
 				}
 			}

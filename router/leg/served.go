@@ -19,6 +19,7 @@ import (
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/predict"
 	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/router/where"
 )
 
 // Work is the kind of work that a leg wants from a node.
@@ -133,6 +134,7 @@ type nodeState struct {
 	complaints   complaints
 	missed       missed
 	cachedCounts cachedCounts
+	trust        where.Trust                 // in blocks outside of the engine's own memory
 	slow         atomic.Pointer[slowness]    // nil: the log has said nothing about its speed
 	engines      map[kindKey]*predict.Engine // by the key of their kinds; the dispatcher's rebuilding guards it
 }

@@ -87,6 +87,7 @@ func (l *Leg) learn(a *attempt, ok, broken bool, now time.Time) {
 	case !l.d.o.Feedback:
 	case used.HasCached && used.HasPrompt:
 		a.member.node.cachedCounts.seen.Store(true)
+		l.learnTrust(a, used.Cached)
 		e := l.prompt.Learn(prefix.Observation{
 			Ref: a.ref, Believed: a.believed, PromptTokens: used.Prompt, CachedTokens: used.Cached,
 			EngineBlockTokens: a.member.node.Info().BlockTokens, DispatchedAt: a.sent,
@@ -95,11 +96,22 @@ func (l *Leg) learn(a *attempt, ok, broken bool, now time.Time) {
 			a.member.node.metrics.Prediction.Observe(e)
 		}
 	case ok && used.HasPrompt:
+		if a.member.node.cachedCounts.seen.Load() { // the engine leaves out a count of 0
+			l.learnTrust(a, 0)
+		}
 		a.member.node.metrics.Unreported.Inc()
 		if a.member.node.cachedCounts.missing(a.matched > 0, a.sent, now) {
 			l.d.log.Warn("this engine does not report cached tokens, so predictions for it go uncorrected; "+
 				"start vLLM with --enable-prompt-tokens-details, SGLang with --enable-cache-report", "node", a.member.node.ID)
 		}
+	}
+}
+
+// learnTrust compares the blocks that the hosts' caches report with the cached tokens that the
+// engine found.
+func (l *Leg) learnTrust(a *attempt, cached int64) {
+	if !l.prompt.Uneven() {
+		a.member.node.trust.Learn(a.reach, a.believed, cached, a.member.node.Info().BlockTokens)
 	}
 }
 

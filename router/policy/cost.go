@@ -21,11 +21,11 @@ import (
 //	labels = exp(-tanh(sum of the weights of the preferred labels)), 1 for a pinned request
 //
 // device, host and disk are the whole blocks that the node has there and in no better tier. shared
-// are the blocks behind device in a cache that every host reaches. experts is the share of the
-// request's experts that the node hosts, times OverlapScoreCredit*decay*device. experts brings the
-// credit at most to the prompt's blocks. excess is the node's active prefill above the least of all
-// candidates, in blocks. With TrackPrefillTokens off and OverlapScoreCredit above 0, the credit is
-// taken off decode instead:
+// are the blocks behind device that the node's host has, or gets from other hosts. experts is the
+// share of the request's experts that the node hosts, times OverlapScoreCredit*decay*device.
+// experts brings the credit at most to the prompt's blocks. excess is the node's active prefill
+// above the least of all candidates, in blocks. With TrackPrefillTokens off and OverlapScoreCredit
+// above 0, the credit is taken off decode instead:
 //
 //	cost = (max(0, decode-credit) + ActiveRequestWeight*requests) * labels
 //

@@ -161,11 +161,14 @@ type Weights struct {
 }
 
 // Tiers holds the worth of a matched block by the best tier that has it. A tier farther from the
-// GPU is worth less. Mode predicted reads Host and Disk too.
+// GPU is worth less. Mode predicted reads Host and Disk too. It does not read Shared, because it
+// compares the measured time of a transfer with that of computing. Shared is 0 by default, because
+// a slow network may be worth less than computing.
 type Tiers struct {
 	Device float64 `json:"device" range:"0..1"`
 	Host   float64 `json:"host" range:"0..1"`
 	Disk   float64 `json:"disk" range:"0..1"`
+	Shared float64 `json:"shared" range:"0..1"` // in the caches of other hosts
 }
 
 // Default returns the policy in force until another one is published.
@@ -210,10 +213,10 @@ type Candidate struct {
 	Retransmits   float32    // retransmitted share of the segments to or from the node, 0 to 1
 	CPU           bool       // the engine computes on CPUs
 	Fit
+	SharedCache int32 // Disk with the blocks that the host gets from other hosts; less counts as Disk
 
 	// Mode cost alone uses these fields.
 	SharedActive int32   // leading blocks of this prompt that active requests keep at the node
-	SharedCache  int32   // leading blocks of this prompt in a cache that every host reaches
 	ActiveBlocks float64 // distinct KV blocks of active requests, with weighted output blocks
 }
 

@@ -16,9 +16,9 @@ import (
 // the session's node while its cost there is at most a tenth higher.
 //
 //	cost   = (First*(first - shared) + answer + Others*(stalls + slower) + 100*late) * labels
-//	first  = Base + Wait*wait + stalled + prefill + Steps*step + waits for a slot and an adapter
+//	first  = Base + Wait*wait + stalled + prefill + fetch + Steps*step + waits for slot and adapter
 //	answer = expected output tokens * step
-//	stalls = prefill * decoding requests
+//	stalls = (prefill + fetch) * decoding requests
 //	slower = decoding requests * half of the output tokens * growth of a step by this request
 //	shared = prefill of the prompt's beginning, as far as other running requests bear its price
 //	late   = seconds beyond the request's targets
@@ -26,14 +26,15 @@ import (
 // wait is the prefill that waits at the node, and prefill this request's own. stalled is the time
 // by which the first token of the node's oldest prompt is late, or the longer one since the node's
 // last token. Only the part above twice the fleet's least of these counts. Blocks in the host's
-// memory and on its disk count as computed in part, by host and disk of score.tiers. step is the
-// time between two tokens with this request in the batch, and those whose prompts wait. Base,
-// Steps, and the rates behind prefill and step are learned; package predict has the formulas. While
-// a prompt is computed, its engine's other requests get no tokens; stalls is their loss. A node
-// that computes the beginning of a prompt once more does so for all requests that have it. Where
-// many run at once, more are expected to follow, so each pays for a part. labels is as in mode
-// cost. Power and capacity do not count. First and Others are not both 0, because then no prompt
-// would count.
+// memory and on its disk count as computed in part, by host and disk of score.tiers. fetch is the
+// time in which the host gets blocks that only other hosts have. They count like those in its
+// memory then, or not at all if computing them is faster. step is the time between two tokens with
+// this request in the batch, and those whose prompts wait. Base, Steps, and the rates behind
+// prefill and step are learned; package predict has the formulas. While a prompt is computed, its
+// engine's other requests get no tokens; stalls is their loss. A node that computes the beginning
+// of a prompt once more does so for all requests that have it. Where many run at once, more are
+// expected to follow, so each pays for a part. labels is as in mode cost. Power and capacity do not
+// count. First and Others are not both 0, because then no prompt would count.
 //
 // Where nodes compute prompts for each other, a node without prompts is worth more to an answer:
 //
@@ -73,6 +74,7 @@ type Timing struct {
 	Coming   float64 // requests whose prompts another node computes first
 	Blocks   float64 // KV blocks of the node's requests
 	Load     float64 // seconds to load the request's adapter
+	Fetch    float64 // seconds in which the host gets a block of another host; 0: unknown
 	Tried    bool    // the speed is that of the node's kind, because the node may be tried again
 	// Unproven says that the speed of the node's kind is unknown, or known from long ago.
 	Unproven bool
@@ -92,19 +94,20 @@ type Via struct {
 
 // ExpectedTerms are the parts of one node's cost in mode predicted, in seconds.
 type ExpectedTerms struct {
-	Wait    float64 `json:"wait_s"`          // prefill that waits at the node
-	Delay   float64 `json:"stalled_s"`       // further wait, because a token of the node is overdue
-	Prefill float64 `json:"prefill_s"`       // of this prompt
-	First   float64 `json:"first_s"`         // until the first token
-	Shared  float64 `json:"shared_s"`        // of these, for blocks that other running requests have too
-	Step    float64 `json:"step_s"`          // between two tokens
-	Answer  float64 `json:"answer_s"`        // from the first token to the last
-	Stalls  float64 `json:"stalls_s"`        // of the node's other requests while the prompt is computed
-	Slower  float64 `json:"slower_s"`        // of the node's other requests, by longer steps
-	Late    float64 `json:"late_s"`          // beyond the request's targets
-	Via     float64 `json:"via_s,omitempty"` // until another node has computed the prompt; 0: the node does itself
-	Labels  float64 `json:"taint_factor"`    // factor of the preferred labels
-	Total   float64 `json:"total"`           // the cost
+	Wait    float64 `json:"wait_s"`            // prefill that waits at the node
+	Delay   float64 `json:"stalled_s"`         // further wait, because a token of the node is overdue
+	Prefill float64 `json:"prefill_s"`         // of this prompt
+	Fetch   float64 `json:"fetch_s,omitempty"` // of blocks that only other hosts have
+	First   float64 `json:"first_s"`           // until the first token
+	Shared  float64 `json:"shared_s"`          // of these, for blocks that other running requests have too
+	Step    float64 `json:"step_s"`            // between two tokens
+	Answer  float64 `json:"answer_s"`          // from the first token to the last
+	Stalls  float64 `json:"stalls_s"`          // of the node's other requests while the prompt is computed
+	Slower  float64 `json:"slower_s"`          // of the node's other requests, by longer steps
+	Late    float64 `json:"late_s"`            // beyond the request's targets
+	Via     float64 `json:"via_s,omitempty"`   // until another node has computed the prompt; 0: the node does itself
+	Labels  float64 `json:"taint_factor"`      // factor of the preferred labels
+	Total   float64 `json:"total"`             // the cost
 }
 
 // Targets are a request's objectives in seconds; 0: none.
@@ -280,18 +283,21 @@ func (s *Situation) among(best int, low, second, band float64, takers int, e *Ex
 // answer's length. All prefill is little beside a long answer.
 func (x *expecting) expect(c *Candidate, at *Timing, t *ExpectedTerms) (early float64) {
 	step, delay := at.Decode(at.Decoding, at.Blocks), max(at.delay()-x.usual, 0)
+	warm := x.tiers.Warm(c, at, x.tokens)
+	credit := x.credit(c, warm.Held)
 	f := predict.First{
-		Wait: x.Wait*at.Wait + delay + at.Load + x.slot(c, at, step), Step: step,
-		Work: predict.Prompt(x.tokens, x.credit(c)),
+		Wait: x.Wait*at.Wait + delay + at.Load + x.slot(c, at, step) + warm.Fetch, Step: step,
+		Work: predict.Prompt(x.tokens, credit),
 	}
 	at.Forecast(&f)
 	own := at.Sequence + at.Block*(x.blocks+x.output/(2*block.Tokens))
 	batch := at.Decoding + at.Pressing + at.Coming // prompts that wait have their answers beside this one
 	*t = ExpectedTerms{
-		Wait: at.Wait, Delay: delay, Prefill: at.PrefillFactor * at.Prefill(f.Work), First: f.Expected,
-		Step: at.DecodeFactor * (at.Decode(batch, at.Blocks) + own), Labels: 1,
+		Wait: at.Wait, Delay: delay, Prefill: at.PrefillFactor * at.Prefill(f.Work), Fetch: warm.Fetch,
+		First: f.Expected, Step: at.DecodeFactor * (at.Decode(batch, at.Blocks) + own), Labels: 1,
 	}
-	t.Answer, t.Stalls = x.output*t.Step, at.Decoding*t.Prefill
+	busy := t.Prefill + t.Fetch
+	t.Answer, t.Stalls = x.output*t.Step, at.Decoding*busy
 	t.Slower = at.Decoding * x.output / 2 * at.DecodeFactor * own
 	if x.targets != (Targets{}) {
 		t.Late = x.targets.late(t.First, t.Step, x.output)
@@ -300,12 +306,11 @@ func (x *expecting) expect(c *Candidate, at *Timing, t *ExpectedTerms) (early fl
 		t.Labels = preference(c.Labels, x.pinned)
 	}
 	if x.spread < 1 {
-		copied := predict.Prompt(min(x.shared, x.tokens), min(x.credit(c), x.shared))
-		t.Shared = at.PrefillFactor * at.Prefill(copied) * (1 - x.spread)
+		t.Shared = x.beginning(c, at, warm.Fetch > 0) * (1 - x.spread)
 	}
 	early = (x.First*(t.First-t.Shared) + x.Others*t.Stalls) * t.Labels
 	quiet := t.Answer
-	t.Answer = quiet * at.disturbed(t.Prefill)
+	t.Answer = quiet * at.disturbed(busy)
 	if at.Via.First > 0 {
 		early = x.via(c, at, t, early, quiet*at.disturbed(0))
 	}
@@ -329,7 +334,7 @@ func (x *expecting) via(c *Candidate, at *Timing, t *ExpectedTerms, early, answe
 	if !at.Via.Always && other+(answer+lateness*late)*t.Labels >= early+(t.Answer+lateness*t.Late)*t.Labels {
 		return early
 	}
-	t.Wait, t.Prefill, t.Shared, t.Answer = 0, 0, 0, answer
+	t.Wait, t.Prefill, t.Fetch, t.Shared, t.Answer = 0, 0, 0, 0, answer
 	t.First, t.Stalls, t.Late, t.Via = first, at.Via.Stalls, late, at.Via.First
 	return other
 }
@@ -361,8 +366,7 @@ func (x *expecting) slot(c *Candidate, at *Timing, step float64) float64 {
 
 // credit returns the tokens of the prompt that do not count as work of the node: those that it need
 // not compute, and more for hosted experts.
-func (x *expecting) credit(c *Candidate) int64 {
-	held := x.tiers.Held(c)
+func (x *expecting) credit(c *Candidate, held int64) int64 {
 	if c.Experts == 0 {
 		return held
 	}

@@ -4,7 +4,7 @@ import "fmt"
 
 // ExpectedCost is a node's cost in mode predicted, with all that it is made of:
 //
-//	first_s = base_s + weights.wait * wait_s + stalled_s + prefill_s + steps_s + slot_s + adapter_s
+//	first_s = base_s + weights.wait * wait_s + stalled_s + prefill_s + fetch_s + steps_s + slot_s + adapter_s
 //	          or, with via_s, base_s + stalled_s + steps_s + max(via_s, slot_s + adapter_s)
 //	total   = (weights.first * (first_s - shared_s) + answer_s + weights.others * (stalls_s + slower_s) +
 //	          weights.late * late_s) * taint_factor
@@ -67,7 +67,7 @@ func (t *Terms) expected(x *ExpectedTerms, parts ExpectedParts) {
 		v      float64
 	}{
 		{"base_s", 1, parts.Base}, {"wait_s", w.Wait, x.Wait}, {"stalled_s", 1, x.Delay},
-		{"prefill_s", 1, x.Prefill}, {"via_s", 1, x.Via}, {"steps_s", 1, parts.Steps},
+		{"prefill_s", 1, x.Prefill}, {"fetch_s", 1, x.Fetch}, {"via_s", 1, x.Via}, {"steps_s", 1, parts.Steps},
 		{"slot_s", 1, parts.Slot}, {"adapter_s", 1, parts.Adapter},
 	} {
 		if part.v == 0 {

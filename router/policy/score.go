@@ -102,12 +102,14 @@ func (p *ScoreSettings) overlap(c *Candidate, promptBlocks int) float64 {
 	device := max(c.Matched, c.Coming, 0)
 	host := max(c.Host, device)
 	disk := max(c.Disk, host)
+	shared := max(c.SharedCache, disk)
 	if promptBlocks <= 0 {
 		return 0
 	}
 	worth := p.Tiers.Device * float64(device) * float64(1+c.Experts)
-	if disk > device {
-		worth += p.Tiers.Host*float64(host-device) + p.Tiers.Disk*float64(disk-host)
+	if shared > device {
+		worth += p.Tiers.Host*float64(host-device) + p.Tiers.Disk*float64(disk-host) +
+			p.Tiers.Shared*float64(shared-disk)
 	}
 	return min(worth/float64(promptBlocks), 1)
 }
@@ -153,7 +155,7 @@ func (p *ScoreSettings) usesPrefixes() bool {
 // total returns the score of one candidate, and writes its terms into t, unless t is nil.
 func (p *ScoreSettings) total(c *Candidate, f *fleet, promptBlocks int, t *Terms) (total float64) {
 	overlap, waits, power, capacity := 0.0, 0.0, 0.0, 0.0
-	if c.Matched|c.Coming|c.Host|c.Disk != 0 {
+	if c.Matched|c.Coming|c.Host|c.Disk|c.SharedCache != 0 {
 		overlap = p.overlap(c, promptBlocks)
 	}
 	if c.PrefillTokens > 0 {

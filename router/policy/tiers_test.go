@@ -40,7 +40,7 @@ func TestTiersInDocument(t *testing.T) {
 	}
 	for doc, want := range map[string]string{
 		`{"tiers":{"host":2}}`:  "tiers.host: 2 is refused",
-		`{"tiers":{"ssd":1}}`:   "tiers.ssd: unknown key; there are device, host, disk",
+		`{"tiers":{"ssd":1}}`:   "tiers.ssd: unknown key; there are device, host, disk, shared",
 		`{"tiers":1}`:           "tiers: not a JSON object",
 		`{"tiers":{"disk":""}}`: "tiers.disk",
 	} {

@@ -171,6 +171,14 @@ func (f *Finder) predict(p *Prompt, ranks []*fleet.Rank) {
 // unknown.
 func (p *Prompt) Tokens() int64 { return p.chain.Tokens() }
 
+// BlockBytes returns how many bytes the hosts' caches keep for 16 tokens of a model; 0: unknown.
+func (f *Finder) BlockBytes(model string) float64 {
+	if f.Holdings == nil {
+		return 0
+	}
+	return f.Holdings.BlockBytes(model)
+}
+
 // Keys returns the keys of the leading blocks that have been hashed: all blocks after Sent. The
 // keys stay the same until Reset.
 func (p *Prompt) Keys() []uint64 { return p.chain.Keys() }
@@ -239,6 +247,23 @@ func (p *Prompt) Suppose(i int, device int32) {
 	if p.matched[i] = device; p.Reported() {
 		p.reach[i].Device = device
 	}
+}
+
+// Tell replaces what engines and hosts' caches have reported about the rank at index i. An Unknown
+// Device leaves the prediction.
+func (p *Prompt) Tell(i int, r holdings.Reach) {
+	if !p.Reported() {
+		for _, device := range p.matched {
+			p.reach = append(p.reach, holdings.Reach{Device: device, Host: device, Disk: device, Shared: device})
+		}
+	}
+	if r.Device == holdings.Unknown {
+		r.Device = p.matched[i]
+	}
+	r.Host = max(r.Host, r.Device)
+	r.Disk = max(r.Disk, r.Host)
+	r.Shared = max(r.Shared, r.Disk)
+	p.reach[i], p.held = r, true
 }
 
 // Sent predicts that the rank will hold the prompt, which was sent to it at the given time. Call

@@ -29,6 +29,15 @@ type Work struct {
 // BlockID identifies a full block together with everything before it.
 type BlockID = blockHash
 
+// Outside keeps blocks outside of a Model's memory, as a KV connector and a cache of the host do.
+type Outside interface {
+	// Load returns how many of the leading blocks the model gets, and the time that its batch waits
+	// for them.
+	Load(blocks []BlockID) (n int, took time.Duration)
+	// Store keeps a block that the model has computed.
+	Store(b BlockID)
+}
+
 // NewModel makes an idle engine with an empty cache. NewModel uses only the fields of cfg about
 // batch, cache and cost. Slowdowns count from the model's start and are not divided by Speed.
 func NewModel(cfg Config) (*Model, error) {
@@ -40,6 +49,9 @@ func NewModel(cfg Config) (*Model, error) {
 	m.s.timer.Stop()
 	return m, nil
 }
+
+// Keep makes the model load blocks from o and store blocks there. Call Keep before Submit.
+func (m *Model) Keep(o Outside) { m.s.outside = o }
 
 // Submit queues w for the batch at now, the time since the model's start.
 func (m *Model) Submit(w *Work, now time.Duration) {

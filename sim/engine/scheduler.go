@@ -15,18 +15,19 @@ const maxLag = 100 * time.Millisecond
 // scheduler is the engine's batch. One goroutine admits, prefills, decodes and frees sequences,
 // step by step.
 type scheduler struct {
-	cfg    Config
-	cache  *cache
-	meters *meters
-	events *eventLog // nil without KV events
-	loras  *loras    // nil in a Model
-	lender *lender   // nil in a Model
+	cfg     Config
+	cache   *cache
+	meters  *meters
+	events  *eventLog // nil without KV events
+	loras   *loras    // nil in a Model
+	lender  *lender   // nil in a Model
+	outside Outside   // nil: no blocks are kept outside
 
 	waiting []*sequence
 	running []*sequence
 	ended   []*sequence   // ended in the last step
 	now     time.Duration // simulated time since start
-	loading time.Duration // time in the planned step to load adapters
+	loading time.Duration // time in the planned step to load adapters, and blocks from outside
 	timer   *time.Timer
 
 	mu    sync.Mutex
@@ -258,6 +259,9 @@ func (s *scheduler) admit(at, budget int) int {
 		// The last token is always computed, because its logits are the answer.
 		q.held = s.cache.match(q.held, q.hashes[:min(len(q.hashes), (q.total-1)/s.cfg.BlockTokens)])
 	}
+	if s.outside != nil && !q.preloaded() {
+		s.fetch(q)
+	}
 	q.computed = len(q.held) * s.cfg.BlockTokens
 	cached := q.computed
 	if q.preloaded() {
@@ -283,6 +287,25 @@ func (s *scheduler) admit(at, budget int) int {
 	}
 	s.running = append(s.running, q)
 	return q.chunk
+}
+
+// fetch loads the blocks behind the cached ones from outside, as far as memory allows.
+func (s *scheduler) fetch(q *sequence) {
+	rest := q.hashes[len(q.held):max(min(len(q.hashes), (q.total-1)/s.cfg.BlockTokens), len(q.held))]
+	if room := s.cfg.CacheBlocks - s.cache.used() - 1; len(rest) > room { // one is for the last token
+		rest = rest[:max(room, 0)]
+	}
+	if len(rest) == 0 {
+		return
+	}
+	n, took := s.outside.Load(rest)
+	if s.loading += took; !s.cache.take(n) {
+		return
+	}
+	for _, h := range rest[:n] {
+		b, _ := s.cache.fill(h)
+		q.held = append(q.held, b)
+	}
 }
 
 // preempt moves the youngest running sequence back to the head of the queue. The sequence must
@@ -441,6 +464,9 @@ func (s *scheduler) fill(q *sequence) {
 	for i := from; i < full; i++ {
 		b, isNew := s.cache.fill(q.hashes[i])
 		q.held, q.loose = append(q.held, b), q.loose-1
+		if isNew && s.outside != nil {
+			s.outside.Store(q.hashes[i])
+		}
 		if !isNew {
 			s.events.stored(q, stored, i, s.cfg.BlockTokens)
 			stored = i + 1

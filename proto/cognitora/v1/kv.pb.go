@@ -2323,17 +2323,22 @@ func (x *WatchRequest) GetAfter() uint64 {
 // snapshot comes in parts, with changes between them. The caller forgets each holder in gone, with
 // all of its blocks. The daemon tells nothing more of that holder.
 type WatchResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Part          WatchResponse_Part     `protobuf:"varint,1,opt,name=part,proto3,enum=cognitora.v1.WatchResponse_Part" json:"part,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"` // number of the daemon's start
-	First         uint64                 `protobuf:"varint,3,opt,name=first,proto3" json:"first,omitempty"`
-	Last          uint64                 `protobuf:"varint,4,opt,name=last,proto3" json:"last,omitempty"`
-	Holders       []*Holder              `protobuf:"bytes,5,rep,name=holders,proto3" json:"holders,omitempty"`       // new ones and those that blocks name; in a reset all
-	Gone          []uint32               `protobuf:"varint,6,rep,packed,name=gone,proto3" json:"gone,omitempty"`     // numbers of holders that have ended
-	Namespaces    []string               `protobuf:"bytes,7,rep,name=namespaces,proto3" json:"namespaces,omitempty"` // those that blocks name
-	Blocks        *Blocks                `protobuf:"bytes,8,opt,name=blocks,proto3" json:"blocks,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Part       WatchResponse_Part     `protobuf:"varint,1,opt,name=part,proto3,enum=cognitora.v1.WatchResponse_Part" json:"part,omitempty"`
+	Epoch      uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"` // number of the daemon's start
+	First      uint64                 `protobuf:"varint,3,opt,name=first,proto3" json:"first,omitempty"`
+	Last       uint64                 `protobuf:"varint,4,opt,name=last,proto3" json:"last,omitempty"`
+	Holders    []*Holder              `protobuf:"bytes,5,rep,name=holders,proto3" json:"holders,omitempty"`       // new ones and those that blocks name; in a reset all
+	Gone       []uint32               `protobuf:"varint,6,rep,packed,name=gone,proto3" json:"gone,omitempty"`     // numbers of holders that have ended
+	Namespaces []string               `protobuf:"bytes,7,rep,name=namespaces,proto3" json:"namespaces,omitempty"` // those that blocks name
+	Blocks     *Blocks                `protobuf:"bytes,8,opt,name=blocks,proto3" json:"blocks,omitempty"`
+	// Bytes of a block of each of namespaces, as the daemon last stored one; 0: it stored none.
+	BlockBytes []uint64 `protobuf:"varint,9,rep,packed,name=block_bytes,json=blockBytes,proto3" json:"block_bytes,omitempty"`
+	Shares     bool     `protobuf:"varint,10,opt,name=shares,proto3" json:"shares,omitempty"` // the daemon exchanges blocks with those of other hosts
+	// Speed at which blocks of other hosts came to this one lately, while any came; 0: none came yet.
+	PulledBytesPerSecond float64 `protobuf:"fixed64,11,opt,name=pulled_bytes_per_second,json=pulledBytesPerSecond,proto3" json:"pulled_bytes_per_second,omitempty"`
+	unknownFields        protoimpl.UnknownFields
+	sizeCache            protoimpl.SizeCache
 }
 
 func (x *WatchResponse) Reset() {
@@ -2420,6 +2425,27 @@ func (x *WatchResponse) GetBlocks() *Blocks {
 		return x.Blocks
 	}
 	return nil
+}
+
+func (x *WatchResponse) GetBlockBytes() []uint64 {
+	if x != nil {
+		return x.BlockBytes
+	}
+	return nil
+}
+
+func (x *WatchResponse) GetShares() bool {
+	if x != nil {
+		return x.Shares
+	}
+	return false
+}
+
+func (x *WatchResponse) GetPulledBytesPerSecond() float64 {
+	if x != nil {
+		return x.PulledBytesPerSecond
+	}
+	return 0
 }
 
 // Holder has blocks: the daemon's own tiers, or one start of an engine.
@@ -3626,7 +3652,7 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"\fWatchRequest\x12\x10\n" +
 	"\x03all\x18\x01 \x01(\bR\x03all\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x14\n" +
-	"\x05after\x18\x03 \x01(\x04R\x05after\"\xfb\x02\n" +
+	"\x05after\x18\x03 \x01(\x04R\x05after\"\xeb\x03\n" +
 	"\rWatchResponse\x124\n" +
 	"\x04part\x18\x01 \x01(\x0e2 .cognitora.v1.WatchResponse.PartR\x04part\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x14\n" +
@@ -3637,7 +3663,12 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"\n" +
 	"namespaces\x18\a \x03(\tR\n" +
 	"namespaces\x12,\n" +
-	"\x06blocks\x18\b \x01(\v2\x14.cognitora.v1.BlocksR\x06blocks\"b\n" +
+	"\x06blocks\x18\b \x01(\v2\x14.cognitora.v1.BlocksR\x06blocks\x12\x1f\n" +
+	"\vblock_bytes\x18\t \x03(\x04R\n" +
+	"blockBytes\x12\x16\n" +
+	"\x06shares\x18\n" +
+	" \x01(\bR\x06shares\x125\n" +
+	"\x17pulled_bytes_per_second\x18\v \x01(\x01R\x14pulledBytesPerSecond\"b\n" +
 	"\x04Part\x12\x14\n" +
 	"\x10PART_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
