@@ -25,11 +25,11 @@ type cache struct {
 	addresses []string // addresses by which nodes name the daemon
 	target    string   // gRPC target
 	stop      context.CancelFunc
-	host, any residency.Ref
 
 	until               atomic.Int64 // end of the trust in the daemon's data, Unix ns; 0: not yet complete
 	reconnects, resyncs atomic.Uint64
-	loose               loose
+	leftOut             atomic.Uint64                        // blocks without a place for their configuration
+	stock               atomic.Pointer[stock]                // what requests read; never nil
 	client              atomic.Pointer[cognitorav1.KvClient] // set while the daemon is followed
 	open                Watch                                // nil: gRPC to target
 
@@ -41,6 +41,8 @@ type cache struct {
 	synced      bool   // all data up to last is known
 	trusted     bool   // synced, and the stream runs
 	own         uint32 // holder number of the daemon's tiers
+	held        []*held
+	readers     map[string][]name // see stock
 	numbers     map[residency.Ref]uint64
 	batches     map[residency.Ref]*batch
 }
@@ -78,10 +80,12 @@ func (c *cache) join(node string, epoch uint64) *engine {
 }
 
 func newCache(m *Map, id string, addresses []string, target string) *cache {
-	return &cache{
-		m: m, id: id, addresses: addresses, target: target, host: m.index.Join(), any: m.index.Join(),
+	c := &cache{
+		m: m, id: id, addresses: addresses, target: target,
 		engines: map[uint32]*engine{}, numbers: map[residency.Ref]uint64{}, batches: map[residency.Ref]*batch{},
 	}
+	c.stock.Store(&stock{})
+	return c
 }
 
 // run follows the daemon until ctx ends.

@@ -3,6 +3,7 @@ package holdings
 import (
 	"slices"
 
+	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/router/residency"
 )
 
@@ -31,9 +32,12 @@ type Query struct {
 
 	v       *view
 	model   string
-	caches  []*cache // one for each node; nil if the node's daemon is unknown or out of date
+	hosts   []int32  // one for each node: 1 + the place in asked; 0: the node's daemon is unknown or out of date
+	reads   [][]name // one for each node: what its engine reads; nil: all
 	engines []*engine
 	asked   []*cache // each cache once
+	stocks  []*stock // of asked
+	first   []int32  // of asked: place in refs of the first configuration
 	refs    []residency.Ref
 	matched []int32
 	keys    keys
@@ -41,12 +45,13 @@ type Query struct {
 
 // Reset forgets the last question and keeps the memory.
 func (q *Query) Reset() {
-	wipe(q.caches)
+	wipe(q.reads)
 	wipe(q.engines)
 	wipe(q.asked)
+	wipe(q.stocks)
 	*q = Query{
-		Reach: q.Reach[:0], caches: q.caches[:0], engines: q.engines[:0], asked: q.asked[:0],
-		refs: q.refs[:0], matched: q.matched[:0],
+		Reach: q.Reach[:0], hosts: q.hosts[:0], reads: q.reads[:0], engines: q.engines[:0], asked: q.asked[:0],
+		stocks: q.stocks[:0], first: q.first[:0], refs: q.refs[:0], matched: q.matched[:0],
 	}
 }
 
@@ -56,25 +61,60 @@ func wipe[T any](s []T) { clear(s[:cap(s)]) }
 // Begin starts a question about a prompt for a model. Begin returns false if no daemon is known.
 func (q *Query) Begin(m *Map, model string) bool {
 	q.v, q.model = m.view.Load(), model
-	q.Reach, q.caches, q.engines, q.asked, q.refs = q.Reach[:0], q.caches[:0], q.engines[:0], q.asked[:0], q.refs[:0]
+	q.Reach, q.hosts, q.reads, q.engines = q.Reach[:0], q.hosts[:0], q.reads[:0], q.engines[:0]
+	q.asked, q.stocks, q.first, q.refs = q.asked[:0], q.stocks[:0], q.first[:0], q.refs[:0]
 	return len(q.v.byAddress)+len(q.v.engines) > 0
 }
 
 // Node adds a node, or a rank of a node, to the question. id is the name under which its engine
 // reports its blocks, and kvAddress the address of its host's daemon.
 func (q *Query) Node(id, kvAddress string) {
-	c := q.v.byAddress[kvAddress]
-	e := q.v.engines[id]
-	if c != nil && !c.live() {
-		c = nil
+	host, list := int32(0), []name(nil)
+	if c := q.v.byAddress[kvAddress]; c != nil && c.live() {
+		host = q.ask(c)
+		list = q.stocks[host-1].readers[cluster.NodeOf(id)]
 	}
+	e := q.v.engines[id]
 	if e != nil && (!e.cache.live() || !e.knows(q.model)) {
 		e = nil
 	}
-	q.caches, q.engines, q.Reach = append(q.caches, c), append(q.engines, e), append(q.Reach, Reach{Device: Unknown})
-	if c != nil && !slices.Contains(q.asked, c) {
-		q.asked = append(q.asked, c)
+	q.hosts, q.reads, q.engines = append(q.hosts, host), append(q.reads, list), append(q.engines, e)
+	q.Reach = append(q.Reach, Reach{Device: Unknown})
+}
+
+// ask adds a daemon to the question, once. ask returns 1 + its place.
+func (q *Query) ask(c *cache) int32 {
+	at := slices.Index(q.asked, c)
+	if at < 0 {
+		at = len(q.asked)
+		q.asked, q.stocks = append(q.asked, c), append(q.stocks, c.stock.Load())
 	}
+	return int32(at + 1)
+}
+
+// cache returns the daemon of node i; nil: it is unknown or out of date.
+func (q *Query) cache(i int) *cache {
+	if host := q.hosts[i]; host > 0 {
+		return q.asked[host-1]
+	}
+	return nil
+}
+
+// kept returns how many leading blocks of the prompt the daemon of node i has in RAM, and in RAM or
+// on SSD, in a configuration that the node's engine can read.
+func (q *Query) kept(i int) (host, disk int32) {
+	at := q.hosts[i] - 1
+	if at < 0 {
+		return 0, 0
+	}
+	next := q.first[at]
+	for _, of := range q.stocks[at].configurations {
+		if reads(q.reads[i], of.name) {
+			host, disk = max(host, q.matched[next]), max(disk, q.matched[next+1])
+		}
+		next += 2
+	}
+	return host, disk
 }
 
 // knows says whether the engine's reported blocks belong to the model. An engine with adapters
@@ -88,9 +128,13 @@ func (e *engine) knows(model string) bool {
 // Match answers the question for a prompt. Match takes no lock. Match hashes the chain only as far
 // as some holder has it.
 func (m *Map) Match(c Chain, q *Query) {
-	for _, a := range q.asked {
-		q.refs = append(q.refs, a.host, a.any)
+	for _, s := range q.stocks {
+		q.first = append(q.first, int32(len(q.refs)))
+		for _, of := range s.configurations {
+			q.refs = append(q.refs, of.host, of.any)
+		}
 	}
+	next := len(q.refs)
 	for _, e := range q.engines {
 		if e != nil {
 			q.refs = append(q.refs, e.ref)
@@ -105,17 +149,9 @@ func (m *Map) Match(c Chain, q *Query) {
 	q.matched = slices.Grow(q.matched[:0], len(q.refs))[:len(q.refs)]
 	q.keys.chain = c
 	m.index.Lookup(&q.keys, q.refs, q.matched)
-	for i, a := range q.asked {
-		q.matched[2*i] = a.loose.extend(c, q.matched[2*i], tierHost)
-		q.matched[2*i+1] = a.loose.extend(c, q.matched[2*i+1], tierHost|tierDisk)
-	}
-	next := 2 * len(q.asked)
 	for i := range q.Reach {
 		r := &q.Reach[i]
-		if c := q.caches[i]; c != nil {
-			at := 2 * slices.Index(q.asked, c)
-			r.Host, r.Disk = q.matched[at], q.matched[at+1]
-		}
+		r.Host, r.Disk = q.kept(i)
 		if e := q.engines[i]; e != nil {
 			r.Device = q.matched[next]
 			next++
@@ -128,16 +164,6 @@ func (m *Map) Match(c Chain, q *Query) {
 		r.Disk = max(r.Disk, r.Host)
 	}
 	q.keys.chain = nil
-}
-
-// extend continues a match with blocks that have no place in their chain.
-func (l *loose) extend(c Chain, matched int32, tiers uint8) int32 {
-	if l.count.Load() == 0 {
-		return matched
-	}
-	for n := int32(c.Blocks()); matched < n && l.tiers(c.Key(int(matched)))&tiers != 0; matched++ {
-	}
-	return matched
 }
 
 // keys presents a chain's blocks as keys of the index.

@@ -40,6 +40,7 @@ type Promotion struct {
 
 	cache *cache
 	model string
+	reads []name // of the node; nil: all
 }
 
 // Add adds the block before the ones already added.
@@ -65,17 +66,30 @@ func newPromoter(mode Promote) *promoter {
 // Wanted returns the range of blocks, from (included) up to to (excluded), that should come into
 // RAM for a request to node i of the question.
 func (m *Map) Wanted(q *Query, i int, r Reach) (from, to int) {
-	if m.promoter.mode == PromoteOff || i >= len(q.caches) || q.caches[i] == nil {
+	if m.promoter.mode == PromoteOff || i >= len(q.hosts) || q.cache(i) == nil {
 		return 0, 0
 	}
 	reach := r.Disk
 	if m.promoter.mode == PromoteFleet {
-		for k := range q.asked {
-			reach = max(reach, q.matched[2*k+1])
-		}
+		reach = max(reach, q.elsewhere(i))
 	}
 	from = int(max(r.Device, r.Host, 0))
 	return from, min(int(reach), from+promoteBlocks)
+}
+
+// elsewhere returns how many leading blocks of the prompt some asked daemon has, in a configuration
+// that the engine of node i can read.
+func (q *Query) elsewhere(i int) (most int32) {
+	for at, s := range q.stocks {
+		next := q.first[at]
+		for _, of := range s.configurations {
+			if reads(q.reads[i], of.name) {
+				most = max(most, q.matched[next+1])
+			}
+			next += 2
+		}
+	}
+	return most
 }
 
 // Promotion returns a promotion for node i of a question, or nil if too many wait. Promotion does
@@ -84,7 +98,8 @@ func (m *Map) Wanted(q *Query, i int, r Reach) (from, to int) {
 func (m *Map) Promotion(q *Query, i int, model string) *Promotion {
 	select {
 	case p := <-m.promoter.free:
-		p.cache, p.model, p.Digests, p.Last, p.Before = q.caches[i], model, p.Digests[:0], 0, 0
+		p.cache, p.model, p.reads = q.cache(i), model, q.reads[i]
+		p.Digests, p.Last, p.Before = p.Digests[:0], 0, 0
 		return p
 	default:
 		m.promoter.dropped.Add(1)
@@ -124,7 +139,7 @@ func (m *Map) bring(ctx context.Context, p *Promotion) (n int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, promoteWithin)
 	defer cancel()
 	w := wish{client: *client, fleet: m.promoter.mode == PromoteFleet}
-	for _, s := range m.spaces.of(p.model) {
+	for _, s := range m.spaces.of(p.model, p.reads) {
 		here, err := w.bring(ctx, s, p)
 		if n += here; err != nil {
 			return n, err

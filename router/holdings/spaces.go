@@ -19,6 +19,7 @@ type spaces struct {
 // space names the blocks of one layer, or of all layers, in a model's namespace.
 type space struct {
 	text  string
+	name  name
 	layer uint32
 	block.Namespace
 }
@@ -39,18 +40,19 @@ func (s *spaces) heard(text string, layer uint32) {
 	if len(s.list) == maxSpaces {
 		s.list = append(s.list[:0], s.list[1:]...)
 	}
-	s.list = append(s.list, space{text, layer, n})
+	s.list = append(s.list, space{text, nameOf(text), layer, n})
 }
 
-// of returns the spaces of a model, the latest first. If no space has the model's name, of returns
-// all spaces, because engines may use another name. Digests still tell the models apart.
-func (s *spaces) of(model string) (found []space) {
+// of returns the spaces of a model that an engine reads, the latest first; reads nil: it reads all.
+// If no such space has the model's name, of returns all that it reads, because engines may use
+// another name. Digests still tell the models apart.
+func (s *spaces) of(model string, list []name) (found []space) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, any := range []bool{false, true} {
 		for i := len(s.list) - 1; i >= 0 && len(found) < promoteSpaces; i-- {
-			if any || s.list[i].Model == model {
-				found = append(found, s.list[i])
+			if at := &s.list[i]; (any || at.Model == model) && reads(list, at.name) {
+				found = append(found, *at)
 			}
 		}
 		if len(found) > 0 {
