@@ -249,7 +249,7 @@ func (x ReportEvent_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ReportEvent_Kind.Descriptor instead.
 func (ReportEvent_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{35, 0}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{37, 0}
 }
 
 type RdmaDevice_State int32
@@ -301,7 +301,7 @@ func (x RdmaDevice_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RdmaDevice_State.Descriptor instead.
 func (RdmaDevice_State) EnumDescriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{41, 0}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{43, 0}
 }
 
 type LookupRequest struct {
@@ -2007,6 +2007,7 @@ type StatsResponse struct {
 	Namespaces    []*NamespaceUsage      `protobuf:"bytes,2,rep,name=namespaces,proto3" json:"namespaces,omitempty"`                                                                    // at most 1000, those with the most bytes in both tiers first
 	Values        map[string]int64       `protobuf:"bytes,3,rep,name=values,proto3" json:"values,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // counters such as store_hits; their names depend on the daemon's version
 	Engines       []*EngineUsage         `protobuf:"bytes,4,rep,name=engines,proto3" json:"engines,omitempty"`                                                                          // at most 1000, those with the most blocks first
+	Readers       []*Reader              `protobuf:"bytes,6,rep,name=readers,proto3" json:"readers,omitempty"`                                                                          // nodes whose engines have told which blocks they can read
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2065,6 +2066,13 @@ func (x *StatsResponse) GetValues() map[string]int64 {
 func (x *StatsResponse) GetEngines() []*EngineUsage {
 	if x != nil {
 		return x.Engines
+	}
+	return nil
+}
+
+func (x *StatsResponse) GetReaders() []*Reader {
+	if x != nil {
+		return x.Readers
 	}
 	return nil
 }
@@ -2332,6 +2340,7 @@ type WatchResponse struct {
 	Gone          []uint32               `protobuf:"varint,6,rep,packed,name=gone,proto3" json:"gone,omitempty"`     // numbers of holders that have ended
 	Namespaces    []string               `protobuf:"bytes,7,rep,name=namespaces,proto3" json:"namespaces,omitempty"` // those that blocks name
 	Blocks        *Blocks                `protobuf:"bytes,8,opt,name=blocks,proto3" json:"blocks,omitempty"`
+	Readers       *Readers               `protobuf:"bytes,12,opt,name=readers,proto3" json:"readers,omitempty"` // in a reset, and after each change of what engines read
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2422,6 +2431,111 @@ func (x *WatchResponse) GetBlocks() *Blocks {
 	return nil
 }
 
+func (x *WatchResponse) GetReaders() *Readers {
+	if x != nil {
+		return x.Readers
+	}
+	return nil
+}
+
+// Readers are all nodes whose engines have told which blocks they can read, in place of those of
+// earlier messages. A node that is absent has not told.
+type Readers struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Nodes         []*Reader              `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"` // at most 64
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Readers) Reset() {
+	*x = Readers{}
+	mi := &file_cognitora_v1_kv_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Readers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Readers) ProtoMessage() {}
+
+func (x *Readers) ProtoReflect() protoreflect.Message {
+	mi := &file_cognitora_v1_kv_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Readers.ProtoReflect.Descriptor instead.
+func (*Readers) Descriptor() ([]byte, []int) {
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *Readers) GetNodes() []*Reader {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+type Reader struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`             // node id
+	Namespaces    []string               `protobuf:"bytes,2,rep,name=namespaces,proto3" json:"namespaces,omitempty"` // of rank 0, at most 64; the engine can read the blocks of these only
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Reader) Reset() {
+	*x = Reader{}
+	mi := &file_cognitora_v1_kv_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Reader) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Reader) ProtoMessage() {}
+
+func (x *Reader) ProtoReflect() protoreflect.Message {
+	mi := &file_cognitora_v1_kv_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Reader.ProtoReflect.Descriptor instead.
+func (*Reader) Descriptor() ([]byte, []int) {
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *Reader) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Reader) GetNamespaces() []string {
+	if x != nil {
+		return x.Namespaces
+	}
+	return nil
+}
+
 // Holder has blocks: the daemon's own tiers, or one start of an engine.
 type Holder struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2434,7 +2548,7 @@ type Holder struct {
 
 func (x *Holder) Reset() {
 	*x = Holder{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[32]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2446,7 +2560,7 @@ func (x *Holder) String() string {
 func (*Holder) ProtoMessage() {}
 
 func (x *Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[32]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2459,7 +2573,7 @@ func (x *Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holder.ProtoReflect.Descriptor instead.
 func (*Holder) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{32}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Holder) GetNumber() uint32 {
@@ -2506,7 +2620,7 @@ type Blocks struct {
 
 func (x *Blocks) Reset() {
 	*x = Blocks{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[33]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2518,7 +2632,7 @@ func (x *Blocks) String() string {
 func (*Blocks) ProtoMessage() {}
 
 func (x *Blocks) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[33]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2531,7 +2645,7 @@ func (x *Blocks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Blocks.ProtoReflect.Descriptor instead.
 func (*Blocks) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{33}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Blocks) GetDigests() []byte {
@@ -2605,7 +2719,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[34]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2617,7 +2731,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[34]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2630,7 +2744,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{34}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ReportRequest) GetEngine() string {
@@ -2690,7 +2804,7 @@ type ReportEvent struct {
 
 func (x *ReportEvent) Reset() {
 	*x = ReportEvent{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[35]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2702,7 +2816,7 @@ func (x *ReportEvent) String() string {
 func (*ReportEvent) ProtoMessage() {}
 
 func (x *ReportEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[35]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2715,7 +2829,7 @@ func (x *ReportEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportEvent.ProtoReflect.Descriptor instead.
 func (*ReportEvent) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{35}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ReportEvent) GetKind() ReportEvent_Kind {
@@ -2775,7 +2889,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[36]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2787,7 +2901,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[36]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2800,7 +2914,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{36}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{38}
 }
 
 type PeersRequest struct {
@@ -2811,7 +2925,7 @@ type PeersRequest struct {
 
 func (x *PeersRequest) Reset() {
 	*x = PeersRequest{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[37]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2823,7 +2937,7 @@ func (x *PeersRequest) String() string {
 func (*PeersRequest) ProtoMessage() {}
 
 func (x *PeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[37]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2836,7 +2950,7 @@ func (x *PeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersRequest.ProtoReflect.Descriptor instead.
 func (*PeersRequest) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{37}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{39}
 }
 
 type PeersResponse struct {
@@ -2850,7 +2964,7 @@ type PeersResponse struct {
 
 func (x *PeersResponse) Reset() {
 	*x = PeersResponse{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[38]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2862,7 +2976,7 @@ func (x *PeersResponse) String() string {
 func (*PeersResponse) ProtoMessage() {}
 
 func (x *PeersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[38]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2875,7 +2989,7 @@ func (x *PeersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersResponse.ProtoReflect.Descriptor instead.
 func (*PeersResponse) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{38}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *PeersResponse) GetPeers() []*PeerPath {
@@ -2920,7 +3034,7 @@ type PeerPath struct {
 
 func (x *PeerPath) Reset() {
 	*x = PeerPath{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[39]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2932,7 +3046,7 @@ func (x *PeerPath) String() string {
 func (*PeerPath) ProtoMessage() {}
 
 func (x *PeerPath) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[39]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2945,7 +3059,7 @@ func (x *PeerPath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPath.ProtoReflect.Descriptor instead.
 func (*PeerPath) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{39}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *PeerPath) GetPeer() string {
@@ -3048,7 +3162,7 @@ type LaneUse struct {
 
 func (x *LaneUse) Reset() {
 	*x = LaneUse{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[40]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3060,7 +3174,7 @@ func (x *LaneUse) String() string {
 func (*LaneUse) ProtoMessage() {}
 
 func (x *LaneUse) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[40]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3073,7 +3187,7 @@ func (x *LaneUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LaneUse.ProtoReflect.Descriptor instead.
 func (*LaneUse) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{40}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *LaneUse) GetLane() string {
@@ -3137,7 +3251,7 @@ type RdmaDevice struct {
 
 func (x *RdmaDevice) Reset() {
 	*x = RdmaDevice{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[41]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3149,7 +3263,7 @@ func (x *RdmaDevice) String() string {
 func (*RdmaDevice) ProtoMessage() {}
 
 func (x *RdmaDevice) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[41]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3162,7 +3276,7 @@ func (x *RdmaDevice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RdmaDevice.ProtoReflect.Descriptor instead.
 func (*RdmaDevice) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{41}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *RdmaDevice) GetName() string {
@@ -3195,7 +3309,7 @@ type ReleaseDeviceRequest struct {
 
 func (x *ReleaseDeviceRequest) Reset() {
 	*x = ReleaseDeviceRequest{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[42]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3207,7 +3321,7 @@ func (x *ReleaseDeviceRequest) String() string {
 func (*ReleaseDeviceRequest) ProtoMessage() {}
 
 func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[42]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3220,7 +3334,7 @@ func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{42}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ReleaseDeviceRequest) GetDevice() string {
@@ -3240,7 +3354,7 @@ type ReleaseDeviceResponse struct {
 
 func (x *ReleaseDeviceResponse) Reset() {
 	*x = ReleaseDeviceResponse{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[43]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3252,7 +3366,7 @@ func (x *ReleaseDeviceResponse) String() string {
 func (*ReleaseDeviceResponse) ProtoMessage() {}
 
 func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[43]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3265,7 +3379,7 @@ func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{43}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ReleaseDeviceResponse) GetPairs() uint32 {
@@ -3409,14 +3523,15 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"\x05tiers\x18\a \x01(\rR\x05tiers\x12\x12\n" +
 	"\x04uses\x18\b \x01(\rR\x04uses\x12&\n" +
 	"\x0fexpires_unix_ms\x18\t \x01(\x03R\rexpiresUnixMs\"\x0e\n" +
-	"\fStatsRequest\"\x94\x02\n" +
+	"\fStatsRequest\"\xc4\x02\n" +
 	"\rStatsResponse\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12<\n" +
 	"\n" +
 	"namespaces\x18\x02 \x03(\v2\x1c.cognitora.v1.NamespaceUsageR\n" +
 	"namespaces\x12?\n" +
 	"\x06values\x18\x03 \x03(\v2'.cognitora.v1.StatsResponse.ValuesEntryR\x06values\x123\n" +
-	"\aengines\x18\x04 \x03(\v2\x19.cognitora.v1.EngineUsageR\aengines\x1a9\n" +
+	"\aengines\x18\x04 \x03(\v2\x19.cognitora.v1.EngineUsageR\aengines\x12.\n" +
+	"\areaders\x18\x06 \x03(\v2\x14.cognitora.v1.ReaderR\areaders\x1a9\n" +
 	"\vValuesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xe5\x01\n" +
@@ -3441,7 +3556,7 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"\fWatchRequest\x12\x10\n" +
 	"\x03all\x18\x01 \x01(\bR\x03all\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x14\n" +
-	"\x05after\x18\x03 \x01(\x04R\x05after\"\xfb\x02\n" +
+	"\x05after\x18\x03 \x01(\x04R\x05after\"\xac\x03\n" +
 	"\rWatchResponse\x124\n" +
 	"\x04part\x18\x01 \x01(\x0e2 .cognitora.v1.WatchResponse.PartR\x04part\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x14\n" +
@@ -3452,14 +3567,22 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"\n" +
 	"namespaces\x18\a \x03(\tR\n" +
 	"namespaces\x12,\n" +
-	"\x06blocks\x18\b \x01(\v2\x14.cognitora.v1.BlocksR\x06blocks\"b\n" +
+	"\x06blocks\x18\b \x01(\v2\x14.cognitora.v1.BlocksR\x06blocks\x12/\n" +
+	"\areaders\x18\f \x01(\v2\x15.cognitora.v1.ReadersR\areaders\"b\n" +
 	"\x04Part\x12\x14\n" +
 	"\x10PART_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
 	"PART_RESET\x10\x01\x12\x11\n" +
 	"\rPART_SNAPSHOT\x10\x02\x12\x10\n" +
 	"\fPART_CHANGES\x10\x03\x12\x0f\n" +
-	"\vPART_SYNCED\x10\x04\"N\n" +
+	"\vPART_SYNCED\x10\x04\"5\n" +
+	"\aReaders\x12*\n" +
+	"\x05nodes\x18\x01 \x03(\v2\x14.cognitora.v1.ReaderR\x05nodes\"<\n" +
+	"\x06Reader\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1e\n" +
+	"\n" +
+	"namespaces\x18\x02 \x03(\tR\n" +
+	"namespaces\"N\n" +
 	"\x06Holder\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x16\n" +
 	"\x06engine\x18\x02 \x01(\tR\x06engine\x12\x14\n" +
@@ -3590,7 +3713,7 @@ func file_cognitora_v1_kv_proto_rawDescGZIP() []byte {
 }
 
 var file_cognitora_v1_kv_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_cognitora_v1_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_cognitora_v1_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_cognitora_v1_kv_proto_goTypes = []any{
 	(Tier)(0),                     // 0: cognitora.v1.Tier
 	(Outcome)(0),                  // 1: cognitora.v1.Outcome
@@ -3629,19 +3752,21 @@ var file_cognitora_v1_kv_proto_goTypes = []any{
 	(*NamespaceUsage)(nil),        // 34: cognitora.v1.NamespaceUsage
 	(*WatchRequest)(nil),          // 35: cognitora.v1.WatchRequest
 	(*WatchResponse)(nil),         // 36: cognitora.v1.WatchResponse
-	(*Holder)(nil),                // 37: cognitora.v1.Holder
-	(*Blocks)(nil),                // 38: cognitora.v1.Blocks
-	(*ReportRequest)(nil),         // 39: cognitora.v1.ReportRequest
-	(*ReportEvent)(nil),           // 40: cognitora.v1.ReportEvent
-	(*ReportResponse)(nil),        // 41: cognitora.v1.ReportResponse
-	(*PeersRequest)(nil),          // 42: cognitora.v1.PeersRequest
-	(*PeersResponse)(nil),         // 43: cognitora.v1.PeersResponse
-	(*PeerPath)(nil),              // 44: cognitora.v1.PeerPath
-	(*LaneUse)(nil),               // 45: cognitora.v1.LaneUse
-	(*RdmaDevice)(nil),            // 46: cognitora.v1.RdmaDevice
-	(*ReleaseDeviceRequest)(nil),  // 47: cognitora.v1.ReleaseDeviceRequest
-	(*ReleaseDeviceResponse)(nil), // 48: cognitora.v1.ReleaseDeviceResponse
-	nil,                           // 49: cognitora.v1.StatsResponse.ValuesEntry
+	(*Readers)(nil),               // 37: cognitora.v1.Readers
+	(*Reader)(nil),                // 38: cognitora.v1.Reader
+	(*Holder)(nil),                // 39: cognitora.v1.Holder
+	(*Blocks)(nil),                // 40: cognitora.v1.Blocks
+	(*ReportRequest)(nil),         // 41: cognitora.v1.ReportRequest
+	(*ReportEvent)(nil),           // 42: cognitora.v1.ReportEvent
+	(*ReportResponse)(nil),        // 43: cognitora.v1.ReportResponse
+	(*PeersRequest)(nil),          // 44: cognitora.v1.PeersRequest
+	(*PeersResponse)(nil),         // 45: cognitora.v1.PeersResponse
+	(*PeerPath)(nil),              // 46: cognitora.v1.PeerPath
+	(*LaneUse)(nil),               // 47: cognitora.v1.LaneUse
+	(*RdmaDevice)(nil),            // 48: cognitora.v1.RdmaDevice
+	(*ReleaseDeviceRequest)(nil),  // 49: cognitora.v1.ReleaseDeviceRequest
+	(*ReleaseDeviceResponse)(nil), // 50: cognitora.v1.ReleaseDeviceResponse
+	nil,                           // 51: cognitora.v1.StatsResponse.ValuesEntry
 }
 var file_cognitora_v1_kv_proto_depIdxs = []int32{
 	11, // 0: cognitora.v1.GetResponse.header:type_name -> cognitora.v1.BlockHeader
@@ -3650,57 +3775,60 @@ var file_cognitora_v1_kv_proto_depIdxs = []int32{
 	27, // 3: cognitora.v1.PurgeResponse.hosts:type_name -> cognitora.v1.PurgedHost
 	30, // 4: cognitora.v1.ListResponse.blocks:type_name -> cognitora.v1.ListedBlock
 	34, // 5: cognitora.v1.StatsResponse.namespaces:type_name -> cognitora.v1.NamespaceUsage
-	49, // 6: cognitora.v1.StatsResponse.values:type_name -> cognitora.v1.StatsResponse.ValuesEntry
+	51, // 6: cognitora.v1.StatsResponse.values:type_name -> cognitora.v1.StatsResponse.ValuesEntry
 	33, // 7: cognitora.v1.StatsResponse.engines:type_name -> cognitora.v1.EngineUsage
-	2,  // 8: cognitora.v1.WatchResponse.part:type_name -> cognitora.v1.WatchResponse.Part
-	37, // 9: cognitora.v1.WatchResponse.holders:type_name -> cognitora.v1.Holder
-	38, // 10: cognitora.v1.WatchResponse.blocks:type_name -> cognitora.v1.Blocks
-	40, // 11: cognitora.v1.ReportRequest.events:type_name -> cognitora.v1.ReportEvent
-	3,  // 12: cognitora.v1.ReportEvent.kind:type_name -> cognitora.v1.ReportEvent.Kind
-	0,  // 13: cognitora.v1.ReportEvent.medium:type_name -> cognitora.v1.Tier
-	44, // 14: cognitora.v1.PeersResponse.peers:type_name -> cognitora.v1.PeerPath
-	46, // 15: cognitora.v1.PeersResponse.devices:type_name -> cognitora.v1.RdmaDevice
-	45, // 16: cognitora.v1.PeerPath.lanes:type_name -> cognitora.v1.LaneUse
-	4,  // 17: cognitora.v1.RdmaDevice.state:type_name -> cognitora.v1.RdmaDevice.State
-	5,  // 18: cognitora.v1.Kv.Lookup:input_type -> cognitora.v1.LookupRequest
-	7,  // 19: cognitora.v1.Kv.BatchLookup:input_type -> cognitora.v1.BatchLookupRequest
-	9,  // 20: cognitora.v1.Kv.Get:input_type -> cognitora.v1.GetRequest
-	12, // 21: cognitora.v1.Kv.Put:input_type -> cognitora.v1.PutRequest
-	15, // 22: cognitora.v1.Kv.Promote:input_type -> cognitora.v1.PromoteRequest
-	16, // 23: cognitora.v1.Kv.Push:input_type -> cognitora.v1.PushRequest
-	17, // 24: cognitora.v1.Kv.Pull:input_type -> cognitora.v1.PullRequest
-	19, // 25: cognitora.v1.Kv.Pin:input_type -> cognitora.v1.PinRequest
-	21, // 26: cognitora.v1.Kv.Unpin:input_type -> cognitora.v1.UnpinRequest
-	23, // 27: cognitora.v1.Kv.Delete:input_type -> cognitora.v1.DeleteRequest
-	25, // 28: cognitora.v1.Kv.Purge:input_type -> cognitora.v1.PurgeRequest
-	28, // 29: cognitora.v1.Kv.List:input_type -> cognitora.v1.ListRequest
-	31, // 30: cognitora.v1.Kv.Stats:input_type -> cognitora.v1.StatsRequest
-	35, // 31: cognitora.v1.Kv.Watch:input_type -> cognitora.v1.WatchRequest
-	39, // 32: cognitora.v1.Kv.Report:input_type -> cognitora.v1.ReportRequest
-	42, // 33: cognitora.v1.Kv.Peers:input_type -> cognitora.v1.PeersRequest
-	47, // 34: cognitora.v1.Kv.ReleaseDevice:input_type -> cognitora.v1.ReleaseDeviceRequest
-	6,  // 35: cognitora.v1.Kv.Lookup:output_type -> cognitora.v1.LookupResponse
-	8,  // 36: cognitora.v1.Kv.BatchLookup:output_type -> cognitora.v1.BatchLookupResponse
-	10, // 37: cognitora.v1.Kv.Get:output_type -> cognitora.v1.GetResponse
-	14, // 38: cognitora.v1.Kv.Put:output_type -> cognitora.v1.PutResponse
-	18, // 39: cognitora.v1.Kv.Promote:output_type -> cognitora.v1.TransferResponse
-	18, // 40: cognitora.v1.Kv.Push:output_type -> cognitora.v1.TransferResponse
-	18, // 41: cognitora.v1.Kv.Pull:output_type -> cognitora.v1.TransferResponse
-	20, // 42: cognitora.v1.Kv.Pin:output_type -> cognitora.v1.PinResponse
-	22, // 43: cognitora.v1.Kv.Unpin:output_type -> cognitora.v1.UnpinResponse
-	24, // 44: cognitora.v1.Kv.Delete:output_type -> cognitora.v1.DeleteResponse
-	26, // 45: cognitora.v1.Kv.Purge:output_type -> cognitora.v1.PurgeResponse
-	29, // 46: cognitora.v1.Kv.List:output_type -> cognitora.v1.ListResponse
-	32, // 47: cognitora.v1.Kv.Stats:output_type -> cognitora.v1.StatsResponse
-	36, // 48: cognitora.v1.Kv.Watch:output_type -> cognitora.v1.WatchResponse
-	41, // 49: cognitora.v1.Kv.Report:output_type -> cognitora.v1.ReportResponse
-	43, // 50: cognitora.v1.Kv.Peers:output_type -> cognitora.v1.PeersResponse
-	48, // 51: cognitora.v1.Kv.ReleaseDevice:output_type -> cognitora.v1.ReleaseDeviceResponse
-	35, // [35:52] is the sub-list for method output_type
-	18, // [18:35] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	38, // 8: cognitora.v1.StatsResponse.readers:type_name -> cognitora.v1.Reader
+	2,  // 9: cognitora.v1.WatchResponse.part:type_name -> cognitora.v1.WatchResponse.Part
+	39, // 10: cognitora.v1.WatchResponse.holders:type_name -> cognitora.v1.Holder
+	40, // 11: cognitora.v1.WatchResponse.blocks:type_name -> cognitora.v1.Blocks
+	37, // 12: cognitora.v1.WatchResponse.readers:type_name -> cognitora.v1.Readers
+	38, // 13: cognitora.v1.Readers.nodes:type_name -> cognitora.v1.Reader
+	42, // 14: cognitora.v1.ReportRequest.events:type_name -> cognitora.v1.ReportEvent
+	3,  // 15: cognitora.v1.ReportEvent.kind:type_name -> cognitora.v1.ReportEvent.Kind
+	0,  // 16: cognitora.v1.ReportEvent.medium:type_name -> cognitora.v1.Tier
+	46, // 17: cognitora.v1.PeersResponse.peers:type_name -> cognitora.v1.PeerPath
+	48, // 18: cognitora.v1.PeersResponse.devices:type_name -> cognitora.v1.RdmaDevice
+	47, // 19: cognitora.v1.PeerPath.lanes:type_name -> cognitora.v1.LaneUse
+	4,  // 20: cognitora.v1.RdmaDevice.state:type_name -> cognitora.v1.RdmaDevice.State
+	5,  // 21: cognitora.v1.Kv.Lookup:input_type -> cognitora.v1.LookupRequest
+	7,  // 22: cognitora.v1.Kv.BatchLookup:input_type -> cognitora.v1.BatchLookupRequest
+	9,  // 23: cognitora.v1.Kv.Get:input_type -> cognitora.v1.GetRequest
+	12, // 24: cognitora.v1.Kv.Put:input_type -> cognitora.v1.PutRequest
+	15, // 25: cognitora.v1.Kv.Promote:input_type -> cognitora.v1.PromoteRequest
+	16, // 26: cognitora.v1.Kv.Push:input_type -> cognitora.v1.PushRequest
+	17, // 27: cognitora.v1.Kv.Pull:input_type -> cognitora.v1.PullRequest
+	19, // 28: cognitora.v1.Kv.Pin:input_type -> cognitora.v1.PinRequest
+	21, // 29: cognitora.v1.Kv.Unpin:input_type -> cognitora.v1.UnpinRequest
+	23, // 30: cognitora.v1.Kv.Delete:input_type -> cognitora.v1.DeleteRequest
+	25, // 31: cognitora.v1.Kv.Purge:input_type -> cognitora.v1.PurgeRequest
+	28, // 32: cognitora.v1.Kv.List:input_type -> cognitora.v1.ListRequest
+	31, // 33: cognitora.v1.Kv.Stats:input_type -> cognitora.v1.StatsRequest
+	35, // 34: cognitora.v1.Kv.Watch:input_type -> cognitora.v1.WatchRequest
+	41, // 35: cognitora.v1.Kv.Report:input_type -> cognitora.v1.ReportRequest
+	44, // 36: cognitora.v1.Kv.Peers:input_type -> cognitora.v1.PeersRequest
+	49, // 37: cognitora.v1.Kv.ReleaseDevice:input_type -> cognitora.v1.ReleaseDeviceRequest
+	6,  // 38: cognitora.v1.Kv.Lookup:output_type -> cognitora.v1.LookupResponse
+	8,  // 39: cognitora.v1.Kv.BatchLookup:output_type -> cognitora.v1.BatchLookupResponse
+	10, // 40: cognitora.v1.Kv.Get:output_type -> cognitora.v1.GetResponse
+	14, // 41: cognitora.v1.Kv.Put:output_type -> cognitora.v1.PutResponse
+	18, // 42: cognitora.v1.Kv.Promote:output_type -> cognitora.v1.TransferResponse
+	18, // 43: cognitora.v1.Kv.Push:output_type -> cognitora.v1.TransferResponse
+	18, // 44: cognitora.v1.Kv.Pull:output_type -> cognitora.v1.TransferResponse
+	20, // 45: cognitora.v1.Kv.Pin:output_type -> cognitora.v1.PinResponse
+	22, // 46: cognitora.v1.Kv.Unpin:output_type -> cognitora.v1.UnpinResponse
+	24, // 47: cognitora.v1.Kv.Delete:output_type -> cognitora.v1.DeleteResponse
+	26, // 48: cognitora.v1.Kv.Purge:output_type -> cognitora.v1.PurgeResponse
+	29, // 49: cognitora.v1.Kv.List:output_type -> cognitora.v1.ListResponse
+	32, // 50: cognitora.v1.Kv.Stats:output_type -> cognitora.v1.StatsResponse
+	36, // 51: cognitora.v1.Kv.Watch:output_type -> cognitora.v1.WatchResponse
+	43, // 52: cognitora.v1.Kv.Report:output_type -> cognitora.v1.ReportResponse
+	45, // 53: cognitora.v1.Kv.Peers:output_type -> cognitora.v1.PeersResponse
+	50, // 54: cognitora.v1.Kv.ReleaseDevice:output_type -> cognitora.v1.ReleaseDeviceResponse
+	38, // [38:55] is the sub-list for method output_type
+	21, // [21:38] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_cognitora_v1_kv_proto_init() }
@@ -3714,7 +3842,7 @@ func file_cognitora_v1_kv_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cognitora_v1_kv_proto_rawDesc), len(file_cognitora_v1_kv_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   45,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
