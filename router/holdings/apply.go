@@ -30,6 +30,11 @@ func (c *cache) apply(w *cognitorav1.WatchResponse) error {
 	default:
 		return nil // a part of a later version; the known parts hold the same content
 	}
+	if w.Readers != nil {
+		if err := c.hear(w.Readers.Nodes); err != nil {
+			return err
+		}
+	}
 	if err := c.holders(w); err != nil {
 		return err
 	}
@@ -47,6 +52,7 @@ func (c *cache) apply(w *cognitorav1.WatchResponse) error {
 func (c *cache) reset(w *cognitorav1.WatchResponse) {
 	c.until.Store(0)
 	c.epoch, c.last, c.synced, c.trusted = w.Epoch, w.Last, false, false
+	c.readers = nil
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()
 	c.empty()

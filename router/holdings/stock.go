@@ -5,6 +5,8 @@ import (
 	"time"
 	"unique"
 
+	"github.com/cognitora/dataplane/kv/block"
+	cognitorav1 "github.com/cognitora/dataplane/proto/cognitora/v1"
 	"github.com/cognitora/dataplane/router/residency"
 )
 
@@ -13,6 +15,12 @@ import (
 const (
 	maxConfigurations = 16
 	maxFurther        = 512
+)
+
+// These constants bound what the engines of one host say they read: nodes, and names of each.
+const (
+	maxReaders = 256
+	maxReads   = 256
 )
 
 // idleAfter is how long a configuration without changes keeps its place when all are taken.
@@ -43,6 +51,29 @@ func reads(list []name, n name) bool { return list == nil || slices.Contains(lis
 type held struct {
 	configuration
 	told time.Time // of the last message with a change
+}
+
+// hear records which configurations the nodes' engines read.
+func (c *cache) hear(nodes []*cognitorav1.Reader) error {
+	if len(nodes) > maxReaders {
+		return errStream
+	}
+	c.readers = make(map[string][]name, len(nodes))
+	for _, r := range nodes {
+		if len(r.Namespaces) > maxReads {
+			return errStream
+		}
+		list := make([]name, 0, len(r.Namespaces)) // not nil: what is not in it cannot be read
+		for _, text := range r.Namespaces {
+			if len(text) > block.MaxNamespace {
+				return errStream
+			}
+			list = append(list, nameOf(text))
+		}
+		c.readers[r.Node] = list
+	}
+	c.restock()
+	return nil
 }
 
 // find returns the configuration of a namespace of the daemon's blocks. find gives a new one a

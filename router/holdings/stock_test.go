@@ -3,9 +3,11 @@ package holdings
 import (
 	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/cognitora/dataplane/kv/block"
+	cognitorav1 "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
 // others are namespaces of engines that cannot read the blocks of namespace. Each differs in one
@@ -135,5 +137,107 @@ func TestDisplaced(t *testing.T) {
 	m.further = maxFurther
 	if c.find("first", true) == nil || c.find("second", true) != nil {
 		t.Error("a first one has no place, or a second one has")
+	}
+}
+
+// reads says that a node's engine reads namespaces, in place of those before.
+func (d *daemon) reads(node string, before, now []block.Namespace) {
+	d.t.Helper()
+	for _, n := range before {
+		d.residency.EndRead(node, n.String(), false)
+	}
+	for _, n := range now {
+		if err := d.residency.Read(node, n.String()); err != nil {
+			d.t.Fatal(err)
+		}
+	}
+}
+
+// TestReaders has the blocks of a prompt in several configurations. A node counts those that its
+// engine can read, and all of them as long as the engine has not said what it reads.
+func TestReaders(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kv.sock")
+	d := startDaemon(t, path)
+	m := follow(t, static(path))
+	chain, digests := prompt(40)
+	d.put(digests, 0, 20)
+	n := others()
+	d.putIn(n["revision"], digests, 0, 30)
+	d.putIn(n["dtype"], digests, 0, 35)
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 35, 35})
+
+	first := []block.Namespace{namespace, n["adapter"]}
+	d.reads("node", nil, first)
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 20, 20})
+	d.putIn(n["adapter"], digests, 0, 25)
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 25, 25})
+	d.reads("elsewhere", nil, []block.Namespace{n["dtype"]})
+	until(t, "the other node is known", func() bool { return m.Stats().Readers == 2 })
+	ask := func(q *Query) {
+		q.Begin(m, "m")
+		for _, node := range []string{"node", "node/1", "nodes", "elsewhere", "unknown"} {
+			q.Node(node, "host:7072")
+		}
+		m.Match(chain, q)
+	}
+	var q Query
+	ask(&q)
+	for i, want := range []int32{25, 25, 35, 35, 35} {
+		if q.Reach[i].Host != want || q.Reach[i].Disk != want {
+			t.Errorf("node %d: %+v, want %d", i, q.Reach[i], want)
+		}
+	}
+	if allocations := testing.AllocsPerRun(100, func() { ask(&q) }); allocations != 0 {
+		t.Errorf("%v allocations", allocations)
+	}
+
+	for what, other := range n { // the engine starts anew
+		d.reads("node", first, []block.Namespace{other})
+		first = []block.Namespace{other}
+		want := map[string]int32{"revision": 30, "dtype": 35, "adapter": 25}[what]
+		eventually(t, m, chain, "host:7072", Reach{Unknown, want, want})
+	}
+	d.reads("node", first, nil)
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 35, 35})
+
+	d.reads("node", nil, []block.Namespace{namespace})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 20, 20})
+	d.stop()
+	eventually(t, m, chain, "host:7072", Reach{Device: Unknown})
+	d = startDaemon(t, path)
+	d.putIn(n["dtype"], digests, 0, 5)
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 5, 5}) // the new daemon has not been told
+	if s := m.Stats(); s.Readers != 0 || s.Held != 1 {
+		t.Errorf("%+v", s)
+	}
+	d.stop()
+}
+
+// TestReadersAreBounded checks that a daemon cannot tell of more readers than it may.
+func TestReadersAreBounded(t *testing.T) {
+	c := newCache(New(Options{}), "c", nil, "")
+	for what, nodes := range map[string][]*cognitorav1.Reader{
+		"nodes": make([]*cognitorav1.Reader, maxReaders+1),
+		"names": {{Node: "a", Namespaces: make([]string, maxReads+1)}},
+		"text":  {{Node: "a", Namespaces: []string{strings.Repeat("x", block.MaxNamespace+1)}}},
+	} {
+		if err := c.hear(nodes); err != errStream {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// TestPromotesWhatIsRead checks which namespaces are searched for blocks to promote.
+func TestPromotesWhatIsRead(t *testing.T) {
+	var s spaces
+	n := others()
+	for _, of := range []block.Namespace{namespace, n["revision"], n["dtype"]} {
+		s.heard(of.String(), block.LayerAll)
+	}
+	if got := s.of("m", []name{nameOf(n["revision"].String())}); len(got) != 1 || got[0].Revision != "2" {
+		t.Errorf("%+v", got)
+	}
+	if got := s.of("m", []name{}); len(got) != 0 {
+		t.Errorf("%+v, and nothing is read", got)
 	}
 }
