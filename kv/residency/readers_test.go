@@ -41,7 +41,8 @@ func TestReaders(t *testing.T) {
 			}
 			late := x.Watch(WatchOptions{All: true})
 			defer late.Close()
-			if got := readersTold(t, late, nil); !reflect.DeepEqual(got, want) || !reflect.DeepEqual(x.Readers(), want) {
+			got := readersTold(t, late, nil)
+			if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(x.Readers(), want) {
 				t.Errorf("%s: a new watcher is told %v, want %v", what, got, want)
 			}
 		}
