@@ -22,17 +22,20 @@ type EventsConfig struct {
 	Replay    string `toml:"replay" flag:"kv-replay" help:"address where the engine repeats KV events that the agent missed (vLLM: replay_endpoint), tcp://HOST:PORT or ipc:///PATH; empty: a missed event makes the agent forget all blocks of the engine"`
 	Topic     string `toml:"topic" help:"beginning of the topic of the events to follow; empty: every topic"`
 	Model     string `toml:"model" help:"name of the engine's base model, which is part of its blocks' digests; empty: the only model that the engine lists, LoRA adapters aside"`
-	MaxBlocks int    `toml:"max_blocks" default:"1048576" help:"most blocks of the engine that the agent remembers, about 150 bytes each; the agent counts further blocks and leaves them out"`
+	MaxBlocks int    `toml:"max_blocks" default:"1048576" help:"most blocks of the engine that the agent remembers, about 150 bytes each, and with lmcache 130 more; the agent counts further blocks and leaves them out"`
 	Report    string `toml:"report" flag:"kv-report" help:"gRPC socket of this host's cgn-kvcached (its kvcached.sock), which then tells routers about the engine's blocks; empty: the agent tells routers itself, at listen"`
 	Listen    string `toml:"listen" flag:"kv-listen" help:"address where the agent tells routers about the engine's blocks if report is empty: host:port, with the certificates of [tls], or unix:///PATH"`
 	Advertise string `toml:"advertise" help:"host:port under which routers reach listen; empty: made of listen, with the host's name in place of a wildcard"`
+
+	LMCache LMCacheConfig `toml:"lmcache" help:"LMCache of the engine, unchanged, whose chunks count in routing."`
 }
 
 func (u *unit) validateEvents(p *problems) {
 	e := &u.Events
 	if e.Endpoint == "" {
 		for _, f := range []struct{ field, value string }{{"replay", e.Replay}, {"topic", e.Topic}, {"model", e.Model},
-			{"report", e.Report}, {"listen", e.Listen}, {"advertise", e.Advertise}} {
+			{"report", e.Report}, {"listen", e.Listen}, {"advertise", e.Advertise},
+			{"lmcache.remote_url", e.LMCache.RemoteURL}} {
 			if f.value != "" {
 				p.add(u.name("kv_events."+f.field), "is for %s, which is empty: set that, or leave this out",
 					u.mention("kv_events.endpoint", "--kv-events"))
@@ -60,6 +63,7 @@ func (u *unit) validateEvents(p *problems) {
 		p.add(u.name("kv_events.max_blocks"), "%d is not in 1..%d", e.MaxBlocks, 1<<26)
 	}
 	u.validateEventsWay(p)
+	u.validateLMCache(p)
 }
 
 // validateEventsWay checks the settings by which routers learn the engine's cached blocks.
@@ -128,6 +132,15 @@ func (n *node) prepareEvents() (err error) {
 			return err
 		}
 		o.Sink = e.daemon
+		var why string
+		if o.Chunks, why, err = u.lmcache(); err != nil {
+			return err
+		}
+		if o.Chunks != nil {
+			o.Chunks.Sink = e.daemon
+		} else if why != "" {
+			n.log.Warn("what LMCache stores does not count in routing", "why", why)
+		}
 	} else {
 		if e.listener, err = listen.OpenFor(u.name("kv_events.listen"), u.flag("--kv-listen"), c.Listen); err != nil {
 			return err
@@ -267,6 +280,9 @@ const (
 	defEventsComplete
 	defEventsBlocks
 	defEventsPending
+	defChunks
+	defChunksRefused
+	defChunksLost
 	defEventsCounted // the first of the counters
 )
 
@@ -276,6 +292,9 @@ var eventDefs = func() []metric.Def {
 		defEventsComplete:  {Name: "cgn_agent_kv_events_complete", Labels: ofNode, Help: "1 if the engine's KV events were followed from an empty cache on; 0: blocks that it cached earlier do not count."},
 		defEventsBlocks:    {Name: "cgn_agent_kv_events_blocks", Labels: ofNode, Help: "Blocks that the engine has cached, as its KV events say."},
 		defEventsPending:   {Name: "cgn_agent_kv_events_pending", Labels: ofNode, Help: "Changes of the engine's blocks that are not reported to routers yet, in blocks of 16 tokens."},
+		defChunks:          {Name: "cgn_agent_lmcache_chunks_told_total", Kind: metric.Counter, Labels: ofNode, Help: "Chunks of the engine's LMCache of which the cache daemon was told which blocks they stand for; repeated ones count again."},
+		defChunksRefused:   {Name: "cgn_agent_lmcache_chunks_refused_total", Kind: metric.Counter, Labels: ofNode, Help: "Chunks of the engine's LMCache that the cache daemon did not take: it was away, or they contradict what it knows (cgn-ctl kv stats)."},
+		defChunksLost:      {Name: "cgn_agent_lmcache_chunks_lost_total", Kind: metric.Counter, Labels: ofNode, Help: "Chunks of the engine's LMCache that were not told because the engine had dropped a block of them, or because too many waited."},
 	}
 	for _, c := range events.Counters {
 		defs = append(defs, metric.Def{Name: "cgn_agent_kv_events_" + c.Name + "_total", Kind: metric.Counter,
@@ -296,7 +315,7 @@ func (n *node) emitEvents(emit emit) {
 		s.Add(&other)
 	}
 	emitAll(emit, defEventsFollowing, []float64{metric.Bool(s.Following), metric.Bool(s.Complete), float64(s.Blocks),
-		float64(s.Pending)}, n.id())
+		float64(s.Pending), float64(s.Chunks), float64(s.ChunksRefused), float64(s.ChunksLost)}, n.id())
 	for i, count := range s.Counts() {
 		emit(defEventsCounted+i, float64(count), n.id())
 	}

@@ -13,7 +13,8 @@ import (
 // prepareGRPC serves cognitora.v1.Kv on the Unix socket, and on TCP if grpc.listen is set.
 func (d *Daemon) prepareGRPC() error {
 	srv, err := rpc.New(rpc.Options{
-		Store: local{d.blocks("grpc")}, Purge: d.purge(), Residency: d.index, Fleet: d.mover(), Lanes: lanes{d},
+		Store: local{d.blocks("grpc")}, Purge: d.purge(), Residency: d.index, Chunks: d.chunks,
+		Fleet: d.mover(), Lanes: lanes{d},
 		Parts: d.partStats,
 		Drain: max(d.config.Daemon.DrainTimeout.Std(), 1), Logger: d.log,
 	})
@@ -64,7 +65,7 @@ func (d *Daemon) addGRPC(srv *rpc.Server, name, where string, l net.Listener, id
 // partStats returns the counters of the other servers, for cgn-ctl kv stats.
 func (d *Daemon) partStats() map[string]any {
 	m := d.metrics
-	parts := map[string]any{}
+	parts := map[string]any{"lmcache": d.chunks.Stats()}
 	if m.lease != nil {
 		parts["lease"] = m.lease.Stats()
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/kv/residency"
+	"github.com/cognitora/dataplane/kvcached/chunks"
 	"github.com/cognitora/dataplane/kvcached/fleet"
 	"github.com/cognitora/dataplane/kvcached/purge"
 	"github.com/cognitora/dataplane/kvcached/store"
@@ -44,6 +45,7 @@ type Daemon struct {
 	ledger    *purge.Ledger
 	purges    *purges                    // the fleet's list of purges; nil if there is no fleet
 	index     *residency.Index           // tiers of each block of this host
+	chunks    *chunks.Table              // LMCache's chunks of this host
 	view      atomic.Pointer[fleet.View] // blocks of all hosts; nil: there is no fleet
 	pool      *transport.Pool            // connections to other caches; nil if there is no fleet
 	rails     *transport.Rails           // RDMA devices; nil: rdma.devices is empty
@@ -285,6 +287,10 @@ func (d *Daemon) start() *running {
 	})
 	r.group.Go("tasks", func(context.Context) error {
 		d.runTasks(tasksLife)
+		return nil
+	})
+	r.group.Go("chunks", func(context.Context) error {
+		d.chunks.Keep(tasksLife, d.annotate)
 		return nil
 	})
 	if d.recorder != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/cognitora/dataplane/internal/metric"
 	"github.com/cognitora/dataplane/kv/accesses"
 	"github.com/cognitora/dataplane/kv/residency"
+	"github.com/cognitora/dataplane/kvcached/chunks"
 	"github.com/cognitora/dataplane/kvcached/fleet"
 	"github.com/cognitora/dataplane/kvcached/lease"
 	"github.com/cognitora/dataplane/kvcached/resp"
@@ -23,16 +24,17 @@ type instruments struct {
 	latency   latencies
 	reclaimed prometheus.Counter
 
-	store *store.Store
-	index *residency.Index
-	rpc   *rpc.Server
-	lease *lease.Server
-	resp  *resp.Server // nil: the part is not served; the same for the fields below
-	s3    *s3.Server
-	peers *transport.Server
-	fleet *fleet.View
-	pool  *transport.Pool
-	trace *accesses.Recorder
+	store  *store.Store
+	index  *residency.Index
+	chunks *chunks.Table
+	rpc    *rpc.Server
+	lease  *lease.Server
+	resp   *resp.Server // nil: the part is not served; the same for the fields below
+	s3     *s3.Server
+	peers  *transport.Server
+	fleet  *fleet.View
+	pool   *transport.Pool
+	trace  *accesses.Recorder
 
 	rails *transport.Rails // RDMA cards; nil: rdma.devices is empty
 }

@@ -5,6 +5,7 @@ import (
 	"github.com/cognitora/dataplane/internal/metric"
 	"github.com/cognitora/dataplane/kv/accesses"
 	"github.com/cognitora/dataplane/kv/residency"
+	"github.com/cognitora/dataplane/kvcached/chunks"
 	"github.com/cognitora/dataplane/kvcached/lease"
 	"github.com/cognitora/dataplane/kvcached/resp"
 	"github.com/cognitora/dataplane/kvcached/rpc"
@@ -237,6 +238,7 @@ func (in *instruments) define(state func(emit func(def int, value float64, label
 	in.defineRDMA()
 	in.defineGranted()
 	export(in, residencyRows, snapshotOf(in.index, (*residency.Index).Stats))
+	export(in, chunkRows, snapshotOf(in.chunks, (*chunks.Table).Stats))
 	export(in, traceRows, snapshotOf(in.trace, (*accesses.Recorder).Stats))
 }
 
@@ -250,7 +252,7 @@ func onlyWith(s *store.Store) func() store.Stats {
 
 // watch connects the metrics with the daemon's parts.
 func (in *instruments) watch(d *Daemon) {
-	in.store, in.index, in.fleet, in.pool = d.store, d.index, d.view.Load(), d.pool
+	in.store, in.index, in.chunks, in.fleet, in.pool = d.store, d.index, d.chunks, d.view.Load(), d.pool
 	in.rails = d.rails
 	if d.recorder != nil {
 		in.trace = d.recorder.Recorder

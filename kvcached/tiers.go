@@ -14,6 +14,7 @@ import (
 
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/residency"
+	"github.com/cognitora/dataplane/kvcached/chunks"
 	"github.com/cognitora/dataplane/kvcached/purge"
 	"github.com/cognitora/dataplane/kvcached/ram"
 	"github.com/cognitora/dataplane/kvcached/ssd"
@@ -32,6 +33,7 @@ type ssdStatus struct {
 
 func (d *Daemon) openStore() (err error) {
 	d.index = residency.New(residency.Options{})
+	d.chunks = chunks.New(chunks.Options{Index: d.index})
 	o := store.Options{RAM: int64(d.config.Daemon.RAM), Huge: true, Quota: d.config.ramQuota, Changed: d.changed,
 		Deleting: d.deleting, Written: d.written, Logger: d.log, Hidden: d.config.inFleet()}
 	if o.SSD, err = d.config.disk(); err != nil {
@@ -107,11 +109,23 @@ func (d *Daemon) changed(c store.Change) {
 	if c.Tier == store.SSD {
 		tier = residency.Disk
 	}
+	if !c.Present || block.OfKeys(c.Namespace) {
+		d.chunks.Apply(&chunks.Change{Addr: c.Addr, Namespace: c.Namespace, Key: c.Key, Attr: c.Attr, Tier: tier,
+			Present: c.Present})
+	}
 	d.index.Apply(&residency.Change{Addr: c.Addr, Namespace: c.Namespace, Parent: c.Parent, Tier: tier,
 		Names: block.ParseNames(c.Attr), Present: c.Present})
 	if v := d.view.Load(); v != nil {
 		v.Changed(c)
 	}
+}
+
+// annotate keeps what is told of an LMCache chunk with one of its parts.
+func (d *Daemon) annotate(ctx context.Context, a block.Addr, more func(attr []byte) []byte) error {
+	if err := d.store.Annotate(ctx, a, more); !errors.Is(err, store.ErrMiss) {
+		return err
+	}
+	return nil
 }
 
 // written reports a client's write to the fleet.

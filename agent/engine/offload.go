@@ -277,6 +277,15 @@ func (c *Config) NeedsStateDir() bool {
 
 func (c *Config) usesLMCache() bool { return strings.Contains(c.KVOffload, OffloadLMCache) }
 
+// LMCacheURL returns the remote_url of the LMCache whose configuration the agent writes; empty:
+// there is none.
+func (c *Config) LMCacheURL() string {
+	if !c.NeedsStateDir() {
+		return ""
+	}
+	return c.Offload.RemoteURL
+}
+
 // writeLMCacheFile writes LMCache's configuration. Blocks of 256 tokens are LMCache's own default.
 // With sha256_cbor and sameHashes the name of a block follows from its token ids.
 func (c *Config) writeLMCacheFile(stateDir string) error {

@@ -151,6 +151,24 @@ func TestKVStatsTellsOfASmallFilesystem(t *testing.T) {
 	}
 }
 
+// TestKVStatsTellsOfLMCache: the output has the chunks that count and the reasons against others,
+// once there are any.
+func TestKVStatsTellsOfLMCache(t *testing.T) {
+	for parts, want := range map[int64]string{0: "", 6: "LMCache chunks: 1 count in routing; not told 2, incomplete 0, " +
+		"disputed 0; stored keys of an unknown form 0, with tags 3, beyond the table 0"} {
+		var out strings.Builder
+		s := statsReport{Values: map[string]int64{"lmcache_parts": parts, "lmcache_counted": 1, "lmcache_untold": 2,
+			"lmcache_tags": parts / 2}}
+		a := &cli.App{Out: &out, Output: "table"}
+		if err := a.Show(nil, func(t *cli.Table) { s.write(t, false) }); err != nil {
+			t.Fatal(err)
+		}
+		if got := out.String(); strings.Contains(got, "LMCache") != (parts > 0) || !strings.Contains(got, want) {
+			t.Errorf("%d parts: %s", parts, got)
+		}
+	}
+}
+
 // valueNames returns the counters that kv stats requests, from its source.
 func valueNames(t *testing.T) (names []string) {
 	source, err := os.ReadFile("stats.go")

@@ -32,6 +32,7 @@ type knowledge struct {
 	blocks  int
 	emptied bool // the engine has reported an empty cache
 	table   *engineBlocks
+	chunks  *chunker          // nil: no chunks are named
 	labels  map[string]uint16 // numbers of adapters
 	names   []string
 	scratch []block.Digest // digests of the event that is being applied
@@ -47,6 +48,7 @@ func newKnowledge(model string, most int, counts *counters, out *outbox) *knowle
 func (k *knowledge) forget() {
 	k.group, k.other, k.rank, k.blocks, k.table = -1, [maxGroups]bool{}, -1, 0, newEngineBlocks()
 	k.labels, k.names = map[string]uint16{}, []string{""}
+	k.chunks.forget()
 }
 
 // apply applies a batch. An error means that the batch is unreadable, so the engine's state is
@@ -129,6 +131,7 @@ func tierOf(medium []byte) (tier residency.Tiers, index int, ok bool) {
 // clear removes all blocks.
 func (k *knowledge) clear() {
 	k.table, k.blocks, k.emptied = newEngineBlocks(), 0, true
+	k.chunks.forget()
 	k.out.cleared()
 }
 
@@ -155,6 +158,7 @@ func (k *knowledge) removed(e *event) {
 		k.table.disown(slot, index, func(digests []block.Digest) { k.out.removed(tier, digests) })
 		if b.tiers == 0 {
 			k.table.remove(h, slot)
+			k.chunks.remove(slot)
 			k.blocks--
 		}
 	}
@@ -187,7 +191,7 @@ func (k *knowledge) stored(e *event) {
 		k.counts.orphans.Add(uint64(usable))
 		return
 	}
-	k.chain(e, from, e.hashes[:usable], tier, index)
+	k.chain(e, from, e.hashes[:usable], tier, index, len(salt) == 0)
 }
 
 // from returns the place where the chain of an event begins.
@@ -202,8 +206,10 @@ func (k *knowledge) from(e *event, salt []byte) (tail, bool) {
 	return k.table.end(slot), true
 }
 
-// chain computes the digests of a run of blocks and adds the blocks to a tier.
-func (k *knowledge) chain(e *event, at tail, hashes []hash, tier residency.Tiers, index int) {
+// chain computes the digests of a run of blocks and adds the blocks to a tier. unsalted says that
+// the run has no cache salt of its own.
+func (k *knowledge) chain(e *event, at tail, hashes []hash, tier residency.Tiers, index int, unsalted bool) {
+	parent, plain := k.table.slots[e.parent], unsalted && len(e.adapter()) == 0
 	label, first, root := k.label(e.adapter()), at.last, at.root
 	k.scratch = k.scratch[:0]
 	if e.blockSize != block.Tokens {
@@ -220,8 +226,11 @@ func (k *knowledge) chain(e *event, at tail, hashes []hash, tier residency.Tiers
 			k.scratch = append(k.scratch, k.table.digestsOf(slot)...)
 			at = k.table.end(slot)
 		} else {
-			slot, at = k.enter(h, at, e.tokens[i*e.blockSize:][:e.blockSize], label)
+			tokens, begins := e.tokens[i*e.blockSize:][:e.blockSize], i == 0 && !e.hasParent
+			slot, at = k.enter(h, at, tokens, label)
+			k.chunks.add(k.table, slot, parent, begins, plain, tokens)
 		}
+		parent = slot
 		news = k.hold(slot, tier, index) || news
 	}
 	if news && len(k.scratch) > 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kv/lmcache"
 	"github.com/cognitora/dataplane/kv/residency"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
@@ -20,10 +22,12 @@ import (
 // reportTime is the longest time of a report to a daemon.
 const reportTime = 5 * time.Second
 
-// Daemon is a Sink for the cgn-kvcached of this host. One goroutine at a time reports.
+// Daemon is a Sink and a ChunkSink for the cgn-kvcached of this host. Reports wait for each other.
 type Daemon struct {
-	conn    *grpc.ClientConn
-	client  pb.KvClient
+	conn   *grpc.ClientConn
+	client pb.KvClient
+
+	mu      sync.Mutex // held during a report
 	request pb.ReportRequest
 	events  []pb.ReportEvent
 }
@@ -56,6 +60,8 @@ var kinds = [...]pb.ReportEvent_Kind{
 func (d *Daemon) Report(r *residency.Report) error {
 	ctx, cancel := context.WithTimeout(context.Background(), reportTime)
 	defer cancel()
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	q := &d.request
 	q.Engine, q.Epoch, q.Number, q.Fresh, q.Gone, q.Events = r.Engine, r.Epoch, r.Number, r.Fresh, r.Gone, q.Events[:0]
 	if len(d.events) < len(r.Events) {
@@ -79,6 +85,22 @@ func (d *Daemon) Report(r *residency.Report) error {
 		return fmt.Errorf("%w: %v", residency.ErrStale, err)
 	}
 	return err
+}
+
+// TellChunks calls Kv.TellChunks. All chunks have the same number of blocks.
+func (d *Daemon) TellChunks(s *lmcache.Source, all []lmcache.Chunk) (taken int, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), reportTime)
+	defer cancel()
+	q := &pb.TellChunksRequest{Keys: s.Keys, Model: s.Model, Dtype: s.DType, World: s.World, Layers: s.Layers,
+		Halves: s.Halves, First: uint64(s.First), Served: s.Served, Revision: s.Revision}
+	for i := range all {
+		c := &all[i]
+		q.Blocks = uint32(len(c.Blocks) / block.NameBytes)
+		q.Names, q.Parents = append(q.Names, uint64(c.Name)), append(q.Parents, c.Parent[:]...)
+		q.Digests = append(q.Digests, c.Blocks...)
+	}
+	r, err := d.client.TellChunks(ctx, q)
+	return int(r.GetTaken()), err
 }
 
 // bytesOf returns consecutive digests as bytes, without a copy.

@@ -46,6 +46,8 @@ type Options struct {
 	// Adapter is called with the name of each LoRA adapter for which the engine stores blocks, as
 	// it does; nil: nobody wants to know. The name is valid during the call, which must not block.
 	Adapter func(name []byte)
+	// Chunks says how to name the chunks of the engine's LMCache; nil: nobody wants to know.
+	Chunks *Chunks
 	// Sink takes the reports. Required.
 	Sink   Sink
 	Logger *slog.Logger // nil: slog.Default
@@ -150,6 +152,7 @@ func (f *Follower) awaitModel(ctx context.Context) bool {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.known = newKnowledge(model, f.o.MaxBlocks, &f.counts, &f.out)
+			f.known.chunks = newChunker(f.o.Chunks, &f.counts)
 			f.namespace = namespaceOf(f.o.Namespace, model)
 			return true
 		}
@@ -162,7 +165,7 @@ func (f *Follower) awaitModel(ctx context.Context) bool {
 // namespaceOf returns the canonical text of the engine's namespace. Digests use the model's full
 // name; the text uses as much of the name as fits.
 func namespaceOf(n block.Namespace, model string) string {
-	n.Model = model[:min(len(model), 128)]
+	n.Model = labelOf(model)
 	n.Revision, n.DType, n.Layout = cmp.Or(n.Revision, "-"), cmp.Or(n.DType, "-"), cmp.Or(n.Layout, "-")
 	n.Tokens, n.TP, n.PP = block.Tokens, max(n.TP, 1), max(n.PP, 1)
 	if n.Check() != nil {
@@ -170,6 +173,9 @@ func namespaceOf(n block.Namespace, model string) string {
 	}
 	return n.String()
 }
+
+// labelOf returns as much of a model's name as fits into a namespace.
+func labelOf(model string) string { return model[:min(len(model), 128)] }
 
 // The reasons to give up an intact connection.
 var (

@@ -57,8 +57,12 @@ func (f *Follower) reportAll(ctx context.Context) {
 	life := time.NewTicker(signOfLife)
 	defer life.Stop()
 	alive := false
+	var tell telling
 	for wait := retryFirst; ctx.Err() == nil; {
 		if !f.fill(p, alive) {
+			if f.tellChunks(&tell) {
+				continue
+			}
 			select {
 			case <-ctx.Done():
 			case <-f.wake:
@@ -74,6 +78,7 @@ func (f *Follower) reportAll(ctx context.Context) {
 			wait = retryFirst
 			f.counts.reports.Add(1)
 			f.sent(p)
+			f.tellChunks(&tell)
 			continue
 		}
 		f.counts.refused.Add(1)
@@ -113,6 +118,7 @@ func (f *Follower) fill(p *parcel, alive bool) bool {
 	p.digests, p.turn = p.digests[:0], r.turn
 	if r.fresh {
 		r.slot, r.told = 1, true
+		f.known.chunks.repeat()
 		f.counts.snapshot.Add(1)
 	}
 	if r.slot > 0 {

@@ -11,6 +11,7 @@ type counters struct {
 	orphans, unnamed, overflow          atomic.Uint64
 	dropped, reports, refused, snapshot atomic.Uint64
 	paused                              atomic.Uint64
+	chunks, chunksRefused, chunksLost   atomic.Uint64
 }
 
 // Stats are the counts and the state of a Follower.
@@ -38,6 +39,10 @@ type Stats struct {
 	Reports   uint64 // reports that the sink took
 	Refused   uint64 // reports that the sink refused
 	Snapshots uint64 // reports that began a snapshot
+
+	Chunks        uint64 // LMCache chunks that the sink took
+	ChunksRefused uint64 // LMCache chunks that the sink did not take
+	ChunksLost    uint64 // LMCache chunks that were not named or not told: a block was unknown, or too many waited
 }
 
 // Stats returns the counts and the state as of now.
@@ -51,6 +56,7 @@ func (f *Follower) Stats() Stats {
 		Orphans: c.orphans.Load(), Unnamed: c.unnamed.Load(), Overflow: c.overflow.Load(), Dropped: c.dropped.Load(),
 		Reports: c.reports.Load(), Refused: c.refused.Load(), Snapshots: c.snapshot.Load(),
 		Paused: c.paused.Load(),
+		Chunks: c.chunks.Load(), ChunksRefused: c.chunksRefused.Load(), ChunksLost: c.chunksLost.Load(),
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -66,6 +72,8 @@ func (f *Follower) Stats() Stats {
 func (s *Stats) Add(o *Stats) {
 	s.Following, s.Complete = s.Following && o.Following, s.Complete && o.Complete
 	s.Blocks, s.Pending = s.Blocks+o.Blocks, s.Pending+o.Pending
+	s.Chunks, s.ChunksRefused, s.ChunksLost = s.Chunks+o.Chunks, s.ChunksRefused+o.ChunksRefused,
+		s.ChunksLost+o.ChunksLost
 	others := o.counts()
 	for i, count := range s.counts() {
 		*count += *others[i]

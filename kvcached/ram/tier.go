@@ -121,6 +121,20 @@ func (t *Tier) Attr(id ID) []byte {
 	return part(t.Memory(e.body), MetaAt(int(e.Length))+int(e.keyLen), int(e.attrLen))
 }
 
+// AppendAttr appends to the attribute of a block. AppendAttr returns false if the block's piece or
+// block.MaxAttr has no room. Slices that Attr has returned stay as they are.
+func (t *Tier) AppendAttr(id ID, more []byte) bool {
+	e := t.At(id)
+	had := int(e.attrLen)
+	memory, at := t.Memory(e.body), MetaAt(int(e.Length))+int(e.keyLen)+had
+	if had+len(more) > block.MaxAttr || at+len(more) > len(memory) {
+		return false
+	}
+	copy(memory[at:], more)
+	e.attrLen += uint16(len(more))
+	return true
+}
+
 func part(p []byte, at, n int) []byte {
 	if n == 0 {
 		return nil

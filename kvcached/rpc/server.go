@@ -24,6 +24,7 @@ import (
 	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kv/lmcache"
 	"github.com/cognitora/dataplane/kv/residency"
 	"github.com/cognitora/dataplane/kvcached/purge"
 	"github.com/cognitora/dataplane/kvcached/store"
@@ -79,6 +80,11 @@ type Fleet interface {
 	Pull(ctx context.Context, peer, namespace string, addrs []block.Addr, out []Outcome) error
 }
 
+// Chunks is told which blocks LMCache's chunks stand for; *chunks.Table is one.
+type Chunks interface {
+	Tell(s *lmcache.Source, all []lmcache.Chunk) (taken int, err error)
+}
+
 // Options of a Server.
 type Options struct {
 	// Store has the blocks. Required.
@@ -87,6 +93,8 @@ type Options struct {
 	Purge purge.Func
 	// Residency answers Watch and takes Report. Required.
 	Residency *residency.Index
+	// Chunks takes TellChunks. Nil: it is refused.
+	Chunks Chunks
 	// Fleet is asked for Promote, Push and Pull. Nil: Promote brings up this host's own blocks, the
 	// others are refused.
 	Fleet Fleet

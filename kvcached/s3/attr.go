@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kv/lmcache"
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
@@ -102,8 +103,10 @@ func (a attributes) encode() []byte {
 	return b
 }
 
-// decodeAttributes reads the attributes of a block. A block of another writer has none.
+// decodeAttributes reads the attributes of a block. A block of another writer has none. A note on
+// an LMCache chunk may follow them.
 func decodeAttributes(b []byte) attributes {
+	b, _, _ = lmcache.CutNote(b)
 	if len(b) < attrFixed || string(b[:len(attrMagic)]) != attrMagic {
 		return attributes{}
 	}

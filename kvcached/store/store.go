@@ -235,7 +235,7 @@ func (s *Store) changed(id ram.ID, present bool) {
 		Tier: RAM, Present: present,
 	}
 	if present {
-		c.Attr = s.tier.Attr(id)
+		c.Key, c.Attr = s.tier.Key(id), s.tier.Attr(id)
 	}
 	s.o.Changed(c)
 }

@@ -115,7 +115,7 @@ need "$GO" 'Go 1.26 or later'
 need cmp 'apt-get install diffutils'
 cache=$PWD/.cache/$1 venv=$PWD/.cache/$1/venv
 mkdir -p "$cache/runs"
-for b in cgn-router cgn-kvcached cgn-ctl; do
+for b in cgn-router cgn-kvcached cgn-agent cgn-ctl; do
 	[ -x "bin/$b" ] || CGO_ENABLED=0 $GO build -o "bin/$b" "./cmd/$b"
 done
 "$1"

@@ -31,6 +31,11 @@ func TestVLLMWarm(t *testing.T) {
 	if 2*with.computed > without.computed {
 		t.Error("more than half")
 	}
+	t.Logf("of %d later turns, the router believed %d to have more cached than the server loaded, %d less", with.later,
+		with.more, with.less)
+	if with.more+with.less > with.later/50 {
+		t.Error("more than 2 % are wrong")
+	}
 	differ := 0
 	for i := range with.said {
 		if with.said[i] != without.said[i] {
@@ -47,6 +52,25 @@ type talk struct {
 	said     []string
 	prompted int // tokens of the prompts after the restart
 	computed int // of these, tokens that the servers computed
+	later    int // turns after the first
+	// turns for which the router believed more or less to be cached than the server found, by over
+	// a block of the server
+	more, less int
+}
+
+// holds compares the router's belief about a later turn with what the server found.
+func (r *talk) holds(a *answer) {
+	n, ok := a.counts()
+	if !ok {
+		return
+	}
+	r.later++
+	switch off := a.believed()*float64(n.prompt) - float64(n.cached); {
+	case off > blockTokens:
+		r.more++
+	case off < -blockTokens:
+		r.less++
+	}
 }
 
 // talk sends conversations in turn, one request at a time, through a router to two servers, each
@@ -87,6 +111,9 @@ func (s setup) talk(t *testing.T, name string, caches []*cache) (r talk) {
 			}
 			a := c.turn(t, w, k, bytes)
 			r.said = append(r.said, a.text())
+			if k > 0 {
+				r.holds(a)
+			}
 			if n, ok := a.counts(); ok && k >= restartAt {
 				r.prompted += n.prompt
 			}

@@ -1,9 +1,11 @@
 package holdings
 
 import (
+	"strings"
 	"sync"
 
 	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kv/lmcache"
 )
 
 // maxSpaces bounds the remembered namespaces. A new one replaces the oldest.
@@ -24,7 +26,8 @@ type space struct {
 	block.Namespace
 }
 
-// heard records a namespace of rank 0.
+// heard records a namespace of rank 0. The objects of LMCache's chunks have keys and no digests, so
+// nobody can ask for them.
 func (s *spaces) heard(text string, layer uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -34,7 +37,7 @@ func (s *spaces) heard(text string, layer uint32) {
 		}
 	}
 	n, err := block.ParseNamespace(text)
-	if err != nil || n.Space != "" {
+	if err != nil || n.Space != "" || strings.HasPrefix(n.Layout, lmcache.Layout) {
 		return
 	}
 	if len(s.list) == maxSpaces {

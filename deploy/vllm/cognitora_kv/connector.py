@@ -96,7 +96,7 @@ class Settings:
             return Resp(self.resp, timeout)
 
     def reads(self):
-        """Returns what tells the daemon which blocks this engine can read; None: node is not set."""
+        """Returns what tells the daemon what this engine can read; None: node is not set."""
         if not self.node:
             return None
         return Reads(Lease(self.socket, TRANSFER), self.node, self.namespace("", 0, 0), logger.warning)

@@ -69,8 +69,8 @@ class Stream:
         return torch.cuda.stream(self.stream) if self.stream else contextlib.nullcontext()
 
     def wait(self, event=None):
-        """Lets the following copies wait for an event; without one it waits for all copies
-        itself.""" if self.stream and event:
+        """Lets the following copies wait for an event, or waits for all copies so far."""
+        if self.stream and event:
             self.stream.wait_event(event)
         elif self.stream:
             self.stream.synchronize()

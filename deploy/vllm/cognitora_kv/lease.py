@@ -136,9 +136,9 @@ class Lease:
         return known
 
     def read(self, node, namespaces):
-        """Tells the daemon all namespaces of rank 0 that the node's engine can read, and what has changed.
+        """Tells the daemon that the node's engine can read namespaces of rank 0, and no others.
 
-        It counts while the connection lives. Returns the namespaces for which the daemon has no room.
+        It counts while the connection lives. Returns those for which the daemon has no room.
         """
         with self.connected():
             gone = [n for n in self.reads if n not in namespaces]

@@ -301,7 +301,7 @@ func (x RdmaDevice_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RdmaDevice_State.Descriptor instead.
 func (RdmaDevice_State) EnumDescriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{43, 0}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{45, 0}
 }
 
 type LookupRequest struct {
@@ -2917,6 +2917,191 @@ func (*ReportResponse) Descriptor() ([]byte, []int) {
 	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{38}
 }
 
+// TellChunksRequest has chunks of one source. The fields of a chunk are in columns.
+type TellChunksRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Keys          string                 `protobuf:"bytes,1,opt,name=keys,proto3" json:"keys,omitempty"`             // namespace of LMCache's keys, such as key1;resp.0;
+	Model         string                 `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`           // the model's name in the keys: the engine's --model
+	Dtype         string                 `protobuf:"bytes,3,opt,name=dtype,proto3" json:"dtype,omitempty"`           // the data type in the keys, such as bfloat16
+	World         uint32                 `protobuf:"varint,4,opt,name=world,proto3" json:"world,omitempty"`          // the number of workers in the keys
+	Layers        uint32                 `protobuf:"varint,5,opt,name=layers,proto3" json:"layers,omitempty"`        // keys by layer of a worker's chunk; 0: one key for all layers
+	Halves        bool                   `protobuf:"varint,6,opt,name=halves,proto3" json:"halves,omitempty"`        // keys of redis://, which end in kv_bytes and metadata
+	First         uint64                 `protobuf:"fixed64,7,opt,name=first,proto3" json:"first,omitempty"`         // LMCache's name before the first chunk, which follows from PYTHONHASHSEED
+	Served        string                 `protobuf:"bytes,8,opt,name=served,proto3" json:"served,omitempty"`         // the model's name in the blocks' digests
+	Revision      string                 `protobuf:"bytes,9,opt,name=revision,proto3" json:"revision,omitempty"`     // of the weights
+	Blocks        uint32                 `protobuf:"varint,10,opt,name=blocks,proto3" json:"blocks,omitempty"`       // blocks of 16 tokens in a chunk, 1 to 32
+	Names         []uint64               `protobuf:"fixed64,11,rep,packed,name=names,proto3" json:"names,omitempty"` // LMCache's names of the chunks, at most 2048
+	Parents       []byte                 `protobuf:"bytes,12,opt,name=parents,proto3" json:"parents,omitempty"`      // the first 8 bytes of the digest of the block before each chunk; zero: none
+	Digests       []byte                 `protobuf:"bytes,13,opt,name=digests,proto3" json:"digests,omitempty"`      // the first 8 bytes of the digest of each block, chunk by chunk
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TellChunksRequest) Reset() {
+	*x = TellChunksRequest{}
+	mi := &file_cognitora_v1_kv_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TellChunksRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TellChunksRequest) ProtoMessage() {}
+
+func (x *TellChunksRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cognitora_v1_kv_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TellChunksRequest.ProtoReflect.Descriptor instead.
+func (*TellChunksRequest) Descriptor() ([]byte, []int) {
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *TellChunksRequest) GetKeys() string {
+	if x != nil {
+		return x.Keys
+	}
+	return ""
+}
+
+func (x *TellChunksRequest) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *TellChunksRequest) GetDtype() string {
+	if x != nil {
+		return x.Dtype
+	}
+	return ""
+}
+
+func (x *TellChunksRequest) GetWorld() uint32 {
+	if x != nil {
+		return x.World
+	}
+	return 0
+}
+
+func (x *TellChunksRequest) GetLayers() uint32 {
+	if x != nil {
+		return x.Layers
+	}
+	return 0
+}
+
+func (x *TellChunksRequest) GetHalves() bool {
+	if x != nil {
+		return x.Halves
+	}
+	return false
+}
+
+func (x *TellChunksRequest) GetFirst() uint64 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *TellChunksRequest) GetServed() string {
+	if x != nil {
+		return x.Served
+	}
+	return ""
+}
+
+func (x *TellChunksRequest) GetRevision() string {
+	if x != nil {
+		return x.Revision
+	}
+	return ""
+}
+
+func (x *TellChunksRequest) GetBlocks() uint32 {
+	if x != nil {
+		return x.Blocks
+	}
+	return 0
+}
+
+func (x *TellChunksRequest) GetNames() []uint64 {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+func (x *TellChunksRequest) GetParents() []byte {
+	if x != nil {
+		return x.Parents
+	}
+	return nil
+}
+
+func (x *TellChunksRequest) GetDigests() []byte {
+	if x != nil {
+		return x.Digests
+	}
+	return nil
+}
+
+type TellChunksResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Taken         uint32                 `protobuf:"varint,1,opt,name=taken,proto3" json:"taken,omitempty"` // chunks that the daemon has taken; others contradict what it knows
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TellChunksResponse) Reset() {
+	*x = TellChunksResponse{}
+	mi := &file_cognitora_v1_kv_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TellChunksResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TellChunksResponse) ProtoMessage() {}
+
+func (x *TellChunksResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cognitora_v1_kv_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TellChunksResponse.ProtoReflect.Descriptor instead.
+func (*TellChunksResponse) Descriptor() ([]byte, []int) {
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *TellChunksResponse) GetTaken() uint32 {
+	if x != nil {
+		return x.Taken
+	}
+	return 0
+}
+
 type PeersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2925,7 +3110,7 @@ type PeersRequest struct {
 
 func (x *PeersRequest) Reset() {
 	*x = PeersRequest{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[39]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2937,7 +3122,7 @@ func (x *PeersRequest) String() string {
 func (*PeersRequest) ProtoMessage() {}
 
 func (x *PeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[39]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2950,7 +3135,7 @@ func (x *PeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersRequest.ProtoReflect.Descriptor instead.
 func (*PeersRequest) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{39}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{41}
 }
 
 type PeersResponse struct {
@@ -2964,7 +3149,7 @@ type PeersResponse struct {
 
 func (x *PeersResponse) Reset() {
 	*x = PeersResponse{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[40]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2976,7 +3161,7 @@ func (x *PeersResponse) String() string {
 func (*PeersResponse) ProtoMessage() {}
 
 func (x *PeersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[40]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2989,7 +3174,7 @@ func (x *PeersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersResponse.ProtoReflect.Descriptor instead.
 func (*PeersResponse) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{40}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PeersResponse) GetPeers() []*PeerPath {
@@ -3034,7 +3219,7 @@ type PeerPath struct {
 
 func (x *PeerPath) Reset() {
 	*x = PeerPath{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[41]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3046,7 +3231,7 @@ func (x *PeerPath) String() string {
 func (*PeerPath) ProtoMessage() {}
 
 func (x *PeerPath) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[41]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3059,7 +3244,7 @@ func (x *PeerPath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPath.ProtoReflect.Descriptor instead.
 func (*PeerPath) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{41}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PeerPath) GetPeer() string {
@@ -3162,7 +3347,7 @@ type LaneUse struct {
 
 func (x *LaneUse) Reset() {
 	*x = LaneUse{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[42]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3174,7 +3359,7 @@ func (x *LaneUse) String() string {
 func (*LaneUse) ProtoMessage() {}
 
 func (x *LaneUse) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[42]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3187,7 +3372,7 @@ func (x *LaneUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LaneUse.ProtoReflect.Descriptor instead.
 func (*LaneUse) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{42}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *LaneUse) GetLane() string {
@@ -3251,7 +3436,7 @@ type RdmaDevice struct {
 
 func (x *RdmaDevice) Reset() {
 	*x = RdmaDevice{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[43]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3263,7 +3448,7 @@ func (x *RdmaDevice) String() string {
 func (*RdmaDevice) ProtoMessage() {}
 
 func (x *RdmaDevice) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[43]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3276,7 +3461,7 @@ func (x *RdmaDevice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RdmaDevice.ProtoReflect.Descriptor instead.
 func (*RdmaDevice) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{43}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RdmaDevice) GetName() string {
@@ -3309,7 +3494,7 @@ type ReleaseDeviceRequest struct {
 
 func (x *ReleaseDeviceRequest) Reset() {
 	*x = ReleaseDeviceRequest{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[44]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3321,7 +3506,7 @@ func (x *ReleaseDeviceRequest) String() string {
 func (*ReleaseDeviceRequest) ProtoMessage() {}
 
 func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[44]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3334,7 +3519,7 @@ func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{44}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ReleaseDeviceRequest) GetDevice() string {
@@ -3354,7 +3539,7 @@ type ReleaseDeviceResponse struct {
 
 func (x *ReleaseDeviceResponse) Reset() {
 	*x = ReleaseDeviceResponse{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[45]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3366,7 +3551,7 @@ func (x *ReleaseDeviceResponse) String() string {
 func (*ReleaseDeviceResponse) ProtoMessage() {}
 
 func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[45]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3379,7 +3564,7 @@ func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{45}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ReleaseDeviceResponse) GetPairs() uint32 {
@@ -3616,7 +3801,24 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"\vKIND_STORED\x10\x01\x12\x10\n" +
 	"\fKIND_REMOVED\x10\x02\x12\x10\n" +
 	"\fKIND_CLEARED\x10\x03\"\x10\n" +
-	"\x0eReportResponse\"\x0e\n" +
+	"\x0eReportResponse\"\xc5\x02\n" +
+	"\x11TellChunksRequest\x12\x12\n" +
+	"\x04keys\x18\x01 \x01(\tR\x04keys\x12\x14\n" +
+	"\x05model\x18\x02 \x01(\tR\x05model\x12\x14\n" +
+	"\x05dtype\x18\x03 \x01(\tR\x05dtype\x12\x14\n" +
+	"\x05world\x18\x04 \x01(\rR\x05world\x12\x16\n" +
+	"\x06layers\x18\x05 \x01(\rR\x06layers\x12\x16\n" +
+	"\x06halves\x18\x06 \x01(\bR\x06halves\x12\x14\n" +
+	"\x05first\x18\a \x01(\x06R\x05first\x12\x16\n" +
+	"\x06served\x18\b \x01(\tR\x06served\x12\x1a\n" +
+	"\brevision\x18\t \x01(\tR\brevision\x12\x16\n" +
+	"\x06blocks\x18\n" +
+	" \x01(\rR\x06blocks\x12\x14\n" +
+	"\x05names\x18\v \x03(\x06R\x05names\x12\x18\n" +
+	"\aparents\x18\f \x01(\fR\aparents\x12\x18\n" +
+	"\adigests\x18\r \x01(\fR\adigests\"*\n" +
+	"\x12TellChunksResponse\x12\x14\n" +
+	"\x05taken\x18\x01 \x01(\rR\x05taken\"\x0e\n" +
 	"\fPeersRequest\"\x8b\x01\n" +
 	"\rPeersResponse\x12,\n" +
 	"\x05peers\x18\x01 \x03(\v2\x16.cognitora.v1.PeerPathR\x05peers\x122\n" +
@@ -3680,7 +3882,7 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"OUTCOME_OK\x10\x01\x12\x10\n" +
 	"\fOUTCOME_MISS\x10\x02\x12\x10\n" +
 	"\fOUTCOME_FULL\x10\x03\x12\x12\n" +
-	"\x0eOUTCOME_FAILED\x10\x042\x93\t\n" +
+	"\x0eOUTCOME_FAILED\x10\x042\xe4\t\n" +
 	"\x02Kv\x12C\n" +
 	"\x06Lookup\x12\x1b.cognitora.v1.LookupRequest\x1a\x1c.cognitora.v1.LookupResponse\x12R\n" +
 	"\vBatchLookup\x12 .cognitora.v1.BatchLookupRequest\x1a!.cognitora.v1.BatchLookupResponse\x12<\n" +
@@ -3696,7 +3898,9 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"\x04List\x12\x19.cognitora.v1.ListRequest\x1a\x1a.cognitora.v1.ListResponse\x12@\n" +
 	"\x05Stats\x12\x1a.cognitora.v1.StatsRequest\x1a\x1b.cognitora.v1.StatsResponse\x12B\n" +
 	"\x05Watch\x12\x1a.cognitora.v1.WatchRequest\x1a\x1b.cognitora.v1.WatchResponse0\x01\x12C\n" +
-	"\x06Report\x12\x1b.cognitora.v1.ReportRequest\x1a\x1c.cognitora.v1.ReportResponse\x12@\n" +
+	"\x06Report\x12\x1b.cognitora.v1.ReportRequest\x1a\x1c.cognitora.v1.ReportResponse\x12O\n" +
+	"\n" +
+	"TellChunks\x12\x1f.cognitora.v1.TellChunksRequest\x1a .cognitora.v1.TellChunksResponse\x12@\n" +
 	"\x05Peers\x12\x1a.cognitora.v1.PeersRequest\x1a\x1b.cognitora.v1.PeersResponse\x12X\n" +
 	"\rReleaseDevice\x12\".cognitora.v1.ReleaseDeviceRequest\x1a#.cognitora.v1.ReleaseDeviceResponseB?Z=github.com/cognitora/dataplane/proto/cognitora/v1;cognitorav1b\x06proto3"
 
@@ -3713,7 +3917,7 @@ func file_cognitora_v1_kv_proto_rawDescGZIP() []byte {
 }
 
 var file_cognitora_v1_kv_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_cognitora_v1_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_cognitora_v1_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_cognitora_v1_kv_proto_goTypes = []any{
 	(Tier)(0),                     // 0: cognitora.v1.Tier
 	(Outcome)(0),                  // 1: cognitora.v1.Outcome
@@ -3759,14 +3963,16 @@ var file_cognitora_v1_kv_proto_goTypes = []any{
 	(*ReportRequest)(nil),         // 41: cognitora.v1.ReportRequest
 	(*ReportEvent)(nil),           // 42: cognitora.v1.ReportEvent
 	(*ReportResponse)(nil),        // 43: cognitora.v1.ReportResponse
-	(*PeersRequest)(nil),          // 44: cognitora.v1.PeersRequest
-	(*PeersResponse)(nil),         // 45: cognitora.v1.PeersResponse
-	(*PeerPath)(nil),              // 46: cognitora.v1.PeerPath
-	(*LaneUse)(nil),               // 47: cognitora.v1.LaneUse
-	(*RdmaDevice)(nil),            // 48: cognitora.v1.RdmaDevice
-	(*ReleaseDeviceRequest)(nil),  // 49: cognitora.v1.ReleaseDeviceRequest
-	(*ReleaseDeviceResponse)(nil), // 50: cognitora.v1.ReleaseDeviceResponse
-	nil,                           // 51: cognitora.v1.StatsResponse.ValuesEntry
+	(*TellChunksRequest)(nil),     // 44: cognitora.v1.TellChunksRequest
+	(*TellChunksResponse)(nil),    // 45: cognitora.v1.TellChunksResponse
+	(*PeersRequest)(nil),          // 46: cognitora.v1.PeersRequest
+	(*PeersResponse)(nil),         // 47: cognitora.v1.PeersResponse
+	(*PeerPath)(nil),              // 48: cognitora.v1.PeerPath
+	(*LaneUse)(nil),               // 49: cognitora.v1.LaneUse
+	(*RdmaDevice)(nil),            // 50: cognitora.v1.RdmaDevice
+	(*ReleaseDeviceRequest)(nil),  // 51: cognitora.v1.ReleaseDeviceRequest
+	(*ReleaseDeviceResponse)(nil), // 52: cognitora.v1.ReleaseDeviceResponse
+	nil,                           // 53: cognitora.v1.StatsResponse.ValuesEntry
 }
 var file_cognitora_v1_kv_proto_depIdxs = []int32{
 	11, // 0: cognitora.v1.GetResponse.header:type_name -> cognitora.v1.BlockHeader
@@ -3775,7 +3981,7 @@ var file_cognitora_v1_kv_proto_depIdxs = []int32{
 	27, // 3: cognitora.v1.PurgeResponse.hosts:type_name -> cognitora.v1.PurgedHost
 	30, // 4: cognitora.v1.ListResponse.blocks:type_name -> cognitora.v1.ListedBlock
 	34, // 5: cognitora.v1.StatsResponse.namespaces:type_name -> cognitora.v1.NamespaceUsage
-	51, // 6: cognitora.v1.StatsResponse.values:type_name -> cognitora.v1.StatsResponse.ValuesEntry
+	53, // 6: cognitora.v1.StatsResponse.values:type_name -> cognitora.v1.StatsResponse.ValuesEntry
 	33, // 7: cognitora.v1.StatsResponse.engines:type_name -> cognitora.v1.EngineUsage
 	38, // 8: cognitora.v1.StatsResponse.readers:type_name -> cognitora.v1.Reader
 	2,  // 9: cognitora.v1.WatchResponse.part:type_name -> cognitora.v1.WatchResponse.Part
@@ -3786,9 +3992,9 @@ var file_cognitora_v1_kv_proto_depIdxs = []int32{
 	42, // 14: cognitora.v1.ReportRequest.events:type_name -> cognitora.v1.ReportEvent
 	3,  // 15: cognitora.v1.ReportEvent.kind:type_name -> cognitora.v1.ReportEvent.Kind
 	0,  // 16: cognitora.v1.ReportEvent.medium:type_name -> cognitora.v1.Tier
-	46, // 17: cognitora.v1.PeersResponse.peers:type_name -> cognitora.v1.PeerPath
-	48, // 18: cognitora.v1.PeersResponse.devices:type_name -> cognitora.v1.RdmaDevice
-	47, // 19: cognitora.v1.PeerPath.lanes:type_name -> cognitora.v1.LaneUse
+	48, // 17: cognitora.v1.PeersResponse.peers:type_name -> cognitora.v1.PeerPath
+	50, // 18: cognitora.v1.PeersResponse.devices:type_name -> cognitora.v1.RdmaDevice
+	49, // 19: cognitora.v1.PeerPath.lanes:type_name -> cognitora.v1.LaneUse
 	4,  // 20: cognitora.v1.RdmaDevice.state:type_name -> cognitora.v1.RdmaDevice.State
 	5,  // 21: cognitora.v1.Kv.Lookup:input_type -> cognitora.v1.LookupRequest
 	7,  // 22: cognitora.v1.Kv.BatchLookup:input_type -> cognitora.v1.BatchLookupRequest
@@ -3805,27 +4011,29 @@ var file_cognitora_v1_kv_proto_depIdxs = []int32{
 	31, // 33: cognitora.v1.Kv.Stats:input_type -> cognitora.v1.StatsRequest
 	35, // 34: cognitora.v1.Kv.Watch:input_type -> cognitora.v1.WatchRequest
 	41, // 35: cognitora.v1.Kv.Report:input_type -> cognitora.v1.ReportRequest
-	44, // 36: cognitora.v1.Kv.Peers:input_type -> cognitora.v1.PeersRequest
-	49, // 37: cognitora.v1.Kv.ReleaseDevice:input_type -> cognitora.v1.ReleaseDeviceRequest
-	6,  // 38: cognitora.v1.Kv.Lookup:output_type -> cognitora.v1.LookupResponse
-	8,  // 39: cognitora.v1.Kv.BatchLookup:output_type -> cognitora.v1.BatchLookupResponse
-	10, // 40: cognitora.v1.Kv.Get:output_type -> cognitora.v1.GetResponse
-	14, // 41: cognitora.v1.Kv.Put:output_type -> cognitora.v1.PutResponse
-	18, // 42: cognitora.v1.Kv.Promote:output_type -> cognitora.v1.TransferResponse
-	18, // 43: cognitora.v1.Kv.Push:output_type -> cognitora.v1.TransferResponse
-	18, // 44: cognitora.v1.Kv.Pull:output_type -> cognitora.v1.TransferResponse
-	20, // 45: cognitora.v1.Kv.Pin:output_type -> cognitora.v1.PinResponse
-	22, // 46: cognitora.v1.Kv.Unpin:output_type -> cognitora.v1.UnpinResponse
-	24, // 47: cognitora.v1.Kv.Delete:output_type -> cognitora.v1.DeleteResponse
-	26, // 48: cognitora.v1.Kv.Purge:output_type -> cognitora.v1.PurgeResponse
-	29, // 49: cognitora.v1.Kv.List:output_type -> cognitora.v1.ListResponse
-	32, // 50: cognitora.v1.Kv.Stats:output_type -> cognitora.v1.StatsResponse
-	36, // 51: cognitora.v1.Kv.Watch:output_type -> cognitora.v1.WatchResponse
-	43, // 52: cognitora.v1.Kv.Report:output_type -> cognitora.v1.ReportResponse
-	45, // 53: cognitora.v1.Kv.Peers:output_type -> cognitora.v1.PeersResponse
-	50, // 54: cognitora.v1.Kv.ReleaseDevice:output_type -> cognitora.v1.ReleaseDeviceResponse
-	38, // [38:55] is the sub-list for method output_type
-	21, // [21:38] is the sub-list for method input_type
+	44, // 36: cognitora.v1.Kv.TellChunks:input_type -> cognitora.v1.TellChunksRequest
+	46, // 37: cognitora.v1.Kv.Peers:input_type -> cognitora.v1.PeersRequest
+	51, // 38: cognitora.v1.Kv.ReleaseDevice:input_type -> cognitora.v1.ReleaseDeviceRequest
+	6,  // 39: cognitora.v1.Kv.Lookup:output_type -> cognitora.v1.LookupResponse
+	8,  // 40: cognitora.v1.Kv.BatchLookup:output_type -> cognitora.v1.BatchLookupResponse
+	10, // 41: cognitora.v1.Kv.Get:output_type -> cognitora.v1.GetResponse
+	14, // 42: cognitora.v1.Kv.Put:output_type -> cognitora.v1.PutResponse
+	18, // 43: cognitora.v1.Kv.Promote:output_type -> cognitora.v1.TransferResponse
+	18, // 44: cognitora.v1.Kv.Push:output_type -> cognitora.v1.TransferResponse
+	18, // 45: cognitora.v1.Kv.Pull:output_type -> cognitora.v1.TransferResponse
+	20, // 46: cognitora.v1.Kv.Pin:output_type -> cognitora.v1.PinResponse
+	22, // 47: cognitora.v1.Kv.Unpin:output_type -> cognitora.v1.UnpinResponse
+	24, // 48: cognitora.v1.Kv.Delete:output_type -> cognitora.v1.DeleteResponse
+	26, // 49: cognitora.v1.Kv.Purge:output_type -> cognitora.v1.PurgeResponse
+	29, // 50: cognitora.v1.Kv.List:output_type -> cognitora.v1.ListResponse
+	32, // 51: cognitora.v1.Kv.Stats:output_type -> cognitora.v1.StatsResponse
+	36, // 52: cognitora.v1.Kv.Watch:output_type -> cognitora.v1.WatchResponse
+	43, // 53: cognitora.v1.Kv.Report:output_type -> cognitora.v1.ReportResponse
+	45, // 54: cognitora.v1.Kv.TellChunks:output_type -> cognitora.v1.TellChunksResponse
+	47, // 55: cognitora.v1.Kv.Peers:output_type -> cognitora.v1.PeersResponse
+	52, // 56: cognitora.v1.Kv.ReleaseDevice:output_type -> cognitora.v1.ReleaseDeviceResponse
+	39, // [39:57] is the sub-list for method output_type
+	21, // [21:39] is the sub-list for method input_type
 	21, // [21:21] is the sub-list for extension type_name
 	21, // [21:21] is the sub-list for extension extendee
 	0,  // [0:21] is the sub-list for field type_name
@@ -3842,7 +4050,7 @@ func file_cognitora_v1_kv_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cognitora_v1_kv_proto_rawDesc), len(file_cognitora_v1_kv_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   47,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

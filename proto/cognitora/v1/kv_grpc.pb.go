@@ -42,6 +42,7 @@ const (
 	Kv_Stats_FullMethodName         = "/cognitora.v1.Kv/Stats"
 	Kv_Watch_FullMethodName         = "/cognitora.v1.Kv/Watch"
 	Kv_Report_FullMethodName        = "/cognitora.v1.Kv/Report"
+	Kv_TellChunks_FullMethodName    = "/cognitora.v1.Kv/TellChunks"
 	Kv_Peers_FullMethodName         = "/cognitora.v1.Kv/Peers"
 	Kv_ReleaseDevice_FullMethodName = "/cognitora.v1.Kv/ReleaseDevice"
 )
@@ -87,6 +88,11 @@ type KvClient interface {
 	// agent makes one call after the other. FAILED_PRECONDITION: a report is missing, so begin anew
 	// with a fresh one. ABORTED: a later start of the engine has reported.
 	Report(ctx context.Context, in *ReportRequest, opts ...grpc.CallOption) (*ReportResponse, error)
+	// TellChunks tells the daemon which blocks the chunks of an unchanged LMCache stand for. A chunk
+	// counts for routers once it is told and the daemon has all its parts. Telling again does no
+	// harm. Two tellers that contradict each other make a chunk count for nothing. INVALID_ARGUMENT:
+	// the source cannot be right.
+	TellChunks(ctx context.Context, in *TellChunksRequest, opts ...grpc.CallOption) (*TellChunksResponse, error)
 	// Peers returns the lane to each other host, the reason if it is not RDMA, and the states of this
 	// host's RDMA devices.
 	Peers(ctx context.Context, in *PeersRequest, opts ...grpc.CallOption) (*PeersResponse, error)
@@ -276,6 +282,16 @@ func (c *kvClient) Report(ctx context.Context, in *ReportRequest, opts ...grpc.C
 	return out, nil
 }
 
+func (c *kvClient) TellChunks(ctx context.Context, in *TellChunksRequest, opts ...grpc.CallOption) (*TellChunksResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TellChunksResponse)
+	err := c.cc.Invoke(ctx, Kv_TellChunks_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *kvClient) Peers(ctx context.Context, in *PeersRequest, opts ...grpc.CallOption) (*PeersResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(PeersResponse)
@@ -337,6 +353,11 @@ type KvServer interface {
 	// agent makes one call after the other. FAILED_PRECONDITION: a report is missing, so begin anew
 	// with a fresh one. ABORTED: a later start of the engine has reported.
 	Report(context.Context, *ReportRequest) (*ReportResponse, error)
+	// TellChunks tells the daemon which blocks the chunks of an unchanged LMCache stand for. A chunk
+	// counts for routers once it is told and the daemon has all its parts. Telling again does no
+	// harm. Two tellers that contradict each other make a chunk count for nothing. INVALID_ARGUMENT:
+	// the source cannot be right.
+	TellChunks(context.Context, *TellChunksRequest) (*TellChunksResponse, error)
 	// Peers returns the lane to each other host, the reason if it is not RDMA, and the states of this
 	// host's RDMA devices.
 	Peers(context.Context, *PeersRequest) (*PeersResponse, error)
@@ -399,6 +420,9 @@ func (UnimplementedKvServer) Watch(*WatchRequest, grpc.ServerStreamingServer[Wat
 }
 func (UnimplementedKvServer) Report(context.Context, *ReportRequest) (*ReportResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Report not implemented")
+}
+func (UnimplementedKvServer) TellChunks(context.Context, *TellChunksRequest) (*TellChunksResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method TellChunks not implemented")
 }
 func (UnimplementedKvServer) Peers(context.Context, *PeersRequest) (*PeersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Peers not implemented")
@@ -672,6 +696,24 @@ func _Kv_Report_Handler(srv interface{}, ctx context.Context, dec func(interface
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Kv_TellChunks_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TellChunksRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(KvServer).TellChunks(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Kv_TellChunks_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(KvServer).TellChunks(ctx, req.(*TellChunksRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Kv_Peers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(PeersRequest)
 	if err := dec(in); err != nil {
@@ -762,6 +804,10 @@ var Kv_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Report",
 			Handler:    _Kv_Report_Handler,
+		},
+		{
+			MethodName: "TellChunks",
+			Handler:    _Kv_TellChunks_Handler,
 		},
 		{
 			MethodName: "Peers",

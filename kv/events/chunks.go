@@ -1,0 +1,237 @@
+package events
+
+import (
+	"slices"
+	"time"
+
+	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kv/lmcache"
+)
+
+// Chunks are the settings for an engine with LMCache whose chunks have names that follow from
+// tokens. The Follower names the full chunks of the engine's blocks and tells a Sink. LMCache's
+// names do not depend on adapters and cache salts, so only prompts without either are named, and
+// without images.
+type Chunks struct {
+	// Source says how the keys look, and which blocks they stand for. The Follower fills in Served.
+	Source lmcache.Source
+	Tokens int // of a chunk; a multiple of 16, and at most lmcache.MaxTokens
+	Sink   ChunkSink
+}
+
+// ChunkSink takes what chunks stand for; Daemon is one. taken is the number of chunks that it took.
+type ChunkSink interface {
+	TellChunks(s *lmcache.Source, all []lmcache.Chunk) (taken int, err error)
+}
+
+// Bounds on the chunks that wait to be told, and on the work of one look for chunks.
+const (
+	maxChunks  = 2 * lmcache.MaxTold
+	chunksOnce = lmcache.MaxTold / 2
+)
+
+// chunker names the chunks of the engine's blocks.
+type chunker struct {
+	first  lmcache.Name
+	tokens int
+	counts *counters
+
+	links  []link // by slot of the table
+	serial uint64
+	ready  []lmcache.Chunk // named and not told yet
+	again  uint32          // next slot whose chunk is told again; 0: none
+	room   []uint32        // tokens of the chunk that is being named
+	slots  []uint32        // its blocks
+}
+
+// link is the place of an engine's block in its prompt.
+type link struct {
+	serial, before uint64       // of the block, and of the block before it; 0: none
+	parent         uint32       // slot of the block before
+	end            uint32       // tokens of the prompt up to the block's end; 0: its chunk cannot be named
+	name           lmcache.Name // of the last chunk that ends in the block or before it
+	tokens         []uint32
+}
+
+func newChunker(c *Chunks, counts *counters) *chunker {
+	if c == nil {
+		return nil
+	}
+	return &chunker{first: c.Source.First, tokens: c.Tokens, counts: counts}
+}
+
+// forget drops all blocks.
+func (c *chunker) forget() {
+	if c != nil {
+		c.links, c.ready, c.again = nil, nil, 0
+	}
+}
+
+// add enters a block that follows the block in slot parent, or begins a prompt. plain says that
+// tokens alone identify the prompt, without an adapter or a salt.
+func (c *chunker) add(t *engineBlocks, slot, parent uint32, root, plain bool, tokens []uint32) {
+	if c == nil {
+		return
+	}
+	for int(slot) >= len(c.links) {
+		c.links = append(c.links, link{})
+	}
+	c.serial++
+	l := link{serial: c.serial, name: c.first, tokens: slices.Clone(tokens)}
+	begin := uint32(0)
+	if !root {
+		if int(parent) >= len(c.links) || c.links[parent].end == 0 {
+			plain = false
+		} else {
+			p := &c.links[parent]
+			l.parent, l.before, l.name, begin = parent, p.serial, p.name, p.end
+		}
+	}
+	if !plain || len(tokens)%block.Tokens != 0 || c.tokens%len(tokens) != 0 || int(begin)%len(tokens) != 0 {
+		c.links[slot] = link{}
+		return
+	}
+	l.end = begin + uint32(len(tokens))
+	c.links[slot] = l
+	if int(l.end)%c.tokens != 0 {
+		return
+	}
+	if !c.walk(slot) {
+		c.links[slot] = link{}
+		c.counts.chunksLost.Add(1)
+		return
+	}
+	c.links[slot].name = lmcache.Next(l.name, c.room)
+	c.tell(c.chunk(t, slot))
+}
+
+// remove forgets a block.
+func (c *chunker) remove(slot uint32) {
+	if c != nil && int(slot) < len(c.links) {
+		c.links[slot] = link{}
+	}
+}
+
+// walk finds the blocks and the tokens of the chunk that ends with a block. false: the engine has
+// lost one of the blocks.
+func (c *chunker) walk(slot uint32) bool {
+	c.slots, c.room = c.slots[:0], c.room[:0]
+	for n := 0; n < c.tokens; {
+		l := &c.links[slot]
+		c.slots = append(c.slots, slot)
+		n += len(l.tokens)
+		if n >= c.tokens {
+			break
+		}
+		if l.before == 0 || c.links[l.parent].serial != l.before {
+			return false
+		}
+		slot = l.parent
+	}
+	slices.Reverse(c.slots)
+	for _, slot := range c.slots {
+		c.room = append(c.room, c.links[slot].tokens...)
+	}
+	return len(c.room) == c.tokens
+}
+
+// chunk returns the chunk that walk has found.
+func (c *chunker) chunk(t *engineBlocks, slot uint32) lmcache.Chunk {
+	is := lmcache.Chunk{Name: c.links[slot].name}
+	if first := c.slots[0]; !t.blocks[first].root {
+		is.Parent = block.NameOf(t.parentOf(first))
+	}
+	for _, slot := range c.slots {
+		for _, d := range t.digestsOf(slot) {
+			is.Blocks = append(is.Blocks, d[:block.NameBytes]...)
+		}
+	}
+	return is
+}
+
+// tell lets a chunk wait to be told.
+func (c *chunker) tell(is lmcache.Chunk) {
+	if len(c.ready) >= maxChunks {
+		c.counts.chunksLost.Add(1)
+		return
+	}
+	c.ready = append(c.ready, is)
+}
+
+// repeat makes all chunks be told again.
+func (c *chunker) repeat() {
+	if c != nil {
+		c.ready, c.again = nil, 1
+	}
+}
+
+// take returns the next chunks to tell.
+func (c *chunker) take(t *engineBlocks) (all []lmcache.Chunk, more bool) {
+	if c == nil {
+		return nil, false
+	}
+	n := min(len(c.ready), lmcache.MaxTold)
+	all = append(all, c.ready[:n]...)
+	if c.ready = c.ready[n:]; len(c.ready) == 0 {
+		c.ready = nil
+	}
+	for range snapshotBy {
+		if c.again == 0 || len(all) >= chunksOnce {
+			break
+		}
+		if int(c.again) >= len(c.links) {
+			c.again = 0
+			break
+		}
+		if l := &c.links[c.again]; l.end > 0 && int(l.end)%c.tokens == 0 && c.walk(c.again) {
+			all = append(all, c.chunk(t, c.again))
+		}
+		c.again++
+	}
+	return all, len(c.ready) > 0 || c.again > 0
+}
+
+// retryChunks is the time between attempts to tell chunks that the sink does not take.
+const retryChunks = 5 * time.Second
+
+// telling is the state of what is told of chunks.
+type telling struct {
+	after time.Time // no attempt before
+	said  string    // last logged problem
+}
+
+// tellChunks tells the sink of the next chunks. more says that others wait. After an error all
+// chunks are told again.
+func (f *Follower) tellChunks(t *telling) (more bool) {
+	if f.o.Chunks == nil || time.Now().Before(t.after) {
+		return false
+	}
+	f.mu.Lock()
+	if !f.following {
+		f.mu.Unlock()
+		return false
+	}
+	all, more := f.known.chunks.take(f.known.table)
+	s := f.o.Chunks.Source
+	s.Served = labelOf(f.known.model)
+	f.mu.Unlock()
+	if len(all) == 0 {
+		return more
+	}
+	taken, err := f.o.Chunks.Sink.TellChunks(&s, all)
+	f.counts.chunks.Add(uint64(taken))
+	f.counts.chunksRefused.Add(uint64(len(all) - taken))
+	if err == nil {
+		t.said = ""
+		return more
+	}
+	if err.Error() != t.said {
+		t.said = err.Error()
+		f.log.Warn("the cache daemon does not learn what LMCache's chunks stand for, trying again", "error", err)
+	}
+	t.after = time.Now().Add(retryChunks)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.known.chunks.repeat()
+	return false
+}

@@ -1,0 +1,314 @@
+package events
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kv/lmcache"
+)
+
+// withLMCache makes an engine whose chunks of size tokens are named.
+func withLMCache(t testing.TB, size int) *engine {
+	e := newEngine(t, 100_000)
+	e.known.chunks = newChunker(&Chunks{Source: lmcache.Source{First: lmcache.First("0")}, Tokens: size}, &e.counts)
+	return e
+}
+
+// told returns the chunks that wait to be told, and forgets them.
+func (e *engine) told() (all []lmcache.Chunk) {
+	for {
+		some, more := e.known.chunks.take(e.known.table)
+		if all = append(all, some...); !more {
+			return all
+		}
+	}
+}
+
+// chunksOf returns the full chunks of a prompt for the base model, computed chunk by chunk.
+func chunksOf(tokens []uint32, size int) (all []lmcache.Chunk) {
+	digests, name := chain("", "", tokens), lmcache.First("0")
+	per := size / block.Tokens
+	for i := 0; (i+1)*size <= len(tokens); i++ {
+		name = lmcache.Next(name, tokens[i*size:(i+1)*size])
+		c := lmcache.Chunk{Name: name}
+		if i > 0 {
+			c.Parent = block.NameOf(&digests[i*per-1])
+		}
+		for _, d := range digests[i*per : (i+1)*per] {
+			c.Blocks = append(c.Blocks, d[:block.NameBytes]...)
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+func (e *engine) expectChunks(what string, want []lmcache.Chunk) {
+	e.t.Helper()
+	if got := e.told(); fmt.Sprintf("%x", got) != fmt.Sprintf("%x", want) {
+		e.t.Errorf("%s: %d chunks, want %d: %x, want %x", what, len(got), len(want), got, want)
+	}
+}
+
+// numbers returns the hashes of blocks from..to of a prompt: number of the prompt, number of the
+// block.
+func numbers(prompt, from, to int) (all []any) {
+	for i := from; i < to; i++ {
+		all = append(all, 1000*prompt+i)
+	}
+	return all
+}
+
+// TestChunksOfARecording names the chunks of a prompt as a real LMCache did, from blocks of each
+// size, in one event and in many.
+func TestChunksOfARecording(t *testing.T) {
+	var golden struct {
+		Prompt []uint32
+		Names  []string
+	}
+	text, err := os.ReadFile("../lmcache/testdata/chunk_names.json")
+	if err == nil {
+		err = json.Unmarshal(text, &golden)
+	}
+	if err != nil || len(golden.Names) != 2 {
+		t.Fatal(err)
+	}
+	want := chunksOf(golden.Prompt, 256)
+	for i, name := range golden.Names {
+		if got := strconv.FormatUint(uint64(want[i].Name), 16); got != name {
+			t.Errorf("chunk %d is %s, was %s", i, got, name)
+		}
+	}
+	for _, size := range []int{16, 32, 64, 128, 256} {
+		n := len(golden.Prompt) / size
+		for _, step := range []int{1, 3, n} {
+			e := withLMCache(t, 256)
+			for from := 0; from < n; from += step {
+				var parent any
+				if from > 0 {
+					parent = 1000 + from - 1
+				}
+				to := min(from+step, n)
+				e.must(batchFrom(t, 0, stores(numbers(1, from, to), parent, golden.Prompt[from*size:to*size], size,
+					nil)))
+			}
+			e.expectChunks(fmt.Sprintf("blocks of %d, %d at once", size, step), want)
+			e.known.chunks.repeat()
+			e.expectChunks("told again", want)
+			e.must(batchFrom(t, 0, stores(numbers(1, 0, n), nil, golden.Prompt[:n*size], size, nil)))
+			e.expectChunks("known already", nil)
+			e.must(batchFrom(t, 0, fields{"type": "AllBlocksCleared"}))
+			e.known.chunks.repeat()
+			e.expectChunks("cleared", nil)
+		}
+	}
+}
+
+// TestChunksOfOthers checks that prompts whose chunks LMCache cannot tell from those of others, or
+// whose names do not follow from the tokens, are never named.
+func TestChunksOfOthers(t *testing.T) {
+	tokens := count(1, 512)
+	for what, batch := range map[string][]byte{
+		"adapter": batchFrom(t, 0, stores(numbers(1, 0, 32), nil, tokens, 16, fields{"lora_name": "sql",
+			"lora_id": 1})),
+		"number": batchFrom(t, 0, stores(numbers(1, 0, 32), nil, tokens, 16, fields{"lora_id": 1})),
+		"salt":   batchFrom(t, 0, stores(numbers(1, 0, 32), nil, tokens, 16, fields{"cache_salt": "a"})),
+		"old salt": batchFrom(t, 0, stores(numbers(1, 0, 32), nil, tokens, 16,
+			fields{"extra_keys": []any{[]any{"a"}}})),
+		"image": batchFrom(t, 0, stores(numbers(1, 0, 32), nil, tokens, 16, fields{"extra_keys": []any{nil,
+			[]any{"hash"}}})),
+		"odd block":     batchFrom(t, 0, stores(numbers(1, 0, 21), nil, tokens, 24, nil)),
+		"48 tokens":     batchFrom(t, 0, stores(numbers(1, 0, 10), nil, tokens, 48, nil)),
+		"recorded salt": recordedBatch(t, "int-blockstored-cachesalt"), "recorded adapter": recordedBatch(t,
+			"int-blockstored-lora-sql"),
+	} {
+		e := withLMCache(t, 64)
+		e.must(batch)
+		e.must(batchFrom(t, 0, stores([]any{5000, 5001, 5002, 5003}, 1031, count(9000, 64), 16, nil)))
+		if e.known.chunks.repeat(); what == "odd block" || len(e.known.table.slots) > 0 {
+			e.expectChunks(what, nil)
+		} else {
+			t.Errorf("%s: no block is known", what)
+		}
+	}
+	e := withLMCache(t, 64)
+	e.must(recordedBatch(t, "int-blockstored-lora-base"))
+	e.expectChunks("the base model", chunksOf(tokensOf(t, recordedBatch(t, "int-blockstored-lora-base")), 64))
+}
+
+// TestChunkOfLostBlocks removes a block in the middle of a chunk, and gives its slot to another
+// one. The chunk is lost, and not named wrongly.
+func TestChunkOfLostBlocks(t *testing.T) {
+	e := withLMCache(t, 64)
+	tokens := count(1, 64)
+	e.must(batchFrom(t, 0, stores(numbers(1, 0, 3), nil, tokens[:48], 16, nil), removes([]any{1001}, "GPU"),
+		stores(numbers(2, 0, 1), nil, count(500, 16), 16, nil), stores(numbers(1, 3, 4), 1002, tokens[48:], 16, nil)))
+	e.expectChunks("without a block", nil)
+	if n := e.counts.chunksLost.Load(); n != 1 {
+		t.Errorf("%d chunks were lost", n)
+	}
+	e.must(batchFrom(t, 0, stores(numbers(1, 4, 8), 1003, count(65, 64), 16, nil)))
+	e.expectChunks("after a chunk without a name", nil)
+}
+
+// TestChunksOfATree stores prompts that share beginnings, in events of any length, and evicts
+// blocks. Each told chunk is one of a prompt as it was sent. If nothing is evicted, all chunks are
+// told.
+func TestChunksOfATree(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		e := withLMCache(t, 64)
+		size := rapid.SampledFrom([]int{16, 32, 64}).Draw(rt, "block")
+		evicts := rapid.Bool().Draw(rt, "evicts")
+		random := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0))
+		right, told := map[string]bool{}, map[string]bool{}
+		known := map[string]any{} // hash of a prompt's beginning
+		var prompts [][]uint32
+		for n := range rapid.IntRange(1, 12).Draw(rt, "prompts") {
+			var tokens []uint32
+			if n > 0 && random.IntN(3) > 0 {
+				tokens = slices.Clone(prompts[random.IntN(n)])
+				tokens = tokens[:random.IntN(len(tokens)/size+1)*size]
+			}
+			tokens = append(tokens, count(100*n, size*(1+random.IntN(20)))...)
+			prompts = append(prompts, tokens)
+			for _, c := range chunksOf(tokens, 64) {
+				right[fmt.Sprintf("%x", c)] = true
+			}
+			hash := func(i int) string { return fmt.Sprint(tokens[:(i+1)*size]) }
+			for i := 0; i < len(tokens)/size; {
+				if _, ok := known[hash(i)]; ok &&
+					random.IntN(4) > 0 { // the engine has it; sometimes it computes it again
+					i++
+					continue
+				}
+				var hashes []any
+				var parent any
+				if i > 0 {
+					parent = known[hash(i-1)]
+				}
+				first := i
+				for more := 1 + random.IntN(6); i < len(tokens)/size && more > 0; more-- {
+					if known[hash(i)] == nil {
+						known[hash(i)] = len(known) + 1
+					}
+					hashes = append(hashes, known[hash(i)])
+					i++
+				}
+				e.must(batchFrom(t, 0, stores(hashes, parent, tokens[first*size:i*size], size, nil)))
+				if evicts && random.IntN(4) == 0 {
+					for _, h := range known {
+						e.must(batchFrom(t, 0, removes([]any{h}, "GPU")))
+						break
+					}
+				}
+			}
+			if random.IntN(3) == 0 {
+				e.known.chunks.repeat()
+			}
+			for _, c := range e.told() {
+				told[fmt.Sprintf("%x", c)] = true
+			}
+		}
+		for c := range told {
+			if !right[c] {
+				rt.Fatalf("chunk %s is of no prompt", c)
+			}
+		}
+		if !evicts && len(told) != len(right) {
+			rt.Fatalf("%d chunks are told, %d are there", len(told), len(right))
+		}
+	})
+}
+
+// TestManyChunks tells no more chunks at once than a call takes, and drops what does not fit.
+func TestManyChunks(t *testing.T) {
+	e := withLMCache(t, 16)
+	n := maxChunks + 100
+	hashes := make([]any, n)
+	for i := range hashes {
+		hashes[i] = i + 1
+	}
+	e.must(batchFrom(t, 0, stores(hashes, nil, count(1, 16*n), 16, nil)))
+	if lost := e.counts.chunksLost.Load(); lost != 100 {
+		t.Errorf("%d chunks do not fit", lost)
+	}
+	for _, again := range []bool{false, true} {
+		if again {
+			e.known.chunks.repeat()
+		}
+		total := 0
+		for more := true; more; {
+			var some []lmcache.Chunk
+			if some, more = e.known.chunks.take(e.known.table); len(some) > lmcache.MaxTold {
+				t.Errorf("%d at once", len(some))
+			}
+			total += len(some)
+		}
+		if want := map[bool]int{false: maxChunks, true: n}[again]; total != want {
+			t.Errorf("%d chunks, want %d", total, want)
+		}
+	}
+}
+
+// teller records what it is told.
+type teller struct {
+	mu     sync.Mutex
+	source lmcache.Source
+	all    []lmcache.Chunk
+}
+
+func (s *teller) TellChunks(from *lmcache.Source, all []lmcache.Chunk) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.source = *from
+	for _, c := range all {
+		c.Blocks = bytes.Clone(c.Blocks)
+		s.all = append(s.all, c)
+	}
+	return len(all) - 1, nil
+}
+
+// TestFollowerTellsChunks follows a publisher. The sink learns of all chunks, those before the
+// follower's start too, and of all again after the follower has begun anew.
+func TestFollowerTellsChunks(t *testing.T) {
+	p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
+	for i := range 8 {
+		p.keep(turn(t, prompt, i))
+	}
+	sink := &teller{}
+	o := p.endpoints()
+	o.Chunks = &Chunks{Source: lmcache.Source{Keys: "key1;resp.0;", First: lmcache.First("0")}, Tokens: 64, Sink: sink}
+	f := follow(t, o)
+	f.awaits("what was before", prompt, 8)
+	for i := 8; i < blocks; i++ {
+		p.say(turn(t, prompt, i))
+	}
+	f.awaits("everything", prompt, blocks)
+	want := chunksOf(prompt, 64)
+	eventually(t, "all chunks are told", func() bool {
+		sink.mu.Lock()
+		defer sink.mu.Unlock()
+		seen := map[string]bool{}
+		for _, c := range sink.all {
+			seen[fmt.Sprintf("%x", c)] = true
+		}
+		for _, c := range want {
+			if !seen[fmt.Sprintf("%x", c)] {
+				return false
+			}
+		}
+		return len(seen) == len(want) && sink.source.Served == "m" && sink.source.Keys == "key1;resp.0;"
+	})
+	if s := f.Stats(); s.Chunks+s.ChunksRefused < uint64(len(want)) || s.ChunksRefused == 0 || s.ChunksLost != 0 {
+		t.Errorf("%+v", s)
+	}
+}

@@ -1,0 +1,134 @@
+package lmcache
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+
+	"github.com/cognitora/dataplane/kv/block"
+)
+
+// ErrSource says that a Source cannot be right.
+var ErrSource = errors.New("lmcache: unusable source of chunks")
+
+// Source says of which keys the chunks are that a teller knows, and of which model the blocks in
+// them. A chunk counts only if all of it is right: a wrong field names other keys, or other blocks.
+type Source struct {
+	Keys   string // canonical namespace of the keys, such as key1;resp.0;
+	Model  string // MODEL in the keys
+	DType  string // DTYPE in the keys
+	World  uint32 // WORLD in the keys
+	Layers uint32 // number of keys by layer of a worker's chunk; 0: one key for all layers
+	Halves bool   // keys of redis://, with kv_bytes and metadata
+
+	First    Name   // name before the first chunk, of the engine's PYTHONHASHSEED
+	Served   string // model's name in the digests of the blocks
+	Revision string // of the weights
+}
+
+// Check returns an error that names the unusable field, if any.
+func (s *Source) Check() error {
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("%w: %s", ErrSource, fmt.Sprintf(format, args...))
+	}
+	keys, err := block.ParseNamespace(s.Keys)
+	switch {
+	case err != nil:
+		return bad("keys: %v", err)
+	case keys.Space == "":
+		return bad("keys: %q is no namespace of keys; write key1;resp.0;", s.Keys)
+	case s.Model == "" || len(s.Model) > MaxModel:
+		return bad("model in the keys has %d bytes; give the engine's --model, 1 to %d bytes", len(s.Model), MaxModel)
+	case !KnownDType(s.DType):
+		return bad("dtype %q is none of LMCache's names, such as bfloat16, half and float", s.DType)
+	case s.World < 1 || s.World > MaxWorkers:
+		return bad("%d workers are not in 1..%d", s.World, MaxWorkers)
+	case s.Layers > MaxLayers:
+		return bad("%d layers are not in 0..%d", s.Layers, MaxLayers)
+	}
+	if err := s.namespace(block.Tokens, keys.Tenant).Check(); err != nil {
+		return bad("%v", err)
+	}
+	return nil
+}
+
+// Parts returns the number of keys of one chunk.
+func (s *Source) Parts() int {
+	n := int(s.World * max(s.Layers, 1))
+	if s.Halves {
+		n *= 2
+	}
+	return n
+}
+
+// Carrier returns the key of the part that keeps what a chunk stands for: the smallest one of
+// worker 0.
+func (s *Source) Carrier(n Name) Key {
+	k := Key{Model: s.Model, DType: s.DType, World: s.World, Layer: NoLayer, Name: n}
+	if s.Layers > 0 {
+		k.Layer = 0
+	}
+	if s.Halves {
+		k.Half = Metadata
+	}
+	return k
+}
+
+// Carries says whether a key is one of those that Carrier returns.
+func (k *Key) Carries() bool {
+	return k.Worker == 0 && (k.Layer == 0 || k.Layer == NoLayer) && k.Half != Bytes
+}
+
+// Namespace returns the namespace in which chunks with the given number of tokens count as objects.
+// Chunks of different sources never share a namespace. The source must be one that Check accepts.
+func (s *Source) Namespace(tokens int) block.Namespace {
+	keys, _ := block.ParseNamespace(s.Keys)
+	return s.namespace(tokens, keys.Tenant)
+}
+
+// Layout begins the layout in namespaces of chunks.
+const Layout = "lmcache."
+
+func (s *Source) namespace(tokens int, tenant string) block.Namespace {
+	id := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %d %d %t %d", s.Keys, s.Model, s.DType, s.World, s.Layers, s.Halves,
+		s.First))
+	return block.Namespace{Model: s.Served, Revision: s.Revision, DType: s.DType, Layout: fmt.Sprintf("%s%x", Layout,
+		id[:8]),
+		Tokens: uint32(tokens), TP: 1, PP: 1, Tenant: tenant}
+}
+
+// Chunk is what a full chunk stands for.
+type Chunk struct {
+	Name   Name
+	Parent block.Name // of the block of 16 tokens before the chunk; zero: the chunk is a prompt's first
+	Blocks []byte     // names of its blocks of 16 tokens in their order, block.NameBytes each
+}
+
+// MaxTold bounds the chunks that are told at once.
+const MaxTold = 2048
+
+// MaxTokens is the largest number of tokens in a chunk that counts.
+const MaxTokens = (block.MaxNames + 1) * block.Tokens
+
+// Tokens returns the number of tokens in a chunk, or 0 if the chunk cannot count.
+func (c *Chunk) Tokens() int {
+	n := len(c.Blocks) / block.NameBytes
+	if n == 0 || len(c.Blocks)%block.NameBytes != 0 || n > block.MaxNames+1 {
+		return 0
+	}
+	for i := range n {
+		name := c.at(i)
+		if name == (block.Name{}) || name == c.Parent {
+			return 0
+		}
+		for k := range i {
+			if c.at(k) == name {
+				return 0
+			}
+		}
+	}
+	return n * block.Tokens
+}
+
+// at returns the name of block i.
+func (c *Chunk) at(i int) block.Name { return block.Name(c.Blocks[i*block.NameBytes:]) }

@@ -1,0 +1,28 @@
+// Package chunks counts the blocks of an unchanged LMCache in the daemon's index of blocks.
+//
+// LMCache stores a prompt in chunks under keys of its own (kv/lmcache). A key does not say which
+// blocks of tokens its chunk has. Whoever knows the tokens tells the Table, in any order with the
+// parts of the chunk: the objects of all its workers, layers and halves. A chunk that is told and
+// whose parts are all here is an object of kv/residency, in a namespace that only chunks of its
+// source have. It is in RAM if all parts are, and on SSD if all are on SSD, or all are somewhere
+// and not all in RAM. When a part goes, the object goes.
+//
+// # What does not count
+//
+// A chunk counts for nothing if it is untold, if a part is missing, or if two tellers, or a teller
+// and an earlier note, contradict each other about it. A contradiction lasts until all parts of the
+// chunk have gone. Keys of an unknown form never count. Stats has the numbers by reason.
+//
+// # Restarts and other hosts
+//
+// What is told of a chunk becomes a note in the attribute of one of its parts, which goes to SSD
+// and to other hosts with the part. The note comes back with the part's next change. A note that
+// cannot be written is counted; the chunk then counts until the daemon's end.
+//
+// # Bounds
+//
+// The table has at most MaxParts parts; further ones are counted and do not count. Of the told
+// chunks without parts it keeps the latest maxIdle. At most maxPending notes wait to be written. A
+// chunk of 256 tokens with two parts takes about 21 bytes for each block of 16 tokens
+// (TestMemory).
+package chunks

@@ -1,0 +1,44 @@
+package rpc
+
+import (
+	"context"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kv/lmcache"
+	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+)
+
+// TellChunks records what LMCache's chunks stand for.
+func (s *service) TellChunks(_ context.Context, r *pb.TellChunksRequest) (*pb.TellChunksResponse, error) {
+	n, blocks := len(r.Names), int(r.Blocks)
+	switch {
+	case s.o.Chunks == nil:
+		return nil, status.Error(codes.Unimplemented, "this daemon does not count the chunks of LMCache")
+	case n > lmcache.MaxTold:
+		return nil, invalid("there are %d chunks; send at most %d in a call", n, lmcache.MaxTold)
+	case blocks < 1 || blocks > block.MaxNames+1:
+		return nil, invalid("blocks is %d; chunks of 1 to %d blocks of %d tokens can count", r.Blocks, block.MaxNames+1,
+			block.Tokens)
+	case len(r.Parents) != n*block.NameBytes:
+		return nil, invalid("parents has %d bytes for %d chunks; send %d for each", len(r.Parents), n, block.NameBytes)
+	case len(r.Digests) != n*blocks*block.NameBytes:
+		return nil, invalid("digests has %d bytes for %d chunks of %d blocks; send %d for each block", len(r.Digests), n,
+			blocks, block.NameBytes)
+	}
+	from := lmcache.Source{Keys: r.Keys, Model: r.Model, DType: r.Dtype, World: r.World, Layers: r.Layers,
+		Halves: r.Halves,
+		First:  lmcache.Name(r.First), Served: r.Served, Revision: r.Revision}
+	all := make([]lmcache.Chunk, n)
+	for i := range all {
+		all[i] = lmcache.Chunk{Name: lmcache.Name(r.Names[i]), Parent: block.Name(r.Parents[i*block.NameBytes:]),
+			Blocks: r.Digests[i*blocks*block.NameBytes:][:blocks*block.NameBytes]}
+	}
+	taken, err := s.o.Chunks.Tell(&from, all)
+	if err != nil {
+		return nil, invalid("%v", err)
+	}
+	return &pb.TellChunksResponse{Taken: uint32(taken)}, nil
+}

@@ -1,0 +1,62 @@
+package rpc
+
+import (
+	"slices"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/cognitora/dataplane/kv/lmcache"
+	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+)
+
+// ledger takes what is told.
+type ledger struct {
+	source lmcache.Source
+	all    []lmcache.Chunk
+}
+
+func (l *ledger) Tell(s *lmcache.Source, all []lmcache.Chunk) (int, error) {
+	l.source, l.all = *s, all
+	return len(all), s.Check()
+}
+
+// TestTellChunks checks that chunks arrive as they were sent, and that malformed calls are refused.
+func TestTellChunks(t *testing.T) {
+	var l ledger
+	s := service{Server: &Server{o: Options{Chunks: &l}}}
+	good := func() *pb.TellChunksRequest {
+		return &pb.TellChunksRequest{Keys: "key1;resp.0;", Model: "/m", Dtype: "half", World: 2, Layers: 3,
+			Halves: true,
+			First:  4, Served: "m", Revision: "r", Blocks: 2, Names: []uint64{7, 1 << 63},
+			Parents: []byte("........parent 1"), Digests: []byte("block  0block  1block  2block  3")}
+	}
+	r, err := s.TellChunks(t.Context(), good())
+	want := lmcache.Source{Keys: "key1;resp.0;", Model: "/m", DType: "half", World: 2, Layers: 3, Halves: true,
+		First:  4,
+		Served: "m", Revision: "r"}
+	if err != nil || r.Taken != 2 || l.source != want || l.all[1].Name != 1<<63 ||
+		string(l.all[1].Parent[:]) != "parent 1" ||
+		string(l.all[0].Blocks) != "block  0block  1" || string(l.all[1].Blocks) != "block  2block  3" {
+		t.Fatalf("%v %v %+v", r, err, l)
+	}
+	for what, change := range map[string]func(r *pb.TellChunksRequest){
+		"too many":  func(r *pb.TellChunksRequest) { r.Names = make([]uint64, lmcache.MaxTold+1) },
+		"blocks":    func(r *pb.TellChunksRequest) { r.Blocks = 33 },
+		"no blocks": func(r *pb.TellChunksRequest) { r.Blocks = 0 },
+		"parents":   func(r *pb.TellChunksRequest) { r.Parents = r.Parents[1:] },
+		"digests":   func(r *pb.TellChunksRequest) { r.Digests = slices.Concat(r.Digests, r.Digests) },
+		"source":    func(r *pb.TellChunksRequest) { r.Dtype = "bf16" },
+	} {
+		r := good()
+		change(r)
+		if _, err := s.TellChunks(t.Context(), r); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	s.o.Chunks = nil
+	if _, err := s.TellChunks(t.Context(), good()); status.Code(err) != codes.Unimplemented {
+		t.Error(err)
+	}
+}
