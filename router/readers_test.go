@@ -43,7 +43,7 @@ func readerOf(t *testing.T, socket, node string, spaces ...block.Namespace) (sto
 	return func() { _ = c.Close() }
 }
 
-// TestNewWeights starts an engine anew with other weights under the same name, beside an engine with
+// TestNewWeights starts an engine anew with other weights under its name, beside an engine with
 // another data type on the same cache. The blocks that an engine cannot load do not count for it.
 func TestNewWeights(t *testing.T) {
 	t.Parallel()
