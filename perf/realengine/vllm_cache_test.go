@@ -131,8 +131,8 @@ func TestVLLMPackage(t *testing.T) {
 	}
 }
 
-// reads waits until a node's engine has told the daemon that it can read some namespaces, and returns
-// them.
+// reads waits until a node's engine has told the daemon that it can read some namespaces, and
+// returns them.
 func (c *cache) reads(t *testing.T, s setup, node string, count int) (namespaces []string) {
 	t.Helper()
 	within(t, soon, fmt.Sprintf("%s reads %d namespaces", node, count), func() bool {
