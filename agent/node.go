@@ -67,8 +67,9 @@ func (n *node) prepareEngine() (err error) {
 	u := n.unit
 	n.engine, err = engine.New(&u.Engine, engine.Options{
 		TP: u.TP, DataParallel: u.DataParallel, DType: u.DType, MaxConcurrent: u.MaxConcurrent, GPUs: u.visible(),
-		Role: u.Role, Host: hostOf(n.described.Address), StateDir: n.stateDir(), PortTaken: n.agent.portTaken,
-		Held: func() int { return n.front.InFlight() }, Counters: n.count.engine, Logger: n.log,
+		Role: u.Role, Host: hostOf(n.described.Address), StateDir: n.stateDir(), Node: n.id(),
+		PortTaken: n.agent.portTaken,
+		Held:      func() int { return n.front.InFlight() }, Counters: n.count.engine, Logger: n.log,
 	})
 	return u.named(err)
 }

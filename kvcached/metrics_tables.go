@@ -195,6 +195,8 @@ var residencyRows = []row[residency.Stats]{
 	{"residency_blocks", "Blocks that the daemon or an engine of this host holds, counted once for each holder.", func(s *residency.Stats) float64 { return float64(s.Blocks) }},
 	{"residency_own_blocks", "Blocks in the daemon's own tiers that routers can learn of.", func(s *residency.Stats) float64 { return float64(s.OwnBlocks) }},
 	{"residency_engines", "Engines that report their blocks.", func(s *residency.Stats) float64 { return float64(s.Engines) }},
+	{"residency_readers", "Nodes whose engines have told which blocks they can read.", func(s *residency.Stats) float64 { return float64(s.Readers) }},
+	{"residency_reads_refused_total", "Namespaces that engines read and that were not noted, because 64 nodes or 64 of the node were.", func(s *residency.Stats) float64 { return float64(s.ReadsRefused) }},
 	{"residency_watchers", "Routers and other watchers that follow this host's blocks.", func(s *residency.Stats) float64 { return float64(s.Watchers) }},
 	{"residency_changes_total", "Changes of this host's blocks that watchers could follow.", func(s *residency.Stats) float64 { return float64(s.Changes) }},
 	{"residency_resyncs_total", "Watchers that were too slow and got a new snapshot.", func(s *residency.Stats) float64 { return float64(s.Resyncs) }},

@@ -49,6 +49,7 @@ func (d *Daemon) runTasks(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			d.index.ExpireReads()
 			if n := d.index.Expire(engineSilence); n > 0 {
 				d.log.Warn("engines have stopped reporting; what they hold is forgotten", "engines", n, "after",
 					engineSilence.String())

@@ -71,6 +71,9 @@ func setBlocks(t *testing.T, at string, space block.Namespace, digests []block.D
 		if !strings.HasPrefix(key, "cgn:") {
 			t.Fatal(key)
 		}
+		if i > 0 {
+			key += fmt.Sprintf(":%x:", digests[i-1])
+		}
 		fmt.Fprintf(conn, "*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%d\r\n%s\r\n", len(key), key, len(value), value)
 		if line, err := in.ReadString('\n'); err != nil || line != "+OK\r\n" {
 			t.Fatal(line, err)

@@ -46,6 +46,20 @@ func cacheDaemon(t *testing.T) (socket string, c *client.Client) {
 	return socket, c
 }
 
+// putChain stores the blocks of a chain in a namespace.
+func putChain(t *testing.T, c *client.Client, ns block.Namespace, chain []block.Digest) {
+	t.Helper()
+	for i, digest := range chain {
+		item := client.Item{Addr: block.Addr{Digest: digest, Model: ns.ID()}, Namespace: ns.String()}
+		if i > 0 {
+			item.Parent = chain[i-1]
+		}
+		if _, err := c.Put(t.Context(), item, make([]byte, 4096)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestCachesCount checks that the blocks of a host's cache attract their prompt to the engine of
 // that host.
 func TestCachesCount(t *testing.T) {
@@ -67,18 +81,8 @@ func TestCachesCount(t *testing.T) {
 	}
 	ns := block.Namespace{Model: "sim", Revision: "1", DType: "bf16", Layout: "test", Tokens: block.Tokens, TP: 1,
 		PP: 1}
-	digest := block.Seed("sim", "", "")
-	for i := range 15 {
-		parent := digest
-		if i == 0 {
-			parent = block.Digest{}
-		}
-		digest = block.Next(digest, (*[block.Tokens]uint32)(tokens[i*block.Tokens:]))
-		item := client.Item{Addr: block.Addr{Digest: digest, Model: ns.ID()}, Namespace: ns.String(), Parent: parent}
-		if _, err := cache.Put(t.Context(), item, make([]byte, 4096)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	_, chain := promptOf(15)
+	putChain(t, cache, ns, chain)
 	var e explanation
 	eventually(t, "the cache's blocks are known", func() bool {
 		e = s.explainAs("completions", string(body))

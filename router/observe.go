@@ -288,7 +288,9 @@ const (
 	holdingsLive
 	holdingsEngines
 	holdingsBlocks
-	holdingsLoose
+	holdingsReaders
+	holdingsHeld
+	holdingsLeftOut
 	holdingsBytes
 	holdingsOverflow
 	holdingsRefused
@@ -311,9 +313,17 @@ var holdingsGauges = []metric.Def{
 		Help: "Engines whose own cached blocks the router knows through a cache daemon.",
 	},
 	holdingsBlocks: {Name: "cgn_router_caches_blocks", Help: "Blocks that the followed cache daemons hold; a block with several holders, up to 64, counts once."},
-	holdingsLoose: {
-		Name: "cgn_router_caches_loose_blocks",
-		Help: "Blocks that cache daemons reported without their parent, so that each takes a lookup of its own.",
+	holdingsReaders: {
+		Name: "cgn_router_caches_readers",
+		Help: "Nodes whose engines have told a cache daemon which blocks they can read. Others count all.",
+	},
+	holdingsHeld: {
+		Name: "cgn_router_caches_configurations",
+		Help: "Configurations (namespaces without ranks) of the blocks of all followed cache daemons.",
+	},
+	holdingsLeftOut: {
+		Name: "cgn_router_caches_left_out_total", Kind: metric.Counter,
+		Help: "Reported blocks that do not count because a cache daemon has over 16 configurations, or all daemons over 512 besides the first of each.",
 	},
 	holdingsBytes: {Name: "cgn_router_caches_bytes", Help: "Memory of the tables that say which cache daemon holds which block."},
 	holdingsOverflow: {
@@ -358,7 +368,9 @@ func (r *Router) readHoldings(emit func(def int, value float64, labels ...string
 		holdingsLive:              float64(h.Live),
 		holdingsEngines:           float64(h.Engines),
 		holdingsBlocks:            float64(h.Index.Blocks),
-		holdingsLoose:             float64(h.Loose),
+		holdingsReaders:           float64(h.Readers),
+		holdingsHeld:              float64(h.Held),
+		holdingsLeftOut:           float64(h.LeftOut),
 		holdingsBytes:             float64(h.Index.Bytes),
 		holdingsOverflow:          float64(h.Overflow),
 		holdingsRefused:           float64(h.Refused),

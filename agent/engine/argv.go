@@ -22,6 +22,7 @@ type Launch struct {
 	Role          string   // prefill, decode or both
 	Host          string   // host under which other nodes reach this one
 	StateDir      string   // directory of LMCache's configuration
+	Node          string   // id of the node; "": unknown
 }
 
 // Command returns the program, its arguments and the additions to its environment. The arguments

@@ -49,6 +49,7 @@ type Options struct {
 	// start. With nil no port is.
 	PortTaken func(port int) bool
 	StateDir  string     // directory for LMCache's configuration
+	Node      string     // id of the node, under which the connector kvcached says what the engine can read
 	Held      func() int // returns the agent's own requests at the engine; nil: none
 	Counters  Counters
 	Logger    *slog.Logger
@@ -138,7 +139,7 @@ func (e *Engine) prepareSpawn(o Options) error {
 	}
 	launch := Launch{
 		Port: port, TP: o.TP, DataParallel: o.DataParallel, DType: o.DType, MaxConcurrent: o.MaxConcurrent,
-		APIKey: e.key, GPUs: o.GPUs, Role: o.Role, Host: o.Host, StateDir: o.StateDir,
+		APIKey: e.key, GPUs: o.GPUs, Role: o.Role, Host: o.Host, StateDir: o.StateDir, Node: o.Node,
 	}
 	argv, env := e.config.Command(launch)
 	if argv[0], err = lookUp(argv[0]); err != nil {

@@ -83,6 +83,7 @@ type leased struct {
 	RESP     string `json:"resp,omitempty"`
 	Revision string `json:"revision,omitempty"`
 	Staging  int64  `json:"staging"` // bytes
+	Node     string `json:"node,omitempty"`
 }
 
 type tiering struct {
@@ -132,9 +133,9 @@ func (c *Config) offloadCommand(l Launch) (argv, env []string) {
 		return transfer(connector{Connector: "PdConnector", Role: "kv_both", Module: kvbmModule, Extra: both}),
 			append(o.nixlEnv(l), o.kvbmEnv()...)
 	case OffloadKVCached:
-		return transfer(o.kvcached()), []string{sameHashes}
+		return transfer(o.kvcached(l)), []string{sameHashes}
 	case OffloadNIXLKVCached:
-		return stack(l.Role, o.kvcached()), append(o.nixlEnv(l), sameHashes)
+		return stack(l.Role, o.kvcached(l)), append(o.nixlEnv(l), sameHashes)
 	case OffloadKVCachedS3:
 		return transfer(o.tiers()), []string{sameHashes}
 	case OffloadNIXLKVCachedS3:
@@ -195,9 +196,9 @@ func kvbm() connector {
 const connectorPackage = "cognitora_kv"
 
 // kvcached returns the connector of deploy/vllm. It keeps and loads blocks in every role.
-func (o *Offload) kvcached() connector {
+func (o *Offload) kvcached(l Launch) connector {
 	return connector{Connector: "KVCachedConnector", Role: "kv_both", Module: connectorPackage + ".connector",
-		OnFailure: "recompute", Extra: leased{o.LeaseSocket, o.RESP, o.Revision, int64(o.Staging)}}
+		OnFailure: "recompute", Extra: leased{o.LeaseSocket, o.RESP, o.Revision, int64(o.Staging), l.Node}}
 }
 
 // overS3 returns the configuration for a Python without the connector of deploy/vllm: vLLM's own

@@ -17,7 +17,7 @@ func TestOffload(t *testing.T) {
 	const tiers = `{"kv_connector":"OffloadingConnector","kv_role":"kv_both","kv_connector_extra_config":{"spec_name":"TieringOffloadingSpec","cpu_bytes_to_use":8589934592,` +
 		`"secondary_tiers":[{"type":"obj","store_config":{"bucket":"kv","endpoint_override":"127.0.0.1:9000","scheme":"http","access_key":"cognitora","secret_key":"cognitora"}}]}}`
 	const keeper = `{"kv_connector":"KVCachedConnector","kv_role":"kv_both","kv_connector_module_path":"cognitora_kv.connector","kv_load_failure_policy":"recompute",` +
-		`"kv_connector_extra_config":{"socket":"/run/cognitora/kv-lease.sock","staging":268435456}}`
+		`"kv_connector_extra_config":{"socket":"/run/cognitora/kv-lease.sock","staging":268435456,"node":"gpu1-9081"}}`
 	rows := map[[2]string]struct{ argv, env string }{
 		{VLLM, OffloadNone}:    {},
 		{VLLM, OffloadNIXL}:    {`--kv-transfer-config {"kv_connector":"NixlConnector","kv_role":"kv_both"}`, host + " " + port},
@@ -69,7 +69,7 @@ func TestOffload(t *testing.T) {
 			if kind == SGLang || offload == OffloadNIXLKVBM {
 				role = "prefill"
 			}
-			argv, env := c.Command(Launch{Port: 1, Role: role, Host: "10.0.0.7", StateDir: "/state"})
+			argv, env := c.Command(Launch{Port: 1, Role: role, Host: "10.0.0.7", StateDir: "/state", Node: "gpu1-9081"})
 			if got := strings.Join(argv[len(before):], " "); !slices.Equal(argv[:len(before)], before) ||
 				got != row.argv {
 				t.Errorf("%s with %s adds\n %s, not\n %s", kind, offload, got, row.argv)

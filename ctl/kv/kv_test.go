@@ -169,6 +169,21 @@ func TestKVStatsTellsOfLMCache(t *testing.T) {
 	}
 }
 
+// TestKVStatsTellsOfReaders: the output has what each node can read.
+func TestKVStatsTellsOfReaders(t *testing.T) {
+	var out strings.Builder
+	s := statsReport{Readers: []reader{{"gpu1", []string{"kv1;a", "kv1;b"}}, {"gpu2", []string{"kv1;a"}}}}
+	a := &cli.App{Out: &out, Output: "table"}
+	if err := a.Show(nil, func(t *cli.Table) { s.write(t, false) }); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"gpu1 kv1;a", "gpu1 kv1;b", "gpu2 kv1;a"} {
+		if !strings.Contains(strings.Join(strings.Fields(out.String()), " "), line) {
+			t.Errorf("no %q in\n%s", line, &out)
+		}
+	}
+}
+
 // valueNames returns the counters that kv stats requests, from its source.
 func valueNames(t *testing.T) (names []string) {
 	source, err := os.ReadFile("stats.go")

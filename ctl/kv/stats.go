@@ -24,6 +24,7 @@ type statsReport struct {
 	Epoch      uint64           `json:"epoch"`
 	Namespaces []namespaceUse   `json:"namespaces"`
 	Engines    []engineBlocks   `json:"engines"`
+	Readers    []reader         `json:"readers"`
 	Values     map[string]int64 `json:"values"`
 }
 
@@ -49,6 +50,12 @@ type engineBlocks struct {
 	Pinned    uint64 `json:"pinned"`
 }
 
+// reader is a node whose engine has told what it can read.
+type reader struct {
+	Node       string   `json:"node"`
+	Namespaces []string `json:"namespaces"`
+}
+
 func newStats(k *commands) *cobra.Command {
 	var all bool
 	c := &cobra.Command{
@@ -64,7 +71,10 @@ func newStats(k *commands) *cobra.Command {
 					return err
 				}
 				s := statsReport{Epoch: r.Epoch, Namespaces: []namespaceUse{}, Engines: []engineBlocks{},
-					Values: r.Values}
+					Readers: []reader{}, Values: r.Values}
+				for _, of := range r.Readers {
+					s.Readers = append(s.Readers, reader{of.Node, of.Namespaces})
+				}
 				for _, e := range r.Engines {
 					s.Engines = append(s.Engines, engineBlocks{e.Engine, e.Namespace, e.Adapter, e.Blocks, e.Device,
 						e.Host, e.Disk, e.Shared, e.Pinned})
@@ -102,6 +112,15 @@ func (s *statsReport) write(t *cli.Table, all bool) {
 	t.Row("NAMESPACE", "RAM BLOCKS", "RAM BYTES", "SSD BLOCKS", "SSD BYTES")
 	for _, n := range s.Namespaces {
 		t.Row(n.Namespace, n.RAMBlocks, n.RAMBytes, n.SSDBlocks, n.SSDBytes)
+	}
+	if len(s.Readers) > 0 {
+		t.Line("")
+		t.Row("NODE", "CAN READ, BESIDES OTHER RANKS")
+		for _, of := range s.Readers {
+			for _, namespace := range of.Namespaces {
+				t.Row(of.Node, namespace)
+			}
+		}
 	}
 	if len(s.Engines) > 0 {
 		t.Line("")

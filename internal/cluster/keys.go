@@ -67,3 +67,9 @@ func notInNodeID(r rune) bool {
 // RankName returns the name of one of several data-parallel ranks of a node. Agents report the
 // blocks of the rank under it. No node has such an id.
 func RankName(node string, rank int) string { return node + "/" + strconv.Itoa(rank) }
+
+// NodeOf returns the node's id in the name of a node or of a rank.
+func NodeOf(name string) string {
+	id, _, _ := strings.Cut(name, "/")
+	return id
+}

@@ -66,6 +66,13 @@ func encode(m *pb.WatchResponse, b *residency.Batch) {
 	for _, h := range b.Holders {
 		m.Holders = append(m.Holders, &pb.Holder{Number: h.Number, Engine: h.Engine, Epoch: h.Epoch})
 	}
+	m.Readers = nil
+	if b.Readers != nil {
+		m.Readers = &pb.Readers{}
+		for _, r := range b.Readers {
+			m.Readers.Nodes = append(m.Readers.Nodes, &pb.Reader{Node: r.Node, Namespaces: r.Namespaces})
+		}
+	}
 	if len(b.Blocks) == 0 {
 		m.Blocks = nil
 		return

@@ -17,6 +17,7 @@ const (
 	welcomeSize = 80
 	stagedSize  = 16
 	commitSize  = 96
+	readSize    = 4
 )
 
 // magic begins every Hello, so that the first frame of any other program is recognized.
@@ -216,4 +217,34 @@ func ParseCommit(body []byte) (c Commit, err error) {
 	c.Flags &= 1<<namesShift - 1
 	c.Namespace, c.Names = entries[:text], entries[text:]
 	return c, nil
+}
+
+// Read tells the daemon that a node's engine can read the blocks of a namespace, in all its ranks.
+// It counts until the connection ends.
+type Read struct {
+	End       bool   // the engine no longer reads them
+	Node      []byte // id of the node; aliases the frame
+	Namespace []byte // canonical text of rank 0; aliases the frame
+}
+
+// AppendRead writes the body of a Read. The header's count is the length of both texts together, at
+// most MaxBatch.
+func AppendRead(b []byte, r *Read) []byte {
+	var flags uint16
+	if r.End {
+		flags = 1
+	}
+	b = le.AppendUint16(le.AppendUint16(b, uint16(len(r.Node))), flags)
+	return append(append(b, r.Node...), r.Namespace...)
+}
+
+// ParseRead reads the body of a Read. The error is an *Error if the entries are fewer bytes than
+// the node's id, or a flag is unknown.
+func ParseRead(body []byte) (r Read, err error) {
+	node, flags, texts := int(le.Uint16(body)), le.Uint16(body[2:]), body[readSize:]
+	if node > len(texts) || flags > 1 {
+		return r, &Error{StatusBadFrame, fmt.Sprintf("a node's id of %d bytes in %d, with flags %#x", node, len(texts),
+			flags)}
+	}
+	return Read{flags == 1, texts[:node], texts[node:]}, nil
 }

@@ -50,6 +50,7 @@ const (
 	// by an empty body
 	OpKnow  Op = 14
 	OpFind  Op = 15 // Stat for all hosts: Remote in an Info's tiers says that another host has the block
+	OpRead  Op = 16 // Read: what an engine can read; answered by an empty body
 	OpError Op = 255
 )
 
@@ -168,7 +169,8 @@ type layout struct {
 }
 
 // requestLayouts are the layouts of requests. The entries of a Know are the bytes of the
-// namespace's text. Those of a Commit are the same and the bytes of the names.
+// namespace's text. Those of a Commit are the same and the bytes of the names. Those of a Read are
+// the bytes of the node's id and of the namespace's text.
 var requestLayouts = [256]layout{
 	OpHello:  {helloSize, 0, true},
 	OpGet:    {0, AddrSize, true},
@@ -185,6 +187,7 @@ var requestLayouts = [256]layout{
 	OpUnstage: {4, 0, true},
 	OpCommit:  {commitSize, 1, true},
 	OpKnow:    {0, 1, true},
+	OpRead:    {readSize, 1, true},
 	OpPing:    {0, 0, true},
 }
 
@@ -203,6 +206,7 @@ var answerLayouts = [256]layout{
 	OpError:  {0, 1, true},
 	OpPing:   {0, 0, true},
 	OpKnow:   {0, 0, true},
+	OpRead:   {0, 0, true},
 }
 
 // Request cuts one request off b and returns its header and its body, which aliases b. The error is

@@ -65,13 +65,25 @@ func frames() (requests, answers map[string][]byte) {
 		"ping":  build(Header{Op: OpPing, Seq: 10}),
 		"know": build(Header{Op: OpKnow, Count: uint16(len(commit.Namespace)), Seq: 12},
 			func(b []byte) []byte { return append(b, commit.Namespace...) }),
+		"read": build(Header{Op: OpRead, Count: uint16(len("node-1") + len(commit.Namespace)), Seq: 14},
+			func(b []byte) []byte {
+				return AppendRead(b, &Read{Node: []byte("node-1"), Namespace: commit.Namespace})
+			}),
+		"read no longer": build(Header{Op: OpRead, Count: uint16(len("n") + len(commit.Namespace)), Seq: 15},
+			func(b []byte) []byte {
+				return AppendRead(b, &Read{End: true, Node: []byte("n"), Namespace: commit.Namespace})
+			}),
 	}
+	return requests, answerFrames()
+}
+
+func answerFrames() map[string][]byte {
 	welcome := Welcome{Version: 1, Attached: true, MaxLeases: 4096, Instance: 0x0807060504030201, ArenaSize: 1 << 30,
 		LeaseNS: 5e9, NowNS: 123456789, MaxLeased: 1 << 29, MaxStaging: 1 << 27, MaxValue: block.MaxPayload,
 		MaxSegments: 16}
 	grant := Grant{Lease: 0x1100000022, DeadlineNS: 5123456789, Offset: 1 << 21, Length: 1 << 20, CRC: 0xdeadbeef}
 	info := Info{Length: 1 << 20, CRC: 0xdeadbeef, Uses: 5, Tiers: 3}
-	answers = map[string][]byte{
+	return map[string][]byte{
 		"hello": build(Header{Op: OpHello, Seq: 1}, func(b []byte) []byte { return AppendWelcome(b, &welcome) }),
 		"get": build(Header{Op: OpGet, Count: 2, Seq: 2}, func(b []byte) []byte { return AppendGrant(b, &grant) },
 			func(b []byte) []byte { return AppendGrant(b, &Grant{Status: StatusMiss}) }),
@@ -92,11 +104,11 @@ func frames() (requests, answers map[string][]byte) {
 		}),
 		"ping": build(Header{Op: OpPing, Seq: 10}),
 		"know": build(Header{Op: OpKnow, Seq: 12}),
+		"read": build(Header{Op: OpRead, Seq: 14}),
 		"error": build(Header{Op: OpError, Status: StatusUnknownOp, Count: 5, Seq: 11}, func(b []byte) []byte {
 			return append(b, "op 99"...)
 		}),
 	}
-	return requests, answers
 }
 
 // TestGolden compares the layout with testdata/frames.json, on which clients in other languages
@@ -203,6 +215,12 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s: %v, not %v", name, err, c.status)
 		}
 	}
+	for what, body := range map[string][]byte{"a node longer than the entries": {3, 0, 0, 0, 'a', 'b'},
+		"an unknown flag": {1, 0, 2, 0, 'a', 'b'}} {
+		if _, err := ParseRead(body); !errors.Is(err, &Error{Status: StatusBadFrame}) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
 	hello := build(Header{Op: OpHello}, func(b []byte) []byte { return AppendHello(b, &Hello{Min: 2, Max: 9}) })
 	if _, err := ParseHello(hello[HeaderSize:]); !errors.Is(err, &Error{Status: StatusVersion}) {
 		t.Error("a client of the future:", err)
@@ -276,6 +294,12 @@ func visitRequest(t *testing.T, h Header, body []byte) {
 			return
 		}
 		again = AppendCommit(again, &c)
+	case OpRead:
+		r, err := ParseRead(body)
+		if err != nil {
+			return
+		}
+		again = AppendRead(again, &r)
 	case OpGet, OpTouch, OpStat, OpDelete, OpUnpin:
 		for i := range int(h.Count) {
 			a := Addr(body, i)

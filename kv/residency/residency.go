@@ -33,6 +33,11 @@
 // and counts as all its blocks (objects.go). An object of a namespace with several ranks is a part
 // of its blocks. A block counts for routers if every rank has it (ranks.go).
 //
+// # Readers
+//
+// The digests of blocks are the same in namespaces of other weights or data types. An engine says
+// which namespaces it can read, and watchers get the list with each change (readers.go).
+//
 // # Cost
 //
 // A block takes 40 bytes and a bucket of 4, without pointers. 8 bytes of its digest are enough
@@ -115,7 +120,8 @@ type Index struct {
 	own        *holder
 	holders    map[uint32]*holder
 	engines    map[string]*holder
-	last       uint32 // last number of a holder
+	readers    map[string][]reading // by node
+	last       uint32               // last number of a holder
 	blocks     int
 	namespaces namespaces
 	chains     chains
@@ -148,6 +154,7 @@ func New(o Options) *Index {
 		checked:    checked{},
 		holders:    map[uint32]*holder{},
 		engines:    map[string]*holder{},
+		readers:    map[string][]reading{},
 		namespaces: newNamespaces(),
 		ring:       newRing(o.Ring),
 	}
@@ -175,6 +182,9 @@ type Stats struct {
 	Lost       uint64 // blocks of unknown position because too many wait
 	Restarts   uint64 // engines' holders replaced by a later one
 	Expired    uint64 // engines forgotten after a silence
+
+	Readers      int64  // nodes that say what they read
+	ReadsRefused uint64 // namespaces not noted because of MaxReaders or MaxReads
 }
 
 // Stats returns the counts as of now.
@@ -185,6 +195,7 @@ func (x *Index) Stats() Stats {
 	st.Blocks, st.OwnBlocks = int64(x.blocks), int64(x.own.count)
 	st.Engines, st.Namespaces = int64(len(x.engines)), int64(len(x.namespaces.byID))
 	st.Waiting, st.Changes = int64(x.chains.waiting), x.ring.last
+	st.Readers = int64(len(x.readers))
 	st.Bytes = x.ring.bytes() + chainBytes
 	for _, h := range x.holders {
 		st.Bytes += h.bytes() + int64(len(h.shared))*sharesBytes

@@ -3,7 +3,7 @@ package residency
 import "math/bits"
 
 // ring holds the latest changes. A change is an entry in its new state, with its holder in next. A
-// change of a holder itself has one of the marks below in place of tiers.
+// change of a holder itself, or of the readers, has one of the marks below in place of tiers.
 type ring struct {
 	changes []entry
 	last    uint64 // number of the latest change; the first is 1
@@ -12,8 +12,9 @@ type ring struct {
 }
 
 const (
-	markJoined Tiers = 1 << 6
-	markGone   Tiers = 1 << 7
+	markReaders Tiers = 1 << 5 // of no holder: what engines read
+	markJoined  Tiers = 1 << 6
+	markGone    Tiers = 1 << 7
 )
 
 func newRing(n int) ring {

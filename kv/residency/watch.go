@@ -46,6 +46,9 @@ type Batch struct {
 	Namespaces  []string // canonical texts of the blocks' namespaces
 	BlockBytes  []uint64 // bytes of a block of each namespace, as the daemon last stored one; 0: it stored none
 	Blocks      []Block
+	// Readers are all nodes that say what they read, in place of those told before; with Reset, and
+	// after a change. nil: nothing has changed. The list may be newer than the blocks.
+	Readers []Reader
 
 	spaces map[uint16]uint32
 }
@@ -54,6 +57,7 @@ func (b *Batch) reset(p Part) {
 	b.Part, b.First, b.Last = p, 0, 0
 	b.Holders, b.Gone, b.Namespaces, b.Blocks = b.Holders[:0], b.Gone[:0], b.Namespaces[:0], b.Blocks[:0]
 	b.BlockBytes = b.BlockBytes[:0]
+	b.Readers = nil
 	if b.spaces == nil {
 		b.spaces = map[uint16]uint32{}
 	}
@@ -184,6 +188,7 @@ func (w *Watcher) begin(b *Batch) {
 		b.Holders = append(b.Holders, h.Holder)
 	}
 	slices.SortFunc(b.Holders, func(a, b Holder) int { return int(a.Number) - int(b.Number) })
+	b.Readers = w.x.listReaders()
 	b.Last = w.x.ring.last
 	w.next = b.Last + 1
 	w.first, w.stage, w.holder, w.slot = w.next, reads, 0, 0
@@ -197,7 +202,7 @@ func (w *Watcher) readChanges(b *Batch) bool {
 		scans += w.add(b, r.at(w.next))
 	}
 	b.First, b.Last = w.first, w.next-1
-	if len(b.Blocks)+len(b.Gone)+len(b.Holders) == 0 && w.next-w.first < uint64(len(r.changes)/4) {
+	if len(b.Blocks)+len(b.Gone)+len(b.Holders) == 0 && b.Readers == nil && w.next-w.first < uint64(len(r.changes)/4) {
 		return false
 	}
 	w.first = w.next
@@ -207,8 +212,14 @@ func (w *Watcher) readChanges(b *Batch) bool {
 // add adds a change to a batch. add skips changes of departed holders. add returns the slots
 // searched.
 func (w *Watcher) add(b *Batch, e *entry) (scans int) {
-	if e.tiers == markGone {
+	switch e.tiers {
+	case markGone:
 		b.Gone = append(b.Gone, e.next)
+		return 1
+	case markReaders:
+		if b.Readers == nil { // the list is of now, so it has later changes, too
+			b.Readers = w.x.listReaders()
+		}
 		return 1
 	}
 	h := w.x.holders[e.next]

@@ -27,6 +27,7 @@ type conn struct {
 	isDue   bool   // a deadline for the rest of a frame is set
 	owner   string // owner of its pins
 	writer  writer
+	reads   []reading // at most residency.MaxReads
 
 	leases leases
 	ended  atomic.Bool // serve is over
@@ -271,6 +272,7 @@ func (c *conn) end(err error) {
 	gone := errors.Is(err, errPeerGone) || c.hungUp()
 	c.net.Close()
 	c.writer.close(c.server)
+	c.endReads()
 	if gone {
 		ended, _ := c.expire(1<<63 - 1)
 		c.server.count.takenBack.Add(uint64(ended))

@@ -23,6 +23,9 @@
 // the namespace. The server forgets a namespace without blocks on this host once 16,384 other
 // namespaces of its tenant were used after it. Then the client must send Know again.
 //
+// A program that serves a node's engine says with Read which namespaces the engine can read. The
+// server notes that until the connection ends, and for residency's grace after it.
+//
 // Options bound connections, leases, leased bytes, staging bytes, buffers for long frames, the time
 // to complete a frame and the time to take an answer. The server works on one frame of a connection
 // at a time. Other frames wait in the socket, which the kernel bounds.

@@ -53,6 +53,8 @@ func (c *conn) handle(h frame.Header, body []byte) error {
 		return c.pin(h, body)
 	case frame.OpKnow:
 		return c.know(h, body)
+	case frame.OpRead:
+		return c.note(h, body)
 	}
 	return c.answer(h, 0, nil) // Ping
 }

@@ -39,6 +39,8 @@ type Options struct {
 	// Store.StatAll
 	Find Describe
 
+	Readers Readers // notes what engines can read; nil: nothing is noted
+
 	Logger *slog.Logger // nil: slog.Default()
 }
 
@@ -62,4 +64,7 @@ func (o *Options) setDefaults(arena int64) {
 	o.FrameTimeout = cmp.Or(o.FrameTimeout, 5*time.Second)
 	o.WriteTimeout = cmp.Or(o.WriteTimeout, 5*time.Second)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
+	if o.Readers == nil {
+		o.Readers = noReaders{}
+	}
 }

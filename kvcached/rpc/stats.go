@@ -71,6 +71,9 @@ func (s *service) Stats(context.Context, *pb.StatsRequest) (*pb.StatsResponse, e
 			Disk: uint64(u.Disk), Shared: uint64(u.Shared), Pinned: uint64(u.Pinned),
 		})
 	}
+	for _, r := range s.o.Residency.Readers() {
+		out.Readers = append(out.Readers, &pb.Reader{Node: r.Node, Namespaces: r.Namespaces})
+	}
 	parts := map[string]any{}
 	if s.o.Parts != nil {
 		parts = s.o.Parts()

@@ -130,7 +130,7 @@ func (s *simulation) reaches(r *router, blocks []engine.BlockID) func(*fleet.Nod
 			Device: holdings.Unknown, Host: h.leading(blocks) * indexBlocks, Shared: shared * indexBlocks,
 		}
 		if h.pulled > 0 {
-			reach.PulledPerSecond = float32(set.PullRate)
+			reach.Fetch = float32(routerBlockBytes / set.PullRate)
 		}
 		return reach
 	}

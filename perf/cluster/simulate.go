@@ -281,7 +281,7 @@ func (s *simulation) arrive(r *request) {
 	}
 	piece := leg.Piece{Keys: s.keys, MaxTokens: int64(r.maxTokens), Session: r.session, Known: known}
 	if s.cfg.Hosts.Told > ToldNothing {
-		piece.Warm, piece.BlockBytes = s.reaches(router, f.Blocks[:len(r.chain)]), routerBlockBytes
+		piece.Warm = s.reaches(router, f.Blocks[:len(r.chain)])
 	}
 	rehearsal, refused := router.Rehearse(piece, epoch.Add(s.now))
 	f.rehearsal = rehearsal

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -130,6 +131,35 @@ func TestVLLMPackage(t *testing.T) {
 	}
 }
 
+// reads waits until a node's engine has told the daemon that it can read some namespaces, and
+// returns them.
+func (c *cache) reads(t *testing.T, s setup, node string, count int) (namespaces []string) {
+	t.Helper()
+	within(t, soon, fmt.Sprintf("%s reads %d namespaces", node, count), func() bool {
+		out, err := exec.Command(filepath.Join(s.bin, "cgn-ctl"), "kv", "stats", "--sock", c.grpc, "-o",
+			"json").Output()
+		var stats struct {
+			Readers []struct {
+				Node       string
+				Namespaces []string
+			}
+		}
+		if err == nil {
+			err = json.Unmarshal(out, &stats)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range stats.Readers {
+			if r.Node == node {
+				namespaces = r.Namespaces
+			}
+		}
+		return len(namespaces) == count
+	})
+	return namespaces
+}
+
 // TestVLLMFaults: no server uses blocks of another revision, data type, adapter or salt, and none
 // fails if blocks are gone between their lookup and their use.
 func TestVLLMFaults(t *testing.T) {
@@ -139,7 +169,7 @@ func TestVLLMFaults(t *testing.T) {
 	lora := []string{"--enable-lora", "--max-lora-rank", "8", "--lora-modules", "sql=" + filepath.Join(adapters, "sql"),
 		"chat=" + filepath.Join(adapters, "chat")}
 	with := func(id string, settings object, more ...string) *engine {
-		settings["socket"] = c.lease
+		settings["socket"], settings["node"] = c.lease, id
 		return s.engine(t, id, vllmFlags(s.model, append(connected(settings), more...)...)...)
 	}
 	writer := with("vllm-writes", object{}, lora...)
@@ -164,6 +194,7 @@ func TestVLLMFaults(t *testing.T) {
 		t.Errorf("%d tokens were cached for a salt", salted.cached)
 	}
 	c.settled(t)
+	written := c.reads(t, s, "vllm-writes", 3)
 	writer.stop(t)
 	for name, other := range map[string]*engine{
 		"revision": with("vllm-revision", object{"revision": "another"}),
@@ -172,6 +203,9 @@ func TestVLLMFaults(t *testing.T) {
 		other.awaitReady(t)
 		if _, got := other.asks(t, text); got.cached != 0 {
 			t.Errorf("another %s: %d tokens were loaded", name, got.cached)
+		}
+		if read := c.reads(t, s, "vllm-"+name, 1); slices.Contains(written, read[0]) {
+			t.Errorf("another %s: it says that it can read %s", name, read[0])
 		}
 		other.stop(t)
 	}
@@ -187,6 +221,10 @@ func TestVLLMFaults(t *testing.T) {
 		if _, n := reader.asksAs(t, text, of(model, salt)); (n.cached > 0) != loads {
 			t.Errorf("salt %s: %d tokens were loaded", salt, n.cached)
 		}
+	}
+	if read := c.reads(t, s, "vllm-reads", 3); !slices.Equal(slices.Sorted(slices.Values(read)),
+		slices.Sorted(slices.Values(written))) {
+		t.Errorf("the engine says that it can read %q, not %q", read, written)
 	}
 	reader.stop(t)
 	s.vanishing(t, c, text, said[model])

@@ -31,6 +31,11 @@ func (c *cache) apply(w *cognitorav1.WatchResponse) error {
 		return nil // a part of a later version; the known parts hold the same content
 	}
 	c.supply(w)
+	if w.Readers != nil {
+		if err := c.hear(w.Readers.Nodes); err != nil {
+			return err
+		}
+	}
 	if err := c.holders(w); err != nil {
 		return err
 	}
@@ -48,13 +53,10 @@ func (c *cache) apply(w *cognitorav1.WatchResponse) error {
 func (c *cache) reset(w *cognitorav1.WatchResponse) {
 	c.until.Store(0)
 	c.epoch, c.last, c.synced, c.trusted = w.Epoch, w.Last, false, false
-	c.loose.clear()
-	for _, ref := range []residency.Ref{c.host, c.any} {
-		c.numbers[ref]++
-		_ = c.m.index.Restart(ref, c.numbers[ref]) // an error means that the daemon has left
-	}
+	c.readers = nil
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()
+	c.empty()
 	for number, e := range c.engines {
 		c.forget(number, e)
 	}
@@ -107,28 +109,24 @@ func (c *cache) holders(w *cognitorav1.WatchResponse) error {
 }
 
 // names records the namespaces of the daemon's blocks and the models of its engines' blocks.
-func (c *cache) names(w *cognitorav1.WatchResponse) {
+func (c *cache) names(w *cognitorav1.WatchResponse) error {
 	b := w.Blocks
-	if len(b.Namespace) != len(b.Holder) || len(b.Layer) != len(b.Holder) {
-		return
-	}
 	for i, number := range b.Namespace {
-		again := i > 0 && number == b.Namespace[i-1] && b.Layer[i] == b.Layer[i-1] && b.Holder[i] == b.Holder[i-1]
-		if again || int(number) >= len(w.Namespaces) {
+		if int(number) >= len(w.Namespaces) || len(w.Namespaces[number]) > block.MaxNamespace {
+			return errStream
+		}
+		if i > 0 && number == b.Namespace[i-1] && b.Layer[i] == b.Layer[i-1] && b.Holder[i] == b.Holder[i-1] {
 			continue
 		}
 		if b.Holder[i] == c.own {
-			size := uint64(0)
-			if len(w.BlockBytes) == len(w.Namespaces) {
-				size = w.BlockBytes[number]
-			}
-			c.m.spaces.heard(w.Namespaces[number], b.Layer[i], size)
+			c.m.spaces.heard(w.Namespaces[number], b.Layer[i])
 		} else if e := c.engines[b.Holder[i]]; e != nil && e.model.Load() == nil {
 			if n, err := block.ParseNamespace(w.Namespaces[number]); err == nil {
 				e.model.Store(&n.Model)
 			}
 		}
 	}
+	return nil
 }
 
 // nameBytes is the length of a digest in the stream. The index knows a block by this prefix of its
@@ -143,15 +141,35 @@ func (c *cache) blocks(w *cognitorav1.WatchResponse) error {
 		return nil
 	}
 	if len(b.Digests) != nameBytes*n || len(b.Holder) != n || len(b.Position) != n || len(b.Leaders) != 8*n ||
-		len(b.Parents) != 8*n {
+		len(b.Parents) != 8*n || len(b.Namespace) != n || len(b.Layer) != n {
 		return errStream
 	}
-	c.names(w)
-	for i := range n {
-		if err := c.block(blockAt(b, i), b.Holder[i], b.Tiers[i]); err != nil {
-			return err
-		}
+	if err := c.names(w); err != nil {
+		return err
 	}
+	var of *held
+	for i := range n {
+		at, holder := blockAt(b, i), b.Holder[i]
+		if holder != c.own {
+			if err := c.engineBlock(&at, c.engines[holder], b.Tiers[i]); err != nil {
+				return err
+			}
+			continue
+		}
+		space := b.Namespace[i]
+		if i == 0 || holder != b.Holder[i-1] || space != b.Namespace[i-1] || of == nil {
+			of = c.find(w.Namespaces[space], b.Tiers[i] != 0)
+		}
+		if of != nil && b.Layer[i] == block.LayerAll && len(w.BlockBytes) == len(w.Namespaces) {
+			c.weigh(of, w.BlockBytes[space])
+		}
+		c.ownBlock(&at, of, b.Tiers[i])
+	}
+	return c.flush()
+}
+
+// flush applies the gathered changes to the index.
+func (c *cache) flush() error {
 	for ref, batch := range c.batches {
 		if len(batch.runs) > 0 {
 			err := c.m.index.Apply(ref, c.numbers[ref], batch.events())
@@ -188,21 +206,16 @@ func (b *located) before() residency.Key {
 	return residency.KeyOf(b.leader, b.parent, int(b.position-2))
 }
 
-// block records the tiers of one block for its holder.
-func (c *cache) block(b located, holder uint32, tiers uint8) error {
-	if holder != c.own {
-		return c.engineBlock(&b, c.engines[holder], tiers)
+// ownBlock records the tiers of one block of the daemon. of is the block's configuration, or nil if
+// it has no place.
+func (c *cache) ownBlock(b *located, of *held, tiers uint8) {
+	switch {
+	case of == nil && tiers != 0:
+		c.leftOut.Add(1)
+	case of != nil && b.position > 0:
+		c.batch(of.host).add(b, tiers&tierHost != 0)
+		c.batch(of.any).add(b, tiers&(tierHost|tierDisk) != 0)
 	}
-	if b.position == 0 || b.parent == 0 {
-		c.loose.set(b.own, tiers&(tierHost|tierDisk))
-	} else {
-		c.loose.set(b.own, 0) // it had no place before
-	}
-	if b.position > 0 {
-		c.batch(c.host).add(&b, tiers&tierHost != 0)
-		c.batch(c.any).add(&b, tiers&(tierHost|tierDisk) != 0)
-	}
-	return nil
 }
 
 // engineBlock records the tiers of one block of an engine.

@@ -25,13 +25,13 @@ type cache struct {
 	addresses []string // addresses by which nodes name the daemon
 	target    string   // gRPC target
 	stop      context.CancelFunc
-	host, any residency.Ref
 
 	shares              atomic.Bool   // the daemon exchanges blocks with those of other hosts
 	pulled              atomic.Uint64 // bits of the bytes per second that it gets from them; 0: not measured
 	until               atomic.Int64  // end of the trust in the daemon's data, Unix ns; 0: not yet complete
 	reconnects, resyncs atomic.Uint64
-	loose               loose
+	leftOut             atomic.Uint64                        // blocks without a place for their configuration
+	stock               atomic.Pointer[stock]                // what requests read; never nil
 	client              atomic.Pointer[cognitorav1.KvClient] // set while the daemon is followed
 	open                Watch                                // nil: gRPC to target
 
@@ -43,6 +43,8 @@ type cache struct {
 	synced      bool   // all data up to last is known
 	trusted     bool   // synced, and the stream runs
 	own         uint32 // holder number of the daemon's tiers
+	held        []*held
+	readers     map[string][]name // see stock
 	numbers     map[residency.Ref]uint64
 	batches     map[residency.Ref]*batch
 }
@@ -80,10 +82,12 @@ func (c *cache) join(node string, epoch uint64) *engine {
 }
 
 func newCache(m *Map, id string, addresses []string, target string) *cache {
-	return &cache{
-		m: m, id: id, addresses: addresses, target: target, host: m.index.Join(), any: m.index.Join(),
+	c := &cache{
+		m: m, id: id, addresses: addresses, target: target,
 		engines: map[uint32]*engine{}, numbers: map[residency.Ref]uint64{}, batches: map[residency.Ref]*batch{},
 	}
+	c.stock.Store(&stock{})
+	return c
 }
 
 // run follows the daemon until ctx ends.
@@ -190,8 +194,15 @@ func (c *cache) live() bool {
 // exchanges says whether the daemon exchanges blocks with those of other hosts.
 func (c *cache) exchanges() bool { return c.shares.Load() }
 
-// pulledPerSecond returns the measured speed of blocks of other hosts to this one; 0: none.
-func (c *cache) pulledPerSecond() float32 { return float32(math.Float64frombits(c.pulled.Load())) }
+// fetches returns the seconds in which so many bytes of another host come to this one, at the
+// measured speed; 0: not measured, or no bytes.
+func (c *cache) fetches(bytes float64) float32 {
+	speed := math.Float64frombits(c.pulled.Load())
+	if speed == 0 {
+		return 0
+	}
+	return float32(bytes / speed)
+}
 
 // supply records what the daemon says about blocks of other hosts. An implausible speed counts as
 // not measured.

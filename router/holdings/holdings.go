@@ -3,13 +3,13 @@
 // tells how many leading blocks of a prompt a node has: in the engine's own memory, with the host's
 // RAM added, with the host's SSD added, and with the other hosts' daemons added as well.
 //
-// All blocks are in one router/residency index. Each daemon registers two holders in the index:
-// RAM, and RAM or SSD. An engine that reports its blocks has one holder. Each engine of a host has
-// three holders once an engine of that host reports blocks in host memory or on disk. Memory shared
-// with other hosts does not count for an engine. The daemons of other hosts count for a daemon that
-// exchanges blocks with them, as far as they do so too. A block without a known parent has no place
-// in that index. From the first block without a place on, a prompt is looked up block by block
-// (loose.go).
+// All blocks are in one router/residency index. A daemon has two holders in the index for each
+// configuration of its blocks: RAM, and RAM or SSD (stock.go). A node counts the configuration with
+// the most leading blocks, of those that its engine can read. An engine that reports its blocks has
+// one holder. Each engine of a host has three holders once an engine of that host reports blocks in
+// host memory or on disk. Memory shared with other hosts does not count for an engine. The daemons
+// of other hosts count for a daemon that exchanges blocks with them, as far as they do so too, each
+// configuration by itself.
 //
 // The count for each tier is exact. The count for two tiers together is the higher of the two
 // counts. That is too low only if one tier fills a gap of the other.
@@ -75,6 +75,7 @@ type Map struct {
 	static  map[string]string
 	caches  map[string]*cache // by cache id, or static address
 	local   *cache            // of Options.Local; nil: none
+	further int               // configurations beyond the first one of each cache
 	refused map[string]bool   // ids of announced daemons beyond maxCaches; at most maxRefused
 }
 
@@ -90,7 +91,9 @@ type view struct {
 type Stats struct {
 	Caches, Live int    // daemons followed; daemons whose stream is up to date
 	Engines      int    // engines that report their own memory
-	Loose        int64  // blocks without a place in their chain
+	Readers      int    // nodes whose engines say what they can read
+	Held         int    // configurations of daemons' blocks
+	LeftOut      uint64 // blocks of configurations without a place
 	Overflow     uint64 // blocks dropped for want of room
 	Refused      int    // daemons beyond maxCaches, 65,536 at most
 	Reconnects   uint64
@@ -275,8 +278,12 @@ func (m *Map) drop(c *cache) {
 	delete(m.caches, c.id)
 	c.stop()
 	c.left = true
-	m.index.Leave(c.host)
-	m.index.Leave(c.any)
+	configurations := c.stock.Load().configurations
+	m.further -= max(len(configurations)-1, 0)
+	for _, of := range configurations {
+		m.index.Leave(of.host)
+		m.index.Leave(of.any)
+	}
 	for _, e := range c.engines {
 		for _, ref := range e.refs() {
 			m.index.Leave(ref)
@@ -326,8 +333,10 @@ func (m *Map) Stats() Stats {
 			s.Live++
 		}
 		s.Engines += len(c.engines)
-		s.Loose += c.loose.count.Load()
-		s.Overflow += c.loose.overflow.Load()
+		stock := c.stock.Load()
+		s.Held += len(stock.configurations)
+		s.Readers += len(stock.readers)
+		s.LeftOut += c.leftOut.Load()
 		s.Reconnects += c.reconnects.Load()
 		s.Resyncs += c.resyncs.Load()
 	}

@@ -77,23 +77,34 @@ func startDaemonOn(t *testing.T, path string, disk *ssd.Options, pulled func() f
 	return d
 }
 
-// put stores blocks of a chain. The blocks get a place in the chain if parents is set.
-func (d *daemon) put(digests []block.Digest, from, to int, parents bool) {
+// put stores blocks of a chain.
+func (d *daemon) put(digests []block.Digest, from, to int) { d.putIn(namespace, digests, from, to) }
+
+// putIn stores blocks of a chain in a namespace.
+func (d *daemon) putIn(n block.Namespace, digests []block.Digest, from, to int) {
+	d.t.Helper()
+	d.putLayer(n, 0, 100, digests, from, to)
+}
+
+// putLayer stores blocks of a chain in a layer of a namespace, each of so many bytes.
+func (d *daemon) putLayer(n block.Namespace, layer uint32, bytes int, digests []block.Digest, from, to int) {
 	d.t.Helper()
 	for i := from; i < to; i++ {
-		item := store.Item{Addr: block.Addr{Digest: digests[i], Model: namespace.ID()}, Namespace: namespace.String()}
-		if parents && i > 0 {
+		item := store.Item{Addr: block.Addr{Digest: digests[i], Model: n.ID(), Layer: layer}, Namespace: n.String()}
+		if i > 0 {
 			item.Parent = digests[i-1]
 		}
-		if _, err := d.store.Put(d.t.Context(), item, make([]byte, 100), false); err != nil {
+		if _, err := d.store.Put(d.t.Context(), item, make([]byte, bytes), false); err != nil {
 			d.t.Fatal(err)
 		}
 	}
 }
 
-func (d *daemon) remove(digest block.Digest) {
+func (d *daemon) remove(digest block.Digest) { d.removeIn(namespace, digest) }
+
+func (d *daemon) removeIn(n block.Namespace, digest block.Digest) {
 	d.t.Helper()
-	if ok, err := d.store.Delete(d.t.Context(), block.Addr{Digest: digest, Model: namespace.ID()}); !ok || err != nil {
+	if ok, err := d.store.Delete(d.t.Context(), block.Addr{Digest: digest, Model: n.ID()}); !ok || err != nil {
 		d.t.Fatal(ok, err)
 	}
 }
@@ -169,19 +180,19 @@ func TestFollows(t *testing.T) {
 	m := follow(t, static(path))
 	chain, digests := prompt(70)
 	eventually(t, m, chain, "host:7072", Reach{Device: Unknown})
-	d.put(digests, 0, 50, true)
+	d.put(digests, 0, 50)
 	eventually(t, m, chain, "host:7072", Reach{Unknown, 50, 50, 50, 0})
 	eventually(t, m, chain, "elsewhere:7072", Reach{Device: Unknown})
 	d.remove(digests[40])
 	eventually(t, m, chain, "host:7072", Reach{Unknown, 40, 40, 40, 0})
-	d.put(digests, 40, 41, true)
-	d.put(digests, 50, 70, true)
+	d.put(digests, 40, 41)
+	d.put(digests, 50, 70)
 	eventually(t, m, chain, "host:7072", Reach{Unknown, 70, 70, 70, 0})
 
 	d.stop()
 	eventually(t, m, chain, "host:7072", Reach{Device: Unknown})
 	d = startDaemon(t, path)
-	d.put(digests, 0, 3, true)
+	d.put(digests, 0, 3)
 	eventually(t, m, chain, "host:7072", Reach{Unknown, 3, 3, 3, 0})
 	d.stop()
 }
@@ -227,30 +238,15 @@ func TestTooManyDaemons(t *testing.T) {
 	}
 }
 
-func TestLooseBlocks(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "kv.sock")
-	d := startDaemon(t, path)
-	m := follow(t, static(path))
-	chain, digests := prompt(40)
-	d.put(digests, 0, 20, true)
-	d.put(digests, 20, 40, false)
-	eventually(t, m, chain, "host:7072", Reach{Unknown, 40, 40, 40, 0})
-	d.remove(digests[30])
-	eventually(t, m, chain, "host:7072", Reach{Unknown, 30, 30, 30, 0})
-	d.stop()
-}
-
-// TestLooseBlockGetsAPlace stores a block before its parent. Once it has a place, it no longer
-// counts without one.
-func TestLooseBlockGetsAPlace(t *testing.T) {
+// TestBlocksOutOfOrder stores a block before its parent. The block counts once its place is known.
+func TestBlocksOutOfOrder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kv.sock")
 	d := startDaemon(t, path)
 	m := follow(t, static(path))
 	chain, digests := prompt(6)
-	d.put(digests, 3, 4, true)
-	until(t, "the block is known", func() bool { return m.Stats().Loose == 1 })
-	d.put(digests, 0, 3, true)
-	d.put(digests, 4, 6, true)
+	d.put(digests, 3, 4)
+	d.put(digests, 0, 3)
+	d.put(digests, 4, 6)
 	eventually(t, m, chain, "host:7072", Reach{Unknown, 6, 6, 6, 0})
 	d.remove(digests[3])
 	eventually(t, m, chain, "host:7072", Reach{Unknown, 3, 3, 3, 0})
@@ -267,7 +263,7 @@ func TestEngines(t *testing.T) {
 	stored := residency.Event{Kind: residency.Stored, Namespace: namespace.String(), Tier: residency.Device,
 		Digests: digests[:10]}
 	d.report(residency.Report{Engine: "node", Epoch: 1, Fresh: true, Number: 1, Events: []residency.Event{stored}})
-	d.put(digests, 0, 20, true)
+	d.put(digests, 0, 20)
 	eventually(t, m, chain, "host:7072", Reach{10, 20, 20, 20, 0})
 	d.report(residency.Report{Engine: "node", Epoch: 2, Fresh: true, Number: 1})
 	eventually(t, m, chain, "host:7072", Reach{0, 20, 20, 20, 0})
@@ -293,7 +289,7 @@ func TestEnginesAreLeftOut(t *testing.T) {
 		{Kind: residency.Stored, Namespace: namespace.String(), Tier: residency.Host, Digests: digests[10:30],
 			Parent: digests[9]},
 	}})
-	d.put(digests, 0, 20, true)
+	d.put(digests, 0, 20)
 	eventually(t, m, chain, "host:7072", Reach{Unknown, 20, 20, 20, 0})
 	if s := m.Stats(); m.Reports("node") || s.Engines != 0 || s.Index.Nodes != 2 {
 		t.Errorf("an engine counts: %+v", s)
@@ -325,7 +321,7 @@ func TestEngineMedia(t *testing.T) {
 	say(residency.Stored, residency.Disk, 20, 30)
 	say(residency.Stored, residency.Shared, 30, 35)
 	eventually(t, m, chain, "host:7072", Reach{10, 20, 30, 30, 0})
-	d.put(digests, 0, 25, true)
+	d.put(digests, 0, 25)
 	eventually(t, m, chain, "host:7072", Reach{10, 25, 30, 30, 0})
 	say(residency.Removed, residency.Device, 9, 10)
 	say(residency.Removed, residency.Disk, 28, 29)
@@ -346,8 +342,7 @@ func TestMatchDoesNotAllocate(t *testing.T) {
 	d := startDaemon(t, path)
 	m := follow(t, static(path))
 	chain, digests := prompt(64)
-	d.put(digests, 0, 30, true)
-	d.put(digests, 30, 64, false)
+	d.put(digests, 0, 64)
 	eventually(t, m, chain, "host:7072", Reach{Unknown, 64, 64, 64, 0})
 	var q Query
 	ask := func() {
@@ -362,30 +357,4 @@ func TestMatchDoesNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 	d.stop()
-}
-
-func TestLooseTable(t *testing.T) {
-	var l loose
-	for i := range uint64(3 * looseProbe) {
-		l.set(7<<20|i<<4, tierHost) // all keys want one slot
-	}
-	if n, over := l.count.Load(), l.overflow.Load(); n != looseProbe || over != 2*looseProbe {
-		t.Errorf("%d blocks and %d too many", n, over)
-	}
-	if l.tiers(7<<20) != tierHost || l.tiers(8<<20) != 0 {
-		t.Error("a block is not what it was said to be")
-	}
-	l.set(7<<20, 0)
-	l.set(7<<20|5<<4, tierDisk)
-	l.set(7<<20|1000<<4, tierDisk)
-	if l.tiers(7<<20) != 0 || l.tiers(7<<20|5<<4) != tierDisk || l.tiers(7<<20|1000<<4) != tierDisk ||
-		l.count.Load() != looseProbe {
-		t.Error("a place is not used again, or the wrong one is")
-	}
-	l.set(0, tierHost)
-	l.set(0, 0)
-	l.clear()
-	if l.count.Load() != 0 || l.tiers(7<<20|5<<4) != 0 {
-		t.Error("not clear")
-	}
 }

@@ -3,6 +3,7 @@ package holdings
 import (
 	"slices"
 
+	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/router/residency"
 )
 
@@ -22,9 +23,9 @@ type Reach struct {
 	// Shared adds the blocks that the host's daemon can read from the daemons of other hosts. It is
 	// at least Disk.
 	Shared int32
-	// PulledPerSecond is the speed, in bytes per second, at which blocks of other hosts came to the
-	// node's host lately; 0: not measured.
-	PulledPerSecond float32
+	// Fetch is the time, in seconds, in which a block of another host comes to the node's host, by
+	// what came there lately; 0: unknown.
+	Fetch float32
 }
 
 // Unknown is the Device of an engine that does not report its blocks.
@@ -37,24 +38,39 @@ type Query struct {
 
 	v       *view
 	model   string
-	hosts   []int32 // one for each node: 1 + the place in asked; 0: the node's daemon is unknown or out of date
+	hosts   []int32  // one for each node: 1 + the place in asked; 0: the node's daemon is unknown or out of date
+	reads   [][]name // one for each node: what its engine reads; nil: all
 	engines []*engine
 	asked   []*cache // each cache once
-	others  []*cache // caches that share and are not asked about; looked up only if an asked one shares
 	places  []int32  // by place in v.caches: 1 + the place in asked; 0: not asked
+	stocks  []*stock // of asked
+	others  []*stock // of caches that exchange blocks and are not asked about; empty unless an asked one exchanges
+	first   []int32  // of asked: place in refs of the first configuration
+	offers  []offer  // what the caches have that exchange blocks; each configuration once
 	refs    []residency.Ref
 	matched []int32
 	keys    keys
 }
 
+// offer is what the fleet has of a prompt in one configuration.
+type offer struct {
+	name   name
+	blocks int32   // leading blocks that some daemon has that exchanges blocks; at least 1
+	bytes  float64 // of 16 tokens in all ranks; 0: unknown
+}
+
 // Reset forgets the last question and keeps the memory.
 func (q *Query) Reset() {
+	wipe(q.reads)
 	wipe(q.engines)
 	wipe(q.asked)
+	wipe(q.stocks)
 	wipe(q.others)
+	wipe(q.offers)
 	*q = Query{
-		Reach: q.Reach[:0], hosts: q.hosts[:0], engines: q.engines[:0], asked: q.asked[:0],
-		others: q.others[:0], places: q.places[:0], refs: q.refs[:0], matched: q.matched[:0],
+		Reach: q.Reach[:0], hosts: q.hosts[:0], reads: q.reads[:0], engines: q.engines[:0], asked: q.asked[:0],
+		places: q.places[:0], stocks: q.stocks[:0], others: q.others[:0], first: q.first[:0], offers: q.offers[:0],
+		refs: q.refs[:0], matched: q.matched[:0],
 	}
 }
 
@@ -64,8 +80,10 @@ func wipe[T any](s []T) { clear(s[:cap(s)]) }
 // Begin starts a question about a prompt for a model. Begin returns false if no daemon is known.
 func (q *Query) Begin(m *Map, model string) bool {
 	q.v, q.model = m.view.Load(), model
-	q.Reach, q.hosts, q.engines, q.asked, q.refs = q.Reach[:0], q.hosts[:0], q.engines[:0], q.asked[:0], q.refs[:0]
-	q.others, q.places = q.others[:0], slices.Grow(q.places[:0], len(q.v.caches))[:len(q.v.caches)]
+	q.Reach, q.hosts, q.reads, q.engines = q.Reach[:0], q.hosts[:0], q.reads[:0], q.engines[:0]
+	q.asked, q.stocks, q.first, q.refs = q.asked[:0], q.stocks[:0], q.first[:0], q.refs[:0]
+	q.others, q.offers = q.others[:0], q.offers[:0]
+	q.places = slices.Grow(q.places[:0], len(q.v.caches))[:len(q.v.caches)]
 	clear(q.places)
 	return len(q.v.byAddress)+len(q.v.engines) > 0
 }
@@ -73,18 +91,28 @@ func (q *Query) Begin(m *Map, model string) bool {
 // Node adds a node, or a rank of a node, to the question. id is the name under which its engine
 // reports its blocks, and kvAddress the address of its host's daemon.
 func (q *Query) Node(id, kvAddress string) {
-	host, e := int32(0), q.v.engines[id]
+	host, list := int32(0), []name(nil)
 	if at, known := q.v.byAddress[kvAddress]; known && q.v.caches[at].live() {
-		if q.places[at] == 0 {
-			q.asked = append(q.asked, q.v.caches[at])
-			q.places[at] = int32(len(q.asked))
-		}
-		host = q.places[at]
+		host = q.ask(at)
+		list = q.stocks[host-1].readers[cluster.NodeOf(id)]
 	}
+	e := q.v.engines[id]
 	if e != nil && (!e.cache.live() || !e.knows(q.model)) {
 		e = nil
 	}
-	q.hosts, q.engines, q.Reach = append(q.hosts, host), append(q.engines, e), append(q.Reach, Reach{Device: Unknown})
+	q.hosts, q.reads, q.engines = append(q.hosts, host), append(q.reads, list), append(q.engines, e)
+	q.Reach = append(q.Reach, Reach{Device: Unknown})
+}
+
+// ask adds the daemon at a place of the view to the question, once. ask returns 1 + its place in
+// asked.
+func (q *Query) ask(at int32) int32 {
+	if q.places[at] == 0 {
+		c := q.v.caches[at]
+		q.asked, q.stocks = append(q.asked, c), append(q.stocks, c.stock.Load())
+		q.places[at] = int32(len(q.asked))
+	}
+	return q.places[at]
 }
 
 // cache returns the daemon of node i; nil: it is unknown or out of date.
@@ -95,6 +123,23 @@ func (q *Query) cache(i int) *cache {
 	return nil
 }
 
+// kept returns how many leading blocks of the prompt the daemon of node i has in RAM, and in RAM or
+// on SSD, in a configuration that the node's engine can read.
+func (q *Query) kept(i int) (host, disk int32) {
+	at := q.hosts[i] - 1
+	if at < 0 {
+		return 0, 0
+	}
+	next := q.first[at]
+	for _, of := range q.stocks[at].configurations {
+		if reads(q.reads[i], of.name) {
+			host, disk = max(host, q.matched[next]), max(disk, q.matched[next+1])
+		}
+		next += 2
+	}
+	return host, disk
+}
+
 // share fills in q.others. The nodes of a model need not name all daemons that have its blocks: a
 // daemon keeps its blocks when the engines of its host go.
 func (q *Query) share() {
@@ -103,9 +148,56 @@ func (q *Query) share() {
 	}
 	for at, c := range q.v.caches {
 		if q.places[at] == 0 && c.exchanges() && c.live() {
-			q.others = append(q.others, c)
+			q.others = append(q.others, c.stock.Load())
 		}
 	}
+}
+
+// offer adds the leading blocks of the prompt that a daemon has in a configuration.
+func (q *Query) offer(of *configuration, blocks int32) {
+	if blocks == 0 {
+		return
+	}
+	at := slices.IndexFunc(q.offers, func(o offer) bool { return o.name == of.name })
+	if at < 0 {
+		at = len(q.offers)
+		q.offers = append(q.offers, offer{name: of.name})
+	}
+	o := &q.offers[at]
+	o.blocks, o.bytes = max(o.blocks, blocks), max(o.bytes, of.bytes)
+}
+
+// gather fills in q.offers by q.matched. rest is the place in it of the first other daemon.
+func (q *Query) gather(rest int) {
+	for at, s := range q.stocks {
+		if !q.asked[at].exchanges() {
+			continue
+		}
+		next := q.first[at]
+		for i := range s.configurations {
+			q.offer(&s.configurations[i], q.matched[next+1])
+			next += 2
+		}
+	}
+	for _, s := range q.others {
+		for i := range s.configurations {
+			q.offer(&s.configurations[i], q.matched[rest])
+			rest++
+		}
+	}
+}
+
+// elsewhere returns the offer with the most leading blocks in a configuration that the engine of
+// node i can read. The daemon of node i must exchange blocks. Of equal offers, the one with the
+// longer blocks counts.
+func (q *Query) elsewhere(i int) (most offer) {
+	for _, o := range q.offers {
+		better := o.blocks > most.blocks || o.blocks == most.blocks && o.bytes > most.bytes
+		if better && reads(q.reads[i], o.name) {
+			most = o
+		}
+	}
+	return most
 }
 
 // knows says whether the engine's reported blocks belong to the model. An engine with adapters
@@ -119,9 +211,14 @@ func (e *engine) knows(model string) bool {
 // Match answers the question for a prompt. Match takes no lock. Match hashes the chain only as far
 // as some holder has it.
 func (m *Map) Match(c Chain, q *Query) {
-	for _, a := range q.asked {
-		q.refs = append(q.refs, a.host, a.any)
+	q.share()
+	for _, s := range q.stocks {
+		q.first = append(q.first, int32(len(q.refs)))
+		for _, of := range s.configurations {
+			q.refs = append(q.refs, of.host, of.any)
+		}
 	}
+	engines := len(q.refs)
 	for _, e := range q.engines {
 		if e != nil {
 			q.refs = append(q.refs, e.ref)
@@ -130,42 +227,29 @@ func (m *Map) Match(c Chain, q *Query) {
 			}
 		}
 	}
+	rest := len(q.refs)
+	for _, s := range q.others {
+		for _, of := range s.configurations {
+			q.refs = append(q.refs, of.any)
+		}
+	}
 	if len(q.refs) == 0 {
 		return
-	}
-	q.share()
-	rest := len(q.refs)
-	for _, o := range q.others {
-		q.refs = append(q.refs, o.any)
 	}
 	q.matched = slices.Grow(q.matched[:0], len(q.refs))[:len(q.refs)]
 	q.keys.chain = c
 	m.index.Lookup(&q.keys, q.refs, q.matched)
-	shared := int32(0)
-	for i, a := range q.asked {
-		q.matched[2*i] = a.loose.extend(c, q.matched[2*i], tierHost)
-		q.matched[2*i+1] = a.loose.extend(c, q.matched[2*i+1], tierHost|tierDisk)
-		if a.exchanges() {
-			shared = max(shared, q.matched[2*i+1])
-		}
-	}
-	for i, o := range q.others {
-		shared = max(shared, o.loose.extend(c, q.matched[rest+i], tierHost|tierDisk))
-	}
-	q.answer(shared)
+	q.gather(rest)
+	q.answer(engines)
 	q.keys.chain = nil
 }
 
-// answer fills in q.Reach by q.matched. shared is the number of leading blocks of the prompt that
-// some daemon has that exchanges blocks.
-func (q *Query) answer(shared int32) {
-	next := 2 * len(q.asked)
+// answer fills in q.Reach by q.matched and q.offers. next is the place in q.matched of the first
+// engine.
+func (q *Query) answer(next int) {
 	for i := range q.Reach {
 		r, c := &q.Reach[i], q.cache(i)
-		if c != nil {
-			at := 2 * (q.hosts[i] - 1)
-			r.Host, r.Disk = q.matched[at], q.matched[at+1]
-		}
+		r.Host, r.Disk = q.kept(i)
 		if e := q.engines[i]; e != nil {
 			r.Device = q.matched[next]
 			next++
@@ -177,19 +261,11 @@ func (q *Query) answer(shared int32) {
 		r.Host = max(r.Host, r.Device, 0)
 		r.Disk = max(r.Disk, r.Host)
 		if r.Shared = r.Disk; c != nil && c.exchanges() {
-			r.Shared, r.PulledPerSecond = max(r.Disk, shared), c.pulledPerSecond()
+			most := q.elsewhere(i)
+			r.Shared = max(r.Disk, most.blocks)
+			r.Fetch = c.fetches(most.bytes)
 		}
 	}
-}
-
-// extend continues a match with blocks that have no place in their chain.
-func (l *loose) extend(c Chain, matched int32, tiers uint8) int32 {
-	if l.count.Load() == 0 {
-		return matched
-	}
-	for n := int32(c.Blocks()); matched < n && l.tiers(c.Key(int(matched)))&tiers != 0; matched++ {
-	}
-	return matched
 }
 
 // keys presents a chain's blocks as keys of the index.

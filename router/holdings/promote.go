@@ -40,6 +40,7 @@ type Promotion struct {
 
 	cache *cache
 	model string
+	reads []name // of the node; nil: all
 }
 
 // Add adds the block before the ones already added.
@@ -82,7 +83,8 @@ func (m *Map) Wanted(q *Query, i int, r Reach) (from, to int) {
 func (m *Map) Promotion(q *Query, i int, model string) *Promotion {
 	select {
 	case p := <-m.promoter.free:
-		p.cache, p.model, p.Digests, p.Last, p.Before = q.cache(i), model, p.Digests[:0], 0, 0
+		p.cache, p.model, p.reads = q.cache(i), model, q.reads[i]
+		p.Digests, p.Last, p.Before = p.Digests[:0], 0, 0
 		return p
 	default:
 		m.promoter.dropped.Add(1)
@@ -122,7 +124,7 @@ func (m *Map) bring(ctx context.Context, p *Promotion) (n int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, promoteWithin)
 	defer cancel()
 	w := wish{client: *client, fleet: m.promoter.mode == PromoteFleet}
-	for _, s := range m.spaces.of(p.model) {
+	for _, s := range m.spaces.of(p.model, p.reads) {
 		here, err := w.bring(ctx, s, p)
 		if n += here; err != nil {
 			return n, err

@@ -20,7 +20,7 @@ func TestPromotionBounds(t *testing.T) {
 	o.Promote = PromoteDisk
 	m := follow(t, o)
 	chain, digests := prompt(4)
-	d.put(digests, 0, 3, true)
+	d.put(digests, 0, 3)
 	eventually(t, m, chain, "host:7072", Reach{Unknown, 3, 3, 3, 0})
 	var q Query
 	q.Begin(m, "m")
@@ -175,21 +175,21 @@ func TestSpaces(t *testing.T) {
 		return n.String()
 	}
 	for range 2 {
-		s.heard(name("a", 0), 0, 0)
-		s.heard(name("b", 0), block.LayerAll, 0)
-		s.heard("key1;resp.0;", 0, 0)
+		s.heard(name("a", 0), 0)
+		s.heard(name("b", 0), block.LayerAll)
+		s.heard("key1;resp.0;", 0)
 	}
-	if of := s.of("a"); len(of) != 1 || of[0].text != name("a", 0) || len(of[0].ranks()) != 2 ||
+	if of := s.of("a", nil); len(of) != 1 || of[0].text != name("a", 0) || len(of[0].ranks()) != 2 ||
 		of[0].ranks()[1] != name("a", 1) {
 		t.Errorf("%+v", of)
 	}
-	if of := s.of("unknown"); len(of) != 2 || of[0].Model != "b" {
+	if of := s.of("unknown", nil); len(of) != 2 || of[0].Model != "b" {
 		t.Errorf("%+v", of)
 	}
 	for i := range 2 * maxSpaces {
-		s.heard(name("a", 0), uint32(i), 0)
+		s.heard(name("a", 0), uint32(i))
 	}
-	if len(s.list) != maxSpaces || len(s.of("a")) != promoteSpaces {
+	if len(s.list) != maxSpaces || len(s.of("a", nil)) != promoteSpaces {
 		t.Errorf("%d are remembered", len(s.list))
 	}
 }

@@ -123,7 +123,6 @@ func (l *Leg) timing(n *member, own int32, now time.Time) policy.Timing {
 // foreseeAll fills in what mode predicted needs to know about the request and the candidates.
 func (l *Leg) foreseeAll(now time.Time) {
 	p, mayTry, explores, parted := &l.picks, l.mayTry(), l.explores(), l.parted()
-	size := l.blockBytes()
 	p.times = slices.Grow(p.times[:0], len(p.able))[:len(p.able)]
 	for i, at := range p.able {
 		c, t, n := &p.cands[i], &p.times[i], l.pool.members[at]
@@ -133,8 +132,8 @@ func (l *Leg) foreseeAll(now time.Time) {
 			t.Tried = idle && n.engine.MayTry(&t.Speed, work)
 			t.Unproven = explores && n.engine.Kind().Unproven(work)
 		}
-		if c.SharedCache > c.Host && size > 0 {
-			t.Fetch = fetchTime(size, l.prompt.Reach(int(at)).PulledPerSecond)
+		if c.SharedCache > c.Host {
+			t.Fetch = float64(l.prompt.Reach(int(at)).Fetch)
 		}
 		if c.Loads {
 			t.Load = l.model.adapterLoad.Seconds()
@@ -147,27 +146,6 @@ func (l *Leg) foreseeAll(now time.Time) {
 		}
 	}
 	p.output = l.output()
-}
-
-// blockBytes returns how many bytes of the model's blocks hosts keep for 16 tokens; 0: unknown, or
-// no host's cache reports.
-func (l *Leg) blockBytes() float64 {
-	switch {
-	case !l.prompt.Reported():
-		return 0
-	case l.piece != nil:
-		return l.piece.BlockBytes
-	}
-	return l.d.where.BlockBytes(timedAs(l.model.view))
-}
-
-// fetchTime returns the seconds in which a host gets a block of this size at a speed in bytes per
-// second; 0: unknown.
-func fetchTime(size float64, speed float32) float64 {
-	if speed <= 0 {
-		return 0
-	}
-	return size / float64(speed)
 }
 
 // triesOneIn is the number of requests of which one may try an idle node of a kind whose speed is

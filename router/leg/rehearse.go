@@ -33,8 +33,6 @@ type Piece struct {
 	// Warm says how far the prompt reaches on each node, as hosts' caches would report. A Device of
 	// holdings.Unknown leaves what the index gives. Nil: no cache reports.
 	Warm func(n *fleet.Node) holdings.Reach
-	// BlockBytes is the size of a block in the hosts' caches; 0: unknown.
-	BlockBytes float64
 }
 
 // Rehearse chooses the node for a request.

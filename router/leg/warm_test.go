@@ -67,10 +67,10 @@ func TestUnusedBlocksCountLess(t *testing.T) {
 // blocks that only other hosts have, if a speed is known at which that pays.
 func TestBlocksOfOtherHosts(t *testing.T) {
 	d := still(t, Options{}, twoNodes()...)
-	expect := func(speed float32, size float64) time.Duration {
+	expect := func(fetch float32) time.Duration {
 		t.Helper()
-		r, err := d.Rehearse(Piece{Keys: newKeys(400), BlockBytes: size, Warm: func(*fleet.Node) holdings.Reach {
-			return holdings.Reach{Device: holdings.Unknown, Shared: 400, PulledPerSecond: speed}
+		r, err := d.Rehearse(Piece{Keys: newKeys(400), Warm: func(*fleet.Node) holdings.Reach {
+			return holdings.Reach{Device: holdings.Unknown, Shared: 400, Fetch: fetch}
 		}}, time.Now())
 		if err != nil {
 			t.Fatal(err)
@@ -78,12 +78,12 @@ func TestBlocksOfOtherHosts(t *testing.T) {
 		defer r.Finish(reported(6400, 0), time.Now())
 		return r.Expected()
 	}
-	computed := expect(0, 2<<20)
-	if slow, unknown := expect(1<<20, 2<<20), expect(1<<30, 0); slow != computed || unknown != computed {
-		t.Errorf("%v of a slow network and %v with blocks of unknown size, want %v", slow, unknown, computed)
+	computed := expect(0)
+	if slow := expect(2); slow != computed {
+		t.Errorf("%v of a slow network, want %v", slow, computed)
 	}
-	// 800 MiB at 8 GiB a second take 98 ms. The blocks in RAM count three quarters.
-	if fast := expect(8<<30, 2<<20); fast > computed/2 || fast < 98*time.Millisecond {
+	// 400 blocks of 2 MiB at 8 GiB a second take 98 ms. The blocks in RAM count three quarters.
+	if fast := expect(2.0 / (8 << 10)); fast > computed/2 || fast < 98*time.Millisecond {
 		t.Errorf("%v with a fast network, %v without", fast, computed)
 	}
 }

@@ -171,14 +171,6 @@ func (f *Finder) predict(p *Prompt, ranks []*fleet.Rank) {
 // unknown.
 func (p *Prompt) Tokens() int64 { return p.chain.Tokens() }
 
-// BlockBytes returns how many bytes the hosts' caches keep for 16 tokens of a model; 0: unknown.
-func (f *Finder) BlockBytes(model string) float64 {
-	if f.Holdings == nil {
-		return 0
-	}
-	return f.Holdings.BlockBytes(model)
-}
-
 // Keys returns the keys of the leading blocks that have been hashed: all blocks after Sent. The
 // keys stay the same until Reset.
 func (p *Prompt) Keys() []uint64 { return p.chain.Keys() }

@@ -20,7 +20,8 @@ from vllm.platforms import current_platform
 from . import namespace as namespaces
 from .copies import Cache, Load, Loader, Save, Saver
 from .digests import TOKENS, Chain, seed
-from .lease import Lease
+from .lease import BATCH, Lease
+from .reads import Reads
 from .resp import Resp
 
 logger = init_logger("vllm." + __name__)
@@ -29,7 +30,7 @@ SOCKET = "/run/cognitora/kv-lease.sock"
 LOOKUP = 1.0  # seconds for a lookup, during which the engine plans no step
 TRANSFER = 10.0  # seconds for an answer about blocks to load or store
 AGAIN = 1.0  # seconds after a failure until the daemon is asked again
-KNOWN = {"socket", "resp", "revision", "staging"}
+KNOWN = {"socket", "resp", "revision", "staging", "node"}
 
 
 class Settings:
@@ -41,6 +42,7 @@ class Settings:
         if wrong:
             raise ValueError(f"kv_connector_extra_config: unknown {', '.join(wrong)}; known: {', '.join(sorted(KNOWN))}")
         self.socket, self.resp = extra.get("socket", SOCKET), extra.get("resp", "")
+        self.node = str(extra.get("node", ""))
         self.staging = int(extra.get("staging", 256 << 20))
         self.check(config, kv_cache_config)
         model, cache, parallel = config.model_config, config.cache_config, config.parallel_config
@@ -52,7 +54,11 @@ class Settings:
         self.layout = layout(config)
         self.revision = revision(config, extra.get("revision", ""))
         self.adapters = {}
-        self.namespace("0" * 32 if config.lora_config else "", self.tp - 1, self.pp - 1)  # refuses what is too long
+        # Refuses what is too long.
+        longest = self.namespace("0" * 32 if config.lora_config else "", self.tp - 1, self.pp - 1)
+        if self.node and len(self.node.encode()) + len(longest) > BATCH:
+            raise ValueError(f"node and the namespace have more than {BATCH} bytes together: shorten node, "
+                             f"--served-model-name or the setting revision: {self.node}, {longest}")
 
     def check(self, config, kv_cache_config):
         """Refuses what the connector cannot keep."""
@@ -88,6 +94,12 @@ class Settings:
                 return lease
             logger.warning("%s; blocks go through RESP at %s, with more copies", e, self.resp)
             return Resp(self.resp, timeout)
+
+    def reads(self):
+        """Returns what tells the daemon what this engine can read; None: node is not set."""
+        if not self.node:
+            return None
+        return Reads(Lease(self.socket, TRANSFER), self.node, self.namespace("", 0, 0), logger.warning)
 
     def namespace(self, adapter, tp_rank, pp_rank):
         """Returns the namespace of a rank. adapter names its weights, "" is the base model."""
@@ -224,12 +236,14 @@ class Planner:
 
     def __init__(self, settings):
         self.settings, self.tokens = settings, settings.block_tokens
-        self.store, self.again = settings.store(LOOKUP), 0.0
+        self.store, self.reads, self.again = settings.store(LOOKUP), settings.reads(), 0.0
         self.followed = {}
         logger.info("blocks are kept in %s", settings.namespace("", 0, 0))
 
     def close(self):
         self.store.close()
+        if self.reads is not None:
+            self.reads.close()
 
     def follow(self, request):
         """Returns the request as followed, or None if its blocks are not named by their tokens."""
@@ -240,6 +254,8 @@ class Planner:
             adapter = None if odd else self.settings.adapter(lora)
             if adapter is None:
                 return None
+            if adapter and self.reads is not None:
+                self.reads.use(lora.lora_name, self.settings.namespace(adapter, 0, 0))
             start = seed(self.settings.model, lora.lora_name if lora else "", request.cache_salt or "")
             f = self.followed[request.request_id] = Followed(request, adapter, Chain(start, self.tokens))
         return f

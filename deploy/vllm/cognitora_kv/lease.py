@@ -14,8 +14,8 @@ from .digests import NAME, model_id
 
 VERSION = 1
 MAGIC = 0x65736165_6C6E6763  # "cgnlease"
-HELLO, GET, RELEASE, STAGE, UNSTAGE, COMMIT, KNOW, FIND, ERROR = 1, 2, 3, 7, 8, 9, 14, 15, 255
-OK, MISS, EXISTS = 0, 1, 9
+HELLO, GET, RELEASE, STAGE, UNSTAGE, COMMIT, PING, KNOW, FIND, READ, ERROR = 1, 2, 3, 7, 8, 9, 13, 14, 15, 16, 255
+OK, MISS, QUOTA, EXISTS = 0, 1, 4, 9
 IF_ABSENT = 4
 ALL_LAYERS = 0xFFFFFFFF
 BATCH = 512  # addresses of a frame
@@ -35,6 +35,7 @@ class Lease:
     def __init__(self, path, timeout, name="vllm"):
         self.path, self.timeout, self.name = path, timeout, name
         self.socket, self.arena, self.instance = None, None, 0
+        self.reads = {}  # what the daemon knows that this node's engine reads, with the status of the answer
         self.sequence, self.known, self.max_leases, self.max_leased = 0, {}, BATCH, 1 << 30
 
     def close(self):
@@ -53,13 +54,13 @@ class Lease:
             yield
         except (OSError, struct.error) as e:
             self.close()
-            raise OSError(f"cgn-kvcached at {self.path}: {e}") from e
+            raise (Refused if isinstance(e, Refused) else OSError)(f"cgn-kvcached at {self.path}: {e}") from e
 
     def connect(self):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(self.timeout)
         self.socket.connect(self.path)
-        self.known = {}
+        self.known, self.reads = {}, {}
         body = struct.pack("<QHH4xQ32s", MAGIC, VERSION, VERSION, self.instance, self.name.encode())
         (_, answer), files = self.ask(HELLO, 0, body, files=True)
         (_, attached, _, self.max_leases, instance, size, _, now, self.max_leased, _, _, _) = WELCOME.unpack(answer)
@@ -97,7 +98,7 @@ class Lease:
 
     def checked(self, op, came, status, body):
         if came == ERROR:
-            raise OSError(f"refused: {body.decode(errors='replace')}")
+            raise Refused(f"refused: {body.decode(errors='replace')}")
         if came != op:
             raise OSError(f"an answer to {came}, not to {op}")
         return status, body
@@ -133,6 +134,30 @@ class Lease:
                 raise OSError(f"namespace {namespace} refused with status {status}")
             known = self.known[namespace] = model_id(namespace)
         return known
+
+    def read(self, node, namespaces):
+        """Tells the daemon that the node's engine can read namespaces of rank 0, and no others.
+
+        It counts while the connection lives. Returns those for which the daemon has no room.
+        """
+        with self.connected():
+            gone = [n for n in self.reads if n not in namespaces]
+            new = [n for n in namespaces if n not in self.reads]
+            for namespace in gone:
+                self.tell(node, namespace, end=True)
+                del self.reads[namespace]
+            for namespace in new:
+                self.reads[namespace] = self.tell(node, namespace)
+            if not gone and not new:
+                self.ask(PING, 0, b"")
+        return [n for n, status in self.reads.items() if status == QUOTA]
+
+    def tell(self, node, namespace, end=False):
+        texts = node.encode() + namespace.encode()
+        status, _ = self.ask(READ, len(texts), struct.pack("<HH", len(node.encode()), end) + texts)
+        if status not in (OK, QUOTA):
+            raise OSError(f"namespace {namespace} refused with status {status}")
+        return status
 
     def addresses(self, namespace, digests):
         rest = self.know(namespace) + struct.pack("<Q", ALL_LAYERS)
@@ -216,6 +241,10 @@ class Room:
 
     def __init__(self, connection, number, memory):
         self.socket, self.number, self.memory = connection, number, memory
+
+
+class Refused(OSError):
+    """The daemon does not take the request, as one of an older version."""
 
 
 class Expired(OSError):

@@ -21,7 +21,8 @@ ROOT = HERE.parents[3]
 from cognitora_kv import namespace  # noqa: E402
 from cognitora_kv.copies import Cache, Load, Loader, Save, Saver  # noqa: E402
 from cognitora_kv.digests import TOKENS, Chain, model_id, seed  # noqa: E402
-from cognitora_kv.lease import Expired, Lease  # noqa: E402
+from cognitora_kv.lease import OK, Expired, Lease, Refused  # noqa: E402
+from cognitora_kv.reads import MOST, Reads  # noqa: E402
 from cognitora_kv.resp import Resp  # noqa: E402
 import torch  # noqa: E402
 
@@ -157,6 +158,82 @@ class Stores(unittest.TestCase):
             with self.assertRaises(Expired), s.get(SPACE, made.digests):
                 pass
         s.close()
+
+
+class FakeLease:
+    """A lease that notes what it is told, or fails."""
+
+    def __init__(self):
+        self.told, self.fails, self.left_out = [], None, []
+
+    def read(self, node, namespaces):
+        if self.fails:
+            raise self.fails
+        self.told.append((node, namespaces))
+        return self.left_out
+
+    def close(self):
+        pass
+
+
+class Reading(unittest.TestCase):
+    def test_the_daemon_is_told(self):
+        s = store("lease")
+        self.assertEqual(s.read("node", [SPACE]), [])
+        self.assertEqual(s.reads, {SPACE: OK})
+        other = namespace.text("m", "r2", "float32", "test", 32)
+        for wanted in ([SPACE, other], [other], [other]):
+            self.assertEqual(s.read("node", wanted), [])
+            self.assertEqual(list(s.reads), wanted)
+        s.close()
+        self.assertEqual(s.read("node", [other]), [], "connects anew")
+        self.assertEqual(list(s.reads), [other])
+        with self.assertRaisesRegex(OSError, "status 7"):
+            s.read("node", ["no namespace"])
+        s.close()
+
+    def test_there_is_a_bound(self):
+        s = store("lease")
+        many = [namespace.text("m", f"r{i}", "float32", "test", 32) for i in range(65)]
+        self.assertEqual(s.read("bounded", many), many[64:])
+        self.assertEqual(s.read("bounded", many), many[64:], "again")
+        s.close()
+
+    def test_adapters_come_and_go(self):
+        lease, told = FakeLease(), []
+        r = Reads(lease, "node", "base", lambda *text: told.append(text))
+        self.assertEqual(lease.told, [("node", ["base"])], "before the constructor returns")
+
+        def comes(*wanted):
+            limit = time.monotonic() + 60
+            while lease.told[-1][1] != list(wanted):
+                self.assertLess(time.monotonic(), limit, lease.told[-1])
+                time.sleep(0.01)
+
+        r.use("a", "base+1")
+        comes("base", "base+1")
+        r.use("b", "base+2")
+        r.use("a", "base+3")  # other weights
+        comes("base", "base+2", "base+3")
+        r.use("c", "base+2")  # the same weights
+        self.assertEqual(r.wanted(), ["base", "base+2", "base+3"])
+        for i in range(MOST):
+            r.use(f"n{i}", f"n{i}")
+        comes("base", *(f"n{i}" for i in range(1, MOST)))
+        r.close()
+        self.assertEqual(told, [])
+
+    def test_failures_are_said_once(self):
+        lease, told = FakeLease(), []
+        lease.fails = OSError("gone")
+        r = Reads(lease, "node", "base", lambda *text: told.append(text))
+        self.assertEqual((r.tell(), len(told)), (1.0, 1))
+        self.assertIn("gone", told[0][1])
+        lease.fails = Refused("an old daemon")
+        self.assertEqual((r.tell(), r.tell(), len(told)), (60.0, 60.0, 2))
+        lease.fails, lease.left_out = None, ["base"]
+        self.assertEqual((r.tell(), r.tell(), len(told)), (1.0, 1.0, 3))
+        r.close()
 
 
 def caches(blocks=64):

@@ -249,7 +249,7 @@ func (x ReportEvent_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ReportEvent_Kind.Descriptor instead.
 func (ReportEvent_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{35, 0}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{37, 0}
 }
 
 type RdmaDevice_State int32
@@ -301,7 +301,7 @@ func (x RdmaDevice_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RdmaDevice_State.Descriptor instead.
 func (RdmaDevice_State) EnumDescriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{43, 0}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{45, 0}
 }
 
 type LookupRequest struct {
@@ -2007,6 +2007,7 @@ type StatsResponse struct {
 	Namespaces    []*NamespaceUsage      `protobuf:"bytes,2,rep,name=namespaces,proto3" json:"namespaces,omitempty"`                                                                    // at most 1000, those with the most bytes in both tiers first
 	Values        map[string]int64       `protobuf:"bytes,3,rep,name=values,proto3" json:"values,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // counters such as store_hits; their names depend on the daemon's version
 	Engines       []*EngineUsage         `protobuf:"bytes,4,rep,name=engines,proto3" json:"engines,omitempty"`                                                                          // at most 1000, those with the most blocks first
+	Readers       []*Reader              `protobuf:"bytes,6,rep,name=readers,proto3" json:"readers,omitempty"`                                                                          // nodes whose engines have told which blocks they can read
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2065,6 +2066,13 @@ func (x *StatsResponse) GetValues() map[string]int64 {
 func (x *StatsResponse) GetEngines() []*EngineUsage {
 	if x != nil {
 		return x.Engines
+	}
+	return nil
+}
+
+func (x *StatsResponse) GetReaders() []*Reader {
+	if x != nil {
+		return x.Readers
 	}
 	return nil
 }
@@ -2336,7 +2344,8 @@ type WatchResponse struct {
 	BlockBytes []uint64 `protobuf:"varint,9,rep,packed,name=block_bytes,json=blockBytes,proto3" json:"block_bytes,omitempty"`
 	Shares     bool     `protobuf:"varint,10,opt,name=shares,proto3" json:"shares,omitempty"` // the daemon exchanges blocks with those of other hosts
 	// Speed at which blocks of other hosts came to this one lately, while any came; 0: none came yet.
-	PulledBytesPerSecond float64 `protobuf:"fixed64,11,opt,name=pulled_bytes_per_second,json=pulledBytesPerSecond,proto3" json:"pulled_bytes_per_second,omitempty"`
+	PulledBytesPerSecond float64  `protobuf:"fixed64,11,opt,name=pulled_bytes_per_second,json=pulledBytesPerSecond,proto3" json:"pulled_bytes_per_second,omitempty"`
+	Readers              *Readers `protobuf:"bytes,12,opt,name=readers,proto3" json:"readers,omitempty"` // in a reset, and after each change of what engines read
 	unknownFields        protoimpl.UnknownFields
 	sizeCache            protoimpl.SizeCache
 }
@@ -2448,6 +2457,111 @@ func (x *WatchResponse) GetPulledBytesPerSecond() float64 {
 	return 0
 }
 
+func (x *WatchResponse) GetReaders() *Readers {
+	if x != nil {
+		return x.Readers
+	}
+	return nil
+}
+
+// Readers are all nodes whose engines have told which blocks they can read, in place of those of
+// earlier messages. A node that is absent has not told.
+type Readers struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Nodes         []*Reader              `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"` // at most 64
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Readers) Reset() {
+	*x = Readers{}
+	mi := &file_cognitora_v1_kv_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Readers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Readers) ProtoMessage() {}
+
+func (x *Readers) ProtoReflect() protoreflect.Message {
+	mi := &file_cognitora_v1_kv_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Readers.ProtoReflect.Descriptor instead.
+func (*Readers) Descriptor() ([]byte, []int) {
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *Readers) GetNodes() []*Reader {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+type Reader struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`             // node id
+	Namespaces    []string               `protobuf:"bytes,2,rep,name=namespaces,proto3" json:"namespaces,omitempty"` // of rank 0, at most 64; the engine can read the blocks of these only
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Reader) Reset() {
+	*x = Reader{}
+	mi := &file_cognitora_v1_kv_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Reader) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Reader) ProtoMessage() {}
+
+func (x *Reader) ProtoReflect() protoreflect.Message {
+	mi := &file_cognitora_v1_kv_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Reader.ProtoReflect.Descriptor instead.
+func (*Reader) Descriptor() ([]byte, []int) {
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *Reader) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Reader) GetNamespaces() []string {
+	if x != nil {
+		return x.Namespaces
+	}
+	return nil
+}
+
 // Holder has blocks: the daemon's own tiers, or one start of an engine.
 type Holder struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2460,7 +2574,7 @@ type Holder struct {
 
 func (x *Holder) Reset() {
 	*x = Holder{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[32]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2472,7 +2586,7 @@ func (x *Holder) String() string {
 func (*Holder) ProtoMessage() {}
 
 func (x *Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[32]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2485,7 +2599,7 @@ func (x *Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holder.ProtoReflect.Descriptor instead.
 func (*Holder) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{32}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Holder) GetNumber() uint32 {
@@ -2532,7 +2646,7 @@ type Blocks struct {
 
 func (x *Blocks) Reset() {
 	*x = Blocks{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[33]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2544,7 +2658,7 @@ func (x *Blocks) String() string {
 func (*Blocks) ProtoMessage() {}
 
 func (x *Blocks) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[33]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2557,7 +2671,7 @@ func (x *Blocks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Blocks.ProtoReflect.Descriptor instead.
 func (*Blocks) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{33}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Blocks) GetDigests() []byte {
@@ -2631,7 +2745,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[34]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2643,7 +2757,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[34]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2656,7 +2770,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{34}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ReportRequest) GetEngine() string {
@@ -2716,7 +2830,7 @@ type ReportEvent struct {
 
 func (x *ReportEvent) Reset() {
 	*x = ReportEvent{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[35]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2728,7 +2842,7 @@ func (x *ReportEvent) String() string {
 func (*ReportEvent) ProtoMessage() {}
 
 func (x *ReportEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[35]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2741,7 +2855,7 @@ func (x *ReportEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportEvent.ProtoReflect.Descriptor instead.
 func (*ReportEvent) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{35}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ReportEvent) GetKind() ReportEvent_Kind {
@@ -2801,7 +2915,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[36]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2813,7 +2927,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[36]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2826,7 +2940,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{36}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{38}
 }
 
 // TellChunksRequest has chunks of one source. The fields of a chunk are in columns.
@@ -2851,7 +2965,7 @@ type TellChunksRequest struct {
 
 func (x *TellChunksRequest) Reset() {
 	*x = TellChunksRequest{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[37]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2863,7 +2977,7 @@ func (x *TellChunksRequest) String() string {
 func (*TellChunksRequest) ProtoMessage() {}
 
 func (x *TellChunksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[37]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2876,7 +2990,7 @@ func (x *TellChunksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TellChunksRequest.ProtoReflect.Descriptor instead.
 func (*TellChunksRequest) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{37}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *TellChunksRequest) GetKeys() string {
@@ -2979,7 +3093,7 @@ type TellChunksResponse struct {
 
 func (x *TellChunksResponse) Reset() {
 	*x = TellChunksResponse{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[38]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2991,7 +3105,7 @@ func (x *TellChunksResponse) String() string {
 func (*TellChunksResponse) ProtoMessage() {}
 
 func (x *TellChunksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[38]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3004,7 +3118,7 @@ func (x *TellChunksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TellChunksResponse.ProtoReflect.Descriptor instead.
 func (*TellChunksResponse) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{38}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *TellChunksResponse) GetTaken() uint32 {
@@ -3022,7 +3136,7 @@ type PeersRequest struct {
 
 func (x *PeersRequest) Reset() {
 	*x = PeersRequest{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[39]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3034,7 +3148,7 @@ func (x *PeersRequest) String() string {
 func (*PeersRequest) ProtoMessage() {}
 
 func (x *PeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[39]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3047,7 +3161,7 @@ func (x *PeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersRequest.ProtoReflect.Descriptor instead.
 func (*PeersRequest) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{39}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{41}
 }
 
 type PeersResponse struct {
@@ -3061,7 +3175,7 @@ type PeersResponse struct {
 
 func (x *PeersResponse) Reset() {
 	*x = PeersResponse{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[40]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3073,7 +3187,7 @@ func (x *PeersResponse) String() string {
 func (*PeersResponse) ProtoMessage() {}
 
 func (x *PeersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[40]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3086,7 +3200,7 @@ func (x *PeersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersResponse.ProtoReflect.Descriptor instead.
 func (*PeersResponse) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{40}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PeersResponse) GetPeers() []*PeerPath {
@@ -3131,7 +3245,7 @@ type PeerPath struct {
 
 func (x *PeerPath) Reset() {
 	*x = PeerPath{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[41]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3143,7 +3257,7 @@ func (x *PeerPath) String() string {
 func (*PeerPath) ProtoMessage() {}
 
 func (x *PeerPath) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[41]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3156,7 +3270,7 @@ func (x *PeerPath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPath.ProtoReflect.Descriptor instead.
 func (*PeerPath) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{41}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PeerPath) GetPeer() string {
@@ -3259,7 +3373,7 @@ type LaneUse struct {
 
 func (x *LaneUse) Reset() {
 	*x = LaneUse{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[42]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3271,7 +3385,7 @@ func (x *LaneUse) String() string {
 func (*LaneUse) ProtoMessage() {}
 
 func (x *LaneUse) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[42]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3284,7 +3398,7 @@ func (x *LaneUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LaneUse.ProtoReflect.Descriptor instead.
 func (*LaneUse) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{42}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *LaneUse) GetLane() string {
@@ -3348,7 +3462,7 @@ type RdmaDevice struct {
 
 func (x *RdmaDevice) Reset() {
 	*x = RdmaDevice{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[43]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3360,7 +3474,7 @@ func (x *RdmaDevice) String() string {
 func (*RdmaDevice) ProtoMessage() {}
 
 func (x *RdmaDevice) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[43]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3373,7 +3487,7 @@ func (x *RdmaDevice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RdmaDevice.ProtoReflect.Descriptor instead.
 func (*RdmaDevice) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{43}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RdmaDevice) GetName() string {
@@ -3406,7 +3520,7 @@ type ReleaseDeviceRequest struct {
 
 func (x *ReleaseDeviceRequest) Reset() {
 	*x = ReleaseDeviceRequest{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[44]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3418,7 +3532,7 @@ func (x *ReleaseDeviceRequest) String() string {
 func (*ReleaseDeviceRequest) ProtoMessage() {}
 
 func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[44]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3431,7 +3545,7 @@ func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{44}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ReleaseDeviceRequest) GetDevice() string {
@@ -3451,7 +3565,7 @@ type ReleaseDeviceResponse struct {
 
 func (x *ReleaseDeviceResponse) Reset() {
 	*x = ReleaseDeviceResponse{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[45]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3463,7 +3577,7 @@ func (x *ReleaseDeviceResponse) String() string {
 func (*ReleaseDeviceResponse) ProtoMessage() {}
 
 func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[45]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3476,7 +3590,7 @@ func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{45}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ReleaseDeviceResponse) GetPairs() uint32 {
@@ -3620,14 +3734,15 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"\x05tiers\x18\a \x01(\rR\x05tiers\x12\x12\n" +
 	"\x04uses\x18\b \x01(\rR\x04uses\x12&\n" +
 	"\x0fexpires_unix_ms\x18\t \x01(\x03R\rexpiresUnixMs\"\x0e\n" +
-	"\fStatsRequest\"\x94\x02\n" +
+	"\fStatsRequest\"\xc4\x02\n" +
 	"\rStatsResponse\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12<\n" +
 	"\n" +
 	"namespaces\x18\x02 \x03(\v2\x1c.cognitora.v1.NamespaceUsageR\n" +
 	"namespaces\x12?\n" +
 	"\x06values\x18\x03 \x03(\v2'.cognitora.v1.StatsResponse.ValuesEntryR\x06values\x123\n" +
-	"\aengines\x18\x04 \x03(\v2\x19.cognitora.v1.EngineUsageR\aengines\x1a9\n" +
+	"\aengines\x18\x04 \x03(\v2\x19.cognitora.v1.EngineUsageR\aengines\x12.\n" +
+	"\areaders\x18\x06 \x03(\v2\x14.cognitora.v1.ReaderR\areaders\x1a9\n" +
 	"\vValuesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xe5\x01\n" +
@@ -3652,7 +3767,7 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"\fWatchRequest\x12\x10\n" +
 	"\x03all\x18\x01 \x01(\bR\x03all\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x14\n" +
-	"\x05after\x18\x03 \x01(\x04R\x05after\"\xeb\x03\n" +
+	"\x05after\x18\x03 \x01(\x04R\x05after\"\x9c\x04\n" +
 	"\rWatchResponse\x124\n" +
 	"\x04part\x18\x01 \x01(\x0e2 .cognitora.v1.WatchResponse.PartR\x04part\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x14\n" +
@@ -3668,14 +3783,22 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"blockBytes\x12\x16\n" +
 	"\x06shares\x18\n" +
 	" \x01(\bR\x06shares\x125\n" +
-	"\x17pulled_bytes_per_second\x18\v \x01(\x01R\x14pulledBytesPerSecond\"b\n" +
+	"\x17pulled_bytes_per_second\x18\v \x01(\x01R\x14pulledBytesPerSecond\x12/\n" +
+	"\areaders\x18\f \x01(\v2\x15.cognitora.v1.ReadersR\areaders\"b\n" +
 	"\x04Part\x12\x14\n" +
 	"\x10PART_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
 	"PART_RESET\x10\x01\x12\x11\n" +
 	"\rPART_SNAPSHOT\x10\x02\x12\x10\n" +
 	"\fPART_CHANGES\x10\x03\x12\x0f\n" +
-	"\vPART_SYNCED\x10\x04\"N\n" +
+	"\vPART_SYNCED\x10\x04\"5\n" +
+	"\aReaders\x12*\n" +
+	"\x05nodes\x18\x01 \x03(\v2\x14.cognitora.v1.ReaderR\x05nodes\"<\n" +
+	"\x06Reader\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1e\n" +
+	"\n" +
+	"namespaces\x18\x02 \x03(\tR\n" +
+	"namespaces\"N\n" +
 	"\x06Holder\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x16\n" +
 	"\x06engine\x18\x02 \x01(\tR\x06engine\x12\x14\n" +
@@ -3825,7 +3948,7 @@ func file_cognitora_v1_kv_proto_rawDescGZIP() []byte {
 }
 
 var file_cognitora_v1_kv_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_cognitora_v1_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_cognitora_v1_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_cognitora_v1_kv_proto_goTypes = []any{
 	(Tier)(0),                     // 0: cognitora.v1.Tier
 	(Outcome)(0),                  // 1: cognitora.v1.Outcome
@@ -3864,21 +3987,23 @@ var file_cognitora_v1_kv_proto_goTypes = []any{
 	(*NamespaceUsage)(nil),        // 34: cognitora.v1.NamespaceUsage
 	(*WatchRequest)(nil),          // 35: cognitora.v1.WatchRequest
 	(*WatchResponse)(nil),         // 36: cognitora.v1.WatchResponse
-	(*Holder)(nil),                // 37: cognitora.v1.Holder
-	(*Blocks)(nil),                // 38: cognitora.v1.Blocks
-	(*ReportRequest)(nil),         // 39: cognitora.v1.ReportRequest
-	(*ReportEvent)(nil),           // 40: cognitora.v1.ReportEvent
-	(*ReportResponse)(nil),        // 41: cognitora.v1.ReportResponse
-	(*TellChunksRequest)(nil),     // 42: cognitora.v1.TellChunksRequest
-	(*TellChunksResponse)(nil),    // 43: cognitora.v1.TellChunksResponse
-	(*PeersRequest)(nil),          // 44: cognitora.v1.PeersRequest
-	(*PeersResponse)(nil),         // 45: cognitora.v1.PeersResponse
-	(*PeerPath)(nil),              // 46: cognitora.v1.PeerPath
-	(*LaneUse)(nil),               // 47: cognitora.v1.LaneUse
-	(*RdmaDevice)(nil),            // 48: cognitora.v1.RdmaDevice
-	(*ReleaseDeviceRequest)(nil),  // 49: cognitora.v1.ReleaseDeviceRequest
-	(*ReleaseDeviceResponse)(nil), // 50: cognitora.v1.ReleaseDeviceResponse
-	nil,                           // 51: cognitora.v1.StatsResponse.ValuesEntry
+	(*Readers)(nil),               // 37: cognitora.v1.Readers
+	(*Reader)(nil),                // 38: cognitora.v1.Reader
+	(*Holder)(nil),                // 39: cognitora.v1.Holder
+	(*Blocks)(nil),                // 40: cognitora.v1.Blocks
+	(*ReportRequest)(nil),         // 41: cognitora.v1.ReportRequest
+	(*ReportEvent)(nil),           // 42: cognitora.v1.ReportEvent
+	(*ReportResponse)(nil),        // 43: cognitora.v1.ReportResponse
+	(*TellChunksRequest)(nil),     // 44: cognitora.v1.TellChunksRequest
+	(*TellChunksResponse)(nil),    // 45: cognitora.v1.TellChunksResponse
+	(*PeersRequest)(nil),          // 46: cognitora.v1.PeersRequest
+	(*PeersResponse)(nil),         // 47: cognitora.v1.PeersResponse
+	(*PeerPath)(nil),              // 48: cognitora.v1.PeerPath
+	(*LaneUse)(nil),               // 49: cognitora.v1.LaneUse
+	(*RdmaDevice)(nil),            // 50: cognitora.v1.RdmaDevice
+	(*ReleaseDeviceRequest)(nil),  // 51: cognitora.v1.ReleaseDeviceRequest
+	(*ReleaseDeviceResponse)(nil), // 52: cognitora.v1.ReleaseDeviceResponse
+	nil,                           // 53: cognitora.v1.StatsResponse.ValuesEntry
 }
 var file_cognitora_v1_kv_proto_depIdxs = []int32{
 	11, // 0: cognitora.v1.GetResponse.header:type_name -> cognitora.v1.BlockHeader
@@ -3887,59 +4012,62 @@ var file_cognitora_v1_kv_proto_depIdxs = []int32{
 	27, // 3: cognitora.v1.PurgeResponse.hosts:type_name -> cognitora.v1.PurgedHost
 	30, // 4: cognitora.v1.ListResponse.blocks:type_name -> cognitora.v1.ListedBlock
 	34, // 5: cognitora.v1.StatsResponse.namespaces:type_name -> cognitora.v1.NamespaceUsage
-	51, // 6: cognitora.v1.StatsResponse.values:type_name -> cognitora.v1.StatsResponse.ValuesEntry
+	53, // 6: cognitora.v1.StatsResponse.values:type_name -> cognitora.v1.StatsResponse.ValuesEntry
 	33, // 7: cognitora.v1.StatsResponse.engines:type_name -> cognitora.v1.EngineUsage
-	2,  // 8: cognitora.v1.WatchResponse.part:type_name -> cognitora.v1.WatchResponse.Part
-	37, // 9: cognitora.v1.WatchResponse.holders:type_name -> cognitora.v1.Holder
-	38, // 10: cognitora.v1.WatchResponse.blocks:type_name -> cognitora.v1.Blocks
-	40, // 11: cognitora.v1.ReportRequest.events:type_name -> cognitora.v1.ReportEvent
-	3,  // 12: cognitora.v1.ReportEvent.kind:type_name -> cognitora.v1.ReportEvent.Kind
-	0,  // 13: cognitora.v1.ReportEvent.medium:type_name -> cognitora.v1.Tier
-	46, // 14: cognitora.v1.PeersResponse.peers:type_name -> cognitora.v1.PeerPath
-	48, // 15: cognitora.v1.PeersResponse.devices:type_name -> cognitora.v1.RdmaDevice
-	47, // 16: cognitora.v1.PeerPath.lanes:type_name -> cognitora.v1.LaneUse
-	4,  // 17: cognitora.v1.RdmaDevice.state:type_name -> cognitora.v1.RdmaDevice.State
-	5,  // 18: cognitora.v1.Kv.Lookup:input_type -> cognitora.v1.LookupRequest
-	7,  // 19: cognitora.v1.Kv.BatchLookup:input_type -> cognitora.v1.BatchLookupRequest
-	9,  // 20: cognitora.v1.Kv.Get:input_type -> cognitora.v1.GetRequest
-	12, // 21: cognitora.v1.Kv.Put:input_type -> cognitora.v1.PutRequest
-	15, // 22: cognitora.v1.Kv.Promote:input_type -> cognitora.v1.PromoteRequest
-	16, // 23: cognitora.v1.Kv.Push:input_type -> cognitora.v1.PushRequest
-	17, // 24: cognitora.v1.Kv.Pull:input_type -> cognitora.v1.PullRequest
-	19, // 25: cognitora.v1.Kv.Pin:input_type -> cognitora.v1.PinRequest
-	21, // 26: cognitora.v1.Kv.Unpin:input_type -> cognitora.v1.UnpinRequest
-	23, // 27: cognitora.v1.Kv.Delete:input_type -> cognitora.v1.DeleteRequest
-	25, // 28: cognitora.v1.Kv.Purge:input_type -> cognitora.v1.PurgeRequest
-	28, // 29: cognitora.v1.Kv.List:input_type -> cognitora.v1.ListRequest
-	31, // 30: cognitora.v1.Kv.Stats:input_type -> cognitora.v1.StatsRequest
-	35, // 31: cognitora.v1.Kv.Watch:input_type -> cognitora.v1.WatchRequest
-	39, // 32: cognitora.v1.Kv.Report:input_type -> cognitora.v1.ReportRequest
-	42, // 33: cognitora.v1.Kv.TellChunks:input_type -> cognitora.v1.TellChunksRequest
-	44, // 34: cognitora.v1.Kv.Peers:input_type -> cognitora.v1.PeersRequest
-	49, // 35: cognitora.v1.Kv.ReleaseDevice:input_type -> cognitora.v1.ReleaseDeviceRequest
-	6,  // 36: cognitora.v1.Kv.Lookup:output_type -> cognitora.v1.LookupResponse
-	8,  // 37: cognitora.v1.Kv.BatchLookup:output_type -> cognitora.v1.BatchLookupResponse
-	10, // 38: cognitora.v1.Kv.Get:output_type -> cognitora.v1.GetResponse
-	14, // 39: cognitora.v1.Kv.Put:output_type -> cognitora.v1.PutResponse
-	18, // 40: cognitora.v1.Kv.Promote:output_type -> cognitora.v1.TransferResponse
-	18, // 41: cognitora.v1.Kv.Push:output_type -> cognitora.v1.TransferResponse
-	18, // 42: cognitora.v1.Kv.Pull:output_type -> cognitora.v1.TransferResponse
-	20, // 43: cognitora.v1.Kv.Pin:output_type -> cognitora.v1.PinResponse
-	22, // 44: cognitora.v1.Kv.Unpin:output_type -> cognitora.v1.UnpinResponse
-	24, // 45: cognitora.v1.Kv.Delete:output_type -> cognitora.v1.DeleteResponse
-	26, // 46: cognitora.v1.Kv.Purge:output_type -> cognitora.v1.PurgeResponse
-	29, // 47: cognitora.v1.Kv.List:output_type -> cognitora.v1.ListResponse
-	32, // 48: cognitora.v1.Kv.Stats:output_type -> cognitora.v1.StatsResponse
-	36, // 49: cognitora.v1.Kv.Watch:output_type -> cognitora.v1.WatchResponse
-	41, // 50: cognitora.v1.Kv.Report:output_type -> cognitora.v1.ReportResponse
-	43, // 51: cognitora.v1.Kv.TellChunks:output_type -> cognitora.v1.TellChunksResponse
-	45, // 52: cognitora.v1.Kv.Peers:output_type -> cognitora.v1.PeersResponse
-	50, // 53: cognitora.v1.Kv.ReleaseDevice:output_type -> cognitora.v1.ReleaseDeviceResponse
-	36, // [36:54] is the sub-list for method output_type
-	18, // [18:36] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	38, // 8: cognitora.v1.StatsResponse.readers:type_name -> cognitora.v1.Reader
+	2,  // 9: cognitora.v1.WatchResponse.part:type_name -> cognitora.v1.WatchResponse.Part
+	39, // 10: cognitora.v1.WatchResponse.holders:type_name -> cognitora.v1.Holder
+	40, // 11: cognitora.v1.WatchResponse.blocks:type_name -> cognitora.v1.Blocks
+	37, // 12: cognitora.v1.WatchResponse.readers:type_name -> cognitora.v1.Readers
+	38, // 13: cognitora.v1.Readers.nodes:type_name -> cognitora.v1.Reader
+	42, // 14: cognitora.v1.ReportRequest.events:type_name -> cognitora.v1.ReportEvent
+	3,  // 15: cognitora.v1.ReportEvent.kind:type_name -> cognitora.v1.ReportEvent.Kind
+	0,  // 16: cognitora.v1.ReportEvent.medium:type_name -> cognitora.v1.Tier
+	48, // 17: cognitora.v1.PeersResponse.peers:type_name -> cognitora.v1.PeerPath
+	50, // 18: cognitora.v1.PeersResponse.devices:type_name -> cognitora.v1.RdmaDevice
+	49, // 19: cognitora.v1.PeerPath.lanes:type_name -> cognitora.v1.LaneUse
+	4,  // 20: cognitora.v1.RdmaDevice.state:type_name -> cognitora.v1.RdmaDevice.State
+	5,  // 21: cognitora.v1.Kv.Lookup:input_type -> cognitora.v1.LookupRequest
+	7,  // 22: cognitora.v1.Kv.BatchLookup:input_type -> cognitora.v1.BatchLookupRequest
+	9,  // 23: cognitora.v1.Kv.Get:input_type -> cognitora.v1.GetRequest
+	12, // 24: cognitora.v1.Kv.Put:input_type -> cognitora.v1.PutRequest
+	15, // 25: cognitora.v1.Kv.Promote:input_type -> cognitora.v1.PromoteRequest
+	16, // 26: cognitora.v1.Kv.Push:input_type -> cognitora.v1.PushRequest
+	17, // 27: cognitora.v1.Kv.Pull:input_type -> cognitora.v1.PullRequest
+	19, // 28: cognitora.v1.Kv.Pin:input_type -> cognitora.v1.PinRequest
+	21, // 29: cognitora.v1.Kv.Unpin:input_type -> cognitora.v1.UnpinRequest
+	23, // 30: cognitora.v1.Kv.Delete:input_type -> cognitora.v1.DeleteRequest
+	25, // 31: cognitora.v1.Kv.Purge:input_type -> cognitora.v1.PurgeRequest
+	28, // 32: cognitora.v1.Kv.List:input_type -> cognitora.v1.ListRequest
+	31, // 33: cognitora.v1.Kv.Stats:input_type -> cognitora.v1.StatsRequest
+	35, // 34: cognitora.v1.Kv.Watch:input_type -> cognitora.v1.WatchRequest
+	41, // 35: cognitora.v1.Kv.Report:input_type -> cognitora.v1.ReportRequest
+	44, // 36: cognitora.v1.Kv.TellChunks:input_type -> cognitora.v1.TellChunksRequest
+	46, // 37: cognitora.v1.Kv.Peers:input_type -> cognitora.v1.PeersRequest
+	51, // 38: cognitora.v1.Kv.ReleaseDevice:input_type -> cognitora.v1.ReleaseDeviceRequest
+	6,  // 39: cognitora.v1.Kv.Lookup:output_type -> cognitora.v1.LookupResponse
+	8,  // 40: cognitora.v1.Kv.BatchLookup:output_type -> cognitora.v1.BatchLookupResponse
+	10, // 41: cognitora.v1.Kv.Get:output_type -> cognitora.v1.GetResponse
+	14, // 42: cognitora.v1.Kv.Put:output_type -> cognitora.v1.PutResponse
+	18, // 43: cognitora.v1.Kv.Promote:output_type -> cognitora.v1.TransferResponse
+	18, // 44: cognitora.v1.Kv.Push:output_type -> cognitora.v1.TransferResponse
+	18, // 45: cognitora.v1.Kv.Pull:output_type -> cognitora.v1.TransferResponse
+	20, // 46: cognitora.v1.Kv.Pin:output_type -> cognitora.v1.PinResponse
+	22, // 47: cognitora.v1.Kv.Unpin:output_type -> cognitora.v1.UnpinResponse
+	24, // 48: cognitora.v1.Kv.Delete:output_type -> cognitora.v1.DeleteResponse
+	26, // 49: cognitora.v1.Kv.Purge:output_type -> cognitora.v1.PurgeResponse
+	29, // 50: cognitora.v1.Kv.List:output_type -> cognitora.v1.ListResponse
+	32, // 51: cognitora.v1.Kv.Stats:output_type -> cognitora.v1.StatsResponse
+	36, // 52: cognitora.v1.Kv.Watch:output_type -> cognitora.v1.WatchResponse
+	43, // 53: cognitora.v1.Kv.Report:output_type -> cognitora.v1.ReportResponse
+	45, // 54: cognitora.v1.Kv.TellChunks:output_type -> cognitora.v1.TellChunksResponse
+	47, // 55: cognitora.v1.Kv.Peers:output_type -> cognitora.v1.PeersResponse
+	52, // 56: cognitora.v1.Kv.ReleaseDevice:output_type -> cognitora.v1.ReleaseDeviceResponse
+	39, // [39:57] is the sub-list for method output_type
+	21, // [21:39] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_cognitora_v1_kv_proto_init() }
@@ -3953,7 +4081,7 @@ func file_cognitora_v1_kv_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cognitora_v1_kv_proto_rawDesc), len(file_cognitora_v1_kv_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   47,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,149 @@
+package residency
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// readersTold reads what is left and returns the readers as the watcher knows them.
+func readersTold(t *testing.T, w *Watcher, known []Reader) []Reader {
+	t.Helper()
+	var b Batch
+	for {
+		wake, done := w.step(&b)
+		if done && b.Readers != nil {
+			known = b.Readers
+		} else if !done && wake != nil {
+			return known
+		}
+	}
+}
+
+// TestReaders follows what engines say they read, over the ends of their connections.
+func TestReaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := New(Options{})
+		base, adapter, other := spaceOf("m"), spaceOf("m+a"), spaceOf("n")
+		w := x.Watch(WatchOptions{})
+		defer w.Close()
+		known := readersTold(t, w, nil)
+		told := func(what string, want ...Reader) {
+			t.Helper()
+			if len(want) == 0 {
+				want = []Reader{}
+			}
+			if known = readersTold(t, w, known); !reflect.DeepEqual(known, want) {
+				t.Errorf("%s: %v, want %v", what, known, want)
+			}
+			late := x.Watch(WatchOptions{All: true})
+			defer late.Close()
+			got := readersTold(t, late, nil)
+			if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(x.Readers(), want) {
+				t.Errorf("%s: a new watcher is told %v, want %v", what, got, want)
+			}
+		}
+		read := func(node, space string) {
+			t.Helper()
+			if err := x.Read(node, space); err != nil {
+				t.Fatal(err)
+			}
+		}
+		told("at first")
+		read("b", base)
+		read("a", other)
+		told("two nodes", Reader{"a", []string{other}}, Reader{"b", []string{base}})
+		x.EndRead("a", other, false)
+		read("b", adapter)
+		told("an adapter", Reader{"b", []string{base, adapter}})
+		read("b", base) // of a second rank
+		x.EndRead("b", base, true)
+		x.EndRead("b", adapter, true)
+		time.Sleep(readGrace)
+		x.ExpireReads()
+		told("in the grace", Reader{"b", []string{base, adapter}})
+		time.Sleep(time.Nanosecond)
+		x.ExpireReads()
+		told("after the grace", Reader{"b", []string{base}})
+
+		x.EndRead("b", base, true)
+		read("b", base)
+		time.Sleep(2 * readGrace)
+		x.ExpireReads()
+		changes := x.Stats().Changes
+		told("it has connected again", Reader{"b", []string{base}})
+		x.EndRead("b", base, true)
+		read("b", base)
+		if x.Stats().Changes != changes {
+			t.Error("a new connection that says the same is a change")
+		}
+		x.EndRead("b", base, true)
+		read("b", other)
+		told("it has started anew with other weights", Reader{"b", []string{other}})
+		x.EndRead("b", other, false)
+		x.EndRead("b", other, false)
+		x.EndRead("nobody", other, true)
+		told("the end")
+	})
+}
+
+// TestReadersContinue checks that a watcher that continues after its last change is told later
+// changes of readers, and no others.
+func TestReadersContinue(t *testing.T) {
+	x := New(Options{})
+	if err := x.Read("a", spaceOf("m")); err != nil {
+		t.Fatal(err)
+	}
+	o := WatchOptions{Epoch: x.Epoch(), After: x.Stats().Changes}
+	w := x.Watch(o)
+	if got := readersTold(t, w, nil); got != nil {
+		t.Errorf("told again: %v", got)
+	}
+	w.Close()
+	x.EndRead("a", spaceOf("m"), false)
+	w = x.Watch(o)
+	defer w.Close()
+	if got := readersTold(t, w, nil); got == nil || len(got) > 0 {
+		t.Errorf("told %v, want an empty list", got)
+	}
+}
+
+func TestReadersAreBounded(t *testing.T) {
+	x := New(Options{})
+	for i := range MaxReaders {
+		if err := x.Read(fmt.Sprint(i), spaceOf("m")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range MaxReads - 1 {
+		if err := x.Read("0", spaceOf(fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for node, space := range map[string]string{"more": spaceOf("m"), "0": spaceOf("more")} {
+		if err := x.Read(node, space); !errors.Is(err, ErrReaders) {
+			t.Errorf("%s: %v", node, err)
+		}
+	}
+	x.EndRead("0", spaceOf("3"), true)
+	if err := x.Read("0", spaceOf("more")); err != nil {
+		t.Error("what has ended takes up room: ", err)
+	}
+	if s := x.Stats(); s.Readers != MaxReaders || s.ReadsRefused != 2 {
+		t.Errorf("%+v", s)
+	}
+	for what, c := range map[string][2]string{
+		"no node":    {"", spaceOf("m")},
+		"long node":  {string(make([]byte, MaxEngineName+1)), spaceOf("m")},
+		"keys":       {"0", "key1;resp.0;"},
+		"no text":    {"0", "m"},
+		"other rank": {"0", ranksOf("m", 16, 2, 1)[1]},
+	} {
+		if err := x.Read(c[0], c[1]); err == nil || errors.Is(err, ErrReaders) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}

@@ -1,0 +1,197 @@
+package holdings
+
+import (
+	"slices"
+	"time"
+	"unique"
+
+	"github.com/cognitora/dataplane/kv/block"
+	cognitorav1 "github.com/cognitora/dataplane/proto/cognitora/v1"
+	"github.com/cognitora/dataplane/router/residency"
+)
+
+// These constants bound the configurations whose blocks count: those of one daemon, and those of
+// all daemons beyond the first one of each. The index then has room left for engines.
+const (
+	maxConfigurations = 16
+	maxFurther        = 512
+)
+
+// These constants bound what the engines of one host say they read: nodes, and names of each.
+const (
+	maxReaders = 256
+	maxReads   = 256
+)
+
+// idleAfter is how long a configuration without changes keeps its place when all are taken.
+const idleAfter = time.Minute
+
+// name is the text of a configuration: a namespace of rank 0. It says all that the bytes of blocks
+// depend on besides their tokens and ranks. The same tokens have the same digests in each one.
+type name = unique.Handle[string]
+
+func nameOf(text string) name { return unique.Make(text) }
+
+// configuration has a daemon's blocks of one name.
+type configuration struct {
+	name      name
+	host, any residency.Ref // holders in the index: RAM, and RAM or SSD
+	bytes     float64       // of 16 tokens in all ranks; 0: unknown, as with an object for each layer
+}
+
+// stock is the part of a cache that requests read. stock is immutable.
+type stock struct {
+	configurations []configuration
+	readers        map[string][]name // by node id: what its engine reads; a node that is absent has not said
+}
+
+// reads says whether a list of names has one. A nil list has all names.
+func reads(list []name, n name) bool { return list == nil || slices.Contains(list, n) }
+
+// held is a configuration with a place.
+type held struct {
+	configuration
+	told  time.Time // of the last message with a change
+	parts float64   // bytes of 16 tokens in all ranks for one byte of an object; 0: its blocks do not count
+}
+
+// hear records which configurations the nodes' engines read.
+func (c *cache) hear(nodes []*cognitorav1.Reader) error {
+	if len(nodes) > maxReaders {
+		return errStream
+	}
+	c.readers = make(map[string][]name, len(nodes))
+	for _, r := range nodes {
+		if len(r.Namespaces) > maxReads {
+			return errStream
+		}
+		list := make([]name, 0, len(r.Namespaces)) // not nil: what is not in it cannot be read
+		for _, text := range r.Namespaces {
+			if len(text) > block.MaxNamespace {
+				return errStream
+			}
+			list = append(list, nameOf(text))
+		}
+		c.readers[r.Node] = list
+	}
+	c.restock()
+	return nil
+}
+
+// find returns the configuration of a namespace of the daemon's blocks. find gives a new one a
+// place if it has a block. find returns nil if there is no place.
+func (c *cache) find(text string, present bool) *held {
+	n := nameOf(text)
+	for _, h := range c.held {
+		if h.name == n {
+			h.told = time.Now()
+			return h
+		}
+	}
+	if !present {
+		return nil
+	}
+	return c.enter(n)
+}
+
+// enter gives a configuration a place. If all places are taken, another configuration gives way:
+// one that no engine reads, if an engine reads the new one, or else one that has long been idle.
+func (c *cache) enter(n name) *held {
+	c.m.mu.Lock()
+	defer c.m.mu.Unlock()
+	if c.left {
+		return nil
+	}
+	if count := len(c.held); count >= maxConfigurations || count > 0 && c.m.further >= maxFurther {
+		if !c.displace(n) {
+			return nil
+		}
+	}
+	h := &held{configuration: configuration{name: n, host: c.m.index.Join(), any: c.m.index.Join()},
+		told: time.Now(), parts: partsOf(n)}
+	if c.held = append(c.held, h); len(c.held) > 1 {
+		c.m.further++
+	}
+	c.restock()
+	return h
+}
+
+func partsOf(n name) float64 {
+	of, err := block.ParseNamespace(n.Value())
+	if err != nil || of.Blocks() == 0 {
+		return 0
+	}
+	return float64(of.TP) * float64(of.PP) / float64(of.Blocks())
+}
+
+// weigh records the bytes of an object of a configuration in one rank; 0: unknown.
+func (c *cache) weigh(h *held, size uint64) {
+	if bytes := float64(size) * h.parts; bytes > 0 && bytes != h.bytes {
+		h.bytes = bytes
+		c.restock()
+	}
+}
+
+// displace forgets a configuration whose place another one may have. The caller holds c.m.mu.
+func (c *cache) displace(by name) bool {
+	worst := slices.MinFunc(c.held, func(a, b *held) int {
+		if first := c.read(a.name); first != c.read(b.name) {
+			if first {
+				return 1
+			}
+			return -1
+		}
+		return a.told.Compare(b.told)
+	})
+	wanted, unread := c.read(by), !c.read(worst.name)
+	idle := time.Since(worst.told) >= idleAfter
+	if !(wanted && unread || idle && (wanted || unread)) {
+		return false
+	}
+	c.held = slices.DeleteFunc(c.held, func(h *held) bool { return h == worst })
+	c.forsake(worst)
+	if len(c.held) > 0 {
+		c.m.further--
+	}
+	return true
+}
+
+// forsake forgets the blocks of a configuration.
+func (c *cache) forsake(h *held) {
+	for _, ref := range []residency.Ref{h.host, h.any} {
+		c.m.index.Leave(ref)
+		delete(c.numbers, ref)
+		delete(c.batches, ref)
+	}
+}
+
+// read says whether an engine has said that it reads a configuration.
+func (c *cache) read(n name) bool {
+	for _, list := range c.readers {
+		if slices.Contains(list, n) {
+			return true
+		}
+	}
+	return false
+}
+
+// empty forgets all configurations. The caller holds c.m.mu.
+func (c *cache) empty() {
+	for _, h := range c.held {
+		c.forsake(h)
+	}
+	if !c.left { // otherwise Map.drop has done it
+		c.m.further -= max(len(c.held)-1, 0)
+	}
+	c.held = nil
+	c.restock()
+}
+
+// restock lets requests read the present state.
+func (c *cache) restock() {
+	s := &stock{readers: c.readers}
+	for _, h := range c.held {
+		s.configurations = append(s.configurations, h.configuration)
+	}
+	c.stock.Store(s)
+}
