@@ -40,6 +40,9 @@ const (
 // errDiag means that a message of sock_diag, or an attribute in it, is cut off.
 var errDiag = errors.New("an answer of sock_diag is cut off")
 
+// The library finds out the byte order at the first use, without a lock.
+var _ = nl.NativeEndian()
+
 // established returns the established TCP connections of the network namespace.
 func established() (all []connection, err error) {
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {

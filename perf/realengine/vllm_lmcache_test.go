@@ -1,12 +1,12 @@
 package realengine
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 )
 
@@ -35,7 +35,6 @@ func TestVLLMLMCache(t *testing.T) {
 	var all [12]conversation
 	for k := range talkTurns {
 		for i := range all {
-			t.Helper()
 			if all[i].name == "" {
 				all[i].name = fmt.Sprint("talk ", i)
 			}
@@ -118,7 +117,7 @@ model = %q
 func (w *site) warm(t *testing.T, node string, body object) int {
 	t.Helper()
 	page, _ := json.Marshal(body)
-	resp, err := w.client.Post(w.admin+"/debug/route?api=chat", "application/json", strings.NewReader(string(page)))
+	resp, err := w.client.Post(w.admin+"/debug/route?api=chat", "application/json", bytes.NewReader(page))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,13 +38,16 @@ type made struct {
 	trace.Span
 	ctx    context.Context
 	tracer trace.Tracer
+	root   time.Time // when the request began
 }
 
-// child begins a span below m.
+// child begins a span below m. All spans of a request take the wall clock's time from its begin, and
+// their distance to that from the monotonic clock. So a child lies within its parent, even if the
+// wall clock is set or the process stalls while it reads the two clocks.
 func (m *made) child(name string, kind trace.SpanKind, at time.Time, attributes ...attribute.KeyValue) made {
-	ctx, span := m.tracer.Start(m.ctx, name, trace.WithSpanKind(kind), trace.WithTimestamp(at),
-		trace.WithAttributes(attributes...))
-	return made{span, ctx, m.tracer}
+	ctx, span := m.tracer.Start(m.ctx, name, trace.WithSpanKind(kind),
+		trace.WithTimestamp(m.root.Add(at.Sub(m.root))), trace.WithAttributes(attributes...))
+	return made{span, ctx, m.tracer, m.root}
 }
 
 // fail marks the span as failed.

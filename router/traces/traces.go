@@ -141,5 +141,5 @@ func (t *Tracer) Begin(lines []byte, at time.Time) (rest []byte, r *Request) {
 
 func (t *Tracer) begin(ctx context.Context, at time.Time) *Request {
 	ctx, span := t.tracer.Start(ctx, "request", trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(at))
-	return &Request{span: made{span, ctx, t.tracer}}
+	return &Request{span: made{span, ctx, t.tracer, at}}
 }

@@ -185,6 +185,35 @@ func textOf(s *tracetest.SpanStub, name string) string {
 	return ""
 }
 
+// TestOneClock checks that spans of a request are as far apart on the wall clock as on the monotonic
+// one, which two readings of both clocks never are.
+func TestOneClock(t *testing.T) {
+	k := new(kept)
+	tr := open(t, with(k, Options{Sample: 1}))
+	begin := time.Now()
+	_, r := tr.Begin(nil, begin)
+	l := r.Leg("answer")
+	sent := time.Now()
+	a := l.Attempt(&AttemptBegin{At: sent})
+	a.End(&AttemptEnd{})
+	l.End(&LegEnd{})
+	r.End()
+	tr.Close()
+	if len(k.spans) != 3 {
+		t.Fatalf("%d spans", len(k.spans))
+	}
+	for _, s := range k.spans {
+		for _, at := range []time.Time{s.StartTime, s.EndTime} {
+			if wall, passed := at.Round(0).Sub(begin.Round(0)), at.Sub(begin); wall != passed {
+				t.Errorf("%s: %s on the wall clock, %s passed", s.Name, wall, passed)
+			}
+		}
+	}
+	if got := k.spans[0].StartTime; !got.Equal(begin.Add(sent.Sub(begin))) {
+		t.Errorf("the attempt begins at %s, want %s after the request", got, sent.Sub(begin))
+	}
+}
+
 // TestSample checks the share of requests without a traceparent.
 func TestSample(t *testing.T) {
 	tr := tracer(t, new(kept), 0.25)
