@@ -31,7 +31,8 @@ func newWarm(a *cli.App) *cobra.Command {
 			"  no caches  engines have their own memory only\n" +
 			"  device     every host has a cache, which its engine and the other hosts read; routers are told nothing\n" +
 			"  host       routers are told the blocks of each node's own host\n" +
-			"  fleet      routers are also told what hosts get from each other\n\n" +
+			"  fleet      routers are also told what hosts get from each other\n" +
+			"  ahead      the picked node's host also begins to get it when the router picks (router.promote = fleet)\n\n" +
 			"Engines load all that their host has or gets, and their batch waits meanwhile. The first half of the requests " +
 			"fills the\n" +
 			"caches and is not measured. A token takes 128 KiB. Equal flags give equal figures on every machine.",

@@ -18,7 +18,7 @@ func TestBenchWarm(t *testing.T) {
 	ctltest.Want(t, text, "| 0.4 | no caches | ", "| 0.4 | fleet | ", "seeds 1 to 2")
 	text, err = ctl(t, nil, append(args, "-o", "json")...)
 	var j cluster.WarmJudgement
-	if err != nil || json.Unmarshal([]byte(text), &j) != nil || len(j.Rows) != 4 || len(j.Against) != 2 {
+	if err != nil || json.Unmarshal([]byte(text), &j) != nil || len(j.Rows) != 5 || len(j.Against) != 3 {
 		t.Errorf("%v\n%s", err, text)
 	}
 	for flags, want := range map[string]string{

@@ -22,6 +22,9 @@ type Hosts struct {
 	LoadRate, PullRate float64
 	// Told says what the routers are told about the hosts' blocks. They are told at once.
 	Told Told
+	// Ahead says that the picked node's host begins to get a prompt's blocks from other hosts when
+	// the router picks. Otherwise the engine asks for them, and its batch waits for all of them.
+	Ahead bool
 }
 
 // Told says which blocks outside of engines' memory routers know of.
@@ -47,8 +50,11 @@ type host struct {
 	s              *simulation
 	node           int
 	blocks         map[engine.BlockID]*list.Element
-	recent         list.List // of BlockIDs, the least recently used one first
-	loaded, pulled int       // blocks
+	recent         list.List                        // of BlockIDs, the least recently used one first
+	coming         map[engine.BlockID]time.Duration // when blocks arrive that are on their way
+	link           time.Duration                    // when the last of them arrives
+	through        time.Duration                    // when the engine has loaded all that it asked for
+	loaded, pulled int                              // blocks
 }
 
 // openHosts gives every node a host, if there are caches.
@@ -57,7 +63,8 @@ func (s *simulation) openHosts() {
 		return
 	}
 	for i := range s.nodes {
-		h := &host{s: s, node: i, blocks: map[engine.BlockID]*list.Element{}}
+		h := &host{s: s, node: i, blocks: map[engine.BlockID]*list.Element{},
+			coming: map[engine.BlockID]time.Duration{}}
 		s.hosts = append(s.hosts, h)
 		s.nodes[i].model.Keep(h)
 	}
@@ -70,29 +77,56 @@ func (h *host) Store(b engine.BlockID) {
 		return
 	}
 	if len(h.blocks) == h.s.cfg.Hosts.Blocks {
-		delete(h.blocks, h.recent.Remove(h.recent.Front()).(engine.BlockID))
+		gone := h.recent.Remove(h.recent.Front()).(engine.BlockID)
+		delete(h.blocks, gone)
+		delete(h.coming, gone)
 	}
 	h.blocks[b] = h.recent.PushBack(b)
 }
 
 // Load gets the leading blocks, from other hosts too if these exchange blocks.
 func (h *host) Load(blocks []engine.BlockID) (n int, took time.Duration) {
-	set, pulled := &h.s.cfg.Hosts, 0
+	begin := max(h.s.now, h.through) // the engine's loads take turns
+	ready := begin
 	for ; n < len(blocks); n++ {
-		if h.blocks[blocks[n]] == nil {
-			if set.PullRate == 0 || !h.s.elsewhere(blocks[n]) {
-				break
-			}
-			pulled++
+		if h.blocks[blocks[n]] == nil && !h.pull(blocks[n], begin) {
+			break
 		}
 		h.Store(blocks[n])
+		ready = max(ready, h.coming[blocks[n]])
+		delete(h.coming, blocks[n])
 	}
-	h.loaded, h.pulled = h.loaded+n, h.pulled+pulled
-	seconds := float64(n) * hostBlockBytes / set.LoadRate
-	if pulled > 0 {
-		seconds += float64(pulled) * hostBlockBytes / set.PullRate
+	h.loaded += n
+	h.through = ready + transfer(n, h.s.cfg.Hosts.LoadRate)
+	return n, h.through - begin
+}
+
+// pull begins to get a block from another host, behind the blocks that are on their way. pull
+// returns false if no host has the block, or if hosts exchange none.
+func (h *host) pull(b engine.BlockID, now time.Duration) bool {
+	rate := h.s.cfg.Hosts.PullRate
+	if rate == 0 || !h.s.elsewhere(b) {
+		return false
 	}
-	return n, time.Duration(seconds * float64(time.Second))
+	h.Store(b)
+	h.link = max(h.link, now) + transfer(1, rate)
+	h.coming[b] = h.link
+	h.pulled++
+	return true
+}
+
+// bring begins to get the leading blocks from other hosts, ahead of the engine.
+func (h *host) bring(blocks []engine.BlockID) {
+	for _, b := range blocks {
+		if h.blocks[b] == nil && !h.pull(b, h.s.now) {
+			return
+		}
+	}
+}
+
+// transfer returns the time that blocks take at a rate in bytes per second.
+func transfer(blocks int, rate float64) time.Duration {
+	return time.Duration(float64(blocks) * hostBlockBytes / rate * float64(time.Second))
 }
 
 // elsewhere says whether some host has the block.
@@ -105,10 +139,10 @@ func (s *simulation) elsewhere(b engine.BlockID) bool {
 	return false
 }
 
-// leading returns how many of the leading blocks the host has.
+// leading returns how many of the leading blocks have arrived at the host.
 func (h *host) leading(blocks []engine.BlockID) int32 {
 	for i := range blocks {
-		if h.blocks[blocks[i]] == nil {
+		if h.blocks[blocks[i]] == nil || h.coming[blocks[i]] > h.s.now {
 			return int32(i)
 		}
 	}

@@ -291,6 +291,9 @@ func (s *simulation) arrive(r *request) {
 	}
 	f.expected = rehearsal.Expected()
 	f.node = router.nodes[f.rehearsal.Node()]
+	if s.cfg.Hosts.Ahead {
+		s.hosts[f.node].bring(f.Blocks[:len(r.chain)])
+	}
 	s.underway++
 	s.result.singles.underway = append(s.result.singles.underway, s.underway)
 	n := &s.nodes[f.node]

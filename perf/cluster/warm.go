@@ -17,6 +17,7 @@ import (
 //     told nothing of it.
 //   - host: the routers are told the blocks of each node's own host.
 //   - fleet: they are also told what hosts get from each other.
+//   - ahead: and the picked node's host begins to get it when the router picks.
 type WarmTrial struct {
 	Mode   string
 	Policy *policy.Policy // default policy.Default()
@@ -39,7 +40,7 @@ type WarmJudgement struct {
 	FirstSeed uint64  `json:"first_seed"`
 	PerSecond float64 `json:"requests_per_second"` // at load 1
 	Rows      []*Row  `json:"rows"`                // by load and contestant
-	// Against are the rows of host and fleet beside those of device at the same load.
+	// Against are the rows of host, fleet and ahead beside those of device at the same load.
 	Against []WarmAgainst `json:"against"`
 }
 
@@ -68,15 +69,17 @@ func (t *WarmTrial) traffic() Traffic {
 
 // contestants returns what is compared.
 func (t *WarmTrial) contestants() []Contestant {
-	with := func(name string, told Told) Contestant {
+	with := func(name string, told Told, ahead bool) Contestant {
 		return Contestant{Name: name, Mode: t.Mode, Policy: t.Policy, Change: func(c *Config) {
 			blocks := int(t.Host * float64(c.Engine.CacheBlocks))
-			c.Hosts = Hosts{Blocks: blocks, LoadRate: t.LoadRate, PullRate: t.PullRate, Told: told}
+			c.Hosts = Hosts{Blocks: blocks, LoadRate: t.LoadRate, PullRate: t.PullRate, Told: told,
+				Ahead: ahead}
 		}}
 	}
 	return []Contestant{
 		{Name: "no caches", Mode: t.Mode, Policy: t.Policy},
-		with("device", ToldNothing), with("host", ToldHost), with("fleet", ToldFleet),
+		with("device", ToldNothing, false), with("host", ToldHost, false), with("fleet", ToldFleet, false),
+		with("ahead", ToldFleet, true),
 	}
 }
 

@@ -93,7 +93,7 @@ func TestJudgeWarm(t *testing.T) {
 			t.Errorf("%q is missing in\n%s", want, text)
 		}
 	}
-	if len(j.Rows) != 4 || len(j.Against) != 2 || j.Against[1].Told != "fleet" ||
+	if len(j.Rows) != 5 || len(j.Against) != 3 || j.Against[1].Told != "fleet" ||
 		j.Rows[3].results[0].TTFT.Count != 150 {
 		t.Errorf("%+v", j)
 	}
