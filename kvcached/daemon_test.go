@@ -48,7 +48,7 @@ func (l *logText) String() string {
 }
 
 // settings returns the configuration of a daemon in dir, on free ports.
-func settings(t *testing.T, dir string, change func(*Config)) (Config, *logText) {
+func settings(t testing.TB, dir string, change func(*Config)) (Config, *logText) {
 	t.Helper()
 	var c Config
 	if err := config.Defaults(&c); err != nil {
@@ -66,7 +66,7 @@ func settings(t *testing.T, dir string, change func(*Config)) (Config, *logText)
 }
 
 // begin runs a daemon. stop drains the daemon and returns Run's error.
-func begin(t *testing.T, c Config) (d *Daemon, stop func() error) {
+func begin(t testing.TB, c Config) (d *Daemon, stop func() error) {
 	t.Helper()
 	d, err := New(c)
 	if err != nil {

@@ -26,7 +26,7 @@ import (
 // site is the etcd and the certificates of one fleet.
 type site struct{ etcd, pki string }
 
-func newSite(t *testing.T) site {
+func newSite(t testing.TB) site {
 	t.Helper()
 	s := site{pki: t.TempDir()}
 	if err := pki.Bootstrap(s.pki, pki.Options{}); err != nil {
@@ -57,7 +57,7 @@ func (s site) join(id string, more func(*Config)) func(*Config) {
 	}
 }
 
-func (s site) host(t *testing.T, id string, more func(*Config)) (*Daemon, func() error) {
+func (s site) host(t testing.TB, id string, more func(*Config)) (*Daemon, func() error) {
 	t.Helper()
 	c, log := settings(t, t.TempDir(), s.join(id, more))
 	d, stop := begin(t, c)
@@ -69,7 +69,7 @@ func (s site) host(t *testing.T, id string, more func(*Config)) (*Daemon, func()
 	return d, stop
 }
 
-func meet(t *testing.T, n int64, hosts ...*Daemon) {
+func meet(t testing.TB, n int64, hosts ...*Daemon) {
 	t.Helper()
 	for _, d := range hosts {
 		awaitThat(t, "all hosts are known", func() bool {
@@ -80,7 +80,7 @@ func meet(t *testing.T, n int64, hosts ...*Daemon) {
 }
 
 // awaitThat polls until the condition holds.
-func awaitThat(t *testing.T, what string, holds func() bool) {
+func awaitThat(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !holds(); {
 		if time.Now().After(deadline) {
@@ -91,7 +91,7 @@ func awaitThat(t *testing.T, what string, holds func() bool) {
 }
 
 // kv is a client of the daemon's gRPC socket.
-func kv(t *testing.T, d *Daemon) pb.KvClient {
+func kv(t testing.TB, d *Daemon) pb.KvClient {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+d.At("grpc-sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
