@@ -44,10 +44,8 @@ func newFollow(k *commands) *cobra.Command {
 			}
 			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			if length > 0 {
-				var cancel context.CancelFunc
-				ctx, cancel = context.WithTimeout(ctx, length)
-				defer cancel()
+			if length > 0 { // the daemon shall not know of the end, or it would answer with an error
+				defer time.AfterFunc(length, stop).Stop()
 			}
 			p := &printer{out: k.Out, json: k.Output == "json"}
 			p.sums = !p.json && screen.IsTerminal(k.Out)
