@@ -25,7 +25,7 @@ func TestWhatCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := chain("m", 9)
-	// put stores the object that ends with block i. Its parent is block from, or none if that is -1.
+	// put stores the object that ends with block i. Its parent is block from, or none at -1.
 	put := func(n block.Namespace, layer uint32, from, i int, names bool) {
 		t.Helper()
 		text := block.Text(n.String(), block.Addr{Digest: d[i], Layer: layer}) + ":"
@@ -41,8 +41,8 @@ func TestWhatCounts(t *testing.T) {
 		}
 	}
 	of := func(model string, tokens, tp, rank uint32) block.Namespace {
-		return block.Namespace{Model: model, Revision: "r", DType: "bf16", Layout: "l", Tokens: tokens, TP: tp, TPRank: rank,
-			PP: 1}
+		return block.Namespace{Model: model, Revision: "r", DType: "bf16", Layout: "l", Tokens: tokens, TP: tp,
+			TPRank: rank, PP: 1}
 	}
 	whole := of("whole", 48, 1, 0)
 	put(whole, block.LayerAll, -1, 2, true)
@@ -105,7 +105,8 @@ func TestUnreadBlocks(t *testing.T) {
 	for range mostConfigurations {
 		r.Counting = append(r.Counting, &pb.Counting{Namespace: read})
 	}
-	s := statsReport{Counting: countings(r), Values: map[string]int64{"residency_overflow": 7, "residency_reads_refused": 8}}
+	s := statsReport{Counting: countings(r),
+		Values: map[string]int64{"residency_overflow": 7, "residency_reads_refused": 8}}
 	var out strings.Builder
 	if err := (&cli.App{Out: &out, Output: "table"}).Show(nil, func(t *cli.Table) { s.writeCounting(t) }); err != nil {
 		t.Fatal(err)
@@ -113,8 +114,8 @@ func TestUnreadBlocks(t *testing.T) {
 	text := strings.Join(strings.Fields(out.String()), " ")
 	const nobody = "blocks do not count: no engine that has said what it reads can read them; the nearest differs in "
 	ctltest.Want(t, text, "3 gpu1, gpu2 "+read, "4 none that says", "4 "+nobody+"revision", "5 "+nobody+
-		"data type, tokens of a block", "6 "+nobody+"ranks", "counts 16 of these 20 namespaces", "7 blocks were left out",
-		"8 namespaces that engines read were not noted")
+		"data type, tokens of a block", "6 "+nobody+"ranks", "counts 16 of these 20 namespaces",
+		"7 blocks were left out", "8 namespaces that engines read were not noted")
 	if strings.Contains(text, "3 "+nobody) {
 		t.Error(text)
 	}

@@ -76,7 +76,8 @@ func (k *commands) follow(ctx context.Context, r *pb.WatchRequest, s *sight, p *
 			return err
 		case !s.lost:
 			s.lost = true
-			if err := p.print(time.Now(), &happening{Event: gapEvent, Why: "the daemon has ended the stream"}); err != nil {
+			gap := happening{Event: gapEvent, Why: "the daemon has ended the stream"}
+			if err := p.print(time.Now(), &gap); err != nil {
 				return err
 			}
 		}

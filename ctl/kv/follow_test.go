@@ -96,7 +96,8 @@ func TestFollow(t *testing.T) {
 		t.Fatal(err)
 	}
 	space := func(model string) string {
-		return block.Namespace{Model: model, Revision: "r", DType: "bf16", Layout: "l", Tokens: 48, TP: 1, PP: 1}.String()
+		return block.Namespace{Model: model, Revision: "r", DType: "bf16", Layout: "l", Tokens: 48, TP: 1,
+			PP: 1}.String()
 	}
 	digests := chain("m", 6)
 	// object is what kv put takes for the object of three blocks from a block on.
@@ -128,7 +129,8 @@ func TestFollow(t *testing.T) {
 		do("put", object("m", 3), payload)
 		next := out.wait(t, at, func(h *happening) bool {
 			return h.Event == cameEvent && h.Tiers == "ram" && h.Tokens == 48 && h.First != nil && *h.First == 48 &&
-				h.Block == hex.EncodeToString(digests[5][:8]) && h.Model == "m" && h.Engine == "" && h.Namespace == space("m")
+				h.Block == hex.EncodeToString(digests[5][:8]) && h.Model == "m" && h.Engine == "" &&
+				h.Namespace == space("m")
 		})
 		if next != at+1 {
 			t.Errorf("line %d; the other model's blocks are told, too:\n%s", next, &out.text)
@@ -142,10 +144,6 @@ func TestFollow(t *testing.T) {
 	ctltest.StartCache(t, place)
 	out.wait(t, at, func(h *happening) bool { return h.Event == snapshotEvent && h.Blocks == 0 })
 	if err := end(); err != nil {
-		t.Error(err)
-	}
-	var table lines
-	if err := follows(t, &table, sock, "--for", "50ms")(); err != nil {
 		t.Error(err)
 	}
 	if out, err := ctl(t, nil, "kv", "follow", "--sock", sock, "--for", "50ms"); err != nil {
@@ -185,74 +183,89 @@ func count(told map[string]int, h *happening) {
 	}
 }
 
+// host is an index of a host's blocks that changes at random.
+type host struct {
+	*residency.Index
+	t       *testing.T
+	rng     *rand.Rand
+	space   string
+	digests []block.Digest
+	own     []residency.Tiers // what the daemon has
+}
+
+func (h *host) change() {
+	i := h.rng.IntN(len(h.digests))
+	c := &residency.Change{Addr: block.Addr{Digest: h.digests[i], Model: block.IDOf(h.space), Layer: block.LayerAll},
+		Namespace: h.space, Tier: []residency.Tiers{residency.Host, residency.Disk}[h.rng.IntN(2)],
+		Present: h.rng.IntN(2) == 0}
+	if i > 0 && h.rng.IntN(2) == 0 {
+		c.Parent = h.digests[i-1]
+	}
+	if h.own[i] &^= c.Tier; c.Present {
+		h.own[i] |= c.Tier
+	}
+	h.Apply(c)
+}
+
+// restart makes an engine begin anew, with the first five blocks.
+func (h *host) restart(epoch int) {
+	if err := h.Report(&residency.Report{Engine: "gpu1", Epoch: uint64(epoch), Fresh: true,
+		Events: []residency.Event{{Kind: residency.Stored, Namespace: h.space, Tier: residency.Device,
+			Digests: h.digests[:5], Pinned: true}}}); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// blocks counts the blocks by tier.
+func (h *host) blocks() map[string]int {
+	all := map[string]int{"device": 5}
+	for _, is := range h.own {
+		if is&residency.Host != 0 {
+			all["ram"]++
+		}
+		if is&residency.Disk != 0 {
+			all["ssd"]++
+		}
+	}
+	return all
+}
+
 // TestSightIsTheIndex: what came and left adds up to what the index has, engines included, also
 // after a gap.
 func TestSightIsTheIndex(t *testing.T) {
-	x := residency.New(residency.Options{Ring: 64})
-	r := feed.NewReader(x, &pb.WatchRequest{})
+	h := &host{Index: residency.New(residency.Options{Ring: 64}), t: t, rng: rand.New(rand.NewPCG(1, 2)),
+		digests: chain("m", 40), own: make([]residency.Tiers, 40), space: block.Namespace{Model: "m", Revision: "r",
+			DType: "bf16", Layout: "l", Tokens: 16, TP: 1, PP: 1}.String()}
+	r := feed.NewReader(h.Index, &pb.WatchRequest{})
 	defer r.Close()
-	rng, digests := rand.New(rand.NewPCG(1, 2)), chain("m", 40)
-	space := block.Namespace{Model: "m", Revision: "r", DType: "bf16", Layout: "l", Tokens: 16, TP: 1, PP: 1}.String()
-	own := make([]residency.Tiers, len(digests)) // what the daemon has
-	change := func() {
-		i := rng.IntN(len(digests))
-		c := &residency.Change{Addr: block.Addr{Digest: digests[i], Model: block.IDOf(space), Layer: block.LayerAll},
-			Namespace: space, Tier: []residency.Tiers{residency.Host, residency.Disk}[rng.IntN(2)], Present: rng.IntN(2) == 0}
-		if i > 0 && rng.IntN(2) == 0 {
-			c.Parent = digests[i-1]
-		}
-		if own[i] &^= c.Tier; c.Present {
-			own[i] |= c.Tier
-		}
-		x.Apply(c)
-	}
-	engine := func(epoch uint64) {
-		if err := x.Report(&residency.Report{Engine: "gpu1", Epoch: epoch, Fresh: true, Events: []residency.Event{{
-			Kind: residency.Stored, Namespace: space, Tier: residency.Device, Digests: digests[:5], Pinned: true}}}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s, told, gaps := newSight(""), map[string]int{}, 0
-	last := uint64(0)
-	read := func() {
-		m, err := r.Next(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		last = m.Last
-		list, err := s.take(m)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := range list {
-			if list[i].Event == gapEvent {
-				gaps++
-			}
-			count(told, &list[i])
-		}
-	}
+	s, told, gaps, last := newSight(""), map[string]int{}, 0, uint64(0)
 	for round := range 300 {
-		for range rng.IntN(12) {
-			change()
-		}
+		changes := h.rng.IntN(12)
 		if round%100 == 99 { // more than the ring
-			for range 1000 {
-				change()
+			changes = 1000
+		}
+		for range changes {
+			h.change()
+		}
+		h.restart(round)
+		for s.reading || last < h.Stats().Changes {
+			m, err := r.Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			last = m.Last
+			list, err := s.take(m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range list {
+				if list[i].Event == gapEvent {
+					gaps++
+				}
+				count(told, &list[i])
 			}
 		}
-		engine(uint64(round))
-		for s.reading || last < x.Stats().Changes {
-			read()
-		}
-		want := map[string]int{"device": 5}
-		for _, is := range own {
-			if is&residency.Host != 0 {
-				want["ram"]++
-			}
-			if is&residency.Disk != 0 {
-				want["ssd"]++
-			}
-		}
+		want := h.blocks()
 		for _, tier := range []string{"ram", "ssd", "device"} {
 			if told[tier] != want[tier] {
 				t.Fatalf("round %d: %s: %d are told, %d are there; %d gaps", round, tier, told[tier], want[tier], gaps)
@@ -278,7 +291,8 @@ func TestATerminalGetsSums(t *testing.T) {
 	if n := strings.Count(out.String(), "\n"); n != linesPerSecond {
 		t.Errorf("%d lines:\n%s", n, &out)
 	}
-	if err := p.print(now.Add(time.Second), &happening{Event: leftEvent, Tiers: "ssd", Tokens: 32, Model: "m"}); err != nil {
+	later := happening{Event: leftEvent, Tiers: "ssd", Tokens: 32, Model: "m"}
+	if err := p.print(now.Add(time.Second), &later); err != nil {
 		t.Fatal(err)
 	}
 	total, summed := 0, 0

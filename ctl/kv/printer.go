@@ -73,7 +73,8 @@ func (p *printer) print(now time.Time, h *happening) error {
 		_, err := fmt.Fprintf(p.out, "%s  gap: %s\n", clock, h.Why)
 		return err
 	}
-	_, err := fmt.Fprintf(p.out, "%s  there are %d tokens in %d blocks%s\n", clock, h.Tokens, h.Blocks, byTier(h.ByTier))
+	_, err := fmt.Fprintf(p.out, "%s  there are %d tokens in %d blocks%s\n", clock, h.Tokens, h.Blocks,
+		byTier(h.ByTier))
 	return err
 }
 
@@ -109,7 +110,8 @@ func (p *printer) change(clock string, h *happening) error {
 	if h.Layer != nil {
 		model += fmt.Sprintf(" layer %d", *h.Layer)
 	}
-	_, err := fmt.Fprintf(p.out, lineFormat, clock, sign, h.Tiers, fmt.Sprint(h.Tokens), h.from(), h.Block, holder, model)
+	_, err := fmt.Fprintf(p.out, lineFormat, clock, sign, h.Tiers, fmt.Sprint(h.Tokens), h.from(), h.Block, holder,
+		model)
 	return err
 }
 

@@ -21,8 +21,8 @@ type Counting struct {
 	Objects [len(objectTiers)]int
 }
 
-// Counting looks at every block of the daemon's tiers, some at a time, and returns the namespaces in
-// their order. Blocks that come or go meanwhile may be missing, or count twice. The error is the
+// Counting looks at every block of the daemon's tiers, some at a time, and returns the namespaces
+// in their order. Blocks that come or go meanwhile may be missing, or count twice. The error is the
 // context's.
 func (x *Index) Counting(ctx context.Context) ([]Counting, error) {
 	all := map[string]*Counting{}

@@ -29,7 +29,8 @@ func TestCounting(t *testing.T) {
 			c := object(n.String(), chain, from, from+per-1, []Tiers{Host, Disk}[rng.IntN(2)], rng.IntN(4) > 0, true)
 			c.Addr.Layer = []uint32{0, block.LayerAll, block.LayerAll, 3}[rng.IntN(4)]
 			if rng.IntN(8) == 0 && from > 0 { // of another prompt, whose earlier blocks are not known
-				c.Addr.Digest, c.Parent, c.Names = block.Digest{byte(rng.Int()), 1}, block.Digest{byte(rng.Int()), 2}, nil
+				c.Addr.Digest, c.Parent = block.Digest{byte(rng.Int()), 1}, block.Digest{byte(rng.Int()), 2}
+				c.Names = nil
 			}
 			x.Apply(c)
 		}

@@ -35,8 +35,8 @@ type Stats struct {
 type counters struct {
 	leases, leasedBytes, stagingBytes atomic.Int64
 
-	connections, denied, busy, badFrames, stalled, requests, hits, hitBytes, misses, refused, puts, putBytes, failedPuts,
-	released, expired, takenBack, unknown, failed atomic.Uint64
+	connections, denied, busy, badFrames, stalled, requests, hits, hitBytes, misses, refused, puts, putBytes,
+	failedPuts, released, expired, takenBack, unknown, failed atomic.Uint64
 }
 
 // Stats returns a snapshot. It reads the counters one after another.

@@ -60,7 +60,8 @@ func TestTokensByTier(t *testing.T) {
 		}
 		var got []string
 		for _, tier := range []string{"device", "host", "disk", "shared", "prefill", "unknown"} {
-			pair := of("cgn_router_tier_believed_tokens_total", tier) + "/" + of("cgn_router_tier_cached_tokens_total", tier)
+			pair := of("cgn_router_tier_believed_tokens_total", tier) + "/" +
+				of("cgn_router_tier_cached_tokens_total", tier)
 			if pair != "0/0" && pair != "/0" {
 				got = append(got, tier+" "+pair)
 			}

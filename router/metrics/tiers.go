@@ -6,8 +6,8 @@ import (
 	"github.com/cognitora/dataplane/internal/metric"
 )
 
-// ByTier has a prompt's cached tokens by the tier that is nearest to the engine: its own memory, the
-// host's RAM, the host's SSD, and other hosts.
+// ByTier has a prompt's cached tokens by the tier that is nearest to the engine: its own memory,
+// the host's RAM, the host's SSD, and other hosts.
 type ByTier [4]float64
 
 // tierNames are the labels of ByTier's numbers.
@@ -47,8 +47,8 @@ func (r *Router) tiers(model string) (t tiers) {
 }
 
 // CountTiers counts an answer's cached tokens. believed are those of the node before the answer;
-// found is the engine's count. Tokens are found in the nearest tier first, because a prompt's blocks
-// are used from its beginning on.
+// found is the engine's count. Tokens are found in the nearest tier first, because a prompt's
+// blocks are used from its beginning on.
 func (m *Model) CountTiers(believed *ByTier, found float64) {
 	for i, n := range believed {
 		if n <= 0 {
