@@ -41,9 +41,9 @@ type made struct {
 	root   time.Time // when the request began
 }
 
-// child begins a span below m. All spans of a request take the wall clock's time from its begin, and
-// their distance to that from the monotonic clock. So a child lies within its parent, even if the
-// wall clock is set or the process stalls while it reads the two clocks.
+// child begins a span below m. All spans of a request take the wall clock's time from its begin,
+// and their distance to that from the monotonic clock. So a child lies within its parent, even if
+// the wall clock is set or the process stalls while it reads the two clocks.
 func (m *made) child(name string, kind trace.SpanKind, at time.Time, attributes ...attribute.KeyValue) made {
 	ctx, span := m.tracer.Start(m.ctx, name, trace.WithSpanKind(kind),
 		trace.WithTimestamp(m.root.Add(at.Sub(m.root))), trace.WithAttributes(attributes...))

@@ -185,8 +185,8 @@ func textOf(s *tracetest.SpanStub, name string) string {
 	return ""
 }
 
-// TestOneClock checks that spans of a request are as far apart on the wall clock as on the monotonic
-// one, which two readings of both clocks never are.
+// TestOneClock checks that spans of a request are as far apart on the wall clock as on the
+// monotonic one, which two readings of both clocks never are.
 func TestOneClock(t *testing.T) {
 	k := new(kept)
 	tr := open(t, with(k, Options{Sample: 1}))
