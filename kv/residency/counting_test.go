@@ -3,6 +3,7 @@ package residency
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -74,5 +75,27 @@ func TestCounting(t *testing.T) {
 	end()
 	if _, err := x.Counting(ended); !errors.Is(err, context.Canceled) {
 		t.Error(err)
+	}
+}
+
+// BenchmarkCounting counts 800,000 blocks, of one rank and of eight.
+func BenchmarkCounting(b *testing.B) {
+	const blocks = 800_000
+	for _, ranks := range []uint32{1, 8} {
+		b.Run(fmt.Sprint(ranks, " ranks"), func(b *testing.B) {
+			x, spaces := New(Options{}), ranksOf("m", 16, ranks, 1)
+			chain := chainOf("m", blocks/len(spaces))
+			for i := range chain {
+				for _, space := range spaces {
+					x.Apply(change(space, chain, i, Host, true))
+				}
+			}
+			for b.Loop() {
+				if list, err := x.Counting(b.Context()); err != nil || list[0].Counted != len(chain) {
+					b.Fatal(list, err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/blocks, "ns/block")
+		})
 	}
 }
