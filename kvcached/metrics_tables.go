@@ -110,6 +110,7 @@ var leaseRows = []row[lease.Stats]{
 	{"lease_bad_frames_total", "Connections to the lease socket ended because of a frame that the daemon could not read.", func(s *lease.Stats) float64 { return float64(s.BadFrames) }},
 	{"lease_stalled_total", "Connections to the lease socket ended because the client did not complete a frame, or read an answer, in time.", func(s *lease.Stats) float64 { return float64(s.Stalled) }},
 	{"lease_hits_total", "Blocks leased.", func(s *lease.Stats) float64 { return float64(s.Hits) }},
+	{"lease_out_bytes_total", "Payload of the blocks leased. A block counts for each of its leases.", func(s *lease.Stats) float64 { return float64(s.HitBytes) }},
 	{"lease_misses_total", "Requested leases whose block was a miss.", func(s *lease.Stats) float64 { return float64(s.Misses) }},
 	{"lease_refused_total", "Leases, and memory to prepare blocks, refused because of a bound in [lease].", func(s *lease.Stats) float64 { return float64(s.Refused) }},
 	{"lease_puts_total", "Blocks stored over the lease socket.", func(s *lease.Stats) float64 { return float64(s.Puts) }},

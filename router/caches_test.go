@@ -15,6 +15,7 @@ import (
 )
 
 // cacheDaemon runs a cgn-kvcached until the test ends, and returns its gRPC socket and a client.
+// The RESP socket is resp.sock beside the gRPC socket.
 func cacheDaemon(t *testing.T) (socket string, c *client.Client) {
 	t.Helper()
 	dir := t.TempDir()
@@ -24,6 +25,7 @@ func cacheDaemon(t *testing.T) (socket string, c *client.Client) {
 	}
 	socket = filepath.Join(dir, "kv.sock")
 	s.Daemon.Data, s.Daemon.Sock, s.Daemon.Admin, s.Daemon.RAM, s.Daemon.SSD = dir, socket, "127.0.0.1:0", 32<<20, 0
+	s.RESP.Listen = "unix://" + filepath.Join(dir, "resp.sock")
 	s.Logger = slog.New(slog.DiscardHandler)
 	d, err := kvcached.New(s)
 	if err != nil {

@@ -25,8 +25,8 @@ type commands struct {
 // Command is cgn-ctl kv.
 func Command(a *cli.App) *cobra.Command {
 	k := &commands{App: a}
-	c := cli.Group("kv", "Look into and change the KV cache of this host, or of another", newStats(k), newPeers(k),
-		newList(k), newGet(k), newPut(k), newRemove(k), newVerify(a), newTrace(a))
+	c := cli.Group("kv", "Look into and change the KV cache of this host, or of another", newStats(k), newFollow(k),
+		newPeers(k), newList(k), newGet(k), newPut(k), newRemove(k), newVerify(a), newTrace(a))
 	k.Flags(c.PersistentFlags(), a.Getenv)
 	return c
 }

@@ -186,12 +186,14 @@ func TestKVStatsTellsOfReaders(t *testing.T) {
 
 // valueNames returns the counters that kv stats requests, from its source.
 func valueNames(t *testing.T) (names []string) {
-	source, err := os.ReadFile("stats.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range regexp.MustCompile(`v\["([a-z_]+)"\]`).FindAllSubmatch(source, -1) {
-		names = append(names, string(m[1]))
+	for _, file := range []string{"stats.go", "counting.go"} {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?:v|Values)\["([a-z_]+)"\]`).FindAllSubmatch(source, -1) {
+			names = append(names, string(m[1]))
+		}
 	}
 	if len(names) < 10 {
 		t.Fatal(names)

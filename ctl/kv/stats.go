@@ -25,6 +25,7 @@ type statsReport struct {
 	Namespaces []namespaceUse   `json:"namespaces"`
 	Engines    []engineBlocks   `json:"engines"`
 	Readers    []reader         `json:"readers"`
+	Counting   []counting       `json:"counting"`
 	Values     map[string]int64 `json:"values"`
 }
 
@@ -60,18 +61,21 @@ func newStats(k *commands) *cobra.Command {
 	var all bool
 	c := &cobra.Command{
 		Use: "stats", Short: "Print what the cache holds and has done", Args: cli.NoArguments,
-		Long: "BYTES is what a tier may have as it is configured. LIMIT is what segments on SSD may take now where " +
+		Long: "BLOCKS IN ROUTING are blocks of 16 tokens that routers count for nodes of this host whose engines can read " +
+			"them, and below are those\n" +
+			"that they do not count, with the reason. Nodes whose engines have not said what they read count all.\n\n" +
+			"BYTES is what a tier may have as it is configured. LIMIT is what segments on SSD may take now where " +
 			"their filesystem has less\n" +
 			"room than that, as cgn_kvcached_ssd_segment_limit_bytes; - where it has enough.",
 		Example: "  cgn-ctl kv stats\n  cgn-ctl kv stats --all",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return k.Soon(c.Context(), func(ctx context.Context, client pb.KvClient) error {
-				r, err := client.Stats(ctx, &pb.StatsRequest{})
+				r, err := client.Stats(ctx, &pb.StatsRequest{Counting: true})
 				if err != nil {
 					return err
 				}
 				s := statsReport{Epoch: r.Epoch, Namespaces: []namespaceUse{}, Engines: []engineBlocks{},
-					Readers: []reader{}, Values: r.Values}
+					Readers: []reader{}, Counting: countings(r), Values: r.Values}
 				for _, of := range r.Readers {
 					s.Readers = append(s.Readers, reader{of.Node, of.Namespaces})
 				}
@@ -113,6 +117,7 @@ func (s *statsReport) write(t *cli.Table, all bool) {
 	for _, n := range s.Namespaces {
 		t.Row(n.Namespace, n.RAMBlocks, n.RAMBytes, n.SSDBlocks, n.SSDBytes)
 	}
+	s.writeCounting(t)
 	if len(s.Readers) > 0 {
 		t.Line("")
 		t.Row("NODE", "CAN READ, BESIDES OTHER RANKS")

@@ -33,6 +33,12 @@ type Namespace struct {
 	Tenant string // owner of the blocks; empty: all tenants
 }
 
+// FirstRank returns the namespace of rank 0 of the same engine.
+func (n Namespace) FirstRank() Namespace {
+	n.TPRank, n.PPRank = 0, 0
+	return n
+}
+
 // String returns the canonical text: kv1;model;revision;dtype;layout;tokens;tp.rank;pp.rank;tenant
 // or key1;space;tenant. String percent-encodes %, ;, : and everything that is not a visible ASCII
 // character.

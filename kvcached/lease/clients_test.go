@@ -46,7 +46,8 @@ func TestAKilledClientHoldsNothing(t *testing.T) {
 	n := serve(t, lease.Options{Lease: time.Hour})
 	n.fill(t, "a", pattern(100_000, 1))
 	cmd := start(t, "hold", n.path)
-	if s := n.server.Stats(); s.Leases != 10 || s.LeasedBytes != 10*25*4096 || s.StagingBytes < 1<<20 ||
+	if s := n.server.Stats(); s.Leases != 10 || s.LeasedBytes != 10*25*4096 || s.HitBytes != 10*100_000 ||
+		s.StagingBytes < 1<<20 ||
 		s.Clients != 1 {
 		t.Fatalf("%+v", s)
 	}

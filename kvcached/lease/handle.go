@@ -127,6 +127,7 @@ func (c *conn) get(h frame.Header, body []byte) error {
 		switch g.Status {
 		case frame.StatusOK:
 			c.server.count.hits.Add(1)
+			c.server.count.hitBytes.Add(uint64(g.Length))
 		case frame.StatusMiss:
 			c.server.count.misses.Add(1)
 		}

@@ -19,6 +19,7 @@ type Stats struct {
 	Stalled       uint64 // connections ended because a frame or the reading of an answer took too long
 	Requests      uint64 // frames answered or acted on
 	Hits          uint64 // addresses of Get that were leased
+	HitBytes      uint64 // payload of these blocks, a block counts for each of its leases
 	Misses        uint64 // addresses of Get without a block
 	Refused       uint64 // addresses of Get, and Stage frames, over a quota
 	Puts          uint64 // commits that made a block
@@ -34,8 +35,8 @@ type Stats struct {
 type counters struct {
 	leases, leasedBytes, stagingBytes atomic.Int64
 
-	connections, denied, busy, badFrames, stalled, requests, hits, misses, refused, puts, putBytes, failedPuts,
-	released, expired, takenBack, unknown, failed atomic.Uint64
+	connections, denied, busy, badFrames, stalled, requests, hits, hitBytes, misses, refused, puts, putBytes,
+	failedPuts, released, expired, takenBack, unknown, failed atomic.Uint64
 }
 
 // Stats returns a snapshot. It reads the counters one after another.
@@ -49,8 +50,8 @@ func (s *Server) Stats() Stats {
 		StagingBytes: c.stagingBytes.Load(),
 		Connections:  c.connections.Load(), Denied: c.denied.Load(), Busy: c.busy.Load(), BadFrames: c.badFrames.Load(),
 		Stalled: c.stalled.Load(), Requests: c.requests.Load(), Hits: c.hits.Load(), Misses: c.misses.Load(),
-		Refused: c.refused.Load(),
-		Puts:    c.puts.Load(), PutBytes: c.putBytes.Load(), FailedPuts: c.failedPuts.Load(),
+		Refused: c.refused.Load(), HitBytes: c.hitBytes.Load(),
+		Puts: c.puts.Load(), PutBytes: c.putBytes.Load(), FailedPuts: c.failedPuts.Load(),
 		Released: c.released.Load(),
 		Expired:  c.expired.Load(), TakenBack: c.takenBack.Load(), UnknownLeases: c.unknown.Load(),
 		Failed: c.failed.Load(),

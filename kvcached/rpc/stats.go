@@ -3,12 +3,14 @@ package rpc
 import (
 	"cmp"
 	"context"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"unicode"
 
+	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/store"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
@@ -52,7 +54,7 @@ func (s *Server) Stats() Stats {
 const maxUsages = 1000
 
 // Stats tells the daemon's contents and counters.
-func (s *service) Stats(context.Context, *pb.StatsRequest) (*pb.StatsResponse, error) {
+func (s *service) Stats(ctx context.Context, r *pb.StatsRequest) (*pb.StatsResponse, error) {
 	out := &pb.StatsResponse{Epoch: s.o.Residency.Epoch(), Values: map[string]int64{}}
 	all := s.o.Store.Namespaces()
 	slices.SortFunc(all, func(a, b store.NamespaceUsage) int {
@@ -71,6 +73,12 @@ func (s *service) Stats(context.Context, *pb.StatsRequest) (*pb.StatsResponse, e
 			Disk: uint64(u.Disk), Shared: uint64(u.Shared), Pinned: uint64(u.Pinned),
 		})
 	}
+	if r.Counting {
+		var err error
+		if out.Counting, err = s.counting(ctx, all); err != nil {
+			return nil, err
+		}
+	}
 	for _, r := range s.o.Residency.Readers() {
 		out.Readers = append(out.Readers, &pb.Reader{Node: r.Node, Namespaces: r.Namespaces})
 	}
@@ -85,6 +93,45 @@ func (s *service) Stats(context.Context, *pb.StatsRequest) (*pb.StatsResponse, e
 	values(out.Values, "residency", reflect.ValueOf(s.o.Residency.Stats()))
 	values(out.Values, "rpc", reflect.ValueOf(s.Server.Stats()))
 	return out, nil
+}
+
+// counting says which blocks of models count in routing. stored is what the store has.
+func (s *service) counting(ctx context.Context, stored []store.NamespaceUsage) ([]*pb.Counting, error) {
+	known, err := s.o.Residency.Counting(ctx)
+	if err != nil {
+		return nil, err
+	}
+	byName := map[string]*pb.Counting{}
+	for _, u := range stored {
+		n, err := block.ParseNamespace(u.Namespace)
+		if err != nil || n.Space != "" {
+			continue
+		}
+		text := n.FirstRank().String()
+		c := byName[text]
+		if c == nil {
+			c = &pb.Counting{Namespace: text}
+			byName[text] = c
+		}
+		c.NamelessRam, c.NamelessSsd = c.NamelessRam+uint64(u.Blocks), c.NamelessSsd+uint64(u.SSDBlocks)
+	}
+	for _, k := range known {
+		c := byName[k.Namespace]
+		if c == nil { // chunks of LMCache, whose objects have keys
+			c = &pb.Counting{Namespace: k.Namespace}
+			byName[k.Namespace] = c
+		}
+		c.Counted, c.Unplaced, c.Incomplete = uint64(k.Counted), uint64(k.Unplaced), uint64(k.Incomplete)
+		c.OtherLayers = uint64(k.OtherLayers)
+		c.NamelessRam -= min(c.NamelessRam, uint64(k.Objects[0]))
+		c.NamelessSsd -= min(c.NamelessSsd, uint64(k.Objects[1]))
+	}
+	names := slices.Sorted(maps.Keys(byName))
+	list := make([]*pb.Counting, 0, len(names))
+	for _, name := range names[:min(len(names), maxUsages)] {
+		list = append(list, byName[name])
+	}
+	return list, nil
 }
 
 // values adds the numbers of a struct of counters, by their fields' names.

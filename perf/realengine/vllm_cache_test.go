@@ -160,6 +160,27 @@ func (c *cache) reads(t *testing.T, s setup, node string, count int) (namespaces
 	return namespaces
 }
 
+// unread waits until kv stats says that blocks do not count because they differ in something from
+// those that an engine reads.
+func (c *cache) unread(t *testing.T, s setup, what string) {
+	t.Helper()
+	word := map[string]string{"dtype": "data type", "revision": "revision"}[what]
+	within(t, soon, "kv stats says that blocks of another "+what+" do not count", func() bool {
+		out, err := exec.Command(filepath.Join(s.bin, "cgn-ctl"), "kv", "stats", "--sock", c.grpc).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(out)) {
+			_, differs, found := strings.Cut(line, " blocks do not count: no engine that has said what it reads can read "+
+				"them; the nearest differs in ")
+			if found && strings.HasPrefix(differs, word) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
 // TestVLLMFaults: no server uses blocks of another revision, data type, adapter or salt, and none
 // fails if blocks are gone between their lookup and their use.
 func TestVLLMFaults(t *testing.T) {
@@ -207,6 +228,7 @@ func TestVLLMFaults(t *testing.T) {
 		if read := c.reads(t, s, "vllm-"+name, 1); slices.Contains(written, read[0]) {
 			t.Errorf("another %s: it says that it can read %s", name, read[0])
 		}
+		c.unread(t, s, name)
 		other.stop(t)
 	}
 	reader := with("vllm-reads", object{}, lora...)

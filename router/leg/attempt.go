@@ -27,6 +27,7 @@ type attempt struct {
 	ex       *relay.Exchange // nil: nothing was sent, or the place has taken the exchange
 	matched  int             // leading blocks believed to be at the node or its host
 	reach    holdings.Reach  // what the node reaches, by what engines and caches report
+	coming   int32           // leading blocks that the engine had, or computed for others, at the pick
 	believed int             // leading blocks that were predicted in the engine's own memory when it began the prompt
 	status   int             // status of the delivered answer
 	streams  bool            // the answer is an event stream
@@ -304,7 +305,7 @@ func (l *Leg) drop(a *attempt) {
 func (a *attempt) believe(l *Leg, at int) {
 	r := l.reach(at)
 	a.matched, a.believed = int(max(r.Device, r.Host, r.Disk)), l.prompt.Predicted(at)
-	a.reach = l.prompt.Reach(at)
+	a.reach, a.coming = l.prompt.Reach(at), l.prompt.Coming(at)
 }
 
 // reach returns how far the prompt reaches on the node at a place of the leg's pool, as far as its

@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/internal/usage"
 	"github.com/cognitora/dataplane/router/health"
+	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/prefix"
 )
 
@@ -135,6 +137,28 @@ func (l *Leg) count(a *attempt, now time.Time) {
 	m.Prompt.Add(float64(u.Prompt))
 	m.Completion.Add(float64(u.Completion))
 	m.Cached.Add(float64(u.Cached))
+	l.countTiers(a, &u)
+}
+
+// countTiers counts the cached tokens by tier: those that were believed, and those that the engine
+// found.
+func (l *Leg) countTiers(a *attempt, u *usage.Counts) {
+	m := &l.model.metrics
+	if a.split {
+		m.CountPrefill(float64(u.Cached))
+		return
+	}
+	var believed metrics.ByTier
+	if u.HasPrompt && (u.HasCached || a.member.node.cachedCounts.seen.Load()) && !l.prompt.Uneven() {
+		perBlock := float64(u.Prompt) * prefix.BlockTokens / float64(max(l.prompt.Tokens(), 1))
+		nearer := int32(0)
+		r := &a.reach
+		for i, blocks := range [...]int32{max(r.Device, a.coming), r.Host, r.Disk, r.Shared} {
+			believed[i] = float64(max(blocks-nearer, 0)) * perBlock
+			nearer = max(nearer, blocks)
+		}
+	}
+	m.CountTiers(&believed, float64(u.Cached))
 }
 
 // unreportedMin is the number of answers without a count of cached tokens after which an engine

@@ -58,6 +58,7 @@ type bound struct {
 	ttftError, ttftErrorRatio      *prometheus.HistogramVec // model
 	lengthError                    *prometheus.HistogramVec // model
 	prompt, completion, cached     *prometheus.CounterVec   // model
+	believed, found                *prometheus.CounterVec   // model, tier
 	prediction                     *prometheus.HistogramVec // node
 	prefill                        *prometheus.HistogramVec // model
 	setAside, unreported, rejected *prometheus.CounterVec   // node
@@ -70,6 +71,8 @@ type Model struct {
 	TTFTError, TTFTErrorRatio   prometheus.Observer
 	LengthError                 prometheus.Observer
 	Prompt, Completion, Cached  prometheus.Counter
+
+	tiers tiers
 }
 
 // Node holds the bound counters of one node.
@@ -227,6 +230,7 @@ func newBound(s *metric.Set) bound {
 			"model"),
 		cached: s.Counter("cgn_router_cached_tokens_total",
 			"Prompt tokens found in an engine's cache, as engines report them.", "model"),
+		believed: newBelieved(s), found: newFound(s),
 		prediction: s.Histogram("cgn_router_prediction_error_ratio",
 			"Cached share of a prompt as the router believed it, minus the share that the engine reports.", errorBuckets,
 			"node"),
@@ -248,7 +252,7 @@ func (r *Router) Model(name string) Model {
 		LengthError: r.lengthError.WithLabelValues(name), Prefill: r.prefill.WithLabelValues(name),
 		Overlap: r.overlap.WithLabelValues(name),
 		Prompt:  r.prompt.WithLabelValues(name), Completion: r.completion.WithLabelValues(name),
-		Cached: r.cached.WithLabelValues(name),
+		Cached: r.cached.WithLabelValues(name), tiers: r.tiers(name),
 	}
 }
 
@@ -280,7 +284,7 @@ func (r *Router) ForgetModel(name string) {
 	} {
 		v.DeletePartialMatch(match)
 	}
-	for _, v := range []*prometheus.CounterVec{r.prompt, r.completion, r.cached} {
+	for _, v := range []*prometheus.CounterVec{r.prompt, r.completion, r.cached, r.believed, r.found} {
 		v.DeletePartialMatch(match)
 	}
 }

@@ -197,7 +197,7 @@ func (x WatchResponse_Part) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WatchResponse_Part.Descriptor instead.
 func (WatchResponse_Part) EnumDescriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{31, 0}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{32, 0}
 }
 
 type ReportEvent_Kind int32
@@ -249,7 +249,7 @@ func (x ReportEvent_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ReportEvent_Kind.Descriptor instead.
 func (ReportEvent_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{37, 0}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{38, 0}
 }
 
 type RdmaDevice_State int32
@@ -301,7 +301,7 @@ func (x RdmaDevice_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RdmaDevice_State.Descriptor instead.
 func (RdmaDevice_State) EnumDescriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{45, 0}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{46, 0}
 }
 
 type LookupRequest struct {
@@ -1966,7 +1966,9 @@ func (x *ListedBlock) GetExpiresUnixMs() int64 {
 }
 
 type StatsRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Also count which blocks count in routing. The daemon then looks at every block.
+	Counting      bool `protobuf:"varint,1,opt,name=counting,proto3" json:"counting,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2001,6 +2003,13 @@ func (*StatsRequest) Descriptor() ([]byte, []int) {
 	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{26}
 }
 
+func (x *StatsRequest) GetCounting() bool {
+	if x != nil {
+		return x.Counting
+	}
+	return false
+}
+
 type StatsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`                                                                             // number of the daemon's start
@@ -2008,6 +2017,7 @@ type StatsResponse struct {
 	Values        map[string]int64       `protobuf:"bytes,3,rep,name=values,proto3" json:"values,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // counters such as store_hits; their names depend on the daemon's version
 	Engines       []*EngineUsage         `protobuf:"bytes,4,rep,name=engines,proto3" json:"engines,omitempty"`                                                                          // at most 1000, those with the most blocks first
 	Readers       []*Reader              `protobuf:"bytes,6,rep,name=readers,proto3" json:"readers,omitempty"`                                                                          // nodes whose engines have told which blocks they can read
+	Counting      []*Counting            `protobuf:"bytes,7,rep,name=counting,proto3" json:"counting,omitempty"`                                                                        // at most 1000, by namespace; only if the request asks for it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2077,6 +2087,107 @@ func (x *StatsResponse) GetReaders() []*Reader {
 	return nil
 }
 
+func (x *StatsResponse) GetCounting() []*Counting {
+	if x != nil {
+		return x.Counting
+	}
+	return nil
+}
+
+// Counting says how many blocks of 16 tokens of a namespace and all its ranks count in routing, and
+// why others do not. The numbers are not of one moment if blocks come or go meanwhile.
+type Counting struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`                         // of rank 0
+	Counted       uint64                 `protobuf:"varint,2,opt,name=counted,proto3" json:"counted,omitempty"`                            // in RAM or on SSD
+	Unplaced      uint64                 `protobuf:"varint,3,opt,name=unplaced,proto3" json:"unplaced,omitempty"`                          // a block before them in their prompt is not known
+	Incomplete    uint64                 `protobuf:"varint,4,opt,name=incomplete,proto3" json:"incomplete,omitempty"`                      // some rank does not have them
+	OtherLayers   uint64                 `protobuf:"varint,5,opt,name=other_layers,json=otherLayers,proto3" json:"other_layers,omitempty"` // of layers besides 0 and 4294967295
+	NamelessRam   uint64                 `protobuf:"varint,6,opt,name=nameless_ram,json=namelessRam,proto3" json:"nameless_ram,omitempty"` // objects in RAM that stand for no blocks: without names, or contradicting others
+	NamelessSsd   uint64                 `protobuf:"varint,7,opt,name=nameless_ssd,json=namelessSsd,proto3" json:"nameless_ssd,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Counting) Reset() {
+	*x = Counting{}
+	mi := &file_cognitora_v1_kv_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Counting) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Counting) ProtoMessage() {}
+
+func (x *Counting) ProtoReflect() protoreflect.Message {
+	mi := &file_cognitora_v1_kv_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Counting.ProtoReflect.Descriptor instead.
+func (*Counting) Descriptor() ([]byte, []int) {
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *Counting) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Counting) GetCounted() uint64 {
+	if x != nil {
+		return x.Counted
+	}
+	return 0
+}
+
+func (x *Counting) GetUnplaced() uint64 {
+	if x != nil {
+		return x.Unplaced
+	}
+	return 0
+}
+
+func (x *Counting) GetIncomplete() uint64 {
+	if x != nil {
+		return x.Incomplete
+	}
+	return 0
+}
+
+func (x *Counting) GetOtherLayers() uint64 {
+	if x != nil {
+		return x.OtherLayers
+	}
+	return 0
+}
+
+func (x *Counting) GetNamelessRam() uint64 {
+	if x != nil {
+		return x.NamelessRam
+	}
+	return 0
+}
+
+func (x *Counting) GetNamelessSsd() uint64 {
+	if x != nil {
+		return x.NamelessSsd
+	}
+	return 0
+}
+
 // EngineUsage counts the blocks that an engine of this host reports, by namespace and adapter. The
 // namespace names model and rank. A block in two places counts in both.
 type EngineUsage struct {
@@ -2096,7 +2207,7 @@ type EngineUsage struct {
 
 func (x *EngineUsage) Reset() {
 	*x = EngineUsage{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[28]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2108,7 +2219,7 @@ func (x *EngineUsage) String() string {
 func (*EngineUsage) ProtoMessage() {}
 
 func (x *EngineUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[28]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2121,7 +2232,7 @@ func (x *EngineUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineUsage.ProtoReflect.Descriptor instead.
 func (*EngineUsage) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{28}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *EngineUsage) GetEngine() string {
@@ -2201,7 +2312,7 @@ type NamespaceUsage struct {
 
 func (x *NamespaceUsage) Reset() {
 	*x = NamespaceUsage{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[29]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2213,7 +2324,7 @@ func (x *NamespaceUsage) String() string {
 func (*NamespaceUsage) ProtoMessage() {}
 
 func (x *NamespaceUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[29]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2226,7 +2337,7 @@ func (x *NamespaceUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamespaceUsage.ProtoReflect.Descriptor instead.
 func (*NamespaceUsage) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{29}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *NamespaceUsage) GetNamespace() string {
@@ -2278,7 +2389,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[30]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2290,7 +2401,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[30]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2303,7 +2414,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{30}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *WatchRequest) GetAll() bool {
@@ -2352,7 +2463,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[31]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2364,7 +2475,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[31]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2377,7 +2488,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{31}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *WatchResponse) GetPart() WatchResponse_Part {
@@ -2475,7 +2586,7 @@ type Readers struct {
 
 func (x *Readers) Reset() {
 	*x = Readers{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[32]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2487,7 +2598,7 @@ func (x *Readers) String() string {
 func (*Readers) ProtoMessage() {}
 
 func (x *Readers) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[32]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2500,7 +2611,7 @@ func (x *Readers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Readers.ProtoReflect.Descriptor instead.
 func (*Readers) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{32}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Readers) GetNodes() []*Reader {
@@ -2520,7 +2631,7 @@ type Reader struct {
 
 func (x *Reader) Reset() {
 	*x = Reader{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[33]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2532,7 +2643,7 @@ func (x *Reader) String() string {
 func (*Reader) ProtoMessage() {}
 
 func (x *Reader) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[33]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2545,7 +2656,7 @@ func (x *Reader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reader.ProtoReflect.Descriptor instead.
 func (*Reader) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{33}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Reader) GetNode() string {
@@ -2574,7 +2685,7 @@ type Holder struct {
 
 func (x *Holder) Reset() {
 	*x = Holder{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[34]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2586,7 +2697,7 @@ func (x *Holder) String() string {
 func (*Holder) ProtoMessage() {}
 
 func (x *Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[34]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2599,7 +2710,7 @@ func (x *Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holder.ProtoReflect.Descriptor instead.
 func (*Holder) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{34}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Holder) GetNumber() uint32 {
@@ -2646,7 +2757,7 @@ type Blocks struct {
 
 func (x *Blocks) Reset() {
 	*x = Blocks{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[35]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2658,7 +2769,7 @@ func (x *Blocks) String() string {
 func (*Blocks) ProtoMessage() {}
 
 func (x *Blocks) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[35]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2671,7 +2782,7 @@ func (x *Blocks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Blocks.ProtoReflect.Descriptor instead.
 func (*Blocks) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{35}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Blocks) GetDigests() []byte {
@@ -2745,7 +2856,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[36]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2757,7 +2868,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[36]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2770,7 +2881,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{36}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ReportRequest) GetEngine() string {
@@ -2830,7 +2941,7 @@ type ReportEvent struct {
 
 func (x *ReportEvent) Reset() {
 	*x = ReportEvent{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[37]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2842,7 +2953,7 @@ func (x *ReportEvent) String() string {
 func (*ReportEvent) ProtoMessage() {}
 
 func (x *ReportEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[37]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2855,7 +2966,7 @@ func (x *ReportEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportEvent.ProtoReflect.Descriptor instead.
 func (*ReportEvent) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{37}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ReportEvent) GetKind() ReportEvent_Kind {
@@ -2915,7 +3026,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[38]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2927,7 +3038,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[38]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2940,7 +3051,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{38}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{39}
 }
 
 // TellChunksRequest has chunks of one source. The fields of a chunk are in columns.
@@ -2965,7 +3076,7 @@ type TellChunksRequest struct {
 
 func (x *TellChunksRequest) Reset() {
 	*x = TellChunksRequest{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[39]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2977,7 +3088,7 @@ func (x *TellChunksRequest) String() string {
 func (*TellChunksRequest) ProtoMessage() {}
 
 func (x *TellChunksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[39]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2990,7 +3101,7 @@ func (x *TellChunksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TellChunksRequest.ProtoReflect.Descriptor instead.
 func (*TellChunksRequest) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{39}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *TellChunksRequest) GetKeys() string {
@@ -3093,7 +3204,7 @@ type TellChunksResponse struct {
 
 func (x *TellChunksResponse) Reset() {
 	*x = TellChunksResponse{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[40]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3105,7 +3216,7 @@ func (x *TellChunksResponse) String() string {
 func (*TellChunksResponse) ProtoMessage() {}
 
 func (x *TellChunksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[40]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3118,7 +3229,7 @@ func (x *TellChunksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TellChunksResponse.ProtoReflect.Descriptor instead.
 func (*TellChunksResponse) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{40}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *TellChunksResponse) GetTaken() uint32 {
@@ -3136,7 +3247,7 @@ type PeersRequest struct {
 
 func (x *PeersRequest) Reset() {
 	*x = PeersRequest{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[41]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3148,7 +3259,7 @@ func (x *PeersRequest) String() string {
 func (*PeersRequest) ProtoMessage() {}
 
 func (x *PeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[41]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3161,7 +3272,7 @@ func (x *PeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersRequest.ProtoReflect.Descriptor instead.
 func (*PeersRequest) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{41}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{42}
 }
 
 type PeersResponse struct {
@@ -3175,7 +3286,7 @@ type PeersResponse struct {
 
 func (x *PeersResponse) Reset() {
 	*x = PeersResponse{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[42]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3187,7 +3298,7 @@ func (x *PeersResponse) String() string {
 func (*PeersResponse) ProtoMessage() {}
 
 func (x *PeersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[42]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3200,7 +3311,7 @@ func (x *PeersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersResponse.ProtoReflect.Descriptor instead.
 func (*PeersResponse) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{42}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PeersResponse) GetPeers() []*PeerPath {
@@ -3245,7 +3356,7 @@ type PeerPath struct {
 
 func (x *PeerPath) Reset() {
 	*x = PeerPath{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[43]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3257,7 +3368,7 @@ func (x *PeerPath) String() string {
 func (*PeerPath) ProtoMessage() {}
 
 func (x *PeerPath) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[43]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3270,7 +3381,7 @@ func (x *PeerPath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPath.ProtoReflect.Descriptor instead.
 func (*PeerPath) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{43}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *PeerPath) GetPeer() string {
@@ -3373,7 +3484,7 @@ type LaneUse struct {
 
 func (x *LaneUse) Reset() {
 	*x = LaneUse{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[44]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3385,7 +3496,7 @@ func (x *LaneUse) String() string {
 func (*LaneUse) ProtoMessage() {}
 
 func (x *LaneUse) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[44]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3398,7 +3509,7 @@ func (x *LaneUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LaneUse.ProtoReflect.Descriptor instead.
 func (*LaneUse) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{44}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *LaneUse) GetLane() string {
@@ -3462,7 +3573,7 @@ type RdmaDevice struct {
 
 func (x *RdmaDevice) Reset() {
 	*x = RdmaDevice{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[45]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3474,7 +3585,7 @@ func (x *RdmaDevice) String() string {
 func (*RdmaDevice) ProtoMessage() {}
 
 func (x *RdmaDevice) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[45]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3487,7 +3598,7 @@ func (x *RdmaDevice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RdmaDevice.ProtoReflect.Descriptor instead.
 func (*RdmaDevice) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{45}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *RdmaDevice) GetName() string {
@@ -3520,7 +3631,7 @@ type ReleaseDeviceRequest struct {
 
 func (x *ReleaseDeviceRequest) Reset() {
 	*x = ReleaseDeviceRequest{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[46]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3532,7 +3643,7 @@ func (x *ReleaseDeviceRequest) String() string {
 func (*ReleaseDeviceRequest) ProtoMessage() {}
 
 func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[46]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3545,7 +3656,7 @@ func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{46}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ReleaseDeviceRequest) GetDevice() string {
@@ -3565,7 +3676,7 @@ type ReleaseDeviceResponse struct {
 
 func (x *ReleaseDeviceResponse) Reset() {
 	*x = ReleaseDeviceResponse{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[47]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3577,7 +3688,7 @@ func (x *ReleaseDeviceResponse) String() string {
 func (*ReleaseDeviceResponse) ProtoMessage() {}
 
 func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[47]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3590,7 +3701,7 @@ func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{47}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ReleaseDeviceResponse) GetPairs() uint32 {
@@ -3733,8 +3844,9 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"\x06length\x18\x06 \x01(\rR\x06length\x12\x14\n" +
 	"\x05tiers\x18\a \x01(\rR\x05tiers\x12\x12\n" +
 	"\x04uses\x18\b \x01(\rR\x04uses\x12&\n" +
-	"\x0fexpires_unix_ms\x18\t \x01(\x03R\rexpiresUnixMs\"\x0e\n" +
-	"\fStatsRequest\"\xc4\x02\n" +
+	"\x0fexpires_unix_ms\x18\t \x01(\x03R\rexpiresUnixMs\"*\n" +
+	"\fStatsRequest\x12\x1a\n" +
+	"\bcounting\x18\x01 \x01(\bR\bcounting\"\xf8\x02\n" +
 	"\rStatsResponse\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12<\n" +
 	"\n" +
@@ -3742,10 +3854,21 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"namespaces\x12?\n" +
 	"\x06values\x18\x03 \x03(\v2'.cognitora.v1.StatsResponse.ValuesEntryR\x06values\x123\n" +
 	"\aengines\x18\x04 \x03(\v2\x19.cognitora.v1.EngineUsageR\aengines\x12.\n" +
-	"\areaders\x18\x06 \x03(\v2\x14.cognitora.v1.ReaderR\areaders\x1a9\n" +
+	"\areaders\x18\x06 \x03(\v2\x14.cognitora.v1.ReaderR\areaders\x122\n" +
+	"\bcounting\x18\a \x03(\v2\x16.cognitora.v1.CountingR\bcounting\x1a9\n" +
 	"\vValuesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xe5\x01\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xe7\x01\n" +
+	"\bCounting\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x18\n" +
+	"\acounted\x18\x02 \x01(\x04R\acounted\x12\x1a\n" +
+	"\bunplaced\x18\x03 \x01(\x04R\bunplaced\x12\x1e\n" +
+	"\n" +
+	"incomplete\x18\x04 \x01(\x04R\n" +
+	"incomplete\x12!\n" +
+	"\fother_layers\x18\x05 \x01(\x04R\votherLayers\x12!\n" +
+	"\fnameless_ram\x18\x06 \x01(\x04R\vnamelessRam\x12!\n" +
+	"\fnameless_ssd\x18\a \x01(\x04R\vnamelessSsd\"\xe5\x01\n" +
 	"\vEngineUsage\x12\x16\n" +
 	"\x06engine\x18\x01 \x01(\tR\x06engine\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x18\n" +
@@ -3948,7 +4071,7 @@ func file_cognitora_v1_kv_proto_rawDescGZIP() []byte {
 }
 
 var file_cognitora_v1_kv_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_cognitora_v1_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
+var file_cognitora_v1_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
 var file_cognitora_v1_kv_proto_goTypes = []any{
 	(Tier)(0),                     // 0: cognitora.v1.Tier
 	(Outcome)(0),                  // 1: cognitora.v1.Outcome
@@ -3983,27 +4106,28 @@ var file_cognitora_v1_kv_proto_goTypes = []any{
 	(*ListedBlock)(nil),           // 30: cognitora.v1.ListedBlock
 	(*StatsRequest)(nil),          // 31: cognitora.v1.StatsRequest
 	(*StatsResponse)(nil),         // 32: cognitora.v1.StatsResponse
-	(*EngineUsage)(nil),           // 33: cognitora.v1.EngineUsage
-	(*NamespaceUsage)(nil),        // 34: cognitora.v1.NamespaceUsage
-	(*WatchRequest)(nil),          // 35: cognitora.v1.WatchRequest
-	(*WatchResponse)(nil),         // 36: cognitora.v1.WatchResponse
-	(*Readers)(nil),               // 37: cognitora.v1.Readers
-	(*Reader)(nil),                // 38: cognitora.v1.Reader
-	(*Holder)(nil),                // 39: cognitora.v1.Holder
-	(*Blocks)(nil),                // 40: cognitora.v1.Blocks
-	(*ReportRequest)(nil),         // 41: cognitora.v1.ReportRequest
-	(*ReportEvent)(nil),           // 42: cognitora.v1.ReportEvent
-	(*ReportResponse)(nil),        // 43: cognitora.v1.ReportResponse
-	(*TellChunksRequest)(nil),     // 44: cognitora.v1.TellChunksRequest
-	(*TellChunksResponse)(nil),    // 45: cognitora.v1.TellChunksResponse
-	(*PeersRequest)(nil),          // 46: cognitora.v1.PeersRequest
-	(*PeersResponse)(nil),         // 47: cognitora.v1.PeersResponse
-	(*PeerPath)(nil),              // 48: cognitora.v1.PeerPath
-	(*LaneUse)(nil),               // 49: cognitora.v1.LaneUse
-	(*RdmaDevice)(nil),            // 50: cognitora.v1.RdmaDevice
-	(*ReleaseDeviceRequest)(nil),  // 51: cognitora.v1.ReleaseDeviceRequest
-	(*ReleaseDeviceResponse)(nil), // 52: cognitora.v1.ReleaseDeviceResponse
-	nil,                           // 53: cognitora.v1.StatsResponse.ValuesEntry
+	(*Counting)(nil),              // 33: cognitora.v1.Counting
+	(*EngineUsage)(nil),           // 34: cognitora.v1.EngineUsage
+	(*NamespaceUsage)(nil),        // 35: cognitora.v1.NamespaceUsage
+	(*WatchRequest)(nil),          // 36: cognitora.v1.WatchRequest
+	(*WatchResponse)(nil),         // 37: cognitora.v1.WatchResponse
+	(*Readers)(nil),               // 38: cognitora.v1.Readers
+	(*Reader)(nil),                // 39: cognitora.v1.Reader
+	(*Holder)(nil),                // 40: cognitora.v1.Holder
+	(*Blocks)(nil),                // 41: cognitora.v1.Blocks
+	(*ReportRequest)(nil),         // 42: cognitora.v1.ReportRequest
+	(*ReportEvent)(nil),           // 43: cognitora.v1.ReportEvent
+	(*ReportResponse)(nil),        // 44: cognitora.v1.ReportResponse
+	(*TellChunksRequest)(nil),     // 45: cognitora.v1.TellChunksRequest
+	(*TellChunksResponse)(nil),    // 46: cognitora.v1.TellChunksResponse
+	(*PeersRequest)(nil),          // 47: cognitora.v1.PeersRequest
+	(*PeersResponse)(nil),         // 48: cognitora.v1.PeersResponse
+	(*PeerPath)(nil),              // 49: cognitora.v1.PeerPath
+	(*LaneUse)(nil),               // 50: cognitora.v1.LaneUse
+	(*RdmaDevice)(nil),            // 51: cognitora.v1.RdmaDevice
+	(*ReleaseDeviceRequest)(nil),  // 52: cognitora.v1.ReleaseDeviceRequest
+	(*ReleaseDeviceResponse)(nil), // 53: cognitora.v1.ReleaseDeviceResponse
+	nil,                           // 54: cognitora.v1.StatsResponse.ValuesEntry
 }
 var file_cognitora_v1_kv_proto_depIdxs = []int32{
 	11, // 0: cognitora.v1.GetResponse.header:type_name -> cognitora.v1.BlockHeader
@@ -4011,63 +4135,64 @@ var file_cognitora_v1_kv_proto_depIdxs = []int32{
 	11, // 2: cognitora.v1.PutHeader.block:type_name -> cognitora.v1.BlockHeader
 	27, // 3: cognitora.v1.PurgeResponse.hosts:type_name -> cognitora.v1.PurgedHost
 	30, // 4: cognitora.v1.ListResponse.blocks:type_name -> cognitora.v1.ListedBlock
-	34, // 5: cognitora.v1.StatsResponse.namespaces:type_name -> cognitora.v1.NamespaceUsage
-	53, // 6: cognitora.v1.StatsResponse.values:type_name -> cognitora.v1.StatsResponse.ValuesEntry
-	33, // 7: cognitora.v1.StatsResponse.engines:type_name -> cognitora.v1.EngineUsage
-	38, // 8: cognitora.v1.StatsResponse.readers:type_name -> cognitora.v1.Reader
-	2,  // 9: cognitora.v1.WatchResponse.part:type_name -> cognitora.v1.WatchResponse.Part
-	39, // 10: cognitora.v1.WatchResponse.holders:type_name -> cognitora.v1.Holder
-	40, // 11: cognitora.v1.WatchResponse.blocks:type_name -> cognitora.v1.Blocks
-	37, // 12: cognitora.v1.WatchResponse.readers:type_name -> cognitora.v1.Readers
-	38, // 13: cognitora.v1.Readers.nodes:type_name -> cognitora.v1.Reader
-	42, // 14: cognitora.v1.ReportRequest.events:type_name -> cognitora.v1.ReportEvent
-	3,  // 15: cognitora.v1.ReportEvent.kind:type_name -> cognitora.v1.ReportEvent.Kind
-	0,  // 16: cognitora.v1.ReportEvent.medium:type_name -> cognitora.v1.Tier
-	48, // 17: cognitora.v1.PeersResponse.peers:type_name -> cognitora.v1.PeerPath
-	50, // 18: cognitora.v1.PeersResponse.devices:type_name -> cognitora.v1.RdmaDevice
-	49, // 19: cognitora.v1.PeerPath.lanes:type_name -> cognitora.v1.LaneUse
-	4,  // 20: cognitora.v1.RdmaDevice.state:type_name -> cognitora.v1.RdmaDevice.State
-	5,  // 21: cognitora.v1.Kv.Lookup:input_type -> cognitora.v1.LookupRequest
-	7,  // 22: cognitora.v1.Kv.BatchLookup:input_type -> cognitora.v1.BatchLookupRequest
-	9,  // 23: cognitora.v1.Kv.Get:input_type -> cognitora.v1.GetRequest
-	12, // 24: cognitora.v1.Kv.Put:input_type -> cognitora.v1.PutRequest
-	15, // 25: cognitora.v1.Kv.Promote:input_type -> cognitora.v1.PromoteRequest
-	16, // 26: cognitora.v1.Kv.Push:input_type -> cognitora.v1.PushRequest
-	17, // 27: cognitora.v1.Kv.Pull:input_type -> cognitora.v1.PullRequest
-	19, // 28: cognitora.v1.Kv.Pin:input_type -> cognitora.v1.PinRequest
-	21, // 29: cognitora.v1.Kv.Unpin:input_type -> cognitora.v1.UnpinRequest
-	23, // 30: cognitora.v1.Kv.Delete:input_type -> cognitora.v1.DeleteRequest
-	25, // 31: cognitora.v1.Kv.Purge:input_type -> cognitora.v1.PurgeRequest
-	28, // 32: cognitora.v1.Kv.List:input_type -> cognitora.v1.ListRequest
-	31, // 33: cognitora.v1.Kv.Stats:input_type -> cognitora.v1.StatsRequest
-	35, // 34: cognitora.v1.Kv.Watch:input_type -> cognitora.v1.WatchRequest
-	41, // 35: cognitora.v1.Kv.Report:input_type -> cognitora.v1.ReportRequest
-	44, // 36: cognitora.v1.Kv.TellChunks:input_type -> cognitora.v1.TellChunksRequest
-	46, // 37: cognitora.v1.Kv.Peers:input_type -> cognitora.v1.PeersRequest
-	51, // 38: cognitora.v1.Kv.ReleaseDevice:input_type -> cognitora.v1.ReleaseDeviceRequest
-	6,  // 39: cognitora.v1.Kv.Lookup:output_type -> cognitora.v1.LookupResponse
-	8,  // 40: cognitora.v1.Kv.BatchLookup:output_type -> cognitora.v1.BatchLookupResponse
-	10, // 41: cognitora.v1.Kv.Get:output_type -> cognitora.v1.GetResponse
-	14, // 42: cognitora.v1.Kv.Put:output_type -> cognitora.v1.PutResponse
-	18, // 43: cognitora.v1.Kv.Promote:output_type -> cognitora.v1.TransferResponse
-	18, // 44: cognitora.v1.Kv.Push:output_type -> cognitora.v1.TransferResponse
-	18, // 45: cognitora.v1.Kv.Pull:output_type -> cognitora.v1.TransferResponse
-	20, // 46: cognitora.v1.Kv.Pin:output_type -> cognitora.v1.PinResponse
-	22, // 47: cognitora.v1.Kv.Unpin:output_type -> cognitora.v1.UnpinResponse
-	24, // 48: cognitora.v1.Kv.Delete:output_type -> cognitora.v1.DeleteResponse
-	26, // 49: cognitora.v1.Kv.Purge:output_type -> cognitora.v1.PurgeResponse
-	29, // 50: cognitora.v1.Kv.List:output_type -> cognitora.v1.ListResponse
-	32, // 51: cognitora.v1.Kv.Stats:output_type -> cognitora.v1.StatsResponse
-	36, // 52: cognitora.v1.Kv.Watch:output_type -> cognitora.v1.WatchResponse
-	43, // 53: cognitora.v1.Kv.Report:output_type -> cognitora.v1.ReportResponse
-	45, // 54: cognitora.v1.Kv.TellChunks:output_type -> cognitora.v1.TellChunksResponse
-	47, // 55: cognitora.v1.Kv.Peers:output_type -> cognitora.v1.PeersResponse
-	52, // 56: cognitora.v1.Kv.ReleaseDevice:output_type -> cognitora.v1.ReleaseDeviceResponse
-	39, // [39:57] is the sub-list for method output_type
-	21, // [21:39] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	35, // 5: cognitora.v1.StatsResponse.namespaces:type_name -> cognitora.v1.NamespaceUsage
+	54, // 6: cognitora.v1.StatsResponse.values:type_name -> cognitora.v1.StatsResponse.ValuesEntry
+	34, // 7: cognitora.v1.StatsResponse.engines:type_name -> cognitora.v1.EngineUsage
+	39, // 8: cognitora.v1.StatsResponse.readers:type_name -> cognitora.v1.Reader
+	33, // 9: cognitora.v1.StatsResponse.counting:type_name -> cognitora.v1.Counting
+	2,  // 10: cognitora.v1.WatchResponse.part:type_name -> cognitora.v1.WatchResponse.Part
+	40, // 11: cognitora.v1.WatchResponse.holders:type_name -> cognitora.v1.Holder
+	41, // 12: cognitora.v1.WatchResponse.blocks:type_name -> cognitora.v1.Blocks
+	38, // 13: cognitora.v1.WatchResponse.readers:type_name -> cognitora.v1.Readers
+	39, // 14: cognitora.v1.Readers.nodes:type_name -> cognitora.v1.Reader
+	43, // 15: cognitora.v1.ReportRequest.events:type_name -> cognitora.v1.ReportEvent
+	3,  // 16: cognitora.v1.ReportEvent.kind:type_name -> cognitora.v1.ReportEvent.Kind
+	0,  // 17: cognitora.v1.ReportEvent.medium:type_name -> cognitora.v1.Tier
+	49, // 18: cognitora.v1.PeersResponse.peers:type_name -> cognitora.v1.PeerPath
+	51, // 19: cognitora.v1.PeersResponse.devices:type_name -> cognitora.v1.RdmaDevice
+	50, // 20: cognitora.v1.PeerPath.lanes:type_name -> cognitora.v1.LaneUse
+	4,  // 21: cognitora.v1.RdmaDevice.state:type_name -> cognitora.v1.RdmaDevice.State
+	5,  // 22: cognitora.v1.Kv.Lookup:input_type -> cognitora.v1.LookupRequest
+	7,  // 23: cognitora.v1.Kv.BatchLookup:input_type -> cognitora.v1.BatchLookupRequest
+	9,  // 24: cognitora.v1.Kv.Get:input_type -> cognitora.v1.GetRequest
+	12, // 25: cognitora.v1.Kv.Put:input_type -> cognitora.v1.PutRequest
+	15, // 26: cognitora.v1.Kv.Promote:input_type -> cognitora.v1.PromoteRequest
+	16, // 27: cognitora.v1.Kv.Push:input_type -> cognitora.v1.PushRequest
+	17, // 28: cognitora.v1.Kv.Pull:input_type -> cognitora.v1.PullRequest
+	19, // 29: cognitora.v1.Kv.Pin:input_type -> cognitora.v1.PinRequest
+	21, // 30: cognitora.v1.Kv.Unpin:input_type -> cognitora.v1.UnpinRequest
+	23, // 31: cognitora.v1.Kv.Delete:input_type -> cognitora.v1.DeleteRequest
+	25, // 32: cognitora.v1.Kv.Purge:input_type -> cognitora.v1.PurgeRequest
+	28, // 33: cognitora.v1.Kv.List:input_type -> cognitora.v1.ListRequest
+	31, // 34: cognitora.v1.Kv.Stats:input_type -> cognitora.v1.StatsRequest
+	36, // 35: cognitora.v1.Kv.Watch:input_type -> cognitora.v1.WatchRequest
+	42, // 36: cognitora.v1.Kv.Report:input_type -> cognitora.v1.ReportRequest
+	45, // 37: cognitora.v1.Kv.TellChunks:input_type -> cognitora.v1.TellChunksRequest
+	47, // 38: cognitora.v1.Kv.Peers:input_type -> cognitora.v1.PeersRequest
+	52, // 39: cognitora.v1.Kv.ReleaseDevice:input_type -> cognitora.v1.ReleaseDeviceRequest
+	6,  // 40: cognitora.v1.Kv.Lookup:output_type -> cognitora.v1.LookupResponse
+	8,  // 41: cognitora.v1.Kv.BatchLookup:output_type -> cognitora.v1.BatchLookupResponse
+	10, // 42: cognitora.v1.Kv.Get:output_type -> cognitora.v1.GetResponse
+	14, // 43: cognitora.v1.Kv.Put:output_type -> cognitora.v1.PutResponse
+	18, // 44: cognitora.v1.Kv.Promote:output_type -> cognitora.v1.TransferResponse
+	18, // 45: cognitora.v1.Kv.Push:output_type -> cognitora.v1.TransferResponse
+	18, // 46: cognitora.v1.Kv.Pull:output_type -> cognitora.v1.TransferResponse
+	20, // 47: cognitora.v1.Kv.Pin:output_type -> cognitora.v1.PinResponse
+	22, // 48: cognitora.v1.Kv.Unpin:output_type -> cognitora.v1.UnpinResponse
+	24, // 49: cognitora.v1.Kv.Delete:output_type -> cognitora.v1.DeleteResponse
+	26, // 50: cognitora.v1.Kv.Purge:output_type -> cognitora.v1.PurgeResponse
+	29, // 51: cognitora.v1.Kv.List:output_type -> cognitora.v1.ListResponse
+	32, // 52: cognitora.v1.Kv.Stats:output_type -> cognitora.v1.StatsResponse
+	37, // 53: cognitora.v1.Kv.Watch:output_type -> cognitora.v1.WatchResponse
+	44, // 54: cognitora.v1.Kv.Report:output_type -> cognitora.v1.ReportResponse
+	46, // 55: cognitora.v1.Kv.TellChunks:output_type -> cognitora.v1.TellChunksResponse
+	48, // 56: cognitora.v1.Kv.Peers:output_type -> cognitora.v1.PeersResponse
+	53, // 57: cognitora.v1.Kv.ReleaseDevice:output_type -> cognitora.v1.ReleaseDeviceResponse
+	40, // [40:58] is the sub-list for method output_type
+	22, // [22:40] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_cognitora_v1_kv_proto_init() }
@@ -4081,7 +4206,7 @@ func file_cognitora_v1_kv_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cognitora_v1_kv_proto_rawDesc), len(file_cognitora_v1_kv_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   49,
+			NumMessages:   50,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,154 @@
+package kv
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cognitora/dataplane/ctl/cli"
+	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kv/residency"
+	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+)
+
+// counting says how many blocks of a model count in routing, and why others do not.
+type counting struct {
+	Namespace string   `json:"namespace"` // of rank 0
+	Model     string   `json:"model"`
+	Blocks    uint64   `json:"blocks"`
+	ReadBy    []string `json:"read_by"` // nodes; null: none has said what it reads, so all count the blocks
+	Reasons   []reason `json:"not_counted"`
+}
+
+// reason says why blocks do not count.
+type reason struct {
+	Blocks uint64 `json:"blocks"`
+	What   string `json:"what"` // what they are: blocks of 16 tokens, or objects
+	Why    string `json:"why"`
+}
+
+// countings returns what counts in routing, by namespace.
+func countings(r *pb.StatsResponse) []counting {
+	list := make([]counting, 0, len(r.Counting))
+	for _, of := range r.Counting {
+		n, err := block.ParseNamespace(of.Namespace)
+		if err != nil {
+			continue // of another version
+		}
+		c := counting{Namespace: of.Namespace, Model: n.Model, Blocks: of.Counted, Reasons: reasons(of, n)}
+		if len(r.Readers) > 0 {
+			c.ReadBy = []string{}
+		}
+		for _, reader := range r.Readers {
+			if slices.Contains(reader.Namespaces, of.Namespace) {
+				c.ReadBy = append(c.ReadBy, reader.Node)
+			}
+		}
+		if c.ReadBy != nil && len(c.ReadBy) == 0 && of.Counted > 0 {
+			c.Reasons = append(c.Reasons, reason{of.Counted, "blocks", unread(n, r.Readers)})
+		}
+		list = append(list, c)
+	}
+	return list
+}
+
+// reasons says why blocks of a namespace do not count, whoever reads them.
+func reasons(c *pb.Counting, n block.Namespace) []reason {
+	incomplete := fmt.Sprintf("not all %d ranks have them", uint64(n.TP)*uint64(n.PP))
+	if uint64(n.TP)*uint64(n.PP) > residency.MaxRanks {
+		incomplete = fmt.Sprintf("they have more than %d ranks", residency.MaxRanks)
+	}
+	nameless := "their writer gave no names of their blocks, or others than are known"
+	switch {
+	case n.Blocks() == 0:
+		nameless = fmt.Sprintf("TOKENS = %d is no multiple of %d up to %d", n.Tokens, block.Tokens,
+			block.Tokens*(block.MaxNames+1))
+	case n.Blocks() == 1:
+		nameless = "there are more blocks than the daemon tells routers of"
+	}
+	all := []reason{
+		{c.Unplaced, "blocks", "a block before them in their prompt is not known"},
+		{c.Incomplete, "blocks", incomplete},
+		{c.OtherLayers, "blocks", "they are of layers besides the first, which stands for all"},
+		{c.NamelessRam, "objects in RAM", nameless},
+		{c.NamelessSsd, "objects on SSD", nameless},
+	}
+	return slices.DeleteFunc(all, func(r reason) bool { return r.Blocks == 0 })
+}
+
+// unread says why no engine reads a namespace that has said what it reads: in what it differs from
+// the most similar namespace that an engine reads.
+func unread(n block.Namespace, readers []*pb.Reader) string {
+	const nobody = "no engine that has said what it reads can read them"
+	var differs []string
+	for _, r := range readers {
+		for _, text := range r.Namespaces {
+			of, err := block.ParseNamespace(text)
+			if err != nil {
+				continue
+			}
+			if d := differences(n, of); differs == nil || len(d) < len(differs) {
+				differs = d
+			}
+		}
+	}
+	if len(differs) == 0 {
+		return nobody
+	}
+	return nobody + "; the nearest differs in " + strings.Join(differs, ", ")
+}
+
+// differences names what two namespaces differ in.
+func differences(a, b block.Namespace) (list []string) {
+	for _, f := range []struct {
+		name string
+		same bool
+	}{
+		{"model", a.Model == b.Model}, {"revision", a.Revision == b.Revision}, {"data type", a.DType == b.DType},
+		{"layout", a.Layout == b.Layout}, {"tokens of a block", a.Tokens == b.Tokens},
+		{"ranks", a.TP == b.TP && a.PP == b.PP}, {"tenant", a.Tenant == b.Tenant},
+	} {
+		if !f.same {
+			list = append(list, f.name)
+		}
+	}
+	return list
+}
+
+// mostConfigurations is how many namespaces of a host a router counts.
+const mostConfigurations = 16
+
+// writeCounting prints which blocks count in routing.
+func (s *statsReport) writeCounting(t *cli.Table) {
+	if len(s.Counting) == 0 {
+		return
+	}
+	t.Line("")
+	t.Row("BLOCKS IN ROUTING", "FOR NODES", "NAMESPACE OF RANK 0")
+	for i := range s.Counting {
+		c := &s.Counting[i]
+		nodes := "all"
+		switch {
+		case len(c.ReadBy) > 0:
+			nodes = strings.Join(c.ReadBy, ", ")
+		case c.ReadBy != nil:
+			nodes = "none that says"
+		}
+		t.Row(c.Blocks, nodes, c.Namespace)
+	}
+	for i := range s.Counting {
+		for _, r := range s.Counting[i].Reasons {
+			t.Line(fmt.Sprintf("%d %s do not count: %s (%s)", r.Blocks, r.What, r.Why, s.Counting[i].Namespace))
+		}
+	}
+	if n := len(s.Counting); n > mostConfigurations {
+		t.Line(fmt.Sprintf("a router counts %d of these %d namespaces, first those that engines read", mostConfigurations, n))
+	}
+	if n := s.Values["residency_overflow"]; n > 0 {
+		t.Line(fmt.Sprintf("%d blocks were left out because the daemon tells routers of no more", n))
+	}
+	if n := s.Values["residency_reads_refused"]; n > 0 {
+		t.Line(fmt.Sprintf("%d namespaces that engines read were not noted: %d nodes and %d namespaces of each are", n,
+			residency.MaxReaders, residency.MaxReads))
+	}
+}

@@ -1,0 +1,122 @@
+package kv
+
+import (
+	"encoding/hex"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cognitora/dataplane/ctl/cache"
+	"github.com/cognitora/dataplane/ctl/cli"
+	"github.com/cognitora/dataplane/ctl/ctltest"
+	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kvcached"
+	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+)
+
+// TestWhatCounts: kv stats says of a real daemon's blocks which ones count in routing, and why the
+// others do not.
+func TestWhatCounts(t *testing.T) {
+	_, sock := ctltest.StartCache(t, func(c *kvcached.Config) { c.Daemon.SSD = 0 })
+	env := map[string]string{cache.Variable: sock}
+	payload := filepath.Join(t.TempDir(), "payload")
+	if err := os.WriteFile(payload, make([]byte, 4096), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := chain("m", 9)
+	// put stores the object that ends with block i. Its parent is block from, or none at -1.
+	put := func(n block.Namespace, layer uint32, from, i int, names bool) {
+		t.Helper()
+		text := block.Text(n.String(), block.Addr{Digest: d[i], Layer: layer}) + ":"
+		if from >= 0 {
+			text += hex.EncodeToString(d[from][:])
+		}
+		text += ":"
+		for at := from + 1; names && at < i; at++ {
+			text += hex.EncodeToString(d[at][:8])
+		}
+		if out, err := ctl(t, env, "kv", "put", text, payload); err != nil {
+			t.Fatal(err, out)
+		}
+	}
+	of := func(model string, tokens, tp, rank uint32) block.Namespace {
+		return block.Namespace{Model: model, Revision: "r", DType: "bf16", Layout: "l", Tokens: tokens, TP: tp,
+			TPRank: rank, PP: 1}
+	}
+	whole := of("whole", 48, 1, 0)
+	put(whole, block.LayerAll, -1, 2, true)
+	put(whole, block.LayerAll, 2, 5, true)
+	nameless := of("nameless", 48, 1, 0)
+	put(nameless, block.LayerAll, -1, 2, false)
+	odd := of("odd", 24, 1, 0)
+	put(odd, block.LayerAll, -1, 0, false)
+	behind := of("behind", 16, 1, 0)
+	first := d
+	d = chain("other", 9)
+	put(behind, block.LayerAll, 3, 4, false)
+	d = first
+	layers := of("layers", 16, 1, 0)
+	for layer := range uint32(3) {
+		put(layers, layer, -1, 0, false)
+	}
+	for rank := range uint32(2) {
+		put(of("ranks", 16, 2, rank), block.LayerAll, -1, 0, false)
+	}
+	put(of("ranks", 16, 2, 0), block.LayerAll, 0, 1, false)
+	put(of("ranks", 16, 2, 1), block.LayerAll, 0, 2, false)
+	put(of("many", 16, 65, 0), block.LayerAll, -1, 0, false)
+	out, err := ctl(t, env, "kv", "stats")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out = strings.Join(strings.Fields(out), " ")
+	ctltest.Want(t, out, "BLOCKS IN ROUTING FOR NODES NAMESPACE OF RANK 0",
+		"6 all "+whole.String(), "0 all "+nameless.String(), "0 all "+odd.String(), "0 all "+behind.String(),
+		"1 all "+layers.String(), "1 all "+of("ranks", 16, 2, 0).String(), "0 all "+of("many", 16, 65, 0).String(),
+		"1 objects in RAM do not count: their writer gave no names of their blocks, or others than are known ("+
+			nameless.String()+")",
+		"1 objects in RAM do not count: TOKENS = 24 is no multiple of 16 up to 512 ("+odd.String()+")",
+		"1 blocks do not count: a block before them in their prompt is not known ("+behind.String()+")",
+		"2 blocks do not count: they are of layers besides the first, which stands for all ("+layers.String()+")",
+		"2 blocks do not count: not all 2 ranks have them ("+of("ranks", 16, 2, 0).String()+")",
+		"1 blocks do not count: they have more than 64 ranks ("+of("many", 16, 65, 0).String()+")")
+	if n := strings.Count(out, "do not count"); n != 6 {
+		t.Errorf("%d reasons in\n%s", n, out)
+	}
+}
+
+// TestUnreadBlocks: kv stats says in what blocks differ from those that engines can read, and that
+// there are limits.
+func TestUnreadBlocks(t *testing.T) {
+	space := func(change func(n *block.Namespace)) string {
+		n := block.Namespace{Model: "m", Revision: "1", DType: "bf16", Layout: "l", Tokens: 16, TP: 1, PP: 1}
+		change(&n)
+		return n.String()
+	}
+	read := space(func(*block.Namespace) {})
+	r := &pb.StatsResponse{
+		Counting: []*pb.Counting{{Namespace: read, Counted: 3},
+			{Namespace: space(func(n *block.Namespace) { n.Revision = "2" }), Counted: 4},
+			{Namespace: space(func(n *block.Namespace) { n.DType, n.Tokens = "fp8", 32 }), Counted: 5},
+			{Namespace: space(func(n *block.Namespace) { n.TP = 2 }), Counted: 6}},
+		Readers: []*pb.Reader{{Node: "gpu1", Namespaces: []string{read}}, {Node: "gpu2", Namespaces: []string{read}}},
+	}
+	for range mostConfigurations {
+		r.Counting = append(r.Counting, &pb.Counting{Namespace: read})
+	}
+	s := statsReport{Counting: countings(r),
+		Values: map[string]int64{"residency_overflow": 7, "residency_reads_refused": 8}}
+	var out strings.Builder
+	if err := (&cli.App{Out: &out, Output: "table"}).Show(nil, func(t *cli.Table) { s.writeCounting(t) }); err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Join(strings.Fields(out.String()), " ")
+	const nobody = "blocks do not count: no engine that has said what it reads can read them; the nearest differs in "
+	ctltest.Want(t, text, "3 gpu1, gpu2 "+read, "4 none that says", "4 "+nobody+"revision", "5 "+nobody+
+		"data type, tokens of a block", "6 "+nobody+"ranks", "counts 16 of these 20 namespaces",
+		"7 blocks were left out", "8 namespaces that engines read were not noted")
+	if strings.Contains(text, "3 "+nobody) {
+		t.Error(text)
+	}
+}
