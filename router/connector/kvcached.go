@@ -1,0 +1,73 @@
+package connector
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/jsonscan"
+	"github.com/cognitora/dataplane/router/scan"
+)
+
+// KVCached is the connector of deploy/vllm. P answers first. Its blocks go to its host's cache
+// daemon while it computes them, and D loads them from its own host's daemon. P's answer says how
+// many tokens' blocks it stores. D waits until they can be found, for storedWait at most, and
+// computes the rest.
+type KVCached struct{}
+
+const (
+	storedWait = time.Second      // from D's request on
+	comingWait = 10 * time.Second // from P's request on
+	maxStored  = 1 << 30          // tokens
+)
+
+// Name implements Connector.
+func (KVCached) Name() string { return "kvcached" }
+
+// Together implements Connector.
+func (KVCached) Together() bool { return false }
+
+// Many implements Connector. P's answer is about the blocks of one prompt.
+func (KVCached) Many() bool { return false }
+
+// Alone implements Connector.
+func (KVCached) Alone() bool { return true }
+
+// Prefill implements Connector.
+func (KVCached) Prefill(e *scan.Edits, _ *Handover) {
+	firstToken(e)
+	e.Set("kv_transfer_params", storeAsk)
+}
+
+var storeAsk = []byte(`{"cgn_store":true}`)
+
+// Receive implements Connector.
+func (KVCached) Receive(h *Handover, answer []byte) error {
+	v, err := scan.Find(answer, "kv_transfer_params")
+	switch {
+	case err != nil:
+		return errGarbled
+	case v == nil || string(v) == "null":
+		return ErrNoParams
+	}
+	if c := jsonscan.New(v); c.Kind() != jsonscan.Object {
+		return errGarbled
+	}
+	number, err := scan.Find(v, "cgn_tokens")
+	if err != nil {
+		return errGarbled
+	}
+	tokens, err := strconv.ParseInt(string(number), 10, 64)
+	if err != nil || tokens <= 0 || tokens > maxStored {
+		return ErrNoParams
+	}
+	h.params = strconv.AppendInt(append(h.params[:0], `{"cgn_tokens":`...), tokens, 10)
+	h.params = strconv.AppendInt(append(h.params, `,"cgn_wait_ms":`...), storedWait.Milliseconds(), 10)
+	h.params = append(h.params, '}')
+	return nil
+}
+
+// Decode implements Connector.
+func (KVCached) Decode(e *scan.Edits, h *Handover) { e.Set("kv_transfer_params", h.params) }
+
+// Coming implements Cacher.
+func (KVCached) Coming() time.Duration { return comingWait }
