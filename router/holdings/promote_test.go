@@ -38,9 +38,9 @@ func TestPromotionBounds(t *testing.T) {
 	}
 	var taken []*Promotion
 	for range promotions {
-		taken = append(taken, m.Promotion(&q, 0, "m"))
+		taken = append(taken, m.Promotion(&q, 0, "m", 0))
 	}
-	if m.Promotion(&q, 0, "m") != nil || m.Stats().PromotionsDropped != 1 {
+	if m.Promotion(&q, 0, "m", 0) != nil || m.Stats().PromotionsDropped != 1 {
 		t.Errorf("one too many: %+v", m.Stats())
 	}
 	d.stop()
@@ -51,15 +51,15 @@ func TestPromotionBounds(t *testing.T) {
 	}
 	until(t, "all have failed", func() bool {
 		s := m.Stats()
-		return s.Promotions == promotions && len(m.promoter.free) == promotions
+		return s.Promotions == promotions && len(m.promoter.now.free) == promotions
 	})
 	if s := m.Stats(); s.PromotionsFailed == 0 || s.Promoted != 0 {
 		t.Errorf("%+v", s)
 	}
 	one := func() {
-		p := m.Promotion(&q, 0, "m")
+		p := m.Promotion(&q, 0, "m", 0)
 		p.Add((*[32]byte)(&digests[2]))
-		m.promoter.free <- p
+		m.promoter.now.free <- p
 	}
 	if n := testing.AllocsPerRun(2*promotions, one); n != 0 {
 		t.Errorf("%v allocations", n)
@@ -137,7 +137,7 @@ func TestPromotesObjects(t *testing.T) {
 	q.Begin(m, "m")
 	q.Node("node", "host:7072")
 	m.Match(chain, &q)
-	p := m.Promotion(&q, 0, "m")
+	p := m.Promotion(&q, 0, "m", 0)
 	for i := held - 1; i >= 9; i-- { // the last one begins an object
 		p.Add((*[32]byte)(&digests[i]))
 	}
