@@ -179,20 +179,7 @@ func TestOneHostsBlocksOnAnother(t *testing.T) {
 	if err != nil || moved.Ok != 1 || moved.Outcomes[1] != byte(pb.Outcome_OUTCOME_MISS) {
 		t.Errorf("promote: %v, %v", moved, err)
 	}
-	coming := make(chan error, 1)
-	go func() {
-		_, err := onB.Promote(t.Context(), &pb.PromoteRequest{Namespace: testSpace.String(),
-			Digests: bytesOf(testAddr(8)), WaitMs: 60_000})
-		coming <- err
-	}()
-	set(t, a, block.Text(testSpace.String(), testAddr(8)), value)
-	if err := <-coming; err != nil || b.view.Load().Stats().Awaited != 1 {
-		t.Errorf("promote with a wait: %v", err)
-	}
-	if _, err := onB.Promote(t.Context(), &pb.PromoteRequest{Namespace: testSpace.String(),
-		Digests: bytesOf(testAddr(8)), WaitMs: 60_001}); err == nil || !strings.Contains(err.Error(), "wait_ms is 60001") {
-		t.Errorf("promote with too long a wait: %v", err)
-	}
+	promotesWhatComes(t, a, b, value)
 	if _, err := onB.Pull(t.Context(), &pb.PullRequest{Peer: "nobody", Namespace: testSpace.String(),
 		Digests: bytesOf(testAddr(6))}); err == nil || !strings.Contains(err.Error(), "NotFound") {
 		t.Errorf("pull from nobody: %v", err)
@@ -219,6 +206,25 @@ func TestOneHostsBlocksOnAnother(t *testing.T) {
 		if !strings.Contains(page, want+"\n") {
 			t.Errorf("no %s in /metrics", want)
 		}
+	}
+}
+
+// promotesWhatComes promotes a block on b that a host stores meanwhile.
+func promotesWhatComes(t *testing.T, a, b *Daemon, value []byte) {
+	t.Helper()
+	onB, coming := kv(t, b), make(chan error, 1)
+	ask := &pb.PromoteRequest{Namespace: testSpace.String(), Digests: bytesOf(testAddr(8)), WaitMs: 60_000}
+	go func() {
+		_, err := onB.Promote(t.Context(), ask)
+		coming <- err
+	}()
+	set(t, a, block.Text(testSpace.String(), testAddr(8)), value)
+	if err := <-coming; err != nil || b.view.Load().Stats().Awaited != 1 {
+		t.Errorf("promote with a wait: %v", err)
+	}
+	long := &pb.PromoteRequest{Namespace: ask.Namespace, Digests: ask.Digests, WaitMs: 60_001}
+	if _, err := onB.Promote(t.Context(), long); err == nil || !strings.Contains(err.Error(), "wait_ms is 60001") {
+		t.Errorf("promote with too long a wait: %v", err)
 	}
 }
 

@@ -21,9 +21,8 @@ func divideByCaches(t *testing.T, prefills, decodes int) (*divided, *engine.Shel
 		for i := range c.Router.Backends {
 			c.Router.Backends[i] += ",connector=kvcached"
 		}
-		long := config.Duration(10 * time.Second)
-		c.Timeouts.FirstByte, c.Timeouts.FirstByteCold, c.Timeouts.PatienceFloor, c.Timeouts.StallFloor = long, long, long,
-			long
+		at, long := &c.Timeouts, config.Duration(10*time.Second)
+		at.FirstByte, at.FirstByteCold, at.PatienceFloor, at.StallFloor = long, long, long, long
 	}), shelf
 }
 

@@ -18,7 +18,7 @@ const awaitWindow = 512
 // Pauses between two lookups. They double from awaitFirst to awaitLast while nothing comes.
 const (
 	awaitFirst = 4 * time.Millisecond
-	awaitLast  = 64 * time.Millisecond
+	awaitLast  = 16 * time.Millisecond
 )
 
 // Await looks for blocks that hosts of the fleet are about to store, until all are found or the

@@ -8,7 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
+	"strconv"
 	"testing"
 	"time"
 )
@@ -40,8 +40,8 @@ func TestVLLMCacheDisagg(t *testing.T) {
 	t.Run("Loads", x.loads)
 	t.Run("Timed", x.timed)
 	t.Run("Evicted", x.evicted)
-	t.Run("CacheOfPEnds", func(t *testing.T) { x.ends(t, 0) })
-	t.Run("CacheOfDEnds", func(t *testing.T) { x.ends(t, 1) })
+	t.Run("CacheOfDEnds", func(t *testing.T) { x.ends(t, 1, "split") })
+	t.Run("CacheOfPEnds", func(t *testing.T) { x.ends(t, 0, "garbled") })
 }
 
 // divideWith is divide for one server that computes prompts, and with these options of each.
@@ -119,7 +119,7 @@ func (x *handed) loads(t *testing.T) {
 
 // timed compares the time from the end of a prompt's computation to the first token with NIXL's.
 func (x *handed) timed(t *testing.T) {
-	const pairs = 30
+	const pairs = 60
 	var ours, theirs []time.Duration
 	differ := 0
 	for i := range pairs {
@@ -134,9 +134,6 @@ func (x *handed) timed(t *testing.T) {
 			differ++
 		}
 		ours, theirs = append(ours, took[0]), append(theirs, took[1])
-	}
-	for _, w := range []*site{x.site, x.beside} {
-		t.Logf("%s", handover.FindAll(w.read("/metrics"), -1))
 	}
 	slices.Sort(ours)
 	slices.Sort(theirs)
@@ -158,10 +155,7 @@ func (x *handed) evicted(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				remove := exec.Command(filepath.Join(x.site.setup.bin, "cgn-ctl"), "kv", "rm", "--all", "--sock", x.caches[0].grpc)
-				if out, err := remove.CombinedOutput(); err != nil {
-					t.Errorf("%v: %s", err, out)
-				}
+				x.caches[0].empty(t, x.site.setup)
 			}
 		}
 	}()
@@ -177,8 +171,17 @@ func (x *handed) evicted(t *testing.T) {
 	<-ended
 }
 
-// ends: the cache of one of the servers ends.
-func (x *handed) ends(t *testing.T, of int) {
+// empty removes all blocks of the fleet. Any goroutine may call empty.
+func (c *cache) empty(t *testing.T, s setup) {
+	remove := exec.Command(filepath.Join(s.bin, "cgn-ctl"), "kv", "rm", "--all", "--sock", c.grpc)
+	if out, err := remove.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// ends: the cache of one of the servers ends. result is that of the hand-overs after it.
+func (x *handed) ends(t *testing.T, of int, result string) {
+	before := x.results(t)
 	x.caches[of].stop(t)
 	for i := range 3 {
 		text := prose(fmt.Sprint("without cache ", of, i), 3000)
@@ -188,5 +191,21 @@ func (x *handed) ends(t *testing.T, of int) {
 		}
 		t.Logf("the first token came %v after the prompt's computation", after)
 	}
-	t.Log(strings.TrimSpace(string(bytes.Join(handover.FindAll(x.site.read("/metrics"), -1), []byte("; ")))))
+	if n := x.results(t)[result] - before[result]; n != 3 {
+		t.Errorf("%v hand-overs are %s", n, result)
+	}
+}
+
+// results returns how many hand-overs through the caches have had each result.
+func (x *handed) results(t *testing.T) map[string]float64 {
+	t.Helper()
+	all := map[string]float64{}
+	for _, m := range handover.FindAllSubmatch(x.site.read("/metrics"), -1) {
+		n, err := strconv.ParseFloat(string(m[2]), 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[string(m[1])] = n
+	}
+	return all
 }

@@ -116,8 +116,8 @@ func (m *Map) Coming(q *Query, i int, r Reach, blocks int) (from, to int) {
 }
 
 // Promotion returns a promotion with this wait for node i of a question, or nil if too many wait.
-// Promotion itself does not wait. Promotion allocates only until the pool of promotions is full. The
-// caller must pass the promotion to Ask.
+// Promotion itself does not wait. Promotion allocates only until the pool of promotions is full.
+// The caller must pass the promotion to Ask.
 func (m *Map) Promotion(q *Query, i int, model string, wait time.Duration) *Promotion {
 	select {
 	case p := <-m.promoter.lane(wait).free:

@@ -300,9 +300,9 @@ func (p *Prompt) Promote(i int, model string) {
 	p.wish(i, model, from, to, 0)
 }
 
-// PromoteComing asks the cache of rank i's host to bring the prompt's blocks into RAM while another node
-// computes and stores them, for this time at most, in the background. Only prompts of the model's
-// own tokens have the blocks that engines store.
+// PromoteComing asks the cache of rank i's host to bring the prompt's blocks into RAM while another
+// node computes and stores them, for this time at most, in the background. Only prompts of the
+// model's own tokens have the blocks that engines store.
 func (p *Prompt) PromoteComing(i int, model string, wait time.Duration) {
 	if !p.Found() || p.source != fromTokens {
 		return

@@ -350,7 +350,7 @@ class Planner:
             f.kept, f.saves = full, True
 
     def finished(self, request):
-        """Ends a request. Returns whether ranks may still read its blocks, and what the answer says.
+        """Ends a request. Returns whether ranks may still read its blocks, and its answer's params.
 
         If they may, they say when they do not.
         """

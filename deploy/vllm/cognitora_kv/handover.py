@@ -36,7 +36,7 @@ def wanted(params):
 
 
 class Wait:
-    """The wait of a request for blocks that another engine stores. It begins at the first lookup."""
+    """The wait of a request for blocks that another engine stores, from the first lookup on."""
 
     def __init__(self, what, clock=time.monotonic):
         self.tokens, self.seconds = what
@@ -49,8 +49,8 @@ class Wait:
     def goes_on(self, there, most, waiting):
         """Says whether to look again later.
 
-        there tokens can be found, most can be used, and so many requests wait. If they are more than
-        MOST, the request does not.
+        there tokens can be found, most can be used, and so many requests wait. If they are more
+        than MOST, the request does not.
         """
         now = self.clock()
         if self.until is None:
