@@ -5,8 +5,6 @@ import (
 	"bytes"
 	"fmt"
 	"net/http"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"testing"
@@ -39,7 +37,7 @@ func TestVLLMCacheDisagg(t *testing.T) {
 	}, x.through...)
 	t.Run("Loads", x.loads)
 	t.Run("Timed", x.timed)
-	t.Run("Evicted", x.evicted)
+	t.Run("Absent", x.absent)
 	t.Run("CacheOfDEnds", func(t *testing.T) { x.ends(t, 1, "split") })
 	t.Run("CacheOfPEnds", func(t *testing.T) { x.ends(t, 0, "garbled") })
 }
@@ -144,38 +142,18 @@ func (x *handed) timed(t *testing.T) {
 	}
 }
 
-// evicted: the blocks are gone when the server that answers looks for them.
-func (x *handed) evicted(t *testing.T) {
-	stop := make(chan struct{})
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-				x.caches[0].empty(t, x.site.setup)
-			}
-		}
-	}()
-	for i := range 3 {
-		text := prose(fmt.Sprint("evicted ", i), 3000)
-		said, after := x.site.stream(t, text)
-		if want, _ := x.through[0].asksAs(t, text, object{"max_tokens": 8}); said != want {
-			t.Errorf("%q, the other server alone %q", said, want)
-		}
-		t.Logf("the first token came %v after the prompt's computation", after)
+// absent: blocks that the server that answers is told to wait for do not come.
+func (x *handed) absent(t *testing.T) {
+	d := x.through[1]
+	text := prose("absent", 3000)
+	computed := d.source(t, "local_compute")
+	said, n := d.asksAs(t, text, object{"max_tokens": 8, "kv_transfer_params": object{"cgn_tokens": 1024,
+		"cgn_wait_ms": 300}})
+	if computed = d.source(t, "local_compute") - computed; computed != n.prompt {
+		t.Errorf("D computed %d of %d tokens", computed, n.prompt)
 	}
-	close(stop)
-	<-ended
-}
-
-// empty removes all blocks of the fleet. Any goroutine may call empty.
-func (c *cache) empty(t *testing.T, s setup) {
-	remove := exec.Command(filepath.Join(s.bin, "cgn-ctl"), "kv", "rm", "--all", "--sock", c.grpc)
-	if out, err := remove.CombinedOutput(); err != nil {
-		t.Errorf("%v: %s", err, out)
+	if want, _ := x.through[0].asksAs(t, text, object{"max_tokens": 8}); said != want {
+		t.Errorf("%q, the other server alone %q", said, want)
 	}
 }
 
