@@ -228,6 +228,25 @@ func promotesWhatComes(t *testing.T, a, b *Daemon, value []byte) {
 	}
 }
 
+// TestAWaitEndsWithTheDaemon: a daemon that stops does not wait for blocks that are to come.
+func TestAWaitEndsWithTheDaemon(t *testing.T) {
+	s := newSite(t)
+	a, _ := s.host(t, "a", nil)
+	b, stop := s.host(t, "b", nil)
+	meet(t, 2, a, b)
+	onB, coming := kv(t, b), make(chan error, 1)
+	go func() {
+		_, err := onB.Promote(t.Context(), &pb.PromoteRequest{Namespace: testSpace.String(), Digests: bytesOf(testAddr(1)),
+			WaitMs: 60_000})
+		coming <- err
+	}()
+	awaitThat(t, "the promotion waits", func() bool { return b.view.Load().Stats().Awaiting == 1 })
+	stop()
+	if err := <-coming; err == nil {
+		t.Error("the promotion has not failed")
+	}
+}
+
 // watchTells checks what a watcher is told about blocks of other hosts, and about the size of
 // blocks, which is at most the given one.
 func watchTells(t *testing.T, on pb.KvClient, most uint64) {

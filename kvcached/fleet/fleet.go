@@ -138,6 +138,7 @@ type Stats struct {
 	PullsRefused      uint64 // pulls refused because maxPulls were running
 	Awaited           uint64 // blocks found by an Await
 	AwaitedInVain     uint64 // blocks that no host had when an Await ended
+	Awaiting          int64  // calls of Await that wait now
 	AwaitsRefused     uint64 // calls of Await that did not wait because maxAwaits others did
 	Located           uint64 // questions to keepers for locations
 	LocateErrors      uint64 // questions for locations without an answer
@@ -180,7 +181,8 @@ func (v *View) Stats() Stats {
 		Differed: c.differed.Load(), Notices: v.notices.waiting(), NoticesLost: c.noticesLost.Load(),
 		PullsBusy: c.pullsBusy.Load(), PullsFailed: c.pullsFailed.Load(), PullRetries: c.pullRetries.Load(),
 		Awaited: c.awaited.Load(), AwaitedInVain: c.awaitedInVain.Load(), AwaitsRefused: c.awaitsRefused.Load(),
-		LeftOut: v.doubts.leftOut(), TimesLeftOut: c.leftOut.Load(), Probes: c.probes.Load(),
+		Awaiting: v.awaits.Load(),
+		LeftOut:  v.doubts.leftOut(), TimesLeftOut: c.leftOut.Load(), Probes: c.probes.Load(),
 		PulledPerSecond: int64(v.PulledPerSecond()),
 		Members:         int64(len(v.roster.Load().members)), Locations: kept, LocationsRefused: refused,
 	}
