@@ -10,7 +10,7 @@ import (
 
 // KVCached is the connector of deploy/vllm. P answers first. Its blocks go to its host's cache
 // daemon while it computes them, and D loads them from its own host's daemon. P's answer says how
-// many tokens' blocks it stores. D waits until they can be found, for storedWait at most, and
+// many tokens' blocks it stores, and in which namespace. D waits until they can be found, for storedWait at most, and
 // computes the rest.
 type KVCached struct{}
 
@@ -18,6 +18,7 @@ const (
 	storedWait = time.Second      // from D's request on
 	comingWait = 10 * time.Second // from P's request on
 	maxStored  = 1 << 30          // tokens
+	maxSpace   = 64               // bytes of the name of a namespace
 )
 
 // Name implements Connector.
@@ -62,8 +63,24 @@ func (KVCached) Receive(h *Handover, answer []byte) error {
 	}
 	h.params = strconv.AppendInt(append(h.params[:0], `{"cgn_tokens":`...), tokens, 10)
 	h.params = strconv.AppendInt(append(h.params, `,"cgn_wait_ms":`...), storedWait.Milliseconds(), 10)
+	if space, err := scan.Find(v, "cgn_space"); err == nil && plainText(space) {
+		h.params = append(append(h.params, `,"cgn_space":`...), space...)
+	}
 	h.params = append(h.params, '}')
 	return nil
+}
+
+// plainText says whether v is a JSON string of at most maxSpace letters and digits.
+func plainText(v []byte) bool {
+	if len(v) < 2 || len(v)-2 > maxSpace || v[0] != '"' || v[len(v)-1] != '"' {
+		return false
+	}
+	for _, c := range v[1 : len(v)-1] {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'z') {
+			return false
+		}
+	}
+	return true
 }
 
 // Decode implements Connector.

@@ -15,13 +15,13 @@ func TestKVCachedParams(t *testing.T) {
 		got["max_tokens"] != 1.0 || got["stream"] != false {
 		t.Errorf("P gets %v", got)
 	}
-	answer := `{"choices":[{"finish_reason":"stop"}],"kv_transfer_params":{"cgn_tokens":1472,"other":[1]}}`
+	answer := `{"choices":[{"finish_reason":"stop"}],"kv_transfer_params":{"cgn_tokens":1472,"cgn_space":"00c0ffee","other":[1]}}`
 	if err := (KVCached{}).Receive(&h, []byte(answer)); err != nil {
 		t.Fatal(err)
 	}
 	got = edited(t, body, func(e *scan.Edits) { KVCached{}.Decode(e, &h) })
-	if p := got["kv_transfer_params"].(map[string]any); len(p) != 2 || p["cgn_tokens"] != 1472.0 ||
-		p["cgn_wait_ms"] != 1000.0 || got["max_tokens"] != 9.0 || got["stream"] != true {
+	if p := got["kv_transfer_params"].(map[string]any); len(p) != 3 || p["cgn_tokens"] != 1472.0 ||
+		p["cgn_space"] != "00c0ffee" || p["cgn_wait_ms"] != 1000.0 || got["max_tokens"] != 9.0 || got["stream"] != true {
 		t.Errorf("D gets %v", got)
 	}
 	for answer, want := range map[string]error{
@@ -33,6 +33,8 @@ func TestKVCachedParams(t *testing.T) {
 		`{"kv_transfer_params":{"cgn_tokens":99999999999999999999}}`:    ErrNoParams,
 		`{"kv_transfer_params":{"cgn_tokens":1073741825}}`:              ErrNoParams,
 		`{"kv_transfer_params":{"cgn_tokens":64,"cgn_wait_ms":999999}}`: nil,
+		`{"kv_transfer_params":{"cgn_tokens":64,"cgn_space":7}}`:        nil,
+		`{"kv_transfer_params":{"cgn_tokens":64,"cgn_space":"a\"b"}}`:   nil,
 	} {
 		var h Handover
 		if err := (KVCached{}).Receive(&h, []byte(answer)); err != want {

@@ -230,11 +230,12 @@ class KVCachedConnector(KVConnectorBase_V1):
 class Followed:
     """A request, with how far its blocks are kept."""
 
-    def __init__(self, request, adapter, chain):
+    def __init__(self, request, adapter, chain, space):
         self.request, self.adapter, self.chain = request, adapter, chain
         self.places, self.kept, self.load, self.saves = [], 0, 0, False
         self.params = getattr(request, "kv_transfer_params", None)
-        self.hands_over, self.wait = asks(self.params), Wait(wanted(self.params))
+        self.hands_over, self.wait = asks(self.params), Wait(wanted(self.params, space))
+        self.space = space  # namespace of the first rank
         self.found = 0  # leading blocks that were there at the last lookup of a request that waits
         self.own = self.gone = 0  # with hands_over: leading blocks in the engine, and those in the daemon too
 
@@ -265,7 +266,8 @@ class Planner:
             if adapter and self.reads is not None:
                 self.reads.use(lora.lora_name, self.settings.namespace(adapter, 0, 0))
             start = seed(self.settings.model, lora.lora_name if lora else "", request.cache_salt or "")
-            f = self.followed[request.request_id] = Followed(request, adapter, Chain(start, self.tokens))
+            f = self.followed[request.request_id] = Followed(
+                request, adapter, Chain(start, self.tokens), self.settings.namespace(adapter, 0, 0))
         return f
 
     def matched(self, request, computed):
@@ -358,7 +360,7 @@ class Planner:
         if f is None:
             return False, None
         stored = 0 if time.monotonic() < self.again else min(request.num_prompt_tokens, request.num_computed_tokens)
-        return f.saves, says(stored // self.tokens * self.tokens) if f.hands_over else None
+        return f.saves, says(stored // self.tokens * self.tokens, f.space) if f.hands_over else None
 
 
 class Rank:

@@ -1,12 +1,15 @@
 """Hand-overs: what kv_transfer_params say, and how long an engine waits for another one's blocks.
 
-A request with {"cgn_store": true} is computed for another engine. Its answer has {"cgn_tokens": N}:
-the blocks of the prompt's first N tokens are in the daemon, or on their way there. The request to
-the other engine repeats that, with "cgn_wait_ms": how long the engine may wait for them.
+A request with {"cgn_store": true} is computed for another engine. Its answer has {"cgn_tokens": N,
+"cgn_space": S}: the blocks of the prompt's first N tokens are in the daemon, or on their way there,
+in the namespace S. The request to the other engine repeats that, with "cgn_wait_ms": how long the
+engine may wait for them. It does not wait for blocks of a namespace that it does not read.
 """
 import time
 
-STORE, TOKENS, WAIT = "cgn_store", "cgn_tokens", "cgn_wait_ms"
+from .digests import model_id
+
+STORE, TOKENS, SPACE, WAIT = "cgn_store", "cgn_tokens", "cgn_space", "cgn_wait_ms"
 USUAL = 1.0  # seconds of waiting, if the request does not say
 LONGEST = 10.0  # seconds of waiting, whatever the request says
 PAUSE = 0.004  # seconds between lookups of all requests that wait
@@ -24,13 +27,20 @@ def asks(params):
     return isinstance(params, dict) and params.get(STORE) is True
 
 
-def says(tokens):
+def short(namespace):
+    """Returns 16 hexadecimal digits that stand for a namespace."""
+    return model_id(namespace)[:8].hex()
+
+
+def says(tokens, namespace):
     """Returns what the answer says about the stored tokens; None: nothing is stored."""
-    return {TOKENS: tokens} if tokens > 0 else None
+    return {TOKENS: tokens, SPACE: short(namespace)} if tokens > 0 else None
 
 
-def wanted(params):
-    """Returns how many tokens another engine stores, and the seconds to wait for them."""
+def wanted(params, namespace):
+    """Returns how many tokens another engine stores in the namespace, and how long to wait."""
+    if isinstance(params, dict) and params.get(SPACE, short(namespace)) != short(namespace):
+        return 0, 0.0
     seconds = number(params, WAIT, USUAL * 1e3) / 1e3
     return max(0, number(params, TOKENS, 0)), min(max(seconds, 0), LONGEST)
 

@@ -242,13 +242,15 @@ class Waiting(unittest.TestCase):
         self.assertTrue(asks({"cgn_store": True}))
         for odd in (None, {}, [], "x", {"cgn_store": 1}, {"cgn_store": "true"}):
             self.assertFalse(asks(odd))
-        self.assertEqual((says(64), says(0)), ({"cgn_tokens": 64}, None))
+        space = model_id(SPACE)[:8].hex()
+        self.assertEqual((says(64, SPACE), says(0, SPACE)), ({"cgn_tokens": 64, "cgn_space": space}, None))
         for params, want in (
             (None, (0, 1.0)), ({"cgn_tokens": 64}, (64, 1.0)), ({"cgn_tokens": 64, "cgn_wait_ms": 250}, (64, 0.25)),
             ({"cgn_tokens": -3, "cgn_wait_ms": -1}, (0, 0)), ({"cgn_tokens": "64", "cgn_wait_ms": None}, (0, 1.0)),
             ({"cgn_tokens": True, "cgn_wait_ms": 1e300}, (0, LONGEST)), ({"cgn_tokens": float("nan")}, (0, 1.0)),
+            ({"cgn_tokens": 64, "cgn_space": space}, (64, 1.0)), ({"cgn_tokens": 64, "cgn_space": "another"}, (0, 0)),
         ):
-            self.assertEqual(wanted(params), want)
+            self.assertEqual(wanted(params, SPACE), want)
 
     def test_the_wait_is_bounded(self):
         now = 0.0
@@ -317,7 +319,7 @@ class Planning(unittest.TestCase):
         store = FakeStore(made)
         settings = mock.Mock(block_tokens=32, tp=1, pp=1, model="m")
         settings.store.return_value, settings.reads.return_value = store, None
-        settings.adapter.return_value = ""
+        settings.adapter.return_value, settings.namespace.return_value = "", SPACE
         return Planner(settings), store
 
     def test_it_waits_for_what_another_engine_stores(self):
@@ -357,7 +359,7 @@ class Planning(unittest.TestCase):
         self.assertEqual(p.matched(r, 0), 0)
         plan = p.plan(FakeSteps(r, 0, list(range(9))))
         self.assertEqual([b[3] for b in plan.saves[0][2]], list(range(8)))
-        self.assertEqual(p.finished(r), (True, {"cgn_tokens": 8 * 32}))
+        self.assertEqual(p.finished(r), (True, says(8 * 32, SPACE)))
         plain = FakeRequest("q", 64)
         p.matched(plain, 0)
         self.assertEqual(p.finished(plain), (False, None))
