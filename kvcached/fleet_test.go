@@ -179,6 +179,7 @@ func TestOneHostsBlocksOnAnother(t *testing.T) {
 	if err != nil || moved.Ok != 1 || moved.Outcomes[1] != byte(pb.Outcome_OUTCOME_MISS) {
 		t.Errorf("promote: %v, %v", moved, err)
 	}
+	promotesWhatComes(t, a, b, value)
 	if _, err := onB.Pull(t.Context(), &pb.PullRequest{Peer: "nobody", Namespace: testSpace.String(),
 		Digests: bytesOf(testAddr(6))}); err == nil || !strings.Contains(err.Error(), "NotFound") {
 		t.Errorf("pull from nobody: %v", err)
@@ -195,16 +196,54 @@ func TestOneHostsBlocksOnAnother(t *testing.T) {
 		Digest: bytesOf(testAddr(7))}); err != nil || look.Tiers == 0 {
 		t.Errorf("what was pushed: %v, %v", look, err)
 	}
-	if n := b.view.Load().Stats().Pulled; n != 7 {
+	if n := b.view.Load().Stats().Pulled; n != 8 {
 		t.Errorf("%d blocks were pulled", n)
 	}
 	watchTells(t, onB, uint64(len(value)))
 	_, page := get(t, "http://"+b.AdminAddr().String()+"/metrics")
-	for _, want := range []string{"cgn_kvcached_fleet_members 2", "cgn_kvcached_fleet_pulled_total 7",
+	for _, want := range []string{"cgn_kvcached_fleet_members 2", "cgn_kvcached_fleet_pulled_total 8",
 		`cgn_kvcached_pool_dials_total{lane="quic"} 0`} {
 		if !strings.Contains(page, want+"\n") {
 			t.Errorf("no %s in /metrics", want)
 		}
+	}
+}
+
+// promotesWhatComes promotes a block on b that a host stores meanwhile.
+func promotesWhatComes(t *testing.T, a, b *Daemon, value []byte) {
+	t.Helper()
+	onB, coming := kv(t, b), make(chan error, 1)
+	ask := &pb.PromoteRequest{Namespace: testSpace.String(), Digests: bytesOf(testAddr(8)), WaitMs: 60_000}
+	go func() {
+		_, err := onB.Promote(t.Context(), ask)
+		coming <- err
+	}()
+	set(t, a, block.Text(testSpace.String(), testAddr(8)), value)
+	if err := <-coming; err != nil || b.view.Load().Stats().Awaited != 1 {
+		t.Errorf("promote with a wait: %v", err)
+	}
+	long := &pb.PromoteRequest{Namespace: ask.Namespace, Digests: ask.Digests, WaitMs: 60_001}
+	if _, err := onB.Promote(t.Context(), long); err == nil || !strings.Contains(err.Error(), "wait_ms is 60001") {
+		t.Errorf("promote with too long a wait: %v", err)
+	}
+}
+
+// TestAWaitEndsWithTheDaemon: a daemon that stops does not wait for blocks that are to come.
+func TestAWaitEndsWithTheDaemon(t *testing.T) {
+	s := newSite(t)
+	a, _ := s.host(t, "a", nil)
+	b, stop := s.host(t, "b", nil)
+	meet(t, 2, a, b)
+	onB, coming := kv(t, b), make(chan error, 1)
+	go func() {
+		_, err := onB.Promote(t.Context(), &pb.PromoteRequest{Namespace: testSpace.String(), Digests: bytesOf(testAddr(1)),
+			WaitMs: 60_000})
+		coming <- err
+	}()
+	awaitThat(t, "the promotion waits", func() bool { return b.view.Load().Stats().Awaiting == 1 })
+	stop()
+	if err := <-coming; err == nil {
+		t.Error("the promotion has not failed")
 	}
 }
 

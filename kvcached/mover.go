@@ -3,6 +3,7 @@ package kvcached
 import (
 	"context"
 	"errors"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
@@ -36,16 +37,41 @@ func (d *Daemon) pulled() func() float64 {
 	return nil
 }
 
-// Promote brings blocks into RAM, from SSD or from other hosts.
-func (m mover) Promote(ctx context.Context, namespace string, addrs []block.Addr, out []rpc.Outcome) error {
+// Promote brings blocks into RAM, from SSD or from other hosts. With a wait it also brings blocks
+// that hosts store meanwhile.
+func (m mover) Promote(ctx context.Context, namespace string, addrs []block.Addr, wait time.Duration,
+	out []rpc.Outcome) error {
 	m.view.Know(namespace)
-	return each(ctx, addrs, out, func(ctx context.Context, a block.Addr) error {
-		b, err := m.view.Get(ctx, a)
-		if err == nil {
-			b.Release()
+	if wait == 0 {
+		return each(ctx, addrs, out, m.warm)
+	}
+	for i := range out {
+		out[i] = rpc.Miss
+	}
+	return m.view.Await(ctx, addrs, wait, func(at []int) (missing []int, err error) {
+		some, came := make([]block.Addr, len(at)), make([]rpc.Outcome, len(at))
+		for i, n := range at {
+			some[i] = addrs[n]
 		}
-		return err
+		if err := each(ctx, some, came, m.warm); err != nil {
+			return nil, err
+		}
+		for i, n := range at {
+			if out[n] = came[i]; came[i] == rpc.Miss {
+				missing = append(missing, n)
+			}
+		}
+		return missing, nil
 	})
+}
+
+// warm brings one block into RAM.
+func (m mover) warm(ctx context.Context, a block.Addr) error {
+	b, err := m.view.Get(ctx, a)
+	if err == nil {
+		b.Release()
+	}
+	return err
 }
 
 // Push sends blocks to another host.

@@ -58,7 +58,9 @@ func cacheOf(t *testing.T, id, etcd, certificates string) *kvcached.Daemon {
 }
 
 // setBlocks stores blocks of a namespace through RESP under their addresses.
-func setBlocks(t *testing.T, at string, space block.Namespace, digests []block.Digest, payload func(i int) []byte) {
+func setBlocks(
+	t *testing.T, at string, space block.Namespace, layer uint32, digests []block.Digest, payload func(i int) []byte,
+) {
 	t.Helper()
 	conn, err := net.Dial("tcp", at)
 	if err != nil {
@@ -67,7 +69,7 @@ func setBlocks(t *testing.T, at string, space block.Namespace, digests []block.D
 	defer conn.Close()
 	in := bufio.NewReader(conn)
 	for i, d := range digests {
-		key, value := block.Text(space.String(), block.Addr{Digest: d, Model: space.ID()}), payload(i)
+		key, value := block.Text(space.String(), block.Addr{Digest: d, Model: space.ID(), Layer: layer}), payload(i)
 		if !strings.HasPrefix(key, "cgn:") {
 			t.Fatal(key)
 		}
@@ -166,7 +168,7 @@ func TestABlockFromOneHostToAnother(t *testing.T) {
 	chain := digestsOf("sim", message)
 	held := len(chain) - 3
 	payload := func(i int) []byte { return bytes.Repeat([]byte{byte(i), 'x'}, 50_000) }
-	setBlocks(t, a.At("resp"), space, chain[:held], payload)
+	setBlocks(t, a.At("resp"), space, 0, chain[:held], payload)
 
 	var e explanation
 	eventually(t, "the router knows what a holds", func() bool {

@@ -67,6 +67,9 @@ func (u *undivided) look(now *fleet.Snapshot, log *slog.Logger) {
 	u.lacks = all
 }
 
+// tried are the connectors that have been tested with real engines.
+var tried = []string{cluster.ConnectorNIXL, cluster.ConnectorKVCached}
+
 // untried are the experimental connectors that the log has named.
 type untried struct {
 	seen *fleet.Snapshot
@@ -83,7 +86,7 @@ func (u *untried) look(now *fleet.Snapshot, log *slog.Logger) {
 	for _, m := range now.Models() {
 		for _, n := range slices.Concat(m.Prefill, m.Nodes) {
 			with := n.Info().Hands(m.Role(n))
-			if with == "" || with == cluster.ConnectorNIXL || u.told[with] {
+			if with == "" || slices.Contains(tried, with) || u.told[with] {
 				continue
 			}
 			if u.told == nil {

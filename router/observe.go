@@ -345,15 +345,15 @@ var holdingsGauges = []metric.Def{
 
 	holdingsPromotions: {
 		Name: "cgn_router_caches_promotions_total", Kind: metric.Counter,
-		Help: "Times that a cache daemon was asked to bring a prompt's blocks into RAM ahead of its request.",
+		Help: "Times that a cache daemon was asked to bring a prompt's blocks into RAM ahead of its request, also in hand-overs.",
 	},
 	holdingsPromotionsFailed: {
 		Name: "cgn_router_caches_promotions_failed_total", Kind: metric.Counter,
-		Help: "Requests to a cache daemon to load a prompt's blocks into RAM that failed, or took longer than 10 s.",
+		Help: "Requests to a cache daemon to load a prompt's blocks into RAM that failed, or took longer than 10 s (in hand-overs 15 s).",
 	},
 	holdingsPromotionsDropped: {
 		Name: "cgn_router_caches_promotions_dropped_total", Kind: metric.Counter,
-		Help: "Prompts for which no cache daemon was asked to load blocks into RAM, because 64 others wait.",
+		Help: "Prompts for which no cache daemon was asked to load blocks into RAM, because 64 others wait (with a bound of its own for hand-overs).",
 	},
 	holdingsPromoted: {
 		Name: "cgn_router_caches_promoted_blocks_total", Kind: metric.Counter,

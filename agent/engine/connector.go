@@ -19,11 +19,21 @@ import (
 // connector of package cluster, "" for none, and the address of its bootstrap server for the node's
 // heartbeat, "" if the connector or the role needs none.
 func (c *Config) Handover(role string) (connector, bootstrap string) {
-	connector = cluster.Hands(c.Kind, cmp.Or(c.Connector, c.rendered()), cluster.Role(role))
+	stated := cmp.Or(c.Connector, c.rendered())
+	if stated == cluster.ConnectorKVCached && !c.handsCached(role) {
+		stated = ""
+	}
+	connector = cluster.Hands(c.Kind, stated, cluster.Role(role))
 	if !cluster.NeedsBootstrap(connector) || role == roleDecode {
 		return connector, ""
 	}
 	return connector, cmp.Or(c.Bootstrap, ":"+c.bootstrapPort())
+}
+
+// handsCached says whether an engine that keeps blocks in the cache hands them over by it. Most
+// engines of role both only keep them there, so such an engine must state the connector.
+func (c *Config) handsCached(role string) bool {
+	return role == rolePrefill || role == roleDecode || c.Connector == cluster.ConnectorKVCached
 }
 
 // BootstrapPort returns the port of a started engine's bootstrap server in this role; 0: it has
@@ -55,10 +65,10 @@ func (c *Config) bootstrapPort() string {
 	return port
 }
 
-// transfers returns the part of kv_offload that hands blocks over: nixl, mooncake or "".
+// transfers returns the part of kv_offload that hands blocks over: nixl, mooncake, kvcached or "".
 func (c *Config) transfers() string {
 	switch part, _, _ := strings.Cut(c.KVOffload, "+"); part {
-	case OffloadNIXL, OffloadMooncake:
+	case OffloadNIXL, OffloadMooncake, OffloadKVCached:
 		return part
 	}
 	return ""
@@ -117,7 +127,7 @@ func (c *Config) transferConfig() (name, role string) {
 // among them.
 var vllmConnectors = map[string]string{
 	"NixlConnector": cluster.ConnectorNIXL, "NixlPullConnector": cluster.ConnectorNIXL,
-	"MooncakeConnector": cluster.ConnectorMooncake,
+	"MooncakeConnector": cluster.ConnectorMooncake, "KVCachedConnector": cluster.ConnectorKVCached,
 }
 
 // flagName returns the name of the flag that an argument is or begins with, with hyphens in place

@@ -55,6 +55,14 @@ func TestHandover(t *testing.T) {
 		{"by hand, sglang", with(SGLang, OffloadNone, "--disaggregation-mode=prefill",
 			"--disaggregation-bootstrap-port", "9003"), "prefill", "sglang :9003"},
 		{"by hand, sglang in no mode", with(SGLang, OffloadNone, "--disaggregation-mode=null"), "both", " "},
+		{"keeps blocks in the cache, and hands them over", with(VLLM, OffloadKVCached), "prefill", "kvcached "},
+		{"the same, with a stated connector", func(c *Config) {
+			with(VLLM, OffloadKVCached)(c)
+			c.Connector = "kvcached"
+		}, "both", "kvcached "},
+		{"NIXL beside the cache", with(VLLM, OffloadNIXLKVCached), "decode", "nixl "},
+		{"by hand, the cache", with(VLLM, OffloadNone, `--kv-transfer-config={"kv_connector":"KVCachedConnector"}`),
+			"decode", "kvcached "},
 		{"attached vllm", attached(VLLM, "", ""), "prefill", "nixl "},
 		{"attached vllm, both", attached(VLLM, "", ""), "both", " "},
 		{"attached vllm with mooncake", attached(VLLM, "mooncake", ":9004"), "prefill", "mooncake :9004"},
@@ -112,7 +120,7 @@ func TestRoleProblems(t *testing.T) {
 			"them; possible: both"},
 		{attached(LlamaCPP, "", ""), "decode", "role: decode: a llama_cpp cannot"},
 		{with(VLLM, OffloadNone), "prefill", "kv_offload: none cannot hand KV blocks to another engine, or take them, as role " +
-			"prefill needs; possible: nixl, mooncake, nixl+lmcache, nixl+kvbm, nixl+kvcached, nixl+kvcached-s3, or --kv-transfer-config in args"},
+			"prefill needs; possible: nixl, mooncake, nixl+lmcache, nixl+kvbm, kvcached, nixl+kvcached, nixl+kvcached-s3, or --kv-transfer-config in args"},
 		{with(VLLM, OffloadLMCache), "decode", "kv_offload: lmcache cannot"},
 		{with(SGLang, OffloadHiCache), "prefill", "possible: nixl, mooncake, or --disaggregation-mode in args"},
 		{attached(OpenAICompat, "", ""), "prefill", "connector: empty, and the node's role is prefill"},

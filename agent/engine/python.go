@@ -39,10 +39,11 @@ type fallback struct {
 	limit  time.Duration
 }
 
-// fallback returns the command that takes the place of kv_offload's, or nil if none does.
+// fallback returns the command that takes the place of kv_offload's, or nil if none does. None does
+// if the connector also hands blocks over.
 func (c *Config) fallback(l Launch, program string) *fallback {
 	instead := c.overS3()
-	if instead == nil {
+	if instead == nil || c.KVOffload == OffloadKVCached && c.handsCached(l.Role) {
 		return nil
 	}
 	f := &fallback{engine: instead, limit: askLimit}

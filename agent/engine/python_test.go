@@ -95,6 +95,9 @@ func TestConnectorOrFallback(t *testing.T) {
 			t.Errorf("%s: %s, not %s: %s", c.name, got, c.want, log)
 		}
 	}
+	if c := valid(func(c *Config) { c.KVOffload = OffloadKVCached }); c.fallback(Launch{Role: "decode"}, lacks) != nil {
+		t.Error("the fallback of an engine that takes blocks over by the connector")
+	}
 	if valid(func(c *Config) { c.KVOffload = OffloadKVCachedS3 }).fallback(Launch{}, lacks) != nil {
 		t.Error("kvcached-s3 has a fallback")
 	}

@@ -12,6 +12,7 @@ import (
 const (
 	ConnectorNIXL     = "nixl"     // vLLM, NixlConnector
 	ConnectorMooncake = "mooncake" // vLLM, MooncakeConnector
+	ConnectorKVCached = "kvcached" // vLLM, KVCachedConnector of deploy/vllm: through the hosts' cache daemons
 	ConnectorSGLang   = "sglang"   // SGLang, with its bootstrap server
 	ConnectorTRTLLM   = "trtllm"   // TensorRT-LLM, schedule style context_first
 	// ConnectorTRTLLMGeneration is TensorRT-LLM with schedule style generation_first.
@@ -23,7 +24,7 @@ const BootstrapPort = "8998"
 
 // connectors lists all connectors.
 var connectors = []string{
-	ConnectorNIXL, ConnectorMooncake, ConnectorSGLang, ConnectorTRTLLM, ConnectorTRTLLMGeneration,
+	ConnectorNIXL, ConnectorMooncake, ConnectorKVCached, ConnectorSGLang, ConnectorTRTLLM, ConnectorTRTLLMGeneration,
 }
 
 // ConnectorsOf returns the connectors that an engine of this kind can use. For openai_compat and an
@@ -31,11 +32,11 @@ var connectors = []string{
 func ConnectorsOf(engine string) []string {
 	switch engine {
 	case "vllm":
-		return connectors[:2:2]
+		return connectors[:3:3]
 	case "sglang":
-		return connectors[2:3:3]
+		return connectors[3:4:4]
 	case "trtllm":
-		return connectors[3:]
+		return connectors[4:]
 	case "llama_cpp":
 		return nil
 	}

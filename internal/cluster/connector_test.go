@@ -14,7 +14,7 @@ func TestCheckConnector(t *testing.T) {
 		{"sglang", "nixl", `sglang cannot use "nixl"; possible: sglang`},
 		{"trtllm", "nixl", "possible: trtllm, trtllm-generation-first"},
 		{"llama_cpp", "nixl", "llama_cpp cannot hand KV blocks to another engine"},
-		{"vllm", "warp", `"warp" is no connector; possible: nixl, mooncake, sglang, trtllm, trtllm-generation-first`},
+		{"vllm", "warp", `"warp" is no connector; possible: nixl, mooncake, kvcached, sglang, trtllm, trtllm-generation-first`},
 		{"", strings.Repeat("x", 1<<20), "is no connector"},
 	} {
 		err := CheckConnector(c.engine, c.name)

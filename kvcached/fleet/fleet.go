@@ -110,6 +110,7 @@ type View struct {
 	names *names
 
 	pace   pace
+	awaits atomic.Int64 // calls of Await
 	counts counts
 }
 
@@ -121,6 +122,7 @@ type counts struct {
 	announced, resyncs, overruns                              atomic.Uint64
 	replicated, replicasDropped                               atomic.Uint64
 	dropped, differed, noticesLost                            atomic.Uint64
+	awaited, awaitedInVain, awaitsRefused                     atomic.Uint64
 }
 
 // Stats counts the events of a View and describes its state.
@@ -134,6 +136,10 @@ type Stats struct {
 	PullRetries       uint64 // times that a busy host was asked again
 	PullErrors        uint64 // failed requests for a block to one host; the pull tries another host
 	PullsRefused      uint64 // pulls refused because maxPulls were running
+	Awaited           uint64 // blocks found by an Await
+	AwaitedInVain     uint64 // blocks that no host had when an Await ended
+	Awaiting          int64  // calls of Await that wait now
+	AwaitsRefused     uint64 // calls of Await that did not wait because maxAwaits others did
 	Located           uint64 // questions to keepers for locations
 	LocateErrors      uint64 // questions for locations without an answer
 	Namespaces        int64  // known texts of namespaces
@@ -174,7 +180,9 @@ func (v *View) Stats() Stats {
 		Replicated: c.replicated.Load(), ReplicasDropped: c.replicasDropped.Load(), Dropped: c.dropped.Load(),
 		Differed: c.differed.Load(), Notices: v.notices.waiting(), NoticesLost: c.noticesLost.Load(),
 		PullsBusy: c.pullsBusy.Load(), PullsFailed: c.pullsFailed.Load(), PullRetries: c.pullRetries.Load(),
-		LeftOut: v.doubts.leftOut(), TimesLeftOut: c.leftOut.Load(), Probes: c.probes.Load(),
+		Awaited: c.awaited.Load(), AwaitedInVain: c.awaitedInVain.Load(), AwaitsRefused: c.awaitsRefused.Load(),
+		Awaiting: v.awaits.Load(),
+		LeftOut:  v.doubts.leftOut(), TimesLeftOut: c.leftOut.Load(), Probes: c.probes.Load(),
 		PulledPerSecond: int64(v.PulledPerSecond()),
 		Members:         int64(len(v.roster.Load().members)), Locations: kept, LocationsRefused: refused,
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -201,11 +202,23 @@ func answer(out []Outcome) (b []byte, ok uint32) {
 	return b, ok
 }
 
-// Promote brings blocks into RAM.
+// maxWait bounds the wait of a Promote.
+const maxWait = time.Minute
+
+// Promote brings blocks into RAM. Without a fleet nothing is waited for. A wait ends with serving.
 func (s *service) Promote(ctx context.Context, r *pb.PromoteRequest) (*pb.TransferResponse, error) {
+	wait := time.Duration(r.WaitMs) * time.Millisecond
+	if wait > maxWait {
+		return nil, invalid("wait_ms is %d; at most %d are waited", r.WaitMs, maxWait.Milliseconds())
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if wait > 0 {
+		defer context.AfterFunc(s.ending, cancel)() // nobody waits for blocks while serving ends
+	}
 	return s.move(ctx, r, func(n *space, addrs []block.Addr, out []Outcome) error {
 		if s.o.Fleet != nil {
-			return s.o.Fleet.Promote(ctx, n.text, addrs, out)
+			return s.o.Fleet.Promote(ctx, n.text, addrs, wait, out)
 		}
 		return s.promote(ctx, addrs, out)
 	})

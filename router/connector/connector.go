@@ -60,8 +60,17 @@ type Lender interface {
 	Begin(lease time.Duration) time.Duration
 }
 
+// Cacher is a Connector whose blocks pass through the cache daemons of both hosts. They may be read
+// any number of times, and a D that finds some of them gone computes these.
+type Cacher interface {
+	Connector
+	// Coming returns the longest time for which D's host may be asked to bring the blocks, from the
+	// request to P on.
+	Coming() time.Duration
+}
+
 // connectors are all connectors, by name.
-var connectors = [...]Connector{NIXL{}, Mooncake{}, SGLang{}, TRTLLM{}, TRTLLMGeneration{}}
+var connectors = [...]Connector{NIXL{}, Mooncake{}, KVCached{}, SGLang{}, TRTLLM{}, TRTLLMGeneration{}}
 
 // Of returns the connector with this name, or nil.
 func Of(name string) Connector {

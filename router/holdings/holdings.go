@@ -133,7 +133,10 @@ func (m *Map) Run(ctx context.Context) error {
 	m.begin(ctx)
 	if m.promoter.mode != PromoteOff {
 		for range promoteWorkers {
-			m.wg.Go(func() { m.promote(ctx) })
+			m.wg.Go(func() { m.promote(ctx, &m.promoter.now) })
+		}
+		for range promotions { // they wait for engines and for nothing here
+			m.wg.Go(func() { m.promote(ctx, &m.promoter.next) })
 		}
 	}
 	if m.o.Cluster == nil {

@@ -2,9 +2,13 @@ package holdings
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cognitora/dataplane/kv/block"
 	cognitorav1 "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
@@ -19,12 +23,15 @@ const (
 )
 
 // These constants bound promotions. A promotion that finds the queue full is dropped and counted.
+// Promotions with a wait have a queue of their own.
 const (
 	promotions     = 64   // waiting and running
 	promoteWorkers = 2    // running
 	promoteBlocks  = 1024 // leading blocks of one prompt
 	promoteWithin  = 10 * time.Second
-	promoteSpaces  = 8 // namespaces searched for a prompt's blocks
+	promoteSpaces  = 8               // namespaces searched for a prompt's blocks
+	comingBlocks   = 4096            // leading blocks of one prompt that are waited for
+	comingSlack    = 5 * time.Second // from the end of the wait on, for blocks on their way
 )
 
 // Promotion is a request to a daemon to bring blocks into RAM. Map.Promotion makes a Promotion and
@@ -37,6 +44,8 @@ type Promotion struct {
 	// Before is the number of wanted blocks before those in Digests. The blocks' digests are
 	// unknown; the daemon finds these blocks as parents.
 	Before int
+	// Wait is how long the daemon may wait for blocks that no host has yet.
+	Wait time.Duration
 
 	cache *cache
 	model string
@@ -48,19 +57,37 @@ func (p *Promotion) Add(digest *[32]byte) { p.Digests = append(p.Digests, digest
 
 // promoter holds the promotions of a Map.
 type promoter struct {
-	mode  Promote
-	free  chan *Promotion
-	queue chan *Promotion
+	mode Promote
+	now  lane // promotions of blocks that are somewhere
+	next lane // promotions with a wait
 
 	asked, dropped, failed, blocks atomic.Uint64
 }
 
+// lane has the promotions that wait for one of its workers, and those that are free.
+type lane struct {
+	free  chan *Promotion
+	queue chan *Promotion
+}
+
 func newPromoter(mode Promote) *promoter {
-	p := &promoter{mode: mode, free: make(chan *Promotion, promotions), queue: make(chan *Promotion, promotions)}
+	return &promoter{mode: mode, now: newLane(), next: newLane()}
+}
+
+func newLane() lane {
+	l := lane{make(chan *Promotion, promotions), make(chan *Promotion, promotions)}
 	for range promotions {
-		p.free <- &Promotion{}
+		l.free <- &Promotion{}
 	}
-	return p
+	return l
+}
+
+// lane returns the lane of promotions with this wait.
+func (p *promoter) lane(wait time.Duration) *lane {
+	if wait > 0 {
+		return &p.next
+	}
+	return &p.now
 }
 
 // Wanted returns the range of blocks, from (included) up to to (excluded), that should come into
@@ -77,13 +104,24 @@ func (m *Map) Wanted(q *Query, i int, r Reach) (from, to int) {
 	return from, min(int(reach), from+promoteBlocks)
 }
 
-// Promotion returns a promotion for node i of a question, or nil if too many wait. Promotion does
-// not wait. Promotion allocates only until the pool of promotions is full. The caller must pass the
-// promotion to Ask.
-func (m *Map) Promotion(q *Query, i int, model string) *Promotion {
+// Coming returns the range of blocks, from (included) up to to (excluded), that should come into
+// RAM for a request to node i of the question while another host stores them. The prompt has
+// blocks of them.
+func (m *Map) Coming(q *Query, i int, r Reach, blocks int) (from, to int) {
+	if m.promoter.mode == PromoteOff || i >= len(q.hosts) || q.cache(i) == nil {
+		return 0, 0
+	}
+	from = int(max(r.Device, r.Host, 0))
+	return from, min(blocks, from+comingBlocks)
+}
+
+// Promotion returns a promotion with this wait for node i of a question, or nil if too many wait.
+// Promotion itself does not wait. Promotion allocates only until the pool of promotions is full.
+// The caller must pass the promotion to Ask.
+func (m *Map) Promotion(q *Query, i int, model string, wait time.Duration) *Promotion {
 	select {
-	case p := <-m.promoter.free:
-		p.cache, p.model, p.reads = q.cache(i), model, q.reads[i]
+	case p := <-m.promoter.lane(wait).free:
+		p.cache, p.model, p.reads, p.Wait = q.cache(i), model, q.reads[i], wait
 		p.Digests, p.Last, p.Before = p.Digests[:0], 0, 0
 		return p
 	default:
@@ -93,15 +131,17 @@ func (m *Map) Promotion(q *Query, i int, model string) *Promotion {
 }
 
 // Ask queues a promotion to run in the background.
-func (m *Map) Ask(p *Promotion) { m.promoter.queue <- p } // the queue has room for all promotions
+func (m *Map) Ask(p *Promotion) {
+	m.promoter.lane(p.Wait).queue <- p // the queue has room for all promotions
+}
 
-// promote runs promotions until ctx ends.
-func (m *Map) promote(ctx context.Context) {
+// promote runs promotions of a lane until ctx ends.
+func (m *Map) promote(ctx context.Context, of *lane) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case p := <-m.promoter.queue:
+		case p := <-of.queue:
 			m.promoter.asked.Add(1)
 			n, err := m.bring(ctx, p)
 			m.promoter.blocks.Add(uint64(n))
@@ -109,7 +149,7 @@ func (m *Map) promote(ctx context.Context) {
 				m.promoter.failed.Add(1)
 				m.o.Logger.Debug("blocks are not promoted", "cache", p.cache.id, "error", err)
 			}
-			m.promoter.free <- p
+			of.free <- p
 		}
 	}
 }
@@ -121,6 +161,9 @@ func (m *Map) bring(ctx context.Context, p *Promotion) (n int, err error) {
 	if client == nil || len(p.Digests) == 0 {
 		return 0, nil
 	}
+	if p.Wait > 0 {
+		return m.awaits(ctx, *client, p)
+	}
 	ctx, cancel := context.WithTimeout(ctx, promoteWithin)
 	defer cancel()
 	w := wish{client: *client, fleet: m.promoter.mode == PromoteFleet}
@@ -131,6 +174,61 @@ func (m *Map) bring(ctx context.Context, p *Promotion) (n int, err error) {
 		}
 	}
 	return n, nil
+}
+
+// errCame ends the waits in other namespaces once one of them has all blocks.
+var errCame = errors.New("all blocks came")
+
+// awaits asks the daemon to bring the blocks as they are stored, in all namespaces and ranks at
+// once. awaits ends when one namespace has them all.
+func (m *Map) awaits(ctx context.Context, client cognitorav1.KvClient, p *Promotion) (n int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, p.Wait+comingSlack)
+	defer cancel()
+	all, life := errgroup.WithContext(ctx)
+	var came atomic.Int64
+	for _, s := range m.spaces.of(p.model, p.reads) {
+		digests, before := p.objects(s.Blocks())
+		if len(digests) == 0 || before > 0 || s.layer != block.LayerAll {
+			continue // engines that hand blocks over store whole objects of all layers
+		}
+		all.Go(func() error {
+			here, err := awaitRanks(life, client, &s, first(digests), p.Wait)
+			if came.Add(int64(here)); err == nil && here == len(digests)/32*len(s.ranks()) {
+				err = errCame
+			}
+			return err
+		})
+	}
+	if err = all.Wait(); errors.Is(err, errCame) {
+		err = nil
+	}
+	return int(came.Load()), err
+}
+
+// awaitRanks waits for the objects of a namespace in all its ranks, and returns how many came.
+func awaitRanks(ctx context.Context, client cognitorav1.KvClient, s *space, digests []byte,
+	wait time.Duration) (n int, err error) {
+	all, life := errgroup.WithContext(ctx)
+	var came atomic.Int64
+	for _, text := range s.ranks() {
+		all.Go(func() error {
+			answer, err := client.Promote(life, &cognitorav1.PromoteRequest{Namespace: text, Layer: s.layer,
+				Digests: digests, WaitMs: uint32(wait.Milliseconds())})
+			came.Add(int64(answer.GetOk()))
+			return err
+		})
+	}
+	err = all.Wait()
+	return int(came.Load()), err
+}
+
+// first returns digests, of which the last comes first, with the first one first.
+func first(digests []byte) []byte {
+	out := make([]byte, 0, len(digests))
+	for at := len(digests) - 32; at >= 0; at -= 32 {
+		out = append(out, digests[at:at+32]...)
+	}
+	return out
 }
 
 // wish is a running promotion.

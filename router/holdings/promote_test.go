@@ -38,9 +38,9 @@ func TestPromotionBounds(t *testing.T) {
 	}
 	var taken []*Promotion
 	for range promotions {
-		taken = append(taken, m.Promotion(&q, 0, "m"))
+		taken = append(taken, m.Promotion(&q, 0, "m", 0))
 	}
-	if m.Promotion(&q, 0, "m") != nil || m.Stats().PromotionsDropped != 1 {
+	if m.Promotion(&q, 0, "m", 0) != nil || m.Stats().PromotionsDropped != 1 {
 		t.Errorf("one too many: %+v", m.Stats())
 	}
 	d.stop()
@@ -51,15 +51,15 @@ func TestPromotionBounds(t *testing.T) {
 	}
 	until(t, "all have failed", func() bool {
 		s := m.Stats()
-		return s.Promotions == promotions && len(m.promoter.free) == promotions
+		return s.Promotions == promotions && len(m.promoter.now.free) == promotions
 	})
 	if s := m.Stats(); s.PromotionsFailed == 0 || s.Promoted != 0 {
 		t.Errorf("%+v", s)
 	}
 	one := func() {
-		p := m.Promotion(&q, 0, "m")
+		p := m.Promotion(&q, 0, "m", 0)
 		p.Add((*[32]byte)(&digests[2]))
-		m.promoter.free <- p
+		m.promoter.now.free <- p
 	}
 	if n := testing.AllocsPerRun(2*promotions, one); n != 0 {
 		t.Errorf("%v allocations", n)
@@ -100,8 +100,13 @@ func TestPromotionOfObjects(t *testing.T) {
 }
 
 // TestPromotesObjects brings objects of 64 tokens in two ranks from SSD into RAM. The digests of
-// the first ones are unknown.
+// the first ones are unknown, unless the daemon is to wait for them.
 func TestPromotesObjects(t *testing.T) {
+	t.Run("at once", func(t *testing.T) { promotesObjects(t, 9, 0) })
+	t.Run("waiting", func(t *testing.T) { promotesObjects(t, 0, time.Second) })
+}
+
+func promotesObjects(t *testing.T, known int, wait time.Duration) {
 	const blocks, held = 18, 16
 	path, disk := filepath.Join(t.TempDir(), "kv.sock"), &ssd.Options{Dir: t.TempDir(), Cap: 256 << 20}
 	d := startDaemonOn(t, path, disk, nil)
@@ -137,11 +142,14 @@ func TestPromotesObjects(t *testing.T) {
 	q.Begin(m, "m")
 	q.Node("node", "host:7072")
 	m.Match(chain, &q)
-	p := m.Promotion(&q, 0, "m")
-	for i := held - 1; i >= 9; i-- { // the last one begins an object
+	if from, to := m.Coming(&q, 0, q.Reach[0], blocks); from != 0 || to != blocks {
+		t.Errorf("blocks %d to %d may come", from, to)
+	}
+	p := m.Promotion(&q, 0, "m", wait)
+	for i := held - 1; i >= known; i-- { // at 9 the last one begins an object
 		p.Add((*[32]byte)(&digests[i]))
 	}
-	p.Last, p.Before = held-1, 9
+	p.Last, p.Before = held-1, known
 	m.Ask(p)
 	until(t, "all objects are in RAM", func() bool { return m.Stats().Promoted == uint64(len(objects)) })
 	infos := make([]store.Info, len(objects))

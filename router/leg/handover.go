@@ -414,11 +414,23 @@ func (l *Leg) prefillFirst(a *attempt) {
 		return
 	}
 	h.prefill = nil
+	h.call(a.member)
 	if w := h.ask(p); w != Split {
 		l.unsplit(a, w, time.Now())
 		return
 	}
 	h.keep(a.member)
+}
+
+// call asks d's host to bring the blocks of the prompt while P computes them, if they pass through
+// the caches of two hosts.
+func (h *hand) call(d *member) {
+	cacher, ok := h.with.(connector.Cacher)
+	l := h.of
+	at := slices.Index(l.pool.members, d)
+	if ok && at >= 0 && d.node.Info().KVAddress != h.partner.node.Info().KVAddress {
+		l.prompt.PromoteComing(at, l.model.name, cacher.Coming())
+	}
 }
 
 // choosePartner picks the node that computes the prompt for the attempt. If there is none,

@@ -1,11 +1,14 @@
 package leg
 
+import "github.com/cognitora/dataplane/router/connector"
+
 // stage is what has become of the prompt that P computes for D.
 //
 //	unasked ─ P has answered ─▶ fresh ─ D may have got the request ─▶ spent
 //	unasked ─ both are asked ─▶ together
 //
 // From fresh and spent the way back is that D reads the blocks, or that they are given up (repay).
+// Blocks in the hosts' caches stay fresh whoever has read them, unless D reports a failure.
 // A D that has refused the request, with a status of 4xx, has read nothing. One that has failed
 // may have.
 // From together it is that P's leg is called off.
@@ -33,7 +36,9 @@ func (h *hand) ended(v verdict, status int) {
 		}
 	case unreached, starved: // D has got nothing
 	default:
-		h.stage = spent
+		if _, cached := h.with.(connector.Cacher); !cached {
+			h.stage = spent
+		}
 	}
 }
 

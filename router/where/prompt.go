@@ -297,11 +297,36 @@ func (p *Prompt) Promote(i int, model string) {
 	if from >= to {
 		return
 	}
+	p.wish(i, model, from, to, 0)
+}
+
+// PromoteComing asks the cache of rank i's host to bring the prompt's blocks into RAM while another
+// node computes and stores them, for this time at most, in the background. Only prompts of the
+// model's own tokens have the blocks that engines store.
+func (p *Prompt) PromoteComing(i int, model string, wait time.Duration) {
+	if !p.Found() || p.source != fromTokens {
+		return
+	}
+	told := p.finder.Holdings
+	if told == nil || told.Empty() || !p.Reported() {
+		return
+	}
+	from, to := told.Coming(&p.query, i, p.Reach(i), p.Blocks)
+	if from >= to {
+		return
+	}
+	p.chain.HashTo(to)
+	p.wish(i, model, from, to, wait)
+}
+
+// wish asks for blocks from up to to, excluded.
+func (p *Prompt) wish(i int, model string, from, to int, wait time.Duration) {
+	told := p.finder.Holdings
 	last, ok := p.chain.Digest(to - 1)
 	if !ok {
 		return // the Memo knows the keys of these blocks, but not their digests
 	}
-	wish := told.Promotion(&p.query, i, model)
+	wish := told.Promotion(&p.query, i, model, wait)
 	if wish == nil {
 		return
 	}

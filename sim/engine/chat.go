@@ -275,7 +275,7 @@ type chatCompletion struct {
 	PromptLogprobs *struct{}    `json:"prompt_logprobs"`
 	PromptTokenIDs []uint32     `json:"prompt_token_ids"`
 	PromptText     *string      `json:"prompt_text"`
-	KVTransfer     *kvAnswer    `json:"kv_transfer_params"`
+	KVTransfer     any          `json:"kv_transfer_params"`
 	ECTransfer     *struct{}    `json:"ec_transfer_params"`
 	Metrics        *struct{}    `json:"metrics"`
 }

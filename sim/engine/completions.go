@@ -146,7 +146,7 @@ type textCompletion struct {
 	ServiceTier *string      `json:"service_tier"`
 	Fingerprint string       `json:"system_fingerprint"`
 	Usage       usage        `json:"usage"`
-	KVTransfer  *kvAnswer    `json:"kv_transfer_params"`
+	KVTransfer  any          `json:"kv_transfer_params"`
 	ECTransfer  *struct{}    `json:"ec_transfer_params"`
 	Metrics     *struct{}    `json:"metrics"`
 

@@ -119,6 +119,8 @@ type Config struct {
 	// SideChannel is the host:port from which other engines read this engine's blocks. Requests are
 	// told this address, so other engines must reach it. Default 127.0.0.1:0.
 	SideChannel string
+	// Shelf has the blocks of engines with ConnectorKVCached, which share it. Required for these.
+	Shelf *Shelf
 	// BlockLease is the wall time for which an engine keeps the blocks of a prompt that another
 	// engine shall read. Speed does not divide it. Default 30 s.
 	BlockLease time.Duration

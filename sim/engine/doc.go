@@ -70,6 +70,11 @@
 // The second engine waits for the first one, for Config.PeerTimeout at most. The first engine's
 // side channel answers GET /query with its engine ids.
 //
+// ConnectorKVCached is that of deploy/vllm for vLLM. A request with {"cgn_store":true} puts the
+// prompt's blocks on Config.Shelf, and its answer has their number of tokens. The other engine gets
+// that number with "cgn_wait_ms", waits so long for the blocks, and otherwise computes the prompt.
+// Any number of engines may take the blocks.
+//
 // ConnectorSGLang needs a Role. Both engines get the same request with bootstrap_host,
 // bootstrap_port and bootstrap_room, single or as lists. The first engine computes nothing before
 // the second one waits, and answers with one token. Each fails after Config.PeerTimeout alone.

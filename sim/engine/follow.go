@@ -39,6 +39,7 @@ func (c *call) generate(s *sampling, forced string, prompts ...[]uint32) (*gener
 				return nil, err
 			}
 			q := newSequence(prompt, c.output(s, room, i, prompt, forced), c.cfg.BlockTokens, s.CacheSalt, g.wake)
+			q.stores = h.stores
 			q.lendAs, q.lost = h.lendAs, c.fault.NoTransfer || c.fault.LoseBlocks
 			if id := c.core.loras.id(s.Model); id != 0 {
 				q.adapt(s.Model, id, c.cfg.BlockTokens)

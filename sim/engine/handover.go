@@ -16,6 +16,10 @@ type handover struct {
 	lendAs string       // name under which another engine may read the blocks
 	meet   bool         // that engine must wait for them before the prompt is computed
 	from   *blockSource // the engine that has the blocks
+
+	stores   bool          // the blocks go to the shelf
+	shelved  int           // tokens whose blocks another engine puts there
+	patience time.Duration // for which they are waited for
 }
 
 // blockSource is where the blocks of a prompt are.
@@ -38,6 +42,8 @@ func (c *call) handover(s *sampling, k int) (handover, error) {
 		return c.nixl(s, k), nil
 	case ConnectorMooncake:
 		return c.mooncake(s, k)
+	case ConnectorKVCached:
+		return c.shelved(s, k), nil
 	case ConnectorSGLang:
 		return c.sglang(s, k)
 	case ConnectorTRTLLM:
@@ -58,7 +64,7 @@ func (c *call) handOver(g *generation) error {
 	errs := make([]error, len(g.seqs))
 	var all sync.WaitGroup
 	for k, h := range g.handovers {
-		if h.meet || h.from != nil {
+		if h.meet || h.from != nil || h.shelved > 0 {
 			all.Go(func() { errs[k] = c.exchange(ctx, g, k) })
 		}
 	}
@@ -72,6 +78,12 @@ func (c *call) handOver(g *generation) error {
 // exchange does the handover of sequence k.
 func (c *call) exchange(ctx context.Context, g *generation, k int) error {
 	h, q := &g.handovers[k], g.seqs[k]
+	if h.shelved > 0 {
+		if c.fetch(ctx, q, h); c.r.Context().Err() != nil {
+			return errGone
+		}
+		return nil
+	}
 	if h.meet {
 		if c.core.lender.meet(ctx, h.lendAs) {
 			return nil
@@ -146,6 +158,8 @@ func (c *call) leg() Leg {
 	switch kv, d := s.KVTransfer, s.Disaggregated; c.cfg.Connector {
 	case ConnectorNIXL, ConnectorMooncake:
 		prefill, decode = kv != nil && kv.remoteDecode, kv != nil && kv.remotePrefill
+	case ConnectorKVCached:
+		prefill, decode = kv != nil && kv.store, kv != nil && kv.stored > 0
 	case ConnectorSGLang:
 		room := s.room(0) != nil
 		prefill, decode = room && c.cfg.Role == RolePrefill, room && c.cfg.Role == RoleDecode

@@ -27,6 +27,11 @@ type kvTransfer struct {
 	transfer  string
 	bootstrap string // http://HOST:PORT
 
+	// These members are KVCachedConnector's.
+	store  bool
+	stored int // tokens
+	waitMS int
+
 	ids []uint32 // prompt_token_ids, used by an engine without a connector too
 }
 
@@ -41,6 +46,7 @@ func (k *kvTransfer) UnmarshalJSON(b []byte) error {
 		"remote_request_id": &k.request, "remote_host": &k.host, "remote_port": &k.port,
 		"remote_prefill_cached_tokens": &k.cached, "prompt_token_ids": &k.ids, "transfer_id": &k.transfer,
 		"remote_bootstrap_addr": &k.bootstrap,
+		"cgn_store":             &k.store, "cgn_tokens": &k.stored, "cgn_wait_ms": &k.waitMS,
 	} {
 		_ = json.Unmarshal(members[name], to) // absent or of another type
 	}
@@ -102,9 +108,12 @@ func (c *call) nixl(s *sampling, k int) (h handover) {
 }
 
 // kvAnswer returns the kv_transfer_params of a complete answer. They are nil unless the prompt is
-// lent.
-func (c *call) kvAnswer(g *generation) *kvAnswer {
+// lent or stored.
+func (c *call) kvAnswer(g *generation) any {
 	q := g.seqs[0]
+	if c.cfg.Connector == ConnectorKVCached {
+		return c.stores(q)
+	}
 	if c.cfg.Connector != ConnectorNIXL || !q.lent() || c.fault.NoTransfer {
 		return nil
 	}

@@ -18,6 +18,7 @@ type sequence struct {
 	adapterID int
 
 	lendAs      string // name under which another engine may read the blocks; "": none
+	stores      bool   // another engine gets the blocks from the shelf
 	lost        bool   // a fault loses the blocks that should be lent
 	received    bool   // the prompt's blocks came from another engine
 	redone      bool   // a preemption lost those blocks

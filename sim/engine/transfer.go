@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 )
@@ -23,6 +24,7 @@ const (
 	ConnectorNone     Connector = ""
 	ConnectorNIXL     Connector = "nixl"     // vLLM's NixlConnector
 	ConnectorMooncake Connector = "mooncake" // vLLM's MooncakeConnector
+	ConnectorKVCached Connector = "kvcached" // KVCachedConnector of deploy/vllm; needs a Shelf
 	ConnectorSGLang   Connector = "sglang"   // SGLang with its bootstrap server; needs a role
 	ConnectorTRTLLM   Connector = "trtllm"   // TensorRT-LLM
 )
@@ -48,13 +50,16 @@ func (c *Config) validateTransfer() error {
 	}{
 		{"Role", string(c.Role), []string{string(RoleBoth), string(RolePrefill), string(RoleDecode)}},
 		{"Connector", string(c.Connector), []string{string(ConnectorNone), string(ConnectorNIXL),
-			string(ConnectorMooncake), string(ConnectorSGLang), string(ConnectorTRTLLM)}},
+			string(ConnectorMooncake), string(ConnectorKVCached), string(ConnectorSGLang), string(ConnectorTRTLLM)}},
 		{"LoadFailure", string(c.LoadFailure),
 			[]string{string(LoadFail), string(LoadFailInStream), string(LoadRecompute), string(LoadStale)}},
 	} {
 		if !slices.Contains(f.known, f.value) {
 			return fmt.Errorf("engine: %s %q must be one of %q", f.name, f.value, f.known)
 		}
+	}
+	if c.Connector == ConnectorKVCached && c.Shelf == nil {
+		return errors.New("engine: Connector kvcached needs a Shelf")
 	}
 	return nil
 }

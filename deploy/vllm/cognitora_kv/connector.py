@@ -6,6 +6,9 @@ digest of the block's last 16 tokens, and its namespace is everything else that 
 A router that knows the tokens of a prompt knows the same digests, so the blocks count in routing.
 
 A block that cannot be loaded is computed. A daemon that is gone costs a log line and no request.
+
+Two engines hand a prompt over by it. The one that computes the prompt says how many of its tokens
+it stores, and the other one waits until it can find their blocks, for a bounded time.
 """
 from dataclasses import dataclass, field
 import threading
@@ -20,6 +23,7 @@ from vllm.platforms import current_platform
 from . import namespace as namespaces
 from .copies import Cache, Load, Loader, Save, Saver
 from .digests import TOKENS, Chain, seed
+from .handover import Wait, asks, says, wanted
 from .lease import BATCH, Lease
 from .reads import Reads
 from .resp import Resp
@@ -182,7 +186,7 @@ class KVCachedConnector(KVConnectorBase_V1):
     # In the scheduler.
 
     def get_num_new_matched_tokens(self, request, num_computed_tokens):
-        return self.side.matched(request, num_computed_tokens), False
+        return self.side.matched(request, num_computed_tokens), False  # None: the engine asks again
 
     def update_state_after_alloc(self, request, blocks, num_external_tokens):
         self.side.allocated(request, num_external_tokens)
@@ -191,7 +195,7 @@ class KVCachedConnector(KVConnectorBase_V1):
         return self.side.plan(scheduler_output)
 
     def request_finished(self, request, block_ids):
-        return self.side.finished(request), None
+        return self.side.finished(request)
 
     # In a rank.
 
@@ -226,9 +230,14 @@ class KVCachedConnector(KVConnectorBase_V1):
 class Followed:
     """A request, with how far its blocks are kept."""
 
-    def __init__(self, request, adapter, chain):
+    def __init__(self, request, adapter, chain, space):
         self.request, self.adapter, self.chain = request, adapter, chain
         self.places, self.kept, self.load, self.saves = [], 0, 0, False
+        self.params = getattr(request, "kv_transfer_params", None)
+        self.hands_over, self.wait = asks(self.params), Wait(wanted(self.params, space))
+        self.space = space  # namespace of the first rank
+        self.found = 0  # leading blocks that were there at the last lookup of a request that waits
+        self.own = self.gone = 0  # with hands_over: leading blocks in the engine, and those in the daemon too
 
 
 class Planner:
@@ -257,23 +266,40 @@ class Planner:
             if adapter and self.reads is not None:
                 self.reads.use(lora.lora_name, self.settings.namespace(adapter, 0, 0))
             start = seed(self.settings.model, lora.lora_name if lora else "", request.cache_salt or "")
-            f = self.followed[request.request_id] = Followed(request, adapter, Chain(start, self.tokens))
+            f = self.followed[request.request_id] = Followed(
+                request, adapter, Chain(start, self.tokens), self.settings.namespace(adapter, 0, 0))
         return f
 
     def matched(self, request, computed):
-        """Returns how many tokens after the computed ones can be loaded."""
+        """Returns how many tokens after the computed ones can be loaded; None: ask again."""
         f = self.follow(request)
         first, last = computed // self.tokens, (request.num_tokens - 1) // self.tokens  # one is left to compute
-        if f is None or request.skip_reading_prefix_cache or last <= first or time.monotonic() < self.again:
+        if f is None or request.skip_reading_prefix_cache or last <= first and not f.hands_over:
             return 0
+        if time.monotonic() < self.again:
+            f.wait.end()
+            return 0
+        if f.wait.pauses():
+            return None
         f.chain.grow(request.all_token_ids, last)
+        known = max(first, f.found)
         try:
-            found = self.leading(f, f.chain.digests[first:last])
+            if f.hands_over:
+                f.own, f.gone = first, self.leading(f, f.chain.digests[:first])
+            f.found = known + self.leading(f, f.chain.digests[known:last])
         except OSError as e:
             self.again = time.monotonic() + AGAIN
             logger.warning("blocks not looked up: %s", e)
+            f.wait.end()
             return 0
+        if f.wait.goes_on(f.found * self.tokens, last * self.tokens, self.waiting(request)):
+            return None
+        found, f.found = f.found - first, 0
         return found * self.tokens
+
+    def waiting(self, request):
+        """Counts the requests that wait for blocks of another engine, and the given one."""
+        return 1 + sum(f.wait.until is not None for r, f in self.followed.items() if r != request.request_id)
 
     def leading(self, f, digests):
         """Returns how many of the first blocks all ranks have."""
@@ -306,6 +332,8 @@ class Planner:
             return
         if afresh:
             f.places, f.kept = [], computed // self.tokens
+            if f.hands_over and f.gone < f.own:  # the daemon has lost blocks that the other engine needs
+                f.kept = f.gone
         if places:
             f.places += places[0]
         start = computed // self.tokens
@@ -324,9 +352,15 @@ class Planner:
             f.kept, f.saves = full, True
 
     def finished(self, request):
-        """Ends a request. True: ranks may still read its blocks, and say when they do not."""
+        """Ends a request. Returns whether ranks may still read its blocks, and its answer's params.
+
+        If they may, they say when they do not.
+        """
         f = self.followed.pop(request.request_id, None)
-        return f is not None and f.saves
+        if f is None:
+            return False, None
+        stored = 0 if time.monotonic() < self.again else min(request.num_prompt_tokens, request.num_computed_tokens)
+        return f.saves, says(stored // self.tokens * self.tokens, f.space) if f.hands_over else None
 
 
 class Rank:

@@ -21,6 +21,7 @@ ROOT = HERE.parents[3]
 from cognitora_kv import namespace  # noqa: E402
 from cognitora_kv.copies import Cache, Load, Loader, Save, Saver  # noqa: E402
 from cognitora_kv.digests import TOKENS, Chain, model_id, seed  # noqa: E402
+from cognitora_kv.handover import LONGEST, MOST as WAITING, PAUSE, Wait, asks, says, wanted  # noqa: E402
 from cognitora_kv.lease import OK, Expired, Lease, Refused  # noqa: E402
 from cognitora_kv.reads import MOST, Reads  # noqa: E402
 from cognitora_kv.resp import Resp  # noqa: E402
@@ -234,6 +235,147 @@ class Reading(unittest.TestCase):
         lease.fails, lease.left_out = None, ["base"]
         self.assertEqual((r.tell(), r.tell(), len(told)), (1.0, 1.0, 3))
         r.close()
+
+
+class Waiting(unittest.TestCase):
+    def test_params(self):
+        self.assertTrue(asks({"cgn_store": True}))
+        for odd in (None, {}, [], "x", {"cgn_store": 1}, {"cgn_store": "true"}):
+            self.assertFalse(asks(odd))
+        space = model_id(SPACE)[:8].hex()
+        self.assertEqual((says(64, SPACE), says(0, SPACE)), ({"cgn_tokens": 64, "cgn_space": space}, None))
+        for params, want in (
+            (None, (0, 1.0)), ({"cgn_tokens": 64}, (64, 1.0)), ({"cgn_tokens": 64, "cgn_wait_ms": 250}, (64, 0.25)),
+            ({"cgn_tokens": -3, "cgn_wait_ms": -1}, (0, 0)), ({"cgn_tokens": "64", "cgn_wait_ms": None}, (0, 1.0)),
+            ({"cgn_tokens": True, "cgn_wait_ms": 1e300}, (0, LONGEST)), ({"cgn_tokens": float("nan")}, (0, 1.0)),
+            ({"cgn_tokens": 64, "cgn_space": space}, (64, 1.0)), ({"cgn_tokens": 64, "cgn_space": "another"}, (0, 0)),
+        ):
+            self.assertEqual(wanted(params, SPACE), want)
+
+    def test_the_wait_is_bounded(self):
+        now = 0.0
+        w = Wait((100, 0.01), lambda: now)
+        self.assertFalse(w.pauses())
+        self.assertTrue(w.goes_on(32, 128, 2))
+        self.assertTrue(w.pauses())
+        now = 2 * PAUSE
+        self.assertFalse(w.pauses())
+        self.assertTrue(w.goes_on(64, 128, 1))
+        now = 0.01
+        self.assertFalse(w.goes_on(64, 128, 1))
+        self.assertFalse(w.goes_on(0, 128, 1), "it has ended")
+        self.assertFalse(w.pauses())
+
+    def test_what_is_there_ends_the_wait(self):
+        for there, most, waiting in ((100, 128, 1), (96, 96, 1), (0, 128, WAITING + 1), (0, 0, 1)):
+            w = Wait((100, 1), lambda: 0.0)
+            self.assertFalse(w.goes_on(there, most, waiting))
+            self.assertIsNone(w.until)
+
+
+class FakeRequest:
+    """What the planner reads of a request of vLLM."""
+
+    def __init__(self, name, tokens, params=None):
+        self.request_id, self.all_token_ids, self.kv_transfer_params = name, list(range(tokens)), params
+        self.num_tokens = self.num_prompt_tokens = self.num_computed_tokens = tokens
+        self.lora_request = self.cache_salt = None
+        self.skip_reading_prefix_cache = False
+
+
+class FakeStore:
+    """A daemon that has the first blocks of a chain, or does not answer."""
+
+    def __init__(self, made):
+        self.digests, self.has, self.asked, self.fails = made.digests, set(), 0, False
+
+    def find(self, namespace, digests):
+        self.asked += 1
+        if self.fails:
+            raise OSError("gone")
+        return [self.digests.index(d) in self.has for d in digests]
+
+
+class FakeSteps:
+    """The steps of a scheduler, one request in each."""
+
+    def __init__(self, request, computed, places):
+        self.preempted_req_ids, self.scheduled_cached_reqs = None, mock.Mock(req_ids=[])
+        self.scheduled_new_reqs = [mock.Mock(req_id=request.request_id, num_computed_tokens=computed,
+                                             block_ids=(places,))]
+        self.num_scheduled_tokens = {request.request_id: request.num_tokens - computed}
+
+
+class Planning(unittest.TestCase):
+    """The scheduler's side. It needs vLLM to be importable."""
+
+    def planner(self, blocks=8):
+        try:
+            from cognitora_kv.connector import Planner
+        except ImportError as e:
+            self.skipTest(f"no vLLM: {e}")
+        made = Chain(seed("m"), 32)
+        made.grow(list(range(32 * blocks)), blocks)
+        store = FakeStore(made)
+        settings = mock.Mock(block_tokens=32, tp=1, pp=1, model="m")
+        settings.store.return_value, settings.reads.return_value = store, None
+        settings.adapter.return_value, settings.namespace.return_value = "", SPACE
+        return Planner(settings), store
+
+    def test_it_waits_for_what_another_engine_stores(self):
+        p, store = self.planner()
+        r = FakeRequest("d", 8 * 32 + 5, {"cgn_tokens": 8 * 32})
+        clock = [0.0]
+        p.follow(r).wait.clock = lambda: clock[0]
+        self.assertIsNone(p.matched(r, 0))
+        self.assertIsNone(p.matched(r, 0))
+        self.assertEqual(store.asked, 1, "the second lookup came too early")
+        store.has, clock[0] = {0, 1, 2}, 0.1
+        self.assertIsNone(p.matched(r, 0))
+        store.has, clock[0] = set(range(8)), 0.2
+        self.assertEqual(p.matched(r, 0), 8 * 32)
+        self.assertEqual(p.matched(r, 3 * 32), 5 * 32, "after a preemption")
+
+    def test_it_takes_what_is_there_in_the_end(self):
+        p, store = self.planner()
+        r = FakeRequest("d", 8 * 32, {"cgn_tokens": 8 * 32, "cgn_wait_ms": 100})
+        clock, store.has = [0.0], {0, 1, 5}
+        p.follow(r).wait.clock = lambda: clock[0]
+        self.assertIsNone(p.matched(r, 32))
+        clock[0] = 0.1
+        self.assertEqual(p.matched(r, 32), 32)
+
+    def test_it_waits_for_no_daemon_that_is_gone(self):
+        p, store = self.planner()
+        r, store.fails = FakeRequest("d", 8 * 32, {"cgn_tokens": 8 * 32}), True
+        self.assertEqual((p.matched(r, 0), p.matched(r, 0)), (0, 0))
+        self.assertEqual(p.waiting(FakeRequest("e", 1)), 1)
+        p.again = 0.0
+        self.assertEqual(p.matched(r, 0), 0, "it asks again, and has not waited")
+
+    def test_it_says_what_it_stores(self):
+        p, store = self.planner()
+        r = FakeRequest("p", 8 * 32 + 5, {"cgn_store": True})
+        self.assertEqual(p.matched(r, 0), 0)
+        plan = p.plan(FakeSteps(r, 0, list(range(9))))
+        self.assertEqual([b[3] for b in plan.saves[0][2]], list(range(8)))
+        self.assertEqual(p.finished(r), (True, says(8 * 32, SPACE)))
+        plain = FakeRequest("q", 64)
+        p.matched(plain, 0)
+        self.assertEqual(p.finished(plain), (False, None))
+        self.assertEqual(p.finished(FakeRequest("unknown", 64, {"cgn_store": True})), (False, None))
+        p.matched(r, 0)
+        p.again = time.monotonic() + 60
+        self.assertEqual(p.finished(r), (False, None), "the daemon is gone")
+
+    def test_it_stores_again_what_only_the_engine_has(self):
+        p, store = self.planner()
+        r, store.has = FakeRequest("p", 8 * 32, {"cgn_store": True}), {0, 1}
+        self.assertEqual(p.matched(r, 6 * 32), 0)
+        self.assertEqual([b[3] for b in p.plan(FakeSteps(r, 6 * 32, list(range(8)))).saves[0][2]], list(range(2, 8)))
+        r, store.has = FakeRequest("p2", 8 * 32, {"cgn_store": True}), set(range(7))
+        self.assertEqual(p.matched(r, 6 * 32), 32)
+        self.assertEqual([b[3] for b in p.plan(FakeSteps(r, 7 * 32, list(range(8)))).saves[0][2]], [7])
 
 
 def caches(blocks=64):

@@ -971,10 +971,13 @@ func (x *PutResponse) GetCrc32C() uint32 {
 }
 
 type PromoteRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	Layer         uint32                 `protobuf:"varint,2,opt,name=layer,proto3" json:"layer,omitempty"`
-	Digests       []byte                 `protobuf:"bytes,3,opt,name=digests,proto3" json:"digests,omitempty"` // at most 4096, also in Push and Pull
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Layer     uint32                 `protobuf:"varint,2,opt,name=layer,proto3" json:"layer,omitempty"`
+	Digests   []byte                 `protobuf:"bytes,3,opt,name=digests,proto3" json:"digests,omitempty"` // at most 4096, also in Push and Pull
+	// How long a daemon of a fleet waits for blocks that no host has yet, at most 60000. The answer
+	// comes as soon as all are here. 0, or too many calls wait already: the daemon does not wait.
+	WaitMs        uint32 `protobuf:"varint,4,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1028,6 +1031,13 @@ func (x *PromoteRequest) GetDigests() []byte {
 		return x.Digests
 	}
 	return nil
+}
+
+func (x *PromoteRequest) GetWaitMs() uint32 {
+	if x != nil {
+		return x.WaitMs
+	}
+	return 0
 }
 
 type PushRequest struct {
@@ -3772,11 +3782,12 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"\tif_absent\x18\x04 \x01(\bR\bifAbsent\";\n" +
 	"\vPutResponse\x12\x14\n" +
 	"\x05tiers\x18\x01 \x01(\rR\x05tiers\x12\x16\n" +
-	"\x06crc32c\x18\x02 \x01(\aR\x06crc32c\"^\n" +
+	"\x06crc32c\x18\x02 \x01(\aR\x06crc32c\"w\n" +
 	"\x0ePromoteRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05layer\x18\x02 \x01(\rR\x05layer\x12\x18\n" +
-	"\adigests\x18\x03 \x01(\fR\adigests\"o\n" +
+	"\adigests\x18\x03 \x01(\fR\adigests\x12\x17\n" +
+	"\await_ms\x18\x04 \x01(\rR\x06waitMs\"o\n" +
 	"\vPushRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05layer\x18\x02 \x01(\rR\x05layer\x12\x18\n" +
