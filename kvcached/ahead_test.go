@@ -32,7 +32,8 @@ func BenchmarkAhead(b *testing.B) {
 				for i := range 24 {
 					a := block.Addr{Digest: block.Seed("m", fmt.Sprint(prompts), fmt.Sprint(i)), Model: testSpace.ID()}
 					blocks, ask.Digests = append(blocks, a), append(ask.Digests, a.Digest[:]...)
-					if _, err := other.Put(b.Context(), client.Item{Addr: a, Namespace: testSpace.String()}, payload); err != nil {
+					item := client.Item{Addr: a, Namespace: testSpace.String()}
+					if _, err := other.Put(b.Context(), item, payload); err != nil {
 						b.Fatal(err)
 					}
 				}
