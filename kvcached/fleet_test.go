@@ -236,8 +236,8 @@ func TestAWaitEndsWithTheDaemon(t *testing.T) {
 	meet(t, 2, a, b)
 	onB, coming := kv(t, b), make(chan error, 1)
 	go func() {
-		_, err := onB.Promote(t.Context(), &pb.PromoteRequest{Namespace: testSpace.String(), Digests: bytesOf(testAddr(1)),
-			WaitMs: 60_000})
+		_, err := onB.Promote(t.Context(), &pb.PromoteRequest{Namespace: testSpace.String(),
+			Digests: bytesOf(testAddr(1)), WaitMs: 60_000})
 		coming <- err
 	}()
 	awaitThat(t, "the promotion waits", func() bool { return b.view.Load().Stats().Awaiting == 1 })

@@ -1,7 +1,6 @@
 package router_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"testing"
 
@@ -53,7 +52,7 @@ func promotesComing(t *testing.T, apart bool) {
 	space := block.Namespace{Model: "sim", Revision: "1", DType: "bf16", Layout: "test", Tokens: block.Tokens, TP: 1,
 		PP: 1}
 	store := func(digests ...block.Digest) {
-		setBlocks(t, a.At("resp"), space, block.LayerAll, digests, func(i int) []byte { return bytes.Repeat([]byte{1}, 5000) })
+		setBlocks(t, a.At("resp"), space, block.LayerAll, digests, func(int) []byte { return make([]byte, 5000) })
 	}
 	store(block.Seed("another", "", "")) // tells the router of the namespace
 	eventually(t, "both nodes are in service, and the caches are followed", func() bool {

@@ -50,7 +50,8 @@ func TestPromotesFromAnotherHost(t *testing.T) {
 		PP: 1}
 	chain := digestsOf("sim", message)
 	held := len(chain) - 3
-	setBlocks(t, a.At("resp"), space, 0, chain[:held], func(i int) []byte { return bytes.Repeat([]byte{byte(i)}, 5000) })
+	setBlocks(t, a.At("resp"), space, 0, chain[:held],
+		func(i int) []byte { return bytes.Repeat([]byte{byte(i)}, 5000) })
 	eventually(t, "the router knows what a holds", func() bool {
 		e := s.explain(string(body))
 		return len(e.Candidates) == 2 && e.Candidates[0].Host == held

@@ -10,8 +10,8 @@ import (
 
 // KVCached is the connector of deploy/vllm. P answers first. Its blocks go to its host's cache
 // daemon while it computes them, and D loads them from its own host's daemon. P's answer says how
-// many tokens' blocks it stores, and in which namespace. D waits until they can be found, for storedWait at most, and
-// computes the rest.
+// many tokens' blocks it stores, and in which namespace. D waits until they can be found, for
+// storedWait at most, and computes the rest.
 type KVCached struct{}
 
 const (

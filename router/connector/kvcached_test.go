@@ -15,7 +15,7 @@ func TestKVCachedParams(t *testing.T) {
 		got["max_tokens"] != 1.0 || got["stream"] != false {
 		t.Errorf("P gets %v", got)
 	}
-	answer := `{"choices":[{"finish_reason":"stop"}],"kv_transfer_params":{"cgn_tokens":1472,"cgn_space":"00c0ffee","other":[1]}}`
+	answer := `{"kv_transfer_params":{"cgn_tokens":1472,"cgn_space":"00c0ffee","other":[1]}}`
 	if err := (KVCached{}).Receive(&h, []byte(answer)); err != nil {
 		t.Fatal(err)
 	}
@@ -27,8 +27,10 @@ func TestKVCachedParams(t *testing.T) {
 	for answer, want := range map[string]error{
 		``: errGarbled, `{`: errGarbled, `{}`: ErrNoParams, `{"kv_transfer_params":null}`: ErrNoParams,
 		`{"kv_transfer_params":[1]}`: errGarbled, `{"kv_transfer_params":"x"}`: errGarbled,
-		`{"kv_transfer_params":{}}`: ErrNoParams, `{"kv_transfer_params":{"cgn_tokens":0}}`: ErrNoParams,
-		`{"kv_transfer_params":{"cgn_tokens":-1}}`: ErrNoParams, `{"kv_transfer_params":{"cgn_tokens":"64"}}`: ErrNoParams,
+		`{"kv_transfer_params":{}}`:                                     ErrNoParams,
+		`{"kv_transfer_params":{"cgn_tokens":0}}`:                       ErrNoParams,
+		`{"kv_transfer_params":{"cgn_tokens":-1}}`:                      ErrNoParams,
+		`{"kv_transfer_params":{"cgn_tokens":"64"}}`:                    ErrNoParams,
 		`{"kv_transfer_params":{"cgn_tokens":64.5}}`:                    ErrNoParams,
 		`{"kv_transfer_params":{"cgn_tokens":99999999999999999999}}`:    ErrNoParams,
 		`{"kv_transfer_params":{"cgn_tokens":1073741825}}`:              ErrNoParams,
