@@ -27,6 +27,7 @@ type attempt struct {
 	ex       *relay.Exchange // nil: nothing was sent, or the place has taken the exchange
 	matched  int             // leading blocks believed to be at the node or its host
 	reach    holdings.Reach  // what the node reaches, by what engines and caches report
+	promised int             // see where.Prompt.Promised
 	believed int             // leading blocks that were predicted in the engine's own memory when it began the prompt
 	status   int             // status of the delivered answer
 	streams  bool            // the answer is an event stream
@@ -268,6 +269,7 @@ func (l *Leg) record(a *attempt) {
 	if a.shares {
 		a.cost.Count(l.prompt.Keys(), &l.d.sharing)
 	}
+	l.takeLesson(a)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a.recorded = true
@@ -304,7 +306,7 @@ func (l *Leg) drop(a *attempt) {
 func (a *attempt) believe(l *Leg, at int) {
 	r := l.reach(at)
 	a.matched, a.believed = int(max(r.Device, r.Host, r.Disk)), l.prompt.Predicted(at)
-	a.reach = l.prompt.Reach(at)
+	a.reach, a.promised = l.prompt.Reach(at), l.prompt.Promised(at)
 }
 
 // reach returns how far the prompt reaches on the node at a place of the leg's pool, as far as its

@@ -45,6 +45,7 @@ type Router struct {
 	Tokenised               *prometheus.CounterVec // result
 	TokenBytes, TokensKnown prometheus.Counter
 	TokenSeconds            prometheus.Observer
+	Lessons                 *prometheus.CounterVec // result
 
 	Cascade Cascade
 
@@ -162,6 +163,9 @@ func New() *Router {
 			"Bytes of prompts whose tokens were remembered, for models with a tokenizer.").WithLabelValues(),
 		TokenSeconds: s.Histogram("cgn_router_tokenise_seconds", "Time to make the tokens of a prompt, its chat "+
 			"template included; part of cgn_router_pick_seconds.", pickBuckets).WithLabelValues(),
+		Lessons: s.Counter("cgn_router_learned_lessons_total", "Answers after which an engine was asked for the tokens "+
+			"of their chats, for models whose tokens are learned: taught, failed, or dropped because 8 others were "+
+			"under way or the chats kept for this took 64 MiB.", "result"),
 		SignalLag: s.Histogram("cgn_router_signal_lag_seconds",
 			"Upper bound on the age of a change of a node's load when it arrives here: the time since the agent's "+
 				"last look without the change, with the whole way there and back.", signalBuckets).WithLabelValues(),

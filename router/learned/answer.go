@@ -1,0 +1,86 @@
+package learned
+
+import "github.com/cognitora/dataplane/internal/jsonscan"
+
+// Answer gathers the text of a chat's answer. An answer with anything but one text, such as a tool
+// call or a second choice, has no text here. The zero Answer is empty.
+type Answer struct {
+	text   []byte
+	strict bool // it has more than text, or too much of it
+}
+
+// maxAnswer bounds the text of an answer, in bytes.
+const maxAnswer = 64 << 10
+
+// Text returns the text, and whether the whole answer is this text.
+func (a *Answer) Text() (text []byte, whole bool) { return a.text, !a.strict && len(a.text) > 0 }
+
+// Read reads an event's data, or a whole answer that is not a stream.
+func (a *Answer) Read(doc []byte) {
+	c := jsonscan.New(doc)
+	if a.strict || c.Kind() != jsonscan.Object {
+		return
+	}
+	for ok := c.Object(); ok; ok = c.NextMember() {
+		if string(c.Key()) != "choices" || c.Kind() != jsonscan.Array {
+			c.Skip()
+			continue
+		}
+		first := true
+		for ok := c.Array(); ok; ok = c.NextElement() {
+			if !first || c.Kind() != jsonscan.Object {
+				a.strict = true
+				c.Skip()
+				continue
+			}
+			first = false
+			a.choice(&c)
+		}
+	}
+	a.strict = a.strict || c.Failed()
+}
+
+func (a *Answer) choice(c *jsonscan.Cursor) {
+	for ok := c.Object(); ok; ok = c.NextMember() {
+		switch string(c.Key()) {
+		case "index":
+			if c.Kind() != jsonscan.Number {
+				c.Skip()
+			} else if n, ok := c.Int(); !ok || n != 0 {
+				a.strict = true
+			}
+		case "delta", "message":
+			a.message(c)
+		default:
+			c.Skip()
+		}
+	}
+}
+
+func (a *Answer) message(c *jsonscan.Cursor) {
+	if c.Kind() != jsonscan.Object {
+		c.Skip()
+		return
+	}
+	for ok := c.Object(); ok; ok = c.NextMember() {
+		switch string(c.Key()) {
+		case "content":
+			if c.Kind() != jsonscan.String {
+				c.Skip()
+				continue
+			}
+			if a.text = c.AppendString(a.text); len(a.text) > maxAnswer {
+				a.strict, a.text = true, nil
+			}
+		case "tool_calls", "function_call", "refusal", "audio":
+			c.Kind()
+			from := c.Pos()
+			c.Skip()
+			if c.Pos()-from > len("null") {
+				a.strict = true
+			}
+		default:
+			c.Skip()
+		}
+	}
+}
