@@ -260,7 +260,7 @@ func (s *settings) edits(c *cobra.Command, name string, warnings io.Writer) (edi
 	add("base", func(m *cluster.Model) { m.Base = s.base })
 	add("tokenizer", func(m *cluster.Model) {
 		m.Tokenizer = s.tokenizer
-		if !flags.Changed("chat-template") && (s.tokenizer == cluster.NoTokenizer || s.tokenizer == cluster.LearnedTokens) {
+		if !flags.Changed("chat-template") && !m.Files() {
 			m.ChatTemplate = ""
 		}
 	})

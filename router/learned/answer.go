@@ -2,10 +2,12 @@ package learned
 
 import "github.com/cognitora/dataplane/internal/jsonscan"
 
-// Answer gathers the text of a chat's answer. An answer with anything but one text, such as a tool
-// call or a second choice, has no text here. The zero Answer is empty.
+// Answer gathers the text of a chat's answer, and the ids of its prompt if the engine sends them. An
+// answer with anything but one text, such as a tool call or a second choice, has no text here. The
+// zero Answer is empty.
 type Answer struct {
 	text   []byte
+	prompt []uint32
 	strict bool // it has more than text, or too much of it
 }
 
@@ -22,22 +24,30 @@ func (a *Answer) Read(doc []byte) {
 		return
 	}
 	for ok := c.Object(); ok; ok = c.NextMember() {
-		if string(c.Key()) != "choices" || c.Kind() != jsonscan.Array {
+		key := c.Key()
+		switch list := c.Kind() == jsonscan.Array; {
+		case list && string(key) == "choices":
+			a.choices(&c)
+		case list && string(key) == "prompt_token_ids" && a.prompt == nil:
+			a.prompt, _ = idsAt(&c)
+		default:
 			c.Skip()
-			continue
-		}
-		first := true
-		for ok := c.Array(); ok; ok = c.NextElement() {
-			if !first || c.Kind() != jsonscan.Object {
-				a.strict = true
-				c.Skip()
-				continue
-			}
-			first = false
-			a.choice(&c)
 		}
 	}
 	a.strict = a.strict || c.Failed()
+}
+
+func (a *Answer) choices(c *jsonscan.Cursor) {
+	first := true
+	for ok := c.Array(); ok; ok = c.NextElement() {
+		if !first || c.Kind() != jsonscan.Object {
+			a.strict = true
+			c.Skip()
+			continue
+		}
+		first = false
+		a.choice(c)
+	}
 }
 
 func (a *Answer) choice(c *jsonscan.Cursor) {
@@ -73,12 +83,9 @@ func (a *Answer) message(c *jsonscan.Cursor) {
 				a.strict, a.text = true, nil
 			}
 		case "tool_calls", "function_call", "refusal", "audio":
-			c.Kind()
-			from := c.Pos()
+			kind, from := c.Kind(), c.Pos()
 			c.Skip()
-			if c.Pos()-from > len("null") {
-				a.strict = true
-			}
+			a.strict = a.strict || kind != jsonscan.Null && c.Pos()-from > len(`[]`)
 		default:
 			c.Skip()
 		}

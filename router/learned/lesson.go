@@ -31,8 +31,9 @@ const (
 
 // Lesson returns the lesson of a chat whose body has been scanned as r, and whose chain begins with
 // seed. model is the engine's name of the model. shared is the number of leading bytes of the
-// canonical text that an earlier prompt had. The lesson copies what it needs of body. Lesson returns
-// nil for a chat that teaches nothing: one with media, or with another end than a user's chat has.
+// canonical text that an earlier prompt had. The lesson copies what it needs of body. Lesson
+// returns nil for a chat that teaches nothing: one with media, or one that sets
+// add_generation_prompt or continue_final_message.
 func (m *Map) Lesson(r *scan.Request, body []byte, model string, seed prefix.Digest, shared int) *Lesson {
 	form, ok := m.Form(r, body)
 	list := r.Find(body, "messages")
@@ -73,8 +74,8 @@ var (
 	errSame  = errors.New("the engine's tokens do not tell a letter from a digit")
 )
 
-// The content of the message behind a boundary is one of these. A letter and a digit share no token,
-// so the ids of two chats part where the content begins.
+// The content of the message behind a boundary is one of these. A letter and a digit share no
+// token, so the ids of two chats part where the content begins.
 const (
 	probe   = "a"
 	another = "0"
@@ -83,7 +84,8 @@ const (
 // Run teaches the map the boundaries of the chat that will or do repeat:
 //
 //   - the end of the answer, where the user's next message follows,
-//   - the end of the chat, if the answer is more than text, or if an earlier chat was the same,
+//   - the end of the chat, if the answer is more than text,
+//   - the whole chat, if the answer has shown its ids, or if an earlier chat was the same,
 //   - the beginning of the user's first message, behind a system prompt,
 //   - the last boundary of the text that an earlier prompt had.
 //
@@ -111,7 +113,8 @@ func (l *Lesson) Run(ask func(body []byte) ([]uint32, error)) error {
 	if err == nil {
 		err = s.teach(len(all))
 	}
-	if end := ends[last]; err == nil && l.shared >= end-end%prefix.BlockBytes {
+	end := ends[last]
+	if again := l.shared >= end-end%prefix.BlockBytes; err == nil && (again || l.Answer.prompt != nil) {
 		err = s.teachWhole(last)
 	}
 	return err
@@ -194,7 +197,11 @@ func (s *school) teachWhole(last int) error {
 	if !ok || s.known(key) {
 		return nil
 	}
-	ids, err := s.ask(s.body(s.messages, ""))
+	ids := s.Answer.prompt
+	var err error
+	if ids == nil {
+		ids, err = s.ask(s.body(s.messages, ""))
+	}
 	if err == nil {
 		s.put(key, last, ids)
 	}
@@ -264,19 +271,32 @@ func IDs(doc []byte) ([]uint32, error) {
 			c.Skip()
 			continue
 		}
-		for ok := c.Array(); ok; ok = c.NextElement() {
-			if c.Kind() != jsonscan.Number {
-				return nil, errEmpty
-			}
-			n, ok := c.Int()
-			if !ok || n < 0 || n > 1<<32-1 {
-				return nil, errEmpty
-			}
-			ids = append(ids, uint32(n))
+		var fine bool
+		if ids, fine = idsAt(&c); !fine {
+			return nil, errEmpty
 		}
 	}
 	if c.End(); c.Failed() || len(ids) == 0 {
 		return nil, errEmpty
 	}
 	return ids, nil
+}
+
+// idsAt reads the list of ids at the cursor. fine is false if it has anything else.
+func idsAt(c *jsonscan.Cursor) (ids []uint32, fine bool) {
+	fine = true
+	for ok := c.Array(); ok; ok = c.NextElement() {
+		if c.Kind() != jsonscan.Number {
+			fine = false
+			c.Skip()
+			continue
+		}
+		n, whole := c.Int()
+		fine = fine && whole && n >= 0 && n < 1<<32
+		ids = append(ids, uint32(n))
+	}
+	if !fine || c.Failed() {
+		return nil, false
+	}
+	return ids, true
 }

@@ -94,7 +94,8 @@ var harmless = func() map[string]struct{} {
 		"logit_bias", "logprobs", "top_logprobs", "prompt_logprobs", "ignore_eos", "metadata", "store", "service_tier",
 		"safety_identifier", "prompt_cache_key", "request_id", "priority", "return_token_ids", "kv_transfer_params",
 		"best_of", "use_beam_search", "skip_special_tokens", "spaces_between_special_tokens",
-		"include_stop_str_in_output", "return_tokens_as_token_ids", "parallel_tool_calls", "include_reasoning", "bad_words",
+		"include_stop_str_in_output", "return_tokens_as_token_ids", "parallel_tool_calls", "include_reasoning",
+		"bad_words",
 	} {
 		all[name] = struct{}{}
 	}

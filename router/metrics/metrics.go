@@ -105,7 +105,7 @@ var (
 func New() *Router {
 	s := metric.NewSet()
 	return &Router{
-		Set: s, bound: newBound(s), Cascade: newCascade(s), SpansDropped: newSpansDropped(s),
+		Set: s, Lessons: newLessons(s), bound: newBound(s), Cascade: newCascade(s), SpansDropped: newSpansDropped(s),
 		Requests: newRequests(s.Counter("cgn_router_requests_total", "Requests answered, by endpoint (other: "+
 			"unknown paths, and requests that could not be read), served model (empty: unknown) and HTTP status.",
 			"api", "model", "code")),
@@ -163,9 +163,6 @@ func New() *Router {
 			"Bytes of prompts whose tokens were remembered, for models with a tokenizer.").WithLabelValues(),
 		TokenSeconds: s.Histogram("cgn_router_tokenise_seconds", "Time to make the tokens of a prompt, its chat "+
 			"template included; part of cgn_router_pick_seconds.", pickBuckets).WithLabelValues(),
-		Lessons: s.Counter("cgn_router_learned_lessons_total", "Answers after which an engine was asked for the tokens "+
-			"of their chats, for models whose tokens are learned: taught, failed, or dropped because 8 others were "+
-			"under way or the chats kept for this took 64 MiB.", "result"),
 		SignalLag: s.Histogram("cgn_router_signal_lag_seconds",
 			"Upper bound on the age of a change of a node's load when it arrives here: the time since the agent's "+
 				"last look without the change, with the whole way there and back.", signalBuckets).WithLabelValues(),
@@ -173,6 +170,12 @@ func New() *Router {
 			"Time from a retransmission timeout, reset or failed connection in the kernel to this router's reaction.",
 			eventBuckets).WithLabelValues(),
 	}
+}
+
+func newLessons(s *metric.Set) *prometheus.CounterVec {
+	return s.Counter("cgn_router_learned_lessons_total", "Answers after which an engine was asked for the tokens of "+
+		"their chats, for models whose tokens are learned: taught, failed, or dropped because 8 others were under "+
+		"way or the chats kept for this took 64 MiB.", "result")
 }
 
 func newHandovers(s *metric.Set) *prometheus.CounterVec {

@@ -33,8 +33,8 @@ const (
 	maxSmall     = 8 << 20
 )
 
-// ErrNotFollowed says that engines can use the files of a model, but that the package cannot make the
-// same tokens of every prompt.
+// ErrNotFollowed says that engines can use the files of a model, but that the package cannot make
+// the same tokens of every prompt.
 var ErrNotFollowed = errors.New("its prompts cannot be tokenised exactly")
 
 // notFollowed adds ErrNotFollowed to an error, unless the file is no JSON.

@@ -125,10 +125,10 @@ func (p *Prompt) Promised(i int) int {
 	return int(p.told.promised[i])
 }
 
-// Confirm compares what was promised about the answering engine with its count of cached tokens. The
-// engine counts whole blocks of its own, engineBlock tokens each, and never the last token. A
-// beginning that promised too much is forgotten, and one that is not in the cache although the text
-// is.
+// Confirm compares what was promised about the answering engine with its count of cached tokens.
+// The engine counts whole blocks of its own, engineBlock tokens each, and never the last token. A
+// beginning that promised too much is forgotten. So is one that the engine does not report although
+// it found more cached.
 func (p *Prompt) Confirm(promised int, prompt, cached int64, engineBlock int) {
 	if p.known == nil || promised < 0 || p.Uneven() {
 		return
