@@ -24,6 +24,20 @@ func chatOf(stream bool, contents ...string) string {
 	return string(page)
 }
 
+// streamed returns the text of a stream.
+func streamed(body string) (text string) {
+	for _, event := range strings.Split(body, "\n\n") {
+		doc, is := strings.CutPrefix(event, "data: ")
+		var delta struct {
+			Choices []struct{ Delta struct{ Content string } }
+		}
+		if is && json.Unmarshal([]byte(doc), &delta) == nil && len(delta.Choices) > 0 {
+			text += delta.Choices[0].Delta.Content
+		}
+	}
+	return text
+}
+
 // TestLearnedTokens checks that an engine teaches the router the tokens of chats, so that its KV
 // events tell what it has cached of them.
 func TestLearnedTokens(t *testing.T) {
@@ -59,16 +73,7 @@ func TestLearnedTokens(t *testing.T) {
 		if reply.status != 200 {
 			t.Fatal(what, reply.status)
 		}
-		text := ""
-		for _, event := range strings.Split(string(reply.body), "\n\n") {
-			doc, is := strings.CutPrefix(event, "data: ")
-			var delta struct {
-				Choices []struct{ Delta struct{ Content string } }
-			}
-			if is && json.Unmarshal([]byte(doc), &delta) == nil && len(delta.Choices) > 0 {
-				text += delta.Choices[0].Delta.Content
-			}
-		}
+		text := streamed(string(reply.body))
 		if !stream {
 			if err := json.Unmarshal(reply.body, &cached); err != nil {
 				t.Fatal(err)

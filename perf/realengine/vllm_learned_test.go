@@ -42,7 +42,7 @@ func learnsTokens(t *testing.T, kind string) {
 	e.awaitReady(t)
 	x := &learnedTokens{exact: &exact{site: s.site(t, e), engine: e}}
 	within(t, soon, "the events are followed", x.following)
-	const chats, turns, systems = 50, 3, 5
+	const chats, turns, systems = 100, 3, 5
 	for i := range chats {
 		system := prose(fmt.Sprint("system ", i%systems), 700)
 		said := []object{{"role": "system", "content": system}}
@@ -51,7 +51,7 @@ func learnsTokens(t *testing.T, kind string) {
 			a := x.ask(t, fmt.Sprint("chat ", i, " turn ", turn), said, i+turn)
 			said = append(said, object{"role": "assistant", "content": a.text()})
 		}
-		if i%5 == 0 { // the same chat again
+		if i%10 == 0 { // the same chat again
 			x.ask(t, fmt.Sprint("chat ", i, " again"), said[:len(said)-1], i)
 			x.ask(t, fmt.Sprint("chat ", i, " once more"), said[:len(said)-1], i+1)
 		}

@@ -17,7 +17,7 @@ type Lesson struct {
 	m        *Map
 	seed     prefix.Digest
 	form     uint64
-	members  []byte   // of a body for /tokenize without its messages: {"model":"m","tools":[]
+	members  []byte   // of a body for /tokenize without its messages: {"model":"m"
 	messages [][]byte // the elements of the body's messages
 	shared   int      // bytes of the canonical text that an earlier prompt had
 	size     int
@@ -44,7 +44,7 @@ func (m *Map) Lesson(r *scan.Request, body []byte, model string, seed prefix.Dig
 	l := &Lesson{m: m, seed: seed, form: form, shared: min(shared, maxShared)}
 	l.members = jsonscan.AppendQuoted(append(l.members, `{"model":`...), model)
 	r.Members(body, func(name, value []byte) bool {
-		if alters(name, value) || string(name) == "tools" {
+		if alters(name, value) {
 			l.members = append(append(append(append(l.members, `,"`...), name...), `":`...), value...)
 		}
 		return true

@@ -76,8 +76,8 @@ func (m *Map) Learns(model string) bool {
 type Stats struct {
 	Entries, Bytes int
 	// Hits and Misses count prompts with and without a known beginning, Taught the beginnings that
-	// engines have taught, Wrong those that an engine's cached tokens or a later lesson contradicted,
-	// and Evicted those that were forgotten for want of room.
+	// engines have taught, Wrong those that an engine's cached tokens or a later lesson
+	// contradicted, and Evicted those that were forgotten for want of room.
 	Hits, Misses, Taught, Wrong, Evicted uint64
 }
 

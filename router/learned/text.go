@@ -88,7 +88,7 @@ func isMark(b byte) bool { return b >= 0xF5 || b == 0xC0 || b == 0xC1 }
 var harmless = func() map[string]struct{} {
 	all := map[string]struct{}{}
 	for _, name := range [...]string{
-		"model", "messages", "tools", "cache_salt", "nvext", "stream", "stream_options", "max_tokens",
+		"model", "messages", "cache_salt", "nvext", "stream", "stream_options", "max_tokens",
 		"max_completion_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "n", "seed", "stop",
 		"stop_token_ids", "user", "frequency_penalty", "presence_penalty", "repetition_penalty", "length_penalty",
 		"logit_bias", "logprobs", "top_logprobs", "prompt_logprobs", "ignore_eos", "metadata", "store", "service_tier",
@@ -109,8 +109,9 @@ func alters(name, value []byte) bool {
 	return !is && string(value) != "null"
 }
 
-// Form returns a hash of the members of a body that may change the tokens of a chat, besides those
-// that its canonical text has. r is the scan of body. ok is false if a name has escapes.
+// Form returns a hash of the members of a body that may change the tokens of a chat, besides the
+// messages. Templates show tools in the body's spelling, so the form has them too. r is the scan of
+// body. ok is false if a name has escapes.
 func (m *Map) Form(r *scan.Request, body []byte) (form uint64, ok bool) {
 	ok = true
 	r.Members(body, func(name, value []byte) bool {

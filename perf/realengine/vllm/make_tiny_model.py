@@ -55,8 +55,8 @@ def train_unigram(seed):
 
 
 def train_byte_fallback(seed):
-    """SentencePiece's BPE with bytes for unknown characters, as Llama 2 and Mistral have it. There are
-    no words: tokens may merge anywhere."""
+    """SentencePiece's BPE with bytes for unknown characters, as Llama 2 and Mistral have it. There
+    are no words: tokens may merge anywhere."""
     tok = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
     tok.pre_tokenizer = pre_tokenizers.Metaspace()
     tok.train_from_iterator(sentences(seed), trainers.BpeTrainer(
