@@ -216,25 +216,35 @@ func (s *school) teach(k int) error {
 	if !ok || s.known(key) || string(role) != "user" && string(role) != "assistant" {
 		return nil
 	}
-	var ids [2][]uint32
-	for i, content := range [...]string{probe, another} {
-		next := append(append([]byte(`{"role":"`), role...), `","content":`...)
-		next = append(jsonscan.AppendQuoted(next, content), '}')
-		messages := append(s.all[:k:k], next)
-		var err error
-		if ids[i], err = s.ask(s.body(messages, `,"add_generation_prompt":false`)); err != nil {
-			return err
-		}
+	ids, err := s.goOn(k, role, probe)
+	if err != nil {
+		return err
+	}
+	if n, sure := s.m.tailOf(s.form, role); sure && n <= len(ids) {
+		s.put(key, k, ids[:len(ids)-n])
+		return nil
+	}
+	others, err := s.goOn(k, role, another)
+	if err != nil {
+		return err
 	}
 	same := 0
-	for same < min(len(ids[0]), len(ids[1])) && ids[0][same] == ids[1][same] {
+	for same < min(len(ids), len(others)) && ids[same] == others[same] {
 		same++
 	}
-	if same == len(ids[0]) || same == len(ids[1]) {
+	if same == len(ids) || same == len(others) {
 		return errSame
 	}
-	s.put(key, k, ids[0][:same])
+	s.m.agree(s.form, role, len(ids)-same)
+	s.put(key, k, ids[:same])
 	return nil
+}
+
+// goOn returns the ids of the first k messages and a further one.
+func (s *school) goOn(k int, role []byte, content string) ([]uint32, error) {
+	next := append(append([]byte(`{"role":"`), role...), `","content":`...)
+	next = append(jsonscan.AppendQuoted(next, content), '}')
+	return s.ask(s.body(append(s.all[:k:k], next), `,"add_generation_prompt":false`))
 }
 
 func (s *school) known(key uint64) bool {

@@ -174,47 +174,6 @@ func (m *Map) evict(e *Entry) {
 	m.forget(e)
 }
 
-// record counts what engines have confirmed and contradicted of the entries of a form.
-type record struct{ right, wrong int }
-
-const (
-	maxForms = 1024 // further forms are trusted
-	// A form whose entries were wrong more often than right, by more than this number, is not used
-	// any more. Its ids from /tokenize are not those of the engine's prompts.
-	tooWrong = 16
-)
-
-// Settle notes that an engine's cached tokens have confirmed the entry, or contradicted it. A
-// contradicted entry is forgotten.
-func (m *Map) Settle(e *Entry, right bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	f := m.forms[e.form]
-	if f == nil {
-		f = new(record)
-		if len(m.forms) < maxForms {
-			m.forms[e.form] = f
-		}
-	}
-	if right {
-		f.right = min(f.right+1, f.wrong+tooWrong)
-		return
-	}
-	f.wrong++
-	if m.known[e.key] == e {
-		m.count.wrong++
-		m.forget(e)
-	}
-}
-
-// trusts says whether the entries of a form are used.
-func (m *Map) trusts(form uint64) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	f := m.forms[form]
-	return f == nil || f.wrong <= f.right+tooWrong
-}
-
 // counted counts whether a prompt had a known beginning.
 func (m *Map) counted(hit bool) {
 	m.mu.Lock()
