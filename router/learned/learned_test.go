@@ -84,7 +84,7 @@ type asked struct {
 
 var seed = prefix.Seed("m", "", "")
 
-func ask(t *testing.T, messages []message) *asked {
+func ask(t testing.TB, messages []message) *asked {
 	t.Helper()
 	a := &asked{body: bodyOf(messages)}
 	if err := scan.Scan(scan.Chat, a.body, &a.r); err != nil {
@@ -359,4 +359,26 @@ func TestRecallDoesNotAllocate(t *testing.T) {
 	}); n > 0 {
 		t.Errorf("%v allocations", n)
 	}
+}
+
+// BenchmarkRecall looks up the 21st turn of a chat of 32 KiB, whose 20th turn is known.
+func BenchmarkRecall(b *testing.B) {
+	e, m := newToy(), NewMap(1<<20)
+	r := rand.New(rand.NewPCG(9, 9))
+	said := []message{{"system", letters(r, 2000)}}
+	for range 20 {
+		said = append(said, message{"user", "x" + letters(r, 300)}, message{"assistant", letters(r, 1200)})
+	}
+	a := ask(b, append(said[:40:40], message{"user", "xyz"}))
+	if err := m.Lesson(&a.r, a.body, "m", seed, len(a.r.Text)-64).Run(e.tokenize); err != nil {
+		b.Fatal(err)
+	}
+	var keys []uint64
+	for b.Loop() {
+		a.chain.Reset(seed, a.r.Text, nil)
+		form, _ := m.Form(&a.r, a.body)
+		e, _ := m.Recall(&Text{Chain: &a.chain, Bytes: a.r.Text, Form: form})
+		keys = e.Append(keys[:0])
+	}
+	b.ReportMetric(float64(len(keys)), "blocks")
 }

@@ -22,7 +22,7 @@ const (
 	maxLessonBytes = 64 << 20  // of all requests' lessons together; further requests teach nothing
 	maxLesson      = 512 << 10 // bytes of a body that teaches
 	maxLessons     = 8         // at once; further ones are dropped, because they cost engines time
-	lessonWithin   = 10 * time.Second
+	lessonWithin   = 5 * time.Second
 	maxLessonReply = 8 << 20 // bytes of an engine's answer
 )
 
@@ -30,7 +30,8 @@ const (
 // vLLM has the form of /tokenize that a lesson needs.
 func (l *Leg) takeLesson(a *attempt) {
 	l.dropLesson()
-	if l.Work != Answer || l.Continues || a.member.node.Info().Engine != "vllm" || len(l.Request.Body()) > maxLesson {
+	size := len(l.Request.Body())
+	if l.Work != Answer || l.Continues || a.member.node.Info().Engine != "vllm" || size == 0 || size > maxLesson {
 		return
 	}
 	x := l.prompt.Lesson(a.member.node.UpstreamModel(l.model.name))
