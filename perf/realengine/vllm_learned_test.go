@@ -48,12 +48,12 @@ func learnsTokens(t *testing.T, kind string) {
 		said := []object{{"role": "system", "content": system}}
 		for turn := range turns {
 			said = append(said, object{"role": "user", "content": prose(fmt.Sprint("chat ", i, " turn ", turn), 160)})
-			a := x.ask(t, fmt.Sprint("chat ", i, " turn ", turn), said, i+turn)
+			a := x.ask(t, fmt.Sprint("chat ", i, " turn ", turn), said, i+i/10+turn)
 			said = append(said, object{"role": "assistant", "content": a.text()})
 		}
 		if i%10 == 0 { // the same chat again
-			x.ask(t, fmt.Sprint("chat ", i, " again"), said[:len(said)-1], i)
-			x.ask(t, fmt.Sprint("chat ", i, " once more"), said[:len(said)-1], i+1)
+			x.ask(t, fmt.Sprint("chat ", i, " again"), said[:len(said)-1], i/10)
+			x.ask(t, fmt.Sprint("chat ", i, " once more"), said[:len(said)-1], i/10+1)
 		}
 	}
 	page := x.read("/metrics")
