@@ -168,6 +168,24 @@ func TestRepeatedChat(t *testing.T) {
 	}
 }
 
+// TestAnswerThatIsNoText checks that a chat is learned up to its answer if that is a tool call.
+func TestAnswerThatIsNoText(t *testing.T) {
+	e, m := newToy(), NewMap(1<<20)
+	said := []message{{"user", "x" + letters(rand.New(rand.NewPCG(1, 2)), 400)}}
+	a := ask(t, said)
+	l := m.Lesson(&a.r, a.body, "m", seed, 0)
+	l.Answer.Read([]byte(`{"choices":[{"message":{"content":"let me see","tool_calls":[{"id":"1"}]}}]}`))
+	if err := l.Run(e.tokenize); err != nil {
+		t.Fatal(err)
+	}
+	next := append(said, message{"assistant", "x"}, message{"tool", "3"})
+	known := ask(t, next).recall(m)
+	before, all := e.encode(render(said, true)), e.encode(render(next, true))
+	if known == nil || known.Tokens() < len(before)-2 || !known.begins(keys(all)) {
+		t.Errorf("%+v", known)
+	}
+}
+
 // TestPartedText checks that the place where chats part is learned.
 func TestPartedText(t *testing.T) {
 	e, m := newToy(), NewMap(1<<20)

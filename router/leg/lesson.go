@@ -2,6 +2,7 @@ package leg
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net/http"
 	"sync/atomic"
@@ -23,8 +24,11 @@ const (
 	maxLesson      = 512 << 10 // bytes of a body that teaches
 	maxLessons     = 8         // at once; further ones are dropped, because they cost engines time
 	lessonWithin   = 5 * time.Second
+	lessonAgain    = time.Minute // between the lessons of a node that has no /tokenize
 	maxLessonReply = 8 << 20 // bytes of an engine's answer
 )
+
+var errNoTokenize = errors.New("the engine has no /tokenize")
 
 // takeLesson keeps what the prompt can teach, unless it teaches nothing or there is no room. Only
 // vLLM has the form of /tokenize that a lesson needs.
@@ -32,6 +36,9 @@ func (l *Leg) takeLesson(a *attempt) {
 	l.dropLesson()
 	size := len(l.Request.Body())
 	if l.Work != Answer || l.Continues || a.member.node.Info().Engine != "vllm" || size == 0 || size > maxLesson {
+		return
+	}
+	if a.sent.UnixNano() < a.member.node.unteaching.Load() {
 		return
 	}
 	x := l.prompt.Lesson(a.member.node.UpstreamModel(l.model.name))
@@ -90,6 +97,9 @@ func (d *Dispatcher) teach(x *learned.Lesson, n *member, auth []byte) error {
 		switch {
 		case err != nil:
 			return nil, err
+		case status == http.StatusNotFound || status == http.StatusMethodNotAllowed:
+			n.node.unteaching.Store(time.Now().Add(lessonAgain).UnixNano())
+			return nil, errNoTokenize
 		case status != http.StatusOK:
 			return nil, fmt.Errorf("/tokenize answers %d", status)
 		}
