@@ -25,7 +25,7 @@ const (
 	maxLessons     = 8         // at once; further ones are dropped, because they cost engines time
 	lessonWithin   = 5 * time.Second
 	lessonAgain    = time.Minute // between the lessons of a node that has no /tokenize
-	maxLessonReply = 8 << 20 // bytes of an engine's answer
+	maxLessonReply = 8 << 20     // bytes of an engine's answer
 )
 
 var errNoTokenize = errors.New("the engine has no /tokenize")
