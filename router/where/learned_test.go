@@ -1,6 +1,7 @@
 package where
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -107,5 +108,43 @@ func TestConfirm(t *testing.T) {
 		if wrong := f.Learned.Stats().Wrong; (wrong > 0) != c.wrong {
 			t.Errorf("%s: %d wrong", c.what, wrong)
 		}
+	}
+}
+
+// TestKnownBehindPassedText checks that a beginning is known too if the scan passes over most of
+// it.
+func TestKnownBehindPassedText(t *testing.T) {
+	f := &Finder{
+		Memo: NewMemo(4 << 20), Index: prefix.NewIndex(prefix.Options{}), Learned: learned.NewMap(1 << 20),
+		Metrics: metrics.New(),
+	}
+	f.Learned.Learn(map[string]struct{}{"sim": {}})
+	texts := []string{}
+	passed := 0
+	for turn := range 12 {
+		texts = append(texts, strings.Repeat("tell me more of it. ", 200))
+		r, p := read(t, f, scan.Chat, turns("be brief", texts...)), new(Prompt)
+		f.Find(p, r, "sim", prefix.Seed("sim", "", ""), nil)
+		if known := f.recall(p, "sim"); known != (turn > 0) {
+			t.Fatalf("turn %d: known is %v", turn, known)
+		}
+		if turn > 0 && p.known.Tokens() < len(turns("be brief", texts[:turn*2]...))/2-40 {
+			t.Errorf("turn %d: only %d tokens are known", turn, p.known.Tokens())
+		}
+		passed += r.Scan.Skipped
+		answer := strings.Repeat("gladly. ", 200)
+		l := p.Lesson("sim")
+		l.Answer.Read(fmt.Appendf(nil, `{"choices":[{"message":{"content":%q}}]}`, answer))
+		if err := l.Run(halves); err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, answer)
+		f.remember(p)
+		if p.Reset(); p.known != nil || p.Found() {
+			t.Fatal("the prompt keeps its beginning")
+		}
+	}
+	if passed < 100_000 {
+		t.Errorf("only %d bytes were passed over", passed)
 	}
 }
