@@ -96,7 +96,7 @@ type ModelConfig struct {
 	Cascade           []string            `toml:"cascade" help:"models that answer requests for this model in turn, the cheapest first; the model itself may be one of them, and need not be. An answer of which its model was not confident is dropped, and the next model is asked. Without router.cascade.enabled this has no effect"`
 	CascadeThresholds []float64           `toml:"cascade_thresholds" help:"overrides router.cascade.confidence_threshold for this cascade: one value, or one for each model but the last"`
 	CascadeDirect     string              `toml:"cascade_direct" help:"model of the cascade that answers requests whose answers cannot be judged; empty: the last one"`
-	Tokenizer         string              `toml:"tokenizer" help:"directory with the engine's tokenizer.json, tokenizer_config.json and, if it has one, chat_template.jinja; the router then counts prompts in the engine's tokens, as KV events need it. The router knows byte-level BPE only, and does not start with a tokenizer that it cannot follow exactly. none: KV events count only for prompts given as token ids. Empty: the router predicts cached blocks from the prompts' text"`
+	Tokenizer         string              `toml:"tokenizer" help:"directory with the engine's tokenizer.json, tokenizer_config.json and, if it has one, chat_template.jinja; the router then counts prompts in the engine's tokens, as KV events need it. The router follows byte-level BPE; it learns the tokens of other models, as with learn. learn: engines teach the router the tokens of chats that repeat (docs/kvevents.md). none: KV events count only for prompts given as token ids. Empty: the router predicts cached blocks from the prompts' text"`
 	ChatTemplate      string              `toml:"chat_template" help:"file with the engine's chat template, if the engine was started with another template than the model's own (vLLM: --chat-template)"`
 	FirstByte         config.Duration     `toml:"first_byte" help:"overrides timeouts.first_byte"`
 	Idle              config.Duration     `toml:"idle" help:"overrides timeouts.idle"`
@@ -114,6 +114,7 @@ type PrefixConfig struct {
 	TTL              config.Duration `toml:"ttl" was:"prefix.lifetime" default:"120s" help:"how long the router believes that a predicted block is cached, until the cached-token counts of feedback tell more"`
 	MaxExact         config.Size     `toml:"max_exact" default:"512KiB" help:"largest request body whose prompt is tokenised, for models with a tokenizer; the router predicts the blocks of a prompt of a larger body, or with a word of more than 4 KiB, from its text. Tokenising 1 KB takes 20 to 50 µs the first time"`
 	ExactMemo        config.Size     `toml:"exact_memo" default:"64MiB" help:"memory for the tokens of earlier prompts, for models with a tokenizer, 2 KB for each KB of text; the next turn of a conversation is then tokenised only where it is new; the memory is allocated as it fills"`
+	LearnedMemo      config.Size     `toml:"learned_memo" default:"64MiB" help:"memory for the tokens of the beginnings of chats, for models whose tokens are learned, 176 bytes for each beginning and 8 for each 16 tokens that no shorter one has; the beginnings used least recently go; the memory is allocated as it fills"`
 	Feedback         bool            `toml:"feedback" default:"true" help:"correct predictions by the cached-token counts that engines report; for this the router adds stream_options.include_usage to requests for streams"`
 	KVEvents         bool            `toml:"kv_events" default:"true" help:"follow the KV events of engines: those of backends (kv_events), and those that agents and cache daemons report; false: the router predicts what engines have cached. Blocks in the RAM and on the SSD of cache daemons count in any case"`
 }
@@ -365,6 +366,7 @@ func (c *Config) validateNumbers(bad problem) {
 		{"router.warm_connections", c.Router.Warm, 0},
 		{"prefix.max_blocks", p.MaxBlocks, 1024}, {"prefix.max_held", p.MaxHeld, 1024},
 		{"prefix.memo", int(p.Memo), 0}, {"prefix.exact_memo", int(p.ExactMemo), 0},
+		{"prefix.learned_memo", int(p.LearnedMemo), 0},
 		{"router.admission.max_queue", a.MaxQueue, 1}, {"router.admission.max_queue_decode", a.MaxQueueDecode, 0},
 		{"router.admission.global", a.Global, 1},
 		{"retry.max_nodes", r.MaxNodes, 0}, {"retry.percent", r.Percent, 0}, {"retry.floor", r.Floor, 0},
@@ -451,7 +453,7 @@ func (c *Config) validateModels(bad problem) {
 			bad(field, "%q is configured twice", m.Name)
 		}
 		seen[m.Name] = true
-		if m.ChatTemplate != "" && (m.Tokenizer == "" || m.Tokenizer == noTokenizer) {
+		if m.ChatTemplate != "" && !m.settings().Files() {
 			bad(fmt.Sprintf("model[%d].chat_template", i), "needs model[%d].tokenizer; "+
 				"name the directory with the model's tokenizer.json, or leave it out", i)
 		} else if err := m.settings().Check(m.Name); err != nil {

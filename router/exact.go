@@ -19,7 +19,7 @@ func (c *Config) tokenises(model string) bool {
 // by saying that prompts are given as token ids. With etcd the tokenizers may be there, and the
 // running router complains.
 func (c *Config) validateEvents(backends []fleet.Backend, bad problem) {
-	const fix = `; add [[model]] with its name and tokenizer = DIRECTORY of the model's tokenizer.json, or tokenizer = "none" if its prompts are given as token ids`
+	const fix = `; add [[model]] with its name and tokenizer = DIRECTORY of the model's tokenizer.json, "learn" if it has another tokenizer than byte-level BPE, or "none" if its prompts are given as token ids`
 	if len(c.Etcd.Endpoints) > 0 {
 		return
 	}

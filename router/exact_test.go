@@ -135,12 +135,12 @@ func TestExactDigests(t *testing.T) {
 }
 
 func TestTokenizersAreChecked(t *testing.T) {
-	good, bad := modelFiles(t, chatML), modelFiles(t, "{% include 'x' %}")
+	good := modelFiles(t, chatML)
 	for want, m := range map[string]router.ModelConfig{
 		"model[0].tokenizer (sim): open /nowhere/tokenizer.json": {Name: "sim", Tokenizer: "/nowhere"},
-		`the tag "include" is not supported`:                     {Name: "sim", Tokenizer: bad},
 		"model[0].chat_template: needs model[0].tokenizer":       {Name: "sim", ChatTemplate: "x"},
 		"model[0].chat_template: needs":                          {Name: "sim", Tokenizer: "none", ChatTemplate: "x"},
+		"model[0].chat_template: needs model[0]":                 {Name: "sim", Tokenizer: "learn", ChatTemplate: "x"},
 		"chat template: open /nowhere.jinja": {Name: "sim", Tokenizer: good,
 			ChatTemplate: "/nowhere.jinja"},
 	} {

@@ -3,6 +3,7 @@ package router
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 
 	"github.com/cognitora/dataplane/internal/listen"
@@ -36,7 +37,7 @@ func (c *Config) Examine() error {
 			errs = append(errs, b.Examine(fmt.Sprintf("router.backends[%d]: option ", i)))
 		}
 	}
-	_, err := c.loadTokens()
+	_, err := c.loadTokens(slog.New(slog.DiscardHandler))
 	errs = append(errs, err)
 	for i, table := range c.Backends {
 		errs = append(errs, table.backend().Examine(fmt.Sprintf("backend[%d].", i)))

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/router/busy"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/learned"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/tokens"
 )
@@ -84,7 +86,7 @@ type tokenFiles struct{ directory, template string }
 func filesOf(models map[string]*cluster.Model) map[string]tokenFiles {
 	all := map[string]tokenFiles{}
 	for name, m := range models {
-		if m.Tokenizer != "" && m.Tokenizer != noTokenizer {
+		if m.Files() || m.Tokenizer == cluster.LearnedTokens {
 			all[name] = tokenFiles{m.Tokenizer, m.ChatTemplate}
 		}
 	}
@@ -95,8 +97,10 @@ func filesOf(models map[string]*cluster.Model) map[string]tokenFiles {
 // calls load.
 type tokenizers struct {
 	set    *tokens.Set
+	taught *learned.Map
 	loaded map[string]*tokens.Model
 	from   map[string]tokenFiles // of the last attempt to load each model
+	log    *slog.Logger
 	failed atomic.Pointer[map[string]string]
 }
 
@@ -105,9 +109,18 @@ type tokenizers struct {
 // attempts.
 func (t *tokenizers) load(wanted map[string]tokenFiles, again bool) map[string]error {
 	problems, models, fresh := map[string]string{}, map[string]*tokens.Model{}, map[string]error{}
+	learns := map[string]struct{}{}
 	before := t.problems()
 	for name, files := range wanted {
+		if files.directory == cluster.LearnedTokens {
+			learns[name] = struct{}{}
+			continue
+		}
 		models[name] = t.loaded[name]
+		if t.from[name] == files && t.taught.Learns(name) {
+			learns[name] = struct{}{}
+			continue
+		}
 		if t.from[name] == files && (before[name] == "" || !again) {
 			if before[name] != "" {
 				problems[name] = before[name]
@@ -115,6 +128,12 @@ func (t *tokenizers) load(wanted map[string]tokenFiles, again bool) map[string]e
 			continue
 		}
 		m, err := tokens.Load(files.directory, files.template)
+		if errors.Is(err, tokens.ErrNotFollowed) {
+			models[name], learns[name] = nil, struct{}{}
+			t.log.Warn("the tokens of a model cannot be made here, so they are learned from its engines",
+				"model", name, "tokenizer", files.directory, "error", err)
+			continue
+		}
 		if err != nil {
 			problems[name], fresh[name] = err.Error(), err
 			continue
@@ -125,6 +144,7 @@ func (t *tokenizers) load(wanted map[string]tokenFiles, again bool) map[string]e
 	t.loaded, t.from = models, wanted
 	t.failed.Store(&problems)
 	t.set.Replace(models)
+	t.taught.Learn(learns)
 	return fresh
 }
 
@@ -138,8 +158,11 @@ func (t *tokenizers) problems() map[string]string {
 
 // loadTokens reads the tokenizers of the configuration. loadTokens names each unusable one with its
 // field.
-func (c *Config) loadTokens() (*tokenizers, error) {
-	t := &tokenizers{set: tokens.NewSet(nil, int(c.Prefix.ExactMemo), int(c.Prefix.MaxExact))}
+func (c *Config) loadTokens(log *slog.Logger) (*tokenizers, error) {
+	t := &tokenizers{
+		set:    tokens.NewSet(nil, int(c.Prefix.ExactMemo), int(c.Prefix.MaxExact)),
+		taught: learned.NewMap(int(c.Prefix.LearnedMemo)), log: log,
+	}
 	failed := t.load(filesOf(c.modelSettings()), false)
 	var errs []error
 	for i, m := range c.Models {

@@ -274,6 +274,7 @@ func (r *Router) observe() {
 	s.Read(peerDefs, r.readPeers)
 	s.Read(holdingsGauges, r.readHoldings)
 	s.Read(eventDefs, r.readEvents)
+	s.Read(learnedDefs, r.readLearned)
 	s.Read(nodeGauges, r.readNodes)
 	s.Read(poolGauges, func(emit func(def int, value float64, labels ...string)) {
 		r.gate.Each(func(model, role string, inFlight, limit int64) {

@@ -119,7 +119,7 @@ func New(c Config) (r *Router, err error) {
 	if err = r.startPolicy(); err != nil {
 		return r, err
 	}
-	if r.tokens, err = c.loadTokens(); err != nil {
+	if r.tokens, err = c.loadTokens(r.log); err != nil {
 		return r, err
 	}
 	r.assemble()
@@ -228,7 +228,8 @@ func (r *Router) assemble() {
 		Fleet: r.fleet, Policy: &r.policy, Gate: r.gate, Metrics: r.metrics, Stored: stored, Logger: r.log,
 		Busy: r.busy,
 		Where: &where.Finder{
-			Index: r.index, Memo: memo, Holdings: r.holdings, Tokens: r.tokens.set, Metrics: r.metrics,
+			Index: r.index, Memo: memo, Holdings: r.holdings, Tokens: r.tokens.set, Learned: r.tokens.taught,
+			Metrics: r.metrics,
 		},
 		Budget: admission.NewBudget(c.Retry.Percent, c.Retry.Floor, nil), Sessions: r.sessions,
 	}, c.legOptions())

@@ -73,8 +73,8 @@ func (r *Router) lookForUntokenised(now *fleet.Snapshot) {
 	u.models.Store(&all)
 	for _, id := range u.fresh() {
 		r.log.Error("an engine tells by KV events what it has cached, but the router cannot make its tokens of text, "+
-			"which is predicted: add [[model]] with name and tokenizer (or cgn-ctl model set), or tokenizer \"none\" if "+
-			"prompts are given as token ids", "node", id, "model", all[id])
+			"which is predicted: add [[model]] with name and tokenizer (or cgn-ctl model set), tokenizer \"learn\", or "+
+			"tokenizer \"none\" if prompts are given as token ids", "node", id, "model", all[id])
 	}
 }
 

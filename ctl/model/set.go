@@ -59,7 +59,7 @@ func newSet(m *commands) *cobra.Command {
 		"stored ones")
 	f.StringVar(&s.base, "base", "", "model whose LoRA adapter this model is, if engines load the adapter at its "+
 		"first request")
-	f.StringVar(&s.tokenizer, "tokenizer", "", "directory with the model's tokenizer.json on the routers' hosts, or none")
+	f.StringVar(&s.tokenizer, "tokenizer", "", "directory with the model's tokenizer.json on the routers' hosts, none, or learn")
 	f.StringVar(&s.chatTemplate, "chat-template", "", "file with the engines' chat template on the routers' hosts, if it "+
 		"is not the model's own")
 	f.StringArrayVar(&s.pools, "pool", nil, "nodes of a role as ROLE=NODE,NODE (prefill, decode or both); repeat it for "+
@@ -260,7 +260,7 @@ func (s *settings) edits(c *cobra.Command, name string, warnings io.Writer) (edi
 	add("base", func(m *cluster.Model) { m.Base = s.base })
 	add("tokenizer", func(m *cluster.Model) {
 		m.Tokenizer = s.tokenizer
-		if !flags.Changed("chat-template") && s.tokenizer == cluster.NoTokenizer {
+		if !flags.Changed("chat-template") && !m.Files() {
 			m.ChatTemplate = ""
 		}
 	})
@@ -361,7 +361,7 @@ func (s *settings) check(name string, flags *pflag.FlagSet) error {
 	}
 	for _, given := range [...][2]string{{"tokenizer", s.tokenizer}, {"chat-template", s.chatTemplate}} {
 		flag, path := given[0], given[1]
-		if path != "" && path != cluster.NoTokenizer && !filepath.IsAbs(path) {
+		if path != "" && path != cluster.NoTokenizer && path != cluster.LearnedTokens && !filepath.IsAbs(path) {
 			return fmt.Errorf("--%s %q: must be an absolute path, since every router reads it on its own host", flag, path)
 		}
 	}

@@ -22,7 +22,7 @@ type Model struct {
 	// base then serves the adapter, and loads it when the first request comes. Empty: the nodes
 	// that list the model serve it.
 	Base string `json:"base,omitempty"`
-	// Tokenizer is a directory on the routers' hosts, or none.
+	// Tokenizer is a directory on the routers' hosts, none or learn.
 	Tokenizer    string `json:"tokenizer,omitempty"`
 	ChatTemplate string `json:"chat_template,omitempty"` // file on the routers' hosts
 	// Pools are the ids of the model's nodes by role. A role with a list has exactly these nodes,
@@ -49,6 +49,14 @@ type Cascade struct {
 
 // NoTokenizer is the Tokenizer of a model whose prompts are given as token ids.
 const NoTokenizer = "none"
+
+// LearnedTokens is the Tokenizer of a model whose tokens the routers learn from its engines.
+const LearnedTokens = "learn"
+
+// Files says whether the model's Tokenizer is a directory.
+func (m *Model) Files() bool {
+	return m.Tokenizer != "" && m.Tokenizer != NoTokenizer && m.Tokenizer != LearnedTokens
+}
 
 // Bounds of one model's settings.
 const (
@@ -102,7 +110,7 @@ func (m *Model) Check(name string) error {
 	if len(m.Tokenizer) > maxPathBytes || len(m.ChatTemplate) > maxPathBytes {
 		bad("tokenizer or chat_template has more than %d bytes", maxPathBytes)
 	}
-	if m.ChatTemplate != "" && (m.Tokenizer == "" || m.Tokenizer == NoTokenizer) {
+	if m.ChatTemplate != "" && !m.Files() {
 		bad("chat_template needs a tokenizer: set the directory with the model's tokenizer.json, or leave it out")
 	}
 	if most := MaxAdapterLoad.Seconds(); !(m.AdapterLoadS >= 0 && m.AdapterLoadS <= most) {

@@ -28,6 +28,7 @@ type attempt struct {
 	matched  int             // leading blocks believed to be at the node or its host
 	reach    holdings.Reach  // what the node reaches, by what engines and caches report
 	coming   int32           // leading blocks that the engine had, or computed for others, at the pick
+	promised int             // see where.Prompt.Promised
 	believed int             // leading blocks that were predicted in the engine's own memory when it began the prompt
 	status   int             // status of the delivered answer
 	streams  bool            // the answer is an event stream
@@ -269,6 +270,7 @@ func (l *Leg) record(a *attempt) {
 	if a.shares {
 		a.cost.Count(l.prompt.Keys(), &l.d.sharing)
 	}
+	l.takeLesson(a)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a.recorded = true
@@ -305,7 +307,7 @@ func (l *Leg) drop(a *attempt) {
 func (a *attempt) believe(l *Leg, at int) {
 	r := l.reach(at)
 	a.matched, a.believed = int(max(r.Device, r.Host, r.Disk)), l.prompt.Predicted(at)
-	a.reach, a.coming = l.prompt.Reach(at), l.prompt.Coming(at)
+	a.reach, a.coming, a.promised = l.prompt.Reach(at), l.prompt.Coming(at), l.prompt.Promised(at)
 }
 
 // reach returns how far the prompt reaches on the node at a place of the leg's pool, as far as its

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/room"
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/affinity"
 	"github.com/cognitora/dataplane/router/apierror"
@@ -101,6 +102,7 @@ type Dispatcher struct {
 // background is what outlives single requests besides the fleet.
 type background struct {
 	errands errands
+	lessons lessons
 	facts   facts
 }
 
@@ -125,8 +127,8 @@ func New(p Parts, o Options) *Dispatcher {
 	}
 	d.forecasts.kinds, d.forecasts.idle = map[kindKey]*predict.Kind{}, map[kindKey]time.Time{}
 	d.gone = gone{nodes: map[*fleet.Node]time.Time{}, models: map[string]time.Time{}}
-	d.facts = newFacts()
-	d.errands.bug = func(p any) { d.metrics.Bug(d.log, "an errand for a hand-over", p) }
+	d.facts, d.lessons.room = newFacts(), room.New(maxLessonBytes)
+	d.errands.bug = func(p any) { d.metrics.Bug(d.log, "an errand", p) }
 	d.table.Store(&servedFleet{})
 	return d
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/health/patience"
+	"github.com/cognitora/dataplane/router/learned"
 	"github.com/cognitora/dataplane/router/nvext"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
@@ -125,7 +126,8 @@ type Leg struct {
 	lookout
 	out outgoing
 	handing
-	piece *Piece // of a rehearsal; nil: the request has a body
+	piece  *Piece          // of a rehearsal; nil: the request has a body
+	lesson *learned.Lesson // of the prompt; nil: the answer teaches no tokens
 }
 
 // attempts are the attempts of a leg that have not ended.
@@ -500,8 +502,11 @@ func (l *Leg) Piece(piece []byte, whole bool) {
 	l.store(piece)
 }
 
-// store records which node made the response in a document or event.
+// store records which node made the response in a document or event, and its text for the lesson.
 func (l *Leg) store(doc []byte) {
+	if l.lesson != nil {
+		l.lesson.Answer.Read(doc)
+	}
 	if l.Request.API != scan.Responses || l.tries.stored {
 		return
 	}

@@ -41,6 +41,7 @@ func (l *Leg) giveBack() {
 		l.drop(&l.slots[i])
 	}
 	l.permit.Release()
+	l.dropLesson()
 	l.recycle()
 }
 
@@ -66,6 +67,7 @@ func (l *Leg) settle(a *attempt, o relay.Outcome) {
 			l.lengthCame(a, l.Reading.Usage.Completion)
 		}
 		l.endCame(a, l.Reading.Events, l.Reading.Usage.Completion, l.Reading.Last)
+		l.giveLesson(a)
 	} else {
 		l.silenceCame(a, now)
 	}
@@ -90,6 +92,7 @@ func (l *Leg) learn(a *attempt, ok, broken bool, now time.Time) {
 	case used.HasCached && used.HasPrompt:
 		a.member.node.cachedCounts.seen.Store(true)
 		l.learnTrust(a, used.Cached)
+		l.prompt.Confirm(a.promised, used.Prompt, used.Cached, a.member.node.Info().BlockTokens)
 		e := l.prompt.Learn(prefix.Observation{
 			Ref: a.ref, Believed: a.believed, PromptTokens: used.Prompt, CachedTokens: used.Cached,
 			EngineBlockTokens: a.member.node.Info().BlockTokens, DispatchedAt: a.sent,

@@ -45,6 +45,7 @@ type Router struct {
 	Tokenised               *prometheus.CounterVec // result
 	TokenBytes, TokensKnown prometheus.Counter
 	TokenSeconds            prometheus.Observer
+	Lessons                 *prometheus.CounterVec // result
 
 	Cascade Cascade
 
@@ -107,7 +108,7 @@ var (
 func New() *Router {
 	s := metric.NewSet()
 	return &Router{
-		Set: s, bound: newBound(s), Cascade: newCascade(s), SpansDropped: newSpansDropped(s),
+		Set: s, Lessons: newLessons(s), bound: newBound(s), Cascade: newCascade(s), SpansDropped: newSpansDropped(s),
 		Requests: newRequests(s.Counter("cgn_router_requests_total", "Requests answered, by endpoint (other: "+
 			"unknown paths, and requests that could not be read), served model (empty: unknown) and HTTP status.",
 			"api", "model", "code")),
@@ -172,6 +173,12 @@ func New() *Router {
 			"Time from a retransmission timeout, reset or failed connection in the kernel to this router's reaction.",
 			eventBuckets).WithLabelValues(),
 	}
+}
+
+func newLessons(s *metric.Set) *prometheus.CounterVec {
+	return s.Counter("cgn_router_learned_lessons_total", "Answers after which an engine was asked for the tokens of "+
+		"their chats, for models whose tokens are learned: taught, failed, or dropped because 8 others were under "+
+		"way or the chats kept for this took 64 MiB.", "result")
 }
 
 func newHandovers(s *metric.Set) *prometheus.CounterVec {

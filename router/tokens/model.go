@@ -33,12 +33,25 @@ const (
 	maxSmall     = 8 << 20
 )
 
+// ErrNotFollowed says that engines can use the files of a model, but that the package cannot make
+// the same tokens of every prompt.
+var ErrNotFollowed = errors.New("its prompts cannot be tokenised exactly")
+
+// notFollowed adds ErrNotFollowed to an error, unless the file is no JSON.
+func notFollowed(err error) error {
+	if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
+		return err
+	}
+	return fmt.Errorf("%w; %w", err, ErrNotFollowed)
+}
+
 // Load reads tokenizer.json, tokenizer_config.json, chat_template.jinja and config.json of a
 // directory. template, if not empty, is the file of the engine's chat template (vLLM:
-// --chat-template). The error names the file and the fix.
+// --chat-template). The error names the file and the fix. The error is ErrNotFollowed if the files
+// are fine, but not those of a model whose tokens the package can make.
 func Load(directory, template string) (*Model, error) {
 	if err := checkEngine(directory); err != nil {
-		return nil, fmt.Errorf("%w; its prompts cannot be made exactly: leave tokenizer out for this model", err)
+		return nil, err
 	}
 	path := filepath.Join(directory, "tokenizer.json")
 	doc, err := readFile(path, maxTokenizer)
@@ -47,8 +60,7 @@ func Load(directory, template string) (*Model, error) {
 	}
 	m := &Model{specials: &jinja.Dict{}}
 	if m.tokenizer, err = Parse(doc); err != nil {
-		return nil, fmt.Errorf("%s: %w; its prompts cannot be tokenised exactly: leave tokenizer out for this model",
-			path, err)
+		return nil, notFollowed(fmt.Errorf("%s: %w", path, err))
 	}
 	path = filepath.Join(directory, "tokenizer_config.json")
 	doc, err = readFile(path, maxSmall)
@@ -60,8 +72,7 @@ func Load(directory, template string) (*Model, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if err := m.configure(&c); err != nil {
-		return nil, fmt.Errorf("%s: %w; its prompts cannot be tokenised exactly: leave tokenizer out for this model",
-			path, err)
+		return nil, notFollowed(fmt.Errorf("%s: %w", path, err))
 	}
 	return m, m.readTemplates(directory, template, path, &c)
 }
@@ -91,8 +102,8 @@ var renderers = map[string]string{
 func checkEngine(directory string) error {
 	path := filepath.Join(directory, "tekken.json")
 	if _, err := os.Stat(path); err == nil {
-		return fmt.Errorf("%s: engines use it instead of tokenizer.json and the template (with vLLM's "+
-			"--tokenizer-mode hf they do not: then name a directory without it)", path)
+		return notFollowed(fmt.Errorf("%s: engines use it instead of tokenizer.json and the template (with vLLM's "+
+			"--tokenizer-mode hf they do not: then name a directory without it)", path))
 	}
 	path = filepath.Join(directory, "config.json")
 	doc, err := readFile(path, maxSmall)
@@ -108,7 +119,7 @@ func checkEngine(directory string) error {
 	}
 	for _, a := range c.Architectures {
 		if by := renderers[a]; by != "" {
-			return fmt.Errorf("%s: chats of %s are not rendered by a template (vLLM: %s)", path, a, by)
+			return notFollowed(fmt.Errorf("%s: chats of %s are not rendered by a template (vLLM: %s)", path, a, by))
 		}
 	}
 	return nil
@@ -225,8 +236,7 @@ func (m *Model) readTemplates(directory, own, configPath string, c *config) erro
 func parseTemplate(path, source string) (*chatTemplate, error) {
 	t, err := jinja.Parse(source)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w; its chats cannot be rendered exactly: leave tokenizer out for this model", path,
-			err)
+		return nil, notFollowed(fmt.Errorf("%s: %w", path, err))
 	}
 	return &chatTemplate{t, t.TakesParts()}, nil
 }

@@ -133,7 +133,7 @@ func (f *Finder) skip(p *Prompt, seed prefix.Digest) bool {
 
 // remember stores the scan's marks and the blocks between them.
 func (f *Finder) remember(p *Prompt) {
-	if f.Memo == nil || p.source != fromText || p.Blocks == prefix.MaxChain {
+	if f.Memo == nil || p.source != fromText || p.chain.Blocks() == prefix.MaxChain {
 		return
 	}
 	p.source = fromMarks

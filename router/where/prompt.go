@@ -11,6 +11,7 @@ import (
 
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/holdings"
+	"github.com/cognitora/dataplane/router/learned"
 	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/request"
@@ -25,6 +26,7 @@ type Finder struct {
 	Memo     *Memo         // nil: long prompts are not remembered
 	Holdings *holdings.Map // reports of cache daemons; nil: none
 	Tokens   *tokens.Set   // tokenizers of some models; nil: none
+	Learned  *learned.Map  // known beginnings of the chats of some models; nil: none
 	Metrics  *metrics.Router
 }
 
@@ -47,6 +49,7 @@ type subject struct {
 	from   int
 	way    uint64 // mixed with the Memo's hashes
 	turn   uint64 // see tokens.Result
+	beginning
 }
 
 // memory holds buffers for the next question.
@@ -62,6 +65,7 @@ type memory struct {
 	reach   []holdings.Reach // empty: no host's cache has reported
 	held    bool             // some rank holds or computes a block, or has reported
 	query   holdings.Query
+	told    told
 }
 
 // source says how the chain of a prompt was made.
@@ -88,6 +92,7 @@ func (p *Prompt) Reset() {
 func (m *memory) empty() {
 	const keepIDs = 1 << 16
 	m.chain.Reset(prefix.Digest{}, nil, nil)
+	m.told.empty()
 	m.query.Reset()
 	if m.joined = m.joined[:0]; cap(m.joined) > request.KeptText {
 		m.joined = nil
@@ -110,6 +115,7 @@ func (f *Finder) Find(p *Prompt, r *request.Request, model string, seed prefix.D
 	if len(r.Scan.CacheSalt) > 0 {
 		seed = prefix.Seed(model, "", r.Scan.CacheSalt)
 	}
+	p.seed = seed
 	if !f.tokenise(p, model, seed) {
 		f.begin(p, seed)
 	}
@@ -140,6 +146,11 @@ func (f *Finder) believe(p *Prompt, model string, ranks []*fleet.Rank) {
 	for _, r := range ranks {
 		p.query.Node(r.Name, r.Owner().Info().KVAddress)
 	}
+	if f.recall(p, model) {
+		f.Holdings.Match(&p.told.chain, &p.query)
+		p.join()
+		return
+	}
 	f.Holdings.Match(&p.chain, &p.query)
 	for i, r := range p.query.Reach {
 		switch {
@@ -169,7 +180,12 @@ func (f *Finder) predict(p *Prompt, ranks []*fleet.Rank) {
 
 // Tokens returns the length of the prompt in tokens, as estimated from its text if the tokens are
 // unknown.
-func (p *Prompt) Tokens() int64 { return p.chain.Tokens() }
+func (p *Prompt) Tokens() int64 {
+	if p.known != nil {
+		return p.length
+	}
+	return p.chain.Tokens()
+}
 
 // Keys returns the keys of the leading blocks that have been hashed: all blocks after Sent. The
 // keys stay the same until Reset.
@@ -224,7 +240,12 @@ func (p *Prompt) Reported() bool { return len(p.reach) > 0 }
 
 // Predicted returns the index's prediction: how many leading blocks the engine at index i should
 // have in memory when the engine begins the prompt.
-func (p *Prompt) Predicted(i int) int { return int(max(p.matched[i], p.coming[i])) }
+func (p *Prompt) Predicted(i int) int {
+	if p.known != nil {
+		return int(p.told.predicted[i])
+	}
+	return int(max(p.matched[i], p.coming[i]))
+}
 
 // Coming returns how many leading blocks the engine at index i holds, or computes for other
 // requests now.
@@ -321,17 +342,20 @@ func (p *Prompt) PromoteComing(i int, model string, wait time.Duration) {
 
 // wish asks for blocks from up to to, excluded.
 func (p *Prompt) wish(i int, model string, from, to int, wait time.Duration) {
-	told := p.finder.Holdings
-	last, ok := p.chain.Digest(to - 1)
+	told, chain := p.finder.Holdings, &p.chain
+	if p.known != nil {
+		chain = &p.told.chain
+	}
+	last, ok := chain.Digest(to - 1)
 	if !ok {
-		return // the Memo knows the keys of these blocks, but not their digests
+		return // the Memo or the Map knows the keys of these blocks, but not their digests
 	}
 	wish := told.Promotion(&p.query, i, model, wait)
 	if wish == nil {
 		return
 	}
 	wish.Last = to - 1
-	for to--; ok && to >= from; last, ok = p.chain.Digest(to) {
+	for to--; ok && to >= from; last, ok = chain.Digest(to) {
 		wish.Add(&last)
 		to--
 	}

@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 from safetensors.numpy import save_file
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 WIDTH, FEED_FORWARD, LAYERS, HEADS, KV_HEADS, VOCABULARY, CONTEXT = 64, 128, 2, 2, 1, 1024, 4096
 END, TURN, TURN_END = SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -36,10 +36,48 @@ def train(seed):
     return tok
 
 
-def tokenizer_config(tok):
+# As TinyLlama's: the marks of the roles are plain text.
+PLAIN_CHAT = (
+    "{% for m in messages %}{{ '<|' + m['role'] + '|>\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"
+)
+
+
+def train_unigram(seed):
+    """SentencePiece's unigram model, as T5 has it."""
+    tok = Tokenizer(models.Unigram())
+    tok.pre_tokenizer = pre_tokenizers.Metaspace()
+    tok.decoder = decoders.Metaspace()
+    tok.train_from_iterator(sentences(seed), trainers.UnigramTrainer(
+        vocab_size=VOCABULARY, special_tokens=[AddedToken(s, special=True) for s in SPECIAL + ["<unk>"]],
+        unk_token="<unk>", show_progress=False, initial_alphabet=[chr(c) for c in range(33, 127)] + ["\n"]))
+    return tok
+
+
+def train_byte_fallback(seed):
+    """SentencePiece's BPE with bytes for unknown characters, as Llama 2 and Mistral have it. There
+    are no words: tokens may merge anywhere."""
+    tok = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    tok.pre_tokenizer = pre_tokenizers.Metaspace()
+    tok.train_from_iterator(sentences(seed), trainers.BpeTrainer(
+        vocab_size=VOCABULARY, special_tokens=[AddedToken(s, special=True) for s in SPECIAL + ["<unk>"]] + [
+            "<0x%02X>" % b for b in range(256)],
+        show_progress=False, initial_alphabet=[chr(c) for c in range(33, 127)]))
+    tok.pre_tokenizer = None
+    tok.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    tok.decoder = decoders.Sequence([
+        decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    return tok
+
+
+TRAIN = {"byte-level": train, "unigram": train_unigram, "byte-fallback": train_byte_fallback}
+
+
+def tokenizer_config(tok, kind):
     added = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
     return {
-        "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": CONTEXT, "chat_template": CHAT,
+        "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": CONTEXT, 
+        "chat_template": CHAT if kind == "byte-level" else PLAIN_CHAT,
         "bos_token": None, "eos_token": TURN_END, "pad_token": END, "unk_token": None,
         "clean_up_tokenization_spaces": False,
         "added_tokens_decoder": {str(tok.token_to_id(s)): {"content": s, **added} for s in SPECIAL},
@@ -87,13 +125,14 @@ def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("out")
     p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--tokenizer", choices=TRAIN, default="byte-level")
     a = p.parse_args()
     os.makedirs(a.out, exist_ok=True)
-    tok = train(a.seed)
+    tok = TRAIN[a.tokenizer](a.seed)
     tok.save(os.path.join(a.out, "tokenizer.json"))
     config = model_config(tok)
     stops = {k: config[k] for k in ("eos_token_id", "pad_token_id")}
-    for name, content in [("tokenizer_config", tokenizer_config(tok)), ("config", config), ("generation_config", stops)]:
+    for name, content in [("tokenizer_config", tokenizer_config(tok, a.tokenizer)), ("config", config), ("generation_config", stops)]:
         with open(os.path.join(a.out, name + ".json"), "w") as f:
             json.dump(content, f, indent=1)
     save_file(tensors(config["vocab_size"], a.seed), os.path.join(a.out, "model.safetensors"), metadata={"format": "pt"})

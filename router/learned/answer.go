@@ -1,0 +1,93 @@
+package learned
+
+import "github.com/cognitora/dataplane/internal/jsonscan"
+
+// Answer gathers the text of a chat's answer, and the ids of its prompt if the engine sends them.
+// An answer with anything but one text, such as a tool call or a second choice, has no text here.
+// The zero Answer is empty.
+type Answer struct {
+	text   []byte
+	prompt []uint32
+	strict bool // it has more than text, or too much of it
+}
+
+// maxAnswer bounds the text of an answer, in bytes.
+const maxAnswer = 64 << 10
+
+// Text returns the text, and whether the whole answer is this text.
+func (a *Answer) Text() (text []byte, whole bool) { return a.text, !a.strict && len(a.text) > 0 }
+
+// Read reads an event's data, or a whole answer that is not a stream.
+func (a *Answer) Read(doc []byte) {
+	c := jsonscan.New(doc)
+	if a.strict || c.Kind() != jsonscan.Object {
+		return
+	}
+	for ok := c.Object(); ok; ok = c.NextMember() {
+		key := c.Key()
+		switch list := c.Kind() == jsonscan.Array; {
+		case list && string(key) == "choices":
+			a.choices(&c)
+		case list && string(key) == "prompt_token_ids" && a.prompt == nil:
+			a.prompt, _ = idsAt(&c)
+		default:
+			c.Skip()
+		}
+	}
+	a.strict = a.strict || c.Failed()
+}
+
+func (a *Answer) choices(c *jsonscan.Cursor) {
+	first := true
+	for ok := c.Array(); ok; ok = c.NextElement() {
+		if !first || c.Kind() != jsonscan.Object {
+			a.strict = true
+			c.Skip()
+			continue
+		}
+		first = false
+		a.choice(c)
+	}
+}
+
+func (a *Answer) choice(c *jsonscan.Cursor) {
+	for ok := c.Object(); ok; ok = c.NextMember() {
+		switch string(c.Key()) {
+		case "index":
+			if c.Kind() != jsonscan.Number {
+				c.Skip()
+			} else if n, ok := c.Int(); !ok || n != 0 {
+				a.strict = true
+			}
+		case "delta", "message":
+			a.message(c)
+		default:
+			c.Skip()
+		}
+	}
+}
+
+func (a *Answer) message(c *jsonscan.Cursor) {
+	if c.Kind() != jsonscan.Object {
+		c.Skip()
+		return
+	}
+	for ok := c.Object(); ok; ok = c.NextMember() {
+		switch string(c.Key()) {
+		case "content":
+			if c.Kind() != jsonscan.String {
+				c.Skip()
+				continue
+			}
+			if a.text = c.AppendString(a.text); len(a.text) > maxAnswer {
+				a.strict, a.text = true, nil
+			}
+		case "tool_calls", "function_call", "refusal", "audio":
+			kind, from := c.Kind(), c.Pos()
+			c.Skip()
+			a.strict = a.strict || kind != jsonscan.Null && c.Pos()-from > len(`[]`)
+		default:
+			c.Skip()
+		}
+	}
+}
