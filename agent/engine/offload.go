@@ -14,6 +14,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/kv/vllmtier"
 )
 
 // Values of Config.KVOffload: which software moves a started engine's KV blocks out of the GPU.
@@ -55,7 +56,7 @@ type Offload struct {
 	Staging     config.Size `toml:"staging" default:"256MiB" help:"most bytes of blocks that wait in the connector kvcached to be saved; 1MiB at least"`
 
 	S3Endpoint string `toml:"s3_endpoint" default:"127.0.0.1:9000" help:"address where vLLM's own tiers keep blocks beyond host memory with kvcached-s3, and with kvcached if the engine's Python lacks the connector: the S3 listener of this host's cgn-kvcached, which needs no key on loopback"`
-	S3Bucket   string `toml:"s3_bucket" default:"kv" help:"bucket for blocks at s3_endpoint"`
+	S3Bucket   string `toml:"s3_bucket" default:"kvcache" help:"bucket for blocks at s3_endpoint: 3 to 63 of a-z, 0-9, - and ."`
 
 	NIXLHost string `toml:"nixl_host" help:"address under which other nodes reach this engine's NIXL side channel; empty: the host of agent.advertise, or else of agent.listen"`
 	NIXLPort int    `toml:"nixl_port" default:"5600" help:"first port of the NIXL side channel, which takes one port per rank; engines of one host need different ports"`
@@ -105,8 +106,8 @@ type store struct {
 	SecretKey string `json:"secret_key"`
 }
 
-// openKey is both keys if the listener asks for none: the connector always signs requests.
-const openKey = "cognitora"
+// openSecret is the secret key. The listener asks for none, and the connector always signs requests.
+const openSecret = "cognitora"
 
 // offloadCommand returns the arguments and environment that kv_offload adds to the engine's.
 func (c *Config) offloadCommand(l Launch) (argv, env []string) {
@@ -137,9 +138,9 @@ func (c *Config) offloadCommand(l Launch) (argv, env []string) {
 	case OffloadNIXLKVCached:
 		return stack(l.Role, o.kvcached(l)), append(o.nixlEnv(l), sameHashes)
 	case OffloadKVCachedS3:
-		return transfer(o.tiers()), []string{sameHashes}
+		return transfer(o.tiers(l)), []string{sameHashes}
 	case OffloadNIXLKVCachedS3:
-		return stack(l.Role, o.tiers()), append(o.nixlEnv(l), sameHashes)
+		return stack(l.Role, o.tiers(l)), append(o.nixlEnv(l), sameHashes)
 	}
 	return nil, nil
 }
@@ -213,9 +214,10 @@ func (c *Config) overS3() *Config {
 	return &own
 }
 
-// tiers returns vLLM's own tiers: host memory, and beyond it the S3 listener.
-func (o *Offload) tiers() connector {
-	tier := secondary{"obj", store{o.S3Bucket, o.S3Endpoint, "http", openKey, openKey}}
+// tiers returns vLLM's own tiers: host memory, and beyond it the S3 listener. The access key tells
+// the listener which engine it is.
+func (o *Offload) tiers(l Launch) connector {
+	tier := secondary{"obj", store{o.S3Bucket, o.S3Endpoint, "http", vllmtier.Client(l.Node), openSecret}}
 	return connector{Connector: "OffloadingConnector", Role: "kv_both",
 		Extra: tiering{"TieringOffloadingSpec", int64(o.CPUBytes), []secondary{tier}}}
 }
@@ -285,6 +287,15 @@ func (c *Config) LMCacheURL() string {
 		return ""
 	}
 	return c.Offload.RemoteURL
+}
+
+// TierBucket returns the bucket in which vLLM's own tiers keep blocks; empty: there are none. An
+// engine whose Python lacks the connector of deploy/vllm has tiers that TierBucket does not tell of.
+func (c *Config) TierBucket() string {
+	if !c.Spawns() || c.KVOffload != OffloadKVCachedS3 && c.KVOffload != OffloadNIXLKVCachedS3 {
+		return ""
+	}
+	return c.Offload.S3Bucket
 }
 
 // writeLMCacheFile writes LMCache's configuration. Blocks of 256 tokens are LMCache's own default.
@@ -400,7 +411,7 @@ func (o *Offload) validateTiers(bad func(field, format string, args ...any)) {
 	if _, port, err := net.SplitHostPort(o.S3Endpoint); err != nil || port == "" {
 		bad("offload.s3_endpoint", "%q is not host:port; use s3.listen of cgn-kvcached", o.S3Endpoint)
 	}
-	if o.S3Bucket == "" {
-		bad("offload.s3_bucket", "empty; any name will do")
+	if n := len(o.S3Bucket); n < 3 || n > 63 {
+		bad("offload.s3_bucket", "%q has %d characters; any name of 3 to 63 will do", o.S3Bucket, n)
 	}
 }

@@ -15,7 +15,7 @@ func TestOffload(t *testing.T) {
 	const port, host = "VLLM_NIXL_SIDE_CHANNEL_PORT=5600", "VLLM_NIXL_SIDE_CHANNEL_HOST=10.0.0.7"
 	const lmcacheEnv = "LMCACHE_CONFIG_FILE=/state/lmcache.yaml PYTHONHASHSEED=0"
 	const tiers = `{"kv_connector":"OffloadingConnector","kv_role":"kv_both","kv_connector_extra_config":{"spec_name":"TieringOffloadingSpec","cpu_bytes_to_use":8589934592,` +
-		`"secondary_tiers":[{"type":"obj","store_config":{"bucket":"kv","endpoint_override":"127.0.0.1:9000","scheme":"http","access_key":"cognitora","secret_key":"cognitora"}}]}}`
+		`"secondary_tiers":[{"type":"obj","store_config":{"bucket":"kvcache","endpoint_override":"127.0.0.1:9000","scheme":"http","access_key":"cgn-engine-60c283ca295fb895","secret_key":"cognitora"}}]}}`
 	const keeper = `{"kv_connector":"KVCachedConnector","kv_role":"kv_both","kv_connector_module_path":"cognitora_kv.connector","kv_load_failure_policy":"recompute",` +
 		`"kv_connector_extra_config":{"socket":"/run/cognitora/kv-lease.sock","staging":268435456,"node":"gpu1-9081"}}`
 	rows := map[[2]string]struct{ argv, env string }{

@@ -1,0 +1,26 @@
+package agent
+
+import (
+	"cmp"
+
+	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kv/events"
+	"github.com/cognitora/dataplane/kv/lmcache"
+	"github.com/cognitora/dataplane/kv/vllmtier"
+)
+
+// chunks returns what the agent tells the cache daemon about the chunks of a node's engine: those of
+// vLLM's own object tier, or of LMCache. nil: the agent tells nothing. why says why not, if the
+// engine has one of the two.
+func (u *unit) chunks(node string) (c *events.Chunks, why string, err error) {
+	bucket := u.Engine.TierBucket()
+	switch {
+	case bucket == "":
+		return u.lmcache()
+	case u.Events.Report == "":
+		return nil, "only a cgn-kvcached knows the blocks of vLLM's object tier: set " + u.name("kv_events.report"), nil
+	}
+	s := lmcache.Source{Keys: block.Namespace{Space: "s3." + bucket}.String(), Model: vllmtier.Client(node),
+		DType: lmcache.Tier, World: 1, Served: "-", Revision: cmp.Or(u.Engine.Offload.Revision, "-")}
+	return &events.Chunks{Source: s}, "", s.Check()
+}

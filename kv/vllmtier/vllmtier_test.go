@@ -1,0 +1,79 @@
+package vllmtier
+
+import (
+	"bufio"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+)
+
+// TestRecordedKeys reads the keys under which a real vLLM 0.32 stored a prompt's blocks over S3, and
+// the names of the same blocks in its KV events.
+func TestRecordedKeys(t *testing.T) {
+	f, err := os.Open("testdata/keys.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	n := 0
+	for lines := bufio.NewScanner(f); lines.Scan(); n++ {
+		k, err := Parse(lines.Bytes())
+		if err != nil || string(k.Append(nil)) != lines.Text() || k.Base != "_models_tiny_93c8f2f43a1d" {
+			t.Errorf("%s: %+v %v", lines.Text(), k, err)
+		}
+	}
+	if n < 4 {
+		t.Errorf("%d keys", n)
+	}
+}
+
+// TestOtherKeys refuses keys that are nearly of vLLM's form, and leaves those of others alone.
+func TestOtherKeys(t *testing.T) {
+	good := "_m_0123456789ab_r0/abc/de_g0/abcdef0123456789.bin"
+	if k, err := Parse([]byte(good)); err != nil || k.Name() != 0xabcdef0123456789 {
+		t.Fatal(k, err)
+	}
+	for what, c := range map[string]struct {
+		old, new string
+		want     error
+	}{
+		"rank":       {"_r0", "_r1", ErrForm},
+		"group":      {"_g0", "_g1", ErrForm},
+		"config":     {"0123456789ab_", "0123456789AB_", ErrForm},
+		"no model":   {"_m_0123456789ab", "_0123456789ab", ErrForm},
+		"prefix":     {"_m_", "p/m_", ErrForm},
+		"shard":      {"/abc/", "/abd/", ErrForm},
+		"short hash": {"abcdef0123456789.", "abcdef01234567.", ErrForm},
+		"odd hash":   {"abcdef0123456789.", "abcdef01234567890.", ErrForm},
+		"upper case": {"abcdef0123456789.", "abcdeF0123456789.", ErrForm},
+		"long hash":  {"abcdef0123456789.", strings.Repeat("abcdef0123456789", 5) + ".", ErrForm},
+		"long model": {"_m_", strings.Repeat("m", 512) + "_", ErrForm},
+		"suffix":     {".bin", ".bim", ErrOther},
+		"folders":    {"/de_g0", "-de_g0", ErrOther},
+		"lmcache":    {good, "m@1@0@ab@half", ErrOther},
+		"empty":      {good, "", ErrOther},
+	} {
+		key := strings.Replace(good, c.old, c.new, 1)
+		if k, err := Parse([]byte(key)); !errors.Is(err, c.want) || key == good {
+			t.Errorf("%s: %q %+v %v", what, key, k, err)
+		}
+	}
+}
+
+func TestClients(t *testing.T) {
+	a, b := Client("gpu1-9081"), Client("gpu1-9082")
+	if a == b || !IsClient(a) || !IsClient(b) || len(a) != 27 || IsClient("cognitora") || IsClient(a+"0") {
+		t.Error(a, b)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte("_m_0123456789ab_r0/abc/de_g0/abcdef0123456789.bin"))
+	f.Add([]byte("a/abc/de_g0/abcde.bin"))
+	f.Fuzz(func(t *testing.T, key []byte) {
+		if k, err := Parse(key); err == nil && string(k.Append(nil)) != string(key) {
+			t.Errorf("%q became %q", key, k.Append(nil))
+		}
+	})
+}
