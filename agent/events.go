@@ -133,7 +133,7 @@ func (n *node) prepareEvents() (err error) {
 		}
 		o.Sink = e.daemon
 		var why string
-		if o.Chunks, why, err = u.chunks(n.id()); err != nil {
+		if o.Chunks, why, err = u.chunks(n.id(), n.engine.OwnTiers); err != nil {
 			return err
 		}
 		if o.Chunks != nil {

@@ -10,17 +10,14 @@ import (
 )
 
 // chunks returns what the agent tells the cache daemon about the chunks of a node's engine: those of
-// vLLM's own object tier, or of LMCache. nil: the agent tells nothing. why says why not, if the
-// engine has one of the two.
-func (u *unit) chunks(node string) (c *events.Chunks, why string, err error) {
+// vLLM's own object tier, while used says that the engine has it, or of LMCache. nil: the agent tells
+// nothing. why says why not, if the engine has one of the two.
+func (u *unit) chunks(node string, used func() bool) (c *events.Chunks, why string, err error) {
 	bucket := u.Engine.TierBucket()
-	switch {
-	case bucket == "":
+	if bucket == "" {
 		return u.lmcache()
-	case u.Events.Report == "":
-		return nil, "only a cgn-kvcached knows the blocks of vLLM's object tier: set " + u.name("kv_events.report"), nil
 	}
 	s := lmcache.Source{Keys: block.Namespace{Space: "s3." + bucket}.String(), Model: vllmtier.Client(node),
 		DType: lmcache.Tier, World: 1, Served: "-", Revision: cmp.Or(u.Engine.Offload.Revision, "-")}
-	return &events.Chunks{Source: s}, "", s.Check()
+	return &events.Chunks{Source: s, Wanted: used}, "", s.Check()
 }

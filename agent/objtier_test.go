@@ -3,7 +3,6 @@ package agent
 import (
 	"testing"
 
-	"github.com/cognitora/dataplane/kv/events"
 	"github.com/cognitora/dataplane/kv/lmcache"
 	"github.com/cognitora/dataplane/kv/vllmtier"
 )
@@ -19,17 +18,13 @@ func TestTierSettings(t *testing.T) {
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	want := events.Chunks{Source: lmcache.Source{Keys: "key1;s3.blocks;", Model: vllmtier.Client("gpu1-9081"),
-		DType: lmcache.Tier, World: 1, Served: "-", Revision: "r"}}
-	if got, why, err := c.units()[0].chunks("gpu1-9081"); err != nil || why != "" || got == nil || *got != want {
+	want := lmcache.Source{Keys: "key1;s3.blocks;", Model: vllmtier.Client("gpu1-9081"),
+		DType: lmcache.Tier, World: 1, Served: "-", Revision: "r"}
+	if got, why, err := c.units()[0].chunks("gpu1-9081", nil); err != nil || why != "" || got == nil || got.Source != want {
 		t.Errorf("%+v %q %v, want %+v", got, why, err, want)
 	}
-	c.Events.Report = ""
-	if got, why, err := c.units()[0].chunks("gpu1-9081"); err != nil || why == "" || got != nil {
-		t.Errorf("without a daemon: %+v %q %v", got, why, err)
-	}
-	c.Engine.KVOffload = "kvcached"
-	if got, why, err := c.units()[0].chunks("gpu1-9081"); err != nil || why != "" || got != nil {
-		t.Errorf("our connector: %+v %q %v", got, why, err)
+	c.Engine.KVOffload = "nixl"
+	if got, why, err := c.units()[0].chunks("gpu1-9081", nil); err != nil || why != "" || got != nil {
+		t.Errorf("another connector: %+v %q %v", got, why, err)
 	}
 }

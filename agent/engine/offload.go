@@ -134,13 +134,13 @@ func (c *Config) offloadCommand(l Launch) (argv, env []string) {
 		return transfer(connector{Connector: "PdConnector", Role: "kv_both", Module: kvbmModule, Extra: both}),
 			append(o.nixlEnv(l), o.kvbmEnv()...)
 	case OffloadKVCached:
-		return transfer(o.kvcached(l)), []string{sameHashes}
+		return transfer(o.kvcached(l)), tiersEnv
 	case OffloadNIXLKVCached:
-		return stack(l.Role, o.kvcached(l)), append(o.nixlEnv(l), sameHashes)
+		return stack(l.Role, o.kvcached(l)), append(o.nixlEnv(l), tiersEnv...)
 	case OffloadKVCachedS3:
-		return transfer(o.tiers(l)), []string{sameHashes}
+		return transfer(o.tiers(l)), tiersEnv
 	case OffloadNIXLKVCachedS3:
-		return stack(l.Role, o.tiers(l)), append(o.nixlEnv(l), sameHashes)
+		return stack(l.Role, o.tiers(l)), append(o.nixlEnv(l), tiersEnv...)
 	}
 	return nil, nil
 }
@@ -166,6 +166,11 @@ func (c *Config) sglangOffload(role string) []string {
 // sameHashes makes all engines of a fleet hash a block alike. Without PYTHONHASHSEED each process
 // hashes with its own seed.
 const sameHashes = "PYTHONHASHSEED=0"
+
+// tiersEnv is the environment of vLLM's own tiers, and of the connector whose place they may take.
+// The object tier (vLLM 0.32) asks NIXL how long each transfer took, and the engine ends if NIXL has
+// not measured it.
+var tiersEnv = []string{sameHashes, "NIXL_TELEMETRY_ENABLE=y"}
 
 func transfer(c connector) []string {
 	text, err := json.Marshal(c)
@@ -289,10 +294,10 @@ func (c *Config) LMCacheURL() string {
 	return c.Offload.RemoteURL
 }
 
-// TierBucket returns the bucket in which vLLM's own tiers keep blocks; empty: there are none. An
-// engine whose Python lacks the connector of deploy/vllm has tiers that TierBucket does not tell of.
+// TierBucket returns the bucket in which vLLM's own tiers keep blocks, or would keep them if the
+// engine's Python lacked the connector of deploy/vllm (Engine.OwnTiers). Empty: there are no tiers.
 func (c *Config) TierBucket() string {
-	if !c.Spawns() || c.KVOffload != OffloadKVCachedS3 && c.KVOffload != OffloadNIXLKVCachedS3 {
+	if !c.Spawns() || !strings.Contains(c.KVOffload, OffloadKVCached) {
 		return ""
 	}
 	return c.Offload.S3Bucket

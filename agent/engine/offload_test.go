@@ -26,14 +26,14 @@ func TestOffload(t *testing.T) {
 			`{"kv_connector":"NixlConnector","kv_role":"kv_both"},{"kv_connector":"LMCacheConnectorV1","kv_role":"kv_both"}]}}`, host + " " + port + " " + lmcacheEnv},
 		{VLLM, OffloadKVBM}: {`--kv-transfer-config {"kv_connector":"DynamoConnector","kv_role":"kv_both","kv_connector_module_path":"kvbm.vllm_integration.connector"}`,
 			"DYN_KVBM_CPU_CACHE_GB=8 DYN_KVBM_DISK_CACHE_GB=0"},
-		{VLLM, OffloadKVCached}: {"--kv-transfer-config " + keeper, "PYTHONHASHSEED=0"},
+		{VLLM, OffloadKVCached}: {"--kv-transfer-config " + keeper, "PYTHONHASHSEED=0 NIXL_TELEMETRY_ENABLE=y"},
 		{VLLM, OffloadNIXLKVCached}: {`--kv-transfer-config {"kv_connector":"MultiConnector","kv_role":"kv_both","kv_load_failure_policy":"recompute","kv_connector_extra_config":{"connectors":[` +
 			`{"kv_connector":"NixlConnector","kv_role":"kv_both"},` + keeper + `]}}`,
-			host + " " + port + " PYTHONHASHSEED=0"},
-		{VLLM, OffloadKVCachedS3}: {"--kv-transfer-config " + tiers, "PYTHONHASHSEED=0"},
+			host + " " + port + " PYTHONHASHSEED=0 NIXL_TELEMETRY_ENABLE=y"},
+		{VLLM, OffloadKVCachedS3}: {"--kv-transfer-config " + tiers, "PYTHONHASHSEED=0 NIXL_TELEMETRY_ENABLE=y"},
 		{VLLM, OffloadNIXLKVCachedS3}: {`--kv-transfer-config {"kv_connector":"MultiConnector","kv_role":"kv_both","kv_connector_extra_config":{"connectors":[` +
 			`{"kv_connector":"NixlConnector","kv_role":"kv_both"},` + tiers + `]}}`,
-			host + " " + port + " PYTHONHASHSEED=0"},
+			host + " " + port + " PYTHONHASHSEED=0 NIXL_TELEMETRY_ENABLE=y"},
 		{VLLM, OffloadNIXLKVBM}: {`--kv-transfer-config {"kv_connector":"PdConnector","kv_role":"kv_both","kv_connector_module_path":"kvbm.vllm_integration.connector",` +
 			`"kv_connector_extra_config":{"connectors":[{"kv_connector":"DynamoConnector","kv_role":"kv_both","kv_connector_module_path":"kvbm.vllm_integration.connector"},` +
 			`{"kv_connector":"NixlConnector","kv_role":"kv_producer"}]}}`,
