@@ -9,9 +9,9 @@ import (
 	"github.com/cognitora/dataplane/kv/vllmtier"
 )
 
-// chunks returns what the agent tells the cache daemon about the chunks of a node's engine: those of
-// vLLM's own object tier, while used says that the engine has it, or of LMCache. nil: the agent tells
-// nothing. why says why not, if the engine has one of the two.
+// chunks returns what the agent tells the cache daemon about the chunks of a node's engine: those
+// of vLLM's own object tier, while used says that the engine has it, or of LMCache. nil: the agent
+// tells nothing. why says why not, if the engine has LMCache.
 func (u *unit) chunks(node string, used func() bool) (c *events.Chunks, why string, err error) {
 	bucket := u.Engine.TierBucket()
 	if bucket == "" {

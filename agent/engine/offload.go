@@ -106,7 +106,7 @@ type store struct {
 	SecretKey string `json:"secret_key"`
 }
 
-// openSecret is the secret key. The listener asks for none, and the connector always signs requests.
+// openSecret is the secret key. The listener asks for none; the connector always signs requests.
 const openSecret = "cognitora"
 
 // offloadCommand returns the arguments and environment that kv_offload adds to the engine's.
@@ -168,8 +168,8 @@ func (c *Config) sglangOffload(role string) []string {
 const sameHashes = "PYTHONHASHSEED=0"
 
 // tiersEnv is the environment of vLLM's own tiers, and of the connector whose place they may take.
-// The object tier (vLLM 0.32) asks NIXL how long each transfer took, and the engine ends if NIXL has
-// not measured it.
+// The object tier (vLLM 0.32) asks NIXL how long each transfer took, and the engine ends if NIXL
+// has not measured it.
 var tiersEnv = []string{sameHashes, "NIXL_TELEMETRY_ENABLE=y"}
 
 func transfer(c connector) []string {

@@ -14,14 +14,15 @@ import (
 // without images.
 //
 // With a Source of lmcache.Tier each block of the engine is a chunk, and the end of its hash is the
-// chunk's name. vLLM's hashes depend on adapter and salt as the blocks' digests do, so their prompts
-// are named too. An engine whose events have other groups of layers than the first, or hashes that
-// are no numbers (VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0), has no named chunks.
+// chunk's name. vLLM's hashes depend on adapter and salt as the blocks' digests do, so their
+// prompts are named too. An engine whose events have other groups of layers than the first, or
+// hashes that are no numbers (VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0), has no named chunks.
 type Chunks struct {
 	// Source says how the keys look, and which blocks they stand for. The Follower fills in Served.
 	Source lmcache.Source
 	Tokens int // of a chunk; a multiple of 16, and at most lmcache.MaxTokens; unused with lmcache.Tier
 	Sink   ChunkSink
+	Wanted func() bool // asked for each block with lmcache.Tier: false: it is no object. Nil: it is
 }
 
 // ChunkSink takes what chunks stand for; Daemon is one. taken is the number of chunks that it took.
@@ -41,6 +42,7 @@ type chunker struct {
 	tokens  int
 	tier    bool // the chunks are blocks in vLLM's object tier
 	several bool // the engine has other groups of layers than the first
+	wanted  func() bool
 	counts  *counters
 
 	links  []link // by slot of the table
@@ -64,7 +66,7 @@ func newChunker(c *Chunks, counts *counters) *chunker {
 	if c == nil {
 		return nil
 	}
-	return &chunker{first: c.Source.First, tokens: c.Tokens, tier: c.Source.DType == lmcache.Tier,
+	return &chunker{first: c.Source.First, tokens: c.Tokens, tier: c.Source.DType == lmcache.Tier, wanted: c.Wanted,
 		counts: counts}
 }
 
@@ -123,6 +125,9 @@ func (c *chunker) add(t *engineBlocks, h hash, slot, parent uint32, root, plain 
 // block enters a block that is a chunk by itself. The first block sets the size of all.
 func (c *chunker) block(t *engineBlocks, h hash, slot uint32, tokens int) {
 	c.links[slot] = link{}
+	if c.wanted != nil && !c.wanted() {
+		return
+	}
 	if c.tokens == 0 && tokens%block.Tokens == 0 && tokens <= lmcache.MaxTokens {
 		c.tokens = tokens
 	}

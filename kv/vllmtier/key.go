@@ -77,8 +77,11 @@ func Parse(key []byte) (Key, error) {
 // known says whether the fields have the form that vLLM gives them.
 func (k *Key) known() bool {
 	model := len(k.Base) - configLen - 1
-	return model > 0 && len(k.Base) <= MaxBase && k.Base[model] == '_' && !strings.Contains(k.Base, "/") &&
-		isHex(k.Base[model+1:]) && len(k.Hash) >= minHash && len(k.Hash) <= maxHash && len(k.Hash)%2 == 0 && isHex(k.Hash)
+	if model < 1 || len(k.Base) > MaxBase || strings.Contains(k.Base, "/") {
+		return false
+	}
+	n := len(k.Hash)
+	return k.Base[model] == '_' && isHex(k.Base[model+1:]) && n >= minHash && n <= maxHash && n%2 == 0 && isHex(k.Hash)
 }
 
 // cutLast cuts the last segment off.

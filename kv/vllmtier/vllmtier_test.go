@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// TestRecordedKeys reads the keys under which a real vLLM 0.32 stored a prompt's blocks over S3, and
-// the names of the same blocks in its KV events.
+// TestRecordedKeys reads the keys under which a real vLLM 0.32 stored blocks over S3.
 func TestRecordedKeys(t *testing.T) {
 	f, err := os.Open("testdata/keys.txt")
 	if err != nil {

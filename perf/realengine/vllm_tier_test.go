@@ -65,7 +65,8 @@ func (s setup) tierCache(t *testing.T) (c *cache, s3 string) {
 	t.Helper()
 	data, s3 := filepath.Join(s.run, t.Name()), free(t)
 	c = &cache{id: "tier", admin: "http://" + free(t), grpc: filepath.Join(data, "kv.sock")}
-	c.program = s.launch(t, t.Name()+"-cache", nil, filepath.Join(s.bin, "cgn-kvcached"), "--data", data, "--sock", c.grpc,
+	c.program = s.launch(t, t.Name()+"-cache", nil, filepath.Join(s.bin, "cgn-kvcached"), "--data", data,
+		"--sock", c.grpc,
 		"--ram", "256MiB", "--ssd", "0", "--s3", s3, "--admin", strings.TrimPrefix(c.admin, "http://"))
 	within(t, soon, "the cache is ready", func() bool { return healthy(c.admin + "/readyz") })
 	return c, s3

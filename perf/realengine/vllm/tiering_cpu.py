@@ -1,9 +1,9 @@
 """Runs vLLM's command line with an OffloadingConnector that works on the CPU.
 
 Stock vLLM copies blocks to host memory with CUDA streams only. This program copies them with torch.
-All else is vLLM's own: which blocks are stored, their names, and the object tier with NIXL. NIXL's
-wheel for CUDA 13 needs a library for its object backend that only CUDA has, the one for CUDA 12 does
-not.
+All else is vLLM's own: which blocks are stored, their names, and the object tier with NIXL. The
+object backend in NIXL's wheel for CUDA 13 needs a library that the wheel lacks, so the program
+takes the wheel for CUDA 12.
 """
 import sys
 
