@@ -133,13 +133,13 @@ func (n *node) prepareEvents() (err error) {
 		}
 		o.Sink = e.daemon
 		var why string
-		if o.Chunks, why, err = u.lmcache(); err != nil {
+		if o.Chunks, why, err = u.chunks(n.id(), n.engine.OwnTiers); err != nil {
 			return err
 		}
 		if o.Chunks != nil {
 			o.Chunks.Sink = e.daemon
 		} else if why != "" {
-			n.log.Warn("what LMCache stores does not count in routing", "why", why)
+			n.log.Warn("what the engine stores beyond its memory does not count in routing", "why", why)
 		}
 	} else {
 		if e.listener, err = listen.OpenFor(u.name("kv_events.listen"), u.flag("--kv-listen"), c.Listen); err != nil {

@@ -3,7 +3,7 @@ package kvcached
 import "github.com/cognitora/dataplane/kvcached/chunks"
 
 var chunkRows = []row[chunks.Stats]{
-	{"lmcache_parts", "Objects that have a part of an LMCache chunk.", func(s *chunks.Stats) float64 { return float64(s.Parts) }},
+	{"lmcache_parts", "Objects that have a part of a chunk of LMCache, or of vLLM's object tier, which counts with the chunks in all of these numbers.", func(s *chunks.Stats) float64 { return float64(s.Parts) }},
 	{"lmcache_counted", "LMCache chunks whose blocks routers can learn of.", func(s *chunks.Stats) float64 { return float64(s.Counted) }},
 	{"lmcache_untold", "LMCache chunks that do not count because nobody has told which blocks they stand for.", func(s *chunks.Stats) float64 { return float64(s.Untold) }},
 	{"lmcache_incomplete", "LMCache chunks that do not count because a worker's, a layer's or a half's part is missing, or because there are more layers than was told.", func(s *chunks.Stats) float64 { return float64(s.Incomplete) }},

@@ -26,7 +26,7 @@ func (d *Daemon) prepareS3() error {
 		return err
 	}
 	srv, err := s3.New(s3.Options{
-		Sink: keyed{d.blocks("s3")}, Keys: keys, Domains: c.Domains, Durable: c.Durable,
+		Sink: keyed{d.blocks("s3")}, Keys: keys, Domains: c.Domains, Durable: c.Durable, Asked: d.chunks.Asked,
 		Timeout: c.Timeout.Std(), Logger: d.log,
 	})
 	if err != nil {

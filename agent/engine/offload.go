@@ -14,6 +14,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/kv/vllmtier"
 )
 
 // Values of Config.KVOffload: which software moves a started engine's KV blocks out of the GPU.
@@ -55,7 +56,7 @@ type Offload struct {
 	Staging     config.Size `toml:"staging" default:"256MiB" help:"most bytes of blocks that wait in the connector kvcached to be saved; 1MiB at least"`
 
 	S3Endpoint string `toml:"s3_endpoint" default:"127.0.0.1:9000" help:"address where vLLM's own tiers keep blocks beyond host memory with kvcached-s3, and with kvcached if the engine's Python lacks the connector: the S3 listener of this host's cgn-kvcached, which needs no key on loopback"`
-	S3Bucket   string `toml:"s3_bucket" default:"kv" help:"bucket for blocks at s3_endpoint"`
+	S3Bucket   string `toml:"s3_bucket" default:"kvcache" help:"bucket for blocks at s3_endpoint: 3 to 63 of a-z, 0-9, - and ."`
 
 	NIXLHost string `toml:"nixl_host" help:"address under which other nodes reach this engine's NIXL side channel; empty: the host of agent.advertise, or else of agent.listen"`
 	NIXLPort int    `toml:"nixl_port" default:"5600" help:"first port of the NIXL side channel, which takes one port per rank; engines of one host need different ports"`
@@ -105,8 +106,8 @@ type store struct {
 	SecretKey string `json:"secret_key"`
 }
 
-// openKey is both keys if the listener asks for none: the connector always signs requests.
-const openKey = "cognitora"
+// openSecret is the secret key. The listener asks for none; the connector always signs requests.
+const openSecret = "cognitora"
 
 // offloadCommand returns the arguments and environment that kv_offload adds to the engine's.
 func (c *Config) offloadCommand(l Launch) (argv, env []string) {
@@ -133,13 +134,13 @@ func (c *Config) offloadCommand(l Launch) (argv, env []string) {
 		return transfer(connector{Connector: "PdConnector", Role: "kv_both", Module: kvbmModule, Extra: both}),
 			append(o.nixlEnv(l), o.kvbmEnv()...)
 	case OffloadKVCached:
-		return transfer(o.kvcached(l)), []string{sameHashes}
+		return transfer(o.kvcached(l)), tiersEnv
 	case OffloadNIXLKVCached:
-		return stack(l.Role, o.kvcached(l)), append(o.nixlEnv(l), sameHashes)
+		return stack(l.Role, o.kvcached(l)), append(o.nixlEnv(l), tiersEnv...)
 	case OffloadKVCachedS3:
-		return transfer(o.tiers()), []string{sameHashes}
+		return transfer(o.tiers(l)), tiersEnv
 	case OffloadNIXLKVCachedS3:
-		return stack(l.Role, o.tiers()), append(o.nixlEnv(l), sameHashes)
+		return stack(l.Role, o.tiers(l)), append(o.nixlEnv(l), tiersEnv...)
 	}
 	return nil, nil
 }
@@ -165,6 +166,11 @@ func (c *Config) sglangOffload(role string) []string {
 // sameHashes makes all engines of a fleet hash a block alike. Without PYTHONHASHSEED each process
 // hashes with its own seed.
 const sameHashes = "PYTHONHASHSEED=0"
+
+// tiersEnv is the environment of vLLM's own tiers, and of the connector whose place they may take.
+// The object tier (vLLM 0.32) asks NIXL how long each transfer took, and the engine ends if NIXL
+// has not measured it.
+var tiersEnv = []string{sameHashes, "NIXL_TELEMETRY_ENABLE=y"}
 
 func transfer(c connector) []string {
 	text, err := json.Marshal(c)
@@ -213,9 +219,10 @@ func (c *Config) overS3() *Config {
 	return &own
 }
 
-// tiers returns vLLM's own tiers: host memory, and beyond it the S3 listener.
-func (o *Offload) tiers() connector {
-	tier := secondary{"obj", store{o.S3Bucket, o.S3Endpoint, "http", openKey, openKey}}
+// tiers returns vLLM's own tiers: host memory, and beyond it the S3 listener. The access key tells
+// the listener which engine it is.
+func (o *Offload) tiers(l Launch) connector {
+	tier := secondary{"obj", store{o.S3Bucket, o.S3Endpoint, "http", vllmtier.Client(l.Node), openSecret}}
 	return connector{Connector: "OffloadingConnector", Role: "kv_both",
 		Extra: tiering{"TieringOffloadingSpec", int64(o.CPUBytes), []secondary{tier}}}
 }
@@ -285,6 +292,15 @@ func (c *Config) LMCacheURL() string {
 		return ""
 	}
 	return c.Offload.RemoteURL
+}
+
+// TierBucket returns the bucket in which vLLM's own tiers keep blocks, or would keep them if the
+// engine's Python lacked the connector of deploy/vllm (Engine.OwnTiers). Empty: there are no tiers.
+func (c *Config) TierBucket() string {
+	if !c.Spawns() || !strings.Contains(c.KVOffload, OffloadKVCached) {
+		return ""
+	}
+	return c.Offload.S3Bucket
 }
 
 // writeLMCacheFile writes LMCache's configuration. Blocks of 256 tokens are LMCache's own default.
@@ -400,7 +416,7 @@ func (o *Offload) validateTiers(bad func(field, format string, args ...any)) {
 	if _, port, err := net.SplitHostPort(o.S3Endpoint); err != nil || port == "" {
 		bad("offload.s3_endpoint", "%q is not host:port; use s3.listen of cgn-kvcached", o.S3Endpoint)
 	}
-	if o.S3Bucket == "" {
-		bad("offload.s3_bucket", "empty; any name will do")
+	if n := len(o.S3Bucket); n < 3 || n > 63 {
+		bad("offload.s3_bucket", "%q has %d characters; any name of 3 to 63 will do", o.S3Bucket, n)
 	}
 }

@@ -15,7 +15,7 @@ func TestOffload(t *testing.T) {
 	const port, host = "VLLM_NIXL_SIDE_CHANNEL_PORT=5600", "VLLM_NIXL_SIDE_CHANNEL_HOST=10.0.0.7"
 	const lmcacheEnv = "LMCACHE_CONFIG_FILE=/state/lmcache.yaml PYTHONHASHSEED=0"
 	const tiers = `{"kv_connector":"OffloadingConnector","kv_role":"kv_both","kv_connector_extra_config":{"spec_name":"TieringOffloadingSpec","cpu_bytes_to_use":8589934592,` +
-		`"secondary_tiers":[{"type":"obj","store_config":{"bucket":"kv","endpoint_override":"127.0.0.1:9000","scheme":"http","access_key":"cognitora","secret_key":"cognitora"}}]}}`
+		`"secondary_tiers":[{"type":"obj","store_config":{"bucket":"kvcache","endpoint_override":"127.0.0.1:9000","scheme":"http","access_key":"cgn-engine-60c283ca295fb895","secret_key":"cognitora"}}]}}`
 	const keeper = `{"kv_connector":"KVCachedConnector","kv_role":"kv_both","kv_connector_module_path":"cognitora_kv.connector","kv_load_failure_policy":"recompute",` +
 		`"kv_connector_extra_config":{"socket":"/run/cognitora/kv-lease.sock","staging":268435456,"node":"gpu1-9081"}}`
 	rows := map[[2]string]struct{ argv, env string }{
@@ -26,14 +26,14 @@ func TestOffload(t *testing.T) {
 			`{"kv_connector":"NixlConnector","kv_role":"kv_both"},{"kv_connector":"LMCacheConnectorV1","kv_role":"kv_both"}]}}`, host + " " + port + " " + lmcacheEnv},
 		{VLLM, OffloadKVBM}: {`--kv-transfer-config {"kv_connector":"DynamoConnector","kv_role":"kv_both","kv_connector_module_path":"kvbm.vllm_integration.connector"}`,
 			"DYN_KVBM_CPU_CACHE_GB=8 DYN_KVBM_DISK_CACHE_GB=0"},
-		{VLLM, OffloadKVCached}: {"--kv-transfer-config " + keeper, "PYTHONHASHSEED=0"},
+		{VLLM, OffloadKVCached}: {"--kv-transfer-config " + keeper, "PYTHONHASHSEED=0 NIXL_TELEMETRY_ENABLE=y"},
 		{VLLM, OffloadNIXLKVCached}: {`--kv-transfer-config {"kv_connector":"MultiConnector","kv_role":"kv_both","kv_load_failure_policy":"recompute","kv_connector_extra_config":{"connectors":[` +
 			`{"kv_connector":"NixlConnector","kv_role":"kv_both"},` + keeper + `]}}`,
-			host + " " + port + " PYTHONHASHSEED=0"},
-		{VLLM, OffloadKVCachedS3}: {"--kv-transfer-config " + tiers, "PYTHONHASHSEED=0"},
+			host + " " + port + " PYTHONHASHSEED=0 NIXL_TELEMETRY_ENABLE=y"},
+		{VLLM, OffloadKVCachedS3}: {"--kv-transfer-config " + tiers, "PYTHONHASHSEED=0 NIXL_TELEMETRY_ENABLE=y"},
 		{VLLM, OffloadNIXLKVCachedS3}: {`--kv-transfer-config {"kv_connector":"MultiConnector","kv_role":"kv_both","kv_connector_extra_config":{"connectors":[` +
 			`{"kv_connector":"NixlConnector","kv_role":"kv_both"},` + tiers + `]}}`,
-			host + " " + port + " PYTHONHASHSEED=0"},
+			host + " " + port + " PYTHONHASHSEED=0 NIXL_TELEMETRY_ENABLE=y"},
 		{VLLM, OffloadNIXLKVBM}: {`--kv-transfer-config {"kv_connector":"PdConnector","kv_role":"kv_both","kv_connector_module_path":"kvbm.vllm_integration.connector",` +
 			`"kv_connector_extra_config":{"connectors":[{"kv_connector":"DynamoConnector","kv_role":"kv_both","kv_connector_module_path":"kvbm.vllm_integration.connector"},` +
 			`{"kv_connector":"NixlConnector","kv_role":"kv_producer"}]}}`,

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,6 +38,7 @@ type fallback struct {
 	python string   // interpreter if the program does not name its own; "": unknown
 	engine *Config  // the configuration that argv was made from
 	limit  time.Duration
+	taken  atomic.Bool // the engine is started with argv
 }
 
 // fallback returns the command that takes the place of kv_offload's, or nil if none does. None does
@@ -81,7 +83,21 @@ func (f *fallback) choose(ctx context.Context, argv, env []string, log *slog.Log
 		"s3_endpoint", f.engine.Offload.S3Endpoint,
 		"fix", "run this Python with -m pip install DIR/deploy/vllm, or add PYTHONPATH=DIR/deploy/vllm to the engine's env, "+
 			"where DIR has this project's sources; then restart the agent")
+	f.taken.Store(true)
 	return f.argv
+}
+
+// OwnTiers says whether the started engine keeps blocks in vLLM's own tiers over S3, in the bucket
+// Config.TierBucket. With the fallback of an engine whose Python lacks the connector of deploy/vllm
+// that is known before the engine starts.
+func (e *Engine) OwnTiers() bool {
+	switch {
+	case e.sup == nil:
+		return false
+	case e.sup.fallback != nil:
+		return e.sup.fallback.taken.Load()
+	}
+	return e.config.TierBucket() != ""
 }
 
 // asks asks the interpreter whether it finds the connector for a program with this environment.

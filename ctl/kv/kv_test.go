@@ -154,7 +154,7 @@ func TestKVStatsTellsOfASmallFilesystem(t *testing.T) {
 // TestKVStatsTellsOfLMCache: the output has the chunks that count and the reasons against others,
 // once there are any.
 func TestKVStatsTellsOfLMCache(t *testing.T) {
-	for parts, want := range map[int64]string{0: "", 6: "LMCache chunks: 1 count in routing; not told 2, incomplete 0, " +
+	for parts, want := range map[int64]string{0: "", 6: "Chunks of LMCache and vLLM's tier: 1 count in routing; not told 2, incomplete 0, " +
 		"disputed 0; stored keys of an unknown form 0, with tags 3, beyond the table 0"} {
 		var out strings.Builder
 		s := statsReport{Values: map[string]int64{"lmcache_parts": parts, "lmcache_counted": 1, "lmcache_untold": 2,

@@ -135,8 +135,8 @@ func (s *statsReport) write(t *cli.Table, all bool) {
 		}
 	}
 	if v["lmcache_parts"] > 0 || v["lmcache_forms"]+v["lmcache_tags"] > 0 {
-		t.Line(fmt.Sprintf("\nLMCache chunks: %d count in routing; not told %d, incomplete %d, disputed %d; stored keys of an "+
-			"unknown form %d, with tags %d, beyond the table %d", v["lmcache_counted"], v["lmcache_untold"],
+		t.Line(fmt.Sprintf("\nChunks of LMCache and vLLM's tier: %d count in routing; not told %d, incomplete %d, "+
+			"disputed %d; stored keys of an unknown form %d, with tags %d, beyond the table %d", v["lmcache_counted"], v["lmcache_untold"],
 			v["lmcache_incomplete"], v["lmcache_disputed"], v["lmcache_forms"], v["lmcache_tags"], v["lmcache_full"]))
 	}
 	if !all {

@@ -92,6 +92,9 @@ func (k *knowledge) follows(e *event) bool {
 	if e.kind == cleared {
 		return true
 	}
+	if e.group > 0 {
+		k.chunks.severalGroups()
+	}
 	if e.group >= maxGroups {
 		return false
 	}
@@ -228,7 +231,7 @@ func (k *knowledge) chain(e *event, at tail, hashes []hash, tier residency.Tiers
 		} else {
 			tokens, begins := e.tokens[i*e.blockSize:][:e.blockSize], i == 0 && !e.hasParent
 			slot, at = k.enter(h, at, tokens, label)
-			k.chunks.add(k.table, slot, parent, begins, plain, tokens)
+			k.chunks.add(k.table, h, slot, parent, begins, plain, tokens)
 		}
 		parent = slot
 		news = k.hold(slot, tier, index) || news

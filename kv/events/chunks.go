@@ -12,11 +12,17 @@ import (
 // tokens. The Follower names the full chunks of the engine's blocks and tells a Sink. LMCache's
 // names do not depend on adapters and cache salts, so only prompts without either are named, and
 // without images.
+//
+// With a Source of lmcache.Tier each block of the engine is a chunk, and the end of its hash is the
+// chunk's name. vLLM's hashes depend on adapter and salt as the blocks' digests do, so their
+// prompts are named too. An engine whose events have other groups of layers than the first, or
+// hashes that are no numbers (VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0), has no named chunks.
 type Chunks struct {
 	// Source says how the keys look, and which blocks they stand for. The Follower fills in Served.
 	Source lmcache.Source
-	Tokens int // of a chunk; a multiple of 16, and at most lmcache.MaxTokens
+	Tokens int // of a chunk; a multiple of 16, and at most lmcache.MaxTokens; unused with lmcache.Tier
 	Sink   ChunkSink
+	Wanted func() bool // asked for each block with lmcache.Tier: false: it is no object. Nil: it is
 }
 
 // ChunkSink takes what chunks stand for; Daemon is one. taken is the number of chunks that it took.
@@ -32,9 +38,12 @@ const (
 
 // chunker names the chunks of the engine's blocks.
 type chunker struct {
-	first  lmcache.Name
-	tokens int
-	counts *counters
+	first   lmcache.Name
+	tokens  int
+	tier    bool // the chunks are blocks in vLLM's object tier
+	several bool // the engine has other groups of layers than the first
+	wanted  func() bool
+	counts  *counters
 
 	links  []link // by slot of the table
 	serial uint64
@@ -57,24 +66,32 @@ func newChunker(c *Chunks, counts *counters) *chunker {
 	if c == nil {
 		return nil
 	}
-	return &chunker{first: c.Source.First, tokens: c.Tokens, counts: counts}
+	return &chunker{first: c.Source.First, tokens: c.Tokens, tier: c.Source.DType == lmcache.Tier, wanted: c.Wanted,
+		counts: counts}
 }
 
 // forget drops all blocks.
 func (c *chunker) forget() {
 	if c != nil {
 		c.links, c.ready, c.again = nil, nil, 0
+		if c.tier {
+			c.tokens = 0
+		}
 	}
 }
 
 // add enters a block that follows the block in slot parent, or begins a prompt. plain says that
 // tokens alone identify the prompt, without an adapter or a salt.
-func (c *chunker) add(t *engineBlocks, slot, parent uint32, root, plain bool, tokens []uint32) {
+func (c *chunker) add(t *engineBlocks, h hash, slot, parent uint32, root, plain bool, tokens []uint32) {
 	if c == nil {
 		return
 	}
 	for int(slot) >= len(c.links) {
 		c.links = append(c.links, link{})
+	}
+	if c.tier {
+		c.block(t, h, slot, len(tokens))
+		return
 	}
 	c.serial++
 	l := link{serial: c.serial, name: c.first, tokens: slices.Clone(tokens)}
@@ -103,6 +120,45 @@ func (c *chunker) add(t *engineBlocks, slot, parent uint32, root, plain bool, to
 	}
 	c.links[slot].name = lmcache.Next(l.name, c.room)
 	c.tell(c.chunk(t, slot))
+}
+
+// block enters a block that is a chunk by itself. The first block sets the size of all.
+func (c *chunker) block(t *engineBlocks, h hash, slot uint32, tokens int) {
+	c.links[slot] = link{}
+	if c.wanted != nil && !c.wanted() {
+		return
+	}
+	if c.tokens == 0 && tokens%block.Tokens == 0 && tokens <= lmcache.MaxTokens {
+		c.tokens = tokens
+	}
+	_, cut := t.tails[slot]
+	if c.several || h[1] != 0 || cut || tokens != c.tokens || len(t.digestsOf(slot))*block.Tokens != tokens {
+		return
+	}
+	c.links[slot] = link{name: lmcache.Name(h[0]), end: uint32(tokens)}
+	c.slots = append(c.slots[:0], slot)
+	c.tell(c.chunk(t, slot))
+}
+
+// severalGroups says that the engine has other groups of layers. An object of one group is then a
+// part of what a block is.
+func (c *chunker) severalGroups() {
+	if c != nil && c.tier && !c.several {
+		c.several, c.links, c.ready, c.again = true, nil, nil, 0
+	}
+}
+
+// ends says whether a chunk ends in a block, and finds its blocks.
+func (c *chunker) ends(slot uint32) bool {
+	l := &c.links[slot]
+	if l.end == 0 || int(l.end)%c.tokens != 0 {
+		return false
+	}
+	if c.tier {
+		c.slots = append(c.slots[:0], slot)
+		return true
+	}
+	return c.walk(slot)
 }
 
 // remove forgets a block.
@@ -183,7 +239,7 @@ func (c *chunker) take(t *engineBlocks) (all []lmcache.Chunk, more bool) {
 			c.again = 0
 			break
 		}
-		if l := &c.links[c.again]; l.end > 0 && int(l.end)%c.tokens == 0 && c.walk(c.again) {
+		if c.ends(c.again) {
 			all = append(all, c.chunk(t, c.again))
 		}
 		c.again++
@@ -227,7 +283,7 @@ func (f *Follower) tellChunks(t *telling) (more bool) {
 	}
 	if err.Error() != t.said {
 		t.said = err.Error()
-		f.log.Warn("the cache daemon does not learn what LMCache's chunks stand for, trying again", "error", err)
+		f.log.Warn("the cache daemon does not learn what the engine's chunks stand for, trying again", "error", err)
 	}
 	t.after = time.Now().Add(retryChunks)
 	f.mu.Lock()

@@ -312,3 +312,63 @@ func TestFollowerTellsChunks(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// withTier makes an engine each of whose blocks is an object of vLLM's tier.
+func withTier(t testing.TB) *engine {
+	e := newEngine(t, 100_000)
+	e.known.chunks = newChunker(&Chunks{Source: lmcache.Source{DType: lmcache.Tier}}, &e.counts)
+	return e
+}
+
+// objects returns the chunks that the blocks of a prompt are, by the numbers of the blocks.
+func objects(adapter, salt string, tokens []uint32, size int, hashes []any) (all []lmcache.Chunk) {
+	digests, per := chain(adapter, salt, tokens), size/block.Tokens
+	for i, h := range hashes {
+		c := lmcache.Chunk{Name: lmcache.Name(h.(int))}
+		if i > 0 {
+			c.Parent = block.NameOf(&digests[i*per-1])
+		}
+		for _, d := range digests[i*per : (i+1)*per] {
+			c.Blocks = append(c.Blocks, d[:block.NameBytes]...)
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// TestTierBlocks names each block of the base model, of an adapter and with a salt by its hash, and
+// again after repeat as long as the engine has it.
+func TestTierBlocks(t *testing.T) {
+	e, tokens := withTier(t), count(1, 96)
+	e.must(batchFrom(t, 0, stores(numbers(1, 0, 2), nil, tokens[:64], 32, nil),
+		stores(numbers(1, 2, 3), 1001, tokens[64:], 32, nil)))
+	e.expectChunks("the base model", objects("", "", tokens, 32, numbers(1, 0, 3)))
+	e.must(batchFrom(t, 0, stores(numbers(2, 0, 3), nil, tokens, 32, fields{"lora_name": "sql"})))
+	e.expectChunks("an adapter", objects("sql", "", tokens, 32, numbers(2, 0, 3)))
+	e.must(batchFrom(t, 0, stores(numbers(3, 0, 3), nil, tokens, 32,
+		fields{"extra_keys": []any{[]any{"salt"}, nil, []any{"image"}}})))
+	e.expectChunks("a salt, and an image in the third block", objects("", "salt", tokens, 32, numbers(3, 0, 2)))
+	e.must(batchFrom(t, 0, removes(append(numbers(2, 0, 3), numbers(3, 0, 2)...), "GPU"), removes([]any{1001}, "GPU")))
+	e.known.chunks.repeat()
+	all := objects("", "", tokens, 32, numbers(1, 0, 3))
+	e.expectChunks("what is left", []lmcache.Chunk{all[0], all[2]})
+}
+
+// TestTierBlocksOfOthers names no blocks whose hash or tokens do not say what an object has.
+func TestTierBlocksOfOthers(t *testing.T) {
+	for what, events := range map[string][]any{
+		"bytes":     {stores([]any{bytes.Repeat([]byte{7}, 32)}, nil, count(1, 32), 32, nil)},
+		"short":     {stores(numbers(1, 0, 2), nil, count(1, 16), 8, nil)},
+		"odd":       {stores(numbers(1, 0, 2), nil, count(1, 48), 24, nil)},
+		"long":      {stores(numbers(1, 0, 1), nil, count(1, 1024), 1024, nil)},
+		"two sizes": {stores(numbers(1, 0, 1), nil, count(1, 8), 8, nil), stores(numbers(1, 1, 2), 1000, count(9, 32), 32, nil)},
+		"groups": {stores(numbers(1, 0, 1), nil, count(1, 32), 32, nil), stores(numbers(1, 0, 1), nil, count(1, 32), 32,
+			fields{"group_idx": 1, "kv_cache_spec_kind": "sliding_window"}),
+			stores(numbers(1, 1, 2), 1000, count(33, 32), 32, nil)},
+	} {
+		e := withTier(t)
+		e.must(batchFrom(t, 0, events...))
+		e.known.chunks.repeat()
+		e.expectChunks(what, nil)
+	}
+}

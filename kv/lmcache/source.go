@@ -16,7 +16,7 @@ var ErrSource = errors.New("lmcache: unusable source of chunks")
 type Source struct {
 	Keys   string // canonical namespace of the keys, such as key1;resp.0;
 	Model  string // MODEL in the keys
-	DType  string // DTYPE in the keys
+	DType  string // DTYPE in the keys; Tier: the keys are not LMCache's
 	World  uint32 // WORLD in the keys
 	Layers uint32 // number of keys by layer of a worker's chunk; 0: one key for all layers
 	Halves bool   // keys of redis://, with kv_bytes and metadata
@@ -25,6 +25,11 @@ type Source struct {
 	Served   string // model's name in the digests of the blocks
 	Revision string // of the weights
 }
+
+// Tier stands in the place of a data type in the sources, keys and chunks of vLLM's own object tier
+// (package kv/vllmtier). There Model is MODEL_CONFIG, or the engine's access key in what is told.
+// One object is a chunk of one engine block, and Name is the end of vLLM's hash.
+const Tier = "vllm-tier"
 
 // Check returns an error that names the unusable field, if any.
 func (s *Source) Check() error {
@@ -39,7 +44,9 @@ func (s *Source) Check() error {
 		return bad("keys: %q is no namespace of keys; write key1;resp.0;", s.Keys)
 	case s.Model == "" || len(s.Model) > MaxModel:
 		return bad("model in the keys has %d bytes; give the engine's --model, 1 to %d bytes", len(s.Model), MaxModel)
-	case !KnownDType(s.DType):
+	case s.DType == Tier && (s.World != 1 || s.Layers > 0 || s.Halves || s.First != 0):
+		return bad("an object of vLLM's tier is whole: give 1 worker, and neither layers, halves nor first")
+	case s.DType != Tier && !KnownDType(s.DType):
 		return bad("dtype %q is none of LMCache's names, such as bfloat16, half and float", s.DType)
 	case s.World < 1 || s.World > MaxWorkers:
 		return bad("%d workers are not in 1..%d", s.World, MaxWorkers)

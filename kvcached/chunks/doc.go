@@ -1,4 +1,5 @@
-// Package chunks counts the blocks of an unchanged LMCache in the daemon's index of blocks.
+// Package chunks counts the blocks of an unchanged LMCache, and of vLLM's own object tier, in the
+// daemon's index of blocks.
 //
 // LMCache stores a prompt in chunks under keys of its own (kv/lmcache). A key does not say which
 // blocks of tokens its chunk has. Whoever knows the tokens tells the Table, in any order with the
@@ -6,6 +7,10 @@
 // whose parts are all here is an object of kv/residency, in a namespace that only chunks of its
 // source have. It is in RAM if all parts are, and on SSD if all are on SSD, or all are somewhere
 // and not all in RAM. When a part goes, the object goes.
+//
+// An object of vLLM's tier (kv/vllmtier) is a chunk with one part. Its name in KV events says
+// neither model nor configuration. An engine with an access key of its own says both with its first
+// request for an object (Asked), and Tell refuses what is told of the engine before that.
 //
 // # What does not count
 //

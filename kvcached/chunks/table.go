@@ -37,9 +37,11 @@ type Table struct {
 	chunks   []chunk // by number; number 0 is unused
 	free     []uint32
 	byName   map[name]uint32
-	parts    map[uint64]part // by place
-	idle     list            // chunks without parts, the oldest first
-	pending  []block.Addr    // parts whose notes wait, oldest first
+	parts    map[uint64]part       // by place
+	idle     list                  // chunks without parts, the oldest first
+	unnoted  map[uint32]block.Addr // objects in RAM of vLLM's tier that wait to be told, by chunk
+	engines  map[engine]string     // MODEL_CONFIG of the engines with an access key of their own
+	pending  []block.Addr          // parts whose notes wait, oldest first
 	counts   Stats
 	states   [states]int
 }
@@ -95,7 +97,7 @@ func New(o Options) *Table {
 	o.MaxParts = cmp.Or(o.MaxParts, 1<<20)
 	return &Table{o: o, wake: make(chan struct{}, 1), families: newNumbers[family, struct{}](),
 		origins: newNumbers[origin, space](), chunks: make([]chunk, 1), byName: map[name]uint32{},
-		parts: map[uint64]part{}}
+		parts: map[uint64]part{}, unnoted: map[uint32]block.Addr{}, engines: map[engine]string{}}
 }
 
 // Change says that an object of client keys came to a tier or left it.
@@ -121,7 +123,7 @@ func (t *Table) Apply(c *Change) {
 		t.lost(c)
 		return
 	}
-	k, err := lmcache.Parse(c.Key)
+	k, err := parse(c.Key)
 	if errors.Is(err, lmcache.ErrOther) {
 		return
 	}
@@ -173,9 +175,14 @@ func (t *Table) gained(c *Change, k *lmcache.Key) {
 func (t *Table) read(c *Change, k *lmcache.Key, i uint32) {
 	_, note, ok := lmcache.CutNote(c.Attr)
 	if !ok {
-		if c.Tier == residency.Host {
-			t.want(c.Addr, i)
+		if c.Tier != residency.Host {
+			return
 		}
+		if k.DType == lmcache.Tier && t.chunks[i].origin == 0 {
+			t.unnoted[i] = c.Addr
+			return
+		}
+		t.want(c.Addr, i)
 		return
 	}
 	s, chunk, ok := lmcache.ParseNote(note, c.Namespace, k)
@@ -246,6 +253,7 @@ func (t *Table) leave(i uint32) {
 	h := &t.chunks[i]
 	t.states[h.state]--
 	delete(t.byName, h.name)
+	delete(t.unnoted, i)
 	t.families.drop(h.name.family)
 	if h.origin != 0 {
 		t.origins.drop(h.origin)

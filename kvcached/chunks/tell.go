@@ -2,6 +2,7 @@ package chunks
 
 import (
 	"bytes"
+	"fmt"
 
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/lmcache"
@@ -22,11 +23,18 @@ const (
 )
 
 // Tell tells which blocks chunks of a source stand for, and returns how many chunks the Table took.
-// The error is lmcache.ErrSource. Chunks that cannot count, such as ones of more than
+// The error is lmcache.ErrSource, or ErrUnseen. Chunks that cannot count, such as ones of more than
 // lmcache.MaxTokens, and chunks that contradict what is told already are not taken.
 func (t *Table) Tell(s *lmcache.Source, all []lmcache.Chunk) (taken int, err error) {
 	if err := s.Check(); err != nil {
 		return 0, err
+	}
+	if s.DType == lmcache.Tier {
+		own := *s
+		if own.Model = t.baseOf(engine{s.Keys, s.Model}); own.Model == "" {
+			return 0, fmt.Errorf("%w: %s", ErrUnseen, s.Model)
+		}
+		s = &own
 	}
 	id := block.IDOf(s.Keys)
 	f := family{s.Keys, s.Model, s.DType, s.World, s.Layers > 0, s.Halves}
@@ -58,6 +66,10 @@ func (t *Table) tellOne(f *family, s *lmcache.Source, c *lmcache.Chunk, carrier 
 		return false
 	}
 	ok := t.learn(i, s, c)
+	if a, waits := t.unnoted[i]; waits {
+		carrier = a
+		delete(t.unnoted, i)
+	}
 	if p, here := t.parts[place(&carrier)]; ok && here && p.tiers&residency.Host != 0 {
 		t.want(carrier, i)
 	}

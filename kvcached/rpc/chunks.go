@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"errors"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -37,6 +38,9 @@ func (s *service) TellChunks(_ context.Context, r *pb.TellChunksRequest) (*pb.Te
 			Blocks: r.Digests[i*blocks*block.NameBytes:][:blocks*block.NameBytes]}
 	}
 	taken, err := s.o.Chunks.Tell(&from, all)
+	if err != nil && !errors.Is(err, lmcache.ErrSource) {
+		return nil, status.Errorf(codes.FailedPrecondition, "%v", err)
+	}
 	if err != nil {
 		return nil, invalid("%v", err)
 	}

@@ -57,8 +57,13 @@ type Options struct {
 	// names of the server, for <bucket>.<domain>/<key> and <domain>/<bucket>/<key>; localhost is
 	// always one
 	Domains []string
-	Durable bool         // every PUT waits for the disk
-	Logger  *slog.Logger // nil: slog.Default()
+	Durable bool // every PUT waits for the disk
+
+	// Asked is called for each request for an object with the access key of its signature, if there
+	// are no Keys, so that nobody checks the signature. Nil: nobody wants to know.
+	Asked func(access, namespace string, key []byte)
+
+	Logger *slog.Logger // nil: slog.Default()
 
 	Timeout time.Duration // for each MiB of a body, and for a small answer; 0: 30 s
 
@@ -74,6 +79,7 @@ type Server struct {
 	keys    map[string]Key
 	domains []string
 	durable bool
+	asked   func(access, namespace string, key []byte)
 	log     *slog.Logger
 	timeout time.Duration
 	bodies  chan struct{} // a token per body on its way
@@ -94,7 +100,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		sink: o.Sink, keys: map[string]Key{}, durable: o.Durable, log: cmp.Or(o.Logger, slog.Default()),
+		sink: o.Sink, keys: map[string]Key{}, durable: o.Durable, asked: o.Asked, log: cmp.Or(o.Logger, slog.Default()),
 		timeout: cmp.Or(o.Timeout, 30*time.Second), started: time.Now(),
 	}
 	for _, k := range o.Keys {
@@ -185,7 +191,22 @@ func (c *call) serve() (err error) {
 	case c.key == "":
 		return c.serveBucket()
 	}
+	c.tell()
 	return c.serveObject()
+}
+
+// tell says who asks for an object.
+func (c *call) tell() {
+	if c.s.asked == nil || len(c.s.keys) > 0 {
+		return
+	}
+	a, err := authorizationOf(c.r)
+	if err != nil {
+		return
+	}
+	if namespace, err := namespaceOf(c.bucket, ""); err == nil {
+		c.s.asked(a.accessKey, namespace, []byte(c.key))
+	}
 }
 
 func (c *call) serveBucket() error {

@@ -1,0 +1,23 @@
+package agent
+
+import (
+	"cmp"
+
+	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kv/events"
+	"github.com/cognitora/dataplane/kv/lmcache"
+	"github.com/cognitora/dataplane/kv/vllmtier"
+)
+
+// chunks returns what the agent tells the cache daemon about the chunks of a node's engine: those
+// of vLLM's own object tier, while used says that the engine has it, or of LMCache. nil: the agent
+// tells nothing. why says why not, if the engine has LMCache.
+func (u *unit) chunks(node string, used func() bool) (c *events.Chunks, why string, err error) {
+	bucket := u.Engine.TierBucket()
+	if bucket == "" {
+		return u.lmcache()
+	}
+	s := lmcache.Source{Keys: block.Namespace{Space: "s3." + bucket}.String(), Model: vllmtier.Client(node),
+		DType: lmcache.Tier, World: 1, Served: "-", Revision: cmp.Or(u.Engine.Offload.Revision, "-")}
+	return &events.Chunks{Source: s, Wanted: used}, "", s.Check()
+}

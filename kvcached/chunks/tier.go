@@ -1,0 +1,59 @@
+package chunks
+
+import (
+	"errors"
+
+	"github.com/cognitora/dataplane/kv/lmcache"
+	"github.com/cognitora/dataplane/kv/vllmtier"
+)
+
+// ErrUnseen says that an engine with an access key of its own has not asked for an object of vLLM's
+// tier since the daemon's start, so that nobody knows which objects are its.
+var ErrUnseen = errors.New("chunks: no engine has used the S3 listener yet with this access key")
+
+// engine is one that uses the S3 listener with an access key of its own.
+type engine struct{ keys, access string }
+
+// parse reads the key of a part: one of LMCache, or one of vLLM's object tier. The errors are those
+// of lmcache.Parse.
+func parse(key []byte) (lmcache.Key, error) {
+	o, err := vllmtier.Parse(key)
+	switch {
+	case err == nil:
+		return lmcache.Key{Model: o.Base, DType: lmcache.Tier, World: 1, Layer: lmcache.NoLayer,
+			Name: lmcache.Name(o.Name())}, nil
+	case errors.Is(err, vllmtier.ErrForm):
+		return lmcache.Key{}, lmcache.ErrForm
+	}
+	return lmcache.Parse(key)
+}
+
+// Asked says that the client with an access key has asked for a key in a namespace of keys, or
+// stores it. Of clients that are engines the Table keeps MODEL_CONFIG, of maxFamilies at most. A
+// further one takes the place of any other, which comes back with its next request.
+func (t *Table) Asked(access, keys string, key []byte) {
+	if !vllmtier.IsClient(access) {
+		return
+	}
+	k, err := vllmtier.Parse(key)
+	if err != nil {
+		return
+	}
+	e := engine{keys, access}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, known := t.engines[e]; !known && len(t.engines) >= maxFamilies {
+		for other := range t.engines {
+			delete(t.engines, other)
+			break
+		}
+	}
+	t.engines[e] = k.Base
+}
+
+// baseOf returns MODEL_CONFIG of an engine's objects; empty: it is not known.
+func (t *Table) baseOf(e engine) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.engines[e]
+}
