@@ -21,7 +21,8 @@ func TestKVCachedParams(t *testing.T) {
 	}
 	got = edited(t, body, func(e *scan.Edits) { KVCached{}.Decode(e, &h) })
 	if p := got["kv_transfer_params"].(map[string]any); len(p) != 3 || p["cgn_tokens"] != 1472.0 ||
-		p["cgn_space"] != "00c0ffee" || p["cgn_wait_ms"] != 1000.0 || got["max_tokens"] != 9.0 || got["stream"] != true {
+		p["cgn_space"] != "00c0ffee" || p["cgn_wait_ms"] != 1000.0 || got["max_tokens"] != 9.0 ||
+		got["stream"] != true {
 		t.Errorf("D gets %v", got)
 	}
 	for answer, want := range map[string]error{
