@@ -3,12 +3,8 @@ package router
 import (
 	"slices"
 
-	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/router/fleet"
 )
-
-// noTokenizer, as a model's tokenizer, says that prompts are given as token ids.
-const noTokenizer = cluster.NoTokenizer
 
 // tokenises says whether the model's text is tokenised, or need not be.
 func (c *Config) tokenises(model string) bool {
