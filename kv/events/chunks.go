@@ -1,9 +1,11 @@
 package events
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/lmcache"
 )
@@ -25,9 +27,10 @@ type Chunks struct {
 	Wanted func() bool // asked for each block with lmcache.Tier: false: it is no object. Nil: it is
 }
 
-// ChunkSink takes what chunks stand for; Daemon is one. taken is the number of chunks that it took.
+// ChunkSink takes what chunks stand for; Daemon is one. taken is the number of chunks that it took,
+// and namespace the one in which they count, empty if it does not say.
 type ChunkSink interface {
-	TellChunks(s *lmcache.Source, all []lmcache.Chunk) (taken int, err error)
+	TellChunks(s *lmcache.Source, all []lmcache.Chunk) (namespace string, taken int, err error)
 }
 
 // Bounds on the chunks that wait to be told, and on the work of one look for chunks.
@@ -256,6 +259,33 @@ type telling struct {
 	said  string    // last logged problem
 }
 
+// reads returns what the engine can read of the daemon's blocks, as far as it is known: only its own
+// chunks. Until the sink has said in which namespace chunks of vLLM's tier count, that is one
+// without blocks. nil: everything. The caller holds f.mu.
+func (f *Follower) reads() []string {
+	c := f.o.Chunks
+	if c == nil || c.Wanted != nil && !c.Wanted() {
+		return nil
+	}
+	if served := labelOf(f.known.model); len(f.reading) == 0 || f.served != served {
+		s := c.Source
+		s.Served, f.served = served, served
+		f.reading = []string{s.Namespace(cmp.Or(c.Tokens, block.Tokens)).String()}
+	}
+	return f.reading
+}
+
+// readsIn notes the namespace in which the engine's chunks count. The next report says it.
+func (f *Follower) readsIn(namespace string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if now := f.reads(); namespace == "" || len(now) == 0 || now[0] == namespace {
+		return
+	}
+	f.reading, f.report.moved = []string{namespace}, true
+	await.Wake(f.wake)
+}
+
 // tellChunks tells the sink of the next chunks. more says that others wait. After an error all
 // chunks are told again.
 func (f *Follower) tellChunks(t *telling) (more bool) {
@@ -274,11 +304,12 @@ func (f *Follower) tellChunks(t *telling) (more bool) {
 	if len(all) == 0 {
 		return more
 	}
-	taken, err := f.o.Chunks.Sink.TellChunks(&s, all)
+	namespace, taken, err := f.o.Chunks.Sink.TellChunks(&s, all)
 	f.counts.chunks.Add(uint64(taken))
 	f.counts.chunksRefused.Add(uint64(len(all) - taken))
 	if err == nil {
 		t.said = ""
+		f.readsIn(namespace)
 		return more
 	}
 	if err.Error() != t.said {

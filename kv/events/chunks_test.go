@@ -266,7 +266,7 @@ type teller struct {
 	all    []lmcache.Chunk
 }
 
-func (s *teller) TellChunks(from *lmcache.Source, all []lmcache.Chunk) (int, error) {
+func (s *teller) TellChunks(from *lmcache.Source, all []lmcache.Chunk) (string, int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.source = *from
@@ -274,7 +274,7 @@ func (s *teller) TellChunks(from *lmcache.Source, all []lmcache.Chunk) (int, err
 		c.Blocks = bytes.Clone(c.Blocks)
 		s.all = append(s.all, c)
 	}
-	return len(all) - 1, nil
+	return from.Namespace(256).String(), len(all) - 1, nil
 }
 
 // TestFollowerTellsChunks follows a publisher. The sink learns of all chunks, those before the

@@ -64,6 +64,7 @@ func (d *Daemon) Report(r *residency.Report) error {
 	defer d.mu.Unlock()
 	q := &d.request
 	q.Engine, q.Epoch, q.Number, q.Fresh, q.Gone, q.Events = r.Engine, r.Epoch, r.Number, r.Fresh, r.Gone, q.Events[:0]
+	q.Reads = r.Reads
 	if len(d.events) < len(r.Events) {
 		d.events = make([]pb.ReportEvent, len(r.Events))
 	}
@@ -88,7 +89,7 @@ func (d *Daemon) Report(r *residency.Report) error {
 }
 
 // TellChunks calls Kv.TellChunks. All chunks have the same number of blocks.
-func (d *Daemon) TellChunks(s *lmcache.Source, all []lmcache.Chunk) (taken int, err error) {
+func (d *Daemon) TellChunks(s *lmcache.Source, all []lmcache.Chunk) (namespace string, taken int, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), reportTime)
 	defer cancel()
 	q := &pb.TellChunksRequest{Keys: s.Keys, Model: s.Model, Dtype: s.DType, World: s.World, Layers: s.Layers,
@@ -100,7 +101,7 @@ func (d *Daemon) TellChunks(s *lmcache.Source, all []lmcache.Chunk) (taken int, 
 		q.Digests = append(q.Digests, c.Blocks...)
 	}
 	r, err := d.client.TellChunks(ctx, q)
-	return int(r.GetTaken()), err
+	return r.GetNamespace(), int(r.GetTaken()), err
 }
 
 // bytesOf returns consecutive digests as bytes, without a copy.

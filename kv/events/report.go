@@ -26,6 +26,8 @@ type reporting struct {
 	slot   uint32 // next slot of the snapshot; 0: no snapshot is running
 	// turn counts new beginnings, so that a running report does not count for a later beginning.
 	turn uint64
+	// moved says that the engine reads another namespace than the last report has said.
+	moved bool
 	// failing tells whether the sink has refused the last report.
 	failing bool
 }
@@ -114,7 +116,7 @@ func (f *Follower) fill(p *parcel, alive bool) bool {
 		r.renew(&f.out)
 	}
 	p.report = residency.Report{Engine: f.o.Engine, Epoch: r.epoch, Number: r.number, Fresh: r.fresh,
-		Events: p.report.Events[:0]}
+		Events: p.report.Events[:0], Reads: f.reads()}
 	p.digests, p.turn = p.digests[:0], r.turn
 	if r.fresh {
 		r.slot, r.told = 1, true
@@ -126,6 +128,7 @@ func (f *Follower) fill(p *parcel, alive bool) bool {
 		return true
 	}
 	p.report.Events, p.digests = f.out.take(p.report.Events, p.digests, f.namespace)
+	alive, r.moved = alive || r.moved, false
 	return len(p.report.Events) > 0 || alive
 }
 

@@ -24,9 +24,10 @@ const readGrace = 5 * time.Second
 // ErrReaders says that MaxReaders or MaxReads is reached.
 var ErrReaders = errors.New("residency: too many nodes, or namespaces of one node, are read")
 
-// Reader is a node whose engine says which namespaces it can read.
+// Reader is a node whose engine says which namespaces it can read, over the lease socket or in its
+// reports.
 type Reader struct {
-	Node       string
+	Node       string   // as it was said: in reports of an engine with several ranks followed by the rank
 	Namespaces []string // of rank 0
 }
 
@@ -137,7 +138,15 @@ func (x *Index) listReaders() []Reader {
 		for _, of := range list {
 			r.Namespaces = append(r.Namespaces, of.namespace)
 		}
+		if h := x.engines[node]; h != nil {
+			r.Namespaces = append(r.Namespaces, h.reads...)
+		}
 		all = append(all, r)
+	}
+	for engine, h := range x.engines {
+		if len(h.reads) > 0 && x.readers[engine] == nil {
+			all = append(all, Reader{engine, h.reads})
+		}
 	}
 	slices.SortFunc(all, func(a, b Reader) int { return cmp.Compare(a.Node, b.Node) })
 	return all

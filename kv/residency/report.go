@@ -48,6 +48,9 @@ type Report struct {
 	Fresh  bool   // earlier reports no longer count; Events are the complete state's beginning
 	Gone   bool   // the engine has ended; no Events
 	Events []Event
+	// Reads are the namespaces of the daemon's blocks that the engine can read, at most MaxReads. None:
+	// the report does not say.
+	Reads []string
 }
 
 // reportStep is the number of blocks applied per hold of the lock.
@@ -92,6 +95,14 @@ func (x *Index) check(r *Report) ([]block.ModelID, error) {
 	}
 	if r.Gone && len(r.Events) > 0 {
 		return bad("events of an engine that is gone; send them before")
+	}
+	if len(r.Reads) > MaxReads {
+		return bad("the engine reads %d namespaces; name at most %d", len(r.Reads), MaxReads)
+	}
+	for _, text := range r.Reads {
+		if err := CheckRead(r.Engine, text); err != nil {
+			return bad("reads: %v", err)
+		}
 	}
 	ids := slices.Grow(x.ids[:0], len(r.Events))[:len(r.Events)]
 	x.ids = ids
@@ -181,6 +192,13 @@ func (x *Index) accept(r *Report) (*holder, error) {
 			h.next)
 	}
 	h.next, h.heard = r.Number+1, time.Now()
+	if !slices.Equal(h.reads, r.Reads) {
+		h.reads = nil
+		for _, text := range r.Reads {
+			h.reads = append(h.reads, strings.Clone(text))
+		}
+		x.tellReaders()
+	}
 	return h, nil
 }
 
@@ -193,7 +211,7 @@ func (x *Index) replace(old *holder) *holder {
 	}
 	x.leave(old)
 	h := x.join(old.Engine, old.Epoch)
-	h.next, h.heard = old.next, old.heard
+	h.next, h.heard, h.reads = old.next, old.heard, old.reads
 	x.engines[h.Engine] = h
 	return h
 }

@@ -140,6 +140,7 @@ type holder struct {
 	hand    uint32            // last slot searched for a block that gives way
 	next    uint64            // number of the next report
 	heard   time.Time         // time of an engine's last report
+	reads   []string          // what the engine's reports say that it reads
 }
 
 // New makes an empty index. The index's epoch is the present time.

@@ -2,7 +2,6 @@ package chunks
 
 import (
 	"bytes"
-	"fmt"
 
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/lmcache"
@@ -29,12 +28,8 @@ func (t *Table) Tell(s *lmcache.Source, all []lmcache.Chunk) (taken int, err err
 	if err := s.Check(); err != nil {
 		return 0, err
 	}
-	if s.DType == lmcache.Tier {
-		own := *s
-		if own.Model = t.baseOf(engine{s.Keys, s.Model}); own.Model == "" {
-			return 0, fmt.Errorf("%w: %s", ErrUnseen, s.Model)
-		}
-		s = &own
+	if s, err = t.resolve(s); err != nil {
+		return 0, err
 	}
 	id := block.IDOf(s.Keys)
 	f := family{s.Keys, s.Model, s.DType, s.World, s.Layers > 0, s.Halves}

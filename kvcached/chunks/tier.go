@@ -2,6 +2,7 @@ package chunks
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/cognitora/dataplane/kv/lmcache"
 	"github.com/cognitora/dataplane/kv/vllmtier"
@@ -49,6 +50,29 @@ func (t *Table) Asked(access, keys string, key []byte) {
 		}
 	}
 	t.engines[e] = k.Base
+}
+
+// resolve returns a source with the model that its keys have. That of vLLM's object tier names an
+// engine's access key instead. The error is ErrUnseen.
+func (t *Table) resolve(s *lmcache.Source) (*lmcache.Source, error) {
+	if s.DType != lmcache.Tier {
+		return s, nil
+	}
+	own := *s
+	if own.Model = t.baseOf(engine{s.Keys, s.Model}); own.Model == "" {
+		return nil, fmt.Errorf("%w: %s", ErrUnseen, s.Model)
+	}
+	return &own, nil
+}
+
+// Namespace returns the namespace in which told chunks of the source with this number of tokens
+// count; empty: none, because Tell refuses the source.
+func (t *Table) Namespace(s *lmcache.Source, tokens int) string {
+	s, err := t.resolve(s)
+	if err != nil || s.Check() != nil {
+		return ""
+	}
+	return s.Namespace(tokens).String()
 }
 
 // baseOf returns MODEL_CONFIG of an engine's objects; empty: it is not known.

@@ -44,5 +44,7 @@ func (s *service) TellChunks(_ context.Context, r *pb.TellChunksRequest) (*pb.Te
 	if err != nil {
 		return nil, invalid("%v", err)
 	}
-	return &pb.TellChunksResponse{Taken: uint32(taken)}, nil
+	return &pb.TellChunksResponse{
+		Taken: uint32(taken), Namespace: s.o.Chunks.Namespace(&from, blocks*block.Tokens),
+	}, nil
 }

@@ -83,6 +83,9 @@ type Fleet interface {
 
 // Chunks is told which blocks LMCache's chunks stand for; *chunks.Table is one.
 type Chunks interface {
+	// Namespace returns the namespace in which told chunks with this number of tokens count; empty:
+	// none.
+	Namespace(s *lmcache.Source, tokens int) string
 	Tell(s *lmcache.Source, all []lmcache.Chunk) (taken int, err error)
 }
 

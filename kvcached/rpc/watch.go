@@ -59,7 +59,8 @@ var (
 
 // Report records an engine's report of its blocks.
 func (s *service) Report(_ context.Context, r *pb.ReportRequest) (*pb.ReportResponse, error) {
-	report := &residency.Report{Engine: r.Engine, Epoch: r.Epoch, Number: r.Number, Fresh: r.Fresh, Gone: r.Gone}
+	report := &residency.Report{Engine: r.Engine, Epoch: r.Epoch, Number: r.Number, Fresh: r.Fresh, Gone: r.Gone,
+		Reads: r.Reads}
 	if len(r.Events) > MaxBatch {
 		return nil, invalid("there are %d events; send at most %d in a report", len(r.Events), MaxBatch)
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 	"unique"
 
+	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/kv/block"
 	cognitorav1 "github.com/cognitora/dataplane/proto/cognitora/v1"
 	"github.com/cognitora/dataplane/router/residency"
@@ -65,14 +66,18 @@ func (c *cache) hear(nodes []*cognitorav1.Reader) error {
 		if len(r.Namespaces) > maxReads {
 			return errStream
 		}
-		list := make([]name, 0, len(r.Namespaces)) // not nil: what is not in it cannot be read
+		node := cluster.NodeOf(r.Node) // the ranks of an engine report apart
+		list := c.readers[node]
+		if list == nil {
+			list = make([]name, 0, len(r.Namespaces)) // not nil: what is not in it cannot be read
+		}
 		for _, text := range r.Namespaces {
 			if len(text) > block.MaxNamespace {
 				return errStream
 			}
 			list = append(list, nameOf(text))
 		}
-		c.readers[r.Node] = list
+		c.readers[node] = list
 	}
 	c.restock()
 	return nil

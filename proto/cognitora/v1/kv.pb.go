@@ -2853,13 +2853,15 @@ func (x *Blocks) GetParents() []byte {
 
 // ReportRequest has an engine's events in their order.
 type ReportRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Engine        string                 `protobuf:"bytes,1,opt,name=engine,proto3" json:"engine,omitempty"`  // node id, 1 to 128 bytes
-	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`   // number of the engine's start; a later start has a larger one
-	Number        uint64                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"` // the previous report's number plus 1, unless fresh
-	Fresh         bool                   `protobuf:"varint,4,opt,name=fresh,proto3" json:"fresh,omitempty"`   // forget all earlier reports
-	Gone          bool                   `protobuf:"varint,5,opt,name=gone,proto3" json:"gone,omitempty"`     // the engine has ended
-	Events        []*ReportEvent         `protobuf:"bytes,6,rep,name=events,proto3" json:"events,omitempty"`  // at most 32768 blocks in all; no event: a sign of life
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Engine string                 `protobuf:"bytes,1,opt,name=engine,proto3" json:"engine,omitempty"`  // node id, 1 to 128 bytes
+	Epoch  uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`   // number of the engine's start; a later start has a larger one
+	Number uint64                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"` // the previous report's number plus 1, unless fresh
+	Fresh  bool                   `protobuf:"varint,4,opt,name=fresh,proto3" json:"fresh,omitempty"`   // forget all earlier reports
+	Gone   bool                   `protobuf:"varint,5,opt,name=gone,proto3" json:"gone,omitempty"`     // the engine has ended
+	Events []*ReportEvent         `protobuf:"bytes,6,rep,name=events,proto3" json:"events,omitempty"`  // at most 32768 blocks in all; no event: a sign of life
+	// namespaces of the daemon's blocks that the engine can read, at most 64; none: the report does not say
+	Reads         []string `protobuf:"bytes,7,rep,name=reads,proto3" json:"reads,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2932,6 +2934,13 @@ func (x *ReportRequest) GetGone() bool {
 func (x *ReportRequest) GetEvents() []*ReportEvent {
 	if x != nil {
 		return x.Events
+	}
+	return nil
+}
+
+func (x *ReportRequest) GetReads() []string {
+	if x != nil {
+		return x.Reads
 	}
 	return nil
 }
@@ -3207,7 +3216,8 @@ func (x *TellChunksRequest) GetDigests() []byte {
 
 type TellChunksResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Taken         uint32                 `protobuf:"varint,1,opt,name=taken,proto3" json:"taken,omitempty"` // chunks that the daemon has taken; others contradict what it knows
+	Taken         uint32                 `protobuf:"varint,1,opt,name=taken,proto3" json:"taken,omitempty"`        // chunks that the daemon has taken; others contradict what it knows
+	Namespace     string                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"` // in which the chunks count, for the engine's reports
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3247,6 +3257,13 @@ func (x *TellChunksResponse) GetTaken() uint32 {
 		return x.Taken
 	}
 	return 0
+}
+
+func (x *TellChunksResponse) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
 }
 
 type PeersRequest struct {
@@ -3945,14 +3962,15 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"\x05tiers\x18\x05 \x01(\fR\x05tiers\x12\x1a\n" +
 	"\bposition\x18\x06 \x03(\rR\bposition\x12\x18\n" +
 	"\aleaders\x18\a \x01(\fR\aleaders\x12\x18\n" +
-	"\aparents\x18\b \x01(\fR\aparents\"\xb2\x01\n" +
+	"\aparents\x18\b \x01(\fR\aparents\"\xc8\x01\n" +
 	"\rReportRequest\x12\x16\n" +
 	"\x06engine\x18\x01 \x01(\tR\x06engine\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x16\n" +
 	"\x06number\x18\x03 \x01(\x04R\x06number\x12\x14\n" +
 	"\x05fresh\x18\x04 \x01(\bR\x05fresh\x12\x12\n" +
 	"\x04gone\x18\x05 \x01(\bR\x04gone\x121\n" +
-	"\x06events\x18\x06 \x03(\v2\x19.cognitora.v1.ReportEventR\x06events\"\xc2\x02\n" +
+	"\x06events\x18\x06 \x03(\v2\x19.cognitora.v1.ReportEventR\x06events\x12\x14\n" +
+	"\x05reads\x18\a \x03(\tR\x05reads\"\xc2\x02\n" +
 	"\vReportEvent\x122\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1e.cognitora.v1.ReportEvent.KindR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12*\n" +
@@ -3981,9 +3999,10 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	" \x01(\rR\x06blocks\x12\x14\n" +
 	"\x05names\x18\v \x03(\x06R\x05names\x12\x18\n" +
 	"\aparents\x18\f \x01(\fR\aparents\x12\x18\n" +
-	"\adigests\x18\r \x01(\fR\adigests\"*\n" +
+	"\adigests\x18\r \x01(\fR\adigests\"H\n" +
 	"\x12TellChunksResponse\x12\x14\n" +
-	"\x05taken\x18\x01 \x01(\rR\x05taken\"\x0e\n" +
+	"\x05taken\x18\x01 \x01(\rR\x05taken\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\"\x0e\n" +
 	"\fPeersRequest\"\x8b\x01\n" +
 	"\rPeersResponse\x12,\n" +
 	"\x05peers\x18\x01 \x03(\v2\x16.cognitora.v1.PeerPathR\x05peers\x122\n" +
