@@ -22,18 +22,14 @@ import (
 // attempt is one exchange with one node. attempt holds a slot of the node until it is dropped. The
 // node's book has the attempt's cost until the exchange ends.
 type attempt struct {
-	member   *member
-	ref      prefix.Ref      // the node's cache, as of the attempt's begin
-	ex       *relay.Exchange // nil: nothing was sent, or the place has taken the exchange
-	matched  int             // leading blocks believed to be at the node or its host
-	reach    holdings.Reach  // what the node reaches, by what engines and caches report
-	coming   int32           // leading blocks that the engine had, or computed for others, at the pick
-	promised int             // see where.Prompt.Promised
-	believed int             // leading blocks that were predicted in the engine's own memory when it began the prompt
-	status   int             // status of the delivered answer
-	streams  bool            // the answer is an event stream
-	awaits   bool            // the stream has begun before its prompt is computed
-	taken    bool            // the place has taken the answer
+	member *member
+	ref    prefix.Ref      // the node's cache, as of the attempt's begin
+	ex     *relay.Exchange // nil: nothing was sent, or the place has taken the exchange
+	belief
+	status   int  // status of the delivered answer
+	streams  bool // the answer is an event stream
+	awaits   bool // the stream has begun before its prompt is computed
+	taken    bool // the place has taken the answer
 	sent     time.Time
 	recorded bool // the prediction is in the index; Prefilled reads recorded under the lookout's lock
 	cost     books.Entry
@@ -44,6 +40,15 @@ type attempt struct {
 	grows    bool // the blocks of the answer count as they grow
 	abort    relay.Abort
 	span     *traces.Attempt // nil: not recorded, or ended
+}
+
+// belief is what the router knew at the pick of a prompt's leading blocks at the node.
+type belief struct {
+	matched  int            // believed to be at the node or its host
+	reach    holdings.Reach // what the node reaches, by what engines and caches report
+	coming   int32          // that the engine had, or computed for others
+	promised int            // see where.Prompt.Promised
+	believed int            // predicted in the engine's own memory by the time when it begins the prompt
 }
 
 // lookout is the state through which another goroutine may give up an attempt, while another node

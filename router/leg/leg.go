@@ -14,7 +14,6 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/health/patience"
-	"github.com/cognitora/dataplane/router/learned"
 	"github.com/cognitora/dataplane/router/nvext"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
@@ -112,12 +111,12 @@ type Leg struct {
 	Attempts int
 	TTFT     time.Duration // from the request's arrival to the first sign of the answer; 0: there was none
 
-	d      *Dispatcher
-	place  answer.Place
-	model  *servedModel
-	pool   *pool
-	began  time.Time
-	prompt *where.Prompt
+	d     *Dispatcher
+	place answer.Place
+	model *servedModel
+	pool  *pool
+	began time.Time
+	subject
 	permit admission.Permit
 	picks  picks
 	tries  tries
@@ -126,8 +125,6 @@ type Leg struct {
 	lookout
 	out outgoing
 	handing
-	piece  *Piece          // of a rehearsal; nil: the request has a body
-	lesson *learned.Lesson // of the prompt; nil: the answer teaches no tokens
 }
 
 // attempts are the attempts of a leg that have not ended.
@@ -166,7 +163,7 @@ type tries struct {
 
 var legs = sync.Pool{New: func() any { return newLeg() }}
 
-func newLeg() *Leg { return &Leg{prompt: new(where.Prompt)} }
+func newLeg() *Leg { return &Leg{subject: subject{prompt: new(where.Prompt)}} }
 
 // Leg returns a leg of r with question q, whose answer goes to place.
 func (d *Dispatcher) Leg(r *request.Request, q Question, place answer.Place) *Leg {

@@ -11,7 +11,15 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/internal/room"
 	"github.com/cognitora/dataplane/router/learned"
+	"github.com/cognitora/dataplane/router/where"
 )
+
+// subject is the prompt that a leg is about.
+type subject struct {
+	prompt *where.Prompt
+	piece  *Piece          // of a rehearsal; nil: the request has a body
+	lesson *learned.Lesson // of the prompt; nil: the answer teaches no tokens
+}
 
 // lessons are those of a dispatcher: what requests keep for theirs, and those under way.
 type lessons struct {

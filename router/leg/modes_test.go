@@ -146,7 +146,7 @@ func TestSituation(t *testing.T) {
 		"continued":  {Question{Bond: Continued}, policy.Situation{Pinned: true}},
 		"to prefill": {Question{Work: Prefill}, policy.Situation{Prefill: true}},
 	} {
-		l := &Leg{d: new(Dispatcher), Question: c.q, prompt: new(where.Prompt), Request: request.New()}
+		l := &Leg{d: new(Dispatcher), Question: c.q, subject: subject{prompt: new(where.Prompt)}, Request: request.New()}
 		l.picks.turn, l.picks.policy = 7, policy.Default()
 		if got := l.situation(); got.Pinned != c.want.Pinned || got.Prefill != c.want.Prefill || got.Random != 7 {
 			t.Errorf("%s: %+v", name, got)
