@@ -97,7 +97,7 @@ func (e *Engine) OwnTiers() bool {
 	case e.sup.fallback != nil:
 		return e.sup.fallback.taken.Load()
 	}
-	return e.config.TierBucket() != ""
+	return e.config.KVOffload == OffloadKVCachedS3 || e.config.KVOffload == OffloadNIXLKVCachedS3
 }
 
 // asks asks the interpreter whether it finds the connector for a program with this environment.

@@ -9,6 +9,7 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/residency"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+	"github.com/cognitora/dataplane/router/holdings"
 )
 
 // counting says how many blocks of a model count in routing, and why others do not.
@@ -115,9 +116,6 @@ func differences(a, b block.Namespace) (list []string) {
 	return list
 }
 
-// mostConfigurations is how many namespaces of a host a router counts.
-const mostConfigurations = 16
-
 // writeCounting prints which blocks count in routing.
 func (s *statsReport) writeCounting(t *cli.Table) {
 	if len(s.Counting) == 0 {
@@ -141,8 +139,8 @@ func (s *statsReport) writeCounting(t *cli.Table) {
 			t.Line(fmt.Sprintf("%d %s do not count: %s (%s)", r.Blocks, r.What, r.Why, s.Counting[i].Namespace))
 		}
 	}
-	if n := len(s.Counting); n > mostConfigurations {
-		t.Line(fmt.Sprintf("a router counts %d of these %d namespaces, first those that engines read", mostConfigurations, n))
+	if n := len(s.Counting); n > holdings.MaxConfigurations {
+		t.Line(fmt.Sprintf("a router counts %d of these %d namespaces, first those that engines read", holdings.MaxConfigurations, n))
 	}
 	if n := s.Values["residency_overflow"]; n > 0 {
 		t.Line(fmt.Sprintf("%d blocks were left out because the daemon tells routers of no more", n))

@@ -13,6 +13,7 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+	"github.com/cognitora/dataplane/router/holdings"
 )
 
 // TestWhatCounts: kv stats says of a real daemon's blocks which ones count in routing, and why the
@@ -102,7 +103,7 @@ func TestUnreadBlocks(t *testing.T) {
 			{Namespace: space(func(n *block.Namespace) { n.TP = 2 }), Counted: 6}},
 		Readers: []*pb.Reader{{Node: "gpu1", Namespaces: []string{read}}, {Node: "gpu2", Namespaces: []string{read}}},
 	}
-	for range mostConfigurations {
+	for range holdings.MaxConfigurations {
 		r.Counting = append(r.Counting, &pb.Counting{Namespace: read})
 	}
 	s := statsReport{Counting: countings(r),

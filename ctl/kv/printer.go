@@ -67,7 +67,7 @@ func (p *printer) print(now time.Time, h *happening) error {
 	}
 	switch h.Event {
 	case goneEvent:
-		_, err := fmt.Fprintf(p.out, "%s  -  engine %s and its %d tokens\n", clock, h.Engine, h.Tokens)
+		_, err := fmt.Fprintf(p.out, "%s  -  engine %s and its %d tokens\n", clock, unquoted(h.Engine), h.Tokens)
 		return err
 	case gapEvent:
 		_, err := fmt.Fprintf(p.out, "%s  gap: %s\n", clock, h.Why)
@@ -94,7 +94,7 @@ func (p *printer) change(clock string, h *happening) error {
 	if h.Event == leftEvent {
 		sign = "-"
 	}
-	holder, model := cmp.Or(h.Engine, "cache"), cell.Dash(unquoted(h.Model))
+	holder, model := cmp.Or(unquoted(h.Engine), "cache"), cell.Dash(unquoted(h.Model))
 	if p.sums && p.lines >= linesPerSecond {
 		if p.sum == nil {
 			p.sum = map[sumKey]int{}

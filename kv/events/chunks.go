@@ -2,6 +2,7 @@ package events
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 	"time"
 
@@ -27,8 +28,11 @@ type Chunks struct {
 	Wanted func() bool // asked for each block with lmcache.Tier: false: it is no object. Nil: it is
 }
 
+// ErrNotYet says that the sink does not know yet which keys an engine's chunks have.
+var ErrNotYet = errors.New("events: the cache daemon does not know the engine's keys yet")
+
 // ChunkSink takes what chunks stand for; Daemon is one. taken is the number of chunks that it took,
-// and namespace the one in which they count, empty if it does not say.
+// and namespace the one in which they count, empty if it does not say. The error may be ErrNotYet.
 type ChunkSink interface {
 	TellChunks(s *lmcache.Source, all []lmcache.Chunk) (namespace string, taken int, err error)
 }
@@ -312,7 +316,9 @@ func (f *Follower) tellChunks(t *telling) (more bool) {
 		f.readsIn(namespace)
 		return more
 	}
-	if err.Error() != t.said {
+	if errors.Is(err, ErrNotYet) {
+		f.log.Debug("what the engine's chunks stand for is told later", "reason", err)
+	} else if err.Error() != t.said {
 		t.said = err.Error()
 		f.log.Warn("the cache daemon does not learn what the engine's chunks stand for, trying again", "error", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"sync"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/lmcache"
+	"github.com/cognitora/dataplane/kv/residency"
 )
 
 // withLMCache makes an engine whose chunks of size tokens are named.
@@ -274,11 +276,14 @@ func (s *teller) TellChunks(from *lmcache.Source, all []lmcache.Chunk) (string, 
 		c.Blocks = bytes.Clone(c.Blocks)
 		s.all = append(s.all, c)
 	}
-	return from.Namespace(256).String(), len(all) - 1, nil
+	told := *from
+	told.Model = "told" // as a daemon that knows the model of vLLM's tier
+	return told.Namespace(64).String(), len(all) - 1, nil
 }
 
 // TestFollowerTellsChunks follows a publisher. The sink learns of all chunks, those before the
-// follower's start too, and of all again after the follower has begun anew.
+// follower's start too, and of all again after the follower has begun anew. Reports say that the
+// engine reads the namespace that the sink names.
 func TestFollowerTellsChunks(t *testing.T) {
 	p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
 	for i := range 8 {
@@ -286,7 +291,9 @@ func TestFollowerTellsChunks(t *testing.T) {
 	}
 	sink := &teller{}
 	o := p.endpoints()
-	o.Chunks = &Chunks{Source: lmcache.Source{Keys: "key1;resp.0;", First: lmcache.First("0")}, Tokens: 64, Sink: sink}
+	from := lmcache.Source{Keys: "key1;resp.0;", Model: "/m", DType: "half", World: 1, First: lmcache.First("0"),
+		Served: "-", Revision: "-"}
+	o.Chunks = &Chunks{Source: from, Tokens: 64, Sink: sink}
 	f := follow(t, o)
 	f.awaits("what was before", prompt, 8)
 	for i := 8; i < blocks; i++ {
@@ -307,6 +314,12 @@ func TestFollowerTellsChunks(t *testing.T) {
 			}
 		}
 		return len(seen) == len(want) && sink.source.Served == "m" && sink.source.Keys == "key1;resp.0;"
+	})
+	from.Model, from.Served = "told", "m"
+	reads := residency.Reader{Node: "e", Namespaces: []string{from.Namespace(64).String()}}
+	eventually(t, "reports say what the engine reads", func() bool {
+		all := f.sink.Readers()
+		return len(all) == 1 && reflect.DeepEqual(all[0], reads)
 	})
 	if s := f.Stats(); s.Chunks+s.ChunksRefused < uint64(len(want)) || s.ChunksRefused == 0 || s.ChunksLost != 0 {
 		t.Errorf("%+v", s)

@@ -101,6 +101,9 @@ func (d *Daemon) TellChunks(s *lmcache.Source, all []lmcache.Chunk) (namespace s
 		q.Digests = append(q.Digests, c.Blocks...)
 	}
 	r, err := d.client.TellChunks(ctx, q)
+	if status.Code(err) == codes.FailedPrecondition {
+		err = fmt.Errorf("%w: %v", ErrNotYet, err)
+	}
 	return r.GetNamespace(), int(r.GetTaken()), err
 }
 

@@ -87,6 +87,30 @@ func TestReaders(t *testing.T) {
 		x.EndRead("b", other, false)
 		x.EndRead("nobody", other, true)
 		told("the end")
+
+		report := func(r Report) {
+			t.Helper()
+			r.Engine, r.Epoch = "c/1", 7
+			if err := x.Report(&r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		report(Report{Number: 1, Fresh: true, Reads: []string{base}})
+		told("a report", Reader{"c/1", []string{base}})
+		read("c/1", other)
+		report(Report{Number: 2, Reads: []string{base}, Events: []Event{{Kind: Cleared}}})
+		told("both ways", Reader{"c/1", []string{other, base}})
+		x.EndRead("c/1", other, false)
+		report(Report{Number: 3, Reads: []string{adapter}})
+		told("another one", Reader{"c/1", []string{adapter}})
+		report(Report{Gone: true})
+		told("the engine is gone")
+		for what, reads := range map[string][]string{"keys": {"key1;resp.0;"}, "many": make([]string, MaxReads+1)} {
+			r := Report{Engine: "c/1", Epoch: 8, Number: 1, Fresh: true, Reads: reads}
+			if err := x.Report(&r); !errors.Is(err, ErrReport) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
 	})
 }
 

@@ -157,7 +157,8 @@ func (c *cache) blocks(w *cognitorav1.WatchResponse) error {
 			continue
 		}
 		space := b.Namespace[i]
-		if i == 0 || holder != b.Holder[i-1] || space != b.Namespace[i-1] || of == nil {
+		same := i > 0 && holder == b.Holder[i-1] && space == b.Namespace[i-1]
+		if !same || of == nil && b.Tiers[i] != 0 && b.Tiers[i-1] == 0 { // no place is asked for without a block
 			of = c.find(w.Namespaces[space], b.Tiers[i] != 0)
 		}
 		if of != nil && b.Layer[i] == block.LayerAll && len(w.BlockBytes) == len(w.Namespaces) {

@@ -14,7 +14,7 @@ import (
 // These constants bound the configurations whose blocks count: those of one daemon, and those of
 // all daemons beyond the first one of each. The index then has room left for engines.
 const (
-	maxConfigurations = 16
+	MaxConfigurations = 16
 	maxFurther        = 512
 )
 
@@ -107,7 +107,7 @@ func (c *cache) enter(n name) *held {
 	if c.left {
 		return nil
 	}
-	if count := len(c.held); count >= maxConfigurations || count > 0 && c.m.further >= maxFurther {
+	if count := len(c.held); count >= MaxConfigurations || count > 0 && c.m.further >= maxFurther {
 		if !c.displace(n) {
 			return nil
 		}

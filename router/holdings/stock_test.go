@@ -3,6 +3,7 @@ package holdings
 import (
 	"fmt"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -63,18 +64,18 @@ func TestPlacesOfConfigurations(t *testing.T) {
 	chain, digests := prompt(40)
 	d.put(digests, 0, 3)
 	eventually(t, m, chain, "host:7072", Reach{Unknown, 3, 3, 3, 0})
-	for i := range maxConfigurations - 1 {
+	for i := range MaxConfigurations - 1 {
 		n := namespace
 		n.Revision = fmt.Sprint("r", i)
 		d.putIn(n, digests, 0, 2)
 	}
-	until(t, "all places are taken", func() bool { return m.Stats().Held == maxConfigurations })
+	until(t, "all places are taken", func() bool { return m.Stats().Held == MaxConfigurations })
 	n := namespace
 	n.Revision = "one too many"
 	d.putIn(n, digests, 0, 10)
 	until(t, "its blocks are left out", func() bool { return m.Stats().LeftOut == 10 })
 	eventually(t, m, chain, "host:7072", Reach{Unknown, 3, 3, 3, 0})
-	if s := m.Stats(); s.Held != maxConfigurations || m.further != maxConfigurations-1 {
+	if s := m.Stats(); s.Held != MaxConfigurations || m.further != MaxConfigurations-1 {
 		t.Errorf("%+v with %d further ones", s, m.further)
 	}
 	m.SetStatic(nil)
@@ -89,7 +90,7 @@ func TestDisplaced(t *testing.T) {
 	c := newCache(m, "c", nil, "")
 	fill := func() []*held {
 		c.empty()
-		for i := range maxConfigurations {
+		for i := range MaxConfigurations {
 			if c.find(fmt.Sprint(i), true) == nil {
 				t.Fatal("no place for", i)
 			}
@@ -104,7 +105,7 @@ func TestDisplaced(t *testing.T) {
 	}
 	all := fill()
 	all[3].told = all[3].told.Add(-idleAfter)
-	if c.find("new", true) == nil || !gone(all[3]) || gone(all[4]) || m.further != maxConfigurations-1 {
+	if c.find("new", true) == nil || !gone(all[3]) || gone(all[4]) || m.further != MaxConfigurations-1 {
 		t.Error("the idle one has not given way, or another one has")
 	}
 	all = fill()
@@ -118,13 +119,13 @@ func TestDisplaced(t *testing.T) {
 		t.Error("the idle one that nobody reads has not given way")
 	}
 	all = fill()
-	for _, h := range all[:maxConfigurations-1] {
+	for _, h := range all[:MaxConfigurations-1] {
 		c.readers["node"] = append(c.readers["node"], h.name)
 	}
 	c.readers["more"] = append(c.readers["more"], all[0].name)
 	fresh := c.find("new", false)
 	c.readers["more"] = append(c.readers["more"], nameOf("new"))
-	if fresh != nil || c.find("new", true) == nil || !gone(all[maxConfigurations-1]) || gone(all[0]) {
+	if fresh != nil || c.find("new", true) == nil || !gone(all[MaxConfigurations-1]) || gone(all[0]) {
 		t.Error("the one that nobody reads has not given way to one that is read")
 	}
 	if c.find("later", true) != nil {
@@ -211,6 +212,17 @@ func TestReaders(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	d.stop()
+}
+
+// TestRanksReadTogether checks that a node reads what any of its engine's ranks has said.
+func TestRanksReadTogether(t *testing.T) {
+	c := &cache{m: New(Options{})}
+	err := c.hear([]*cognitorav1.Reader{{Node: "n/0", Namespaces: []string{"a"}}, {Node: "n/1", Namespaces: []string{"b"}},
+		{Node: "m"}})
+	want := map[string][]name{"n": {nameOf("a"), nameOf("b")}, "m": {}}
+	if err != nil || !reflect.DeepEqual(c.readers, want) {
+		t.Errorf("%v, %v", c.readers, err)
+	}
 }
 
 // TestReadersAreBounded checks that a daemon cannot tell of more readers than it may.

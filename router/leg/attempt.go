@@ -12,7 +12,6 @@ import (
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/books"
 	"github.com/cognitora/dataplane/router/health/patience"
-	"github.com/cognitora/dataplane/router/holdings"
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
@@ -40,15 +39,6 @@ type attempt struct {
 	grows    bool // the blocks of the answer count as they grow
 	abort    relay.Abort
 	span     *traces.Attempt // nil: not recorded, or ended
-}
-
-// belief is what the router knew at the pick of a prompt's leading blocks at the node.
-type belief struct {
-	matched  int            // believed to be at the node or its host
-	reach    holdings.Reach // what the node reaches, by what engines and caches report
-	coming   int32          // that the engine had, or computed for others
-	promised int            // see where.Prompt.Promised
-	believed int            // predicted in the engine's own memory by the time when it begins the prompt
 }
 
 // lookout is the state through which another goroutine may give up an attempt, while another node
@@ -306,23 +296,6 @@ func (l *Leg) drop(a *attempt) {
 	if l.kept == a {
 		l.kept = nil
 	}
-}
-
-// believe stores the beliefs about the node at a place of the leg's pool.
-func (a *attempt) believe(l *Leg, at int) {
-	r := l.reach(at)
-	a.matched, a.believed = int(max(r.Device, r.Host, r.Disk)), l.prompt.Predicted(at)
-	a.reach, a.coming, a.promised = l.prompt.Reach(at), l.prompt.Coming(at), l.prompt.Promised(at)
-}
-
-// reach returns how far the prompt reaches on the node at a place of the leg's pool, as far as its
-// engine uses the blocks outside of its own memory.
-func (l *Leg) reach(at int) holdings.Reach {
-	r := l.prompt.Reach(at)
-	if !l.prompt.Reported() {
-		return r
-	}
-	return l.pool.members[at].node.trust.Apply(r)
 }
 
 // work describes the leg to the patience tracker, in the router's token counts.

@@ -12,9 +12,9 @@ import (
 func TestNothingOutlivesALeg(t *testing.T) {
 	l := newLeg()
 	var taker place = func(*relay.Exchange) error { return nil }
-	residue.Mark(l, []string{"prompt"}, taker) // package where recycles the prompt
+	residue.Mark(l, []string{"subject.prompt"}, taker) // package where recycles the prompt
 	l.reset()
-	if left := residue.Left(l, "prompt"); left != nil {
+	if left := residue.Left(l, "subject.prompt"); left != nil {
 		t.Errorf("left of a leg: %v", left)
 	}
 }
