@@ -263,8 +263,8 @@ type telling struct {
 	said  string    // last logged problem
 }
 
-// reads returns what the engine can read of the daemon's blocks, as far as it is known: only its own
-// chunks. Until the sink has said in which namespace chunks of vLLM's tier count, that is one
+// reads returns what the engine can read of the daemon's blocks, as far as it is known: only its
+// own chunks. Until the sink has said in which namespace chunks of vLLM's tier count, that is one
 // without blocks. nil: everything. The caller holds f.mu.
 func (f *Follower) reads() []string {
 	c := f.o.Chunks

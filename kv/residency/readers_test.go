@@ -87,31 +87,44 @@ func TestReaders(t *testing.T) {
 		x.EndRead("b", other, false)
 		x.EndRead("nobody", other, true)
 		told("the end")
-
-		report := func(r Report) {
-			t.Helper()
-			r.Engine, r.Epoch = "c/1", 7
-			if err := x.Report(&r); err != nil {
-				t.Fatal(err)
-			}
-		}
-		report(Report{Number: 1, Fresh: true, Reads: []string{base}})
-		told("a report", Reader{"c/1", []string{base}})
-		read("c/1", other)
-		report(Report{Number: 2, Reads: []string{base}, Events: []Event{{Kind: Cleared}}})
-		told("both ways", Reader{"c/1", []string{other, base}})
-		x.EndRead("c/1", other, false)
-		report(Report{Number: 3, Reads: []string{adapter}})
-		told("another one", Reader{"c/1", []string{adapter}})
-		report(Report{Gone: true})
-		told("the engine is gone")
-		for what, reads := range map[string][]string{"keys": {"key1;resp.0;"}, "many": make([]string, MaxReads+1)} {
-			r := Report{Engine: "c/1", Epoch: 8, Number: 1, Fresh: true, Reads: reads}
-			if err := x.Report(&r); !errors.Is(err, ErrReport) {
-				t.Errorf("%s: %v", what, err)
-			}
-		}
 	})
+}
+
+// TestReadersInReports follows what an engine's reports say that it reads, beside its connections.
+func TestReadersInReports(t *testing.T) {
+	x := New(Options{})
+	base, adapter, other := spaceOf("m"), spaceOf("m+a"), spaceOf("n")
+	told := func(what string, want ...Reader) {
+		t.Helper()
+		if got := x.Readers(); len(got) != len(want) || len(got) > 0 && !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %v, want %v", what, got, want)
+		}
+	}
+	report := func(r Report) {
+		t.Helper()
+		r.Engine, r.Epoch = "c/1", 7
+		if err := x.Report(&r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report(Report{Number: 1, Fresh: true, Reads: []string{base}})
+	told("a report", Reader{"c/1", []string{base}})
+	if err := x.Read("c/1", other); err != nil {
+		t.Fatal(err)
+	}
+	report(Report{Number: 2, Reads: []string{base}, Events: []Event{{Kind: Cleared}}})
+	told("both ways", Reader{"c/1", []string{other, base}})
+	x.EndRead("c/1", other, false)
+	report(Report{Number: 3, Reads: []string{adapter}})
+	told("another one", Reader{"c/1", []string{adapter}})
+	report(Report{Gone: true})
+	told("the engine is gone")
+	for what, reads := range map[string][]string{"keys": {"key1;resp.0;"}, "many": make([]string, MaxReads+1)} {
+		r := Report{Engine: "c/1", Epoch: 8, Number: 1, Fresh: true, Reads: reads}
+		if err := x.Report(&r); !errors.Is(err, ErrReport) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
 }
 
 // TestReadersContinue checks that a watcher that continues after its last change is told later

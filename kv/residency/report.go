@@ -48,8 +48,8 @@ type Report struct {
 	Fresh  bool   // earlier reports no longer count; Events are the complete state's beginning
 	Gone   bool   // the engine has ended; no Events
 	Events []Event
-	// Reads are the namespaces of the daemon's blocks that the engine can read, at most MaxReads. None:
-	// the report does not say.
+	// Reads are the namespaces of the daemon's blocks that the engine can read, at most MaxReads.
+	// None: the report does not say.
 	Reads []string
 }
 

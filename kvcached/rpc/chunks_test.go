@@ -38,7 +38,8 @@ func TestTellChunks(t *testing.T) {
 	want := lmcache.Source{Keys: "key1;resp.0;", Model: "/m", DType: "half", World: 2, Layers: 3, Halves: true,
 		First:  4,
 		Served: "m", Revision: "r"}
-	if err != nil || r.Taken != 2 || r.Namespace != want.Namespace(32).String() || l.source != want || l.all[1].Name != 1<<63 ||
+	if err != nil || r.Taken != 2 || r.Namespace != want.Namespace(32).String() ||
+		l.source != want || l.all[1].Name != 1<<63 ||
 		string(l.all[1].Parent[:]) != "parent 1" ||
 		string(l.all[0].Blocks) != "block  0block  1" || string(l.all[1].Blocks) != "block  2block  3" {
 		t.Fatalf("%v %v %+v", r, err, l)

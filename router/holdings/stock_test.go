@@ -217,8 +217,8 @@ func TestReaders(t *testing.T) {
 // TestRanksReadTogether checks that a node reads what any of its engine's ranks has said.
 func TestRanksReadTogether(t *testing.T) {
 	c := &cache{m: New(Options{})}
-	err := c.hear([]*cognitorav1.Reader{{Node: "n/0", Namespaces: []string{"a"}}, {Node: "n/1", Namespaces: []string{"b"}},
-		{Node: "m"}})
+	err := c.hear([]*cognitorav1.Reader{{Node: "n/0", Namespaces: []string{"a"}},
+		{Node: "n/1", Namespaces: []string{"b"}}, {Node: "m"}})
 	want := map[string][]name{"n": {nameOf("a"), nameOf("b")}, "m": {}}
 	if err != nil || !reflect.DeepEqual(c.readers, want) {
 		t.Errorf("%v, %v", c.readers, err)

@@ -15,7 +15,6 @@ import (
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/request"
-	"github.com/cognitora/dataplane/router/where"
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
@@ -146,7 +145,8 @@ func TestSituation(t *testing.T) {
 		"continued":  {Question{Bond: Continued}, policy.Situation{Pinned: true}},
 		"to prefill": {Question{Work: Prefill}, policy.Situation{Prefill: true}},
 	} {
-		l := &Leg{d: new(Dispatcher), Question: c.q, subject: subject{prompt: new(where.Prompt)}, Request: request.New()}
+		l := newLeg()
+		l.d, l.Question, l.Request = new(Dispatcher), c.q, request.New()
 		l.picks.turn, l.picks.policy = 7, policy.Default()
 		if got := l.situation(); got.Pinned != c.want.Pinned || got.Prefill != c.want.Prefill || got.Random != 7 {
 			t.Errorf("%s: %+v", name, got)

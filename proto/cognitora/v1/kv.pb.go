@@ -2860,7 +2860,7 @@ type ReportRequest struct {
 	Fresh  bool                   `protobuf:"varint,4,opt,name=fresh,proto3" json:"fresh,omitempty"`   // forget all earlier reports
 	Gone   bool                   `protobuf:"varint,5,opt,name=gone,proto3" json:"gone,omitempty"`     // the engine has ended
 	Events []*ReportEvent         `protobuf:"bytes,6,rep,name=events,proto3" json:"events,omitempty"`  // at most 32768 blocks in all; no event: a sign of life
-	// namespaces of the daemon's blocks that the engine can read, at most 64; none: the report does not say
+	// namespaces of the daemon's blocks that the engine can read, at most 64; none: it is not said
 	Reads         []string `protobuf:"bytes,7,rep,name=reads,proto3" json:"reads,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
