@@ -98,7 +98,7 @@ func (c *Config) disk() (*ssd.Options, error) {
 	key, err := c.sealingKey()
 	return &ssd.Options{
 		Dir: filepath.Join(c.Daemon.Data, ssdDir), Cap: int64(c.Daemon.SSD), ReclaimRate: reclaimRate,
-		DailyWrites: int64(c.SSD.DailyWrites), Key: key, Quota: c.ssdQuota,
+		DailyWrites: int64(c.SSD.DailyWrites), Key: key, Quota: c.ssdQuota, Volatile: c.SSD.Index == "memory",
 	}, err
 }
 

@@ -92,7 +92,7 @@ func asAPI(err error) *apiError {
 	case errors.Is(err, store.ErrExists):
 		return refusal("PreconditionFailed", "The key exists, and If-None-Match said that it must not.")
 	case errors.Is(err, store.ErrNotDurable):
-		return refusal("InvalidRequest", "Nothing can be made durable here: there is no SSD tier.")
+		return refusal("InvalidRequest", "Nothing can be made durable here: no SSD tier outlives the server.")
 	case errors.Is(err, store.ErrClosed):
 		return refusal("ServiceUnavailable", "The server is going down.")
 	case errors.Is(err, ram.ErrNamespaces):

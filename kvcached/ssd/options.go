@@ -46,6 +46,9 @@ type Options struct {
 	// namespaces, keys, attributes) and checksums. A directory is sealed as a whole or not at all.
 	// nil: payloads are not sealed.
 	Key []byte
+	// Volatile keeps the rows of the index in memory only. Open then drops all blocks of an earlier
+	// Open, and refuses a directory with an index. So no block survives, durable ones neither.
+	Volatile bool
 	// Evicted is called for each block that reclaim drops or a read finds damaged, under the lock
 	// of its address. It must be quick and not call the tier. nil: no calls.
 	Evicted func(block.Addr)
@@ -85,6 +88,9 @@ func (o Options) fill() (Options, error) {
 	o.checkpointBytes = cmp.Or(o.checkpointBytes, 64<<20)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	o.fs = cmp.Or[fileSystem](o.fs, osFS{})
+	if o.Volatile {
+		o.rowFS = vfs.NewMem()
+	}
 	o.rowFS = cmp.Or[vfs.FS](o.rowFS, privateFS{vfs.Default})
 	if o.now == nil {
 		o.now = time.Now

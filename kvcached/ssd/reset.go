@@ -77,6 +77,22 @@ func (t *Tier) openIndex() error {
 	return nil
 }
 
+// empty drops all blocks of a directory whose index was in memory only.
+func (t *Tier) empty() error {
+	names, err := t.o.fs.List(t.o.Dir)
+	if err != nil {
+		return err
+	}
+	if slices.Contains(names, RowsDir) {
+		return fmt.Errorf("%w: %s; give it a directory of its own, keep the index on disk, or delete this directory",
+			ErrIndexed, t.o.Dir)
+	}
+	if err := t.reset(names); err != nil {
+		return fmt.Errorf("ssd: emptying %s: %w", t.o.Dir, err)
+	}
+	return nil
+}
+
 // check reads the rows that every start needs. It returns the checkpoint, which must not be before
 // last.
 func (r *rows) check(last *checkpoint) (checkpoint, error) {

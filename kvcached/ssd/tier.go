@@ -44,6 +44,7 @@ var (
 	ErrClosed   = errors.New("ssd: closed")
 	ErrLocked   = errors.New("ssd: the directory is in use")
 	ErrFormat   = errors.New("ssd: the directory's format is not this version's")
+	ErrIndexed  = errors.New("ssd: the directory has an index on disk, which an index in memory only would lose")
 	ErrMark     = errors.New("ssd: the file that tells the directory's format is damaged")
 	ErrKey      = errors.New("ssd: the key is not the directory's")
 	errNoSpace  = errors.New("ssd: no segment is free")
@@ -180,7 +181,9 @@ func Open(ctx context.Context, o Options) (_ *Tier, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if made {
+	if made && o.Volatile {
+		err = t.empty()
+	} else if made {
 		err = t.openIndex()
 	} else if t.rows, err = openRows(&t.o); err == nil {
 		err = t.begin()

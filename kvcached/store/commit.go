@@ -54,7 +54,7 @@ func (d *Draft) Commit(ctx context.Context, o CommitOptions) (info Info, err err
 			d.meta.AttrLen)
 	case o.CheckCRC && o.CRC != d.crc:
 		err = fmt.Errorf("%w: it is %08x, not %08x", ErrCorrupt, d.crc, o.CRC)
-	case o.Durable && d.s.disk == nil:
+	case o.Durable && (d.s.disk == nil || d.s.o.SSD.Volatile):
 		err = ErrNotDurable
 	case d.s.disk == nil:
 		err = d.commitRAM(o, &info)

@@ -31,7 +31,7 @@ var (
 	ErrClosed     = errors.New("store: closed")
 	ErrCorrupt    = errors.New("store: the payload has not the checksum that came with it")
 	ErrExists     = errors.New("store: there is such a block")
-	ErrNotDurable = errors.New("store: there is no SSD tier to make a block durable")
+	ErrNotDurable = errors.New("store: there is no SSD tier that outlives the daemon to make a block durable")
 )
 
 // Options are the settings of a Store.

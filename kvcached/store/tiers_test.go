@@ -374,3 +374,15 @@ func TestPinGivesUp(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestVolatileIsNotDurable checks that a tier whose index is in memory only takes blocks that RAM
+// has no room for, and refuses durable ones.
+func TestVolatileIsNotDurable(t *testing.T) {
+	s := open(t, Options{SSD: &ssd.Options{Dir: t.TempDir(), Cap: 64 << 20, Volatile: true}})
+	if _, err := s.Put(ctx, item(1, false), nil, true); !errors.Is(err, ErrNotDurable) {
+		t.Error(err)
+	}
+	if _, err := s.Put(ctx, item(2, false), nil, false); err != nil {
+		t.Error(err)
+	}
+}
