@@ -66,18 +66,21 @@ func TestPanicOfAPrefillLeg(t *testing.T) {
 				}
 			}
 		}
-		to := answer.Memory{Limit: 1 << 20}
-		l := d.Leg(asked(t, d, chat(2000)), Question{}, &to)
-		err := l.Do()
-		if wants != "" && (err == nil || err.Code != wants) || wants == "" && (err != nil || to.Status != 200) {
-			t.Errorf("%s: %v, %d: %s", by, err, to.Status, to.Body)
+		const none = "cgn_router_panics_total 0\n"
+		for again := 10; again > 0 && exports(d, none); again-- { // D may refuse before P's goroutine runs
+			to := answer.Memory{Limit: 1 << 20}
+			l := d.Leg(asked(t, d, chat(2000)), Question{}, &to)
+			err := l.Do()
+			if wants != "" && (err == nil || err.Code != wants) || wants == "" && (err != nil || to.Status != 200) {
+				t.Errorf("%s: %v, %d: %s", by, err, to.Status, to.Body)
+			}
+			end := relay.Complete
+			if err != nil {
+				end = relay.UpstreamFailed
+			}
+			l.Finish(end)
 		}
-		end := relay.Complete
-		if err != nil {
-			end = relay.UpstreamFailed
-		}
-		l.Finish(end)
-		if exports(d, "cgn_router_panics_total 0\n") {
+		if exports(d, none) {
 			t.Errorf("%s: no panic is counted", by)
 		}
 		for _, pool := range d.current().models["sim"].pools {
