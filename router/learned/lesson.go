@@ -68,8 +68,8 @@ func (m *Map) Lesson(r *scan.Request, body []byte, model string, from Origin, sh
 	return l
 }
 
-// Size returns the bytes that the lesson keeps of the chat.
-func (l *Lesson) Size() int { return l.size }
+// Size returns the bytes that the lesson keeps of the chat and of its answer so far.
+func (l *Lesson) Size() int { return l.size + l.Answer.size() }
 
 // These are the errors of Run.
 var (
