@@ -329,6 +329,16 @@ func TestRoom(t *testing.T) {
 	}
 }
 
+// TestNoRoom checks that a map of size 0 learns nothing.
+func TestNoRoom(t *testing.T) {
+	for size, learns := range map[int]bool{0: false, 1 << 10: true} {
+		m := NewMap(size)
+		if m.Learn(map[string]struct{}{"m": {}}); m.Learns("m") != learns || m.Learns("other") {
+			t.Errorf("%d bytes: %v", size, !learns)
+		}
+	}
+}
+
 // TestAnswers checks what counts as the text of an answer.
 func TestAnswers(t *testing.T) {
 	for want, docs := range map[string][]string{

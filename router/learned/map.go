@@ -52,7 +52,7 @@ const (
 )
 
 // NewMap makes a map of about the given size in bytes. A beginning takes 176 bytes, and 8 more for
-// each 16 tokens that no shorter beginning has.
+// each 16 tokens that no shorter beginning has. A map of size 0 learns no model's chats.
 func NewMap(bytes int) *Map {
 	m := &Map{secret: maphash.MakeSeed(), limit: bytes, known: map[uint64]*Entry{}, forms: map[uint64]*record{}}
 	m.ends.older, m.ends.newer = &m.ends, &m.ends
@@ -61,7 +61,12 @@ func NewMap(bytes int) *Map {
 }
 
 // Learn replaces the models whose chats are learned, by the clients' names.
-func (m *Map) Learn(models map[string]struct{}) { m.models.Store(&models) }
+func (m *Map) Learn(models map[string]struct{}) {
+	if m.limit == 0 {
+		models = nil
+	}
+	m.models.Store(&models)
+}
 
 // Learns says whether the chats of a model are learned. A nil Map learns none.
 func (m *Map) Learns(model string) bool {
