@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/scan"
@@ -292,6 +294,51 @@ func TestSettle(t *testing.T) {
 	}
 	if m.Settle(e, false); m.trusts(7) || !m.trusts(8) {
 		t.Error("a wrong form is trusted")
+	}
+}
+
+// TestDistrustFades checks that a form that was wrong is used again after a while.
+func TestDistrustFades(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := NewMap(1 << 20)
+		for range tooWrong + 1 {
+			m.Settle(&Entry{form: 7}, false)
+		}
+		if time.Sleep(fadeEvery - 1); m.trusts(7) || m.Stats().Distrusted != 1 {
+			t.Errorf("at first: %+v", m.Stats())
+		}
+		if time.Sleep(1); !m.trusts(7) || m.Stats().Distrusted != 0 {
+			t.Errorf("later: %+v", m.Stats())
+		}
+		for range tooWrong + 1 - (tooWrong+1)/2 {
+			m.Settle(&Entry{form: 7}, false)
+		}
+		if m.trusts(7) {
+			t.Error("a form that goes on to be wrong is trusted")
+		}
+		time.Sleep(100 * fadeEvery)
+		if m.Settle(&Entry{form: 7}, true); m.formOf(7).wrong != 0 || m.formOf(7).right != 1 {
+			t.Errorf("%+v after a long time", m.formOf(7))
+		}
+	})
+}
+
+// TestManyForms checks that the records of forms are bounded, and that those in use stay.
+func TestManyForms(t *testing.T) {
+	m := NewMap(1 << 20)
+	for range tooWrong + 1 {
+		m.Settle(&Entry{form: 7}, false)
+	}
+	for form := range uint64(2 * maxForms) {
+		if m.agree(1000+form, []byte("user"), 3); m.trusts(7) {
+			t.Fatalf("a wrong form in use is forgotten after %d others", form)
+		}
+	}
+	if n := len(m.forms.known); n != maxForms || m.forms.order.Len() != n {
+		t.Errorf("%d forms", n)
+	}
+	if m.forms.find(1000) != nil || m.forms.find(999+2*maxForms) == nil {
+		t.Error("not the oldest forms went")
 	}
 }
 

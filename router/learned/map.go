@@ -6,10 +6,12 @@
 package learned
 
 import (
+	"container/list"
 	"hash/maphash"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cognitora/dataplane/router/prefix"
 )
@@ -24,7 +26,7 @@ type Map struct {
 
 	mu    sync.Mutex
 	known map[uint64]*Entry
-	forms map[uint64]*record
+	forms forms
 	ends  Entry // ring: ends.newer is the oldest entry, ends.older the newest one
 	bytes int
 	count counts
@@ -54,7 +56,8 @@ const (
 // NewMap makes a map of about the given size in bytes. A beginning takes 176 bytes, and 8 more for
 // each 16 tokens that no shorter beginning has. A map of size 0 learns no model's chats.
 func NewMap(bytes int) *Map {
-	m := &Map{secret: maphash.MakeSeed(), limit: bytes, known: map[uint64]*Entry{}, forms: map[uint64]*record{}}
+	m := &Map{secret: maphash.MakeSeed(), limit: bytes, known: map[uint64]*Entry{}}
+	m.forms.known = map[uint64]*list.Element{}
 	m.ends.older, m.ends.newer = &m.ends, &m.ends
 	m.Learn(nil)
 	return m
@@ -84,6 +87,9 @@ type Stats struct {
 	// engines have taught, Wrong those that an engine's cached tokens or a later lesson
 	// contradicted, and Evicted those that were forgotten for want of room.
 	Hits, Misses, Taught, Wrong, Evicted uint64
+	// Distrusted counts the forms whose beginnings are not used now, because engines contradicted
+	// more of them than they confirmed.
+	Distrusted int
 }
 
 // Stats returns the state of the map.
@@ -93,7 +99,7 @@ func (m *Map) Stats() Stats {
 	return Stats{
 		Entries: len(m.known), Bytes: m.bytes,
 		Hits: m.count.hits, Misses: m.count.misses, Taught: m.count.taught, Wrong: m.count.wrong,
-		Evicted: m.count.evicted,
+		Evicted: m.count.evicted, Distrusted: m.forms.distrusted(time.Now()),
 	}
 }
 
