@@ -136,6 +136,11 @@ func (m *Map) Settle(e *Entry, right bool) {
 func (m *Map) trusts(form uint64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	return m.trusted(form)
+}
+
+// trusted is trusts for a caller that holds the lock.
+func (m *Map) trusted(form uint64) bool {
 	f := m.forms.find(form)
 	if f == nil || !f.distrusted() {
 		return true

@@ -376,6 +376,26 @@ func TestRoom(t *testing.T) {
 	}
 }
 
+// TestUsedEntriesStay checks that the entry goes that was used least recently, over several uses
+// between two stored entries.
+func TestUsedEntriesStay(t *testing.T) {
+	const room = 8
+	m := NewMap(room * (entryBytes + 8))
+	for i := range uint64(100) {
+		for range 2 {
+			for key := range min(i, room/2) {
+				if e, _ := m.first([]uint64{key}); e == nil {
+					t.Fatalf("%d is forgotten after %d others", key, i)
+				}
+			}
+		}
+		m.put(&Entry{key: i, tokens: 16}, nil, []uint64{i})
+	}
+	if n := m.Stats().Entries; n != room {
+		t.Errorf("%d entries", n)
+	}
+}
+
 // TestNoRoom checks that a map of size 0 learns nothing.
 func TestNoRoom(t *testing.T) {
 	for size, learns := range map[int]bool{0: false, 1 << 10: true} {

@@ -30,6 +30,8 @@ type Map struct {
 	ends  Entry // ring: ends.newer is the oldest entry, ends.older the newest one
 	bytes int
 	count counts
+
+	stored uint64 // entries that were ever stored
 }
 
 // counts are what a Map has done so far.
@@ -45,7 +47,8 @@ type Entry struct {
 	tokens int
 
 	key, form    uint64
-	older, newer *Entry // guarded by the Map's lock
+	older, newer *Entry // guarded by the Map's lock, as is used
+	used         uint64 // Map.stored at the last use; 0: none
 }
 
 const (
@@ -108,6 +111,27 @@ func (m *Map) Stats() Stats {
 func (m *Map) first(keys []uint64) (e *Entry, at int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	return m.find(keys)
+}
+
+// recall is first for a prompt of the form, which it counts. recall finds nothing if the form is not
+// trusted.
+func (m *Map) recall(form uint64, keys []uint64) (e *Entry, at int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.trusted(form) {
+		e, at = m.find(keys)
+	}
+	if e != nil {
+		m.count.hits++
+	} else {
+		m.count.misses++
+	}
+	return e, at
+}
+
+// find is first for a caller that holds the lock.
+func (m *Map) find(keys []uint64) (e *Entry, at int) {
 	for at, key := range keys {
 		if e := m.known[key]; e != nil {
 			m.use(e)
@@ -118,8 +142,13 @@ func (m *Map) first(keys []uint64) (e *Entry, at int) {
 }
 
 // use makes e and its parents the newest entries. A parent is always newer than its children, so it
-// is forgotten after them.
+// is forgotten after them. use does nothing if nothing was stored since the last use of e: only what
+// is stored makes others go, and the order of uses in between does not matter.
 func (m *Map) use(e *Entry) {
+	if e.used == m.stored {
+		return
+	}
+	e.used = m.stored
 	for ; e != nil; e = e.parent {
 		if e.older != nil {
 			e.unlink()
@@ -161,6 +190,7 @@ func (m *Map) put(e, parent *Entry, blocks []uint64) {
 		return
 	}
 	m.count.taught++
+	m.stored++
 	m.known[e.key] = e
 	m.link(e)
 	m.bytes += e.size()
@@ -183,17 +213,6 @@ func (m *Map) evict(e *Entry) {
 	m.count.evicted++
 	e.unlink()
 	m.forget(e)
-}
-
-// counted counts whether a prompt had a known beginning.
-func (m *Map) counted(hit bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if hit {
-		m.count.hits++
-	} else {
-		m.count.misses++
-	}
 }
 
 // Blocks returns the number of full blocks of the beginning.

@@ -35,11 +35,7 @@ func (m *Map) Recall(t *Text) (e *Entry, end int) {
 			n++
 		}
 	}
-	if !m.trusts(t.Form) {
-		n = 0
-	}
-	e, i := m.first(keys[:n])
-	m.counted(e != nil)
+	e, i := m.recall(t.Form, keys[:n])
 	return e, ends[i]
 }
 

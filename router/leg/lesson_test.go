@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -148,13 +149,15 @@ func TestLessons(t *testing.T) {
 func TestLessonsAtOnce(t *testing.T) {
 	s := openSchool(t)
 	free := make(chan struct{})
+	release := sync.OnceFunc(func() { close(free) })
+	t.Cleanup(release)
 	hold := func(http.ResponseWriter) bool { <-free; return true }
 	s.teach.Store(&hold)
 	for i := range maxLessons + 1 {
 		s.chat(i)
 	}
 	s.counted("while they run", 0, 0, 1)
-	close(free)
+	release()
 	s.counted("at their end", maxLessons, 0, 1)
 	s.errands.end()
 	if used, n := s.lessons.room.Used(), s.lessons.running.Load(); used != 0 || n != 0 {
