@@ -21,7 +21,8 @@ func TestUnfollowedFilesAreReadAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	x := &tokenizers{set: tokens.NewSet(nil, 0, 1<<20), taught: learned.NewMap(1 << 10), log: slog.New(slog.DiscardHandler)}
+	x := &tokenizers{set: tokens.NewSet(nil, 0, 1<<20), taught: learned.NewMap(1 << 10),
+		log: slog.New(slog.DiscardHandler)}
 	wanted := map[string]tokenFiles{"m": {directory: directory}}
 	vocab := map[string]int{} // a token for each byte, as byte-level tokenizers write it
 	for b, other := 0, rune(0x100); b < 0x100; b++ {

@@ -7,8 +7,8 @@ import (
 )
 
 // record is what is known of the entries of a form. The counts halve every fadeEvery: an entry is
-// also contradicted by blocks that an engine evicts between the pick and its answer, and a form that
-// is not used cannot be confirmed.
+// also contradicted by blocks that an engine evicts between the pick and its answer, and a form
+// that is not used cannot be confirmed.
 type record struct {
 	form         uint64
 	right, wrong int             // entries that engines have confirmed and contradicted

@@ -36,8 +36,8 @@ type Origin struct {
 
 // Lesson returns the lesson of a chat of the given origin whose body has been scanned as r. model
 // is the engine's name of the model. shared is the number of leading bytes of the canonical text
-// that an earlier prompt had. The lesson copies what it needs of body. Lesson returns nil for a chat
-// that teaches nothing: one with media, or one that sets add_generation_prompt or
+// that an earlier prompt had. The lesson copies what it needs of body. Lesson returns nil for a
+// chat that teaches nothing: one with media, or one that sets add_generation_prompt or
 // continue_final_message.
 func (m *Map) Lesson(r *scan.Request, body []byte, model string, from Origin, shared int) *Lesson {
 	list := r.Find(body, "messages")

@@ -114,8 +114,8 @@ func (m *Map) first(keys []uint64) (e *Entry, at int) {
 	return m.find(keys)
 }
 
-// recall is first for a prompt of the form, which it counts. recall finds nothing if the form is not
-// trusted.
+// recall is first for a prompt of the form, which it counts. recall finds nothing if the form is
+// not trusted.
 func (m *Map) recall(form uint64, keys []uint64) (e *Entry, at int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -142,8 +142,8 @@ func (m *Map) find(keys []uint64) (e *Entry, at int) {
 }
 
 // use makes e and its parents the newest entries. A parent is always newer than its children, so it
-// is forgotten after them. use does nothing if nothing was stored since the last use of e: only what
-// is stored makes others go, and the order of uses in between does not matter.
+// is forgotten after them. use does nothing if nothing was stored since the last use of e: only
+// what is stored makes others go, and the order of uses in between does not matter.
 func (m *Map) use(e *Entry) {
 	if e.used == m.stored {
 		return

@@ -106,8 +106,9 @@ func alters(name, value []byte) bool {
 }
 
 // Form returns a hash of the model, and of the members of a body that may change the tokens of a
-// chat, besides the messages. Templates show tools in the body's spelling, so the form has them too.
-// model is the router's name of the model. r is the scan of body. ok is false if a name has escapes.
+// chat, besides the messages. Templates show tools in the body's spelling, so the form has them
+// too. model is the router's name of the model. r is the scan of body. ok is false if a name has
+// escapes.
 func (m *Map) Form(model string, r *scan.Request, body []byte) (form uint64, ok bool) {
 	form, ok = m.member([]byte("model"), []byte(model)), true
 	r.Members(body, func(name, value []byte) bool {

@@ -63,8 +63,8 @@ func TestUnusedBlocksCountLess(t *testing.T) {
 	}
 }
 
-// TestTrustCountsTokens checks that the trust in a host's cache is learned by blocks of tokens, also
-// where the text of a known beginning has six times as many blocks.
+// TestTrustCountsTokens checks that the trust in a host's cache is learned by blocks of tokens,
+// also where the text of a known beginning has six times as many blocks.
 func TestTrustCountsTokens(t *testing.T) {
 	d := still(t, Options{Feedback: true}, twoNodes()[:1]...)
 	r, err := d.Rehearse(Piece{Keys: newKeys(400), Warm: func(*fleet.Node) holdings.Reach {
