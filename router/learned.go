@@ -10,6 +10,7 @@ const (
 	learnedTaught
 	learnedWrong
 	learnedEvicted
+	learnedDistrusted
 )
 
 var learnedDefs = []metric.Def{
@@ -39,6 +40,12 @@ var learnedDefs = []metric.Def{
 		Name: "cgn_router_learned_evicted_total", Kind: metric.Counter,
 		Help: "Taught beginnings that were forgotten for want of memory (prefix.learned_memo).",
 	},
+	learnedDistrusted: {
+		Name: "cgn_router_learned_distrusted",
+		Help: "Forms of chats, by model, tools and other members that change tokens, whose known beginnings are not " +
+			"used now: engines' cached tokens contradicted more of them than they confirmed. The counts halve every " +
+			"10 minutes.",
+	},
 }
 
 func (r *Router) readLearned(emit func(def int, value float64, labels ...string)) {
@@ -50,4 +57,5 @@ func (r *Router) readLearned(emit func(def int, value float64, labels ...string)
 	emit(learnedTaught, float64(s.Taught))
 	emit(learnedWrong, float64(s.Wrong))
 	emit(learnedEvicted, float64(s.Evicted))
+	emit(learnedDistrusted, float64(s.Distrusted))
 }

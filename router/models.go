@@ -102,14 +102,16 @@ type tokenizers struct {
 	from   map[string]tokenFiles // of the last attempt to load each model
 	log    *slog.Logger
 	failed atomic.Pointer[map[string]string]
+
+	unfollowed map[string]string // versions of the files of models whose tokens cannot be made here
 }
 
-// load loads the tokenizers that are new or have changed, and the failed ones if again is set. A
-// model whose new tokenizer cannot be used keeps the one before. load returns the errors of new
-// attempts.
+// load loads the tokenizers that are new or have changed. If again is set, load also loads those
+// that failed, and those that cannot be followed if their files have changed. A model whose new
+// tokenizer cannot be used keeps the one before. load returns the errors of new attempts.
 func (t *tokenizers) load(wanted map[string]tokenFiles, again bool) map[string]error {
 	problems, models, fresh := map[string]string{}, map[string]*tokens.Model{}, map[string]error{}
-	learns := map[string]struct{}{}
+	learns, unfollowed := map[string]struct{}{}, map[string]string{}
 	before := t.problems()
 	for name, files := range wanted {
 		if files.directory == cluster.LearnedTokens {
@@ -117,11 +119,13 @@ func (t *tokenizers) load(wanted map[string]tokenFiles, again bool) map[string]e
 			continue
 		}
 		models[name] = t.loaded[name]
-		if t.from[name] == files && t.taught.Learns(name) {
-			learns[name] = struct{}{}
-			continue
+		version, learned := t.unfollowed[name]
+		if learned = learned && t.from[name] == files; learned {
+			learns[name], unfollowed[name] = struct{}{}, version
 		}
-		if t.from[name] == files && (before[name] == "" || !again) {
+		now := tokens.Version(files.directory, files.template)
+		due := again && (before[name] != "" || learned && version != now)
+		if t.from[name] == files && !due {
 			if before[name] != "" {
 				problems[name] = before[name]
 			}
@@ -129,19 +133,21 @@ func (t *tokenizers) load(wanted map[string]tokenFiles, again bool) map[string]e
 		}
 		m, err := tokens.Load(files.directory, files.template)
 		if errors.Is(err, tokens.ErrNotFollowed) {
-			models[name], learns[name] = nil, struct{}{}
-			t.log.Warn("the tokens of a model cannot be made here, so they are learned from its engines",
-				"model", name, "tokenizer", files.directory, "error", err)
+			models[name], learns[name], unfollowed[name] = nil, struct{}{}, now
+			t.log.Warn("the tokens of a model cannot be made here, so they are learned from its engines, unless "+
+				"prefix.learned_memo is 0", "model", name, "tokenizer", files.directory, "error", err)
 			continue
 		}
 		if err != nil {
 			problems[name], fresh[name] = err.Error(), err
 			continue
 		}
+		delete(learns, name)
+		delete(unfollowed, name)
 		models[name] = m
 	}
 	maps.DeleteFunc(models, func(_ string, m *tokens.Model) bool { return m == nil })
-	t.loaded, t.from = models, wanted
+	t.loaded, t.from, t.unfollowed = models, wanted, unfollowed
 	t.failed.Store(&problems)
 	t.set.Replace(models)
 	t.taught.Learn(learns)
@@ -186,7 +192,7 @@ func (r *Router) followModels(ctx context.Context) error {
 		select {
 		case <-r.settled:
 		case <-retry.C:
-			again = len(r.tokens.problems()) > 0
+			again = len(r.tokens.problems())+len(r.tokens.unfollowed) > 0
 			retry.Reset(modelsAgain)
 		case <-ctx.Done():
 			return nil

@@ -17,6 +17,9 @@ const maxAnswer = 64 << 10
 // Text returns the text, and whether the whole answer is this text.
 func (a *Answer) Text() (text []byte, whole bool) { return a.text, !a.strict && len(a.text) > 0 }
 
+// size returns the memory of a in bytes.
+func (a *Answer) size() int { return cap(a.text) + 4*cap(a.prompt) }
+
 // Read reads an event's data, or a whole answer that is not a stream.
 func (a *Answer) Read(doc []byte) {
 	c := jsonscan.New(doc)

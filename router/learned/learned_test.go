@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/scan"
@@ -94,9 +96,13 @@ func ask(t testing.TB, messages []message) *asked {
 	return a
 }
 
+func (a *asked) origin(m *Map) Origin {
+	form, _ := m.Form("m", &a.r, a.body)
+	return Origin{seed, form}
+}
+
 func (a *asked) recall(m *Map) *Entry {
-	form, _ := m.Form(&a.r, a.body)
-	e, _ := m.Recall(&Text{Chain: &a.chain, Bytes: a.r.Text, Form: form})
+	e, _ := m.Recall(&Text{Chain: &a.chain, Bytes: a.r.Text, Form: a.origin(m).Form})
 	return e
 }
 
@@ -136,7 +142,7 @@ func TestNeverMoreThanTheTokens(t *testing.T) {
 				if turn > 0 && (known == nil || known.Tokens() < before-2) {
 					t.Fatalf("seed %d, chat %d, turn %d: %+v, the turns before had %d tokens", s, chat, turn, known, before)
 				}
-				l := m.Lesson(&a.r, a.body, "m", seed, 0)
+				l := m.Lesson(&a.r, a.body, "m", a.origin(m), 0)
 				answer := letters(r, 1+r.IntN(100))
 				page, _ := json.Marshal(map[string]any{
 					"choices": []any{map[string]any{"index": 0, "message": message{"assistant", answer}}},
@@ -159,7 +165,7 @@ func TestRepeatedChat(t *testing.T) {
 	e, m := newToy(), NewMap(1<<20)
 	said := []message{{"user", letters(rand.New(rand.NewPCG(1, 1)), 700)}}
 	a := ask(t, said)
-	if err := m.Lesson(&a.r, a.body, "m", seed, len(a.r.Text)).Run(e.tokenize); err != nil {
+	if err := m.Lesson(&a.r, a.body, "m", a.origin(m), len(a.r.Text)).Run(e.tokenize); err != nil {
 		t.Fatal(err)
 	}
 	known, ids := ask(t, said).recall(m), e.encode(render(said, true))
@@ -173,7 +179,7 @@ func TestAnswerThatIsNoText(t *testing.T) {
 	e, m := newToy(), NewMap(1<<20)
 	said := []message{{"user", "x" + letters(rand.New(rand.NewPCG(1, 2)), 400)}}
 	a := ask(t, said)
-	l := m.Lesson(&a.r, a.body, "m", seed, 0)
+	l := m.Lesson(&a.r, a.body, "m", a.origin(m), 0)
 	l.Answer.Read([]byte(`{"choices":[{"message":{"content":"let me see","tool_calls":[{"id":"1"}]}}]}`))
 	if err := l.Run(e.tokenize); err != nil {
 		t.Fatal(err)
@@ -193,7 +199,7 @@ func TestPartedText(t *testing.T) {
 	said := []message{{"user", letters(r, 300)}, {"assistant", letters(r, 200)}}
 	first := ask(t, append(said[:2:2], message{"user", "xa"}))
 	shared := len(ask(t, said).r.Text) + 5
-	if err := m.Lesson(&first.r, first.body, "m", seed, shared).Run(e.tokenize); err != nil {
+	if err := m.Lesson(&first.r, first.body, "m", first.origin(m), shared).Run(e.tokenize); err != nil {
 		t.Fatal(err)
 	}
 	known := ask(t, append(said[:2:2], message{"user", "x" + letters(r, 100)})).recall(m)
@@ -212,7 +218,7 @@ func TestBodyThatChangesTokens(t *testing.T) {
 		if err := scan.Scan(scan.Chat, body, &r); err != nil {
 			t.Fatal(err)
 		}
-		f, ok := m.Form(&r, body)
+		f, ok := m.Form("m", &r, body)
 		if !ok {
 			return 0
 		}
@@ -231,6 +237,37 @@ func TestBodyThatChangesTokens(t *testing.T) {
 	}
 	if form(`,"tool\u005fchoice":1`) != 0 {
 		t.Error("an escaped name has a form")
+	}
+}
+
+// TestTwoModels lets the engines of two models teach equal chats. One template ends each message
+// with two more ids, which the other model's ids behind a boundary, and the trust in it, must not
+// see.
+func TestTwoModels(t *testing.T) {
+	e, m := newToy(), NewMap(1<<20)
+	models := map[string]int{"short": 0, "long": 2}
+	tails := map[string]tail{}
+	for i := range surely {
+		for model, more := range models {
+			a := ask(t, []message{{"user", strings.Repeat("ab", 100+i)}})
+			form, _ := m.Form(model, &a.r, a.body)
+			l := m.Lesson(&a.r, a.body, model, Origin{prefix.Seed(model, "", ""), form}, 0)
+			if err := l.Run(func(body []byte) ([]uint32, error) {
+				ids, err := e.tokenize(body)
+				return append(ids, make([]uint32, more)...), err
+			}); err != nil {
+				t.Fatal(err)
+			}
+			tails[model] = m.formOf(form).tails["assistant"]
+			if model == "long" {
+				m.Settle(&Entry{form: form}, false)
+			} else if m.formOf(form).wrong > 0 {
+				t.Error("one model answers for the other")
+			}
+		}
+	}
+	if s, l := tails["short"], tails["long"]; s.agreed != surely || l.agreed != surely || l.ids != s.ids+2 {
+		t.Errorf("%+v", tails)
 	}
 }
 
@@ -257,6 +294,51 @@ func TestSettle(t *testing.T) {
 	}
 	if m.Settle(e, false); m.trusts(7) || !m.trusts(8) {
 		t.Error("a wrong form is trusted")
+	}
+}
+
+// TestDistrustFades checks that a form that was wrong is used again after a while.
+func TestDistrustFades(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := NewMap(1 << 20)
+		for range tooWrong + 1 {
+			m.Settle(&Entry{form: 7}, false)
+		}
+		if time.Sleep(fadeEvery - 1); m.trusts(7) || m.Stats().Distrusted != 1 {
+			t.Errorf("at first: %+v", m.Stats())
+		}
+		if time.Sleep(1); !m.trusts(7) || m.Stats().Distrusted != 0 {
+			t.Errorf("later: %+v", m.Stats())
+		}
+		for range tooWrong + 1 - (tooWrong+1)/2 {
+			m.Settle(&Entry{form: 7}, false)
+		}
+		if m.trusts(7) {
+			t.Error("a form that goes on to be wrong is trusted")
+		}
+		time.Sleep(100 * fadeEvery)
+		if m.Settle(&Entry{form: 7}, true); m.formOf(7).wrong != 0 || m.formOf(7).right != 1 {
+			t.Errorf("%+v after a long time", m.formOf(7))
+		}
+	})
+}
+
+// TestManyForms checks that the records of forms are bounded, and that those in use stay.
+func TestManyForms(t *testing.T) {
+	m := NewMap(1 << 20)
+	for range tooWrong + 1 {
+		m.Settle(&Entry{form: 7}, false)
+	}
+	for form := range uint64(2 * maxForms) {
+		if m.agree(1000+form, []byte("user"), 3); m.trusts(7) {
+			t.Fatalf("a wrong form in use is forgotten after %d others", form)
+		}
+	}
+	if n := len(m.forms.known); n != maxForms || m.forms.order.Len() != n {
+		t.Errorf("%d forms", n)
+	}
+	if m.forms.find(1000) != nil || m.forms.find(999+2*maxForms) == nil {
+		t.Error("not the oldest forms went")
 	}
 }
 
@@ -291,6 +373,36 @@ func TestRoom(t *testing.T) {
 	}
 	if st := m.Stats(); st.Evicted == 0 || st.Entries == 0 {
 		t.Errorf("%+v", st)
+	}
+}
+
+// TestUsedEntriesStay checks that the entry goes that was used least recently, over several uses
+// between two stored entries.
+func TestUsedEntriesStay(t *testing.T) {
+	const room = 8
+	m := NewMap(room * (entryBytes + 8))
+	for i := range uint64(100) {
+		for range 2 {
+			for key := range min(i, room/2) {
+				if e, _ := m.first([]uint64{key}); e == nil {
+					t.Fatalf("%d is forgotten after %d others", key, i)
+				}
+			}
+		}
+		m.put(&Entry{key: i, tokens: 16}, nil, []uint64{i})
+	}
+	if n := m.Stats().Entries; n != room {
+		t.Errorf("%d entries", n)
+	}
+}
+
+// TestNoRoom checks that a map of size 0 learns nothing.
+func TestNoRoom(t *testing.T) {
+	for size, learns := range map[int]bool{0: false, 1 << 10: true} {
+		m := NewMap(size)
+		if m.Learn(map[string]struct{}{"m": {}}); m.Learns("m") != learns || m.Learns("other") {
+			t.Errorf("%d bytes: %v", size, !learns)
+		}
 	}
 }
 
@@ -342,7 +454,11 @@ func FuzzLesson(f *testing.F) {
 			return
 		}
 		m := NewMap(1 << 16)
-		l := m.Lesson(&r, body, "m", seed, shared)
+		form, ok := m.Form("m", &r, body)
+		l := m.Lesson(&r, body, "m", Origin{seed, form}, shared)
+		if !ok {
+			return
+		}
 		if l == nil {
 			return
 		}
@@ -364,11 +480,11 @@ func FuzzLesson(f *testing.F) {
 func TestRecallDoesNotAllocate(t *testing.T) {
 	e, m := newToy(), NewMap(1<<20)
 	a := ask(t, []message{{"system", strings.Repeat("ab", 300)}, {"user", "x"}})
-	if err := m.Lesson(&a.r, a.body, "m", seed, 0).Run(e.tokenize); err != nil {
+	if err := m.Lesson(&a.r, a.body, "m", a.origin(m), 0).Run(e.tokenize); err != nil {
 		t.Fatal(err)
 	}
 	a.chain.HashTo(a.chain.Blocks())
-	form, _ := m.Form(&a.r, a.body)
+	form, _ := m.Form("m", &a.r, a.body)
 	text := &Text{Chain: &a.chain, Bytes: a.r.Text, Form: form}
 	var out []uint64
 	if n := testing.AllocsPerRun(100, func() {
@@ -388,13 +504,13 @@ func BenchmarkRecall(b *testing.B) {
 		said = append(said, message{"user", "x" + letters(r, 300)}, message{"assistant", letters(r, 1200)})
 	}
 	a := ask(b, append(said[:40:40], message{"user", "xyz"}))
-	if err := m.Lesson(&a.r, a.body, "m", seed, len(a.r.Text)-64).Run(e.tokenize); err != nil {
+	if err := m.Lesson(&a.r, a.body, "m", a.origin(m), len(a.r.Text)-64).Run(e.tokenize); err != nil {
 		b.Fatal(err)
 	}
 	var keys []uint64
 	for b.Loop() {
 		a.chain.Reset(seed, a.r.Text, nil)
-		form, _ := m.Form(&a.r, a.body)
+		form, _ := m.Form("m", &a.r, a.body)
 		e, _ := m.Recall(&Text{Chain: &a.chain, Bytes: a.r.Text, Form: form})
 		keys = e.Append(keys[:0])
 	}

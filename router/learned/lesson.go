@@ -14,9 +14,8 @@ import (
 type Lesson struct {
 	Answer Answer
 
-	m        *Map
-	seed     prefix.Digest
-	form     uint64
+	m *Map
+	Origin
 	members  []byte   // of a body for /tokenize without its messages: {"model":"m"
 	messages [][]byte // the elements of the body's messages
 	shared   int      // bytes of the canonical text that an earlier prompt had
@@ -29,19 +28,24 @@ const (
 	maxShared   = 1 << 30
 )
 
-// Lesson returns the lesson of a chat whose body has been scanned as r, and whose chain begins with
-// seed. model is the engine's name of the model. shared is the number of leading bytes of the
-// canonical text that an earlier prompt had. The lesson copies what it needs of body. Lesson
-// returns nil for a chat that teaches nothing: one with media, or one that sets
-// add_generation_prompt or continue_final_message.
-func (m *Map) Lesson(r *scan.Request, body []byte, model string, seed prefix.Digest, shared int) *Lesson {
-	form, ok := m.Form(r, body)
+// Origin says what the ids of a chat depend on besides its messages.
+type Origin struct {
+	Seed prefix.Digest // of the chain
+	Form uint64        // see Map.Form
+}
+
+// Lesson returns the lesson of a chat of the given origin whose body has been scanned as r. model
+// is the engine's name of the model. shared is the number of leading bytes of the canonical text
+// that an earlier prompt had. The lesson copies what it needs of body. Lesson returns nil for a
+// chat that teaches nothing: one with media, or one that sets add_generation_prompt or
+// continue_final_message.
+func (m *Map) Lesson(r *scan.Request, body []byte, model string, from Origin, shared int) *Lesson {
 	list := r.Find(body, "messages")
-	if !ok || !m.trusts(form) || r.Media > 0 || list == nil || r.Find(body, "add_generation_prompt") != nil ||
+	if !m.trusts(from.Form) || r.Media > 0 || list == nil || r.Find(body, "add_generation_prompt") != nil ||
 		r.Find(body, "continue_final_message") != nil {
 		return nil
 	}
-	l := &Lesson{m: m, seed: seed, form: form, shared: min(shared, maxShared)}
+	l := &Lesson{m: m, Origin: from, shared: min(shared, maxShared)}
 	l.members = jsonscan.AppendQuoted(append(l.members, `{"model":`...), model)
 	r.Members(body, func(name, value []byte) bool {
 		if alters(name, value) {
@@ -64,8 +68,8 @@ func (m *Map) Lesson(r *scan.Request, body []byte, model string, seed prefix.Dig
 	return l
 }
 
-// Size returns the bytes that the lesson keeps of the chat.
-func (l *Lesson) Size() int { return l.size }
+// Size returns the bytes that the lesson keeps of the chat and of its answer so far.
+func (l *Lesson) Size() int { return l.size + l.Answer.size() }
 
 // These are the errors of Run.
 var (
@@ -130,8 +134,8 @@ func (l *Lesson) read(messages [][]byte) (t *Text, ends []int, err error) {
 	if r.Omitted > 0 || r.Media > 0 || len(r.Tokens) > 0 {
 		return nil, nil, errForm
 	}
-	t = &Text{Chain: new(prefix.Chain), Bytes: r.Text, Form: l.form}
-	t.Chain.Reset(l.seed, r.Text, nil)
+	t = &Text{Chain: new(prefix.Chain), Bytes: r.Text, Form: l.Form}
+	t.Chain.Reset(l.Seed, r.Text, nil)
 	for at, b := range r.Text {
 		if b == markMessage {
 			ends = append(ends, at)
@@ -220,7 +224,7 @@ func (s *school) teach(k int) error {
 	if err != nil {
 		return err
 	}
-	if n, sure := s.m.tailOf(s.form, role); sure && n <= len(ids) {
+	if n, sure := s.m.tailOf(s.Form, role); sure && n <= len(ids) {
 		s.put(key, k, ids[:len(ids)-n])
 		return nil
 	}
@@ -235,7 +239,7 @@ func (s *school) teach(k int) error {
 	if same == len(ids) || same == len(others) {
 		return errSame
 	}
-	s.m.agree(s.form, role, len(ids)-same)
+	s.m.agree(s.Form, role, len(ids)-same)
 	s.put(key, k, ids[:same])
 	return nil
 }
@@ -263,10 +267,10 @@ func (s *school) put(key uint64, k int, ids []uint32) {
 	}
 	parent, _ := s.m.first(before)
 	var c prefix.Chain
-	c.Reset(s.seed, nil, ids)
+	c.Reset(s.Seed, nil, ids)
 	c.HashTo(c.Blocks())
 	last, _ := c.Digest(c.Blocks() - 1)
-	s.m.put(&Entry{key: key, form: s.form, last: last, tokens: len(ids)}, parent, c.Keys())
+	s.m.put(&Entry{key: key, form: s.Form, last: last, tokens: len(ids)}, parent, c.Keys())
 }
 
 // IDs reads the token ids of an engine's answer to /tokenize.

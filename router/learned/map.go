@@ -6,10 +6,12 @@
 package learned
 
 import (
+	"container/list"
 	"hash/maphash"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cognitora/dataplane/router/prefix"
 )
@@ -24,10 +26,12 @@ type Map struct {
 
 	mu    sync.Mutex
 	known map[uint64]*Entry
-	forms map[uint64]*record
+	forms forms
 	ends  Entry // ring: ends.newer is the oldest entry, ends.older the newest one
 	bytes int
 	count counts
+
+	stored uint64 // entries that were ever stored
 }
 
 // counts are what a Map has done so far.
@@ -43,7 +47,8 @@ type Entry struct {
 	tokens int
 
 	key, form    uint64
-	older, newer *Entry // guarded by the Map's lock
+	older, newer *Entry // guarded by the Map's lock, as is used
+	used         uint64 // Map.stored at the last use; 0: none
 }
 
 const (
@@ -52,16 +57,22 @@ const (
 )
 
 // NewMap makes a map of about the given size in bytes. A beginning takes 176 bytes, and 8 more for
-// each 16 tokens that no shorter beginning has.
+// each 16 tokens that no shorter beginning has. A map of size 0 learns no model's chats.
 func NewMap(bytes int) *Map {
-	m := &Map{secret: maphash.MakeSeed(), limit: bytes, known: map[uint64]*Entry{}, forms: map[uint64]*record{}}
+	m := &Map{secret: maphash.MakeSeed(), limit: bytes, known: map[uint64]*Entry{}}
+	m.forms.known = map[uint64]*list.Element{}
 	m.ends.older, m.ends.newer = &m.ends, &m.ends
 	m.Learn(nil)
 	return m
 }
 
 // Learn replaces the models whose chats are learned, by the clients' names.
-func (m *Map) Learn(models map[string]struct{}) { m.models.Store(&models) }
+func (m *Map) Learn(models map[string]struct{}) {
+	if m.limit == 0 {
+		models = nil
+	}
+	m.models.Store(&models)
+}
 
 // Learns says whether the chats of a model are learned. A nil Map learns none.
 func (m *Map) Learns(model string) bool {
@@ -79,6 +90,9 @@ type Stats struct {
 	// engines have taught, Wrong those that an engine's cached tokens or a later lesson
 	// contradicted, and Evicted those that were forgotten for want of room.
 	Hits, Misses, Taught, Wrong, Evicted uint64
+	// Distrusted counts the forms whose beginnings are not used now, because engines contradicted
+	// more of them than they confirmed.
+	Distrusted int
 }
 
 // Stats returns the state of the map.
@@ -88,7 +102,7 @@ func (m *Map) Stats() Stats {
 	return Stats{
 		Entries: len(m.known), Bytes: m.bytes,
 		Hits: m.count.hits, Misses: m.count.misses, Taught: m.count.taught, Wrong: m.count.wrong,
-		Evicted: m.count.evicted,
+		Evicted: m.count.evicted, Distrusted: m.forms.distrusted(time.Now()),
 	}
 }
 
@@ -97,6 +111,27 @@ func (m *Map) Stats() Stats {
 func (m *Map) first(keys []uint64) (e *Entry, at int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	return m.find(keys)
+}
+
+// recall is first for a prompt of the form, which it counts. recall finds nothing if the form is
+// not trusted.
+func (m *Map) recall(form uint64, keys []uint64) (e *Entry, at int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.trusted(form) {
+		e, at = m.find(keys)
+	}
+	if e != nil {
+		m.count.hits++
+	} else {
+		m.count.misses++
+	}
+	return e, at
+}
+
+// find is first for a caller that holds the lock.
+func (m *Map) find(keys []uint64) (e *Entry, at int) {
 	for at, key := range keys {
 		if e := m.known[key]; e != nil {
 			m.use(e)
@@ -107,8 +142,13 @@ func (m *Map) first(keys []uint64) (e *Entry, at int) {
 }
 
 // use makes e and its parents the newest entries. A parent is always newer than its children, so it
-// is forgotten after them.
+// is forgotten after them. use does nothing if nothing was stored since the last use of e: only
+// what is stored makes others go, and the order of uses in between does not matter.
 func (m *Map) use(e *Entry) {
+	if e.used == m.stored {
+		return
+	}
+	e.used = m.stored
 	for ; e != nil; e = e.parent {
 		if e.older != nil {
 			e.unlink()
@@ -150,6 +190,7 @@ func (m *Map) put(e, parent *Entry, blocks []uint64) {
 		return
 	}
 	m.count.taught++
+	m.stored++
 	m.known[e.key] = e
 	m.link(e)
 	m.bytes += e.size()
@@ -172,17 +213,6 @@ func (m *Map) evict(e *Entry) {
 	m.count.evicted++
 	e.unlink()
 	m.forget(e)
-}
-
-// counted counts whether a prompt had a known beginning.
-func (m *Map) counted(hit bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if hit {
-		m.count.hits++
-	} else {
-		m.count.misses++
-	}
 }
 
 // Blocks returns the number of full blocks of the beginning.

@@ -35,11 +35,7 @@ func (m *Map) Recall(t *Text) (e *Entry, end int) {
 			n++
 		}
 	}
-	if !m.trusts(t.Form) {
-		n = 0
-	}
-	e, i := m.first(keys[:n])
-	m.counted(e != nil)
+	e, i := m.recall(t.Form, keys[:n])
 	return e, ends[i]
 }
 
@@ -109,25 +105,31 @@ func alters(name, value []byte) bool {
 	return !is && string(value) != "null"
 }
 
-// Form returns a hash of the members of a body that may change the tokens of a chat, besides the
-// messages. Templates show tools in the body's spelling, so the form has them too. r is the scan of
-// body. ok is false if a name has escapes.
-func (m *Map) Form(r *scan.Request, body []byte) (form uint64, ok bool) {
-	ok = true
+// Form returns a hash of the model, and of the members of a body that may change the tokens of a
+// chat, besides the messages. Templates show tools in the body's spelling, so the form has them
+// too. model is the router's name of the model. r is the scan of body. ok is false if a name has
+// escapes.
+func (m *Map) Form(model string, r *scan.Request, body []byte) (form uint64, ok bool) {
+	form, ok = m.member([]byte("model"), []byte(model)), true
 	r.Members(body, func(name, value []byte) bool {
 		if bytes.IndexByte(name, '\\') >= 0 {
 			ok = false
 			return false
 		}
 		if alters(name, value) {
-			var h maphash.Hash
-			h.SetSeed(m.secret)
-			h.Write(name)
-			h.WriteByte(0)
-			h.Write(value)
-			form += h.Sum64() // their order does not count
+			form += m.member(name, value) // their order does not count
 		}
 		return true
 	})
 	return form, ok
+}
+
+// member returns the hash of a member of a body.
+func (m *Map) member(name, value []byte) uint64 {
+	var h maphash.Hash
+	h.SetSeed(m.secret)
+	h.Write(name)
+	h.WriteByte(0)
+	h.Write(value)
+	return h.Sum64()
 }

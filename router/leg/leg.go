@@ -459,7 +459,7 @@ func (l *Leg) Event(e sse.Event, now time.Time) (keep bool) {
 	keep = l.Reading.Event(l.Request.API, e, now, l.out.asksUsage)
 	l.wait.Progress(now)
 	l.grew(l.Reading.Events, now)
-	l.store(e.Data)
+	l.observe(e.Data)
 	return keep
 }
 
@@ -496,14 +496,17 @@ func (l *Leg) Piece(piece []byte, whole bool) {
 		return
 	}
 	l.Reading.Document(piece)
-	l.store(piece)
+	l.observe(piece)
 }
 
-// store records which node made the response in a document or event, and its text for the lesson.
+// observe looks at the data of an event, or at a whole answer that is not a stream.
+func (l *Leg) observe(doc []byte) {
+	l.hear(doc)
+	l.store(doc)
+}
+
+// store records which node made the response in a document or event.
 func (l *Leg) store(doc []byte) {
-	if l.lesson != nil {
-		l.lesson.Answer.Read(doc)
-	}
 	if l.Request.API != scan.Responses || l.tries.stored {
 		return
 	}

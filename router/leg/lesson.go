@@ -28,7 +28,7 @@ type lessons struct {
 }
 
 const (
-	maxLessonBytes = 64 << 20  // of all requests' lessons together; further requests teach nothing
+	maxLessonBytes = 64 << 20  // of all requests' lessons together, with the answers; what has no room teaches nothing
 	maxLesson      = 512 << 10 // bytes of a body that teaches
 	maxLessons     = 8         // at once; further ones are dropped, because they cost engines time
 	lessonWithin   = 5 * time.Second
@@ -55,6 +55,24 @@ func (l *Leg) takeLesson(a *attempt) {
 	case l.d.lessons.room.Take(int64(x.Size())):
 		l.lesson = x
 	default:
+		l.d.metrics.Lessons.WithLabelValues("dropped").Inc()
+	}
+}
+
+// hear lets the lesson read a document or event of the answer. The lesson is dropped if there is no
+// room for what it keeps of the answer.
+func (l *Leg) hear(doc []byte) {
+	x := l.lesson
+	if x == nil {
+		return
+	}
+	had := x.Size()
+	x.Answer.Read(doc)
+	if more := int64(x.Size() - had); more <= 0 {
+		l.d.lessons.room.Give(-more)
+	} else if !l.d.lessons.room.Take(more) {
+		l.d.lessons.room.Give(int64(had))
+		l.lesson = nil
 		l.d.metrics.Lessons.WithLabelValues("dropped").Inc()
 	}
 }

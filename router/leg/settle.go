@@ -113,10 +113,11 @@ func (l *Leg) learn(a *attempt, ok, broken bool, now time.Time) {
 }
 
 // learnTrust compares the blocks that the hosts' caches report with the cached tokens that the
-// engine found.
+// engine found. The blocks in the engine's own memory count as the reports do, because the
+// prediction by the text of a known beginning has other blocks.
 func (l *Leg) learnTrust(a *attempt, cached int64) {
 	if !l.prompt.Uneven() {
-		a.member.node.trust.Learn(a.reach, a.believed, cached, a.member.node.Info().BlockTokens)
+		a.member.node.trust.Learn(a.reach, int(a.coming), cached, a.member.node.Info().BlockTokens)
 	}
 }
 

@@ -63,6 +63,24 @@ func TestUnusedBlocksCountLess(t *testing.T) {
 	}
 }
 
+// TestTrustCountsTokens checks that the trust in a host's cache is learned by blocks of tokens,
+// also where the text of a known beginning has six times as many blocks.
+func TestTrustCountsTokens(t *testing.T) {
+	d := still(t, Options{Feedback: true}, twoNodes()[:1]...)
+	r, err := d.Rehearse(Piece{Keys: newKeys(400), Warm: func(*fleet.Node) holdings.Reach {
+		return holdings.Reach{Device: 10, Host: 50}
+	}}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.l.now.believed, r.l.now.coming = 60, 10
+	r.Finish(reported(6400, 160), time.Now())
+	served := d.current()
+	if host, _, _ := served.nodes[served.snap.Nodes[0]].trust.Ratios(); host == 1 {
+		t.Error("nothing was learned of the blocks that the engine has not used")
+	}
+}
+
 // TestBlocksOfOtherHosts checks that the expected time to the first token has the transfer of
 // blocks that only other hosts have, if a speed is known at which that pays.
 func TestBlocksOfOtherHosts(t *testing.T) {

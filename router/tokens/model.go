@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/cognitora/dataplane/internal/jinja"
 )
@@ -75,6 +76,23 @@ func Load(directory, template string) (*Model, error) {
 		return nil, notFollowed(fmt.Errorf("%s: %w", path, err))
 	}
 	return m, m.readTemplates(directory, template, path, &c)
+}
+
+// Version returns a text that changes with the sizes and times of the files that Load reads for the
+// same arguments.
+func Version(directory, template string) string {
+	paths := []string{template}
+	for _, name := range [...]string{"tekken.json", "config.json", "tokenizer.json", "tokenizer_config.json",
+		"chat_template.jinja"} {
+		paths = append(paths, filepath.Join(directory, name))
+	}
+	var b strings.Builder
+	for _, path := range paths {
+		if info, err := os.Stat(path); err == nil {
+			fmt.Fprintf(&b, "%s %d %d\n", path, info.Size(), info.ModTime().UnixNano())
+		}
+	}
+	return b.String()
 }
 
 func readFile(path string, most int64) ([]byte, error) {

@@ -14,7 +14,7 @@ import (
 
 // beginning is the known beginning of a prompt.
 type beginning struct {
-	seed    prefix.Digest  // of the chain
+	origin  learned.Origin // what the chat's tokens depend on
 	teaches bool           // the prompt's chat can be learned
 	known   *learned.Entry // nil: the beginning is unknown
 	ratio   float64        // blocks of tokens for each block of text, by the known beginning
@@ -51,11 +51,11 @@ func (f *Finder) recall(p *Prompt, model string) bool {
 	if p.source != fromText || p.asked.API != scan.Chat || len(p.text) == 0 || !f.Learned.Learns(model) {
 		return false
 	}
-	form, ok := f.Learned.Form(p.asked.Scan, p.asked.Body())
+	form, ok := f.Learned.Form(model, p.asked.Scan, p.asked.Body())
 	if !ok {
 		return false
 	}
-	p.teaches = true
+	p.teaches, p.origin.Form = true, form
 	for _, blocks := range p.coming {
 		p.shared = max(p.shared, int(blocks)*prefix.BlockBytes)
 	}
@@ -147,5 +147,5 @@ func (p *Prompt) Lesson(model string) *learned.Lesson {
 	if !p.teaches || !p.Found() {
 		return nil
 	}
-	return p.finder.Learned.Lesson(p.asked.Scan, p.asked.Body(), model, p.seed, p.shared)
+	return p.finder.Learned.Lesson(p.asked.Scan, p.asked.Body(), model, p.origin, p.shared)
 }

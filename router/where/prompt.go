@@ -115,7 +115,7 @@ func (f *Finder) Find(p *Prompt, r *request.Request, model string, seed prefix.D
 	if len(r.Scan.CacheSalt) > 0 {
 		seed = prefix.Seed(model, "", r.Scan.CacheSalt)
 	}
-	p.seed = seed
+	p.origin.Seed = seed
 	if !f.tokenise(p, model, seed) {
 		f.begin(p, seed)
 	}
