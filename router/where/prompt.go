@@ -305,8 +305,9 @@ func (p *Prompt) Learn(o prefix.Observation) float64 {
 func (p *Prompt) Uneven() bool { return p.scan.Media > 0 }
 
 // Promote asks the cache of rank i's host to bring the prompt's blocks into RAM, in the background.
-// The blocks are then in RAM when the engine asks for them.
-func (p *Prompt) Promote(i int, model string) {
+// The blocks are then in RAM when the engine asks for them. r is how far the engine is believed to
+// use what rank i reaches.
+func (p *Prompt) Promote(i int, model string, r holdings.Reach) {
 	if !p.Found() {
 		return
 	}
@@ -314,7 +315,7 @@ func (p *Prompt) Promote(i int, model string) {
 	if told == nil || told.Empty() {
 		return
 	}
-	from, to := told.Wanted(&p.query, i, p.Reach(i))
+	from, to := told.Wanted(&p.query, i, r)
 	if from >= to {
 		return
 	}
