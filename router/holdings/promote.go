@@ -24,11 +24,13 @@ const (
 	PromoteFleet         // also blocks that only other hosts have
 )
 
-// These constants bound promotions. A promotion that finds the queue full is dropped and counted.
-// Promotions with a wait have a queue of their own.
+// These constants bound promotions. A promotion that finds the queue full is dropped and counted, and
+// so is one whose cache has promoteLater others. One promotion of a cache runs at a time. Promotions
+// with a wait have a queue of their own, and run at once.
 const (
 	promotions     = 64   // waiting and running
-	promoteWorkers = 2    // running
+	promoteWorkers = 16   // running
+	promoteLater   = 3    // waiting for one cache
 	promoteBlocks  = 1024 // leading blocks of one prompt
 	promoteWithin  = 10 * time.Second
 	promoteSpaces  = 8               // namespaces searched for a prompt's blocks
@@ -147,16 +149,40 @@ func (m *Map) promote(ctx context.Context, of *lane) {
 		case <-ctx.Done():
 			return
 		case p := <-of.queue:
-			m.promoter.asked.Add(1)
-			n, err := m.bring(ctx, p)
-			m.promoter.blocks.Add(uint64(n))
-			if err != nil && ctx.Err() == nil {
-				m.promoter.failed.Add(1)
-				m.o.Logger.Debug("blocks are not promoted", "cache", p.cache.id, "error", err)
-			}
-			of.free <- p
+			m.perform(ctx, p, of)
 		}
 	}
+}
+
+// perform runs a promotion, and then those that have waited for its cache. If the cache is busy, p
+// waits for it or is dropped.
+func (m *Map) perform(ctx context.Context, p *Promotion, of *lane) {
+	if p.Wait > 0 {
+		m.run(ctx, p, of)
+		return
+	}
+	turns := &p.cache.turns
+	switch turns.take(p) {
+	case waits:
+	case tooMany:
+		m.promoter.dropped.Add(1)
+		of.free <- p
+	case runs:
+		for ; p != nil; p = turns.next() {
+			m.run(ctx, p, of)
+		}
+	}
+}
+
+func (m *Map) run(ctx context.Context, p *Promotion, of *lane) {
+	m.promoter.asked.Add(1)
+	n, err := m.bring(ctx, p)
+	m.promoter.blocks.Add(uint64(n))
+	if err != nil && ctx.Err() == nil {
+		m.promoter.failed.Add(1)
+		m.o.Logger.Debug("blocks are not promoted", "cache", p.cache.id, "error", err)
+	}
+	of.free <- p
 }
 
 // bring asks the daemon for the blocks in each namespace that may have them. bring returns how many
