@@ -27,9 +27,9 @@ const (
 
 // Await looks for blocks that hosts of the fleet are about to store, until all are found or the
 // limit ends. addrs are in the order in which they are stored, and Await looks for the first few of
-// the missing ones. take gets the numbers of those addrs that some host has. It removes from missing
-// what needs no further lookup. An error of take or of this host's store ends Await. Await waits for
-// nothing if maxAwaits calls wait already.
+// the missing ones. take gets the numbers of those addrs that some host has. It removes from
+// missing what needs no further lookup. An error of take or of this host's store ends Await. Await
+// waits for nothing if maxAwaits calls wait already.
 func (v *View) Await(ctx context.Context, addrs []block.Addr, limit time.Duration,
 	take func(at []int) (missing []int, err error)) error {
 	if v.awaits.Add(1) > maxAwaits {

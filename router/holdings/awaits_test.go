@@ -79,7 +79,8 @@ func TestAwaitsOneRank(t *testing.T) {
 			}
 			began := time.Now()
 			n, err := m.awaits(t.Context(), client, p)
-			if took := time.Since(began); n != c.n || !errors.Is(err, c.err) || took != c.took || client.early.Load() != 0 {
+			if took := time.Since(began); n != c.n || !errors.Is(err, c.err) || took != c.took ||
+				client.early.Load() != 0 {
 				t.Errorf("%+v: %d objects in %v, %d calls too early: %v", c, n, took, client.early.Load(), err)
 			}
 			end()

@@ -24,9 +24,9 @@ const (
 	PromoteFleet         // also blocks that only other hosts have
 )
 
-// These constants bound promotions. A promotion that finds the queue full is dropped and counted, and
-// so is one whose cache has promoteLater others. One promotion of a cache runs at a time. Promotions
-// with a wait have a queue of their own, and run at once.
+// These constants bound promotions. A promotion that finds the queue full is dropped and counted,
+// and so is one whose cache has promoteLater others. One promotion of a cache runs at a time.
+// Promotions with a wait have a queue of their own, and run at once.
 const (
 	promotions     = 64   // waiting and running
 	promoteWorkers = 16   // running
@@ -112,8 +112,8 @@ func (m *Map) Wanted(q *Query, i int, r Reach) (from, to int) {
 }
 
 // Coming returns the range of blocks, from (included) up to to (excluded), that should come into
-// RAM for a request to node i of the question while another host stores them. blocks is the prompt's
-// length in blocks.
+// RAM for a request to node i of the question while another host stores them. blocks is the
+// prompt's length in blocks.
 func (m *Map) Coming(q *Query, i int, r Reach, blocks int) (from, to int) {
 	if m.promoter.mode == PromoteOff || i >= len(q.hosts) || q.cache(i) == nil {
 		return 0, 0

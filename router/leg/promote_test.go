@@ -31,7 +31,8 @@ func TestPromotesWhatPays(t *testing.T) {
 		p.Mode = c.mode
 		d.policy.Store(p)
 		warm := holdings.Reach{Device: 10, Host: 50, Disk: 60, Shared: 100, Fetch: c.fetch}
-		r, err := d.Rehearse(Piece{Keys: newKeys(400), Warm: func(*fleet.Node) holdings.Reach { return warm }}, time.Now())
+		r, err := d.Rehearse(Piece{Keys: newKeys(400), Warm: func(*fleet.Node) holdings.Reach { return warm }},
+			time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,7 +13,8 @@ import (
 func TestClientsAskForNoHandoverThroughCaches(t *testing.T) {
 	d := start(t, 1)
 	for params, goes := range map[string]bool{
-		`{"cgn_tokens":1e9,"cgn_wait_ms":10000}`: true, `{"cgn_store":true}`: true, `{"x":1,"cgn_sp\u0061ce":null}`: true,
+		`{"cgn_tokens":1e9,"cgn_wait_ms":10000}`: true, `{"cgn_store":true}`: true,
+		`{"x":1,"cgn_sp\u0061ce":null}`:              true,
 		`{"do_remote_prefill":true,"cgn_wait_ms":1}`: true, `{"do_remote_prefill":true}`: false, `{}`: false,
 		`{"x":{"cgn_tokens":1}}`: false, `null`: false, `["cgn_tokens"]`: false, `"cgn_tokens"`: false,
 	} {
