@@ -88,4 +88,34 @@ func promotesComing(t *testing.T, apart bool) {
 		}
 		return false
 	})
+	endsWithP(t, s, engines[0], b)
+}
+
+// endsWithP checks that the cache of D's host waits for no blocks once P has failed.
+func endsWithP(t *testing.T, s *site, p *engine.Engine, d *kvcached.Daemon) {
+	t.Helper()
+	cache := func() page {
+		_, text := s.get("http://" + d.AdminAddr().String() + "/metrics")
+		return page(text)
+	}
+	other := make([]uint32, 640)
+	for i := range other {
+		other[i] = uint32(len(other) - i)
+	}
+	body, err := json.Marshal(map[string]any{"model": "sim", "prompt": other, "max_tokens": 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.SetFault(&engine.Fault{Path: "/v1/completions", Hang: true})
+	done := make(chan *reply, 1)
+	go func() { done <- s.post("/v1/completions", string(body)) }()
+	eventually(t, "D's cache waits", func() bool { return cache().sum("cgn_kvcached_fleet_awaiting") == 1 })
+	before := cache().sum("cgn_kvcached_grpc_failed_total")
+	p.Kill()
+	eventually(t, "the wait is called off", func() bool {
+		return cache().sum("cgn_kvcached_grpc_failed_total") == before+1
+	})
+	if r := <-done; r.status != 200 || r.node() != "decode" {
+		t.Errorf("%v", r)
+	}
 }

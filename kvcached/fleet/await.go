@@ -11,9 +11,13 @@ import (
 // maxAwaits bounds the calls of Await that wait at a time.
 const maxAwaits = 64
 
-// awaitWindow is how many of the addresses are looked up at a time. An engine stores the blocks of
-// a prompt in their order.
-const awaitWindow = 512
+// These constants bound how many of the missing addresses are looked up at a time, the first ones.
+// An engine stores the blocks of a prompt in their order. So the first ones say whether more have
+// come. The number grows fourfold from awaitFew to awaitWindow while all come.
+const (
+	awaitFew    = 4
+	awaitWindow = 512
+)
 
 // Pauses between two lookups. They double from awaitFirst to awaitLast while nothing comes.
 const (
@@ -22,9 +26,10 @@ const (
 )
 
 // Await looks for blocks that hosts of the fleet are about to store, until all are found or the
-// limit ends. take gets the numbers of those addrs that some host has. It removes from missing what
-// needs no further lookup. An error of take or of this host's store ends Await. Await looks once if
-// maxAwaits calls wait already.
+// limit ends. addrs are in the order in which they are stored, and Await looks for the first few of
+// the missing ones. take gets the numbers of those addrs that some host has. It removes from
+// missing what needs no further lookup. An error of take or of this host's store ends Await. Await
+// waits for nothing if maxAwaits calls wait already.
 func (v *View) Await(ctx context.Context, addrs []block.Addr, limit time.Duration,
 	take func(at []int) (missing []int, err error)) error {
 	if v.awaits.Add(1) > maxAwaits {
@@ -38,8 +43,9 @@ func (v *View) Await(ctx context.Context, addrs []block.Addr, limit time.Duratio
 	for i := range missing {
 		missing[i] = i
 	}
+	few := awaitFew
 	for pause := awaitFirst; ; pause = min(2*pause, awaitLast) {
-		some := missing[:min(len(missing), awaitWindow)]
+		some := missing[:min(len(missing), few)]
 		there, gone, err := v.reachable(ctx, addrs, some)
 		if err != nil {
 			return err
@@ -58,8 +64,10 @@ func (v *View) Await(ctx context.Context, addrs []block.Addr, limit time.Duratio
 			pause = awaitFirst
 		}
 		if came == len(some) {
+			few = min(4*few, awaitWindow)
 			continue // there may be more
 		}
+		few = awaitFew
 		if !await.For(waiting, pause) {
 			v.counts.awaitedInVain.Add(uint64(len(missing)))
 			return ctx.Err()

@@ -54,6 +54,26 @@ func TestAwait(t *testing.T) {
 	}
 }
 
+// TestAwaitLooksAtTheFirst: the keepers are not asked for the blocks behind those that do not come.
+func TestAwaitLooksAtTheFirst(t *testing.T) {
+	b := start(t, "b", Options{})
+	var addrs []block.Addr
+	for i := range 40 {
+		if addrs = append(addrs, addr(i)); i > 0 {
+			b.put(blocks, addrs[i], "here")
+		}
+	}
+	for from, want := range [][]int{{1, 2, 3}, nil} { // without the first one all are there
+		var seen []int
+		if err := b.Await(t.Context(), addrs[from:], time.Nanosecond, func(at []int) ([]int, error) {
+			seen = append(seen, at...)
+			return nil, nil
+		}); err != nil || want != nil && !slices.Equal(seen, want) || want == nil && len(seen) != 39 {
+			t.Errorf("from %d: %v, %v", from, seen, err)
+		}
+	}
+}
+
 // TestAwaitEnds: a wait ends at its limit, with its caller, with an error, and when too many wait.
 func TestAwaitEnds(t *testing.T) {
 	b := start(t, "b", Options{})

@@ -5,6 +5,8 @@ import (
 	"context"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -266,6 +268,41 @@ func TestStalledPut(t *testing.T) {
 	wantCode(t, "one too many", err, codes.ResourceExhausted)
 	wantCode(t, "the stalled Put", stream.RecvMsg(new(pb.PutResponse)), codes.DeadlineExceeded)
 	eventually(t, "the room is given back", func() bool { return f.store.Stats().RAM.Held == 0 })
+}
+
+// slowFleet lets Promotes wait until they are cancelled.
+type slowFleet struct {
+	Fleet
+	waits atomic.Int64
+}
+
+func (f *slowFleet) Promote(ctx context.Context, _ string, _ []block.Addr, wait time.Duration, _ []Outcome) error {
+	if wait > 0 {
+		f.waits.Add(1)
+		<-ctx.Done()
+	}
+	return ctx.Err()
+}
+
+// TestWaitsLeaveTransfersRoom: Promotes with a wait take no place of other transfers.
+func TestWaitsLeaveTransfersRoom(t *testing.T) {
+	fleet := &slowFleet{}
+	f := start(t, Options{Fleet: fleet, Transfers: 1, Waits: 2})
+	d := chainOf("p", 1)[0]
+	r := &pb.PromoteRequest{Namespace: llama, Layer: block.LayerAll, Digests: d[:], WaitMs: 60_000}
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	for range 2 {
+		all.Go(func() { _, _ = f.client.Promote(ctx, r) })
+	}
+	eventually(t, "both wait", func() bool { return fleet.waits.Load() == 2 })
+	_, err := f.client.Promote(t.Context(), r)
+	wantCode(t, "one too many", err, codes.ResourceExhausted)
+	ok[*pb.PutResponse](t)(put(t, f.client, &pb.PutHeader{Block: header(d, block.Digest{}, 10)}, pattern(10), 10))
+	r = &pb.PromoteRequest{Namespace: llama, Layer: block.LayerAll, Digests: d[:]}
+	ok[*pb.TransferResponse](t)(f.client.Promote(t.Context(), r))
 }
 
 // TestCancelledPut: a client reserves memory and cancels. The memory is freed.

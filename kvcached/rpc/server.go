@@ -114,8 +114,11 @@ type Options struct {
 	Insecure bool
 	// MaxConnections bounds the connections of each listener; 0: 1024. One more is closed at once.
 	MaxConnections int
-	// Transfers bounds the Get and Put streams; 0: 128. One more is RESOURCE_EXHAUSTED.
+	// Transfers bounds the calls of Get, Put, Push and Pull, and of Promote without a wait; 0: 128.
+	// One more is RESOURCE_EXHAUSTED.
 	Transfers int
+	// Waits bounds the calls of Promote with a wait; 0: 128. One more is RESOURCE_EXHAUSTED.
+	Waits int
 	// Watchers bounds the Watch streams; 0: 64. One more is RESOURCE_EXHAUSTED.
 	Watchers int
 	// TransferTime bounds a Get or Put, so that a stopped peer gives its room back; 0: 1 minute.
@@ -131,6 +134,7 @@ type Server struct {
 	o         Options
 	log       *slog.Logger
 	transfers chan struct{}
+	waits     chan struct{}
 	watchers  chan struct{}
 	methods   map[string]*method // by full name
 	names     knower             // nil: the store needs no texts of namespaces
@@ -150,6 +154,7 @@ func New(o Options) (*Server, error) {
 	}
 	set(&o.MaxConnections, 1024)
 	set(&o.Transfers, 128)
+	set(&o.Waits, 128)
 	set(&o.Watchers, 64)
 	if o.TransferTime <= 0 {
 		o.TransferTime = time.Minute
@@ -161,7 +166,7 @@ func New(o Options) (*Server, error) {
 		o.Logger = slog.Default()
 	}
 	s := &Server{o: o, log: o.Logger, transfers: make(chan struct{}, o.Transfers),
-		watchers: make(chan struct{}, o.Watchers)}
+		waits: make(chan struct{}, o.Waits), watchers: make(chan struct{}, o.Watchers)}
 	s.methods = methods()
 	s.names, _ = o.Store.(knower)
 	return s, nil

@@ -19,7 +19,7 @@ import (
 // the message's head fits a size of gRPC's buffers.
 const sendPiece = 32<<10 - 1024
 
-// begin occupies one of the places for transfers until end is called.
+// begin occupies one of the places until end is called.
 func begin(places chan struct{}, what string) (end func(), err error) {
 	select {
 	case places <- struct{}{}:
@@ -213,10 +213,12 @@ func (s *service) Promote(ctx context.Context, r *pb.PromoteRequest) (*pb.Transf
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	places, what := s.transfers, "transfers"
 	if wait > 0 {
+		places, what = s.waits, "Promotes with a wait"
 		defer context.AfterFunc(s.ending, cancel)() // nobody waits for blocks while serving ends
 	}
-	return s.move(ctx, r, func(n *space, addrs []block.Addr, out []Outcome) error {
+	return s.move(places, what, r, func(n *space, addrs []block.Addr, out []Outcome) error {
 		if s.o.Fleet != nil {
 			return s.o.Fleet.Promote(ctx, n.text, addrs, wait, out)
 		}
@@ -229,7 +231,7 @@ func (s *service) Push(ctx context.Context, r *pb.PushRequest) (*pb.TransferResp
 	if r.Peer == "" {
 		return nil, invalid("peer is empty; give the node id of the daemon's host")
 	}
-	return s.move(ctx, r, func(n *space, addrs []block.Addr, out []Outcome) error {
+	return s.move(s.transfers, "transfers", r, func(n *space, addrs []block.Addr, out []Outcome) error {
 		if s.o.Fleet == nil {
 			return errAlone
 		}
@@ -239,7 +241,7 @@ func (s *service) Push(ctx context.Context, r *pb.PushRequest) (*pb.TransferResp
 
 // Pull brings blocks from another host.
 func (s *service) Pull(ctx context.Context, r *pb.PullRequest) (*pb.TransferResponse, error) {
-	return s.move(ctx, r, func(n *space, addrs []block.Addr, out []Outcome) error {
+	return s.move(s.transfers, "transfers", r, func(n *space, addrs []block.Addr, out []Outcome) error {
 		if s.o.Fleet == nil {
 			return errAlone
 		}
@@ -250,14 +252,14 @@ func (s *service) Pull(ctx context.Context, r *pb.PullRequest) (*pb.TransferResp
 var errAlone = status.Error(codes.FailedPrecondition, "this daemon is in no fleet; give it etcd's endpoints and a "+
 	"certificate")
 
-// move carries out a transfer of a batch's blocks.
-func (s *service) move(ctx context.Context, r batch,
+// move carries out a transfer of a batch's blocks, in one of the places.
+func (s *service) move(places chan struct{}, what string, r batch,
 	do func(*space, []block.Addr, []Outcome) error) (*pb.TransferResponse, error) {
 	n, addrs, err := s.addresses(r)
 	if err != nil {
 		return nil, err
 	}
-	end, err := begin(s.transfers, "transfers")
+	end, err := begin(places, what)
 	if err != nil {
 		return nil, err
 	}

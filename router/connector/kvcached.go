@@ -70,6 +70,20 @@ func (KVCached) Receive(h *Handover, answer []byte) error {
 	return nil
 }
 
+// Reserved says whether a client's kv_transfer_params have members by which only the router asks an
+// engine to store a prompt's blocks, or to wait for them. Other values than JSON objects have none.
+func Reserved(params []byte) bool {
+	for _, name := range [...]string{"cgn_store", "cgn_tokens", "cgn_space", "cgn_wait_ms"} {
+		if len(params) == 0 {
+			return false
+		}
+		if v, err := scan.Find(params, name); v != nil || err != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // plainText says whether v is a JSON string of at most maxSpace letters and digits.
 func plainText(v []byte) bool {
 	if len(v) < 2 || len(v)-2 > maxSpace || v[0] != '"' || v[len(v)-1] != '"' {

@@ -33,6 +33,7 @@ type cache struct {
 	leftOut             atomic.Uint64                        // blocks without a place for their configuration
 	stock               atomic.Pointer[stock]                // what requests read; never nil
 	client              atomic.Pointer[cognitorav1.KvClient] // set while the daemon is followed
+	turns               turns                                // of promotions; for any goroutine
 	open                Watch                                // nil: gRPC to target
 
 	engines map[uint32]*engine // by holder number; guarded by m.mu

@@ -135,7 +135,7 @@ func (m *Map) Run(ctx context.Context) error {
 		for range promoteWorkers {
 			m.wg.Go(func() { m.promote(ctx, &m.promoter.now) })
 		}
-		for range promotions { // they wait for engines and for nothing here
+		for range promotions { // all of them may wait for engines at once
 			m.wg.Go(func() { m.promote(ctx, &m.promoter.next) })
 		}
 	}

@@ -3,6 +3,8 @@ package holdings
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,15 +24,18 @@ const (
 	PromoteFleet         // also blocks that only other hosts have
 )
 
-// These constants bound promotions. A promotion that finds the queue full is dropped and counted.
-// Promotions with a wait have a queue of their own.
+// These constants bound promotions. A promotion that finds the queue full is dropped and counted,
+// and so is one whose cache has promoteLater others. One promotion of a cache runs at a time.
+// Promotions with a wait have a queue of their own, and run at once.
 const (
 	promotions     = 64   // waiting and running
-	promoteWorkers = 2    // running
+	promoteWorkers = 16   // running
+	promoteLater   = 3    // waiting for one cache
 	promoteBlocks  = 1024 // leading blocks of one prompt
 	promoteWithin  = 10 * time.Second
 	promoteSpaces  = 8               // namespaces searched for a prompt's blocks
 	comingBlocks   = 4096            // leading blocks of one prompt that are waited for
+	comingObjects  = 64              // objects that all ranks get before the next ones are waited for
 	comingSlack    = 5 * time.Second // from the end of the wait on, for blocks on their way
 )
 
@@ -46,6 +51,8 @@ type Promotion struct {
 	Before int
 	// Wait is how long the daemon may wait for blocks that no host has yet.
 	Wait time.Duration
+	// Ended is done when nobody needs the blocks any more. That ends the wait.
+	Ended context.Context
 
 	cache *cache
 	model string
@@ -105,8 +112,8 @@ func (m *Map) Wanted(q *Query, i int, r Reach) (from, to int) {
 }
 
 // Coming returns the range of blocks, from (included) up to to (excluded), that should come into
-// RAM for a request to node i of the question while another host stores them. The prompt has
-// blocks of them.
+// RAM for a request to node i of the question while another host stores them. blocks is the
+// prompt's length in blocks.
 func (m *Map) Coming(q *Query, i int, r Reach, blocks int) (from, to int) {
 	if m.promoter.mode == PromoteOff || i >= len(q.hosts) || q.cache(i) == nil {
 		return 0, 0
@@ -122,7 +129,7 @@ func (m *Map) Promotion(q *Query, i int, model string, wait time.Duration) *Prom
 	select {
 	case p := <-m.promoter.lane(wait).free:
 		p.cache, p.model, p.reads, p.Wait = q.cache(i), model, q.reads[i], wait
-		p.Digests, p.Last, p.Before = p.Digests[:0], 0, 0
+		p.Digests, p.Last, p.Before, p.Ended = p.Digests[:0], 0, 0, context.Background()
 		return p
 	default:
 		m.promoter.dropped.Add(1)
@@ -142,16 +149,40 @@ func (m *Map) promote(ctx context.Context, of *lane) {
 		case <-ctx.Done():
 			return
 		case p := <-of.queue:
-			m.promoter.asked.Add(1)
-			n, err := m.bring(ctx, p)
-			m.promoter.blocks.Add(uint64(n))
-			if err != nil && ctx.Err() == nil {
-				m.promoter.failed.Add(1)
-				m.o.Logger.Debug("blocks are not promoted", "cache", p.cache.id, "error", err)
-			}
-			of.free <- p
+			m.perform(ctx, p, of)
 		}
 	}
+}
+
+// perform runs a promotion, and then those that have waited for its cache. If the cache is busy, p
+// waits for it or is dropped.
+func (m *Map) perform(ctx context.Context, p *Promotion, of *lane) {
+	if p.Wait > 0 {
+		m.run(ctx, p, of)
+		return
+	}
+	turns := &p.cache.turns
+	switch turns.take(p) {
+	case waits:
+	case tooMany:
+		m.promoter.dropped.Add(1)
+		of.free <- p
+	case runs:
+		for ; p != nil; p = turns.next() {
+			m.run(ctx, p, of)
+		}
+	}
+}
+
+func (m *Map) run(ctx context.Context, p *Promotion, of *lane) {
+	m.promoter.asked.Add(1)
+	n, err := m.bring(ctx, p)
+	m.promoter.blocks.Add(uint64(n))
+	if err != nil && ctx.Err() == nil {
+		m.promoter.failed.Add(1)
+		m.o.Logger.Debug("blocks are not promoted", "cache", p.cache.id, "error", err)
+	}
+	of.free <- p
 }
 
 // bring asks the daemon for the blocks in each namespace that may have them. bring returns how many
@@ -179,47 +210,92 @@ func (m *Map) bring(ctx context.Context, p *Promotion) (n int, err error) {
 // errCame ends the waits in other namespaces once one of them has all blocks.
 var errCame = errors.New("all blocks came")
 
-// awaits asks the daemon to bring the blocks as they are stored, in all namespaces and ranks at
-// once. awaits ends when one namespace has them all.
+// awaits asks the daemon to bring the blocks as they are stored, in all namespaces at once. awaits
+// ends when one namespace has them all. An error in one namespace ends no wait in another one.
 func (m *Map) awaits(ctx context.Context, client cognitorav1.KvClient, p *Promotion) (n int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.Wait+comingSlack)
 	defer cancel()
+	defer context.AfterFunc(p.Ended, cancel)()
+	until := time.Now().Add(p.Wait)
 	all, life := errgroup.WithContext(ctx)
 	var came atomic.Int64
+	var failed faults
 	for _, s := range m.spaces.of(p.model, p.reads) {
 		digests, before := p.objects(s.Blocks())
 		if len(digests) == 0 || before > 0 || s.layer != block.LayerAll {
 			continue // engines that hand blocks over store whole objects of all layers
 		}
 		all.Go(func() error {
-			here, err := awaitRanks(life, client, &s, first(digests), p.Wait)
-			if came.Add(int64(here)); err == nil && here == len(digests)/32*len(s.ranks()) {
-				err = errCame
+			here, err := awaitObjects(life, client, &s, first(digests), until)
+			failed.add(err)
+			if came.Add(int64(here)); here == len(digests)/32*len(s.ranks()) {
+				return errCame
 			}
-			return err
+			return nil
 		})
 	}
-	if err = all.Wait(); errors.Is(err, errCame) {
-		err = nil
+	if all.Wait() != nil || p.Ended.Err() != nil {
+		return int(came.Load()), nil
 	}
-	return int(came.Load()), err
+	return int(came.Load()), failed.err
 }
 
-// awaitRanks waits for the objects of a namespace in all its ranks, and returns how many came.
-func awaitRanks(ctx context.Context, client cognitorav1.KvClient, s *space, digests []byte,
-	wait time.Duration) (n int, err error) {
-	all, life := errgroup.WithContext(ctx)
+// faults collects the errors of goroutines.
+type faults struct {
+	mu  sync.Mutex
+	err error
+}
+
+func (f *faults) add(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.err = errors.Join(f.err, err)
+}
+
+// awaitObjects waits for the objects of a namespace, some at a time, and returns how many came in
+// all ranks. The ranks store an object at about the same time. So only the first rank is asked for
+// objects that are not stored yet, and the others once it has them.
+func awaitObjects(ctx context.Context, client cognitorav1.KvClient, s *space, digests []byte,
+	until time.Time) (n int, err error) {
+	ranks := s.ranks()
+	for some := range slices.Chunk(digests, 32*comingObjects) {
+		came, err := awaitRank(ctx, client, ranks[0], some, until)
+		if n += came; err != nil {
+			return n, err
+		}
+		here, err := awaitOthers(ctx, client, ranks[1:], some, until)
+		if n += here; err != nil || came < len(some)/32 {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// awaitOthers waits for the objects in some ranks at once, and returns how many came.
+func awaitOthers(ctx context.Context, client cognitorav1.KvClient, ranks []string, digests []byte,
+	until time.Time) (n int, err error) {
+	var all sync.WaitGroup
 	var came atomic.Int64
-	for _, text := range s.ranks() {
-		all.Go(func() error {
-			answer, err := client.Promote(life, &cognitorav1.PromoteRequest{Namespace: text, Layer: s.layer,
-				Digests: digests, WaitMs: uint32(wait.Milliseconds())})
-			came.Add(int64(answer.GetOk()))
-			return err
+	var failed faults
+	for _, rank := range ranks {
+		all.Go(func() {
+			here, err := awaitRank(ctx, client, rank, digests, until)
+			came.Add(int64(here))
+			failed.add(err)
 		})
 	}
-	err = all.Wait()
-	return int(came.Load()), err
+	all.Wait()
+	return int(came.Load()), failed.err
+}
+
+// awaitRank waits for the objects in a rank, and returns how many came. After until it takes what
+// is there.
+func awaitRank(ctx context.Context, client cognitorav1.KvClient, rank string, digests []byte,
+	until time.Time) (n int, err error) {
+	wait := max(time.Until(until), time.Millisecond)
+	answer, err := client.Promote(ctx, &cognitorav1.PromoteRequest{Namespace: rank, Layer: block.LayerAll,
+		Digests: digests, WaitMs: uint32(wait.Milliseconds())})
+	return int(answer.GetOk()), err
 }
 
 // first returns digests, of which the last comes first, with the first one first.

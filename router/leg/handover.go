@@ -2,6 +2,7 @@ package leg
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"sync"
 	"time"
@@ -113,6 +114,7 @@ type hand struct {
 	fails int       // hand-overs that failed for a needy node
 	tried []*member // nodes that could not compute the prompt for a needy node
 	last  lastPrefill
+	stop  context.CancelFunc // ends the promotion of the blocks that P stores; nil: there is none
 	beside
 
 	data  connector.Handover
@@ -175,7 +177,7 @@ func (h *hand) release() {
 	if cap(h.event) > keptAnswer {
 		h.event = nil
 	}
-	h.of, h.nature, h.partners, h.fails, h.last = nil, nature{}, partners{}, 0, lastPrefill{}
+	h.of, h.nature, h.partners, h.fails, h.last, h.stop = nil, nature{}, partners{}, 0, lastPrefill{}, nil
 	h.near, h.tried = emptied(h.near), emptied(h.tried)
 	hands.Put(h)
 }
@@ -416,6 +418,9 @@ func (l *Leg) prefillFirst(a *attempt) {
 	h.prefill = nil
 	h.call(a.member)
 	if w := h.ask(p); w != Split {
+		if h.stop != nil {
+			h.stop()
+		}
 		l.unsplit(a, w, time.Now())
 		return
 	}
@@ -423,13 +428,16 @@ func (l *Leg) prefillFirst(a *attempt) {
 }
 
 // call asks d's host to bring the blocks of the prompt while P computes them, if they pass through
-// the caches of two hosts.
+// the caches of two hosts. h.stop takes that back.
 func (h *hand) call(d *member) {
 	cacher, ok := h.with.(connector.Cacher)
 	l := h.of
 	at := slices.Index(l.pool.members, d)
+	h.stop = nil
 	if ok && at >= 0 && d.node.Info().KVAddress != h.partner.node.Info().KVAddress {
-		l.prompt.PromoteComing(at, l.model.name, cacher.Coming())
+		var ctx context.Context
+		ctx, h.stop = context.WithCancel(context.Background())
+		l.prompt.PromoteComing(ctx, at, l.model.name, cacher.Coming())
 	}
 }
 

@@ -232,7 +232,7 @@ func (l *Leg) do() *apierror.Error {
 func (l *Leg) run(at int) *apierror.Error {
 	l.Request.Life.Start()
 	for {
-		l.prompt.Promote(at, l.model.name)
+		l.prompt.Promote(at, l.model.name, l.promotes(at))
 		v := l.try()
 		if v == answered {
 			l.settleFailed()

@@ -40,6 +40,9 @@ func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 	if asked.Scan.Nvext() != (scan.Span{}) {
 		l.editNvext()
 	}
+	if at := asked.Scan.Transfer(); connector.Reserved(asked.Body()[at.Start:at.End]) {
+		o.edits.Remove("kv_transfer_params")
+	}
 	if salt := a.member.node.salt.Load(); salt != 0 &&
 		(asked.API == scan.Chat || asked.API == scan.Completions || asked.API == scan.Responses) {
 		o.edits.Set("cache_salt", l.salted(salt))

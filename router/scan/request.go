@@ -120,6 +120,7 @@ type root struct {
 	salt      Span
 	previous  Span
 	nvext     Span // an object or null
+	transfer  Span // the value of kv_transfer_params
 	options   options
 	longest   Span // value of the longest member that holds part of the prompt
 }
@@ -173,6 +174,10 @@ type scratch struct {
 // Nvext returns the place of the member nvext in the body: an object or null. The zero Span means
 // that the body has no such member.
 func (r *Request) Nvext() Span { return r.root.nvext }
+
+// Transfer returns the place of the value of the member kv_transfer_params in the body. The zero
+// Span means that the body has no such member.
+func (r *Request) Transfer() Span { return r.root.transfer }
 
 // keepBytes bounds each buffer that survives a Reset.
 const keepBytes = 4 << 20

@@ -21,6 +21,7 @@ const (
 	rootCacheSalt
 	rootPreviousResponse
 	rootNvext
+	rootTransfer
 	rootTools
 	rootFunctions
 	rootInstructions
@@ -39,15 +40,15 @@ const (
 
 var rootNames = [...]string{
 	"model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "max_output_tokens", "cache_salt",
-	"previous_response_id", "nvext", "tools", "functions", "instructions", "system", "messages", "input", "prompt",
-	"content", "query", "queries", "text_1", "documents", "text_2", "",
+	"previous_response_id", "nvext", "kv_transfer_params", "tools", "functions", "instructions", "system", "messages",
+	"input", "prompt", "content", "query", "queries", "text_1", "documents", "text_2", "",
 }
 
 func (m rootMember) String() string { return rootNames[m] }
 
 // common members are read for every API.
 const common = 1<<rootModel | 1<<rootStream | 1<<rootStreamOptions | 1<<rootMaxTokens | 1<<rootMaxCompletionTokens |
-	1<<rootMaxOutputTokens | 1<<rootCacheSalt | 1<<rootPreviousResponse | 1<<rootNvext
+	1<<rootMaxOutputTokens | 1<<rootCacheSalt | 1<<rootPreviousResponse | 1<<rootNvext | 1<<rootTransfer
 
 // promptMembers are the members that hold the prompt, for each API.
 var promptMembers = [...]uint32{
@@ -85,6 +86,8 @@ func rootOf(key []byte) rootMember {
 		return rootPreviousResponse
 	case "nvext":
 		return rootNvext
+	case "kv_transfer_params":
+		return rootTransfer
 	}
 	return promptMemberOf(key)
 }
@@ -220,6 +223,8 @@ func (r *Request) rootValue(key rootMember) {
 		r.PreviousResponseID, r.root.previous = r.stringMember()
 	case rootNvext:
 		r.nvext()
+	case rootTransfer:
+		r.root.transfer = r.anything()
 	default:
 		r.promptMember(key)
 	}
@@ -263,6 +268,14 @@ func (r *Request) nvext() {
 	start := r.c.Pos()
 	r.c.Skip()
 	r.root.nvext = Span{start, r.c.Pos()}
+}
+
+// anything skips a value of any kind and returns its place.
+func (r *Request) anything() Span {
+	r.c.Kind()
+	start := r.c.Pos()
+	r.c.Skip()
+	return Span{start, r.c.Pos()}
 }
 
 // decodedFrom returns the bytes added to scratch.decoded since start. Bytes returned before stay in

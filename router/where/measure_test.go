@@ -49,7 +49,7 @@ func TestMeasure(t *testing.T) {
 				t.Errorf("%s: held by node %d", name, i)
 			}
 		}
-		measured.Promote(1, "sim")
+		measured.Promote(1, "sim", measured.Reach(1))
 		if measured.RendezvousKey() != 0 || len(measured.Keys()) != 0 {
 			t.Errorf("%s: a key without a session", name)
 		}

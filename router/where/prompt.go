@@ -4,6 +4,7 @@
 package where
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -305,8 +306,9 @@ func (p *Prompt) Learn(o prefix.Observation) float64 {
 func (p *Prompt) Uneven() bool { return p.scan.Media > 0 }
 
 // Promote asks the cache of rank i's host to bring the prompt's blocks into RAM, in the background.
-// The blocks are then in RAM when the engine asks for them.
-func (p *Prompt) Promote(i int, model string) {
+// The blocks are then in RAM when the engine asks for them. r is how far the engine is believed to
+// use what rank i reaches.
+func (p *Prompt) Promote(i int, model string, r holdings.Reach) {
 	if !p.Found() {
 		return
 	}
@@ -314,17 +316,17 @@ func (p *Prompt) Promote(i int, model string) {
 	if told == nil || told.Empty() {
 		return
 	}
-	from, to := told.Wanted(&p.query, i, p.Reach(i))
+	from, to := told.Wanted(&p.query, i, r)
 	if from >= to {
 		return
 	}
-	p.wish(i, model, from, to, 0)
+	p.wish(context.Background(), i, model, from, to, 0)
 }
 
 // PromoteComing asks the cache of rank i's host to bring the prompt's blocks into RAM while another
-// node computes and stores them, for this time at most, in the background. Only prompts of the
-// model's own tokens have the blocks that engines store.
-func (p *Prompt) PromoteComing(i int, model string, wait time.Duration) {
+// node computes and stores them, for this time at most and not after the end of ctx, in the
+// background. Only prompts of the model's own tokens have the blocks that engines store.
+func (p *Prompt) PromoteComing(ctx context.Context, i int, model string, wait time.Duration) {
 	if !p.Found() || p.source != fromTokens {
 		return
 	}
@@ -337,11 +339,11 @@ func (p *Prompt) PromoteComing(i int, model string, wait time.Duration) {
 		return
 	}
 	p.chain.HashTo(to)
-	p.wish(i, model, from, to, wait)
+	p.wish(ctx, i, model, from, to, wait)
 }
 
-// wish asks for blocks from up to to, excluded.
-func (p *Prompt) wish(i int, model string, from, to int, wait time.Duration) {
+// wish asks for blocks from up to to, excluded. The end of ended ends the wait.
+func (p *Prompt) wish(ended context.Context, i int, model string, from, to int, wait time.Duration) {
 	told, chain := p.finder.Holdings, &p.chain
 	if p.known != nil {
 		chain = &p.told.chain
@@ -354,7 +356,7 @@ func (p *Prompt) wish(i int, model string, from, to int, wait time.Duration) {
 	if wish == nil {
 		return
 	}
-	wish.Last = to - 1
+	wish.Last, wish.Ended = to-1, ended
 	for to--; ok && to >= from; last, ok = chain.Digest(to) {
 		wish.Add(&last)
 		to--

@@ -104,7 +104,7 @@ func (c *call) stores(q *sequence) any {
 func (c *call) shelved(s *sampling, k int) (h handover) {
 	if kv := s.KVTransfer; kv != nil && k == 0 {
 		h.stores, h.shelved = kv.store, kv.stored
-		h.patience = time.Duration(min(max(kv.waitMS, 0), 10_000)) * time.Millisecond
+		h.patience = time.Duration(min(max(kv.waitMS, 0), 2_000)) * time.Millisecond
 	}
 	return h
 }

@@ -23,7 +23,7 @@ from vllm.platforms import current_platform
 from . import namespace as namespaces
 from .copies import Cache, Load, Loader, Save, Saver
 from .digests import TOKENS, Chain, seed
-from .handover import Wait, asks, says, wanted
+from .handover import Wait, asks, in_parts, says, wanted
 from .lease import BATCH, Lease
 from .reads import Reads
 from .resp import Resp
@@ -286,7 +286,9 @@ class Planner:
         try:
             if f.hands_over:
                 f.own, f.gone = first, self.leading(f, f.chain.digests[:first])
-            f.found = known + self.leading(f, f.chain.digests[known:last])
+            rest = f.chain.digests[known:last]
+            f.found = known + (in_parts(lambda part: self.leading(f, part), rest) if f.wait.tokens
+                               else self.leading(f, rest))
         except OSError as e:
             self.again = time.monotonic() + AGAIN
             logger.warning("blocks not looked up: %s", e)

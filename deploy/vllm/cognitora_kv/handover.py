@@ -11,9 +11,10 @@ from .digests import model_id
 
 STORE, TOKENS, SPACE, WAIT = "cgn_store", "cgn_tokens", "cgn_space", "cgn_wait_ms"
 USUAL = 1.0  # seconds of waiting, if the request does not say
-LONGEST = 10.0  # seconds of waiting, whatever the request says
+LONGEST = 2.0  # seconds of waiting, whatever the request says
 PAUSE = 0.004  # seconds between lookups of all requests that wait
 MOST = 64  # requests that wait at a time
+FEW = 16  # blocks of a request that a lookup begins with
 
 
 def number(params, name, usual):
@@ -43,6 +44,22 @@ def wanted(params, namespace):
         return 0, 0.0
     seconds = number(params, WAIT, USUAL * 1e3) / 1e3
     return max(0, number(params, TOKENS, 0)), min(max(seconds, 0), LONGEST)
+
+
+def in_parts(leading, digests):
+    """Returns how many of the first blocks are there.
+
+    leading says that about some of them. Blocks of a prompt are stored in their order, so a lookup
+    asks about a few, and about more only if these are there.
+    """
+    found, some = 0, FEW
+    while found < len(digests):
+        part = digests[found : found + some]
+        there = leading(part)
+        found, some = found + there, some * 4
+        if there < len(part):
+            break
+    return found
 
 
 class Wait:

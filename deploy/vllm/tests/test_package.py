@@ -21,7 +21,7 @@ ROOT = HERE.parents[3]
 from cognitora_kv import namespace  # noqa: E402
 from cognitora_kv.copies import Cache, Load, Loader, Save, Saver  # noqa: E402
 from cognitora_kv.digests import TOKENS, Chain, model_id, seed  # noqa: E402
-from cognitora_kv.handover import LONGEST, MOST as WAITING, PAUSE, Wait, asks, says, wanted  # noqa: E402
+from cognitora_kv.handover import FEW, LONGEST, MOST as WAITING, PAUSE, Wait, asks, in_parts, says, wanted  # noqa: E402
 from cognitora_kv.lease import OK, Expired, Lease, Refused  # noqa: E402
 from cognitora_kv.reads import MOST, Reads  # noqa: E402
 from cognitora_kv.resp import Resp  # noqa: E402
@@ -271,6 +271,17 @@ class Waiting(unittest.TestCase):
             w = Wait((100, 1), lambda: 0.0)
             self.assertFalse(w.goes_on(there, most, waiting))
             self.assertIsNone(w.until)
+
+
+    def test_a_wait_looks_few_blocks_up(self):
+        for there in (0, 3, FEW, FEW + 1, 5 * FEW, 900, 1000):
+            asked = []
+            digests = list(range(1000))
+            found = in_parts(lambda part: asked.append(len(part)) or sum(d < there for d in part), digests)
+            self.assertEqual(found, there)
+            self.assertLessEqual(sum(asked), 5 * there + FEW)
+            self.assertLessEqual(len(asked), 5)
+        self.assertEqual(in_parts(len, []), 0)
 
 
 class FakeRequest:
