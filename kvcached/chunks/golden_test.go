@@ -229,13 +229,6 @@ func TestBounds(t *testing.T) {
 // TestMemory measures the Table with a million blocks in chunks of 256 tokens, each of two parts.
 func TestMemory(t *testing.T) {
 	const chunks, blocks = 1 << 16, 16
-	heap := func() int64 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
 	keys := []string{"/models/m@1@0@%x@bfloat16kv_bytes", "/models/m@1@0@%x@bfloat16metadata"}
 	s := sourceOf(1, 0, true)
 	before := heap()
@@ -261,6 +254,15 @@ func TestMemory(t *testing.T) {
 	if st := table.Stats(); per > 40 || st.Counted != chunks {
 		t.Errorf("%.1f bytes for each block, at most 40 are meant; %+v", per, st)
 	}
+}
+
+// heap returns the bytes of all objects.
+func heap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }
 
 // nothing is an index that keeps nothing.

@@ -87,3 +87,33 @@ func TestEnginesAreBounded(t *testing.T) {
 		t.Errorf("%d engines", n)
 	}
 }
+
+// TestTierMemory measures the Table with objects of vLLM's tier of one to eight blocks.
+func TestTierMemory(t *testing.T) {
+	const objects, base = 1 << 15, "0123456789ab"
+	client := vllmtier.Client("gpu1")
+	s := lmcache.Source{Keys: bucket, Model: client, DType: lmcache.Tier, World: 1, Served: "m", Revision: "-"}
+	for _, blocks := range []int{1, 2, 4, 8} {
+		before := heap()
+		table := New(Options{Index: nothing{}})
+		table.Asked(client, bucket, tierKey(base, 0))
+		d := block.Seed("m", "", "")
+		for i := range objects {
+			c := lmcache.Chunk{Name: lmcache.Name(100 + i)}
+			for j := range blocks {
+				d = block.Next(d, &[block.Tokens]uint32{uint32(j)})
+				c.Blocks = append(c.Blocks, d[:block.NameBytes]...)
+			}
+			table.Apply(tierChange(tierKey(base, i), nil, residency.Host, true))
+			if n, err := table.Tell(&s, []lmcache.Chunk{c}); n != 1 || err != nil {
+				t.Fatal(n, err)
+			}
+			table.take()
+		}
+		per := float64(heap()-before) / float64(objects*blocks)
+		t.Logf("objects of %d tokens: %.0f bytes for each block of 16", blocks*block.Tokens, per)
+		if st := table.Stats(); per > 260/float64(blocks) || st.Counted != objects {
+			t.Errorf("%.0f bytes for each block; %+v", per, st)
+		}
+	}
+}
