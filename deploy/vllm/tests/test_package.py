@@ -11,6 +11,7 @@ import struct
 import sys
 import tempfile
 import time
+from types import SimpleNamespace
 import unittest
 from unittest import mock
 
@@ -52,7 +53,7 @@ class Names(unittest.TestCase):
             start = seed(*(c.get(k) or "" for k in ("model", "adapter", "salt")))
             self.assertEqual(start.hex(), c["seed"])
             tokens = c.get("tokens") or []
-            for size in (16, 32, 64):
+            for size in (16, 32, 64, 128):
                 made = Chain(start, size)
                 made.grow(tokens, len(tokens) // size)
                 for i, (digest, names) in enumerate(zip(made.digests, made.names)):
@@ -393,6 +394,41 @@ def caches(blocks=64):
     """Two layers as vLLM has them: blocks in the first dimension, or in the second."""
     torch.manual_seed(7)
     return {"a": torch.rand(blocks, 2, 4, 32, 8), "b": torch.rand(2, blocks, 32, 4, 8).permute(0, 1, 3, 2, 4)}
+
+
+class Refusals(unittest.TestCase):
+    """What the connector does not start with. It needs vLLM to be importable."""
+
+    def refusal(self, spec, groups=1, parallel=None, **cache):
+        try:
+            from cognitora_kv.connector import Settings
+        except ImportError as e:
+            self.skipTest(f"no vLLM: {e}")
+        config = SimpleNamespace(parallel_config=SimpleNamespace(**parallel or {}),
+                                 cache_config=SimpleNamespace(**cache))
+        kept = SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=spec)] * groups)
+        try:
+            Settings.check(None, config, kept)
+        except ValueError as e:
+            return str(e)
+        return ""
+
+    def test_what_cannot_be_kept(self):
+        kind = type("FullAttentionSpec", (), {})
+        full = kind()
+        full.block_size = 128
+        self.assertEqual(self.refusal(full), "")
+        self.assertIn("2 groups of layers", self.refusal(full, groups=2))
+        self.assertIn("calculate-kv-scales", self.refusal(full, calculate_kv_scales=True))
+        for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
+            self.assertIn(name, self.refusal(full, parallel={name: 2}))
+        for size in (8, 40, 1024):
+            full.block_size = size
+            self.assertIn("--block-size", self.refusal(full))
+        sliding = type("SlidingWindowSpec", (), {"block_size": 32})()
+        self.assertIn("SlidingWindowSpec", self.refusal(sliding))
+        mixed = type("Uniform", (), {"block_size": 32, "kv_cache_specs": {"a": kind(), "b": sliding}})()
+        self.assertIn("SlidingWindowSpec", self.refusal(mixed))
 
 
 class Copies(unittest.TestCase):
