@@ -271,12 +271,12 @@ func (f *Follower) reads() []string {
 	if c == nil || c.Wanted != nil && !c.Wanted() {
 		return nil
 	}
-	if served := labelOf(f.known.model); len(f.reading) == 0 || f.served != served {
+	if served := labelOf(f.known.model); len(f.report.reading) == 0 || f.report.served != served {
 		s := c.Source
-		s.Served, f.served = served, served
-		f.reading = []string{s.Namespace(cmp.Or(c.Tokens, block.Tokens)).String()}
+		s.Served, f.report.served = served, served
+		f.report.reading = []string{s.Namespace(cmp.Or(c.Tokens, block.Tokens)).String()}
 	}
-	return f.reading
+	return f.report.reading
 }
 
 // readsIn notes the namespace in which the engine's chunks count. The next report says it.
@@ -286,7 +286,7 @@ func (f *Follower) readsIn(namespace string) {
 	if now := f.reads(); namespace == "" || len(now) == 0 || now[0] == namespace {
 		return
 	}
-	f.reading, f.report.moved = []string{namespace}, true
+	f.report.reading, f.report.moved = []string{namespace}, true
 	await.Wake(f.wake)
 }
 

@@ -78,8 +78,6 @@ type Follower struct {
 	following bool // the knowledge is up to date, or the connection broke less than Trust ago
 	complete  bool
 	report    reporting
-	served    string   // model of reading
-	reading   []string // what the engine can read of the daemon's blocks; empty: not made yet
 }
 
 // New makes a Follower. The Follower does nothing before Run.

@@ -26,6 +26,10 @@ type reporting struct {
 	slot   uint32 // next slot of the snapshot; 0: no snapshot is running
 	// turn counts new beginnings, so that a running report does not count for a later beginning.
 	turn uint64
+	// reading is what the engine can read of the daemon's blocks of the model served. Empty: it is
+	// not made yet.
+	reading []string
+	served  string
 	// moved says that the engine reads another namespace than the last report has said.
 	moved bool
 	// failing tells whether the sink has refused the last report.
