@@ -6,16 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 
 	"github.com/cognitora/dataplane/perf/load"
 )
@@ -116,25 +115,37 @@ func (m *measurement) fetchProfile(file string) error {
 		})
 }
 
-// Counts returns the counts of a contestant with an admin port.
+// Counts returns the counts of a contestant with an admin port. Counts reads them from the heap
+// profile, because the runtime stops for it and adds what each processor has counted by itself. The
+// counts in /metrics lag behind by thousands of objects.
 func (r *Running) Counts() (c Counts, err error) {
-	err = r.get("/metrics", 30*time.Second, func(body io.Reader) error {
-		parser := expfmt.NewTextParser(model.UTF8Validation)
-		families, err := parser.TextToMetricFamilies(body)
-		if err != nil {
-			return err
-		}
-		for name, value := range map[string]*float64{"go_memstats_mallocs_total": &c.Objects,
-			"go_memstats_alloc_bytes_total": &c.bytes, "go_gc_duration_seconds": &c.collections} {
-			f := families[name]
-			if f == nil || len(f.GetMetric()) != 1 {
-				return fmt.Errorf("/metrics have no %s", name)
-			}
-			*value = f.GetMetric()[0].GetCounter().GetValue() + float64(f.GetMetric()[0].GetSummary().GetSampleCount())
-		}
-		return nil
-	})
+	err = r.get("/debug/pprof/heap?debug=1", 30*time.Second, func(body io.Reader) error { return c.read(body) })
 	return c, err
+}
+
+// read takes the counts from the lines at the end of a heap profile: # Mallocs = 15024.
+func (c *Counts) read(profile io.Reader) error {
+	missing := map[string]*float64{"Mallocs": &c.Objects, "TotalAlloc": &c.bytes, "NumGC": &c.collections}
+	lines := bufio.NewScanner(profile)
+	for lines.Scan() {
+		name, text, found := strings.Cut(strings.TrimPrefix(lines.Text(), "# "), " = ")
+		value := missing[name]
+		if !found || value == nil {
+			continue
+		}
+		delete(missing, name)
+		var err error
+		if *value, err = strconv.ParseFloat(text, 64); err != nil {
+			return fmt.Errorf("heap profile: %s: %w", name, err)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("heap profile: %w", err)
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("the heap profile lacks %v", slices.Sorted(maps.Keys(missing)))
+	}
+	return nil
 }
 
 // pprof returns the output of `go tool pprof -top`.
