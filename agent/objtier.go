@@ -3,9 +3,9 @@ package agent
 import (
 	"cmp"
 
+	"github.com/cognitora/dataplane/kv/alias"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/events"
-	"github.com/cognitora/dataplane/kv/lmcache"
 	"github.com/cognitora/dataplane/kv/vllmtier"
 )
 
@@ -17,7 +17,8 @@ func (u *unit) chunks(node string, used func() bool) (c *events.Chunks, why stri
 	if bucket == "" {
 		return u.lmcache()
 	}
-	s := lmcache.Source{Keys: block.Namespace{Space: "s3." + bucket}.String(), Model: vllmtier.Client(node),
-		DType: lmcache.Tier, World: 1, Served: "-", Revision: cmp.Or(u.Engine.Offload.Revision, "-")}
-	return &events.Chunks{Source: s, Wanted: used}, "", s.Check()
+	s := alias.Source{Scheme: alias.VLLMTier,
+		Keys: block.Namespace{Space: "s3." + bucket}.String(), Model: vllmtier.Client(node),
+		World: 1, Served: "-", Revision: cmp.Or(u.Engine.Offload.Revision, "-")}
+	return &events.Chunks{Source: s, Wanted: used}, "", vllmtier.Check(&s)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/await"
+	"github.com/cognitora/dataplane/kv/alias"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/lmcache"
 )
@@ -16,16 +17,16 @@ import (
 // names do not depend on adapters and cache salts, so only prompts without either are named, and
 // without images.
 //
-// With a Source of lmcache.Tier each block of the engine is a chunk, and the end of its hash is the
-// chunk's name. vLLM's hashes depend on adapter and salt as the blocks' digests do, so their
+// With a Source of alias.VLLMTier each block of the engine is a chunk, and the end of its hash is
+// the chunk's name. vLLM's hashes depend on adapter and salt as the blocks' digests do, so their
 // prompts are named too. An engine whose events have other groups of layers than the first, or
 // hashes that are no numbers (VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0), has no named chunks.
 type Chunks struct {
 	// Source says how the keys look, and which blocks they stand for. The Follower fills in Served.
-	Source lmcache.Source
-	Tokens int // of a chunk; a multiple of 16, and at most lmcache.MaxTokens; unused with lmcache.Tier
+	Source alias.Source
+	Tokens int // of a chunk; a multiple of 16, and at most alias.MaxTokens; unused with alias.VLLMTier
 	Sink   ChunkSink
-	Wanted func() bool // asked for each block with lmcache.Tier: false: it is no object. Nil: it is
+	Wanted func() bool // asked for each block with alias.VLLMTier: false: it is no object. Nil: it is
 }
 
 // ErrNotYet says that the sink does not know yet which keys an engine's chunks have.
@@ -34,18 +35,18 @@ var ErrNotYet = errors.New("events: the cache daemon does not know the engine's 
 // ChunkSink takes what chunks stand for; Daemon is one. taken is the number of chunks that it took,
 // and namespace the one in which they count, empty if it does not say. The error may be ErrNotYet.
 type ChunkSink interface {
-	TellChunks(s *lmcache.Source, all []lmcache.Chunk) (namespace string, taken int, err error)
+	TellChunks(s *alias.Source, all []alias.Chunk) (namespace string, taken int, err error)
 }
 
 // Bounds on the chunks that wait to be told, and on the work of one look for chunks.
 const (
-	maxChunks  = 2 * lmcache.MaxTold
-	chunksOnce = lmcache.MaxTold / 2
+	maxChunks  = 2 * alias.MaxTold
+	chunksOnce = alias.MaxTold / 2
 )
 
 // chunker names the chunks of the engine's blocks.
 type chunker struct {
-	first   lmcache.Name
+	first   alias.Name
 	tokens  int
 	tier    bool // the chunks are blocks in vLLM's object tier
 	several bool // the engine has other groups of layers than the first
@@ -54,18 +55,18 @@ type chunker struct {
 
 	links  []link // by slot of the table
 	serial uint64
-	ready  []lmcache.Chunk // named and not told yet
-	again  uint32          // next slot whose chunk is told again; 0: none
-	room   []uint32        // tokens of the chunk that is being named
-	slots  []uint32        // its blocks
+	ready  []alias.Chunk // named and not told yet
+	again  uint32        // next slot whose chunk is told again; 0: none
+	room   []uint32      // tokens of the chunk that is being named
+	slots  []uint32      // its blocks
 }
 
 // link is the place of an engine's block in its prompt.
 type link struct {
-	serial, before uint64       // of the block, and of the block before it; 0: none
-	parent         uint32       // slot of the block before
-	end            uint32       // tokens of the prompt up to the block's end; 0: its chunk cannot be named
-	name           lmcache.Name // of the last chunk that ends in the block or before it
+	serial, before uint64     // of the block, and of the block before it; 0: none
+	parent         uint32     // slot of the block before
+	end            uint32     // tokens of the prompt up to the block's end; 0: its chunk cannot be named
+	name           alias.Name // of the last chunk that ends in the block or before it
 	tokens         []uint32
 }
 
@@ -73,7 +74,7 @@ func newChunker(c *Chunks, counts *counters) *chunker {
 	if c == nil {
 		return nil
 	}
-	return &chunker{first: c.Source.First, tokens: c.Tokens, tier: c.Source.DType == lmcache.Tier, wanted: c.Wanted,
+	return &chunker{first: c.Source.First, tokens: c.Tokens, tier: c.Source.Scheme == alias.VLLMTier, wanted: c.Wanted,
 		counts: counts}
 }
 
@@ -135,14 +136,14 @@ func (c *chunker) block(t *engineBlocks, h hash, slot uint32, tokens int) {
 	if c.wanted != nil && !c.wanted() {
 		return
 	}
-	if c.tokens == 0 && tokens%block.Tokens == 0 && tokens <= lmcache.MaxTokens {
+	if c.tokens == 0 && tokens%block.Tokens == 0 && tokens <= alias.MaxTokens {
 		c.tokens = tokens
 	}
 	_, cut := t.tails[slot]
 	if c.several || h[1] != 0 || cut || tokens != c.tokens || len(t.digestsOf(slot))*block.Tokens != tokens {
 		return
 	}
-	c.links[slot] = link{name: lmcache.Name(h[0]), end: uint32(tokens)}
+	c.links[slot] = link{name: alias.Name(h[0]), end: uint32(tokens)}
 	c.slots = append(c.slots[:0], slot)
 	c.tell(c.chunk(t, slot))
 }
@@ -199,8 +200,8 @@ func (c *chunker) walk(slot uint32) bool {
 }
 
 // chunk returns the chunk that walk has found.
-func (c *chunker) chunk(t *engineBlocks, slot uint32) lmcache.Chunk {
-	is := lmcache.Chunk{Name: c.links[slot].name}
+func (c *chunker) chunk(t *engineBlocks, slot uint32) alias.Chunk {
+	is := alias.Chunk{Name: c.links[slot].name}
 	if first := c.slots[0]; !t.blocks[first].root {
 		is.Parent = block.NameOf(t.parentOf(first))
 	}
@@ -213,7 +214,7 @@ func (c *chunker) chunk(t *engineBlocks, slot uint32) lmcache.Chunk {
 }
 
 // tell lets a chunk wait to be told.
-func (c *chunker) tell(is lmcache.Chunk) {
+func (c *chunker) tell(is alias.Chunk) {
 	if len(c.ready) >= maxChunks {
 		c.counts.chunksLost.Add(1)
 		return
@@ -229,11 +230,11 @@ func (c *chunker) repeat() {
 }
 
 // take returns the next chunks to tell.
-func (c *chunker) take(t *engineBlocks) (all []lmcache.Chunk, more bool) {
+func (c *chunker) take(t *engineBlocks) (all []alias.Chunk, more bool) {
 	if c == nil {
 		return nil, false
 	}
-	n := min(len(c.ready), lmcache.MaxTold)
+	n := min(len(c.ready), alias.MaxTold)
 	all = append(all, c.ready[:n]...)
 	if c.ready = c.ready[n:]; len(c.ready) == 0 {
 		c.ready = nil
