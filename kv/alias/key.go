@@ -10,8 +10,10 @@ type Scheme string
 
 // The schemes.
 const (
-	LMCache  Scheme = ""          // of LMCache (package lmcache)
-	VLLMTier Scheme = "vllm-tier" // of vLLM's own object tier (package vllmtier)
+	LMCache    Scheme = ""            // of LMCache (package lmcache)
+	VLLMTier   Scheme = "vllm-tier"   // of vLLM's own object tier (package vllmtier)
+	HiCache    Scheme = "hicache"     // of SGLang's HiCache (package hicache)
+	HiCacheMLA Scheme = "hicache-mla" // of the same for models with MLA
 )
 
 // Bounds on the fields of a key. Longer keys are of an unknown form.
@@ -40,9 +42,9 @@ type Half uint8
 
 // The halves. Whole is both, under one key.
 const (
-	Whole    Half = iota
-	Bytes         // the bytes of LMCache's redis://
-	Metadata      // their shape, of LMCache's redis://, 28 bytes
+	Whole  Half = iota
+	Second      // the bytes of LMCache's redis://, or the values of HiCache
+	First       // their shape, 28 bytes, or the keys of HiCache
 )
 
 // NoLayer is the layer of a key for all layers.
@@ -62,5 +64,5 @@ type Key struct {
 
 // Carries says whether a key is one of those that Carrier returns.
 func (k *Key) Carries() bool {
-	return k.Worker == 0 && (k.Layer == 0 || k.Layer == NoLayer) && k.Half != Bytes
+	return k.Worker == 0 && (k.Layer == 0 || k.Layer == NoLayer) && k.Half != Second
 }

@@ -21,9 +21,9 @@ type Source struct {
 	DType  string // the data type in LMCache's keys; empty in other schemes
 	World  uint32 // the number of workers in the keys
 	Layers uint32 // number of keys by layer of a worker's chunk; 0: one key for all layers
-	Halves bool   // each worker's part has two keys
+	Halves bool   // the keys of each worker's part are those of halves
 
-	First    Name   // LMCache's name before the first chunk, of the engine's PYTHONHASHSEED; else 0
+	First    Name   // LMCache's name before the first chunk, of the engine's PYTHONHASHSEED; hicache.Rest
 	Served   string // model's name in the digests of the blocks
 	Revision string // of the weights
 }
@@ -58,7 +58,7 @@ func Unusable(format string, args ...any) error {
 // Parts returns the number of keys of one chunk.
 func (s *Source) Parts() int {
 	n := int(s.World * max(s.Layers, 1))
-	if s.Halves {
+	if s.Halves && s.Scheme != HiCacheMLA { // with MLA there are no values besides the keys
 		n *= 2
 	}
 	return n
@@ -72,7 +72,7 @@ func (s *Source) Carrier(n Name) Key {
 		k.Layer = 0
 	}
 	if s.Halves {
-		k.Half = Metadata
+		k.Half = First
 	}
 	return k
 }

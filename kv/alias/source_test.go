@@ -3,6 +3,7 @@ package alias
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -127,4 +128,15 @@ func FuzzNote(f *testing.F) {
 			t.Fatalf("%q comes back as %q", attr, got)
 		}
 	})
+}
+
+// TestNoteOnDisk checks the bytes of a note, which lie on disks.
+func TestNoteOnDisk(t *testing.T) {
+	s, c := someSource(), someChunk(2)
+	s.Layers = 3
+	const want = "6265666f7265030000003412000000000000090000000000000005006f72672f61020072310100000000000000" +
+		"01010000000000002f0063676368756e6b01"
+	if got := fmt.Sprintf("%x", AppendNote([]byte("before"), &s, &c)); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // suffixes end the keys of the halves.
-var suffixes = [...]string{alias.Whole: "", alias.Bytes: "kv_bytes", alias.Metadata: "metadata"}
+var suffixes = [...]string{alias.Whole: "", alias.Second: "kv_bytes", alias.First: "metadata"}
 
 // dtypes are LMCache's names of data types.
 var dtypes = [...]string{"half", "bfloat16", "float", "double", "int8", "uint8", "int16", "int32", "int64", "bool",
@@ -39,7 +39,7 @@ func Parse(key []byte) (k alias.Key, err error) {
 		return alias.Key{}, alias.ErrOther
 	}
 	rest := key
-	for _, half := range [...]alias.Half{alias.Bytes, alias.Metadata} {
+	for _, half := range [...]alias.Half{alias.Second, alias.First} {
 		if cut, ok := bytes.CutSuffix(key, []byte(suffixes[half])); ok {
 			rest, k.Half = cut, half
 		}

@@ -116,8 +116,8 @@ func TestParse(t *testing.T) {
 		"org/m@8@7@ab@half":               {Model: "org/m", DType: "half", World: 8, Worker: 7, Layer: alias.NoLayer, Name: 0xab},
 		"/models/a@b@2@1@0@fp8_e4m3fn":    {Model: "/models/a@b", DType: "fp8_e4m3fn", World: 2, Worker: 1, Layer: alias.NoLayer},
 		"m@1@0@ffffffffffffffff@float@31": {Model: "m", DType: "float", World: 1, Layer: 31, Name: 0xffffffffffffffff},
-		"m@1@0@1@uint8@0kv_bytes":         {Model: "m", DType: "uint8", World: 1, Layer: 0, Half: alias.Bytes, Name: 1},
-		"m@1@0@1@uint8@0metadata":         {Model: "m", DType: "uint8", World: 1, Layer: 0, Half: alias.Metadata, Name: 1},
+		"m@1@0@1@uint8@0kv_bytes":         {Model: "m", DType: "uint8", World: 1, Layer: 0, Half: alias.Second, Name: 1},
+		"m@1@0@1@uint8@0metadata":         {Model: "m", DType: "uint8", World: 1, Layer: 0, Half: alias.First, Name: 1},
 	} {
 		k, err := Parse([]byte(key))
 		if err != nil || k != want {

@@ -43,7 +43,7 @@ func chunkOf(n, variant int) alias.Chunk {
 func keysOf(s *alias.Source, n alias.Name) (all []alias.Key) {
 	for worker := range s.World {
 		for layer := range max(s.Layers, 1) {
-			for _, half := range []alias.Half{alias.Whole, alias.Bytes, alias.Metadata} {
+			for _, half := range []alias.Half{alias.Whole, alias.Second, alias.First} {
 				if s.Halves != (half != alias.Whole) {
 					continue
 				}
