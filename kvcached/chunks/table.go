@@ -8,6 +8,7 @@ import (
 
 	"github.com/cognitora/dataplane/kv/alias"
 	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kv/hicache"
 	"github.com/cognitora/dataplane/kv/residency"
 )
 
@@ -40,6 +41,7 @@ type Table struct {
 	parts    map[uint64]part       // by place
 	idle     list                  // chunks without parts, the oldest first
 	unnoted  map[uint32]block.Addr // objects in RAM that wait to be told, by chunk, unless the keys are LMCache's
+	beside   map[pages]struct{}    // SGLang's models that keep more than pages
 	engines  map[engine]string     // MODEL_CONFIG of the engines with an access key of their own
 	pending  []block.Addr          // parts whose notes wait, oldest first
 	counts   Stats
@@ -98,7 +100,8 @@ func New(o Options) *Table {
 	o.MaxParts = cmp.Or(o.MaxParts, 1<<20)
 	return &Table{o: o, wake: make(chan struct{}, 1), families: newNumbers[family, struct{}](),
 		origins: newNumbers[origin, space](), chunks: make([]chunk, 1), byName: map[name]uint32{},
-		parts: map[uint64]part{}, unnoted: map[uint32]block.Addr{}, engines: map[engine]string{}}
+		parts: map[uint64]part{}, unnoted: map[uint32]block.Addr{}, engines: map[engine]string{},
+		beside: map[pages]struct{}{}}
 }
 
 // Change says that an object of client keys came to a tier or left it.
@@ -133,6 +136,8 @@ func (t *Table) Apply(c *Change) {
 	switch {
 	case errors.Is(err, alias.ErrTags):
 		t.counts.Tags++
+	case errors.Is(err, hicache.ErrBeside):
+		t.besides(c.Namespace, k.Model)
 	case err != nil:
 		t.counts.Forms++
 	default:

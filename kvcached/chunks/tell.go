@@ -152,7 +152,7 @@ func (t *Table) tiersOf(h *chunk) (is residency.Tiers) {
 	}
 	s := &t.origins.at(h.origin).key
 	n := uint32(s.Parts())
-	if h.any != n || h.layers > s.Layers {
+	if h.any != n || h.layers > s.Layers || t.lacks(h) {
 		return 0
 	}
 	if h.host == n {
