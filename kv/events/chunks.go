@@ -9,6 +9,7 @@ import (
 	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/kv/alias"
 	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kv/hicache"
 	"github.com/cognitora/dataplane/kv/lmcache"
 )
 
@@ -21,10 +22,17 @@ import (
 // the chunk's name. vLLM's hashes depend on adapter and salt as the blocks' digests do, so their
 // prompts are named too. An engine whose events have other groups of layers than the first, or
 // hashes that are no numbers (VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0), has no named chunks.
+//
+// With a Source of alias.HiCache or alias.HiCacheMLA each block of the engine is a chunk too, a
+// page. Its name is computed from the tokens, and only a page is named whose hash in the event is
+// that name. So neither pages of pairs of tokens nor those of SGLang versions that hash otherwise
+// are named, and, as for LMCache, none with an adapter or a salt.
 type Chunks struct {
 	// Source says how the keys look, and which blocks they stand for. The Follower fills in Served.
 	Source alias.Source
-	Tokens int // of a chunk; a multiple of 16, and at most alias.MaxTokens; unused with alias.VLLMTier
+	// Tokens of a chunk: a multiple of 16, and at most alias.MaxTokens. 0, unless the source is
+	// LMCache's: as many as the engine's first block has.
+	Tokens int
 	Sink   ChunkSink
 	Wanted func() bool // asked for each block with alias.VLLMTier: false: it is no object. Nil: it is
 }
@@ -48,12 +56,15 @@ const (
 type chunker struct {
 	first   alias.Name
 	tokens  int
+	sizes   bool // the first block sets the size of all
 	tier    bool // the chunks are blocks in vLLM's object tier
+	paged   bool // the chunks are blocks in SGLang's HiCache
 	several bool // the engine has other groups of layers than the first
 	wanted  func() bool
 	counts  *counters
 
-	links  []link // by slot of the table
+	links  []link         // by slot of the table
+	pages  []hicache.Hash // by slot, if paged
 	serial uint64
 	ready  []alias.Chunk // named and not told yet
 	again  uint32        // next slot whose chunk is told again; 0: none
@@ -74,15 +85,16 @@ func newChunker(c *Chunks, counts *counters) *chunker {
 	if c == nil {
 		return nil
 	}
-	return &chunker{first: c.Source.First, tokens: c.Tokens, tier: c.Source.Scheme == alias.VLLMTier, wanted: c.Wanted,
-		counts: counts}
+	scheme := c.Source.Scheme
+	return &chunker{first: c.Source.First, tokens: c.Tokens, sizes: c.Tokens == 0, tier: scheme == alias.VLLMTier,
+		paged: scheme == alias.HiCache || scheme == alias.HiCacheMLA, wanted: c.Wanted, counts: counts}
 }
 
 // forget drops all blocks.
 func (c *chunker) forget() {
 	if c != nil {
-		c.links, c.ready, c.again = nil, nil, 0
-		if c.tier {
+		c.links, c.pages, c.ready, c.again = nil, nil, nil, 0
+		if c.sizes {
 			c.tokens = 0
 		}
 	}
@@ -99,6 +111,10 @@ func (c *chunker) add(t *engineBlocks, h hash, slot, parent uint32, root, plain 
 	}
 	if c.tier {
 		c.block(t, h, slot, len(tokens))
+		return
+	}
+	if c.paged {
+		c.page(t, h, slot, parent, root, plain, tokens)
 		return
 	}
 	c.serial++
@@ -148,11 +164,33 @@ func (c *chunker) block(t *engineBlocks, h hash, slot uint32, tokens int) {
 	c.tell(c.chunk(t, slot))
 }
 
+// page enters a block that is a page of HiCache.
+func (c *chunker) page(t *engineBlocks, h hash, slot, parent uint32, root, plain bool, tokens []uint32) {
+	for len(c.pages) < len(c.links) {
+		c.pages = append(c.pages, hicache.Hash{})
+	}
+	c.pages[slot] = hicache.Hash{}
+	before := hicache.Hash{}
+	if !root {
+		if int(parent) >= len(c.pages) || c.pages[parent] == (hicache.Hash{}) {
+			plain = false
+		} else {
+			before = c.pages[parent]
+		}
+	}
+	if is := hicache.Next(before, tokens); plain && uint64(is.Name()) == h[0] {
+		c.pages[slot] = is
+		c.block(t, h, slot, len(tokens))
+		return
+	}
+	c.links[slot] = link{}
+}
+
 // severalGroups says that the engine has other groups of layers. An object of one group is then a
 // part of what a block is.
 func (c *chunker) severalGroups() {
-	if c != nil && c.tier && !c.several {
-		c.several, c.links, c.ready, c.again = true, nil, nil, 0
+	if c != nil && (c.tier || c.paged) && !c.several {
+		c.several, c.links, c.pages, c.ready, c.again = true, nil, nil, nil, 0
 	}
 }
 
@@ -162,7 +200,7 @@ func (c *chunker) ends(slot uint32) bool {
 	if l.end == 0 || int(l.end)%c.tokens != 0 {
 		return false
 	}
-	if c.tier {
+	if c.tier || c.paged {
 		c.slots = append(c.slots[:0], slot)
 		return true
 	}
@@ -173,6 +211,9 @@ func (c *chunker) ends(slot uint32) bool {
 func (c *chunker) remove(slot uint32) {
 	if c != nil && int(slot) < len(c.links) {
 		c.links[slot] = link{}
+		if c.paged {
+			c.pages[slot] = hicache.Hash{}
+		}
 	}
 }
 
