@@ -67,8 +67,7 @@ func TestPagesOfSGLang(t *testing.T) {
 			case "plain", "plain 16", "plain 128":
 				want = pagesOf(t, p.Hashes, p.Tokens, p.Size)
 			case "extra key":
-				// The events do not say the key. The names are those of the tokens without it, as whoever
-				// stores them without it stores them.
+				// The events do not say the key. The names are those of the same tokens without it.
 				want = pagesOf(t, g.Prompts[0].Hashes, p.Tokens, p.Size)
 			}
 			e.expectChunks(p.Name, want)
@@ -84,20 +83,20 @@ func TestPagesOfOthers(t *testing.T) {
 	one := hicache.Next(hicache.Hash{}, tokens[:32])
 	two := hicache.Next(one, tokens[32:])
 	hashes := []any{int64(one.Name()), int64(two.Name())}
-	var first, second hicache.Hash = one, two
-	names := []string{hex.EncodeToString(first[:]), hex.EncodeToString(second[:])}
+	names := []string{hex.EncodeToString(one[:]), hex.EncodeToString(two[:])}
+	first, second := stores(hashes[:1], nil, tokens[:32], 32, nil), stores(hashes[1:], hashes[0], tokens[32:], 32, nil)
 	for what, c := range map[string]struct {
 		pages  int
 		events []any
 	}{
 		"both":        {2, []any{stores(hashes, nil, tokens, 32, nil)}},
-		"one by one":  {2, []any{stores(hashes[:1], nil, tokens[:32], 32, nil), stores(hashes[1:], hashes[0], tokens[32:], 32, nil)}},
+		"one by one":  {2, []any{first, second}},
 		"another":     {1, []any{stores([]any{hashes[0], 7}, nil, tokens, 32, nil)}},
 		"after it":    {0, []any{stores([]any{7, hashes[1]}, nil, tokens, 32, nil)}},
 		"adapter":     {0, []any{stores(hashes, nil, tokens, 32, fields{"lora_name": "sql"})}},
 		"salt":        {0, []any{stores(hashes, nil, tokens, 32, fields{"cache_salt": "s"})}},
-		"parent gone": {1, []any{stores(hashes[:1], nil, tokens[:32], 32, nil), removes(hashes[:1], "GPU"), stores(hashes[1:], hashes[0], tokens[32:], 32, nil)}},
-		"groups":      {0, []any{stores(hashes[:1], nil, tokens[:32], 32, nil), stores(numbers(1, 0, 1), nil, tokens[:32], 32, fields{"group_idx": 1}), stores(hashes[1:], hashes[0], tokens[32:], 32, nil)}},
+		"parent gone": {1, []any{first, removes(hashes[:1], "GPU"), second}},
+		"groups":      {0, []any{first, stores(numbers(1, 0, 1), nil, tokens[:32], 32, fields{"group_idx": 1}), second}},
 	} {
 		e := withPages(t, 0)
 		e.must(batchFrom(t, 0, c.events...))

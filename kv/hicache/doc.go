@@ -1,5 +1,5 @@
-// Package hicache reads the keys under which SGLang's hierarchical cache (HiCache) keeps pages in an
-// object store by NIXL, and computes the pages' names from token ids.
+// Package hicache reads the keys under which SGLang's hierarchical cache (HiCache) keeps pages in
+// an object store by NIXL, and computes the pages' names from token ids.
 //
 //	HASH_MODEL_RANK_RANKS         a rank's page, memory layout layer_first
 //	HASH_MODEL_RANK_RANKS_k, _v   its keys and its values, layouts page_first and page_first_direct

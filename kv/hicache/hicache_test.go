@@ -120,7 +120,8 @@ func TestCheck(t *testing.T) {
 	}
 	for what, change := range map[string]func(s *alias.Source){
 		"dtype": func(s *alias.Source) { s.DType = "half" }, "layers": func(s *alias.Source) { s.Layers = 2 },
-		"mla": func(s *alias.Source) { s.Scheme = alias.HiCacheMLA }, "model": func(s *alias.Source) { s.Model = "a/b" },
+		"mla":   func(s *alias.Source) { s.Scheme = alias.HiCacheMLA },
+		"model": func(s *alias.Source) { s.Model = "a/b" },
 		"world": func(s *alias.Source) { s.World = 0 },
 	} {
 		s := good

@@ -99,7 +99,10 @@ func number(s string) (uint32, bool) {
 	return uint32(n), err == nil && strconv.FormatUint(n, 10) == s
 }
 
-// cutPool cuts the name of a pool off, with what may follow it: _k, _v, a number, or Mamba's parts.
+// endsOfPools follow the name of a pool, unless _N or _conv_N does.
+var endsOfPools = []string{"", "_k", "_v", "_temporal"}
+
+// cutPool cuts the name of a pool off, with what may follow it.
 func cutPool(s string) (before string, ok bool) {
 	if at := strings.LastIndex(s, "_"+deepseek); at >= 0 {
 		return s[:at], true
@@ -109,19 +112,18 @@ func cutPool(s string) (before string, ok bool) {
 		if at < 0 {
 			continue
 		}
-		switch after := strings.Split(s[at+1+len(pool):], "_"); {
-		case len(after) == 1 && after[0] == "",
-			len(after) == 2 && after[0] == "" && (slices.Contains([]string{"k", "v", "temporal"}, after[1]) || isNumber(after[1])),
-			len(after) == 3 && after[0] == "" && after[1] == "conv" && isNumber(after[2]):
+		after := s[at+1+len(pool):]
+		n, conv := strings.CutPrefix(after, "_conv")
+		if !conv {
+			n = after
+		}
+		n, numbered := strings.CutPrefix(n, "_")
+		_, ok := number(n)
+		if numbered && ok || slices.Contains(endsOfPools, after) {
 			return s[:at], true
 		}
 	}
 	return "", false
-}
-
-func isNumber(s string) bool {
-	_, ok := number(s)
-	return ok
 }
 
 // Model returns the name of a model in keys, of the name by which SGLang serves it.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -108,6 +109,48 @@ func TestGoldenKeys(t *testing.T) {
 		if k, err := Parse([]byte(key)); err != nil || hexOf(k.Name) != g.Names[0] && hexOf(k.Name) != g.Names[1] {
 			t.Errorf("%s: %+v %v", key, k, err)
 		}
+	}
+}
+
+// TestKeysOfLMCache reads keys that LMCache's own classes make of chunks of engines with several
+// workers, whole and layer by layer (testdata/make_keys.py).
+func TestKeysOfLMCache(t *testing.T) {
+	text, err := os.ReadFile("testdata/made_keys.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tagged, read := 0, 0
+	for line := range strings.Lines(string(text)) {
+		key, fields, _ := strings.Cut(line, " ")
+		var is struct {
+			Model, Chunk, DType, Half string
+			World, Worker             uint32
+			Layer                     *uint32
+			Tags                      bool
+		}
+		if err := json.Unmarshal([]byte(fields), &is); err != nil {
+			t.Fatal(err)
+		}
+		k, err := Parse([]byte(key))
+		if is.Tags {
+			if !errors.Is(err, alias.ErrTags) {
+				t.Errorf("%s: %v", key, err)
+			}
+			tagged++
+			continue
+		}
+		want := alias.Key{Model: is.Model, DType: is.DType, World: is.World, Worker: is.Worker, Layer: alias.NoLayer,
+			Name: k.Name, Half: alias.Half(slices.Index(suffixes[:], is.Half))}
+		if is.Layer != nil {
+			want.Layer = *is.Layer
+		}
+		if err != nil || k != want || hexOf(k.Name) != is.Chunk || string(Append(nil, &k)) != key {
+			t.Errorf("%s: %+v %v, want %+v", key, k, err, want)
+		}
+		read++
+	}
+	if tagged != 3 || read != 135 {
+		t.Errorf("%d keys, %d with tags", read, tagged)
 	}
 }
 

@@ -107,7 +107,8 @@ func TestPages(t *testing.T) {
 			notes[a] = table.note(&a, nil)
 		}
 		for _, key := range keys {
-			after.Apply(tierChange([]byte(key), notes[block.OfKey(block.IDOf(bucket), []byte(key))], residency.Disk, true))
+			note := notes[block.OfKey(block.IDOf(bucket), []byte(key))]
+			after.Apply(tierChange([]byte(key), note, residency.Disk, true))
 		}
 		if st := after.Stats(); st.Counted != 4 || st.Notes != 0 || len(notes) != 4 {
 			t.Errorf("after a restart with %d notes: %+v", len(notes), st)
@@ -120,14 +121,15 @@ func TestPages(t *testing.T) {
 }
 
 // TestPageFaults plants a fault in each part of the mapping of SGLang's pages. Nothing counts then.
+// SGLang's extra key is a client's, an adapter's id, or both.
 func TestPageFaults(t *testing.T) {
 	prompts := sglangPrompts(t)
 	for what, plant := range map[string]func(s *alias.Source, size *int, stored *sglangPrompt){
 		"salt":      func(_ *alias.Source, _ *int, p *sglangPrompt) { *p = prompts["salt"] },
-		"extra key": func(_ *alias.Source, _ *int, p *sglangPrompt) { *p = prompts["extra key"] }, // and adapters
+		"extra key": func(_ *alias.Source, _ *int, p *sglangPrompt) { *p = prompts["extra key"] },
 		"pairs":     func(_ *alias.Source, _ *int, p *sglangPrompt) { *p = prompts["eagle"] },
 		"size":      func(_ *alias.Source, size *int, _ *sglangPrompt) { *size = 128 },
-		"page size": func(_ *alias.Source, _ *int, p *sglangPrompt) { *p = prompts["plain 16"]; p.Hashes = p.Hashes[:4] },
+		"page size": func(_ *alias.Source, _ *int, p *sglangPrompt) { *p = prompts["plain 16"] },
 		"model":     func(s *alias.Source, _ *int, _ *sglangPrompt) { s.Model = "m" },
 		"ranks":     func(s *alias.Source, _ *int, _ *sglangPrompt) { s.World = 1 },
 		"halves":    func(s *alias.Source, _ *int, _ *sglangPrompt) { s.Halves = false },
@@ -219,7 +221,8 @@ func TestBeside(t *testing.T) {
 		storePages(table, []string{fmt.Sprintf("%s_m%d_0_1_swa", p.Hashes[0], n)}, true)
 	}
 	storePages(table, pageKeys(p), true)
-	if _, err := table.Tell(&s, told); err != nil || table.Stats().Counted != 0 || len(table.beside) != maxFamilies+1 {
+	_, err := table.Tell(&s, told)
+	if err != nil || table.Stats().Counted != 0 || len(table.beside) != maxFamilies+1 {
 		t.Errorf("%v, %+v, %d models", err, table.Stats(), len(table.beside))
 	}
 }

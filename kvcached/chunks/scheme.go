@@ -10,7 +10,8 @@ import (
 	"github.com/cognitora/dataplane/kv/vllmtier"
 )
 
-// parse reads the key of a part, of any scheme. The errors are those of alias, and hicache.ErrBeside.
+// parse reads the key of a part, of any scheme. The errors are those of alias, and
+// hicache.ErrBeside.
 func parse(key []byte) (alias.Key, error) {
 	o, err := vllmtier.Parse(key)
 	switch {
