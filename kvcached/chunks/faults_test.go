@@ -112,8 +112,8 @@ func madeKeys(t *testing.T, dtype, half string) (keys []string) {
 	return keys
 }
 
-// TestFaultsOfParts counts a chunk of an engine with two workers, whole and layer by layer, with and
-// without halves. With a fault in the number of its parts it does not count.
+// TestFaultsOfParts counts a chunk of an engine with two workers, whole and layer by layer, with
+// and without halves. With a fault in the number of its parts it does not count.
 func TestFaultsOfParts(t *testing.T) {
 	for _, halves := range []bool{false, true} {
 		for _, layers := range []uint32{0, 3} {

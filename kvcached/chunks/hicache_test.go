@@ -177,8 +177,9 @@ func contradict(t *testing.T, s alias.Source, told []alias.Chunk, storeAll func(
 				t.Errorf("%s: %d taken, %v", what, n, err)
 			}
 		}
-		if st := table.Stats(); len(positions(t, x)) != 0 || st.Disputed != len(told) || st.Refused != uint64(len(told)) {
-			t.Errorf("%s: %d blocks count, %+v", what, len(positions(t, x)), st)
+		st, blocks := table.Stats(), len(positions(t, x))
+		if blocks != 0 || st.Disputed != len(told) || st.Refused != uint64(len(told)) {
+			t.Errorf("%s: %d blocks count, %+v", what, blocks, st)
 		}
 		storeAll(table, false)
 		if _, err := table.Tell(&s, told); err != nil {
