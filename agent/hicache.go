@@ -25,17 +25,21 @@ type HiCacheConfig struct {
 // not, if the engine keeps pages in a bucket.
 func (u *unit) hicache() (c *events.Chunks, why string, err error) {
 	h := &u.Events.HiCache
-	own, served := u.Engine.Pages()
-	bucket := cmp.Or(h.Bucket, own)
+	own := u.Engine.Pages()
+	bucket := cmp.Or(h.Bucket, own.Bucket)
 	if bucket == "" {
 		return nil, "", nil
 	}
 	if u.Events.Report == "" {
 		return nil, "only a cgn-kvcached knows SGLang's pages: set " + u.name("kv_events.report"), nil
 	}
+	if own.Shared != "" {
+		return nil, "SGLang's keys do not name the ranks of " + own.Shared + ", which overwrite each other's pages", nil
+	}
 	keys := block.Namespace{Tenant: h.Tenant, Space: "s3." + bucket}
-	s := alias.Source{Scheme: alias.HiCache, Keys: keys.String(), Model: hicache.Model(cmp.Or(h.Model, served)),
-		World: uint32(cmp.Or(h.Workers, u.TP, 1)), Halves: h.Layout != "layer_first", First: hicache.Rest(u.DType),
+	s := alias.Source{Scheme: alias.HiCache, Keys: keys.String(), Model: hicache.Model(cmp.Or(h.Model, own.Model)),
+		World: uint32(cmp.Or(h.Workers, u.TP, 1)), Halves: h.Layout != "layer_first",
+		First:  hicache.Rest(cmp.Or(own.DType, u.DType)),
 		Served: "-", Revision: cmp.Or(h.Revision, u.Engine.Offload.Revision, "-")}
 	if h.MLA {
 		s.Scheme, s.World = alias.HiCacheMLA, 1

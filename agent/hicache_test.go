@@ -80,7 +80,10 @@ func TestHiCacheValidation(t *testing.T) {
 		"kv_events.hicache.bucket: only a cgn-kvcached": func(c *Config) {
 			c.Events.Report, c.Events.Listen = "", "unix:///x"
 		},
-		"kv_events.hicache.bucket: is for":         func(c *Config) { c.Events.Endpoint, c.Events.Report = "", "" },
+		"kv_events.hicache.bucket: is for": func(c *Config) { c.Events.Endpoint, c.Events.Report = "", "" },
+		"do not name the ranks of --pp-size": func(c *Config) {
+			c.Engine.URL, c.Engine.Args = "", []string{"--pp-size", "2"}
+		},
 		"kv_events.hicache.workers: -1 ranks":      func(c *Config) { c.Events.HiCache.Workers = -1 },
 		"kv_events.hicache: alias":                 func(c *Config) { c.Events.HiCache.Workers = 1025 },
 		"an engine has one cache whose keys count": func(c *Config) { c.Events.LMCache.RemoteURL = "redis://h:1" },

@@ -14,8 +14,8 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// sglangPages returns the keys of a prompt's four pages of 64 tokens of an SGLang with one rank, and
-// what an agent tells of them (kv/hicache/testdata/make_pages.py).
+// sglangPages returns the keys of a prompt's four pages of 64 tokens of an SGLang with one rank,
+// and what an agent tells of them (kv/hicache/testdata/make_pages.py).
 func sglangPages(t *testing.T) (keys []string, r *pb.TellChunksRequest) {
 	t.Helper()
 	var golden struct {

@@ -166,44 +166,6 @@ func (c *Config) sglangOffload(role string) []string {
 	return nil
 }
 
-// hiCacheKVCached is the value of hicache_storage for this host's cgn-kvcached.
-const hiCacheKVCached = "kvcached"
-
-// pageSize is the argument with the number of tokens in a page; 1 is SGLang's own default.
-const pageSize = "--page-size"
-
-// pagesInStore returns the arguments with which an SGLang's hierarchical cache keeps pages at the
-// S3 listener, by NIXL.
-func (c *Config) pagesInStore() []string {
-	o := &c.Offload
-	type plugin struct {
-		store
-		Active  bool   `json:"active"`
-		Virtual string `json:"use_virtual_addressing"` // true would put the bucket before the endpoint's name
-	}
-	text, err := json.Marshal(map[string]any{"plugin": map[string]plugin{
-		"obj": {store{o.S3Bucket, o.S3Endpoint, "http", openSecret, openSecret}, true, "false"}}})
-	if err != nil {
-		panic(err) // strings and numbers always encode
-	}
-	argv := []string{"--hicache-mem-layout", "page_first", "--hicache-storage-backend", "nixl",
-		"--hicache-storage-backend-extra-config", string(text)}
-	if c.arg(pageSize) == "" {
-		argv = append(argv, pageSize, "64")
-	}
-	return argv
-}
-
-// Pages returns the bucket in which a started SGLang's hierarchical cache keeps pages at the S3
-// listener, and the model's name in their keys. bucket empty: it keeps none there.
-func (c *Config) Pages() (bucket, model string) {
-	model = cmp.Or(c.arg("--served-model-name"), c.Model)
-	if c.Spawns() && c.KVOffload == OffloadHiCache && c.Offload.HiCacheStorage == hiCacheKVCached {
-		bucket = c.Offload.S3Bucket
-	}
-	return bucket, model
-}
-
 // sameHashes makes all engines of a fleet hash a block alike. Without PYTHONHASHSEED each process
 // hashes with its own seed.
 const sameHashes = "PYTHONHASHSEED=0"

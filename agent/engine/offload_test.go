@@ -181,34 +181,3 @@ func TestLMCacheFile(t *testing.T) {
 		t.Error(env)
 	}
 }
-
-// TestPagesInStore checks the arguments of an SGLang whose hierarchical cache keeps pages at the S3
-// listener. HiCacheNixl of SGLang 0.5.23 with NIXL 1.5.1 has stored pages with these settings.
-func TestPagesInStore(t *testing.T) {
-	c := valid(func(c *Config) {
-		c.Kind, c.KVOffload, c.Model, c.Offload.HiCacheStorage = SGLang, OffloadHiCache, "org/m", "kvcached"
-	})
-	if err := c.Validate(); err != nil {
-		t.Fatal(err)
-	}
-	const want = "--enable-hierarchical-cache --hicache-ratio 2 --hicache-write-policy write_through " +
-		"--hicache-mem-layout page_first --hicache-storage-backend nixl --hicache-storage-backend-extra-config " +
-		`{"plugin":{"obj":{"bucket":"kvcache","endpoint_override":"127.0.0.1:9000","scheme":"http",` +
-		`"access_key":"cognitora","secret_key":"cognitora","active":true,"use_virtual_addressing":"false"}}}`
-	argv, _ := c.Command(Launch{Port: 1})
-	if got := strings.Join(argv, " "); !strings.HasSuffix(got, want+" --page-size 64") {
-		t.Error(got)
-	}
-	c.Args = []string{"--page-size=32", "--served-model-name", "chat"}
-	argv, _ = c.Command(Launch{Port: 1})
-	if got := strings.Join(argv, " "); !strings.HasSuffix(got, want+" --page-size=32 --served-model-name chat") {
-		t.Error(got)
-	}
-	if bucket, model := c.Pages(); bucket != "kvcache" || model != "chat" {
-		t.Error(bucket, model)
-	}
-	c.Offload.HiCacheStorage = "nixl"
-	if bucket, _ := c.Pages(); bucket != "" {
-		t.Error(bucket)
-	}
-}

@@ -227,3 +227,31 @@ func TestBeside(t *testing.T) {
 		t.Errorf("%v, %+v, %d models", err, table.Stats(), len(table.beside))
 	}
 }
+
+// TestPageMemory measures the Table with SGLang's pages of 64 tokens, each of two parts.
+func TestPageMemory(t *testing.T) {
+	const count, blocks = 1 << 13, 4
+	s := sglang()
+	s.World = 1
+	before := heap()
+	table := New(Options{Index: nothing{}})
+	h, d := hicache.Hash{}, block.Seed("m", "", "")
+	for range count {
+		h = hicache.Next(h, nil)
+		c := alias.Chunk{Name: h.Name()}
+		for j := range blocks {
+			d = block.Next(d, &[block.Tokens]uint32{uint32(j)})
+			c.Blocks = append(c.Blocks, d[:block.NameBytes]...)
+		}
+		storePages(table, []string{fmt.Sprintf("%x_org-m_0_1_k", h), fmt.Sprintf("%x_org-m_0_1_v", h)}, true)
+		if n, err := table.Tell(&s, []alias.Chunk{c}); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		table.take()
+	}
+	per := float64(heap()-before) / (count * blocks)
+	t.Logf("%.0f bytes for each block of 16 tokens", per)
+	if st := table.Stats(); per > 80 || st.Counted != count {
+		t.Errorf("%.0f bytes for each block; %+v", per, st)
+	}
+}
