@@ -1,11 +1,19 @@
 package agent
 
 import (
+	"encoding/binary"
+	"encoding/json"
+	"net/http"
+	"os"
 	"strings"
 	"testing"
 
+	"github.com/go-zeromq/zmq4"
+
 	"github.com/cognitora/dataplane/kv/alias"
 	"github.com/cognitora/dataplane/kv/hicache"
+	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // withSGLang is an agent's configuration whose engine is an SGLang with KV events.
@@ -94,6 +102,93 @@ func TestHiCacheValidation(t *testing.T) {
 		})
 		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, not %s", err, want)
+		}
+	}
+}
+
+// TestHiCacheCountsInRouting publishes the KV events that SGLang's own code has made of a prompt,
+// and stores its pages as SGLang does. The daemon then tells routers of the prompt's blocks, once
+// for the engine and once for its own RAM.
+func TestHiCacheCountsInRouting(t *testing.T) {
+	var golden struct {
+		Prompts []struct {
+			Hashes []string
+			Batch  []byte
+		}
+	}
+	text, err := os.ReadFile("../kv/hicache/testdata/pages.json")
+	if err == nil {
+		err = json.Unmarshal(text, &golden)
+	}
+	if err != nil || len(golden.Prompts) != 7 {
+		t.Fatal(err)
+	}
+	daemon, client := startCache(t)
+	sim, err := engine.New(engine.Config{Models: []string{"tiny"}, Speed: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(sim.Close)
+	publisher := zmq4.NewPub(t.Context())
+	t.Cleanup(func() { _ = publisher.Close() })
+	if err := publisher.Listen("tcp://127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	c := testConfig(t, sim.URL())
+	c.Engine.Kind, c.Agent.DType = "sglang", "bfloat16"
+	c.Events.Endpoint, c.Events.Report = "tcp://"+publisher.Addr().String(), daemon.At("grpc-sock")
+	c.Events.HiCache.Bucket, c.Events.HiCache.Model = "pages", "org/m"
+	a := startAgent(t, c)
+	eventually(t, "the agent is ready", a.ready)
+	values := func() map[string]int64 {
+		r, err := client.Stats(t.Context(), &pb.StatsRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Values
+	}
+	const plain, salted = 0, 4
+	putPages(t, daemon.At("s3"), append(golden.Prompts[plain].Hashes, golden.Prompts[salted].Hashes...))
+	if v := values(); v["lmcache_untold"] != 8 || v["residency_own_blocks"] != 0 {
+		t.Errorf("%d pages are not told, %d blocks of them count", v["lmcache_untold"], v["residency_own_blocks"])
+	}
+	number := uint64(0)
+	publish := func(of int) {
+		frames := [][]byte{nil, binary.BigEndian.AppendUint64(nil, number), golden.Prompts[of].Batch}
+		if err := publisher.SendMulti(zmq4.NewMsgFrom(frames...)); err != nil {
+			t.Fatal(err)
+		}
+		number++
+	}
+	eventually(t, "the agent follows the events", func() bool {
+		if values()["residency_blocks"] == 0 {
+			publish(salted)
+			return false
+		}
+		return true
+	})
+	publish(plain)
+	eventually(t, "the pages count", func() bool { return values()["residency_own_blocks"] == 16 })
+	if v := values(); v["lmcache_counted"] != 4 || v["lmcache_untold"] != 4 {
+		t.Errorf("%v", v)
+	}
+}
+
+// putPages stores pages over S3 as HiCacheNixl does.
+func putPages(t *testing.T, at string, hashes []string) {
+	t.Helper()
+	for _, hash := range hashes {
+		for _, half := range []string{"_k", "_v"} {
+			url := "http://" + at + "/pages/" + hash + "_org-m_0_1" + half
+			r, err := http.NewRequest(http.MethodPut, url, strings.NewReader("page"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			answer, err := http.DefaultClient.Do(r)
+			if err != nil || answer.StatusCode != 200 {
+				t.Fatal(answer, err)
+			}
+			answer.Body.Close()
 		}
 	}
 }

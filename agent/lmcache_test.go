@@ -189,7 +189,7 @@ func startCache(t *testing.T) (*kvcached.Daemon, pb.KvClient) {
 	}
 	dir := t.TempDir()
 	c.Daemon.Data, c.Daemon.Sock, c.Daemon.RAM, c.Daemon.SSD = dir, filepath.Join(dir, "kv.sock"), 32<<20, 0
-	c.Daemon.Admin, c.RESP.Listen = "127.0.0.1:0", "127.0.0.1:0"
+	c.Daemon.Admin, c.RESP.Listen, c.S3.Listen = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
 	d, err := kvcached.New(c)
 	if err != nil {
 		t.Fatal(err)
