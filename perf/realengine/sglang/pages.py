@@ -1,7 +1,7 @@
-"""Stores pages with SGLang's own HiCacheNixl in the S3 listener of a cgn-kvcached, publishes their KV
-events with SGLang's own publisher, and loads the pages again. It is what an SGLang does beyond its
-GPU, without the engine: the prompts are those of kv/hicache/testdata/pages.json, the first without
-and the second with a cache salt, and the host memory is a tensor.
+"""Stores pages with SGLang's own HiCacheNixl in the S3 listener of a cgn-kvcached, loads them
+again, and publishes their KV events with SGLang's own publisher. It is what an SGLang does beyond
+its GPU, without the engine. The prompts are those of kv/hicache/testdata/pages.json, the first
+without and the second with a cache salt, and the host memory is a tensor.
 
     pip download sglang==0.5.23 --no-deps && python3 -m zipfile -e sglang-*.whl sglang-source
     bin/cgn-kvcached --data DIR --sock DIR/kv.sock --s3 127.0.0.1:29017 &
@@ -13,8 +13,8 @@ and the second with a cache salt, and the host memory is a tensor.
     python perf/realengine/sglang/pages.py 127.0.0.1:29017 tcp://127.0.0.1:29030
     bin/cgn-ctl kv stats --sock DIR/kv.sock    # 4 count, 4 are not told
 
-The Python is that of run.sh vllm. NIXL's wheel for CUDA 13 lacks a library of its plugin OBJ, so the
-wheel for CUDA 12 takes its place.
+The Python is that of run.sh vllm. NIXL's wheel for CUDA 13 lacks a library of its plugin OBJ, so
+the wheel for CUDA 12 takes its place.
 """
 import base64
 import json
