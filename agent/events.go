@@ -22,12 +22,13 @@ type EventsConfig struct {
 	Replay    string `toml:"replay" flag:"kv-replay" help:"address where the engine repeats KV events that the agent missed (vLLM: replay_endpoint), tcp://HOST:PORT or ipc:///PATH; empty: a missed event makes the agent forget all blocks of the engine"`
 	Topic     string `toml:"topic" help:"beginning of the topic of the events to follow; empty: every topic"`
 	Model     string `toml:"model" help:"name of the engine's base model, which is part of its blocks' digests; empty: the only model that the engine lists, LoRA adapters aside"`
-	MaxBlocks int    `toml:"max_blocks" default:"1048576" help:"most blocks of the engine that the agent remembers, about 150 bytes each, and with lmcache 130 more; the agent counts further blocks and leaves them out"`
+	MaxBlocks int    `toml:"max_blocks" default:"1048576" help:"most blocks of the engine that the agent remembers, about 150 bytes each, and with lmcache 130, with hicache 170 more; the agent counts further blocks and leaves them out"`
 	Report    string `toml:"report" flag:"kv-report" help:"gRPC socket of this host's cgn-kvcached (its kvcached.sock), which then tells routers about the engine's blocks; empty: the agent tells routers itself, at listen"`
 	Listen    string `toml:"listen" flag:"kv-listen" help:"address where the agent tells routers about the engine's blocks if report is empty: host:port, with the certificates of [tls], or unix:///PATH"`
 	Advertise string `toml:"advertise" help:"host:port under which routers reach listen; empty: made of listen, with the host's name in place of a wildcard"`
 
 	LMCache LMCacheConfig `toml:"lmcache" help:"LMCache of the engine, unchanged, whose chunks count in routing."`
+	HiCache HiCacheConfig `toml:"hicache" help:"hierarchical cache of an SGLang, unchanged, whose pages count in routing."`
 }
 
 func (u *unit) validateEvents(p *problems) {
@@ -35,7 +36,7 @@ func (u *unit) validateEvents(p *problems) {
 	if e.Endpoint == "" {
 		for _, f := range []struct{ field, value string }{{"replay", e.Replay}, {"topic", e.Topic}, {"model", e.Model},
 			{"report", e.Report}, {"listen", e.Listen}, {"advertise", e.Advertise},
-			{"lmcache.remote_url", e.LMCache.RemoteURL}} {
+			{"lmcache.remote_url", e.LMCache.RemoteURL}, {"hicache.bucket", e.HiCache.Bucket}} {
 			if f.value != "" {
 				p.add(u.name("kv_events."+f.field), "is for %s, which is empty: set that, or leave this out",
 					u.mention("kv_events.endpoint", "--kv-events"))
@@ -64,6 +65,7 @@ func (u *unit) validateEvents(p *problems) {
 	}
 	u.validateEventsWay(p)
 	u.validateLMCache(p)
+	u.validateHiCache(p)
 }
 
 // validateEventsWay checks the settings by which routers learn the engine's cached blocks.

@@ -50,7 +50,8 @@ func TestMain(m *testing.M) {
 func leaks() int {
 	err := goleak.Find(
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
-		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"))
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
+		goleak.IgnoreAnyFunction("github.com/go-zeromq/zmq4.(*pubMWriter).run"))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

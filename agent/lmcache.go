@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/cognitora/dataplane/kv/alias"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/events"
 	"github.com/cognitora/dataplane/kv/lmcache"
@@ -69,11 +70,11 @@ func (u *unit) lmcache() (c *events.Chunks, why string, err error) {
 	if err != nil {
 		return nil, "", fmt.Errorf("%s: %w", u.name("kv_events.lmcache.remote_url"), err)
 	}
-	s := lmcache.Source{Keys: keys, Model: cmp.Or(l.Model, u.Engine.Model), DType: dtype,
+	s := alias.Source{Keys: keys, Model: cmp.Or(l.Model, u.Engine.Model), DType: dtype,
 		World: uint32(cmp.Or(l.Workers, u.TP, 1)), Layers: uint32(l.Layers), Halves: halves,
 		First:  lmcache.First(l.Seed),
 		Served: "-", Revision: cmp.Or(l.Revision, "-")}
-	if err := s.Check(); err != nil {
+	if err := lmcache.Check(&s); err != nil {
 		return nil, "", fmt.Errorf("%s: %w", u.name("kv_events.lmcache"), err)
 	}
 	return &events.Chunks{Source: s, Tokens: l.ChunkSize}, "", nil
@@ -94,8 +95,8 @@ func (u *unit) validateLMCache(p *problems) {
 		*p = append(*p, err)
 	case why != "" && l.RemoteURL != "":
 		p.add(u.name("kv_events.lmcache.remote_url"), "%s", why)
-	case c != nil && (c.Tokens < block.Tokens || c.Tokens > lmcache.MaxTokens || c.Tokens%block.Tokens != 0):
+	case c != nil && (c.Tokens < block.Tokens || c.Tokens > alias.MaxTokens || c.Tokens%block.Tokens != 0):
 		p.add(u.name("kv_events.lmcache.chunk_size"), "%d is no multiple of %d in %d..%d; chunks of other sizes cannot count",
-			c.Tokens, block.Tokens, block.Tokens, lmcache.MaxTokens)
+			c.Tokens, block.Tokens, block.Tokens, alias.MaxTokens)
 	}
 }

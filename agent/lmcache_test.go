@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/kv/alias"
 	"github.com/cognitora/dataplane/kv/lmcache"
 	"github.com/cognitora/dataplane/kvcached"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
@@ -37,30 +38,30 @@ func TestLMCacheSettings(t *testing.T) {
 		}
 		return c.units()[0]
 	}
-	want := lmcache.Source{Keys: "key1;resp.0;", Model: "/models/m", DType: "float", World: 1, Halves: true,
+	want := alias.Source{Keys: "key1;resp.0;", Model: "/models/m", DType: "float", World: 1, Halves: true,
 		First: lmcache.First("0"), Served: "-", Revision: "-"}
-	for what, change := range map[string]func(c *Config, want *lmcache.Source){
-		"attached": func(*Config, *lmcache.Source) {},
-		"resp": func(c *Config, want *lmcache.Source) {
+	for what, change := range map[string]func(c *Config, want *alias.Source){
+		"attached": func(*Config, *alias.Source) {},
+		"resp": func(c *Config, want *alias.Source) {
 			c.Events.LMCache.RemoteURL, want.Keys, want.Halves = "resp://user:x@127.0.0.1:6380", "key1;resp.0;a", false
 			c.Events.LMCache.Tenant = "a"
 		},
-		"database": func(c *Config, want *lmcache.Source) {
+		"database": func(c *Config, want *alias.Source) {
 			c.Events.LMCache.RemoteURL, want.Keys = "redis://127.0.0.1:6380/7", "key1;resp.7;"
 		},
-		"s3": func(c *Config, want *lmcache.Source) {
+		"s3": func(c *Config, want *alias.Source) {
 			c.Events.LMCache.RemoteURL, want.Keys, want.Halves = "s3://chunks.localhost:9000", "key1;s3.chunks;", false
 		},
-		"ranks": func(c *Config, want *lmcache.Source) { c.Agent.TP, want.World = 4, 4 },
-		"mla":   func(c *Config, want *lmcache.Source) { c.Agent.TP, c.Events.LMCache.Workers = 4, 1 },
-		"layers": func(c *Config, want *lmcache.Source) {
+		"ranks": func(c *Config, want *alias.Source) { c.Agent.TP, want.World = 4, 4 },
+		"mla":   func(c *Config, want *alias.Source) { c.Agent.TP, c.Events.LMCache.Workers = 4, 1 },
+		"layers": func(c *Config, want *alias.Source) {
 			c.Events.LMCache.Layers, want.Layers, c.Events.LMCache.Revision, want.Revision = 32, 32, "r", "r"
 		},
-		"dtype": func(c *Config, want *lmcache.Source) {
+		"dtype": func(c *Config, want *alias.Source) {
 			c.Events.LMCache.DType, c.Agent.DType, want.DType = "", "float16", "half"
 		},
-		"seed": func(c *Config, want *lmcache.Source) { c.Events.LMCache.Seed, want.First = "1", lmcache.First("1") },
-		"started": func(c *Config, want *lmcache.Source) {
+		"seed": func(c *Config, want *alias.Source) { c.Events.LMCache.Seed, want.First = "1", lmcache.First("1") },
+		"started": func(c *Config, want *alias.Source) {
 			c.Engine.URL, c.Engine.Kind, c.Engine.KVOffload, c.Engine.Model = "", "vllm", "nixl+lmcache", "org/m"
 			c.Engine.Offload.RemoteURL, c.Engine.Offload.NIXLPort, c.Agent.StateDir = "redis://127.0.0.1:6380/2",
 				5600, "/tmp"
@@ -188,7 +189,7 @@ func startCache(t *testing.T) (*kvcached.Daemon, pb.KvClient) {
 	}
 	dir := t.TempDir()
 	c.Daemon.Data, c.Daemon.Sock, c.Daemon.RAM, c.Daemon.SSD = dir, filepath.Join(dir, "kv.sock"), 32<<20, 0
-	c.Daemon.Admin, c.RESP.Listen = "127.0.0.1:0", "127.0.0.1:0"
+	c.Daemon.Admin, c.RESP.Listen, c.S3.Listen = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
 	d, err := kvcached.New(c)
 	if err != nil {
 		t.Fatal(err)

@@ -3,7 +3,7 @@ package agent
 import (
 	"testing"
 
-	"github.com/cognitora/dataplane/kv/lmcache"
+	"github.com/cognitora/dataplane/kv/alias"
 	"github.com/cognitora/dataplane/kv/vllmtier"
 )
 
@@ -18,8 +18,8 @@ func TestTierSettings(t *testing.T) {
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	want := lmcache.Source{Keys: "key1;s3.blocks;", Model: vllmtier.Client("gpu1-9081"),
-		DType: lmcache.Tier, World: 1, Served: "-", Revision: "r"}
+	want := alias.Source{Keys: "key1;s3.blocks;", Model: vllmtier.Client("gpu1-9081"),
+		Scheme: alias.VLLMTier, World: 1, Served: "-", Revision: "r"}
 	if got, _, err := c.units()[0].chunks("gpu1-9081", nil); err != nil || got == nil || got.Source != want {
 		t.Errorf("%+v %v, want %+v", got, err, want)
 	}

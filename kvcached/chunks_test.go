@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cognitora/dataplane/kv/alias"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/lmcache"
 	"github.com/cognitora/dataplane/kv/residency"
@@ -104,7 +105,7 @@ func TestLMCacheCounts(t *testing.T) {
 	awaitThat(t, "the notes are kept", func() bool {
 		for _, key := range keys {
 			info, err := a.store.Describe(t.Context(), block.OfKey(block.IDOf(told.Keys), []byte(key)))
-			if _, _, noted := lmcache.CutNote(info.Item.Attr); err != nil || noted != strings.HasSuffix(key,
+			if _, _, noted := alias.CutNote(info.Item.Attr); err != nil || noted != strings.HasSuffix(key,
 				"metadata") {
 				return false
 			}
@@ -176,7 +177,7 @@ func TestLMCacheOverS3(t *testing.T) {
 	key := fmt.Sprintf("MODEL@1@0@%x@bfloat16", told.Names[0])
 	awaitThat(t, "the note is kept", func() bool {
 		info, err := d.store.Describe(t.Context(), block.OfKey(block.IDOf(told.Keys), []byte(key)))
-		_, _, noted := lmcache.CutNote(info.Item.Attr)
+		_, _, noted := alias.CutNote(info.Item.Attr)
 		return err == nil && noted
 	})
 	if after := head(); fmt.Sprint(after) != fmt.Sprint(before) || after.Get("x-amz-meta-mine") != "1" {

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
 
-	"github.com/cognitora/dataplane/kv/lmcache"
+	"github.com/cognitora/dataplane/kv/alias"
 	"github.com/cognitora/dataplane/kv/vllmtier"
 )
 
@@ -36,7 +36,8 @@ func tierObject(t *testing.T, at, node, method, key, body string) int {
 // They count here, on another host that reads them, and after a restart.
 func TestTierCounts(t *testing.T) {
 	_, told := recordedChunks(t)
-	told.Keys, told.Dtype, told.Halves, told.First = "key1;s3.kvcache;", lmcache.Tier, false, 0
+	told.Keys, told.Scheme, told.Dtype = "key1;s3.kvcache;", string(alias.VLLMTier), ""
+	told.Halves, told.First = false, 0
 	told.Model = vllmtier.Client("gpu1")
 	var keys []string
 	for _, name := range told.Names {

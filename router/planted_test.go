@@ -112,7 +112,7 @@ type lmcacheFault struct {
 }
 
 const (
-	noneTold = "Chunks of LMCache and vLLM's tier: 0 count in routing; not told 2, incomplete 0, disputed 0"
+	noneTold = "Chunks of LMCache, vLLM's tier and HiCache: 0 count in routing; not told 2, incomplete 0, disputed 0"
 	idle     = "lmcache_idle" // chunks that were told and of which nothing is stored
 )
 
@@ -144,7 +144,7 @@ func TestPlantedFaultsOfLMCache(t *testing.T) {
 	}
 	all := map[string]lmcacheFault{
 		"none": {told: "lmcache_counted", value: 2, blocks: 32,
-			says: "Chunks of LMCache and vLLM's tier: 2 count in routing; not told 0, incomplete 0, disputed 0"},
+			says: "Chunks of LMCache, vLLM's tier and HiCache: 2 count in routing; not told 0, incomplete 0, disputed 0"},
 		"seed":            {agent: func(c *agent.Config) { c.Events.LMCache.Seed = "1" }, told: idle, value: 2},
 		"seed of LMCache": {key: another, told: idle, value: 2},
 		"chunk size":      {agent: func(c *agent.Config) { c.Events.LMCache.ChunkSize = 128 }, told: idle, value: 4},
@@ -158,11 +158,11 @@ func TestPlantedFaultsOfLMCache(t *testing.T) {
 		"a rank that stored nothing": {agent: func(c *agent.Config) { c.Agent.TP = 2 },
 			key:  func(key string) string { return strings.Replace(key, "@1@0@", "@2@0@", 1) },
 			told: "lmcache_incomplete", value: 2,
-			says: "Chunks of LMCache and vLLM's tier: 0 count in routing; not told 0, incomplete 2, disputed 0"},
+			says: "Chunks of LMCache, vLLM's tier and HiCache: 0 count in routing; not told 0, incomplete 2, disputed 0"},
 		"adapter": {model: "sql", told: "residency_blocks", value: 36},
 		"salt":    {more: map[string]any{"cache_salt": "a"}, told: "residency_blocks", value: 36},
 		"revision": {second: "2", told: "lmcache_disputed", value: 2,
-			says: "Chunks of LMCache and vLLM's tier: 0 count in routing; not told 0, incomplete 0, disputed 2"},
+			says: "Chunks of LMCache, vLLM's tier and HiCache: 0 count in routing; not told 0, incomplete 0, disputed 2"},
 	}
 	for what, f := range all {
 		t.Run(what, func(t *testing.T) {

@@ -55,14 +55,14 @@ type Offload struct {
 	Revision    string      `toml:"revision" help:"revision of the model's weights in the addresses of the blocks of the connector kvcached, 128 bytes at most; engines share blocks of one revision only. Empty: the connector works it out from the model's files"`
 	Staging     config.Size `toml:"staging" default:"256MiB" help:"most bytes of blocks that wait in the connector kvcached to be saved; 1MiB at least"`
 
-	S3Endpoint string `toml:"s3_endpoint" default:"127.0.0.1:9000" help:"address where vLLM's own tiers keep blocks beyond host memory with kvcached-s3, and with kvcached if the engine's Python lacks the connector: the S3 listener of this host's cgn-kvcached, which needs no key on loopback"`
+	S3Endpoint string `toml:"s3_endpoint" default:"127.0.0.1:9000" help:"address where hicache_storage kvcached keeps pages, and where vLLM's own tiers keep blocks beyond host memory with kvcached-s3, and with kvcached if the engine's Python lacks the connector: the S3 listener of this host's cgn-kvcached, which needs no key on loopback"`
 	S3Bucket   string `toml:"s3_bucket" default:"kvcache" help:"bucket for blocks at s3_endpoint: 3 to 63 of a-z, 0-9, - and ."`
 
 	NIXLHost string `toml:"nixl_host" help:"address under which other nodes reach this engine's NIXL side channel; empty: the host of agent.advertise, or else of agent.listen"`
 	NIXLPort int    `toml:"nixl_port" default:"5600" help:"first port of the NIXL side channel, which takes one port per rank; engines of one host need different ports"`
 
 	HiCacheRatio   float64 `toml:"hicache_ratio" default:"2" help:"host memory of SGLang's hierarchical cache, as a multiple of the GPU's KV memory"`
-	HiCacheStorage string  `toml:"hicache_storage" default:"nixl" help:"storage backend of SGLang's hierarchical cache; empty: host memory only"`
+	HiCacheStorage string  `toml:"hicache_storage" default:"nixl" help:"storage backend of SGLang's hierarchical cache; kvcached: NIXL's object store at s3_endpoint and in s3_bucket, the S3 listener of this host's cgn-kvcached; empty: host memory only"`
 }
 
 // connector is the value of vLLM's --kv-transfer-config.
@@ -158,6 +158,9 @@ func (c *Config) sglangOffload(role string) []string {
 	case OffloadHiCache:
 		argv := []string{"--enable-hierarchical-cache", "--hicache-ratio",
 			strconv.FormatFloat(o.HiCacheRatio, 'g', -1, 64), "--hicache-write-policy", "write_through"}
+		if o.HiCacheStorage == hiCacheKVCached {
+			return append(argv, c.pagesInStore()...)
+		}
 		return appendText(argv, "--hicache-storage-backend", o.HiCacheStorage)
 	}
 	return nil
@@ -366,6 +369,9 @@ func (o *Offload) validate(kind, offload string, bad func(field, format string, 
 	if uses(OffloadHiCache) && o.HiCacheRatio <= 1 {
 		bad("offload.hicache_ratio", "%g; SGLang wants more host memory than GPU memory: above 1", o.HiCacheRatio)
 	}
+	if uses(OffloadHiCache) && o.HiCacheStorage == hiCacheKVCached {
+		o.validateStore(bad)
+	}
 	if uses(OffloadNIXL) && kind == VLLM && (o.NIXLPort < 1 || o.NIXLPort > 65535) {
 		bad("offload.nixl_port", "%d is not a port; 5600 is usual", o.NIXLPort)
 	}
@@ -413,6 +419,11 @@ func (o *Offload) validateTiers(bad func(field, format string, args ...any)) {
 		bad("offload.cpu_bytes", "%s; blocks pass through host memory: give at least that of a few blocks, such "+
 			"as 1GiB", o.CPUBytes)
 	}
+	o.validateStore(bad)
+}
+
+// validateStore checks the settings of the S3 listener.
+func (o *Offload) validateStore(bad func(field, format string, args ...any)) {
 	if _, port, err := net.SplitHostPort(o.S3Endpoint); err != nil || port == "" {
 		bad("offload.s3_endpoint", "%q is not host:port; use s3.listen of cgn-kvcached", o.S3Endpoint)
 	}

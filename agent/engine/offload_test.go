@@ -147,6 +147,9 @@ func TestOffloadProblems(t *testing.T) {
 		{func(c *Config) {
 			c.Kind, c.KVOffload, c.Args = SGLang, OffloadHiCache, []string{"--hicache-ratio", "3"}
 		}, "engine.args: --hicache-ratio"},
+		{func(c *Config) {
+			c.Kind, c.KVOffload, c.Offload.HiCacheStorage, c.Offload.S3Bucket = SGLang, OffloadHiCache, "kvcached", "b"
+		}, "engine.offload.s3_bucket"},
 	} {
 		if err := valid(c.change).Validate(); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, not %s", err, c.want)

@@ -154,11 +154,11 @@ func TestKVStatsTellsOfASmallFilesystem(t *testing.T) {
 // TestKVStatsTellsOfLMCache: the output has the chunks that count and the reasons against others,
 // once there are any.
 func TestKVStatsTellsOfLMCache(t *testing.T) {
-	for parts, want := range map[int64]string{0: "", 6: "Chunks of LMCache and vLLM's tier: 1 count in routing; not told 2, incomplete 0, " +
-		"disputed 0; stored keys of an unknown form 0, with tags 3, beyond the table 0"} {
+	for parts, want := range map[int64]string{0: "", 6: "Chunks of LMCache, vLLM's tier and HiCache: 1 count in routing; not told 2, incomplete 0, " +
+		"disputed 0; stored keys of an unknown form 0, with tags 3, beyond the table 0\n4 objects that an SGLang needs besides pages"} {
 		var out strings.Builder
 		s := statsReport{Values: map[string]int64{"lmcache_parts": parts, "lmcache_counted": 1, "lmcache_untold": 2,
-			"lmcache_tags": parts / 2}}
+			"lmcache_tags": parts / 2, "lmcache_beside": 4}}
 		a := &cli.App{Out: &out, Output: "table"}
 		if err := a.Show(nil, func(t *cli.Table) { s.write(t, false) }); err != nil {
 			t.Fatal(err)

@@ -135,9 +135,12 @@ func (s *statsReport) write(t *cli.Table, all bool) {
 		}
 	}
 	if v["lmcache_parts"] > 0 || v["lmcache_forms"]+v["lmcache_tags"] > 0 {
-		t.Line(fmt.Sprintf("\nChunks of LMCache and vLLM's tier: %d count in routing; not told %d, incomplete %d, "+
+		t.Line(fmt.Sprintf("\nChunks of LMCache, vLLM's tier and HiCache: %d count in routing; not told %d, incomplete %d, "+
 			"disputed %d; stored keys of an unknown form %d, with tags %d, beyond the table %d", v["lmcache_counted"], v["lmcache_untold"],
 			v["lmcache_incomplete"], v["lmcache_disputed"], v["lmcache_forms"], v["lmcache_tags"], v["lmcache_full"]))
+		if n := v["lmcache_beside"]; n > 0 {
+			t.Line(fmt.Sprintf("%d objects that an SGLang needs besides pages: pages of their models count as incomplete", n))
+		}
 	}
 	if !all {
 		return

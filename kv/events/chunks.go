@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/await"
+	"github.com/cognitora/dataplane/kv/alias"
 	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kv/hicache"
 	"github.com/cognitora/dataplane/kv/lmcache"
 )
 
@@ -16,16 +18,23 @@ import (
 // names do not depend on adapters and cache salts, so only prompts without either are named, and
 // without images.
 //
-// With a Source of lmcache.Tier each block of the engine is a chunk, and the end of its hash is the
-// chunk's name. vLLM's hashes depend on adapter and salt as the blocks' digests do, so their
+// With a Source of alias.VLLMTier each block of the engine is a chunk, and the end of its hash is
+// the chunk's name. vLLM's hashes depend on adapter and salt as the blocks' digests do, so their
 // prompts are named too. An engine whose events have other groups of layers than the first, or
 // hashes that are no numbers (VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0), has no named chunks.
+//
+// With a Source of alias.HiCache or alias.HiCacheMLA each block of the engine is a chunk too, a
+// page. Its name is computed from the tokens, and only a page is named whose hash in the event is
+// that name. So neither pages of pairs of tokens nor those of SGLang versions that hash otherwise
+// are named, and, as for LMCache, none with an adapter or a salt.
 type Chunks struct {
 	// Source says how the keys look, and which blocks they stand for. The Follower fills in Served.
-	Source lmcache.Source
-	Tokens int // of a chunk; a multiple of 16, and at most lmcache.MaxTokens; unused with lmcache.Tier
+	Source alias.Source
+	// Tokens of a chunk: a multiple of 16, and at most alias.MaxTokens. 0, unless the source is
+	// LMCache's: as many as the engine's first block has.
+	Tokens int
 	Sink   ChunkSink
-	Wanted func() bool // asked for each block with lmcache.Tier: false: it is no object. Nil: it is
+	Wanted func() bool // asked for each block with alias.VLLMTier: false: it is no object. Nil: it is
 }
 
 // ErrNotYet says that the sink does not know yet which keys an engine's chunks have.
@@ -34,38 +43,41 @@ var ErrNotYet = errors.New("events: the cache daemon does not know the engine's 
 // ChunkSink takes what chunks stand for; Daemon is one. taken is the number of chunks that it took,
 // and namespace the one in which they count, empty if it does not say. The error may be ErrNotYet.
 type ChunkSink interface {
-	TellChunks(s *lmcache.Source, all []lmcache.Chunk) (namespace string, taken int, err error)
+	TellChunks(s *alias.Source, all []alias.Chunk) (namespace string, taken int, err error)
 }
 
 // Bounds on the chunks that wait to be told, and on the work of one look for chunks.
 const (
-	maxChunks  = 2 * lmcache.MaxTold
-	chunksOnce = lmcache.MaxTold / 2
+	maxChunks  = 2 * alias.MaxTold
+	chunksOnce = alias.MaxTold / 2
 )
 
 // chunker names the chunks of the engine's blocks.
 type chunker struct {
-	first   lmcache.Name
+	first   alias.Name
 	tokens  int
+	sizes   bool // the first block sets the size of all
 	tier    bool // the chunks are blocks in vLLM's object tier
+	paged   bool // the chunks are blocks in SGLang's HiCache
 	several bool // the engine has other groups of layers than the first
 	wanted  func() bool
 	counts  *counters
 
-	links  []link // by slot of the table
+	links  []link         // by slot of the table
+	pages  []hicache.Hash // by slot, if paged
 	serial uint64
-	ready  []lmcache.Chunk // named and not told yet
-	again  uint32          // next slot whose chunk is told again; 0: none
-	room   []uint32        // tokens of the chunk that is being named
-	slots  []uint32        // its blocks
+	ready  []alias.Chunk // named and not told yet
+	again  uint32        // next slot whose chunk is told again; 0: none
+	room   []uint32      // tokens of the chunk that is being named
+	slots  []uint32      // its blocks
 }
 
 // link is the place of an engine's block in its prompt.
 type link struct {
-	serial, before uint64       // of the block, and of the block before it; 0: none
-	parent         uint32       // slot of the block before
-	end            uint32       // tokens of the prompt up to the block's end; 0: its chunk cannot be named
-	name           lmcache.Name // of the last chunk that ends in the block or before it
+	serial, before uint64     // of the block, and of the block before it; 0: none
+	parent         uint32     // slot of the block before
+	end            uint32     // tokens of the prompt up to the block's end; 0: its chunk cannot be named
+	name           alias.Name // of the last chunk that ends in the block or before it
 	tokens         []uint32
 }
 
@@ -73,15 +85,16 @@ func newChunker(c *Chunks, counts *counters) *chunker {
 	if c == nil {
 		return nil
 	}
-	return &chunker{first: c.Source.First, tokens: c.Tokens, tier: c.Source.DType == lmcache.Tier, wanted: c.Wanted,
-		counts: counts}
+	scheme := c.Source.Scheme
+	return &chunker{first: c.Source.First, tokens: c.Tokens, sizes: c.Tokens == 0, tier: scheme == alias.VLLMTier,
+		paged: scheme == alias.HiCache || scheme == alias.HiCacheMLA, wanted: c.Wanted, counts: counts}
 }
 
 // forget drops all blocks.
 func (c *chunker) forget() {
 	if c != nil {
-		c.links, c.ready, c.again = nil, nil, 0
-		if c.tier {
+		c.links, c.pages, c.ready, c.again = nil, nil, nil, 0
+		if c.sizes {
 			c.tokens = 0
 		}
 	}
@@ -98,6 +111,10 @@ func (c *chunker) add(t *engineBlocks, h hash, slot, parent uint32, root, plain 
 	}
 	if c.tier {
 		c.block(t, h, slot, len(tokens))
+		return
+	}
+	if c.paged {
+		c.page(t, h, slot, parent, root, plain, tokens)
 		return
 	}
 	c.serial++
@@ -135,23 +152,45 @@ func (c *chunker) block(t *engineBlocks, h hash, slot uint32, tokens int) {
 	if c.wanted != nil && !c.wanted() {
 		return
 	}
-	if c.tokens == 0 && tokens%block.Tokens == 0 && tokens <= lmcache.MaxTokens {
+	if c.tokens == 0 && tokens%block.Tokens == 0 && tokens <= alias.MaxTokens {
 		c.tokens = tokens
 	}
 	_, cut := t.tails[slot]
 	if c.several || h[1] != 0 || cut || tokens != c.tokens || len(t.digestsOf(slot))*block.Tokens != tokens {
 		return
 	}
-	c.links[slot] = link{name: lmcache.Name(h[0]), end: uint32(tokens)}
+	c.links[slot] = link{name: alias.Name(h[0]), end: uint32(tokens)}
 	c.slots = append(c.slots[:0], slot)
 	c.tell(c.chunk(t, slot))
+}
+
+// page enters a block that is a page of HiCache.
+func (c *chunker) page(t *engineBlocks, h hash, slot, parent uint32, root, plain bool, tokens []uint32) {
+	for len(c.pages) < len(c.links) {
+		c.pages = append(c.pages, hicache.Hash{})
+	}
+	c.pages[slot] = hicache.Hash{}
+	before := hicache.Hash{}
+	if !root {
+		if int(parent) >= len(c.pages) || c.pages[parent] == (hicache.Hash{}) {
+			plain = false
+		} else {
+			before = c.pages[parent]
+		}
+	}
+	if is := hicache.Next(before, tokens); plain && uint64(is.Name()) == h[0] {
+		c.pages[slot] = is
+		c.block(t, h, slot, len(tokens))
+		return
+	}
+	c.links[slot] = link{}
 }
 
 // severalGroups says that the engine has other groups of layers. An object of one group is then a
 // part of what a block is.
 func (c *chunker) severalGroups() {
-	if c != nil && c.tier && !c.several {
-		c.several, c.links, c.ready, c.again = true, nil, nil, 0
+	if c != nil && (c.tier || c.paged) && !c.several {
+		c.several, c.links, c.pages, c.ready, c.again = true, nil, nil, nil, 0
 	}
 }
 
@@ -161,7 +200,7 @@ func (c *chunker) ends(slot uint32) bool {
 	if l.end == 0 || int(l.end)%c.tokens != 0 {
 		return false
 	}
-	if c.tier {
+	if c.tier || c.paged {
 		c.slots = append(c.slots[:0], slot)
 		return true
 	}
@@ -172,6 +211,9 @@ func (c *chunker) ends(slot uint32) bool {
 func (c *chunker) remove(slot uint32) {
 	if c != nil && int(slot) < len(c.links) {
 		c.links[slot] = link{}
+		if c.paged {
+			c.pages[slot] = hicache.Hash{}
+		}
 	}
 }
 
@@ -199,8 +241,8 @@ func (c *chunker) walk(slot uint32) bool {
 }
 
 // chunk returns the chunk that walk has found.
-func (c *chunker) chunk(t *engineBlocks, slot uint32) lmcache.Chunk {
-	is := lmcache.Chunk{Name: c.links[slot].name}
+func (c *chunker) chunk(t *engineBlocks, slot uint32) alias.Chunk {
+	is := alias.Chunk{Name: c.links[slot].name}
 	if first := c.slots[0]; !t.blocks[first].root {
 		is.Parent = block.NameOf(t.parentOf(first))
 	}
@@ -213,7 +255,7 @@ func (c *chunker) chunk(t *engineBlocks, slot uint32) lmcache.Chunk {
 }
 
 // tell lets a chunk wait to be told.
-func (c *chunker) tell(is lmcache.Chunk) {
+func (c *chunker) tell(is alias.Chunk) {
 	if len(c.ready) >= maxChunks {
 		c.counts.chunksLost.Add(1)
 		return
@@ -229,11 +271,11 @@ func (c *chunker) repeat() {
 }
 
 // take returns the next chunks to tell.
-func (c *chunker) take(t *engineBlocks) (all []lmcache.Chunk, more bool) {
+func (c *chunker) take(t *engineBlocks) (all []alias.Chunk, more bool) {
 	if c == nil {
 		return nil, false
 	}
-	n := min(len(c.ready), lmcache.MaxTold)
+	n := min(len(c.ready), alias.MaxTold)
 	all = append(all, c.ready[:n]...)
 	if c.ready = c.ready[n:]; len(c.ready) == 0 {
 		c.ready = nil

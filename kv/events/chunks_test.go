@@ -14,6 +14,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/cognitora/dataplane/kv/alias"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/lmcache"
 	"github.com/cognitora/dataplane/kv/residency"
@@ -22,12 +23,12 @@ import (
 // withLMCache makes an engine whose chunks of size tokens are named.
 func withLMCache(t testing.TB, size int) *engine {
 	e := newEngine(t, 100_000)
-	e.known.chunks = newChunker(&Chunks{Source: lmcache.Source{First: lmcache.First("0")}, Tokens: size}, &e.counts)
+	e.known.chunks = newChunker(&Chunks{Source: alias.Source{First: lmcache.First("0")}, Tokens: size}, &e.counts)
 	return e
 }
 
 // told returns the chunks that wait to be told, and forgets them.
-func (e *engine) told() (all []lmcache.Chunk) {
+func (e *engine) told() (all []alias.Chunk) {
 	for {
 		some, more := e.known.chunks.take(e.known.table)
 		if all = append(all, some...); !more {
@@ -37,12 +38,12 @@ func (e *engine) told() (all []lmcache.Chunk) {
 }
 
 // chunksOf returns the full chunks of a prompt for the base model, computed chunk by chunk.
-func chunksOf(tokens []uint32, size int) (all []lmcache.Chunk) {
+func chunksOf(tokens []uint32, size int) (all []alias.Chunk) {
 	digests, name := chain("", "", tokens), lmcache.First("0")
 	per := size / block.Tokens
 	for i := 0; (i+1)*size <= len(tokens); i++ {
 		name = lmcache.Next(name, tokens[i*size:(i+1)*size])
-		c := lmcache.Chunk{Name: name}
+		c := alias.Chunk{Name: name}
 		if i > 0 {
 			c.Parent = block.NameOf(&digests[i*per-1])
 		}
@@ -54,7 +55,7 @@ func chunksOf(tokens []uint32, size int) (all []lmcache.Chunk) {
 	return all
 }
 
-func (e *engine) expectChunks(what string, want []lmcache.Chunk) {
+func (e *engine) expectChunks(what string, want []alias.Chunk) {
 	e.t.Helper()
 	if got := e.told(); fmt.Sprintf("%x", got) != fmt.Sprintf("%x", want) {
 		e.t.Errorf("%s: %d chunks, want %d: %x, want %x", what, len(got), len(want), got, want)
@@ -249,8 +250,8 @@ func TestManyChunks(t *testing.T) {
 		}
 		total := 0
 		for more := true; more; {
-			var some []lmcache.Chunk
-			if some, more = e.known.chunks.take(e.known.table); len(some) > lmcache.MaxTold {
+			var some []alias.Chunk
+			if some, more = e.known.chunks.take(e.known.table); len(some) > alias.MaxTold {
 				t.Errorf("%d at once", len(some))
 			}
 			total += len(some)
@@ -264,11 +265,11 @@ func TestManyChunks(t *testing.T) {
 // teller records what it is told.
 type teller struct {
 	mu     sync.Mutex
-	source lmcache.Source
-	all    []lmcache.Chunk
+	source alias.Source
+	all    []alias.Chunk
 }
 
-func (s *teller) TellChunks(from *lmcache.Source, all []lmcache.Chunk) (string, int, error) {
+func (s *teller) TellChunks(from *alias.Source, all []alias.Chunk) (string, int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.source = *from
@@ -291,7 +292,7 @@ func TestFollowerTellsChunks(t *testing.T) {
 	}
 	sink := &teller{}
 	o := p.endpoints()
-	from := lmcache.Source{Keys: "key1;resp.0;", Model: "/m", DType: "half", World: 1, First: lmcache.First("0"),
+	from := alias.Source{Keys: "key1;resp.0;", Model: "/m", DType: "half", World: 1, First: lmcache.First("0"),
 		Served: "-", Revision: "-"}
 	o.Chunks = &Chunks{Source: from, Tokens: 64, Sink: sink}
 	f := follow(t, o)
@@ -329,15 +330,15 @@ func TestFollowerTellsChunks(t *testing.T) {
 // withTier makes an engine each of whose blocks is an object of vLLM's tier.
 func withTier(t testing.TB) *engine {
 	e := newEngine(t, 100_000)
-	e.known.chunks = newChunker(&Chunks{Source: lmcache.Source{DType: lmcache.Tier}}, &e.counts)
+	e.known.chunks = newChunker(&Chunks{Source: alias.Source{Scheme: alias.VLLMTier}}, &e.counts)
 	return e
 }
 
 // objects returns the chunks that the blocks of a prompt are, by the numbers of the blocks.
-func objects(adapter, salt string, tokens []uint32, size int, hashes []any) (all []lmcache.Chunk) {
+func objects(adapter, salt string, tokens []uint32, size int, hashes []any) (all []alias.Chunk) {
 	digests, per := chain(adapter, salt, tokens), size/block.Tokens
 	for i, h := range hashes {
-		c := lmcache.Chunk{Name: lmcache.Name(h.(int))}
+		c := alias.Chunk{Name: alias.Name(h.(int))}
 		if i > 0 {
 			c.Parent = block.NameOf(&digests[i*per-1])
 		}
@@ -364,7 +365,7 @@ func TestTierBlocks(t *testing.T) {
 	e.must(batchFrom(t, 0, removes(append(numbers(2, 0, 3), numbers(3, 0, 2)...), "GPU"), removes([]any{1001}, "GPU")))
 	e.known.chunks.repeat()
 	all := objects("", "", tokens, 32, numbers(1, 0, 3))
-	e.expectChunks("what is left", []lmcache.Chunk{all[0], all[2]})
+	e.expectChunks("what is left", []alias.Chunk{all[0], all[2]})
 }
 
 // TestTierBlocksOfOthers names no blocks whose hash or tokens do not say what an object has.

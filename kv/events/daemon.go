@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"github.com/cognitora/dataplane/kv/alias"
 	"github.com/cognitora/dataplane/kv/block"
-	"github.com/cognitora/dataplane/kv/lmcache"
 	"github.com/cognitora/dataplane/kv/residency"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
@@ -89,10 +89,11 @@ func (d *Daemon) Report(r *residency.Report) error {
 }
 
 // TellChunks calls Kv.TellChunks. All chunks have the same number of blocks.
-func (d *Daemon) TellChunks(s *lmcache.Source, all []lmcache.Chunk) (namespace string, taken int, err error) {
+func (d *Daemon) TellChunks(s *alias.Source, all []alias.Chunk) (namespace string, taken int, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), reportTime)
 	defer cancel()
-	q := &pb.TellChunksRequest{Keys: s.Keys, Model: s.Model, Dtype: s.DType, World: s.World, Layers: s.Layers,
+	q := &pb.TellChunksRequest{Scheme: string(s.Scheme), Keys: s.Keys,
+		Model: s.Model, Dtype: s.DType, World: s.World, Layers: s.Layers,
 		Halves: s.Halves, First: uint64(s.First), Served: s.Served, Revision: s.Revision}
 	for i := range all {
 		c := &all[i]

@@ -17,7 +17,4 @@
 //
 // The forms are those of LMCache 0.5.6. Its keys with tags of the request, and those of its
 // multiprocess server (MODEL@RANK@GROUP@HASH), have other contents and are refused.
-//
-// Sources, chunks and notes are also those of vLLM's own object tier (Tier), whose keys package
-// kv/vllmtier reads.
 package lmcache

@@ -5,9 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/cognitora/dataplane/kv/alias"
 )
 
 // golden is testdata/chunk_names.json: a prompt, and the names that LMCache 0.5.6 in vLLM 0.32 gave
@@ -35,10 +38,10 @@ func readGolden(t testing.TB) (g golden) {
 	return g
 }
 
-func hexOf(n Name) string { return strconv.FormatUint(uint64(n), 16) }
+func hexOf(n alias.Name) string { return strconv.FormatUint(uint64(n), 16) }
 
-// names returns the names of a prompt's full chunks.
-func names(seed string, tokens []uint32, size int) (all []string) {
+// namesOf returns the names of a prompt's full chunks.
+func namesOf(seed string, tokens []uint32, size int) (all []string) {
 	n := First(seed)
 	for ; len(tokens) >= size; tokens = tokens[size:] {
 		n = Next(n, tokens[:size])
@@ -54,13 +57,14 @@ func TestGoldenNames(t *testing.T) {
 	if got := hexOf(First(g.Config.Seed)); got != g.First {
 		t.Errorf("first name %s, want %s", got, g.First)
 	}
-	if got := names(g.Config.Seed, g.Prompt, g.Config.ChunkSize); strings.Join(got, " ") != strings.Join(g.Names, " ") {
+	got := namesOf(g.Config.Seed, g.Prompt, g.Config.ChunkSize)
+	if strings.Join(got, " ") != strings.Join(g.Names, " ") {
 		t.Errorf("names %q, want %q", got, g.Names)
 	}
 	other := append([]uint32{g.Prompt[0] + 1}, g.Prompt[1:]...)
 	for what, wrong := range map[string][]string{
-		"seed": names("1", g.Prompt, g.Config.ChunkSize), "no seed": names("", g.Prompt, g.Config.ChunkSize),
-		"size": names(g.Config.Seed, g.Prompt, 2*g.Config.ChunkSize), "token": names(g.Config.Seed, other,
+		"seed": namesOf("1", g.Prompt, g.Config.ChunkSize), "no seed": namesOf("", g.Prompt, g.Config.ChunkSize),
+		"size": namesOf(g.Config.Seed, g.Prompt, 2*g.Config.ChunkSize), "token": namesOf(g.Config.Seed, other,
 			g.Config.ChunkSize),
 	} {
 		for _, n := range wrong {
@@ -84,16 +88,16 @@ func TestGoldenKeys(t *testing.T) {
 		k, err := Parse([]byte(key))
 		switch {
 		case strings.Contains(key, "@00000000@"):
-			if !errors.Is(err, ErrForm) {
+			if !errors.Is(err, alias.ErrForm) {
 				t.Errorf("%s: %+v %v, want ErrForm", key, k, err)
 			}
 			seen["multiprocess"]++
 			continue
-		case err != nil || k.World != 1 || k.Worker != 0 || k.DType != "bfloat16" || k.Layer != NoLayer ||
+		case err != nil || k.World != 1 || k.Worker != 0 || k.DType != "bfloat16" || k.Layer != alias.NoLayer ||
 			!strings.HasPrefix(k.Model, "acc-") || len(k.Model) != 12:
 			t.Errorf("%s: %+v %v", key, k, err)
-		case string(k.Append(nil)) != key:
-			t.Errorf("%s comes back as %s", key, k.Append(nil))
+		case string(Append(nil, &k)) != key:
+			t.Errorf("%s comes back as %s", key, Append(nil, &k))
 		}
 		seen[suffixes[k.Half]]++
 	}
@@ -108,35 +112,78 @@ func TestGoldenKeys(t *testing.T) {
 	}
 }
 
+// TestKeysOfLMCache reads keys that LMCache's own classes make of chunks of engines with several
+// workers, whole and layer by layer (testdata/make_keys.py).
+func TestKeysOfLMCache(t *testing.T) {
+	text, err := os.ReadFile("testdata/made_keys.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tagged, read := 0, 0
+	for line := range strings.Lines(string(text)) {
+		key, fields, _ := strings.Cut(line, " ")
+		var is struct {
+			Model, Chunk, DType, Half string
+			World, Worker             uint32
+			Layer                     *uint32
+			Tags                      bool
+		}
+		if err := json.Unmarshal([]byte(fields), &is); err != nil {
+			t.Fatal(err)
+		}
+		k, err := Parse([]byte(key))
+		if is.Tags {
+			if !errors.Is(err, alias.ErrTags) {
+				t.Errorf("%s: %v", key, err)
+			}
+			tagged++
+			continue
+		}
+		want := alias.Key{Model: is.Model, DType: is.DType, World: is.World, Worker: is.Worker, Layer: alias.NoLayer,
+			Name: k.Name, Half: alias.Half(slices.Index(suffixes[:], is.Half))}
+		if is.Layer != nil {
+			want.Layer = *is.Layer
+		}
+		if err != nil || k != want || hexOf(k.Name) != is.Chunk || string(Append(nil, &k)) != key {
+			t.Errorf("%s: %+v %v, want %+v", key, k, err, want)
+		}
+		read++
+	}
+	if tagged != 3 || read != 135 {
+		t.Errorf("%d keys, %d with tags", read, tagged)
+	}
+}
+
 func TestParse(t *testing.T) {
-	for key, want := range map[string]Key{
-		"org/m@8@7@ab@half":               {"org/m", "half", 8, 7, NoLayer, Whole, 0xab},
-		"/models/a@b@2@1@0@fp8_e4m3fn":    {"/models/a@b", "fp8_e4m3fn", 2, 1, NoLayer, Whole, 0},
-		"m@1@0@ffffffffffffffff@float@31": {"m", "float", 1, 0, 31, Whole, 0xffffffffffffffff},
-		"m@1@0@1@uint8@0kv_bytes":         {"m", "uint8", 1, 0, 0, Bytes, 1},
-		"m@1@0@1@uint8@0metadata":         {"m", "uint8", 1, 0, 0, Metadata, 1},
+	for key, want := range map[string]alias.Key{
+		"org/m@8@7@ab@half":               {Model: "org/m", DType: "half", World: 8, Worker: 7, Layer: alias.NoLayer, Name: 0xab},
+		"/models/a@b@2@1@0@fp8_e4m3fn":    {Model: "/models/a@b", DType: "fp8_e4m3fn", World: 2, Worker: 1, Layer: alias.NoLayer},
+		"m@1@0@ffffffffffffffff@float@31": {Model: "m", DType: "float", World: 1, Layer: 31, Name: 0xffffffffffffffff},
+		"m@1@0@1@uint8@0kv_bytes":         {Model: "m", DType: "uint8", World: 1, Layer: 0, Half: alias.Second, Name: 1},
+		"m@1@0@1@uint8@0metadata":         {Model: "m", DType: "uint8", World: 1, Layer: 0, Half: alias.First, Name: 1},
 	} {
 		k, err := Parse([]byte(key))
 		if err != nil || k != want {
 			t.Errorf("%s: %+v %v", key, k, err)
 		}
-		if got := string(k.Append(nil)); got != key {
+		if got := string(Append(nil, &k)); got != key {
 			t.Errorf("%s comes back as %s", key, got)
 		}
 	}
-	long := strings.Repeat("m", MaxModel+1)
+	form, tags := alias.ErrForm, alias.ErrTags
+	long := strings.Repeat("m", alias.MaxModel+1)
 	for key, want := range map[string]error{
-		"": ErrOther, "greeting": ErrOther, "a@b@c": ErrOther,
-		"m@1@0@ab@half@user%7": ErrTags, "m@1@0@ab@half@3@user%7": ErrTags, "m@1@0@ab@half@user%7kv_bytes": ErrTags,
-		"m@1@0@ab@": ErrForm, "m@1@0@ab@bf16": ErrForm, "m@1@0@0ab@half": ErrForm, "m@1@0@AB@half": ErrForm,
-		"m@1@0@-ab@half": ErrForm, "m@1@0@123456789abcdef01@half": ErrForm, "m@1@1@ab@half": ErrForm,
-		"m@0@0@ab@half": ErrForm, "m@01@0@ab@half": ErrForm, "m@+1@0@ab@half": ErrForm, "m@1@-0@ab@half": ErrForm,
-		"m@1025@0@ab@half": ErrForm, "m@1@0@ab@half@4096": ErrForm, "m@1@0@ab@half@00": ErrForm,
-		"@1@0@ab@half": ErrForm,
-		"1@0@ab@half":  ErrForm, "m@1@0@ab@halfkv_byte": ErrForm, "m@1@0@ab@halfmetadatakv_bytes": ErrForm,
-		"vllm@m@1@0@ab": ErrForm, "@@@": ErrForm, "@@@@@": ErrForm, long + "@1@0@ab@half": ErrForm,
+		"": alias.ErrOther, "greeting": alias.ErrOther, "a@b@c": alias.ErrOther,
+		"m@1@0@ab@half@user%7": tags, "m@1@0@ab@half@3@user%7": tags, "m@1@0@ab@half@user%7kv_bytes": tags,
+		"m@1@0@ab@": form, "m@1@0@ab@bf16": form, "m@1@0@0ab@half": form, "m@1@0@AB@half": form,
+		"m@1@0@-ab@half": form, "m@1@0@123456789abcdef01@half": form, "m@1@1@ab@half": form,
+		"m@0@0@ab@half": form, "m@01@0@ab@half": form, "m@+1@0@ab@half": form, "m@1@-0@ab@half": form,
+		"m@1025@0@ab@half": form, "m@1@0@ab@half@4096": form, "m@1@0@ab@half@00": form,
+		"@1@0@ab@half": form,
+		"1@0@ab@half":  form, "m@1@0@ab@halfkv_byte": form, "m@1@0@ab@halfmetadatakv_bytes": form,
+		"vllm@m@1@0@ab": form, "@@@": form, "@@@@@": form, long + "@1@0@ab@half": form,
 	} {
-		if k, err := Parse([]byte(key)); !errors.Is(err, want) || k != (Key{}) {
+		if k, err := Parse([]byte(key)); !errors.Is(err, want) || k != (alias.Key{}) {
 			t.Errorf("%.40s: %+v %v, want %v", key, k, err, want)
 		}
 	}
@@ -152,10 +199,10 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if k.Worker >= k.World || k.World > MaxWorkers || !KnownDType(k.DType) || k.Model == "" {
+		if k.Worker >= k.World || k.World > alias.MaxWorkers || dtypeOf([]byte(k.DType)) == "" || k.Model == "" {
 			t.Fatalf("%+v", k)
 		}
-		if got := k.Append(nil); !bytes.Equal(got, key) {
+		if got := Append(nil, &k); !bytes.Equal(got, key) {
 			t.Fatalf("%q comes back as %q", key, got)
 		}
 	})

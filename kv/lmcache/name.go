@@ -3,21 +3,19 @@ package lmcache
 import (
 	"crypto/sha256"
 	"encoding/binary"
-)
 
-// Name is LMCache's name of a chunk: the first 8 bytes of a hash as a big-endian number. A name
-// stands for the chunk's tokens and all tokens before them.
-type Name uint64
+	"github.com/cognitora/dataplane/kv/alias"
+)
 
 // First returns the name that comes before a prompt's first chunk. seed is the engine's
 // PYTHONHASHSEED.
-func First(seed string) Name {
+func First(seed string) alias.Name {
 	return sum(append(appendHead(nil, textType, uint64(len(seed))), seed...))
 }
 
 // Next returns the name of the full chunk that follows the chunk named before: the hash of the
 // canonical CBOR of [before, [tokens], []].
-func Next(before Name, tokens []uint32) Name {
+func Next(before alias.Name, tokens []uint32) alias.Name {
 	var room [2048]byte // of 256 tokens below 2^32
 	b := appendHead(room[:0], arrayType, 3)
 	b = appendHead(b, numberType, uint64(before))
@@ -28,9 +26,9 @@ func Next(before Name, tokens []uint32) Name {
 	return sum(appendHead(b, arrayType, 0))
 }
 
-func sum(b []byte) Name {
+func sum(b []byte) alias.Name {
 	h := sha256.Sum256(b)
-	return Name(binary.BigEndian.Uint64(h[:]))
+	return alias.Name(binary.BigEndian.Uint64(h[:]))
 }
 
 // Major types of CBOR.

@@ -8,7 +8,7 @@
 // the parallel sizes. HASH is vLLM's hash of the block in hexadecimal, which begins with abcde. It
 // covers the tokens of the block and of all blocks before it, LoRA adapter, cache salt, images and
 // the engine's seed, and neither model nor weights. An object has the parts of all workers, whose
-// rank is therefore 0. KV events carry the last 8 bytes of the same hash (Name).
+// rank is therefore 0. KV events carry the last 8 bytes of the same hash, which are the name.
 //
 // CONFIG does not follow from what an agent knows of an engine. So the agent gives each engine that
 // it starts an access key of its own (Client), and the engine's requests say which objects are its.
@@ -21,24 +21,13 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"strings"
+
+	"github.com/cognitora/dataplane/kv/alias"
 )
 
 // MaxBase bounds MODEL_CONFIG, in bytes.
 const MaxBase = 512
-
-// Errors of Parse.
-var (
-	// ErrOther says that a key does not look like one of vLLM's tier.
-	ErrOther = errors.New("vllmtier: not a key of vLLM's object tier")
-	// ErrForm says that a key looks like one of vLLM's tier, and is of an unknown form.
-	ErrForm = errors.New("vllmtier: a key of an unknown form")
-)
-
-// Name is the end of vLLM's hash of a block, as KV events say it: its last 8 bytes as a big-endian
-// number.
-type Name uint64
 
 // Key names an object.
 type Key struct {
@@ -54,22 +43,23 @@ const (
 )
 
 // Parse reads a key. Only keys in exactly the form in which vLLM writes them are read, so Append
-// returns them as they were. The error is ErrOther or ErrForm.
+// returns them as they were. The error is alias.ErrOther or
+// alias.ErrForm.
 func Parse(key []byte) (Key, error) {
 	rest, ok := bytes.CutSuffix(key, []byte(suffix))
 	if !ok || bytes.Count(rest, []byte("/")) < 3 {
-		return Key{}, ErrOther
+		return Key{}, alias.ErrOther
 	}
 	rest, hash := cutLast(rest)
 	rest, second := cutLast(rest)
 	head, first := cutLast(rest)
 	shard, _, ok := bytes.Cut(second, []byte("_g"))
 	if !ok || len(first) != 3 || len(shard) != 2 {
-		return Key{}, ErrOther
+		return Key{}, alias.ErrOther
 	}
 	k := Key{Base: string(bytes.TrimSuffix(head, []byte("_r0"))), Hash: string(hash)}
 	if !k.known() || !bytes.Equal(k.Append(nil), key) {
-		return Key{}, ErrForm
+		return Key{}, alias.ErrForm
 	}
 	return k, nil
 }
@@ -110,16 +100,30 @@ func (k *Key) Append(b []byte) []byte {
 	return b
 }
 
-// Name returns the block's name in KV events.
-func (k *Key) Name() (n Name) {
+// Name returns the block's name in KV events: the end of vLLM's hash.
+func (k *Key) Name() (n alias.Name) {
 	b, err := hex.DecodeString(k.Hash[len(k.Hash)-16:])
 	if err != nil {
 		panic(err) // Parse has read it
 	}
 	for _, c := range b {
-		n = n<<8 | Name(c)
+		n = n<<8 | alias.Name(c)
 	}
 	return n
+}
+
+// Part returns the object as the one part of its chunk.
+func (k *Key) Part() alias.Key {
+	return alias.Key{Scheme: alias.VLLMTier, Model: k.Base, World: 1, Layer: alias.NoLayer, Name: k.Name()}
+}
+
+// Check returns an error that names the field of a source with which no object of vLLM's tier fits,
+// if any.
+func Check(s *alias.Source) error {
+	if s.DType != "" || s.World != 1 || s.Layers > 0 || s.Halves || s.First != 0 {
+		return alias.Unusable("an object of vLLM's tier is whole: give 1 worker, and neither dtype, layers, halves nor first")
+	}
+	return s.Check()
 }
 
 // clientPrefix begins the access keys of Client.

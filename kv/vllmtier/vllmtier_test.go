@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/cognitora/dataplane/kv/alias"
 )
 
 // TestKeysOfVLLM reads the keys that vLLM 0.32 makes of blocks, and computes the blocks' names in
@@ -38,21 +40,21 @@ func TestOtherKeys(t *testing.T) {
 		old, new string
 		want     error
 	}{
-		"rank":       {"_r0", "_r1", ErrForm},
-		"group":      {"_g0", "_g1", ErrForm},
-		"config":     {"0123456789ab_", "0123456789AB_", ErrForm},
-		"no model":   {"_m_0123456789ab", "_0123456789ab", ErrForm},
-		"prefix":     {"_m_", "p/m_", ErrForm},
-		"shard":      {"/abc/", "/abd/", ErrForm},
-		"short hash": {"abcdef0123456789.", "abcdef01234567.", ErrForm},
-		"odd hash":   {"abcdef0123456789.", "abcdef01234567890.", ErrForm},
-		"upper case": {"abcdef0123456789.", "abcdeF0123456789.", ErrForm},
-		"long hash":  {"abcdef0123456789.", strings.Repeat("abcdef0123456789", 5) + ".", ErrForm},
-		"long model": {"_m_", strings.Repeat("m", 512) + "_", ErrForm},
-		"suffix":     {".bin", ".bim", ErrOther},
-		"folders":    {"/de_g0", "-de_g0", ErrOther},
-		"lmcache":    {good, "m@1@0@ab@half", ErrOther},
-		"empty":      {good, "", ErrOther},
+		"rank":       {"_r0", "_r1", alias.ErrForm},
+		"group":      {"_g0", "_g1", alias.ErrForm},
+		"config":     {"0123456789ab_", "0123456789AB_", alias.ErrForm},
+		"no model":   {"_m_0123456789ab", "_0123456789ab", alias.ErrForm},
+		"prefix":     {"_m_", "p/m_", alias.ErrForm},
+		"shard":      {"/abc/", "/abd/", alias.ErrForm},
+		"short hash": {"abcdef0123456789.", "abcdef01234567.", alias.ErrForm},
+		"odd hash":   {"abcdef0123456789.", "abcdef01234567890.", alias.ErrForm},
+		"upper case": {"abcdef0123456789.", "abcdeF0123456789.", alias.ErrForm},
+		"long hash":  {"abcdef0123456789.", strings.Repeat("abcdef0123456789", 5) + ".", alias.ErrForm},
+		"long model": {"_m_", strings.Repeat("m", 512) + "_", alias.ErrForm},
+		"suffix":     {".bin", ".bim", alias.ErrOther},
+		"folders":    {"/de_g0", "-de_g0", alias.ErrOther},
+		"lmcache":    {good, "m@1@0@ab@half", alias.ErrOther},
+		"empty":      {good, "", alias.ErrOther},
 	} {
 		key := strings.Replace(good, c.old, c.new, 1)
 		if k, err := Parse([]byte(key)); !errors.Is(err, c.want) || key == good {

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/cognitora/dataplane/kv/alias"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/lmcache"
 	"github.com/cognitora/dataplane/kv/residency"
@@ -35,17 +36,17 @@ func record(t *testing.T) (r recording) {
 }
 
 // recorded is the source of the recording's keys.
-func recorded(r *recording) lmcache.Source {
-	return lmcache.Source{Keys: keySpace, Model: "MODEL", DType: "float", World: 1, Halves: true,
+func recorded(r *recording) alias.Source {
+	return alias.Source{Keys: keySpace, Model: "MODEL", DType: "float", World: 1, Halves: true,
 		First: lmcache.First(r.Config.Seed), Served: "tiny", Revision: "-"}
 }
 
 // chunksOf returns what a teller says of a prompt's full chunks.
-func chunksOf(first lmcache.Name, served string, tokens []uint32, size int) (all []lmcache.Chunk) {
+func chunksOf(first alias.Name, served string, tokens []uint32, size int) (all []alias.Chunk) {
 	d, parent := block.Seed(served, "", ""), block.Name{}
 	for ; len(tokens) >= size; tokens = tokens[size:] {
 		first = lmcache.Next(first, tokens[:size])
-		c := lmcache.Chunk{Name: first, Parent: parent}
+		c := alias.Chunk{Name: first, Parent: parent}
 		for i := 0; i < size; i += block.Tokens {
 			d = block.Next(d, (*[block.Tokens]uint32)(tokens[i:]))
 			parent = block.NameOf(&d)
@@ -121,16 +122,16 @@ func TestRecorded(t *testing.T) {
 // TestFaults plants a fault in each part of the mapping. Nothing counts then.
 func TestFaults(t *testing.T) {
 	r := record(t)
-	for what, plant := range map[string]func(s *lmcache.Source, size *int){
-		"seed":     func(s *lmcache.Source, _ *int) { s.First = lmcache.First("1") },
-		"size":     func(_ *lmcache.Source, size *int) { *size = 128 },
-		"dtype":    func(s *lmcache.Source, _ *int) { s.DType = "bfloat16" },
-		"model":    func(s *lmcache.Source, _ *int) { s.Model = "tiny" },
-		"workers":  func(s *lmcache.Source, _ *int) { s.World = 2 },
-		"layers":   func(s *lmcache.Source, _ *int) { s.Layers = 2 },
-		"halves":   func(s *lmcache.Source, _ *int) { s.Halves = false },
-		"database": func(s *lmcache.Source, _ *int) { s.Keys = "key1;resp.1;" },
-		"tenant":   func(s *lmcache.Source, _ *int) { s.Keys = "key1;resp.0;a" },
+	for what, plant := range map[string]func(s *alias.Source, size *int){
+		"seed":     func(s *alias.Source, _ *int) { s.First = lmcache.First("1") },
+		"size":     func(_ *alias.Source, size *int) { *size = 128 },
+		"dtype":    func(s *alias.Source, _ *int) { s.DType = "bfloat16" },
+		"model":    func(s *alias.Source, _ *int) { s.Model = "tiny" },
+		"workers":  func(s *alias.Source, _ *int) { s.World = 2 },
+		"layers":   func(s *alias.Source, _ *int) { s.Layers = 2 },
+		"halves":   func(s *alias.Source, _ *int) { s.Halves = false },
+		"database": func(s *alias.Source, _ *int) { s.Keys = "key1;resp.1;" },
+		"tenant":   func(s *alias.Source, _ *int) { s.Keys = "key1;resp.0;a" },
 	} {
 		x := residency.New(residency.Options{Ring: 8})
 		table := New(Options{Index: x})
@@ -145,17 +146,17 @@ func TestFaults(t *testing.T) {
 		}
 	}
 	// Sources that differ in what no key says contradict each other.
-	for what, plant := range map[string]func(s *lmcache.Source){
-		"revision": func(s *lmcache.Source) { s.Revision = "2" },
-		"served":   func(s *lmcache.Source) { s.Served = "other" },
-		"nothing":  func(*lmcache.Source) {},
+	for what, plant := range map[string]func(s *alias.Source){
+		"revision": func(s *alias.Source) { s.Revision = "2" },
+		"served":   func(s *alias.Source) { s.Served = "other" },
+		"nothing":  func(*alias.Source) {},
 	} {
 		x := residency.New(residency.Options{Ring: 8})
 		table := New(Options{Index: x})
 		store(table, r.KeysSeen, true)
 		s, other := recorded(&r), recorded(&r)
 		plant(&other)
-		for _, from := range []lmcache.Source{s, other} {
+		for _, from := range []alias.Source{s, other} {
 			if _, err := table.Tell(&from, chunksOf(from.First, from.Served, r.Prompt, 256)); err != nil {
 				t.Error(err)
 			}
@@ -185,11 +186,11 @@ func TestReasons(t *testing.T) {
 	store(table, []string{"greeting", "m@1@0@ab@half@user%7", "m@00000000@0@da520ea684b06c79f0bb88a8db749b45",
 		"m@1@0@a@half",
 		"m@1@0@a@half", "m@1@0@b@half", "m@1@0@c@half"}, true)
-	s := lmcache.Source{Keys: keySpace, Model: "m", DType: "half", World: 1, Served: "m", Revision: "-"}
-	if _, err := table.Tell(&lmcache.Source{}, nil); err == nil {
+	s := alias.Source{Keys: keySpace, Model: "m", DType: "half", World: 1, Served: "m", Revision: "-"}
+	if _, err := table.Tell(&alias.Source{}, nil); err == nil {
 		t.Error("an empty source is taken")
 	}
-	for _, all := range [][]lmcache.Chunk{{{Name: 0xa}}, {chunkOf(0, 0), {Name: 0xb, Blocks: make([]byte, 8)}}} {
+	for _, all := range [][]alias.Chunk{{{Name: 0xa}}, {chunkOf(0, 0), {Name: 0xb, Blocks: make([]byte, 8)}}} {
 		if _, err := table.Tell(&s, all); err != nil {
 			t.Error(err)
 		}
@@ -206,8 +207,8 @@ func TestBounds(t *testing.T) {
 	s := sourceOf(1, 0, true)
 	for n := range maxIdle + 10 {
 		c := chunkOf(0, 0)
-		c.Name = lmcache.Name(n)
-		if taken, err := table.Tell(&s, []lmcache.Chunk{c}); taken != 1 || err != nil {
+		c.Name = alias.Name(n)
+		if taken, err := table.Tell(&s, []alias.Chunk{c}); taken != 1 || err != nil {
 			t.Fatal(n, taken, err)
 		}
 	}
@@ -219,7 +220,7 @@ func TestBounds(t *testing.T) {
 	}
 	for n := range 2 * maxFamilies {
 		s.Model = fmt.Sprint("model ", n)
-		_, _ = table.Tell(&s, []lmcache.Chunk{chunkOf(0, 0)})
+		_, _ = table.Tell(&s, []alias.Chunk{chunkOf(0, 0)})
 	}
 	if n := len(table.families.byKey); n != maxFamilies || table.Stats().Refused != maxFamilies+1 {
 		t.Errorf("%d families, %+v", n, table.Stats())
@@ -233,7 +234,7 @@ func TestMemory(t *testing.T) {
 	s := sourceOf(1, 0, true)
 	before := heap()
 	table := New(Options{Index: nothing{}})
-	var c lmcache.Chunk
+	var c alias.Chunk
 	d := block.Seed("m", "", "")
 	for i := range chunks {
 		c.Name, c.Blocks = lmcache.Next(c.Name, []uint32{uint32(i)}), c.Blocks[:0]
@@ -244,7 +245,7 @@ func TestMemory(t *testing.T) {
 		for _, key := range keys {
 			store(table, []string{fmt.Sprintf(key, uint64(c.Name))}, true)
 		}
-		if n, err := table.Tell(&s, []lmcache.Chunk{c}); n != 1 || err != nil {
+		if n, err := table.Tell(&s, []alias.Chunk{c}); n != 1 || err != nil {
 			t.Fatal(n, err)
 		}
 		table.take()
@@ -277,7 +278,7 @@ func BenchmarkApply(b *testing.B) {
 		b.Run(key, func(b *testing.B) {
 			table := New(Options{Index: residency.New(residency.Options{})})
 			s, c := sourceOf(1, 0, true), chunkOf(0, 0)
-			if _, err := table.Tell(&s, []lmcache.Chunk{c}); err != nil {
+			if _, err := table.Tell(&s, []alias.Chunk{c}); err != nil {
 				b.Fatal(err)
 			}
 			store(table, []string{"/models/m@1@0@64@bfloat16kv_bytes"}, true)

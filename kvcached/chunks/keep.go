@@ -3,8 +3,8 @@ package chunks
 import (
 	"context"
 
+	"github.com/cognitora/dataplane/kv/alias"
 	"github.com/cognitora/dataplane/kv/block"
-	"github.com/cognitora/dataplane/kv/lmcache"
 )
 
 // Annotate appends to the attribute of an object in RAM, as store.Store.Annotate does. Annotate
@@ -59,7 +59,7 @@ func (t *Table) take() []block.Addr {
 
 // note returns the note for a part with the given attribute; nil: it has one, or needs none.
 func (t *Table) note(a *block.Addr, attr []byte) []byte {
-	if _, _, ok := lmcache.CutNote(attr); ok {
+	if _, _, ok := alias.CutNote(attr); ok {
 		return nil
 	}
 	t.mu.Lock()
@@ -72,7 +72,7 @@ func (t *Table) note(a *block.Addr, attr []byte) []byte {
 	if h.origin == 0 || h.disputed {
 		return nil
 	}
-	return lmcache.AppendNote(nil, &t.origins.at(h.origin).key.Source, &lmcache.Chunk{Name: h.name.chunk,
+	return alias.AppendNote(nil, &t.origins.at(h.origin).key.Source, &alias.Chunk{Name: h.name.chunk,
 		Parent: h.parent,
 		Blocks: h.blocks})
 }

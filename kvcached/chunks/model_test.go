@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"github.com/cognitora/dataplane/kv/alias"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/lmcache"
 	"github.com/cognitora/dataplane/kv/residency"
@@ -20,15 +21,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const keySpace = "key1;resp.0;"
 
-func sourceOf(world, layers uint32, halves bool) lmcache.Source {
-	return lmcache.Source{Keys: keySpace, Model: "/models/m", DType: "bfloat16", World: world, Layers: layers,
+func sourceOf(world, layers uint32, halves bool) alias.Source {
+	return alias.Source{Keys: keySpace, Model: "/models/m", DType: "bfloat16", World: world, Layers: layers,
 		Halves: halves,
 		First:  lmcache.First("0"), Served: "m", Revision: "-"}
 }
 
 // chunkOf returns chunk n of a prompt, with two blocks. Variants have other blocks.
-func chunkOf(n, variant int) lmcache.Chunk {
-	c := lmcache.Chunk{Name: lmcache.Name(100 + n)}
+func chunkOf(n, variant int) alias.Chunk {
+	c := alias.Chunk{Name: alias.Name(100 + n)}
 	for i := range 2 {
 		c.Blocks = binary.LittleEndian.AppendUint64(c.Blocks, uint64(1000*(variant+1)+2*n+i))
 	}
@@ -39,11 +40,11 @@ func chunkOf(n, variant int) lmcache.Chunk {
 }
 
 // keysOf returns the keys of a chunk's parts.
-func keysOf(s *lmcache.Source, n lmcache.Name) (all []lmcache.Key) {
+func keysOf(s *alias.Source, n alias.Name) (all []alias.Key) {
 	for worker := range s.World {
 		for layer := range max(s.Layers, 1) {
-			for _, half := range []lmcache.Half{lmcache.Whole, lmcache.Bytes, lmcache.Metadata} {
-				if s.Halves != (half != lmcache.Whole) {
+			for _, half := range []alias.Half{alias.Whole, alias.Second, alias.First} {
+				if s.Halves != (half != alias.Whole) {
 					continue
 				}
 				k := s.Carrier(n)
@@ -80,7 +81,7 @@ func (x index) Apply(c *residency.Change) {
 
 // saying is a source and what it tells of a chunk.
 type saying struct {
-	source  lmcache.Source
+	source  alias.Source
 	variant int
 }
 
@@ -115,19 +116,19 @@ func (m *truth) restart() {
 	m.told = map[truthName]*told{}
 }
 
-func nameOf(s *lmcache.Source, n int) truthName {
+func nameOf(s *alias.Source, n int) truthName {
 	return truthName{s.Halves, s.Layers > 0, s.World, n}
 }
 
 // here returns the parts of a chunk, and the tiers that all of them have.
-func (m *truth) here(s *lmcache.Source, n int, all uint32) (parts int, host, disk bool) {
+func (m *truth) here(s *alias.Source, n int, all uint32) (parts int, host, disk bool) {
 	host, disk = true, true
 	wide := *s
 	if s.Layers > 0 {
 		wide.Layers = all
 	}
-	for _, k := range keysOf(&wide, lmcache.Name(100+n)) {
-		if p := m.parts[string(k.Append(nil))]; p != nil {
+	for _, k := range keysOf(&wide, alias.Name(100+n)) {
+		if p := m.parts[string(lmcache.Append(nil, &k))]; p != nil {
 			parts++
 			host, disk = host && p.tiers&residency.Host != 0, disk && p.tiers&residency.Disk != 0
 		}
@@ -135,7 +136,7 @@ func (m *truth) here(s *lmcache.Source, n int, all uint32) (parts int, host, dis
 	return parts, host, disk
 }
 
-func (m *truth) say(s *lmcache.Source, n, variant int) (ok bool) {
+func (m *truth) say(s *alias.Source, n, variant int) (ok bool) {
 	h := m.told[nameOf(s, n)]
 	if h == nil {
 		h = &told{}
@@ -153,12 +154,12 @@ func (m *truth) say(s *lmcache.Source, n, variant int) (ok bool) {
 const mostLayers = 3
 
 // change brings a part to a tier, or takes it away.
-func (m *truth) change(k *lmcache.Key, tier residency.Tiers, present bool) {
-	key := string(k.Append(nil))
+func (m *truth) change(k *alias.Key, tier residency.Tiers, present bool) {
+	key := string(lmcache.Append(nil, k))
 	p := m.parts[key]
 	c := Change{Addr: block.OfKey(block.IDOf(keySpace), []byte(key)), Tier: tier, Present: present}
-	s := sourceOf(k.World, 0, k.Half != lmcache.Whole)
-	if k.Layer != lmcache.NoLayer {
+	s := sourceOf(k.World, 0, k.Half != alias.Whole)
+	if k.Layer != alias.NoLayer {
 		s.Layers = 1
 	}
 	n := int(k.Name) - 100
@@ -169,8 +170,8 @@ func (m *truth) change(k *lmcache.Key, tier residency.Tiers, present bool) {
 		}
 		p.tiers |= tier
 		c.Namespace, c.Key, c.Attr = keySpace, []byte(key), p.attr
-		if _, note, ok := lmcache.CutNote(p.attr); ok {
-			from, chunk, _ := lmcache.ParseNote(note, keySpace, k)
+		if _, note, ok := alias.CutNote(p.attr); ok {
+			from, chunk, _ := alias.ParseNote(note, keySpace, k)
 			m.say(&from, n, int(binary.LittleEndian.Uint64(chunk.Blocks)/1000)-1)
 		}
 	} else if p != nil {
@@ -229,7 +230,7 @@ func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &truth{parts: map[string]*object2{}}
 		m.restart()
-		var sources []lmcache.Source
+		var sources []alias.Source
 		for _, world := range []uint32{1, 2} {
 			for _, layers := range []uint32{0, 2} {
 				sources = append(sources, sourceOf(world, layers, true), sourceOf(world, layers, false))
@@ -246,7 +247,7 @@ func TestModel(t *testing.T) {
 		for range rapid.IntRange(1, 150).Draw(t, "steps") {
 			s := rapid.SampledFrom(right).Draw(t, "source")
 			n := rapid.IntRange(0, 2).Draw(t, "chunk")
-			keys := keysOf(&s, lmcache.Name(100+n))
+			keys := keysOf(&s, alias.Name(100+n))
 			tier := rapid.SampledFrom([]residency.Tiers{residency.Host, residency.Disk}).Draw(t, "tier")
 			switch rapid.IntRange(0, 9).Draw(t, "what") {
 			case 0, 1, 2: // a whole chunk comes or goes
@@ -263,7 +264,7 @@ func TestModel(t *testing.T) {
 				if m.say(&from, n, variant) {
 					want = 1
 				}
-				if taken, err := m.t.Tell(&from, []lmcache.Chunk{c}); err != nil || taken != want {
+				if taken, err := m.t.Tell(&from, []alias.Chunk{c}); err != nil || taken != want {
 					t.Fatalf("%d taken, want %d, %v", taken, want, err)
 				}
 			case 8:
@@ -277,9 +278,9 @@ func TestModel(t *testing.T) {
 				m.restart()
 				for _, s := range right { // in the order of the keys
 					for n := range 3 {
-						for _, k := range keysOf(&s, lmcache.Name(100+n)) {
-							if p := was[string(k.Append(nil))]; p != nil && p.tiers&residency.Disk != 0 {
-								m.parts[string(k.Append(nil))] = &object2{attr: p.attr}
+						for _, k := range keysOf(&s, alias.Name(100+n)) {
+							if p := was[string(lmcache.Append(nil, &k))]; p != nil && p.tiers&residency.Disk != 0 {
+								m.parts[string(lmcache.Append(nil, &k))] = &object2{attr: p.attr}
 								m.change(&k, residency.Disk, true)
 							}
 						}
@@ -299,7 +300,7 @@ func (m *truth) checkStats(t *rapid.T) {
 	chunks := map[truthName]bool{}
 	for key := range m.parts {
 		k, _ := lmcache.Parse([]byte(key))
-		chunks[truthName{k.Half != lmcache.Whole, k.Layer != lmcache.NoLayer, k.World, int(k.Name) - 100}] = true
+		chunks[truthName{k.Half != alias.Whole, k.Layer != alias.NoLayer, k.World, int(k.Name) - 100}] = true
 	}
 	if st.Parts != len(m.parts) || st.Counted != len(m.index) ||
 		st.Counted+st.Untold+st.Incomplete+st.Disputed != len(chunks) || len(m.t.byName) != len(chunks)+st.Idle {
@@ -312,7 +313,7 @@ func TestKeep(t *testing.T) {
 	m := &truth{parts: map[string]*object2{}}
 	m.restart()
 	s, c := sourceOf(1, 0, true), chunkOf(0, 0)
-	if _, err := m.t.Tell(&s, []lmcache.Chunk{c}); err != nil {
+	if _, err := m.t.Tell(&s, []alias.Chunk{c}); err != nil {
 		t.Fatal(err)
 	}
 	for _, k := range keysOf(&s, c.Name) {
@@ -321,7 +322,7 @@ func TestKeep(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	carrier := s.Carrier(c.Name)
-	at := block.OfKey(block.IDOf(keySpace), carrier.Append(nil))
+	at := block.OfKey(block.IDOf(keySpace), lmcache.Append(nil, &carrier))
 	var attr []byte
 	m.t.Keep(ctx, func(_ context.Context, a block.Addr, more func([]byte) []byte) error {
 		if a != at {
@@ -334,8 +335,8 @@ func TestKeep(t *testing.T) {
 		stop()
 		return fmt.Errorf("no room")
 	})
-	_, note, ok := lmcache.CutNote(attr)
-	from, is, parsed := lmcache.ParseNote(note, keySpace, &carrier)
+	_, note, ok := alias.CutNote(attr)
+	from, is, parsed := alias.ParseNote(note, keySpace, &carrier)
 	if !ok || !parsed || from != s || !bytes.Equal(is.Blocks, c.Blocks) || m.t.Stats().Unkept != 1 {
 		t.Errorf("%q, %+v %+v", attr, is, m.t.Stats())
 	}

@@ -5,12 +5,13 @@ type Stats struct {
 	Parts      int // objects with a part of a chunk
 	Counted    int // chunks that count
 	Untold     int // chunks with parts that nobody has told which blocks they stand for
-	Incomplete int // told chunks of which some parts are missing
+	Incomplete int // told chunks of which some parts are missing, or what an SGLang needs besides them
 	Disputed   int // chunks that were told in two ways
 	Idle       int // told chunks without parts
 
-	Forms   uint64 // keys that look like LMCache's, and are of an unknown form
+	Forms   uint64 // keys that look like those of a scheme, and are of an unknown form
 	Tags    uint64 // keys with tags of the request
+	Beside  uint64 // stored objects that an SGLang needs besides pages, and whose model's pages do not count
 	Full    uint64 // parts beyond the table's bounds
 	Refused uint64 // told chunks that were not taken
 	Notes   uint64 // notes that make no sense

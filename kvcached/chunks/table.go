@@ -6,8 +6,9 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/cognitora/dataplane/kv/alias"
 	"github.com/cognitora/dataplane/kv/block"
-	"github.com/cognitora/dataplane/kv/lmcache"
+	"github.com/cognitora/dataplane/kv/hicache"
 	"github.com/cognitora/dataplane/kv/residency"
 )
 
@@ -39,7 +40,8 @@ type Table struct {
 	byName   map[name]uint32
 	parts    map[uint64]part       // by place
 	idle     list                  // chunks without parts, the oldest first
-	unnoted  map[uint32]block.Addr // objects in RAM of vLLM's tier that wait to be told, by chunk
+	unnoted  map[uint32]block.Addr // objects in RAM that wait to be told, by chunk, unless the keys are LMCache's
+	beside   map[pages]struct{}    // SGLang's models that keep more than pages
 	engines  map[engine]string     // MODEL_CONFIG of the engines with an access key of their own
 	pending  []block.Addr          // parts whose notes wait, oldest first
 	counts   Stats
@@ -48,6 +50,7 @@ type Table struct {
 
 // family is what the keys of a chunk have in common with those of other chunks.
 type family struct {
+	scheme             alias.Scheme
 	keys, model, dtype string
 	world              uint32
 	layers, halves     bool
@@ -56,7 +59,7 @@ type family struct {
 // origin is where what is told of a chunk comes from. All chunks of an origin are objects of one
 // namespace.
 type origin struct {
-	lmcache.Source
+	alias.Source
 	tokens int // of a chunk
 }
 
@@ -68,7 +71,7 @@ type space struct {
 
 type name struct {
 	family uint32
-	chunk  lmcache.Name
+	chunk  alias.Name
 }
 
 // part is an object with a part of a chunk.
@@ -97,7 +100,8 @@ func New(o Options) *Table {
 	o.MaxParts = cmp.Or(o.MaxParts, 1<<20)
 	return &Table{o: o, wake: make(chan struct{}, 1), families: newNumbers[family, struct{}](),
 		origins: newNumbers[origin, space](), chunks: make([]chunk, 1), byName: map[name]uint32{},
-		parts: map[uint64]part{}, unnoted: map[uint32]block.Addr{}, engines: map[engine]string{}}
+		parts: map[uint64]part{}, unnoted: map[uint32]block.Addr{}, engines: map[engine]string{},
+		beside: map[pages]struct{}{}}
 }
 
 // Change says that an object of client keys came to a tier or left it.
@@ -124,14 +128,16 @@ func (t *Table) Apply(c *Change) {
 		return
 	}
 	k, err := parse(c.Key)
-	if errors.Is(err, lmcache.ErrOther) {
+	if errors.Is(err, alias.ErrOther) {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case errors.Is(err, lmcache.ErrTags):
+	case errors.Is(err, alias.ErrTags):
 		t.counts.Tags++
+	case errors.Is(err, hicache.ErrBeside):
+		t.besides(c.Namespace, k.Model)
 	case err != nil:
 		t.counts.Forms++
 	default:
@@ -140,15 +146,15 @@ func (t *Table) Apply(c *Change) {
 }
 
 // gained adds a part to a tier. The caller holds t.mu.
-func (t *Table) gained(c *Change, k *lmcache.Key) {
+func (t *Table) gained(c *Change, k *alias.Key) {
 	at := place(&c.Addr)
 	p, known := t.parts[at]
 	if !known && len(t.parts) >= t.o.MaxParts {
 		t.counts.Full++
 		return
 	}
-	i := t.enter(&family{c.Namespace, k.Model, k.DType, k.World, k.Layer != lmcache.NoLayer, k.Half != lmcache.Whole},
-		k.Name)
+	i := t.enter(&family{k.Scheme, c.Namespace, k.Model, k.DType, k.World, k.Layer != alias.NoLayer,
+		k.Half != alias.Whole}, k.Name)
 	if i == 0 || known && p.chunk != i { // no room, or another key with the same place
 		t.counts.Full++
 		if i != 0 {
@@ -162,7 +168,7 @@ func (t *Table) gained(c *Change, k *lmcache.Key) {
 	t.count(i, p.tiers, 1)
 	t.parts[at] = p
 	h := &t.chunks[i]
-	if k.Layer != lmcache.NoLayer {
+	if k.Layer != alias.NoLayer {
 		h.layers = max(h.layers, 1+k.Layer)
 	}
 	if k.Carries() {
@@ -172,21 +178,21 @@ func (t *Table) gained(c *Change, k *lmcache.Key) {
 }
 
 // read learns from the note of a part, or has the note written if the part has none.
-func (t *Table) read(c *Change, k *lmcache.Key, i uint32) {
-	_, note, ok := lmcache.CutNote(c.Attr)
+func (t *Table) read(c *Change, k *alias.Key, i uint32) {
+	_, note, ok := alias.CutNote(c.Attr)
 	if !ok {
 		if c.Tier != residency.Host {
 			return
 		}
-		if k.DType == lmcache.Tier && t.chunks[i].origin == 0 {
+		if !keyed(k) && t.chunks[i].origin == 0 {
 			t.unnoted[i] = c.Addr
 			return
 		}
 		t.want(c.Addr, i)
 		return
 	}
-	s, chunk, ok := lmcache.ParseNote(note, c.Namespace, k)
-	if !ok || s.Check() != nil || chunk.Tokens() == 0 {
+	s, chunk, ok := alias.ParseNote(note, c.Namespace, k)
+	if !ok || check(&s) != nil || chunk.Tokens() == 0 {
 		t.counts.Notes++
 		return
 	}
@@ -225,7 +231,7 @@ func (t *Table) count(i uint32, tiers residency.Tiers, by int32) {
 }
 
 // enter returns the number of a chunk, new or known; 0: there is no room for its family.
-func (t *Table) enter(f *family, n lmcache.Name) uint32 {
+func (t *Table) enter(f *family, n alias.Name) uint32 {
 	number, ok := t.families.hold(*f)
 	if !ok {
 		return 0

@@ -3,8 +3,8 @@ package chunks
 import (
 	"bytes"
 
+	"github.com/cognitora/dataplane/kv/alias"
 	"github.com/cognitora/dataplane/kv/block"
-	"github.com/cognitora/dataplane/kv/lmcache"
 	"github.com/cognitora/dataplane/kv/residency"
 )
 
@@ -22,26 +22,23 @@ const (
 )
 
 // Tell tells which blocks chunks of a source stand for, and returns how many chunks the Table took.
-// The error is lmcache.ErrSource, or ErrUnseen. Chunks that cannot count, such as ones of more than
-// lmcache.MaxTokens, and chunks that contradict what is told already are not taken.
-func (t *Table) Tell(s *lmcache.Source, all []lmcache.Chunk) (taken int, err error) {
-	if err := s.Check(); err != nil {
+// The error is alias.ErrSource, or ErrUnseen. Chunks that cannot count, such as ones of more than
+// alias.MaxTokens, and chunks that contradict what is told already are not taken.
+func (t *Table) Tell(s *alias.Source, all []alias.Chunk) (taken int, err error) {
+	if err := check(s); err != nil {
 		return 0, err
 	}
 	if s, err = t.resolve(s); err != nil {
 		return 0, err
 	}
 	id := block.IDOf(s.Keys)
-	f := family{s.Keys, s.Model, s.DType, s.World, s.Layers > 0, s.Halves}
-	var key []byte
+	f := family{s.Scheme, s.Keys, s.Model, s.DType, s.World, s.Layers > 0, s.Halves}
 	for i := range all {
 		c := &all[i]
 		if c.Tokens() == 0 {
 			continue
 		}
-		k := s.Carrier(c.Name)
-		key = k.Append(key[:0])
-		if t.tellOne(&f, s, c, block.OfKey(id, key)) {
+		if t.tellOne(&f, s, c, carrierOf(s, id, c.Name)) {
 			taken++
 		}
 	}
@@ -53,7 +50,7 @@ func (t *Table) Tell(s *lmcache.Source, all []lmcache.Chunk) (taken int, err err
 	return taken, nil
 }
 
-func (t *Table) tellOne(f *family, s *lmcache.Source, c *lmcache.Chunk, carrier block.Addr) bool {
+func (t *Table) tellOne(f *family, s *alias.Source, c *alias.Chunk, carrier block.Addr) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i := t.enter(f, c.Name)
@@ -74,7 +71,7 @@ func (t *Table) tellOne(f *family, s *lmcache.Source, c *lmcache.Chunk, carrier 
 
 // learn records what a chunk stands for, unless that contradicts what is known. The caller holds
 // t.mu and settles the chunk.
-func (t *Table) learn(i uint32, s *lmcache.Source, c *lmcache.Chunk) bool {
+func (t *Table) learn(i uint32, s *alias.Source, c *alias.Chunk) bool {
 	h := &t.chunks[i]
 	number, ok := t.origins.hold(origin{*s, len(c.Blocks) / block.NameBytes * block.Tokens})
 	if !ok {
@@ -155,7 +152,7 @@ func (t *Table) tiersOf(h *chunk) (is residency.Tiers) {
 	}
 	s := &t.origins.at(h.origin).key
 	n := uint32(s.Parts())
-	if h.any != n || h.layers > s.Layers {
+	if h.any != n || h.layers > s.Layers || t.lacks(h) {
 		return 0
 	}
 	if h.host == n {

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/cognitora/dataplane/kv/lmcache"
+	"github.com/cognitora/dataplane/kv/alias"
 	"github.com/cognitora/dataplane/kv/vllmtier"
 )
 
@@ -14,20 +14,6 @@ var ErrUnseen = errors.New("chunks: no engine has used the S3 listener yet with 
 
 // engine is one that uses the S3 listener with an access key of its own.
 type engine struct{ keys, access string }
-
-// parse reads the key of a part: one of LMCache, or one of vLLM's object tier. The errors are those
-// of lmcache.Parse.
-func parse(key []byte) (lmcache.Key, error) {
-	o, err := vllmtier.Parse(key)
-	switch {
-	case err == nil:
-		return lmcache.Key{Model: o.Base, DType: lmcache.Tier, World: 1, Layer: lmcache.NoLayer,
-			Name: lmcache.Name(o.Name())}, nil
-	case errors.Is(err, vllmtier.ErrForm):
-		return lmcache.Key{}, lmcache.ErrForm
-	}
-	return lmcache.Parse(key)
-}
 
 // Asked says that the client with an access key has asked for a key in a namespace of keys, or
 // stores it. Of clients that are engines the Table keeps MODEL_CONFIG, of maxFamilies at most. A
@@ -54,8 +40,8 @@ func (t *Table) Asked(access, keys string, key []byte) {
 
 // resolve returns a source with the model that its keys have. That of vLLM's object tier names an
 // engine's access key instead. The error is ErrUnseen.
-func (t *Table) resolve(s *lmcache.Source) (*lmcache.Source, error) {
-	if s.DType != lmcache.Tier {
+func (t *Table) resolve(s *alias.Source) (*alias.Source, error) {
+	if s.Scheme != alias.VLLMTier {
 		return s, nil
 	}
 	own := *s
@@ -67,9 +53,9 @@ func (t *Table) resolve(s *lmcache.Source) (*lmcache.Source, error) {
 
 // Namespace returns the namespace in which told chunks of the source with this number of tokens
 // count; empty: none, because Tell refuses the source.
-func (t *Table) Namespace(s *lmcache.Source, tokens int) string {
+func (t *Table) Namespace(s *alias.Source, tokens int) string {
 	s, err := t.resolve(s)
-	if err != nil || s.Check() != nil {
+	if err != nil || check(s) != nil {
 		return ""
 	}
 	return s.Namespace(tokens).String()

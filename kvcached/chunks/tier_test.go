@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/cognitora/dataplane/kv/alias"
 	"github.com/cognitora/dataplane/kv/block"
-	"github.com/cognitora/dataplane/kv/lmcache"
 	"github.com/cognitora/dataplane/kv/residency"
 	"github.com/cognitora/dataplane/kv/vllmtier"
 )
@@ -31,18 +31,18 @@ func TestTier(t *testing.T) {
 	const one, other = "0123456789ab", "ba9876543210"
 	x := index{}
 	table := New(Options{Index: x})
-	s := lmcache.Source{Keys: bucket, Model: vllmtier.Client("gpu1"), DType: lmcache.Tier, World: 1, Served: "m",
+	s := alias.Source{Keys: bucket, Model: vllmtier.Client("gpu1"), Scheme: alias.VLLMTier, World: 1, Served: "m",
 		Revision: "-"}
 	table.Apply(tierChange(tierKey(one, 0), nil, residency.Host, true))
 	table.Apply(tierChange(tierKey(other, 0), nil, residency.Host, true))
 	table.Asked("cognitora", bucket, tierKey(other, 0))
 	table.Asked(vllmtier.Client("gpu1"), "key1;s3.another;", tierKey(other, 0))
 	table.Asked(vllmtier.Client("gpu1"), bucket, []byte("__nixl_probe__/connectivity_test"))
-	if n, err := table.Tell(&s, []lmcache.Chunk{chunkOf(0, 0)}); n != 0 || !errors.Is(err, ErrUnseen) {
+	if n, err := table.Tell(&s, []alias.Chunk{chunkOf(0, 0)}); n != 0 || !errors.Is(err, ErrUnseen) {
 		t.Fatal(n, err)
 	}
 	table.Asked(vllmtier.Client("gpu1"), bucket, tierKey(one, 5))
-	if n, err := table.Tell(&s, []lmcache.Chunk{chunkOf(0, 0), chunkOf(1, 0)}); n != 2 || err != nil {
+	if n, err := table.Tell(&s, []alias.Chunk{chunkOf(0, 0), chunkOf(1, 0)}); n != 2 || err != nil {
 		t.Fatal(n, err)
 	}
 	table.Apply(tierChange(tierKey(one, 1), nil, residency.Host, true))
@@ -92,20 +92,20 @@ func TestEnginesAreBounded(t *testing.T) {
 func TestTierMemory(t *testing.T) {
 	const objects, base = 1 << 15, "0123456789ab"
 	client := vllmtier.Client("gpu1")
-	s := lmcache.Source{Keys: bucket, Model: client, DType: lmcache.Tier, World: 1, Served: "m", Revision: "-"}
+	s := alias.Source{Keys: bucket, Model: client, Scheme: alias.VLLMTier, World: 1, Served: "m", Revision: "-"}
 	for _, blocks := range []int{1, 2, 4, 8} {
 		before := heap()
 		table := New(Options{Index: nothing{}})
 		table.Asked(client, bucket, tierKey(base, 0))
 		d := block.Seed("m", "", "")
 		for i := range objects {
-			c := lmcache.Chunk{Name: lmcache.Name(100 + i)}
+			c := alias.Chunk{Name: alias.Name(100 + i)}
 			for j := range blocks {
 				d = block.Next(d, &[block.Tokens]uint32{uint32(j)})
 				c.Blocks = append(c.Blocks, d[:block.NameBytes]...)
 			}
 			table.Apply(tierChange(tierKey(base, i), nil, residency.Host, true))
-			if n, err := table.Tell(&s, []lmcache.Chunk{c}); n != 1 || err != nil {
+			if n, err := table.Tell(&s, []alias.Chunk{c}); n != 1 || err != nil {
 				t.Fatal(n, err)
 			}
 			table.take()

@@ -7,8 +7,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/cognitora/dataplane/kv/alias"
 	"github.com/cognitora/dataplane/kv/block"
-	"github.com/cognitora/dataplane/kv/lmcache"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
@@ -18,8 +18,8 @@ func (s *service) TellChunks(_ context.Context, r *pb.TellChunksRequest) (*pb.Te
 	switch {
 	case s.o.Chunks == nil:
 		return nil, status.Error(codes.Unimplemented, "this daemon does not count the chunks of LMCache")
-	case n > lmcache.MaxTold:
-		return nil, invalid("there are %d chunks; send at most %d in a call", n, lmcache.MaxTold)
+	case n > alias.MaxTold:
+		return nil, invalid("there are %d chunks; send at most %d in a call", n, alias.MaxTold)
 	case blocks < 1 || blocks > block.MaxNames+1:
 		return nil, invalid("blocks is %d; chunks of 1 to %d blocks of %d tokens can count", r.Blocks, block.MaxNames+1,
 			block.Tokens)
@@ -29,16 +29,17 @@ func (s *service) TellChunks(_ context.Context, r *pb.TellChunksRequest) (*pb.Te
 		return nil, invalid("digests has %d bytes for %d chunks of %d blocks; send %d for each block", len(r.Digests), n,
 			blocks, block.NameBytes)
 	}
-	from := lmcache.Source{Keys: r.Keys, Model: r.Model, DType: r.Dtype, World: r.World, Layers: r.Layers,
+	from := alias.Source{Scheme: alias.Scheme(r.Scheme), Keys: r.Keys,
+		Model: r.Model, DType: r.Dtype, World: r.World, Layers: r.Layers,
 		Halves: r.Halves,
-		First:  lmcache.Name(r.First), Served: r.Served, Revision: r.Revision}
-	all := make([]lmcache.Chunk, n)
+		First:  alias.Name(r.First), Served: r.Served, Revision: r.Revision}
+	all := make([]alias.Chunk, n)
 	for i := range all {
-		all[i] = lmcache.Chunk{Name: lmcache.Name(r.Names[i]), Parent: block.Name(r.Parents[i*block.NameBytes:]),
+		all[i] = alias.Chunk{Name: alias.Name(r.Names[i]), Parent: block.Name(r.Parents[i*block.NameBytes:]),
 			Blocks: r.Digests[i*blocks*block.NameBytes:][:blocks*block.NameBytes]}
 	}
 	taken, err := s.o.Chunks.Tell(&from, all)
-	if err != nil && !errors.Is(err, lmcache.ErrSource) {
+	if err != nil && !errors.Is(err, alias.ErrSource) {
 		return nil, status.Errorf(codes.FailedPrecondition, "%v", err)
 	}
 	if err != nil {

@@ -7,22 +7,22 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/cognitora/dataplane/kv/lmcache"
+	"github.com/cognitora/dataplane/kv/alias"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
 // ledger takes what is told.
 type ledger struct {
-	source lmcache.Source
-	all    []lmcache.Chunk
+	source alias.Source
+	all    []alias.Chunk
 }
 
-func (l *ledger) Tell(s *lmcache.Source, all []lmcache.Chunk) (int, error) {
+func (l *ledger) Tell(s *alias.Source, all []alias.Chunk) (int, error) {
 	l.source, l.all = *s, all
 	return len(all), s.Check()
 }
 
-func (l *ledger) Namespace(s *lmcache.Source, tokens int) string { return s.Namespace(tokens).String() }
+func (l *ledger) Namespace(s *alias.Source, tokens int) string { return s.Namespace(tokens).String() }
 
 // TestTellChunks checks that chunks arrive as they were sent, and that malformed calls are refused.
 func TestTellChunks(t *testing.T) {
@@ -35,7 +35,7 @@ func TestTellChunks(t *testing.T) {
 			Parents: []byte("........parent 1"), Digests: []byte("block  0block  1block  2block  3")}
 	}
 	r, err := s.TellChunks(t.Context(), good())
-	want := lmcache.Source{Keys: "key1;resp.0;", Model: "/m", DType: "half", World: 2, Layers: 3, Halves: true,
+	want := alias.Source{Keys: "key1;resp.0;", Model: "/m", DType: "half", World: 2, Layers: 3, Halves: true,
 		First:  4,
 		Served: "m", Revision: "r"}
 	if err != nil || r.Taken != 2 || r.Namespace != want.Namespace(32).String() ||
@@ -45,12 +45,12 @@ func TestTellChunks(t *testing.T) {
 		t.Fatalf("%v %v %+v", r, err, l)
 	}
 	for what, change := range map[string]func(r *pb.TellChunksRequest){
-		"too many":  func(r *pb.TellChunksRequest) { r.Names = make([]uint64, lmcache.MaxTold+1) },
+		"too many":  func(r *pb.TellChunksRequest) { r.Names = make([]uint64, alias.MaxTold+1) },
 		"blocks":    func(r *pb.TellChunksRequest) { r.Blocks = 33 },
 		"no blocks": func(r *pb.TellChunksRequest) { r.Blocks = 0 },
 		"parents":   func(r *pb.TellChunksRequest) { r.Parents = r.Parents[1:] },
 		"digests":   func(r *pb.TellChunksRequest) { r.Digests = slices.Concat(r.Digests, r.Digests) },
-		"source":    func(r *pb.TellChunksRequest) { r.Dtype = "bf16" },
+		"source":    func(r *pb.TellChunksRequest) { r.World = 0 },
 	} {
 		r := good()
 		change(r)

@@ -23,8 +23,8 @@ import (
 
 	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/kv/alias"
 	"github.com/cognitora/dataplane/kv/block"
-	"github.com/cognitora/dataplane/kv/lmcache"
 	"github.com/cognitora/dataplane/kv/residency"
 	"github.com/cognitora/dataplane/kvcached/purge"
 	"github.com/cognitora/dataplane/kvcached/store"
@@ -85,8 +85,8 @@ type Fleet interface {
 type Chunks interface {
 	// Namespace returns the namespace in which told chunks with this number of tokens count; empty:
 	// none.
-	Namespace(s *lmcache.Source, tokens int) string
-	Tell(s *lmcache.Source, all []lmcache.Chunk) (taken int, err error)
+	Namespace(s *alias.Source, tokens int) string
+	Tell(s *alias.Source, all []alias.Chunk) (taken int, err error)
 }
 
 // Options of a Server.

@@ -9,8 +9,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/cognitora/dataplane/kv/alias"
 	"github.com/cognitora/dataplane/kv/block"
-	"github.com/cognitora/dataplane/kv/lmcache"
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
@@ -106,7 +106,7 @@ func (a attributes) encode() []byte {
 // decodeAttributes reads the attributes of a block. A block of another writer has none. A note on
 // an LMCache chunk may follow them.
 func decodeAttributes(b []byte) attributes {
-	b, _, _ = lmcache.CutNote(b)
+	b, _, _ = alias.CutNote(b)
 	if len(b) < attrFixed || string(b[:len(attrMagic)]) != attrMagic {
 		return attributes{}
 	}

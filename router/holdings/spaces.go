@@ -5,7 +5,7 @@ import (
 	"sync"
 
 	"github.com/cognitora/dataplane/kv/block"
-	"github.com/cognitora/dataplane/kv/lmcache"
+	"github.com/cognitora/dataplane/kv/alias"
 )
 
 // maxSpaces bounds the remembered namespaces. A new one replaces the oldest.
@@ -37,7 +37,7 @@ func (s *spaces) heard(text string, layer uint32) {
 		}
 	}
 	n, err := block.ParseNamespace(text)
-	if err != nil || n.Space != "" || strings.HasPrefix(n.Layout, lmcache.Layout) {
+	if err != nil || n.Space != "" || strings.HasPrefix(n.Layout, alias.Layout) {
 		return
 	}
 	if len(s.list) == maxSpaces {

@@ -3078,7 +3078,7 @@ type TellChunksRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Keys          string                 `protobuf:"bytes,1,opt,name=keys,proto3" json:"keys,omitempty"`             // namespace of LMCache's keys, such as key1;resp.0;
 	Model         string                 `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`           // the model's name in the keys: the engine's --model; for vLLM's tier the engine's access key
-	Dtype         string                 `protobuf:"bytes,3,opt,name=dtype,proto3" json:"dtype,omitempty"`           // the data type in the keys, such as bfloat16; vllm-tier: vLLM's object tier, with world 1
+	Dtype         string                 `protobuf:"bytes,3,opt,name=dtype,proto3" json:"dtype,omitempty"`           // the data type in LMCache's keys, such as bfloat16; empty in other schemes
 	World         uint32                 `protobuf:"varint,4,opt,name=world,proto3" json:"world,omitempty"`          // the number of workers in the keys
 	Layers        uint32                 `protobuf:"varint,5,opt,name=layers,proto3" json:"layers,omitempty"`        // keys by layer of a worker's chunk; 0: one key for all layers
 	Halves        bool                   `protobuf:"varint,6,opt,name=halves,proto3" json:"halves,omitempty"`        // keys of redis://, which end in kv_bytes and metadata
@@ -3089,6 +3089,7 @@ type TellChunksRequest struct {
 	Names         []uint64               `protobuf:"fixed64,11,rep,packed,name=names,proto3" json:"names,omitempty"` // LMCache's names of the chunks, or those in vLLM's KV events; at most 2048
 	Parents       []byte                 `protobuf:"bytes,12,opt,name=parents,proto3" json:"parents,omitempty"`      // the first 8 bytes of the digest of the block before each chunk; zero: none
 	Digests       []byte                 `protobuf:"bytes,13,opt,name=digests,proto3" json:"digests,omitempty"`      // the first 8 bytes of the digest of each block, chunk by chunk
+	Scheme        string                 `protobuf:"bytes,14,opt,name=scheme,proto3" json:"scheme,omitempty"`        // whose keys they are: empty for LMCache, or vllm-tier for vLLM's object tier, with world 1
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3212,6 +3213,13 @@ func (x *TellChunksRequest) GetDigests() []byte {
 		return x.Digests
 	}
 	return nil
+}
+
+func (x *TellChunksRequest) GetScheme() string {
+	if x != nil {
+		return x.Scheme
+	}
+	return ""
 }
 
 type TellChunksResponse struct {
@@ -3984,7 +3992,7 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"\vKIND_STORED\x10\x01\x12\x10\n" +
 	"\fKIND_REMOVED\x10\x02\x12\x10\n" +
 	"\fKIND_CLEARED\x10\x03\"\x10\n" +
-	"\x0eReportResponse\"\xc5\x02\n" +
+	"\x0eReportResponse\"\xdd\x02\n" +
 	"\x11TellChunksRequest\x12\x12\n" +
 	"\x04keys\x18\x01 \x01(\tR\x04keys\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x14\n" +
@@ -3999,7 +4007,8 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	" \x01(\rR\x06blocks\x12\x14\n" +
 	"\x05names\x18\v \x03(\x06R\x05names\x12\x18\n" +
 	"\aparents\x18\f \x01(\fR\aparents\x12\x18\n" +
-	"\adigests\x18\r \x01(\fR\adigests\"H\n" +
+	"\adigests\x18\r \x01(\fR\adigests\x12\x16\n" +
+	"\x06scheme\x18\x0e \x01(\tR\x06scheme\"H\n" +
 	"\x12TellChunksResponse\x12\x14\n" +
 	"\x05taken\x18\x01 \x01(\rR\x05taken\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\"\x0e\n" +

@@ -1,6 +1,7 @@
-package lmcache
+package alias
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -9,60 +10,55 @@ import (
 )
 
 // ErrSource says that a Source cannot be right.
-var ErrSource = errors.New("lmcache: unusable source of chunks")
+var ErrSource = errors.New("alias: unusable source of chunks")
 
 // Source says of which keys the chunks are that a teller knows, and of which model the blocks in
 // them. A chunk counts only if all of it is right: a wrong field names other keys, or other blocks.
 type Source struct {
+	Scheme Scheme
 	Keys   string // canonical namespace of the keys, such as key1;resp.0;
-	Model  string // MODEL in the keys
-	DType  string // DTYPE in the keys; Tier: the keys are not LMCache's
-	World  uint32 // WORLD in the keys
+	Model  string // the model in the keys; in what is told of VLLMTier the engine's access key
+	DType  string // the data type in LMCache's keys; empty in other schemes
+	World  uint32 // the number of workers in the keys
 	Layers uint32 // number of keys by layer of a worker's chunk; 0: one key for all layers
-	Halves bool   // keys of redis://, with kv_bytes and metadata
+	Halves bool   // the keys of each worker's part are those of halves
 
-	First    Name   // name before the first chunk, of the engine's PYTHONHASHSEED
+	First    Name   // LMCache's name before the first chunk, of the engine's PYTHONHASHSEED; hicache.Rest
 	Served   string // model's name in the digests of the blocks
 	Revision string // of the weights
 }
 
-// Tier stands in the place of a data type in the sources, keys and chunks of vLLM's own object tier
-// (package kv/vllmtier). There Model is MODEL_CONFIG, or the engine's access key in what is told.
-// One object is a chunk of one engine block, and Name is the end of vLLM's hash.
-const Tier = "vllm-tier"
-
-// Check returns an error that names the unusable field, if any.
+// Check returns an error that names the unusable field, if any. The scheme's package checks the
+// fields whose values differ between schemes, and calls Check.
 func (s *Source) Check() error {
-	bad := func(format string, args ...any) error {
-		return fmt.Errorf("%w: %s", ErrSource, fmt.Sprintf(format, args...))
-	}
 	keys, err := block.ParseNamespace(s.Keys)
 	switch {
 	case err != nil:
-		return bad("keys: %v", err)
+		return Unusable("keys: %v", err)
 	case keys.Space == "":
-		return bad("keys: %q is no namespace of keys; write key1;resp.0;", s.Keys)
+		return Unusable("keys: %q is no namespace of keys; write key1;resp.0;", s.Keys)
 	case s.Model == "" || len(s.Model) > MaxModel:
-		return bad("model in the keys has %d bytes; give the engine's --model, 1 to %d bytes", len(s.Model), MaxModel)
-	case s.DType == Tier && (s.World != 1 || s.Layers > 0 || s.Halves || s.First != 0):
-		return bad("an object of vLLM's tier is whole: give 1 worker, and neither layers, halves nor first")
-	case s.DType != Tier && !KnownDType(s.DType):
-		return bad("dtype %q is none of LMCache's names, such as bfloat16, half and float", s.DType)
+		return Unusable("model in the keys has %d bytes; give the engine's --model, 1 to %d bytes", len(s.Model), MaxModel)
 	case s.World < 1 || s.World > MaxWorkers:
-		return bad("%d workers are not in 1..%d", s.World, MaxWorkers)
+		return Unusable("%d workers are not in 1..%d", s.World, MaxWorkers)
 	case s.Layers > MaxLayers:
-		return bad("%d layers are not in 0..%d", s.Layers, MaxLayers)
+		return Unusable("%d layers are not in 0..%d", s.Layers, MaxLayers)
 	}
 	if err := s.namespace(block.Tokens, keys.Tenant).Check(); err != nil {
-		return bad("%v", err)
+		return Unusable("%v", err)
 	}
 	return nil
+}
+
+// Unusable returns an ErrSource with a reason.
+func Unusable(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrSource, fmt.Sprintf(format, args...))
 }
 
 // Parts returns the number of keys of one chunk.
 func (s *Source) Parts() int {
 	n := int(s.World * max(s.Layers, 1))
-	if s.Halves {
+	if s.Halves && s.Scheme != HiCacheMLA { // with MLA there are no values besides the keys
 		n *= 2
 	}
 	return n
@@ -71,19 +67,14 @@ func (s *Source) Parts() int {
 // Carrier returns the key of the part that keeps what a chunk stands for: the smallest one of
 // worker 0.
 func (s *Source) Carrier(n Name) Key {
-	k := Key{Model: s.Model, DType: s.DType, World: s.World, Layer: NoLayer, Name: n}
+	k := Key{Scheme: s.Scheme, Model: s.Model, DType: s.DType, World: s.World, Layer: NoLayer, Name: n}
 	if s.Layers > 0 {
 		k.Layer = 0
 	}
 	if s.Halves {
-		k.Half = Metadata
+		k.Half = First
 	}
 	return k
-}
-
-// Carries says whether a key is one of those that Carrier returns.
-func (k *Key) Carries() bool {
-	return k.Worker == 0 && (k.Layer == 0 || k.Layer == NoLayer) && k.Half != Bytes
 }
 
 // Namespace returns the namespace in which chunks with the given number of tokens count as objects.
@@ -93,14 +84,15 @@ func (s *Source) Namespace(tokens int) block.Namespace {
 	return s.namespace(tokens, keys.Tenant)
 }
 
-// Layout begins the layout in namespaces of chunks.
+// Layout begins the layout in namespaces of chunks of all schemes.
 const Layout = "lmcache."
 
 func (s *Source) namespace(tokens int, tenant string) block.Namespace {
-	id := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %d %d %t %d", s.Keys, s.Model, s.DType, s.World, s.Layers, s.Halves,
+	dtype := cmp.Or(s.DType, string(s.Scheme))
+	id := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %d %d %t %d", s.Keys, s.Model, dtype, s.World, s.Layers, s.Halves,
 		s.First))
-	return block.Namespace{Model: s.Served, Revision: s.Revision, DType: s.DType, Layout: fmt.Sprintf("%s%x", Layout,
-		id[:8]),
+	return block.Namespace{Model: s.Served, Revision: s.Revision, DType: dtype,
+		Layout: fmt.Sprintf("%s%x", Layout, id[:8]),
 		Tokens: uint32(tokens), TP: 1, PP: 1, Tenant: tenant}
 }
 

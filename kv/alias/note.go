@@ -1,4 +1,4 @@
-package lmcache
+package alias
 
 import (
 	"encoding/binary"
@@ -51,7 +51,7 @@ func ParseNote(note []byte, keys string, k *Key) (s Source, c Chunk, ok bool) {
 		return Source{}, Chunk{}, false
 	}
 	le := binary.LittleEndian
-	s = Source{Keys: keys, Model: k.Model, DType: k.DType, World: k.World, Layers: le.Uint32(note),
+	s = Source{Scheme: k.Scheme, Keys: keys, Model: k.Model, DType: k.DType, World: k.World, Layers: le.Uint32(note),
 		Halves: k.Half != Whole,
 		First:  Name(le.Uint64(note[4:]))}
 	c = Chunk{Name: k.Name, Parent: block.Name(note[12:])}

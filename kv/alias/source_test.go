@@ -1,8 +1,9 @@
-package lmcache
+package alias
 
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -11,7 +12,7 @@ import (
 
 func someSource() Source {
 	return Source{Keys: "key1;resp.0;", Model: "/models/a", DType: "bfloat16", World: 2, Layers: 0, Halves: true,
-		First: First("0"), Served: "org/a", Revision: "r1"}
+		First: 0x1234, Served: "org/a", Revision: "r1"}
 }
 
 func someChunk(blocks int) Chunk {
@@ -34,7 +35,7 @@ func TestSource(t *testing.T) {
 		"keys": func(s *Source) { s.Keys = "key1;resp.1;" }, "tenant": func(s *Source) { s.Keys = "key1;resp.0;a" },
 		"model": func(s *Source) { s.Model = "/models/b" }, "dtype": func(s *Source) { s.DType = "half" },
 		"world": func(s *Source) { s.World = 1 }, "layers": func(s *Source) { s.Layers = 32 },
-		"halves": func(s *Source) { s.Halves = false }, "seed": func(s *Source) { s.First = First("1") },
+		"halves": func(s *Source) { s.Halves = false }, "seed": func(s *Source) { s.First = 0x4321 },
 		"served": func(s *Source) { s.Served = "org/b" }, "revision": func(s *Source) { s.Revision = "r2" },
 	} {
 		other := someSource()
@@ -50,8 +51,8 @@ func TestSource(t *testing.T) {
 	}
 	for what, change := range map[string]func(*Source){
 		"keys": func(s *Source) { s.Keys = "resp.0" }, "no keys": func(s *Source) { s.Keys = s.Namespace(16).String() },
-		"model": func(s *Source) { s.Model = "" }, "dtype": func(s *Source) { s.DType = "bf16" },
-		"world": func(s *Source) { s.World = 0 }, "layers": func(s *Source) { s.Layers = MaxLayers + 1 },
+		"model": func(s *Source) { s.Model = "" }, "world": func(s *Source) { s.World = 0 },
+		"layers": func(s *Source) { s.Layers = MaxLayers + 1 },
 		"served": func(s *Source) { s.Served = "" }, "revision": func(s *Source) { s.Revision = "" },
 	} {
 		wrong := someSource()
@@ -127,4 +128,15 @@ func FuzzNote(f *testing.F) {
 			t.Fatalf("%q comes back as %q", attr, got)
 		}
 	})
+}
+
+// TestNoteOnDisk checks the bytes of a note, which lie on disks.
+func TestNoteOnDisk(t *testing.T) {
+	s, c := someSource(), someChunk(2)
+	s.Layers = 3
+	const want = "6265666f7265030000003412000000000000090000000000000005006f72672f61020072310100000000000000" +
+		"01010000000000002f0063676368756e6b01"
+	if got := fmt.Sprintf("%x", AppendNote([]byte("before"), &s, &c)); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
 }

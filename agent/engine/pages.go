@@ -1,0 +1,57 @@
+package engine
+
+import (
+	"cmp"
+	"encoding/json"
+)
+
+// hiCacheKVCached is the value of hicache_storage for this host's cgn-kvcached.
+const hiCacheKVCached = "kvcached"
+
+// pageSize is the argument with the number of tokens in a page; 1 is SGLang's own default.
+const pageSize = "--page-size"
+
+// pagesInStore returns the arguments with which an SGLang's hierarchical cache keeps pages at the
+// S3 listener, by NIXL.
+func (c *Config) pagesInStore() []string {
+	o := &c.Offload
+	type plugin struct {
+		store
+		Active  bool   `json:"active"`
+		Virtual string `json:"use_virtual_addressing"` // true would put the bucket before the endpoint's name
+	}
+	text, err := json.Marshal(map[string]any{"plugin": map[string]plugin{
+		"obj": {store{o.S3Bucket, o.S3Endpoint, "http", openSecret, openSecret}, true, "false"}}})
+	if err != nil {
+		panic(err) // strings and numbers always encode
+	}
+	argv := []string{"--hicache-mem-layout", "page_first", "--hicache-storage-backend", "nixl",
+		"--hicache-storage-backend-extra-config", string(text)}
+	if c.arg(pageSize) == "" {
+		argv = append(argv, pageSize, "64")
+	}
+	return argv
+}
+
+// Pages says how an SGLang's hierarchical cache names the pages that it keeps at the S3 listener.
+type Pages struct {
+	Bucket string // empty: the agent has started no SGLang that keeps pages there
+	Model  string // the name by which the SGLang serves its model
+	DType  string // --kv-cache-dtype; empty: none is given
+	Shared string // argument with ranks that the keys do not name; empty: there is none
+}
+
+// Pages returns what the configuration says about an SGLang's pages.
+func (c *Config) Pages() Pages {
+	p := Pages{Model: cmp.Or(c.arg("--served-model-name"), c.Model), DType: c.arg("--kv-cache-dtype")}
+	if c.Spawns() && c.KVOffload == OffloadHiCache && c.Offload.HiCacheStorage == hiCacheKVCached {
+		p.Bucket = c.Offload.S3Bucket
+	}
+	for _, name := range []string{"--pp-size", "--pipeline-parallel-size", "--attn-cp-size",
+		"--attention-context-parallel-size"} {
+		if n := c.arg(name); n != "" && n != "1" {
+			p.Shared = name
+		}
+	}
+	return p
+}

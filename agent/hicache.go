@@ -1,0 +1,68 @@
+package agent
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/cognitora/dataplane/kv/alias"
+	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kv/events"
+	"github.com/cognitora/dataplane/kv/hicache"
+)
+
+// HiCacheConfig is the [kv_events.hicache] section.
+type HiCacheConfig struct {
+	Bucket   string `toml:"bucket" help:"bucket in which an attached SGLang's hierarchical cache keeps pages by NIXL, if the bucket is of this host's cgn-kvcached. The agent then tells the cache daemon which blocks the pages stand for, so that they count in routing (docs/kvcached.md). Empty: the agent tells it for an SGLang that it starts with kv_offload hicache and offload.hicache_storage kvcached"`
+	Model    string `toml:"model" help:"SGLang's --served-model-name, which is in the keys, or its --model-path if it has none; empty: that in engine.args, or else engine.model"`
+	Workers  int    `toml:"workers" default:"0" help:"tensor-parallel ranks that store parts of a page; with --enable-dp-attention those of one attention group; 0: tp"`
+	MLA      bool   `toml:"mla" default:"false" help:"the model has MLA (DeepSeek), so that SGLang stores the pages of its first rank only"`
+	Layout   string `toml:"layout" default:"page_first" oneof:"page_first|page_first_direct|layer_first" help:"--hicache-mem-layout of the SGLang. SGLang stores the keys and the values of a page apart, except with layer_first"`
+	Tenant   string `toml:"tenant" help:"tenant of the cache daemon's user with whose S3 keys SGLang stores; empty: none"`
+	Revision string `toml:"revision" help:"revision of the model's weights. Give each revision its own bucket, because the keys do not name it; pages that two revisions claim do not count"`
+}
+
+// hicache returns the settings for the engine's HiCache; nil: the agent tells nothing. why says why
+// not, if the engine keeps pages in a bucket.
+func (u *unit) hicache() (c *events.Chunks, why string, err error) {
+	h := &u.Events.HiCache
+	own := u.Engine.Pages()
+	bucket := cmp.Or(h.Bucket, own.Bucket)
+	if bucket == "" {
+		return nil, "", nil
+	}
+	if u.Events.Report == "" {
+		return nil, "only a cgn-kvcached knows SGLang's pages: set " + u.name("kv_events.report"), nil
+	}
+	if own.Shared != "" {
+		return nil, "SGLang's keys do not name the ranks of " + own.Shared + ", which overwrite each other's pages", nil
+	}
+	keys := block.Namespace{Tenant: h.Tenant, Space: "s3." + bucket}
+	s := alias.Source{Scheme: alias.HiCache, Keys: keys.String(), Model: hicache.Model(cmp.Or(h.Model, own.Model)),
+		World: uint32(cmp.Or(h.Workers, u.TP, 1)), Halves: h.Layout != "layer_first",
+		First:  hicache.Rest(cmp.Or(own.DType, u.DType)),
+		Served: "-", Revision: cmp.Or(h.Revision, u.Engine.Offload.Revision, "-")}
+	if h.MLA {
+		s.Scheme, s.World = alias.HiCacheMLA, 1
+	}
+	if err := hicache.Check(&s); err != nil {
+		return nil, "", fmt.Errorf("%s: %w", u.name("kv_events.hicache"), err)
+	}
+	return &events.Chunks{Source: s}, "", nil
+}
+
+// validateHiCache checks the section, if it matters.
+func (u *unit) validateHiCache(p *problems) {
+	h := &u.Events.HiCache
+	_, why, err := u.hicache()
+	switch {
+	case h.Workers < 0:
+		p.add(u.name("kv_events.hicache.workers"), "%d ranks; the number cannot be negative", h.Workers)
+	case err != nil:
+		*p = append(*p, err)
+	case why != "" && h.Bucket != "":
+		p.add(u.name("kv_events.hicache.bucket"), "%s", why)
+	case h.Bucket != "" && (u.Events.LMCache.RemoteURL != "" || u.Engine.TierBucket() != ""):
+		p.add(u.name("kv_events.hicache.bucket"), "an engine has one cache whose keys count: this bucket, or that of %s "+
+			"or kv_offload; remove one of the two", u.name("kv_events.lmcache"))
+	}
+}
