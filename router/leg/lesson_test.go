@@ -21,6 +21,7 @@ import (
 	"github.com/cognitora/dataplane/router/holdings"
 	"github.com/cognitora/dataplane/router/learned"
 	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/router/scan"
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
@@ -195,9 +196,9 @@ func TestLessonsPayForAnswers(t *testing.T) {
 		"a document that is no": {1000, [][]byte{[]byte("x")}, true},
 	} {
 		r := asked(t, d, chat(100))
-		form, _ := m.Form("sim", r.Scan, r.Body())
+		form, _ := m.Form(scan.Chat, "sim", r.Scan, r.Body())
 		l := d.Leg(r, Question{}, nil)
-		l.lesson = m.Lesson(r.Scan, r.Body(), "sim", learned.Origin{Seed: prefix.Seed("sim", "", ""), Form: form}, 0)
+		l.lesson = m.Lesson(scan.Chat, r.Scan, r.Body(), "sim", learned.Origin{Seed: prefix.Seed("sim", "", ""), Form: form}, 0)
 		d.lessons.room = room.New(c.limit)
 		if !d.lessons.room.Take(int64(l.lesson.Size())) {
 			t.Fatal(name)
