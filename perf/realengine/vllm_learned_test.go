@@ -61,8 +61,8 @@ func learnsTokens(t *testing.T, kind string) {
 	page := x.read("/metrics")
 	of := func(what string, x, before *learnedTokens) {
 		t.Logf("%s, %s: %d prompts, %d with a cached beginning; for %d of these the router's blocks were the engine's, "+
-			"for %d fewer, for %d more", kind, what, x.asked-before.asked, x.repeated-before.repeated, x.equal-before.equal,
-			x.fewer-before.fewer, x.more-before.more)
+			"for %d fewer, for %d more", kind, what, x.asked-before.asked, x.repeated-before.repeated,
+			x.equal-before.equal, x.fewer-before.fewer, x.more-before.more)
 	}
 	of("chats", &chatsAsked, &learnedTokens{})
 	of("completions", x, &chatsAsked)
@@ -78,8 +78,8 @@ func learnsTokens(t *testing.T, kind string) {
 	}
 }
 
-// texts asks for completions: of questions behind the same examples, of texts that go on after their
-// answers, and of some again.
+// texts asks for completions: of questions behind the same examples, of texts that go on after
+// their answers, and of some again.
 func (x *learnedTokens) texts(t *testing.T) {
 	const kinds, questions, turns = 3, 15, 3
 	for i := range kinds * questions {
@@ -90,9 +90,10 @@ func (x *learnedTokens) texts(t *testing.T) {
 		for turn := range turns {
 			name := fmt.Sprint("text ", i, " turn ", turn)
 			text += prose(name, 120) + "\n" + "A:"
-			a := x.askFor(t, name, "completions", object{"model": model, "prompt": text, "temperature": 0}, i+turn)
+			body := func() object { return object{"model": model, "prompt": text, "temperature": 0} }
+			a := x.askFor(t, name, "completions", body(), i+turn)
 			if i%9 == 0 {
-				x.askFor(t, name+" again", "completions", object{"model": model, "prompt": text, "temperature": 0}, i+turn+1)
+				x.askFor(t, name+" again", "completions", body(), i+turn+1)
 			}
 			text += a.text() + "\n"
 		}

@@ -2,9 +2,9 @@ package learned
 
 import "github.com/cognitora/dataplane/internal/jsonscan"
 
-// Answer gathers the text of the answer to a chat or a completion, and the ids of its prompt if the engine sends them.
-// An answer with anything but one text, such as a tool call or a second choice, has no text here.
-// The zero Answer is empty.
+// Answer gathers the text of the answer to a chat or a completion, and the ids of its prompt if the
+// engine sends them. An answer with anything but one text, such as a tool call or a second choice,
+// has no text here. The zero Answer is empty.
 type Answer struct {
 	text   []byte
 	prompt []uint32

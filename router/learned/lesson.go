@@ -29,7 +29,7 @@ const (
 	maxShared   = 1 << 30
 )
 
-// Origin says what the ids of a chat depend on besides its messages.
+// Origin says what the ids of a prompt depend on besides its messages or text.
 type Origin struct {
 	Seed prefix.Digest // of the chain
 	Form uint64        // see Map.Form

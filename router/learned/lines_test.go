@@ -105,7 +105,8 @@ func TestPartedLines(t *testing.T) {
 	examples := strings.Repeat("abc cab\nfor example\n", 40)
 	var before []string
 	for i := range 3 {
-		text := examples + strings.Repeat(fmt.Sprint(i, " is the question "), 6) + "\n" + strings.Repeat(fmt.Sprint(i, "\n"), 100)
+		question := strings.Repeat(fmt.Sprint(i, " is the question "), 6) + "\n"
+		text := examples + question + strings.Repeat(fmt.Sprint(i, "\n"), 100)
 		shared := sharedBlocks(before, text)
 		a := askText(t, text, "")
 		known := a.recallText(m, shared)

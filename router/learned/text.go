@@ -115,10 +115,10 @@ func alters(name, value []byte) bool {
 	return !is && string(value) != "null"
 }
 
-// Form returns a hash of the API, of the model, and of the members of a body that may change the tokens of a
-// chat, besides the messages. Templates show tools in the body's spelling, so the form has them
-// too. model is the router's name of the model. r is the scan of body. ok is false if a name has
-// escapes.
+// Form returns a hash of the API, of the model, and of the members of a body that may change the
+// tokens of a prompt, besides its messages or text. Templates show tools in the body's spelling, so
+// the form has them too. model is the router's name of the model. r is the scan of body. ok is
+// false if a name has escapes.
 func (m *Map) Form(api scan.API, model string, r *scan.Request, body []byte) (form uint64, ok bool) {
 	form, ok = m.member([]byte(api.String()), []byte(model)), true
 	r.Members(body, func(name, value []byte) bool {

@@ -198,7 +198,8 @@ func TestLessonsPayForAnswers(t *testing.T) {
 		r := asked(t, d, chat(100))
 		form, _ := m.Form(scan.Chat, "sim", r.Scan, r.Body())
 		l := d.Leg(r, Question{}, nil)
-		l.lesson = m.Lesson(scan.Chat, r.Scan, r.Body(), "sim", learned.Origin{Seed: prefix.Seed("sim", "", ""), Form: form}, 0)
+		from := learned.Origin{Seed: prefix.Seed("sim", "", ""), Form: form}
+		l.lesson = m.Lesson(scan.Chat, r.Scan, r.Body(), "sim", from, 0)
 		d.lessons.room = room.New(c.limit)
 		if !d.lessons.room.Take(int64(l.lesson.Size())) {
 			t.Fatal(name)
