@@ -141,7 +141,7 @@ func (l *Leg) charge(a *attempt, pick int, now time.Time) {
 			cached = warm.Held
 		}
 	} else if l.measures() {
-		l.time(a, pick, now)
+		l.clock(a, pick, now)
 	}
 	set, own := &l.picks.policy.Cost, l.overrides()
 	cost := books.Cost{Blocks: int64(l.prompt.Blocks)}

@@ -195,7 +195,7 @@ func (l *Leg) class() (c predict.Class) {
 
 // forecast is what was expected of an attempt, and how far its answer has been learned from.
 type forecast struct {
-	first    predict.First // for learning: without the wait for a slot, and for an adapter to load; see time too
+	first    predict.First // for learning: without the wait for a slot, and for an adapter to load; see clock too
 	ttft     float64       // expected seconds until the first token, by the pick
 	wait     float64       // of these, for prompts that wait at the node
 	via      bool          // another node was expected to compute the prompt

@@ -65,10 +65,10 @@ func (l *Leg) saved(at int, r *holdings.Reach) policy.Part {
 	return policy.PartOf(1 - float64(r.Shared-from)*float64(r.Fetch)/computing)
 }
 
-// time prepares to learn the engine's speed from the first token of an attempt at the candidate
+// clock prepares to learn the engine's speed from the first token of an attempt at the candidate
 // pick, in the modes that expect no times. Only the answer to a prompt that waits for nothing but
 // its own computation teaches.
-func (l *Leg) time(a *attempt, pick int, now time.Time) {
+func (l *Leg) clock(a *attempt, pick int, now time.Time) {
 	c, n := &l.picks.cands[pick], a.member
 	if l.hand != nil || !l.teaches() || c.Queues() || c.Loads || c.SharedCache > max(c.Host, c.Matched) ||
 		n.rank.Book.WaitingPrompts() > 0 || n.rank.Load().Waiting > 0 {
