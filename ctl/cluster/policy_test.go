@@ -109,7 +109,7 @@ func TestPolicyPage(t *testing.T) {
 	}
 	unset := []string{ // the default document has no such keys
 		"prefill_load_model.table", "busy.active_decode_blocks_threshold", "busy.active_prefill_tokens_threshold",
-		"busy.active_prefill_tokens_threshold_frac",
+		"busy.active_prefill_tokens_threshold_frac", "score.tiers.shared", "cost.shared_cache_multiplier",
 	}
 	for _, key := range unset {
 		if !strings.Contains(page, "\n| `"+key+"` | unset |") {

@@ -17,7 +17,7 @@ type counting struct {
 	Namespace string   `json:"namespace"` // of rank 0
 	Model     string   `json:"model"`
 	Blocks    uint64   `json:"blocks"`
-	ReadBy    []string `json:"read_by"` // nodes; null: none has said what it reads, so all count the blocks
+	ReadBy    []string `json:"read_by"` // nodes; null: none has said what it reads
 	Reasons   []reason `json:"not_counted"`
 }
 
@@ -30,7 +30,12 @@ type reason struct {
 
 // countings returns what counts in routing, by namespace.
 func countings(r *pb.StatsResponse) []counting {
-	list := make([]counting, 0, len(r.Counting))
+	list, several := make([]counting, 0, len(r.Counting)), map[string]int{}
+	for _, of := range r.Counting {
+		if n, err := block.ParseNamespace(of.Namespace); err == nil {
+			several[n.Model]++
+		}
+	}
 	for _, of := range r.Counting {
 		n, err := block.ParseNamespace(of.Namespace)
 		if err != nil {
@@ -45,6 +50,9 @@ func countings(r *pb.StatsResponse) []counting {
 				c.ReadBy = append(c.ReadBy, reader.Node)
 			}
 		}
+		if c.ReadBy == nil && several[n.Model] > 1 {
+			c.Reasons = append(c.Reasons, reason{of.Counted, "blocks", unsaid})
+		}
 		if c.ReadBy != nil && len(c.ReadBy) == 0 && of.Counted > 0 {
 			c.Reasons = append(c.Reasons, reason{of.Counted, "blocks", unread(n, r.Readers)})
 		}
@@ -52,6 +60,9 @@ func countings(r *pb.StatsResponse) []counting {
 	}
 	return list
 }
+
+// unsaid says why no node counts the blocks of a model in one of several namespaces.
+const unsaid = "the model has several namespaces, and nobody says which one the engine reads"
 
 // reasons says why blocks of a namespace do not count, whoever reads them.
 func reasons(c *pb.Counting, n block.Namespace) []reason {
@@ -131,6 +142,8 @@ func (s *statsReport) writeCounting(t *cli.Table) {
 			nodes = strings.Join(c.ReadBy, ", ")
 		case c.ReadBy != nil:
 			nodes = "none that says"
+		case slices.ContainsFunc(c.Reasons, func(r reason) bool { return r.Why == unsaid }):
+			nodes = "none"
 		}
 		t.Row(c.Blocks, nodes, c.Namespace)
 	}

@@ -121,3 +121,27 @@ func TestUnreadBlocks(t *testing.T) {
 		t.Error(text)
 	}
 }
+
+// TestUnsaidBlocks: while no engine says what it reads, kv stats says that blocks of a model with
+// several namespaces do not count, and why.
+func TestUnsaidBlocks(t *testing.T) {
+	space := func(model, revision string) string {
+		return block.Namespace{Model: model, Revision: revision, DType: "bf16", Layout: "l", Tokens: 16, TP: 1,
+			PP: 1}.String()
+	}
+	s := statsReport{Counting: countings(&pb.StatsResponse{Counting: []*pb.Counting{
+		{Namespace: space("m", "1"), Counted: 3}, {Namespace: space("m", "2"), Counted: 4},
+		{Namespace: space("n", "1"), Counted: 5},
+	}})}
+	var out strings.Builder
+	if err := (&cli.App{Out: &out, Output: "table"}).Show(nil, func(t *cli.Table) { s.writeCounting(t) }); err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Join(strings.Fields(out.String()), " ")
+	const why = " blocks do not count: the model has several namespaces, and nobody says which one the engine reads"
+	ctltest.Want(t, text, "3 none "+space("m", "1"), "4 none "+space("m", "2"), "5 all "+space("n", "1"), "3"+why,
+		"4"+why)
+	if strings.Count(text, why) != 2 {
+		t.Error(text)
+	}
+}

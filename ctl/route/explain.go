@@ -54,7 +54,8 @@ BLOCKS is as in mode score, and so are +HOST, +DISK and +SHARED.
 
 In mode score BLOCKS is how many of the prompt's blocks the node is believed to hold; 3+5/9: it computes 5 more of 9 for
 other requests. Columns for the blocks behind them appear where a node has some: +HOST in its host's RAM, +DISK on
-its host's SSD, +SHARED in the caches of other hosts. OVERLAP is the share of all, each with its tier's worth. PENDING is the prefill that waits at the node, in prompts of this
+its host's SSD, +SHARED in the caches of other hosts. OVERLAP is the share of all, each with its tier's worth; the line of a candidate
+has shared_worth, that of a block of other hosts. PENDING is the prefill that waits at the node, in prompts of this
 size, 4 at most: the policy takes its share (weights.pending) off OVERLAP. LOAD is how idle the node is, POWER how
 little it draws beside the others, CAPACITY the mean of three shares, of GPU memory, of throughput (by width and
 dtype) and of free request slots, each beside the most that a candidate has; all from 0 to 1. SCORE is their

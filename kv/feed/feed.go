@@ -68,7 +68,7 @@ func encode(m *pb.WatchResponse, b *residency.Batch) {
 	}
 	m.Readers = nil
 	if b.Readers != nil {
-		m.Readers = &pb.Readers{}
+		m.Readers = &pb.Readers{Present: b.Present, More: b.Present == nil}
 		for _, r := range b.Readers {
 			m.Readers.Nodes = append(m.Readers.Nodes, &pb.Reader{Node: r.Node, Namespaces: r.Namespaces})
 		}

@@ -13,8 +13,9 @@ import (
 
 // These constants bound what engines say they read.
 const (
-	MaxReaders = 64 // nodes
-	MaxReads   = 64 // namespaces of one node
+	MaxReaders = 64  // nodes
+	MaxReads   = 64  // namespaces of one node
+	MaxPresent = 256 // namespaces with blocks that watchers are told of
 )
 
 // readGrace is how long a reading stays after its last connection has ended. An engine that
@@ -120,7 +121,22 @@ func (x *Index) dropReads(node string, these func(reading) bool) {
 	x.tellReaders()
 }
 
-// tellReaders tells watchers that readers have changed.
+// present returns the namespaces of rank 0 of which the daemon's tiers have blocks; nil: more than
+// MaxPresent.
+func (x *Index) present() []string {
+	list := []string{}
+	for i, blocks := range x.own.spaces {
+		if s := &x.namespaces.list[i]; blocks > 0 && s.counts {
+			if len(list) == MaxPresent {
+				return nil
+			}
+			list = append(list, s.text)
+		}
+	}
+	return list
+}
+
+// tellReaders tells watchers that readers have changed, or the namespaces with blocks.
 func (x *Index) tellReaders() { x.ring.mark(0, markReaders) }
 
 // Readers returns the nodes that say what they read, by id.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +21,59 @@ func readersTold(t *testing.T, w *Watcher, known []Reader) []Reader {
 		} else if !done && wake != nil {
 			return known
 		}
+	}
+}
+
+// TestPresent follows which namespaces have blocks, as watchers are told of them.
+func TestPresent(t *testing.T) {
+	x := New(Options{})
+	w := x.Watch(WatchOptions{})
+	defer w.Close()
+	var known []string
+	told := func(what string, want ...string) {
+		t.Helper()
+		for _, w := range []*Watcher{w, x.Watch(WatchOptions{})} {
+			var b Batch
+			for {
+				wake, done := w.step(&b)
+				if done && b.Readers != nil {
+					known = slices.Clone(b.Present)
+				} else if !done && wake != nil {
+					break
+				}
+			}
+			slices.Sort(known)
+			if len(known) != len(want) || !slices.Equal(known, want) {
+				t.Errorf("%s: %v, want %v", what, known, want)
+			}
+		}
+	}
+	put := func(space, chain string, i int, tier Tiers, present bool) {
+		t.Helper()
+		x.Apply(change(space, chainOf(chain, 3), i, tier, present))
+	}
+	a, b, ranks := spaceOf("a"), spaceOf("b"), ranksOf("ranks", 16, 2, 1)
+	told("at first")
+	put(a, "p", 0, Host, true)
+	told("the first block", a)
+	put(a, "p", 1, Disk, true)
+	put(b, "q", 0, Disk, true)
+	told("another namespace", a, b)
+	put(a, "p", 0, Host, false)
+	told("a block is left", a, b)
+	put(a, "p", 1, Disk, false)
+	told("none is left", b)
+	put(ranks[1], "p", 0, Host, true)
+	told("a rank alone", b)
+	put(ranks[0], "p", 0, Host, true)
+	told("the first rank", b, ranks[0])
+	for i := range MaxPresent - 1 { // one too many
+		put(spaceOf(fmt.Sprint("m", i)), "p", 0, Host, true)
+	}
+	told("too many")
+	put(b, "q", 0, Disk, false)
+	if n := len(x.present()); n != MaxPresent {
+		t.Errorf("%d namespaces, want as many as may be", n)
 	}
 }
 

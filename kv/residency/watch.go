@@ -49,6 +49,9 @@ type Batch struct {
 	// Readers are all nodes that say what they read, in place of those told before; with Reset, and
 	// after a change. nil: nothing has changed. The list may be newer than the blocks.
 	Readers []Reader
+	// Present are the namespaces of rank 0 of which the daemon has blocks, with Readers; nil: more
+	// than MaxPresent.
+	Present []string
 
 	spaces map[uint16]uint32
 }
@@ -57,7 +60,7 @@ func (b *Batch) reset(p Part) {
 	b.Part, b.First, b.Last = p, 0, 0
 	b.Holders, b.Gone, b.Namespaces, b.Blocks = b.Holders[:0], b.Gone[:0], b.Namespaces[:0], b.Blocks[:0]
 	b.BlockBytes = b.BlockBytes[:0]
-	b.Readers = nil
+	b.Readers, b.Present = nil, nil
 	if b.spaces == nil {
 		b.spaces = map[uint16]uint32{}
 	}
@@ -188,7 +191,7 @@ func (w *Watcher) begin(b *Batch) {
 		b.Holders = append(b.Holders, h.Holder)
 	}
 	slices.SortFunc(b.Holders, func(a, b Holder) int { return int(a.Number) - int(b.Number) })
-	b.Readers = w.x.listReaders()
+	b.Readers, b.Present = w.x.listReaders(), w.x.present()
 	b.Last = w.x.ring.last
 	w.next = b.Last + 1
 	w.first, w.stage, w.holder, w.slot = w.next, reads, 0, 0
@@ -218,7 +221,7 @@ func (w *Watcher) add(b *Batch, e *entry) (scans int) {
 		return 1
 	case markReaders:
 		if b.Readers == nil { // the list is of now, so it has later changes, too
-			b.Readers = w.x.listReaders()
+			b.Readers, b.Present = w.x.listReaders(), w.x.present()
 		}
 		return 1
 	}

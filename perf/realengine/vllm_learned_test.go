@@ -56,13 +56,47 @@ func learnsTokens(t *testing.T, kind string) {
 			x.ask(t, fmt.Sprint("chat ", i, " once more"), said[:len(said)-1], i/10+1)
 		}
 	}
+	chatsAsked := *x
+	x.texts(t)
 	page := x.read("/metrics")
+	of := func(what string, x, before *learnedTokens) {
+		t.Logf("%s, %s: %d prompts, %d with a cached beginning; for %d of these the router's blocks were the engine's, "+
+			"for %d fewer, for %d more", kind, what, x.asked-before.asked, x.repeated-before.repeated,
+			x.equal-before.equal, x.fewer-before.fewer, x.more-before.more)
+	}
+	of("chats", &chatsAsked, &learnedTokens{})
+	of("completions", x, &chatsAsked)
 	t.Logf("%s: %d prompts, %d with a cached beginning; for %d of these the router's blocks were the engine's, "+
 		"for %d fewer, for %d more; %v beginnings taught, %v wrong",
 		kind, x.asked, x.repeated, x.equal, x.fewer, x.more,
 		sum(t, page, "cgn_router_learned_taught_total"), sum(t, page, "cgn_router_learned_wrong_total"))
-	if x.repeated < chats*turns/2 || x.equal*100 < x.repeated*95 || x.more > 0 {
+	if chatsAsked.repeated < chats*turns/2 || chatsAsked.equal*100 < chatsAsked.repeated*95 || x.more > 0 {
 		t.Errorf("too few are equal, or some are more")
+	}
+	if repeated := x.repeated - chatsAsked.repeated; repeated < 60 || (x.equal-chatsAsked.equal)*100 < repeated*80 {
+		t.Errorf("too few are equal of the completions")
+	}
+}
+
+// texts asks for completions: of questions behind the same examples, of texts that go on after
+// their answers, and of some again.
+func (x *learnedTokens) texts(t *testing.T) {
+	const kinds, questions, turns = 3, 15, 3
+	for i := range kinds * questions {
+		var text string
+		for line := range 12 {
+			text += prose(fmt.Sprint("example ", i%kinds, " ", line), 90) + "\n"
+		}
+		for turn := range turns {
+			name := fmt.Sprint("text ", i, " turn ", turn)
+			text += prose(name, 120) + "\n" + "A:"
+			body := func() object { return object{"model": model, "prompt": text, "temperature": 0} }
+			a := x.askFor(t, name, "completions", body(), i+turn)
+			if i%9 == 0 {
+				x.askFor(t, name+" again", "completions", body(), i+turn+1)
+			}
+			text += a.text() + "\n"
+		}
 	}
 }
 
@@ -75,13 +109,18 @@ type learnedTokens struct {
 // engine has taught the router.
 func (x *learnedTokens) ask(t *testing.T, what string, said []object, odd int) *answer {
 	t.Helper()
-	more := object{"max_tokens": 40}
+	return x.askFor(t, what, "chat", chatBody(said, nil), odd)
+}
+
+// askFor is ask for a body of an API. If odd is odd, the answer is a stream.
+func (x *learnedTokens) askFor(t *testing.T, what, api string, body object, odd int) *answer {
+	t.Helper()
+	body["max_tokens"] = 40
 	if odd%2 == 1 {
-		more = object{"max_tokens": 40, "stream": true, "stream_options": object{"include_usage": true}}
+		body["stream"], body["stream_options"] = true, object{"include_usage": true}
 	}
-	body := chatBody(said, more)
-	known := x.knows(t, "chat", body)
-	a := x.must(t, "/v1/chat/completions", body)
+	known := x.knows(t, api, body)
+	a := x.must(t, map[string]string{"chat": "/v1/chat/completions", "completions": "/v1/completions"}[api], body)
 	c, ok := a.counts()
 	want := vllmBlock * min(known*ourBlock/vllmBlock, (c.prompt-1)/vllmBlock)
 	found := max(c.cached, 0)

@@ -32,7 +32,7 @@ func (c *cache) apply(w *cognitorav1.WatchResponse) error {
 	}
 	c.supply(w)
 	if w.Readers != nil {
-		if err := c.hear(w.Readers.Nodes); err != nil {
+		if err := c.hear(w.Readers); err != nil {
 			return err
 		}
 	}
@@ -53,7 +53,7 @@ func (c *cache) apply(w *cognitorav1.WatchResponse) error {
 func (c *cache) reset(w *cognitorav1.WatchResponse) {
 	c.until.Store(0)
 	c.epoch, c.last, c.synced, c.trusted = w.Epoch, w.Last, false, false
-	c.readers = nil
+	c.readers, c.present, c.unlisted = nil, nil, false
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()
 	c.empty()

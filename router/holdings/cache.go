@@ -46,6 +46,8 @@ type cache struct {
 	own         uint32 // holder number of the daemon's tiers
 	held        []*held
 	readers     map[string][]name // see stock
+	present     map[name]name     // configurations with blocks, and their models; empty: the daemon has not said
+	unlisted    bool              // the daemon has blocks of more configurations than it says
 	numbers     map[residency.Ref]uint64
 	batches     map[residency.Ref]*batch
 }

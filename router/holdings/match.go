@@ -39,7 +39,7 @@ type Query struct {
 	v       *view
 	model   string
 	hosts   []int32  // one for each node: 1 + the place in asked; 0: the node's daemon is unknown or out of date
-	reads   [][]name // one for each node: what its engine reads; nil: all
+	reads   [][]name // one for each node: what its engine reads; nil: it has not said
 	engines []*engine
 	asked   []*cache // each cache once
 	places  []int32  // by place in v.caches: 1 + the place in asked; 0: not asked
@@ -47,6 +47,7 @@ type Query struct {
 	others  []*stock // of caches that exchange blocks and are not asked about; empty unless an asked one exchanges
 	first   []int32  // of asked: place in refs of the first configuration
 	offers  []offer  // what the caches have that exchange blocks; each configuration once
+	silent  bool     // a node has not said what its engine reads
 	refs    []residency.Ref
 	matched []int32
 	keys    keys
@@ -55,6 +56,8 @@ type Query struct {
 // offer is what the fleet has of a prompt in one configuration.
 type offer struct {
 	name   name
+	model  name
+	alone  bool    // no daemon that exchanges blocks has another configuration of the model
 	blocks int32   // leading blocks that some daemon has that exchanges blocks; at least 1
 	bytes  float64 // of 16 tokens in all ranks; 0: unknown
 }
@@ -82,7 +85,7 @@ func (q *Query) Begin(m *Map, model string) bool {
 	q.v, q.model = m.view.Load(), model
 	q.Reach, q.hosts, q.reads, q.engines = q.Reach[:0], q.hosts[:0], q.reads[:0], q.engines[:0]
 	q.asked, q.stocks, q.first, q.refs = q.asked[:0], q.stocks[:0], q.first[:0], q.refs[:0]
-	q.others, q.offers = q.others[:0], q.offers[:0]
+	q.others, q.offers, q.silent = q.others[:0], q.offers[:0], false
 	q.places = slices.Grow(q.places[:0], len(q.v.caches))[:len(q.v.caches)]
 	clear(q.places)
 	return len(q.v.byAddress)+len(q.v.engines) > 0
@@ -95,6 +98,7 @@ func (q *Query) Node(id, kvAddress string) {
 	if at, known := q.v.byAddress[kvAddress]; known && q.v.caches[at].live() {
 		host = q.ask(at)
 		list = q.stocks[host-1].readers[cluster.NodeOf(id)]
+		q.silent = q.silent || list == nil
 	}
 	e := q.v.engines[id]
 	if e != nil && (!e.cache.live() || !e.knows(q.model)) {
@@ -130,14 +134,44 @@ func (q *Query) kept(i int) (host, disk int32) {
 	if at < 0 {
 		return 0, 0
 	}
-	next := q.first[at]
-	for _, of := range q.stocks[at].configurations {
-		if reads(q.reads[i], of.name) {
+	list, next := q.reads[i], q.first[at]
+	if list == nil {
+		return q.guessed(at)
+	}
+	for j := range q.stocks[at].configurations {
+		if slices.Contains(list, q.stocks[at].configurations[j].name) {
 			host, disk = max(host, q.matched[next]), max(disk, q.matched[next+1])
 		}
 		next += 2
 	}
 	return host, disk
+}
+
+// guessed is kept for a node of the daemon at a place of asked whose engine has not said what it
+// reads. The daemon's blocks count if they are of one configuration of their model. If it has the
+// prompt in two, under other names of the model, nobody knows which one the engine reads.
+func (q *Query) guessed(at int32) (host, disk int32) {
+	next := q.first[at]
+	for j := range q.stocks[at].configurations {
+		if m := q.matched[next+1]; m > 0 {
+			if disk > 0 || !q.stocks[at].configurations[j].alone {
+				return 0, 0
+			}
+			host, disk = q.matched[next], m
+		}
+		next += 2
+	}
+	return host, disk
+}
+
+// guesses is reads for an offer and node i, whose engine has not said what it reads: it reads what
+// its own host has of the model, or what all hosts have, if that is one configuration.
+func (q *Query) guesses(i int, o *offer) bool {
+	s := q.stocks[q.hosts[i]-1]
+	if s.models[o.model] == 0 {
+		return o.alone && !s.unlisted
+	}
+	return s.only(o.name)
 }
 
 // share fills in q.others. The nodes of a model need not name all daemons that have its blocks: a
@@ -161,7 +195,7 @@ func (q *Query) offer(of *configuration, blocks int32) {
 	at := slices.IndexFunc(q.offers, func(o offer) bool { return o.name == of.name })
 	if at < 0 {
 		at = len(q.offers)
-		q.offers = append(q.offers, offer{name: of.name})
+		q.offers = append(q.offers, offer{name: of.name, model: of.model, alone: true})
 	}
 	o := &q.offers[at]
 	o.blocks, o.bytes = max(o.blocks, blocks), max(o.bytes, of.bytes)
@@ -185,19 +219,57 @@ func (q *Query) gather(rest int) {
 			rest++
 		}
 	}
+	if q.silent && len(q.offers) > 0 {
+		for at, s := range q.stocks {
+			if q.asked[at].exchanges() {
+				q.contradict(s)
+			}
+		}
+		for _, s := range q.others {
+			q.contradict(s)
+		}
+	}
+}
+
+// contradict notes which offers are not the only configuration of their model that a daemon has.
+func (q *Query) contradict(s *stock) {
+	for i := range q.offers {
+		o := &q.offers[i]
+		if o.alone && (s.unlisted || s.models[o.model] > 0) {
+			o.alone = s.only(o.name)
+		}
+	}
 }
 
 // elsewhere returns the offer with the most leading blocks in a configuration that the engine of
 // node i can read. The daemon of node i must exchange blocks. Of equal offers, the one with the
 // longer blocks counts.
 func (q *Query) elsewhere(i int) (most offer) {
+	if q.reads[i] == nil {
+		return q.guess(i)
+	}
 	for _, o := range q.offers {
 		better := o.blocks > most.blocks || o.blocks == most.blocks && o.bytes > most.bytes
-		if better && reads(q.reads[i], o.name) {
+		if better && slices.Contains(q.reads[i], o.name) {
 			most = o
 		}
 	}
 	return most
+}
+
+// guess is elsewhere for a node whose engine has not said what it reads. There is no guess between
+// two offers.
+func (q *Query) guess(i int) (only offer) {
+	for j := range q.offers {
+		if !q.guesses(i, &q.offers[j]) {
+			continue
+		}
+		if only.blocks > 0 {
+			return offer{}
+		}
+		only = q.offers[j]
+	}
+	return only
 }
 
 // knows says whether the engine's reported blocks belong to the model. An engine with adapters

@@ -68,7 +68,7 @@ func TestShared(t *testing.T) {
 
 // TestSharedByConfiguration has a prompt's blocks on another host in a configuration that a node's
 // engine cannot read, and fewer in the one that it reads. The node counts the latter, and an engine
-// that has not said what it reads the former.
+// that has not said what it reads neither.
 func TestSharedByConfiguration(t *testing.T) {
 	pulled := func() float64 { return 1 << 20 }
 	daemons, m := fleetOf(t, map[string]func() float64{"a": pulled, "b": pulled, "idle": pulled})
@@ -93,19 +93,19 @@ func TestSharedByConfiguration(t *testing.T) {
 		}
 	}
 	far := func(shared int32) Reach { return Reach{Unknown, 0, 0, shared, 0} }
-	ask("what cannot be read does not count", map[string]Reach{"node": far(0), "adapter": far(37), "other": far(37)})
+	ask("what cannot be read does not count", map[string]Reach{"node": far(0), "adapter": far(37), "other": far(0)})
 	daemons["b"].put(digests, 0, 12)
-	ask("what can be read counts", map[string]Reach{"node": far(12), "adapter": far(37), "other": far(37)})
+	ask("what can be read counts", map[string]Reach{"node": far(12), "adapter": far(37), "other": far(0)})
 	daemons["a"].putIn(n["dtype"], digests, 0, 39)
 	ask("the most counts that can be read", map[string]Reach{"node": far(12), "adapter": far(37),
-		"other": {Unknown, 39, 39, 39, 0}})
+		"other": {Unknown, 39, 39, 39, 0}}) // all that its host has is of one configuration
 	q.Begin(m, "m")
 	for _, node := range []string{"node", "adapter"} {
 		q.Node(node, "a:1")
 		q.Node(node, "b:1") // whose daemon has not been told what the node reads
 	}
 	m.Match(chain, &q)
-	for i, want := range []int32{12, 39, 37, 39} {
+	for i, want := range []int32{12, 0, 37, 0} {
 		if q.Reach[i].Shared != want {
 			t.Errorf("node %d: %+v, want %d", i, q.Reach[i], want)
 		}
@@ -133,6 +133,12 @@ func TestFetch(t *testing.T) {
 		t.Helper()
 		eventually(t, m, chain, "a:1", Reach{Unknown, int32(told), int32(told), shared, fetch})
 	}
+	var said []block.Namespace
+	reads := func(now []block.Namespace) {
+		a.reads("node", said, now)
+		said = now
+	}
+	reads([]block.Namespace{namespace, n["dtype"], n["tenant"]})
 	speed.Store(1 << 20)
 	b.put(digests, 0, 10)
 	tell()
@@ -141,7 +147,7 @@ func TestFetch(t *testing.T) {
 	reach(15, 512.0/(1<<20))
 	b.putLayer(namespace, block.LayerAll, 1024, digests, 0, 20)
 	reach(20, 1024.0/(1<<20))
-	a.reads("node", nil, []block.Namespace{n["dtype"], n["tenant"]})
+	reads([]block.Namespace{n["dtype"], n["tenant"]})
 	reach(15, 512.0/(1<<20))
 	speed.Store(1 << 10)
 	tell()

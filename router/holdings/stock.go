@@ -7,6 +7,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/kv/block"
+	kv "github.com/cognitora/dataplane/kv/residency"
 	cognitorav1 "github.com/cognitora/dataplane/proto/cognitora/v1"
 	"github.com/cognitora/dataplane/router/residency"
 )
@@ -22,6 +23,7 @@ const (
 const (
 	maxReaders = 256
 	maxReads   = 256
+	maxPresent = kv.MaxPresent
 )
 
 // idleAfter is how long a configuration without changes keeps its place when all are taken.
@@ -36,6 +38,8 @@ func nameOf(text string) name { return unique.Make(text) }
 // configuration has a daemon's blocks of one name.
 type configuration struct {
 	name      name
+	model     name
+	alone     bool          // the daemon has blocks of it, and of no other configuration of the model
 	host, any residency.Ref // holders in the index: RAM, and RAM or SSD
 	bytes     float64       // of 16 tokens in all ranks; 0: unknown, as with an object for each layer
 }
@@ -44,10 +48,31 @@ type configuration struct {
 type stock struct {
 	configurations []configuration
 	readers        map[string][]name // by node id: what its engine reads; a node that is absent has not said
+	models         map[name]int      // number of configurations of a model with blocks
+	unlisted       bool              // models lacks some
 }
 
 // reads says whether a list of names has one. A nil list has all names.
 func reads(list []name, n name) bool { return list == nil || slices.Contains(list, n) }
+
+// only says whether the daemon has blocks of a configuration, and of no other one of its model.
+func (s *stock) only(n name) bool {
+	for i := range s.configurations {
+		if of := &s.configurations[i]; of.name == n {
+			return of.alone
+		}
+	}
+	return false
+}
+
+// modelOf returns the model of a configuration.
+func modelOf(n name) name {
+	of, err := block.ParseNamespace(n.Value())
+	if err != nil {
+		return n // of a later version
+	}
+	return nameOf(of.Model)
+}
 
 // held is a configuration with a place.
 type held struct {
@@ -56,10 +81,19 @@ type held struct {
 	parts float64   // bytes of 16 tokens in all ranks for one byte of an object; 0: its blocks do not count
 }
 
-// hear records which configurations the nodes' engines read.
-func (c *cache) hear(nodes []*cognitorav1.Reader) error {
-	if len(nodes) > maxReaders {
+// hear records which configurations the nodes' engines read, and which ones have blocks.
+func (c *cache) hear(told *cognitorav1.Readers) error {
+	nodes := told.Nodes
+	if len(nodes) > maxReaders || len(told.Present) > maxPresent {
 		return errStream
+	}
+	c.present, c.unlisted = make(map[name]name, len(told.Present)), told.More
+	for _, text := range told.Present {
+		if len(text) > block.MaxNamespace {
+			return errStream
+		}
+		n := nameOf(text)
+		c.present[n] = modelOf(n)
 	}
 	c.readers = make(map[string][]name, len(nodes))
 	for _, r := range nodes {
@@ -112,7 +146,7 @@ func (c *cache) enter(n name) *held {
 			return nil
 		}
 	}
-	h := &held{configuration: configuration{name: n, host: c.m.index.Join(), any: c.m.index.Join()},
+	h := &held{configuration: configuration{name: n, model: modelOf(n), host: c.m.index.Join(), any: c.m.index.Join()},
 		told: time.Now(), parts: partsOf(n)}
 	if c.held = append(c.held, h); len(c.held) > 1 {
 		c.m.further++
@@ -194,9 +228,21 @@ func (c *cache) empty() {
 
 // restock lets requests read the present state.
 func (c *cache) restock() {
-	s := &stock{readers: c.readers}
+	s := &stock{readers: c.readers, models: map[name]int{}, unlisted: c.unlisted}
+	silent := len(c.present) == 0 && !c.unlisted // an older daemon, or one without blocks
+	for _, model := range c.present {
+		s.models[model]++
+	}
 	for _, h := range c.held {
+		if silent {
+			s.models[h.model]++
+		}
 		s.configurations = append(s.configurations, h.configuration)
+	}
+	for i := range s.configurations {
+		of := &s.configurations[i]
+		_, listed := c.present[of.name]
+		of.alone = (listed || silent) && s.models[of.model] == 1
 	}
 	c.stock.Store(s)
 }

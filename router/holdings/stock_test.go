@@ -38,6 +38,7 @@ func TestConfigurationsAreApart(t *testing.T) {
 			defer d.stop()
 			m := follow(t, static(path))
 			chain, digests := prompt(40)
+			d.reads("node", nil, []block.Namespace{namespace, other})
 			d.put(digests, 0, 20)
 			d.putIn(other, digests, 0, 30)
 			eventually(t, m, chain, "host:7072", Reach{Unknown, 30, 30, 30, 0})
@@ -62,6 +63,7 @@ func TestPlacesOfConfigurations(t *testing.T) {
 	defer d.stop()
 	m := follow(t, static(path))
 	chain, digests := prompt(40)
+	d.reads("node", nil, []block.Namespace{namespace})
 	d.put(digests, 0, 3)
 	eventually(t, m, chain, "host:7072", Reach{Unknown, 3, 3, 3, 0})
 	for i := range MaxConfigurations - 1 {
@@ -155,7 +157,7 @@ func (d *daemon) reads(node string, before, now []block.Namespace) {
 }
 
 // TestReaders has the blocks of a prompt in several configurations. A node counts those that its
-// engine can read, and all of them as long as the engine has not said what it reads.
+// engine can read, and none of them as long as the engine has not said what it reads.
 func TestReaders(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kv.sock")
 	d := startDaemon(t, path)
@@ -165,7 +167,8 @@ func TestReaders(t *testing.T) {
 	n := others()
 	d.putIn(n["revision"], digests, 0, 30)
 	d.putIn(n["dtype"], digests, 0, 35)
-	eventually(t, m, chain, "host:7072", Reach{Unknown, 35, 35, 35, 0})
+	until(t, "all are known", func() bool { return m.Stats().Held == 3 })
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 0, 0, 0, 0})
 
 	first := []block.Namespace{namespace, n["adapter"]}
 	d.reads("node", nil, first)
@@ -183,7 +186,7 @@ func TestReaders(t *testing.T) {
 	}
 	var q Query
 	ask(&q)
-	for i, want := range []int32{25, 25, 35, 35, 35} {
+	for i, want := range []int32{25, 25, 0, 35, 0} {
 		if q.Reach[i].Host != want || q.Reach[i].Disk != want {
 			t.Errorf("node %d: %+v, want %d", i, q.Reach[i], want)
 		}
@@ -199,7 +202,7 @@ func TestReaders(t *testing.T) {
 		eventually(t, m, chain, "host:7072", Reach{Unknown, want, want, want, 0})
 	}
 	d.reads("node", first, nil)
-	eventually(t, m, chain, "host:7072", Reach{Unknown, 35, 35, 35, 0})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 0, 0, 0, 0})
 
 	d.reads("node", nil, []block.Namespace{namespace})
 	eventually(t, m, chain, "host:7072", Reach{Unknown, 20, 20, 20, 0})
@@ -217,8 +220,8 @@ func TestReaders(t *testing.T) {
 // TestRanksReadTogether checks that a node reads what any of its engine's ranks has said.
 func TestRanksReadTogether(t *testing.T) {
 	c := &cache{m: New(Options{})}
-	err := c.hear([]*cognitorav1.Reader{{Node: "n/0", Namespaces: []string{"a"}},
-		{Node: "n/1", Namespaces: []string{"b"}}, {Node: "m"}})
+	err := c.hear(&cognitorav1.Readers{Nodes: []*cognitorav1.Reader{{Node: "n/0", Namespaces: []string{"a"}},
+		{Node: "n/1", Namespaces: []string{"b"}}, {Node: "m"}}})
 	want := map[string][]name{"n": {nameOf("a"), nameOf("b")}, "m": {}}
 	if err != nil || !reflect.DeepEqual(c.readers, want) {
 		t.Errorf("%v, %v", c.readers, err)
@@ -233,8 +236,75 @@ func TestReadersAreBounded(t *testing.T) {
 		"names": {{Node: "a", Namespaces: make([]string, maxReads+1)}},
 		"text":  {{Node: "a", Namespaces: []string{strings.Repeat("x", block.MaxNamespace+1)}}},
 	} {
-		if err := c.hear(nodes); err != errStream {
+		if err := c.hear(&cognitorav1.Readers{Nodes: nodes}); err != errStream {
 			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if err := c.hear(&cognitorav1.Readers{Present: make([]string, maxPresent+1)}); err != errStream {
+		t.Errorf("configurations with blocks: %v", err)
+	}
+}
+
+// TestUnsaid has a prompt's blocks in one configuration. A node whose engine has not said what it
+// reads counts them only while the daemon has blocks of no other configuration of the model,
+// whatever these blocks are.
+func TestUnsaid(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kv.sock")
+	d := startDaemon(t, path)
+	defer d.stop()
+	m := follow(t, static(path))
+	chain, digests := prompt(40)
+	_, further := prompt(60)
+	counts := func(want int32) {
+		t.Helper()
+		eventually(t, m, chain, "host:7072", Reach{Unknown, want, want, want, 0})
+	}
+	d.put(digests, 0, 20)
+	counts(20)
+	other := others()["revision"]
+	other.Model = "another"
+	d.putIn(other, further, 50, 51)
+	until(t, "it is known", func() bool { return m.Stats().Held == 2 })
+	counts(20) // other models do not matter
+	other.Model = namespace.Model
+	d.putIn(other, further, 50, 51)
+	counts(0)
+	d.removeIn(other, further[50])
+	counts(20)
+	alias := namespace
+	alias.Model = "m, as its weights are called"
+	d.putIn(alias, digests, 0, 5)
+	counts(0)
+	d.removeIn(alias, digests[0])
+	counts(20)
+}
+
+// TestUnsaidByOlderDaemons checks what counts for a node whose engine has not said what it reads,
+// if its daemon does not say which configurations have blocks, or has too many.
+func TestUnsaidByOlderDaemons(t *testing.T) {
+	c := newCache(New(Options{}), "c", nil, "")
+	n := others()
+	only := func() bool { return c.stock.Load().only(nameOf(namespace.String())) }
+	c.find(namespace.String(), true)
+	if !only() {
+		t.Error("one configuration does not count")
+	}
+	c.find(n["tenant"].String(), true)
+	if only() {
+		t.Error("one of two counts")
+	}
+	for _, of := range []struct {
+		told *cognitorav1.Readers
+		want bool
+	}{
+		{&cognitorav1.Readers{Present: []string{namespace.String()}}, true},
+		{&cognitorav1.Readers{More: true}, false},
+		{&cognitorav1.Readers{Present: []string{n["tenant"].String()}}, false},
+		{&cognitorav1.Readers{Present: []string{namespace.String(), n["tenant"].String()}}, false},
+		{&cognitorav1.Readers{Present: []string{namespace.String(), "of a later version"}}, true},
+	} {
+		if err := c.hear(of.told); err != nil || only() != of.want {
+			t.Errorf("%v: %v, %v", of.told, only(), err)
 		}
 	}
 }

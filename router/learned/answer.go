@@ -2,9 +2,9 @@ package learned
 
 import "github.com/cognitora/dataplane/internal/jsonscan"
 
-// Answer gathers the text of a chat's answer, and the ids of its prompt if the engine sends them.
-// An answer with anything but one text, such as a tool call or a second choice, has no text here.
-// The zero Answer is empty.
+// Answer gathers the text of the answer to a chat or a completion, and the ids of its prompt if the
+// engine sends them. An answer with anything but one text, such as a tool call or a second choice,
+// has no text here. The zero Answer is empty.
 type Answer struct {
 	text   []byte
 	prompt []uint32
@@ -64,6 +64,14 @@ func (a *Answer) choice(c *jsonscan.Cursor) {
 			}
 		case "delta", "message":
 			a.message(c)
+		case "text":
+			a.say(c)
+		case "prompt_token_ids": // of a completion
+			if c.Kind() != jsonscan.Array || a.prompt != nil {
+				c.Skip()
+			} else {
+				a.prompt, _ = idsAt(c)
+			}
 		default:
 			c.Skip()
 		}
@@ -78,13 +86,7 @@ func (a *Answer) message(c *jsonscan.Cursor) {
 	for ok := c.Object(); ok; ok = c.NextMember() {
 		switch string(c.Key()) {
 		case "content":
-			if c.Kind() != jsonscan.String {
-				c.Skip()
-				continue
-			}
-			if a.text = c.AppendString(a.text); len(a.text) > maxAnswer {
-				a.strict, a.text = true, nil
-			}
+			a.say(c)
 		case "tool_calls", "function_call", "refusal", "audio":
 			kind, from := c.Kind(), c.Pos()
 			c.Skip()
@@ -92,5 +94,16 @@ func (a *Answer) message(c *jsonscan.Cursor) {
 		default:
 			c.Skip()
 		}
+	}
+}
+
+// say adds a piece of the text.
+func (a *Answer) say(c *jsonscan.Cursor) {
+	if c.Kind() != jsonscan.String {
+		c.Skip()
+		return
+	}
+	if a.text = c.AppendString(a.text); len(a.text) > maxAnswer {
+		a.strict, a.text = true, nil
 	}
 }

@@ -97,7 +97,7 @@ func ask(t testing.TB, messages []message) *asked {
 }
 
 func (a *asked) origin(m *Map) Origin {
-	form, _ := m.Form("m", &a.r, a.body)
+	form, _ := m.Form(scan.Chat, "m", &a.r, a.body)
 	return Origin{seed, form}
 }
 
@@ -142,7 +142,7 @@ func TestNeverMoreThanTheTokens(t *testing.T) {
 				if turn > 0 && (known == nil || known.Tokens() < before-2) {
 					t.Fatalf("seed %d, chat %d, turn %d: %+v, the turns before had %d tokens", s, chat, turn, known, before)
 				}
-				l := m.Lesson(&a.r, a.body, "m", a.origin(m), 0)
+				l := m.Lesson(scan.Chat, &a.r, a.body, "m", a.origin(m), 0)
 				answer := letters(r, 1+r.IntN(100))
 				page, _ := json.Marshal(map[string]any{
 					"choices": []any{map[string]any{"index": 0, "message": message{"assistant", answer}}},
@@ -165,7 +165,7 @@ func TestRepeatedChat(t *testing.T) {
 	e, m := newToy(), NewMap(1<<20)
 	said := []message{{"user", letters(rand.New(rand.NewPCG(1, 1)), 700)}}
 	a := ask(t, said)
-	if err := m.Lesson(&a.r, a.body, "m", a.origin(m), len(a.r.Text)).Run(e.tokenize); err != nil {
+	if err := m.Lesson(scan.Chat, &a.r, a.body, "m", a.origin(m), len(a.r.Text)).Run(e.tokenize); err != nil {
 		t.Fatal(err)
 	}
 	known, ids := ask(t, said).recall(m), e.encode(render(said, true))
@@ -179,7 +179,7 @@ func TestAnswerThatIsNoText(t *testing.T) {
 	e, m := newToy(), NewMap(1<<20)
 	said := []message{{"user", "x" + letters(rand.New(rand.NewPCG(1, 2)), 400)}}
 	a := ask(t, said)
-	l := m.Lesson(&a.r, a.body, "m", a.origin(m), 0)
+	l := m.Lesson(scan.Chat, &a.r, a.body, "m", a.origin(m), 0)
 	l.Answer.Read([]byte(`{"choices":[{"message":{"content":"let me see","tool_calls":[{"id":"1"}]}}]}`))
 	if err := l.Run(e.tokenize); err != nil {
 		t.Fatal(err)
@@ -199,7 +199,7 @@ func TestPartedText(t *testing.T) {
 	said := []message{{"user", letters(r, 300)}, {"assistant", letters(r, 200)}}
 	first := ask(t, append(said[:2:2], message{"user", "xa"}))
 	shared := len(ask(t, said).r.Text) + 5
-	if err := m.Lesson(&first.r, first.body, "m", first.origin(m), shared).Run(e.tokenize); err != nil {
+	if err := m.Lesson(scan.Chat, &first.r, first.body, "m", first.origin(m), shared).Run(e.tokenize); err != nil {
 		t.Fatal(err)
 	}
 	known := ask(t, append(said[:2:2], message{"user", "x" + letters(r, 100)})).recall(m)
@@ -218,7 +218,7 @@ func TestBodyThatChangesTokens(t *testing.T) {
 		if err := scan.Scan(scan.Chat, body, &r); err != nil {
 			t.Fatal(err)
 		}
-		f, ok := m.Form("m", &r, body)
+		f, ok := m.Form(scan.Chat, "m", &r, body)
 		if !ok {
 			return 0
 		}
@@ -250,8 +250,8 @@ func TestTwoModels(t *testing.T) {
 	for i := range surely {
 		for model, more := range models {
 			a := ask(t, []message{{"user", strings.Repeat("ab", 100+i)}})
-			form, _ := m.Form(model, &a.r, a.body)
-			l := m.Lesson(&a.r, a.body, model, Origin{prefix.Seed(model, "", ""), form}, 0)
+			form, _ := m.Form(scan.Chat, model, &a.r, a.body)
+			l := m.Lesson(scan.Chat, &a.r, a.body, model, Origin{prefix.Seed(model, "", ""), form}, 0)
 			if err := l.Run(func(body []byte) ([]uint32, error) {
 				ids, err := e.tokenize(body)
 				return append(ids, make([]uint32, more)...), err
@@ -454,8 +454,8 @@ func FuzzLesson(f *testing.F) {
 			return
 		}
 		m := NewMap(1 << 16)
-		form, ok := m.Form("m", &r, body)
-		l := m.Lesson(&r, body, "m", Origin{seed, form}, shared)
+		form, ok := m.Form(scan.Chat, "m", &r, body)
+		l := m.Lesson(scan.Chat, &r, body, "m", Origin{seed, form}, shared)
 		if !ok {
 			return
 		}
@@ -480,11 +480,11 @@ func FuzzLesson(f *testing.F) {
 func TestRecallDoesNotAllocate(t *testing.T) {
 	e, m := newToy(), NewMap(1<<20)
 	a := ask(t, []message{{"system", strings.Repeat("ab", 300)}, {"user", "x"}})
-	if err := m.Lesson(&a.r, a.body, "m", a.origin(m), 0).Run(e.tokenize); err != nil {
+	if err := m.Lesson(scan.Chat, &a.r, a.body, "m", a.origin(m), 0).Run(e.tokenize); err != nil {
 		t.Fatal(err)
 	}
 	a.chain.HashTo(a.chain.Blocks())
-	form, _ := m.Form("m", &a.r, a.body)
+	form, _ := m.Form(scan.Chat, "m", &a.r, a.body)
 	text := &Text{Chain: &a.chain, Bytes: a.r.Text, Form: form}
 	var out []uint64
 	if n := testing.AllocsPerRun(100, func() {
@@ -504,13 +504,13 @@ func BenchmarkRecall(b *testing.B) {
 		said = append(said, message{"user", "x" + letters(r, 300)}, message{"assistant", letters(r, 1200)})
 	}
 	a := ask(b, append(said[:40:40], message{"user", "xyz"}))
-	if err := m.Lesson(&a.r, a.body, "m", a.origin(m), len(a.r.Text)-64).Run(e.tokenize); err != nil {
+	if err := m.Lesson(scan.Chat, &a.r, a.body, "m", a.origin(m), len(a.r.Text)-64).Run(e.tokenize); err != nil {
 		b.Fatal(err)
 	}
 	var keys []uint64
 	for b.Loop() {
 		a.chain.Reset(seed, a.r.Text, nil)
-		form, _ := m.Form("m", &a.r, a.body)
+		form, _ := m.Form(scan.Chat, "m", &a.r, a.body)
 		e, _ := m.Recall(&Text{Chain: &a.chain, Bytes: a.r.Text, Form: form})
 		keys = e.Append(keys[:0])
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// Lesson is what a chat can teach once it has been answered. Make one with Map.Lesson, let Answer
+// Lesson is what a prompt can teach once it has been answered. Make one with Map.Lesson, let Answer
 // read the answer, and call Run. One goroutine at a time uses a Lesson.
 type Lesson struct {
 	Answer Answer
@@ -18,6 +18,7 @@ type Lesson struct {
 	Origin
 	members  []byte   // of a body for /tokenize without its messages: {"model":"m"
 	messages [][]byte // the elements of the body's messages
+	prompt   []byte   // the text of a completion's prompt; then there are no messages
 	shared   int      // bytes of the canonical text that an earlier prompt had
 	size     int
 }
@@ -28,7 +29,7 @@ const (
 	maxShared   = 1 << 30
 )
 
-// Origin says what the ids of a chat depend on besides its messages.
+// Origin says what the ids of a prompt depend on besides its messages or text.
 type Origin struct {
 	Seed prefix.Digest // of the chain
 	Form uint64        // see Map.Form
@@ -38,11 +39,10 @@ type Origin struct {
 // is the engine's name of the model. shared is the number of leading bytes of the canonical text
 // that an earlier prompt had. The lesson copies what it needs of body. Lesson returns nil for a
 // chat that teaches nothing: one with media, or one that sets add_generation_prompt or
-// continue_final_message.
-func (m *Map) Lesson(r *scan.Request, body []byte, model string, from Origin, shared int) *Lesson {
-	list := r.Find(body, "messages")
-	if !m.trusts(from.Form) || r.Media > 0 || list == nil || r.Find(body, "add_generation_prompt") != nil ||
-		r.Find(body, "continue_final_message") != nil {
+// continue_final_message. For the API Completions, Lesson returns that of a prompt that is one
+// text.
+func (m *Map) Lesson(api scan.API, r *scan.Request, body []byte, model string, from Origin, shared int) *Lesson {
+	if !m.trusts(from.Form) {
 		return nil
 	}
 	l := &Lesson{m: m, Origin: from, shared: min(shared, maxShared)}
@@ -53,6 +53,19 @@ func (m *Map) Lesson(r *scan.Request, body []byte, model string, from Origin, sh
 		}
 		return true
 	})
+	if api == scan.Completions {
+		return l.ofText(r, body)
+	}
+	return l.ofChat(r, body)
+}
+
+// ofChat is the part of Lesson for a chat.
+func (l *Lesson) ofChat(r *scan.Request, body []byte) *Lesson {
+	list := r.Find(body, "messages")
+	if r.Media > 0 || list == nil || r.Find(body, "add_generation_prompt") != nil ||
+		r.Find(body, "continue_final_message") != nil {
+		return nil
+	}
 	list = bytes.Clone(list)
 	c := jsonscan.New(list)
 	for ok := c.Array(); ok; ok = c.NextElement() {
@@ -94,8 +107,11 @@ const (
 //   - the last boundary of the text that an earlier prompt had.
 //
 // Run asks for nothing that is known. ask returns the engine's ids for a body of /tokenize; Run
-// calls it at most seven times.
+// calls it at most nine times.
 func (l *Lesson) Run(ask func(body []byte) ([]uint32, error)) error {
+	if l.prompt != nil {
+		return l.runText(ask)
+	}
 	all := l.messages
 	text, whole := l.Answer.Text()
 	if whole {
@@ -220,28 +236,36 @@ func (s *school) teach(k int) error {
 	if !ok || s.known(key) || string(role) != "user" && string(role) != "assistant" {
 		return nil
 	}
-	ids, err := s.goOn(k, role, probe)
+	ids, err := s.common(role, func(more string) ([]uint32, error) { return s.goOn(k, role, more) }, probe, another)
+	if err == nil {
+		s.put(key, k, ids)
+	}
+	return err
+}
+
+// common returns the ids that do not depend on what follows a boundary with this role: what the ids
+// of two texts have in common that go on with one and another.
+func (s *school) common(role []byte, goOn func(more string) ([]uint32, error), one, another string) ([]uint32, error) {
+	ids, err := goOn(one)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if n, sure := s.m.tailOf(s.Form, role); sure && n <= len(ids) {
-		s.put(key, k, ids[:len(ids)-n])
-		return nil
+		return ids[:len(ids)-n], nil
 	}
-	others, err := s.goOn(k, role, another)
+	others, err := goOn(another)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	same := 0
 	for same < min(len(ids), len(others)) && ids[same] == others[same] {
 		same++
 	}
 	if same == len(ids) || same == len(others) {
-		return errSame
+		return nil, errSame
 	}
 	s.m.agree(s.Form, role, len(ids)-same)
-	s.put(key, k, ids[:same])
-	return nil
+	return ids[:same], nil
 }
 
 // goOn returns the ids of the first k messages and a further one.
@@ -265,6 +289,11 @@ func (s *school) put(key uint64, k int, ids []uint32) {
 			before = append(before, key)
 		}
 	}
+	s.store(key, before, ids)
+}
+
+// store stores the ids of a beginning. before are the keys of shorter ones, the longest first.
+func (s *school) store(key uint64, before []uint64, ids []uint32) {
 	parent, _ := s.m.first(before)
 	var c prefix.Chain
 	c.Reset(s.Seed, nil, ids)

@@ -1,6 +1,7 @@
-// Package learned knows the token ids of beginnings of chats whose tokenizer the router cannot
-// follow. Engines teach them: a lesson asks an engine for the ids of two chats that part at a
-// boundary between two messages, and what the ids have in common belongs to the text before it.
+// Package learned knows the token ids of beginnings of chats and texts whose tokenizer the router
+// cannot follow. Engines teach them: a lesson asks an engine for the ids of two prompts that part
+// at a boundary between two messages or lines, and what the ids have in common belongs to the text
+// before it.
 //
 // A Map holds what was taught, as the keys of the blocks of the ids. The package does no I/O.
 package learned

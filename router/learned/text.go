@@ -9,12 +9,16 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// Text is the canonical text of a chat, as far as it is at hand.
+// Text is the canonical text of a prompt, as far as it is at hand.
 type Text struct {
 	Chain *prefix.Chain // of the whole text
 	From  int           // blocks of the chain before Bytes
 	Bytes []byte        // the text from there on
 	Form  uint64        // see Map.Form
+	// Lines says that the prompt is a text without messages, of which an earlier prompt had Shared
+	// bytes; 0: none, or unknown.
+	Lines  bool
+	Shared int
 }
 
 // markMessage begins a message in the canonical text; see package scan.
@@ -23,12 +27,18 @@ const markMessage = 0xFF
 // maxBoundaries bounds the boundaries that are looked up for a prompt, the last ones of it.
 const maxBoundaries = 32
 
-// Recall returns the longest known beginning of t among the last 32 boundaries of its messages, and
-// its end, as an offset in t.Bytes. Recall returns nil if none is known. Recall does not allocate.
+// Recall returns the longest known beginning of t among the last 32 boundaries of its messages or
+// lines, and its end, as an offset in t.Bytes. Recall returns nil if none is known. Recall does not
+// allocate.
 func (m *Map) Recall(t *Text) (e *Entry, end int) {
 	var keys [maxBoundaries]uint64
 	var ends [maxBoundaries]int
 	n := 0
+	if t.Lines {
+		n = m.lines(t, &keys, &ends)
+		e, i := m.recall(t.Form, keys[:n])
+		return e, ends[i]
+	}
 	for at := len(t.Bytes); at >= 0 && n < maxBoundaries; at = bytes.LastIndexByte(t.Bytes[:at], markMessage) {
 		if key, ok := m.key(t, at, roleAt(t.Bytes, at)); ok {
 			keys[n], ends[n] = key, at
@@ -91,7 +101,7 @@ var harmless = func() map[string]struct{} {
 		"safety_identifier", "prompt_cache_key", "request_id", "priority", "return_token_ids", "kv_transfer_params",
 		"best_of", "use_beam_search", "skip_special_tokens", "spaces_between_special_tokens",
 		"include_stop_str_in_output", "return_tokens_as_token_ids", "parallel_tool_calls", "include_reasoning",
-		"bad_words",
+		"bad_words", "prompt", "echo",
 	} {
 		all[name] = struct{}{}
 	}
@@ -105,12 +115,12 @@ func alters(name, value []byte) bool {
 	return !is && string(value) != "null"
 }
 
-// Form returns a hash of the model, and of the members of a body that may change the tokens of a
-// chat, besides the messages. Templates show tools in the body's spelling, so the form has them
-// too. model is the router's name of the model. r is the scan of body. ok is false if a name has
-// escapes.
-func (m *Map) Form(model string, r *scan.Request, body []byte) (form uint64, ok bool) {
-	form, ok = m.member([]byte("model"), []byte(model)), true
+// Form returns a hash of the API, of the model, and of the members of a body that may change the
+// tokens of a prompt, besides its messages or text. Templates show tools in the body's spelling, so
+// the form has them too. model is the router's name of the model. r is the scan of body. ok is
+// false if a name has escapes.
+func (m *Map) Form(api scan.API, model string, r *scan.Request, body []byte) (form uint64, ok bool) {
+	form, ok = m.member([]byte(api.String()), []byte(model)), true
 	r.Members(body, func(name, value []byte) bool {
 		if bytes.IndexByte(name, '\\') >= 0 {
 			ok = false

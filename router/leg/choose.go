@@ -140,6 +140,8 @@ func (l *Leg) charge(a *attempt, pick int, now time.Time) {
 		if cached = min(cached, warm.Held); warm.Fetch > 0 { // others are charged for the blocks that are coming
 			cached = warm.Held
 		}
+	} else if l.measures() {
+		l.clock(a, pick, now)
 	}
 	set, own := &l.picks.policy.Cost, l.overrides()
 	cost := books.Cost{Blocks: int64(l.prompt.Blocks)}
@@ -409,7 +411,7 @@ func (l *Leg) measure(now time.Time) {
 	p := &l.picks
 	p.cands = slices.Grow(p.cands[:0], len(p.able))[:len(p.able)]
 	cands, nodes, ranks, blanks, held := p.cands, l.pool.nodes, l.pool.ranks, l.pool.blanks, l.prompt.Held()
-	costs, several := p.policy.Mode == policy.Cost, l.pool.several
+	costs, several, measures := p.policy.Mode == policy.Cost, l.pool.several, held && l.measures()
 	fits := len(l.Constraints.Preferred)+len(l.Constraints.Experts) > 0 || l.model.view.Adapter
 	for i, at := range p.able {
 		c, n, book := &cands[i], nodes[at], &ranks[at].Book
@@ -419,7 +421,9 @@ func (l *Leg) measure(now time.Time) {
 		if held {
 			reach := l.reach(int(at))
 			c.Matched, c.Coming, c.Host, c.Disk = reach.Device, l.prompt.Coming(int(at)), reach.Host, reach.Disk
-			c.SharedCache = reach.Shared
+			if c.SharedCache = reach.Shared; measures && reach.Fetch > 0 {
+				c.Saved = l.saved(int(at), &reach)
+			}
 		}
 		if costs {
 			c.ActiveBlocks = book.Blocks()

@@ -107,6 +107,8 @@ type ScoreTerms struct {
 	Power    float64 `json:"power"`
 	Capacity float64 `json:"capacity"`
 	Score    float64 `json:"score"`
+	// Elsewhere is the worth of a block that only other hosts have, part of Overlap.
+	Elsewhere float64 `json:"shared_worth,omitempty"`
 }
 
 // Explain says where a leg of r with question q would go now. Explain sends nothing.
@@ -259,7 +261,7 @@ func (e *ExplainedNode) candidate(t *policy.Terms, n *member, now time.Time) {
 func (e *ExplainedNode) terms(m policy.Mode, t *policy.Terms) {
 	switch m {
 	case policy.Score:
-		e.ScoreTerms = &ScoreTerms{t.Overlap, t.Waiting, t.Power, t.Capacity, t.Total}
+		e.ScoreTerms = &ScoreTerms{t.Overlap, t.Waiting, t.Power, t.Capacity, t.Total, t.Elsewhere}
 	case policy.Cost:
 		e.Cost = &t.Cost
 	case policy.Predicted:

@@ -195,7 +195,7 @@ func (l *Leg) class() (c predict.Class) {
 
 // forecast is what was expected of an attempt, and how far its answer has been learned from.
 type forecast struct {
-	first    predict.First // for learning: without the wait for a slot, and for an adapter to load
+	first    predict.First // for learning: without the wait for a slot, and for an adapter to load; see clock too
 	ttft     float64       // expected seconds until the first token, by the pick
 	wait     float64       // of these, for prompts that wait at the node
 	via      bool          // another node was expected to compute the prompt
@@ -216,7 +216,7 @@ type forecast struct {
 }
 
 // made says whether mode predicted chose the attempt's node.
-func (f *forecast) made() bool { return f.first.Expected > 0 }
+func (f *forecast) made() bool { return f.ttft > 0 }
 
 // foresee notes what the pick expected of an attempt at the candidate pick, with warm of the
 // prompt's blocks there.
@@ -252,7 +252,13 @@ func (l *Leg) firstCame(a *attempt, now time.Time) {
 		return
 	}
 	f := &a.forecast
-	if !f.made() || !l.teaches() {
+	if !l.teaches() {
+		return
+	}
+	if !f.made() {
+		if f.first.Expected > 0 {
+			a.member.engine.LearnFirst(&f.first, now.Sub(a.sent).Seconds(), now)
+		}
 		return
 	}
 	f.took = now.Sub(a.sent).Seconds()

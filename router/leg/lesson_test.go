@@ -21,6 +21,8 @@ import (
 	"github.com/cognitora/dataplane/router/holdings"
 	"github.com/cognitora/dataplane/router/learned"
 	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/router/request"
+	"github.com/cognitora/dataplane/router/scan"
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
@@ -145,6 +147,35 @@ func TestLessons(t *testing.T) {
 	}
 }
 
+// TestLessonsOfCompletions checks that the answer to a completion teaches, and that the next text
+// with the same lines is known.
+func TestLessonsOfCompletions(t *testing.T) {
+	s := openSchool(t)
+	lines := strings.Repeat(`an example of what is asked, and of the answer\n`, 60)
+	for i := range 3 {
+		r := request.New()
+		r.API, r.Method, r.Path, r.Received = scan.Completions, "POST", "/v1/completions", time.Now()
+		r.Header = append(r.Header, "Content-Type: application/json\r\n"...)
+		question := strings.Repeat(fmt.Sprint("question ", i, " "), 10)
+		r.Own(fmt.Appendf(nil, `{"model":"sim","max_tokens":1,"prompt":"%s%s\nA:"}`, lines, question), nil)
+		if err := r.Read(nil, s.where.Memo.Scans()); err != nil {
+			t.Fatal(err)
+		}
+		var place answer.Memory
+		place.Limit = 1 << 20
+		l := s.Leg(r, Question{}, &place)
+		if err := l.Do(); err != nil || place.Status != http.StatusOK {
+			t.Fatalf("%v, status %d: %s", err, place.Status, place.Body)
+		}
+		l.Finish(relay.Complete)
+		s.counted("the lesson", i+1, 0, 0)
+		r.Reset()
+	}
+	if st := s.where.Learned.Stats(); st.Hits != 1 || st.Misses != 2 || st.Taught < 3 {
+		t.Errorf("%+v", st)
+	}
+}
+
 // TestLessonsAtOnce checks that a lesson more than are allowed at once is dropped.
 func TestLessonsAtOnce(t *testing.T) {
 	s := openSchool(t)
@@ -195,9 +226,10 @@ func TestLessonsPayForAnswers(t *testing.T) {
 		"a document that is no": {1000, [][]byte{[]byte("x")}, true},
 	} {
 		r := asked(t, d, chat(100))
-		form, _ := m.Form("sim", r.Scan, r.Body())
+		form, _ := m.Form(scan.Chat, "sim", r.Scan, r.Body())
 		l := d.Leg(r, Question{}, nil)
-		l.lesson = m.Lesson(r.Scan, r.Body(), "sim", learned.Origin{Seed: prefix.Seed("sim", "", ""), Form: form}, 0)
+		from := learned.Origin{Seed: prefix.Seed("sim", "", ""), Form: form}
+		l.lesson = m.Lesson(scan.Chat, r.Scan, r.Body(), "sim", from, 0)
 		d.lessons.room = room.New(c.limit)
 		if !d.lessons.room.Take(int64(l.lesson.Size())) {
 			t.Fatal(name)

@@ -1,7 +1,10 @@
 package leg
 
 import (
+	"time"
+
 	"github.com/cognitora/dataplane/router/holdings"
+	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/predict"
 	"github.com/cognitora/dataplane/router/prefix"
 )
@@ -21,11 +24,60 @@ func (l *Leg) promotes(at int) holdings.Reach {
 	} else if !s.KnowsFirsts() {
 		return r
 	}
-	computing := func(blocks int32) float64 {
-		return s.PrefillFactor * s.Prefill(predict.Prompt(l.prompt.Tokens(), int64(blocks)*prefix.BlockTokens))
-	}
-	if float64(r.Shared-r.Disk)*float64(r.Fetch) >= computing(r.Disk)-computing(r.Shared) {
+	if float64(r.Shared-r.Disk)*float64(r.Fetch) >= l.computing(&s, r.Disk, r.Shared) {
 		r.Shared = r.Disk
 	}
 	return r
+}
+
+// computing returns the seconds in which an engine computes the prompt's blocks from one up to
+// another, excluded.
+func (l *Leg) computing(s *predict.Speed, from, to int32) float64 {
+	prefill := func(blocks int32) float64 {
+		return s.Prefill(predict.Prompt(l.prompt.Tokens(), int64(blocks)*prefix.BlockTokens))
+	}
+	return s.PrefillFactor * (prefill(from) - prefill(to))
+}
+
+// measures says whether blocks of other hosts count as measured in the leg's picks, and caches have
+// reported.
+func (l *Leg) measures() bool {
+	if !l.prompt.Reported() {
+		return false
+	}
+	o := l.overrides()
+	return l.picks.policy.Measures(&o)
+}
+
+// saved returns the share of the time for computing the blocks beyond the host's memory that the
+// node at a place of the pool saves if its host gets them; 0: none, or unknown. The transfer takes
+// as long as lately, and computing as long as the engine's answers have taught.
+func (l *Leg) saved(at int, r *holdings.Reach) policy.Part {
+	from := max(r.Host, r.Device, 0)
+	if r.Shared <= from {
+		return 0
+	}
+	s := l.pool.members[at].engine.Speed()
+	computing := l.computing(&s, from, r.Shared)
+	if !s.KnowsFirsts() || computing <= 0 {
+		return 0
+	}
+	return policy.PartOf(1 - float64(r.Shared-from)*float64(r.Fetch)/computing)
+}
+
+// clock prepares to learn the engine's speed from the first token of an attempt at the candidate
+// pick, in the modes that expect no times. Only the answer to a prompt that waits for nothing but
+// its own computation teaches.
+func (l *Leg) clock(a *attempt, pick int, now time.Time) {
+	c, n := &l.picks.cands[pick], a.member
+	if l.hand != nil || !l.teaches() || c.Queues() || c.Loads || c.SharedCache > max(c.Host, c.Matched) ||
+		n.rank.Book.WaitingPrompts() > 0 || n.rank.Load().Waiting > 0 {
+		return
+	}
+	t := l.timing(n, c.InFlight, now)
+	a.forecast.first = predict.First{
+		Step: t.Decode(t.Decoding, t.Blocks),
+		Work: predict.Prompt(l.prompt.Tokens(), l.picks.policy.Score.Tiers.Held(c)),
+	}
+	t.Forecast(&a.forecast.first)
 }

@@ -177,8 +177,8 @@ func New() *Router {
 
 func newLessons(s *metric.Set) *prometheus.CounterVec {
 	return s.Counter("cgn_router_learned_lessons_total", "Answers after which an engine was asked for the tokens of "+
-		"their chats, for models whose tokens are learned: taught, failed, or dropped because 8 others were under "+
-		"way or the chats kept for this took 64 MiB.", "result")
+		"their prompts, for models whose tokens are learned: taught, failed, or dropped because 8 others were under "+
+		"way or the prompts kept for this took 64 MiB.", "result")
 }
 
 func newHandovers(s *metric.Set) *prometheus.CounterVec {

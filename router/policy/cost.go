@@ -15,13 +15,16 @@ import (
 //	raw    = (active prefill tokens + max(0, prompt tokens - cached) + cached) / BlockTokens
 //	cached = device + HostCacheHitWeight*host + DiskCacheHitWeight*disk, in whole tokens
 //	credit = OverlapScoreCredit*decay*device + HostCacheHitWeight*host + DiskCacheHitWeight*disk +
-//	         SharedCacheMultiplier*shared + experts
+//	         elsewhere + experts
 //	decay  = 1 / (1 + OverlapScoreCreditDecay*excess/max(1, prompt))
 //	decode = active blocks + blocks of the prompt that are not active yet
 //	labels = exp(-tanh(sum of the weights of the preferred labels)), 1 for a pinned request
 //
-// device, host and disk are the whole blocks that the node has there and in no better tier. shared
-// are the blocks behind device that the node's host has, or gets from other hosts. experts is the
+// device, host and disk are the whole blocks that the node has there and in no better tier.
+// elsewhere is SharedCacheMultiplier for each block behind device that the node's host has, or gets
+// from other hosts. Without a SharedCacheMultiplier it is what was measured: for each block behind
+// disk that the host gets from other hosts, HostCacheHitWeight*Saved. Blocks of disk then have that
+// worth too, if it is above DiskCacheHitWeight. experts is the
 // share of the request's experts that the node hosts, times OverlapScoreCredit*decay*device.
 // experts brings the credit at most to the prompt's blocks. excess is the node's active prefill
 // above the least of all candidates, in blocks. With TrackPrefillTokens off and OverlapScoreCredit
@@ -43,7 +46,9 @@ type CostSettings struct {
 	OverlapScoreCreditDecay float64 `json:"overlap_score_credit_decay" range:"0..1000000"`
 	HostCacheHitWeight      float64 `json:"host_cache_hit_weight" range:"0..1"`
 	DiskCacheHitWeight      float64 `json:"disk_cache_hit_weight" range:"0..1"`
-	SharedCacheMultiplier   float64 `json:"shared_cache_multiplier" range:"0..1"`
+	// SharedCacheMultiplier is the worth of a block that the host has, or gets from other hosts,
+	// beside the host's own two weights. nil: as measured.
+	SharedCacheMultiplier *float64 `json:"shared_cache_multiplier,omitempty" range:"0..1"`
 	// PrefillLoadScale is the weight of prefill against decode. A 0 by its older name also sets
 	// OverlapScoreCredit to 0.
 	PrefillLoadScale float64 `json:"prefill_load_scale" range:"0..1000000" older:"overlap_score_weight"`
@@ -181,12 +186,16 @@ type costing struct {
 	decays       bool    // nodes with more active prefill get less credit
 	offDecode    bool    // the credit is taken off decode
 	pinned       bool
+	shared       Optional[float64] // SharedCacheMultiplier; none: as measured
 }
 
 func (p *CostSettings) costing(s *Situation) costing {
 	tokens := max(s.Tokens, 0)
 	k := costing{CostSettings: *p, prompt: float64(tokens), pinned: s.Pinned}
 	s.Overrides.apply(&k.CostSettings)
+	if k.shared = s.Overrides.SharedCacheMultiplier; !k.shared.Given && p.SharedCacheMultiplier != nil {
+		k.shared = Given(*p.SharedCacheMultiplier)
+	}
 	k.unit, k.blocks = float64(k.BlockTokens), float64(tokens/int64(k.BlockTokens))
 	k.offDecode = !s.Prefill && k.OverlapScoreCredit > 0 && !k.TrackPrefillTokens
 	if k.decays = k.OverlapScoreCreditDecay > 0 && k.TrackPrefillTokens; k.decays {
@@ -259,6 +268,7 @@ func (k *costing) cost(c *Candidate, t *CostTerms) (total float64) {
 		*t = CostTerms{
 			Cached: cached, Raw: raw, Decay: decay, Credit: credit, Experts: experts, Scale: k.PrefillLoadScale,
 			Prefill: prefill, Decode: decode, Requests: requests, Labels: labels, Total: total, OffDecode: k.offDecode,
+			Elsewhere: k.elsewhere(c),
 		}
 	}
 	return total
@@ -272,9 +282,14 @@ func (k *costing) credit(c *Candidate, decay float64) (cached, credit, tokens fl
 	host := k.whole(max(c.Host, near)) - device
 	disk := k.whole(max(c.Disk, c.Host, near)) - device - host
 	lower := k.HostCacheHitWeight*host + k.DiskCacheHitWeight*disk
-	shared := k.whole(max(c.SharedCache, near)) - device
 	cached = device + lower
-	credit = k.OverlapScoreCredit*decay*device + lower + k.SharedCacheMultiplier*shared
+	credit = k.OverlapScoreCredit*decay*device + lower
+	if k.shared.Given {
+		credit += k.shared.Value * (k.whole(max(c.SharedCache, near)) - device)
+	} else if c.Saved > 0 {
+		worth, here := fetched(k.HostCacheHitWeight, c), device+host+disk
+		credit += max(worth-k.DiskCacheHitWeight, 0)*disk + worth*max(k.whole(c.SharedCache)-here, 0)
+	}
 	whole := device * k.unit
 	if lower > 0 {
 		whole = math.Round(cached * k.unit)
@@ -283,6 +298,14 @@ func (k *costing) credit(c *Candidate, decay float64) (cached, credit, tokens fl
 		tokens = whole // more is cached than the prompt has
 	}
 	return cached, credit, tokens
+}
+
+// elsewhere returns the worth of a block that only other hosts have.
+func (k *costing) elsewhere(c *Candidate) float64 {
+	if k.shared.Given {
+		return k.shared.Value
+	}
+	return fetched(k.HostCacheHitWeight, c)
 }
 
 // experts returns what the credit is raised by for the request's experts at the node. The credit

@@ -19,7 +19,9 @@ type CostTerms struct {
 	Decode   float64 `json:"decode_blocks"`
 	Requests float64 `json:"active_request_blocks"`
 	Labels   float64 `json:"taint_factor"` // factor of the preferred labels
-	Total    float64 `json:"total"`        // the cost
+	// Elsewhere is the worth of a block that only other hosts have, part of Credit.
+	Elsewhere float64 `json:"shared_worth,omitempty"`
+	Total     float64 `json:"total"` // the cost
 	// OffDecode says that Credit is taken off Decode. Raw and Prefill do not count then.
 	OffDecode bool `json:"credit_off_decode,omitempty"`
 	// Probability is the probability of the node in a draw by temperature.
@@ -31,8 +33,8 @@ type CostTerms struct {
 //	125.5 = 1.0 * 100.5 + 25.0 (cached_blocks: 15)
 //
 // The sum has the cost, the scaled prefill, the decode, and the cached blocks. The cost of active
-// requests, the credit taken off decode, the factor of labels and the credit for hosted experts
-// appear if they count.
+// requests, the credit taken off decode, the factor of labels, the credit for hosted experts and
+// the worth of a block of other hosts appear if they count.
 func (t *CostTerms) formula() string {
 	sum := decimal(t.Scale) + " * " + decimal(t.Prefill) + " + " + decimal(t.Decode)
 	if t.OffDecode {
@@ -44,14 +46,17 @@ func (t *CostTerms) formula() string {
 	if t.Labels != 1 {
 		sum = decimal(t.Labels) + " * (" + sum + ")"
 	}
-	return decimal(t.Total) + " = " + sum + cachedBlocks(t.Cached, t.Experts)
+	return decimal(t.Total) + " = " + sum + cachedBlocks(t.Cached, t.Experts, t.Elsewhere)
 }
 
-// cachedBlocks returns the end of a formula.
-func cachedBlocks(cached, experts float64) string {
+// cachedBlocks returns the end of a formula. elsewhere is the worth of a block of other hosts.
+func cachedBlocks(cached, experts, elsewhere float64) string {
 	text := " (cached_blocks: " + strings.TrimSuffix(decimal(cached), ".0")
 	if experts > 0 {
 		text += ", expert_blocks: " + strings.TrimSuffix(decimal(experts), ".0")
+	}
+	if elsewhere > 0 {
+		text += ", shared_worth: " + decimal(elsewhere)
 	}
 	return text + ")"
 }

@@ -15,6 +15,8 @@ type Explanation struct {
 type Terms struct {
 	Overlap, Waiting, Load, Power, Capacity, Total float64
 
+	Elsewhere float64 // worth of a block that only other hosts have; mode score only
+
 	Cost     CostTerms
 	Expected ExpectedTerms // mode predicted only
 	Parts    ExpectedParts // of Expected

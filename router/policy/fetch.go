@@ -27,6 +27,38 @@ func (t *Tiers) Warm(c *Candidate, at *Timing, tokens int64) Warm {
 	return w
 }
 
+// beyond returns the worth of a block on the host's disk, and of one that only other hosts have.
+// Without a setting the latter is measured: the worth of a block in the host's memory, times the
+// share of the time that a node saves if its host gets the block in place of computing it. A node
+// is then never worse for having a block on its disk.
+func (t *Tiers) beyond(c *Candidate) (disk, elsewhere float64) {
+	if t.Shared != nil {
+		return t.Disk, *t.Shared
+	}
+	elsewhere = fetched(t.Host, c)
+	return max(t.Disk, elsewhere), elsewhere
+}
+
+// fetched returns the measured worth of a block that only other hosts have. host is the worth of a
+// block in the host's memory, where it comes.
+func fetched(host float64, c *Candidate) float64 { return host * c.Saved.Value() }
+
+// count says whether a block can have a worth.
+func (t *Tiers) count() bool {
+	return t.Device > 0 || t.Host > 0 || t.Disk > 0 || t.Shared != nil && *t.Shared > 0
+}
+
+// Measures says whether a pick reads Candidate.Saved. o are the overrides of the request.
+func (p *Policy) Measures(o *Overrides) bool {
+	switch p.Mode {
+	case Score:
+		return p.Score.Tiers.Shared == nil
+	case Cost:
+		return p.Cost.SharedCacheMultiplier == nil && !o.SharedCacheMultiplier.Given
+	}
+	return false
+}
+
 // fetched returns what is expected if the host gets all that it does not have in its memory.
 func (t *Tiers) fetched(c *Candidate, at *Timing) Warm {
 	near := max(c.Matched, c.Coming, 0)

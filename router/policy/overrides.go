@@ -45,7 +45,6 @@ func (o *Overrides) apply(c *CostSettings) {
 	o.OverlapScoreCredit.put(&c.OverlapScoreCredit)
 	o.PrefillLoadScale.put(&c.PrefillLoadScale)
 	o.Temperature.put(&c.Temperature)
-	o.SharedCacheMultiplier.put(&c.SharedCacheMultiplier)
 	o.AssumeKVReuse.put(&c.AssumeKVReuse)
 	o.TrackPrefillTokens.put(&c.TrackPrefillTokens)
 	o.TrackActiveBlocks.put(&c.TrackActiveBlocks)

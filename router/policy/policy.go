@@ -162,13 +162,14 @@ type Weights struct {
 
 // Tiers holds the worth of a matched block by the best tier that has it. A tier farther from the
 // GPU is worth less. Mode predicted reads Host and Disk too. It does not read Shared, because it
-// compares the measured time of a transfer with that of computing. Shared is 0 by default, because
-// a slow network may be worth less than computing.
+// compares the measured time of a transfer with that of computing.
 type Tiers struct {
 	Device float64 `json:"device" range:"0..1"`
 	Host   float64 `json:"host" range:"0..1"`
 	Disk   float64 `json:"disk" range:"0..1"`
-	Shared float64 `json:"shared" range:"0..1"` // in the caches of other hosts
+	// Shared is the worth of a block that only caches of other hosts have. nil: as measured, see
+	// fetched.
+	Shared *float64 `json:"shared,omitempty" range:"0..1"`
 }
 
 // Default returns the policy in force until another one is published.
@@ -212,6 +213,9 @@ type Candidate struct {
 	Throughput    float32    // see Throughput
 	Retransmits   float32    // retransmitted share of the segments to or from the node, 0 to 1
 	CPU           bool       // the engine computes on CPUs
+	// Saved is the part of the time for computing the blocks behind Host that the node saves if its
+	// host gets them from other hosts; 0: none, or unknown. Mode predicted does not use it.
+	Saved Part
 	Fit
 	SharedCache int32 // Disk with the blocks that the host gets from other hosts; less counts as Disk
 
@@ -219,6 +223,22 @@ type Candidate struct {
 	SharedActive int32   // leading blocks of this prompt that active requests keep at the node
 	ActiveBlocks float64 // distinct KV blocks of active requests, with weighted output blocks
 }
+
+// Part is a number from 0 to 1, in parts of oneWhole.
+type Part uint16
+
+const oneWhole = 1 << 15
+
+// PartOf returns the Part nearest to v. NaN makes 0.
+func PartOf(v float64) Part {
+	if !(v > 0) {
+		return 0
+	}
+	return Part(min(v, 1)*oneWhole + 0.5)
+}
+
+// Value returns the number.
+func (p Part) Value() float64 { return float64(p) / oneWhole }
 
 // Fit is how a node fits what the request asks for beyond its prompt.
 type Fit struct {

@@ -108,8 +108,8 @@ func (p *ScoreSettings) overlap(c *Candidate, promptBlocks int) float64 {
 	}
 	worth := p.Tiers.Device * float64(device) * float64(1+c.Experts)
 	if shared > device {
-		worth += p.Tiers.Host*float64(host-device) + p.Tiers.Disk*float64(disk-host) +
-			p.Tiers.Shared*float64(shared-disk)
+		onDisk, elsewhere := p.Tiers.beyond(c)
+		worth += p.Tiers.Host*float64(host-device) + onDisk*float64(disk-host) + elsewhere*float64(shared-disk)
 	}
 	return min(worth/float64(promptBlocks), 1)
 }
@@ -149,7 +149,7 @@ func (f *fleet) coolness(c *Candidate) float64 {
 // usesPrefixes says whether the first term of a total can differ from 0. The waiting prefill in it
 // is in uncached blocks. Without that term prompts have no key for ties either.
 func (p *ScoreSettings) usesPrefixes() bool {
-	return p.Weights.KV > 0 && (p.Tiers != Tiers{} || p.Weights.Pending > 0)
+	return p.Weights.KV > 0 && (p.Tiers.count() || p.Weights.Pending > 0)
 }
 
 // total returns the score of one candidate, and writes its terms into t, unless t is nil.
@@ -189,6 +189,7 @@ func (p *ScoreSettings) total(c *Candidate, f *fleet, promptBlocks int, t *Terms
 	}
 	if t != nil {
 		t.Overlap, t.Waiting, t.Load, t.Power, t.Capacity, t.Total = overlap, waits, 1-used, power, capacity, total
+		_, t.Elsewhere = p.Tiers.beyond(c)
 	}
 	return total
 }
@@ -245,7 +246,7 @@ func (p *ScoreSettings) formula(t *Terms, promptBlocks int, loads bool) string {
 	if loads {
 		sum += " - " + decimal(w.Adapter)
 	}
-	return sum + cachedBlocks(t.Overlap*float64(promptBlocks), 0)
+	return sum + cachedBlocks(t.Overlap*float64(promptBlocks), 0, t.Elsewhere)
 }
 
 // standing is a candidate's total, or -Inf for a node that may not be picked, and its IDHash.

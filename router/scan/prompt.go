@@ -2,8 +2,8 @@ package scan
 
 import "github.com/cognitora/dataplane/internal/jsonscan"
 
-// markNext separates the prompts of a list.
-const markNext = 0xFF
+// MarkNext separates the prompts of a list in the canonical text.
+const MarkNext = 0xFF
 
 // promptMember reads a root member that holds part of the prompt.
 func (r *Request) promptMember(m rootMember) {
@@ -114,7 +114,7 @@ func (r *Request) prompt(before jsonscan.Kind) jsonscan.Kind {
 		}
 	case kind == jsonscan.String:
 		if before != jsonscan.Invalid {
-			r.Text = append(r.Text, markNext)
+			r.Text = append(r.Text, MarkNext)
 		}
 		r.text()
 	case kind == jsonscan.Object && r.api == Embeddings:

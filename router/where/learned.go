@@ -1,6 +1,7 @@
 package where
 
 import (
+	"bytes"
 	"slices"
 
 	"github.com/cognitora/dataplane/router/holdings"
@@ -48,10 +49,12 @@ const (
 // recall makes the chain of the longest known beginning of the prompt. recall returns false if none
 // is known, or if the model's chats are not learned.
 func (f *Finder) recall(p *Prompt, model string) bool {
-	if p.source != fromText || p.asked.API != scan.Chat || len(p.text) == 0 || !f.Learned.Learns(model) {
+	lines := p.asked.API == scan.Completions
+	if p.source != fromText || !lines && p.asked.API != scan.Chat || len(p.text) == 0 || !f.Learned.Learns(model) ||
+		lines && !p.oneText() {
 		return false
 	}
-	form, ok := f.Learned.Form(model, p.asked.Scan, p.asked.Body())
+	form, ok := f.Learned.Form(p.asked.API, model, p.asked.Scan, p.asked.Body())
 	if !ok {
 		return false
 	}
@@ -59,7 +62,9 @@ func (f *Finder) recall(p *Prompt, model string) bool {
 	for _, blocks := range p.coming {
 		p.shared = max(p.shared, int(blocks)*prefix.BlockBytes)
 	}
-	e, end := f.Learned.Recall(&learned.Text{Chain: &p.chain, From: p.from, Bytes: p.text, Form: form})
+	e, end := f.Learned.Recall(&learned.Text{
+		Chain: &p.chain, From: p.from, Bytes: p.text, Form: form, Lines: lines, Shared: p.shared,
+	})
 	if e == nil {
 		return false
 	}
@@ -72,6 +77,13 @@ func (f *Finder) recall(p *Prompt, model string) bool {
 	p.length = int64(e.Tokens()) + int64(max(all-bytes, 0)/prefix.BlockBytes*p.ratio*prefix.BlockTokens)
 	p.Blocks = min(int(p.length/prefix.BlockTokens), prefix.MaxChain)
 	return true
+}
+
+// oneText says whether the prompt of a completion is one text, and whole.
+func (p *Prompt) oneText() bool {
+	r, body := p.asked.Scan, p.asked.Body()
+	return bytes.IndexByte(p.text, scan.MarkNext) < 0 && r.Find(body, "truncate_prompt_tokens") == nil &&
+		r.Find(body, "prompt_embeds") == nil
 }
 
 // clearBy says from how many blocks behind the known beginning on the prediction by text counts.
@@ -141,11 +153,11 @@ func (p *Prompt) Confirm(promised int, prompt, cached int64, engineBlock int) {
 	}
 }
 
-// Lesson returns what the prompt's chat can teach once it has been answered. model is the engine's
-// name of the model. Lesson returns nil if the chat teaches nothing.
+// Lesson returns what the prompt can teach once it has been answered. model is the engine's name of
+// the model. Lesson returns nil if the prompt teaches nothing.
 func (p *Prompt) Lesson(model string) *learned.Lesson {
 	if !p.teaches || !p.Found() {
 		return nil
 	}
-	return p.finder.Learned.Lesson(p.asked.Scan, p.asked.Body(), model, p.origin, p.shared)
+	return p.finder.Learned.Lesson(p.asked.API, p.asked.Scan, p.asked.Body(), model, p.origin, p.shared)
 }

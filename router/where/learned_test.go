@@ -9,6 +9,7 @@ import (
 	"github.com/cognitora/dataplane/router/learned"
 	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
 )
 
@@ -143,6 +144,56 @@ func TestKnownBehindPassedText(t *testing.T) {
 		if p.Reset(); p.known != nil || p.Found() {
 			t.Fatal("the prompt keeps its beginning")
 		}
+	}
+	if passed < 100_000 {
+		t.Errorf("only %d bytes were passed over", passed)
+	}
+}
+
+// TestKnownText checks that the lines with which the texts of completions begin are known, also if
+// the scan passes over most of them, and that several prompts, or one that is cut, are not.
+func TestKnownText(t *testing.T) {
+	f := &Finder{
+		Memo: NewMemo(4 << 20), Index: prefix.NewIndex(prefix.Options{}), Learned: learned.NewMap(1 << 20),
+		Metrics: metrics.New(),
+	}
+	f.Learned.Learn(map[string]struct{}{"sim": {}})
+	bytewise := func(body []byte) (ids []uint32, err error) {
+		text, err := scan.Find(body, "prompt")
+		for _, b := range text[1 : len(text)-1] {
+			ids = append(ids, uint32(b))
+		}
+		return ids, err
+	}
+	text, passed := strings.Repeat("an example of what is asked, and of the answer\n", 100), 0
+	for turn := range 10 {
+		text += strings.Repeat("tell me more of it. ", 200) + "\nA:"
+		ask := func(form string) (*request.Request, *Prompt, bool) {
+			r, p := read(t, f, scan.Completions, fmt.Appendf(nil, form, text)), new(Prompt)
+			f.Find(p, r, "sim", prefix.Seed("sim", "", ""), nil)
+			return r, p, f.recall(p, "sim")
+		}
+		if _, _, known := ask(`{"model":"sim","prompt":[%q,"b"]}`); known {
+			t.Error("two prompts are known")
+		}
+		if _, _, known := ask(`{"model":"sim","truncate_prompt_tokens":9,"prompt":%q}`); known {
+			t.Error("a prompt is known that the engine cuts")
+		}
+		r, p, known := ask(`{"model":"sim","prompt":%q}`)
+		if known != (turn > 0) {
+			t.Fatalf("turn %d: known is %v", turn, known)
+		}
+		if turn > 0 && p.known.Tokens() < strings.LastIndex(text[:len(text)-3], "\n") {
+			t.Errorf("turn %d: only %d tokens are known of %d", turn, p.known.Tokens(), len(text))
+		}
+		passed += r.Scan.Skipped
+		l := p.Lesson("sim")
+		l.Answer.Read([]byte(`{"choices":[{"index":0,"text":" gladly"}]}`))
+		if err := l.Run(bytewise); err != nil {
+			t.Fatal(err)
+		}
+		text += " gladly\n"
+		f.remember(p)
 	}
 	if passed < 100_000 {
 		t.Errorf("only %d bytes were passed over", passed)

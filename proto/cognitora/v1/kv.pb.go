@@ -2466,7 +2466,7 @@ type WatchResponse struct {
 	Shares     bool     `protobuf:"varint,10,opt,name=shares,proto3" json:"shares,omitempty"` // the daemon exchanges blocks with those of other hosts
 	// Speed at which blocks of other hosts came to this one lately, while any came; 0: none came yet.
 	PulledBytesPerSecond float64  `protobuf:"fixed64,11,opt,name=pulled_bytes_per_second,json=pulledBytesPerSecond,proto3" json:"pulled_bytes_per_second,omitempty"`
-	Readers              *Readers `protobuf:"bytes,12,opt,name=readers,proto3" json:"readers,omitempty"` // in a reset, and after each change of what engines read
+	Readers              *Readers `protobuf:"bytes,12,opt,name=readers,proto3" json:"readers,omitempty"` // in a reset, and after each change of what engines read or the daemon has
 	unknownFields        protoimpl.UnknownFields
 	sizeCache            protoimpl.SizeCache
 }
@@ -2588,8 +2588,12 @@ func (x *WatchResponse) GetReaders() *Readers {
 // Readers are all nodes whose engines have told which blocks they can read, in place of those of
 // earlier messages. A node that is absent has not told.
 type Readers struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Nodes         []*Reader              `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"` // at most 64
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Nodes []*Reader              `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"` // at most 64
+	// Namespaces of rank 0 of which the daemon has blocks, at most 256. A node that has not told
+	// reads one of its model, so nobody knows which one if there are several.
+	Present       []string `protobuf:"bytes,2,rep,name=present,proto3" json:"present,omitempty"`
+	More          bool     `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"` // the daemon has blocks of more namespaces, and present is empty
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2629,6 +2633,20 @@ func (x *Readers) GetNodes() []*Reader {
 		return x.Nodes
 	}
 	return nil
+}
+
+func (x *Readers) GetPresent() []string {
+	if x != nil {
+		return x.Present
+	}
+	return nil
+}
+
+func (x *Readers) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
 }
 
 type Reader struct {
@@ -3950,9 +3968,11 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"PART_RESET\x10\x01\x12\x11\n" +
 	"\rPART_SNAPSHOT\x10\x02\x12\x10\n" +
 	"\fPART_CHANGES\x10\x03\x12\x0f\n" +
-	"\vPART_SYNCED\x10\x04\"5\n" +
+	"\vPART_SYNCED\x10\x04\"c\n" +
 	"\aReaders\x12*\n" +
-	"\x05nodes\x18\x01 \x03(\v2\x14.cognitora.v1.ReaderR\x05nodes\"<\n" +
+	"\x05nodes\x18\x01 \x03(\v2\x14.cognitora.v1.ReaderR\x05nodes\x12\x18\n" +
+	"\apresent\x18\x02 \x03(\tR\apresent\x12\x12\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"<\n" +
 	"\x06Reader\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1e\n" +
 	"\n" +
