@@ -24,7 +24,7 @@ type coming struct {
 	moved   *pb.TransferResponse
 }
 
-// awaitBlocks asks a daemon for n blocks from a number on, and returns once the daemon waits for them.
+// awaitBlocks asks a daemon for n blocks from a number on. It returns once the daemon waits for them.
 func awaitBlocks(t *testing.T, d *Daemon, from, n int, wait time.Duration) *coming {
 	t.Helper()
 	c, waiting := &coming{t: t, d: d, from: from, n: n, ended: make(chan error, 1)}, d.view.Load().Stats().Awaiting
@@ -67,8 +67,9 @@ func storeAt(t *testing.T, at string, from, n int) {
 	t.Helper()
 	for i := from; i < from+n; i++ {
 		key, v := numbered(i), valueOf(numbered(i))
-		if got := redis(t, at, fmt.Sprintf("*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%d\r\n%s", len(key), key, len(v), v)); got[0] != "+OK" {
-			t.Fatal(got[0])
+		command := fmt.Sprintf("*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%d\r\n%s", len(key), key, len(v), v)
+		if got := redis(t, at, command)[0]; got != "+OK" {
+			t.Fatal(got)
 		}
 	}
 }
@@ -91,8 +92,8 @@ func laneMetrics(t *testing.T, d *Daemon) (reads, bytes, streamed float64) {
 }
 
 // TestRoCEPromotesWhatComes: a promotion waits for blocks that the other host has not stored yet,
-// and reads them by RDMA. It ends with what came if the blocks stay away, or their host dies. Blocks
-// of a host that comes back in time are brought, too.
+// and reads them by RDMA. It ends with what came if the blocks stay away, or their host dies. It
+// also brings the blocks of a host that comes back in time.
 func TestRoCEPromotesWhatComes(t *testing.T) {
 	if os.Getenv("RDMA_DEVICE") == "" {
 		if os.Getenv("RDMA_REQUIRED") != "" {

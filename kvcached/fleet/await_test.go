@@ -75,8 +75,8 @@ func TestAwaitLooksAtTheFirst(t *testing.T) {
 	}
 }
 
-// TestAStuckHostLeavesPlaces: waits for a host that stores nothing take half of the places. Then they
-// wait for nothing, and those for another host wait.
+// TestAStuckHostLeavesPlaces: waits for a host that stores nothing take half of the places. Further
+// ones end at once, and those for another host wait.
 func TestAStuckHostLeavesPlaces(t *testing.T) {
 	a, b := start(t, "a", Options{}), start(t, "b", Options{})
 	meet(a, b)
@@ -132,7 +132,8 @@ func TestAwaitEnds(t *testing.T) {
 		t.Error(err)
 	}
 	failed := errors.New("failed")
-	if err := b.Await(t.Context(), "a", addrs, time.Hour, func([]int) ([]int, error) { return nil, failed }); err != failed {
+	fail := func([]int) ([]int, error) { return nil, failed }
+	if err := b.Await(t.Context(), "a", addrs, time.Hour, fail); err != failed {
 		t.Error(err)
 	}
 	for b.awaits.Take("a") {

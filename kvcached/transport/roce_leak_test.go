@@ -82,8 +82,8 @@ func awaitUsed(t *testing.T, what string, before inUse) {
 	})
 }
 
-// cycle makes a session, reads a block with it, and ends it as if it were unused for long. On a busy
-// host a block may come by QUIC, and cycle reads it again.
+// cycle makes a session, reads a block with it, and ends it as if it were unused for long. On a
+// busy host a block may come by QUIC, and cycle reads it again.
 func (s *twoStores) cycle() {
 	s.t.Helper()
 	reads := s.pool.Stats().RDMA.Reads

@@ -161,8 +161,8 @@ func (m *Map) Coming(q *Query, i int, r Reach, blocks int) (from, to int) {
 }
 
 // Promotion returns a promotion for node i of a question, or nil if there is no place for another
-// one. Promotion itself does not wait. Without a wait it allocates only until the pool of promotions
-// is full. The caller must pass the promotion to Ask.
+// one. Promotion itself does not wait. Without a wait it allocates only until the pool of
+// promotions is full. The caller must pass the promotion to Ask.
 func (m *Map) Promotion(q *Query, i int, model string, w Wait) *Promotion {
 	p := m.promoter.take(q.cache(i), w)
 	if p == nil {
