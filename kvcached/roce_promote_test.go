@@ -24,7 +24,8 @@ type coming struct {
 	moved   *pb.TransferResponse
 }
 
-// awaitBlocks asks a daemon for n blocks from a number on. It returns once the daemon waits for them.
+// awaitBlocks asks a daemon for n blocks from a number on. It returns once the daemon waits for
+// them.
 func awaitBlocks(t *testing.T, d *Daemon, from, n int, wait time.Duration) *coming {
 	t.Helper()
 	c, waiting := &coming{t: t, d: d, from: from, n: n, ended: make(chan error, 1)}, d.view.Load().Stats().Awaiting
