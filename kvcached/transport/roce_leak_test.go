@@ -89,7 +89,7 @@ func (s *twoStores) cycle() {
 	reads := s.pool.Stats().RDMA.Reads
 	for s.pool.Stats().RDMA.Reads == reads {
 		s.awaitCards("a session")
-		if there, err := s.pull(s.t.Context(), 1); !there || err != nil {
+		if there, err := s.come(s.t.Context(), 1); !there || err != nil {
 			s.t.Fatal(there, err)
 		}
 	}
