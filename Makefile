@@ -154,7 +154,7 @@ RDMA_CYCLES ?= 100
 # check-rdma tests reads between cards with checks of pointers, of races and of C's memory. Then it
 # tests cache daemons in one machine, and in two machines whose cable is pulled. The first run takes
 # longer.
-check-rdma: ## RDMA over RoCE in software, in one and in two virtual machines, in 9 minutes (needs a C compiler and apt; no root, no KVM, no card; fetches 120 MB once)
+check-rdma: ## RDMA over RoCE in software, in one and in two virtual machines, in 10 minutes (needs a C compiler and apt; no root, no KVM, no card; fetches 120 MB once)
 	@perf/tools.sh cc xz
 	@mkdir -p .cache
 	$(VERBS) vet -tags rdma ./...

@@ -19,7 +19,10 @@ import (
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/client"
+	"github.com/cognitora/dataplane/kvcached/fleet"
 	"github.com/cognitora/dataplane/kvcached/purge"
+	"github.com/cognitora/dataplane/kvcached/rpc"
+	"github.com/cognitora/dataplane/kvcached/store"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
@@ -225,6 +228,15 @@ func promotesWhatComes(t *testing.T, a, b *Daemon, value []byte) {
 	long := &pb.PromoteRequest{Namespace: ask.Namespace, Digests: ask.Digests, WaitMs: 60_001}
 	if _, err := onB.Promote(t.Context(), long); err == nil || !strings.Contains(err.Error(), "wait_ms is 60001") {
 		t.Errorf("promote with too long a wait: %v", err)
+	}
+}
+
+// TestALeftHolderIsAMiss: a block whose only holder leaves the fleet meanwhile ends no promotion of
+// other blocks.
+func TestALeftHolderIsAMiss(t *testing.T) {
+	out, err := outcome(nobodyHas(fmt.Errorf("%w: %w: b", store.ErrMiss, fleet.ErrUnknownHost)))
+	if out != rpc.Miss || err != nil {
+		t.Errorf("%v, %v", out, err)
 	}
 }
 

@@ -20,7 +20,7 @@ var fleetRows = []row[fleet.Stats]{
 	{"fleet_awaited_total", "Blocks that promotions with a wait have found.", func(s *fleet.Stats) float64 { return float64(s.Awaited) }},
 	{"fleet_awaited_in_vain_total", "Blocks that no host had when the wait of a promotion ended.", func(s *fleet.Stats) float64 { return float64(s.AwaitedInVain) }},
 	{"fleet_awaiting", "Promotions that wait for blocks now.", func(s *fleet.Stats) float64 { return float64(s.Awaiting) }},
-	{"fleet_awaits_refused_total", "Promotions that did not wait, because 64 others did.", func(s *fleet.Stats) float64 { return float64(s.AwaitsRefused) }},
+	{"fleet_awaits_refused_total", "Promotions that did not wait, because their host had as many of 128 places as were free.", func(s *fleet.Stats) float64 { return float64(s.AwaitsRefused) }},
 	{"fleet_left_out", "Caches that get no requests now because they do not answer.", func(s *fleet.Stats) float64 { return float64(s.LeftOut) }},
 	{"fleet_left_out_total", "Times that a cache stopped getting requests because it did not answer.", func(s *fleet.Stats) float64 { return float64(s.TimesLeftOut) }},
 	{"fleet_pull_errors_total", "Pulls from a host that failed. The block is then pulled from another host.", func(s *fleet.Stats) float64 { return float64(s.PullErrors) }},

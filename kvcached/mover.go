@@ -3,7 +3,6 @@ package kvcached
 import (
 	"context"
 	"errors"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
@@ -39,16 +38,16 @@ func (d *Daemon) pulled() func() float64 {
 
 // Promote brings blocks into RAM, from SSD or from other hosts. With a wait it also brings blocks
 // that hosts store meanwhile.
-func (m mover) Promote(ctx context.Context, namespace string, addrs []block.Addr, wait time.Duration,
+func (m mover) Promote(ctx context.Context, namespace string, addrs []block.Addr, wait rpc.Wait,
 	out []rpc.Outcome) error {
 	m.view.Know(namespace)
-	if wait == 0 {
+	if wait.For == 0 {
 		return each(ctx, addrs, out, m.warm)
 	}
 	for i := range out {
 		out[i] = rpc.Miss
 	}
-	return m.view.Await(ctx, addrs, wait, func(at []int) (missing []int, err error) {
+	return m.view.Await(ctx, wait.From, addrs, wait.For, func(at []int) (missing []int, err error) {
 		some, came := make([]block.Addr, len(at)), make([]rpc.Outcome, len(at))
 		for i, n := range at {
 			some[i] = addrs[n]
@@ -71,6 +70,15 @@ func (m mover) warm(ctx context.Context, a block.Addr) error {
 	if err == nil {
 		b.Release()
 	}
+	return nobodyHas(err)
+}
+
+// nobodyHas makes a miss of the error that the holder has just left the fleet, where any holder
+// would do.
+func nobodyHas(err error) error {
+	if errors.Is(err, fleet.ErrUnknownHost) {
+		return store.ErrMiss
+	}
 	return err
 }
 
@@ -84,8 +92,8 @@ func (m mover) Pull(ctx context.Context, peer, namespace string, addrs []block.A
 	m.view.Know(namespace)
 	return each(ctx, addrs, out, func(ctx context.Context, a block.Addr) error {
 		err := m.view.Pull(ctx, a, peer)
-		if peer == "" && errors.Is(err, fleet.ErrUnknownHost) {
-			return store.ErrMiss // the holder has just left the fleet
+		if peer == "" {
+			return nobodyHas(err)
 		}
 		return err
 	})

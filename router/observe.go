@@ -354,7 +354,7 @@ var holdingsGauges = []metric.Def{
 	},
 	holdingsPromotionsDropped: {
 		Name: "cgn_router_caches_promotions_dropped_total", Kind: metric.Counter,
-		Help: "Prompts for which no cache daemon was asked to load blocks into RAM, because 64 others wait, or 3 for the same daemon (with a bound of their own for hand-overs).",
+		Help: "Prompts for which no cache daemon was asked to load blocks into RAM, because 64 others wait, or 3 for the same daemon; in hand-overs because the host that is asked, or the one that stores the blocks, had as many of 128 places as were free.",
 	},
 	holdingsPromoted: {
 		Name: "cgn_router_caches_promoted_blocks_total", Kind: metric.Counter,

@@ -8,8 +8,9 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// maxAwaits bounds the calls of Await that wait at a time.
-const maxAwaits = 64
+// maxAwaits bounds the calls of Await that wait at a time. A host that is to store the blocks gets
+// a place only if it has fewer than are free.
+const maxAwaits = 128
 
 // These constants bound how many of the missing addresses are looked up at a time, the first ones.
 // An engine stores the blocks of a prompt in their order. So the first ones say whether more have
@@ -28,15 +29,17 @@ const (
 // Await looks for blocks that hosts of the fleet are about to store, until all are found or the
 // limit ends. addrs are in the order in which they are stored, and Await looks for the first few of
 // the missing ones. take gets the numbers of those addrs that some host has. It removes from
-// missing what needs no further lookup. An error of take or of this host's store ends Await. Await
-// waits for nothing if maxAwaits calls wait already.
-func (v *View) Await(ctx context.Context, addrs []block.Addr, limit time.Duration,
+// missing what needs no further lookup. An error of take or of this host's store ends Await. from
+// is the host that is to store the blocks. Await waits for nothing if from has its share of
+// maxAwaits places.
+func (v *View) Await(ctx context.Context, from string, addrs []block.Addr, limit time.Duration,
 	take func(at []int) (missing []int, err error)) error {
-	if v.awaits.Add(1) > maxAwaits {
+	if v.awaits.Take(from) {
+		defer v.awaits.Give(from)
+	} else {
 		v.counts.awaitsRefused.Add(1)
 		limit = 0
 	}
-	defer v.awaits.Add(-1)
 	waiting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	missing := make([]int, len(addrs))

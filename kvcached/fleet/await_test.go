@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,7 +26,7 @@ func TestAwait(t *testing.T) {
 	came, looks := map[int]bool{}, 0
 	done := make(chan error, 1)
 	go func() {
-		done <- b.Await(t.Context(), addrs, time.Hour, func(at []int) (missing []int, err error) {
+		done <- b.Await(t.Context(), "a", addrs, time.Hour, func(at []int) (missing []int, err error) {
 			if looks++; looks == 1 {
 				close(asked)
 			}
@@ -65,12 +66,47 @@ func TestAwaitLooksAtTheFirst(t *testing.T) {
 	}
 	for from, want := range [][]int{{1, 2, 3}, nil} { // without the first one all are there
 		var seen []int
-		if err := b.Await(t.Context(), addrs[from:], time.Nanosecond, func(at []int) ([]int, error) {
+		if err := b.Await(t.Context(), "a", addrs[from:], time.Nanosecond, func(at []int) ([]int, error) {
 			seen = append(seen, at...)
 			return nil, nil
 		}); err != nil || want != nil && !slices.Equal(seen, want) || want == nil && len(seen) != 39 {
 			t.Errorf("from %d: %v, %v", from, seen, err)
 		}
+	}
+}
+
+// TestAStuckHostLeavesPlaces: waits for a host that stores nothing take half of the places. Further
+// ones end at once, and those for another host wait.
+func TestAStuckHostLeavesPlaces(t *testing.T) {
+	a, b := start(t, "a", Options{}), start(t, "b", Options{})
+	meet(a, b)
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	take := func(at []int) (missing []int, err error) {
+		if b.text(addr(1)) != "here" {
+			return at, nil
+		}
+		return nil, nil
+	}
+	for range maxAwaits {
+		all.Go(func() { _ = b.Await(ctx, "stuck", []block.Addr{addr(0)}, time.Hour, take) })
+	}
+	waiting := func(n int64) func() bool { return func() bool { return b.Stats().Awaiting == n } }
+	eventually(t, "half of the places are taken", func() bool {
+		return waiting(maxAwaits/2)() && b.Stats().AwaitsRefused == maxAwaits/2
+	})
+	all.Go(func() {
+		if err := b.Await(ctx, "a", []block.Addr{addr(1)}, time.Hour, take); err != nil {
+			t.Error(err)
+		}
+	})
+	eventually(t, "another host's block is waited for", waiting(maxAwaits/2+1))
+	a.put(blocks, addr(1), "here")
+	eventually(t, "the block has come", waiting(maxAwaits/2))
+	if n := b.Stats().Awaited; n != 1 {
+		t.Errorf("%d blocks came", n)
 	}
 }
 
@@ -84,7 +120,7 @@ func TestAwaitEnds(t *testing.T) {
 		seen = append(seen, at...)
 		return nil, nil
 	}
-	if err := b.Await(t.Context(), addrs, time.Millisecond, take); err != nil || !slices.Equal(seen, []int{1}) {
+	if err := b.Await(t.Context(), "a", addrs, time.Millisecond, take); err != nil || !slices.Equal(seen, []int{1}) {
 		t.Errorf("%v, %v", seen, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -92,22 +128,27 @@ func TestAwaitEnds(t *testing.T) {
 		cancel()
 		return take(at)
 	}
-	if err := b.Await(ctx, addrs, time.Hour, leave); !errors.Is(err, context.Canceled) {
+	if err := b.Await(ctx, "a", addrs, time.Hour, leave); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 	failed := errors.New("failed")
-	if err := b.Await(t.Context(), addrs, time.Hour, func([]int) ([]int, error) { return nil, failed }); err != failed {
+	fail := func([]int) ([]int, error) { return nil, failed }
+	if err := b.Await(t.Context(), "a", addrs, time.Hour, fail); err != failed {
 		t.Error(err)
 	}
-	b.awaits.Store(maxAwaits)
-	if err := b.Await(t.Context(), addrs, time.Hour, take); err != nil {
+	for b.awaits.Take("a") {
+	}
+	if err := b.Await(t.Context(), "a", addrs, time.Hour, take); err != nil {
 		t.Error(err)
+	}
+	if n := b.Stats().Awaiting; n != maxAwaits/2 {
+		t.Errorf("one host has %d of %d places", n, maxAwaits)
 	}
 	if s := b.Stats(); s.Awaited != 3 || s.AwaitedInVain != 3 || s.AwaitsRefused != 1 {
 		t.Errorf("%+v", s)
 	}
 	b.stop()
-	if err := b.Await(t.Context(), addrs, time.Hour, take); !errors.Is(err, store.ErrClosed) {
+	if err := b.Await(t.Context(), "a", addrs, time.Hour, take); !errors.Is(err, store.ErrClosed) {
 		t.Error(err)
 	}
 }

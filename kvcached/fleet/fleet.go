@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/cognitora/dataplane/internal/logging"
+	"github.com/cognitora/dataplane/internal/shares"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/purge"
 	"github.com/cognitora/dataplane/kvcached/store"
@@ -110,7 +111,7 @@ type View struct {
 	names *names
 
 	pace   pace
-	awaits atomic.Int64 // calls of Await
+	awaits *shares.Shares // of the calls of Await that may wait, by the host that is to store the blocks
 	counts counts
 }
 
@@ -139,7 +140,7 @@ type Stats struct {
 	Awaited           uint64 // blocks found by an Await
 	AwaitedInVain     uint64 // blocks that no host had when an Await ended
 	Awaiting          int64  // calls of Await that wait now
-	AwaitsRefused     uint64 // calls of Await that did not wait because maxAwaits others did
+	AwaitsRefused     uint64 // calls of Await that did not wait, because as many others of their host did as may
 	Located           uint64 // questions to keepers for locations
 	LocateErrors      uint64 // questions for locations without an answer
 	Namespaces        int64  // known texts of namespaces
@@ -181,7 +182,7 @@ func (v *View) Stats() Stats {
 		Differed: c.differed.Load(), Notices: v.notices.waiting(), NoticesLost: c.noticesLost.Load(),
 		PullsBusy: c.pullsBusy.Load(), PullsFailed: c.pullsFailed.Load(), PullRetries: c.pullRetries.Load(),
 		Awaited: c.awaited.Load(), AwaitedInVain: c.awaitedInVain.Load(), AwaitsRefused: c.awaitsRefused.Load(),
-		Awaiting: v.awaits.Load(),
+		Awaiting: int64(v.awaits.Held()),
 		LeftOut:  v.doubts.leftOut(), TimesLeftOut: c.leftOut.Load(), Probes: c.probes.Load(),
 		PulledPerSecond: int64(v.PulledPerSecond()),
 		Members:         int64(len(v.roster.Load().members)), Locations: kept, LocationsRefused: refused,
@@ -223,7 +224,7 @@ func New(o Options) (*View, error) {
 		Store: o.Store, o: o, keeper: newKeeper(o.MaxLocations), changes: make(chan block.Addr, maxQueue),
 		replicates: make(chan block.Addr, 1024), pulls: map[block.Addr]*pull{}, names: newNames(maxNamespaces),
 		doubts: doubts{share: o.PeerBytes, hosts: map[string]*health{}}, notices: newNotices(),
-		named:     make(chan struct{}),
+		named: make(chan struct{}), awaits: shares.New(maxAwaits),
 		refreshes: refreshes{reading: semaphore.NewWeighted(1)}, seldom: logging.Seldom{Every: quietFor},
 	}
 	v.roster.Store(newRoster(o.Self, nil))

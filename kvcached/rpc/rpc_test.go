@@ -276,8 +276,8 @@ type slowFleet struct {
 	waits atomic.Int64
 }
 
-func (f *slowFleet) Promote(ctx context.Context, _ string, _ []block.Addr, wait time.Duration, _ []Outcome) error {
-	if wait > 0 {
+func (f *slowFleet) Promote(ctx context.Context, _ string, _ []block.Addr, wait Wait, _ []Outcome) error {
+	if wait.For > 0 {
 		f.waits.Add(1)
 		<-ctx.Done()
 	}
@@ -298,7 +298,11 @@ func TestWaitsLeaveTransfersRoom(t *testing.T) {
 		all.Go(func() { _, _ = f.client.Promote(ctx, r) })
 	}
 	eventually(t, "both wait", func() bool { return fleet.waits.Load() == 2 })
-	_, err := f.client.Promote(t.Context(), r)
+	long := &pb.PromoteRequest{Namespace: llama, Layer: block.LayerAll, Digests: d[:], WaitMs: 1,
+		From: strings.Repeat("a", maxFrom+1)}
+	_, err := f.client.Promote(t.Context(), long)
+	wantCode(t, "a long name of a host", err, codes.InvalidArgument)
+	_, err = f.client.Promote(t.Context(), r)
 	wantCode(t, "one too many", err, codes.ResourceExhausted)
 	ok[*pb.PutResponse](t)(put(t, f.client, &pb.PutHeader{Block: header(d, block.Digest{}, 10)}, pattern(10), 10))
 	r = &pb.PromoteRequest{Namespace: llama, Layer: block.LayerAll, Digests: d[:]}

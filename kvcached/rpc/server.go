@@ -75,8 +75,8 @@ const (
 // Fleet moves blocks between hosts. The result for addrs[i], all of one namespace, goes to out[i],
 // which is 0 before. An error says that nothing was tried.
 type Fleet interface {
-	// Promote waits at most so long for blocks that no host has yet.
-	Promote(ctx context.Context, namespace string, addrs []block.Addr, wait time.Duration, out []Outcome) error
+	// Promote may wait for blocks that no host has yet.
+	Promote(ctx context.Context, namespace string, addrs []block.Addr, wait Wait, out []Outcome) error
 	Push(ctx context.Context, peer, namespace string, addrs []block.Addr, out []Outcome) error
 	Pull(ctx context.Context, peer, namespace string, addrs []block.Addr, out []Outcome) error
 }

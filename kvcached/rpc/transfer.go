@@ -202,19 +202,32 @@ func answer(out []Outcome) (b []byte, ok uint32) {
 	return b, ok
 }
 
-// maxWait bounds the wait of a Promote.
-const maxWait = time.Minute
+// Bounds of the wait of a Promote.
+const (
+	maxWait = time.Minute
+	maxFrom = 256 // bytes
+)
+
+// Wait says how long a Promote waits for blocks that no host has yet, and which host is about to
+// store them.
+type Wait struct {
+	For  time.Duration // 0: it does not wait
+	From string        // empty: unknown
+}
 
 // Promote brings blocks into RAM. Without a fleet nothing is waited for. A wait ends with serving.
 func (s *service) Promote(ctx context.Context, r *pb.PromoteRequest) (*pb.TransferResponse, error) {
-	wait := time.Duration(r.WaitMs) * time.Millisecond
-	if wait > maxWait {
+	wait := Wait{time.Duration(r.WaitMs) * time.Millisecond, r.From}
+	switch {
+	case wait.For > maxWait:
 		return nil, invalid("wait_ms is %d; at most %d are waited", r.WaitMs, maxWait.Milliseconds())
+	case len(wait.From) > maxFrom:
+		return nil, invalid("from has %d bytes; give the host's name or address in at most %d", len(wait.From), maxFrom)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	places, what := s.transfers, "transfers"
-	if wait > 0 {
+	if wait.For > 0 {
 		places, what = s.waits, "Promotes with a wait"
 		defer context.AfterFunc(s.ending, cancel)() // nobody waits for blocks while serving ends
 	}

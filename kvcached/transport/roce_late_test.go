@@ -83,7 +83,7 @@ func TestRoCELateGrants(t *testing.T) {
 		var all sync.WaitGroup
 		for key := range keys {
 			all.Go(func() {
-				if there, err := s.pull(t.Context(), key); !there || err != nil {
+				if there, err := s.come(t.Context(), key); !there || err != nil {
 					t.Error(key, err)
 				}
 			})
@@ -96,7 +96,7 @@ func TestRoCELateGrants(t *testing.T) {
 	})
 	reads := s.pool.Stats().RDMA.Reads
 	awaited(t, "a block is read by RDMA again", func() bool {
-		if there, err := s.pull(t.Context(), 1); !there || err != nil {
+		if there, err := s.come(t.Context(), 1); !there || err != nil {
 			t.Fatal(err)
 		}
 		return s.pool.Stats().RDMA.Reads > reads

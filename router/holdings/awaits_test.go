@@ -73,7 +73,7 @@ func TestAwaitsOneRank(t *testing.T) {
 			if c.ends {
 				time.AfterFunc(time.Second, end)
 			}
-			p := &Promotion{Last: objects - 1, Wait: time.Hour, Ended: ctx, model: "m"}
+			p := &Promotion{Last: objects - 1, Wait: Wait{For: time.Hour, Ended: ctx}, model: "m"}
 			for i := range objects {
 				p.Add(&[32]byte{byte(i)})
 			}

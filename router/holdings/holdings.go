@@ -135,7 +135,7 @@ func (m *Map) Run(ctx context.Context) error {
 		for range promoteWorkers {
 			m.wg.Go(func() { m.promote(ctx, &m.promoter.now) })
 		}
-		for range promotions { // all of them may wait for engines at once
+		for range waitings { // all of them may wait for engines at once
 			m.wg.Go(func() { m.promote(ctx, &m.promoter.next) })
 		}
 	}
@@ -326,7 +326,7 @@ func (m *Map) Stats() Stats {
 	s := Stats{Caches: len(m.caches), Refused: len(m.refused), Index: m.index.Stats()}
 	s.Overflow = s.Index.Overflow
 	p := m.promoter
-	s.Promotions, s.PromotionsFailed, s.PromotionsDropped, s.Promoted = p.asked.Load(), p.failed.Load(),
+	s.Promotions, s.PromotionsFailed, s.PromotionsDropped, s.Promoted = p.begun.Load(), p.failed.Load(),
 		p.dropped.Load(), p.blocks.Load()
 	if m.local != nil {
 		s.Engines += len(m.local.engines)

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cognitora/dataplane/internal/shares"
 	"github.com/cognitora/dataplane/kv/block"
 	cognitorav1 "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
@@ -26,9 +27,12 @@ const (
 
 // These constants bound promotions. A promotion that finds the queue full is dropped and counted,
 // and so is one whose cache has promoteLater others. One promotion of a cache runs at a time.
-// Promotions with a wait have a queue of their own, and run at once.
+// Promotions with a wait have places of their own, and run at once. One gets a place only if its
+// cache has fewer than are free, and so has the host that is to store its blocks. Otherwise it is
+// dropped and counted. So one host that is stuck never takes all places.
 const (
 	promotions     = 64   // waiting and running
+	waitings       = 128  // running, with a wait
 	promoteWorkers = 16   // running
 	promoteLater   = 3    // waiting for one cache
 	promoteBlocks  = 1024 // leading blocks of one prompt
@@ -49,14 +53,19 @@ type Promotion struct {
 	// Before is the number of wanted blocks before those in Digests. The blocks' digests are
 	// unknown; the daemon finds these blocks as parents.
 	Before int
-	// Wait is how long the daemon may wait for blocks that no host has yet.
-	Wait time.Duration
-	// Ended is done when nobody needs the blocks any more. That ends the wait.
-	Ended context.Context
+	// Wait is the wait for blocks that no host has yet.
+	Wait Wait
 
 	cache *cache
 	model string
 	reads []name // of the node; nil: all
+}
+
+// Wait says how a daemon waits for blocks that no host has yet. The zero Wait is none.
+type Wait struct {
+	For   time.Duration   // at most
+	From  string          // address of the cache that is about to store the blocks
+	Ended context.Context // done when nobody needs the blocks any more; ends the wait
 }
 
 // Add adds the block before the ones already added.
@@ -68,7 +77,9 @@ type promoter struct {
 	now  lane // promotions of blocks that are somewhere
 	next lane // promotions with a wait
 
-	asked, dropped, failed, blocks atomic.Uint64
+	asked, from *shares.Shares // of next's places, by the cache that is asked and by the one that stores
+
+	begun, dropped, failed, blocks atomic.Uint64
 }
 
 // lane has the promotions that wait for one of its workers, and those that are free.
@@ -78,23 +89,50 @@ type lane struct {
 }
 
 func newPromoter(mode Promote) *promoter {
-	return &promoter{mode: mode, now: newLane(), next: newLane()}
+	return &promoter{mode: mode, now: newLane(promotions), next: newLane(waitings), asked: shares.New(waitings),
+		from: shares.New(waitings)}
 }
 
-func newLane() lane {
-	l := lane{make(chan *Promotion, promotions), make(chan *Promotion, promotions)}
-	for range promotions {
+func newLane(places int) lane {
+	l := lane{make(chan *Promotion, places), make(chan *Promotion, places)}
+	for range places {
 		l.free <- &Promotion{}
 	}
 	return l
 }
 
-// lane returns the lane of promotions with this wait.
-func (p *promoter) lane(wait time.Duration) *lane {
-	if wait > 0 {
-		return &p.next
+// take returns a free promotion for a cache, or nil if there is none for it.
+func (p *promoter) take(c *cache, w Wait) *Promotion {
+	of := &p.now
+	if w.For > 0 {
+		of = &p.next
+		if !p.asked.Take(c.id) {
+			return nil
+		}
+		if !p.from.Take(w.From) {
+			p.asked.Give(c.id)
+			return nil
+		}
 	}
-	return &p.now
+	select {
+	case taken := <-of.free:
+		taken.cache, taken.Wait = c, w
+		return taken
+	default: // only of now: next has as many as there are shares
+		return nil
+	}
+}
+
+// give makes a promotion free.
+func (p *promoter) give(done *Promotion) {
+	if done.Wait.For == 0 {
+		p.now.free <- done
+		return
+	}
+	c, from := done.cache.id, done.Wait.From
+	p.next.free <- done
+	p.asked.Give(c)
+	p.from.Give(from)
 }
 
 // Wanted returns the range of blocks, from (included) up to to (excluded), that should come into
@@ -122,24 +160,26 @@ func (m *Map) Coming(q *Query, i int, r Reach, blocks int) (from, to int) {
 	return from, min(blocks, from+comingBlocks)
 }
 
-// Promotion returns a promotion with this wait for node i of a question, or nil if too many wait.
-// Promotion itself does not wait. Promotion allocates only until the pool of promotions is full.
-// The caller must pass the promotion to Ask.
-func (m *Map) Promotion(q *Query, i int, model string, wait time.Duration) *Promotion {
-	select {
-	case p := <-m.promoter.lane(wait).free:
-		p.cache, p.model, p.reads, p.Wait = q.cache(i), model, q.reads[i], wait
-		p.Digests, p.Last, p.Before, p.Ended = p.Digests[:0], 0, 0, context.Background()
-		return p
-	default:
+// Promotion returns a promotion for node i of a question, or nil if there is no place for another
+// one. Promotion itself does not wait. Without a wait it allocates only until the pool of
+// promotions is full. The caller must pass the promotion to Ask.
+func (m *Map) Promotion(q *Query, i int, model string, w Wait) *Promotion {
+	p := m.promoter.take(q.cache(i), w)
+	if p == nil {
 		m.promoter.dropped.Add(1)
 		return nil
 	}
+	p.model, p.reads, p.Digests, p.Last, p.Before = model, q.reads[i], p.Digests[:0], 0, 0
+	return p
 }
 
 // Ask queues a promotion to run in the background.
 func (m *Map) Ask(p *Promotion) {
-	m.promoter.lane(p.Wait).queue <- p // the queue has room for all promotions
+	of := &m.promoter.now
+	if p.Wait.For > 0 {
+		of = &m.promoter.next
+	}
+	of.queue <- p // the queue has room for all promotions
 }
 
 // promote runs promotions of a lane until ctx ends.
@@ -149,16 +189,16 @@ func (m *Map) promote(ctx context.Context, of *lane) {
 		case <-ctx.Done():
 			return
 		case p := <-of.queue:
-			m.perform(ctx, p, of)
+			m.perform(ctx, p)
 		}
 	}
 }
 
 // perform runs a promotion, and then those that have waited for its cache. If the cache is busy, p
 // waits for it or is dropped.
-func (m *Map) perform(ctx context.Context, p *Promotion, of *lane) {
-	if p.Wait > 0 {
-		m.run(ctx, p, of)
+func (m *Map) perform(ctx context.Context, p *Promotion) {
+	if p.Wait.For > 0 {
+		m.run(ctx, p)
 		return
 	}
 	turns := &p.cache.turns
@@ -166,23 +206,23 @@ func (m *Map) perform(ctx context.Context, p *Promotion, of *lane) {
 	case waits:
 	case tooMany:
 		m.promoter.dropped.Add(1)
-		of.free <- p
+		m.promoter.give(p)
 	case runs:
 		for ; p != nil; p = turns.next() {
-			m.run(ctx, p, of)
+			m.run(ctx, p)
 		}
 	}
 }
 
-func (m *Map) run(ctx context.Context, p *Promotion, of *lane) {
-	m.promoter.asked.Add(1)
+func (m *Map) run(ctx context.Context, p *Promotion) {
+	m.promoter.begun.Add(1)
 	n, err := m.bring(ctx, p)
 	m.promoter.blocks.Add(uint64(n))
 	if err != nil && ctx.Err() == nil {
 		m.promoter.failed.Add(1)
 		m.o.Logger.Debug("blocks are not promoted", "cache", p.cache.id, "error", err)
 	}
-	of.free <- p
+	m.promoter.give(p)
 }
 
 // bring asks the daemon for the blocks in each namespace that may have them. bring returns how many
@@ -192,7 +232,7 @@ func (m *Map) bring(ctx context.Context, p *Promotion) (n int, err error) {
 	if client == nil || len(p.Digests) == 0 {
 		return 0, nil
 	}
-	if p.Wait > 0 {
+	if p.Wait.For > 0 {
 		return m.awaits(ctx, *client, p)
 	}
 	ctx, cancel := context.WithTimeout(ctx, promoteWithin)
@@ -213,10 +253,10 @@ var errCame = errors.New("all blocks came")
 // awaits asks the daemon to bring the blocks as they are stored, in all namespaces at once. awaits
 // ends when one namespace has them all. An error in one namespace ends no wait in another one.
 func (m *Map) awaits(ctx context.Context, client cognitorav1.KvClient, p *Promotion) (n int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, p.Wait+comingSlack)
+	ctx, cancel := context.WithTimeout(ctx, p.Wait.For+comingSlack)
 	defer cancel()
-	defer context.AfterFunc(p.Ended, cancel)()
-	until := time.Now().Add(p.Wait)
+	defer context.AfterFunc(p.Wait.Ended, cancel)()
+	w := waiting{client, p.Wait.From, time.Now().Add(p.Wait.For)}
 	all, life := errgroup.WithContext(ctx)
 	var came atomic.Int64
 	var failed faults
@@ -226,7 +266,7 @@ func (m *Map) awaits(ctx context.Context, client cognitorav1.KvClient, p *Promot
 			continue // engines that hand blocks over store whole objects of all layers
 		}
 		all.Go(func() error {
-			here, err := awaitObjects(life, client, &s, first(digests), until)
+			here, err := w.objects(life, &s, first(digests))
 			failed.add(err)
 			if came.Add(int64(here)); here == len(digests)/32*len(s.ranks()) {
 				return errCame
@@ -234,7 +274,7 @@ func (m *Map) awaits(ctx context.Context, client cognitorav1.KvClient, p *Promot
 			return nil
 		})
 	}
-	if all.Wait() != nil || p.Ended.Err() != nil {
+	if all.Wait() != nil || p.Wait.Ended.Err() != nil {
 		return int(came.Load()), nil
 	}
 	return int(came.Load()), failed.err
@@ -252,18 +292,24 @@ func (f *faults) add(err error) {
 	f.err = errors.Join(f.err, err)
 }
 
-// awaitObjects waits for the objects of a namespace, some at a time, and returns how many came in
-// all ranks. The ranks store an object at about the same time. So only the first rank is asked for
+// waiting is a running promotion with a wait.
+type waiting struct {
+	client cognitorav1.KvClient
+	from   string
+	until  time.Time
+}
+
+// objects waits for the objects of a namespace, some at a time, and returns how many came in all
+// ranks. The ranks store an object at about the same time. So only the first rank is asked for
 // objects that are not stored yet, and the others once it has them.
-func awaitObjects(ctx context.Context, client cognitorav1.KvClient, s *space, digests []byte,
-	until time.Time) (n int, err error) {
+func (w *waiting) objects(ctx context.Context, s *space, digests []byte) (n int, err error) {
 	ranks := s.ranks()
 	for some := range slices.Chunk(digests, 32*comingObjects) {
-		came, err := awaitRank(ctx, client, ranks[0], some, until)
+		came, err := w.rank(ctx, ranks[0], some)
 		if n += came; err != nil {
 			return n, err
 		}
-		here, err := awaitOthers(ctx, client, ranks[1:], some, until)
+		here, err := w.others(ctx, ranks[1:], some)
 		if n += here; err != nil || came < len(some)/32 {
 			return n, err
 		}
@@ -271,15 +317,14 @@ func awaitObjects(ctx context.Context, client cognitorav1.KvClient, s *space, di
 	return n, nil
 }
 
-// awaitOthers waits for the objects in some ranks at once, and returns how many came.
-func awaitOthers(ctx context.Context, client cognitorav1.KvClient, ranks []string, digests []byte,
-	until time.Time) (n int, err error) {
+// others waits for the objects in some ranks at once, and returns how many came.
+func (w *waiting) others(ctx context.Context, ranks []string, digests []byte) (n int, err error) {
 	var all sync.WaitGroup
 	var came atomic.Int64
 	var failed faults
 	for _, rank := range ranks {
 		all.Go(func() {
-			here, err := awaitRank(ctx, client, rank, digests, until)
+			here, err := w.rank(ctx, rank, digests)
 			came.Add(int64(here))
 			failed.add(err)
 		})
@@ -288,13 +333,12 @@ func awaitOthers(ctx context.Context, client cognitorav1.KvClient, ranks []strin
 	return int(came.Load()), failed.err
 }
 
-// awaitRank waits for the objects in a rank, and returns how many came. After until it takes what
-// is there.
-func awaitRank(ctx context.Context, client cognitorav1.KvClient, rank string, digests []byte,
-	until time.Time) (n int, err error) {
-	wait := max(time.Until(until), time.Millisecond)
-	answer, err := client.Promote(ctx, &cognitorav1.PromoteRequest{Namespace: rank, Layer: block.LayerAll,
-		Digests: digests, WaitMs: uint32(wait.Milliseconds())})
+// rank waits for the objects in a rank, and returns how many came. After until it takes what is
+// there.
+func (w *waiting) rank(ctx context.Context, rank string, digests []byte) (n int, err error) {
+	wait := max(time.Until(w.until), time.Millisecond)
+	answer, err := w.client.Promote(ctx, &cognitorav1.PromoteRequest{Namespace: rank, Layer: block.LayerAll,
+		Digests: digests, WaitMs: uint32(wait.Milliseconds()), From: w.from})
 	return int(answer.GetOk()), err
 }
 

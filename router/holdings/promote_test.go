@@ -38,9 +38,9 @@ func TestPromotionBounds(t *testing.T) {
 	}
 	var taken []*Promotion
 	for range promotions {
-		taken = append(taken, m.Promotion(&q, 0, "m", 0))
+		taken = append(taken, m.Promotion(&q, 0, "m", Wait{}))
 	}
-	if m.Promotion(&q, 0, "m", 0) != nil || m.Stats().PromotionsDropped != 1 {
+	if m.Promotion(&q, 0, "m", Wait{}) != nil || m.Stats().PromotionsDropped != 1 {
 		t.Errorf("one too many: %+v", m.Stats())
 	}
 	d.stop()
@@ -57,7 +57,7 @@ func TestPromotionBounds(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	one := func() {
-		p := m.Promotion(&q, 0, "m", 0)
+		p := m.Promotion(&q, 0, "m", Wait{})
 		p.Add((*[32]byte)(&digests[2]))
 		m.promoter.now.free <- p
 	}
@@ -145,7 +145,7 @@ func promotesObjects(t *testing.T, known int, wait time.Duration) {
 	if from, to := m.Coming(&q, 0, q.Reach[0], blocks); from != 0 || to != blocks {
 		t.Errorf("blocks %d to %d may come", from, to)
 	}
-	p := m.Promotion(&q, 0, "m", wait)
+	p := m.Promotion(&q, 0, "m", Wait{For: wait, Ended: t.Context()})
 	for i := held - 1; i >= known; i-- { // at 9 the last one begins an object
 		p.Add((*[32]byte)(&digests[i]))
 	}

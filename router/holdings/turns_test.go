@@ -45,7 +45,7 @@ func TestSlowHostsHoldUpNoOthers(t *testing.T) {
 			to.client.Store(new(cognitorav1.KvClient(c)))
 			for range n {
 				q := Query{hosts: []int32{1}, asked: []*cache{to}, reads: make([][]name, 1)}
-				p := m.Promotion(&q, 0, "m", 0)
+				p := m.Promotion(&q, 0, "m", Wait{})
 				p.Add(new([32]byte))
 				m.Ask(p)
 				synctest.Wait()
@@ -65,6 +65,70 @@ func TestSlowHostsHoldUpNoOthers(t *testing.T) {
 		time.Sleep(promoteWithin * (promoteLater + 1))
 		if s := m.Stats(); s.PromotionsFailed != promoteLater+1 || len(m.promoter.now.free) != promotions {
 			t.Errorf("%+v", s)
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// hung is a daemon that does not answer.
+type hung struct {
+	cognitorav1.KvClient
+	asked atomic.Int64
+}
+
+func (c *hung) Promote(ctx context.Context, r *cognitorav1.PromoteRequest, _ ...grpc.CallOption) (
+	*cognitorav1.TransferResponse, error) {
+	c.asked.Add(1)
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// TestStuckHostsLeavePlaces: neither a daemon that does not answer nor a host that stores nothing
+// takes all places of promotions with a wait. Those without a place are dropped and counted, and
+// all places come back.
+func TestStuckHostsLeavePlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := New(Options{Promote: PromoteFleet})
+		m.spaces.heard(namespace.String(), block.LayerAll)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- m.Run(ctx) }()
+		client, dropped := &hung{}, uint64(0)
+		ask := func(asked, from string, n int) (got int) {
+			to := newCache(m, asked, nil, "")
+			to.client.Store(new(cognitorav1.KvClient(client)))
+			for range n {
+				q := Query{hosts: []int32{1}, asked: []*cache{to}, reads: make([][]name, 1)}
+				p := m.Promotion(&q, 0, "m", Wait{For: time.Second, From: from, Ended: t.Context()})
+				if p == nil {
+					dropped++
+					continue
+				}
+				p.Add(new([32]byte))
+				m.Ask(p)
+				got++
+			}
+			synctest.Wait()
+			return got
+		}
+		for range 2 {
+			var got []int
+			for _, c := range []struct{ asked, from string }{{"stuck", "a"}, {"stuck", "b"}, {"c", "a"}, {"c", "b"}} {
+				got = append(got, ask(c.asked, c.from, waitings))
+			}
+			if !slices.Equal(got, []int{waitings / 2, 0, 0, waitings / 4}) || client.asked.Load() != 3*waitings/4 ||
+				m.Stats().PromotionsDropped != dropped {
+				t.Errorf("%v, %d are asked, %+v", got, client.asked.Load(), m.Stats())
+			}
+			client.asked.Store(0)
+			time.Sleep(time.Second + comingSlack + 1)
+			if n := m.promoter.asked.Held() + m.promoter.from.Held(); n != 0 ||
+				len(m.promoter.next.free) != waitings {
+				t.Errorf("%d places are held at the end", n)
+			}
 		}
 		stop()
 		if err := <-done; err != nil {

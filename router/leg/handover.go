@@ -17,6 +17,7 @@ import (
 	"github.com/cognitora/dataplane/router/books"
 	"github.com/cognitora/dataplane/router/connector"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/holdings"
 	"github.com/cognitora/dataplane/router/members"
 	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/nvext"
@@ -437,7 +438,8 @@ func (h *hand) call(d *member) {
 	if ok && at >= 0 && d.node.Info().KVAddress != h.partner.node.Info().KVAddress {
 		var ctx context.Context
 		ctx, h.stop = context.WithCancel(context.Background())
-		l.prompt.PromoteComing(ctx, at, l.model.name, cacher.Coming())
+		l.prompt.PromoteComing(at, l.model.name, holdings.Wait{For: cacher.Coming(),
+			From: h.partner.node.Info().KVAddress, Ended: ctx})
 	}
 }
 

@@ -4,7 +4,6 @@
 package where
 
 import (
-	"context"
 	"slices"
 	"time"
 
@@ -320,13 +319,13 @@ func (p *Prompt) Promote(i int, model string, r holdings.Reach) {
 	if from >= to {
 		return
 	}
-	p.wish(context.Background(), i, model, from, to, 0)
+	p.wish(i, model, from, to, holdings.Wait{})
 }
 
 // PromoteComing asks the cache of rank i's host to bring the prompt's blocks into RAM while another
-// node computes and stores them, for this time at most and not after the end of ctx, in the
-// background. Only prompts of the model's own tokens have the blocks that engines store.
-func (p *Prompt) PromoteComing(ctx context.Context, i int, model string, wait time.Duration) {
+// node computes and stores them, in the background. Only prompts of the model's own tokens have the
+// blocks that engines store.
+func (p *Prompt) PromoteComing(i int, model string, wait holdings.Wait) {
 	if !p.Found() || p.source != fromTokens {
 		return
 	}
@@ -339,11 +338,11 @@ func (p *Prompt) PromoteComing(ctx context.Context, i int, model string, wait ti
 		return
 	}
 	p.chain.HashTo(to)
-	p.wish(ctx, i, model, from, to, wait)
+	p.wish(i, model, from, to, wait)
 }
 
-// wish asks for blocks from up to to, excluded. The end of ended ends the wait.
-func (p *Prompt) wish(ended context.Context, i int, model string, from, to int, wait time.Duration) {
+// wish asks for blocks from up to to, excluded.
+func (p *Prompt) wish(i int, model string, from, to int, wait holdings.Wait) {
 	told, chain := p.finder.Holdings, &p.chain
 	if p.known != nil {
 		chain = &p.told.chain
@@ -356,7 +355,7 @@ func (p *Prompt) wish(ended context.Context, i int, model string, from, to int, 
 	if wish == nil {
 		return
 	}
-	wish.Last, wish.Ended = to-1, ended
+	wish.Last = to - 1
 	for to--; ok && to >= from; last, ok = chain.Digest(to) {
 		wish.Add(&last)
 		to--

@@ -976,8 +976,12 @@ type PromoteRequest struct {
 	Layer     uint32                 `protobuf:"varint,2,opt,name=layer,proto3" json:"layer,omitempty"`
 	Digests   []byte                 `protobuf:"bytes,3,opt,name=digests,proto3" json:"digests,omitempty"` // at most 4096, also in Push and Pull
 	// How long a daemon of a fleet waits for blocks that no host has yet, at most 60000. The answer
-	// comes as soon as all are here. 0, or too many calls wait already: the daemon does not wait.
-	WaitMs        uint32 `protobuf:"varint,4,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"`
+	// comes as soon as all are here. 0, or from has its share of the waiting calls: the daemon does
+	// not wait.
+	WaitMs uint32 `protobuf:"varint,4,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"`
+	// Host that is about to store the blocks, at most 256 bytes. With wait_ms only: no host can take
+	// the places of all calls that wait.
+	From          string `protobuf:"bytes,5,opt,name=from,proto3" json:"from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1038,6 +1042,13 @@ func (x *PromoteRequest) GetWaitMs() uint32 {
 		return x.WaitMs
 	}
 	return 0
+}
+
+func (x *PromoteRequest) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
 }
 
 type PushRequest struct {
@@ -3825,12 +3836,13 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"\tif_absent\x18\x04 \x01(\bR\bifAbsent\";\n" +
 	"\vPutResponse\x12\x14\n" +
 	"\x05tiers\x18\x01 \x01(\rR\x05tiers\x12\x16\n" +
-	"\x06crc32c\x18\x02 \x01(\aR\x06crc32c\"w\n" +
+	"\x06crc32c\x18\x02 \x01(\aR\x06crc32c\"\x8b\x01\n" +
 	"\x0ePromoteRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05layer\x18\x02 \x01(\rR\x05layer\x12\x18\n" +
 	"\adigests\x18\x03 \x01(\fR\adigests\x12\x17\n" +
-	"\await_ms\x18\x04 \x01(\rR\x06waitMs\"o\n" +
+	"\await_ms\x18\x04 \x01(\rR\x06waitMs\x12\x12\n" +
+	"\x04from\x18\x05 \x01(\tR\x04from\"o\n" +
 	"\vPushRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05layer\x18\x02 \x01(\rR\x05layer\x12\x18\n" +
