@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"iter"
 
 	"github.com/cognitora/dataplane/kv/block"
 )
@@ -79,6 +80,29 @@ func (s *Source) Carrier(n Name) Key {
 		k.Half = Metadata
 	}
 	return k
+}
+
+// Every returns the keys of all parts of a chunk, those of worker 0 first.
+func (s *Source) Every(n Name) iter.Seq[Key] {
+	halves := []Half{Whole}
+	if s.Halves {
+		halves = []Half{Metadata, Bytes}
+	}
+	return func(yield func(Key) bool) {
+		k := s.Carrier(n)
+		for k.Worker = range s.World {
+			for layer := range max(s.Layers, 1) {
+				if s.Layers > 0 {
+					k.Layer = layer
+				}
+				for _, k.Half = range halves {
+					if !yield(k) {
+						return
+					}
+				}
+			}
+		}
+	}
 }
 
 // Carries says whether a key is one of those that Carrier returns.

@@ -56,6 +56,7 @@ type Query struct {
 type offer struct {
 	name   name
 	blocks int32   // leading blocks that some daemon has that exchanges blocks; at least 1
+	at     *cache  // that daemon
 	bytes  float64 // of 16 tokens in all ranks; 0: unknown
 }
 
@@ -154,7 +155,7 @@ func (q *Query) share() {
 }
 
 // offer adds the leading blocks of the prompt that a daemon has in a configuration.
-func (q *Query) offer(of *configuration, blocks int32) {
+func (q *Query) offer(c *cache, of *configuration, blocks int32) {
 	if blocks == 0 {
 		return
 	}
@@ -164,7 +165,9 @@ func (q *Query) offer(of *configuration, blocks int32) {
 		q.offers = append(q.offers, offer{name: of.name})
 	}
 	o := &q.offers[at]
-	o.blocks, o.bytes = max(o.blocks, blocks), max(o.bytes, of.bytes)
+	if o.bytes = max(o.bytes, of.bytes); blocks > o.blocks {
+		o.blocks, o.at = blocks, c
+	}
 }
 
 // gather fills in q.offers by q.matched. rest is the place in it of the first other daemon.
@@ -175,13 +178,13 @@ func (q *Query) gather(rest int) {
 		}
 		next := q.first[at]
 		for i := range s.configurations {
-			q.offer(&s.configurations[i], q.matched[next+1])
+			q.offer(s.of, &s.configurations[i], q.matched[next+1])
 			next += 2
 		}
 	}
 	for _, s := range q.others {
 		for i := range s.configurations {
-			q.offer(&s.configurations[i], q.matched[rest])
+			q.offer(s.of, &s.configurations[i], q.matched[rest])
 			rest++
 		}
 	}

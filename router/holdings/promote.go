@@ -55,6 +55,7 @@ type Promotion struct {
 	Ended context.Context
 
 	cache *cache
+	from  *cache // another daemon, which has the most of the prompt; nil: none has more
 	model string
 	reads []name // of the node; nil: all
 }
@@ -130,6 +131,7 @@ func (m *Map) Promotion(q *Query, i int, model string, wait time.Duration) *Prom
 	case p := <-m.promoter.lane(wait).free:
 		p.cache, p.model, p.reads, p.Wait = q.cache(i), model, q.reads[i], wait
 		p.Digests, p.Last, p.Before, p.Ended = p.Digests[:0], 0, 0, context.Background()
+		p.from = q.source(i)
 		return p
 	default:
 		m.promoter.dropped.Add(1)
@@ -198,6 +200,9 @@ func (m *Map) bring(ctx context.Context, p *Promotion) (n int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, promoteWithin)
 	defer cancel()
 	w := wish{client: *client, fleet: m.promoter.mode == PromoteFleet}
+	if w.fleet && p.from != nil {
+		w.from = p.from.client.Load()
+	}
 	for _, s := range m.spaces.of(p.model, p.reads) {
 		here, err := w.bring(ctx, s, p)
 		if n += here; err != nil {
@@ -222,7 +227,7 @@ func (m *Map) awaits(ctx context.Context, client cognitorav1.KvClient, p *Promot
 	var failed faults
 	for _, s := range m.spaces.of(p.model, p.reads) {
 		digests, before := p.objects(s.Blocks())
-		if len(digests) == 0 || before > 0 || s.layer != block.LayerAll {
+		if len(digests) == 0 || before > 0 || s.layer != block.LayerAll || s.chunks {
 			continue // engines that hand blocks over store whole objects of all layers
 		}
 		all.Go(func() error {
@@ -310,6 +315,7 @@ func first(digests []byte) []byte {
 // wish is a running promotion.
 type wish struct {
 	client cognitorav1.KvClient
+	from   *cognitorav1.KvClient // the daemon that has the most of the prompt; nil: client, or not connected
 	fleet  bool
 }
 
@@ -324,6 +330,9 @@ func (w *wish) bring(ctx context.Context, s space, p *Promotion) (n int, err err
 	digests, before := p.objects(s.Blocks())
 	if len(digests) == 0 {
 		return 0, nil
+	}
+	if s.chunks {
+		return w.bringChunks(ctx, s, digests, before)
 	}
 	if digests, err = w.ancestors(ctx, s, digests, before); err != nil {
 		return 0, err

@@ -24,10 +24,10 @@ type space struct {
 	name  name
 	layer uint32
 	block.Namespace
+	chunks bool // of LMCache, whose keys only a daemon that has them can say
 }
 
-// heard records a namespace of rank 0. The objects of LMCache's chunks have keys and no digests, so
-// nobody can ask for them.
+// heard records a namespace of rank 0.
 func (s *spaces) heard(text string, layer uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -37,13 +37,13 @@ func (s *spaces) heard(text string, layer uint32) {
 		}
 	}
 	n, err := block.ParseNamespace(text)
-	if err != nil || n.Space != "" || strings.HasPrefix(n.Layout, lmcache.Layout) {
+	if err != nil || n.Space != "" {
 		return
 	}
 	if len(s.list) == maxSpaces {
 		s.list = append(s.list[:0], s.list[1:]...)
 	}
-	s.list = append(s.list, space{text, nameOf(text), layer, n})
+	s.list = append(s.list, space{text, nameOf(text), layer, n, strings.HasPrefix(n.Layout, lmcache.Layout)})
 }
 
 // of returns the spaces of a model that an engine reads, the latest first; reads nil: it reads all.

@@ -42,6 +42,7 @@ type configuration struct {
 
 // stock is the part of a cache that requests read. stock is immutable.
 type stock struct {
+	of             *cache
 	configurations []configuration
 	readers        map[string][]name // by node id: what its engine reads; a node that is absent has not said
 }
@@ -194,7 +195,7 @@ func (c *cache) empty() {
 
 // restock lets requests read the present state.
 func (c *cache) restock() {
-	s := &stock{readers: c.readers}
+	s := &stock{of: c, readers: c.readers}
 	for _, h := range c.held {
 		s.configurations = append(s.configurations, h.configuration)
 	}
