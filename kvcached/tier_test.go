@@ -12,6 +12,8 @@ import (
 
 	"github.com/cognitora/dataplane/kv/lmcache"
 	"github.com/cognitora/dataplane/kv/vllmtier"
+	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+	"github.com/cognitora/dataplane/router/holdings"
 )
 
 // tierObject asks the S3 listener for an object, as the engine of a node does.
@@ -66,6 +68,24 @@ func TestTierCounts(t *testing.T) {
 	if host, disk := counted(t, a); host != 32 || disk != 0 {
 		t.Errorf("%d blocks count in RAM and %d on SSD, %+v", host, disk, a.chunks.Stats())
 	}
+	if code := tierObject(t, b.At("s3"), "gpu2", http.MethodHead, keys[0], ""); code != 200 && code != 404 {
+		t.Fatal(code)
+	}
+	r, err := kv(t, b).TellChunks(t.Context(), &pb.TellChunksRequest{Keys: told.Keys, Model: vllmtier.Client("gpu2"),
+		Dtype: told.Dtype, World: told.World, Served: told.Served, Revision: told.Revision, Blocks: told.Blocks})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reading(t, b, "gpu2", r.Namespace)
+	m := follows(t, holdings.PromoteFleet, map[string]*Daemon{"a": a, "b": b})
+	chain, _ := recordedPrompt(t)
+	awaitThat(t, "the objects count as shared for an engine of the other host", func() bool {
+		var q holdings.Query
+		q.Begin(m, "tiny")
+		q.Node("gpu2", "b")
+		m.Match(chain, &q)
+		return q.Reach[0] == holdings.Reach{Shared: 32}
+	})
 	for _, key := range keys {
 		awaitThat(t, "the other host has the object", func() bool {
 			return tierObject(t, b.At("s3"), "gpu2", http.MethodGet, key, "") == 200

@@ -132,9 +132,9 @@ func (q *Query) kept(i int) (host, disk int32) {
 		return 0, 0
 	}
 	next := q.first[at]
-	for _, of := range q.stocks[at].configurations {
-		if reads(q.reads[i], of.name) {
-			host, disk = max(host, q.matched[next]), max(disk, q.matched[next+1])
+	for k := range q.stocks[at].configurations {
+		if of := &q.stocks[at].configurations[k]; reads(q.reads[i], of.name) {
+			host, disk = max(host, of.whole(q.matched[next])), max(disk, of.whole(q.matched[next+1]))
 		}
 		next += 2
 	}
@@ -156,7 +156,7 @@ func (q *Query) share() {
 
 // offer adds the leading blocks of the prompt that a daemon has in a configuration.
 func (q *Query) offer(c *cache, of *configuration, blocks int32) {
-	if blocks == 0 {
+	if blocks = of.whole(blocks); blocks == 0 {
 		return
 	}
 	at := slices.IndexFunc(q.offers, func(o offer) bool { return o.name == of.name })
