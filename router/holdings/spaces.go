@@ -27,7 +27,8 @@ type space struct {
 	chunks bool // of LMCache, whose keys only a daemon that has them can say
 }
 
-// heard records a namespace of rank 0.
+// heard records a namespace of rank 0. The objects of vLLM's own tier have keys that do not follow
+// from what is told of them, so nobody can ask for them.
 func (s *spaces) heard(text string, layer uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -37,13 +38,14 @@ func (s *spaces) heard(text string, layer uint32) {
 		}
 	}
 	n, err := block.ParseNamespace(text)
-	if err != nil || n.Space != "" {
+	chunks := strings.HasPrefix(n.Layout, lmcache.Layout)
+	if err != nil || n.Space != "" || chunks && n.DType == lmcache.Tier {
 		return
 	}
 	if len(s.list) == maxSpaces {
 		s.list = append(s.list[:0], s.list[1:]...)
 	}
-	s.list = append(s.list, space{text, nameOf(text), layer, n, strings.HasPrefix(n.Layout, lmcache.Layout)})
+	s.list = append(s.list, space{text, nameOf(text), layer, n, chunks})
 }
 
 // of returns the spaces of a model that an engine reads, the latest first; reads nil: it reads all.
