@@ -36,6 +36,9 @@ func TestVLLMLMCache(t *testing.T) {
 	r, all := w.talk(t, engines)
 	t.Logf("prompt tokens after the restart: %d, computed %d; of %d later turns, the router believed %d to have more "+
 		"cached than the server loaded, %d less", r.prompted, r.computed, r.later, r.more, r.less)
+	if r.more+r.less > r.later/50 {
+		t.Error("more than 2 % are wrong")
+	}
 	for _, c := range caches {
 		c.settled(t)
 	}
