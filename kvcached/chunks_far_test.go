@@ -69,9 +69,42 @@ func reading(t *testing.T, d *Daemon, node, namespace string) {
 	}
 }
 
+// elsewhere is a router that asks for the recorded prompt, on host b.
+type elsewhere struct {
+	t       *testing.T
+	m       *holdings.Map
+	q       holdings.Query
+	chain   *prefix.Chain
+	digests []block.Digest
+}
+
+// awaits asks until the answer for the node "reads", and for the node "other", is right.
+func (r *elsewhere) awaits(what string, is func(reads, other holdings.Reach) bool) {
+	r.t.Helper()
+	awaitThat(r.t, what, func() bool {
+		r.q.Reset()
+		r.q.Begin(r.m, "tiny")
+		r.q.Node("reads", "b")
+		r.q.Node("other", "b")
+		r.m.Match(r.chain, &r.q)
+		return is(r.q.Reach[0], r.q.Reach[1])
+	})
+}
+
+// promotes asks for blocks from last back to before; the digests of those before it are unknown.
+func (r *elsewhere) promotes(last, before int) {
+	p := r.m.Promotion(&r.q, 0, "tiny", 0)
+	for i := last; i >= before; i-- {
+		p.Add((*[32]byte)(&r.digests[i]))
+	}
+	p.Last, p.Before = last, before
+	r.m.Ask(p)
+}
+
 // TestLMCacheElsewhere stores the recorded chunks of a real LMCache on one host. They count as
-// shared for an engine of another host that reads such chunks, with the time in which they come, and
-// not for one with other weights. A promotion brings them to that host, where they count in RAM.
+// shared for an engine of another host that reads such chunks, with the time in which they come,
+// and not for one with other weights. A promotion brings them to that host, where they count in
+// RAM.
 func TestLMCacheElsewhere(t *testing.T) {
 	keys, told := recordedChunks(t)
 	slices.Sort(keys) // the parts of a chunk follow each other
@@ -81,24 +114,12 @@ func TestLMCacheElsewhere(t *testing.T) {
 	meet(t, 2, a, b)
 	source := lmcache.Source{Keys: told.Keys, Model: told.Model, DType: told.Dtype, World: told.World,
 		Halves: told.Halves, First: lmcache.Name(told.First), Served: told.Served, Revision: told.Revision}
-	other := source
-	other.Revision = "other"
-	reading(t, b, "reads", source.Namespace(256).String())
-	reading(t, b, "other", other.Namespace(256).String())
-	m := follows(t, holdings.PromoteFleet, map[string]*Daemon{"a": a, "b": b})
-	chain, digests := recordedPrompt(t)
-	var q holdings.Query
-	awaitReach := func(what string, is func(reads, other holdings.Reach) bool) {
-		t.Helper()
-		awaitThat(t, what, func() bool {
-			q.Reset()
-			q.Begin(m, "tiny")
-			q.Node("reads", "b")
-			q.Node("other", "b")
-			m.Match(chain, &q)
-			return is(q.Reach[0], q.Reach[1])
-		})
-	}
+	space := source.Namespace(256).String()
+	reading(t, b, "reads", space)
+	source.Revision = "other"
+	reading(t, b, "other", source.Namespace(256).String())
+	r := &elsewhere{t: t, m: follows(t, holdings.PromoteFleet, map[string]*Daemon{"a": a, "b": b})}
+	r.chain, r.digests = recordedPrompt(t)
 	first, second := keys[:2], keys[2:]
 	if strings.Contains(first[0], fmt.Sprintf("@%x@", told.Names[1])) {
 		first, second = second, first
@@ -113,36 +134,28 @@ func TestLMCacheElsewhere(t *testing.T) {
 	if r, err := kv(t, a).TellChunks(t.Context(), told); err != nil || r.Taken != 2 {
 		t.Fatal(r, err)
 	}
-	awaitReach("a chunk of another host counts", func(reads, other holdings.Reach) bool {
+	r.awaits("a chunk of another host counts", func(reads, other holdings.Reach) bool {
 		return reads == holdings.Reach{Shared: 16} && other.Shared == 0
 	})
-	promote := func(last, before int) {
-		p := m.Promotion(&q, 0, "tiny", 0)
-		for i := last; i >= before; i-- {
-			p.Add((*[32]byte)(&digests[i]))
-		}
-		p.Last, p.Before = last, before
-		m.Ask(p)
-	}
-	promote(31, 0)
-	awaitReach("the first chunk is here", func(reads, other holdings.Reach) bool {
+	r.promotes(31, 0)
+	r.awaits("the first chunk is here", func(reads, other holdings.Reach) bool {
 		return reads.Host == 16 && other.Disk == 0
 	})
 	stores(second)
-	awaitReach("both chunks count, with the time of a pull", func(reads, other holdings.Reach) bool {
+	r.awaits("both chunks count, with the time of a pull", func(reads, other holdings.Reach) bool {
 		return reads.Host == 16 && reads.Disk == 16 && reads.Shared == 32 && reads.Fetch > 0 && other.Shared == 0
 	})
-	promote(31, 20) // the digests of earlier chunks are unknown, and it does not matter
-	awaitReach("both chunks are here", func(reads, other holdings.Reach) bool {
+	r.promotes(31, 20)
+	r.awaits("both chunks are here", func(reads, other holdings.Reach) bool {
 		return reads.Host == 32 && other.Shared == 0
 	})
-	awaitThat(t, "four parts are promoted", func() bool { return m.Stats().Promoted == 4 })
-	if st := m.Stats(); st.PromotionsFailed != 0 || st.PromotionsDropped != 0 {
+	awaitThat(t, "four parts are promoted", func() bool { return r.m.Stats().Promoted == 4 })
+	if st := r.m.Stats(); st.PromotionsFailed != 0 || st.PromotionsDropped != 0 {
 		t.Errorf("%+v", st)
 	}
-	if r, err := kv(t, b).ChunkParts(t.Context(), &pb.ChunkPartsRequest{Namespace: source.Namespace(256).String(),
-		Digests: digests[31][:], Before: 1}); err != nil || r.Chunks != 2 || len(r.Digests) != 4*32 || r.Keys != told.Keys {
-		t.Errorf("the receiver knows %+v, %v", r, err)
+	if p, err := kv(t, b).ChunkParts(t.Context(), &pb.ChunkPartsRequest{Namespace: space, Digests: r.digests[31][:],
+		Before: 1}); err != nil || p.Chunks != 2 || len(p.Digests) != 4*32 || p.Keys != told.Keys {
+		t.Errorf("the receiver knows %+v, %v", p, err)
 	}
 }
 

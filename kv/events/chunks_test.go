@@ -163,8 +163,8 @@ func TestChunkOfLostBlocks(t *testing.T) {
 }
 
 // TestChunksWaitWithoutBlocks: chunks that were named and not told yet are told although the engine
-// has lost their blocks meanwhile, because LMCache has them: before a snapshot, after an error of the
-// sink, and after the engine's restart. Those of another model are not.
+// has lost their blocks meanwhile, because LMCache has them: before a snapshot, after an error of
+// the sink, and after the engine's restart. Those of another model are not.
 func TestChunksWaitWithoutBlocks(t *testing.T) {
 	tokens := count(1, 128)
 	want := chunksOf(tokens, 64)

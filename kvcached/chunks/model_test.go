@@ -296,7 +296,8 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// checkParts asks for the keys of all chunks by their last blocks: those that count have their keys.
+// checkParts asks for the keys of all chunks by their last blocks. Only those that
+// count have keys.
 func (m *truth) checkParts(t *rapid.T, sources []lmcache.Source) {
 	for _, s := range sources {
 		for n := range 3 {

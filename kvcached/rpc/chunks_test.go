@@ -69,7 +69,7 @@ func TestTellChunks(t *testing.T) {
 	}
 }
 
-// TestChunkParts checks that the question and the keys arrive, and that malformed calls are refused.
+// TestChunkParts checks that question and keys arrive, and that malformed calls are refused.
 func TestChunkParts(t *testing.T) {
 	s := service{Server: &Server{o: Options{Chunks: &ledger{}}}}
 	digests := make([]byte, 64)

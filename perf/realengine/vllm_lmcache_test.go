@@ -14,9 +14,9 @@ import (
 const lmcacheChunk = 256
 
 // TestVLLMLMCache: two servers keep their blocks with LMCache, unchanged, in the daemons of their
-// hosts, and one of them restarts in the middle of the conversations. What the router then counts of
-// a prompt, on the server's host and on the other one, is what a server without blocks in its own
-// memory loads: as many tokens, and none that it computes.
+// hosts, and one of them restarts in the middle of the conversations. What the router then counts
+// of a prompt, on the server's host and on the other one, is what a server without blocks in its
+// own memory loads: as many tokens, and none that it computes.
 func TestVLLMLMCache(t *testing.T) {
 	s := prepared(t, "vllm")
 	template := filepath.Join(s.run, "lmcache.jinja")

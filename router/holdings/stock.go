@@ -41,8 +41,8 @@ type configuration struct {
 	blocks    int32         // of an object; at least 1
 }
 
-// whole returns how many of so many leading blocks are in whole objects. Another prompt's object may
-// begin with the same blocks; its end is another, so no engine finds it.
+// whole returns how many of so many leading blocks are in whole objects. Another prompt's object
+// may begin with the same blocks; its end is another, so no engine finds it.
 func (c *configuration) whole(leading int32) int32 { return leading - leading%c.blocks }
 
 // stock is the part of a cache that requests read. stock is immutable.

@@ -95,9 +95,9 @@ type KvClient interface {
 	// contradict each other make a chunk count for nothing. INVALID_ARGUMENT: the source cannot be
 	// right. FAILED_PRECONDITION: the engine has not used the S3 listener yet.
 	TellChunks(ctx context.Context, in *TellChunksRequest, opts ...grpc.CallOption) (*TellChunksResponse, error)
-	// ChunkParts returns the keys under which the daemon has the chunks of LMCache that count, so that
-	// Promote on any host can bring them. A chunk that does not count here is left out, and so are
-	// objects of vLLM's own object tier, whose keys do not follow from what is told of them.
+	// ChunkParts returns the keys under which the daemon has the chunks of LMCache that count, so
+	// that Promote on any host can bring them. A chunk that does not count here is left out, and so
+	// are objects of vLLM's own object tier, whose keys do not follow from what is told of them.
 	ChunkParts(ctx context.Context, in *ChunkPartsRequest, opts ...grpc.CallOption) (*ChunkPartsResponse, error)
 	// Peers returns the lane to each other host, the reason if it is not RDMA, and the states of this
 	// host's RDMA devices.
@@ -375,9 +375,9 @@ type KvServer interface {
 	// contradict each other make a chunk count for nothing. INVALID_ARGUMENT: the source cannot be
 	// right. FAILED_PRECONDITION: the engine has not used the S3 listener yet.
 	TellChunks(context.Context, *TellChunksRequest) (*TellChunksResponse, error)
-	// ChunkParts returns the keys under which the daemon has the chunks of LMCache that count, so that
-	// Promote on any host can bring them. A chunk that does not count here is left out, and so are
-	// objects of vLLM's own object tier, whose keys do not follow from what is told of them.
+	// ChunkParts returns the keys under which the daemon has the chunks of LMCache that count, so
+	// that Promote on any host can bring them. A chunk that does not count here is left out, and so
+	// are objects of vLLM's own object tier, whose keys do not follow from what is told of them.
 	ChunkParts(context.Context, *ChunkPartsRequest) (*ChunkPartsResponse, error)
 	// Peers returns the lane to each other host, the reason if it is not RDMA, and the states of this
 	// host's RDMA devices.
