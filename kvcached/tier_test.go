@@ -12,6 +12,8 @@ import (
 
 	"github.com/cognitora/dataplane/kv/alias"
 	"github.com/cognitora/dataplane/kv/vllmtier"
+	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+	"github.com/cognitora/dataplane/router/holdings"
 )
 
 // tierObject asks the S3 listener for an object, as the engine of a node does.
@@ -30,6 +32,31 @@ func tierObject(t *testing.T, at, node, method, key, body string) int {
 	defer answer.Body.Close()
 	_, _ = io.Copy(io.Discard, answer.Body)
 	return answer.StatusCode
+}
+
+// tierElsewhere checks that the told objects of one daemon count as shared for an engine of the
+// other daemon's host that reads such objects.
+func tierElsewhere(t *testing.T, a, b *Daemon, told *pb.TellChunksRequest) {
+	t.Helper()
+	none := vllmtier.Key{Base: "_models_tiny_36b546008f22", Hash: fmt.Sprintf("%064x", 2)}
+	if code := tierObject(t, b.At("s3"), "gpu2", http.MethodHead, string(none.Append(nil)), ""); code != 404 {
+		t.Fatal(code)
+	}
+	r, err := kv(t, b).TellChunks(t.Context(), &pb.TellChunksRequest{Keys: told.Keys, Model: vllmtier.Client("gpu2"),
+		Scheme: told.Scheme, World: told.World, Served: told.Served, Revision: told.Revision, Blocks: told.Blocks})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reading(t, b, "gpu2", r.Namespace)
+	m := follows(t, holdings.PromoteFleet, map[string]*Daemon{"a": a, "b": b})
+	chain, _ := recordedPrompt(t)
+	awaitThat(t, "the objects count as shared for an engine of the other host", func() bool {
+		var q holdings.Query
+		q.Begin(m, "tiny")
+		q.Node("gpu2", "b")
+		m.Match(chain, &q)
+		return q.Reach[0] == holdings.Reach{Shared: 32}
+	})
 }
 
 // TestTierCounts stores a prompt's blocks as vLLM's object tier does and tells what they stand for.
@@ -67,6 +94,7 @@ func TestTierCounts(t *testing.T) {
 	if host, disk := counted(t, a); host != 32 || disk != 0 {
 		t.Errorf("%d blocks count in RAM and %d on SSD, %+v", host, disk, a.chunks.Stats())
 	}
+	tierElsewhere(t, a, b, told)
 	for _, key := range keys {
 		awaitThat(t, "the other host has the object", func() bool {
 			return tierObject(t, b.At("s3"), "gpu2", http.MethodGet, key, "") == 200

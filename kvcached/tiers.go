@@ -111,7 +111,7 @@ func (d *Daemon) changed(c store.Change) {
 	}
 	if !c.Present || block.OfKeys(c.Namespace) {
 		d.chunks.Apply(&chunks.Change{Addr: c.Addr, Namespace: c.Namespace, Key: c.Key, Attr: c.Attr, Tier: tier,
-			Present: c.Present})
+			Present: c.Present, Length: c.Length})
 	}
 	d.index.Apply(&residency.Change{Addr: c.Addr, Namespace: c.Namespace, Parent: c.Parent, Tier: tier,
 		Names: block.ParseNames(c.Attr), Present: c.Present, Length: c.Length})

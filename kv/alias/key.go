@@ -16,6 +16,10 @@ const (
 	HiCacheMLA Scheme = "hicache-mla" // of the same for models with MLA
 )
 
+// Derived says whether a chunk's keys follow from its Name. Other schemes' keys have more of the
+// hash than the Name.
+func (s Scheme) Derived() bool { return s == LMCache }
+
 // Bounds on the fields of a key. Longer keys are of an unknown form.
 const (
 	MaxModel   = 512     // bytes

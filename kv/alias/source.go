@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"iter"
+	"strings"
 
 	"github.com/cognitora/dataplane/kv/block"
 )
@@ -64,6 +66,15 @@ func (s *Source) Parts() int {
 	return n
 }
 
+// Loads returns the number of keys of one chunk that have its bytes. LMCache's first halves have
+// shapes only.
+func (s *Source) Loads() int {
+	if s.Halves && s.Scheme == LMCache {
+		return s.Parts() / 2
+	}
+	return s.Parts()
+}
+
 // Carrier returns the key of the part that keeps what a chunk stands for: the smallest one of
 // worker 0.
 func (s *Source) Carrier(n Name) Key {
@@ -77,6 +88,29 @@ func (s *Source) Carrier(n Name) Key {
 	return k
 }
 
+// Every returns the keys of all parts of a chunk, those of worker 0 first.
+func (s *Source) Every(n Name) iter.Seq[Key] {
+	halves := []Half{Whole}
+	if s.Halves {
+		halves = []Half{First, Second}
+	}
+	return func(yield func(Key) bool) {
+		k := s.Carrier(n)
+		for k.Worker = range s.World {
+			for layer := range max(s.Layers, 1) {
+				if s.Layers > 0 {
+					k.Layer = layer
+				}
+				for _, k.Half = range halves {
+					if !yield(k) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
 // Namespace returns the namespace in which chunks with the given number of tokens count as objects.
 // Chunks of different sources never share a namespace. The source must be one that Check accepts.
 func (s *Source) Namespace(tokens int) block.Namespace {
@@ -86,6 +120,18 @@ func (s *Source) Namespace(tokens int) block.Namespace {
 
 // Layout begins the layout in namespaces of chunks of all schemes.
 const Layout = "lmcache."
+
+// SchemeOf returns the scheme of a namespace of chunks, and whether it is one.
+func SchemeOf(n *block.Namespace) (of Scheme, chunks bool) {
+	if !strings.HasPrefix(n.Layout, Layout) {
+		return "", false
+	}
+	switch of = Scheme(n.DType); of {
+	case VLLMTier, HiCache, HiCacheMLA:
+		return of, true
+	}
+	return LMCache, true
+}
 
 func (s *Source) namespace(tokens int, tenant string) block.Namespace {
 	dtype := cmp.Or(s.DType, string(s.Scheme))

@@ -90,13 +90,21 @@ func newChunker(c *Chunks, counts *counters) *chunker {
 		paged: scheme == alias.HiCache || scheme == alias.HiCacheMLA, wanted: c.Wanted, counts: counts}
 }
 
-// forget drops all blocks.
+// forget drops all blocks. What was named and not told yet is still so: LMCache has the chunks. The
+// next blocks in vLLM's tier may have another size.
 func (c *chunker) forget() {
 	if c != nil {
-		c.links, c.pages, c.ready, c.again = nil, nil, nil, 0
+		c.links, c.pages, c.again = nil, nil, 0
 		if c.sizes {
-			c.tokens = 0
+			c.tokens, c.ready = 0, nil
 		}
+	}
+}
+
+// withdraw drops what was named and not told yet, because it was named for another model.
+func (c *chunker) withdraw() {
+	if c != nil {
+		c.ready = nil
 	}
 }
 
@@ -263,11 +271,22 @@ func (c *chunker) tell(is alias.Chunk) {
 	c.ready = append(c.ready, is)
 }
 
-// repeat makes all chunks be told again.
+// repeat makes the chunks of all blocks be told again. Chunks that wait and have lost their blocks
+// meanwhile go on waiting.
 func (c *chunker) repeat() {
 	if c != nil {
-		c.ready, c.again = nil, 1
+		c.again = 1
 	}
+}
+
+// untold takes back what the sink has not taken. Of more than maxChunks the latest are lost.
+func (c *chunker) untold(all []alias.Chunk) {
+	c.ready = append(all, c.ready...)
+	if n := len(c.ready) - maxChunks; n > 0 {
+		c.ready = c.ready[:maxChunks]
+		c.counts.chunksLost.Add(uint64(n))
+	}
+	c.repeat()
 }
 
 // take returns the next chunks to tell.
@@ -367,6 +386,8 @@ func (f *Follower) tellChunks(t *telling) (more bool) {
 	t.after = time.Now().Add(retryChunks)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.known.chunks.repeat()
+	if s.Served == labelOf(f.known.model) {
+		f.known.chunks.untold(all)
+	}
 	return false
 }

@@ -163,6 +163,34 @@ func TestChunkOfLostBlocks(t *testing.T) {
 	e.expectChunks("after a chunk without a name", nil)
 }
 
+// TestChunksWaitWithoutBlocks: chunks that were named and not told yet are told although the engine
+// has lost their blocks meanwhile, because LMCache has them: before a snapshot, after an error of
+// the sink, and after the engine's restart. Those of another model are not.
+func TestChunksWaitWithoutBlocks(t *testing.T) {
+	tokens := count(1, 128)
+	want := chunksOf(tokens, 64)
+	e := withLMCache(t, 64)
+	e.must(batchFrom(t, 0, stores(numbers(1, 0, 8), nil, tokens, 16, nil)))
+	e.must(batchFrom(t, 0, removes(numbers(1, 0, 8), "GPU")))
+	e.known.chunks.repeat()
+	e.expectChunks("a snapshot", want)
+	e.known.chunks.repeat()
+	e.expectChunks("told", nil)
+	e.known.chunks.untold(slices.Clone(want[:1]))
+	e.known.chunks.untold(slices.Clone(want[1:]))
+	e.expectChunks("an error", []alias.Chunk{want[1], want[0]})
+	e.known.chunks.untold(slices.Clone(want))
+	e.known.forget()
+	e.expectChunks("a restart", want)
+	e.known.chunks.untold(slices.Clone(want))
+	e.known.chunks.withdraw()
+	e.expectChunks("another model", nil)
+	e.known.chunks.untold(make([]alias.Chunk, maxChunks+3))
+	if n := len(e.known.chunks.ready); n != maxChunks || e.known.chunks.counts.chunksLost.Load() != 3 {
+		t.Errorf("%d wait", n)
+	}
+}
+
 // TestChunksOfATree stores prompts that share beginnings, in events of any length, and evicts
 // blocks. Each told chunk is one of a prompt as it was sent. If nothing is evicted, all chunks are
 // told.

@@ -130,7 +130,9 @@ func (f *Follower) Run(ctx context.Context) {
 		if time.Since(began) > retryLast {
 			wait, f.said = retryFirst, ""
 		}
-		if err != nil && err.Error() != f.said {
+		if errors.Is(err, errRestarted) {
+			wait = retryFirst
+		} else if err != nil && err.Error() != f.said {
 			f.said = err.Error()
 			f.log.Warn("the engine's KV events cannot be read, trying again", "endpoint", f.o.Endpoint.String(),
 				"error", err)
@@ -235,6 +237,9 @@ func (f *Follower) session(ctx context.Context, door *door, distrust *time.Timer
 	s, err := open(conn, "SUB", "PUB", "XPUB")
 	if err == nil {
 		err = s.subscribe(f.o.Topic)
+	}
+	if why := context.Cause(ctx); errors.Is(why, errRestarted) {
+		err = why
 	}
 	if err != nil {
 		return false, err
@@ -395,6 +400,7 @@ func (f *Follower) renew(why string) {
 	defer f.mu.Unlock()
 	if model != "" && model != f.known.model {
 		f.known.model, f.namespace = model, namespaceOf(f.o.Namespace, model)
+		f.known.chunks.withdraw()
 	}
 	f.known.forget()
 	f.complete = false

@@ -12,6 +12,10 @@
 // neither model nor configuration. An engine with an access key of its own says both with its first
 // request for an object (Asked), and Tell refuses what is told of the engine before that.
 //
+// Routers name a chunk by the digest of its last block. Parts turns that into the keys of its
+// parts, so that another host can bring them. The keys of vLLM's tier do not follow from what is
+// told.
+//
 // # What does not count
 //
 // A chunk counts for nothing if it is untold, if a part is missing, or if two tellers, or a teller
@@ -28,6 +32,6 @@
 //
 // The table has at most MaxParts parts; further ones are counted and do not count. Of the told
 // chunks without parts it keeps the latest maxIdle. At most maxPending notes wait to be written. A
-// chunk of 256 tokens with two parts takes about 21 bytes for each block of 16 tokens
+// chunk of 256 tokens with two parts takes about 24 bytes for each block of 16 tokens
 // (TestMemory).
 package chunks

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
+	"slices"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -290,9 +291,42 @@ func TestModel(t *testing.T) {
 			if want := m.want(); !maps.Equal(m.index, want) {
 				t.Fatalf("index has %q, want %q", m.index, want)
 			}
+			m.checkParts(t, sources)
 			m.checkStats(t)
 		}
 	})
+}
+
+// checkParts asks for the keys of all chunks by their last blocks. Only those that
+// count have keys.
+func (m *truth) checkParts(t *rapid.T, sources []alias.Source) {
+	for _, s := range sources {
+		for n := range 3 {
+			for variant := range 2 {
+				c, want := chunkOf(n, variant), 0
+				h := m.told[nameOf(&s, n)]
+				is := saying{s, variant}
+				parts, _, _ := m.here(&s, n, mostLayers)
+				exact, _, _ := m.here(&s, n, s.Layers)
+				if h != nil && h.known && !h.disputed && h.saying == is && parts == s.Parts() && exact == parts {
+					want = parts
+				}
+				_, got, _ := m.t.Parts(s.Namespace(2*block.Tokens).String(), []block.Name{block.Name(c.Blocks[8:])}, 0)
+				if len(got) != want {
+					t.Fatalf("%d keys of chunk %d of %+v, want %d", len(got), n, s, want)
+				}
+				for i, k := range keysOf(&s, c.Name) {
+					at := block.OfKey(block.IDOf(keySpace), lmcache.Append(nil, &k))
+					if want > 0 && !slices.Contains(got, at.Digest) {
+						t.Fatalf("key %d is missing", i)
+					}
+				}
+			}
+		}
+	}
+	if len(m.t.ends) != len(m.index) {
+		t.Fatalf("%d chunks can be found, %d count", len(m.t.ends), len(m.index))
+	}
 }
 
 func (m *truth) checkStats(t *rapid.T) {

@@ -33,11 +33,12 @@ type Table struct {
 	wake chan struct{} // a note waits
 
 	mu       sync.Mutex
-	families numbers[family, struct{}]
+	families numbers[family, int] // with the bytes of the last part that has blocks
 	origins  numbers[origin, space]
 	chunks   []chunk // by number; number 0 is unused
 	free     []uint32
 	byName   map[name]uint32
+	ends     map[end]uint32        // chunks that count and whose keys follow from their names
 	parts    map[uint64]part       // by place
 	idle     list                  // chunks without parts, the oldest first
 	unnoted  map[uint32]block.Addr // objects in RAM that wait to be told, by chunk, unless the keys are LMCache's
@@ -98,10 +99,10 @@ type chunk struct {
 // New makes an empty Table.
 func New(o Options) *Table {
 	o.MaxParts = cmp.Or(o.MaxParts, 1<<20)
-	return &Table{o: o, wake: make(chan struct{}, 1), families: newNumbers[family, struct{}](),
+	return &Table{o: o, wake: make(chan struct{}, 1), families: newNumbers[family, int](),
 		origins: newNumbers[origin, space](), chunks: make([]chunk, 1), byName: map[name]uint32{},
-		parts: map[uint64]part{}, unnoted: map[uint32]block.Addr{}, engines: map[engine]string{},
-		beside: map[pages]struct{}{}}
+		ends: map[end]uint32{}, parts: map[uint64]part{}, unnoted: map[uint32]block.Addr{},
+		engines: map[engine]string{}, beside: map[pages]struct{}{}}
 }
 
 // Change says that an object of client keys came to a tier or left it.
@@ -111,6 +112,7 @@ type Change struct {
 	Key, Attr []byte          // if Present; valid during the call
 	Tier      residency.Tiers // Host or Disk
 	Present   bool
+	Length    int // of the object in bytes; 0: unknown
 }
 
 // place is the key of an object in the table of parts. The digest of a client's key does not depend
@@ -170,6 +172,9 @@ func (t *Table) gained(c *Change, k *alias.Key) {
 	h := &t.chunks[i]
 	if k.Layer != alias.NoLayer {
 		h.layers = max(h.layers, 1+k.Layer)
+	}
+	if (k.Half != alias.First || k.Scheme != alias.LMCache) && c.Length > 0 {
+		t.families.at(h.name.family).value = c.Length
 	}
 	if k.Carries() {
 		t.read(c, k, i)

@@ -107,6 +107,9 @@ func (t *Table) settle(i uint32) {
 	was := h.state
 	h.state = h.now()
 	t.states[h.state]++
+	if (was == counted) != (h.state == counted) {
+		t.list(h, i)
+	}
 	if (was == idle) != (h.state == idle) {
 		if was == idle {
 			t.idle.remove(t.chunks, i)
@@ -174,7 +177,8 @@ func (t *Table) say(h *chunk, tier residency.Tiers, present bool) {
 	last := len(h.blocks) - block.NameBytes
 	c := residency.Change{Addr: block.Addr{Model: o.value.id, Layer: block.LayerAll}, Namespace: o.value.text,
 		Tier:    tier,
-		Present: present, Names: h.blocks[:last]}
+		Present: present, Names: h.blocks[:last],
+		Length: t.families.at(h.name.family).value * o.key.Loads()}
 	copy(c.Addr.Digest[:], h.blocks[last:])
 	copy(c.Parent[:], h.parent[:])
 	t.o.Index.Apply(&c)

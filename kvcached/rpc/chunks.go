@@ -49,3 +49,26 @@ func (s *service) TellChunks(_ context.Context, r *pb.TellChunksRequest) (*pb.Te
 		Taken: uint32(taken), Namespace: s.o.Chunks.Namespace(&from, blocks*block.Tokens),
 	}, nil
 }
+
+// ChunkParts returns the keys of chunks of LMCache.
+func (s *service) ChunkParts(_ context.Context, r *pb.ChunkPartsRequest) (*pb.ChunkPartsResponse, error) {
+	digests, err := digestsOf("digests", r.Digests, alias.MaxTold)
+	switch {
+	case s.o.Chunks == nil:
+		return nil, status.Error(codes.Unimplemented, "this daemon does not count the chunks of LMCache")
+	case err != nil:
+		return nil, err
+	case r.Before > alias.MaxTold:
+		return nil, invalid("before is %d; ask for at most %d", r.Before, alias.MaxTold)
+	}
+	last := make([]block.Name, len(digests))
+	for i := range digests {
+		last[i] = block.NameOf(&digests[i])
+	}
+	keys, parts, all := s.o.Chunks.Parts(r.Namespace, last, int(r.Before))
+	out := &pb.ChunkPartsResponse{Keys: keys, Chunks: uint32(all)}
+	for i := range parts {
+		out.Digests = append(out.Digests, parts[i][:]...)
+	}
+	return out, nil
+}

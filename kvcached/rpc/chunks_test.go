@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/cognitora/dataplane/kv/alias"
+	"github.com/cognitora/dataplane/kv/block"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
@@ -20,6 +21,10 @@ type ledger struct {
 func (l *ledger) Tell(s *alias.Source, all []alias.Chunk) (int, error) {
 	l.source, l.all = *s, all
 	return len(all), s.Check()
+}
+
+func (l *ledger) Parts(namespace string, last []block.Name, before int) (string, []block.Digest, int) {
+	return "key1;resp.0;", []block.Digest{{1: last[1][0]}, {1: byte(before)}}, len(namespace)
 }
 
 func (l *ledger) Namespace(s *alias.Source, tokens int) string { return s.Namespace(tokens).String() }
@@ -60,6 +65,38 @@ func TestTellChunks(t *testing.T) {
 	}
 	s.o.Chunks = nil
 	if _, err := s.TellChunks(t.Context(), good()); status.Code(err) != codes.Unimplemented {
+		t.Error(err)
+	}
+}
+
+// TestChunkParts checks that question and keys arrive, and that malformed calls are refused.
+func TestChunkParts(t *testing.T) {
+	s := service{Server: &Server{o: Options{Chunks: &ledger{}}}}
+	digests := make([]byte, 64)
+	digests[32] = 7
+	good := func() *pb.ChunkPartsRequest {
+		return &pb.ChunkPartsRequest{Namespace: "n", Digests: digests, Before: 5}
+	}
+	r, err := s.ChunkParts(t.Context(), good())
+	want := make([]byte, 64)
+	want[1], want[33] = 7, 5
+	if err != nil || r.Keys != "key1;resp.0;" || r.Chunks != 1 || !slices.Equal(r.Digests, want) {
+		t.Errorf("%+v, %v", r, err)
+	}
+	for what, change := range map[string]func(r *pb.ChunkPartsRequest){
+		"no digests":      func(r *pb.ChunkPartsRequest) { r.Digests = nil },
+		"cut":             func(r *pb.ChunkPartsRequest) { r.Digests = digests[1:] },
+		"too many":        func(r *pb.ChunkPartsRequest) { r.Digests = make([]byte, 32*(alias.MaxTold+1)) },
+		"too many before": func(r *pb.ChunkPartsRequest) { r.Before = alias.MaxTold + 1 },
+	} {
+		r := good()
+		change(r)
+		if _, err := s.ChunkParts(t.Context(), r); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	s.o.Chunks = nil
+	if _, err := s.ChunkParts(t.Context(), good()); status.Code(err) != codes.Unimplemented {
 		t.Error(err)
 	}
 }

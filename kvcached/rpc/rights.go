@@ -50,6 +50,7 @@ var needs = map[string]right{
 	pb.Kv_Unpin_FullMethodName:         write,
 	pb.Kv_Report_FullMethodName:        write,
 	pb.Kv_TellChunks_FullMethodName:    write,
+	pb.Kv_ChunkParts_FullMethodName:    read,
 	pb.Kv_Delete_FullMethodName:        remove,
 	pb.Kv_Purge_FullMethodName:         remove,
 }

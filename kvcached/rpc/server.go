@@ -87,6 +87,10 @@ type Chunks interface {
 	// none.
 	Namespace(s *alias.Source, tokens int) string
 	Tell(s *alias.Source, all []alias.Chunk) (taken int, err error)
+	// Parts returns the keys of the chunks of a namespace that end with these blocks, of which the
+	// prompt's last one comes first, and of so many chunks before. digests are those of the keys'
+	// addresses, the prompt's first chunk first, and all is the number of chunks.
+	Parts(namespace string, last []block.Name, before int) (keys string, digests []block.Digest, all int)
 }
 
 // Options of a Server.

@@ -13,56 +13,64 @@ import (
 // lmcacheChunk is LMCache's chunk, in tokens.
 const lmcacheChunk = 256
 
-// TestVLLMLMCache: two servers keep their blocks with LMCache, unchanged, in the daemon of their
-// host. What the router counts of a prompt is what a server then loads: as many tokens, and none
-// that it computes.
+// TestVLLMLMCache: two servers keep their blocks with LMCache, unchanged, in the daemons of their
+// hosts, and one of them restarts in the middle of the conversations. What the router then counts
+// of a prompt, on the server's host and on the other one, is what a server without blocks in its
+// own memory loads: as many tokens, and none that it computes.
 func TestVLLMLMCache(t *testing.T) {
 	s := prepared(t, "vllm")
 	template := filepath.Join(s.run, "lmcache.jinja")
 	if err := os.WriteFile(template, []byte(wholeChat), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := s.caches(t, "a")[0]
+	caches := s.cachesOf(t, "1GiB", "a", "b")
 	var engines []*engine
-	for i := range 2 {
+	for i, c := range caches {
 		engines = append(engines, s.lmcache(t, fmt.Sprint("lmcache-", i), c, template))
 	}
-	for _, e := range engines {
+	for i, e := range engines {
 		e.awaitReady(t)
-		s.teller(t, e, c)
+		s.teller(t, e, caches[i])
 	}
 	w := s.site(t, engines...)
-	var all [12]conversation
-	for k := range talkTurns {
-		for i := range all {
-			if all[i].name == "" {
-				all[i].name = fmt.Sprint("talk ", i)
-			}
-			all[i].turn(t, w, k, 500)
-		}
+	r, all := w.talk(t, engines)
+	t.Logf("prompt tokens after the restart: %d, computed %d; of %d later turns, the router believed %d to have more "+
+		"cached than the server loaded, %d less", r.prompted, r.computed, r.later, r.more, r.less)
+	if r.more > r.later/50 { // what the header says leaves out blocks of other hosts
+		t.Error("the router believed too much for more than 2 %")
 	}
-	c.settled(t)
+	for _, c := range caches {
+		c.settled(t)
+	}
 	for _, e := range engines {
 		e.kill()
 		e.start(t)
 		e.awaitReady(t)
 	}
 	within(t, soon, "the router uses both again", func() bool { return w.eligible() == len(engines) })
-	counted, loaded := 0, 0
+	var counted, near, loaded, computed int
 	for i := range all {
 		e := engines[i%2]
 		body := chatBody(all[i].said[:len(all[i].said)-1], object{"max_tokens": 2})
-		b := w.warm(t, e.id, body)
+		here, b := w.warm(t, e.id, body)
 		direct := &site{owner: t, url: e.url(), client: http.DefaultClient}
 		a := direct.must(t, "/v1/chat/completions", body)
 		n, _ := a.counts()
-		t.Logf("%s: %d of %d tokens counted, %d loaded", all[i].name, b, n.prompt, n.cached)
 		if b != n.cached || b%lmcacheChunk != 0 || b < n.prompt/lmcacheChunk*lmcacheChunk {
-			t.Errorf("%s: %d tokens counted, %d of %d loaded", all[i].name, b, n.cached, n.prompt)
+			t.Errorf("%s on %s: %d tokens counted, %d of them on its host; %d of %d loaded", all[i].name, e.id, b, here,
+				n.cached, n.prompt)
 		}
-		counted, loaded = counted+b, loaded+n.cached
+		counted, near, loaded, computed = counted+b, near+here, loaded+n.cached, computed+max(b-n.cached, 0)
 	}
-	t.Logf("%d tokens counted, %d loaded", counted, loaded)
+	t.Logf("%d tokens counted, of which %d only on the other host; %d loaded; %d counted and computed", counted,
+		counted-near, loaded, computed)
+	for _, c := range caches {
+		t.Logf("cache %s: %.0f blocks pulled, %.0f MiB", c.id, c.metric(t, "fleet_pulled_total"),
+			c.metric(t, "fleet_pulled_bytes_total")/(1<<20))
+	}
+	if counted == near {
+		t.Error("nothing counted that only the other host has")
+	}
 }
 
 // lmcache starts a server with LMCache on a cache.
@@ -113,8 +121,9 @@ model = %q
 	s.launch(t, e.id+"-agent", nil, filepath.Join(s.bin, "cgn-agent"), "--config", file)
 }
 
-// warm returns how many leading tokens of a chat the router believes the node to have in any tier.
-func (w *site) warm(t *testing.T, node string, body object) int {
+// warm returns how many leading tokens of a chat the router believes the node to have in the tiers
+// of its host, and with those that other hosts have.
+func (w *site) warm(t *testing.T, node string, body object) (here, all int) {
 	t.Helper()
 	page, _ := json.Marshal(body)
 	resp, err := w.client.Post(w.admin+"/debug/route?api=chat", "application/json", bytes.NewReader(page))
@@ -124,8 +133,9 @@ func (w *site) warm(t *testing.T, node string, body object) int {
 	defer resp.Body.Close()
 	var e struct {
 		Candidates []struct {
-			Node string `json:"node"`
-			Disk int    `json:"matched_disk"`
+			Node   string `json:"node"`
+			Disk   int    `json:"matched_disk"`
+			Shared int    `json:"matched_shared"`
 		}
 	}
 	if err := json.NewDecoder(resp.Body).Decode(&e); err != nil {
@@ -133,9 +143,9 @@ func (w *site) warm(t *testing.T, node string, body object) int {
 	}
 	for _, c := range e.Candidates {
 		if c.Node == node {
-			return c.Disk * ourBlock
+			return c.Disk * ourBlock, c.Shared * ourBlock
 		}
 	}
 	t.Fatalf("no candidate %s: %+v", node, e)
-	return 0
+	return 0, 0
 }

@@ -47,7 +47,7 @@ func TestVLLMTier(t *testing.T) {
 	counted, loaded := 0, 0
 	for i := range all {
 		body := chatBody(all[i].said[:len(all[i].said)-1], object{"max_tokens": 2})
-		b := w.warm(t, e.id, body)
+		b, _ := w.warm(t, e.id, body)
 		direct := &site{owner: t, url: e.url(), client: http.DefaultClient}
 		a := direct.must(t, "/v1/chat/completions", body)
 		n, _ := a.counts()

@@ -73,8 +73,7 @@ func (r *talk) holds(a *answer) {
 	}
 }
 
-// talk sends conversations in turn, one request at a time, through a router to two servers, each
-// with its cache, if any. The second server restarts in the middle.
+// talk sends the conversations through a router to two servers, each with its cache, if any.
 func (s setup) talk(t *testing.T, name string, caches []*cache) (r talk) {
 	t.Helper()
 	template := filepath.Join(s.run, name+".jinja")
@@ -95,7 +94,19 @@ func (s setup) talk(t *testing.T, name string, caches []*cache) (r talk) {
 		e.awaitReady(t)
 	}
 	w := s.site(t, engines...)
-	var all [talks]conversation
+	r, _ = w.talk(t, engines)
+	for _, e := range engines {
+		e.stop(t)
+	}
+	w.stop(t)
+	return r
+}
+
+// talk sends the conversations in turn, one request at a time. The second server restarts in the
+// middle.
+func (w *site) talk(t *testing.T, engines []*engine) (r talk, all []conversation) {
+	t.Helper()
+	all = make([]conversation, talks)
 	for k := range talkTurns {
 		if k == restartAt {
 			engines[1].kill()
@@ -120,11 +131,7 @@ func (s setup) talk(t *testing.T, name string, caches []*cache) (r talk) {
 		}
 	}
 	r.computed += engines[0].source(t, "local_compute") + engines[1].source(t, "local_compute")
-	for _, e := range engines {
-		e.stop(t)
-	}
-	w.stop(t)
-	return r
+	return r, all
 }
 
 // copied is a round of compare_lmcache.py. Each has seconds of wall time, of the engine's process

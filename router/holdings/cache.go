@@ -89,7 +89,7 @@ func newCache(m *Map, id string, addresses []string, target string) *cache {
 		m: m, id: id, addresses: addresses, target: target,
 		engines: map[uint32]*engine{}, numbers: map[residency.Ref]uint64{}, batches: map[residency.Ref]*batch{},
 	}
-	c.stock.Store(&stock{})
+	c.stock.Store(&stock{of: c})
 	return c
 }
 

@@ -59,6 +59,7 @@ type offer struct {
 	model  name
 	alone  bool    // no daemon that exchanges blocks has another configuration of the model
 	blocks int32   // leading blocks that some daemon has that exchanges blocks; at least 1
+	at     *cache  // that daemon
 	bytes  float64 // of 16 tokens in all ranks; 0: unknown
 }
 
@@ -138,9 +139,9 @@ func (q *Query) kept(i int) (host, disk int32) {
 	if list == nil {
 		return q.guessed(at)
 	}
-	for j := range q.stocks[at].configurations {
-		if slices.Contains(list, q.stocks[at].configurations[j].name) {
-			host, disk = max(host, q.matched[next]), max(disk, q.matched[next+1])
+	for k := range q.stocks[at].configurations {
+		if of := &q.stocks[at].configurations[k]; slices.Contains(list, of.name) {
+			host, disk = max(host, of.whole(q.matched[next])), max(disk, of.whole(q.matched[next+1]))
 		}
 		next += 2
 	}
@@ -152,12 +153,13 @@ func (q *Query) kept(i int) (host, disk int32) {
 // prompt in two, under other names of the model, nobody knows which one the engine reads.
 func (q *Query) guessed(at int32) (host, disk int32) {
 	next := q.first[at]
-	for j := range q.stocks[at].configurations {
-		if m := q.matched[next+1]; m > 0 {
-			if disk > 0 || !q.stocks[at].configurations[j].alone {
+	for k := range q.stocks[at].configurations {
+		of := &q.stocks[at].configurations[k]
+		if m := of.whole(q.matched[next+1]); m > 0 {
+			if disk > 0 || !of.alone {
 				return 0, 0
 			}
-			host, disk = q.matched[next], m
+			host, disk = of.whole(q.matched[next]), m
 		}
 		next += 2
 	}
@@ -188,8 +190,8 @@ func (q *Query) share() {
 }
 
 // offer adds the leading blocks of the prompt that a daemon has in a configuration.
-func (q *Query) offer(of *configuration, blocks int32) {
-	if blocks == 0 {
+func (q *Query) offer(c *cache, of *configuration, blocks int32) {
+	if blocks = of.whole(blocks); blocks == 0 {
 		return
 	}
 	at := slices.IndexFunc(q.offers, func(o offer) bool { return o.name == of.name })
@@ -198,7 +200,9 @@ func (q *Query) offer(of *configuration, blocks int32) {
 		q.offers = append(q.offers, offer{name: of.name, model: of.model, alone: true})
 	}
 	o := &q.offers[at]
-	o.blocks, o.bytes = max(o.blocks, blocks), max(o.bytes, of.bytes)
+	if o.bytes = max(o.bytes, of.bytes); blocks > o.blocks {
+		o.blocks, o.at = blocks, c
+	}
 }
 
 // gather fills in q.offers by q.matched. rest is the place in it of the first other daemon.
@@ -209,13 +213,13 @@ func (q *Query) gather(rest int) {
 		}
 		next := q.first[at]
 		for i := range s.configurations {
-			q.offer(&s.configurations[i], q.matched[next+1])
+			q.offer(s.of, &s.configurations[i], q.matched[next+1])
 			next += 2
 		}
 	}
 	for _, s := range q.others {
 		for i := range s.configurations {
-			q.offer(&s.configurations[i], q.matched[rest])
+			q.offer(s.of, &s.configurations[i], q.matched[rest])
 			rest++
 		}
 	}

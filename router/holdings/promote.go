@@ -57,6 +57,7 @@ type Promotion struct {
 	Wait Wait
 
 	cache *cache
+	from  *cache // another daemon, which has the most of the prompt; nil: none has more
 	model string
 	reads []name // of the node; nil: all
 }
@@ -170,6 +171,7 @@ func (m *Map) Promotion(q *Query, i int, model string, w Wait) *Promotion {
 		return nil
 	}
 	p.model, p.reads, p.Digests, p.Last, p.Before = model, q.reads[i], p.Digests[:0], 0, 0
+	p.from = q.source(i)
 	return p
 }
 
@@ -238,6 +240,9 @@ func (m *Map) bring(ctx context.Context, p *Promotion) (n int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, promoteWithin)
 	defer cancel()
 	w := wish{client: *client, fleet: m.promoter.mode == PromoteFleet}
+	if w.fleet && p.from != nil {
+		w.from = p.from.client.Load()
+	}
 	for _, s := range m.spaces.of(p.model, p.reads) {
 		here, err := w.bring(ctx, s, p)
 		if n += here; err != nil {
@@ -262,7 +267,7 @@ func (m *Map) awaits(ctx context.Context, client cognitorav1.KvClient, p *Promot
 	var failed faults
 	for _, s := range m.spaces.of(p.model, p.reads) {
 		digests, before := p.objects(s.Blocks())
-		if len(digests) == 0 || before > 0 || s.layer != block.LayerAll {
+		if len(digests) == 0 || before > 0 || s.layer != block.LayerAll || s.chunks {
 			continue // engines that hand blocks over store whole objects of all layers
 		}
 		all.Go(func() error {
@@ -354,6 +359,7 @@ func first(digests []byte) []byte {
 // wish is a running promotion.
 type wish struct {
 	client cognitorav1.KvClient
+	from   *cognitorav1.KvClient // the daemon that has the most of the prompt; nil: client, or not connected
 	fleet  bool
 }
 
@@ -368,6 +374,9 @@ func (w *wish) bring(ctx context.Context, s space, p *Promotion) (n int, err err
 	digests, before := p.objects(s.Blocks())
 	if len(digests) == 0 {
 		return 0, nil
+	}
+	if s.chunks {
+		return w.bringChunks(ctx, s, digests, before)
 	}
 	if digests, err = w.ancestors(ctx, s, digests, before); err != nil {
 		return 0, err

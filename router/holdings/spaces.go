@@ -1,11 +1,10 @@
 package holdings
 
 import (
-	"strings"
 	"sync"
 
-	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/alias"
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 // maxSpaces bounds the remembered namespaces. A new one replaces the oldest.
@@ -24,10 +23,11 @@ type space struct {
 	name  name
 	layer uint32
 	block.Namespace
+	chunks bool // of LMCache, whose keys only a daemon that has them can say
 }
 
-// heard records a namespace of rank 0. The objects of LMCache's chunks have keys and no digests, so
-// nobody can ask for them.
+// heard records a namespace of rank 0. The objects of vLLM's own tier have keys that do not follow
+// from what is told of them, so nobody can ask for them.
 func (s *spaces) heard(text string, layer uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -37,13 +37,14 @@ func (s *spaces) heard(text string, layer uint32) {
 		}
 	}
 	n, err := block.ParseNamespace(text)
-	if err != nil || n.Space != "" || strings.HasPrefix(n.Layout, alias.Layout) {
+	scheme, chunks := alias.SchemeOf(&n)
+	if err != nil || n.Space != "" || chunks && !scheme.Derived() {
 		return
 	}
 	if len(s.list) == maxSpaces {
 		s.list = append(s.list[:0], s.list[1:]...)
 	}
-	s.list = append(s.list, space{text, nameOf(text), layer, n})
+	s.list = append(s.list, space{text, nameOf(text), layer, n, chunks})
 }
 
 // of returns the spaces of a model that an engine reads, the latest first; reads nil: it reads all.

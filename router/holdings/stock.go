@@ -42,10 +42,16 @@ type configuration struct {
 	alone     bool          // the daemon has blocks of it, and of no other configuration of the model
 	host, any residency.Ref // holders in the index: RAM, and RAM or SSD
 	bytes     float64       // of 16 tokens in all ranks; 0: unknown, as with an object for each layer
+	blocks    int32         // of an object; at least 1
 }
+
+// whole returns how many of so many leading blocks are in whole objects. Another prompt's object
+// may begin with the same blocks; its end is another, so no engine finds it.
+func (c *configuration) whole(leading int32) int32 { return leading - leading%c.blocks }
 
 // stock is the part of a cache that requests read. stock is immutable.
 type stock struct {
+	of             *cache
 	configurations []configuration
 	readers        map[string][]name // by node id: what its engine reads; a node that is absent has not said
 	models         map[name]int      // number of configurations of a model with blocks
@@ -146,8 +152,9 @@ func (c *cache) enter(n name) *held {
 			return nil
 		}
 	}
-	h := &held{configuration: configuration{name: n, model: modelOf(n), host: c.m.index.Join(), any: c.m.index.Join()},
-		told: time.Now(), parts: partsOf(n)}
+	parts, blocks := sizesOf(n)
+	h := &held{configuration: configuration{name: n, model: modelOf(n), host: c.m.index.Join(), any: c.m.index.Join(),
+		blocks: blocks}, told: time.Now(), parts: parts}
 	if c.held = append(c.held, h); len(c.held) > 1 {
 		c.m.further++
 	}
@@ -155,12 +162,13 @@ func (c *cache) enter(n name) *held {
 	return h
 }
 
-func partsOf(n name) float64 {
+// sizesOf returns the parts of a held configuration and the blocks of an object.
+func sizesOf(n name) (parts float64, blocks int32) {
 	of, err := block.ParseNamespace(n.Value())
 	if err != nil || of.Blocks() == 0 {
-		return 0
+		return 0, 1
 	}
-	return float64(of.TP) * float64(of.PP) / float64(of.Blocks())
+	return float64(of.TP) * float64(of.PP) / float64(of.Blocks()), int32(of.Blocks())
 }
 
 // weigh records the bytes of an object of a configuration in one rank; 0: unknown.
@@ -228,7 +236,7 @@ func (c *cache) empty() {
 
 // restock lets requests read the present state.
 func (c *cache) restock() {
-	s := &stock{readers: c.readers, models: map[name]int{}, unlisted: c.unlisted}
+	s := &stock{of: c, readers: c.readers, models: map[name]int{}, unlisted: c.unlisted}
 	silent := len(c.present) == 0 && !c.unlisted // an older daemon, or one without blocks
 	for _, model := range c.present {
 		s.models[model]++

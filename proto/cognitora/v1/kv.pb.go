@@ -301,7 +301,7 @@ func (x RdmaDevice_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RdmaDevice_State.Descriptor instead.
 func (RdmaDevice_State) EnumDescriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{46, 0}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{48, 0}
 }
 
 type LookupRequest struct {
@@ -3303,6 +3303,126 @@ func (x *TellChunksResponse) GetNamespace() string {
 	return ""
 }
 
+type ChunkPartsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"` // in which the chunks count
+	Digests       []byte                 `protobuf:"bytes,2,opt,name=digests,proto3" json:"digests,omitempty"`     // of the last block of each chunk, the prompt's last chunk first; at most 2048
+	Before        uint32                 `protobuf:"varint,3,opt,name=before,proto3" json:"before,omitempty"`      // chunks before these whose digests are unknown, at most 2048
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChunkPartsRequest) Reset() {
+	*x = ChunkPartsRequest{}
+	mi := &file_cognitora_v1_kv_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChunkPartsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChunkPartsRequest) ProtoMessage() {}
+
+func (x *ChunkPartsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cognitora_v1_kv_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChunkPartsRequest.ProtoReflect.Descriptor instead.
+func (*ChunkPartsRequest) Descriptor() ([]byte, []int) {
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *ChunkPartsRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ChunkPartsRequest) GetDigests() []byte {
+	if x != nil {
+		return x.Digests
+	}
+	return nil
+}
+
+func (x *ChunkPartsRequest) GetBefore() uint32 {
+	if x != nil {
+		return x.Before
+	}
+	return 0
+}
+
+type ChunkPartsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Keys          string                 `protobuf:"bytes,1,opt,name=keys,proto3" json:"keys,omitempty"`       // namespace of the keys; empty: there are none
+	Chunks        uint32                 `protobuf:"varint,2,opt,name=chunks,proto3" json:"chunks,omitempty"`  // that were found
+	Digests       []byte                 `protobuf:"bytes,3,opt,name=digests,proto3" json:"digests,omitempty"` // of the keys, those of the prompt's first chunk first; at most 16384
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChunkPartsResponse) Reset() {
+	*x = ChunkPartsResponse{}
+	mi := &file_cognitora_v1_kv_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChunkPartsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChunkPartsResponse) ProtoMessage() {}
+
+func (x *ChunkPartsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cognitora_v1_kv_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChunkPartsResponse.ProtoReflect.Descriptor instead.
+func (*ChunkPartsResponse) Descriptor() ([]byte, []int) {
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *ChunkPartsResponse) GetKeys() string {
+	if x != nil {
+		return x.Keys
+	}
+	return ""
+}
+
+func (x *ChunkPartsResponse) GetChunks() uint32 {
+	if x != nil {
+		return x.Chunks
+	}
+	return 0
+}
+
+func (x *ChunkPartsResponse) GetDigests() []byte {
+	if x != nil {
+		return x.Digests
+	}
+	return nil
+}
+
 type PeersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -3311,7 +3431,7 @@ type PeersRequest struct {
 
 func (x *PeersRequest) Reset() {
 	*x = PeersRequest{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[42]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3323,7 +3443,7 @@ func (x *PeersRequest) String() string {
 func (*PeersRequest) ProtoMessage() {}
 
 func (x *PeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[42]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3336,7 +3456,7 @@ func (x *PeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersRequest.ProtoReflect.Descriptor instead.
 func (*PeersRequest) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{42}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{44}
 }
 
 type PeersResponse struct {
@@ -3350,7 +3470,7 @@ type PeersResponse struct {
 
 func (x *PeersResponse) Reset() {
 	*x = PeersResponse{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[43]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3362,7 +3482,7 @@ func (x *PeersResponse) String() string {
 func (*PeersResponse) ProtoMessage() {}
 
 func (x *PeersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[43]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3375,7 +3495,7 @@ func (x *PeersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersResponse.ProtoReflect.Descriptor instead.
 func (*PeersResponse) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{43}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *PeersResponse) GetPeers() []*PeerPath {
@@ -3420,7 +3540,7 @@ type PeerPath struct {
 
 func (x *PeerPath) Reset() {
 	*x = PeerPath{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[44]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3432,7 +3552,7 @@ func (x *PeerPath) String() string {
 func (*PeerPath) ProtoMessage() {}
 
 func (x *PeerPath) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[44]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3445,7 +3565,7 @@ func (x *PeerPath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPath.ProtoReflect.Descriptor instead.
 func (*PeerPath) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{44}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *PeerPath) GetPeer() string {
@@ -3548,7 +3668,7 @@ type LaneUse struct {
 
 func (x *LaneUse) Reset() {
 	*x = LaneUse{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[45]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3560,7 +3680,7 @@ func (x *LaneUse) String() string {
 func (*LaneUse) ProtoMessage() {}
 
 func (x *LaneUse) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[45]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3573,7 +3693,7 @@ func (x *LaneUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LaneUse.ProtoReflect.Descriptor instead.
 func (*LaneUse) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{45}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *LaneUse) GetLane() string {
@@ -3637,7 +3757,7 @@ type RdmaDevice struct {
 
 func (x *RdmaDevice) Reset() {
 	*x = RdmaDevice{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[46]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3649,7 +3769,7 @@ func (x *RdmaDevice) String() string {
 func (*RdmaDevice) ProtoMessage() {}
 
 func (x *RdmaDevice) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[46]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3662,7 +3782,7 @@ func (x *RdmaDevice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RdmaDevice.ProtoReflect.Descriptor instead.
 func (*RdmaDevice) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{46}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *RdmaDevice) GetName() string {
@@ -3695,7 +3815,7 @@ type ReleaseDeviceRequest struct {
 
 func (x *ReleaseDeviceRequest) Reset() {
 	*x = ReleaseDeviceRequest{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[47]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3707,7 +3827,7 @@ func (x *ReleaseDeviceRequest) String() string {
 func (*ReleaseDeviceRequest) ProtoMessage() {}
 
 func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[47]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3720,7 +3840,7 @@ func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{47}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ReleaseDeviceRequest) GetDevice() string {
@@ -3740,7 +3860,7 @@ type ReleaseDeviceResponse struct {
 
 func (x *ReleaseDeviceResponse) Reset() {
 	*x = ReleaseDeviceResponse{}
-	mi := &file_cognitora_v1_kv_proto_msgTypes[48]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3752,7 +3872,7 @@ func (x *ReleaseDeviceResponse) String() string {
 func (*ReleaseDeviceResponse) ProtoMessage() {}
 
 func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cognitora_v1_kv_proto_msgTypes[48]
+	mi := &file_cognitora_v1_kv_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3765,7 +3885,7 @@ func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeviceResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{48}
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ReleaseDeviceResponse) GetPairs() uint32 {
@@ -4043,7 +4163,15 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"\x06scheme\x18\x0e \x01(\tR\x06scheme\"H\n" +
 	"\x12TellChunksResponse\x12\x14\n" +
 	"\x05taken\x18\x01 \x01(\rR\x05taken\x12\x1c\n" +
-	"\tnamespace\x18\x02 \x01(\tR\tnamespace\"\x0e\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\"c\n" +
+	"\x11ChunkPartsRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x18\n" +
+	"\adigests\x18\x02 \x01(\fR\adigests\x12\x16\n" +
+	"\x06before\x18\x03 \x01(\rR\x06before\"Z\n" +
+	"\x12ChunkPartsResponse\x12\x12\n" +
+	"\x04keys\x18\x01 \x01(\tR\x04keys\x12\x16\n" +
+	"\x06chunks\x18\x02 \x01(\rR\x06chunks\x12\x18\n" +
+	"\adigests\x18\x03 \x01(\fR\adigests\"\x0e\n" +
 	"\fPeersRequest\"\x8b\x01\n" +
 	"\rPeersResponse\x12,\n" +
 	"\x05peers\x18\x01 \x03(\v2\x16.cognitora.v1.PeerPathR\x05peers\x122\n" +
@@ -4107,7 +4235,8 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"OUTCOME_OK\x10\x01\x12\x10\n" +
 	"\fOUTCOME_MISS\x10\x02\x12\x10\n" +
 	"\fOUTCOME_FULL\x10\x03\x12\x12\n" +
-	"\x0eOUTCOME_FAILED\x10\x042\xe4\t\n" +
+	"\x0eOUTCOME_FAILED\x10\x042\xb5\n" +
+	"\n" +
 	"\x02Kv\x12C\n" +
 	"\x06Lookup\x12\x1b.cognitora.v1.LookupRequest\x1a\x1c.cognitora.v1.LookupResponse\x12R\n" +
 	"\vBatchLookup\x12 .cognitora.v1.BatchLookupRequest\x1a!.cognitora.v1.BatchLookupResponse\x12<\n" +
@@ -4125,7 +4254,9 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"\x05Watch\x12\x1a.cognitora.v1.WatchRequest\x1a\x1b.cognitora.v1.WatchResponse0\x01\x12C\n" +
 	"\x06Report\x12\x1b.cognitora.v1.ReportRequest\x1a\x1c.cognitora.v1.ReportResponse\x12O\n" +
 	"\n" +
-	"TellChunks\x12\x1f.cognitora.v1.TellChunksRequest\x1a .cognitora.v1.TellChunksResponse\x12@\n" +
+	"TellChunks\x12\x1f.cognitora.v1.TellChunksRequest\x1a .cognitora.v1.TellChunksResponse\x12O\n" +
+	"\n" +
+	"ChunkParts\x12\x1f.cognitora.v1.ChunkPartsRequest\x1a .cognitora.v1.ChunkPartsResponse\x12@\n" +
 	"\x05Peers\x12\x1a.cognitora.v1.PeersRequest\x1a\x1b.cognitora.v1.PeersResponse\x12X\n" +
 	"\rReleaseDevice\x12\".cognitora.v1.ReleaseDeviceRequest\x1a#.cognitora.v1.ReleaseDeviceResponseB?Z=github.com/cognitora/dataplane/proto/cognitora/v1;cognitorav1b\x06proto3"
 
@@ -4142,7 +4273,7 @@ func file_cognitora_v1_kv_proto_rawDescGZIP() []byte {
 }
 
 var file_cognitora_v1_kv_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_cognitora_v1_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
+var file_cognitora_v1_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 52)
 var file_cognitora_v1_kv_proto_goTypes = []any{
 	(Tier)(0),                     // 0: cognitora.v1.Tier
 	(Outcome)(0),                  // 1: cognitora.v1.Outcome
@@ -4191,14 +4322,16 @@ var file_cognitora_v1_kv_proto_goTypes = []any{
 	(*ReportResponse)(nil),        // 44: cognitora.v1.ReportResponse
 	(*TellChunksRequest)(nil),     // 45: cognitora.v1.TellChunksRequest
 	(*TellChunksResponse)(nil),    // 46: cognitora.v1.TellChunksResponse
-	(*PeersRequest)(nil),          // 47: cognitora.v1.PeersRequest
-	(*PeersResponse)(nil),         // 48: cognitora.v1.PeersResponse
-	(*PeerPath)(nil),              // 49: cognitora.v1.PeerPath
-	(*LaneUse)(nil),               // 50: cognitora.v1.LaneUse
-	(*RdmaDevice)(nil),            // 51: cognitora.v1.RdmaDevice
-	(*ReleaseDeviceRequest)(nil),  // 52: cognitora.v1.ReleaseDeviceRequest
-	(*ReleaseDeviceResponse)(nil), // 53: cognitora.v1.ReleaseDeviceResponse
-	nil,                           // 54: cognitora.v1.StatsResponse.ValuesEntry
+	(*ChunkPartsRequest)(nil),     // 47: cognitora.v1.ChunkPartsRequest
+	(*ChunkPartsResponse)(nil),    // 48: cognitora.v1.ChunkPartsResponse
+	(*PeersRequest)(nil),          // 49: cognitora.v1.PeersRequest
+	(*PeersResponse)(nil),         // 50: cognitora.v1.PeersResponse
+	(*PeerPath)(nil),              // 51: cognitora.v1.PeerPath
+	(*LaneUse)(nil),               // 52: cognitora.v1.LaneUse
+	(*RdmaDevice)(nil),            // 53: cognitora.v1.RdmaDevice
+	(*ReleaseDeviceRequest)(nil),  // 54: cognitora.v1.ReleaseDeviceRequest
+	(*ReleaseDeviceResponse)(nil), // 55: cognitora.v1.ReleaseDeviceResponse
+	nil,                           // 56: cognitora.v1.StatsResponse.ValuesEntry
 }
 var file_cognitora_v1_kv_proto_depIdxs = []int32{
 	11, // 0: cognitora.v1.GetResponse.header:type_name -> cognitora.v1.BlockHeader
@@ -4207,7 +4340,7 @@ var file_cognitora_v1_kv_proto_depIdxs = []int32{
 	27, // 3: cognitora.v1.PurgeResponse.hosts:type_name -> cognitora.v1.PurgedHost
 	30, // 4: cognitora.v1.ListResponse.blocks:type_name -> cognitora.v1.ListedBlock
 	35, // 5: cognitora.v1.StatsResponse.namespaces:type_name -> cognitora.v1.NamespaceUsage
-	54, // 6: cognitora.v1.StatsResponse.values:type_name -> cognitora.v1.StatsResponse.ValuesEntry
+	56, // 6: cognitora.v1.StatsResponse.values:type_name -> cognitora.v1.StatsResponse.ValuesEntry
 	34, // 7: cognitora.v1.StatsResponse.engines:type_name -> cognitora.v1.EngineUsage
 	39, // 8: cognitora.v1.StatsResponse.readers:type_name -> cognitora.v1.Reader
 	33, // 9: cognitora.v1.StatsResponse.counting:type_name -> cognitora.v1.Counting
@@ -4219,9 +4352,9 @@ var file_cognitora_v1_kv_proto_depIdxs = []int32{
 	43, // 15: cognitora.v1.ReportRequest.events:type_name -> cognitora.v1.ReportEvent
 	3,  // 16: cognitora.v1.ReportEvent.kind:type_name -> cognitora.v1.ReportEvent.Kind
 	0,  // 17: cognitora.v1.ReportEvent.medium:type_name -> cognitora.v1.Tier
-	49, // 18: cognitora.v1.PeersResponse.peers:type_name -> cognitora.v1.PeerPath
-	51, // 19: cognitora.v1.PeersResponse.devices:type_name -> cognitora.v1.RdmaDevice
-	50, // 20: cognitora.v1.PeerPath.lanes:type_name -> cognitora.v1.LaneUse
+	51, // 18: cognitora.v1.PeersResponse.peers:type_name -> cognitora.v1.PeerPath
+	53, // 19: cognitora.v1.PeersResponse.devices:type_name -> cognitora.v1.RdmaDevice
+	52, // 20: cognitora.v1.PeerPath.lanes:type_name -> cognitora.v1.LaneUse
 	4,  // 21: cognitora.v1.RdmaDevice.state:type_name -> cognitora.v1.RdmaDevice.State
 	5,  // 22: cognitora.v1.Kv.Lookup:input_type -> cognitora.v1.LookupRequest
 	7,  // 23: cognitora.v1.Kv.BatchLookup:input_type -> cognitora.v1.BatchLookupRequest
@@ -4239,28 +4372,30 @@ var file_cognitora_v1_kv_proto_depIdxs = []int32{
 	36, // 35: cognitora.v1.Kv.Watch:input_type -> cognitora.v1.WatchRequest
 	42, // 36: cognitora.v1.Kv.Report:input_type -> cognitora.v1.ReportRequest
 	45, // 37: cognitora.v1.Kv.TellChunks:input_type -> cognitora.v1.TellChunksRequest
-	47, // 38: cognitora.v1.Kv.Peers:input_type -> cognitora.v1.PeersRequest
-	52, // 39: cognitora.v1.Kv.ReleaseDevice:input_type -> cognitora.v1.ReleaseDeviceRequest
-	6,  // 40: cognitora.v1.Kv.Lookup:output_type -> cognitora.v1.LookupResponse
-	8,  // 41: cognitora.v1.Kv.BatchLookup:output_type -> cognitora.v1.BatchLookupResponse
-	10, // 42: cognitora.v1.Kv.Get:output_type -> cognitora.v1.GetResponse
-	14, // 43: cognitora.v1.Kv.Put:output_type -> cognitora.v1.PutResponse
-	18, // 44: cognitora.v1.Kv.Promote:output_type -> cognitora.v1.TransferResponse
-	18, // 45: cognitora.v1.Kv.Push:output_type -> cognitora.v1.TransferResponse
-	18, // 46: cognitora.v1.Kv.Pull:output_type -> cognitora.v1.TransferResponse
-	20, // 47: cognitora.v1.Kv.Pin:output_type -> cognitora.v1.PinResponse
-	22, // 48: cognitora.v1.Kv.Unpin:output_type -> cognitora.v1.UnpinResponse
-	24, // 49: cognitora.v1.Kv.Delete:output_type -> cognitora.v1.DeleteResponse
-	26, // 50: cognitora.v1.Kv.Purge:output_type -> cognitora.v1.PurgeResponse
-	29, // 51: cognitora.v1.Kv.List:output_type -> cognitora.v1.ListResponse
-	32, // 52: cognitora.v1.Kv.Stats:output_type -> cognitora.v1.StatsResponse
-	37, // 53: cognitora.v1.Kv.Watch:output_type -> cognitora.v1.WatchResponse
-	44, // 54: cognitora.v1.Kv.Report:output_type -> cognitora.v1.ReportResponse
-	46, // 55: cognitora.v1.Kv.TellChunks:output_type -> cognitora.v1.TellChunksResponse
-	48, // 56: cognitora.v1.Kv.Peers:output_type -> cognitora.v1.PeersResponse
-	53, // 57: cognitora.v1.Kv.ReleaseDevice:output_type -> cognitora.v1.ReleaseDeviceResponse
-	40, // [40:58] is the sub-list for method output_type
-	22, // [22:40] is the sub-list for method input_type
+	47, // 38: cognitora.v1.Kv.ChunkParts:input_type -> cognitora.v1.ChunkPartsRequest
+	49, // 39: cognitora.v1.Kv.Peers:input_type -> cognitora.v1.PeersRequest
+	54, // 40: cognitora.v1.Kv.ReleaseDevice:input_type -> cognitora.v1.ReleaseDeviceRequest
+	6,  // 41: cognitora.v1.Kv.Lookup:output_type -> cognitora.v1.LookupResponse
+	8,  // 42: cognitora.v1.Kv.BatchLookup:output_type -> cognitora.v1.BatchLookupResponse
+	10, // 43: cognitora.v1.Kv.Get:output_type -> cognitora.v1.GetResponse
+	14, // 44: cognitora.v1.Kv.Put:output_type -> cognitora.v1.PutResponse
+	18, // 45: cognitora.v1.Kv.Promote:output_type -> cognitora.v1.TransferResponse
+	18, // 46: cognitora.v1.Kv.Push:output_type -> cognitora.v1.TransferResponse
+	18, // 47: cognitora.v1.Kv.Pull:output_type -> cognitora.v1.TransferResponse
+	20, // 48: cognitora.v1.Kv.Pin:output_type -> cognitora.v1.PinResponse
+	22, // 49: cognitora.v1.Kv.Unpin:output_type -> cognitora.v1.UnpinResponse
+	24, // 50: cognitora.v1.Kv.Delete:output_type -> cognitora.v1.DeleteResponse
+	26, // 51: cognitora.v1.Kv.Purge:output_type -> cognitora.v1.PurgeResponse
+	29, // 52: cognitora.v1.Kv.List:output_type -> cognitora.v1.ListResponse
+	32, // 53: cognitora.v1.Kv.Stats:output_type -> cognitora.v1.StatsResponse
+	37, // 54: cognitora.v1.Kv.Watch:output_type -> cognitora.v1.WatchResponse
+	44, // 55: cognitora.v1.Kv.Report:output_type -> cognitora.v1.ReportResponse
+	46, // 56: cognitora.v1.Kv.TellChunks:output_type -> cognitora.v1.TellChunksResponse
+	48, // 57: cognitora.v1.Kv.ChunkParts:output_type -> cognitora.v1.ChunkPartsResponse
+	50, // 58: cognitora.v1.Kv.Peers:output_type -> cognitora.v1.PeersResponse
+	55, // 59: cognitora.v1.Kv.ReleaseDevice:output_type -> cognitora.v1.ReleaseDeviceResponse
+	41, // [41:60] is the sub-list for method output_type
+	22, // [22:41] is the sub-list for method input_type
 	22, // [22:22] is the sub-list for extension type_name
 	22, // [22:22] is the sub-list for extension extendee
 	0,  // [0:22] is the sub-list for field type_name
@@ -4277,7 +4412,7 @@ func file_cognitora_v1_kv_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cognitora_v1_kv_proto_rawDesc), len(file_cognitora_v1_kv_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   50,
+			NumMessages:   52,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -43,6 +43,7 @@ const (
 	Kv_Watch_FullMethodName         = "/cognitora.v1.Kv/Watch"
 	Kv_Report_FullMethodName        = "/cognitora.v1.Kv/Report"
 	Kv_TellChunks_FullMethodName    = "/cognitora.v1.Kv/TellChunks"
+	Kv_ChunkParts_FullMethodName    = "/cognitora.v1.Kv/ChunkParts"
 	Kv_Peers_FullMethodName         = "/cognitora.v1.Kv/Peers"
 	Kv_ReleaseDevice_FullMethodName = "/cognitora.v1.Kv/ReleaseDevice"
 )
@@ -94,6 +95,10 @@ type KvClient interface {
 	// contradict each other make a chunk count for nothing. INVALID_ARGUMENT: the source cannot be
 	// right. FAILED_PRECONDITION: the engine has not used the S3 listener yet.
 	TellChunks(ctx context.Context, in *TellChunksRequest, opts ...grpc.CallOption) (*TellChunksResponse, error)
+	// ChunkParts returns the keys under which the daemon has the chunks of LMCache that count, so
+	// that Promote on any host can bring them. A chunk that does not count here is left out, and so
+	// are objects of vLLM's own object tier, whose keys do not follow from what is told of them.
+	ChunkParts(ctx context.Context, in *ChunkPartsRequest, opts ...grpc.CallOption) (*ChunkPartsResponse, error)
 	// Peers returns the lane to each other host, the reason if it is not RDMA, and the states of this
 	// host's RDMA devices.
 	Peers(ctx context.Context, in *PeersRequest, opts ...grpc.CallOption) (*PeersResponse, error)
@@ -293,6 +298,16 @@ func (c *kvClient) TellChunks(ctx context.Context, in *TellChunksRequest, opts .
 	return out, nil
 }
 
+func (c *kvClient) ChunkParts(ctx context.Context, in *ChunkPartsRequest, opts ...grpc.CallOption) (*ChunkPartsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ChunkPartsResponse)
+	err := c.cc.Invoke(ctx, Kv_ChunkParts_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *kvClient) Peers(ctx context.Context, in *PeersRequest, opts ...grpc.CallOption) (*PeersResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(PeersResponse)
@@ -360,6 +375,10 @@ type KvServer interface {
 	// contradict each other make a chunk count for nothing. INVALID_ARGUMENT: the source cannot be
 	// right. FAILED_PRECONDITION: the engine has not used the S3 listener yet.
 	TellChunks(context.Context, *TellChunksRequest) (*TellChunksResponse, error)
+	// ChunkParts returns the keys under which the daemon has the chunks of LMCache that count, so
+	// that Promote on any host can bring them. A chunk that does not count here is left out, and so
+	// are objects of vLLM's own object tier, whose keys do not follow from what is told of them.
+	ChunkParts(context.Context, *ChunkPartsRequest) (*ChunkPartsResponse, error)
 	// Peers returns the lane to each other host, the reason if it is not RDMA, and the states of this
 	// host's RDMA devices.
 	Peers(context.Context, *PeersRequest) (*PeersResponse, error)
@@ -425,6 +444,9 @@ func (UnimplementedKvServer) Report(context.Context, *ReportRequest) (*ReportRes
 }
 func (UnimplementedKvServer) TellChunks(context.Context, *TellChunksRequest) (*TellChunksResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method TellChunks not implemented")
+}
+func (UnimplementedKvServer) ChunkParts(context.Context, *ChunkPartsRequest) (*ChunkPartsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ChunkParts not implemented")
 }
 func (UnimplementedKvServer) Peers(context.Context, *PeersRequest) (*PeersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Peers not implemented")
@@ -716,6 +738,24 @@ func _Kv_TellChunks_Handler(srv interface{}, ctx context.Context, dec func(inter
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Kv_ChunkParts_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ChunkPartsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(KvServer).ChunkParts(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Kv_ChunkParts_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(KvServer).ChunkParts(ctx, req.(*ChunkPartsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Kv_Peers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(PeersRequest)
 	if err := dec(in); err != nil {
@@ -810,6 +850,10 @@ var Kv_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "TellChunks",
 			Handler:    _Kv_TellChunks_Handler,
+		},
+		{
+			MethodName: "ChunkParts",
+			Handler:    _Kv_ChunkParts_Handler,
 		},
 		{
 			MethodName: "Peers",

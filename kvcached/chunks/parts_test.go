@@ -1,0 +1,106 @@
+package chunks
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/cognitora/dataplane/kv/alias"
+	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kv/lmcache"
+	"github.com/cognitora/dataplane/kv/residency"
+)
+
+// sizes records the lengths that the index is told.
+type sizes []int
+
+func (s *sizes) Apply(c *residency.Change) { *s = append(*s, c.Length) }
+
+// TestParts asks for the keys of a real LMCache's chunks by the names of their last blocks, and by
+// the second one alone.
+func TestParts(t *testing.T) {
+	r := record(t)
+	s := recorded(&r)
+	told := chunksOf(s.First, s.Served, r.Prompt, 256)
+	ends := []block.Name{block.Name(told[1].Blocks[120:]), block.Name(told[0].Blocks[120:])}
+	space, id := s.Namespace(256).String(), block.IDOf(keySpace)
+	var want []block.Digest
+	for _, key := range slices.Sorted(slices.Values(r.KeysSeen)) {
+		want = append(want, block.OfKey(id, []byte(key)).Digest)
+	}
+	var lengths sizes
+	table := New(Options{Index: &lengths})
+	if _, err := table.Tell(&s, told); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range r.KeysSeen {
+		k, err := lmcache.Parse([]byte(key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		length := 28
+		if k.Half == alias.Second {
+			length = 1000
+		}
+		table.Apply(&Change{Addr: block.OfKey(id, []byte(key)), Namespace: keySpace, Key: []byte(key),
+			Tier: residency.Host, Present: true, Length: length})
+	}
+	if fmt.Sprint(lengths) != "[1000 1000]" {
+		t.Errorf("chunks of %v bytes", lengths)
+	}
+	for _, c := range []struct {
+		last   []block.Name
+		before int
+		found  int
+	}{
+		{ends, 0, 2}, {ends[:1], 1, 2}, {ends[:1], 9, 2}, {ends[:1], 0, 1}, {ends[1:], 2, 1},
+		{[]block.Name{{1}}, 2, 0}, {nil, 2, 0},
+	} {
+		keys, got, all := table.Parts(space, c.last, c.before)
+		if all != c.found || len(got) != 2*c.found || (keys == keySpace) != (c.found > 0) {
+			t.Errorf("%+v: %q, %d keys of %d chunks", c, keys, len(got), all)
+		}
+		for _, digest := range got {
+			if !slices.Contains(want, digest) {
+				t.Errorf("%+v: a key that LMCache did not store", c)
+			}
+		}
+	}
+	if _, got, _ := table.Parts(space, ends, 0); len(got) == 4 {
+		first := s.Carrier(told[0].Name)
+		if got[0] != block.OfKey(id, lmcache.Append(nil, &first)).Digest {
+			t.Error("the prompt's first chunk does not come first")
+		}
+	}
+	if _, got, _ := table.Parts("", ends, 0); got != nil {
+		t.Error("keys of no namespace")
+	}
+	store(table, r.KeysSeen[:1], false)
+	if _, _, all := table.Parts(space, ends, 0); all != 1 {
+		t.Errorf("%d chunks without one part", all)
+	}
+}
+
+// TestPartsAreBounded asks for more keys than an answer has.
+func TestPartsAreBounded(t *testing.T) {
+	s := sourceOf(16, 512, false)
+	table := New(Options{Index: nothing{}})
+	var all []alias.Chunk
+	var last []block.Name
+	for n := range 3 {
+		c := chunkOf(n, 0)
+		all, last = append(all, c), append([]block.Name{block.Name(c.Blocks[8:])}, last...)
+		for _, k := range keysOf(&s, c.Name) {
+			key := lmcache.Append(nil, &k)
+			table.Apply(&Change{Addr: block.OfKey(block.IDOf(keySpace), key), Namespace: keySpace, Key: key,
+				Tier: residency.Host, Present: true})
+		}
+	}
+	if n, err := table.Tell(&s, all); n != 3 || err != nil {
+		t.Fatal(n, err)
+	}
+	_, keys, chunks := table.Parts(s.Namespace(2*block.Tokens).String(), last, 0)
+	if len(keys) != maxKeys || chunks != 2 {
+		t.Errorf("%d keys of %d chunks", len(keys), chunks)
+	}
+}
