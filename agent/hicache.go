@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/cognitora/dataplane/kv/alias"
 	"github.com/cognitora/dataplane/kv/block"
@@ -16,10 +17,13 @@ type HiCacheConfig struct {
 	Model    string `toml:"model" help:"SGLang's --served-model-name, which is in the keys, or its --model-path if it has none; empty: that in engine.args, or else engine.model"`
 	Workers  int    `toml:"workers" default:"0" help:"tensor-parallel ranks that store parts of a page; with --enable-dp-attention those of one attention group; 0: tp"`
 	MLA      bool   `toml:"mla" default:"false" help:"the model has MLA (DeepSeek), so that SGLang stores the pages of its first rank only"`
-	Layout   string `toml:"layout" default:"page_first" oneof:"page_first|page_first_direct|layer_first" help:"--hicache-mem-layout of the SGLang. SGLang stores the keys and the values of a page apart, except with layer_first"`
+	Layout   string `toml:"layout" default:"page_first" oneof:"page_first|page_first_direct|layer_first|page_head|page_first_kv_split" help:"--hicache-mem-layout of the SGLang. With the first two SGLang stores the keys and the values of a page apart"`
 	Tenant   string `toml:"tenant" help:"tenant of the cache daemon's user with whose S3 keys SGLang stores; empty: none"`
 	Revision string `toml:"revision" help:"revision of the model's weights. Give each revision its own bucket, because the keys do not name it; pages that two revisions claim do not count"`
 }
+
+// halved are the memory layouts with which SGLang stores the keys and the values of a page apart.
+var halved = []string{"page_first", "page_first_direct"}
 
 // hicache returns the settings for the engine's HiCache; nil: the agent tells nothing. why says why
 // not, if the engine keeps pages in a bucket.
@@ -38,7 +42,8 @@ func (u *unit) hicache() (c *events.Chunks, why string, err error) {
 	}
 	keys := block.Namespace{Tenant: h.Tenant, Space: "s3." + bucket}
 	s := alias.Source{Scheme: alias.HiCache, Keys: keys.String(), Model: hicache.Model(cmp.Or(h.Model, own.Model)),
-		World: uint32(cmp.Or(h.Workers, u.TP, 1)), Halves: h.Layout != "layer_first",
+		World:  uint32(cmp.Or(h.Workers, u.TP, 1)),
+		Halves: slices.Contains(halved, h.Layout),
 		First:  hicache.Rest(cmp.Or(own.DType, u.DType)),
 		Served: "-", Revision: cmp.Or(h.Revision, u.Engine.Offload.Revision, "-")}
 	if h.MLA {

@@ -1,5 +1,5 @@
-// Package chunks counts the blocks of an unchanged LMCache, and of vLLM's own object tier, in the
-// daemon's index of blocks.
+// Package chunks counts the blocks of an unchanged LMCache, of vLLM's own object tier and of
+// SGLang's HiCache in the daemon's index of blocks.
 //
 // LMCache stores a prompt in chunks under keys of its own (kv/lmcache). A key does not say which
 // blocks of tokens its chunk has. Whoever knows the tokens tells the Table, in any order with the
@@ -12,9 +12,12 @@
 // neither model nor configuration. An engine with an access key of its own says both with its first
 // request for an object (Asked), and Tell refuses what is told of the engine before that.
 //
+// A page of HiCache (kv/hicache) is a chunk with one part or two of each rank. The pages of a model
+// that keeps more than pages do not count, from the first such object on.
+//
 // Routers name a chunk by the digest of its last block. Parts turns that into the keys of its
-// parts, so that another host can bring them. The keys of vLLM's tier do not follow from what is
-// told.
+// parts, so that another host can bring them. The keys of vLLM's tier and of HiCache
+// do not follow from what is told.
 //
 // # What does not count
 //

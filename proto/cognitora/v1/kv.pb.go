@@ -3105,20 +3105,20 @@ func (*ReportResponse) Descriptor() ([]byte, []int) {
 // TellChunksRequest has chunks of one source. The fields of a chunk are in columns.
 type TellChunksRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Keys          string                 `protobuf:"bytes,1,opt,name=keys,proto3" json:"keys,omitempty"`             // namespace of LMCache's keys, such as key1;resp.0;
+	Keys          string                 `protobuf:"bytes,1,opt,name=keys,proto3" json:"keys,omitempty"`             // namespace of the keys, such as key1;resp.0;
 	Model         string                 `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`           // the model's name in the keys: the engine's --model; for vLLM's tier the engine's access key
 	Dtype         string                 `protobuf:"bytes,3,opt,name=dtype,proto3" json:"dtype,omitempty"`           // the data type in LMCache's keys, such as bfloat16; empty in other schemes
 	World         uint32                 `protobuf:"varint,4,opt,name=world,proto3" json:"world,omitempty"`          // the number of workers in the keys
 	Layers        uint32                 `protobuf:"varint,5,opt,name=layers,proto3" json:"layers,omitempty"`        // keys by layer of a worker's chunk; 0: one key for all layers
-	Halves        bool                   `protobuf:"varint,6,opt,name=halves,proto3" json:"halves,omitempty"`        // keys of redis://, which end in kv_bytes and metadata
-	First         uint64                 `protobuf:"fixed64,7,opt,name=first,proto3" json:"first,omitempty"`         // LMCache's name before the first chunk, which follows from PYTHONHASHSEED
+	Halves        bool                   `protobuf:"varint,6,opt,name=halves,proto3" json:"halves,omitempty"`        // each part has two keys: kv_bytes and metadata of redis://, or _k and _v of HiCache
+	First         uint64                 `protobuf:"fixed64,7,opt,name=first,proto3" json:"first,omitempty"`         // LMCache's name before the first chunk, from PYTHONHASHSEED; for HiCache of the data type
 	Served        string                 `protobuf:"bytes,8,opt,name=served,proto3" json:"served,omitempty"`         // the model's name in the blocks' digests
 	Revision      string                 `protobuf:"bytes,9,opt,name=revision,proto3" json:"revision,omitempty"`     // of the weights
 	Blocks        uint32                 `protobuf:"varint,10,opt,name=blocks,proto3" json:"blocks,omitempty"`       // blocks of 16 tokens in a chunk, 1 to 32
-	Names         []uint64               `protobuf:"fixed64,11,rep,packed,name=names,proto3" json:"names,omitempty"` // LMCache's names of the chunks, or those in vLLM's KV events; at most 2048
+	Names         []uint64               `protobuf:"fixed64,11,rep,packed,name=names,proto3" json:"names,omitempty"` // LMCache's names of the chunks, or those in the KV events; at most 2048
 	Parents       []byte                 `protobuf:"bytes,12,opt,name=parents,proto3" json:"parents,omitempty"`      // the first 8 bytes of the digest of the block before each chunk; zero: none
 	Digests       []byte                 `protobuf:"bytes,13,opt,name=digests,proto3" json:"digests,omitempty"`      // the first 8 bytes of the digest of each block, chunk by chunk
-	Scheme        string                 `protobuf:"bytes,14,opt,name=scheme,proto3" json:"scheme,omitempty"`        // whose keys they are: empty for LMCache, or vllm-tier for vLLM's object tier, with world 1
+	Scheme        string                 `protobuf:"bytes,14,opt,name=scheme,proto3" json:"scheme,omitempty"`        // whose keys they are: empty for LMCache, vllm-tier, hicache, or hicache-mla for models with MLA
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
