@@ -82,7 +82,8 @@ func awaitUsed(t *testing.T, what string, before inUse) {
 	})
 }
 
-// byCards reads a block by RDMA. On a busy host a block may come by QUIC, and byCards reads it again.
+// byCards reads a block by RDMA. On a busy host a block may come by QUIC, and byCards reads it
+// again.
 func (s *twoStores) byCards() {
 	s.t.Helper()
 	reads := s.pool.Stats().RDMA.Reads
