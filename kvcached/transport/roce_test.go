@@ -104,20 +104,21 @@ func roceReads(t *testing.T, s *twoStores) {
 			t.Fatal(err)
 		}
 	}
-	var all sync.WaitGroup
-	for key := range keys {
-		all.Go(func() {
-			if there, err := s.pull(t.Context(), key); !there || err != nil {
-				t.Error(key, err)
-			}
-		})
-	}
-	all.Wait()
-	r := s.pool.Stats().RDMA
-	if r.Reads != keys || r.Asked > keys/2 || r.Corrupt != 0 || s.server.Stats().Sent != 0 {
-		t.Errorf("%+v, %d bytes by streams", r, s.server.Stats().Sent)
-	}
-	t.Logf("%d blocks with %d messages", keys, r.Asked)
+	awaited(t, "all blocks come by RDMA", func() bool { // on a busy host some may come by QUIC
+		before, sent := s.pool.Stats().RDMA, s.server.Stats().Sent
+		var all sync.WaitGroup
+		for key := range keys {
+			all.Go(func() {
+				if there, err := s.come(t.Context(), key); !there || err != nil {
+					t.Error(key, err)
+				}
+			})
+		}
+		all.Wait()
+		r, asked := s.pool.Stats().RDMA, s.pool.Stats().RDMA.Asked-before.Asked
+		t.Logf("%d blocks with %d messages", r.Reads-before.Reads, asked)
+		return r.Reads == before.Reads+keys && asked <= keys/2 && s.server.Stats().Sent == sent
+	})
 	if err := s.set(100, 1, 4<<20); err != nil {
 		t.Fatal(err)
 	}
@@ -127,6 +128,9 @@ func roceReads(t *testing.T, s *twoStores) {
 	awaited(t, "all is given back", func() bool {
 		return s.server.GrantStats().Grants == 0 && s.far.Stats().RAM.Held == 0
 	})
+	if n := s.pool.Stats().RDMA.Corrupt; n != 0 {
+		t.Errorf("%d blocks were corrupt", n)
+	}
 }
 
 // TestRoCERevoked: a block cannot be read after its grant has ended. The attempt breaks the pair,
