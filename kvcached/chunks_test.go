@@ -63,6 +63,9 @@ func counted(t *testing.T, d *Daemon) (host, disk int) {
 				delete(seen, k.Position)
 				continue
 			}
+			if k.Position == 0 {
+				continue // its place is not known yet
+			}
 			seen[k.Position] = true
 			if k.Tiers&residency.Host != 0 {
 				host++
