@@ -302,7 +302,7 @@ func (m *truth) checkStats(t *rapid.T) {
 		chunks[truthName{k.Half != lmcache.Whole, k.Layer != lmcache.NoLayer, k.World, int(k.Name) - 100}] = true
 	}
 	if st.Parts != len(m.parts) || st.Counted != len(m.index) ||
-		st.Counted+st.Untold+st.Incomplete+st.Disputed != len(chunks) || len(m.t.byName) != len(chunks)+st.Idle {
+		st.Counted+st.Untold+st.Incomplete+st.Disputed != len(chunks) || m.t.byID.n != len(chunks)+st.Idle {
 		t.Fatalf("%+v, want %d parts of %d chunks, %d counted", st, len(m.parts), len(chunks), len(m.index))
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"errors"
+	"hash/maphash"
 	"sync"
 
 	"github.com/cognitora/dataplane/kv/block"
@@ -13,16 +14,17 @@ import (
 
 // Bounds of a Table besides Options.
 const (
-	maxIdle     = 1 << 14 // told chunks without parts
-	maxPending  = 1 << 12 // notes that wait to be written
-	maxFamilies = 1 << 10 // families of chunks, and origins
+	maxIdle    = 1 << 14 // told chunks without parts
+	maxPending = 1 << 12 // notes that wait to be written
+	maxOrigins = 1 << 10 // origins of chunks, and engines
+	maxParts   = 1 << 21
 )
 
 // Options are the settings of a Table.
 type Options struct {
 	// Index gets the objects that complete chunks are. Required.
 	Index interface{ Apply(c *residency.Change) }
-	// MaxParts bounds the parts of chunks; 0: 2^20.
+	// MaxParts bounds the parts of chunks; 0: 2^20. It is at most 2^21.
 	MaxParts int
 }
 
@@ -30,20 +32,20 @@ type Options struct {
 type Table struct {
 	o    Options
 	wake chan struct{} // a note waits
+	seed maphash.Seed
 
-	mu       sync.Mutex
-	families numbers[family, struct{}]
-	origins  numbers[origin, space]
-	chunks   []chunk // by number; number 0 is unused
-	free     []uint32
-	byName   map[name]uint32
-	parts    map[uint64]part       // by place
-	idle     list                  // chunks without parts, the oldest first
-	unnoted  map[uint32]block.Addr // objects in RAM of vLLM's tier that wait to be told, by chunk
-	engines  map[engine]string     // MODEL_CONFIG of the engines with an access key of their own
-	pending  []block.Addr          // parts whose notes wait, oldest first
-	counts   Stats
-	states   [states]int
+	mu      sync.Mutex
+	origins numbers[origin, space]
+	chunks  arena[chunk]
+	records [tallyBytes/block.NameBytes + block.MaxNames + 2]arena[byte] // by length in names
+	byID    hashTable[named]
+	parts   hashTable[part]
+	idle    queue
+	unnoted map[uint32]block.Digest // objects in RAM of vLLM's tier that wait to be told, by chunk
+	engines map[engine]string       // MODEL_CONFIG of the engines with an access key of their own
+	pending []block.Addr            // parts whose notes wait, oldest first
+	counts  Stats
+	states  [states]int
 }
 
 // family is what the keys of a chunk have in common with those of other chunks.
@@ -52,6 +54,9 @@ type family struct {
 	world              uint32
 	layers, halves     bool
 }
+
+// single says whether each chunk of the family has one part.
+func (f *family) single() bool { return f.world == 1 && !f.layers && !f.halves }
 
 // origin is where what is told of a chunk comes from. All chunks of an origin are objects of one
 // namespace.
@@ -66,38 +71,21 @@ type space struct {
 	id   block.ModelID
 }
 
-type name struct {
-	family uint32
-	chunk  lmcache.Name
-}
-
-// part is an object with a part of a chunk.
-type part struct {
-	chunk uint32
-	tiers residency.Tiers
-}
-
-// chunk is one that has parts, or was told.
-type chunk struct {
-	name   name
-	parent block.Name
-	blocks []byte // names of its blocks; nil: not told
-	origin uint32 // 0: not told
-
-	prev, next      uint32 // in the list of idle chunks
-	any, host, disk uint32 // parts in any tier, and in each
-	layers          uint32 // 1 + the largest layer of a part
-	tiers           residency.Tiers
-	state           state
-	disputed        bool
-}
-
 // New makes an empty Table.
 func New(o Options) *Table {
-	o.MaxParts = cmp.Or(o.MaxParts, 1<<20)
-	return &Table{o: o, wake: make(chan struct{}, 1), families: newNumbers[family, struct{}](),
-		origins: newNumbers[origin, space](), chunks: make([]chunk, 1), byName: map[name]uint32{},
-		parts: map[uint64]part{}, unnoted: map[uint32]block.Addr{}, engines: map[engine]string{}}
+	o.MaxParts = min(cmp.Or(o.MaxParts, 1<<20), maxParts)
+	t := &Table{o: o, wake: make(chan struct{}, 1), seed: maphash.MakeSeed(), origins: newNumbers[origin, space](),
+		chunks: arena[chunk]{size: 1}, idle: newQueue(), unnoted: map[uint32]block.Digest{},
+		engines: map[engine]string{}}
+	for i := range t.records {
+		t.records[i].size = i * block.NameBytes
+	}
+	t.parts.hash = func(p part) uint32 { return uint32(p >> 32) }
+	t.byID.hash = func(n named) uint32 {
+		_, hash := split(t.chunk(n.chunk()).key())
+		return hash
+	}
+	return t
 }
 
 // Change says that an object of client keys came to a tier or left it.
@@ -109,10 +97,12 @@ type Change struct {
 	Present   bool
 }
 
-// place is the key of an object in the table of parts. The digest of a client's key does not depend
-// on its namespace.
-func place(a *block.Addr) uint64 {
-	return binary.LittleEndian.Uint64(a.Digest[:]) ^ binary.LittleEndian.Uint64(a.Model[:])
+// part finds a part by its object's address.
+func (t *Table) part(a *block.Addr) (at entry[part], hash uint64, known bool) {
+	hash = maphash.Comparable(t.seed, *a)
+	want := partOf(hash, 0)
+	at, known = t.parts.find(hash, func(p part) bool { return p>>partHash == want>>partHash })
+	return at, hash, known
 }
 
 // Apply applies a change of the store. Apply may be called under the store's lock.
@@ -141,34 +131,37 @@ func (t *Table) Apply(c *Change) {
 
 // gained adds a part to a tier. The caller holds t.mu.
 func (t *Table) gained(c *Change, k *lmcache.Key) {
-	at := place(&c.Addr)
-	p, known := t.parts[at]
-	if !known && len(t.parts) >= t.o.MaxParts {
-		t.counts.Full++
+	f := family{c.Namespace, k.Model, k.DType, k.World, k.Layer != lmcache.NoLayer, k.Half != lmcache.Whole}
+	id := t.id(&f, k.Name)
+	at, hash, known := t.part(&c.Addr)
+	if !known && t.parts.n >= t.o.MaxParts || known && t.chunk(at.get().chunk()).key() != id {
+		t.counts.Full++ // no room, or another object with the same hash
 		return
 	}
-	i := t.enter(&family{c.Namespace, k.Model, k.DType, k.World, k.Layer != lmcache.NoLayer, k.Half != lmcache.Whole},
-		k.Name)
-	if i == 0 || known && p.chunk != i { // no room, or another key with the same place
+	var i uint32
+	if known {
+		i = at.get().chunk()
+	} else {
+		i = t.enter(id, f.single())
+	}
+	h, was := t.begin(i)
+	switch p := partOf(hash, i); {
+	case known:
+		p = at.get()
+		at.set(p.with(p.tiers() | c.Tier))
+		t.count(h, p.tiers(), p.tiers()|c.Tier, k.Layer)
+	case h.is(single) && t.tally(h).any > 0: // another object with the same name
 		t.counts.Full++
-		if i != 0 {
-			t.settle(i)
-		}
-		return
+		h.bits |= disputed
+	default:
+		t.parts.put(hash, p.with(c.Tier))
+		t.count(h, 0, c.Tier, k.Layer)
+		known = true
 	}
-	p.chunk = i
-	t.count(i, p.tiers, -1)
-	p.tiers |= c.Tier
-	t.count(i, p.tiers, 1)
-	t.parts[at] = p
-	h := &t.chunks[i]
-	if k.Layer != lmcache.NoLayer {
-		h.layers = max(h.layers, 1+k.Layer)
-	}
-	if k.Carries() {
+	if known && k.Carries() {
 		t.read(c, k, i)
 	}
-	t.settle(i)
+	t.settle(i, was)
 }
 
 // read learns from the note of a part, or has the note written if the part has none.
@@ -178,8 +171,8 @@ func (t *Table) read(c *Change, k *lmcache.Key, i uint32) {
 		if c.Tier != residency.Host {
 			return
 		}
-		if k.DType == lmcache.Tier && t.chunks[i].origin == 0 {
-			t.unnoted[i] = c.Addr
+		if k.DType == lmcache.Tier && t.chunk(i).origin() == 0 {
+			t.unnoted[i] = c.Addr.Digest
 			return
 		}
 		t.want(c.Addr, i)
@@ -195,69 +188,58 @@ func (t *Table) read(c *Change, k *lmcache.Key, i uint32) {
 
 // lost removes a part from a tier. The caller holds t.mu.
 func (t *Table) lost(c *Change) {
-	at := place(&c.Addr)
-	p, known := t.parts[at]
-	if !known || p.tiers&c.Tier == 0 {
+	at, _, known := t.part(&c.Addr)
+	if !known || at.get().tiers()&c.Tier == 0 {
 		return
 	}
-	t.count(p.chunk, p.tiers, -1)
-	if p.tiers &^= c.Tier; p.tiers == 0 {
-		delete(t.parts, at)
+	p := at.get()
+	h, was := t.begin(p.chunk())
+	is := p.tiers() &^ c.Tier
+	if is == 0 {
+		t.parts.cut(at)
 	} else {
-		t.parts[at] = p
-		t.count(p.chunk, p.tiers, 1)
+		at.set(p.with(is))
 	}
-	t.settle(p.chunk)
+	t.count(h, p.tiers(), is, lmcache.NoLayer)
+	t.settle(p.chunk(), was)
 }
 
-// count adds a part in tiers to its chunk, or subtracts it.
-func (t *Table) count(i uint32, tiers residency.Tiers, by int32) {
-	h := &t.chunks[i]
-	if tiers != 0 {
-		h.any += uint32(by)
-	}
-	if tiers&residency.Host != 0 {
-		h.host += uint32(by)
-	}
-	if tiers&residency.Disk != 0 {
-		h.disk += uint32(by)
-	}
+// id returns the hash of a chunk's family and name, of 64 bits like the names of blocks.
+func (t *Table) id(f *family, n lmcache.Name) uint64 {
+	return maphash.Comparable(t.seed, struct {
+		family
+		lmcache.Name
+	}{*f, n})
 }
 
-// enter returns the number of a chunk, new or known; 0: there is no room for its family.
-func (t *Table) enter(f *family, n lmcache.Name) uint32 {
-	number, ok := t.families.hold(*f)
-	if !ok {
-		return 0
+// find finds a chunk by its id.
+func (t *Table) find(id uint64) (entry[named], bool) {
+	return t.byID.find(id, func(n named) bool { return t.chunk(n.chunk()).key() == id })
+}
+
+// enter returns the number of a chunk, new or known.
+func (t *Table) enter(id uint64, one bool) uint32 {
+	if at, known := t.find(id); known {
+		return at.get().chunk()
 	}
-	key := name{number, n}
-	if i, known := t.byName[key]; known {
-		t.families.drop(number)
-		return i
+	i := t.chunks.add()
+	h := t.chunk(i)
+	binary.LittleEndian.PutUint64(h.id[:], id)
+	if one {
+		h.bits = single
 	}
-	var i uint32
-	if n := len(t.free); n > 0 {
-		i, t.free = t.free[n-1], t.free[:n-1]
-	} else {
-		i = uint32(len(t.chunks))
-		t.chunks = append(t.chunks, chunk{})
-	}
-	t.chunks[i] = chunk{name: key, state: fresh}
-	t.states[fresh]++
-	t.byName[key] = i
+	t.make(h)
+	t.byID.put(id, named(i))
 	return i
 }
 
 // leave forgets a chunk without parts.
 func (t *Table) leave(i uint32) {
-	h := &t.chunks[i]
-	t.states[h.state]--
-	delete(t.byName, h.name)
-	delete(t.unnoted, i)
-	t.families.drop(h.name.family)
-	if h.origin != 0 {
-		t.origins.drop(h.origin)
+	h := t.chunk(i)
+	if at, known := t.find(h.key()); known {
+		t.byID.cut(at)
 	}
-	*h = chunk{}
-	t.free = append(t.free, i)
+	delete(t.unnoted, i)
+	t.drop(h)
+	t.chunks.drop(i)
 }

@@ -30,7 +30,7 @@ func parse(key []byte) (lmcache.Key, error) {
 }
 
 // Asked says that the client with an access key has asked for a key in a namespace of keys, or
-// stores it. Of clients that are engines the Table keeps MODEL_CONFIG, of maxFamilies at most. A
+// stores it. Of clients that are engines the Table keeps MODEL_CONFIG, of maxOrigins at most. A
 // further one takes the place of any other, which comes back with its next request.
 func (t *Table) Asked(access, keys string, key []byte) {
 	if !vllmtier.IsClient(access) {
@@ -43,7 +43,7 @@ func (t *Table) Asked(access, keys string, key []byte) {
 	e := engine{keys, access}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if _, known := t.engines[e]; !known && len(t.engines) >= maxFamilies {
+	if _, known := t.engines[e]; !known && len(t.engines) >= maxOrigins {
 		for other := range t.engines {
 			delete(t.engines, other)
 			break

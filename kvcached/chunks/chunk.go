@@ -1,0 +1,156 @@
+package chunks
+
+import (
+	"encoding/binary"
+
+	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kv/lmcache"
+	"github.com/cognitora/dataplane/kv/residency"
+)
+
+// chunk is one that has parts, or was told. It has neither pointers nor padding.
+type chunk struct {
+	id     [8]byte    // hash of its family and name
+	parent block.Name // of a told chunk; of an idle one: the number of its link
+	// blocks is the name of the block, if a told chunk has one part and one block. Otherwise it is
+	// the number of the record that has the tally, if the chunk has several parts, then the names of
+	// the blocks.
+	blocks [8]byte
+	bits   uint16
+}
+
+// The bits of a chunk.
+const (
+	originBits = 11 // number of its origin; 0: not told
+	originMask = 1<<originBits - 1
+	disputed   = 1 << originBits
+	single     = 1 << (originBits + 1) // no chunk of the family has more than one part
+	tiersShift = originBits + 1        // of the tiers of a single part
+)
+
+func (h *chunk) key() uint64     { return binary.LittleEndian.Uint64(h.id[:]) }
+func (h *chunk) origin() uint32  { return uint32(h.bits & originMask) }
+func (h *chunk) is(bit int) bool { return h.bits&uint16(bit) != 0 }
+func (h *chunk) record() uint32  { return binary.LittleEndian.Uint32(h.blocks[:]) }
+
+// tally says how many parts of a chunk are here.
+type tally struct {
+	any, host, disk uint32 // in any tier, and in each
+	layers          uint32 // 1 + the largest layer of a part
+}
+
+const tallyBytes = 16
+
+func (t *Table) chunk(i uint32) *chunk { return &t.chunks.at(i)[0] }
+
+// record returns a chunk's record; nil: it needs none.
+func (t *Table) record(h *chunk) []byte {
+	if size := t.size(h); size > 0 {
+		return t.records[size/block.NameBytes].at(h.record())
+	}
+	return nil
+}
+
+// size returns the length of a chunk's record.
+func (t *Table) size(h *chunk) (size int) {
+	if o := h.origin(); o != 0 {
+		size = t.origins.at(o).key.tokens / block.Tokens * block.NameBytes
+	}
+	switch {
+	case !h.is(single):
+		size += tallyBytes
+	case size == block.NameBytes:
+		size = 0
+	}
+	return size
+}
+
+// blocks returns the names of a told chunk's blocks.
+func (t *Table) blocks(h *chunk) []byte {
+	switch r := t.record(h); {
+	case r == nil:
+		return h.blocks[:]
+	case h.is(single):
+		return r
+	default:
+		return r[tallyBytes:]
+	}
+}
+
+func (t *Table) tally(h *chunk) (l tally) {
+	if h.is(single) {
+		l.count(0, residency.Tiers(h.bits>>tiersShift)&anyTier)
+		return l
+	}
+	r, le := t.record(h), binary.LittleEndian
+	return tally{le.Uint32(r), le.Uint32(r[4:]), le.Uint32(r[8:]), le.Uint32(r[12:])}
+}
+
+// count counts a part that was in some tiers and is in others now, and its layer.
+func (t *Table) count(h *chunk, was, is residency.Tiers, layer uint32) {
+	if h.is(single) {
+		h.bits = h.bits&^(uint16(anyTier)<<tiersShift) | uint16(is)<<tiersShift
+		return
+	}
+	l := t.tally(h)
+	l.count(was, is)
+	if layer != lmcache.NoLayer {
+		l.layers = max(l.layers, 1+layer)
+	}
+	t.setTally(h, &l)
+}
+
+func (l *tally) count(was, is residency.Tiers) {
+	for _, n := range [...]struct {
+		count *uint32
+		tiers residency.Tiers
+	}{{&l.any, anyTier}, {&l.host, residency.Host}, {&l.disk, residency.Disk}} {
+		if was&n.tiers != 0 {
+			*n.count--
+		}
+		if is&n.tiers != 0 {
+			*n.count++
+		}
+	}
+}
+
+const anyTier = residency.Host | residency.Disk
+
+// setTally records the tally of a chunk that is not single.
+func (t *Table) setTally(h *chunk, l *tally) {
+	b, le := t.record(h)[:0], binary.LittleEndian
+	for _, n := range [...]uint32{l.any, l.host, l.disk, l.layers} {
+		b = le.AppendUint32(b, n)
+	}
+}
+
+// set records what a chunk stands for. The caller has taken hold of the origin.
+func (t *Table) set(h *chunk, origin uint32, c *lmcache.Chunk) {
+	l := t.tally(h)
+	t.drop(h)
+	h.bits |= uint16(origin)
+	t.make(h)
+	if !h.is(single) {
+		t.setTally(h, &l)
+	}
+	h.parent = c.Parent
+	copy(t.blocks(h), c.Blocks)
+}
+
+// make makes the record that a chunk needs.
+func (t *Table) make(h *chunk) {
+	if size := t.size(h); size > 0 {
+		binary.LittleEndian.PutUint32(h.blocks[:], t.records[size/block.NameBytes].add())
+	}
+}
+
+// drop drops a chunk's record and origin.
+func (t *Table) drop(h *chunk) {
+	if size := t.size(h); size > 0 {
+		t.records[size/block.NameBytes].drop(h.record())
+	}
+	if o := h.origin(); o != 0 {
+		t.origins.drop(o)
+	}
+	h.bits &^= originMask
+}

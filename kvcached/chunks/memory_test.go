@@ -1,0 +1,181 @@
+package chunks
+
+import (
+	"runtime"
+	"testing"
+
+	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kv/lmcache"
+	"github.com/cognitora/dataplane/kv/residency"
+	"github.com/cognitora/dataplane/kv/vllmtier"
+)
+
+// load is a kind of chunks with which the Table is measured.
+type load struct {
+	what   string
+	source lmcache.Source
+	blocks int // of a chunk
+}
+
+func loads() []load {
+	tier := lmcache.Source{Keys: bucket, Model: vllmtier.Client("gpu1"), DType: lmcache.Tier, World: 1, Served: "m",
+		Revision: "-"}
+	return []load{
+		{"LMCache redis", sourceOf(1, 0, true), 16},
+		{"LMCache resp, 32 layers", sourceOf(1, 32, false), 16},
+		{"vLLM 16", tier, 1},
+		{"vLLM 32", tier, 2},
+		{"vLLM 64", tier, 4},
+		{"vLLM 128", tier, 8},
+	}
+}
+
+// table makes a Table that takes what is told of the load.
+func (l *load) table(maxParts int) *Table {
+	t := New(Options{Index: nothing{}, MaxParts: maxParts})
+	t.Asked(l.source.Model, bucket, tierKey("0123456789ab", 0))
+	return t
+}
+
+// chunk returns chunk n of a prompt, and the changes that bring its parts to RAM.
+func (l *load) chunk(n int) (c lmcache.Chunk, parts []Change) {
+	d := block.Seed("m", "", "")
+	d = block.Next(d, &[block.Tokens]uint32{uint32(n)})
+	c.Name, c.Parent = lmcache.Name(100+n), block.NameOf(&d)
+	for range l.blocks {
+		d = block.Next(d, &[block.Tokens]uint32{})
+		c.Blocks = append(c.Blocks, d[:block.NameBytes]...)
+	}
+	if l.source.DType == lmcache.Tier {
+		return c, []Change{*tierChange(tierKey("0123456789ab", n), nil, residency.Host, true)}
+	}
+	for _, k := range keysOf(&l.source, c.Name) {
+		key := k.Append(nil)
+		parts = append(parts, Change{Addr: block.OfKey(block.IDOf(keySpace), key), Namespace: keySpace, Key: key,
+			Tier: residency.Host, Present: true})
+	}
+	return c, parts
+}
+
+// heap returns the bytes of all objects.
+func heap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// nothing is an index that keeps nothing.
+type nothing struct{}
+
+func (nothing) Apply(*residency.Change) {}
+
+// TestMemory measures tables of several sizes.
+func TestMemory(t *testing.T) {
+	for _, l := range loads() {
+		c, parts := l.chunk(0)
+		for parts10 := 15; parts10 <= 18; parts10++ {
+			for sub := range 8 {
+				chunks := (8 + sub) << parts10 / 8 / len(parts)
+				before := heap()
+				table := l.table(0)
+				for i := range chunks {
+					c, parts = l.chunk(i)
+					for k := range parts {
+						table.Apply(&parts[k])
+					}
+					if n, err := table.Tell(&l.source, []lmcache.Chunk{c}); n != 1 || err != nil {
+						t.Fatal(n, err)
+					}
+					table.take()
+				}
+				per := float64(heap()-before) / float64(chunks*l.blocks)
+				t.Logf("%s, %d chunks: %.1f bytes for each block of 16 tokens", l.what, chunks, per)
+				if st := table.Stats(); per > 40 || st.Counted != chunks {
+					t.Errorf("%.1f bytes for each block, at most 40 are meant; %+v", per, st)
+				}
+			}
+		}
+	}
+}
+
+// BenchmarkTurnover measures what a chunk costs that comes, is told and goes, in a table with many.
+func BenchmarkTurnover(b *testing.B) {
+	const held = 1 << 14
+	for _, l := range loads() {
+		b.Run(l.what, func(b *testing.B) {
+			many := held / max(1, int(l.source.Layers))
+			told, parts := make([]lmcache.Chunk, 2*many), make([][]Change, 2*many)
+			for i := range told {
+				told[i], parts[i] = l.chunk(i)
+			}
+			t := l.table(0)
+			come := func(i int) {
+				for k := range parts[i] {
+					c := parts[i][k]
+					t.Apply(&c)
+				}
+				if n, err := t.Tell(&l.source, told[i:i+1]); n != 1 || err != nil {
+					b.Fatal(n, err)
+				}
+				t.pending = t.pending[:0]
+			}
+			for i := range many {
+				come(i)
+			}
+			b.ReportAllocs()
+			for i := many; b.Loop(); i++ {
+				come(i % len(told))
+				for _, c := range parts[(i-many)%len(told)] {
+					c.Present = false
+					t.Apply(&c)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkOthers measures the removal of objects that are no parts.
+func BenchmarkOthers(b *testing.B) {
+	l := loads()[2]
+	t := l.table(0)
+	for i := range 1 << 16 {
+		_, parts := l.chunk(i)
+		t.Apply(&parts[0])
+	}
+	other := make([]Change, 1<<12)
+	for i := range other {
+		other[i].Addr, other[i].Tier = block.OfKey(block.ModelID{}, []byte{byte(i), byte(i >> 8)}), residency.Host
+	}
+	for i := 0; b.Loop(); i++ {
+		t.Apply(&other[i%len(other)])
+	}
+}
+
+// BenchmarkFill measures what a chunk costs that comes to a table that grows to many.
+func BenchmarkFill(b *testing.B) {
+	const many = 1 << 16
+	for _, l := range loads() {
+		b.Run(l.what, func(b *testing.B) {
+			many := many / max(1, int(l.source.Layers))
+			told, parts := make([]lmcache.Chunk, many), make([][]Change, many)
+			for i := range told {
+				told[i], parts[i] = l.chunk(i)
+			}
+			for b.Loop() {
+				t := l.table(0)
+				for i := range many {
+					for k := range parts[i] {
+						t.Apply(&parts[i][k])
+					}
+					if n, err := t.Tell(&l.source, told[i:i+1]); n != 1 || err != nil {
+						b.Fatal(n, err)
+					}
+					t.pending = t.pending[:0]
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*many), "ns/chunk")
+		})
+	}
+}
