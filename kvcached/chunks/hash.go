@@ -50,28 +50,6 @@ func split(key uint64) (shard int, hash uint32) {
 	return int(key >> (64 - shardBits)), uint32(key << shardBits >> 32)
 }
 
-// find finds an entry by the hash of its key. is says whether an entry is the one.
-func (x *hashTable[S]) find(key uint64, is func(s S) bool) (e entry[S], ok bool) {
-	number, hash := split(key)
-	e.shard = &x.shards[number]
-	if e.n == 0 {
-		return e, false
-	}
-	e.at = home(hash, len(e.slots))
-	for far := 0; ; far++ {
-		s := e.get()
-		if s == 0 {
-			return e, false
-		}
-		if has := s.behind(e.at, len(e.slots)); has < far {
-			return e, false
-		} else if has == far && is(s) {
-			return e, true
-		}
-		e.at = e.after(e.at)
-	}
-}
-
 // put adds an entry that is not there.
 func (x *hashTable[S]) put(key uint64, s S) {
 	number, hash := split(key)
@@ -102,7 +80,7 @@ func (x *hashTable[S]) cut(e entry[S]) {
 
 func (x *hashTable[S]) grow(h *shard[S]) {
 	was := h.slots
-	h.slots = slices.Grow([]S(nil), max(8, len(was)+len(was)/8))
+	h.slots = slices.Grow([]S(nil), len(was)+max(4, len(was)/16))
 	h.slots = h.slots[:cap(h.slots)]
 	for i, s := range was {
 		if s != 0 {
@@ -154,6 +132,27 @@ func partOf(hash uint64, chunk uint32) part {
 func (p part) chunk() uint32  { return uint32(p) >> partTiers & (1<<numberBits - 1) }
 func (p part) moved(int) part { return p }
 
+// findPart finds a part by the hash of its object's address.
+func findPart(x *hashTable[part], key uint64) (e entry[part], ok bool) {
+	number, hash := split(key)
+	e.shard = &x.shards[number]
+	size, want := len(e.slots), partOf(key, 0)
+	if size == 0 {
+		return e, false
+	}
+	e.at = home(hash, size)
+	for far := 0; ; far++ {
+		p := e.slots[e.at]
+		if (p^want)>>partHash == 0 && p != 0 {
+			return e, true
+		}
+		if p == 0 || p.behind(e.at, size) < far {
+			return e, false
+		}
+		e.at = e.after(e.at)
+	}
+}
+
 func (p part) tiers() residency.Tiers { return residency.Tiers(p) << tierShift & anyTier }
 
 func (p part) with(tiers residency.Tiers) part {
@@ -175,3 +174,23 @@ type named uint32
 func (n named) chunk() uint32       { return uint32(n) & (1<<numberBits - 1) }
 func (n named) moved(by int) named  { return n + named(by)<<numberBits }
 func (n named) behind(int, int) int { return int(n >> numberBits) }
+
+// find finds a chunk by its id.
+func (t *Table) find(id uint64) (e entry[named], ok bool) {
+	number, hash := split(id)
+	e.shard = &t.byID.shards[number]
+	if len(e.slots) == 0 {
+		return e, false
+	}
+	e.at = home(hash, len(e.slots))
+	for far := named(0); ; far += 1 << numberBits {
+		n := e.slots[e.at]
+		if n < far || n == 0 { // all further entries belong behind the id
+			return e, false
+		}
+		if n>>numberBits == far>>numberBits && t.chunk(n.chunk()).key() == id {
+			return e, true
+		}
+		e.at = e.after(e.at)
+	}
+}

@@ -71,34 +71,35 @@ type nothing struct{}
 
 func (nothing) Apply(*residency.Change) {}
 
-// TestMemory measures tables of several sizes.
+// TestMemory measures a Table of each kind as it grows to twice its size.
 func TestMemory(t *testing.T) {
 	for _, l := range loads() {
-		c, parts := l.chunk(0)
-		for parts10 := 15; parts10 <= 18; parts10++ {
-			for sub := range 8 {
-				chunks := (8 + sub) << parts10 / 8 / len(parts)
-				before := heap()
-				table := l.table(0)
-				for i := range chunks {
-					c, parts = l.chunk(i)
-					for k := range parts {
-						table.Apply(&parts[k])
-					}
-					if n, err := table.Tell(&l.source, []lmcache.Chunk{c}); n != 1 || err != nil {
-						t.Fatal(n, err)
-					}
-					table.take()
+		empty, n, most := heap(), 0, 0.0
+		table := l.table(0)
+		for step := range 9 {
+			for n < (8+step)*memoryParts/8/l.source.Parts() {
+				c, parts := l.chunk(n)
+				for k := range parts {
+					table.Apply(&parts[k])
 				}
-				per := float64(heap()-before) / float64(chunks*l.blocks)
-				t.Logf("%s, %d chunks: %.1f bytes for each block of 16 tokens", l.what, chunks, per)
-				if st := table.Stats(); per > 40 || st.Counted != chunks {
-					t.Errorf("%.1f bytes for each block, at most 40 are meant; %+v", per, st)
+				if taken, err := table.Tell(&l.source, []lmcache.Chunk{c}); taken != 1 || err != nil {
+					t.Fatal(taken, err)
 				}
+				table.pending = table.pending[:0]
+				n++
 			}
+			each := float64(heap()-empty) / float64(n*l.blocks)
+			t.Logf("%s, %d chunks: %.1f", l.what, n, each)
+			most = max(most, each)
+		}
+		t.Logf("%s: %.1f bytes for each block of 16 tokens", l.what, most)
+		if st := table.Stats(); most > 40 || st.Counted != n {
+			t.Errorf("%s: %.1f bytes for each block of 16 tokens, at most 40 are meant; %+v", l.what, most, st)
 		}
 	}
 }
+
+const memoryParts = 1 << 15
 
 // BenchmarkTurnover measures what a chunk costs that comes, is told and goes, in a table with many.
 func BenchmarkTurnover(b *testing.B) {

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/maphash"
+	"math/bits"
+	"math/rand/v2"
 	"sync"
 
 	"github.com/cognitora/dataplane/kv/block"
@@ -30,9 +32,10 @@ type Options struct {
 
 // Table knows the chunks of a host. Any number of goroutines may call its methods.
 type Table struct {
-	o    Options
-	wake chan struct{} // a note waits
-	seed maphash.Seed
+	o     Options
+	wake  chan struct{} // a note waits
+	seed  maphash.Seed  // of the ids of chunks
+	seeds [2]uint64     // of the hashes of addresses
 
 	mu      sync.Mutex
 	origins numbers[origin, space]
@@ -74,11 +77,12 @@ type space struct {
 // New makes an empty Table.
 func New(o Options) *Table {
 	o.MaxParts = min(cmp.Or(o.MaxParts, 1<<20), maxParts)
-	t := &Table{o: o, wake: make(chan struct{}, 1), seed: maphash.MakeSeed(), origins: newNumbers[origin, space](),
-		chunks: arena[chunk]{size: 1}, idle: newQueue(), unnoted: map[uint32]block.Digest{},
+	t := &Table{o: o, wake: make(chan struct{}, 1), seed: maphash.MakeSeed(),
+		seeds: [2]uint64{rand.Uint64(), rand.Uint64()}, origins: newNumbers[origin, space](),
+		chunks: newArena[chunk](1), idle: newQueue(), unnoted: map[uint32]block.Digest{},
 		engines: map[engine]string{}}
 	for i := range t.records {
-		t.records[i].size = i * block.NameBytes
+		t.records[i] = newArena[byte](max(i, 1) * block.NameBytes)
 	}
 	t.parts.hash = func(p part) uint32 { return uint32(p >> 32) }
 	t.byID.hash = func(n named) uint32 {
@@ -97,12 +101,13 @@ type Change struct {
 	Present   bool
 }
 
-// part finds a part by its object's address.
+// part finds a part by its object's address, of which it returns the hash. The digest of an address
+// is a hash already. A client that chooses keys does not know the seeds.
 func (t *Table) part(a *block.Addr) (at entry[part], hash uint64, known bool) {
-	hash = maphash.Comparable(t.seed, *a)
-	want := partOf(hash, 0)
-	at, known = t.parts.find(hash, func(p part) bool { return p>>partHash == want>>partHash })
-	return at, hash, known
+	le := binary.LittleEndian
+	hi, lo := bits.Mul64(le.Uint64(a.Digest[:])^le.Uint64(a.Model[:])^t.seeds[0], le.Uint64(a.Digest[8:])^t.seeds[1])
+	at, known = findPart(&t.parts, hi^lo)
+	return at, hi ^ lo, known
 }
 
 // Apply applies a change of the store. Apply may be called under the store's lock.
@@ -210,11 +215,6 @@ func (t *Table) id(f *family, n lmcache.Name) uint64 {
 		family
 		lmcache.Name
 	}{*f, n})
-}
-
-// find finds a chunk by its id.
-func (t *Table) find(id uint64) (entry[named], bool) {
-	return t.byID.find(id, func(n named) bool { return t.chunk(n.chunk()).key() == id })
 }
 
 // enter returns the number of a chunk, new or known.
