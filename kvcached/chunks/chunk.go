@@ -10,13 +10,13 @@ import (
 
 // chunk is one that has parts, or was told. It has neither pointers nor padding.
 type chunk struct {
-	id     [8]byte    // hash of its family and name
+	id     [7]byte    // of its id, the hash of its family and name; a ref has the first byte
 	parent block.Name // of a told chunk; of an idle one: the number of its link
 	// blocks is the name of the block, if a told chunk has one part and one block. Otherwise it is
 	// the number of the record that has the tally, if the chunk has several parts, then the names of
 	// the blocks.
 	blocks [8]byte
-	bits   uint16
+	bits   [2]byte
 }
 
 // The bits of a chunk.
@@ -28,9 +28,10 @@ const (
 	tiersShift = originBits + 1        // of the tiers of a single part
 )
 
-func (h *chunk) key() uint64     { return binary.LittleEndian.Uint64(h.id[:]) }
-func (h *chunk) origin() uint32  { return uint32(h.bits & originMask) }
-func (h *chunk) is(bit int) bool { return h.bits&uint16(bit) != 0 }
+func (h *chunk) get() uint16     { return binary.LittleEndian.Uint16(h.bits[:]) }
+func (h *chunk) put(bits uint16) { binary.LittleEndian.PutUint16(h.bits[:], bits) }
+func (h *chunk) origin() uint32  { return uint32(h.get() & originMask) }
+func (h *chunk) is(bit int) bool { return h.get()&uint16(bit) != 0 }
 func (h *chunk) record() uint32  { return binary.LittleEndian.Uint32(h.blocks[:]) }
 
 // tally says how many parts of a chunk are here.
@@ -41,7 +42,14 @@ type tally struct {
 
 const tallyBytes = 16
 
-func (t *Table) chunk(i uint32) *chunk { return &t.chunks.at(i)[0] }
+func (t *Table) chunk(r ref) *chunk { return &t.chunks.at(r.number())[0] }
+
+// key returns the id of a chunk.
+func (t *Table) key(r ref) uint64 {
+	id := &t.chunk(r).id
+	return uint64(r>>numberBits)<<56 | uint64(binary.LittleEndian.Uint32(id[3:]))<<24 |
+		uint64(id[2])<<16 | uint64(binary.LittleEndian.Uint16(id[:]))
+}
 
 // record returns a chunk's record; nil: it needs none.
 func (t *Table) record(h *chunk) []byte {
@@ -79,7 +87,7 @@ func (t *Table) blocks(h *chunk) []byte {
 
 func (t *Table) tally(h *chunk) (l tally) {
 	if h.is(single) {
-		l.count(0, residency.Tiers(h.bits>>tiersShift)&anyTier)
+		l.count(0, residency.Tiers(h.get()>>tiersShift)&anyTier)
 		return l
 	}
 	r, le := t.record(h), binary.LittleEndian
@@ -89,7 +97,7 @@ func (t *Table) tally(h *chunk) (l tally) {
 // count counts a part that was in some tiers and is in others now, and its layer.
 func (t *Table) count(h *chunk, was, is residency.Tiers, layer uint32) {
 	if h.is(single) {
-		h.bits = h.bits&^(uint16(anyTier)<<tiersShift) | uint16(is)<<tiersShift
+		h.put(h.get()&^(uint16(anyTier)<<tiersShift) | uint16(is)<<tiersShift)
 		return
 	}
 	l := t.tally(h)
@@ -128,7 +136,7 @@ func (t *Table) setTally(h *chunk, l *tally) {
 func (t *Table) set(h *chunk, origin uint32, c *lmcache.Chunk) {
 	l := t.tally(h)
 	t.drop(h)
-	h.bits |= uint16(origin)
+	h.put(h.get() | uint16(origin))
 	t.make(h)
 	if !h.is(single) {
 		t.setTally(h, &l)
@@ -152,5 +160,5 @@ func (t *Table) drop(h *chunk) {
 	if o := h.origin(); o != 0 {
 		t.origins.drop(o)
 	}
-	h.bits &^= originMask
+	h.put(h.get() &^ originMask)
 }

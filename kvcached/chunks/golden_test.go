@@ -214,8 +214,8 @@ func TestBounds(t *testing.T) {
 		t.Errorf("%+v %d", st, table.chunks.used)
 	}
 	f := family{s.Keys, s.Model, s.DType, s.World, s.Layers > 0, s.Halves}
-	_, gone := table.find(table.id(&f, 9))
-	_, here := table.find(table.id(&f, 10))
+	_, _, gone := table.find(table.id(&f, 9))
+	_, _, here := table.find(table.id(&f, 10))
 	if gone || !here {
 		t.Error("the oldest chunks are not those that went")
 	}

@@ -31,7 +31,7 @@ type shard[S slot[S]] struct {
 	n     int
 }
 
-const shardBits = 6
+const shardBits = 8
 
 // entry is where an entry is.
 type entry[S slot[S]] struct {
@@ -109,28 +109,50 @@ func (h *shard[S]) after(i int) int {
 	return 0
 }
 
-// numberBits is the length of a chunk's number.
-const numberBits = 22
+// ref refers to a chunk: its number, 22 bits, and before that the first 8 bits of its id, which the
+// chunk itself does not have.
+type ref uint32
 
-// part is an entry of the table of parts: 40 bits of the hash of an object's address, the number of
-// its chunk, and its tiers. With the bits of the shard that is 46 bits of the hash. Of a million
-// parts two have the same with a chance of 1 to 128. The second one does not count then. A removal
-// of an object that is no part takes away a part with a chance of 1 to 2^26. So a chunk may count
-// for less than it should, and never for more.
+const (
+	numberBits = 22
+	refBits    = numberBits + shardBits
+)
+
+func (r ref) number() uint32 { return uint32(r) & (1<<numberBits - 1) }
+
+// part is an entry of the table of parts: 32 bits of the hash of an object's address, a reference to
+// its chunk, and its tiers. With the bits of the shard that is 40 bits of the hash. Of a million
+// parts about one has the same as an earlier one, and does not count. A removal of an object that is
+// no part takes away a part with a chance of one to a million. So a chunk may count for less than it
+// should, and never for more.
 type part uint64
 
 const (
 	partTiers = 2 // bits
-	partHash  = numberBits + partTiers
+	partHash  = refBits + partTiers
 	tierShift = 1 // of residency.Host
 )
 
-func partOf(hash uint64, chunk uint32) part {
-	return part(hash<<shardBits>>partHash<<partHash | uint64(chunk)<<partTiers)
+func partOf(key uint64, r ref) part {
+	_, hash := split(key)
+	return part(hash)<<partHash | part(r)<<partTiers
 }
 
-func (p part) chunk() uint32  { return uint32(p) >> partTiers & (1<<numberBits - 1) }
+func (p part) chunk() ref     { return ref(p >> partTiers & (1<<refBits - 1)) }
 func (p part) moved(int) part { return p }
+
+func (p part) behind(at, size int) int {
+	if at -= home(uint32(p>>partHash), size); at < 0 {
+		at += size
+	}
+	return at
+}
+
+func (p part) tiers() residency.Tiers { return residency.Tiers(p) << tierShift & anyTier }
+
+func (p part) with(tiers residency.Tiers) part {
+	return p&^(1<<partTiers-1) | part(tiers>>tierShift)
+}
 
 // findPart finds a part by the hash of its object's address.
 func findPart(x *hashTable[part], key uint64) (e entry[part], ok bool) {
@@ -153,43 +175,30 @@ func findPart(x *hashTable[part], key uint64) (e entry[part], ok bool) {
 	}
 }
 
-func (p part) tiers() residency.Tiers { return residency.Tiers(p) << tierShift & anyTier }
-
-func (p part) with(tiers residency.Tiers) part {
-	return p&^(1<<partTiers-1) | part(tiers>>tierShift)
-}
-
-func (p part) behind(at, size int) int {
-	if at -= home(uint32(p>>32), size); at < 0 {
-		at += size
-	}
-	return at
-}
-
 // named is an entry of the table of chunks: how far it is behind the slot where it belongs, 10 bits,
-// and the number of a chunk. Entries come 10 slots behind on average. With hashes that nobody can
-// choose, 2^10 slots have a chance below 2^-100.
+// and the number of a chunk. Entries are 8 slots behind on average in a shard that is about to grow.
+// That any is 2^10 behind has a chance below 2^-100, as nobody can choose the hashes.
 type named uint32
 
-func (n named) chunk() uint32       { return uint32(n) & (1<<numberBits - 1) }
+func (n named) number() uint32      { return uint32(n) & (1<<numberBits - 1) }
 func (n named) moved(by int) named  { return n + named(by)<<numberBits }
 func (n named) behind(int, int) int { return int(n >> numberBits) }
 
 // find finds a chunk by its id.
-func (t *Table) find(id uint64) (e entry[named], ok bool) {
+func (t *Table) find(id uint64) (e entry[named], r ref, ok bool) {
 	number, hash := split(id)
 	e.shard = &t.byID.shards[number]
 	if len(e.slots) == 0 {
-		return e, false
+		return e, 0, false
 	}
 	e.at = home(hash, len(e.slots))
 	for far := named(0); ; far += 1 << numberBits {
 		n := e.slots[e.at]
 		if n < far || n == 0 { // all further entries belong behind the id
-			return e, false
+			return e, 0, false
 		}
-		if n>>numberBits == far>>numberBits && t.chunk(n.chunk()).key() == id {
-			return e, true
+		if r = ref(number)<<numberBits | ref(n.number()); n>>numberBits == far>>numberBits && t.key(r) == id {
+			return e, r, true
 		}
 		e.at = e.after(e.at)
 	}

@@ -12,8 +12,8 @@ import (
 type Annotate func(ctx context.Context, a block.Addr, more func(attr []byte) []byte) error
 
 // want has the note on a chunk written to the part that carries it. The caller holds t.mu.
-func (t *Table) want(carrier block.Addr, i uint32) {
-	if h := t.chunk(i); h.origin() == 0 || h.is(disputed) {
+func (t *Table) want(carrier block.Addr, r ref) {
+	if h := t.chunk(r); h.origin() == 0 || h.is(disputed) {
 		return
 	}
 	if len(t.pending) >= maxPending {

@@ -64,16 +64,16 @@ type queue struct {
 
 type link struct {
 	parent        block.Name
-	chunk         uint32
+	chunk         ref
 	before, after uint32
 }
 
 func newQueue() queue { return queue{links: make([]link, 1)} }
 
-func (q *queue) len() int      { return len(q.links) - 1 - len(q.free) }
-func (q *queue) first() uint32 { return q.links[q.links[0].after].chunk }
+func (q *queue) len() int   { return len(q.links) - 1 - len(q.free) }
+func (q *queue) first() ref { return q.links[q.links[0].after].chunk }
 
-func (q *queue) add(i uint32, h *chunk) {
+func (q *queue) add(r ref, h *chunk) {
 	var n uint32
 	if last := len(q.free) - 1; last >= 0 {
 		n, q.free = q.free[last], q.free[:last]
@@ -82,7 +82,7 @@ func (q *queue) add(i uint32, h *chunk) {
 		q.links = append(q.links, link{})
 	}
 	last := q.links[0].before
-	q.links[n] = link{h.parent, i, last, 0}
+	q.links[n] = link{h.parent, r, last, 0}
 	q.links[last].after, q.links[0].before = n, n
 	binary.LittleEndian.PutUint64(h.parent[:], uint64(n))
 }

@@ -44,9 +44,9 @@ type Table struct {
 	byID    hashTable[named]
 	parts   hashTable[part]
 	idle    queue
-	unnoted map[uint32]block.Digest // objects in RAM of vLLM's tier that wait to be told, by chunk
-	engines map[engine]string       // MODEL_CONFIG of the engines with an access key of their own
-	pending []block.Addr            // parts whose notes wait, oldest first
+	unnoted map[ref]block.Digest // objects in RAM of vLLM's tier that wait to be told, by chunk
+	engines map[engine]string    // MODEL_CONFIG of the engines with an access key of their own
+	pending []block.Addr         // parts whose notes wait, oldest first
 	counts  Stats
 	states  [states]int
 }
@@ -79,14 +79,14 @@ func New(o Options) *Table {
 	o.MaxParts = min(cmp.Or(o.MaxParts, 1<<20), maxParts)
 	t := &Table{o: o, wake: make(chan struct{}, 1), seed: maphash.MakeSeed(),
 		seeds: [2]uint64{rand.Uint64(), rand.Uint64()}, origins: newNumbers[origin, space](),
-		chunks: newArena[chunk](1), idle: newQueue(), unnoted: map[uint32]block.Digest{},
+		chunks: newArena[chunk](1), idle: newQueue(), unnoted: map[ref]block.Digest{},
 		engines: map[engine]string{}}
 	for i := range t.records {
 		t.records[i] = newArena[byte](max(i, 1) * block.NameBytes)
 	}
-	t.parts.hash = func(p part) uint32 { return uint32(p >> 32) }
+	t.parts.hash = func(p part) uint32 { return uint32(p >> partHash) }
 	t.byID.hash = func(n named) uint32 {
-		_, hash := split(t.chunk(n.chunk()).key())
+		_, hash := split(t.key(ref(n.number())))
 		return hash
 	}
 	return t
@@ -139,48 +139,48 @@ func (t *Table) gained(c *Change, k *lmcache.Key) {
 	f := family{c.Namespace, k.Model, k.DType, k.World, k.Layer != lmcache.NoLayer, k.Half != lmcache.Whole}
 	id := t.id(&f, k.Name)
 	at, hash, known := t.part(&c.Addr)
-	if !known && t.parts.n >= t.o.MaxParts || known && t.chunk(at.get().chunk()).key() != id {
+	if !known && t.parts.n >= t.o.MaxParts || known && t.key(at.get().chunk()) != id {
 		t.counts.Full++ // no room, or another object with the same hash
 		return
 	}
-	var i uint32
+	var r ref
 	if known {
-		i = at.get().chunk()
+		r = at.get().chunk()
 	} else {
-		i = t.enter(id, f.single())
+		r = t.enter(id, f.single())
 	}
-	h, was := t.begin(i)
-	switch p := partOf(hash, i); {
+	h, was := t.begin(r)
+	switch p := partOf(hash, r); {
 	case known:
 		p = at.get()
 		at.set(p.with(p.tiers() | c.Tier))
 		t.count(h, p.tiers(), p.tiers()|c.Tier, k.Layer)
 	case h.is(single) && t.tally(h).any > 0: // another object with the same name
 		t.counts.Full++
-		h.bits |= disputed
+		h.put(h.get() | disputed)
 	default:
 		t.parts.put(hash, p.with(c.Tier))
 		t.count(h, 0, c.Tier, k.Layer)
 		known = true
 	}
 	if known && k.Carries() {
-		t.read(c, k, i)
+		t.read(c, k, r)
 	}
-	t.settle(i, was)
+	t.settle(r, was)
 }
 
 // read learns from the note of a part, or has the note written if the part has none.
-func (t *Table) read(c *Change, k *lmcache.Key, i uint32) {
+func (t *Table) read(c *Change, k *lmcache.Key, r ref) {
 	_, note, ok := lmcache.CutNote(c.Attr)
 	if !ok {
 		if c.Tier != residency.Host {
 			return
 		}
-		if k.DType == lmcache.Tier && t.chunk(i).origin() == 0 {
-			t.unnoted[i] = c.Addr.Digest
+		if k.DType == lmcache.Tier && t.chunk(r).origin() == 0 {
+			t.unnoted[r] = c.Addr.Digest
 			return
 		}
-		t.want(c.Addr, i)
+		t.want(c.Addr, r)
 		return
 	}
 	s, chunk, ok := lmcache.ParseNote(note, c.Namespace, k)
@@ -188,7 +188,7 @@ func (t *Table) read(c *Change, k *lmcache.Key, i uint32) {
 		t.counts.Notes++
 		return
 	}
-	t.learn(i, &s, &chunk)
+	t.learn(r, &s, &chunk)
 }
 
 // lost removes a part from a tier. The caller holds t.mu.
@@ -217,29 +217,31 @@ func (t *Table) id(f *family, n lmcache.Name) uint64 {
 	}{*f, n})
 }
 
-// enter returns the number of a chunk, new or known.
-func (t *Table) enter(id uint64, one bool) uint32 {
-	if at, known := t.find(id); known {
-		return at.get().chunk()
+// enter returns a chunk, new or known.
+func (t *Table) enter(id uint64, one bool) ref {
+	if _, r, known := t.find(id); known {
+		return r
 	}
-	i := t.chunks.add()
-	h := t.chunk(i)
-	binary.LittleEndian.PutUint64(h.id[:], id)
+	number := t.chunks.add()
+	r := ref(id>>56)<<numberBits | ref(number)
+	h := t.chunk(r)
+	for i := range h.id {
+		h.id[i] = byte(id >> (8 * i))
+	}
 	if one {
-		h.bits = single
+		h.put(single)
 	}
 	t.make(h)
-	t.byID.put(id, named(i))
-	return i
+	t.byID.put(id, named(number))
+	return r
 }
 
 // leave forgets a chunk without parts.
-func (t *Table) leave(i uint32) {
-	h := t.chunk(i)
-	if at, known := t.find(h.key()); known {
+func (t *Table) leave(r ref) {
+	if at, _, known := t.find(t.key(r)); known {
 		t.byID.cut(at)
 	}
-	delete(t.unnoted, i)
-	t.drop(h)
-	t.chunks.drop(i)
+	delete(t.unnoted, r)
+	t.drop(t.chunk(r))
+	t.chunks.drop(r.number())
 }

@@ -56,24 +56,24 @@ func (t *Table) Tell(s *lmcache.Source, all []lmcache.Chunk) (taken int, err err
 func (t *Table) tellOne(f *family, s *lmcache.Source, c *lmcache.Chunk, carrier block.Addr) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	i := t.enter(t.id(f, c.Name), f.single())
-	_, was := t.begin(i)
-	ok := t.learn(i, s, c)
-	if d, waits := t.unnoted[i]; waits {
+	r := t.enter(t.id(f, c.Name), f.single())
+	_, was := t.begin(r)
+	ok := t.learn(r, s, c)
+	if d, waits := t.unnoted[r]; waits {
 		carrier.Digest = d
-		delete(t.unnoted, i)
+		delete(t.unnoted, r)
 	}
 	if at, _, here := t.part(&carrier); ok && here && at.get().tiers()&residency.Host != 0 {
-		t.want(carrier, i)
+		t.want(carrier, r)
 	}
-	t.settle(i, was)
+	t.settle(r, was)
 	return ok
 }
 
 // learn records what a chunk stands for, unless that contradicts what is known. The caller holds
 // t.mu and settles the chunk.
-func (t *Table) learn(i uint32, s *lmcache.Source, c *lmcache.Chunk) bool {
-	h := t.chunk(i)
+func (t *Table) learn(r ref, s *lmcache.Source, c *lmcache.Chunk) bool {
+	h := t.chunk(r)
 	number, ok := t.origins.hold(origin{*s, len(c.Blocks) / block.NameBytes * block.Tokens})
 	if !ok {
 		return false
@@ -83,7 +83,7 @@ func (t *Table) learn(i uint32, s *lmcache.Source, c *lmcache.Chunk) bool {
 		if same || t.tally(h).any > 0 {
 			t.origins.drop(number)
 			if !same {
-				h.bits |= disputed
+				h.put(h.get() | disputed)
 			}
 			return !h.is(disputed)
 		}
@@ -99,8 +99,8 @@ type standing struct {
 }
 
 // begin begins a change of a chunk, which settle ends. The caller holds t.mu.
-func (t *Table) begin(i uint32) (*chunk, standing) {
-	h := t.chunk(i)
+func (t *Table) begin(r ref) (*chunk, standing) {
+	h := t.chunk(r)
 	was := t.standing(h)
 	if was.state == idle {
 		t.idle.remove(h)
@@ -110,8 +110,8 @@ func (t *Table) begin(i uint32) (*chunk, standing) {
 
 // settle brings queue, counts and index up to a chunk's parts and told blocks. A chunk without use
 // is forgotten.
-func (t *Table) settle(i uint32, was standing) {
-	h := t.chunk(i)
+func (t *Table) settle(r ref, was standing) {
+	h := t.chunk(r)
 	is := t.standing(h)
 	for _, present := range [...]bool{true, false} { // so the object never goes in between
 		for _, tier := range [...]residency.Tiers{residency.Host, residency.Disk} {
@@ -124,12 +124,12 @@ func (t *Table) settle(i uint32, was standing) {
 	t.states[is.state]++
 	switch is.state {
 	case none:
-		t.leave(i)
+		t.leave(r)
 	case idle:
 		if !h.is(single) {
 			t.setTally(h, &tally{})
 		}
-		t.idle.add(i, h)
+		t.idle.add(r, h)
 		if t.idle.len() > maxIdle {
 			oldest := t.idle.first()
 			t.idle.remove(t.chunk(oldest))
