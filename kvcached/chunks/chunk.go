@@ -46,10 +46,13 @@ func (t *Table) chunk(r ref) *chunk { return &t.chunks.at(r.number())[0] }
 
 // key returns the id of a chunk.
 func (t *Table) key(r ref) uint64 {
-	id := &t.chunk(r).id
-	return uint64(r>>numberBits)<<56 | uint64(binary.LittleEndian.Uint32(id[3:]))<<24 |
-		uint64(id[2])<<16 | uint64(binary.LittleEndian.Uint16(id[:]))
+	h := t.chunk(r)
+	low := uint64(h.id[0]) | uint64(h.id[1])<<8 | uint64(h.id[2])<<16
+	return uint64(r>>numberBits)<<(64-shardBits) | uint64(h.hash())<<24 | low
 }
+
+// hash returns what split returns of the id.
+func (h *chunk) hash() uint32 { return binary.LittleEndian.Uint32(h.id[3:]) }
 
 // record returns a chunk's record; nil: it needs none.
 func (t *Table) record(h *chunk) []byte {

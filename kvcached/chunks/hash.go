@@ -2,31 +2,45 @@ package chunks
 
 import (
 	"slices"
+	"unsafe"
 
 	"github.com/cognitora/dataplane/kv/residency"
 )
 
-// slot is an entry of a hashTable. 0 is none.
-type slot[S any] interface {
-	~uint32 | ~uint64
-	// behind returns how many slots the entry at a slot is behind the one where it belongs, among
-	// size slots.
-	behind(at, size int) int
-	// moved returns the entry as it stands some slots further behind.
-	moved(by int) S
+// slot is an entry of a hashTable, a part or a named. 0 is none.
+type slot interface{ ~uint32 | ~uint64 }
+
+// behind returns how many slots the entry at a slot is behind the one where it belongs. Entries of
+// 32 bits say it, those of 64 bits have the hash.
+func behind[S slot](s S, at, size int) int {
+	if unsafe.Sizeof(s) == 4 {
+		return int(s >> numberBits)
+	}
+	if at -= home(uint32(uint64(s)>>partHash), size); at < 0 {
+		at += size
+	}
+	return at
+}
+
+// moved returns an entry as it stands some slots further behind.
+func moved[S slot](s S, by int) S {
+	if unsafe.Sizeof(s) == 4 {
+		s += S(by << numberBits)
+	}
+	return s
 }
 
 // hashTable is a hash table with open addressing, in shards. Entries that belong at an earlier slot come
 // first (Robin Hood hashing), so that a shard that is nearly full is still fast, and an entry goes
 // without a trace. A shard grows by an eighth when fifteen of sixteen slots are taken, and never
 // shrinks.
-type hashTable[S slot[S]] struct {
+type hashTable[S slot] struct {
 	hash   func(s S) uint32 // of an entry: that of its key, without the bits of the shard
 	shards [1 << shardBits]shard[S]
 	n      int
 }
 
-type shard[S slot[S]] struct {
+type shard[S slot] struct {
 	slots []S
 	n     int
 }
@@ -34,7 +48,7 @@ type shard[S slot[S]] struct {
 const shardBits = 8
 
 // entry is where an entry is.
-type entry[S slot[S]] struct {
+type entry[S slot] struct {
 	*shard[S]
 	at int
 }
@@ -67,10 +81,10 @@ func (x *hashTable[S]) cut(e entry[S]) {
 	for {
 		next := e.after(e.at)
 		s := e.slots[next]
-		if s == 0 || s.behind(next, len(e.slots)) == 0 {
+		if s == 0 || behind(s, next, len(e.slots)) == 0 {
 			break
 		}
-		e.slots[e.at] = s.moved(-1)
+		e.slots[e.at] = moved(s, -1)
 		e.at = next
 	}
 	e.slots[e.at] = 0
@@ -84,7 +98,7 @@ func (x *hashTable[S]) grow(h *shard[S]) {
 	h.slots = h.slots[:cap(h.slots)]
 	for i, s := range was {
 		if s != 0 {
-			h.put(x.hash(s), s.moved(-s.behind(i, len(was))))
+			h.put(x.hash(s), moved(s, -behind(s, i, len(was))))
 		}
 	}
 }
@@ -92,12 +106,12 @@ func (x *hashTable[S]) grow(h *shard[S]) {
 // put puts an entry behind those that belong at its slot or at an earlier one.
 func (h *shard[S]) put(hash uint32, s S) {
 	i, far := home(hash, len(h.slots)), 0
-	for h.slots[i] != 0 && h.slots[i].behind(i, len(h.slots)) >= far {
+	for h.slots[i] != 0 && behind(h.slots[i], i, len(h.slots)) >= far {
 		i, far = h.after(i), far+1
 	}
-	for s = s.moved(far); s != 0; i = h.after(i) {
+	for s = moved(s, far); s != 0; i = h.after(i) {
 		if s, h.slots[i] = h.slots[i], s; s != 0 {
-			s = s.moved(1)
+			s = moved(s, 1)
 		}
 	}
 }
@@ -138,15 +152,7 @@ func partOf(key uint64, r ref) part {
 	return part(hash)<<partHash | part(r)<<partTiers
 }
 
-func (p part) chunk() ref     { return ref(p >> partTiers & (1<<refBits - 1)) }
-func (p part) moved(int) part { return p }
-
-func (p part) behind(at, size int) int {
-	if at -= home(uint32(p>>partHash), size); at < 0 {
-		at += size
-	}
-	return at
-}
+func (p part) chunk() ref { return ref(p >> partTiers & (1<<refBits - 1)) }
 
 func (p part) tiers() residency.Tiers { return residency.Tiers(p) << tierShift & anyTier }
 
@@ -168,7 +174,7 @@ func findPart(x *hashTable[part], key uint64) (e entry[part], ok bool) {
 		if (p^want)>>partHash == 0 && p != 0 {
 			return e, true
 		}
-		if p == 0 || p.behind(e.at, size) < far {
+		if p == 0 || behind(p, e.at, size) < far {
 			return e, false
 		}
 		e.at = e.after(e.at)
@@ -180,9 +186,7 @@ func findPart(x *hashTable[part], key uint64) (e entry[part], ok bool) {
 // That any is 2^10 behind has a chance below 2^-100, as nobody can choose the hashes.
 type named uint32
 
-func (n named) number() uint32      { return uint32(n) & (1<<numberBits - 1) }
-func (n named) moved(by int) named  { return n + named(by)<<numberBits }
-func (n named) behind(int, int) int { return int(n >> numberBits) }
+func (n named) number() uint32 { return uint32(n) & (1<<numberBits - 1) }
 
 // find finds a chunk by its id.
 func (t *Table) find(id uint64) (e entry[named], r ref, ok bool) {

@@ -85,10 +85,7 @@ func New(o Options) *Table {
 		t.records[i] = newArena[byte](max(i, 1) * block.NameBytes)
 	}
 	t.parts.hash = func(p part) uint32 { return uint32(p >> partHash) }
-	t.byID.hash = func(n named) uint32 {
-		_, hash := split(t.key(ref(n.number())))
-		return hash
-	}
+	t.byID.hash = func(n named) uint32 { return t.chunk(ref(n.number())).hash() }
 	return t
 }
 
