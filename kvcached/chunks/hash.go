@@ -168,13 +168,16 @@ func findPart(x *hashTable[part], key uint64) (e entry[part], ok bool) {
 	if size == 0 {
 		return e, false
 	}
-	e.at = home(hash, size)
+	first := home(hash, size)
+	e.at = first
 	for far := 0; ; far++ {
-		p := e.slots[e.at]
-		if (p^want)>>partHash == 0 && p != 0 {
+		switch p := e.slots[e.at]; {
+		case p == 0:
+			return e, false
+		case (p^want)>>partHash == 0:
 			return e, true
-		}
-		if p == 0 || behind(p, e.at, size) < far {
+		case p < want && e.at >= first: // so it belongs at the first slot or before it
+		case behind(p, e.at, size) < far:
 			return e, false
 		}
 		e.at = e.after(e.at)

@@ -116,18 +116,18 @@ func (t *Table) Apply(c *Change) {
 		return
 	}
 	k, err := parse(c.Key)
-	if errors.Is(err, lmcache.ErrOther) {
+	if err != nil && errors.Is(err, lmcache.ErrOther) {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
+	case err == nil:
+		t.gained(c, &k)
 	case errors.Is(err, lmcache.ErrTags):
 		t.counts.Tags++
-	case err != nil:
-		t.counts.Forms++
 	default:
-		t.gained(c, &k)
+		t.counts.Forms++
 	}
 }
 

@@ -18,6 +18,10 @@ type engine struct{ keys, access string }
 // parse reads the key of a part: one of LMCache, or one of vLLM's object tier. The errors are those
 // of lmcache.Parse.
 func parse(key []byte) (lmcache.Key, error) {
+	k, other := lmcache.Parse(key)
+	if other == nil {
+		return k, nil
+	}
 	o, err := vllmtier.Parse(key)
 	switch {
 	case err == nil:
@@ -26,7 +30,7 @@ func parse(key []byte) (lmcache.Key, error) {
 	case errors.Is(err, vllmtier.ErrForm):
 		return lmcache.Key{}, lmcache.ErrForm
 	}
-	return lmcache.Parse(key)
+	return lmcache.Key{}, other
 }
 
 // Asked says that the client with an access key has asked for a key in a namespace of keys, or
