@@ -30,9 +30,9 @@ func moved[S slot](s S, by int) S {
 	return s
 }
 
-// hashTable is a hash table with open addressing, in shards. Entries that belong at an earlier slot come
-// first (Robin Hood hashing), so that a shard that is nearly full is still fast, and an entry goes
-// without a trace. A shard grows by an eighth when fifteen of sixteen slots are taken, and never
+// hashTable is a hash table with open addressing, in shards. Entries that belong at an earlier slot
+// come first (Robin Hood hashing), so a shard that is nearly full is still fast, and an entry goes
+// without a trace. A shard grows by a sixteenth when fifteen of sixteen slots are taken, and never
 // shrinks.
 type hashTable[S slot] struct {
 	hash   func(s S) uint32 // of an entry: that of its key, without the bits of the shard

@@ -63,7 +63,7 @@ func (t *Table) tellOne(f *family, s *lmcache.Source, c *lmcache.Chunk, carrier 
 		carrier.Digest = d
 		delete(t.unnoted, r)
 	}
-	if at, _, here := t.part(&carrier); ok && here && at.get().tiers()&residency.Host != 0 {
+	if at, _, here := t.part(&carrier); ok && here && at.get().chunk() == r && at.get().tiers()&residency.Host != 0 {
 		t.want(carrier, r)
 	}
 	t.settle(r, was)
