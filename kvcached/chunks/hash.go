@@ -32,10 +32,10 @@ func moved[S slot](s S, by int) S {
 
 // hashTable is a hash table with open addressing, in shards. Entries that belong at an earlier slot
 // come first (Robin Hood hashing), so a shard that is nearly full is still fast, and an entry goes
-// without a trace. A shard grows by a sixteenth when fifteen of sixteen slots are taken, and never
-// shrinks.
+// without a trace. A shard grows when fifteen of sixteen slots are taken, and never shrinks.
 type hashTable[S slot] struct {
 	hash   func(s S) uint32 // of an entry: that of its key, without the bits of the shard
+	step   int              // a shard grows by 1/step
 	shards [1 << shardBits]shard[S]
 	n      int
 }
@@ -94,7 +94,7 @@ func (x *hashTable[S]) cut(e entry[S]) {
 
 func (x *hashTable[S]) grow(h *shard[S]) {
 	was := h.slots
-	h.slots = slices.Grow([]S(nil), len(was)+max(4, len(was)/16))
+	h.slots = slices.Grow([]S(nil), len(was)+max(4, len(was)/x.step))
 	h.slots = h.slots[:cap(h.slots)]
 	for i, s := range was {
 		if s != 0 {

@@ -84,6 +84,7 @@ func New(o Options) *Table {
 	for i := range t.records {
 		t.records[i] = newArena[byte](max(i, 1) * block.NameBytes)
 	}
+	t.parts.step, t.byID.step = 16, 8 // the hash of an entry of byID is a cache miss away
 	t.parts.hash = func(p part) uint32 { return uint32(p >> partHash) }
 	t.byID.hash = func(n named) uint32 { return t.chunk(ref(n.number())).hash() }
 	return t
