@@ -34,11 +34,11 @@
 // A chunk takes 25 bytes (chunk.go), about 4.5 in the table that finds it by its name, and 8 for
 // the name of each of its blocks. A part takes about 9 in the table that finds it by its address
 // (hash.go). A chunk with several blocks or parts has a record for their names and numbers
-// (arena.go). So a block of 16 tokens takes 12 bytes in chunks of 256 tokens with two parts, 32 with
-// one part for each of 32 layers, 51 with two, and 40 as an object of its own (TestMemory). Nothing
-// of this has pointers, so the garbage collector does not look at it.
+// (arena.go). So a block of 16 tokens takes 12 bytes in chunks of 256 tokens with two parts, 32
+// with one part for each of 32 layers, 51 with two, and 40 as an object of its own (TestMemory).
+// Nothing of this has pointers, so the garbage collector does not look at it.
 //
-// An entry knows 64 bits of the hash of a chunk's name, as a block has 64 bits of its digest, and 40
-// bits of the hash of a part's address. A confusion of addresses makes a chunk count for less than
-// it should, and never for more.
+// An entry knows 64 bits of the hash of a chunk's name, as a block has 64 bits of its digest, and
+// 40 bits of the hash of a part's address. A confusion of addresses makes a chunk count for less
+// than it should, and never for more.
 package chunks

@@ -134,11 +134,11 @@ const (
 
 func (r ref) number() uint32 { return uint32(r) & (1<<numberBits - 1) }
 
-// part is an entry of the table of parts: 32 bits of the hash of an object's address, a reference to
-// its chunk, and its tiers. With the bits of the shard that is 40 bits of the hash. Of a million
-// parts about one has the same as an earlier one, and does not count. A removal of an object that is
-// no part takes away a part with a chance of one to a million. So a chunk may count for less than it
-// should, and never for more.
+// part is an entry of the table of parts: 32 bits of the hash of an object's address, a reference
+// to its chunk, and its tiers. With the bits of the shard that is 40 bits of the hash. Of a million
+// parts about one has the same as an earlier one, and does not count. A removal of an object that
+// is no part takes away a part with a chance of one to a million. So a chunk may count for less
+// than it should, and never for more.
 type part uint64
 
 const (
@@ -184,9 +184,9 @@ func findPart(x *hashTable[part], key uint64) (e entry[part], ok bool) {
 	}
 }
 
-// named is an entry of the table of chunks: how far it is behind the slot where it belongs, 10 bits,
-// and the number of a chunk. Entries are 8 slots behind on average in a shard that is about to grow.
-// That any is 2^10 behind has a chance below 2^-100, as nobody can choose the hashes.
+// named is an entry of the table of chunks: how far it is behind the slot where it belongs, 10
+// bits, and the number of a chunk. Entries are 8 slots behind on average in a shard that is about
+// to grow. That any is 2^10 behind has a chance below 2^-100, as nobody can choose the hashes.
 type named uint32
 
 func (n named) number() uint32 { return uint32(n) & (1<<numberBits - 1) }

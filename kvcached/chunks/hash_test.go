@@ -93,7 +93,8 @@ func TestSameHash(t *testing.T) {
 	change := func(n, at int) *Change {
 		key := keysOf(&s, chunkOf(n, 0).Name)[0]
 		is := keysOf(&s, chunkOf(at, 0).Name)[0]
-		return &Change{Addr: block.OfKey(block.IDOf(keySpace), is.Append(nil)), Namespace: keySpace, Key: key.Append(nil), Tier: residency.Host, Present: true}
+		return &Change{Addr: block.OfKey(block.IDOf(keySpace), is.Append(nil)), Namespace: keySpace,
+			Key: key.Append(nil), Tier: residency.Host, Present: true}
 	}
 	table.Apply(change(0, 0))
 	table.Apply(change(1, 0)) // another chunk's part under the same address stands for the same hash
