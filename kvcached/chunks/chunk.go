@@ -13,7 +13,7 @@ type chunk struct {
 	id     [7]byte    // of its id, the hash of its family and name; a ref has the first byte
 	parent block.Name // of a told chunk; of an idle one: the number of its link
 	// blocks is the name of the block, if a told chunk has one part and one block. Otherwise it is
-	// the number of the record that has the tally, if the chunk has several parts, then the names of
+	// the number of the record that has the tally, if the chunk has several parts, and the names of
 	// the blocks.
 	blocks [8]byte
 	bits   [2]byte
