@@ -90,7 +90,7 @@ func (t *Table) blocks(h *chunk) []byte {
 
 func (t *Table) tally(h *chunk) (l tally) {
 	if h.is(single) {
-		l.count(0, residency.Tiers(h.get()>>tiersShift)&anyTier)
+		l.add(residency.Tiers(h.get()>>tiersShift)&anyTier, 1)
 		return l
 	}
 	r, le := t.record(h), binary.LittleEndian
@@ -104,24 +104,24 @@ func (t *Table) count(h *chunk, was, is residency.Tiers, layer uint32) {
 		return
 	}
 	l := t.tally(h)
-	l.count(was, is)
+	l.add(was, -1)
+	l.add(is, 1)
 	if layer != lmcache.NoLayer {
 		l.layers = max(l.layers, 1+layer)
 	}
 	t.setTally(h, &l)
 }
 
-func (l *tally) count(was, is residency.Tiers) {
-	for _, n := range [...]struct {
-		count *uint32
-		tiers residency.Tiers
-	}{{&l.any, anyTier}, {&l.host, residency.Host}, {&l.disk, residency.Disk}} {
-		if was&n.tiers != 0 {
-			*n.count--
-		}
-		if is&n.tiers != 0 {
-			*n.count++
-		}
+// add adds a part in tiers, or subtracts it.
+func (l *tally) add(tiers residency.Tiers, by int32) {
+	if tiers != 0 {
+		l.any += uint32(by)
+	}
+	if tiers&residency.Host != 0 {
+		l.host += uint32(by)
+	}
+	if tiers&residency.Disk != 0 {
+		l.disk += uint32(by)
 	}
 }
 
