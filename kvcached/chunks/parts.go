@@ -1,7 +1,7 @@
 package chunks
 
 import (
-	"hash/maphash"
+	"encoding/binary"
 	"slices"
 
 	"github.com/cognitora/dataplane/kv/alias"
@@ -18,7 +18,10 @@ type end struct {
 	last   block.Name
 }
 
-func (e end) hash(seed maphash.Seed) uint64 { return maphash.Comparable(seed, e) }
+// hashOf returns the hash of an end.
+func (t *Table) hashOf(e end) uint64 {
+	return t.mix(binary.LittleEndian.Uint64(e.last[:]), uint64(e.origin))
+}
 
 // end returns the end of a told chunk.
 func (t *Table) end(h *chunk) end {
@@ -37,7 +40,7 @@ func (t *Table) list(r ref, counts bool) {
 	end := t.end(h)
 	switch at, first := t.endsWith(end); {
 	case counts && first == nil:
-		t.ends.put(end.hash(t.seed), named(r.number()))
+		t.ends.put(t.hashOf(end), named(r.number()))
 	case !counts && first == h:
 		t.ends.cut(at)
 	}
@@ -45,7 +48,7 @@ func (t *Table) list(r ref, counts bool) {
 
 // endsWith finds the chunk in t.ends that ends so; nil: there is none.
 func (t *Table) endsWith(end end) (at entry[named], h *chunk) {
-	at, ok := findNamed(&t.ends, end.hash(t.seed), func(n uint32) bool { return t.end(t.chunk(ref(n))) == end })
+	at, ok := findNamed(&t.ends, t.hashOf(end), func(n uint32) bool { return t.end(t.chunk(ref(n))) == end })
 	if ok {
 		h = t.chunk(ref(at.get().number()))
 	}

@@ -36,7 +36,7 @@ type Table struct {
 	o     Options
 	wake  chan struct{} // a note waits
 	seed  maphash.Seed  // of the ids of chunks
-	seeds [2]uint64     // of the hashes of addresses
+	seeds [2]uint64     // of the hashes of addresses and ends
 
 	mu      sync.Mutex
 	origins numbers[origin, space]
@@ -101,7 +101,7 @@ func New(o Options) *Table {
 	t.parts.hash = func(p part) uint32 { return uint32(p >> partHash) }
 	t.byID.hash = func(n named) uint32 { return t.chunk(ref(n.number())).hash() }
 	t.ends.hash = func(n named) uint32 {
-		_, hash := split(t.end(t.chunk(ref(n.number()))).hash(t.seed))
+		_, hash := split(t.hashOf(t.end(t.chunk(ref(n.number())))))
 		return hash
 	}
 	return t
@@ -117,13 +117,19 @@ type Change struct {
 	Length    int // of the object in bytes; 0: unknown
 }
 
-// part finds a part by its object's address, of which it returns the hash. The digest of an address
-// is a hash already. A client that chooses keys does not know the seeds.
+// mix hashes what has the bits of a hash already. A client that chooses keys does not know the
+// seeds.
+func (t *Table) mix(a, b uint64) uint64 {
+	hi, lo := bits.Mul64(a^t.seeds[0], b^t.seeds[1])
+	return hi ^ lo
+}
+
+// part finds a part by its object's address, of which it returns the hash.
 func (t *Table) part(a *block.Addr) (at entry[part], hash uint64, known bool) {
 	le := binary.LittleEndian
-	hi, lo := bits.Mul64(le.Uint64(a.Digest[:])^le.Uint64(a.Model[:])^t.seeds[0], le.Uint64(a.Digest[8:])^t.seeds[1])
-	at, known = findPart(&t.parts, hi^lo)
-	return at, hi ^ lo, known
+	hash = t.mix(le.Uint64(a.Digest[:])^le.Uint64(a.Model[:]), le.Uint64(a.Digest[8:]))
+	at, known = findPart(&t.parts, hash)
+	return at, hash, known
 }
 
 // Apply applies a change of the store. Apply may be called under the store's lock.
@@ -182,7 +188,7 @@ func (t *Table) gained(c *Change, k *alias.Key) {
 		t.count(h, 0, c.Tier, k.Layer)
 		known = true
 	}
-	if known && c.Length > 0 && (k.Half != alias.First || k.Scheme != alias.LMCache) {
+	if known && c.Length > 0 && c.Length != t.lengths[family] && (k.Half != alias.First || k.Scheme != alias.LMCache) {
 		remember(t.lengths, family, c.Length)
 	}
 	if known && k.Carries() {
