@@ -4,8 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"hash/maphash"
 	"os"
-	"runtime"
 	"testing"
 
 	"github.com/cognitora/dataplane/kv/alias"
@@ -201,7 +201,7 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// TestBounds tells more chunks than the Table keeps, of more families than it keeps.
+// TestBounds tells more chunks than the Table keeps, of more origins than it keeps.
 func TestBounds(t *testing.T) {
 	table := New(Options{Index: index{}})
 	s := sourceOf(1, 0, true)
@@ -212,64 +212,23 @@ func TestBounds(t *testing.T) {
 			t.Fatal(n, taken, err)
 		}
 	}
-	if st := table.Stats(); st.Idle != maxIdle || len(table.byName) != maxIdle || len(table.chunks) > maxIdle+2 {
-		t.Errorf("%+v %d", st, len(table.chunks))
+	if st := table.Stats(); st.Idle != maxIdle || table.byID.n != maxIdle || table.chunks.used > maxIdle+1 {
+		t.Errorf("%+v %d", st, table.chunks.used)
 	}
-	if _, ok := table.byName[name{1, 9}]; ok || table.byName[name{1, 10}] == 0 {
+	family := maphash.Comparable(table.seed, *familyOf(&s))
+	_, _, gone := table.find(table.id(family, 9))
+	_, _, here := table.find(table.id(family, 10))
+	if gone || !here {
 		t.Error("the oldest chunks are not those that went")
 	}
-	for n := range 2 * maxFamilies {
+	for n := range 2 * maxOrigins {
 		s.Model = fmt.Sprint("model ", n)
 		_, _ = table.Tell(&s, []alias.Chunk{chunkOf(0, 0)})
 	}
-	if n := len(table.families.byKey); n != maxFamilies || table.Stats().Refused != maxFamilies+1 {
-		t.Errorf("%d families, %+v", n, table.Stats())
+	if n := len(table.origins.byKey); n != maxOrigins || table.Stats().Refused != maxOrigins+1 {
+		t.Errorf("%d origins, %+v", n, table.Stats())
 	}
 }
-
-// TestMemory measures the Table with a million blocks in chunks of 256 tokens, each of two parts.
-func TestMemory(t *testing.T) {
-	const chunks, blocks = 1 << 16, 16
-	keys := []string{"/models/m@1@0@%x@bfloat16kv_bytes", "/models/m@1@0@%x@bfloat16metadata"}
-	s := sourceOf(1, 0, true)
-	before := heap()
-	table := New(Options{Index: nothing{}})
-	var c alias.Chunk
-	d := block.Seed("m", "", "")
-	for i := range chunks {
-		c.Name, c.Blocks = lmcache.Next(c.Name, []uint32{uint32(i)}), c.Blocks[:0]
-		for j := range blocks {
-			d = block.Next(d, &[block.Tokens]uint32{uint32(j)})
-			c.Blocks = append(c.Blocks, d[:block.NameBytes]...)
-		}
-		for _, key := range keys {
-			store(table, []string{fmt.Sprintf(key, uint64(c.Name))}, true)
-		}
-		if n, err := table.Tell(&s, []alias.Chunk{c}); n != 1 || err != nil {
-			t.Fatal(n, err)
-		}
-		table.take()
-	}
-	per := float64(heap()-before) / (chunks * blocks)
-	t.Logf("%.1f bytes for each block of 16 tokens", per)
-	if st := table.Stats(); per > 40 || st.Counted != chunks {
-		t.Errorf("%.1f bytes for each block, at most 40 are meant; %+v", per, st)
-	}
-}
-
-// heap returns the bytes of all objects.
-func heap() int64 {
-	var m runtime.MemStats
-	runtime.GC()
-	runtime.GC()
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
-}
-
-// nothing is an index that keeps nothing.
-type nothing struct{}
-
-func (nothing) Apply(*residency.Change) {}
 
 // BenchmarkApply measures the store's callback: for parts of a chunk that counts, and for objects
 // of other clients.

@@ -218,40 +218,31 @@ func TestBeside(t *testing.T) {
 		}
 	}
 	table := New(Options{Index: index{}})
-	for n := range 2 * maxFamilies {
+	for n := range 2 * maxOrigins {
 		storePages(table, []string{fmt.Sprintf("%s_m%d_0_1_swa", p.Hashes[0], n)}, true)
 	}
 	storePages(table, pageKeys(p), true)
 	_, err := table.Tell(&s, told)
-	if err != nil || table.Stats().Counted != 0 || len(table.beside) != maxFamilies+1 {
+	if err != nil || table.Stats().Counted != 0 || len(table.beside) != maxOrigins+1 {
 		t.Errorf("%v, %+v, %d models", err, table.Stats(), len(table.beside))
 	}
 }
 
-// TestPageMemory measures the Table with SGLang's pages of 64 tokens, each of two parts.
-func TestPageMemory(t *testing.T) {
-	const count, blocks = 1 << 13, 4
-	s := sglang()
-	s.World = 1
-	before := heap()
-	table := New(Options{Index: nothing{}})
-	h, d := hicache.Hash{}, block.Seed("m", "", "")
-	for range count {
-		h = hicache.Next(h, nil)
-		c := alias.Chunk{Name: h.Name()}
-		for j := range blocks {
-			d = block.Next(d, &[block.Tokens]uint32{uint32(j)})
-			c.Blocks = append(c.Blocks, d[:block.NameBytes]...)
-		}
-		storePages(table, []string{fmt.Sprintf("%x_org-m_0_1_k", h), fmt.Sprintf("%x_org-m_0_1_v", h)}, true)
-		if n, err := table.Tell(&s, []alias.Chunk{c}); n != 1 || err != nil {
+// TestPageOfMLA counts a page of a model with MLA, which is one object, of keys alone or whole.
+func TestPageOfMLA(t *testing.T) {
+	p := sglangPrompts(t)["plain"]
+	for half, halves := range map[string]bool{"_k": true, "": false} {
+		s := sglang()
+		s.Scheme, s.World, s.Halves = alias.HiCacheMLA, 1, halves
+		table := New(Options{Index: index{}})
+		if n, err := table.Tell(&s, pagesOf("m", p.Tokens, 64)); n != 4 || err != nil {
 			t.Fatal(n, err)
 		}
-		table.take()
-	}
-	per := float64(heap()-before) / (count * blocks)
-	t.Logf("%.0f bytes for each block of 16 tokens", per)
-	if st := table.Stats(); per > 80 || st.Counted != count {
-		t.Errorf("%.0f bytes for each block; %+v", per, st)
+		for i, h := range p.Hashes {
+			storePages(table, []string{h + "_org-m" + half}, true)
+			if st := table.Stats(); st.Counted != i+1 {
+				t.Errorf("halves %t: %+v", halves, st)
+			}
+		}
 	}
 }

@@ -12,8 +12,8 @@ import (
 type Annotate func(ctx context.Context, a block.Addr, more func(attr []byte) []byte) error
 
 // want has the note on a chunk written to the part that carries it. The caller holds t.mu.
-func (t *Table) want(carrier block.Addr, i uint32) {
-	if h := &t.chunks[i]; h.origin == 0 || h.disputed {
+func (t *Table) want(carrier block.Addr, r ref) {
+	if h := t.chunk(r); h.origin() == 0 || h.is(disputed) {
 		return
 	}
 	if len(t.pending) >= maxPending {
@@ -64,15 +64,14 @@ func (t *Table) note(a *block.Addr, attr []byte) []byte {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	p, known := t.parts[place(a)]
+	at, _, known := t.part(a)
 	if !known {
 		return nil
 	}
-	h := &t.chunks[p.chunk]
-	if h.origin == 0 || h.disputed {
+	h := t.chunk(at.get().chunk())
+	if h.origin() == 0 || h.is(disputed) {
 		return nil
 	}
-	return alias.AppendNote(nil, &t.origins.at(h.origin).key.Source, &alias.Chunk{Name: h.name.chunk,
-		Parent: h.parent,
-		Blocks: h.blocks})
+	return alias.AppendNote(nil, &t.origins.at(h.origin()).key.Source, &alias.Chunk{Parent: h.parent,
+		Blocks: t.blocks(h)})
 }

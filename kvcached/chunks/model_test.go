@@ -324,8 +324,8 @@ func (m *truth) checkParts(t *rapid.T, sources []alias.Source) {
 			}
 		}
 	}
-	if len(m.t.ends) != len(m.index) {
-		t.Fatalf("%d chunks can be found, %d count", len(m.t.ends), len(m.index))
+	if m.t.ends.n != len(m.index) {
+		t.Fatalf("%d chunks can be found, %d count", m.t.ends.n, len(m.index))
 	}
 }
 
@@ -337,7 +337,7 @@ func (m *truth) checkStats(t *rapid.T) {
 		chunks[truthName{k.Half != alias.Whole, k.Layer != alias.NoLayer, k.World, int(k.Name) - 100}] = true
 	}
 	if st.Parts != len(m.parts) || st.Counted != len(m.index) ||
-		st.Counted+st.Untold+st.Incomplete+st.Disputed != len(chunks) || len(m.t.byName) != len(chunks)+st.Idle {
+		st.Counted+st.Untold+st.Incomplete+st.Disputed != len(chunks) || m.t.byID.n != len(chunks)+st.Idle {
 		t.Fatalf("%+v, want %d parts of %d chunks, %d counted", st, len(m.parts), len(chunks), len(m.index))
 	}
 }

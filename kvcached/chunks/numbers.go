@@ -1,7 +1,13 @@
 package chunks
 
+import (
+	"encoding/binary"
+
+	"github.com/cognitora/dataplane/kv/block"
+)
+
 // numbers gives keys small numbers, from 1, while somebody holds them, and keeps a value with each.
-// It has at most maxFamilies keys.
+// It has at most maxOrigins keys.
 type numbers[K comparable, V any] struct {
 	byKey map[K]uint32
 	list  []held[K, V]
@@ -25,7 +31,7 @@ func (n *numbers[K, V]) hold(k K) (uint32, bool) {
 		switch last := len(n.free) - 1; {
 		case last >= 0:
 			i, n.free = n.free[last], n.free[:last]
-		case len(n.list) > maxFamilies:
+		case len(n.list) > maxOrigins:
 			return 0, false
 		default:
 			i = uint32(len(n.list))
@@ -49,35 +55,54 @@ func (n *numbers[K, V]) drop(i uint32) {
 
 func (n *numbers[K, V]) at(i uint32) *held[K, V] { return &n.list[i] }
 
-// list is a list of chunks, linked by their numbers.
-type list struct {
-	first, last uint32
-	n           int
+// remember sets a value in a map of at most maxOrigins keys. A further key takes the place of any
+// other.
+func remember[K comparable, V any](all map[K]V, k K, v V) {
+	if _, known := all[k]; !known && len(all) >= maxOrigins {
+		for other := range all {
+			delete(all, other)
+			break
+		}
+	}
+	all[k] = v
 }
 
-func (l *list) add(all []chunk, i uint32) {
-	all[i].prev, all[i].next = l.last, 0
-	if l.last != 0 {
-		all[l.last].next = i
-	} else {
-		l.first = i
-	}
-	l.last = i
-	l.n++
+// queue is the idle chunks, the oldest first. A chunk's link keeps its parent, whose place in the
+// chunk has the number of the link.
+type queue struct {
+	links []link // link 0 is before the first and after the last one
+	free  []uint32
 }
 
-func (l *list) remove(all []chunk, i uint32) {
-	h := &all[i]
-	if h.prev != 0 {
-		all[h.prev].next = h.next
+type link struct {
+	parent        block.Name
+	chunk         ref
+	before, after uint32
+}
+
+func newQueue() queue { return queue{links: make([]link, 1)} }
+
+func (q *queue) len() int   { return len(q.links) - 1 - len(q.free) }
+func (q *queue) first() ref { return q.links[q.links[0].after].chunk }
+
+func (q *queue) add(r ref, h *chunk) {
+	var n uint32
+	if last := len(q.free) - 1; last >= 0 {
+		n, q.free = q.free[last], q.free[:last]
 	} else {
-		l.first = h.next
+		n = uint32(len(q.links))
+		q.links = append(q.links, link{})
 	}
-	if h.next != 0 {
-		all[h.next].prev = h.prev
-	} else {
-		l.last = h.prev
-	}
-	h.prev, h.next = 0, 0
-	l.n--
+	last := q.links[0].before
+	q.links[n] = link{h.parent, r, last, 0}
+	q.links[last].after, q.links[0].before = n, n
+	binary.LittleEndian.PutUint64(h.parent[:], uint64(n))
+}
+
+func (q *queue) remove(h *chunk) {
+	n := binary.LittleEndian.Uint64(h.parent[:])
+	l := &q.links[n]
+	h.parent = l.parent
+	q.links[l.before].after, q.links[l.after].before = l.after, l.before
+	q.free = append(q.free, uint32(n))
 }

@@ -1,6 +1,7 @@
 package chunks
 
 import (
+	"encoding/binary"
 	"slices"
 
 	"github.com/cognitora/dataplane/kv/alias"
@@ -17,23 +18,41 @@ type end struct {
 	last   block.Name
 }
 
+// hashOf returns the hash of an end.
+func (t *Table) hashOf(e end) uint64 {
+	return t.mix(binary.LittleEndian.Uint64(e.last[:]), uint64(e.origin))
+}
+
+// end returns the end of a told chunk.
+func (t *Table) end(h *chunk) end {
+	blocks := t.blocks(h)
+	return end{h.origin(), block.Name(blocks[len(blocks)-block.NameBytes:])}
+}
+
 // list brings t.ends up to a chunk that has begun or ceased to count. Chunks whose keys do not
-// follow from their names are left out. The caller holds t.mu.
-func (t *Table) list(h *chunk, i uint32) {
-	if h.state != counted {
-		if at := h.end(); t.ends[at] == i {
-			delete(t.ends, at)
-		}
+// follow from their names are left out, and those that end like one that counts already. The caller
+// holds t.mu.
+func (t *Table) list(r ref, counts bool) {
+	h := t.chunk(r)
+	if !t.derived(h) {
 		return
 	}
-	if t.origins.at(h.origin).key.Scheme.Derived() {
-		t.ends[h.end()] = i
+	end := t.end(h)
+	switch at, first := t.endsWith(end); {
+	case counts && first == nil:
+		t.ends.put(t.hashOf(end), named(r.number()))
+	case !counts && first == h:
+		t.ends.cut(at)
 	}
 }
 
-// end returns the place of a told chunk in ends.
-func (h *chunk) end() end {
-	return end{h.origin, block.Name(h.blocks[len(h.blocks)-block.NameBytes:])}
+// endsWith finds the chunk in t.ends that ends so; nil: there is none.
+func (t *Table) endsWith(end end) (at entry[named], h *chunk) {
+	at, ok := findNamed(&t.ends, t.hashOf(end), func(n uint32) bool { return t.end(t.chunk(ref(n))) == end })
+	if ok {
+		h = t.chunk(ref(at.get().number()))
+	}
+	return at, h
 }
 
 // Parts returns the namespace and the digests of the keys under which chunks are kept: those that
@@ -69,15 +88,15 @@ func (t *Table) endingWith(namespace string, last []block.Name, before int) (s a
 	if number < 0 || namespace == "" {
 		return s, nil
 	}
-	var first uint32
+	var first *chunk
 	for _, name := range last {
-		if first = t.ends[end{uint32(number), name}]; first != 0 {
-			names = append(names, t.chunks[first].name.chunk)
+		if _, first = t.endsWith(end{uint32(number), name}); first != nil {
+			names = append(names, t.name(first))
 		}
 	}
-	for ; before > 0 && first != 0; before-- {
-		if first = t.ends[end{uint32(number), t.chunks[first].parent}]; first != 0 {
-			names = append(names, t.chunks[first].name.chunk)
+	for ; before > 0 && first != nil; before-- {
+		if _, first = t.endsWith(end{uint32(number), first.parent}); first != nil {
+			names = append(names, t.name(first))
 		}
 	}
 	return t.origins.at(uint32(number)).key.Source, names

@@ -81,6 +81,73 @@ func TestParts(t *testing.T) {
 	}
 }
 
+// TestLengths tells the index the bytes of chunks, also of those whose parts all come first.
+func TestLengths(t *testing.T) {
+	s, told := sourceOf(1, 0, true), chunkOf(0, 0)
+	for _, early := range []bool{false, true} {
+		var lengths sizes
+		table := New(Options{Index: &lengths})
+		for n := range 2 * maxOrigins { // of other models
+			key := fmt.Appendf(nil, "%d@1@0@ab@half", n)
+			table.Apply(&Change{Addr: block.OfKey(block.IDOf(keySpace), key), Namespace: keySpace, Key: key,
+				Tier: residency.Host, Present: true, Length: 7})
+		}
+		tell := func() {
+			if n, err := table.Tell(&s, []alias.Chunk{told}); n != 1 || err != nil {
+				t.Fatal(n, err)
+			}
+		}
+		if early {
+			tell()
+		}
+		for _, k := range keysOf(&s, told.Name) {
+			length, key := 1000, lmcache.Append(nil, &k)
+			if k.Half == alias.First {
+				length = 28
+			}
+			table.Apply(&Change{Addr: block.OfKey(block.IDOf(keySpace), key), Namespace: keySpace, Key: key,
+				Tier: residency.Host, Present: true, Length: length})
+		}
+		if !early {
+			tell()
+		}
+		if fmt.Sprint(lengths) != "[1000]" || len(table.lengths) != maxOrigins {
+			t.Errorf("chunks of %v bytes, %d lengths", lengths, len(table.lengths))
+		}
+	}
+}
+
+// TestSameEnds tells more chunks that end alike than can stand at one place of a hash table. One of
+// them is found.
+func TestSameEnds(t *testing.T) {
+	s := sourceOf(1, 0, false)
+	table := New(Options{Index: nothing{}})
+	space, last := s.Namespace(2*block.Tokens).String(), []block.Name{block.Name(chunkOf(0, 0).Blocks[8:])}
+	put := func(n int, present bool) {
+		c := chunkOf(0, 0)
+		c.Name = alias.Name(n)
+		if _, err := table.Tell(&s, []alias.Chunk{c}); err != nil {
+			t.Fatal(err)
+		}
+		k := s.Carrier(c.Name)
+		store(table, []string{string(lmcache.Append(nil, &k))}, present)
+	}
+	for n := range 2048 {
+		put(1+n, true)
+	}
+	k := s.Carrier(1)
+	want := block.OfKey(block.IDOf(keySpace), lmcache.Append(nil, &k)).Digest
+	if _, got, _ := table.Parts(space, last, 0); len(got) != 1 || got[0] != want || table.ends.n != 1 {
+		t.Errorf("%x, want %x; %d ends", got, want, table.ends.n)
+	}
+	for n := range 2048 {
+		put(1+n, false)
+	}
+	if st := table.Stats(); st.Counted != 0 || table.ends.n != 0 {
+		t.Errorf("%+v, %d ends", st, table.ends.n)
+	}
+}
+
 // TestPartsAreBounded asks for more keys than an answer has.
 func TestPartsAreBounded(t *testing.T) {
 	s := sourceOf(16, 512, false)

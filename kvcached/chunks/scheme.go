@@ -56,31 +56,50 @@ func keyed(k *alias.Key) bool { return k.Scheme == alias.LMCache }
 type pages struct{ keys, model string }
 
 // besides notes that a model keeps more than pages, so that its pages do not count until the
-// daemon's end. Of more than maxFamilies models all are taken for such ones. The caller holds t.mu.
+// daemon's end. Of more than maxOrigins models all are taken for such ones. The caller holds t.mu.
 func (t *Table) besides(keys, model string) {
 	t.counts.Beside++
 	is := pages{keys, model}
-	if len(t.beside) >= maxFamilies {
+	if len(t.beside) >= maxOrigins {
 		is = pages{}
 	}
 	if t.useless(is) {
 		return
 	}
-	t.beside[is] = struct{}{}
-	for i := 1; i < len(t.chunks); i++ {
-		if h := &t.chunks[i]; h.tiers != 0 && t.lacks(h) {
-			t.settle(uint32(i))
+	counting := map[ref]standing{}
+	for i := range t.byID.shards {
+		for _, n := range t.byID.shards[i].slots {
+			r := ref(i)<<numberBits | ref(n.number())
+			if n == 0 || !t.paged(t.chunk(r)) {
+				continue
+			}
+			if was := t.standing(t.chunk(r)); was.state == counted {
+				counting[r] = was
+			}
 		}
+	}
+	t.beside[is] = struct{}{}
+	for r, was := range counting {
+		t.settle(r, was)
 	}
 }
 
-// lacks says whether a chunk is a page of a model that keeps more than pages.
-func (t *Table) lacks(h *chunk) bool {
-	if len(t.beside) == 0 {
+// paged says whether a chunk is a told page of SGLang.
+func (t *Table) paged(h *chunk) bool {
+	if h.origin() == 0 {
 		return false
 	}
-	f := &t.families.at(h.name.family).key
-	return (f.scheme == alias.HiCache || f.scheme == alias.HiCacheMLA) && t.useless(pages{f.keys, f.model})
+	s := t.origins.at(h.origin()).key.Scheme
+	return s == alias.HiCache || s == alias.HiCacheMLA
+}
+
+// lacks says whether a told chunk is a page of a model that keeps more than pages.
+func (t *Table) lacks(h *chunk) bool {
+	if len(t.beside) == 0 || !t.paged(h) {
+		return false
+	}
+	s := &t.origins.at(h.origin()).key
+	return t.useless(pages{s.Keys, s.Model})
 }
 
 func (t *Table) useless(p pages) bool {

@@ -23,7 +23,7 @@ func (t *Table) Stats() Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.counts
-	s.Parts, s.Counted, s.Untold = len(t.parts), t.states[counted], t.states[untold]
-	s.Incomplete, s.Disputed, s.Idle = t.states[incomplete], t.states[disputed], t.states[idle]
+	s.Parts, s.Counted, s.Untold = t.parts.n, t.states[counted], t.states[untold]
+	s.Incomplete, s.Disputed, s.Idle = t.states[incomplete], t.states[contested], t.states[idle]
 	return s
 }

@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"encoding/binary"
 	"errors"
+	"hash/maphash"
+	"math/bits"
+	"math/rand/v2"
 	"sync"
 
 	"github.com/cognitora/dataplane/kv/alias"
@@ -14,39 +17,42 @@ import (
 
 // Bounds of a Table besides Options.
 const (
-	maxIdle     = 1 << 14 // told chunks without parts
-	maxPending  = 1 << 12 // notes that wait to be written
-	maxFamilies = 1 << 10 // families of chunks, and origins
+	maxIdle    = 1 << 14 // told chunks without parts
+	maxPending = 1 << 12 // notes that wait to be written
+	maxOrigins = 1 << 10 // origins of chunks, families with lengths, engines, and models besides
+	maxParts   = 1 << 21
 )
 
 // Options are the settings of a Table.
 type Options struct {
 	// Index gets the objects that complete chunks are. Required.
 	Index interface{ Apply(c *residency.Change) }
-	// MaxParts bounds the parts of chunks; 0: 2^20.
+	// MaxParts bounds the parts of chunks; 0: 2^20. It is at most 2^21.
 	MaxParts int
 }
 
 // Table knows the chunks of a host. Any number of goroutines may call its methods.
 type Table struct {
-	o    Options
-	wake chan struct{} // a note waits
+	o     Options
+	wake  chan struct{} // a note waits
+	seed  maphash.Seed  // of the ids of chunks
+	seeds [2]uint64     // of the hashes of addresses and ends
 
-	mu       sync.Mutex
-	families numbers[family, int] // with the bytes of the last part that has blocks
-	origins  numbers[origin, space]
-	chunks   []chunk // by number; number 0 is unused
-	free     []uint32
-	byName   map[name]uint32
-	ends     map[end]uint32        // chunks that count and whose keys follow from their names
-	parts    map[uint64]part       // by place
-	idle     list                  // chunks without parts, the oldest first
-	unnoted  map[uint32]block.Addr // objects in RAM that wait to be told, by chunk, unless the keys are LMCache's
-	beside   map[pages]struct{}    // SGLang's models that keep more than pages
-	engines  map[engine]string     // MODEL_CONFIG of the engines with an access key of their own
-	pending  []block.Addr          // parts whose notes wait, oldest first
-	counts   Stats
-	states   [states]int
+	mu      sync.Mutex
+	origins numbers[origin, space]
+	chunks  arena[chunk]
+	records [tallyBytes/block.NameBytes + block.MaxNames + 3]arena[byte] // by length in names
+	byID    hashTable[named]
+	ends    hashTable[named] // chunks that count and whose keys follow from their names (parts.go)
+	parts   hashTable[part]
+	idle    queue
+	unnoted map[ref]block.Digest // objects in RAM that wait to be told, by chunk, unless the keys are LMCache's
+	lengths map[uint64]int       // bytes of the last part that has blocks, by the hash of the family
+	beside  map[pages]struct{}   // SGLang's models that keep more than pages
+	engines map[engine]string    // MODEL_CONFIG of the engines with an access key of their own
+	pending []block.Addr         // parts whose notes wait, oldest first
+	counts  Stats
+	states  [states]int
 }
 
 // family is what the keys of a chunk have in common with those of other chunks.
@@ -55,6 +61,16 @@ type family struct {
 	keys, model, dtype string
 	world              uint32
 	layers, halves     bool
+}
+
+// single says whether each chunk of the family has one part. With MLA there are no second halves.
+func (f *family) single() bool {
+	return f.world == 1 && !f.layers && (!f.halves || f.scheme == alias.HiCacheMLA)
+}
+
+// familyOf returns the family of a source's chunks.
+func familyOf(s *alias.Source) *family {
+	return &family{s.Scheme, s.Keys, s.Model, s.DType, s.World, s.Layers > 0, s.Halves}
 }
 
 // origin is where what is told of a chunk comes from. All chunks of an origin are objects of one
@@ -66,43 +82,29 @@ type origin struct {
 
 // space is the namespace of an origin's objects.
 type space struct {
-	text string
-	id   block.ModelID
-}
-
-type name struct {
-	family uint32
-	chunk  alias.Name
-}
-
-// part is an object with a part of a chunk.
-type part struct {
-	chunk uint32
-	tiers residency.Tiers
-}
-
-// chunk is one that has parts, or was told.
-type chunk struct {
-	name   name
-	parent block.Name
-	blocks []byte // names of its blocks; nil: not told
-	origin uint32 // 0: not told
-
-	prev, next      uint32 // in the list of idle chunks
-	any, host, disk uint32 // parts in any tier, and in each
-	layers          uint32 // 1 + the largest layer of a part
-	tiers           residency.Tiers
-	state           state
-	disputed        bool
+	text   string
+	id     block.ModelID
+	family uint64 // hash
 }
 
 // New makes an empty Table.
 func New(o Options) *Table {
-	o.MaxParts = cmp.Or(o.MaxParts, 1<<20)
-	return &Table{o: o, wake: make(chan struct{}, 1), families: newNumbers[family, int](),
-		origins: newNumbers[origin, space](), chunks: make([]chunk, 1), byName: map[name]uint32{},
-		ends: map[end]uint32{}, parts: map[uint64]part{}, unnoted: map[uint32]block.Addr{},
-		engines: map[engine]string{}, beside: map[pages]struct{}{}}
+	o.MaxParts = min(cmp.Or(o.MaxParts, 1<<20), maxParts)
+	t := &Table{o: o, wake: make(chan struct{}, 1), seed: maphash.MakeSeed(),
+		seeds: [2]uint64{rand.Uint64(), rand.Uint64()}, origins: newNumbers[origin, space](),
+		chunks: newArena[chunk](1), idle: newQueue(), unnoted: map[ref]block.Digest{},
+		engines: map[engine]string{}, lengths: map[uint64]int{}, beside: map[pages]struct{}{}}
+	for i := range t.records {
+		t.records[i] = newArena[byte](max(i, 1) * block.NameBytes)
+	}
+	t.parts.step, t.byID.step, t.ends.step = 16, 8, 8 // the hash of a named is a cache miss away
+	t.parts.hash = func(p part) uint32 { return uint32(p >> partHash) }
+	t.byID.hash = func(n named) uint32 { return t.chunk(ref(n.number())).hash() }
+	t.ends.hash = func(n named) uint32 {
+		_, hash := split(t.hashOf(t.end(t.chunk(ref(n.number())))))
+		return hash
+	}
+	return t
 }
 
 // Change says that an object of client keys came to a tier or left it.
@@ -115,10 +117,19 @@ type Change struct {
 	Length    int // of the object in bytes; 0: unknown
 }
 
-// place is the key of an object in the table of parts. The digest of a client's key does not depend
-// on its namespace.
-func place(a *block.Addr) uint64 {
-	return binary.LittleEndian.Uint64(a.Digest[:]) ^ binary.LittleEndian.Uint64(a.Model[:])
+// mix hashes what has the bits of a hash already. A client that chooses keys does not know the
+// seeds.
+func (t *Table) mix(a, b uint64) uint64 {
+	hi, lo := bits.Mul64(a^t.seeds[0], b^t.seeds[1])
+	return hi ^ lo
+}
+
+// part finds a part by its object's address, of which it returns the hash.
+func (t *Table) part(a *block.Addr) (at entry[part], hash uint64, known bool) {
+	le := binary.LittleEndian
+	hash = t.mix(le.Uint64(a.Digest[:])^le.Uint64(a.Model[:]), le.Uint64(a.Digest[8:]))
+	at, known = findPart(&t.parts, hash)
+	return at, hash, known
 }
 
 // Apply applies a change of the store. Apply may be called under the store's lock.
@@ -149,51 +160,55 @@ func (t *Table) Apply(c *Change) {
 
 // gained adds a part to a tier. The caller holds t.mu.
 func (t *Table) gained(c *Change, k *alias.Key) {
-	at := place(&c.Addr)
-	p, known := t.parts[at]
-	if !known && len(t.parts) >= t.o.MaxParts {
-		t.counts.Full++
+	f := family{k.Scheme, c.Namespace, k.Model, k.DType, k.World, k.Layer != alias.NoLayer, k.Half != alias.Whole}
+	family := maphash.Comparable(t.seed, f)
+	id := t.id(family, k.Name)
+	at, hash, known := t.part(&c.Addr)
+	if !known && t.parts.n >= t.o.MaxParts || known && t.key(at.get().chunk()) != id {
+		t.counts.Full++ // no room, or another object with the same hash
 		return
 	}
-	i := t.enter(&family{k.Scheme, c.Namespace, k.Model, k.DType, k.World, k.Layer != alias.NoLayer,
-		k.Half != alias.Whole}, k.Name)
-	if i == 0 || known && p.chunk != i { // no room, or another key with the same place
+	var r ref
+	if known {
+		r = at.get().chunk()
+	} else {
+		r = t.enter(id, f.single())
+	}
+	h, was := t.begin(r)
+	switch p := partOf(hash, r); {
+	case known:
+		p = at.get()
+		at.set(p.with(p.tiers() | c.Tier))
+		t.count(h, p.tiers(), p.tiers()|c.Tier, k.Layer)
+	case h.is(single) && t.tally(h).any > 0: // another object with the same name
 		t.counts.Full++
-		if i != 0 {
-			t.settle(i)
-		}
-		return
+		h.put(h.get() | disputed)
+	default:
+		t.parts.put(hash, p.with(c.Tier))
+		t.count(h, 0, c.Tier, k.Layer)
+		known = true
 	}
-	p.chunk = i
-	t.count(i, p.tiers, -1)
-	p.tiers |= c.Tier
-	t.count(i, p.tiers, 1)
-	t.parts[at] = p
-	h := &t.chunks[i]
-	if k.Layer != alias.NoLayer {
-		h.layers = max(h.layers, 1+k.Layer)
+	if known && c.Length > 0 && c.Length != t.lengths[family] && (k.Half != alias.First || k.Scheme != alias.LMCache) {
+		remember(t.lengths, family, c.Length)
 	}
-	if (k.Half != alias.First || k.Scheme != alias.LMCache) && c.Length > 0 {
-		t.families.at(h.name.family).value = c.Length
+	if known && k.Carries() {
+		t.read(c, k, r)
 	}
-	if k.Carries() {
-		t.read(c, k, i)
-	}
-	t.settle(i)
+	t.settle(r, was)
 }
 
 // read learns from the note of a part, or has the note written if the part has none.
-func (t *Table) read(c *Change, k *alias.Key, i uint32) {
+func (t *Table) read(c *Change, k *alias.Key, r ref) {
 	_, note, ok := alias.CutNote(c.Attr)
 	if !ok {
 		if c.Tier != residency.Host {
 			return
 		}
-		if !keyed(k) && t.chunks[i].origin == 0 {
-			t.unnoted[i] = c.Addr
+		if !keyed(k) && t.chunk(r).origin() == 0 {
+			t.unnoted[r] = c.Addr.Digest
 			return
 		}
-		t.want(c.Addr, i)
+		t.want(c.Addr, r)
 		return
 	}
 	s, chunk, ok := alias.ParseNote(note, c.Namespace, k)
@@ -201,74 +216,58 @@ func (t *Table) read(c *Change, k *alias.Key, i uint32) {
 		t.counts.Notes++
 		return
 	}
-	t.learn(i, &s, &chunk)
+	t.learn(r, &s, &chunk)
 }
 
 // lost removes a part from a tier. The caller holds t.mu.
 func (t *Table) lost(c *Change) {
-	at := place(&c.Addr)
-	p, known := t.parts[at]
-	if !known || p.tiers&c.Tier == 0 {
+	at, _, known := t.part(&c.Addr)
+	if !known || at.get().tiers()&c.Tier == 0 {
 		return
 	}
-	t.count(p.chunk, p.tiers, -1)
-	if p.tiers &^= c.Tier; p.tiers == 0 {
-		delete(t.parts, at)
+	p := at.get()
+	h, was := t.begin(p.chunk())
+	is := p.tiers() &^ c.Tier
+	if is == 0 {
+		t.parts.cut(at)
 	} else {
-		t.parts[at] = p
-		t.count(p.chunk, p.tiers, 1)
+		at.set(p.with(is))
 	}
-	t.settle(p.chunk)
+	t.count(h, p.tiers(), is, alias.NoLayer)
+	t.settle(p.chunk(), was)
 }
 
-// count adds a part in tiers to its chunk, or subtracts it.
-func (t *Table) count(i uint32, tiers residency.Tiers, by int32) {
-	h := &t.chunks[i]
-	if tiers != 0 {
-		h.any += uint32(by)
-	}
-	if tiers&residency.Host != 0 {
-		h.host += uint32(by)
-	}
-	if tiers&residency.Disk != 0 {
-		h.disk += uint32(by)
-	}
+// id returns the hash of a chunk's family, by its hash, and name. It has 64 bits like the names of
+// blocks.
+func (t *Table) id(family uint64, n alias.Name) uint64 {
+	return maphash.Comparable(t.seed, [2]uint64{family, uint64(n)})
 }
 
-// enter returns the number of a chunk, new or known; 0: there is no room for its family.
-func (t *Table) enter(f *family, n alias.Name) uint32 {
-	number, ok := t.families.hold(*f)
-	if !ok {
-		return 0
+// enter returns a chunk, new or known.
+func (t *Table) enter(id uint64, one bool) ref {
+	if _, r, known := t.find(id); known {
+		return r
 	}
-	key := name{number, n}
-	if i, known := t.byName[key]; known {
-		t.families.drop(number)
-		return i
+	number := t.chunks.add()
+	r := refOf(id, number)
+	h := t.chunk(r)
+	for i := range h.id {
+		h.id[i] = byte(id >> (8 * i))
 	}
-	var i uint32
-	if n := len(t.free); n > 0 {
-		i, t.free = t.free[n-1], t.free[:n-1]
-	} else {
-		i = uint32(len(t.chunks))
-		t.chunks = append(t.chunks, chunk{})
+	if one {
+		h.put(single)
 	}
-	t.chunks[i] = chunk{name: key, state: fresh}
-	t.states[fresh]++
-	t.byName[key] = i
-	return i
+	t.make(h)
+	t.byID.put(id, named(number))
+	return r
 }
 
 // leave forgets a chunk without parts.
-func (t *Table) leave(i uint32) {
-	h := &t.chunks[i]
-	t.states[h.state]--
-	delete(t.byName, h.name)
-	delete(t.unnoted, i)
-	t.families.drop(h.name.family)
-	if h.origin != 0 {
-		t.origins.drop(h.origin)
+func (t *Table) leave(r ref) {
+	if at, _, known := t.find(t.key(r)); known {
+		t.byID.cut(at)
 	}
-	*h = chunk{}
-	t.free = append(t.free, i)
+	delete(t.unnoted, r)
+	t.drop(t.chunk(r))
+	t.chunks.drop(r.number())
 }

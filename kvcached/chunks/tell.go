@@ -2,6 +2,7 @@ package chunks
 
 import (
 	"bytes"
+	"hash/maphash"
 
 	"github.com/cognitora/dataplane/kv/alias"
 	"github.com/cognitora/dataplane/kv/block"
@@ -12,11 +13,11 @@ import (
 type state uint8
 
 const (
-	fresh      state = iota // new, in the call that makes it
+	none       state = iota // neither told nor with parts: new, or to be forgotten
 	idle                    // told, without parts
 	untold                  // has parts, and nobody has told which blocks it stands for
 	incomplete              // told, and some parts are missing
-	disputed                // told in two ways
+	contested               // told in two ways
 	counted
 	states
 )
@@ -32,13 +33,15 @@ func (t *Table) Tell(s *alias.Source, all []alias.Chunk) (taken int, err error) 
 		return 0, err
 	}
 	id := block.IDOf(s.Keys)
-	f := family{s.Scheme, s.Keys, s.Model, s.DType, s.World, s.Layers > 0, s.Halves}
+	f := familyOf(s)
+	family := maphash.Comparable(t.seed, *f)
 	for i := range all {
 		c := &all[i]
 		if c.Tokens() == 0 {
 			continue
 		}
-		if t.tellOne(&f, s, c, carrierOf(s, id, c.Name)) {
+		carrier := carrierOf(s, id, c.Name)
+		if t.tellOne(t.id(family, c.Name), f.single(), s, c, carrier) {
 			taken++
 		}
 	}
@@ -50,136 +53,136 @@ func (t *Table) Tell(s *alias.Source, all []alias.Chunk) (taken int, err error) 
 	return taken, nil
 }
 
-func (t *Table) tellOne(f *family, s *alias.Source, c *alias.Chunk, carrier block.Addr) bool {
+func (t *Table) tellOne(id uint64, one bool, s *alias.Source, c *alias.Chunk, carrier block.Addr) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	i := t.enter(f, c.Name)
-	if i == 0 {
-		return false
+	r := t.enter(id, one)
+	_, was := t.begin(r)
+	ok := t.learn(r, s, c)
+	if d, waits := t.unnoted[r]; waits {
+		carrier = block.Addr{Digest: d, Model: block.IDOf(s.Keys)}
+		delete(t.unnoted, r)
 	}
-	ok := t.learn(i, s, c)
-	if a, waits := t.unnoted[i]; waits {
-		carrier = a
-		delete(t.unnoted, i)
+	if at, _, here := t.part(&carrier); ok && here && at.get().chunk() == r && at.get().tiers()&residency.Host != 0 {
+		t.want(carrier, r)
 	}
-	if p, here := t.parts[place(&carrier)]; ok && here && p.tiers&residency.Host != 0 {
-		t.want(carrier, i)
-	}
-	t.settle(i)
+	t.settle(r, was)
 	return ok
 }
 
 // learn records what a chunk stands for, unless that contradicts what is known. The caller holds
 // t.mu and settles the chunk.
-func (t *Table) learn(i uint32, s *alias.Source, c *alias.Chunk) bool {
-	h := &t.chunks[i]
+func (t *Table) learn(r ref, s *alias.Source, c *alias.Chunk) bool {
+	h := t.chunk(r)
 	number, ok := t.origins.hold(origin{*s, len(c.Blocks) / block.NameBytes * block.Tokens})
 	if !ok {
 		return false
 	}
-	if h.origin != 0 {
-		same := h.origin == number && h.parent == c.Parent && bytes.Equal(h.blocks, c.Blocks)
-		if same || h.any > 0 {
+	if h.origin() != 0 {
+		same := h.origin() == number && h.parent == c.Parent && bytes.Equal(t.blocks(h), c.Blocks)
+		if same || t.tally(h).any > 0 {
 			t.origins.drop(number)
-			h.disputed = h.disputed || !same
-			return !h.disputed
+			if !same {
+				h.put(h.get() | disputed)
+			}
+			return !h.is(disputed)
 		}
-		t.origins.drop(h.origin)
 	}
-	h.origin, h.parent, h.blocks = number, c.Parent, bytes.Clone(c.Blocks)
+	t.set(h, number, c)
 	return true
 }
 
-// settle brings list, counts and index up to a chunk's parts and told blocks. A chunk without use
-// is forgotten. The caller holds t.mu.
-func (t *Table) settle(i uint32) {
-	h := &t.chunks[i]
-	is := t.tiersOf(h)
+// standing is how a chunk stands.
+type standing struct {
+	state state
+	tiers residency.Tiers // in which it counts
+}
+
+// begin begins a change of a chunk, which settle ends. The caller holds t.mu.
+func (t *Table) begin(r ref) (*chunk, standing) {
+	h := t.chunk(r)
+	was := t.standing(h)
+	if was.state == idle {
+		t.idle.remove(h)
+	}
+	return h, was
+}
+
+// settle brings queue, counts and index up to a chunk's parts and told blocks. A chunk without use
+// is forgotten.
+func (t *Table) settle(r ref, was standing) {
+	h := t.chunk(r)
+	is := t.standing(h)
 	for _, present := range [...]bool{true, false} { // so the object never goes in between
 		for _, tier := range [...]residency.Tiers{residency.Host, residency.Disk} {
-			if (is^h.tiers)&tier != 0 && is&tier != 0 == present {
+			if (is.tiers^was.tiers)&tier != 0 && is.tiers&tier != 0 == present {
 				t.say(h, tier, present)
 			}
 		}
 	}
-	h.tiers = is
-	t.states[h.state]--
-	was := h.state
-	h.state = h.now()
-	t.states[h.state]++
-	if (was == counted) != (h.state == counted) {
-		t.list(h, i)
+	t.states[was.state]--
+	t.states[is.state]++
+	if (was.state == counted) != (is.state == counted) {
+		t.list(r, is.state == counted)
 	}
-	if (was == idle) != (h.state == idle) {
-		if was == idle {
-			t.idle.remove(t.chunks, i)
-		} else {
-			t.idle.add(t.chunks, i)
+	switch is.state {
+	case none:
+		t.leave(r)
+	case idle:
+		if !h.is(single) {
+			t.setTally(h, &tally{})
 		}
-	}
-	switch {
-	case h.any > 0:
-	case h.origin == 0 || h.disputed:
-		if h.state == idle {
-			t.idle.remove(t.chunks, i)
+		t.idle.add(r, h)
+		if t.idle.len() > maxIdle {
+			oldest := t.idle.first()
+			t.idle.remove(t.chunk(oldest))
+			t.leave(oldest)
+			t.states[idle]--
+			t.states[none]++
 		}
-		t.leave(i)
-	case t.idle.n > maxIdle:
-		oldest := t.idle.first
-		t.idle.remove(t.chunks, oldest)
-		t.leave(oldest)
-	default:
-		h.layers = 0
 	}
 }
 
-// now returns the state of a chunk.
-func (h *chunk) now() state {
+// standing returns how a chunk stands.
+func (t *Table) standing(h *chunk) standing {
+	l := t.tally(h)
 	switch {
-	case h.any == 0:
-		return idle
-	case h.origin == 0:
-		return untold
-	case h.disputed:
-		return disputed
-	case h.tiers == 0:
-		return incomplete
+	case l.any == 0 && (h.origin() == 0 || h.is(disputed)):
+		return standing{state: none}
+	case l.any == 0:
+		return standing{state: idle}
+	case h.origin() == 0:
+		return standing{state: untold}
+	case h.is(disputed):
+		return standing{state: contested}
 	}
-	return counted
-}
-
-// tiersOf returns the tiers in which a chunk counts.
-func (t *Table) tiersOf(h *chunk) (is residency.Tiers) {
-	if h.origin == 0 || h.disputed || h.any == 0 {
-		return 0
+	s := &t.origins.at(h.origin()).key
+	n, is := uint32(s.Parts()), residency.Tiers(0)
+	if l.any != n || l.layers > s.Layers || t.lacks(h) {
+		return standing{state: incomplete}
 	}
-	s := &t.origins.at(h.origin).key
-	n := uint32(s.Parts())
-	if h.any != n || h.layers > s.Layers || t.lacks(h) {
-		return 0
-	}
-	if h.host == n {
+	if l.host == n {
 		is |= residency.Host
 	}
-	if h.disk == n || h.host < n {
+	if l.disk == n || l.host < n {
 		is |= residency.Disk
 	}
-	return is
+	return standing{counted, is}
 }
 
 // say tells the index that a chunk came to a tier or left it.
 func (t *Table) say(h *chunk, tier residency.Tiers, present bool) {
-	o := t.origins.at(h.origin)
+	o := t.origins.at(h.origin())
 	if o.value.text == "" {
 		text := o.key.Namespace(o.key.tokens).String()
-		o.value = space{text, block.IDOf(text)}
+		o.value = space{text, block.IDOf(text), maphash.Comparable(t.seed, *familyOf(&o.key.Source))}
 	}
-	last := len(h.blocks) - block.NameBytes
+	blocks := t.blocks(h)
+	last := len(blocks) - block.NameBytes
 	c := residency.Change{Addr: block.Addr{Model: o.value.id, Layer: block.LayerAll}, Namespace: o.value.text,
 		Tier:    tier,
-		Present: present, Names: h.blocks[:last],
-		Length: t.families.at(h.name.family).value * o.key.Loads()}
-	copy(c.Addr.Digest[:], h.blocks[last:])
+		Present: present, Names: blocks[:last], Length: t.lengths[o.value.family] * o.key.Loads()}
+	copy(c.Addr.Digest[:], blocks[last:])
 	copy(c.Parent[:], h.parent[:])
 	t.o.Index.Apply(&c)
 }

@@ -16,7 +16,7 @@ var ErrUnseen = errors.New("chunks: no engine has used the S3 listener yet with 
 type engine struct{ keys, access string }
 
 // Asked says that the client with an access key has asked for a key in a namespace of keys, or
-// stores it. Of clients that are engines the Table keeps MODEL_CONFIG, of maxFamilies at most. A
+// stores it. Of clients that are engines the Table keeps MODEL_CONFIG, of maxOrigins at most. A
 // further one takes the place of any other, which comes back with its next request.
 func (t *Table) Asked(access, keys string, key []byte) {
 	if !vllmtier.IsClient(access) {
@@ -29,13 +29,7 @@ func (t *Table) Asked(access, keys string, key []byte) {
 	e := engine{keys, access}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if _, known := t.engines[e]; !known && len(t.engines) >= maxFamilies {
-		for other := range t.engines {
-			delete(t.engines, other)
-			break
-		}
-	}
-	t.engines[e] = k.Base
+	remember(t.engines, e, k.Base)
 }
 
 // resolve returns a source with the model that its keys have. That of vLLM's object tier names an

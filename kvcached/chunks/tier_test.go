@@ -79,41 +79,11 @@ func TestTier(t *testing.T) {
 // TestEnginesAreBounded keeps the engines that ask, of a bounded number.
 func TestEnginesAreBounded(t *testing.T) {
 	table := New(Options{Index: index{}})
-	for i := range 2 * maxFamilies {
+	for i := range 2 * maxOrigins {
 		table.Asked(vllmtier.Client(fmt.Sprint(i)), bucket, tierKey("0123456789ab", 0))
 	}
-	last := engine{bucket, vllmtier.Client(fmt.Sprint(2*maxFamilies - 1))}
-	if n := len(table.engines); n != maxFamilies || table.baseOf(last) == "" {
+	last := engine{bucket, vllmtier.Client(fmt.Sprint(2*maxOrigins - 1))}
+	if n := len(table.engines); n != maxOrigins || table.baseOf(last) == "" {
 		t.Errorf("%d engines", n)
-	}
-}
-
-// TestTierMemory measures the Table with objects of vLLM's tier of one to eight blocks.
-func TestTierMemory(t *testing.T) {
-	const objects, base = 1 << 15, "0123456789ab"
-	client := vllmtier.Client("gpu1")
-	s := alias.Source{Keys: bucket, Model: client, Scheme: alias.VLLMTier, World: 1, Served: "m", Revision: "-"}
-	for _, blocks := range []int{1, 2, 4, 8} {
-		before := heap()
-		table := New(Options{Index: nothing{}})
-		table.Asked(client, bucket, tierKey(base, 0))
-		d := block.Seed("m", "", "")
-		for i := range objects {
-			c := alias.Chunk{Name: alias.Name(100 + i)}
-			for j := range blocks {
-				d = block.Next(d, &[block.Tokens]uint32{uint32(j)})
-				c.Blocks = append(c.Blocks, d[:block.NameBytes]...)
-			}
-			table.Apply(tierChange(tierKey(base, i), nil, residency.Host, true))
-			if n, err := table.Tell(&s, []alias.Chunk{c}); n != 1 || err != nil {
-				t.Fatal(n, err)
-			}
-			table.take()
-		}
-		per := float64(heap()-before) / float64(objects*blocks)
-		t.Logf("objects of %d tokens: %.0f bytes for each block of 16", blocks*block.Tokens, per)
-		if st := table.Stats(); per > 260/float64(blocks) || st.Counted != objects {
-			t.Errorf("%.0f bytes for each block; %+v", per, st)
-		}
 	}
 }
