@@ -50,13 +50,15 @@ func (r *Router) cacheMistakes(snap *fleet.Snapshot) (all []fleet.Problem) {
 			continue
 		}
 		if !r.holdings.Knows(info.KVAddress) {
-			say("its kv_address is in vain: no cache announces %s; %s", info.KVAddress, announced(r.holdings.Addresses()))
+			say("its kv_address is in vain: no cache announces %s; %s", info.KVAddress,
+				announced(r.holdings.Addresses()))
 			continue
 		}
-		if len(info.Models) > 0 && !slices.ContainsFunc(info.Models, func(m string) bool { return tokenises(snap, m) }) {
+		known := func(model string) bool { return tokenises(snap, model) }
+		if len(info.Models) > 0 && !slices.ContainsFunc(info.Models, known) {
 			say("the blocks of its cache count only for prompts given as token ids, because model %s has no tokenizer: "+
-				"add [[model]] with name and tokenizer (or cgn-ctl model set), tokenizer \"learn\", or tokenizer \"none\" if "+
-				"that is intended", info.Models[0])
+				"add [[model]] with name and tokenizer (or cgn-ctl model set), tokenizer \"learn\", or tokenizer \"none\" "+
+				"if that is intended", info.Models[0])
 		}
 		if n.Source != fleet.Static {
 			continue

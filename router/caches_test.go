@@ -134,7 +134,8 @@ func TestCachesThatDoNotCount(t *testing.T) {
 		t.Error("the log does not name the setting once")
 	}
 	if text := s.problems(); strings.Contains(text, "kv of backend good") ||
-		!strings.Contains(text, "because model sim has no tokenizer") || strings.Contains(text, "readers at its cache") {
+		!strings.Contains(text, "because model sim has no tokenizer") ||
+		strings.Contains(text, "readers at its cache") {
 		t.Error(text)
 	}
 	ns := block.Namespace{Model: "sim", Revision: "1", DType: "bf16", Layout: "test", Tokens: block.Tokens, TP: 1,
