@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -133,7 +134,7 @@ func (n *node) prepareEvents() (err error) {
 		if e.daemon, err = events.NewDaemon(c.Report); err != nil {
 			return err
 		}
-		o.Sink = e.daemon
+		o.Sink, o.SinkName = e.daemon, u.name("kv_events.report")+" = "+strconv.Quote(c.Report)
 		var why string
 		if o.Chunks, why, err = u.chunks(n.id(), n.engine.OwnTiers); err != nil {
 			return err

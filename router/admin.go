@@ -129,6 +129,7 @@ func (r *Router) debugFleet(w http.ResponseWriter, _ *http.Request) {
 		view.Problems = append(slices.Clip(view.Problems), *p)
 	}
 	view.Problems = append(slices.Clip(view.Problems), r.idleCascades(snap)...)
+	view.Problems = append(view.Problems, r.cacheProblems(snap)...)
 	speeds := r.legs.Speeds(time.Now())
 	for _, n := range view.View.Nodes {
 		lifetime := 0.0

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/cognitora/dataplane/internal/config"
@@ -103,4 +105,77 @@ func TestCachesCount(t *testing.T) {
 		m.sum("cgn_router_caches_resyncs_total") != 1 {
 		t.Errorf("live %v, blocks %v", m.sum("cgn_router_caches_live"), m.sum("cgn_router_caches_blocks"))
 	}
+}
+
+// problems returns the problems in /debug/fleet.
+func (s *site) problems() string {
+	_, problems := s.models()
+	return problems
+}
+
+// TestCachesThatDoNotCount checks that the router says which backend's cache it cannot read and
+// which setting names it, that a model has no tokenizer for its cache, and that an engine reads at
+// the cache under a name that is no node's.
+func TestCachesThatDoNotCount(t *testing.T) {
+	t.Parallel()
+	socket, _ := cacheDaemon(t)
+	wrong := filepath.Join(filepath.Dir(socket), "later.sock")
+	engines := simulate(t, 2)
+	s := serve(t, nil, scored, func(c *router.Config) {
+		c.Router.Backends = []string{engines[0].URL() + ",id=good,kv=unix://" + socket,
+			engines[1].URL() + ",id=wrong,kv=unix://" + wrong}
+	})
+	eventually(t, "both nodes are eligible", func() bool { return s.eligible() == 2 })
+	const unread = `its residency stream cannot be read`
+	eventually(t, "the wrong socket is a problem", func() bool {
+		return strings.Contains(s.problems(), "kv of backend wrong: "+unread)
+	})
+	if s.log.count(`setting="kv of backend wrong" error=`) != 1 {
+		t.Error("the log does not name the setting once")
+	}
+	if text := s.problems(); strings.Contains(text, "kv of backend good") ||
+		!strings.Contains(text, "because model sim has no tokenizer") ||
+		strings.Contains(text, "readers at its cache") {
+		t.Error(text)
+	}
+	ns := block.Namespace{Model: "sim", Revision: "1", DType: "bf16", Layout: "test", Tokens: block.Tokens, TP: 1,
+		PP: 1}
+	stop := readerOf(t, socket, "v1", ns)
+	eventually(t, "a reader that is no node is a problem", func() bool {
+		return strings.Contains(s.problems(), "none of this router's nodes: v1;")
+	})
+	stop()
+	readerOf(t, socket, "good", ns)
+	eventually(t, "the node itself reads", func() bool {
+		return !strings.Contains(s.problems(), "readers at its cache")
+	})
+	if err := os.Symlink(socket, wrong); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the stream is read", func() bool { return !strings.Contains(s.problems(), unread) })
+	if s.log.count("residency stream is read again") != 1 {
+		t.Error("the log does not say that the stream is read again")
+	}
+}
+
+// TestCacheThatNobodyAnnounces checks that a node's kv_address that no cache announces is a problem
+// with the addresses that there are.
+func TestCacheThatNobodyAnnounces(t *testing.T) {
+	t.Parallel()
+	etcd := startEtcd(t)
+	socket, _ := cacheDaemon(t)
+	engines := simulate(t, 2)
+	c, err := agentConfig("lost", engines[0].URL(), etcd.endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Agent.KVAddress = "localhost:27071"
+	startAgent(t, c)
+	s := serve(t, nil, scored, func(c *router.Config) {
+		c.Etcd.Endpoints = []string{etcd.endpoint}
+		c.Router.Backends = []string{engines[1].URL() + ",id=sim-1,kv=unix://" + socket}
+	})
+	eventually(t, "the address is a problem", func() bool {
+		return strings.Contains(s.problems(), "no cache announces localhost:27071; these do: unix://"+socket)
+	})
 }

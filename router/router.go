@@ -201,7 +201,8 @@ func (r *Router) joinFleet() error {
 	r.backends.Store(&backends)
 	r.events = kvevents.New(kvevents.Options{Model: r.onlyModel, Adapter: r.adapterUsed, Logger: r.log})
 	r.holdings = holdings.New(holdings.Options{
-		Cluster: r.cluster, Static: staticCaches(backends), Local: r.events.Watch, TLS: cacheTLS,
+		Cluster: r.cluster, Static: staticCaches(backends), Setting: r.cacheSetting, Local: r.events.Watch,
+		TLS:       cacheTLS,
 		MaxBlocks: c.Prefix.MaxHeld, NoEngines: !c.Prefix.KVEvents, Promote: promoteModes[c.Router.Promote],
 		Logger: r.log,
 	})

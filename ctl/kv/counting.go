@@ -17,8 +17,9 @@ type counting struct {
 	Namespace string   `json:"namespace"` // of rank 0
 	Model     string   `json:"model"`
 	Blocks    uint64   `json:"blocks"`
-	ReadBy    []string `json:"read_by"` // nodes; null: none has said what it reads
+	ReadBy    []string `json:"read_by"` // nodes; null: none has said that it reads any of the model
 	Reasons   []reason `json:"not_counted"`
+	silent    bool     // without ReadBy: nodes of other models have said what they read
 }
 
 // reason says why blocks do not count.
@@ -42,7 +43,8 @@ func countings(r *pb.StatsResponse) []counting {
 			continue // of another version
 		}
 		c := counting{Namespace: of.Namespace, Model: n.Model, Blocks: of.Counted, Reasons: reasons(of, n)}
-		if len(r.Readers) > 0 {
+		c.silent = len(r.Readers) > 0
+		if modelIsRead(n.Model, r.Readers) {
 			c.ReadBy = []string{}
 		}
 		for _, reader := range r.Readers {
@@ -59,6 +61,16 @@ func countings(r *pb.StatsResponse) []counting {
 		list = append(list, c)
 	}
 	return list
+}
+
+// modelIsRead says whether an engine has said that it reads blocks of a model.
+func modelIsRead(model string, readers []*pb.Reader) bool {
+	return slices.ContainsFunc(readers, func(r *pb.Reader) bool {
+		return slices.ContainsFunc(r.Namespaces, func(text string) bool {
+			n, err := block.ParseNamespace(text)
+			return err == nil && n.Model == model
+		})
+	})
 }
 
 // unsaid says why no node counts the blocks of a model in one of several namespaces.
@@ -89,14 +101,14 @@ func reasons(c *pb.Counting, n block.Namespace) []reason {
 }
 
 // unread says why no engine reads a namespace that has said what it reads: in what it differs from
-// the most similar namespace that an engine reads.
+// the most similar namespace of its model that an engine reads.
 func unread(n block.Namespace, readers []*pb.Reader) string {
 	const nobody = "no engine that has said what it reads can read them"
 	var differs []string
 	for _, r := range readers {
 		for _, text := range r.Namespaces {
 			of, err := block.ParseNamespace(text)
-			if err != nil {
+			if err != nil || of.Model != n.Model {
 				continue
 			}
 			if d := differences(n, of); differs == nil || len(d) < len(differs) {
@@ -110,13 +122,13 @@ func unread(n block.Namespace, readers []*pb.Reader) string {
 	return nobody + "; the nearest differs in " + strings.Join(differs, ", ")
 }
 
-// differences names what two namespaces differ in.
+// differences names what two namespaces of a model differ in.
 func differences(a, b block.Namespace) (list []string) {
 	for _, f := range []struct {
 		name string
 		same bool
 	}{
-		{"model", a.Model == b.Model}, {"revision", a.Revision == b.Revision}, {"data type", a.DType == b.DType},
+		{"revision", a.Revision == b.Revision}, {"data type", a.DType == b.DType},
 		{"layout", a.Layout == b.Layout}, {"tokens of a block", a.Tokens == b.Tokens},
 		{"ranks", a.TP == b.TP && a.PP == b.PP}, {"tenant", a.Tenant == b.Tenant},
 	} {
@@ -144,6 +156,8 @@ func (s *statsReport) writeCounting(t *cli.Table) {
 			nodes = "none that says"
 		case slices.ContainsFunc(c.Reasons, func(r reason) bool { return r.Why == unsaid }):
 			nodes = "none"
+		case c.silent:
+			nodes = "all that say nothing"
 		}
 		t.Row(c.Blocks, nodes, c.Namespace)
 	}

@@ -145,3 +145,31 @@ func TestUnsaidBlocks(t *testing.T) {
 		t.Error(text)
 	}
 }
+
+// TestSilentModel: nodes that say what they read of one model leave the blocks of another as they
+// were: they count for nodes that say nothing.
+func TestSilentModel(t *testing.T) {
+	space := func(model, revision string) string {
+		return block.Namespace{Model: model, Revision: revision, DType: "bf16", Layout: "l", Tokens: 16, TP: 1,
+			PP: 1}.String()
+	}
+	r := &pb.StatsResponse{
+		Counting: []*pb.Counting{{Namespace: space("m", "1"), Counted: 3}, {Namespace: space("n", "1"), Counted: 40}},
+		Readers:  []*pb.Reader{{Node: "gpu1", Namespaces: []string{space("m", "1")}}},
+	}
+	print := func() string {
+		s := statsReport{Counting: countings(r)}
+		var out strings.Builder
+		if err := (&cli.App{Out: &out, Output: "table"}).Show(nil, func(t *cli.Table) { s.writeCounting(t) }); err !=
+			nil {
+			t.Fatal(err)
+		}
+		return strings.Join(strings.Fields(out.String()), " ")
+	}
+	if text := print(); !strings.Contains(text, "3 gpu1 "+space("m", "1")) ||
+		!strings.Contains(text, "40 all that say nothing "+space("n", "1")) || strings.Contains(text, "do not count") {
+		t.Error(text)
+	}
+	r.Counting = append(r.Counting, &pb.Counting{Namespace: space("n", "2"), Counted: 5})
+	ctltest.Want(t, print(), "40 none "+space("n", "1"), "40 blocks do not count: "+unsaid)
+}

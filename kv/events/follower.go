@@ -49,8 +49,10 @@ type Options struct {
 	// Chunks says how to name the chunks of the engine's LMCache; nil: nobody wants to know.
 	Chunks *Chunks
 	// Sink takes the reports. Required.
-	Sink   Sink
-	Logger *slog.Logger // nil: slog.Default
+	Sink Sink
+	// SinkName names the sink in log lines: the setting and its value.
+	SinkName string
+	Logger   *slog.Logger // nil: slog.Default
 }
 
 // Follower follows one engine. The goroutine of Run does all its work.

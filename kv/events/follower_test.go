@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -307,6 +309,48 @@ func TestDistrust(t *testing.T) {
 	p.mu.Unlock()
 	p.keep(turn(t, prompt, 1))
 	f.awaits("two", prompt, 2)
+}
+
+// TestComplains checks that the log names a sink that takes no reports once, and once that it takes
+// them again.
+func TestComplains(t *testing.T) {
+	p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
+	o := p.endpoints()
+	var log logged
+	o.SinkName, o.Logger = "kv_events.report", slog.New(slog.NewTextHandler(&log, nil))
+	f := follow(t, o)
+	f.sink.set(errAway, nil)
+	eventually(t, "it listens", func() bool { return p.subscribers() == 1 })
+	p.say(turn(t, prompt, 0))
+	eventually(t, "reports are refused", func() bool { return f.Stats().Refused > 2 })
+	f.sink.set(nil, nil)
+	f.awaits("one", prompt, 1)
+	eventually(t, "a report was taken", func() bool { return f.Stats().Reports > 0 })
+	f.stop()
+	for _, once := range []string{"level=WARN msg=\"reports of what", "level=INFO msg=\"reports of what",
+		"to=kv_events.report error=away"} {
+		if text := log.String(); strings.Count(text, once) != 1 {
+			t.Errorf("no line or several with %s in\n%s", once, text)
+		}
+	}
+}
+
+// logged keeps what is logged.
+type logged struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logged) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 // TestSinkFails checks that a sink that was absent, or has lost reports, has all blocks in the end.

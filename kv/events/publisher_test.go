@@ -1,6 +1,7 @@
 package events
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"log/slog"
@@ -227,7 +228,7 @@ type followed struct {
 func follow(t testing.TB, o Options) *followed {
 	t.Helper()
 	s := &sink{Index: residency.New(residency.Options{})}
-	o.Engine, o.Sink, o.Logger = "e", s, slog.New(slog.NewTextHandler(t.Output(), nil))
+	o.Engine, o.Sink, o.Logger = "e", s, cmp.Or(o.Logger, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	if o.Model == nil {
 		o.Model = func() string { return "m" }
 	}

@@ -36,6 +36,33 @@ type reporting struct {
 	failing bool
 }
 
+// complaint is what the log says about a sink that takes no reports: its beginning and its end, but
+// not more than once in complainEvery. The goroutine of the reports owns it.
+type complaint struct {
+	said bool      // the log has the beginning
+	last time.Time // of the last beginning in the log
+}
+
+// complainEvery is the time between two beginnings in the log.
+const complainEvery = time.Minute
+
+// begins logs that reports fail.
+func (c *complaint) begins(f *Follower, err error) {
+	if now := time.Now(); !c.said && (c.last.IsZero() || now.Sub(c.last) >= complainEvery) {
+		c.said, c.last = true, now
+		f.log.Warn("reports of what the engine has cached are not taken, so routers do not learn of it; trying again",
+			"to", f.o.SinkName, "error", err)
+	}
+}
+
+// ends logs that a report was taken.
+func (c *complaint) ends(f *Follower) {
+	if c.said {
+		c.said = false
+		f.log.Info("reports of what the engine has cached are taken again", "to", f.o.SinkName)
+	}
+}
+
 // begin makes the next reports tell all blocks anew.
 func (r *reporting) begin(out *outbox) {
 	out.reset()
@@ -64,6 +91,7 @@ func (f *Follower) reportAll(ctx context.Context) {
 	defer life.Stop()
 	alive := false
 	var tell telling
+	var complain complaint
 	for wait := retryFirst; ctx.Err() == nil; {
 		if !f.fill(p, alive) {
 			if f.tellChunks(&tell) {
@@ -84,6 +112,7 @@ func (f *Follower) reportAll(ctx context.Context) {
 			wait = retryFirst
 			f.counts.reports.Add(1)
 			f.sent(p)
+			complain.ends(f)
 			f.tellChunks(&tell)
 			continue
 		}
@@ -97,6 +126,8 @@ func (f *Follower) reportAll(ctx context.Context) {
 			f.log.Warn("a process that began later reports what this engine has cached, or the clock was set back; "+
 				"trying again", "error", err)
 			wait = f.stale
+		} else {
+			complain.begins(f, err)
 		}
 		if !await.For(ctx, wait) {
 			return

@@ -3,6 +3,7 @@ package holdings
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math"
 	"strings"
 	"sync/atomic"
@@ -24,11 +25,14 @@ type cache struct {
 	id        string
 	addresses []string // addresses by which nodes name the daemon
 	target    string   // gRPC target
+	setting   string   // that names the daemon; empty: etcd does
+	log       *slog.Logger
 	stop      context.CancelFunc
 
-	shares              atomic.Bool   // the daemon exchanges blocks with those of other hosts
-	pulled              atomic.Uint64 // bits of the bytes per second that it gets from them; 0: not measured
-	until               atomic.Int64  // end of the trust in the daemon's data, Unix ns; 0: not yet complete
+	shares              atomic.Bool            // the daemon exchanges blocks with those of other hosts
+	pulled              atomic.Uint64          // bits of the bytes per second that it gets from them; 0: not measured
+	until               atomic.Int64           // end of the trust in the daemon's data, Unix ns; 0: not yet complete
+	trouble             atomic.Pointer[string] // why the stream cannot be read; nil: it runs, or begins
 	reconnects, resyncs atomic.Uint64
 	leftOut             atomic.Uint64                        // blocks without a place for their configuration
 	stock               atomic.Pointer[stock]                // what requests read; never nil
@@ -89,19 +93,23 @@ func newCache(m *Map, id string, addresses []string, target string) *cache {
 		m: m, id: id, addresses: addresses, target: target,
 		engines: map[uint32]*engine{}, numbers: map[residency.Ref]uint64{}, batches: map[residency.Ref]*batch{},
 	}
+	c.log = m.o.Logger.With("cache", c.id, "target", c.target)
+	if m.o.Setting != nil && m.static[id] != "" {
+		c.setting = m.o.Setting(id)
+		c.log = c.log.With("setting", c.setting)
+	}
 	c.stock.Store(&stock{of: c})
 	return c
 }
 
 // run follows the daemon until ctx ends.
 func (c *cache) run(ctx context.Context) {
-	log := c.m.o.Logger.With("cache", c.id, "target", c.target)
 	defer c.until.Store(0)
 	if c.open == nil {
 		conn, err := c.dial()
 		if err != nil {
-			log.Warn("residency stream cannot be read, so what this cache holds does not count in routing", "error",
-				err)
+			c.fails(err, "residency stream cannot be read, so what this cache holds does not count in routing",
+				time.Time{})
 			return
 		}
 		defer conn.Close()
@@ -110,17 +118,17 @@ func (c *cache) run(ctx context.Context) {
 		defer c.client.Store(nil)
 		c.open = called(client)
 	}
-	for wait, said := retryFirst, ""; ctx.Err() == nil; wait = min(2*wait, retryLast) {
+	var said time.Time
+	for wait := retryFirst; ctx.Err() == nil; wait = min(2*wait, retryLast) {
 		err := c.watch(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		if c.trusted {
-			wait, said = retryFirst, ""
+			wait, said = retryFirst, time.Time{}
 		}
-		if err != nil && err.Error() != said && !errors.Is(err, errMedia) {
-			said = err.Error()
-			log.Warn("residency stream broke, reading it again", "error", err)
+		if err != nil && !errors.Is(err, errMedia) {
+			said = c.fails(err, "residency stream broke, reading it again", said)
 		}
 		if c.trusted {
 			c.trusted = false
@@ -133,6 +141,20 @@ func (c *cache) run(ctx context.Context) {
 		c.reconnects.Add(1)
 		await.About(ctx, wait)
 	}
+}
+
+// sayEvery is the time between two log lines about a stream that cannot be read.
+const sayEvery = 10 * time.Minute
+
+// fails notes why the stream cannot be read, and logs it unless the log has said so lately. fails
+// returns the time of the last line.
+func (c *cache) fails(err error, message string, said time.Time) time.Time {
+	c.trouble.Store(new(err.Error()))
+	if time.Since(said) < sayEvery {
+		return said
+	}
+	c.log.Warn(message, "error", err)
+	return time.Now()
 }
 
 // ErrNoTLS says that a daemon is on another host and that no CA is set to check its certificate.
@@ -229,5 +251,8 @@ func (c *cache) trust() {
 	if c.synced && !c.trusted {
 		c.trusted = true
 		c.until.Store(math.MaxInt64)
+		if c.trouble.Swap(nil) != nil {
+			c.log.Info("residency stream is read again")
+		}
 	}
 }

@@ -45,6 +45,9 @@ type Options struct {
 	// Static maps a daemon's address, as nodes name it, to its gRPC address: host:port, or
 	// unix:///path.
 	Static map[string]string
+	// Setting says for people which setting names a daemon of Static; nil: nothing does. Setting
+	// must not block.
+	Setting func(address string) string
 	// Local is a residency stream of this process, followed like a daemon's; a nil Local means
 	// none.
 	Local Watch

@@ -6,6 +6,7 @@ socket. A Lease is used by one thread at a time.
 import contextlib
 import mmap
 import os
+import select
 import socket
 import struct
 import time
@@ -49,6 +50,8 @@ class Lease:
     def connected(self):
         """Connects if needed, and closes the connection after a failure."""
         try:
+            if self.socket is not None and ended(self.socket):
+                self.close()
             if self.socket is None:
                 self.connect()
             yield
@@ -234,6 +237,16 @@ class Lease:
         flags = IF_ABSENT | len(names) // NAME << 24
         head = COMMIT_HEAD.pack(room.number, flags, offset, length, 0, ALL_LAYERS, 0, digest, parent)
         return COMMIT, len(text) + len(names), head + text + names
+
+
+def ended(connection):
+    """Says whether the daemon has closed an idle connection, as it does when it starts anew."""
+    look = select.poll()
+    look.register(connection, select.POLLIN)
+    try:
+        return bool(look.poll(0)) and connection.recv(1, socket.MSG_PEEK) == b""
+    except OSError:
+        return True
 
 
 class Room:

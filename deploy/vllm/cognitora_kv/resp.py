@@ -5,6 +5,8 @@ Resp has the methods of lease.Lease. Each block is copied through the connection
 import contextlib
 import socket
 
+from .lease import ended
+
 AT_ONCE = 64  # keys of one command, commands written before their answers are read
 
 
@@ -25,6 +27,8 @@ class Resp:
     def ask(self, commands):
         """Returns the answers of all commands."""
         try:
+            if self.socket is not None and ended(self.socket):
+                self.close()
             if self.socket is None:
                 self.socket = socket.create_connection(self.address, self.timeout)
                 self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 from pathlib import Path
+import socket
 import struct
 import sys
 import tempfile
@@ -150,6 +151,18 @@ class Stores(unittest.TestCase):
                 with self.assertRaisesRegex(OSError, "cgn-kvcached at"):
                     s.find(SPACE, [seed("m")])
             s.close()
+
+    def test_a_daemon_that_has_started_anew(self):
+        for kind in KINDS:
+            with self.subTest(kind):
+                s, made = store(kind), chain("anew " + kind, 1)
+                self.keep(s, made, [b"x"])
+                old, (here, there) = s.socket, socket.socketpair()
+                here.settimeout(10)
+                s.socket = here
+                there.close()  # as the daemon's end of a connection when it stops
+                self.assertEqual(s.find(SPACE, made.digests), [True])
+                s.close(), old.close()
 
     def test_a_late_lease(self):
         s, made = store("lease"), chain("late", 1)

@@ -1,0 +1,46 @@
+package holdings
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Trouble is a daemon whose residency stream cannot be read.
+type Trouble struct {
+	Cache   string // id, or address of Options.Static
+	Setting string // that names the daemon; empty: etcd does
+	Why     string
+}
+
+// Troubles returns the daemons whose residency stream cannot be read, in the order of their ids.
+func (m *Map) Troubles() (all []Trouble) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range m.caches {
+		if why := c.trouble.Load(); why != nil {
+			all = append(all, Trouble{c.id, c.setting, *why})
+		}
+	}
+	slices.SortFunc(all, func(a, b Trouble) int { return strings.Compare(a.Cache, b.Cache) })
+	return all
+}
+
+// Knows says whether a followed daemon has an address by which nodes name it.
+func (m *Map) Knows(kvAddress string) bool {
+	_, known := m.view.Load().byAddress[kvAddress]
+	return known
+}
+
+// Addresses returns the addresses by which nodes may name the followed daemons.
+func (m *Map) Addresses() []string { return slices.Sorted(maps.Keys(m.view.Load().byAddress)) }
+
+// Readers returns the nodes whose engines have said what they read at the daemon of an address.
+func (m *Map) Readers(kvAddress string) []string {
+	v := m.view.Load()
+	at, known := v.byAddress[kvAddress]
+	if !known {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(v.caches[at].stock.Load().readers))
+}
