@@ -66,7 +66,7 @@ type RESPConfig struct {
 type UserConfig struct {
 	Name         string `toml:"name" default:"default" help:"name for AUTH; default is the user of a password without a name"`
 	PasswordFile string `toml:"password_file" help:"file with the user's password"`
-	Tenant       string `toml:"tenant" help:"tenant whose keys the user sees; empty: keys without a tenant"`
+	Tenant       string `toml:"tenant" help:"tenant whose keys and model blocks the user may read and write, and no others; empty: those without a tenant, as our connector for vLLM writes them"`
 	ReadOnly     bool   `toml:"read_only" default:"false" help:"refuse commands that write"`
 }
 
@@ -84,7 +84,7 @@ type S3Config struct {
 type KeyConfig struct {
 	Access     string `toml:"access" help:"access key id"`
 	SecretFile string `toml:"secret_file" help:"file with the secret access key"`
-	Tenant     string `toml:"tenant" help:"tenant whose objects the key sees; empty: objects without a tenant"`
+	Tenant     string `toml:"tenant" help:"tenant whose objects and model blocks the key may read and write, and no others; empty: objects without a tenant, and the model blocks of every tenant"`
 	ReadOnly   bool   `toml:"read_only" default:"false" help:"refuse requests that write"`
 }
 
