@@ -28,7 +28,7 @@ func TestUnixSocketsAreForTheGroup(t *testing.T) {
 			t.Errorf("%s: %v, %v", path, info, err)
 		}
 	}
-	if info, err := os.Stat(c.Daemon.Data); err != nil || info.Mode().Perm()&0o010 == 0 || info.Mode().Perm()&0o066 != 0 {
+	if info, err := os.Stat(c.Daemon.Data); err != nil || info.Mode().Perm() != 0o710 {
 		t.Errorf("the group cannot enter the data directory, or others can read it: %v, %v", info.Mode(), err)
 	}
 	c.Daemon.Group = 1<<31 - 7

@@ -139,7 +139,8 @@ func (s *Server) admit(nc *net.UnixConn, may listen.Access) {
 	case !allowed:
 		s.count.denied.Add(1)
 		if s.mayLog() {
-			s.o.Logger.Warn("lease socket refused a connection", "uid", p.UID, "gid", p.GID, "pid", p.PID, "error", cmp.Or(err, errStranger))
+			s.o.Logger.Warn("lease socket refused a connection", "uid", p.UID, "gid", p.GID, "pid", p.PID,
+				"error", cmp.Or(err, errStranger))
 		}
 		c.decline(&frame.Error{Status: frame.StatusDenied,
 			Text: "neither your user nor your groups may use this socket"})
