@@ -31,6 +31,8 @@ const (
 	// paceLeast is the number of bytes from which on a stretch counts that is shorter than
 	// paceStretch.
 	paceLeast = 256 << 10
+	// paceAssumed is the speed, in bytes per second, once something has come that does not count.
+	paceAssumed = 125e6
 	// paceMemory is the time with pulls after which an earlier stretch counts 1/e.
 	paceMemory = 10.0 // seconds
 	// paceFade is the time with or without pulls after which an earlier stretch counts 1/e.
@@ -70,6 +72,9 @@ func (p *pace) end(bytes int, now time.Time) {
 	}
 	p.stretch, p.came = 0, 0
 }
+
+// assume gives a speed that was not measured yet a first value: something came.
+func (p *pace) assume() { p.speed.CompareAndSwap(0, math.Float64bits(paceAssumed)) }
 
 // count adds the running stretch to the speed. The caller holds p.mu.
 func (p *pace) count(now time.Time) {

@@ -17,6 +17,10 @@ func TestPace(t *testing.T) {
 			t.Fatalf("%g bytes per second, want %g", got, want)
 		}
 	}
+	none := &View{}
+	if none.pace.assume(); none.PulledPerSecond() != paceAssumed {
+		t.Errorf("%g bytes per second after a small pull", none.PulledPerSecond())
+	}
 	const kib, mib = 1 << 10, 1 << 20
 	begin := func(at time.Time, bytes int) {
 		t.Helper()
@@ -46,6 +50,8 @@ func TestPace(t *testing.T) {
 		begin(now, 64*kib)
 		p.end(64*kib, after(100*time.Millisecond))
 	}
+	speed(20 * mib)
+	p.assume() // it was measured
 	speed(20 * mib)
 	began := after(time.Hour) // the time before a pull's length is known counts
 	if !p.begin(began, mib, after(50*time.Millisecond)) {

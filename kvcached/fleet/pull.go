@@ -84,6 +84,9 @@ func (v *View) join(a block.Addr, from string) (p *pull, joined bool) {
 			if p.counts {
 				v.pace.end(p.came, time.Now())
 			}
+			if p.came > 0 {
+				v.pace.assume()
+			}
 			v.mu.Lock()
 			delete(v.pulls, a)
 			v.mu.Unlock()
