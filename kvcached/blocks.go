@@ -147,6 +147,9 @@ func (k keyed) Reachable(ctx context.Context, addrs []block.Addr, out []bool) bo
 	return k.view != nil && k.view.Reachable(ctx, addrs, out) == nil
 }
 
+// Warm is store.Store.Warm.
+func (b blocks) Warm(ctx context.Context, a block.Addr) error { return b.here.Warm(ctx, a) }
+
 // local is the store whose Stat and StatAll cover only this host.
 type local struct{ blocks }
 

@@ -36,7 +36,7 @@ type DaemonConfig struct {
 	RAM           config.Size     `toml:"ram" default:"1GiB" flag:"ram" help:"size of the shared memory, which bounds the blocks in RAM"`
 	SSD           config.Size     `toml:"ssd" default:"4GiB" flag:"ssd" help:"bytes of disk for the SSD tier, all its files included; 0: no SSD tier"`
 	Sock          string          `toml:"sock" flag:"sock" help:"path of the gRPC socket; the lease socket kv-lease.sock is beside it; empty: kv.sock in /run/cognitora if the daemon can write there, else in data"`
-	Group         int             `toml:"socket_group" default:"-1" help:"id of the group whose members may use the Unix sockets, including those of RESP and S3; -1: the daemon's group"`
+	Group         int             `toml:"socket_group" default:"-1" help:"id of the group whose members may use the Unix sockets, including those of RESP and S3; -1: the daemon's group. If sockets lie in kvcached.data, the group may enter that directory, but not list it"`
 	Admin         string          `toml:"admin" default:"127.0.0.1:9093" flag:"admin" help:"address of the admin port: /healthz, /readyz, /metrics, /debug/pprof"`
 	InsecureAdmin bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback; it asks for no password or certificate, and /debug shows internals"`
 	Insecure      bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow resp and s3 beyond loopback without TLS; they still need users or keys"`
@@ -66,7 +66,7 @@ type RESPConfig struct {
 type UserConfig struct {
 	Name         string `toml:"name" default:"default" help:"name for AUTH; default is the user of a password without a name"`
 	PasswordFile string `toml:"password_file" help:"file with the user's password"`
-	Tenant       string `toml:"tenant" help:"tenant whose keys the user sees; empty: keys without a tenant"`
+	Tenant       string `toml:"tenant" help:"tenant whose keys and model blocks the user may read and write, and no others; empty: those without a tenant, as our connector for vLLM writes them"`
 	ReadOnly     bool   `toml:"read_only" default:"false" help:"refuse commands that write"`
 }
 
@@ -84,7 +84,7 @@ type S3Config struct {
 type KeyConfig struct {
 	Access     string `toml:"access" help:"access key id"`
 	SecretFile string `toml:"secret_file" help:"file with the secret access key"`
-	Tenant     string `toml:"tenant" help:"tenant whose objects the key sees; empty: objects without a tenant"`
+	Tenant     string `toml:"tenant" help:"tenant whose objects and model blocks the key may read and write, and no others; empty: objects without a tenant, and the model blocks of every tenant"`
 	ReadOnly   bool   `toml:"read_only" default:"false" help:"refuse requests that write"`
 }
 

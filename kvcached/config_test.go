@@ -68,6 +68,7 @@ func TestValidateListeners(t *testing.T) {
 		{"s3 with keys and TLS", func(c *Config) { keys(c); secure(c); c.S3.Listen, c.S3.TLS = ":9000", true }, ""},
 		{"quic beyond loopback", func(c *Config) { c.QUIC.Listen = ":7072" }, "cgn-ctl pki bootstrap"},
 		{"quic with certificates", func(c *Config) { secure(c); c.QUIC.Listen = ":7072" }, ""},
+		{"sock is the lease socket", func(c *Config) { c.Daemon.Sock = "/tmp/kv-lease.sock" }, "is the name of the lease socket"},
 		{"quic on a socket", func(c *Config) { c.QUIC.Listen = "unix:///tmp/q" }, "is not host:port"},
 		{"TLS lane on a socket", func(c *Config) { c.QUIC.TLSListen = "unix:///tmp/q" }, "quic.tls_listen: \"unix:///tmp/q\" is not host:port"},
 		{"grpc on a socket", func(c *Config) { c.GRPC.Listen = "unix:///tmp/q" }, "grpc.listen: \"unix:///tmp/q\" is not host:port"},

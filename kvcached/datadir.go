@@ -4,8 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -40,6 +43,43 @@ func LockDir(dir string) (io.Closer, error) {
 		_, _ = f.WriteAt([]byte(fmt.Sprint(os.Getpid())), 0)
 	}
 	return f, nil
+}
+
+// letGroupIn lets a group enter the data directory if one of the sockets is there. The group cannot
+// list it.
+func (c *Config) letGroupIn() error {
+	dir, group := c.Daemon.Data, c.Daemon.Group
+	if group < 0 || !slices.ContainsFunc(c.unixSockets(), c.inData) {
+		return nil
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return fmt.Errorf("kvcached.data: %s: %w", dir, err)
+	}
+	if st.Mode&0o001 != 0 || int(st.Gid) == group && st.Mode&0o010 != 0 {
+		return nil
+	}
+	err := os.Chown(dir, -1, group)
+	if err == nil {
+		err = os.Chmod(dir, fs.FileMode(st.Mode&0o700|0o010))
+	}
+	if err != nil {
+		return fmt.Errorf("kvcached.socket_group: %w; name a group that the daemon's user is in, or sockets outside of %s", err,
+			dir)
+	}
+	return nil
+}
+
+// unixSockets returns the paths of all Unix sockets for clients.
+func (c *Config) unixSockets() []string {
+	sock, lease := c.Sockets()
+	paths := []string{sock, lease}
+	for _, at := range []string{c.RESP.Listen, c.S3.Listen, c.GRPC.Listen} {
+		if path, ok := strings.CutPrefix(at, "unix://"); ok {
+			paths = append(paths, filepath.Clean(path))
+		}
+	}
+	return paths
 }
 
 // holder names the process that has locked f.

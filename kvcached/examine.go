@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os/user"
 	"path/filepath"
+	"strconv"
 
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/listen"
@@ -52,6 +54,12 @@ func (c *Config) advise() []string {
 	notes := hostMemory("/").advise(c.Daemon.RAM)
 	if c.onDisk() {
 		notes = append(notes, adviseDisk(c.Daemon.Data, c.Daemon.SSD)...)
+	}
+	if id := strconv.Itoa(c.Daemon.Group); c.Daemon.Group >= 0 {
+		if _, err := user.LookupGroupId(id); err != nil {
+			notes = append(notes, "kvcached.socket_group: this host has no group "+id+
+				", so perhaps nobody but the daemon's user can use the sockets; getent group lists the groups")
+		}
 	}
 	return append(notes, c.adviseRDMA()...)
 }

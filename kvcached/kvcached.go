@@ -106,6 +106,9 @@ func (d *Daemon) prepare() (err error) {
 		if d.lock, err = LockDir(d.config.Daemon.Data); err != nil {
 			return err
 		}
+		if err = d.config.letGroupIn(); err != nil {
+			return err
+		}
 	}
 	for _, prepare := range []func() error{d.openRecording, d.openStore, d.openDevices, d.joinFleet, d.prepareGRPC,
 		d.prepareLease, d.prepareRESP, d.prepareS3, d.prepareQUIC} {

@@ -16,7 +16,7 @@ import (
 )
 
 var storeRows = []row[store.Stats]{
-	{"hits_total", "Requested blocks that were in RAM.", func(s *store.Stats) float64 { return float64(s.Hits) }},
+	{"hits_total", "Requested blocks that were in RAM. What a router promotes counts neither here nor as a miss.", func(s *store.Stats) float64 { return float64(s.Hits) }},
 	{"misses_total", "Requested blocks that were in no tier of this host.", func(s *store.Stats) float64 { return float64(s.Misses) }},
 	{"puts_total", "Blocks stored.", func(s *store.Stats) float64 { return float64(s.Puts) }},
 	{"deletes_total", "Blocks deleted by clients.", func(s *store.Stats) float64 { return float64(s.Deletes) }},

@@ -66,11 +66,7 @@ func (m mover) Promote(ctx context.Context, namespace string, addrs []block.Addr
 
 // warm brings one block into RAM.
 func (m mover) warm(ctx context.Context, a block.Addr) error {
-	b, err := m.view.Get(ctx, a)
-	if err == nil {
-		b.Release()
-	}
-	return nobodyHas(err)
+	return nobodyHas(m.view.Warm(ctx, a))
 }
 
 // nobodyHas makes a miss of the error that the holder has just left the fleet, where any holder

@@ -70,6 +70,10 @@ func (c *Config) validateDaemon(p *problems) {
 		p.add("kvcached.heartbeat", "%s is too short; use 100ms or more, 5s suits most fleets", d.Heartbeat)
 	}
 	sock, lease := c.Sockets()
+	if sock == lease {
+		p.add("kvcached.sock", "%q is the name of the lease socket, which is beside it; give another one, such as "+
+			"kv.sock, with --sock", sock)
+	}
 	for _, path := range []string{sock, lease} {
 		if len(path) > 100 {
 			p.add("kvcached.sock", "%q is too long for a socket; give a path of 100 bytes or less with --sock", path)

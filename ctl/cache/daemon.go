@@ -162,12 +162,26 @@ func (d *Daemon) unavailable(where, why string) error {
 		return cli.WithHint(err,
 			"is that the address of the cache's [grpc] listener, and are the certificates of its CA?")
 	}
+	if d.Address == "" && !strings.HasSuffix(why, syscall.ECONNREFUSED.Error()) && accepts(where) {
+		return cli.WithHint(err, "the daemon has closed the connection: most likely it serves its own user, root and the "+
+			"members of kvcached.socket_group, whatever the file's mode allows; its log says so")
+	}
 	if _, statErr := os.Stat(where); errors.Is(statErr, syscall.ENOENT) && d.Sock == "" {
 		return cli.WithHint(err, "a daemon started with --data DIR has its socket there: give --sock DIR/kv.sock "+
 			"(its log says where, as part=grpc-sock, and so does cgn-ctl up)")
 	}
 	return cli.WithHint(err, "is cgn-kvcached running? Say where that is with --sock PATH: a daemon started with "+
 		"--data DIR has it as DIR/kv.sock (cgn-ctl up prints its own).")
+}
+
+// accepts says whether somebody accepts connections at a Unix socket.
+func accepts(path string) bool {
+	c, err := net.Dial("unix", strings.TrimPrefix(path, "unix://"))
+	if err != nil {
+		return false
+	}
+	_ = c.Close()
+	return true
 }
 
 // Soon is Call with a time limit.

@@ -32,7 +32,7 @@ func checkHostPort(field, at string) error {
 	}
 	host, port, err := net.SplitHostPort(at)
 	if err != nil || host == "" {
-		return fmt.Errorf("%s %q is not host:port", field, at)
+		return fmt.Errorf("%s %q is not host:port, such as 10.0.0.7:7072", field, at)
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 		return fmt.Errorf("%s %q: %q is not a port, 1 to 65535", field, at, port)

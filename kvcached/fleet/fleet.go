@@ -289,6 +289,19 @@ func (v *View) Get(ctx context.Context, a block.Addr) (*store.Block, error) {
 	return v.Store.Get(ctx, a)
 }
 
+// Warm brings a block to this host's RAM, from its SSD or from another host. Warm counts as a use
+// of the block, but neither as a hit nor as a miss.
+func (v *View) Warm(ctx context.Context, a block.Addr) error {
+	err := v.Store.Warm(ctx, a)
+	if !errors.Is(err, store.ErrMiss) || v.alone() {
+		return err
+	}
+	if err := v.Pull(ctx, a, ""); err != nil {
+		return err
+	}
+	return v.Store.Warm(ctx, a)
+}
+
 // Stat returns the Info of a block on any host. The Tiers are store.Remote if only other hosts have
 // the block.
 func (v *View) Stat(ctx context.Context, a block.Addr) (store.Info, error) {

@@ -9,8 +9,10 @@ import (
 
 // pace measures how fast pulls bring blocks to this host. The speed is the bytes that came, over
 // the time in which at least one pull ran. So pulls side by side count together, and a host without
-// pulls keeps its speed. A stretch of that time in which nothing came does not count. The last
-// paceMemory of that time counts most.
+// pulls keeps its speed. Pulls of less than paceSmall do not count, as they take a round trip
+// however fast the network is. A stretch of that time in which next to nothing came does not count
+// either. The last paceMemory of that time counts most, and of that what came in the last paceFade.
+// The very first stretch counts until the next one only: in it connections are made.
 type pace struct {
 	speed atomic.Uint64 // bits of the bytes per second; 0: nothing came yet
 
@@ -19,22 +21,40 @@ type pace struct {
 	since          time.Time // until when the running stretch has been counted
 	stretch        float64   // seconds of the running stretch
 	came           float64   // bytes that came in the running stretch
+	last           time.Time // end of the last stretch that counted; zero: none
 	seconds, bytes float64   // decayed sums of earlier stretches
 }
 
 const (
+	// paceSmall is the length in bytes from which on a pull counts.
+	paceSmall = 32 << 10
+	// paceLeast is the number of bytes from which on a stretch counts that is shorter than
+	// paceStretch.
+	paceLeast = 256 << 10
+	// paceAssumed is the speed, in bytes per second, once something has come that does not count.
+	paceAssumed = 125e6
 	// paceMemory is the time with pulls after which an earlier stretch counts 1/e.
 	paceMemory = 10.0 // seconds
+	// paceFade is the time with or without pulls after which an earlier stretch counts 1/e.
+	paceFade = 60.0 // seconds
 	// paceStretch is the length from which on a stretch is counted although pulls still run.
 	paceStretch = 1.0 // seconds
 )
 
-// begin notes that a pull begins.
-func (p *pace) begin(now time.Time) {
+// begin notes that so many bytes are coming by a pull that began at some time. It says whether the
+// pull counts. Then end must follow.
+func (p *pace) begin(began time.Time, bytes int, now time.Time) bool {
+	if bytes < paceSmall {
+		return false
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.pass(now)
+	if p.running == 0 && began.After(p.since) {
+		p.since = began
+	}
 	p.running++
+	p.pass(now)
+	return true
 }
 
 // end notes that a pull ends, which brought this many bytes; 0: it failed.
@@ -47,12 +67,24 @@ func (p *pace) end(bytes int, now time.Time) {
 	if p.running > 0 && p.stretch < paceStretch {
 		return
 	}
-	if p.came > 0 && p.stretch > 0 {
-		keep := math.Exp(-p.stretch / paceMemory)
-		p.seconds, p.bytes = p.seconds*keep+p.stretch, p.bytes*keep+p.came
-		p.speed.Store(math.Float64bits(p.bytes / p.seconds))
+	if p.came >= paceLeast && p.stretch > 0 || p.came > 0 && p.stretch >= paceStretch {
+		p.count(now)
 	}
 	p.stretch, p.came = 0, 0
+}
+
+// assume gives a speed that was not measured yet a first value: something came.
+func (p *pace) assume() { p.speed.CompareAndSwap(0, math.Float64bits(paceAssumed)) }
+
+// count adds the running stretch to the speed. The caller holds p.mu.
+func (p *pace) count(now time.Time) {
+	first := p.last.IsZero()
+	keep := math.Exp(-p.stretch/paceMemory - max(now.Sub(p.last).Seconds(), 0)/paceFade)
+	p.seconds, p.bytes, p.last = p.seconds*keep+p.stretch, p.bytes*keep+p.came, now
+	p.speed.Store(math.Float64bits(p.bytes / p.seconds))
+	if first {
+		p.seconds, p.bytes = 0, 0
+	}
 }
 
 // pass counts the time until now, if a pull runs. The caller holds p.mu.

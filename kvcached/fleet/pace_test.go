@@ -17,31 +17,70 @@ func TestPace(t *testing.T) {
 			t.Fatalf("%g bytes per second, want %g", got, want)
 		}
 	}
+	const kib, mib = 1 << 10, 1 << 20
+	begin := func(at time.Time, bytes int) {
+		t.Helper()
+		if !p.begin(at, bytes, at) {
+			t.Fatalf("a pull of %d bytes does not count", bytes)
+		}
+	}
 	speed(0)
-	p.begin(now)
+	begin(now, mib)
 	p.end(0, after(time.Second)) // a failed pull says nothing
 	speed(0)
-	p.begin(after(time.Hour))
-	p.begin(after(50 * time.Millisecond)) // two side by side
-	p.end(1000, after(25*time.Millisecond))
-	p.end(1000, after(25*time.Millisecond))
-	speed(20_000)
-	p.begin(after(time.Hour)) // pauses do not count
-	p.end(2000, after(100*time.Millisecond))
-	speed(20_000)
+	begin(after(time.Hour), mib) // the first stretch counts until the next
+	p.end(mib, after(time.Second))
+	speed(mib)
+	begin(after(time.Hour), mib)
+	begin(after(50*time.Millisecond), mib) // two side by side
+	p.end(mib, after(25*time.Millisecond))
+	p.end(mib, after(25*time.Millisecond))
+	speed(20 * mib)
+	begin(after(time.Hour), 2*mib) // pauses do not count
+	p.end(2*mib, after(100*time.Millisecond))
+	speed(20 * mib)
+	for range 1000 { // small pulls do not count, nor does a short stretch of few bytes
+		if p.begin(now, 1, after(time.Millisecond)) {
+			t.Fatal("a pull of a byte counts")
+		}
+		begin(now, 64*kib)
+		p.end(64*kib, after(100*time.Millisecond))
+	}
+	speed(20 * mib)
+	p.assume() // it was measured
+	speed(20 * mib)
+	began := after(time.Hour) // the time before a pull's length is known counts
+	if !p.begin(began, mib, after(50*time.Millisecond)) {
+		t.Fatal("a pull of 1 MiB does not count")
+	}
+	p.end(mib, after(150*time.Millisecond))
+	speed(5 * mib)
 	for range 40 { // a slower network shows after some seconds of pulls
-		p.begin(after(time.Minute))
-		p.end(1000, after(time.Second))
+		begin(after(time.Second), 64*kib)
+		p.end(64*kib, after(time.Second))
 	}
-	if got := v.PulledPerSecond(); got > 1100 {
-		t.Errorf("%g bytes per second after 40 seconds at 1000", got)
+	if got := v.PulledPerSecond(); got > 70*kib {
+		t.Errorf("%g bytes per second after 40 seconds at 64 KiB", got)
 	}
-	p.begin(now)
+	begin(after(5*time.Minute), mib) // an old speed fades
+	p.end(mib, after(100*time.Millisecond))
+	if got := v.PulledPerSecond(); got < 5*mib {
+		t.Errorf("%g bytes per second after minutes without pulls and one at 10 MiB", got)
+	}
+	begin(now, mib)
 	for range 100 { // pulls that overlap without a pause
-		p.begin(now)
-		p.end(50_000, after(500*time.Millisecond))
+		begin(now, mib)
+		p.end(mib, after(500*time.Millisecond))
 	}
-	if got := v.PulledPerSecond(); got < 90_000 || got > 100_001 {
-		t.Errorf("%g bytes per second while pulls overlap, want about 100,000", got)
+	if got := v.PulledPerSecond(); got < 1.9*mib || got > 2.1*mib {
+		t.Errorf("%g bytes per second while pulls overlap, want about 2 MiB", got)
+	}
+}
+
+// TestPaceIsAssumed checks that a speed counts once something small has come.
+func TestPaceIsAssumed(t *testing.T) {
+	none := &View{}
+	if none.pace.assume(); none.PulledPerSecond() != paceAssumed {
+		t.Errorf("%g bytes per second after a small pull", none.PulledPerSecond())
 	}
 }

@@ -30,6 +30,8 @@ type pull struct {
 	barred  bool // guarded by View.mu; the block was deleted here meanwhile
 	cancel  context.CancelFunc
 	done    chan struct{}
+	began   time.Time
+	counts  bool  // in View.pace; the pull's goroutine owns it
 	came    int   // bytes that came; the pull's goroutine owns it
 	err     error // valid once done is closed
 }
@@ -74,13 +76,17 @@ func (v *View) join(a block.Addr, from string) (p *pull, joined bool) {
 			return nil, false
 		}
 		life, cancel := context.WithTimeout(v.running, v.o.PullTimeout)
-		p = &pull{cancel: cancel, done: make(chan struct{})}
+		p = &pull{cancel: cancel, done: make(chan struct{}), began: time.Now()}
 		v.pulls[a] = p
 		v.wg.Go(func() {
 			defer cancel()
-			v.pace.begin(time.Now())
 			p.err = v.fetch(life, p, a, from)
-			v.pace.end(p.came, time.Now())
+			if p.counts {
+				v.pace.end(p.came, time.Now())
+			}
+			if p.came > 0 {
+				v.pace.assume()
+			}
 			v.mu.Lock()
 			delete(v.pulls, a)
 			v.mu.Unlock()
@@ -206,6 +212,7 @@ func (v *View) read(ctx context.Context, p *pull, m *Member, a block.Addr, names
 			if f.Item.Addr != a || n != f.Length {
 				return nil, wire.BadFrame
 			}
+			p.counts = p.counts || v.pace.begin(p.began, n, time.Now())
 			var err error
 			if draft, err = v.Store.Create(ctx, store.Item(f.Item), n); err != nil {
 				return nil, err

@@ -3,6 +3,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -121,6 +122,9 @@ func (s *Server) Serve(l *net.UnixListener) error {
 	}
 }
 
+// errStranger is the reason for which a process is refused.
+var errStranger = errors.New("neither its user nor its groups may use this socket, whatever its file's mode allows")
+
 // admit serves a connection, or sends the reason for a refusal and closes.
 func (s *Server) admit(nc *net.UnixConn, may listen.Access) {
 	s.count.connections.Add(1)
@@ -135,7 +139,8 @@ func (s *Server) admit(nc *net.UnixConn, may listen.Access) {
 	case !allowed:
 		s.count.denied.Add(1)
 		if s.mayLog() {
-			s.o.Logger.Warn("lease socket refused a connection", "uid", p.UID, "gid", p.GID, "pid", p.PID, "error", err)
+			s.o.Logger.Warn("lease socket refused a connection", "uid", p.UID, "gid", p.GID, "pid", p.PID,
+				"error", cmp.Or(err, errStranger))
 		}
 		c.decline(&frame.Error{Status: frame.StatusDenied,
 			Text: "neither your user nor your groups may use this socket"})

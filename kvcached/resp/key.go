@@ -44,7 +44,7 @@ func (c *conn) resolve(name []byte) (k key, refused string) {
 	}
 	if c.user != nil {
 		n, err := block.ParseNamespace(namespace)
-		if err != nil || n.Tenant != "" && n.Tenant != c.user.Tenant {
+		if err != nil || n.Tenant != c.user.Tenant {
 			return key{}, "NOPERM the block address is of another tenant"
 		}
 	}

@@ -146,12 +146,17 @@ func TestUsers(t *testing.T) {
 	}
 	p.want("+OK\r\n", "AUTH", "bob", "three")
 	p.want("+OK\r\n", "SET", of("b"), "mine")
-	p.want("+OK\r\n", "SET", of(""), "everybody's")
-	p.want("-NOPERM the block address is of another tenant\r\n", "GET", of("a"))
+	const other = "-NOPERM the block address is of another tenant\r\n"
+	p.want(other, "GET", of("a"))
+	p.want(other, "GET", of("")) // everybody's
+	p.want(other, "SET", of(""), "poison")
+	p.want(other, "DEL", of("b"), of(""))
 	p.want("+OK\r\n", "FLUSHALL")
 	p.want("+OK\r\n", "AUTH", "ann", "two")
 	p.want("$4\r\nof a\r\n", "GET", "k")
-	p.want("$11\r\neverybody's\r\n", "GET", of(""))
+	p.want("+OK\r\n", "AUTH", "one")
+	p.want("+OK\r\n", "SET", of(""), "everybody's")
+	p.want(other, "GET", of("a"))
 	if n := s.Stats().AuthFailures; n != 3 {
 		t.Errorf("%d wrong passwords are counted", n)
 	}

@@ -23,10 +23,7 @@ func (s *service) promote(ctx context.Context, addrs []block.Addr, out []Outcome
 				if i >= len(addrs) {
 					return nil
 				}
-				b, err := s.o.Store.Get(ctx, addrs[i])
-				if err == nil {
-					b.Release()
-				}
+				err := s.o.Store.Warm(ctx, addrs[i])
 				if out[i] = outcomeOf(err); out[i] == 0 {
 					return err
 				}

@@ -213,10 +213,14 @@ func TestManage(t *testing.T) {
 	if n := f.store.Stats().RAM.Pins; n != 1 {
 		t.Errorf("%d pins are left, want that of an owner on another socket", n)
 	}
+	asked := f.store.Stats()
 	warm := ok[*pb.TransferResponse](t)(f.client.Promote(ctx,
 		&pb.PromoteRequest{Namespace: llama, Layer: block.LayerAll, Digests: some}))
 	if warm.Ok != 2 || !bytes.Equal(warm.Outcomes, pinned.Outcomes) {
 		t.Errorf("%v", warm)
+	}
+	if now := f.store.Stats(); now.Hits != asked.Hits || now.Misses != asked.Misses {
+		t.Errorf("a promotion counts as %d hits and %d misses", now.Hits-asked.Hits, now.Misses-asked.Misses)
 	}
 	seen, pages := map[string]bool{}, 0
 	for cursor := uint64(0); ; pages++ {

@@ -47,6 +47,7 @@ var ErrPlain = errors.New("rpc: a TCP address needs certificates")
 // Store has the blocks; *store.Store is one.
 type Store interface {
 	Get(ctx context.Context, a block.Addr) (*store.Block, error)
+	Warm(ctx context.Context, a block.Addr) error
 	Create(ctx context.Context, it store.Item, length int) (*store.Draft, error)
 	Stat(ctx context.Context, a block.Addr) (store.Info, error)
 	StatAll(ctx context.Context, addrs []block.Addr, out []store.Info) error

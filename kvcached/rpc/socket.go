@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -29,7 +30,7 @@ type peerCredentials struct {
 }
 
 // errStranger refuses a process by user and groups.
-var errStranger = errors.New("rpc: neither its user nor its groups may use this socket")
+var errStranger = errors.New("rpc: neither its user nor its groups may use this socket, whatever its file's mode allows")
 
 func (pc peerCredentials) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	raw := c
@@ -47,7 +48,8 @@ func (pc peerCredentials) ServerHandshake(c net.Conn) (net.Conn, credentials.Aut
 	p, allowed, err := pc.access.Check(control)
 	if !allowed {
 		pc.server.stats.denied.Add(1)
-		pc.server.log.Warn("gRPC socket refused a connection", "uid", p.UID, "gid", p.GID, "pid", p.PID, "error", err)
+		pc.server.log.Warn("gRPC socket refused a connection", "uid", p.UID, "gid", p.GID, "pid", p.PID, "error",
+			cmp.Or(err, errStranger))
 		return nil, nil, errors.Join(errStranger, err)
 	}
 	level := credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}

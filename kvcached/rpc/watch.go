@@ -2,6 +2,8 @@ package rpc
 
 import (
 	"context"
+	"math"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -27,13 +29,11 @@ func (s *service) Watch(r *pb.WatchRequest, stream pb.Kv_WatchServer) error {
 	defer context.AfterFunc(s.ending, cancel)()
 	w := feed.NewReader(s.o.Residency, r)
 	defer w.Close()
+	var told speed
 	for {
 		var m *pb.WatchResponse
-		if m, err = w.Next(ctx); err != nil {
+		if m, err = s.next(ctx, w, &told); err != nil {
 			break
-		}
-		if m.Shares = s.o.Pulled != nil; m.Shares {
-			m.PulledBytesPerSecond = s.o.Pulled()
 		}
 		if err = stream.Send(m); err != nil {
 			break
@@ -43,6 +43,48 @@ func (s *service) Watch(r *pb.WatchRequest, stream pb.Kv_WatchServer) error {
 		return status.Error(codes.Unavailable, "the daemon is ending; watch again when it is back")
 	}
 	return err
+}
+
+// speed is what a watcher has been told of the speed of pulls.
+type speed struct {
+	pulled float64
+	epoch  uint64
+	last   uint64 // number of the last change that the watcher has
+	whole  bool   // last counts
+}
+
+// speedEvery is the time after which a watcher is told a speed that has changed, although no block
+// has.
+const speedEvery = time.Second
+
+// next waits for the next message. A message without changes tells a speed that has changed by
+// more than a sixteenth.
+func (s *service) next(ctx context.Context, w *feed.Reader, told *speed) (*pb.WatchResponse, error) {
+	if s.o.Pulled == nil {
+		return w.Next(ctx)
+	}
+	for {
+		wait, cancel := context.WithTimeout(ctx, speedEvery)
+		m, err := w.Next(wait)
+		cancel()
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		pulled := s.o.Pulled()
+		switch {
+		case err == nil:
+			told.epoch, told.last = m.Epoch, m.Last
+			told.whole = m.Part == pb.WatchResponse_PART_CHANGES || m.Part == pb.WatchResponse_PART_SYNCED
+		case !told.whole || math.Abs(pulled-told.pulled) <= told.pulled/16:
+			continue
+		default:
+			m = &pb.WatchResponse{Part: pb.WatchResponse_PART_CHANGES, Epoch: told.epoch, First: told.last + 1,
+				Last: told.last}
+		}
+		told.pulled = pulled
+		m.Shares, m.PulledBytesPerSecond = true, pulled
+		return m, nil
+	}
 }
 
 // kinds and mediums translate the numbers of a report's events.

@@ -166,13 +166,14 @@ func rawPath(r *http.Request) string {
 	return path
 }
 
-// mayUse refuses the block addresses of another tenant.
+// mayUse refuses block addresses of another tenant, and to a key with a tenant those without one,
+// which go into everybody's prompts.
 func (w caller) mayUse(it store.Item) error {
 	if it.Key != nil || w.open {
 		return nil
 	}
 	n, err := block.ParseNamespace(it.Namespace)
-	if err != nil || n.Tenant != "" && n.Tenant != w.tenant {
+	if err != nil || n.Tenant != w.tenant {
 		return refusal("AccessDenied", "The block address is another tenant's.")
 	}
 	return nil

@@ -330,10 +330,17 @@ func TestBlockAddress(t *testing.T) {
 	if got := b.do("GET", "/", ""); strings.Contains(got.body, "cgn:") {
 		t.Error("a block address is listed")
 	}
-	it := mustItem(t, "any", strings.TrimPrefix(of("acme"), "/"))
-	for tenant, code := range map[string]string{"acme": "<nil>", "other": "AccessDenied"} {
-		if got := codeOf((caller{tenant: tenant}).mayUse(it)); got != code {
-			t.Errorf("%s: %s", tenant, got)
+	for address, codes := range map[string]map[string]string{
+		of("acme"): {"acme": "<nil>", "other": "AccessDenied"}, of(""): {"acme": "AccessDenied"},
+	} {
+		it := mustItem(t, "any", strings.TrimPrefix(address, "/"))
+		for tenant, code := range codes {
+			if got := codeOf((caller{tenant: tenant}).mayUse(it)); got != code {
+				t.Errorf("%s: %s: %s", address, tenant, got)
+			}
+		}
+		if err := (caller{open: true}).mayUse(it); err != nil {
+			t.Errorf("%s: a key without a tenant: %v", address, err)
 		}
 	}
 }

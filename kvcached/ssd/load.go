@@ -63,12 +63,13 @@ func (t *Tier) loadRows() {
 	t.tailMu.Unlock()
 	t.checkpoint()
 	level := slog.LevelInfo
-	if t.stats.torn.Load()+t.stats.lost.Load() > 0 || t.load.missing > 0 {
+	if t.stats.torn.Load()+t.stats.lost.Load() > 0 || len(t.load.gone) > 0 {
 		level = slog.LevelWarn
 	}
 	t.o.Logger.Log(t.stop, level, "ssd: index loaded", "records", t.load.records.Load(),
 		"took", t.o.now().Sub(begun).Round(time.Millisecond), "torn", t.stats.torn.Load(), "lost", t.stats.lost.Load(),
-		"missing_segments", t.load.missing)
+		"missing_segments", len(t.load.gone))
+	t.load.there = nil
 	t.wakeReclaim()
 }
 
@@ -81,6 +82,9 @@ func (t *Tier) loadRow(a *block.Addr, value []byte) {
 	}
 	t.load.part.Store(int64(binary.BigEndian.Uint16(a.Digest[:])))
 	if !t.stands(&r) {
+		if l := &t.load; l.there != nil && !l.there[r.segment] && len(l.gone) < missingMax {
+			l.gone[r.segment] = true // removed by hand, as reclaim removes a segment after its rows
+		}
 		t.dropRow(a, &r)
 		return
 	}

@@ -76,7 +76,13 @@ func (t *Tier) warnMissing(c *checkpoint, segments []*segment) {
 		t.warnDamaged("ssd: a segment is missing; the blocks written to it since the last checkpoint are lost, durable "+
 			"ones too", place{segment: id}, errMissing)
 	}
-	t.load.missing = len(missing)
+	t.load.there, t.load.gone = map[uint32]bool{}, map[uint32]bool{}
+	for _, s := range segments {
+		t.load.there[s.id] = true
+	}
+	for _, id := range missing {
+		t.load.gone[id] = true
+	}
 }
 
 func (t *Tier) readNames() error {

@@ -90,7 +90,9 @@ type Progress struct {
 
 type progress struct {
 	records, part atomic.Int64
-	missing       int // segments that were missing at Open
+
+	there map[uint32]bool // segments at Open; nil: the rows have been loaded
+	gone  map[uint32]bool // segments that were missing at Open: at most missingMax
 }
 
 // Progress returns how much of the index is loaded.

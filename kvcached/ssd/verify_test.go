@@ -84,6 +84,28 @@ func TestVerifyAfterCrash(t *testing.T) {
 	}
 }
 
+// TestRemovedSegment removes a segment of a tier that was closed well. The next start says so.
+func TestRemovedSegment(t *testing.T) {
+	var said lines
+	o := Options{Dir: filepath.Join(t.TempDir(), "d"), Cap: 256 << 20, segmentSize: 8 << 20,
+		Logger: slog.New(slog.NewTextHandler(&said, nil))}
+	tier := open(t, o)
+	<-tier.Ready()
+	for i := range 16 {
+		write(t, tier, i, 1, 1<<20, true)
+	}
+	mustClose(t, tier)
+	if err := os.Remove(segmentName(o.Dir, 1)); err != nil {
+		t.Fatal(err)
+	}
+	tier = open(t, o)
+	<-tier.Ready()
+	mustClose(t, tier)
+	if got := said.all(); strings.Count(got, "missing_segments=1") != 1 || !strings.Contains(got, "level=WARN") {
+		t.Errorf("a removed segment: %s", got)
+	}
+}
+
 // TestVerifyAfterKill: blocks behind the checkpoint count as live, although no row names them. A
 // missing segment there is damage, and a start warns about it. Without rows the start drops all
 // blocks.

@@ -155,7 +155,7 @@ func (s *Store) promote(ctx context.Context, h uint64, a *block.Addr, b *Block) 
 	}
 	info, there := s.disk.Find(*a)
 	if !there || s.expired(info.Expires) {
-		return s.missed()
+		return s.missed(b)
 	}
 	p := promotion{s: s, o: o, hash: h}
 	if err := p.reserve(ctx, info.Length); err != nil {
@@ -214,8 +214,7 @@ func (p *promotion) read(ctx context.Context, b *Block) error {
 	default:
 		s.counts.PromotionsFailed++
 	}
-	s.counts.Misses++
-	return ErrMiss
+	return s.miss(b)
 }
 
 // publish makes the block visible and holds it for b. The caller holds the lock.

@@ -14,6 +14,7 @@ type Block struct {
 	s        *Store
 	body     ram.Ext
 	released atomic.Bool
+	silent   bool // whether it was there counts neither as a hit nor as a miss
 	offset   int64
 	data     []byte
 	info     Info
@@ -51,6 +52,16 @@ func (s *Store) Get(ctx context.Context, a block.Addr) (*Block, error) {
 	return s.get(ctx, &a, new(Block))
 }
 
+// Warm brings a block that is only on SSD to RAM. Warm counts as a use of the block, like Get, but
+// neither as a hit nor as a miss: nobody has asked for the block yet. Its errors are those of Get.
+func (s *Store) Warm(ctx context.Context, a block.Addr) error {
+	b, err := s.get(ctx, &a, &Block{silent: true})
+	if err == nil {
+		b.Release()
+	}
+	return err
+}
+
 // get fills b and returns it.
 func (s *Store) get(ctx context.Context, a *block.Addr, b *Block) (*Block, error) {
 	h := s.tier.Hash(a)
@@ -75,23 +86,33 @@ func (s *Store) hit(h uint64, a *block.Addr, b *Block) (found bool, err error) {
 	if id == 0 || s.hidden() {
 		return false, nil
 	}
-	s.counts.Hits++
+	if !b.silent {
+		s.counts.Hits++
+	}
 	s.tier.Use(id, s.tier.Stamp(1))
 	s.use(h, id, b)
 	return true, nil
 }
 
-func (s *Store) missed() error {
+// missed counts a miss. The caller does not hold the lock.
+func (s *Store) missed(b *Block) error {
 	s.mu.Lock()
-	s.counts.Misses++
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	return s.miss(b)
+}
+
+// miss is missed for a caller that holds the lock.
+func (s *Store) miss(b *Block) error {
+	if !b.silent {
+		s.counts.Misses++
+	}
 	return ErrMiss
 }
 
 // getFromDisk holds for b a block that RAM does not have.
 func (s *Store) getFromDisk(ctx context.Context, h uint64, a *block.Addr, b *Block) error {
 	if s.disk == nil || s.hidden() {
-		return s.missed()
+		return s.missed(b)
 	}
 	if _, there := s.disk.Find(*a); there {
 		return s.promote(ctx, h, a, b)
@@ -101,7 +122,7 @@ func (s *Store) getFromDisk(ctx context.Context, h uint64, a *block.Addr, b *Blo
 	if found, err := s.hit(h, a, b); found || err != nil {
 		return err
 	}
-	return s.missed()
+	return s.missed(b)
 }
 
 // use holds a block for b and counts the use. The caller holds the lock.

@@ -70,8 +70,9 @@ func (s *Server) serveQUIC(c *quic.Conn) {
 	streams.Wait()
 }
 
-// linger waits for the last answer to arrive, because closing the connection drops bytes that are
-// still on the way.
+// linger waits for the last answer to arrive at an older peer, because closing the connection drops
+// bytes that are still on the way, and those that the peer has not read. Other peers have read all
+// answers when their streams end.
 func (p *link) linger() {
 	answered := p.answered.Load()
 	if answered == 0 || p.quic.Context().Err() != nil {
@@ -123,8 +124,8 @@ func (p *link) serveStream(st *quic.Stream) {
 	_ = st.Close()
 	p.answered.Store(time.Now().UnixNano())
 	if op.left == 0 && op.invalid == nil {
-		_ = st.SetReadDeadline(time.Now().Add(time.Second))
-		end(st)
+		_ = st.SetReadDeadline(time.Now().Add(p.s.o.Stall))
+		end(st) // comes once the peer has read the answer; older peers send it with the request
 	}
 	st.CancelRead(codeGaveUp) // no effect if the end was read
 }

@@ -39,7 +39,6 @@ type answered func(stamp wire.Stamp, body []byte) error
 type exchange interface {
 	duplex
 	frames() *wire.Reader
-	finish() error // the request is complete
 	reused() bool  // the connection is not new
 	abort()        // ends blocked calls; may be called at any time
 	release(error) // ends the use; with nil, the whole answer was read
@@ -147,9 +146,6 @@ func (l *streams) exchange(ctx context.Context, x exchange, f *wire.Frame, body 
 	got func(flow, *wire.Frame, *wire.Reader) error) error {
 	w := flow{x, l.caps, l.stall}
 	sent := l.write(ctx, w, f, body)
-	if sent == nil {
-		sent = x.finish()
-	}
 	if sent != nil { // a peer that refuses the body tells why
 		_ = x.SetReadDeadline(time.Now().Add(time.Second))
 	}

@@ -240,14 +240,14 @@ type quicExchange struct {
 }
 
 func (x *quicExchange) frames() *wire.Reader { return x.r }
-func (x *quicExchange) finish() error        { return x.Close() }
 func (x *quicExchange) reused() bool         { return x.old }
 func (x *quicExchange) abort()               { reset(x.Stream, codeGaveUp) }
 
 func (x *quicExchange) release(err error) {
 	defer readers.Put(x.r)
 	defer x.r.Reset(nil)
-	if err == nil { // the peer has read the request, so a reset would only cost a packet
+	if err == nil {
+		_ = x.Close() // the peer has been waiting for this, as long as it cannot know what was read
 		_ = x.SetReadDeadline(time.Now().Add(time.Second))
 		end(x.Stream)
 		x.CancelRead(codeGaveUp)

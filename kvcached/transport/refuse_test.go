@@ -47,7 +47,7 @@ func halfClose(x exchange) {
 	if c, ok := x.(*tlsExchange); ok {
 		_ = c.CloseWrite()
 	} else {
-		_ = x.finish()
+		_ = x.(*quicExchange).Close()
 	}
 }
 
@@ -330,6 +330,38 @@ func TestTooManyConnections(t *testing.T) {
 		if err := first.Ping(t.Context()); err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// TestCloseWaitsForReaders: a server that closes waits until a peer has read its last answer.
+func TestCloseWaitsForReaders(t *testing.T) {
+	onBothLanes(t, func(t *testing.T, l Lane) {
+		s := newSite(t, ServerOptions{}, PoolOptions{})
+		s.server.confirm = 0 // an answer with a client's own key makes it wait anyway
+		want := s.store.fill("b", 50_000)
+		p := s.peer(l)
+		var got []byte
+		read, done := make(chan struct{}), make(chan error)
+		go func() {
+			_, err := p.Get(t.Context(), Get{Addr: addr("b"), Namespace: namespace, Hint: len(want),
+				Alloc: func(_ Found, n int) ([]byte, error) {
+					<-read
+					got = make([]byte, n)
+					return got, nil
+				}})
+			done <- err
+		}()
+		eventually(t, "the answer is on its way", func() bool { return s.server.count.sent.Load() == 50_000 })
+		closed := make(chan struct{})
+		go func() { defer close(closed); closeServer(t, s.server) }()
+		eventually(t, "it closes", s.server.closing.Load)
+		time.Sleep(4 * lingerFor)
+		close(read)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		same(t, "the answer", got, want)
+		<-closed
 	})
 }
 

@@ -168,7 +168,6 @@ type tlsExchange struct {
 }
 
 func (x *tlsExchange) frames() *wire.Reader { return &x.r }
-func (x *tlsExchange) finish() error        { return nil }
 func (x *tlsExchange) reused() bool         { return x.old }
 func (x *tlsExchange) abort()               { _ = x.raw.Close() }
 

@@ -152,6 +152,8 @@ func TestFetch(t *testing.T) {
 	speed.Store(1 << 10)
 	tell()
 	reach(15, 512.0/(1<<10))
+	speed.Store(1 << 15) // and a speed alone after a moment
+	reach(15, 512.0/(1<<15))
 	speed.Store(-1)
 	tell()
 	reach(15, 0)

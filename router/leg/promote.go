@@ -11,7 +11,8 @@ import (
 
 // promotes returns how far the prompt should reach in the RAM of the host at a place of the leg's
 // pool. Blocks that only other hosts have do not count if the engine computes them as fast. They
-// count if it is unknown how fast either is.
+// count if it is unknown how fast either is. Every remeasure some count although they come slowly:
+// otherwise a host that was slow once would get no blocks, and its speed would stay unmeasured.
 func (l *Leg) promotes(at int) holdings.Reach {
 	r := l.reach(at)
 	if r.Fetch <= 0 || r.Shared <= r.Disk {
@@ -25,9 +26,28 @@ func (l *Leg) promotes(at int) holdings.Reach {
 		return r
 	}
 	if float64(r.Shared-r.Disk)*float64(r.Fetch) >= l.computing(&s, r.Disk, r.Shared) {
-		r.Shared = r.Disk
+		most := r.Disk
+		if n.node.remeasures(time.Now()) {
+			most += remeasured
+		}
+		r.Shared = min(r.Shared, most)
 	}
 	return r
+}
+
+const (
+	remeasure  = time.Minute
+	remeasured = 64 // blocks at most
+)
+
+// remeasures says whether the node's host shall get blocks of other hosts that do not pay, so that
+// its daemon measures how fast they come: once in remeasure, and not at the first of them.
+func (n *nodeState) remeasures(now time.Time) bool {
+	last := n.unpaid.Load()
+	if last != 0 && now.UnixNano()-last < int64(remeasure) {
+		return false
+	}
+	return n.unpaid.CompareAndSwap(last, now.UnixNano()) && last != 0
 }
 
 // computing returns the seconds in which an engine computes the prompt's blocks from one up to

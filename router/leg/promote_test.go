@@ -48,6 +48,13 @@ func TestPromotesWhatPays(t *testing.T) {
 		if got := r.l.promotes(0); got.Shared != c.want || got.Disk != warm.Disk || got.Host != warm.Host {
 			t.Errorf("%+v: %+v", c, got)
 		}
+		if c.want == warm.Disk { // a minute later some come all the same, once
+			unpaid := &r.l.pool.members[0].node.unpaid
+			unpaid.Add(-int64(remeasure))
+			if one, two := r.l.promotes(0).Shared, r.l.promotes(0).Shared; one != 100 || two != c.want {
+				t.Errorf("%+v: %d and %d blocks after a minute", c, one, two)
+			}
+		}
 		r.Finish(usage.Counts{}, time.Now())
 	}
 }

@@ -2475,7 +2475,8 @@ type WatchResponse struct {
 	// Bytes of a block of each of namespaces, as the daemon last stored one; 0: it stored none.
 	BlockBytes []uint64 `protobuf:"varint,9,rep,packed,name=block_bytes,json=blockBytes,proto3" json:"block_bytes,omitempty"`
 	Shares     bool     `protobuf:"varint,10,opt,name=shares,proto3" json:"shares,omitempty"` // the daemon exchanges blocks with those of other hosts
-	// Speed at which blocks of other hosts came to this one lately, while any came; 0: none came yet.
+	// Speed at which blocks of other hosts came to this one lately, while any came; 0: not measured.
+	// A speed that changes alone comes in a PART_CHANGES without changes: first is last + 1.
 	PulledBytesPerSecond float64  `protobuf:"fixed64,11,opt,name=pulled_bytes_per_second,json=pulledBytesPerSecond,proto3" json:"pulled_bytes_per_second,omitempty"`
 	Readers              *Readers `protobuf:"bytes,12,opt,name=readers,proto3" json:"readers,omitempty"` // in a reset, and after each change of what engines read or the daemon has
 	unknownFields        protoimpl.UnknownFields
