@@ -69,7 +69,7 @@ func TestBadBackendsSayWhatToDo(t *testing.T) {
 		"http://a,experts=x":                                "write expert= once for each expert",
 		"http://a,expert=9-0":                               "option expert: \"9-0\" is no number",
 		"http://a,connector=rdma":                           "option connector: \"rdma\" is no connector; possible: nixl, mooncake, kvcached, sglang",
-		"http://a,bootstrap=8998":                           "option bootstrap: bootstrap \"8998\" is not host:port, nor :port",
+		"http://a,bootstrap=8998":                           "option bootstrap: bootstrap \"8998\" is not host:port, such as 10.0.0.7:7072, nor :port",
 		"http://a,bootstrap=:x":                             "\"x\" is not a port",
 		"http://a,bootstrap=b:8998":                         "give :port, which is on each engine's host",
 		"unix:///a,connector=mooncake":                      "the url is a socket",
