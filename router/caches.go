@@ -108,7 +108,7 @@ const (
 // cacheWarnings are the mistakes with caches that the log has. One goroutine uses them.
 type cacheWarnings struct {
 	looked time.Time
-	last   map[string]bool // mistakes at the last look, by subject and reason
+	last   map[string]bool // mistakes at the last look, by subject and kind
 	told   map[string]bool // logged ones
 }
 
@@ -125,7 +125,8 @@ func (w *cacheWarnings) look(now time.Time, mistakes func() []fleet.Problem, log
 		w.told = map[string]bool{}
 	}
 	for _, p := range mistakes() {
-		key := p.Subject + " " + p.Reason
+		kind, _, _ := strings.Cut(p.Reason, ":") // what follows changes with the fleet
+		key := p.Subject + " " + kind
 		w.last[key] = true
 		if last[key] && !w.told[key] {
 			w.told[key] = true

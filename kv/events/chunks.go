@@ -279,8 +279,13 @@ func (c *chunker) repeat() {
 	}
 }
 
-// untold takes back what the sink has not taken. Of more than maxChunks the latest are lost.
+// untold takes back what the sink has not taken. Of more than maxChunks the latest are lost. If
+// blocks set the size of chunks, those of an earlier size are lost: all that is told at once has
+// one size.
 func (c *chunker) untold(all []alias.Chunk) {
+	if c.sizes {
+		all = slices.DeleteFunc(all, func(is alias.Chunk) bool { return is.Tokens() != c.tokens })
+	}
 	c.ready = append(all, c.ready...)
 	if n := len(c.ready) - maxChunks; n > 0 {
 		c.ready = c.ready[:maxChunks]

@@ -414,3 +414,14 @@ func TestTierBlocksOfOthers(t *testing.T) {
 		e.expectChunks(what, nil)
 	}
 }
+
+// TestUntoldOfAnotherSize takes back chunks of the size that blocks had before the engine began
+// anew. The daemon takes only chunks of one size at once.
+func TestUntoldOfAnotherSize(t *testing.T) {
+	c := &chunker{sizes: true, tokens: 32}
+	short, long := chunksOf(count(1, 32), 16), chunksOf(count(1, 32), 32)
+	c.untold(append(short, long...))
+	if len(c.ready) != 1 || c.ready[0].Name != long[0].Name {
+		t.Errorf("%+v", c.ready)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -25,8 +26,11 @@ func (q *Query) source(i int) *cache {
 	return nil
 }
 
-// partsOnce bounds the keys in one question to a daemon.
-const partsOnce = 4096
+// Bounds on the questions about chunks.
+const (
+	partsOnce   = 4096        // keys in one question to the host's daemon
+	partsWithin = time.Second // for the other daemon's answer
+)
 
 // bringChunks promotes chunks of LMCache. A daemon that has a chunk says under which keys: that of
 // the host, and for chunks that it does not have the one that has the most of the prompt. digests
@@ -37,11 +41,13 @@ func (w *wish) bringChunks(ctx context.Context, s space, digests []byte, before 
 	if err != nil {
 		return 0, err
 	}
+	var unasked error // the other daemon; the host's own parts come all the same
 	if w.from != nil && all < len(digests)/32+before {
-		far, more, _, err := chunkParts(ctx, *w.from, s.text, digests, before)
-		if err != nil {
-			return 0, err
-		}
+		var far string
+		var more []block.Digest
+		asking, cancel := context.WithTimeout(ctx, partsWithin)
+		far, more, _, unasked = chunkParts(asking, *w.from, s.text, digests, before)
+		cancel()
 		if keys == "" {
 			keys = far
 		}
@@ -59,7 +65,7 @@ func (w *wish) bringChunks(ctx context.Context, s space, digests []byte, before 
 			return n, err
 		}
 	}
-	return n, nil
+	return n, unasked
 }
 
 // errParts says that a daemon's answer about chunks contradicts itself.

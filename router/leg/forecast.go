@@ -256,7 +256,7 @@ func (l *Leg) firstCame(a *attempt, now time.Time) {
 		return
 	}
 	if !f.made() {
-		if f.first.Expected > 0 {
+		if f.first.Expected > 0 && l.picks.policy.Predicted.Learn {
 			a.member.engine.LearnFirst(&f.first, now.Sub(a.sent).Seconds(), now)
 		}
 		return
