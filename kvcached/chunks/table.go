@@ -47,7 +47,7 @@ type Table struct {
 	parts   hashTable[part]
 	idle    queue
 	unnoted map[ref]block.Digest // objects in RAM that wait to be told, by chunk, unless the keys are LMCache's
-	lengths map[uint64]int       // bytes of the last part that has blocks, by the hash of the family
+	lengths map[uint64]length    // bytes of a part that has blocks, by the hash of the family
 	beside  map[pages]struct{}   // SGLang's models that keep more than pages
 	engines map[engine]string    // MODEL_CONFIG of the engines with an access key of their own
 	pending []block.Addr         // parts whose notes wait, oldest first
@@ -93,7 +93,7 @@ func New(o Options) *Table {
 	t := &Table{o: o, wake: make(chan struct{}, 1), seed: maphash.MakeSeed(),
 		seeds: [2]uint64{rand.Uint64(), rand.Uint64()}, origins: newNumbers[origin, space](),
 		chunks: newArena[chunk](1), idle: newQueue(), unnoted: map[ref]block.Digest{},
-		engines: map[engine]string{}, lengths: map[uint64]int{}, beside: map[pages]struct{}{}}
+		engines: map[engine]string{}, lengths: map[uint64]length{}, beside: map[pages]struct{}{}}
 	for i := range t.records {
 		t.records[i] = newArena[byte](max(i, 1) * block.NameBytes)
 	}
@@ -188,13 +188,29 @@ func (t *Table) gained(c *Change, k *alias.Key) {
 		t.count(h, 0, c.Tier, k.Layer)
 		known = true
 	}
-	if known && c.Length > 0 && c.Length != t.lengths[family] && (k.Half != alias.First || k.Scheme != alias.LMCache) {
-		remember(t.lengths, family, c.Length)
-	}
 	if known && k.Carries() {
 		t.read(c, k, r)
 	}
+	if known && (k.Half != alias.First || k.Scheme != alias.LMCache) {
+		t.measure(family, length{c.Length, h.origin() != 0})
+	}
 	t.settle(r, was)
+}
+
+// length is that of a part in bytes.
+type length struct {
+	bytes int
+	told  bool // of a told chunk
+}
+
+// measure notes the length of a family's part. One of a told chunk, which is full, stands for all.
+// Before there is one, the largest does: LMCache may store what a prompt has after its last full
+// chunk.
+func (t *Table) measure(family uint64, is length) {
+	was := t.lengths[family]
+	if is.bytes > 0 && is != was && (is.told || !was.told && is.bytes > was.bytes) {
+		remember(t.lengths, family, is)
+	}
 }
 
 // read learns from the note of a part, or has the note written if the part has none.
