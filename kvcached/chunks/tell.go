@@ -59,7 +59,7 @@ func (t *Table) tellOne(id uint64, one bool, s *alias.Source, c *alias.Chunk, ca
 	r := t.enter(id, one)
 	_, was := t.begin(r)
 	ok := t.learn(r, s, c)
-	if d, waits := t.unnoted[r]; waits {
+	if d, waits := t.unnoted[r]; waits && ok {
 		carrier = block.Addr{Digest: d, Model: block.IDOf(s.Keys)}
 		delete(t.unnoted, r)
 	}
