@@ -179,9 +179,19 @@ func TestSameEnds(t *testing.T) {
 	}
 }
 
-// TestPartsAreBounded asks for more keys than an answer has.
+// TestPartsAreBounded asks for more keys than an answer has, of three chunks and of one.
 func TestPartsAreBounded(t *testing.T) {
-	s := sourceOf(16, 512, false)
+	if keys, chunks := partsOfThree(t, sourceOf(16, 512, false)); keys != maxKeys || chunks != 2 {
+		t.Errorf("%d keys of %d chunks", keys, chunks)
+	}
+	if keys, chunks := partsOfThree(t, sourceOf(33, 512, false)); keys != 0 || chunks != 0 {
+		t.Errorf("%d keys of %d chunks", keys, chunks)
+	}
+}
+
+// partsOfThree returns of how many keys and chunks an answer is about three chunks of a source.
+func partsOfThree(t *testing.T, s alias.Source) (keys, chunks int) {
+	t.Helper()
 	table := New(Options{Index: nothing{}})
 	var all []alias.Chunk
 	var last []block.Name
@@ -197,8 +207,6 @@ func TestPartsAreBounded(t *testing.T) {
 	if n, err := table.Tell(&s, all); n != 3 || err != nil {
 		t.Fatal(n, err)
 	}
-	_, keys, chunks := table.Parts(s.Namespace(2*block.Tokens).String(), last, 0)
-	if len(keys) != maxKeys || chunks != 2 {
-		t.Errorf("%d keys of %d chunks", len(keys), chunks)
-	}
+	_, digests, chunks := table.Parts(s.Namespace(2*block.Tokens).String(), last, 0)
+	return len(digests), chunks
 }
