@@ -19,6 +19,7 @@ import (
 const (
 	maxIdle    = 1 << 14 // told chunks without parts
 	maxPending = 1 << 12 // notes that wait to be written
+	maxUnnoted = 1 << 16 // objects that wait to be told, and then get a note
 	maxOrigins = 1 << 10 // origins of chunks, families with lengths, engines, and models besides
 	maxParts   = 1 << 21
 )
@@ -209,7 +210,7 @@ type length struct {
 func (t *Table) measure(family uint64, is length) {
 	was := t.lengths[family]
 	if is.bytes > 0 && is != was && (is.told || !was.told && is.bytes > was.bytes) {
-		remember(t.lengths, family, is)
+		remember(t.lengths, maxOrigins, family, is)
 	}
 }
 
@@ -221,7 +222,7 @@ func (t *Table) read(c *Change, k *alias.Key, r ref) {
 			return
 		}
 		if !keyed(k) && t.chunk(r).origin() == 0 {
-			t.unnoted[r] = c.Addr.Digest
+			remember(t.unnoted, maxUnnoted, r, c.Addr.Digest)
 			return
 		}
 		t.want(c.Addr, r)
@@ -232,7 +233,9 @@ func (t *Table) read(c *Change, k *alias.Key, r ref) {
 		t.counts.Notes++
 		return
 	}
-	t.learn(r, &s, &chunk)
+	if t.learn(r, &s, &chunk) {
+		delete(t.unnoted, r)
+	}
 }
 
 // lost removes a part from a tier. The caller holds t.mu.

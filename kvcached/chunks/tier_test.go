@@ -109,3 +109,14 @@ func TestRefusedTellingKeepsTheCarrier(t *testing.T) {
 		table.origins.drop(1)
 	}
 }
+
+// TestUntoldObjectsAreBounded stores more objects than wait to be told.
+func TestUntoldObjectsAreBounded(t *testing.T) {
+	table := New(Options{Index: index{}})
+	for n := range maxUnnoted + 10 {
+		table.Apply(tierChange(tierKey("0123456789ab", n), nil, residency.Host, true))
+	}
+	if st := table.Stats(); len(table.unnoted) != maxUnnoted || st.Untold != maxUnnoted+10 {
+		t.Errorf("%d wait, %+v", len(table.unnoted), st)
+	}
+}
