@@ -20,7 +20,8 @@ const (
 	maxIdle    = 1 << 14 // told chunks without parts
 	maxPending = 1 << 12 // notes that wait to be written
 	maxUnnoted = 1 << 16 // objects that wait to be told, and then get a note
-	maxOrigins = 1 << 10 // origins of chunks, families with lengths, engines, and models besides
+	maxOrigins = 1 << 10 // origins of chunks, families with lengths, engines, and namespaces in beside
+	maxBeside  = 1 << 6  // models of a namespace in beside
 	maxParts   = 1 << 21
 )
 
@@ -49,9 +50,9 @@ type Table struct {
 	idle    queue
 	unnoted map[ref]block.Digest // objects in RAM that wait to be told, by chunk, unless the keys are LMCache's
 	lengths map[uint64]length    // bytes of a part that has blocks, by the hash of the family
-	beside  map[pages]struct{}   // SGLang's models that keep more than pages
-	engines map[engine]string    // MODEL_CONFIG of the engines with an access key of their own
-	pending []block.Addr         // parts whose notes wait, oldest first
+	beside  beside
+	engines map[engine]string // MODEL_CONFIG of the engines with an access key of their own
+	pending []block.Addr      // parts whose notes wait, oldest first
 	counts  Stats
 	states  [states]int
 }
@@ -94,7 +95,7 @@ func New(o Options) *Table {
 	t := &Table{o: o, wake: make(chan struct{}, 1), seed: maphash.MakeSeed(),
 		seeds: [2]uint64{rand.Uint64(), rand.Uint64()}, origins: newNumbers[origin, space](),
 		chunks: newArena[chunk](1), idle: newQueue(), unnoted: map[ref]block.Digest{},
-		engines: map[engine]string{}, lengths: map[uint64]length{}, beside: map[pages]struct{}{}}
+		engines: map[engine]string{}, lengths: map[uint64]length{}, beside: beside{}}
 	for i := range t.records {
 		t.records[i] = newArena[byte](max(i, 1) * block.NameBytes)
 	}
@@ -151,7 +152,7 @@ func (t *Table) Apply(c *Change) {
 	case errors.Is(err, alias.ErrTags):
 		t.counts.Tags++
 	case errors.Is(err, hicache.ErrBeside):
-		t.besides(c.Namespace, k.Model)
+		t.addBeside(c.Namespace, k.Model)
 	case err != nil:
 		t.counts.Forms++
 	default:

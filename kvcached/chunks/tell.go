@@ -158,7 +158,7 @@ func (t *Table) standing(h *chunk) standing {
 	}
 	s := &t.origins.at(h.origin()).key
 	n, is := uint32(s.Parts()), residency.Tiers(0)
-	if l.any != n || l.layers > s.Layers || t.lacks(h) {
+	if l.any != n || l.layers > s.Layers || t.hasBeside(&s.Source) {
 		return standing{state: incomplete}
 	}
 	if l.host == n {
