@@ -279,3 +279,30 @@ func TestPageOfMLA(t *testing.T) {
 		}
 	}
 }
+
+// TestModelNamedLikePool counts pages of a model with MLA whose name ends like a pool, once pages of
+// it are told. Before, the objects are taken for what another model keeps besides pages.
+func TestModelNamedLikePool(t *testing.T) {
+	p := sglangPrompts(t)["plain"]
+	s := sglang()
+	s.Scheme, s.World, s.Halves, s.Model = alias.HiCacheMLA, 1, false, "org-m_draft"
+	table := New(Options{Index: index{}})
+	keys := []string{p.Hashes[0] + "_org-m_draft"}
+	storePages(table, keys, true)
+	if st := table.Stats(); st.Beside != 1 || st.Parts != 0 {
+		t.Errorf("untold: %+v", st)
+	}
+	if n, err := table.Tell(&s, pagesOf("m", p.Tokens, 64)); n != 4 || err != nil {
+		t.Fatal(n, err)
+	}
+	storePages(table, keys, true)
+	if st := table.Stats(); st.Beside != 1 || st.Counted != 1 {
+		t.Errorf("told: %+v", st)
+	}
+	notes := table.take()
+	after := New(Options{Index: index{}})
+	after.Apply(tierChange([]byte(keys[0]), table.note(&notes[0], nil), residency.Disk, true))
+	if st := after.Stats(); st.Beside != 0 || st.Counted != 1 {
+		t.Errorf("after a restart: %+v", st)
+	}
+}

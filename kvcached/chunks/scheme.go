@@ -3,6 +3,7 @@ package chunks
 import (
 	"errors"
 	"hash/maphash"
+	"slices"
 
 	"github.com/cognitora/dataplane/kv/alias"
 	"github.com/cognitora/dataplane/kv/block"
@@ -130,6 +131,15 @@ func (t *Table) countingPages(keys, model string, all bool) map[ref]standing {
 		}
 	}
 	return counting
+}
+
+// knowsPage says whether an object that may be beside pages is one itself: it has a note, or pages of
+// the key's model are told.
+func (t *Table) knowsPage(c *Change, k *alias.Key) bool {
+	_, _, noted := alias.CutNote(c.Attr)
+	return noted || slices.ContainsFunc(t.origins.list, func(o held[origin, space]) bool {
+		return o.key.Scheme == k.Scheme && o.key.Keys == c.Namespace && o.key.Model == k.Model
+	})
 }
 
 func ofPages(s alias.Scheme) bool { return s == alias.HiCache || s == alias.HiCacheMLA }

@@ -156,6 +156,10 @@ func (t *Table) Apply(c *Change) {
 	case err != nil:
 		t.counts.Forms++
 	default:
+		if model, may := hicache.Beside(&k); may && !t.knowsPage(c, &k) {
+			t.addBeside(c.Namespace, model)
+			return
+		}
 		t.gained(c, &k)
 	}
 }
