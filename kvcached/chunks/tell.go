@@ -181,7 +181,7 @@ func (t *Table) say(h *chunk, tier residency.Tiers, present bool) {
 	last := len(blocks) - block.NameBytes
 	c := residency.Change{Addr: block.Addr{Model: o.value.id, Layer: block.LayerAll}, Namespace: o.value.text,
 		Tier:    tier,
-		Present: present, Names: blocks[:last], Length: t.lengths[o.value.family].bytes * o.key.Loads()}
+		Present: present, Names: blocks[:last], Length: t.lengths[o.value.family].bytes * o.key.PartsWithBytes()}
 	copy(c.Addr.Digest[:], blocks[last:])
 	copy(c.Parent[:], h.parent[:])
 	t.o.Index.Apply(&c)
