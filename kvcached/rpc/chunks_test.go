@@ -65,7 +65,8 @@ func TestTellChunks(t *testing.T) {
 	}
 	older := good()
 	older.Dtype, older.World, older.Layers, older.Halves = "vllm-tier", 1, 0, false
-	if _, err := s.TellChunks(t.Context(), older); err != nil || l.source.Scheme != alias.VLLMTier || l.source.DType != "" {
+	_, err = s.TellChunks(t.Context(), older)
+	if err != nil || l.source.Scheme != alias.VLLMTier || l.source.DType != "" {
 		t.Errorf("of an agent without schemes: %v, %+v", err, l.source)
 	}
 	s.o.Chunks = nil
