@@ -13,9 +13,9 @@
 // request for an object (Asked), and Tell refuses what is told of the engine before that.
 //
 // A page of HiCache (kv/hicache) is a chunk with one part or two of each rank. The pages of a model
-// that keeps more than pages do not count, from the first such object on. Once maxBeside models of a
-// namespace of keys do, no pages of the namespace count. Other namespaces are as they were: of more
-// than maxOrigins with such models the table forgets any one that has no told pages.
+// that keeps more than pages do not count, from the first such object on. Once maxBeside models of
+// a namespace of keys do, no pages of the namespace count. Other namespaces are as they were: of
+// more than maxOrigins with such models the table forgets any one that has no told pages.
 //
 // Routers name a chunk by the digest of its last block. Parts turns that into the keys of its
 // parts, so that another host can bring them. The keys of vLLM's tier and of HiCache

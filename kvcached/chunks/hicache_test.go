@@ -280,8 +280,8 @@ func TestPageOfMLA(t *testing.T) {
 	}
 }
 
-// TestModelNamedLikePool counts pages of a model with MLA whose name ends like a pool, once pages of
-// it are told. Before, the objects are taken for what another model keeps besides pages.
+// TestModelNamedLikePool counts pages of a model with MLA whose name ends like a pool, once pages
+// of it are told. Before, the objects are taken for what another model keeps besides pages.
 func TestModelNamedLikePool(t *testing.T) {
 	p := sglangPrompts(t)["plain"]
 	s := sglang()

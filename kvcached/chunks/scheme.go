@@ -133,8 +133,8 @@ func (t *Table) countingPages(keys, model string, all bool) map[ref]standing {
 	return counting
 }
 
-// knowsPage says whether an object that may be beside pages is one itself: it has a note, or pages of
-// the key's model are told.
+// knowsPage says whether an object that may be beside pages is one itself: it has a note, or pages
+// of the key's model are told.
 func (t *Table) knowsPage(c *Change, k *alias.Key) bool {
 	_, _, noted := alias.CutNote(c.Attr)
 	return noted || slices.ContainsFunc(t.origins.list, func(o held[origin, space]) bool {
