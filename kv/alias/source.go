@@ -66,9 +66,9 @@ func (s *Source) Parts() int {
 	return n
 }
 
-// Loads returns the number of keys of one chunk that have its bytes. LMCache's first halves have
-// shapes only.
-func (s *Source) Loads() int {
+// PartsWithBytes returns the number of keys of one chunk that have its bytes. LMCache's first
+// halves have shapes only.
+func (s *Source) PartsWithBytes() int {
 	if s.Halves && s.Scheme == LMCache {
 		return s.Parts() / 2
 	}

@@ -17,7 +17,8 @@
 // data type of the cache nor the revision of the weights, nor pipeline-parallel ranks.
 //
 // A model with sliding windows, Mamba layers, an index of sparse attention or draft layers keeps
-// more than pages: objects with _POOL after RANKS. Its pages alone are of no use (ErrBeside).
+// more than pages: objects with _POOL after RANKS, or after MODEL with MLA. Its pages alone are of
+// no use (ErrBeside). HASH_m_draft is an object of model m, or a page of a model m_draft (Beside).
 //
 // The forms are those of SGLang 0.5.23. Keys of its scheme "unified" are refused.
 package hicache

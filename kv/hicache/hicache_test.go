@@ -63,7 +63,7 @@ func TestGoldenHashes(t *testing.T) {
 
 // TestGoldenKeys reads the keys of HiCacheNixl, and those of what models keep besides pages.
 func TestGoldenKeys(t *testing.T) {
-	beside := 0
+	beside, perhaps := 0, 0
 	for _, g := range readGolden(t).Keys {
 		for i, key := range g.Keys {
 			want := alias.Key{Scheme: alias.HiCache, Model: Model(g.Model), World: g.Ranks, Worker: g.Rank,
@@ -80,13 +80,38 @@ func TestGoldenKeys(t *testing.T) {
 		}
 		for _, key := range g.Beside {
 			beside++
-			if k, err := Parse([]byte(key)); !errors.Is(err, ErrBeside) || k.Model != Model(g.Model) {
+			k, err := Parse([]byte(key))
+			if err == nil {
+				perhaps++
+				if k.Model, _ = Beside(&k); k.Model != "" {
+					err = ErrBeside
+				}
+			}
+			if !errors.Is(err, ErrBeside) || k.Model != Model(g.Model) {
 				t.Errorf("%s: %+v %v", key, k, err)
 			}
 		}
 	}
-	if beside < 100 {
-		t.Errorf("%d objects besides pages", beside)
+	if beside < 100 || perhaps != 6*2 { // six pools with MLA, as a whole and with _k
+		t.Errorf("%d objects besides pages, of which %d may be pages", beside, perhaps)
+	}
+}
+
+// TestModelsNamedLikePools reads pages of models whose names have the name of a pool.
+func TestModelsNamedLikePools(t *testing.T) {
+	hash := strings.Repeat("0a", 32)
+	for key, besides := range map[string]string{
+		"x_deepseek_v4_flash": "", "deepseek_v4_flash_k": "", "x_deepseek_v4_c4_flash_0_2_v": "", "x_mamba": "",
+		"x_mamba_k": "", "x_draft_0_1": "", "x_swa_1_2_k": "", "draft": "", "x_draft": "x", "x_swa_k": "x",
+		"y_x_indexer": "y_x", "x_draft_2": "x",
+	} {
+		k, err := Parse([]byte(hash + "_" + key))
+		if model, ok := Beside(&k); err != nil || ok != (besides != "") || ok && model != besides {
+			t.Errorf("%s: %+v %v, besides pages of %q", key, k, err, model)
+		}
+		if model, _ := cutHalf(key); besides != "" && k.Model != model {
+			t.Errorf("%s: %+v", key, k)
+		}
 	}
 }
 

@@ -20,11 +20,20 @@ const hashLen = 64 // digits
 // unified begins what follows HASH in SGLang's key scheme of this name.
 const unified = "ukv1-"
 
-// pools are SGLang's names of what models keep besides pages. Longer names come before their ends.
-var pools = []string{"auxiliary_swa", "draft_indexer", "draft_swa", "draft", "indexer", "mamba", "swa"}
+// pools are SGLang's names of what models keep besides pages (PoolName). Longer names come before
+// their ends.
+var pools = []string{
+	deepseek + "c1_indexer_scale", deepseek + "c2_indexer_scale", deepseek + "c4_indexer_scale",
+	deepseek + "c4_indexer_state", deepseek + "c1_indexer", deepseek + "c2_indexer", deepseek + "c4_indexer",
+	deepseek + "c4_rope", deepseek + "c4_state", deepseek + "c128_rope", deepseek + "c128_state", deepseek + "c1",
+	deepseek + "c2", deepseek + "c4", deepseek + "c128",
+	"auxiliary_swa", "draft_indexer", "draft_swa", "draft", "indexer", mamba, "swa",
+}
 
-// deepseek begins the names of the pools of DeepSeek V4.
-const deepseek = "deepseek_v4_"
+const (
+	deepseek = "deepseek_v4_" // begins the names of the pools of DeepSeek V4
+	mamba    = "mamba"        // has ranks in each key
+)
 
 // Parse reads a key. The error is alias.ErrOther, alias.ErrForm or ErrBeside.
 func Parse(key []byte) (alias.Key, error) {
@@ -39,8 +48,7 @@ func Parse(key []byte) (alias.Key, error) {
 	if strings.HasPrefix(rest, unified) || strings.Contains(rest, "/") {
 		return alias.Key{}, alias.ErrForm
 	}
-	if before, ok := cutPool(rest); ok {
-		model, _, _, _ := ranks(before)
+	if model, sure, _ := cutPool(rest); sure {
 		return alias.Key{Scheme: alias.HiCache, Model: model}, checked(model, ErrBeside)
 	}
 	k := alias.Key{Scheme: alias.HiCache, World: 1, Layer: alias.NoLayer, Name: h.Name()}
@@ -56,6 +64,17 @@ func Parse(key []byte) (alias.Key, error) {
 		return alias.Key{}, err
 	}
 	return k, nil
+}
+
+// Beside returns the model whose pages need the object of a key that Parse takes for a page, unless
+// it is one: a key without ranks says either. The object is a page if the key's model has a name
+// that ends like a pool.
+func Beside(k *alias.Key) (model string, ok bool) {
+	if k.Scheme != alias.HiCacheMLA {
+		return "", false
+	}
+	model, _, ok = cutPool(k.Model)
+	return model, ok && checked(model, nil) == nil
 }
 
 // checked returns ErrForm for a name that no model has in a key, and otherwise err.
@@ -102,11 +121,9 @@ func number(s string) (uint32, bool) {
 // endsOfPools follow the name of a pool, unless _N or _conv_N does.
 var endsOfPools = []string{"", "_k", "_v", "_temporal"}
 
-// cutPool cuts the name of a pool off, with what may follow it.
-func cutPool(s string) (before string, ok bool) {
-	if at := strings.LastIndex(s, "_"+deepseek); at >= 0 {
-		return s[:at], true
-	}
+// cutPool cuts ranks and the name of a pool off, with what may follow it. It is not sure if the
+// name of a model with MLA may end so.
+func cutPool(s string) (model string, sure, ok bool) {
 	for _, pool := range pools {
 		at := strings.LastIndex(s, "_"+pool)
 		if at < 0 {
@@ -119,11 +136,14 @@ func cutPool(s string) (before string, ok bool) {
 		}
 		n, numbered := strings.CutPrefix(n, "_")
 		_, ok := number(n)
-		if numbered && ok || slices.Contains(endsOfPools, after) {
-			return s[:at], true
+		model, _, _, ranked := ranks(s[:at])
+		if pool == mamba && !ranked || !(numbered && ok || slices.Contains(endsOfPools, after)) {
+			continue
 		}
+		// No model is named like a pool of DeepSeek's. With MLA a page has no half of values.
+		return model, ranked || strings.HasPrefix(pool, deepseek) || after == "_v", true
 	}
-	return "", false
+	return "", false, false
 }
 
 // Model returns the name of a model in keys, of the name by which SGLang serves it.

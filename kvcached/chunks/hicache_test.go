@@ -217,14 +217,47 @@ func TestBeside(t *testing.T) {
 			t.Errorf("%d blocks count, %+v", len(positions(t, x)), st)
 		}
 	}
-	table := New(Options{Index: index{}})
-	for n := range 2 * maxOrigins {
-		storePages(table, []string{fmt.Sprintf("%s_m%d_0_1_swa", p.Hashes[0], n)}, true)
+}
+
+// TestBesideIsBounded stores objects of more models and in more namespaces than the table knows,
+// before pages count and after. Pages of other namespaces count throughout.
+func TestBesideIsBounded(t *testing.T) {
+	p := sglangPrompts(t)["plain"]
+	s, told := sglang(), pagesOf("m", p.Tokens, 64)
+	store := func(x *Table, keys string, model int) {
+		key := fmt.Appendf(nil, "%s_m%d_0_1_swa", p.Hashes[0], model)
+		x.Apply(&Change{Addr: block.OfKey(block.IDOf(keys), key), Namespace: keys, Key: key, Tier: residency.Host,
+			Present: true})
 	}
-	storePages(table, pageKeys(p), true)
-	_, err := table.Tell(&s, told)
-	if err != nil || table.Stats().Counted != 0 || len(table.beside) != maxOrigins+1 {
-		t.Errorf("%v, %+v, %d models", err, table.Stats(), len(table.beside))
+	for _, first := range []bool{true, false} {
+		table := New(Options{Index: index{}})
+		many := func(keys string) {
+			for n := range 2 * maxBeside {
+				store(table, keys, n)
+			}
+		}
+		for n := range 2 * maxOrigins {
+			store(table, fmt.Sprintf("key1;s3.b%d;", n), 0)
+		}
+		many("key1;s3.other;")
+		if first {
+			many(bucket)
+		}
+		storePages(table, pageKeys(p), true)
+		if _, err := table.Tell(&s, told); err != nil {
+			t.Fatal(err)
+		}
+		if st := table.Stats(); (st.Counted == 4) == first {
+			t.Errorf("%+v", st)
+		}
+		many("key1;s3.another;")
+		if st := table.Stats(); (st.Counted == 4) == first || len(table.beside) != maxOrigins {
+			t.Errorf("%+v, %d namespaces", st, len(table.beside))
+		}
+		many(bucket)
+		if st := table.Stats(); st.Counted != 0 || st.Incomplete != 4 || len(table.beside[bucket]) != maxBeside {
+			t.Errorf("%+v, %d models", st, len(table.beside[bucket]))
+		}
 	}
 }
 
@@ -244,5 +277,32 @@ func TestPageOfMLA(t *testing.T) {
 				t.Errorf("halves %t: %+v", halves, st)
 			}
 		}
+	}
+}
+
+// TestModelNamedLikePool counts pages of a model with MLA whose name ends like a pool, once pages
+// of it are told. Before, the objects are taken for what another model keeps besides pages.
+func TestModelNamedLikePool(t *testing.T) {
+	p := sglangPrompts(t)["plain"]
+	s := sglang()
+	s.Scheme, s.World, s.Halves, s.Model = alias.HiCacheMLA, 1, false, "org-m_draft"
+	table := New(Options{Index: index{}})
+	keys := []string{p.Hashes[0] + "_org-m_draft"}
+	storePages(table, keys, true)
+	if st := table.Stats(); st.Beside != 1 || st.Parts != 0 {
+		t.Errorf("untold: %+v", st)
+	}
+	if n, err := table.Tell(&s, pagesOf("m", p.Tokens, 64)); n != 4 || err != nil {
+		t.Fatal(n, err)
+	}
+	storePages(table, keys, true)
+	if st := table.Stats(); st.Beside != 1 || st.Counted != 1 {
+		t.Errorf("told: %+v", st)
+	}
+	notes := table.take()
+	after := New(Options{Index: index{}})
+	after.Apply(tierChange([]byte(keys[0]), table.note(&notes[0], nil), residency.Disk, true))
+	if st := after.Stats(); st.Beside != 0 || st.Counted != 1 {
+		t.Errorf("after a restart: %+v", st)
 	}
 }

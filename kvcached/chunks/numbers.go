@@ -55,10 +55,10 @@ func (n *numbers[K, V]) drop(i uint32) {
 
 func (n *numbers[K, V]) at(i uint32) *held[K, V] { return &n.list[i] }
 
-// remember sets a value in a map of at most maxOrigins keys. A further key takes the place of any
+// remember sets a value in a map of at most so many keys. A further key takes the place of any
 // other.
-func remember[K comparable, V any](all map[K]V, k K, v V) {
-	if _, known := all[k]; !known && len(all) >= maxOrigins {
+func remember[K comparable, V any](all map[K]V, most int, k K, v V) {
+	if _, known := all[k]; !known && len(all) >= most {
 		for other := range all {
 			delete(all, other)
 			break

@@ -58,14 +58,15 @@ func (t *Table) endsWith(end end) (at entry[named], h *chunk) {
 // Parts returns the namespace and the digests of the keys under which chunks are kept: those that
 // count in a namespace and end with one of some blocks, of which that of the prompt's last chunk
 // comes first, and so many chunks before. The keys of the prompt's first chunk come first, and all
-// is the number of chunks. Of more than maxKeys keys the last chunks' are left out.
+// is the number of chunks. Of more than maxKeys keys the last chunks' are left out, and there is
+// none if one chunk has more.
 func (t *Table) Parts(namespace string, last []block.Name, before int) (keys string, digests []block.Digest, all int) {
 	s, names := t.endingWith(namespace, last, before)
-	if len(names) == 0 {
+	if len(names) == 0 || s.Parts() > maxKeys {
 		return "", nil, 0
 	}
 	slices.Reverse(names)
-	names = names[:min(len(names), max(maxKeys/s.Parts(), 1))]
+	names = names[:min(len(names), maxKeys/s.Parts())]
 	id := block.IDOf(s.Keys)
 	var text []byte
 	for _, n := range names {

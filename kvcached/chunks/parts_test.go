@@ -117,6 +117,37 @@ func TestLengths(t *testing.T) {
 	}
 }
 
+// TestLengthsOfTails stores what a prompt has after its last full chunk before that chunk is told,
+// and after, and a longer part of which nobody tells.
+func TestLengthsOfTails(t *testing.T) {
+	s := sourceOf(1, 0, false)
+	var lengths sizes
+	table := New(Options{Index: &lengths})
+	put := func(n, length int) {
+		k := s.Carrier(chunkOf(n, 0).Name)
+		key := lmcache.Append(nil, &k)
+		table.Apply(&Change{Addr: block.OfKey(block.IDOf(keySpace), key), Namespace: keySpace, Key: key,
+			Tier: residency.Host, Present: true, Length: length})
+	}
+	tell := func(n int) {
+		if taken, err := table.Tell(&s, []alias.Chunk{chunkOf(n, 0)}); taken != 1 || err != nil {
+			t.Fatal(taken, err)
+		}
+	}
+	put(0, 1000)
+	put(9, 300)
+	tell(0)
+	tell(1)
+	put(1, 1000)
+	put(8, 300)
+	put(7, 5000)
+	put(2, 1000)
+	tell(2)
+	if fmt.Sprint(lengths) != "[1000 1000 1000]" {
+		t.Errorf("chunks of %v bytes", lengths)
+	}
+}
+
 // TestSameEnds tells more chunks that end alike than can stand at one place of a hash table. One of
 // them is found.
 func TestSameEnds(t *testing.T) {
@@ -148,9 +179,19 @@ func TestSameEnds(t *testing.T) {
 	}
 }
 
-// TestPartsAreBounded asks for more keys than an answer has.
+// TestPartsAreBounded asks for more keys than an answer has, of three chunks and of one.
 func TestPartsAreBounded(t *testing.T) {
-	s := sourceOf(16, 512, false)
+	if keys, chunks := partsOfThree(t, sourceOf(16, 512, false)); keys != maxKeys || chunks != 2 {
+		t.Errorf("%d keys of %d chunks", keys, chunks)
+	}
+	if keys, chunks := partsOfThree(t, sourceOf(33, 512, false)); keys != 0 || chunks != 0 {
+		t.Errorf("%d keys of %d chunks", keys, chunks)
+	}
+}
+
+// partsOfThree returns of how many keys and chunks an answer is about three chunks of a source.
+func partsOfThree(t *testing.T, s alias.Source) (keys, chunks int) {
+	t.Helper()
 	table := New(Options{Index: nothing{}})
 	var all []alias.Chunk
 	var last []block.Name
@@ -166,8 +207,6 @@ func TestPartsAreBounded(t *testing.T) {
 	if n, err := table.Tell(&s, all); n != 3 || err != nil {
 		t.Fatal(n, err)
 	}
-	_, keys, chunks := table.Parts(s.Namespace(2*block.Tokens).String(), last, 0)
-	if len(keys) != maxKeys || chunks != 2 {
-		t.Errorf("%d keys of %d chunks", len(keys), chunks)
-	}
+	_, digests, chunks := table.Parts(s.Namespace(2*block.Tokens).String(), last, 0)
+	return len(digests), chunks
 }

@@ -2,6 +2,8 @@ package chunks
 
 import (
 	"errors"
+	"hash/maphash"
+	"slices"
 
 	"github.com/cognitora/dataplane/kv/alias"
 	"github.com/cognitora/dataplane/kv/block"
@@ -52,25 +54,75 @@ func carrierOf(s *alias.Source, keys block.ModelID, n alias.Name) (a block.Addr)
 // keyed says whether the key of a chunk's carrier follows from the chunk's name.
 func keyed(k *alias.Key) bool { return k.Scheme == alias.LMCache }
 
-// pages are SGLang's pages of a model in a namespace of keys.
-type pages struct{ keys, model string }
+// beside are SGLang's models that keep more than pages, by the namespace of their keys and the hash
+// of the model's name.
+type beside map[string]map[uint64]struct{}
 
-// besides notes that a model keeps more than pages, so that its pages do not count until the
-// daemon's end. Of more than maxOrigins models all are taken for such ones. The caller holds t.mu.
-func (t *Table) besides(keys, model string) {
+// has says whether a model's pages do not count: it keeps more, or too many models of its namespace
+// do.
+func (b beside) has(keys string, model uint64) bool {
+	of := b[keys]
+	_, one := of[model]
+	return one || len(of) >= maxBeside
+}
+
+// addBeside notes that a model keeps more than pages, so that its pages do not count until the
+// daemon's end. Of a namespace with maxBeside such models no pages count. The caller holds t.mu.
+func (t *Table) addBeside(keys, model string) {
 	t.counts.Beside++
-	is := pages{keys, model}
-	if len(t.beside) >= maxOrigins {
-		is = pages{}
-	}
-	if t.useless(is) {
+	hash := maphash.String(t.seed, model)
+	if t.beside.has(keys, hash) {
 		return
+	}
+	of := t.beside[keys]
+	if of == nil {
+		if len(t.beside) >= maxOrigins && !t.forgetBeside() {
+			return
+		}
+		of = map[uint64]struct{}{}
+	}
+	counting := t.countingPages(keys, model, len(of)+1 >= maxBeside)
+	of[hash] = struct{}{}
+	t.beside[keys] = of
+	for r, was := range counting {
+		t.settle(r, was)
+	}
+}
+
+// forgetBeside makes room for a namespace in t.beside, in place of one without told pages.
+func (t *Table) forgetBeside() bool {
+	told := map[string]bool{}
+	for i := range t.origins.list {
+		if s := &t.origins.list[i].key; ofPages(s.Scheme) {
+			told[s.Keys] = true
+		}
+	}
+	for keys := range t.beside {
+		if !told[keys] {
+			delete(t.beside, keys)
+			return true
+		}
+	}
+	return false
+}
+
+// countingPages returns how the pages of a namespace stand that count, of one model or of all. It
+// looks for them only if there are told ones.
+func (t *Table) countingPages(keys, model string, all bool) map[ref]standing {
+	from, some := make([]bool, len(t.origins.list)), false
+	for i := range t.origins.list {
+		s := &t.origins.list[i].key
+		from[i] = ofPages(s.Scheme) && s.Keys == keys && (all || s.Model == model)
+		some = some || from[i]
+	}
+	if !some {
+		return nil
 	}
 	counting := map[ref]standing{}
 	for i := range t.byID.shards {
 		for _, n := range t.byID.shards[i].slots {
 			r := ref(i)<<numberBits | ref(n.number())
-			if n == 0 || !t.paged(t.chunk(r)) {
+			if n == 0 || !from[t.chunk(r).origin()] {
 				continue
 			}
 			if was := t.standing(t.chunk(r)); was.state == counted {
@@ -78,32 +130,21 @@ func (t *Table) besides(keys, model string) {
 			}
 		}
 	}
-	t.beside[is] = struct{}{}
-	for r, was := range counting {
-		t.settle(r, was)
-	}
+	return counting
 }
 
-// paged says whether a chunk is a told page of SGLang.
-func (t *Table) paged(h *chunk) bool {
-	if h.origin() == 0 {
-		return false
-	}
-	s := t.origins.at(h.origin()).key.Scheme
-	return s == alias.HiCache || s == alias.HiCacheMLA
+// knowsPage says whether an object that may be beside pages is one itself: it has a note, or pages
+// of the key's model are told.
+func (t *Table) knowsPage(c *Change, k *alias.Key) bool {
+	_, _, noted := alias.CutNote(c.Attr)
+	return noted || slices.ContainsFunc(t.origins.list, func(o held[origin, space]) bool {
+		return o.key.Scheme == k.Scheme && o.key.Keys == c.Namespace && o.key.Model == k.Model
+	})
 }
 
-// lacks says whether a told chunk is a page of a model that keeps more than pages.
-func (t *Table) lacks(h *chunk) bool {
-	if len(t.beside) == 0 || !t.paged(h) {
-		return false
-	}
-	s := &t.origins.at(h.origin()).key
-	return t.useless(pages{s.Keys, s.Model})
-}
+func ofPages(s alias.Scheme) bool { return s == alias.HiCache || s == alias.HiCacheMLA }
 
-func (t *Table) useless(p pages) bool {
-	_, one := t.beside[p]
-	_, all := t.beside[pages{}]
-	return one || all
+// hasBeside says whether chunks of a source are pages of a model that keeps more than pages.
+func (t *Table) hasBeside(s *alias.Source) bool {
+	return len(t.beside) > 0 && ofPages(s.Scheme) && t.beside.has(s.Keys, maphash.String(t.seed, s.Model))
 }

@@ -19,7 +19,9 @@ import (
 const (
 	maxIdle    = 1 << 14 // told chunks without parts
 	maxPending = 1 << 12 // notes that wait to be written
-	maxOrigins = 1 << 10 // origins of chunks, families with lengths, engines, and models besides
+	maxUnnoted = 1 << 16 // objects that wait to be told, and then get a note
+	maxOrigins = 1 << 10 // origins of chunks, families with lengths, engines, and namespaces in beside
+	maxBeside  = 1 << 6  // models of a namespace in beside
 	maxParts   = 1 << 21
 )
 
@@ -47,10 +49,10 @@ type Table struct {
 	parts   hashTable[part]
 	idle    queue
 	unnoted map[ref]block.Digest // objects in RAM that wait to be told, by chunk, unless the keys are LMCache's
-	lengths map[uint64]int       // bytes of the last part that has blocks, by the hash of the family
-	beside  map[pages]struct{}   // SGLang's models that keep more than pages
-	engines map[engine]string    // MODEL_CONFIG of the engines with an access key of their own
-	pending []block.Addr         // parts whose notes wait, oldest first
+	lengths map[uint64]length    // bytes of a part that has blocks, by the hash of the family
+	beside  beside
+	engines map[engine]string // MODEL_CONFIG of the engines with an access key of their own
+	pending []block.Addr      // parts whose notes wait, oldest first
 	counts  Stats
 	states  [states]int
 }
@@ -93,7 +95,7 @@ func New(o Options) *Table {
 	t := &Table{o: o, wake: make(chan struct{}, 1), seed: maphash.MakeSeed(),
 		seeds: [2]uint64{rand.Uint64(), rand.Uint64()}, origins: newNumbers[origin, space](),
 		chunks: newArena[chunk](1), idle: newQueue(), unnoted: map[ref]block.Digest{},
-		engines: map[engine]string{}, lengths: map[uint64]int{}, beside: map[pages]struct{}{}}
+		engines: map[engine]string{}, lengths: map[uint64]length{}, beside: beside{}}
 	for i := range t.records {
 		t.records[i] = newArena[byte](max(i, 1) * block.NameBytes)
 	}
@@ -150,10 +152,14 @@ func (t *Table) Apply(c *Change) {
 	case errors.Is(err, alias.ErrTags):
 		t.counts.Tags++
 	case errors.Is(err, hicache.ErrBeside):
-		t.besides(c.Namespace, k.Model)
+		t.addBeside(c.Namespace, k.Model)
 	case err != nil:
 		t.counts.Forms++
 	default:
+		if model, may := hicache.Beside(&k); may && !t.knowsPage(c, &k) {
+			t.addBeside(c.Namespace, model)
+			return
+		}
 		t.gained(c, &k)
 	}
 }
@@ -188,13 +194,29 @@ func (t *Table) gained(c *Change, k *alias.Key) {
 		t.count(h, 0, c.Tier, k.Layer)
 		known = true
 	}
-	if known && c.Length > 0 && c.Length != t.lengths[family] && (k.Half != alias.First || k.Scheme != alias.LMCache) {
-		remember(t.lengths, family, c.Length)
-	}
 	if known && k.Carries() {
 		t.read(c, k, r)
 	}
+	if known && (k.Half != alias.First || k.Scheme != alias.LMCache) {
+		t.measure(family, length{c.Length, h.origin() != 0})
+	}
 	t.settle(r, was)
+}
+
+// length is that of a part in bytes.
+type length struct {
+	bytes int
+	told  bool // of a told chunk
+}
+
+// measure notes the length of a family's part. One of a told chunk, which is full, stands for all.
+// Before there is one, the largest does: LMCache may store what a prompt has after its last full
+// chunk.
+func (t *Table) measure(family uint64, is length) {
+	was := t.lengths[family]
+	if is.bytes > 0 && is != was && (is.told || !was.told && is.bytes > was.bytes) {
+		remember(t.lengths, maxOrigins, family, is)
+	}
 }
 
 // read learns from the note of a part, or has the note written if the part has none.
@@ -205,7 +227,7 @@ func (t *Table) read(c *Change, k *alias.Key, r ref) {
 			return
 		}
 		if !keyed(k) && t.chunk(r).origin() == 0 {
-			t.unnoted[r] = c.Addr.Digest
+			remember(t.unnoted, maxUnnoted, r, c.Addr.Digest)
 			return
 		}
 		t.want(c.Addr, r)
@@ -216,7 +238,9 @@ func (t *Table) read(c *Change, k *alias.Key, r ref) {
 		t.counts.Notes++
 		return
 	}
-	t.learn(r, &s, &chunk)
+	if t.learn(r, &s, &chunk) {
+		delete(t.unnoted, r)
+	}
 }
 
 // lost removes a part from a tier. The caller holds t.mu.

@@ -59,7 +59,7 @@ func (t *Table) tellOne(id uint64, one bool, s *alias.Source, c *alias.Chunk, ca
 	r := t.enter(id, one)
 	_, was := t.begin(r)
 	ok := t.learn(r, s, c)
-	if d, waits := t.unnoted[r]; waits {
+	if d, waits := t.unnoted[r]; waits && ok {
 		carrier = block.Addr{Digest: d, Model: block.IDOf(s.Keys)}
 		delete(t.unnoted, r)
 	}
@@ -158,7 +158,7 @@ func (t *Table) standing(h *chunk) standing {
 	}
 	s := &t.origins.at(h.origin()).key
 	n, is := uint32(s.Parts()), residency.Tiers(0)
-	if l.any != n || l.layers > s.Layers || t.lacks(h) {
+	if l.any != n || l.layers > s.Layers || t.hasBeside(&s.Source) {
 		return standing{state: incomplete}
 	}
 	if l.host == n {
@@ -181,7 +181,7 @@ func (t *Table) say(h *chunk, tier residency.Tiers, present bool) {
 	last := len(blocks) - block.NameBytes
 	c := residency.Change{Addr: block.Addr{Model: o.value.id, Layer: block.LayerAll}, Namespace: o.value.text,
 		Tier:    tier,
-		Present: present, Names: blocks[:last], Length: t.lengths[o.value.family] * o.key.Loads()}
+		Present: present, Names: blocks[:last], Length: t.lengths[o.value.family].bytes * o.key.PartsWithBytes()}
 	copy(c.Addr.Digest[:], blocks[last:])
 	copy(c.Parent[:], h.parent[:])
 	t.o.Index.Apply(&c)

@@ -29,7 +29,7 @@ func (t *Table) Asked(access, keys string, key []byte) {
 	e := engine{keys, access}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	remember(t.engines, e, k.Base)
+	remember(t.engines, maxOrigins, e, k.Base)
 }
 
 // resolve returns a source with the model that its keys have. That of vLLM's object tier names an

@@ -87,3 +87,36 @@ func TestEnginesAreBounded(t *testing.T) {
 		t.Errorf("%d engines", n)
 	}
 }
+
+// TestRefusedTellingKeepsTheCarrier tells of a stored object while the table has no room for a
+// source, and again when it has. The note is written then.
+func TestRefusedTellingKeepsTheCarrier(t *testing.T) {
+	table := New(Options{Index: index{}})
+	s := alias.Source{Keys: bucket, Model: vllmtier.Client("gpu1"), Scheme: alias.VLLMTier, World: 1, Served: "m",
+		Revision: "-"}
+	table.Asked(s.Model, bucket, tierKey("0123456789ab", 0))
+	table.Apply(tierChange(tierKey("0123456789ab", 0), nil, residency.Host, true))
+	for n := range maxOrigins {
+		table.origins.hold(origin{tokens: n})
+	}
+	for want := range 2 {
+		if n, err := table.Tell(&s, []alias.Chunk{chunkOf(0, 0)}); n != want || err != nil {
+			t.Fatal(n, err)
+		}
+		if notes := table.take(); len(notes) != want {
+			t.Errorf("%d notes wait, want %d", len(notes), want)
+		}
+		table.origins.drop(1)
+	}
+}
+
+// TestUntoldObjectsAreBounded stores more objects than wait to be told.
+func TestUntoldObjectsAreBounded(t *testing.T) {
+	table := New(Options{Index: index{}})
+	for n := range maxUnnoted + 10 {
+		table.Apply(tierChange(tierKey("0123456789ab", n), nil, residency.Host, true))
+	}
+	if st := table.Stats(); len(table.unnoted) != maxUnnoted || st.Untold != maxUnnoted+10 {
+		t.Errorf("%d wait, %+v", len(table.unnoted), st)
+	}
+}

@@ -33,6 +33,9 @@ func (s *service) TellChunks(_ context.Context, r *pb.TellChunksRequest) (*pb.Te
 		Model: r.Model, DType: r.Dtype, World: r.World, Layers: r.Layers,
 		Halves: r.Halves,
 		First:  alias.Name(r.First), Served: r.Served, Revision: r.Revision}
+	if from.Scheme == alias.LMCache && from.DType == string(alias.VLLMTier) { // agents without the field scheme
+		from.Scheme, from.DType = alias.VLLMTier, ""
+	}
 	all := make([]alias.Chunk, n)
 	for i := range all {
 		all[i] = alias.Chunk{Name: alias.Name(r.Names[i]), Parent: block.Name(r.Parents[i*block.NameBytes:]),

@@ -63,6 +63,12 @@ func TestTellChunks(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+	older := good()
+	older.Dtype, older.World, older.Layers, older.Halves = "vllm-tier", 1, 0, false
+	_, err = s.TellChunks(t.Context(), older)
+	if err != nil || l.source.Scheme != alias.VLLMTier || l.source.DType != "" {
+		t.Errorf("of an agent without schemes: %v, %+v", err, l.source)
+	}
 	s.o.Chunks = nil
 	if _, err := s.TellChunks(t.Context(), good()); status.Code(err) != codes.Unimplemented {
 		t.Error(err)
