@@ -16,7 +16,7 @@ var fleetRows = []row[fleet.Stats]{
 	{"fleet_locations_refused_total", "Blocks whose holders this cache had no room to remember.", func(s *fleet.Stats) float64 { return float64(s.LocationsRefused) }},
 	{"fleet_pulled_total", "Blocks brought here from other hosts.", func(s *fleet.Stats) float64 { return float64(s.Pulled) }},
 	{"fleet_pulled_bytes_total", "Payload of the blocks brought here from other hosts.", func(s *fleet.Stats) float64 { return float64(s.PulledBytes) }},
-	{"fleet_pulled_bytes_per_second", "Payload that came from other hosts per second, while blocks and keys of 32 KiB or more came from there; 0 until the first came, and 125 MB/s until 256 KiB came.", func(s *fleet.Stats) float64 { return float64(s.PulledPerSecond) }},
+	{"fleet_pulled_bytes_per_second", "Speed of blocks and keys of 32 KiB or more from other hosts: sum(bytes * w) / sum(seconds * w) over the time in which any was on its way. w is exp(-s/10 - t/60) for what came t seconds before the last, with s seconds of such time since. 0 until anything came, then 125 MB/s until 256 KiB, or what took a second, came.", func(s *fleet.Stats) float64 { return float64(s.PulledPerSecond) }},
 	{"fleet_awaited_total", "Blocks that promotions with a wait have found.", func(s *fleet.Stats) float64 { return float64(s.Awaited) }},
 	{"fleet_awaited_in_vain_total", "Blocks that no host had when the wait of a promotion ended.", func(s *fleet.Stats) float64 { return float64(s.AwaitedInVain) }},
 	{"fleet_awaiting", "Promotions that wait for blocks now.", func(s *fleet.Stats) float64 { return float64(s.Awaiting) }},

@@ -7,20 +7,30 @@ import (
 	"time"
 )
 
-// pace measures how fast pulls bring blocks to this host. The speed is the bytes that came, over
-// the time in which at least one pull ran. So pulls side by side count together, and a host without
-// pulls keeps its speed. Pulls of less than paceSmall do not count, as they take a round trip
-// however fast the network is. A stretch of that time in which next to nothing came does not count
-// either. The last paceMemory of that time counts most, and of that what came in the last paceFade.
-// The very first stretch counts until the next one only: in it connections are made.
+// pace measures how fast pulls bring blocks to this host. It divides the time in which at least one
+// pull runs into stretches. Stretch i takes seconds[i], without pauses, and brings bytes[i]:
+//
+//	speed  = sum(bytes[i] * weight[i]) / sum(seconds[i] * weight[i])
+//	weight = exp(-s/paceMemory - t/paceFade)
+//
+// s is the length of the later stretches, and t the time since the end of the stretch, pauses
+// included, until the end of the last one. So pulls side by side count together, and a host without
+// pulls keeps its speed.
+//
+// A stretch counts that brought paceLeast or took paceStretch. One that ends before is continued by
+// the next pulls, unless those are enough by themselves. Time in which nothing came does not count,
+// nor do pulls of less than paceSmall, which take a round trip however fast the network is. In the
+// first stretch connections are made, so it counts until the next one only.
 type pace struct {
 	speed atomic.Uint64 // bits of the bytes per second; 0: nothing came yet
 
 	mu             sync.Mutex
 	running        int
 	since          time.Time // until when the running stretch has been counted
-	stretch        float64   // seconds of the running stretch
-	came           float64   // bytes that came in the running stretch
+	stretch        float64   // seconds since the last stretch or pause
+	came           float64   // bytes that came in these seconds
+	begunSeconds   float64   // seconds before the pause of a stretch that is not enough yet
+	begunBytes     float64   // bytes that came in these seconds
 	last           time.Time // end of the last stretch that counted; zero: none
 	seconds, bytes float64   // decayed sums of earlier stretches
 }
@@ -28,16 +38,15 @@ type pace struct {
 const (
 	// paceSmall is the length in bytes from which on a pull counts.
 	paceSmall = 32 << 10
-	// paceLeast is the number of bytes from which on a stretch counts that is shorter than
-	// paceStretch.
+	// paceLeast is the number of bytes from which on a stretch counts, however short it is.
 	paceLeast = 256 << 10
 	// paceAssumed is the speed, in bytes per second, once something has come that does not count.
 	paceAssumed = 125e6
-	// paceMemory is the time with pulls after which an earlier stretch counts 1/e.
+	// paceMemory is the time with pulls after which a stretch counts 1/e.
 	paceMemory = 10.0 // seconds
-	// paceFade is the time with or without pulls after which an earlier stretch counts 1/e.
+	// paceFade is the time with or without pulls after which a stretch counts 1/e.
 	paceFade = 60.0 // seconds
-	// paceStretch is the length from which on a stretch is counted although pulls still run.
+	// paceStretch is the length from which on a stretch counts, however little came.
 	paceStretch = 1.0 // seconds
 )
 
@@ -67,10 +76,25 @@ func (p *pace) end(bytes int, now time.Time) {
 	if p.running > 0 && p.stretch < paceStretch {
 		return
 	}
-	if p.came >= paceLeast && p.stretch > 0 || p.came > 0 && p.stretch >= paceStretch {
+	if p.came == 0 { // the begun stretch waits for the next pull
+		p.stretch = 0
+		return
+	}
+	if !enough(p.stretch, p.came) {
+		p.stretch, p.came = p.stretch+p.begunSeconds, p.came+p.begunBytes
+	}
+	if enough(p.stretch, p.came) {
 		p.count(now)
+		p.begunSeconds, p.begunBytes = 0, 0
+	} else {
+		p.begunSeconds, p.begunBytes = p.stretch, p.came
 	}
 	p.stretch, p.came = 0, 0
+}
+
+// enough tells whether a stretch counts.
+func enough(seconds, bytes float64) bool {
+	return bytes >= paceLeast && seconds > 0 || seconds >= paceStretch
 }
 
 // assume gives a speed that was not measured yet a first value: something came.

@@ -39,13 +39,13 @@ func TestPace(t *testing.T) {
 	begin(after(time.Hour), 2*mib) // pauses do not count
 	p.end(2*mib, after(100*time.Millisecond))
 	speed(20 * mib)
-	for range 1000 { // small pulls do not count, nor does a short stretch of few bytes
+	for range 1000 { // small pulls do not count
 		if p.begin(now, 1, after(time.Millisecond)) {
 			t.Fatal("a pull of a byte counts")
 		}
-		begin(now, 64*kib)
-		p.end(64*kib, after(100*time.Millisecond))
 	}
+	begin(now, 64*kib) // nor does a short stretch of few bytes, if a long one follows
+	p.end(64*kib, after(100*time.Millisecond))
 	speed(20 * mib)
 	p.assume() // it was measured
 	speed(20 * mib)
@@ -74,6 +74,36 @@ func TestPace(t *testing.T) {
 	}
 	if got := v.PulledPerSecond(); got < 1.9*mib || got > 2.1*mib {
 		t.Errorf("%g bytes per second while pulls overlap, want about 2 MiB", got)
+	}
+}
+
+// TestPaceOfSmallPulls checks that short stretches of few bytes count together.
+func TestPaceOfSmallPulls(t *testing.T) {
+	for _, c := range []struct {
+		pulls int
+		took  time.Duration
+	}{{4, 10 * time.Millisecond}, {2, 500 * time.Millisecond}} {
+		v, now := &View{}, time.Unix(1000, 0)
+		pull := func(bytes int) {
+			now = now.Add(time.Minute)
+			v.pace.begin(now, 64<<10, now)
+			now = now.Add(c.took)
+			v.pace.end(bytes, now)
+			v.pace.assume()
+		}
+		for n := range c.pulls {
+			if n > 0 && v.PulledPerSecond() != paceAssumed {
+				t.Errorf("%g bytes per second after %d pulls in %v each", v.PulledPerSecond(), n, c.took)
+			}
+			pull(64 << 10)
+			if n+1 < c.pulls {
+				pull(0) // failed
+			}
+		}
+		want := (64 << 10) / c.took.Seconds()
+		if got := v.PulledPerSecond(); math.Abs(got-want) > want/1000 {
+			t.Errorf("%g bytes per second after %d pulls in %v each, want %g", got, c.pulls, c.took, want)
+		}
 	}
 }
 
