@@ -36,7 +36,7 @@ type DaemonConfig struct {
 	RAM           config.Size     `toml:"ram" default:"1GiB" flag:"ram" help:"size of the shared memory, which bounds the blocks in RAM"`
 	SSD           config.Size     `toml:"ssd" default:"4GiB" flag:"ssd" help:"bytes of disk for the SSD tier, all its files included; 0: no SSD tier"`
 	Sock          string          `toml:"sock" flag:"sock" help:"path of the gRPC socket; the lease socket kv-lease.sock is beside it; empty: kv.sock in /run/cognitora if the daemon can write there, else in data"`
-	Group         int             `toml:"socket_group" default:"-1" help:"id of the group whose members may use the Unix sockets, including those of RESP and S3; -1: the daemon's group. If sockets lie in kvcached.data, the group may enter that directory, but not list it"`
+	Group         int             `toml:"socket_group" default:"-1" help:"id of the group whose members may use the Unix sockets, including those of RESP and S3; -1: the daemon's group. If sockets lie in kvcached.data, the daemon lets the group enter that directory, but not list it, unless a group has rights there already"`
 	Admin         string          `toml:"admin" default:"127.0.0.1:9093" flag:"admin" help:"address of the admin port: /healthz, /readyz, /metrics, /debug/pprof"`
 	InsecureAdmin bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback; it asks for no password or certificate, and /debug shows internals"`
 	Insecure      bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow resp and s3 beyond loopback without TLS; they still need users or keys"`

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -45,9 +44,11 @@ func LockDir(dir string) (io.Closer, error) {
 	return f, nil
 }
 
-// letGroupIn lets a group enter the data directory if one of the sockets is there. The group cannot
-// list it.
-func (c *Config) letGroupIn() error {
+// letGroupIn lets a group enter the data directory if one of the sockets is there and no group has
+// a right to the directory. The group cannot list it. letGroupIn leaves a directory as it is that a
+// group has a right to, and warns if the group of the sockets cannot enter.
+func (d *Daemon) letGroupIn() error {
+	c := d.config
 	dir, group := c.Daemon.Data, c.Daemon.Group
 	if group < 0 || !slices.ContainsFunc(c.unixSockets(), c.inData) {
 		return nil
@@ -56,17 +57,29 @@ func (c *Config) letGroupIn() error {
 	if err := unix.Stat(dir, &st); err != nil {
 		return fmt.Errorf("kvcached.data: %s: %w", dir, err)
 	}
-	if st.Mode&0o001 != 0 || int(st.Gid) == group && st.Mode&0o010 != 0 {
+	enter := uint32(0o001)
+	if int(st.Gid) == group {
+		enter = 0o010
+	}
+	if st.Mode&enter != 0 {
+		return nil
+	}
+	if st.Mode&0o070 != 0 {
+		d.log.Warn("members of the sockets' group may be unable to enter the data directory, which stays as it is",
+			"dir", dir, "mode", fmt.Sprintf("%04o", st.Mode&0o7777), "dir_group", st.Gid, "socket_group", group,
+			"try", fmt.Sprintf("chgrp %d %s && chmod g+x %s, or put the sockets elsewhere", group, dir, dir))
 		return nil
 	}
 	err := os.Chown(dir, -1, group)
 	if err == nil {
-		err = os.Chmod(dir, fs.FileMode(st.Mode&0o700|0o010))
+		err = unix.Chmod(dir, st.Mode&0o7777|0o010)
 	}
 	if err != nil {
 		return fmt.Errorf("kvcached.socket_group: %w; name a group that the daemon's user is in, or sockets outside of %s", err,
 			dir)
 	}
+	d.log.Info("the group of the sockets may enter the data directory now", "dir", dir, "socket_group", group,
+		"group_before", st.Gid)
 	return nil
 }
 

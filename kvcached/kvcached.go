@@ -106,7 +106,7 @@ func (d *Daemon) prepare() (err error) {
 		if d.lock, err = LockDir(d.config.Daemon.Data); err != nil {
 			return err
 		}
-		if err = d.config.letGroupIn(); err != nil {
+		if err = d.letGroupIn(); err != nil {
 			return err
 		}
 	}

@@ -3,6 +3,7 @@ package kvcached
 import (
 	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -42,6 +43,37 @@ func TestUnixSocketsAreForTheGroup(t *testing.T) {
 		"x (--x) unix:///s: ": fs.ErrPermission} {
 		if got := socketError("x", "--x", "/s", err); !strings.HasPrefix(got.Error(), part) || !errors.Is(got, err) {
 			t.Error(got)
+		}
+	}
+}
+
+// TestGroupRightsStay checks that a data directory in which a group has rights stays as it is.
+func TestGroupRightsStay(t *testing.T) {
+	for _, c := range []struct {
+		before, after fs.FileMode
+		says          string
+	}{
+		{0o700, 0o710, "may enter"},
+		{0o704, 0o714, "may enter"},
+		{0o710, 0o710, ""},
+		{0o750, 0o750, ""},
+		{0o740, 0o740, "chmod g+x"},
+		{0o770 | fs.ModeSetgid, 0o770 | fs.ModeSetgid, ""},
+	} {
+		dir := t.TempDir()
+		if err := os.Chmod(dir, c.before); err != nil {
+			t.Fatal(err)
+		}
+		config, _ := settings(t, dir, func(c *Config) { c.Daemon.Group = os.Getgid() })
+		var log strings.Builder
+		d := &Daemon{config: &config, log: slog.New(slog.NewTextHandler(&log, nil))}
+		err := d.letGroupIn()
+		info, statErr := os.Stat(dir)
+		if err != nil || statErr != nil || info.Mode() != c.after|fs.ModeDir {
+			t.Errorf("%v became %v: %v %v", c.before, info.Mode(), err, statErr)
+		}
+		if c.says == "" && log.Len() > 0 || !strings.Contains(log.String(), c.says) {
+			t.Errorf("%v: %q", c.before, log.String())
 		}
 	}
 }
