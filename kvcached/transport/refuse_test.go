@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -333,36 +335,57 @@ func TestTooManyConnections(t *testing.T) {
 	})
 }
 
-// TestCloseWaitsForReaders: a server that closes waits until a peer has read its last answer.
+// looking is a context that counts how often somebody looks whether it has ended.
+type looking struct {
+	context.Context
+	looks atomic.Int64
+}
+
+func (l *looking) Done() <-chan struct{} {
+	l.looks.Add(1)
+	return l.Context.Done()
+}
+
+// TestCloseWaitsForReaders: a server that closes waits until a peer has read its last answer. By
+// TLS the kernel has the answer, so nothing must wait for it.
 func TestCloseWaitsForReaders(t *testing.T) {
-	onBothLanes(t, func(t *testing.T, l Lane) {
-		s := newSite(t, ServerOptions{}, PoolOptions{})
-		s.server.confirm = 0 // an answer with a client's own key makes it wait anyway
-		want := s.store.fill("b", 50_000)
-		p := s.peer(l)
-		var got []byte
-		read, done := make(chan struct{}), make(chan error)
-		go func() {
-			_, err := p.Get(t.Context(), Get{Addr: addr("b"), Namespace: namespace, Hint: len(want),
-				Alloc: func(_ Found, n int) ([]byte, error) {
-					<-read
-					got = make([]byte, n)
-					return got, nil
-				}})
-			done <- err
-		}()
-		eventually(t, "the answer is on its way", func() bool { return s.server.count.sent.Load() == 50_000 })
-		closed := make(chan struct{})
-		go func() { defer close(closed); closeServer(t, s.server) }()
-		eventually(t, "it closes", s.server.closing.Load)
-		time.Sleep(4 * lingerFor)
-		close(read)
-		if err := <-done; err != nil {
+	s := newSite(t, ServerOptions{}, PoolOptions{})
+	s.server.confirm = 0 // an answer with a client's own key makes it wait anyway
+	want := s.store.fill("b", 50_000)
+	p := s.peer(QUIC)
+	var got []byte
+	read, done := make(chan struct{}), make(chan error)
+	go func() {
+		_, err := p.Get(t.Context(), Get{Addr: addr("b"), Namespace: namespace, Hint: len(want),
+			Alloc: func(_ Found, n int) ([]byte, error) {
+				<-read
+				got = make([]byte, n)
+				return got, nil
+			}})
+		done <- err
+	}()
+	eventually(t, "the answer is on its way", func() bool { return s.server.count.sent.Load() == 50_000 })
+	ctx := &looking{Context: t.Context()}
+	var closed atomic.Bool
+	var closing sync.WaitGroup
+	closing.Go(func() {
+		if err := s.server.Close(ctx); err != nil {
 			t.Error(err)
 		}
-		same(t, "the answer", got, want)
-		<-closed
+		closed.Store(true)
 	})
+	eventually(t, "it waits for longer than answers may take", func() bool {
+		return closed.Load() || ctx.looks.Load() > int64(4*lingerFor/closeLook)
+	})
+	if closed.Load() {
+		t.Error("it closes although the answer was not read")
+	}
+	close(read)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	same(t, "the answer", got, want)
+	closing.Wait()
 }
 
 // TestCloseWaits: running operations are finished, and new ones refused.
