@@ -114,7 +114,7 @@ func (x *Index) gained(h *holder, i uint16) {
 	if h.spaces[i]++; h.spaces[i] == 1 {
 		x.namespaces.list[i].holders++
 		if h == x.own && x.namespaces.list[i].counts {
-			x.tellReaders()
+			x.tellPresent()
 		}
 	}
 }
@@ -126,7 +126,7 @@ func (x *Index) lost(h *holder, i uint16, count uint32) {
 	}
 	s := &x.namespaces.list[i]
 	if h == x.own && s.counts {
-		x.tellReaders()
+		x.tellPresent()
 	}
 	if s.holders--; s.holders == 0 {
 		x.namespaces.rest(i, x.ring.last+1)

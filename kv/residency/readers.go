@@ -136,8 +136,40 @@ func (x *Index) present() []string {
 	return list
 }
 
-// tellReaders tells watchers that readers have changed, or the namespaces with blocks.
-func (x *Index) tellReaders() { x.ring.mark(0, markReaders) }
+// tellReaders tells watchers that readers have changed. They then learn of the namespaces with
+// blocks, too.
+func (x *Index) tellReaders() {
+	x.presentLate = false
+	x.ring.mark(0, markReaders)
+}
+
+// presentEvery is the shortest time between two changes of the namespaces with blocks that watchers
+// are told of. Each time they get the whole lists.
+const presentEvery = time.Second
+
+// tellPresent tells watchers that the namespaces with blocks have changed: at once, or when
+// presentEvery is over.
+func (x *Index) tellPresent() {
+	x.presentLate = true
+	if x.tellLate() > 0 {
+		x.ring.wakeAll() // so that a watcher waits no longer than for that
+	}
+}
+
+// tellLate tells watchers of a change that is late and due. tellLate returns how long watchers
+// should wait at most; 0: for the next change.
+func (x *Index) tellLate() time.Duration {
+	if !x.presentLate {
+		return 0
+	}
+	now := time.Now()
+	if wait := x.presentNext.Sub(now); wait > 0 {
+		return wait
+	}
+	x.presentNext = now.Add(presentEvery)
+	x.tellReaders()
+	return 0
+}
 
 // Readers returns the nodes that say what they read, by id.
 func (x *Index) Readers() []Reader {

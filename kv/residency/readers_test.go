@@ -1,10 +1,12 @@
 package residency
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"reflect"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,13 +27,16 @@ func readersTold(t *testing.T, w *Watcher, known []Reader) []Reader {
 }
 
 // TestPresent follows which namespaces have blocks, as watchers are told of them.
-func TestPresent(t *testing.T) {
+func TestPresent(t *testing.T) { synctest.Test(t, testPresent) }
+
+func testPresent(t *testing.T) {
 	x := New(Options{})
 	w := x.Watch(WatchOptions{})
 	defer w.Close()
 	var known []string
 	told := func(what string, want ...string) {
 		t.Helper()
+		time.Sleep(presentEvery)
 		for _, w := range []*Watcher{w, x.Watch(WatchOptions{})} {
 			var b Batch
 			for {
@@ -75,6 +80,53 @@ func TestPresent(t *testing.T) {
 	if n := len(x.present()); n != MaxPresent {
 		t.Errorf("%d namespaces, want as many as may be", n)
 	}
+}
+
+// TestPresentIsToldSeldom checks that a watcher gets the lists once a second while a namespace
+// comes and goes, and at last the right ones, without another change.
+func TestPresentIsToldSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := New(Options{})
+		w := x.Watch(WatchOptions{})
+		defer w.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		told := make(chan []string, 2000)
+		var reads sync.WaitGroup
+		reads.Go(func() {
+			var b Batch
+			for w.Next(ctx, &b) == nil {
+				if b.Readers != nil {
+					told <- slices.Clone(b.Present)
+				}
+			}
+		})
+		a := spaceOf("a")
+		for i := range 1001 { // in two seconds
+			x.Apply(change(a, chainOf("p", 1), 0, Host, i%2 == 0))
+			time.Sleep(2 * time.Millisecond)
+		}
+		x.Apply(change(a, chainOf("p", 1), 0, Host, false))
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		times, last := len(told), []string(nil)
+		for range times {
+			last = <-told
+		}
+		if times < 4 || times > 5 || len(last) > 0 {
+			t.Errorf("told %d times, at last %v", times, last)
+		}
+		if err := x.Read("n", a); err != nil {
+			t.Fatal(err)
+		}
+		if err := x.Read("m", a); err != nil {
+			t.Fatal(err)
+		}
+		if synctest.Wait(); len(told) == 0 {
+			t.Error("a change of the readers is late")
+		}
+		cancel()
+		reads.Wait()
+	})
 }
 
 // TestReaders follows what engines say they read, over the ends of their connections.

@@ -116,17 +116,19 @@ type Index struct {
 	checked checked
 	ids     []block.ModelID // of the events of the report that is being checked
 
-	mu         sync.Mutex // guards all fields below; held for some hundred blocks at most
-	own        *holder
-	holders    map[uint32]*holder
-	engines    map[string]*holder
-	readers    map[string][]reading // by node
-	last       uint32               // last number of a holder
-	blocks     int
-	namespaces namespaces
-	chains     chains
-	ring       ring
-	stats      Stats
+	mu          sync.Mutex // guards all fields below; held for some hundred blocks at most
+	own         *holder
+	holders     map[uint32]*holder
+	engines     map[string]*holder
+	readers     map[string][]reading // by node
+	presentNext time.Time            // before, watchers are told of no change of the namespaces with blocks
+	presentLate bool                 // the namespaces with blocks have changed, and watchers were not told
+	last        uint32               // last number of a holder
+	blocks      int
+	namespaces  namespaces
+	chains      chains
+	ring        ring
+	stats       Stats
 }
 
 // holder has blocks: the daemon's tiers, or one incarnation of an engine.

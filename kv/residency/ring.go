@@ -42,6 +42,11 @@ func (r *ring) add(holder uint32, e *entry) {
 	if e.position == 0 {
 		c.leader = 0
 	}
+	r.wakeAll()
+}
+
+// wakeAll wakes the watchers that wait.
+func (r *ring) wakeAll() {
 	if r.waited {
 		close(r.wake)
 		r.wake, r.waited = make(chan struct{}), false

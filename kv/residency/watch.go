@@ -3,6 +3,7 @@ package residency
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/cognitora/dataplane/kv/block"
 )
@@ -47,10 +48,11 @@ type Batch struct {
 	BlockBytes  []uint64 // bytes of a block of each namespace, as the daemon last stored one; 0: it stored none
 	Blocks      []Block
 	// Readers are all nodes that say what they read, in place of those told before; with Reset, and
-	// after a change. nil: nothing has changed. The list may be newer than the blocks.
+	// after a change of Readers or Present. nil: nothing has changed. The list may be newer than
+	// the blocks.
 	Readers []Reader
 	// Present are the namespaces of rank 0 of which the daemon has blocks, with Readers; nil: more
-	// than MaxPresent.
+	// than MaxPresent. A change within a second of the last one comes when that second is over.
 	Present []string
 
 	spaces map[uint16]uint32
@@ -89,10 +91,11 @@ type Watcher struct {
 	first uint64 // the first change not told yet
 
 	stage   stage
-	changes bool   // changes were read last, so it is the snapshot's turn
-	holder  uint32 // holder whose table the snapshot reads
-	slot    uint32 // slot read last
-	until   uint64 // the snapshot is complete with this change
+	changes bool          // changes were read last, so it is the snapshot's turn
+	holder  uint32        // holder whose table the snapshot reads
+	slot    uint32        // slot read last
+	until   uint64        // the snapshot is complete with this change
+	wait    time.Duration // the longest wait for the next change; 0: any
 }
 
 type stage uint8
@@ -142,8 +145,13 @@ func (w *Watcher) Next(ctx context.Context, b *Batch) error {
 			}
 			continue
 		}
+		var late <-chan time.Time
+		if w.wait > 0 {
+			late = time.After(w.wait)
+		}
 		select {
 		case <-wake:
+		case <-late:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -159,6 +167,7 @@ func (w *Watcher) step(b *Batch) (wake <-chan struct{}, done bool) {
 	if !x.settle(batchBlocks) {
 		return nil, false
 	}
+	w.wait = x.tellLate()
 	if w.stage != begins && w.next < x.ring.oldest() {
 		x.stats.Resyncs++
 		w.stage = begins
