@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/cognitora/dataplane/agent/engine"
 	"github.com/cognitora/dataplane/kv/alias"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/events"
@@ -58,16 +59,29 @@ func (u *unit) hicache() (c *events.Chunks, why string, err error) {
 // validateHiCache checks the section, if it matters.
 func (u *unit) validateHiCache(p *problems) {
 	h := &u.Events.HiCache
+	own := u.Engine.Pages()
 	_, why, err := u.hicache()
 	switch {
 	case h.Workers < 0:
 		p.add(u.name("kv_events.hicache.workers"), "%d ranks; the number cannot be negative", h.Workers)
 	case err != nil:
 		*p = append(*p, err)
+	case h.Bucket != "" && u.Engine.Kind != engine.SGLang:
+		p.add(u.name("kv_events.hicache.bucket"), "is for an SGLang, and %s is %s; correct one of the two",
+			u.name("kind"), u.Engine.Kind)
 	case why != "" && h.Bucket != "":
 		p.add(u.name("kv_events.hicache.bucket"), "%s", why)
 	case h.Bucket != "" && (u.Events.LMCache.RemoteURL != "" || u.Engine.TierBucket() != ""):
 		p.add(u.name("kv_events.hicache.bucket"), "an engine has one cache whose keys count: this bucket, or that of %s "+
 			"or kv_offload; remove one of the two", u.name("kv_events.lmcache"))
+	case own.Bucket != "" && u.Events.LMCache.RemoteURL != "":
+		p.add(u.name("kv_events.lmcache.remote_url"), "an engine has one cache whose keys count, and the agent starts "+
+			"this one with pages in a bucket; remove this, or set %s to nixl", u.name("offload.hicache_storage"))
+	case own.Bucket != "" && h.Bucket != "" && h.Bucket != own.Bucket:
+		p.add(u.name("kv_events.hicache.bucket"), "%q, and the agent starts the engine with pages in %q; "+
+			"remove this, or set %s to it", h.Bucket, own.Bucket, u.name("offload.s3_bucket"))
+	case own.Layout != "" && (h.Bucket != "" || own.Bucket != "") && own.Layout != h.Layout:
+		p.add(u.name("kv_events.hicache.layout"), "%s, and the engine starts with --hicache-mem-layout %s; "+
+			"set this to %[2]s", h.Layout, own.Layout)
 	}
 }

@@ -25,6 +25,11 @@ func withSGLang(change func(c *Config)) *Config {
 	})
 }
 
+// keepsPages has the agent start the SGLang with pages in the bucket kvcache.
+func keepsPages(c *Config) {
+	c.Engine.URL, c.Engine.KVOffload, c.Engine.Offload.HiCacheStorage = "", "hicache", "kvcached"
+}
+
 func inPages(c *Config) { c.Events.HiCache.Bucket = "pages" }
 
 // TestHiCacheSettings checks what the agent tells a cache daemon of an SGLang's HiCache.
@@ -63,7 +68,7 @@ func TestHiCacheSettings(t *testing.T) {
 			c.Events.HiCache.Tenant, want.Keys = "a", "key1;s3.pages;a"
 		},
 		"started": func(c *Config, want *alias.Source) {
-			c.Engine.URL, c.Engine.KVOffload, c.Engine.Offload.HiCacheStorage = "", "hicache", "kvcached"
+			keepsPages(c)
 			c.Engine.Args = []string{"--served-model-name", "chat/m"}
 			want.Keys, want.Model = "key1;s3.kvcache;", "chat-m"
 		},
@@ -95,6 +100,21 @@ func TestHiCacheValidation(t *testing.T) {
 		"kv_events.hicache.workers: -1 ranks":      func(c *Config) { c.Events.HiCache.Workers = -1 },
 		"kv_events.hicache: alias":                 func(c *Config) { c.Events.HiCache.Workers = 1025 },
 		"an engine has one cache whose keys count": func(c *Config) { c.Events.LMCache.RemoteURL = "redis://h:1" },
+		"kv_events.lmcache.remote_url: an engine has one cache": func(c *Config) {
+			keepsPages(c)
+			c.Events.HiCache.Bucket, c.Events.LMCache.RemoteURL = "", "redis://127.0.0.1:1"
+		},
+		"kv_events.hicache.bucket: \"pages\", and the agent starts the engine with pages in \"kvcache\"": keepsPages,
+		"kv_events.hicache.layout: page_head, and the engine starts with": func(c *Config) {
+			keepsPages(c)
+			c.Events.HiCache.Bucket, c.Events.HiCache.Layout = "", "page_head"
+		},
+		"and the engine starts with --hicache-mem-layout layer_first; set this to layer_first": func(c *Config) {
+			c.Engine.URL, c.Engine.Args = "", []string{"--hicache-mem-layout", "layer_first"}
+		},
+		"kv_events.hicache.bucket: is for an SGLang, and engine.kind is vllm": func(c *Config) {
+			c.Engine.Kind = "vllm"
+		},
 	} {
 		c := withSGLang(func(c *Config) {
 			inPages(c)

@@ -11,6 +11,13 @@ const hiCacheKVCached = "kvcached"
 // pageSize is the argument with the number of tokens in a page; 1 is SGLang's own default.
 const pageSize = "--page-size"
 
+// memLayout is the argument with the layout of pages in memory, and keptLayout that of pages that
+// the agent has an SGLang keep at the S3 listener.
+const (
+	memLayout  = "--hicache-mem-layout"
+	keptLayout = "page_first"
+)
+
 // pagesInStore returns the arguments with which an SGLang's hierarchical cache keeps pages at the
 // S3 listener, by NIXL.
 func (c *Config) pagesInStore() []string {
@@ -25,7 +32,7 @@ func (c *Config) pagesInStore() []string {
 	if err != nil {
 		panic(err) // strings and numbers always encode
 	}
-	argv := []string{"--hicache-mem-layout", "page_first", "--hicache-storage-backend", "nixl",
+	argv := []string{memLayout, keptLayout, "--hicache-storage-backend", "nixl",
 		"--hicache-storage-backend-extra-config", string(text)}
 	if c.arg(pageSize) == "" {
 		argv = append(argv, pageSize, "64")
@@ -38,14 +45,16 @@ type Pages struct {
 	Bucket string // empty: the agent has started no SGLang that keeps pages there
 	Model  string // the name by which the SGLang serves its model
 	DType  string // --kv-cache-dtype; empty: none is given
+	Layout string // --hicache-mem-layout; empty: none is given
 	Shared string // argument with ranks that the keys do not name; empty: there is none
 }
 
 // Pages returns what the configuration says about an SGLang's pages.
 func (c *Config) Pages() Pages {
-	p := Pages{Model: cmp.Or(c.arg("--served-model-name"), c.Model), DType: c.arg("--kv-cache-dtype")}
+	p := Pages{Model: cmp.Or(c.arg("--served-model-name"), c.Model), DType: c.arg("--kv-cache-dtype"),
+		Layout: c.arg(memLayout)}
 	if c.Spawns() && c.KVOffload == OffloadHiCache && c.Offload.HiCacheStorage == hiCacheKVCached {
-		p.Bucket = c.Offload.S3Bucket
+		p.Bucket, p.Layout = c.Offload.S3Bucket, keptLayout
 	}
 	for _, name := range []string{"--pp-size", "--pipeline-parallel-size", "--attn-cp-size",
 		"--attention-context-parallel-size"} {

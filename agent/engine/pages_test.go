@@ -27,11 +27,12 @@ func TestPagesInStore(t *testing.T) {
 	if got := strings.Join(argv, " "); !strings.HasSuffix(got, want+" --page-size=32 --served-model-name chat") {
 		t.Error(got)
 	}
-	if got := c.Pages(); got != (Pages{Bucket: "kvcache", Model: "chat"}) {
+	if got := c.Pages(); got != (Pages{Bucket: "kvcache", Model: "chat", Layout: "page_first"}) {
 		t.Errorf("%+v", got)
 	}
-	c.Offload.HiCacheStorage, c.Args = "nixl", []string{"--pp-size", "2", "--kv-cache-dtype=fp8_e4m3"}
-	if got := c.Pages(); got != (Pages{Model: "org/m", DType: "fp8_e4m3", Shared: "--pp-size"}) {
+	c.Offload.HiCacheStorage, c.Args = "nixl", []string{"--pp-size", "2", "--kv-cache-dtype=fp8_e4m3",
+		"--hicache-mem-layout", "page_head"}
+	if got := c.Pages(); got != (Pages{Model: "org/m", DType: "fp8_e4m3", Layout: "page_head", Shared: "--pp-size"}) {
 		t.Errorf("%+v", got)
 	}
 }
