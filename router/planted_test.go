@@ -17,7 +17,9 @@ import (
 	ctlkv "github.com/cognitora/dataplane/ctl/kv"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/client"
+	"github.com/cognitora/dataplane/kv/events"
 	"github.com/cognitora/dataplane/kv/lmcache"
+	"github.com/cognitora/dataplane/kv/residency"
 	"github.com/cognitora/dataplane/router"
 	"github.com/cognitora/dataplane/sim/engine"
 )
@@ -237,6 +239,38 @@ func setInCache(t *testing.T, socket, key string) {
 	if line, err := bufio.NewReader(conn).ReadString('\n'); line != "+OK\r\n" {
 		t.Fatal(line, err)
 	}
+}
+
+// TestEngineWithoutCache has the blocks of a prompt on the host of an engine of which nobody says
+// what it reads. They count until the engine's agent says that the engine reads nothing.
+func TestEngineWithoutCache(t *testing.T) {
+	t.Parallel()
+	p := plant(t, "sim")
+	tokens, chain := promptOf(8)
+	putChain(t, p.cache, block.Namespace{Model: "sim", Revision: "1", DType: "bf16", Layout: "l", Tokens: 16, TP: 1,
+		PP: 1}, chain)
+	body := bodyOf("sim", tokens, nil)
+	p.counts("nothing is said", body, 8)
+	daemon, err := events.NewDaemon(p.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = daemon.Close() }()
+	report := residency.Report{Engine: "cold", Epoch: 1, Number: 1, Fresh: true}
+	say := func(reads []string) {
+		t.Helper()
+		report.Reads = reads
+		if err := daemon.Report(&report); err != nil {
+			t.Fatal(err)
+		}
+		report.Number, report.Fresh = report.Number+1, false
+	}
+	say([]string{})
+	p.counts("the engine reads nothing", body, 0)
+	said, _ := p.stats()
+	ctltest.Want(t, said, "NODE CAN READ, BESIDES OTHER RANKS cold nothing")
+	say(nil)
+	p.counts("nothing is said again", body, 8)
 }
 
 // connectorFault is a fault in what a connector has stored.
