@@ -273,6 +273,34 @@ func TestEngineWithoutCache(t *testing.T) {
 	p.counts("nothing is said again", body, 8)
 }
 
+// TestPromptsComputedWhole has the blocks of a prompt in the engine's memory and on its host. They
+// count, but not for a request with which vLLM computes the whole prompt.
+func TestPromptsComputedWhole(t *testing.T) {
+	t.Parallel()
+	p := plant(t, "sim")
+	tokens, chain := promptOf(8)
+	putChain(t, p.cache, block.Namespace{Model: "sim", Revision: "1", DType: "bf16", Layout: "l", Tokens: 16, TP: 1,
+		PP: 1}, chain)
+	body := bodyOf("sim", tokens, nil)
+	p.counts("the prompt", body, 8)
+	p.site.post("/v1/completions", bodyOf("sim", tokens[:4*block.Tokens], nil))
+	for what, c := range map[string]struct {
+		more         map[string]any
+		device, disk int
+	}{
+		"as usual":      {nil, 4, 8},
+		"null":          {map[string]any{"prompt_logprobs": nil, "echo": true}, 4, 8},
+		"of the prompt": {map[string]any{"prompt_logprobs": 0}, 0, 0},
+		"of the echo":   {map[string]any{"echo": true, "logprobs": 1}, 0, 0},
+	} {
+		e := p.site.explainAs("completions", bodyOf("sim", tokens, c.more))
+		if len(e.Candidates) != 1 || e.Candidates[0].Matched != c.device || e.Candidates[0].Disk != c.disk ||
+			e.Candidates[0].Total != 8 {
+			t.Errorf("%s: %+v", what, e.Candidates)
+		}
+	}
+}
+
 // connectorFault is a fault in what a connector has stored.
 type connectorFault struct {
 	stored, reads block.Namespace // reads is what the engine of the router's node reads
