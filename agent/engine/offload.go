@@ -301,8 +301,8 @@ func (c *Config) LMCacheURL() string {
 // file which does.
 var cacheArgs = []string{"--kv-t", "--kv-o", "--hicache", "--enable-h", "--enable-lm", "--conf"}
 
-// ReadsNothing says that a started engine can read no block of a cgn-kvcached: it has no cache beyond
-// its memory. NIXL and Mooncake only hand blocks over. false: it may have one.
+// ReadsNothing says that a started engine can read no block of a cgn-kvcached: it has no cache
+// beyond its memory. NIXL and Mooncake only hand blocks over. false: it may have one.
 func (c *Config) ReadsNothing() bool {
 	switch {
 	case !c.Spawns(), c.Kind != VLLM && c.Kind != SGLang,

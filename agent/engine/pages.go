@@ -16,8 +16,8 @@ const (
 )
 
 // pagesInStore returns the arguments with which an SGLang's hierarchical cache keeps pages at the
-// S3 listener, by NIXL. SGLang then loads all that counts: a single page too (by default it asks for
-// 256 tokens at least), and to the end (by default it may stop before).
+// S3 listener, by NIXL. SGLang then loads all that counts: a single page too (by default it asks
+// for 256 tokens at least), and to the end (by default it may stop before).
 func (c *Config) pagesInStore() []string {
 	o := &c.Offload
 	type plugin struct {

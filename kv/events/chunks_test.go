@@ -355,8 +355,8 @@ func TestFollowerTellsChunks(t *testing.T) {
 	}
 }
 
-// TestReadsNothing checks that reports say that an engine without a cache can read nothing, and that
-// they are silent about other engines.
+// TestReadsNothing checks that reports say that an engine without a cache can read nothing, and
+// that they are silent about other engines.
 func TestReadsNothing(t *testing.T) {
 	for _, nothing := range []bool{true, false} {
 		p := publish(t, "127.0.0.1:0", "127.0.0.1:0")

@@ -27,7 +27,8 @@ func TestReadsNoCache(t *testing.T) {
 		if c.api == Chat {
 			prompt = chat
 		}
-		for _, body := range []string{`{"model":"m",` + prompt + c.more + `}`, `{"model":"m"` + c.more + `,` + prompt + `}`} {
+		begin := `{"model":"m"`
+		for _, body := range []string{begin + `,` + prompt + c.more + `}`, begin + c.more + `,` + prompt + `}`} {
 			var r Request
 			if err := Scan(c.api, []byte(body), &r); err != nil {
 				t.Fatal(body, err)

@@ -2664,7 +2664,7 @@ func (x *Readers) GetMore() bool {
 type Reader struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // node id
-	// of rank 0, at most 64; the engine can read the blocks of these only, and of none if there are none
+	// of rank 0, at most 64; the engine can read the blocks of these only; none: no block
 	Namespaces    []string `protobuf:"bytes,2,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
