@@ -144,6 +144,7 @@ func (n *node) prepareEvents() (err error) {
 		} else if why != "" {
 			n.log.Warn("what the engine stores beyond its memory does not count in routing", "why", why)
 		}
+		o.ReadsNothing = c.LMCache.RemoteURL == "" && c.HiCache.Bucket == "" && u.Engine.ReadsNothing()
 	} else {
 		if e.listener, err = listen.OpenFor(u.name("kv_events.listen"), u.flag("--kv-listen"), c.Listen); err != nil {
 			return err

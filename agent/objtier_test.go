@@ -28,3 +28,39 @@ func TestTierSettings(t *testing.T) {
 		t.Errorf("another connector: %+v %q %v", got, why, err)
 	}
 }
+
+// TestReadsNothing checks that the agent says that an engine without a cache reads nothing, and is
+// silent about an engine that may have one.
+func TestReadsNothing(t *testing.T) {
+	for what, c := range map[string]struct {
+		change func(c *Config)
+		want   bool
+	}{
+		"started":  {func(c *Config) {}, true},
+		"attached": {func(c *Config) { c.Engine.URL = "http://127.0.0.1:1" }, false},
+		"started with LMCache by hand": {func(c *Config) {
+			c.Events.LMCache.RemoteURL, c.Events.LMCache.DType = "redis://127.0.0.1:6380", "half"
+		}, false},
+		"started with HiCache by hand": {func(c *Config) {
+			c.Engine.Kind, c.Events.HiCache.Bucket = "sglang", "pages"
+		}, false},
+		"started, told by the agent itself": {func(c *Config) {
+			c.Events.Report, c.Events.Listen = "", "unix://"+t.TempDir()+"/s"
+		}, false},
+	} {
+		t.Run(what, func(t *testing.T) {
+			config := testConfig(t, "")
+			config.Agent.NodeID, config.Agent.DType = "gpu1", "bfloat16"
+			config.Engine.Model, config.Engine.Binary = "m", "false" // a program that ends at once
+			config.Events.Endpoint, config.Events.Report = "tcp://127.0.0.1:1", t.TempDir()+"/kv.sock"
+			c.change(&config)
+			if config.Engine.URL != "" {
+				config.Engine.Binary = ""
+			}
+			a := startAgent(t, config)
+			if got := a.nodes[0].events.options.ReadsNothing; got != c.want {
+				t.Errorf("the agent says that the engine reads nothing: %v", got)
+			}
+		})
+	}
+}

@@ -17,7 +17,9 @@ import (
 	ctlkv "github.com/cognitora/dataplane/ctl/kv"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/client"
+	"github.com/cognitora/dataplane/kv/events"
 	"github.com/cognitora/dataplane/kv/lmcache"
+	"github.com/cognitora/dataplane/kv/residency"
 	"github.com/cognitora/dataplane/router"
 	"github.com/cognitora/dataplane/sim/engine"
 )
@@ -236,6 +238,66 @@ func setInCache(t *testing.T, socket, key string) {
 	fmt.Fprintf(conn, "SET %s value\r\n", key)
 	if line, err := bufio.NewReader(conn).ReadString('\n'); line != "+OK\r\n" {
 		t.Fatal(line, err)
+	}
+}
+
+// TestEngineWithoutCache has the blocks of a prompt on the host of an engine of which nobody says
+// what it reads. They count until the engine's agent says that the engine reads nothing.
+func TestEngineWithoutCache(t *testing.T) {
+	t.Parallel()
+	p := plant(t, "sim")
+	tokens, chain := promptOf(8)
+	putChain(t, p.cache, block.Namespace{Model: "sim", Revision: "1", DType: "bf16", Layout: "l", Tokens: 16, TP: 1,
+		PP: 1}, chain)
+	body := bodyOf("sim", tokens, nil)
+	p.counts("nothing is said", body, 8)
+	daemon, err := events.NewDaemon(p.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = daemon.Close() }()
+	report := residency.Report{Engine: "cold", Epoch: 1, Number: 1, Fresh: true}
+	say := func(reads []string) {
+		t.Helper()
+		report.Reads = reads
+		if err := daemon.Report(&report); err != nil {
+			t.Fatal(err)
+		}
+		report.Number, report.Fresh = report.Number+1, false
+	}
+	say([]string{})
+	p.counts("the engine reads nothing", body, 0)
+	said, _ := p.stats()
+	ctltest.Want(t, said, "NODE CAN READ, BESIDES OTHER RANKS cold nothing")
+	say(nil)
+	p.counts("nothing is said again", body, 8)
+}
+
+// TestPromptsComputedWhole has the blocks of a prompt in the engine's memory and on its host. They
+// count, but not for a request with which vLLM computes the whole prompt.
+func TestPromptsComputedWhole(t *testing.T) {
+	t.Parallel()
+	p := plant(t, "sim")
+	tokens, chain := promptOf(8)
+	putChain(t, p.cache, block.Namespace{Model: "sim", Revision: "1", DType: "bf16", Layout: "l", Tokens: 16, TP: 1,
+		PP: 1}, chain)
+	body := bodyOf("sim", tokens, nil)
+	p.counts("the prompt", body, 8)
+	p.site.post("/v1/completions", bodyOf("sim", tokens[:4*block.Tokens], nil))
+	for what, c := range map[string]struct {
+		more         map[string]any
+		device, disk int
+	}{
+		"as usual":      {nil, 4, 8},
+		"null":          {map[string]any{"prompt_logprobs": nil, "echo": true}, 4, 8},
+		"of the prompt": {map[string]any{"prompt_logprobs": 0}, 0, 0},
+		"of the echo":   {map[string]any{"echo": true, "logprobs": 1}, 0, 0},
+	} {
+		e := p.site.explainAs("completions", bodyOf("sim", tokens, c.more))
+		if len(e.Candidates) != 1 || e.Candidates[0].Matched != c.device || e.Candidates[0].Disk != c.disk ||
+			e.Candidates[0].Total != 8 {
+			t.Errorf("%s: %+v", what, e.Candidates)
+		}
 	}
 }
 

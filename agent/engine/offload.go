@@ -297,6 +297,23 @@ func (c *Config) LMCacheURL() string {
 	return c.Offload.RemoteURL
 }
 
+// cacheArgs begin the arguments that give an engine a cache beyond its memory, or that may name a
+// file which does.
+var cacheArgs = []string{"--kv-t", "--kv-o", "--hicache", "--enable-h", "--enable-lm", "--conf"}
+
+// ReadsNothing says that a started engine can read no block of a cgn-kvcached: it has no cache
+// beyond its memory. NIXL and Mooncake only hand blocks over. false: it may have one.
+func (c *Config) ReadsNothing() bool {
+	switch {
+	case !c.Spawns(), c.Kind != VLLM && c.Kind != SGLang,
+		!slices.Contains([]string{"", OffloadNone, OffloadNIXL, OffloadMooncake}, c.KVOffload):
+		return false
+	}
+	return !slices.ContainsFunc(c.Args, func(a string) bool {
+		return slices.ContainsFunc(cacheArgs, func(begin string) bool { return strings.HasPrefix(flagName(a), begin) })
+	})
+}
+
 // TierBucket returns the bucket in which vLLM's own tiers keep blocks, or would keep them if the
 // engine's Python lacked the connector of deploy/vllm (Engine.OwnTiers). Empty: there are no tiers.
 func (c *Config) TierBucket() string {

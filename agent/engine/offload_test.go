@@ -181,3 +181,31 @@ func TestLMCacheFile(t *testing.T) {
 		t.Error(env)
 	}
 }
+
+// TestReadsNothing checks of which engines the agent knows that they can read no block of a cache.
+func TestReadsNothing(t *testing.T) {
+	events := []string{"--kv-events-config", "{}", "--kv-cache-dtype=fp8", "--enable-prefix-caching"}
+	for i, c := range []struct {
+		config Config
+		want   bool
+	}{
+		{Config{Kind: VLLM, Args: events}, true},
+		{Config{Kind: VLLM, KVOffload: OffloadNone}, true},
+		{Config{Kind: VLLM, KVOffload: OffloadNIXL}, true},
+		{Config{Kind: SGLang, KVOffload: OffloadMooncake}, true},
+		{Config{Kind: VLLM, URL: "http://h:1"}, false}, // somebody else started it
+		{Config{Kind: OpenAICompat, Binary: "engine"}, false},
+		{Config{Kind: VLLM, KVOffload: OffloadNIXLKVCached}, false},
+		{Config{Kind: VLLM, KVOffload: OffloadLMCache}, false},
+		{Config{Kind: SGLang, KVOffload: OffloadHiCache}, false},
+		{Config{Kind: VLLM, Args: []string{"--kv_transfer_config={}"}}, false},
+		{Config{Kind: VLLM, Args: []string{"--kv-offloading-size", "4"}}, false},
+		{Config{Kind: VLLM, Args: []string{"--config", "vllm.yaml"}}, false},
+		{Config{Kind: SGLang, Args: []string{"--enable-hierarchical-cache"}}, false},
+		{Config{Kind: SGLang, Args: []string{"--enable-lmcache"}}, false},
+	} {
+		if got := c.config.ReadsNothing(); got != c.want {
+			t.Errorf("%d: %v", i, got)
+		}
+	}
+}

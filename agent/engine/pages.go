@@ -3,13 +3,17 @@ package engine
 import (
 	"cmp"
 	"encoding/json"
+	"strconv"
 )
 
 // hiCacheKVCached is the value of hicache_storage for this host's cgn-kvcached.
 const hiCacheKVCached = "kvcached"
 
 // pageSize is the argument with the number of tokens in a page; 1 is SGLang's own default.
-const pageSize = "--page-size"
+const (
+	pageSize   = "--page-size"
+	pageTokens = 64 // without the argument
+)
 
 // memLayout is the argument with the layout of pages in memory, and keptLayout that of pages that
 // the agent has an SGLang keep at the S3 listener.
@@ -19,7 +23,8 @@ const (
 )
 
 // pagesInStore returns the arguments with which an SGLang's hierarchical cache keeps pages at the
-// S3 listener, by NIXL.
+// S3 listener, by NIXL. SGLang then loads all that counts: a single page too (by default it asks
+// for 256 tokens at least), and to the end (by default it may stop before).
 func (c *Config) pagesInStore() []string {
 	o := &c.Offload
 	type plugin struct {
@@ -27,15 +32,22 @@ func (c *Config) pagesInStore() []string {
 		Active  bool   `json:"active"`
 		Virtual string `json:"use_virtual_addressing"` // true would put the bucket before the endpoint's name
 	}
-	text, err := json.Marshal(map[string]any{"plugin": map[string]plugin{
-		"obj": {store{o.S3Bucket, o.S3Endpoint, "http", openSecret, openSecret}, true, "false"}}})
+	size, err := strconv.Atoi(c.arg(pageSize))
+	if err != nil {
+		size = pageTokens
+	}
+	text, err := json.Marshal(struct {
+		Plugin    map[string]plugin `json:"plugin"`
+		Threshold int               `json:"prefetch_threshold"` // tokens
+	}{map[string]plugin{
+		"obj": {store{o.S3Bucket, o.S3Endpoint, "http", openSecret, openSecret}, true, "false"}}, size})
 	if err != nil {
 		panic(err) // strings and numbers always encode
 	}
 	argv := []string{memLayout, keptLayout, "--hicache-storage-backend", "nixl",
-		"--hicache-storage-backend-extra-config", string(text)}
+		"--hicache-storage-backend-extra-config", string(text), "--hicache-storage-prefetch-policy", "wait_complete"}
 	if c.arg(pageSize) == "" {
-		argv = append(argv, pageSize, "64")
+		argv = append(argv, pageSize, strconv.Itoa(pageTokens))
 	}
 	return argv
 }

@@ -77,7 +77,7 @@ func newStats(k *commands) *cobra.Command {
 				s := statsReport{Epoch: r.Epoch, Namespaces: []namespaceUse{}, Engines: []engineBlocks{},
 					Readers: []reader{}, Counting: countings(r), Values: r.Values}
 				for _, of := range r.Readers {
-					s.Readers = append(s.Readers, reader{of.Node, of.Namespaces})
+					s.Readers = append(s.Readers, reader{of.Node, append([]string{}, of.Namespaces...)})
 				}
 				for _, e := range r.Engines {
 					s.Engines = append(s.Engines, engineBlocks{e.Engine, e.Namespace, e.Adapter, e.Blocks, e.Device,
@@ -124,6 +124,9 @@ func (s *statsReport) write(t *cli.Table, all bool) {
 		for _, of := range s.Readers {
 			for _, namespace := range of.Namespaces {
 				t.Row(of.Node, namespace)
+			}
+			if len(of.Namespaces) == 0 {
+				t.Row(of.Node, "nothing")
 			}
 		}
 	}

@@ -331,9 +331,12 @@ type telling struct {
 
 // reads returns what the engine can read of the daemon's blocks, as far as it is known: only its
 // own chunks. Until the sink has said in which namespace chunks of vLLM's tier count, that is one
-// without blocks. nil: everything. The caller holds f.mu.
+// without blocks. nil: it is not known. Empty: it can read none. The caller holds f.mu.
 func (f *Follower) reads() []string {
 	c := f.o.Chunks
+	if c == nil && f.o.ReadsNothing {
+		return []string{}
+	}
 	if c == nil || c.Wanted != nil && !c.Wanted() {
 		return nil
 	}

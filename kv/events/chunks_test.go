@@ -355,6 +355,22 @@ func TestFollowerTellsChunks(t *testing.T) {
 	}
 }
 
+// TestReadsNothing checks that reports say that an engine without a cache can read nothing, and
+// that they are silent about other engines.
+func TestReadsNothing(t *testing.T) {
+	for _, nothing := range []bool{true, false} {
+		p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
+		p.keep(turn(t, prompt, 0))
+		o := p.endpoints()
+		o.ReadsNothing = nothing
+		f := follow(t, o)
+		f.awaits("a block", prompt, 1)
+		if all := f.sink.Readers(); len(all) == 1 != nothing || nothing && len(all[0].Namespaces) > 0 {
+			t.Errorf("%v: %v", nothing, all)
+		}
+	}
+}
+
 // withTier makes an engine each of whose blocks is an object of vLLM's tier.
 func withTier(t testing.TB) *engine {
 	e := newEngine(t, 100_000)

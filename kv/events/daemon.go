@@ -64,7 +64,7 @@ func (d *Daemon) Report(r *residency.Report) error {
 	defer d.mu.Unlock()
 	q := &d.request
 	q.Engine, q.Epoch, q.Number, q.Fresh, q.Gone, q.Events = r.Engine, r.Epoch, r.Number, r.Fresh, r.Gone, q.Events[:0]
-	q.Reads = r.Reads
+	q.Reads, q.ReadsNothing = r.Reads, r.Reads != nil && len(r.Reads) == 0
 	if len(d.events) < len(r.Events) {
 		d.events = make([]pb.ReportEvent, len(r.Events))
 	}

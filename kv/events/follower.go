@@ -48,6 +48,9 @@ type Options struct {
 	Adapter func(name []byte)
 	// Chunks says how to name the chunks of the engine's LMCache; nil: nobody wants to know.
 	Chunks *Chunks
+	// ReadsNothing says that the engine can read no block of the daemon. Without it, and without
+	// Chunks, reports do not say what the engine can read.
+	ReadsNothing bool
 	// Sink takes the reports. Required.
 	Sink Sink
 	// SinkName names the sink in log lines: the setting and its value.

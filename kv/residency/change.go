@@ -155,7 +155,7 @@ func (x *Index) leave(h *holder) {
 	delete(x.holders, h.Number)
 	delete(x.engines, h.Engine)
 	x.ring.mark(h.Number, markGone)
-	if len(h.reads) > 0 {
+	if h.reads != nil {
 		x.tellReaders()
 	}
 }

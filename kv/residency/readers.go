@@ -29,7 +29,7 @@ var ErrReaders = errors.New("residency: too many nodes, or namespaces of one nod
 // reports.
 type Reader struct {
 	Node       string   // as it was said: in reports of an engine with several ranks followed by the rank
-	Namespaces []string // of rank 0
+	Namespaces []string // of rank 0; none: it can read no block
 }
 
 // reading is a namespace that an engine reads.
@@ -192,7 +192,7 @@ func (x *Index) listReaders() []Reader {
 		all = append(all, r)
 	}
 	for engine, h := range x.engines {
-		if len(h.reads) > 0 && x.readers[engine] == nil {
+		if h.reads != nil && x.readers[engine] == nil {
 			all = append(all, Reader{engine, h.reads})
 		}
 	}

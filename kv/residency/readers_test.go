@@ -223,6 +223,12 @@ func TestReadersInReports(t *testing.T) {
 	x.EndRead("c/1", other, false)
 	report(Report{Number: 3, Reads: []string{adapter}})
 	told("another one", Reader{"c/1", []string{adapter}})
+	report(Report{Number: 4, Reads: []string{}, Events: []Event{{Kind: Cleared}}})
+	told("nothing can be read", Reader{"c/1", []string{}})
+	report(Report{Number: 5})
+	told("it is no longer said")
+	report(Report{Number: 6, Reads: []string{}})
+	told("nothing can be read, again", Reader{"c/1", []string{}})
 	report(Report{Gone: true})
 	told("the engine is gone")
 	for what, reads := range map[string][]string{"keys": {"key1;resp.0;"}, "many": make([]string, MaxReads+1)} {

@@ -49,7 +49,7 @@ type Report struct {
 	Gone   bool   // the engine has ended; no Events
 	Events []Event
 	// Reads are the namespaces of the daemon's blocks that the engine can read, at most MaxReads.
-	// None: the report does not say.
+	// Nil: the report does not say. Empty: the engine can read none.
 	Reads []string
 }
 
@@ -192,8 +192,10 @@ func (x *Index) accept(r *Report) (*holder, error) {
 			h.next)
 	}
 	h.next, h.heard = r.Number+1, time.Now()
-	if !slices.Equal(h.reads, r.Reads) {
-		h.reads = nil
+	if !slices.Equal(h.reads, r.Reads) || (h.reads == nil) != (r.Reads == nil) {
+		if h.reads = nil; r.Reads != nil {
+			h.reads = make([]string, 0, len(r.Reads))
+		}
 		for _, text := range r.Reads {
 			h.reads = append(h.reads, strings.Clone(text))
 		}

@@ -103,6 +103,12 @@ var (
 func (s *service) Report(_ context.Context, r *pb.ReportRequest) (*pb.ReportResponse, error) {
 	report := &residency.Report{Engine: r.Engine, Epoch: r.Epoch, Number: r.Number, Fresh: r.Fresh, Gone: r.Gone,
 		Reads: r.Reads}
+	if r.ReadsNothing {
+		if len(r.Reads) > 0 {
+			return nil, invalid("reads_nothing, and reads has %d namespaces; leave one of the two out", len(r.Reads))
+		}
+		report.Reads = []string{}
+	}
 	if len(r.Events) > MaxBatch {
 		return nil, invalid("there are %d events; send at most %d in a report", len(r.Events), MaxBatch)
 	}

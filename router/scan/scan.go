@@ -192,9 +192,10 @@ func (r *Request) rootObject() {
 func (r *Request) rootMembers(ok bool) {
 	for ; ok; ok = r.c.NextMember() {
 		r.root.empty = false
-		key := rootOf(r.c.Key())
+		name := r.c.Key()
+		key := rootOf(name)
 		if (common|promptMembers[r.api])&(1<<key) == 0 {
-			r.c.Skip()
+			r.another(name)
 			continue
 		}
 		r.at = place{field: key.String(), index: -1}

@@ -134,11 +134,16 @@ func (f *Finder) FindKeys(
 }
 
 // believe computes how much each rank holds. An engine's own report replaces the prediction if the
-// prompt's blocks are of the model's tokens. Engines report no other blocks.
+// prompt's blocks are of the model's tokens. Engines report no other blocks. A rank holds nothing
+// of a prompt for which engines read no cache.
 func (f *Finder) believe(p *Prompt, model string, ranks []*fleet.Rank) {
 	p.matched = slices.Grow(p.matched[:0], len(ranks))[:len(ranks)]
 	p.coming = slices.Grow(p.coming[:0], len(ranks))[:len(ranks)]
 	p.Blocks, p.reach = p.chain.Blocks(), p.reach[:0]
+	if p.asked.Scan.ReadsNoCache() {
+		p.Unknown(len(ranks)) // what ranks hold is of no use, and their counts of cached tokens say nothing
+		return
+	}
 	f.predict(p, ranks)
 	if f.Holdings == nil || !p.query.Begin(f.Holdings, model) {
 		return

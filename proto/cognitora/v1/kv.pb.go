@@ -2662,9 +2662,10 @@ func (x *Readers) GetMore() bool {
 }
 
 type Reader struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`             // node id
-	Namespaces    []string               `protobuf:"bytes,2,rep,name=namespaces,proto3" json:"namespaces,omitempty"` // of rank 0, at most 64; the engine can read the blocks of these only
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // node id
+	// of rank 0, at most 64; the engine can read the blocks of these only; none: no block
+	Namespaces    []string `protobuf:"bytes,2,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2892,6 +2893,7 @@ type ReportRequest struct {
 	Events []*ReportEvent         `protobuf:"bytes,6,rep,name=events,proto3" json:"events,omitempty"`  // at most 32768 blocks in all; no event: a sign of life
 	// namespaces of the daemon's blocks that the engine can read, at most 64; none: it is not said
 	Reads         []string `protobuf:"bytes,7,rep,name=reads,proto3" json:"reads,omitempty"`
+	ReadsNothing  bool     `protobuf:"varint,8,opt,name=reads_nothing,json=readsNothing,proto3" json:"reads_nothing,omitempty"` // the engine can read no block of the daemon, and reads is empty
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2973,6 +2975,13 @@ func (x *ReportRequest) GetReads() []string {
 		return x.Reads
 	}
 	return nil
+}
+
+func (x *ReportRequest) GetReadsNothing() bool {
+	if x != nil {
+		return x.ReadsNothing
+	}
+	return false
 }
 
 type ReportEvent struct {
@@ -4123,7 +4132,7 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"\x05tiers\x18\x05 \x01(\fR\x05tiers\x12\x1a\n" +
 	"\bposition\x18\x06 \x03(\rR\bposition\x12\x18\n" +
 	"\aleaders\x18\a \x01(\fR\aleaders\x12\x18\n" +
-	"\aparents\x18\b \x01(\fR\aparents\"\xc8\x01\n" +
+	"\aparents\x18\b \x01(\fR\aparents\"\xed\x01\n" +
 	"\rReportRequest\x12\x16\n" +
 	"\x06engine\x18\x01 \x01(\tR\x06engine\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x16\n" +
@@ -4131,7 +4140,8 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"\x05fresh\x18\x04 \x01(\bR\x05fresh\x12\x12\n" +
 	"\x04gone\x18\x05 \x01(\bR\x04gone\x121\n" +
 	"\x06events\x18\x06 \x03(\v2\x19.cognitora.v1.ReportEventR\x06events\x12\x14\n" +
-	"\x05reads\x18\a \x03(\tR\x05reads\"\xc2\x02\n" +
+	"\x05reads\x18\a \x03(\tR\x05reads\x12#\n" +
+	"\rreads_nothing\x18\b \x01(\bR\freadsNothing\"\xc2\x02\n" +
 	"\vReportEvent\x122\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1e.cognitora.v1.ReportEvent.KindR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12*\n" +

@@ -1,0 +1,72 @@
+package scan
+
+import "github.com/cognitora/dataplane/internal/jsonscan"
+
+// asked are the members of the root that make an engine compute the whole prompt.
+type asked uint8
+
+const (
+	askedPrompt asked = 1 << iota // prompt_logprobs
+	askedEcho
+	askedAnswer // logprobs of a completion
+	askedNone   // top_logprobs of a chat is null
+)
+
+// ReadsNoCache says whether vLLM computes the whole prompt, whatever it has cached: for the log
+// probabilities of the prompt's tokens. A completion's echo asks for them if logprobs is given, and
+// a chat's echo unless top_logprobs is null. vLLM caches the blocks as always.
+func (r *Request) ReadsNoCache() bool {
+	a := r.root.asked
+	switch {
+	case a&askedPrompt != 0:
+		return true
+	case r.api == Completions:
+		return a&(askedEcho|askedAnswer) == askedEcho|askedAnswer
+	}
+	return r.api == Chat && a&(askedEcho|askedNone) == askedEcho
+}
+
+// another reads a member of the root whose name the scan does not know otherwise.
+func (r *Request) another(name []byte) {
+	bit := r.askedBy(name)
+	if bit == 0 {
+		r.c.Skip()
+		return
+	}
+	kind := r.c.Kind()
+	is := kind != jsonscan.Null
+	switch {
+	case bit == askedEcho && kind == jsonscan.Bool:
+		is = r.c.Literal()
+	case bit == askedNone:
+		is = !is
+		fallthrough
+	default:
+		r.c.Skip()
+	}
+	if r.root.asked &^= bit; is {
+		r.root.asked |= bit
+	}
+}
+
+// askedBy returns the bit of a member; 0: it has none.
+func (r *Request) askedBy(name []byte) asked {
+	if r.api != Completions && r.api != Chat {
+		return 0
+	}
+	switch string(name) {
+	case "prompt_logprobs":
+		return askedPrompt
+	case "echo":
+		return askedEcho
+	case "logprobs":
+		if r.api == Completions {
+			return askedAnswer
+		}
+	case "top_logprobs":
+		if r.api == Chat {
+			return askedNone
+		}
+	}
+	return 0
+}
