@@ -161,7 +161,9 @@ def layout(config):
 def computation(config):
     """Names what else the computation depends on: configurations as overridden, and quantization."""
     draft = getattr(getattr(config, "speculative_config", None), "draft_model_config", None)
-    names = ("quantization", "quantization_config", "dtype")
+    names = ["quantization", "quantization_config"]
+    if config.cache_config.cache_dtype != "auto":  # else the namespace has the model's
+        names.append("dtype")
     of = [{"hf": m.hf_config, **{n: getattr(m, n, None) for n in names}} for m in (config.model_config, draft) if m]
     of.append(getattr(config.cache_config, "kv_cache_dtype_skip_layers", None))
     if "longrope" in namespaces.canonical(of):  # vLLM chooses its factors by this
