@@ -74,8 +74,8 @@ func (c *Config) fallback(l Launch, program string) *fallback {
 }
 
 // choose has the engine's Python import the connector of deploy/vllm. choose returns the fallback's
-// command if that fails, and logs a warning. Otherwise choose returns argv, also if Python could not
-// be asked until ctx ended, within the limit, or at all.
+// command if that fails, and logs a warning. Otherwise choose returns argv, also if Python could
+// not be asked until ctx ended, within the limit, or at all.
 func (f *fallback) choose(ctx context.Context, argv, env []string, log *slog.Logger) []string {
 	python, err := interpreter(argv[0], f.python)
 	lacks := ""
@@ -95,7 +95,8 @@ func (f *fallback) choose(ctx context.Context, argv, env []string, log *slog.Log
 	log.Warn("the engine's Python cannot import the connector of kv_offload, starting the engine with vLLM's own tiers "+
 		"over S3", "module", connectorModule, "error", lacks, "python", strings.Join(python, " "),
 		"kv_offload", f.engine.KVOffload, "s3_endpoint", f.engine.Offload.S3Endpoint,
-		"fix", "mend what error names; without the package "+connectorPackage+", run this Python with -m pip install DIR/deploy/vllm, or add PYTHONPATH=DIR/deploy/vllm to the engine's env, "+
+		"fix", "mend what error names; without the package "+connectorPackage+", run this "+
+			"Python with -m pip install DIR/deploy/vllm, or add PYTHONPATH=DIR/deploy/vllm to the engine's env, "+
 			"where DIR has this project's sources; then restart the agent")
 	f.taken.Store(true)
 	return f.argv
@@ -115,8 +116,9 @@ func (e *Engine) OwnTiers() bool {
 }
 
 // asks has the interpreter import the connector for a program with this environment. asks returns
-// the last line of the import's error, or "" if Python has the connector. asks fails once ctx ends, after the limit, and if the interpreter fails. The interpreter is gone
-// when asks returns.
+// the last line of the import's error, or "" if Python has the connector. asks fails
+// once ctx ends, after the limit, and if the interpreter fails. The interpreter is gone when asks
+// returns.
 func (f *fallback) asks(ctx context.Context, python []string, program string, env []string, log *slog.Logger) (
 	lacks string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, f.limit, fmt.Errorf("no answer within %s", f.limit))

@@ -108,7 +108,7 @@ class Settings:
         return Reads(Lease(self.socket, TRANSFER), self.node, self.namespace(self.revision, 0, 0), logger.warning)
 
     def named(self, adapter):
-        """Returns the revision with an adapter's weights. adapter names them, "" is the base model."""
+        """Returns the revision with an adapter's weights. adapter names them, "" is the base."""
         return f"{self.revision}+{adapter}" if adapter else self.revision
 
     def namespace(self, named, tp_rank, pp_rank):
@@ -119,8 +119,8 @@ class Settings:
     def adapter(self, lora):
         """Returns a name for the weights of an adapter; None: they cannot be named.
 
-        The engine's own cache knows adapters by name and path. If the files change, it has blocks of
-        the old weights, and nobody knows which weights are loaded. So they have no name until reset.
+        The engine's own cache knows adapters by name and path. If the files change, it has blocks
+        of the old weights, and nobody knows which are loaded. So they have no name until reset.
         """
         if lora is None:
             return ""
@@ -159,7 +159,7 @@ def layout(config):
 
 
 def computation(config):
-    """Names what else the computation depends on: configurations as overridden, and quantization."""
+    """Names what else blocks depend on: configurations as overridden, and quantization."""
     draft = getattr(getattr(config, "speculative_config", None), "draft_model_config", None)
     names = ["quantization", "quantization_config"]
     if config.cache_config.cache_dtype != "auto":  # else the namespace has the model's
@@ -296,7 +296,7 @@ class Planner:
         logger.info("blocks are kept in %s", self.settings.namespace(self.settings.revision, 0, 0))
 
     def reset(self):
-        """Forgets all blocks in the daemon. What runs now stores and loads none of its own any more."""
+        """Forgets all blocks in the daemon. What runs now stores and loads no more."""
         self.settings.reset()
         if self.reads is not None:
             self.reads.anew(self.settings.namespace(self.settings.revision, 0, 0))

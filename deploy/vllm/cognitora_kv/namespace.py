@@ -75,8 +75,8 @@ def revision_of(directory):
 
     A snapshot of a hub is named by its commit. Other directories are named by a hash over the
     configuration, and over the length and 16 pieces of each file of weights. The hash takes
-    milliseconds for a large model. It misses a change that leaves all these pieces as they were, such
-    as that of a few weights.
+    milliseconds for a large model. It misses a change that leaves all these pieces as they were,
+    such as that of a few weights.
     """
     directory = Path(directory).resolve()
     if directory.parent.name == "snapshots" and len(directory.name) == 40:
