@@ -201,12 +201,15 @@ func kvbm() connector {
 	return connector{Connector: "DynamoConnector", Role: "kv_both", Module: kvbmModule}
 }
 
-// connectorPackage is the Python package of deploy/vllm.
-const connectorPackage = "cognitora_kv"
+// connectorPackage is the Python package of deploy/vllm, and connectorModule has its connector.
+const (
+	connectorPackage = "cognitora_kv"
+	connectorModule  = connectorPackage + ".connector"
+)
 
 // kvcached returns the connector of deploy/vllm. It keeps and loads blocks in every role.
 func (o *Offload) kvcached(l Launch) connector {
-	return connector{Connector: "KVCachedConnector", Role: "kv_both", Module: connectorPackage + ".connector",
+	return connector{Connector: "KVCachedConnector", Role: "kv_both", Module: connectorModule,
 		OnFailure: "recompute", Extra: leased{o.LeaseSocket, o.RESP, o.Revision, int64(o.Staging), l.Node}}
 }
 

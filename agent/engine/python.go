@@ -18,19 +18,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// askLimit bounds how long the engine's Python has to look for a package.
+// askLimit bounds how long the engine's Python has to import the connector.
 const askLimit = 30 * time.Second
 
-// lacksPackage is the exit status of findPackage if there is no package of the name.
-const lacksPackage = 3
+// lacksConnector is the exit status of importModule if the import fails.
+const lacksConnector = 3
 
-// findPackage looks for the package argv[1] without importing it, as a script in the directory
-// argv[2] would: Python puts the script's directory first in its path, and for -c the working
-// directory.
-const findPackage = `import importlib.util, sys
+// importModule imports the module argv[1], as a script in the directory argv[2] would: Python puts
+// the script's directory first in its path, and for -c the working directory. It says why that
+// fails in its only line of standard output, of 999 bytes at most. What imported modules print
+// there goes to standard error.
+const importModule = `import os, sys
+out = os.dup(1)
+os.dup2(2, 1)
 if sys.path[:1] == [""]:
     sys.path[0] = sys.argv[2]
-sys.exit(3 if importlib.util.find_spec(sys.argv[1]) is None else 0)`
+status = 0
+try:
+    __import__(sys.argv[1])
+except BaseException as e:
+    status = 3
+    why = f"{type(e).__name__}: {e}".strip().splitlines()[-1]
+    os.write(out, why.encode(errors="replace")[:999])
+try:
+    sys.stdout.flush()
+    sys.stderr.flush()
+finally:
+    os._exit(status)`
 
 // fallback is the command of an engine whose Python may lack the connector of deploy/vllm.
 type fallback struct {
@@ -59,29 +73,30 @@ func (c *Config) fallback(l Launch, program string) *fallback {
 	return f
 }
 
-// choose asks the engine's Python for the connector of deploy/vllm. choose returns the fallback's
-// command if Python lacks the connector, and logs a warning. Otherwise choose returns argv, also if
-// Python could not be asked until ctx ended, within the limit, or at all.
+// choose has the engine's Python import the connector of deploy/vllm. choose returns the fallback's
+// command if that fails, and logs a warning. Otherwise choose returns argv, also if Python could
+// not be asked until ctx ended, within the limit, or at all.
 func (f *fallback) choose(ctx context.Context, argv, env []string, log *slog.Logger) []string {
 	python, err := interpreter(argv[0], f.python)
-	has := false
+	lacks := ""
 	if err == nil {
-		has, err = f.asks(ctx, python, argv[0], env, log)
+		lacks, err = f.asks(ctx, python, argv[0], env, log)
 	}
 	switch {
 	case ctx.Err() != nil:
 		return argv
 	case err != nil:
 		log.Info("it is not known whether the engine's Python has the connector of kv_offload, starting the engine with it",
-			"package", connectorPackage, "reason", err)
+			"module", connectorModule, "reason", err)
 		return argv
-	case has:
+	case lacks == "":
 		return argv
 	}
-	log.Warn("the engine's Python lacks the connector of kv_offload, starting the engine with vLLM's own tiers over S3",
-		"package", connectorPackage, "python", strings.Join(python, " "), "kv_offload", f.engine.KVOffload,
-		"s3_endpoint", f.engine.Offload.S3Endpoint,
-		"fix", "run this Python with -m pip install DIR/deploy/vllm, or add PYTHONPATH=DIR/deploy/vllm to the engine's env, "+
+	log.Warn("the engine's Python cannot import the connector of kv_offload, starting the engine with vLLM's own tiers "+
+		"over S3", "module", connectorModule, "error", lacks, "python", strings.Join(python, " "),
+		"kv_offload", f.engine.KVOffload, "s3_endpoint", f.engine.Offload.S3Endpoint,
+		"fix", "mend what error names; without the package "+connectorPackage+", run this "+
+			"Python with -m pip install DIR/deploy/vllm, or add PYTHONPATH=DIR/deploy/vllm to the engine's env, "+
 			"where DIR has this project's sources; then restart the agent")
 	f.taken.Store(true)
 	return f.argv
@@ -100,31 +115,34 @@ func (e *Engine) OwnTiers() bool {
 	return e.config.KVOffload == OffloadKVCachedS3 || e.config.KVOffload == OffloadNIXLKVCachedS3
 }
 
-// asks asks the interpreter whether it finds the connector for a program with this environment.
-// asks fails once ctx ends, after the limit, and if the interpreter fails. The interpreter is gone
-// when asks returns.
+// asks has the interpreter import the connector for a program with this environment. asks returns
+// the last line of the import's error, or "" if Python has the connector. asks fails
+// once ctx ends, after the limit, and if the interpreter fails. The interpreter is gone when asks
+// returns.
 func (f *fallback) asks(ctx context.Context, python []string, program string, env []string, log *slog.Logger) (
-	has bool, err error) {
+	lacks string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, f.limit, fmt.Errorf("no answer within %s", f.limit))
 	defer cancel()
-	args := append(slices.Clone(python[1:]), "-c", findPackage, connectorPackage, filepath.Dir(resolved(program)))
+	args := append(slices.Clone(python[1:]), "-c", importModule, connectorModule, filepath.Dir(resolved(program)))
 	cmd := exec.CommandContext(ctx, python[0], args...)
 	cmd.Env, cmd.SysProcAttr, cmd.WaitDelay = env, attributes(), pipeWait
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	stderr := &lineLog{log: log.With("stream", "stderr", "python", python[0])}
 	cmd.Stderr = stderr
+	said := &lineLog{log: stderr.log} // the error stays its unfinished line
+	cmd.Stdout = said
 	err = cmd.Run()
 	stderr.flush()
 	var exit *exec.ExitError
 	switch {
 	case err == nil:
-		return true, nil
+		return "", nil
 	case ctx.Err() != nil:
-		return false, context.Cause(ctx)
-	case errors.As(err, &exit) && exit.ExitCode() == lacksPackage:
-		return false, nil
+		return "", context.Cause(ctx)
+	case errors.As(err, &exit) && exit.ExitCode() == lacksConnector && len(said.line) > 0:
+		return string(said.line), nil
 	}
-	return false, fmt.Errorf("%s: %w", strings.Join(python, " "), err)
+	return "", fmt.Errorf("%s: %w", strings.Join(python, " "), err)
 }
 
 // resolved returns the path without symbolic links, or path if that fails.

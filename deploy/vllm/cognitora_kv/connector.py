@@ -11,6 +11,7 @@ Two engines hand a prompt over by it. The one that computes the prompt says how 
 it stores, and the other one waits until it can find their blocks, for a bounded time.
 """
 from dataclasses import dataclass, field
+import secrets
 import threading
 import time
 
@@ -56,10 +57,11 @@ class Settings:
         self.tp, self.pp = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
         self.dtype = str(model.dtype).removeprefix("torch.") if cache.cache_dtype == "auto" else cache.cache_dtype
         self.layout = layout(config)
-        self.revision = revision(config, extra.get("revision", ""))
-        self.adapters = {}
+        self.first = self.revision = revision(config, extra.get("revision", "")) + "+" + computation(config)
+        self.adapters = {}  # files and name of the weights, by an adapter's name and path
         # Refuses what is too long.
-        longest = self.namespace("0" * 32 if config.lora_config else "", self.tp - 1, self.pp - 1)
+        named = self.named("0" * 40 if config.lora_config else "") + another()
+        longest = self.namespace(named, self.tp - 1, self.pp - 1)
         if self.node and len(self.node.encode()) + len(longest) > BATCH:
             raise ValueError(f"node and the namespace have more than {BATCH} bytes together: shorten node, "
                              f"--served-model-name or the setting revision: {self.node}, {longest}")
@@ -89,7 +91,7 @@ class Settings:
         """Returns a connection: the lease socket, or RESP if a test of the socket fails."""
         lease = Lease(self.socket, timeout)
         try:
-            lease.find(self.namespace("", 0, 0), [])
+            lease.find(self.namespace(self.revision, 0, 0), [])
             return lease
         except OSError as e:
             lease.close()
@@ -103,26 +105,49 @@ class Settings:
         """Returns what tells the daemon what this engine can read; None: node is not set."""
         if not self.node:
             return None
-        return Reads(Lease(self.socket, TRANSFER), self.node, self.namespace("", 0, 0), logger.warning)
+        return Reads(Lease(self.socket, TRANSFER), self.node, self.namespace(self.revision, 0, 0), logger.warning)
 
-    def namespace(self, adapter, tp_rank, pp_rank):
-        """Returns the namespace of a rank. adapter names its weights, "" is the base model."""
-        named = f"{self.revision}+{adapter}" if adapter else self.revision
+    def named(self, adapter):
+        """Returns the revision with an adapter's weights. adapter names them, "" is the base."""
+        return f"{self.revision}+{adapter}" if adapter else self.revision
+
+    def namespace(self, named, tp_rank, pp_rank):
+        """Returns the namespace of a rank for what named returned."""
         return namespaces.text(self.model, named, self.dtype, self.layout, self.block_tokens, (self.tp, tp_rank),
                                (self.pp, pp_rank))
 
     def adapter(self, lora):
-        """Returns a name for the weights of an adapter; None: they cannot be named."""
+        """Returns a name for the weights of an adapter; None: they cannot be named.
+
+        The engine's own cache knows adapters by name and path. If the files change, it has blocks
+        of the old weights, and nobody knows which are loaded. So they have no name until reset.
+        """
         if lora is None:
             return ""
-        key = (lora.lora_int_id, lora.lora_path)
-        if key not in self.adapters:
-            try:
-                self.adapters[key] = namespaces.revision_of(lora.lora_path)
-            except (OSError, ValueError) as e:
-                logger.warning("blocks of adapter %s are not kept: %s", lora.lora_name, e)
-                self.adapters[key] = None
-        return self.adapters[key]
+        key, files, why = (lora.lora_name, lora.lora_path), None, ""
+        known = now = self.adapters.get(key)
+        try:
+            files = namespaces.files_of(lora.lora_path)
+            now = known or (files, namespaces.revision_of(lora.lora_path))
+        except (OSError, ValueError) as e:
+            now, why = known or (None, None), str(e)
+        if now[1] is not None and files not in (now[0], []):  # the engine can go on without its files
+            now, why = (now[0], None), why or "its files have changed; load other weights from another path"
+        if now != known:
+            self.adapters[key] = now
+            if why:
+                logger.warning("blocks of adapter %s at %s are not kept: %s", *key, why)
+        return now[1]
+
+    def reset(self):
+        """Begins a generation of blocks: no engine has stored any, and no other one reads them."""
+        self.revision = self.first + another()
+        self.adapters.clear()
+
+
+def another():
+    """Returns what tells a generation's revision from all others."""
+    return "+g." + secrets.token_hex(6)
 
 
 def layout(config):
@@ -131,6 +156,19 @@ def layout(config):
     backend = get_current_attn_backend(config).get_name()
     order = getattr(config.cache_config, "kv_cache_layout", None) or "default"
     return ".".join(("vllm", vllm.__version__, current_platform.device_type, backend, str(order)))
+
+
+def computation(config):
+    """Names what else blocks depend on: configurations as overridden, and quantization."""
+    draft = getattr(getattr(config, "speculative_config", None), "draft_model_config", None)
+    names = ["quantization", "quantization_config"]
+    if config.cache_config.cache_dtype != "auto":  # else the namespace has the model's
+        names.append("dtype")
+    of = [{"hf": m.hf_config, **{n: getattr(m, n, None) for n in names}} for m in (config.model_config, draft) if m]
+    of.append(getattr(config.cache_config, "kv_cache_dtype_skip_layers", None))
+    if "longrope" in namespaces.canonical(of):  # vLLM chooses its factors by this
+        of.append(config.model_config.max_model_len)
+    return namespaces.short(of)
 
 
 def revision(config, given):
@@ -160,10 +198,10 @@ def weights(model, revision):
 
 @dataclass
 class Plan(KVConnectorMetadata):
-    """What the ranks do in a step. A rank makes the namespaces from the adapters."""
+    """What the ranks do in a step. A rank makes its namespaces from the names of the weights."""
 
-    loads: list = field(default_factory=list)  # (adapter, digests, places)
-    saves: list = field(default_factory=list)  # (request, adapter, blocks)
+    loads: list = field(default_factory=list)  # (named, digests, places)
+    saves: list = field(default_factory=list)  # (request, named, blocks)
     preempted: set = field(default_factory=set)
 
 
@@ -196,6 +234,10 @@ class KVCachedConnector(KVConnectorBase_V1):
 
     def request_finished(self, request, block_ids):
         return self.side.finished(request)
+
+    def reset_cache(self):
+        self.side.reset()
+        return True
 
     # In a rank.
 
@@ -230,9 +272,10 @@ class KVCachedConnector(KVConnectorBase_V1):
 class Followed:
     """A request, with how far its blocks are kept."""
 
-    def __init__(self, request, adapter, chain, space):
-        self.request, self.adapter, self.chain = request, adapter, chain
+    def __init__(self, request, named, chain, space):
+        self.request, self.named, self.chain = request, named, chain
         self.places, self.kept, self.load, self.saves = [], 0, 0, False
+        self.stale = False  # followed before a reset
         self.params = getattr(request, "kv_transfer_params", None)
         self.hands_over, self.wait = asks(self.params), Wait(wanted(self.params, space))
         self.space = space  # namespace of the first rank
@@ -247,7 +290,19 @@ class Planner:
         self.settings, self.tokens = settings, settings.block_tokens
         self.store, self.reads, self.again = settings.store(LOOKUP), settings.reads(), 0.0
         self.followed = {}
-        logger.info("blocks are kept in %s", settings.namespace("", 0, 0))
+        self.say()
+
+    def say(self):
+        logger.info("blocks are kept in %s", self.settings.namespace(self.settings.revision, 0, 0))
+
+    def reset(self):
+        """Forgets all blocks in the daemon. What runs now stores and loads no more."""
+        self.settings.reset()
+        if self.reads is not None:
+            self.reads.anew(self.settings.namespace(self.settings.revision, 0, 0))
+        for f in self.followed.values():
+            f.stale = True
+        self.say()
 
     def close(self):
         self.store.close()
@@ -257,17 +312,20 @@ class Planner:
     def follow(self, request):
         """Returns the request as followed, or None if its blocks are not named by their tokens."""
         f = self.followed.get(request.request_id)
-        if f is None:
+        if f is None or f.stale:
+            saves = f is not None and f.saves
             odd = getattr(request, "mm_features", None) or getattr(request, "prompt_embeds", None) is not None
             lora = request.lora_request
             adapter = None if odd else self.settings.adapter(lora)
             if adapter is None:
                 return None
+            named = self.settings.named(adapter)
+            space = self.settings.namespace(named, 0, 0)
             if adapter and self.reads is not None:
-                self.reads.use(lora.lora_name, self.settings.namespace(adapter, 0, 0))
+                self.reads.use(lora.lora_name, space)
             start = seed(self.settings.model, lora.lora_name if lora else "", request.cache_salt or "")
-            f = self.followed[request.request_id] = Followed(
-                request, adapter, Chain(start, self.tokens), self.settings.namespace(adapter, 0, 0))
+            f = self.followed[request.request_id] = Followed(request, named, Chain(start, self.tokens), space)
+            f.saves = saves
         return f
 
     def matched(self, request, computed):
@@ -307,7 +365,7 @@ class Planner:
         """Returns how many of the first blocks all ranks have."""
         for tp in range(self.settings.tp):
             for pp in range(self.settings.pp):
-                found = self.store.find(self.settings.namespace(f.adapter, tp, pp), digests)
+                found = self.store.find(self.settings.namespace(f.named, tp, pp), digests)
                 digests = digests[: next((i for i, there in enumerate(found) if not there), len(found))]
                 if not digests:
                     return 0
@@ -330,7 +388,7 @@ class Planner:
     def step(self, plan, scheduled, request, computed, places, afresh):
         """Plans a request's next tokens. afresh: places are all that it has, not what is added."""
         f = self.followed.get(request)
-        if f is None:
+        if f is None or f.stale:
             return
         if afresh:
             f.places, f.kept = [], computed // self.tokens
@@ -342,13 +400,13 @@ class Planner:
         f.kept = min(f.kept, start)  # what was not loaded is computed again
         if f.load:
             at = slice(start - f.load, start)
-            plan.loads.append((f.adapter, f.chain.digests[at], f.places[at]))
+            plan.loads.append((f.named, f.chain.digests[at], f.places[at]))
             f.load = 0
         known = min(computed + scheduled.num_scheduled_tokens[request], f.request.num_tokens) // self.tokens
         full = min(known, len(f.places))
         if full > f.kept:
             f.chain.grow(f.request.all_token_ids, full)
-            plan.saves.append((request, f.adapter, [
+            plan.saves.append((request, f.named, [
                 (f.chain.digests[i], f.chain.parent(i) if i else bytes(32), f.chain.names[i], f.places[i])
                 for i in range(f.kept, full)]))
             f.kept, f.saves = full, True
@@ -362,7 +420,8 @@ class Planner:
         if f is None:
             return False, None
         stored = 0 if time.monotonic() < self.again else min(request.num_prompt_tokens, request.num_computed_tokens)
-        return f.saves, says(stored // self.tokens * self.tokens, f.space) if f.hands_over else None
+        hands_over = f.hands_over and not f.stale
+        return f.saves, says(stored // self.tokens * self.tokens, f.space) if hands_over else None
 
 
 class Rank:
@@ -393,8 +452,8 @@ class Rank:
         self.loader = self.saver = None
 
     def load(self, plan):
-        loads = [Load(self.settings.namespace(adapter, *self.ranks), digests, places)
-                 for adapter, digests, places in plan.loads]
+        loads = [Load(self.settings.namespace(named, *self.ranks), digests, places)
+                 for named, digests, places in plan.loads]
         if loads:
             self.loader.begin(loads)
 
@@ -416,9 +475,9 @@ class Rank:
     def save(self, plan):
         self.loader.wait()
         computed = self.saver.cache.computed() if plan.saves else None
-        for request, adapter, blocks in plan.saves:
+        for request, named, blocks in plan.saves:
             self.saving.add(request)
-            self.saver.add(Save(request, self.settings.namespace(adapter, *self.ranks), blocks, computed))
+            self.saver.add(Save(request, self.settings.namespace(named, *self.ranks), blocks, computed))
         if self.saver.dropped > self.dropped:
             self.tell("%d blocks in all not kept, because too many waited or the daemon did not take them",
                       self.saver.dropped)

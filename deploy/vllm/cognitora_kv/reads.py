@@ -34,6 +34,13 @@ class Reads:
                 self.changed.notify()
             self.adapters.move_to_end(adapter)
 
+    def anew(self, base):
+        """Notes that the base model's namespace is another one, and that no adapter is in use."""
+        with self.changed:
+            self.base = base
+            self.adapters.clear()
+            self.changed.notify()
+
     def wanted(self):
         return list(dict.fromkeys([self.base, *self.adapters.values()]))
 

@@ -235,6 +235,8 @@ class Reading(unittest.TestCase):
         for i in range(MOST):
             r.use(f"n{i}", f"n{i}")
         comes("base", *(f"n{i}" for i in range(1, MOST)))
+        r.anew("base+g")
+        comes("base+g")
         r.close()
         self.assertEqual(told, [])
 
@@ -369,6 +371,40 @@ class Planning(unittest.TestCase):
         self.assertIsNone(p.matched(r, 32))
         clock[0] = 0.1
         self.assertEqual(p.matched(r, 32), 32)
+
+    def test_a_reset_leaves_all_blocks(self):
+        p, store = self.planner()
+        p.settings.named.side_effect = lambda adapter: p.settings.revision
+        p.settings.namespace.side_effect = lambda named, tp, pp: "space of " + named
+        p.settings.revision, p.reads = "old", mock.Mock()
+        p.settings.reset.side_effect = lambda: setattr(p.settings, "revision", "new")
+        store.has = set(range(8))
+        running, waits = FakeRequest("r", 8 * 32), FakeRequest("w", 8 * 32)
+        for r in (running, waits):
+            self.assertEqual(p.matched(r, 0), 7 * 32)
+        p.allocated(running, 7 * 32)
+        plan = p.plan(FakeSteps(running, 7 * 32, list(range(8))))
+        self.assertEqual([x[0][0 if x is plan.loads else 1] for x in (plan.loads, plan.saves)], ["old", "old"])
+        p.reset()
+        p.reads.anew.assert_called_once_with("space of new")
+        plan = p.plan(FakeSteps(running, 0, list(range(8))))  # it computes with the weights of both
+        self.assertEqual((plan.loads, plan.saves), ([], []))
+        asked = []
+        store.find = lambda space, digests: asked.append(space) or [False] * len(digests)
+        self.assertEqual((p.matched(running, 0), p.matched(waits, 0)), (0, 0))
+        self.assertEqual(asked, ["space of new"] * 2)
+        p.allocated(running, 0)
+        plan = p.plan(FakeSteps(running, 0, list(range(8))))
+        self.assertEqual([(s[1], len(s[2])) for s in plan.saves], [("new", 8)])
+        self.assertEqual(p.finished(running), (True, None))
+
+    def test_a_preempted_request_is_read_until_it_ends(self):
+        p, _ = self.planner()
+        r = FakeRequest("r", 8 * 32, {"cgn_store": True})
+        p.matched(r, 0)
+        p.plan(FakeSteps(r, 0, list(range(8))))
+        p.reset()
+        self.assertEqual(p.finished(r), (True, None), "ranks may read its blocks, which count no longer")
 
     def test_it_waits_for_no_daemon_that_is_gone(self):
         p, store = self.planner()
