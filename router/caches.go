@@ -54,11 +54,11 @@ func (r *Router) cacheMistakes(snap *fleet.Snapshot) (all []fleet.Problem) {
 				announced(r.holdings.Addresses()))
 			continue
 		}
-		known := func(model string) bool { return tokenises(snap, model) }
-		if len(info.Models) > 0 && !slices.ContainsFunc(info.Models, known) {
+		vain := func(model string) bool { return !tokenises(snap, model) && r.holdings.Has(info.KVAddress, model) }
+		if at := slices.IndexFunc(info.Models, vain); at >= 0 {
 			say("the blocks of its cache count only for prompts given as token ids, because model %s has no tokenizer: "+
 				"add [[model]] with name and tokenizer (or cgn-ctl model set), tokenizer \"learn\", or tokenizer \"none\" "+
-				"if that is intended", info.Models[0])
+				"if that is intended", info.Models[at])
 		}
 		if n.Source != fleet.Static {
 			continue

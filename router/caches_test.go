@@ -118,7 +118,9 @@ func (s *site) problems() string {
 // the cache under a name that is no node's.
 func TestCachesThatDoNotCount(t *testing.T) {
 	t.Parallel()
-	socket, _ := cacheDaemon(t)
+	socket, cache := cacheDaemon(t)
+	ns := block.Namespace{Model: "sim", Revision: "1", DType: "bf16", Layout: "test", Tokens: block.Tokens, TP: 1,
+		PP: 1}
 	wrong := filepath.Join(filepath.Dir(socket), "later.sock")
 	engines := simulate(t, 2)
 	s := serve(t, nil, scored, func(c *router.Config) {
@@ -126,6 +128,10 @@ func TestCachesThatDoNotCount(t *testing.T) {
 			engines[1].URL() + ",id=wrong,kv=unix://" + wrong}
 	})
 	eventually(t, "both nodes are eligible", func() bool { return s.eligible() == 2 })
+	if text := s.problems(); strings.Contains(text, "has no tokenizer") {
+		t.Error("a model without blocks: ", text)
+	}
+	putChain(t, cache, ns, []block.Digest{{1}})
 	const unread = `its residency stream cannot be read`
 	eventually(t, "the wrong socket is a problem", func() bool {
 		return strings.Contains(s.problems(), "kv of backend wrong: "+unread)
@@ -133,13 +139,13 @@ func TestCachesThatDoNotCount(t *testing.T) {
 	eventually(t, "the log names the setting once", func() bool {
 		return s.log.count(`setting="kv of backend wrong" error=`) == 1
 	})
+	eventually(t, "a model without a tokenizer is a problem", func() bool {
+		return strings.Contains(s.problems(), "because model sim has no tokenizer")
+	})
 	if text := s.problems(); strings.Contains(text, "kv of backend good") ||
-		!strings.Contains(text, "because model sim has no tokenizer") ||
 		strings.Contains(text, "readers at its cache") {
 		t.Error(text)
 	}
-	ns := block.Namespace{Model: "sim", Revision: "1", DType: "bf16", Layout: "test", Tokens: block.Tokens, TP: 1,
-		PP: 1}
 	stop := readerOf(t, socket, "v1", ns)
 	eventually(t, "a reader that is no node is a problem", func() bool {
 		return strings.Contains(s.problems(), "none of this router's nodes: v1;")

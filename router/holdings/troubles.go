@@ -35,6 +35,13 @@ func (m *Map) Knows(kvAddress string) bool {
 // Addresses returns the addresses by which nodes may name the followed daemons.
 func (m *Map) Addresses() []string { return slices.Sorted(maps.Keys(m.view.Load().byAddress)) }
 
+// Has says whether the daemon of an address has blocks of a model.
+func (m *Map) Has(kvAddress, model string) bool {
+	v := m.view.Load()
+	at, known := v.byAddress[kvAddress]
+	return known && v.caches[at].stock.Load().models[nameOf(model)] > 0
+}
+
 // Readers returns the nodes whose engines have said what they read at the daemon of an address.
 func (m *Map) Readers(kvAddress string) []string {
 	v := m.view.Load()
