@@ -5,13 +5,15 @@ import "sync"
 
 // Shares gives places to holders, of which none can take all. Shares is safe for concurrent use.
 type Shares struct {
+	places int
+
 	mu   sync.Mutex
 	free int
 	held map[string]int // by holder; none is 0
 }
 
 // New returns Shares of that many places.
-func New(places int) *Shares { return &Shares{free: places, held: map[string]int{}} }
+func New(places int) *Shares { return &Shares{places: places, free: places, held: map[string]int{}} }
 
 // Take gives the holder another place, if the holder has fewer than are free. So one holder gets
 // half of all places at most. Each of n greedy holders gets one in n+1, and as many stay free for
@@ -38,11 +40,8 @@ func (s *Shares) Give(holder string) {
 }
 
 // Held returns the number of places that holders have.
-func (s *Shares) Held() (n int) {
+func (s *Shares) Held() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, held := range s.held {
-		n += held
-	}
-	return n
+	return s.places - s.free
 }

@@ -91,7 +91,10 @@ func (s *Source) Carrier(n Name) Key {
 // Every returns the keys of all parts of a chunk, those of worker 0 first.
 func (s *Source) Every(n Name) iter.Seq[Key] {
 	halves := []Half{Whole}
-	if s.Halves {
+	switch {
+	case s.Halves && s.Scheme == HiCacheMLA: // there are no values besides the keys
+		halves = []Half{First}
+	case s.Halves:
 		halves = []Half{First, Second}
 	}
 	return func(yield func(Key) bool) {

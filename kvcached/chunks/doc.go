@@ -51,7 +51,8 @@
 // these (arena.go). So a block of 16 tokens takes 13 bytes in chunks of 256 tokens with two parts,
 // 33 with one part for each of 32 layers, 25 in pages of 64 tokens with two parts, and 40 as an
 // object of its own (TestMemory). Nothing of this has pointers, so the garbage collector does not
-// look at it. The address of an untold object takes about 80 bytes more, so all take 5 MB.
+// look at it. The address of an untold object takes about 80 bytes more, and those that are kept
+// 5 MB at most.
 //
 // An entry knows 64 bits of the hash of a chunk's name, as a block has 64 bits of its digest, and
 // 40 bits of the hash of a part's address. A confusion of addresses makes a chunk count for less

@@ -51,9 +51,6 @@ func carrierOf(s *alias.Source, keys block.ModelID, n alias.Name) (a block.Addr)
 	return a
 }
 
-// keyed says whether the key of a chunk's carrier follows from the chunk's name.
-func keyed(k *alias.Key) bool { return k.Scheme == alias.LMCache }
-
 // beside are SGLang's models that keep more than pages, by the namespace of their keys and the hash
 // of the model's name.
 type beside map[string]map[uint64]struct{}

@@ -226,7 +226,7 @@ func (t *Table) read(c *Change, k *alias.Key, r ref) {
 		if c.Tier != residency.Host {
 			return
 		}
-		if !keyed(k) && t.chunk(r).origin() == 0 {
+		if !k.Scheme.Derived() && t.chunk(r).origin() == 0 {
 			remember(t.unnoted, maxUnnoted, r, c.Addr.Digest)
 			return
 		}
