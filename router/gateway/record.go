@@ -18,6 +18,7 @@ import (
 const (
 	endRefused  = "refused"  // the router answered with an error of its own
 	endShutdown = "shutdown" // the router broke the answer off to stop
+	endRevoked  = "revoked"  // the router broke the answer off, as the client's key was revoked
 )
 
 // record counts a call and writes its line of the access log.
@@ -38,6 +39,7 @@ func (g *Gateway) record(c *call, o relay.Outcome) {
 	prefill, took := c.task.PrefillNode()
 	g.noted(accesslog.Entry{
 		Time: r.Received, RequestID: c.id, Method: r.Method, Model: a.Model, Asked: r.Asked(), Node: a.Asked,
+		Key: r.Who.ID, Tenant: r.Who.Tenant,
 		API: r.API.String(), End: c.outcome(o), Cause: cmp.Or(a.Cause, c.why), Status: c.status, TTFT: ttft,
 		Expected: a.Expected,
 		Prefill:  prefill, PrefillTime: took,
@@ -81,6 +83,8 @@ func (c *call) outcome(o relay.Outcome) string {
 		return endRefused
 	case o == relay.UpstreamFailed && c.request.Life.Ended() == request.Shutdown:
 		return endShutdown
+	case o == relay.UpstreamFailed && c.request.Life.Ended() == request.Revoked:
+		return endRevoked
 	case c.task.Mended() && o != relay.ClientGone && o != relay.SlowReader:
 		return relay.Complete.String()
 	}
