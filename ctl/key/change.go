@@ -87,8 +87,8 @@ func newRotate(m *commands) *cobra.Command {
 	var grace time.Duration
 	c := &cobra.Command{
 		Use: "rotate ID", Short: "Give an API key a new text", Args: cli.OneArgument("ID"),
-		Long: "Gives an API key a new text and prints it once. The id, the rights and the limits stay.\nThe former text " +
-			"counts for --grace more, so that clients can change without a failed request.",
+		Long: "Gives an API key a new text and prints it once. The id, the rights and the limits stay.\nThe former " +
+			"text counts for --grace more, so that clients can change without a failed request.",
 		Example: "  cgn-ctl key rotate 8GZr5pQx --grace 24h",
 		RunE: func(c *cobra.Command, args []string) error {
 			if grace < 0 {

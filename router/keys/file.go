@@ -45,7 +45,7 @@ func ParseFile(doc []byte) ([]*Record, error) {
 }
 
 // ReadFile returns the content of a file of keys. ReadFile refuses a file that others than its owner
-// and its group can read, or that others than its owner can change. Whoever changes it makes keys.
+// and its group can read, or that others than its owner can change.
 func ReadFile(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {

@@ -59,7 +59,8 @@ func (p *Planner) choose(r *request.Request) Plan {
 		return Direct{}
 	}
 	view := p.parts.Fleet.Load().Model(r.Scan.Model)
-	if view == nil || view.Settings == nil || len(view.Settings.Chain) == 0 || !usesAll(r.Who, view.Settings.Chain) {
+	if view == nil || view.Settings == nil || len(view.Settings.Chain) == 0 || !usesAll(r.Who, view.Settings.Chain) ||
+		!r.Who.Uses(view.Name) && !r.Who.Uses(string(r.Scan.Model)) {
 		return Direct{}
 	}
 	return p.cascade(r, view)
