@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/cognitora/dataplane/router/auth"
+	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/keys"
 )
 
@@ -64,4 +65,13 @@ func (r *Router) endRevoked() {
 	if r.config.Auth.Revoked == "end" {
 		r.gateway.EndRevoked()
 	}
+}
+
+// keyProblems says why the API keys are not those of their source.
+func (r *Router) keyProblems() []fleet.Problem {
+	if r.keys.Problem() == "" {
+		return nil
+	}
+	return []fleet.Problem{{Subject: "API keys", Reason: r.keys.Source() + ": " + r.keys.Problem() +
+		"; the keys read last count on"}}
 }

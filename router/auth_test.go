@@ -329,3 +329,38 @@ func TestKeysOfEtcd(t *testing.T) {
 	put(r)
 	eventually(t, "the key counts again", func() bool { return status() == 200 })
 }
+
+// TestBadKeys checks that a file that becomes bad is told, and that the keys read last count on. A
+// router does not start with a bad file.
+func TestBadKeys(t *testing.T) {
+	t.Parallel()
+	k := newKeyring(t)
+	key, _ := k.add()
+	s := serve(t, simulate(t, 1), k.locked)
+	good, err := os.ReadFile(k.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, k.file, string(good[:len(good)-9]))
+	stale := func(want float64) func() bool {
+		return func() bool { return s.metrics().sum("cgn_router_api_keys_stale") == want }
+	}
+	eventually(t, "the file is told to be bad", stale(1))
+	if _, page := s.get(s.admin + "/debug/fleet"); !bytes.Contains(page, []byte("the JSON ends too early")) {
+		t.Error("/debug/fleet does not say why")
+	}
+	if r := s.chat(chatBody("hello", plain), bearer(key)...); r.status != 200 {
+		t.Errorf("the key read last: %v", r)
+	}
+	c := settings(t, s.log)
+	k.locked(&c)
+	c.Router.Backends = []string{s.engines[0].URL()}
+	if _, err := router.New(c); err == nil || !strings.Contains(err.Error(), "auth.keys_file") {
+		t.Errorf("a start with a bad file: %v", err)
+	}
+	write(t, k.file, string(good))
+	eventually(t, "the file is good again", stale(0))
+	if n := s.metrics().sum("cgn_router_api_keys"); n != 1 {
+		t.Errorf("%v keys", n)
+	}
+}

@@ -22,6 +22,10 @@ var (
 	errSeveral = unauthorized("the request has several API keys that differ; send one, as Authorization: Bearer KEY " +
 		"or as x-api-key: KEY")
 	errNotAKey = unauthorized("what was sent is no API key of this router; keys begin with cgn_ and have 51 characters")
+	errUnread  = &apierror.Error{
+		Status: 503, Code: "keys_not_known_yet", RetryAfterSeconds: 1,
+		Message: "the API keys are not known yet: etcd has not been reached",
+	}
 	errUnknown = unauthorized("this API key is not known here")
 )
 

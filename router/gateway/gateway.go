@@ -302,7 +302,7 @@ func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 		g.getModel(ctx, rest, who)
 	}
 	g.bodies.Give(&a.Body)
-	g.note(ctx, stringOf(ctx.Method()), name, began)
+	g.note(ctx, stringOf(ctx.Method()), name, began, who)
 }
 
 // identify gives the request the id of all its log lines. identify uses the client's id if it is
@@ -339,6 +339,9 @@ func (g *Gateway) health(ctx *fasthttp.RequestCtx) {
 func (g *Gateway) Ready(now time.Time) (ok bool, detail string) {
 	if g.door.draining.Load() && !g.door.retired.Load() {
 		return false, "draining"
+	}
+	if !g.auth.Ready() {
+		return false, "the API keys are not known yet"
 	}
 	return g.fleet.Load().Ready(now)
 }

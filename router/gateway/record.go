@@ -12,6 +12,7 @@ import (
 	"github.com/cognitora/dataplane/router/plan"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/traces"
+	"github.com/cognitora/dataplane/router/trust"
 )
 
 // These are the ends of requests that the router ended itself.
@@ -92,13 +93,16 @@ func (c *call) outcome(o relay.Outcome) string {
 }
 
 // note counts a request that was answered without a call, and writes its line of the access log. An
-// unknown method or API is empty; an unknown beginning is zero.
-func (g *Gateway) note(ctx *fasthttp.RequestCtx, method, api string, began time.Time) {
+// unknown method or API is empty; an unknown beginning is zero; who is nil if nobody has asked.
+func (g *Gateway) note(ctx *fasthttp.RequestCtx, method, api string, began time.Time, who *trust.Principal) {
 	r := &ctx.Response
 	e := accesslog.Entry{
 		Time: began, RequestID: r.Header.Peek("x-request-id"), Method: method, API: api, Status: r.StatusCode(),
 		Bytes: int64(len(r.Body())), End: relay.Complete.String(),
 		TTFT: -1, PromptTokens: -1, CompletionTokens: -1, CachedTokens: -1,
+	}
+	if who != nil {
+		e.Key, e.Tenant = who.ID, who.Tenant
 	}
 	if e.Status >= 400 {
 		e.End = endRefused

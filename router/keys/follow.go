@@ -30,19 +30,26 @@ type Follower struct {
 	records map[string]*Record // by id, of etcd
 	bad     map[string]string  // by id, why a record of etcd does not count
 	problem atomic.Pointer[string]
-	heard   atomic.Bool
 }
 
-// Problem says why the keys are not those of the file or etcd; empty: they are.
+// Len returns the number of keys; 0 for a nil Follower.
+func (f *Follower) Len() int {
+	if f == nil {
+		return 0
+	}
+	return f.Set.Len()
+}
+
+// Problem says why the keys are not those of the file or etcd; empty: they are, or f is nil.
 func (f *Follower) Problem() string {
+	if f == nil {
+		return ""
+	}
 	if p := f.problem.Load(); p != nil {
 		return *p
 	}
 	return ""
 }
-
-// Heard says whether the keys have been read once.
-func (f *Follower) Heard() bool { return f.heard.Load() }
 
 func (f *Follower) tell(problem string) {
 	if was := f.Problem(); was != problem && problem != "" {
@@ -83,7 +90,6 @@ func (f *Follower) take(doc []byte) error {
 		return err
 	}
 	f.doc = doc
-	f.heard.Store(true)
 	return nil
 }
 
@@ -135,7 +141,6 @@ func (f *Follower) runEtcd(ctx context.Context) error {
 			for _, e := range l.Entries {
 				f.enter(e)
 			}
-			f.heard.Store(true)
 			f.put()
 		},
 		Put: func(e cluster.Entry) {

@@ -62,6 +62,9 @@ func (s *Set) Find(sum Digest, now time.Time) (*trust.Principal, Refusal) {
 	return t.of.who, None
 }
 
+// Known says whether the set has been filled once.
+func (s *Set) Known() bool { return s.now.Load() != nil }
+
 // Len returns how many keys there are, those that do not count included.
 func (s *Set) Len() int {
 	if in := s.now.Load(); in != nil {
