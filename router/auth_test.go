@@ -173,7 +173,7 @@ func TestRefusedUploads(t *testing.T) {
 	}
 }
 
-// TestKeyedModels checks that a key reaches only the models of its list, by name, alias and cascade.
+// TestKeyedModels checks that a key reaches only the models of its list.
 func TestKeyedModels(t *testing.T) {
 	t.Parallel()
 	k := newKeyring(t)
@@ -288,16 +288,17 @@ func TestKeysUnderLoad(t *testing.T) {
 	}
 	for range 3 { // each change is seen before the next one
 		text, id := k.add()
-		eventually(t, "a new key counts", func() bool { return s.chat(chatBody("hi", plain), bearer(text)...).status == 200 })
+		status := func() int { return s.chat(chatBody("hi", plain), bearer(text)...).status }
+		eventually(t, "a new key counts", func() bool { return status() == 200 })
 		k.revoke(id)
-		eventually(t, "it is revoked", func() bool { return s.chat(chatBody("hi", plain), bearer(text)...).status == 401 })
+		eventually(t, "it is revoked", func() bool { return status() == 401 })
 	}
 	close(stop)
 	asking.Wait()
 }
 
-// TestKeysOfEtcd checks that keys of etcd count at once, that a revoked one ends, and that all count
-// on while etcd is away.
+// TestKeysOfEtcd checks that keys of etcd count, that a revoked one ends, and that all count on
+// while etcd is away, and after it has come back empty.
 func TestKeysOfEtcd(t *testing.T) {
 	t.Parallel()
 	etcd := startEtcd(t)
@@ -328,6 +329,17 @@ func TestKeysOfEtcd(t *testing.T) {
 	r.Revoked = nil
 	put(r)
 	eventually(t, "the key counts again", func() bool { return status() == 200 })
+	stale := func() float64 { return s.metrics().sum("cgn_router_api_keys_stale") }
+	etcd.stop()
+	eventually(t, "etcd is missed", func() bool { return stale() == 1 })
+	if got := status(); got != 200 {
+		t.Errorf("the key gets %d without etcd", got)
+	}
+	etcd.start() // empty
+	eventually(t, "the loss is told", func() bool { return s.log.count("etcd came back without its data") > 0 })
+	if got := status(); got != 200 {
+		t.Errorf("the key gets %d once etcd has lost it", got)
+	}
 }
 
 // TestBadKeys checks that a file that becomes bad is told, and that the keys read last count on. A

@@ -97,7 +97,8 @@ func newRotate(m *commands) *cobra.Command {
 			text := ""
 			r, err := m.edit(c.Context(), args[0], func(r *keys.Record) error {
 				if state := r.State(time.Now()); state != "active" {
-					return cli.WithHint(fmt.Errorf("the key %s is %s", r.ID, state), "cgn-ctl key create makes a new one")
+					return cli.WithHint(fmt.Errorf("the key %s is %s", r.ID, state),
+						"cgn-ctl key create makes a new one")
 				}
 				text = r.Rotate(time.Now().UTC().Truncate(time.Second), grace)
 				return nil

@@ -44,8 +44,8 @@ func ParseFile(doc []byte) ([]*Record, error) {
 	return d.Keys, nil
 }
 
-// ReadFile returns the content of a file of keys. ReadFile refuses a file that others than its owner
-// and its group can read, or that others than its owner can change.
+// ReadFile returns the content of a file of keys. ReadFile refuses a file that others than its
+// owner and its group can read, or that others than its owner can change.
 func ReadFile(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {

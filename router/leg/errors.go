@@ -181,8 +181,8 @@ func Resolve(s *fleet.Snapshot, name []byte) (view *fleet.ModelView, err *apierr
 	return view, nil
 }
 
-// resolveFor is Resolve for a principal. A model that it may not use is unknown to it. A name that it
-// may use gives it the model behind the name.
+// resolveFor is Resolve for a principal. A model that it may not use is unknown to it. A name that
+// it may use gives it the model behind the name.
 func resolveFor(who *trust.Principal, s *fleet.Snapshot, name []byte) (*fleet.ModelView, *apierror.Error) {
 	view, err := Resolve(s, name)
 	if err == nil && !who.Uses(view.Name) && !who.Uses(string(name)) {
