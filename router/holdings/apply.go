@@ -52,7 +52,7 @@ func (c *cache) apply(w *cognitorav1.WatchResponse) error {
 // reset forgets all blocks and engines of the daemon.
 func (c *cache) reset(w *cognitorav1.WatchResponse) {
 	c.until.Store(0)
-	c.epoch, c.last, c.synced, c.trusted = w.Epoch, w.Last, false, false
+	c.epoch, c.last, c.synced, c.fresh = w.Epoch, w.Last, false, false
 	c.readers, c.present, c.unlisted = nil, nil, false
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()

@@ -360,8 +360,8 @@ var errMedia = errors.New("holdings: an engine of the host uses more than its ow
 const (
 	retryFirst = 100 * time.Millisecond
 	retryLast  = 5 * time.Second
-	// trustFor is how long a daemon's data is trusted after its stream has broken.
-	trustFor = 2 * time.Second
+	// freshFor is how long a daemon's data counts after its stream has broken.
+	freshFor = 2 * time.Second
 	// maxMessage is the longest accepted message in bytes.
 	maxMessage = 16 << 20
 )

@@ -323,3 +323,23 @@ func TestPromotesWhatIsRead(t *testing.T) {
 		t.Errorf("%+v, and nothing is read", got)
 	}
 }
+
+// TestSpaceInUseStays checks that new namespaces replace those that were not heard lately.
+func TestSpaceInUseStays(t *testing.T) {
+	var s spaces
+	s.heard(namespace.String(), block.LayerAll)
+	n := namespace
+	for i := range 2 * maxSpaces {
+		n.Model = fmt.Sprint(i)
+		s.heard(n.String(), block.LayerAll)
+		s.heard(namespace.String(), block.LayerAll)
+	}
+	if len(s.of("m", nil)) != 1 || len(s.list) != maxSpaces {
+		t.Errorf("the namespace in use is gone; %d are known", len(s.list))
+	}
+	for model, want := range map[string]string{n.Model: n.Model, "0": namespace.Model} {
+		if got := s.of(model, nil); len(got) == 0 || got[0].Model != want {
+			t.Errorf("%+v for model %s", got, model)
+		}
+	}
+}
