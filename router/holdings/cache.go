@@ -43,6 +43,10 @@ type cache struct {
 	engines map[uint32]*engine // by holder number; guarded by m.mu
 	media   bool               // an engine of the host has reported blocks outside its own memory
 	left    bool               // guarded by m.mu
+	// roomless are the nodes of engines without a place in the index, by holder number. crowded says
+	// that a configuration got none. Both are guarded by m.mu.
+	roomless map[uint32]string
+	crowded  bool
 
 	epoch, last uint64
 	synced      bool   // all data up to last is known
@@ -79,8 +83,13 @@ func (e *engine) refs() []residency.Ref {
 	return []residency.Ref{e.ref, e.near, e.far}
 }
 
-// join registers an incarnation of an engine in the index.
+// join registers an incarnation of an engine in the index. join returns nil if the index has no
+// room; what the engine has is then unknown until its daemon's stream begins anew. The caller holds
+// c.m.mu.
 func (c *cache) join(node string, epoch uint64) *engine {
+	if room := c.m.index.Room(); room < 1 || c.media && room < 3 {
+		return nil
+	}
 	e := &engine{cache: c, node: node, epoch: epoch, ref: c.m.index.Join(), media: c.media}
 	if e.media {
 		e.near, e.far = c.m.index.Join(), c.m.index.Join()
@@ -91,7 +100,7 @@ func (c *cache) join(node string, epoch uint64) *engine {
 func newCache(m *Map, id string, addresses []string, target string) *cache {
 	c := &cache{
 		m: m, id: id, addresses: addresses, target: target,
-		engines: map[uint32]*engine{}, numbers: map[residency.Ref]uint64{}, batches: map[residency.Ref]*batch{},
+		engines: map[uint32]*engine{}, roomless: map[uint32]string{}, numbers: map[residency.Ref]uint64{}, batches: map[residency.Ref]*batch{},
 	}
 	c.log = m.o.Logger.With("cache", c.id, "target", c.target)
 	if m.o.Setting != nil && m.static[id] != "" {

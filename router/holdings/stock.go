@@ -147,10 +147,16 @@ func (c *cache) enter(n name) *held {
 	if c.left {
 		return nil
 	}
-	if count := len(c.held); count >= MaxConfigurations || count > 0 && c.m.further >= maxFurther {
+	count := len(c.held)
+	c.crowded = c.m.index.Room() < 2
+	if count >= MaxConfigurations || count > 0 && (c.crowded || c.m.further >= maxFurther) {
 		if !c.displace(n) {
 			return nil
 		}
+		c.crowded = false
+	}
+	if c.crowded {
+		return nil
 	}
 	parts, blocks := sizesOf(n)
 	h := &held{configuration: configuration{name: n, model: modelOf(n), host: c.m.index.Join(), any: c.m.index.Join(),
@@ -230,7 +236,7 @@ func (c *cache) empty() {
 	if !c.left { // otherwise Map.drop has done it
 		c.m.further -= max(len(c.held)-1, 0)
 	}
-	c.held = nil
+	c.held, c.crowded = nil, false
 	c.restock()
 }
 

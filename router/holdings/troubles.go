@@ -26,6 +26,34 @@ func (m *Map) Troubles() (all []Trouble) {
 	return all
 }
 
+// Roomless are the engines and blocks of a daemon's host without a place in the index.
+type Roomless struct {
+	Cache   string   // as in Trouble
+	Engines []string // nodes of engines that report their blocks
+	Blocks  bool     // the daemon has blocks of a configuration without a place
+}
+
+// Roomless returns the daemons whose hosts have something without a place in the index, in the order
+// of their ids.
+func (m *Map) Roomless() (all []Roomless) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	add := func(c *cache) {
+		if len(c.roomless) > 0 || c.crowded {
+			engines := slices.Sorted(maps.Values(c.roomless))
+			all = append(all, Roomless{c.id, engines, c.crowded})
+		}
+	}
+	for _, c := range m.caches {
+		add(c)
+	}
+	if m.local != nil {
+		add(m.local)
+	}
+	slices.SortFunc(all, func(a, b Roomless) int { return strings.Compare(a.Cache, b.Cache) })
+	return all
+}
+
 // Knows says whether a followed daemon has an address by which nodes name it.
 func (m *Map) Knows(kvAddress string) bool {
 	_, known := m.view.Load().byAddress[kvAddress]
