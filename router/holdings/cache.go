@@ -100,7 +100,8 @@ func (c *cache) join(node string, epoch uint64) *engine {
 func newCache(m *Map, id string, addresses []string, target string) *cache {
 	c := &cache{
 		m: m, id: id, addresses: addresses, target: target,
-		engines: map[uint32]*engine{}, roomless: map[uint32]string{}, numbers: map[residency.Ref]uint64{}, batches: map[residency.Ref]*batch{},
+		engines: map[uint32]*engine{}, roomless: map[uint32]string{},
+		numbers: map[residency.Ref]uint64{}, batches: map[residency.Ref]*batch{},
 	}
 	c.log = m.o.Logger.With("cache", c.id, "target", c.target)
 	if m.o.Setting != nil && m.static[id] != "" {

@@ -284,7 +284,8 @@ func TestUnsaid(t *testing.T) {
 func TestUnsaidByOlderDaemons(t *testing.T) {
 	c := newCache(New(Options{}), "c", nil, "")
 	n := others()
-	only := func() bool { return c.stock.Load().only(nameOf(namespace.String())) }
+	of := kind{nameOf(namespace.String()), nameOf(namespace.Model)}
+	only := func() bool { return c.stock.Load().sole(&of) }
 	c.find(namespace.String(), true)
 	if !only() {
 		t.Error("one configuration does not count")

@@ -67,7 +67,11 @@ func (m *Map) Addresses() []string { return slices.Sorted(maps.Keys(m.view.Load(
 func (m *Map) Has(kvAddress, model string) bool {
 	v := m.view.Load()
 	at, known := v.byAddress[kvAddress]
-	return known && v.caches[at].stock.Load().models[nameOf(model)] > 0
+	if !known {
+		return false
+	}
+	_, has := v.caches[at].stock.Load().models[nameOf(model)]
+	return has
 }
 
 // Readers returns the nodes whose engines have said what they read at the daemon of an address.
