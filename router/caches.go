@@ -38,8 +38,8 @@ func (r *Router) cacheProblems(snap *fleet.Snapshot) (all []fleet.Problem) {
 }
 
 // cacheMistakes says which blocks of nodes and their caches count only for prompts given as token
-// ids, or have no place in the index, and which nodes name a cache daemon in vain, or so that blocks
-// count that their engines cannot use.
+// ids, or have no place in the index. It also says which nodes name a cache daemon in vain, or so
+// that blocks count that their engines cannot use.
 func (r *Router) cacheMistakes(snap *fleet.Snapshot) (all []fleet.Problem) {
 	for _, of := range r.holdings.Roomless() {
 		if len(of.Engines) > 0 {
@@ -89,8 +89,8 @@ func (r *Router) cacheMistakes(snap *fleet.Snapshot) (all []fleet.Problem) {
 // noRoom says why blocks have no place in the index.
 var noRoom = fmt.Sprintf("all %d places of the router's index are taken", residency.MaxNodes)
 
-// untokenised returns the model of a node whose engine reports its blocks, if the router cannot make
-// the tokens of any of the node's models from text; "": it can, or the engine reports none.
+// untokenised returns the model of a node whose engine reports its blocks, if the router cannot
+// make the tokens of any of the node's models from text; "": it can, or the engine reports none.
 func (r *Router) untokenised(snap *fleet.Snapshot, n *fleet.Node) (model string) {
 	models := n.Info().Models
 	reports := func(rank *fleet.Rank) bool { return r.holdings.Reports(rank.Name) }

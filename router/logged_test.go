@@ -11,8 +11,8 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 )
 
-// TestProblemsAreLoggedOnce checks that a problem is logged at the second look, once for each subject
-// and kind, though it goes and comes back, and that the memory for logged problems is bounded.
+// TestProblemsAreLoggedOnce checks that a problem is logged at the second look, once for each
+// subject and kind, though it goes and comes back. The memory for logged problems is bounded.
 func TestProblemsAreLoggedOnce(t *testing.T) {
 	var out bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&out, nil))

@@ -50,8 +50,8 @@ func (s *spaces) heard(text string, layer uint32) {
 }
 
 // of returns the spaces of a model that an engine reads, the one heard last first; reads nil: it
-// reads all. If no such space has the model's name, of returns all that it reads, because engines may use
-// another name. Digests still tell the models apart.
+// reads all. If no such space has the model's name, of returns all that it reads, because engines
+// may use another name. Digests still tell the models apart.
 func (s *spaces) of(model string, list []name) (found []space) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -33,8 +33,8 @@ type Roomless struct {
 	Blocks  bool     // the daemon has blocks of a configuration without a place
 }
 
-// Roomless returns the daemons whose hosts have something without a place in the index, in the order
-// of their ids.
+// Roomless returns the daemons whose hosts have something without a place in the index, in the
+// order of their ids.
 func (m *Map) Roomless() (all []Roomless) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 
 // Usage is how far a node's engine uses the blocks outside of its own memory: the share of these
 // blocks that the engine reported as cached, by tier. An engine without a connector computes them
-// although its host has them. The zero value counts all blocks. Usage is safe for concurrent use and
-// has a fixed size.
+// although its host has them. The zero value counts all blocks. Usage is safe for concurrent use
+// and has a fixed size.
 type Usage struct{ host, disk, shared share }
 
 // share is a decayed share of believed blocks that were found. It is one word, of two float32: the
