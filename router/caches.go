@@ -43,12 +43,12 @@ func (r *Router) cacheProblems(snap *fleet.Snapshot) (all []fleet.Problem) {
 func (r *Router) cacheMistakes(snap *fleet.Snapshot) (all []fleet.Problem) {
 	for _, of := range r.holdings.Roomless() {
 		if len(of.Engines) > 0 {
-			all = append(all, fleet.Problem{Subject: "cache " + of.Cache, Reason: "the blocks of engines are predicted, " +
-				"because " + noRoom + ": " + short(of.Engines)})
+			all = append(all, fleet.Problem{Subject: "cache " + of.Cache,
+				Reason: "the blocks of engines are predicted, because " + noRoom + ": " + short(of.Engines)})
 		}
 		if of.Blocks {
-			all = append(all, fleet.Problem{Subject: "cache " + of.Cache, Reason: "some of its blocks do not count, " +
-				"because " + noRoom})
+			all = append(all, fleet.Problem{Subject: "cache " + of.Cache,
+				Reason: "some of its blocks do not count, because " + noRoom})
 		}
 	}
 	for _, n := range snap.Nodes {

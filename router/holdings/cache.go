@@ -43,8 +43,8 @@ type cache struct {
 	engines map[uint32]*engine // by holder number; guarded by m.mu
 	media   bool               // an engine of the host has reported blocks outside its own memory
 	left    bool               // guarded by m.mu
-	// roomless are the nodes of engines without a place in the index, by holder number. crowded says
-	// that a configuration got none. Both are guarded by m.mu.
+	// roomless are the nodes of engines without a place in the index, by holder number. crowded
+	// says that a configuration got none. Both are guarded by m.mu.
 	roomless map[uint32]string
 	crowded  bool
 
