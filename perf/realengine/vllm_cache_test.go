@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -123,7 +124,7 @@ func TestVLLMPackage(t *testing.T) {
 	c := s.caches(t, "a")[0]
 	tests := exec.Command(os.Getenv("REALENGINE_PYTHON"), "-m", "unittest", "discover", "-s",
 		filepath.Join(filepath.Dir(s.bin), "deploy", "vllm", "tests"))
-	tests.Env = append(os.Environ(), "KV_LEASE="+c.lease, "KV_RESP="+c.resp)
+	tests.Env = append(os.Environ(), "KV_LEASE="+c.lease, "KV_RESP="+c.resp, "KV_PID="+strconv.Itoa(c.cmd.Process.Pid))
 	out, err := tests.CombinedOutput()
 	t.Logf("%s", out)
 	if err != nil {
