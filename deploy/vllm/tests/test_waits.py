@@ -93,12 +93,12 @@ class Waits(unittest.TestCase):
     def setUp(self):
         self.failed = []
 
-    def fail(self, places, why):
+    def lose(self, places, why):
         self.failed += places
 
     def test_a_layer_without_a_cache_waits_for_all(self):
         held = HeldStore()
-        loader = Loader(held, Cache(caches(), 64), self.fail)
+        loader = Loader(held, Cache(caches(), 64), self.lose)
         loader.begin([Load(SPACE, chain("shared", 3).digests, [0, 1, 2])])
         reader = threading.Thread(target=loader.wait, args=("a layer that reads the cache of b",))
         reader.start()
@@ -120,7 +120,7 @@ class Waits(unittest.TestCase):
             saver.changed.wait_for(lambda: not saver.open)
         saver.close()
         lease, asked = store("lease"), []
-        loader = Loader(lease, Cache(target, 64), self.fail)
+        loader = Loader(lease, Cache(target, 64), self.lose)
         lease.timeout, lease.at_once, connected = 1, lambda size: 8, lease.connected
         lease.find(SPACE, [])  # connects
         lease.connected = lambda: asked.append(1) or connected()
