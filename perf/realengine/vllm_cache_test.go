@@ -273,8 +273,8 @@ func (s setup) vanishing(t *testing.T, c *cache, text, want string) {
 	}
 }
 
-// TestVLLMTensorParallel: two tensor-parallel ranks store and load their own parts of each block of 64
-// tokens. An engine with one rank loads none of them.
+// TestVLLMTensorParallel: two tensor-parallel ranks store and load their own parts of each block,
+// which has 64 tokens. An engine with one rank loads none of them.
 func TestVLLMTensorParallel(t *testing.T) {
 	s := prepared(t, "vllm")
 	c := s.caches(t, "a")[0]
@@ -335,7 +335,8 @@ func TestVLLMCache(t *testing.T) {
 	caches := s.caches(t, "a", "b")
 	const size = 128
 	start := func(id string, settings object) *engine {
-		return s.engine(t, id, vllmFlags(s.model, append(connected(settings), "--block-size", strconv.Itoa(size))...)...)
+		flags := append(connected(settings), "--block-size", strconv.Itoa(size))
+		return s.engine(t, id, vllmFlags(s.model, flags...)...)
 	}
 	first := start("vllm-on-a", object{"socket": filepath.Join(s.run, "none"), "resp": caches[0].resp})
 	second := start("vllm-on-b", object{"socket": caches[1].lease})

@@ -145,8 +145,8 @@ type copied struct {
 }
 
 // TestVLLMCopies: 1 GiB of blocks goes between torch tensors and one daemon by our connector and by
-// LMCache's redis client, with the same bytes, which differ in each block. Only ratios within the run
-// are bounded: those of the daemon's CPU time by the targets, those of wall time with slack.
+// LMCache's redis client, with the same bytes, which differ in each block. Only ratios within the
+// run are bounded: those of the daemon's CPU time by the targets, those of wall time with slack.
 func TestVLLMCopies(t *testing.T) {
 	s := prepared(t, "vllm")
 	const rounds = 3
