@@ -223,7 +223,7 @@ func (w *adapterSite) goesElsewhere(t *testing.T) {
 }
 
 // TestVLLMAdaptersShared: what one server has stored for an adapter counts for the other server's
-// node, which loads just as much. The two servers have the same sql, and a chat of other files each.
+// node, and the other server loads as much. Both have the same sql, and a chat of other files each.
 func TestVLLMAdaptersShared(t *testing.T) {
 	s := prepared(t, "vllm")
 	folder := filepath.Join(filepath.Dir(s.model), "adapters")
@@ -232,7 +232,8 @@ func TestVLLMAdaptersShared(t *testing.T) {
 	for i, files := range []string{"chat", "sql"} {
 		id := fmt.Sprint("shared-", i+1)
 		flags := append(connected(object{"socket": caches[i].lease, "node": id}), "--enable-lora", "--max-loras", "2",
-			"--max-lora-rank", "8", "--lora-modules", "sql="+filepath.Join(folder, "sql"), "chat="+filepath.Join(folder, files))
+			"--max-lora-rank", "8", "--lora-modules", "sql="+filepath.Join(folder, "sql"),
+			"chat="+filepath.Join(folder, files))
 		e := s.engine(t, id, vllmFlags(s.model, flags...)...)
 		e.options = ",kv=unix://" + caches[i].grpc
 		engines = append(engines, e)
