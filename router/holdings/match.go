@@ -228,9 +228,9 @@ func (q *Query) readable(i int, o *offer) bool {
 	return o.sole || q.stocks[q.hosts[i]-1].sole(&o.kind)
 }
 
-// knows says whether the engine's reported blocks belong to the model. An engine with adapters
-// reports the blocks of an adapter under the name of the base model. The digests of these blocks
-// differ, so an adapter's blocks are unknown here.
+// knows says whether the engine's reports tell all its blocks of the model. An engine with adapters
+// reports under the name of the base model. Not every engine reports an adapter's blocks by the
+// adapter's name, so no engine tells them all here.
 func (e *engine) knows(model string) bool {
 	m := e.model.Load()
 	return m == nil || *m == model

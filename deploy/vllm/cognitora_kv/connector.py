@@ -338,7 +338,7 @@ class Planner:
             space = self.settings.namespace(named, 0, 0)
             if adapter and self.reads is not None:
                 self.reads.use(lora.lora_name, space)
-            start = seed(self.settings.model, lora.lora_name if lora else "", request.cache_salt or "")
+            start = seed(lora.lora_name if lora else self.settings.model, salt=request.cache_salt or "")
             f = self.followed[request.request_id] = Followed(request, named, Chain(start, self.tokens), space)
             f.saves = saves
         return f

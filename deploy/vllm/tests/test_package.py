@@ -372,6 +372,14 @@ class Planning(unittest.TestCase):
         clock[0] = 0.1
         self.assertEqual(p.matched(r, 32), 32)
 
+    def test_an_adapter_is_a_model_of_its_own(self):
+        p, _ = self.planner()
+        base, tuned, salted = (FakeRequest(name, 32) for name in "bts")
+        tuned.lora_request = salted.lora_request = mock.Mock(lora_name="sql")
+        salted.cache_salt = "tenant"
+        self.assertEqual([p.follow(r).chain.start for r in (base, tuned, salted)],
+                         [seed("m"), seed("sql"), seed("sql", "", "tenant")])
+
     def test_a_reset_leaves_all_blocks(self):
         p, store = self.planner()
         p.settings.named.side_effect = lambda adapter: p.settings.revision
