@@ -121,6 +121,9 @@ func (c *cache) hear(told *cognitorav1.Readers) error {
 // place if it has a block. find returns nil if there is no place.
 func (c *cache) find(text string, present bool) *held {
 	n := nameOf(text)
+	if present {
+		c.appear(n)
+	}
 	for _, h := range c.held {
 		if h.name == n {
 			h.told = time.Now()
@@ -131,6 +134,18 @@ func (c *cache) find(text string, present bool) *held {
 		return nil
 	}
 	return c.enter(n)
+}
+
+// appear records that a configuration has a block, which hear may learn a second later.
+func (c *cache) appear(n name) {
+	if _, known := c.present[n]; known || c.present == nil || c.unlisted {
+		return
+	}
+	if c.present[n] = modelOf(n); len(c.present) > maxPresent {
+		clear(c.present) // as the daemon will say
+		c.unlisted = true
+	}
+	c.restock()
 }
 
 // enter gives a configuration a place. If all places are taken, another configuration gives way:
