@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
 	"github.com/cognitora/dataplane/ctl/cli"
@@ -102,6 +103,9 @@ func exists(path string) bool {
 	return err == nil
 }
 
+// silence ends a call that watches a daemon that hangs, or that cannot be reached any more.
+var silence = grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second})
+
 // dial returns a connection and its target.
 func (d *Daemon) dial() (conn *grpc.ClientConn, where string, err error) {
 	if d.Address == "" {
@@ -110,7 +114,7 @@ func (d *Daemon) dial() (conn *grpc.ClientConn, where string, err error) {
 				"a socket needs none"))
 		}
 		where = d.Path()
-		conn, err = grpc.NewClient("unix:"+where, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		conn, err = grpc.NewClient("unix:"+where, grpc.WithTransportCredentials(insecure.NewCredentials()), silence)
 		return conn, where, err
 	}
 	host, _, err := net.SplitHostPort(d.Address)
@@ -130,7 +134,8 @@ func (d *Daemon) dial() (conn *grpc.ClientConn, where string, err error) {
 		return nil, "", fmt.Errorf("--tls-ca, --tls-cert, --tls-key: %w", err)
 	}
 	conf.NextProtos = []string{"h2"}
-	conn, err = grpc.NewClient("passthrough:///"+d.Address, grpc.WithTransportCredentials(credentials.NewTLS(conf)))
+	conn, err = grpc.NewClient("passthrough:///"+d.Address, grpc.WithTransportCredentials(credentials.NewTLS(conf)),
+		silence)
 	return conn, d.Address, err
 }
 

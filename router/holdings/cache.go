@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/cognitora/dataplane/internal/await"
 	cognitorav1 "github.com/cognitora/dataplane/proto/cognitora/v1"
@@ -170,6 +171,9 @@ func (c *cache) fails(err error, message string, said time.Time) time.Time {
 // ErrNoTLS says that a daemon is on another host and that no CA is set to check its certificate.
 var ErrNoTLS = errors.New("holdings: the cache is not on a unix socket and upstream_tls.ca is not set")
 
+// silence bounds how long a daemon that hangs, or that cannot be reached any more, counts as live.
+var silence = keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}
+
 func (c *cache) dial() (*grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
 	target := "passthrough:///" + c.target
@@ -180,7 +184,7 @@ func (c *cache) dial() (*grpc.ClientConn, error) {
 	} else {
 		creds = credentials.NewTLS(c.m.o.TLS.Clone())
 	}
-	return grpc.NewClient(target, grpc.WithTransportCredentials(creds),
+	return grpc.NewClient(target, grpc.WithTransportCredentials(creds), grpc.WithKeepaliveParams(silence),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
 }
 
