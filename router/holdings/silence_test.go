@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestSilentDaemon checks that a daemon that cannot be reached any more is not live for long, though
+// TestSilentDaemon checks that a daemon that is silent is not live for long, though
 // its connection stays open.
 func TestSilentDaemon(t *testing.T) {
 	t.Parallel()
