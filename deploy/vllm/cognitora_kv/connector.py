@@ -22,6 +22,7 @@ from vllm.logger import init_logger
 from vllm.platforms import current_platform
 
 from . import namespace as namespaces
+from .adapters import Adapters
 from .copies import Cache, Load, Loader, Save, Saver
 from .digests import TOKENS, Chain, seed
 from .doubts import Doubts
@@ -59,7 +60,7 @@ class Settings:
         self.dtype = str(model.dtype).removeprefix("torch.") if cache.cache_dtype == "auto" else cache.cache_dtype
         self.layout = layout(config)
         self.first = self.revision = revision(config, extra.get("revision", "")) + "+" + computation(config)
-        self.adapters = {}  # files and name of the weights, by an adapter's name and path
+        self.adapters = Adapters(logger.warning)
         # Refuses what is too long.
         named = self.named("0" * 40 if config.lora_config else "") + another()
         longest = self.namespace(named, self.tp - 1, self.pp - 1)
@@ -118,27 +119,8 @@ class Settings:
                                (self.pp, pp_rank))
 
     def adapter(self, lora):
-        """Returns a name for the weights of an adapter; None: they cannot be named.
-
-        The engine's own cache knows adapters by name and path. If the files change, it has blocks
-        of the old weights, and nobody knows which are loaded. So they have no name until reset.
-        """
-        if lora is None:
-            return ""
-        key, files, why = (lora.lora_name, lora.lora_path), None, ""
-        known = now = self.adapters.get(key)
-        try:
-            files = namespaces.files_of(lora.lora_path)
-            now = known or (files, namespaces.revision_of(lora.lora_path))
-        except (OSError, ValueError) as e:
-            now, why = known or (None, None), str(e)
-        if now[1] is not None and files not in (now[0], []):  # the engine can go on without its files
-            now, why = (now[0], None), why or "its files have changed; load other weights from another path"
-        if now != known:
-            self.adapters[key] = now
-            if why:
-                logger.warning("blocks of adapter %s at %s are not kept: %s", *key, why)
-        return now[1]
+        """Returns a name for the weights of an adapter; None: they cannot be named."""
+        return self.adapters.name(lora) if lora else ""
 
     def reset(self):
         """Begins a generation of blocks: no engine has stored any, and no other one reads them."""
@@ -412,16 +394,18 @@ class Planner:
         return self.doubts.report(step, failed, self.requests()) if step or failed else set()
 
     def plan(self, scheduled):
+        """Plans what ranks load and save in a step. Blocks whose loads have no result yet are saved later."""
         self.steps += 1
         plan = Plan(self.steps, preempted=set(scheduled.preempted_req_ids or ()))
         for request in plan.preempted & self.followed.keys():
             self.leave(self.followed[request])
-        for new in scheduled.scheduled_new_reqs:
-            self.step(plan, scheduled, new.req_id, new.num_computed_tokens, new.block_ids, True)
         old = scheduled.scheduled_cached_reqs
-        for i, request in enumerate(old.req_ids):
-            self.step(plan, scheduled, request, old.num_computed_tokens[i], old.new_block_ids[i],
-                      request in old.resumed_req_ids)
+        steps = {new.req_id: (new.num_computed_tokens, new.block_ids, True) for new in scheduled.scheduled_new_reqs}
+        steps |= {request: (old.num_computed_tokens[i], old.new_block_ids[i], request in old.resumed_req_ids)
+                  for i, request in enumerate(old.req_ids)}
+        for request, tokens in scheduled.num_scheduled_tokens.items():  # in order: they may share earlier ones' places
+            if request in self.followed and request in steps:
+                self.step(plan, tokens, request, *steps[request])
         for request, f in list(self.holds.items()):
             if f.held and self.doubts.waits(f):
                 continue
@@ -440,18 +424,16 @@ class Planner:
         if not self.doubts.waits(f):  # else others may have found what it has computed
             f.places = []
 
-    def step(self, plan, scheduled, request, computed, places, afresh):
+    def step(self, plan, tokens, request, computed, places, afresh):
         """Plans a request's next tokens. afresh: places are all that it has, not what is added."""
-        f = self.followed.get(request)
-        if f is None or f.stale:
-            return
+        f = self.followed[request]
         if afresh:
             f.places, f.kept = [], computed // self.tokens
             if f.hands_over and f.gone < f.own:  # the daemon has lost blocks that the other engine needs
                 f.kept = f.gone
         if places:
             f.places += places[0]
-        start, end = computed // self.tokens, computed + scheduled.num_scheduled_tokens[request]
+        start, end = computed // self.tokens, computed + tokens
         f.kept = min(f.kept, start)  # what was not loaded is computed again
         begun = -(-computed // self.tokens)
         if afresh:
@@ -463,7 +445,7 @@ class Planner:
             f.load = 0
         self.doubts.computes(f, begun, -(-end // self.tokens))
         full = min(min(end, f.request.num_tokens) // self.tokens, len(f.places))
-        if full > f.kept and not f.bad:
+        if full > f.kept and not f.bad and not f.stale:
             f.chain.grow(f.request.all_token_ids, full)
             f.held += [(f.chain.digests[i], f.chain.parent(i) if i else bytes(32), f.chain.names[i], f.places[i])
                        for i in range(f.kept, full)]
