@@ -1,5 +1,6 @@
 """Tests of what is saved beside loads that fail. They need vLLM to be importable, and no daemon."""
 import contextlib
+import random
 import threading
 import time
 from types import SimpleNamespace
@@ -132,7 +133,6 @@ class Holding(unittest.TestCase):
 class Random(unittest.TestCase):
     def test_garbage_is_never_taken_for_good(self):
         """Compares with a model that knows which places hold garbage at any time."""
-        import random
         for number in range(300):
             r = random.Random(number)
             d, garbage, results, requests = Doubts(), set(), [], []
@@ -147,8 +147,12 @@ class Random(unittest.TestCase):
                     continue
                 step, failed, loads = step + 1, set(), False
                 if len(requests) < 6 and len(free) > 8:
-                    shared = r.choice(requests).places[: r.randrange(5)] if requests else []
-                    f = SimpleNamespace(held=[], after=0, bad=False, places=[*shared, *r.sample(sorted(free), 6)], at=0)
+                    of = r.choice(requests) if requests else None  # other copies of its first blocks may be found
+                    shared = of.places[r.randrange(3) : of.at][: r.randrange(5)] if of else []
+                    if shared:
+                        of.own = max(of.own, of.places.index(shared[-1]) + 1)
+                    f = SimpleNamespace(held=[], after=0, bad=False, places=[*shared, *r.sample(sorted(free), 6)], at=0,
+                                        own=len(shared))
                     free -= set(f.places)
                     d.begins(f, len(shared))
                     f.at = len(shared)
@@ -159,11 +163,14 @@ class Random(unittest.TestCase):
                         garbage |= failed
                         d.begins(f, f.at + 2)
                         d.loads(f, of, step)
-                        f.at += 2
+                        f.at = f.own = f.at + 2
                     requests.append(f)
                 for f in requests:
-                    if r.random() < 0.2:
-                        f.at = r.randrange(f.at + 1)  # computed again, as after a failure
+                    again = r.randrange(f.at + 1)
+                    if r.random() < 0.2 and garbage.union(d.unknown).isdisjoint(f.places[:again]):
+                        f.at = again  # as the engine does after a failure
+                    elif r.random() < 0.2 and f.bad:
+                        f.at = max(again, f.own)  # or only what no other request has
                     first, f.at = f.at, min(f.at + 1, len(f.places))
                     d.computes(f, first, f.at)
                     written = f.places[first : f.at]
