@@ -93,8 +93,8 @@ class Holding(unittest.TestCase):
         self.p.follow(shares)
         a = FakeRequest("a", 16 * TOKENS)
         self.p.matched(a, 0), self.p.allocated(a, 4 * TOKENS)
-        both = Steps((a, 4 * TOKENS, TOKENS, [*range(10, 15)]), (shares, 4 * TOKENS, 2 * TOKENS, [*range(10, 14), 20, 21]))
-        plan = self.p.plan(both)
+        plan = self.p.plan(Steps((a, 4 * TOKENS, TOKENS, [*range(10, 15)]),
+                                 (shares, 4 * TOKENS, 2 * TOKENS, [*range(10, 14), 20, 21])))
         self.assertEqual(saved(plan), {})
         self.p.loaded(plan.step, {11})
         plan = self.p.plan(Steps(on=[(a, TOKENS, 4 * TOKENS, None), (shares, 4 * TOKENS, 2 * TOKENS, None)]))
