@@ -252,9 +252,9 @@ func TestVLLMFaults(t *testing.T) {
 	s.vanishing(t, c, text, said[model])
 }
 
-// vanishing: half of the blocks that a server has found are gone when it loads them, and it computes
-// the rest of longer prompts in the same step. It answers as a server without a cache does, and so
-// does a server that loads what the first one has stored.
+// vanishing: half of the blocks that a server has found are gone when it loads them, and it
+// computes the rest of longer prompts in the same step. It answers as a server without a cache
+// does. So does a server that loads what the first one has stored.
 func (s setup) vanishing(t *testing.T, c *cache, text, want string) {
 	t.Helper()
 	flags := connected(object{"socket": c.lease})

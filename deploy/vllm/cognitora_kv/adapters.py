@@ -11,7 +11,7 @@ MOST = 1024  # adapters
 
 @dataclass
 class Known:
-    """An adapter's files at the first look, as a hash, and the name of its weights; None: no name."""
+    """An adapter's files at the first look, as a hash, and the name of its weights or None."""
 
     files: str
     name: str | None
@@ -22,8 +22,8 @@ class Known:
 class Adapters:
     """Names the weights of the last MOST adapters in use.
 
-    The engine's own cache knows adapters by name and path. If the files change, it has blocks of the
-    old weights, and nobody knows which are loaded. So they have no name until they are forgotten.
+    The engine's own cache knows adapters by name and path. If the files change, it has blocks of
+    the old weights, and nobody knows which are loaded. So they have no name until forgotten.
     """
 
     def __init__(self, warn, clock=time.monotonic):

@@ -192,7 +192,7 @@ class Plan(KVConnectorMetadata):
 
 @dataclass
 class Loaded(KVConnectorWorkerMetadata):
-    """Says that the loads of a step have a result. vLLM adds the places that failed, of all ranks."""
+    """Says that a step's loads have a result. vLLM adds the places that failed, of all ranks."""
 
     step: int
 
@@ -390,11 +390,14 @@ class Planner:
         return [*self.followed.values(), *self.ended.values()]
 
     def loaded(self, step, failed):
-        """Takes the result of a step's loads, 0: of no step. Returns the places that hold garbage."""
+        """Takes the result of a step's loads, 0: of no step. Returns the places with garbage."""
         return self.doubts.report(step, failed, self.requests()) if step or failed else set()
 
     def plan(self, scheduled):
-        """Plans what ranks load and save in a step. Blocks whose loads have no result yet are saved later."""
+        """Plans what ranks load and save in a step.
+
+        Blocks that depend on a load without a result are saved in a later step.
+        """
         self.steps += 1
         plan = Plan(self.steps, preempted=set(scheduled.preempted_req_ids or ()))
         for request in plan.preempted & self.followed.keys():

@@ -1,8 +1,8 @@
 """Doubts: which blocks of the engine's cache may hold garbage, because a load failed.
 
 A step computes from the blocks that it loads. The engine reports failed loads after the step, or
-after the step that follows. Until then, loaded blocks and all blocks computed from them are unknown,
-and their saves are held. If the load failed, they are bad until they are computed again.
+after the step that follows. Until then, loaded blocks and all blocks computed from them are
+unknown, and their saves are held. If the load failed, they are bad until computed again.
 
 Places are the engine's numbers of blocks. Requests share places, so doubts spread by places.
 """
@@ -51,7 +51,7 @@ class Doubts:
         return f.after > self.reported
 
     def report(self, step, failed, requests):
-        """Takes the result of a step's loads: the places that failed. Returns all places they spoil.
+        """Takes the places that failed in a step's loads. Returns all places that they spoil.
 
         Bad requests lose the blocks they hold. The loads of an earlier step without a result have
         failed too.

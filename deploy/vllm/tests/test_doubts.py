@@ -16,7 +16,7 @@ TOKENS = 32
 
 
 class Steps:
-    """The steps of a scheduler: (request, first token, tokens, places) each, which are new or go on."""
+    """A scheduler's steps: (request, first token, tokens, places) for new and running ones."""
 
     def __init__(self, *new, on=(), preempted=()):
         self.preempted_req_ids = set(preempted)
@@ -208,7 +208,7 @@ class FakeDaemon:
 
 
 class Ranks(unittest.TestCase):
-    """A rank says when its loads have a result, and when nobody reads a finished request's blocks."""
+    """A rank says when loads have a result, and when nobody reads a finished request."""
 
     def rank(self):
         try:
