@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -82,15 +83,23 @@ func (d *Daemon) Path() string {
 	if d.Sock != "" {
 		return strings.TrimPrefix(d.Sock, "unix://")
 	}
-	if _, err := os.Stat(usualSock); err == nil {
+	if exists(usualSock) {
 		return usualSock
 	}
 	var c kvcached.Config
 	if config.Defaults(&c) != nil {
 		return usualSock
 	}
+	if sock := filepath.Join(c.Daemon.Data, filepath.Base(usualSock)); exists(sock) {
+		return sock
+	}
 	sock, _ := c.Sockets()
 	return sock
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // dial returns a connection and its target.

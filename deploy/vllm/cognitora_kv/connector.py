@@ -16,6 +16,7 @@ import threading
 import time
 
 import vllm
+from vllm.config import get_current_vllm_config_or_none
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1, KVConnectorMetadata, KVConnectorRole, KVConnectorWorkerMetadata)
 from vllm.logger import init_logger
@@ -59,6 +60,7 @@ class Settings:
         self.tp, self.pp = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
         self.dtype = str(model.dtype).removeprefix("torch.") if cache.cache_dtype == "auto" else cache.cache_dtype
         self.layout = layout(config)
+        self.modules = config.compilation_config.static_forward_context  # by layers' names, in a rank
         self.first = self.revision = revision(config, extra.get("revision", "")) + "+" + computation(config)
         self.adapters = Adapters(logger.warning)
         # Refuses what is too long.
@@ -71,6 +73,13 @@ class Settings:
     def check(self, config, kv_cache_config):
         """Refuses what the connector cannot keep."""
         groups, parallel = kv_cache_config.kv_cache_groups, config.parallel_config
+        around = get_current_vllm_config_or_none() or config  # in a rank, also that of a MultiConnector
+        for policy in (config.kv_transfer_config.kv_load_failure_policy,
+                       around.kv_transfer_config.kv_load_failure_policy):
+            if policy != "recompute":
+                raise ValueError(f'KVCachedConnector: kv_load_failure_policy is "{policy}", so requests fail if their '
+                                 'blocks are gone; set "kv_load_failure_policy": "recompute" in '
+                                 "--kv-transfer-config, and with a MultiConnector in this connector's entry too")
         if len(groups) != 1:
             raise ValueError(f"KVCachedConnector: the model's cache has {len(groups)} groups of layers, which keep "
                              "different tokens; one group is supported")
@@ -131,6 +140,12 @@ class Settings:
 def another():
     """Returns what tells a generation's revision from all others."""
     return "+g." + secrets.token_hex(6)
+
+
+def waits(layer):
+    """Says whether a layer of vLLM waits for its blocks before anything reads them."""
+    from vllm.model_executor.layers.attention import Attention, MLAAttention
+    return type(layer) is Attention or type(layer) is MLAAttention and not layer.use_direct_call
 
 
 def layout(config):
@@ -334,7 +349,7 @@ class Planner:
             space = self.settings.namespace(named, 0, 0)
             if adapter and self.reads is not None:
                 self.reads.use(lora.lora_name, space)
-            start = seed(self.settings.model, lora.lora_name if lora else "", request.cache_salt or "")
+            start = seed(lora.lora_name if lora else self.settings.model, salt=request.cache_salt or "")
             f = self.followed[request.request_id] = Followed(request, named, Chain(start, self.tokens), space)
             f.saves = saves
         return f
@@ -487,9 +502,11 @@ class Rank:
         if cache.size > 64 << 20:
             raise ValueError(f"KVCachedConnector: a block has {cache.size} bytes, 64 MiB are allowed; give a smaller "
                              "--block-size")
+        self.by_layer = all(waits(s.modules.get(n)) for n in cache.names)
         self.loader = Loader(s.store(TRANSFER), cache, self.not_loaded)
         self.saver = Saver(s.store(TRANSFER), cache, s.staging, self.not_saved)
-        logger.info("rank %d.%d: blocks of %d bytes in %d layers", *self.ranks, cache.size, len(cache.layers))
+        logger.info("rank %d.%d: blocks of %d bytes in %d layers, which wait for their blocks %s", *self.ranks, cache.size,
+                    len(cache.layers), "one by one" if self.by_layer else "together")
 
     def close(self):
         for part in (self.loader, self.saver):
@@ -503,6 +520,8 @@ class Rank:
         if loads:
             self.step = plan.step
             self.loader.begin(loads)
+            if not self.by_layer:
+                self.loader.wait()
 
     def not_loaded(self, places, why):
         with self.lock:

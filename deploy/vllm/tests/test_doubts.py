@@ -216,7 +216,7 @@ class Ranks(unittest.TestCase):
         except ImportError as e:
             self.skipTest(f"no vLLM: {e}")
         r, daemon = Rank.__new__(Rank), FakeDaemon()
-        r.settings, r.ranks = mock.Mock(), (0, 0)
+        r.settings, r.ranks, r.by_layer = mock.Mock(), (0, 0), True
         r.lock, r.failed, r.said, r.step, r.finished, r.dropped = threading.Lock(), set(), 0.0, 0, set(), 0
         cache = Cache({"a": torch.zeros(16, 4)}, 16)
         r.loader, r.saver = Loader(daemon, cache, r.not_loaded), Saver(daemon, cache, 1 << 20, r.not_saved)

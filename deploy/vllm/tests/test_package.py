@@ -377,6 +377,14 @@ class Planning(unittest.TestCase):
         clock[0] = 0.1
         self.assertEqual(p.matched(r, 32), 32)
 
+    def test_an_adapter_is_a_model_of_its_own(self):
+        p, _ = self.planner()
+        base, tuned, salted = (FakeRequest(name, 32) for name in "bts")
+        tuned.lora_request = salted.lora_request = mock.Mock(lora_name="sql")
+        salted.cache_salt = "tenant"
+        self.assertEqual([p.follow(r).chain.start for r in (base, tuned, salted)],
+                         [seed("m"), seed("sql"), seed("sql", "", "tenant")])
+
     def test_a_reset_leaves_all_blocks(self):
         p, store = self.planner()
         p.settings.named.side_effect = lambda adapter: p.settings.revision
@@ -454,13 +462,14 @@ def caches(blocks=64):
 class Refusals(unittest.TestCase):
     """What the connector does not start with. It needs vLLM to be importable."""
 
-    def refusal(self, spec, groups=1, parallel=None, **cache):
+    def refusal(self, spec, groups=1, parallel=None, policy="recompute", **cache):
         try:
             from cognitora_kv.connector import Settings
         except ImportError as e:
             self.skipTest(f"no vLLM: {e}")
         config = SimpleNamespace(parallel_config=SimpleNamespace(**parallel or {}),
-                                 cache_config=SimpleNamespace(**cache))
+                                 cache_config=SimpleNamespace(**cache),
+                                 kv_transfer_config=SimpleNamespace(kv_load_failure_policy=policy))
         kept = SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=spec)] * groups)
         try:
             Settings.check(None, config, kept)
@@ -484,6 +493,15 @@ class Refusals(unittest.TestCase):
         self.assertIn("SlidingWindowSpec", self.refusal(sliding))
         mixed = type("Uniform", (), {"block_size": 32, "kv_cache_specs": {"a": kind(), "b": sliding}})()
         self.assertIn("SlidingWindowSpec", self.refusal(mixed))
+
+    def test_blocks_that_are_gone_must_be_computed(self):
+        full = type("FullAttentionSpec", (), {"block_size": 128})()
+        wanted = 'set "kv_load_failure_policy": "recompute" in --kv-transfer-config'
+        self.assertIn(wanted, self.refusal(full, policy="fail"))
+        multi = SimpleNamespace(kv_transfer_config=SimpleNamespace(kv_load_failure_policy="fail"))
+        with mock.patch("cognitora_kv.connector.get_current_vllm_config_or_none", return_value=multi):
+            self.assertIn(wanted, self.refusal(full))
+
 
 
 class Copies(unittest.TestCase):

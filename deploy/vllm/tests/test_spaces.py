@@ -37,7 +37,8 @@ class Spaces(unittest.TestCase):
     def settings(self, model=None, draft=None, skip=(), **members):
         group = SimpleNamespace(layer_names=["a"], kv_cache_spec=type("FullAttentionSpec", (), {"block_size": 32})())
         config = SimpleNamespace(
-            kv_transfer_config=SimpleNamespace(kv_connector_extra_config={}), lora_config=None,
+            kv_transfer_config=SimpleNamespace(kv_connector_extra_config={}, kv_load_failure_policy="recompute"),
+            compilation_config=SimpleNamespace(static_forward_context={}), lora_config=None,
             model_config=FakeModel(str(self.at), model, **members),
             cache_config=SimpleNamespace(cache_dtype="fp8", kv_cache_dtype_skip_layers=list(skip)),
             parallel_config=SimpleNamespace(tensor_parallel_size=1, pipeline_parallel_size=1),
