@@ -61,9 +61,10 @@ func newStats(k *commands) *cobra.Command {
 	var all bool
 	c := &cobra.Command{
 		Use: "stats", Short: "Print what the cache holds and has done", Args: cli.NoArguments,
-		Long: "BLOCKS IN ROUTING are blocks of 16 tokens that routers count for nodes of this host whose engines can read " +
-			"them, and below are those\n" +
-			"that they do not count, with the reason. Nodes whose engines have not said what they read count all.\n\n" +
+		Long: "BLOCKS are blocks of 16 tokens that routers count for the nodes of IN ROUTING FOR, on this host, and below " +
+			"are those that they\n" +
+			"do not count, with the reason. Nodes whose engines have not said what they read count a model's blocks " +
+			"in one namespace.\n\n" +
 			"BYTES is what a tier may have as it is configured. LIMIT is what segments on SSD may take now where " +
 			"their filesystem has less\n" +
 			"room than that, as cgn_kvcached_ssd_segment_limit_bytes; - where it has enough.",
