@@ -20,7 +20,7 @@ type HiCacheConfig struct {
 	MLA      bool   `toml:"mla" default:"false" help:"the model has MLA (DeepSeek), so that SGLang stores the pages of its first rank only"`
 	Layout   string `toml:"layout" default:"page_first" oneof:"page_first|page_first_direct|layer_first|page_head|page_first_kv_split" help:"--hicache-mem-layout of the SGLang. With the first two SGLang stores the keys and the values of a page apart"`
 	Tenant   string `toml:"tenant" help:"tenant of the cache daemon's user with whose S3 keys SGLang stores; empty: none"`
-	Revision string `toml:"revision" help:"revision of the model's weights. Give each revision its own bucket, because the keys do not name it; pages that two revisions claim do not count"`
+	Revision string `toml:"revision" help:"revision of the model's weights; empty: offload.revision. Give each revision its own bucket, because the keys do not name it; pages that two revisions claim do not count"`
 }
 
 // halved are the memory layouts with which SGLang stores the keys and the values of a page apart.

@@ -22,7 +22,7 @@ type LMCacheConfig struct {
 	Workers   int    `toml:"workers" default:"0" help:"workers that store parts of a chunk: tensor- times pipeline-parallel ranks; 1 for models with MLA, of which LMCache stores the first rank only; 0: tp"`
 	Layers    int    `toml:"layers" default:"0" help:"layers of the model if LMCache works layer by layer (use_layerwise); 0: it does not"`
 	Tenant    string `toml:"tenant" help:"tenant of the cache daemon's user with whose password LMCache stores; empty: none"`
-	Revision  string `toml:"revision" help:"revision of the model's weights. Give each revision its own cache or database, because LMCache's keys do not name it; chunks that two revisions claim do not count"`
+	Revision  string `toml:"revision" help:"revision of the model's weights; empty: offload.revision. Give each revision its own cache or database, because LMCache's keys do not name it; chunks that two revisions claim do not count"`
 }
 
 // dtypes are LMCache's names of the data types that engines are started with.
@@ -72,7 +72,7 @@ func (u *unit) lmcache() (c *events.Chunks, why string, err error) {
 	}
 	s := alias.Source{Scheme: alias.LMCache, Keys: keys, Model: cmp.Or(l.Model, u.Engine.Model), DType: dtype,
 		World: uint32(cmp.Or(l.Workers, u.TP, 1)), Layers: uint32(l.Layers), Halves: halves,
-		First: lmcache.First(l.Seed), Served: "-", Revision: cmp.Or(l.Revision, "-")}
+		First: lmcache.First(l.Seed), Served: "-", Revision: cmp.Or(l.Revision, u.Engine.Offload.Revision, "-")}
 	if err := lmcache.Check(&s); err != nil {
 		return nil, "", fmt.Errorf("%s: %w", u.name("kv_events.lmcache"), err)
 	}

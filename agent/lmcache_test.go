@@ -57,6 +57,10 @@ func TestLMCacheSettings(t *testing.T) {
 		"layers": func(c *Config, want *alias.Source) {
 			c.Events.LMCache.Layers, want.Layers, c.Events.LMCache.Revision, want.Revision = 32, 32, "r", "r"
 		},
+		"revision": func(c *Config, want *alias.Source) { c.Engine.Offload.Revision, want.Revision = "r", "r" },
+		"its own revision": func(c *Config, want *alias.Source) {
+			c.Engine.Offload.Revision, c.Events.LMCache.Revision, want.Revision = "r", "s", "s"
+		},
 		"dtype": func(c *Config, want *alias.Source) {
 			c.Events.LMCache.DType, c.Agent.DType, want.DType = "", "float16", "half"
 		},

@@ -35,7 +35,7 @@ type DaemonConfig struct {
 	Data          string          `toml:"data" default:"/var/lib/cognitora/kvcached" flag:"data" help:"directory of the SSD tier and of the daemon's state; the daemon makes it if it is absent, and locks it"`
 	RAM           config.Size     `toml:"ram" default:"1GiB" flag:"ram" help:"size of the shared memory, which bounds the blocks in RAM"`
 	SSD           config.Size     `toml:"ssd" default:"4GiB" flag:"ssd" help:"bytes of disk for the SSD tier, all its files included; 0: no SSD tier"`
-	Sock          string          `toml:"sock" flag:"sock" help:"path of the gRPC socket; the lease socket kv-lease.sock is beside it; empty: kv.sock in /run/cognitora if the daemon can write there, else in data"`
+	Sock          string          `toml:"sock" flag:"sock" help:"path of the gRPC socket; the lease socket kv-lease.sock is beside it; empty: kv.sock in /run/cognitora if the daemon can write there or make that directory, as root can, else in data"`
 	Group         int             `toml:"socket_group" default:"-1" help:"id of the group whose members may use the Unix sockets, including those of RESP and S3; -1: the daemon's group. If sockets lie in kvcached.data, the daemon lets the group enter that directory, but not list it, unless a group has rights there already"`
 	Admin         string          `toml:"admin" default:"127.0.0.1:9093" flag:"admin" help:"address of the admin port: /healthz, /readyz, /metrics, /debug/pprof"`
 	InsecureAdmin bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback; it asks for no password or certificate, and /debug shows internals"`
@@ -159,15 +159,15 @@ type LogConfig struct {
 	Format string `toml:"format" default:"text" flag:"log-format" oneof:"text|json" help:"how log lines are written"`
 }
 
-// runDir is the default directory of the daemons' sockets.
-const runDir = "/run/cognitora"
+// runDir is the default directory of the daemons' sockets. Tests have another.
+var runDir = "/run/cognitora"
 
 // Sockets returns the paths of the gRPC socket and of the lease socket beside it.
 func (c *Config) Sockets() (grpc, lease string) {
 	grpc = c.Daemon.Sock
 	if grpc == "" {
 		dir := c.Daemon.Data
-		if rights.Writable(runDir) == nil {
+		if rights.Makeable(runDir) == nil {
 			dir = runDir
 		}
 		grpc = filepath.Join(dir, "kv.sock")

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,6 +43,29 @@ func LockDir(dir string) (io.Closer, error) {
 		_, _ = f.WriteAt([]byte(fmt.Sprint(os.Getpid())), 0)
 	}
 	return f, nil
+}
+
+// makeRunDir makes the default directory of the sockets if they go there and it is missing. Their
+// group may enter it.
+func (d *Daemon) makeRunDir() error {
+	sock, _ := d.config.Sockets()
+	if d.config.Daemon.Sock != "" || filepath.Dir(sock) != runDir {
+		return nil
+	}
+	err := os.Mkdir(runDir, 0o700)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err == nil && d.config.Daemon.Group >= 0 {
+		err = os.Chown(runDir, -1, d.config.Daemon.Group)
+	}
+	if err == nil {
+		err = os.Chmod(runDir, 0o750)
+	}
+	if err != nil {
+		return fmt.Errorf("kvcached.sock: %w; give another path with --sock", err)
+	}
+	return nil
 }
 
 // letGroupIn lets a group enter the data directory if one of the sockets is there and no group has

@@ -112,8 +112,8 @@ func (d *Daemon) prepare() (err error) {
 			return err
 		}
 	}
-	for _, prepare := range []func() error{d.openRecording, d.openStore, d.openDevices, d.joinFleet, d.prepareGRPC,
-		d.prepareLease, d.prepareRESP, d.prepareS3, d.prepareQUIC} {
+	for _, prepare := range []func() error{d.makeRunDir, d.openRecording, d.openStore, d.openDevices, d.joinFleet,
+		d.prepareGRPC, d.prepareLease, d.prepareRESP, d.prepareS3, d.prepareQUIC} {
 		if err = prepare(); err != nil {
 			return err
 		}

@@ -77,3 +77,39 @@ func TestGroupRightsStay(t *testing.T) {
 		}
 	}
 }
+
+// TestRunDirIsMade checks that a daemon without sock makes the default directory if it can, and
+// leaves a directory as it is that exists.
+func TestRunDirIsMade(t *testing.T) {
+	usual := runDir
+	t.Cleanup(func() { runDir = usual })
+	run := t.TempDir()
+	runDir = filepath.Join(run, "cognitora")
+	for _, mode := range []fs.FileMode{0o750, 0o755} {
+		c, _ := settings(t, t.TempDir(), func(c *Config) { c.Daemon.Sock, c.Daemon.Group = "", os.Getgid() })
+		if err := c.Examine(); err != nil {
+			t.Error(err)
+		}
+		_, stop := begin(t, c)
+		sock, lease := c.Sockets()
+		for _, path := range []string{sock, lease} {
+			if info, err := os.Lstat(path); err != nil || filepath.Dir(path) != runDir {
+				t.Errorf("%s: %v, %v", path, info, err)
+			}
+		}
+		if info, err := os.Stat(runDir); err != nil || info.Mode().Perm() != mode {
+			t.Errorf("%v, %v", info.Mode(), err)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if err := os.Chmod(runDir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runDir = "/proc/cognitora" // nobody makes a directory there
+	c, _ := settings(t, t.TempDir(), func(c *Config) { c.Daemon.Sock = "" })
+	if sock, _ := c.Sockets(); filepath.Dir(sock) != c.Daemon.Data {
+		t.Error(sock)
+	}
+}

@@ -2,13 +2,12 @@ package router
 
 import (
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/residency"
 )
 
 // cacheSetting says which setting names a cache daemon of staticCaches or Router.caches.
@@ -38,13 +37,34 @@ func (r *Router) cacheProblems(snap *fleet.Snapshot) (all []fleet.Problem) {
 	return append(all, r.cacheMistakes(snap)...)
 }
 
-// cacheMistakes says which nodes name a cache daemon in vain, or so that blocks count that their
-// engines cannot use.
+// cacheMistakes says which blocks of nodes and their caches count only for prompts given as token
+// ids, or have no place in the index. It also says which nodes name a cache daemon in vain, or so
+// that blocks count that their engines cannot use.
 func (r *Router) cacheMistakes(snap *fleet.Snapshot) (all []fleet.Problem) {
+	for _, of := range r.holdings.Roomless() {
+		if len(of.Engines) > 0 {
+			all = append(all, fleet.Problem{Subject: "cache " + of.Cache,
+				Reason: "the blocks of engines are predicted, because " + noRoom + ": " + short(of.Engines)})
+		}
+		if of.Blocks {
+			all = append(all, fleet.Problem{Subject: "cache " + of.Cache,
+				Reason: "some of its blocks do not count, because " + noRoom})
+		}
+	}
 	for _, n := range snap.Nodes {
 		info := n.Info()
 		say := func(format string, values ...any) {
 			all = append(all, fleet.Problem{Subject: n.ID, Reason: fmt.Sprintf(format, values...)})
+		}
+		vain := func(model string) bool { return !tokenises(snap, model) && r.holdings.Has(info.KVAddress, model) }
+		model := r.untokenised(snap, n)
+		if at := slices.IndexFunc(info.Models, vain); model == "" && at >= 0 {
+			model = info.Models[at]
+		}
+		if model != "" {
+			say("its cached blocks count only for prompts given as token ids, because model %s has no tokenizer: "+
+				"add [[model]] with name and tokenizer (or cgn-ctl model set), tokenizer \"learn\", or tokenizer \"none\" "+
+				"if that is intended", model)
 		}
 		if info.KVAddress == "" {
 			continue
@@ -53,12 +73,6 @@ func (r *Router) cacheMistakes(snap *fleet.Snapshot) (all []fleet.Problem) {
 			say("its kv_address is in vain: no cache announces %s; %s", info.KVAddress,
 				announced(r.holdings.Addresses()))
 			continue
-		}
-		vain := func(model string) bool { return !tokenises(snap, model) && r.holdings.Has(info.KVAddress, model) }
-		if at := slices.IndexFunc(info.Models, vain); at >= 0 {
-			say("the blocks of its cache count only for prompts given as token ids, because model %s has no tokenizer: "+
-				"add [[model]] with name and tokenizer (or cgn-ctl model set), tokenizer \"learn\", or tokenizer \"none\" "+
-				"if that is intended", info.Models[at])
 		}
 		if n.Source != fleet.Static {
 			continue
@@ -70,6 +84,21 @@ func (r *Router) cacheMistakes(snap *fleet.Snapshot) (all []fleet.Problem) {
 		}
 	}
 	return all
+}
+
+// noRoom says why blocks have no place in the index.
+var noRoom = fmt.Sprintf("all %d places of the router's index are taken", residency.MaxNodes)
+
+// untokenised returns the model of a node whose engine reports its blocks, if the router cannot
+// make the tokens of any of the node's models from text; "": it can, or the engine reports none.
+func (r *Router) untokenised(snap *fleet.Snapshot, n *fleet.Node) (model string) {
+	models := n.Info().Models
+	reports := func(rank *fleet.Rank) bool { return r.holdings.Reports(rank.Name) }
+	known := func(model string) bool { return tokenises(snap, model) }
+	if len(models) == 0 || slices.ContainsFunc(models, known) || !slices.ContainsFunc(n.Ranks(), reports) {
+		return ""
+	}
+	return models[0]
 }
 
 // strangers returns the readers of a node's cache that are no nodes, unless the node is a reader.
@@ -96,41 +125,4 @@ func short(names []string) string {
 		return strings.Join(names, ", ")
 	}
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
-}
-
-// These bound the log lines about mistakes with caches: the time between two looks, which is also
-// how long a mistake lasts before it is logged, and the mistakes that are remembered.
-const (
-	mistakesEvery = 5 * time.Second
-	mistakesMost  = 8192
-)
-
-// cacheWarnings are the mistakes with caches that the log has. One goroutine uses them.
-type cacheWarnings struct {
-	looked time.Time
-	last   map[string]bool // mistakes at the last look, by subject and kind
-	told   map[string]bool // logged ones
-}
-
-// look logs mistakes that have lasted since the last look, each once. Daemons and readers may come
-// after the nodes.
-func (w *cacheWarnings) look(now time.Time, mistakes func() []fleet.Problem, log *slog.Logger) {
-	if now.Sub(w.looked) < mistakesEvery {
-		return
-	}
-	w.looked = now
-	last := w.last
-	w.last = map[string]bool{}
-	if w.told == nil || len(w.told) > mistakesMost {
-		w.told = map[string]bool{}
-	}
-	for _, p := range mistakes() {
-		kind, _, _ := strings.Cut(p.Reason, ":") // what follows changes with the fleet
-		key := p.Subject + " " + kind
-		w.last[key] = true
-		if last[key] && !w.told[key] {
-			w.told[key] = true
-			log.Warn("a node's cache does not count as configured", "node", p.Subject, "why", p.Reason)
-		}
-	}
 }

@@ -288,6 +288,7 @@ const (
 	holdingsCaches = iota
 	holdingsLive
 	holdingsEngines
+	holdingsRoomless
 	holdingsBlocks
 	holdingsReaders
 	holdingsHeld
@@ -313,10 +314,14 @@ var holdingsGauges = []metric.Def{
 		Name: "cgn_router_caches_engines",
 		Help: "Engines whose own cached blocks the router knows through a cache daemon.",
 	},
+	holdingsRoomless: {
+		Name: "cgn_router_caches_engines_left_out",
+		Help: "Engines whose own cached blocks count as predicted because all 32,768 places of the router's index are taken.",
+	},
 	holdingsBlocks: {Name: "cgn_router_caches_blocks", Help: "Blocks that the followed cache daemons hold; a block with several holders, up to 64, counts once."},
 	holdingsReaders: {
 		Name: "cgn_router_caches_readers",
-		Help: "Nodes whose engines have told a cache daemon which blocks they can read. Others count all.",
+		Help: "Nodes whose engines have told a cache daemon which blocks they can read.",
 	},
 	holdingsHeld: {
 		Name: "cgn_router_caches_configurations",
@@ -324,7 +329,7 @@ var holdingsGauges = []metric.Def{
 	},
 	holdingsLeftOut: {
 		Name: "cgn_router_caches_left_out_total", Kind: metric.Counter,
-		Help: "Reported blocks that do not count because a cache daemon has over 16 configurations, or all daemons over 512 besides the first of each.",
+		Help: "Reported blocks that do not count because a cache daemon has over 16 configurations, or all daemons over 512 besides the first of each, or because all 32,768 places of the router's index are taken.",
 	},
 	holdingsBytes: {Name: "cgn_router_caches_bytes", Help: "Memory of the tables that say which cache daemon holds which block."},
 	holdingsOverflow: {
@@ -368,6 +373,7 @@ func (r *Router) readHoldings(emit func(def int, value float64, labels ...string
 		holdingsCaches:            float64(h.Caches),
 		holdingsLive:              float64(h.Live),
 		holdingsEngines:           float64(h.Engines),
+		holdingsRoomless:          float64(h.Roomless),
 		holdingsBlocks:            float64(h.Index.Blocks),
 		holdingsReaders:           float64(h.Readers),
 		holdingsHeld:              float64(h.Held),
@@ -424,8 +430,11 @@ var eventDefs = func() []metric.Def {
 }()
 
 func (r *Router) readEvents(emit func(def int, value float64, labels ...string)) {
-	for node := range r.untokenised.all() {
-		emit(eventsUntokenised, 1, node)
+	snap := r.fleet.Load()
+	for _, n := range snap.Nodes {
+		if r.untokenised(snap, n) != "" {
+			emit(eventsUntokenised, 1, n.ID)
+		}
 	}
 	r.events.Each(func(node string, s *kvevents.Stats) {
 		emit(eventsFollowing, metric.Bool(s.Following), node)

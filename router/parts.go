@@ -100,11 +100,10 @@ func (r *Router) followAgents(ctx context.Context) error {
 	defer tick.Stop()
 	var seen followed
 	var warned warnings
-	var caches cacheWarnings
+	var caches logged
 	for {
 		seen = r.follow(seen)
 		warned.look(seen.fleet, &r.config.Router, r.log)
-		r.lookForUntokenised(seen.fleet)
 		caches.look(time.Now(), func() []fleet.Problem { return r.cacheMistakes(seen.fleet) }, r.log)
 		select {
 		case <-tick.C:

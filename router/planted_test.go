@@ -2,6 +2,7 @@ package router_test
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -25,7 +26,7 @@ import (
 )
 
 // planted is a host with a cache daemon, and a router with one node on the host, cold, whose engine
-// has nothing cached itself.
+// has nothing cached itself and serves the adapters sql and chat, too.
 type planted struct {
 	t      *testing.T
 	socket string
@@ -36,7 +37,9 @@ type planted struct {
 func plant(t *testing.T, model string) *planted {
 	p := &planted{t: t}
 	p.socket, p.cache = cacheDaemon(t)
-	engines := simulate(t, 1, func(c *engine.Config) { c.Models = []string{model} })
+	engines := simulate(t, 1, func(c *engine.Config) {
+		c.Models, c.Adapters = []string{model}, []engine.Adapter{{Name: "sql"}, {Name: "chat"}}
+	})
 	p.site = serve(t, nil, scored, func(c *router.Config) {
 		c.Router.Backends = []string{engines[0].URL() + ",id=cold,kv=unix://" + p.socket}
 	})
@@ -304,7 +307,7 @@ func TestPromptsComputedWhole(t *testing.T) {
 // connectorFault is a fault in what a connector has stored.
 type connectorFault struct {
 	stored, reads block.Namespace // reads is what the engine of the router's node reads
-	salt          string          // of the stored blocks
+	adapter, salt string          // of the stored blocks
 	names         bool            // objects have the names of their blocks
 	says          string          // what kv stats says
 	blocks        int             // that count
@@ -328,12 +331,19 @@ func TestPlantedFaultsOfTheConnector(t *testing.T) {
 	const unread = "8 blocks do not count: no engine that has said what it reads can read them; the nearest differs in "
 	odd := of(func(n *block.Namespace) { n.Tokens = 40 })
 	two := of(func(n *block.Namespace) { n.TP = 2 })
+	tuned := of(func(n *block.Namespace) { n.Revision += "+files" })
 	for what, c := range map[string]connectorFault{
 		"none": {stored: good, reads: good, names: true, blocks: 8, says: "8 cold " + good.String()},
 		"data type": {stored: of(func(n *block.Namespace) { n.DType = "fp8" }), reads: good, names: true,
 			says: unread + "data type"},
 		"adapter": {stored: of(func(n *block.Namespace) { n.Revision += "+sql" }), reads: good, names: true,
 			says: unread + "revision"},
+		"adapter's own": {stored: tuned, reads: tuned, adapter: "sql", names: true, blocks: 8,
+			says: "8 cold " + tuned.String()},
+		"adapter's other files": {stored: tuned, reads: of(func(n *block.Namespace) { n.Revision += "+other" }),
+			adapter: "sql", names: true, says: unread + "revision"},
+		"adapter's own with a salt": {stored: tuned, reads: tuned, adapter: "sql", salt: "tenant", names: true,
+			says: "8 cold " + tuned.String()},
 		"salt": {stored: good, reads: good, salt: "tenant", names: true, says: "8 cold " + good.String()},
 		"revision": {stored: of(func(n *block.Namespace) { n.Revision = "2" }), reads: good, names: true,
 			says: unread + "revision"},
@@ -358,16 +368,19 @@ func TestPlantedFaultsOfTheConnector(t *testing.T) {
 
 func (c *connectorFault) run(t *testing.T, tokens []uint32, chain []block.Digest) {
 	p := plant(t, "sim")
-	digests := chain
-	if c.salt != "" {
-		digest := block.Seed("sim", "", c.salt)
-		digests = nil
-		for i := range chain {
-			digest = block.Next(digest, (*[block.Tokens]uint32)(tokens[i*block.Tokens:]))
-			digests = append(digests, digest)
-		}
+	model := cmp.Or(c.adapter, "sim")
+	digests, digest := []block.Digest(nil), block.Seed(model, "", c.salt)
+	for i := range chain {
+		digest = block.Next(digest, (*[block.Tokens]uint32)(tokens[i*block.Tokens:]))
+		digests = append(digests, digest)
 	}
-	readerOf(t, p.socket, "cold", c.reads, sentinel)
+	reads := []block.Namespace{c.reads, sentinel}
+	if c.adapter != "" {
+		base := c.reads
+		base.Revision, _, _ = strings.Cut(base.Revision, "+")
+		reads = append(reads, base)
+	}
+	readerOf(t, p.socket, "cold", reads...)
 	per := max(int(c.stored.Tokens)/block.Tokens, 1)
 	for i := per - 1; i < len(digests); i += per {
 		item := client.Item{Addr: block.Addr{Digest: digests[i], Model: c.stored.ID(), Layer: block.LayerAll},
@@ -383,9 +396,20 @@ func (c *connectorFault) run(t *testing.T, tokens []uint32, chain []block.Digest
 		}
 	}
 	p.first(sentinel, chain[0])
-	p.counts("the prompt", bodyOf("sim", tokens, nil), max(c.blocks, 1))
+	base := max(c.blocks, 1)
+	if c.adapter != "" {
+		base = 1
+	}
+	p.counts("the prompt", bodyOf("sim", tokens, nil), base)
+	if c.adapter != "" { // the router knows all that is stored, so its first answer must be right
+		for of, want := range map[string]int{"sql": c.blocks, "chat": 0} {
+			if e := p.site.explainAs("completions", bodyOf(of, tokens, nil)); e.Candidates[0].Disk != want {
+				t.Errorf("%d blocks count for %s, want %d", e.Candidates[0].Disk, of, want)
+			}
+		}
+	}
 	if c.salt != "" {
-		p.counts("the prompt with the salt", bodyOf("sim", tokens, map[string]any{"cache_salt": c.salt}), 8)
+		p.counts("the prompt with the salt", bodyOf(model, tokens, map[string]any{"cache_salt": c.salt}), 8)
 	}
 	said, _ := p.stats()
 	ctltest.Want(t, said, c.says)

@@ -53,7 +53,6 @@ type Router struct {
 	tokens       *tokenizers
 	settled      chan struct{} // woken after a change of the models' settings
 	events       *kvevents.Followers
-	untokenised  untokenised
 	peers        *peerevents.Client // nil without router.kernel_events
 	policy       atomic.Pointer[policy.Policy]
 	inForce      atomic.Pointer[policy.InForce] // policy, for people; set by one goroutine at a time

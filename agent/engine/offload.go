@@ -50,9 +50,9 @@ type Offload struct {
 	RemoteURL     string `toml:"remote_url" default:"redis://127.0.0.1:6380" help:"address where the connector lmcache keeps its blocks beyond host memory: the RESP listener of cgn-kvcached, or another redis"`
 	LMCacheConfig string `toml:"lmcache_config" help:"LMCache's own configuration file; empty: the agent writes one to agent.state_dir, with remote_url and cpu_bytes"`
 
-	LeaseSocket string      `toml:"lease_socket" default:"/run/cognitora/kv-lease.sock" help:"lease socket of this host's cgn-kvcached, by which the connector kvcached keeps blocks: kv-lease.sock beside the daemon's gRPC socket (kvcached.sock), so in kvcached.data if the daemon cannot write to /run/cognitora"`
+	LeaseSocket string      `toml:"lease_socket" default:"/run/cognitora/kv-lease.sock" help:"lease socket of this host's cgn-kvcached, by which the connector kvcached keeps blocks: kv-lease.sock beside the daemon's gRPC socket (kvcached.sock), so in kvcached.data if the daemon can neither write to /run/cognitora nor make it"`
 	RESP        string      `toml:"resp" help:"HOST:PORT of the RESP listener of cgn-kvcached, which the connector kvcached uses if it cannot have lease_socket; empty: nothing stands in for it"`
-	Revision    string      `toml:"revision" help:"revision of the model's weights in the addresses of the blocks of the connector kvcached, 128 bytes at most; engines share blocks of one revision only. Empty: the connector works it out from the model's files"`
+	Revision    string      `toml:"revision" help:"revision of the model's weights in the namespaces of the engine's blocks, 128 bytes at most; routers count blocks of one revision only, and engines with the connector kvcached share no others. It holds for that connector, LMCache, HiCache and vLLM's own tiers. Empty: the connector works it out from the model's files, and the others name none"`
 	Staging     config.Size `toml:"staging" default:"256MiB" help:"most bytes of blocks that wait in the connector kvcached to be saved; 1MiB at least"`
 
 	S3Endpoint string `toml:"s3_endpoint" default:"127.0.0.1:9000" help:"address where hicache_storage kvcached keeps pages, and where vLLM's own tiers keep blocks beyond host memory with kvcached-s3, and with kvcached if the engine's Python lacks the connector: the S3 listener of this host's cgn-kvcached, which needs no key on loopback"`

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
 	"github.com/cognitora/dataplane/ctl/cli"
@@ -82,16 +84,27 @@ func (d *Daemon) Path() string {
 	if d.Sock != "" {
 		return strings.TrimPrefix(d.Sock, "unix://")
 	}
-	if _, err := os.Stat(usualSock); err == nil {
+	if exists(usualSock) {
 		return usualSock
 	}
 	var c kvcached.Config
 	if config.Defaults(&c) != nil {
 		return usualSock
 	}
+	if sock := filepath.Join(c.Daemon.Data, filepath.Base(usualSock)); exists(sock) {
+		return sock
+	}
 	sock, _ := c.Sockets()
 	return sock
 }
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// silence ends a call that watches a daemon that hangs, or that cannot be reached any more.
+var silence = grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second})
 
 // dial returns a connection and its target.
 func (d *Daemon) dial() (conn *grpc.ClientConn, where string, err error) {
@@ -101,7 +114,7 @@ func (d *Daemon) dial() (conn *grpc.ClientConn, where string, err error) {
 				"a socket needs none"))
 		}
 		where = d.Path()
-		conn, err = grpc.NewClient("unix:"+where, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		conn, err = grpc.NewClient("unix:"+where, grpc.WithTransportCredentials(insecure.NewCredentials()), silence)
 		return conn, where, err
 	}
 	host, _, err := net.SplitHostPort(d.Address)
@@ -121,7 +134,8 @@ func (d *Daemon) dial() (conn *grpc.ClientConn, where string, err error) {
 		return nil, "", fmt.Errorf("--tls-ca, --tls-cert, --tls-key: %w", err)
 	}
 	conf.NextProtos = []string{"h2"}
-	conn, err = grpc.NewClient("passthrough:///"+d.Address, grpc.WithTransportCredentials(credentials.NewTLS(conf)))
+	conn, err = grpc.NewClient("passthrough:///"+d.Address, grpc.WithTransportCredentials(credentials.NewTLS(conf)),
+		silence)
 	return conn, d.Address, err
 }
 

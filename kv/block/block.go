@@ -49,7 +49,9 @@ type Addr struct {
 }
 
 // Seed returns the beginning of a chain: d[-1] = BLAKE3("cognitora.seq.v1\0" ‖ model ‖ 0 ‖ adapter
-// ‖ 0 ‖ salt). The salt separates tenants.
+// ‖ 0 ‖ salt). model is the name by which clients ask, which is a LoRA adapter's own for its
+// prompts. adapter is the number of an adapter without a known name, and empty otherwise. The salt
+// separates tenants.
 func Seed(model, adapter, salt string) Digest {
 	text := make([]byte, 0, 64+len(model)+len(adapter)+len(salt))
 	text = append(text, "cognitora.seq.v1\x00"...)

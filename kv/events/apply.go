@@ -200,13 +200,23 @@ func (k *knowledge) stored(e *event) {
 // from returns the place where the chain of an event begins.
 func (k *knowledge) from(e *event, salt []byte) (tail, bool) {
 	if !e.hasParent {
-		return tail{last: block.Seed(k.model, string(e.adapter()), string(salt)), root: true}, true
+		return tail{last: k.seed(e, salt), root: true}, true
 	}
 	slot, ok := k.table.slots[e.parent]
 	if !ok {
 		return tail{}, false
 	}
 	return k.table.end(slot), true
+}
+
+// seed returns the beginning of a prompt's chain. Clients ask for an adapter by its name, as for a
+// model, so its chain begins as that of a model with this name. No client asks for an adapter by
+// its number.
+func (k *knowledge) seed(e *event, salt []byte) block.Digest {
+	if len(e.loraName) > 0 {
+		return block.Seed(string(e.loraName), "", string(salt))
+	}
+	return block.Seed(k.model, string(e.adapter()), string(salt))
 }
 
 // chain computes the digests of a run of blocks and adds the blocks to a tier. unsalted says that

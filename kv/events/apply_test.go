@@ -2,6 +2,7 @@ package events
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
@@ -87,9 +88,10 @@ func (e *engine) expect(what string, chain []block.Digest, want ...residency.Tie
 	}
 }
 
-// chain returns the digests of a prompt, computed block by block as in the specification.
+// chain returns the digests of a prompt, computed block by block as in the specification. An empty
+// adapter is the base model.
 func chain(adapter, salt string, tokens []uint32) (all []block.Digest) {
-	return chainOf("m", adapter, salt, tokens)
+	return chainOf(cmp.Or(adapter, "m"), "", salt, tokens)
 }
 
 func chainOf(model, adapter, salt string, tokens []uint32) (all []block.Digest) {
@@ -376,7 +378,7 @@ func TestAdaptersSaltsAndImages(t *testing.T) {
 		"extra_keys": []any{[]any{"tune", "me"}, []any{"tune"}, []any{"tune"}}})))
 	e.expect("an adapter and a salt", chain("tune", "me", tokens), residency.Device)
 	e.must(batchFrom(t, 0, stores([]any{11}, nil, tokens, 16, fields{"lora_id": 4, "extra_keys": []any{[]any{4}}})))
-	e.expect("an adapter by number", chain("4", "", tokens[:16]), residency.Device)
+	e.expect("an adapter by number", chainOf("m", "4", "", tokens[:16]), residency.Device)
 	e.must(batchFrom(t, 0, stores([]any{21}, nil, tokens, 16, fields{"cache_salt": "new",
 		"extra_keys": []any{[]any{"new"}}})))
 	e.expect("a salt by its own name", chain("", "new", tokens[:16]), residency.Device)

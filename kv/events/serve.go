@@ -34,6 +34,7 @@ func Serve(ctx context.Context, l net.Listener, x *residency.Index, id *pki.Iden
 		grpc.Creds(creds), grpc.MaxRecvMsgSize(64<<10), grpc.MaxConcurrentStreams(4), grpc.MaxHeaderListSize(16<<10),
 		grpc.ConnectionTimeout(10*time.Second),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second}),
 		grpc.WaitForHandlers(true),
 	)
 	pb.RegisterKvServer(g, &server{x: x, watchers: make(chan struct{}, maxWatchers)})

@@ -221,3 +221,66 @@ func (w *adapterSite) goesElsewhere(t *testing.T) {
 		return strings.HasSuffix(w.loaded(), "lora-2: chat- sql+; ")
 	})
 }
+
+// TestVLLMAdaptersShared: what one server has stored for an adapter counts for the other server's
+// node, and the other server loads as much. Both have the same sql, and a chat of other files each.
+func TestVLLMAdaptersShared(t *testing.T) {
+	s := prepared(t, "vllm")
+	folder := filepath.Join(filepath.Dir(s.model), "adapters")
+	caches := s.caches(t, "a", "b")
+	var engines []*engine
+	for i, files := range []string{"chat", "sql"} {
+		id := fmt.Sprint("shared-", i+1)
+		flags := append(connected(object{"socket": caches[i].lease, "node": id}), "--enable-lora", "--max-loras", "2",
+			"--max-lora-rank", "8", "--lora-modules", "sql="+filepath.Join(folder, "sql"),
+			"chat="+filepath.Join(folder, files))
+		e := s.engine(t, id, vllmFlags(s.model, flags...)...)
+		e.options = ",kv=unix://" + caches[i].grpc
+		engines = append(engines, e)
+	}
+	for _, e := range engines {
+		e.awaitReady(t)
+	}
+	w := s.site(t, engines...)
+	const whole, length = 10 * blockTokens, 10*blockTokens + 5
+	ask := func(e *engine, body object) counts {
+		at := &site{owner: t, url: e.url(), client: http.DefaultClient}
+		n, ok := at.must(t, "/v1/completions", body).counts()
+		if !ok {
+			t.Fatal("no cached-token count")
+		}
+		return n
+	}
+	prompt := func(of, salt string, tokens []int) object {
+		body := tokenBody(tokens, salt)
+		body["model"] = of
+		return body
+	}
+	for _, of := range []string{"sql", "chat"} { // a server says what it reads at an adapter's first request
+		ask(engines[1], prompt(of, "", randomTokens(1, length)))
+	}
+	caches[1].reads(t, s, "shared-2", 2) // its adapters have the same files
+	stored := randomTokens(2, length)
+	for _, of := range []string{model, "sql", "chat"} {
+		ask(engines[0], prompt(of, "", stored))
+	}
+	ask(engines[0], prompt("sql", "tenant", stored))
+	caches[0].settled(t)
+	for _, c := range []struct {
+		of, salt string
+		want     int
+	}{{model, "", whole}, {"sql", "", whole}, {"sql", "tenant", whole}, {"chat", "", 0}, {"sql", "other", 0}} {
+		body, counted := prompt(c.of, c.salt, stored), 0
+		within(t, soon, fmt.Sprintf("%d tokens count for %s %s", c.want, c.of, c.salt), func() bool {
+			_, counted = w.warmAs(t, "completions", "shared-2", body)
+			return counted == c.want
+		})
+		before := engines[1].source(t, "external_kv_transfer")
+		n := ask(engines[1], body)
+		loaded := engines[1].source(t, "external_kv_transfer") - before
+		t.Logf("%s %s: %d tokens counted, %d loaded", c.of, c.salt, counted, loaded)
+		if loaded != c.want || max(n.cached, 0) != c.want {
+			t.Errorf("%s %s: %d tokens counted, %d loaded, %+v", c.of, c.salt, counted, loaded, n)
+		}
+	}
+}

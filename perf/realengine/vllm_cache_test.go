@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -123,7 +124,7 @@ func TestVLLMPackage(t *testing.T) {
 	c := s.caches(t, "a")[0]
 	tests := exec.Command(os.Getenv("REALENGINE_PYTHON"), "-m", "unittest", "discover", "-s",
 		filepath.Join(filepath.Dir(s.bin), "deploy", "vllm", "tests"))
-	tests.Env = append(os.Environ(), "KV_LEASE="+c.lease, "KV_RESP="+c.resp)
+	tests.Env = append(os.Environ(), "KV_LEASE="+c.lease, "KV_RESP="+c.resp, "KV_PID="+strconv.Itoa(c.cmd.Process.Pid))
 	out, err := tests.CombinedOutput()
 	t.Logf("%s", out)
 	if err != nil {
@@ -252,7 +253,9 @@ func TestVLLMFaults(t *testing.T) {
 	s.vanishing(t, c, text, said[model])
 }
 
-// vanishing: half of the blocks that a server has found are gone when it loads them.
+// vanishing: half of the blocks that a server has found are gone when it loads them, and it
+// computes the rest of longer prompts in the same step. It answers as a server without a cache
+// does. So does a server that loads what the first one has stored.
 func (s setup) vanishing(t *testing.T, c *cache, text, want string) {
 	t.Helper()
 	flags := connected(object{"socket": c.lease})
@@ -260,25 +263,49 @@ func (s setup) vanishing(t *testing.T, c *cache, text, want string) {
 		flags[i] = strings.NewReplacer(`"KVCachedConnector"`, `"FaultyConnector"`, "cognitora_kv.connector",
 			"faulty_connector").Replace(flags[i])
 	}
-	faulty := s.engine(t, "vllm-faulty", vllmFlags(s.model, flags...)...)
-	faulty.awaitReady(t)
-	for range 2 {
-		if got, _ := faulty.asks(t, text); got != want {
-			t.Errorf("with blocks that vanish: %q, not %q", got, want)
+	without := s.engine(t, "vllm-without", vllmFlags(s.model, "--enable-prompt-tokens-details")...)
+	without.awaitReady(t)
+	longer := map[string]string{}
+	for _, scheduling := range []string{"--async-scheduling", "--no-async-scheduling"} {
+		faulty := s.engine(t, "vllm-faulty"+scheduling, vllmFlags(s.model, append(flags, scheduling)...)...)
+		faulty.awaitReady(t)
+		for i := range 3 {
+			prompt := text + prose(fmt.Sprint("tail ", i, scheduling), 800)
+			longer[prompt], _ = without.asks(t, prompt)
+			if got, _ := faulty.asks(t, prompt); got != longer[prompt] {
+				t.Errorf("%s: with blocks that vanish: %q, not %q", scheduling, got, longer[prompt])
+			}
 		}
+		for range 2 {
+			if got, _ := faulty.asks(t, text); got != want {
+				t.Errorf("%s: with blocks that vanish: %q, not %q", scheduling, got, want)
+			}
+		}
+		if n := faulty.source(t, "local_compute"); n == 0 {
+			t.Errorf("%s: nothing was computed", scheduling)
+		}
+		c.settled(t)
+		faulty.stop(t)
 	}
-	if n := faulty.source(t, "local_compute"); n == 0 {
-		t.Error("nothing was computed")
+	without.stop(t)
+	after := s.engine(t, "vllm-after", vllmFlags(s.model, connected(object{"socket": c.lease})...)...)
+	after.awaitReady(t)
+	for prompt, want := range longer {
+		got, n := after.asks(t, prompt)
+		if n.cached != (n.prompt-1)/blockTokens*blockTokens || got != want {
+			t.Errorf("after blocks have vanished: %d of %d tokens were loaded; %q, not %q", n.cached, n.prompt, got, want)
+		}
 	}
 }
 
-// TestVLLMTensorParallel: two tensor-parallel ranks store and load their own parts of each block.
-// An engine with one rank loads none of them.
+// TestVLLMTensorParallel: two tensor-parallel ranks store and load their own parts of each block,
+// which has 64 tokens. An engine with one rank loads none of them.
 func TestVLLMTensorParallel(t *testing.T) {
 	s := prepared(t, "vllm")
 	c := s.caches(t, "a")[0]
-	flags := append(vllmFlags(s.model, connected(object{"socket": c.lease})...), "--tensor-parallel-size", "2",
-		"--distributed-executor-backend", "mp")
+	const size = 64
+	sized := vllmFlags(s.model, append(connected(object{"socket": c.lease}), "--block-size", strconv.Itoa(size))...)
+	flags := append(slices.Clip(sized), "--tensor-parallel-size", "2", "--distributed-executor-backend", "mp")
 	text := prose("two ranks", 1200)
 	var said [2]string
 	for i := range said {
@@ -286,11 +313,11 @@ func TestVLLMTensorParallel(t *testing.T) {
 		e.awaitReady(t)
 		var n counts
 		said[i], n = e.asks(t, text)
-		if want := i * (n.prompt - 1) / blockTokens * blockTokens; n.cached != want {
+		if want := i * (n.prompt - 1) / size * size; n.cached != want {
 			t.Errorf("start %d: %d of %d tokens were loaded, not %d", i+1, n.cached, n.prompt, want)
 		}
 		c.settled(t)
-		if blocks := c.metric(t, "ram_blocks"); blocks < float64(2*(n.prompt/blockTokens)) || int(blocks)%2 != 0 {
+		if blocks := c.metric(t, "ram_blocks"); blocks < float64(2*(n.prompt/size)) || int(blocks)%2 != 0 {
 			t.Errorf("%.0f objects for %d tokens", blocks, n.prompt)
 		}
 		e.stop(t)
@@ -298,7 +325,7 @@ func TestVLLMTensorParallel(t *testing.T) {
 	if said[0] != said[1] {
 		t.Errorf("%q, then %q", said[0], said[1])
 	}
-	one := s.engine(t, "vllm-tp-none", vllmFlags(s.model, connected(object{"socket": c.lease})...)...)
+	one := s.engine(t, "vllm-tp-none", sized...)
 	one.awaitReady(t)
 	if _, n := one.asks(t, text); n.cached != 0 {
 		t.Errorf("one rank loaded %d tokens", n.cached)
@@ -325,18 +352,22 @@ func (e *engine) asksAs(t *testing.T, text string, more object) (said string, c 
 
 const blockTokens = 32 // as in vllmFlags
 
-// TestVLLMCache: a server on another host has computed blocks and put them in that host's cache.
-// The tested server does not compute these blocks again. The first server reaches its cache by RESP
-// only.
+// TestVLLMCache: a server on another host has computed blocks of 128 tokens and put them in that
+// host's cache. The tested server does not compute these blocks again. The first server reaches its
+// cache by RESP only.
 func TestVLLMCache(t *testing.T) {
 	s := prepared(t, "vllm")
 	caches := s.caches(t, "a", "b")
-	first := s.engine(t, "vllm-on-a", vllmFlags(s.model, connected(object{"socket": filepath.Join(s.run, "none"),
-		"resp": caches[0].resp})...)...)
-	second := s.engine(t, "vllm-on-b", vllmFlags(s.model, connected(object{"socket": caches[1].lease})...)...)
+	const size = 128
+	start := func(id string, settings object) *engine {
+		flags := append(connected(settings), "--block-size", strconv.Itoa(size))
+		return s.engine(t, id, vllmFlags(s.model, flags...)...)
+	}
+	first := start("vllm-on-a", object{"socket": filepath.Join(s.run, "none"), "resp": caches[0].resp})
+	second := start("vllm-on-b", object{"socket": caches[1].lease})
 	first.awaitReady(t)
 	second.awaitReady(t)
-	f := &fleet{caches[0], caches[1], first, second}
+	f := &fleet{caches[0], caches[1], first, second, size}
 	t.Run("Loads", f.loads)
 	t.Run("Grows", f.grows)
 	t.Run("CacheStops", f.stops)
@@ -346,6 +377,7 @@ func TestVLLMCache(t *testing.T) {
 type fleet struct {
 	a, b          *cache
 	first, second *engine
+	blockTokens   int
 }
 
 // settled waits until the cache has taken all blocks that its server saves behind its answers.
@@ -378,7 +410,7 @@ func (f *fleet) loads(t *testing.T) {
 		computed, external, pulled := f.second.source(t, "local_compute"), f.second.source(t, "external_kv_transfer"),
 			f.b.metric(t, "fleet_pulled_total")
 		got, warm := f.second.asks(t, text)
-		blocks := (cold.prompt - 1) / blockTokens
+		blocks := (cold.prompt - 1) / f.blockTokens
 		computed, external = f.second.source(t, "local_compute")-computed,
 			f.second.source(t, "external_kv_transfer")-external
 		pulled = f.b.metric(t, "fleet_pulled_total") - pulled
@@ -388,7 +420,7 @@ func (f *fleet) loads(t *testing.T) {
 		if got != want || cold.cached != 0 || warm.prompt != cold.prompt {
 			t.Errorf("the first server said %q (%+v), the second %q (%+v)", want, cold, got, warm)
 		}
-		if warm.cached != blocks*blockTokens || external != warm.cached || computed != warm.prompt-warm.cached ||
+		if warm.cached != blocks*f.blockTokens || external != warm.cached || computed != warm.prompt-warm.cached ||
 			pulled != float64(blocks) {
 			t.Errorf("%d whole blocks: %+v", blocks, warm)
 		}
@@ -415,7 +447,7 @@ func (f *fleet) grows(t *testing.T) {
 		said, c := e.asks(t, text)
 		f.a.settled(t)
 		f.b.settled(t)
-		if blocks := before / blockTokens; c.cached < (blocks-1)*blockTokens {
+		if blocks := before / f.blockTokens; c.cached < (blocks-1)*f.blockTokens {
 			t.Errorf("turn %d: %d of %d tokens were cached, the turn before had %d", turn+1, c.cached, c.prompt, before)
 		}
 		t.Logf("turn %d, %s: %d of %d tokens loaded", turn+1, e.id, c.cached, c.prompt)

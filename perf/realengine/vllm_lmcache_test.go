@@ -125,8 +125,14 @@ model = %q
 // of its host, and with those that other hosts have.
 func (w *site) warm(t *testing.T, node string, body object) (here, all int) {
 	t.Helper()
+	return w.warmAs(t, "chat", node, body)
+}
+
+// warmAs is warm for a request of another API.
+func (w *site) warmAs(t *testing.T, api, node string, body object) (here, all int) {
+	t.Helper()
 	page, _ := json.Marshal(body)
-	resp, err := w.client.Post(w.admin+"/debug/route?api=chat", "application/json", bytes.NewReader(page))
+	resp, err := w.client.Post(w.admin+"/debug/route?api="+api, "application/json", bytes.NewReader(page))
 	if err != nil {
 		t.Fatal(err)
 	}

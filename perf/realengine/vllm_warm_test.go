@@ -145,7 +145,8 @@ type copied struct {
 }
 
 // TestVLLMCopies: 1 GiB of blocks goes between torch tensors and one daemon by our connector and by
-// LMCache's redis client, with the same bytes. The daemon's CPU time is bounded; wall time is told.
+// LMCache's redis client, with the same bytes, which differ in each block. Only ratios within the
+// run are bounded: those of the daemon's CPU time by the targets, those of wall time with slack.
 func TestVLLMCopies(t *testing.T) {
 	s := prepared(t, "vllm")
 	const rounds = 3
@@ -181,11 +182,14 @@ func TestVLLMCopies(t *testing.T) {
 	}
 	load, save := ratio(func(r copied) float64 { return r.OurLoad[2] / r.TheirLoad[2] }),
 		ratio(func(r copied) float64 { return r.OurSave[2] / r.TheirSave[2] })
+	loads, saves := ratio(func(r copied) float64 { return r.TheirLoad[0] / r.OurLoad[0] }),
+		ratio(func(r copied) float64 { return r.TheirSave[0] / r.OurSave[0] })
 	t.Logf("medians, ours to LMCache's: load %.1f times as fast, save %.1f; the daemon's CPU for a load %.3f, for a "+
-		"save %.2f; a load takes %.1f times as long as memcpy",
-		ratio(func(r copied) float64 { return r.TheirLoad[0] / r.OurLoad[0] }),
-		ratio(func(r copied) float64 { return r.TheirSave[0] / r.OurSave[0] }), load, save,
+		"save %.2f; a load takes %.1f times as long as memcpy", loads, saves, load, save,
 		ratio(func(r copied) float64 { return r.OurLoad[0] / r.Memcpy[0] }))
+	if loads < 2 || saves < 1 { // the targets are 4 and 1.5
+		t.Error("a load is not twice as fast as LMCache's, or a save is slower than LMCache's")
+	}
 	if load > 1./20 || save > 0.8 {
 		t.Error("the daemon's CPU is over 1/20 for a load, or over 0.8 for a save")
 	}

@@ -52,7 +52,7 @@ func (c *cache) apply(w *cognitorav1.WatchResponse) error {
 // reset forgets all blocks and engines of the daemon.
 func (c *cache) reset(w *cognitorav1.WatchResponse) {
 	c.until.Store(0)
-	c.epoch, c.last, c.synced, c.trusted = w.Epoch, w.Last, false, false
+	c.epoch, c.last, c.synced, c.fresh = w.Epoch, w.Last, false, false
 	c.readers, c.present, c.unlisted = nil, nil, false
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()
@@ -60,6 +60,7 @@ func (c *cache) reset(w *cognitorav1.WatchResponse) {
 	for number, e := range c.engines {
 		c.forget(number, e)
 	}
+	clear(c.roomless)
 	c.m.publish()
 }
 
@@ -88,15 +89,19 @@ func (c *cache) holders(w *cognitorav1.WatchResponse) error {
 		switch {
 		case h.Engine == "":
 			c.own = h.Number
-		case c.m.o.NoEngines || c.engines[h.Number] != nil || c.left:
-		case len(c.engines) >= maxEngines:
+		case c.m.o.NoEngines || c.engines[h.Number] != nil || c.roomless[h.Number] != "" || c.left:
+		case len(c.engines)+len(c.roomless) >= maxEngines:
 			return errors.New("holdings: too many engines on one host")
 		default:
-			c.engines[h.Number] = c.join(h.Engine, h.Epoch)
-			changed = true
+			if e := c.join(h.Engine, h.Epoch); e != nil {
+				c.engines[h.Number], changed = e, true
+			} else {
+				c.roomless[h.Number] = h.Engine
+			}
 		}
 	}
 	for _, number := range w.Gone {
+		delete(c.roomless, number)
 		if e := c.engines[number]; e != nil {
 			c.forget(number, e)
 			changed = true

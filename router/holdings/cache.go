@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/cognitora/dataplane/internal/await"
 	cognitorav1 "github.com/cognitora/dataplane/proto/cognitora/v1"
@@ -29,9 +30,9 @@ type cache struct {
 	log       *slog.Logger
 	stop      context.CancelFunc
 
-	shares              atomic.Bool            // the daemon exchanges blocks with those of other hosts
+	exchanging          atomic.Bool            // the daemon exchanges blocks with those of other hosts
 	pulled              atomic.Uint64          // bits of the bytes per second that it gets from them; 0: not measured
-	until               atomic.Int64           // end of the trust in the daemon's data, Unix ns; 0: not yet complete
+	until               atomic.Int64           // until then the daemon's data counts, Unix ns; 0: not yet complete
 	trouble             atomic.Pointer[string] // why the stream cannot be read; nil: it runs, or begins
 	reconnects, resyncs atomic.Uint64
 	leftOut             atomic.Uint64                        // blocks without a place for their configuration
@@ -43,10 +44,14 @@ type cache struct {
 	engines map[uint32]*engine // by holder number; guarded by m.mu
 	media   bool               // an engine of the host has reported blocks outside its own memory
 	left    bool               // guarded by m.mu
+	// roomless are the nodes of engines without a place in the index, by holder number. crowded
+	// says that a configuration got none. Both are guarded by m.mu.
+	roomless map[uint32]string
+	crowded  bool
 
 	epoch, last uint64
 	synced      bool   // all data up to last is known
-	trusted     bool   // synced, and the stream runs
+	fresh       bool   // synced, and the stream runs
 	own         uint32 // holder number of the daemon's tiers
 	held        []*held
 	readers     map[string][]name // see stock
@@ -79,8 +84,13 @@ func (e *engine) refs() []residency.Ref {
 	return []residency.Ref{e.ref, e.near, e.far}
 }
 
-// join registers an incarnation of an engine in the index.
+// join registers an incarnation of an engine in the index. join returns nil if the index has no
+// room; what the engine has is then unknown until its daemon's stream begins anew. The caller holds
+// c.m.mu.
 func (c *cache) join(node string, epoch uint64) *engine {
+	if room := c.m.index.Room(); room < 1 || c.media && room < 3 {
+		return nil
+	}
 	e := &engine{cache: c, node: node, epoch: epoch, ref: c.m.index.Join(), media: c.media}
 	if e.media {
 		e.near, e.far = c.m.index.Join(), c.m.index.Join()
@@ -91,7 +101,8 @@ func (c *cache) join(node string, epoch uint64) *engine {
 func newCache(m *Map, id string, addresses []string, target string) *cache {
 	c := &cache{
 		m: m, id: id, addresses: addresses, target: target,
-		engines: map[uint32]*engine{}, numbers: map[residency.Ref]uint64{}, batches: map[residency.Ref]*batch{},
+		engines: map[uint32]*engine{}, roomless: map[uint32]string{},
+		numbers: map[residency.Ref]uint64{}, batches: map[residency.Ref]*batch{},
 	}
 	c.log = m.o.Logger.With("cache", c.id, "target", c.target)
 	if m.o.Setting != nil && m.static[id] != "" {
@@ -124,15 +135,15 @@ func (c *cache) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if c.trusted {
+		if c.fresh {
 			wait, said = retryFirst, time.Time{}
 		}
 		if err != nil && !errors.Is(err, errMedia) {
 			said = c.fails(err, "residency stream broke, reading it again", said)
 		}
-		if c.trusted {
-			c.trusted = false
-			c.until.Store(time.Now().Add(trustFor).UnixNano())
+		if c.fresh {
+			c.fresh = false
+			c.until.Store(time.Now().Add(freshFor).UnixNano())
 		}
 		if errors.Is(err, errStream) || errors.Is(err, errMedia) {
 			c.synced = false // the next stream starts with a snapshot, not with the missing changes
@@ -160,6 +171,9 @@ func (c *cache) fails(err error, message string, said time.Time) time.Time {
 // ErrNoTLS says that a daemon is on another host and that no CA is set to check its certificate.
 var ErrNoTLS = errors.New("holdings: the cache is not on a unix socket and upstream_tls.ca is not set")
 
+// silence bounds how long a daemon that hangs, or that cannot be reached any more, counts as live.
+var silence = keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}
+
 func (c *cache) dial() (*grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
 	target := "passthrough:///" + c.target
@@ -170,7 +184,7 @@ func (c *cache) dial() (*grpc.ClientConn, error) {
 	} else {
 		creds = credentials.NewTLS(c.m.o.TLS.Clone())
 	}
-	return grpc.NewClient(target, grpc.WithTransportCredentials(creds),
+	return grpc.NewClient(target, grpc.WithTransportCredentials(creds), grpc.WithKeepaliveParams(silence),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
 }
 
@@ -197,7 +211,7 @@ func (c *cache) watch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.trust()
+	c.freshen()
 	for {
 		message, err := stream.Recv()
 		if err != nil {
@@ -206,7 +220,7 @@ func (c *cache) watch(ctx context.Context) error {
 		if err := c.apply(message); err != nil {
 			return err
 		}
-		c.trust()
+		c.freshen()
 	}
 }
 
@@ -217,7 +231,7 @@ func (c *cache) live() bool {
 }
 
 // exchanges says whether the daemon exchanges blocks with those of other hosts.
-func (c *cache) exchanges() bool { return c.shares.Load() }
+func (c *cache) exchanges() bool { return c.exchanging.Load() }
 
 // fetches returns the seconds in which so many bytes of another host come to this one, at the
 // measured speed; 0: not measured, or no bytes.
@@ -236,7 +250,7 @@ func (c *cache) supply(w *cognitorav1.WatchResponse) {
 	if !(speed >= slowestPull && speed <= fastestPull) { // true for NaN
 		speed = 0
 	}
-	c.shares.Store(w.Shares)
+	c.exchanging.Store(w.Shares)
 	c.pulled.Store(math.Float64bits(speed))
 }
 
@@ -246,10 +260,10 @@ const (
 	fastestPull = 1 << 50
 )
 
-// trust lets requests use the data, once it is complete.
-func (c *cache) trust() {
-	if c.synced && !c.trusted {
-		c.trusted = true
+// freshen lets requests use the data, once it is complete.
+func (c *cache) freshen() {
+	if c.synced && !c.fresh {
+		c.fresh = true
 		c.until.Store(math.MaxInt64)
 		if c.trouble.Swap(nil) != nil {
 			c.log.Info("residency stream is read again")

@@ -84,7 +84,6 @@ type Map struct {
 
 // view is the part that requests read. view is immutable.
 type view struct {
-	rev       uint64
 	caches    []*cache
 	byAddress map[string]int32   // places in caches
 	engines   map[string]*engine // by node id
@@ -94,6 +93,7 @@ type view struct {
 type Stats struct {
 	Caches, Live int    // daemons followed; daemons whose stream is up to date
 	Engines      int    // engines that report their own memory
+	Roomless     int    // engines that report, but have no place in the index
 	Readers      int    // nodes whose engines say what they can read
 	Held         int    // configurations of daemons' blocks
 	LeftOut      uint64 // blocks of configurations without a place
@@ -124,9 +124,6 @@ func (m *Map) Empty() bool {
 
 // Reports says whether the node's engine reports the blocks in its own memory.
 func (m *Map) Reports(node string) bool { return m.view.Load().engines[node] != nil }
-
-// Rev changes whenever a result of Reports changes.
-func (m *Map) Rev() uint64 { return m.view.Load().rev }
 
 // Run follows the daemons until ctx ends.
 func (m *Map) Run(ctx context.Context) error {
@@ -308,7 +305,7 @@ func (v *view) add(c *cache) {
 
 // publish makes a new view from m.caches. The caller holds m.mu.
 func (m *Map) publish() {
-	v := &view{rev: m.view.Load().rev + 1, byAddress: map[string]int32{}, engines: map[string]*engine{}}
+	v := &view{byAddress: map[string]int32{}, engines: map[string]*engine{}}
 	for _, c := range m.caches {
 		for _, a := range c.addresses {
 			v.byAddress[a] = int32(len(v.caches))
@@ -333,12 +330,14 @@ func (m *Map) Stats() Stats {
 		p.dropped.Load(), p.blocks.Load()
 	if m.local != nil {
 		s.Engines += len(m.local.engines)
+		s.Roomless += len(m.local.roomless)
 	}
 	for _, c := range m.caches {
 		if c.live() {
 			s.Live++
 		}
 		s.Engines += len(c.engines)
+		s.Roomless += len(c.roomless)
 		stock := c.stock.Load()
 		s.Held += len(stock.configurations)
 		s.Readers += len(stock.readers)
@@ -360,8 +359,8 @@ var errMedia = errors.New("holdings: an engine of the host uses more than its ow
 const (
 	retryFirst = 100 * time.Millisecond
 	retryLast  = 5 * time.Second
-	// trustFor is how long a daemon's data is trusted after its stream has broken.
-	trustFor = 2 * time.Second
+	// freshFor is how long a daemon's data counts after its stream has broken.
+	freshFor = 2 * time.Second
 	// maxMessage is the longest accepted message in bytes.
 	maxMessage = 16 << 20
 )

@@ -155,7 +155,12 @@ func eventually(t *testing.T, m *Map, c *prefix.Chain, address string, want Reac
 func follow(t *testing.T, o Options) *Map {
 	t.Helper()
 	o.Logger = slog.Default()
-	m := New(o)
+	return following(t, New(o))
+}
+
+// following runs a map until the test ends.
+func following(t *testing.T, m *Map) *Map {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- m.Run(ctx) }()

@@ -39,7 +39,7 @@ type Query struct {
 	v       *view
 	model   string
 	hosts   []int32  // one for each node: 1 + the place in asked; 0: the node's daemon is unknown or out of date
-	reads   [][]name // one for each node: what its engine reads; nil: it has not said
+	reads   [][]name // one for each node: what its engine reads; nil: it is silent
 	engines []*engine
 	asked   []*cache // each cache once
 	places  []int32  // by place in v.caches: 1 + the place in asked; 0: not asked
@@ -47,7 +47,7 @@ type Query struct {
 	others  []*stock // of caches that exchange blocks and are not asked about; empty unless an asked one exchanges
 	first   []int32  // of asked: place in refs of the first configuration
 	offers  []offer  // what the caches have that exchange blocks; each configuration once
-	silent  bool     // a node has not said what its engine reads
+	silent  bool     // a node is silent (silent.go)
 	refs    []residency.Ref
 	matched []int32
 	keys    keys
@@ -55,9 +55,8 @@ type Query struct {
 
 // offer is what the fleet has of a prompt in one configuration.
 type offer struct {
-	name   name
-	model  name
-	alone  bool    // no daemon that exchanges blocks has another configuration of the model
+	kind
+	sole   bool    // no daemon that exchanges blocks has another kind of the model; false if no node is silent
 	blocks int32   // leading blocks that some daemon has that exchanges blocks; at least 1
 	at     *cache  // that daemon
 	bytes  float64 // of 16 tokens in all ranks; 0: unknown
@@ -135,45 +134,20 @@ func (q *Query) kept(i int) (host, disk int32) {
 	if at < 0 {
 		return 0, 0
 	}
-	list, next := q.reads[i], q.first[at]
-	if list == nil {
-		return q.guessed(at)
-	}
-	for k := range q.stocks[at].configurations {
-		if of := &q.stocks[at].configurations[k]; slices.Contains(list, of.name) {
-			host, disk = max(host, of.whole(q.matched[next])), max(disk, of.whole(q.matched[next+1]))
-		}
+	s, list, next := q.stocks[at], q.reads[i], q.first[at]
+	for k := range s.configurations {
+		of := &s.configurations[k]
+		near, all := of.whole(q.matched[next]), of.whole(q.matched[next+1])
 		next += 2
+		switch {
+		case all == 0 || list != nil && !slices.Contains(list, of.name):
+		case list == nil && (disk > 0 || !s.sole(&of.kind)):
+			return 0, 0 // nobody knows which kind it reads; two may be of one model under two names
+		default:
+			host, disk = max(host, near), max(disk, all)
+		}
 	}
 	return host, disk
-}
-
-// guessed is kept for a node of the daemon at a place of asked whose engine has not said what it
-// reads. The daemon's blocks count if they are of one configuration of their model. If it has the
-// prompt in two, under other names of the model, nobody knows which one the engine reads.
-func (q *Query) guessed(at int32) (host, disk int32) {
-	next := q.first[at]
-	for k := range q.stocks[at].configurations {
-		of := &q.stocks[at].configurations[k]
-		if m := of.whole(q.matched[next+1]); m > 0 {
-			if disk > 0 || !of.alone {
-				return 0, 0
-			}
-			host, disk = of.whole(q.matched[next]), m
-		}
-		next += 2
-	}
-	return host, disk
-}
-
-// guesses is reads for an offer and node i, whose engine has not said what it reads: it reads what
-// its own host has of the model, or what all hosts have, if that is one configuration.
-func (q *Query) guesses(i int, o *offer) bool {
-	s := q.stocks[q.hosts[i]-1]
-	if s.models[o.model] == 0 {
-		return o.alone && !s.unlisted
-	}
-	return s.only(o.name)
 }
 
 // share fills in q.others. The nodes of a model need not name all daemons that have its blocks: a
@@ -197,7 +171,7 @@ func (q *Query) offer(c *cache, of *configuration, blocks int32) {
 	at := slices.IndexFunc(q.offers, func(o offer) bool { return o.name == of.name })
 	if at < 0 {
 		at = len(q.offers)
-		q.offers = append(q.offers, offer{name: of.name, model: of.model, alone: true})
+		q.offers = append(q.offers, offer{kind: of.kind})
 	}
 	o := &q.offers[at]
 	if o.bytes = max(o.bytes, of.bytes); blocks > o.blocks {
@@ -223,62 +197,40 @@ func (q *Query) gather(rest int) {
 			rest++
 		}
 	}
-	if q.silent && len(q.offers) > 0 {
-		for at, s := range q.stocks {
-			if q.asked[at].exchanges() {
-				q.contradict(s)
-			}
-		}
-		for _, s := range q.others {
-			q.contradict(s)
-		}
-	}
-}
-
-// contradict notes which offers are not the only configuration of their model that a daemon has.
-func (q *Query) contradict(s *stock) {
 	for i := range q.offers {
 		o := &q.offers[i]
-		if o.alone && (s.unlisted || s.models[o.model] > 0) {
-			o.alone = s.only(o.name)
-		}
+		o.sole = q.silent && !q.contested(&o.kind)
 	}
 }
 
 // elsewhere returns the offer with the most leading blocks in a configuration that the engine of
 // node i can read. The daemon of node i must exchange blocks. Of equal offers, the one with the
-// longer blocks counts.
+// longer blocks counts. There is none if a silent node may read two.
 func (q *Query) elsewhere(i int) (most offer) {
-	if q.reads[i] == nil {
-		return q.guess(i)
-	}
-	for _, o := range q.offers {
-		better := o.blocks > most.blocks || o.blocks == most.blocks && o.bytes > most.bytes
-		if better && slices.Contains(q.reads[i], o.name) {
-			most = o
+	for j := range q.offers {
+		o := &q.offers[j]
+		switch {
+		case !q.readable(i, o):
+		case q.reads[i] == nil && most.blocks > 0:
+			return offer{}
+		case o.blocks > most.blocks || o.blocks == most.blocks && o.bytes > most.bytes:
+			most = *o
 		}
 	}
 	return most
 }
 
-// guess is elsewhere for a node whose engine has not said what it reads. There is no guess between
-// two offers.
-func (q *Query) guess(i int) (only offer) {
-	for j := range q.offers {
-		if !q.guesses(i, &q.offers[j]) {
-			continue
-		}
-		if only.blocks > 0 {
-			return offer{}
-		}
-		only = q.offers[j]
+// readable says whether the engine of node i can read an offer.
+func (q *Query) readable(i int, o *offer) bool {
+	if list := q.reads[i]; list != nil {
+		return slices.Contains(list, o.name)
 	}
-	return only
+	return o.sole || q.stocks[q.hosts[i]-1].sole(&o.kind)
 }
 
-// knows says whether the engine's reported blocks belong to the model. An engine with adapters
-// reports the blocks of an adapter under the name of the base model. The digests of these blocks
-// differ, so an adapter's blocks are unknown here.
+// knows says whether the engine's reports tell all its blocks of the model. An engine with adapters
+// reports under the name of the base model. Not every engine reports an adapter's blocks by the
+// adapter's name, so no engine tells them all here.
 func (e *engine) knows(model string) bool {
 	m := e.model.Load()
 	return m == nil || *m == model

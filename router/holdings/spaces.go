@@ -1,20 +1,21 @@
 package holdings
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/cognitora/dataplane/kv/alias"
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// maxSpaces bounds the remembered namespaces. A new one replaces the oldest.
+// maxSpaces bounds the remembered namespaces. A new one replaces the one heard longest ago.
 const maxSpaces = 256
 
 // spaces holds the namespaces and layers that daemons have reported. A promotion must name its
 // namespace by name.
 type spaces struct {
 	mu   sync.Mutex
-	list []space
+	list []space // the one heard last is at the end
 }
 
 // space names the blocks of one layer, or of all layers, in a model's namespace.
@@ -31,8 +32,9 @@ type space struct {
 func (s *spaces) heard(text string, layer uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i := range s.list {
-		if s.list[i].layer == layer && s.list[i].text == text {
+	for i := len(s.list) - 1; i >= 0; i-- {
+		if at := s.list[i]; at.layer == layer && at.text == text {
+			s.list = append(slices.Delete(s.list, i, i+1), at)
 			return
 		}
 	}
@@ -42,14 +44,14 @@ func (s *spaces) heard(text string, layer uint32) {
 		return
 	}
 	if len(s.list) == maxSpaces {
-		s.list = append(s.list[:0], s.list[1:]...)
+		s.list = slices.Delete(s.list, 0, 1)
 	}
 	s.list = append(s.list, space{text, nameOf(text), layer, n, chunks})
 }
 
-// of returns the spaces of a model that an engine reads, the latest first; reads nil: it reads all.
-// If no such space has the model's name, of returns all that it reads, because engines may use
-// another name. Digests still tell the models apart.
+// of returns the spaces of a model that an engine reads, the one heard last first; reads nil: it
+// reads all. If no such space has the model's name, of returns all that it reads, because engines
+// may use another name. Digests still tell the models apart.
 func (s *spaces) of(model string, list []name) (found []space) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -35,11 +35,12 @@ type name = unique.Handle[string]
 
 func nameOf(text string) name { return unique.Make(text) }
 
-// configuration has a daemon's blocks of one name.
+// kind names a configuration and its model.
+type kind struct{ name, model name }
+
+// configuration has a daemon's blocks of one kind.
 type configuration struct {
-	name      name
-	model     name
-	alone     bool          // the daemon has blocks of it, and of no other configuration of the model
+	kind
 	host, any residency.Ref // holders in the index: RAM, and RAM or SSD
 	bytes     float64       // of 16 tokens in all ranks; 0: unknown, as with an object for each layer
 	blocks    int32         // of an object; at least 1
@@ -54,22 +55,15 @@ type stock struct {
 	of             *cache
 	configurations []configuration
 	readers        map[string][]name // by node id: what its engine reads; a node that is absent has not said
-	models         map[name]int      // number of configurations of a model with blocks
+	models         map[name]name     // by model: the only configuration with blocks, or several
 	unlisted       bool              // models lacks some
 }
 
+// several stands for the configurations of a model that has more than one.
+var several name
+
 // reads says whether a list of names has one. A nil list has all names.
 func reads(list []name, n name) bool { return list == nil || slices.Contains(list, n) }
-
-// only says whether the daemon has blocks of a configuration, and of no other one of its model.
-func (s *stock) only(n name) bool {
-	for i := range s.configurations {
-		if of := &s.configurations[i]; of.name == n {
-			return of.alone
-		}
-	}
-	return false
-}
 
 // modelOf returns the model of a configuration.
 func modelOf(n name) name {
@@ -127,6 +121,9 @@ func (c *cache) hear(told *cognitorav1.Readers) error {
 // place if it has a block. find returns nil if there is no place.
 func (c *cache) find(text string, present bool) *held {
 	n := nameOf(text)
+	if present {
+		c.appear(n)
+	}
 	for _, h := range c.held {
 		if h.name == n {
 			h.told = time.Now()
@@ -139,6 +136,18 @@ func (c *cache) find(text string, present bool) *held {
 	return c.enter(n)
 }
 
+// appear records that a configuration has a block, which hear may learn a second later.
+func (c *cache) appear(n name) {
+	if _, known := c.present[n]; known || c.present == nil || c.unlisted {
+		return
+	}
+	if c.present[n] = modelOf(n); len(c.present) > maxPresent {
+		clear(c.present) // as the daemon will say
+		c.unlisted = true
+	}
+	c.restock()
+}
+
 // enter gives a configuration a place. If all places are taken, another configuration gives way:
 // one that no engine reads, if an engine reads the new one, or else one that has long been idle.
 func (c *cache) enter(n name) *held {
@@ -147,13 +156,19 @@ func (c *cache) enter(n name) *held {
 	if c.left {
 		return nil
 	}
-	if count := len(c.held); count >= MaxConfigurations || count > 0 && c.m.further >= maxFurther {
+	count := len(c.held)
+	c.crowded = c.m.index.Room() < 2
+	if count >= MaxConfigurations || count > 0 && (c.crowded || c.m.further >= maxFurther) {
 		if !c.displace(n) {
 			return nil
 		}
+		c.crowded = false
+	}
+	if c.crowded {
+		return nil
 	}
 	parts, blocks := sizesOf(n)
-	h := &held{configuration: configuration{name: n, model: modelOf(n), host: c.m.index.Join(), any: c.m.index.Join(),
+	h := &held{configuration: configuration{kind: kind{n, modelOf(n)}, host: c.m.index.Join(), any: c.m.index.Join(),
 		blocks: blocks}, told: time.Now(), parts: parts}
 	if c.held = append(c.held, h); len(c.held) > 1 {
 		c.m.further++
@@ -230,27 +245,27 @@ func (c *cache) empty() {
 	if !c.left { // otherwise Map.drop has done it
 		c.m.further -= max(len(c.held)-1, 0)
 	}
-	c.held = nil
+	c.held, c.crowded = nil, false
 	c.restock()
 }
 
 // restock lets requests read the present state.
 func (c *cache) restock() {
-	s := &stock{of: c, readers: c.readers, models: map[name]int{}, unlisted: c.unlisted}
-	silent := len(c.present) == 0 && !c.unlisted // an older daemon, or one without blocks
-	for _, model := range c.present {
-		s.models[model]++
+	s := &stock{of: c, readers: c.readers, models: map[name]name{}, unlisted: c.unlisted}
+	has := func(model, of name) {
+		if was, known := s.models[model]; known && was != of {
+			of = several
+		}
+		s.models[model] = of
+	}
+	for of, model := range c.present {
+		has(model, of)
 	}
 	for _, h := range c.held {
-		if silent {
-			s.models[h.model]++
+		if len(c.present) == 0 && !c.unlisted { // an older daemon, or one without blocks
+			has(h.model, h.name)
 		}
 		s.configurations = append(s.configurations, h.configuration)
-	}
-	for i := range s.configurations {
-		of := &s.configurations[i]
-		_, listed := c.present[of.name]
-		of.alone = (listed || silent) && s.models[of.model] == 1
 	}
 	c.stock.Store(s)
 }

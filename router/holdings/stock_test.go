@@ -284,7 +284,8 @@ func TestUnsaid(t *testing.T) {
 func TestUnsaidByOlderDaemons(t *testing.T) {
 	c := newCache(New(Options{}), "c", nil, "")
 	n := others()
-	only := func() bool { return c.stock.Load().only(nameOf(namespace.String())) }
+	of := kind{nameOf(namespace.String()), nameOf(namespace.Model)}
+	only := func() bool { return c.stock.Load().sole(&of) }
 	c.find(namespace.String(), true)
 	if !only() {
 		t.Error("one configuration does not count")
@@ -321,5 +322,25 @@ func TestPromotesWhatIsRead(t *testing.T) {
 	}
 	if got := s.of("m", []name{}); len(got) != 0 {
 		t.Errorf("%+v, and nothing is read", got)
+	}
+}
+
+// TestSpaceInUseStays checks that new namespaces replace those that were not heard lately.
+func TestSpaceInUseStays(t *testing.T) {
+	var s spaces
+	s.heard(namespace.String(), block.LayerAll)
+	n := namespace
+	for i := range 2 * maxSpaces {
+		n.Model = fmt.Sprint(i)
+		s.heard(n.String(), block.LayerAll)
+		s.heard(namespace.String(), block.LayerAll)
+	}
+	if len(s.of("m", nil)) != 1 || len(s.list) != maxSpaces {
+		t.Errorf("the namespace in use is gone; %d are known", len(s.list))
+	}
+	for model, want := range map[string]string{n.Model: n.Model, "0": namespace.Model} {
+		if got := s.of(model, nil); len(got) == 0 || got[0].Model != want {
+			t.Errorf("%+v for model %s", got, model)
+		}
 	}
 }

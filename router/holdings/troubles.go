@@ -26,6 +26,34 @@ func (m *Map) Troubles() (all []Trouble) {
 	return all
 }
 
+// Roomless are the engines and blocks of a daemon's host without a place in the index.
+type Roomless struct {
+	Cache   string   // as in Trouble
+	Engines []string // nodes of engines that report their blocks
+	Blocks  bool     // the daemon has blocks of a configuration without a place
+}
+
+// Roomless returns the daemons whose hosts have something without a place in the index, in the
+// order of their ids.
+func (m *Map) Roomless() (all []Roomless) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	add := func(c *cache) {
+		if len(c.roomless) > 0 || c.crowded {
+			engines := slices.Sorted(maps.Values(c.roomless))
+			all = append(all, Roomless{c.id, engines, c.crowded})
+		}
+	}
+	for _, c := range m.caches {
+		add(c)
+	}
+	if m.local != nil {
+		add(m.local)
+	}
+	slices.SortFunc(all, func(a, b Roomless) int { return strings.Compare(a.Cache, b.Cache) })
+	return all
+}
+
 // Knows says whether a followed daemon has an address by which nodes name it.
 func (m *Map) Knows(kvAddress string) bool {
 	_, known := m.view.Load().byAddress[kvAddress]
@@ -39,7 +67,11 @@ func (m *Map) Addresses() []string { return slices.Sorted(maps.Keys(m.view.Load(
 func (m *Map) Has(kvAddress, model string) bool {
 	v := m.view.Load()
 	at, known := v.byAddress[kvAddress]
-	return known && v.caches[at].stock.Load().models[nameOf(model)] > 0
+	if !known {
+		return false
+	}
+	_, has := v.caches[at].stock.Load().models[nameOf(model)]
+	return has
 }
 
 // Readers returns the nodes whose engines have said what they read at the daemon of an address.

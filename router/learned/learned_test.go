@@ -240,6 +240,48 @@ func TestBodyThatChangesTokens(t *testing.T) {
 	}
 }
 
+// TestMembersThatTokenizeIgnores checks that a chat with a member that /tokenize ignores asks the
+// engine for nothing, and teaches the ids of the whole chat that its answer shows.
+func TestMembersThatTokenizeIgnores(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	said := []message{{"system", letters(r, 300)}, {"user", letters(r, 300)}}
+	for member, ignored := range map[string]bool{
+		`"reasoning_effort":"high"`: true, `"documents":[{"text":"a"}]`: true, `"truncate_prompt_tokens":9`: true,
+		`"a_later_one":1`: true, `"reasoning_effort":null`: false, `"temperature":1`: false,
+		`"chat_template_kwargs":{"enable_thinking":false}`: false, `"tools":[],"tool_choice":"auto"`: false,
+	} {
+		e, m := newToy(), NewMap(1<<20)
+		a := &asked{body: append(bytes.TrimSuffix(bodyOf(said), []byte("}")), ","+member+"}"...)}
+		if err := scan.Scan(scan.Chat, a.body, &a.r); err != nil {
+			t.Fatal(err)
+		}
+		a.chain.Reset(seed, a.r.Text, nil)
+		lesson := func(shows bool) {
+			l := m.Lesson(scan.Chat, &a.r, a.body, "m", a.origin(m), len(a.r.Text))
+			page := map[string]any{"choices": []any{map[string]any{"message": message{"assistant", "x"}}}}
+			if shows {
+				page["prompt_token_ids"] = e.encode(render(said, true))
+			}
+			doc, _ := json.Marshal(page)
+			l.Answer.Read(doc)
+			if err := l.Run(e.tokenize); err != nil {
+				t.Fatal(err)
+			}
+		}
+		lesson(false)
+		if st := m.Stats(); (e.asked == 0) != ignored || (st.Taught == 0) != ignored {
+			t.Errorf("%s: asked %d times, %+v", member, e.asked, st)
+		}
+		lesson(true)
+		if known := a.recall(m); known == nil || !slices.Equal(known.Append(nil), keys(e.encode(render(said, true)))) {
+			t.Errorf("%s: %+v", member, known)
+		}
+		if ignored && (e.asked != 0 || m.Stats().Taught != 1) {
+			t.Errorf("%s: asked %d times, %+v", member, e.asked, m.Stats())
+		}
+	}
+}
+
 // TestTwoModels lets the engines of two models teach equal chats. One template ends each message
 // with two more ids, which the other model's ids behind a boundary, and the trust in it, must not
 // see.

@@ -20,6 +20,7 @@ type Lesson struct {
 	messages [][]byte // the elements of the body's messages
 	prompt   []byte   // the text of a completion's prompt; then there are no messages
 	shared   int      // bytes of the canonical text that an earlier prompt had
+	shown    bool     // only the ids that the answer shows teach; those of /tokenize would be others
 	size     int
 }
 
@@ -40,7 +41,8 @@ type Origin struct {
 // that an earlier prompt had. The lesson copies what it needs of body. Lesson returns nil for a
 // chat that teaches nothing: one with media, or one that sets add_generation_prompt or
 // continue_final_message. For the API Completions, Lesson returns that of a prompt that is one
-// text.
+// text. A body with a member that alters the prompt, but not the ids of /tokenize, teaches only the
+// whole prompt, and only if the answer has shown its ids.
 func (m *Map) Lesson(api scan.API, r *scan.Request, body []byte, model string, from Origin, shared int) *Lesson {
 	if !m.trusts(from.Form) {
 		return nil
@@ -49,6 +51,7 @@ func (m *Map) Lesson(api scan.API, r *scan.Request, body []byte, model string, f
 	l.members = jsonscan.AppendQuoted(append(l.members, `{"model":`...), model)
 	r.Members(body, func(name, value []byte) bool {
 		if alters(name, value) {
+			l.shown = l.shown || !tokenized(name)
 			l.members = append(append(append(append(l.members, `,"`...), name...), `":`...), value...)
 		}
 		return true
@@ -109,7 +112,10 @@ const (
 // Run asks for nothing that is known. ask returns the engine's ids for a body of /tokenize; Run
 // calls it at most nine times.
 func (l *Lesson) Run(ask func(body []byte) ([]uint32, error)) error {
-	if l.prompt != nil {
+	switch {
+	case l.shown && l.Answer.prompt == nil:
+		return nil
+	case l.prompt != nil:
 		return l.runText(ask)
 	}
 	all := l.messages
@@ -124,6 +130,9 @@ func (l *Lesson) Run(ask func(body []byte) ([]uint32, error)) error {
 	}
 	s := school{Lesson: l, text: t, ends: ends, all: all, ask: ask}
 	last := len(l.messages)
+	if l.shown {
+		return s.teachWhole(last)
+	}
 	if k := s.firstUser(last); k > 0 {
 		err = s.teach(k)
 	}

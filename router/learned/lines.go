@@ -89,14 +89,8 @@ func (l *Lesson) runText(ask func(body []byte) ([]uint32, error)) error {
 	t := &Text{Chain: new(prefix.Chain), Bytes: text, Form: l.Form}
 	t.Chain.Reset(l.Seed, text, nil)
 	s := school{Lesson: l, text: t, ask: ask}
-	first := lineBefore(l.prompt, l.shared)
-	second := lineBefore(l.prompt, l.shared+prefix.BlockBytes-1)
-	boundaries := [...]int{first, second, lineBefore(l.prompt, end), len(text)}
-	for i, at := range boundaries {
-		if at == 0 || i > 0 && at == boundaries[i-1] || i == len(boundaries)-1 && at == end {
-			continue
-		}
-		if err := s.teachLine(at); err != nil {
+	if !l.shown {
+		if err := s.teachLines(end); err != nil {
 			return err
 		}
 	}
@@ -115,6 +109,22 @@ func (l *Lesson) runText(ask func(body []byte) ([]uint32, error)) error {
 		}
 	}
 	s.putLine(key, end, ids)
+	return nil
+}
+
+// teachLines teaches the boundaries of a text whose first end bytes are the prompt.
+func (s *school) teachLines(end int) error {
+	first := lineBefore(s.prompt, s.shared)
+	second := lineBefore(s.prompt, s.shared+prefix.BlockBytes-1)
+	boundaries := [...]int{first, second, lineBefore(s.prompt, end), len(s.text.Bytes)}
+	for i, at := range boundaries {
+		if at == 0 || i > 0 && at == boundaries[i-1] || i == len(boundaries)-1 && at == end {
+			continue
+		}
+		if err := s.teachLine(at); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

@@ -101,12 +101,26 @@ var harmless = func() map[string]struct{} {
 		"safety_identifier", "prompt_cache_key", "request_id", "priority", "return_token_ids", "kv_transfer_params",
 		"best_of", "use_beam_search", "skip_special_tokens", "spaces_between_special_tokens",
 		"include_stop_str_in_output", "return_tokens_as_token_ids", "parallel_tool_calls", "include_reasoning",
-		"bad_words", "prompt", "echo",
+		"bad_words", "prompt", "echo", "structured_outputs", "allowed_token_ids", "logprob_token_ids", "vllm_xargs",
+		"thinking_token_budget", "stream_interval", "session_id",
 	} {
 		all[name] = struct{}{}
 	}
 	return all
 }()
+
+// tokenized says whether vLLM's /tokenize makes of a member what it makes of it in a prompt. vLLM
+// 0.32 ignores others there, such as reasoning_effort, documents and truncate_prompt_tokens.
+// tool_choice and response_format change no prompt, except those of Kimi K3, and, for no tools, of
+// an engine with --exclude-tools-when-tool-choice-none.
+func tokenized(name []byte) bool {
+	switch string(name) {
+	case "tools", "chat_template", "chat_template_kwargs", "add_special_tokens", "add_generation_prompt",
+		"continue_final_message", "media_io_kwargs", "mm_processor_kwargs", "tool_choice", "response_format":
+		return true
+	}
+	return false
+}
 
 // alters says whether a member of a chat's body may change the tokens of its beginning. name is in
 // the body's spelling. A null is as good as no member.

@@ -25,5 +25,5 @@ func (l *Leg) reach(at int) holdings.Reach {
 	if !l.prompt.Reported() {
 		return r
 	}
-	return l.pool.members[at].node.trust.Apply(r)
+	return l.pool.members[at].node.usage.Apply(r)
 }

@@ -94,7 +94,7 @@ type UsedBlocks struct {
 // usedBlocks returns the shares for a node; nil: all are 1.
 func usedBlocks(n *member) *UsedBlocks {
 	var u UsedBlocks
-	if u.Host, u.Disk, u.Shared = n.node.trust.Ratios(); u == (UsedBlocks{1, 1, 1}) {
+	if u.Host, u.Disk, u.Shared = n.node.usage.Ratios(); u == (UsedBlocks{1, 1, 1}) {
 		return nil
 	}
 	return &u

@@ -72,7 +72,7 @@ func TestPromotesWhatTheEngineUses(t *testing.T) {
 		t.Errorf("untaught: %d", got)
 	}
 	for range 16 {
-		r.l.pool.members[0].node.trust.Learn(warm, 10, 160, 16)
+		r.l.pool.members[0].node.usage.Learn(warm, 10, 160, 16)
 	}
 	if got := r.l.promotes(0).Shared; got > 20 {
 		t.Errorf("an engine that uses none: %d", got)

@@ -136,7 +136,7 @@ type nodeState struct {
 	cachedCounts cachedCounts
 	unteaching   atomic.Int64                // Unix ns: before that the node is asked for no lesson
 	unpaid       atomic.Int64                // Unix ns: see remeasures
-	trust        where.Trust                 // in blocks outside of the engine's own memory
+	usage        where.Usage                 // in blocks outside of the engine's own memory
 	slow         atomic.Pointer[slowness]    // nil: the log has said nothing about its speed
 	engines      map[kindKey]*predict.Engine // by the key of their kinds; the dispatcher's rebuilding guards it
 }

@@ -91,7 +91,7 @@ func (l *Leg) learn(a *attempt, ok, broken bool, now time.Time) {
 	case !l.d.o.Feedback:
 	case used.HasCached && used.HasPrompt:
 		a.member.node.cachedCounts.seen.Store(true)
-		l.learnTrust(a, used.Cached)
+		l.learnUsage(a, used.Cached)
 		l.prompt.Confirm(a.promised, used.Prompt, used.Cached, a.member.node.Info().BlockTokens)
 		e := l.prompt.Learn(prefix.Observation{
 			Ref: a.ref, Believed: a.believed, PromptTokens: used.Prompt, CachedTokens: used.Cached,
@@ -102,7 +102,7 @@ func (l *Leg) learn(a *attempt, ok, broken bool, now time.Time) {
 		}
 	case ok && used.HasPrompt:
 		if a.member.node.cachedCounts.seen.Load() { // the engine leaves out a count of 0
-			l.learnTrust(a, 0)
+			l.learnUsage(a, 0)
 		}
 		a.member.node.metrics.Unreported.Inc()
 		if a.member.node.cachedCounts.missing(a.matched > 0, a.sent, now) {
@@ -112,12 +112,12 @@ func (l *Leg) learn(a *attempt, ok, broken bool, now time.Time) {
 	}
 }
 
-// learnTrust compares the blocks that the hosts' caches report with the cached tokens that the
+// learnUsage compares the blocks that the hosts' caches report with the cached tokens that the
 // engine found. The blocks in the engine's own memory count as the reports do, because the
 // prediction by the text of a known beginning has other blocks.
-func (l *Leg) learnTrust(a *attempt, cached int64) {
+func (l *Leg) learnUsage(a *attempt, cached int64) {
 	if !l.prompt.Uneven() {
-		a.member.node.trust.Learn(a.reach, int(a.coming), cached, a.member.node.Info().BlockTokens)
+		a.member.node.usage.Learn(a.reach, int(a.coming), cached, a.member.node.Info().BlockTokens)
 	}
 }
 

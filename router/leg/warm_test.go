@@ -48,14 +48,14 @@ func TestUnusedBlocksCountLess(t *testing.T) {
 		warmOn(t, d, "a", usage.Counts{Prompt: 6400, HasPrompt: true}) // a count of 0 is left out
 	}
 	served := d.current()
-	trust := &served.nodes[served.snap.Node("a")].trust
-	if host, _, _ := trust.Ratios(); host > 0.02 {
+	usage := &served.nodes[served.snap.Node("a")].usage
+	if host, _, _ := usage.Ratios(); host > 0.02 {
 		t.Errorf("%.3f of blocks count that the engine always computes", host)
 	}
 	for range 200 {
 		warmOn(t, d, "a", reported(6400, 6384))
 	}
-	if host, _, _ := trust.Ratios(); host < 0.99 {
+	if host, _, _ := usage.Ratios(); host < 0.99 {
 		t.Errorf("%.3f of blocks count that the engine uses again", host)
 	}
 	if picked, matched := warmOn(t, d, "a", reported(6400, 6384)); picked != "a" || matched < 398 {
@@ -63,9 +63,9 @@ func TestUnusedBlocksCountLess(t *testing.T) {
 	}
 }
 
-// TestTrustCountsTokens checks that the trust in a host's cache is learned by blocks of tokens,
+// TestUsageCountsTokens checks that the usage of a host's cache is learned by blocks of tokens,
 // also where the text of a known beginning has six times as many blocks.
-func TestTrustCountsTokens(t *testing.T) {
+func TestUsageCountsTokens(t *testing.T) {
 	d := still(t, Options{Feedback: true}, twoNodes()[:1]...)
 	r, err := d.Rehearse(Piece{Keys: newKeys(400), Warm: func(*fleet.Node) holdings.Reach {
 		return holdings.Reach{Device: 10, Host: 50}
@@ -76,7 +76,7 @@ func TestTrustCountsTokens(t *testing.T) {
 	r.l.now.believed, r.l.now.coming = 60, 10
 	r.Finish(reported(6400, 160), time.Now())
 	served := d.current()
-	if host, _, _ := served.nodes[served.snap.Nodes[0]].trust.Ratios(); host == 1 {
+	if host, _, _ := served.nodes[served.snap.Nodes[0]].usage.Ratios(); host == 1 {
 		t.Error("nothing was learned of the blocks that the engine has not used")
 	}
 }

@@ -29,8 +29,9 @@ const (
 // and new digests never match.
 const seedDomain = "cognitora.seq.v1\x00"
 
-// Seed returns the digest before the first block. Prompts for different models, adapters or tenant
-// salts share no digest. Seed does not allocate while the inputs together are below 1000 bytes.
+// Seed returns the digest before the first block, as block.Seed does. Prompts for different models,
+// adapters or tenant salts share no digest. Seed does not allocate while the inputs together are
+// below 1000 bytes.
 func Seed[Salt string | []byte](model, adapter string, salt Salt) Digest {
 	if len(seedDomain)+len(model)+len(adapter)+len(salt)+2 > guts.ChunkSize {
 		return blake3.Sum256([]byte(seedDomain + model + "\x00" + adapter + "\x00" + string(salt)))

@@ -94,7 +94,7 @@ func (x *Index) applySome(ref Ref, events []Event) error {
 		case Stored:
 			x.store(s.table.Load(), bit, e)
 		case Removed:
-			remove(s.table.Load(), bit, e.Keys)
+			x.remove(s.table.Load(), bit, e.Keys)
 		case Cleared:
 			w, _ = x.where(ref)
 			s, bit = x.clear(ref, w)
@@ -106,12 +106,11 @@ func (x *Index) applySome(ref Ref, events []Event) error {
 
 // store adds a node to the holders of a run of blocks.
 func (x *Index) store(t *holderTable, bit uint64, e *Event) {
-	room := x.max - x.blocks()
-	if room < len(e.Keys) && x.unswept != 0 {
+	if _, unswept := x.unswept.first(); unswept && x.max-x.held < len(e.Keys) {
 		x.sweepAll()
-		room = x.max - x.blocks()
 	}
-	parent, after, before := e.Parent, -1, t.blocks
+	parent, after, before, room := e.Parent, -1, t.blocks, x.max-x.held
+	defer func() { x.held += t.blocks - before }()
 	if parent != 0 {
 		after, _ = t.find(parent.leader(), -1)
 	}
@@ -131,8 +130,8 @@ func (x *Index) store(t *holderTable, bit uint64, e *Event) {
 }
 
 // remove removes a node from the holders of blocks.
-func remove(t *holderTable, bit uint64, keys []Key) {
-	near := -1
+func (x *Index) remove(t *holderTable, bit uint64, keys []Key) {
+	near, before := -1, t.blocks
 	for len(keys) > 0 {
 		some := keys[:min(len(keys), touchAhead)]
 		t.slots.Load().touch(some)
@@ -144,4 +143,5 @@ func remove(t *holderTable, bit uint64, keys []Key) {
 		}
 		keys = keys[len(some):]
 	}
+	x.held += t.blocks - before
 }

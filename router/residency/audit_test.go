@@ -9,7 +9,7 @@ import (
 // its blocks, every single block is counted, and no free place holds a block.
 func audit(t testing.TB, x *Index) {
 	t.Helper()
-	for s := range x.opened {
+	for s := range x.opened.Load() {
 		sh := &x.shards[s]
 		tab := sh.table.Load()
 		places := sh.taken | sh.left

@@ -57,24 +57,47 @@ type Options struct {
 // waits. The other calls take a lock in short steps.
 type Index struct {
 	max    int                     // in blocks
-	at     [maxNodes]atomic.Uint64 // place of each node: epoch, generation, place; 0 = none
+	at     [MaxNodes]atomic.Uint64 // place of each node: epoch, generation, place; 0 = none
 	shards [maxShards]shard
 
+	opened atomic.Int32 // shards in use so far; only a holder of mu changes it
+
 	mu       sync.Mutex // guards the fields below and writing to tables
-	streams  [maxNodes]nodeBatches
+	streams  [MaxNodes]nodeBatches
+	present  int // nodes
+	low      int // all nodes below are present
 	epoch    uint64
-	opened   int    // shards in use so far
-	unswept  uint64 // shards with places that wait for a sweep
+	held     int      // blocks in all tables
+	unswept  shardSet // shards with places that wait for a sweep
 	overflow uint64
 }
 
+// MaxNodes bounds the nodes that are present at a time: 1,024 hosts with one configuration and 10
+// engines each that use their host's memory, if an engine has three nodes.
+const MaxNodes = shardNodes * maxShards
+
 const (
 	shardNodes = 64 // nodes per shard, the holders in a slot
-	maxShards  = 64
-	maxNodes   = shardNodes * maxShards
-	nodeBits   = 12 // bits of a node number below maxNodes
-	genBits    = 20
+	maxShards  = 512
+	nodeBits   = 15 // bits of a node number below MaxNodes
+	genBits    = 17
 )
+
+// shardSet is a set of shards.
+type shardSet [maxShards / 64]uint64
+
+func (s *shardSet) add(shard int)    { s[shard/64] |= 1 << (shard % 64) }
+func (s *shardSet) remove(shard int) { s[shard/64] &^= 1 << (shard % 64) }
+
+// first returns the first shard of the set; ok is false if the set is empty.
+func (s *shardSet) first() (shard int, ok bool) {
+	for i, word := range s {
+		if word != 0 {
+			return i*64 + bits.TrailingZeros64(word), true
+		}
+	}
+	return 0, false
+}
 
 // shard is the table of up to 64 nodes.
 type shard struct {
@@ -97,7 +120,7 @@ type nodeBatches struct {
 // node leaves.
 type Ref uint32
 
-func (r Ref) node() int   { return int(r & (maxNodes - 1)) }
+func (r Ref) node() int   { return int(r & (MaxNodes - 1)) }
 func (r Ref) gen() uint64 { return uint64(r >> nodeBits) }
 
 // whereabouts is the place of a node's blocks: a unique epoch, the generation of the node's Ref,
@@ -105,7 +128,7 @@ func (r Ref) gen() uint64 { return uint64(r >> nodeBits) }
 type whereabouts uint64
 
 func (w whereabouts) gen() uint64 { return uint64(w) >> nodeBits & (1<<genBits - 1) }
-func (w whereabouts) shard() int  { return int(w) & (maxNodes - 1) / shardNodes }
+func (w whereabouts) shard() int  { return int(w) & (MaxNodes - 1) / shardNodes }
 func (w whereabouts) bit() int    { return int(w) % shardNodes }
 
 // New makes an empty index.
@@ -120,15 +143,23 @@ func (x *Index) where(ref Ref) (w whereabouts, ok bool) {
 	return w, ref != 0 && w.gen() == ref.gen()
 }
 
-// Join gives a node a place in the index, without blocks. Join returns 0 when 4,096 nodes are
-// present. A node with Ref 0 counts as holding nothing.
+// Room returns the number of nodes that may still join.
+func (x *Index) Room() int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return MaxNodes - x.present
+}
+
+// Join gives a node a place in the index, without blocks. Join returns 0 when MaxNodes nodes are
+// present. Lookup finds no blocks for Ref 0, which says nothing about the node.
 func (x *Index) Join() Ref {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for i := range x.at {
+	for i := x.low; i < MaxNodes; i++ {
 		if x.at[i].Load() != 0 {
 			continue
 		}
+		x.present, x.low = x.present+1, i+1
 		gen := max(1, (x.streams[i].gen+1)%(1<<genBits))
 		x.streams[i] = nodeBatches{gen: gen}
 		x.settle(i, gen)
@@ -143,6 +174,7 @@ func (x *Index) Leave(ref Ref) {
 	defer x.mu.Unlock()
 	if w, ok := x.where(ref); ok {
 		x.at[ref.node()].Store(0)
+		x.present, x.low = x.present-1, min(x.low, ref.node())
 		x.abandon(w)
 	}
 }
@@ -184,16 +216,17 @@ func (x *Index) settle(node int, gen uint32) whereabouts {
 // roomyShard returns a shard with a free place: an open one, a new one, or one that it sweeps now.
 // Such a shard always exists, because there are at least as many places as nodes.
 func (x *Index) roomyShard() int {
-	for i := range x.opened {
+	opened := int(x.opened.Load())
+	for i := range opened {
 		if s := &x.shards[i]; s.taken|s.left != ^uint64(0) {
 			return i
 		}
 	}
-	if x.opened < maxShards {
-		x.shards[x.opened].number = x.opened
-		x.shards[x.opened].table.Store(newHolderTable(x.max))
-		x.opened++
-		return x.opened - 1
+	if opened < maxShards {
+		x.shards[opened].number = opened
+		x.shards[opened].table.Store(newHolderTable(x.max))
+		x.opened.Store(int32(opened + 1))
+		return opened
 	}
 	x.sweepAll()
 	return x.roomyShard()
@@ -205,20 +238,13 @@ func (x *Index) abandon(w whereabouts) {
 	s := &x.shards[w.shard()]
 	s.taken &^= 1 << w.bit()
 	s.left |= 1 << w.bit()
-	x.unswept |= 1 << w.shard()
+	x.unswept.add(s.number)
 	if s.taken == 0 {
+		x.held -= s.table.Load().blocks
 		s.table.Store(newHolderTable(x.max))
 		s.left, s.sweep = 0, sweep{}
-		x.unswept &^= 1 << s.number
+		x.unswept.remove(s.number)
 	}
-}
-
-// blocks returns the number of blocks in all tables.
-func (x *Index) blocks() (n int) {
-	for i := range x.opened {
-		n += x.shards[i].table.Load().blocks
-	}
-	return n
 }
 
 // Stats are the counts of an index.
@@ -238,10 +264,9 @@ type Stats struct {
 func (x *Index) Stats() Stats {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	st := Stats{Blocks: x.blocks(), Overflow: x.overflow}
-	for i := range x.opened {
+	st := Stats{Nodes: x.present, Blocks: x.held, Overflow: x.overflow}
+	for i := range x.opened.Load() {
 		t := x.shards[i].table.Load()
-		st.Nodes += bits.OnesCount64(x.shards[i].taken)
 		st.Single += t.singles
 		st.Bytes += t.bytes()
 	}

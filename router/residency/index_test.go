@@ -34,7 +34,7 @@ func TestPlaceIsSweptBeforeItIsReused(t *testing.T) {
 	x := New(Options{MaxBlocks: 1 << 16})
 	resident := join(t, x, 1)[0]
 	chain := made(1, 20)
-	for i := range 2*maxNodes + 10 {
+	for i := range 2*MaxNodes + 10 {
 		n := &feed{x: x, ref: x.Join()}
 		if got := lookup(x, chain, []Ref{n.ref})[0]; got != 0 {
 			t.Fatalf("node %d has %d blocks when it joins", i, got)
@@ -234,5 +234,39 @@ func TestZeroAllocations(t *testing.T) {
 		feeds[0].next++
 	}); n != 0 {
 		t.Errorf("Apply: %v allocations", n)
+	}
+}
+
+// TestFullIndex fills all places. A node that does not fit gets none until another one leaves, and
+// the blocks of all others are found.
+func TestFullIndex(t *testing.T) {
+	x := New(Options{})
+	feeds := join(t, x, MaxNodes)
+	if ref := x.Join(); ref != 0 || x.Room() != 0 {
+		t.Fatalf("one more node got a place, %d are left", x.Room())
+	}
+	chain := made(1, 20)
+	some := []*feed{feeds[0], feeds[MaxNodes/2], feeds[MaxNodes-1]}
+	for i, f := range some {
+		f.store(t, 0, chain[:5+i])
+	}
+	got := lookup(x, chain, refsOf(feeds))
+	if got := []int32{got[0], got[1], got[MaxNodes/2], got[MaxNodes-1]}; !slices.Equal(got, []int32{5, 0, 6, 7}) {
+		t.Errorf("%d blocks", got)
+	}
+	x.Leave(some[1].ref)
+	late := &feed{x: x, ref: x.Join()}
+	if late.ref == 0 || x.Room() != 0 {
+		t.Fatalf("no place for a late node, %d are left", x.Room())
+	}
+	late.store(t, 0, chain[:9])
+	if got := lookup(x, chain, []Ref{late.ref, some[1].ref, 0}); got[0] != 9 || got[1] != 0 || got[2] != 0 {
+		t.Errorf("%d blocks", got)
+	}
+	for _, f := range append(feeds, late) {
+		x.Leave(f.ref)
+	}
+	if st := x.Stats(); x.Room() != MaxNodes || st.Nodes != 0 || st.Blocks != 0 {
+		t.Errorf("%d places are free after all have left, %+v", x.Room(), st)
 	}
 }

@@ -15,19 +15,36 @@ type Chain interface {
 // departed node. matched is as long as refs. Name each node only once. Lookup takes no lock, never
 // waits for a writer and allocates nothing.
 func (x *Index) Lookup(c Chain, refs []Ref, matched []int32) {
-	var heads [maxShards]int32 // 1 + index of a ref in the shard; matched links to the next one
-	var used uint64
+	if x.opened.Load() > fewShards {
+		find[[maxShards]int32, [maxShards / 64]uint64](x, c, refs, matched)
+		return
+	}
+	find[[fewShards]int32, [fewShards / 64]uint64](x, c, refs, matched)
+}
+
+// fewShards is a number of shards whose heads are quickly cleared.
+const fewShards = 64
+
+// find is Lookup for at most as many shards as there are heads. A node in a further shard was
+// cleared just now.
+func find[H [fewShards]int32 | [maxShards]int32, W [fewShards / 64]uint64 | [maxShards / 64]uint64](
+	x *Index, c Chain, refs []Ref, matched []int32,
+) {
+	var heads H // 1 + index of a ref in the shard; matched links to the next one
+	var used W
 	for i, ref := range refs {
 		matched[i] = 0
-		if w, ok := x.where(ref); ok {
+		if w, ok := x.where(ref); ok && w.shard() < len(heads) {
 			s := w.shard()
-			used |= 1 << s
+			used[s/64] |= 1 << (s % 64)
 			matched[i], heads[s] = heads[s], int32(i)+1
 		}
 	}
-	for ; used != 0; used &= used - 1 {
-		s := bits.TrailingZeros64(used)
-		x.lookupShard(c, refs, matched, s, heads[s])
+	for i := range len(used) {
+		for word := used[i]; word != 0; word &= word - 1 {
+			s := i*64 + bits.TrailingZeros64(word)
+			x.lookupShard(c, refs, matched, s, heads[s])
+		}
 	}
 }
 

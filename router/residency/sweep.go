@@ -1,7 +1,5 @@
 package residency
 
-import "math/bits"
-
 // A sweep removes the places of departed or cleared nodes from all holders of their table. Each
 // Apply does a part of the sweep.
 const (
@@ -19,20 +17,25 @@ type sweep struct {
 
 // sweepSome continues a due sweep by up to n rows and buckets.
 func (x *Index) sweepSome(n int) {
-	if x.unswept == 0 {
+	shard, unswept := x.unswept.first()
+	if !unswept {
 		return
 	}
-	s := &x.shards[bits.TrailingZeros64(x.unswept)]
+	s := &x.shards[shard]
+	t := s.table.Load()
 	if s.sweep.nodes == 0 {
-		s.sweep = sweep{nodes: s.left, rows: s.table.Load().top}
+		s.sweep = sweep{nodes: s.left, rows: t.top}
 	}
-	if !s.sweep.step(s.table.Load(), n) {
+	before := t.blocks
+	done := s.sweep.step(t, n)
+	x.held += t.blocks - before
+	if !done {
 		return
 	}
 	s.left &^= s.sweep.nodes
 	s.sweep = sweep{}
 	if s.left == 0 {
-		x.unswept &^= 1 << s.number
+		x.unswept.remove(shard)
 	}
 }
 
@@ -59,8 +62,8 @@ func (s *sweep) step(t *holderTable, n int) bool {
 
 // sweepAll sweeps all tables at once.
 func (x *Index) sweepAll() {
-	for x.unswept != 0 {
-		s := &x.shards[bits.TrailingZeros64(x.unswept)]
+	for shard, unswept := x.unswept.first(); unswept; shard, unswept = x.unswept.first() {
+		s := &x.shards[shard]
 		t := s.table.Load()
 		s.sweep = sweep{}
 		x.sweepSome(t.top + len(t.slots.Load().buckets))

@@ -1,7 +1,7 @@
 """Copies of blocks between an engine's cache and the daemon, behind the engine's computation.
 
-A Loader fills blocks layer by layer, so that the first layer computes while the last is loaded. A
-Saver stores blocks. Each has one thread and one connection.
+A Loader loads blocks in batches, and the last batch layer by layer: the first layer computes while
+later layers are copied. A Saver stores blocks. Each has one thread and one connection.
 """
 from collections import deque
 import contextlib
@@ -104,11 +104,15 @@ class Loader:
             self.progress.notify_all()
 
     def wait(self, layer=None):
-        """Waits until a layer is loaded, or all are. What is missing has been told to failed."""
+        """Waits until a layer is loaded, or all are. What is missing has been told to failed.
+
+        A layer without a cache of its own reads that of another layer, and waits for all.
+        """
         if self.work is None:
             return
+        enough = self.index.get(layer, len(self.index))
         with self.progress:
-            self.progress.wait_for(lambda: self.work is None or layer is not None and self.done > self.index[layer])
+            self.progress.wait_for(lambda: self.work is None or self.done > enough)
 
     def close(self):
         with self.progress:
@@ -125,11 +129,12 @@ class Loader:
                     return
                 work = self.work
             some = list(self.batches(work))
-            for i, (namespace, digests, places) in enumerate(some):
+            for i, batch in enumerate(some):
                 try:
-                    self.copy(namespace, digests, places, last=i == len(some) - 1)
+                    self.copy(*batch, last=i == len(some) - 1)
                 except Exception as e:  # whatever it is, the engine computes these blocks
-                    self.failed(places, e)
+                    self.failed([p for *_, places in some[i:] for p in places], e)
+                    break  # else each batch waits for a daemon that hangs
             with self.progress:
                 self.work = None
                 self.progress.notify_all()

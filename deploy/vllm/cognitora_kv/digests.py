@@ -1,6 +1,7 @@
 """Digests of token blocks: the chain that the router and the cache daemon use too.
 
 The chain begins with BLAKE3("cognitora.seq.v1\\0" + model + "\\0" + adapter + "\\0" + salt).
+model is the name by which clients ask, a LoRA adapter's own for its prompts, and adapter is empty.
 Each 16 tokens add BLAKE3 keyed by the digest before, over the tokens as little-endian uint32.
 """
 from array import array

@@ -333,21 +333,26 @@ class FakeSteps:
         self.num_scheduled_tokens = {request.request_id: request.num_tokens - computed}
 
 
+def planner(test, blocks=8):
+    """Returns a Planner, and its daemon, which can have the first blocks of a FakeRequest."""
+    try:
+        from cognitora_kv.connector import Planner
+    except ImportError as e:
+        test.skipTest(f"no vLLM: {e}")
+    made = Chain(seed("m"), 32)
+    made.grow(list(range(32 * blocks)), blocks)
+    store = FakeStore(made)
+    settings = mock.Mock(block_tokens=32, tp=1, pp=1, model="m")
+    settings.store.return_value, settings.reads.return_value = store, None
+    settings.adapter.return_value, settings.namespace.return_value = "", SPACE
+    return Planner(settings), store
+
+
 class Planning(unittest.TestCase):
     """The scheduler's side. It needs vLLM to be importable."""
 
-    def planner(self, blocks=8):
-        try:
-            from cognitora_kv.connector import Planner
-        except ImportError as e:
-            self.skipTest(f"no vLLM: {e}")
-        made = Chain(seed("m"), 32)
-        made.grow(list(range(32 * blocks)), blocks)
-        store = FakeStore(made)
-        settings = mock.Mock(block_tokens=32, tp=1, pp=1, model="m")
-        settings.store.return_value, settings.reads.return_value = store, None
-        settings.adapter.return_value, settings.namespace.return_value = "", SPACE
-        return Planner(settings), store
+    def planner(self):
+        return planner(self)
 
     def test_it_waits_for_what_another_engine_stores(self):
         p, store = self.planner()
@@ -372,6 +377,14 @@ class Planning(unittest.TestCase):
         clock[0] = 0.1
         self.assertEqual(p.matched(r, 32), 32)
 
+    def test_an_adapter_is_a_model_of_its_own(self):
+        p, _ = self.planner()
+        base, tuned, salted = (FakeRequest(name, 32) for name in "bts")
+        tuned.lora_request = salted.lora_request = mock.Mock(lora_name="sql")
+        salted.cache_salt = "tenant"
+        self.assertEqual([p.follow(r).chain.start for r in (base, tuned, salted)],
+                         [seed("m"), seed("sql"), seed("sql", "", "tenant")])
+
     def test_a_reset_leaves_all_blocks(self):
         p, store = self.planner()
         p.settings.named.side_effect = lambda adapter: p.settings.revision
@@ -384,8 +397,9 @@ class Planning(unittest.TestCase):
             self.assertEqual(p.matched(r, 0), 7 * 32)
         p.allocated(running, 7 * 32)
         plan = p.plan(FakeSteps(running, 7 * 32, list(range(8))))
-        self.assertEqual([x[0][0 if x is plan.loads else 1] for x in (plan.loads, plan.saves)], ["old", "old"])
+        self.assertEqual(([x[0] for x in plan.loads], plan.saves), (["old"], []))
         p.reset()
+        p.loaded(plan.step, set())
         p.reads.anew.assert_called_once_with("space of new")
         plan = p.plan(FakeSteps(running, 0, list(range(8))))  # it computes with the weights of both
         self.assertEqual((plan.loads, plan.saves), ([], []))
@@ -448,13 +462,14 @@ def caches(blocks=64):
 class Refusals(unittest.TestCase):
     """What the connector does not start with. It needs vLLM to be importable."""
 
-    def refusal(self, spec, groups=1, parallel=None, **cache):
+    def refusal(self, spec, groups=1, parallel=None, policy="recompute", **cache):
         try:
             from cognitora_kv.connector import Settings
         except ImportError as e:
             self.skipTest(f"no vLLM: {e}")
         config = SimpleNamespace(parallel_config=SimpleNamespace(**parallel or {}),
-                                 cache_config=SimpleNamespace(**cache))
+                                 cache_config=SimpleNamespace(**cache),
+                                 kv_transfer_config=SimpleNamespace(kv_load_failure_policy=policy))
         kept = SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=spec)] * groups)
         try:
             Settings.check(None, config, kept)
@@ -478,6 +493,15 @@ class Refusals(unittest.TestCase):
         self.assertIn("SlidingWindowSpec", self.refusal(sliding))
         mixed = type("Uniform", (), {"block_size": 32, "kv_cache_specs": {"a": kind(), "b": sliding}})()
         self.assertIn("SlidingWindowSpec", self.refusal(mixed))
+
+    def test_blocks_that_are_gone_must_be_computed(self):
+        full = type("FullAttentionSpec", (), {"block_size": 128})()
+        wanted = 'set "kv_load_failure_policy": "recompute" in --kv-transfer-config'
+        self.assertIn(wanted, self.refusal(full, policy="fail"))
+        multi = SimpleNamespace(kv_transfer_config=SimpleNamespace(kv_load_failure_policy="fail"))
+        with mock.patch("cognitora_kv.connector.get_current_vllm_config_or_none", return_value=multi):
+            self.assertIn(wanted, self.refusal(full))
+
 
 
 class Copies(unittest.TestCase):

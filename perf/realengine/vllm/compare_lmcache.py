@@ -32,8 +32,8 @@ SHAPE = (BLOCKS, 2, TOKENS, HEADS, SIZE)
 BYTES = LAYERS * BLOCKS * 2 * TOKENS * HEADS * SIZE * 2
 
 
-def layers(fill):
-    return {str(i): torch.full(SHAPE, float(i + 1) if fill else 0.0, dtype=torch.bfloat16) for i in range(LAYERS)}
+def layers(make):
+    return {str(i): make(SHAPE, dtype=torch.bfloat16) for i in range(LAYERS)}
 
 
 class Ours:
@@ -148,7 +148,7 @@ def main():
     socket, address, pid, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     torch.set_num_threads(1)
     touch(address, (2 * rounds + 1) * BYTES)
-    source, target = layers(True), layers(False)
+    source, target = layers(torch.rand), layers(torch.zeros)  # no two blocks are equal
     ours, theirs = Ours(socket, source, target), LMCache(address, source, target)
     for i in range(rounds):
         r = {"bytes": BYTES}
