@@ -41,6 +41,7 @@ var ssdRows = []row[store.Stats]{
 	{"ssd_admission_dropped_total", "Blocks that were not written to SSD because the queue was full.", func(s *store.Stats) float64 { return float64(s.BehindDropped) }},
 	{"ssd_admission_failed_total", "Blocks that were not written to SSD because the write failed.", func(s *store.Stats) float64 { return float64(s.BehindFailed) }},
 	{"ssd_durable_total", "Durable writes, which wait for SSD.", func(s *store.Stats) float64 { return float64(s.Durable) }},
+	{"ssd_annotated_bytes_total", "Payload of the blocks written to SSD again because it was told only then which blocks their chunk stands for.", func(s *store.Stats) float64 { return float64(s.AnnotatedBytes) }},
 	{"ssd_reads_total", "Blocks read from SSD.", func(s *store.Stats) float64 { return float64(s.SSD.Reads) }},
 	{"ssd_read_bytes_total", "Payload of the blocks read from SSD.", func(s *store.Stats) float64 { return float64(s.SSD.ReadBytes) }},
 	{"ssd_corrupt_total", "Damaged records that were found and dropped.", func(s *store.Stats) float64 { return float64(s.SSD.Corrupt) }},

@@ -120,12 +120,20 @@ func (d *Daemon) changed(c store.Change) {
 	}
 }
 
-// annotate keeps what is told of an LMCache chunk with one of its parts.
+// notesEvery is the time between two log lines about notes that cannot be kept.
+const notesEvery = time.Minute
+
+// annotate keeps what is told of a chunk with one of its parts.
 func (d *Daemon) annotate(ctx context.Context, a block.Addr, more func(attr []byte) []byte) error {
-	if err := d.store.Annotate(ctx, a, more); !errors.Is(err, store.ErrMiss) {
-		return err
+	err := d.store.Annotate(ctx, a, more)
+	if err == nil || errors.Is(err, store.ErrMiss) {
+		return nil
 	}
-	return nil
+	if ctx.Err() == nil {
+		d.notes.Warn(d.log, "", "which blocks a stored chunk stands for cannot be kept with it, so it does not count "+
+			"after a restart until it is told again", "error", err)
+	}
+	return err
 }
 
 // written reports a client's write to the fleet.
