@@ -201,6 +201,7 @@ func Open(ctx context.Context, o Options) (_ *Tier, err error) {
 	t.running.Go(t.loadRows)
 	t.running.Go(t.keepLog)
 	t.running.Go(t.reclaimSegments)
+	t.running.Go(t.dropExpired)
 	return t, nil
 }
 
