@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/listen"
@@ -69,6 +71,9 @@ func (c *Config) examineListeners(p *problems) {
 		if l.address == "" || listen.Check(l.address) != nil {
 			continue // Validate reports this
 		}
+		if path, ok := strings.CutPrefix(l.address, "unix://"); ok && c.inNewData(path) {
+			continue
+		}
 		if err := listen.Examine(l.address); err != nil {
 			p.add(l.field, "%v", err)
 		}
@@ -84,6 +89,12 @@ func (c *Config) examineListeners(p *problems) {
 func (c *Config) inData(file string) bool {
 	data, err := filepath.Abs(c.Daemon.Data)
 	return err == nil && c.Daemon.Data != "" && filepath.Dir(file) == data
+}
+
+// inNewData tells whether a file lies directly in a data directory that does not exist yet.
+func (c *Config) inNewData(file string) bool {
+	_, err := os.Stat(c.Daemon.Data)
+	return errors.Is(err, fs.ErrNotExist) && c.inData(filepath.Clean(file))
 }
 
 // examineFiles checks the files that c names. The files in the data directory are checked too if

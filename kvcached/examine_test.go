@@ -36,8 +36,13 @@ func TestExamine(t *testing.T) {
 		c.Daemon.Data = filepath.Join(dir, "new")
 		c.Daemon.Sock, c.Daemon.Trace = filepath.Join(c.Daemon.Data, "kv.sock"), filepath.Join(c.Daemon.Data, "t")
 	})
+	c.RESP.Listen = "unix://" + filepath.Join(c.Daemon.Data, "resp.sock")
 	if err := c.Examine(); err != nil {
 		t.Error(err)
+	}
+	c.S3.Listen = "unix://" + filepath.Join(c.Daemon.Data, "no", "s3.sock")
+	if err := c.Examine(); err == nil || !strings.Contains(err.Error(), "s3.listen: the socket cannot be made") {
+		t.Errorf("a socket in a folder that nobody makes: %v", err)
 	}
 	c.Daemon.Sock, c.Daemon.Trace, c.SSD.KeyFile = filepath.Join(dir, "no", "s"), filepath.Join(dir, "no", "t"),
 		filepath.Join(dir, "key")
