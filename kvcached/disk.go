@@ -30,9 +30,9 @@ func adviseDisk(data string, size config.Size) []string {
 	if room >= size {
 		return nil
 	}
-	return []string{fmt.Sprintf("kvcached.ssd: %s is more than the %d MiB that the filesystem of %s has for it; the "+
+	return []string{fmt.Sprintf("kvcached.ssd: %s is more than the %s that the filesystem of %s has for it; the "+
 		"SSD tier works with smaller segments within that, and refuses durable writes where there is no room at all; "+
-		"give less with --ssd, or name another filesystem with --data", size, room>>20, data)}
+		"give less with --ssd, or name another filesystem with --data", given(size), gib(room), data)}
 }
 
 // diskUsed is the number of bytes that the files in dir take on the disk.

@@ -177,7 +177,7 @@ const tooMuch = 80
 func (m memory) check(ram config.Size) error {
 	if m.limit > 0 && ram > m.limit {
 		return fmt.Errorf("kvcached.ram: %s is more than %s, which is %s; give less with --ram, and leave room for "+
-			"the programs of the host", ram, gib(m.limit), m.source)
+			"the programs of the host", given(ram), gib(m.limit), m.source)
 	}
 	return nil
 }
@@ -190,10 +190,19 @@ func (m memory) advise(ram config.Size) []string {
 	}{{m.limit, m.source}, {m.available, "available now"}} {
 		if bound.bytes > 0 && ram > bound.bytes/100*tooMuch {
 			return []string{fmt.Sprintf("kvcached.ram: %s is more than %d %% of %s, %s; as it fills, the kernel may "+
-				"kill this daemon or other programs", ram, tooMuch, gib(bound.bytes), bound.source)}
+				"kill this daemon or other programs", given(ram), tooMuch, gib(bound.bytes), bound.source)}
 		}
 	}
 	return nil
+}
+
+// given writes a size of the configuration. A size in a decimal unit is also written as gib does, so
+// that both can be compared.
+func given(n config.Size) string {
+	if text := n.String(); strings.HasSuffix(text, "iB") {
+		return text
+	}
+	return fmt.Sprintf("%s (%s)", n, gib(n))
 }
 
 func gib(n config.Size) string { return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30)) }

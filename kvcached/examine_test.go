@@ -254,6 +254,10 @@ func TestAdviseDisk(t *testing.T) {
 			!strings.Contains(got, "--ssd") {
 			t.Errorf("%q", got)
 		}
+		if got := strings.Join(adviseDisk(data, 9e15), ""); !strings.HasPrefix(got,
+			"kvcached.ssd: 9000TB (8381903.2 GiB) is more than the ") || strings.Contains(got, "MiB") {
+			t.Errorf("%q", got)
+		}
 		if got := adviseDisk(data, 1); got != nil {
 			t.Errorf("%q", got)
 		}
