@@ -35,7 +35,7 @@ func (t *Tier) markDamaged(why error) {
 		return
 	}
 	t.o.Logger.Error("ssd: the rows of the index are damaged; the next start drops all blocks", "dir", t.o.Dir,
-		"err", why)
+		"err", plainError{why})
 	f, _, err := t.o.fs.Create(filepath.Join(t.o.Dir, resetFile))
 	if err == nil {
 		err = errors.Join(f.Close(), t.o.fs.SyncDir(t.o.Dir))
@@ -65,12 +65,16 @@ func (t *Tier) openIndex() error {
 		if t.rows, why = openRows(&t.o); why == nil {
 			_, why = t.rows.check(&last)
 		}
+		if why == nil {
+			t.rows.use(t.o.Logger)
+		}
 		if !damaged(why) {
 			return why
 		}
 	}
 	t.stats.resets.Add(1)
-	t.o.Logger.Error("ssd: the rows of the index are damaged; all blocks are dropped", "dir", t.o.Dir, "err", why)
+	t.o.Logger.Error("ssd: the rows of the index are damaged; all blocks are dropped", "dir", t.o.Dir,
+		"err", plainError{why})
 	if err := t.reset(names); err != nil {
 		return fmt.Errorf("ssd: emptying %s: %w", t.o.Dir, err)
 	}

@@ -174,6 +174,51 @@ func TestRowsGone(t *testing.T) {
 	}
 }
 
+// TestDamagedRowsAreToldOnce damages a table of the rows. The start that drops the blocks says so in
+// one line. Verify reports one finding and logs nothing.
+func TestDamagedRowsAreToldOnce(t *testing.T) {
+	o := small(t.TempDir())
+	tier := filled(t, o, 60)
+	if err := tier.rows.db.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, tier)
+	tables := rowFiles(t, o.Dir, ".sst")
+	if len(tables) == 0 {
+		t.Fatal("there is no table")
+	}
+	for _, name := range tables {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i < len(b); i += 97 {
+			b[i] ^= 0x55
+		}
+		if err := os.WriteFile(name, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var said lines
+	old := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&said, nil)))
+	defer slog.SetDefault(old)
+	var bad []string
+	v, err := Verify(ctx, VerifyOptions{Dir: o.Dir, Bad: func(d Damage) { bad = append(bad, d.Err.Error()) }})
+	if err != nil || !v.Dropped || len(bad) != 1 || strings.Contains(bad[0], "\n") || said.all() != "" {
+		t.Errorf("%+v, %v, %q, log %s", v, err, bad, said.all())
+	}
+	o.Logger = slog.Default()
+	tier = open(t, o)
+	<-tier.Ready()
+	write(t, tier, 1, 1, 100, true)
+	mustClose(t, tier)
+	if log := said.all(); strings.Count(log, "level=ERROR") != 1 || strings.Count(log, "level=WARN") != 0 ||
+		!strings.Contains(log, "all blocks are dropped") || strings.Contains(log, "stack trace") {
+		t.Error(log)
+	}
+}
+
 // TestIncompleteRows: rows that an older program had not finished making are not used.
 func TestIncompleteRows(t *testing.T) {
 	o := small(t.TempDir())

@@ -223,6 +223,7 @@ func newTier(o Options) *Tier {
 // begin marks a new directory. From then on the rows always have a checkpoint. Sequence numbers
 // begin with the clock, so they are above those of an earlier tier in the same place.
 func (t *Tier) begin() error {
+	t.rows.use(t.o.Logger)
 	if err := t.o.fs.SyncDir(t.o.Dir); err != nil {
 		return err
 	}

@@ -119,7 +119,7 @@ func (w *verifier) rowsDamaged(err error) error {
 	if !damaged(err) {
 		return err
 	}
-	w.bad(Damage{File: filepath.Join(w.o.Dir, RowsDir), Err: err})
+	w.bad(Damage{File: filepath.Join(w.o.Dir, RowsDir), Err: plainError{err}})
 	return nil
 }
 
