@@ -56,6 +56,10 @@ func (c *Config) advise() []string {
 	notes := hostMemory("/").advise(c.Daemon.RAM)
 	if c.onDisk() {
 		notes = append(notes, adviseDisk(c.Daemon.Data, c.Daemon.SSD)...)
+	} else if dir := filepath.Join(c.Daemon.Data, ssdDir); c.Daemon.Data != "" && diskUsed(dir) > 0 {
+		notes = append(notes, fmt.Sprintf("kvcached.ssd: 0, and %s has the blocks of an earlier run; they stay there "+
+			"unused, and the next start with an SSD tier drops them, because they may be deleted or replaced meanwhile; "+
+			"remove that folder to free its %s", dir, gib(diskUsed(dir))))
 	}
 	if id := strconv.Itoa(c.Daemon.Group); c.Daemon.Group >= 0 {
 		if _, err := user.LookupGroupId(id); err != nil {

@@ -174,6 +174,45 @@ func TestRowsGone(t *testing.T) {
 	}
 }
 
+// TestSkip: after a run without the tier, the next start drops all blocks, once.
+func TestSkip(t *testing.T) {
+	eachKind(t, func(t *testing.T, o Options) {
+		if there, err := Skip(filepath.Join(o.Dir, "none")); there || err != nil {
+			t.Error(there, err)
+		}
+		if there, err := Skip(o.Dir); there || err != nil {
+			t.Error("an empty directory:", there, err)
+		}
+		var said lines
+		o.Logger = slog.New(slog.NewTextHandler(&said, nil))
+		mustClose(t, filled(t, o, 9))
+		for range 2 {
+			if there, err := Skip(o.Dir); !there || err != nil {
+				t.Error(there, err)
+			}
+		}
+		if v, err := Verify(ctx, VerifyOptions{Dir: o.Dir, Key: o.Key}); err != nil || !v.Skipped || v.Dropped ||
+			v.Bad != 0 || v.Live != 0 || v.Records == 0 {
+			t.Errorf("%+v, %v", v, err)
+		}
+		for round := range 2 {
+			tier := open(t, o)
+			<-tier.Ready()
+			if there := newest(t, tier, 9); there != 0 || tier.Stats().Resets != 0 {
+				t.Errorf("%d blocks: %+v", there, tier.Stats())
+			}
+			if round > 0 {
+				holds(t, tier, 100, 1, 500)
+			}
+			write(t, tier, 100, 1, 500, true)
+			mustClose(t, tier)
+		}
+		if log := said.all(); strings.Count(log, "has run without this tier") != 1 || strings.Contains(log, "level=ERROR") {
+			t.Error(log)
+		}
+	})
+}
+
 // TestDamagedRowsAreToldOnce damages a table of the rows. The start that drops the blocks says so in
 // one line. Verify reports one finding and logs nothing.
 func TestDamagedRowsAreToldOnce(t *testing.T) {

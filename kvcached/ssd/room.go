@@ -30,7 +30,7 @@ const (
 	// rowRoom bytes stay free for the rows. Pebble writes its log to tables, and repeats that
 	// without end if there is no room.
 	rowRoom = 4 * rowMemory
-	// smallFiles bounds LOCK, FORMAT, CHECKPOINT and REBUILD together; rowSlack bounds the growth
+	// smallFiles bounds LOCK, FORMAT, CHECKPOINT and the marks together; rowSlack bounds the growth
 	// of the rows between two looks at their size.
 	smallFiles = 5 * page
 	rowSlack   = 3 * rowMemory
