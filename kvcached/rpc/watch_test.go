@@ -217,8 +217,7 @@ func TestWatchSlowly(t *testing.T) {
 	}
 }
 
-// TestWatchCounts: Watch leaves out blocks that do not count in the overlap, unless they are
-// requested.
+// TestAnEndedWatchIsNoFailure: a watch that its client ends does not count as failed.
 func TestAnEndedWatchIsNoFailure(t *testing.T) {
 	f := start(t, Options{})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -236,6 +235,8 @@ func TestAnEndedWatchIsNoFailure(t *testing.T) {
 	}
 }
 
+// TestWatchCounts: Watch leaves out blocks that do not count in the overlap, unless they are
+// requested.
 func TestWatchCounts(t *testing.T) {
 	f := start(t, Options{})
 	chain := chainOf("p", 1)
