@@ -209,4 +209,10 @@ func given(n config.Size) string {
 	return fmt.Sprintf("%s (%s)", n, gib(n))
 }
 
-func gib(n config.Size) string { return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30)) }
+// gib writes a size in GiB, or in MiB below one GiB.
+func gib(n config.Size) string {
+	if n < 1<<30 {
+		return fmt.Sprintf("%d MiB", n>>20)
+	}
+	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+}

@@ -264,6 +264,31 @@ func TestAdviseDisk(t *testing.T) {
 	}
 }
 
+// TestAFullFilesystemIsTold checks that a warning tells of a filesystem on which a start fails.
+func TestAFullFilesystemIsTold(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to mount a filesystem of its own")
+	}
+	dir := t.TempDir()
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=8m", "none", dir).CombinedOutput(); err != nil {
+		t.Skipf("tmpfs cannot be mounted here: %s", out)
+	}
+	t.Cleanup(func() {
+		if out, err := exec.Command("umount", dir).CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
+	c, log := settings(t, filepath.Join(dir, "d"), nil)
+	d, err := New(c)
+	if err == nil {
+		d.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), "needs 16 MiB free") || !strings.Contains(log.String(),
+		"for the SSD tier, which needs 16 MiB to start") || strings.Contains(log.String(), "works with smaller segments") {
+		t.Error(err, log)
+	}
+}
+
 // TestASmallFilesystemIsTold checks that /readyz names the limit of a filesystem with less room
 // than kvcached.ssd.
 func TestASmallFilesystemIsTold(t *testing.T) {
