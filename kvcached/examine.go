@@ -200,8 +200,8 @@ func (m memory) advise(ram config.Size) []string {
 	return nil
 }
 
-// given writes a size of the configuration. A size in a decimal unit is also written as gib does, so
-// that both can be compared.
+// given writes a size of the configuration. A size in a decimal unit is also written as gib does,
+// for comparison.
 func given(n config.Size) string {
 	if text := n.String(); strings.HasSuffix(text, "iB") {
 		return text

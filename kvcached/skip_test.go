@@ -7,8 +7,8 @@ import (
 	"github.com/cognitora/dataplane/internal/config"
 )
 
-// TestARunWithoutSSDDropsTheOldTier deletes and replaces values in a run without SSD. The next start
-// with SSD does not bring the old values back.
+// TestARunWithoutSSDDropsTheOldTier deletes and replaces values in a run without SSD. The next
+// start with SSD does not bring the old values back.
 func TestARunWithoutSSDDropsTheOldTier(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -163,8 +163,8 @@ func (d *Daemon) unavailable(where, why string) error {
 	}
 	if d.Address == "" && filepath.Base(where) == leaseSock && accepts(where) {
 		return cli.WithHint(fmt.Errorf("%s is the lease socket of a cache daemon, for engines", where),
-			"give --sock "+filepath.Join(filepath.Dir(where), "kv.sock")+", the socket beside it (the daemon's log says "+
-				"where, as part=grpc-sock)")
+			"give --sock "+filepath.Join(filepath.Dir(where), "kv.sock")+", the socket beside it (the daemon's log "+
+				"says where, as part=grpc-sock)")
 	}
 	err := fmt.Errorf("no cache daemon answers at %s: %s", where, why)
 	if d.Address != "" {

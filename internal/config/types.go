@@ -57,8 +57,8 @@ var sizeUnits = []struct {
 	{"t", 1 << 40}, {"g", 1 << 30}, {"m", 1 << 20}, {"k", 1 << 10}, {"b", 1}, {"", 1},
 }
 
-// String writes s in the unit that gives the smallest whole number. Of two such units it prefers the
-// binary one.
+// String writes s in the unit that gives the smallest whole number. Of two such units it prefers
+// the binary one.
 func (s Size) String() string {
 	number, unit := int64(s), ""
 	for i, name := range []string{"TiB", "GiB", "MiB", "KiB", "TB", "GB", "MB", "KB"} {

@@ -8,8 +8,8 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// Pace of the search for expired blocks. A tick looks at expireLooks slots of the index or at one in
-// expireTicks, whichever are more. Shards of the index in which nothing expires cost nothing.
+// Pace of the search for expired blocks. A tick looks at expireLooks slots of the index or at one
+// in expireTicks, whichever are more. Shards of the index in which nothing expires cost nothing.
 const (
 	expireEvery = time.Second
 	expireTicks = 16
@@ -17,8 +17,8 @@ const (
 	expireBatch = 1024 // blocks of a shard that are dropped at a time
 )
 
-// dropExpired drops expired blocks until the tier closes. So those who are told of the blocks forget
-// them soon after they have expired, and not only when reclaim comes to their segment.
+// dropExpired drops expired blocks until the tier closes. So routers forget the blocks soon after
+// their expiry, and not only when reclaim comes to their segment.
 func (t *Tier) dropExpired() {
 	select {
 	case <-t.ready:

@@ -207,14 +207,15 @@ func TestSkip(t *testing.T) {
 			write(t, tier, 100, 1, 500, true)
 			mustClose(t, tier)
 		}
-		if log := said.all(); strings.Count(log, "has run without this tier") != 1 || strings.Contains(log, "level=ERROR") {
+		if log := said.all(); strings.Count(log, "has run without this tier") != 1 ||
+			strings.Contains(log, "level=ERROR") {
 			t.Error(log)
 		}
 	})
 }
 
-// TestDamagedRowsAreToldOnce damages a table of the rows. The start that drops the blocks says so in
-// one line. Verify reports one finding and logs nothing.
+// TestDamagedRowsAreToldOnce damages a table of the rows. The start that drops the blocks says so
+// in one line. Verify reports one finding and logs nothing.
 func TestDamagedRowsAreToldOnce(t *testing.T) {
 	o := small(t.TempDir())
 	tier := filled(t, o, 60)
