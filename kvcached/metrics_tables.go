@@ -54,7 +54,7 @@ var ssdRows = []row[store.Stats]{
 	{"ssd_written_bytes_total", "Bytes written to segments, copies and footers included.", func(s *store.Stats) float64 { return float64(s.SSD.WrittenBytes) }},
 	{"ssd_moved_bytes_total", "Bytes of the records copied on SSD to make room.", func(s *store.Stats) float64 { return float64(s.SSD.MovedBytes) }},
 	{"ssd_evictions_total", "Blocks dropped from SSD to make room.", func(s *store.Stats) float64 { return float64(s.SSD.Evicted) }},
-	{"ssd_expired_total", "Expired blocks dropped from SSD to make room.", func(s *store.Stats) float64 { return float64(s.SSD.Expired) }},
+	{"ssd_expired_total", "Blocks dropped from SSD because they had expired.", func(s *store.Stats) float64 { return float64(s.SSD.Expired) }},
 	{"ssd_over_budget_total", "Writes refused because ssd.daily_writes was used up.", func(s *store.Stats) float64 { return float64(s.SSD.OverBudget) }},
 	{"ssd_over_quota_total", "Writes refused because a [[quota]] was used up.", func(s *store.Stats) float64 { return float64(s.SSD.OverQuota) }},
 	{"ssd_squeezes_total", "Times that the filesystem had less room than kvcached.ssd allows.", func(s *store.Stats) float64 { return float64(s.SSD.Squeezes) }},

@@ -232,6 +232,16 @@ func TestKVWithoutADaemon(t *testing.T) {
 	}
 }
 
+// TestKVOfTheLeaseSocket: the error names the socket beside it.
+func TestKVOfTheLeaseSocket(t *testing.T) {
+	_, sock := ctltest.StartCache(t)
+	_, err := ctl(t, nil, "kv", "stats", "--sock", filepath.Join(filepath.Dir(sock), "kv-lease.sock"))
+	if err == nil || !strings.Contains(err.Error(), "is the lease socket") ||
+		!strings.Contains(ctltest.Hint(err), "--sock "+filepath.Join(filepath.Dir(sock), "kv.sock")) {
+		t.Errorf("%v, %s", err, ctltest.Hint(err))
+	}
+}
+
 // TestKVOverTCP: the command works with certificates on both sides, of the permitted role.
 func TestKVOverTCP(t *testing.T) {
 	dir := t.TempDir()
