@@ -65,8 +65,7 @@ func (u *unit) validateEvents(p *problems) {
 		p.add(u.name("kv_events.max_blocks"), "%d is not in 1..%d", e.MaxBlocks, 1<<26)
 	}
 	u.validateEventsWay(p)
-	u.validateLMCache(p)
-	u.validateHiCache(p)
+	u.validateChunks(p)
 }
 
 // validateEventsWay checks the settings by which routers learn the engine's cached blocks.
@@ -144,7 +143,7 @@ func (n *node) prepareEvents() (err error) {
 		} else if why != "" {
 			n.log.Warn("what the engine stores beyond its memory does not count in routing", "why", why)
 		}
-		o.ReadsNothing = c.LMCache.RemoteURL == "" && c.HiCache.Bucket == "" && u.Engine.ReadsNothing()
+		o.ReadsNothing = len(u.caches()) == 0 && u.Engine.ReadsNothing()
 	} else {
 		if e.listener, err = listen.OpenFor(u.name("kv_events.listen"), u.flag("--kv-listen"), c.Listen); err != nil {
 			return err
@@ -296,9 +295,9 @@ var eventDefs = func() []metric.Def {
 		defEventsComplete:  {Name: "cgn_agent_kv_events_complete", Labels: ofNode, Help: "1 if the engine's KV events were followed from an empty cache on; 0: blocks that it cached earlier do not count."},
 		defEventsBlocks:    {Name: "cgn_agent_kv_events_blocks", Labels: ofNode, Help: "Blocks that the engine has cached, as its KV events say."},
 		defEventsPending:   {Name: "cgn_agent_kv_events_pending", Labels: ofNode, Help: "Changes of the engine's blocks that are not reported to routers yet, in blocks of 16 tokens."},
-		defChunks:          {Name: "cgn_agent_lmcache_chunks_told_total", Kind: metric.Counter, Labels: ofNode, Help: "Chunks of the engine's LMCache of which the cache daemon was told which blocks they stand for; repeated ones count again."},
-		defChunksRefused:   {Name: "cgn_agent_lmcache_chunks_refused_total", Kind: metric.Counter, Labels: ofNode, Help: "Chunks of the engine's LMCache that the cache daemon did not take: it was away, or they contradict what it knows (cgn-ctl kv stats)."},
-		defChunksLost:      {Name: "cgn_agent_lmcache_chunks_lost_total", Kind: metric.Counter, Labels: ofNode, Help: "Chunks of the engine's LMCache that were not told because the engine had dropped a block of them, or because too many waited."},
+		defChunks:          {Name: "cgn_agent_chunks_told_total", Kind: metric.Counter, Labels: ofNode, Help: "Chunks of the engine's cache (LMCache, vLLM's object tier or SGLang's HiCache) of which the cache daemon was told which blocks they stand for; repeated ones count again."},
+		defChunksRefused:   {Name: "cgn_agent_chunks_refused_total", Kind: metric.Counter, Labels: ofNode, Help: "Chunks of the engine's cache that the cache daemon did not take: it was away, or they contradict what it knows (cgn-ctl kv stats)."},
+		defChunksLost:      {Name: "cgn_agent_chunks_lost_total", Kind: metric.Counter, Labels: ofNode, Help: "Chunks of the engine's cache that were not told because the engine had dropped a block of them, or because too many waited."},
 	}
 	for _, c := range events.Counters {
 		defs = append(defs, metric.Def{Name: "cgn_agent_kv_events_" + c.Name + "_total", Kind: metric.Counter,

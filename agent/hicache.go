@@ -43,10 +43,8 @@ func (u *unit) hicache() (c *events.Chunks, why string, err error) {
 	}
 	keys := block.Namespace{Tenant: h.Tenant, Space: "s3." + bucket}
 	s := alias.Source{Scheme: alias.HiCache, Keys: keys.String(), Model: hicache.Model(cmp.Or(h.Model, own.Model)),
-		World:  uint32(cmp.Or(h.Workers, u.TP, 1)),
-		Halves: slices.Contains(halved, h.Layout),
-		First:  hicache.Rest(cmp.Or(own.DType, u.DType)),
-		Served: "-", Revision: cmp.Or(h.Revision, u.Engine.Offload.Revision, "-")}
+		World: uint32(cmp.Or(h.Workers, u.TP, 1)), Halves: slices.Contains(halved, h.Layout),
+		Variant: cmp.Or(own.DType, u.DType), Served: "-", Revision: cmp.Or(h.Revision, u.Engine.Offload.Revision, "-")}
 	if h.MLA {
 		s.Scheme, s.World = alias.HiCacheMLA, 1
 	}
@@ -71,12 +69,6 @@ func (u *unit) validateHiCache(p *problems) {
 			u.name("kind"), u.Engine.Kind)
 	case why != "" && h.Bucket != "":
 		p.add(u.name("kv_events.hicache.bucket"), "%s", why)
-	case h.Bucket != "" && (u.Events.LMCache.RemoteURL != "" || u.Engine.TierBucket() != ""):
-		p.add(u.name("kv_events.hicache.bucket"), "an engine has one cache whose keys count: this bucket, or that of %s "+
-			"or kv_offload; remove one of the two", u.name("kv_events.lmcache"))
-	case own.Bucket != "" && u.Events.LMCache.RemoteURL != "":
-		p.add(u.name("kv_events.lmcache.remote_url"), "an engine has one cache whose keys count, and the agent starts "+
-			"this one with pages in a bucket; remove this, or set %s to nixl", u.name("offload.hicache_storage"))
 	case own.Bucket != "" && h.Bucket != "" && h.Bucket != own.Bucket:
 		p.add(u.name("kv_events.hicache.bucket"), "%q, and the agent starts the engine with pages in %q; "+
 			"remove this, or set %s to it", h.Bucket, own.Bucket, u.name("offload.s3_bucket"))

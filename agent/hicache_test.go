@@ -11,7 +11,6 @@ import (
 	"github.com/go-zeromq/zmq4"
 
 	"github.com/cognitora/dataplane/kv/alias"
-	"github.com/cognitora/dataplane/kv/hicache"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 	"github.com/cognitora/dataplane/sim/engine"
 )
@@ -35,7 +34,7 @@ func inPages(c *Config) { c.Events.HiCache.Bucket = "pages" }
 // TestHiCacheSettings checks what the agent tells a cache daemon of an SGLang's HiCache.
 func TestHiCacheSettings(t *testing.T) {
 	want := alias.Source{Scheme: alias.HiCache, Keys: "key1;s3.pages;", Model: "org-m", World: 1, Halves: true,
-		First: hicache.Rest("bfloat16"), Served: "-", Revision: "-"}
+		Variant: "bfloat16", Served: "-", Revision: "-"}
 	for what, change := range map[string]func(c *Config, want *alias.Source){
 		"attached": func(c *Config, _ *alias.Source) { inPages(c) },
 		"model": func(c *Config, want *alias.Source) {
@@ -61,7 +60,7 @@ func TestHiCacheSettings(t *testing.T) {
 		},
 		"dtype": func(c *Config, want *alias.Source) {
 			inPages(c)
-			c.Agent.DType, want.First = "float16", hicache.Rest("float16")
+			c.Agent.DType, want.Variant = "float16", "float16"
 		},
 		"tenant": func(c *Config, want *alias.Source) {
 			inPages(c)
@@ -169,8 +168,8 @@ func TestHiCacheCountsInRouting(t *testing.T) {
 	}
 	const plain, salted = 0, 4
 	putPages(t, daemon.At("s3"), append(golden.Prompts[plain].Hashes, golden.Prompts[salted].Hashes...))
-	if v := values(); v["lmcache_untold"] != 8 || v["residency_own_blocks"] != 0 {
-		t.Errorf("%d pages are not told, %d blocks of them count", v["lmcache_untold"], v["residency_own_blocks"])
+	if v := values(); v["chunks_untold"] != 8 || v["residency_own_blocks"] != 0 {
+		t.Errorf("%d pages are not told, %d blocks of them count", v["chunks_untold"], v["residency_own_blocks"])
 	}
 	number := uint64(0)
 	publish := func(of int) {
@@ -189,7 +188,7 @@ func TestHiCacheCountsInRouting(t *testing.T) {
 	})
 	publish(plain)
 	eventually(t, "the pages count", func() bool { return values()["residency_own_blocks"] == 16 })
-	if v := values(); v["lmcache_counted"] != 4 || v["lmcache_untold"] != 4 {
+	if v := values(); v["chunks_counted"] != 4 || v["chunks_untold"] != 4 {
 		t.Errorf("%v", v)
 	}
 }

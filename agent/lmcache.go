@@ -70,10 +70,9 @@ func (u *unit) lmcache() (c *events.Chunks, why string, err error) {
 	if err != nil {
 		return nil, "", fmt.Errorf("%s: %w", u.name("kv_events.lmcache.remote_url"), err)
 	}
-	s := alias.Source{Keys: keys, Model: cmp.Or(l.Model, u.Engine.Model), DType: dtype,
+	s := alias.Source{Scheme: alias.LMCache, Keys: keys, Model: cmp.Or(l.Model, u.Engine.Model), DType: dtype,
 		World: uint32(cmp.Or(l.Workers, u.TP, 1)), Layers: uint32(l.Layers), Halves: halves,
-		First:  lmcache.First(l.Seed),
-		Served: "-", Revision: cmp.Or(l.Revision, u.Engine.Offload.Revision, "-")}
+		First: lmcache.First(l.Seed), Served: "-", Revision: cmp.Or(l.Revision, u.Engine.Offload.Revision, "-")}
 	if err := lmcache.Check(&s); err != nil {
 		return nil, "", fmt.Errorf("%s: %w", u.name("kv_events.lmcache"), err)
 	}

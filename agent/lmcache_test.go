@@ -38,8 +38,8 @@ func TestLMCacheSettings(t *testing.T) {
 		}
 		return c.units()[0]
 	}
-	want := alias.Source{Keys: "key1;resp.0;", Model: "/models/m", DType: "float", World: 1, Halves: true,
-		First: lmcache.First("0"), Served: "-", Revision: "-"}
+	want := alias.Source{Scheme: alias.LMCache, Keys: "key1;resp.0;", Model: "/models/m", DType: "float", World: 1,
+		Halves: true, First: lmcache.First("0"), Served: "-", Revision: "-"}
 	for what, change := range map[string]func(c *Config, want *alias.Source){
 		"attached": func(*Config, *alias.Source) {},
 		"resp": func(c *Config, want *alias.Source) {
@@ -170,20 +170,20 @@ func TestLMCacheCountsInRouting(t *testing.T) {
 	ask("sql", "")
 	ask("tiny", `,"cache_salt":"a"`)
 	eventually(t, "the engine's blocks are reported", func() bool { return values()["residency_blocks"] == 2*blocks })
-	if v := values(); v["lmcache_untold"] != 2 || v["residency_own_blocks"] != 0 {
-		t.Errorf("%d chunks are not told, %d blocks of them count", v["lmcache_untold"], v["residency_own_blocks"])
+	if v := values(); v["chunks_untold"] != 2 || v["residency_own_blocks"] != 0 {
+		t.Errorf("%d chunks are not told, %d blocks of them count", v["chunks_untold"], v["residency_own_blocks"])
 	}
 	ask("tiny", "")
 	eventually(t, "LMCache's chunks count, and the engine's blocks", func() bool { // either is told first
 		v := values()
 		return v["residency_own_blocks"] == 32 && v["residency_blocks"] == 3*blocks+32
 	})
-	if v := values(); v["lmcache_counted"] != 2 {
+	if v := values(); v["chunks_counted"] != 2 {
 		t.Errorf("%v", v)
 	}
 	eventually(t, "the agent counts what it told", func() bool {
 		_, page := get(t, "http://"+a.AdminAddr().String()+"/metrics")
-		return strings.Contains(page, "\ncgn_agent_lmcache_chunks_told_total{node=\""+a.NodeID()+"\"} 2\n")
+		return strings.Contains(page, "\ncgn_agent_chunks_told_total{node=\""+a.NodeID()+"\"} 2\n")
 	})
 }
 

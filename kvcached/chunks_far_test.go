@@ -112,8 +112,9 @@ func TestLMCacheElsewhere(t *testing.T) {
 	a, _ := s.host(t, "a", nil)
 	b, _ := s.host(t, "b", nil)
 	meet(t, 2, a, b)
-	source := alias.Source{Keys: told.Keys, Model: told.Model, DType: told.Dtype, World: told.World,
-		Halves: told.Halves, First: alias.Name(told.First), Served: told.Served, Revision: told.Revision}
+	source := alias.Source{Scheme: alias.LMCache, Keys: told.Keys, Model: told.Model, DType: told.Dtype,
+		World: told.World, Halves: told.Halves, First: alias.Name(told.First), Served: told.Served,
+		Revision: told.Revision}
 	space := source.Namespace(256).String()
 	reading(t, b, "reads", space)
 	source.Revision = "other"

@@ -32,8 +32,8 @@ func recordedChunks(t *testing.T) (keys []string, r *pb.TellChunksRequest) {
 		t.Fatal(err, golden.Keys)
 	}
 	name, digest := lmcache.First("0"), block.Seed("tiny", "", "")
-	r = &pb.TellChunksRequest{Keys: "key1;resp.0;", Model: "MODEL", Dtype: "float", World: 1, Halves: true,
-		First: uint64(name), Served: "tiny", Revision: "-", Blocks: 16}
+	r = &pb.TellChunksRequest{Scheme: string(alias.LMCache), Keys: "key1;resp.0;", Model: "MODEL", Dtype: "float",
+		World: 1, Halves: true, First: uint64(name), Served: "tiny", Revision: "-", Blocks: 16}
 	var parent block.Name
 	for tokens := golden.Prompt; len(tokens) >= 256; tokens = tokens[256:] {
 		name = lmcache.Next(name, tokens[:256])

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/kvcached/ssd"
 )
 
 // adviseDisk warns if the filesystem of the data directory has less room than the SSD tier may use.
@@ -30,9 +31,14 @@ func adviseDisk(data string, size config.Size) []string {
 	if room >= size {
 		return nil
 	}
-	return []string{fmt.Sprintf("kvcached.ssd: %s is more than the %d MiB that the filesystem of %s has for it; the "+
+	if room < ssd.LeastRoom {
+		return []string{fmt.Sprintf("kvcached.ssd: the filesystem of %s has %s for the SSD tier, which needs %s to "+
+			"start; make room there, name another filesystem with --data, or go without SSD with --ssd 0", data,
+			gib(room), gib(ssd.LeastRoom))}
+	}
+	return []string{fmt.Sprintf("kvcached.ssd: %s is more than the %s that the filesystem of %s has for it; the "+
 		"SSD tier works with smaller segments within that, and refuses durable writes where there is no room at all; "+
-		"give less with --ssd, or name another filesystem with --data", size, room>>20, data)}
+		"give less with --ssd, or name another filesystem with --data", given(size), gib(room), data)}
 }
 
 // diskUsed is the number of bytes that the files in dir take on the disk.

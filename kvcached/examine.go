@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/listen"
@@ -54,6 +56,10 @@ func (c *Config) advise() []string {
 	notes := hostMemory("/").advise(c.Daemon.RAM)
 	if c.onDisk() {
 		notes = append(notes, adviseDisk(c.Daemon.Data, c.Daemon.SSD)...)
+	} else if dir := filepath.Join(c.Daemon.Data, ssdDir); c.Daemon.Data != "" && diskUsed(dir) > 0 {
+		notes = append(notes, fmt.Sprintf("kvcached.ssd: 0, and %s has the blocks of an earlier run; they stay there "+
+			"unused, and the next start with an SSD tier drops them, because they may be deleted or replaced meanwhile; "+
+			"remove that folder to free its %s", dir, gib(diskUsed(dir))))
 	}
 	if id := strconv.Itoa(c.Daemon.Group); c.Daemon.Group >= 0 {
 		if _, err := user.LookupGroupId(id); err != nil {
@@ -68,6 +74,9 @@ func (c *Config) examineListeners(p *problems) {
 	for _, l := range c.listeners() {
 		if l.address == "" || listen.Check(l.address) != nil {
 			continue // Validate reports this
+		}
+		if path, ok := strings.CutPrefix(l.address, "unix://"); ok && c.inNewData(path) {
+			continue
 		}
 		if err := listen.Examine(l.address); err != nil {
 			p.add(l.field, "%v", err)
@@ -84,6 +93,12 @@ func (c *Config) examineListeners(p *problems) {
 func (c *Config) inData(file string) bool {
 	data, err := filepath.Abs(c.Daemon.Data)
 	return err == nil && c.Daemon.Data != "" && filepath.Dir(file) == data
+}
+
+// inNewData tells whether a file lies directly in a data directory that does not exist yet.
+func (c *Config) inNewData(file string) bool {
+	_, err := os.Stat(c.Daemon.Data)
+	return errors.Is(err, fs.ErrNotExist) && c.inData(filepath.Clean(file))
 }
 
 // examineFiles checks the files that c names. The files in the data directory are checked too if
@@ -166,7 +181,7 @@ const tooMuch = 80
 func (m memory) check(ram config.Size) error {
 	if m.limit > 0 && ram > m.limit {
 		return fmt.Errorf("kvcached.ram: %s is more than %s, which is %s; give less with --ram, and leave room for "+
-			"the programs of the host", ram, gib(m.limit), m.source)
+			"the programs of the host", given(ram), gib(m.limit), m.source)
 	}
 	return nil
 }
@@ -179,10 +194,25 @@ func (m memory) advise(ram config.Size) []string {
 	}{{m.limit, m.source}, {m.available, "available now"}} {
 		if bound.bytes > 0 && ram > bound.bytes/100*tooMuch {
 			return []string{fmt.Sprintf("kvcached.ram: %s is more than %d %% of %s, %s; as it fills, the kernel may "+
-				"kill this daemon or other programs", ram, tooMuch, gib(bound.bytes), bound.source)}
+				"kill this daemon or other programs", given(ram), tooMuch, gib(bound.bytes), bound.source)}
 		}
 	}
 	return nil
 }
 
-func gib(n config.Size) string { return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30)) }
+// given writes a size of the configuration. A size in a decimal unit is also written as gib does,
+// for comparison.
+func given(n config.Size) string {
+	if text := n.String(); strings.HasSuffix(text, "iB") {
+		return text
+	}
+	return fmt.Sprintf("%s (%s)", n, gib(n))
+}
+
+// gib writes a size in GiB, or in MiB below one GiB.
+func gib(n config.Size) string {
+	if n < 1<<30 {
+		return fmt.Sprintf("%d MiB", n>>20)
+	}
+	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+}

@@ -36,8 +36,13 @@ func TestExamine(t *testing.T) {
 		c.Daemon.Data = filepath.Join(dir, "new")
 		c.Daemon.Sock, c.Daemon.Trace = filepath.Join(c.Daemon.Data, "kv.sock"), filepath.Join(c.Daemon.Data, "t")
 	})
+	c.RESP.Listen = "unix://" + filepath.Join(c.Daemon.Data, "resp.sock")
 	if err := c.Examine(); err != nil {
 		t.Error(err)
+	}
+	c.S3.Listen = "unix://" + filepath.Join(c.Daemon.Data, "no", "s3.sock")
+	if err := c.Examine(); err == nil || !strings.Contains(err.Error(), "s3.listen: the socket cannot be made") {
+		t.Errorf("a socket in a folder that nobody makes: %v", err)
 	}
 	c.Daemon.Sock, c.Daemon.Trace, c.SSD.KeyFile = filepath.Join(dir, "no", "s"), filepath.Join(dir, "no", "t"),
 		filepath.Join(dir, "key")
@@ -249,9 +254,39 @@ func TestAdviseDisk(t *testing.T) {
 			!strings.Contains(got, "--ssd") {
 			t.Errorf("%q", got)
 		}
+		if got := strings.Join(adviseDisk(data, 9e15), ""); !strings.HasPrefix(got,
+			"kvcached.ssd: 9000TB (8381903.2 GiB) is more than the ") || strings.Contains(got, "MiB") {
+			t.Errorf("%q", got)
+		}
 		if got := adviseDisk(data, 1); got != nil {
 			t.Errorf("%q", got)
 		}
+	}
+}
+
+// TestAFullFilesystemIsTold checks that a warning tells of a filesystem on which a start fails.
+func TestAFullFilesystemIsTold(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to mount a filesystem of its own")
+	}
+	dir := t.TempDir()
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=8m", "none", dir).CombinedOutput(); err != nil {
+		t.Skipf("tmpfs cannot be mounted here: %s", out)
+	}
+	t.Cleanup(func() {
+		if out, err := exec.Command("umount", dir).CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
+	c, log := settings(t, filepath.Join(dir, "d"), nil)
+	d, err := New(c)
+	if err == nil {
+		d.Close()
+	}
+	if said := log.String(); err == nil || !strings.Contains(err.Error(), "needs 16 MiB free") ||
+		!strings.Contains(said, "for the SSD tier, which needs 16 MiB to start") ||
+		strings.Contains(said, "works with smaller segments") {
+		t.Error(err, log)
 	}
 }
 

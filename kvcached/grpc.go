@@ -65,7 +65,7 @@ func (d *Daemon) addGRPC(srv *rpc.Server, name, where string, l net.Listener, id
 // partStats returns the counters of the other servers, for cgn-ctl kv stats.
 func (d *Daemon) partStats() map[string]any {
 	m := d.metrics
-	parts := map[string]any{"lmcache": d.chunks.Stats()}
+	parts := map[string]any{"chunks": d.chunks.Stats()}
 	if m.lease != nil {
 		parts["lease"] = m.lease.Stats()
 	}

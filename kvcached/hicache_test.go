@@ -36,7 +36,7 @@ func sglangPages(t *testing.T) (keys []string, r *pb.TellChunksRequest) {
 		keys = append(keys, h+"_org-m_0_1_k", h+"_org-m_0_1_v")
 	}
 	r = &pb.TellChunksRequest{Scheme: string(alias.HiCache), Keys: "key1;s3.kvcache;", Model: "org-m", World: 1,
-		Halves: true, First: uint64(hicache.Rest("bfloat16")), Served: "m", Revision: "-", Blocks: 4}
+		Halves: true, Variant: "bfloat16", Served: "m", Revision: "-", Blocks: 4}
 	hash, digest, parent := hicache.Hash{}, block.Seed("m", "", ""), block.Name{}
 	for tokens := p.Tokens; len(tokens) >= 64; tokens = tokens[64:] {
 		hash = hicache.Next(hash, tokens[:64])
@@ -70,7 +70,7 @@ func TestPagesCount(t *testing.T) {
 		}
 	}
 	r, err := kv(t, a).TellChunks(t.Context(), told)
-	if err != nil || r.Taken != 4 || !strings.HasPrefix(r.Namespace, "kv1;m;-;hicache;") {
+	if err != nil || r.Taken != 4 || !strings.HasPrefix(r.Namespace, "kv1;m;-;bfloat16;chunks.hicache.") {
 		t.Fatal(r, err)
 	}
 	if host, disk := counted(t, a); host != 16 || disk != 0 {

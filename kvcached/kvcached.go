@@ -18,6 +18,7 @@ import (
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/lifecycle"
 	"github.com/cognitora/dataplane/internal/listen"
+	"github.com/cognitora/dataplane/internal/logging"
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/kv/residency"
 	"github.com/cognitora/dataplane/kvcached/chunks"
@@ -45,7 +46,7 @@ type Daemon struct {
 	ledger    *purge.Ledger
 	purges    *purges                    // the fleet's list of purges; nil if there is no fleet
 	index     *residency.Index           // tiers of each block of this host
-	chunks    *chunks.Table              // LMCache's chunks of this host
+	chunks    *chunks.Table              // chunks of this host, of LMCache, vLLM's object tier and HiCache
 	view      atomic.Pointer[fleet.View] // blocks of all hosts; nil: there is no fleet
 	pool      *transport.Pool            // connections to other caches; nil if there is no fleet
 	rails     *transport.Rails           // RDMA devices; nil: rdma.devices is empty
@@ -55,7 +56,8 @@ type Daemon struct {
 	bandwidth *transport.Bandwidth // shared by all other caches; nil until its first use
 	id        *pki.Identity        // certificate for other caches; nil until its first use
 	member    *membership
-	recorder  *recording // nil: accesses are not recorded
+	recorder  *recording     // nil: accesses are not recorded
+	notes     logging.Seldom // log lines about notes on chunks that cannot be kept
 	serving   atomic.Bool
 	draining  atomic.Bool
 	stuck     atomic.Bool // the drain went on without waiting for an RDMA device
@@ -84,7 +86,7 @@ func New(c Config) (*Daemon, error) {
 	if err := c.Examine(); err != nil {
 		return nil, err
 	}
-	d := &Daemon{config: &c, log: c.Logger, metrics: newInstruments()}
+	d := &Daemon{config: &c, log: c.Logger, metrics: newInstruments(), notes: logging.Seldom{Every: notesEvery}}
 	if d.log == nil {
 		d.log = slog.Default()
 	}
@@ -287,6 +289,10 @@ func (d *Daemon) start() *running {
 	r.group.Go("fleet", func(context.Context) error {
 		defer close(r.pulled)
 		return d.runFleet(fleetLife)
+	})
+	r.group.Go("loading", func(context.Context) error {
+		d.tellLoading(tasksLife)
+		return nil
 	})
 	r.group.Go("tasks", func(context.Context) error {
 		d.runTasks(tasksLife)

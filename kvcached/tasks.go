@@ -41,7 +41,6 @@ func (d *Daemon) tellLoading(ctx context.Context) {
 
 // runTasks does the periodic work beside the servers until ctx ends.
 func (d *Daemon) runTasks(ctx context.Context) {
-	d.tellLoading(ctx)
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {

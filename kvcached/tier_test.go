@@ -42,7 +42,7 @@ func tierElsewhere(t *testing.T, a, b *Daemon, told *pb.TellChunksRequest) {
 	if code := tierObject(t, b.At("s3"), "gpu2", http.MethodHead, string(none.Append(nil)), ""); code != 404 {
 		t.Fatal(code)
 	}
-	r, err := kv(t, b).TellChunks(t.Context(), &pb.TellChunksRequest{Keys: told.Keys, Model: vllmtier.Client("gpu2"),
+	r, err := kv(t, b).TellChunks(t.Context(), &pb.TellChunksRequest{Keys: told.Keys, Engine: vllmtier.Client("gpu2"),
 		Scheme: told.Scheme, World: told.World, Served: told.Served, Revision: told.Revision, Blocks: told.Blocks})
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +65,7 @@ func TestTierCounts(t *testing.T) {
 	_, told := recordedChunks(t)
 	told.Keys, told.Scheme, told.Dtype = "key1;s3.kvcache;", string(alias.VLLMTier), ""
 	told.Halves, told.First = false, 0
-	told.Model = vllmtier.Client("gpu1")
+	told.Model, told.Engine = "", vllmtier.Client("gpu1")
 	var keys []string
 	for _, name := range told.Names {
 		k := vllmtier.Key{Base: "_models_tiny_36b546008f22", Hash: fmt.Sprintf("%048x%016x", 1, name)}

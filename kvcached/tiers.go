@@ -39,7 +39,9 @@ func (d *Daemon) openStore() (err error) {
 	if o.SSD, err = d.config.disk(); err != nil {
 		return err
 	}
-	if o.SSD != nil {
+	if o.SSD == nil {
+		d.skipSSD()
+	} else {
 		o.SSD.Logger = d.log
 		d.log.Info("opening the SSD tier", "directory", o.SSD.Dir, "bytes", d.config.Daemon.SSD.String(), "sealed",
 			o.SSD.Key != nil)
@@ -53,6 +55,19 @@ func (d *Daemon) openStore() (err error) {
 		return fmt.Errorf("kvcached.data: %w", err)
 	}
 	return nil
+}
+
+// skipSSD makes the next start with an SSD tier drop the blocks that a daemon without one finds in
+// the data directory: this run cannot delete or replace them.
+func (d *Daemon) skipSSD() {
+	if d.config.Daemon.Data == "" {
+		return
+	}
+	dir := filepath.Join(d.config.Daemon.Data, ssdDir)
+	if _, err := ssd.Skip(dir); err != nil {
+		d.log.Error("the SSD tier of an earlier run cannot be marked; remove its folder before a start with SSD, or old "+
+			"blocks come back", "folder", dir, "err", err)
+	}
 }
 
 // storeError adds to an error the tier that cannot be opened, and the fix.
@@ -120,12 +135,20 @@ func (d *Daemon) changed(c store.Change) {
 	}
 }
 
-// annotate keeps what is told of an LMCache chunk with one of its parts.
+// notesEvery is the time between two log lines about notes that cannot be kept.
+const notesEvery = time.Minute
+
+// annotate keeps what is told of a chunk with one of its parts.
 func (d *Daemon) annotate(ctx context.Context, a block.Addr, more func(attr []byte) []byte) error {
-	if err := d.store.Annotate(ctx, a, more); !errors.Is(err, store.ErrMiss) {
-		return err
+	err := d.store.Annotate(ctx, a, more)
+	if err == nil || errors.Is(err, store.ErrMiss) {
+		return nil
 	}
-	return nil
+	if ctx.Err() == nil {
+		d.notes.Warn(d.log, "", "which blocks a stored chunk stands for cannot be kept with it, so it does not count "+
+			"after a restart until it is told again", "error", err)
+	}
+	return err
 }
 
 // written reports a client's write to the fleet.

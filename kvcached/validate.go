@@ -24,6 +24,9 @@ const (
 // connections from one host, which leaves room for the TLS lane.
 const maxStripes = 16
 
+// maxGroup is the highest id of a group. The kernel reads the next number as no group.
+const maxGroup = 1<<32 - 2
+
 // maxReplicas is the number of other hosts that a hot block may be copied to.
 const maxReplicas = 16
 
@@ -68,6 +71,9 @@ func (c *Config) validateDaemon(p *problems) {
 	}
 	if d.Heartbeat.Std().Milliseconds() < 100 {
 		p.add("kvcached.heartbeat", "%s is too short; use 100ms or more, 5s suits most fleets", d.Heartbeat)
+	}
+	if d.Group < -1 || d.Group > maxGroup {
+		p.add("kvcached.socket_group", "%d: must be 0 to %d, or -1 for the daemon's group", d.Group, maxGroup)
 	}
 	sock, lease := c.Sockets()
 	if sock == lease {

@@ -118,7 +118,7 @@ type lmcacheFault struct {
 
 const (
 	noneTold = "Chunks of LMCache, vLLM's tier and HiCache: 0 count in routing; not told 2, incomplete 0, disputed 0"
-	idle     = "lmcache_idle" // chunks that were told and of which nothing is stored
+	idle     = "chunks_idle" // chunks that were told and of which nothing is stored
 )
 
 // TestPlantedFaultsOfLMCache plants faults between an engine with an unchanged LMCache, its agent,
@@ -148,7 +148,7 @@ func TestPlantedFaultsOfLMCache(t *testing.T) {
 		return strings.Join(fields, "@")
 	}
 	all := map[string]lmcacheFault{
-		"none": {told: "lmcache_counted", value: 2, blocks: 32,
+		"none": {told: "chunks_counted", value: 2, blocks: 32,
 			says: "Chunks of LMCache, vLLM's tier and HiCache: 2 count in routing; not told 0, incomplete 0, disputed 0"},
 		"seed":            {agent: func(c *agent.Config) { c.Events.LMCache.Seed = "1" }, told: idle, value: 2},
 		"seed of LMCache": {key: another, told: idle, value: 2},
@@ -162,11 +162,11 @@ func TestPlantedFaultsOfLMCache(t *testing.T) {
 		"layers":   {agent: func(c *agent.Config) { c.Events.LMCache.Layers = 2 }, told: idle, value: 2},
 		"a rank that stored nothing": {agent: func(c *agent.Config) { c.Agent.TP = 2 },
 			key:  func(key string) string { return strings.Replace(key, "@1@0@", "@2@0@", 1) },
-			told: "lmcache_incomplete", value: 2,
+			told: "chunks_incomplete", value: 2,
 			says: "Chunks of LMCache, vLLM's tier and HiCache: 0 count in routing; not told 0, incomplete 2, disputed 0"},
 		"adapter": {model: "sql", told: "residency_blocks", value: 36},
 		"salt":    {more: map[string]any{"cache_salt": "a"}, told: "residency_blocks", value: 36},
-		"revision": {second: "2", told: "lmcache_disputed", value: 2,
+		"revision": {second: "2", told: "chunks_disputed", value: 2,
 			says: "Chunks of LMCache, vLLM's tier and HiCache: 0 count in routing; not told 0, incomplete 0, disputed 2"},
 	}
 	for what, f := range all {

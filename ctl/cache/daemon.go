@@ -59,6 +59,9 @@ func (d *Daemon) Flags(f *pflag.FlagSet, getenv func(string) string) {
 	f.StringVar(&d.files.Key, "tls-key", "", "key of the certificate")
 }
 
+// leaseSock is the file name of every daemon's lease socket.
+const leaseSock = "kv-lease.sock"
+
 // usualSock is the socket of a daemon under systemd.
 const usualSock = "/run/cognitora/kv.sock"
 
@@ -170,6 +173,11 @@ func (d *Daemon) unavailable(where, why string) error {
 		return cli.WithHint(fmt.Errorf("the socket of the cache daemon, %s: %w", where, syscall.EACCES),
 			"it is for the daemon's user and group: ask as one of them, or have kvcached.socket_group name a group "+
 				"of yours")
+	}
+	if d.Address == "" && filepath.Base(where) == leaseSock && accepts(where) {
+		return cli.WithHint(fmt.Errorf("%s is the lease socket of a cache daemon, for engines", where),
+			"give --sock "+filepath.Join(filepath.Dir(where), "kv.sock")+", the socket beside it (the daemon's log "+
+				"says where, as part=grpc-sock)")
 	}
 	err := fmt.Errorf("no cache daemon answers at %s: %s", where, why)
 	if d.Address != "" {

@@ -33,7 +33,8 @@ type reason struct {
 func countings(r *pb.StatsResponse) []counting {
 	list, several := make([]counting, 0, len(r.Counting)), map[string]int{}
 	for _, of := range r.Counting {
-		if n, err := block.ParseNamespace(of.Namespace); err == nil {
+		known := of.Counted + of.Unplaced + of.Incomplete + of.OtherLayers
+		if n, err := block.ParseNamespace(of.Namespace); err == nil && known > 0 {
 			several[n.Model]++
 		}
 	}
@@ -42,7 +43,7 @@ func countings(r *pb.StatsResponse) []counting {
 		if err != nil {
 			continue // of another version
 		}
-		c := counting{Namespace: of.Namespace, Model: n.Model, Blocks: of.Counted, Reasons: reasons(of, n)}
+		c := counting{Namespace: of.Namespace, Model: n.Model, Blocks: of.Counted, Reasons: reasons(of, n, r.Values)}
 		c.silent = len(r.Readers) > 0
 		if modelIsRead(n.Model, r.Readers) {
 			c.ReadBy = []string{}
@@ -52,7 +53,7 @@ func countings(r *pb.StatsResponse) []counting {
 				c.ReadBy = append(c.ReadBy, reader.Node)
 			}
 		}
-		if c.ReadBy == nil && several[n.Model] > 1 {
+		if c.ReadBy == nil && several[n.Model] > 1 && of.Counted > 0 {
 			c.Reasons = append(c.Reasons, reason{of.Counted, "blocks", unsaid})
 		}
 		if c.ReadBy != nil && len(c.ReadBy) == 0 && of.Counted > 0 {
@@ -76,8 +77,9 @@ func modelIsRead(model string, readers []*pb.Reader) bool {
 // unsaid says why no node counts the blocks of a model in one of several namespaces.
 const unsaid = "the model has several namespaces, and nobody says which one the engine reads"
 
-// reasons says why blocks of a namespace do not count, whoever reads them.
-func reasons(c *pb.Counting, n block.Namespace) []reason {
+// reasons says why blocks of a namespace do not count, whoever reads them. values are the daemon's
+// metrics.
+func reasons(c *pb.Counting, n block.Namespace, values map[string]int64) []reason {
 	incomplete := fmt.Sprintf("not all %d ranks have them", uint64(n.TP)*uint64(n.PP))
 	if uint64(n.TP)*uint64(n.PP) > residency.MaxRanks {
 		incomplete = fmt.Sprintf("they have more than %d ranks", residency.MaxRanks)
@@ -87,8 +89,12 @@ func reasons(c *pb.Counting, n block.Namespace) []reason {
 	case n.Blocks() == 0:
 		nameless = fmt.Sprintf("TOKENS = %d is no multiple of %d up to %d", n.Tokens, block.Tokens,
 			block.Tokens*(block.MaxNames+1))
-	case n.Blocks() == 1:
+	case values["fleet_hidden"] > 0:
+		nameless = "all reads are misses until the fleet's purges are read (/readyz of the daemon says why)"
+	case n.Blocks() == 1 && values["residency_overflow"] > 0:
 		nameless = "there are more blocks than the daemon tells routers of"
+	case n.Blocks() == 1:
+		nameless = "they have expired, or others have names that begin as theirs do"
 	}
 	all := []reason{
 		{c.Unplaced, "blocks", "a block before them in their prompt is not known"},
@@ -145,7 +151,7 @@ func (s *statsReport) writeCounting(t *cli.Table) {
 		return
 	}
 	t.Line("")
-	t.Row("BLOCKS IN ROUTING", "FOR NODES", "NAMESPACE OF RANK 0")
+	t.Row("BLOCKS", "IN ROUTING FOR", "NAMESPACE OF RANK 0")
 	for i := range s.Counting {
 		c := &s.Counting[i]
 		nodes := "all"

@@ -72,7 +72,7 @@ func TestWhatCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	out = strings.Join(strings.Fields(out), " ")
-	ctltest.Want(t, out, "BLOCKS IN ROUTING FOR NODES NAMESPACE OF RANK 0",
+	ctltest.Want(t, out, "BLOCKS IN ROUTING FOR NAMESPACE OF RANK 0",
 		"6 all "+whole.String(), "0 all "+nameless.String(), "0 all "+odd.String(), "0 all "+behind.String(),
 		"1 all "+layers.String(), "1 all "+of("ranks", 16, 2, 0).String(), "0 all "+of("many", 16, 65, 0).String(),
 		"1 objects in RAM do not count: their writer gave no names of their blocks, or others than are known ("+

@@ -151,20 +151,37 @@ func TestKVStatsTellsOfASmallFilesystem(t *testing.T) {
 	}
 }
 
-// TestKVStatsTellsOfLMCache: the output has the chunks that count and the reasons against others,
+// TestKVStatsTellsOfChunks: the output has the chunks that count and the reasons against others,
 // once there are any.
-func TestKVStatsTellsOfLMCache(t *testing.T) {
-	for parts, want := range map[int64]string{0: "", 6: "Chunks of LMCache, vLLM's tier and HiCache: 1 count in routing; not told 2, incomplete 0, " +
-		"disputed 0; stored keys of an unknown form 0, with tags 3, beyond the table 0\n4 objects that an SGLang needs besides pages"} {
+func TestKVStatsTellsOfChunks(t *testing.T) {
+	const head = "Chunks of LMCache, vLLM's tier and HiCache: "
+	for _, c := range []struct {
+		values map[string]int64
+		want   []string
+		not    string
+	}{
+		{map[string]int64{"chunks_idle": 1}, nil, head},
+		{map[string]int64{"chunks_parts": 6, "chunks_counted": 1, "chunks_untold": 2, "chunks_tags": 3},
+			[]string{head + "1 count in routing; not told 2, incomplete 0, disputed 0; stored keys of an unknown form 0, " +
+				"with tags 3, beyond the table 0\n"}, "objects"},
+		{map[string]int64{"chunks_beside": 4}, []string{head + "0 count", "4 objects that an SGLang needs besides pages"}, "told chunks"},
+		{map[string]int64{"chunks_refused": 5}, []string{head + "0 count", "5 told chunks were not taken"}, "notes"},
+		{map[string]int64{"chunks_parts": 1, "chunks_unkept": 7}, []string{"7 notes could not be kept"}, "could not be read"},
+		{map[string]int64{"chunks_parts": 1, "chunks_notes": 8}, []string{"8 notes on chunks could not be read"}, "could not be kept"},
+	} {
 		var out strings.Builder
-		s := statsReport{Values: map[string]int64{"lmcache_parts": parts, "lmcache_counted": 1, "lmcache_untold": 2,
-			"lmcache_tags": parts / 2, "lmcache_beside": 4}}
+		s := statsReport{Values: c.values}
 		a := &cli.App{Out: &out, Output: "table"}
 		if err := a.Show(nil, func(t *cli.Table) { s.write(t, false) }); err != nil {
 			t.Fatal(err)
 		}
-		if got := out.String(); strings.Contains(got, "LMCache") != (parts > 0) || !strings.Contains(got, want) {
-			t.Errorf("%d parts: %s", parts, got)
+		for _, want := range c.want {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("no %q in\n%s", want, &out)
+			}
+		}
+		if strings.Contains(out.String(), c.not) {
+			t.Errorf("%q in\n%s", c.not, &out)
 		}
 	}
 }
@@ -211,6 +228,16 @@ func TestKVWithoutADaemon(t *testing.T) {
 	_, err := ctl(t, nil, "kv", "stats", "--sock", filepath.Join(t.TempDir(), "none.sock"))
 	if err == nil || !strings.Contains(err.Error(), "no cache daemon answers") ||
 		!strings.Contains(ctltest.Hint(err), "--sock") {
+		t.Errorf("%v, %s", err, ctltest.Hint(err))
+	}
+}
+
+// TestKVOfTheLeaseSocket: the error names the socket beside it.
+func TestKVOfTheLeaseSocket(t *testing.T) {
+	_, sock := ctltest.StartCache(t)
+	_, err := ctl(t, nil, "kv", "stats", "--sock", filepath.Join(filepath.Dir(sock), "kv-lease.sock"))
+	if err == nil || !strings.Contains(err.Error(), "is the lease socket") ||
+		!strings.Contains(ctltest.Hint(err), "--sock "+filepath.Join(filepath.Dir(sock), "kv.sock")) {
 		t.Errorf("%v, %s", err, ctltest.Hint(err))
 	}
 }

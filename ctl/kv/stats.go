@@ -61,9 +61,10 @@ func newStats(k *commands) *cobra.Command {
 	var all bool
 	c := &cobra.Command{
 		Use: "stats", Short: "Print what the cache holds and has done", Args: cli.NoArguments,
-		Long: "BLOCKS IN ROUTING are blocks of 16 tokens that routers count for nodes of this host whose engines can read " +
-			"them, and below are those\n" +
-			"that they do not count, with the reason. Nodes whose engines have not said what they read count all.\n\n" +
+		Long: "BLOCKS are blocks of 16 tokens that routers count for the nodes of IN ROUTING FOR, on this host, and below " +
+			"are those that they\n" +
+			"do not count, with the reason. Nodes whose engines have not said what they read count a model's blocks " +
+			"in one namespace.\n\n" +
 			"BYTES is what a tier may have as it is configured. LIMIT is what segments on SSD may take now where " +
 			"their filesystem has less\n" +
 			"room than that, as cgn_kvcached_ssd_segment_limit_bytes; - where it has enough.",
@@ -137,20 +138,36 @@ func (s *statsReport) write(t *cli.Table, all bool) {
 			t.Row(e.Engine, cmp.Or(e.Adapter, "-"), e.Blocks, e.Device, e.Host, e.Disk, e.Shared, e.Pinned, e.Namespace)
 		}
 	}
-	if v["lmcache_parts"] > 0 || v["lmcache_forms"]+v["lmcache_tags"] > 0 {
-		t.Line(fmt.Sprintf("\nChunks of LMCache, vLLM's tier and HiCache: %d count in routing; not told %d, incomplete %d, "+
-			"disputed %d; stored keys of an unknown form %d, with tags %d, beyond the table %d", v["lmcache_counted"], v["lmcache_untold"],
-			v["lmcache_incomplete"], v["lmcache_disputed"], v["lmcache_forms"], v["lmcache_tags"], v["lmcache_full"]))
-		if n := v["lmcache_beside"]; n > 0 {
-			t.Line(fmt.Sprintf("%d objects that an SGLang needs besides pages: pages of their models count as incomplete", n))
-		}
-	}
+	s.writeChunks(t)
 	if !all {
 		return
 	}
 	t.Line("")
 	for _, name := range slices.Sorted(maps.Keys(v)) {
 		t.Row(name, v[name])
+	}
+}
+
+// writeChunks prints how many chunks count, and why others do not. writeChunks prints nothing if
+// there are none.
+func (s *statsReport) writeChunks(t *cli.Table) {
+	v := s.Values
+	if v["chunks_parts"]+v["chunks_forms"]+v["chunks_tags"]+v["chunks_beside"]+v["chunks_refused"] == 0 {
+		return
+	}
+	t.Line(fmt.Sprintf("\nChunks of LMCache, vLLM's tier and HiCache: %d count in routing; not told %d, incomplete %d, "+
+		"disputed %d; stored keys of an unknown form %d, with tags %d, beyond the table %d", v["chunks_counted"],
+		v["chunks_untold"], v["chunks_incomplete"], v["chunks_disputed"], v["chunks_forms"], v["chunks_tags"],
+		v["chunks_full"]))
+	for _, line := range []struct{ name, says string }{
+		{"beside", "objects that an SGLang needs besides pages: pages of their models count as incomplete"},
+		{"refused", "told chunks were not taken: they contradict what is known, or cannot count"},
+		{"unkept", "notes could not be kept with a chunk's part: those chunks do not count after a restart"},
+		{"notes", "notes on chunks could not be read: their chunks count once they are told again"},
+	} {
+		if n := v["chunks_"+line.name]; n > 0 {
+			t.Line(fmt.Sprintf("%d %s", n, line.says))
+		}
 	}
 }
 

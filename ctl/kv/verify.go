@@ -26,6 +26,7 @@ type verified struct {
 	Bad      int      `json:"bad"`
 	Unclean  bool     `json:"unclean"` // the daemon was not stopped cleanly
 	Dropped  bool     `json:"dropped"` // the index is damaged: the next start drops all blocks
+	Skipped  bool     `json:"skipped"` // a daemon has run without SSD since: the next start drops all blocks
 	Damage   []string `json:"damage"`  // the first 1000 places
 }
 
@@ -72,7 +73,7 @@ func newVerify(a *cli.App) *cobra.Command {
 				return err
 			}
 			r := verified{v.Segments, v.Unsealed, v.Records, v.Bytes, v.Live, v.Lost, v.Bad, v.Unclean, v.Dropped,
-				found}
+				v.Skipped, found}
 			return errors.Join(a.Show(r, func(t *cli.Table) {
 				t.Row("LIVE BLOCKS", "LOST", "RECORDS", "BAD", "SEGMENTS", "UNSEALED", "BYTES")
 				t.Row(r.Live, r.Lost, r.Records, r.Bad, r.Segments, r.Unsealed, r.Bytes)
@@ -80,6 +81,9 @@ func newVerify(a *cli.App) *cobra.Command {
 				case r.Dropped:
 					t.Line("the index, ssd/rows, is damaged or missing: the next start drops all blocks and begins with " +
 						"an empty tier")
+				case r.Skipped:
+					t.Line("the daemon has run without SSD since (--ssd 0): the next start with SSD drops all blocks and " +
+						"begins with an empty tier")
 				case r.Unclean:
 					t.Line("the directory was not closed cleanly: the blocks written since the last checkpoint were " +
 						"found in the segments, as a start does")

@@ -57,14 +57,16 @@ var sizeUnits = []struct {
 	{"t", 1 << 40}, {"g", 1 << 30}, {"m", 1 << 20}, {"k", 1 << 10}, {"b", 1}, {"", 1},
 }
 
-// String writes s in the largest binary unit that divides it.
+// String writes s in the unit that gives the smallest whole number. Of two such units it prefers
+// the binary one.
 func (s Size) String() string {
-	for i, name := range []string{"TiB", "GiB", "MiB", "KiB"} {
-		if unit := sizeUnits[i].bytes; s != 0 && int64(s)%unit == 0 {
-			return strconv.FormatInt(int64(s)/unit, 10) + name
+	number, unit := int64(s), ""
+	for i, name := range []string{"TiB", "GiB", "MiB", "KiB", "TB", "GB", "MB", "KB"} {
+		if bytes := sizeUnits[i].bytes; int64(s)%bytes == 0 && int64(s)/bytes < number {
+			number, unit = int64(s)/bytes, name
 		}
 	}
-	return strconv.FormatInt(int64(s), 10)
+	return strconv.FormatInt(number, 10) + unit
 }
 
 // MarshalText writes the form UnmarshalText reads.

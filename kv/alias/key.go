@@ -10,7 +10,7 @@ type Scheme string
 
 // The schemes.
 const (
-	LMCache    Scheme = ""            // of LMCache (package lmcache)
+	LMCache    Scheme = "lmcache"     // of LMCache (package lmcache)
 	VLLMTier   Scheme = "vllm-tier"   // of vLLM's own object tier (package vllmtier)
 	HiCache    Scheme = "hicache"     // of SGLang's HiCache (package hicache)
 	HiCacheMLA Scheme = "hicache-mla" // of the same for models with MLA
@@ -44,11 +44,11 @@ type Name uint64
 // Half tells which part of a worker's chunk a key names.
 type Half uint8
 
-// The halves. Whole is both, under one key.
+// The halves. LMCache's redis:// client and HiCache make them; other keys are whole.
 const (
-	Whole  Half = iota
-	Second      // the bytes of LMCache's redis://, or the values of HiCache
-	First       // their shape, 28 bytes, or the keys of HiCache
+	Whole  Half = iota // both, under one key
+	First              // with LMCache the shape of the chunk, 28 bytes; with HiCache the keys of the page
+	Second             // with LMCache the bytes of the chunk; with HiCache the values of the page
 )
 
 // NoLayer is the layer of a key for all layers.

@@ -7,15 +7,17 @@ import (
 )
 
 // A note at the end of a part's attribute says what the chunk stands for. Whatever the attribute
-// had before stays in front of it. All of the source but the fields of the key stands in the note.
+// had before stays in front of it. The key says the scheme and the other fields of the source.
 //
-//	layers u32 · first u64 · parent [8] · length of served u16 · served · length of revision u16 · revision · blocks
+//	layers u32 · first u64 · parent [8] · variant · served · revision · blocks
 //	length of all that u16 · magic [8]
+//
+// A u16 with its length precedes each text.
 
 // noteMagic ends a note. A header of HTTP cannot have its last byte.
 const noteMagic = "cgchunk\x01"
 
-const noteFixed = 4 + 8 + block.NameBytes + 2 + 2
+const noteFixed = 4 + 8 + block.NameBytes + 3*2
 
 // AppendNote appends the note on a chunk to the attribute of its part that carries it.
 func AppendNote(attr []byte, s *Source, c *Chunk) []byte {
@@ -23,7 +25,7 @@ func AppendNote(attr []byte, s *Source, c *Chunk) []byte {
 	b := binary.LittleEndian.AppendUint32(attr, s.Layers)
 	b = binary.LittleEndian.AppendUint64(b, uint64(s.First))
 	b = append(b, c.Parent[:]...)
-	for _, text := range [...]string{s.Served, s.Revision} {
+	for _, text := range [...]string{s.Variant, s.Served, s.Revision} {
 		b = append(binary.LittleEndian.AppendUint16(b, uint16(len(text))), text...)
 	}
 	b = append(b, c.Blocks...)
@@ -56,7 +58,7 @@ func ParseNote(note []byte, keys string, k *Key) (s Source, c Chunk, ok bool) {
 		First:  Name(le.Uint64(note[4:]))}
 	c = Chunk{Name: k.Name, Parent: block.Name(note[12:])}
 	rest := note[20:]
-	for _, to := range [...]*string{&s.Served, &s.Revision} {
+	for _, to := range [...]*string{&s.Variant, &s.Served, &s.Revision} {
 		if len(rest) < 2 || len(rest)-2 < int(le.Uint16(rest)) {
 			return Source{}, Chunk{}, false
 		}

@@ -19,16 +19,21 @@ var ErrSource = errors.New("alias: unusable source of chunks")
 type Source struct {
 	Scheme Scheme
 	Keys   string // canonical namespace of the keys, such as key1;resp.0;
-	Model  string // the model in the keys; in what is told of VLLMTier the engine's access key
-	DType  string // the data type in LMCache's keys; empty in other schemes
+	Model  string // the model in the keys; empty if Engine stands for it
+	Engine string // VLLMTier: access key of the engine whose keys have the model, as a teller knows it; else empty
+	DType  string // LMCache: the data type in the keys; else empty
 	World  uint32 // the number of workers in the keys
 	Layers uint32 // number of keys by layer of a worker's chunk; 0: one key for all layers
 	Halves bool   // the keys of each worker's part are those of halves
 
-	First    Name   // LMCache's name before the first chunk, of the engine's PYTHONHASHSEED; hicache.Rest
+	First    Name   // LMCache: name before a prompt's first chunk, from the engine's PYTHONHASHSEED; else 0
+	Variant  string // HiCache: data type of the cache, which its keys do not name; else empty
 	Served   string // model's name in the digests of the blocks
 	Revision string // of the weights
 }
+
+// MaxVariant bounds Source.Variant, in bytes.
+const MaxVariant = 64
 
 // Check returns an error that names the unusable field, if any. The scheme's package checks the
 // fields whose values differ between schemes, and calls Check.
@@ -39,8 +44,17 @@ func (s *Source) Check() error {
 		return Unusable("keys: %v", err)
 	case keys.Space == "":
 		return Unusable("keys: %q is no namespace of keys; write key1;resp.0;", s.Keys)
-	case s.Model == "" || len(s.Model) > MaxModel:
+	case s.Engine != "" && s.Scheme != VLLMTier:
+		return Unusable("engine %q is for %s: give the model in the keys", s.Engine, VLLMTier)
+	case s.Engine != "" && s.Model != "" || len(s.Engine) > MaxModel:
+		return Unusable("engine has %d bytes; give up to %d, and no model beside it", len(s.Engine), MaxModel)
+	case s.Model == "" && s.Engine == "" || len(s.Model) > MaxModel:
 		return Unusable("model in the keys has %d bytes; give the engine's --model, 1 to %d bytes", len(s.Model), MaxModel)
+	case s.First != 0 && s.Scheme != LMCache:
+		return Unusable("first is for %s; leave it out", LMCache)
+	case s.Variant != "" && s.Scheme != HiCache && s.Scheme != HiCacheMLA, len(s.Variant) > MaxVariant:
+		return Unusable("variant has %d bytes; give up to %d for %s, and none otherwise", len(s.Variant), MaxVariant,
+			HiCache)
 	case s.World < 1 || s.World > MaxWorkers:
 		return Unusable("%d workers are not in 1..%d", s.World, MaxWorkers)
 	case s.Layers > MaxLayers:
@@ -121,27 +135,25 @@ func (s *Source) Namespace(tokens int) block.Namespace {
 	return s.namespace(tokens, keys.Tenant)
 }
 
-// Layout begins the layout in namespaces of chunks of all schemes.
-const Layout = "lmcache."
+// layout begins the layout in namespaces of chunks. The scheme follows, and a hash of the rest of
+// the source: chunks.lmcache.0123456789abcdef.
+const layout = "chunks."
 
 // SchemeOf returns the scheme of a namespace of chunks, and whether it is one.
 func SchemeOf(n *block.Namespace) (of Scheme, chunks bool) {
-	if !strings.HasPrefix(n.Layout, Layout) {
+	rest, chunks := strings.CutPrefix(n.Layout, layout)
+	scheme, _, _ := strings.Cut(rest, ".")
+	if !chunks {
 		return "", false
 	}
-	switch of = Scheme(n.DType); of {
-	case VLLMTier, HiCache, HiCacheMLA:
-		return of, true
-	}
-	return LMCache, true
+	return Scheme(scheme), true
 }
 
 func (s *Source) namespace(tokens int, tenant string) block.Namespace {
-	dtype := cmp.Or(s.DType, string(s.Scheme))
-	id := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %d %d %t %d", s.Keys, s.Model, dtype, s.World, s.Layers, s.Halves,
-		s.First))
-	return block.Namespace{Model: s.Served, Revision: s.Revision, DType: dtype,
-		Layout: fmt.Sprintf("%s%x", Layout, id[:8]),
+	id := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %q %d %d %t %d %q", s.Keys, s.Model, s.Engine, s.DType, s.World,
+		s.Layers, s.Halves, s.First, s.Variant))
+	return block.Namespace{Model: s.Served, Revision: s.Revision, DType: cmp.Or(s.DType, s.Variant, "-"),
+		Layout: fmt.Sprintf("%s%s.%x", layout, s.Scheme, id[:8]),
 		Tokens: uint32(tokens), TP: 1, PP: 1, Tenant: tenant}
 }
 

@@ -5,15 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/cognitora/dataplane/kv/block"
 )
 
 func someSource() Source {
-	return Source{Keys: "key1;resp.0;", Model: "/models/a", DType: "bfloat16", World: 2, Layers: 0, Halves: true,
-		First: 0x1234, Served: "org/a", Revision: "r1"}
+	return Source{Scheme: LMCache, Keys: "key1;resp.0;", Model: "/models/a", DType: "bfloat16", World: 2,
+		Halves: true, First: 0x1234, Served: "org/a", Revision: "r1"}
 }
+
+func (s Source) space() block.Namespace { return s.Namespace(16) }
 
 func someChunk(blocks int) Chunk {
 	c := Chunk{Name: 7, Parent: block.Name{9}}
@@ -49,7 +52,37 @@ func TestSource(t *testing.T) {
 		}
 		spaces[n.String()] = what
 	}
+	for _, scheme := range []Scheme{VLLMTier, HiCache, HiCacheMLA} {
+		n := Source{Scheme: scheme, Keys: s.Keys, Model: "m", World: 1, Served: "m", Revision: "-"}.space()
+		if of, chunks := SchemeOf(&n); of != scheme || !chunks || of.Derived() {
+			t.Errorf("%s: %q %v of %s", scheme, of, chunks, n)
+		}
+	}
+	if n := s.Namespace(256); !strings.HasPrefix(n.Layout, "chunks.lmcache.") {
+		t.Error(n.Layout)
+	}
+	if of, chunks := SchemeOf(&block.Namespace{Layout: "vllm.NHD"}); of != "" || chunks {
+		t.Errorf("blocks of a model: %q %v", of, chunks)
+	}
+	pages := Source{Scheme: HiCache, Keys: s.Keys, Model: "m", World: 1, Served: "m", Revision: "-"}
+	engine := Source{Scheme: VLLMTier, Keys: s.Keys, Engine: "e", World: 1, Served: "m", Revision: "-"}
+	fp8, other := pages, engine
+	fp8.Variant, other.Engine = "fp8", "f"
+	if pages.space() == fp8.space() || engine.space() == other.space() {
+		t.Error("two variants, or two engines, have one namespace")
+	}
+	for _, good := range []Source{pages, engine, fp8} {
+		if err := good.Check(); err != nil {
+			t.Errorf("%+v: %v", good, err)
+		}
+	}
 	for what, change := range map[string]func(*Source){
+		"engine":      func(s *Source) { s.Engine, s.Model = "e", "" },
+		"both":        func(s *Source) { s.Scheme, s.First, s.Engine = VLLMTier, 0, "e" },
+		"first":       func(s *Source) { s.Scheme = HiCache },
+		"variant":     func(s *Source) { s.Variant = "fp8" },
+		"variant len": func(s *Source) { *s = pages; s.Variant = strings.Repeat("a", MaxVariant+1) },
+
 		"keys": func(s *Source) { s.Keys = "resp.0" }, "no keys": func(s *Source) { s.Keys = s.Namespace(16).String() },
 		"model": func(s *Source) { s.Model = "" }, "world": func(s *Source) { s.World = 0 },
 		"layers": func(s *Source) { s.Layers = MaxLayers + 1 },
@@ -133,9 +166,9 @@ func FuzzNote(f *testing.F) {
 // TestNoteOnDisk checks the bytes of a note, which lie on disks.
 func TestNoteOnDisk(t *testing.T) {
 	s, c := someSource(), someChunk(2)
-	s.Layers = 3
-	const want = "6265666f7265030000003412000000000000090000000000000005006f72672f61020072310100000000000000" +
-		"01010000000000002f0063676368756e6b01"
+	s.Layers, s.Variant = 3, "fp8"
+	const want = "6265666f726503000000341200000000000009000000000000000300" + "667038" + "0500" + "6f72672f61" +
+		"0200" + "7231" + "01000000000000000101000000000000" + "3400" + "63676368756e6b01"
 	if got := fmt.Sprintf("%x", AppendNote([]byte("before"), &s, &c)); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}

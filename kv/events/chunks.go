@@ -13,10 +13,11 @@ import (
 	"github.com/cognitora/dataplane/kv/lmcache"
 )
 
-// Chunks are the settings for an engine with LMCache whose chunks have names that follow from
-// tokens. The Follower names the full chunks of the engine's blocks and tells a Sink. LMCache's
-// names do not depend on adapters and cache salts, so only prompts without either are named, and
-// without images.
+// Chunks are the settings for an engine whose cache stores chunks. The Follower names the chunks of
+// the engine's blocks and tells a Sink which blocks they stand for.
+//
+// With a Source of alias.LMCache the full chunks are named by their tokens. LMCache's names do not
+// depend on adapters and cache salts, so only prompts without either are named, and without images.
 //
 // With a Source of alias.VLLMTier each block of the engine is a chunk, and the end of its hash is
 // the chunk's name. vLLM's hashes depend on adapter and salt as the blocks' digests do, so their
@@ -90,8 +91,8 @@ func newChunker(c *Chunks, counts *counters) *chunker {
 		paged: scheme == alias.HiCache || scheme == alias.HiCacheMLA, wanted: c.Wanted, counts: counts}
 }
 
-// forget drops all blocks. What was named and not told yet is still so: LMCache has the chunks. The
-// next blocks in vLLM's tier may have another size.
+// forget drops all blocks. What was named and not told yet is still so: the cache has the chunks.
+// The next blocks in vLLM's tier may have another size.
 func (c *chunker) forget() {
 	if c != nil {
 		c.links, c.pages, c.again = nil, nil, 0
@@ -325,8 +326,9 @@ const retryChunks = 5 * time.Second
 
 // telling is the state of what is told of chunks.
 type telling struct {
-	after time.Time // no attempt before
-	said  string    // last logged problem
+	after time.Time   // no attempt before
+	retry *time.Timer // fires then, in case the engine does nothing meanwhile
+	said  string      // last logged problem
 }
 
 // reads returns what the engine can read of the daemon's blocks, as far as it is known: only its
@@ -392,6 +394,7 @@ func (f *Follower) tellChunks(t *telling) (more bool) {
 		f.log.Warn("the cache daemon does not learn what the engine's chunks stand for, trying again", "error", err)
 	}
 	t.after = time.Now().Add(retryChunks)
+	t.retry.Reset(retryChunks)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if s.Served == labelOf(f.known.model) {

@@ -2,8 +2,10 @@ package events
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"reflect"
@@ -11,6 +13,8 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -23,7 +27,8 @@ import (
 // withLMCache makes an engine whose chunks of size tokens are named.
 func withLMCache(t testing.TB, size int) *engine {
 	e := newEngine(t, 100_000)
-	e.known.chunks = newChunker(&Chunks{Source: alias.Source{First: lmcache.First("0")}, Tokens: size}, &e.counts)
+	e.known.chunks = newChunker(&Chunks{Source: alias.Source{Scheme: alias.LMCache, First: lmcache.First("0")},
+		Tokens: size}, &e.counts)
 	return e
 }
 
@@ -320,8 +325,8 @@ func TestFollowerTellsChunks(t *testing.T) {
 	}
 	sink := &teller{}
 	o := p.endpoints()
-	from := alias.Source{Keys: "key1;resp.0;", Model: "/m", DType: "half", World: 1, First: lmcache.First("0"),
-		Served: "-", Revision: "-"}
+	from := alias.Source{Scheme: alias.LMCache, Keys: "key1;resp.0;", Model: "/m", DType: "half", World: 1,
+		First: lmcache.First("0"), Served: "-", Revision: "-"}
 	o.Chunks = &Chunks{Source: from, Tokens: 64, Sink: sink}
 	f := follow(t, o)
 	f.awaits("what was before", prompt, 8)
@@ -353,6 +358,46 @@ func TestFollowerTellsChunks(t *testing.T) {
 	if s := f.Stats(); s.Chunks+s.ChunksRefused < uint64(len(want)) || s.ChunksRefused == 0 || s.ChunksLost != 0 {
 		t.Errorf("%+v", s)
 	}
+}
+
+// shy takes chunks from the second attempt on.
+type shy struct{ attempts []time.Time }
+
+func (s *shy) TellChunks(_ *alias.Source, all []alias.Chunk) (string, int, error) {
+	if s.attempts = append(s.attempts, time.Now()); len(s.attempts) == 1 {
+		return "", 0, ErrNotYet
+	}
+	return "", len(all), nil
+}
+
+// TestIdleEngineIsToldAgain checks that chunks that the sink does not take yet are told again after
+// retryChunks though the engine does nothing, and then no more.
+func TestIdleEngineIsToldAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sink := &shy{}
+		o := Options{Engine: "e", Model: func() string { return "m" }, Sink: residency.New(residency.Options{}),
+			Chunks: &Chunks{Source: alias.Source{Scheme: alias.VLLMTier, Keys: "key1;s3.b;", Engine: "e", World: 1,
+				Revision: "-"}, Sink: sink}, Logger: slog.New(slog.DiscardHandler)}
+		f := New(o)
+		if !f.awaitModel(t.Context()) {
+			t.Fatal("no model")
+		}
+		f.known.chunks.tokens = 16
+		f.known.chunks.ready = objects("", "", prompt[:16], 16, []any{7})
+		f.follow()
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			f.reportAll(ctx)
+		}()
+		time.Sleep(time.Minute)
+		stop()
+		<-ended
+		if at := sink.attempts; len(at) != 2 || at[1].Sub(at[0]) != retryChunks || f.Stats().Chunks != 1 {
+			t.Errorf("attempts at %v, %+v", at, f.Stats())
+		}
+	})
 }
 
 // TestReadsNothing checks that reports say that an engine without a cache can read nothing, and

@@ -92,9 +92,9 @@ func (d *Daemon) Report(r *residency.Report) error {
 func (d *Daemon) TellChunks(s *alias.Source, all []alias.Chunk) (namespace string, taken int, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), reportTime)
 	defer cancel()
-	q := &pb.TellChunksRequest{Scheme: string(s.Scheme), Keys: s.Keys,
-		Model: s.Model, Dtype: s.DType, World: s.World, Layers: s.Layers,
-		Halves: s.Halves, First: uint64(s.First), Served: s.Served, Revision: s.Revision}
+	q := &pb.TellChunksRequest{Scheme: string(s.Scheme), Keys: s.Keys, Model: s.Model, Engine: s.Engine, Dtype: s.DType,
+		World: s.World, Layers: s.Layers, Halves: s.Halves, First: uint64(s.First), Variant: s.Variant,
+		Served: s.Served, Revision: s.Revision}
 	for i := range all {
 		c := &all[i]
 		q.Blocks = uint32(len(c.Blocks) / block.NameBytes)

@@ -46,7 +46,7 @@ type Options struct {
 	// Adapter is called with the name of each LoRA adapter for which the engine stores blocks, as
 	// it does; nil: nobody wants to know. The name is valid during the call, which must not block.
 	Adapter func(name []byte)
-	// Chunks says how to name the chunks of the engine's LMCache; nil: nobody wants to know.
+	// Chunks says how to name the chunks of the engine's cache; nil: nobody wants to know.
 	Chunks *Chunks
 	// ReadsNothing says that the engine can read no block of the daemon. Without it, and without
 	// Chunks, reports do not say what the engine can read.

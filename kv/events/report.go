@@ -90,7 +90,8 @@ func (f *Follower) reportAll(ctx context.Context) {
 	life := time.NewTicker(signOfLife)
 	defer life.Stop()
 	alive := false
-	var tell telling
+	tell := telling{retry: time.NewTimer(retryChunks)}
+	defer tell.retry.Stop()
 	var complain complaint
 	for wait := retryFirst; ctx.Err() == nil; {
 		if !f.fill(p, alive) {
@@ -100,6 +101,7 @@ func (f *Follower) reportAll(ctx context.Context) {
 			select {
 			case <-ctx.Done():
 			case <-f.wake:
+			case <-tell.retry.C:
 			case <-life.C:
 				alive = true
 			}

@@ -40,9 +40,9 @@ type Stats struct {
 	Refused   uint64 // reports that the sink refused
 	Snapshots uint64 // reports that began a snapshot
 
-	Chunks        uint64 // LMCache chunks that the sink took
-	ChunksRefused uint64 // LMCache chunks that the sink did not take
-	ChunksLost    uint64 // LMCache chunks that were not named or not told: a block was unknown, or too many waited
+	Chunks        uint64 // chunks that the sink took
+	ChunksRefused uint64 // chunks that the sink did not take
+	ChunksLost    uint64 // chunks that were not named or not told: a block was unknown, or too many waited
 }
 
 // Stats returns the counts and the state as of now.

@@ -139,7 +139,7 @@ func TestOtherKeys(t *testing.T) {
 // TestCheck refuses sources with which no page fits.
 func TestCheck(t *testing.T) {
 	good := alias.Source{Scheme: alias.HiCache, Keys: "key1;s3.b;", Model: "org-m", World: 2, Halves: true,
-		First: Rest("bfloat16"), Served: "org/m", Revision: "-"}
+		Variant: "bfloat16", Served: "org/m", Revision: "-"}
 	if err := Check(&good); err != nil || good.Parts() != 4 {
 		t.Error(err, good.Parts())
 	}
@@ -148,6 +148,7 @@ func TestCheck(t *testing.T) {
 		"mla":   func(s *alias.Source) { s.Scheme = alias.HiCacheMLA },
 		"model": func(s *alias.Source) { s.Model = "a/b" },
 		"world": func(s *alias.Source) { s.World = 0 },
+		"first": func(s *alias.Source) { s.First = 1 },
 	} {
 		s := good
 		if change(&s); !errors.Is(Check(&s), alias.ErrSource) {

@@ -27,10 +27,3 @@ func Next(before Hash, tokens []uint32) Hash {
 
 // Name returns the first 8 bytes of a hash.
 func (h *Hash) Name() alias.Name { return alias.Name(binary.BigEndian.Uint64(h[:])) }
-
-// Rest returns the Source.First of engines whose cache has a data type, by SGLang's name for it.
-// Keys do not say the data type, so engines that differ in it contradict each other about a page.
-func Rest(dtype string) alias.Name {
-	h := Hash(sha256.Sum256([]byte(dtype)))
-	return h.Name()
-}

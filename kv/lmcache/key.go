@@ -8,7 +8,7 @@ import (
 )
 
 // suffixes end the keys of the halves.
-var suffixes = [...]string{alias.Whole: "", alias.Second: "kv_bytes", alias.First: "metadata"}
+var suffixes = [...]string{alias.Whole: "", alias.First: "metadata", alias.Second: "kv_bytes"}
 
 // dtypes are LMCache's names of data types.
 var dtypes = [...]string{"half", "bfloat16", "float", "double", "int8", "uint8", "int16", "int32", "int64", "bool",
@@ -38,8 +38,9 @@ func Parse(key []byte) (k alias.Key, err error) {
 	if bytes.Count(key, []byte("@")) < 3 {
 		return alias.Key{}, alias.ErrOther
 	}
+	k.Scheme = alias.LMCache
 	rest := key
-	for _, half := range [...]alias.Half{alias.Second, alias.First} {
+	for _, half := range [...]alias.Half{alias.First, alias.Second} {
 		if cut, ok := bytes.CutSuffix(key, []byte(suffixes[half])); ok {
 			rest, k.Half = cut, half
 		}

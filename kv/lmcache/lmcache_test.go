@@ -139,8 +139,8 @@ func TestKeysOfLMCache(t *testing.T) {
 			tagged++
 			continue
 		}
-		want := alias.Key{Model: is.Model, DType: is.DType, World: is.World, Worker: is.Worker, Layer: alias.NoLayer,
-			Name: k.Name, Half: alias.Half(slices.Index(suffixes[:], is.Half))}
+		want := alias.Key{Scheme: alias.LMCache, Model: is.Model, DType: is.DType, World: is.World, Worker: is.Worker,
+			Layer: alias.NoLayer, Name: k.Name, Half: alias.Half(slices.Index(suffixes[:], is.Half))}
 		if is.Layer != nil {
 			want.Layer = *is.Layer
 		}
@@ -163,6 +163,7 @@ func TestParse(t *testing.T) {
 		"m@1@0@1@uint8@0metadata":         {Model: "m", DType: "uint8", World: 1, Layer: 0, Half: alias.First, Name: 1},
 	} {
 		k, err := Parse([]byte(key))
+		want.Scheme = alias.LMCache
 		if err != nil || k != want {
 			t.Errorf("%s: %+v %v", key, k, err)
 		}

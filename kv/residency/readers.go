@@ -178,6 +178,17 @@ func (x *Index) Readers() []Reader {
 	return x.listReaders()
 }
 
+// countReaders returns the length of what listReaders returns.
+func (x *Index) countReaders() int {
+	n := len(x.readers)
+	for engine, h := range x.engines {
+		if h.reads != nil && x.readers[engine] == nil {
+			n++
+		}
+	}
+	return n
+}
+
 // listReaders returns a list that is never nil.
 func (x *Index) listReaders() []Reader {
 	all := make([]Reader, 0, len(x.readers))

@@ -205,6 +205,9 @@ func TestReadersInReports(t *testing.T) {
 		if got := x.Readers(); len(got) != len(want) || len(got) > 0 && !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %v, want %v", what, got, want)
 		}
+		if n := x.Stats().Readers; n != int64(len(want)) {
+			t.Errorf("%s: %d readers are counted, want %d", what, n, len(want))
+		}
 	}
 	report := func(r Report) {
 		t.Helper()

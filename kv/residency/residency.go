@@ -186,7 +186,7 @@ type Stats struct {
 	Restarts   uint64 // engines' holders replaced by a later one
 	Expired    uint64 // engines forgotten after a silence
 
-	Readers      int64  // nodes that say what they read
+	Readers      int64  // nodes that say what they read, over the lease socket or in their reports
 	ReadsRefused uint64 // namespaces not noted because of MaxReaders or MaxReads
 }
 
@@ -198,7 +198,7 @@ func (x *Index) Stats() Stats {
 	st.Blocks, st.OwnBlocks = int64(x.blocks), int64(x.own.count)
 	st.Engines, st.Namespaces = int64(len(x.engines)), int64(len(x.namespaces.byID))
 	st.Waiting, st.Changes = int64(x.chains.waiting), x.ring.last
-	st.Readers = int64(len(x.readers))
+	st.Readers = int64(x.countReaders())
 	st.Bytes = x.ring.bytes() + chainBytes
 	for _, h := range x.holders {
 		st.Bytes += h.bytes() + int64(len(h.shared))*sharesBytes

@@ -120,8 +120,8 @@ func (k *Key) Part() alias.Key {
 // Check returns an error that names the field of a source with which no object of vLLM's tier fits,
 // if any.
 func Check(s *alias.Source) error {
-	if s.DType != "" || s.World != 1 || s.Layers > 0 || s.Halves || s.First != 0 {
-		return alias.Unusable("an object of vLLM's tier is whole: give 1 worker, and neither dtype, layers, halves nor first")
+	if s.DType != "" || s.World != 1 || s.Layers > 0 || s.Halves {
+		return alias.Unusable("an object of vLLM's tier is whole: give 1 worker, and neither dtype, layers nor halves")
 	}
 	return s.Check()
 }

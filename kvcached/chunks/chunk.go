@@ -10,8 +10,8 @@ import (
 
 // chunk is one that has parts, or was told. It has neither pointers nor padding.
 type chunk struct {
-	id     [7]byte    // of its id, the hash of its family and name; a ref has the first byte
-	parent block.Name // of a told chunk; of an idle one: the number of its link
+	id    [7]byte    // of its id, the hash of its family and name; a ref has the first byte
+	place block.Name // of a told chunk, read by Table.parent: its parent, or once it is linked the number of its link
 	// blocks is the name of the block, if a told chunk has one part and one block. Otherwise it is
 	// the number of the record. The record has the tally, if the chunk has several parts, the names
 	// of the blocks, and the chunk's own name, if its keys follow from that.
@@ -25,7 +25,8 @@ const (
 	originMask = 1<<originBits - 1
 	disputed   = 1 << originBits
 	single     = 1 << (originBits + 1) // no chunk of the family has more than one part
-	tiersShift = originBits + 1        // of the tiers of a single part
+	tiersShift = originBits + 1        // of the tiers of a single part: two bits behind single
+	linked     = 1 << (originBits + 4) // in the queue of idle chunks, so a link has the parent
 )
 
 func (h *chunk) get() uint16     { return binary.LittleEndian.Uint16(h.bits[:]) }
@@ -33,6 +34,17 @@ func (h *chunk) put(bits uint16) { binary.LittleEndian.PutUint16(h.bits[:], bits
 func (h *chunk) origin() uint32  { return uint32(h.get() & originMask) }
 func (h *chunk) is(bit int) bool { return h.get()&uint16(bit) != 0 }
 func (h *chunk) record() uint32  { return binary.LittleEndian.Uint32(h.blocks[:]) }
+
+// parent returns the name of the block before a told chunk.
+func (t *Table) parent(h *chunk) block.Name {
+	if h.is(linked) {
+		return t.idle.links[h.link()].parent
+	}
+	return h.place
+}
+
+// link returns the number of a linked chunk's link.
+func (h *chunk) link() uint32 { return binary.LittleEndian.Uint32(h.place[:]) }
 
 // tally says how many parts of a chunk are here.
 type tally struct {
@@ -162,7 +174,7 @@ func (t *Table) set(h *chunk, origin uint32, c *alias.Chunk) {
 	if !h.is(single) {
 		t.setTally(h, &l)
 	}
-	h.parent = c.Parent
+	h.place = c.Parent
 	copy(t.blocks(h), c.Blocks)
 	if t.derived(h) {
 		r := t.record(h)

@@ -48,7 +48,7 @@ func TestTierFaults(t *testing.T) {
 	try := func(what string, stored vllmObject, plant func(s *alias.Source), want int) {
 		x := residency.New(residency.Options{Ring: 8})
 		table := New(Options{Index: x})
-		s := alias.Source{Scheme: alias.VLLMTier, Keys: bucket, Model: client, World: 1, Served: "m", Revision: "-"}
+		s := alias.Source{Scheme: alias.VLLMTier, Keys: bucket, Engine: client, World: 1, Served: "m", Revision: "-"}
 		told := chunkOf(0, 0)
 		told.Name = all["none"].name
 		table.Asked(client, bucket, all["none"].key)
@@ -76,7 +76,7 @@ func TestTierFaults(t *testing.T) {
 	} {
 		try(what, all["none"], plant, 0)
 	}
-	s := alias.Source{Scheme: alias.VLLMTier, Keys: bucket, Model: client, World: 1, Served: "m", Revision: "-"}
+	s := alias.Source{Scheme: alias.VLLMTier, Keys: bucket, Engine: client, World: 1, Served: "m", Revision: "-"}
 	told := []alias.Chunk{chunkOf(0, 0), chunkOf(1, 0)}
 	contradict(t, s, told, func(x *Table, present bool) {
 		for n := range told {
@@ -125,8 +125,8 @@ func TestFaultsOfParts(t *testing.T) {
 				half = "kv_bytes"
 			}
 			keys := madeKeys(t, dtype, half)
-			good := alias.Source{Keys: keySpace, Model: model, DType: dtype, World: 2, Layers: layers, Halves: halves,
-				Served: "m", Revision: "-"}
+			good := alias.Source{Scheme: alias.LMCache, Keys: keySpace, Model: model, DType: dtype, World: 2,
+				Layers: layers, Halves: halves, Served: "m", Revision: "-"}
 			if len(keys) != good.Parts() {
 				t.Fatalf("%d keys for %d parts", len(keys), good.Parts())
 			}

@@ -37,7 +37,7 @@ func record(t *testing.T) (r recording) {
 
 // recorded is the source of the recording's keys.
 func recorded(r *recording) alias.Source {
-	return alias.Source{Keys: keySpace, Model: "MODEL", DType: "float", World: 1, Halves: true,
+	return alias.Source{Scheme: alias.LMCache, Keys: keySpace, Model: "MODEL", DType: "float", World: 1, Halves: true,
 		First: lmcache.First(r.Config.Seed), Served: "tiny", Revision: "-"}
 }
 
@@ -186,7 +186,8 @@ func TestReasons(t *testing.T) {
 	store(table, []string{"greeting", "m@1@0@ab@half@user%7", "m@00000000@0@da520ea684b06c79f0bb88a8db749b45",
 		"m@1@0@a@half",
 		"m@1@0@a@half", "m@1@0@b@half", "m@1@0@c@half"}, true)
-	s := alias.Source{Keys: keySpace, Model: "m", DType: "half", World: 1, Served: "m", Revision: "-"}
+	s := alias.Source{Scheme: alias.LMCache, Keys: keySpace, Model: "m", DType: "half", World: 1, Served: "m",
+		Revision: "-"}
 	if _, err := table.Tell(&alias.Source{}, nil); err == nil {
 		t.Error("an empty source is taken")
 	}

@@ -57,7 +57,7 @@ func pagesOf(served string, tokens []uint32, size int) (all []alias.Chunk) {
 // sglang is the source of an SGLang with two ranks and the memory layout page_first.
 func sglang() alias.Source {
 	return alias.Source{Scheme: alias.HiCache, Keys: bucket, Model: "org-m", World: 2, Halves: true,
-		First: hicache.Rest("bfloat16"), Served: "m", Revision: "-"}
+		Variant: "bfloat16", Served: "m", Revision: "-"}
 }
 
 // pageKeys are the keys of a prompt's pages in the source's form.
@@ -153,7 +153,7 @@ func TestPageFaults(t *testing.T) {
 		storePages(x, pageKeys(prompts["plain"]), present)
 	}, map[string]func(s *alias.Source){
 		"revision":  func(s *alias.Source) { s.Revision = "2" },
-		"data type": func(s *alias.Source) { s.First = hicache.Rest("fp8_e4m3") },
+		"data type": func(s *alias.Source) { s.Variant = "fp8_e4m3" },
 		"served":    func(s *alias.Source) { s.Served = "other" },
 	})
 }
@@ -167,7 +167,7 @@ func contradict(t *testing.T, s alias.Source, told []alias.Chunk, storeAll func(
 		x := residency.New(residency.Options{Ring: 8})
 		table := New(Options{Index: x})
 		if s.Scheme == alias.VLLMTier {
-			table.Asked(s.Model, bucket, tierKey("0123456789ab", 0))
+			table.Asked(s.Engine, bucket, tierKey("0123456789ab", 0))
 		}
 		storeAll(table, true)
 		other := s

@@ -72,6 +72,6 @@ func (t *Table) note(a *block.Addr, attr []byte) []byte {
 	if h.origin() == 0 || h.is(disputed) {
 		return nil
 	}
-	return alias.AppendNote(nil, &t.origins.at(h.origin()).key.Source, &alias.Chunk{Parent: h.parent,
+	return alias.AppendNote(nil, &t.origins.at(h.origin()).key.Source, &alias.Chunk{Parent: t.parent(h),
 		Blocks: t.blocks(h)})
 }

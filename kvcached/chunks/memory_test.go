@@ -21,7 +21,7 @@ type load struct {
 }
 
 func loads() []load {
-	tier := alias.Source{Scheme: alias.VLLMTier, Keys: bucket, Model: vllmtier.Client("gpu1"), World: 1, Served: "m",
+	tier := alias.Source{Scheme: alias.VLLMTier, Keys: bucket, Engine: vllmtier.Client("gpu1"), World: 1, Served: "m",
 		Revision: "-"}
 	pages := sglang()
 	pages.World = 1
@@ -39,7 +39,7 @@ func loads() []load {
 // table makes a Table that takes what is told of the load.
 func (l *load) table(maxParts int) *Table {
 	t := New(Options{Index: nothing{}, MaxParts: maxParts})
-	t.Asked(l.source.Model, bucket, tierKey("0123456789ab", 0))
+	t.Asked(l.source.Engine, bucket, tierKey("0123456789ab", 0))
 	return t
 }
 

@@ -23,9 +23,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const keySpace = "key1;resp.0;"
 
 func sourceOf(world, layers uint32, halves bool) alias.Source {
-	return alias.Source{Keys: keySpace, Model: "/models/m", DType: "bfloat16", World: world, Layers: layers,
-		Halves: halves,
-		First:  lmcache.First("0"), Served: "m", Revision: "-"}
+	return alias.Source{Scheme: alias.LMCache, Keys: keySpace, Model: "/models/m", DType: "bfloat16", World: world,
+		Layers: layers, Halves: halves, First: lmcache.First("0"), Served: "m", Revision: "-"}
 }
 
 // chunkOf returns chunk n of a prompt, with two blocks. Variants have other blocks.

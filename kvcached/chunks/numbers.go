@@ -67,8 +67,8 @@ func remember[K comparable, V any](all map[K]V, most int, k K, v V) {
 	all[k] = v
 }
 
-// queue is the idle chunks, the oldest first. A chunk's link keeps its parent, whose place in the
-// chunk has the number of the link.
+// queue is the idle chunks, the oldest first. Each has a link, which keeps the chunk's parent
+// meanwhile: the chunk has the number of the link in its place (Table.parent).
 type queue struct {
 	links []link // link 0 is before the first and after the last one
 	free  []uint32
@@ -94,15 +94,18 @@ func (q *queue) add(r ref, h *chunk) {
 		q.links = append(q.links, link{})
 	}
 	last := q.links[0].before
-	q.links[n] = link{h.parent, r, last, 0}
+	q.links[n] = link{h.place, r, last, 0}
 	q.links[last].after, q.links[0].before = n, n
-	binary.LittleEndian.PutUint64(h.parent[:], uint64(n))
+	h.place = block.Name{}
+	binary.LittleEndian.PutUint32(h.place[:], n)
+	h.put(h.get() | linked)
 }
 
 func (q *queue) remove(h *chunk) {
-	n := binary.LittleEndian.Uint64(h.parent[:])
+	n := h.link()
 	l := &q.links[n]
-	h.parent = l.parent
+	h.place = l.parent
+	h.put(h.get() &^ linked)
 	q.links[l.before].after, q.links[l.after].before = l.after, l.before
-	q.free = append(q.free, uint32(n))
+	q.free = append(q.free, n)
 }

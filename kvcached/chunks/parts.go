@@ -96,7 +96,7 @@ func (t *Table) endingWith(namespace string, last []block.Name, before int) (s a
 		}
 	}
 	for ; before > 0 && first != nil; before-- {
-		if _, first = t.endsWith(end{uint32(number), first.parent}); first != nil {
+		if _, first = t.endsWith(end{uint32(number), t.parent(first)}); first != nil {
 			names = append(names, t.name(first))
 		}
 	}

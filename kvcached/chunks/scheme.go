@@ -63,8 +63,9 @@ func (b beside) has(keys string, model uint64) bool {
 	return one || len(of) >= maxBeside
 }
 
-// addBeside notes that a model keeps more than pages, so that its pages do not count until the
-// daemon's end. Of a namespace with maxBeside such models no pages count. The caller holds t.mu.
+// addBeside notes that a model keeps more than pages. Its pages do not count until the namespace of
+// its keys is forgotten (forgetBeside), or the daemon ends. Of a namespace with maxBeside such
+// models no pages count. The caller holds t.mu.
 func (t *Table) addBeside(keys, model string) {
 	t.counts.Beside++
 	hash := maphash.String(t.seed, model)

@@ -79,7 +79,7 @@ func (t *Table) learn(r ref, s *alias.Source, c *alias.Chunk) bool {
 		return false
 	}
 	if h.origin() != 0 {
-		same := h.origin() == number && h.parent == c.Parent && bytes.Equal(t.blocks(h), c.Blocks)
+		same := h.origin() == number && t.parent(h) == c.Parent && bytes.Equal(t.blocks(h), c.Blocks)
 		if same || t.tally(h).any > 0 {
 			t.origins.drop(number)
 			if !same {
@@ -183,6 +183,7 @@ func (t *Table) say(h *chunk, tier residency.Tiers, present bool) {
 		Tier:    tier,
 		Present: present, Names: blocks[:last], Length: t.lengths[o.value.family].bytes * o.key.PartsWithBytes()}
 	copy(c.Addr.Digest[:], blocks[last:])
-	copy(c.Parent[:], h.parent[:])
+	parent := t.parent(h)
+	copy(c.Parent[:], parent[:])
 	t.o.Index.Apply(&c)
 }

@@ -32,16 +32,17 @@ func (t *Table) Asked(access, keys string, key []byte) {
 	remember(t.engines, maxOrigins, e, k.Base)
 }
 
-// resolve returns a source with the model that its keys have. That of vLLM's object tier names an
-// engine's access key instead. The error is ErrUnseen.
+// resolve returns a source with the model in its keys, in place of the engine. The error is
+// ErrUnseen.
 func (t *Table) resolve(s *alias.Source) (*alias.Source, error) {
-	if s.Scheme != alias.VLLMTier {
+	if s.Engine == "" {
 		return s, nil
 	}
 	own := *s
-	if own.Model = t.baseOf(engine{s.Keys, s.Model}); own.Model == "" {
-		return nil, fmt.Errorf("%w: %s", ErrUnseen, s.Model)
+	if own.Model = t.baseOf(engine{s.Keys, s.Engine}); own.Model == "" {
+		return nil, fmt.Errorf("%w: %s", ErrUnseen, s.Engine)
 	}
+	own.Engine = ""
 	return &own, nil
 }
 

@@ -31,7 +31,7 @@ func TestTier(t *testing.T) {
 	const one, other = "0123456789ab", "ba9876543210"
 	x := index{}
 	table := New(Options{Index: x})
-	s := alias.Source{Keys: bucket, Model: vllmtier.Client("gpu1"), Scheme: alias.VLLMTier, World: 1, Served: "m",
+	s := alias.Source{Keys: bucket, Engine: vllmtier.Client("gpu1"), Scheme: alias.VLLMTier, World: 1, Served: "m",
 		Revision: "-"}
 	table.Apply(tierChange(tierKey(one, 0), nil, residency.Host, true))
 	table.Apply(tierChange(tierKey(other, 0), nil, residency.Host, true))
@@ -92,9 +92,9 @@ func TestEnginesAreBounded(t *testing.T) {
 // source, and again when it has. The note is written then.
 func TestRefusedTellingKeepsTheCarrier(t *testing.T) {
 	table := New(Options{Index: index{}})
-	s := alias.Source{Keys: bucket, Model: vllmtier.Client("gpu1"), Scheme: alias.VLLMTier, World: 1, Served: "m",
+	s := alias.Source{Keys: bucket, Engine: vllmtier.Client("gpu1"), Scheme: alias.VLLMTier, World: 1, Served: "m",
 		Revision: "-"}
-	table.Asked(s.Model, bucket, tierKey("0123456789ab", 0))
+	table.Asked(s.Engine, bucket, tierKey("0123456789ab", 0))
 	table.Apply(tierChange(tierKey("0123456789ab", 0), nil, residency.Host, true))
 	for n := range maxOrigins {
 		table.origins.hold(origin{tokens: n})

@@ -145,7 +145,8 @@ func (p *Purge) text() string {
 	return string(b)
 }
 
-// Bars tells whether a purge later than the stamp removes the block. A stamp with a state that the
+// Bars tells whether a purge later than the stamp removes the block, or may remove it if the key of
+// a client's block is empty, so perhaps unknown. A stamp with a state that the
 // list does not name is earlier than every purge.
 func (l *List) Bars(s Stamp, namespace string, key []byte) bool {
 	from := 0
@@ -158,16 +159,20 @@ func (l *List) Bars(s Stamp, namespace string, key []byte) bool {
 	if from == len(l.Purges) {
 		return false
 	}
-	return matchAny(l.Purges[from:])(namespace, key)
+	return removed(l.Purges[from:], namespace, key, len(key) == 0)
 }
 
-// matchAny returns a function that tells whether one of the purges removes a block.
+// matchAny returns a function that tells whether one of the purges removes a block. The function
+// gets the block's key, which may be empty.
 func matchAny(purges []Purge) func(namespace string, key []byte) bool {
-	return func(namespace string, key []byte) bool {
-		n, err := block.ParseNamespace(namespace)
-		b := subject{namespace, n, string(key)}
-		return slices.ContainsFunc(purges, func(p Purge) bool { return p.Everything || err == nil && p.matches(&b) })
-	}
+	return func(namespace string, key []byte) bool { return removed(purges, namespace, key, false) }
+}
+
+// removed tells whether one of the purges removes a block, or may remove it if the key is unknown.
+func removed(purges []Purge, namespace string, key []byte, unknown bool) bool {
+	n, err := block.ParseNamespace(namespace)
+	b := subject{text: namespace, Namespace: n, key: string(key), unknown: unknown}
+	return slices.ContainsFunc(purges, func(p Purge) bool { return p.Everything || err == nil && p.matches(&b) })
 }
 
 // since returns the purges of l that are not carried out on a host which has carried out the list

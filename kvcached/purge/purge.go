@@ -51,7 +51,8 @@ func (s *Selector) Check() error {
 type subject struct {
 	text string // canonical text of the block's namespace
 	block.Namespace
-	key string
+	key     string
+	unknown bool // the key is not known
 }
 
 func (s *Selector) matches(b *subject) bool {
@@ -62,8 +63,8 @@ func (s *Selector) matches(b *subject) bool {
 		s.Tenant != "" && s.Tenant != b.Tenant:
 		return false
 	}
-	if b.key == "" {
-		return s.Model == "" || s.Model == b.Model || block.OfKeys(b.text) // the key is unknown
+	if b.unknown && block.OfKeys(b.text) {
+		return true
 	}
 	return s.Model == "" || s.Model == b.Model || names(b.key, s.Model)
 }

@@ -33,7 +33,8 @@ func TestMatches(t *testing.T) {
 		{Selector{Tenant: "acme"}, s3, "k", true},
 		{Selector{Namespaces: []string{"x", s3}}, s3, "k", true},
 		{Selector{Namespaces: []string{s3}, Model: model}, s3, "k", false},
-		{Selector{Model: model}, resp, "", true}, // the key is unknown
+		{Selector{Model: model}, resp, "", false},
+		{Selector{Tenant: "acme"}, s3, "", true},
 		{Selector{Model: model}, resp, model + "@1@0@4e1195df020de59e@bfloat16kv_bytes", true},
 		{Selector{Model: model}, resp, "vllm@" + model + "@1@0@4e11@bfloat16", true},
 		{Selector{Model: model}, s3, "prefix/meta-llama--Llama-3.1-8B/4e11", true},
@@ -45,6 +46,15 @@ func TestMatches(t *testing.T) {
 	} {
 		if got := matchAny([]Purge{{Selector: c.s}})(c.namespace, []byte(c.key)); got != c.want {
 			t.Errorf("%+v of %s, %q: %v", c.s, c.namespace, c.key, got)
+		}
+	}
+	for namespace, want := range map[string]bool{resp: true, tokens: false, s3: true} {
+		l, err := new(List).With(Selector{Model: "nosuch"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := l.Bars(Stamp{}, namespace, nil); got != want {
+			t.Errorf("a block of %s whose key is unknown: %v", namespace, got)
 		}
 	}
 }

@@ -12,12 +12,12 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// TellChunks records what LMCache's chunks stand for.
+// TellChunks records what chunks stand for.
 func (s *service) TellChunks(_ context.Context, r *pb.TellChunksRequest) (*pb.TellChunksResponse, error) {
 	n, blocks := len(r.Names), int(r.Blocks)
 	switch {
 	case s.o.Chunks == nil:
-		return nil, status.Error(codes.Unimplemented, "this daemon does not count the chunks of LMCache")
+		return nil, status.Error(codes.Unimplemented, "this daemon does not count chunks")
 	case n > alias.MaxTold:
 		return nil, invalid("there are %d chunks; send at most %d in a call", n, alias.MaxTold)
 	case blocks < 1 || blocks > block.MaxNames+1:
@@ -29,13 +29,9 @@ func (s *service) TellChunks(_ context.Context, r *pb.TellChunksRequest) (*pb.Te
 		return nil, invalid("digests has %d bytes for %d chunks of %d blocks; send %d for each block", len(r.Digests), n,
 			blocks, block.NameBytes)
 	}
-	from := alias.Source{Scheme: alias.Scheme(r.Scheme), Keys: r.Keys,
-		Model: r.Model, DType: r.Dtype, World: r.World, Layers: r.Layers,
-		Halves: r.Halves,
-		First:  alias.Name(r.First), Served: r.Served, Revision: r.Revision}
-	if from.Scheme == alias.LMCache && from.DType == string(alias.VLLMTier) { // agents without the field scheme
-		from.Scheme, from.DType = alias.VLLMTier, ""
-	}
+	from := alias.Source{Scheme: alias.Scheme(r.Scheme), Keys: r.Keys, Model: r.Model, Engine: r.Engine, DType: r.Dtype,
+		World: r.World, Layers: r.Layers, Halves: r.Halves, First: alias.Name(r.First), Variant: r.Variant,
+		Served: r.Served, Revision: r.Revision}
 	all := make([]alias.Chunk, n)
 	for i := range all {
 		all[i] = alias.Chunk{Name: alias.Name(r.Names[i]), Parent: block.Name(r.Parents[i*block.NameBytes:]),
@@ -53,12 +49,12 @@ func (s *service) TellChunks(_ context.Context, r *pb.TellChunksRequest) (*pb.Te
 	}, nil
 }
 
-// ChunkParts returns the keys of chunks of LMCache.
+// ChunkParts returns the keys of chunks. Those of LMCache's alone follow from what is told.
 func (s *service) ChunkParts(_ context.Context, r *pb.ChunkPartsRequest) (*pb.ChunkPartsResponse, error) {
 	digests, err := digestsOf("digests", r.Digests, alias.MaxTold)
 	switch {
 	case s.o.Chunks == nil:
-		return nil, status.Error(codes.Unimplemented, "this daemon does not count the chunks of LMCache")
+		return nil, status.Error(codes.Unimplemented, "this daemon does not count chunks")
 	case err != nil:
 		return nil, err
 	case r.Before > alias.MaxTold:

@@ -34,20 +34,28 @@ func TestTellChunks(t *testing.T) {
 	var l ledger
 	s := service{Server: &Server{o: Options{Chunks: &l}}}
 	good := func() *pb.TellChunksRequest {
-		return &pb.TellChunksRequest{Keys: "key1;resp.0;", Model: "/m", Dtype: "half", World: 2, Layers: 3,
-			Halves: true,
-			First:  4, Served: "m", Revision: "r", Blocks: 2, Names: []uint64{7, 1 << 63},
+		return &pb.TellChunksRequest{Scheme: "lmcache", Keys: "key1;resp.0;", Model: "/m", Dtype: "half", World: 2,
+			Layers: 3, Halves: true, First: 4, Served: "m", Revision: "r", Blocks: 2, Names: []uint64{7, 1 << 63},
 			Parents: []byte("........parent 1"), Digests: []byte("block  0block  1block  2block  3")}
 	}
 	r, err := s.TellChunks(t.Context(), good())
-	want := alias.Source{Keys: "key1;resp.0;", Model: "/m", DType: "half", World: 2, Layers: 3, Halves: true,
-		First:  4,
-		Served: "m", Revision: "r"}
+	want := alias.Source{Scheme: alias.LMCache, Keys: "key1;resp.0;", Model: "/m", DType: "half", World: 2, Layers: 3,
+		Halves: true, First: 4, Served: "m", Revision: "r"}
 	if err != nil || r.Taken != 2 || r.Namespace != want.Namespace(32).String() ||
 		l.source != want || l.all[1].Name != 1<<63 ||
 		string(l.all[1].Parent[:]) != "parent 1" ||
 		string(l.all[0].Blocks) != "block  0block  1" || string(l.all[1].Blocks) != "block  2block  3" {
 		t.Fatalf("%v %v %+v", r, err, l)
+	}
+	paged := good()
+	paged.Scheme, paged.Dtype, paged.First, paged.Variant = "hicache", "", 0, "fp8_e4m3"
+	if _, err := s.TellChunks(t.Context(), paged); err != nil || l.source.Variant != "fp8_e4m3" {
+		t.Errorf("a variant: %v, %+v", err, l.source)
+	}
+	tier := good()
+	tier.Scheme, tier.Model, tier.Engine, tier.First = "vllm-tier", "", "cgn-engine-1", 0
+	if _, err := s.TellChunks(t.Context(), tier); err != nil || l.source.Engine != "cgn-engine-1" {
+		t.Errorf("an engine: %v, %+v", err, l.source)
 	}
 	for what, change := range map[string]func(r *pb.TellChunksRequest){
 		"too many":  func(r *pb.TellChunksRequest) { r.Names = make([]uint64, alias.MaxTold+1) },
@@ -62,12 +70,6 @@ func TestTellChunks(t *testing.T) {
 		if _, err := s.TellChunks(t.Context(), r); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("%s: %v", what, err)
 		}
-	}
-	older := good()
-	older.Dtype, older.World, older.Layers, older.Halves = "vllm-tier", 1, 0, false
-	_, err = s.TellChunks(t.Context(), older)
-	if err != nil || l.source.Scheme != alias.VLLMTier || l.source.DType != "" {
-		t.Errorf("of an agent without schemes: %v, %+v", err, l.source)
 	}
 	s.o.Chunks = nil
 	if _, err := s.TellChunks(t.Context(), good()); status.Code(err) != codes.Unimplemented {

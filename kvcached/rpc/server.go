@@ -82,7 +82,7 @@ type Fleet interface {
 	Pull(ctx context.Context, peer, namespace string, addrs []block.Addr, out []Outcome) error
 }
 
-// Chunks is told which blocks LMCache's chunks stand for; *chunks.Table is one.
+// Chunks is told which blocks chunks stand for; *chunks.Table is one.
 type Chunks interface {
 	// Namespace returns the namespace in which told chunks with this number of tokens count; empty:
 	// none.

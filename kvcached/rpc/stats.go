@@ -117,7 +117,7 @@ func (s *service) counting(ctx context.Context, stored []store.NamespaceUsage) (
 	}
 	for _, k := range known {
 		c := byName[k.Namespace]
-		if c == nil { // chunks of LMCache, whose objects have keys
+		if c == nil { // chunks, whose parts have keys
 			c = &pb.Counting{Namespace: k.Namespace}
 			byName[k.Namespace] = c
 		}

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"math"
 	"time"
 
@@ -41,6 +42,9 @@ func (s *service) Watch(r *pb.WatchRequest, stream pb.Kv_WatchServer) error {
 	}
 	if s.ending.Err() != nil {
 		return status.Error(codes.Unavailable, "the daemon is ending; watch again when it is back")
+	}
+	if errors.Is(stream.Context().Err(), context.Canceled) {
+		return nil // the client has seen enough
 	}
 	return err
 }

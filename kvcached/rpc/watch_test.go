@@ -217,6 +217,24 @@ func TestWatchSlowly(t *testing.T) {
 	}
 }
 
+// TestAnEndedWatchIsNoFailure: a watch that its client ends does not count as failed.
+func TestAnEndedWatchIsNoFailure(t *testing.T) {
+	f := start(t, Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	v := watch(t, ctx, f.client, &pb.WatchRequest{})
+	v.until(t, func() bool { return v.synced })
+	cancel()
+	for deadline := time.Now().Add(time.Minute); len(f.watchers) > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the watch goes on")
+		}
+	}
+	f.stop()
+	if st := f.Stats(); st.Calls["Watch"] != 1 || st.Failed["Watch"] != 0 {
+		t.Errorf("%d of %d failed", st.Failed["Watch"], st.Calls["Watch"])
+	}
+}
+
 // TestWatchCounts: Watch leaves out blocks that do not count in the overlap, unless they are
 // requested.
 func TestWatchCounts(t *testing.T) {

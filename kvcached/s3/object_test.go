@@ -256,6 +256,33 @@ func TestRefusedObjects(t *testing.T) {
 	}
 }
 
+// TestNoLength puts objects without a Content-Length. Nothing is stored; a length of 0 is one.
+func TestNoLength(t *testing.T) {
+	b := serve(t, Options{})
+	for headers, want := range map[string]string{
+		"":                                "HTTP/1.1 411",
+		"Transfer-Encoding: chunked\r\n":  "HTTP/1.1 411",
+		"Content-Length: 0\r\nX-Y: z\r\n": "HTTP/1.1 200",
+	} {
+		conn, err := net.Dial("tcp", b.http.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = fmt.Fprintf(conn, "PUT /k HTTP/1.1\r\nHost: kvb.localhost\r\n%s\r\n", headers)
+		first := make([]byte, len(want))
+		if _, err := io.ReadFull(conn, first); err != nil || string(first) != want {
+			t.Errorf("with %q: %q %v", headers, first, err)
+		}
+		_ = conn.Close()
+		status := 404
+		if want == "HTTP/1.1 200" {
+			status = 200
+		}
+		b.want(b.do("GET", "/k", ""), status, "")
+		b.do("DELETE", "/k", "")
+	}
+}
+
 // TestContinue sends a body only when it is asked for.
 func TestContinue(t *testing.T) {
 	b := serve(t, Options{})

@@ -46,7 +46,7 @@ func (c *call) openPayload(limit int64, own bool) (*payload, error) {
 			return nil, err
 		}
 		p.from = p.chunked
-	case length < 0:
+	case length < 0, length == 0 && c.r.Header.Get("Content-Length") == "":
 		return nil, refusal("MissingContentLength", "You must provide the Content-Length HTTP header.")
 	case c.r.Header.Get(headerTrailer) != "":
 		return nil, refusal("InvalidRequest", "Trailers need an aws-chunked body.")

@@ -3,6 +3,7 @@ package ssd
 import (
 	"hash/maphash"
 	"maps"
+	"math"
 	"math/bits"
 	"slices"
 	"sync"
@@ -53,9 +54,16 @@ type shard struct {
 	mu    sync.Mutex
 	slots []entry
 	n     int
+	next  int64 // no entry expires before, Unix ms
 }
 
-func newIndex() *index { return &index{seed: maphash.MakeSeed()} }
+func newIndex() *index {
+	x := &index{seed: maphash.MakeSeed()}
+	for i := range x.shards {
+		x.shards[i].next = math.MaxInt64
+	}
+	return x
+}
 
 func (x *index) hash(a *block.Addr) uint64 {
 	var key [rowKeySize]byte
@@ -124,6 +132,9 @@ func (x *index) put(e entry, keep func(old *entry) bool) (old entry, done bool) 
 		s.n++
 	}
 	*slot = e
+	if e.expires != 0 && e.state == stateLive {
+		s.next = min(s.next, e.expires)
+	}
 	return old, true
 }
 
@@ -192,6 +203,32 @@ func (x *index) sweep() {
 		}
 		s.mu.Unlock()
 	}
+}
+
+// due returns up to most entries of shard i that have expired by now, in Unix ms, and the number of
+// slots that it has looked at. It looks at none if nothing in the shard can have expired.
+func (x *index) due(i int, now int64, most int) (found []entry, looked int) {
+	s := &x.shards[i]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.next > now {
+		return nil, 0
+	}
+	next := int64(math.MaxInt64)
+	for j := range s.slots {
+		e := &s.slots[j]
+		if e.expires == 0 || e.state != stateLive {
+			continue
+		}
+		if next = min(next, e.expires); e.expires > now {
+			continue
+		}
+		if found = append(found, *e); len(found) == most {
+			return found, j + 1
+		}
+	}
+	s.next = next
+	return found, len(s.slots)
 }
 
 // size returns the number of entries and their memory in bytes.

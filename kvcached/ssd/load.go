@@ -47,7 +47,7 @@ func (t *Tier) loadRows() {
 	if err != nil {
 		// Rows that cannot be read are misses.
 		t.stats.readErrors.Add(1)
-		t.o.Logger.Error("ssd: the index is not complete: rows could not be read", "err", err)
+		t.o.Logger.Error("ssd: the index is not complete: rows could not be read", "err", plainError{err})
 		if damaged(err) {
 			t.markDamaged(err)
 		}

@@ -49,8 +49,9 @@ type Options struct {
 	// Volatile keeps the rows of the index in memory only. Open then drops all blocks of an earlier
 	// Open, and refuses a directory with an index. So no block survives, durable ones neither.
 	Volatile bool
-	// Evicted is called for each block that reclaim drops or a read finds damaged, under the lock
-	// of its address. It must be quick and not call the tier. nil: no calls.
+	// Evicted is called for each block that reclaim drops, that a read finds damaged, or that has
+	// expired, under the lock of its address. It must be quick and not call the tier. nil: no
+	// calls.
 	Evicted func(block.Addr)
 	// Logger gets messages for the operator. nil: slog.Default().
 	Logger *slog.Logger

@@ -364,10 +364,11 @@ func (t *Tier) evicted(h hashed) {
 		return
 	}
 	t.account(&e, -1)
-	t.stats.evicted.Add(1)
-	t.stats.evictedBytes.Add(uint64(e.bytes()))
 	if t.expired(e.expires) {
 		t.stats.expired.Add(1)
+	} else {
+		t.stats.evicted.Add(1)
+		t.stats.evictedBytes.Add(uint64(e.bytes()))
 	}
 	if t.o.Evicted != nil {
 		t.o.Evicted(*h.addr)

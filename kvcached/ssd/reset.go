@@ -14,6 +14,35 @@ import (
 // resetFile marks a directory whose rows were found damaged while the tier was open.
 const resetFile = "REBUILD"
 
+// skippedFile marks a directory that a daemon has run without.
+const skippedFile = "SKIPPED"
+
+// Skip makes the next Open of dir drop all blocks. A run without the tier cannot delete or replace
+// blocks in it, so they would come back. false: dir has no tier. No tier may have dir open.
+func Skip(dir string) (there bool, err error) {
+	d := osFS{}
+	names, err := d.List(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), err == nil && !slices.Contains(names, formatFile):
+		return false, nil
+	case err != nil || slices.Contains(names, skippedFile):
+		return true, err
+	}
+	return true, makeMark(d, dir, skippedFile)
+}
+
+// makeMark durably makes an empty file in dir.
+func makeMark(d fileSystem, dir, name string) error {
+	f, _, err := d.Create(filepath.Join(dir, name))
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err == nil {
+		err = f.Close()
+	}
+	return errors.Join(err, d.SyncDir(dir))
+}
+
 var (
 	errMarked     = errors.New("ssd: the rows were found damaged")
 	errIncomplete = errors.New("ssd: the rows are incomplete")
@@ -35,12 +64,8 @@ func (t *Tier) markDamaged(why error) {
 		return
 	}
 	t.o.Logger.Error("ssd: the rows of the index are damaged; the next start drops all blocks", "dir", t.o.Dir,
-		"err", why)
-	f, _, err := t.o.fs.Create(filepath.Join(t.o.Dir, resetFile))
-	if err == nil {
-		err = errors.Join(f.Close(), t.o.fs.SyncDir(t.o.Dir))
-	}
-	if err != nil && !errors.Is(err, fs.ErrExist) {
+		"err", plainError{why})
+	if err := makeMark(t.o.fs, t.o.Dir, resetFile); err != nil {
 		t.writeFailed("mark", err)
 	}
 }
@@ -51,6 +76,11 @@ func (t *Tier) openIndex() error {
 	names, err := t.o.fs.List(t.o.Dir)
 	if err != nil {
 		return err
+	}
+	if slices.Contains(names, skippedFile) {
+		t.o.Logger.Warn("ssd: the daemon has run without this tier, so its blocks may have been deleted or replaced; all "+
+			"blocks are dropped", "dir", t.o.Dir)
+		return t.emptied(names)
 	}
 	last, err := readProof(&t.o)
 	if errors.Is(err, errProof) {
@@ -65,12 +95,21 @@ func (t *Tier) openIndex() error {
 		if t.rows, why = openRows(&t.o); why == nil {
 			_, why = t.rows.check(&last)
 		}
+		if why == nil {
+			t.rows.use(t.o.Logger)
+		}
 		if !damaged(why) {
 			return why
 		}
 	}
 	t.stats.resets.Add(1)
-	t.o.Logger.Error("ssd: the rows of the index are damaged; all blocks are dropped", "dir", t.o.Dir, "err", why)
+	t.o.Logger.Error("ssd: the rows of the index are damaged; all blocks are dropped", "dir", t.o.Dir,
+		"err", plainError{why})
+	return t.emptied(names)
+}
+
+// emptied is reset with an error that names the directory.
+func (t *Tier) emptied(names []string) error {
 	if err := t.reset(names); err != nil {
 		return fmt.Errorf("ssd: emptying %s: %w", t.o.Dir, err)
 	}
@@ -87,10 +126,7 @@ func (t *Tier) empty() error {
 		return fmt.Errorf("%w: %s; give it a directory of its own, keep the index on disk, or delete this directory",
 			ErrIndexed, t.o.Dir)
 	}
-	if err := t.reset(names); err != nil {
-		return fmt.Errorf("ssd: emptying %s: %w", t.o.Dir, err)
-	}
-	return nil
+	return t.emptied(names)
 }
 
 // check reads the rows that every start needs. It returns the checkpoint, which must not be before
@@ -120,7 +156,7 @@ func (r *rows) checkpoint() (c checkpoint, err error) {
 	return c, errors.Join(c.decode(b), closer.Close())
 }
 
-// reset removes rows and segments and begins anew. It removes the mark last. Rows without a
+// reset removes rows and segments and begins anew. It removes the marks last. Rows without a
 // checkpoint, or with an older one, count as damaged. So the next start repeats a reset that a
 // crash cut short.
 func (t *Tier) reset(names []string) (err error) {
@@ -142,8 +178,18 @@ func (t *Tier) reset(names []string) (err error) {
 	if t.rows, err = openRows(&t.o); err != nil {
 		return err
 	}
-	if err := t.begin(); err != nil || !slices.Contains(names, resetFile) {
+	if err := t.begin(); err != nil {
 		return err
 	}
-	return errors.Join(t.o.fs.Remove(filepath.Join(t.o.Dir, resetFile)), t.o.fs.SyncDir(t.o.Dir))
+	marked := false
+	for _, name := range []string{resetFile, skippedFile} {
+		if slices.Contains(names, name) {
+			marked = true
+			err = errors.Join(err, t.o.fs.Remove(filepath.Join(t.o.Dir, name)))
+		}
+	}
+	if marked {
+		err = errors.Join(err, t.o.fs.SyncDir(t.o.Dir))
+	}
+	return err
 }

@@ -174,6 +174,91 @@ func TestRowsGone(t *testing.T) {
 	}
 }
 
+// TestSkip: after a run without the tier, the next start drops all blocks, once.
+func TestSkip(t *testing.T) {
+	eachKind(t, func(t *testing.T, o Options) {
+		if there, err := Skip(filepath.Join(o.Dir, "none")); there || err != nil {
+			t.Error(there, err)
+		}
+		if there, err := Skip(o.Dir); there || err != nil {
+			t.Error("an empty directory:", there, err)
+		}
+		var said lines
+		o.Logger = slog.New(slog.NewTextHandler(&said, nil))
+		mustClose(t, filled(t, o, 9))
+		for range 2 {
+			if there, err := Skip(o.Dir); !there || err != nil {
+				t.Error(there, err)
+			}
+		}
+		if v, err := Verify(ctx, VerifyOptions{Dir: o.Dir, Key: o.Key}); err != nil || !v.Skipped || v.Dropped ||
+			v.Bad != 0 || v.Live != 0 || v.Records == 0 {
+			t.Errorf("%+v, %v", v, err)
+		}
+		for round := range 2 {
+			tier := open(t, o)
+			<-tier.Ready()
+			if there := newest(t, tier, 9); there != 0 || tier.Stats().Resets != 0 {
+				t.Errorf("%d blocks: %+v", there, tier.Stats())
+			}
+			if round > 0 {
+				holds(t, tier, 100, 1, 500)
+			}
+			write(t, tier, 100, 1, 500, true)
+			mustClose(t, tier)
+		}
+		if log := said.all(); strings.Count(log, "has run without this tier") != 1 ||
+			strings.Contains(log, "level=ERROR") {
+			t.Error(log)
+		}
+	})
+}
+
+// TestDamagedRowsAreToldOnce damages a table of the rows. The start that drops the blocks says so
+// in one line. Verify reports one finding and logs nothing.
+func TestDamagedRowsAreToldOnce(t *testing.T) {
+	o := small(t.TempDir())
+	tier := filled(t, o, 60)
+	if err := tier.rows.db.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, tier)
+	tables := rowFiles(t, o.Dir, ".sst")
+	if len(tables) == 0 {
+		t.Fatal("there is no table")
+	}
+	for _, name := range tables {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i < len(b); i += 97 {
+			b[i] ^= 0x55
+		}
+		if err := os.WriteFile(name, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var said lines
+	old := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&said, nil)))
+	defer slog.SetDefault(old)
+	var bad []string
+	v, err := Verify(ctx, VerifyOptions{Dir: o.Dir, Bad: func(d Damage) { bad = append(bad, d.Err.Error()) }})
+	if err != nil || !v.Dropped || len(bad) != 1 || strings.Contains(bad[0], "\n") || said.all() != "" {
+		t.Errorf("%+v, %v, %q, log %s", v, err, bad, said.all())
+	}
+	o.Logger = slog.Default()
+	tier = open(t, o)
+	<-tier.Ready()
+	write(t, tier, 1, 1, 100, true)
+	mustClose(t, tier)
+	if log := said.all(); strings.Count(log, "level=ERROR") != 1 || strings.Count(log, "level=WARN") != 0 ||
+		!strings.Contains(log, "all blocks are dropped") || strings.Contains(log, "stack trace") {
+		t.Error(log)
+	}
+}
+
 // TestIncompleteRows: rows that an older program had not finished making are not used.
 func TestIncompleteRows(t *testing.T) {
 	o := small(t.TempDir())

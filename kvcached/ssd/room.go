@@ -24,13 +24,18 @@ type squeeze struct {
 	hopeless atomic.Bool  // reclaim frees nothing, so writers fail instead of waiting
 	failed   int          // times in a row that reclaim freed nothing; only reclaim uses it
 	ballast  atomic.Bool  // the file exists
+	told     int64        // limit in the last log line; 0: not squeezed; only look uses it
+	toldAt   time.Time    // time of that line
 }
 
 const (
 	// rowRoom bytes stay free for the rows. Pebble writes its log to tables, and repeats that
 	// without end if there is no room.
 	rowRoom = 4 * rowMemory
-	// smallFiles bounds LOCK, FORMAT, CHECKPOINT and REBUILD together; rowSlack bounds the growth
+	// LeastRoom is the number of free bytes without which Open fails, once it has deleted all
+	// segments.
+	LeastRoom = rowRoom
+	// smallFiles bounds LOCK, FORMAT, CHECKPOINT and the marks together; rowSlack bounds the growth
 	// of the rows between two looks at their size.
 	smallFiles = 5 * page
 	rowSlack   = 3 * rowMemory
@@ -45,6 +50,7 @@ const (
 	squeezeTries = 20          // attempts of reclaim, reclaimRetry apart, before writers fail
 	squeezeParts = 8           // number of segments in the room of a squeezed tier
 	squeezeMin   = 4 << 20     // bytes of segments that the tier keeps, even if the rows get less room
+	squeezeTold  = time.Minute // least time between two lines about less and less room
 )
 
 // free returns the filesystem's free bytes, or the largest number if they are unknown.
@@ -113,8 +119,7 @@ func (q *squeeze) want(size int64) {
 	}
 }
 
-// look checks the free room. It logs when the tier begins or ceases to be squeezed, sets the
-// ballast aside, and wakes writers if there is room for them.
+// look checks the free room, sets the ballast aside, and wakes writers if there is room for them.
 func (t *Tier) look() {
 	q := &t.squeeze
 	share, squeezed := t.share()
@@ -122,14 +127,10 @@ func (t *Tier) look() {
 	if squeezed {
 		limit = max(share, 1)
 	}
-	switch old := q.limit.Swap(limit); {
-	case old == 0 && squeezed:
+	if old := q.limit.Swap(limit); old == 0 && squeezed {
 		q.times.Add(1)
-		t.o.Logger.Warn("ssd: the filesystem has less room than the tier may use; it works within that, and grows "+
-			"when there is more", "dir", t.o.Dir, "cap", t.o.Cap, "segment_bytes", share)
-	case old > 0 && !squeezed:
-		t.o.Logger.Info("ssd: the filesystem has room for all that the tier may use again", "dir", t.o.Dir)
 	}
+	t.tellLimit(limit)
 	if !q.ballast.Load() && t.o.free() >= rowRoom+ballastSize {
 		t.takeBallast()
 	}
@@ -138,6 +139,31 @@ func (t *Tier) look() {
 		q.hopeless.Store(false)
 		t.announceSpace()
 	}
+}
+
+// tellLimit logs when the tier begins or ceases to be squeezed, and when its limit has halved since
+// the last line.
+func (t *Tier) tellLimit(limit int64) {
+	q := &t.squeeze
+	begins, now := q.told == 0, t.o.now()
+	switch {
+	case limit == 0 && !begins:
+		t.o.Logger.Info("ssd: the filesystem has room for all that the tier may use again", "dir", t.o.Dir)
+		q.told = 0
+		return
+	case limit == 0, !begins && limit > q.told/2:
+		q.told = max(q.told, limit)
+		return
+	case !begins && now.Sub(q.toldAt) < squeezeTold:
+		return
+	case limit < segmentMin:
+		t.o.Logger.Warn("ssd: the filesystem has no room for the tier; blocks are written to RAM alone, and durable "+
+			"writes fail, until there is more", "dir", t.o.Dir, "cap", t.o.Cap)
+	default:
+		t.o.Logger.Warn("ssd: the filesystem has less room than the tier may use; it works within that, and grows "+
+			"when there is more", "dir", t.o.Dir, "cap", t.o.Cap, "segment_bytes", limit)
+	}
+	q.told, q.toldAt = limit, now
 }
 
 // tried notes whether reclaim has freed a segment, and wakes the writers when there is no hope.

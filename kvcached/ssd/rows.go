@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -20,6 +21,7 @@ type rows struct {
 	broken atomic.Bool   // Pebble cannot write any more, so the tier only reads from now on
 	died   chan struct{} // closed when broken is set
 	rotten atomic.Bool   // Pebble's background work has found files damaged
+	sound  atomic.Bool   // the rows are in use; until then whoever opens them reports what is wrong
 }
 
 // RowsDir is the folder of the index in a tier's directory.
@@ -49,9 +51,9 @@ func openRows(o *Options) (*rows, error) {
 		if damaged(err) {
 			r.rotten.Store(true)
 		}
-		if failures.Add(1)%1000 == 1 { // Pebble tries again at once
+		if r.sound.Load() && failures.Add(1)%1000 == 1 { // Pebble tries again at once
 			o.Logger.Error("ssd: index rows: background work failed; every 1000th failure is logged", "err",
-				err.Error())
+				firstLine(err.Error()))
 		}
 	}}
 	db, err := pebble.Open(filepath.Join(o.Dir, RowsDir), opts)
@@ -62,6 +64,29 @@ func openRows(o *Options) (*rows, error) {
 	return r, nil
 }
 
+// use begins to log Pebble's messages. Rows that turn out to be damaged are dropped before.
+func (r *rows) use(log *slog.Logger) {
+	if r.sound.Store(true); r.broken.Load() {
+		readsOnly(log, "files of the rows are damaged")
+	}
+}
+
+func readsOnly(log *slog.Logger, why string) {
+	log.Error("ssd: index rows cannot be written any more; the tier only reads", "said", why)
+}
+
+// firstLine cuts off what Pebble's errors have below their first line: wrapped errors and stacks.
+func firstLine(text string) string {
+	text, _, _ = strings.Cut(text, "\n")
+	return text
+}
+
+// plainError is an error of Pebble whose text is one line.
+type plainError struct{ error }
+
+func (e plainError) Error() string { return firstLine(e.error.Error()) }
+func (e plainError) Unwrap() error { return e.error }
+
 // rowLog passes on Pebble's messages. Fatal means that the database cannot be written any more; the
 // process goes on.
 type rowLog struct {
@@ -71,13 +96,18 @@ type rowLog struct {
 
 func (l *rowLog) Infof(format string, args ...any) {}
 func (l *rowLog) Errorf(format string, args ...any) {
-	l.log.Warn("ssd: index rows", "said", fmt.Sprintf(format, args...))
+	if l.rows.sound.Load() {
+		l.log.Warn("ssd: index rows", "said", firstLine(fmt.Sprintf(format, args...)))
+	}
 }
 func (l *rowLog) Fatalf(format string, args ...any) {
-	if !l.rows.broken.Swap(true) {
-		close(l.rows.died)
+	if l.rows.broken.Swap(true) {
+		return
 	}
-	l.log.Error("ssd: index rows cannot be written any more; the tier only reads", "said", fmt.Sprintf(format, args...))
+	close(l.rows.died)
+	if l.rows.sound.Load() {
+		readsOnly(l.log, firstLine(fmt.Sprintf(format, args...)))
+	}
 }
 
 // get returns the row of a.

@@ -185,6 +185,33 @@ func TestSmallFilesystem(t *testing.T) {
 	mustClose(t, tier)
 }
 
+// TestLessAndLessRoomIsTold: a limit that has halved since the last line is logged, at most once a
+// minute. A filesystem without room for a segment has a line of its own.
+func TestLessAndLessRoomIsTold(t *testing.T) {
+	var said lines
+	now := time.Unix(1e9, 0)
+	tier := &Tier{o: Options{Logger: slog.New(slog.NewTextHandler(&said, nil)),
+		now: func() time.Time { return now }}}
+	for i, step := range []struct {
+		limit int64
+		after time.Duration
+		lines int // in all
+	}{
+		{0, 0, 0}, {400 << 20, 0, 1}, {300 << 20, time.Hour, 1}, {200 << 20, time.Second, 2}, {90 << 20, time.Second, 2},
+		{80 << 20, time.Minute, 3}, {200 << 20, time.Second, 3}, {1, time.Hour, 4}, {1, time.Hour, 4}, {0, time.Second, 5},
+		{0, time.Hour, 5}, {50 << 20, 0, 6},
+	} {
+		now = now.Add(step.after)
+		tier.tellLimit(step.limit)
+		if n := strings.Count(said.all(), "\n"); n != step.lines {
+			t.Errorf("step %d: %d lines, want %d", i, n, step.lines)
+		}
+	}
+	if log := said.all(); strings.Count(log, "has no room for the tier") != 1 || strings.Count(log, "level=WARN") != 5 {
+		t.Error(log)
+	}
+}
+
 // TestAFullFilesystemIsNoFailedDisk: a full filesystem and a failed disk have different messages,
 // and neither suppresses the other.
 func TestAFullFilesystemIsNoFailedDisk(t *testing.T) {

@@ -29,9 +29,9 @@ type Stats struct {
 	Syncs         uint64 // fdatasync of segments
 	Checkpoints   uint64
 	Deletes       uint64 // blocks deleted
-	Evicted       uint64 // blocks dropped by reclaim
+	Evicted       uint64 // blocks dropped by reclaim that had not expired
 	EvictedBytes  uint64 // bytes of those, with headers
-	Expired       uint64 // those of Evicted that had expired
+	Expired       uint64 // blocks dropped because they had expired
 	Reclaimed     uint64 // segments deleted
 	Reused        uint64 // segments made in the file of a deleted segment
 	OverBudget    uint64 // writes refused by the daily budget

@@ -201,6 +201,7 @@ func Open(ctx context.Context, o Options) (_ *Tier, err error) {
 	t.running.Go(t.loadRows)
 	t.running.Go(t.keepLog)
 	t.running.Go(t.reclaimSegments)
+	t.running.Go(t.dropExpired)
 	return t, nil
 }
 
@@ -222,6 +223,7 @@ func newTier(o Options) *Tier {
 // begin marks a new directory. From then on the rows always have a checkpoint. Sequence numbers
 // begin with the clock, so they are above those of an earlier tier in the same place.
 func (t *Tier) begin() error {
+	t.rows.use(t.o.Logger)
 	if err := t.o.fs.SyncDir(t.o.Dir); err != nil {
 		return err
 	}

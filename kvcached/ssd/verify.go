@@ -42,6 +42,7 @@ type Verified struct {
 	Lost     int   // number of Live blocks without a sound record, which will be misses
 	Bad      int   // calls of Bad
 	Dropped  bool  // the rows are damaged or missing, so Open drops all blocks
+	Skipped  bool  // Skip was called, so Open drops all blocks
 }
 
 // Verify reads all files of a directory that no tier has open. It changes only what Open would
@@ -79,19 +80,21 @@ func Verify(ctx context.Context, o VerifyOptions) (v Verified, err error) {
 	if err != nil {
 		return v, err
 	}
-	err = errMarked
-	if !slices.Contains(names, resetFile) {
+	v.Skipped = slices.Contains(names, skippedFile)
+	if err = nil; slices.Contains(names, resetFile) {
+		err = errMarked
+	} else if !v.Skipped {
 		if t.rows, err = openRows(&full); err == nil {
 			w.last, err = t.rows.check(&last)
 		}
 	}
-	if v.Dropped = damaged(err); v.Dropped {
+	if v.Dropped = damaged(err); v.Dropped || v.Skipped {
 		w.last = last
 	}
 	if err = w.rowsDamaged(err); err == nil {
 		err = w.segments(ctx, names)
 	}
-	if err == nil && !v.Dropped {
+	if err == nil && !v.Dropped && !v.Skipped {
 		err = w.live()
 	}
 	return v, err
@@ -119,7 +122,7 @@ func (w *verifier) rowsDamaged(err error) error {
 	if !damaged(err) {
 		return err
 	}
-	w.bad(Damage{File: filepath.Join(w.o.Dir, RowsDir), Err: err})
+	w.bad(Damage{File: filepath.Join(w.o.Dir, RowsDir), Err: plainError{err}})
 	return nil
 }
 
@@ -198,10 +201,12 @@ func (w *verifier) open(name string, id uint32) {
 func (w *verifier) segment(ctx context.Context, s *segment) error {
 	failed := w.t.stats.readErrors.Load()
 	end := uint64(1)
+	told := map[uint32]bool{} // pages of the damaged records
 	err := w.t.walk(ctx, s, 1, s.pageCount(), true, func(h *header, head []byte, damage error) {
 		end = max(end, uint64(h.page)+uint64(h.pages()))
 		if damage != nil {
 			w.bad(Damage{File: s.name, Page: h.page, Addr: h.Addr, Err: damage})
+			told[h.page] = true
 			return
 		}
 		w.sound[h.place] = h.seq
@@ -229,7 +234,7 @@ func (w *verifier) segment(ctx context.Context, s *segment) error {
 	}
 	for i := range table {
 		e := &table[i]
-		if seq, ok := w.sound[place{s.id, e.page}]; !ok || seq != e.seq {
+		if seq, ok := w.sound[place{s.id, e.page}]; (!ok || seq != e.seq) && !told[e.page] {
 			w.bad(Damage{File: s.name, Page: e.page, Addr: e.addr,
 				Err: fmt.Errorf("%w: the footer names a record that is not there", errRecord)})
 		}

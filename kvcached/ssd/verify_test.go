@@ -168,6 +168,34 @@ func (l *lines) all() string {
 	return l.text.String()
 }
 
+// TestVerifyCountsDamagedRecordsOnce damages the payloads of records in a sealed segment, whose
+// footer names them as well.
+func TestVerifyCountsDamagedRecordsOnce(t *testing.T) {
+	o := small(filepath.Join(t.TempDir(), "d"))
+	tier := open(t, o)
+	for i := range 5 {
+		write(t, tier, i, 1, 20000, true)
+	}
+	mustClose(t, tier)
+	f, err := os.OpenFile(segmentName(o.Dir, 1), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range int64(3) {
+		if _, err := f.WriteAt([]byte{0xff, 0, 0xff, 0}, (1+6*i)*page+page+100); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := f.WriteAt(make([]byte, page), (1+6*3)*page); err != nil { // a header
+		t.Fatal(err)
+	}
+	_ = f.Close()
+	v, err := Verify(ctx, VerifyOptions{Dir: o.Dir})
+	if err != nil || v.Bad != 4 || v.Lost != 4 || v.Live != 5 || v.Records != 1 {
+		t.Errorf("%+v, %v", v, err)
+	}
+}
+
 // TestDamageIsWarnedAbout: a start after a crash logs the place of a damaged record, whether or not
 // the index names it.
 func TestDamageIsWarnedAbout(t *testing.T) {

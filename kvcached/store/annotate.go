@@ -11,10 +11,11 @@ import (
 // ErrNoRoom says that the attribute of a block cannot grow in its place.
 var ErrNoRoom = errors.New("store: no room beside the block for a longer attribute")
 
-// Annotate appends to the attribute of a block in RAM, and writes the block again to SSD if SSD has
-// it. more gets the present attribute and returns the addition; nil: there is none. more is called
-// once, under the store's lock, so it must be quick and must not call the store. The errors are
-// ErrMiss if RAM does not have the block, ErrNoRoom, ErrClosed and those of SSD.
+// Annotate appends to the attribute of a block in RAM. If SSD has the block, Annotate writes all of
+// it again: a record's head has the attribute, and SSD reads it there to move or to recover the
+// record. more gets the present attribute and returns the addition; nil: there is none. more is
+// called once, under the store's lock, so it must be quick and must not call the store. The errors
+// are ErrMiss if RAM does not have the block, ErrNoRoom, ErrClosed and those of SSD.
 func (s *Store) Annotate(ctx context.Context, a block.Addr, more func(attr []byte) []byte) error {
 	h := s.tier.Hash(&a)
 	if s.disk == nil {
@@ -46,6 +47,7 @@ func (s *Store) Annotate(ctx context.Context, a block.Addr, more func(attr []byt
 	if err != nil {
 		return diskError("annotated on SSD", len(payload), err)
 	}
+	s.counts.AnnotatedBytes += uint64(len(payload))
 	s.wrote(turn, h, &r)
 	return nil
 }

@@ -102,6 +102,9 @@ func TestAnnotateDisk(t *testing.T) {
 			})
 		}
 	}
+	if n := s.Stats().AnnotatedBytes; n != 5000 {
+		t.Errorf("%d bytes were written again, want those of one block", n)
+	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}

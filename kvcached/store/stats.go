@@ -20,6 +20,7 @@ type Counts struct {
 	BehindChanging   uint64 // blocks not written behind because their address was replaced on SSD not long ago
 	BehindFailed     uint64 // blocks not written behind because the write failed
 	Durable          uint64 // commits that waited for SSD
+	AnnotatedBytes   uint64 // payload written to SSD again because the attribute of a block on SSD grew
 	DiskDeletes      uint64 // blocks that a deletion or a replacement deleted from SSD
 	ReleasedTwice    uint64 // calls of Release after the first, which are errors of the caller
 }

@@ -253,7 +253,9 @@ func TestVLLMFaults(t *testing.T) {
 	s.vanishing(t, c, text, said[model])
 }
 
-// vanishing: half of the blocks that a server has found are gone when it loads them.
+// vanishing: half of the blocks that a server has found are gone when it loads them, and it
+// computes the rest of longer prompts in the same step. It answers as a server without a cache
+// does. So does a server that loads what the first one has stored.
 func (s setup) vanishing(t *testing.T, c *cache, text, want string) {
 	t.Helper()
 	flags := connected(object{"socket": c.lease})
@@ -261,15 +263,38 @@ func (s setup) vanishing(t *testing.T, c *cache, text, want string) {
 		flags[i] = strings.NewReplacer(`"KVCachedConnector"`, `"FaultyConnector"`, "cognitora_kv.connector",
 			"faulty_connector").Replace(flags[i])
 	}
-	faulty := s.engine(t, "vllm-faulty", vllmFlags(s.model, flags...)...)
-	faulty.awaitReady(t)
-	for range 2 {
-		if got, _ := faulty.asks(t, text); got != want {
-			t.Errorf("with blocks that vanish: %q, not %q", got, want)
+	without := s.engine(t, "vllm-without", vllmFlags(s.model, "--enable-prompt-tokens-details")...)
+	without.awaitReady(t)
+	longer := map[string]string{}
+	for _, scheduling := range []string{"--async-scheduling", "--no-async-scheduling"} {
+		faulty := s.engine(t, "vllm-faulty"+scheduling, vllmFlags(s.model, append(flags, scheduling)...)...)
+		faulty.awaitReady(t)
+		for i := range 3 {
+			prompt := text + prose(fmt.Sprint("tail ", i, scheduling), 800)
+			longer[prompt], _ = without.asks(t, prompt)
+			if got, _ := faulty.asks(t, prompt); got != longer[prompt] {
+				t.Errorf("%s: with blocks that vanish: %q, not %q", scheduling, got, longer[prompt])
+			}
 		}
+		for range 2 {
+			if got, _ := faulty.asks(t, text); got != want {
+				t.Errorf("%s: with blocks that vanish: %q, not %q", scheduling, got, want)
+			}
+		}
+		if n := faulty.source(t, "local_compute"); n == 0 {
+			t.Errorf("%s: nothing was computed", scheduling)
+		}
+		c.settled(t)
+		faulty.stop(t)
 	}
-	if n := faulty.source(t, "local_compute"); n == 0 {
-		t.Error("nothing was computed")
+	without.stop(t)
+	after := s.engine(t, "vllm-after", vllmFlags(s.model, connected(object{"socket": c.lease})...)...)
+	after.awaitReady(t)
+	for prompt, want := range longer {
+		got, n := after.asks(t, prompt)
+		if n.cached != (n.prompt-1)/blockTokens*blockTokens || got != want {
+			t.Errorf("after blocks have vanished: %d of %d tokens were loaded; %q, not %q", n.cached, n.prompt, got, want)
+		}
 	}
 }
 

@@ -44,11 +44,16 @@ func TestVLLMTier(t *testing.T) {
 	e.program = s.tierAgent(t, e, c, s3, "tier-2")
 	e.awaitReady(t)
 	within(t, soon, "the router uses it again", func() bool { return w.eligible() == 1 })
+	direct := &site{owner: t, url: e.url(), client: http.DefaultClient}
+	direct.must(t, "/v1/completions", object{"model": model, "prompt": strings.Repeat("first ", 99), "max_tokens": 1})
+	within(t, soon, "the agent has told the engine's first block", func() bool {
+		b, _ := w.warm(t, e.id, chatBody(all[0].said[:len(all[0].said)-1], object{"max_tokens": 2}))
+		return b > 0
+	})
 	counted, loaded := 0, 0
 	for i := range all {
 		body := chatBody(all[i].said[:len(all[i].said)-1], object{"max_tokens": 2})
 		b, _ := w.warm(t, e.id, body)
-		direct := &site{owner: t, url: e.url(), client: http.DefaultClient}
 		a := direct.must(t, "/v1/chat/completions", body)
 		n, _ := a.counts()
 		t.Logf("%s: %d of %d tokens counted, %d loaded", all[i].name, b, n.prompt, n.cached)

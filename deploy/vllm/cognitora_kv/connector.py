@@ -18,13 +18,15 @@ import time
 import vllm
 from vllm.config import get_current_vllm_config_or_none
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
-    KVConnectorBase_V1, KVConnectorMetadata, KVConnectorRole)
+    KVConnectorBase_V1, KVConnectorMetadata, KVConnectorRole, KVConnectorWorkerMetadata)
 from vllm.logger import init_logger
 from vllm.platforms import current_platform
 
 from . import namespace as namespaces
+from .adapters import Adapters
 from .copies import Cache, Load, Loader, Save, Saver
 from .digests import TOKENS, Chain, seed
+from .doubts import Doubts
 from .handover import Wait, asks, in_parts, says, wanted
 from .lease import BATCH, Lease
 from .reads import Reads
@@ -60,7 +62,7 @@ class Settings:
         self.layout = layout(config)
         self.modules = config.compilation_config.static_forward_context  # by layers' names, in a rank
         self.first = self.revision = revision(config, extra.get("revision", "")) + "+" + computation(config)
-        self.adapters = {}  # files and name of the weights, by an adapter's name and path
+        self.adapters = Adapters(logger.warning)
         # Refuses what is too long.
         named = self.named("0" * 40 if config.lora_config else "") + another()
         longest = self.namespace(named, self.tp - 1, self.pp - 1)
@@ -126,27 +128,8 @@ class Settings:
                                (self.pp, pp_rank))
 
     def adapter(self, lora):
-        """Returns a name for the weights of an adapter; None: they cannot be named.
-
-        The engine's own cache knows adapters by name and path. If the files change, it has blocks
-        of the old weights, and nobody knows which are loaded. So they have no name until reset.
-        """
-        if lora is None:
-            return ""
-        key, files, why = (lora.lora_name, lora.lora_path), None, ""
-        known = now = self.adapters.get(key)
-        try:
-            files = namespaces.files_of(lora.lora_path)
-            now = known or (files, namespaces.revision_of(lora.lora_path))
-        except (OSError, ValueError) as e:
-            now, why = known or (None, None), str(e)
-        if now[1] is not None and files not in (now[0], []):  # the engine can go on without its files
-            now, why = (now[0], None), why or "its files have changed; load other weights from another path"
-        if now != known:
-            self.adapters[key] = now
-            if why:
-                logger.warning("blocks of adapter %s at %s are not kept: %s", *key, why)
-        return now[1]
+        """Returns a name for the weights of an adapter; None: they cannot be named."""
+        return self.adapters.name(lora) if lora else ""
 
     def reset(self):
         """Begins a generation of blocks: no engine has stored any, and no other one reads them."""
@@ -215,9 +198,21 @@ def weights(model, revision):
 class Plan(KVConnectorMetadata):
     """What the ranks do in a step. A rank makes its namespaces from the names of the weights."""
 
+    step: int = 0
     loads: list = field(default_factory=list)  # (named, digests, places)
     saves: list = field(default_factory=list)  # (request, named, blocks)
     preempted: set = field(default_factory=set)
+    ended: set = field(default_factory=set)  # finished requests of which no save follows
+
+
+@dataclass
+class Loaded(KVConnectorWorkerMetadata):
+    """Says that a step's loads have a result. vLLM adds the places that failed, of all ranks."""
+
+    step: int
+
+    def aggregate(self, other):
+        return self
 
 
 class KVCachedConnector(KVConnectorBase_V1):
@@ -250,6 +245,15 @@ class KVCachedConnector(KVConnectorBase_V1):
     def request_finished(self, request, block_ids):
         return self.side.finished(request)
 
+    def bind_kv_cache_manager(self, kv_cache_manager):
+        super().bind_kv_cache_manager(kv_cache_manager)
+        self.engine_cache = kv_cache_manager
+
+    def update_connector_output(self, connector_output):
+        loaded, failed = connector_output.kv_connector_worker_meta, connector_output.invalid_block_ids
+        if bad := self.side.loaded(loaded.step if loaded else 0, failed):
+            self.engine_cache.evict_blocks(bad)  # else other requests find them before they are computed again
+
     def reset_cache(self):
         self.side.reset()
         return True
@@ -275,10 +279,13 @@ class KVCachedConnector(KVConnectorBase_V1):
         self.side.save(self._get_connector_metadata())
 
     def get_finished(self, finished_req_ids):
-        return self.side.saved(finished_req_ids), None
+        return self.side.saved(), None  # the plan names those of which no save follows
 
     def get_block_ids_with_load_errors(self):
         return self.side.take_failed()
+
+    def build_connector_worker_meta(self):
+        return self.side.take_loaded()
 
     def shutdown(self):
         self.side.close()
@@ -290,6 +297,7 @@ class Followed:
     def __init__(self, request, named, chain, space):
         self.request, self.named, self.chain = request, named, chain
         self.places, self.kept, self.load, self.saves = [], 0, 0, False
+        self.held, self.after, self.bad = [], 0, False  # as Doubts says
         self.stale = False  # followed before a reset
         self.params = getattr(request, "kv_transfer_params", None)
         self.hands_over, self.wait = asks(self.params), Wait(wanted(self.params, space))
@@ -305,6 +313,9 @@ class Planner:
         self.settings, self.tokens = settings, settings.block_tokens
         self.store, self.reads, self.again = settings.store(LOOKUP), settings.reads(), 0.0
         self.followed = {}
+        self.ended = {}  # finished requests with blocks that ranks read or will read
+        self.holds = {}  # requests that hold blocks
+        self.doubts, self.steps = Doubts(), 0
         self.say()
 
     def say(self):
@@ -315,8 +326,8 @@ class Planner:
         self.settings.reset()
         if self.reads is not None:
             self.reads.anew(self.settings.namespace(self.settings.revision, 0, 0))
-        for f in self.followed.values():
-            f.stale = True
+        for f in self.requests():
+            f.stale, f.held = True, []
         self.say()
 
     def close(self):
@@ -390,41 +401,73 @@ class Planner:
         if f := self.follow(request):
             f.load = loaded // self.tokens
 
+    def requests(self):
+        return [*self.followed.values(), *self.ended.values()]
+
+    def loaded(self, step, failed):
+        """Takes the result of a step's loads, 0: of no step. Returns the places with garbage."""
+        return self.doubts.report(step, failed, self.requests()) if step or failed else set()
+
     def plan(self, scheduled):
-        plan = Plan(preempted=set(scheduled.preempted_req_ids or ()))
-        for new in scheduled.scheduled_new_reqs:
-            self.step(plan, scheduled, new.req_id, new.num_computed_tokens, new.block_ids, True)
+        """Plans what ranks load and save in a step.
+
+        Blocks that depend on a load without a result are saved in a later step.
+        """
+        self.steps += 1
+        plan = Plan(self.steps, preempted=set(scheduled.preempted_req_ids or ()))
+        for request in plan.preempted & self.followed.keys():
+            self.leave(self.followed[request])
         old = scheduled.scheduled_cached_reqs
-        for i, request in enumerate(old.req_ids):
-            self.step(plan, scheduled, request, old.num_computed_tokens[i], old.new_block_ids[i],
-                      request in old.resumed_req_ids)
+        steps = {new.req_id: (new.num_computed_tokens, new.block_ids, True) for new in scheduled.scheduled_new_reqs}
+        steps |= {request: (old.num_computed_tokens[i], old.new_block_ids[i], request in old.resumed_req_ids)
+                  for i, request in enumerate(old.req_ids)}
+        for request, tokens in scheduled.num_scheduled_tokens.items():  # in order: they may share earlier ones' places
+            if request in self.followed and request in steps:
+                self.step(plan, tokens, request, *steps[request])
+        for request, f in list(self.holds.items()):
+            if f.held and self.doubts.waits(f):
+                continue
+            if f.held:
+                plan.saves.append((request, f.named, f.held))
+            f.held = []
+            del self.holds[request]
+        plan.ended = {r for r, f in self.ended.items() if not f.held}
+        for request in plan.ended:
+            del self.ended[request]
         return plan
 
-    def step(self, plan, scheduled, request, computed, places, afresh):
+    def leave(self, f):
+        """Notes that a request has lost its places."""
+        f.held = []
+        if not self.doubts.waits(f):  # else others may have found what it has computed
+            f.places = []
+
+    def step(self, plan, tokens, request, computed, places, afresh):
         """Plans a request's next tokens. afresh: places are all that it has, not what is added."""
-        f = self.followed.get(request)
-        if f is None or f.stale:
-            return
+        f = self.followed[request]
         if afresh:
             f.places, f.kept = [], computed // self.tokens
             if f.hands_over and f.gone < f.own:  # the daemon has lost blocks that the other engine needs
                 f.kept = f.gone
         if places:
             f.places += places[0]
-        start = computed // self.tokens
+        start, end = computed // self.tokens, computed + tokens
         f.kept = min(f.kept, start)  # what was not loaded is computed again
+        begun = -(-computed // self.tokens)
+        if afresh:
+            self.doubts.begins(f, begun)
         if f.load:
             at = slice(start - f.load, start)
             plan.loads.append((f.named, f.chain.digests[at], f.places[at]))
+            self.doubts.loads(f, f.places[at], plan.step)
             f.load = 0
-        known = min(computed + scheduled.num_scheduled_tokens[request], f.request.num_tokens) // self.tokens
-        full = min(known, len(f.places))
-        if full > f.kept:
+        self.doubts.computes(f, begun, -(-end // self.tokens))
+        full = min(min(end, f.request.num_tokens) // self.tokens, len(f.places))
+        if full > f.kept and not f.bad and not f.stale:
             f.chain.grow(f.request.all_token_ids, full)
-            plan.saves.append((request, f.named, [
-                (f.chain.digests[i], f.chain.parent(i) if i else bytes(32), f.chain.names[i], f.places[i])
-                for i in range(f.kept, full)]))
-            f.kept, f.saves = full, True
+            f.held += [(f.chain.digests[i], f.chain.parent(i) if i else bytes(32), f.chain.names[i], f.places[i])
+                       for i in range(f.kept, full)]
+            f.kept, f.saves, self.holds[request] = full, True, f
 
     def finished(self, request):
         """Ends a request. Returns whether ranks may still read its blocks, and its answer's params.
@@ -434,6 +477,8 @@ class Planner:
         f = self.followed.pop(request.request_id, None)
         if f is None:
             return False, None
+        if f.saves:
+            self.ended[request.request_id] = f
         stored = 0 if time.monotonic() < self.again else min(request.num_prompt_tokens, request.num_computed_tokens)
         hands_over = f.hands_over and not f.stale
         return f.saves, says(stored // self.tokens * self.tokens, f.space) if hands_over else None
@@ -448,7 +493,8 @@ class Rank:
         self.ranks = (get_tp_group().rank_in_group, get_pp_group().rank_in_group)
         self.loader = self.saver = None
         self.lock, self.failed, self.said = threading.Lock(), set(), 0.0
-        self.saving, self.finished, self.dropped = set(), set(), 0
+        self.step = 0  # of the loads of which vLLM has no result
+        self.finished, self.dropped = set(), 0
 
     def register(self, caches):
         s = self.settings
@@ -472,6 +518,7 @@ class Rank:
         loads = [Load(self.settings.namespace(named, *self.ranks), digests, places)
                  for named, digests, places in plan.loads]
         if loads:
+            self.step = plan.step
             self.loader.begin(loads)
             if not self.by_layer:
                 self.loader.wait()
@@ -487,6 +534,11 @@ class Rank:
             failed, self.failed = self.failed, set()
         return failed
 
+    def take_loaded(self):
+        """Returns that the step's loads have a result; None: it has loaded nothing."""
+        step, self.step = self.step, 0
+        return Loaded(step) if step else None
+
     def preempted(self, plan):
         if plan.preempted:
             self.saver.cancel(plan.preempted)
@@ -495,8 +547,8 @@ class Rank:
         self.loader.wait()
         computed = self.saver.cache.computed() if plan.saves else None
         for request, named, blocks in plan.saves:
-            self.saving.add(request)
             self.saver.add(Save(request, self.settings.namespace(named, *self.ranks), blocks, computed))
+        self.finished |= plan.ended
         if self.saver.dropped > self.dropped:
             self.tell("%d blocks in all not kept, because too many waited or the daemon did not take them",
                       self.saver.dropped)
@@ -505,10 +557,8 @@ class Rank:
     def not_saved(self, why):
         self.tell("blocks not kept: %s", why)
 
-    def saved(self, finished):
+    def saved(self):
         """Returns the finished requests whose blocks nobody reads any more."""
-        self.finished |= finished & self.saving
-        self.saving -= finished
         idle = {r for r in self.finished if self.saver.idle(r)}
         self.finished -= idle
         return idle or None

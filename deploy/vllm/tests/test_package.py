@@ -333,21 +333,26 @@ class FakeSteps:
         self.num_scheduled_tokens = {request.request_id: request.num_tokens - computed}
 
 
+def planner(test, blocks=8):
+    """Returns a Planner, and its daemon, which can have the first blocks of a FakeRequest."""
+    try:
+        from cognitora_kv.connector import Planner
+    except ImportError as e:
+        test.skipTest(f"no vLLM: {e}")
+    made = Chain(seed("m"), 32)
+    made.grow(list(range(32 * blocks)), blocks)
+    store = FakeStore(made)
+    settings = mock.Mock(block_tokens=32, tp=1, pp=1, model="m")
+    settings.store.return_value, settings.reads.return_value = store, None
+    settings.adapter.return_value, settings.namespace.return_value = "", SPACE
+    return Planner(settings), store
+
+
 class Planning(unittest.TestCase):
     """The scheduler's side. It needs vLLM to be importable."""
 
-    def planner(self, blocks=8):
-        try:
-            from cognitora_kv.connector import Planner
-        except ImportError as e:
-            self.skipTest(f"no vLLM: {e}")
-        made = Chain(seed("m"), 32)
-        made.grow(list(range(32 * blocks)), blocks)
-        store = FakeStore(made)
-        settings = mock.Mock(block_tokens=32, tp=1, pp=1, model="m")
-        settings.store.return_value, settings.reads.return_value = store, None
-        settings.adapter.return_value, settings.namespace.return_value = "", SPACE
-        return Planner(settings), store
+    def planner(self):
+        return planner(self)
 
     def test_it_waits_for_what_another_engine_stores(self):
         p, store = self.planner()
@@ -392,8 +397,9 @@ class Planning(unittest.TestCase):
             self.assertEqual(p.matched(r, 0), 7 * 32)
         p.allocated(running, 7 * 32)
         plan = p.plan(FakeSteps(running, 7 * 32, list(range(8))))
-        self.assertEqual([x[0][0 if x is plan.loads else 1] for x in (plan.loads, plan.saves)], ["old", "old"])
+        self.assertEqual(([x[0] for x in plan.loads], plan.saves), (["old"], []))
         p.reset()
+        p.loaded(plan.step, set())
         p.reads.anew.assert_called_once_with("space of new")
         plan = p.plan(FakeSteps(running, 0, list(range(8))))  # it computes with the weights of both
         self.assertEqual((plan.loads, plan.saves), ([], []))

@@ -8,7 +8,7 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from cognitora_kv import namespace  # noqa: E402
+from cognitora_kv import adapters, namespace  # noqa: E402
 
 
 class FakeModel(SimpleNamespace):
@@ -82,6 +82,35 @@ class Spaces(unittest.TestCase):
         self.assertNotIn(second, (None, first))
         (at / "adapter_model.safetensors").unlink()
         self.assertEqual(s.adapter(lora), second, "it is loaded")
+
+    def test_adapters_are_looked_at_once_a_second(self):
+        at, clock, told = self.at / "adapter", [0.0], []
+        at.mkdir()
+        (at / "adapter_model.safetensors").write_bytes(b"one")
+        known = adapters.Adapters(lambda *text: told.append(text), lambda: clock[0])
+
+        def name(number=1, inplace=False, name="a"):
+            return known.name(SimpleNamespace(lora_name=name, lora_int_id=number, lora_path=str(at),
+                                              load_inplace=inplace))
+
+        self.enterContext(mock.patch.object(adapters, "MOST", 4))
+        with mock.patch.object(namespace, "files_of", side_effect=namespace.files_of) as look:
+            first = name()
+            self.assertEqual((first, name(), look.call_count), (namespace.revision_of(at), first, 1))
+            clock[0] = adapters.AGAIN
+            self.assertEqual((name(), look.call_count), (first, 2))
+            self.assertEqual((name(number=2), look.call_count), (first, 3), "it has been loaded anew")
+            self.assertEqual((name(2, inplace=True), look.call_count), (first, 4))
+            (at / "adapter_model.safetensors").write_bytes(b"other")
+            self.assertEqual((name(2), look.call_count), (first, 4))
+            clock[0] += adapters.AGAIN
+            self.assertEqual((name(2), name(2, inplace=True), len(told)), (None, None, 1))
+            for i in range(adapters.MOST - 1):
+                name(name=f"n{i}")
+            self.assertIsNone(name(2), "the last ones in use are remembered")
+            for i in range(adapters.MOST):
+                name(name=f"m{i}")
+            self.assertEqual((len(known.known), name(2)), (adapters.MOST, namespace.revision_of(at)))
 
     def test_a_reset_begins_a_generation(self):
         s = self.settings()

@@ -3115,20 +3115,22 @@ func (*ReportResponse) Descriptor() ([]byte, []int) {
 // TellChunksRequest has chunks of one source. The fields of a chunk are in columns.
 type TellChunksRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Keys          string                 `protobuf:"bytes,1,opt,name=keys,proto3" json:"keys,omitempty"`             // namespace of the keys, such as key1;resp.0;
-	Model         string                 `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`           // the model's name in the keys: the engine's --model; for vLLM's tier the engine's access key
-	Dtype         string                 `protobuf:"bytes,3,opt,name=dtype,proto3" json:"dtype,omitempty"`           // the data type in LMCache's keys, such as bfloat16; empty in other schemes
-	World         uint32                 `protobuf:"varint,4,opt,name=world,proto3" json:"world,omitempty"`          // the number of workers in the keys
-	Layers        uint32                 `protobuf:"varint,5,opt,name=layers,proto3" json:"layers,omitempty"`        // keys by layer of a worker's chunk; 0: one key for all layers
-	Halves        bool                   `protobuf:"varint,6,opt,name=halves,proto3" json:"halves,omitempty"`        // each part has two keys: kv_bytes and metadata of redis://, or _k and _v of HiCache
-	First         uint64                 `protobuf:"fixed64,7,opt,name=first,proto3" json:"first,omitempty"`         // LMCache's name before the first chunk, from PYTHONHASHSEED; for HiCache of the data type
-	Served        string                 `protobuf:"bytes,8,opt,name=served,proto3" json:"served,omitempty"`         // the model's name in the blocks' digests
-	Revision      string                 `protobuf:"bytes,9,opt,name=revision,proto3" json:"revision,omitempty"`     // of the weights
-	Blocks        uint32                 `protobuf:"varint,10,opt,name=blocks,proto3" json:"blocks,omitempty"`       // blocks of 16 tokens in a chunk, 1 to 32
-	Names         []uint64               `protobuf:"fixed64,11,rep,packed,name=names,proto3" json:"names,omitempty"` // LMCache's names of the chunks, or those in the KV events; at most 2048
-	Parents       []byte                 `protobuf:"bytes,12,opt,name=parents,proto3" json:"parents,omitempty"`      // the first 8 bytes of the digest of the block before each chunk; zero: none
-	Digests       []byte                 `protobuf:"bytes,13,opt,name=digests,proto3" json:"digests,omitempty"`      // the first 8 bytes of the digest of each block, chunk by chunk
-	Scheme        string                 `protobuf:"bytes,14,opt,name=scheme,proto3" json:"scheme,omitempty"`        // whose keys they are: empty for LMCache, vllm-tier, hicache, or hicache-mla for models with MLA
+	Scheme        string                 `protobuf:"bytes,1,opt,name=scheme,proto3" json:"scheme,omitempty"`         // whose keys they are: lmcache, vllm-tier, hicache, or hicache-mla for models with MLA
+	Keys          string                 `protobuf:"bytes,2,opt,name=keys,proto3" json:"keys,omitempty"`             // namespace of the keys, such as key1;resp.0;
+	Model         string                 `protobuf:"bytes,3,opt,name=model,proto3" json:"model,omitempty"`           // the model's name in the keys; empty if engine stands for it
+	Engine        string                 `protobuf:"bytes,4,opt,name=engine,proto3" json:"engine,omitempty"`         // vllm-tier: S3 access key of the engine in whose keys the daemon has seen the model; else empty
+	Dtype         string                 `protobuf:"bytes,5,opt,name=dtype,proto3" json:"dtype,omitempty"`           // lmcache: the data type in the keys, such as bfloat16; else empty
+	World         uint32                 `protobuf:"varint,6,opt,name=world,proto3" json:"world,omitempty"`          // the number of workers in the keys
+	Layers        uint32                 `protobuf:"varint,7,opt,name=layers,proto3" json:"layers,omitempty"`        // keys by layer of a worker's chunk; 0: one key for all layers
+	Halves        bool                   `protobuf:"varint,8,opt,name=halves,proto3" json:"halves,omitempty"`        // each part has two keys: metadata and kv_bytes of LMCache's redis://, or _k and _v of HiCache
+	First         uint64                 `protobuf:"fixed64,9,opt,name=first,proto3" json:"first,omitempty"`         // lmcache: the name before a prompt's first chunk, from PYTHONHASHSEED; else 0
+	Variant       string                 `protobuf:"bytes,10,opt,name=variant,proto3" json:"variant,omitempty"`      // hicache and hicache-mla: the data type of the cache, which the keys do not name; else empty
+	Served        string                 `protobuf:"bytes,11,opt,name=served,proto3" json:"served,omitempty"`        // the model's name in the blocks' digests
+	Revision      string                 `protobuf:"bytes,12,opt,name=revision,proto3" json:"revision,omitempty"`    // of the weights
+	Blocks        uint32                 `protobuf:"varint,13,opt,name=blocks,proto3" json:"blocks,omitempty"`       // blocks of 16 tokens in a chunk, 1 to 32
+	Names         []uint64               `protobuf:"fixed64,14,rep,packed,name=names,proto3" json:"names,omitempty"` // LMCache's names of the chunks, or those in the KV events; at most 2048
+	Parents       []byte                 `protobuf:"bytes,15,opt,name=parents,proto3" json:"parents,omitempty"`      // the first 8 bytes of the digest of the block before each chunk; zero: none
+	Digests       []byte                 `protobuf:"bytes,16,opt,name=digests,proto3" json:"digests,omitempty"`      // the first 8 bytes of the digest of each block, chunk by chunk
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3163,6 +3165,13 @@ func (*TellChunksRequest) Descriptor() ([]byte, []int) {
 	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{40}
 }
 
+func (x *TellChunksRequest) GetScheme() string {
+	if x != nil {
+		return x.Scheme
+	}
+	return ""
+}
+
 func (x *TellChunksRequest) GetKeys() string {
 	if x != nil {
 		return x.Keys
@@ -3173,6 +3182,13 @@ func (x *TellChunksRequest) GetKeys() string {
 func (x *TellChunksRequest) GetModel() string {
 	if x != nil {
 		return x.Model
+	}
+	return ""
+}
+
+func (x *TellChunksRequest) GetEngine() string {
+	if x != nil {
+		return x.Engine
 	}
 	return ""
 }
@@ -3210,6 +3226,13 @@ func (x *TellChunksRequest) GetFirst() uint64 {
 		return x.First
 	}
 	return 0
+}
+
+func (x *TellChunksRequest) GetVariant() string {
+	if x != nil {
+		return x.Variant
+	}
+	return ""
 }
 
 func (x *TellChunksRequest) GetServed() string {
@@ -3252,13 +3275,6 @@ func (x *TellChunksRequest) GetDigests() []byte {
 		return x.Digests
 	}
 	return nil
-}
-
-func (x *TellChunksRequest) GetScheme() string {
-	if x != nil {
-		return x.Scheme
-	}
-	return ""
 }
 
 type TellChunksResponse struct {
@@ -4155,23 +4171,25 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"\vKIND_STORED\x10\x01\x12\x10\n" +
 	"\fKIND_REMOVED\x10\x02\x12\x10\n" +
 	"\fKIND_CLEARED\x10\x03\"\x10\n" +
-	"\x0eReportResponse\"\xdd\x02\n" +
-	"\x11TellChunksRequest\x12\x12\n" +
-	"\x04keys\x18\x01 \x01(\tR\x04keys\x12\x14\n" +
-	"\x05model\x18\x02 \x01(\tR\x05model\x12\x14\n" +
-	"\x05dtype\x18\x03 \x01(\tR\x05dtype\x12\x14\n" +
-	"\x05world\x18\x04 \x01(\rR\x05world\x12\x16\n" +
-	"\x06layers\x18\x05 \x01(\rR\x06layers\x12\x16\n" +
-	"\x06halves\x18\x06 \x01(\bR\x06halves\x12\x14\n" +
-	"\x05first\x18\a \x01(\x06R\x05first\x12\x16\n" +
-	"\x06served\x18\b \x01(\tR\x06served\x12\x1a\n" +
-	"\brevision\x18\t \x01(\tR\brevision\x12\x16\n" +
-	"\x06blocks\x18\n" +
-	" \x01(\rR\x06blocks\x12\x14\n" +
-	"\x05names\x18\v \x03(\x06R\x05names\x12\x18\n" +
-	"\aparents\x18\f \x01(\fR\aparents\x12\x18\n" +
-	"\adigests\x18\r \x01(\fR\adigests\x12\x16\n" +
-	"\x06scheme\x18\x0e \x01(\tR\x06scheme\"H\n" +
+	"\x0eReportResponse\"\x8f\x03\n" +
+	"\x11TellChunksRequest\x12\x16\n" +
+	"\x06scheme\x18\x01 \x01(\tR\x06scheme\x12\x12\n" +
+	"\x04keys\x18\x02 \x01(\tR\x04keys\x12\x14\n" +
+	"\x05model\x18\x03 \x01(\tR\x05model\x12\x16\n" +
+	"\x06engine\x18\x04 \x01(\tR\x06engine\x12\x14\n" +
+	"\x05dtype\x18\x05 \x01(\tR\x05dtype\x12\x14\n" +
+	"\x05world\x18\x06 \x01(\rR\x05world\x12\x16\n" +
+	"\x06layers\x18\a \x01(\rR\x06layers\x12\x16\n" +
+	"\x06halves\x18\b \x01(\bR\x06halves\x12\x14\n" +
+	"\x05first\x18\t \x01(\x06R\x05first\x12\x18\n" +
+	"\avariant\x18\n" +
+	" \x01(\tR\avariant\x12\x16\n" +
+	"\x06served\x18\v \x01(\tR\x06served\x12\x1a\n" +
+	"\brevision\x18\f \x01(\tR\brevision\x12\x16\n" +
+	"\x06blocks\x18\r \x01(\rR\x06blocks\x12\x14\n" +
+	"\x05names\x18\x0e \x03(\x06R\x05names\x12\x18\n" +
+	"\aparents\x18\x0f \x01(\fR\aparents\x12\x18\n" +
+	"\adigests\x18\x10 \x01(\fR\adigests\"H\n" +
 	"\x12TellChunksResponse\x12\x14\n" +
 	"\x05taken\x18\x01 \x01(\rR\x05taken\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\"c\n" +

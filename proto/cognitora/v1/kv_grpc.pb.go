@@ -89,16 +89,16 @@ type KvClient interface {
 	// agent makes one call after the other. FAILED_PRECONDITION: a report is missing, so begin anew
 	// with a fresh one. ABORTED: a later start of the engine has reported.
 	Report(ctx context.Context, in *ReportRequest, opts ...grpc.CallOption) (*ReportResponse, error)
-	// TellChunks tells the daemon which blocks the chunks of an unchanged LMCache stand for, the
-	// objects of vLLM's own object tier or the pages of SGLang's HiCache, which are chunks too. A
-	// chunk counts for routers once it is told and the daemon has all its parts. Telling again does
-	// no harm. Two tellers that contradict each other make a chunk count for nothing.
+	// TellChunks tells the daemon which blocks chunks stand for: the chunks of LMCache, the objects
+	// of vLLM's own object tier or the pages of SGLang's HiCache. A chunk counts for routers once it
+	// is told and the daemon has all its parts. Telling again does no harm. Two tellers that
+	// contradict each other make a chunk count for nothing.
 	// INVALID_ARGUMENT: the source cannot be right. FAILED_PRECONDITION: the engine has not used the
 	// S3 listener yet.
 	TellChunks(ctx context.Context, in *TellChunksRequest, opts ...grpc.CallOption) (*TellChunksResponse, error)
-	// ChunkParts returns the keys under which the daemon has the chunks of LMCache that count, so
-	// that Promote on any host can bring them. A chunk that does not count here is left out, and so
-	// are objects of vLLM's own object tier, whose keys do not follow from what is told of them.
+	// ChunkParts returns the keys under which the daemon has chunks that count, so that Promote on
+	// any host can bring them. A chunk that does not count here is left out. So are the objects of
+	// vLLM's own object tier and the pages of HiCache, whose keys do not follow from what is told.
 	ChunkParts(ctx context.Context, in *ChunkPartsRequest, opts ...grpc.CallOption) (*ChunkPartsResponse, error)
 	// Peers returns the lane to each other host, the reason if it is not RDMA, and the states of this
 	// host's RDMA devices.
@@ -370,16 +370,16 @@ type KvServer interface {
 	// agent makes one call after the other. FAILED_PRECONDITION: a report is missing, so begin anew
 	// with a fresh one. ABORTED: a later start of the engine has reported.
 	Report(context.Context, *ReportRequest) (*ReportResponse, error)
-	// TellChunks tells the daemon which blocks the chunks of an unchanged LMCache stand for, the
-	// objects of vLLM's own object tier or the pages of SGLang's HiCache, which are chunks too. A
-	// chunk counts for routers once it is told and the daemon has all its parts. Telling again does
-	// no harm. Two tellers that contradict each other make a chunk count for nothing.
+	// TellChunks tells the daemon which blocks chunks stand for: the chunks of LMCache, the objects
+	// of vLLM's own object tier or the pages of SGLang's HiCache. A chunk counts for routers once it
+	// is told and the daemon has all its parts. Telling again does no harm. Two tellers that
+	// contradict each other make a chunk count for nothing.
 	// INVALID_ARGUMENT: the source cannot be right. FAILED_PRECONDITION: the engine has not used the
 	// S3 listener yet.
 	TellChunks(context.Context, *TellChunksRequest) (*TellChunksResponse, error)
-	// ChunkParts returns the keys under which the daemon has the chunks of LMCache that count, so
-	// that Promote on any host can bring them. A chunk that does not count here is left out, and so
-	// are objects of vLLM's own object tier, whose keys do not follow from what is told of them.
+	// ChunkParts returns the keys under which the daemon has chunks that count, so that Promote on
+	// any host can bring them. A chunk that does not count here is left out. So are the objects of
+	// vLLM's own object tier and the pages of HiCache, whose keys do not follow from what is told.
 	ChunkParts(context.Context, *ChunkPartsRequest) (*ChunkPartsResponse, error)
 	// Peers returns the lane to each other host, the reason if it is not RDMA, and the states of this
 	// host's RDMA devices.

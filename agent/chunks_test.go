@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/cognitora/dataplane/kv/alias"
@@ -18,7 +19,7 @@ func TestTierSettings(t *testing.T) {
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	want := alias.Source{Keys: "key1;s3.blocks;", Model: vllmtier.Client("gpu1-9081"),
+	want := alias.Source{Keys: "key1;s3.blocks;", Engine: vllmtier.Client("gpu1-9081"),
 		Scheme: alias.VLLMTier, World: 1, Served: "-", Revision: "r"}
 	if got, _, err := c.units()[0].chunks("gpu1-9081", nil); err != nil || got == nil || got.Source != want {
 		t.Errorf("%+v %v, want %+v", got, err, want)
@@ -26,6 +27,47 @@ func TestTierSettings(t *testing.T) {
 	c.Engine.KVOffload = "nixl"
 	if got, why, err := c.units()[0].chunks("gpu1-9081", nil); err != nil || why != "" || got != nil {
 		t.Errorf("another connector: %+v %q %v", got, why, err)
+	}
+}
+
+// TestOneCache refuses a second cache whose keys would count, and names both settings.
+func TestOneCache(t *testing.T) {
+	for want, change := range map[string]func(c *Config){
+		`kv_events.lmcache.remote_url: an engine has one cache whose keys count, and engine.kv_offload = "kvcached-s3"`: func(c *Config) {
+			c.Engine.KVOffload = "kvcached-s3"
+		},
+		`kv_events.lmcache.remote_url: an engine has one cache whose keys count, and engine.kv_offload = "kvcached" `: func(c *Config) {
+			c.Engine.KVOffload = "kvcached"
+		},
+		`kv_events.lmcache.remote_url: an engine has one cache whose keys count, and engine.kv_offload = "hicache"`: func(c *Config) {
+			keepsPages(c)
+			c.Engine.Kind = "sglang"
+		},
+		`kv_events.hicache.bucket: an engine has one cache whose keys count, and engine.kv_offload = "kvcached-s3"`: func(c *Config) {
+			c.Engine.KVOffload, c.Events.LMCache.RemoteURL, c.Events.HiCache.Bucket = "kvcached-s3", "", "pages"
+		},
+		`kv_events.hicache.bucket: an engine has one cache whose keys count, and engine.kv_offload = "lmcache"`: func(c *Config) {
+			c.Engine.KVOffload, c.Events.LMCache.RemoteURL, c.Events.HiCache.Bucket = "lmcache", "", "pages"
+			c.Agent.StateDir = "/tmp"
+		},
+		`kv_events.hicache.bucket: an engine has one cache whose keys count, and kv_events.lmcache.remote_url = "redis:`: func(c *Config) {
+			c.Events.HiCache.Bucket = "pages"
+		},
+		"": func(c *Config) { c.Engine.KVOffload = "nixl" },
+	} {
+		c := valid(func(c *Config) {
+			c.Engine.URL, c.Engine.Kind, c.Engine.Model, c.Engine.Offload.NIXLPort = "", "vllm", "org/m", 5600
+			c.Engine.Offload.CPUBytes = 1 << 30
+			c.Events = EventsConfig{Endpoint: "tcp://127.0.0.1:5557", Report: "/run/kv.sock", MaxBlocks: 1,
+				LMCache: LMCacheConfig{RemoteURL: "redis://127.0.0.1:6380", DType: "float", ChunkSize: 256}}
+			change(c)
+		})
+		switch err := c.Validate(); {
+		case want == "" && err != nil:
+			t.Error(err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+			t.Errorf("%v, want %s", err, want)
+		}
 	}
 }
 
