@@ -22,7 +22,7 @@ func newCreate(m *commands) *cobra.Command {
 			"takes it\nwithin 2 s, one with the keys of etcd at once.",
 		Example: "  cgn-ctl key create --keys-file keys.json --tenant acme --name 'CI of acme'\n" +
 			"  cgn-ctl key create --tenant acme --model 'llama-*' --expires 2160h\n" +
-			"  cgn-ctl key create --tenant ops --scope admin.read,admin.write -o json",
+			"  cgn-ctl key create --tenant ops --scope inference,models,route.pin -o json",
 		RunE: func(c *cobra.Command, _ []string) error {
 			text, id := keys.Generate()
 			now := time.Now().UTC().Truncate(time.Second)
@@ -48,8 +48,6 @@ func newCreate(m *commands) *cobra.Command {
 		strings.Join(trust.ScopeNames(), ", "))
 	f.StringSliceVar(&r.Models, "model", nil, "models that the key may use, by the names that clients ask for; a name may "+
 		"end with *; none: all models")
-	f.IntVar(&r.Priority, "priority", 0, fmt.Sprintf("highest priority of its requests, -%d to %d", keys.MaxPriority,
-		keys.MaxPriority))
 	f.DurationVar(&expires, "expires", 0, "how long the key counts; not given: until it is revoked")
 	return c
 }

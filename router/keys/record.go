@@ -23,11 +23,10 @@ type Record struct {
 	Tenant   string    `json:"tenant"`
 	Scopes   []string  `json:"scopes"`
 	// Models are the models that the key may use; a name may end with *. None: all models.
-	Models   []string   `json:"models,omitempty"`
-	Priority int        `json:"priority,omitempty"` // highest priority of its requests
-	Created  time.Time  `json:"created"`
-	Expires  *time.Time `json:"expires,omitempty"` // nil: never
-	Revoked  *time.Time `json:"revoked,omitempty"` // nil: it counts
+	Models  []string   `json:"models,omitempty"`
+	Created time.Time  `json:"created"`
+	Expires *time.Time `json:"expires,omitempty"` // nil: never
+	Revoked *time.Time `json:"revoked,omitempty"` // nil: it counts
 }
 
 // Previous is a text that a rotated key had before. It counts until a time.
@@ -43,8 +42,6 @@ const (
 	maxTenant = 128      // bytes
 	maxModels = 1024
 	maxModel  = 1024 // bytes
-	// MaxPriority bounds the priorities of requests, in both directions.
-	MaxPriority = 100
 )
 
 // ParseRecord parses and checks a record. Unknown members are errors, as a mistyped one would
@@ -107,9 +104,6 @@ func (r *Record) Check() error {
 	}
 	if err := CheckModels(r.Models); err != nil {
 		bad("models: %w", err)
-	}
-	if r.Priority < -MaxPriority || r.Priority > MaxPriority {
-		bad("priority %d is not in -%d..%d", r.Priority, MaxPriority, MaxPriority)
 	}
 	return errors.Join(errs...)
 }

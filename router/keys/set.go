@@ -138,7 +138,7 @@ func (r *Record) same(x *Record) bool { return bytes.Equal(r.encode(), x.encode(
 func (r *Record) principal() *trust.Principal {
 	scopes, _ := trust.ParseScopes(r.Scopes)
 	return &trust.Principal{
-		ID: r.ID, Tenant: r.Tenant, Scopes: scopes, Models: trust.NewModelList(r.Models), Priority: r.Priority,
+		ID: r.ID, Tenant: r.Tenant, Scopes: scopes, Models: trust.NewModelList(r.Models),
 	}
 }
 

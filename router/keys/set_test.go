@@ -118,7 +118,6 @@ func TestCheck(t *testing.T) {
 		"scopes: \"all\"":  func(r *Record) { r.Scopes = []string{"all"} },
 		"scopes are empty": func(r *Record) { r.Scopes = nil },
 		"models":           func(r *Record) { r.Models = []string{"a*b"} },
-		"priority":         func(r *Record) { r.Priority = 101 },
 	} {
 		r, _ := key(t)
 		change(r)

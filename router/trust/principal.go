@@ -12,16 +12,13 @@ type Scopes uint8
 
 // The scopes.
 const (
-	Inference  Scopes = 1 << iota // ask models
-	Models                        // list models
-	AdminRead                     // read what the admin port shows
-	AdminWrite                    // change what the router does, on the admin port
-	Pin                           // steer requests: pins, overrides of the policy, thresholds
-	ActAs                         // name tenant, user and priority of a request by header
+	Inference Scopes = 1 << iota // ask models
+	Models                       // list models
+	Pin                          // steer requests: pins and overrides of the policy
 )
 
 // scopeNames are the scopes as configurations write them, in the order of their bits.
-var scopeNames = []string{"inference", "models", "admin.read", "admin.write", "route.pin", "act_as"}
+var scopeNames = []string{"inference", "models", "route.pin"}
 
 // ScopeNames returns the names of all scopes.
 func ScopeNames() []string { return slices.Clone(scopeNames) }
@@ -57,11 +54,10 @@ const DefaultTenant = "default"
 // Principal is who asks. A Principal does not change, so many requests share one.
 type Principal struct {
 	// ID is the id of the API key, the subject of the token, or the name in the certificate.
-	ID       string
-	Tenant   string
-	Scopes   Scopes
-	Models   *ModelList // nil: all models
-	Priority int        // the highest that its requests may have
+	ID     string
+	Tenant string
+	Scopes Scopes
+	Models *ModelList // nil: all models
 
 	revoked atomic.Bool
 }
