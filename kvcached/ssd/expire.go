@@ -121,7 +121,7 @@ func (t *Tier) addrOf(e *entry) (block.Addr, error) {
 }
 
 // dropNameless drops the entry of an expired record whose damaged header does not tell its address.
-// Its row stays until the next start, and is expired as well.
+// Its row stays until the next start, and is expired as well. Until then routers count the block.
 func (t *Tier) dropNameless(e *entry) {
 	t.addrs.lock(e.hash)
 	defer t.addrs.unlock(e.hash)

@@ -200,6 +200,7 @@ class Plan(KVConnectorMetadata):
 
     step: int = 0
     loads: list = field(default_factory=list)  # (named, digests, places)
+    others: bool = False  # another connector may load in the step
     saves: list = field(default_factory=list)  # (request, named, blocks)
     preempted: set = field(default_factory=set)
     ended: set = field(default_factory=set)  # finished requests of which no save follows
@@ -292,14 +293,18 @@ class KVCachedConnector(KVConnectorBase_V1):
 
 
 class Followed:
-    """A request, with how far its blocks are kept."""
+    """A request, with how far its blocks are kept.
 
-    def __init__(self, request, named, chain, space):
+    With named None nothing names its blocks, and only its doubts count.
+    """
+
+    def __init__(self, request, named=None, chain=None, space=""):
         self.request, self.named, self.chain = request, named, chain
+        self.found_here = None  # tokens that the engine's own cache had; None: not said
         self.places, self.kept, self.load, self.saves = [], 0, 0, False
         self.held, self.after, self.bad = [], 0, False  # as Doubts says
         self.stale = False  # followed before a reset
-        self.params = getattr(request, "kv_transfer_params", None)
+        self.params = getattr(request, "kv_transfer_params", None) if named else None
         self.hands_over, self.wait = asks(self.params), Wait(wanted(self.params, space))
         self.space = space  # namespace of the first rank
         self.found = 0  # leading blocks that were there at the last lookup of a request that waits
@@ -344,6 +349,7 @@ class Planner:
             lora = request.lora_request
             adapter = None if odd else self.settings.adapter(lora)
             if adapter is None:
+                self.followed.setdefault(request.request_id, Followed(request))
                 return None
             named = self.settings.named(adapter)
             space = self.settings.namespace(named, 0, 0)
@@ -352,11 +358,12 @@ class Planner:
             start = seed(lora.lora_name if lora else self.settings.model, salt=request.cache_salt or "")
             f = self.followed[request.request_id] = Followed(request, named, Chain(start, self.tokens), space)
             f.saves = saves
-        return f
+        return f if f.named else None
 
     def matched(self, request, computed):
         """Returns how many tokens after the computed ones can be loaded; None: ask again."""
         f = self.follow(request)
+        self.followed[request.request_id].found_here = computed
         first, last = computed // self.tokens, (request.num_tokens - 1) // self.tokens  # one is left to compute
         if f is None or request.skip_reading_prefix_cache or last <= first and not f.hands_over:
             return 0
@@ -456,12 +463,19 @@ class Planner:
         begun = -(-computed // self.tokens)
         if afresh:
             self.doubts.begins(f, begun)
+            ours = start - f.load if f.load else begun
+            here = ours if f.found_here is None else f.found_here // self.tokens
+            if others := f.places[here:ours]:  # another connector loads them, or has loaded them
+                self.doubts.loads(f, others, plan.step)
+                plan.others = True
         if f.load:
             at = slice(start - f.load, start)
             plan.loads.append((f.named, f.chain.digests[at], f.places[at]))
             self.doubts.loads(f, f.places[at], plan.step)
             f.load = 0
         self.doubts.computes(f, begun, -(-end // self.tokens))
+        if not f.named:
+            return
         full = min(min(end, f.request.num_tokens) // self.tokens, len(f.places))
         if full > f.kept and not f.bad and not f.stale:
             f.chain.grow(f.request.all_token_ids, full)
@@ -517,8 +531,9 @@ class Rank:
     def load(self, plan):
         loads = [Load(self.settings.namespace(named, *self.ranks), digests, places)
                  for named, digests, places in plan.loads]
-        if loads:
+        if loads or plan.others:
             self.step = plan.step
+        if loads:
             self.loader.begin(loads)
             if not self.by_layer:
                 self.loader.wait()

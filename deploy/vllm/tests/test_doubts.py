@@ -123,6 +123,33 @@ class Holding(unittest.TestCase):
         self.assertEqual(self.p.loaded(plan.step, set()), set(range(10, 18)))
         self.assertEqual(saved(self.p.plan(Steps())), {"b": [24, 25, 26, 27]})
 
+    def test_another_connector_loads_in_the_step(self):
+        for failed, want in ((set(), {"r": [14, 15, 16, 17]}), ({12}, {})):
+            r = FakeRequest("r", 16 * TOKENS)
+            self.daemon.has = set()
+            self.assertEqual(self.p.matched(r, 0), 0)
+            self.p.allocated(r, 0)
+            plan = self.p.plan(Steps((r, 4 * TOKENS, 4 * TOKENS, list(range(10, 18)))))
+            self.assertEqual((plan.others, saved(plan)), (True, {}))
+            self.assertEqual(self.p.loaded(plan.step, failed), set(range(12, 18)) if failed else set())
+            self.assertEqual(saved(self.p.plan(Steps())), want)
+            self.p.finished(r)
+
+    def test_requests_without_names_carry_garbage(self):
+        a, plan = self.loads("a", 10)
+        step, image = plan.step, FakeRequest("image", 16 * TOKENS)
+        image.mm_features = ["an image"]
+        self.assertEqual(self.p.matched(image, 6 * TOKENS), 0)
+        self.p.allocated(image, 0)
+        self.p.plan(Steps((image, 6 * TOKENS, 4 * TOKENS, [*range(10, 16), 30, 31, 32, 33])))
+        self.assertEqual(self.p.loaded(step, {12}), {*range(12, 18), *range(30, 34)})
+        new = FakeRequest("new", 16 * TOKENS)
+        self.assertEqual(self.p.matched(new, 10 * TOKENS), 0)
+        plan = self.p.plan(Steps((new, 10 * TOKENS, 2 * TOKENS, [*range(10, 16), 30, 31, 32, 33, 40, 41])))
+        self.assertEqual(saved(plan), {})
+        self.assertEqual(self.p.finished(image), (False, None))
+        self.assertNotIn("image", self.p.followed)
+
     def test_failures_of_another_connector(self):
         r, plan = self.loads("r", 10)
         self.p.loaded(plan.step, set())
@@ -225,7 +252,8 @@ class Ranks(unittest.TestCase):
 
     def test_results(self):
         r, _, Plan = self.rank()
-        for plan, places, step in ((Plan(7, loads=[("", [b"d"], [3])]), {3}, 7), (Plan(8), set(), 0)):
+        for plan, places, step in ((Plan(7, loads=[("", [b"d"], [3])]), {3}, 7), (Plan(8), set(), 0),
+                                   (Plan(9, others=True), set(), 9)):
             r.load(plan)
             r.save(plan)
             self.assertEqual(r.take_failed(), places)
