@@ -121,9 +121,6 @@ func (c *cache) hear(told *cognitorav1.Readers) error {
 // place if it has a block. find returns nil if there is no place.
 func (c *cache) find(text string, present bool) *held {
 	n := nameOf(text)
-	if present {
-		c.appear(n)
-	}
 	for _, h := range c.held {
 		if h.name == n {
 			h.told = time.Now()
@@ -133,10 +130,15 @@ func (c *cache) find(text string, present bool) *held {
 	if !present {
 		return nil
 	}
-	return c.enter(n)
+	h := c.enter(n)
+	if h != nil {
+		c.appear(n)
+	}
+	return h
 }
 
-// appear records that a configuration has a block, which hear may learn a second later.
+// appear records that a new configuration has a block, which hear may learn a second later. One
+// that has a place may be about to lose its last block, which hear may have learnt already.
 func (c *cache) appear(n name) {
 	if _, known := c.present[n]; known || c.present == nil || c.unlisted {
 		return

@@ -449,7 +449,7 @@ class Planning(unittest.TestCase):
         self.assertEqual(p.matched(r, 6 * 32), 0)
         self.assertEqual([b[3] for b in p.plan(FakeSteps(r, 6 * 32, list(range(8)))).saves[0][2]], list(range(2, 8)))
         r, store.has = FakeRequest("p2", 8 * 32, {"cgn_store": True}), set(range(7))
-        self.assertEqual(p.matched(r, 6 * 32), 32)
+        self.assertEqual((p.matched(r, 6 * 32), p.matched(r, 7 * 32)), (32, 0))
         self.assertEqual([b[3] for b in p.plan(FakeSteps(r, 7 * 32, list(range(8)))).saves[0][2]], [7])
 
 
