@@ -54,7 +54,7 @@ func (d *Daemon) makeRunDir() error {
 	}
 	err := os.Mkdir(runDir, 0o700)
 	if errors.Is(err, fs.ErrExist) {
-		return nil
+		return d.tellGroup(runDir)
 	}
 	if err == nil && d.config.Daemon.Group >= 0 {
 		err = os.Chown(runDir, -1, d.config.Daemon.Group)
@@ -66,6 +66,33 @@ func (d *Daemon) makeRunDir() error {
 		return fmt.Errorf("kvcached.sock: %w; give another path with --sock", err)
 	}
 	return nil
+}
+
+// tellGroup warns if the group of the sockets cannot enter a directory.
+func (d *Daemon) tellGroup(dir string) error {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return fmt.Errorf("kvcached.sock: %s: %w", dir, err)
+	}
+	if group := d.config.Daemon.Group; group >= 0 && !enters(&st, group) {
+		d.warnGroup(dir, &st)
+	}
+	return nil
+}
+
+// enters says whether the members of a group may enter a directory.
+func enters(dir *unix.Stat_t, group int) bool {
+	if int(dir.Gid) == group {
+		return dir.Mode&0o010 != 0
+	}
+	return dir.Mode&0o001 != 0
+}
+
+func (d *Daemon) warnGroup(dir string, st *unix.Stat_t) {
+	group := d.config.Daemon.Group
+	d.log.Warn("members of the sockets' group may be unable to enter the sockets' directory, which stays as it is",
+		"dir", dir, "mode", fmt.Sprintf("%04o", st.Mode&0o7777), "dir_group", st.Gid, "socket_group", group,
+		"try", fmt.Sprintf("chgrp %d %s && chmod g+x %s, or put the sockets elsewhere", group, dir, dir))
 }
 
 // letGroupIn lets a group enter the data directory if one of the sockets is there and no group has
@@ -81,17 +108,11 @@ func (d *Daemon) letGroupIn() error {
 	if err := unix.Stat(dir, &st); err != nil {
 		return fmt.Errorf("kvcached.data: %s: %w", dir, err)
 	}
-	enter := uint32(0o001)
-	if int(st.Gid) == group {
-		enter = 0o010
-	}
-	if st.Mode&enter != 0 {
+	if enters(&st, group) {
 		return nil
 	}
 	if st.Mode&0o070 != 0 {
-		d.log.Warn("members of the sockets' group may be unable to enter the data directory, which stays as it is",
-			"dir", dir, "mode", fmt.Sprintf("%04o", st.Mode&0o7777), "dir_group", st.Gid, "socket_group", group,
-			"try", fmt.Sprintf("chgrp %d %s && chmod g+x %s, or put the sockets elsewhere", group, dir, dir))
+		d.warnGroup(dir, &st)
 		return nil
 	}
 	err := os.Chown(dir, -1, group)

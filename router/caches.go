@@ -29,7 +29,7 @@ func (r *Router) cacheSetting(of string) string {
 func (r *Router) cacheProblems(snap *fleet.Snapshot) (all []fleet.Problem) {
 	for _, t := range r.holdings.Troubles() {
 		why := "its residency stream cannot be read, so its blocks do not count: " + t.Why
-		if t.Setting != "" {
+		if t.Setting != "" && !t.Heard {
 			why = t.Setting + ": " + why + "; give the daemon's gRPC socket or address (kvcached.sock, grpc.listen)"
 		}
 		all = append(all, fleet.Problem{Subject: "cache " + t.Cache, Reason: why})
@@ -73,6 +73,11 @@ func (r *Router) cacheMistakes(snap *fleet.Snapshot) (all []fleet.Problem) {
 			say("its kv_address is in vain: no cache announces %s; %s", info.KVAddress,
 				announced(r.holdings.Addresses()))
 			continue
+		}
+		contested := func(model string) bool { return r.holdings.Contested(info.KVAddress, cluster.NodeOf(n.ID), model) }
+		if at := slices.IndexFunc(info.Models, contested); at >= 0 {
+			say("its cache's blocks of model %s do not count: they are in several namespaces, and its engine has not said "+
+				"which one it reads; cgn-ctl kv stats on its host lists them", info.Models[at])
 		}
 		if n.Source != fleet.Static {
 			continue

@@ -180,6 +180,9 @@ func (d *Daemon) unavailable(where, why string) error {
 				"says where, as part=grpc-sock)")
 	}
 	err := fmt.Errorf("no cache daemon answers at %s: %s", where, why)
+	if strings.Contains(why, "keepalive") {
+		return cli.WithHint(err, "it may hang, or wait for a disk, or the path to it is broken")
+	}
 	if d.Address != "" {
 		return cli.WithHint(err,
 			"is that the address of the cache's [grpc] listener, and are the certificates of its CA?")

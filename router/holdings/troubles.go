@@ -11,6 +11,7 @@ type Trouble struct {
 	Cache   string // id, or address of Options.Static
 	Setting string // that names the daemon; empty: etcd does
 	Why     string
+	Heard   bool // the daemon has answered before, so its address is right
 }
 
 // Troubles returns the daemons whose residency stream cannot be read, in the order of their ids.
@@ -19,7 +20,7 @@ func (m *Map) Troubles() (all []Trouble) {
 	defer m.mu.Unlock()
 	for _, c := range m.caches {
 		if why := c.trouble.Load(); why != nil {
-			all = append(all, Trouble{c.id, c.setting, *why})
+			all = append(all, Trouble{c.id, c.setting, *why, c.resyncs.Load() > 0})
 		}
 	}
 	slices.SortFunc(all, func(a, b Trouble) int { return strings.Compare(a.Cache, b.Cache) })
@@ -72,6 +73,19 @@ func (m *Map) Has(kvAddress, model string) bool {
 	}
 	_, has := v.caches[at].stock.Load().models[nameOf(model)]
 	return has
+}
+
+// Contested says whether blocks of a model do not count for a node at the daemon of an address, since
+// its engine has not said what it reads, and the daemon has the model in several configurations.
+func (m *Map) Contested(kvAddress, node, model string) bool {
+	v := m.view.Load()
+	at, known := v.byAddress[kvAddress]
+	if !known {
+		return false
+	}
+	s := v.caches[at].stock.Load()
+	_, says := s.readers[node]
+	return !says && s.models[nameOf(model)] == several
 }
 
 // Readers returns the nodes whose engines have said what they read at the daemon of an address.
