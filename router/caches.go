@@ -74,7 +74,7 @@ func (r *Router) cacheMistakes(snap *fleet.Snapshot) (all []fleet.Problem) {
 				announced(r.holdings.Addresses()))
 			continue
 		}
-		contested := func(model string) bool { return r.holdings.Contested(info.KVAddress, cluster.NodeOf(n.ID), model) }
+		contested := func(model string) bool { return r.holdings.Contested(info.KVAddress, n.ID, model) }
 		if at := slices.IndexFunc(info.Models, contested); at >= 0 {
 			say("its cache's blocks of model %s do not count: they are in several namespaces, and its engine has not said "+
 				"which one it reads; cgn-ctl kv stats on its host lists them", info.Models[at])

@@ -75,8 +75,8 @@ func (m *Map) Has(kvAddress, model string) bool {
 	return has
 }
 
-// Contested says whether blocks of a model do not count for a node at the daemon of an address, since
-// its engine has not said what it reads, and the daemon has the model in several configurations.
+// Contested says whether blocks of a model do not count for a node at the daemon of an address: its
+// engine has not said what it reads, and the daemon has the model in several configurations.
 func (m *Map) Contested(kvAddress, node, model string) bool {
 	v := m.view.Load()
 	at, known := v.byAddress[kvAddress]
