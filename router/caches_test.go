@@ -146,6 +146,13 @@ func TestCachesThatDoNotCount(t *testing.T) {
 		strings.Contains(text, "readers at its cache") {
 		t.Error(text)
 	}
+	other := ns
+	other.Revision = "2"
+	putChain(t, cache, other, []block.Digest{{2}})
+	said := func() bool {
+		return strings.Contains(s.problems(), "blocks of model sim do not count: they are in several namespaces")
+	}
+	eventually(t, "two namespaces of a model are a problem", said)
 	stop := readerOf(t, socket, "v1", ns)
 	eventually(t, "a reader that is no node is a problem", func() bool {
 		return strings.Contains(s.problems(), "none of this router's nodes: v1;")
@@ -153,7 +160,7 @@ func TestCachesThatDoNotCount(t *testing.T) {
 	stop()
 	readerOf(t, socket, "good", ns)
 	eventually(t, "the node itself reads", func() bool {
-		return !strings.Contains(s.problems(), "readers at its cache")
+		return !strings.Contains(s.problems(), "readers at its cache") && !said()
 	})
 	if err := os.Symlink(socket, wrong); err != nil {
 		t.Fatal(err)
