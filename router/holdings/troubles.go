@@ -85,7 +85,8 @@ func (m *Map) Contested(kvAddress, node, model string) bool {
 	}
 	s := v.caches[at].stock.Load()
 	_, says := s.readers[node]
-	return !says && s.models[nameOf(model)] == several
+	only, has := s.models[nameOf(model)]
+	return !says && has && only == several
 }
 
 // Readers returns the nodes whose engines have said what they read at the daemon of an address.
