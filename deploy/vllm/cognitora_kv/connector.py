@@ -319,6 +319,7 @@ class Planner:
         self.store, self.reads, self.again = settings.store(LOOKUP), settings.reads(), 0.0
         self.followed = {}
         self.ended = {}  # finished requests with blocks that ranks read or will read
+        self.left = []  # other finished requests that depend on a load without a result
         self.holds = {}  # requests that hold blocks
         self.doubts, self.steps = Doubts(), 0
         self.say()
@@ -409,11 +410,13 @@ class Planner:
             f.load = loaded // self.tokens
 
     def requests(self):
-        return [*self.followed.values(), *self.ended.values()]
+        return [*self.followed.values(), *self.ended.values(), *self.left]
 
     def loaded(self, step, failed):
         """Takes the result of a step's loads, 0: of no step. Returns the places with garbage."""
-        return self.doubts.report(step, failed, self.requests()) if step or failed else set()
+        bad = self.doubts.report(step, failed, self.requests()) if step or failed else set()
+        self.left = [f for f in self.left if self.doubts.waits(f)]
+        return bad
 
     def plan(self, scheduled):
         """Plans what ranks load and save in a step.
@@ -468,6 +471,8 @@ class Planner:
             if others := f.places[here:ours]:  # another connector loads them, or has loaded them
                 self.doubts.loads(f, others, plan.step)
                 plan.others = True
+                if f.hands_over:  # the daemon need not have them
+                    f.kept = min(f.kept, here)
         if f.load:
             at = slice(start - f.load, start)
             plan.loads.append((f.named, f.chain.digests[at], f.places[at]))
@@ -493,6 +498,8 @@ class Planner:
             return False, None
         if f.saves:
             self.ended[request.request_id] = f
+        elif self.doubts.waits(f):
+            self.left.append(f)
         stored = 0 if time.monotonic() < self.again else min(request.num_prompt_tokens, request.num_computed_tokens)
         hands_over = f.hands_over and not f.stale
         return f.saves, says(stored // self.tokens * self.tokens, f.space) if hands_over else None

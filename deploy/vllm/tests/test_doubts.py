@@ -135,20 +135,34 @@ class Holding(unittest.TestCase):
             self.assertEqual(saved(self.p.plan(Steps())), want)
             self.p.finished(r)
 
-    def test_requests_without_names_carry_garbage(self):
+    def test_a_handed_over_prompt_is_stored_whole(self):
+        r = FakeRequest("r", 8 * TOKENS, {"cgn_store": True})
+        self.daemon.has = set()
+        self.assertEqual(self.p.matched(r, 0), 0)
+        plan = self.p.plan(Steps((r, 4 * TOKENS, 4 * TOKENS, list(range(10, 18)))))
+        self.p.loaded(plan.step, set())
+        self.assertEqual(saved(self.p.plan(Steps())), {"r": list(range(10, 18))}, "with what another connector loads")
+
+    def test_requests_without_names_carry_garbage(self, aborted=False):
         a, plan = self.loads("a", 10)
         step, image = plan.step, FakeRequest("image", 16 * TOKENS)
         image.mm_features = ["an image"]
         self.assertEqual(self.p.matched(image, 6 * TOKENS), 0)
         self.p.allocated(image, 0)
         self.p.plan(Steps((image, 6 * TOKENS, 4 * TOKENS, [*range(10, 16), 30, 31, 32, 33])))
+        if aborted:
+            self.assertEqual(self.p.finished(image), (False, None))
         self.assertEqual(self.p.loaded(step, {12}), {*range(12, 18), *range(30, 34)})
+        self.assertEqual(self.p.left, [])
         new = FakeRequest("new", 16 * TOKENS)
         self.assertEqual(self.p.matched(new, 10 * TOKENS), 0)
         plan = self.p.plan(Steps((new, 10 * TOKENS, 2 * TOKENS, [*range(10, 16), 30, 31, 32, 33, 40, 41])))
         self.assertEqual(saved(plan), {})
         self.assertEqual(self.p.finished(image), (False, None))
         self.assertNotIn("image", self.p.followed)
+
+    def test_aborted_requests_without_names_carry_garbage(self):
+        self.test_requests_without_names_carry_garbage(aborted=True)
 
     def test_failures_of_another_connector(self):
         r, plan = self.loads("r", 10)
