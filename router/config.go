@@ -30,6 +30,7 @@ type Config struct {
 	Retry    RetryConfig     `toml:"retry"`
 	Limits   LimitConfig     `toml:"limits"`
 	TLS      TLSConfig       `toml:"tls"`
+	Auth     AuthConfig      `toml:"auth" help:"Who may use the serving port. Without keys every client may, and only clients of this host, or with a certificate, may steer requests."`
 	Upstream UpstreamTLS     `toml:"upstream_tls" help:"TLS towards agents that serve https. Without cert the router shows no certificate. A backend has a setting ca of its own."`
 	Log      LogConfig       `toml:"log" help:"The log, which goes to standard error, and the access log."`
 	Traces   TraceConfig     `toml:"traces" help:"Traces of requests, as OpenTelemetry spans (docs/traces.md). Without endpoint the router records none, and passes traceparent and tracestate on as they are."`
@@ -227,6 +228,7 @@ func (c *Config) Validate() error {
 	}
 	c.validateBackends(bad)
 	c.validateTLS(bad)
+	c.validateAuth(bad)
 	c.validateListeners(bad)
 	c.validateOverlap(bad)
 	c.validateTakeover(bad)
@@ -290,8 +292,9 @@ func (c *Config) validateListeners(bad problem) {
 		field, address, fix string
 		allowed             bool
 	}{
-		{"router.listen", c.Router.Listen, "set tls.client_ca, or insecure_listen = true (--insecure-listen)",
-			c.TLS.ClientCA != "" || c.Router.InsecureListen},
+		{"router.listen", c.Router.Listen, "set tls.client_ca, or API keys (auth.keys_file) and tls.cert, or " +
+			"insecure_listen = true (--insecure-listen)",
+			c.TLS.ClientCA != "" || c.Auth.on() && c.TLS.Cert != "" || c.Router.InsecureListen},
 		{"router.admin", c.Router.Admin, "listen on loopback, or set insecure_admin = true (--insecure-admin)",
 			c.Router.InsecureAdmin},
 	} {

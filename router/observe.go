@@ -186,6 +186,8 @@ const (
 	routerBodyBytes
 	routerResumeBytes
 	routerResuming
+	routerKeys
+	routerKeysStale
 )
 
 var routerDefs = []metric.Def{
@@ -234,6 +236,11 @@ var routerDefs = []metric.Def{
 		Name: "cgn_router_resuming_streams",
 		Help: "Broken streams that another node has been asked to go on with, until its first event; at most 64.",
 	},
+	routerKeys: {Name: "cgn_router_api_keys", Help: "API keys that the router knows, revoked and expired ones included."},
+	routerKeysStale: {
+		Name: "cgn_router_api_keys_stale",
+		Help: "1 while the API keys, or some of them, cannot be read from their file or etcd. Those read last count on.",
+	},
 }
 
 // emitter receives the value of one metric of a list of definitions.
@@ -268,6 +275,8 @@ func (r *Router) observe() {
 			routerBodyBytes:       float64(r.gateway.BodyBytes()),
 			routerResumeBytes:     float64(resume),
 			routerResuming:        float64(resuming),
+			routerKeys:            float64(r.keys.Len()),
+			routerKeysStale:       metric.Bool(r.keys.Problem() != ""),
 		})
 	})
 	s.Read(sessionDefs, r.readSessions)

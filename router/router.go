@@ -23,10 +23,12 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/affinity"
+	"github.com/cognitora/dataplane/router/auth"
 	"github.com/cognitora/dataplane/router/busy"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/gateway"
 	"github.com/cognitora/dataplane/router/holdings"
+	"github.com/cognitora/dataplane/router/keys"
 	"github.com/cognitora/dataplane/router/kvevents"
 	"github.com/cognitora/dataplane/router/leg"
 	"github.com/cognitora/dataplane/router/metrics"
@@ -69,6 +71,8 @@ type Router struct {
 	sessions     *affinity.Sessions // nil: off
 	legs         *leg.Dispatcher
 	plans        *plan.Planner
+	keys         *keys.Follower // nil: clients need no key
+	door         *auth.Door     // nil: everybody may ask
 	gateway      *gateway.Gateway
 	admin        *http.Server
 	handover     handover
@@ -116,6 +120,9 @@ func New(c Config) (r *Router, err error) {
 		return r, err
 	}
 	if err = r.startPolicy(); err != nil {
+		return r, err
+	}
+	if err = r.openDoor(); err != nil {
 		return r, err
 	}
 	if r.tokens, err = c.loadTokens(r.log); err != nil {
@@ -240,7 +247,8 @@ func (r *Router) assemble() {
 	})
 	r.gateway = gateway.New(gateway.Parts{
 		Plans: r.plans, Scans: memo.Scans(), Fleet: r.fleet, Metrics: r.metrics,
-		Watcher: r.watcher, Loops: r.loops, Access: r.access, Traces: r.traces, Logger: r.log, Admin: c.Router.Admin,
+		Watcher: r.watcher, Loops: r.loops, Access: r.access, Traces: r.traces, Auth: r.door, Logger: r.log,
+		Admin: c.Router.Admin,
 	}, c.gatewayLimits(maxConnections(c.Limits.MaxConnections, r.log)), c.Router.ForwardAuth)
 	r.applyPolicy()
 	r.observe()
@@ -266,6 +274,9 @@ func (r *Router) Run(drain, force context.Context) error {
 	g.Go("agents' events", r.followAgents)
 	g.Go("policy", r.followPolicy)
 	g.Go("models", r.followModels)
+	if r.keys != nil {
+		g.Go("API keys", r.keys.Run)
+	}
 	if r.peers != nil {
 		g.Go("kernel events", r.peers.Run)
 	}

@@ -16,6 +16,8 @@ type Entry struct {
 	Asked     []byte    // 128 bytes; the client's name for the model, written if Model is ""
 	Node      string    // 64 bytes; the node that answered or was asked last; "" if none was asked
 	Prefill   string    // 64 bytes; the node that computed the prompt for Node; "" if Node did
+	Key       string    // 64 bytes; id of the client's API key; "": none
+	Tenant    string    // 64 bytes; written if Key is not ""
 	Method    string    // 8 bytes
 	API       string    // 48 bytes; the endpoint, e.g. chat; other for unknown paths
 	End       string    // 24 bytes; how the request ended: complete, client_gone, refused, shutdown, …
@@ -61,6 +63,8 @@ type record struct {
 	cascade   text[[128]byte]
 	node      text[[64]byte]
 	prefill   text[[64]byte]
+	key       text[[64]byte]
+	tenant    text[[64]byte]
 	api       text[[48]byte]
 	end       text[[24]byte]
 	cause     text[[24]byte]
@@ -71,6 +75,8 @@ func (r *record) set(e *Entry) {
 	r.entry = *e
 	r.entry.RequestID, r.entry.Asked, r.entry.Model, r.entry.Node = nil, nil, "", ""
 	r.entry.Method, r.entry.API, r.entry.End, r.entry.Cause, r.entry.Prefill, r.entry.Cascade = "", "", "", "", "", ""
+	r.entry.Key, r.entry.Tenant = "", ""
+	r.key.n, r.tenant.n = uint8(copy(r.key.b[:], e.Key)), uint8(copy(r.tenant.b[:], e.Tenant))
 	r.cascade.n = uint8(copy(r.cascade.b[:], e.Cascade))
 	r.requestID.n = uint8(copy(r.requestID.b[:], e.RequestID))
 	if r.model.n = uint8(copy(r.model.b[:], e.Model)); e.Model == "" {
@@ -94,6 +100,10 @@ func (r *record) appendJSON(b []byte) []byte {
 	b = appendText(b, "api", r.api.b[:r.api.n])
 	b = appendText(b, "model", r.model.b[:r.model.n])
 	b = appendText(b, "node", r.node.b[:r.node.n])
+	if r.key.n > 0 {
+		b = appendText(b, "key", r.key.b[:r.key.n])
+		b = appendText(b, "tenant", r.tenant.b[:r.tenant.n])
+	}
 	b = appendText(b, "prefill_node", r.prefill.b[:r.prefill.n])
 	b = appendInt(b, "status", int64(e.Status))
 	b = appendText(b, "end", r.end.b[:r.end.n])

@@ -15,6 +15,7 @@ const (
 	CordonPrefix = Root + "cordon/"
 	ModelsPrefix = Root + "models/"
 	CachesPrefix = Root + "caches/"
+	KeysPrefix   = Root + "keys/" // of clients, by their ids
 	PolicyKey    = Root + "routing/policy"
 )
 

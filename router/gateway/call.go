@@ -15,6 +15,7 @@ import (
 	"github.com/cognitora/dataplane/router/plan"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
+	"github.com/cognitora/dataplane/router/trust"
 )
 
 // call is one request of a client, from its head to its end. The request's plan passes the answer
@@ -63,13 +64,13 @@ var calls = sync.Pool{New: func() any {
 
 // begin returns a call from the pool for the request of ctx. p is the plan that answers the call. A
 // nil p stands for the usual plan of the request's kind.
-func (g *Gateway) begin(ctx *fasthttp.RequestCtx, api scan.API, p plan.Plan) *call {
+func (g *Gateway) begin(ctx *fasthttp.RequestCtx, api scan.API, who *trust.Principal, p plan.Plan) *call {
 	c := calls.Get().(*call)
 	c.g, c.ctx, c.body = g, ctx, arrivingAt(ctx)
 	c.id = append(c.id[:0], ctx.Response.Header.Peek("x-request-id")...)
 	g.plans.Begin(c.task, c, p)
 	r := c.request
-	r.ID, r.API, r.Received, r.Life.Begin = c.id, api, time.Now(), c.bound.sending
+	r.ID, r.API, r.Who, r.Received, r.Life.Begin = c.id, api, who, time.Now(), c.bound.sending
 	return c
 }
 
@@ -96,6 +97,9 @@ func (c *call) onSend() {
 	c.g.live.add(c)
 	if c.g.door.over.Load() { // the shutdown may have ended the live calls before this call was among them
 		c.request.Life.Shutdown()
+	}
+	if c.request.Who.Revoked() { // EndRevoked may have missed it
+		c.request.Life.Revoke()
 	}
 	c.stop = c.g.watcher.Watch(c.ctx.Conn(), c.bound.left)
 }

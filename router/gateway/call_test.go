@@ -19,7 +19,7 @@ import (
 // the resources of the call.
 func TestBugsInFollowingAnAnswer(t *testing.T) {
 	g := bare(t)
-	c := g.begin(contextAt(t, g), scan.Chat, nil)
+	c := g.begin(contextAt(t, g), scan.Chat, anybody, nil)
 	c.streaming = g.streams.take(1)
 	g.live.add(c)
 	for range 2 { // no node exists that could send an event
@@ -61,7 +61,7 @@ func TestBugInTheEndOfARefusal(t *testing.T) {
 	g := bare(t)
 	ctx := contextAt(t, g)
 	g.metrics.Requests = nil
-	g.infer(ctx, scan.Chat)
+	g.infer(ctx, scan.Chat, anybody)
 	panics(t, g, 1)
 	if status := ctx.Response.StatusCode(); status != 400 {
 		t.Errorf("answered with %d", status)

@@ -15,7 +15,9 @@ import (
 	"github.com/cognitora/dataplane/internal/intake"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/auth"
 	"github.com/cognitora/dataplane/router/scan"
+	"github.com/cognitora/dataplane/router/trust"
 )
 
 // arrival describes the request that is being read from a connection, by the bytes that have come
@@ -27,8 +29,10 @@ type arrival struct {
 	line  [64]byte // the first bytes of the request line, enough for a method and the path of an API
 	n     int      // number of bytes in line
 	began time.Time
-	late  bool            // the client has exceeded the time for the request
-	fault *apierror.Error // why the request is refused, regardless of the request's contents
+	late  bool             // the client has exceeded the time for the request
+	fault *apierror.Error  // why the request is refused, regardless of the request's contents
+	who   *trust.Principal // nil: refused
+	peer  *auth.Peer       // nil: not looked at yet
 
 	between bool // between requests: no byte has come since the last request
 }
@@ -71,7 +75,7 @@ func (a *arrival) named(h *fasthttp.RequestHeader) {
 
 // next forgets the complete request. The next byte belongs to another request.
 func (a *arrival) next() {
-	a.n, a.began, a.fault, a.between = 0, time.Time{}, nil, true
+	a.n, a.began, a.fault, a.who, a.between = 0, time.Time{}, nil, nil, true
 	a.Body.Next()
 }
 

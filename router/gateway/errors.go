@@ -87,6 +87,9 @@ func (g *Gateway) fail(ctx *fasthttp.RequestCtx, api scan.API, err *apierror.Err
 	ctx.Response.ResetBody()
 	ctx.SetStatusCode(e.Status)
 	ctx.SetContentType("application/json")
+	if e.Status == fasthttp.StatusUnauthorized {
+		ctx.Response.Header.Set("WWW-Authenticate", `Bearer realm="cognitora"`)
+	}
 	if e.RetryAfterSeconds > 0 {
 		ctx.Response.Header.Set("Retry-After", strconv.Itoa(e.RetryAfterSeconds))
 	}
@@ -133,7 +136,7 @@ func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	g.identify(ctx)
 	g.bodies.Give(&a.Body)
 	g.fail(ctx, api, e)
-	g.note(ctx, method, api.String(), a.began)
+	g.note(ctx, method, api.String(), a.began, nil)
 	if e != errSlowRequest {
 		relay.Linger(ctx.Conn())
 	}

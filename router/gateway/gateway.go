@@ -22,6 +22,7 @@ import (
 	"github.com/cognitora/dataplane/internal/intake"
 	"github.com/cognitora/dataplane/internal/jsonscan"
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/auth"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/plan"
@@ -52,6 +53,7 @@ type Parts struct {
 	Loops   *relay.Loops      // nil: streams stay with their goroutines
 	Access  *accesslog.Logger // nil: no access log
 	Traces  *traces.Tracer    // nil: no traces
+	Auth    *auth.Door        // nil: everybody may ask
 	Logger  *slog.Logger
 	Admin   string // address of the admin port, for messages
 }
@@ -67,6 +69,7 @@ type Gateway struct {
 	parker  parker
 	litter  litter
 	records
+	auth        *auth.Door
 	log         *slog.Logger
 	admin       string // address of the admin port
 	limits      Limits
@@ -74,12 +77,14 @@ type Gateway struct {
 	server      *fasthttp.Server
 	started     time.Time
 
-	door    door
-	open    counter // client connections
-	streams counter
-	live    liveCalls
-	bodies  intake.Bodies
+	door door
+	counters
+	live   liveCalls
+	bodies intake.Bodies
 }
+
+// counters are what the limits bound.
+type counters struct{ open, streams counter } // client connections; running requests for a stream
 
 // records are the places where requests are recorded.
 type records struct {
@@ -104,7 +109,8 @@ type door struct {
 func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 	g := &Gateway{
 		plans: p.Plans, scans: p.Scans, fleet: p.Fleet, metrics: p.Metrics,
-		watcher: p.Watcher, records: records{p.Access, p.Traces}, log: p.Logger, admin: p.Admin, limits: l,
+		watcher: p.Watcher, records: records{p.Access, p.Traces}, auth: p.Auth, log: p.Logger, admin: p.Admin,
+		limits:      l,
 		forwardAuth: forwardAuth, started: time.Now(),
 		door: door{empty: make(chan struct{}, 1)},
 	}
@@ -215,6 +221,15 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 	return err
 }
 
+// EndRevoked ends the running requests of revoked principals. A stream gets an error event.
+func (g *Gateway) EndRevoked() {
+	g.live.each(func(c *call) {
+		if c.request.Who.Revoked() {
+			c.request.Life.Revoke()
+		}
+	})
+}
+
 // stopAccepting closes the listener, because a server that does not serve yet would leave the
 // listener open.
 func (g *Gateway) stopAccepting() error {
@@ -248,7 +263,7 @@ func (g *Gateway) BodyBytes() int64 { return g.bodies.Held() }
 
 func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 	a := arrivingAt(ctx)
-	began, fault := a.began, a.fault
+	began, fault, who := a.began, a.fault, a.who
 	a.next()
 	g.identify(ctx)
 	if g.door.draining.Load() {
@@ -257,6 +272,8 @@ func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 	r, api, rest := find(ctx.Method(), ctx.Path())
 	name := api.String()
 	switch {
+	case fault != nil && fault.Status == fasthttp.StatusUnauthorized:
+		g.fail(ctx, api, fault)
 	case fault != nil:
 		g.malformed(ctx, api, fault)
 	case !g.bodies.Whole(&a.Body, len(ctx.Request.Body())):
@@ -265,25 +282,27 @@ func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 		g.noPath(ctx, api)
 	case !r.takes(ctx.Method()):
 		g.wrongMethod(ctx, r, api)
+	case r != routeHealth && !who.Scopes.Has(r.scope()):
+		g.fail(ctx, api, auth.Lacks(r.scope()))
 	case r == routeInfer, r == routePass:
 		g.litter.body(len(ctx.Request.Body()))
-		g.infer(ctx, api)
+		g.infer(ctx, api, who)
 		return
 	case r == routeStored:
-		g.storedResponse(ctx, rest)
+		g.storedResponse(ctx, rest, who)
 		return
 	case r == routeHealth:
 		name = "health"
 		g.health(ctx)
 	case r == routeModels:
 		name = "models"
-		g.listModels(ctx)
+		g.listModels(ctx, who)
 	case r == routeModel:
 		name = "models"
-		g.getModel(ctx, rest)
+		g.getModel(ctx, rest, who)
 	}
 	g.bodies.Give(&a.Body)
-	g.note(ctx, stringOf(ctx.Method()), name, began)
+	g.note(ctx, stringOf(ctx.Method()), name, began, who)
 }
 
 // identify gives the request the id of all its log lines. identify uses the client's id if it is
@@ -320,6 +339,9 @@ func (g *Gateway) health(ctx *fasthttp.RequestCtx) {
 func (g *Gateway) Ready(now time.Time) (ok bool, detail string) {
 	if g.door.draining.Load() && !g.door.retired.Load() {
 		return false, "draining"
+	}
+	if !g.auth.Ready() {
+		return false, "the API keys are not known yet"
 	}
 	return g.fleet.Load().Ready(now)
 }

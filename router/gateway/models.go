@@ -6,14 +6,16 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/cognitora/dataplane/internal/jsonscan"
+	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/leg"
 	"github.com/cognitora/dataplane/router/scan"
+	"github.com/cognitora/dataplane/router/trust"
 )
 
-// listModels answers GET /v1/models with every served model and alias, those of cascades included.
-// listModels answers 503 while the fleet is unknown.
-func (g *Gateway) listModels(ctx *fasthttp.RequestCtx) {
+// listModels answers GET /v1/models with every served model and alias that the principal may use,
+// those of cascades included. listModels answers 503 while the fleet is unknown.
+func (g *Gateway) listModels(ctx *fasthttp.RequestCtx, who *trust.Principal) {
 	known := g.fleet.Load()
 	if known.Unheard() {
 		g.fail(ctx, scan.Other, leg.ErrFleetUnknown)
@@ -22,10 +24,13 @@ func (g *Gateway) listModels(ctx *fasthttp.RequestCtx) {
 	b := []byte(`{"object":"list","data":[`)
 	n := 0
 	for _, m := range known.Models() {
-		if len(m.Nodes) == 0 && !g.plans.Answers(m) {
+		if len(m.Nodes) == 0 && !g.plans.Answers(m, who) {
 			continue
 		}
 		for _, name := range append([]string{m.Name}, m.Aliases...) {
+			if !who.Uses(m.Name) && !who.Uses(name) {
+				continue
+			}
 			if n++; n > 1 {
 				b = append(b, ',')
 			}
@@ -38,10 +43,14 @@ func (g *Gateway) listModels(ctx *fasthttp.RequestCtx) {
 
 // getModel answers GET /v1/models/{id}. getModel says 404 for an unknown model, and 503 for a known
 // model that no node serves now.
-func (g *Gateway) getModel(ctx *fasthttp.RequestCtx, id []byte) {
-	m, err := leg.Served(g.fleet.Load(), id)
-	if own := g.fleet.Load().Model(id); err != nil && own != nil && g.plans.Answers(own) {
+func (g *Gateway) getModel(ctx *fasthttp.RequestCtx, id []byte, who *trust.Principal) {
+	snap := g.fleet.Load()
+	m, err := leg.Served(snap, id)
+	if own := snap.Model(id); err != nil && own != nil && g.plans.Answers(own, who) {
 		m, err = own, nil
+	}
+	if own := snap.Model(id); own != nil && !who.Uses(own.Name) && !who.Uses(string(id)) {
+		err = apierror.ModelNotFound(id)
 	}
 	if err != nil {
 		g.fail(ctx, scan.Other, err)

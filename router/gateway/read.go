@@ -16,15 +16,15 @@ import (
 )
 
 // infer answers a request with a body that names a model.
-func (g *Gateway) infer(ctx *fasthttp.RequestCtx, api scan.API) {
-	g.begin(ctx, api, nil).answer((*call).read)
+func (g *Gateway) infer(ctx *fasthttp.RequestCtx, api scan.API, who *trust.Principal) {
+	g.begin(ctx, api, who, nil).answer((*call).read)
 }
 
 // storedResponse answers a request for a stored response (GET, DELETE, cancel, input_items). rest
 // is the part of the path behind /v1/responses/.
-func (g *Gateway) storedResponse(ctx *fasthttp.RequestCtx, rest []byte) {
+func (g *Gateway) storedResponse(ctx *fasthttp.RequestCtx, rest []byte, who *trust.Principal) {
 	id, _, _ := bytes.Cut(rest, []byte("/"))
-	g.begin(ctx, scan.Responses, plan.Stored{ID: id}).answer((*call).readHead)
+	g.begin(ctx, scan.Responses, who, plan.Stored{ID: id}).answer((*call).readHead)
 }
 
 // survive keeps a panic in one request from ending the process.
@@ -120,16 +120,13 @@ func ownHeadersOf(h *fasthttp.RequestHeader) (own request.OwnHeaders) {
 	return own
 }
 
-// steers says whether the client may steer the router.
-func (c *call) steers() bool { return trust.Steers(c.ctx.RemoteAddr(), c.ctx.TLSConnectionState()) }
-
 // permit refuses a request that steers the router from a client that may not.
 func (c *call) permit() *apierror.Error {
 	what := c.request.Privileged()
-	if what == "" || c.steers() {
+	if what == "" || c.request.Who.Scopes.Has(trust.Pin) {
 		return nil
 	}
-	return trust.Denied(what)
+	return c.g.auth.Denied(what)
 }
 
 // stringOf returns b as a string without a copy. The string is valid for as long as b is.

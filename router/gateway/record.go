@@ -12,12 +12,14 @@ import (
 	"github.com/cognitora/dataplane/router/plan"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/traces"
+	"github.com/cognitora/dataplane/router/trust"
 )
 
 // These are the ends of requests that the router ended itself.
 const (
 	endRefused  = "refused"  // the router answered with an error of its own
 	endShutdown = "shutdown" // the router broke the answer off to stop
+	endRevoked  = "revoked"  // the router broke the answer off, as the client's key was revoked
 )
 
 // record counts a call and writes its line of the access log.
@@ -38,6 +40,7 @@ func (g *Gateway) record(c *call, o relay.Outcome) {
 	prefill, took := c.task.PrefillNode()
 	g.noted(accesslog.Entry{
 		Time: r.Received, RequestID: c.id, Method: r.Method, Model: a.Model, Asked: r.Asked(), Node: a.Asked,
+		Key: r.Who.ID, Tenant: r.Who.Tenant,
 		API: r.API.String(), End: c.outcome(o), Cause: cmp.Or(a.Cause, c.why), Status: c.status, TTFT: ttft,
 		Expected: a.Expected,
 		Prefill:  prefill, PrefillTime: took,
@@ -81,6 +84,8 @@ func (c *call) outcome(o relay.Outcome) string {
 		return endRefused
 	case o == relay.UpstreamFailed && c.request.Life.Ended() == request.Shutdown:
 		return endShutdown
+	case o == relay.UpstreamFailed && c.request.Life.Ended() == request.Revoked:
+		return endRevoked
 	case c.task.Mended() && o != relay.ClientGone && o != relay.SlowReader:
 		return relay.Complete.String()
 	}
@@ -88,13 +93,16 @@ func (c *call) outcome(o relay.Outcome) string {
 }
 
 // note counts a request that was answered without a call, and writes its line of the access log. An
-// unknown method or API is empty; an unknown beginning is zero.
-func (g *Gateway) note(ctx *fasthttp.RequestCtx, method, api string, began time.Time) {
+// unknown method or API is empty; an unknown beginning is zero; who is nil if nobody has asked.
+func (g *Gateway) note(ctx *fasthttp.RequestCtx, method, api string, began time.Time, who *trust.Principal) {
 	r := &ctx.Response
 	e := accesslog.Entry{
 		Time: began, RequestID: r.Header.Peek("x-request-id"), Method: method, API: api, Status: r.StatusCode(),
 		Bytes: int64(len(r.Body())), End: relay.Complete.String(),
 		TTFT: -1, PromptTokens: -1, CompletionTokens: -1, CachedTokens: -1,
+	}
+	if who != nil {
+		e.Key, e.Tenant = who.ID, who.Tenant
 	}
 	if e.Status >= 400 {
 		e.End = endRefused

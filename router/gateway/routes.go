@@ -8,6 +8,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/intake"
 	"github.com/cognitora/dataplane/router/scan"
+	"github.com/cognitora/dataplane/router/trust"
 )
 
 // route is the kind of resource that a path names.
@@ -53,6 +54,17 @@ func (r route) template(path string) string {
 	return ""
 }
 
+// scope returns the right that a request of the route needs.
+func (r route) scope() trust.Scopes {
+	switch r {
+	case routeHealth:
+		return 0
+	case routeModels, routeModel:
+		return trust.Models
+	}
+	return trust.Inference
+}
+
 func (r route) takes(method []byte) bool {
 	for name := range strings.SplitSeq(r.methods(), ", ") {
 		if name == string(method) {
@@ -78,6 +90,8 @@ var inferPaths = map[string]scan.API{
 	"/detokenize":               scan.Detokenize,
 }
 
+const pathHealth = "/health"
+
 var (
 	prefixModels    = []byte("/v1/models/")
 	prefixResponses = []byte("/v1/responses/")
@@ -92,7 +106,7 @@ func find(method, path []byte) (r route, api scan.API, rest []byte) {
 		return routeInfer, api, nil
 	}
 	switch {
-	case string(path) == "/health":
+	case string(path) == pathHealth:
 		return routeHealth, scan.Other, nil
 	case string(path) == "/v1/models":
 		return routeModels, scan.Other, nil

@@ -14,7 +14,11 @@ import (
 	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/plan"
 	"github.com/cognitora/dataplane/router/scan"
+	"github.com/cognitora/dataplane/router/trust"
 )
+
+// anybody is a client that may ask and list.
+var anybody = &trust.Principal{Scopes: trust.Inference | trust.Models}
 
 // bare is a gateway without nodes.
 func bare(t *testing.T) *Gateway {
@@ -128,7 +132,7 @@ func TestShutdownWhileServing(t *testing.T) {
 func TestPickAfterShutdown(t *testing.T) {
 	g := bare(t)
 	ctx := contextAt(t, g)
-	c := g.begin(ctx, scan.Chat, nil)
+	c := g.begin(ctx, scan.Chat, anybody, nil)
 	g.door.over.Store(true)
 	c.onSend()
 	if e := c.task.Failure(nil); e.Code != "shutting_down" {

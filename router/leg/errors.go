@@ -13,6 +13,7 @@ import (
 	"github.com/cognitora/dataplane/router/nvext"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
+	"github.com/cognitora/dataplane/router/trust"
 )
 
 // unavailable is an error that may disappear at another try.
@@ -36,7 +37,10 @@ var (
 	ErrDeadline = &apierror.Error{Status: 504, Code: "deadline_exceeded", Message: "no answer came within the deadline"}
 	errBackend  = unavailable("backend_failed", "no node answered")
 	errShutdown = unavailable("shutting_down", "the router is shutting down")
-	errTooOld   = &apierror.Error{
+	errRevoked  = &apierror.Error{
+		Status: 401, Type: "invalid_request_error", Code: "key_revoked", Message: "the API key has been revoked",
+	}
+	errTooOld = &apierror.Error{
 		Status: 400, Code: "http_version",
 		Message: "the answer has no length and is too long to be kept for an HTTP/1.0 client; use HTTP/1.1",
 	}
@@ -154,8 +158,11 @@ var ErrClientLeft = &apierror.Error{Status: 499, Code: "client_left", Message: "
 
 // Ended returns the error of a request that was ended from outside.
 func Ended(r *request.Request) *apierror.Error {
-	if r.Life.Ended() == request.Shutdown {
+	switch r.Life.Ended() {
+	case request.Shutdown:
 		return errShutdown
+	case request.Revoked:
+		return errRevoked
 	}
 	return ErrClientLeft
 }
@@ -172,6 +179,16 @@ func Resolve(s *fleet.Snapshot, name []byte) (view *fleet.ModelView, err *apierr
 		return nil, unknownModel(s, name)
 	}
 	return view, nil
+}
+
+// resolveFor is Resolve for a principal. A model that it may not use is unknown to it. A name that
+// it may use gives it the model behind the name.
+func resolveFor(who *trust.Principal, s *fleet.Snapshot, name []byte) (*fleet.ModelView, *apierror.Error) {
+	view, err := Resolve(s, name)
+	if err == nil && !who.Uses(view.Name) && !who.Uses(string(name)) {
+		return nil, notFound(name)
+	}
+	return view, err
 }
 
 // Served finds the model with the given name or alias in s. Served's error fits a request for a
@@ -198,6 +215,10 @@ func unknownModel(s *fleet.Snapshot, name []byte) *apierror.Error {
 	case len(name) == 0:
 		return errModelMissing
 	}
+	return notFound(name)
+}
+
+func notFound(name []byte) *apierror.Error {
 	const longest = 256 // bytes of a name in an error
 	return apierror.ModelNotFound(name[:min(len(name), longest)])
 }
@@ -288,6 +309,8 @@ func (d *Dispatcher) Failure(r *request.Request, err error, events int64) *apier
 	switch timeout := known && cause.Kind == relay.KindTimeout; {
 	case r.Life.Ended() == request.Shutdown:
 		e.Status, e.Code, e.Message = 503, "shutting_down", "the router is shutting down and ended the stream"
+	case r.Life.Ended() == request.Revoked:
+		e.Status, e.Type, e.Code, e.Message = errRevoked.Status, errRevoked.Type, errRevoked.Code, errRevoked.Message
 	case later:
 		e.Status, e.Code, e.Message = own.Status, own.Code, own.Message
 	case timeout && r.Expired():

@@ -343,7 +343,7 @@ func (l *Leg) resolve() *apierror.Error {
 		name = l.Request.Scan.Model
 	}
 	t := l.d.current()
-	view, err := Resolve(t.snap, name)
+	view, err := resolveFor(l.Request.Who, t.snap, name)
 	if err != nil {
 		return err
 	}

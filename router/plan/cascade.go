@@ -12,6 +12,7 @@ import (
 	"github.com/cognitora/dataplane/router/members"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
+	"github.com/cognitora/dataplane/router/trust"
 )
 
 // Cascades sets how the answers of a cascade's models are judged. The zero value means that no
@@ -58,7 +59,8 @@ func (p *Planner) choose(r *request.Request) Plan {
 		return Direct{}
 	}
 	view := p.parts.Fleet.Load().Model(r.Scan.Model)
-	if view == nil || view.Settings == nil || len(view.Settings.Chain) == 0 {
+	if view == nil || view.Settings == nil || len(view.Settings.Chain) == 0 || !usesAll(r.Who, view.Settings.Chain) ||
+		!r.Who.Uses(view.Name) && !r.Who.Uses(string(r.Scan.Model)) {
 		return Direct{}
 	}
 	return p.cascade(r, view)
@@ -79,10 +81,16 @@ func (p *Planner) cascade(r *request.Request, view *fleet.ModelView) *Cascade {
 	return c
 }
 
-// Answers says whether a model without nodes of its own is answered by a cascade, one of whose
-// models has nodes.
-func (p *Planner) Answers(m *fleet.ModelView) bool {
-	if !p.parts.Cascades.Enabled || m.Settings == nil {
+// usesAll says whether a principal may use all models of a chain. A cascade gives nobody a model
+// that he may not use by its own name.
+func usesAll(who *trust.Principal, chain []string) bool {
+	return !slices.ContainsFunc(chain, func(name string) bool { return !who.Uses(name) })
+}
+
+// Answers says whether a model without nodes of its own is answered for a principal by a cascade,
+// one of whose models has nodes.
+func (p *Planner) Answers(m *fleet.ModelView, who *trust.Principal) bool {
+	if !p.parts.Cascades.Enabled || m.Settings == nil || !usesAll(who, m.Settings.Chain) {
 		return false
 	}
 	snap := p.parts.Fleet.Load()

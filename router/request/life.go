@@ -16,6 +16,7 @@ const (
 	None     End = iota
 	Left         // the client is gone
 	Shutdown     // the router stops
+	Revoked      // the rights of the client are gone
 )
 
 // Life ends all work for a request when its client leaves or the router stops. Any goroutine may
@@ -79,6 +80,9 @@ func (l *Life) Cancel() { l.stop(Left) }
 // Shutdown ends the request because the router stops.
 func (l *Life) Shutdown() { l.stop(Shutdown) }
 
+// Revoke ends the request because the client's rights are gone.
+func (l *Life) Revoke() { l.stop(Revoked) }
+
 // stop ends the request. A second call does not change the reason.
 func (l *Life) stop(end End) {
 	l.mu.Lock()
@@ -91,10 +95,10 @@ func (l *Life) stop(end End) {
 		close(l.over)
 	}
 	for _, a := range l.aborts {
-		if end == Shutdown {
-			a.Stop()
-		} else {
+		if end == Left {
 			a.Cancel()
+		} else {
+			a.Stop()
 		}
 	}
 }

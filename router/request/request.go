@@ -15,6 +15,7 @@ import (
 	"github.com/cognitora/dataplane/router/nvext"
 	"github.com/cognitora/dataplane/router/scan"
 	"github.com/cognitora/dataplane/router/traces"
+	"github.com/cognitora/dataplane/router/trust"
 )
 
 // Request is one request of a client. Make one with New. After Reset the memory may serve another
@@ -23,6 +24,7 @@ import (
 type Request struct {
 	ID       []byte // the request's id in logs and in its answer; borrowed from the port
 	API      scan.API
+	Who      *trust.Principal // nil: the router itself
 	Method   string
 	Path     string     // with the query
 	Header   []byte     // the header lines that go to the engine unchanged

@@ -2,42 +2,36 @@ package trust
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"testing"
 )
 
-func TestSteers(t *testing.T) {
-	tcp := func(ip string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(ip), Port: 4711} }
-	shown := &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{}}}
-	verified := &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{}}}}
-	for _, c := range []struct {
-		what string
-		peer net.Addr
-		conn *tls.ConnectionState
-		want bool
-	}{
-		{"loopback", tcp("127.0.0.1"), nil, true},
-		{"another address of loopback", tcp("127.9.9.9"), nil, true},
-		{"IPv6 loopback", tcp("::1"), nil, true},
-		{"loopback in IPv6", tcp("::ffff:127.0.0.1"), nil, true},
-		{"a Unix socket", &net.UnixAddr{Net: "unix"}, nil, true},
-		{"another host", tcp("10.0.0.1"), nil, false},
-		{"another host with TLS alone", tcp("10.0.0.1"), &tls.ConnectionState{}, false},
-		{"another host with a certificate that nobody verified", tcp("10.0.0.1"), shown, false},
-		{"another host with a verified certificate", tcp("10.0.0.1"), verified, true},
-		{"an unknown peer", nil, nil, false},
-		{"an unspecified address", tcp("0.0.0.0"), nil, false},
+func TestScopes(t *testing.T) {
+	s, err := ParseScopes([]string{"route.pin", "inference"})
+	if err != nil || s != Inference|Pin || !s.Has(Pin) || s.Has(Pin|Models) {
+		t.Errorf("%v, %v", s.Names(), err)
+	}
+	if all, err := ParseScopes(ScopeNames()); err != nil || len(all.Names()) != len(ScopeNames()) {
+		t.Errorf("all scopes are %v, %v", all.Names(), err)
+	}
+	if _, err := ParseScopes([]string{"admin"}); err == nil {
+		t.Error("admin is a scope")
+	}
+}
+
+func TestUses(t *testing.T) {
+	p := &Principal{Models: NewModelList([]string{"llama", "qwen-*"})}
+	for name, want := range map[string]bool{
+		"llama": true, "llama-3": false, "qwen-": true, "qwen-3": true, "qwen": false, "": false, "Llama": false,
 	} {
-		if Steers(c.peer, c.conn) != c.want {
-			t.Errorf("%s: %v", c.what, !c.want)
+		if p.Uses(name) != want {
+			t.Errorf("%q: %v", name, !want)
 		}
 	}
-	if e := Denied("x-cgn-node"); e.Status != 403 || e.Param != "x-cgn-node" {
-		t.Errorf("%+v", e)
+	if all := (&Principal{Models: NewModelList(nil)}); !all.Uses("any") || !(*Principal)(nil).Uses("any") {
+		t.Error("no list is not all models")
 	}
 }
 

@@ -1,0 +1,156 @@
+package key
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cognitora/dataplane/ctl/cli"
+	"github.com/cognitora/dataplane/router/keys"
+	"github.com/cognitora/dataplane/router/trust"
+)
+
+func newCreate(m *commands) *cobra.Command {
+	var r keys.Record
+	var expires time.Duration
+	c := &cobra.Command{
+		Use: "create", Short: "Make an API key", Args: cli.NoArguments,
+		Long: "Makes an API key and prints it once. Of the key only its hash is stored. A router with the keys of a file " +
+			"takes it\nwithin 2 s, one with the keys of etcd at once.",
+		Example: "  cgn-ctl key create --keys-file keys.json --tenant acme --name 'CI of acme'\n" +
+			"  cgn-ctl key create --tenant acme --model 'llama-*' --expires 2160h\n" +
+			"  cgn-ctl key create --tenant ops --scope inference,models,route.pin -o json",
+		RunE: func(c *cobra.Command, _ []string) error {
+			text, id := keys.Generate()
+			now := time.Now().UTC().Truncate(time.Second)
+			r.ID, r.Created = id, now
+			r.SHA256, _ = keys.Hash(text)
+			if c.Flags().Changed("expires") {
+				if expires <= 0 {
+					return fmt.Errorf("--expires %v: must be above 0", expires)
+				}
+				end := now.Add(expires)
+				r.Expires = &end
+			}
+			if err := m.add(c.Context(), &r); err != nil {
+				return err
+			}
+			return m.showMade(&r, text)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&r.Tenant, "tenant", trust.DefaultTenant, "whom the key belongs to; limits and fairness go by tenant")
+	f.StringVar(&r.Name, "name", "", "what the key is for, for people")
+	f.StringSliceVar(&r.Scopes, "scope", []string{"inference", "models"}, "rights of the key: "+
+		strings.Join(trust.ScopeNames(), ", "))
+	f.StringSliceVar(&r.Models, "model", nil, "models that the key may use, by the names that clients ask for; a name may "+
+		"end with *; none: all models")
+	f.DurationVar(&expires, "expires", 0, "how long the key counts; not given: until it is revoked")
+	return c
+}
+
+func newRevoke(m *commands) *cobra.Command {
+	return &cobra.Command{
+		Use: "revoke ID", Short: "End an API key for good", Args: cli.OneArgument("ID"),
+		Long: "Ends an API key. Routers refuse it at once with the keys of etcd, and within 2 s with those of a file.\n" +
+			"Its running requests end too, unless auth.revoked of the router is finish.",
+		Example: "  cgn-ctl key revoke 8GZr5pQx --keys-file keys.json",
+		RunE: func(c *cobra.Command, args []string) error {
+			already := false
+			r, err := m.edit(c.Context(), args[0], func(r *keys.Record) error {
+				if already = r.Revoked != nil; !already {
+					now := time.Now().UTC().Truncate(time.Second)
+					r.Revoked = &now
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			return m.Show(rowOf(r, time.Now()), func(t *cli.Table) {
+				if already {
+					t.Line("the key " + r.ID + " was revoked " + r.Revoked.Format(time.RFC3339))
+					return
+				}
+				t.Line("the key " + r.ID + " of " + r.Tenant + " is revoked")
+			})
+		},
+	}
+}
+
+func newRotate(m *commands) *cobra.Command {
+	var grace time.Duration
+	c := &cobra.Command{
+		Use: "rotate ID", Short: "Give an API key a new text", Args: cli.OneArgument("ID"),
+		Long: "Gives an API key a new text and prints it once. The id, the rights and the limits stay.\nThe former " +
+			"text counts for --grace more, so that clients can change without a failed request.",
+		Example: "  cgn-ctl key rotate 8GZr5pQx --grace 24h",
+		RunE: func(c *cobra.Command, args []string) error {
+			if grace < 0 {
+				return fmt.Errorf("--grace %v: must not be negative", grace)
+			}
+			text := ""
+			r, err := m.edit(c.Context(), args[0], func(r *keys.Record) error {
+				if state := r.State(time.Now()); state != "active" {
+					return cli.WithHint(fmt.Errorf("the key %s is %s", r.ID, state),
+						"cgn-ctl key create makes a new one")
+				}
+				text = r.Rotate(time.Now().UTC().Truncate(time.Second), grace)
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			return m.showMade(r, text)
+		},
+	}
+	c.Flags().DurationVar(&grace, "grace", time.Hour, "how long the former text counts; 0: not any more")
+	return c
+}
+
+// row is a key as list shows it.
+type row struct {
+	*keys.Record
+	State string `json:"state"`
+	Error string `json:"error,omitempty"` // why the record cannot be read; the key does not count
+}
+
+func rowOf(r *keys.Record, now time.Time) row { return row{Record: r, State: r.State(now)} }
+
+func newList(m *commands) *cobra.Command {
+	return &cobra.Command{
+		Use: "list", Short: "List the API keys", Args: cli.NoArguments,
+		RunE: func(c *cobra.Command, _ []string) error {
+			all, broken, err := m.records(c.Context())
+			if err != nil {
+				return err
+			}
+			now, rows := time.Now(), []row{}
+			for _, r := range all {
+				rows = append(rows, rowOf(r, now))
+			}
+			for id, err := range broken {
+				rows = append(rows, row{&keys.Record{ID: id}, "unreadable", err.Error()})
+			}
+			return m.Show(rows, func(t *cli.Table) {
+				if len(rows) == 0 {
+					t.Line("there is no key")
+					return
+				}
+				t.Row("ID", "TENANT", "STATE", "SCOPES", "MODELS", "CREATED", "EXPIRES", "NAME")
+				for _, r := range rows {
+					expires := "never"
+					if r.Expires != nil {
+						expires = r.Expires.Format(time.DateTime)
+					}
+					t.Row(r.ID, r.Tenant, r.State, strings.Join(r.Scopes, ","),
+						cmp.Or(strings.Join(r.Models, ","), "all"), r.Created.Format(time.DateTime), expires,
+						cmp.Or(r.Error, r.Name))
+				}
+			})
+		},
+	}
+}

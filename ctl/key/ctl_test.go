@@ -1,0 +1,88 @@
+package key
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cognitora/dataplane/ctl/ctltest"
+	"github.com/cognitora/dataplane/internal/etcdserver"
+	"github.com/cognitora/dataplane/internal/freeport"
+	"github.com/cognitora/dataplane/router/keys"
+)
+
+func ctl(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	return ctltest.Run(t, Command, nil, append([]string{"key"}, args...)...)
+}
+
+func TestMain(m *testing.M) { ctltest.Main(m) }
+
+// TestKeys walks a key through its life, in a file and in etcd.
+func TestKeys(t *testing.T) {
+	server, err := etcdserver.Start(t.TempDir(), freeport.Address(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	file := filepath.Join(t.TempDir(), "keys.json")
+	for where, flags := range map[string][]string{
+		"file": {"--keys-file", file}, "etcd": {"--etcd", server.Endpoint()},
+	} {
+		t.Run(where, func(t *testing.T) { life(t, flags) })
+	}
+	page, err := os.ReadFile(file)
+	if err != nil || strings.Contains(string(page), "cgn_") {
+		t.Errorf("the file has a key, %v", err)
+	}
+}
+
+func life(t *testing.T, flags []string) {
+	run := func(args ...string) string {
+		t.Helper()
+		out, err := ctl(t, append(args, flags...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	var made struct{ ID, Key, Tenant string }
+	out := run("create", "--tenant", "acme", "--model", "m-*,n", "--scope", "inference,route.pin", "--expires", "24h",
+		"--name", "CI", "-o", "json")
+	if err := json.Unmarshal([]byte(out), &made); err != nil {
+		t.Fatal(err)
+	}
+	if _, id, ok := keys.Parse([]byte(made.Key)); !ok || string(id) != made.ID || made.Tenant != "acme" {
+		t.Errorf("%+v", made)
+	}
+	ctltest.Want(t, run("create"), "cgn_", "default", "inference, models", "shown only now")
+	ctltest.Want(t, run("list"), made.ID, "acme", "active", "m-*,n", "inference,route.pin", "CI")
+	if strings.Contains(run("list", "-o", "json"), made.Key[13:]) {
+		t.Error("list shows a key")
+	}
+	var again struct{ ID, Key string }
+	if err := json.Unmarshal([]byte(run("rotate", made.ID, "-o", "json")), &again); err != nil || again.ID != made.ID ||
+		again.Key == made.Key {
+		t.Errorf("%+v, %v", again, err)
+	}
+	ctltest.Want(t, run("revoke", made.ID), made.ID, "revoked")
+	ctltest.Want(t, run("revoke", made.ID), "was revoked")
+	ctltest.Want(t, run("list"), "revoked", "active")
+	for want, args := range map[string][]string{
+		"is revoked":                     {"rotate", made.ID},
+		"no key has the id":              {"revoke", "00000000"},
+		"is not the id of a key":         {"revoke", made.Key},
+		"is no scope":                    {"create", "--scope", "admin"},
+		"tenant":                         {"create", "--tenant", "a b"},
+		"models":                         {"create", "--model", "a*b"},
+		"--expires -1s: must be above 0": {"create", "--expires", "-1s"},
+		"--grace":                        {"rotate", made.ID, "--grace", "-1s"},
+	} {
+		out, err := ctl(t, append(args, flags...)...)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(out+err.Error(), made.Key[13:]) {
+			t.Errorf("%v: %v", args[0], err)
+		}
+	}
+}

@@ -1,0 +1,64 @@
+package auth
+
+import (
+	"strings"
+
+	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/keys"
+	"github.com/cognitora/dataplane/router/trust"
+)
+
+// Code is the code of all refusals of an identity.
+const Code = "invalid_api_key"
+
+// unauthorized returns the error of a request whose sender is not known. Its type is OpenAI's.
+func unauthorized(message string) *apierror.Error {
+	return &apierror.Error{Status: 401, Type: "invalid_request_error", Code: Code, Message: message}
+}
+
+var (
+	errNoKey   = unauthorized("no API key was sent; send it as Authorization: Bearer KEY, or as x-api-key: KEY")
+	errScheme  = unauthorized("the Authorization header is not of the form Bearer KEY")
+	errSeveral = unauthorized("the request has several API keys that differ; send one, as Authorization: Bearer KEY " +
+		"or as x-api-key: KEY")
+	errNotAKey = unauthorized("what was sent is no API key of this router; keys begin with cgn_ and have 51 characters")
+	errUnread  = &apierror.Error{
+		Status: 503, Code: "keys_not_known_yet", RetryAfterSeconds: 1,
+		Message: "the API keys are not known yet: etcd has not been reached",
+	}
+	errUnknown = unauthorized("this API key is not known here")
+)
+
+// refused returns the error for a key that does not count. The id is named only to those who have
+// the key.
+func refused(id []byte, why keys.Refusal) *apierror.Error {
+	switch why {
+	case keys.Expired:
+		return unauthorized("the API key cgn_" + string(id) + "_… has expired; ask for a new one")
+	case keys.Revoked:
+		return unauthorized("the API key cgn_" + string(id) + "_… has been revoked; ask for a new one")
+	}
+	return errUnknown
+}
+
+// Denied returns the error of a client that may not steer. what is the field or header that steers.
+func (d *Door) Denied(what string) *apierror.Error {
+	e := &apierror.Error{
+		Status: 403, Code: "steering_denied", Param: what,
+		Message: "`" + what + "` steers the router, which a client of another host may do only with a certificate " +
+			"that the router verifies; leave it out, show a certificate (tls.client_ca of the router), or ask from " +
+			"the router's own host",
+	}
+	if d != nil {
+		e.Message = "`" + what + "` steers the router, for which this API key lacks the scope route.pin; leave it out, " +
+			"or use a key with that scope"
+	}
+	return e
+}
+
+// Lacks returns the error of a principal without a scope.
+func Lacks(scope trust.Scopes) *apierror.Error {
+	name := strings.Join(scope.Names(), ", ")
+	return &apierror.Error{Status: 403, Code: "insufficient_scope",
+		Message: "this API key lacks the scope " + name + "; use a key with it (cgn-ctl key create --scope)"}
+}

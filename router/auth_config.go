@@ -1,0 +1,77 @@
+package router
+
+import (
+	"fmt"
+
+	"github.com/cognitora/dataplane/router/auth"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/keys"
+)
+
+// AuthConfig says who may use the serving port.
+type AuthConfig struct {
+	KeysFile string `toml:"keys_file" default:"" flag:"keys-file" help:"file with the API keys that clients may use, as cgn-ctl key create --keys-file writes it; it has the keys' hashes, and only its owner and its group may read it; read again every 2 s. Empty: no file. Without keys_file and keys_etcd clients need no key"`
+	KeysEtcd bool   `toml:"keys_etcd" default:"false" flag:"keys-etcd" help:"take the API keys that clients may use from etcd, where cgn-ctl key create stores them; a revoked key ends at once on all routers. While etcd is away the keys known last count on"`
+	Revoked  string `toml:"revoked" default:"end" oneof:"end|finish" help:"what becomes of the running requests of a key that is revoked: end breaks them off, finish lets them finish"`
+}
+
+// on says whether clients must say who they are.
+func (a *AuthConfig) on() bool { return a.KeysFile != "" || a.KeysEtcd }
+
+func (c *Config) validateAuth(bad problem) {
+	a := &c.Auth
+	if a.KeysFile != "" && a.KeysEtcd {
+		bad("auth.keys_etcd", "cannot be set beside auth.keys_file; keys come from one of them")
+	}
+	if a.KeysEtcd && len(c.Etcd.Endpoints) == 0 {
+		bad("auth.keys_etcd", "needs etcd.endpoints (--etcd)")
+	}
+}
+
+func (c *Config) examineAuth() error {
+	if c.Auth.KeysFile == "" {
+		return nil
+	}
+	doc, err := keys.ReadFile(c.Auth.KeysFile)
+	if err == nil {
+		_, err = keys.ParseFile(doc)
+	}
+	return keysProblem(err)
+}
+
+// keysProblem adds the setting and the fix to the error of a file of keys.
+func keysProblem(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("auth.keys_file: %w; cgn-ctl key create --keys-file makes such a file", err)
+}
+
+// openDoor prepares the check of identities. A bad file stops the start.
+func (r *Router) openDoor() error {
+	if !r.config.Auth.on() {
+		return nil
+	}
+	set := new(keys.Set)
+	r.keys = &keys.Follower{
+		Set: set, File: r.config.Auth.KeysFile, Etcd: r.cluster, Log: r.log, Changed: r.endRevoked,
+	}
+	r.door = &auth.Door{Keys: set}
+	return keysProblem(r.keys.Load())
+}
+
+// endRevoked ends the running requests of principals that are revoked.
+func (r *Router) endRevoked() {
+	if r.config.Auth.Revoked == "end" {
+		r.gateway.EndRevoked()
+	}
+}
+
+// keyProblems says why the API keys are not those of their source.
+func (r *Router) keyProblems() []fleet.Problem {
+	if r.keys.Problem() == "" {
+		return nil
+	}
+	return []fleet.Problem{{Subject: "API keys", Reason: r.keys.Source() + ": " + r.keys.Problem() +
+		"; the keys read last count on"}}
+}

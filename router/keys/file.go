@@ -1,0 +1,161 @@
+package keys
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxFile bounds a file of keys, in bytes.
+const maxFile = 64 << 20
+
+// document is the content of a file of keys. A file that was cut is no JSON document.
+type document struct {
+	Keys []*Record `json:"keys"`
+}
+
+// ParseFile parses the content of a file of keys. One bad record makes the whole file bad.
+func ParseFile(doc []byte) ([]*Record, error) {
+	var d document
+	if err := decode(doc, &d); err != nil {
+		return nil, err
+	}
+	if d.Keys == nil {
+		return nil, errors.New(`it has no list "keys"`)
+	}
+	for i, r := range d.Keys {
+		if r == nil {
+			return nil, fmt.Errorf("keys[%d] is null", i)
+		}
+		if err := r.Check(); err != nil {
+			return nil, fmt.Errorf("keys[%d]: %w", i, err)
+		}
+	}
+	if err := new(Set).Put(d.Keys); err != nil {
+		return nil, err
+	}
+	return d.Keys, nil
+}
+
+// ReadFile returns the content of a file of keys. ReadFile refuses a file that others than its
+// owner and its group can read, or that others than its owner can change.
+func ReadFile(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if err := checkFile(name, info); err != nil {
+		return nil, err
+	}
+	doc, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(doc) > maxFile {
+		err = fmt.Errorf("%s has more than %d MiB", name, maxFile>>20)
+	}
+	return doc, err
+}
+
+func checkFile(name string, info fs.FileInfo) error {
+	mode := info.Mode()
+	if !mode.IsRegular() {
+		return fmt.Errorf("%s is no regular file", name)
+	}
+	if mode.Perm()&0o027 != 0 {
+		return fmt.Errorf("%s has the mode %#o, so others can read it or change it; chmod 600 it (640 for a group that reads it)",
+			name, mode.Perm())
+	}
+	return nil
+}
+
+// Edit changes a file of keys in one step: a reader finds it as before or as after. A file that is
+// not there is one without keys. Edits of several processes take turns by a lock on a file beside
+// it.
+func Edit(name string, change func([]*Record) ([]*Record, error)) (err error) {
+	if at, err := filepath.EvalSymlinks(name); err == nil {
+		name = at // the new file must not replace a link
+	}
+	unlock, err := lock(name + ".lock")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	var records []*Record
+	switch doc, err := ReadFile(name); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return err
+	default:
+		if records, err = ParseFile(doc); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	if records, err = change(records); err != nil {
+		return err
+	}
+	doc, err := json.MarshalIndent(document{append([]*Record{}, records...)}, "", "  ")
+	if err != nil {
+		return err
+	}
+	if _, err := ParseFile(doc); err != nil {
+		return err
+	}
+	return replace(name, append(doc, '\n'))
+}
+
+// replace gives a file a new content, and keeps its mode and owner.
+func replace(name string, doc []byte) (err error) {
+	mode := fs.FileMode(0o600)
+	was, missing := os.Stat(name)
+	if missing == nil {
+		mode = was.Mode().Perm()
+	}
+	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err = cmp.Or(err, f.Close()); err != nil {
+			os.Remove(f.Name())
+			return
+		}
+		err = os.Rename(f.Name(), name)
+	}()
+	if err := f.Chmod(mode); err != nil {
+		return err
+	}
+	if missing == nil {
+		if own, ok := ownerOf(was); ok {
+			if err := f.Chown(own.uid, own.gid); err != nil {
+				return err
+			}
+		}
+	}
+	if _, err := f.Write(doc); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+// lock waits for the lock of a file, which lock makes if it is not there.
+func lock(name string) (unlock func(), err error) {
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return func() { f.Close() }, nil
+}

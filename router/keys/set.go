@@ -1,0 +1,154 @@
+package keys
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/router/trust"
+)
+
+// Set has the keys that a router accepts. Find takes no lock; Put and its owner's goroutine change
+// the set. The zero Set accepts none.
+type Set struct {
+	now atomic.Pointer[snapshot]
+}
+
+type snapshot struct {
+	texts   map[Digest]text
+	records map[string]*accepted // by id
+}
+
+// text is one text of a key, and when it ends.
+type text struct {
+	of    *accepted
+	until time.Time // zero: never
+}
+
+type accepted struct {
+	record *Record
+	who    *trust.Principal
+}
+
+// Refusal says why a key does not count.
+type Refusal uint8
+
+// The refusals.
+const (
+	None Refusal = iota
+	Unknown
+	Expired
+	Revoked
+)
+
+// Find returns who has the key with this digest.
+func (s *Set) Find(sum Digest, now time.Time) (*trust.Principal, Refusal) {
+	in := s.now.Load()
+	if in == nil {
+		return nil, Unknown
+	}
+	t, known := in.texts[sum]
+	switch {
+	case !known:
+		return nil, Unknown
+	case t.of.record.Revoked != nil:
+		return nil, Revoked
+	case !t.until.IsZero() && !now.Before(t.until):
+		return nil, Expired
+	}
+	return t.of.who, None
+}
+
+// Known says whether the set has been filled once.
+func (s *Set) Known() bool { return s.now.Load() != nil }
+
+// Len returns how many keys there are, those that do not count included.
+func (s *Set) Len() int {
+	if in := s.now.Load(); in != nil {
+		return len(in.records)
+	}
+	return 0
+}
+
+// Put replaces the keys by those of the records, which must be valid and not change any more. The
+// principal of a key that has not changed stays the same. The principals of keys that are gone or
+// revoked are revoked. Put returns an error, and changes nothing, if two records have the same id
+// or text. Only one goroutine at a time may call Put.
+func (s *Set) Put(records []*Record) error {
+	was, next := s.now.Load(), &snapshot{map[Digest]text{}, map[string]*accepted{}}
+	if was == nil {
+		was = &snapshot{}
+	}
+	for _, r := range records {
+		if next.records[r.ID] != nil {
+			return fmt.Errorf("the id %s is there twice; leave one out", r.ID)
+		}
+		a := was.records[r.ID]
+		if a == nil || a.record != r && !a.record.same(r) {
+			a = &accepted{r, r.principal()}
+		}
+		next.records[r.ID] = a
+		if err := next.add(a); err != nil {
+			return err
+		}
+	}
+	s.now.Store(next)
+	for id, a := range was.records {
+		if now := next.records[id]; now == nil || now.record.Revoked != nil {
+			a.who.Revoke()
+		}
+	}
+	return nil
+}
+
+// add adds the texts of a key.
+func (s *snapshot) add(a *accepted) error {
+	var ends time.Time
+	if a.record.Expires != nil {
+		ends = *a.record.Expires
+	}
+	if err := s.addText(a.record.SHA256, text{a, ends}); err != nil || a.record.Previous == nil {
+		return err
+	}
+	until := a.record.Previous.Until
+	if !ends.IsZero() && ends.Before(until) {
+		until = ends
+	}
+	return s.addText(a.record.Previous.SHA256, text{a, until})
+}
+
+func (s *snapshot) addText(digits string, t text) error {
+	sum, err := parseDigest(digits)
+	if err != nil {
+		return err
+	}
+	if other, twice := s.texts[sum]; twice {
+		return fmt.Errorf("the keys %s and %s have the same sha256; leave one out", other.of.record.ID, t.of.record.ID)
+	}
+	s.texts[sum] = t
+	return nil
+}
+
+// same says whether two records give the same rights by the same texts.
+func (r *Record) same(x *Record) bool { return bytes.Equal(r.encode(), x.encode()) }
+
+func (r *Record) principal() *trust.Principal {
+	scopes, _ := trust.ParseScopes(r.Scopes)
+	return &trust.Principal{
+		ID: r.ID, Tenant: r.Tenant, Scopes: scopes, Models: trust.NewModelList(r.Models),
+	}
+}
+
+// Records returns the records of all keys, sorted by id.
+func (s *Set) Records() (all []*Record) {
+	if in := s.now.Load(); in != nil {
+		for _, a := range in.records {
+			all = append(all, a.record)
+		}
+	}
+	slices.SortFunc(all, func(a, b *Record) int { return strings.Compare(a.ID, b.ID) })
+	return all
+}

@@ -1,0 +1,136 @@
+package keys
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// key makes a key of the tenant acme.
+func key(t testing.TB) (*Record, string) {
+	t.Helper()
+	text, id := Generate()
+	r := &Record{ID: id, Tenant: "acme", Scopes: []string{"inference"}, Created: time.Now()}
+	r.SHA256, _ = Hash(text)
+	if err := r.Check(); err != nil {
+		t.Fatal(err)
+	}
+	return r, text
+}
+
+func find(t testing.TB, s *Set, text string, at time.Time) Refusal {
+	t.Helper()
+	sum, _, ok := Parse([]byte(text))
+	if !ok {
+		t.Fatalf("%q is no key", text)
+	}
+	who, why := s.Find(sum, at)
+	if (who == nil) != (why != None) {
+		t.Fatalf("%v, %v", who, why)
+	}
+	return why
+}
+
+func TestSet(t *testing.T) {
+	now := time.Now()
+	var s Set
+	a, textA := key(t)
+	b, textB := key(t)
+	if why := find(t, &s, textA, now); why != Unknown {
+		t.Errorf("an empty set: %v", why)
+	}
+	if err := s.Put([]*Record{a, b}); err != nil {
+		t.Fatal(err)
+	}
+	sum, _, _ := Parse([]byte(textA))
+	who, _ := s.Find(sum, now)
+	same := *a
+	later := now.Add(time.Hour)
+	ending := *b
+	ending.Expires = &later
+	if err := s.Put([]*Record{&same, &ending}); err != nil {
+		t.Fatal(err)
+	}
+	if again, _ := s.Find(sum, now); again != who {
+		t.Error("the principal of an unchanged key is another one")
+	}
+	if before, after := find(t, &s, textB, now), find(t, &s, textB, later); before != None || after != Expired {
+		t.Errorf("a key that expires: %v, %v", before, after)
+	}
+	ended := same
+	ended.Revoked = &now
+	if err := s.Put([]*Record{&ended}); err != nil {
+		t.Fatal(err)
+	}
+	if why := find(t, &s, textA, now); why != Revoked || !who.Revoked() {
+		t.Errorf("a revoked key: %v, its requests end: %v", why, who.Revoked())
+	}
+	if why := find(t, &s, textB, now); why != Unknown {
+		t.Errorf("a key that is gone: %v", why)
+	}
+}
+
+func TestRotate(t *testing.T) {
+	now := time.Now()
+	r, was := key(t)
+	var s Set
+	text := r.Rotate(now, time.Minute)
+	if err := s.Put([]*Record{r}); err != nil {
+		t.Fatal(err)
+	}
+	end := now.Add(time.Minute)
+	a, b, c := find(t, &s, text, end), find(t, &s, was, now), find(t, &s, was, end)
+	if a != None || b != None || c != Expired {
+		t.Errorf("new %v, former %v, former later %v", a, b, c)
+	}
+	text = r.Rotate(now, 0)
+	if err := s.Put([]*Record{r}); err != nil || find(t, &s, was, now) != Unknown || find(t, &s, text, now) != None {
+		t.Errorf("without grace the former text counts, %v", err)
+	}
+}
+
+// TestTwice: two records of one id, or of one text, are refused, and change nothing.
+func TestTwice(t *testing.T) {
+	a, textA := key(t)
+	b, _ := key(t)
+	var s Set
+	if err := s.Put([]*Record{a}); err != nil {
+		t.Fatal(err)
+	}
+	sameID, sameText := *b, *b
+	sameID.ID, sameText.SHA256 = a.ID, a.SHA256
+	for _, other := range []*Record{&sameID, &sameText} {
+		if err := s.Put([]*Record{a, other}); err == nil || !strings.Contains(err.Error(), a.ID) {
+			t.Errorf("%v", err)
+		}
+	}
+	if why := find(t, &s, textA, time.Now()); why != None || s.Len() != 1 {
+		t.Errorf("%v, %d keys", why, s.Len())
+	}
+}
+
+func TestCheck(t *testing.T) {
+	for want, change := range map[string]func(*Record){
+		"id": func(r *Record) { r.ID = "short" }, "sha256": func(r *Record) { r.SHA256 = "00" },
+		"previous.sha256":  func(r *Record) { r.Previous = &Previous{} },
+		"tenant":           func(r *Record) { r.Tenant = "a b" },
+		"name":             func(r *Record) { r.Name = "a\nb" },
+		"scopes: \"all\"":  func(r *Record) { r.Scopes = []string{"all"} },
+		"scopes are empty": func(r *Record) { r.Scopes = nil },
+		"models":           func(r *Record) { r.Models = []string{"a*b"} },
+	} {
+		r, _ := key(t)
+		change(r)
+		if err := r.Check(); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+	for doc, want := range map[string]string{
+		"": "ends too early", "{": "ends too early", "{}{}": "follows", `{"expire":1}`: "unknown field",
+		"[]": "cannot unmarshal",
+	} {
+		if _, err := ParseRecord([]byte(doc)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", doc, err)
+		}
+	}
+}

@@ -1,0 +1,104 @@
+package trust
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+)
+
+// Scopes are rights of a principal, as bits.
+type Scopes uint8
+
+// The scopes.
+const (
+	Inference Scopes = 1 << iota // ask models
+	Models                       // list models
+	Pin                          // steer requests: pins and overrides of the policy
+)
+
+// scopeNames are the scopes as configurations write them, in the order of their bits.
+var scopeNames = []string{"inference", "models", "route.pin"}
+
+// ScopeNames returns the names of all scopes.
+func ScopeNames() []string { return slices.Clone(scopeNames) }
+
+// ParseScopes returns the scopes with these names.
+func ParseScopes(names []string) (s Scopes, err error) {
+	for _, name := range names {
+		i := slices.Index(scopeNames, name)
+		if i < 0 {
+			return 0, fmt.Errorf("%q is no scope; the scopes are %s", name, strings.Join(scopeNames, ", "))
+		}
+		s |= 1 << i
+	}
+	return s, nil
+}
+
+// Names returns the names of the scopes.
+func (s Scopes) Names() (names []string) {
+	for i, name := range scopeNames {
+		if s&(1<<i) != 0 {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// Has says whether s has all scopes of want.
+func (s Scopes) Has(want Scopes) bool { return s&want == want }
+
+// DefaultTenant is the tenant of principals that name none.
+const DefaultTenant = "default"
+
+// Principal is who asks. A Principal does not change, so many requests share one.
+type Principal struct {
+	// ID is the id of the API key, the subject of the token, or the name in the certificate.
+	ID     string
+	Tenant string
+	Scopes Scopes
+	Models *ModelList // nil: all models
+
+	revoked atomic.Bool
+}
+
+// Revoke says that the principal's requests shall not go on.
+func (p *Principal) Revoke() { p.revoked.Store(true) }
+
+// Revoked says whether Revoke was called.
+func (p *Principal) Revoked() bool { return p.revoked.Load() }
+
+// Uses says whether the principal may use the model of a name. Names are compared as they are: an
+// alias is a name of its own. A nil Principal, the router itself, may use all.
+func (p *Principal) Uses(model string) bool {
+	return p == nil || p.Models == nil || p.Models.has(model)
+}
+
+// ModelList names models. An entry that ends with * stands for all names that begin so.
+type ModelList struct {
+	names    map[string]struct{}
+	prefixes []string
+}
+
+// NewModelList returns the list of the entries, or nil if there are none.
+func NewModelList(entries []string) *ModelList {
+	if len(entries) == 0 {
+		return nil
+	}
+	l := &ModelList{names: map[string]struct{}{}}
+	for _, entry := range entries {
+		if begin, ok := strings.CutSuffix(entry, "*"); ok {
+			l.prefixes = append(l.prefixes, begin)
+			continue
+		}
+		l.names[entry] = struct{}{}
+	}
+	return l
+}
+
+func (l *ModelList) has(model string) bool {
+	if _, is := l.names[model]; is {
+		return true
+	}
+	return slices.ContainsFunc(l.prefixes, func(begin string) bool { return strings.HasPrefix(model, begin) })
+}
