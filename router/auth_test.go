@@ -231,6 +231,63 @@ func TestKeyedModels(t *testing.T) {
 	}
 }
 
+// TestKeyedResponses checks that a stored response is there for the keys of its tenant only, and for
+// those only that may use its model.
+func TestKeyedResponses(t *testing.T) {
+	t.Parallel()
+	k := newKeyring(t)
+	add := func(tenant string, models ...string) []string {
+		text, _ := k.add(func(r *keys.Record) { r.Tenant, r.Models = tenant, models })
+		return bearer(text)
+	}
+	own, alias, narrow, other := add("acme"), add("acme", "fast"), add("acme", "large"), add("other")
+	engines := simulate(t, 2, func(c *engine.Config) { c.Models = []string{"small", "large"} })
+	named := func(c *router.Config) { c.Models = []router.ModelConfig{{Name: "small", Aliases: []string{"fast"}}} }
+	s := serve(t, engines, k.locked, named)
+	body := func(model, more string) string { return fmt.Sprintf(`{"model":%q,"input":"question"%s}`, model, more) }
+	make := func(s *site, who ...string) string {
+		r := s.post("/v1/responses", body("small", ""), who...)
+		var doc struct{ ID string }
+		if err := json.Unmarshal(r.body, &doc); err != nil || doc.ID == "" {
+			t.Fatalf("%v", r)
+		}
+		return doc.ID
+	}
+	id := make(s, own...)
+	after := `,"previous_response_id":"` + id + `"`
+	for what, c := range map[string]struct {
+		who    []string
+		model  string
+		status int
+	}{
+		"its key": {own, "small", 200}, "a key for an alias": {alias, "fast", 200},
+		"a key for another model": {narrow, "large", 404}, "a key of another tenant": {other, "small", 404},
+	} {
+		asked := []*reply{
+			s.ask("GET", "/v1/responses/"+id, "", c.who...), s.ask("GET", "/v1/responses/"+id+"/input_items", "", c.who...),
+			s.post("/v1/responses", body(c.model, after), c.who...),
+		}
+		if c.status == 404 {
+			asked = append(asked, s.ask("DELETE", "/v1/responses/"+id, "", c.who...),
+				s.post("/v1/responses/"+id+"/cancel", "", c.who...), s.post("/v1/responses/compact", body(c.model, after), c.who...))
+		}
+		for _, r := range asked {
+			if known := r.code() != "response_not_found"; known != (c.status == 200) {
+				t.Errorf("%s: %v", what, r)
+			}
+		}
+	}
+	// A response that the router does not remember is nobody's.
+	for _, who := range [][]string{own, other} {
+		if r := s.ask("GET", "/v1/responses/"+make(serve(t, engines, named)), "", who...); r.status != 404 {
+			t.Errorf("of another router: %v", r)
+		}
+	}
+	if r := s.ask("DELETE", "/v1/responses/"+id, "", own...); r.status != 200 {
+		t.Errorf("delete: %v", r)
+	}
+}
+
 // TestRevokedStream checks that a stream ends once its key is revoked, or finishes if the setting
 // says so. Keys of a file are read every 2 s.
 func TestRevokedStream(t *testing.T) {

@@ -68,6 +68,18 @@ func (p *Principal) Revoke() { p.revoked.Store(true) }
 // Revoked says whether Revoke was called.
 func (p *Principal) Revoked() bool { return p.revoked.Load() }
 
+// Keyed says whether the principal was named by a key. The router itself and principals without
+// settings are not.
+func (p *Principal) Keyed() bool { return p != nil && p.ID != "" }
+
+// TenantOf returns the tenant of a principal, or "" for nil.
+func TenantOf(p *Principal) string {
+	if p == nil {
+		return ""
+	}
+	return p.Tenant
+}
+
 // Uses says whether the principal may use the model of a name. Names are compared as they are: an
 // alias is a name of its own. A nil Principal, the router itself, may use all.
 func (p *Principal) Uses(model string) bool {
