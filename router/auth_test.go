@@ -173,6 +173,71 @@ func TestRefusedUploads(t *testing.T) {
 	}
 }
 
+// TestRefusedHealth checks that /health without a key takes no memory for a body.
+func TestRefusedHealth(t *testing.T) {
+	t.Parallel()
+	k := newKeyring(t)
+	key, _ := k.add()
+	s := serve(t, simulate(t, 1), k.locked)
+	for body, status := range map[string]int{
+		"Content-Length: 5242880\r\n\r\n": 401, "Transfer-Encoding: chunked\r\n\r\n100000\r\n": 401,
+		"Content-Length: 2\r\n\r\n{}": 405, "\r\n": 405,
+		"X-Api-Key: " + key + "\r\nContent-Length: 100000\r\n\r\n" + strings.Repeat("x", 100000): 405,
+	} {
+		conn := s.dial()
+		io.WriteString(conn, "POST /health HTTP/1.1\r\nHost: a\r\n"+body)
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil || resp.StatusCode != status {
+			t.Errorf("%.60q: %v, %v", body, resp, err)
+		}
+		if held := s.metrics().sum("cgn_router_body_bytes"); held != 0 {
+			t.Errorf("%.60q: %v bytes are held", body, held)
+		}
+		conn.Close()
+	}
+}
+
+// TestRefusedExpectation checks that a client that waits for leave to send its body gets the refusal
+// instead, and that one with a key gets leave.
+func TestRefusedExpectation(t *testing.T) {
+	t.Parallel()
+	k, log := newKeyring(t), filepath.Join(t.TempDir(), "access.log")
+	key, id := k.add()
+	s := serve(t, simulate(t, 1), k.locked, func(c *router.Config) { c.Log.Access = log })
+	head := "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: "
+	for auth, want := range map[string]string{"": "HTTP/1.1 401 ", "X-Api-Key: " + key + "\r\n": "HTTP/1.1 100 "} {
+		conn := s.dial()
+		io.WriteString(conn, head+"5\r\n"+auth+"\r\n")
+		read := bufio.NewReader(conn)
+		line, err := read.ReadString('\n')
+		if err != nil || !strings.HasPrefix(line, want) {
+			t.Errorf("%q: %q, %v", auth, line, err)
+		}
+		if auth == "" {
+			page, err := io.ReadAll(read)
+			if err != nil || !bytes.Contains(page, []byte("invalid_api_key")) || !bytes.Contains(page, []byte("X-Request-Id")) {
+				t.Errorf("%s, %v", page, err)
+			}
+		}
+		conn.Close()
+	}
+	conn := s.dial() // a request that cannot be read is its sender's all the same
+	fmt.Fprintf(conn, "%s%d\r\nX-Api-Key: %s\r\n\r\n", strings.Replace(head, "Expect: 100-continue\r\n", "", 1), 1<<40, key)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil || resp.StatusCode != 413 {
+		t.Errorf("%v, %v", resp, err)
+	}
+	conn.Close()
+	s.drain()
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(log)
+	if err != nil || !bytes.Contains(page, []byte(`"status":413`)) || !bytes.Contains(page, []byte(`"key":"`+id)) {
+		t.Errorf("%s, %v", page, err)
+	}
+}
+
 // TestKeyedModels checks that a key reaches only the models of its list.
 func TestKeyedModels(t *testing.T) {
 	t.Parallel()

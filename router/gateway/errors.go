@@ -136,7 +136,7 @@ func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	g.identify(ctx)
 	g.bodies.Give(&a.Body)
 	g.fail(ctx, api, e)
-	g.note(ctx, method, api.String(), a.began, nil)
+	g.note(ctx, method, api.String(), a.began, a.who)
 	if e != errSlowRequest {
 		relay.Linger(ctx.Conn())
 	}

@@ -124,6 +124,7 @@ func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 		Handler:                       g.handle,
 		ErrorHandler:                  g.unreadable,
 		HeaderReceived:                g.headRead,
+		ExpectHandler:                 g.expected,
 		ConnState:                     g.track,
 		Name:                          "cognitora",
 		Concurrency:                   2*l.MaxConnections + 64, // the listener's limit takes effect first
