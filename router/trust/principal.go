@@ -51,6 +51,16 @@ func (s Scopes) Has(want Scopes) bool { return s&want == want }
 // DefaultTenant is the tenant of principals that name none.
 const DefaultTenant = "default"
 
+// Credential is the state that all principals of one key share. A change of the key's rights makes
+// another principal, and the requests of the former one go on with it.
+type Credential struct{ revoked atomic.Bool }
+
+// Revoke says that the requests of the credential's principals shall not go on.
+func (c *Credential) Revoke() { c.revoked.Store(true) }
+
+// Revoked says whether Revoke was called. A nil Credential is never revoked.
+func (c *Credential) Revoked() bool { return c != nil && c.revoked.Load() }
+
 // Principal is who asks. A Principal does not change, so many requests share one.
 type Principal struct {
 	// ID is the id of the API key, the subject of the token, or the name in the certificate.
@@ -59,14 +69,11 @@ type Principal struct {
 	Scopes Scopes
 	Models *ModelList // nil: all models
 
-	revoked atomic.Bool
+	Credential *Credential // nil: it cannot be revoked
 }
 
-// Revoke says that the principal's requests shall not go on.
-func (p *Principal) Revoke() { p.revoked.Store(true) }
-
-// Revoked says whether Revoke was called.
-func (p *Principal) Revoked() bool { return p.revoked.Load() }
+// Revoked says whether the principal's requests shall not go on.
+func (p *Principal) Revoked() bool { return p.Credential.Revoked() }
 
 // Keyed says whether the principal was named by a key. The router itself and principals without
 // settings are not.
