@@ -246,6 +246,7 @@ func TestKeyedModels(t *testing.T) {
 		text, _ := k.add(func(r *keys.Record) { r.Models = names })
 		return bearer(text)
 	}
+	free := list()
 	small, alias, tiny, most := list("small"), list("fast"), list("tiny"), list("small", "tiny", "large*")
 	engines := simulate(t, 2, func(c *engine.Config) { c.Models = []string{"small", "large", "tiny"} })
 	s := serve(t, engines, k.locked, func(c *router.Config) {
@@ -278,6 +279,16 @@ func TestKeyedModels(t *testing.T) {
 			t.Errorf("%s by %v: %v", c.model, c.who, one)
 		}
 	}
+	for _, member := range []string{"lora_path", "lora", "lora_request", `lora\u005fpath`} {
+		body := chatBody("hello", `,"`+member+`":null`)
+		body = strings.Replace(body, `"sim"`, `"small"`, 1)
+		if r := s.chat(body, small...); r.status != 403 || r.code() != "adapter_denied" {
+			t.Errorf("%s: %v", member, r)
+		}
+		if r := s.chat(body, free...); r.status == 401 || r.code() == "adapter_denied" {
+			t.Errorf("%s by a key for all models: %v", member, r)
+		}
+	}
 	for want, who := range map[string][]string{
 		"small fast": small, "fast": alias, "tiny": tiny, "large small fast tiny": most,
 	} {
@@ -292,6 +303,30 @@ func TestKeyedModels(t *testing.T) {
 		}
 		if got := strings.Join(names, " "); got != want {
 			t.Errorf("a key for %s sees %s", want, got)
+		}
+	}
+}
+
+// TestForbiddenIsUnknown checks that no status or code tells a forbidden model from one that does not
+// exist, while a backend has not yet said what it serves.
+func TestForbiddenIsUnknown(t *testing.T) {
+	t.Parallel()
+	k := newKeyring(t)
+	text, _ := k.add(func(r *keys.Record) { r.Models = []string{"small"} })
+	who := bearer(text)
+	silent := simulate(t, 1)[0]
+	silent.Refuse()
+	engines := simulate(t, 1, func(c *engine.Config) { c.Models = []string{"small", "large"} })
+	s := serve(t, engines, k.locked, func(c *router.Config) {
+		c.Router.Backends = append(c.Router.Backends, silent.URL()+",id=silent")
+	})
+	for what, ask := range map[string]func(model string) *reply{
+		"POST": func(model string) *reply { return s.chat(asking(model, "hello"), who...) },
+		"GET":  func(model string) *reply { return s.ask("GET", "/v1/models/"+model, "", who...) },
+	} {
+		forbidden, unknown := ask("large"), ask("none")
+		if unknown.status != 503 || forbidden.status != unknown.status || forbidden.code() != unknown.code() {
+			t.Errorf("%s: forbidden %v, unknown %v", what, forbidden, unknown)
 		}
 	}
 }
