@@ -197,8 +197,8 @@ func TestRefusedHealth(t *testing.T) {
 	}
 }
 
-// TestRefusedExpectation checks that a client that waits for leave to send its body gets the refusal
-// instead, and that one with a key gets leave.
+// TestRefusedExpectation checks that a client that waits for leave to send its body gets the
+// refusal instead, and that one with a key gets leave.
 func TestRefusedExpectation(t *testing.T) {
 	t.Parallel()
 	k, log := newKeyring(t), filepath.Join(t.TempDir(), "access.log")
@@ -215,14 +215,16 @@ func TestRefusedExpectation(t *testing.T) {
 		}
 		if auth == "" {
 			page, err := io.ReadAll(read)
-			if err != nil || !bytes.Contains(page, []byte("invalid_api_key")) || !bytes.Contains(page, []byte("X-Request-Id")) {
+			if err != nil || !bytes.Contains(page, []byte("invalid_api_key")) ||
+				!bytes.Contains(page, []byte("X-Request-Id")) {
 				t.Errorf("%s, %v", page, err)
 			}
 		}
 		conn.Close()
 	}
 	conn := s.dial() // a request that cannot be read is its sender's all the same
-	fmt.Fprintf(conn, "%s%d\r\nX-Api-Key: %s\r\n\r\n", strings.Replace(head, "Expect: 100-continue\r\n", "", 1), 1<<40, key)
+	at := strings.Replace(head, "Expect: 100-continue\r\n", "", 1)
+	fmt.Fprintf(conn, "%s%d\r\nX-Api-Key: %s\r\n\r\n", at, 1<<40, key)
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil || resp.StatusCode != 413 {
 		t.Errorf("%v, %v", resp, err)
@@ -307,8 +309,8 @@ func TestKeyedModels(t *testing.T) {
 	}
 }
 
-// TestForbiddenIsUnknown checks that no status or code tells a forbidden model from one that does not
-// exist, while a backend has not yet said what it serves.
+// TestForbiddenIsUnknown checks that no status or code tells a forbidden model from one that does
+// not exist, while a backend has not yet said what it serves.
 func TestForbiddenIsUnknown(t *testing.T) {
 	t.Parallel()
 	k := newKeyring(t)
@@ -331,8 +333,8 @@ func TestForbiddenIsUnknown(t *testing.T) {
 	}
 }
 
-// TestKeyedResponses checks that a stored response is there for the keys of its tenant only, and for
-// those only that may use its model.
+// TestKeyedResponses checks that a stored response is there for those keys of its tenant only that
+// may use its model.
 func TestKeyedResponses(t *testing.T) {
 	t.Parallel()
 	k := newKeyring(t)
@@ -364,12 +366,14 @@ func TestKeyedResponses(t *testing.T) {
 		"a key for another model": {narrow, "large", 404}, "a key of another tenant": {other, "small", 404},
 	} {
 		asked := []*reply{
-			s.ask("GET", "/v1/responses/"+id, "", c.who...), s.ask("GET", "/v1/responses/"+id+"/input_items", "", c.who...),
+			s.ask("GET", "/v1/responses/"+id, "", c.who...),
+			s.ask("GET", "/v1/responses/"+id+"/input_items", "", c.who...),
 			s.post("/v1/responses", body(c.model, after), c.who...),
 		}
 		if c.status == 404 {
 			asked = append(asked, s.ask("DELETE", "/v1/responses/"+id, "", c.who...),
-				s.post("/v1/responses/"+id+"/cancel", "", c.who...), s.post("/v1/responses/compact", body(c.model, after), c.who...))
+				s.post("/v1/responses/"+id+"/cancel", "", c.who...),
+				s.post("/v1/responses/compact", body(c.model, after), c.who...))
 		}
 		for _, r := range asked {
 			if known := r.code() != "response_not_found"; known != (c.status == 200) {

@@ -14,9 +14,9 @@ type Made struct {
 	Model  string // canonical; empty: unknown
 }
 
-// Table maps response ids to how the responses were made. When the table is full, the newest id replaces the oldest.
-// Table keeps ids as 64-bit keyed hashes, so an id of any length costs 8 bytes. Table is safe for
-// concurrent use.
+// Table maps response ids to how the responses were made. When the table is full, the newest id
+// replaces the oldest. Table keeps ids as 64-bit keyed hashes, so an id of any length costs 8
+// bytes. Table is safe for concurrent use.
 type Table struct {
 	seed maphash.Seed
 

@@ -56,8 +56,8 @@ func (d *Door) Denied(what string) *apierror.Error {
 	return e
 }
 
-// LimitedTo returns the error of a principal with a list of models whose request chooses an adapter by
-// a member. Such an adapter has no name that the list could have.
+// LimitedTo returns the error of a principal with a list of models whose request chooses an adapter
+// by a member. The list cannot name such an adapter.
 func LimitedTo(member string) *apierror.Error {
 	return &apierror.Error{Status: 403, Code: "adapter_denied", Param: member,
 		Message: "`" + member + "` chooses an adapter, and this API key is limited to models by their names; " +

@@ -133,7 +133,7 @@ func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	default:
 		e = malformedBy(err)
 	}
-	g.identify(ctx)
+	g.nameRequest(ctx)
 	g.bodies.Give(&a.Body)
 	g.fail(ctx, api, e)
 	g.note(ctx, method, api.String(), a.began, a.who)

@@ -145,7 +145,7 @@ func (c *call) describe(h *fasthttp.ResponseHeader) {
 	if api := c.request.API; api == scan.Messages || api == scan.CountTokens {
 		h.SetBytesV("Request-Id", c.id) // Anthropic's SDKs read this name
 	}
-	if c.g.door.draining.Load() {
+	if c.g.port.draining.Load() {
 		h.SetConnectionClose()
 	}
 	attempts := c.task.Attempts()

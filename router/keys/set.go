@@ -74,8 +74,8 @@ func (s *Set) Len() int {
 
 // Put replaces the keys by those of the records, which must be valid and not change any more. The
 // principal of a key that has not changed stays the same. All principals of keys that are gone or
-// revoked are revoked, those before a change of the key included. Put returns an error, and changes nothing, if two records have the same id
-// or text. Only one goroutine at a time may call Put.
+// revoked are revoked, those before a change of the key included. Put returns an error, and changes
+// nothing, if two records have the same id or text. Only one goroutine at a time may call Put.
 func (s *Set) Put(records []*Record) error {
 	was, next := s.now.Load(), &snapshot{map[Digest]text{}, map[string]*accepted{}}
 	if was == nil {

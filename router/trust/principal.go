@@ -63,7 +63,7 @@ func (c *Credential) Revoked() bool { return c != nil && c.revoked.Load() }
 
 // Principal is who asks. A Principal does not change, so many requests share one.
 type Principal struct {
-	// ID is the id of the API key, the subject of the token, or the name in the certificate.
+	// ID is the id of the API key; empty without settings.
 	ID     string
 	Tenant string
 	Scopes Scopes
