@@ -306,8 +306,8 @@ func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 	g.note(ctx, stringOf(ctx.Method()), name, began, who)
 }
 
-// nameRequest gives the request the id of all its log lines: the client's id if it is valid, or a new
-// one.
+// nameRequest gives the request the id of all its log lines: the client's id if it is valid, or a
+// new one.
 func (g *Gateway) nameRequest(ctx *fasthttp.RequestCtx) {
 	id := ctx.Request.Header.Peek("x-request-id")
 	if len(id) == 0 || len(id) > 128 || bytes.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r > '~' }) {
