@@ -173,6 +173,73 @@ func TestRefusedUploads(t *testing.T) {
 	}
 }
 
+// TestRefusedHealth checks that /health without a key takes no memory for a body.
+func TestRefusedHealth(t *testing.T) {
+	t.Parallel()
+	k := newKeyring(t)
+	key, _ := k.add()
+	s := serve(t, simulate(t, 1), k.locked)
+	for body, status := range map[string]int{
+		"Content-Length: 5242880\r\n\r\n": 401, "Transfer-Encoding: chunked\r\n\r\n100000\r\n": 401,
+		"Content-Length: 2\r\n\r\n{}": 405, "\r\n": 405,
+		"X-Api-Key: " + key + "\r\nContent-Length: 100000\r\n\r\n" + strings.Repeat("x", 100000): 405,
+	} {
+		conn := s.dial()
+		io.WriteString(conn, "POST /health HTTP/1.1\r\nHost: a\r\n"+body)
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil || resp.StatusCode != status {
+			t.Errorf("%.60q: %v, %v", body, resp, err)
+		}
+		if held := s.metrics().sum("cgn_router_body_bytes"); held != 0 {
+			t.Errorf("%.60q: %v bytes are held", body, held)
+		}
+		conn.Close()
+	}
+}
+
+// TestRefusedExpectation checks that a client that waits for leave to send its body gets the
+// refusal instead, and that one with a key gets leave.
+func TestRefusedExpectation(t *testing.T) {
+	t.Parallel()
+	k, log := newKeyring(t), filepath.Join(t.TempDir(), "access.log")
+	key, id := k.add()
+	s := serve(t, simulate(t, 1), k.locked, func(c *router.Config) { c.Log.Access = log })
+	head := "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: "
+	for auth, want := range map[string]string{"": "HTTP/1.1 401 ", "X-Api-Key: " + key + "\r\n": "HTTP/1.1 100 "} {
+		conn := s.dial()
+		io.WriteString(conn, head+"5\r\n"+auth+"\r\n")
+		read := bufio.NewReader(conn)
+		line, err := read.ReadString('\n')
+		if err != nil || !strings.HasPrefix(line, want) {
+			t.Errorf("%q: %q, %v", auth, line, err)
+		}
+		if auth == "" {
+			page, err := io.ReadAll(read)
+			if err != nil || !bytes.Contains(page, []byte("invalid_api_key")) ||
+				!bytes.Contains(page, []byte("X-Request-Id")) {
+				t.Errorf("%s, %v", page, err)
+			}
+		}
+		conn.Close()
+	}
+	conn := s.dial() // a request that cannot be read is its sender's all the same
+	at := strings.Replace(head, "Expect: 100-continue\r\n", "", 1)
+	fmt.Fprintf(conn, "%s%d\r\nX-Api-Key: %s\r\n\r\n", at, 1<<40, key)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil || resp.StatusCode != 413 {
+		t.Errorf("%v, %v", resp, err)
+	}
+	conn.Close()
+	s.drain()
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(log)
+	if err != nil || !bytes.Contains(page, []byte(`"status":413`)) || !bytes.Contains(page, []byte(`"key":"`+id)) {
+		t.Errorf("%s, %v", page, err)
+	}
+}
+
 // TestKeyedModels checks that a key reaches only the models of its list.
 func TestKeyedModels(t *testing.T) {
 	t.Parallel()
@@ -181,6 +248,7 @@ func TestKeyedModels(t *testing.T) {
 		text, _ := k.add(func(r *keys.Record) { r.Models = names })
 		return bearer(text)
 	}
+	free := list()
 	small, alias, tiny, most := list("small"), list("fast"), list("tiny"), list("small", "tiny", "large*")
 	engines := simulate(t, 2, func(c *engine.Config) { c.Models = []string{"small", "large", "tiny"} })
 	s := serve(t, engines, k.locked, func(c *router.Config) {
@@ -213,6 +281,16 @@ func TestKeyedModels(t *testing.T) {
 			t.Errorf("%s by %v: %v", c.model, c.who, one)
 		}
 	}
+	for _, member := range []string{"lora_path", "lora", "lora_request", `lora\u005fpath`} {
+		body := chatBody("hello", `,"`+member+`":null`)
+		body = strings.Replace(body, `"sim"`, `"small"`, 1)
+		if r := s.chat(body, small...); r.status != 403 || r.code() != "adapter_denied" {
+			t.Errorf("%s: %v", member, r)
+		}
+		if r := s.chat(body, free...); r.status == 401 || r.code() == "adapter_denied" {
+			t.Errorf("%s by a key for all models: %v", member, r)
+		}
+	}
 	for want, who := range map[string][]string{
 		"small fast": small, "fast": alias, "tiny": tiny, "large small fast tiny": most,
 	} {
@@ -228,6 +306,89 @@ func TestKeyedModels(t *testing.T) {
 		if got := strings.Join(names, " "); got != want {
 			t.Errorf("a key for %s sees %s", want, got)
 		}
+	}
+}
+
+// TestForbiddenIsUnknown checks that no status or code tells a forbidden model from one that does
+// not exist, while a backend has not yet said what it serves.
+func TestForbiddenIsUnknown(t *testing.T) {
+	t.Parallel()
+	k := newKeyring(t)
+	text, _ := k.add(func(r *keys.Record) { r.Models = []string{"small"} })
+	who := bearer(text)
+	silent := simulate(t, 1)[0]
+	silent.Refuse()
+	engines := simulate(t, 1, func(c *engine.Config) { c.Models = []string{"small", "large"} })
+	s := serve(t, engines, k.locked, func(c *router.Config) {
+		c.Router.Backends = append(c.Router.Backends, silent.URL()+",id=silent")
+	})
+	for what, ask := range map[string]func(model string) *reply{
+		"POST": func(model string) *reply { return s.chat(asking(model, "hello"), who...) },
+		"GET":  func(model string) *reply { return s.ask("GET", "/v1/models/"+model, "", who...) },
+	} {
+		forbidden, unknown := ask("large"), ask("none")
+		if unknown.status != 503 || forbidden.status != unknown.status || forbidden.code() != unknown.code() {
+			t.Errorf("%s: forbidden %v, unknown %v", what, forbidden, unknown)
+		}
+	}
+}
+
+// TestKeyedResponses checks that a stored response is there for those keys of its tenant only that
+// may use its model.
+func TestKeyedResponses(t *testing.T) {
+	t.Parallel()
+	k := newKeyring(t)
+	add := func(tenant string, models ...string) []string {
+		text, _ := k.add(func(r *keys.Record) { r.Tenant, r.Models = tenant, models })
+		return bearer(text)
+	}
+	own, alias, narrow, other := add("acme"), add("acme", "fast"), add("acme", "large"), add("other")
+	engines := simulate(t, 2, func(c *engine.Config) { c.Models = []string{"small", "large"} })
+	named := func(c *router.Config) { c.Models = []router.ModelConfig{{Name: "small", Aliases: []string{"fast"}}} }
+	s := serve(t, engines, k.locked, named)
+	body := func(model, more string) string { return fmt.Sprintf(`{"model":%q,"input":"question"%s}`, model, more) }
+	make := func(s *site, who ...string) string {
+		r := s.post("/v1/responses", body("small", ""), who...)
+		var doc struct{ ID string }
+		if err := json.Unmarshal(r.body, &doc); err != nil || doc.ID == "" {
+			t.Fatalf("%v", r)
+		}
+		return doc.ID
+	}
+	id := make(s, own...)
+	after := `,"previous_response_id":"` + id + `"`
+	for what, c := range map[string]struct {
+		who    []string
+		model  string
+		status int
+	}{
+		"its key": {own, "small", 200}, "a key for an alias": {alias, "fast", 200},
+		"a key for another model": {narrow, "large", 404}, "a key of another tenant": {other, "small", 404},
+	} {
+		asked := []*reply{
+			s.ask("GET", "/v1/responses/"+id, "", c.who...),
+			s.ask("GET", "/v1/responses/"+id+"/input_items", "", c.who...),
+			s.post("/v1/responses", body(c.model, after), c.who...),
+		}
+		if c.status == 404 {
+			asked = append(asked, s.ask("DELETE", "/v1/responses/"+id, "", c.who...),
+				s.post("/v1/responses/"+id+"/cancel", "", c.who...),
+				s.post("/v1/responses/compact", body(c.model, after), c.who...))
+		}
+		for _, r := range asked {
+			if known := r.code() != "response_not_found"; known != (c.status == 200) {
+				t.Errorf("%s: %v", what, r)
+			}
+		}
+	}
+	// A response that the router does not remember is nobody's.
+	for _, who := range [][]string{own, other} {
+		if r := s.ask("GET", "/v1/responses/"+make(serve(t, engines, named)), "", who...); r.status != 404 {
+			t.Errorf("of another router: %v", r)
+		}
+	}
+	if r := s.ask("DELETE", "/v1/responses/"+id, "", own...); r.status != 200 {
+		t.Errorf("delete: %v", r)
 	}
 }
 

@@ -175,7 +175,7 @@ type LimitConfig struct {
 	BodyTimeout    config.Duration `toml:"body_timeout" default:"60s" help:"time a client has to send a request body"`
 	KeepAlive      config.Duration `toml:"keep_alive" default:"120s" help:"how long an idle client connection is kept"`
 	SlowReader     config.Duration `toml:"slow_reader" default:"30s" help:"time after which a client that reads nothing is cut. The kernel reports progress only once the client has read a third of the socket buffers (net.ipv4.tcp_wmem, net.ipv4.tcp_rmem), so a client that reads less than about 1 MiB in this time may be cut too"`
-	ResponseIDs    int             `toml:"response_ids" default:"65536" help:"most stored responses whose node the router remembers; for any other stored response the router asks the nodes"`
+	ResponseIDs    int             `toml:"response_ids" default:"65536" help:"most stored responses whose node the router remembers; for any other stored response the router asks the nodes, or answers 404 if it has API keys"`
 }
 
 // TLSConfig sets the serving port's certificate, and the CA of allowed clients.

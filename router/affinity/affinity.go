@@ -1,5 +1,5 @@
-// Package affinity remembers which node made a stored response. A request that names the response's
-// id then goes to the engine that holds it.
+// Package affinity remembers which node made a stored response, and for whom. A request that names
+// the response's id then goes to the engine that holds it.
 package affinity
 
 import (
@@ -7,54 +7,65 @@ import (
 	"sync"
 )
 
-// Table maps response ids to node ids. When the table is full, the newest id replaces the oldest.
-// Table keeps ids as 64-bit keyed hashes, so an id of any length costs 8 bytes. Table is safe for
-// concurrent use.
+// Made says how a stored response came about.
+type Made struct {
+	Node   string // its id
+	Tenant string // that asked for the response; empty: the router itself
+	Model  string // canonical; empty: unknown
+}
+
+// Table maps response ids to how the responses were made. When the table is full, the newest id
+// replaces the oldest. Table keeps ids as 64-bit keyed hashes, so an id of any length costs 8
+// bytes. Table is safe for concurrent use.
 type Table struct {
 	seed maphash.Seed
 
-	mu    sync.Mutex
-	nodes map[uint64]string
-	ring  []uint64 // ids in order of arrival; once the ring is full, next is the oldest
-	next  int
+	mu   sync.Mutex
+	made map[uint64]Made
+	ring []uint64 // ids in order of arrival; once the ring is full, next is the oldest
+	next int
 }
 
 // New returns a table for at most limit ids.
 func New(limit int) *Table {
-	return &Table{seed: maphash.MakeSeed(), nodes: make(map[uint64]string), ring: make([]uint64, 0, limit)}
+	return &Table{seed: maphash.MakeSeed(), made: make(map[uint64]Made), ring: make([]uint64, 0, limit)}
 }
 
-// Set notes that node made response id.
-func (t *Table) Set(id []byte, node string) {
+// Set notes how response id was made. A known id only changes its node, and only for its tenant,
+// because some engines let clients choose the id of a response.
+func (t *Table) Set(id []byte, m Made) {
 	h := maphash.Bytes(t.seed, id)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if _, known := t.nodes[h]; known {
-		t.nodes[h] = node
+	if was, known := t.made[h]; known {
+		if was.Tenant == m.Tenant {
+			was.Node = m.Node
+			t.made[h] = was
+		}
 		return
 	}
 	if len(t.ring) < cap(t.ring) {
 		t.ring = append(t.ring, h)
 	} else {
-		delete(t.nodes, t.ring[t.next])
+		delete(t.made, t.ring[t.next])
 		t.ring[t.next] = h
 		t.next = (t.next + 1) % len(t.ring)
 	}
-	t.nodes[h] = node
+	t.made[h] = m
 }
 
-// Node returns the node that made response id.
-func (t *Table) Node(id []byte) (node string, ok bool) {
+// Find returns how response id was made.
+func (t *Table) Find(id []byte) (m Made, ok bool) {
 	h := maphash.Bytes(t.seed, id)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	node, ok = t.nodes[h]
-	return node, ok
+	m, ok = t.made[h]
+	return m, ok
 }
 
 // Len returns the number of ids in the table.
 func (t *Table) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.nodes)
+	return len(t.made)
 }

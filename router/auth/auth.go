@@ -1,5 +1,4 @@
-// Package auth finds out who asks, from the head of a request: the principal of an API key, of a
-// token, or of a client certificate.
+// Package auth finds out who asks, from the head of a request: the principal of an API key.
 //
 //	Authorization: Bearer KEY    OpenAI's clients
 //	x-api-key: KEY               Anthropic's
@@ -84,7 +83,7 @@ const (
 	apiKey        = "X-Api-Key"
 )
 
-// shownIn returns the key or token in a head. Several that are not the same are refused: whoever
+// shownIn returns the key in a head. Several that are not the same are refused: whoever
 // stands in front may have checked another one.
 func shownIn(h *fasthttp.RequestHeader) (shown []byte, err *apierror.Error) {
 	seen := false

@@ -56,6 +56,14 @@ func (d *Door) Denied(what string) *apierror.Error {
 	return e
 }
 
+// LimitedTo returns the error of a principal with a list of models whose request chooses an adapter
+// by a member. The list cannot name such an adapter.
+func LimitedTo(member string) *apierror.Error {
+	return &apierror.Error{Status: 403, Code: "adapter_denied", Param: member,
+		Message: "`" + member + "` chooses an adapter, and this API key is limited to models by their names; " +
+			"leave it out, and name the adapter as `model`"}
+}
+
 // Lacks returns the error of a principal without a scope.
 func Lacks(scope trust.Scopes) *apierror.Error {
 	name := strings.Join(scope.Names(), ", ")

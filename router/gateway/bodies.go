@@ -22,7 +22,7 @@ func (g *Gateway) headRead(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 		a.fault = g.admit(a, ctx)
 	}
 	if a.fault != nil {
-		if n := h.ContentLength(); a.fault.Status != fasthttp.StatusUnauthorized || n < 0 || n > shortBody {
+		if a.fault.Status != fasthttp.StatusUnauthorized || !isShort(h) {
 			c.MaxRequestBodySize = intake.Unread
 		}
 	} else if !g.bodies.Announce(&a.Body, ctx) {
@@ -34,15 +34,34 @@ func (g *Gateway) headRead(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 // shortBody is the largest body, in bytes, that is read of a request without an identity.
 const shortBody = 4 << 10
 
-// admit finds out who sends the request whose head has been read. Health is for everybody.
+// admit finds out who sends the request whose head has been read. Health is for everybody, but
+// without an identity only with a short body, which takes no memory from other requests.
 func (g *Gateway) admit(a *arrival, ctx *fasthttp.RequestCtx) (err *apierror.Error) {
 	if a.peer == nil {
 		a.peer = auth.PeerOf(ctx.RemoteAddr(), ctx.TLSConnectionState())
 	}
-	if a.who, err = g.auth.Identify(&ctx.Request.Header, a.peer); err != nil && string(ctx.Path()) == pathHealth {
+	h := &ctx.Request.Header
+	if a.who, err = g.auth.Identify(h, a.peer); err != nil && string(ctx.Path()) == pathHealth && isShort(h) {
 		return nil
 	}
 	return err
+}
+
+// isShort says whether a request has no body, or one of at most shortBody bytes.
+func isShort(h *fasthttp.RequestHeader) bool {
+	const chunked = -1
+	n := h.ContentLength()
+	return n != chunked && n <= shortBody
+}
+
+// expected says which status answers a client that waits for leave to send its body. A request that
+// is refused gets its answer at once.
+func (g *Gateway) expected(ctx *fasthttp.RequestCtx) int {
+	if arrivingAt(ctx).fault == nil {
+		return fasthttp.StatusContinue
+	}
+	g.handle(ctx)
+	return ctx.Response.StatusCode()
 }
 
 // faultOf returns the error of a head that must not be answered, or nil. If a head declares the

@@ -95,10 +95,12 @@ func (c *call) answer(read func(*call) *apierror.Error) {
 // cancelled.
 func (c *call) onSend() {
 	c.g.live.add(c)
-	if c.g.door.over.Load() { // the shutdown may have ended the live calls before this call was among them
+	if c.g.port.over.Load() { // the shutdown may have ended the live calls before this call was among them
 		c.request.Life.Shutdown()
 	}
-	if c.request.Who.Revoked() { // EndRevoked may have missed it
+	// EndRevoked may have missed the call, whose key was revoked after the head had been read. With
+	// auth.revoked = finish such a call ends too: nothing has been sent to a node yet.
+	if c.request.Who.Revoked() {
 		c.request.Life.Revoke()
 	}
 	c.stop = c.g.watcher.Watch(c.ctx.Conn(), c.bound.left)

@@ -133,10 +133,10 @@ func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	default:
 		e = malformedBy(err)
 	}
-	g.identify(ctx)
+	g.nameRequest(ctx)
 	g.bodies.Give(&a.Body)
 	g.fail(ctx, api, e)
-	g.note(ctx, method, api.String(), a.began, nil)
+	g.note(ctx, method, api.String(), a.began, a.who)
 	if e != errSlowRequest {
 		relay.Linger(ctx.Conn())
 	}

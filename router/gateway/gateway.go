@@ -77,7 +77,7 @@ type Gateway struct {
 	server      *fasthttp.Server
 	started     time.Time
 
-	door door
+	port port
 	counters
 	live   liveCalls
 	bodies intake.Bodies
@@ -92,8 +92,8 @@ type records struct {
 	traces *traces.Tracer    // nil: no traces
 }
 
-// door is the state of the port.
-type door struct {
+// port is the state of the port that the gateway serves.
+type port struct {
 	mu       sync.Mutex
 	listener net.Listener // nil: not serving yet
 	closed   bool         // Shutdown has begun
@@ -112,7 +112,7 @@ func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 		watcher: p.Watcher, records: records{p.Access, p.Traces}, auth: p.Auth, log: p.Logger, admin: p.Admin,
 		limits:      l,
 		forwardAuth: forwardAuth, started: time.Now(),
-		door: door{empty: make(chan struct{}, 1)},
+		port: port{empty: make(chan struct{}, 1)},
 	}
 	g.parking = relay.Parking{Loops: p.Loops, Serve: g.serveAgain, KeepAlive: l.KeepAlive}
 	g.parker.Parking, g.parker.litter, g.parker.after = &g.parking, &g.litter, parkAfter
@@ -124,6 +124,7 @@ func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 		Handler:                       g.handle,
 		ErrorHandler:                  g.unreadable,
 		HeaderReceived:                g.headRead,
+		ExpectHandler:                 g.expected,
 		ConnState:                     g.track,
 		Name:                          "cognitora",
 		Concurrency:                   2*l.MaxConnections + 64, // the listener's limit takes effect first
@@ -153,17 +154,17 @@ func (s serverLog) Printf(format string, args ...any) {
 // Serve accepts connections from l until Shutdown, or until l is closed. With t the connections
 // speak TLS. After Shutdown Serve closes l and returns nil.
 func (g *Gateway) Serve(l net.Listener, t *tls.Config) error {
-	g.door.mu.Lock()
-	closed := g.door.closed
-	g.door.listener = l
-	g.door.mu.Unlock()
+	g.port.mu.Lock()
+	closed := g.port.closed
+	g.port.listener = l
+	g.port.mu.Unlock()
 	if closed {
 		return ignoreClosed(l.Close())
 	}
 	bounded := &listener{
 		Listener: g.watcher.Listen(l, relay.ListenOptions{SendBufferBytes: sendBufferBytes}),
 		open:     &g.open, limit: g.limits.MaxConnections, tls: t != nil,
-		full: g.metrics.ClientCut.WithLabelValues("too_many").Inc, over: &g.door.over, empty: g.door.empty,
+		full: g.metrics.ClientCut.WithLabelValues("too_many").Inc, over: &g.port.over, empty: g.port.empty,
 	}
 	stop := make(chan struct{})
 	var tidying sync.WaitGroup
@@ -178,12 +179,12 @@ const sendBufferBytes = 256 << 10
 
 // StartDrain makes every further answer close its connection, so that clients move to other
 // routers.
-func (g *Gateway) StartDrain() { g.door.draining.Store(true) }
+func (g *Gateway) StartDrain() { g.port.draining.Store(true) }
 
 // Retire is StartDrain for a gateway whose address another process serves. Retire stops accepting
 // at once. Retire does not make /health fail.
 func (g *Gateway) Retire() error {
-	g.door.retired.Store(true)
+	g.port.retired.Store(true)
 	g.StartDrain()
 	return g.stopAccepting()
 }
@@ -207,13 +208,13 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 	if err == nil {
 		return nil
 	}
-	g.door.over.Store(true)
+	g.port.over.Store(true)
 	g.live.each(func(c *call) { c.request.Life.Shutdown() })
 	end := time.NewTimer(lastWords)
 	defer end.Stop()
 	for g.open.n.Load() > 0 {
 		select {
-		case <-g.door.empty:
+		case <-g.port.empty:
 		case <-end.C:
 			return err
 		}
@@ -233,13 +234,13 @@ func (g *Gateway) EndRevoked() {
 // stopAccepting closes the listener, because a server that does not serve yet would leave the
 // listener open.
 func (g *Gateway) stopAccepting() error {
-	g.door.mu.Lock()
-	defer g.door.mu.Unlock()
-	g.door.closed = true
-	if g.door.listener == nil {
+	g.port.mu.Lock()
+	defer g.port.mu.Unlock()
+	g.port.closed = true
+	if g.port.listener == nil {
 		return nil
 	}
-	return ignoreClosed(g.door.listener.Close())
+	return ignoreClosed(g.port.listener.Close())
 }
 
 func ignoreClosed(err error) error {
@@ -265,8 +266,8 @@ func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 	a := arrivingAt(ctx)
 	began, fault, who := a.began, a.fault, a.who
 	a.next()
-	g.identify(ctx)
-	if g.door.draining.Load() {
+	g.nameRequest(ctx)
+	if g.port.draining.Load() {
 		ctx.SetConnectionClose()
 	}
 	r, api, rest := find(ctx.Method(), ctx.Path())
@@ -305,9 +306,9 @@ func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 	g.note(ctx, stringOf(ctx.Method()), name, began, who)
 }
 
-// identify gives the request the id of all its log lines. identify uses the client's id if it is
-// valid, or makes one.
-func (g *Gateway) identify(ctx *fasthttp.RequestCtx) {
+// nameRequest gives the request the id of all its log lines: the client's id if it is valid, or a
+// new one.
+func (g *Gateway) nameRequest(ctx *fasthttp.RequestCtx) {
 	id := ctx.Request.Header.Peek("x-request-id")
 	if len(id) == 0 || len(id) > 128 || bytes.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		var b [16]byte
@@ -337,7 +338,7 @@ func (g *Gateway) health(ctx *fasthttp.RequestCtx) {
 
 // Ready says whether a request would be answered now, and if not, why.
 func (g *Gateway) Ready(now time.Time) (ok bool, detail string) {
-	if g.door.draining.Load() && !g.door.retired.Load() {
+	if g.port.draining.Load() && !g.port.retired.Load() {
 		return false, "draining"
 	}
 	if !g.auth.Ready() {

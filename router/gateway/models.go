@@ -6,7 +6,6 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/cognitora/dataplane/internal/jsonscan"
-	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/leg"
 	"github.com/cognitora/dataplane/router/scan"
@@ -50,7 +49,7 @@ func (g *Gateway) getModel(ctx *fasthttp.RequestCtx, id []byte, who *trust.Princ
 		m, err = own, nil
 	}
 	if own := snap.Model(id); own != nil && !who.Uses(own.Name) && !who.Uses(string(id)) {
-		err = apierror.ModelNotFound(id)
+		err = leg.UnknownModel(snap, id)
 	}
 	if err != nil {
 		g.fail(ctx, scan.Other, err)

@@ -9,6 +9,8 @@ import (
 
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/auth"
+	"github.com/cognitora/dataplane/router/members"
 	"github.com/cognitora/dataplane/router/plan"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
@@ -69,6 +71,11 @@ func (c *call) read() *apierror.Error {
 	}
 	if err := c.permit(); err != nil {
 		return err
+	}
+	if who := r.Who; who != nil && who.Models != nil {
+		if name := members.Adapter(r.Scan, r.Body()); name != "" {
+			return auth.LimitedTo(name)
+		}
 	}
 	if r.Scan.Stream {
 		if !c.g.streams.take(c.g.limits.MaxStreams) {
@@ -138,7 +145,7 @@ func (c *call) describe(h *fasthttp.ResponseHeader) {
 	if api := c.request.API; api == scan.Messages || api == scan.CountTokens {
 		h.SetBytesV("Request-Id", c.id) // Anthropic's SDKs read this name
 	}
-	if c.g.door.draining.Load() {
+	if c.g.port.draining.Load() {
 		h.SetConnectionClose()
 	}
 	attempts := c.task.Attempts()

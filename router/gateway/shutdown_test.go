@@ -133,7 +133,7 @@ func TestPickAfterShutdown(t *testing.T) {
 	g := bare(t)
 	ctx := contextAt(t, g)
 	c := g.begin(ctx, scan.Chat, anybody, nil)
-	g.door.over.Store(true)
+	g.port.over.Store(true)
 	c.onSend()
 	if e := c.task.Failure(nil); e.Code != "shutting_down" {
 		t.Errorf("it goes on: %v", e)

@@ -47,7 +47,7 @@ func ParseFile(doc []byte) ([]*Record, error) {
 // ReadFile returns the content of a file of keys. ReadFile refuses a file that others than its
 // owner and its group can read, or that others than its owner can change.
 func ReadFile(name string) ([]byte, error) {
-	f, err := os.Open(name)
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // does not wait for a pipe's writer
 	if err != nil {
 		return nil, err
 	}
@@ -125,21 +125,24 @@ func replace(name string, doc []byte) (err error) {
 		return err
 	}
 	defer func() {
-		if err = cmp.Or(err, f.Close()); err != nil {
+		if err = cmp.Or(err, f.Close()); err == nil {
+			err = os.Rename(f.Name(), name)
+		}
+		if err != nil {
 			os.Remove(f.Name())
 			return
 		}
-		err = os.Rename(f.Name(), name)
+		err = syncDir(filepath.Dir(name))
 	}()
-	if err := f.Chmod(mode); err != nil {
-		return err
-	}
-	if missing == nil {
+	if missing == nil { // before Chmod, so that the group of the process gets nothing to read
 		if own, ok := ownerOf(was); ok {
 			if err := f.Chown(own.uid, own.gid); err != nil {
 				return err
 			}
 		}
+	}
+	if err := f.Chmod(mode); err != nil {
+		return err
 	}
 	if _, err := f.Write(doc); err != nil {
 		return err
@@ -147,9 +150,18 @@ func replace(name string, doc []byte) (err error) {
 	return f.Sync()
 }
 
+// syncDir makes a rename in a directory last.
+func syncDir(name string) error {
+	d, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	return cmp.Or(d.Sync(), d.Close())
+}
+
 // lock waits for the lock of a file, which lock makes if it is not there.
 func lock(name string) (unlock func(), err error) {
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
 	}

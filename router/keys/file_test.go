@@ -2,6 +2,7 @@ package keys
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -10,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // add adds a key to a file.
@@ -64,6 +67,37 @@ func TestModes(t *testing.T) {
 		if (err == nil) != good || err != nil && !strings.Contains(err.Error(), "chmod 600") {
 			t.Errorf("%#o: %v", mode, err)
 		}
+	}
+}
+
+// TestOddFiles checks that a pipe is refused without a wait, that a link is not taken for the lock,
+// and that an edit that fails leaves nothing behind.
+func TestOddFiles(t *testing.T) {
+	dir := t.TempDir()
+	pipe := filepath.Join(dir, "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadFile(pipe); err == nil || !strings.Contains(err.Error(), "no regular file") {
+		t.Errorf("a pipe: %v", err)
+	}
+	name := filepath.Join(dir, "keys.json")
+	if err := os.Symlink(filepath.Join(dir, "elsewhere"), name+".lock"); err != nil {
+		t.Fatal(err)
+	}
+	same := func(all []*Record) ([]*Record, error) { return all, nil }
+	if err := Edit(name, same); !errors.Is(err, unix.ELOOP) {
+		t.Errorf("a link for the lock: %v", err)
+	}
+	at := filepath.Join(dir, "sub") // a directory, which no file replaces
+	if err := os.Mkdir(at, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := replace(at, []byte("{}")); err == nil {
+		t.Error("a directory was replaced")
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, ".sub-*")); len(left) > 0 {
+		t.Errorf("%v is left", left)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"maps"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -29,6 +30,7 @@ type Follower struct {
 	doc     []byte             // of the file
 	records map[string]*Record // by id, of etcd
 	bad     map[string]string  // by id, why a record of etcd does not count
+	lost    bool               // etcd has lost its data, and records are those from before
 	problem atomic.Pointer[string]
 }
 
@@ -129,32 +131,49 @@ func (f *Follower) changed() {
 // runEtcd follows the keys of etcd. A record that cannot be read does not count: its last change
 // may have been a revocation.
 func (f *Follower) runEtcd(ctx context.Context) error {
+	return f.Etcd.Watch(ctx, cluster.KeysPrefix, f.handler())
+}
+
+func (f *Follower) handler() cluster.Handler {
 	f.records, f.bad = map[string]*Record{}, map[string]string{}
-	return f.Etcd.Watch(ctx, cluster.KeysPrefix, cluster.Handler{
+	return cluster.Handler{
 		List: func(l cluster.Listing) {
-			if l.DataLost && len(l.Entries) == 0 && len(f.records) > 0 {
+			f.lost = len(l.Entries) == 0 && len(f.records) > 0 && (f.lost || l.DataLost)
+			if f.lost {
 				f.tell("etcd came back without its data")
 				return
 			}
-			clear(f.records)
-			clear(f.bad)
+			f.forget()
 			for _, e := range l.Entries {
 				f.enter(e)
 			}
 			f.put()
 		},
 		Put: func(e cluster.Entry) {
+			if f.lost {
+				f.forget()
+			}
 			f.enter(e)
 			f.put()
 		},
 		Delete: func(key string) {
+			if f.lost {
+				return // the key is none of those that count on
+			}
 			id := strings.TrimPrefix(key, cluster.KeysPrefix)
 			delete(f.records, id)
 			delete(f.bad, id)
 			f.put()
 		},
 		Lost: func(err error) { f.tell(err.Error()) },
-	})
+	}
+}
+
+// forget begins anew with what etcd has.
+func (f *Follower) forget() {
+	f.lost = false
+	clear(f.records)
+	clear(f.bad)
 }
 
 // enter records an entry of etcd.
@@ -173,22 +192,48 @@ func (f *Follower) enter(e cluster.Entry) {
 	}
 }
 
-// put puts the records of etcd into the set.
+// put puts the records of etcd into the set, without those that share a text.
 func (f *Follower) put() {
+	bad := sharedTexts(f.records)
+	maps.Copy(bad, f.bad)
 	all := make([]*Record, 0, len(f.records))
-	for _, r := range f.records {
-		all = append(all, r)
+	for id, r := range f.records {
+		if bad[id] == "" {
+			all = append(all, r)
+		}
 	}
 	if err := f.Set.Put(all); err != nil {
 		f.tell(err.Error())
 		return
 	}
 	problem := ""
-	for id, why := range f.bad {
+	for id, why := range bad {
 		if one := "key " + id + ": " + why; problem == "" || one < problem {
 			problem = one
 		}
 	}
 	f.tell(problem)
 	f.changed()
+}
+
+// sharedTexts says of the records that have a text more than once, or one of another record, why
+// they do not count. Nobody can tell whose key the text is.
+func sharedTexts(records map[string]*Record) (bad map[string]string) {
+	bad = map[string]string{}
+	of := map[Digest]string{} // id of the first record
+	for id, r := range records {
+		for _, text := range r.texts() {
+			sum, err := parseDigest(text)
+			if err != nil {
+				bad[id] = err.Error()
+				continue
+			}
+			if first, twice := of[sum]; twice {
+				bad[id], bad[first] = "it has a sha256 of the key "+first, "it has a sha256 of the key "+id
+				continue
+			}
+			of[sum] = id
+		}
+	}
+	return bad
 }

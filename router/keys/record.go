@@ -105,6 +105,9 @@ func (r *Record) Check() error {
 	if err := CheckModels(r.Models); err != nil {
 		bad("models: %w", err)
 	}
+	if _, err := json.Marshal(r); err != nil { // a time that parses may have no text
+		bad("%w", err)
+	}
 	return errors.Join(errs...)
 }
 
@@ -149,6 +152,14 @@ func Hash(key string) (sum string, ok bool) {
 	return hex.EncodeToString(d[:]), ok
 }
 
+// texts returns the SHA256 of the key's texts.
+func (r *Record) texts() []string {
+	if r.Previous == nil {
+		return []string{r.SHA256}
+	}
+	return []string{r.SHA256, r.Previous.SHA256}
+}
+
 // Rotate gives the record a new text, which it returns. The former text counts for a time.
 func (r *Record) Rotate(now time.Time, grace time.Duration) (key string) {
 	key = Renew(r.ID)
@@ -169,13 +180,4 @@ func (r *Record) State(now time.Time) string {
 		return "expired"
 	}
 	return "active"
-}
-
-// encode returns the record as JSON.
-func (r *Record) encode() []byte {
-	doc, err := json.Marshal(r)
-	if err != nil {
-		panic(err) // only a time beyond the year 9999, which Check refuses
-	}
-	return doc
 }

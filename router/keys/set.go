@@ -2,9 +2,8 @@ package keys
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
-	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -74,9 +73,9 @@ func (s *Set) Len() int {
 }
 
 // Put replaces the keys by those of the records, which must be valid and not change any more. The
-// principal of a key that has not changed stays the same. The principals of keys that are gone or
-// revoked are revoked. Put returns an error, and changes nothing, if two records have the same id
-// or text. Only one goroutine at a time may call Put.
+// principal of a key that has not changed stays the same. All principals of keys that are gone or
+// revoked are revoked, those before a change of the key included. Put returns an error, and changes
+// nothing, if two records have the same id or text. Only one goroutine at a time may call Put.
 func (s *Set) Put(records []*Record) error {
 	was, next := s.now.Load(), &snapshot{map[Digest]text{}, map[string]*accepted{}}
 	if was == nil {
@@ -88,7 +87,7 @@ func (s *Set) Put(records []*Record) error {
 		}
 		a := was.records[r.ID]
 		if a == nil || a.record != r && !a.record.same(r) {
-			a = &accepted{r, r.principal()}
+			a = &accepted{r, r.principal(a)}
 		}
 		next.records[r.ID] = a
 		if err := next.add(a); err != nil {
@@ -98,7 +97,7 @@ func (s *Set) Put(records []*Record) error {
 	s.now.Store(next)
 	for id, a := range was.records {
 		if now := next.records[id]; now == nil || now.record.Revoked != nil {
-			a.who.Revoke()
+			a.who.Credential.Revoke()
 		}
 	}
 	return nil
@@ -133,22 +132,21 @@ func (s *snapshot) addText(digits string, t text) error {
 }
 
 // same says whether two records give the same rights by the same texts.
-func (r *Record) same(x *Record) bool { return bytes.Equal(r.encode(), x.encode()) }
-
-func (r *Record) principal() *trust.Principal {
-	scopes, _ := trust.ParseScopes(r.Scopes)
-	return &trust.Principal{
-		ID: r.ID, Tenant: r.Tenant, Scopes: scopes, Models: trust.NewModelList(r.Models),
-	}
+func (r *Record) same(x *Record) bool {
+	a, errA := json.Marshal(r)
+	b, errB := json.Marshal(x)
+	return errA == nil && errB == nil && bytes.Equal(a, b)
 }
 
-// Records returns the records of all keys, sorted by id.
-func (s *Set) Records() (all []*Record) {
-	if in := s.now.Load(); in != nil {
-		for _, a := range in.records {
-			all = append(all, a.record)
-		}
+// principal returns the principal of a key. was is the key as it was; nil: it is new.
+func (r *Record) principal(was *accepted) *trust.Principal {
+	scopes, _ := trust.ParseScopes(r.Scopes)
+	of := new(trust.Credential)
+	if was != nil && !was.who.Revoked() { // a key that counts again has nothing of the revoked one
+		of = was.who.Credential
 	}
-	slices.SortFunc(all, func(a, b *Record) int { return strings.Compare(a.ID, b.ID) })
-	return all
+	return &trust.Principal{
+		ID: r.ID, Tenant: r.Tenant, Scopes: scopes, Models: trust.NewModelList(r.Models),
+		Credential: of,
+	}
 }

@@ -1,9 +1,12 @@
 package keys
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cognitora/dataplane/router/trust"
 )
 
 // key makes a key of the tenant acme.
@@ -106,6 +109,61 @@ func TestTwice(t *testing.T) {
 	}
 	if why := find(t, &s, textA, time.Now()); why != None || s.Len() != 1 {
 		t.Errorf("%v, %d keys", why, s.Len())
+	}
+}
+
+// TestRevokeAfterAChange checks that a revocation ends the requests from before a rotation or an
+// edit, and that a key that counts again is not revoked.
+func TestRevokeAfterAChange(t *testing.T) {
+	now := time.Now()
+	var s Set
+	r, text := key(t)
+	var all []*trust.Principal
+	put := func(change func(*Record)) {
+		t.Helper()
+		next := *r
+		change(&next)
+		r = &next
+		if err := s.Put([]*Record{r}); err != nil {
+			t.Fatal(err)
+		}
+		sum, _, _ := Parse([]byte(text))
+		if who, why := s.Find(sum, now); why == None {
+			all = append(all, who)
+		}
+	}
+	put(func(*Record) {})
+	put(func(r *Record) { text = r.Rotate(now, 0) })
+	put(func(r *Record) { r.Models = []string{"m"} })
+	for i, who := range all {
+		if who.Revoked() {
+			t.Errorf("a change has revoked principal %d", i)
+		}
+	}
+	put(func(r *Record) { r.Revoked = &now })
+	put(func(r *Record) { r.Revoked = nil })
+	if len(all) != 4 || !all[0].Revoked() || !all[1].Revoked() || !all[2].Revoked() || all[3].Revoked() {
+		t.Errorf("%d principals: %+v", len(all), all)
+	}
+}
+
+// TestTimeWithoutText checks that a time that cannot be written is refused when it is read.
+func TestTimeWithoutText(t *testing.T) {
+	r, _ := key(t)
+	doc, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []string{"2030-01-01T00:00:00+24:00", "2030-01-01T00:00:00Z"} {
+		_, err := ParseRecord(append(doc[:len(doc)-1:len(doc)-1], `,"expires":"`+at+`"}`...))
+		if (err == nil) != strings.HasSuffix(at, "Z") {
+			t.Errorf("%s: %v", at, err)
+		}
+	}
+	far := *r
+	at := time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
+	if far.Expires = &at; far.Check() == nil || far.same(r) || far.same(&far) {
+		t.Error("a time beyond the year 9999 is taken")
 	}
 }
 

@@ -176,7 +176,7 @@ func Resolve(s *fleet.Snapshot, name []byte) (view *fleet.ModelView, err *apierr
 		view = s.Model(name)
 	}
 	if view == nil {
-		return nil, unknownModel(s, name)
+		return nil, UnknownModel(s, name)
 	}
 	return view, nil
 }
@@ -186,7 +186,7 @@ func Resolve(s *fleet.Snapshot, name []byte) (view *fleet.ModelView, err *apierr
 func resolveFor(who *trust.Principal, s *fleet.Snapshot, name []byte) (*fleet.ModelView, *apierror.Error) {
 	view, err := Resolve(s, name)
 	if err == nil && !who.Uses(view.Name) && !who.Uses(string(name)) {
-		return nil, notFound(name)
+		return nil, UnknownModel(s, name)
 	}
 	return view, err
 }
@@ -197,16 +197,16 @@ func Served(s *fleet.Snapshot, name []byte) (*fleet.ModelView, *apierror.Error) 
 	view := s.Model(name)
 	switch {
 	case view == nil:
-		return nil, unknownModel(s, name)
+		return nil, UnknownModel(s, name)
 	case len(view.Nodes) == 0:
 		return nil, ErrNoNode
 	}
 	return view, nil
 }
 
-// unknownModel returns the error for an unknown model. An unknown model is not the client's mistake
+// UnknownModel returns the error for an unknown model. An unknown model is not the client's mistake
 // while a backend may still name the model.
-func unknownModel(s *fleet.Snapshot, name []byte) *apierror.Error {
+func UnknownModel(s *fleet.Snapshot, name []byte) *apierror.Error {
 	switch {
 	case s.Unheard():
 		return ErrFleetUnknown

@@ -9,6 +9,7 @@ import (
 	"github.com/cognitora/dataplane/internal/sse"
 	"github.com/cognitora/dataplane/internal/usage"
 	"github.com/cognitora/dataplane/router/admission"
+	"github.com/cognitora/dataplane/router/affinity"
 	"github.com/cognitora/dataplane/router/answer"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/fleet"
@@ -20,6 +21,7 @@ import (
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
 	"github.com/cognitora/dataplane/router/traces"
+	"github.com/cognitora/dataplane/router/trust"
 	"github.com/cognitora/dataplane/router/where"
 )
 
@@ -505,13 +507,13 @@ func (l *Leg) observe(doc []byte) {
 	l.store(doc)
 }
 
-// store records which node made the response in a document or event.
+// store records how the response in a document or event was made.
 func (l *Leg) store(doc []byte) {
 	if l.Request.API != scan.Responses || l.tries.stored {
 		return
 	}
 	if id := usage.ResponseID(doc); id != nil {
-		l.d.stored.Set(id, l.NodeID())
+		l.d.stored.Set(id, affinity.Made{Node: l.NodeID(), Tenant: trust.TenantOf(l.Request.Who), Model: l.Served()})
 		l.tries.stored = true
 	}
 }

@@ -156,3 +156,18 @@ func PromptOf(value []byte) Prompt {
 	}
 	return Unclear
 }
+
+// adapterNames are the members by which a request chooses an adapter beside its model: those of
+// SGLang, llama.cpp and TensorRT-LLM.
+var adapterNames = [...]string{"lora_path", "lora", "lora_request"}
+
+// Adapter returns the name of the first member of body that chooses an adapter, or "". r is the
+// scan of body. A member counts with any value, as it may be there twice.
+func Adapter(r *scan.Request, body []byte) string {
+	for _, name := range adapterNames {
+		if r.Find(body, name) != nil {
+			return name
+		}
+	}
+	return ""
+}

@@ -83,7 +83,7 @@ func inService(f *fleet.Fleet, n int) bool {
 func TestLostResponses(t *testing.T) {
 	p := start(t, 2)
 	node := p.parts.Fleet.Load().Nodes[1].ID
-	p.parts.Stored.Set([]byte("resp_1"), node)
+	p.parts.Stored.Set([]byte("resp_1"), affinity.Made{Node: node})
 	holder := func(id string) (string, *apierror.Error) {
 		r := request.New()
 		return p.holder(r, []byte(id))

@@ -11,11 +11,13 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/affinity"
 	"github.com/cognitora/dataplane/router/answer"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/leg"
 	"github.com/cognitora/dataplane/router/request"
+	"github.com/cognitora/dataplane/router/trust"
 )
 
 // These constants bound a search for the node that stores a response.
@@ -52,18 +54,22 @@ var (
 // holder returns the node that stores response id. If this router does not remember that node,
 // holder asks the nodes of the request's model, or all nodes if the request names none. holder
 // skips nodes whose responses are lost. If only one node is possible, holder returns it without a
-// question.
+// question. A principal with a key gets responses only that this router remembers to be his.
 func (p *Planner) holder(r *request.Request, id []byte) (node string, err *apierror.Error) {
 	snap, now := p.parts.Fleet.Load(), time.Now()
-	if node, known := p.parts.Stored.Node(id); known {
-		n := snap.Node(node)
+	made, known := p.parts.Stored.Find(id)
+	if r.Who.Keyed() && !(known && owns(r.Who, made, snap)) {
+		return "", leg.ErrNoResponse
+	}
+	if known {
+		n := snap.Node(made.Node)
 		switch {
 		case n == nil:
 			return "", errNodeGone
 		case p.lost(n, now):
 			return "", errNodeLost
 		}
-		return node, nil
+		return made.Node, nil
 	}
 	nodes, more := serving(snap), snap.MayCome(now)
 	if len(r.Scan.PreviousResponseID) > 0 {
@@ -89,6 +95,16 @@ func (p *Planner) holder(r *request.Request, id []byte) (node string, err *apier
 	}
 	defer p.searches.Add(-1)
 	return p.search(r, id, nodes, more)
+}
+
+// owns says whether a response belongs to the principal's tenant, and was made by a model that the
+// principal may use by one of its names.
+func owns(who *trust.Principal, made affinity.Made, snap *fleet.Snapshot) bool {
+	if made.Tenant != who.Tenant {
+		return false
+	}
+	m := snap.Model([]byte(made.Model))
+	return who.Uses(made.Model) || m != nil && slices.ContainsFunc(m.Aliases, who.Uses)
 }
 
 // lost says whether the responses stored by n count as lost.
@@ -164,7 +180,7 @@ func (s *search) found(id []byte) (string, *apierror.Error) {
 	switch {
 	case s.holder != "":
 		results.WithLabelValues("found").Inc()
-		s.p.parts.Stored.Set(id, s.holder)
+		s.p.parts.Stored.Set(id, affinity.Made{Node: s.holder, Tenant: trust.TenantOf(s.request.Who)})
 		return s.holder, nil
 	case len(s.silent) == 0 && !s.partial && s.denied != 0:
 		results.WithLabelValues("unanswered").Inc()

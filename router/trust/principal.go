@@ -51,22 +51,41 @@ func (s Scopes) Has(want Scopes) bool { return s&want == want }
 // DefaultTenant is the tenant of principals that name none.
 const DefaultTenant = "default"
 
+// Credential is the state that all principals of one key share. A change of the key's rights makes
+// another principal, and the requests of the former one go on with it.
+type Credential struct{ revoked atomic.Bool }
+
+// Revoke says that the requests of the credential's principals shall not go on.
+func (c *Credential) Revoke() { c.revoked.Store(true) }
+
+// Revoked says whether Revoke was called. A nil Credential is never revoked.
+func (c *Credential) Revoked() bool { return c != nil && c.revoked.Load() }
+
 // Principal is who asks. A Principal does not change, so many requests share one.
 type Principal struct {
-	// ID is the id of the API key, the subject of the token, or the name in the certificate.
+	// ID is the id of the API key; empty without settings.
 	ID     string
 	Tenant string
 	Scopes Scopes
 	Models *ModelList // nil: all models
 
-	revoked atomic.Bool
+	Credential *Credential // nil: it cannot be revoked
 }
 
-// Revoke says that the principal's requests shall not go on.
-func (p *Principal) Revoke() { p.revoked.Store(true) }
+// Revoked says whether the principal's requests shall not go on.
+func (p *Principal) Revoked() bool { return p.Credential.Revoked() }
 
-// Revoked says whether Revoke was called.
-func (p *Principal) Revoked() bool { return p.revoked.Load() }
+// Keyed says whether the principal was named by a key. The router itself and principals without
+// settings are not.
+func (p *Principal) Keyed() bool { return p != nil && p.ID != "" }
+
+// TenantOf returns the tenant of a principal, or "" for nil.
+func TenantOf(p *Principal) string {
+	if p == nil {
+		return ""
+	}
+	return p.Tenant
+}
 
 // Uses says whether the principal may use the model of a name. Names are compared as they are: an
 // alias is a name of its own. A nil Principal, the router itself, may use all.
