@@ -264,13 +264,14 @@ func TestAdviseDisk(t *testing.T) {
 	}
 }
 
-// TestAFullFilesystemIsTold checks that a warning tells of a filesystem on which a start fails.
-func TestAFullFilesystemIsTold(t *testing.T) {
+// smallFilesystem mounts a tmpfs of the given size.
+func smallFilesystem(t *testing.T, size string) (dir string) {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to mount a filesystem of its own")
 	}
-	dir := t.TempDir()
-	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=8m", "none", dir).CombinedOutput(); err != nil {
+	dir = t.TempDir()
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size="+size, "none", dir).CombinedOutput(); err != nil {
 		t.Skipf("tmpfs cannot be mounted here: %s", out)
 	}
 	t.Cleanup(func() {
@@ -278,6 +279,12 @@ func TestAFullFilesystemIsTold(t *testing.T) {
 			t.Errorf("%v: %s", err, out)
 		}
 	})
+	return dir
+}
+
+// TestAFullFilesystemIsTold checks that a warning tells of a filesystem on which a start fails.
+func TestAFullFilesystemIsTold(t *testing.T) {
+	dir := smallFilesystem(t, "8m")
 	c, log := settings(t, filepath.Join(dir, "d"), nil)
 	d, err := New(c)
 	if err == nil {
@@ -293,18 +300,7 @@ func TestAFullFilesystemIsTold(t *testing.T) {
 // TestASmallFilesystemIsTold checks that /readyz names the limit of a filesystem with less room
 // than kvcached.ssd.
 func TestASmallFilesystemIsTold(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to mount a filesystem of its own")
-	}
-	dir := t.TempDir()
-	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=64m", "none", dir).CombinedOutput(); err != nil {
-		t.Skipf("tmpfs cannot be mounted here: %s", out)
-	}
-	t.Cleanup(func() {
-		if out, err := exec.Command("umount", dir).CombinedOutput(); err != nil {
-			t.Errorf("%v: %s", err, out)
-		}
-	})
+	dir := smallFilesystem(t, "64m")
 	c, log := settings(t, filepath.Join(dir, "d"), func(c *Config) { c.Daemon.SSD = 1 << 30 })
 	d, stop := begin(t, c)
 	for i := range 64 {
