@@ -10,7 +10,6 @@ package auth
 import (
 	"bytes"
 	"crypto/tls"
-	"crypto/x509"
 	"net"
 	"time"
 
@@ -34,25 +33,21 @@ var (
 
 // Peer is the other end of a connection.
 type Peer struct {
-	Near bool              // on this host, by loopback or a Unix socket
-	Cert *x509.Certificate // that the port has verified; nil: none
+	Near      bool // on this host, by loopback or a Unix socket
+	Certified bool // with a certificate that the port has verified
 }
 
 // PeerOf returns the other end of a connection whose TLS handshake is over. state is nil without
 // TLS.
 func PeerOf(at net.Addr, state *tls.ConnectionState) *Peer {
-	p := &Peer{Near: trust.OfHost(at)}
-	if state != nil && len(state.VerifiedChains) > 0 {
-		p.Cert = state.VerifiedChains[0][0]
-	}
-	return p
+	return &Peer{Near: trust.OfHost(at), Certified: state != nil && len(state.VerifiedChains) > 0}
 }
 
 // Identify returns who sends a request with this head over a connection. Identify does not
 // allocate, unless it refuses.
 func (d *Door) Identify(h *fasthttp.RequestHeader, from *Peer) (*trust.Principal, *apierror.Error) {
 	if d == nil {
-		if from.Near || from.Cert != nil {
+		if from.Near || from.Certified {
 			return near, nil
 		}
 		return far, nil

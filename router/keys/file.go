@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -135,8 +136,8 @@ func replace(name string, doc []byte) (err error) {
 		err = syncDir(filepath.Dir(name))
 	}()
 	if missing == nil { // before Chmod, so that the group of the process gets nothing to read
-		if own, ok := ownerOf(was); ok {
-			if err := f.Chown(own.uid, own.gid); err != nil {
+		if own, ok := was.Sys().(*syscall.Stat_t); ok {
+			if err := f.Chown(int(own.Uid), int(own.Gid)); err != nil {
 				return err
 			}
 		}

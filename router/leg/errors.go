@@ -215,10 +215,6 @@ func UnknownModel(s *fleet.Snapshot, name []byte) *apierror.Error {
 	case len(name) == 0:
 		return errModelMissing
 	}
-	return notFound(name)
-}
-
-func notFound(name []byte) *apierror.Error {
 	const longest = 256 // bytes of a name in an error
 	return apierror.ModelNotFound(name[:min(len(name), longest)])
 }
