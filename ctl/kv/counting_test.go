@@ -173,3 +173,17 @@ func TestSilentModel(t *testing.T) {
 	r.Counting = append(r.Counting, &pb.Counting{Namespace: space("n", "2"), Counted: 5})
 	ctltest.Want(t, print(), "40 none "+space("n", "1"), "40 blocks do not count: "+unsaid)
 }
+
+// TestReasonsOfUntoldBlocks checks why blocks are not told to routers, by the daemon's metrics.
+func TestReasonsOfUntoldBlocks(t *testing.T) {
+	n := block.Namespace{Model: "m", Revision: "1", DType: "bf16", Layout: "l", Tokens: block.Tokens, TP: 1, PP: 1}
+	for want, values := range map[string]map[string]int64{
+		"they have expired": nil, "more blocks than the daemon tells": {"residency_overflow": 1},
+		"until the fleet's purges are read": {"residency_overflow": 1, "fleet_hidden": 1},
+	} {
+		all := reasons(&pb.Counting{NamelessSsd: 5}, n, values)
+		if len(all) != 1 || all[0].Blocks != 5 || !strings.Contains(all[0].Why, want) {
+			t.Errorf("%v: %+v", values, all)
+		}
+	}
+}
