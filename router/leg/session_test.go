@@ -103,10 +103,13 @@ func TestSessionsMoveOnce(t *testing.T) {
 		d := withSessions(t, 3, hard)
 		now := time.Now()
 		home := picked(t, d, ofSession(t, d, "s"), now, true)
-		home.Health.SetAside("the test")
-		next := picked(t, d, ofSession(t, d, "s"), now, true)
-		if next == home {
-			t.Fatalf("hard %v: the node that was set aside is picked", hard)
+		next := home
+		for try := 0; next == home; try++ { // on a machine that stalls a check brings the node back before the pick
+			if try == 100 {
+				t.Fatalf("hard %v: the node that was set aside is picked", hard)
+			}
+			home.Health.SetAside("the test")
+			next = picked(t, d, ofSession(t, d, "s"), now, true)
 		}
 		waitFor(t, func() bool { ok, _ := home.Eligible(time.Now()); return ok })
 		for range 5 {
