@@ -105,14 +105,15 @@ func find(f *form) *form {
 	return nil
 }
 
-// match finds the ids in a chunk of this form whose head has that many bytes. ids is zero if the
-// form has none. f may be nil.
-func (f *form) match(data []byte, head int) (ids span, ok bool) {
+// match finds the ids in a chunk of this form with that head. ids is zero if the form has none. f
+// may be nil.
+func (f *form) match(data, head []byte) (ids span, ok bool) {
 	if f == nil {
 		return ids, false
 	}
-	n := head + len(f.opening)
-	if len(data) < n || string(data[head:n]) != string(f.opening) {
+	n := len(head) + len(f.opening)
+	if len(data) < n || string(data[len(head):n]) != string(f.opening) ||
+		string(data[:len(head)]) != string(head) {
 		return ids, false
 	}
 	at := len(data)

@@ -172,7 +172,7 @@ func (s *Stream) First(e sse.Event, out []byte) []byte {
 	if s.why != Possible && (s.shows || s.begun && !s.listed) {
 		return append(out, e.Raw...) // there is nothing to hide
 	}
-	if ids, ok := s.form.match(e.Data, len(s.head)); ok {
+	if ids, ok := s.form.match(e.Data, s.head); ok {
 		return s.plain(e, ids, out)
 	}
 	var c chunk
