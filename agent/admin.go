@@ -8,6 +8,7 @@ import (
 
 	"github.com/cognitora/dataplane/agent/telemetry"
 	"github.com/cognitora/dataplane/bpf"
+	"github.com/cognitora/dataplane/internal/adminport"
 )
 
 // status is the answer of /readyz.
@@ -102,7 +103,7 @@ func (n *node) status(host *hostReading) nodeStatus {
 }
 
 // admin serves the endpoints for operators and probes.
-func (a *Agent) admin() *http.Server {
+func (a *Agent) admin() *adminport.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte("ok\n"))
@@ -116,8 +117,7 @@ func (a *Agent) admin() *http.Server {
 		"profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace} {
 		mux.HandleFunc("GET /debug/pprof/"+path, handler)
 	}
-	return &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute,
-		MaxHeaderBytes: 16 << 10}
+	return adminport.New(a.config.AdminTLS.Guard(mux), a.adminTLS, a.log)
 }
 
 func (a *Agent) readyz(w http.ResponseWriter, _ *http.Request) {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"cmp"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -31,6 +32,7 @@ type Agent struct {
 	config   *Config
 	log      *slog.Logger
 	adminAt  net.Listener
+	adminTLS *tls.Config   // nil: plain HTTP
 	identity *pki.Identity // identity of the fronts; nil without TLS
 	etcd     cluster.Config
 	nodes    []*node // at least one
@@ -96,7 +98,7 @@ func (a *Agent) prepare() (err error) {
 	return nil
 }
 
-// loadFiles reads the certificates of the fronts and the credentials for etcd.
+// loadFiles reads the certificates of the fronts and the admin port, and the credentials for etcd.
 func (a *Agent) loadFiles() (err error) {
 	c := a.config
 	if c.TLS.Cert != "" {
@@ -104,6 +106,9 @@ func (a *Agent) loadFiles() (err error) {
 		if a.identity, err = pki.Load(files); err != nil {
 			return files.Explain("tls.ca", "tls.cert", "tls.key", err)
 		}
+	}
+	if a.adminTLS, err = c.AdminTLS.Config(); err != nil {
+		return err
 	}
 	a.etcd, err = c.Etcd.Config()
 	return err

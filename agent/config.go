@@ -10,6 +10,7 @@ import (
 	"github.com/cognitora/dataplane/agent/front"
 	"github.com/cognitora/dataplane/agent/gpu"
 	"github.com/cognitora/dataplane/agent/power"
+	"github.com/cognitora/dataplane/internal/adminport"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 )
@@ -25,6 +26,7 @@ type Config struct {
 	Events    EventsConfig    `toml:"kv_events" help:"KV events, in which the engine publishes its cached blocks (vLLM: --kv-events-config). Routers then know these blocks exactly."`
 	Etcd      cluster.Access  `toml:"etcd" help:"etcd, where the agent announces the node. Without endpoints the agent is only a front."`
 	TLS       TLSConfig       `toml:"tls" help:"Certificate of the front. With ca, clients must show a certificate from that CA with the role router or ctl."`
+	AdminTLS  adminport.TLS   `toml:"admin_tls" help:"TLS of the admin port, and the certificates of its clients (docs/auth.md)."`
 	Limits    LimitConfig     `toml:"limits" help:"Bounds on the memory and connections that clients take. With [[engine]] each front has its own."`
 	Telemetry TelemetryConfig `toml:"telemetry" help:"Figures that the kernel has of the engines' processes, the host's CPUs and the connections of the agent's ports. The agent reads them without asking the engines."`
 	Log       LogConfig       `toml:"log" help:"The log, which goes to standard error."`
@@ -40,7 +42,7 @@ type NodeConfig struct {
 	Advertise      string          `toml:"advertise" flag:"advertise" help:"URL under which routers reach the front; empty: made of listen, with the host's name in place of a wildcard"`
 	Push           string          `toml:"push" default:"" flag:"push" help:"address of the gRPC port where the agent tells routers about load as it changes (host:port, or unix:///path), with the certificates and the clients of listen; empty: a free port of listen's host, or a socket beside listen's socket (with [[engine]], listen of the first engine counts); off: no port. Routers learn the address from etcd, so without etcd there is no port"`
 	InsecureListen bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow listen beyond loopback without client certificates"`
-	InsecureAdmin  bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback; the admin port asks for no password or certificate, and /debug shows internals"`
+	InsecureAdmin  bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback without client certificates (admin_tls.client_ca); /debug shows internals"`
 	ForwardAuth    bool            `toml:"forward_auth" default:"false" flag:"forward-auth" help:"pass the Authorization header of the router's requests (the router's own forward_auth) to the engine, and no header if the router sends none; the agent then uses engine.api_key_file only for its own requests of the engine's health and metrics; needs client certificates (tls.ca), or a listen that only this host reaches"`
 	NodeID         string          `toml:"node_id" flag:"node-id" help:"name of the node in the fleet, letters, digits and . _ : -; empty: host name and port. With [[engine]] every node's name begins with it; empty: the host name"`
 	StateDir       string          `toml:"state_dir" flag:"state-dir" help:"directory with the agent's identity, so that a restarted agent takes its node back at once; empty: a restarted agent waits until its old lease in etcd ends"`

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"sync"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/adminport"
 	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/lifecycle"
@@ -49,7 +49,7 @@ func (a *Agent) Run(ctx, force context.Context) error {
 type running struct {
 	agent               *Agent
 	group               *lifecycle.Group
-	admin               *http.Server
+	admin               *adminport.Server
 	stopEngines, leave  context.CancelFunc
 	enginesGone, leftAt chan struct{}
 }
@@ -82,12 +82,7 @@ func (a *Agent) start(force context.Context) *running {
 		close(r.enginesGone)
 		return nil
 	})
-	r.group.Go("admin", func(context.Context) error {
-		if err := r.admin.Serve(a.adminAt); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
-	})
+	r.group.Go("admin", func(context.Context) error { return r.admin.Serve(a.adminAt) })
 	r.group.Go("registration", func(context.Context) error {
 		defer close(r.leftAt)
 		return r.register(memberLife)
@@ -164,9 +159,7 @@ func (r *running) drain(force context.Context) {
 			<-r.enginesGone // bounded by each engine's StopGrace, and by force
 			return nil
 		}},
-		lifecycle.Step{Name: "close the admin port", Limit: adminLimit, Run: func(ctx context.Context) error {
-			return errors.Join(r.admin.Shutdown(ctx), r.admin.Close())
-		}},
+		lifecycle.Step{Name: "close the admin port", Limit: adminLimit, Run: r.admin.Stop},
 	)
 }
 

@@ -101,8 +101,8 @@ const exposedFix = "set tls.ca, tls.cert and tls.key (cgn-ctl pki bootstrap make
 	"(--insecure-listen)"
 
 func (c *Config) validateListeners(p *problems, places []place) {
-	p.open(place{"agent.admin", c.Agent.Admin}, c.Agent.InsecureAdmin,
-		"listen on loopback, or set insecure_admin = true (--insecure-admin)")
+	p.open(place{"agent.admin", c.Agent.Admin}, c.AdminTLS.Certified() || c.Agent.InsecureAdmin,
+		"listen on loopback, or set admin_tls.client_ca, or insecure_admin = true (--insecure-admin)")
 	if at := c.Agent.Push; at != "" && at != pushOff {
 		if err := listen.Check(at); err != nil {
 			p.add("agent.push", "%v, empty or off", err)

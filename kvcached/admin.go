@@ -1,13 +1,11 @@
 package kvcached
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
-	"net"
 	"net/http"
 	"net/http/pprof"
-	"time"
+
+	"github.com/cognitora/dataplane/internal/adminport"
 )
 
 // status is the answer of /readyz.
@@ -29,10 +27,8 @@ type tierStatus struct {
 	Blocks int64 `json:"blocks"`
 }
 
-// adminServer serves the admin port, for operators and probes.
-type adminServer struct{ http http.Server }
-
-func (d *Daemon) admin() *adminServer {
+// admin serves the endpoints for operators and probes.
+func (d *Daemon) admin() *adminport.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte("ok\n"))
@@ -44,19 +40,7 @@ func (d *Daemon) admin() *adminServer {
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	return &adminServer{http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute,
-		MaxHeaderBytes: 16 << 10}}
-}
-
-func (s *adminServer) serve(l net.Listener) error {
-	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
-}
-
-func (s *adminServer) shutdown(ctx context.Context) error {
-	return errors.Join(s.http.Shutdown(ctx), s.http.Close())
+	return adminport.New(d.config.AdminTLS.Guard(mux), d.adminTLS, d.log)
 }
 
 func (d *Daemon) readyz(w http.ResponseWriter, _ *http.Request) {

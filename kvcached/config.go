@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"path/filepath"
 
+	"github.com/cognitora/dataplane/internal/adminport"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/rights"
@@ -13,19 +14,20 @@ import (
 
 // Config is the configuration of a cache daemon. Every field has a default.
 type Config struct {
-	Daemon DaemonConfig   `toml:"kvcached" gone:"persistent trace_bytes" help:"The daemon, its tiers and its sockets for programs of this host."`
-	SSD    SSDConfig      `toml:"ssd" gone:"reclaim_rate" help:"The SSD tier, whose size is kvcached.ssd."`
-	RESP   RESPConfig     `toml:"resp" gone:"max_clients idle" help:"Redis protocol (RESP2 and RESP3), for engines that speak to redis."`
-	S3     S3Config       `toml:"s3" gone:"region max_clients multipart_memory multipart_timeout" help:"A subset of S3, for engines that speak to an object store."`
-	QUIC   QUICConfig     `toml:"quic" gone:"initial_packet_size bandwidth_per_host" help:"Transfers of blocks between the caches of different hosts, with certificates on both sides."`
-	RDMA   RDMAConfig     `toml:"rdma" help:"RDMA cards (RoCE v2), by which this host reads blocks from the memory of other hosts, and they read from its memory. Only in a program built with -tags rdma. QUIC or TLS decides who may read which block. The traffic of the cards is neither encrypted nor authenticated."`
-	GRPC   GRPCConfig     `toml:"grpc" help:"cognitora.v1.Kv for other hosts. Programs of this host use kvcached.sock."`
-	Fleet  FleetConfig    `toml:"fleet" gone:"hot_uses max_pulls" help:"Exchange of blocks with other caches, which this cache finds in etcd. It needs endpoints in [etcd] and a listener in [quic]; without them the cache is alone."`
-	Lease  LeaseConfig    `toml:"lease" gone:"max_clients max_staging" help:"Bounds on the shared memory that programs of this host may hold."`
-	Quotas []QuotaConfig  `toml:"quota" help:"Bounds on a tenant's or a namespace's share of the tiers; the first entry that matches counts."`
-	TLS    TLSConfig      `toml:"tls" help:"This host's certificate. Without one, and with all listeners on loopback, the daemon makes certificates in its data directory."`
-	Etcd   cluster.Access `toml:"etcd" help:"etcd, where the cache announces itself to the fleet. Without endpoints the cache is alone."`
-	Log    LogConfig      `toml:"log" help:"The log, which goes to standard error."`
+	Daemon   DaemonConfig   `toml:"kvcached" gone:"persistent trace_bytes" help:"The daemon, its tiers and its sockets for programs of this host."`
+	SSD      SSDConfig      `toml:"ssd" gone:"reclaim_rate" help:"The SSD tier, whose size is kvcached.ssd."`
+	RESP     RESPConfig     `toml:"resp" gone:"max_clients idle" help:"Redis protocol (RESP2 and RESP3), for engines that speak to redis."`
+	S3       S3Config       `toml:"s3" gone:"region max_clients multipart_memory multipart_timeout" help:"A subset of S3, for engines that speak to an object store."`
+	QUIC     QUICConfig     `toml:"quic" gone:"initial_packet_size bandwidth_per_host" help:"Transfers of blocks between the caches of different hosts, with certificates on both sides."`
+	RDMA     RDMAConfig     `toml:"rdma" help:"RDMA cards (RoCE v2), by which this host reads blocks from the memory of other hosts, and they read from its memory. Only in a program built with -tags rdma. QUIC or TLS decides who may read which block. The traffic of the cards is neither encrypted nor authenticated."`
+	GRPC     GRPCConfig     `toml:"grpc" help:"cognitora.v1.Kv for other hosts. Programs of this host use kvcached.sock."`
+	Fleet    FleetConfig    `toml:"fleet" gone:"hot_uses max_pulls" help:"Exchange of blocks with other caches, which this cache finds in etcd. It needs endpoints in [etcd] and a listener in [quic]; without them the cache is alone."`
+	Lease    LeaseConfig    `toml:"lease" gone:"max_clients max_staging" help:"Bounds on the shared memory that programs of this host may hold."`
+	Quotas   []QuotaConfig  `toml:"quota" help:"Bounds on a tenant's or a namespace's share of the tiers; the first entry that matches counts."`
+	TLS      TLSConfig      `toml:"tls" help:"This host's certificate. Without one, and with all listeners on loopback, the daemon makes certificates in its data directory."`
+	AdminTLS adminport.TLS  `toml:"admin_tls" help:"TLS of the admin port, and the certificates of its clients (docs/auth.md)."`
+	Etcd     cluster.Access `toml:"etcd" help:"etcd, where the cache announces itself to the fleet. Without endpoints the cache is alone."`
+	Log      LogConfig      `toml:"log" help:"The log, which goes to standard error."`
 
 	Logger *slog.Logger `toml:"-"` // nil means slog.Default
 }
@@ -38,7 +40,7 @@ type DaemonConfig struct {
 	Sock          string          `toml:"sock" flag:"sock" help:"path of the gRPC socket; the lease socket kv-lease.sock is beside it; empty: kv.sock in /run/cognitora if the daemon can write there or make that directory, as root can, else in data"`
 	Group         int             `toml:"socket_group" default:"-1" help:"id of the group whose members may use the Unix sockets, including those of RESP and S3; -1: the daemon's group. If sockets lie in kvcached.data, the daemon lets the group enter that directory, but not list it, unless a group has rights there already"`
 	Admin         string          `toml:"admin" default:"127.0.0.1:9093" flag:"admin" help:"address of the admin port: /healthz, /readyz, /metrics, /debug/pprof"`
-	InsecureAdmin bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback; it asks for no password or certificate, and /debug shows internals"`
+	InsecureAdmin bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback without client certificates (admin_tls.client_ca); /debug shows internals"`
 	Insecure      bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow resp and s3 beyond loopback without TLS; they still need users or keys"`
 	CacheID       string          `toml:"cache_id" flag:"cache-id" help:"name of the cache in the fleet, letters, digits and . _ : -; empty: the host's name"`
 	Advertise     string          `toml:"advertise" flag:"advertise" help:"host name or address at which other hosts reach the listeners; empty: each listener's own address, with the host's name in place of a wildcard"`

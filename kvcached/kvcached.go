@@ -2,6 +2,7 @@ package kvcached
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/adminport"
 	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/internal/buildinfo"
 	"github.com/cognitora/dataplane/internal/config"
@@ -52,6 +54,7 @@ type Daemon struct {
 	rails     *transport.Rails           // RDMA devices; nil: rdma.devices is empty
 	parts     []*part                    // parts in the order of their start
 	adminAt   net.Listener
+	adminTLS  *tls.Config // nil: plain HTTP
 	metrics   *instruments
 	bandwidth *transport.Bandwidth // shared by all other caches; nil until its first use
 	id        *pki.Identity        // certificate for other caches; nil until its first use
@@ -101,6 +104,9 @@ func New(c Config) (*Daemon, error) {
 }
 
 func (d *Daemon) prepare() (err error) {
+	if d.adminTLS, err = d.config.AdminTLS.Config(); err != nil {
+		return err
+	}
 	if d.adminAt, err = listen.OpenFor("kvcached.admin", "--admin", d.config.Daemon.Admin); err != nil {
 		return err
 	}
@@ -260,7 +266,7 @@ func socketError(setting, flag, path string, err error) error {
 type running struct {
 	daemon *Daemon
 	group  *lifecycle.Group
-	admin  *adminServer
+	admin  *adminport.Server
 	leave  context.CancelFunc
 	leftAt chan struct{}
 	tasks  context.CancelFunc
@@ -281,7 +287,7 @@ func (d *Daemon) start() *running {
 	for _, p := range d.parts {
 		r.group.Go(p.name, func(context.Context) error { return p.serve() })
 	}
-	r.group.Go("admin", func(context.Context) error { return r.admin.serve(d.adminAt) })
+	r.group.Go("admin", func(context.Context) error { return r.admin.Serve(d.adminAt) })
 	r.group.Go("registration", func(context.Context) error {
 		defer close(r.leftAt)
 		return d.member.run(memberLife)
@@ -335,7 +341,7 @@ func (r *running) drain(force context.Context) error {
 		err = nil // force was ended on purpose, and this is logged already
 	}
 	_ = lifecycle.Drain(force, d.log, lifecycle.Step{Name: "close the admin port", Limit: adminLimit,
-		Run: r.admin.shutdown})
+		Run: r.admin.Stop})
 	return err
 }
 

@@ -93,7 +93,7 @@ func (c *Config) listeners() []listener {
 	const orInsecure = "; or insecure_listen = true (--insecure-listen) instead of TLS if the network is trusted"
 	d := &c.Daemon
 	return []listener{
-		{field: "kvcached.admin", address: d.Admin, required: true, tcp: true, allowed: d.InsecureAdmin, fix: "listen on loopback, or set insecure_admin = true (--insecure-admin) if the network is trusted"},
+		{field: "kvcached.admin", address: d.Admin, required: true, tcp: true, allowed: c.AdminTLS.Certified() || d.InsecureAdmin, fix: "listen on loopback, or set admin_tls.client_ca, or insecure_admin = true (--insecure-admin) if the network is trusted"},
 		{field: "resp.listen", address: c.RESP.Listen, tcp: true, allowed: len(c.RESP.Users) > 0 && (c.RESP.TLS || d.Insecure), fix: "add [[resp.users]] with a password_file, and resp.tls = true with tls.cert" + orInsecure},
 		{field: "s3.listen", address: c.S3.Listen, tcp: true, allowed: len(c.S3.Keys) > 0 && (c.S3.TLS || d.Insecure), fix: "add [[s3.keys]] with a secret_file, and s3.tls = true with tls.cert" + orInsecure},
 		{field: "quic.listen", address: c.QUIC.Listen, noSocket: true, allowed: c.TLS.CA != "", fix: certificates},

@@ -38,7 +38,7 @@ const (
 // result of each.
 func (r *Router) changeAdapters(unload bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
-		if refused := mayChange(req); refused != nil {
+		if _, refused := r.admins.mayChange(req); refused != nil {
 			writeError(w, refused)
 			return
 		}

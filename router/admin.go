@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/auth"
 	"github.com/cognitora/dataplane/router/busy"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/leg"
@@ -24,15 +25,16 @@ import (
 
 // adminRoutes returns the handler of the admin port.
 func (r *Router) adminRoutes() http.Handler {
+	thresholds := r.thresholds.admin(r.admins)
 	routes := map[string]http.HandlerFunc{
 		"GET /healthz":             func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") },
 		"GET /readyz":              r.readyz,
 		"GET /metrics":             r.metrics.Set.Handler().ServeHTTP,
 		"GET /debug/fleet":         r.debugFleet,
 		"POST /debug/route":        r.debugRoute,
-		"GET /busy_threshold":      r.listThresholds,
-		"POST /busy_threshold":     r.setThresholds,
-		"DELETE /busy_threshold":   r.removeThresholds,
+		"GET /busy_threshold":      thresholds,
+		"POST /busy_threshold":     thresholds,
+		"DELETE /busy_threshold":   thresholds,
 		"POST /adapters/load":      r.changeAdapters(false),
 		"POST /adapters/unload":    r.changeAdapters(true),
 		"/v1/":                     r.notTheAPI,
@@ -47,7 +49,7 @@ func (r *Router) adminRoutes() http.Handler {
 		mux.HandleFunc(pattern, handle)
 	}
 	mux.HandleFunc("/", noRoute(routes))
-	return mux
+	return r.admins.guard(mux)
 }
 
 // noRoute answers a request that fits none of the routes with a list of them.
@@ -244,6 +246,9 @@ var explainedPaths = map[scan.API]string{
 }
 
 func writeError(w http.ResponseWriter, e *apierror.Error) {
+	if e.Status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", auth.Challenge)
+	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(e.Status)
 	w.Write(apierror.Body(nil, scan.Other, e))

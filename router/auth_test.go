@@ -65,6 +65,42 @@ func (k *keyring) revoke(id string) {
 // locked is a tweak for a router that takes the keys of k.
 func (k *keyring) locked(c *router.Config) { c.Auth.KeysFile = k.file }
 
+// adminKey adds a key for the admin port to the keys that c names, and returns it. Without keys it
+// returns "".
+func adminKey(t *testing.T, c *router.Config) string {
+	text, id := keys.Generate()
+	r := &keys.Record{ID: id, Tenant: "ops", Scopes: []string{"admin.write"}, Created: time.Now()}
+	r.SHA256, _ = keys.Hash(text)
+	switch {
+	case c.Auth.KeysFile != "":
+		(&keyring{t, c.Auth.KeysFile}).edit(func(all []*keys.Record) []*keys.Record { return append(all, r) })
+	case c.Auth.KeysEtcd:
+		err := dialEtcd(t, c.Etcd.Endpoints[0]).EditAPIKey(t.Context(), id, func([]byte) ([]byte, error) {
+			return json.Marshal(r)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	default:
+		return ""
+	}
+	return text
+}
+
+// admitted shows a key to the admin port, unless a request has one.
+type admitted struct {
+	*http.Transport
+	admin, key string
+}
+
+func (a *admitted) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.URL.Host == a.admin && req.Header.Get("Authorization") == "" {
+		req = req.Clone(req.Context())
+		req.Header.Set("Authorization", "Bearer "+a.key)
+	}
+	return a.Transport.RoundTrip(req)
+}
+
 func bearer(key string) []string { return []string{"Authorization", "Bearer " + key} }
 
 // TestKeys checks who may ask, and that errors have the envelope of the client's API.
@@ -533,7 +569,7 @@ func TestBadKeys(t *testing.T) {
 	}
 	write(t, k.file, string(good))
 	eventually(t, "the file is good again", stale(0))
-	if n := s.metrics().sum("cgn_router_api_keys"); n != 1 {
+	if n := s.metrics().sum("cgn_router_api_keys"); n != 2 { // with that for the admin port
 		t.Errorf("%v keys", n)
 	}
 }

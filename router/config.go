@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/address"
+	"github.com/cognitora/dataplane/internal/adminport"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/listen"
@@ -30,7 +31,8 @@ type Config struct {
 	Retry    RetryConfig     `toml:"retry"`
 	Limits   LimitConfig     `toml:"limits"`
 	TLS      TLSConfig       `toml:"tls"`
-	Auth     AuthConfig      `toml:"auth" help:"Who may use the serving port. Without keys every client may, and only clients of this host, or with a certificate, may steer requests."`
+	Auth     AuthConfig      `toml:"auth" help:"Who may use the serving port. Without keys every client may, and only clients of this host, or with a certificate, may steer requests. With keys the admin port asks for keys too."`
+	AdminTLS adminport.TLS   `toml:"admin_tls" help:"TLS of the admin port, and the certificates of its clients (docs/auth.md)."`
 	Upstream UpstreamTLS     `toml:"upstream_tls" help:"TLS towards agents that serve https. Without cert the router shows no certificate. A backend has a setting ca of its own."`
 	Log      LogConfig       `toml:"log" help:"The log, which goes to standard error, and the access log."`
 	Traces   TraceConfig     `toml:"traces" help:"Traces of requests, as OpenTelemetry spans (docs/traces.md). Without endpoint the router records none, and passes traceparent and tracestate on as they are."`
@@ -45,7 +47,7 @@ type RouterConfig struct {
 	Admin          string          `toml:"admin" default:"127.0.0.1:9091" flag:"admin" help:"address of the admin port: /readyz, /metrics, /busy_threshold, /debug"`
 	Backends       []string        `toml:"backends" flag:"backend" split:"space" help:"an engine as URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=,kv-events=,kv-replay=,connector=,bootstrap=,label=,expert=,max_batched_tokens=,data_parallel_size=]; [[backend]] explains the keys; label and expert may be repeated"`
 	InsecureListen bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow listen beyond loopback without client certificates, and without API keys over TLS; without API keys clients of other hosts then get 403 for requests that steer the router, with x-cgn-node, x-data-parallel-rank or the other privileged fields and headers of docs/nvext.md"`
-	InsecureAdmin  bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback; the admin port asks for no password or certificate, and /debug shows internals; /busy_threshold takes changes only from the router's own host"`
+	InsecureAdmin  bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback without client certificates (admin_tls.client_ca), and without API keys over TLS; /debug shows internals. Without keys and certificates it takes changes only from the router's own host"`
 	Mode           string          `toml:"mode" default:"" flag:"mode" help:"how nodes are picked: predicted, score, cost (or kv), round_robin, random, power_of_two, least_loaded, direct or device_aware; overrides only the mode of the fleet's policy, a policy of one model keeps its mode; empty: the policy's mode, which is predicted by default"`
 	PolicyFile     string          `toml:"policy_file" default:"" flag:"policy-file" help:"file with the policy as JSON, reloaded when it changes; empty: the key /cognitora/routing/policy in etcd"`
 	ForwardAuth    bool            `toml:"forward_auth" default:"false" flag:"forward-auth" help:"pass the client's Authorization header to backends without an api_key_file, and to agents; an agent drops the header unless its own agent.forward_auth is set"`
@@ -295,8 +297,9 @@ func (c *Config) validateListeners(bad problem) {
 		{"router.listen", c.Router.Listen, "set tls.client_ca, or API keys (auth.keys_file) and tls.cert, or " +
 			"insecure_listen = true (--insecure-listen)",
 			c.TLS.ClientCA != "" || c.Auth.on() && c.TLS.Cert != "" || c.Router.InsecureListen},
-		{"router.admin", c.Router.Admin, "listen on loopback, or set insecure_admin = true (--insecure-admin)",
-			c.Router.InsecureAdmin},
+		{"router.admin", c.Router.Admin, "listen on loopback, or set admin_tls.client_ca, or API keys " +
+			"(auth.keys_file) and admin_tls.cert, or insecure_admin = true (--insecure-admin)",
+			c.AdminTLS.Certified() || c.Auth.on() && c.AdminTLS.Cert != "" || c.Router.InsecureAdmin},
 	} {
 		if err := listen.Check(l.address); err != nil {
 			bad(l.field, "%v", err)

@@ -127,6 +127,7 @@ func scored(c *router.Config) { c.Router.Mode = "score" }
 
 func run(t *testing.T, c router.Config, log *logged) *site {
 	t.Helper()
+	key := adminKey(t, &c)
 	r, err := router.New(c)
 	if err != nil {
 		t.Fatal(err)
@@ -136,6 +137,9 @@ func run(t *testing.T, c router.Config, log *logged) *site {
 		url: "http://" + r.Addr().String(), admin: "http://" + r.AdminAddr().String(),
 		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}, Timeout: soon},
 		result: make(chan error, 1),
+	}
+	if key != "" {
+		s.client.Transport = &admitted{s.client.Transport.(*http.Transport), r.AdminAddr().String(), key}
 	}
 	force, kill := context.WithCancel(context.Background())
 	ctx, drain := context.WithCancel(force)

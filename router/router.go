@@ -10,11 +10,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"sync/atomic"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/accesslog"
+	"github.com/cognitora/dataplane/internal/adminport"
 	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
@@ -46,7 +46,8 @@ type Router struct {
 	log     *slog.Logger
 	serving net.Listener
 	adminAt net.Listener
-	tls     *tls.Config // of the serving port; nil: plain HTTP
+
+	tls, adminTLS *tls.Config // of the serving port and of the admin port; nil: plain HTTP
 
 	cluster      *cluster.Client // nil: static backends only
 	fleet        *fleet.Fleet
@@ -63,6 +64,7 @@ type Router struct {
 	policyDoc    []byte        // contents of the policy file when the router was made
 	gate         *admission.Gate
 	busy         *busy.Settings
+	thresholds   *thresholds
 	metrics      *metrics.Router
 	watcher      *relay.Watcher
 	loops        *relay.Loops
@@ -74,7 +76,8 @@ type Router struct {
 	keys         *keys.Follower // nil: clients need no key
 	door         *auth.Door     // nil: everybody may ask
 	gateway      *gateway.Gateway
-	admin        *http.Server
+	admin        *adminport.Server
+	admins       *adminRights
 	handover     handover
 	reloadFailed atomic.Bool // the last reload failed
 }
@@ -98,6 +101,9 @@ func New(c Config) (r *Router, err error) {
 		return r, err
 	}
 	if r.tls, err = c.TLS.server(); err != nil {
+		return r, err
+	}
+	if r.adminTLS, err = c.AdminTLS.Config(); err != nil {
 		return r, err
 	}
 	if r.watcher, err = relay.NewWatcher(); err != nil {
@@ -245,15 +251,22 @@ func (r *Router) assemble() {
 		Cascades: c.Router.Cascade.parts(),
 		Resume:   c.Router.Resume.settings(c.Retry.MaxNodes, c.Limits.MaxBodyTotal),
 	})
-	r.gateway = gateway.New(gateway.Parts{
+	r.thresholds = &thresholds{r.fleet, r.busy, r.log}
+	parts := gateway.Parts{
 		Plans: r.plans, Scans: memo.Scans(), Fleet: r.fleet, Metrics: r.metrics,
 		Watcher: r.watcher, Loops: r.loops, Access: r.access, Traces: r.traces, Auth: r.door, Logger: r.log,
 		Admin: c.Router.Admin,
-	}, c.gatewayLimits(maxConnections(c.Limits.MaxConnections, r.log)), c.Router.ForwardAuth)
+	}
+	if r.door != nil {
+		parts.Thresholds = r.thresholds.serving
+	}
+	limits := c.gatewayLimits(maxConnections(c.Limits.MaxConnections, r.log))
+	r.gateway = gateway.New(parts, limits, c.Router.ForwardAuth)
 	r.applyPolicy()
 	r.observe()
-	r.admin = &http.Server{Handler: r.handover.closing(r.adminRoutes()), ConnState: r.handover.count,
-		ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
+	r.admins = &adminRights{&c.AdminTLS, r.door}
+	r.admin = adminport.New(r.handover.closing(r.adminRoutes()), r.adminTLS, r.log)
+	r.admin.ConnState = r.handover.count
 }
 
 // Run serves until drain ends, then drains. In the drain, readiness becomes false while accepting
@@ -286,7 +299,7 @@ func (r *Router) Run(drain, force context.Context) error {
 			return errors.Join(fmt.Errorf("--takeover: %w", err), g.Wait())
 		}
 	}
-	g.Go("admin", func(context.Context) error { return ignoreClosed(r.admin.Serve(r.adminAt)) })
+	g.Go("admin", func(context.Context) error { return r.admin.Serve(r.adminAt) })
 	g.Go("serve", func(context.Context) error { return r.gateway.Serve(r.serving, r.tls) })
 	r.serves()
 	r.offer(g)
@@ -307,13 +320,6 @@ func (r *Router) Run(drain, force context.Context) error {
 		return nil
 	})
 	return g.Wait()
-}
-
-func ignoreClosed(err error) error {
-	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) {
-		return nil
-	}
-	return err
 }
 
 // drain takes the process out of service, step by step.

@@ -86,8 +86,9 @@ var settingsOf = map[string]string{
 		"agents; etcd.* and tls.* likewise",
 	string(pki.Agent):    "every cgn-agent host: tls.ca, .cert and .key, with which it serves routers; etcd.* likewise",
 	string(pki.KVCached): "every cgn-kvcached host: with it, cache daemons show themselves to each other",
-	string(pki.Ctl):      "whoever runs cgn-ctl: --etcd-ca, --etcd-cert and --etcd-key",
+	string(pki.Ctl):      "whoever runs cgn-ctl: --etcd-ca, --etcd-cert and --etcd-key; --admin-* and --tls-* likewise",
 	string(pki.Etcd):     "every etcd host: --trusted-ca-file, --cert-file, --key-file and --client-cert-auth",
+	string(pki.Monitor):  "Prometheus: tls_config of its scrapes, for admin ports with admin_tls.client_ca",
 }
 
 func writeMade(t *cli.Table, dir string, rows []madeFiles, lifetime string) {

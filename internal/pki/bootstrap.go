@@ -34,10 +34,11 @@ const (
 	KVCached Role = "kvcached"
 	Ctl      Role = "ctl"
 	Etcd     Role = "etcd"
+	Monitor  Role = "monitor" // reads admin ports, and may do nothing else
 )
 
 // Roles returns every role that Bootstrap knows.
-func Roles() []Role { return []Role{Router, Agent, KVCached, Ctl, Etcd} }
+func Roles() []Role { return []Role{Router, Agent, KVCached, Ctl, Etcd, Monitor} }
 
 // Defaults of Options, and how far certificates are backdated. Backdating lets hosts whose clocks
 // differ a little accept them immediately.

@@ -72,7 +72,8 @@ func (id *Identity) Failures() int64 { return id.failures.Load() }
 func (id *Identity) NotAfter() time.Time { return id.current().notAfter() }
 
 // Server returns the TLS configuration of a listener. With requireClient a client must show a
-// certificate of the CA, and have one of roles if any are given. ALPN offers http/1.1 only.
+// certificate of the CA, and have one of roles if any are given, otherwise any role but Monitor.
+// ALPN offers http/1.1 only.
 func (id *Identity) Server(requireClient bool, roles ...Role) *tls.Config {
 	return id.ServerFor(requireClient, []string{"http/1.1"}, roles...)
 }
@@ -91,6 +92,25 @@ func (id *Identity) Mutual(protocols ...string) *tls.Config {
 		c.DynamicRecordSizingDisabled = true
 		return c
 	}, protocols...)
+}
+
+// Asking is Server for a port whose clients need no certificate. A certificate that a client shows
+// must be of the CA. The port's owner checks its role, with RoleIn.
+func (id *Identity) Asking() *tls.Config {
+	return id.serve(func(m *material) *tls.Config {
+		c := m.server(false, nil)
+		c.ClientAuth, c.ClientCAs = tls.VerifyClientCertIfGiven, m.roots
+		return c
+	}, "http/1.1")
+}
+
+// RoleIn returns the role in the client's certificate of a connection whose server has verified it.
+// shown is false without a verified certificate. A nil state is a connection without TLS.
+func RoleIn(state *tls.ConnectionState) (role Role, shown bool) {
+	if state == nil || len(state.VerifiedChains) == 0 {
+		return "", false
+	}
+	return RoleOf(state.PeerCertificates[0]), true
 }
 
 // serve builds the configuration once for each certificate, so that session tickets are valid as
@@ -203,13 +223,15 @@ func verifyServer(cs tls.ConnectionState, name string, roots *x509.CertPool) err
 	return nil
 }
 
+// checkRole returns an error if the peer has none of roles. Without roles it may have any but
+// Monitor, whose holder may only read admin ports.
 func checkRole(cs tls.ConnectionState, roles []Role) error {
-	if len(roles) == 0 {
+	got := RoleOf(cs.PeerCertificates[0])
+	if len(roles) == 0 && got != Monitor || slices.Contains(roles, got) {
 		return nil
 	}
-	got := RoleOf(cs.PeerCertificates[0])
-	if slices.Contains(roles, got) {
-		return nil
+	if len(roles) == 0 {
+		return fmt.Errorf("%w: %q is for admin ports only", ErrRole, got)
 	}
 	return fmt.Errorf("%w: %q, wanted one of %q", ErrRole, got, roles)
 }

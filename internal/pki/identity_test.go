@@ -2,6 +2,7 @@ package pki
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"io"
 	"net"
@@ -125,6 +126,50 @@ func TestServerWithoutClientCertificates(t *testing.T) {
 	}
 	if _, err := dial(t, server, foreign); err == nil {
 		t.Error("a server of another CA was taken")
+	}
+}
+
+// TestAsking checks which certificates a port sees whose clients need none.
+func TestAsking(t *testing.T) {
+	dir := bootstrap(t, Options{})
+	server := load(t, dir, Router).Asking()
+	for _, role := range Roles() {
+		if _, err := dial(t, server, mustClient(t, load(t, dir, role), "localhost")); err != nil {
+			t.Errorf("the role %s: %v", role, err)
+		}
+	}
+	none, err := ClientConfig(Files{CA: FilesIn(dir, Router).CA}, "localhost")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := dial(t, server, none); err != nil {
+		t.Errorf("without a certificate: %v", err)
+	}
+	stranger := mustClient(t, load(t, bootstrap(t, Options{}), Ctl), "localhost")
+	stranger.VerifyConnection = nil
+	if _, err := dial(t, server, stranger); err == nil {
+		t.Error("a certificate of another CA was taken")
+	}
+	if role, shown := RoleIn(nil); role != "" || shown {
+		t.Error("plain HTTP has a role")
+	}
+	leaf := load(t, dir, Ctl).current().pair.Leaf
+	unverified := &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}}
+	if role, shown := RoleIn(unverified); role != "" || shown {
+		t.Error("a certificate that was not verified has a role")
+	}
+}
+
+// TestMonitorIsForAdminPorts checks that the role monitor is refused wherever any role would do.
+func TestMonitorIsForAdminPorts(t *testing.T) {
+	dir := bootstrap(t, Options{})
+	client := mustClient(t, load(t, dir, Monitor), "localhost")
+	for name, server := range map[string]*tls.Config{
+		"Server": load(t, dir, Router).Server(true), "Mutual": load(t, dir, Router).Mutual("http/1.1"),
+	} {
+		if _, err := dial(t, server, client); err == nil {
+			t.Errorf("%s takes the role monitor", name)
+		}
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"bytes"
 	"crypto/tls"
 	"net"
+	"net/http"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -68,6 +69,23 @@ func (d *Door) Identify(h *fasthttp.RequestHeader, from *Peer) (*trust.Principal
 		return nil, errUnread
 	}
 	return nil, refused(id, why)
+}
+
+// IdentifyRequest is Identify for a request to another port of the router, by its key alone. The
+// Door must not be nil.
+func (d *Door) IdentifyRequest(req *http.Request) (*trust.Principal, *apierror.Error) {
+	var h fasthttp.RequestHeader
+	for _, name := range []string{authorization, apiKey} {
+		for _, value := range req.Header.Values(name) {
+			h.Add(name, value)
+		}
+	}
+	return d.Identify(&h, &Peer{})
+}
+
+// Shown says whether a request has a key, whatever it is worth.
+func Shown(req *http.Request) bool {
+	return len(req.Header.Values(authorization))+len(req.Header.Values(apiKey)) > 0
 }
 
 // Ready says whether the door knows whom to let in.

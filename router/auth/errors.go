@@ -11,6 +11,9 @@ import (
 // Code is the code of all refusals of an identity.
 const Code = "invalid_api_key"
 
+// Challenge is the header WWW-Authenticate of a refusal with status 401.
+const Challenge = `Bearer realm="cognitora"`
+
 // unauthorized returns the error of a request whose sender is not known. Its type is OpenAI's.
 func unauthorized(message string) *apierror.Error {
 	return &apierror.Error{Status: 401, Type: "invalid_request_error", Code: Code, Message: message}

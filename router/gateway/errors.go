@@ -12,6 +12,7 @@ import (
 	"github.com/cognitora/dataplane/internal/accesslog"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/auth"
 	"github.com/cognitora/dataplane/router/scan"
 )
 
@@ -88,7 +89,7 @@ func (g *Gateway) fail(ctx *fasthttp.RequestCtx, api scan.API, err *apierror.Err
 	ctx.SetStatusCode(e.Status)
 	ctx.SetContentType("application/json")
 	if e.Status == fasthttp.StatusUnauthorized {
-		ctx.Response.Header.Set("WWW-Authenticate", `Bearer realm="cognitora"`)
+		ctx.Response.Header.Set("WWW-Authenticate", auth.Challenge)
 	}
 	if e.RetryAfterSeconds > 0 {
 		ctx.Response.Header.Set("Retry-After", strconv.Itoa(e.RetryAfterSeconds))

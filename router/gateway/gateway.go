@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -22,12 +23,14 @@ import (
 	"github.com/cognitora/dataplane/internal/intake"
 	"github.com/cognitora/dataplane/internal/jsonscan"
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/auth"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/plan"
 	"github.com/cognitora/dataplane/router/scan"
 	"github.com/cognitora/dataplane/router/traces"
+	"github.com/cognitora/dataplane/router/trust"
 )
 
 // Limits bound the memory and time that clients can take up. All limits are positive.
@@ -56,6 +59,9 @@ type Parts struct {
 	Auth    *auth.Door        // nil: everybody may ask
 	Logger  *slog.Logger
 	Admin   string // address of the admin port, for messages
+	// Thresholds answers /busy_threshold, for clients with the scope route.pin; nil: the path is
+	// unknown. The answer becomes JSON.
+	Thresholds func(ctx *fasthttp.RequestCtx, who *trust.Principal) (answer any, err *apierror.Error)
 }
 
 // Gateway serves the clients of the port.
@@ -69,9 +75,9 @@ type Gateway struct {
 	parker  parker
 	litter  litter
 	records
+	operators
 	auth        *auth.Door
 	log         *slog.Logger
-	admin       string // address of the admin port
 	limits      Limits
 	forwardAuth bool
 	server      *fasthttp.Server
@@ -92,6 +98,12 @@ type records struct {
 	traces *traces.Tracer    // nil: no traces
 }
 
+// operators is what the port has for operators.
+type operators struct {
+	thresholds func(*fasthttp.RequestCtx, *trust.Principal) (any, *apierror.Error) // nil: no /busy_threshold
+	admin      string                                                              // address of the admin port
+}
+
 // port is the state of the port that the gateway serves.
 type port struct {
 	mu       sync.Mutex
@@ -109,7 +121,8 @@ type port struct {
 func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 	g := &Gateway{
 		plans: p.Plans, scans: p.Scans, fleet: p.Fleet, metrics: p.Metrics,
-		watcher: p.Watcher, records: records{p.Access, p.Traces}, auth: p.Auth, log: p.Logger, admin: p.Admin,
+		watcher: p.Watcher, records: records{p.Access, p.Traces}, operators: operators{p.Thresholds, p.Admin},
+		auth: p.Auth, log: p.Logger,
 		limits:      l,
 		forwardAuth: forwardAuth, started: time.Now(),
 		port: port{empty: make(chan struct{}, 1)},
@@ -279,7 +292,7 @@ func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 		g.malformed(ctx, api, fault)
 	case !g.bodies.Whole(&a.Body, len(ctx.Request.Body())):
 		g.fail(ctx, api, errBodies)
-	case r == routeUnknown, r == routePass && !r.takes(ctx.Method()):
+	case r == routeUnknown, r == routePass && !r.takes(ctx.Method()), r == routeThresholds && g.thresholds == nil:
 		g.noPath(ctx, api)
 	case !r.takes(ctx.Method()):
 		g.wrongMethod(ctx, r, api)
@@ -301,6 +314,9 @@ func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 	case r == routeModel:
 		name = "models"
 		g.getModel(ctx, rest, who)
+	case r == routeThresholds:
+		name = "busy_threshold"
+		g.answerThresholds(ctx, who)
 	}
 	g.bodies.Give(&a.Body)
 	g.note(ctx, stringOf(ctx.Method()), name, began, who)
@@ -334,6 +350,23 @@ func (g *Gateway) health(ctx *fasthttp.RequestCtx) {
 		b = jsonscan.AppendQuoted(append(b, `,"detail":`...), []byte(detail))
 	}
 	ctx.SetBody(append(b, '}'))
+}
+
+// answerThresholds answers a request to /busy_threshold.
+func (g *Gateway) answerThresholds(ctx *fasthttp.RequestCtx, who *trust.Principal) {
+	answer, fail := g.thresholds(ctx, who)
+	if fail != nil {
+		g.fail(ctx, scan.Other, fail)
+		return
+	}
+	doc, err := json.Marshal(answer)
+	if err != nil {
+		g.bug(err)
+		g.fail(ctx, scan.Other, errBug)
+		return
+	}
+	ctx.SetContentType("application/json")
+	ctx.SetBody(doc)
 }
 
 // Ready says whether a request would be answered now, and if not, why.

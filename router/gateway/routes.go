@@ -15,13 +15,14 @@ import (
 type route uint8
 
 const (
-	routeUnknown route = iota // no such path
-	routeHealth               // /health
-	routeModels               // /v1/models
-	routeModel                // /v1/models/{id}
-	routeInfer                // a request with a body that names a model
-	routePass                 // below /v1/ and unknown to the router; a node may know the path
-	routeStored               // a stored response: /v1/responses/{id}…
+	routeUnknown    route = iota // no such path
+	routeHealth                  // /health
+	routeModels                  // /v1/models
+	routeModel                   // /v1/models/{id}
+	routeInfer                   // a request with a body that names a model
+	routePass                    // below /v1/ and unknown to the router; a node may know the path
+	routeStored                  // a stored response: /v1/responses/{id}…
+	routeThresholds              // /busy_threshold
 )
 
 // methods lists the route's methods as an Allow header does.
@@ -33,6 +34,8 @@ func (r route) methods() string {
 		return "POST"
 	case routeStored:
 		return "GET, HEAD, POST, DELETE"
+	case routeThresholds:
+		return "GET, POST, DELETE"
 	}
 	return ""
 }
@@ -61,6 +64,8 @@ func (r route) scope() trust.Scopes {
 		return 0
 	case routeModels, routeModel:
 		return trust.Models
+	case routeThresholds:
+		return trust.Pin
 	}
 	return trust.Inference
 }
@@ -90,7 +95,10 @@ var inferPaths = map[string]scan.API{
 	"/detokenize":               scan.Detokenize,
 }
 
-const pathHealth = "/health"
+const (
+	pathHealth     = "/health"
+	pathThresholds = "/busy_threshold"
+)
 
 var (
 	prefixModels    = []byte("/v1/models/")
@@ -108,6 +116,8 @@ func find(method, path []byte) (r route, api scan.API, rest []byte) {
 	switch {
 	case string(path) == pathHealth:
 		return routeHealth, scan.Other, nil
+	case string(path) == pathThresholds:
+		return routeThresholds, scan.Other, nil
 	case string(path) == "/v1/models":
 		return routeModels, scan.Other, nil
 	case bytes.HasPrefix(path, prefixModels) && len(path) > len(prefixModels):
@@ -140,7 +150,7 @@ var endpoints = append(slices.Sorted(maps.Keys(inferPaths)), "/v1/models", "/hea
 // onAdminPort says whether a path exists on the router's admin port.
 func onAdminPort(path []byte) bool {
 	switch string(path) {
-	case "/metrics", "/readyz", "/busy_threshold":
+	case "/metrics", "/readyz", pathThresholds:
 		return true
 	}
 	return bytes.HasPrefix(path, []byte("/debug/")) || bytes.HasPrefix(path, []byte("/adapters/"))

@@ -181,9 +181,9 @@ func Resolve(s *fleet.Snapshot, name []byte) (view *fleet.ModelView, err *apierr
 	return view, nil
 }
 
-// resolveFor is Resolve for a principal. A model that it may not use is unknown to it. A name that
+// ResolveFor is Resolve for a principal. A model that it may not use is unknown to it. A name that
 // it may use gives it the model behind the name.
-func resolveFor(who *trust.Principal, s *fleet.Snapshot, name []byte) (*fleet.ModelView, *apierror.Error) {
+func ResolveFor(who *trust.Principal, s *fleet.Snapshot, name []byte) (*fleet.ModelView, *apierror.Error) {
 	view, err := Resolve(s, name)
 	if err == nil && !who.Uses(view.Name) && !who.Uses(string(name)) {
 		return nil, UnknownModel(s, name)

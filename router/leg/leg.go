@@ -345,7 +345,7 @@ func (l *Leg) resolve() *apierror.Error {
 		name = l.Request.Scan.Model
 	}
 	t := l.d.current()
-	view, err := resolveFor(l.Request.Who, t.snap, name)
+	view, err := ResolveFor(l.Request.Who, t.snap, name)
 	if err != nil {
 		return err
 	}

@@ -12,18 +12,21 @@ type Scopes uint8
 
 // The scopes.
 const (
-	Inference Scopes = 1 << iota // ask models
-	Models                       // list models
-	Pin                          // steer requests: pins and overrides of the policy
+	Inference  Scopes = 1 << iota // ask models
+	Models                        // list models
+	Pin                           // steer requests: pins, overrides of the policy, thresholds
+	AdminRead                     // read at the admin port
+	AdminWrite                    // change what the router does, at the admin port; includes AdminRead
+	ActAs                         // name the tenant, the user and the priority of a request
 )
 
 // scopeNames are the scopes as configurations write them, in the order of their bits.
-var scopeNames = []string{"inference", "models", "route.pin"}
+var scopeNames = []string{"inference", "models", "route.pin", "admin.read", "admin.write", "act_as"}
 
 // ScopeNames returns the names of all scopes.
 func ScopeNames() []string { return slices.Clone(scopeNames) }
 
-// ParseScopes returns the scopes with these names.
+// ParseScopes returns the scopes with these names, and those that they include.
 func ParseScopes(names []string) (s Scopes, err error) {
 	for _, name := range names {
 		i := slices.Index(scopeNames, name)
@@ -31,6 +34,9 @@ func ParseScopes(names []string) (s Scopes, err error) {
 			return 0, fmt.Errorf("%q is no scope; the scopes are %s", name, strings.Join(scopeNames, ", "))
 		}
 		s |= 1 << i
+	}
+	if s.Has(AdminWrite) {
+		s |= AdminRead
 	}
 	return s, nil
 }
