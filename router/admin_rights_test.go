@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cognitora/dataplane/ctl/ctltest"
+	"github.com/cognitora/dataplane/ctl/route"
 	"github.com/cognitora/dataplane/internal/adminport"
 	"github.com/cognitora/dataplane/internal/adminport/adminporttest"
 	"github.com/cognitora/dataplane/internal/pki"
@@ -105,6 +107,10 @@ func TestAdminAsksForKeys(t *testing.T) {
 	if r := s.chat(chatBody("hello", plain), bearer(writes)...); r.status != 403 {
 		t.Errorf("inference with admin.write: %v", r)
 	}
+	env := map[string]string{"CGN_ADMIN": s.admin, "CGN_API_KEY": reads}
+	if _, err := ctltest.Run(t, route.Command, env, "route", "explain", "--prompt", "hello"); err != nil {
+		t.Errorf("cgn-ctl with a key: %v", err)
+	}
 	if s.log.count(`by="key `+id) == 0 || s.log.count(writes[13:]) > 0 {
 		t.Errorf("the log does not say which key changed thresholds: %s", s.log.last(5))
 	}
@@ -120,66 +126,70 @@ func TestAdminCertificates(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	own := pki.FilesIn(dir, pki.Router)
 	for _, keyed := range []bool{false, true} {
 		t.Run(fmt.Sprint("keys=", keyed), func(t *testing.T) {
 			t.Parallel()
-			k := newKeyring(t)
-			reads, _ := k.add(scopes("admin.read"))
-			s := serve(t, nil, func(c *router.Config) {
-				c.Router.Backends = []string{simulate(t, 1)[0].URL() + ",id=sim-0"}
-				c.AdminTLS = adminport.TLS{Cert: own.Cert, Key: own.Key, ClientCA: own.CA}
-				if keyed {
-					k.locked(c)
-				}
-			})
-			plainly := s.admin
-			s.admin = "https" + strings.TrimPrefix(s.admin, "http")
-			s.client = adminporttest.Client(t, dir, pki.Ctl) // for the end of the test
-			ask := func(role pki.Role, a adminAsk, header ...string) *reply {
-				t.Helper()
-				return atAdmin(t, adminporttest.Client(t, dir, role), s.admin, a, header...)
-			}
-			fleet, change := adminAsks[1], adminAsk{"POST", "/busy_threshold", raised, true}
-			ready := adminAsk{method: "GET", path: "/readyz"}
-			eventually(t, "the node is eligible", func() bool { return ask("", ready).status == 200 })
-			for role, want := range map[pki.Role][2]int{
-				pki.Ctl: {200, 200}, pki.Monitor: {200, 403}, pki.Router: {403, 403}, pki.Agent: {403, 403},
-				pki.KVCached: {403, 403}, pki.Etcd: {403, 403},
-			} {
-				for i, a := range []adminAsk{fleet, change} {
-					if r := ask(role, a); r.status != want[i] || want[i] == 403 &&
-						!strings.Contains(string(r.body), "certificate_denied") {
-						t.Errorf("%s %s with the role %s: %v", a.method, a.path, role, r)
-					}
-				}
-				if r := ask(role, adminAsk{method: "GET", path: "/healthz"}); r.status != 200 {
-					t.Errorf("a probe with the role %s: %v", role, r)
-				}
-			}
-			want := map[bool]int{false: 403, true: 401}[keyed]
-			if r := ask("", fleet); r.status != want {
-				t.Errorf("no certificate: %v", r)
-			}
-			want = map[bool]int{false: 403, true: 200}[keyed]
-			if r := ask("", fleet, bearer(reads)...); r.status != want {
-				t.Errorf("a key without a certificate: %v", r)
-			}
-			if r := ask(pki.Agent, fleet, bearer(reads)...); r.status != want {
-				t.Errorf("a key beside a certificate of no use: %v", r)
-			}
-			if r := ask(pki.Monitor, change, bearer(reads)...); r.status != 403 {
-				t.Errorf("a key and a certificate that both only read: %v", r)
-			}
-			stranger := adminporttest.Client(t, other, pki.Ctl)
-			stranger.Transport.(*http.Transport).TLSClientConfig.InsecureSkipVerify = true
-			if r := atAdmin(t, stranger, s.admin, fleet); r.err == nil {
-				t.Errorf("a certificate of another CA: %v", r)
-			}
-			if r := atAdmin(t, &http.Client{}, plainly, fleet); r.status != 400 {
-				t.Errorf("plain HTTP: %v", r)
-			}
+			testAdminCertificates(t, keyed, dir, other)
 		})
+	}
+}
+
+func testAdminCertificates(t *testing.T, keyed bool, dir, other string) {
+	own, k := pki.FilesIn(dir, pki.Router), newKeyring(t)
+	reads, _ := k.add(scopes("admin.read"))
+	s := serve(t, nil, func(c *router.Config) {
+		c.Router.Backends = []string{simulate(t, 1)[0].URL() + ",id=sim-0"}
+		c.AdminTLS = adminport.TLS{Cert: own.Cert, Key: own.Key, ClientCA: own.CA}
+		if keyed {
+			k.locked(c)
+		}
+	})
+	plainly := s.admin
+	s.admin = "https" + strings.TrimPrefix(s.admin, "http")
+	s.client = adminporttest.Client(t, dir, pki.Ctl) // for the end of the test
+	ask := func(role pki.Role, a adminAsk, header ...string) *reply {
+		t.Helper()
+		return atAdmin(t, adminporttest.Client(t, dir, role), s.admin, a, header...)
+	}
+	fleet, change := adminAsks[1], adminAsk{"POST", "/busy_threshold", raised, true}
+	ready := adminAsk{method: "GET", path: "/readyz"}
+	eventually(t, "the node is eligible", func() bool { return ask("", ready).status == 200 })
+	for role, want := range map[pki.Role][2]int{
+		pki.Ctl: {200, 200}, pki.Monitor: {200, 403}, pki.Router: {403, 403}, pki.Agent: {403, 403},
+		pki.KVCached: {403, 403}, pki.Etcd: {403, 403},
+	} {
+		for i, a := range []adminAsk{fleet, change} {
+			if r := ask(role, a); r.status != want[i] || want[i] == 403 &&
+				!strings.Contains(string(r.body), "certificate_denied") {
+				t.Errorf("%s %s with the role %s: %v", a.method, a.path, role, r)
+			}
+		}
+		if r := ask(role, ready); r.status != 200 {
+			t.Errorf("a probe with the role %s: %v", role, r)
+		}
+	}
+	none, key := 403, 403 // an admin port without keys takes none
+	if keyed {
+		none, key = 401, 200
+	}
+	for what, c := range map[string]struct {
+		r    *reply
+		want int
+	}{
+		"neither":                         {ask("", fleet), none},
+		"a key":                           {ask("", fleet, bearer(reads)...), key},
+		"a key, a certificate of no use":  {ask(pki.Agent, fleet, bearer(reads)...), key},
+		"a key, a certificate, both read": {ask(pki.Monitor, change, bearer(reads)...), 403},
+		"plain HTTP":                      {atAdmin(t, &http.Client{}, plainly, fleet), 400},
+	} {
+		if c.r.status != c.want {
+			t.Errorf("%s: %v", what, c.r)
+		}
+	}
+	stranger := adminporttest.Client(t, other, pki.Ctl)
+	stranger.Transport.(*http.Transport).TLSClientConfig.InsecureSkipVerify = true
+	if r := atAdmin(t, stranger, s.admin, fleet); r.err == nil {
+		t.Errorf("a certificate of another CA: %v", r)
 	}
 }
 

@@ -46,7 +46,7 @@ func newRoot(out, errOut io.Writer, getenv func(string) string) *cobra.Command {
 // warnOfVariables warns of variables in env whose names resemble one that cgn-ctl reads. Other
 // CGN_* variables are settings of router and agent.
 func warnOfVariables(w io.Writer, env []string) {
-	variables := append(etcd.Variables(), admin.Variable)
+	variables := append(etcd.Variables(), admin.Variables()...)
 	for _, e := range env {
 		name, _, _ := strings.Cut(e, "=")
 		short, ours := strings.CutPrefix(name, "CGN_")

@@ -15,9 +15,6 @@ import (
 	"github.com/cognitora/dataplane/ctl/cli"
 )
 
-// Variable is the environment variable for the flag.
-const Variable = "CGN_ADMIN"
-
 // Default is the default address of a router's admin port.
 const Default = "http://127.0.0.1:9091"
 
@@ -27,19 +24,23 @@ const (
 )
 
 // Port is the admin port of a router.
-type Port struct{ At string } // base URL, or HOST:PORT
+type Port struct {
+	At string // base URL, or HOST:PORT
+	access
+}
 
-// Flag defines the flag for the address.
-func (p *Port) Flag(flags *pflag.FlagSet, getenv func(string) string) {
+// Flags defines the flags for the address, the certificates and the API key.
+func (p *Port) Flags(flags *pflag.FlagSet, getenv func(string) string) {
 	flags.StringVar(&p.At, "admin", cli.FirstSet(getenv, Default, Variable),
-		"a router's admin address (env CGN_ADMIN)")
+		"a router's admin address (env "+Variable+")")
+	p.flags(flags, getenv)
 }
 
 // url returns the same URL for "127.0.0.1:9091" and "http://127.0.0.1:9091/".
 func (p *Port) url(path string) string {
 	base := p.At
 	if !strings.Contains(base, "://") {
-		base = "http://" + base
+		base = p.scheme() + base
 	}
 	return strings.TrimRight(base, "/") + path
 }
@@ -58,6 +59,9 @@ func (p *Port) AskFor(ctx context.Context, limit time.Duration, method, path, bo
 func (p *Port) ask(
 	ctx context.Context, limit time.Duration, method, path, body string, h http.Header,
 ) ([]byte, error) {
+	if err := p.open(); err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, p.url(path), strings.NewReader(body))
@@ -71,11 +75,9 @@ func (p *Port) ask(
 	if body != "" {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := p.do(req)
 	if err != nil {
-		return nil, cli.WithHint(fmt.Errorf("no router answers at %s: %w", p.url(""), err),
-			"is a router running? Give its admin address with --admin HOST:PORT or CGN_ADMIN (cgn-router --admin, "+
-				"cgn-ctl up).")
+		return nil, cli.WithHint(fmt.Errorf("no router answers at %s: %w", p.url(""), err), unreached(err))
 	}
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, answerBytes))
@@ -100,6 +102,9 @@ func refused(req *http.Request, status int, answer []byte) error {
 	said := json.Unmarshal(answer, &envelope) == nil && envelope.Error.Message != ""
 	if said {
 		err = fmt.Errorf("%s (HTTP %d from %s)", envelope.Error.Message, status, req.URL)
+	}
+	if hint := denied(status, string(answer)); hint != "" {
+		return cli.WithHint(err, hint)
 	}
 	if status == http.StatusNotFound && (!said || envelope.Error.Code == "unknown_path") {
 		return cli.WithHint(err, "is that the admin port of a cgn-router (127.0.0.1:9091 unless set)? "+

@@ -66,7 +66,7 @@ func newNodes(s *state) *cobra.Command {
 			})
 		},
 	}
-	s.router.Flag(c.Flags(), s.Getenv)
+	s.router.Flags(c.Flags(), s.Getenv)
 	return c
 }
 

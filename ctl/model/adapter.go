@@ -55,7 +55,7 @@ func newAdapter(m *commands) *cobra.Command {
 		},
 	}
 	for c, f := range map[*cobra.Command]*adapterFlags{l: &load, u: &unload} {
-		m.router.Flag(c.Flags(), m.Getenv)
+		m.router.Flags(c.Flags(), m.Getenv)
 		c.Flags().StringSliceVar(&f.nodes, "node", nil, "only this node; repeat it for several (default: all nodes of "+
 			"the model)")
 		c.Flags().DurationVar(&f.timeout, "timeout", 5*time.Minute, "time for all engines together")

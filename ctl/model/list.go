@@ -58,7 +58,7 @@ func newList(m *commands) *cobra.Command {
 			return m.Show(rows, func(t *cli.Table) { writeRows(t, rows) })
 		},
 	}
-	m.router.Flag(c.Flags(), m.Getenv)
+	m.router.Flags(c.Flags(), m.Getenv)
 	return c
 }
 

@@ -72,7 +72,7 @@ func newSet(m *commands) *cobra.Command {
 	f.Float64SliceVar(&s.cascade.Thresholds, "cascade-threshold", nil, "log-probability below which an answer is "+
 		"dropped, for all models of the cascade, or for each but the last")
 	f.StringVar(&s.cascade.Direct, "cascade-direct", "", "model of the cascade for requests whose answers cannot be judged")
-	m.router.Flag(f, m.Getenv)
+	m.router.Flags(f, m.Getenv)
 	f.StringSliceVar(&s.unset, "unset", nil, "settings to remove: "+strings.Join(settingFlags, ", "))
 	return c
 }

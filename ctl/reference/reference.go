@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cognitora/dataplane/agent"
+	"github.com/cognitora/dataplane/ctl/admin"
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/metric"
@@ -71,7 +72,7 @@ func writeConfigReference(w io.Writer) error {
 	return nil
 }
 
-func writeVariables(w io.Writer) error { return config.Variables(w, daemons()) }
+func writeVariables(w io.Writer) error { return config.Variables(w, daemons(), admin.Variables()) }
 
 const metricsIntro = `# Metrics
 

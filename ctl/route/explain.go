@@ -104,7 +104,7 @@ func Command(a *cli.App) *cobra.Command {
 			return explain(a, c, f)
 		},
 	}
-	f.router.Flag(c.Flags(), a.Getenv)
+	f.router.Flags(c.Flags(), a.Getenv)
 	c.Flags().StringVar(&f.prompt, "prompt", "", "text of a user message")
 	c.Flags().StringVar(&f.system, "system", "", "text of a system message before it")
 	c.Flags().StringVar(&f.file, "file", "", "file with a whole request body, - for standard input")

@@ -35,7 +35,7 @@ func newPolicy(a *cli.App) *cobra.Command {
 			return a.Show(view.Policy, func(t *cli.Table) { writePolicy(t, view) })
 		},
 	}
-	router.Flag(c.Flags(), a.Getenv)
+	router.Flags(c.Flags(), a.Getenv)
 	return c
 }
 

@@ -70,7 +70,7 @@ func Command(a *cli.App) *cobra.Command {
 			return watch(ctx, a, &router, every, once || a.Output == "json" || !screen.IsTerminal(a.Out))
 		},
 	}
-	router.Flag(c.Flags(), a.Getenv)
+	router.Flags(c.Flags(), a.Getenv)
 	c.Flags().DurationVar(&every, "interval", time.Second, "time between two looks")
 	c.Flags().BoolVar(&once, "once", false, "show it once (so it is with --output json, and when not writing to a "+
 		"terminal)")

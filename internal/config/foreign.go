@@ -15,9 +15,13 @@ import (
 //go:embed variables.txt
 var variables string
 
-// Variables writes variables.txt from the configurations of the daemons, sorted by name.
-func Variables(w io.Writer, daemons map[string]any) error {
-	owners := map[string][]string{"CGN_ADMIN": {"cgn-ctl"}}
+// Variables writes variables.txt from the configurations of the daemons, and from the variables
+// that only cgn-ctl reads, sorted by name.
+func Variables(w io.Writer, daemons map[string]any, ctl []string) error {
+	owners := map[string][]string{}
+	for _, name := range ctl {
+		owners[name] = []string{"cgn-ctl"}
+	}
 	for _, daemon := range slices.Sorted(maps.Keys(daemons)) {
 		s, err := inspect(daemons[daemon])
 		if err != nil {
