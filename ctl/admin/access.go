@@ -64,8 +64,8 @@ func (x *access) open() error {
 	if x.keyFile != "" {
 		key, err := apikey.Read(x.keyFile)
 		if err != nil {
-			return cli.WithHint(err, "--api-key-file and "+envKeyFile+" name a file with the key that cgn-ctl key create "+
-				"has printed")
+			return cli.WithHint(err, "--api-key-file and "+envKeyFile+" name a file with the key that cgn-ctl key "+
+				"create has printed")
 		}
 		x.key = key
 	}

@@ -16,13 +16,14 @@ func TestFieldsAreDocumented(t *testing.T) {
 	var r record
 	r.set(&Entry{
 		RequestID: []byte("x"), Model: "x", Node: "x", Method: "x", API: "x", End: "x", Cause: "x", Expected: 1e6,
-		Cascade: "x", Resumed: "x",
+		Cascade: "x", Resumed: "x", Key: "x", Tenant: "x",
+		User: "x",
 	})
 	var line map[string]any
 	if err := json.Unmarshal(r.appendJSON(nil), &line); err != nil {
 		t.Fatal(err)
 	}
-	if len(line) < 19 {
+	if len(line) < 22 {
 		t.Errorf("%d fields: %v", len(line), line)
 	}
 	for field := range line {

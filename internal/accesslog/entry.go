@@ -17,7 +17,8 @@ type Entry struct {
 	Node      string    // 64 bytes; the node that answered or was asked last; "" if none was asked
 	Prefill   string    // 64 bytes; the node that computed the prompt for Node; "" if Node did
 	Key       string    // 64 bytes; id of the client's API key; "": none
-	Tenant    string    // 64 bytes; written if Key is not ""
+	Tenant    string    // 128 bytes; written if Key is not ""
+	User      string    // 128 bytes; whom a gateway names; "": nobody
 	Method    string    // 8 bytes
 	API       string    // 48 bytes; the endpoint, e.g. chat; other for unknown paths
 	End       string    // 24 bytes; how the request ended: complete, client_gone, refused, shutdown, …
@@ -64,7 +65,8 @@ type record struct {
 	node      text[[64]byte]
 	prefill   text[[64]byte]
 	key       text[[64]byte]
-	tenant    text[[64]byte]
+	tenant    text[[128]byte]
+	user      text[[128]byte]
 	api       text[[48]byte]
 	end       text[[24]byte]
 	cause     text[[24]byte]
@@ -75,7 +77,8 @@ func (r *record) set(e *Entry) {
 	r.entry = *e
 	r.entry.RequestID, r.entry.Asked, r.entry.Model, r.entry.Node = nil, nil, "", ""
 	r.entry.Method, r.entry.API, r.entry.End, r.entry.Cause, r.entry.Prefill, r.entry.Cascade = "", "", "", "", "", ""
-	r.entry.Key, r.entry.Tenant = "", ""
+	r.entry.Key, r.entry.Tenant, r.entry.User = "", "", ""
+	r.user.n = uint8(copy(r.user.b[:], e.User))
 	r.key.n, r.tenant.n = uint8(copy(r.key.b[:], e.Key)), uint8(copy(r.tenant.b[:], e.Tenant))
 	r.cascade.n = uint8(copy(r.cascade.b[:], e.Cascade))
 	r.requestID.n = uint8(copy(r.requestID.b[:], e.RequestID))
@@ -104,6 +107,7 @@ func (r *record) appendJSON(b []byte) []byte {
 		b = appendText(b, "key", r.key.b[:r.key.n])
 		b = appendText(b, "tenant", r.tenant.b[:r.tenant.n])
 	}
+	b = appendText(b, "user", r.user.b[:r.user.n])
 	b = appendText(b, "prefill_node", r.prefill.b[:r.prefill.n])
 	b = appendInt(b, "status", int64(e.Status))
 	b = appendText(b, "end", r.end.b[:r.end.n])

@@ -3,6 +3,9 @@
 //	Authorization: Bearer KEY    OpenAI's clients
 //	x-api-key: KEY               Anthropic's
 //
+// The key of a gateway may have the scope act_as. Then headers of the gateway say for whom it asks:
+// x-cgn-tenant, x-cgn-user and x-cgn-priority. Those of other clients count for nothing.
+//
 // Without settings nobody needs to say who he is: clients on the router's own host, and those with
 // a certificate that the port has verified, may steer requests, and others may not.
 package auth
@@ -44,8 +47,9 @@ func PeerOf(at net.Addr, state *tls.ConnectionState) *Peer {
 	return &Peer{Near: trust.OfHost(at), Certified: state != nil && len(state.VerifiedChains) > 0}
 }
 
-// Identify returns who sends a request with this head over a connection. Identify does not
-// allocate, unless it refuses.
+// Identify returns who sends a request with this head over a connection, or for whom a gateway with
+// the scope act_as sends it. Identify does not allocate, unless it refuses, or a gateway names
+// somebody.
 func (d *Door) Identify(h *fasthttp.RequestHeader, from *Peer) (*trust.Principal, *apierror.Error) {
 	if d == nil {
 		if from.Near || from.Certified {
@@ -63,6 +67,8 @@ func (d *Door) Identify(h *fasthttp.RequestHeader, from *Peer) (*trust.Principal
 	}
 	who, why := d.Keys.Find(sum, time.Now())
 	switch {
+	case who != nil && who.Scopes.Has(trust.ActAs):
+		return actingFor(who, h)
 	case who != nil:
 		return who, nil
 	case !d.Ready():

@@ -40,7 +40,7 @@ func (g *Gateway) record(c *call, o relay.Outcome) {
 	prefill, took := c.task.PrefillNode()
 	g.noted(accesslog.Entry{
 		Time: r.Received, RequestID: c.id, Method: r.Method, Model: a.Model, Asked: r.Asked(), Node: a.Asked,
-		Key: r.Who.ID, Tenant: r.Who.Tenant,
+		Key: r.Who.ID, Tenant: r.Who.Tenant, User: r.Who.User,
 		API: r.API.String(), End: c.outcome(o), Cause: cmp.Or(a.Cause, c.why), Status: c.status, TTFT: ttft,
 		Expected: a.Expected,
 		Prefill:  prefill, PrefillTime: took,
@@ -102,7 +102,7 @@ func (g *Gateway) note(ctx *fasthttp.RequestCtx, method, api string, began time.
 		TTFT: -1, PromptTokens: -1, CompletionTokens: -1, CachedTokens: -1,
 	}
 	if who != nil {
-		e.Key, e.Tenant = who.ID, who.Tenant
+		e.Key, e.Tenant, e.User = who.ID, who.Tenant, who.User
 	}
 	if e.Status >= 400 {
 		e.End = endRefused

@@ -70,10 +70,12 @@ func (c *Credential) Revoked() bool { return c != nil && c.revoked.Load() }
 // Principal is who asks. A Principal does not change, so many requests share one.
 type Principal struct {
 	// ID is the id of the API key; empty without settings.
-	ID     string
-	Tenant string
-	Scopes Scopes
-	Models *ModelList // nil: all models
+	ID       string
+	Tenant   string
+	User     string // whom a gateway names, for the access log; empty: nobody
+	Priority int32  // of the request, as a gateway names it; nothing is queued, so it has no effect
+	Scopes   Scopes
+	Models   *ModelList // nil: all models
 
 	Credential *Credential // nil: it cannot be revoked
 }

@@ -1,0 +1,87 @@
+package auth
+
+import (
+	"strconv"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/keys"
+	"github.com/cognitora/dataplane/router/trust"
+)
+
+// Headers by which a gateway with the scope act_as says for whom it asks.
+const (
+	headerTenant   = "X-Cgn-Tenant"
+	headerUser     = "X-Cgn-User"
+	headerPriority = "X-Cgn-Priority"
+)
+
+// maxUser bounds the name of a user, in bytes.
+const maxUser = 128
+
+// actingFor returns the principal for whom a gateway asks, which has the gateway's rights. Without
+// headers it is the gateway's own. A header that is there twice is refused: one of the two may be
+// the client's, which the gateway has passed on beside its own.
+func actingFor(gateway *trust.Principal, h *fasthttp.RequestHeader) (*trust.Principal, *apierror.Error) {
+	var tenant, user, priority []byte
+	for name, value := range h.All() {
+		var at *[]byte
+		switch string(name) {
+		case headerTenant:
+			at = &tenant
+		case headerUser:
+			at = &user
+		case headerPriority:
+			at = &priority
+		default:
+			continue
+		}
+		if *at != nil {
+			return nil, misnamed(string(name), "is there twice; let the gateway replace the client's header")
+		}
+		if *at = value; len(value) == 0 {
+			return nil, misnamed(string(name), "is empty; leave it out, or give a value")
+		}
+	}
+	if tenant == nil && user == nil && priority == nil {
+		return gateway, nil
+	}
+	who := *gateway
+	if tenant != nil {
+		who.Tenant = string(tenant)
+		if err := keys.CheckTenant(who.Tenant); err != nil {
+			return nil, misnamed(headerTenant, err.Error())
+		}
+	}
+	if user != nil {
+		who.User = string(user)
+		if !plain(user) {
+			return nil, misnamed(headerUser, "must be 1 to 128 printable ASCII characters without spaces and commas")
+		}
+	}
+	if priority != nil {
+		n, err := strconv.ParseInt(string(priority), 10, 32)
+		if err != nil {
+			return nil, misnamed(headerPriority, "must be a whole number of 32 bits")
+		}
+		who.Priority = int32(n)
+	}
+	return &who, nil
+}
+
+// plain says whether a user's name is printable ASCII of at most maxUser bytes. A comma would join
+// two headers.
+func plain(name []byte) bool {
+	for _, c := range name {
+		if c <= ' ' || c > '~' || c == ',' {
+			return false
+		}
+	}
+	return len(name) <= maxUser
+}
+
+// misnamed returns the error of a header that names nobody.
+func misnamed(header, why string) *apierror.Error {
+	return &apierror.Error{Status: 400, Code: "invalid_identity", Param: header, Message: header + ": " + why}
+}
