@@ -83,8 +83,8 @@ func (d *Door) Denied(what string, who *trust.Principal) *apierror.Error {
 			"the router's own host",
 	}
 	if d != nil {
-		e.Message = "`" + what + "` steers the router, for which this " + shown(who) + " lacks the scope route.pin; leave it " +
-			"out, or use a key with that scope"
+		e.Message = "`" + what + "` steers the router, for which this " + shown(who) + " lacks the scope route.pin; " +
+			"leave it out, or use a key with that scope"
 	}
 	return e
 }
