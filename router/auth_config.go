@@ -28,7 +28,7 @@ type CertificateConfig struct {
 
 // GrantConfig has rights.
 type GrantConfig struct {
-	Tenant string   `toml:"tenant" default:"" help:"tenant; empty: default"`
+	Tenant string   `toml:"tenant" default:"" help:"tenant; empty: default, or for a group that of tenant_claim"`
 	Scopes []string `toml:"scopes" default:"inference,models" help:"rights: inference, models, route.pin"`
 	Models []string `toml:"models" help:"models that may be used, by the names that clients ask for; a name may end with *; empty: all"`
 }

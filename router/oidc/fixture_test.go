@@ -95,6 +95,7 @@ func provide() *site {
 		jose.JSONWebKey{Key: ecKey().Public(), KeyID: "e1", Use: "sig", Algorithm: "ES256"},
 		jose.JSONWebKey{Key: rsaKey().Public(), KeyID: "enc", Use: "enc"},
 		jose.JSONWebKey{Key: rsaKey().Public(), KeyID: ""},
+		jose.JSONWebKey{Key: rsaKey().Public(), KeyID: "r512", Algorithm: "RS512"},
 		jose.JSONWebKey{Key: smallRSA().Public(), KeyID: "small"},
 		jose.JSONWebKey{Key: []byte("the secret of an HMAC, in the open"), KeyID: "oct"},
 		json.RawMessage(`{"kty":"from the future","kid":"new"}`),

@@ -221,8 +221,11 @@ func (p *provider) get(ctx context.Context, at string) ([]byte, error) {
 // checkRedirect follows redirects on one host only.
 func checkRedirect(next *http.Request, via []*http.Request) error {
 	first := via[0].URL
-	if next.URL.Scheme != first.Scheme || next.URL.Host != first.Host || len(via) > maxHops {
-		return errors.New("it redirects to another place, or too often")
+	if next.URL.Scheme != first.Scheme || next.URL.Host != first.Host {
+		return errors.New("it redirects to another place")
+	}
+	if len(via) > maxHops {
+		return errors.New("it redirects too often")
 	}
 	return nil
 }

@@ -190,6 +190,9 @@ func TestProviderAway(t *testing.T) {
 // lead it elsewhere or take its keys away.
 func TestBadProviders(t *testing.T) {
 	doc := func(w http.ResponseWriter, keys string) { fmt.Fprintf(w, `{"issuer":%q,"jwks_uri":%q}`, issuer, keys) }
+	to := func(place string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, place, http.StatusFound) }
+	}
 	onKeys := func(answer http.HandlerFunc) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != "/keys" {
@@ -205,9 +208,9 @@ func TestBadProviders(t *testing.T) {
 	}{
 		"slow":           {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "deadline exceeded"},
 		"huge":           {onKeys(func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, maxAnswer+1)) }), "more than"},
-		"redirecting":    {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "https://evil.test/", 302) }, "another place"},
-		"to plain HTTP":  {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://id.test/", 302) }, "another place"},
-		"in circles":     {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.Path, 302) }, "too often"},
+		"redirecting":    {to("https://evil.test/"), "another place"},
+		"to plain HTTP":  {to("http://id.test/"), "another place"},
+		"in circles":     {to("/"), "too often"},
 		"failing":        {onKeys(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }), "answers 500"},
 		"another issuer": {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"issuer":"https://id.test/"}`) }, "of the issuer"},
 		"keys in a file": {func(w http.ResponseWriter, _ *http.Request) { doc(w, "file:///etc/passwd") }, "no URL of a host"},
@@ -235,6 +238,24 @@ func TestBadProviders(t *testing.T) {
 	}
 }
 
+// TestSlowProvider: a request with an unknown kid waits for a slow provider as long as stated, and
+// one with a known kid does not wait.
+func TestSlowProvider(t *testing.T) {
+	s := provide()
+	running(t, s, func(t *testing.T, v *Verifier) {
+		time.Sleep(time.Minute)
+		s.set(func() { s.serve = func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() } })
+		began := time.Now()
+		if why := v.verdict(minted("r9")); why != Pending || time.Since(began) != askWait {
+			t.Errorf("%v after %v", why, time.Since(began))
+		}
+		began = time.Now()
+		if why := v.verdict(minted("r1")); why != None || time.Since(began) != 0 {
+			t.Errorf("%v after %v", why, time.Since(began))
+		}
+	})
+}
+
 // TestBusy: checks of signatures take turns, and a request waits 1 s for its turn. A token that is
 // remembered needs none.
 func TestBusy(t *testing.T) {
@@ -260,7 +281,7 @@ func TestBusy(t *testing.T) {
 
 func TestCheckURL(t *testing.T) {
 	for at, good := range map[string]bool{
-		"https://id.test": true, "https://id.test/a/b?p=c": true, "http://127.0.0.1:5556/dex": true, "http://[::1]/": true,
+		"https://id.test": true, "https://id.test/a?p=c": true, "http://127.0.0.1:1/dex": true, "http://[::1]/": true,
 		"http://localhost:1": true, "http://id.test": false, "https://": false, "": false, "id.test": false,
 		"https://u:p@id.test": false, "file:///a": false, "http://127.0.0.1.id.test": false, "https://id.test#a": false,
 	} {

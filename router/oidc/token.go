@@ -91,8 +91,7 @@ func (c claims) texts(name string) (all []string, ok bool) {
 	if one, ok := c.text(name); ok {
 		return []string{one}, true
 	}
-	raw := c[name]
-	ok = len(raw) > 0 && raw[0] == '[' && json.Unmarshal(raw, &all) == nil
+	ok = json.Unmarshal(c[name], &all) == nil
 	return all, ok
 }
 
