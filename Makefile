@@ -11,7 +11,7 @@ FUZZTIME   ?= 60s
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-gpu build-rdma up test check check-generate check-gpu check-ipmi-vm check-power check-race check-fuzz check-sdk check-tokens check-kv check-kv-vm check-net check-net-vm check-bpf check-bpf-root check-bpf-vm check-vm check-rdma check-layout check-takeover check-outage check-kill check-purges check-abuse check-seen check-llama check-modes check-books check-vllm check-gateways \
+.PHONY: help build build-gpu build-rdma up test check check-generate check-gpu check-ipmi-vm check-power check-race check-fuzz check-sdk check-oidc check-tokens check-kv check-kv-vm check-net check-net-vm check-bpf check-bpf-root check-bpf-vm check-vm check-rdma check-layout check-takeover check-outage check-kill check-purges check-abuse check-seen check-llama check-modes check-books check-vllm check-gateways \
 	bench perf perf-full perf-agent perf-attached perf-index perf-kv perf-pairs perf-peers perf-peers-routing perf-rdma perf-signals gate generate bpf proto lint clean $(BINARIES)
 
 help: ## list the targets
@@ -47,7 +47,7 @@ test: ## vet and test everything in pure Go (no C compiler needed)
 	@echo '== go test' # ./router takes longest and waits most, so it starts first
 	@CGO_ENABLED=0 $(GO) test -p 3 -parallel 4 ./router ./...; status=$$?; perf/tools.sh; exit $$status
 
-check: check-generate check-race check-gpu check-fuzz check-sdk check-kv check-tokens check-net check-layout check-takeover check-outage check-kill check-abuse check-seen check-bpf check-vm check-bpf-vm check-ipmi-vm check-rdma check-llama ## everything slow: generated files, race detector, fuzzing, SDKs, caches, upgrades, BPF in two kernels, RDMA in virtual machines, real llama.cpp engines
+check: check-generate check-race check-gpu check-fuzz check-sdk check-oidc check-kv check-tokens check-net check-layout check-takeover check-outage check-kill check-abuse check-seen check-bpf check-vm check-bpf-vm check-ipmi-vm check-rdma check-llama ## everything slow: generated files, race detector, fuzzing, SDKs, a real OIDC provider, caches, upgrades, BPF in two kernels, RDMA in virtual machines, real llama.cpp engines
 
 GENERATED := deploy/reference/*.md internal/config/variables.txt proto/cognitora/v1/*.pb.go bpf/*_bpfel.go bpf/*_bpfel.o
 check-generate: ## whether generated files match their sources (needs protoc, and Debian 12's clang, llvm and libbpf-dev; not root)
@@ -84,6 +84,14 @@ check-fuzz: ## every fuzz target for FUZZTIME (60s) each
 check-sdk: build ## OpenAI and Anthropic SDK suites against `cgn-ctl up` (needs python3 with venv, node, npm)
 	@perf/tools.sh python node
 	@perf/sdk/run.sh
+
+check-oidc: ## tokens of a certified OpenID Connect provider, which rotates its keys and ends, in 30 s (needs node, npm; fetches 4 MB once)
+	@perf/tools.sh node
+	@mkdir -p .cache/oidc
+	@cmp -s perf/oidc/package-lock.json .cache/oidc/installed || { cp perf/oidc/package.json perf/oidc/package-lock.json .cache/oidc/ && \
+		npm ci --prefix .cache/oidc --no-audit --no-fund --loglevel=error && cp perf/oidc/package-lock.json .cache/oidc/installed; }
+	@cp perf/oidc/provider.mjs .cache/oidc/
+	OIDC_PROVIDER='$(CURDIR)/.cache/oidc' CGO_ENABLED=0 $(GO) test -count=1 -run '^TestRealProvider$$' ./router
 
 check-tokens: ## the router's tokenizers against Hugging Face's on random texts, with Llama 3's vocabulary too (needs python3 with venv, npm; fetches 20 MB once)
 	@perf/tools.sh python node

@@ -100,6 +100,7 @@ row check-race cc
 row check-gpu cc
 row check-fuzz
 row check-sdk python node
+row check-oidc node
 row check-kv python node redis-cli
 row check-tokens python
 row check-net tun

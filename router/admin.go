@@ -130,7 +130,7 @@ func (r *Router) debugFleet(w http.ResponseWriter, _ *http.Request) {
 	if p := r.policyProblem(); p != nil {
 		view.Problems = append(slices.Clip(view.Problems), *p)
 	}
-	view.Problems = append(slices.Clip(view.Problems), r.keyProblems()...)
+	view.Problems = append(slices.Clip(view.Problems), r.authProblems()...)
 	view.Problems = append(slices.Clip(view.Problems), r.idleCascades(snap)...)
 	view.Problems = append(view.Problems, r.cacheProblems(snap)...)
 	speeds := r.legs.Speeds(time.Now())

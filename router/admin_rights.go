@@ -68,9 +68,9 @@ func (a *adminRights) may(req *http.Request, change bool) (by string, fail *apie
 		need = trust.AdminWrite
 	}
 	if !who.Scopes.Has(need) {
-		return "", auth.Lacks(need)
+		return "", auth.Lacks(need, who)
 	}
-	return "key " + who.ID, nil
+	return who.ID, nil
 }
 
 // mayChange is may for a request that changes something. It also refuses the requests of browsers

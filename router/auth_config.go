@@ -1,22 +1,49 @@
 package router
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/cognitora/dataplane/router/auth"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/keys"
+	"github.com/cognitora/dataplane/router/trust"
 )
 
 // AuthConfig says who may use the serving port.
 type AuthConfig struct {
-	KeysFile string `toml:"keys_file" default:"" flag:"keys-file" help:"file with the API keys that clients may use, as cgn-ctl key create --keys-file writes it; it has the keys' hashes, and only its owner and its group may read it; read again every 2 s. Empty: no file. Without keys_file and keys_etcd clients need no key"`
-	KeysEtcd bool   `toml:"keys_etcd" default:"false" flag:"keys-etcd" help:"take the API keys that clients may use from etcd, where cgn-ctl key create stores them; a revoked key ends at once on all routers. While etcd is away the keys known last count on"`
-	Revoked  string `toml:"revoked" default:"end" oneof:"end|finish" help:"what becomes of the running requests of a key that is revoked: end breaks them off, finish lets them finish"`
+	KeysFile     string              `toml:"keys_file" default:"" flag:"keys-file" help:"file with the API keys that clients may use, as cgn-ctl key create --keys-file writes it; it has the keys' hashes, and only its owner and its group may read it; read again every 2 s. Empty: no file. Without keys_file, keys_etcd, oidc and certificate clients need not say who they are"`
+	KeysEtcd     bool                `toml:"keys_etcd" default:"false" flag:"keys-etcd" help:"take the API keys that clients may use from etcd, where cgn-ctl key create stores them; a revoked key ends at once on all routers. While etcd is away the keys known last count on"`
+	Revoked      string              `toml:"revoked" default:"end" oneof:"end|finish" help:"what becomes of the running requests of a key that is revoked: end breaks them off, finish lets them finish"`
+	OIDC         OIDCConfig          `toml:"oidc" help:"Tokens of an OpenID Connect provider, in place of API keys or beside them (docs/auth.md). Without issuer no token counts."`
+	Certificates []CertificateConfig `toml:"certificate" help:"rights of clients that show a certificate of tls.client_ca and neither a key nor a token, one table each"`
+}
+
+// CertificateConfig maps a client certificate.
+type CertificateConfig struct {
+	Name        string `toml:"name" help:"a URI or DNS name of the certificate, such as spiffe://acme/ci; its common name if it has none of these"`
+	GrantConfig `toml:",inline"`
+}
+
+// GrantConfig has rights.
+type GrantConfig struct {
+	Tenant string   `toml:"tenant" default:"" help:"tenant; empty: default, or for a group that of tenant_claim"`
+	Scopes []string `toml:"scopes" default:"inference,models" help:"rights: inference, models, route.pin"`
+	Models []string `toml:"models" help:"models that may be used, by the names that clients ask for; a name may end with *; empty: all"`
+}
+
+// grant returns the rights, whose check has passed.
+func (g *GrantConfig) grant() trust.Grant {
+	scopes, _ := trust.ParseScopes(g.Scopes)
+	return trust.Grant{Tenant: g.Tenant, Scopes: scopes, Models: trust.NewModelList(g.Models)}
 }
 
 // on says whether clients must say who they are.
-func (a *AuthConfig) on() bool { return a.KeysFile != "" || a.KeysEtcd }
+func (a *AuthConfig) on() bool { return a.keyed() || a.OIDC.Issuer != "" || len(a.Certificates) > 0 }
+
+// keyed says whether API keys count.
+func (a *AuthConfig) keyed() bool { return a.KeysFile != "" || a.KeysEtcd }
 
 func (c *Config) validateAuth(bad problem) {
 	a := &c.Auth
@@ -26,17 +53,47 @@ func (c *Config) validateAuth(bad problem) {
 	if a.KeysEtcd && len(c.Etcd.Endpoints) == 0 {
 		bad("auth.keys_etcd", "needs etcd.endpoints (--etcd)")
 	}
+	if len(a.Certificates) > 0 && c.TLS.ClientCA == "" {
+		bad("auth.certificate", "needs tls.client_ca, which signs the clients' certificates")
+	}
+	seen := map[string]bool{}
+	for i, table := range a.Certificates {
+		table.validate(fmt.Sprintf("auth.certificate[%d]", i), table.Name, seen, bad)
+	}
+	a.OIDC.validate(bad)
+}
+
+// validate checks the rights of a table with this name. seen has the names of the tables before.
+func (g *GrantConfig) validate(field, name string, seen map[string]bool, bad problem) {
+	if name == "" || seen[name] {
+		bad(field+".name", "%q is empty or there twice; each table has a name of its own", name)
+	}
+	seen[name] = true
+	if g.Tenant != "" {
+		if err := trust.CheckTenant(g.Tenant); err != nil {
+			bad(field+".tenant", "%v", err)
+		}
+	}
+	if _, err := trust.ParseScopes(g.Scopes); err != nil {
+		bad(field+".scopes", "%v", err)
+	} else if len(g.Scopes) == 0 {
+		bad(field+".scopes", "empty; name some of %s, or leave out the table", strings.Join(trust.ScopeNames(), ", "))
+	}
+	if err := trust.CheckModels(g.Models); err != nil {
+		bad(field+".models", "%v", err)
+	}
 }
 
 func (c *Config) examineAuth() error {
+	_, rootsErr := c.Auth.OIDC.transport()
 	if c.Auth.KeysFile == "" {
-		return nil
+		return rootsErr
 	}
 	doc, err := keys.ReadFile(c.Auth.KeysFile)
 	if err == nil {
 		_, err = keys.ParseFile(doc)
 	}
-	return keysProblem(err)
+	return errors.Join(keysProblem(err), rootsErr)
 }
 
 // keysProblem adds the setting and the fix to the error of a file of keys.
@@ -47,17 +104,34 @@ func keysProblem(err error) error {
 	return fmt.Errorf("auth.keys_file: %w; cgn-ctl key create --keys-file makes such a file", err)
 }
 
-// openDoor prepares the check of identities. A bad file stops the start.
-func (r *Router) openDoor() error {
-	if !r.config.Auth.on() {
+// openDoor prepares the check of identities. A bad file stops the start; a provider that does not
+// answer does not.
+func (r *Router) openDoor() (err error) {
+	a := &r.config.Auth
+	if !a.on() {
+		return nil
+	}
+	r.door = &auth.Door{Certificates: a.certificates()}
+	if r.door.Tokens, err = a.OIDC.verifier(r.log); err != nil {
+		return err
+	}
+	if !a.keyed() {
 		return nil
 	}
 	set := new(keys.Set)
-	r.keys = &keys.Follower{
-		Set: set, File: r.config.Auth.KeysFile, Etcd: r.cluster, Log: r.log, Changed: r.endRevoked,
-	}
-	r.door = &auth.Door{Keys: set}
+	r.keys = &keys.Follower{Set: set, File: a.KeysFile, Etcd: r.cluster, Log: r.log, Changed: r.endRevoked}
+	r.door.Keys = set
 	return keysProblem(r.keys.Load())
+}
+
+// certificates returns the principals of client certificates.
+func (a *AuthConfig) certificates() map[string]*trust.Principal {
+	all := map[string]*trust.Principal{}
+	for _, table := range a.Certificates {
+		g := table.grant()
+		all[table.Name] = g.Principal(trust.SafeID("cert", table.Name))
+	}
+	return all
 }
 
 // endRevoked ends the running requests of principals that are revoked.
@@ -67,11 +141,15 @@ func (r *Router) endRevoked() {
 	}
 }
 
-// keyProblems says why the API keys are not those of their source.
-func (r *Router) keyProblems() []fleet.Problem {
-	if r.keys.Problem() == "" {
-		return nil
+// authProblems says why the API keys, or the OIDC provider's, could not be read.
+func (r *Router) authProblems() (all []fleet.Problem) {
+	if why := r.keys.Problem(); why != "" {
+		all = append(all, fleet.Problem{Subject: "API keys",
+			Reason: r.keys.Source() + ": " + why + "; the keys read last count on"})
 	}
-	return []fleet.Problem{{Subject: "API keys", Reason: r.keys.Source() + ": " + r.keys.Problem() +
-		"; the keys read last count on"}}
+	if v := r.tokenVerifier(); v != nil && v.Problem() != "" {
+		all = append(all, fleet.Problem{Subject: "OIDC provider",
+			Reason: v.Problem() + "; the keys read last count on"})
+	}
+	return all
 }

@@ -31,7 +31,7 @@ type Config struct {
 	Retry    RetryConfig     `toml:"retry"`
 	Limits   LimitConfig     `toml:"limits"`
 	TLS      TLSConfig       `toml:"tls"`
-	Auth     AuthConfig      `toml:"auth" help:"Who may use the serving port. Without keys every client may, and only clients of this host, or with a certificate, may steer requests. With keys the admin port asks for keys too."`
+	Auth     AuthConfig      `toml:"auth" help:"Who may use the serving port. Without keys, tokens and certificates with rights every client may, and only clients of this host, or with a certificate, may steer requests. With any of these the admin port asks who comes too."`
 	AdminTLS adminport.TLS   `toml:"admin_tls" help:"TLS of the admin port, and the certificates of its clients (docs/auth.md)."`
 	Upstream UpstreamTLS     `toml:"upstream_tls" help:"TLS towards agents that serve https. Without cert the router shows no certificate. A backend has a setting ca of its own."`
 	Log      LogConfig       `toml:"log" help:"The log, which goes to standard error, and the access log."`
@@ -46,8 +46,8 @@ type RouterConfig struct {
 	Listen         string          `toml:"listen" default:"127.0.0.1:8080" flag:"listen" help:"address of the OpenAI-compatible port (host:port, or unix:///path)"`
 	Admin          string          `toml:"admin" default:"127.0.0.1:9091" flag:"admin" help:"address of the admin port: /readyz, /metrics, /busy_threshold, /debug"`
 	Backends       []string        `toml:"backends" flag:"backend" split:"space" help:"an engine as URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=,kv-events=,kv-replay=,connector=,bootstrap=,label=,expert=,max_batched_tokens=,data_parallel_size=]; [[backend]] explains the keys; label and expert may be repeated"`
-	InsecureListen bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow listen beyond loopback without client certificates, and without API keys over TLS; without API keys clients of other hosts then get 403 for requests that steer the router, with x-cgn-node, x-data-parallel-rank or the other privileged fields and headers of docs/nvext.md"`
-	InsecureAdmin  bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback without client certificates (admin_tls.client_ca), and without API keys over TLS; /debug shows internals. Without keys and certificates it takes changes only from the router's own host"`
+	InsecureListen bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow listen beyond loopback without client certificates, and without API keys or tokens over TLS; without these clients of other hosts then get 403 for requests that steer the router, with x-cgn-node, x-data-parallel-rank or the other privileged fields and headers of docs/nvext.md"`
+	InsecureAdmin  bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback without client certificates (admin_tls.client_ca), and without API keys or tokens over TLS; /debug shows internals. Without these it takes changes only from the router's own host"`
 	Mode           string          `toml:"mode" default:"" flag:"mode" help:"how nodes are picked: predicted, score, cost (or kv), round_robin, random, power_of_two, least_loaded, direct or device_aware; overrides only the mode of the fleet's policy, a policy of one model keeps its mode; empty: the policy's mode, which is predicted by default"`
 	PolicyFile     string          `toml:"policy_file" default:"" flag:"policy-file" help:"file with the policy as JSON, reloaded when it changes; empty: the key /cognitora/routing/policy in etcd"`
 	ForwardAuth    bool            `toml:"forward_auth" default:"false" flag:"forward-auth" help:"pass the client's Authorization header to backends without an api_key_file, and to agents; an agent drops the header unless its own agent.forward_auth is set"`
@@ -177,7 +177,7 @@ type LimitConfig struct {
 	BodyTimeout    config.Duration `toml:"body_timeout" default:"60s" help:"time a client has to send a request body"`
 	KeepAlive      config.Duration `toml:"keep_alive" default:"120s" help:"how long an idle client connection is kept"`
 	SlowReader     config.Duration `toml:"slow_reader" default:"30s" help:"time after which a client that reads nothing is cut. The kernel reports progress only once the client has read a third of the socket buffers (net.ipv4.tcp_wmem, net.ipv4.tcp_rmem), so a client that reads less than about 1 MiB in this time may be cut too"`
-	ResponseIDs    int             `toml:"response_ids" default:"65536" help:"most stored responses whose node the router remembers; for any other stored response the router asks the nodes, or answers 404 if it has API keys"`
+	ResponseIDs    int             `toml:"response_ids" default:"65536" help:"most stored responses whose node the router remembers; for any other stored response the router asks the nodes, or answers 404 if clients must say who they are"`
 }
 
 // TLSConfig sets the serving port's certificate, and the CA of allowed clients.
@@ -185,6 +185,7 @@ type TLSConfig struct {
 	Cert     string `toml:"cert" help:"certificate of the serving port; empty: plain HTTP"`
 	Key      string `toml:"key" help:"key of the certificate"`
 	ClientCA string `toml:"client_ca" help:"PEM file of the CA that clients' certificates must chain to; empty: clients show no certificate"`
+	Optional bool   `toml:"client_optional" default:"false" help:"let in clients without a certificate too; they need an API key or a token"`
 }
 
 // UpstreamTLS sets how the router checks agents, and its own certificate for them.
@@ -284,6 +285,10 @@ func (c *Config) validateTLS(bad problem) {
 			bad(t.section+"."+t.caKey, "needs %s.cert and %s.key", t.section, t.section)
 		}
 	}
+	if c.TLS.Optional && (c.TLS.ClientCA == "" || !c.Auth.on()) {
+		bad("tls.client_optional", "needs tls.client_ca, and API keys or tokens (auth.keys_file, auth.oidc) for clients "+
+			"without a certificate")
+	}
 	if c.Upstream.Cert != "" && c.Upstream.CA == "" {
 		bad("upstream_tls.ca", "empty; upstream_tls.cert is shown to agents of one CA only, so name it")
 	}
@@ -294,7 +299,7 @@ func (c *Config) validateListeners(bad problem) {
 		field, address, fix string
 		allowed             bool
 	}{
-		{"router.listen", c.Router.Listen, "set tls.client_ca, or API keys (auth.keys_file) and tls.cert, or " +
+		{"router.listen", c.Router.Listen, "set tls.client_ca, or API keys (auth.keys_file) or auth.oidc and tls.cert, or " +
 			"insecure_listen = true (--insecure-listen)",
 			c.TLS.ClientCA != "" || c.Auth.on() && c.TLS.Cert != "" || c.Router.InsecureListen},
 		{"router.admin", c.Router.Admin, "listen on loopback, or set admin_tls.client_ca, or API keys " +

@@ -170,6 +170,9 @@ func (t *TLSConfig) server() (*tls.Config, error) {
 	if err != nil {
 		return nil, files.Explain("tls.client_ca", "tls.cert", "tls.key", err)
 	}
+	if t.Optional {
+		return id.ServerOptional(), nil
+	}
 	return id.Server(t.ClientCA != ""), nil
 }
 

@@ -73,7 +73,7 @@ type Router struct {
 	sessions     *affinity.Sessions // nil: off
 	legs         *leg.Dispatcher
 	plans        *plan.Planner
-	keys         *keys.Follower // nil: clients need no key
+	keys         *keys.Follower // nil: no API key counts
 	door         *auth.Door     // nil: everybody may ask
 	gateway      *gateway.Gateway
 	admin        *adminport.Server
@@ -289,6 +289,9 @@ func (r *Router) Run(drain, force context.Context) error {
 	g.Go("models", r.followModels)
 	if r.keys != nil {
 		g.Go("API keys", r.keys.Run)
+	}
+	if v := r.tokenVerifier(); v != nil {
+		g.Go("OIDC", v.Run)
 	}
 	if r.peers != nil {
 		g.Go("kernel events", r.peers.Run)

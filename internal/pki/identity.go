@@ -83,6 +83,15 @@ func (id *Identity) ServerFor(requireClient bool, protocols []string, roles ...R
 	return id.serve(func(m *material) *tls.Config { return m.server(requireClient, roles) }, protocols...)
 }
 
+// ServerOptional is Server, except that a client may also show no certificate.
+func (id *Identity) ServerOptional() *tls.Config {
+	return id.serve(func(m *material) *tls.Config {
+		c := m.server(true, nil)
+		c.ClientAuth, c.VerifyConnection = tls.VerifyClientCertIfGiven, nil
+		return c
+	}, "http/1.1")
+}
+
 // Mutual is Server for connections between daemons. ALPN offers protocols. The client must show a
 // certificate of any role. All records have full size, also the first ones. Because only a client
 // with a certificate gets a session ticket, a resumed session is checked against the CA again.

@@ -6,7 +6,6 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/cognitora/dataplane/router/apierror"
-	"github.com/cognitora/dataplane/router/keys"
 	"github.com/cognitora/dataplane/router/trust"
 )
 
@@ -50,7 +49,7 @@ func actingFor(gateway *trust.Principal, h *fasthttp.RequestHeader) (*trust.Prin
 	who := *gateway
 	if tenant != nil {
 		who.Tenant = string(tenant)
-		if err := keys.CheckTenant(who.Tenant); err != nil {
+		if err := trust.CheckTenant(who.Tenant); err != nil {
 			return nil, misnamed(headerTenant, err.Error())
 		}
 	}

@@ -37,12 +37,12 @@ func TestWithoutDoor(t *testing.T) {
 		{"an unknown peer", nil, nil, false},
 		{"an unspecified address", tcp("0.0.0.0"), nil, false},
 	} {
-		who, err := (*Door)(nil).Identify(new(fasthttp.RequestHeader), PeerOf(c.peer, c.conn))
+		who, err := (*Door)(nil).Identify(new(fasthttp.RequestHeader), (*Door)(nil).PeerOf(c.peer, c.conn))
 		if err != nil || who.Scopes.Has(trust.Pin) != c.want {
 			t.Errorf("%s: %v", c.what, !c.want)
 		}
 	}
-	if e := (*Door)(nil).Denied("x-cgn-node"); e.Status != 403 || e.Param != "x-cgn-node" {
+	if e := (*Door)(nil).Denied("x-cgn-node", near); e.Status != 403 || e.Param != "x-cgn-node" {
 		t.Errorf("%+v", e)
 	}
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/keys"
+	"github.com/cognitora/dataplane/router/oidc"
 	"github.com/cognitora/dataplane/router/trust"
 )
 
@@ -19,18 +20,50 @@ func unauthorized(message string) *apierror.Error {
 	return &apierror.Error{Status: 401, Type: "invalid_request_error", Code: Code, Message: message}
 }
 
+// later returns the error of a request whose sender cannot be found out now.
+func later(code string, seconds int, message string) *apierror.Error {
+	return &apierror.Error{Status: 503, Code: code, RetryAfterSeconds: seconds, Message: message}
+}
+
+func forbidden(message string) *apierror.Error {
+	return &apierror.Error{Status: 403, Code: "insufficient_scope", Message: message}
+}
+
 var (
-	errNoKey   = unauthorized("no API key was sent; send it as Authorization: Bearer KEY, or as x-api-key: KEY")
-	errScheme  = unauthorized("the Authorization header is not of the form Bearer KEY")
-	errSeveral = unauthorized("the request has several API keys that differ; send one, as Authorization: Bearer KEY " +
+	errNoKey    = unauthorized("no API key was sent; send it as Authorization: Bearer KEY, or as x-api-key: KEY")
+	errNoToken  = unauthorized("no token or API key was sent; send it as Authorization: Bearer TOKEN")
+	errStranger = unauthorized("the client's certificate names nobody whom auth.certificate lists; show another one")
+	errOutdated = unauthorized("the client's certificate has expired; connect again with a new one")
+	errScheme   = unauthorized("the Authorization header is not of the form Bearer KEY")
+	errSeveral  = unauthorized("the request has several API keys that differ; send one, as Authorization: Bearer KEY " +
 		"or as x-api-key: KEY")
 	errNotAKey = unauthorized("what was sent is no API key of this router; keys begin with cgn_ and have 51 characters")
-	errUnread  = &apierror.Error{
-		Status: 503, Code: "keys_not_known_yet", RetryAfterSeconds: 1,
-		Message: "the API keys are not known yet: etcd has not been reached",
-	}
+	errNoKeys  = unauthorized("this router takes no API keys; send a token of its OIDC provider, or show a client " +
+		"certificate and send no key")
+	errUnread  = later("keys_not_known_yet", 1, "the API keys are not known yet: etcd has not been reached")
 	errUnknown = unauthorized("this API key is not known here")
 )
+
+// tokenErrors are the errors for tokens that do not count, by the reason.
+var tokenErrors = map[oidc.Refusal]*apierror.Error{
+	oidc.TooLong:    unauthorized("the token has more than 16 KiB; ask for one with fewer groups or scopes"),
+	oidc.Malformed:  unauthorized("what was sent is neither an API key nor a signed token (JWT) with kid, exp and sub"),
+	oidc.Algorithm:  unauthorized("the token is signed by an algorithm that this router does not allow"),
+	oidc.Kind:       unauthorized("the token is no access token; send the access token, not the ID token"),
+	oidc.Issuer:     unauthorized("the token is of another issuer than this router's; ask its provider for one"),
+	oidc.Audience:   unauthorized("the token is for another audience than this router; ask for one with its audience"),
+	oidc.Client:     unauthorized("the token was issued to a client whose tokens this router does not take"),
+	oidc.Expired:    unauthorized("the token has expired; ask for a new one"),
+	oidc.NotYet:     unauthorized("the token does not count yet, by its nbf or iat; the clocks may differ"),
+	oidc.UnknownKey: unauthorized("the token is signed with a key that the provider does not list; ask for a new token"),
+	oidc.Signature:  unauthorized("the token's signature is wrong"),
+	oidc.NoGroup: forbidden("the token is valid, but none of its groups has rights here; " +
+		"the router's operator can give some (auth.oidc.group)"),
+	oidc.NoTenant: forbidden("the token is valid, but names no tenant that can be used (auth.oidc.tenant_claim)"),
+	oidc.Pending: later("keys_not_known_yet", 10, "the key that signed the token is not known yet: "+
+		"the provider's keys are read again soon"),
+	oidc.Busy: later("identity_busy", 1, "too many tokens are being checked"),
+}
 
 // refused returns the error for a key that does not count. The id is named only to those who have
 // the key.
@@ -45,7 +78,7 @@ func refused(id []byte, why keys.Refusal) *apierror.Error {
 }
 
 // Denied returns the error of a client that may not steer. what is the field or header that steers.
-func (d *Door) Denied(what string) *apierror.Error {
+func (d *Door) Denied(what string, who *trust.Principal) *apierror.Error {
 	e := &apierror.Error{
 		Status: 403, Code: "steering_denied", Param: what,
 		Message: "`" + what + "` steers the router, which a client of another host may do only with a certificate " +
@@ -53,23 +86,34 @@ func (d *Door) Denied(what string) *apierror.Error {
 			"the router's own host",
 	}
 	if d != nil {
-		e.Message = "`" + what + "` steers the router, for which this API key lacks the scope route.pin; leave it out, " +
-			"or use a key with that scope"
+		e.Message = "`" + what + "` steers the router, for which this " + shown(who) + " lacks the scope route.pin; " +
+			"leave it out, or use a key with that scope"
 	}
 	return e
 }
 
 // LimitedTo returns the error of a principal with a list of models whose request chooses an adapter
 // by a member. The list cannot name such an adapter.
-func LimitedTo(member string) *apierror.Error {
+func LimitedTo(member string, who *trust.Principal) *apierror.Error {
 	return &apierror.Error{Status: 403, Code: "adapter_denied", Param: member,
-		Message: "`" + member + "` chooses an adapter, and this API key is limited to models by their names; " +
-			"leave it out, and name the adapter as `model`"}
+		Message: "`" + member + "` chooses an adapter, and this " + shown(who) + " is limited to models by their " +
+			"names; leave it out, and name the adapter as `model`"}
 }
 
 // Lacks returns the error of a principal without a scope.
-func Lacks(scope trust.Scopes) *apierror.Error {
+func Lacks(scope trust.Scopes, who *trust.Principal) *apierror.Error {
 	name := strings.Join(scope.Names(), ", ")
-	return &apierror.Error{Status: 403, Code: "insufficient_scope",
-		Message: "this API key lacks the scope " + name + "; use a key with it (cgn-ctl key create --scope)"}
+	return forbidden("this " + shown(who) + " lacks the scope " + name + "; use a key with it (cgn-ctl key create " +
+		"--scope)")
+}
+
+// shown says by what a principal was named.
+func shown(who *trust.Principal) string {
+	switch {
+	case strings.HasPrefix(who.ID, "oidc:"):
+		return "token"
+	case strings.HasPrefix(who.ID, "cert:"):
+		return "certificate"
+	}
+	return "API key"
 }

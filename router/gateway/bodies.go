@@ -7,7 +7,6 @@ import (
 
 	"github.com/cognitora/dataplane/internal/intake"
 	"github.com/cognitora/dataplane/router/apierror"
-	"github.com/cognitora/dataplane/router/auth"
 )
 
 // headRead finds out who asks, sets the time limit for reading the request's body, and reserves
@@ -22,7 +21,7 @@ func (g *Gateway) headRead(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 		a.fault = g.admit(a, ctx)
 	}
 	if a.fault != nil {
-		if a.fault.Status != fasthttp.StatusUnauthorized || !isShort(h) {
+		if !refusesIdentity(a.fault) || !isShort(h) {
 			c.MaxRequestBodySize = intake.Unread
 		}
 	} else if !g.bodies.Announce(&a.Body, ctx) {
@@ -38,13 +37,19 @@ const shortBody = 4 << 10
 // without an identity only with a short body, which takes no memory from other requests.
 func (g *Gateway) admit(a *arrival, ctx *fasthttp.RequestCtx) (err *apierror.Error) {
 	if a.peer == nil {
-		a.peer = auth.PeerOf(ctx.RemoteAddr(), ctx.TLSConnectionState())
+		a.peer = g.auth.PeerOf(ctx.RemoteAddr(), ctx.TLSConnectionState())
 	}
 	h := &ctx.Request.Header
 	if a.who, err = g.auth.Identify(h, a.peer); err != nil && string(ctx.Path()) == pathHealth && isShort(h) {
 		return nil
 	}
 	return err
+}
+
+// refusesIdentity says whether the fault of a head is whom it names, after which the connection can
+// go on.
+func refusesIdentity(fault *apierror.Error) bool {
+	return fault.Status == fasthttp.StatusUnauthorized || fault.Status == fasthttp.StatusForbidden
 }
 
 // isShort says whether a request has no body, or one of at most shortBody bytes.

@@ -286,7 +286,7 @@ func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 	r, api, rest := find(ctx.Method(), ctx.Path())
 	name := api.String()
 	switch {
-	case fault != nil && fault.Status == fasthttp.StatusUnauthorized:
+	case fault != nil && refusesIdentity(fault):
 		g.fail(ctx, api, fault)
 	case fault != nil:
 		g.malformed(ctx, api, fault)
@@ -297,7 +297,7 @@ func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 	case !r.takes(ctx.Method()):
 		g.wrongMethod(ctx, r, api)
 	case r != routeHealth && !who.Scopes.Has(r.scope()):
-		g.fail(ctx, api, auth.Lacks(r.scope()))
+		g.fail(ctx, api, auth.Lacks(r.scope(), who))
 	case r == routeInfer, r == routePass:
 		g.litter.body(len(ctx.Request.Body()))
 		g.infer(ctx, api, who)
@@ -374,8 +374,13 @@ func (g *Gateway) Ready(now time.Time) (ok bool, detail string) {
 	if g.port.draining.Load() && !g.port.retired.Load() {
 		return false, "draining"
 	}
-	if !g.auth.Ready() {
-		return false, "the API keys are not known yet"
+	ok, who := g.auth.Ready()
+	if !ok {
+		return false, who
 	}
-	return g.fleet.Load().Ready(now)
+	ok, detail = g.fleet.Load().Ready(now)
+	if detail != "" && who != "" {
+		who += "; "
+	}
+	return ok, who + detail
 }

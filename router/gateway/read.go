@@ -74,7 +74,7 @@ func (c *call) read() *apierror.Error {
 	}
 	if who := r.Who; who != nil && who.Models != nil {
 		if name := members.Adapter(r.Scan, r.Body()); name != "" {
-			return auth.LimitedTo(name)
+			return auth.LimitedTo(name, who)
 		}
 	}
 	if r.Scan.Stream {
@@ -133,7 +133,7 @@ func (c *call) permit() *apierror.Error {
 	if what == "" || c.request.Who.Scopes.Has(trust.Pin) {
 		return nil
 	}
-	return c.g.auth.Denied(what)
+	return c.g.auth.Denied(what, c.request.Who)
 }
 
 // stringOf returns b as a string without a copy. The string is valid for as long as b is.

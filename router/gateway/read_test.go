@@ -9,7 +9,6 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/cognitora/dataplane/router/apierror"
-	"github.com/cognitora/dataplane/router/auth"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
 )
@@ -85,7 +84,7 @@ func TestOnlySomeClientsSteer(t *testing.T) {
 		if peer != nil {
 			ctx.SetRemoteAddr(peer)
 		}
-		who, _ := g.auth.Identify(&ctx.Request.Header, auth.PeerOf(ctx.RemoteAddr(), nil))
+		who, _ := g.auth.Identify(&ctx.Request.Header, g.auth.PeerOf(ctx.RemoteAddr(), nil))
 		c := g.begin(ctx, api, who, nil)
 		defer c.conclude(0)
 		if body == "" {

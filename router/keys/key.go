@@ -10,7 +10,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"hash/crc32"
-	"strings"
 )
 
 const (
@@ -104,7 +103,9 @@ func isBase62(text []byte) bool {
 }
 
 // Looks says whether text begins as a key does. What looks like a key may be a secret.
-func Looks(text string) bool { return strings.HasPrefix(text, prefix) }
+func Looks[T string | []byte](text T) bool {
+	return len(text) >= len(prefix) && string(text[:len(prefix)]) == prefix
+}
 
 // CheckID says whether id can be the id of a key.
 func CheckID(id string) bool { return len(id) == idBytes && isBase62([]byte(id)) }

@@ -39,9 +39,6 @@ type Previous struct {
 const (
 	maxRecord = 64 << 10 // bytes of JSON
 	maxName   = 256      // bytes
-	maxTenant = 128      // bytes
-	maxModels = 1024
-	maxModel  = 1024 // bytes
 )
 
 // ParseRecord parses and checks a record. Unknown members are errors, as a mistyped one would
@@ -91,7 +88,7 @@ func (r *Record) Check() error {
 			bad("previous.sha256: %w", err)
 		}
 	}
-	if err := CheckTenant(r.Tenant); err != nil {
+	if err := trust.CheckTenant(r.Tenant); err != nil {
 		bad("tenant: %w", err)
 	}
 	if len(r.Name) > maxName || strings.ContainsFunc(r.Name, unicode.IsControl) {
@@ -102,40 +99,13 @@ func (r *Record) Check() error {
 	} else if scopes == 0 {
 		bad("scopes are empty; name some of %s", strings.Join(trust.ScopeNames(), ", "))
 	}
-	if err := CheckModels(r.Models); err != nil {
+	if err := trust.CheckModels(r.Models); err != nil {
 		bad("models: %w", err)
 	}
 	if _, err := json.Marshal(r); err != nil { // a time that parses may have no text
 		bad("%w", err)
 	}
 	return errors.Join(errs...)
-}
-
-// CheckTenant returns an error unless name can be a tenant's: letters, digits and . _ : - up to 128
-// bytes.
-func CheckTenant(name string) error {
-	if name == "" || len(name) > maxTenant {
-		return fmt.Errorf("it has %d bytes; 1 to %d are allowed", len(name), maxTenant)
-	}
-	for i := range len(name) {
-		if c := name[i]; !digits[c] && !strings.ContainsRune("._:-", rune(c)) {
-			return fmt.Errorf("%q holds %q; use letters, digits and . _ : - only", name, c)
-		}
-	}
-	return nil
-}
-
-// CheckModels returns an error unless the names can be a list of models.
-func CheckModels(names []string) error {
-	if len(names) > maxModels {
-		return fmt.Errorf("%d are named; at most %d are allowed", len(names), maxModels)
-	}
-	for _, name := range names {
-		if begin := strings.TrimSuffix(name, "*"); name == "" || len(name) > maxModel || strings.Contains(begin, "*") {
-			return fmt.Errorf("%.40q is no name of at most %d bytes in which * can only be the end", name, maxModel)
-		}
-	}
-	return nil
 }
 
 func parseDigest(text string) (sum Digest, err error) {
