@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/adminport"
 	"github.com/cognitora/dataplane/internal/config"
 )
 
@@ -36,6 +37,12 @@ func TestValidate(t *testing.T) {
 		{"beyond loopback, client certificates", func(c *Config) { secure(c); c.Agent.Listen = ":9081" }, ""},
 		{"beyond loopback, allowed", func(c *Config) { c.Agent.Listen, c.Agent.InsecureListen = ":9081", true }, ""},
 		{"admin beyond loopback", func(c *Config) { secure(c); c.Agent.Admin = "10.0.0.1:9092" }, "agent.admin"},
+		{"admin beyond loopback with certificates", func(c *Config) {
+			c.Agent.Admin, c.AdminTLS = ":9092", adminport.TLS{Cert: "c", Key: "k", ClientCA: "a"}
+		}, ""},
+		{"admin beyond loopback with TLS alone", func(c *Config) {
+			c.Agent.Admin, c.AdminTLS = ":9092", adminport.TLS{Cert: "c", Key: "k"}
+		}, "admin_tls.client_ca"},
 		{"admin beyond loopback, allowed for listen", func(c *Config) { c.Agent.Admin, c.Agent.InsecureListen = ":9092", true }, "--insecure-admin"},
 		{"admin beyond loopback, allowed", func(c *Config) { c.Agent.Admin, c.Agent.InsecureAdmin = ":9092", true }, ""},
 		{"bodies together below one", func(c *Config) { c.Limits.MaxBodyTotal = c.Limits.MaxBody - 1 }, "limits.max_body_total"},

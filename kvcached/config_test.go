@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/adminport"
 	"github.com/cognitora/dataplane/internal/config"
 )
 
@@ -63,6 +64,10 @@ func TestValidateListeners(t *testing.T) {
 			users(c)
 			secure(c)
 			c.RESP.Listen, c.RESP.TLS = ":6380", true
+		}, ""},
+		{"admin beyond loopback", func(c *Config) { c.Daemon.Admin = ":9093" }, "admin_tls.client_ca"},
+		{"admin beyond loopback with certificates", func(c *Config) {
+			c.Daemon.Admin, c.AdminTLS = ":9093", adminport.TLS{Cert: "c", Key: "k", ClientCA: "a"}
 		}, ""},
 		{"s3 beyond loopback", func(c *Config) { c.S3.Listen = "10.0.0.1:9000" }, "[[s3.keys]] with a secret_file"},
 		{"s3 with keys and TLS", func(c *Config) { keys(c); secure(c); c.S3.Listen, c.S3.TLS = ":9000", true }, ""},

@@ -2,6 +2,7 @@ package router_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"net"
@@ -119,6 +120,24 @@ func TestWhatCannotWorkIsRefusedByItsField(t *testing.T) {
 		if err != nil && strings.Contains(err.Error(), "secret") {
 			t.Errorf("the password is shown: %v", err)
 		}
+	}
+}
+
+// TestAdminBeyondLoopback checks what an admin port beyond loopback needs.
+func TestAdminBeyondLoopback(t *testing.T) {
+	const pair = " --admin_tls.cert c --admin_tls.key k"
+	for args, refused := range map[string]bool{
+		"": true, "--keys-file k": true, pair: true, "--admin_tls.client_ca a": false,
+		"--keys-file k" + pair: false, pair + " --admin_tls.client_ca a": false,
+	} {
+		err := check(strings.Fields("--backend http://e:2 --admin :1 " + args)...)
+		if got := strings.Contains(fmt.Sprint(err), `router.admin: ":1" is reachable`); got != refused {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+	if err := check("--backend", "http://e:2", "--admin_tls.client_ca", "a"); err == nil ||
+		!strings.Contains(err.Error(), "admin_tls.client_ca: needs") {
+		t.Errorf("a CA without a certificate: %v", err)
 	}
 }
 
