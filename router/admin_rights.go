@@ -9,11 +9,12 @@ import (
 	"github.com/cognitora/dataplane/router/trust"
 )
 
-// adminRights decides who may use the admin port. With API keys or client certificates everybody
-// must show one of them, also on this host. Otherwise everybody may read, and this host may change.
+// adminRights decides who may use the admin port. With API keys, tokens or client certificates
+// everybody must show one of them, also on this host. Otherwise everybody may read, and this host may
+// change.
 type adminRights struct {
 	tls  *adminport.TLS
-	keys *auth.Door // nil: there are no API keys
+	keys *auth.Door // nil: there are no API keys and no tokens
 }
 
 func (a *adminRights) asks() bool { return a.keys != nil || a.tls.Certified() }

@@ -111,7 +111,7 @@ func TestAdminAsksForKeys(t *testing.T) {
 	if _, err := ctltest.Run(t, route.Command, env, "route", "explain", "--prompt", "hello"); err != nil {
 		t.Errorf("cgn-ctl with a key: %v", err)
 	}
-	if s.log.count(`by="key `+id) == 0 || s.log.count(writes[13:]) > 0 {
+	if s.log.count("by="+id) == 0 || s.log.count(writes[13:]) > 0 {
 		t.Errorf("the log does not say which key changed thresholds: %s", s.log.last(5))
 	}
 }

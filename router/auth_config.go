@@ -29,7 +29,7 @@ type CertificateConfig struct {
 // GrantConfig has rights.
 type GrantConfig struct {
 	Tenant string   `toml:"tenant" default:"" help:"tenant; empty: default, or for a group that of tenant_claim"`
-	Scopes []string `toml:"scopes" default:"inference,models" help:"rights: inference, models, route.pin"`
+	Scopes []string `toml:"scopes" default:"inference,models" help:"rights: inference, models, route.pin, admin.read, admin.write, act_as"`
 	Models []string `toml:"models" help:"models that may be used, by the names that clients ask for; a name may end with *; empty: all"`
 }
 
@@ -55,6 +55,10 @@ func (c *Config) validateAuth(bad problem) {
 	}
 	if len(a.Certificates) > 0 && c.TLS.ClientCA == "" {
 		bad("auth.certificate", "needs tls.client_ca, which signs the clients' certificates")
+	}
+	if a.on() && !a.keyed() && a.OIDC.Issuer == "" && !c.AdminTLS.Certified() {
+		bad("auth.certificate", "needs admin_tls.client_ca, API keys or auth.oidc beside it; otherwise nobody may use "+
+			"the admin port")
 	}
 	seen := map[string]bool{}
 	for i, table := range a.Certificates {

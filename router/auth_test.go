@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/adminport"
+	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/router"
 	"github.com/cognitora/dataplane/router/keys"
 	"github.com/cognitora/dataplane/sim/engine"
@@ -85,6 +87,21 @@ func adminKey(t *testing.T, c *router.Config) string {
 		return ""
 	}
 	return text
+}
+
+// adminCertificates gives the admin port of a router that takes tokens only the certificates of a
+// fleet, and returns their folder; "" for another router.
+func adminCertificates(t *testing.T, c *router.Config) (dir string) {
+	if c.Auth.OIDC.Issuer == "" || c.Auth.KeysFile != "" {
+		return ""
+	}
+	dir = t.TempDir()
+	if err := pki.Bootstrap(dir, pki.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	own := pki.FilesIn(dir, pki.Router)
+	c.AdminTLS = adminport.TLS{Cert: own.Cert, Key: own.Key, ClientCA: own.CA}
+	return dir
 }
 
 // admitted shows a key to the admin port, unless a request has one.

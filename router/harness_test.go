@@ -15,7 +15,9 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/cognitora/dataplane/internal/adminport/adminporttest"
 	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/router"
 	"github.com/cognitora/dataplane/sim/engine"
 )
@@ -127,7 +129,7 @@ func scored(c *router.Config) { c.Router.Mode = "score" }
 
 func run(t *testing.T, c router.Config, log *logged) *site {
 	t.Helper()
-	key := adminKey(t, &c)
+	key, certs := adminKey(t, &c), adminCertificates(t, &c)
 	r, err := router.New(c)
 	if err != nil {
 		t.Fatal(err)
@@ -138,7 +140,10 @@ func run(t *testing.T, c router.Config, log *logged) *site {
 		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}, Timeout: soon},
 		result: make(chan error, 1),
 	}
-	if key != "" {
+	if certs != "" {
+		s.client.Transport = adminporttest.Client(t, certs, pki.Ctl).Transport
+		s.admin = "https" + strings.TrimPrefix(s.admin, "http")
+	} else if key != "" {
 		s.client.Transport = &admitted{s.client.Transport.(*http.Transport), r.AdminAddr().String(), key}
 	}
 	force, kill := context.WithCancel(context.Background())
