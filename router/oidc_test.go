@@ -276,22 +276,26 @@ func TestClientCertificates(t *testing.T) {
 		}
 		s.client.CloseIdleConnections()
 	}
-	other := t.TempDir()
-	if err := pki.Bootstrap(other, pki.Options{}); err != nil {
-		t.Fatal(err)
-	}
-	f := pki.FilesIn(other, pki.Agent)
-	pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	conf := &tls.Config{RootCAs: roots, GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-		return &pair, nil // also to a server that names another CA
-	}}
+	conf := &tls.Config{RootCAs: roots, GetClientCertificate: ofAnotherCA(t)}
 	s.client = &http.Client{Transport: &http.Transport{TLSClientConfig: conf}, Timeout: soon}
 	if r := s.chat(chatBody("hello", plain), bearer(key)...); r.err == nil {
 		t.Errorf("with a certificate of another CA: %v", r)
 	}
+}
+
+// ofAnotherCA returns a certificate of another CA, also to a server that asks for one of its own.
+func ofAnotherCA(t *testing.T) func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	t.Helper()
+	dir := t.TempDir()
+	if err := pki.Bootstrap(dir, pki.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	f := pki.FilesIn(dir, pki.Agent)
+	pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 }
 
 // TestAuthSettings checks that settings which would let in others than meant are refused.
