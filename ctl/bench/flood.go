@@ -45,7 +45,7 @@ func runFlood(ctx context.Context, a *cli.App, cfg flood.Config) error {
 	return a.Show(r, func(t *cli.Table) {
 		t.Line(fmt.Sprintf("%s; %d rounds of %v each, %.0f good requests/s, %.0f refused\n", r.Machine, cfg.Rounds,
 			cfg.Window, cfg.Good, cfg.Refused))
-		t.Row("", "P50 MS", "P99 MS", "REFUSED/S", "ROUTER CPUS", "ROUTER MIB", "HARNESS CPUS")
+		t.Row("", "P50 MS", "P99 MS", "REFUSED/S", "ROUTER CPUS", "ROUTER MIB", "LIVE MIB", "HARNESS CPUS")
 		for _, side := range []struct {
 			name   string
 			rounds []flood.Round
@@ -65,11 +65,13 @@ func runFlood(ctx context.Context, a *cli.App, cfg flood.Config) error {
 				cell("%.0f", func(r flood.Round) float64 { return r.Refused }),
 				cell("%.2f", func(r flood.Round) float64 { return r.CPU }),
 				cell("%.1f", func(r flood.Round) float64 { return r.RSS }),
+				cell("%.1f", func(r flood.Round) float64 { return r.Live }),
 				cell("%.2f", func(r flood.Round) float64 { return r.OwnCPU }))
 		}
 		most := slices.MaxFunc(r.Flooded, func(a, b flood.Round) int { return int(a.RSS - b.RSS) }).RSS
 		t.Line(fmt.Sprintf("\np99 flooded/alone: %.2f (%.2f to %.2f, %.0f %%); p50: %.2f (%.2f to %.2f)", r.P99.Median,
 			r.P99.Low, r.P99.High, 100*r.P99.Sure, r.P50.Median, r.P50.Low, r.P50.High))
-		t.Line(fmt.Sprintf("memory after the last flood to that after the first: %.3f; most %.1f MiB", r.Growth, most))
+		t.Line(fmt.Sprintf("live heap after the last flood: %+.2f MiB to that after the first; most resident: %.1f MiB",
+			r.Growth, most))
 	})
 }
