@@ -16,6 +16,7 @@ import (
 const (
 	ours      = "ours"
 	unsampled = "ours, unsampled" // with a collector for traces, but no request is recorded
+	withKeys  = "ours, with keys" // whose requests need an API key
 )
 
 // Amounts of counted work. Requests and tokens come one after the other, so that the machine does
@@ -40,6 +41,7 @@ var (
 	tokens       = work{ours, (*site).tokens, countedTokens / 20, countedTokens}
 
 	unsampledRequests = work{unsampled, requests(chatBytes), 2000, 20000}
+	keyedRequests     = work{withKeys, requests(chatBytes), 2000, 20000}
 )
 
 // begin returns the router after the work that warms it.
