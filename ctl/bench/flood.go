@@ -22,7 +22,7 @@ func newFlood(a *cli.App) *cobra.Command {
 			"wrong keys in turn,\nand prints latency, CPU time and the router's memory. The keys are malformed, " +
 			"damaged, unknown and revoked.\nEvery fifth request of the flood comes over a new connection.",
 		Args: cli.NoArguments,
-		PreRunE: cli.Ranges(map[string][2]float64{"good": {1, 1e6}, "refused": {1, 1e6}, "rounds": {1, 1000},
+		PreRunE: cli.Ranges(map[string][2]float64{"good": {1, 1e6}, "refused": {1, 1e6}, "rounds": {2, 1000},
 			"window": {0.1, 600}}),
 		RunE: cli.Interruptible(func(ctx context.Context, _ *cobra.Command, _ []string) error {
 			return runFlood(ctx, a, cfg)
@@ -45,7 +45,7 @@ func runFlood(ctx context.Context, a *cli.App, cfg flood.Config) error {
 	return a.Show(r, func(t *cli.Table) {
 		t.Line(fmt.Sprintf("%s; %d rounds of %v each, %.0f good requests/s, %.0f refused\n", r.Machine, cfg.Rounds,
 			cfg.Window, cfg.Good, cfg.Refused))
-		t.Row("", "P50 MS", "P99 MS", "REFUSED/S", "ROUTER CPUS", "ROUTER MIB", "LIVE MIB", "HARNESS CPUS")
+		t.Row("", "P50 MS", "P99 MS", "REFUSED/S", "ROUTER CPUS", "ROUTER MIB", "HARNESS CPUS")
 		for _, side := range []struct {
 			name   string
 			rounds []flood.Round
@@ -65,13 +65,12 @@ func runFlood(ctx context.Context, a *cli.App, cfg flood.Config) error {
 				cell("%.0f", func(r flood.Round) float64 { return r.Refused }),
 				cell("%.2f", func(r flood.Round) float64 { return r.CPU }),
 				cell("%.1f", func(r flood.Round) float64 { return r.RSS }),
-				cell("%.1f", func(r flood.Round) float64 { return r.Live }),
 				cell("%.2f", func(r flood.Round) float64 { return r.OwnCPU }))
 		}
 		most := slices.MaxFunc(r.Flooded, func(a, b flood.Round) int { return int(a.RSS - b.RSS) }).RSS
 		t.Line(fmt.Sprintf("\np99 flooded/alone: %.2f (%.2f to %.2f, %.0f %%); p50: %.2f (%.2f to %.2f)", r.P99.Median,
 			r.P99.Low, r.P99.High, 100*r.P99.Sure, r.P50.Median, r.P50.Low, r.P50.High))
-		t.Line(fmt.Sprintf("live heap after the last flood: %+.2f MiB to that after the first; most resident: %.1f MiB",
-			r.Growth, most))
+		t.Line(fmt.Sprintf("live heap after the first flood: %.1f MiB; after the last one: %.1f; most resident: %.1f",
+			r.Live[0], r.Live[1], most))
 	})
 }
