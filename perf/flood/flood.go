@@ -50,7 +50,7 @@ type Report struct {
 	// P50 and P99 are the ratios of flooded rounds to the rounds before them.
 	P50 compare.Interval `json:"p50_ratio"`
 	P99 compare.Interval `json:"p99_ratio"`
-	// Live is the router's heap after garbage collection, in MiB, after the first and the last flood.
+	// Live is the router's heap after a collection of garbage, after the first and the last flood.
 	// Nothing else forces a collection, so resident memory may grow to the collector's target.
 	Live [2]float64 `json:"live_mib"`
 }
@@ -151,12 +151,13 @@ func (b *bench) round(flooded bool) (r Round, err error) {
 				MaxClients: floodClients, Window: window}.Run()
 		})
 	}
-	answered = load.Open{Target: b.on.Target(), Bodies: load.NewChat(chat), Arrivals: load.Poisson(b.Good, b.seed+1<<32),
-		Window: good}.Run()
+	answered = load.Open{Target: b.on.Target(), Bodies: load.NewChat(chat),
+		Arrivals: load.Poisson(b.Good, b.seed+1<<32), Window: good}.Run()
 	all.Wait()
 	for _, result := range []*load.Result{answered, refused} {
 		if result != nil && result.Failed() > 0 {
-			return r, fmt.Errorf("%d answers are wrong: %v; the first: %s", result.Failed(), result.Failures, result.Sample)
+			return r, fmt.Errorf("%d answers are wrong: %v; the first: %s", result.Failed(), result.Failures,
+				result.Sample)
 		}
 	}
 	if errFrom != nil || errTo != nil {
@@ -186,7 +187,7 @@ func wrongKeys(revoked string) func(n uint64) string {
 	}
 	malformed := [...]string{"sk-proj-0123456789abcdef", "cgn_", "x", "cgn_ÄÖÜ_0123", revoked + "0"}
 	return func(n uint64) string {
-		// 4 kinds and newEvery have no common divisor, so every kind is sent over new connections too
+		// newEvery has no divisor in common with 4, so all kinds are sent over new connections too
 		switch i := n / 4; n % 4 {
 		case 0:
 			return malformed[i%uint64(len(malformed))]
