@@ -101,6 +101,8 @@ func TestAnswers(t *testing.T) {
 	if err == nil || s.Answered != 2 || s.Failed != 6 {
 		t.Errorf("%+v, %v", s, err)
 	}
+	mu.Lock()
+	defer mu.Unlock()
 	for id, n := range tries {
 		if last[id] != n {
 			t.Errorf("%s was sent %d times, want %d", id, last[id], n)
