@@ -12,7 +12,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
 .PHONY: help build build-gpu build-rdma up test check check-generate check-gpu check-ipmi-vm check-power check-race check-fuzz check-sdk check-oidc check-tokens check-kv check-kv-vm check-net check-net-vm check-bpf check-bpf-root check-bpf-vm check-vm check-rdma check-layout check-takeover check-outage check-kill check-purges check-abuse check-seen check-llama check-modes check-books check-vllm check-gateways \
-	bench perf perf-full perf-agent perf-attached perf-index perf-kv perf-pairs perf-peers perf-peers-routing perf-rdma perf-signals gate generate bpf proto lint clean $(BINARIES)
+	bench perf perf-full perf-agent perf-attached perf-flood perf-index perf-kv perf-pairs perf-peers perf-peers-routing perf-rdma perf-signals gate generate bpf proto lint clean $(BINARIES)
 
 help: ## list the targets
 	@printf 'Usage: make TARGET\n\n'
@@ -263,6 +263,9 @@ perf-pairs: build ## CPU per request and token beside those of the commit BEFORE
 		mv $$tree/bin/cgn-router .cache/cgn-router-before
 	@trap 'rm -f .cache/cgn-router-before' EXIT; trap 'exit 130' INT TERM; \
 		bin/cgn-ctl bench pairs --before .cache/cgn-router-before $(PAIRS)
+
+perf-flood: build ## good requests beside 5,000 requests/s with wrong API keys, in a minute (on a quiet machine; FLOOD=flags of cgn-ctl bench flood)
+	@bin/cgn-ctl bench flood $(FLOOD)
 
 perf-peers: ## install the KV-aware routers that make perf compares with (needs python3 with venv)
 	@perf/tools.sh python

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cognitora/dataplane/ctl/admin"
+	"github.com/cognitora/dataplane/ctl/batch"
 	"github.com/cognitora/dataplane/ctl/bench"
 	"github.com/cognitora/dataplane/ctl/bpf"
 	"github.com/cognitora/dataplane/ctl/cascade"
@@ -40,7 +41,7 @@ func newRoot(out, errOut io.Writer, getenv func(string) string) *cobra.Command {
 	a := &cli.App{Out: out, Err: errOut, Getenv: getenv}
 	return cli.Root(a, up.Command(a), route.Command(a), top.Command(a), cluster.Command(a), model.Command(a),
 		key.Command(a), cascade.Command(a), kv.Command(a), rdma.Command(a), pki.Command(a), bpf.Command(a),
-		sim.Command(a), bench.Command(a), reference.Command(a))
+		sim.Command(a), batch.Command(a), bench.Command(a), reference.Command(a))
 }
 
 // warnOfVariables warns of variables in env whose names resemble one that cgn-ctl reads. Other

@@ -53,7 +53,7 @@ func (f *traceFlags) open(requests int) (trace.Source, func() error, error) {
 func Command(a *cli.App) *cobra.Command {
 	return cli.Group("bench", "Load a fleet and measure it", newReplay(a), newTrace(a), newLoad(a), newEngine(a),
 		newCompare(a), newAB(a), newCluster(a), newDisturb(a), newGate(a), newAttached(a), newPairs(a),
-		newPeersRouting(a), newDisagg(a), newWarm(a))
+		newPeersRouting(a), newDisagg(a), newWarm(a), newFlood(a))
 }
 
 func newReplay(a *cli.App) *cobra.Command {

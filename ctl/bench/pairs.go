@@ -22,9 +22,12 @@ func newPairs(a *cli.App) *cobra.Command {
 		Long: "Sends the requests and streams of bench compare through two builds of cgn-router in turn,\n" +
 			"started anew for each pair, and prints CPU time per request or token, the median ratio of the\n" +
 			"pairs and its interval. 60 pairs take some 20 minutes. Nothing else should run on the host.\n" +
-			"make perf-pairs builds a commit to compare with.",
+			"make perf-pairs builds a commit to compare with. --keys measures what API keys cost.",
 		Args: cli.NoArguments,
 		RunE: cli.Interruptible(func(ctx context.Context, c *cobra.Command, _ []string) error {
+			if cfg.Keys && cfg.Before == "" {
+				cfg.Before = cfg.After
+			}
 			if err := errors.Join(checkPairs(&cfg), cli.InRanges(c.Flags(), map[string][2]float64{"pairs": {1, 1000},
 				"window": {0.1, 600}})); err != nil {
 				return cli.Misused(err)
@@ -35,6 +38,8 @@ func newPairs(a *cli.App) *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&cfg.Before, "before", "", "the program cgn-router of another commit")
 	f.StringVar(&cfg.After, "after", "bin/cgn-router", "the program cgn-router that is compared with it")
+	f.BoolVar(&cfg.Keys, "keys", false, "the second build takes requests with an API key only; --before is the same "+
+		"program, unless it is given")
 	f.IntVar(&cfg.Pairs, "pairs", 60, "how often each scenario is measured with both")
 	f.DurationVar(&cfg.Window, "window", 2*time.Second, "time of each measurement")
 	f.StringVar(&cfg.Mode, "mode", policy.RoundRobin.String(),

@@ -123,9 +123,24 @@ func (r *Running) Counts() (c Counts, err error) {
 	return c, err
 }
 
-// read takes the counts from the lines at the end of a heap profile: # Mallocs = 15024.
+// Live returns the bytes of a contestant's heap after garbage collection.
+func (r *Running) Live() (bytes float64, err error) {
+	for range 2 { // the first collection leaves what pools held
+		err = errors.Join(err, r.get("/debug/pprof/heap?gc=1&debug=1", 30*time.Second, func(body io.Reader) error {
+			return readStats(body, map[string]*float64{"HeapAlloc": &bytes})
+		}))
+	}
+	return bytes, err
+}
+
+// read takes the counts from a heap profile.
 func (c *Counts) read(profile io.Reader) error {
-	missing := map[string]*float64{"Mallocs": &c.Objects, "TotalAlloc": &c.bytes, "NumGC": &c.collections}
+	return readStats(profile,
+		map[string]*float64{"Mallocs": &c.Objects, "TotalAlloc": &c.bytes, "NumGC": &c.collections})
+}
+
+// readStats takes values from the lines at the end of a heap profile: # Mallocs = 15024.
+func readStats(profile io.Reader, missing map[string]*float64) error {
 	lines := bufio.NewScanner(profile)
 	for lines.Scan() {
 		name, text, found := strings.Cut(strings.TrimPrefix(lines.Text(), "# "), " = ")

@@ -21,10 +21,10 @@ import (
 
 // view is the data of templates.
 type view struct {
-	Engines                           []string
-	Engine, I                         string
-	Dir, Bin, Cache, Etcd, PKI, Model string
-	Cores, Clients, Connections       int
+	Engines                                 []string
+	Engine, I                               string
+	Dir, Bin, Cache, Etcd, PKI, Keys, Model string
+	Cores, Clients, Connections             int
 }
 
 // Running is a running contestant.
@@ -62,7 +62,7 @@ func (s *Site) Start(ctx context.Context, c *Contestant) (r *Running, err error)
 	if err := s.needs(c); err != nil {
 		return nil, fmt.Errorf("%s: %w", c.Name, err)
 	}
-	r.view = view{Engines: s.Engines(), Bin: s.Bin, Cache: s.Cache, PKI: s.pki, Model: s.model,
+	r.view = view{Engines: s.Engines(), Bin: s.Bin, Cache: s.Cache, PKI: s.pki, Keys: s.keys.File, Model: s.model,
 		Cores: runtime.NumCPU(), Clients: s.room(false) + 50}
 	r.view.Connections = 2 * r.view.Clients
 	if s.etcd != nil {
@@ -176,6 +176,15 @@ func (r *Running) Addr() string {
 	return r.at("front")
 }
 
+// Target returns the port that gets the load, with a key if clients need one.
+func (r *Running) Target() load.Target {
+	t := load.Target{Address: r.Addr()}
+	if r.NeedsKeys {
+		t.Key = r.site.keys.Good
+	}
+	return t
+}
+
 // AdminAddr returns the host:port with /metrics.
 func (r *Running) AdminAddr() string { return r.at(r.Admin) }
 
@@ -189,7 +198,7 @@ func (r *Running) at(port string) string { return "127.0.0.1:" + strconv.Itoa(r.
 func (r *Running) awaitAnswer(ctx context.Context, last *process.Process) error {
 	bodies := load.NewChat(load.ChatConfig{Model: r.site.model, PromptBytes: 64, Tokens: 1})
 	for {
-		result, _ := load.Closed{Target: load.Target{Address: r.Addr()}, Bodies: bodies, Clients: 1, Requests: 1,
+		result, _ := load.Closed{Target: r.Target(), Bodies: bodies, Clients: 1, Requests: 1,
 			Window: load.Window{Measure: 10 * time.Second}}.Run()
 		if result.Requests == 1 {
 			return nil

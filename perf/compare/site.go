@@ -29,6 +29,7 @@ type Site struct {
 	engines []*instant.Engine // those of this process
 	etcd    *etcdserver.Server
 	pki     string
+	keys    Keys
 	left    chan time.Time // times at which an engine saw a client leave
 }
 
@@ -142,6 +143,11 @@ func (s *Site) needs(c *Contestant) error {
 			}
 		}
 		s.pki = dir
+	}
+	if c.NeedsKeys && s.keys.File == "" {
+		var err error
+		s.keys, err = newKeys(filepath.Join(s.Dir, "keys.json"))
+		return err
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package compare
 
 import (
+	"cmp"
 	_ "embed"
 	"fmt"
 	"slices"
@@ -29,9 +30,10 @@ type Contestant struct {
 	Admin     string   `toml:"admin"`     // name of the port with /metrics, if any
 	NeedsEtcd bool     `toml:"needs_etcd"`
 	NeedsPKI  bool     `toml:"needs_pki"`
+	NeedsKeys bool     `toml:"needs_keys"` // its clients need an API key
 
 	// Like names an earlier contestant. A row with Like has the earlier contestant's program,
-	// processes, version, health and admin, and also its Env.
+	// processes, version and admin, its health unless the row has another one, and also its Env.
 	Like string   `toml:"like"`
 	Env  []string `toml:"env"`
 
@@ -118,7 +120,7 @@ func Contestants() []Contestant {
 		if c := &doc.Contestant[i]; c.Like != "" {
 			other := named(doc.Contestant[:i], c.Like, Contestant.name)
 			c.Program, c.Install, c.Version = other.Program, other.Install, other.Version
-			c.Health, c.Admin, c.Processes = other.Health, other.Admin, other.Processes
+			c.Health, c.Admin, c.Processes = cmp.Or(c.Health, other.Health), other.Admin, other.Processes
 		}
 	}
 	return doc.Contestant

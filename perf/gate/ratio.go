@@ -14,34 +14,52 @@ const (
 	ratioWindow = 1500 * time.Millisecond
 )
 
+// Keys cost little, so many short pairs are taken.
+const (
+	keysPairs  = 60
+	keysWindow = 100 * time.Millisecond
+)
+
+// keysCPU measures the CPU time per 2 KB chat with an API key. It is divided by that of a router
+// without keys.
+func keysCPU(ctx context.Context, s *site) (float64, string, error) {
+	return s.cpuRatio(ctx, "chat-2k", withKeys, ours, keysPairs, keysWindow)
+}
+
 // cpuRatio returns a gauge of the router's CPU time per unit of a scenario. The CPU time is divided
 // by that of a reference and measured in pairs.
 func cpuRatio(scenario, reference string) gauge {
 	return func(ctx context.Context, s *site) (float64, string, error) {
-		other, err := s.start(ctx, reference)
-		if err != nil {
-			return 0, "", err
-		}
-		router, err := s.start(ctx, ours)
-		if err != nil {
-			return 0, "", err
-		}
-		var of, to []float64
-		for range pairs {
-			for _, side := range []struct {
-				on   *compare.Running
-				into *[]float64
-			}{{router, &of}, {other, &to}} {
-				f, err := compare.Measure(compare.ScenarioNamed(scenario), side.on, ratioWindow, s.interrupted)
-				if err != nil {
-					return 0, "", err
-				}
-				*side.into = append(*side.into, f["cpu_us"])
-			}
-		}
-		r := compare.Ratios(of, to)
-		return r.Median, fmt.Sprintf("%.1f µs to %.1f µs", slices.Min(of), slices.Min(to)), nil
+		return s.cpuRatio(ctx, scenario, ours, reference, pairs, ratioWindow)
 	}
+}
+
+// cpuRatio measures pairs of one contestant and a reference.
+func (s *site) cpuRatio(ctx context.Context, scenario, name, reference string, pairs int, window time.Duration) (
+	float64, string, error) {
+	other, err := s.start(ctx, reference)
+	if err != nil {
+		return 0, "", err
+	}
+	router, err := s.start(ctx, name)
+	if err != nil {
+		return 0, "", err
+	}
+	var of, to []float64
+	for range pairs {
+		for _, side := range []struct {
+			on   *compare.Running
+			into *[]float64
+		}{{router, &of}, {other, &to}} {
+			f, err := compare.Measure(compare.ScenarioNamed(scenario), side.on, window, s.interrupted)
+			if err != nil {
+				return 0, "", err
+			}
+			*side.into = append(*side.into, f["cpu_us"])
+		}
+	}
+	r := compare.Ratios(of, to)
+	return r.Median, fmt.Sprintf("%.1f µs to %.1f µs", slices.Min(of), slices.Min(to)), nil
 }
 
 // cpuInStep measures the same ratio for the tokens of one stream, with haproxy as the reference.

@@ -3,6 +3,7 @@ package load
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -17,6 +18,12 @@ import (
 type Target struct {
 	Address string // host:port
 	Key     string // bearer token, if any
+	// KeyOf, if set, returns the bearer token of request n, beside an empty Key.
+	KeyOf func(n uint64) string
+	// Status is the status that every answer must have. Default 200.
+	Status int
+	// NewEvery, if not 0, is the distance between two requests that are sent over new connections.
+	NewEvery uint64
 }
 
 func (t *Target) head() []byte {
@@ -38,7 +45,7 @@ var (
 	errEvent  = errors.New("error event")
 )
 
-// statusError is an answer other than 200.
+// statusError is an answer with another status than the target's.
 type statusError struct {
 	status int
 	body   []byte // the first sampleBytes
@@ -90,6 +97,9 @@ func (c *conn) cut() {
 func (c *conn) send(bodies *Chat, n uint64, deadline time.Time) error {
 	c.body = bodies.Append(c.body[:0], n)
 	c.head = strconv.AppendInt(append(c.head[:0], c.prefix...), int64(len(c.body)), 10)
+	if c.target.KeyOf != nil {
+		c.head = append(append(c.head, "\r\nAuthorization: Bearer "...), c.target.KeyOf(n)...)
+	}
 	c.head = append(c.head, "\r\n\r\n"...)
 	if c.dialed == nil {
 		d, err := net.DialTimeout("tcp", c.target.Address, 10*time.Second)
@@ -163,6 +173,9 @@ func (c *conn) exchange(bodies *Chat, n uint64, deadline time.Time, sink *sink) 
 var errStale = errors.New("kept connection was closed")
 
 func (c *conn) try(bodies *Chat, n uint64, deadline time.Time, sink *sink) error {
+	if every := c.target.NewEvery; every > 0 && n%every == 0 {
+		c.close()
+	}
 	kept := c.dialed != nil && c.used
 	err := c.send(bodies, n, deadline)
 	var a answer
@@ -178,7 +191,7 @@ func (c *conn) try(bodies *Chat, n uint64, deadline time.Time, sink *sink) error
 		return err
 	}
 	c.used = true
-	if a.status != 200 {
+	if a.status != cmp.Or(c.target.Status, 200) {
 		failed := statusError{status: a.status}
 		_ = c.readBody(a, func(b []byte) error {
 			failed.body = append(failed.body, b[:min(len(b), sampleBytes-len(failed.body))]...)

@@ -26,6 +26,7 @@ import (
 // Config of Run.
 type Config struct {
 	Before, After string   // paths of two cgn-router programs
+	Keys          bool     // the program After takes requests with an API key only
 	Mode          string   // routing mode of both builds; round_robin distributes alike in every build
 	Scenarios     []string // names from Scenarios
 	Pairs         int
@@ -98,8 +99,12 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	}
 	defer r.site.Close()
 	var builds [2]Build
+	rows := [2]string{"ours", "ours"}
+	if cfg.Keys {
+		rows[1] = "ours, with keys"
+	}
 	for i, file := range []string{cfg.Before, cfg.After} {
-		if r.builds[i], builds[i], err = r.build([]string{"before", "after"}[i], file); err != nil {
+		if r.builds[i], builds[i], err = r.build([]string{"before", "after"}[i], rows[i], file); err != nil {
 			return nil, err
 		}
 	}
@@ -112,13 +117,13 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 		Mode: cfg.Mode, Window: cfg.Window.Seconds(), Scenarios: r.figures}, nil
 }
 
-// build returns the router of contestants.toml with another program.
-func (r *runner) build(name, file string) (*compare.Contestant, Build, error) {
+// build returns a router of contestants.toml with another program.
+func (r *runner) build(name, row, file string) (*compare.Contestant, Build, error) {
 	path, err := filepath.Abs(file)
 	if err != nil {
 		return nil, Build{}, err
 	}
-	c := compare.ContestantNamed("ours")
+	c := compare.ContestantNamed(row)
 	adapt(c, path, r.Mode)
 	c.Name, c.Install = name, path
 	if why := r.site.Missing(c); why != "" {

@@ -1,0 +1,242 @@
+package batch
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cognitora/dataplane/ctl/cli"
+)
+
+// record is a line of OpenAI's output file. Of Response and Error one is null.
+type record struct {
+	ID       string    `json:"id"`
+	CustomID string    `json:"custom_id"`
+	Response *response `json:"response"`
+	Error    *failure  `json:"error"`
+}
+
+// response is an answer of the endpoint, whatever its status.
+type response struct {
+	StatusCode int             `json:"status_code"`
+	RequestID  string          `json:"request_id"`
+	Body       json.RawMessage `json:"body"`
+}
+
+// failure says why there is no answer.
+type failure struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+func (r *record) good() bool {
+	return r.Error == nil && r.Response != nil && r.Response.StatusCode/100 == 2
+}
+
+// journal is a file of records. Any goroutine may append.
+type journal struct {
+	mu    sync.Mutex
+	f     *os.File
+	dirty bool // there are records that the disk may not have yet
+}
+
+// append writes a record in one piece.
+func (o *journal) append(r *record) error {
+	var line bytes.Buffer
+	enc := json.NewEncoder(&line)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(r); err != nil {
+		return err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.dirty = true
+	_, err := o.f.Write(line.Bytes())
+	return err
+}
+
+// sync waits until the disk has all records.
+func (o *journal) sync() error {
+	o.mu.Lock()
+	dirty := o.dirty
+	o.dirty = false
+	o.mu.Unlock()
+	if !dirty {
+		return nil
+	}
+	return o.f.Sync()
+}
+
+func (o *journal) close() { _ = o.f.Close() }
+
+// openOutput opens or makes the file of answers, and marks their requests in in. A last line that
+// was cut is removed. The file is locked until the caller closes it.
+func openOutput(name string, in *input) (o *journal, err error) {
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("--out: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = f.Close()
+		}
+	}()
+	info, err := f.Stat()
+	if err == nil {
+		err = apart("out", name, info, in.f)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("--out %s: another run writes it; wait for its end, or name another file", name)
+		}
+		return nil, fmt.Errorf("--out %s: cannot be locked: %w", name, err)
+	}
+	whole, err := readAnswers(f, in)
+	if err != nil {
+		return nil, cli.WithHint(err, "is it the output of another file? Name another one with --out")
+	}
+	if whole < info.Size() {
+		if err := f.Truncate(whole); err != nil {
+			return nil, err
+		}
+	}
+	return &journal{f: f}, syncDir(name)
+}
+
+// apart refuses a file that is not regular, or that is one of others.
+func apart(flag, name string, info fs.FileInfo, others ...*os.File) error {
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("--%s %s: is no regular file", flag, name)
+	}
+	for _, o := range others {
+		other, err := o.Stat()
+		if err != nil {
+			return err
+		}
+		if os.SameFile(info, other) {
+			return fmt.Errorf("--%s %s: is the same file as %s", flag, name, o.Name())
+		}
+	}
+	return nil
+}
+
+// syncDir waits until the disk has the name of a file.
+func syncDir(name string) error {
+	d, err := os.Open(filepath.Dir(name))
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// readAnswers marks the requests that f answers, and returns the length of its whole lines.
+func readAnswers(f *os.File, in *input) (whole int64, err error) {
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, mostAnswer+mostLine)
+	lines.Split(func(data []byte, atEOF bool) (int, []byte, error) {
+		if i := bytes.IndexByte(data, '\n'); i >= 0 {
+			return i + 1, data[:i], nil
+		}
+		if atEOF {
+			return 0, nil, bufio.ErrFinalToken // what is left was cut
+		}
+		return 0, nil, nil
+	})
+	n := 1
+	for ; lines.Scan(); n++ {
+		line := lines.Bytes()
+		whole += int64(len(line)) + 1
+		var r struct {
+			record
+			Response *struct {
+				StatusCode int `json:"status_code"`
+			} `json:"response"`
+		}
+		if err := json.Unmarshal(line, &r); err != nil {
+			return 0, fmt.Errorf("--out %s:%d: is no line of an output file: %w", f.Name(), n, err)
+		}
+		d := digestOf(r.CustomID)
+		done, known := in.answered[d]
+		if !known {
+			return 0, fmt.Errorf("--out %s:%d: %s has no custom_id %.80q", f.Name(), n, in.f.Name(), r.CustomID)
+		}
+		if !done && r.Error == nil && r.Response != nil && r.Response.StatusCode/100 == 2 {
+			in.answered[d] = true
+			in.before++
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return 0, fmt.Errorf("--out %s:%d: %w", f.Name(), n, err)
+	}
+	return whole, nil
+}
+
+// failures is the file of requests that failed. It is there only after a failure.
+type failures struct {
+	name  string
+	apart []*os.File // files that it must not be
+
+	mu      sync.Mutex
+	journal *journal // nil: nothing has failed
+}
+
+// check refuses a name of another file of the run, or of no regular file.
+func (f *failures) check() error {
+	info, err := os.Stat(f.name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("--errors: %w", err)
+	}
+	return apart("errors", f.name, info, f.apart...)
+}
+
+// remove removes the file of a former run.
+func (f *failures) remove() error {
+	if err := os.Remove(f.name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("--errors: %w", err)
+	}
+	return nil
+}
+
+// append writes a record, to a new file if it is the first one.
+func (f *failures) append(r *record) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.journal == nil {
+		file, err := os.OpenFile(f.name, os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o600)
+		if err != nil {
+			return fmt.Errorf("--errors: %w", err)
+		}
+		f.journal = &journal{f: file}
+	}
+	return f.journal.append(r)
+}
+
+// sync waits until the disk has all records.
+func (f *failures) sync() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.journal == nil {
+		return nil
+	}
+	return f.journal.sync()
+}
+
+func (f *failures) close() {
+	if f.journal != nil {
+		f.journal.close()
+	}
+}

@@ -1,0 +1,183 @@
+package batch
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/ctl/ctltest"
+	"github.com/cognitora/dataplane/router"
+	"github.com/cognitora/dataplane/sim/engine"
+)
+
+// awaitLines waits until a file has this many lines.
+func awaitLines(t *testing.T, name string, n int) {
+	t.Helper()
+	for begun := time.Now(); ; time.Sleep(time.Millisecond) {
+		page, _ := os.ReadFile(name)
+		if strings.Count(string(page), "\n") >= n {
+			return
+		}
+		if time.Since(begun) > time.Minute {
+			t.Fatalf("%s has %d of %d lines", name, strings.Count(string(page), "\n"), n)
+		}
+	}
+}
+
+// TestInterrupt checks that an interrupted run lets its running requests end, and that the next run
+// sends the others.
+func TestInterrupt(t *testing.T) {
+	f := newFleet(t, engine.Config{DecodeStep: 5 * time.Millisecond}, func(*router.Config) {})
+	name := file(t, many(40, 20)...)
+	out := strings.Replace(name, ".jsonl", ".out.jsonl", 1)
+	ctx, interrupt := context.WithCancel(t.Context())
+	go func() {
+		awaitLines(t, out, 1)
+		interrupt()
+	}()
+	s, _, err := ctl(t, ctx, nil, name, "--url", f.url, "--concurrency", "4")
+	if err == nil || !strings.Contains(err.Error(), "interrupted") || s.Unanswered == 0 || s.Failed > 0 ||
+		!strings.Contains(ctltest.Hint(err), "same command") {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	st := f.engine.Stats()
+	if st.Aborted > 0 || st.Completed != int64(s.Answered) || st.MaxRunning > 4 {
+		t.Errorf("%+v; %d are answered", st, s.Answered)
+	}
+	once(t, out, s.Answered)
+	if s, _, err = ctl(t, t.Context(), nil, name, "--url", f.url); err != nil || s.Before+s.Answered != 40 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	once(t, out, 40)
+	if n := f.engine.Stats().Completed; n != 40 {
+		t.Errorf("%d requests were computed", n)
+	}
+}
+
+// interruptTwice interrupts a program until it ends by the signal.
+func interruptTwice(t *testing.T, p *exec.Cmd) {
+	t.Helper()
+	ended := make(chan error)
+	go func() { ended <- p.Wait() }()
+	for {
+		_ = p.Process.Signal(syscall.SIGINT)
+		select {
+		case err := <-ended:
+			if s, ok := p.ProcessState.Sys().(syscall.WaitStatus); !ok || !s.Signaled() {
+				t.Errorf("it ended with %v", err)
+			}
+			return
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// TestKilled kills the program at work, several times. The first time it is interrupted twice.
+func TestKilled(t *testing.T) {
+	f := newFleet(t, engine.Config{DecodeStep: 5 * time.Millisecond}, func(*router.Config) {})
+	const requests, concurrency, kills = 60, 4, 4
+	name := file(t, many(requests, 20)...)
+	out := strings.Replace(name, ".jsonl", ".out.jsonl", 1)
+	for kill := range kills {
+		p := exec.Command(os.Args[0])
+		p.Env = append(os.Environ(), childOf+"="+strings.Join([]string{"batch", "run", name, "--url", f.url,
+			"--concurrency", "4"}, "\n"))
+		if err := p.Start(); err != nil {
+			t.Fatal(err)
+		}
+		awaitLines(t, out, 5*(kill+1))
+		if kill == 0 {
+			interruptTwice(t, p)
+			continue
+		}
+		if err := p.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = p.Wait() // it ends by the signal
+	}
+	s, _, err := ctl(t, t.Context(), nil, name, "--url", f.url)
+	if err != nil || s.Before < 5*kills || s.Before+s.Answered != requests {
+		t.Errorf("%+v, %v", s, err)
+	}
+	once(t, out, requests)
+	if n := f.engine.Stats().Received; n > requests+kills*concurrency+100 {
+		t.Errorf("%d requests were sent", n)
+	}
+}
+
+// TestCutOutput checks that a line that was cut is removed, and that its request is sent again.
+func TestCutOutput(t *testing.T) {
+	f := newFleet(t, engine.Config{Speed: 100}, func(*router.Config) {})
+	name := file(t, many(4, 1)...)
+	out := strings.Replace(name, ".jsonl", ".out.jsonl", 1)
+	if _, _, err := ctl(t, t.Context(), nil, name, "--url", f.url); err != nil {
+		t.Fatal(err)
+	}
+	whole, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cut := range []int{1, 2, len(whole) / 3, len(whole) - 1, len(whole)} {
+		if err := os.WriteFile(out, whole[:len(whole)-cut], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if s, _, err := ctl(t, t.Context(), nil, name, "--url", f.url); err != nil || s.Before == 4 {
+			t.Errorf("%d bytes cut: %+v, %v", cut, s, err)
+		}
+		once(t, out, 4)
+	}
+}
+
+// TestWrongOutput checks that an output of something else, or in use, is refused and left alone.
+func TestWrongOutput(t *testing.T) {
+	name := file(t, many(2, 1)...)
+	out := strings.Replace(name, ".jsonl", ".out.jsonl", 1)
+	for text, want := range map[string]string{
+		"notes\n": ".out.jsonl:1: is no line of an output file",
+		`{"custom_id":"r-0","response":{"status_code":200}}` + "\n" + `{"custom_id":"x","response":null}` +
+			"\ntorn": `.out.jsonl:2: ` + name + ` has no custom_id "x"`,
+	} {
+		if err := os.WriteFile(out, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, _, err := ctl(t, t.Context(), nil, name, "--url", "http://127.0.0.1:1")
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(ctltest.Hint(err), "--out") {
+			t.Errorf("%v, hint %q", err, ctltest.Hint(err))
+		}
+		if page, _ := os.ReadFile(out); string(page) != text {
+			t.Errorf("%q is left", page)
+		}
+	}
+	if err := os.Remove(out); err != nil {
+		t.Fatal(err)
+	}
+	in, err := openInput(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.close()
+	o, err := openOutput(out, in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, args := range map[string][]string{
+		"another run writes it": nil,
+		"is the same file as":   {"--out", name},
+		"no regular file":       {"--out", "/dev/null"},
+		"--errors " + name:      {"--out", out + "2", "--errors", name},
+		"nothing was sent":      {"--out", out + "2"}, // since nobody serves
+		"--url":                 {"--url", "127.0.0.1:8080"},
+		"--concurrency 0":       {"--concurrency", "0"},
+		"--api-key-file":        {"--api-key-file", out},
+	} {
+		args = append([]string{name, "--url", "http://127.0.0.1:1"}, args...)
+		if _, _, err := ctl(t, t.Context(), nil, args...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+	o.close()
+}

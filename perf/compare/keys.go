@@ -1,0 +1,42 @@
+package compare
+
+import (
+	"time"
+
+	"github.com/cognitora/dataplane/router/keys"
+)
+
+// Keys are API keys of a contestant's clients, in a file with many more.
+type Keys struct {
+	File          string
+	Good, Revoked string
+}
+
+// keyCount is the number of keys in the file.
+const keyCount = 1000
+
+// newKeys makes a file of keys.
+func newKeys(file string) (k Keys, err error) {
+	k.File = file
+	err = keys.Edit(file, func([]*keys.Record) ([]*keys.Record, error) {
+		now := time.Now().UTC().Truncate(time.Second)
+		var all []*keys.Record
+		for i := range keyCount {
+			text, id := keys.Generate()
+			r := &keys.Record{ID: id, Tenant: "bench", Scopes: []string{"inference", "models"}, Created: now}
+			r.SHA256, _ = keys.Hash(text)
+			switch i {
+			case 0:
+				k.Good = text
+			case 1:
+				k.Revoked, r.Revoked = text, &now
+			}
+			all = append(all, r)
+		}
+		return all, nil
+	})
+	return k, err
+}
+
+// Keys returns the keys of contestants that need some, after the start of the first one.
+func (s *Site) Keys() Keys { return s.keys }
