@@ -3,6 +3,7 @@ package compare
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"text/template"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/perf/load"
 	"github.com/cognitora/dataplane/perf/process"
 )
@@ -35,6 +37,7 @@ type Running struct {
 	spare     []int
 	view      view
 	processes []*process.Process
+	secure    *tls.Config       // of clients; nil: plain TCP
 	next      map[string]uint64 // number of the next request, by scenario
 }
 
@@ -76,6 +79,13 @@ func (s *Site) Start(ctx context.Context, c *Contestant) (r *Running, err error)
 	}
 	if err := os.Chmod(r.view.Dir, 0o755); err != nil { // nginx's workers run as another user
 		return nil, err
+	}
+	if c.TLS {
+		roots, err := pki.Roots(filepath.Join(s.pki, "ca.crt"))
+		if err != nil {
+			return nil, err
+		}
+		r.secure = &tls.Config{RootCAs: roots, ServerName: "127.0.0.1"}
 	}
 	if err := r.start(ctx); err != nil {
 		r.Stop()
@@ -176,6 +186,9 @@ func (r *Running) Addr() string {
 	return r.at("front")
 }
 
+// target is where the load goes.
+func (r *Running) target() load.Target { return load.Target{Address: r.Addr(), TLS: r.secure} }
+
 // AdminAddr returns the host:port with /metrics.
 func (r *Running) AdminAddr() string { return r.at(r.Admin) }
 
@@ -189,7 +202,7 @@ func (r *Running) at(port string) string { return "127.0.0.1:" + strconv.Itoa(r.
 func (r *Running) awaitAnswer(ctx context.Context, last *process.Process) error {
 	bodies := load.NewChat(load.ChatConfig{Model: r.site.model, PromptBytes: 64, Tokens: 1})
 	for {
-		result, _ := load.Closed{Target: load.Target{Address: r.Addr()}, Bodies: bodies, Clients: 1, Requests: 1,
+		result, _ := load.Closed{Target: r.target(), Bodies: bodies, Clients: 1, Requests: 1,
 			Window: load.Window{Measure: 10 * time.Second}}.Run()
 		if result.Requests == 1 {
 			return nil

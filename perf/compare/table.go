@@ -29,6 +29,7 @@ type Contestant struct {
 	Admin     string   `toml:"admin"`     // name of the port with /metrics, if any
 	NeedsEtcd bool     `toml:"needs_etcd"`
 	NeedsPKI  bool     `toml:"needs_pki"`
+	TLS       bool     `toml:"tls"` // clients speak TLS, and check the certificate of needs_pki
 
 	// Like names an earlier contestant. A row with Like has the earlier contestant's program,
 	// processes, version, health and admin, and also its Env.

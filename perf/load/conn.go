@@ -3,6 +3,7 @@ package load
 import (
 	"bufio"
 	"bytes"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -15,8 +16,9 @@ import (
 
 // Target is the server that requests are sent to.
 type Target struct {
-	Address string // host:port
-	Key     string // bearer token, if any
+	Address string      // host:port
+	Key     string      // bearer token, if any
+	TLS     *tls.Config // with the server's name; nil: plain TCP
 }
 
 func (t *Target) head() []byte {
@@ -101,7 +103,10 @@ func (c *conn) send(bodies *Chat, n uint64, deadline time.Time) error {
 		if c.stopped.Load() {
 			return net.ErrClosed
 		}
-		c.r.Reset(d)
+		if c.target.TLS != nil {
+			c.dialed = tls.Client(d, c.target.TLS)
+		}
+		c.r.Reset(c.dialed)
 	}
 	if err := c.dialed.SetDeadline(deadline); err != nil {
 		return err
