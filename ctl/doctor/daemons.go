@@ -35,7 +35,7 @@ func (e *exam) router(c *router.Config) {
 	}
 	for i, b := range c.Backends {
 		e.backend(fmt.Sprintf("backend[%d]", i), ".", fleet.Backend{URL: b.URL, APIKeyFile: b.APIKeyFile, CA: b.CA,
-			KVEvents: b.KVEvents})
+			Cert: b.Cert, CertKey: b.CertKey, KVEvents: b.KVEvents})
 	}
 	if e.etcd(&c.Etcd) && (c.Upstream.CA == "" || c.Upstream.Cert == "") {
 		e.add(severe, kindPlaintext, "upstream_tls.ca", "the router shows agents and cache daemons no certificate, or does "+
@@ -57,7 +57,8 @@ func (e *exam) backend(field, within string, b fleet.Backend) {
 	e.dial(field, b.URL, b.APIKeyFile != "", encryptEngine)
 	e.events(field+within+"kv_events", b.KVEvents)
 	e.secret(field+within+"api_key_file", b.APIKeyFile)
-	e.expiry(field+within+"ca", b.CA)
+	e.files(pki.Files{CA: b.CA, Cert: b.Cert, Key: b.CertKey}, field+within+"ca", field+within+"cert",
+		field+within+"cert_key", "")
 }
 
 func (e *exam) agent(c *agent.Config) {

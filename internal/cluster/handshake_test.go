@@ -69,9 +69,9 @@ func TestHandshakeFails(t *testing.T) {
 		"as it should be":     {secure, good, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			conf, err := pki.Service(c.files)
+			id, err := pki.Load(c.files)
 			must(t, err)
-			client, err := Dial(Config{Endpoints: []string{c.at}, TLS: conf, RequestTimeout: time.Second})
+			client, err := Dial(Config{Endpoints: []string{c.at}, TLS: id, RequestTimeout: time.Second})
 			must(t, err)
 			defer client.Close()
 			ctx, cancel := context.WithCancel(t.Context())

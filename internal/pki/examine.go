@@ -39,7 +39,7 @@ func (f Files) Examine(ca, cert, key string) error {
 	return errors.Join(errs...)
 }
 
-// Explain returns the error of the bad files in f, with their fields, for err from Load, Service or
+// Explain returns the error of the bad files in f, with their fields, for err from Load or
 // ClientConfig. If no file is bad by itself, the result is err with the fields that are given.
 func (f Files) Explain(ca, cert, key string, err error) error {
 	if bad := f.Examine(ca, cert, key); bad != nil {
