@@ -20,9 +20,10 @@ const CheckEvery = 2 * time.Second
 var ErrRole = errors.New("pki: peer has the wrong role")
 
 // Identity is a program's own certificate and the CA that it trusts, kept in step with the files. A
-// client may have only the CA, or for Outside no file, and then shows no certificate. A handshake checks the files at most
-// every CheckEvery. If new files do not load, the old set stays in use, the reason is logged once,
-// and Failures counts it. An Identity has no goroutine and needs no closing.
+// client may have only the CA, or for Outside no file, and then shows no certificate. A handshake
+// checks the files at most every CheckEvery. If new files do not load, the old set stays in use,
+// the reason is logged once, and Failures counts it. An Identity has no goroutine and needs no
+// closing.
 type Identity struct {
 	files Files
 	now   func() time.Time
