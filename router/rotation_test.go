@@ -112,8 +112,8 @@ func serveTLS(t *testing.T, dir string) (s *site, agents []string) {
 	return s, agents
 }
 
-// clientOf returns a client that trusts the CA in dir. The client has at most connections, unless 0,
-// and counts them in dials.
+// clientOf returns a client that trusts the CA in dir. The client has at most this many
+// connections, unless 0, and counts them in dials.
 func clientOf(t *testing.T, dir string, connections int, dials *atomic.Int64) *http.Client {
 	t.Helper()
 	roots, err := pki.Roots(filepath.Join(dir, "ca.crt"))

@@ -240,7 +240,7 @@ func TestCertificates(t *testing.T) {
 		k := h.write("kvcached.toml", fmt.Sprintf(tlsOf, "kvcached"), 0o644)
 		found, _, err := h.examine("--agent", a, "--kvcached", k)
 		h.want(found, err, "error certificate tls.cert", "warning readable tls.ca", "warning readable tls.ca",
-			"error certificate tls.key")
+			"error unseen tls.key")
 	})
 }
 
@@ -270,8 +270,8 @@ nonsense = 1
 func TestUnitNotRunning(t *testing.T) {
 	h := newHost(t, pki.Options{})
 	found, r, err := h.examine("--agent", "../../deploy/config/agent.toml")
-	h.want(found, err, "warning certificate etcd.key", "warning certificate etcd.ca")
-	if f := r.Findings[0]; f.Kind == kindCertificate && !strings.Contains(f.Fix, "while the unit runs") {
+	h.want(found, err, "warning unseen etcd.key", "warning unseen etcd.ca")
+	if f := r.Findings[0]; f.Kind == kindUnseen && !strings.Contains(f.Fix, "while the unit runs") {
 		t.Errorf("%+v", f)
 	}
 }

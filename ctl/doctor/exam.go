@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -34,6 +33,7 @@ const (
 	kindCertificate = "certificate" // not usable, ended, or ends soon
 	kindDevelopment = "development" // a certificate for this host alone, used beyond it
 	kindReadable    = "readable"    // other users of this host can read or change the file
+	kindUnseen      = "unseen"      // the file cannot be examined
 	kindClock       = "clock"
 )
 
@@ -94,7 +94,7 @@ func (e *exam) listen(l listener) {
 		e.add(severe, kindPlaintext, l.field, fmt.Sprintf("%q takes keys and passwords of other hosts without TLS",
 			l.address), "listen on loopback, or "+l.fix)
 	}
-	if l.encrypted && onlyThisHost(l.cert) {
+	if l.encrypted && pki.ForThisHost(l.cert) {
 		e.add(severe, kindDevelopment, l.field, fmt.Sprintf("other hosts reach %q, and its certificate %s is for "+
 			"localhost alone, as in development", l.address, l.cert),
 			"make one with the host's names: cgn-ctl pki bootstrap --host NAME,ADDRESS, or pki join")
@@ -193,15 +193,15 @@ const credentials = "/run/credentials/"
 func (e *exam) missing(field string, err error) {
 	var at *fs.PathError
 	if errors.As(err, &at) && strings.HasPrefix(at.Path, credentials) {
-		e.add(warning, kindCertificate, field, err.Error(), "run doctor as root while the unit runs: systemd shows "+
-			"the file only then")
+		e.add(warning, kindUnseen, field, err.Error(), "run doctor as root while the unit runs: systemd shows the file "+
+			"only then")
 		return
 	}
 	if errors.Is(err, fs.ErrPermission) {
-		e.add(warning, kindCertificate, field, err.Error(), "run doctor as root, which can examine it")
+		e.add(warning, kindUnseen, field, err.Error(), "run doctor as root, which can examine it")
 		return
 	}
-	e.add(severe, kindCertificate, field, err.Error(), "name a file that exists")
+	e.add(severe, kindUnseen, field, err.Error(), "name a file that exists")
 }
 
 // files examines a certificate, its key and its CA, and the role that peers demand of the
@@ -270,7 +270,11 @@ func (e *exam) expiry(field, name string) (usable bool) {
 		}
 	}
 	e.checked.Certificates = append(e.checked.Certificates, certificate{field, name, until})
-	renew := "make a new one with cgn-ctl pki bootstrap --force, or join --force; daemons take it without a restart"
+	renew := "make a new one with cgn-ctl pki bootstrap --force or join --force; daemons take it without a restart"
+	if strings.HasPrefix(name, credentials) {
+		renew = "make a new one with cgn-ctl pki bootstrap --force or join --force, and restart the unit: systemd copies " +
+			"the file at the start"
+	}
 	switch left := until.Sub(e.now); {
 	case left <= 0:
 		e.add(severe, kindCertificate, field, fmt.Sprintf("%s ended on %s", name, until.Format(time.DateOnly)), renew)
@@ -302,25 +306,4 @@ func readCertificates(name string) ([]*x509.Certificate, error) {
 		return nil, fmt.Errorf("%s holds no certificate", name)
 	}
 	return certs, nil
-}
-
-// onlyThisHost tells whether the certificate in a file has names, and all of them are names of
-// loopback.
-func onlyThisHost(name string) bool {
-	certs, err := readCertificates(name)
-	if err != nil {
-		return false
-	}
-	c := certs[0]
-	for _, host := range c.DNSNames {
-		if host != "localhost" {
-			return false
-		}
-	}
-	for _, ip := range c.IPAddresses {
-		if !net.IP.IsLoopback(ip) {
-			return false
-		}
-	}
-	return len(c.DNSNames)+len(c.IPAddresses) > 0
 }

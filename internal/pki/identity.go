@@ -272,7 +272,7 @@ func read(f Files) (*material, error) {
 	}
 	roots, err := Roots(f.CA)
 	if err != nil {
-		return nil, fmt.Errorf("pki: CA: %w", err)
+		return nil, err
 	}
 	return &material{pair, roots}, nil
 }
