@@ -69,7 +69,7 @@ func MeasureBetween(s *Scenario, on *Running, window time.Duration, stop <-chan 
 	return f, err
 }
 
-func (m *measurement) target() load.Target { return m.on.target() }
+func (m *measurement) target() load.Target { return m.on.Target() }
 
 // chat makes the scenario's requests. tokens and wish are for streams.
 func (m *measurement) chat(stream bool, tokens int, wish string) *load.Chat {

@@ -186,8 +186,8 @@ func (r *Running) Addr() string {
 	return r.at("front")
 }
 
-// target is where the load goes.
-func (r *Running) target() load.Target { return load.Target{Address: r.Addr(), TLS: r.secure} }
+// Target returns where the load goes, and how.
+func (r *Running) Target() load.Target { return load.Target{Address: r.Addr(), TLS: r.secure} }
 
 // AdminAddr returns the host:port with /metrics.
 func (r *Running) AdminAddr() string { return r.at(r.Admin) }
@@ -202,7 +202,7 @@ func (r *Running) at(port string) string { return "127.0.0.1:" + strconv.Itoa(r.
 func (r *Running) awaitAnswer(ctx context.Context, last *process.Process) error {
 	bodies := load.NewChat(load.ChatConfig{Model: r.site.model, PromptBytes: 64, Tokens: 1})
 	for {
-		result, _ := load.Closed{Target: r.target(), Bodies: bodies, Clients: 1, Requests: 1,
+		result, _ := load.Closed{Target: r.Target(), Bodies: bodies, Clients: 1, Requests: 1,
 			Window: load.Window{Measure: 10 * time.Second}}.Run()
 		if result.Requests == 1 {
 			return nil

@@ -16,6 +16,7 @@ import (
 const (
 	ours      = "ours"
 	unsampled = "ours, unsampled" // with a collector for traces, but no request is recorded
+	oursTLS   = "ours, TLS clients"
 )
 
 // Amounts of counted work. Requests and tokens come one after the other, so that the machine does
@@ -56,7 +57,7 @@ func requests(promptBytes int) func(*site, *compare.Running, int) error {
 	return func(s *site, r *compare.Running, n int) error {
 		bodies := load.NewChat(load.ChatConfig{Model: instant.Model, PromptBytes: promptBytes, Shared: 0.5, Tokens: 16,
 			Salt: uint64(time.Now().UnixNano())})
-		result, _ := load.Closed{Target: load.Target{Address: r.Addr()}, Bodies: bodies, Clients: 1,
+		result, _ := load.Closed{Target: r.Target(), Bodies: bodies, Clients: 1,
 			Requests: uint64(n), Window: s.window()}.Run()
 		if result.Requests != int64(n) || result.Failed() > 0 {
 			return fmt.Errorf("%d of %d requests were answered in a minute: %v", result.Requests, n, result.Failures)
@@ -75,7 +76,7 @@ func (s *site) tokens(r *compare.Running, n int) error {
 	bodies := load.NewChat(load.ChatConfig{Model: instant.Model, PromptBytes: chatBytes, Shared: 0.5, Stream: true,
 		Tokens: n, Wish: "step=1", Salt: uint64(time.Now().UnixNano())})
 	s.Step() // releases the first token
-	result := load.Streams{Target: load.Target{Address: r.Addr()}, Bodies: bodies, N: 1, Window: s.window(),
+	result := load.Streams{Target: r.Target(), Bodies: bodies, N: 1, Window: s.window(),
 		OnToken: s.Step}.Run()
 	if result.Requests != 1 || result.Failed() > 0 {
 		return fmt.Errorf("a stream of %d tokens: %v", n, result.Failures)
