@@ -44,10 +44,10 @@ func cpuRatio(scenario, reference string) gauge {
 	}
 }
 
-// cpuInStep returns a gauge of the CPU time of a contestant for the tokens of one stream, divided by
-// that of a reference. The engine sends each token when the previous one has arrived, so that the
-// machine does not decide how many tokens come together. Other processes can only add to the cost,
-// so the least value of all measurements counts on either side.
+// cpuInStep returns a gauge of the CPU time of a contestant for the tokens of one stream, divided
+// by that of a reference. The engine sends each token when the previous one has arrived, so that
+// the machine does not decide how many tokens come together. Other processes can only add to the
+// cost, so the least value of all measurements counts on either side.
 func cpuInStep(contestant, reference string) gauge {
 	return func(ctx context.Context, s *site) (float64, string, error) {
 		for range pairs {
