@@ -7,16 +7,31 @@ import (
 	"github.com/cognitora/dataplane/internal/address"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/listen"
+	"github.com/cognitora/dataplane/internal/pki"
 )
 
 // Advise returns warnings about valid settings that do less than they seem to.
 func (c *Config) Advise() (notes []string) {
-	for _, u := range c.units() {
+	units := c.units()
+	for _, u := range units {
 		if note := u.adviseHandover(); note != "" {
 			notes = append(notes, note)
 		}
 	}
-	return notes
+	return append(notes, c.adviseCertificate(units)...)
+}
+
+// adviseCertificate warns of a certificate for this host alone, once.
+func (c *Config) adviseCertificate(units []*unit) []string {
+	for _, l := range c.places(units) {
+		if l.field == "agent.admin" || listen.Loopback(l.address) {
+			continue
+		}
+		if note := pki.AdviseHosts("tls.cert", c.TLS.Cert, l.field, l.address); note != "" {
+			return []string{note}
+		}
+	}
+	return nil
 }
 
 // adviseHandover warns if other hosts reach the node, and the engines there that decode may not

@@ -67,7 +67,20 @@ func (c *Config) advise() []string {
 				", so perhaps nobody but the daemon's user can use the sockets; getent group lists the groups")
 		}
 	}
-	return append(notes, c.adviseRDMA()...)
+	return append(append(notes, c.adviseCertificate()...), c.adviseRDMA()...)
+}
+
+// adviseCertificate warns of a certificate for this host alone, once.
+func (c *Config) adviseCertificate() []string {
+	for _, l := range c.listeners() {
+		if l.field == "kvcached.admin" || l.address == "" || listen.Loopback(l.address) {
+			continue
+		}
+		if note := pki.AdviseHosts("tls.cert", c.TLS.Cert, l.field, l.address); note != "" {
+			return []string{note}
+		}
+	}
+	return nil
 }
 
 func (c *Config) examineListeners(p *problems) {

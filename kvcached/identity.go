@@ -45,6 +45,8 @@ func (d *Daemon) ownCertificates() (pki.Files, error) {
 	}
 	dir := filepath.Join(d.config.Daemon.Data, "pki")
 	files := pki.FilesIn(dir, pki.KVCached)
+	d.log.Warn("without tls.cert the cache shows a certificate for this host alone; other hosts need those of cgn-ctl "+
+		"pki bootstrap or join", "directory", dir)
 	if old, err := pki.Load(files); err == nil && time.Until(old.NotAfter()) > renewBefore {
 		return files, nil
 	}
@@ -56,7 +58,6 @@ func (d *Daemon) ownCertificates() (pki.Files, error) {
 		return files, fmt.Errorf("tls: certificates for this host alone in %s: %w; see that the daemon may write to "+
 			"kvcached.data", dir, err)
 	}
-	d.log.Info("certificates made for this host alone; other hosts need those of cgn-ctl pki bootstrap or join",
-		"directory", dir)
+	d.log.Info("certificates made for this host alone", "directory", dir)
 	return files, nil
 }

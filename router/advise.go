@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/listen"
+	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/router/policy"
 )
 
@@ -23,6 +25,11 @@ func (c *Config) Advise() (notes []string) {
 		if b.Role == string(cluster.RolePrefill) && c.Router.Disagg.Enabled == "false" && !c.pooled(id) {
 			notes = append(notes, fmt.Sprintf("the backend %s has role prefill and gets no requests, because "+
 				"router.disagg.enabled is false; role both or decode, or pools of a [[model]], give it some", id))
+		}
+	}
+	if !listen.Loopback(c.Router.Listen) {
+		if note := pki.AdviseHosts("tls.cert", c.TLS.Cert, "router.listen", c.Router.Listen); note != "" {
+			notes = append(notes, note)
 		}
 	}
 	if doc, err := os.ReadFile(c.Router.PolicyFile); err == nil {

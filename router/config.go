@@ -33,7 +33,7 @@ type Config struct {
 	TLS      TLSConfig       `toml:"tls"`
 	Auth     AuthConfig      `toml:"auth" help:"Who may use the serving port. Without keys, tokens and certificates with rights every client may, and only clients of this host, or with a certificate, may steer requests. With any of these the admin port asks who comes too."`
 	AdminTLS adminport.TLS   `toml:"admin_tls" help:"TLS of the admin port, and the certificates of its clients (docs/auth.md)."`
-	Upstream UpstreamTLS     `toml:"upstream_tls" help:"TLS towards agents that serve https. Without cert the router shows no certificate. A backend has a setting ca of its own."`
+	Upstream UpstreamTLS     `toml:"upstream_tls" help:"TLS towards agents that serve https. Without cert the router shows no certificate. A backend has settings of its own: ca, cert and cert_key."`
 	Log      LogConfig       `toml:"log" help:"The log, which goes to standard error, and the access log."`
 	Traces   TraceConfig     `toml:"traces" help:"Traces of requests, as OpenTelemetry spans (docs/traces.md). Without endpoint the router records none, and passes traceparent and tracestate on as they are."`
 	Takeover TakeoverConfig  `toml:"takeover" help:"How a new router replaces a running router without losing a request. The new router gets the listening sockets, and the running router finishes the requests that it has begun."`
@@ -45,7 +45,7 @@ type Config struct {
 type RouterConfig struct {
 	Listen         string          `toml:"listen" default:"127.0.0.1:8080" flag:"listen" help:"address of the OpenAI-compatible port (host:port, or unix:///path)"`
 	Admin          string          `toml:"admin" default:"127.0.0.1:9091" flag:"admin" help:"address of the admin port: /readyz, /metrics, /busy_threshold, /debug"`
-	Backends       []string        `toml:"backends" flag:"backend" split:"space" help:"an engine as URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=,kv-events=,kv-replay=,connector=,bootstrap=,label=,expert=,max_batched_tokens=,data_parallel_size=]; [[backend]] explains the keys; label and expert may be repeated"`
+	Backends       []string        `toml:"backends" flag:"backend" split:"space" help:"an engine as URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,cert=,cert_key=,kv=,kv-events=,kv-replay=,connector=,bootstrap=,label=,expert=,max_batched_tokens=,data_parallel_size=]; [[backend]] explains the keys; label and expert may be repeated"`
 	InsecureListen bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow listen beyond loopback without client certificates, and without API keys or tokens over TLS; without these clients of other hosts then get 403 for requests that steer the router, with x-cgn-node, x-data-parallel-rank or the other privileged fields and headers of docs/nvext.md"`
 	InsecureAdmin  bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback without client certificates (admin_tls.client_ca), and without API keys or tokens over TLS; /debug shows internals. Without these it takes changes only from the router's own host"`
 	Mode           string          `toml:"mode" default:"" flag:"mode" help:"how nodes are picked: predicted, score, cost (or kv), round_robin, random, power_of_two, least_loaded, direct or device_aware; overrides only the mode of the fleet's policy, a policy of one model keeps its mode; empty: the policy's mode, which is predicted by default"`
@@ -75,6 +75,8 @@ type BackendConfig struct {
 	MaxConcurrent int    `toml:"max_concurrent" default:"0" help:"most requests that the engine gets at once; 0: no limit, and the router compares the nodes' requests in flight. When every node is at its limit, a request gets 503 with Retry-After; nothing is queued. A low number refuses requests of a burst (docs/policy.md, Slots and limits). Set the number that the engine answers well, not its largest batch (vLLM: --max-num-seqs)"`
 	APIKeyFile    string `toml:"api_key_file" help:"file with the engine's API key, which the router sends as Authorization: Bearer"`
 	CA            string `toml:"ca" help:"PEM file of the CAs that may sign the engine's https certificate; empty: the system's CAs"`
+	Cert          string `toml:"cert" help:"client certificate that the router shows the engine; empty: none"`
+	CertKey       string `toml:"cert_key" help:"key of cert"`
 	KV            string `toml:"kv" help:"gRPC address of the cgn-kvcached on the engine's host, host:port (with the certificates of upstream_tls) or unix:///path; the blocks of that daemon then count in routing"`
 	KVEvents      string `toml:"kv_events" help:"address where the engine publishes KV events (vLLM: --kv-events-config), tcp://host:port or ipc:///path; the router then knows the cached blocks of the engine's base model instead of predicting them. The [[model]] needs a tokenizer; with tokenizer = \"none\" only prompts given as token ids count. Only for engines without an agent, because an agent follows its engines itself"`
 	KVReplay      string `toml:"kv_replay" help:"address where the engine repeats KV events that the router missed (vLLM: replay_endpoint); empty: a missed event makes the router forget all blocks of the engine"`

@@ -72,7 +72,7 @@ func TestClientsKeyThroughAnAgent(t *testing.T) {
 }
 
 // startAgent runs an agent in this process until the test ends.
-func startAgent(t *testing.T, c agent.Config) {
+func startAgent(t *testing.T, c agent.Config) *agent.Agent {
 	t.Helper()
 	a, err := agent.New(c)
 	if err != nil {
@@ -87,4 +87,5 @@ func startAgent(t *testing.T, c agent.Config) {
 			t.Error(err)
 		}
 	})
+	return a
 }

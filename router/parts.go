@@ -38,7 +38,8 @@ func (c *Config) backends() ([]fleet.Backend, error) {
 func (b *BackendConfig) backend() fleet.Backend {
 	return fleet.Backend{
 		URL: b.URL, ID: b.ID, Model: b.Model, Role: b.Role, MaxConcurrent: b.MaxConcurrent,
-		APIKeyFile: b.APIKeyFile, CA: b.CA, KV: b.KV, KVEvents: b.KVEvents, KVReplay: b.KVReplay, Labels: b.Labels,
+		APIKeyFile: b.APIKeyFile, CA: b.CA, Cert: b.Cert, CertKey: b.CertKey, KV: b.KV,
+		KVEvents: b.KVEvents, KVReplay: b.KVReplay, Labels: b.Labels,
 		Experts: b.Experts, MaxBatchedTokens: b.MaxBatchedTokens, DataParallel: b.DataParallel,
 		Connector: b.Connector, Bootstrap: b.Bootstrap,
 	}

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"log/slog"
+	"net"
 
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/router/metrics"
@@ -72,13 +73,13 @@ func (t *TraceConfig) examine() error {
 	return errors.Join(field("traces.headers_file", err), t.files().Examine("traces.ca", "traces.cert", "traces.key"))
 }
 
-// tls returns the TLS configuration for the collector.
-func (t *TraceConfig) tls() (*tls.Config, error) {
-	c, err := pki.Service(t.files())
+// tls returns the TLS configuration for the collector on this host.
+func (t *TraceConfig) tls(host string) (*tls.Config, error) {
+	id, err := pki.Load(t.files())
 	if err != nil {
 		return nil, t.files().Explain("traces.ca", "traces.cert", "traces.key", err)
 	}
-	return c, nil
+	return id.Outside(host), nil
 }
 
 // open returns a tracer, or nil without an endpoint.
@@ -100,7 +101,8 @@ func (t *TraceConfig) open(m *metrics.Router, log *slog.Logger) (*traces.Tracer,
 		}
 	}
 	if at.TLS {
-		if o.TLS, err = t.tls(); err != nil {
+		host, _, _ := net.SplitHostPort(at.Host) // ParseEndpoint adds the port
+		if o.TLS, err = t.tls(host); err != nil {
 			return nil, err
 		}
 	}

@@ -79,13 +79,12 @@ func (c *Config) EngineTLS(e address.Address) (*tls.Config, error) {
 	if err != nil {
 		return nil, wrong("url", "%w", err)
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name, NextProtos: []string{"http/1.1"}}
-	if c.CA == "" {
-		return config, nil
-	}
-	if config.RootCAs, err = pki.Roots(c.CA); err != nil {
+	id, err := pki.Load(pki.Files{CA: c.CA})
+	if err != nil {
 		return nil, wrong("ca", "%w; name a PEM file with the CA's certificate", err)
 	}
+	config := id.Outside(name)
+	config.NextProtos = []string{"http/1.1"}
 	return config, nil
 }
 

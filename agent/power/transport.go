@@ -34,10 +34,11 @@ func (c *RedfishConfig) transport() (*fence, error) {
 	if err != nil {
 		return nil, fmt.Errorf("power.redfish.address: %w", err)
 	}
-	t, err := pki.Service(pki.Files{CA: c.CA})
+	id, err := pki.Load(pki.Files{CA: c.CA})
 	if err != nil {
 		return nil, fmt.Errorf("power.redfish.ca: %w", err)
 	}
+	t := id.Outside(u.Hostname())
 	pin, err := parsePin(c.Pin)
 	if err != nil {
 		return nil, fmt.Errorf("power.redfish.certificate_sha256: %w", err)

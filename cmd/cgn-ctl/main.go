@@ -18,6 +18,7 @@ import (
 	"github.com/cognitora/dataplane/ctl/cascade"
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/ctl/cluster"
+	"github.com/cognitora/dataplane/ctl/doctor"
 	"github.com/cognitora/dataplane/ctl/etcd"
 	"github.com/cognitora/dataplane/ctl/key"
 	"github.com/cognitora/dataplane/ctl/kv"
@@ -40,8 +41,9 @@ func main() {
 func newRoot(out, errOut io.Writer, getenv func(string) string) *cobra.Command {
 	a := &cli.App{Out: out, Err: errOut, Getenv: getenv}
 	return cli.Root(a, up.Command(a), route.Command(a), top.Command(a), cluster.Command(a), model.Command(a),
-		key.Command(a), cascade.Command(a), kv.Command(a), rdma.Command(a), pki.Command(a), bpf.Command(a),
-		sim.Command(a), batch.Command(a), bench.Command(a), reference.Command(a))
+		key.Command(a), cascade.Command(a), kv.Command(a), rdma.Command(a), pki.Command(a),
+		doctor.Command(a), bpf.Command(a), sim.Command(a), batch.Command(a), bench.Command(a),
+		reference.Command(a))
 }
 
 // warnOfVariables warns of variables in env whose names resemble one that cgn-ctl reads. Other

@@ -56,8 +56,8 @@ func (x *access) scheme() string {
 	return "http://"
 }
 
-// open reads the files, once.
-func (x *access) open() error {
+// open reads the files, once. The port's certificate must be valid for the host.
+func (x *access) open(host string) error {
 	if x.client != nil {
 		return nil
 	}
@@ -71,11 +71,11 @@ func (x *access) open() error {
 	}
 	client := http.DefaultClient
 	if x.files != (pki.Files{}) {
-		conf, err := pki.Service(x.files)
+		id, err := pki.Load(x.files)
 		if err != nil {
 			return x.files.Explain("--admin-ca", "--admin-cert", "--admin-key", err)
 		}
-		client = &http.Client{Transport: &http.Transport{TLSClientConfig: conf, DisableKeepAlives: true}}
+		client = &http.Client{Transport: &http.Transport{TLSClientConfig: id.Outside(host), DisableKeepAlives: true}}
 	}
 	x.client = client
 	return nil

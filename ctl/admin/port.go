@@ -59,9 +59,6 @@ func (p *Port) AskFor(ctx context.Context, limit time.Duration, method, path, bo
 func (p *Port) ask(
 	ctx context.Context, limit time.Duration, method, path, body string, h http.Header,
 ) ([]byte, error) {
-	if err := p.open(); err != nil {
-		return nil, err
-	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, p.url(path), strings.NewReader(body))
@@ -70,6 +67,9 @@ func (p *Port) ask(
 	}
 	if req.URL.Host == "" {
 		return nil, fmt.Errorf("--admin %q: has no host; use HOST:PORT, such as 127.0.0.1:9091", p.At)
+	}
+	if err := p.open(req.URL.Hostname()); err != nil {
+		return nil, err
 	}
 	req.Header = h.Clone()
 	if body != "" {

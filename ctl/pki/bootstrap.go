@@ -84,11 +84,12 @@ func made(dir string, roles []pki.Role) []madeFiles {
 var settingsOf = map[string]string{
 	string(pki.Router): "every cgn-router host: upstream_tls.ca, .cert and .key, with which it shows itself to " +
 		"agents; etcd.* and tls.* likewise",
-	string(pki.Agent):    "every cgn-agent host: tls.ca, .cert and .key, with which it serves routers; etcd.* likewise",
-	string(pki.KVCached): "every cgn-kvcached host: with it, cache daemons show themselves to each other",
-	string(pki.Ctl):      "whoever runs cgn-ctl: --etcd-ca, --etcd-cert and --etcd-key; --admin-* and --tls-* likewise",
-	string(pki.Etcd):     "every etcd host: --trusted-ca-file, --cert-file, --key-file and --client-cert-auth",
-	string(pki.Monitor):  "Prometheus: tls_config of its scrapes, for admin ports with admin_tls.client_ca",
+	string(pki.Agent): "every cgn-agent host: tls.ca, .cert and .key, with which it serves routers; etcd.* likewise",
+	string(pki.KVCached): "every cgn-kvcached host: tls.ca, .cert and .key, with which cache daemons and routers know " +
+		"it; etcd.* likewise",
+	string(pki.Ctl):     "whoever runs cgn-ctl: --etcd-ca, --etcd-cert and --etcd-key; --admin-* and --tls-* likewise",
+	string(pki.Etcd):    "every etcd host: --trusted-ca-file, --cert-file, --key-file and --client-cert-auth",
+	string(pki.Monitor): "Prometheus: tls_config of its scrapes, for admin ports with admin_tls.client_ca",
 }
 
 func writeMade(t *cli.Table, dir string, rows []madeFiles, lifetime string) {
@@ -103,6 +104,7 @@ func writeMade(t *cli.Table, dir string, rows []madeFiles, lifetime string) {
 	for _, r := range rows {
 		t.Line("  " + r.Role + ": " + settingsOf[r.Role])
 	}
+	t.Line("With these settings daemons talk to each other by mutual TLS alone. cgn-ctl doctor checks a host.")
 }
 
 // days is a duration that is printed in days if it is a whole number of them.

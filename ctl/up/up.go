@@ -81,7 +81,7 @@ func Command(a *cli.App) *cobra.Command {
 	fl.StringVar(&f.mode, "mode", "", "routing mode: "+strings.Join(policy.ModeNames(), ", ")+
 		" (default: the policy's, and score with --prefill)")
 	fl.StringArrayVar(&f.backends, "backend", nil,
-		"running engine to put the router before: URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=]; "+
+		"running engine to put the router before: URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,cert=,cert_key=,kv=]; "+
 			"repeatable")
 	fl.StringVar(&f.model, "model", "", "GGUF file to serve with the llama-server in PATH")
 	fl.StringVar(&f.data, "data", "", "directory for state, kept at the end (default: a temporary one, removed at "+

@@ -92,7 +92,7 @@ func (a *Access) Config() (Config, error) {
 	}
 	files := pki.Files{CA: a.CA, Cert: a.Cert, Key: a.Key}
 	var err error
-	if c.TLS, err = pki.Service(files); err != nil {
+	if c.TLS, err = pki.Load(files); err != nil {
 		return c, files.Explain("etcd.ca", "etcd.cert", "etcd.key", err)
 	}
 	return c, nil

@@ -24,11 +24,11 @@ func TestAccessReadsWhatItNames(t *testing.T) {
 		t.Errorf("user and password: %+v, %v", plain, err)
 	}
 	alone, err := (&Access{CA: files.CA}).Config()
-	if err != nil || alone.TLS == nil || alone.TLS.RootCAs == nil || alone.TLS.GetClientCertificate != nil {
+	if err != nil || alone.TLS == nil || alone.TLS.Outside("x").GetClientCertificate != nil {
 		t.Errorf("CA alone: %+v, %v", alone.TLS, err)
 	}
 	system, err := (&Access{Cert: files.Cert, Key: files.Key}).Config()
-	if err != nil || system.TLS == nil || system.TLS.RootCAs != nil || system.TLS.GetClientCertificate == nil {
+	if err != nil || system.TLS == nil || system.TLS.Outside("x").GetClientCertificate == nil {
 		t.Errorf("certificate and the system's CAs: %+v, %v", system.TLS, err)
 	}
 }

@@ -3,10 +3,10 @@ package cluster
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -15,12 +15,13 @@ import (
 	"google.golang.org/grpc/backoff"
 
 	"github.com/cognitora/dataplane/internal/await"
+	"github.com/cognitora/dataplane/internal/pki"
 )
 
 // Config holds the settings of the connection to etcd.
 type Config struct {
 	Endpoints      []string      // host:port or URLs; at least one
-	TLS            *tls.Config   // nil: plain text
+	TLS            *pki.Identity // follows its files; nil: plain text, or the system's CAs for https
 	Username       string        // empty: no authentication
 	Password       string        //
 	RequestTimeout time.Duration // time limit of one request; 0: 3 s
@@ -31,7 +32,7 @@ type Config struct {
 type Client struct {
 	etcd    *clientv3.Client
 	timeout time.Duration
-	tls     *tls.Config // nil: plain text
+	tls     *pki.Identity // nil: plain text, or the system's CAs for https
 }
 
 // reconnect bounds the wait before reconnecting after a long outage of etcd. gRPC's default is
@@ -53,9 +54,14 @@ func Dial(cfg Config) (*Client, error) {
 		return nil, errors.New("etcd: no endpoint given, for example 127.0.0.1:2379")
 	}
 	cfg.RequestTimeout = cmp.Or(cfg.RequestTimeout, 3*time.Second)
+	options := []grpc.DialOption{grpc.WithConnectParams(reconnect), grpc.WithInitialWindowSize(window),
+		grpc.WithInitialConnWindowSize(window)}
+	// The first endpoint says whether etcd's client speaks TLS with all of them.
+	if cfg.TLS != nil && !strings.HasPrefix(cfg.Endpoints[0], "http://") {
+		options = append(options, grpc.WithTransportCredentials(newFollowing(cfg.TLS)))
+	}
 	etcd, err := clientv3.New(clientv3.Config{
 		Endpoints:   cfg.Endpoints,
-		TLS:         cfg.TLS,
 		Username:    cfg.Username,
 		Password:    cfg.Password,
 		DialTimeout: cfg.RequestTimeout,
@@ -65,9 +71,8 @@ func Dial(cfg Config) (*Client, error) {
 		BackoffWaitBetween:   50 * time.Millisecond,
 		// Windows are fixed, because with dynamic ones each answer would cause a ping that measures
 		// the round trip.
-		DialOptions: []grpc.DialOption{grpc.WithConnectParams(reconnect), grpc.WithInitialWindowSize(window),
-			grpc.WithInitialConnWindowSize(window)},
-		Logger: zap.NewNop(),
+		DialOptions: options,
+		Logger:      zap.NewNop(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("etcd at %v: %w", cfg.Endpoints, why(context.Background(), cfg.Endpoints, cfg.TLS, err))

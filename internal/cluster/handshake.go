@@ -10,7 +10,35 @@ import (
 	"net"
 	"strings"
 	"time"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/cognitora/dataplane/internal/pki"
 )
+
+// following is gRPC's TLS towards etcd, whose files may change: each handshake uses the present
+// ones. The name in etcd's certificate is that of the endpoint.
+type following struct {
+	credentials.TransportCredentials
+	id *pki.Identity
+}
+
+func newFollowing(id *pki.Identity) following {
+	return following{credentials.NewTLS(id.Outside("")), id}
+}
+
+// ClientHandshake is that of credentials.NewTLS.
+func (f following) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn,
+	credentials.AuthInfo, error) {
+	name, _, err := net.SplitHostPort(authority)
+	if err != nil {
+		name = authority
+	}
+	return credentials.NewTLS(f.id.Outside(name)).ClientHandshake(ctx, authority, raw)
+}
+
+// Clone returns f, which has no state of its own.
+func (f following) Clone() credentials.TransportCredentials { return f }
 
 // HandshakeError means that the TLS handshake with etcd fails. A request itself only times out.
 type HandshakeError struct {
@@ -39,7 +67,7 @@ func (c *Client) Why(ctx context.Context, err error) error {
 	return why(ctx, c.etcd.Endpoints(), c.tls, err)
 }
 
-func why(ctx context.Context, endpoints []string, conf *tls.Config, err error) error {
+func why(ctx context.Context, endpoints []string, id *pki.Identity, err error) error {
 	if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
 		return err
 	}
@@ -47,7 +75,7 @@ func why(ctx context.Context, endpoints []string, conf *tls.Config, err error) e
 	defer cancel()
 	var unreachable error
 	for _, endpoint := range endpoints {
-		failed, dialed := shake(ctx, endpoint, conf)
+		failed, dialed := shake(ctx, endpoint, id)
 		if failed != nil {
 			return fmt.Errorf("%w (%w)", &HandshakeError{endpoint, failed}, err)
 		}
@@ -61,7 +89,7 @@ func why(ctx context.Context, endpoints []string, conf *tls.Config, err error) e
 
 // shake does a client's first steps over TCP. failed is the error of TLS, and dialed that of a
 // connection that cannot be made. Both are nil if the endpoint works, or does not use TCP.
-func shake(ctx context.Context, endpoint string, conf *tls.Config) (failed, dialed error) {
+func shake(ctx context.Context, endpoint string, id *pki.Identity) (failed, dialed error) {
 	address, secure := strings.CutPrefix(endpoint, "https://")
 	address, plain := strings.CutPrefix(address, "http://")
 	address = strings.TrimSuffix(address, "/")
@@ -74,16 +102,19 @@ func shake(ctx context.Context, endpoint string, conf *tls.Config) (failed, dial
 		return nil, err
 	}
 	defer raw.Close()
-	if plain || conf == nil && !secure {
+	if plain || id == nil && !secure {
 		return nil, nil
 	}
-	return shakeOver(ctx, raw, host, conf), nil
+	conf := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host}
+	if id != nil {
+		conf = id.Outside(host)
+	}
+	return shakeOver(ctx, raw, conf), nil
 }
 
-// shakeOver does the TLS handshake with the etcd of this host name, and returns its error.
-func shakeOver(ctx context.Context, raw net.Conn, host string, conf *tls.Config) error {
-	conf = cmp.Or(conf, &tls.Config{MinVersion: tls.VersionTLS12}).Clone()
-	conf.ServerName, conf.NextProtos = host, []string{"h2"}
+// shakeOver does the TLS handshake with etcd, and returns its error.
+func shakeOver(ctx context.Context, raw net.Conn, conf *tls.Config) error {
+	conf.NextProtos = []string{"h2"}
 	conn := tls.Client(raw, conf)
 	err := conn.HandshakeContext(ctx)
 	switch {

@@ -16,9 +16,17 @@ import (
 // startSecure starts an etcd that requires TLS, and client certificates of its CA.
 func startSecure(t *testing.T, files pki.Files) (endpoint string) {
 	t.Helper()
+	e := serveSecure(t, "127.0.0.1:0", t.TempDir(), files)
+	t.Cleanup(e.Close)
+	return e.Clients[0].Addr().String()
+}
+
+// serveSecure is startSecure for an address and a data directory. The caller closes the server.
+func serveSecure(t *testing.T, at, dir string, files pki.Files) *embed.Etcd {
+	t.Helper()
 	c := embed.NewConfig()
-	c.Dir, c.LogLevel, c.LogOutputs = t.TempDir(), "error", []string{"/dev/null"}
-	client, peer := url.URL{Scheme: "https", Host: "127.0.0.1:0"}, url.URL{Scheme: "http", Host: "127.0.0.1:0"}
+	c.Dir, c.LogLevel, c.LogOutputs = dir, "error", []string{"/dev/null"}
+	client, peer := url.URL{Scheme: "https", Host: at}, url.URL{Scheme: "http", Host: "127.0.0.1:0"}
 	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
 	c.InitialCluster = c.InitialClusterFromName(c.Name)
@@ -28,9 +36,8 @@ func startSecure(t *testing.T, files pki.Files) (endpoint string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(e.Close)
 	<-e.Server.ReadyNotify()
-	return e.Clients[0].Addr().String()
+	return e
 }
 
 // TestNobodyThereIsNamed: an address where nothing listens is named, and so is the setting.
@@ -69,9 +76,9 @@ func TestHandshakeFails(t *testing.T) {
 		"as it should be":     {secure, good, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			conf, err := pki.Service(c.files)
+			id, err := pki.Load(c.files)
 			must(t, err)
-			client, err := Dial(Config{Endpoints: []string{c.at}, TLS: conf, RequestTimeout: time.Second})
+			client, err := Dial(Config{Endpoints: []string{c.at}, TLS: id, RequestTimeout: time.Second})
 			must(t, err)
 			defer client.Close()
 			ctx, cancel := context.WithCancel(t.Context())

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 
 	"github.com/cognitora/dataplane/internal/rights"
@@ -39,7 +40,7 @@ func (f Files) Examine(ca, cert, key string) error {
 	return errors.Join(errs...)
 }
 
-// Explain returns the error of the bad files in f, with their fields, for err from Load, Service or
+// Explain returns the error of the bad files in f, with their fields, for err from Load or
 // ClientConfig. If no file is bad by itself, the result is err with the fields that are given.
 func (f Files) Explain(ca, cert, key string, err error) error {
 	if bad := f.Examine(ca, cert, key); bad != nil {
@@ -78,4 +79,34 @@ func (f Files) CheckOwn(role Role) error {
 		return fmt.Errorf("%w: %s is of the role %q, not %q", ErrRole, f.Cert, got, role)
 	}
 	return nil
+}
+
+// ForThisHost tells whether the certificate in a file has names, and all of them are names of
+// loopback, as those of development are. ForThisHost returns false for a file that cannot be read.
+func ForThisHost(certFile string) bool {
+	c, err := readCertificate(certFile)
+	if err != nil {
+		return false
+	}
+	for _, name := range c.DNSNames {
+		if name != "localhost" {
+			return false
+		}
+	}
+	for _, ip := range c.IPAddresses {
+		if !net.IP.IsLoopback(ip) {
+			return false
+		}
+	}
+	return len(c.DNSNames)+len(c.IPAddresses) > 0
+}
+
+// AdviseHosts returns a warning if the certificate that the setting field names is for this host
+// alone, and other hosts reach the address that the setting at names; else "".
+func AdviseHosts(field, certFile, at, address string) string {
+	if certFile == "" || !ForThisHost(certFile) {
+		return ""
+	}
+	return fmt.Sprintf("%s: %s is for localhost alone, as in development, and other hosts reach %s, %s: make one with "+
+		"the host's names by cgn-ctl pki bootstrap --host NAME,ADDRESS, or pki join", field, certFile, at, address)
 }

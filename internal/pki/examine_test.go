@@ -38,3 +38,22 @@ func TestExamineNamesTheField(t *testing.T) {
 		}
 	}
 }
+
+func TestAdviseHosts(t *testing.T) {
+	for host, warned := range map[string]bool{"": true, "127.0.0.1,localhost": true, "gpu1.example": false,
+		"localhost,10.0.0.7": false} {
+		o := Options{Roles: []Role{Agent}}
+		if host != "" {
+			o.Hosts = strings.Split(host, ",")
+		}
+		f := FilesIn(bootstrap(t, o), Agent)
+		note := AdviseHosts("tls.cert", f.Cert, "agent.listen", "0.0.0.0:1")
+		if (note != "") != warned || warned && (!strings.Contains(note, "agent.listen, 0.0.0.0:1") ||
+			!strings.Contains(note, "pki bootstrap --host")) {
+			t.Errorf("%q: %q", host, note)
+		}
+	}
+	if note := AdviseHosts("tls.cert", "missing", "agent.listen", "0.0.0.0:1"); note != "" {
+		t.Error(note)
+	}
+}

@@ -20,9 +20,10 @@ const CheckEvery = 2 * time.Second
 var ErrRole = errors.New("pki: peer has the wrong role")
 
 // Identity is a program's own certificate and the CA that it trusts, kept in step with the files. A
-// client may have only the CA, and then shows no certificate. A handshake checks the files at most
-// every CheckEvery. If new files do not load, the old set stays in use, the reason is logged once,
-// and Failures counts it. An Identity has no goroutine and needs no closing.
+// client may have only the CA, or for Outside no file, and then shows no certificate. A handshake
+// checks the files at most every CheckEvery. If new files do not load, the old set stays in use,
+// the reason is logged once, and Failures counts it. An Identity has no goroutine and needs no
+// closing.
 type Identity struct {
 	files Files
 	now   func() time.Time
@@ -186,27 +187,21 @@ func (id *Identity) Client(serverName string, roles ...Role) (*tls.Config, error
 	}, nil
 }
 
-// Service returns the TLS configuration for dialling a server outside the fleet, such as etcd. The
-// dialler sets the name to check, as usual, and no role is required. An empty files.CA means the
-// system's certificates. The own certificate is optional and follows its file.
-func Service(files Files) (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12}
-	if files.CA != "" {
-		roots, err := Roots(files.CA)
-		if err != nil {
-			return nil, err
+// Outside returns the TLS configuration for dialling a server outside the fleet, such as etcd or an
+// engine. The server's certificate must be valid for serverName (a DNS name or an IP address), and
+// needs no role. Without a CA file the system's CAs count. The caller may set the protocols.
+func (id *Identity) Outside(serverName string) *tls.Config {
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: serverName}
+	if id.files.CA != "" {
+		c.InsecureSkipVerify = true // as in Client
+		c.VerifyConnection = func(cs tls.ConnectionState) error {
+			return verifyServer(cs, serverName, id.current().roots)
 		}
-		c.RootCAs = roots
 	}
-	if files.Cert == "" && files.Key == "" {
-		return c, nil
+	if id.files.Cert != "" {
+		c.GetClientCertificate = id.clientCertificate
 	}
-	id, err := Load(files)
-	if err != nil {
-		return nil, err
-	}
-	c.GetClientCertificate = id.clientCertificate
-	return c, nil
+	return c
 }
 
 func (id *Identity) clientCertificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
@@ -297,7 +292,7 @@ func (f Files) stamps() (s [3]stamp) {
 
 func read(f Files) (*material, error) {
 	var pair tls.Certificate
-	if alone := f.CA != "" && f.Cert == "" && f.Key == ""; !alone {
+	if f.Cert != "" || f.Key != "" {
 		var err error
 		if pair, err = tls.LoadX509KeyPair(f.Cert, f.Key); err != nil {
 			return nil, fmt.Errorf("pki: certificate %s with key %s: %w", f.Cert, f.Key, err)
@@ -308,7 +303,7 @@ func read(f Files) (*material, error) {
 	}
 	roots, err := Roots(f.CA)
 	if err != nil {
-		return nil, fmt.Errorf("pki: CA: %w", err)
+		return nil, err
 	}
 	return &material{pair, roots}, nil
 }

@@ -254,18 +254,22 @@ func TestReloadFollowsTheCA(t *testing.T) {
 	dir, other := bootstrap(t, Options{}), bootstrap(t, Options{})
 	id, c := load(t, dir, Router), &clock{time.Now()}
 	id.setClock(c)
-	client := mustClient(t, id, "localhost")
+	client, outside := mustClient(t, id, "localhost"), id.Outside("127.0.0.1")
 	server := load(t, other, Agent).Server(false)
-	if _, err := dial(t, server, client); err == nil {
-		t.Fatal("a foreign server was accepted")
+	for _, c := range []*tls.Config{client, outside} {
+		if _, err := dial(t, server, c); err == nil {
+			t.Fatal("a foreign server was accepted")
+		}
 	}
 	both := append(readFile(t, FilesIn(dir, Router).CA), readFile(t, FilesIn(other, Router).CA)...)
 	if err := os.WriteFile(FilesIn(dir, Router).CA, both, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	c.advance(CheckEvery)
-	if _, err := dial(t, server, client); err != nil {
-		t.Errorf("after the CA was added: %v", err)
+	for _, c := range []*tls.Config{client, outside} {
+		if _, err := dial(t, server, c); err != nil {
+			t.Errorf("after the CA was added: %v", err)
+		}
 	}
 }
 
@@ -316,25 +320,30 @@ func TestRoleError(t *testing.T) {
 	}
 }
 
-func TestServiceChecksTheNameItIsGiven(t *testing.T) {
+func TestOutsideChecksTheName(t *testing.T) {
 	dir := bootstrap(t, Options{})
 	server := load(t, dir, Etcd).Server(true)
-	c, err := Service(FilesIn(dir, Agent))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, want := range map[string]bool{"localhost": true, "elsewhere": false} {
-		named := c.Clone()
-		named.ServerName = name
-		if _, err := dial(t, server, named); (err == nil) != want {
+	id := load(t, dir, Agent)
+	for name, want := range map[string]bool{"localhost": true, "127.0.0.1": true, "elsewhere": false,
+		"127.0.0.9": false} {
+		if _, err := dial(t, server, id.Outside(name)); (err == nil) != want {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if c, err = Service(Files{CA: FilesIn(dir, Agent).CA}); err != nil || c.GetClientCertificate != nil {
+	alone, err := Load(Files{CA: FilesIn(dir, Agent).CA})
+	if err != nil || alone.Outside("localhost").GetClientCertificate != nil {
 		t.Errorf("without a certificate of its own: %v", err)
 	}
+	system, err := Load(Files{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := dial(t, load(t, dir, Etcd).Server(false), system.Outside("localhost")); err == nil ||
+		!strings.Contains(err.Error(), "unknown authority") {
+		t.Errorf("with the system's CAs: %v", err)
+	}
 	for _, f := range []Files{{CA: "missing"}, {Cert: "missing", Key: "missing"}} {
-		if _, err := Service(f); err == nil {
+		if _, err := Load(f); err == nil {
 			t.Errorf("%+v accepted", f)
 		}
 	}

@@ -3,6 +3,7 @@ package compare
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"text/template"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/perf/load"
 	"github.com/cognitora/dataplane/perf/process"
 )
@@ -35,6 +37,7 @@ type Running struct {
 	spare     []int
 	view      view
 	processes []*process.Process
+	secure    *tls.Config       // of clients; nil: plain TCP
 	next      map[string]uint64 // number of the next request, by scenario
 }
 
@@ -76,6 +79,13 @@ func (s *Site) Start(ctx context.Context, c *Contestant) (r *Running, err error)
 	}
 	if err := os.Chmod(r.view.Dir, 0o755); err != nil { // nginx's workers run as another user
 		return nil, err
+	}
+	if c.TLS {
+		roots, err := pki.Roots(filepath.Join(s.pki, "ca.crt"))
+		if err != nil {
+			return nil, err
+		}
+		r.secure = &tls.Config{RootCAs: roots, ServerName: "127.0.0.1"}
 	}
 	if err := r.start(ctx); err != nil {
 		r.Stop()
@@ -176,9 +186,9 @@ func (r *Running) Addr() string {
 	return r.at("front")
 }
 
-// Target returns the port that gets the load, with a key if clients need one.
+// Target returns where the load goes, and how, with a key if clients need one.
 func (r *Running) Target() load.Target {
-	t := load.Target{Address: r.Addr()}
+	t := load.Target{Address: r.Addr(), TLS: r.secure}
 	if r.NeedsKeys {
 		t.Key = r.site.keys.Good
 	}

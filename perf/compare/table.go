@@ -31,6 +31,7 @@ type Contestant struct {
 	NeedsEtcd bool     `toml:"needs_etcd"`
 	NeedsPKI  bool     `toml:"needs_pki"`
 	NeedsKeys bool     `toml:"needs_keys"` // its clients need an API key
+	TLS       bool     `toml:"tls"`        // clients speak TLS, and check the certificate of needs_pki
 
 	// Like names an earlier contestant. A row with Like has the earlier contestant's program,
 	// processes, version and admin, its health unless the row has another one, and also its Env.

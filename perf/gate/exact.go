@@ -17,6 +17,7 @@ const (
 	ours      = "ours"
 	unsampled = "ours, unsampled" // with a collector for traces, but no request is recorded
 	withKeys  = "ours, with keys" // whose requests need an API key
+	oursTLS   = "ours, TLS clients"
 )
 
 // Amounts of counted work. Requests and tokens come one after the other, so that the machine does

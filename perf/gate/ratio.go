@@ -62,37 +62,41 @@ func (s *site) cpuRatio(ctx context.Context, scenario, name, reference string, p
 	return r.Median, fmt.Sprintf("%.1f µs to %.1f µs", slices.Min(of), slices.Min(to)), nil
 }
 
-// cpuInStep measures the same ratio for the tokens of one stream, with haproxy as the reference.
-// The engine sends each token when the previous one has arrived, so that the machine does not
-// decide how many tokens come together. Other processes can only add to the cost, so the least
-// value of all measurements counts on either side.
-func cpuInStep(ctx context.Context, s *site) (float64, string, error) {
-	perToken := func(name string) (float64, error) {
-		r, err := s.start(ctx, name)
-		if err != nil {
-			return 0, err
-		}
-		before, err := r.Usage()
-		if err == nil {
-			err = s.tokens(r, countedTokens)
-		}
-		if err != nil {
-			return 0, err
-		}
-		after, err := r.Usage()
-		return float64(after.Sub(before).CPU.Microseconds()) / countedTokens, err
-	}
-	for range pairs {
-		for _, name := range []string{ours, "haproxy"} {
-			v, err := perToken(name)
-			if err != nil {
-				return 0, "", err
-			}
-			if least, ok := s.inStep[name]; !ok || v < least {
-				s.inStep[name] = v
+// cpuInStep returns a gauge of the CPU time of a contestant for the tokens of one stream, divided
+// by that of a reference. The engine sends each token when the previous one has arrived, so that
+// the machine does not decide how many tokens come together. Other processes can only add to the
+// cost, so the least value of all measurements counts on either side.
+func cpuInStep(contestant, reference string) gauge {
+	return func(ctx context.Context, s *site) (float64, string, error) {
+		for range pairs {
+			for _, name := range []string{contestant, reference} {
+				v, err := s.stepCPU(ctx, name)
+				if err != nil {
+					return 0, "", err
+				}
+				if least, ok := s.inStep[name]; !ok || v < least {
+					s.inStep[name] = v
+				}
 			}
 		}
+		of, to := s.inStep[contestant], s.inStep[reference]
+		return of / to, fmt.Sprintf("%.1f µs to %.1f µs", of, to), nil
 	}
-	of, to := s.inStep[ours], s.inStep["haproxy"]
-	return of / to, fmt.Sprintf("%.1f µs to %.1f µs", of, to), nil
+}
+
+// stepCPU measures the CPU time of a contestant for a token in step, in µs.
+func (s *site) stepCPU(ctx context.Context, name string) (float64, error) {
+	r, err := s.start(ctx, name)
+	if err != nil {
+		return 0, err
+	}
+	before, err := r.Usage()
+	if err == nil {
+		err = s.tokens(r, countedTokens)
+	}
+	if err != nil {
+		return 0, err
+	}
+	after, err := r.Usage()
+	return float64(after.Sub(before).CPU.Microseconds()) / countedTokens, err
 }

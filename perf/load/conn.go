@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -16,8 +17,9 @@ import (
 
 // Target is the server that requests are sent to.
 type Target struct {
-	Address string // host:port
-	Key     string // bearer token, if any
+	Address string      // host:port
+	TLS     *tls.Config // with the server's name; nil: plain TCP
+	Key     string      // bearer token, if any
 	// KeyOf, if set, returns the bearer token of request n, beside an empty Key.
 	KeyOf func(n uint64) string
 	// Status is the status that every answer must have. Default 200.
@@ -111,7 +113,10 @@ func (c *conn) send(bodies *Chat, n uint64, deadline time.Time) error {
 		if c.stopped.Load() {
 			return net.ErrClosed
 		}
-		c.r.Reset(d)
+		if c.target.TLS != nil {
+			c.dialed = tls.Client(d, c.target.TLS)
+		}
+		c.r.Reset(c.dialed)
 	}
 	if err := c.dialed.SetDeadline(deadline); err != nil {
 		return err

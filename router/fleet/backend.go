@@ -3,20 +3,18 @@ package fleet
 import (
 	"cmp"
 	"crypto/sha256"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/cognitora/dataplane/internal/address"
 	"github.com/cognitora/dataplane/internal/apikey"
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/kvevents"
 )
@@ -30,6 +28,8 @@ type Backend struct {
 	MaxConcurrent int    // requests at once; 0 = no limit
 	APIKeyFile    string // file whose content is sent as Authorization: Bearer
 	CA            string // PEM file that an https certificate is checked against; empty = the system's
+	Cert          string // PEM file of the client certificate shown to an https engine; empty = none
+	CertKey       string // PEM file with the key of Cert
 	KV            string // gRPC address of the host's cache daemon: host:port, or unix:///path; empty: none
 	KVEvents      string // address of the engine's KV events: tcp://host:port, ipc:///path; empty: none
 	KVReplay      string // address where the engine repeats missed KV events; empty: none
@@ -43,7 +43,7 @@ type Backend struct {
 }
 
 // backendOptions lists the options that may follow the URL in a --backend flag.
-const backendOptions = "id=, model=, role=, max_concurrent=, api_key_file=, ca=, kv=, kv-events=, kv-replay=, " +
+const backendOptions = "id=, model=, role=, max_concurrent=, api_key_file=, ca=, cert=, cert_key=, kv=, kv-events=, kv-replay=, " +
 	"connector=, bootstrap=, label=, expert=, max_batched_tokens=, data_parallel_size="
 
 // ParseBackend reads a URL with options, as in http://h:8001,id=n1,label=gpu=h100, and checks the
@@ -82,7 +82,8 @@ func several(flag string) error {
 
 func (b *Backend) set(name, value string) error {
 	text := map[string]*string{
-		"id": &b.ID, "model": &b.Model, "role": &b.Role, "api_key_file": &b.APIKeyFile, "ca": &b.CA, "kv": &b.KV,
+		"id": &b.ID, "model": &b.Model, "role": &b.Role, "api_key_file": &b.APIKeyFile, "ca": &b.CA, "cert": &b.Cert,
+		"cert_key": &b.CertKey, "kv": &b.KV,
 		"kv_events": &b.KVEvents, "kv_replay": &b.KVReplay, "connector": &b.Connector, "bootstrap": &b.Bootstrap,
 	}[name]
 	if text != nil {
@@ -165,8 +166,11 @@ func (b Backend) Check() error {
 	if err := b.Experts.Check(); err != nil {
 		return fail(fmt.Errorf("option expert: %w", err))
 	}
-	if b.CA != "" && !at.TLS {
-		return fail(errors.New("option ca is for https URLs only"))
+	if b.CA+b.Cert+b.CertKey != "" && !at.TLS {
+		return fail(errors.New("options ca, cert and cert_key are for https URLs only"))
+	}
+	if (b.Cert == "") != (b.CertKey == "") {
+		return fail(errors.New("options cert and cert_key go together; give both or neither"))
 	}
 	if err := (&cluster.CacheHealth{CacheID: "kv", GRPC: b.KV}).Check(); err != nil {
 		return fail(fmt.Errorf("option kv: %q is neither host:port nor unix:///path", b.KV))
@@ -272,7 +276,7 @@ type endpoint struct {
 	id       string
 	target   relay.Target
 	identity string // the node's URL and address
-	secrets  string // digest of key and CA; a change does not replace the node
+	secrets  string // digest of key, CA and certificate; a change does not replace the node
 	backend  Backend
 }
 
@@ -304,45 +308,35 @@ func (p *prepared) endpoints(resolved []netip.Addr) []endpoint {
 
 // target reads the files that b names. secrets is a digest of the files' contents.
 func (b Backend) target() (t relay.Target, secrets string, err error) {
-	fail := func(option string, err error) (relay.Target, string, error) {
-		return relay.Target{}, "", fmt.Errorf("backend %q: option %s: %w; name %s", b.URL, option, err, wanted[option])
-	}
 	at, err := address.Parse(b.URL)
 	if err != nil {
 		return t, "", err
 	}
 	t = relay.Target{Network: at.Network, Addr: at.Addr, Host: at.Host, BasePath: at.BasePath}
-	var pem []byte
+	digest := sha256.New()
 	if at.TLS {
+		id, err := pki.Load(b.files())
+		if err != nil {
+			return t, "", fmt.Errorf("backend %q: %w", b.URL, b.files().Explain("option ca", "option cert",
+				"option cert_key", err))
+		}
 		host, _, _ := net.SplitHostPort(at.Addr)
-		t.TLS = &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
-		if t.TLS.RootCAs, pem, err = readCA(b.CA); err != nil {
-			return fail("ca", err)
+		t.TLS = id.Outside(host)
+		for _, name := range []string{b.CA, b.Cert} {
+			text, _ := os.ReadFile(name) // Load has read it; what changes now is used by the next handshake
+			fmt.Fprintf(digest, "%d %s", len(text), text)
 		}
 	}
 	if b.APIKeyFile != "" {
 		key, err := apikey.Read(b.APIKeyFile)
 		if err != nil {
-			return fail("api_key_file", err)
+			return t, "", fmt.Errorf("backend %q: option api_key_file: %w; name %s", b.URL, err, keyWanted)
 		}
 		t.Authorization = "Bearer " + key
 	}
-	digest := sha256.Sum256(slices.Concat(pem, []byte{0}, []byte(t.Authorization)))
-	return t, string(digest[:]), nil
+	digest.Write([]byte(t.Authorization))
+	return t, string(digest.Sum(nil)), nil
 }
 
-// readCA returns nil for an empty path; nil means the system's roots.
-func readCA(path string) (*x509.CertPool, []byte, error) {
-	if path == "" {
-		return nil, nil, nil
-	}
-	pem, err := os.ReadFile(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, nil, fmt.Errorf("%s holds no PEM certificate", path)
-	}
-	return pool, pem, nil
-}
+// files are those for TLS with the engine.
+func (b Backend) files() pki.Files { return pki.Files{CA: b.CA, Cert: b.Cert, Key: b.CertKey} }

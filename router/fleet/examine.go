@@ -8,31 +8,24 @@ import (
 	"github.com/cognitora/dataplane/internal/rights"
 )
 
-// wanted describes the required contents of the file that an option names.
-var wanted = map[string]string{
-	"api_key_file": "a file that holds the engine's key alone",
-	"ca":           "a PEM file with the CA's certificate",
-}
+// keyWanted describes the file that api_key_file names.
+const keyWanted = "a file that holds the engine's key alone"
 
 // Examine checks the files that b names. Each problem begins with field and the option's name.
 func (b Backend) Examine(field string) error {
-	var errs []error
-	look := func(option, path string, read func() error) {
-		if path == "" {
-			return
-		}
-		err := rights.Readable(path)
-		if err == nil {
-			err = read()
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s%s: %w; name %s", field, option, err, wanted[option]))
-		}
+	return errors.Join(b.examineKey(field), b.files().Examine(field+"ca", field+"cert", field+"cert_key"))
+}
+
+func (b Backend) examineKey(field string) error {
+	if b.APIKeyFile == "" {
+		return nil
 	}
-	look("api_key_file", b.APIKeyFile, func() error {
-		_, err := apikey.Read(b.APIKeyFile)
-		return err
-	})
-	look("ca", b.CA, func() error { _, _, err := readCA(b.CA); return err })
-	return errors.Join(errs...)
+	err := rights.Readable(b.APIKeyFile)
+	if err == nil {
+		_, err = apikey.Read(b.APIKeyFile)
+	}
+	if err != nil {
+		return fmt.Errorf("%sapi_key_file: %w; name %s", field, err, keyWanted)
+	}
+	return nil
 }

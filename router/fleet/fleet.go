@@ -128,7 +128,7 @@ type Fleet struct {
 type member struct {
 	node     *Node
 	identity string // another value is another incarnation
-	secrets  string // static: digest of key and CA
+	secrets  string // static: digest of key, CA and certificate
 	heard    bool   // static: the node's models are known
 	told     string // last logged reason for taking no requests, other than the breaker's; empty = it takes requests
 	cancel   context.CancelFunc

@@ -70,7 +70,8 @@ func prepare(backends []Backend) ([]prepared, error) {
 
 // Reload replaces the static backends and reads the files they name. A node with the same id and
 // URL stays, with its models, health and requests in flight. A node's next requests and checks use
-// new connections when its key or CA has changed. A removed node finishes its running requests.
+// new connections when its key, CA or certificate has changed. A removed node finishes its running
+// requests.
 //
 // A bad list is refused and changes nothing. Reload returns nil once the list is in force. The list
 // never comes into force if Reload returns the error of ctx. Run must be running.

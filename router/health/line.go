@@ -166,7 +166,7 @@ func missingCertificate(err error) error {
 	switch _, untrusted := errors.AsType[*tls.CertificateVerificationError](err); {
 	case refused, strings.Contains(err.Error(), "remote error: tls: "):
 		return fmt.Errorf("%w; an agent takes certificates of role router or ctl: "+
-			"set upstream_tls.ca, .cert and .key", err)
+			"set upstream_tls.ca, .cert and .key; a backend is shown its own cert, with its cert_key", err)
 	case untrusted:
 		return fmt.Errorf("%w; an agent's certificate is checked with upstream_tls.ca (and shown .cert and .key), "+
 			"a backend's with its own ca", err)

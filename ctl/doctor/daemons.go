@@ -1,0 +1,142 @@
+package doctor
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/cognitora/dataplane/agent"
+	"github.com/cognitora/dataplane/agent/engine"
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/kvcached"
+	"github.com/cognitora/dataplane/router"
+	"github.com/cognitora/dataplane/router/fleet"
+)
+
+// admin examines an admin port, which has no authentication.
+func (e *exam) admin(field, address string) {
+	e.listen(listener{field: field, address: address, fix: "reach it by a tunnel"})
+}
+
+const encryptEngine = "run cgn-agent on the engine's host, or let the engine serve https and write https://"
+
+func (e *exam) router(c *router.Config) {
+	e.listen(listener{
+		field: "router.listen", address: c.Router.Listen, encrypted: c.TLS.Cert != "", cert: c.TLS.Cert,
+		authenticates: c.TLS.ClientCA != "" || c.Auth.KeysFile != "" || c.Auth.KeysEtcd,
+		fix:           "set tls.cert and tls.key, with tls.client_ca or auth.keys_file",
+	})
+	e.admin("router.admin", c.Router.Admin)
+	for i, text := range c.Router.Backends {
+		if b, err := fleet.ParseBackend(text); err == nil { // otherwise the daemon refuses the file
+			e.backend(fmt.Sprintf("router.backends[%d]", i), ": option ", b)
+		}
+	}
+	for i, b := range c.Backends {
+		e.backend(fmt.Sprintf("backend[%d]", i), ".", fleet.Backend{URL: b.URL, APIKeyFile: b.APIKeyFile, CA: b.CA,
+			Cert: b.Cert, CertKey: b.CertKey, KVEvents: b.KVEvents})
+	}
+	if e.etcd(&c.Etcd) && (c.Upstream.CA == "" || c.Upstream.Cert == "") {
+		e.add(severe, kindPlaintext, "upstream_tls.ca", "the router shows agents and cache daemons no certificate, or does "+
+			"not check theirs", "set upstream_tls.ca, .cert and .key; cgn-ctl pki bootstrap makes them")
+	}
+	e.dial("traces.endpoint", c.Traces.Endpoint, c.Traces.HeadersFile != "", "write https://, or use a collector on "+
+		"loopback")
+	e.files(pki.Files{CA: c.TLS.ClientCA, Cert: c.TLS.Cert, Key: c.TLS.Key}, "tls.client_ca", "tls.cert", "tls.key", "")
+	e.files(pki.Files{CA: c.Upstream.CA, Cert: c.Upstream.Cert, Key: c.Upstream.Key}, "upstream_tls.ca",
+		"upstream_tls.cert", "upstream_tls.key", pki.Router)
+	e.files(pki.Files{CA: c.Traces.CA, Cert: c.Traces.Cert, Key: c.Traces.Key}, "traces.ca", "traces.cert",
+		"traces.key", "")
+	e.secret("traces.headers_file", c.Traces.HeadersFile)
+	e.secret("auth.keys_file", c.Auth.KeysFile)
+}
+
+// backend examines an engine of the router. within separates the name of one of its settings.
+func (e *exam) backend(field, within string, b fleet.Backend) {
+	e.dial(field, b.URL, b.APIKeyFile != "", encryptEngine)
+	e.events(field+within+"kv_events", b.KVEvents)
+	e.secret(field+within+"api_key_file", b.APIKeyFile)
+	e.files(pki.Files{CA: b.CA, Cert: b.Cert, Key: b.CertKey}, field+within+"ca", field+within+"cert",
+		field+within+"cert_key", "")
+}
+
+func (e *exam) agent(c *agent.Config) {
+	front := listener{encrypted: c.TLS.Cert != "", cert: c.TLS.Cert, authenticates: c.TLS.CA != "" && c.TLS.Cert != "",
+		fix: "set tls.ca, tls.cert and tls.key; cgn-ctl pki bootstrap makes them"}
+	at := func(field, address string) {
+		l := front
+		l.field, l.address = field, address
+		e.listen(l)
+	}
+	one := func(prefix string, g *engine.Config) {
+		e.dial(prefix+"url", g.URL, g.APIKeyFile != "", encryptEngine)
+		e.secret(prefix+"api_key_file", g.APIKeyFile)
+		e.expiry(prefix+"ca", g.CA)
+	}
+	if len(c.Engines) == 0 {
+		at("agent.listen", c.Agent.Listen)
+		at("kv_events.listen", c.Events.Listen)
+		e.events("kv_events.endpoint", c.Events.Endpoint)
+		one("engine.", &c.Engine)
+	}
+	for i := range c.Engines {
+		g, prefix := &c.Engines[i], fmt.Sprintf("engine[%d].", i)
+		at(prefix+"listen", g.Listen)
+		at(prefix+"kv_events.listen", g.Events.Listen)
+		e.events(prefix+"kv_events.endpoint", g.Events.Endpoint)
+		one(prefix, &g.Engine)
+	}
+	if c.Agent.Push != "off" {
+		at("agent.push", c.Agent.Push)
+	}
+	e.admin("agent.admin", c.Agent.Admin)
+	e.etcd(&c.Etcd)
+	e.files(pki.Files{CA: c.TLS.CA, Cert: c.TLS.Cert, Key: c.TLS.Key}, "tls.ca", "tls.cert", "tls.key",
+		roleIf(c.TLS.CA != "", pki.Agent))
+	e.secret("power.redfish.password_file", c.Power.Redfish.PasswordFile)
+	e.expiry("power.redfish.ca", c.Power.Redfish.CA)
+	token := filepath.Join(c.Agent.StateDir, cluster.TokenFile)
+	if _, err := os.Stat(token); err == nil && c.Agent.StateDir != "" {
+		e.secret("agent.state_dir", token)
+	}
+}
+
+// roleIf returns role if peers check it.
+func roleIf(checked bool, role pki.Role) pki.Role {
+	if checked {
+		return role
+	}
+	return ""
+}
+
+func (e *exam) kvcached(c *kvcached.Config) {
+	const users = "with TLS, and let only known clients in: "
+	e.listen(listener{field: "resp.listen", address: c.RESP.Listen, encrypted: c.RESP.TLS, cert: c.TLS.Cert,
+		authenticates: len(c.RESP.Users) > 0, fix: users + "resp.tls = true and [[resp.users]]"})
+	e.listen(listener{field: "s3.listen", address: c.S3.Listen, encrypted: c.S3.TLS, cert: c.TLS.Cert,
+		authenticates: len(c.S3.Keys) > 0, fix: users + "s3.tls = true and [[s3.keys]]"})
+	lane := c.QUIC.TLSListen
+	if lane == "off" {
+		lane = ""
+	}
+	for _, l := range [][2]string{{"quic.listen", c.QUIC.Listen}, {"quic.tls_listen", lane},
+		{"grpc.listen", c.GRPC.Listen}} {
+		e.listen(listener{field: l[0], address: l[1], encrypted: true, cert: c.TLS.Cert, authenticates: true})
+	}
+	e.admin("kvcached.admin", c.Daemon.Admin)
+	e.etcd(&c.Etcd)
+	e.files(pki.Files{CA: c.TLS.CA, Cert: c.TLS.Cert, Key: c.TLS.Key}, "tls.ca", "tls.cert", "tls.key",
+		roleIf(c.TLS.CA != "", pki.KVCached))
+	for i, u := range c.RESP.Users {
+		e.secret(fmt.Sprintf("resp.users[%d].password_file", i), u.PasswordFile)
+	}
+	for i, k := range c.S3.Keys {
+		e.secret(fmt.Sprintf("s3.keys[%d].secret_file", i), k.SecretFile)
+	}
+	e.secret("ssd.key_file", c.SSD.KeyFile)
+	if len(c.RDMA.Trusted) > 0 {
+		e.add(warning, kindPlaintext, "rdma.trusted_networks", "blocks that RDMA moves are neither encrypted nor "+
+			"authenticated", "trust only networks that no other tenant shares")
+	}
+}
