@@ -28,6 +28,7 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/gateway"
 	"github.com/cognitora/dataplane/router/holdings"
+	"github.com/cognitora/dataplane/router/isolation"
 	"github.com/cognitora/dataplane/router/keys"
 	"github.com/cognitora/dataplane/router/kvevents"
 	"github.com/cognitora/dataplane/router/leg"
@@ -71,8 +72,9 @@ type Router struct {
 	sessions     *affinity.Sessions // nil: off
 	legs         *leg.Dispatcher
 	plans        *plan.Planner
-	keys         *keys.Follower // nil: clients need no key
-	door         *auth.Door     // nil: everybody may ask
+	keys         *keys.Follower   // nil: clients need no key
+	door         *auth.Door       // nil: everybody may ask
+	salts        *isolation.Salts // nil: clients share cached prompts
 	gateway      *gateway.Gateway
 	admin        *http.Server
 	handover     handover
@@ -247,7 +249,7 @@ func (r *Router) assemble() {
 	})
 	r.gateway = gateway.New(gateway.Parts{
 		Plans: r.plans, Scans: memo.Scans(), Fleet: r.fleet, Metrics: r.metrics,
-		Watcher: r.watcher, Loops: r.loops, Access: r.access, Traces: r.traces, Auth: r.door, Logger: r.log,
+		Watcher: r.watcher, Loops: r.loops, Access: r.access, Traces: r.traces, Auth: r.door, Salts: r.salts, Logger: r.log,
 		Admin: c.Router.Admin,
 	}, c.gatewayLimits(maxConnections(c.Limits.MaxConnections, r.log)), c.Router.ForwardAuth)
 	r.applyPolicy()

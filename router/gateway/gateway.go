@@ -24,6 +24,7 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/auth"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/isolation"
 	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/plan"
 	"github.com/cognitora/dataplane/router/scan"
@@ -54,6 +55,7 @@ type Parts struct {
 	Access  *accesslog.Logger // nil: no access log
 	Traces  *traces.Tracer    // nil: no traces
 	Auth    *auth.Door        // nil: everybody may ask
+	Salts   *isolation.Salts  // nil: clients share cached prompts
 	Logger  *slog.Logger
 	Admin   string // address of the admin port, for messages
 }
@@ -70,6 +72,7 @@ type Gateway struct {
 	litter  litter
 	records
 	auth        *auth.Door
+	salts       *isolation.Salts // nil: clients share cached prompts
 	log         *slog.Logger
 	admin       string // address of the admin port
 	limits      Limits
@@ -109,7 +112,7 @@ type port struct {
 func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 	g := &Gateway{
 		plans: p.Plans, scans: p.Scans, fleet: p.Fleet, metrics: p.Metrics,
-		watcher: p.Watcher, records: records{p.Access, p.Traces}, auth: p.Auth, log: p.Logger, admin: p.Admin,
+		watcher: p.Watcher, records: records{p.Access, p.Traces}, auth: p.Auth, salts: p.Salts, log: p.Logger, admin: p.Admin,
 		limits:      l,
 		forwardAuth: forwardAuth, started: time.Now(),
 		port: port{empty: make(chan struct{}, 1)},

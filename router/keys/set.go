@@ -61,6 +61,17 @@ func (s *Set) Find(sum Digest, now time.Time) (*trust.Principal, Refusal) {
 	return t.of.who, None
 }
 
+// Of returns the principal of the key with an id, or nil if there is none. The key need not count
+// any more.
+func (s *Set) Of(id string) *trust.Principal {
+	if in := s.now.Load(); in != nil {
+		if a := in.records[id]; a != nil {
+			return a.who
+		}
+	}
+	return nil
+}
+
 // Known says whether the set has been filled once.
 func (s *Set) Known() bool { return s.now.Load() != nil }
 
