@@ -28,8 +28,8 @@ func isolated(t *testing.T, by string) func(*router.Config) {
 
 func tenant(name string) func(*keys.Record) { return func(r *keys.Record) { r.Tenant = name } }
 
-// spied is what a client can see of a prompt: the tokens that its engine had cached, the blocks that
-// the router believed cached, and the node that it picked.
+// spied is what a client can see of a prompt: the tokens that its engine had cached, the blocks
+// that the router believed cached, and the node that it picked.
 type spied struct {
 	cached, overlap int
 	node            string
@@ -86,7 +86,8 @@ func TestAnothersPromptByItsTime(t *testing.T) {
 				if strings.Contains(salt, id) || strings.Contains(salt, "acme") {
 					t.Errorf("the salt %s names its client", salt)
 				}
-				if saw := s.spyOn(document(0, 6000)+"!", plain+`,"cache_salt":"`+salt+`"`, spy); saw.cached > 0 || saw.overlap > 0 {
+				stolen := plain + `,"cache_salt":"` + salt + `"`
+				if saw := s.spyOn(document(0, 6000)+"!", stolen, spy); saw.cached > 0 || saw.overlap > 0 {
 					t.Errorf("with the stolen salt the spy sees %+v", saw)
 				}
 			}
@@ -121,7 +122,8 @@ func TestChoicesTellNothing(t *testing.T) {
 				prompt, session := document(i, 6000), fmt.Sprint("session ", i)
 				as := func(tenant string) (e explanation) {
 					s.t.Helper()
-					req, _ := http.NewRequest("POST", s.admin+"/debug/route?tenant="+tenant, strings.NewReader(chatBody(prompt, "")))
+					body := strings.NewReader(chatBody(prompt, ""))
+					req, _ := http.NewRequest("POST", s.admin+"/debug/route?tenant="+tenant, body)
 					req.Header.Set("x-cgn-session-id", session)
 					resp, err := s.client.Do(req)
 					if err != nil {
@@ -250,7 +252,9 @@ func TestIsolationIsChecked(t *testing.T) {
 		},
 		"auth.isolation_secret_file: is needed":      func(c *router.Config) {},
 		"can read it or change it":                   func(c *router.Config) { c.Auth.IsolationSecretFile = file(0o644, 32) },
-		"has 31 bytes, and a secret has at least 32": func(c *router.Config) { c.Auth.IsolationSecretFile = file(0o600, 31) },
+		"has 31 bytes, and a secret has at least 32": func(c *router.Config) {
+			c.Auth.IsolationSecretFile = file(0o600, 31)
+		},
 		"no such file": func(c *router.Config) { c.Auth.IsolationSecretFile = "/nowhere/secret" },
 	} {
 		c := settings(t, &logged{t: t})

@@ -14,8 +14,8 @@ import (
 
 var secret = bytes.Repeat([]byte("0123456789abcdef"), 2)
 
-// TestSalts checks whose salts are the same: those of one client with one cache_salt of its own, and
-// no others.
+// TestSalts checks whose salts are the same: those of one client with one cache_salt of its own,
+// and no others.
 func TestSalts(t *testing.T) {
 	who := func(tenant, id string) *trust.Principal { return &trust.Principal{Tenant: tenant, ID: id} }
 	a := New(Tenant, secret)

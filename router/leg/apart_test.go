@@ -19,17 +19,19 @@ func TestEnginesKeepClientsApart(t *testing.T) {
 	salts := isolation.New(isolation.Tenant, bytes.Repeat([]byte("s"), isolation.SecretBytes))
 	who := &trust.Principal{Tenant: "acme"}
 	text := func(own []byte) string { s := salts.Of(who, own); return string(s[:]) }
-	base, of := text(nil), text([]byte("x"))
+	named := strings.NewReplacer("BASE", text(nil), "OF", text([]byte("x")), "AGAIN", text([]byte(text(nil))))
 	for body, want := range map[string]string{
-		`{"model":"sim","messages":[]}`:                                  `{"cache_salt":"` + base + `","model":"sim","messages":[]}`,
-		`{"model":"sim","messages":[],"cache_salt":"x"}`:                 `{"model":"sim","messages":[],"cache_salt":"` + of + `"}`,
-		`{"model":"sim","nvext":{"cache_salt":"x"},"messages":[]}`:       `{"cache_salt":"` + of + `","model":"sim","messages":[]}`,
-		`{"model":"sim","nvext":{"dp_rank":0},"messages":[]}`:            `{"cache_salt":"` + base + `","model":"sim","nvext":{"dp_rank":0},"messages":[]}`,
-		`{"model":"sim","messages":[],"kv_transfer_params":{"a":1}}`:     `{"cache_salt":"` + base + `","model":"sim","messages":[]}`,
-		`{"model":"sim","bootstrap_room":1,"messages":[]}`:               `{"cache_salt":"` + base + `","model":"sim","messages":[]}`,
-		`{"model":"sim","messages":[],"disaggregated_params":{}}`:        `{"cache_salt":"` + base + `","model":"sim","messages":[]}`,
-		`{"model":"sim","messages":[],"cache_s\u0061lt":"` + base + `"}`: `{"model":"sim","messages":[],"cache_s\u0061lt":"` + text([]byte(base)) + `"}`,
+		`{"model":"sim","messages":[]}`:                              `{"cache_salt":"BASE","model":"sim","messages":[]}`,
+		`{"model":"sim","messages":[],"cache_salt":"x"}`:             `{"model":"sim","messages":[],"cache_salt":"OF"}`,
+		`{"model":"sim","nvext":{"cache_salt":"x"},"messages":[]}`:   `{"cache_salt":"OF","model":"sim","messages":[]}`,
+		`{"model":"sim","messages":[],"kv_transfer_params":{"a":1}}`: `{"cache_salt":"BASE","model":"sim","messages":[]}`,
+		`{"model":"sim","bootstrap_room":1,"messages":[]}`:           `{"cache_salt":"BASE","model":"sim","messages":[]}`,
+		`{"model":"sim","messages":[],"disaggregated_params":{}}`:    `{"cache_salt":"BASE","model":"sim","messages":[]}`,
+		`{"model":"sim","nvext":{"dp_rank":0},"messages":[]}`: `{"cache_salt":"BASE","model":"sim",` +
+			`"nvext":{"dp_rank":0},"messages":[]}`,
+		`{"model":"sim","messages":[],"cache_s\u0061lt":"BASE"}`: `{"model":"sim","messages":[],"cache_s\u0061lt":"AGAIN"}`,
 	} {
+		body, want = named.Replace(body), named.Replace(want)
 		d := start(t, 1)
 		d.o.PassNvext = true
 		r := request.New()
@@ -57,8 +59,11 @@ func TestEnginesKeepClientsApart(t *testing.T) {
 		}
 		a.member.node.salt.Store(7) // D has read too late once
 		out, err := l.prepare(a)
-		if err != nil || !strings.Contains(string(bytes.Join(out.Body, nil)), `":"cgn-7-`+string(r.Scan.CacheSalt)+`"`) {
-			t.Errorf("%s: with the node's own salt: %s, %v", body, bytes.Join(out.Body, nil), err)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := string(bytes.Join(out.Body, nil)); !strings.Contains(got, `":"cgn-7-`+string(r.Scan.CacheSalt)+`"`) {
+			t.Errorf("%s: with the node's own salt: %s", body, got)
 		}
 		l.Finish(relay.ClientGone)
 	}

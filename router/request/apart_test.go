@@ -28,7 +28,8 @@ func TestClientsAreApart(t *testing.T) {
 	of(t, a, "acme", "session", "")
 	of(t, b, "beta", "session", "")
 	of(t, again, "acme", "session", "")
-	if bytes.Equal(a.Session, b.Session) || bytes.Equal(a.Scan.CacheSalt, b.Scan.CacheSalt) || a.Scan.Space == b.Scan.Space {
+	if bytes.Equal(a.Session, b.Session) || bytes.Equal(a.Scan.CacheSalt, b.Scan.CacheSalt) ||
+		a.Scan.Space == b.Scan.Space {
 		t.Error("two tenants share something")
 	}
 	if !bytes.Equal(a.Session, again.Session) || !bytes.Equal(a.Scan.CacheSalt, again.Scan.CacheSalt) ||

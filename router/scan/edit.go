@@ -13,9 +13,9 @@ import (
 // A body may have several members of one name; engines read the last one. Names may contain
 // escapes. After an edit the body has at most one member of the name.
 //
-// Call Reset first, then Model, Salt, IncludeUsage and the edits by name, then Segments. A reused Edits
-// does not allocate. An Edits is not safe for concurrent use, but several Edits may edit one body:
-// see Request.Index.
+// Call Reset first, then Model, Salt, IncludeUsage and the edits by name, then Segments. A reused
+// Edits does not allocate. An Edits is not safe for concurrent use, but several Edits may edit one
+// body: see Request.Index.
 type Edits struct {
 	r       *Request
 	body    []byte

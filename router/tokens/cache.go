@@ -44,8 +44,9 @@ func NewCache(bytes int) *Cache {
 // code have no longer words.
 const maxWord = 4 << 10
 
-// Encode is Tokenizer.Encode with the cache. Texts of another space do not count as known. encoded is the number of bytes of text that were not
-// in the cache. ok is false, and ids are incomplete, if a word has more than 4 KiB.
+// Encode is Tokenizer.Encode with the cache. Texts of another space do not count as known. encoded
+// is the number of bytes of text that were not in the cache. ok is false, and ids are incomplete,
+// if a word has more than 4 KiB.
 func (c *Cache) Encode(
 	t *Tokenizer, dst []uint32, text string, space uint64, special bool,
 ) (ids []uint32, encoded int, ok bool) {

@@ -133,8 +133,8 @@ func TestCompletion(t *testing.T) {
 		}
 	}
 	s := NewSet(map[string]*Model{"m": m}, 1<<20, 1<<10)
-	if r := s.Make("m", Completions, []byte(`{"prompt":"a"}`), 0, nil); !slices.Equal(r.IDs, m.tokenizer.Encode(nil, "a",
-		true)) || r.Turn != 0 {
+	r := s.Make("m", Completions, []byte(`{"prompt":"a"}`), 0, nil)
+	if !slices.Equal(r.IDs, m.tokenizer.Encode(nil, "a", true)) || r.Turn != 0 {
 		t.Error(r)
 	}
 }

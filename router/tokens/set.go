@@ -52,9 +52,8 @@ type Result struct {
 // Has says whether the prompts of the model are tokenised.
 func (s *Set) Has(model string) bool { return s != nil && s.model(model) != nil }
 
-// Make appends the ids of a body to ids. Texts that only clients of another space have sent count as
-// unknown. A model that has left the set since Has has the outcome
-// Option.
+// Make appends the ids of a body to ids. Texts that only clients of other spaces have sent count as
+// unknown. A model that has left the set since Has has the outcome Option.
 func (s *Set) Make(model string, api API, body []byte, space uint64, ids []uint32) Result {
 	r := Result{IDs: ids, Outcome: Exact}
 	if len(body) > s.most {
