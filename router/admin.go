@@ -168,8 +168,8 @@ func (r *Router) idleCascades(snap *fleet.Snapshot) (all []fleet.Problem) {
 }
 
 // debugRoute says where the OpenAI request in the body would go, and why. The query's api is chat
-// (default), completions, responses, messages or embeddings; see explainedFor too. The headers for the router count as
-// those of a client that may steer.
+// (default), completions, responses, messages or embeddings; explainedFor reads whose request it
+// is. The headers for the router count as those of a client that may steer.
 func (r *Router) debugRoute(w http.ResponseWriter, req *http.Request) {
 	api, ok := explainable[req.URL.Query().Get("api")]
 	if !ok {

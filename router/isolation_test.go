@@ -250,8 +250,8 @@ func TestIsolationIsChecked(t *testing.T) {
 		"auth.isolation: needs keys": func(c *router.Config) {
 			c.Auth.KeysFile, c.Auth.IsolationSecretFile = "", file(0o600, 32)
 		},
-		"auth.isolation_secret_file: is needed":      func(c *router.Config) {},
-		"can read it or change it":                   func(c *router.Config) { c.Auth.IsolationSecretFile = file(0o644, 32) },
+		"auth.isolation_secret_file: is needed": func(c *router.Config) {},
+		"can read it or change it":              func(c *router.Config) { c.Auth.IsolationSecretFile = file(0o644, 32) },
 		"has 31 bytes, and a secret has at least 32": func(c *router.Config) {
 			c.Auth.IsolationSecretFile = file(0o600, 31)
 		},

@@ -112,8 +112,8 @@ type port struct {
 func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 	g := &Gateway{
 		plans: p.Plans, scans: p.Scans, fleet: p.Fleet, metrics: p.Metrics,
-		watcher: p.Watcher, records: records{p.Access, p.Traces}, auth: p.Auth, salts: p.Salts, log: p.Logger, admin: p.Admin,
-		limits:      l,
+		watcher: p.Watcher, records: records{p.Access, p.Traces}, auth: p.Auth, salts: p.Salts, log: p.Logger,
+		admin: p.Admin, limits: l,
 		forwardAuth: forwardAuth, started: time.Now(),
 		port: port{empty: make(chan struct{}, 1)},
 	}

@@ -21,15 +21,16 @@ func TestEnginesKeepClientsApart(t *testing.T) {
 	text := func(own []byte) string { s := salts.Of(who, own); return string(s[:]) }
 	named := strings.NewReplacer("BASE", text(nil), "OF", text([]byte("x")), "AGAIN", text([]byte(text(nil))))
 	for body, want := range map[string]string{
-		`{"model":"sim","messages":[]}`:                              `{"cache_salt":"BASE","model":"sim","messages":[]}`,
-		`{"model":"sim","messages":[],"cache_salt":"x"}`:             `{"model":"sim","messages":[],"cache_salt":"OF"}`,
-		`{"model":"sim","nvext":{"cache_salt":"x"},"messages":[]}`:   `{"cache_salt":"OF","model":"sim","messages":[]}`,
-		`{"model":"sim","messages":[],"kv_transfer_params":{"a":1}}`: `{"cache_salt":"BASE","model":"sim","messages":[]}`,
-		`{"model":"sim","bootstrap_room":1,"messages":[]}`:           `{"cache_salt":"BASE","model":"sim","messages":[]}`,
-		`{"model":"sim","messages":[],"disaggregated_params":{}}`:    `{"cache_salt":"BASE","model":"sim","messages":[]}`,
+		`{"model":"sim","messages":[]}`:                            `{"cache_salt":"BASE","model":"sim","messages":[]}`,
+		`{"model":"sim","messages":[],"cache_salt":"x"}`:           `{"model":"sim","messages":[],"cache_salt":"OF"}`,
+		`{"model":"sim","nvext":{"cache_salt":"x"},"messages":[]}`: `{"cache_salt":"OF","model":"sim","messages":[]}`,
+		`{"model":"sim","messages":[],"kv_transfer_params":{}}`:    `{"cache_salt":"BASE","model":"sim","messages":[]}`,
+		`{"model":"sim","bootstrap_room":1,"messages":[]}`:         `{"cache_salt":"BASE","model":"sim","messages":[]}`,
+		`{"model":"sim","messages":[],"disaggregated_params":{}}`:  `{"cache_salt":"BASE","model":"sim","messages":[]}`,
 		`{"model":"sim","nvext":{"dp_rank":0},"messages":[]}`: `{"cache_salt":"BASE","model":"sim",` +
 			`"nvext":{"dp_rank":0},"messages":[]}`,
-		`{"model":"sim","messages":[],"cache_s\u0061lt":"BASE"}`: `{"model":"sim","messages":[],"cache_s\u0061lt":"AGAIN"}`,
+		`{"model":"sim","messages":[],"cache_s\u0061lt":"BASE"}`: `{"model":"sim","messages":[],` +
+			`"cache_s\u0061lt":"AGAIN"}`,
 	} {
 		body, want = named.Replace(body), named.Replace(want)
 		d := start(t, 1)
