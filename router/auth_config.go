@@ -88,7 +88,7 @@ func (r *Router) openDoor() (err error) {
 	if r.salts, err = r.config.Auth.salts(); err != nil {
 		return err
 	}
-	set := new(keys.Set)
+	set := &keys.Set{Changed: r.keyChanged}
 	r.keys = &keys.Follower{
 		Set: set, File: r.config.Auth.KeysFile, Etcd: r.cluster, Log: r.log, Changed: r.endRevoked,
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/accesslog"
+	"github.com/cognitora/dataplane/internal/audit"
 	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
@@ -68,6 +69,7 @@ type Router struct {
 	watcher      *relay.Watcher
 	loops        *relay.Loops
 	access       *accesslog.Logger
+	audit        *audit.Log         // nil: off
 	traces       *traces.Tracer     // nil: off
 	sessions     *affinity.Sessions // nil: off
 	legs         *leg.Dispatcher
@@ -110,6 +112,9 @@ func New(c Config) (r *Router, err error) {
 		return r, fmt.Errorf("starting the relay's loops: %w", err)
 	}
 	if err = r.openAccessLog(); err != nil {
+		return r, err
+	}
+	if r.audit, err = c.Audit.open(r); err != nil {
 		return r, err
 	}
 	if r.traces, err = c.Traces.open(r.metrics, r.log); err != nil {
@@ -192,6 +197,7 @@ func (r *Router) joinFleet() error {
 		EventLag: func(d time.Duration) { r.metrics.EventLag.Observe(d.Seconds()) },
 		Pool:     relay.PoolOptions{DialTimeout: c.Timeouts.Dial.Std(), Watch: c.Router.WatchNodes},
 		Warm:     c.Router.Warm,
+		Cordoned: r.cordoned,
 	}
 	if len(c.Etcd.Endpoints) > 0 {
 		if r.cluster, err = dialEtcd(&c.Etcd); err != nil {
@@ -250,11 +256,11 @@ func (r *Router) assemble() {
 	r.gateway = gateway.New(gateway.Parts{
 		Plans: r.plans, Scans: memo.Scans(), Fleet: r.fleet, Metrics: r.metrics,
 		Watcher: r.watcher, Loops: r.loops, Access: r.access, Traces: r.traces, Auth: r.door, Salts: r.salts,
-		Logger: r.log, Admin: c.Router.Admin,
+		Audit: r.audit, Logger: r.log, Admin: c.Router.Admin,
 	}, c.gatewayLimits(maxConnections(c.Limits.MaxConnections, r.log)), c.Router.ForwardAuth)
 	r.applyPolicy()
 	r.observe()
-	r.admin = &http.Server{Handler: r.handover.closing(r.adminRoutes()), ConnState: r.handover.count,
+	r.admin = &http.Server{Handler: r.handover.closing(r.audited(r.adminRoutes())), ConnState: r.handover.count,
 		ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 }
 
@@ -291,6 +297,7 @@ func (r *Router) Run(drain, force context.Context) error {
 	g.Go("admin", func(context.Context) error { return ignoreClosed(r.admin.Serve(r.adminAt)) })
 	g.Go("serve", func(context.Context) error { return r.gateway.Serve(r.serving, r.tls) })
 	r.serves()
+	r.started()
 	r.offer(g)
 	r.log.Info("router serves", "address", r.serving.Addr().String(), "admin", r.adminAt.Addr().String(), "mode",
 		r.policy.Load().Mode.String())
@@ -324,6 +331,7 @@ func (r *Router) drain(force context.Context) {
 	r.log.Info("stopping: requests are taken for drain_delay more, running ones have drain_timeout then; a second "+
 		"signal ends it now",
 		"drain_delay", delay.String(), "drain_timeout", timeout.String())
+	r.acted("signal", "stop", "", nil)
 	r.gateway.StartDrain()
 	lifecycle.Drain(force, r.log,
 		lifecycle.Step{Name: "announce that readiness is gone", Run: func(ctx context.Context) error {
@@ -367,5 +375,6 @@ func (r *Router) Close() {
 	if r.access != nil {
 		r.access.Close()
 	}
+	r.audit.Close()
 	r.traces.Close()
 }

@@ -12,33 +12,35 @@ import (
 const Code = "invalid_api_key"
 
 // unauthorized returns the error of a request whose sender is not known. Its type is OpenAI's.
-func unauthorized(message string) *apierror.Error {
-	return &apierror.Error{Status: 401, Type: "invalid_request_error", Code: Code, Message: message}
+// reason is for the audit log.
+func unauthorized(reason, message string) *apierror.Error {
+	return &apierror.Error{Status: 401, Type: "invalid_request_error", Code: Code, Message: message, Reason: reason}
 }
 
 var (
-	errNoKey   = unauthorized("no API key was sent; send it as Authorization: Bearer KEY, or as x-api-key: KEY")
-	errScheme  = unauthorized("the Authorization header is not of the form Bearer KEY")
-	errSeveral = unauthorized("the request has several API keys that differ; send one, as Authorization: Bearer KEY " +
+	errNoKey   = unauthorized("no_key", "no API key was sent; send it as Authorization: Bearer KEY, or as x-api-key: KEY")
+	errScheme  = unauthorized("bad_scheme", "the Authorization header is not of the form Bearer KEY")
+	errSeveral = unauthorized("several_keys", "the request has several API keys that differ; send one, as Authorization: Bearer KEY "+
 		"or as x-api-key: KEY")
-	errNotAKey = unauthorized("what was sent is no API key of this router; keys begin with cgn_ and have 51 characters")
+	errNotAKey = unauthorized("not_a_key", "what was sent is no API key of this router; keys begin with cgn_ and have 51 characters")
 	errUnread  = &apierror.Error{
 		Status: 503, Code: "keys_not_known_yet", RetryAfterSeconds: 1,
 		Message: "the API keys are not known yet: etcd has not been reached",
 	}
-	errUnknown = unauthorized("this API key is not known here")
 )
 
 // refused returns the error for a key that does not count. The id is named only to those who have
 // the key.
 func refused(id []byte, why keys.Refusal) *apierror.Error {
+	e := unauthorized("unknown_key", "this API key is not known here")
 	switch why {
 	case keys.Expired:
-		return unauthorized("the API key cgn_" + string(id) + "_… has expired; ask for a new one")
+		e = unauthorized("expired_key", "the API key cgn_"+string(id)+"_… has expired; ask for a new one")
 	case keys.Revoked:
-		return unauthorized("the API key cgn_" + string(id) + "_… has been revoked; ask for a new one")
+		e = unauthorized("revoked_key", "the API key cgn_"+string(id)+"_… has been revoked; ask for a new one")
 	}
-	return errUnknown
+	e.Key = string(id)
+	return e
 }
 
 // Denied returns the error of a client that may not steer. what is the field or header that steers.

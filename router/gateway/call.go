@@ -264,7 +264,7 @@ func (c *call) writeError(err *apierror.Error) {
 	if api == scan.Other {
 		api = apiOf(c.ctx.Path())
 	}
-	c.g.fail(c.ctx, api, err)
+	c.g.refuse(c.ctx, api, err, c.request.Who)
 	c.bytes, c.why = int64(len(c.ctx.Response.Body())), err.Code
 }
 

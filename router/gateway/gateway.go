@@ -19,6 +19,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/cognitora/dataplane/internal/accesslog"
+	"github.com/cognitora/dataplane/internal/audit"
 	"github.com/cognitora/dataplane/internal/intake"
 	"github.com/cognitora/dataplane/internal/jsonscan"
 	"github.com/cognitora/dataplane/internal/relay"
@@ -53,6 +54,7 @@ type Parts struct {
 	Watcher *relay.Watcher
 	Loops   *relay.Loops      // nil: streams stay with their goroutines
 	Access  *accesslog.Logger // nil: no access log
+	Audit   *audit.Log        // nil: no audit log
 	Traces  *traces.Tracer    // nil: no traces
 	Auth    *auth.Door        // nil: everybody may ask
 	Salts   *isolation.Salts  // nil: clients share cached prompts
@@ -92,6 +94,7 @@ type counters struct{ open, streams counter } // client connections; running req
 // records are the places where requests are recorded.
 type records struct {
 	access *accesslog.Logger // nil: no access log
+	audit  *audit.Log        // nil: no audit log
 	traces *traces.Tracer    // nil: no traces
 }
 
@@ -112,7 +115,7 @@ type port struct {
 func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 	g := &Gateway{
 		plans: p.Plans, scans: p.Scans, fleet: p.Fleet, metrics: p.Metrics,
-		watcher: p.Watcher, records: records{p.Access, p.Traces}, auth: p.Auth, salts: p.Salts, log: p.Logger,
+		watcher: p.Watcher, records: records{p.Access, p.Audit, p.Traces}, auth: p.Auth, salts: p.Salts, log: p.Logger,
 		admin: p.Admin, limits: l,
 		forwardAuth: forwardAuth, started: time.Now(),
 		port: port{empty: make(chan struct{}, 1)},
@@ -277,7 +280,7 @@ func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 	name := api.String()
 	switch {
 	case fault != nil && fault.Status == fasthttp.StatusUnauthorized:
-		g.fail(ctx, api, fault)
+		g.refuse(ctx, api, fault, nil)
 	case fault != nil:
 		g.malformed(ctx, api, fault)
 	case !g.bodies.Whole(&a.Body, len(ctx.Request.Body())):
@@ -287,7 +290,7 @@ func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 	case !r.takes(ctx.Method()):
 		g.wrongMethod(ctx, r, api)
 	case r != routeHealth && !who.Scopes.Has(r.scope()):
-		g.fail(ctx, api, auth.Lacks(r.scope()))
+		g.refuse(ctx, api, auth.Lacks(r.scope()), who)
 	case r == routeInfer, r == routePass:
 		g.litter.body(len(ctx.Request.Body()))
 		g.infer(ctx, api, who)
