@@ -73,8 +73,7 @@ type Gateway struct {
 	parker  parker
 	litter  litter
 	records
-	auth        *auth.Door
-	salts       *isolation.Salts // nil: clients share cached prompts
+	clients
 	log         *slog.Logger
 	admin       string // address of the admin port
 	limits      Limits
@@ -90,6 +89,12 @@ type Gateway struct {
 
 // counters are what the limits bound.
 type counters struct{ open, streams counter } // client connections; running requests for a stream
+
+// clients is what tells clients apart.
+type clients struct {
+	auth  *auth.Door       // nil: everybody may ask
+	salts *isolation.Salts // nil: clients share cached prompts
+}
 
 // records are the places where requests are recorded.
 type records struct {
@@ -115,7 +120,8 @@ type port struct {
 func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 	g := &Gateway{
 		plans: p.Plans, scans: p.Scans, fleet: p.Fleet, metrics: p.Metrics,
-		watcher: p.Watcher, records: records{p.Access, p.Audit, p.Traces}, auth: p.Auth, salts: p.Salts, log: p.Logger,
+		watcher: p.Watcher, records: records{p.Access, p.Audit, p.Traces},
+		clients: clients{p.Auth, p.Salts}, log: p.Logger,
 		admin: p.Admin, limits: l,
 		forwardAuth: forwardAuth, started: time.Now(),
 		port: port{empty: make(chan struct{}, 1)},
