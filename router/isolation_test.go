@@ -187,6 +187,15 @@ func TestEveryAPIIsSalted(t *testing.T) {
 			last = salt
 		}
 	}
+	var made struct{ ID string }
+	r := s.post("/v1/responses", `{"model":"sim","input":"hello"}`, bearer(victim)...)
+	if err := json.Unmarshal(r.body, &made); err != nil || made.ID == "" {
+		t.Fatalf("%v", r)
+	}
+	mustAll(t, "a stored response", []*reply{s.ask("GET", "/v1/responses/"+made.ID, "", bearer(victim)...)})
+	if got := lastTo(t, s.engines[0], "/v1/responses/"+made.ID); len(got.Body) > 0 {
+		t.Errorf("a GET has the body %s", got.Body)
+	}
 	counted := s.post("/tokenize", `{"model":"sim","prompt":"hello"}`, bearer(spy)...)
 	if counted.status != 200 || saltOf(t, lastTo(t, s.engines[0], "/tokenize").Body) != "" {
 		t.Errorf("a request that computes nothing has a salt, or %v", counted)

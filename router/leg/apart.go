@@ -5,11 +5,11 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// apart edits the body so that the engine shares no cached prompt with other clients. Only requests
-// of clients with a salt are edited.
+// apart edits the body so that the engine shares no cached prompt with other clients. Only bodies
+// of clients with a salt are edited, and a request for a stored response has none.
 func (l *Leg) apart(n *fleet.Node) {
 	asked, e := l.Request, &l.out.edits
-	if asked.Salts == nil || asked.Who == nil || asked.Scan.Form() {
+	if asked.Salts == nil || asked.Who == nil || asked.Scan.CacheSalt == nil || asked.Scan.Form() {
 		return
 	}
 	if asked.Scan.Transfers() {
