@@ -107,8 +107,8 @@ func (s setup) locked(t *testing.T, e *engine, by string) *locked {
 // key makes a key of a tenant.
 func (w *locked) key(t *testing.T, tenant string) string {
 	t.Helper()
-	out, err := exec.Command(filepath.Join(w.bin, "cgn-ctl"), "key", "create", "--keys-file", w.keys, "--tenant", tenant,
-		"-o", "json").Output()
+	out, err := exec.Command(filepath.Join(w.bin, "cgn-ctl"), "key", "create", "--keys-file", w.keys,
+		"--tenant", tenant, "-o", "json").Output()
 	var doc struct{ Key string }
 	if err == nil {
 		err = json.Unmarshal(out, &doc)
