@@ -133,6 +133,7 @@ func (r *Router) debugFleet(w http.ResponseWriter, _ *http.Request) {
 	view.Problems = append(slices.Clip(view.Problems), r.authProblems()...)
 	view.Problems = append(slices.Clip(view.Problems), r.idleCascades(snap)...)
 	view.Problems = append(view.Problems, r.cacheProblems(snap)...)
+	view.Problems = append(view.Problems, r.sharedPrompts(snap)...)
 	speeds := r.legs.Speeds(time.Now())
 	for _, n := range view.View.Nodes {
 		lifetime := 0.0
@@ -169,8 +170,8 @@ func (r *Router) idleCascades(snap *fleet.Snapshot) (all []fleet.Problem) {
 }
 
 // debugRoute says where the OpenAI request in the body would go, and why. The query's api is chat
-// (default), completions, responses, messages or embeddings. The headers for the router count as
-// those of a client that may steer.
+// (default), completions, responses, messages or embeddings; explainedFor reads whose request it
+// is. The headers for the router count as those of a client that may steer.
 func (r *Router) debugRoute(w http.ResponseWriter, req *http.Request) {
 	api, ok := explainable[req.URL.Query().Get("api")]
 	if !ok {
@@ -190,6 +191,10 @@ func (r *Router) debugRoute(w http.ResponseWriter, req *http.Request) {
 	}
 	asked := request.New()
 	asked.API, asked.Received = api, time.Now()
+	if fail := r.explainedFor(asked, req); fail != nil {
+		writeError(w, fail)
+		return
+	}
 	var own request.OwnHeaders
 	for name, value := range pairs(req.Header) {
 		own.Note(name, value)

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"net/http"
 
 	"github.com/cognitora/dataplane/internal/adminport"
@@ -36,10 +37,13 @@ func (a *adminRights) guard(next http.Handler) http.Handler {
 		case http.MethodPost:
 			change = !readingPosts[req.URL.Path]
 		}
-		if _, fail := a.may(req, change); fail != nil && !adminport.Probe(req) {
+		by, fail := a.may(req, change)
+		if fail != nil && !adminport.Probe(req) {
+			actsAs(req, cmp.Or(by, fail.Key))
 			writeError(w, fail)
 			return
 		}
+		actsAs(req, by)
 		next.ServeHTTP(w, req)
 	})
 }
@@ -56,7 +60,7 @@ func (a *adminRights) may(req *http.Request, change bool) (by string, fail *apie
 	bad := adminport.May(req, change)
 	switch {
 	case bad == nil:
-		return "certificate", nil
+		return certificateOf(req), nil
 	case a.keys == nil, bad != adminport.ErrNoCertificate && !auth.Shown(req):
 		return "", &apierror.Error{Status: 403, Code: "certificate_denied", Message: bad.Error()}
 	}
@@ -69,9 +73,18 @@ func (a *adminRights) may(req *http.Request, change bool) (by string, fail *apie
 		need = trust.AdminWrite
 	}
 	if !who.Scopes.Has(need) {
-		return "", auth.Lacks(need, who)
+		return who.ID, auth.Lacks(need, who)
 	}
 	return who.ID, nil
+}
+
+// certificateOf names the certificate that a request's client has shown.
+func certificateOf(req *http.Request) string {
+	shown := req.TLS.PeerCertificates[0]
+	if len(shown.URIs) > 0 {
+		return "certificate " + shown.URIs[0].String()
+	}
+	return "certificate " + shown.Subject.CommonName
 }
 
 // mayChange is may for a request that changes something. It also refuses the requests of browsers

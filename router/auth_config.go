@@ -1,12 +1,14 @@
 package router
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/cognitora/dataplane/router/auth"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/isolation"
 	"github.com/cognitora/dataplane/router/keys"
 	"github.com/cognitora/dataplane/router/trust"
 )
@@ -18,6 +20,9 @@ type AuthConfig struct {
 	Revoked      string              `toml:"revoked" default:"end" oneof:"end|finish" help:"what becomes of the running requests of a key that is revoked: end breaks them off, finish lets them finish"`
 	OIDC         OIDCConfig          `toml:"oidc" help:"Tokens of an OpenID Connect provider, in place of API keys or beside them (docs/auth.md). Without issuer no token counts."`
 	Certificates []CertificateConfig `toml:"certificate" help:"rights of clients that show a certificate of tls.client_ca and neither a key nor a token, one table each"`
+
+	Isolation           string `toml:"isolation" default:"none" flag:"isolation" oneof:"none|tenant|key" help:"who shares cached prompts; none: all clients; tenant: the keys of one tenant; key: nobody, each key has its own. Then nobody learns from the time of an answer what others have asked (docs/auth.md). The router gives engines a cache_salt; it says which engines do not obey one. Needs keys, tokens or certificates with rights, and isolation_secret_file"`
+	IsolationSecretFile string `toml:"isolation_secret_file" default:"" flag:"isolation-secret-file" help:"file with a secret of at least 32 bytes, the same for all routers of a fleet, from which the salts of tenants and keys follow; only its owner and its group may read it. Another secret makes all cached prompts unknown. Read at the start"`
 }
 
 // CertificateConfig maps a client certificate.
@@ -65,6 +70,12 @@ func (c *Config) validateAuth(bad problem) {
 		table.validate(fmt.Sprintf("auth.certificate[%d]", i), table.Name, seen, bad)
 	}
 	a.OIDC.validate(bad)
+	switch isolates := a.Isolation != "none"; {
+	case isolates && !a.on():
+		bad("auth.isolation", "needs to know whose requests are whose: set auth.keys_file, auth.keys_etcd, auth.oidc or auth.certificate")
+	case isolates && a.IsolationSecretFile == "":
+		bad("auth.isolation_secret_file", "is needed for auth.isolation; make the file by: "+makeSecret)
+	}
 }
 
 // validate checks the rights of a table with this name. seen has the names of the tables before.
@@ -88,16 +99,37 @@ func (g *GrantConfig) validate(field, name string, seen map[string]bool, bad pro
 	}
 }
 
+// makeSecret is a command that makes a file for isolation_secret_file.
+const makeSecret = "(umask 077; head -c 32 /dev/urandom | base64 > FILE)"
+
+// salts returns the salts of clients, or nil if they share cached prompts.
+func (a *AuthConfig) salts() (*isolation.Salts, error) {
+	by, err := isolation.ParseBy(a.Isolation)
+	if err != nil || by == isolation.None {
+		return nil, err
+	}
+	secret, err := keys.ReadFile(a.IsolationSecretFile)
+	if secret = bytes.TrimRight(secret, "\r\n"); err == nil && len(secret) < isolation.SecretBytes {
+		err = fmt.Errorf("%s has %d bytes, and a secret has at least %d; make one by: %s", a.IsolationSecretFile,
+			len(secret), isolation.SecretBytes, makeSecret)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("auth.isolation_secret_file: %w", err)
+	}
+	return isolation.New(by, secret), nil
+}
+
 func (c *Config) examineAuth() error {
 	_, rootsErr := c.Auth.OIDC.transport()
+	_, saltsErr := c.Auth.salts()
 	if c.Auth.KeysFile == "" {
-		return rootsErr
+		return errors.Join(rootsErr, saltsErr)
 	}
 	doc, err := keys.ReadFile(c.Auth.KeysFile)
 	if err == nil {
 		_, err = keys.ParseFile(doc)
 	}
-	return errors.Join(keysProblem(err), rootsErr)
+	return errors.Join(keysProblem(err), rootsErr, saltsErr)
 }
 
 // keysProblem adds the setting and the fix to the error of a file of keys.
@@ -115,6 +147,9 @@ func (r *Router) openDoor() (err error) {
 	if !a.on() {
 		return nil
 	}
+	if r.salts, err = a.salts(); err != nil {
+		return err
+	}
 	r.door = &auth.Door{Certificates: a.certificates()}
 	if r.door.Tokens, err = a.OIDC.verifier(r.log); err != nil {
 		return err
@@ -122,7 +157,7 @@ func (r *Router) openDoor() (err error) {
 	if !a.keyed() {
 		return nil
 	}
-	set := new(keys.Set)
+	set := &keys.Set{Changed: r.keyChanged}
 	r.keys = &keys.Follower{Set: set, File: a.KeysFile, Etcd: r.cluster, Log: r.log, Changed: r.endRevoked}
 	r.door.Keys = set
 	return keysProblem(r.keys.Load())

@@ -106,7 +106,7 @@ func TestExactDigests(t *testing.T) {
 			if e := s.explainAs(api, string(page)); e.Candidates[0].Matched != 0 {
 				t.Fatalf("%s: %+v is known before", api, e)
 			}
-			ids := set.Make("sim", forms[api], page, nil).IDs
+			ids := set.Make("sim", forms[api], page, 0, nil).IDs
 			completeTokens(t, engines[0], ids, salt)
 			want := len(ids) / 32 * 2
 			eventually(t, fmt.Sprintf("%s %s: %d blocks are known", api, salt, want), func() bool {

@@ -18,9 +18,10 @@ const (
 
 // logged are the problems that the log has. One goroutine uses them.
 type logged struct {
-	looked time.Time
-	last   map[string]bool // problems at the last look, by subject and kind
-	told   map[string]bool // logged ones
+	message string // of the lines
+	looked  time.Time
+	last    map[string]bool // problems at the last look, by subject and kind
+	told    map[string]bool // logged ones
 }
 
 // look logs problems that have lasted since the last look, each once, also if it goes and comes
@@ -46,7 +47,7 @@ func (l *logged) look(now time.Time, problems func() []fleet.Problem, log *slog.
 	}
 	for _, p := range fresh[:min(len(fresh), problemsMost-len(l.told))] {
 		l.told[keyOf(&p)] = true
-		log.Warn("cached blocks do not count as configured", "of", p.Subject, "why", p.Reason)
+		log.Warn(l.message, "of", p.Subject, "why", p.Reason)
 	}
 }
 

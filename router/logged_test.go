@@ -16,7 +16,7 @@ import (
 func TestProblemsAreLoggedOnce(t *testing.T) {
 	var out bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&out, nil))
-	var l logged
+	l := logged{message: "m"}
 	now := time.Now()
 	look := func(problems ...fleet.Problem) int {
 		out.Reset()

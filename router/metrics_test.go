@@ -30,7 +30,8 @@ import (
 // TestExpectedTimesAreSeen, those of cascades in TestCascade and others, those of hand-overs in
 // TestPromptIsHandedOver and TestMishapsOfHandovers, those of streams that go on in TestStreamsGoOn
 // and TestBrokenStreamsTakeTurns, those of takeovers in cmd/cgn-router, those of traces in
-// TestLostSpans, those of API keys in TestBadKeys, and those of tokens in TestTokens.
+// TestLostSpans, those of API keys in TestBadKeys, those of tokens in TestTokens, and those of the
+// audit log in TestFloodOfRefusals and TestAuditLinesThatAreLost.
 var elsewhere = func() map[string]bool {
 	all := map[string]bool{
 		"cgn_router_fleet_malformed_total": true, "cgn_router_fleet_stale": true, "cgn_router_panics_total": true,
@@ -59,6 +60,7 @@ var elsewhere = func() map[string]bool {
 		"cgn_router_api_keys": true, "cgn_router_api_keys_stale": true, "cgn_router_oidc_keys": true,
 		"cgn_router_oidc_keys_age_seconds": true, "cgn_router_oidc_readings_total": true,
 		"cgn_router_oidc_tokens_total": true,
+		"cgn_router_audit_lost_total":  true, "cgn_router_audit_suppressed_total": true,
 	}
 	for _, sample := range nodeload.Samples() {
 		for _, signal := range sample.Signals {

@@ -101,11 +101,13 @@ func (r *Router) followAgents(ctx context.Context) error {
 	defer tick.Stop()
 	var seen followed
 	var warned warnings
-	var caches logged
+	caches := logged{message: "cached blocks do not count as configured"}
+	shared := logged{message: "cached prompts are not kept apart as configured"}
 	for {
 		seen = r.follow(seen)
 		warned.look(seen.fleet, &r.config.Router, r.log)
 		caches.look(time.Now(), func() []fleet.Problem { return r.cacheMistakes(seen.fleet) }, r.log)
+		shared.look(time.Now(), func() []fleet.Problem { return r.sharedPrompts(seen.fleet) }, r.log)
 		select {
 		case <-tick.C:
 		case <-r.reloaded:

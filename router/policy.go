@@ -144,6 +144,7 @@ func (r *Router) takePolicy(doc []byte) {
 				r.inForce.Load().Source, "error", err)
 			r.metrics.PolicyReloads.WithLabelValues("refused").Inc()
 			r.refusePolicy(err.Error(), false)
+			r.acted(source, "policy", "", err)
 			return
 		}
 	}
@@ -155,6 +156,7 @@ func (r *Router) takePolicy(doc []byte) {
 		r.log.Warn("settings of the policy that have no effect", "settings", ignored)
 	}
 	r.metrics.PolicyReloads.WithLabelValues("applied").Inc()
+	r.acted(source, "policy", "mode "+r.inForce.Load().Mode, nil)
 }
 
 // applyPolicy applies the parts of the fleet's policy that are not about picking, and logs it.

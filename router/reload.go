@@ -26,17 +26,11 @@ func (r *Router) setBackends(backends []fleet.Backend) {
 	await.Wake(r.reloaded)
 }
 
-// ReopenAccessLog opens the access log anew after a rotation. On an error the old file stays in
-// use.
-func (r *Router) ReopenAccessLog() error {
-	if r.access == nil {
-		return nil
-	}
-	return r.access.Reopen()
+// NoteReload records the result of the last reload, for the metrics and the audit log.
+func (r *Router) NoteReload(err error) {
+	r.reloadFailed.Store(err != nil)
+	r.acted("signal", "reload", "", err)
 }
-
-// NoteReload records the result of the last reload for the metrics.
-func (r *Router) NoteReload(err error) { r.reloadFailed.Store(err != nil) }
 
 // reloadable lists the settings that ReloadConfig applies. Of a model it applies the settings that
 // etcd can have too.

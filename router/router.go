@@ -15,6 +15,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/accesslog"
 	"github.com/cognitora/dataplane/internal/adminport"
+	"github.com/cognitora/dataplane/internal/audit"
 	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
@@ -28,6 +29,7 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/gateway"
 	"github.com/cognitora/dataplane/router/holdings"
+	"github.com/cognitora/dataplane/router/isolation"
 	"github.com/cognitora/dataplane/router/keys"
 	"github.com/cognitora/dataplane/router/kvevents"
 	"github.com/cognitora/dataplane/router/leg"
@@ -69,12 +71,14 @@ type Router struct {
 	watcher      *relay.Watcher
 	loops        *relay.Loops
 	access       *accesslog.Logger
+	audit        *audit.Log         // nil: off
 	traces       *traces.Tracer     // nil: off
 	sessions     *affinity.Sessions // nil: off
 	legs         *leg.Dispatcher
 	plans        *plan.Planner
-	keys         *keys.Follower // nil: no API key counts
-	door         *auth.Door     // nil: everybody may ask
+	keys         *keys.Follower   // nil: no API key counts
+	door         *auth.Door       // nil: everybody may ask
+	salts        *isolation.Salts // nil: clients share cached prompts
 	gateway      *gateway.Gateway
 	admin        *adminport.Server
 	admins       *adminRights
@@ -114,6 +118,9 @@ func New(c Config) (r *Router, err error) {
 		return r, fmt.Errorf("starting the relay's loops: %w", err)
 	}
 	if err = r.openAccessLog(); err != nil {
+		return r, err
+	}
+	if r.audit, err = c.Audit.open(r); err != nil {
 		return r, err
 	}
 	if r.traces, err = c.Traces.open(r.metrics, r.log); err != nil {
@@ -196,6 +203,7 @@ func (r *Router) joinFleet() error {
 		EventLag: func(d time.Duration) { r.metrics.EventLag.Observe(d.Seconds()) },
 		Pool:     relay.PoolOptions{DialTimeout: c.Timeouts.Dial.Std(), Watch: c.Router.WatchNodes},
 		Warm:     c.Router.Warm,
+		Cordoned: r.cordoned,
 	}
 	if len(c.Etcd.Endpoints) > 0 {
 		if r.cluster, err = dialEtcd(&c.Etcd); err != nil {
@@ -254,18 +262,18 @@ func (r *Router) assemble() {
 	r.thresholds = &thresholds{r.fleet, r.busy, r.log}
 	parts := gateway.Parts{
 		Plans: r.plans, Scans: memo.Scans(), Fleet: r.fleet, Metrics: r.metrics,
-		Watcher: r.watcher, Loops: r.loops, Access: r.access, Traces: r.traces, Auth: r.door, Logger: r.log,
-		Admin: c.Router.Admin,
+		Watcher: r.watcher, Loops: r.loops, Access: r.access, Traces: r.traces, Auth: r.door, Salts: r.salts,
+		Audit: r.audit, Logger: r.log, Admin: c.Router.Admin,
 	}
 	if r.door != nil {
-		parts.Thresholds = r.thresholds.serving
+		parts.Thresholds = r.auditedThresholds
 	}
 	limits := c.gatewayLimits(maxConnections(c.Limits.MaxConnections, r.log))
 	r.gateway = gateway.New(parts, limits, c.Router.ForwardAuth)
 	r.applyPolicy()
 	r.observe()
 	r.admins = &adminRights{&c.AdminTLS, r.door}
-	r.admin = adminport.New(r.handover.closing(r.adminRoutes()), r.adminTLS, r.log)
+	r.admin = adminport.New(r.handover.closing(r.audited(r.adminRoutes())), r.adminTLS, r.log)
 	r.admin.ConnState = r.handover.count
 }
 
@@ -305,6 +313,7 @@ func (r *Router) Run(drain, force context.Context) error {
 	g.Go("admin", func(context.Context) error { return r.admin.Serve(r.adminAt) })
 	g.Go("serve", func(context.Context) error { return r.gateway.Serve(r.serving, r.tls) })
 	r.serves()
+	r.started()
 	r.offer(g)
 	r.log.Info("router serves", "address", r.serving.Addr().String(), "admin", r.adminAt.Addr().String(), "mode",
 		r.policy.Load().Mode.String())
@@ -331,6 +340,7 @@ func (r *Router) drain(force context.Context) {
 	r.log.Info("stopping: requests are taken for drain_delay more, running ones have drain_timeout then; a second "+
 		"signal ends it now",
 		"drain_delay", delay.String(), "drain_timeout", timeout.String())
+	r.acted("signal", "stop", "", nil)
 	r.gateway.StartDrain()
 	lifecycle.Drain(force, r.log,
 		lifecycle.Step{Name: "announce that readiness is gone", Run: func(ctx context.Context) error {
@@ -374,5 +384,6 @@ func (r *Router) Close() {
 	if r.access != nil {
 		r.access.Close()
 	}
+	r.audit.Close()
 	r.traces.Close()
 }

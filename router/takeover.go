@@ -251,6 +251,7 @@ func (r *Router) retire(force context.Context) {
 			return run(ctx)
 		}
 	}
+	r.acted(fmt.Sprint("process ", r.handover.taker), "taken over", "", nil)
 	lifecycle.Drain(force, r.log,
 		lifecycle.Step{Name: "stop accepting", Run: func(context.Context) error {
 			r.handover.retired.Store(true)

@@ -78,7 +78,7 @@ func (t *thresholds) serving(ctx *fasthttp.RequestCtx, who *trust.Principal) (an
 	}
 	return t.answer(string(ctx.Method()), names, ctx.Request.Body(), asker{
 		who: who, client: ctx.RemoteAddr().String(),
-		may: func() (string, *apierror.Error) { return "key " + who.ID, nil },
+		may: func() (string, *apierror.Error) { return who.ID, nil },
 	})
 }
 

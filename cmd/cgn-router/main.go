@@ -45,10 +45,10 @@ func run(args, env []string, out, errOut io.Writer) (err error) {
 }
 
 // reload applies the static backends and the models of the current configuration, on SIGHUP. A
-// faulty configuration changes nothing. The access log is reopened in any case.
+// faulty configuration changes nothing. The access log and the audit log are reopened in any case.
 func reload(r *router.Router, options config.Options, log *slog.Logger) {
-	if err := r.ReopenAccessLog(); err != nil {
-		log.Error("access log not opened anew, the old file stays in use", "error", err)
+	if err := r.ReopenLogs(); err != nil {
+		log.Error("a log not opened anew, the old file stays in use", "error", err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), reloadLimit)
 	defer cancel()

@@ -27,6 +27,7 @@ const maxBody = 64 << 20
 
 type routeFlags struct {
 	api, prompt, system, file, model string
+	tenant, key                      string
 	headers                          []string
 	router                           admin.Port
 }
@@ -111,6 +112,10 @@ func Command(a *cli.App) *cobra.Command {
 	c.Flags().StringVar(&f.model, "model", "", "model to ask for with --prompt (default: the router's first)")
 	c.Flags().StringVar(&f.api, "api", "chat", "API the body is for: chat, completions, embeddings, responses, "+
 		"messages")
+	c.Flags().StringVar(&f.tenant, "tenant", "", "explain as for a key of this tenant; with auth.isolation only its own "+
+		"cached blocks count")
+	c.Flags().StringVar(&f.key, "key", "", "explain as for the API key with this id")
+	c.MarkFlagsMutuallyExclusive("tenant", "key")
 	c.Flags().StringArrayVarP(&f.headers, "header", "H", nil, "header of the request as 'NAME: VALUE'; repeat it for "+
 		"several")
 	return cli.Group("route", "Explain routing decisions, and show the policy behind them", c, newPolicy(a))
@@ -139,7 +144,13 @@ func explain(a *cli.App, c *cobra.Command, f routeFlags) error {
 			`it holds a whole request, such as {"model":"m","messages":[{"role":"user","content":"Hello"}]}`)
 	}
 	var e leg.Explanation
-	path := "/debug/route?" + url.Values{"api": {f.api}}.Encode()
+	query := url.Values{"api": {f.api}}
+	for name, value := range map[string]string{"tenant": f.tenant, "key": f.key} {
+		if value != "" {
+			query.Set(name, value)
+		}
+	}
+	path := "/debug/route?" + query.Encode()
 	if err := f.router.DecodeWith(c.Context(), header, path, string(body), &e); err != nil {
 		return err
 	}

@@ -45,6 +45,11 @@ func TestRouteExplain(t *testing.T) {
 	if *body != `{"messages":[{"role":"system","content":"be"},{"role":"user","content":"hi"}],"model":"m"}` {
 		t.Errorf("sent %s", *body)
 	}
+	_, err = ctl(t, map[string]string{"CGN_ADMIN": url}, "route", "explain", "--prompt", "hi", "--model", "m",
+		"--tenant", "a&b")
+	if err != nil || last.URL.RawQuery != "api=chat&tenant=a%26b" {
+		t.Errorf("%v, sent ?%s", err, last.URL.RawQuery)
+	}
 }
 
 // TestRouteExplainOfPrompts checks that the text has the decision about the prompt, and the pick of

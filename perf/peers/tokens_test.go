@@ -30,12 +30,12 @@ func BenchmarkTokenise(b *testing.B) {
 			set := tokens.NewSet(map[string]*tokens.Model{modelName: model}, cache, most)
 			var ids []uint32
 			for _, body := range bodies {
-				ids = set.Make(modelName, tokens.Chat, body, ids[:0]).IDs
+				ids = set.Make(modelName, tokens.Chat, body, 0, ids[:0]).IDs
 			}
 			made, encoded := 0, 0
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				r := set.Make(modelName, tokens.Chat, bodies[i%prompts], ids[:0])
+				r := set.Make(modelName, tokens.Chat, bodies[i%prompts], 0, ids[:0])
 				ids, made, encoded = r.IDs, made+len(r.IDs), encoded+r.Encoded
 			}
 			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(made)*1000, "us/1000-tokens")

@@ -50,7 +50,7 @@ func TestModel(t *testing.T) {
 	b.open("user")
 	b.words(2000, 3, 4)
 	set := tokens.NewSet(map[string]*tokens.Model{modelName: m}, 1<<20, 1<<20)
-	made := set.Make(modelName, tokens.Chat, b.close(7), nil)
+	made := set.Make(modelName, tokens.Chat, b.close(7), 0, nil)
 	const around = 6 // the beginning, and the marks of both messages and of the answer
 	if len(made.IDs) != 3000+around {
 		t.Fatalf("%d tokens", len(made.IDs))

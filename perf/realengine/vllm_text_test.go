@@ -98,7 +98,7 @@ func (x *exactText) same(t *testing.T, name string, api tokenizer.API, body obje
 	t.Helper()
 	body["model"] = model
 	page, _ := json.Marshal(body)
-	r := x.set.Make(model, api, page, nil)
+	r := x.set.Make(model, api, page, 0, nil)
 	if r.Outcome != tokenizer.Exact {
 		t.Errorf("%s: %s", name, r.Outcome)
 		return

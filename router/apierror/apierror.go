@@ -29,6 +29,10 @@ type Error struct {
 	// NumericCode makes Status the code of the OpenAI envelope, as a number, in place of Code.
 	NumericCode bool
 
+	// Reason says why an identity is refused, as a constant word, and Key is the id of the API key
+	// that was shown. Both are for the audit log, and are not sent.
+	Reason, Key string
+
 	RetryAfterSeconds int    // for the header of 429 and 503; not part of the envelope
 	RequestID         string // Anthropic envelope only
 	Sequence          int64  // sequence_number of a Responses stream event

@@ -16,8 +16,9 @@ const Code = "invalid_api_key"
 const Challenge = `Bearer realm="cognitora"`
 
 // unauthorized returns the error of a request whose sender is not known. Its type is OpenAI's.
-func unauthorized(message string) *apierror.Error {
-	return &apierror.Error{Status: 401, Type: "invalid_request_error", Code: Code, Message: message}
+// reason is for the audit log.
+func unauthorized(reason, message string) *apierror.Error {
+	return &apierror.Error{Status: 401, Type: "invalid_request_error", Code: Code, Message: message, Reason: reason}
 }
 
 // later returns the error of a request whose sender cannot be found out now.
@@ -25,41 +26,42 @@ func later(code string, seconds int, message string) *apierror.Error {
 	return &apierror.Error{Status: 503, Code: code, RetryAfterSeconds: seconds, Message: message}
 }
 
-func forbidden(message string) *apierror.Error {
-	return &apierror.Error{Status: 403, Code: "insufficient_scope", Message: message}
+func forbidden(reason, message string) *apierror.Error {
+	return &apierror.Error{Status: 403, Code: "insufficient_scope", Message: message, Reason: reason}
 }
 
 var (
-	errNoKey    = unauthorized("no API key was sent; send it as Authorization: Bearer KEY, or as x-api-key: KEY")
-	errNoToken  = unauthorized("no token or API key was sent; send it as Authorization: Bearer TOKEN")
-	errStranger = unauthorized("the client's certificate names nobody whom auth.certificate lists; show another one")
-	errOutdated = unauthorized("the client's certificate has expired; connect again with a new one")
-	errScheme   = unauthorized("the Authorization header is not of the form Bearer KEY")
-	errSeveral  = unauthorized("the request has several API keys that differ; send one, as Authorization: Bearer KEY " +
-		"or as x-api-key: KEY")
-	errNotAKey = unauthorized("what was sent is no API key of this router; keys begin with cgn_ and have 51 characters")
-	errNoKeys  = unauthorized("this router takes no API keys; send a token of its OIDC provider, or show a client " +
-		"certificate and send no key")
-	errUnread  = later("keys_not_known_yet", 1, "the API keys are not known yet: etcd has not been reached")
-	errUnknown = unauthorized("this API key is not known here")
+	errNoKey    = unauthorized("no_key", "no API key was sent; send it as Authorization: Bearer KEY, or as x-api-key: KEY")
+	errNoToken  = unauthorized("no_token", "no token or API key was sent; send it as Authorization: Bearer TOKEN")
+	errStranger = unauthorized("unknown_certificate", "the client's certificate names nobody whom auth.certificate "+
+		"lists; show another one")
+	errOutdated = unauthorized("expired_certificate", "the client's certificate has expired; connect again with a new one")
+	errScheme   = unauthorized("bad_scheme", "the Authorization header is not of the form Bearer KEY")
+	errSeveral  = unauthorized("several_keys", "the request has several API keys that differ; send one, as "+
+		"Authorization: Bearer KEY or as x-api-key: KEY")
+	errNotAKey = unauthorized("not_a_key", "what was sent is no API key of this router; keys begin with cgn_ and have "+
+		"51 characters")
+	errNoKeys = unauthorized("no_keys_here", "this router takes no API keys; send a token of its OIDC provider, or show "+
+		"a client certificate and send no key")
+	errUnread = later("keys_not_known_yet", 1, "the API keys are not known yet: etcd has not been reached")
 )
 
 // tokenErrors are the errors for tokens that do not count, by the reason.
 var tokenErrors = map[oidc.Refusal]*apierror.Error{
-	oidc.TooLong:    unauthorized("the token has more than 16 KiB; ask for one with fewer groups or scopes"),
-	oidc.Malformed:  unauthorized("what was sent is neither an API key nor a signed token (JWT) with kid, exp and sub"),
-	oidc.Algorithm:  unauthorized("the token is signed by an algorithm that this router does not allow"),
-	oidc.Kind:       unauthorized("the token is no access token; send the access token, not the ID token"),
-	oidc.Issuer:     unauthorized("the token is of another issuer than this router's; ask its provider for one"),
-	oidc.Audience:   unauthorized("the token is for another audience than this router; ask for one with its audience"),
-	oidc.Client:     unauthorized("the token was issued to a client whose tokens this router does not take"),
-	oidc.Expired:    unauthorized("the token has expired; ask for a new one"),
-	oidc.NotYet:     unauthorized("the token does not count yet, by its nbf or iat; the clocks may differ"),
-	oidc.UnknownKey: unauthorized("the token is signed with a key that the provider does not list; ask for a new token"),
-	oidc.Signature:  unauthorized("the token's signature is wrong"),
-	oidc.NoGroup: forbidden("the token is valid, but none of its groups has rights here; " +
+	oidc.TooLong:    unauthorized("token_too_long", "the token has more than 16 KiB; ask for one with fewer groups or scopes"),
+	oidc.Malformed:  unauthorized("token_malformed", "what was sent is neither an API key nor a signed token (JWT) with kid, exp and sub"),
+	oidc.Algorithm:  unauthorized("token_algorithm", "the token is signed by an algorithm that this router does not allow"),
+	oidc.Kind:       unauthorized("token_kind", "the token is no access token; send the access token, not the ID token"),
+	oidc.Issuer:     unauthorized("token_issuer", "the token is of another issuer than this router's; ask its provider for one"),
+	oidc.Audience:   unauthorized("token_audience", "the token is for another audience than this router; ask for one with its audience"),
+	oidc.Client:     unauthorized("token_client", "the token was issued to a client whose tokens this router does not take"),
+	oidc.Expired:    unauthorized("token_expired", "the token has expired; ask for a new one"),
+	oidc.NotYet:     unauthorized("token_not_yet", "the token does not count yet, by its nbf or iat; the clocks may differ"),
+	oidc.UnknownKey: unauthorized("token_unknown_key", "the token is signed with a key that the provider does not list; ask for a new token"),
+	oidc.Signature:  unauthorized("token_signature", "the token's signature is wrong"),
+	oidc.NoGroup: forbidden("token_no_group", "the token is valid, but none of its groups has rights here; "+
 		"the router's operator can give some (auth.oidc.group)"),
-	oidc.NoTenant: forbidden("the token is valid, but names no tenant that can be used (auth.oidc.tenant_claim)"),
+	oidc.NoTenant: forbidden("token_no_tenant", "the token is valid, but names no tenant that can be used (auth.oidc.tenant_claim)"),
 	oidc.Pending: later("keys_not_known_yet", 10, "the key that signed the token is not known yet: "+
 		"the provider's keys are read again soon"),
 	oidc.Busy: later("identity_busy", 1, "too many tokens are being checked"),
@@ -68,13 +70,15 @@ var tokenErrors = map[oidc.Refusal]*apierror.Error{
 // refused returns the error for a key that does not count. The id is named only to those who have
 // the key.
 func refused(id []byte, why keys.Refusal) *apierror.Error {
+	e := unauthorized("unknown_key", "this API key is not known here")
 	switch why {
 	case keys.Expired:
-		return unauthorized("the API key cgn_" + string(id) + "_… has expired; ask for a new one")
+		e = unauthorized("expired_key", "the API key cgn_"+string(id)+"_… has expired; ask for a new one")
 	case keys.Revoked:
-		return unauthorized("the API key cgn_" + string(id) + "_… has been revoked; ask for a new one")
+		e = unauthorized("revoked_key", "the API key cgn_"+string(id)+"_… has been revoked; ask for a new one")
 	}
-	return errUnknown
+	e.Key = string(id)
+	return e
 }
 
 // Denied returns the error of a client that may not steer. what is the field or header that steers.
@@ -103,7 +107,7 @@ func LimitedTo(member string, who *trust.Principal) *apierror.Error {
 // Lacks returns the error of a principal without a scope.
 func Lacks(scope trust.Scopes, who *trust.Principal) *apierror.Error {
 	name := strings.Join(scope.Names(), ", ")
-	return forbidden("this " + shown(who) + " lacks the scope " + name + "; use a key with it (cgn-ctl key create " +
+	return forbidden("", "this "+shown(who)+" lacks the scope "+name+"; use a key with it (cgn-ctl key create "+
 		"--scope)")
 }
 

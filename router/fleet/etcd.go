@@ -285,6 +285,13 @@ func (f *Fleet) deleteCordon(key string) {
 // setCordon cordons a node, or lifts the cordon. setCordon works on static nodes too. The cordon of
 // an absent node waits for the node.
 func (f *Fleet) setCordon(id string, c cluster.Cordon, on bool) {
+	if was, known := f.etcd.cordons[id]; f.o.Cordoned != nil && (known != on || was != c) {
+		what := ""
+		if on {
+			what = c.String()
+		}
+		f.o.Cordoned(id, what)
+	}
 	if on {
 		f.etcd.cordons[id] = c
 	} else {

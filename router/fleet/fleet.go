@@ -46,6 +46,9 @@ type Options struct {
 	// Settings is called after the first snapshot and after each one with other models' settings.
 	// Settings must not wait, and may be nil.
 	Settings func()
+	// Cordoned is called when an operator has cordoned a node, has changed the cordon, or has
+	// lifted it: what is empty then. Cordoned must not wait, and may be nil.
+	Cordoned func(node, what string)
 	Index    Index    // nil: the fleet tells no index
 	Resolver Resolver // nil = net.DefaultResolver
 	Pool     relay.PoolOptions

@@ -70,7 +70,8 @@ func (g *Gateway) begin(ctx *fasthttp.RequestCtx, api scan.API, who *trust.Princ
 	c.id = append(c.id[:0], ctx.Response.Header.Peek("x-request-id")...)
 	g.plans.Begin(c.task, c, p)
 	r := c.request
-	r.ID, r.API, r.Who, r.Received, r.Life.Begin = c.id, api, who, time.Now(), c.bound.sending
+	r.ID, r.API, r.Who, r.Salts = c.id, api, who, g.salts
+	r.Received, r.Life.Begin = time.Now(), c.bound.sending
 	return c
 }
 
@@ -263,7 +264,7 @@ func (c *call) writeError(err *apierror.Error) {
 	if api == scan.Other {
 		api = apiOf(c.ctx.Path())
 	}
-	c.g.fail(c.ctx, api, err)
+	c.g.refuse(c.ctx, api, err, c.request.Who)
 	c.bytes, c.why = int64(len(c.ctx.Response.Body())), err.Code
 }
 

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"strconv"
@@ -10,10 +11,12 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/cognitora/dataplane/internal/accesslog"
+	"github.com/cognitora/dataplane/internal/audit"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/auth"
 	"github.com/cognitora/dataplane/router/scan"
+	"github.com/cognitora/dataplane/router/trust"
 )
 
 var (
@@ -97,6 +100,22 @@ func (g *Gateway) fail(ctx *fasthttp.RequestCtx, api scan.API, err *apierror.Err
 	ctx.Response.AppendBody(apierror.Body(nil, api, &e))
 	ctx.SetUserValue(causeKey, e.Code)
 	g.metrics.Rejected.WithLabelValues(e.Code).Inc()
+}
+
+// refuse is fail for a request of who; nil: somebody unknown. The audit log has the refusals of
+// identities and rights.
+func (g *Gateway) refuse(ctx *fasthttp.RequestCtx, api scan.API, err *apierror.Error, who *trust.Principal) {
+	if g.audit != nil && (err.Status == fasthttp.StatusUnauthorized || err.Status == fasthttp.StatusForbidden) {
+		r := audit.Refusal{
+			Reason: cmp.Or(err.Reason, err.Code), Detail: err.Message, Key: err.Key,
+			Client: ctx.RemoteAddr().String(), Port: "serving", Asked: api.String(),
+		}
+		if who != nil {
+			r.Key, r.Tenant = who.ID, who.Tenant
+		}
+		g.audit.Refuse(r)
+	}
+	g.fail(ctx, api, err)
 }
 
 // causeKey is the key under which fail stores the error code for note.

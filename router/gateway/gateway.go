@@ -20,12 +20,14 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/cognitora/dataplane/internal/accesslog"
+	"github.com/cognitora/dataplane/internal/audit"
 	"github.com/cognitora/dataplane/internal/intake"
 	"github.com/cognitora/dataplane/internal/jsonscan"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/auth"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/isolation"
 	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/plan"
 	"github.com/cognitora/dataplane/router/scan"
@@ -55,8 +57,10 @@ type Parts struct {
 	Watcher *relay.Watcher
 	Loops   *relay.Loops      // nil: streams stay with their goroutines
 	Access  *accesslog.Logger // nil: no access log
+	Audit   *audit.Log        // nil: no audit log
 	Traces  *traces.Tracer    // nil: no traces
 	Auth    *auth.Door        // nil: everybody may ask
+	Salts   *isolation.Salts  // nil: clients share cached prompts
 	Logger  *slog.Logger
 	Admin   string // address of the admin port, for messages
 	// Thresholds answers /busy_threshold, for clients with the scope route.pin; nil: the path is
@@ -76,7 +80,7 @@ type Gateway struct {
 	litter  litter
 	records
 	operators
-	auth        *auth.Door
+	clients
 	log         *slog.Logger
 	limits      Limits
 	forwardAuth bool
@@ -92,9 +96,16 @@ type Gateway struct {
 // counters are what the limits bound.
 type counters struct{ open, streams counter } // client connections; running requests for a stream
 
+// clients is what tells clients apart.
+type clients struct {
+	auth  *auth.Door       // nil: everybody may ask
+	salts *isolation.Salts // nil: clients share cached prompts
+}
+
 // records are the places where requests are recorded.
 type records struct {
 	access *accesslog.Logger // nil: no access log
+	audit  *audit.Log        // nil: no audit log
 	traces *traces.Tracer    // nil: no traces
 }
 
@@ -121,8 +132,8 @@ type port struct {
 func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 	g := &Gateway{
 		plans: p.Plans, scans: p.Scans, fleet: p.Fleet, metrics: p.Metrics,
-		watcher: p.Watcher, records: records{p.Access, p.Traces}, operators: operators{p.Thresholds, p.Admin},
-		auth: p.Auth, log: p.Logger,
+		watcher: p.Watcher, records: records{p.Access, p.Audit, p.Traces}, operators: operators{p.Thresholds, p.Admin},
+		clients: clients{p.Auth, p.Salts}, log: p.Logger,
 		limits:      l,
 		forwardAuth: forwardAuth, started: time.Now(),
 		port: port{empty: make(chan struct{}, 1)},
@@ -287,7 +298,7 @@ func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 	name := api.String()
 	switch {
 	case fault != nil && refusesIdentity(fault):
-		g.fail(ctx, api, fault)
+		g.refuse(ctx, api, fault, nil)
 	case fault != nil:
 		g.malformed(ctx, api, fault)
 	case !g.bodies.Whole(&a.Body, len(ctx.Request.Body())):
@@ -297,7 +308,7 @@ func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 	case !r.takes(ctx.Method()):
 		g.wrongMethod(ctx, r, api)
 	case r != routeHealth && !who.Scopes.Has(r.scope()):
-		g.fail(ctx, api, auth.Lacks(r.scope(), who))
+		g.refuse(ctx, api, auth.Lacks(r.scope(), who), who)
 	case r == routeInfer, r == routePass:
 		g.litter.body(len(ctx.Request.Body()))
 		g.infer(ctx, api, who)

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -13,6 +15,9 @@ import (
 // Set has the keys that a router accepts. Find takes no lock; Put and its owner's goroutine change
 // the set. The zero Set accepts none.
 type Set struct {
+	// Changed is called for each change of a key by Put, unless it is the first Put; may be nil.
+	Changed func(Change)
+
 	now atomic.Pointer[snapshot]
 }
 
@@ -43,6 +48,37 @@ const (
 	Revoked
 )
 
+// Change is a change of a key.
+type Change struct {
+	ID, Tenant string
+	What       string // created, changed, revoked or deleted
+}
+
+// changes returns what has changed from was to s, sorted by id.
+func (s *snapshot) changes(was *snapshot) (all []Change) {
+	for id, a := range s.records {
+		what, before := "", was.records[id]
+		switch {
+		case before == nil:
+			what = "created"
+		case before == a:
+			continue
+		case a.record.Revoked != nil && before.record.Revoked == nil:
+			what = "revoked"
+		default:
+			what = "changed"
+		}
+		all = append(all, Change{id, a.record.Tenant, what})
+	}
+	for id, a := range was.records {
+		if s.records[id] == nil {
+			all = append(all, Change{id, a.record.Tenant, "deleted"})
+		}
+	}
+	slices.SortFunc(all, func(a, b Change) int { return strings.Compare(a.ID, b.ID) })
+	return all
+}
+
 // Find returns who has the key with this digest.
 func (s *Set) Find(sum Digest, now time.Time) (*trust.Principal, Refusal) {
 	in := s.now.Load()
@@ -59,6 +95,17 @@ func (s *Set) Find(sum Digest, now time.Time) (*trust.Principal, Refusal) {
 		return nil, Expired
 	}
 	return t.of.who, None
+}
+
+// Of returns the principal of the key with an id, or nil if there is none. The key need not count
+// any more.
+func (s *Set) Of(id string) *trust.Principal {
+	if in := s.now.Load(); in != nil {
+		if a := in.records[id]; a != nil {
+			return a.who
+		}
+	}
+	return nil
 }
 
 // Known says whether the set has been filled once.
@@ -78,7 +125,8 @@ func (s *Set) Len() int {
 // nothing, if two records have the same id or text. Only one goroutine at a time may call Put.
 func (s *Set) Put(records []*Record) error {
 	was, next := s.now.Load(), &snapshot{map[Digest]text{}, map[string]*accepted{}}
-	if was == nil {
+	first := was == nil
+	if first {
 		was = &snapshot{}
 	}
 	for _, r := range records {
@@ -95,6 +143,11 @@ func (s *Set) Put(records []*Record) error {
 		}
 	}
 	s.now.Store(next)
+	if s.Changed != nil && !first {
+		for _, c := range next.changes(was) {
+			s.Changed(c)
+		}
+	}
 	for id, a := range was.records {
 		if now := next.records[id]; now == nil || now.record.Revoked != nil {
 			a.who.Credential.Revoke()

@@ -185,6 +185,7 @@ func (l *Leg) class() (c predict.Class) {
 		c.Session = xxhash.Sum64(l.Request.Session)
 	}
 	if c.Caller = l.Request.Scan.SystemHash; c.Caller != 0 {
+		c.Caller ^= l.Request.Scan.Space
 		return c
 	}
 	if keys := l.prompt.Keys(); len(keys) > 0 {

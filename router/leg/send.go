@@ -40,6 +40,7 @@ func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 	if asked.Scan.Nvext() != (scan.Span{}) {
 		l.editNvext()
 	}
+	l.apart(a.member.node.Node)
 	if at := asked.Scan.Transfer(); connector.Reserved(asked.Body()[at.Start:at.End]) {
 		o.edits.Remove("kv_transfer_params")
 	}
@@ -82,10 +83,11 @@ func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 // a member of the root only.
 func (l *Leg) editNvext() {
 	e, x := &l.out.edits, l.Request.Nvext
-	if !l.d.o.PassNvext {
+	salted := x != nil && x.CacheSalt != nil
+	if !l.d.o.PassNvext || salted && l.Request.Salts != nil {
 		e.Remove("nvext")
 	}
-	if x != nil && x.CacheSalt != nil {
+	if salted {
 		e.Set("cache_salt", jsonscan.AppendQuoted(nil, x.CacheSalt))
 	}
 }

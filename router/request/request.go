@@ -12,6 +12,9 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/cognitora/dataplane/router/isolation"
 	"github.com/cognitora/dataplane/router/nvext"
 	"github.com/cognitora/dataplane/router/scan"
 	"github.com/cognitora/dataplane/router/traces"
@@ -25,11 +28,12 @@ type Request struct {
 	ID       []byte // the request's id in logs and in its answer; borrowed from the port
 	API      scan.API
 	Who      *trust.Principal // nil: the router itself
+	Salts    *isolation.Salts // keep Who's cached prompts apart; nil: nothing does
 	Method   string
 	Path     string     // with the query
 	Header   []byte     // the header lines that go to the engine unchanged
 	Auth     []byte     // the client's Authorization if it may be forwarded, else nil
-	Session  []byte     // id of the client's session, see SessionHeaders; nil: none
+	Session  []byte     // id of the client's session, see SessionHeaders; behind its salt with Salts; nil: none
 	Pin      string     // x-cgn-node; see Worker
 	Nvext    *nvext.Ext // what the client asks of the routing; nil: nothing
 	Received time.Time
@@ -40,10 +44,21 @@ type Request struct {
 	// OneLeg says that the client speaks HTTP/1.0, and cannot take an answer of several legs.
 	OneLeg bool
 
+	lent lent
+	own  own
+}
+
+// lent is the body, which the port lends to the request.
+type lent struct {
 	body    []byte
 	release func() // frees the body's memory; nil: already called, or not needed
-	model   []byte // copy of Scan.Model, which may point into the body
-	own     []byte // memory of the copied head
+}
+
+// own is memory of a request.
+type own struct {
+	model []byte // copy of Scan.Model, which may point into the body
+	head  []byte // the copied head
+	salt  isolation.Salt
 }
 
 // New returns an empty request.
@@ -58,10 +73,11 @@ func (r *Request) Reset() {
 	r.Release()
 	r.Trace.End()
 	r.Scan.Reset()
-	scanned, header, model, own, aborts := r.Scan, small(r.Header), small(r.model), small(r.own), r.Life.aborts
+	scanned, header, aborts := r.Scan, small(r.Header), r.Life.aborts
+	kept := own{model: small(r.own.model), head: small(r.own.head)}
 	clear(aborts[:cap(aborts)])
 	*r = Request{}
-	r.Scan, r.Header, r.model, r.own, r.Life.aborts = scanned, header, model, own, aborts[:0]
+	r.Scan, r.Header, r.own, r.Life.aborts = scanned, header, kept, aborts[:0]
 }
 
 func small(b []byte) []byte {
@@ -77,33 +93,46 @@ type Head struct {
 	Auth, Session, Pin []byte // nil: absent
 }
 
-// SetHead copies h into the request.
+// SetHead copies h into the request. With Salts the sessions of one client are none of another's,
+// even if their ids are the same. Set Who and Salts before.
 func (r *Request) SetHead(h Head) {
-	need := len(h.Path) + len(h.Auth) + len(h.Session) + len(h.Pin)
-	if cap(r.own) < need {
-		r.own = make([]byte, 0, need)
+	o := &r.own
+	need := len(h.Path) + len(h.Auth) + len(h.Session) + len(o.salt) + len(h.Pin)
+	if cap(o.head) < need {
+		o.head = make([]byte, 0, need)
 	}
-	r.own = r.own[:0]
-	r.Method, r.Path = method(h.Method), stringOf(r.keep(h.Path))
-	r.Auth, r.Session, r.Pin = r.keep(h.Auth), r.keep(h.Session), stringOf(r.keep(h.Pin))
+	o.head = o.head[:0]
+	r.Method, r.Path = method(h.Method), stringOf(o.keep(nil, h.Path))
+	r.Auth, r.Pin = o.keep(nil, h.Auth), stringOf(o.keep(nil, h.Pin))
+	if !r.apart() {
+		r.Session = o.keep(nil, h.Session)
+		return
+	}
+	o.salt = r.Salts.Of(r.Who, nil)
+	r.Scan.Space = xxhash.Sum64(o.salt[:])
+	r.Session = o.keep(o.salt[:], h.Session)
 }
 
-// keep copies b to the end of r.own, which has room for it. keep returns nil for nil.
-func (r *Request) keep(b []byte) []byte {
+// keep copies before and b to the end of the head, which has room for both. keep returns nil if b
+// is nil.
+func (o *own) keep(before, b []byte) []byte {
 	if b == nil {
 		return nil
 	}
-	start := len(r.own)
-	r.own = append(r.own, b...)
-	return r.own[start:len(r.own):len(r.own)]
+	start := len(o.head)
+	o.head = append(append(o.head, before...), b...)
+	return o.head[start:len(o.head):len(o.head)]
 }
+
+// apart says whether the client's cached prompts are kept apart from those of others.
+func (r *Request) apart() bool { return r.Salts != nil && r.Who != nil }
 
 // Own hands body to the request. release, which may be nil, is called once when no leg needs the
 // body any more. release frees the memory and its share of limits.max_body_total.
-func (r *Request) Own(body []byte, release func()) { r.body, r.release = body, release }
+func (r *Request) Own(body []byte, release func()) { r.lent = lent{body, release} }
 
 // Body returns the body as the client sent it. The body is valid until Release.
-func (r *Request) Body() []byte { return r.body }
+func (r *Request) Body() []byte { return r.lent.body }
 
 // formData is the beginning of a form's content type.
 var formData = []byte("multipart/form-data")
@@ -113,24 +142,35 @@ var formData = []byte("multipart/form-data")
 func (r *Request) Read(contentType []byte, m *scan.Memo) (err error) {
 	switch {
 	case len(contentType) >= len(formData) && bytes.EqualFold(contentType[:len(formData)], formData):
-		err = scan.ScanMultipart(contentType, r.body, r.Scan)
+		err = scan.ScanMultipart(contentType, r.lent.body, r.Scan)
 	case m == nil:
-		err = scan.Scan(r.API, r.body, r.Scan)
+		err = scan.Scan(r.API, r.lent.body, r.Scan)
 	default:
-		err = m.Scan(r.API, r.body, r.Scan)
+		err = m.Scan(r.API, r.lent.body, r.Scan)
 	}
-	r.model = append(r.model[:0], r.Scan.Model...)
+	r.own.model = append(r.own.model[:0], r.Scan.Model...)
 	if err == nil && r.Scan.Nvext() != (scan.Span{}) {
 		err = r.readNvext()
 	}
+	if err == nil && r.apart() {
+		r.salt()
+	}
 	return err
+}
+
+// salt replaces the client's cache_salt by one that no other client can have.
+func (r *Request) salt() {
+	if r.Scan.CacheSalt != nil {
+		r.own.salt = r.Salts.Of(r.Who, r.Scan.CacheSalt)
+	}
+	r.Scan.CacheSalt = r.own.salt[:]
 }
 
 // readNvext reads the body's nvext. Its cache_salt becomes the request's, because it does the same
 // as the salt of the root.
 func (r *Request) readNvext() error {
 	at := r.Scan.Nvext()
-	x, err := nvext.Parse(r.body, at)
+	x, err := nvext.Parse(r.lent.body, at)
 	if err != nil {
 		return err
 	}
@@ -143,7 +183,7 @@ func (r *Request) readNvext() error {
 		}
 		r.Scan.CacheSalt = x.CacheSalt
 	}
-	return r.Scan.Index(r.body) // so that several legs may take the member out at once
+	return r.Scan.Index(r.lent.body) // so that several legs may take the member out at once
 }
 
 // Worker returns the only worker that may answer, unless a stored response decides, and the field
@@ -188,7 +228,7 @@ func (r *Request) Privileged() string {
 }
 
 // Asked returns the model's name as the client wrote it. The name is valid until Reset.
-func (r *Request) Asked() []byte { return r.model }
+func (r *Request) Asked() []byte { return r.own.model }
 
 // KeptText is the largest buffer of prompt text, in bytes, kept while an answer is relayed and for
 // later requests.
@@ -197,12 +237,12 @@ const KeptText = 256 << 10
 // Release frees the body and long prompt text. No leg may be sent afterwards. Calls after the first
 // do nothing.
 func (r *Request) Release() {
-	if r.body = nil; cap(r.Scan.Text) > KeptText {
+	if r.lent.body = nil; cap(r.Scan.Text) > KeptText {
 		r.Scan.Text = nil
 	}
 	r.Scan.Model, r.Scan.CacheSalt, r.Scan.PreviousResponseID = nil, nil, nil // point into the body
-	if release := r.release; release != nil {
-		r.release = nil
+	if release := r.lent.release; release != nil {
+		r.lent.release = nil
 		release()
 	}
 }

@@ -13,9 +13,9 @@ import (
 // A body may have several members of one name; engines read the last one. Names may contain
 // escapes. After an edit the body has at most one member of the name.
 //
-// Call Reset first, then Model, IncludeUsage and the edits by name, then Segments. A reused Edits
-// does not allocate. An Edits is not safe for concurrent use, but several Edits may edit one body:
-// see Request.Index.
+// Call Reset first, then Model, Salt, IncludeUsage and the edits by name, then Segments. A reused
+// Edits does not allocate. An Edits is not safe for concurrent use, but several Edits may edit one
+// body: see Request.Index.
 type Edits struct {
 	r       *Request
 	body    []byte
@@ -78,6 +78,16 @@ func (e *Edits) Model(name string) {
 		e.scratch = jsonscan.AppendQuoted(e.scratch, name)
 	}
 	e.change(rootNames[rootModel], setTo, e.added(start))
+}
+
+// Salt sets cache_salt to salt. Salt changes nothing in a form.
+func (e *Edits) Salt(salt []byte) {
+	if e.r.form {
+		return
+	}
+	start := len(e.scratch)
+	e.scratch = jsonscan.AppendQuoted(e.scratch, salt)
+	e.change(rootNames[rootCacheSalt], setTo, e.added(start))
 }
 
 // IncludeUsage sets stream_options.include_usage to true, and continuous_usage_stats to false if
@@ -204,10 +214,13 @@ func (e *Edits) cut() (stay bool) {
 	if e.named {
 		return e.cutNamed()
 	}
-	for i := range e.changes { // only Model and IncludeUsage; the scan knows the places of their members
-		c, at := &e.changes[i], e.r.root.model
-		if c.name != rootNames[rootModel] {
-			at = e.r.root.options.at
+	for i := range e.changes { // only Model, Salt and IncludeUsage; the scan knows the places of their members
+		c, at := &e.changes[i], e.r.root.options.at
+		switch c.name {
+		case rootNames[rootModel]:
+			at = e.r.root.model
+		case rootNames[rootCacheSalt]:
+			at = e.r.root.salt
 		}
 		if at != (Span{}) {
 			e.meet(c, at)

@@ -28,7 +28,7 @@ func (m *Memo) Scan(api API, body []byte, r *Request) error {
 	}
 	c := &r.rec
 	c.state = leavesMarks
-	c.hashes = m.hash(c.hashes[:0], api, body)
+	c.hashes = m.hash(c.hashes[:0], r.Space^uint64(api), body)
 	for n := len(c.hashes); n > 0; n-- {
 		if !m.marks.Get(c.hashes[n-1], c.last.words()) {
 			continue
@@ -41,9 +41,8 @@ func (m *Memo) Scan(api API, body []byte, r *Request) error {
 	return Scan(api, body, r)
 }
 
-// hash appends the hashes of the body up to the end of each stride.
-func (m *Memo) hash(dst []uint64, api API, body []byte) []uint64 {
-	h := uint64(api)
+// hash appends the hashes of the body up to the end of each stride, beginning with h.
+func (m *Memo) hash(dst []uint64, h uint64, body []byte) []uint64 {
 	for range min(len(body)/stride, maxMarks) {
 		first, second, ok := sumStride(m.key, body)
 		if !ok {
@@ -100,14 +99,14 @@ func (r *Request) Marks(yield func(hash uint64, length int) bool) {
 // body.
 func Again(api API, body []byte, r, into *Request) error {
 	into.Reset()
-	into.rec.state, into.rec.hashes = leavesMarks, append(into.rec.hashes, r.rec.hashes...)
+	into.rec.state, into.rec.hashes, into.Space = leavesMarks, append(into.rec.hashes, r.rec.hashes...), r.Space
 	return Scan(api, body, into)
 }
 
 // again is Again within one Request.
 func again(api API, body []byte, r *Request) error {
-	hashes := r.rec.hashes
+	hashes, space := r.rec.hashes, r.Space
 	r.Reset()
-	r.rec.state, r.rec.hashes = leavesMarks, hashes
+	r.rec.state, r.rec.hashes, r.Space = leavesMarks, hashes, space
 	return Scan(api, body, r)
 }

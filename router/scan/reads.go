@@ -30,6 +30,7 @@ func (r *Request) ReadsNoCache() bool {
 func (r *Request) another(name []byte) {
 	bit := r.askedBy(name)
 	if bit == 0 {
+		r.root.transfers = r.root.transfers || isTransfer(name)
 		r.c.Skip()
 		return
 	}
@@ -47,6 +48,15 @@ func (r *Request) another(name []byte) {
 	if r.root.asked &^= bit; is {
 		r.root.asked |= bit
 	}
+}
+
+// isTransfer says whether a member other than kv_transfer_params is one of TransferMembers.
+func isTransfer(name []byte) bool {
+	switch string(name) {
+	case "ec_transfer_params", "disaggregated_params", "bootstrap_host", "bootstrap_port", "bootstrap_room":
+		return true
+	}
+	return false
 }
 
 // askedBy returns the bit of a member; 0: it has none.

@@ -66,6 +66,10 @@ func (e *Error) Error() string { return e.Message + " (at byte " + strconv.Itoa(
 type Request struct {
 	Model, CacheSalt, PreviousResponseID []byte // decoded
 
+	// Space keeps what a Memo knows of the bodies of one client apart from those of others. Set it
+	// before the scan; 0: all share one space.
+	Space uint64
+
 	Stream       bool
 	IncludeUsage bool  // stream_options.include_usage is true
 	MaxTokens    int64 // max_completion_tokens, max_tokens or max_output_tokens; 0 = absent
@@ -115,6 +119,7 @@ type Prompt struct {
 type root struct {
 	seen      uint32 // members so far, by rootMember
 	empty     bool   // the root has no members
+	transfers bool   // there are members of TransferMembers other than kv_transfer_params
 	asked     asked  // what members ask of the prompt
 	membersAt int    // offset just after the root's opening brace
 	model     Span   // the JSON string with its quotes, or null; in a form the plain value
@@ -179,6 +184,18 @@ func (r *Request) Nvext() Span { return r.root.nvext }
 // Transfer returns the place of the value of the member kv_transfer_params in the body. The zero
 // Span means that the body has no such member.
 func (r *Request) Transfer() Span { return r.root.transfer }
+
+// TransferMembers are the members by which engines hand over KV blocks.
+var TransferMembers = [...]string{
+	"kv_transfer_params", "ec_transfer_params", "disaggregated_params",
+	"bootstrap_host", "bootstrap_port", "bootstrap_room",
+}
+
+// Transfers says whether the body has some of TransferMembers.
+func (r *Request) Transfers() bool { return r.root.transfers || r.root.transfer != (Span{}) }
+
+// Form says whether the body is a form, whose members have no names in JSON.
+func (r *Request) Form() bool { return r.form }
 
 // keepBytes bounds each buffer that survives a Reset.
 const keepBytes = 4 << 20

@@ -45,6 +45,6 @@ func BenchmarkHashStrides(b *testing.B) {
 	var hashes []uint64
 	b.SetBytes(int64(len(body)))
 	for b.Loop() {
-		hashes = m.hash(hashes[:0], Chat, body)
+		hashes = m.hash(hashes[:0], uint64(Chat), body)
 	}
 }

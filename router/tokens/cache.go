@@ -44,9 +44,12 @@ func NewCache(bytes int) *Cache {
 // code have no longer words.
 const maxWord = 4 << 10
 
-// Encode is Tokenizer.Encode with the cache. encoded is the number of bytes of text that were not
-// in the cache. ok is false, and ids are incomplete, if a word has more than 4 KiB.
-func (c *Cache) Encode(t *Tokenizer, dst []uint32, text string, special bool) (ids []uint32, encoded int, ok bool) {
+// Encode is Tokenizer.Encode with the cache. Texts of another space do not count as known. encoded
+// is the number of bytes of text that were not in the cache. ok is false, and ids are incomplete,
+// if a word has more than 4 KiB.
+func (c *Cache) Encode(
+	t *Tokenizer, dst []uint32, text string, space uint64, special bool,
+) (ids []uint32, encoded int, ok bool) {
 	ids, ok = t.encode(dst, text, special, maxWord, func(dst []uint32, text string, s *scratch) []uint32 {
 		for text != "" {
 			end := t.breakOf(text)
@@ -55,7 +58,7 @@ func (c *Cache) Encode(t *Tokenizer, dst []uint32, text string, special bool) (i
 				return t.pieces(dst, text, s)
 			}
 			var known bool
-			if dst, known = c.chunk(t, dst, text[:end], s); !known {
+			if dst, known = c.chunk(t, dst, text[:end], space, s); !known {
 				encoded += end
 			}
 			text = text[end:]
@@ -66,8 +69,8 @@ func (c *Cache) Encode(t *Tokenizer, dst []uint32, text string, special bool) (i
 }
 
 // chunk appends the ids of one chunk.
-func (c *Cache) chunk(t *Tokenizer, dst []uint32, text string, s *scratch) (_ []uint32, known bool) {
-	key := maphash.String(c.seed, text) ^ t.mark
+func (c *Cache) chunk(t *Tokenizer, dst []uint32, text string, space uint64, s *scratch) (_ []uint32, known bool) {
+	key := maphash.String(c.seed, text) ^ t.mark ^ space
 	r := &s.chunk
 	if c.table.Get(key, r.words()) {
 		return append(dst, r.ids[:min(r.n, chunkIDs)]...), true

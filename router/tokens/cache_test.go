@@ -36,7 +36,7 @@ func TestChunks(t *testing.T) {
 			text := longText(g, r, 12<<10)
 			for range 2 {
 				want := tok.Encode(nil, text, true)
-				got, encoded, _ := c.Encode(tok, nil, text, true)
+				got, encoded, _ := c.Encode(tok, nil, text, 0, true)
 				if !slices.Equal(got, want) {
 					t.Fatalf("%s: with chunks the ids of %q are others", name, text)
 				}
@@ -59,7 +59,7 @@ func TestChunksOfOthers(t *testing.T) {
 	}
 	for _, name := range []string{"llama3", "qwen", "gpt2"} {
 		tok := g.tokenizer(t, name)
-		if got, encoded, _ := c.Encode(tok, nil, text, false); !slices.Equal(got, tok.Encode(nil, text, false)) ||
+		if got, encoded, _ := c.Encode(tok, nil, text, 0, false); !slices.Equal(got, tok.Encode(nil, text, false)) ||
 			encoded != len(text) {
 			t.Error(name, encoded)
 		}
@@ -84,7 +84,7 @@ func TestEncodeAllocatesNothing(t *testing.T) {
 	if n := least(func() { dst = tok.Encode(dst[:0], text, true) }); n > 8 {
 		t.Errorf("%v allocations", n)
 	}
-	if n := least(func() { dst, _, _ = c.Encode(tok, dst[:0], text, true) }); n > 8 {
+	if n := least(func() { dst, _, _ = c.Encode(tok, dst[:0], text, 0, true) }); n > 8 {
 		t.Errorf("%v allocations with the cache", n)
 	}
 }
@@ -113,7 +113,7 @@ func BenchmarkKnown(b *testing.B) {
 	b.SetBytes(int64(len(text)))
 	var dst []uint32
 	for b.Loop() {
-		dst, _, _ = c.Encode(tok, dst[:0], text, true)
+		dst, _, _ = c.Encode(tok, dst[:0], text, 0, true)
 	}
 }
 
@@ -122,12 +122,30 @@ func BenchmarkKnown(b *testing.B) {
 func TestLongWords(t *testing.T) {
 	s := NewSet(map[string]*Model{"m": load(t, readGolden(t), chatML)}, 1<<20, 1<<20)
 	for word, want := range map[int]Outcome{maxWord: Exact, maxWord + 1: Large, 20 * maxWord: Large} {
-		r := s.Make("m", Completions, []byte(`{"prompt":"the cache. `+strings.Repeat("x", word-1)+`"}`), nil)
+		r := s.Make("m", Completions, []byte(`{"prompt":"the cache. `+strings.Repeat("x", word-1)+`"}`), 0, nil)
 		if r.Outcome != want || (len(r.IDs) > 0) != (want == Exact) {
 			t.Errorf("%d bytes: %s, %d ids", word, r.Outcome, len(r.IDs))
 		}
-		if r := s.Make("m", Completions, []byte(`{"prompt":"the cache"}`), nil); r.Outcome != Exact {
+		if r := s.Make("m", Completions, []byte(`{"prompt":"the cache"}`), 0, nil); r.Outcome != Exact {
 			t.Errorf("behind %d bytes: %s", word, r.Outcome)
+		}
+	}
+}
+
+// TestSpaces checks that nobody's text is known sooner because a client of another space has sent
+// it.
+func TestSpaces(t *testing.T) {
+	g := readGolden(t)
+	tok, c := g.tokenizer(t, "qwen"), NewCache(8<<20)
+	text := longText(g, rand.New(rand.NewPCG(3, 4)), 24<<10)
+	for _, space := range []uint64{0, 7, 8} {
+		first, encoded, _ := c.Encode(tok, nil, text, space, false)
+		if encoded < len(text) {
+			t.Errorf("space %d: only %d bytes are encoded", space, encoded)
+		}
+		again, encoded, _ := c.Encode(tok, nil, text, space, false)
+		if encoded > len(text)*3/4 || !slices.Equal(first, again) {
+			t.Errorf("space %d: %d bytes are encoded again", space, encoded)
 		}
 	}
 }

@@ -106,7 +106,7 @@ func TestLargeVocabulary(t *testing.T) {
 	c := NewCache(8 << 20)
 	for kind, text := range corpora(t) {
 		h.same(t, "large", tok, []string{text})
-		if ids, _, ok := c.Encode(tok, nil, text, false); ok && !slices.Equal(ids, tok.Encode(nil, text, false)) {
+		if ids, _, ok := c.Encode(tok, nil, text, 0, false); ok && !slices.Equal(ids, tok.Encode(nil, text, false)) {
 			t.Errorf("%s: with chunks the ids are others", kind)
 		}
 	}

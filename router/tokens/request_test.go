@@ -108,7 +108,7 @@ func TestNotExact(t *testing.T) {
 		`{"messages":[{"role":"user","content":"` + strings.Repeat("x", 100) + `"}]}`:       Large,
 		`{"messages":[{"role":"user","content":"x"}],"prompt_embeds":"y"}`:                  Option,
 	} {
-		if r := s.Make("m", Chat, []byte(body), nil); r.Outcome != want || (want == Exact) != (len(r.IDs) > 0) {
+		if r := s.Make("m", Chat, []byte(body), 0, nil); r.Outcome != want || (want == Exact) != (len(r.IDs) > 0) {
 			t.Errorf("%s: %v", body, r)
 		}
 	}
@@ -133,8 +133,8 @@ func TestCompletion(t *testing.T) {
 		}
 	}
 	s := NewSet(map[string]*Model{"m": m}, 1<<20, 1<<10)
-	if r := s.Make("m", Completions, []byte(`{"prompt":"a"}`), nil); !slices.Equal(r.IDs, m.tokenizer.Encode(nil, "a",
-		true)) || r.Turn != 0 {
+	r := s.Make("m", Completions, []byte(`{"prompt":"a"}`), 0, nil)
+	if !slices.Equal(r.IDs, m.tokenizer.Encode(nil, "a", true)) || r.Turn != 0 {
 		t.Error(r)
 	}
 }
@@ -143,7 +143,7 @@ func TestCompletion(t *testing.T) {
 func TestTurns(t *testing.T) {
 	s := NewSet(map[string]*Model{"m": load(t, readGolden(t), chatML)}, 1<<20, 1<<12)
 	key := func(messages string) uint64 {
-		return s.Make("m", Chat, []byte(`{"messages":[{"role":"system","content":"s"},`+messages+`]}`), nil).Turn
+		return s.Make("m", Chat, []byte(`{"messages":[{"role":"system","content":"s"},`+messages+`]}`), 0, nil).Turn
 	}
 	first := key(`{"role":"user","content":"a"}`)
 	later := key(`{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"c"}`)
@@ -242,7 +242,7 @@ func FuzzEncode(f *testing.F) {
 		for _, tok := range all {
 			want := tok.Encode(nil, text, true)
 			for range 2 {
-				if got, _, ok := c.Encode(tok, nil, text, true); ok && !slices.Equal(got, want) {
+				if got, _, ok := c.Encode(tok, nil, text, 0, true); ok && !slices.Equal(got, want) {
 					t.Fatalf("%q: chunks have other ids", text)
 				}
 			}
@@ -267,6 +267,6 @@ func FuzzRequest(f *testing.F) {
 		f.Add([]byte(c.Body), byte(Messages))
 	}
 	f.Fuzz(func(t *testing.T, body []byte, api byte) {
-		NewSet(map[string]*Model{"m": m}, 1<<12, 1<<16).Make("m", API(api%4), body, nil)
+		NewSet(map[string]*Model{"m": m}, 1<<12, 1<<16).Make("m", API(api%4), body, 0, nil)
 	})
 }

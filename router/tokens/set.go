@@ -52,9 +52,9 @@ type Result struct {
 // Has says whether the prompts of the model are tokenised.
 func (s *Set) Has(model string) bool { return s != nil && s.model(model) != nil }
 
-// Make appends the ids of a body to ids. A model that has left the set since Has has the outcome
-// Option.
-func (s *Set) Make(model string, api API, body []byte, ids []uint32) Result {
+// Make appends the ids of a body to ids. Texts that only clients of other spaces have sent count as
+// unknown. A model that has left the set since Has has the outcome Option.
+func (s *Set) Make(model string, api API, body []byte, space uint64, ids []uint32) Result {
 	r := Result{IDs: ids, Outcome: Exact}
 	if len(body) > s.most {
 		r.Outcome = Large
@@ -78,7 +78,7 @@ func (s *Set) Make(model string, api API, body []byte, ids []uint32) Result {
 	default:
 		r.Turn, r.Bytes = p.Turn, len(p.Text)
 		var ok bool
-		if r.IDs, r.Encoded, ok = s.cache.Encode(m.tokenizer, ids, p.Text, p.Special); !ok {
+		if r.IDs, r.Encoded, ok = s.cache.Encode(m.tokenizer, ids, p.Text, space, p.Special); !ok {
 			r.Outcome, r.IDs = Large, ids
 		}
 	}

@@ -430,7 +430,7 @@ func (f *Finder) tokenise(p *Prompt, model string, seed prefix.Digest) bool {
 		return false
 	}
 	start := time.Now()
-	made := f.Tokens.Make(model, api, r.Body(), p.ids[:0])
+	made := f.Tokens.Make(model, api, r.Body(), r.Scan.Space, p.ids[:0])
 	p.ids = made.IDs
 	f.Metrics.Tokenised.WithLabelValues(string(made.Outcome)).Inc()
 	if made.Outcome != tokens.Exact {

@@ -1,0 +1,278 @@
+// Package audit writes one JSON line for each administrative act and for each refused identity, to
+// a file or to the host's syslog. No line has a secret.
+//
+// A caller never waits for the file. Lines wait in a queue for one writer. Refusals are limited for
+// each reason; a line tells how many were left out.
+package audit
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Bounds of a log.
+const (
+	queueLines = 1024 // lines that wait to be written, at most 4 KiB each
+	maxReasons = 64   // reasons with a limit of their own; further ones share one
+	maxText    = 512  // bytes of one text
+)
+
+// Options say where lines go.
+type Options struct {
+	To      string // a file to append to, "-" for standard output, or "syslog"
+	Program string // name of this program in the syslog
+
+	RefusalsPerSecond int // lines about refusals with one reason; at least 1
+
+	// Lost is called for lines that are not written: the queue was full (nil), or a write has
+	// failed. Lost must not block.
+	Lost func(lines int, err error)
+	// Suppressed is called for each refusal beyond the limit. Suppressed must not block.
+	Suppressed func()
+
+	socket string // replaces syslogSocket in tests
+}
+
+// Act is an administrative act.
+type Act struct {
+	Action  string // such as reload, or POST /busy_threshold
+	Object  string // what it changes
+	By      string // who acts: the id of a key, a certificate's name, signal, etcd; empty: unknown
+	Client  string // address of the client; empty: none
+	Outcome string // ok, or the status or the error
+}
+
+// Refusal is a request of somebody who may not send it.
+type Refusal struct {
+	Reason string // a constant word
+	Detail string // the message of the answer
+	Key    string // id of the key that was shown; empty: none, or it is none of ours
+	Tenant string // empty: unknown
+	Client string // address
+	Port   string // serving or admin
+	Asked  string // the API or the route; no text of the client's choice
+}
+
+// line is a line of the log.
+type line struct {
+	Time       string `json:"time"`
+	Event      string `json:"event"` // act or refusal
+	Action     string `json:"action,omitempty"`
+	Object     string `json:"object,omitempty"`
+	Outcome    string `json:"outcome,omitempty"`
+	By         string `json:"by,omitempty"`
+	Reason     string `json:"reason,omitempty"`
+	Detail     string `json:"detail,omitempty"`
+	Key        string `json:"key,omitempty"`
+	Tenant     string `json:"tenant,omitempty"`
+	Client     string `json:"client,omitempty"`
+	Port       string `json:"port,omitempty"`
+	Asked      string `json:"asked,omitempty"`
+	Suppressed int    `json:"suppressed,omitempty"` // refusals with the reason that have no line, since its last one
+}
+
+// ErrClosed is the error of Reopen after Close.
+var ErrClosed = errors.New("audit: closed")
+
+// Log is an open audit log. A nil Log records nothing. A Log is safe for concurrent use.
+type Log struct {
+	o       Options
+	queue   chan []byte
+	wake    chan struct{} // some refusals have no line yet
+	reopen  chan chan error
+	closing chan struct{}
+	closed  sync.Once
+	done    chan struct{}
+	err     error // of Close
+	sink    sink
+
+	mu      sync.Mutex
+	reasons map[string]*window
+}
+
+// window is the last second in which refusals with one reason had lines.
+type window struct {
+	began      time.Time
+	lines      int
+	suppressed int
+}
+
+// New opens the log and starts its writer, which Close stops.
+func New(o Options) (*Log, error) {
+	s, err := open(&o)
+	if err != nil {
+		return nil, err
+	}
+	l := &Log{
+		o: o, sink: s, queue: make(chan []byte, queueLines), wake: make(chan struct{}, 1),
+		reopen: make(chan chan error), closing: make(chan struct{}), done: make(chan struct{}),
+		reasons: map[string]*window{},
+	}
+	go l.run()
+	return l, nil
+}
+
+// Act records an act.
+func (l *Log) Act(a Act) {
+	if l == nil {
+		return
+	}
+	l.put(&line{Event: "act", Action: a.Action, Object: a.Object, Outcome: a.Outcome, By: a.By, Client: a.Client})
+}
+
+// Refuse records a refusal, unless its reason has had its lines of this second.
+func (l *Log) Refuse(r Refusal) {
+	if l == nil {
+		return
+	}
+	suppressed, ok := l.admit(r.Reason, time.Now())
+	if !ok {
+		l.o.Suppressed()
+		select {
+		case l.wake <- struct{}{}:
+		default:
+		}
+		return
+	}
+	l.put(&line{
+		Event: "refusal", Reason: r.Reason, Detail: r.Detail, Key: r.Key, Tenant: r.Tenant, Client: r.Client,
+		Port: r.Port, Asked: r.Asked, Suppressed: suppressed,
+	})
+}
+
+// admit says whether a refusal has a line, and returns the number of those before without one.
+func (l *Log) admit(reason string, now time.Time) (suppressed int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w := l.reasons[reason]
+	if w == nil && len(l.reasons) >= maxReasons {
+		reason = "other"
+		w = l.reasons[reason]
+	}
+	if w == nil {
+		w = &window{}
+		l.reasons[reason] = w
+	}
+	if now.Sub(w.began) >= time.Second {
+		w.began, w.lines = now, 0
+	}
+	if w.lines >= l.o.RefusalsPerSecond {
+		w.suppressed++
+		return 0, false
+	}
+	w.lines++
+	suppressed, w.suppressed = w.suppressed, 0
+	return suppressed, true
+}
+
+// summarise writes the numbers of refusals without a line, in one line for each reason.
+func (l *Log) summarise() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for reason, w := range l.reasons {
+		if w.suppressed > 0 {
+			l.write(encode(&line{Event: "refusal", Reason: reason, Suppressed: w.suppressed}))
+			w.suppressed = 0
+		}
+	}
+}
+
+// encode returns the text of a line.
+func encode(v *line) []byte {
+	v.Time = time.Now().UTC().Format("2006-01-02T15:04:05.000Z07:00")
+	for _, text := range []*string{
+		&v.Action, &v.Object, &v.Outcome, &v.By, &v.Reason, &v.Detail, &v.Key, &v.Tenant, &v.Client, &v.Port, &v.Asked,
+	} {
+		*text = strings.ToValidUTF8((*text)[:min(len(*text), maxText)], "")
+	}
+	text, _ := json.Marshal(v) // texts and a number
+	return append(text, '\n')
+}
+
+// put queues a line, or loses it if the queue is full.
+func (l *Log) put(v *line) {
+	select {
+	case <-l.closing:
+		l.o.Lost(1, nil)
+		return
+	default:
+	}
+	select {
+	case l.queue <- encode(v):
+	default:
+		l.o.Lost(1, nil)
+	}
+}
+
+// Reopen writes the lines recorded before the call, and opens the file again, so that a rotated
+// file is closed. On an error the old file stays in use. Reopen does nothing for a nil Log.
+func (l *Log) Reopen() error {
+	if l == nil {
+		return nil
+	}
+	answer := make(chan error, 1)
+	select {
+	case l.reopen <- answer:
+		return <-answer
+	case <-l.done:
+		return ErrClosed
+	}
+}
+
+// Close writes the lines recorded before the call and closes the file. Close does nothing for a nil
+// Log. Further calls wait for the first call.
+func (l *Log) Close() error {
+	if l == nil {
+		return nil
+	}
+	l.closed.Do(func() { close(l.closing) })
+	<-l.done
+	return l.err
+}
+
+func (l *Log) run() {
+	defer close(l.done)
+	var later <-chan time.Time // nil: no refusal waits for a summary
+	for {
+		select {
+		case text := <-l.queue:
+			l.write(text)
+		case <-l.wake:
+			if later == nil {
+				later = time.After(time.Second)
+			}
+		case <-later:
+			later = nil
+			l.summarise()
+		case answer := <-l.reopen:
+			l.drain()
+			answer <- l.sink.reopen()
+		case <-l.closing:
+			l.drain()
+			l.summarise()
+			l.err = l.sink.close()
+			return
+		}
+	}
+}
+
+func (l *Log) drain() {
+	for {
+		select {
+		case text := <-l.queue:
+			l.write(text)
+		default:
+			return
+		}
+	}
+}
+
+func (l *Log) write(text []byte) {
+	if err := l.sink.write(text); err != nil {
+		l.o.Lost(1, fmt.Errorf("audit: %w", err))
+	}
+}

@@ -1,0 +1,211 @@
+package router
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/cognitora/dataplane/internal/audit"
+	"github.com/cognitora/dataplane/internal/buildinfo"
+	"github.com/cognitora/dataplane/internal/rights"
+	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/keys"
+	"github.com/cognitora/dataplane/router/trust"
+)
+
+// AuditConfig sets the audit log.
+type AuditConfig struct {
+	Log      string `toml:"log" default:"" flag:"audit-log" help:"file of the audit log, which only its owner may read; -: standard output; syslog: the host's syslog (/dev/log, facility authpriv); empty: no audit log"`
+	Refusals int    `toml:"refusals_per_second" default:"10" help:"most lines a second about refused identities with one reason; the next line tells how many were left out"`
+}
+
+// open opens the audit log. The result is nil without one.
+func (a *AuditConfig) open(r *Router) (*audit.Log, error) {
+	if a.Log == "" {
+		return nil, nil
+	}
+	log, err := audit.New(audit.Options{
+		To: a.Log, Program: "cgn-router", RefusalsPerSecond: a.Refusals, Suppressed: r.metrics.Audit.Suppressed.Inc,
+		Lost: func(lines int, err error) {
+			r.metrics.Audit.Lost.Add(float64(lines))
+			if err != nil {
+				r.log.Error("audit log not written", "error", err, "lines", lines)
+			}
+		},
+	})
+	return log, auditProblem(err)
+}
+
+// examine checks that the audit log can be written.
+func (a *AuditConfig) examine() error {
+	if a.Log == "" || a.Log == "-" || a.Log == "syslog" {
+		return nil
+	}
+	return auditProblem(rights.Appendable(a.Log))
+}
+
+func auditProblem(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("audit.log: %w; name a file in a directory that the router can write to (--audit-log FILE), "+
+		"or - for standard output, or syslog", err)
+}
+
+// ReopenLogs opens the access log and the audit log anew after a rotation. On an error the old
+// files stay in use.
+func (r *Router) ReopenLogs() error {
+	err := r.audit.Reopen()
+	if r.access != nil {
+		err = errors.Join(r.access.Reopen(), err)
+	}
+	return err
+}
+
+// acted records an act of nobody who asks the admin port: of a signal, of a file or of etcd.
+func (r *Router) acted(by, action, object string, err error) {
+	outcome := "ok"
+	if err != nil {
+		outcome = err.Error()
+	}
+	r.audit.Act(audit.Act{By: by, Action: action, Object: object, Outcome: outcome})
+}
+
+// started records the router's start.
+func (r *Router) started() {
+	r.acted("", "start", "version "+buildinfo.String()+", "+r.serving.Addr().String(), nil)
+}
+
+// cordoned records the cordon of a node; empty: it was lifted.
+func (r *Router) cordoned(node, what string) {
+	action := "cordon"
+	if what == "" {
+		action = "uncordon"
+	}
+	r.acted("etcd", action, strings.TrimSpace("node "+node+" "+what), nil)
+}
+
+// keyChanged records a change of an API key.
+func (r *Router) keyChanged(c keys.Change) {
+	r.acted(r.keys.Source(), "key "+c.What, c.ID+" of tenant "+c.Tenant, nil)
+}
+
+// readsOnly are the routes of the admin port that change nothing with another method than GET.
+var readsOnly = []string{"POST /debug/route", "/", "/v1/"}
+
+// whoActs is the key of a request's context for the name of its sender.
+type whoActs struct{}
+
+// actsAs names the sender of a request to the admin port in the audit log: the id of its key, or
+// the name in its certificate.
+func actsAs(req *http.Request, who string) {
+	if by, ok := req.Context().Value(whoActs{}).(*string); ok {
+		*by = who
+	}
+}
+
+// audited records the requests to the admin port that change something, and the refused ones.
+func (r *Router) audited(next http.Handler) http.Handler {
+	if r.audit == nil {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		var by string
+		req = req.WithContext(context.WithValue(req.Context(), whoActs{}, &by))
+		begin := new(beginning)
+		if req.Body != nil {
+			req.Body = struct {
+				io.Reader
+				io.Closer
+			}{io.TeeReader(req.Body, begin), req.Body}
+		}
+		s := &statusOf{ResponseWriter: w, status: http.StatusOK}
+		next.ServeHTTP(s, req)
+		reads := req.Method == http.MethodGet || req.Method == http.MethodHead || req.Method == http.MethodOptions
+		switch {
+		case s.status == http.StatusUnauthorized, s.status == http.StatusForbidden:
+			r.audit.Refuse(audit.Refusal{
+				Reason: "admin_" + strconv.Itoa(s.status), Key: by, Client: req.RemoteAddr, Port: "admin",
+				Asked: req.Pattern,
+			})
+		case !reads && req.Pattern != "" && !slices.Contains(readsOnly, req.Pattern):
+			r.audit.Act(audit.Act{
+				Action: req.Pattern, Object: objectOf(req.URL.Query().Get("model"), begin.Bytes()), By: by, Client: req.RemoteAddr,
+				Outcome: strconv.Itoa(s.status),
+			})
+		}
+	})
+}
+
+// auditedThresholds answers a request to /busy_threshold at the serving port, and records one that
+// may change something.
+func (r *Router) auditedThresholds(ctx *fasthttp.RequestCtx, who *trust.Principal) (any, *apierror.Error) {
+	doc, fail := r.thresholds.serving(ctx, who)
+	if method := string(ctx.Method()); method != http.MethodGet && method != http.MethodHead {
+		outcome := http.StatusOK
+		if fail != nil {
+			outcome = fail.Status
+		}
+		r.audit.Act(audit.Act{
+			Action: method + " /busy_threshold", By: who.ID, Client: ctx.RemoteAddr().String(),
+			Object: objectOf(string(ctx.QueryArgs().Peek("model")), ctx.Request.Body()), Outcome: strconv.Itoa(outcome),
+		})
+	}
+	return doc, fail
+}
+
+// statusOf notes the status of an answer.
+type statusOf struct {
+	http.ResponseWriter
+	status int
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (s *statusOf) WriteHeader(status int) {
+	s.status = status
+	s.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap returns the writer below, for http.ResponseController.
+func (s *statusOf) Unwrap() http.ResponseWriter { return s.ResponseWriter }
+
+// beginning keeps the first bytes of a body.
+type beginning struct{ bytes.Buffer }
+
+// Write implements io.Writer.
+func (b *beginning) Write(p []byte) (int, error) {
+	const most = 4 << 10
+	b.Buffer.Write(p[:min(len(p), most-b.Len())])
+	return len(p), nil
+}
+
+// objectOf says what a request changes: the model of its query, and the members of its body that
+// are no lists and no paths, whose text may have a password.
+func objectOf(model string, body []byte) string {
+	var parts []string
+	if model != "" {
+		parts = append(parts, "model="+model)
+	}
+	var members map[string]any
+	_ = json.Unmarshal(body, &members) // a body that is no JSON is refused
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		if strings.Contains(name, "path") {
+			continue
+		}
+		switch v := members[name].(type) {
+		case string, float64, bool:
+			parts = append(parts, fmt.Sprint(name, "=", v))
+		}
+	}
+	return strings.Join(parts, " ")
+}

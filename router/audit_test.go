@@ -1,0 +1,218 @@
+package router_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/router"
+	"github.com/cognitora/dataplane/router/keys"
+)
+
+// auditLine is a line of the audit log.
+type auditLine struct {
+	Event, Action, Object, Outcome, By, Reason, Detail, Key, Tenant, Client, Port, Asked string
+
+	Suppressed int
+}
+
+// audited reads an audit log.
+func audited(t *testing.T, name string) (all []auditLine) {
+	t.Helper()
+	page, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text := range strings.Lines(string(page)) {
+		var l auditLine
+		if err := json.Unmarshal([]byte(text), &l); err != nil {
+			t.Fatalf("%v: %s", err, text)
+		}
+		all = append(all, l)
+	}
+	return all
+}
+
+// acts waits until the audit log has an act that begins so, as "action, object, outcome".
+func acts(t *testing.T, name, want string) {
+	t.Helper()
+	eventually(t, want, func() bool {
+		return slices.ContainsFunc(audited(t, name), func(l auditLine) bool {
+			return l.Event == "act" && strings.HasPrefix(l.Action+", "+l.Object+", "+l.Outcome, want)
+		})
+	})
+}
+
+// TestAuditedActs checks that each administrative act has a line, also over a rotation of the file.
+func TestAuditedActs(t *testing.T) {
+	t.Parallel()
+	k, name := newKeyring(t), filepath.Join(t.TempDir(), "audit.log")
+	k.add()
+	policy := filepath.Join(t.TempDir(), "policy.json")
+	write(t, policy, `{"mode":"score"}`)
+	s := serve(t, simulate(t, 1), k.locked, func(c *router.Config) { c.Audit.Log, c.Router.PolicyFile = name, policy })
+	acts(t, name, "start, version ")
+	s.threshold(`{"model":"sim","active_decode_blocks_threshold":0.9}`)
+	acts(t, name, "POST /busy_threshold, active_decode_blocks_threshold=0.9 model=sim, 200")
+	req, _ := http.NewRequest(http.MethodDelete, s.admin+"/busy_threshold?model=nothing", nil)
+	if resp, err := s.client.Do(req); err == nil {
+		resp.Body.Close()
+	}
+	acts(t, name, "DELETE /busy_threshold, model=nothing, 404")
+	s.changed("/adapters/load", `{"lora_name":"a","lora_path":"s3://user:password@bucket/a","model":"sim"}`)
+	acts(t, name, "POST /adapters/load, lora_name=a model=sim, ")
+	s.explain(chatBody("hello", ""))
+	s.NoteReload(nil)
+	acts(t, name, "reload, , ok")
+	write(t, policy, `{"mode":"round_robin"}`)
+	acts(t, name, "policy, mode round_robin, ok")
+	write(t, policy, `{"mode":"magic"}`)
+	acts(t, name, "policy, , ")
+	if err := os.Rename(name, name+".1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.ReopenLogs(); err != nil {
+		t.Fatal(err)
+	}
+	_, id := k.add()
+	acts(t, name, "key created, "+id+" of tenant acme, ok")
+	k.edit(func(all []*keys.Record) []*keys.Record { all[1].Name = "another"; return all })
+	acts(t, name, "key changed, "+id)
+	k.revoke(id)
+	acts(t, name, "key revoked, "+id)
+	k.edit(func(all []*keys.Record) []*keys.Record { return all[:1] })
+	acts(t, name, "key deleted, "+id)
+	s.drain()
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	acts(t, name, "stop, , ok")
+	for _, l := range append(audited(t, name+".1"), audited(t, name)...) {
+		if l.Event != "act" || strings.Contains(l.Object, "password") || strings.Contains(l.Action, "/debug/route") {
+			t.Errorf("%+v", l)
+		}
+	}
+}
+
+// TestAuditedRefusals checks that each refused identity has a line with the reason, and no line a
+// secret.
+func TestAuditedRefusals(t *testing.T) {
+	t.Parallel()
+	k, name := newKeyring(t), filepath.Join(t.TempDir(), "audit.log")
+	key, id := k.add()
+	lists, listsID := k.add(func(r *keys.Record) { r.Scopes = []string{"models"} })
+	gone, goneID := k.add(func(r *keys.Record) { now := time.Now(); r.Revoked = &now })
+	late, lateID := k.add(func(r *keys.Record) { past := time.Now().Add(-time.Hour); r.Expires = &past })
+	other, otherID := keys.Generate()
+	s := serve(t, simulate(t, 1), k.locked, func(c *router.Config) { c.Audit.Log = name })
+	body := chatBody("a private prompt", plain)
+	for reason, c := range map[string]struct {
+		header  []string
+		id, who string
+	}{
+		"no_key":             {},
+		"bad_scheme":         {header: []string{"Authorization", "Basic secretword"}},
+		"not_a_key":          {header: bearer("sk-secretword")},
+		"several_keys":       {header: append(bearer(key), "x-api-key", other)},
+		"unknown_key":        {header: bearer(other), id: otherID},
+		"expired_key":        {header: bearer(late), id: lateID},
+		"revoked_key":        {header: bearer(gone), id: goneID},
+		"insufficient_scope": {header: bearer(lists), id: listsID, who: "acme"},
+		"steering_denied":    {header: append(bearer(key), "x-cgn-node", "sim-0"), id: id, who: "acme"},
+	} {
+		s.chat(body, c.header...)
+		eventually(t, reason, func() bool {
+			return slices.ContainsFunc(audited(t, name), func(l auditLine) bool {
+				return l.Event == "refusal" && l.Reason == reason && l.Key == c.id && l.Tenant == c.who &&
+					l.Detail != "" && strings.HasPrefix(l.Client, "127.0.0.1:") && l.Port == "serving" &&
+					l.Asked == "chat"
+			})
+		})
+	}
+	mustAll(t, "a good key", []*reply{s.chat(body, bearer(key)...)})
+	status, _ := s.threshold(`{"model":"sim","active_decode_blocks_threshold":1}`, "Origin", "http://evil")
+	if status != 403 {
+		t.Errorf("another site may set thresholds: %d", status)
+	}
+	eventually(t, "the refusal at the admin port", func() bool {
+		return slices.ContainsFunc(audited(t, name), func(l auditLine) bool {
+			return l.Reason == "admin_403" && l.Port == "admin" && l.Asked == "POST /busy_threshold"
+		})
+	})
+	page, _ := os.ReadFile(name)
+	for _, secret := range []string{key[13:45], other[13:45], gone[13:45], "secretword", "private"} {
+		if strings.Contains(string(page), secret) {
+			t.Errorf("the audit log has %q", secret)
+		}
+	}
+}
+
+// TestFloodOfRefusals checks that a flood of requests without identity has few lines, which tell
+// how many there were.
+func TestFloodOfRefusals(t *testing.T) {
+	t.Parallel()
+	k, name := newKeyring(t), filepath.Join(t.TempDir(), "audit.log")
+	k.add()
+	s := serve(t, simulate(t, 1), k.locked, func(c *router.Config) { c.Audit.Log, c.Audit.Refusals = name, 2 })
+	const flood = 400
+	began := time.Now()
+	together(flood, func(int) *reply { return s.ask("GET", "/v1/models", "") })
+	seconds := int(time.Since(began)/time.Second) + 2
+	suppressed := int(s.metrics().sum("cgn_router_audit_suppressed_total"))
+	s.drain()
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	lines, told := 0, 0
+	for _, l := range audited(t, name) {
+		if l.Event == "refusal" {
+			told += l.Suppressed
+			if l.Detail != "" { // otherwise it only tells how many there were
+				lines++
+			}
+		}
+	}
+	if lines > 2*seconds || lines+told != flood || told != suppressed {
+		t.Errorf("%d lines in %d s, which tell of %d more, and %d suppressed", lines, seconds, told, suppressed)
+	}
+}
+
+// TestAuditLinesThatAreLost checks that a full disk loses lines and no request.
+func TestAuditLinesThatAreLost(t *testing.T) {
+	t.Parallel()
+	s := serve(t, simulate(t, 1), func(c *router.Config) { c.Audit.Log = "/dev/full" })
+	mustAll(t, "a full disk", []*reply{s.chat(chatBody("hello", plain))})
+	s.NoteReload(nil)
+	eventually(t, "lines are lost", func() bool { return s.metrics().sum("cgn_router_audit_lost_total") >= 2 })
+	if s.log.count("audit log not written") == 0 {
+		t.Error("the log says nothing")
+	}
+}
+
+func TestAuditIsChecked(t *testing.T) {
+	for want, tweak := range map[string]func(*router.Config){
+		"audit.log: ":               func(c *router.Config) { c.Audit.Log = "/nowhere/audit.log" },
+		"audit.refusals_per_second": func(c *router.Config) { c.Audit.Refusals = 0 },
+	} {
+		c := settings(t, &logged{t: t})
+		c.Router.Backends = []string{"http://127.0.0.1:1"}
+		tweak(&c)
+		err := config.Check(&c)
+		if err == nil {
+			err = c.Examine()
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q: %v", want, err)
+		}
+		if r, err := router.New(c); err == nil {
+			r.Close()
+			t.Errorf("%s: the router starts", want)
+		}
+	}
+}
