@@ -11,8 +11,8 @@ import (
 )
 
 // adminRights decides who may use the admin port. With API keys, tokens or client certificates
-// everybody must show one of them, also on this host. Otherwise everybody may read, and this host may
-// change.
+// everybody must show one of them, also on this host. Otherwise everybody may read, and this host
+// may change.
 type adminRights struct {
 	tls  *adminport.TLS
 	keys *auth.Door // nil: there are no API keys and no tokens

@@ -140,8 +140,8 @@ func (r *Router) audited(next http.Handler) http.Handler {
 			})
 		case !reads && req.Pattern != "" && !slices.Contains(readsOnly, req.Pattern):
 			r.audit.Act(audit.Act{
-				Action: req.Pattern, Object: objectOf(req.URL.Query().Get("model"), begin.Bytes()), By: by, Client: req.RemoteAddr,
-				Outcome: strconv.Itoa(s.status),
+				Action: req.Pattern, Object: objectOf(req.URL.Query().Get("model"), begin.Bytes()),
+				By: by, Client: req.RemoteAddr, Outcome: strconv.Itoa(s.status),
 			})
 		}
 	})

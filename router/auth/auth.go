@@ -124,8 +124,8 @@ func (d *Door) sender(h *fasthttp.RequestHeader, from *Peer) (*trust.Principal, 
 	return nil, refused(id, why)
 }
 
-// IdentifyRequest is Identify for a request to another port of the router, by its key or token alone.
-// The Door must not be nil.
+// IdentifyRequest is Identify for a request to another port of the router, by its key or token
+// alone. The Door must not be nil.
 func (d *Door) IdentifyRequest(req *http.Request) (*trust.Principal, *apierror.Error) {
 	var h fasthttp.RequestHeader
 	for _, name := range []string{authorization, apiKey} {
