@@ -177,7 +177,8 @@ func (s *site) stop() error {
 var gauges = []string{
 	"cgn_router_in_flight", "cgn_router_node_in_flight", "cgn_router_streams",
 	"cgn_router_node_prefill_tokens", "cgn_router_node_active_blocks", "cgn_router_model_in_flight",
-	"cgn_router_body_bytes", "cgn_router_resume_bytes", "cgn_router_resuming_streams",
+	"cgn_router_body_bytes", "cgn_router_resume_bytes", "cgn_router_resuming_streams", "cgn_router_queue_requests",
+	"cgn_router_queue_bytes",
 }
 
 // idle waits until nothing is in flight anywhere.

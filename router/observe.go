@@ -280,6 +280,7 @@ func (r *Router) observe() {
 		})
 	})
 	s.Read(sessionDefs, r.readSessions)
+	s.Read(queueDefs, r.readQueue)
 	s.Read(peerDefs, r.readPeers)
 	s.Read(holdingsGauges, r.readHoldings)
 	s.Read(eventDefs, r.readEvents)

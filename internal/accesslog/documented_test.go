@@ -15,7 +15,7 @@ func TestFieldsAreDocumented(t *testing.T) {
 	}
 	var r record
 	r.set(&Entry{
-		RequestID: []byte("x"), Model: "x", Node: "x", Method: "x", API: "x", End: "x", Cause: "x", Expected: 1e6,
+		RequestID: []byte("x"), Model: "x", Node: "x", Method: "x", API: "x", End: "x", Cause: "x", Expected: 1e6, Queued: 1e6,
 		Cascade: "x", Resumed: "x",
 	})
 	var line map[string]any

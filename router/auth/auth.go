@@ -27,8 +27,9 @@ type Door struct {
 
 // Principals without settings. Both have the tenant of keys that name none.
 var (
-	near = &trust.Principal{Tenant: trust.DefaultTenant, Scopes: trust.Inference | trust.Models | trust.Pin}
-	far  = &trust.Principal{Tenant: trust.DefaultTenant, Scopes: trust.Inference | trust.Models}
+	near = &trust.Principal{Tenant: trust.DefaultTenant, Scopes: trust.Inference | trust.Models | trust.Pin,
+		Priority: trust.MaxPriority}
+	far = &trust.Principal{Tenant: trust.DefaultTenant, Scopes: trust.Inference | trust.Models}
 )
 
 // Peer is the other end of a connection.

@@ -25,7 +25,8 @@ type Line struct {
 type tenant struct {
 	name    string
 	weight  float64
-	tokens  float64 // the counter, in parts of the weight
+	settled float64 // the counter of ended requests, in tokens per weight
+	tokens  float64 // with the charges of running requests
 	turn    uint64  // of the line at the tenant's last dispatch
 	number  uint64  // of the tenant's first arrival
 	waiting int
@@ -70,8 +71,8 @@ func (l *Line) Pass(t *Ticket, tenant string, tokens float64) {
 	defer l.q.mu.Unlock()
 	of := l.tenant(tenant)
 	if l.waiting == 0 {
-		of.tokens = max(of.tokens, l.floor)
-		l.floor = of.tokens
+		of.lift(l.floor)
+		l.floor = of.settled
 	}
 	t.line = l
 	l.charge(t, of, tokens)
@@ -97,7 +98,7 @@ func (l *Line) Join(t *Ticket, c Claim) error {
 	*t = Ticket{line: l, claim: c, done: make(chan struct{}), arrival: q.arrival, state: waiting}
 	of := l.tenant(c.Tenant)
 	if of.waiting == 0 {
-		of.tokens = max(of.tokens, l.least())
+		of.lift(l.least())
 	}
 	g := l.group(of, &c)
 	if heap.Push(&g.tickets, t); len(g.tickets) == 1 {
@@ -156,7 +157,7 @@ func (l *Line) charge(t *Ticket, of *tenant, tokens float64) {
 
 // closed is called after a request of a tenant has ended its wait or was settled.
 func (l *Line) closed(of *tenant) {
-	if of.running+of.waiting == 0 && of.tokens <= l.floor {
+	if of.running+of.waiting == 0 && of.settled <= l.floor {
 		delete(l.tenants, of.name) // a tenant that comes anew begins there too
 	}
 }
@@ -208,13 +209,21 @@ func (of *tenant) before(x *tenant) bool {
 	return of.number < x.number
 }
 
-// least returns the least counter of the tenants that wait, or the floor if nobody waits.
+// lift raises the counter of a tenant without waiting requests to a floor.
+func (of *tenant) lift(floor float64) {
+	if more := floor - of.settled; more > 0 {
+		of.settled, of.tokens = floor, of.tokens+more
+	}
+}
+
+// least returns the settled counter of the tenant that comes first, or the floor if nobody waits.
+// Charges do not count: they may be given back, and a tenant that begins to wait would stay behind.
 func (l *Line) least() float64 {
 	least, found := l.floor, false
 	for _, at := range l.lanes {
 		for _, of := range &at.bands {
-			if len(of) > 0 && (!found || of[0].tenant.tokens < least) {
-				least, found = of[0].tenant.tokens, true
+			if len(of) > 0 && (!found || of[0].tenant.settled < least) {
+				least, found = of[0].tenant.settled, true
 			}
 		}
 	}
@@ -242,7 +251,7 @@ func (l *Line) sweep() {
 	for name, of := range l.tenants {
 		switch {
 		case of.running+of.waiting > 0:
-		case of.tokens <= l.floor:
+		case of.settled <= l.floor:
 			delete(l.tenants, name)
 		case idle >= idleMost:
 			delete(l.tenants, name)

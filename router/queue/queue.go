@@ -3,10 +3,10 @@
 // Requests that compete for the same nodes wait in one Line. The order in a line is: the higher
 // band of priority, then the tenant with the fewest weighted tokens, then the earliest deadline,
 // then the earliest arrival. The tokens of a tenant are those of the virtual token counter (VTC,
-// arXiv 2401.00588): a request is charged when it gets a node and settled at its end, and a tenant
-// that begins to wait is lifted to the least counter of those that wait, so that nobody saves up
-// time. A tenant with any number of waiting requests therefore delays another one's single request
-// by no more than one dispatch.
+// arXiv 2401.00588): a request is charged when it gets a node and settled at its end. A tenant
+// that begins to wait is lifted to the settled counter of the first one that waits, so that nobody
+// saves up time. A tenant with any number of waiting requests therefore delays another one's single
+// request by no more than one service time.
 //
 // A request can need certain nodes, and must not hold up those behind it that need others. Its Lane
 // says which requests are alike: in a line, the first of each lane is tried in the line's order.
@@ -52,7 +52,7 @@ type Options struct {
 }
 
 // Queue holds the waiting requests of a router. Queue is safe for concurrent use. A nil Queue has
-// none, and only Wake and Depth may be called.
+// none, and only Wake, Depth, Forgotten and Drop may be called.
 type Queue struct {
 	o       Options
 	waiting atomic.Int64
@@ -103,6 +103,9 @@ func (q *Queue) Depth() (requests [Bands]int, bytes int64) {
 
 // Forgotten returns how many tenants' counters were forgotten because a line had too many of them.
 func (q *Queue) Forgotten() uint64 {
+	if q == nil {
+		return 0
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.forgot
@@ -121,8 +124,11 @@ func (q *Queue) Line(name string) *Line {
 }
 
 // Drop forgets a line, unless requests wait in it or have to be settled. Drop returns whether it
-// has.
+// has. A nil Queue has dropped all lines.
 func (q *Queue) Drop(name string) bool {
+	if q == nil {
+		return true
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if l := q.lines[name]; l != nil && l.open > 0 {
@@ -196,7 +202,7 @@ func (l *Line) tried(t *Ticket, o Outcome) {
 // placed takes a ticket with a node out of the line and charges it.
 func (l *Line) placed(t *Ticket) {
 	of := t.group.tenant
-	l.floor = max(l.floor, of.tokens)
+	l.floor = max(l.floor, of.settled)
 	l.turns++
 	of.turn = l.turns
 	l.remove(t)

@@ -99,7 +99,10 @@ func (t *Ticket) Settle(tokens float64) {
 	}
 	t.state = outside
 	t.of.tokens += (tokens - t.charged) / t.of.weight
-	t.of.running--
+	t.of.settled += tokens / t.of.weight
+	if t.of.running--; t.of.running == 0 {
+		t.of.tokens = t.of.settled // without the rounding errors
+	}
 	t.of.reorder()
 	t.line.open--
 	t.line.closed(t.of)

@@ -51,6 +51,9 @@ func (s Scopes) Has(want Scopes) bool { return s&want == want }
 // DefaultTenant is the tenant of principals that name none.
 const DefaultTenant = "default"
 
+// MaxPriority is the highest priority of a request in the queue. 0 is the lowest and the usual one.
+const MaxPriority = 9
+
 // Credential is the state that all principals of one key share. A change of the key's rights makes
 // another principal, and the requests of the former one go on with it.
 type Credential struct{ revoked atomic.Bool }
@@ -68,6 +71,8 @@ type Principal struct {
 	Tenant string
 	Scopes Scopes
 	Models *ModelList // nil: all models
+	// Priority is the highest priority that its requests may have, from 0 to MaxPriority.
+	Priority uint8
 
 	Credential *Credential // nil: it cannot be revoked
 }
