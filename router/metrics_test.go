@@ -30,7 +30,8 @@ import (
 // TestExpectedTimesAreSeen, those of cascades in TestCascade and others, those of hand-overs in
 // TestPromptIsHandedOver and TestMishapsOfHandovers, those of streams that go on in TestStreamsGoOn
 // and TestBrokenStreamsTakeTurns, those of takeovers in cmd/cgn-router, those of traces in
-// TestLostSpans, and those of API keys in TestBadKeys.
+// TestLostSpans, those of API keys in TestBadKeys, and those of the queue in TestQueueOrder,
+// TestLeavingTheQueue and package queue.
 var elsewhere = func() map[string]bool {
 	all := map[string]bool{
 		"cgn_router_fleet_malformed_total": true, "cgn_router_fleet_stale": true, "cgn_router_panics_total": true,
@@ -56,6 +57,8 @@ var elsewhere = func() map[string]bool {
 		"cgn_router_handovers_total":      true, "cgn_router_handover_seconds": true,
 		"cgn_router_prefill_seconds": true, "cgn_router_resumed_total": true,
 		"cgn_router_body_bytes": true, "cgn_router_resume_bytes": true, "cgn_router_resuming_streams": true,
+		"cgn_router_queue_requests": true, "cgn_router_queue_bytes": true, "cgn_router_queue_forgotten_total": true,
+		"cgn_router_queue_seconds": true, "cgn_router_queue_refused_total": true,
 		"cgn_router_api_keys": true, "cgn_router_api_keys_stale": true,
 	}
 	for _, sample := range nodeload.Samples() {

@@ -49,8 +49,8 @@ func newCreate(m *commands) *cobra.Command {
 		strings.Join(trust.ScopeNames(), ", "))
 	f.StringSliceVar(&r.Models, "model", nil, "models that the key may use, by the names that clients ask for; a name may "+
 		"end with *; none: all models")
-	f.IntVar(&r.Priority, "priority", 0, "highest priority that requests with the key may ask for in the router's queue, 0 to "+
-		strconv.Itoa(trust.MaxPriority))
+	f.IntVar(&r.Priority, "priority", 0, "highest priority that requests with the key may ask for, in the queue of a "+
+		"router: 0 to "+strconv.Itoa(trust.MaxPriority))
 	f.DurationVar(&expires, "expires", 0, "how long the key counts; not given: until it is revoked")
 	return c
 }
@@ -150,8 +150,8 @@ func newList(m *commands) *cobra.Command {
 						expires = r.Expires.Format(time.DateTime)
 					}
 					t.Row(r.ID, r.Tenant, r.State, strings.Join(r.Scopes, ","),
-						cmp.Or(strings.Join(r.Models, ","), "all"), strconv.Itoa(r.Priority), r.Created.Format(time.DateTime), expires,
-						cmp.Or(r.Error, r.Name))
+						cmp.Or(strings.Join(r.Models, ","), "all"), strconv.Itoa(r.Priority),
+						r.Created.Format(time.DateTime), expires, cmp.Or(r.Error, r.Name))
 				}
 			})
 		},

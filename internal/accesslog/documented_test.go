@@ -15,8 +15,8 @@ func TestFieldsAreDocumented(t *testing.T) {
 	}
 	var r record
 	r.set(&Entry{
-		RequestID: []byte("x"), Model: "x", Node: "x", Method: "x", API: "x", End: "x", Cause: "x", Expected: 1e6, Queued: 1e6,
-		Cascade: "x", Resumed: "x",
+		RequestID: []byte("x"), Model: "x", Node: "x", Method: "x", API: "x", End: "x", Cause: "x", Expected: 1e6,
+		Cascade: "x", Resumed: "x", Queued: 1e6,
 	})
 	var line map[string]any
 	if err := json.Unmarshal(r.appendJSON(nil), &line); err != nil {

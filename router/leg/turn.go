@@ -161,7 +161,7 @@ func (l *Leg) lane() uint64 {
 
 const (
 	// waiterBytes is the memory of a waiting request besides its body and what goes with the prompt
-	// and the nodes: connection, goroutine, head and leg. TestMemoryOfWaiting measures it.
+	// and the nodes: connection, goroutine, head and leg. 28 KiB were measured without TLS.
 	waiterBytes = 48 << 10
 	// blockBytes and rankBytes are what a leg keeps for each block of its prompt and for each rank.
 	blockBytes, rankBytes = 32, 32

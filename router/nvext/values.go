@@ -124,8 +124,8 @@ func (r *reader) engineRank() {
 
 func (r *reader) priority() { r.whole(math.MinInt32, math.MaxInt32) }
 
-// strictPriority reads the band of priority. Of several headers and the body the highest one counts.
-func (r *reader) strictPriority() { r.x.Priority = max(r.x.Priority, r.count()) }
+// strictPriority reads the priority in the router's queue.
+func (r *reader) strictPriority() { r.x.Priority = r.count() }
 
 // taints reads preferred taints: an object with a weight for each name.
 func (r *reader) taints() {

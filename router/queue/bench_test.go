@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// BenchmarkTurn is a request that joins 10,000 others of 100 tenants, a dispatch and its settlement.
+// BenchmarkTurn is a request that joins 10,000 others of 100 tenants, a dispatch and its
+// settlement.
 func BenchmarkTurn(b *testing.B) {
 	q, at := New(plenty), &node{}
 	l := q.Line("m")
@@ -25,9 +26,8 @@ func BenchmarkTurn(b *testing.B) {
 		a := free[len(free)-1]
 		free = free[:len(free)-1]
 		n++
-		err := l.Join(&a.Ticket, Claim{
-			Waiter: a, Tenant: tenants[n%len(tenants)], Deadline: now.Add(time.Duration(n*7919%100000) * time.Millisecond),
-		})
+		soon := time.Duration(n*7919%100000) * time.Millisecond
+		err := l.Join(&a.Ticket, Claim{Waiter: a, Tenant: tenants[n%len(tenants)], Deadline: now.Add(soon)})
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -57,12 +57,14 @@ const sweepFirst, idleMost = 64, 4096
 
 // Free says whether nobody waits in the line. The caller may then look for a node at once.
 func (l *Line) Free() bool {
-	if l.q.waiting.Load() == 0 {
-		return true
-	}
+	return l.q.waiting.Load() == 0 || l.Len() == 0
+}
+
+// Len returns the number of requests that wait in the line.
+func (l *Line) Len() int {
 	l.q.mu.Lock()
 	defer l.q.mu.Unlock()
-	return l.waiting == 0
+	return l.waiting
 }
 
 // Pass charges a request that has got a node without a wait.

@@ -526,8 +526,8 @@ func TestManyAtOnce(t *testing.T) {
 					l.Pass(&c.Ticket, fmt.Sprint(i%7), 7)
 				} else {
 					err := l.Join(&c.Ticket, Claim{
-						Waiter: c, Tenant: fmt.Sprint(i % 7), Band: random.IntN(Bands), Lane: uint64(random.IntN(4)), Bytes: 3,
-						Deadline: time.Now().Add(time.Duration(random.IntN(100)) * time.Millisecond),
+						Waiter: c, Tenant: fmt.Sprint(i % 7), Band: random.IntN(Bands), Lane: uint64(random.IntN(4)),
+						Bytes: 3, Deadline: time.Now().Add(time.Duration(random.IntN(100)) * time.Millisecond),
 					})
 					if err != nil {
 						continue

@@ -95,8 +95,8 @@ func (q *Queue) oust(c *Claim) bool {
 	return true
 }
 
-// last returns a late ticket in the lowest band of the holder, of the tenant with the most requests;
-// nil: it is being tried.
+// last returns a late ticket in the holder's lowest band, of the line where it has the most
+// requests; nil: it is being tried.
 func (h *holder) last() *Ticket {
 	of := h.in[0]
 	for _, x := range h.in {
