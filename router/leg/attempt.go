@@ -483,7 +483,7 @@ func (l *Leg) begun(a *attempt, now time.Time) {
 // computed notes that the engine has computed the prompt.
 func (l *Leg) computed(a *attempt, now time.Time) {
 	a.cost.Begun(now)
-	l.d.waiting.Queue.Wake()
+	l.wakeOfTokens()
 	l.holds(a)
 }
 

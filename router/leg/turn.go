@@ -237,6 +237,13 @@ func (l *Leg) settleTurn() {
 	l.turn.ticket.Settle(float64(tokens))
 }
 
+// wakeOfTokens wakes the queue after the end of a prompt's computation, if that can make room.
+func (l *Leg) wakeOfTokens() {
+	if w := &l.d.waiting; w.Queue != nil && (!w.Active.IsZero() || l.thresholds() != nil) {
+		w.Queue.Wake()
+	}
+}
+
 // Queued returns how long the leg has waited in the queue.
 func (l *Leg) Queued() time.Duration { return l.turn.waited }
 

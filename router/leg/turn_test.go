@@ -52,8 +52,8 @@ func waitTurn(t *testing.T, d *Dispatcher, q Question) (l *Leg, placed <-chan st
 	return l, out
 }
 
-// TestTurnFollowsTheFleet checks that a waiting leg gets a node that appears, and that it is refused
-// once nobody can take it.
+// TestTurnFollowsTheFleet checks that a waiting leg gets a node that appears, and that it is
+// refused once nobody can take it.
 func TestTurnFollowsTheFleet(t *testing.T) {
 	d := queueing(t, Options{})
 	tell(d, "a", 1)
