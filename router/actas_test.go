@@ -22,7 +22,7 @@ func TestGatewayInFront(t *testing.T) {
 	s := serve(t, simulate(t, 1), k.locked, func(c *router.Config) { c.Log.Access = log })
 	as := func(header ...string) []string { return append(bearer(text), header...) }
 	acme := as("x-cgn-tenant", "acme", "x-cgn-user", "ada@acme.example", "x-cgn-priority", "5")
-	spoofed := append(bearer(own), "x-cgn-tenant", "globex", "x-cgn-user", "eve", "x-cgn-priority", "high")
+	spoofed := append(bearer(own), "x-cgn-tenant", "globex", "x-cgn-user", "eve", "x-cgn-priority", "9")
 
 	made := s.post("/v1/responses", `{"model":"sim","input":"question"}`, acme...)
 	var doc struct{ ID string }

@@ -60,7 +60,8 @@ type RouterConfig struct {
 	DrainDelay     config.Duration `toml:"drain_delay" default:"5s" flag:"drain-delay" help:"time at a stop in which /readyz already fails and the router still accepts requests"`
 	DrainTimeout   config.Duration `toml:"drain_timeout" default:"60s" flag:"drain-timeout" help:"time that running requests have to finish at a stop, after drain_delay; streams that are left then end with an error event; 0: they end at once"`
 	OverloadStatus int             `toml:"overload_status" default:"503" help:"HTTP status of a request when every node that could take it is busy by its thresholds: 503, or 529 as NVIDIA Dynamo answers (docs/filters.md)"`
-	Admission      AdmissionConfig `toml:"admission" was:"admission" help:"Caps on requests in flight. Nothing is queued."`
+	Admission      AdmissionConfig `toml:"admission" was:"admission" help:"Caps on requests in flight."`
+	Queue          QueueConfig     `toml:"queue" help:"Where requests wait while every node that could take them is full (docs/queue.md)."`
 	Cascade        CascadeConfig   `toml:"cascade" help:"How several models answer one request in turn, the cheapest first. A chain of models is a setting of a model: cascade of [[model]], or cgn-ctl model set --cascade. docs/cascade.md says more."`
 	Disagg         DisaggConfig    `toml:"disagg" help:"Prefill and decode of one request on two nodes."`
 	Resume         ResumeConfig    `toml:"resume" help:"What becomes of a stream whose node is gone after the first byte."`
@@ -73,7 +74,7 @@ type BackendConfig struct {
 	ID            string `toml:"id" help:"name of the node; empty: host:port of url"`
 	Model         string `toml:"model" help:"name under which the engine serves its model; empty: the name that the engine lists"`
 	Role          string `toml:"role" default:"both" help:"part of a request that the engine computes: prefill, the prompts of requests that other nodes answer; decode, answers; or both. Without a connector a prefill node gets no requests"`
-	MaxConcurrent int    `toml:"max_concurrent" default:"0" help:"most requests that the engine gets at once; 0: no limit, and the router compares the nodes' requests in flight. When every node is at its limit, a request gets 503 with Retry-After; nothing is queued. A low number refuses requests of a burst (docs/policy.md, Slots and limits). Set the number that the engine answers well, not its largest batch (vLLM: --max-num-seqs)"`
+	MaxConcurrent int    `toml:"max_concurrent" default:"0" help:"most requests that the engine gets at once; 0: no limit, and the router compares the nodes' requests in flight. When every node is at its limit, a request gets 503 with Retry-After, or waits in the queue if there is one ([router.queue]). A low number refuses requests of a burst (docs/policy.md, Slots and limits). Set the number that the engine answers well, not its largest batch (vLLM: --max-num-seqs)"`
 	APIKeyFile    string `toml:"api_key_file" help:"file with the engine's API key, which the router sends as Authorization: Bearer"`
 	CA            string `toml:"ca" help:"PEM file of the CAs that may sign the engine's https certificate; empty: the system's CAs"`
 	Cert          string `toml:"cert" help:"client certificate that the router shows the engine; empty: none"`
@@ -125,9 +126,9 @@ type PrefixConfig struct {
 	KVEvents         bool            `toml:"kv_events" default:"true" help:"follow the KV events of engines: those of backends (kv_events), and those that agents and cache daemons report; false: the router predicts what engines have cached. Blocks in the RAM and on the SSD of cache daemons count in any case"`
 }
 
-// AdmissionConfig caps the requests in flight. Nothing is queued.
+// AdmissionConfig caps the requests in flight.
 type AdmissionConfig struct {
-	MaxQueue       int `toml:"max_queue" default:"4096" help:"most requests in flight of a model on its nodes of one role (both, decode); further requests get 503 with Retry-After, and nothing is queued"`
+	MaxQueue       int `toml:"max_queue" default:"4096" help:"most requests in flight of a model on its nodes of one role (both, decode); further requests get 503 with Retry-After, or wait in the queue if there is one"`
 	MaxQueueDecode int `toml:"max_queue_decode" default:"0" help:"overrides max_queue for the nodes of role decode; 0: max_queue holds for them too"`
 	Global         int `toml:"global" default:"16384" help:"most requests in flight of all models together; further requests get 429 with Retry-After"`
 }
@@ -246,6 +247,7 @@ func (c *Config) Validate() error {
 	c.validateDurations(bad)
 	c.validateModels(bad)
 	c.validateCascade(bad)
+	c.Router.Queue.validate(bad)
 	return errors.Join(errs...)
 }
 

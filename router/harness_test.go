@@ -137,7 +137,7 @@ func run(t *testing.T, c router.Config, log *logged) *site {
 	s := &site{
 		Router: r, t: t, log: log,
 		url: "http://" + r.Addr().String(), admin: "http://" + r.AdminAddr().String(),
-		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}, Timeout: soon},
+		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1024}, Timeout: soon},
 		result: make(chan error, 1),
 	}
 	if certs != "" {
@@ -186,7 +186,8 @@ func (s *site) stop() error {
 var gauges = []string{
 	"cgn_router_in_flight", "cgn_router_node_in_flight", "cgn_router_streams",
 	"cgn_router_node_prefill_tokens", "cgn_router_node_active_blocks", "cgn_router_model_in_flight",
-	"cgn_router_body_bytes", "cgn_router_resume_bytes", "cgn_router_resuming_streams",
+	"cgn_router_body_bytes", "cgn_router_resume_bytes", "cgn_router_resuming_streams", "cgn_router_queue_requests",
+	"cgn_router_queue_bytes",
 }
 
 // idle waits until nothing is in flight anywhere.

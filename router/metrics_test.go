@@ -30,8 +30,9 @@ import (
 // TestExpectedTimesAreSeen, those of cascades in TestCascade and others, those of hand-overs in
 // TestPromptIsHandedOver and TestMishapsOfHandovers, those of streams that go on in TestStreamsGoOn
 // and TestBrokenStreamsTakeTurns, those of takeovers in cmd/cgn-router, those of traces in
-// TestLostSpans, those of API keys in TestBadKeys, those of tokens in TestTokens, and those of the
-// audit log in TestFloodOfRefusals and TestAuditLinesThatAreLost.
+// TestLostSpans, those of API keys in TestBadKeys, those of tokens in TestTokens, those of the
+// audit log in TestFloodOfRefusals and TestAuditLinesThatAreLost, and those of the queue in
+// TestQueueOrder, TestLeavingTheQueue and package queue.
 var elsewhere = func() map[string]bool {
 	all := map[string]bool{
 		"cgn_router_fleet_malformed_total": true, "cgn_router_fleet_stale": true, "cgn_router_panics_total": true,
@@ -57,6 +58,8 @@ var elsewhere = func() map[string]bool {
 		"cgn_router_handovers_total":      true, "cgn_router_handover_seconds": true,
 		"cgn_router_prefill_seconds": true, "cgn_router_resumed_total": true,
 		"cgn_router_body_bytes": true, "cgn_router_resume_bytes": true, "cgn_router_resuming_streams": true,
+		"cgn_router_queue_requests": true, "cgn_router_queue_bytes": true, "cgn_router_queue_forgotten_total": true,
+		"cgn_router_queue_seconds": true, "cgn_router_queue_refused_total": true,
 		"cgn_router_api_keys": true, "cgn_router_api_keys_stale": true, "cgn_router_oidc_keys": true,
 		"cgn_router_oidc_keys_age_seconds": true, "cgn_router_oidc_readings_total": true,
 		"cgn_router_oidc_tokens_total": true,

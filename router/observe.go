@@ -281,6 +281,7 @@ func (r *Router) observe() {
 	})
 	s.Read(sessionDefs, r.readSessions)
 	s.Read(oidcDefs, r.readOIDC)
+	s.Read(queueDefs, r.readQueue)
 	s.Read(peerDefs, r.readPeers)
 	s.Read(holdingsGauges, r.readHoldings)
 	s.Read(eventDefs, r.readEvents)

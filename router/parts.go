@@ -222,9 +222,10 @@ func (c *Config) legOptions() leg.Options {
 		Limits: common, ModelLimits: own, FirstByteCold: t.FirstByteCold.Std(),
 		PatienceFloor: t.PatienceFloor.Std(), StallFloor: t.StallFloor.Std(),
 		MaxNodes: c.Retry.MaxNodes, Feedback: c.Prefix.Feedback, OverloadStatus: c.Router.OverloadStatus,
-		PassNvext:    c.Router.PassNvext,
-		Disagg:       c.Router.Disagg.settings(),
-		HardSessions: c.Router.Session.Affinity == "hard",
+		PassNvext:     c.Router.PassNvext,
+		Disagg:        c.Router.Disagg.settings(),
+		RefuseOverSLO: c.Router.Queue.RefuseOverSLO,
+		HardSessions:  c.Router.Session.Affinity == "hard",
 	}
 }
 

@@ -38,6 +38,7 @@ import (
 	"github.com/cognitora/dataplane/router/plan"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/router/queue"
 	"github.com/cognitora/dataplane/router/traces"
 	"github.com/cognitora/dataplane/router/where"
 )
@@ -74,6 +75,7 @@ type Router struct {
 	audit        *audit.Log         // nil: off
 	traces       *traces.Tracer     // nil: off
 	sessions     *affinity.Sessions // nil: off
+	queue        *queue.Queue       // nil: off
 	legs         *leg.Dispatcher
 	plans        *plan.Planner
 	keys         *keys.Follower   // nil: no API key counts
@@ -245,6 +247,8 @@ func (r *Router) assemble() {
 	}
 	stored := affinity.New(c.Limits.ResponseIDs)
 	r.sessions = c.Router.Session.sessions()
+	waiting := c.Router.Queue.waiting()
+	r.queue = waiting.Queue
 	r.legs = leg.New(leg.Parts{
 		Fleet: r.fleet, Policy: &r.policy, Gate: r.gate, Metrics: r.metrics, Stored: stored, Logger: r.log,
 		Busy: r.busy,
@@ -253,6 +257,7 @@ func (r *Router) assemble() {
 			Metrics: r.metrics,
 		},
 		Budget: admission.NewBudget(c.Retry.Percent, c.Retry.Floor, nil), Sessions: r.sessions,
+		Waiting: waiting,
 	}, c.legOptions())
 	r.plans = plan.New(plan.Parts{
 		Legs: r.legs, Fleet: r.fleet, Stored: stored, Metrics: r.metrics, Logger: r.log,
@@ -290,6 +295,9 @@ func (r *Router) Run(drain, force context.Context) error {
 	g := lifecycle.NewGroup(work)
 	g.Go("fleet", r.fleet.Run)
 	g.Go("legs", r.legs.Run)
+	if r.queue != nil {
+		g.Go("queue", r.queue.Run)
+	}
 	g.Go("holdings", r.holdings.Run)
 	g.Go("kv events", r.events.Run)
 	g.Go("agents' events", r.followAgents)

@@ -3,6 +3,7 @@ package key
 import (
 	"cmp"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -48,6 +49,8 @@ func newCreate(m *commands) *cobra.Command {
 		strings.Join(trust.ScopeNames(), ", "))
 	f.StringSliceVar(&r.Models, "model", nil, "models that the key may use, by the names that clients ask for; a name may "+
 		"end with *; none: all models")
+	f.IntVar(&r.Priority, "priority", 0, "highest priority that requests with the key may ask for, in the queue of a "+
+		"router: 0 to "+strconv.Itoa(trust.MaxPriority))
 	f.DurationVar(&expires, "expires", 0, "how long the key counts; not given: until it is revoked")
 	return c
 }
@@ -140,15 +143,15 @@ func newList(m *commands) *cobra.Command {
 					t.Line("there is no key")
 					return
 				}
-				t.Row("ID", "TENANT", "STATE", "SCOPES", "MODELS", "CREATED", "EXPIRES", "NAME")
+				t.Row("ID", "TENANT", "STATE", "SCOPES", "MODELS", "PRIORITY", "CREATED", "EXPIRES", "NAME")
 				for _, r := range rows {
 					expires := "never"
 					if r.Expires != nil {
 						expires = r.Expires.Format(time.DateTime)
 					}
 					t.Row(r.ID, r.Tenant, r.State, strings.Join(r.Scopes, ","),
-						cmp.Or(strings.Join(r.Models, ","), "all"), r.Created.Format(time.DateTime), expires,
-						cmp.Or(r.Error, r.Name))
+						cmp.Or(strings.Join(r.Models, ","), "all"), strconv.Itoa(r.Priority),
+						r.Created.Format(time.DateTime), expires, cmp.Or(r.Error, r.Name))
 				}
 			})
 		},

@@ -170,7 +170,12 @@ func explain(a *cli.App, c *cobra.Command, f routeFlags) error {
 func refusal(e *leg.Explanation) error {
 	err, hint := errors.New("no node can take this request now"), "cgn-ctl top shows the nodes as they change"
 	if e.Error != nil {
-		err = fmt.Errorf("%w: it would get HTTP %d %s, %s", err, e.Error.Status, e.Error.Code, e.Error.Message)
+		what := "it would get"
+		if e.Queue != nil {
+			what = fmt.Sprintf("it would wait in the router's queue beside %d others; without a queue it would get",
+				e.Queue.Requests)
+		}
+		err = fmt.Errorf("%w: %s HTTP %d %s, %s", err, what, e.Error.Status, e.Error.Code, e.Error.Message)
 	}
 	if slices.ContainsFunc(e.Candidates, func(c leg.ExplainedNode) bool { return c.Reason != "" }) {
 		hint = "the notes above say why; " + hint

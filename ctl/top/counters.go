@@ -15,6 +15,7 @@ type counters struct {
 	Prompt     float64 `json:"prompt_tokens"`
 	Cached     float64 `json:"cached_tokens"`
 	Completion float64 `json:"completion_tokens"`
+	Waiting    float64 `json:"waiting"` // requests in the router's queue now
 
 	// Prediction is the mean of the believed minus the reported cached share, by node.
 	Prediction map[string]float64 `json:"prediction_error"`
@@ -38,6 +39,9 @@ func readCounters(page []byte) (counters, error) {
 			*into += m.GetCounter().GetValue()
 		}
 	}
+	for _, m := range families["cgn_router_queue_requests"].GetMetric() {
+		c.Waiting += m.GetGauge().GetValue()
+	}
 	for _, m := range families["cgn_router_prediction_error_ratio"].GetMetric() {
 		for _, l := range m.GetLabel() {
 			if h := m.GetHistogram(); l.GetName() == "node" && h.GetSampleCount() > 0 {
@@ -59,6 +63,6 @@ func (c counters) minus(before counters) counters {
 	return counters{
 		Requests: since(c.Requests, before.Requests), Retries: since(c.Retries, before.Retries),
 		Prompt: since(c.Prompt, before.Prompt), Cached: since(c.Cached, before.Cached),
-		Completion: since(c.Completion, before.Completion), Prediction: c.Prediction,
+		Completion: since(c.Completion, before.Completion), Prediction: c.Prediction, Waiting: c.Waiting,
 	}
 }

@@ -160,6 +160,9 @@ func (l *Look) headline(before *Look) []string {
 	}
 	parts := []string{fmt.Sprintf("%d nodes, %d requests in flight, %d blocks indexed", len(l.Fleet.Nodes), inFlight,
 		l.Fleet.IndexBlocks)}
+	if n := l.Router.Waiting; n > 0 {
+		parts = append(parts, fmt.Sprintf("%.0f requests wait", n))
+	}
 	if l.Fleet.Stale {
 		parts = append(parts, "STALE: etcd does not answer")
 	}

@@ -17,7 +17,7 @@ func TestFieldsAreDocumented(t *testing.T) {
 	r.set(&Entry{
 		RequestID: []byte("x"), Model: "x", Node: "x", Method: "x", API: "x", End: "x", Cause: "x", Expected: 1e6,
 		Cascade: "x", Resumed: "x", Key: "x", Tenant: "x",
-		User: "x",
+		User: "x", Queued: 1e6,
 	})
 	var line map[string]any
 	if err := json.Unmarshal(r.appendJSON(nil), &line); err != nil {

@@ -29,6 +29,7 @@ type Entry struct {
 	Status   int
 	TTFT     time.Duration // until the first body byte from the node; negative: there was none
 	Expected time.Duration // TTFT as expected when the node was sent the request; 0: nothing was expected
+	Queued   time.Duration // in the router's queue; 0: the request did not wait
 	Duration time.Duration // from Time to the end
 	// PrefillTime is the time that Prefill took, without meaning if Prefill is "".
 	PrefillTime time.Duration
@@ -119,6 +120,9 @@ func (r *record) appendJSON(b []byte) []byte {
 	}
 	if r.prefill.n > 0 {
 		b = appendSeconds(b, "prefill_seconds", e.PrefillTime)
+	}
+	if e.Queued > 0 {
+		b = appendSeconds(b, "queued_seconds", e.Queued)
 	}
 	b = appendSeconds(b, "duration_seconds", e.Duration)
 	b = appendInt(b, "prompt_tokens", e.PromptTokens)

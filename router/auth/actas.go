@@ -1,8 +1,6 @@
 package auth
 
 import (
-	"strconv"
-
 	"github.com/valyala/fasthttp"
 
 	"github.com/cognitora/dataplane/router/apierror"
@@ -11,9 +9,8 @@ import (
 
 // Headers by which a gateway with the scope act_as says for whom it asks.
 const (
-	headerTenant   = "X-Cgn-Tenant"
-	headerUser     = "X-Cgn-User"
-	headerPriority = "X-Cgn-Priority"
+	headerTenant = "X-Cgn-Tenant"
+	headerUser   = "X-Cgn-User"
 )
 
 // maxUser bounds the name of a user, in bytes.
@@ -23,7 +20,7 @@ const maxUser = 128
 // headers it is the gateway's own. A header that is there twice is refused: one of the two may be
 // the client's, which the gateway has passed on beside its own.
 func actingFor(gateway *trust.Principal, h *fasthttp.RequestHeader) (*trust.Principal, *apierror.Error) {
-	var tenant, user, priority []byte
+	var tenant, user []byte
 	for name, value := range h.All() {
 		var at *[]byte
 		switch string(name) {
@@ -31,8 +28,6 @@ func actingFor(gateway *trust.Principal, h *fasthttp.RequestHeader) (*trust.Prin
 			at = &tenant
 		case headerUser:
 			at = &user
-		case headerPriority:
-			at = &priority
 		default:
 			continue
 		}
@@ -43,7 +38,7 @@ func actingFor(gateway *trust.Principal, h *fasthttp.RequestHeader) (*trust.Prin
 			return nil, misnamed(string(name), "is empty; leave it out, or give a value")
 		}
 	}
-	if tenant == nil && user == nil && priority == nil {
+	if tenant == nil && user == nil {
 		return gateway, nil
 	}
 	who := *gateway
@@ -58,13 +53,6 @@ func actingFor(gateway *trust.Principal, h *fasthttp.RequestHeader) (*trust.Prin
 		if !plain(user) {
 			return nil, misnamed(headerUser, "must be 1 to 128 printable ASCII characters without spaces and commas")
 		}
-	}
-	if priority != nil {
-		n, err := strconv.ParseInt(string(priority), 10, 32)
-		if err != nil {
-			return nil, misnamed(headerPriority, "must be a whole number of 32 bits")
-		}
-		who.Priority = int32(n)
 	}
 	return &who, nil
 }

@@ -26,22 +26,19 @@ func gateway(t testing.TB) (d *Door, key string) {
 func TestActAs(t *testing.T) {
 	d, key := gateway(t)
 	long := strings.Repeat("u", maxUser)
-	type as struct {
-		tenant, user string
-		priority     int32
-	}
+	type as struct{ tenant, user string }
 	for _, c := range []struct {
 		lines []string
 		want  as
 	}{
-		{nil, as{"front", "", 0}},
-		{[]string{"x-cgn-tenant: acme"}, as{"acme", "", 0}},
-		{[]string{"x-cgn-user: a@acme.example"}, as{"front", "a@acme.example", 0}},
-		{[]string{"X-CGN-TENANT: a.b_c:d-e", "x-cgn-user: " + long, "x-cgn-priority: -7"}, as{"a.b_c:d-e", long, -7}},
-		{[]string{"x_cgn_tenant: acme", "x-cgn-tenants: acme", "x-tenant: acme"}, as{"front", "", 0}},
+		{nil, as{"front", ""}},
+		{[]string{"x-cgn-tenant: acme"}, as{"acme", ""}},
+		{[]string{"x-cgn-user: a@acme.example"}, as{"front", "a@acme.example"}},
+		{[]string{"X-CGN-TENANT: a.b_c:d-e", "x-cgn-user: " + long, "x-cgn-priority: -7"}, as{"a.b_c:d-e", long}},
+		{[]string{"x_cgn_tenant: acme", "x-cgn-tenants: acme", "x-tenant: acme"}, as{"front", ""}},
 	} {
 		who, err := d.Identify(headOf(append(c.lines, "x-api-key: "+key)...), &Peer{})
-		if err != nil || (as{who.Tenant, who.User, who.Priority}) != c.want {
+		if err != nil || (as{who.Tenant, who.User}) != c.want {
 			t.Errorf("%v: %+v, %v", c.lines, who, err)
 			continue
 		}
@@ -50,9 +47,8 @@ func TestActAs(t *testing.T) {
 		}
 	}
 	for header, values := range map[string][]string{
-		"X-Cgn-Tenant":   {"", "a b", "a,b", "\xc3\xa4", strings.Repeat("t", 129), "a/b", "a\x00"},
-		"X-Cgn-User":     {"", "a b", "a,b", "\xc3\xa4", long + "u", "a\x7f"},
-		"X-Cgn-Priority": {"", "high", "1.5", "2147483648", "1,2", "0x1"},
+		"X-Cgn-Tenant": {"", "a b", "a,b", "\xc3\xa4", strings.Repeat("t", 129), "a/b", "a\x00"},
+		"X-Cgn-User":   {"", "a b", "a,b", "\xc3\xa4", long + "u", "a\x7f"},
 	} {
 		for _, value := range values {
 			who, err := d.Identify(headOf("x-api-key: "+key, header+": "+value), &Peer{})
@@ -72,7 +68,7 @@ func TestActAs(t *testing.T) {
 func TestActAsNeedsTheScope(t *testing.T) {
 	d, key := accepting(t)
 	h := headOf("x-cgn-tenant: other", "x-cgn-user: u", "x-cgn-priority: high", "x-cgn-tenant: b", "x-api-key: "+key)
-	if who, err := d.Identify(h, &Peer{}); err != nil || who.Tenant != "acme" || who.User != "" || who.Priority != 0 {
+	if who, err := d.Identify(h, &Peer{}); err != nil || who.Tenant != "acme" || who.User != "" {
 		t.Errorf("%+v, %v", who, err)
 	}
 	if who, err := (*Door)(nil).Identify(h, &Peer{Near: true}); err != nil || who.Tenant != trust.DefaultTenant {

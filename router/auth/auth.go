@@ -5,7 +5,7 @@
 //	x-api-key: KEY               Anthropic's
 //
 // The principal of a gateway may have the scope act_as. Then headers of the gateway say for whom it
-// asks: x-cgn-tenant, x-cgn-user and x-cgn-priority. Those of other clients count for nothing.
+// asks: x-cgn-tenant and x-cgn-user. Those of other clients count for nothing.
 //
 // A key or token decides before a certificate. Without settings nobody needs to say who he is:
 // clients on the router's own host, and those with a certificate that the port has verified, may
@@ -37,8 +37,9 @@ type Door struct {
 
 // Principals without settings. Both have the tenant of keys that name none.
 var (
-	near = &trust.Principal{Tenant: trust.DefaultTenant, Scopes: trust.Inference | trust.Models | trust.Pin}
-	far  = &trust.Principal{Tenant: trust.DefaultTenant, Scopes: trust.Inference | trust.Models}
+	near = &trust.Principal{Tenant: trust.DefaultTenant, Scopes: trust.Inference | trust.Models | trust.Pin,
+		Priority: trust.MaxPriority}
+	far = &trust.Principal{Tenant: trust.DefaultTenant, Scopes: trust.Inference | trust.Models}
 )
 
 // Peer is the other end of a connection.

@@ -23,10 +23,12 @@ type Record struct {
 	Tenant   string    `json:"tenant"`
 	Scopes   []string  `json:"scopes"`
 	// Models are the models that the key may use; a name may end with *. None: all models.
-	Models  []string   `json:"models,omitempty"`
-	Created time.Time  `json:"created"`
-	Expires *time.Time `json:"expires,omitempty"` // nil: never
-	Revoked *time.Time `json:"revoked,omitempty"` // nil: it counts
+	Models []string `json:"models,omitempty"`
+	// Priority is the highest priority that requests with the key may have, 0 to trust.MaxPriority.
+	Priority int        `json:"priority,omitempty"`
+	Created  time.Time  `json:"created"`
+	Expires  *time.Time `json:"expires,omitempty"` // nil: never
+	Revoked  *time.Time `json:"revoked,omitempty"` // nil: it counts
 }
 
 // Previous is a text that a rotated key had before. It counts until a time.
@@ -101,6 +103,9 @@ func (r *Record) Check() error {
 	}
 	if err := trust.CheckModels(r.Models); err != nil {
 		bad("models: %w", err)
+	}
+	if r.Priority < 0 || r.Priority > trust.MaxPriority {
+		bad("priority %d is not in 0..%d", r.Priority, trust.MaxPriority)
 	}
 	if _, err := json.Marshal(r); err != nil { // a time that parses may have no text
 		bad("%w", err)

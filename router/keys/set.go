@@ -200,6 +200,6 @@ func (r *Record) principal(was *accepted) *trust.Principal {
 	}
 	return &trust.Principal{
 		ID: r.ID, Tenant: r.Tenant, Scopes: scopes, Models: trust.NewModelList(r.Models),
-		Credential: of,
+		Priority: uint8(r.Priority), Credential: of,
 	}
 }

@@ -292,6 +292,7 @@ func (l *Leg) drop(a *attempt) {
 	}
 	a.cost.Close(time.Now())
 	a.member.rank.Release()
+	l.d.waiting.Queue.Wake()
 	*a = attempt{}
 	if l.kept == a {
 		l.kept = nil
@@ -482,6 +483,7 @@ func (l *Leg) begun(a *attempt, now time.Time) {
 // computed notes that the engine has computed the prompt.
 func (l *Leg) computed(a *attempt, now time.Time) {
 	a.cost.Begun(now)
+	l.wakeOfTokens()
 	l.holds(a)
 }
 

@@ -27,3 +27,19 @@ func (l *Leg) reach(at int) holdings.Reach {
 	}
 	return l.pool.members[at].node.usage.Apply(r)
 }
+
+// look finds out where the prompt's blocks are, unless the policy gives prefixes no worth. The leg
+// keeps to that if another policy comes into force: a prompt that was not looked up is held by no
+// node, and is recorded for none.
+func (l *Leg) look() {
+	if l.piece != nil {
+		l.lookAtPiece()
+		return
+	}
+	own := l.overrides()
+	if l.d.policyOf(l.model).UsesPrefixes(&own) {
+		l.d.where.Find(l.prompt, l.Request, l.model.name, l.model.seed, l.pool.ranks)
+	} else {
+		l.prompt.Measure(l.Request, len(l.pool.ranks))
+	}
+}

@@ -2,6 +2,7 @@ package leg
 
 import (
 	"cmp"
+	"fmt"
 	"time"
 
 	"github.com/cognitora/dataplane/router/busy"
@@ -68,3 +69,28 @@ func (l *Leg) whyBusy(n *member, now time.Time) string {
 
 // thresholds returns the busy thresholds of the leg's model, or nil if none is set.
 func (l *Leg) thresholds() *busy.Thresholds { return l.d.busy.Of(l.model.name) }
+
+// tokens returns the figures for the queue's threshold of prompt tokens.
+func (n *member) tokens(now time.Time) busy.Figures {
+	return busy.Figures{PrefillTokens: n.prefill(now), MaxBatchedTokens: int64(n.node.Info().MaxBatchedTokens)}
+}
+
+// overTokens returns the threshold of the queue that n exceeds.
+func (l *Leg) overTokens(n *member, now time.Time) busy.Reason {
+	f := n.tokens(now)
+	return l.d.waiting.Active.Look(&f, n.latch)
+}
+
+// whyTokens describes that threshold.
+func (l *Leg) whyTokens(n *member, now time.Time) string {
+	set := &l.d.waiting.Active
+	switch f := n.tokens(now); set.Look(&f, n.latch) {
+	case busy.ByTokens:
+		return fmt.Sprintf("%d prompt tokens wait for prefill, router.queue.active_tokens is %d",
+			f.PrefillTokens, *set.PrefillTokens)
+	case busy.ByFraction:
+		return fmt.Sprintf("%d prompt tokens wait for prefill, router.queue.active_tokens_frac is %g of %d",
+			f.PrefillTokens, *set.PrefillFraction, f.MaxBatchedTokens)
+	}
+	return "too many prompt tokens waited for prefill a moment ago"
+}

@@ -79,6 +79,10 @@ func (l *Leg) reserve(now time.Time) (int, *apierror.Error) {
 		if pick < 0 {
 			return 0, l.noNode(now)
 		}
+		pick, late := l.inTime(pick, now)
+		if late != nil {
+			return 0, late
+		}
 		at := int(l.picks.able[pick])
 		n, a := l.pool.members[at], l.spare()
 		if !n.rank.Acquire() && !(last && n.rank.AcquireLastResort()) {
@@ -211,6 +215,8 @@ func (l *Leg) noNode(now time.Time) *apierror.Error {
 		return l.modelFull()
 	case l.picks.found.has(overBusy) && len(l.picks.cands) == 0:
 		return l.d.overload
+	case l.picks.found.has(overTokens) && len(l.picks.cands) == 0:
+		return errAllBusy
 	case l.picks.found.has(lacksLabel) && len(l.picks.cands) == 0:
 		return errLabels(l.Constraints.Required, l.among())
 	case l.picks.found.has(lacksExperts) && len(l.picks.cands) == 0:
@@ -361,9 +367,13 @@ func (l *Leg) candidates(now time.Time) {
 // nodes whose own server errors keep them out of service, or whose trial requests are all in use.
 // lastResort returns false and changes nothing if no node is left as a last resort, or if an
 // engine's answer is kept to fall back on. lastResort also returns false while a node in service is
-// kept from requests by a limit, because that limit is meant to refuse them.
+// kept from requests by a limit, because that limit is meant to refuse them. A leg that may wait
+// waits for a full node instead.
 func (l *Leg) lastResort(now time.Time) bool {
-	if l.picks.found.has(poolFull) || l.picks.found.has(overBusy) || l.kept != nil {
+	if l.picks.found.has(poolFull) || l.picks.found.has(overBusy) || l.picks.found.has(overTokens) || l.kept != nil {
+		return false
+	}
+	if len(l.picks.cands) > 0 && l.queues() {
 		return false
 	}
 	found, screen := false, l.screen(now)

@@ -50,6 +50,8 @@ type Options struct {
 	HardSessions   bool // a session stays at its node, even if the policy prefers another one
 	PassNvext      bool // leave the member nvext in the body, for engines that know it
 	Disagg         Disagg
+	// RefuseOverSLO refuses a request whose first token is expected later than its target allows.
+	RefuseOverSLO bool
 	// Unsampled makes mode predicted look at every node of a large fleet. A simulation sets it, to
 	// tell what the sample costs.
 	Unsampled bool
@@ -71,6 +73,7 @@ type Parts struct {
 	Busy    *busy.Settings // thresholds at which nodes get no further requests; nil: none
 
 	Sessions *affinity.Sessions // nil: the router remembers no session's node
+	Waiting  Waiting
 }
 
 // Dispatcher sends legs to nodes. Dispatcher is safe for concurrent use.
@@ -101,6 +104,7 @@ type Dispatcher struct {
 
 // background is what outlives single requests besides the fleet.
 type background struct {
+	waiting Waiting
 	errands errands
 	lessons lessons
 	facts   facts
@@ -127,6 +131,7 @@ func New(p Parts, o Options) *Dispatcher {
 	}
 	d.forecasts.kinds, d.forecasts.idle = map[kindKey]*predict.Kind{}, map[kindKey]time.Time{}
 	d.gone = gone{nodes: map[*fleet.Node]time.Time{}, models: map[string]time.Time{}}
+	d.waiting = p.Waiting
 	d.facts, d.lessons.room = newFacts(), room.New(maxLessonBytes)
 	d.errands.bug = func(p any) { d.metrics.Bug(d.log, "an errand", p) }
 	d.table.Store(&servedFleet{})

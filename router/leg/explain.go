@@ -22,6 +22,7 @@ type Explanation struct {
 	WinnerRank *int            `json:"winner_dp_rank,omitempty"` // absent if the winner has one rank
 	Why        string          `json:"why"`
 	Error      *ExplainedError `json:"error,omitempty"` // absent if there is a winner
+	Queue      *ExplainedQueue `json:"queue,omitempty"` // absent unless the request would wait in place of the error
 	Candidates []ExplainedNode `json:"candidates"`
 
 	Prefill *ExplainedPrefill `json:"prefill,omitempty"` // absent if no node computes prompts for others
@@ -32,6 +33,11 @@ type ExplainedError struct {
 	Status  int    `json:"status"`
 	Code    string `json:"code"`
 	Message string `json:"message"`
+}
+
+// ExplainedQueue is where a request would wait for a node with room.
+type ExplainedQueue struct {
+	Requests int `json:"requests"` // that wait there already
 }
 
 // ExplainedNode is one node's part in an Explanation, or one data-parallel rank's. Unweighted terms
@@ -137,6 +143,9 @@ func (d *Dispatcher) explain(r *request.Request, q Question, now time.Time) (*Ex
 	if pick < 0 {
 		refused := l.noNode(now)
 		e.Error = &ExplainedError{refused.Status, refused.Code, refused.Message}
+		if l.queues() && l.lacksRoom(refused) {
+			e.Queue = &ExplainedQueue{l.model.line.Len()}
+		}
 	}
 	e.Prefill = l.explainPrefill(pick, now)
 	return e, nil

@@ -46,6 +46,7 @@ const (
 	// Limits keep further requests away from these nodes.
 	poolFull
 	overBusy
+	overTokens
 
 	// These filters compare the candidates, and apply only if enough of them are left.
 	suspected
@@ -74,6 +75,7 @@ var filterTexts = [filters]struct{ word, sentence string }{
 	unwell:       {word: "health"},
 	poolFull:     {"max_queue", "as many requests as may be are in flight on the nodes of its role (max_queue)"},
 	overBusy:     {word: "busy"},
+	overTokens:   {word: "active_tokens"},
 	suspected:    {"suspect", health.SuspectReason},
 	failedLately: {"failed_lately", "its connection has just failed, and another node has room"},
 	unloaded:     {"adapter", "its engine would have to load the adapter, as far as is known, and a node that has it has room"},
@@ -131,6 +133,7 @@ func (l *Leg) screen(now time.Time) screen {
 	s.rules.addIf(tried, len(l.tries.asked) > 0)
 	s.rules.addIf(poolFull, slices.ContainsFunc(l.pool.gates, (*admission.Handle).Full))
 	s.rules.addIf(overBusy, s.busy != nil)
+	s.rules.addIf(overTokens, !l.d.waiting.Active.IsZero() && l.queues())
 	return s
 }
 
@@ -169,6 +172,8 @@ func (l *Leg) breaks(f filter, n *member, s screen) bool {
 		return !l.admits(n)
 	case overBusy:
 		return l.busy(n, s.busy, s.now) != busy.Not
+	case overTokens:
+		return l.overTokens(n, s.now) != busy.Not
 	}
 	return false
 }
@@ -260,6 +265,8 @@ func (l *Leg) why(f filter, n *member, now time.Time) string {
 	switch f {
 	case overBusy:
 		return l.whyBusy(n, now)
+	case overTokens:
+		return l.whyTokens(n, now)
 	case lacksLabel:
 		missing := l.Constraints.missing(n.node.Info().Labels)
 		return "the request requires labels that it lacks: " + strings.Join(missing, ", ")

@@ -120,6 +120,7 @@ type Leg struct {
 	began time.Time
 	subject
 	permit admission.Permit
+	turn   turn
 	picks  picks
 	tries  tries
 	attempts
@@ -223,7 +224,7 @@ func (l *Leg) do() *apierror.Error {
 		}
 	}
 	at, err := l.first()
-	d.metrics.Pick.Observe(time.Since(l.began).Seconds())
+	d.metrics.Pick.Observe((time.Since(l.began) - l.turn.waited).Seconds())
 	if err != nil {
 		return err
 	}
@@ -261,6 +262,9 @@ func (l *Leg) first() (at int, err *apierror.Error) {
 	if err := l.start(); err != nil {
 		return 0, err
 	}
+	if l.d.waiting.Queue != nil {
+		return l.pickInTurn()
+	}
 	return l.choose(l.began)
 }
 
@@ -279,22 +283,6 @@ func (l *Leg) start() *apierror.Error {
 	}
 	l.tries.spare = l.d.o.MaxNodes
 	return nil
-}
-
-// look finds out where the prompt's blocks are, unless the policy gives prefixes no worth. The leg
-// keeps to that if another policy comes into force: a prompt that was not looked up is held by no
-// node, and is recorded for none.
-func (l *Leg) look() {
-	if l.piece != nil {
-		l.lookAtPiece()
-		return
-	}
-	own := l.overrides()
-	if l.d.policyOf(l.model).UsesPrefixes(&own) {
-		l.d.where.Find(l.prompt, l.Request, l.model.name, l.model.seed, l.pool.ranks)
-	} else {
-		l.prompt.Measure(l.Request, len(l.pool.ranks))
-	}
 }
 
 // holder returns the place of the node that stores the requested response. The place is in the
@@ -320,7 +308,7 @@ func (l *Leg) holder() (at int, err *apierror.Error) {
 }
 
 // admit resolves the model. admit refuses the request at once if no pool of the model's nodes has
-// room.
+// room, unless the leg may wait.
 func (l *Leg) admit() *apierror.Error {
 	if err := l.resolve(); err != nil {
 		return err
@@ -333,7 +321,7 @@ func (l *Leg) admit() *apierror.Error {
 			return nil
 		}
 	}
-	if len(l.pool.members) > 0 {
+	if len(l.pool.members) > 0 && !l.queues() {
 		return l.modelFull()
 	}
 	return nil

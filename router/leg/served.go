@@ -19,6 +19,7 @@ import (
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/predict"
 	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/router/queue"
 	"github.com/cognitora/dataplane/router/where"
 )
 
@@ -47,6 +48,7 @@ type servedFleet struct {
 type servedModel struct {
 	*model
 	view  *fleet.ModelView
+	line  *queue.Line // where its requests wait, those of an adapter with those of its base; nil: they do not
 	pools [works]pool
 
 	many  bool // some node takes the blocks of several prompts or choices
@@ -260,6 +262,9 @@ func (d *Dispatcher) served(view *fleet.ModelView, before *servedModel, t *serve
 		s.model = before.model
 	} else {
 		s.model = d.newModel(view.Name)
+	}
+	if q := d.waiting.Queue; q != nil {
+		s.line = q.Line(timedAs(view))
 	}
 	for work, nodes := range [works][]*fleet.Node{Answer: view.Nodes, Prefill: prefillers(view)} {
 		p, was := &s.pools[work], before.pool(Work(work))
@@ -513,7 +518,7 @@ func (d *Dispatcher) forgetGone(now time.Time) {
 		}
 	}
 	for name, since := range d.gone.models {
-		if now.Sub(since) >= goneFor && d.gate.Drop(name) {
+		if now.Sub(since) >= goneFor && d.gate.Drop(name) && d.waiting.Queue.Drop(name) {
 			delete(d.gone.models, name)
 			d.metrics.ForgetModel(name)
 		}

@@ -33,6 +33,7 @@ func (l *Leg) Finish(o relay.Outcome) {
 
 // giveBack frees slots, connections, permit and the leg itself.
 func (l *Leg) giveBack() {
+	l.settleTurn()
 	if l.hand != nil {
 		l.hand.release()
 		l.hand = nil
@@ -41,6 +42,7 @@ func (l *Leg) giveBack() {
 		l.drop(&l.slots[i])
 	}
 	l.permit.Release()
+	l.d.waiting.Queue.Wake()
 	l.dropLesson()
 	l.recycle()
 }

@@ -66,7 +66,7 @@ func (l *Leg) traceEnd(o relay.Outcome) {
 	}
 	e := traces.LegEnd{
 		Model: l.Served(), Node: l.NodeID(), Matched: l.Matched(), Total: l.Blocks(), Attempts: l.Attempts,
-		Step: l.Step, Failed: l.tries.refused,
+		Step: l.Step, Queued: l.turn.waited, Failed: l.tries.refused,
 	}
 	if l.way != Undecided {
 		e.Handover = l.way.String()

@@ -49,6 +49,7 @@ type Router struct {
 	Lessons                 *prometheus.CounterVec // result
 
 	Cascade Cascade
+	Queue   Queue
 
 	bound
 }
@@ -109,10 +110,9 @@ var (
 func New() *Router {
 	s := metric.NewSet()
 	return &Router{
-		Set: s, Lessons: newLessons(s), bound: newBound(s), Cascade: newCascade(s), SpansDropped: newSpansDropped(s),
-		Requests: newRequests(s.Counter("cgn_router_requests_total", "Requests answered, by endpoint (other: "+
-			"unknown paths, and requests that could not be read), served model (empty: unknown) and HTTP status.",
-			"api", "model", "code")),
+		Set: s, Lessons: newLessons(s), bound: newBound(s), Cascade: newCascade(s), Queue: newQueue(s),
+		SpansDropped: newSpansDropped(s),
+		Requests:     newRequests(s),
 		Rejected: s.Counter("cgn_router_rejected_total", "Requests that the router refused itself, by reason.",
 			"reason"),
 		ClientCut: s.Counter("cgn_router_client_cut_total",

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cognitora/dataplane/internal/metric"
 )
 
 // Requests counts answers. Requests has a map of counters with one entry per series.
@@ -22,8 +24,9 @@ type answer struct {
 	status     int
 }
 
-func newRequests(vec *prometheus.CounterVec) *Requests {
-	r := &Requests{vec: vec}
+func newRequests(s *metric.Set) *Requests {
+	r := &Requests{vec: s.Counter("cgn_router_requests_total", "Requests answered, by endpoint (other: unknown paths, "+
+		"and requests that could not be read), served model (empty: unknown) and HTTP status.", "api", "model", "code")}
 	r.handles.Store(&map[answer]prometheus.Counter{})
 	return r
 }

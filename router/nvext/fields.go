@@ -36,7 +36,7 @@ var (
 	}
 	hintFields = []field{
 		{name: "priority", read: (*reader).priority},
-		{name: "strict_priority", read: func(r *reader) { r.count() }},
+		{name: "strict_priority", read: (*reader).strictPriority},
 		{name: "osl", read: func(r *reader) { r.x.OSL = r.count() }},
 		{name: "speculative_prefill", read: func(r *reader) { r.flag() }},
 		{name: "latency_sensitivity", read: func(r *reader) { r.finite() }},

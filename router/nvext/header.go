@@ -37,7 +37,8 @@ var headers = func() []field {
 		{name: "x-dynamo-prefill-dp-rank", read: (*reader).prefillRank, privileged: true},
 		{name: "x-cgn-allowed-worker-ids", read: (*reader).allowedHeader, privileged: true},
 		{name: "x-dynamo-request-priority", read: (*reader).priority},
-		{name: "x-dynamo-request-strict-priority", read: func(r *reader) { r.count() }},
+		{name: "x-dynamo-request-strict-priority", read: (*reader).strictPriority},
+		{name: "x-cgn-priority", read: (*reader).strictPriority},
 	}
 	for _, f := range routerFields {
 		if f.name == "moe_query" {

@@ -28,6 +28,7 @@ type Ext struct {
 	RequiredTaints  []string
 	PreferredTaints []Taint
 
+	Priority  uint32 // as asked for; the client's key caps it
 	OSL       uint32 // expected output length in tokens; 0: unknown
 	Overrides policy.Overrides
 	MoE       MoEQuery

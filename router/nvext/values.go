@@ -124,6 +124,9 @@ func (r *reader) engineRank() {
 
 func (r *reader) priority() { r.whole(math.MinInt32, math.MaxInt32) }
 
+// strictPriority reads the priority in the router's queue.
+func (r *reader) strictPriority() { r.x.Priority = r.count() }
+
 // taints reads preferred taints: an object with a weight for each name.
 func (r *reader) taints() {
 	start := r.c.Pos()

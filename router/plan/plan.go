@@ -142,6 +142,7 @@ type Task struct {
 // before sums up the earlier legs.
 type before struct {
 	attempts int
+	queued   time.Duration
 	shown    bool // some earlier answers went to the client; the next four fields cover these
 	events   int64
 	cause    string // the metrics' word for how the last one broke off
@@ -198,6 +199,7 @@ func (t *Task) total() before {
 		return b
 	}
 	b.attempts += l.Attempts
+	b.queued += l.Queued()
 	if t.shown && l.Delivered() {
 		if !b.shown {
 			b.ttft, b.expected = l.TTFT, l.ExpectedTTFT()
@@ -443,6 +445,7 @@ type Account struct {
 	Blocks   int    // full blocks of the prompt
 	TTFT     time.Duration
 	Expected time.Duration // TTFT as it was expected; 0: nothing was expected
+	Queued   time.Duration // in the queue, of all legs
 	Usage    usage.Counts  // of the legs whose answers went to the client
 	Cause    string        // the metrics' word for the last failed attempt
 	Resumed  string        // how another node went on with the stream; empty: none did
@@ -452,7 +455,8 @@ type Account struct {
 // Account sums up the task so far. o is the end of the client's answer, if it has ended.
 func (t *Task) Account(o relay.Outcome) Account {
 	l, all := t.leg, t.total()
-	a := Account{Attempts: all.attempts, TTFT: all.ttft, Expected: all.expected, Usage: all.usage, Cascade: t.Steps()}
+	a := Account{Attempts: all.attempts, TTFT: all.ttft, Expected: all.expected, Queued: all.queued,
+		Usage: all.usage, Cascade: t.Steps()}
 	if t.resumed != nil {
 		a.Resumed = t.resumed.how()
 	}

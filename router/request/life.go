@@ -133,6 +133,25 @@ func (l *Life) Await(done <-chan struct{}) bool {
 	}
 }
 
+// AwaitUntil waits until done is closed, but not after end. AwaitUntil returns false if the request
+// ends before.
+func (l *Life) AwaitUntil(done <-chan struct{}, end time.Time) bool {
+	over, ok := l.overOf()
+	if !ok {
+		return false
+	}
+	timer := time.NewTimer(time.Until(end))
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+		return true
+	case <-over:
+		return false
+	}
+}
+
 // Acquire puts an element into slots, which may wait for at most d until slots has room. Acquire
 // returns false if it has not, or if the request ends before. Those who wait get room in the order
 // of their arrival.

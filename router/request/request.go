@@ -270,6 +270,14 @@ func (r *Request) ExpectedOutput() int64 {
 	return int64(r.Nvext.OSL)
 }
 
+// Priority returns the request's priority, which the client's key caps.
+func (r *Request) Priority() int {
+	if r.Nvext == nil || r.Who == nil {
+		return 0
+	}
+	return int(min(r.Nvext.Priority, uint32(r.Who.Priority)))
+}
+
 // Predicts says whether the request leaves its prompt in an engine's cache.
 func (r *Request) Predicts() bool {
 	switch r.API {

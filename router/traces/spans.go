@@ -25,6 +25,7 @@ const (
 	keyStep      = attribute.Key("cgn.cascade.step")    // of the leg, or of the request's answer; from 1
 	keyMode      = attribute.Key("cgn.policy.mode")     // of the pick
 	keyHandover  = attribute.Key("cgn.leg.handover")    // whether another node computed the prompt, and why not
+	keyQueued    = attribute.Key("cgn.leg.queued")      // seconds of the wait for a node with room; absent: none
 	keyMatched   = attribute.Key("cgn.overlap.matched") // leading blocks believed to be at the node
 	keyTotal     = attribute.Key("cgn.overlap.total")   // full blocks of the prompt
 	keyNode      = attribute.Key("cgn.node.id")         // of the node that was asked, or of a leg's that answered
@@ -183,9 +184,10 @@ type LegEnd struct {
 	Node           string // the answering node
 	Matched, Total int    // blocks of the prompt
 	Attempts       int
-	Step           int    // of a cascade, from 1; 0: none
-	Handover       string // how the prompt was computed, as in cgn_router_handovers_total; empty: by the answering node
-	Failed         string // why the leg failed; empty: it did not
+	Queued         time.Duration // the wait for a node with room; 0: none
+	Step           int           // of a cascade, from 1; 0: none
+	Handover       string        // how the prompt was computed, as in cgn_router_handovers_total; empty: by the answering node
+	Failed         string        // why the leg failed; empty: it did not
 }
 
 // End ends the span.
@@ -197,6 +199,9 @@ func (l *Leg) End(e *LegEnd) {
 	s.SetAttributes(keyMatched.Int(e.Matched), keyTotal.Int(e.Total), keyAttempts.Int(e.Attempts))
 	if e.Step > 0 {
 		s.SetAttributes(keyStep.Int(e.Step))
+	}
+	if e.Queued > 0 {
+		s.SetAttributes(keyQueued.Float64(e.Queued.Seconds()))
 	}
 	for _, a := range [...]attribute.KeyValue{
 		semconv.GenAIRequestModel(e.Model), keyMode.String(e.Mode), keyNode.String(e.Node),

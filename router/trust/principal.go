@@ -17,7 +17,7 @@ const (
 	Pin                           // steer requests: pins, overrides of the policy, thresholds
 	AdminRead                     // read at the admin port
 	AdminWrite                    // change what the router does, at the admin port; includes AdminRead
-	ActAs                         // name the tenant, the user and the priority of a request
+	ActAs                         // name the tenant and the user of a request
 )
 
 // scopeNames are the scopes as configurations write them, in the order of their bits.
@@ -57,6 +57,9 @@ func (s Scopes) Has(want Scopes) bool { return s&want == want }
 // DefaultTenant is the tenant of principals that name none.
 const DefaultTenant = "default"
 
+// MaxPriority is the highest priority of a request in the queue. 0 is the lowest and the usual one.
+const MaxPriority = 9
+
 // Credential is the state that all principals of one key share. A change of the key's rights makes
 // another principal, and the requests of the former one go on with it.
 type Credential struct{ revoked atomic.Bool }
@@ -70,12 +73,13 @@ func (c *Credential) Revoked() bool { return c != nil && c.revoked.Load() }
 // Principal is who asks. A Principal does not change, so many requests share one.
 type Principal struct {
 	// ID is the id of the API key; empty without settings.
-	ID       string
-	Tenant   string
-	User     string // whom a gateway names, for the access log; empty: nobody
-	Priority int32  // of the request, as a gateway names it; nothing is queued, so it has no effect
-	Scopes   Scopes
-	Models   *ModelList // nil: all models
+	ID     string
+	Tenant string
+	User   string // whom a gateway names, for the access log; empty: nobody
+	Scopes Scopes
+	Models *ModelList // nil: all models
+	// Priority is the highest priority that its requests may have, from 0 to MaxPriority.
+	Priority uint8
 
 	Credential *Credential // nil: it cannot be revoked
 }

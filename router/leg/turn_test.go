@@ -1,0 +1,186 @@
+package leg
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/usage"
+	"github.com/cognitora/dataplane/router/busy"
+	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/queue"
+	"github.com/cognitora/dataplane/router/request"
+)
+
+// queueing is still with a queue, which runs until the end of the test.
+func queueing(t *testing.T, o Options) *Dispatcher {
+	t.Helper()
+	d := still(t, o)
+	d.waiting = Waiting{Queue: queue.New(queue.Options{MaxRequests: 100, MaxBytes: 1 << 30}), Most: time.Minute}
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { d.waiting.Queue.Run(ctx) })
+	t.Cleanup(func() { stop(); running.Wait() })
+	return d
+}
+
+// tell announces a node with so many slots.
+func tell(d *Dispatcher, id string, slots int) {
+	d.fleet.Beat(time.Now(), &cluster.NodeHealth{
+		NodeID: id, Address: "http://10.0.0.1:1", Models: []string{"sim"}, Ready: true, MaxConcurrent: slots,
+	})
+}
+
+// waitTurn begins a leg that waits, and returns it with its outcome.
+func waitTurn(t *testing.T, d *Dispatcher, q Question) (l *Leg, placed <-chan string) {
+	t.Helper()
+	before, _ := d.waiting.Queue.Depth()
+	l = d.Leg(asked(t, d, chat(100)), q, nil)
+	l.began = l.Request.Received
+	out := make(chan string, 1)
+	go func() {
+		at, err := l.first()
+		if err != nil {
+			out <- err.Code
+			return
+		}
+		out <- l.pool.members[at].node.ID
+	}()
+	waitFor(t, func() bool { depth, _ := d.waiting.Queue.Depth(); return depth[0] == before[0]+1 })
+	return l, out
+}
+
+// TestTurnFollowsTheFleet checks that a waiting leg gets a node that appears, and that it is
+// refused once nobody can take it.
+func TestTurnFollowsTheFleet(t *testing.T) {
+	d := queueing(t, Options{})
+	tell(d, "a", 1)
+	holder := d.Leg(asked(t, d, chat(100)), Question{}, nil)
+	holder.began = time.Now()
+	if _, err := holder.first(); err != nil {
+		t.Fatal(err)
+	}
+	first, placed := waitTurn(t, d, Question{})
+	second, refused := waitTurn(t, d, Question{})
+	if e, err := d.Explain(asked(t, d, chat(100)), Question{}); err != nil || e.Queue == nil || e.Queue.Requests != 2 {
+		t.Errorf("explained: %+v, %v", e, err)
+	}
+	tell(d, "b", 1)
+	if got := <-placed; got != "b" {
+		t.Errorf("the first leg got %s", got)
+	}
+	d.fleet.Beat(time.Now(), &cluster.NodeHealth{NodeID: "a", Address: "http://10.0.0.1:1", Models: []string{"sim"}})
+	d.fleet.Beat(time.Now(), &cluster.NodeHealth{NodeID: "b", Address: "http://10.0.0.1:1", Models: []string{"sim"}})
+	if got := <-refused; got != ErrNoNode.Code {
+		t.Errorf("the second leg got %s", got)
+	}
+	for _, l := range []*Leg{holder, first, second} {
+		l.giveBack()
+	}
+	if depth, bytes := d.waiting.Queue.Depth(); depth != [queue.Bands]int{} || bytes != 0 {
+		t.Errorf("%v are left", depth)
+	}
+}
+
+// TestLanes checks which legs count as alike.
+func TestLanes(t *testing.T) {
+	d := queueing(t, Options{})
+	tell(d, "a", 1)
+	tell(d, "b", 1)
+	lane := func(q Question) uint64 {
+		l := d.Leg(asked(t, d, chat(100)), q, nil)
+		defer l.giveBack()
+		if err := l.resolve(); err != nil {
+			t.Fatal(err)
+		}
+		return l.lane()
+	}
+	labels := func(all ...string) Question { return Question{Constraints: Constraints{Required: all}} }
+	seen := map[uint64]int{}
+	for i, q := range []Question{
+		{}, {Bond: Named, Node: "a"}, {Bond: Named, Node: "b"}, {Allowed: []string{"a"}}, {Allowed: []string{"a", "b"}},
+		{Rank: policy.Given(uint32(0))}, labels("x"), labels("x", "y"), labels("xy"),
+	} {
+		at := lane(q)
+		if other, twice := seen[at]; twice || (at == 0) != (i == 0) {
+			t.Errorf("question %d has the lane %d of %d", i, at, other)
+		}
+		if seen[at] = i; at != lane(q) {
+			t.Errorf("question %d has two lanes", i)
+		}
+	}
+}
+
+// TestPassingIsFree checks that a leg that need not wait costs no memory with the queue on, and is
+// charged and settled.
+func TestPassingIsFree(t *testing.T) {
+	d := queueing(t, Options{})
+	tell(d, "a", 0)
+	d.waiting.Active = busy.Thresholds{PrefillTokens: new(1 << 20)}
+	r, l := request.New(), newLeg()
+	body := chat(2 << 10)
+	try := func() {
+		if err := pick(d, r, l, body); err != nil {
+			t.Fatal(err)
+		}
+	}
+	try()
+	if n := testing.AllocsPerRun(100, try); n != 0 {
+		t.Errorf("%v allocations, want 0", n)
+	}
+}
+
+// TestDue checks that a request is refused if its first token is expected too late, and that an
+// idle node whose speed nobody has shown lately gets it all the same.
+func TestDue(t *testing.T) {
+	d := still(t, repeatable())
+	tell(d, "a", 0)
+	decide(t, d, `{"mode":"predicted","ttft_slo_ms":100}`)
+	now := time.Now()
+	try := func(at time.Time, deadline time.Duration, stream bool) string {
+		t.Helper()
+		r := asked(t, d, chat(64000))
+		r.Scan.Stream = stream
+		if r.Received = at; deadline > 0 {
+			r.Deadline = at.Add(deadline)
+		}
+		_, err := d.Pick(r, Question{})
+		if err == nil {
+			return ""
+		}
+		if err.Status != 503 || err.RetryAfterSeconds < 1 || err.RetryAfterSeconds > 60 {
+			t.Errorf("%+v", err)
+		}
+		return err.Code
+	}
+	want := func(what, got, want string) {
+		t.Helper()
+		if got != want {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+	want("nothing is known", try(now, time.Millisecond, true), "")
+	for range 8 {
+		r := rehearsed(t, d, 1000, now)
+		r.Begun(now.Add(2 * time.Second))
+		r.Finish(usage.Counts{}, now.Add(3*time.Second))
+		now = now.Add(3 * time.Second)
+	}
+	want("too late", try(now, 500*time.Millisecond, true), codeLate)
+	want("too late, no stream", try(now, 500*time.Millisecond, false), codeLate)
+	want("in time", try(now, time.Minute, true), "")
+	want("late by the target", try(now, 0, true), "")
+	now = now.Add(proveEvery + time.Second)
+	want("idle for long", try(now, 500*time.Millisecond, true), "")
+	running := rehearsed(t, d, 10, now)
+	want("busy", try(now, 500*time.Millisecond, true), codeLate)
+	running.Begun(now)
+	running.Finish(usage.Counts{}, now)
+	d.o.RefuseOverSLO = true
+	want("late by the target that counts", try(now, 0, true), codeSLO)
+	want("the target comes first", try(now, 500*time.Millisecond, true), codeSLO)
+	want("the deadline comes first", try(now, 50*time.Millisecond, true), codeLate)
+	want("no stream has no target", try(now, 0, false), "")
+}

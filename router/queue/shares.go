@@ -1,0 +1,144 @@
+package queue
+
+import "container/heap"
+
+// holder is a tenant with waiting requests, in any line.
+type holder struct {
+	name    string
+	weight  float64
+	waiting int
+	bytes   int64
+	share   float64   // see Queue.share
+	at      int       // place in Queue.shares
+	in      []*tenant // those of its tenants that have waiting requests
+}
+
+// share returns the larger one of the shares that the holder has of the queue's requests and bytes,
+// with n more requests and so many more bytes, divided by the weight.
+func (q *Queue) share(h *holder, n int, bytes int64) float64 {
+	return max(float64(h.waiting+n)/float64(q.o.MaxRequests), float64(h.bytes+bytes)/float64(q.o.MaxBytes)) / h.weight
+}
+
+// weight returns the weight of a tenant.
+func (q *Queue) weight(name string) float64 {
+	if w, given := q.o.Weights[name]; given {
+		return w
+	}
+	return 1
+}
+
+// hold adds n, 1 or -1, requests and some bytes to a tenant's holder. The tenant's own number has
+// been changed.
+func (q *Queue) hold(of *tenant, n int, bytes int64) {
+	h := q.holders[of.name]
+	if h == nil {
+		h = &holder{name: of.name, weight: of.weight}
+		q.holders[of.name] = h
+		heap.Push(&q.shares, h)
+	}
+	h.waiting, h.bytes = h.waiting+n, h.bytes+bytes
+	h.share = q.share(h, 0, 0)
+	switch {
+	case n > 0 && of.waiting == 1:
+		h.in = append(h.in, of)
+	case n < 0 && of.waiting == 0:
+		h.in = without(h.in, of)
+	}
+	if heap.Fix(&q.shares, h.at); h.waiting == 0 {
+		heap.Remove(&q.shares, h.at)
+		delete(q.holders, h.name)
+	}
+}
+
+// oustedMost bounds the requests that leave for one that joins.
+const oustedMost = 16
+
+// makeRoom makes room for a request in a full queue, at the cost of the tenant with the largest
+// share of it, if that is larger than the share of the request's own tenant would be. Of its
+// requests one of the lowest band leaves. If the two are the same tenant, one leaves for a request
+// of a higher band.
+func (q *Queue) makeRoom(c *Claim) error {
+	if c.Bytes > q.o.MaxBytes {
+		return ErrMemory
+	}
+	for n := 0; ; n++ {
+		full, large := q.waiting.Load() >= int64(q.o.MaxRequests), q.bytes+c.Bytes > q.o.MaxBytes
+		if !full && !large {
+			return nil
+		}
+		if n < oustedMost && q.oust(c) {
+			continue
+		}
+		if full {
+			return ErrFull
+		}
+		return ErrMemory
+	}
+}
+
+// oust makes a request leave for a new one, if that is fair.
+func (q *Queue) oust(c *Claim) bool {
+	if len(q.shares) == 0 {
+		return false
+	}
+	most, own := q.shares[0], &holder{weight: q.weight(c.Tenant)}
+	if h := q.holders[c.Tenant]; h != nil {
+		own = h
+	}
+	t := most.last()
+	if t == nil || most == own && t.claim.Band >= c.Band || most != own && most.share <= q.share(own, 1, c.Bytes) {
+		return false
+	}
+	t.ousted = true
+	t.line.abandon(t)
+	close(t.done)
+	return true
+}
+
+// last returns a late ticket in the holder's lowest band, of the line where it has the most
+// requests; nil: it is being tried.
+func (h *holder) last() *Ticket {
+	of := h.in[0]
+	for _, x := range h.in {
+		if x.waiting > of.waiting {
+			of = x
+		}
+	}
+	low := of.groups[0]
+	for _, g := range of.groups {
+		if g.band < low.band {
+			low = g
+		}
+	}
+	if t := low.tickets[len(low.tickets)-1]; t.state == waiting { // a leaf of the heap
+		return t
+	}
+	return nil
+}
+
+// shares implements heap.Interface. Its first element has the largest share.
+type shares []*holder
+
+func (s shares) Len() int           { return len(s) }
+func (s shares) Less(i, j int) bool { return s[i].share > s[j].share }
+
+func (s shares) Swap(i, j int) {
+	s[i], s[j] = s[j], s[i]
+	s[i].at, s[j].at = i, j
+}
+
+// Push implements heap.Interface.
+func (s *shares) Push(x any) {
+	h := x.(*holder)
+	h.at = len(*s)
+	*s = append(*s, h)
+}
+
+// Pop implements heap.Interface.
+func (s *shares) Pop() any {
+	last := len(*s) - 1
+	h := (*s)[last]
+	(*s)[last] = nil
+	*s = (*s)[:last]
+	return h
+}
