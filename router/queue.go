@@ -2,12 +2,12 @@ package router
 
 import (
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/metric"
 	"github.com/cognitora/dataplane/router/leg"
+	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/queue"
 	"github.com/cognitora/dataplane/router/trust"
 )
@@ -90,7 +90,7 @@ const (
 var queueDefs = []metric.Def{
 	queueRequests: {
 		Name: "cgn_router_queue_requests", Labels: []string{"priority"},
-		Help: "Requests that wait for a node with room, by their priority; router.queue.max_requests bounds their sum.",
+		Help: "Requests that wait for a node with room, by their priority (-1: after all others); router.queue.max_requests bounds their sum.",
 	},
 	queueBytes: {
 		Name: "cgn_router_queue_bytes",
@@ -105,7 +105,7 @@ var queueDefs = []metric.Def{
 func (r *Router) readQueue(emit func(def int, value float64, labels ...string)) {
 	depth, bytes := r.queue.Depth()
 	for band, n := range depth {
-		emit(queueRequests, float64(n), strconv.Itoa(band))
+		emit(queueRequests, float64(n), metrics.BandName(band))
 	}
 	emit(queueBytes, float64(bytes))
 	emit(queueForgotten, float64(r.queue.Forgotten()))

@@ -118,9 +118,11 @@ func TestQueueOrder(t *testing.T) {
 	all.add("a pretends", append(a, "x-cgn-priority", "9")...) // its key does not let it
 	all.add("c", c...)
 	all.add("c urgent", append(c, "x-dynamo-request-strict-priority", "7")...)
+	all.add("c last", append(c, "x-dynamo-request-priority", "-1")...)
 	all.add("b", b...)
 	if page := s.metrics(); page.sum("cgn_router_queue_requests", `priority="5"`) != 1 ||
-		page.sum("cgn_router_queue_requests", `priority="0"`) != 7 || page.sum("cgn_router_queue_bytes") <= 0 {
+		page.sum("cgn_router_queue_requests", `priority="0"`) != 7 ||
+		page.sum("cgn_router_queue_requests", `priority="-1"`) != 1 || page.sum("cgn_router_queue_bytes") <= 0 {
 		t.Error("the metrics do not show who waits")
 	}
 	release()
@@ -129,12 +131,12 @@ func TestQueueOrder(t *testing.T) {
 	// c and b have got nothing yet, and come before a.
 	first := slices.Sorted(slices.Values(got[1:3]))
 	if got[0] != "c urgent" || !slices.Equal(first, []string{"b", "c"}) ||
-		!slices.Equal(got[3:], []string{"a soon", "a late", "a1", "a2", "a pretends"}) {
+		!slices.Equal(got[3:], []string{"a soon", "a late", "a1", "a2", "a pretends", "c last"}) {
 		t.Errorf("order %q", got)
 	}
 	s.idle()
 	page := s.metrics()
-	if n := page.sum("cgn_router_queue_seconds_count"); n != 8 || page.sum("cgn_router_queue_seconds_sum") <= 0 {
+	if n := page.sum("cgn_router_queue_seconds_count"); n != 9 || page.sum("cgn_router_queue_seconds_sum") <= 0 {
 		t.Errorf("%v waits in the metrics", n)
 	}
 	s.drain()
@@ -142,8 +144,8 @@ func TestQueueOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines, err := os.ReadFile(log)
-	if n := bytes.Count(lines, []byte(`"queued_seconds":`)); err != nil || n != 8 {
-		t.Errorf("%d of 9 lines of the access log have a wait, %v", n, err)
+	if n := bytes.Count(lines, []byte(`"queued_seconds":`)); err != nil || n != 9 {
+		t.Errorf("%d of 10 lines of the access log have a wait, %v", n, err)
 	}
 }
 

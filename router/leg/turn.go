@@ -123,7 +123,7 @@ func (l *Leg) queueUp() (at int, err *apierror.Error) {
 // inQueue returns what counts for the leg's place in its line.
 func (l *Leg) inQueue() queue.Claim {
 	return queue.Claim{
-		Waiter: l, Tenant: trust.TenantOf(l.Request.Who), Band: min(l.Request.Priority(), queue.Bands-1),
+		Waiter: l, Tenant: trust.TenantOf(l.Request.Who), Band: min(l.Request.Priority()+1, queue.Bands-1),
 		Deadline: l.deadline(), Lane: l.lane(), Bytes: l.bytes(),
 	}
 }

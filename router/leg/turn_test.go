@@ -48,7 +48,7 @@ func waitTurn(t *testing.T, d *Dispatcher, q Question) (l *Leg, placed <-chan st
 		}
 		out <- l.pool.members[at].node.ID
 	}()
-	waitFor(t, func() bool { depth, _ := d.waiting.Queue.Depth(); return depth[0] == before[0]+1 })
+	waitFor(t, func() bool { depth, _ := d.waiting.Queue.Depth(); return depth[1] == before[1]+1 })
 	return l, out
 }
 

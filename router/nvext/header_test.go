@@ -39,7 +39,7 @@ func TestHeadersBeatTheBody(t *testing.T) {
 		t.Fatal(err)
 	}
 	want, _ := parse(t, everything)
-	want.Priority = 9
+	want.Priority, want.Last = 9, false
 	want.Worker = Worker{"host-2", "x-dynamo-worker-instance-id"}
 	want.Allowed, want.AllowedBy = Workers{"7", "host-9"}, "x-cgn-allowed-worker-ids"
 	want.DPRank, want.DPRankBy = policy.Given(uint32(0)), "x-dynamo-dp-rank"

@@ -29,6 +29,7 @@ type Ext struct {
 	PreferredTaints []Taint
 
 	Priority  uint32 // as asked for; the client's key caps it
+	Last      bool   // the request comes after all others, whatever its Priority
 	OSL       uint32 // expected output length in tokens; 0: unknown
 	Overrides policy.Overrides
 	MoE       MoEQuery

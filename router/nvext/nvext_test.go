@@ -51,7 +51,7 @@ func TestEverything(t *testing.T) {
 		DPRank: policy.Given(uint32(3)), DPRankBy: "nvext.dp_rank",
 		Prefill: Prefill{Worker: Worker{"host-1", "nvext.prefill_worker_id"}}, RequiredTaints: []string{"r"},
 		PreferredTaints: []Taint{{"p\n", 0.5}, {"q", -2}},
-		Priority:        2, OSL: 256,
+		Priority:        2, Last: true, OSL: 256,
 		Overrides: policy.Overrides{
 			Targets:            policy.Targets{First: 0.2, Step: 0.0205},
 			OverlapScoreCredit: policy.Given(1.5), PrefillLoadScale: policy.Given(2.), Temperature: policy.Given(.5),

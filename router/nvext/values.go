@@ -122,7 +122,9 @@ func (r *reader) engineRank() {
 	r.rank()
 }
 
-func (r *reader) priority() { r.whole(math.MinInt32, math.MaxInt32) }
+// priority reads the priority among the requests of an engine. Less than 0 means that the request
+// comes after all others in the router's queue too.
+func (r *reader) priority() { r.x.Last = r.whole(math.MinInt32, math.MaxInt32) < 0 }
 
 // strictPriority reads the priority in the router's queue.
 func (r *reader) strictPriority() { r.x.Priority = r.count() }

@@ -25,7 +25,7 @@ import (
 )
 
 // Bands is the number of priorities: 0, the lowest, to Bands-1.
-const Bands = 10
+const Bands = 11
 
 const (
 	// lanes bounds the lanes of a line. Requests without restrictions have one of their own.

@@ -270,9 +270,15 @@ func (r *Request) ExpectedOutput() int64 {
 	return int64(r.Nvext.OSL)
 }
 
-// Priority returns the request's priority, which the client's key caps.
+// Priority returns the request's priority, which the client's key caps, or -1 if it comes after all
+// others.
 func (r *Request) Priority() int {
-	if r.Nvext == nil || r.Who == nil {
+	switch {
+	case r.Nvext == nil:
+		return 0
+	case r.Nvext.Last:
+		return -1
+	case r.Who == nil:
 		return 0
 	}
 	return int(min(r.Nvext.Priority, uint32(r.Who.Priority)))
