@@ -13,9 +13,9 @@ import (
 )
 
 // TestDeadlinesOfClientsOpenNoBreaker checks that a client's deadline does not count against the
-// node.
+// node. Mode score sends requests that mode predicted would refuse.
 func TestDeadlinesOfClientsOpenNoBreaker(t *testing.T) {
-	s := serve(t, simulate(t, 2))
+	s := serve(t, simulate(t, 2), scored)
 	for i := range 12 {
 		var r *reply
 		for ms := 60; ms <= 4000; ms *= 2 { // the head must come before the deadline

@@ -186,7 +186,7 @@ type LegEnd struct {
 	Attempts       int
 	Queued         time.Duration // the wait for a node with room; 0: none
 	Step           int           // of a cascade, from 1; 0: none
-	Handover       string        // how the prompt was computed, as in cgn_router_handovers_total; empty: by the answering node
+	Handover       string        // how the prompt was computed, as in cgn_router_handovers_total; empty: by the node
 	Failed         string        // why the leg failed; empty: it did not
 }
 
