@@ -116,8 +116,9 @@ type root struct {
 	seen      uint32 // members so far, by rootMember
 	empty     bool   // the root has no members
 	asked     asked  // what members ask of the prompt
-	membersAt int    // offset just after the root's opening brace
-	model     Span   // the JSON string with its quotes, or null; in a form the plain value
+	answers   answers
+	membersAt int  // offset just after the root's opening brace
+	model     Span // the JSON string with its quotes, or null; in a form the plain value
 	salt      Span
 	previous  Span
 	nvext     Span // an object or null
