@@ -279,6 +279,7 @@ func (r *Router) observe() {
 			routerKeysStale:       metric.Bool(r.keys.Problem() != ""),
 		})
 	})
+	s.Read(limitDefs, r.readLimits)
 	s.Read(sessionDefs, r.readSessions)
 	s.Read(peerDefs, r.readPeers)
 	s.Read(holdingsGauges, r.readHoldings)

@@ -31,6 +31,7 @@ import (
 	"github.com/cognitora/dataplane/router/keys"
 	"github.com/cognitora/dataplane/router/kvevents"
 	"github.com/cognitora/dataplane/router/leg"
+	"github.com/cognitora/dataplane/router/limits"
 	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/peerevents"
 	"github.com/cognitora/dataplane/router/plan"
@@ -73,6 +74,7 @@ type Router struct {
 	plans        *plan.Planner
 	keys         *keys.Follower // nil: clients need no key
 	door         *auth.Door     // nil: everybody may ask
+	book         limits.Book    // of tenants and models
 	gateway      *gateway.Gateway
 	admin        *http.Server
 	handover     handover
@@ -224,6 +226,7 @@ func (r *Router) joinFleet() error {
 // assemble connects the parts of the request path.
 func (r *Router) assemble() {
 	c := r.config
+	r.book.Put(c.limitSettings())
 	r.gate = admission.New(admission.Options{MaxQueue: c.Router.Admission.MaxQueue, Global: c.Router.Admission.Global})
 	var memo *where.Memo
 	if c.Prefix.Memo > 0 {
@@ -247,8 +250,8 @@ func (r *Router) assemble() {
 	})
 	r.gateway = gateway.New(gateway.Parts{
 		Plans: r.plans, Scans: memo.Scans(), Fleet: r.fleet, Metrics: r.metrics,
-		Watcher: r.watcher, Loops: r.loops, Access: r.access, Traces: r.traces, Auth: r.door, Logger: r.log,
-		Admin: c.Router.Admin,
+		Watcher: r.watcher, Loops: r.loops, Access: r.access, Traces: r.traces, Auth: r.door, Limits: &r.book,
+		Logger: r.log, Admin: c.Router.Admin,
 	}, c.gatewayLimits(maxConnections(c.Limits.MaxConnections, r.log)), c.Router.ForwardAuth)
 	r.applyPolicy()
 	r.observe()

@@ -5,6 +5,7 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -24,6 +25,7 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/auth"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/limits"
 	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/plan"
 	"github.com/cognitora/dataplane/router/scan"
@@ -54,6 +56,7 @@ type Parts struct {
 	Access  *accesslog.Logger // nil: no access log
 	Traces  *traces.Tracer    // nil: no traces
 	Auth    *auth.Door        // nil: everybody may ask
+	Limits  *limits.Book      // of tenants and models; nil: none
 	Logger  *slog.Logger
 	Admin   string // address of the admin port, for messages
 }
@@ -69,7 +72,7 @@ type Gateway struct {
 	parker  parker
 	litter  litter
 	records
-	auth        *auth.Door
+	guards
 	log         *slog.Logger
 	admin       string // address of the admin port
 	limits      Limits
@@ -85,6 +88,12 @@ type Gateway struct {
 
 // counters are what the limits bound.
 type counters struct{ open, streams counter } // client connections; running requests for a stream
+
+// guards decide who may come in, and how much each may take.
+type guards struct {
+	auth *auth.Door
+	book *limits.Book
+}
 
 // records are the places where requests are recorded.
 type records struct {
@@ -109,7 +118,8 @@ type port struct {
 func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 	g := &Gateway{
 		plans: p.Plans, scans: p.Scans, fleet: p.Fleet, metrics: p.Metrics,
-		watcher: p.Watcher, records: records{p.Access, p.Traces}, auth: p.Auth, log: p.Logger, admin: p.Admin,
+		watcher: p.Watcher, records: records{p.Access, p.Traces}, log: p.Logger, admin: p.Admin,
+		guards:      guards{p.Auth, cmp.Or(p.Limits, new(limits.Book))},
 		limits:      l,
 		forwardAuth: forwardAuth, started: time.Now(),
 		port: port{empty: make(chan struct{}, 1)},

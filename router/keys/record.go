@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/cognitora/dataplane/router/limits"
 	"github.com/cognitora/dataplane/router/trust"
 )
 
@@ -23,10 +24,11 @@ type Record struct {
 	Tenant   string    `json:"tenant"`
 	Scopes   []string  `json:"scopes"`
 	// Models are the models that the key may use; a name may end with *. None: all models.
-	Models  []string   `json:"models,omitempty"`
-	Created time.Time  `json:"created"`
-	Expires *time.Time `json:"expires,omitempty"` // nil: never
-	Revoked *time.Time `json:"revoked,omitempty"` // nil: it counts
+	Models  []string     `json:"models,omitempty"`
+	Limits  limits.Rates `json:"limits,omitzero"`
+	Created time.Time    `json:"created"`
+	Expires *time.Time   `json:"expires,omitempty"` // nil: never
+	Revoked *time.Time   `json:"revoked,omitempty"` // nil: it counts
 }
 
 // Previous is a text that a rotated key had before. It counts until a time.
@@ -104,6 +106,9 @@ func (r *Record) Check() error {
 	}
 	if err := CheckModels(r.Models); err != nil {
 		bad("models: %w", err)
+	}
+	if err := r.Limits.Check(); err != nil {
+		bad("limits: %w", err)
 	}
 	if _, err := json.Marshal(r); err != nil { // a time that parses may have no text
 		bad("%w", err)

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cognitora/dataplane/router/limits"
 	"github.com/cognitora/dataplane/router/trust"
 )
 
@@ -141,12 +142,17 @@ func (r *Record) same(x *Record) bool {
 // principal returns the principal of a key. was is the key as it was; nil: it is new.
 func (r *Record) principal(was *accepted) *trust.Principal {
 	scopes, _ := trust.ParseScopes(r.Scopes)
-	of := new(trust.Credential)
-	if was != nil && !was.who.Revoked() { // a key that counts again has nothing of the revoked one
+	var of *trust.Credential
+	switch {
+	case was == nil:
+		of = trust.NewCredential(nil)
+	case was.who.Revoked(): // a key that counts again has nothing of the revoked one but its debts
+		of = trust.NewCredential(was.who.Credential)
+	default:
 		of = was.who.Credential
 	}
 	return &trust.Principal{
 		ID: r.ID, Tenant: r.Tenant, Scopes: scopes, Models: trust.NewModelList(r.Models),
-		Credential: of,
+		Limit: limits.NewLimit(r.Limits), Credential: of,
 	}
 }

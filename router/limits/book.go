@@ -28,9 +28,10 @@ type Settings struct {
 	Caps   map[string]int64 // most tokens of an answer, by the canonical name of the model
 }
 
-// Book has the limits and accounts of tenants and models. Accounts outlive a change of the settings.
-// There are accounts only for what tables name, and for the tenants of EachTenant. Add takes no
-// lock, except for the first request of a tenant of EachTenant. The zero Book limits nothing.
+// Book has the limits and accounts of tenants and models. Accounts outlive a change of the
+// settings. There are accounts only for what tables name, and for the tenants of EachTenant. Add
+// takes no lock, except for the first request of a tenant of EachTenant. The zero Book limits
+// nothing.
 type Book struct {
 	now      atomic.Pointer[tables]
 	mu       sync.Mutex
@@ -108,6 +109,12 @@ func (b *Book) subject(of Scope, name named, rates Rates) Subject {
 	return Subject{of, NewLimit(rates), b.accounts[name]}
 }
 
+// Limits says whether there is a table.
+func (b *Book) Limits() bool {
+	now := b.now.Load()
+	return now != nil && len(now.tenants)+len(now.models)+len(now.like) > 0
+}
+
 // Accounts returns the number of accounts of tenants and models.
 func (b *Book) Accounts() int {
 	b.mu.Lock()
@@ -163,8 +170,8 @@ func (b *Book) Output(model string, named int64) int64 {
 	return cmp.Or(named, now.output)
 }
 
-// Each tells the used share of each limit of the tables, those for EachTenant excepted. The share is
-// above 1 after a request has used more than it had reserved.
+// Each tells the used share of each limit of the tables, those for EachTenant excepted. The share
+// is above 1 after a request has used more than it had reserved.
 func (b *Book) Each(emit func(tenant, model, limit string, used float64)) {
 	now := b.now.Load()
 	if now == nil {

@@ -9,8 +9,8 @@ import (
 // step: what is asked, how much of it is used, when it ends, and how much time passes before.
 //
 //   - What is used and what running requests have reserved never exceed the limit together.
-//   - Requests, and tokens of requests that use no more than they have reserved, never exceed in any
-//     stretch of time what the limit gives at once and what comes back in that time.
+//   - Requests, and tokens of requests that use no more than they have reserved, never exceed in
+//     any stretch of time what the limit gives at once and what comes back in that time.
 //   - After a minute without requests everything is there again.
 func FuzzSchedule(f *testing.F) {
 	f.Add(uint16(100), []byte{50, 255, 0, 0, 50, 0, 3, 30, 50, 255, 0, 30})
@@ -81,8 +81,8 @@ func FuzzSchedule(f *testing.F) {
 	})
 }
 
-// FuzzCounter holds the arithmetic of one counter to its bounds, for numbers of any size and a clock
-// of any time.
+// FuzzCounter holds the arithmetic of one counter to its bounds, for numbers of any size and a
+// clock of any time.
 func FuzzCounter(f *testing.F) {
 	f.Add(uint8(0), int64(1), int64(5), int64(60), int64(0))
 	f.Add(uint8(2), int64(1<<62), int64(1), int64(1<<40), int64(1<<62))

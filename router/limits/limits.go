@@ -80,8 +80,8 @@ func (r *Refusal) beats(x *Refusal) bool {
 	return r.Wait > x.Wait
 }
 
-// Reservation is what one request has reserved with its subjects. The zero Reservation has none. One
-// goroutine at a time uses a Reservation.
+// Reservation is what one request has reserved with its subjects. The zero Reservation has none.
+// One goroutine at a time uses a Reservation.
 type Reservation struct {
 	subjects [scopes]Subject
 	n        int

@@ -57,7 +57,7 @@ func TestRates(t *testing.T) {
 		"input per minute":    {Rates{InputPerMinute: 20}, Use{1, 10, 1e9}, 2, "input_tokens_per_minute"},
 		"input per day":       {Rates{InputPerDay: 30}, Use{1, 10, 1e9}, 3, "input_tokens_per_day"},
 		"output per minute":   {Rates{OutputPerMinute: 60}, Use{1, 1e9, 30}, 2, "output_tokens_per_minute"},
-		"output per day":      {Rates{OutputPerDay: 90, OutputPerMinute: 1000}, Use{1, 1e9, 30}, 3, "output_tokens_per_day"},
+		"output per day":      {Rates{OutputPerDay: 90}, Use{1, 1e9, 30}, 3, "output_tokens_per_day"},
 		"at a time":           {Rates{Concurrent: 2}, Use{1, 1e9, 1e9}, 2, "concurrent"},
 		"per month":           {Rates{Budget: 100, RequestsPerMinute: 9}, Use{1, 10, 30}, 2, "budget"},
 	} {
@@ -69,7 +69,8 @@ func TestRates(t *testing.T) {
 				all = append(all, r)
 			}
 			_, no := now.ask(t, s, c.u, false)
-			if no.Setting != c.setting || no.Used != int64(c.most)*no.Asked || no.Never() || no.Asked != c.u.of(no.Kind) {
+			if no.Setting != c.setting || no.Used != int64(c.most)*no.Asked || no.Never() ||
+				no.Asked != c.u.of(no.Kind) {
 				t.Errorf("%+v", no)
 			}
 			if no.Kind == InFlight {
@@ -305,7 +306,8 @@ func TestParse(t *testing.T) {
 		t.Errorf("%v: %+v, %v", r.Texts(), again, err)
 	}
 	for text, want := range map[string]string{
-		"tpm=5": "is no limit", "concurrent": "whole number", "concurrent=0": "whole number", "concurrent=-1": "whole number",
+		"tpm=5": "is no limit", "concurrent": "whole number", "concurrent=0": "whole number",
+		"concurrent=-1":  "whole number",
 		"concurrent=1e3": "whole number", "budget=9999999999999": "whole number",
 	} {
 		if _, err := Parse([]string{text}); err == nil || !strings.Contains(err.Error(), want) {

@@ -18,6 +18,7 @@ type Router struct {
 
 	Requests       *Requests
 	Rejected       *prometheus.CounterVec // reason
+	Limited        *prometheus.CounterVec // limit, of
 	ClientCut      *prometheus.CounterVec // reason
 	StreamErrors   *prometheus.CounterVec // reason
 	Retries        *prometheus.CounterVec // reason
@@ -122,7 +123,7 @@ func New() *Router {
 			"Requests sent to a further node, by what the last one did.", "reason"),
 		RetriesRefused: s.Counter("cgn_router_retries_refused_total",
 			"Retries that the budget did not allow.").WithLabelValues(),
-		Handovers: newHandovers(s), Resumed: newResumed(s),
+		Handovers: newHandovers(s), Resumed: newResumed(s), Limited: newLimited(s),
 		Handover: s.Histogram("cgn_router_handover_seconds", "Time from the answer of the node that has computed a "+
 			"prompt until the answering node has its request.", pickBuckets).WithLabelValues(),
 		AdapterLoads: s.Counter("cgn_router_adapter_loads_total", "Requests for a LoRA adapter that were sent to a "+
@@ -173,6 +174,11 @@ func New() *Router {
 			"Time from a retransmission timeout, reset or failed connection in the kernel to this router's reaction.",
 			eventBuckets).WithLabelValues(),
 	}
+}
+
+func newLimited(s *metric.Set) *prometheus.CounterVec {
+	return s.Counter("cgn_router_limited_total", "Requests refused with 429 by a limit (docs/limits.md), by the name of "+
+		"the limit and by whose it is: key, tenant, model, or tenant_model, a tenant's for one model.", "limit", "of")
 }
 
 func newLessons(s *metric.Set) *prometheus.CounterVec {

@@ -444,6 +444,7 @@ type Account struct {
 	TTFT     time.Duration
 	Expected time.Duration // TTFT as it was expected; 0: nothing was expected
 	Usage    usage.Counts  // of the legs whose answers went to the client
+	Events   int64         // of their streams
 	Cause    string        // the metrics' word for the last failed attempt
 	Resumed  string        // how another node went on with the stream; empty: none did
 	Cascade  Steps
@@ -452,7 +453,8 @@ type Account struct {
 // Account sums up the task so far. o is the end of the client's answer, if it has ended.
 func (t *Task) Account(o relay.Outcome) Account {
 	l, all := t.leg, t.total()
-	a := Account{Attempts: all.attempts, TTFT: all.ttft, Expected: all.expected, Usage: all.usage, Cascade: t.Steps()}
+	a := Account{Attempts: all.attempts, TTFT: all.ttft, Expected: all.expected, Usage: all.usage,
+		Events: all.events, Cascade: t.Steps()}
 	if t.resumed != nil {
 		a.Resumed = t.resumed.how()
 	}

@@ -37,13 +37,21 @@ type Request struct {
 	Scan     *scan.Request
 	Trace    *traces.Request // nil: not recorded; Reset ends it
 	Life     Life
-	// OneLeg says that the client speaks HTTP/1.0, and cannot take an answer of several legs.
-	OneLeg bool
+	Terms
 
 	body    []byte
 	release func() // frees the body's memory; nil: already called, or not needed
 	model   []byte // copy of Scan.Model, which may point into the body
 	own     []byte // memory of the copied head
+}
+
+// Terms say how the request is to be answered.
+type Terms struct {
+	// OneLeg says that the client speaks HTTP/1.0, and cannot take an answer of several legs.
+	OneLeg bool
+	// Counted says that the tokens of the answer count towards limits, so the engine of a stream is
+	// asked for them.
+	Counted bool
 }
 
 // New returns an empty request.

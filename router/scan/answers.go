@@ -34,8 +34,8 @@ func (r *Request) choices() {
 	a.n, a.unclear = max(a.n, n), a.unclear || !whole
 }
 
-// MostTokens returns the maximum that the request sets for the tokens of one answer, the largest one
-// of several; 0: none, or one that an engine may take for none.
+// MostTokens returns the maximum that the request sets for the tokens of one answer, the largest
+// one of several; 0: none, or one that an engine may take for none.
 func (r *Request) MostTokens() int64 {
 	if r.root.answers.unbounded {
 		return 0
