@@ -99,6 +99,8 @@ func (s *Set) Put(records []*Record) error {
 	for id, a := range was.records {
 		if now := next.records[id]; now == nil || now.record.Revoked != nil {
 			a.who.Credential.Revoke()
+		} else if now.who != a.who {
+			now.who.Follow(a.who)
 		}
 	}
 	return nil

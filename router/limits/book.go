@@ -35,7 +35,13 @@ type Settings struct {
 type Book struct {
 	now      atomic.Pointer[tables]
 	mu       sync.Mutex
-	accounts map[named]*Account
+	accounts map[named]*entry
+}
+
+// entry is an account with the limit that it has now.
+type entry struct {
+	account *Account
+	limit   *Limit
 }
 
 type named struct{ tenant, model string }
@@ -98,15 +104,20 @@ func (b *Book) tenant(name string, all []Table) *ofTenant {
 // subject returns a subject with the account of a name. b.mu is held.
 func (b *Book) subject(of Scope, name named, rates Rates) Subject {
 	if b.accounts == nil {
-		b.accounts = map[named]*Account{}
+		b.accounts = map[named]*entry{}
 	}
 	if b.accounts[name] == nil && len(b.accounts) >= maxAccounts {
 		name = named{EachTenant, name.model}
 	}
-	if b.accounts[name] == nil {
-		b.accounts[name] = new(Account)
+	e := b.accounts[name]
+	if e == nil {
+		e = &entry{account: new(Account)}
+		b.accounts[name] = e
 	}
-	return Subject{of, NewLimit(rates), b.accounts[name]}
+	limit := NewLimit(rates)
+	e.account.Rescale(e.limit, limit, time.Now())
+	e.limit = limit
+	return Subject{of, limit, e.account}
 }
 
 // Limits says whether there is a table.

@@ -186,6 +186,17 @@ func (c *counter) add(cost int64, at instant) {
 	}
 }
 
+// rescale multiplies how far the word is ahead.
+func (c *counter) rescale(by float64, at instant) {
+	for {
+		was := c.word.Load()
+		ahead := max(was-at.ns, 0)
+		if ahead == 0 || c.word.CompareAndSwap(was, at.ns+int64(min(math.Ceil(float64(ahead)*by), maxDebt))) {
+			return
+		}
+	}
+}
+
 // The word of a budget: the month, then the tokens.
 const (
 	tokenBits = 44

@@ -11,6 +11,23 @@ import "time"
 // used nothing.
 type Account struct{ counters [len(settings)]counter }
 
+// Rescale keeps the units used when an account gets other limits. A word counts them by their share
+// of the limit.
+func (a *Account) Rescale(from, to *Limit, at time.Time) {
+	if from == nil || to == nil {
+		return
+	}
+	now := instantOf(at, false)
+	for i := range from.rules {
+		was := &from.rules[i]
+		for j := range to.rules {
+			if is := &to.rules[j]; is.setting == was.setting && is.limit != was.limit && is.window > 0 {
+				a.counters[is.setting].rescale(is.unit/was.unit, now)
+			}
+		}
+	}
+}
+
 // Use is what a request uses.
 type Use struct{ Requests, Input, Output int64 }
 

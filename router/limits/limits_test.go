@@ -170,23 +170,27 @@ func TestAllOrNothing(t *testing.T) {
 	}
 }
 
-// TestChangedLimit: what runs settles by the limit it began with, and what is used stays used.
+// TestChangedLimit: what is used stays used in an account with another limit, and what runs settles.
 func TestChangedLimit(t *testing.T) {
 	now, s := newClock(), subject(Rates{TokensPerMinute: 100, RequestsPerMinute: 10})
 	r, _ := now.ask(t, s, Use{1, 0, 50}, true)
-	s.Limit = NewLimit(Rates{TokensPerMinute: 1000, RequestsPerMinute: 100})
-	if l := now.left(s, Tokens); l.Remaining != 950 {
+	r.Settle(Use{1, 0, 20}, now.Time)
+	r, _ = now.ask(t, s, Use{1, 0, 30}, true)
+	next := NewLimit(Rates{TokensPerMinute: 1000, RequestsPerMinute: 100})
+	s.Account.Rescale(s.Limit, next, now.Time)
+	s.Limit = next
+	if l := now.left(s, Tokens); l.Remaining != 950 || now.left(s, Requests).Remaining != 98 {
 		t.Errorf("%+v", l)
 	}
-	r.Settle(Use{1, 0, 20}, now.Time)
-	if l := now.left(s, Tokens); l.Remaining != 800 { // a fifth of the limit was used
+	r.Settle(Use{}, now.Time)
+	if l := now.left(s, Tokens); l.Remaining != 980 {
 		t.Errorf("%+v", l)
 	}
 	r, _ = now.ask(t, s, Use{1, 0, 50}, true)
 	s.Limit = nil
 	r.Settle(Use{}, now.Time)
 	s.Limit = NewLimit(Rates{TokensPerMinute: 1000})
-	if l := now.left(s, Tokens); l.Remaining != 800 {
+	if l := now.left(s, Tokens); l.Remaining != 980 {
 		t.Errorf("%+v", l)
 	}
 }

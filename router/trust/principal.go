@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/cognitora/dataplane/router/limits"
 )
@@ -89,6 +90,11 @@ type Principal struct {
 
 // Revoked says whether the principal's requests shall not go on.
 func (p *Principal) Revoked() bool { return p.Credential.Revoked() }
+
+// Follow makes p the principal of a key in place of before. What was used of its limits stays used.
+func (p *Principal) Follow(before *Principal) {
+	p.Credential.account.Rescale(before.Limit, p.Limit, time.Now())
+}
 
 // Limits returns the principal's key as the subject of its limits.
 func (p *Principal) Limits() limits.Subject {
