@@ -253,16 +253,16 @@ func TestLimitReload(t *testing.T) {
 // although nothing else needs it, and that a client that has not asked for it does not get it.
 func TestCountedWithoutFeedback(t *testing.T) {
 	t.Parallel()
-	table := router.LimitTable{Model: "sim", Rates: limits.Rates{TokensPerDay: 8000, Concurrent: 4}}
+	table := router.LimitTable{Model: "sim", Rates: limits.Rates{Budget: 8000, Concurrent: 4}}
 	s := serve(t, simulate(t, 1), limited(table), func(c *router.Config) { c.Prefix.Feedback = false })
 	r := s.chat(chatBody("hello", `,"stream":true,"max_tokens":40,"ignore_eos":true`))
 	mustAll(t, "a stream", []*reply{r})
 	if strings.Contains(string(r.body), `"usage"`) {
 		t.Errorf("the client gets the usage: %v", r)
 	}
-	streamed := s.used("tokens_per_day", 8000)
+	streamed := s.used("budget", 8000)
 	prompt, completion := charged(t, s.chat(chatBody("hello", `,"max_tokens":40,"ignore_eos":true`)))
-	if all := s.used("tokens_per_day", 8000); streamed != prompt+completion || all != 2*streamed || completion != 40 {
+	if all := s.used("budget", 8000); streamed != prompt+completion || all != 2*streamed || completion != 40 {
 		t.Errorf("%d and %d are counted, %d are used", streamed, all, prompt+completion)
 	}
 }
