@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -218,27 +219,85 @@ func TestMonth(t *testing.T) {
 	now.ask(t, s, Use{1, 0, 100}, true)
 }
 
-// TestClockJumps: a clock that goes back gives nothing back, and one that goes forward begins one
-// month anew at most once.
+// TestClockJumps: a clock that goes back gives nothing back and takes nothing away, and one that
+// goes forward begins each month once.
 func TestClockJumps(t *testing.T) {
-	now, s := newClock(), subject(Rates{Budget: 100, TokensPerMinute: 1000, RequestsPerMinute: 10})
+	now, s := newClock(), subject(Rates{Budget: 100})
 	now.Time = time.Date(2031, 5, 20, 0, 0, 0, 0, time.UTC)
 	admitted := int64(0)
+	try := func(s Subject, u Use) (ok bool) {
+		var r Reservation
+		r.Add(s)
+		if _, ok = r.Reserve(u, now.Time); ok {
+			r.Settle(u, now.Add(-time.Hour))
+		}
+		return ok
+	}
 	for range 20 {
 		for _, jump := range []time.Duration{40 * day, -40 * day, -400 * day, 400 * day, -10 * time.Second} {
 			now.pass(jump)
 			for range 20 {
-				r := new(Reservation)
-				r.Add(s)
-				if _, ok := r.Reserve(Use{1, 5, 5}, now.Time); ok {
+				if try(s, Use{1, 5, 5}) {
 					admitted += 10
-					r.Settle(Use{1, 5, 5}, now.Time.Add(-time.Hour))
 				}
 			}
 		}
 	}
-	if admitted > 3*100 { // May, and the two later months that the clock has named
-		t.Errorf("%d tokens of budgets of 100", admitted)
+	if admitted != 100 { // in June, the latest month, which goes on
+		t.Errorf("%d tokens of a budget of 100", admitted)
+	}
+	now, s = newClock(), subject(Rates{Budget: 100})
+	try(s, Use{1, 30, 30})
+	now.pass(-60 * day)
+	r, _ := now.ask(t, s, Use{1, 0, 40}, true)
+	now.ask(t, s, Use{1, 0, 1}, false)
+	r.Settle(Use{1, 0, 10}, now.Time)
+	now.ask(t, s, Use{1, 0, 31}, false)
+	now.ask(t, s, Use{1, 0, 30}, true)
+
+	now, s = newClock(), subject(Rates{RequestsPerMinute: 10, TokensPerMinute: 1000})
+	n := 0
+	for range 100 {
+		if try(s, Use{1, 5, 5}) {
+			n++
+		}
+		now.pass(-7 * time.Second)
+	}
+	if n > 10 {
+		t.Errorf("%d requests of 10", n)
+	}
+}
+
+// TestOneWins: of two requests at the same instant that each need the whole limit, one is admitted
+// at most.
+func TestOneWins(t *testing.T) {
+	const rounds = 30000
+	now := newClock()
+	var subjects [rounds]Subject
+	for i := range subjects {
+		subjects[i] = subject(Rates{TokensPerMinute: 10})
+	}
+	var won, arrived [rounds]atomic.Int32
+	var all sync.WaitGroup
+	for range 2 {
+		all.Go(func() {
+			for i := range rounds {
+				var r Reservation
+				r.Add(subjects[i])
+				arrived[i].Add(1)
+				for spins := 0; arrived[i].Load() < 2 && spins < 1000; spins++ { // both begin at the same instant
+				}
+				if _, ok := r.Reserve(Use{1, 0, 10}, now.Time); ok {
+					won[i].Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	for i := range won {
+		if n := won[i].Load(); n > 1 {
+			t.Fatalf("round %d: %d won", i, n)
+		}
 	}
 }
 
