@@ -22,22 +22,23 @@ import (
 // Config holds all settings of the router. Every field has a safe default. The generated reference
 // in deploy/reference/config.md lists all fields.
 type Config struct {
-	Router   RouterConfig    `toml:"router"`
-	Backends []BackendConfig `toml:"backend" help:"engines without an agent, one table each; --backend URL,key=value,... is the short form"`
-	Models   []ModelConfig   `toml:"model" help:"settings of one served model, one table each; they override the settings for all models"`
-	Etcd     cluster.Access  `toml:"etcd" help:"etcd, where agents announce themselves. Without endpoints the router has static backends only."`
-	Prefix   PrefixConfig    `toml:"prefix"`
-	Timeouts TimeoutConfig   `toml:"timeouts"`
-	Retry    RetryConfig     `toml:"retry"`
-	Limits   LimitConfig     `toml:"limits"`
-	TLS      TLSConfig       `toml:"tls"`
-	Auth     AuthConfig      `toml:"auth" help:"Who may use the serving port. Without keys, tokens and certificates with rights every client may, and only clients of this host, or with a certificate, may steer requests. With any of these the admin port asks who comes too."`
-	AdminTLS adminport.TLS   `toml:"admin_tls" help:"TLS of the admin port, and the certificates of its clients (docs/auth.md)."`
-	Upstream UpstreamTLS     `toml:"upstream_tls" help:"TLS towards agents that serve https. Without cert the router shows no certificate. A backend has settings of its own: ca, cert and cert_key."`
-	Audit    AuditConfig     `toml:"audit" help:"The audit log: one JSON line for each administrative act and each refused identity (docs/security.md)."`
-	Log      LogConfig       `toml:"log" help:"The log, which goes to standard error, and the access log."`
-	Traces   TraceConfig     `toml:"traces" help:"Traces of requests, as OpenTelemetry spans (docs/traces.md). Without endpoint the router records none, and passes traceparent and tracestate on as they are."`
-	Takeover TakeoverConfig  `toml:"takeover" help:"How a new router replaces a running router without losing a request. The new router gets the listening sockets, and the running router finishes the requests that it has begun."`
+	Router      RouterConfig    `toml:"router"`
+	Backends    []BackendConfig `toml:"backend" help:"engines without an agent, one table each; --backend URL,key=value,... is the short form"`
+	Models      []ModelConfig   `toml:"model" help:"settings of one served model, one table each; they override the settings for all models"`
+	Etcd        cluster.Access  `toml:"etcd" help:"etcd, where agents announce themselves. Without endpoints the router has static backends only."`
+	Prefix      PrefixConfig    `toml:"prefix"`
+	Timeouts    TimeoutConfig   `toml:"timeouts"`
+	Retry       RetryConfig     `toml:"retry"`
+	Limits      LimitConfig     `toml:"limits"`
+	LimitTables []LimitTable    `toml:"limit" help:"what tenants and models may take, one table each (docs/limits.md); keys have limits of their own, as cgn-ctl key create --limit sets them"`
+	TLS         TLSConfig       `toml:"tls"`
+	Auth        AuthConfig      `toml:"auth" help:"Who may use the serving port. Without keys, tokens and certificates with rights every client may, and only clients of this host, or with a certificate, may steer requests. With any of these the admin port asks who comes too."`
+	AdminTLS    adminport.TLS   `toml:"admin_tls" help:"TLS of the admin port, and the certificates of its clients (docs/auth.md)."`
+	Upstream    UpstreamTLS     `toml:"upstream_tls" help:"TLS towards agents that serve https. Without cert the router shows no certificate. A backend has settings of its own: ca, cert and cert_key."`
+	Audit       AuditConfig     `toml:"audit" help:"The audit log: one JSON line for each administrative act and each refused identity (docs/security.md)."`
+	Log         LogConfig       `toml:"log" help:"The log, which goes to standard error, and the access log."`
+	Traces      TraceConfig     `toml:"traces" help:"Traces of requests, as OpenTelemetry spans (docs/traces.md). Without endpoint the router records none, and passes traceparent and tracestate on as they are."`
+	Takeover    TakeoverConfig  `toml:"takeover" help:"How a new router replaces a running router without losing a request. The new router gets the listening sockets, and the running router finishes the requests that it has begun."`
 
 	Logger *slog.Logger `toml:"-"` // nil: slog.Default
 }
@@ -110,6 +111,7 @@ type ModelConfig struct {
 	Total             config.Duration     `toml:"total" help:"overrides timeouts.total"`
 	MaxQueue          int                 `toml:"max_queue" help:"overrides router.admission.max_queue and router.admission.max_queue_decode"`
 	MaxQueueDecode    int                 `toml:"max_queue_decode" help:"overrides max_queue for the nodes of role decode"`
+	MaxOutput         int                 `toml:"max_output" default:"0" help:"most tokens that the model's engines generate for one answer; a request with a limit of tokens reserves no more for an answer, and as many if it sets no maximum itself (docs/limits.md). 0: a request reserves the maximum that it sets, or limits.output_tokens"`
 }
 
 // PrefixConfig bounds the prefix index.
@@ -181,6 +183,7 @@ type LimitConfig struct {
 	BodyTimeout    config.Duration `toml:"body_timeout" default:"60s" help:"time a client has to send a request body"`
 	KeepAlive      config.Duration `toml:"keep_alive" default:"120s" help:"how long an idle client connection is kept"`
 	SlowReader     config.Duration `toml:"slow_reader" default:"30s" help:"time after which a client that reads nothing is cut. The kernel reports progress only once the client has read a third of the socket buffers (net.ipv4.tcp_wmem, net.ipv4.tcp_rmem), so a client that reads less than about 1 MiB in this time may be cut too"`
+	Output         int             `toml:"output_tokens" default:"4096" help:"tokens that a request with a limit of tokens reserves for each answer, if it sets no maximum and its model has no max_output (docs/limits.md)"`
 	ResponseIDs    int             `toml:"response_ids" default:"65536" help:"most stored responses whose node the router remembers; for any other stored response the router asks the nodes, or answers 404 if clients must say who they are"`
 }
 
@@ -236,6 +239,7 @@ func (c *Config) Validate() error {
 	c.validateBackends(bad)
 	c.validateTLS(bad)
 	c.validateAuth(bad)
+	c.validateLimits(bad)
 	c.validateListeners(bad)
 	c.validateOverlap(bad)
 	c.validateTakeover(bad)

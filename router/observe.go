@@ -279,6 +279,7 @@ func (r *Router) observe() {
 			routerKeysStale:       metric.Bool(r.keys.Problem() != ""),
 		})
 	})
+	s.Read(limitDefs, r.readLimits)
 	s.Read(sessionDefs, r.readSessions)
 	s.Read(oidcDefs, r.readOIDC)
 	s.Read(queueDefs, r.readQueue)

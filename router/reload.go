@@ -34,12 +34,12 @@ func (r *Router) NoteReload(err error) {
 
 // reloadable lists the settings that ReloadConfig applies. Of a model it applies the settings that
 // etcd can have too.
-var reloadable = []string{"router.backends", "backend", "model"}
+var reloadable = []string{"router.backends", "backend", "model", "limit", "limits.output_tokens"}
 
 // modelKept names the settings of models that ReloadConfig does not apply.
 const modelKept = "model (timeouts and caps)"
 
-// ReloadConfig is Reload with the backends and models of next. An error changes nothing.
+// ReloadConfig is Reload with the backends, models and limits of next. An error changes nothing.
 // ReloadConfig returns the number of backends. kept lists the other settings of next that differ
 // from the running ones. These settings stay unchanged, because they need a restart. A new
 // tokenizer of a model is loaded afterwards.
@@ -62,5 +62,6 @@ func (r *Router) ReloadConfig(ctx context.Context, next *Config) (backends int, 
 		return 0, nil, err
 	}
 	r.setBackends(list)
+	r.book.Put(next.limitSettings())
 	return len(list), kept, nil
 }

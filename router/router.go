@@ -33,6 +33,7 @@ import (
 	"github.com/cognitora/dataplane/router/keys"
 	"github.com/cognitora/dataplane/router/kvevents"
 	"github.com/cognitora/dataplane/router/leg"
+	"github.com/cognitora/dataplane/router/limits"
 	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/peerevents"
 	"github.com/cognitora/dataplane/router/plan"
@@ -81,6 +82,7 @@ type Router struct {
 	keys         *keys.Follower   // nil: no API key counts
 	door         *auth.Door       // nil: everybody may ask
 	salts        *isolation.Salts // nil: clients share cached prompts
+	book         limits.Book      // of tenants and models
 	gateway      *gateway.Gateway
 	admin        *adminport.Server
 	admins       *adminRights
@@ -240,6 +242,7 @@ func (r *Router) joinFleet() error {
 // assemble connects the parts of the request path.
 func (r *Router) assemble() {
 	c := r.config
+	r.book.Put(c.limitSettings())
 	r.gate = admission.New(admission.Options{MaxQueue: c.Router.Admission.MaxQueue, Global: c.Router.Admission.Global})
 	var memo *where.Memo
 	if c.Prefix.Memo > 0 {
@@ -268,13 +271,13 @@ func (r *Router) assemble() {
 	parts := gateway.Parts{
 		Plans: r.plans, Scans: memo.Scans(), Fleet: r.fleet, Metrics: r.metrics,
 		Watcher: r.watcher, Loops: r.loops, Access: r.access, Traces: r.traces, Auth: r.door, Salts: r.salts,
-		Audit: r.audit, Logger: r.log, Admin: c.Router.Admin,
+		Audit: r.audit, Limits: &r.book, Logger: r.log, Admin: c.Router.Admin,
 	}
 	if r.door != nil {
 		parts.Thresholds = r.auditedThresholds
 	}
-	limits := c.gatewayLimits(maxConnections(c.Limits.MaxConnections, r.log))
-	r.gateway = gateway.New(parts, limits, c.Router.ForwardAuth)
+	bounds := c.gatewayLimits(maxConnections(c.Limits.MaxConnections, r.log))
+	r.gateway = gateway.New(parts, bounds, c.Router.ForwardAuth)
 	r.applyPolicy()
 	r.observe()
 	r.admins = &adminRights{&c.AdminTLS, r.door}

@@ -11,20 +11,28 @@ import (
 
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/router/keys"
+	"github.com/cognitora/dataplane/router/limits"
 	"github.com/cognitora/dataplane/router/trust"
 )
 
 func newCreate(m *commands) *cobra.Command {
 	var r keys.Record
 	var expires time.Duration
+	var limit []string
 	c := &cobra.Command{
 		Use: "create", Short: "Make an API key", Args: cli.NoArguments,
 		Long: "Makes an API key and prints it once. Of the key only its hash is stored. A router with the keys of a file " +
 			"takes it\nwithin 2 s, one with the keys of etcd at once.",
 		Example: "  cgn-ctl key create --keys-file keys.json --tenant acme --name 'CI of acme'\n" +
 			"  cgn-ctl key create --tenant acme --model 'llama-*' --expires 2160h\n" +
+			"  cgn-ctl key create --tenant acme --limit requests_per_minute=60,tokens_per_minute=30000\n" +
 			"  cgn-ctl key create --tenant ops --scope inference,models,route.pin -o json",
 		RunE: func(c *cobra.Command, _ []string) error {
+			rates, err := limits.Parse(limit)
+			if err != nil {
+				return fmt.Errorf("--limit %w", err)
+			}
+			r.Limits = rates
 			text, id := keys.Generate()
 			now := time.Now().UTC().Truncate(time.Second)
 			r.ID, r.Created = id, now
@@ -51,6 +59,8 @@ func newCreate(m *commands) *cobra.Command {
 		"end with *; none: all models")
 	f.IntVar(&r.Priority, "priority", 0, "highest priority that requests with the key may ask for, in the queue of a "+
 		"router: 0 to "+strconv.Itoa(trust.MaxPriority))
+	f.StringSliceVar(&limit, "limit", nil, "limits of the key, such as requests_per_minute=60,tokens_per_minute=30000: "+
+		strings.Join(limits.Names(), ", "))
 	f.DurationVar(&expires, "expires", 0, "how long the key counts; not given: until it is revoked")
 	return c
 }
@@ -82,6 +92,35 @@ func newRevoke(m *commands) *cobra.Command {
 			})
 		},
 	}
+}
+
+func newLimit(m *commands) *cobra.Command {
+	var limit []string
+	c := &cobra.Command{
+		Use: "limit ID", Short: "Change the limits of an API key", Args: cli.OneArgument("ID"),
+		Long: "Replaces the limits of an API key by those of --limit; without --limit the key has none. What the key has\n" +
+			"used stays used. Running requests go on.",
+		Example: "  cgn-ctl key limit 8GZr5pQx --limit tokens_per_minute=60000,concurrent=8",
+		RunE: func(c *cobra.Command, args []string) error {
+			rates, err := limits.Parse(limit)
+			if err != nil {
+				return fmt.Errorf("--limit %w", err)
+			}
+			r, err := m.edit(c.Context(), args[0], func(r *keys.Record) error {
+				r.Limits = rates
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			return m.Show(rowOf(r, time.Now()), func(t *cli.Table) {
+				t.Line("the limits of the key " + r.ID + " of " + r.Tenant + ": " +
+					cmp.Or(strings.Join(r.Limits.Texts(), ", "), "none"))
+			})
+		},
+	}
+	c.Flags().StringSliceVar(&limit, "limit", nil, "limits of the key, as for create; none: no limits")
+	return c
 }
 
 func newRotate(m *commands) *cobra.Command {
@@ -143,15 +182,15 @@ func newList(m *commands) *cobra.Command {
 					t.Line("there is no key")
 					return
 				}
-				t.Row("ID", "TENANT", "STATE", "SCOPES", "MODELS", "PRIORITY", "CREATED", "EXPIRES", "NAME")
+				t.Row("ID", "TENANT", "STATE", "SCOPES", "MODELS", "LIMITS", "PRIORITY", "CREATED", "EXPIRES", "NAME")
 				for _, r := range rows {
 					expires := "never"
 					if r.Expires != nil {
 						expires = r.Expires.Format(time.DateTime)
 					}
 					t.Row(r.ID, r.Tenant, r.State, strings.Join(r.Scopes, ","),
-						cmp.Or(strings.Join(r.Models, ","), "all"), strconv.Itoa(r.Priority),
-						r.Created.Format(time.DateTime), expires, cmp.Or(r.Error, r.Name))
+						cmp.Or(strings.Join(r.Models, ","), "all"), cmp.Or(strings.Join(r.Limits.Texts(), ","), "none"),
+						strconv.Itoa(r.Priority), r.Created.Format(time.DateTime), expires, cmp.Or(r.Error, r.Name))
 				}
 			})
 		},

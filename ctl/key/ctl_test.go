@@ -50,7 +50,7 @@ func life(t *testing.T, flags []string) {
 	}
 	var made struct{ ID, Key, Tenant string }
 	out := run("create", "--tenant", "acme", "--model", "m-*,n", "--scope", "inference,route.pin", "--expires", "24h",
-		"--name", "CI", "-o", "json")
+		"--name", "CI", "--limit", "tokens_per_minute=500,concurrent=2", "-o", "json")
 	if err := json.Unmarshal([]byte(out), &made); err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,13 @@ func life(t *testing.T, flags []string) {
 		t.Errorf("%+v", made)
 	}
 	ctltest.Want(t, run("create"), "cgn_", "default", "inference, models", "shown only now")
-	ctltest.Want(t, run("list"), made.ID, "acme", "active", "m-*,n", "inference,route.pin", "CI")
+	ctltest.Want(t, run("list"), made.ID, "acme", "active", "m-*,n", "inference,route.pin", "CI",
+		"tokens_per_minute=500,concurrent=2", "none")
+	ctltest.Want(t, run("limit", made.ID, "--limit", "budget=9000"), made.ID, "acme", "budget=9000")
+	if page := run("list"); !strings.Contains(page, "budget=9000") || strings.Contains(page, "concurrent") {
+		t.Error(page)
+	}
+	ctltest.Want(t, run("limit", made.ID), "none")
 	if strings.Contains(run("list", "-o", "json"), made.Key[13:]) {
 		t.Error("list shows a key")
 	}
@@ -79,6 +85,8 @@ func life(t *testing.T, flags []string) {
 		"models":                         {"create", "--model", "a*b"},
 		"--expires -1s: must be above 0": {"create", "--expires", "-1s"},
 		"--grace":                        {"rotate", made.ID, "--grace", "-1s"},
+		`--limit "rpm=5" is no limit`:    {"create", "--limit", "rpm=5"},
+		"not a whole number":             {"limit", made.ID, "--limit", "budget=0"},
 	} {
 		out, err := ctl(t, append(args, flags...)...)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(out+err.Error(), made.Key[13:]) {

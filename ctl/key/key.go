@@ -29,13 +29,13 @@ type commands struct {
 // Command is cgn-ctl key.
 func Command(a *cli.App) *cobra.Command {
 	m := &commands{App: a}
-	all := []*cobra.Command{newCreate(m), newList(m), newRevoke(m), newRotate(m)}
+	all := []*cobra.Command{newCreate(m), newList(m), newLimit(m), newRevoke(m), newRotate(m)}
 	for _, c := range all {
 		m.store.Flags(c.Flags(), a.Getenv)
 		c.Flags().StringVar(&m.file, "keys-file", "", "file with the keys' hashes (auth.keys_file of the router); "+
 			"empty: etcd (auth.keys_etcd)")
 	}
-	return cli.Group("key", "Make, list, revoke and rotate the API keys of clients", all...)
+	return cli.Group("key", "Make, list, limit, revoke and rotate the API keys of clients", all...)
 }
 
 // records returns all keys, sorted by id. broken are the ids of those that cannot be read.

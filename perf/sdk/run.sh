@@ -60,7 +60,7 @@ admin=$(ask field "$work/up.out" routers.0.admin)
 engines=$(ask engines "$work/up.out")
 locked=$(ask field "$work/engine.out" url)
 
-# The strict router: one engine under three names, each with its own rule.
+# The strict router: one engine under several names, each with its own rule.
 strict=127.0.0.1:$(ask port) strict_admin=127.0.0.1:$(ask port)
 cat >"$work/strict.toml" <<EOF
 router = {listen = "$strict", admin = "$strict_admin", forward_auth = true, drain_delay = "0s"}
@@ -69,6 +69,14 @@ backend = [
   {url = "$locked", id = "keyed", model = "keyed", api_key_file = "$work/key"},
   {url = "$locked", id = "narrow", model = "narrow", api_key_file = "$work/key"},
   {url = "$locked", id = "open", model = "open"},
+  {url = "$locked", id = "paced", model = "paced", api_key_file = "$work/key"},
+  {url = "$locked", id = "spent", model = "spent", api_key_file = "$work/key"},
+  {url = "$locked", id = "tight", model = "tight", api_key_file = "$work/key"},
+]
+limit = [
+  {model = "paced", requests_per_minute = 30},
+  {model = "spent", budget = 500},
+  {model = "tight", tokens_per_minute = 50},
 ]
 model = [{name = "narrow", max_queue = 1}]
 EOF

@@ -33,9 +33,13 @@ type Error struct {
 	// that was shown. Both are for the audit log, and are not sent.
 	Reason, Key string
 
-	RetryAfterSeconds int    // for the header of 429 and 503; not part of the envelope
-	RequestID         string // Anthropic envelope only
-	Sequence          int64  // sequence_number of a Responses stream event
+	// These are for headers, and no part of the envelope.
+	RetryAfterSeconds int  // of 429 and 503; 0: not said
+	RetryAfterMillis  int  // of 429, which some SDKs prefer; 0: not said
+	NoRetry           bool // tells SDKs that a retry is of no use
+
+	RequestID string // Anthropic envelope only
+	Sequence  int64  // sequence_number of a Responses stream event
 }
 
 // Error returns the message with its status and code.

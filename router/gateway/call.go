@@ -12,6 +12,7 @@ import (
 	"github.com/cognitora/dataplane/router/answer"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/leg"
+	"github.com/cognitora/dataplane/router/limits"
 	"github.com/cognitora/dataplane/router/plan"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
@@ -34,7 +35,8 @@ type call struct {
 	stage     stage
 	next      *relay.Exchange // exchange that continues the client's stream
 	streaming bool            // the client asked for a stream, and is counted for it
-	why       string          // code of the router's own error
+	reserved  limits.Reservation
+	why       string // code of the router's own error
 	status    int
 	bytes     int64 // of the answer's body, sent to the client
 
@@ -292,6 +294,7 @@ func (c *call) end(o relay.Outcome) {
 		defer g.streams.give()
 	}
 	defer c.drop()
+	defer c.settle()
 	g.record(c, o)
 }
 

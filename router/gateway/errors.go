@@ -97,6 +97,12 @@ func (g *Gateway) fail(ctx *fasthttp.RequestCtx, api scan.API, err *apierror.Err
 	if e.RetryAfterSeconds > 0 {
 		ctx.Response.Header.Set("Retry-After", strconv.Itoa(e.RetryAfterSeconds))
 	}
+	if e.RetryAfterMillis > 0 {
+		ctx.Response.Header.Set("Retry-After-Ms", strconv.Itoa(e.RetryAfterMillis))
+	}
+	if e.NoRetry {
+		ctx.Response.Header.Set("X-Should-Retry", "false")
+	}
 	ctx.Response.AppendBody(apierror.Body(nil, api, &e))
 	ctx.SetUserValue(causeKey, e.Code)
 	g.metrics.Rejected.WithLabelValues(e.Code).Inc()

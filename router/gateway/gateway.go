@@ -5,6 +5,7 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -28,6 +29,7 @@ import (
 	"github.com/cognitora/dataplane/router/auth"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/isolation"
+	"github.com/cognitora/dataplane/router/limits"
 	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/plan"
 	"github.com/cognitora/dataplane/router/scan"
@@ -61,6 +63,7 @@ type Parts struct {
 	Traces  *traces.Tracer    // nil: no traces
 	Auth    *auth.Door        // nil: everybody may ask
 	Salts   *isolation.Salts  // nil: clients share cached prompts
+	Limits  *limits.Book      // of tenants and models; nil: none
 	Logger  *slog.Logger
 	Admin   string // address of the admin port, for messages
 	// Thresholds answers /busy_threshold, for clients with the scope route.pin; nil: the path is
@@ -80,7 +83,7 @@ type Gateway struct {
 	litter  litter
 	records
 	operators
-	clients
+	guards
 	log         *slog.Logger
 	limits      Limits
 	forwardAuth bool
@@ -96,10 +99,11 @@ type Gateway struct {
 // counters are what the limits bound.
 type counters struct{ open, streams counter } // client connections; running requests for a stream
 
-// clients is what tells clients apart.
-type clients struct {
+// guards decide who may come in, what tells clients apart, and how much each may take.
+type guards struct {
 	auth  *auth.Door       // nil: everybody may ask
 	salts *isolation.Salts // nil: clients share cached prompts
+	book  *limits.Book
 }
 
 // records are the places where requests are recorded.
@@ -133,7 +137,7 @@ func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 	g := &Gateway{
 		plans: p.Plans, scans: p.Scans, fleet: p.Fleet, metrics: p.Metrics,
 		watcher: p.Watcher, records: records{p.Access, p.Audit, p.Traces}, operators: operators{p.Thresholds, p.Admin},
-		clients: clients{p.Auth, p.Salts}, log: p.Logger,
+		guards: guards{p.Auth, p.Salts, cmp.Or(p.Limits, new(limits.Book))}, log: p.Logger,
 		limits:      l,
 		forwardAuth: forwardAuth, started: time.Now(),
 		port: port{empty: make(chan struct{}, 1)},

@@ -89,7 +89,7 @@ func (p *twice) Next(t *plan.Task) *apierror.Error {
 // goroutines.
 type lane struct {
 	*Gateway
-	t       *testing.T
+	t       testing.TB
 	fleet   *fleet.Fleet
 	gate    *admission.Gate
 	engines []*engine.Engine
@@ -102,7 +102,7 @@ type lane struct {
 }
 
 // newLane starts a lane with n engines.
-func newLane(t *testing.T, n int, secure bool) *lane {
+func newLane(t testing.TB, n int, secure bool) *lane {
 	t.Helper()
 	ln := &lane{t: t, plans: make(chan *twice, 64), gate: admission.New(admission.Options{})}
 	log := slog.New(slog.DiscardHandler)

@@ -83,7 +83,7 @@ func (c *call) read() *apierror.Error {
 		}
 		c.streaming = true
 	}
-	return nil
+	return c.reserve()
 }
 
 // readHead fills the request from the client's head.
@@ -91,6 +91,9 @@ func (c *call) readHead() *apierror.Error {
 	_, err := c.takeHead()
 	if err == nil {
 		err = c.permit()
+	}
+	if err == nil {
+		err = c.reserve()
 	}
 	return err
 }
@@ -148,6 +151,7 @@ func (c *call) describe(h *fasthttp.ResponseHeader) {
 	if c.g.port.draining.Load() {
 		h.SetConnectionClose()
 	}
+	c.describeLimits(h)
 	attempts := c.task.Attempts()
 	if attempts == 0 {
 		return

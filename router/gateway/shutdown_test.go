@@ -59,7 +59,7 @@ func contextAt(t *testing.T, g *Gateway) *fasthttp.RequestCtx {
 	return ctx
 }
 
-func waitFor(t *testing.T, ok func() bool) {
+func waitFor(t testing.TB, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -70,7 +70,7 @@ func waitFor(t *testing.T, ok func() bool) {
 	}
 }
 
-func listen(t *testing.T) net.Listener {
+func listen(t testing.TB) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

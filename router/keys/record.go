@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/cognitora/dataplane/router/limits"
 	"github.com/cognitora/dataplane/router/trust"
 )
 
@@ -25,10 +26,11 @@ type Record struct {
 	// Models are the models that the key may use; a name may end with *. None: all models.
 	Models []string `json:"models,omitempty"`
 	// Priority is the highest priority that requests with the key may have, 0 to trust.MaxPriority.
-	Priority int        `json:"priority,omitempty"`
-	Created  time.Time  `json:"created"`
-	Expires  *time.Time `json:"expires,omitempty"` // nil: never
-	Revoked  *time.Time `json:"revoked,omitempty"` // nil: it counts
+	Priority int          `json:"priority,omitempty"`
+	Limits   limits.Rates `json:"limits,omitzero"`
+	Created  time.Time    `json:"created"`
+	Expires  *time.Time   `json:"expires,omitempty"` // nil: never
+	Revoked  *time.Time   `json:"revoked,omitempty"` // nil: it counts
 }
 
 // Previous is a text that a rotated key had before. It counts until a time.
@@ -106,6 +108,9 @@ func (r *Record) Check() error {
 	}
 	if r.Priority < 0 || r.Priority > trust.MaxPriority {
 		bad("priority %d is not in 0..%d", r.Priority, trust.MaxPriority)
+	}
+	if err := r.Limits.Check(); err != nil {
+		bad("limits: %w", err)
 	}
 	if _, err := json.Marshal(r); err != nil { // a time that parses may have no text
 		bad("%w", err)

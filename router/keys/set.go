@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cognitora/dataplane/router/limits"
 	"github.com/cognitora/dataplane/router/trust"
 )
 
@@ -151,6 +152,8 @@ func (s *Set) Put(records []*Record) error {
 	for id, a := range was.records {
 		if now := next.records[id]; now == nil || now.record.Revoked != nil {
 			a.who.Credential.Revoke()
+		} else if now.who != a.who {
+			now.who.Follow(a.who)
 		}
 	}
 	return nil
@@ -194,12 +197,17 @@ func (r *Record) same(x *Record) bool {
 // principal returns the principal of a key. was is the key as it was; nil: it is new.
 func (r *Record) principal(was *accepted) *trust.Principal {
 	scopes, _ := trust.ParseScopes(r.Scopes)
-	of := new(trust.Credential)
-	if was != nil && !was.who.Revoked() { // a key that counts again has nothing of the revoked one
+	var of *trust.Credential
+	switch {
+	case was == nil:
+		of = trust.NewCredential(nil)
+	case was.who.Revoked(): // a key that counts again has nothing of the revoked one but its debts
+		of = trust.NewCredential(was.who.Credential)
+	default:
 		of = was.who.Credential
 	}
 	return &trust.Principal{
 		ID: r.ID, Tenant: r.Tenant, Scopes: scopes, Models: trust.NewModelList(r.Models),
-		Priority: uint8(r.Priority), Credential: of,
+		Priority: uint8(r.Priority), Limit: limits.NewLimit(r.Limits), Credential: of,
 	}
 }

@@ -32,7 +32,8 @@ func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 	if len(asked.Scan.Model) > 0 && string(asked.Scan.Model) != name {
 		o.edits.Model(name)
 	}
-	o.asksUsage = l.Work == Answer && l.d.o.Feedback && asked.Scan.Stream && !asked.Scan.IncludeUsage &&
+	o.asksUsage = l.Work == Answer && (l.d.o.Feedback || asked.Counted) && asked.Scan.Stream &&
+		!asked.Scan.IncludeUsage &&
 		(asked.API == scan.Chat || asked.API == scan.Completions) && !a.member.node.rejectsStreamOptions.Load()
 	if o.asksUsage {
 		o.edits.IncludeUsage()

@@ -18,6 +18,7 @@ type Router struct {
 
 	Requests       *Requests
 	Rejected       *prometheus.CounterVec // reason
+	Limited        *prometheus.CounterVec // limit, of
 	ClientCut      *prometheus.CounterVec // reason
 	StreamErrors   *prometheus.CounterVec // reason
 	Retries        *prometheus.CounterVec // reason
@@ -123,7 +124,7 @@ func New() *Router {
 			"Requests sent to a further node, by what the last one did.", "reason"),
 		RetriesRefused: s.Counter("cgn_router_retries_refused_total",
 			"Retries that the budget did not allow.").WithLabelValues(),
-		Audit: newAudit(s), Handovers: newHandovers(s), Resumed: newResumed(s),
+		Audit: newAudit(s), Handovers: newHandovers(s), Resumed: newResumed(s), Limited: newLimited(s),
 		Handover: s.Histogram("cgn_router_handover_seconds", "Time from the answer of the node that has computed a "+
 			"prompt until the answering node has its request.", pickBuckets).WithLabelValues(),
 		AdapterLoads: s.Counter("cgn_router_adapter_loads_total", "Requests for a LoRA adapter that were sent to a "+
@@ -186,6 +187,11 @@ func newAudit(s *metric.Set) Audit {
 		Suppressed: s.Counter("cgn_router_audit_suppressed_total", "Refused identities without an audit log line of "+
 			"their own (audit.refusals_per_second); another line has their number.").WithLabelValues(),
 	}
+}
+
+func newLimited(s *metric.Set) *prometheus.CounterVec {
+	return s.Counter("cgn_router_limited_total", "Requests refused with 429 by a limit (docs/limits.md), by the name of "+
+		"the limit and by whose it is: key, tenant, model, or tenant_model, a tenant's for one model.", "limit", "of")
 }
 
 func newLessons(s *metric.Set) *prometheus.CounterVec {

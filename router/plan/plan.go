@@ -447,6 +447,7 @@ type Account struct {
 	Expected time.Duration // TTFT as it was expected; 0: nothing was expected
 	Queued   time.Duration // in the queue, of all legs
 	Usage    usage.Counts  // of the legs whose answers went to the client
+	Events   int64         // of their streams
 	Cause    string        // the metrics' word for the last failed attempt
 	Resumed  string        // how another node went on with the stream; empty: none did
 	Cascade  Steps
@@ -456,7 +457,7 @@ type Account struct {
 func (t *Task) Account(o relay.Outcome) Account {
 	l, all := t.leg, t.total()
 	a := Account{Attempts: all.attempts, TTFT: all.ttft, Expected: all.expected, Queued: all.queued,
-		Usage: all.usage, Cascade: t.Steps()}
+		Usage: all.usage, Events: all.events, Cascade: t.Steps()}
 	if t.resumed != nil {
 		a.Resumed = t.resumed.how()
 	}

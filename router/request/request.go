@@ -41,8 +41,7 @@ type Request struct {
 	Scan     *scan.Request
 	Trace    *traces.Request // nil: not recorded; Reset ends it
 	Life     Life
-	// OneLeg says that the client speaks HTTP/1.0, and cannot take an answer of several legs.
-	OneLeg bool
+	Terms
 
 	lent lent
 	own  own
@@ -59,6 +58,15 @@ type own struct {
 	model []byte // copy of Scan.Model, which may point into the body
 	head  []byte // the copied head
 	salt  isolation.Salt
+}
+
+// Terms say how the request is to be answered.
+type Terms struct {
+	// OneLeg says that the client speaks HTTP/1.0, and cannot take an answer of several legs.
+	OneLeg bool
+	// Counted says that the tokens of the answer count towards limits, so the engine of a stream is
+	// asked for them.
+	Counted bool
 }
 
 // New returns an empty request.

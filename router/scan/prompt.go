@@ -109,10 +109,12 @@ func (r *Request) prompt(before jsonscan.Kind) jsonscan.Kind {
 	case kind == jsonscan.Number:
 		r.token()
 	case kind == jsonscan.Array:
+		r.root.answers.prompts++
 		for ok := r.c.Array(); ok; ok = r.c.NextElement() {
 			r.token()
 		}
 	case kind == jsonscan.String:
+		r.root.answers.prompts++
 		if before != jsonscan.Invalid {
 			r.Text = append(r.Text, MarkNext)
 		}

@@ -10,6 +10,8 @@ const (
 	askedEcho
 	askedAnswer // logprobs of a completion
 	askedNone   // top_logprobs of a chat is null
+
+	askedAnswers // no such member: n or best_of
 )
 
 // ReadsNoCache says whether vLLM computes the whole prompt, whatever it has cached: for the log
@@ -29,9 +31,13 @@ func (r *Request) ReadsNoCache() bool {
 // another reads a member of the root whose name the scan does not know otherwise.
 func (r *Request) another(name []byte) {
 	bit := r.askedBy(name)
-	if bit == 0 {
+	switch bit {
+	case 0:
 		r.root.transfers = r.root.transfers || isTransfer(name)
 		r.c.Skip()
+		return
+	case askedAnswers:
+		r.choices()
 		return
 	}
 	kind := r.c.Kind()
@@ -65,6 +71,8 @@ func (r *Request) askedBy(name []byte) asked {
 		return 0
 	}
 	switch string(name) {
+	case "n", "best_of":
+		return askedAnswers
 	case "prompt_logprobs":
 		return askedPrompt
 	case "echo":

@@ -121,8 +121,9 @@ type root struct {
 	empty     bool   // the root has no members
 	transfers bool   // there are members of TransferMembers other than kv_transfer_params
 	asked     asked  // what members ask of the prompt
-	membersAt int    // offset just after the root's opening brace
-	model     Span   // the JSON string with its quotes, or null; in a form the plain value
+	answers   answers
+	membersAt int  // offset just after the root's opening brace
+	model     Span // the JSON string with its quotes, or null; in a form the plain value
 	salt      Span
 	previous  Span
 	nvext     Span // an object or null

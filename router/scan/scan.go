@@ -298,12 +298,14 @@ func (r *Request) boolean() bool {
 // maxTokens keeps the most specific bound. Only the engine judges a value that is no positive whole
 // number.
 func (r *Request) maxTokens(key rootMember) {
-	if r.c.Kind() != jsonscan.Number {
+	if kind := r.c.Kind(); kind != jsonscan.Number {
+		r.root.answers.unbounded = r.root.answers.unbounded || kind != jsonscan.Null
 		r.c.Skip()
 		return
 	}
 	specific := r.root.seen&(1<<rootMaxCompletionTokens) != 0 && key != rootMaxCompletionTokens
-	if n, ok := r.c.Int(); ok && n > 0 && !specific {
+	n, ok := r.c.Int()
+	if r.root.answers.note(n, ok); ok && n > 0 && !specific {
 		r.MaxTokens = n
 	}
 }

@@ -5,6 +5,9 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/router/limits"
 )
 
 // Scopes are rights of a principal, as bits.
@@ -62,7 +65,19 @@ const MaxPriority = 9
 
 // Credential is the state that all principals of one key share. A change of the key's rights makes
 // another principal, and the requests of the former one go on with it.
-type Credential struct{ revoked atomic.Bool }
+type Credential struct {
+	revoked atomic.Bool
+	account *limits.Account
+}
+
+// NewCredential returns the credential of a key. before is the revoked one that the key had before;
+// nil: none. What was used with it stays used.
+func NewCredential(before *Credential) *Credential {
+	if before != nil {
+		return &Credential{account: before.account}
+	}
+	return &Credential{account: new(limits.Account)}
+}
 
 // Revoke says that the requests of the credential's principals shall not go on.
 func (c *Credential) Revoke() { c.revoked.Store(true) }
@@ -77,7 +92,8 @@ type Principal struct {
 	Tenant string
 	User   string // whom a gateway names, for the access log; empty: nobody
 	Scopes Scopes
-	Models *ModelList // nil: all models
+	Models *ModelList    // nil: all models
+	Limit  *limits.Limit // of the key; nil: none
 	// Priority is the highest priority that its requests may have, from 0 to MaxPriority.
 	Priority uint8
 
@@ -86,6 +102,19 @@ type Principal struct {
 
 // Revoked says whether the principal's requests shall not go on.
 func (p *Principal) Revoked() bool { return p.Credential.Revoked() }
+
+// Follow makes p the principal of a key in place of before. What was used of its limits stays used.
+func (p *Principal) Follow(before *Principal) {
+	p.Credential.account.Rescale(before.Limit, p.Limit, time.Now())
+}
+
+// Limits returns the principal's key as the subject of its limits.
+func (p *Principal) Limits() limits.Subject {
+	if p.Limit == nil {
+		return limits.Subject{}
+	}
+	return limits.Subject{Of: limits.OfKey, Limit: p.Limit, Account: p.Credential.account}
+}
 
 // Keyed says whether the principal was named by a key. The router itself and principals without
 // settings are not.

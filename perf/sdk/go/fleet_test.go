@@ -21,7 +21,7 @@ import (
 
 var (
 	fleetURL = os.Getenv("CGN_SDK_FLEET") // three simulated engines behind agents, model "sim"
-	// a router with the models "keyed", "narrow" and "open" on one engine, and small limits
+	// a router with one engine under the names of run.sh, and small limits
 	strictURL = os.Getenv("CGN_SDK_STRICT")
 	engines   = strings.Split(os.Getenv("CGN_SDK_ENGINES"), ",") // engines of the fleet
 	locked    = os.Getenv("CGN_SDK_LOCKED")                      // engine of the strict router

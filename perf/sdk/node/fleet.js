@@ -10,7 +10,7 @@ const OpenAI = require('openai').default;
 const Anthropic = require('@anthropic-ai/sdk').default;
 
 const FLEET = process.env.CGN_SDK_FLEET; // three simulated engines behind agents, model "sim"
-const STRICT = process.env.CGN_SDK_STRICT; // models "keyed", "narrow" and "open" on one engine, small limits
+const STRICT = process.env.CGN_SDK_STRICT; // one engine under the names of run.sh, small limits
 const ENGINES = process.env.CGN_SDK_ENGINES.split(','); // of the fleet
 const LOCKED = process.env.CGN_SDK_LOCKED; // the strict router's engine
 const CASES = JSON.parse(fs.readFileSync(process.env.CGN_SDK_CASES, 'utf8'));

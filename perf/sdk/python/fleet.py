@@ -11,7 +11,7 @@ import anthropic
 import openai
 
 FLEET = os.environ["CGN_SDK_FLEET"]  # three simulated engines behind agents, model "sim"
-STRICT = os.environ["CGN_SDK_STRICT"]  # models "keyed", "narrow" and "open" on one engine, small limits
+STRICT = os.environ["CGN_SDK_STRICT"]  # one engine under the names of run.sh, small limits
 ENGINES = os.environ["CGN_SDK_ENGINES"].split(",")  # of the fleet
 LOCKED = os.environ["CGN_SDK_LOCKED"]  # the strict router's engine
 KEY = "sesame"  # that LOCKED demands

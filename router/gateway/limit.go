@@ -1,0 +1,298 @@
+package gateway
+
+import (
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/leg"
+	"github.com/cognitora/dataplane/router/limits"
+	"github.com/cognitora/dataplane/router/request"
+	"github.com/cognitora/dataplane/router/scan"
+	"github.com/cognitora/dataplane/router/trust"
+)
+
+// The codes of refusals by a limit. They are OpenAI's.
+const (
+	codeLimited = "rate_limit_exceeded"
+	codeQuota   = "insufficient_quota"
+)
+
+// reserve takes what the request may use at most from the limits of its key, tenant and model. With
+// an error nothing is taken.
+func (c *call) reserve() *apierror.Error {
+	r, g := c.request, c.g
+	if r.Who.Limit == nil && !g.book.Limits() {
+		return nil
+	}
+	model := limitedModel(g, r)
+	book(&c.reserved, r.Who, g.book, model)
+	if !c.reserved.Limited() {
+		return nil
+	}
+	u := limits.Use{Requests: 1}
+	if c.reserved.CountsTokens() {
+		r.Counted = true
+		answers, ok := r.Scan.Answers()
+		if !ok {
+			return errAnswers
+		}
+		u.Input = promptTokens(r)
+		if r.Generates() {
+			u.Output = times(answers, g.book.Output(model, r.Scan.MostTokens()))
+		}
+	}
+	no, ok := c.reserved.Reserve(u, r.Received)
+	if ok {
+		return nil
+	}
+	g.metrics.Limited.WithLabelValues(no.Setting, no.Of.String()).Inc()
+	return limitError(&no, r, model)
+}
+
+// book adds the subjects of a principal's request for a model to r.
+func book(r *limits.Reservation, who *trust.Principal, b *limits.Book, model string) {
+	r.Add(who.Limits())
+	b.Add(r, who.Tenant, model)
+}
+
+// limitedModel returns the canonical name of the request's model; "" if it is unknown to the
+// client, which gets 404 then.
+func limitedModel(g *Gateway, r *request.Request) string {
+	view, err := leg.Resolve(g.fleet.Load(), r.Scan.Model)
+	if err != nil || !r.Who.Uses(view.Name) && !r.Who.Uses(stringOf(r.Scan.Model)) {
+		return ""
+	}
+	return view.Name
+}
+
+var errAnswers = &apierror.Error{
+	Status: 400, Code: scan.CodeType, Param: "n",
+	Message: "`n` and `best_of` must be whole numbers here, since the tokens of all answers count towards a limit",
+}
+
+// promptTokens estimates the tokens of the request's prompt, as one for each four bytes of text if
+// it has no token ids.
+func promptTokens(r *request.Request) int64 {
+	const (
+		bytesPerToken = 4
+		ofMedia       = 1024 // an image
+	)
+	s := r.Scan
+	switch r.API {
+	case scan.CountTokens, scan.Tokenize, scan.Detokenize, scan.Audio: // nothing is generated from the text
+		return 0
+	case scan.Other:
+		return int64(len(r.Body()) / bytesPerToken)
+	}
+	n := int64(s.Media) * ofMedia
+	if len(s.Tokens) > 0 {
+		return n + int64(len(s.Tokens)+s.Omitted/bytesPerToken)
+	}
+	return n + int64((len(s.Text)+s.Skipped+s.Omitted+bytesPerToken-1)/bytesPerToken)
+}
+
+// times returns the product of two numbers that are not negative, at most limits.MostUse.
+func times(a, b int64) int64 {
+	if a > 0 && b > limits.MostUse/a {
+		return limits.MostUse
+	}
+	return min(a*b, limits.MostUse)
+}
+
+// settle counts what the call has used in place of what it has reserved.
+func (c *call) settle() {
+	if c.reserved.Held() {
+		c.reserved.Settle(c.used(), time.Now())
+	}
+}
+
+// used returns what the call has used.
+//
+// A call without an answer gets all back, unless its client has ended it after a node was asked.
+// What nobody has counted stays as it was reserved.
+func (c *call) used() limits.Use {
+	a, reserved := c.task.Account(relay.Complete), c.reserved.Use()
+	switch {
+	case c.stage != answering && (a.Attempts == 0 || c.request.Going() || c.request.Life.Ended() == request.Shutdown):
+		return limits.Use{}
+	case c.stage != answering && c.streaming:
+		return limits.Use{Requests: 1, Input: reserved.Input}
+	case c.stage != answering:
+		return reserved
+	case c.status >= 500:
+		return limits.Use{}
+	case c.status >= 300:
+		return limits.Use{Requests: 1}
+	}
+	u := reserved
+	if a.Usage.HasPrompt {
+		u.Input = a.Usage.Prompt
+	}
+	if a.Usage.HasCompletion || a.Events > 0 {
+		u.Output = max(a.Usage.Completion, c.relayed(a.Events))
+	}
+	return u
+}
+
+// relayed returns the least number of tokens that a stream of this many events has. The events that
+// every stream has for its beginning and its end do not count.
+func (c *call) relayed(events int64) int64 {
+	answers, _ := c.request.Scan.Answers()
+	frame := times(3, answers)
+	switch c.request.API {
+	case scan.Messages:
+		frame = 8
+	case scan.Responses:
+		frame = 12
+	}
+	return max(events-frame, 0)
+}
+
+// limitError is the error of a request that a limit refuses. Its texts are OpenAI's, as clients
+// parse them.
+func limitError(no *limits.Refusal, r *request.Request, model string) *apierror.Error {
+	e := &apierror.Error{Status: fasthttp.StatusTooManyRequests, Code: codeLimited, Type: "tokens"}
+	if no.Kind == limits.Requests || no.Kind == limits.InFlight {
+		e.Type = "requests"
+	}
+	figures := whose(no, r, model) + " on " + no.Kind.String() + period(no) + " (" + no.Setting + "): Limit " +
+		decimal(no.Limit)
+	asked := ", Requested " + decimal(no.Asked)
+	switch {
+	case no.Never():
+		e.NoRetry = true
+		e.Message = "Request too large for " + figures + asked + ". " + smaller(r)
+		return e
+	case no.Kind == limits.Budget:
+		e.Type, e.Code, e.NoRetry = codeQuota, codeQuota, true
+		e.Message = "You exceeded the quota of " + figures + ", Used " + decimal(no.Used) + asked +
+			". It begins anew in " + string(appendDuration(nil, no.Wait)) + "."
+	default:
+		e.Message = "Rate limit reached for " + figures + ", Used " + decimal(no.Used) + asked +
+			". Please try again in " + string(appendDuration(nil, no.Wait)) + "."
+	}
+	e.RetryAfterSeconds = int(math.Ceil(no.Wait.Seconds()))
+	if e.NoRetry = e.NoRetry || no.Wait > longestRetry; !e.NoRetry {
+		e.RetryAfterMillis = int((no.Wait + time.Millisecond - 1) / time.Millisecond)
+	}
+	return e
+}
+
+// longestRetry is the longest wait that the SDKs of OpenAI and Anthropic take from an answer. They
+// would come back much earlier after a longer one.
+const longestRetry = time.Minute
+
+// whose names the one whose limit it is.
+func whose(no *limits.Refusal, r *request.Request, model string) string {
+	tenant := "the tenant " + r.Who.Tenant
+	switch no.Of {
+	case limits.OfTenant:
+		return tenant
+	case limits.OfTenantModel:
+		return tenant + " and the model " + model
+	case limits.OfModel:
+		return "the model " + model
+	}
+	return "this API key"
+}
+
+func period(no *limits.Refusal) string {
+	switch {
+	case no.Kind == limits.Budget:
+		return " per month"
+	case no.Window == time.Minute:
+		return " per min"
+	case no.Window > 0:
+		return " per day"
+	}
+	return ""
+}
+
+// smaller says what makes a request fit.
+func smaller(r *request.Request) string {
+	if r.Generates() && r.Scan.MostTokens() == 0 {
+		return "The request sets no maximum for its answer; set `max_tokens` (`max_output_tokens` for responses), " +
+			"or shorten the prompt."
+	}
+	return "The input or output tokens must be reduced in order to run successfully."
+}
+
+func decimal(n int64) string { return strconv.FormatInt(n, 10) }
+
+// appendDuration appends d as OpenAI writes durations: 12ms, 18.642s, 6m0s, 1h5m0s.
+func appendDuration(b []byte, d time.Duration) []byte {
+	ms := int64(max(d+time.Millisecond-1, 0) / time.Millisecond)
+	if ms > 0 && ms < 1000 {
+		return append(strconv.AppendInt(b, ms, 10), "ms"...)
+	}
+	hours, minutes, seconds, rest := ms/3600000, ms/60000%60, ms/1000%60, ms%1000
+	if hours > 0 {
+		b = append(strconv.AppendInt(b, hours, 10), 'h')
+	}
+	if hours > 0 || minutes > 0 {
+		b = append(strconv.AppendInt(b, minutes, 10), 'm')
+	}
+	b = strconv.AppendInt(b, seconds, 10)
+	if rest > 0 {
+		b = append(b, '.', byte('0'+rest/100), byte('0'+rest/10%10), byte('0'+rest%10))
+		for b[len(b)-1] == '0' {
+			b = b[:len(b)-1]
+		}
+	}
+	return append(b, 's')
+}
+
+// limitNames are the headers about what is left of one kind's limits.
+type limitNames struct {
+	kind                    limits.Kind
+	limit, remaining, reset string
+}
+
+var openAILimits = []limitNames{
+	{limits.Requests, "X-Ratelimit-Limit-Requests", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests"},
+	{limits.Tokens, "X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens"},
+}
+
+var anthropicLimits = []limitNames{
+	{limits.Requests, "Anthropic-Ratelimit-Requests-Limit", "Anthropic-Ratelimit-Requests-Remaining",
+		"Anthropic-Ratelimit-Requests-Reset"},
+	{limits.Tokens, "Anthropic-Ratelimit-Tokens-Limit", "Anthropic-Ratelimit-Tokens-Remaining",
+		"Anthropic-Ratelimit-Tokens-Reset"},
+	{limits.Input, "Anthropic-Ratelimit-Input-Tokens-Limit", "Anthropic-Ratelimit-Input-Tokens-Remaining",
+		"Anthropic-Ratelimit-Input-Tokens-Reset"},
+	{limits.Output, "Anthropic-Ratelimit-Output-Tokens-Limit", "Anthropic-Ratelimit-Output-Tokens-Remaining",
+		"Anthropic-Ratelimit-Output-Tokens-Reset"},
+}
+
+// describeLimits adds the headers about what is left of the limits. describeLimits does not
+// allocate.
+func (c *call) describeLimits(h *fasthttp.ResponseHeader) {
+	if !c.reserved.Limited() {
+		return
+	}
+	all, date := openAILimits, false
+	if api := c.request.API; api == scan.Messages || api == scan.CountTokens {
+		all, date = anthropicLimits, true
+	}
+	now := time.Now()
+	var text [48]byte
+	for i := range all {
+		names := &all[i]
+		left, ok := c.reserved.Left(names.kind, now)
+		if !ok {
+			continue
+		}
+		h.SetBytesV(names.limit, strconv.AppendInt(text[:0], left.Limit, 10))
+		h.SetBytesV(names.remaining, strconv.AppendInt(text[:0], left.Remaining, 10))
+		if date {
+			h.SetBytesV(names.reset, now.Add(left.Reset+time.Second-1).UTC().AppendFormat(text[:0], time.RFC3339))
+		} else {
+			h.SetBytesV(names.reset, appendDuration(text[:0], left.Reset))
+		}
+	}
+}

@@ -1,0 +1,119 @@
+package gateway
+
+import (
+	"testing"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/cognitora/dataplane/router/auth"
+	"github.com/cognitora/dataplane/router/keys"
+	"github.com/cognitora/dataplane/router/limits"
+	"github.com/cognitora/dataplane/router/scan"
+)
+
+func TestDurations(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", 12 * time.Millisecond: "12ms", 18642 * time.Millisecond: "18.642s", 6 * time.Minute: "6m0s",
+		time.Second: "1s", 8640 * time.Millisecond: "8.64s", 90500 * time.Millisecond: "1m30.5s", 1: "1ms",
+		25*time.Hour + 61*time.Second: "25h1m1s", -5: "0s", 1001 * time.Microsecond: "2ms",
+	} {
+		if got := string(appendDuration(nil, d)); got != want {
+			t.Errorf("%v: %s, want %s", d, got, want)
+		}
+	}
+}
+
+// passage is what a request with a key and limits needs besides one without: the check of its
+// key, of the key's list of models, and of all limits, in and out.
+type passage struct {
+	*call
+	head *fasthttp.RequestHeader
+	peer *auth.Peer
+}
+
+func newPassage(t testing.TB) *passage {
+	t.Helper()
+	text, id := keys.Generate()
+	sum, _ := keys.Hash(text)
+	const plenty = 1 << 39
+	rates := limits.Rates{RequestsPerMinute: plenty, TokensPerMinute: plenty, Concurrent: plenty}
+	set := new(keys.Set)
+	if err := set.Put([]*keys.Record{{ID: id, SHA256: sum, Tenant: "acme", Scopes: []string{"inference"},
+		Models: []string{"other", "sim"}, Limits: rates}}); err != nil {
+		t.Fatal(err)
+	}
+	g := newLane(t, 1, false).Gateway
+	g.auth = &auth.Door{Keys: set}
+	g.book.Put(limits.Settings{Output: 4096, Tables: []limits.Table{
+		{Tenant: "acme", Rates: rates}, {Model: "sim", Rates: limits.Rates{TokensPerMinute: plenty, Concurrent: plenty}},
+	}})
+	a := &passage{call: calls.Get().(*call), head: new(fasthttp.RequestHeader), peer: &auth.Peer{}}
+	for name, value := range map[string]string{
+		"Accept": "application/json", "Content-Type": "application/json", "User-Agent": "OpenAI/Python 2.0",
+		"X-Stainless-Lang": "python", "X-Stainless-Os": "Linux", "X-Stainless-Arch": "x64",
+		"Authorization": "Bearer " + text,
+	} {
+		a.head.Set(name, value)
+	}
+	a.g, a.stage, a.status = g, answering, 200
+	body := []byte(`{"model":"sim","max_tokens":100,"messages":[{"role":"user","content":"hello"}]}`)
+	r := a.request
+	r.API, r.Method = scan.Chat, "POST"
+	r.Own(body, nil)
+	if err := r.Read(nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Reset(); a.recycle() })
+	return a
+}
+
+// pass admits a request and ends it.
+func (a *passage) pass(t testing.TB) {
+	who, err := a.g.auth.Identify(a.head, a.peer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.request.Who, a.request.Received, a.reserved = who, time.Now(), limits.Reservation{}
+	if err := a.reserve(); err != nil {
+		t.Fatal(err)
+	}
+	a.settle()
+}
+
+// TestAdmitAllocatesNothing holds the limits of a request, its headers included, to no allocation.
+func TestAdmitAllocatesNothing(t *testing.T) {
+	a := newPassage(t)
+	h := new(fasthttp.ResponseHeader)
+	for _, api := range []scan.API{scan.Chat, scan.Messages} {
+		a.request.API = api
+		if n := testing.AllocsPerRun(100, func() {
+			a.pass(t)
+			a.describeLimits(h)
+		}); n != 0 {
+			t.Errorf("%v: %v allocations", api, n)
+		}
+	}
+	if a.reserved.Limited() && len(h.Peek("X-Ratelimit-Remaining-Tokens")) == 0 {
+		t.Error("no header")
+	}
+}
+
+// BenchmarkAdmit measures the check of a key and of its list of models, and the limits of the key,
+// its tenant and the model, from the head to the settlement.
+func BenchmarkAdmit(b *testing.B) {
+	a := newPassage(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		a.pass(b)
+	}
+}
+
+func BenchmarkLimitHeaders(b *testing.B) {
+	a, h := newPassage(b), new(fasthttp.ResponseHeader)
+	a.pass(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		a.describeLimits(h)
+	}
+}

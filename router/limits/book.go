@@ -1,0 +1,212 @@
+package limits
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Table is what settings limit beside keys: a tenant, a model, or a tenant's use of a model.
+type Table struct {
+	Tenant string // empty: all together; EachTenant: each that no table names
+	Model  string // canonical name; empty: all together
+	Rates  Rates
+}
+
+// EachTenant stands for each tenant that no table names.
+const EachTenant = "*"
+
+// Settings are what a Book holds requests to.
+type Settings struct {
+	Tables []Table
+	// Output is how many tokens a request reserves for an answer if it names no maximum and its
+	// model has no cap.
+	Output int64
+	Caps   map[string]int64 // most tokens of an answer, by the canonical name of the model
+}
+
+// Book has the limits and accounts of tenants and models. Accounts outlive a change of the
+// settings. There are accounts only for what tables name, and for the tenants of EachTenant. Add
+// takes no lock, except for the first request of a tenant of EachTenant. The zero Book limits
+// nothing.
+type Book struct {
+	now      atomic.Pointer[tables]
+	mu       sync.Mutex
+	accounts map[named]*entry
+}
+
+// entry is an account with the limit that it has now.
+type entry struct {
+	account *Account
+	limit   *Limit
+}
+
+type named struct{ tenant, model string }
+
+// maxAccounts bounds the accounts. Further tenants of EachTenant share one.
+const maxAccounts = 65536
+
+// tables are the settings as requests find them. Only each changes, under the Book's lock.
+type tables struct {
+	tenants map[string]*ofTenant
+	models  map[string]Subject
+	each    *sync.Map // *ofTenant, by tenant; nil: no table is for EachTenant
+	like    []Table   // those for EachTenant
+	output  int64
+	caps    map[string]int64
+}
+
+// ofTenant are the subjects of one tenant.
+type ofTenant struct {
+	all    Subject
+	models map[string]Subject
+}
+
+// Put replaces the settings, which must not change any more.
+func (b *Book) Put(s Settings) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	next := &tables{tenants: map[string]*ofTenant{}, models: map[string]Subject{}, output: s.Output, caps: s.Caps}
+	byTenant := map[string][]Table{}
+	for _, t := range s.Tables {
+		if t.Tenant == "" {
+			next.models[t.Model] = b.subject(OfModel, named{"", t.Model}, t.Rates)
+			continue
+		}
+		byTenant[t.Tenant] = append(byTenant[t.Tenant], t)
+	}
+	for tenant, all := range byTenant {
+		if tenant == EachTenant {
+			next.like, next.each = all, new(sync.Map)
+			continue
+		}
+		next.tenants[tenant] = b.tenant(tenant, all)
+	}
+	b.now.Store(next)
+}
+
+// tenant returns the subjects of a tenant by its tables. b.mu is held.
+func (b *Book) tenant(name string, all []Table) *ofTenant {
+	of := &ofTenant{models: map[string]Subject{}}
+	for _, t := range all {
+		if t.Model == "" {
+			of.all = b.subject(OfTenant, named{name, ""}, t.Rates)
+			continue
+		}
+		of.models[t.Model] = b.subject(OfTenantModel, named{name, t.Model}, t.Rates)
+	}
+	return of
+}
+
+// subject returns a subject with the account of a name. b.mu is held.
+func (b *Book) subject(of Scope, name named, rates Rates) Subject {
+	if b.accounts == nil {
+		b.accounts = map[named]*entry{}
+	}
+	if b.accounts[name] == nil && len(b.accounts) >= maxAccounts {
+		name = named{EachTenant, name.model}
+	}
+	e := b.accounts[name]
+	if e == nil {
+		e = &entry{account: new(Account)}
+		b.accounts[name] = e
+	}
+	limit := NewLimit(rates)
+	e.account.Rescale(e.limit, limit, time.Now())
+	e.limit = limit
+	return Subject{of, limit, e.account}
+}
+
+// Limits says whether there is a table.
+func (b *Book) Limits() bool {
+	now := b.now.Load()
+	return now != nil && len(now.tenants)+len(now.models)+len(now.like) > 0
+}
+
+// Accounts returns the number of accounts of tenants and models.
+func (b *Book) Accounts() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.accounts)
+}
+
+// Add adds to r the subjects of a tenant's request for a model, by the model's canonical name.
+func (b *Book) Add(r *Reservation, tenant, model string) {
+	now := b.now.Load()
+	if now == nil {
+		return
+	}
+	of := now.tenants[tenant]
+	if of == nil && now.each != nil {
+		of = b.like(now, tenant)
+	}
+	if of != nil {
+		r.Add(of.all)
+		if len(of.models) > 0 {
+			r.Add(of.models[model])
+		}
+	}
+	if len(now.models) > 0 {
+		r.Add(now.models[model])
+	}
+}
+
+// like returns the subjects of a tenant of EachTenant.
+func (b *Book) like(now *tables, tenant string) *ofTenant {
+	if of, known := now.each.Load(tenant); known {
+		return of.(*ofTenant)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	of := b.tenant(tenant, now.like)
+	if len(b.accounts) < maxAccounts {
+		now.each.Store(tenant, of)
+	}
+	return of
+}
+
+// Output returns how many tokens a request reserves for one answer of a model. named is the maximum
+// that the request names; 0: none.
+func (b *Book) Output(model string, named int64) int64 {
+	now := b.now.Load()
+	if now == nil {
+		return named
+	}
+	if most := now.caps[model]; most > 0 {
+		return min(cmp.Or(named, most), most)
+	}
+	return cmp.Or(named, now.output)
+}
+
+// Each tells the used share of each limit of the tables, those for EachTenant excepted. The share
+// is above 1 after a request has used more than it had reserved.
+func (b *Book) Each(emit func(tenant, model, limit string, used float64)) {
+	now := b.now.Load()
+	if now == nil {
+		return
+	}
+	at := instantOf(time.Now(), true)
+	tell := func(tenant, model string, s Subject) {
+		if s.Limit == nil {
+			return
+		}
+		for i := range s.Limit.rules {
+			r := &s.Limit.rules[i]
+			n, _ := s.Account.counters[r.setting].used(r, at)
+			emit(tenant, model, settings[r.setting].name, float64(n)/float64(r.limit))
+		}
+	}
+	for _, model := range slices.Sorted(maps.Keys(now.models)) {
+		tell("", model, now.models[model])
+	}
+	for _, tenant := range slices.Sorted(maps.Keys(now.tenants)) {
+		of := now.tenants[tenant]
+		tell(tenant, "", of.all)
+		for _, model := range slices.Sorted(maps.Keys(of.models)) {
+			tell(tenant, model, of.models[model])
+		}
+	}
+}

@@ -1,0 +1,264 @@
+// Package limits bounds what a key, a tenant and a model may take: requests and tokens per minute
+// and per day, requests at a time, and tokens per month.
+//
+// A request reserves what it may use at most before it is sent, and settles once with what it has
+// used. Reserving and settling take no lock, and do not allocate.
+package limits
+
+import "time"
+
+// Account is what one subject has used. It outlives a change of its limits. The zero Account has
+// used nothing.
+type Account struct{ counters [len(settings)]counter }
+
+// Rescale keeps the units used when an account gets other limits. A word counts them by their share
+// of the limit.
+func (a *Account) Rescale(from, to *Limit, at time.Time) {
+	if from == nil || to == nil {
+		return
+	}
+	now := instantOf(at, false)
+	for i := range from.rules {
+		was := &from.rules[i]
+		for j := range to.rules {
+			if is := &to.rules[j]; is.setting == was.setting && is.limit != was.limit && is.window > 0 {
+				a.counters[is.setting].rescale(is.unit/was.unit, now)
+			}
+		}
+	}
+}
+
+// Use is what a request uses.
+type Use struct{ Requests, Input, Output int64 }
+
+func (u Use) of(k Kind) int64 {
+	switch k {
+	case Requests:
+		return u.Requests
+	case Input:
+		return u.Input
+	case Output:
+		return u.Output
+	case InFlight:
+		return 1
+	}
+	return u.Input + u.Output
+}
+
+// MostUse bounds the tokens of a Use, for input and output each. It is beyond all that a request
+// can use, and below what sums could not hold.
+const MostUse = 1 << 40
+
+// Scope says whose limit it is.
+type Scope uint8
+
+// The scopes.
+const (
+	OfKey Scope = iota
+	OfTenant
+	OfTenantModel
+	OfModel
+	scopes
+)
+
+// String returns the scope as metrics name it.
+func (s Scope) String() string { return [...]string{"key", "tenant", "tenant_model", "model"}[s] }
+
+// Subject is one that limits bound.
+type Subject struct {
+	Of      Scope
+	Limit   *Limit
+	Account *Account
+}
+
+// Refusal says which limit has no room for a request.
+type Refusal struct {
+	Setting string // name of the limit in settings
+	Of      Scope
+	Kind    Kind
+	Window  time.Duration // 0 of InFlight and Budget
+	Limit   int64
+	Used    int64 // what running requests have reserved included
+	Asked   int64
+	// Wait is the time until there is room, if running requests use what they have reserved. Of
+	// InFlight it is a guess.
+	Wait time.Duration
+}
+
+// Never says whether the request does not fit into the limit even when nothing else is used.
+func (r *Refusal) Never() bool { return r.Asked > r.Limit }
+
+// beats says whether r is the better answer to a request that x refuses too: the client should not
+// come back before all limits have room.
+func (r *Refusal) beats(x *Refusal) bool {
+	if r.Never() != x.Never() {
+		return r.Never()
+	}
+	return r.Wait > x.Wait
+}
+
+// Reservation is what one request has reserved with its subjects. The zero Reservation has none.
+// One goroutine at a time uses a Reservation.
+type Reservation struct {
+	subjects [scopes]Subject
+	n        int
+	held     bool
+	tokens   bool // some subject has a limit of tokens
+	budgets  bool // some subject has a budget
+	use      Use
+	at       instant
+}
+
+// Add adds a subject, at most one of each scope. A subject without Limit is none.
+func (r *Reservation) Add(s Subject) {
+	if s.Limit == nil || r.n == len(r.subjects) {
+		return
+	}
+	r.subjects[r.n] = s
+	r.n++
+	r.tokens, r.budgets = r.tokens || s.Limit.tokens, r.budgets || s.Limit.budget
+}
+
+// Limited says whether the request has a subject.
+func (r *Reservation) Limited() bool { return r.n > 0 }
+
+// CountsTokens says whether some subject has a limit of tokens.
+func (r *Reservation) CountsTokens() bool { return r.tokens }
+
+// Held says whether something is reserved.
+func (r *Reservation) Held() bool { return r.held }
+
+// Use returns what is or was reserved.
+func (r *Reservation) Use() Use { return r.use }
+
+// Reserve reserves u with all subjects, or with none. The refusal is that of the limit that has no
+// room for the longest time.
+func (r *Reservation) Reserve(u Use, at time.Time) (no Refusal, ok bool) {
+	r.use, r.at = u, instantOf(at, r.budgets)
+	for i := range r.subjects[:r.n] {
+		s := &r.subjects[i]
+		for j := range s.Limit.rules {
+			rule := &s.Limit.rules[j]
+			if over := s.take(rule, u.of(rule.kind), r.at); over > 0 {
+				r.giveBack(i, j)
+				return r.refusal(s, rule, over, at), false
+			}
+		}
+	}
+	r.held = r.n > 0
+	return no, true
+}
+
+// take counts n units of a rule, or returns the time until there is room.
+func (s *Subject) take(r *rule, n int64, at instant) (over int64) {
+	if n == 0 {
+		return 0
+	}
+	if n > r.limit {
+		return never
+	}
+	return s.Account.counters[r.setting].take(r, n, at)
+}
+
+// lacks returns the time until n units of a rule have room; 0: they have.
+func (s *Subject) lacks(r *rule, n int64, at instant) (over int64) {
+	if n == 0 {
+		return 0
+	}
+	if n > r.limit {
+		return never
+	}
+	return s.Account.counters[r.setting].lacks(r, n, at)
+}
+
+// giveBack gives back what was taken of the first i subjects, and of the first j rules of the next.
+func (r *Reservation) giveBack(i, j int) {
+	for k := range r.subjects[:i+1] {
+		rules := r.subjects[k].Limit.rules
+		if k == i {
+			rules = rules[:j]
+		}
+		r.subjects[k].settle(rules, r.use, Use{}, r.at, r.at)
+	}
+}
+
+func (s *Subject) settle(rules []rule, reserved, used Use, taken, at instant) {
+	for j := range rules {
+		rule := &rules[j]
+		if was, is := reserved.of(rule.kind), used.of(rule.kind); was != 0 || is != 0 {
+			s.Account.counters[rule.setting].settle(rule, was, is, taken, at)
+		}
+	}
+}
+
+// refusal describes the refusal of one rule, or that of another that refuses for longer.
+func (r *Reservation) refusal(by *Subject, first *rule, over int64, at time.Time) Refusal {
+	worst := r.describe(by, first, over, at)
+	for i := range r.subjects[:r.n] {
+		s := &r.subjects[i]
+		for j := range s.Limit.rules {
+			rule := &s.Limit.rules[j]
+			over := s.lacks(rule, r.use.of(rule.kind), r.at)
+			if x := r.describe(s, rule, over, at); over > 0 && x.beats(&worst) {
+				worst = x
+			}
+		}
+	}
+	return worst
+}
+
+func (r *Reservation) describe(s *Subject, rule *rule, over int64, at time.Time) Refusal {
+	used, _ := s.Account.counters[rule.setting].used(rule, r.at)
+	no := Refusal{
+		Setting: settings[rule.setting].name, Of: s.Of, Kind: rule.kind, Window: time.Duration(rule.window),
+		Limit: rule.limit, Used: used, Asked: r.use.of(rule.kind), Wait: time.Duration(over),
+	}
+	switch {
+	case no.Never():
+		no.Wait = 0
+	case rule.kind == Budget:
+		no.Wait = monthEnds(at)
+	}
+	return no
+}
+
+// Settle counts what the request has used in place of what it has reserved. Calls after the first
+// do nothing.
+func (r *Reservation) Settle(used Use, at time.Time) {
+	if !r.held {
+		return
+	}
+	r.held = false
+	used.Input, used.Output = min(used.Input, MostUse), min(used.Output, MostUse)
+	now := instantOf(at, r.budgets)
+	for i := range r.subjects[:r.n] {
+		s := &r.subjects[i]
+		s.settle(s.Limit.rules, r.use, used, r.at, now)
+	}
+}
+
+// Left is what is left of a limit.
+type Left struct {
+	Limit, Remaining int64
+	Reset            time.Duration // until nothing that was used counts any more
+}
+
+// Left returns what is left of the limits of a kind, of the one that has the least left. ok is
+// false if there is none. The budget is not among them.
+func (r *Reservation) Left(k Kind, at time.Time) (least Left, ok bool) {
+	now := instantOf(at, r.budgets)
+	for i := range r.subjects[:r.n] {
+		s := &r.subjects[i]
+		for j := range s.Limit.rules {
+			rule := &s.Limit.rules[j]
+			if rule.kind != k {
+				continue
+			}
+			used, reset := s.Account.counters[rule.setting].used(rule, now)
+			if l := (Left{rule.limit, max(rule.limit-used, 0), reset}); !ok || l.Remaining < least.Remaining {
+				least, ok = l, true
+			}
+		}
+	}
+	return least, ok
+}
