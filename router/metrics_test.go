@@ -30,7 +30,8 @@ import (
 // TestExpectedTimesAreSeen, those of cascades in TestCascade and others, those of hand-overs in
 // TestPromptIsHandedOver and TestMishapsOfHandovers, those of streams that go on in TestStreamsGoOn
 // and TestBrokenStreamsTakeTurns, those of takeovers in cmd/cgn-router, those of traces in
-// TestLostSpans, and those of API keys in TestBadKeys.
+// TestLostSpans, those of API keys in TestBadKeys, and those of limits in TestLimitHeaders and
+// TestFloodOfNames.
 var elsewhere = func() map[string]bool {
 	all := map[string]bool{
 		"cgn_router_fleet_malformed_total": true, "cgn_router_fleet_stale": true, "cgn_router_panics_total": true,
@@ -57,6 +58,7 @@ var elsewhere = func() map[string]bool {
 		"cgn_router_prefill_seconds": true, "cgn_router_resumed_total": true,
 		"cgn_router_body_bytes": true, "cgn_router_resume_bytes": true, "cgn_router_resuming_streams": true,
 		"cgn_router_api_keys": true, "cgn_router_api_keys_stale": true,
+		"cgn_router_limited_total": true, "cgn_router_limit_accounts": true, "cgn_router_limit_used_ratio": true,
 	}
 	for _, sample := range nodeload.Samples() {
 		for _, signal := range sample.Signals {
