@@ -74,8 +74,8 @@ func TestLimitHeaders(t *testing.T) {
 			tokens > 4992 || tokens < 4700 || r.header.Get("x-ratelimit-limit-tokens") != "5000" {
 			t.Errorf("request %d: %v", i, r.header)
 		}
-		if reset := r.header.Get("x-ratelimit-reset-requests"); !strings.HasPrefix(reset, fmt.Sprint(4*(i+1)-1, "h59m59")) &&
-			reset != fmt.Sprint(4*(i+1), "h0m0s") {
+		reset, hours := r.header.Get("x-ratelimit-reset-requests"), 4*(i+1)
+		if !strings.HasPrefix(reset, fmt.Sprint(hours-1, "h59m")) && reset != fmt.Sprint(hours, "h0m0s") {
 			t.Errorf("request %d: reset %s", i, reset)
 		}
 		s.idle()
@@ -86,7 +86,8 @@ func TestLimitHeaders(t *testing.T) {
 		reset, err := time.Parse(time.RFC3339, r.header.Get("anthropic-ratelimit-requests-reset"))
 		if r.header.Get("anthropic-ratelimit-requests-remaining") != fmt.Sprint(2-i) || err != nil ||
 			time.Until(reset) < 15*time.Hour || r.header.Get("anthropic-ratelimit-input-tokens-limit") != "3000" ||
-			r.header.Get("anthropic-ratelimit-tokens-limit") != "5000" || r.header.Get("x-ratelimit-limit-requests") != "" ||
+			r.header.Get("anthropic-ratelimit-tokens-limit") != "5000" ||
+			r.header.Get("x-ratelimit-limit-requests") != "" ||
 			r.header.Get("anthropic-ratelimit-output-tokens-limit") != "" {
 			t.Errorf("%v, %v", err, r.header)
 		}
@@ -142,7 +143,8 @@ func TestLimitErrors(t *testing.T) {
 					t.Fatal(err, r)
 				}
 				e, has := page.Error, func(name string) bool { return r.header.Get(name) != "" }
-				if r.status != 429 || e.Type != c.kind || e.Code != c.code || !regexp.MustCompile(c.text).MatchString(e.Message) {
+				if r.status != 429 || e.Type != c.kind || e.Code != c.code ||
+					!regexp.MustCompile(c.text).MatchString(e.Message) {
 					t.Errorf("%v", r)
 				}
 				if has("retry-after") != c.retry || has("retry-after-ms") != c.afterMs ||
@@ -150,17 +152,17 @@ func TestLimitErrors(t *testing.T) {
 					t.Errorf("%v", r.header)
 				}
 			}
-			if n := len(s.engines[0].Requests()); what != "never" && n > 0 && countTo(s.engines[0], "/v1/chat/completions") != 1 {
+			if n := chatsOf(s.engines[0]); n > 1 || what == "never" && n > 0 {
 				t.Errorf("an engine was asked %d times", n)
 			}
 		})
 	}
 }
 
-// countTo returns how many requests an engine got for a path.
-func countTo(e *engine.Engine, path string) (n int) {
+// chatsOf returns how many chats an engine was asked for.
+func chatsOf(e *engine.Engine) (n int) {
 	for _, r := range e.Requests() {
-		if r.Path == path {
+		if r.Path == "/v1/chat/completions" {
 			n++
 		}
 	}
@@ -180,7 +182,8 @@ func TestLimitsOfSubjects(t *testing.T) {
 	}
 	a1, a2, b, c, d := of("a"), of("a"), of("b"), of("c"), of("d")
 	engines := simulate(t, 1, func(c *engine.Config) { c.Models = []string{"small", "large"} })
-	s := serve(t, engines, k.locked, limited(one("a", "", 3), one("b", "small", 1), one("*", "", 2), one("", "large", 3)),
+	s := serve(t, engines, k.locked,
+		limited(one("a", "", 3), one("b", "small", 1), one("*", "", 2), one("", "large", 3)),
 		func(c *router.Config) { c.Models = []router.ModelConfig{{Name: "small", Aliases: []string{"fast"}}} })
 	for i, c := range []struct {
 		who   []string
@@ -276,7 +279,8 @@ func TestConcurrentLimit(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
 	for range 2 {
-		resp, err := s.send(ctx, "POST", "/v1/chat/completions", chatBody("hello", streaming), "x-sim-fault", "stall_after=1")
+		resp, err := s.send(ctx, "POST", "/v1/chat/completions", chatBody("hello", streaming),
+			"x-sim-fault", "stall_after=1")
 		if err != nil || resp.StatusCode != 200 {
 			t.Fatal(resp, err)
 		}
@@ -293,4 +297,35 @@ func TestConcurrentLimit(t *testing.T) {
 	}
 	s.used("", 0)
 	mustAll(t, "afterwards", []*reply{s.chat(chatBody("hello", plain)), s.chat(chatBody("hello", plain))})
+}
+
+// TestLimitTablesAreChecked checks that a mistake in [[limit]] names its field.
+func TestLimitTablesAreChecked(t *testing.T) {
+	one := limits.Rates{Concurrent: 1}
+	for want, tables := range map[string][]router.LimitTable{
+		"limit[0].tenant: empty, as model is":                        {{Rates: one}},
+		`limit[0].tenant: "a b" holds ' '`:                           {{Tenant: "a b", Rates: one}},
+		`limit[0].model: "fast" is an alias of small`:                {{Model: "fast", Rates: one}},
+		"limit[1].tenant: another table is for the same tenant":      {{Tenant: "a", Rates: one}, {Tenant: "a", Rates: one}},
+		"limit[0].requests_per_minute: 0, as all limits of the":      {{Tenant: "a"}},
+		"limit[0]: tokens_per_day: -1 is not in 1..1000000000000":    {{Tenant: "a", Rates: limits.Rates{TokensPerDay: -1}}},
+		"limit[0]: budget: 2000000000000 is not in 1..1000000000000": {{Tenant: "a", Rates: limits.Rates{Budget: 2e12}}},
+		"": {{Tenant: "a", Rates: one}, {Tenant: "a", Model: "small", Rates: one}, {Tenant: "*", Rates: one},
+			{Model: "small", Rates: one}, {Model: "not known here", Rates: one}},
+	} {
+		c := settings(t, &logged{t: t})
+		c.Router.Backends, c.LimitTables = []string{"http://127.0.0.1:8001"}, tables
+		c.Models = []router.ModelConfig{{Name: "small", Aliases: []string{"fast"}}}
+		err := c.Validate()
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+	c := settings(t, &logged{t: t})
+	c.Router.Backends, c.Limits.Output = []string{"http://127.0.0.1:8001"}, 0
+	c.Models = []router.ModelConfig{{Name: "small", MaxOutput: -1}}
+	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "limits.output_tokens: 0 is too small") ||
+		!strings.Contains(err.Error(), "model[0].max_output: -1 is negative") {
+		t.Error(err)
+	}
 }

@@ -31,8 +31,9 @@ import (
 // TestPromptIsHandedOver and TestMishapsOfHandovers, those of streams that go on in TestStreamsGoOn
 // and TestBrokenStreamsTakeTurns, those of takeovers in cmd/cgn-router, those of traces in
 // TestLostSpans, those of API keys in TestBadKeys, those of tokens in TestTokens, those of the
-// audit log in TestFloodOfRefusals and TestAuditLinesThatAreLost, and those of the queue in
-// TestQueueOrder, TestLeavingTheQueue and package queue.
+// audit log in TestFloodOfRefusals and TestAuditLinesThatAreLost, those of the queue in
+// TestQueueOrder, TestLeavingTheQueue and package queue, and those of limits in TestLimitHeaders
+// and TestFloodOfNames.
 var elsewhere = func() map[string]bool {
 	all := map[string]bool{
 		"cgn_router_fleet_malformed_total": true, "cgn_router_fleet_stale": true, "cgn_router_panics_total": true,
@@ -64,6 +65,7 @@ var elsewhere = func() map[string]bool {
 		"cgn_router_oidc_keys_age_seconds": true, "cgn_router_oidc_readings_total": true,
 		"cgn_router_oidc_tokens_total": true,
 		"cgn_router_audit_lost_total":  true, "cgn_router_audit_suppressed_total": true,
+		"cgn_router_limited_total": true, "cgn_router_limit_accounts": true, "cgn_router_limit_used_ratio": true,
 	}
 	for _, sample := range nodeload.Samples() {
 		for _, signal := range sample.Signals {

@@ -171,7 +171,8 @@ func TestAllOrNothing(t *testing.T) {
 	}
 }
 
-// TestChangedLimit: what is used stays used in an account with another limit, and what runs settles.
+// TestChangedLimit: what is used stays used in an account with another limit, and what runs
+// settles.
 func TestChangedLimit(t *testing.T) {
 	now, s := newClock(), subject(Rates{TokensPerMinute: 100, RequestsPerMinute: 10})
 	r, _ := now.ask(t, s, Use{1, 0, 50}, true)
