@@ -270,7 +270,8 @@ func TestCountedWithoutFeedback(t *testing.T) {
 	}
 }
 
-// TestStoredResponsesCountOnce checks that reading a stored response does not count its tokens again.
+// TestStoredResponsesCountOnce checks that reading a stored response does not count its tokens
+// again.
 func TestStoredResponsesCountOnce(t *testing.T) {
 	t.Parallel()
 	table := router.LimitTable{Tenant: "default", Rates: limits.Rates{Budget: 80000, RequestsPerDay: 100}}
