@@ -270,6 +270,51 @@ func TestCountedWithoutFeedback(t *testing.T) {
 	}
 }
 
+// TestStoredResponsesCountOnce checks that reading a stored response does not count its tokens
+// again.
+func TestStoredResponsesCountOnce(t *testing.T) {
+	t.Parallel()
+	table := router.LimitTable{Tenant: "default", Rates: limits.Rates{Budget: 80000, RequestsPerDay: 100}}
+	s := serve(t, simulate(t, 1), limited(table))
+	used := func(limit string, of float64) int {
+		s.idle()
+		return int(math.Round(s.metrics().sum("cgn_router_limit_used_ratio", `limit="`+limit+`"`) * of))
+	}
+	made := s.post("/v1/responses", `{"model":"sim","input":"hello","max_output_tokens":20}`)
+	mustAll(t, "made", []*reply{made})
+	var response struct{ ID string }
+	if err := json.Unmarshal(made.body, &response); err != nil {
+		t.Fatal(err)
+	}
+	tokens := used("budget", 80000)
+	for range 3 {
+		r := s.ask("GET", "/v1/responses/"+response.ID, "")
+		mustAll(t, "read", []*reply{r})
+		if !strings.Contains(string(r.body), `"output_tokens"`) {
+			t.Fatalf("no usage: %v", r)
+		}
+	}
+	mustAll(t, "counted", []*reply{
+		s.post("/tokenize", `{"model":"sim","prompt":"hello"}`),
+		s.post("/v1/messages/count_tokens", `{"model":"sim","messages":[{"role":"user","content":"hello"}]}`),
+	})
+	if n := used("budget", 80000); n != tokens || tokens == 0 || used("requests_per_day", 100) != 6 {
+		t.Errorf("%d tokens became %d, in %d requests", tokens, n, used("requests_per_day", 100))
+	}
+}
+
+// TestOneAtATime checks that a client that waits for its answer is never told that it still runs.
+func TestOneAtATime(t *testing.T) {
+	t.Parallel()
+	table := router.LimitTable{Model: "sim", Rates: limits.Rates{Concurrent: 1}}
+	s := serve(t, simulate(t, 1), limited(table))
+	var all []*reply
+	for i := range 60 {
+		all = append(all, s.chat(chatBody("hello", []string{plain, streaming}[i%2])))
+	}
+	mustAll(t, "in turn", all)
+}
+
 // TestConcurrentLimit checks the limit of requests at a time, which a client that leaves frees.
 func TestConcurrentLimit(t *testing.T) {
 	t.Parallel()

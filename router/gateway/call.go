@@ -36,6 +36,7 @@ type call struct {
 	next      *relay.Exchange // exchange that continues the client's stream
 	streaming bool            // the client asked for a stream, and is counted for it
 	reserved  limits.Reservation
+	counts    bool   // the tokens of the request count towards a limit
 	why       string // code of the router's own error
 	status    int
 	bytes     int64 // of the answer's body, sent to the client

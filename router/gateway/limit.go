@@ -23,8 +23,8 @@ const (
 )
 
 // reserve takes what the request may use at most from the limits of its key, tenant and model. With
-// an error nothing is taken.
-func (c *call) reserve() *apierror.Error {
+// an error nothing is taken. counts says that the request uses tokens.
+func (c *call) reserve(counts bool) *apierror.Error {
 	r, g := c.request, c.g
 	if r.Who.Limit == nil && !g.book.Limits() {
 		return nil
@@ -35,14 +35,14 @@ func (c *call) reserve() *apierror.Error {
 		return nil
 	}
 	u := limits.Use{Requests: 1}
-	if c.reserved.CountsTokens() {
+	if c.counts = counts && c.reserved.CountsTokens(); c.counts {
 		r.Counted = true
 		answers, ok := r.Scan.Answers()
 		if !ok {
 			return errAnswers
 		}
 		u.Input = promptTokens(r)
-		if r.Generates() {
+		if r.Generates() && r.API != scan.Audio {
 			u.Output = times(answers, g.book.Output(model, r.Scan.MostTokens()))
 		}
 	}
@@ -75,6 +75,11 @@ var errAnswers = &apierror.Error{
 	Message: "`n` and `best_of` must be whole numbers here, since the tokens of all answers count towards a limit",
 }
 
+// usesTokens says whether requests of an API use a model, and not only its tokenizer.
+func usesTokens(api scan.API) bool {
+	return api != scan.CountTokens && api != scan.Tokenize && api != scan.Detokenize
+}
+
 // promptTokens estimates the tokens of the request's prompt, as one for each four bytes of text if
 // it has no token ids.
 func promptTokens(r *request.Request) int64 {
@@ -84,8 +89,8 @@ func promptTokens(r *request.Request) int64 {
 	)
 	s := r.Scan
 	switch r.API {
-	case scan.CountTokens, scan.Tokenize, scan.Detokenize, scan.Audio: // nothing is generated from the text
-		return 0
+	case scan.Audio:
+		return 0 // nobody knows before the engine tells
 	case scan.Other:
 		return int64(len(r.Body()) / bytesPerToken)
 	}
@@ -126,7 +131,7 @@ func (c *call) used() limits.Use {
 		return reserved
 	case c.status >= 500:
 		return limits.Use{}
-	case c.status >= 300:
+	case c.status >= 300 || !c.counts:
 		return limits.Use{Requests: 1}
 	}
 	u := reserved

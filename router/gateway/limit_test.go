@@ -75,7 +75,7 @@ func (a *passage) pass(t testing.TB) {
 		t.Fatal(err)
 	}
 	a.request.Who, a.request.Received, a.reserved = who, time.Now(), limits.Reservation{}
-	if err := a.reserve(); err != nil {
+	if err := a.reserve(true); err != nil {
 		t.Fatal(err)
 	}
 	a.settle()

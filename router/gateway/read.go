@@ -83,7 +83,7 @@ func (c *call) read() *apierror.Error {
 		}
 		c.streaming = true
 	}
-	return c.reserve()
+	return c.reserve(usesTokens(r.API))
 }
 
 // readHead fills the request from the client's head.
@@ -93,7 +93,7 @@ func (c *call) readHead() *apierror.Error {
 		err = c.permit()
 	}
 	if err == nil {
-		err = c.reserve()
+		err = c.reserve(false) // a stored response has the usage of the request that made it
 	}
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/router/limits"
 	"github.com/cognitora/dataplane/router/trust"
 )
 
@@ -190,5 +191,57 @@ func TestCheck(t *testing.T) {
 		if _, err := ParseRecord([]byte(doc)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", doc, err)
 		}
+	}
+}
+
+// TestLimitsOutliveChanges: what was used of a key's limits stays used when its record changes, and
+// when it is revoked and counts again.
+func TestLimitsOutliveChanges(t *testing.T) {
+	now := time.Now()
+	var s Set
+	r, text := key(t)
+	r.Limits = limits.Rates{RequestsPerDay: 4}
+	sum, _, _ := Parse([]byte(text))
+	put := func(change func(*Record)) {
+		t.Helper()
+		next := *r
+		change(&next)
+		if r = &next; r.Check() != nil {
+			t.Fatal(r.Check())
+		}
+		if err := s.Put([]*Record{r}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remaining := func(want int64) {
+		t.Helper()
+		who, why := s.Find(sum, now)
+		if why != None {
+			t.Fatal(why)
+		}
+		var x limits.Reservation
+		x.Add(who.Limits())
+		if left, _ := x.Left(limits.Requests, now); left.Remaining != want {
+			t.Errorf("%d requests are left, want %d", left.Remaining, want)
+		}
+	}
+	put(func(*Record) {})
+	who, _ := s.Find(sum, now)
+	for range 2 {
+		var x limits.Reservation
+		x.Add(who.Limits())
+		x.Reserve(limits.Use{Requests: 1}, now)
+	}
+	remaining(2)
+	put(func(r *Record) { r.Scopes = []string{"models"} })
+	remaining(2)
+	put(func(r *Record) { r.Limits.RequestsPerDay = 10 })
+	remaining(8)
+	put(func(r *Record) { r.Revoked = &now })
+	put(func(r *Record) { r.Revoked = nil })
+	remaining(8)
+	r.Limits.Concurrent = -1
+	if err := r.Check(); err == nil || !strings.Contains(err.Error(), "limits: concurrent: -1") {
+		t.Error(err)
 	}
 }
