@@ -256,7 +256,7 @@ func TestIsolationIsChecked(t *testing.T) {
 	k := newKeyring(t)
 	k.add()
 	for want, tweak := range map[string]func(*router.Config){
-		"auth.isolation: needs keys": func(c *router.Config) {
+		"auth.isolation: needs to know whose": func(c *router.Config) {
 			c.Auth.KeysFile, c.Auth.IsolationSecretFile = "", file(0o600, 32)
 		},
 		"auth.isolation_secret_file: is needed": func(c *router.Config) {},

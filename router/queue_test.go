@@ -405,7 +405,6 @@ func TestSingleAmongMany(t *testing.T) {
 	}
 	many, one := of("many"), of("one")
 	s := serve(t, simulate(t, 1, func(c *engine.Config) { c.RecordRequests = 4096 }), k.locked, queued(1))
-	s.client.Transport.(*http.Transport).MaxIdleConnsPerHost = 1024
 	release := s.occupy(many...)
 	all := &waiters{site: s}
 	for i := range 500 {
