@@ -43,6 +43,7 @@ func TestSettingsReachTheirParts(t *testing.T) {
 		MaxBody: 1 << 21, MaxBodyTotal: 1 << 23, MaxHeader: 5000, MaxConnections: 101, MaxStreams: 102,
 		HeaderTimeout: seconds(21),
 		BodyTimeout:   seconds(22), KeepAlive: seconds(23), SlowReader: seconds(24), ResponseIDs: 103,
+		Output: 106,
 	}
 	c.Router.Admission.Global = 104
 	c.Log.Access, c.Log.AccessQueue = filepath.Join(t.TempDir(), "access"), 105
@@ -79,6 +80,7 @@ func TestSettingsReachTheirParts(t *testing.T) {
 		"limits.keep_alive":        {part(r.gateway, "server", "IdleTimeout"), 23 * second},
 		"limits.slow_reader":       {part(r.gateway, "server", "WriteTimeout"), 24 * second},
 		"limits.response_ids":      {reflect.ValueOf(part(r.legs, "stored", "ring").Cap()), 103},
+		"limits.output_tokens":     {reflect.ValueOf(r.book.Output("any", 0)), 106},
 		"log.access_queue":         {reflect.ValueOf(part(r.access, "queue").Cap()), 105},
 	} {
 		if v.got.Int() != v.want {

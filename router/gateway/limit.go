@@ -252,27 +252,31 @@ func appendDuration(b []byte, d time.Duration) []byte {
 	return append(b, 's')
 }
 
-// limitNames are the headers about what is left of one kind's limits.
+// limitNames are the headers about what is left of one kind's limits, as the server spells them.
 type limitNames struct {
 	kind                    limits.Kind
-	limit, remaining, reset string
+	limit, remaining, reset []byte
 }
 
-var openAILimits = []limitNames{
-	{limits.Requests, "X-Ratelimit-Limit-Requests", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests"},
-	{limits.Tokens, "X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens"},
+func openAI(kind limits.Kind, name string) limitNames {
+	return limitNames{
+		kind, []byte("X-Ratelimit-Limit-" + name), []byte("X-Ratelimit-Remaining-" + name),
+		[]byte("X-Ratelimit-Reset-" + name),
+	}
 }
 
-var anthropicLimits = []limitNames{
-	{limits.Requests, "Anthropic-Ratelimit-Requests-Limit", "Anthropic-Ratelimit-Requests-Remaining",
-		"Anthropic-Ratelimit-Requests-Reset"},
-	{limits.Tokens, "Anthropic-Ratelimit-Tokens-Limit", "Anthropic-Ratelimit-Tokens-Remaining",
-		"Anthropic-Ratelimit-Tokens-Reset"},
-	{limits.Input, "Anthropic-Ratelimit-Input-Tokens-Limit", "Anthropic-Ratelimit-Input-Tokens-Remaining",
-		"Anthropic-Ratelimit-Input-Tokens-Reset"},
-	{limits.Output, "Anthropic-Ratelimit-Output-Tokens-Limit", "Anthropic-Ratelimit-Output-Tokens-Remaining",
-		"Anthropic-Ratelimit-Output-Tokens-Reset"},
+func anthropic(kind limits.Kind, name string) limitNames {
+	name = "Anthropic-Ratelimit-" + name
+	return limitNames{kind, []byte(name + "-Limit"), []byte(name + "-Remaining"), []byte(name + "-Reset")}
 }
+
+var (
+	openAILimits    = []limitNames{openAI(limits.Requests, "Requests"), openAI(limits.Tokens, "Tokens")}
+	anthropicLimits = []limitNames{
+		anthropic(limits.Requests, "Requests"), anthropic(limits.Tokens, "Tokens"),
+		anthropic(limits.Input, "Input-Tokens"), anthropic(limits.Output, "Output-Tokens"),
+	}
+)
 
 // describeLimits adds the headers about what is left of the limits. describeLimits does not
 // allocate.
@@ -284,7 +288,7 @@ func (c *call) describeLimits(h *fasthttp.ResponseHeader) {
 	if api := c.request.API; api == scan.Messages || api == scan.CountTokens {
 		all, date = anthropicLimits, true
 	}
-	now := time.Now()
+	now := c.request.Received
 	var text [48]byte
 	for i := range all {
 		names := &all[i]
@@ -292,12 +296,12 @@ func (c *call) describeLimits(h *fasthttp.ResponseHeader) {
 		if !ok {
 			continue
 		}
-		h.SetBytesV(names.limit, strconv.AppendInt(text[:0], left.Limit, 10))
-		h.SetBytesV(names.remaining, strconv.AppendInt(text[:0], left.Remaining, 10))
+		h.SetCanonical(names.limit, strconv.AppendInt(text[:0], left.Limit, 10))
+		h.SetCanonical(names.remaining, strconv.AppendInt(text[:0], left.Remaining, 10))
 		if date {
-			h.SetBytesV(names.reset, now.Add(left.Reset+time.Second-1).UTC().AppendFormat(text[:0], time.RFC3339))
+			h.SetCanonical(names.reset, now.Add(left.Reset+time.Second-1).UTC().AppendFormat(text[:0], time.RFC3339))
 		} else {
-			h.SetBytesV(names.reset, appendDuration(text[:0], left.Reset))
+			h.SetCanonical(names.reset, appendDuration(text[:0], left.Reset))
 		}
 	}
 }

@@ -11,8 +11,8 @@ from fleet import FleetTest
 
 MESSAGES = [{"role": "user", "content": "Hello there"}]
 APIS = {
-    "openai": (openai, lambda c, model, **o: c.chat.completions.with_raw_response.create(model=model, messages=MESSAGES, **o)),
-    "anthropic": (anthropic, lambda c, model, **o: c.messages.with_raw_response.create(model=model, messages=MESSAGES, **o)),
+    "openai": (openai, lambda c, **o: c.chat.completions.with_raw_response.create(messages=MESSAGES, **o)),
+    "anthropic": (anthropic, lambda c, **o: c.messages.with_raw_response.create(messages=MESSAGES, **o)),
 }
 
 
@@ -31,7 +31,7 @@ class Limits(FleetTest):
         """Asks until a limit refuses, and returns the error."""
         for _ in range(100):
             try:
-                call(client, model, max_tokens=max_tokens)
+                call(client, model=model, max_tokens=max_tokens)
             except sdk.RateLimitError as e:
                 return e
         self.fail(f"{model} is not limited")
@@ -40,7 +40,7 @@ class Limits(FleetTest):
         for name, _, call, client, _ in clients(2):
             for stream in (False, True):
                 with self.subTest(sdk=name, stream=stream):
-                    h = call(client, "paced", max_tokens=1, stream=stream).headers
+                    h = call(client, model="paced", max_tokens=1, stream=stream).headers
                     if name == "openai":
                         self.assertEqual(h["x-ratelimit-limit-requests"], "30")
                         self.assertLess(int(h["x-ratelimit-remaining-requests"]), 30)
@@ -62,7 +62,7 @@ class Limits(FleetTest):
                     self.assertEqual(e.body["error"]["type"], "rate_limit_error")
                 self.assertLessEqual(int(e.response.headers["retry-after-ms"]), 2000)
                 del sent[:]
-                call(client, "paced", max_tokens=1)
+                call(client, model="paced", max_tokens=1)
                 self.assertIn(len(sent), (2, 3))
 
     def test_no_retry_without_hope(self):
@@ -75,6 +75,6 @@ class Limits(FleetTest):
                     del sent[:]
                     self.assertEqual(e.response.headers["x-should-retry"], "false")
                     with self.assertRaises(sdk.RateLimitError):
-                        call(client, model, max_tokens=max_tokens)
+                        call(client, model=model, max_tokens=max_tokens)
                     self.assertEqual(len(sent), 1)
                     self.assertTrue(re.search("Limit [0-9]+", str(e)))
