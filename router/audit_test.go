@@ -82,11 +82,11 @@ func TestAuditedActs(t *testing.T) {
 	}
 	_, id := k.add()
 	acts(t, name, "key created, "+id+" of tenant acme, ok")
-	k.edit(func(all []*keys.Record) []*keys.Record { all[1].Name = "another"; return all })
+	k.edit(func(all []*keys.Record) []*keys.Record { all[len(all)-1].Name = "another"; return all })
 	acts(t, name, "key changed, "+id)
 	k.revoke(id)
 	acts(t, name, "key revoked, "+id)
-	k.edit(func(all []*keys.Record) []*keys.Record { return all[:1] })
+	k.edit(func(all []*keys.Record) []*keys.Record { return all[:len(all)-1] })
 	acts(t, name, "key deleted, "+id)
 	s.drain()
 	if err := s.stop(); err != nil {
