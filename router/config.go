@@ -30,6 +30,7 @@ type Config struct {
 	Retry       RetryConfig     `toml:"retry"`
 	Limits      LimitConfig     `toml:"limits"`
 	LimitTables []LimitTable    `toml:"limit" help:"what tenants and models may take, one table each (docs/limits.md); keys have limits of their own, as cgn-ctl key create --limit sets them"`
+	RateLimit   RateLimitConfig `toml:"ratelimit" help:"Redis, in which several routers count limits together (docs/limits.md). Without redis each router counts alone."`
 	TLS         TLSConfig       `toml:"tls"`
 	Auth        AuthConfig      `toml:"auth" help:"Who may use the serving port. Without keys every client may, and only clients of this host, or with a certificate, may steer requests."`
 	Upstream    UpstreamTLS     `toml:"upstream_tls" help:"TLS towards agents that serve https. Without cert the router shows no certificate. A backend has a setting ca of its own."`
@@ -233,6 +234,7 @@ func (c *Config) Validate() error {
 	c.validateTLS(bad)
 	c.validateAuth(bad)
 	c.validateLimits(bad)
+	c.RateLimit.validate(bad)
 	c.validateListeners(bad)
 	c.validateOverlap(bad)
 	c.validateTakeover(bad)

@@ -30,8 +30,8 @@ import (
 // TestExpectedTimesAreSeen, those of cascades in TestCascade and others, those of hand-overs in
 // TestPromptIsHandedOver and TestMishapsOfHandovers, those of streams that go on in TestStreamsGoOn
 // and TestBrokenStreamsTakeTurns, those of takeovers in cmd/cgn-router, those of traces in
-// TestLostSpans, those of API keys in TestBadKeys, and those of limits in TestLimitHeaders and
-// TestFloodOfNames.
+// TestLostSpans, those of API keys in TestBadKeys, and those of limits in TestLimitHeaders,
+// TestFloodOfNames and TestSharedLimits.
 var elsewhere = func() map[string]bool {
 	all := map[string]bool{
 		"cgn_router_fleet_malformed_total": true, "cgn_router_fleet_stale": true, "cgn_router_panics_total": true,
@@ -59,6 +59,11 @@ var elsewhere = func() map[string]bool {
 		"cgn_router_body_bytes": true, "cgn_router_resume_bytes": true, "cgn_router_resuming_streams": true,
 		"cgn_router_api_keys": true, "cgn_router_api_keys_stale": true,
 		"cgn_router_limited_total": true, "cgn_router_limit_accounts": true, "cgn_router_limit_used_ratio": true,
+		"cgn_router_shared_limits_up": true, "cgn_router_shared_limits_routers": true,
+		"cgn_router_shared_limits_round_trips_total": true, "cgn_router_shared_limits_failures_total": true,
+		"cgn_router_shared_limits_waits_total": true, "cgn_router_shared_limits_late_total": true,
+		"cgn_router_shared_limits_alone_total": true, "cgn_router_shared_limits_unsettled": true,
+		"cgn_router_shared_limits_dropped_total": true,
 	}
 	for _, sample := range nodeload.Samples() {
 		for _, signal := range sample.Signals {

@@ -280,6 +280,7 @@ func (r *Router) observe() {
 		})
 	})
 	s.Read(limitDefs, r.readLimits)
+	s.Read(sharedDefs, r.readShared)
 	s.Read(sessionDefs, r.readSessions)
 	s.Read(peerDefs, r.readPeers)
 	s.Read(holdingsGauges, r.readHoldings)

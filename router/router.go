@@ -32,6 +32,7 @@ import (
 	"github.com/cognitora/dataplane/router/kvevents"
 	"github.com/cognitora/dataplane/router/leg"
 	"github.com/cognitora/dataplane/router/limits"
+	"github.com/cognitora/dataplane/router/limits/shared"
 	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/peerevents"
 	"github.com/cognitora/dataplane/router/plan"
@@ -72,9 +73,10 @@ type Router struct {
 	sessions     *affinity.Sessions // nil: off
 	legs         *leg.Dispatcher
 	plans        *plan.Planner
-	keys         *keys.Follower // nil: clients need no key
-	door         *auth.Door     // nil: everybody may ask
-	book         limits.Book    // of tenants and models
+	keys         *keys.Follower  // nil: clients need no key
+	door         *auth.Door      // nil: everybody may ask
+	book         limits.Book     // of tenants and models
+	shared       *shared.Limiter // nil: the router counts limits alone
 	gateway      *gateway.Gateway
 	admin        *http.Server
 	handover     handover
@@ -125,6 +127,9 @@ func New(c Config) (r *Router, err error) {
 		return r, err
 	}
 	if err = r.openDoor(); err != nil {
+		return r, err
+	}
+	if r.shared, err = c.RateLimit.open(r.log); err != nil {
 		return r, err
 	}
 	if r.tokens, err = c.loadTokens(r.log); err != nil {
@@ -251,6 +256,7 @@ func (r *Router) assemble() {
 	r.gateway = gateway.New(gateway.Parts{
 		Plans: r.plans, Scans: memo.Scans(), Fleet: r.fleet, Metrics: r.metrics,
 		Watcher: r.watcher, Loops: r.loops, Access: r.access, Traces: r.traces, Auth: r.door, Limits: &r.book,
+		Shared: r.shared,
 		Logger: r.log, Admin: c.Router.Admin,
 	}, c.gatewayLimits(maxConnections(c.Limits.MaxConnections, r.log)), c.Router.ForwardAuth)
 	r.applyPolicy()
@@ -279,6 +285,9 @@ func (r *Router) Run(drain, force context.Context) error {
 	g.Go("models", r.followModels)
 	if r.keys != nil {
 		g.Go("API keys", r.keys.Run)
+	}
+	if r.shared != nil {
+		g.Go("shared limits", r.shared.Run)
 	}
 	if r.peers != nil {
 		g.Go("kernel events", r.peers.Run)

@@ -26,6 +26,7 @@ import (
 	"github.com/cognitora/dataplane/router/auth"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/limits"
+	"github.com/cognitora/dataplane/router/limits/shared"
 	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/plan"
 	"github.com/cognitora/dataplane/router/scan"
@@ -57,6 +58,7 @@ type Parts struct {
 	Traces  *traces.Tracer    // nil: no traces
 	Auth    *auth.Door        // nil: everybody may ask
 	Limits  *limits.Book      // of tenants and models; nil: none
+	Shared  *shared.Limiter   // of several routers; nil: this router counts alone
 	Logger  *slog.Logger
 	Admin   string // address of the admin port, for messages
 }
@@ -91,8 +93,9 @@ type counters struct{ open, streams counter } // client connections; running req
 
 // guards decide who may come in, and how much each may take.
 type guards struct {
-	auth *auth.Door
-	book *limits.Book
+	auth   *auth.Door
+	book   *limits.Book
+	shared *shared.Limiter // nil: this router counts alone
 }
 
 // records are the places where requests are recorded.
@@ -119,7 +122,7 @@ func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 	g := &Gateway{
 		plans: p.Plans, scans: p.Scans, fleet: p.Fleet, metrics: p.Metrics,
 		watcher: p.Watcher, records: records{p.Access, p.Traces}, log: p.Logger, admin: p.Admin,
-		guards:      guards{p.Auth, cmp.Or(p.Limits, new(limits.Book))},
+		guards:      guards{p.Auth, cmp.Or(p.Limits, new(limits.Book)), p.Shared},
 		limits:      l,
 		forwardAuth: forwardAuth, started: time.Now(),
 		port: port{empty: make(chan struct{}, 1)},
