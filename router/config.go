@@ -31,6 +31,7 @@ type Config struct {
 	Retry       RetryConfig     `toml:"retry"`
 	Limits      LimitConfig     `toml:"limits"`
 	LimitTables []LimitTable    `toml:"limit" help:"what tenants and models may take, one table each (docs/limits.md); keys have limits of their own, as cgn-ctl key create --limit sets them"`
+	RateLimit   RateLimitConfig `toml:"ratelimit" help:"Redis, in which several routers count limits together (docs/limits.md). Without redis each router counts alone."`
 	TLS         TLSConfig       `toml:"tls"`
 	Auth        AuthConfig      `toml:"auth" help:"Who may use the serving port. Without keys, tokens and certificates with rights every client may, and only clients of this host, or with a certificate, may steer requests. With any of these the admin port asks who comes too."`
 	AdminTLS    adminport.TLS   `toml:"admin_tls" help:"TLS of the admin port, and the certificates of its clients (docs/auth.md)."`
@@ -240,6 +241,7 @@ func (c *Config) Validate() error {
 	c.validateTLS(bad)
 	c.validateAuth(bad)
 	c.validateLimits(bad)
+	c.RateLimit.validate(bad)
 	c.validateListeners(bad)
 	c.validateOverlap(bad)
 	c.validateTakeover(bad)

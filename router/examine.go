@@ -20,6 +20,7 @@ func (c *Config) Examine() error {
 	errs := []error{
 		c.examinePolicy(),
 		c.examineAuth(),
+		c.RateLimit.examine(),
 		pki.Files{CA: c.TLS.ClientCA, Cert: c.TLS.Cert, Key: c.TLS.Key}.Examine("tls.client_ca", "tls.cert", "tls.key"),
 		pki.Files{CA: c.Upstream.CA, Cert: c.Upstream.Cert, Key: c.Upstream.Key}.Examine("upstream_tls.ca",
 			"upstream_tls.cert", "upstream_tls.key"),

@@ -32,8 +32,8 @@ import (
 // and TestBrokenStreamsTakeTurns, those of takeovers in cmd/cgn-router, those of traces in
 // TestLostSpans, those of API keys in TestBadKeys, those of tokens in TestTokens, those of the
 // audit log in TestFloodOfRefusals and TestAuditLinesThatAreLost, those of the queue in
-// TestQueueOrder, TestLeavingTheQueue and package queue, and those of limits in TestLimitHeaders
-// and TestFloodOfNames.
+// TestQueueOrder, TestLeavingTheQueue and package queue, and those of limits in TestLimitHeaders,
+// TestFloodOfNames and TestSharedLimits.
 var elsewhere = func() map[string]bool {
 	all := map[string]bool{
 		"cgn_router_fleet_malformed_total": true, "cgn_router_fleet_stale": true, "cgn_router_panics_total": true,
@@ -66,6 +66,11 @@ var elsewhere = func() map[string]bool {
 		"cgn_router_oidc_tokens_total": true,
 		"cgn_router_audit_lost_total":  true, "cgn_router_audit_suppressed_total": true,
 		"cgn_router_limited_total": true, "cgn_router_limit_accounts": true, "cgn_router_limit_used_ratio": true,
+		"cgn_router_shared_limits_up": true, "cgn_router_shared_limits_routers": true,
+		"cgn_router_shared_limits_round_trips_total": true, "cgn_router_shared_limits_failures_total": true,
+		"cgn_router_shared_limits_waits_total": true, "cgn_router_shared_limits_late_total": true,
+		"cgn_router_shared_limits_alone_total": true, "cgn_router_shared_limits_unsettled": true,
+		"cgn_router_shared_limits_dropped_total": true,
 	}
 	for _, sample := range nodeload.Samples() {
 		for _, signal := range sample.Signals {

@@ -280,6 +280,7 @@ func (r *Router) observe() {
 		})
 	})
 	s.Read(limitDefs, r.readLimits)
+	s.Read(sharedDefs, r.readShared)
 	s.Read(sessionDefs, r.readSessions)
 	s.Read(oidcDefs, r.readOIDC)
 	s.Read(queueDefs, r.readQueue)

@@ -34,6 +34,7 @@ import (
 	"github.com/cognitora/dataplane/router/kvevents"
 	"github.com/cognitora/dataplane/router/leg"
 	"github.com/cognitora/dataplane/router/limits"
+	"github.com/cognitora/dataplane/router/limits/shared"
 	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/peerevents"
 	"github.com/cognitora/dataplane/router/plan"
@@ -83,6 +84,7 @@ type Router struct {
 	door         *auth.Door       // nil: everybody may ask
 	salts        *isolation.Salts // nil: clients share cached prompts
 	book         limits.Book      // of tenants and models
+	shared       *shared.Limiter  // nil: the router counts limits alone
 	gateway      *gateway.Gateway
 	admin        *adminport.Server
 	admins       *adminRights
@@ -140,6 +142,9 @@ func New(c Config) (r *Router, err error) {
 		return r, err
 	}
 	if err = r.openDoor(); err != nil {
+		return r, err
+	}
+	if r.shared, err = c.RateLimit.open(r.log); err != nil {
 		return r, err
 	}
 	if r.tokens, err = c.loadTokens(r.log); err != nil {
@@ -271,7 +276,7 @@ func (r *Router) assemble() {
 	parts := gateway.Parts{
 		Plans: r.plans, Scans: memo.Scans(), Fleet: r.fleet, Metrics: r.metrics,
 		Watcher: r.watcher, Loops: r.loops, Access: r.access, Traces: r.traces, Auth: r.door, Salts: r.salts,
-		Audit: r.audit, Limits: &r.book, Logger: r.log, Admin: c.Router.Admin,
+		Audit: r.audit, Limits: &r.book, Shared: r.shared, Logger: r.log, Admin: c.Router.Admin,
 	}
 	if r.door != nil {
 		parts.Thresholds = r.auditedThresholds
@@ -311,6 +316,9 @@ func (r *Router) Run(drain, force context.Context) error {
 	}
 	if v := r.tokenVerifier(); v != nil {
 		g.Go("OIDC", v.Run)
+	}
+	if r.shared != nil {
+		g.Go("shared limits", r.shared.Run)
 	}
 	if r.peers != nil {
 		g.Go("kernel events", r.peers.Run)

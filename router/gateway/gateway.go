@@ -30,6 +30,7 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/isolation"
 	"github.com/cognitora/dataplane/router/limits"
+	"github.com/cognitora/dataplane/router/limits/shared"
 	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/plan"
 	"github.com/cognitora/dataplane/router/scan"
@@ -64,6 +65,7 @@ type Parts struct {
 	Auth    *auth.Door        // nil: everybody may ask
 	Salts   *isolation.Salts  // nil: clients share cached prompts
 	Limits  *limits.Book      // of tenants and models; nil: none
+	Shared  *shared.Limiter   // of several routers; nil: this router counts alone
 	Logger  *slog.Logger
 	Admin   string // address of the admin port, for messages
 	// Thresholds answers /busy_threshold, for clients with the scope route.pin; nil: the path is
@@ -101,9 +103,10 @@ type counters struct{ open, streams counter } // client connections; running req
 
 // guards decide who may come in, what tells clients apart, and how much each may take.
 type guards struct {
-	auth  *auth.Door       // nil: everybody may ask
-	salts *isolation.Salts // nil: clients share cached prompts
-	book  *limits.Book
+	auth   *auth.Door       // nil: everybody may ask
+	salts  *isolation.Salts // nil: clients share cached prompts
+	book   *limits.Book
+	shared *shared.Limiter // nil: this router counts alone
 }
 
 // records are the places where requests are recorded.
@@ -137,7 +140,7 @@ func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 	g := &Gateway{
 		plans: p.Plans, scans: p.Scans, fleet: p.Fleet, metrics: p.Metrics,
 		watcher: p.Watcher, records: records{p.Access, p.Audit, p.Traces}, operators: operators{p.Thresholds, p.Admin},
-		guards: guards{p.Auth, p.Salts, cmp.Or(p.Limits, new(limits.Book))}, log: p.Logger,
+		guards: guards{p.Auth, p.Salts, cmp.Or(p.Limits, new(limits.Book)), p.Shared}, log: p.Logger,
 		limits:      l,
 		forwardAuth: forwardAuth, started: time.Now(),
 		port: port{empty: make(chan struct{}, 1)},

@@ -47,6 +47,12 @@ func (c *call) reserve(counts bool) *apierror.Error {
 		}
 	}
 	no, ok := c.reserved.Reserve(u, r.Received)
+	if ok && g.shared != nil {
+		var away bool
+		if no, away, ok = c.reserved.Share(g.shared, r.Received); away {
+			return errUncounted
+		}
+	}
 	if ok {
 		return nil
 	}
@@ -68,6 +74,12 @@ func limitedModel(g *Gateway, r *request.Request) string {
 		return ""
 	}
 	return view.Name
+}
+
+var errUncounted = &apierror.Error{
+	Status: fasthttp.StatusServiceUnavailable, Code: "limits_unavailable", RetryAfterSeconds: 1,
+	Message: "the router cannot check the limits of this request now: its Redis does not answer " +
+		"(ratelimit.on_failure is closed)",
 }
 
 var errAnswers = &apierror.Error{

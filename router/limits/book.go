@@ -117,7 +117,7 @@ func (b *Book) subject(of Scope, name named, rates Rates) Subject {
 	limit := NewLimit(rates)
 	e.account.Rescale(e.limit, limit, time.Now())
 	e.limit = limit
-	return Subject{of, limit, e.account}
+	return Subject{of, limit, e.account, name.tenant, name.model}
 }
 
 // Limits says whether there is a table.

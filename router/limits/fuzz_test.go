@@ -92,7 +92,7 @@ func FuzzCounter(f *testing.F) {
 		kind := settings[setting%uint8(len(settings))]
 		rates := Rates{}
 		*kind.of(&rates) = limit&(1<<39-1) + 1
-		s := Subject{OfKey, NewLimit(rates), new(Account)}
+		s := Subject{Of: OfKey, Limit: NewLimit(rates), Account: new(Account)}
 		r, c := &s.Limit.rules[0], &s.Account.counters[setting%uint8(len(settings))]
 		at := instant{ns & (1<<61 - 1), ns & 0xffff}
 		n, used = n&(1<<62-1), min(used&(1<<62-1), MostUse)

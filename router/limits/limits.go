@@ -5,11 +5,19 @@
 // used. Reserving and settling take no lock, and do not allocate.
 package limits
 
-import "time"
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/router/limits/shared"
+)
 
 // Account is what one subject has used. It outlives a change of its limits. The zero Account has
 // used nothing.
-type Account struct{ counters [len(settings)]counter }
+type Account struct {
+	counters [len(settings)]counter
+	together atomic.Pointer[shared.Subject] // nil: no router has shared it
+}
 
 // Rescale keeps the units used when an account gets other limits. A word counts them by their share
 // of the limit.
@@ -66,9 +74,10 @@ func (s Scope) String() string { return [...]string{"key", "tenant", "tenant_mod
 
 // Subject is one that limits bound.
 type Subject struct {
-	Of      Scope
-	Limit   *Limit
-	Account *Account
+	Of           Scope
+	Limit        *Limit
+	Account      *Account
+	Tenant, Name string // by which routers know the account; Name is of the key or the model
 }
 
 // Refusal says which limit has no room for a request.
@@ -107,6 +116,7 @@ type Reservation struct {
 	budgets  bool // some subject has a budget
 	use      Use
 	at       instant
+	shared   *shared.Reservation // with the other routers; nil: none
 }
 
 // Add adds a subject, at most one of each scope. A subject without Limit is none.
@@ -230,6 +240,7 @@ func (r *Reservation) Settle(used Use, at time.Time) {
 	}
 	r.held = false
 	used.Input, used.Output = min(used.Input, MostUse), min(used.Output, MostUse)
+	r.settleShared(used)
 	now := instantOf(at, r.budgets)
 	for i := range r.subjects[:r.n] {
 		s := &r.subjects[i]
@@ -254,8 +265,12 @@ func (r *Reservation) Left(k Kind, at time.Time) (least Left, ok bool) {
 			if rule.kind != k {
 				continue
 			}
-			used, reset := s.Account.counters[rule.setting].used(rule, now)
-			if l := (Left{rule.limit, max(rule.limit-used, 0), reset}); !ok || l.Remaining < least.Remaining {
+			l, together := s.leftTogether(rule)
+			if !together {
+				used, reset := s.Account.counters[rule.setting].used(rule, now)
+				l = Left{rule.limit, max(rule.limit-used, 0), reset}
+			}
+			if !ok || l.Remaining < least.Remaining {
 				least, ok = l, true
 			}
 		}

@@ -20,7 +20,9 @@ func newClock() *clock {
 
 func (c *clock) pass(d time.Duration) { c.Time = c.Add(d) }
 
-func subject(rates Rates) Subject { return Subject{OfKey, NewLimit(rates), new(Account)} }
+func subject(rates Rates) Subject {
+	return Subject{Of: OfKey, Limit: NewLimit(rates), Account: new(Account)}
+}
 
 // ask reserves u, and fails the test if the answer is not as wanted.
 func (c *clock) ask(t *testing.T, s Subject, u Use, want bool) (*Reservation, Refusal) {

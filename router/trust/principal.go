@@ -113,7 +113,8 @@ func (p *Principal) Limits() limits.Subject {
 	if p.Limit == nil {
 		return limits.Subject{}
 	}
-	return limits.Subject{Of: limits.OfKey, Limit: p.Limit, Account: p.Credential.account}
+	return limits.Subject{Of: limits.OfKey, Limit: p.Limit, Account: p.Credential.account,
+		Tenant: p.Tenant, Name: p.ID}
 }
 
 // Keyed says whether the principal was named by a key. The router itself and principals without

@@ -1,0 +1,188 @@
+package shared
+
+import (
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// TestExact checks each kind of limit, and what a refusal says.
+func TestExact(t *testing.T) {
+	s := startServer(t)
+	l, _ := limiter(t, Options{Addresses: []string{s.at}, Exact: true})
+	for what, c := range map[string]struct {
+		rule        int
+		limit, each int64
+	}{
+		"requests":  {rpm, 3, 1},
+		"tokens":    {tpm, 100, 40},
+		"a day":     {tpd, 1000, 501},
+		"at a time": {flight, 2, 1},
+		"a month":   {budget, 1000, 400},
+	} {
+		t.Run(what, func(t *testing.T) {
+			k, other := subject(l, "acme", what), subject(l, "acme", "other")
+			limit := k.of(c.rule, c.limit, c.each)
+			var all []*Reservation
+			for range c.limit / c.each {
+				r, _ := reserve(t, l, Admitted, limit)
+				all = append(all, r)
+			}
+			_, no := reserve(t, l, Refused, other.of(rpm, 1000, 1), limit)
+			if used := int64(len(all)) * c.each; no.Limit != 1 || no.Used != used && no.Used != used-1 || no.Never {
+				t.Errorf("%+v", no)
+			}
+			if (no.Wait > 0) != (c.rule < flight) || no.Wait > 24*time.Hour {
+				t.Errorf("%+v", no)
+			}
+			all[0].Settle(nil)
+			all[0].Settle(nil)
+			reserve(t, l, Admitted, limit)
+			if _, no := reserve(t, l, Refused, k.of(c.rule, c.limit, c.limit+1)); !no.Never || no.Wait != 0 {
+				t.Errorf("%+v", no)
+			}
+		})
+	}
+}
+
+// TestExactAllOrNothing checks that a refused request leaves nothing counted.
+func TestExactAllOrNothing(t *testing.T) {
+	s := startServer(t)
+	l, _ := limiter(t, Options{Addresses: []string{s.at}, Exact: true})
+	wide, tight := subject(l, "acme", "wide"), subject(l, "acme", "tight")
+	reserve(t, l, Admitted, tight.of(rpm, 1, 1))
+	for range 20 {
+		_, no := reserve(t, l, Refused, wide.of(rpm, 50, 1), wide.of(tpm, 1000, 100), wide.of(flight, 5, 1),
+			tight.of(rpm, 1, 1))
+		if no.Limit != 3 {
+			t.Errorf("%+v", no)
+		}
+	}
+	for _, rule := range []int{rpm, tpm, flight} {
+		if held, used := counted(t, s, wide.Bucket(rule)); held != 0 || used != 0 {
+			t.Errorf("rule %d: %d are held, %d used", rule, held, used)
+		}
+	}
+}
+
+// TestExactSettles checks that settling counts what was used, once, and that Redis itself refuses a
+// second settlement.
+func TestExactSettles(t *testing.T) {
+	s := startServer(t)
+	l, _ := limiter(t, Options{Addresses: []string{s.at}, Exact: true})
+	k := subject(l, "acme", "key")
+	limits := []Limit{k.of(tpd, 1e6, 1000), k.of(flight, 10, 1)}
+	r, _ := reserve(t, l, Admitted, limits...)
+	id := r.id
+	reserve(t, l, Admitted, limits...) // and never settles
+	r.Settle([]int64{300, 0})
+	r.Settle([]int64{300, 0})
+	settled(t, l)
+	want := func(holds, uses, flying int64) {
+		t.Helper()
+		held, used := counted(t, s, k.Bucket(tpd))
+		if held != holds || used > uses || used < uses-50 { // 11 a second come back
+			t.Errorf("%d tokens are held, %d used; not %d, %d", held, used, holds, uses)
+		}
+		if held, used := counted(t, s, k.Bucket(flight)); held != flying || used != 0 {
+			t.Errorf("%d are in flight, not %d; %d", held, flying, used)
+		}
+	}
+	want(1000, 300, 1)
+	again := Reservation{l: l, id: id, n: 2}
+	copy(again.limits[:], limits)
+	l.settle(&again, []int64{0, 0})
+	settled(t, l)
+	want(1000, 300, 1)
+
+	r, _ = reserve(t, l, Admitted, limits...)
+	r.Settle([]int64{5000, 0}) // an engine counts more than was reserved
+	settled(t, l)
+	want(1000, 5300, 1)
+}
+
+// TestExactComesLate checks that a reservation that reaches Redis after its settlement counts
+// nothing: its router did not wait for it.
+func TestExactComesLate(t *testing.T) {
+	s := startServer(t)
+	l, _ := limiter(t, Options{Addresses: []string{s.at}, Exact: true})
+	k := subject(l, "acme", "key")
+	limit := k.of(tpd, 1000, 900)
+	r := Reservation{l: l, id: l.next(), n: 1}
+	r.limits[0] = limit
+	k.Bucket(tpd).limit.Store(1000)
+	id := r.id
+	l.settle(&r, nil)
+	settled(t, l)
+	c := l.scripts.newReserve(k.mark+id, markLife)
+	c.reserve(&limit, 900, 0, false)
+	if reply, err := l.scripts.run(t.Context(), l.db, c); err != nil || reply[0] != 0 {
+		t.Error(reply, err)
+	}
+	if held, used := counted(t, s, k.Bucket(tpd)); held != 0 || used != 0 {
+		t.Errorf("%d tokens are held, %d used", held, used)
+	}
+}
+
+// TestExactTogether: 200 clients of two routers never reserve more than a limit. Beyond it is only
+// what engines count above what was reserved.
+func TestExactTogether(t *testing.T) {
+	s := startServer(t)
+	const limit = 30000
+	o := Options{Addresses: []string{s.at}, Exact: true, Timeout: 20 * time.Second}
+	a, _ := limiter(t, o)
+	b, _ := limiter(t, o)
+	var all sync.WaitGroup
+	var reserved, above, most, flying atomic.Int64
+	ours := [...]*Subject{subject(a, "acme", "key"), subject(b, "acme", "key")}
+	for client := range 200 {
+		all.Go(func() {
+			random := rand.New(rand.NewPCG(1, uint64(client)))
+			l, k := []*Limiter{a, b}[client%2], ours[client%2]
+			for range 15 {
+				n := 1 + random.Int64N(200)
+				var r Reservation
+				_, v := l.Reserve(&r, []Limit{k.of(tpd, limit, n), k.of(flight, 64, 1)})
+				if v == Refused {
+					continue
+				}
+				if v != Admitted || r.by != byRedis {
+					t.Errorf("verdict %d by %d", v, r.by)
+				}
+				raise(&most, flying.Add(1))
+				time.Sleep(time.Duration(random.Int64N(int64(time.Millisecond))))
+				used := random.Int64N(n + n/8 + 1)
+				reserved.Add(min(used, n))
+				above.Add(max(used-n, 0))
+				flying.Add(-1)
+				r.Settle([]int64{used, 0})
+			}
+		})
+	}
+	all.Wait()
+	settled(t, a)
+	settled(t, b)
+	t.Logf("%d tokens of %d used within their reservations; engines counted %d above; %d at a time",
+		reserved.Load(), limit, above.Load(), most.Load())
+	if n := reserved.Load(); n > limit+limit/100 || n < limit*9/10 { // 0.35 a second come back
+		t.Errorf("%d tokens of %d", n, limit)
+	}
+	if n := most.Load(); n > 64 {
+		t.Errorf("%d at a time", n)
+	}
+	held, used := counted(t, s, ours[0].Bucket(tpd))
+	if n := reserved.Load() + above.Load(); held != 0 || used > n || used < n-limit/100 {
+		t.Errorf("Redis counts %d held and %d used, the clients %d", held, used, n)
+	}
+	if held, _ := counted(t, s, ours[0].Bucket(flight)); held != 0 {
+		t.Errorf("%d are left in flight", held)
+	}
+}
+
+// raise makes most at least n.
+func raise(most *atomic.Int64, n int64) {
+	for was := most.Load(); n > was && !most.CompareAndSwap(was, n); was = most.Load() {
+	}
+}

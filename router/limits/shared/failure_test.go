@@ -1,0 +1,301 @@
+package shared
+
+import (
+	"context"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/freeport"
+)
+
+// proxy delays what a server answers.
+type proxy struct {
+	at    string
+	delay atomic.Int64 // ns
+}
+
+func startProxy(t testing.TB, to string) *proxy {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{at: listener.Addr().String()}
+	var all sync.WaitGroup
+	t.Cleanup(all.Wait)
+	t.Cleanup(func() { listener.Close() })
+	all.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", to)
+			if err != nil {
+				client.Close()
+				continue
+			}
+			t.Cleanup(func() { client.Close(); server.Close() })
+			all.Go(func() { _, _ = io.Copy(server, client); server.Close() })
+			all.Go(func() { p.copy(client, server); client.Close() })
+		}
+	})
+	return p
+}
+
+func (p *proxy) copy(to, from net.Conn) {
+	b := make([]byte, 1<<16)
+	for {
+		n, err := from.Read(b)
+		if err != nil {
+			return
+		}
+		time.Sleep(time.Duration(p.delay.Load()))
+		if _, err := to.Write(b[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// fault breaks a server for as long as the test wants.
+type fault struct {
+	begin, end func()
+	lost       bool // the server has lost its state
+}
+
+func faults(t testing.TB, what string, s *server, p *proxy) fault {
+	return map[string]fault{
+		"killed": {s.kill, s.start, true},
+		"paused": {s.pause, s.proceed, false},
+		"slow": {
+			func() { p.delay.Store(int64(400 * time.Millisecond)) },
+			func() { p.delay.Store(0) }, false,
+		},
+	}[what]
+}
+
+// clients make requests until they are told to stop.
+type clients struct {
+	stop                                     chan struct{}
+	all                                      sync.WaitGroup
+	admitted, refused, unavailable, by, slow atomic.Int64
+}
+
+func startClients(n int, l *Limiter, limits ...Limit) *clients {
+	c := &clients{stop: make(chan struct{})}
+	for range n {
+		c.all.Go(func() {
+			var r Reservation
+			for {
+				select {
+				case <-c.stop:
+					return
+				case <-time.After(200 * time.Microsecond):
+				}
+				_, v := l.Reserve(&r, limits)
+				switch {
+				case v == Refused:
+					c.refused.Add(1)
+				case v == Unavailable:
+					c.unavailable.Add(1)
+				case r.by == alone:
+					c.admitted.Add(1)
+				default:
+					c.by.Add(1)
+				}
+				r.Settle(nil)
+			}
+		})
+	}
+	return c
+}
+
+func (c *clients) end() { close(c.stop); c.all.Wait() }
+
+// TestFailures breaks Redis under load, in each way, with each setting and in both modes. Requests
+// go on as the setting says, without asking Redis, until Redis answers.
+func TestFailures(t *testing.T) {
+	for _, what := range []string{"killed", "paused", "slow"} {
+		for _, on := range []string{Local, Open, Closed} {
+			for mode, exact := range map[string]bool{"exact": true, "leased": false} {
+				name := strings.Join([]string{what, on, mode}, " ")
+				t.Run(name, func(t *testing.T) { testFailure(t, what, on, exact) })
+			}
+		}
+	}
+}
+
+func testFailure(t *testing.T, what, on string, exact bool) {
+	s := startServer(t)
+	p := startProxy(t, s.at)
+	l, _ := limiter(t, Options{Addresses: []string{p.at}, OnFailure: on, Exact: exact, Timeout: 200 * time.Millisecond})
+	k, fresh := subject(l, "acme", "key"), subject(l, "acme", "fresh")
+	load := startClients(20, l, k.of(tpd, 1e9, 10), k.of(flight, 1000, 1))
+	defer load.end()
+	wait(t, "Redis decides", func() bool { return load.by.Load() > 200 })
+	f := faults(t, what, s, p)
+	f.begin()
+	wait(t, "Redis is away", func() bool { return l.Stats().Away })
+	alone := func() int64 { return load.admitted.Load() + load.unavailable.Load() + load.by.Load() }
+	before, was, began := l.Stats(), alone(), load.unavailable.Load()
+	wait(t, "requests go on", func() bool { return alone()-was > 2000 })
+	after := l.Stats()
+	if after.Away && (after.RoundTrips-before.RoundTrips)*50 > alone()-was {
+		t.Errorf("%d round trips while Redis was away", after.RoundTrips-before.RoundTrips)
+	}
+	if exact && on == Closed && load.unavailable.Load() == began || on != Closed && load.unavailable.Load() > 0 {
+		t.Errorf("%d requests found no Redis", load.unavailable.Load())
+	}
+	if after.Away {
+		limit, n := fresh.of(tpd, 1000, 10), 0
+		for ; n < 200; n++ {
+			var r Reservation
+			if _, v := l.Reserve(&r, []Limit{limit}); v != Admitted {
+				break
+			}
+		}
+		if want := map[string]int{Local: 100, Open: 200, Closed: 0}[on]; n != want && l.Stats().Away {
+			t.Errorf("%d requests of %d", n, want)
+		}
+	}
+	f.end()
+	wait(t, "Redis is back", func() bool { return !l.Stats().Away })
+	is := load.by.Load()
+	wait(t, "Redis decides again", func() bool { return load.by.Load() > is+500 && !l.Stats().Away })
+	t.Logf("%+v", l.Stats())
+}
+
+// TestShares: while Redis is away each of two routers admits half of a limit, and more only of what
+// is larger than its half.
+func TestShares(t *testing.T) {
+	s := startServer(t)
+	o := Options{Addresses: []string{s.at}, Exact: true, look: 20 * time.Millisecond, Timeout: 200 * time.Millisecond}
+	a, _ := limiter(t, o)
+	b, _ := limiter(t, o)
+	wait(t, "they know each other", func() bool { return a.Stats().Routers == 2 && b.Stats().Routers == 2 })
+	s.kill()
+	for _, l := range []*Limiter{a, b} {
+		wait(t, "Redis is away", func() bool { return l.Stats().Away })
+		k := subject(l, "acme", "key")
+		for range 50 {
+			reserve(t, l, Admitted, k.of(tpd, 1001, 10))
+		}
+		_, no := reserve(t, l, Refused, k.of(rpm, 100, 1), k.of(tpd, 1001, 10))
+		if no.Limit != 1 || no.Used < 499 || no.Wait <= 0 {
+			t.Errorf("%+v", no)
+		}
+		large := k.of(tpm, 1000, 900)
+		reserve(t, l, Admitted, large)
+		reserve(t, l, Refused, large)
+		reserve(t, l, Refused, k.of(tpm, 1000, 1))
+		for range 3 {
+			reserve(t, l, Admitted, k.of(flight, 5, 1))
+		}
+		reserve(t, l, Refused, k.of(flight, 5, 1))
+		reserve(t, l, Admitted, k.of(budget, 100, 50))
+		reserve(t, l, Refused, k.of(budget, 100, 1))
+	}
+}
+
+// TestNoScript: a server that has forgotten the scripts gets them again, within the same request.
+func TestNoScript(t *testing.T) {
+	s := startServer(t)
+	for _, exact := range []bool{true, false} {
+		l, _ := limiter(t, Options{Addresses: []string{s.at}, Exact: exact, OnFailure: Closed})
+		k := subject(l, "acme", "key")
+		for range 5 {
+			if err := s.db.ScriptFlush(t.Context()).Err(); err != nil {
+				t.Fatal(err)
+			}
+			r, _ := reserve(t, l, Admitted, k.of(tpd, 1e6, 1000))
+			r.Settle(nil)
+			settled(t, l)
+		}
+		if n := l.Stats().Failures; n > 0 {
+			t.Errorf("%d failures", n)
+		}
+	}
+}
+
+// TestLateSettlements: what ends while Redis is away is settled when it is back.
+func TestLateSettlements(t *testing.T) {
+	s := startServer(t)
+	l, _ := limiter(t, Options{Addresses: []string{s.at}, Exact: true, Timeout: 200 * time.Millisecond})
+	k := subject(l, "acme", "key")
+	limits := []Limit{k.of(tpd, 1e6, 1000), k.of(flight, 100, 1)}
+	var all []*Reservation
+	for range 50 {
+		r, _ := reserve(t, l, Admitted, limits...)
+		if r.by == alone {
+			t.Skip("the machine is too busy")
+		}
+		all = append(all, r)
+	}
+	s.pause()
+	for _, r := range all {
+		r.Settle([]int64{10, 0})
+	}
+	wait(t, "Redis is away", func() bool { return l.Stats().Away })
+	s.proceed()
+	settled(t, l)
+	held, used := counted(t, s, k.Bucket(tpd))
+	if flying, _ := counted(t, s, k.Bucket(flight)); held != 0 || flying != 0 || used > 500 || used < 450 {
+		t.Errorf("%d held, %d used, %d in flight", held, used, flying)
+	}
+}
+
+// TestFailover: sentinels make a replica the master under load.
+func TestFailover(t *testing.T) {
+	for mode, exact := range map[string]bool{"exact": true, "leased": false} {
+		t.Run(mode, func(t *testing.T) { testFailover(t, exact) })
+	}
+}
+
+func testFailover(t *testing.T, exact bool) {
+	master := startServer(t)
+	host, port, _ := net.SplitHostPort(master.at)
+	replica := startServer(t, "--replicaof", host+" "+port)
+	wait(t, "the replica follows", func() bool {
+		text, _ := replica.db.Info(context.Background(), "replication").Result()
+		return strings.Contains(text, "master_link_status:up")
+	})
+	at := freeport.Address(t)
+	sentinelHost, sentinelPort, _ := net.SplitHostPort(at)
+	file := filepath.Join(t.TempDir(), "sentinel.conf")
+	text := "port " + sentinelPort + "\nbind " + sentinelHost + "\n" +
+		"sentinel monitor limits " + host + " " + port + " 1\n" +
+		"sentinel down-after-milliseconds limits 300\nsentinel failover-timeout limits 3000\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sentinel := startProgram(t, "redis-sentinel", at, file)
+	wait(t, "the sentinel knows the replica", func() bool {
+		n, _ := sentinel.db.Do(context.Background(), "SENTINEL", "REPLICAS", "limits").Slice()
+		return len(n) == 1
+	})
+	l, _ := limiter(t, Options{
+		Addresses: []string{at}, Master: "limits", Exact: exact, Timeout: 200 * time.Millisecond,
+	})
+	k := subject(l, "acme", "key")
+	load := startClients(20, l, k.of(tpd, 1e9, 10), k.of(flight, 1000, 1))
+	defer load.end()
+	wait(t, "the master decides", func() bool { return load.by.Load() > 500 && !l.Stats().Away })
+	master.kill()
+	wait(t, "it is away", func() bool { return l.Stats().Away })
+	is := load.admitted.Load()
+	wait(t, "requests go on", func() bool { return load.admitted.Load() > is+100 })
+	wait(t, "the replica decides", func() bool { return !l.Stats().Away && replica.evalshas() > 0 })
+	is = load.by.Load()
+	wait(t, "requests ask it", func() bool { return load.by.Load() > is+500 })
+	if n := load.refused.Load() + load.unavailable.Load(); n > 0 {
+		t.Errorf("%d requests were refused", n)
+	}
+	t.Logf("%+v; %d by Redis, %d alone", l.Stats(), load.by.Load(), load.admitted.Load())
+}

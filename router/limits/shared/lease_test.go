@@ -1,0 +1,276 @@
+package shared
+
+import (
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// wide are limits that steady load does not reach.
+func wide(k *Subject, tokens int64) []Limit {
+	return []Limit{k.of(rpm, 1e9, 1), k.of(tpm, 1e12, tokens), k.of(tpd, 1e12, tokens), k.of(flight, 10000, 1)}
+}
+
+// TestLeaseRoundTrips: under steady load at most one request in 100 costs a round trip.
+func TestLeaseRoundTrips(t *testing.T) {
+	s := startServer(t)
+	l, _ := limiter(t, Options{Addresses: []string{s.at}})
+	tenant, key := subject(l, "acme", "tenant"), subject(l, "acme", "key")
+	load := func(each int) {
+		var all sync.WaitGroup
+		for client := range 16 {
+			all.Go(func() {
+				random := rand.New(rand.NewPCG(1, uint64(client)))
+				var r Reservation
+				for range each {
+					n := 500 + random.Int64N(2000)
+					if no, v := l.Reserve(&r, append(wide(key, n), wide(tenant, n)...)); v != Admitted {
+						t.Errorf("verdict %d, %+v", v, no)
+						return
+					}
+					used := random.Int64N(n)
+					r.Settle([]int64{1, used, used, 1, 1, used, used, 1})
+				}
+			})
+		}
+		all.Wait()
+	}
+	load(100)
+	before, scripts := l.Stats(), s.evalshas()
+	const each = 5000
+	load(each)
+	after := l.Stats()
+	trips := after.RoundTrips - before.RoundTrips
+	t.Logf("%d requests, %d round trips with %d scripts, %d requests waited", 16*each, trips, s.evalshas()-scripts,
+		after.Waits-before.Waits)
+	if trips*100 > 16*each {
+		t.Errorf("%d round trips for %d requests", trips, 16*each)
+	}
+}
+
+// TestLeaseTogether: 200 clients of two routers use at most a limit, with their leases. Beyond it
+// is only what engines count above what was reserved.
+func TestLeaseTogether(t *testing.T) {
+	s := startServer(t)
+	const limit = 100000
+	o := Options{Addresses: []string{s.at}, Timeout: 20 * time.Second}
+	a, endA := limiter(t, o)
+	b, endB := limiter(t, o)
+	var all sync.WaitGroup
+	var within, above, most, flying, refused atomic.Int64
+	ours := [...]*Subject{subject(a, "acme", "key"), subject(b, "acme", "key")}
+	for client := range 200 {
+		all.Go(func() {
+			random := rand.New(rand.NewPCG(1, uint64(client)))
+			l, k := []*Limiter{a, b}[client%2], ours[client%2]
+			for range 40 {
+				n := 1 + random.Int64N(200)
+				var r Reservation
+				_, v := l.Reserve(&r, []Limit{k.of(tpd, limit, n), k.of(flight, 64, 1)})
+				if v == Refused {
+					refused.Add(1)
+					time.Sleep(time.Millisecond)
+					continue
+				}
+				if v != Admitted || r.by != byLease {
+					t.Errorf("verdict %d by %d", v, r.by)
+				}
+				raise(&most, flying.Add(1))
+				time.Sleep(time.Duration(random.Int64N(int64(time.Millisecond))))
+				used := random.Int64N(n + n/8 + 1)
+				within.Add(min(used, n))
+				above.Add(max(used-n, 0))
+				flying.Add(-1)
+				r.Settle([]int64{used, 0})
+			}
+		})
+	}
+	all.Wait()
+	t.Logf("%d tokens of %d used within their reservations; engines counted %d above; %d at a time; %d refused; "+
+		"round trips %d and %d", within.Load(), limit, above.Load(), most.Load(), refused.Load(),
+		a.Stats().RoundTrips, b.Stats().RoundTrips)
+	if n := within.Load(); n > limit+limit/100 || n < limit/2 {
+		t.Errorf("%d tokens of %d", n, limit)
+	}
+	if n := most.Load(); n > 64 {
+		t.Errorf("%d at a time", n)
+	}
+	endA()
+	endB()
+	held, used := counted(t, s, ours[0].Bucket(tpd))
+	if n := within.Load() + above.Load(); held != 0 || used > n || used < n-limit/100 {
+		t.Errorf("Redis counts %d held and %d used, the clients %d", held, used, n)
+	}
+	if held, _ := counted(t, s, ours[0].Bucket(flight)); held != 0 {
+		t.Errorf("%d are left in flight", held)
+	}
+}
+
+// warm makes requests until the router has a lease.
+func warm(t testing.TB, l *Limiter, limits ...Limit) {
+	t.Helper()
+	wait(t, "there is a lease", func() bool {
+		r, _ := reserve(t, l, Admitted, limits...)
+		r.Settle(nil)
+		for i := range limits {
+			if b := limits[i].Bucket; b.window != 0 && b.left.Load() < 5*limits[i].Units {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// TestLeaseGoesBack: an idle lease goes back, but not what running requests have of it.
+func TestLeaseGoesBack(t *testing.T) {
+	s := startServer(t)
+	l, _ := limiter(t, Options{Addresses: []string{s.at}, look: 20 * time.Millisecond})
+	k := subject(l, "acme", "key")
+	limits := []Limit{k.of(tpd, 1e6, 100), k.of(rpm, 1e6, 1)}
+	warm(t, l, limits...)
+	r, _ := reserve(t, l, Admitted, limits...)
+	wait(t, "only the running request holds", func() bool {
+		held, _ := counted(t, s, k.Bucket(tpd))
+		requests, _ := counted(t, s, k.Bucket(rpm))
+		return held == 100 && requests == 0
+	})
+	r.Settle([]int64{70, 1})
+	wait(t, "nothing is held", func() bool {
+		held, used := counted(t, s, k.Bucket(tpd))
+		return held == 0 && used >= 69 && used <= 70
+	})
+}
+
+// TestLeaseEnds: a router that ends gives back what it has, and a router that dies what it held.
+func TestLeaseEnds(t *testing.T) {
+	s := startServer(t)
+	l, end := limiter(t, Options{Addresses: []string{s.at}})
+	k := subject(l, "acme", "key")
+	limits := []Limit{k.of(tpd, 1e6, 100), k.of(flight, 100, 1)}
+	warm(t, l, limits...)
+	if held, _ := counted(t, s, k.Bucket(tpd)); held < 500 {
+		t.Errorf("%d tokens are held", held)
+	}
+	r, _ := reserve(t, l, Admitted, limits...)
+	r.Settle([]int64{5000, 0}) // 4900 more than reserved
+	end()
+	if held, used := counted(t, s, k.Bucket(tpd)); held != 0 || used < 4990 || used > 5000 {
+		t.Errorf("%d tokens are held, %d used", held, used)
+	}
+
+	other, _ := limiter(t, Options{Addresses: []string{s.at}})
+	k2 := subject(other, "acme", "key")
+	dead := subject(l, "acme", "key")
+	c := l.scripts.newReserve(dead.mark, 0)
+	all := dead.of(flight, 100, 100)
+	c.reserve(&all, 100, 0, false)
+	if reply, err := other.scripts.run(t.Context(), other.db, c); err != nil || reply[0] != 1 {
+		t.Fatal(reply, err)
+	}
+	reserve(t, other, Refused, k2.of(flight, 100, 1))
+	// As if 30 s had passed.
+	if err := s.db.ZAdd(t.Context(), dead.set, zero(dead.holder)).Err(); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "the dead router holds nothing", func() bool {
+		var r Reservation
+		_, v := other.Reserve(&r, []Limit{k2.of(flight, 100, 1)})
+		return v == Admitted
+	})
+}
+
+// TestLeaseIsToldAgain: after Redis has lost what it knew, it hears again what routers hold.
+func TestLeaseIsToldAgain(t *testing.T) {
+	s := startServer(t)
+	l, _ := limiter(t, Options{Addresses: []string{s.at}, look: 20 * time.Millisecond})
+	k := subject(l, "acme", "key")
+	limit := k.of(flight, 3, 1)
+	for range 3 {
+		reserve(t, l, Admitted, limit)
+	}
+	if err := s.db.FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "Redis knows again", func() bool {
+		held, _ := counted(t, s, k.Bucket(flight))
+		return held == 3
+	})
+	reserve(t, l, Refused, limit)
+}
+
+// TestLeaseRefusals: refusals say what they should, and do not cost a round trip each.
+func TestLeaseRefusals(t *testing.T) {
+	s := startServer(t)
+	l, _ := limiter(t, Options{Addresses: []string{s.at}})
+	k := subject(l, "acme", "key")
+	r, _ := reserve(t, l, Admitted, k.of(tpm, 1000, 900), k.of(rpm, 100, 1))
+	before := l.Stats()
+	for range 1000 {
+		_, no := reserve(t, l, Refused, k.of(rpm, 100, 1), k.of(tpm, 1000, 600))
+		if no.Limit != 1 || no.Used < 899 || no.Used > 1000 || no.Wait <= 0 || no.Wait > time.Minute || no.Never {
+			t.Fatalf("%+v", no)
+		}
+	}
+	if trips := l.Stats().RoundTrips - before.RoundTrips; trips > 500 {
+		t.Errorf("%d round trips for 1000 refusals", trips)
+	}
+	r.Settle(nil)
+	wait(t, "there is room again", func() bool {
+		var r Reservation
+		_, v := l.Reserve(&r, []Limit{k.of(rpm, 100, 1), k.of(tpm, 1000, 600)})
+		return v == Admitted
+	})
+	limit := k.of(tpm, 1000, 600)
+	if left := limit.Left(); left.Remaining < 300 || left.Remaining > 410 || left.Reset <= 0 {
+		t.Errorf("%+v", left)
+	}
+}
+
+func TestLeaseAllocatesNothing(t *testing.T) {
+	s := startServer(t)
+	l, _ := limiter(t, Options{Addresses: []string{s.at}})
+	k := subject(l, "acme", "key")
+	limits := wide(k, 10)
+	warm(t, l, limits...)
+	for range 10 {
+		load(l, limits)
+	}
+	before := l.Stats().Waits
+	var r Reservation
+	used := []int64{1, 5, 5, 1}
+	n := testing.AllocsPerRun(100, func() {
+		l.Reserve(&r, limits)
+		r.Settle(used)
+	})
+	if waited := l.Stats().Waits - before; n != 0 && waited == 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// load makes a few hundred requests.
+func load(l *Limiter, limits []Limit) {
+	var r Reservation
+	for range 300 {
+		if _, v := l.Reserve(&r, limits); v == Admitted {
+			r.Settle(nil)
+		}
+	}
+}
+
+func BenchmarkLease(b *testing.B) {
+	s := startServer(b)
+	l, _ := limiter(b, Options{Addresses: []string{s.at}})
+	k := subject(l, "acme", "key")
+	limits := wide(k, 10)
+	warm(b, l, limits...)
+	b.ReportAllocs()
+	var r Reservation
+	used := []int64{1, 5, 5, 1}
+	for b.Loop() {
+		l.Reserve(&r, limits)
+		r.Settle(used)
+	}
+	b.ReportMetric(float64(l.Stats().RoundTrips)/float64(b.N), "trips/op")
+}

@@ -1,0 +1,243 @@
+package shared
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// clocked returns the scripts with a clock that the test sets: a hash instead of the server's TIME.
+func clocked() *scripts {
+	with := strings.Replace(commonSource, "redis.call('TIME')", "redis.call('HMGET', 'clock', 's', 'us')", 1)
+	if with == commonSource {
+		panic("the scripts have another clock")
+	}
+	return &scripts{newScript(with + reserveSource), newScript(with + settleSource), newScript(with + renewSource)}
+}
+
+// model is what the scripts should do to one subject.
+type model struct {
+	now     float64 // us
+	buckets map[*Bucket]*modelled
+	expires map[string]float64 // holders
+	marked  map[string]bool
+	gone    map[string]bool
+}
+
+type modelled struct {
+	used, stamp float64
+	held        map[string]int64
+}
+
+func (m *model) month() float64 {
+	year, month, _ := time.UnixMicro(int64(m.now)).UTC().Date()
+	return float64(year*12 + int(month) - 1)
+}
+
+// at returns a bucket, and what counts now. Reading changes nothing but that holders expire.
+func (m *model) at(b *Bucket) (is *modelled, used, stamp float64, held int64) {
+	for holder, at := range m.expires {
+		if at <= m.now {
+			delete(m.expires, holder)
+			for _, is := range m.buckets {
+				delete(is.held, holder)
+			}
+		}
+	}
+	if m.buckets[b] == nil {
+		m.buckets[b] = &modelled{held: map[string]int64{}}
+	}
+	is = m.buckets[b]
+	for _, n := range is.held {
+		held += n
+	}
+	switch {
+	case b.timed():
+		return is, max(0, is.used-max(0, m.now-is.stamp)), m.now, held
+	case b.window == Month:
+		if month := m.month(); month > is.stamp {
+			return is, 0, month, held
+		}
+		return is, is.used, is.stamp, held
+	}
+	return is, 0, 0, held
+}
+
+// scale returns how much a unit counts, and how much there is room for.
+func (l *Limit) scale() (cost, room float64) {
+	if l.Bucket.timed() {
+		w := float64(l.Bucket.window.Microseconds())
+		return w / float64(l.Max), w
+	}
+	return 1, float64(l.Max)
+}
+
+func (m *model) use(l *Limit, units int64) {
+	cost, room := l.scale()
+	is, used, stamp, _ := m.at(l.Bucket)
+	is.used, is.stamp = max(0, used+float64(float64(units)*cost)), stamp
+	if l.Bucket.timed() {
+		is.used = min(is.used, room+864e9)
+	}
+}
+
+func (m *model) reserve(id, holder string, limits []Limit, wants []int64) []int64 {
+	given := make([]int64, len(limits))
+	for i, l := range limits {
+		_, used, _, held := m.at(l.Bucket)
+		cost, room := l.scale()
+		counts := used + float64(float64(held)*cost)
+		over := counts + float64(float64(l.Units)*cost) - room
+		if l.Units > 0 && over > room*1e-12 {
+			return []int64{0, int64(i), int64(math.Ceil(counts)), int64(math.Ceil(over))}
+		}
+		given[i] = int64(max(0, min(float64(wants[i]), math.Floor(-over/cost/2))))
+	}
+	if m.gone[id] || m.marked[id] {
+		return []int64{0, 0, 0, 0}
+	}
+	m.marked[id] = true
+	reply := []int64{1}
+	for i, l := range limits {
+		is, _, _, _ := m.at(l.Bucket)
+		if units := l.Units + given[i]; units > 0 && l.Bucket.atOnce {
+			m.use(&l, units)
+		} else if units > 0 {
+			is.held[holder] += units
+			m.expires[holder] = m.now + float64(holderLife.Microseconds())
+		}
+		_, used, _, held := m.at(l.Bucket)
+		cost, _ := l.scale()
+		reply = append(reply, int64(math.Ceil(used+float64(float64(held)*cost))), given[i])
+	}
+	return reply
+}
+
+// settle settles reservations with the same limits and use, or tells what a holder holds if there
+// are none.
+func (m *model) settle(ids []string, holder string, limits []Limit, helds, useds []int64) []int64 {
+	known, some := make([]int64, len(ids)), int64(0)
+	for i, id := range ids {
+		if m.marked[id] {
+			known[i] = 1
+			some++
+		} else {
+			m.gone[id] = true
+		}
+		delete(m.marked, id)
+	}
+	if ids != nil && some == 0 {
+		return known
+	}
+	for i, l := range limits {
+		is, _, _, _ := m.at(l.Bucket)
+		used := useds[i]
+		if ids != nil {
+			is.held[holder] -= min(some*helds[i], is.held[holder])
+			used *= some
+		} else {
+			is.held[holder] = helds[i]
+		}
+		if used != 0 {
+			m.use(&l, used)
+		}
+		if ids == nil && helds[i] > 0 {
+			m.expires[holder] = m.now + float64(holderLife.Microseconds())
+		}
+	}
+	return known
+}
+
+// TestScriptsFollowTheModel compares the scripts in a real Redis with a model in Go, step by step,
+// also while the server's clock jumps and holders expire. What the scripts keep must end by itself.
+func TestScriptsFollowTheModel(t *testing.T) {
+	server := startServer(t)
+	of := clocked()
+	ctx := context.Background()
+	rapid.Check(t, func(t *rapid.T) {
+		if err := server.db.FlushAll(ctx).Err(); err != nil {
+			t.Fatal(err)
+		}
+		m := &model{1.8e15, map[*Bucket]*modelled{}, map[string]float64{}, map[string]bool{}, map[string]bool{}}
+		k := (&Limiter{id: "x"}).Subject("a}{:%", "k", standard...)
+		var most [budget + 1]int64
+		for i := range most {
+			most[i] = rapid.OneOf(rapid.Int64Range(1, 50), rapid.Int64Range(1, 1e12)).Draw(t, "limit")
+		}
+		same := func(c *call, want []int64) {
+			t.Helper()
+			got, err := of.run(ctx, server.db, c)
+			if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Fatalf("%v, %v; the model: %v", got, err, want)
+			}
+		}
+		for range rapid.IntRange(1, 25).Draw(t, "steps") {
+			m.now += float64(rapid.OneOf(rapid.Int64Range(0, 5e6), rapid.Int64Range(-4e9, 9e10),
+				rapid.Int64Range(0, 9e12)).Draw(t, "passes"))
+			if err := server.db.HSet(ctx, "clock", "s", int64(m.now)/1e6, "us", int64(m.now)%1e6).Err(); err != nil {
+				t.Fatal(err)
+			}
+			id := []string{"a", "b", "c", "other"}[rapid.IntRange(0, 3).Draw(t, "id")]
+			k.holder = rapid.SampledFrom([]string{"a", "b-1", "c#"}).Draw(t, "holder")
+			all, a, b := draw(t, k, most[:])
+			switch rapid.IntRange(0, 2).Draw(t, "step") {
+			case 0:
+				c := of.newReserve(k.mark+id, time.Hour)
+				for i := range all {
+					c.reserve(&all[i], all[i].Units, a[i], all[i].Bucket.atOnce)
+				}
+				same(c, m.reserve(id, k.holder, all, a))
+			case 1:
+				if len(all) == 0 {
+					continue
+				}
+				b = still(all, b)
+				ids := []string{id, "other"}[:rapid.IntRange(1, 2).Draw(t, "reservations")]
+				var settle []*settlement
+				for _, id := range ids {
+					settle = append(settle, &settlement{mark: k.mark + id, limits: all, held: a, used: b})
+				}
+				same(of.newSettle(settle), m.settle(ids, k.holder, all, a, b))
+			case 2:
+				c := of.newReport(k.mark)
+				b = still(all, b)
+				for i := range all {
+					c.report(&all[i], a[i], b[i])
+				}
+				same(c, m.settle(nil, k.holder, all, a, b))
+			}
+			lives := func(key string) time.Duration { return server.db.PTTL(ctx, key).Val() }
+			if d, set := lives(k.hash), lives(k.set); d == -1 || set == -1 || set > 0 && d > set {
+				t.Fatalf("the hash lives for %v, the set for %v", d, set)
+			}
+		}
+	})
+}
+
+// draw draws limits of a request and two numbers for each.
+func draw(t *rapid.T, k *Subject, most []int64) (all []Limit, a, b []int64) {
+	for i := range most {
+		if !rapid.Bool().Draw(t, "has") {
+			continue
+		}
+		n := rapid.Int64Range(0, most[i]+most[i]/8+1)
+		all = append(all, k.of(i, most[i], n.Draw(t, "units")))
+		a, b = append(a, n.Draw(t, "a")), append(b, n.Draw(t, "b"))
+	}
+	return all, a, b
+}
+
+// still makes requests at a time use nothing.
+func still(all []Limit, used []int64) []int64 {
+	for i := range all {
+		if all[i].Bucket.window == 0 {
+			used[i] = 0
+		}
+	}
+	return used
+}

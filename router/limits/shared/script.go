@@ -1,0 +1,218 @@
+package shared
+
+import (
+	"context"
+	"crypto/sha1"
+	_ "embed"
+	"encoding/hex"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+var (
+	//go:embed common.lua
+	commonSource string
+	//go:embed reserve.lua
+	reserveSource string
+	//go:embed settle.lua
+	settleSource string
+	//go:embed renew.lua
+	renewSource string
+)
+
+// script is one that Redis knows by its hash once it is loaded.
+type script struct{ source, hash string }
+
+func newScript(source string) *script {
+	sum := sha1.Sum([]byte(source))
+	return &script{source, hex.EncodeToString(sum[:])}
+}
+
+// scripts are what Redis runs.
+type scripts struct{ reserve, settle, renew *script }
+
+func newScripts() *scripts {
+	return &scripts{newScript(commonSource + reserveSource), newScript(commonSource + settleSource),
+		newScript(commonSource + renewSource)}
+}
+
+// Lives of what is in Redis.
+const (
+	holderLife = 30 * time.Second // of a router's leases, or its running requests, unless renewed
+	routerLife = 15 * time.Second // of a router that is not heard of
+	markLife   = 24 * time.Hour   // of a reservation that is never settled
+)
+
+// call is one run of a script.
+type call struct {
+	script *script
+	keys   []string
+	args   []any
+	done   func(reply []int64, err error) // nil: nobody waits
+}
+
+// bucket adds a row that begins with a bucket.
+func (c *call) bucket(l *Limit, rest ...any) {
+	b := l.Bucket
+	place := 0
+	for i, k := range c.keys {
+		if k == b.subject.hash {
+			place = i + 1 // as Lua counts
+		}
+	}
+	if place == 0 {
+		c.keys = append(c.keys, b.subject.hash, b.subject.set)
+		place = len(c.keys) - 1
+	}
+	window := b.window.Microseconds()
+	if b.window == Month {
+		window = -1
+	}
+	c.args = append(append(c.args, place, b.field, l.Max, window, b.subject.holder), rest...)
+}
+
+// newReserve begins a reservation. mark is the key of its mark. Without life it gets none.
+func (s *scripts) newReserve(mark string, life time.Duration) *call {
+	return &call{script: s.reserve, keys: []string{mark}, args: []any{life.Milliseconds(), holderLife.Microseconds()}}
+}
+
+// reserve adds a row to a reservation.
+func (c *call) reserve(l *Limit, need, want int64, atOnce bool) {
+	c.bucket(l, need, want, flag(atOnce))
+}
+
+// newReport begins a report of what a holder holds, and of what was used of it. mark is any key of
+// the subject's tenant.
+func (s *scripts) newReport(mark string) *call {
+	return &call{script: s.settle, keys: []string{mark}, args: []any{0, holderLife.Microseconds()}}
+}
+
+// report adds a row to a report.
+func (c *call) report(l *Limit, held, used int64) { c.bucket(l, held, used) }
+
+// rows says whether a call has a row.
+func (c *call) rows() bool { return len(c.args) > 2 }
+
+// newSettle settles reservations of the same limits.
+func (s *scripts) newSettle(all []*settlement) *call {
+	c := &call{script: s.settle, args: []any{len(all), holderLife.Microseconds()}}
+	for _, x := range all {
+		c.keys = append(c.keys, x.mark)
+	}
+	for i := range all[0].limits {
+		c.bucket(&all[0].limits[i])
+		for _, x := range all {
+			c.args = append(c.args, x.held[i], x.used[i])
+		}
+	}
+	return c
+}
+
+func flag(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// newRenew renews a holder of a subject.
+func (s *scripts) newRenew(of *Subject) *call {
+	return &call{script: s.renew, keys: []string{of.hash, of.set},
+		args: []any{holderLife.Microseconds(), of.holder}}
+}
+
+// newHear makes a router known.
+func (s *scripts) newHear(router string) *call {
+	return &call{script: s.renew, keys: []string{routersKey}, args: []any{routerLife.Microseconds(), router}}
+}
+
+// noScript says whether the server does not know the script: it has restarted, or is another one.
+func noScript(err error) bool { return redis.HasErrorPrefix(err, "NOSCRIPT") }
+
+// load gives the server the scripts.
+func (s *scripts) load(ctx context.Context, c redis.UniversalClient) error {
+	pipe := c.Pipeline()
+	for _, script := range []*script{s.reserve, s.settle, s.renew} {
+		pipe.ScriptLoad(ctx, script.source)
+	}
+	_, err := pipe.Exec(ctx)
+	return err
+}
+
+// run runs one call.
+func (s *scripts) run(ctx context.Context, c redis.UniversalClient, k *call) ([]int64, error) {
+	reply, err := c.EvalSha(ctx, k.script.hash, k.keys, k.args...).Int64Slice()
+	if noScript(err) {
+		if err = s.load(ctx, c); err == nil {
+			reply, err = c.EvalSha(ctx, k.script.hash, k.keys, k.args...).Int64Slice()
+		}
+	}
+	return reply, err
+}
+
+// runAll runs calls in one round trip, and tells each what became of it. The error is that of the
+// first call that has failed.
+func (s *scripts) runAll(ctx context.Context, c redis.UniversalClient, calls []*call) error {
+	unknown, err := s.pipeline(ctx, c, calls)
+	if len(unknown) == 0 {
+		return err
+	}
+	if err := s.load(ctx, c); err != nil {
+		for _, k := range unknown {
+			k.tell(nil, err)
+		}
+		return err
+	}
+	unknown, err = s.pipeline(ctx, c, unknown)
+	for _, k := range unknown {
+		err = errors.New("redis loses its scripts as soon as they are loaded")
+		k.tell(nil, err)
+	}
+	return err
+}
+
+// pipeline runs calls, and returns those whose script the server does not know.
+func (s *scripts) pipeline(ctx context.Context, c redis.UniversalClient, calls []*call) (unknown []*call, err error) {
+	pipe := c.Pipeline()
+	replies := make([]*redis.Cmd, len(calls))
+	for i, k := range calls {
+		replies[i] = pipe.EvalSha(ctx, k.script.hash, k.keys, k.args...)
+	}
+	_, _ = pipe.Exec(ctx) // each call has its own error
+	for i, k := range calls {
+		reply, failed := replies[i].Int64Slice()
+		if noScript(failed) {
+			unknown = append(unknown, k)
+			continue
+		}
+		if failed != nil && err == nil {
+			err = failed
+		}
+		k.tell(reply, failed)
+	}
+	return unknown, err
+}
+
+func (k *call) tell(reply []int64, err error) {
+	if k.done != nil {
+		k.done(reply, err)
+	}
+}
+
+// escape makes a part of a key out of a name, so that different names make different keys.
+func escape(name string) string {
+	var b strings.Builder
+	for i := range len(name) {
+		switch c := name[i]; c {
+		case '{', '}', ':', '%':
+			const digits = "0123456789abcdef"
+			b.Write([]byte{'%', digits[c>>4], digits[c&15]})
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,159 @@
+package router_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/internal/freeport"
+	"github.com/cognitora/dataplane/router"
+	"github.com/cognitora/dataplane/router/keys"
+	"github.com/cognitora/dataplane/router/limits"
+)
+
+// startRedis starts a redis-server, and returns its address and what ends it.
+func startRedis(t *testing.T, at string) (kill func()) {
+	t.Helper()
+	program, err := exec.LookPath("redis-server")
+	if err != nil {
+		t.Skip("needs redis-server")
+	}
+	host, port, _ := net.SplitHostPort(at)
+	cmd := exec.Command(program, "--port", port, "--bind", host, "--save", "", "--dir", t.TempDir())
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	kill = func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }
+	t.Cleanup(kill)
+	db := redis.NewClient(&redis.Options{Addr: at})
+	defer db.Close()
+	eventually(t, "Redis answers", func() bool { return db.Ping(context.Background()).Err() == nil })
+	return kill
+}
+
+// TestSharedLimits checks that two routers hold a key to its limits together, that what a request
+// did not use comes back on both, and what becomes of requests while Redis is away.
+func TestSharedLimits(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"exact", "lease"} {
+		for _, on := range []string{"local", "closed", "open"} {
+			t.Run(mode+" "+on, func(t *testing.T) {
+				t.Parallel()
+				sharedLimits(t, mode, on)
+			})
+		}
+	}
+}
+
+func sharedLimits(t *testing.T, mode, on string) {
+	at := freeport.Address(t)
+	kill := startRedis(t, at)
+	k := newKeyring(t)
+	key, _ := k.add(func(r *keys.Record) {
+		r.Limits = limits.Rates{RequestsPerDay: 30, TokensPerDay: 100000, Concurrent: 10, Budget: 1e9}
+	})
+	other, _ := k.add(func(r *keys.Record) { r.Limits = limits.Rates{RequestsPerDay: 20} })
+	engines := simulate(t, 1)
+	with := func(c *router.Config) {
+		c.RateLimit.Redis, c.RateLimit.Mode, c.RateLimit.OnFailure = []string{at}, mode, on
+		c.RateLimit.Timeout = config.Duration(5 * time.Second) // the machine is busy
+		c.LimitTables = []router.LimitTable{{Model: "sim", Rates: limits.Rates{RequestsPerDay: 1e6}}}
+	}
+	sites := []*site{serve(t, engines, k.locked, with), serve(t, engines, k.locked, with)}
+	eventually(t, "the routers know each other", func() bool {
+		return sites[0].metrics().sum("cgn_router_shared_limits_routers") == 2 &&
+			sites[1].metrics().sum("cgn_router_shared_limits_routers") == 2
+	})
+	body := chatBody("hello", plain) // 4096 tokens are reserved for its answer
+	left := 100000
+	for i := range 30 {
+		s := sites[i%2]
+		r := s.chat(body, bearer(key)...)
+		mustAll(t, fmt.Sprint("request ", i), []*reply{r})
+		s.idle()
+		if n := r.header.Get("x-ratelimit-limit-requests"); n != "30" {
+			t.Errorf("limit %s", n)
+		}
+		left, _ = strconv.Atoi(r.header.Get("x-ratelimit-remaining-tokens"))
+	}
+	if left < 90000 || left > 99900 {
+		t.Errorf("%d tokens are left", left)
+	}
+	for _, s := range sites {
+		r := s.chat(body, bearer(key)...)
+		if r.status != 429 || !strings.Contains(string(r.body), "requests_per_day") ||
+			r.header.Get("retry-after") == "" {
+			t.Errorf("%v, %v", r, r.header)
+		}
+	}
+	p := sites[0].metrics()
+	if p.sum("cgn_router_shared_limits_up") != 1 || p.sum("cgn_router_shared_limits_round_trips_total") == 0 {
+		t.Error("the metrics do not say that Redis is asked")
+	}
+
+	kill()
+	withoutRedis(t, sites[0], on, func() int { return sites[0].chat(body, bearer(other)...).status })
+	startRedis(t, at)
+	eventually(t, "Redis is asked again", func() bool {
+		return sites[0].metrics().sum("cgn_router_shared_limits_up") == 1
+	})
+}
+
+// withoutRedis checks one of two routers while Redis is away. ask asks with a key that has 20
+// requests a day.
+func withoutRedis(t *testing.T, s *site, on string, ask func() int) {
+	t.Helper()
+	statuses := map[int]int{}
+	eventually(t, "the router does without Redis", func() bool {
+		statuses[ask()]++
+		return s.metrics().sum("cgn_router_shared_limits_up") == 0
+	})
+	for range 20 {
+		statuses[ask()]++
+	}
+	alone := s.metrics().sum("cgn_router_shared_limits_alone_total", `on_failure="`+on+`"`)
+	switch {
+	case alone == 0 || s.metrics().sum("cgn_router_shared_limits_failures_total") == 0:
+		t.Error("the metrics do not say that Redis is away")
+	case on == "closed" && (statuses[503] < 18 || statuses[429] > 0):
+		t.Errorf("closed: %v", statuses)
+	case on == "local" && (statuses[200] < 10 || statuses[200] > 12 || statuses[503] > 0):
+		t.Errorf("local, of a part of 10: %v", statuses)
+	case on == "open" && (statuses[200] != 20 || statuses[503] > 0):
+		t.Errorf("open, of 20 that this router counts: %v", statuses)
+	}
+}
+
+// TestSharedLimitSettings checks what is said of settings that cannot be.
+func TestSharedLimitSettings(t *testing.T) {
+	for text, set := range map[string]func(*router.RateLimitConfig){
+		"ratelimit.redis[0]":               func(c *router.RateLimitConfig) { c.Redis = []string{"redis"} },
+		"ratelimit.redis: 2 addresses":     func(c *router.RateLimitConfig) { c.Redis = []string{"a:1", "b:1"} },
+		"ratelimit.sentinel_master":        func(c *router.RateLimitConfig) { c.Master = "limits" },
+		"ratelimit.sentinel_password_file": func(c *router.RateLimitConfig) { c.SentinelsWord = "file" },
+		"ratelimit.timeout":                func(c *router.RateLimitConfig) { c.Timeout = config.Duration(time.Minute) },
+		"ratelimit.database":               func(c *router.RateLimitConfig) { c.Database = -1 },
+		"ratelimit.connections":            func(c *router.RateLimitConfig) { c.Connections = 0 },
+		"ratelimit.username":               func(c *router.RateLimitConfig) { c.Username = "limits" },
+		"ratelimit.cert":                   func(c *router.RateLimitConfig) { c.Cert, c.TLS = "file", true },
+		"ratelimit.tls":                    func(c *router.RateLimitConfig) { c.CA = "file" },
+	} {
+		c := settings(t, &logged{t: t})
+		c.Router.Backends = []string{"http://127.0.0.1:1"}
+		if err := c.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		set(&c.RateLimit)
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
