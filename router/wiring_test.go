@@ -35,15 +35,13 @@ func TestSettingsReachTheirParts(t *testing.T) {
 	c.Prefix.PruneTargetRatio = 0.7
 	c.Timeouts = TimeoutConfig{
 		Dial: seconds(3), FirstByte: seconds(13), FirstByteCold: seconds(12), PatienceFloor: seconds(11),
-		StallFloor: seconds(14),
-		Idle:       seconds(15), Total: seconds(16),
+		StallFloor: seconds(14), Idle: seconds(15), Total: seconds(16),
 	}
 	c.Retry = RetryConfig{MaxNodes: 7, Percent: 31, Floor: 17}
 	c.Limits = LimitConfig{
 		MaxBody: 1 << 21, MaxBodyTotal: 1 << 23, MaxHeader: 5000, MaxConnections: 101, MaxStreams: 102,
-		HeaderTimeout: seconds(21),
-		BodyTimeout:   seconds(22), KeepAlive: seconds(23), SlowReader: seconds(24), ResponseIDs: 103,
-		Output: 106,
+		HeaderTimeout: seconds(21), BodyTimeout: seconds(22), KeepAlive: seconds(23), SlowReader: seconds(24),
+		ResponseIDs: 103, Output: 106,
 	}
 	c.Router.Admission.Global = 104
 	c.Log.Access, c.Log.AccessQueue = filepath.Join(t.TempDir(), "access"), 105
