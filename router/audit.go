@@ -2,6 +2,7 @@ package router
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -136,7 +137,7 @@ func (r *Router) audited(next http.Handler) http.Handler {
 		case s.status == http.StatusUnauthorized, s.status == http.StatusForbidden:
 			r.audit.Refuse(audit.Refusal{
 				Reason: "admin_" + strconv.Itoa(s.status), Key: by, Client: req.RemoteAddr, Port: "admin",
-				Asked: req.Pattern,
+				Asked: cmp.Or(req.Pattern, req.Method+" "+req.URL.Path),
 			})
 		case !reads && req.Pattern != "" && !slices.Contains(readsOnly, req.Pattern):
 			r.audit.Act(audit.Act{
@@ -151,7 +152,8 @@ func (r *Router) audited(next http.Handler) http.Handler {
 // may change something.
 func (r *Router) auditedThresholds(ctx *fasthttp.RequestCtx, who *trust.Principal) (any, *apierror.Error) {
 	doc, fail := r.thresholds.serving(ctx, who)
-	if method := string(ctx.Method()); method != http.MethodGet && method != http.MethodHead {
+	method := string(ctx.Method())
+	if r.audit != nil && method != http.MethodGet && method != http.MethodHead {
 		outcome := http.StatusOK
 		if fail != nil {
 			outcome = fail.Status
@@ -179,13 +181,12 @@ func (s *statusOf) WriteHeader(status int) {
 // Unwrap returns the writer below, for http.ResponseController.
 func (s *statusOf) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 
-// beginning keeps the first bytes of a body.
+// beginning keeps the first bytes of a body, as many as a handler reads.
 type beginning struct{ bytes.Buffer }
 
 // Write implements io.Writer.
 func (b *beginning) Write(p []byte) (int, error) {
-	const most = 4 << 10
-	b.Buffer.Write(p[:min(len(p), most-b.Len())])
+	b.Buffer.Write(p[:min(len(p), maxThresholds-b.Len())])
 	return len(p), nil
 }
 
@@ -196,16 +197,18 @@ func objectOf(model string, body []byte) string {
 	if model != "" {
 		parts = append(parts, "model="+model)
 	}
-	var members map[string]any
-	_ = json.Unmarshal(body, &members) // a body that is no JSON is refused
+	var members map[string]json.RawMessage
+	if len(body) > maxThresholds || len(body) > 0 && json.Unmarshal(body, &members) != nil {
+		return strings.Join(append(parts, "and a body that was not read"), " ")
+	}
 	for _, name := range slices.Sorted(maps.Keys(members)) {
-		if strings.Contains(name, "path") {
+		value := members[name]
+		if strings.Contains(name, "path") || value[0] == '[' || value[0] == '{' || string(value) == "null" {
 			continue
 		}
-		switch v := members[name].(type) {
-		case string, float64, bool:
-			parts = append(parts, fmt.Sprint(name, "=", v))
-		}
+		var v any
+		_ = json.Unmarshal(value, &v) // it was read before
+		parts = append(parts, fmt.Sprint(name, "=", v))
 	}
 	return strings.Join(parts, " ")
 }

@@ -2,6 +2,7 @@ package router_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -100,6 +101,16 @@ func TestAuditedActs(t *testing.T) {
 	}
 }
 
+// refusals counts the refusals with a reason in an audit log.
+func refusals(t *testing.T, name, reason string) (n int) {
+	for _, l := range audited(t, name) {
+		if l.Event == "refusal" && l.Reason == reason {
+			n++
+		}
+	}
+	return n
+}
+
 // TestAuditedRefusals checks that each refused identity has a line with the reason, and no line a
 // secret.
 func TestAuditedRefusals(t *testing.T) {
@@ -134,6 +145,14 @@ func TestAuditedRefusals(t *testing.T) {
 					l.Asked == "chat"
 			})
 		})
+	}
+	for _, unread := range []string{"Content-Length: 5000", "Transfer-Encoding: chunked"} {
+		was := refusals(t, name, "unknown_key")
+		conn := s.dial()
+		fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nx-api-key: %s\r\n%s\r\n\r\n5\r\nhello\r\n", other,
+			unread)
+		eventually(t, unread, func() bool { return refusals(t, name, "unknown_key") == was+1 })
+		conn.Close()
 	}
 	mustAll(t, "a good key", []*reply{s.chat(body, bearer(key)...)})
 	status, _ := s.threshold(`{"model":"sim","active_decode_blocks_threshold":1}`, "Origin", "http://evil")

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cognitora/dataplane/agent"
 	"github.com/cognitora/dataplane/agent/engine"
+	"github.com/cognitora/dataplane/internal/adminport"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/kvcached"
@@ -14,20 +15,26 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 )
 
-// admin examines an admin port, which has no authentication.
-func (e *exam) admin(field, address string) {
-	e.listen(listener{field: field, address: address, fix: "reach it by a tunnel"})
+// admin examines an admin port. keyed says that it asks for API keys or tokens.
+func (e *exam) admin(field, address string, t *adminport.TLS, keyed bool) {
+	e.listen(listener{
+		field: field, address: address, encrypted: t.Cert != "", cert: t.Cert, authenticates: keyed || t.Certified(),
+		fix: "set admin_tls.cert, .key and .client_ca, or reach it by a tunnel",
+	})
+	e.files(pki.Files{CA: t.ClientCA, Cert: t.Cert, Key: t.Key}, "admin_tls.client_ca", "admin_tls.cert", "admin_tls.key",
+		"")
 }
 
 const encryptEngine = "run cgn-agent on the engine's host, or let the engine serve https and write https://"
 
 func (e *exam) router(c *router.Config) {
+	keyed := c.Auth.KeysFile != "" || c.Auth.KeysEtcd || c.Auth.OIDC.Issuer != ""
 	e.listen(listener{
 		field: "router.listen", address: c.Router.Listen, encrypted: c.TLS.Cert != "", cert: c.TLS.Cert,
-		authenticates: c.TLS.ClientCA != "" || c.Auth.KeysFile != "" || c.Auth.KeysEtcd,
+		authenticates: c.TLS.ClientCA != "" || keyed,
 		fix:           "set tls.cert and tls.key, with tls.client_ca or auth.keys_file",
 	})
-	e.admin("router.admin", c.Router.Admin)
+	e.admin("router.admin", c.Router.Admin, &c.AdminTLS, keyed)
 	for i, text := range c.Router.Backends {
 		if b, err := fleet.ParseBackend(text); err == nil { // otherwise the daemon refuses the file
 			e.backend(fmt.Sprintf("router.backends[%d]", i), ": option ", b)
@@ -50,6 +57,21 @@ func (e *exam) router(c *router.Config) {
 		"traces.key", "")
 	e.secret("traces.headers_file", c.Traces.HeadersFile)
 	e.secret("auth.keys_file", c.Auth.KeysFile)
+	e.secret("auth.isolation_secret_file", c.Auth.IsolationSecretFile)
+	e.expiry("auth.oidc.ca", c.Auth.OIDC.CA)
+	e.redis(&c.RateLimit)
+}
+
+// redis examines the Redis of shared limits.
+func (e *exam) redis(c *router.RateLimitConfig) {
+	for i, at := range c.Redis {
+		if !c.TLS {
+			e.dial(fmt.Sprintf("ratelimit.redis[%d]", i), "http://"+at, c.Password != "", "set ratelimit.tls = true")
+		}
+	}
+	e.secret("ratelimit.password_file", c.Password)
+	e.secret("ratelimit.sentinel_password_file", c.SentinelsWord)
+	e.files(pki.Files{CA: c.CA, Cert: c.Cert, Key: c.Key}, "ratelimit.ca", "ratelimit.cert", "ratelimit.key", "")
 }
 
 // backend examines an engine of the router. within separates the name of one of its settings.
@@ -90,7 +112,7 @@ func (e *exam) agent(c *agent.Config) {
 	if c.Agent.Push != "off" {
 		at("agent.push", c.Agent.Push)
 	}
-	e.admin("agent.admin", c.Agent.Admin)
+	e.admin("agent.admin", c.Agent.Admin, &c.AdminTLS, false)
 	e.etcd(&c.Etcd)
 	e.files(pki.Files{CA: c.TLS.CA, Cert: c.TLS.Cert, Key: c.TLS.Key}, "tls.ca", "tls.cert", "tls.key",
 		roleIf(c.TLS.CA != "", pki.Agent))
@@ -124,7 +146,7 @@ func (e *exam) kvcached(c *kvcached.Config) {
 		{"grpc.listen", c.GRPC.Listen}} {
 		e.listen(listener{field: l[0], address: l[1], encrypted: true, cert: c.TLS.Cert, authenticates: true})
 	}
-	e.admin("kvcached.admin", c.Daemon.Admin)
+	e.admin("kvcached.admin", c.Daemon.Admin, &c.AdminTLS, false)
 	e.etcd(&c.Etcd)
 	e.files(pki.Files{CA: c.TLS.CA, Cert: c.TLS.Cert, Key: c.TLS.Key}, "tls.ca", "tls.cert", "tls.key",
 		roleIf(c.TLS.CA != "", pki.KVCached))

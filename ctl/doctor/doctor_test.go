@@ -162,15 +162,25 @@ endpoints = ["http://etcd1.example:2379", "etcd2.example:2379", "127.0.0.1:2379"
 [router]
 listen = "0.0.0.0:8080"
 insecure_listen = true
+admin = "0.0.0.0:9091"
 backends = ["http://127.0.0.1:8000"]
 [auth]
 keys_file = "DIR/other"
+[admin_tls]
+client_ca = "DIR/pki/ca.crt"
+cert = "DIR/pki/router.crt"
+key = "DIR/pki/router.key"
+[ratelimit]
+redis = ["10.0.0.5:6379"]
+password_file = "DIR/key"
 [upstream_tls]
 ca = "DIR/pki/ca.crt"
 cert = "DIR/pki/agent.crt"
 key = "DIR/pki/agent.key"
 `, 0o644))
-	h.want(found, err, "error plaintext router.listen", "error certificate upstream_tls.cert")
+	h.want(found, err, "error plaintext router.listen", "error development router.admin",
+		"error plaintext ratelimit.redis[0]", "error readable ratelimit.password_file",
+		"error certificate upstream_tls.cert")
 }
 
 func TestAgentAndCache(t *testing.T) {

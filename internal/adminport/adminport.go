@@ -106,6 +106,8 @@ func May(req *http.Request, change bool) error {
 	switch {
 	case !shown:
 		return ErrNoCertificate
+	case time.Now().After(req.TLS.PeerCertificates[0].NotAfter):
+		return errors.New("the certificate has expired; connect again with a new one")
 	case role == pki.Ctl, role == pki.Monitor && !change:
 		return nil
 	case role == pki.Monitor:

@@ -171,13 +171,17 @@ func (l *Log) admit(reason string, now time.Time) (suppressed int, ok bool) {
 
 // summarise writes the numbers of refusals without a line, in one line for each reason.
 func (l *Log) summarise() {
+	var lines [][]byte
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	for reason, w := range l.reasons {
 		if w.suppressed > 0 {
-			l.write(encode(&line{Event: "refusal", Reason: reason, Suppressed: w.suppressed}))
+			lines = append(lines, encode(&line{Event: "refusal", Reason: reason, Suppressed: w.suppressed}))
 			w.suppressed = 0
 		}
+	}
+	l.mu.Unlock() // a write may take long
+	for _, text := range lines {
+		l.write(text)
 	}
 }
 

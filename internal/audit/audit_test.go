@@ -203,6 +203,34 @@ func TestFullQueueLosesLines(t *testing.T) {
 	}
 }
 
+// stuck is a sink whose writes hang until free is closed.
+type stuck struct{ begun, free chan struct{} }
+
+func (s stuck) write([]byte) error {
+	s.begun <- struct{}{}
+	<-s.free
+	return nil
+}
+func (stuck) reopen() error { return nil }
+func (stuck) close() error  { return nil }
+
+// TestSummaryThatHangs checks that refusals do not wait for a writer that hangs in a summary.
+func TestSummaryThatHangs(t *testing.T) {
+	var c counts
+	s := stuck{make(chan struct{}), make(chan struct{})}
+	l := &Log{o: c.options("-"), sink: s, queue: make(chan []byte, 9), wake: make(chan struct{}, 1),
+		reasons: map[string]*window{"a": {suppressed: 1}}}
+	done := make(chan struct{})
+	go func() { defer close(done); l.summarise() }()
+	<-s.begun
+	l.Refuse(Refusal{Reason: "b"})
+	if len(l.queue) != 1 {
+		t.Error("the refusal has no line")
+	}
+	close(s.free)
+	<-done
+}
+
 func TestOpenErrors(t *testing.T) {
 	for _, to := range []string{"", filepath.Join(t.TempDir(), "none", "x"), t.TempDir()} {
 		if _, err := New(Options{To: to}); err == nil {

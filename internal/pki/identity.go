@@ -88,7 +88,13 @@ func (id *Identity) ServerFor(requireClient bool, protocols []string, roles ...R
 func (id *Identity) ServerOptional() *tls.Config {
 	return id.serve(func(m *material) *tls.Config {
 		c := m.server(true, nil)
-		c.ClientAuth, c.VerifyConnection = tls.VerifyClientCertIfGiven, nil
+		c.ClientAuth = tls.VerifyClientCertIfGiven
+		c.VerifyConnection = func(cs tls.ConnectionState) error {
+			if len(cs.PeerCertificates) == 0 {
+				return nil
+			}
+			return checkRole(cs, nil)
+		}
 		return c
 	}, "http/1.1")
 }

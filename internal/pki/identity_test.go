@@ -166,6 +166,7 @@ func TestMonitorIsForAdminPorts(t *testing.T) {
 	client := mustClient(t, load(t, dir, Monitor), "localhost")
 	for name, server := range map[string]*tls.Config{
 		"Server": load(t, dir, Router).Server(true), "Mutual": load(t, dir, Router).Mutual("http/1.1"),
+		"ServerOptional": load(t, dir, Router).ServerOptional(),
 	} {
 		if _, err := dial(t, server, client); err == nil {
 			t.Errorf("%s takes the role monitor", name)

@@ -10,6 +10,7 @@ import (
 type Keys struct {
 	File          string
 	Good, Revoked string
+	Admin         string // reads the admin port
 }
 
 // keyCount is the number of keys in the file.
@@ -26,6 +27,8 @@ func newKeys(file string) (k Keys, err error) {
 			r := &keys.Record{ID: id, Tenant: "bench", Scopes: []string{"inference", "models"}, Created: now}
 			r.SHA256, _ = keys.Hash(text)
 			switch i {
+			case 2:
+				k.Admin, r.Scopes = text, []string{"admin.read"}
 			case 0:
 				k.Good = text
 			case 1:

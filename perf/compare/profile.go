@@ -95,7 +95,14 @@ func (m *measurement) underLoad(w *metered) (*load.Result, int64) {
 // get passes the admin port's answer to read.
 func (r *Running) get(path string, within time.Duration, read func(io.Reader) error) error {
 	client := http.Client{Timeout: within, Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Get("http://" + r.AdminAddr() + path)
+	req, err := http.NewRequest(http.MethodGet, "http://"+r.AdminAddr()+path, nil)
+	if err != nil {
+		return err
+	}
+	if r.NeedsKeys {
+		req.Header.Set("Authorization", "Bearer "+r.site.keys.Admin)
+	}
+	resp, err := client.Do(req)
 	if err != nil {
 		return err
 	}

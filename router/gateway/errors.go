@@ -161,7 +161,7 @@ func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	}
 	g.nameRequest(ctx)
 	g.bodies.Give(&a.Body)
-	g.fail(ctx, api, e)
+	g.refuse(ctx, api, e, nil)
 	g.note(ctx, method, api.String(), a.began, a.who)
 	if e != errSlowRequest {
 		relay.Linger(ctx.Conn())

@@ -207,7 +207,7 @@ func (r *Record) principal(was *accepted) *trust.Principal {
 		of = was.who.Credential
 	}
 	return &trust.Principal{
-		ID: r.ID, Tenant: r.Tenant, Scopes: scopes, Models: trust.NewModelList(r.Models),
+		ID: r.ID, Tenant: r.Tenant, Home: r.Tenant, Scopes: scopes, Models: trust.NewModelList(r.Models),
 		Priority: uint8(r.Priority), Limit: limits.NewLimit(r.Limits), Credential: of,
 	}
 }

@@ -90,6 +90,7 @@ type Principal struct {
 	// ID is the id of the API key; empty without settings.
 	ID     string
 	Tenant string
+	Home   string // the key's own tenant, if a gateway names another one
 	User   string // whom a gateway names, for the access log; empty: nobody
 	Scopes Scopes
 	Models *ModelList    // nil: all models
@@ -113,8 +114,7 @@ func (p *Principal) Limits() limits.Subject {
 	if p.Limit == nil {
 		return limits.Subject{}
 	}
-	return limits.Subject{Of: limits.OfKey, Limit: p.Limit, Account: p.Credential.account,
-		Tenant: p.Tenant, Name: p.ID}
+	return limits.Subject{Of: limits.OfKey, Limit: p.Limit, Account: p.Credential.account, Tenant: p.Home, Name: p.ID}
 }
 
 // Keyed says whether the principal was named by a key. The router itself and principals without
