@@ -1,7 +1,6 @@
 package shared
 
 import (
-	"errors"
 	"sync/atomic"
 	"time"
 )
@@ -13,8 +12,6 @@ const (
 	leaseLife     = 10 * time.Second
 	leaseIdle     = 5 // looks of keeper, a second apart, after which an unused lease goes back
 )
-
-var errFull = errors.New("too many requests wait for Redis")
 
 // reserveLeased takes units of the lease. If they do not suffice, reserveLeased asks keeper.
 func (l *Limiter) reserveLeased(r *Reservation, at int64) (Refusal, Verdict) {
