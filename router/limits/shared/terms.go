@@ -2,7 +2,7 @@ package shared
 
 import "errors"
 
-var errAway = errors.New("Redis does not answer")
+var errAway = errors.New("no answer from Redis")
 
 // report tells Redis what the router holds of a subject, and what was used of it. With all it tells
 // what has not changed too. What Redis counts of the router is then right, whatever became of
