@@ -121,6 +121,22 @@ func TestSettle(t *testing.T) {
 	}
 }
 
+// TestSettleBounds: what an engine counts below nothing, or beyond all bounds, harms no counter.
+func TestSettleBounds(t *testing.T) {
+	now, s := newClock(), subject(Rates{TokensPerMinute: 100, Budget: 100})
+	r, _ := now.ask(t, s, Use{1, 10, 10}, true)
+	r.Settle(Use{1, -50, 30}, now.Time)
+	if l := now.left(s, Tokens); l.Remaining != 70 {
+		t.Errorf("%+v", l)
+	}
+	now.ask(t, s, Use{1, 0, 71}, false)
+	r, _ = now.ask(t, s, Use{1, 10, 10}, true)
+	r.Settle(Use{1, 1 << 62, 1 << 62}, now.Time)
+	if l := now.left(s, Tokens); l.Remaining != 0 || l.Reset > 20*day {
+		t.Errorf("%+v", l)
+	}
+}
+
 // TestReservedStays: tokens that a running request has reserved do not come back with time, so an
 // old request that ends gives nobody more than the limit.
 func TestReservedStays(t *testing.T) {
