@@ -128,9 +128,9 @@ func TestExactComesLate(t *testing.T) {
 	}
 }
 
-// TestExactBehind: a request that finds no room while settlements wait is refused if keeper does not
-// come to them in time. That is no failure of Redis, and what keeper asked for the request counts
-// nothing.
+// TestExactBehind: a request that finds no room while settlements wait is refused if keeper does
+// not come to them in time. That is no failure of Redis, and what keeper asked for the request
+// counts nothing.
 func TestExactBehind(t *testing.T) {
 	s := startServer(t)
 	l, err := New(Options{Addresses: []string{s.at}, Exact: true, OnFailure: Closed, Timeout: 2 * time.Second},

@@ -200,8 +200,8 @@ func TestLeaseIsToldAgain(t *testing.T) {
 	reserve(t, l, Refused, limit)
 }
 
-// TestLeaseReportsOnce: use whose report has no answer is told again, and counts once, whether Redis
-// has seen the first report or not.
+// TestLeaseReportsOnce: use whose report has no answer is told again, and counts once, whether
+// Redis has seen the first report or not.
 func TestLeaseReportsOnce(t *testing.T) {
 	s := startServer(t)
 	l, _ := limiter(t, Options{Addresses: []string{s.at}})
