@@ -205,8 +205,8 @@ const (
 	tokenMask = 1<<tokenBits - 1
 )
 
-// ofMonth returns the month that counts, and the tokens used in it. The word may be one month ahead:
-// others have seen the month end.
+// ofMonth returns the month that counts, and the tokens used in it. The word may be one month
+// ahead: others have seen the month end.
 func (c *counter) ofMonth(at instant) (word, month, used int64) {
 	word = c.word.Load()
 	month, used = word>>tokenBits, word&tokenMask

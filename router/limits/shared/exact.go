@@ -60,8 +60,8 @@ func (r *Reservation) subjects() (all []*Subject) {
 	return all
 }
 
-// behind runs a call after all settlements of this router so far. Without an answer in time reply is
-// nil. sent says whether Redis may then have run the call.
+// behind runs a call after all settlements of this router so far. Without an answer in time reply
+// is nil. sent says whether Redis may then have run the call.
 func (l *Limiter) behind(ctx context.Context, c *call) (reply []int64, sent bool) {
 	done := make(chan []int64, 1)
 	a := &ask{call: &call{script: c.script, keys: c.keys, args: c.args,
