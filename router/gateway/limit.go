@@ -121,11 +121,15 @@ func times(a, b int64) int64 {
 	return min(a*b, limits.MostUse)
 }
 
-// settle counts what the call has used in place of what it has reserved.
+// settle counts what the call has used in place of what it has reserved. If a bug makes the count
+// panic, the call has used what it has reserved.
 func (c *call) settle() {
-	if c.reserved.Held() {
-		c.reserved.Settle(c.used(), time.Now())
+	if !c.reserved.Held() {
+		return
 	}
+	u := c.reserved.Use()
+	defer func() { c.reserved.Settle(u, time.Now()) }()
+	u = c.used()
 }
 
 // used returns what the call has used.

@@ -81,6 +81,36 @@ func (a *passage) pass(t testing.TB) {
 	a.settle()
 }
 
+// TestSettlesAfterPanic: a call whose count panics does not keep what it has reserved.
+func TestSettlesAfterPanic(t *testing.T) {
+	a := newPassage(t)
+	who, err := a.g.auth.Identify(a.head, a.peer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.request.Who, a.request.Received = who, time.Now()
+	if err := a.reserve(true); err != nil {
+		t.Fatal(err)
+	}
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("no panic")
+			}
+		}()
+		task := a.task
+		defer func() { a.task = task }()
+		a.task = nil
+		a.settle()
+	}()
+	if a.reserved.Held() {
+		t.Error("the reservation is kept")
+	}
+	if running, _ := a.reserved.Left(limits.InFlight, time.Now()); running.Remaining != running.Limit {
+		t.Errorf("%+v after the end", running)
+	}
+}
+
 // TestAdmitAllocatesNothing holds the limits of a request, its headers included, to no allocation.
 func TestAdmitAllocatesNothing(t *testing.T) {
 	a := newPassage(t)

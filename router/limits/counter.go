@@ -12,7 +12,7 @@ type instant struct{ ns, month int64 }
 
 var (
 	start  = time.Now()
-	latest atomic.Int64 // the latest month seen, so that a clock that goes back begins none anew
+	latest atomic.Int64 // the month of the last decision
 )
 
 // instantOf returns t. Its month is 0 unless budgets need it.
@@ -24,17 +24,19 @@ func instantOf(t time.Time, budgets bool) instant {
 	return at
 }
 
+// monthOf returns the month of t. A clock that goes back across the end of a month does not begin
+// the one before anew. One that was ahead by more is believed when it is set right.
 func monthOf(t time.Time) int64 {
 	year, month, _ := t.UTC().Date()
 	now := int64(year)*12 + int64(month) - 1
-	for was := latest.Load(); was != now; was = latest.Load() {
-		if was > now {
-			now = was
-		} else if latest.CompareAndSwap(was, now) {
-			break
+	for {
+		switch was := latest.Load(); {
+		case was == now || was == now+1:
+			return was
+		case latest.CompareAndSwap(was, now):
+			return now
 		}
 	}
-	return now
 }
 
 // monthEnds returns the time until the month ends.
@@ -163,7 +165,7 @@ func (c *counter) settle(r *rule, reserved, used int64, taken, at instant) {
 	case InFlight:
 		c.held.Add(-1)
 	case Budget:
-		c.addOfMonth(used-reserved, taken.month)
+		c.addOfMonth(used-reserved, taken, at)
 	default:
 		if used > 0 {
 			c.add(r.cost(used), at)
@@ -203,11 +205,12 @@ const (
 	tokenMask = 1<<tokenBits - 1
 )
 
-// ofMonth returns the month that the word counts, and the tokens used in it.
+// ofMonth returns the month that counts, and the tokens used in it. The word may be one month
+// ahead: others have seen the month end.
 func (c *counter) ofMonth(at instant) (word, month, used int64) {
 	word = c.word.Load()
 	month, used = word>>tokenBits, word&tokenMask
-	if month < at.month {
+	if month != at.month && month != at.month+1 {
 		month, used = at.month, 0
 	}
 	return word, month, used
@@ -225,16 +228,16 @@ func (c *counter) takeOfMonth(n, limit int64, at instant) (over int64) {
 	}
 }
 
-// addOfMonth counts n tokens more, or less, in the month in which they were taken. A later month
-// has nothing of them.
-func (c *counter) addOfMonth(n, month int64) {
+// addOfMonth counts n tokens more, or less, of those taken at a time. Another month has nothing of
+// them.
+func (c *counter) addOfMonth(n int64, taken, at instant) {
 	for {
-		word := c.word.Load()
-		if word>>tokenBits > month {
+		word, month, used := c.ofMonth(at)
+		if month != taken.month {
 			return
 		}
-		used := min(max(word&tokenMask+n, 0), tokenMask)
-		if c.word.CompareAndSwap(word, word&^tokenMask|used) {
+		used = min(max(used+n, 0), tokenMask)
+		if c.word.CompareAndSwap(word, month<<tokenBits|used) {
 			return
 		}
 	}

@@ -232,14 +232,14 @@ func (r *Reservation) describe(s *Subject, rule *rule, over int64, at time.Time)
 	return no
 }
 
-// Settle counts what the request has used in place of what it has reserved. Calls after the first
-// do nothing.
+// Settle counts what the request has used in place of what it has reserved. Tokens below 0 count as
+// 0, and those above MostUse as MostUse. Calls after the first do nothing.
 func (r *Reservation) Settle(used Use, at time.Time) {
 	if !r.held {
 		return
 	}
 	r.held = false
-	used.Input, used.Output = min(used.Input, MostUse), min(used.Output, MostUse)
+	used.Input, used.Output = min(max(used.Input, 0), MostUse), min(max(used.Output, 0), MostUse)
 	r.settleShared(used)
 	now := instantOf(at, r.budgets)
 	for i := range r.subjects[:r.n] {

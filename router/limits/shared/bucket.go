@@ -93,10 +93,13 @@ func cost(n, limit int64, window time.Duration) int64 {
 	return int64(math.Copysign(min(c, float64(40*24*time.Hour)), float64(n)))
 }
 
-// spend takes n units of the lease.
+// spend takes n units of the lease. A debt is no matter of a request without units.
 func (b *Bucket) spend(n int64) (left int64, ok bool) {
 	for {
 		was := b.left.Load()
+		if n == 0 {
+			return was, true
+		}
 		if was < n {
 			return was, false
 		}
@@ -173,6 +176,9 @@ func portion(limit, routers int64) int64 { return (limit + routers - 1) / max(ro
 // admit takes l's units of the router's own share of the limit. A request larger than the share
 // needs all of it.
 func (b *Bucket) admit(l *Limit, routers, at int64) (wait time.Duration, ok bool) {
+	if l.Units == 0 {
+		return 0, true
+	}
 	own := portion(l.Max, routers)
 	if b.window == 0 {
 		if b.alone.Add(l.Units) > own {

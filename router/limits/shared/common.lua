@@ -61,9 +61,9 @@ local function read(from, width)
 				b.room, b.cost = b.window, b.window / b.limit
 				b.used = math.max(0, used - math.max(0, now - at))
 			elseif b.window < 0 then
-				b.stamp = math.max(month(), at)
-				if at == b.stamp then
-					b.used = used
+				b.stamp = month()
+				if at == b.stamp or at == b.stamp + 1 then -- a clock that goes back begins no month anew
+					b.stamp, b.used = at, used
 				end
 			end
 		end

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// reserveExact asks Redis. If Redis does not answer, it may have counted the request: r keeps its
-// id, so that it settles there too.
+// reserveExact asks Redis. If an answer does not come, Redis may have counted the request: r keeps
+// its id, so that it settles there too.
 func (l *Limiter) reserveExact(r *Reservation, at int64) (Refusal, Verdict) {
 	if l.away.Load() {
 		return Refusal{}, Unavailable
@@ -22,7 +22,12 @@ func (l *Limiter) reserveExact(r *Reservation, at int64) (Refusal, Verdict) {
 	reply, err := l.scripts.run(bounded, l.db, c)
 	if err == nil && reply[0] == 0 && l.pending.Load() > 0 {
 		// What this router has not yet given back may make room.
-		reply, err = l.behind(bounded, c)
+		again, sent := l.behind(bounded, c)
+		if again != nil {
+			reply = again
+		} else if sent {
+			r.id = id
+		}
 	}
 	if err != nil {
 		l.fail(err)
@@ -55,27 +60,28 @@ func (r *Reservation) subjects() (all []*Subject) {
 	return all
 }
 
-// behind runs a call after all settlements of this router so far.
-func (l *Limiter) behind(ctx context.Context, c *call) ([]int64, error) {
-	type outcome struct {
-		reply []int64
-		err   error
-	}
-	done := make(chan outcome, 1)
+// behind runs a call after all settlements of this router so far. Without an answer in time reply
+// is nil. sent says whether Redis may then have run the call.
+func (l *Limiter) behind(ctx context.Context, c *call) (reply []int64, sent bool) {
+	done := make(chan []int64, 1)
 	a := &ask{call: &call{script: c.script, keys: c.keys, args: c.args,
-		done: func(reply []int64, err error) { done <- outcome{reply, err} }}}
+		done: func(reply []int64, err error) {
+			if err != nil {
+				reply = nil
+			}
+			done <- reply
+		}}}
 	select {
 	case l.asks <- a:
 	default:
 		l.counts.full.Add(1)
-		return nil, errFull
+		return nil, false
 	}
 	select {
-	case is := <-done:
-		return is.reply, is.err
+	case reply = <-done:
+		return reply, true
 	case <-ctx.Done():
-		a.state.CompareAndSwap(asked, gone)
-		return nil, ctx.Err()
+		return nil, !a.state.CompareAndSwap(asked, gone)
 	}
 }
 

@@ -1,6 +1,8 @@
 package shared
 
 import (
+	"context"
+	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -124,6 +126,61 @@ func TestExactComesLate(t *testing.T) {
 	if held, used := counted(t, s, k.Bucket(tpd)); held != 0 || used != 0 {
 		t.Errorf("%d tokens are held, %d used", held, used)
 	}
+}
+
+// TestExactBehind: a request that finds no room while settlements wait is refused if keeper does
+// not come to them in time. That is no failure of Redis, and what keeper asked for the request
+// counts nothing.
+func TestExactBehind(t *testing.T) {
+	s := startServer(t)
+	l, err := New(Options{Addresses: []string{s.at}, Exact: true, OnFailure: Closed, Timeout: 2 * time.Second},
+		slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := subject(l, "acme", "key")
+	limit := k.of(tpd, 1000, 900)
+	r, _ := reserve(t, l, Admitted, limit)
+	r.Settle(nil) // which nobody tells Redis yet
+	unsettled := func(want int) {
+		t.Helper()
+		if n, is := len(l.settles), l.Stats(); n != want || is.Away || is.Failures > 0 {
+			t.Fatalf("%d settlements, not %d; %+v", n, want, is)
+		}
+	}
+	reserve(t, l, Refused, limit)
+	unsettled(1)
+	<-l.asks // of that request, which is gone
+	taken := make(chan *ask)
+	go func() {
+		a := <-l.asks
+		a.state.CompareAndSwap(asked, answered)
+		taken <- a
+	}()
+	reserve(t, l, Refused, limit)
+	unsettled(2)
+	late := <-taken
+	for range maxAsks {
+		l.asks <- &ask{call: &call{}}
+	}
+	reserve(t, l, Refused, limit)
+	unsettled(2)
+	for range maxAsks {
+		<-l.asks
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = l.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	settled(t, l)
+	if reply, err := l.scripts.run(ctx, s.db, late.call); err != nil || reply[0] != 0 {
+		t.Error(reply, err)
+	}
+	if held, used := counted(t, s, k.Bucket(tpd)); held != 0 || used != 0 {
+		t.Errorf("%d tokens are held, %d used", held, used)
+	}
+	reserve(t, l, Admitted, limit)
 }
 
 // TestExactTogether: 200 clients of two routers never reserve more than a limit. Beyond it is only

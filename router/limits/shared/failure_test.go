@@ -83,9 +83,9 @@ func faults(t testing.TB, what string, s *server, p *proxy) fault {
 
 // clients make requests until they are told to stop.
 type clients struct {
-	stop                                     chan struct{}
-	all                                      sync.WaitGroup
-	admitted, refused, unavailable, by, slow atomic.Int64
+	stop                               chan struct{}
+	all                                sync.WaitGroup
+	admitted, refused, unavailable, by atomic.Int64
 }
 
 func startClients(n int, l *Limiter, limits ...Limit) *clients {
@@ -201,6 +201,34 @@ func TestShares(t *testing.T) {
 		reserve(t, l, Refused, k.of(flight, 5, 1))
 		reserve(t, l, Admitted, k.of(budget, 100, 50))
 		reserve(t, l, Refused, k.of(budget, 100, 1))
+	}
+}
+
+// TestNoUnits: a debt does not hold up a request that needs nothing of the limit, whoever decides.
+func TestNoUnits(t *testing.T) {
+	s := startServer(t)
+	l, _ := limiter(t, Options{Addresses: []string{s.at}, Exact: true, Timeout: 200 * time.Millisecond})
+	k := subject(l, "acme", "key")
+	b := k.Bucket(tpd)
+	r, _ := reserve(t, l, Admitted, k.of(tpd, 1000, 500))
+	r.Settle([]int64{5000})
+	settled(t, l)
+	reserve(t, l, Admitted, k.of(tpd, 1000, 0))
+	s.kill()
+	wait(t, "Redis is away", func() bool {
+		_, v := l.Reserve(new(Reservation), []Limit{k.of(rpm, 1e6, 1)})
+		return v == Admitted && l.away.Load()
+	})
+	b.alone.Store(now() + 2*int64(b.window))
+	reserve(t, l, Refused, k.of(tpd, 1000, 1))
+	reserve(t, l, Admitted, k.of(tpd, 1000, 0))
+
+	b.left.Store(-100)
+	if _, ok := b.spend(1); ok {
+		t.Error("a lease in debt gives a unit")
+	}
+	if _, ok := b.spend(0); !ok {
+		t.Error("a lease in debt holds up a request without units")
 	}
 }
 

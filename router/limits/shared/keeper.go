@@ -246,6 +246,10 @@ func (k *keeper) end() {
 		k.giveBack(s, func(b *Bucket) int64 { return b.left.Load() })
 	}
 	k.flush(ctx)
+	for s := range k.subjects {
+		k.report(s, false) // what was used after a report without an answer
+	}
+	k.flush(ctx)
 	_ = k.l.db.ZRem(ctx, routersKey, k.l.id).Err() // it expires by itself
 	k.l.away.Store(true)
 }

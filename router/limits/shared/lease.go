@@ -1,7 +1,6 @@
 package shared
 
 import (
-	"errors"
 	"sync/atomic"
 	"time"
 )
@@ -13,8 +12,6 @@ const (
 	leaseLife     = 10 * time.Second
 	leaseIdle     = 5 // looks of keeper, a second apart, after which an unused lease goes back
 )
-
-var errFull = errors.New("too many requests wait for Redis")
 
 // reserveLeased takes units of the lease. If they do not suffice, reserveLeased asks keeper.
 func (l *Limiter) reserveLeased(r *Reservation, at int64) (Refusal, Verdict) {
@@ -156,7 +153,21 @@ func (a *ask) reply(is answer) bool {
 type leaseState struct {
 	requests int64 // at the last look
 	idle     int   // looks without a request
+
+	used   []int64 // of each bucket, last gathered for Redis
+	serial int64   // of used
+	state  telling // of used
 }
+
+// telling says what keeper knows of the last report of use.
+type telling uint8
+
+// States of a report.
+const (
+	told     telling = iota // Redis has counted it
+	underway                // its answer is to come
+	untold                  // nobody knows whether Redis has counted it
+)
 
 // share is what keeper knows of a bucket's lease.
 type share struct {

@@ -200,6 +200,53 @@ func TestLeaseIsToldAgain(t *testing.T) {
 	reserve(t, l, Refused, limit)
 }
 
+// TestLeaseReportsOnce: use whose report has no answer is told again, and counts once, whether
+// Redis has seen the first report or not.
+func TestLeaseReportsOnce(t *testing.T) {
+	s := startServer(t)
+	l, _ := limiter(t, Options{Addresses: []string{s.at}})
+	for _, arrives := range []bool{true, false} {
+		s.db.FlushAll(t.Context())
+		k := &keeper{l: l, subjects: map[*Subject]struct{}{}}
+		of := subject(l, "acme", "key")
+		b := of.Bucket(budget)
+		b.limit.Store(1e6)
+		b.share.held = 1000
+		report := func(arrives, answered bool, held, used int64) {
+			t.Helper()
+			k.report(of, false)
+			k.report(of, false) // which has nothing to tell
+			if len(k.calls) != 1 {
+				t.Fatalf("%d reports", len(k.calls))
+			}
+			c, err := k.calls[0], errAway
+			k.calls = nil
+			if arrives {
+				if _, err := l.scripts.run(t.Context(), s.db, c); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if answered {
+				err = nil
+			}
+			c.tell(nil, err)
+			if h, u := counted(t, s, b); h != held || u != used {
+				t.Errorf("Redis counts %d held and %d used, not %d and %d", h, u, held, used)
+			}
+		}
+		b.spent.Add(100)
+		if arrives {
+			report(true, false, 900, 100)
+		} else {
+			report(false, false, 0, 0)
+		}
+		b.spent.Add(7)
+		report(true, false, 900, 100)
+		report(true, true, 900, 100)
+		report(true, true, 893, 107)
+	}
+}
+
 // TestLeaseRefusals: refusals say what they should, and do not cost a round trip each.
 func TestLeaseRefusals(t *testing.T) {
 	s := startServer(t)

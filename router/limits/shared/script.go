@@ -84,21 +84,21 @@ func (c *call) reserve(l *Limit, need, want int64, atOnce bool) {
 	c.bucket(l, need, want, flag(atOnce))
 }
 
-// newReport begins a report of what a holder holds, and of what was used of it. mark is any key of
-// the subject's tenant.
-func (s *scripts) newReport(mark string) *call {
-	return &call{script: s.settle, keys: []string{mark}, args: []any{0, holderLife.Microseconds()}}
+// newReport begins a report of what a holder holds, and of what was used of it. mark is the key of
+// the holder's serials. What was used with a serial counts once; 0: nothing was used.
+func (s *scripts) newReport(mark string, serial int64) *call {
+	return &call{script: s.settle, keys: []string{mark}, args: []any{0, holderLife.Microseconds(), serial}}
 }
 
 // report adds a row to a report.
 func (c *call) report(l *Limit, held, used int64) { c.bucket(l, held, used) }
 
-// rows says whether a call has a row.
-func (c *call) rows() bool { return len(c.args) > 2 }
+// rows says whether a report has a row.
+func (c *call) rows() bool { return len(c.args) > 3 }
 
 // newSettle settles reservations of the same limits.
 func (s *scripts) newSettle(all []*settlement) *call {
-	c := &call{script: s.settle, args: []any{len(all), holderLife.Microseconds()}}
+	c := &call{script: s.settle, args: []any{len(all), holderLife.Microseconds(), 0}}
 	for _, x := range all {
 		c.keys = append(c.keys, x.mark)
 	}

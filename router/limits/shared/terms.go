@@ -2,42 +2,75 @@ package shared
 
 import "errors"
 
-var errAway = errors.New("Redis does not answer")
+var errAway = errors.New("no answer from Redis")
 
 // report tells Redis what the router holds of a subject, and what was used of it. With all it tells
 // what has not changed too. What Redis counts of the router is then right, whatever became of
 // earlier calls.
+//
+// What was used goes with a serial, by which Redis counts it once. Without an answer it is told
+// again with the same serial, before anything that was used later.
 func (k *keeper) report(s *Subject, all bool) {
-	c := k.l.scripts.newReport(s.mark)
-	used := make([]int64, len(s.buckets))
+	of := &s.lease
+	if of.state == told {
+		s.gather()
+	}
+	with, serial := of.state == untold, int64(0)
+	if with {
+		serial = of.serial
+	}
+	c := k.l.scripts.newReport(s.mark+s.holder, serial)
 	for i := range s.buckets {
-		b := &s.buckets[i]
-		used[i] = b.spent.Swap(0)
-		if b.share.held -= used[i]; b.share.held < 0 { // more was used than the lease had
-			b.left.Add(-b.share.held)
-			b.share.held = 0
+		b, used := &s.buckets[i], int64(0)
+		if with {
+			used = of.used[i]
 		}
 		l := Limit{Bucket: b, Max: b.limit.Load()}
-		if l.Max > 0 && (used[i] != 0 || b.share.held != b.share.known || all && b.share.held > 0) {
-			c.report(&l, b.share.held, used[i])
+		if l.Max > 0 && (used != 0 || b.share.held != b.share.known || all && b.share.held > 0) {
+			c.report(&l, b.share.held, used)
 			b.share.known = b.share.held
 		}
 	}
 	if !c.rows() {
 		return
 	}
+	if with {
+		of.state = underway
+	}
 	c.done = func(_ []int64, err error) {
 		if err == nil {
+			if with {
+				of.state = told
+			}
 			return
 		}
+		if with {
+			of.state = untold
+		}
 		for i := range s.buckets {
-			b := &s.buckets[i]
-			b.spent.Add(used[i])
-			b.share.held += used[i]
-			b.share.known = -1
+			s.buckets[i].share.known = -1
 		}
 	}
 	k.calls = append(k.calls, c)
+}
+
+// gather takes what was used of the leases out of them, to be told with the next serial.
+func (s *Subject) gather() {
+	some := false
+	for i := range s.buckets {
+		b := &s.buckets[i]
+		used := b.spent.Swap(0)
+		if b.share.held -= used; b.share.held < 0 { // more was used than the lease had
+			b.left.Add(-b.share.held)
+			b.share.held = 0
+		}
+		s.lease.used[i] = used
+		some = some || used != 0
+	}
+	if some {
+		s.lease.serial++
+		s.lease.state = untold
+	}
 }
 
 // asking makes the call for a request that found its lease empty. asking returns nil if no call is
@@ -205,6 +238,9 @@ func (k *keeper) tend(s *Subject) {
 		return
 	}
 	k.giveBack(s, func(b *Bucket) int64 { return b.left.Load() })
+	if s.lease.state != told {
+		return
+	}
 	for i := range s.buckets {
 		if b := &s.buckets[i]; b.share.held != 0 || b.share.known != 0 || b.spent.Load() != 0 {
 			return
