@@ -79,6 +79,7 @@ func (l *Leg) lacksRoom(err *apierror.Error) bool {
 // queueUp waits for a node in the queue.
 func (l *Leg) queueUp() (at int, err *apierror.Error) {
 	now, line, set := time.Now(), l.model.line, &l.d.waiting
+	l.picks.policy = l.d.policyOf(l.model)
 	c := l.inQueue()
 	count := &l.d.metrics.Queue.Bands[c.Band]
 	if err := l.refuseTurn(&c, now); err != nil {
@@ -128,10 +129,14 @@ func (l *Leg) inQueue() queue.Claim {
 	}
 }
 
-// lane returns a hash of what restricts the leg to some of the model's nodes; 0: nothing does.
+// lane returns a hash of what restricts the leg to some of the model's nodes; 0: nothing does. A
+// leg with a time for its first token may have to wait for one of the faster nodes.
 func (l *Leg) lane() uint64 {
-	rules := l.rules()
-	if rules == 0 && !l.model.view.Adapter {
+	rules, timed := l.rules(), byte(0)
+	if end, _ := l.due(); !end.IsZero() {
+		timed = 1
+	}
+	if rules == 0 && timed == 0 && !l.model.view.Adapter {
 		return 0
 	}
 	var h xxhash.Digest
@@ -140,7 +145,7 @@ func (l *Leg) lane() uint64 {
 		h.WriteString(s)
 		h.Write([]byte{0})
 	}
-	if h.Write([]byte{byte(rules), byte(rules >> 8)}); l.model.view.Adapter {
+	if h.Write([]byte{byte(rules), byte(rules >> 8), timed}); l.model.view.Adapter {
 		text(l.model.name)
 	}
 	if l.Bond != Free {

@@ -10,6 +10,7 @@ import (
 	"github.com/cognitora/dataplane/internal/usage"
 	"github.com/cognitora/dataplane/router/busy"
 	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/predict"
 	"github.com/cognitora/dataplane/router/queue"
 	"github.com/cognitora/dataplane/router/request"
 )
@@ -183,4 +184,73 @@ func TestDue(t *testing.T) {
 	want("the target comes first", try(now, 500*time.Millisecond, true), codeSLO)
 	want("the deadline comes first", try(now, 50*time.Millisecond, true), codeLate)
 	want("no stream has no target", try(now, 0, false), "")
+}
+
+// TestAFasterNodeIsAwaited checks that a request with a deadline waits for a full node if only that
+// one is fast enough, and holds up no request that the other node can take.
+func TestAFasterNodeIsAwaited(t *testing.T) {
+	d := queueing(t, repeatable())
+	tell(d, "fast", 1)
+	holder := d.Leg(asked(t, d, chat(8<<10)), Question{}, nil)
+	holder.began = time.Now()
+	if _, err := holder.first(); err != nil {
+		t.Fatal(err)
+	}
+	tell(d, "slow", 0)
+	other := d.Leg(asked(t, d, chat(100)), Question{Bond: Named, Node: "slow"}, nil) // so it is not idle
+	other.began = time.Now()
+	if _, err := other.first(); err != nil {
+		t.Fatal(err)
+	}
+	decide(t, d, `{"mode":"predicted"}`)
+	now := time.Now()
+	for range 40 {
+		for _, m := range d.current().models["sim"].pools[Answer].members {
+			f := predict.First{Work: predict.Prompt(2000, 0), Step: 0.01}
+			s := m.engine.Speed()
+			s.Forecast(&f)
+			took := 1.0
+			if m.node.ID == "slow" {
+				took = 60
+			}
+			m.engine.LearnFirst(&f, took, now)
+		}
+	}
+	leg := func(deadline time.Duration) *Leg {
+		r := asked(t, d, chat(8<<10))
+		if deadline > 0 {
+			r.Deadline = r.Received.Add(deadline)
+		}
+		l := d.Leg(r, Question{}, nil)
+		l.began = r.Received
+		return l
+	}
+	start := func(l *Leg) <-chan string {
+		out := make(chan string, 1)
+		go func() {
+			at, err := l.first()
+			if err != nil {
+				out <- err.Code
+				return
+			}
+			out <- l.pool.members[at].node.ID
+		}()
+		return out
+	}
+	timed, hopeless, patient := leg(30*time.Second), leg(time.Millisecond), leg(0)
+	if got := <-start(hopeless); got != codeLate {
+		t.Errorf("the hopeless request got %s", got)
+	}
+	placed := start(timed)
+	waitFor(t, func() bool { depth, _ := d.waiting.Queue.Depth(); return depth[1] == 1 })
+	if got := <-start(patient); got != "slow" {
+		t.Errorf("the patient request got %s", got)
+	}
+	holder.giveBack()
+	if got := <-placed; got != "fast" {
+		t.Errorf("the timed request got %s", got)
+	}
+	for _, l := range []*Leg{other, timed, hopeless, patient} {
+		l.giveBack()
+	}
 }
