@@ -229,17 +229,23 @@ func (l *Leg) refresh(now time.Time) *apierror.Error {
 // queue.Waiter.
 func (l *Leg) Tokens() float64 { return float64(l.prompt.Tokens()) + l.picks.output }
 
+// maxSpent bounds each count of tokens that is settled, because an engine may report any.
+const maxSpent = 1 << 40
+
 // settleTurn replaces the leg's charge in the queue by the tokens that it has cost.
 func (l *Leg) settleTurn() {
-	if l.d.waiting.Queue == nil {
-		return
+	if l.d.waiting.Queue != nil {
+		l.turn.ticket.Settle(l.turnCost())
 	}
-	tokens := int64(0)
-	if l.Delivered() && l.now.status < 300 {
-		prompt, completion := l.Spent()
-		tokens = prompt + completion
+}
+
+// turnCost returns the tokens that count for the order of the queue.
+func (l *Leg) turnCost() float64 {
+	if !l.Delivered() || l.now.status >= 300 {
+		return 0
 	}
-	l.turn.ticket.Settle(float64(tokens))
+	prompt, completion := l.Spent()
+	return float64(min(max(prompt, 0), maxSpent) + min(max(completion, 0), maxSpent))
 }
 
 // wakeOfTokens wakes the queue after the end of a prompt's computation, if that can make room.

@@ -2,6 +2,7 @@ package leg
 
 import (
 	"context"
+	"math"
 	"sync"
 	"testing"
 	"time"
@@ -252,5 +253,23 @@ func TestAFasterNodeIsAwaited(t *testing.T) {
 	}
 	for _, l := range []*Leg{other, timed, hopeless, patient} {
 		l.giveBack()
+	}
+}
+
+// TestReportedTokensAreBounded checks that no report of an engine makes a request cost less than
+// nothing or nearly everything.
+func TestReportedTokensAreBounded(t *testing.T) {
+	l := newLeg()
+	l.now = &attempt{taken: true, status: 200}
+	for _, c := range []struct {
+		prompt, completion int64
+		want               float64
+	}{
+		{10, 5, 15}, {math.MaxInt64, math.MaxInt64, 2 * maxSpent}, {math.MinInt64, -1, 0}, {math.MaxInt64, 1, maxSpent + 1},
+	} {
+		l.Reading.Usage = usage.Counts{Prompt: c.prompt, Completion: c.completion, HasPrompt: true, HasCompletion: true}
+		if got := l.turnCost(); got != c.want {
+			t.Errorf("%d and %d tokens cost %g, want %g", c.prompt, c.completion, got, c.want)
+		}
 	}
 }
