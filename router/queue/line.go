@@ -90,26 +90,31 @@ func (l *Line) Join(t *Ticket, c Claim) error {
 		return err
 	}
 	now := time.Now()
-	if l.waiting == 0 {
-		if now.Sub(l.paused) > oldPace {
-			l.every = 0
-		}
-		q.busy = append(q.busy, l)
+	if l.waiting == 0 && now.Sub(l.paused) > oldPace {
+		l.every = 0
 	}
 	q.arrival++
-	*t = Ticket{line: l, claim: c, done: make(chan struct{}), arrival: q.arrival, state: waiting}
+	*t = Ticket{line: l, claim: c, done: make(chan struct{}), arrival: q.arrival}
 	of := l.tenant(c.Tenant)
 	if of.waiting == 0 {
 		of.lift(l.least())
 	}
-	g := l.group(of, &c)
+	l.add(t, of)
+	q.wake()
+	return nil
+}
+
+// add puts a ticket of a tenant into the line.
+func (l *Line) add(t *Ticket, of *tenant) {
+	if l.waiting == 0 {
+		l.q.busy = append(l.q.busy, l)
+	}
+	g := l.group(of, &t.claim)
 	if heap.Push(&g.tickets, t); len(g.tickets) == 1 {
 		heap.Push(&g.lane.bands[g.band], g)
 	}
-	t.group = g
+	t.group, t.state = g, waiting
 	l.count(t, 1)
-	q.wake()
-	return nil
 }
 
 // count adds n, 1 or -1, to the numbers of waiting requests.

@@ -351,6 +351,49 @@ func TestBounds(t *testing.T) {
 	q.empty(t)
 }
 
+// TestNobodyLeavesInVain checks that no request leaves for one that is refused all the same, and
+// that the order stays as it was.
+func TestNobodyLeavesInVain(t *testing.T) {
+	q, at := New(Options{MaxRequests: 100, MaxBytes: 800, Weights: map[string]float64{"b": 1000}}), &node{}
+	var all []*asked
+	for i := range 40 {
+		all = append(all, join(t, q.Line(fmt.Sprint(i/39)), at, fmt.Sprint(i), Claim{Tenant: "a", Bytes: 20}, 1))
+	}
+	for range 3 {
+		c := Claim{Tenant: "b", Bytes: 20*oustedMost + 1, Waiter: &asked{at: at}}
+		if err := q.Line("0").Join(new(Ticket), c); err != ErrMemory {
+			t.Errorf("a request that is too large: %v", err)
+		}
+	}
+	if depth, bytes := q.Depth(); depth[0] != 40 || bytes != 800 || q.holders["a"].waiting != 40 {
+		t.Errorf("%v with %d bytes wait", depth, bytes)
+	}
+	for i, a := range all {
+		if a.Ousted() {
+			t.Errorf("request %d has left", i)
+		}
+	}
+	join(t, q.Line("0"), at, "b", Claim{Tenant: "b", Bytes: 20 * oustedMost}, 1)
+	if q.wait() != 41-oustedMost {
+		t.Errorf("%d wait, want %d", q.wait(), 41-oustedMost)
+	}
+	at.free = 100
+	q.serve()
+	last := -1
+	for _, a := range at.ran {
+		if a.Settle(1); a.Ousted() {
+			t.Errorf("%s has left and ran", a.name)
+		}
+		if i := slices.Index(all, a); i >= 0 && i < 39 {
+			if i < last {
+				t.Errorf("%d ran after %d", i, last)
+			}
+			last = i
+		}
+	}
+	q.empty(t)
+}
+
 // TestTenantsAreBounded checks that tenants without requests are forgotten.
 func TestTenantsAreBounded(t *testing.T) {
 	q := New(plenty)
