@@ -101,6 +101,12 @@ func (l *Leg) queueUp() (at int, err *apierror.Error) {
 	in := l.Request.Life.AwaitUntil(l.turn.ticket.Done(), end)
 	placed := l.turn.ticket.Leave()
 	l.turn.waited = time.Since(now)
+	if who := l.Request.Who; placed && who != nil && who.Revoked() { // auth.revoked may let running requests finish
+		l.Request.Life.Revoke()
+		l.drop(l.spare())
+		count.Refuse(errRevoked.Code)
+		return 0, errRevoked
+	}
 	if placed { // if the client has left meanwhile, run notices it
 		count.Seconds.Observe(l.turn.waited.Seconds())
 		return l.turn.at, nil

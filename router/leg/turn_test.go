@@ -9,11 +9,13 @@ import (
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/usage"
+	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/busy"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/predict"
 	"github.com/cognitora/dataplane/router/queue"
 	"github.com/cognitora/dataplane/router/request"
+	"github.com/cognitora/dataplane/router/trust"
 )
 
 // queueing is still with a queue, which runs until the end of the test.
@@ -271,5 +273,38 @@ func TestReportedTokensAreBounded(t *testing.T) {
 		if got := l.turnCost(); got != c.want {
 			t.Errorf("%d and %d tokens cost %g, want %g", c.prompt, c.completion, got, c.want)
 		}
+	}
+}
+
+// TestARevokedKeyGetsNoTurn checks that a request whose key is revoked while it waits gets no node.
+func TestARevokedKeyGetsNoTurn(t *testing.T) {
+	d := queueing(t, Options{})
+	tell(d, "a", 1)
+	holder := d.Leg(asked(t, d, chat(100)), Question{}, nil)
+	holder.began = time.Now()
+	at, err := holder.first()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := holder.pool.members[at].node
+	l := d.Leg(asked(t, d, chat(100)), Question{}, nil)
+	key := trust.NewCredential(nil)
+	l.Request.Who, l.began = &trust.Principal{Credential: key}, time.Now()
+	out := make(chan *apierror.Error, 1)
+	go func() {
+		_, err := l.first()
+		out <- err
+	}()
+	waitFor(t, func() bool { depth, _ := d.waiting.Queue.Depth(); return depth[1] == 1 })
+	key.Revoke()
+	holder.giveBack()
+	if err := <-out; err != errRevoked || l.Request.Life.Ended() != request.Revoked {
+		t.Errorf("%v, ended %v", err, l.Request.Life.Ended())
+	}
+	if n.InFlight() != 0 {
+		t.Errorf("%d in flight", n.InFlight())
+	}
+	if l.giveBack(); d.gate.InFlight() != 0 {
+		t.Errorf("%d permits", d.gate.InFlight())
 	}
 }
