@@ -149,6 +149,40 @@ func TestLanes(t *testing.T) {
 	}
 }
 
+// TestLanesAreBounded checks that requests for different nodes have lanes of their own while few
+// are in use, and that any number of them has a bounded number of lanes.
+func TestLanesAreBounded(t *testing.T) {
+	q, full, other := New(plenty), &node{}, &node{free: 1}
+	l := q.Line("m")
+	for i := range uint64(lanes - 1) {
+		join(t, l, full, "full", Claim{Lane: 7 + i*(lanes-1)}, 1)
+	}
+	join(t, l, other, "other", Claim{Lane: 7 + lanes*(lanes-1)}, 1)
+	if q.serve(); len(other.ran) != 1 {
+		t.Error("a request for full nodes holds up one for another node")
+	}
+	for i := range uint64(1000) {
+		join(t, l, full, "full", Claim{Lane: 1 << 40 * (i + 1) / 999}, 1)
+	}
+	if n := len(l.lanes); n < lanes || n >= 2*lanes {
+		t.Errorf("%d lanes", n)
+	}
+	other.free = 1
+	join(t, l, other, "any", Claim{}, 1)
+	if q.serve(); len(other.ran) != 2 {
+		t.Error("requests with restrictions hold up one without")
+	}
+	if n := len(l.lanes); n > 2*lanes {
+		t.Errorf("%d lanes", n)
+	}
+	full.free = 2000
+	q.serve()
+	for _, a := range slices.Concat(full.ran, other.ran) {
+		a.Settle(1)
+	}
+	q.empty(t)
+}
+
 // TestRefused checks that a request that must not wait makes way for the next one.
 func TestRefused(t *testing.T) {
 	q, at := New(plenty), &node{free: 1}
