@@ -41,8 +41,10 @@ func (l *Leg) giveBack() {
 	for i := range l.slots {
 		l.drop(&l.slots[i])
 	}
-	l.permit.Release()
-	l.d.waiting.Queue.Wake()
+	if l.permit.Out() { // a leg without one held no room
+		l.permit.Release()
+		l.d.waiting.Queue.Wake()
+	}
 	l.dropLesson()
 	l.recycle()
 }

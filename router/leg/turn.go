@@ -87,7 +87,7 @@ func (l *Leg) queueUp() (at int, err *apierror.Error) {
 		return 0, err
 	}
 	l.Request.Life.Start() // from now on the client's departure ends the wait
-	l.picks.lend()
+	l.lend()
 	if full := line.Join(&l.turn.ticket, c); full != nil {
 		err := l.overflow(full, &c, now)
 		count.Refuse(err.Code)
@@ -203,7 +203,7 @@ func (l *Leg) Try(now time.Time) (o queue.Outcome) {
 		l.turn.at = at
 		return queue.Placed
 	case err == errGlobalFull || l.lacksRoom(err):
-		l.picks.lend()
+		l.lend()
 		return queue.NoRoom
 	}
 	l.turn.err = err
@@ -274,6 +274,14 @@ type workspace struct {
 }
 
 var workspaces = sync.Pool{New: func() any { return new(workspace) }}
+
+// lend frees what only a pick needs: the scratch memory, and the leg that would compute the prompt.
+// The next pick makes another one, for the fleet as it is then.
+func (l *Leg) lend() {
+	if l.picks.lend(); l.hand != nil {
+		l.hand.drop()
+	}
+}
 
 // lend gives the scratch memory to other legs until borrow.
 func (p *picks) lend() {

@@ -11,6 +11,7 @@ import (
 	"github.com/cognitora/dataplane/internal/usage"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/busy"
+	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/predict"
 	"github.com/cognitora/dataplane/router/queue"
@@ -307,4 +308,41 @@ func TestARevokedKeyGetsNoTurn(t *testing.T) {
 	if l.giveBack(); d.gate.InFlight() != 0 {
 		t.Errorf("%d permits", d.gate.InFlight())
 	}
+}
+
+// TestAWaitKeepsNoPartner checks that a waiting leg keeps no leg for the node that would compute its
+// prompt, and gets one with its turn.
+func TestAWaitKeepsNoPartner(t *testing.T) {
+	d := still(t, Options{MaxNodes: 2, Limits: Limits{FirstByte: time.Hour}, Disagg: Disagg{ColocateBelow: 200}},
+		fleet.Backend{URL: "http://10.0.0.1:1", ID: "p", Model: "sim", Role: "prefill", Connector: "nixl"},
+		fleet.Backend{URL: "http://10.0.0.2:1", ID: "d", Model: "sim", Role: "decode", Connector: "nixl", MaxConcurrent: 1})
+	d.waiting = Waiting{Queue: queue.New(queue.Options{MaxRequests: 9, MaxBytes: 1 << 30}), Most: time.Minute} // none runs it
+	holder := d.Leg(asked(t, d, chat(100)), Question{}, nil)
+	holder.began = time.Now()
+	if _, err := holder.first(); err != nil {
+		t.Fatal(err)
+	}
+	l := d.Leg(asked(t, d, chat(8<<10)), Question{}, nil)
+	l.began = time.Now()
+	out := make(chan *apierror.Error, 1)
+	go func() {
+		_, err := l.first()
+		out <- err
+	}()
+	waitFor(t, func() bool { depth, _ := d.waiting.Queue.Depth(); return depth[1] == 1 })
+	if l.hand == nil || l.hand.prefill != nil {
+		t.Error("the leg begins its wait with a partner")
+	}
+	if o := l.Try(time.Now()); o != queue.NoRoom || l.hand.prefill != nil {
+		t.Errorf("outcome %v, and the leg waits on with a partner", o)
+	}
+	holder.giveBack()
+	if o := l.Try(time.Now()); o != queue.Placed || l.hand.prefill == nil {
+		t.Errorf("outcome %v, or no partner", o)
+	}
+	l.Request.Life.Cancel()
+	if err := <-out; err != ErrClientLeft {
+		t.Error(err)
+	}
+	l.giveBack()
 }
