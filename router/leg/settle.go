@@ -31,9 +31,14 @@ func (l *Leg) Finish(o relay.Outcome) {
 	}
 }
 
-// giveBack frees slots, connections, permit and the leg itself.
+// giveBack settles the leg's turn, and frees slots, connections, permit and the leg itself.
 func (l *Leg) giveBack() {
+	defer l.free() // runs even if settleTurn panics
 	l.settleTurn()
+}
+
+// free frees slots, connections, permit and the leg itself.
+func (l *Leg) free() {
 	if l.hand != nil {
 		l.hand.release()
 		l.hand = nil

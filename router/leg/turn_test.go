@@ -346,3 +346,25 @@ func TestAWaitKeepsNoPartner(t *testing.T) {
 	}
 	l.giveBack()
 }
+
+// TestBugInASettlement checks that a leg whose settlement panics gives back its slot and permit.
+func TestBugInASettlement(t *testing.T) {
+	d := queueing(t, Options{})
+	tell(d, "a", 1)
+	l := d.Leg(asked(t, d, chat(100)), Question{}, nil)
+	l.began = time.Now()
+	at, err := l.first()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := l.pool.members[at].node
+	l.now, l.prompt = &attempt{taken: true, status: 200}, nil // settleTurn asks for the prompt's tokens
+	func() {
+		defer func() { recover() }()
+		l.giveBack()
+		t.Error("no bug")
+	}()
+	if n.InFlight() != 0 || d.gate.InFlight() != 0 {
+		t.Errorf("%d in flight on the node, %d permits", n.InFlight(), d.gate.InFlight())
+	}
+}
