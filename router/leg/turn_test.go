@@ -310,13 +310,16 @@ func TestARevokedKeyGetsNoTurn(t *testing.T) {
 	}
 }
 
-// TestAWaitKeepsNoPartner checks that a waiting leg keeps no leg for the node that would compute its
-// prompt, and gets one with its turn.
+// TestAWaitKeepsNoPartner checks that a waiting leg keeps no leg for the node that would compute
+// its prompt, and gets one with its turn.
 func TestAWaitKeepsNoPartner(t *testing.T) {
 	d := still(t, Options{MaxNodes: 2, Limits: Limits{FirstByte: time.Hour}, Disagg: Disagg{ColocateBelow: 200}},
-		fleet.Backend{URL: "http://10.0.0.1:1", ID: "p", Model: "sim", Role: "prefill", Connector: "nixl"},
-		fleet.Backend{URL: "http://10.0.0.2:1", ID: "d", Model: "sim", Role: "decode", Connector: "nixl", MaxConcurrent: 1})
-	d.waiting = Waiting{Queue: queue.New(queue.Options{MaxRequests: 9, MaxBytes: 1 << 30}), Most: time.Minute} // none runs it
+		fleet.Backend{URL: "http://10.0.0.1:1", ID: "p", Model: "sim",
+			Role: "prefill", Connector: "nixl"},
+		fleet.Backend{URL: "http://10.0.0.2:1", ID: "d", Model: "sim",
+			Role: "decode", Connector: "nixl", MaxConcurrent: 1})
+	rules := queue.Options{MaxRequests: 9, MaxBytes: 1 << 30}
+	d.waiting = Waiting{Queue: queue.New(rules), Most: time.Minute} // none runs it
 	holder := d.Leg(asked(t, d, chat(100)), Question{}, nil)
 	holder.began = time.Now()
 	if _, err := holder.first(); err != nil {
