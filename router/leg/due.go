@@ -46,8 +46,9 @@ func (l *Leg) due() (end time.Time, code string) {
 }
 
 // inTime returns the candidate to ask, given the policy's pick: that one if its first token is
-// expected in time, or else the candidate with the earliest one. inTime returns an error with the
-// expected time if that is too late as well.
+// expected in time, or else the candidate with room that has the earliest one. If that is too late
+// as well, inTime returns an error: errAllBusy for a leg that may wait for a full candidate whose
+// first token is expected in time, or else an error with the expected time.
 func (l *Leg) inTime(pick int, now time.Time) (int, *apierror.Error) {
 	end, code := l.due()
 	if end.IsZero() {
@@ -58,12 +59,13 @@ func (l *Leg) inTime(pick int, now time.Time) (int, *apierror.Error) {
 	if !l.misses(l.candidate(pick), first, now, end) {
 		return pick, nil
 	}
+	faster := false
 	if stays := l.d.o.HardSessions && l.home(now) == pick+1; !stays {
 		for i := range s.Candidates {
+			t := p.Expected(s, i).First
 			if !s.Candidates[i].Room() {
-				continue
-			}
-			if t := p.Expected(s, i).First; t < first {
+				faster = faster || !l.misses(l.candidate(i), t, now, end)
+			} else if t < first {
 				pick, first = i, t
 			}
 		}
@@ -74,6 +76,9 @@ func (l *Leg) inTime(pick int, now time.Time) (int, *apierror.Error) {
 	}
 	if last, ok := n.engine.LastCompared(); c.InFlight == 0 && c.Others == 0 && (!ok || now.Sub(last.At) > proveEvery) {
 		return pick, nil
+	}
+	if faster && l.queues() {
+		return -1, errAllBusy
 	}
 	return -1, errLate(code, seconds(first))
 }
@@ -105,7 +110,6 @@ func (l *Leg) soonest(now time.Time) float64 {
 // refuseTurn returns an error if the leg's first token would come too late after the wait in the
 // queue that its claim means.
 func (l *Leg) refuseTurn(c *queue.Claim, now time.Time) *apierror.Error {
-	l.picks.policy = l.d.policyOf(l.model)
 	end, code := l.due()
 	if end.IsZero() {
 		return nil

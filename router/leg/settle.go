@@ -31,9 +31,14 @@ func (l *Leg) Finish(o relay.Outcome) {
 	}
 }
 
-// giveBack frees slots, connections, permit and the leg itself.
+// giveBack settles the leg's turn, and frees slots, connections, permit and the leg itself.
 func (l *Leg) giveBack() {
+	defer l.free() // runs even if settleTurn panics
 	l.settleTurn()
+}
+
+// free frees slots, connections, permit and the leg itself.
+func (l *Leg) free() {
 	if l.hand != nil {
 		l.hand.release()
 		l.hand = nil
@@ -41,8 +46,10 @@ func (l *Leg) giveBack() {
 	for i := range l.slots {
 		l.drop(&l.slots[i])
 	}
-	l.permit.Release()
-	l.d.waiting.Queue.Wake()
+	if l.permit.Out() { // a leg without one held no room
+		l.permit.Release()
+		l.d.waiting.Queue.Wake()
+	}
 	l.dropLesson()
 	l.recycle()
 }

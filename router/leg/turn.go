@@ -79,6 +79,7 @@ func (l *Leg) lacksRoom(err *apierror.Error) bool {
 // queueUp waits for a node in the queue.
 func (l *Leg) queueUp() (at int, err *apierror.Error) {
 	now, line, set := time.Now(), l.model.line, &l.d.waiting
+	l.picks.policy = l.d.policyOf(l.model)
 	c := l.inQueue()
 	count := &l.d.metrics.Queue.Bands[c.Band]
 	if err := l.refuseTurn(&c, now); err != nil {
@@ -86,7 +87,7 @@ func (l *Leg) queueUp() (at int, err *apierror.Error) {
 		return 0, err
 	}
 	l.Request.Life.Start() // from now on the client's departure ends the wait
-	l.picks.lend()
+	l.lend()
 	if full := line.Join(&l.turn.ticket, c); full != nil {
 		err := l.overflow(full, &c, now)
 		count.Refuse(err.Code)
@@ -100,6 +101,12 @@ func (l *Leg) queueUp() (at int, err *apierror.Error) {
 	in := l.Request.Life.AwaitUntil(l.turn.ticket.Done(), end)
 	placed := l.turn.ticket.Leave()
 	l.turn.waited = time.Since(now)
+	if who := l.Request.Who; placed && who != nil && who.Revoked() { // auth.revoked may let running requests finish
+		l.Request.Life.Revoke()
+		l.drop(l.spare())
+		count.Refuse(errRevoked.Code)
+		return 0, errRevoked
+	}
 	if placed { // if the client has left meanwhile, run notices it
 		count.Seconds.Observe(l.turn.waited.Seconds())
 		return l.turn.at, nil
@@ -128,10 +135,14 @@ func (l *Leg) inQueue() queue.Claim {
 	}
 }
 
-// lane returns a hash of what restricts the leg to some of the model's nodes; 0: nothing does.
+// lane returns a hash of what restricts the leg to some of the model's nodes; 0: nothing does. A
+// leg with a time for its first token may have to wait for one of the faster nodes.
 func (l *Leg) lane() uint64 {
-	rules := l.rules()
-	if rules == 0 && !l.model.view.Adapter {
+	rules, timed := l.rules(), byte(0)
+	if end, _ := l.due(); !end.IsZero() {
+		timed = 1
+	}
+	if rules == 0 && timed == 0 && !l.model.view.Adapter {
 		return 0
 	}
 	var h xxhash.Digest
@@ -140,7 +151,7 @@ func (l *Leg) lane() uint64 {
 		h.WriteString(s)
 		h.Write([]byte{0})
 	}
-	if h.Write([]byte{byte(rules), byte(rules >> 8)}); l.model.view.Adapter {
+	if h.Write([]byte{byte(rules), byte(rules >> 8), timed}); l.model.view.Adapter {
 		text(l.model.name)
 	}
 	if l.Bond != Free {
@@ -192,7 +203,7 @@ func (l *Leg) Try(now time.Time) (o queue.Outcome) {
 		l.turn.at = at
 		return queue.Placed
 	case err == errGlobalFull || l.lacksRoom(err):
-		l.picks.lend()
+		l.lend()
 		return queue.NoRoom
 	}
 	l.turn.err = err
@@ -224,17 +235,23 @@ func (l *Leg) refresh(now time.Time) *apierror.Error {
 // queue.Waiter.
 func (l *Leg) Tokens() float64 { return float64(l.prompt.Tokens()) + l.picks.output }
 
+// maxSpent bounds each count of tokens that is settled, because an engine may report any.
+const maxSpent = 1 << 40
+
 // settleTurn replaces the leg's charge in the queue by the tokens that it has cost.
 func (l *Leg) settleTurn() {
-	if l.d.waiting.Queue == nil {
-		return
+	if l.d.waiting.Queue != nil {
+		l.turn.ticket.Settle(l.turnCost())
 	}
-	tokens := int64(0)
-	if l.Delivered() && l.now.status < 300 {
-		prompt, completion := l.Spent()
-		tokens = prompt + completion
+}
+
+// turnCost returns the tokens that count for the order of the queue.
+func (l *Leg) turnCost() float64 {
+	if !l.Delivered() || l.now.status >= 300 {
+		return 0
 	}
-	l.turn.ticket.Settle(float64(tokens))
+	prompt, completion := l.Spent()
+	return float64(min(max(prompt, 0), maxSpent) + min(max(completion, 0), maxSpent))
 }
 
 // wakeOfTokens wakes the queue after the end of a prompt's computation, if that can make room.
@@ -257,6 +274,14 @@ type workspace struct {
 }
 
 var workspaces = sync.Pool{New: func() any { return new(workspace) }}
+
+// lend frees what only a pick needs: the scratch memory, and the leg that would compute the prompt.
+// The next pick makes another one, for the fleet as it is then.
+func (l *Leg) lend() {
+	if l.picks.lend(); l.hand != nil {
+		l.hand.drop()
+	}
+}
 
 // lend gives the scratch memory to other legs until borrow.
 func (p *picks) lend() {

@@ -2,16 +2,21 @@ package leg
 
 import (
 	"context"
+	"math"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/usage"
+	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/busy"
+	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/predict"
 	"github.com/cognitora/dataplane/router/queue"
 	"github.com/cognitora/dataplane/router/request"
+	"github.com/cognitora/dataplane/router/trust"
 )
 
 // queueing is still with a queue, which runs until the end of the test.
@@ -183,4 +188,186 @@ func TestDue(t *testing.T) {
 	want("the target comes first", try(now, 500*time.Millisecond, true), codeSLO)
 	want("the deadline comes first", try(now, 50*time.Millisecond, true), codeLate)
 	want("no stream has no target", try(now, 0, false), "")
+}
+
+// TestAFasterNodeIsAwaited checks that a request with a deadline waits for a full node if only that
+// one is fast enough, and holds up no request that the other node can take.
+func TestAFasterNodeIsAwaited(t *testing.T) {
+	d := queueing(t, repeatable())
+	tell(d, "fast", 1)
+	holder := d.Leg(asked(t, d, chat(8<<10)), Question{}, nil)
+	holder.began = time.Now()
+	if _, err := holder.first(); err != nil {
+		t.Fatal(err)
+	}
+	tell(d, "slow", 0)
+	other := d.Leg(asked(t, d, chat(100)), Question{Bond: Named, Node: "slow"}, nil) // so it is not idle
+	other.began = time.Now()
+	if _, err := other.first(); err != nil {
+		t.Fatal(err)
+	}
+	decide(t, d, `{"mode":"predicted"}`)
+	now := time.Now()
+	for range 40 {
+		for _, m := range d.current().models["sim"].pools[Answer].members {
+			f := predict.First{Work: predict.Prompt(2000, 0), Step: 0.01}
+			s := m.engine.Speed()
+			s.Forecast(&f)
+			took := 1.0
+			if m.node.ID == "slow" {
+				took = 60
+			}
+			m.engine.LearnFirst(&f, took, now)
+		}
+	}
+	leg := func(deadline time.Duration) *Leg {
+		r := asked(t, d, chat(8<<10))
+		if deadline > 0 {
+			r.Deadline = r.Received.Add(deadline)
+		}
+		l := d.Leg(r, Question{}, nil)
+		l.began = r.Received
+		return l
+	}
+	start := func(l *Leg) <-chan string {
+		out := make(chan string, 1)
+		go func() {
+			at, err := l.first()
+			if err != nil {
+				out <- err.Code
+				return
+			}
+			out <- l.pool.members[at].node.ID
+		}()
+		return out
+	}
+	timed, hopeless, patient := leg(30*time.Second), leg(time.Millisecond), leg(0)
+	if got := <-start(hopeless); got != codeLate {
+		t.Errorf("the hopeless request got %s", got)
+	}
+	placed := start(timed)
+	waitFor(t, func() bool { depth, _ := d.waiting.Queue.Depth(); return depth[1] == 1 })
+	if got := <-start(patient); got != "slow" {
+		t.Errorf("the patient request got %s", got)
+	}
+	holder.giveBack()
+	if got := <-placed; got != "fast" {
+		t.Errorf("the timed request got %s", got)
+	}
+	for _, l := range []*Leg{other, timed, hopeless, patient} {
+		l.giveBack()
+	}
+}
+
+// TestReportedTokensAreBounded checks that no report of an engine makes a request cost less than
+// nothing or nearly everything.
+func TestReportedTokensAreBounded(t *testing.T) {
+	l := newLeg()
+	l.now = &attempt{taken: true, status: 200}
+	for _, c := range []struct {
+		prompt, completion int64
+		want               float64
+	}{
+		{10, 5, 15}, {math.MaxInt64, math.MaxInt64, 2 * maxSpent}, {math.MinInt64, -1, 0}, {math.MaxInt64, 1, maxSpent + 1},
+	} {
+		l.Reading.Usage = usage.Counts{Prompt: c.prompt, Completion: c.completion, HasPrompt: true, HasCompletion: true}
+		if got := l.turnCost(); got != c.want {
+			t.Errorf("%d and %d tokens cost %g, want %g", c.prompt, c.completion, got, c.want)
+		}
+	}
+}
+
+// TestARevokedKeyGetsNoTurn checks that a request whose key is revoked while it waits gets no node.
+func TestARevokedKeyGetsNoTurn(t *testing.T) {
+	d := queueing(t, Options{})
+	tell(d, "a", 1)
+	holder := d.Leg(asked(t, d, chat(100)), Question{}, nil)
+	holder.began = time.Now()
+	at, err := holder.first()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := holder.pool.members[at].node
+	l := d.Leg(asked(t, d, chat(100)), Question{}, nil)
+	key := trust.NewCredential(nil)
+	l.Request.Who, l.began = &trust.Principal{Credential: key}, time.Now()
+	out := make(chan *apierror.Error, 1)
+	go func() {
+		_, err := l.first()
+		out <- err
+	}()
+	waitFor(t, func() bool { depth, _ := d.waiting.Queue.Depth(); return depth[1] == 1 })
+	key.Revoke()
+	holder.giveBack()
+	if err := <-out; err != errRevoked || l.Request.Life.Ended() != request.Revoked {
+		t.Errorf("%v, ended %v", err, l.Request.Life.Ended())
+	}
+	if n.InFlight() != 0 {
+		t.Errorf("%d in flight", n.InFlight())
+	}
+	if l.giveBack(); d.gate.InFlight() != 0 {
+		t.Errorf("%d permits", d.gate.InFlight())
+	}
+}
+
+// TestAWaitKeepsNoPartner checks that a waiting leg keeps no leg for the node that would compute
+// its prompt, and gets one with its turn.
+func TestAWaitKeepsNoPartner(t *testing.T) {
+	d := still(t, Options{MaxNodes: 2, Limits: Limits{FirstByte: time.Hour}, Disagg: Disagg{ColocateBelow: 200}},
+		fleet.Backend{URL: "http://10.0.0.1:1", ID: "p", Model: "sim",
+			Role: "prefill", Connector: "nixl"},
+		fleet.Backend{URL: "http://10.0.0.2:1", ID: "d", Model: "sim",
+			Role: "decode", Connector: "nixl", MaxConcurrent: 1})
+	rules := queue.Options{MaxRequests: 9, MaxBytes: 1 << 30}
+	d.waiting = Waiting{Queue: queue.New(rules), Most: time.Minute} // none runs it
+	holder := d.Leg(asked(t, d, chat(100)), Question{}, nil)
+	holder.began = time.Now()
+	if _, err := holder.first(); err != nil {
+		t.Fatal(err)
+	}
+	l := d.Leg(asked(t, d, chat(8<<10)), Question{}, nil)
+	l.began = time.Now()
+	out := make(chan *apierror.Error, 1)
+	go func() {
+		_, err := l.first()
+		out <- err
+	}()
+	waitFor(t, func() bool { depth, _ := d.waiting.Queue.Depth(); return depth[1] == 1 })
+	if l.hand == nil || l.hand.prefill != nil {
+		t.Error("the leg begins its wait with a partner")
+	}
+	if o := l.Try(time.Now()); o != queue.NoRoom || l.hand.prefill != nil {
+		t.Errorf("outcome %v, and the leg waits on with a partner", o)
+	}
+	holder.giveBack()
+	if o := l.Try(time.Now()); o != queue.Placed || l.hand.prefill == nil {
+		t.Errorf("outcome %v, or no partner", o)
+	}
+	l.Request.Life.Cancel()
+	if err := <-out; err != ErrClientLeft {
+		t.Error(err)
+	}
+	l.giveBack()
+}
+
+// TestBugInASettlement checks that a leg whose settlement panics gives back its slot and permit.
+func TestBugInASettlement(t *testing.T) {
+	d := queueing(t, Options{})
+	tell(d, "a", 1)
+	l := d.Leg(asked(t, d, chat(100)), Question{}, nil)
+	l.began = time.Now()
+	at, err := l.first()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := l.pool.members[at].node
+	l.now, l.prompt = &attempt{taken: true, status: 200}, nil // settleTurn asks for the prompt's tokens
+	func() {
+		defer func() { recover() }()
+		l.giveBack()
+		t.Error("no bug")
+	}()
+	if n.InFlight() != 0 || d.gate.InFlight() != 0 {
+		t.Errorf("%d in flight on the node, %d permits", n.InFlight(), d.gate.InFlight())
+	}
 }

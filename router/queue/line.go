@@ -34,9 +34,9 @@ type tenant struct {
 	groups  []*group
 }
 
-// lane is a part of a line. All its requests need the same nodes.
+// lane is a part of a line. All its requests need the same nodes, unless many lanes are in use.
 type lane struct {
-	key     uint8
+	key     uint64
 	bands   [Bands]groups
 	waiting int
 	blocked bool // its first request has found no room at this look
@@ -90,26 +90,31 @@ func (l *Line) Join(t *Ticket, c Claim) error {
 		return err
 	}
 	now := time.Now()
-	if l.waiting == 0 {
-		if now.Sub(l.paused) > oldPace {
-			l.every = 0
-		}
-		q.busy = append(q.busy, l)
+	if l.waiting == 0 && now.Sub(l.paused) > oldPace {
+		l.every = 0
 	}
 	q.arrival++
-	*t = Ticket{line: l, claim: c, done: make(chan struct{}), arrival: q.arrival, state: waiting}
+	*t = Ticket{line: l, claim: c, done: make(chan struct{}), arrival: q.arrival}
 	of := l.tenant(c.Tenant)
 	if of.waiting == 0 {
 		of.lift(l.least())
 	}
-	g := l.group(of, &c)
+	l.add(t, of)
+	q.wake()
+	return nil
+}
+
+// add puts a ticket of a tenant into the line.
+func (l *Line) add(t *Ticket, of *tenant) {
+	if l.waiting == 0 {
+		l.q.busy = append(l.q.busy, l)
+	}
+	g := l.group(of, &t.claim)
 	if heap.Push(&g.tickets, t); len(g.tickets) == 1 {
 		heap.Push(&g.lane.bands[g.band], g)
 	}
-	t.group = g
+	t.group, t.state = g, waiting
 	l.count(t, 1)
-	q.wake()
-	return nil
 }
 
 // count adds n, 1 or -1, to the numbers of waiting requests.
@@ -270,29 +275,40 @@ func (l *Line) sweep() {
 
 // group returns the group of a request, whose ticket the caller adds.
 func (l *Line) group(of *tenant, c *Claim) *group {
-	key := uint8(0)
-	if c.Lane != 0 {
-		key = uint8(1 + c.Lane%(lanes-1))
-	}
+	at := l.lane(c.Lane)
 	for _, g := range of.groups {
-		if g.lane.key == key && g.band == c.Band {
+		if g.lane == at && g.band == c.Band {
 			return g
 		}
 	}
-	g := &group{tenant: of, lane: l.lane(key), band: c.Band}
+	g := &group{tenant: of, lane: at, band: c.Band}
 	of.groups = append(of.groups, g)
 	return g
 }
 
-func (l *Line) lane(key uint8) *lane {
+// lane returns the lane of requests with a key. Once many lanes are in use, requests with different
+// keys may share one, but none shares lane 0.
+func (l *Line) lane(key uint64) *lane {
+	at := l.keyed(key)
+	if at == nil && key != 0 && len(l.lanes) >= lanes {
+		key = 1 + key%(lanes-1)
+		at = l.keyed(key)
+	}
+	if at == nil {
+		at = &lane{key: key}
+		l.lanes = append(l.lanes, at)
+	}
+	return at
+}
+
+// keyed returns the lane in use that has the key, or nil.
+func (l *Line) keyed(key uint64) *lane {
 	for _, at := range l.lanes {
 		if at.key == key {
 			return at
 		}
 	}
-	at := &lane{key: key}
-	l.lanes = append(l.lanes, at)
-	return at
+	return nil
 }
 
 // reorder restores the order of the tenant's groups after a change of its counter.

@@ -28,7 +28,8 @@ import (
 const Bands = 11
 
 const (
-	// lanes bounds the lanes of a line. Requests without restrictions have one of their own.
+	// lanes is the number of lanes in use in a line from which on new ones are shared. There are
+	// at most twice as many.
 	lanes = 64
 	// lookEvery is the time between two looks while requests wait and nothing wakes the queue.
 	lookEvery = 20 * time.Millisecond

@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -127,26 +126,6 @@ func TestOrder(t *testing.T) {
 		a.Settle(10)
 	}
 	q.empty(t)
-}
-
-// TestLanes checks that requests for full nodes do not hold up those for others.
-func TestLanes(t *testing.T) {
-	q, full, other := New(plenty), &node{}, &node{free: 2}
-	l := q.Line("m")
-	for i := range 3 {
-		join(t, l, full, fmt.Sprint("full", i), Claim{Tenant: "a", Lane: 7}, 1)
-	}
-	join(t, l, other, "any", Claim{Tenant: "a"}, 1)
-	join(t, q.Line("m2"), other, "of another line", Claim{Tenant: "a", Lane: 7}, 1)
-	q.serve()
-	if got := other.names(); len(got) != 2 || q.wait() != 3 {
-		t.Errorf("%v ran, %d wait", got, q.wait())
-	}
-	full.free = 3
-	q.serve()
-	if got := full.names(); len(got) != 3 || got[0] != "full0" {
-		t.Errorf("%v ran", got)
-	}
 }
 
 // TestRefused checks that a request that must not wait makes way for the next one.
@@ -304,51 +283,6 @@ func TestNothingIsSavedUp(t *testing.T) {
 	if a, b := f.given["a"], f.given["b"]; math.Abs(a-b) > 20 {
 		t.Errorf("a got %v, b got %v", a, b)
 	}
-}
-
-func TestBounds(t *testing.T) {
-	q, at := New(Options{MaxRequests: 4, MaxBytes: 100, Weights: map[string]float64{"b": 3}}), &node{}
-	l := q.Line("m")
-	var of [4]*asked
-	for i := range of {
-		of[i] = join(t, l, at, fmt.Sprint(i), Claim{Tenant: "a", Bytes: 10, Band: i % 2}, 1)
-	}
-	refused := func(c Claim, want error) {
-		t.Helper()
-		c.Waiter = &asked{at: at}
-		if err := l.Join(new(Ticket), c); !errors.Is(err, want) {
-			t.Errorf("%+v: %v, want %v", c, err, want)
-		}
-	}
-	refused(Claim{Tenant: "a"}, ErrFull)
-	refused(Claim{Tenant: "b", Bytes: 101}, ErrMemory)
-	join(t, l, at, "a higher band", Claim{Tenant: "a", Band: 1, Bytes: 10}, 1)
-	join(t, l, at, "b1", Claim{Tenant: "b", Bytes: 10}, 1)
-	if !of[2].Ousted() || !of[0].Ousted() || of[2].Leave() {
-		t.Error("others than the lowest requests of a had to leave")
-	}
-	<-of[2].Done()
-	refused(Claim{Tenant: "a", Band: 1, Bytes: 10}, ErrFull)
-	join(t, l, at, "b2", Claim{Tenant: "b", Bytes: 10}, 1) // by their weights b has less still
-	if q.wait() != 4 || l.tenants["a"].waiting != 2 {
-		t.Errorf("%d wait, %d of them of a", q.wait(), l.tenants["a"].waiting)
-	}
-	join(t, l, at, "c", Claim{Tenant: "c", Bytes: 30}, 1)
-	refused(Claim{Tenant: "c", Bytes: 10}, ErrFull) // c has the largest share, by its bytes
-	refused(Claim{Tenant: "d", Bytes: 45}, ErrFull)
-	join(t, l, at, "d", Claim{Tenant: "d", Bytes: 20}, 1)
-	if _, bytes := q.Depth(); bytes != 50 || l.tenants["c"] != nil {
-		t.Errorf("%d bytes wait, %d requests of c", bytes, l.tenants["c"].waiting)
-	}
-	if q.waiting.Load() != 4 {
-		t.Errorf("%d wait", q.waiting.Load())
-	}
-	at.free = 9
-	q.serve()
-	for _, a := range at.ran {
-		a.Settle(0)
-	}
-	q.empty(t)
 }
 
 // TestTenantsAreBounded checks that tenants without requests are forgotten.

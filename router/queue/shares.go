@@ -56,30 +56,50 @@ const oustedMost = 16
 // makeRoom makes room for a request in a full queue, at the cost of the tenant with the largest
 // share of it, if that is larger than the share of the request's own tenant would be. Of its
 // requests one of the lowest band leaves. If the two are the same tenant, one leaves for a request
-// of a higher band.
+// of a higher band. If all that may leave do not make enough room, none of them leaves.
 func (q *Queue) makeRoom(c *Claim) error {
 	if c.Bytes > q.o.MaxBytes {
 		return ErrMemory
 	}
-	for n := 0; ; n++ {
+	var taken [oustedMost]*Ticket
+	var of [oustedMost]*tenant // those of taken
+	n := 0
+	for {
 		full, large := q.waiting.Load() >= int64(q.o.MaxRequests), q.bytes+c.Bytes > q.o.MaxBytes
 		if !full && !large {
-			return nil
+			break
 		}
-		if n < oustedMost && q.oust(c) {
-			continue
+		if n < oustedMost {
+			if t := q.victim(c); t != nil {
+				taken[n], of[n] = t, t.group.tenant
+				t.line.remove(t)
+				n++
+				continue
+			}
+		}
+		for i, t := range taken[:n] {
+			t.line.add(t, of[i])
+		}
+		if n > 0 {
+			q.wake()
 		}
 		if full {
 			return ErrFull
 		}
 		return ErrMemory
 	}
+	for i, t := range taken[:n] {
+		t.ousted = true
+		t.line.closed(of[i])
+		close(t.done)
+	}
+	return nil
 }
 
-// oust makes a request leave for a new one, if that is fair.
-func (q *Queue) oust(c *Claim) bool {
+// victim returns a request that may leave for a new one; nil: that would not be fair.
+func (q *Queue) victim(c *Claim) *Ticket {
 	if len(q.shares) == 0 {
-		return false
+		return nil
 	}
 	most, own := q.shares[0], &holder{weight: q.weight(c.Tenant)}
 	if h := q.holders[c.Tenant]; h != nil {
@@ -87,12 +107,9 @@ func (q *Queue) oust(c *Claim) bool {
 	}
 	t := most.last()
 	if t == nil || most == own && t.claim.Band >= c.Band || most != own && most.share <= q.share(own, 1, c.Bytes) {
-		return false
+		return nil
 	}
-	t.ousted = true
-	t.line.abandon(t)
-	close(t.done)
-	return true
+	return t
 }
 
 // last returns a late ticket in the holder's lowest band, of the line where it has the most
