@@ -21,8 +21,8 @@ func (e *exam) admin(field, address string, t *adminport.TLS, keyed bool) {
 		field: field, address: address, encrypted: t.Cert != "", cert: t.Cert, authenticates: keyed || t.Certified(),
 		fix: "set admin_tls.cert, .key and .client_ca, or reach it by a tunnel",
 	})
-	e.files(pki.Files{CA: t.ClientCA, Cert: t.Cert, Key: t.Key}, "admin_tls.client_ca", "admin_tls.cert", "admin_tls.key",
-		"")
+	e.files(pki.Files{CA: t.ClientCA, Cert: t.Cert, Key: t.Key}, "admin_tls.client_ca", "admin_tls.cert",
+		"admin_tls.key", "")
 }
 
 const encryptEngine = "run cgn-agent on the engine's host, or let the engine serve https and write https://"
