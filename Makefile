@@ -60,7 +60,7 @@ check-generate: ## whether generated files match their sources (needs protoc, an
 # The other simulations of perf/cluster have one goroutine.
 check-race: ## tests under the race detector (needs a C compiler)
 	@perf/tools.sh cc
-	CGO_ENABLED=1 $(GO) test -race -timeout 20m $$($(GO) list ./... | grep -v '/perf/cluster$$')
+	CGO_ENABLED=1 $(GO) test -race -timeout 40m $$($(GO) list ./... | grep -v '/perf/cluster$$')
 	CGO_ENABLED=1 $(GO) test -race -timeout 20m -run '^TestJudgeStops$$' ./perf/cluster
 
 check-gpu: build-gpu ## the agent with NVML, beside a library built here that exports NVML's symbols (needs a C compiler)
