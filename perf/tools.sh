@@ -82,6 +82,7 @@ skips=$(
 	skipped 'perf/netpath, all tests' tun
 	skipped 'router, tests of nodes that are cut off' tun
 	skipped 'kvcached/resp TestAsRedis, beside redis' redis-server
+	skipped 'router/limits/shared, and router TestSharedLimits' redis-server
 	skipped 'agent/engine TestEngineGetsNoRights' root
 	skipped 'cmd/cgn-agent TestWithoutRights' root
 	skipped 'internal/takeover TestAnotherUser' root

@@ -303,7 +303,7 @@ func testFailover(t *testing.T, exact bool) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	sentinel := startProgram(t, "redis-sentinel", at, file)
+	sentinel := startRedis(t, at, file, "--sentinel")
 	wait(t, "the sentinel knows the replica", func() bool {
 		n, _ := sentinel.db.Do(context.Background(), "SENTINEL", "REPLICAS", "limits").Slice()
 		return len(n) == 1

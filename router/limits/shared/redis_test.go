@@ -29,22 +29,20 @@ type server struct {
 // startServer starts a redis-server without persistence.
 func startServer(t testing.TB, args ...string) *server {
 	t.Helper()
-	return startProgram(t, "redis-server", freeport.Address(t), args...)
+	at := freeport.Address(t)
+	host, port, _ := net.SplitHostPort(at)
+	return startRedis(t, at, append([]string{"--port", port, "--bind", host, "--save", "", "--appendonly", "no", "--dir",
+		t.TempDir(), "--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0"}, args...)...)
 }
 
-func startProgram(t testing.TB, name, at string, args ...string) *server {
+// startRedis starts redis-server with args, which answers at an address.
+func startRedis(t testing.TB, at string, args ...string) *server {
 	t.Helper()
-	program, err := exec.LookPath(name)
+	program, err := exec.LookPath("redis-server")
 	if err != nil {
-		t.Skip("needs ", name)
+		t.Skip("needs redis-server")
 	}
-	host, port, _ := net.SplitHostPort(at)
-	s := &server{t: t, program: program, at: at}
-	if name == "redis-server" {
-		s.args = []string{"--port", port, "--bind", host, "--save", "", "--appendonly", "no", "--dir", t.TempDir(),
-			"--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0"}
-	}
-	s.args = append(s.args, args...)
+	s := &server{t: t, program: program, at: at, args: args}
 	quiet()
 	s.db = redis.NewClient(&redis.Options{Addr: at, MaxRetries: -1, DialerRetries: 1})
 	t.Cleanup(func() { s.db.Close() })
