@@ -31,8 +31,8 @@ func startServer(t testing.TB, args ...string) *server {
 	t.Helper()
 	at := freeport.Address(t)
 	host, port, _ := net.SplitHostPort(at)
-	return startRedis(t, at, append([]string{"--port", port, "--bind", host, "--save", "", "--appendonly", "no", "--dir",
-		t.TempDir(), "--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0"}, args...)...)
+	return startRedis(t, at, append([]string{"--port", port, "--bind", host, "--save", "", "--appendonly", "no",
+		"--dir", t.TempDir(), "--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0"}, args...)...)
 }
 
 // startRedis starts redis-server with args, which answers at an address.
