@@ -261,8 +261,9 @@ func TestLateSettlements(t *testing.T) {
 	var all []*Reservation
 	for range 50 {
 		r, _ := reserve(t, l, Admitted, limits...)
-		if r.by == alone {
-			t.Skip("the machine is too busy")
+		for r.by == alone { // the machine is busy, and Redis was late
+			r.Settle([]int64{0, 0})
+			r, _ = reserve(t, l, Admitted, limits...)
 		}
 		all = append(all, r)
 	}
