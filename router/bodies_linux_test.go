@@ -12,6 +12,8 @@ import (
 	"runtime/debug"
 	"strings"
 	"testing"
+
+	"github.com/cognitora/dataplane/internal/race"
 )
 
 // TestAnnouncedBodiesTakeNoMemory checks that a body takes memory only for the bytes that have
@@ -51,7 +53,7 @@ func TestAnnouncedBodiesTakeNoMemory(t *testing.T) {
 // TestMemoryOfLongBodies checks that a router takes no more than two copies of a body of 50 MiB,
 // for any content and any order of members.
 func TestMemoryOfLongBodies(t *testing.T) {
-	if underRace {
+	if race.Enabled {
 		t.Skip("the race detector takes memory of its own")
 	}
 	const size, most = 50 << 20, 110 << 20

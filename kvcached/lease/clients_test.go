@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/race"
 	"github.com/cognitora/dataplane/kv/client"
 	"github.com/cognitora/dataplane/kv/frame"
 	"github.com/cognitora/dataplane/kvcached/lease"
@@ -74,7 +75,7 @@ func strangerRole(path string) error {
 // TestStrangers: the file's mode keeps another user out. If the mode lets that user pass, the
 // server refuses the user by its id.
 func TestStrangers(t *testing.T) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("six processes that start slowly under the race detector")
 	}
 	if os.Geteuid() != 0 {
@@ -156,6 +157,15 @@ func TestAClientThatDoesNotRead(t *testing.T) {
 	}
 }
 
+// idleClients is how many connections idleRole has.
+var idleClients = 10_000
+
+func init() {
+	if race.Enabled {
+		idleClients = 500
+	}
+}
+
 // idleRole has many idle connections.
 func idleRole(path string) error {
 	greeting := request(frame.OpHello, 0, frame.AppendHello(nil, &frame.Hello{Min: 1, Max: 1, Have: 1}))
@@ -188,19 +198,19 @@ func TestIdleClients(t *testing.T) {
 		t.Skip("10,000 connections")
 	}
 	var limit unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) == nil && limit.Max < idleClients+1000 {
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) == nil && limit.Max < uint64(idleClients)+1000 {
 		t.Skip("needs a limit of 11,000 open files")
 	}
 	n := serve(t, lease.Options{MaxClientsPerProcess: idleClients})
 	a := n.fill(t, "a", pattern(5000, 1))
 	before := memory()
 	start(t, "idle", n.path)
-	if got := n.server.Stats().Clients; got != idleClients {
+	if got := n.server.Stats().Clients; got != int64(idleClients) {
 		t.Fatal(got, "clients")
 	}
-	each := float64(memory()-before) / idleClients
+	each := float64(memory()-before) / float64(idleClients)
 	t.Logf("%.0f bytes of the server's memory for each idle client", each)
-	if each > 8<<10 && !raceEnabled {
+	if each > 8<<10 && !race.Enabled {
 		t.Error("more than 8 KiB")
 	}
 	other := hello(t, n.path)
@@ -224,7 +234,7 @@ func memory() uint64 {
 // TestAllocations: this package allocates nothing for a request. The store's Get and Create
 // allocate one Block and one Draft.
 func TestAllocations(t *testing.T) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("the race detector allocates")
 	}
 	n := serve(t, lease.Options{})
