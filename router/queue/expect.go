@@ -31,7 +31,7 @@ func (l *Line) ahead(c *Claim) (n float64) {
 	for _, at := range l.lanes {
 		for _, g := range at.bands[c.Band] {
 			if g.tenant.name == c.Tenant {
-				own += g.tickets.before(&Ticket{claim: *c, arrival: math.MaxUint64})
+				own += earlier(g.tickets, &Ticket{claim: *c, arrival: math.MaxUint64})
 			}
 		}
 	}
@@ -50,22 +50,22 @@ func (l *Line) ahead(c *Claim) (n float64) {
 	return n + float64(own)
 }
 
-// before returns how many tickets come before t, which is not among them, up to countMost.
-func (h tickets) before(t *Ticket) int {
+// earlier returns how many tickets of h come before t, which is not among them, up to countMost.
+func earlier(h heap[*Ticket], t *Ticket) int {
 	if t.claim.Deadline.IsZero() { // it comes after all
 		return min(len(h), countMost)
 	}
-	return h.countBefore(t, 0, countMost)
+	return countEarlier(h, t, 0, countMost)
 }
 
-// countBefore counts the tickets before t in the subtree at place i of the heap. Its time goes with
-// the count, because what comes after t has only later ones below it.
-func (h tickets) countBefore(t *Ticket, i, most int) (n int) {
-	if i >= len(h) || most <= 0 || !h[i].before(t) {
+// countEarlier is earlier for the subtree at a place of the heap. Its time goes with the count,
+// because what comes after t has only later ones below it.
+func countEarlier(h heap[*Ticket], t *Ticket, at, most int) (n int) {
+	if at >= len(h) || most <= 0 || !h[at].before(t) {
 		return 0
 	}
 	n = 1
-	n += h.countBefore(t, 2*i+1, most-n)
-	n += h.countBefore(t, 2*i+2, most-n)
+	n += countEarlier(h, t, 2*at+1, most-n)
+	n += countEarlier(h, t, 2*at+2, most-n)
 	return n
 }

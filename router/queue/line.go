@@ -1,9 +1,6 @@
 package queue
 
-import (
-	"container/heap"
-	"time"
-)
+import "time"
 
 // Line is where the requests wait that compete for the same nodes. Its queue's lock guards it.
 type Line struct {
@@ -37,18 +34,18 @@ type tenant struct {
 // lane is a part of a line. All its requests need the same nodes, unless many lanes are in use.
 type lane struct {
 	key     uint64
-	bands   [Bands]groups
+	bands   [Bands]heap[*group]
 	waiting int
 	blocked bool // its first request has found no room at this look
 }
 
 // group are the waiting requests of one tenant in one band of a lane.
 type group struct {
+	place   // in the band's heap
 	tenant  *tenant
 	lane    *lane
 	band    int
-	at      int // place in the band's heap
-	tickets tickets
+	tickets heap[*Ticket]
 }
 
 // sweepFirst is the number of tenants at which idle ones are swept first, and idleMost how many
@@ -110,8 +107,8 @@ func (l *Line) add(t *Ticket, of *tenant) {
 		l.q.busy = append(l.q.busy, l)
 	}
 	g := l.group(of, &t.claim)
-	if heap.Push(&g.tickets, t); len(g.tickets) == 1 {
-		heap.Push(&g.lane.bands[g.band], g)
+	if g.tickets.push(t); len(g.tickets) == 1 {
+		g.lane.bands[g.band].push(g)
 	}
 	t.group, t.state = g, waiting
 	l.count(t, 1)
@@ -133,9 +130,9 @@ func (l *Line) count(t *Ticket, n int) {
 // remove takes a waiting ticket out of the line.
 func (l *Line) remove(t *Ticket) {
 	g, of := t.group, t.group.tenant
-	heap.Remove(&g.tickets, t.at)
+	g.tickets.remove(t.at)
 	if len(g.tickets) == 0 {
-		heap.Remove(&g.lane.bands[g.band], g.at)
+		g.lane.bands[g.band].remove(g.at)
 		of.groups = without(of.groups, g)
 	}
 	if l.count(t, -1); g.lane.waiting == 0 {
@@ -203,6 +200,8 @@ func (t *Ticket) comesBefore(x *Ticket) bool {
 	}
 	return t.before(x)
 }
+
+func (g *group) before(x *group) bool { return g.tenant.before(x.tenant) }
 
 // before says whether a request of of comes before one of x in the same band. Of two tenants with
 // equal counters the one comes first that has waited longer for a turn.
@@ -315,7 +314,7 @@ func (l *Line) keyed(key uint64) *lane {
 func (of *tenant) reorder() {
 	for _, g := range of.groups {
 		if len(g.tickets) > 0 {
-			heap.Fix(&g.lane.bands[g.band], g.at)
+			g.lane.bands[g.band].fix(g.at)
 		}
 	}
 }

@@ -65,7 +65,7 @@ type Queue struct {
 	round   []*Line // scratch memory of serve
 	first   int     // of busy, at the last look
 	holders map[string]*holder
-	shares  shares // the holders with waiting requests
+	shares  heap[*holder] // the holders with waiting requests
 	bytes   int64
 	depth   [Bands]int
 	arrival uint64

@@ -1,15 +1,13 @@
 package queue
 
-import "container/heap"
-
 // holder is a tenant with waiting requests, in any line.
 type holder struct {
+	place   // in Queue.shares
 	name    string
 	weight  float64
 	waiting int
 	bytes   int64
 	share   float64   // see Queue.share
-	at      int       // place in Queue.shares
 	in      []*tenant // those of its tenants that have waiting requests
 }
 
@@ -18,6 +16,9 @@ type holder struct {
 func (q *Queue) share(h *holder, n int, bytes int64) float64 {
 	return max(float64(h.waiting+n)/float64(q.o.MaxRequests), float64(h.bytes+bytes)/float64(q.o.MaxBytes)) / h.weight
 }
+
+// before says whether h has a larger share than x.
+func (h *holder) before(x *holder) bool { return h.share > x.share }
 
 // weight returns the weight of a tenant.
 func (q *Queue) weight(name string) float64 {
@@ -34,7 +35,7 @@ func (q *Queue) hold(of *tenant, n int, bytes int64) {
 	if h == nil {
 		h = &holder{name: of.name, weight: of.weight}
 		q.holders[of.name] = h
-		heap.Push(&q.shares, h)
+		q.shares.push(h)
 	}
 	h.waiting, h.bytes = h.waiting+n, h.bytes+bytes
 	h.share = q.share(h, 0, 0)
@@ -44,8 +45,8 @@ func (q *Queue) hold(of *tenant, n int, bytes int64) {
 	case n < 0 && of.waiting == 0:
 		h.in = without(h.in, of)
 	}
-	if heap.Fix(&q.shares, h.at); h.waiting == 0 {
-		heap.Remove(&q.shares, h.at)
+	if q.shares.fix(h.at); h.waiting == 0 {
+		q.shares.remove(h.at)
 		delete(q.holders, h.name)
 	}
 }
@@ -131,31 +132,4 @@ func (h *holder) last() *Ticket {
 		return t
 	}
 	return nil
-}
-
-// shares implements heap.Interface. Its first element has the largest share.
-type shares []*holder
-
-func (s shares) Len() int           { return len(s) }
-func (s shares) Less(i, j int) bool { return s[i].share > s[j].share }
-
-func (s shares) Swap(i, j int) {
-	s[i], s[j] = s[j], s[i]
-	s[i].at, s[j].at = i, j
-}
-
-// Push implements heap.Interface.
-func (s *shares) Push(x any) {
-	h := x.(*holder)
-	h.at = len(*s)
-	*s = append(*s, h)
-}
-
-// Pop implements heap.Interface.
-func (s *shares) Pop() any {
-	last := len(*s) - 1
-	h := (*s)[last]
-	(*s)[last] = nil
-	*s = (*s)[:last]
-	return h
 }

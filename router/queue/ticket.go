@@ -44,6 +44,7 @@ const (
 // Ticket is the place of one request in a Line. The zero Ticket is in no line. Only the request's
 // own goroutine may call its methods.
 type Ticket struct {
+	place   // in the group's heap
 	line    *Line
 	claim   Claim
 	done    chan struct{} // closed when the wait is over, except by Leave
@@ -52,7 +53,6 @@ type Ticket struct {
 	leaving bool // Leave waits for the end of a try
 	ousted  bool // its place went to another tenant
 	group   *group
-	at      int // place in the group's heap
 
 	of      *tenant // charged
 	charged float64 // tokens
