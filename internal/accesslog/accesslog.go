@@ -8,22 +8,15 @@ package accesslog
 import (
 	"bufio"
 	"cmp"
-	"errors"
 	"fmt"
-	"io"
-	"os"
-	"sync"
-	"time"
+
+	"github.com/cognitora/dataplane/internal/logfile"
 )
 
 const (
-	queueDefault  = 8192
-	bufferBytes   = 64 << 10
-	flushInterval = time.Second
+	queueDefault = 8192
+	bufferBytes  = 64 << 10
 )
-
-// ErrClosed is the error of Reopen after Close.
-var ErrClosed = errors.New("accesslog: closed")
 
 // Options say where lines go and how many may wait.
 type Options struct {
@@ -35,47 +28,34 @@ type Options struct {
 	// lost. The number is an upper bound, because lines may be written in part.
 	Failed func(err error, lines int)
 
-	writer io.Writer // replaces Path in tests
+	sink logfile.Sink // replaces Path in tests
 }
 
 // Logger is an open access log. A Logger's methods are safe for concurrent use.
 type Logger struct {
-	dropped func()
-	failed  func(error, int)
-
-	free  chan *record // unused records
-	queue chan *record // as large as free, so that sending never blocks
-
-	reopen    chan chan error
-	closing   chan struct{}
-	closeOnce sync.Once
-	done      chan struct{}
-	closeErr  error
-
-	sink    sink
-	buf     *bufio.Writer
-	pending int // lines in buf that are not flushed
-	line    []byte
+	o     Options
+	free  chan *record            // unused records
+	queue *logfile.Queue[*record] // as large as free, so that Put fails only after Close
 }
 
 // New opens the log and starts its writer, which Close stops.
 func New(o Options) (*Logger, error) {
-	s := sink{path: o.Path, w: o.writer}
-	if err := s.open(); err != nil {
-		return nil, err
+	if o.sink == nil {
+		f, err := logfile.Open(o.Path, 0o640)
+		if err != nil {
+			return nil, fmt.Errorf("accesslog: %w", err)
+		}
+		o.sink = f
 	}
 	o.Queue = cmp.Or(o.Queue, queueDefault)
-	l := &Logger{
-		dropped: o.Dropped, failed: o.Failed,
-		free: make(chan *record, o.Queue), queue: make(chan *record, o.Queue),
-		reopen: make(chan chan error), closing: make(chan struct{}), done: make(chan struct{}),
-		sink: s, buf: bufio.NewWriterSize(s.w, bufferBytes), line: make([]byte, 0, 2048),
-	}
+	l := &Logger{o: o, free: make(chan *record, o.Queue)}
 	records := make([]record, o.Queue)
 	for i := range records {
 		l.free <- &records[i]
 	}
-	go l.run()
+	l.queue = logfile.New[*record](&writer{
+		log: l, sink: o.sink, buf: bufio.NewWriterSize(o.sink, bufferBytes), line: make([]byte, 0, 2048),
+	}, o.Queue)
 	return l, nil
 }
 
@@ -83,140 +63,58 @@ func New(o Options) (*Logger, error) {
 // not allocate. After Close entries are dropped.
 func (l *Logger) Log(e *Entry) {
 	select {
-	case <-l.closing:
-		l.drop()
-		return
-	default:
-	}
-	select {
 	case r := <-l.free:
-		r.set(e)
-		l.queue <- r
+		if r.set(e); l.queue.Put(r) {
+			return
+		}
 	default:
-		l.drop()
+	}
+	if l.o.Dropped != nil {
+		l.o.Dropped()
 	}
 }
 
-func (l *Logger) drop() {
-	if l.dropped != nil {
-		l.dropped()
+// Reopen is logfile.Queue.Reopen.
+func (l *Logger) Reopen() error { return l.queue.Reopen() }
+
+// Close is logfile.Queue.Close.
+func (l *Logger) Close() error { return l.queue.Close() }
+
+// writer writes the lines of a log. It is a logfile.Writer.
+type writer struct {
+	log     *Logger
+	sink    logfile.Sink
+	buf     *bufio.Writer
+	pending int // lines in buf that are not flushed
+	line    []byte
+}
+
+// Write writes a record's line to the buffer.
+func (w *writer) Write(r *record) {
+	w.line = r.appendJSON(w.line[:0])
+	w.log.free <- r
+	if len(w.line) > w.buf.Available() {
+		_ = w.Flush() // reports its error
 	}
+	w.pending++
+	w.buf.Write(w.line) // cannot fail: the line fits the buffer, and Flush has cleared its error
 }
 
-// Reopen writes all entries logged before the call to the old file, and opens Path again, so that a
-// rotated file is closed. On an error the old file stays in use.
-func (l *Logger) Reopen() error {
-	answer := make(chan error, 1)
-	select {
-	case l.reopen <- answer:
-		return <-answer
-	case <-l.done:
-		return ErrClosed
-	}
-}
-
-// Close writes all entries that were logged before the call, closes the file, and returns the error
-// of both. Further calls wait for the first call.
-func (l *Logger) Close() error {
-	l.closeOnce.Do(func() { close(l.closing) })
-	<-l.done
-	return l.closeErr
-}
-
-func (l *Logger) run() {
-	defer close(l.done)
-	flush := time.NewTimer(flushInterval)
-	flush.Stop()
-	for {
-		select {
-		case r := <-l.queue:
-			if l.pending == 0 {
-				flush.Reset(flushInterval)
-			}
-			l.write(r)
-		case <-flush.C:
-			l.flush()
-		case answer := <-l.reopen:
-			answer <- l.swap()
-		case <-l.closing:
-			l.drain()
-			l.closeErr = errors.Join(l.flush(), l.sink.close())
-			return
-		}
-	}
-}
-
-func (l *Logger) drain() {
-	for {
-		select {
-		case r := <-l.queue:
-			l.write(r)
-		default:
-			return
-		}
-	}
-}
-
-func (l *Logger) write(r *record) {
-	l.line = r.appendJSON(l.line[:0])
-	l.free <- r
-	if len(l.line) > l.buf.Available() {
-		l.flush()
-	}
-	l.pending++
-	l.buf.Write(l.line) // cannot fail: the line fits the buffer, and flush has cleared its error
-}
-
-func (l *Logger) flush() error {
-	err := l.buf.Flush()
+// Flush writes the buffer's lines to the file.
+func (w *writer) Flush() error {
+	err := w.buf.Flush()
 	if err != nil {
-		l.buf.Reset(l.sink.w)
-		if l.failed != nil {
-			l.failed(err, l.pending)
+		w.buf.Reset(w.sink)
+		if w.log.o.Failed != nil {
+			w.log.o.Failed(err, w.pending)
 		}
 	}
-	l.pending = 0
+	w.pending = 0
 	return err
 }
 
-func (l *Logger) swap() error {
-	l.drain()
-	l.flush()
-	old := l.sink
-	if err := l.sink.open(); err != nil {
-		l.sink = old
-		return err
-	}
-	l.buf.Reset(l.sink.w)
-	return old.close()
-}
+// Reopen opens the file again.
+func (w *writer) Reopen() error { return w.sink.Reopen() }
 
-// sink is the destination of lines: a file that this log owns, or a stream that it borrows.
-type sink struct {
-	path string
-	w    io.Writer
-	file *os.File // nil for a borrowed stream
-}
-
-func (s *sink) open() error {
-	switch {
-	case s.path == "-":
-		s.w = os.Stdout
-	case s.path != "":
-		f, err := os.OpenFile(s.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
-		if err != nil {
-			return fmt.Errorf("accesslog: %w", err)
-		}
-		s.w, s.file = f, f
-	case s.w == nil:
-		return errors.New("accesslog: no path; give a file or - for standard output")
-	}
-	return nil
-}
-
-func (s *sink) close() error {
-	if s.file == nil {
-		return nil
-	}
-	return s.file.Close()
-}
+// Close closes the file.
+func (w *writer) Close() error { return w.sink.Close() }

@@ -15,6 +15,8 @@ import (
 	"testing/synctest"
 	"time"
 	"unicode/utf8"
+
+	"github.com/cognitora/dataplane/internal/logfile"
 )
 
 // buffer is a file in memory. A test can make its writes fail or wait.
@@ -37,6 +39,9 @@ func (b *buffer) Write(p []byte) (int, error) {
 	return b.b.Write(p)
 }
 
+func (*buffer) Reopen() error { return nil }
+func (*buffer) Close() error  { return nil }
+
 func (b *buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -56,7 +61,7 @@ func open(t *testing.T, o Options) *Logger {
 
 func TestLine(t *testing.T) {
 	var out buffer
-	l := open(t, Options{writer: &out})
+	l := open(t, Options{sink: &out})
 	id := []byte("req-1")
 	l.Log(&Entry{Time: time.Date(2026, 3, 4, 5, 6, 7, 89e6, time.UTC), RequestID: id,
 		Model: "llama", Node: "n1", Method: "POST",
@@ -101,7 +106,7 @@ func TestTextsAreEscapedAndCut(t *testing.T) {
 func TestLinesAreWrittenWithinASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out buffer
-		l := open(t, Options{writer: &out})
+		l := open(t, Options{sink: &out})
 		for range 3 {
 			l.Log(&Entry{})
 			time.Sleep(200 * time.Millisecond)
@@ -128,7 +133,7 @@ func TestFullQueueDropsTheNewest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var dropped atomic.Int64
 		out := buffer{hold: make(chan struct{})}
-		l := open(t, Options{writer: &out, Queue: 4, Dropped: func() { dropped.Add(1) }})
+		l := open(t, Options{sink: &out, Queue: 4, Dropped: func() { dropped.Add(1) }})
 		l.Log(&Entry{Status: 1})
 		time.Sleep(time.Second)
 		synctest.Wait() // the writer now hangs in Write
@@ -160,7 +165,7 @@ func TestWriteErrorsAreReportedAndSurvived(t *testing.T) {
 		full := errors.New("disk full")
 		var lost atomic.Int64
 		out := buffer{fail: full}
-		l := open(t, Options{writer: &out, Failed: func(err error, lines int) {
+		l := open(t, Options{sink: &out, Failed: func(err error, lines int) {
 			if errors.Is(err, full) {
 				lost.Add(int64(lines))
 			}
@@ -202,7 +207,7 @@ func TestReopen(t *testing.T) {
 			t.Errorf("%s: %q, %v", name, b, err)
 		}
 	}
-	if err := l.Reopen(); err != ErrClosed {
+	if err := l.Reopen(); err != logfile.ErrClosed {
 		t.Errorf("after Close: %v", err)
 	}
 }
@@ -242,7 +247,7 @@ func TestOpenErrors(t *testing.T) {
 func TestLogInParallel(t *testing.T) {
 	var out buffer
 	var dropped atomic.Int64
-	l := open(t, Options{writer: &out, Queue: 64, Dropped: func() { dropped.Add(1) }})
+	l := open(t, Options{sink: &out, Queue: 64, Dropped: func() { dropped.Add(1) }})
 	var wg sync.WaitGroup
 	for w := range 8 {
 		wg.Go(func() {
@@ -266,7 +271,7 @@ func TestLogInParallel(t *testing.T) {
 }
 
 func TestLogAllocatesNothing(t *testing.T) {
-	l := open(t, Options{writer: &discard{}})
+	l := open(t, Options{sink: &discard{}})
 	defer l.Close()
 	e := Entry{RequestID: []byte("id"), Model: "model", Node: "node", TTFT: 12345}
 	if n := testing.AllocsPerRun(2000, func() { l.Log(&e) }); n != 0 {
@@ -274,12 +279,12 @@ func TestLogAllocatesNothing(t *testing.T) {
 	}
 }
 
-type discard struct{}
+type discard struct{ buffer }
 
 func (*discard) Write(p []byte) (int, error) { return len(p), nil }
 
 func BenchmarkLog(b *testing.B) {
-	l, err := New(Options{writer: &discard{}})
+	l, err := New(Options{sink: &discard{}})
 	if err != nil {
 		b.Fatal(err)
 	}

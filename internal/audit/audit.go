@@ -7,11 +7,12 @@ package audit
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/cognitora/dataplane/internal/logfile"
 )
 
 // Bounds of a log.
@@ -75,20 +76,10 @@ type line struct {
 	Suppressed int    `json:"suppressed,omitempty"` // refusals with the reason that have no line, since its last one
 }
 
-// ErrClosed is the error of Reopen after Close.
-var ErrClosed = errors.New("audit: closed")
-
 // Log is an open audit log. A nil Log records nothing. A Log is safe for concurrent use.
 type Log struct {
-	o       Options
-	queue   chan []byte
-	wake    chan struct{} // some refusals have no line yet
-	reopen  chan chan error
-	closing chan struct{}
-	closed  sync.Once
-	done    chan struct{}
-	err     error // of Close
-	sink    sink
+	o     Options
+	queue *logfile.Queue[[]byte]
 
 	mu      sync.Mutex
 	reasons map[string]*window
@@ -105,14 +96,10 @@ type window struct {
 func New(o Options) (*Log, error) {
 	s, err := open(&o)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("audit: %w", err)
 	}
-	l := &Log{
-		o: o, sink: s, queue: make(chan []byte, queueLines), wake: make(chan struct{}, 1),
-		reopen: make(chan chan error), closing: make(chan struct{}), done: make(chan struct{}),
-		reasons: map[string]*window{},
-	}
-	go l.run()
+	l := &Log{o: o, reasons: map[string]*window{}}
+	l.queue = logfile.New[[]byte](writer{s, l}, queueLines)
 	return l, nil
 }
 
@@ -132,10 +119,6 @@ func (l *Log) Refuse(r Refusal) {
 	suppressed, ok := l.admit(r.Reason, time.Now())
 	if !ok {
 		l.o.Suppressed()
-		select {
-		case l.wake <- struct{}{}:
-		default:
-		}
 		return
 	}
 	l.put(&line{
@@ -169,22 +152,6 @@ func (l *Log) admit(reason string, now time.Time) (suppressed int, ok bool) {
 	return suppressed, true
 }
 
-// summarise writes the numbers of refusals without a line, in one line for each reason.
-func (l *Log) summarise() {
-	var lines [][]byte
-	l.mu.Lock()
-	for reason, w := range l.reasons {
-		if w.suppressed > 0 {
-			lines = append(lines, encode(&line{Event: "refusal", Reason: reason, Suppressed: w.suppressed}))
-			w.suppressed = 0
-		}
-	}
-	l.mu.Unlock() // a write may take long
-	for _, text := range lines {
-		l.write(text)
-	}
-}
-
 // encode returns the text of a line.
 func encode(v *line) []byte {
 	v.Time = time.Now().UTC().Format("2006-01-02T15:04:05.000Z07:00")
@@ -199,84 +166,53 @@ func encode(v *line) []byte {
 
 // put queues a line, or loses it if the queue is full.
 func (l *Log) put(v *line) {
-	select {
-	case <-l.closing:
-		l.o.Lost(1, nil)
-		return
-	default:
-	}
-	select {
-	case l.queue <- encode(v):
-	default:
+	if !l.queue.Put(encode(v)) {
 		l.o.Lost(1, nil)
 	}
 }
 
-// Reopen writes the lines recorded before the call, and opens the file again, so that a rotated
-// file is closed. On an error the old file stays in use. Reopen does nothing for a nil Log.
+// Reopen is logfile.Queue.Reopen. It does nothing for a nil Log.
 func (l *Log) Reopen() error {
 	if l == nil {
 		return nil
 	}
-	answer := make(chan error, 1)
-	select {
-	case l.reopen <- answer:
-		return <-answer
-	case <-l.done:
-		return ErrClosed
-	}
+	return l.queue.Reopen()
 }
 
-// Close writes the lines recorded before the call and closes the file. Close does nothing for a nil
-// Log. Further calls wait for the first call.
+// Close is logfile.Queue.Close. It does nothing for a nil Log.
 func (l *Log) Close() error {
 	if l == nil {
 		return nil
 	}
-	l.closed.Do(func() { close(l.closing) })
-	<-l.done
-	return l.err
+	return l.queue.Close()
 }
 
-func (l *Log) run() {
-	defer close(l.done)
-	var later <-chan time.Time // nil: no refusal waits for a summary
-	for {
-		select {
-		case text := <-l.queue:
-			l.write(text)
-		case <-l.wake:
-			if later == nil {
-				later = time.After(time.Second)
-			}
-		case <-later:
-			later = nil
-			l.summarise()
-		case answer := <-l.reopen:
-			l.drain()
-			answer <- l.sink.reopen()
-		case <-l.closing:
-			l.drain()
-			l.summarise()
-			l.err = l.sink.close()
-			return
+// writer writes the lines of a log. It is a logfile.Writer.
+type writer struct {
+	logfile.Sink
+	log *Log
+}
+
+// Write writes a line.
+func (w writer) Write(text []byte) {
+	if _, err := w.Sink.Write(text); err != nil {
+		w.log.o.Lost(1, fmt.Errorf("audit: %w", err))
+	}
+}
+
+// Flush writes the numbers of refusals without a line, in one line for each reason.
+func (w writer) Flush() error {
+	var lines [][]byte
+	w.log.mu.Lock()
+	for reason, of := range w.log.reasons {
+		if of.suppressed > 0 {
+			lines = append(lines, encode(&line{Event: "refusal", Reason: reason, Suppressed: of.suppressed}))
+			of.suppressed = 0
 		}
 	}
-}
-
-func (l *Log) drain() {
-	for {
-		select {
-		case text := <-l.queue:
-			l.write(text)
-		default:
-			return
-		}
+	w.log.mu.Unlock() // a write may take long
+	for _, text := range lines {
+		w.Write(text)
 	}
-}
-
-func (l *Log) write(text []byte) {
-	if err := l.sink.write(text); err != nil {
-		l.o.Lost(1, fmt.Errorf("audit: %w", err))
-	}
+	return nil
 }

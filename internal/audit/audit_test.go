@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/cognitora/dataplane/internal/logfile"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -88,7 +90,7 @@ func TestFile(t *testing.T) {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
 	l.Act(Act{Action: "late"})
-	if err := l.Reopen(); err != ErrClosed || c.lost.Load() != 1 {
+	if err := l.Reopen(); err != logfile.ErrClosed || c.lost.Load() != 1 {
 		t.Errorf("after Close: %v, %d lost", err, c.lost.Load())
 	}
 }
@@ -184,51 +186,53 @@ func TestSyslog(t *testing.T) {
 	}
 }
 
-// TestFullQueueLosesLines checks that nobody waits for a writer that hangs.
-func TestFullQueueLosesLines(t *testing.T) {
-	var c counts
-	l := &Log{o: c.options("-"), queue: make(chan []byte, 2), closing: make(chan struct{})}
-	var all sync.WaitGroup
-	for range 10 {
-		all.Go(func() { l.Act(Act{Action: "a"}) })
+// stuck is a sink whose writes hang until free is closed.
+type stuck struct{ begun, free chan struct{} }
+
+func (s stuck) Write(b []byte) (int, error) {
+	s.begun <- struct{}{}
+	<-s.free
+	return len(b), nil
+}
+func (stuck) Reopen() error { return nil }
+func (stuck) Close() error  { return nil }
+
+// TestWriterThatHangs checks that nobody waits for a writer that hangs, in a line or in a summary.
+func TestWriterThatHangs(t *testing.T) {
+	for _, text := range []string{"line", "summary"} {
+		t.Run(text, func(t *testing.T) {
+			var c counts
+			s := stuck{make(chan struct{}, 9), make(chan struct{})}
+			l := &Log{o: c.options("-"), reasons: map[string]*window{}}
+			if text == "summary" {
+				l.reasons["a"] = &window{suppressed: 1}
+			}
+			l.queue = logfile.New[[]byte](writer{s, l}, 2)
+			if text == "line" {
+				l.Act(Act{Action: "first"})
+			}
+			<-s.begun
+			l.Refuse(Refusal{Reason: "b"})
+			var all sync.WaitGroup
+			for range 9 {
+				all.Go(func() { l.Act(Act{Action: "a"}) })
+			}
+			if all.Wait(); c.lost.Load() != 8 {
+				t.Errorf("%d lost", c.lost.Load())
+			}
+			close(s.free)
+			l.Close()
+		})
 	}
-	if all.Wait(); c.lost.Load() != 8 {
-		t.Errorf("%d lost", c.lost.Load())
-	}
+}
+
+func TestNil(t *testing.T) {
 	var none *Log
 	none.Act(Act{})
 	none.Refuse(Refusal{})
 	if none.Reopen() != nil || none.Close() != nil {
 		t.Error("a nil log fails")
 	}
-}
-
-// stuck is a sink whose writes hang until free is closed.
-type stuck struct{ begun, free chan struct{} }
-
-func (s stuck) write([]byte) error {
-	s.begun <- struct{}{}
-	<-s.free
-	return nil
-}
-func (stuck) reopen() error { return nil }
-func (stuck) close() error  { return nil }
-
-// TestSummaryThatHangs checks that refusals do not wait for a writer that hangs in a summary.
-func TestSummaryThatHangs(t *testing.T) {
-	var c counts
-	s := stuck{make(chan struct{}), make(chan struct{})}
-	l := &Log{o: c.options("-"), sink: s, queue: make(chan []byte, 9), wake: make(chan struct{}, 1),
-		reasons: map[string]*window{"a": {suppressed: 1}}}
-	done := make(chan struct{})
-	go func() { defer close(done); l.summarise() }()
-	<-s.begun
-	l.Refuse(Refusal{Reason: "b"})
-	if len(l.queue) != 1 {
-		t.Error("the refusal has no line")
-	}
-	close(s.free)
-	<-done
 }
 
 func TestOpenErrors(t *testing.T) {
