@@ -45,10 +45,12 @@ func (r *record) good() bool {
 type journal struct {
 	mu    sync.Mutex
 	f     *os.File
-	dirty bool // there are records that the disk may not have yet
+	dirty bool  // there are records that the disk may not have yet
+	err   error // of a write, which may have left a part of a record at the file's end
 }
 
-// append writes a record in one piece.
+// append writes a record in one piece. After an error it writes no more, so that only the last
+// record can be cut.
 func (o *journal) append(r *record) error {
 	var line bytes.Buffer
 	enc := json.NewEncoder(&line)
@@ -58,9 +60,11 @@ func (o *journal) append(r *record) error {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.dirty = true
-	_, err := o.f.Write(line.Bytes())
-	return err
+	if o.err == nil {
+		o.dirty = true
+		_, o.err = o.f.Write(line.Bytes())
+	}
+	return o.err
 }
 
 // sync waits until the disk has all records.

@@ -2,12 +2,18 @@ package batch
 
 import (
 	"context"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cognitora/dataplane/ctl/ctltest"
 	"github.com/cognitora/dataplane/router"
@@ -56,6 +62,83 @@ func TestInterrupt(t *testing.T) {
 	if n := f.engine.Stats().Completed; n != 40 {
 		t.Errorf("%d requests were computed", n)
 	}
+}
+
+// newRunOf returns a run over a file that sends to url, and whose output is open.
+func newRunOf(t *testing.T, name, url string) *run {
+	t.Helper()
+	in, err := openInput(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(in.close)
+	out, err := openOutput(strings.Replace(name, ".jsonl", ".out.jsonl", 1), in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(out.close)
+	s := newSender(url, "", &options{timeout: time.Minute, patience: time.Minute, concurrency: 4})
+	return &run{sender: s, in: in, out: out, failures: &failures{name: name + ".errors"},
+		progress: newProgress(io.Discard, len(in.answered), in.before)}
+}
+
+// TestNothingAfterInterrupt checks that nothing is sent after the interruption, at first or again.
+func TestNothingAfterInterrupt(t *testing.T) {
+	var sent atomic.Int64
+	ctx, interrupt := context.WithCancel(t.Context())
+	url := endpoint(t, func(w http.ResponseWriter, _ string, _ int) {
+		sent.Add(1)
+		interrupt()
+		w.Header().Set("retry-after-ms", "0")
+		w.WriteHeader(http.StatusTooManyRequests)
+	})
+	if err := newRunOf(t, file(t, many(8, 1)...), url).all(ctx, 1); err != nil || sent.Load() != 1 {
+		t.Errorf("%d requests, %v", sent.Load(), err)
+	}
+	for range 20 { // a request may be at hand at the moment of the interruption
+		if err := newRunOf(t, file(t, many(8, 1)...), url).all(ctx, 4); err != nil || sent.Load() != 1 {
+			t.Fatalf("%d requests, %v", sent.Load(), err)
+		}
+	}
+}
+
+// TestFullDisk checks that only the last line of the output is cut by a disk that is full for a
+// while, and that the next run sends what has no whole line.
+func TestFullDisk(t *testing.T) {
+	signal.Ignore(syscall.SIGXFSZ)
+	defer signal.Reset(syscall.SIGXFSZ)
+	var old unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &old); err != nil {
+		t.Fatal(err)
+	}
+	f := newFleet(t, engine.Config{Speed: 100}, func(*router.Config) {})
+	name := file(t, many(4, 1)...)
+	r := newRunOf(t, name, f.url)
+	answer := func(id string) error {
+		return r.out.append(&record{CustomID: id, Response: &response{StatusCode: 200, Body: []byte("{}")}})
+	}
+	if err := answer("r-0"); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 120, Max: old.Max}); err != nil {
+		t.Fatal(err)
+	}
+	full := answer("r-1")
+	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &old); err != nil {
+		t.Fatal(err)
+	}
+	if err := answer("r-2"); full == nil || err == nil {
+		t.Errorf("%v, and then %v", full, err)
+	}
+	page, err := os.ReadFile(r.out.f.Name())
+	if err != nil || len(page) != 120 {
+		t.Errorf("%q, %v", page, err)
+	}
+	r.out.close()
+	if s, _, err := ctl(t, t.Context(), nil, name, "--url", f.url); err != nil || s.Before != 1 || s.Answered != 3 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	once(t, r.out.f.Name(), 4)
 }
 
 // interruptTwice interrupts a program until it ends by the signal.

@@ -120,11 +120,11 @@ func (a *attempt) message() string {
 // errStopped means that a request got no answer because the run ends.
 var errStopped = errors.New("stopped")
 
-// send sends a request until it has an answer that counts. It waits for another try only until
-// ending is over. An error is about the whole run.
+// send sends a request until it has an answer that counts. It begins no try once ending is over. An
+// error is errStopped or about the whole run.
 func (s *sender) send(ctx, ending context.Context, j *job) (*record, error) {
 	begun := time.Now()
-	for try := 1; ; try++ {
+	for try := 1; ending.Err() == nil; try++ {
 		one, cancel := context.WithTimeout(ctx, s.timeout)
 		a := s.ask(one, http.MethodPost, j.path, j.body)
 		cancel()
@@ -138,22 +138,19 @@ func (s *sender) send(ctx, ending context.Context, j *job) (*record, error) {
 		if !a.again(try) || a.overloaded() && time.Since(begun)+pause > s.patience {
 			return a.record(j), nil
 		}
-		if !s.wait(ending, pause) {
-			return nil, errStopped
-		}
+		s.wait(ending, pause)
 	}
+	return nil, errStopped
 }
 
-func (s *sender) wait(ending context.Context, pause time.Duration) bool {
+func (s *sender) wait(ending context.Context, pause time.Duration) {
 	s.retrying(1)
 	defer s.retrying(-1)
 	t := time.NewTimer(pause)
 	defer t.Stop()
 	select {
 	case <-ending.Done():
-		return false
 	case <-t.C:
-		return true
 	}
 }
 
