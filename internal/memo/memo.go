@@ -8,7 +8,9 @@ package memo
 
 import (
 	"math/bits"
+	"runtime"
 	"sync/atomic"
+	"unsafe"
 )
 
 // ways is the number of records in a set.
@@ -47,8 +49,8 @@ func (l *tryLock) doneWriting() { l.held.Store(0) }
 
 // Table maps keys to records. A Table is safe for concurrent use.
 type Table struct {
-	words   int // per record
-	sets    []set
+	words   int   // per record
+	sets    []set // as records, outside Go's heap where the system allows it
 	records []uint64
 	puts    atomic.Uint32 // the clock of set.used; after it wraps, some old records look young
 }
@@ -57,16 +59,24 @@ type Table struct {
 // table's memory becomes resident only as records are added.
 func New(bytes, recordWords int) *Table {
 	n := max(bytes/(ways*8*(recordWords+2)), 1)
-	return &Table{words: recordWords, sets: make([]set, n), records: make([]uint64, n*ways*recordWords)}
+	const setWords = int(unsafe.Sizeof(set{}) / 8)
+	t := &Table{words: recordWords}
+	all := memory(n*(setWords+ways*recordWords), t)
+	t.sets, t.records = unsafe.Slice((*set)(unsafe.Pointer(&all[0])), n), all[n*setWords:]
+	return t
 }
 
 // Near loads into the processor's cache the data that Get reads first. Near takes little longer for
 // several keys than for one.
-func (t *Table) Near(key uint64) { t.sets[t.set(key)].lock.held.Load() }
+func (t *Table) Near(key uint64) {
+	t.sets[t.set(key)].lock.held.Load()
+	runtime.KeepAlive(t)
+}
 
 // Get copies the record of key into dst, which has a record's size, and reports whether there is
 // one.
 func (t *Table) Get(key uint64, dst []uint64) bool {
+	defer runtime.KeepAlive(t)
 	at := t.set(key)
 	s := &t.sets[at]
 	if !s.lock.read() {
@@ -87,6 +97,7 @@ func (t *Table) Get(key uint64, dst []uint64) bool {
 
 // Put makes src the record of key, which must not be 0.
 func (t *Table) Put(key uint64, src []uint64) {
+	defer runtime.KeepAlive(t)
 	at := t.set(key)
 	s := &t.sets[at]
 	if !s.lock.write() {
