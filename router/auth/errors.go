@@ -41,7 +41,8 @@ var (
 		"Authorization: Bearer KEY or as x-api-key: KEY")
 	errNotAKey = unauthorized("not_a_key", "what was sent is no API key of this router; keys begin with cgn_ and have "+
 		"51 characters")
-	errNoKeys = unauthorized("no_keys_here", "this router takes no API keys; send a token of its OIDC provider, or show "+
+	errUnknownKey = unauthorized("unknown_key", "this API key is not known here")
+	errNoKeys     = unauthorized("no_keys_here", "this router takes no API keys; send a token of its OIDC provider, or show "+
 		"a client certificate and send no key")
 	errUnread = later("keys_not_known_yet", 1, "the API keys are not known yet: etcd has not been reached")
 )
@@ -70,15 +71,14 @@ var tokenErrors = map[oidc.Refusal]*apierror.Error{
 // refused returns the error for a key that does not count. The id is named only to those who have
 // the key.
 func refused(id []byte, why keys.Refusal) *apierror.Error {
-	e := unauthorized("unknown_key", "this API key is not known here")
-	switch why {
+	e := *errUnknownKey
+	switch e.Key = string(id); why {
 	case keys.Expired:
-		e = unauthorized("expired_key", "the API key cgn_"+string(id)+"_… has expired; ask for a new one")
+		e.Reason, e.Message = "expired_key", "the API key cgn_"+e.Key+"_… has expired; ask for a new one"
 	case keys.Revoked:
-		e = unauthorized("revoked_key", "the API key cgn_"+string(id)+"_… has been revoked; ask for a new one")
+		e.Reason, e.Message = "revoked_key", "the API key cgn_"+e.Key+"_… has been revoked; ask for a new one"
 	}
-	e.Key = string(id)
-	return e
+	return &e
 }
 
 // Denied returns the error of a client that may not steer. what is the field or header that steers.

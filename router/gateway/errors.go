@@ -84,8 +84,8 @@ var (
 func (g *Gateway) fail(ctx *fasthttp.RequestCtx, api scan.API, err *apierror.Error) {
 	e := *err
 	id := ctx.Response.Header.Peek("x-request-id")
-	e.RequestID = string(id)
 	if api == scan.Messages || api == scan.CountTokens {
+		e.RequestID = string(id)
 		ctx.Response.Header.SetBytesV("Request-Id", id) // Anthropic's SDKs read this name
 	}
 	ctx.Response.ResetBody()
@@ -103,7 +103,8 @@ func (g *Gateway) fail(ctx *fasthttp.RequestCtx, api scan.API, err *apierror.Err
 	if e.NoRetry {
 		ctx.Response.Header.Set("X-Should-Retry", "false")
 	}
-	ctx.Response.AppendBody(apierror.Body(nil, api, &e))
+	var room [512]byte
+	ctx.Response.AppendBody(apierror.Body(room[:0], api, &e))
 	ctx.SetUserValue(causeKey, e.Code)
 	g.metrics.Rejected.WithLabelValues(e.Code).Inc()
 }
