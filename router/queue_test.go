@@ -420,6 +420,31 @@ func TestSingleAmongMany(t *testing.T) {
 	}
 }
 
+// tooLate sends a request whose first token takes 10 s, with a deadline of 1 s, and checks that it
+// is refused with the expected time.
+func (s *site) tooLate(how, code string) {
+	s.t.Helper()
+	r := s.chat(chatBody(document(99, 80000), how), "x-cgn-deadline-ms", "1000")
+	after, _ := strconv.Atoi(r.header.Get("Retry-After"))
+	if r.status != 503 || !bytes.Contains(r.body, []byte(code)) || after < 3 || after > 40 {
+		s.t.Errorf("%q: %v, Retry-After %d, want %s", how, r, after, code)
+	}
+}
+
+// TestTooLateForAFullNode checks that a request that cannot make its deadline does not wait for it
+// in a queue that has not moved yet.
+func TestTooLateForAFullNode(t *testing.T) {
+	t.Parallel()
+	s := serve(t, simulate(t, 1, func(c *engine.Config) { c.PrefillTokensPerSecond = 2000 }), queued(1))
+	for i := range 16 {
+		mustAll(t, "learning", []*reply{s.chat(chatBody(document(i, 400+40*i), streaming))})
+	}
+	defer s.occupy()()
+	for _, how := range []string{"", streaming} {
+		s.tooLate(how, "deadline_too_near")
+	}
+}
+
 // TestTooLate checks that a request that cannot make its deadline is refused at once, with the
 // expected time, with a queue and without one. ttft_slo_ms refuses only if the router shall.
 func TestTooLate(t *testing.T) {
@@ -436,18 +461,15 @@ func TestTooLate(t *testing.T) {
 			for i := range 16 { // some of the first answers teach the speed
 				mustAll(t, "learning", []*reply{s.chat(chatBody(document(i, 400+40*i), streaming))})
 			}
-			r := s.chat(chatBody(document(99, 80000), streaming), "x-cgn-deadline-ms", "1000") // 10 s
 			code := "deadline_too_near"
+			s.tooLate("", code)
 			if refuses { // the target is earlier
 				code = "ttft_over_slo"
 			}
-			after, _ := strconv.Atoi(r.header.Get("Retry-After"))
-			if r.status != 503 || !bytes.Contains(r.body, []byte(code)) || after < 3 || after > 40 {
-				t.Errorf("queue %v: %v, Retry-After %d", queue, r, after)
-			}
+			s.tooLate(streaming, code)
 			short := chatBody(document(50, 400), streaming)
 			mustAll(t, "in time", []*reply{s.chat(short, "x-cgn-deadline-ms", "60000")})
-			r = s.chat(chatBody(document(60, 8000), streaming)) // 1 s
+			r := s.chat(chatBody(document(60, 8000), streaming)) // 1 s
 			if over := bytes.Contains(r.body, []byte("ttft_over_slo")); over != refuses || over != (r.status == 503) {
 				t.Errorf("queue %v, refuse_over_slo %v: %v", queue, refuses, r)
 			}

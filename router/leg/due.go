@@ -108,16 +108,13 @@ func (l *Leg) soonest(now time.Time) float64 {
 }
 
 // refuseTurn returns an error if the leg's first token would come too late after the wait in the
-// queue that its claim means.
+// queue that its claim means. An unknown wait counts as none.
 func (l *Leg) refuseTurn(c *queue.Claim, now time.Time) *apierror.Error {
 	end, code := l.due()
 	if end.IsZero() {
 		return nil
 	}
-	wait, known := l.model.line.Expect(c, now)
-	if !known {
-		return nil
-	}
+	wait, _ := l.model.line.Expect(c, now)
 	if wait += seconds(l.soonest(now)); now.Add(wait).After(end) {
 		return errLate(code, wait)
 	}

@@ -10,7 +10,7 @@ const countMost = 4096
 
 // Expect returns how long a request with this claim would wait in the line from now: the requests
 // that would get a node before it, at the pace of the last dispatches. Further requests are not
-// expected. known is false if there is no pace yet.
+// expected. Without a pace yet, wait is 0 and known is false.
 func (l *Line) Expect(c *Claim, now time.Time) (wait time.Duration, known bool) {
 	l.q.mu.Lock()
 	defer l.q.mu.Unlock()
