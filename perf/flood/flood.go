@@ -26,6 +26,7 @@ type Config struct {
 	Good, Refused float64 // requests per second, in Poisson processes
 	Rounds        int     // without, and as many with the flood
 	Window        time.Duration
+	NewEvery      int       // distance between two requests of the flood over new connections
 	Progress      io.Writer // gets a line for each round
 }
 
@@ -37,6 +38,8 @@ type Round struct {
 	CPU     float64 `json:"router_cpu"`  // in CPUs
 	OwnCPU  float64 `json:"harness_cpu"` // of clients and engines, in CPUs
 	RSS     float64 `json:"router_mib"`  // resident, at the end of the window
+	// Series is resident memory from the beginning to the end of the window, in MiB.
+	Series []float64 `json:"router_mib_series"`
 }
 
 // Report is the result of Run.
@@ -45,6 +48,7 @@ type Report struct {
 	Good    float64 `json:"good_per_second"`
 	Refused float64 `json:"refused_per_second_due"`
 	Seconds float64 `json:"window_seconds"`
+	Every   float64 `json:"series_seconds"` // between two values of Series
 	Alone   []Round `json:"alone"`
 	Flooded []Round `json:"flooded"`
 	// P50 and P99 are the ratios of flooded rounds to the rounds before them.
@@ -55,8 +59,19 @@ type Report struct {
 	Live [2]float64 `json:"live_mib"`
 }
 
-// newEvery is the distance between two requests of the flood over new connections.
-const newEvery = 5
+// samples is the number of steps of a Series.
+const samples = 12
+
+// First and Last return the mean memory in the first and last sixth of a window, in MiB.
+func (r *Round) First() float64 { return mean(r.Series[:min(len(r.Series), samples/6+1)]) }
+func (r *Round) Last() float64  { return mean(r.Series[max(len(r.Series)-samples/6-1, 0):]) }
+
+func mean(all []float64) (sum float64) {
+	for _, v := range all {
+		sum += v / float64(len(all))
+	}
+	return sum
+}
 
 // floodClients bounds the connections of the flood.
 const floodClients = 256
@@ -79,7 +94,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	defer on.Stop()
 	b := &bench{Config: cfg, on: on, stop: ctx.Done(), wrong: wrongKeys(site.Keys().Revoked), seed: 1}
 	r := &Report{Machine: process.Machine(runtime.NumCPU()), Good: cfg.Good, Refused: cfg.Refused,
-		Seconds: cfg.Window.Seconds()}
+		Seconds: cfg.Window.Seconds(), Every: cfg.Window.Seconds() / samples}
 	for n := range cfg.Rounds {
 		for _, flooded := range []bool{false, true} {
 			round, err := b.round(flooded)
@@ -102,8 +117,8 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 			}
 			*into = append(*into, round)
 			fmt.Fprintf(cfg.Progress, "round %d of %d, %s: p50 %.2f ms, p99 %.2f ms, %.0f refused/s, router %.2f CPUs, "+
-				"%.1f MiB; harness %.2f CPUs\n", n+1, cfg.Rounds, name, round.P50, round.P99, round.Refused, round.CPU,
-				round.RSS, round.OwnCPU)
+				"%.1f MiB, then %.1f; harness %.2f CPUs\n", n+1, cfg.Rounds, name, round.P50, round.P99, round.Refused,
+				round.CPU, round.First(), round.Last(), round.OwnCPU)
 		}
 	}
 	r.P50 = ratio(r.Flooded, r.Alone, func(r Round) float64 { return r.P50 })
@@ -138,14 +153,19 @@ func (b *bench) round(flooded bool) (r Round, err error) {
 	var errFrom, errTo error
 	window := load.Window{Warmup: warmup, Measure: b.Window, Stop: b.stop}
 	good := window
-	good.Begin = func() { from, errFrom = b.on.Usage() }
+	var watching sync.WaitGroup
+	ended := make(chan struct{})
+	good.Begin = func() {
+		from, errFrom = b.on.Usage()
+		watching.Go(func() { r.Series = b.watch(ended) })
+	}
 	good.End = func() { to, errTo = b.on.Usage() }
 	b.seed++
 	chat := load.ChatConfig{Model: instant.Model, PromptBytes: 2 << 10, Shared: 0.5, Tokens: 16, Salt: b.seed}
 	var refused, answered *load.Result
 	var all sync.WaitGroup
 	if flooded {
-		bad := load.Target{Address: b.on.Addr(), KeyOf: b.wrong, Status: 401, NewEvery: newEvery}
+		bad := load.Target{Address: b.on.Addr(), KeyOf: b.wrong, Status: 401, NewEvery: uint64(b.NewEvery)}
 		all.Go(func() {
 			refused = load.Open{Target: bad, Bodies: load.NewChat(chat), Arrivals: load.Poisson(b.Refused, b.seed),
 				MaxClients: floodClients, Window: window}.Run()
@@ -154,6 +174,8 @@ func (b *bench) round(flooded bool) (r Round, err error) {
 	answered = load.Open{Target: b.on.Target(), Bodies: load.NewChat(chat),
 		Arrivals: load.Poisson(b.Good, b.seed+1<<32), Window: good}.Run()
 	all.Wait()
+	close(ended)
+	watching.Wait()
 	for _, result := range []*load.Result{answered, refused} {
 		if result != nil && result.Failed() > 0 {
 			return r, fmt.Errorf("%d answers are wrong: %v; the first: %s", result.Failed(), result.Failures,
@@ -164,11 +186,28 @@ func (b *bench) round(flooded bool) (r Round, err error) {
 		return r, fmt.Errorf("the router's usage: %w, %w", errFrom, errTo)
 	}
 	r = Round{P50: answered.Latency.P50 * 1e3, P99: answered.Latency.P99 * 1e3, RSS: float64(to.RSS) / (1 << 20),
-		CPU: to.Sub(from).CPU.Seconds() / answered.Seconds, OwnCPU: answered.OwnCPUSeconds / answered.Seconds}
+		Series: append(r.Series, float64(to.RSS)/(1<<20)),
+		CPU:    to.Sub(from).CPU.Seconds() / answered.Seconds, OwnCPU: answered.OwnCPUSeconds / answered.Seconds}
 	if refused != nil {
 		r.Refused = float64(refused.Requests) / refused.Seconds
 	}
 	return r, nil
+}
+
+// watch returns the router's resident memory in steps of the window, in MiB, until ended is closed.
+func (b *bench) watch(ended <-chan struct{}) (series []float64) {
+	step := time.NewTicker(b.Window / samples)
+	defer step.Stop()
+	for {
+		if u, err := b.on.Usage(); err == nil {
+			series = append(series, float64(u.RSS)/(1<<20))
+		}
+		select {
+		case <-ended:
+			return series
+		case <-step.C:
+		}
+	}
 }
 
 // wrongKeys returns keys of which none is good: texts that are no key, keys with a wrong checksum,
@@ -187,7 +226,7 @@ func wrongKeys(revoked string) func(n uint64) string {
 	}
 	malformed := [...]string{"sk-proj-0123456789abcdef", "cgn_", "x", "cgn_ÄÖÜ_0123", revoked + "0"}
 	return func(n uint64) string {
-		// newEvery has no divisor in common with 4, so all kinds are sent over new connections too
+		// 5, the usual NewEvery, has no divisor in common with 4: all kinds use new connections too
 		switch i := n / 4; n % 4 {
 		case 0:
 			return malformed[i%uint64(len(malformed))]

@@ -20,7 +20,7 @@ func TestWrongKeys(t *testing.T) {
 			kind = 2
 		}
 		all[kind]++
-		if n%newEvery == 0 {
+		if n%5 == 0 {
 			fresh[kind]++
 		}
 	}
