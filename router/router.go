@@ -52,7 +52,8 @@ type Router struct {
 	serving net.Listener
 	adminAt net.Listener
 
-	tls, adminTLS *tls.Config // of the serving port and of the admin port; nil: plain HTTP
+	tls, adminTLS *tls.Config   // of the serving port and of the admin port; nil: plain HTTP
+	identity      *pki.Identity // that tls shows
 
 	cluster      *cluster.Client // nil: static backends only
 	fleet        *fleet.Fleet
@@ -110,7 +111,7 @@ func New(c Config) (r *Router, err error) {
 	if err = r.open(); err != nil {
 		return r, err
 	}
-	if r.tls, err = c.TLS.server(); err != nil {
+	if r.tls, r.identity, err = c.TLS.server(); err != nil {
 		return r, err
 	}
 	if r.adminTLS, err = c.AdminTLS.Config(); err != nil {
