@@ -214,6 +214,7 @@ func (r *Router) joinFleet() error {
 		Pool:     relay.PoolOptions{DialTimeout: c.Timeouts.Dial.Std(), Watch: c.Router.WatchNodes},
 		Warm:     c.Router.Warm,
 		Cordoned: r.cordoned,
+		Stored:   r.stored,
 	}
 	if len(c.Etcd.Endpoints) > 0 {
 		if r.cluster, err = dialEtcd(&c.Etcd); err != nil {

@@ -114,7 +114,7 @@ func (g *Gateway) fail(ctx *fasthttp.RequestCtx, api scan.API, err *apierror.Err
 // refuse is fail for a request of who; nil: somebody unknown. The audit log has the refusals of
 // identities and rights.
 func (g *Gateway) refuse(ctx *fasthttp.RequestCtx, api scan.API, err *apierror.Error, who *trust.Principal) {
-	if g.audit != nil && (err.Status == fasthttp.StatusUnauthorized || err.Status == fasthttp.StatusForbidden) {
+	if g.audit != nil && (refusesIdentity(err) || err.Code == auth.CodeIdentity) {
 		r := audit.Refusal{
 			Reason: cmp.Or(err.Reason, err.Code), Detail: err.Message, Key: err.Key,
 			Client: ctx.RemoteAddr().String(), Port: "serving", Asked: api.String(),
@@ -166,7 +166,7 @@ func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	}
 	g.nameRequest(ctx)
 	g.bodies.Give(&a.Body)
-	g.refuse(ctx, api, e, nil)
+	g.refuse(ctx, api, e, a.who)
 	g.note(ctx, method, api.String(), a.began, a.who)
 	if e != errSlowRequest {
 		relay.Linger(ctx.Conn())
@@ -272,8 +272,8 @@ func (g *Gateway) wrongMethod(ctx *fasthttp.RequestCtx, r route, api scan.API) {
 }
 
 // malformed answers a readable request that must not be trusted, and closes its connection.
-func (g *Gateway) malformed(ctx *fasthttp.RequestCtx, api scan.API, e *apierror.Error) {
+func (g *Gateway) malformed(ctx *fasthttp.RequestCtx, api scan.API, e *apierror.Error, who *trust.Principal) {
 	ctx.SetConnectionClose()
-	g.fail(ctx, api, e)
+	g.refuse(ctx, api, e, who)
 	relay.Linger(ctx.Conn())
 }
