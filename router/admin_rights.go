@@ -39,11 +39,11 @@ func (a *adminRights) guard(next http.Handler) http.Handler {
 		}
 		by, fail := a.may(req, change)
 		if fail != nil && !adminport.Probe(req) {
-			actsAs(req, cmp.Or(by, fail.Key))
+			actsAs(req, sender{cmp.Or(by, fail.Key), fail.Message})
 			writeError(w, fail)
 			return
 		}
-		actsAs(req, by)
+		actsAs(req, sender{by: by})
 		next.ServeHTTP(w, req)
 	})
 }
@@ -62,7 +62,7 @@ func (a *adminRights) may(req *http.Request, change bool) (by string, fail *apie
 	case bad == nil:
 		return certificateOf(req), nil
 	case a.keys == nil, bad != adminport.ErrNoCertificate && !auth.Shown(req):
-		return "", &apierror.Error{Status: 403, Code: "certificate_denied", Message: bad.Error()}
+		return certificateOf(req), &apierror.Error{Status: 403, Code: "certificate_denied", Message: bad.Error()}
 	}
 	who, fail := a.keys.IdentifyRequest(req)
 	if fail != nil {
@@ -78,8 +78,11 @@ func (a *adminRights) may(req *http.Request, change bool) (by string, fail *apie
 	return who.ID, nil
 }
 
-// certificateOf names the certificate that a request's client has shown.
+// certificateOf names the certificate that a request's client has shown; "": none.
 func certificateOf(req *http.Request) string {
+	if req.TLS == nil || len(req.TLS.PeerCertificates) == 0 {
+		return ""
+	}
 	shown := req.TLS.PeerCertificates[0]
 	if len(shown.URIs) > 0 {
 		return "certificate " + shown.URIs[0].String()
@@ -91,6 +94,7 @@ func certificateOf(req *http.Request) string {
 // for the pages of other sites, as a browser shows certificates by itself.
 func (a *adminRights) mayChange(req *http.Request) (by string, fail *apierror.Error) {
 	if crossOrigin.Check(req) != nil {
+		actsAs(req, sender{refused: errCrossOrigin.Message})
 		return "", errCrossOrigin
 	}
 	return a.may(req, true)

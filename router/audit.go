@@ -96,6 +96,15 @@ func (r *Router) cordoned(node, what string) {
 	r.acted("etcd", action, strings.TrimSpace("node "+node+" "+what), nil)
 }
 
+// stored records a change of a model's settings in etcd.
+func (r *Router) stored(model string, deleted bool) {
+	action := "model set"
+	if deleted {
+		action = "model deleted"
+	}
+	r.acted("etcd", action, model, nil)
+}
+
 // keyChanged records a change of an API key.
 func (r *Router) keyChanged(c keys.Change) {
 	r.acted(r.keys.Source(), "key "+c.What, c.ID+" of tenant "+c.Tenant, nil)
@@ -104,14 +113,17 @@ func (r *Router) keyChanged(c keys.Change) {
 // readsOnly are the routes of the admin port that change nothing with another method than GET.
 var readsOnly = []string{"POST /debug/route", "/", "/v1/"}
 
-// whoActs is the key of a request's context for the name of its sender.
+// whoActs is the key of a request's context for its *sender.
 type whoActs struct{}
 
-// actsAs names the sender of a request to the admin port in the audit log: the id of its key, or
-// the name in its certificate.
-func actsAs(req *http.Request, who string) {
-	if by, ok := req.Context().Value(whoActs{}).(*string); ok {
-		*by = who
+// sender is who asks the admin port: the id of its key, or the name in its certificate; and why it
+// was refused.
+type sender struct{ by, refused string }
+
+// actsAs names the sender of a request to the admin port in the audit log.
+func actsAs(req *http.Request, who sender) {
+	if at, ok := req.Context().Value(whoActs{}).(*sender); ok {
+		*at = who
 	}
 }
 
@@ -121,8 +133,8 @@ func (r *Router) audited(next http.Handler) http.Handler {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		var by string
-		req = req.WithContext(context.WithValue(req.Context(), whoActs{}, &by))
+		var from sender
+		req = req.WithContext(context.WithValue(req.Context(), whoActs{}, &from))
 		begin := new(beginning)
 		if req.Body != nil {
 			req.Body = struct {
@@ -136,13 +148,13 @@ func (r *Router) audited(next http.Handler) http.Handler {
 		switch {
 		case s.status == http.StatusUnauthorized, s.status == http.StatusForbidden:
 			r.audit.Refuse(audit.Refusal{
-				Reason: "admin_" + strconv.Itoa(s.status), Key: by, Client: req.RemoteAddr, Port: "admin",
-				Asked: cmp.Or(req.Pattern, req.Method+" "+req.URL.Path),
+				Reason: "admin_" + strconv.Itoa(s.status), Detail: from.refused, Key: from.by, Client: req.RemoteAddr,
+				Port: "admin", Asked: cmp.Or(req.Pattern, req.Method+" "+req.URL.Path),
 			})
 		case !reads && req.Pattern != "" && !slices.Contains(readsOnly, req.Pattern):
 			r.audit.Act(audit.Act{
 				Action: req.Pattern, Object: objectOf(req.URL.Query().Get("model"), begin.Bytes()),
-				By: by, Client: req.RemoteAddr, Outcome: strconv.Itoa(s.status),
+				By: from.by, Client: req.RemoteAddr, Outcome: strconv.Itoa(s.status),
 			})
 		}
 	})

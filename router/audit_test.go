@@ -120,6 +120,7 @@ func TestAuditedRefusals(t *testing.T) {
 	lists, listsID := k.add(func(r *keys.Record) { r.Scopes = []string{"models"} })
 	gone, goneID := k.add(func(r *keys.Record) { now := time.Now(); r.Revoked = &now })
 	late, lateID := k.add(func(r *keys.Record) { past := time.Now().Add(-time.Hour); r.Expires = &past })
+	front, frontID := k.add(scopes("inference", "act_as"))
 	other, otherID := keys.Generate()
 	s := serve(t, simulate(t, 1), k.locked, func(c *router.Config) { c.Audit.Log = name })
 	body := chatBody("a private prompt", plain)
@@ -135,6 +136,7 @@ func TestAuditedRefusals(t *testing.T) {
 		"expired_key":        {header: bearer(late), id: lateID},
 		"revoked_key":        {header: bearer(gone), id: goneID},
 		"insufficient_scope": {header: bearer(lists), id: listsID, who: "acme"},
+		"invalid_identity":   {header: append(bearer(front), "x-cgn-tenant", "a b"), id: frontID, who: "acme"},
 		"steering_denied":    {header: append(bearer(key), "x-cgn-node", "sim-0"), id: id, who: "acme"},
 	} {
 		s.chat(body, c.header...)
@@ -161,7 +163,7 @@ func TestAuditedRefusals(t *testing.T) {
 	}
 	eventually(t, "the refusal at the admin port", func() bool {
 		return slices.ContainsFunc(audited(t, name), func(l auditLine) bool {
-			return l.Reason == "admin_403" && l.Port == "admin" && l.Asked == "POST /busy_threshold"
+			return l.Reason == "admin_403" && l.Port == "admin" && l.Asked == "POST /busy_threshold" && l.Detail != ""
 		})
 	})
 	page, _ := os.ReadFile(name)

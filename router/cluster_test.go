@@ -233,6 +233,11 @@ func TestClusterState(t *testing.T) {
 	t.Run("alias", func(t *testing.T) { aliasIsSpliced(t, s, c, engines) })
 	t.Run("overwritten node", func(t *testing.T) { overwrittenNodeServesOn(t, s, c) })
 	t.Run("malformed node", func(t *testing.T) { malformedValuesChangeNothing(t, s, c) })
+	acts(t, audit, "model set, sim, ok")
+	if _, err := c.RemoveModel(t.Context(), "sim"); err != nil {
+		t.Fatal(err)
+	}
+	acts(t, audit, "model deleted, sim, ok")
 }
 
 func policyIsRefusedAsAWhole(t *testing.T, s *site, c *cluster.Client) {

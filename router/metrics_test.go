@@ -30,7 +30,7 @@ import (
 // TestExpectedTimesAreSeen, those of cascades in TestCascade and others, those of hand-overs in
 // TestPromptIsHandedOver and TestMishapsOfHandovers, those of streams that go on in TestStreamsGoOn
 // and TestBrokenStreamsTakeTurns, those of takeovers in cmd/cgn-router, those of traces in
-// TestLostSpans, those of API keys in TestBadKeys, those of tokens in TestTokens, those of the
+// TestLostSpans, those of API keys in TestBadKeys, those of tokens in TestTokens, those of TLS in TestCertificatesChangeUnderLoad, those of the
 // audit log in TestFloodOfRefusals and TestAuditLinesThatAreLost, those of the queue in
 // TestQueueOrder, TestLeavingTheQueue and package queue, and those of limits in TestLimitHeaders,
 // TestFloodOfNames and TestSharedLimits.
@@ -62,6 +62,7 @@ var elsewhere = func() map[string]bool {
 		"cgn_router_queue_requests": true, "cgn_router_queue_bytes": true, "cgn_router_queue_forgotten_total": true,
 		"cgn_router_queue_seconds": true, "cgn_router_queue_refused_total": true,
 		"cgn_router_api_keys": true, "cgn_router_api_keys_stale": true, "cgn_router_oidc_keys": true,
+		"cgn_router_tls_certificate_end_seconds": true, "cgn_router_tls_reload_failures_total": true,
 		"cgn_router_oidc_keys_age_seconds": true, "cgn_router_oidc_readings_total": true,
 		"cgn_router_oidc_tokens_total": true,
 		"cgn_router_audit_lost_total":  true, "cgn_router_audit_suppressed_total": true,

@@ -243,6 +243,31 @@ var routerDefs = []metric.Def{
 	},
 }
 
+// These are the indices of tlsDefs.
+const (
+	tlsCertificateEnd = iota
+	tlsReloadFailures
+)
+
+var tlsDefs = []metric.Def{
+	tlsCertificateEnd: {
+		Name: "cgn_router_tls_certificate_end_seconds",
+		Help: "When the serving port's certificate ends, Unix time; absent without TLS.",
+	},
+	tlsReloadFailures: {
+		Name: "cgn_router_tls_reload_failures_total", Kind: metric.Counter,
+		Help: "Changed files of the serving port's certificate that could not be used, since the start; absent without TLS.",
+	},
+}
+
+// readTLS emits the metrics of the serving port's certificate.
+func (r *Router) readTLS(emit func(def int, value float64, labels ...string)) {
+	if r.identity != nil {
+		emit(tlsCertificateEnd, float64(r.identity.NotAfter().Unix()))
+		emit(tlsReloadFailures, float64(r.identity.Failures()))
+	}
+}
+
 // emitter receives the value of one metric of a list of definitions.
 type emitter func(def int, value float64, labels ...string)
 
@@ -279,6 +304,7 @@ func (r *Router) observe() {
 			routerKeysStale:       metric.Bool(r.keys.Problem() != ""),
 		})
 	})
+	s.Read(tlsDefs, r.readTLS)
 	s.Read(limitDefs, r.readLimits)
 	s.Read(sharedDefs, r.readShared)
 	s.Read(sessionDefs, r.readSessions)

@@ -66,6 +66,11 @@ func TestCertificatesChangeUnderLoad(t *testing.T) {
 			t.Errorf("%s takes the old certificate: %v", at, err)
 		}
 	}
+	m := s.metrics()
+	if end, bad := m.sum("cgn_router_tls_certificate_end_seconds"), m.sum("cgn_router_tls_reload_failures_total"); end <
+		float64(time.Now().Unix()) || bad != 0 {
+		t.Errorf("the certificate ends at %v, %v failures", end, bad)
+	}
 	fresh := &site{t: t, url: s.url, client: clientOf(t, next, 0, nil)} // trusts the new CA alone
 	defer fresh.client.CloseIdleConnections()
 	all := together(32, func(int) *reply { return fresh.chat(chatBody("again", streaming)) })

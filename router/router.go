@@ -52,7 +52,8 @@ type Router struct {
 	serving net.Listener
 	adminAt net.Listener
 
-	tls, adminTLS *tls.Config // of the serving port and of the admin port; nil: plain HTTP
+	tls, adminTLS *tls.Config   // of the serving port and of the admin port; nil: plain HTTP
+	identity      *pki.Identity // that tls shows
 
 	cluster      *cluster.Client // nil: static backends only
 	fleet        *fleet.Fleet
@@ -110,7 +111,7 @@ func New(c Config) (r *Router, err error) {
 	if err = r.open(); err != nil {
 		return r, err
 	}
-	if r.tls, err = c.TLS.server(); err != nil {
+	if r.tls, r.identity, err = c.TLS.server(); err != nil {
 		return r, err
 	}
 	if r.adminTLS, err = c.AdminTLS.Config(); err != nil {
@@ -213,6 +214,7 @@ func (r *Router) joinFleet() error {
 		Pool:     relay.PoolOptions{DialTimeout: c.Timeouts.Dial.Std(), Watch: c.Router.WatchNodes},
 		Warm:     c.Router.Warm,
 		Cordoned: r.cordoned,
+		Stored:   r.stored,
 	}
 	if len(c.Etcd.Endpoints) > 0 {
 		if r.cluster, err = dialEtcd(&c.Etcd); err != nil {

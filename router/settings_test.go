@@ -23,6 +23,7 @@ func TestClientsMustShowACertificate(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	log := filepath.Join(dir, "audit")
 	own, roots := pki.FilesIn(dir, pki.Router), x509.NewCertPool()
 	page, err := os.ReadFile(own.CA)
 	if err != nil || !roots.AppendCertsFromPEM(page) {
@@ -31,6 +32,7 @@ func TestClientsMustShowACertificate(t *testing.T) {
 	engines := simulate(t, 1)
 	s := serve(t, engines, func(c *router.Config) {
 		c.TLS = router.TLSConfig{Cert: own.Cert, Key: own.Key, ClientCA: own.CA}
+		c.Audit.Log = log
 	})
 	s.url = "https" + strings.TrimPrefix(s.url, "http")
 	with := func(files *pki.Files) *reply {
@@ -48,13 +50,19 @@ func TestClientsMustShowACertificate(t *testing.T) {
 		defer s.client.CloseIdleConnections()
 		return s.chat(chatBody("hello", plain))
 	}
-	stranger := pki.FilesIn(other, pki.Agent)
+	stranger, monitor := pki.FilesIn(other, pki.Agent), pki.FilesIn(dir, pki.Monitor)
 	if r := with(nil); r.err == nil {
 		t.Errorf("without a certificate: %v", r)
 	}
 	if r := with(&stranger); r.err == nil {
 		t.Errorf("with one of another CA: %v", r)
 	}
+	if r := with(&monitor); r.err == nil {
+		t.Errorf("with one for admin ports: %v", r)
+	}
+	eventually(t, "three lines in the audit log", func() bool {
+		return strings.Count(string(file(t, dir, "audit")), `"reason":"client_certificate"`) == 3
+	})
 	friend := pki.FilesIn(dir, pki.Agent)
 	mustAll(t, "with one of the CA", []*reply{with(&friend)})
 }

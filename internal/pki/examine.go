@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"time"
 
 	"github.com/cognitora/dataplane/internal/rights"
 )
@@ -32,7 +33,11 @@ func (f Files) Examine(ca, cert, key string) error {
 	}
 	hasCert, hasKey := readable(cert, f.Cert, "certificate"), readable(key, f.Key, "certificate's key")
 	if hasCert && hasKey {
-		if _, err := tls.LoadX509KeyPair(f.Cert, f.Key); err != nil {
+		if pair, err := tls.LoadX509KeyPair(f.Cert, f.Key); err == nil {
+			if err = ended(f.Cert, &pair, time.Now()); err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w; put a new one in its place (cgn-ctl pki)", cert, err))
+			}
+		} else {
 			errs = append(errs, fmt.Errorf("%s: %s and %s cannot be used: %w; name a PEM certificate and, with %s, "+
 				"its own key", cert, f.Cert, f.Key, err, key))
 		}

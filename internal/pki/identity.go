@@ -21,8 +21,8 @@ var ErrRole = errors.New("pki: peer has the wrong role")
 
 // Identity is a program's own certificate and the CA that it trusts, kept in step with the files. A
 // client may have only the CA, or for Outside no file, and then shows no certificate. A handshake
-// checks the files at most every CheckEvery. If new files do not load, the old set stays in use,
-// the reason is logged once, and Failures counts it. An Identity has no goroutine and needs no
+// checks the files at most every CheckEvery. If new files do not load, or their certificate has
+// ended, the old set stays in use, the reason is logged once, and Failures counts it. An Identity has no goroutine and needs no
 // closing.
 type Identity struct {
 	files Files
@@ -48,17 +48,28 @@ func (m *material) notAfter() time.Time {
 	return m.pair.Leaf.NotAfter
 }
 
+// ended returns an error if the certificate in a file has ended.
+func ended(file string, pair *tls.Certificate, now time.Time) error {
+	if pair.Leaf == nil || !now.After(pair.Leaf.NotAfter) {
+		return nil
+	}
+	return fmt.Errorf("certificate %s has ended, at %s", file, pair.Leaf.NotAfter.UTC().Format(time.RFC3339))
+}
+
 // stamp distinguishes two states of a file.
 type stamp struct {
 	modified time.Time
 	size     int64
 }
 
-// Load reads files and returns their identity.
+// Load reads files and returns their identity. A certificate that has ended is an error.
 func Load(files Files) (*Identity, error) {
 	id := &Identity{files: files, now: time.Now}
 	id.checked, id.seen = id.now(), files.stamps()
 	m, err := read(files)
+	if err == nil {
+		err = ended(files.Cert, &m.pair, id.now())
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -277,6 +288,9 @@ func (id *Identity) refresh() {
 	}
 	id.seen = stamps
 	m, err := read(id.files)
+	if err == nil {
+		err = ended(id.files.Cert, &m.pair, now)
+	}
 	if err != nil {
 		id.failures.Add(1)
 		slog.Error("changed certificate files cannot be used, keeping the old ones", "ca", id.files.CA, "cert",

@@ -201,6 +201,27 @@ func TestClientNeedsSomethingToCheck(t *testing.T) {
 	}
 }
 
+// TestEndedCertificates: nobody begins with a certificate that has ended, or takes it in place of
+// another.
+func TestEndedCertificates(t *testing.T) {
+	ended := Options{Roles: []Role{Agent}, Now: time.Now().Add(-2 * time.Hour), Lifetime: time.Hour, Force: true}
+	f := FilesIn(bootstrap(t, ended), Agent)
+	if _, err := Load(f); err == nil || !strings.Contains(err.Error(), f.Cert+" has ended") {
+		t.Error(err)
+	}
+	dir := bootstrap(t, Options{})
+	id, c := load(t, dir, Agent), &clock{time.Now()}
+	id.setClock(c)
+	first := serial(id)
+	if err := Bootstrap(dir, ended); err != nil {
+		t.Fatal(err)
+	}
+	c.advance(CheckEvery)
+	if serial(id) != first || id.Failures() != 1 {
+		t.Errorf("a certificate that has ended was taken; %d failures", id.Failures())
+	}
+}
+
 func TestLoadNamesTheFile(t *testing.T) {
 	dir := bootstrap(t, Options{})
 	f := FilesIn(dir, Agent)

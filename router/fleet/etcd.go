@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -322,7 +323,7 @@ func (f *Fleet) listModels(l cluster.Listing) {
 	}
 	for name := range f.settings.stored {
 		if !listed[name] {
-			delete(f.settings.stored, name)
+			f.unstore(name)
 		}
 	}
 	f.noteSettings()
@@ -338,14 +339,25 @@ func (f *Fleet) putModel(e cluster.Entry) {
 		return
 	}
 	f.solved(ofModelKey, name)
+	if f.o.Stored != nil && !reflect.DeepEqual(f.settings.stored[name], m) {
+		f.o.Stored(name, false)
+	}
 	f.settings.stored[name] = m
 	f.noteSettings()
+}
+
+// unstore forgets a model's settings.
+func (f *Fleet) unstore(name string) {
+	if _, known := f.settings.stored[name]; known && f.o.Stored != nil {
+		f.o.Stored(name, true)
+	}
+	delete(f.settings.stored, name)
 }
 
 func (f *Fleet) deleteModel(key string) {
 	name := strings.TrimPrefix(key, cluster.ModelsPrefix)
 	f.solved(ofModelKey, name)
-	delete(f.settings.stored, name)
+	f.unstore(name)
 	f.noteSettings()
 }
 

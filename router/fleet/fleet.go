@@ -49,6 +49,9 @@ type Options struct {
 	// Cordoned is called when an operator has cordoned a node, has changed the cordon, or has
 	// lifted it: what is empty then. Cordoned must not wait, and may be nil.
 	Cordoned func(node, what string)
+	// Stored is called when somebody has stored a model's settings in etcd, or has deleted them.
+	// Stored must not wait, and may be nil.
+	Stored   func(model string, deleted bool)
 	Index    Index    // nil: the fleet tells no index
 	Resolver Resolver // nil = net.DefaultResolver
 	Pool     relay.PoolOptions

@@ -2,8 +2,10 @@ package gateway
 
 import (
 	"cmp"
+	"crypto/tls"
 	"errors"
 	"io"
+	"net"
 	"strconv"
 	"strings"
 	"time"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/accesslog"
 	"github.com/cognitora/dataplane/internal/audit"
+	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/auth"
@@ -112,7 +115,7 @@ func (g *Gateway) fail(ctx *fasthttp.RequestCtx, api scan.API, err *apierror.Err
 // refuse is fail for a request of who; nil: somebody unknown. The audit log has the refusals of
 // identities and rights.
 func (g *Gateway) refuse(ctx *fasthttp.RequestCtx, api scan.API, err *apierror.Error, who *trust.Principal) {
-	if g.audit != nil && (err.Status == fasthttp.StatusUnauthorized || err.Status == fasthttp.StatusForbidden) {
+	if g.audit != nil && (refusesIdentity(err) || err.Code == auth.CodeIdentity) {
 		r := audit.Refusal{
 			Reason: cmp.Or(err.Reason, err.Code), Detail: err.Message, Key: err.Key,
 			Client: ctx.RemoteAddr().String(), Port: "serving", Asked: api.String(),
@@ -133,7 +136,9 @@ const causeKey = "cgn-cause"
 func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	a := arrivingAt(ctx)
 	if s, ok := ctx.Conn().(*secure); ok && !s.ConnectionState().HandshakeComplete {
-		g.unencrypted(s, err)
+		if !g.stranger(s, err) {
+			g.unencrypted(s, err)
+		}
 		return
 	}
 	if a.late && a.n == 0 && a.fault == nil {
@@ -162,7 +167,7 @@ func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	}
 	g.nameRequest(ctx)
 	g.bodies.Give(&a.Body)
-	g.refuse(ctx, api, e, nil)
+	g.refuse(ctx, api, e, a.who)
 	g.note(ctx, method, api.String(), a.began, a.who)
 	if e != errSlowRequest {
 		relay.Linger(ctx.Conn())
@@ -201,6 +206,25 @@ func limited(e *apierror.Error, bytes int) *apierror.Error {
 	sized.Message += ": " + strconv.Itoa(bytes) + " bytes"
 	return &sized
 }
+
+// stranger records a client whose certificate was refused in the handshake, which is all that the
+// client hears. stranger returns false for other errors.
+func (g *Gateway) stranger(c net.Conn, err error) bool {
+	const longest = 256 // bytes of what TLS says, which may name the certificate
+	if _, bad := errors.AsType[*tls.CertificateVerificationError](err); !bad && !errors.Is(err, pki.ErrRole) &&
+		!strings.Contains(err.Error(), "client didn't provide a certificate") { // crypto/tls exports no value
+		return false
+	}
+	g.metrics.Rejected.WithLabelValues(codeCertificate).Inc()
+	if g.audit != nil {
+		detail := err.Error()
+		g.audit.Refuse(audit.Refusal{Reason: codeCertificate, Detail: detail[:min(len(detail), longest)],
+			Client: c.RemoteAddr().String(), Port: "serving"})
+	}
+	return true
+}
+
+const codeCertificate = "client_certificate"
 
 // unencrypted answers a client that speaks plain HTTP to the TLS port. unencrypted ignores any
 // other connection that ends before the handshake.
@@ -249,8 +273,8 @@ func (g *Gateway) wrongMethod(ctx *fasthttp.RequestCtx, r route, api scan.API) {
 }
 
 // malformed answers a readable request that must not be trusted, and closes its connection.
-func (g *Gateway) malformed(ctx *fasthttp.RequestCtx, api scan.API, e *apierror.Error) {
+func (g *Gateway) malformed(ctx *fasthttp.RequestCtx, api scan.API, e *apierror.Error, who *trust.Principal) {
 	ctx.SetConnectionClose()
-	g.fail(ctx, api, e)
+	g.refuse(ctx, api, e, who)
 	relay.Linger(ctx.Conn())
 }
