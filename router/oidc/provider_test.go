@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -103,7 +104,7 @@ func TestBadSignatures(t *testing.T) {
 }
 
 // TestRotation (attack 20): a token of a new key counts at once, even if many ask, and one of a
-// removed key ends within the time between two readings, though it was remembered.
+// removed key ends with the next reading, though it was remembered.
 func TestRotation(t *testing.T) {
 	s := provide()
 	running(t, s, func(t *testing.T, v *Verifier) {
@@ -129,8 +130,9 @@ func TestRotation(t *testing.T) {
 		if why := v.verdict(old); why != None {
 			t.Errorf("before the keys are read: %v", why)
 		}
-		time.Sleep(readEvery)
-		if why := v.verdict(old); why != Pending && why != UnknownKey {
+		time.Sleep(readAgain)
+		v.verdict(minted("r9")) // makes the router read the keys, long before it would forget the token
+		if why := v.verdict(old); why != Pending {
 			t.Errorf("once the key is gone: %v", why)
 		}
 		time.Sleep(readAgain)
@@ -330,6 +332,16 @@ func TestCheckURL(t *testing.T) {
 	} {
 		if err := CheckURL(at); (err == nil) != good {
 			t.Errorf("%q: %v", at, err)
+		}
+	}
+}
+
+// TestHops: the router follows 3 redirects.
+func TestHops(t *testing.T) {
+	next := must(http.NewRequest("GET", issuer, nil))
+	for n := 1; n <= maxHops+1; n++ {
+		if err := checkRedirect(next, slices.Repeat([]*http.Request{next}, n)); (err == nil) != (n <= maxHops) {
+			t.Errorf("%d: %v", n, err)
 		}
 	}
 }
