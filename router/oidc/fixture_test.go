@@ -91,7 +91,7 @@ func (s *site) set(change func()) {
 	change()
 }
 
-// provide returns a provider with an RSA key r1, the EC keys e1 and e2, and keys that must not count.
+// provide returns a provider with an RSA key r1, EC keys e1 and e2, and keys that must not count.
 func provide() *site {
 	return &site{keys: []any{
 		jose.JSONWebKey{Key: rsaKey().Public(), KeyID: "r1", Use: "sig"},
