@@ -1,12 +1,17 @@
 package oidc
 
 import (
+	"bytes"
 	"crypto/hmac"
+	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"math/big"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -44,8 +49,11 @@ func attacks() (all []attack) {
 	add(Algorithm, "3 HMAC keyed by the JWK", hs256(must(json.Marshal(jwk)), "r1"))
 	add(Algorithm, "3 HMAC keyed by an oct JWK", hs256([]byte("the secret of an HMAC, in the open"), "oct"))
 	evil := jose.JSONWebKey{Key: otherRSA().Public(), KeyID: "evil"}
-	for _, name := range []string{"jku", "x5u"} { // the test's provider fails the test of a visit elsewhere
-		there := object{name: "https://evil.test/keys"}
+	chain := []string{base64.StdEncoding.EncodeToString(must(x509.CreateCertificate(rand.Reader,
+		&x509.Certificate{SerialNumber: big.NewInt(1)}, &x509.Certificate{}, otherRSA().Public(), otherRSA())))}
+	elsewhere := object{"jku": "https://evil.test/keys", "x5u": "https://evil.test/keys", "x5c": chain}
+	for name, value := range elsewhere {
+		there := object{name: value}
 		add(UnknownKey, "4 "+name, sign(head(there, object{"kid": "evil"}), payload(), otherRSA()))
 		add(Signature, "4 known kid, "+name, sign(head(there), payload(), otherRSA()))
 	}
@@ -57,6 +65,7 @@ func attacks() (all []attack) {
 	add(UnknownKey, "6 kid of a key for another algorithm", sign(head(object{"kid": "r512"}), payload(), rsaKey()))
 	add(UnknownKey, "6 the other way", sign(head(object{"alg": "ES256"}), payload(), ecKey()))
 	add(Signature, "6 kid of another key", sign(head(object{"kid": "e1", "alg": "ES256"}), payload(), otherEC()))
+	add(Signature, "6 kid of its other key", sign(head(object{"kid": "e2", "alg": "ES256"}), payload(), ecKey()))
 	add(Malformed, "7 no kid", sign(head(object{"kid": nil}), payload(), rsaKey()))
 	add(Malformed, "7 empty kid", sign(head(object{"kid": ""}), payload(), rsaKey()))
 	add(Malformed, "7 kid no text", sign(head(object{"kid": 1}), payload(), rsaKey()))
@@ -80,8 +89,9 @@ func formAttacks() (all []attack) {
 	add(Algorithm, "12 PBES2 in three parts", sign(pbes2, payload(), []byte("x")))
 	part := strings.Split(good(), ".")
 	add(Malformed, "13 JSON", fmt.Sprintf(`{"payload":%q,"protected":%q,"signature":%q}`, part[1], part[0], part[2]))
-	add(Malformed, "13 several signatures",
-		fmt.Sprintf(`{"payload":%q,"signatures":[{"protected":%q,"signature":%q}]}`, part[1], part[0], part[2]))
+	one := fmt.Sprintf(`{"protected":%q,"signature":%q}`, part[0], part[2])
+	add(Malformed, "13 a list of signatures", fmt.Sprintf(`{"payload":%q,"signatures":[%s]}`, part[1], one))
+	add(Malformed, "13 several signatures", fmt.Sprintf(`{"payload":%q,"signatures":[%s,%s]}`, part[1], one, one))
 	add(Malformed, "13 a line in it", part[0]+".\n"+part[1]+"."+part[2])
 	add(Malformed, "13 padding", part[0]+"."+part[1]+"."+part[2]+"=")
 	twice := func(first, second object) string {
@@ -175,8 +185,35 @@ func TestAttacks(t *testing.T) {
 			}
 		}
 	}
-	if n := s.visits.Load(); n != 1 {
-		t.Errorf("the keys were read %d times", n)
+	if read, strays := s.visits.Load(), s.strays.Load(); read != 1 || strays != 0 {
+		t.Errorf("the keys were read %d times, and other documents %d times", read, strays)
+	}
+}
+
+// TestDotsAllocateNothing (attack 11): a token of dots is refused before anything is made of it.
+func TestDotsAllocateNothing(t *testing.T) {
+	dots := bytes.Repeat([]byte{'.'}, maxToken)
+	if n := testing.AllocsPerRun(100, func() {
+		if _, why := parse(dots, nil); why != Malformed {
+			t.Fatal(why)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestKeysThatCount checks the keys of a JWK Set, whatever the settings allow.
+func TestKeysThatCount(t *testing.T) {
+	doc := must(json.Marshal(map[string]any{"keys": provide().keys}))
+	keys, err := parseKeys(doc, append(slices.Clone(signed), jose.HS256, jose.HS384, jose.HS512))
+	want := []string{"e1 ES256", "e2 ES256", "r1 PS256", "r1 PS384", "r1 PS512", "r1 RS256", "r1 RS384", "r1 RS512",
+		"r512 RS512"}
+	var got []string
+	for name := range keys {
+		got = append(got, name.id+" "+string(name.alg))
+	}
+	if slices.Sort(got); err != nil || !slices.Equal(got, want) {
+		t.Errorf("%q, %v", got, err)
 	}
 }
 

@@ -37,6 +37,7 @@ var (
 	otherRSA = sync.OnceValue(func() *rsa.PrivateKey { return must(rsa.GenerateKey(rand.Reader, 2048)) })
 	smallRSA = sync.OnceValue(func() *rsa.PrivateKey { return must(rsa.GenerateKey(rand.Reader, 1024)) })
 	ecKey    = sync.OnceValue(func() *ecdsa.PrivateKey { return must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader)) })
+	secondEC = sync.OnceValue(func() *ecdsa.PrivateKey { return must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader)) })
 	otherEC  = sync.OnceValue(func() *ecdsa.PrivateKey { return must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader)) })
 )
 
@@ -55,6 +56,7 @@ type site struct {
 	serve http.HandlerFunc // in place of the provider, if not nil
 
 	visits atomic.Int64 // of the keys
+	strays atomic.Int64 // requests for other documents
 }
 
 func (s *site) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -76,6 +78,7 @@ func (s *site) RoundTrip(r *http.Request) (*http.Response, error) {
 		s.visits.Add(1)
 		json.NewEncoder(w).Encode(map[string]any{"keys": s.keys})
 	default:
+		s.strays.Add(1)
 		return nil, fmt.Errorf("the router asks for %s", r.URL)
 	}
 	return w.Result(), nil
@@ -88,11 +91,12 @@ func (s *site) set(change func()) {
 	change()
 }
 
-// provide returns a provider with an RSA key r1, an EC key e1 and an RSA key enc for encryption.
+// provide returns a provider with an RSA key r1, EC keys e1 and e2, and keys that must not count.
 func provide() *site {
 	return &site{keys: []any{
 		jose.JSONWebKey{Key: rsaKey().Public(), KeyID: "r1", Use: "sig"},
 		jose.JSONWebKey{Key: ecKey().Public(), KeyID: "e1", Use: "sig", Algorithm: "ES256"},
+		jose.JSONWebKey{Key: secondEC().Public(), KeyID: "e2", Use: "sig"},
 		jose.JSONWebKey{Key: rsaKey().Public(), KeyID: "enc", Use: "enc"},
 		jose.JSONWebKey{Key: rsaKey().Public(), KeyID: ""},
 		jose.JSONWebKey{Key: rsaKey().Public(), KeyID: "r512", Algorithm: "RS512"},

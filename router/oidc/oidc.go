@@ -105,7 +105,7 @@ func (v *Verifier) Identify(text []byte, now time.Time) (*trust.Principal, Refus
 // first checks a token that is not remembered as good.
 func (v *Verifier) first(text []byte, sum *digest, keys *keySet, now time.Time) (*trust.Principal, Refusal) {
 	who, why := v.turn(text, sum, keys, now)
-	if why != UnknownKey {
+	if why != UnknownKey || v.bad.get(sum, keys.generation, now) != nil {
 		return who, why
 	}
 	newer, certain := v.ask(keys)

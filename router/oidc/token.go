@@ -41,7 +41,8 @@ func parse(text []byte, allowed []jose.SignatureAlgorithm) (t token, why Refusal
 	if _, other := errors.AsType[*jose.ErrUnexpectedSignatureAlgorithm](err); other {
 		return t, Algorithm
 	}
-	if err != nil || json.Unmarshal(jws.UnsafePayloadWithoutVerification(), &t.claims) != nil {
+	var claims claims
+	if err != nil || json.Unmarshal(jws.UnsafePayloadWithoutVerification(), &claims) != nil {
 		return t, Malformed
 	}
 	h := &jws.Signatures[0].Protected
@@ -54,7 +55,7 @@ func parse(text []byte, allowed []jose.SignatureAlgorithm) (t token, why Refusal
 	if critical || unencoded || h.JSONWebKey != nil || h.KeyID == "" {
 		return t, Malformed
 	}
-	t.jws, t.kind = jws, strings.TrimPrefix(strings.ToLower(kind), "application/")
+	t.jws, t.claims, t.kind = jws, claims, strings.TrimPrefix(strings.ToLower(kind), "application/")
 	t.key = keyName{h.KeyID, jose.SignatureAlgorithm(h.Algorithm)}
 	return t, None
 }
