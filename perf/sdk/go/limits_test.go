@@ -214,7 +214,8 @@ func (c *retryCase) run(t *testing.T, s *sdk, stream bool) {
 				want = c.Anthropic
 			}
 			if tries != c.Tries || got.status != c.Status || got.kind != want {
-				t.Errorf("%d tries, status %d, %q; not %d, %d, %q", tries, got.status, got.kind, c.Tries, c.Status, want)
+				t.Errorf("%d tries, status %d, %q; not %d, %d, %q", tries, got.status, got.kind, c.Tries, c.Status,
+					want)
 			}
 			if after := got.header.Get("Retry-After"); c.RetryAfter != "" && after != c.RetryAfter {
 				t.Errorf("Retry-After %q, not %q", after, c.RetryAfter)

@@ -36,8 +36,8 @@ async function clearFaults() {
   for (const engine of [...ENGINES, LOCKED]) await fetch(`${engine}/sim/fault`, { method: 'DELETE' });
 }
 
-// guardedRequests is how many requests GUARDED has answered. Those for completions are left out: held
-// streams end at any time.
+// guardedRequests is how many requests GUARDED has answered. Those for completions are left out:
+// held streams end at any time.
 async function guardedRequests() {
   const answer = await fetch(process.env.CGN_SDK_METRICS, { headers: { 'x-api-key': KEYS.reader } });
   const counts = /^cgn_router_requests_total\{(?!.*api="completions")/;
