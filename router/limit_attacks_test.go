@@ -66,6 +66,7 @@ func TestReservations(t *testing.T) {
 		{chat, `"max_tokens":999999`, 50, ""}, {chat, `"max_tokens":20,"max_completion_tokens":1`, 20, ""},
 		{chat, `"max_tokens":20,"n":2`, 40, ""}, {chat, `"n":3,"max_tokens":50`, 150, ""},
 		{chat, `"n":4`, 0, "rate_limit_exceeded"}, {chat, `"n":999999999999999999`, 0, "rate_limit_exceeded"},
+		{chat, `"n":368934881474191033`, 0, "rate_limit_exceeded"}, // 50 of these are 2^64 and 34
 		{chat, `"n":"4"`, 0, "invalid_type"}, {chat, `"n":1e30`, 0, "invalid_type"},
 		{completions, `"prompt":"a","n":1,"best_of":3`, 150, ""},
 		{completions, `"prompt":"a","best_of":4`, 0, "rate_limit_exceeded"},

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Runs the SDK suites against the real binaries: `cgn-ctl up` (router, agents and
-# simulated engines) and a strict cgn-router with small limits before an engine
-# that demands a key. Packages go to .cache/sdk; logs of a failed run stay there.
+# simulated engines), and two cgn-router before an engine that demands a key: a
+# strict one, and one with API keys that have rights and limits of their own.
+# Packages go to .cache/sdk; logs of a failed run stay there.
 #
 #   perf/sdk/run.sh                  all suites
 #   perf/sdk/run.sh python node go   some of them
@@ -69,23 +70,39 @@ backend = [
   {url = "$locked", id = "keyed", model = "keyed", api_key_file = "$work/key"},
   {url = "$locked", id = "narrow", model = "narrow", api_key_file = "$work/key"},
   {url = "$locked", id = "open", model = "open"},
-  {url = "$locked", id = "paced", model = "paced", api_key_file = "$work/key"},
-  {url = "$locked", id = "spent", model = "spent", api_key_file = "$work/key"},
-  {url = "$locked", id = "tight", model = "tight", api_key_file = "$work/key"},
-]
-limit = [
-  {model = "paced", requests_per_minute = 30},
-  {model = "spent", budget = 500},
-  {model = "tight", tokens_per_minute = 50},
 ]
 model = [{name = "narrow", max_queue = 1}]
 EOF
 serve strict bin/cgn-router --config "$work/strict.toml"
-ask ready "http://$admin/readyz"
-ask ready "http://$strict_admin/readyz"
+
+# The guarded router: each key has a reason to refuse its requests. retries.json has the requests.
+key() { # name, flags of `cgn-ctl key create`...
+	name=$1
+	shift
+	bin/cgn-ctl key create --keys-file "$work/keys.json" "$@" -o json >"$work/$name.key"
+	printf '"%s": "%s"' "$name" "$(ask field "$work/$name.key" key)"
+}
+guarded=127.0.0.1:$(ask port) guarded_admin=127.0.0.1:$(ask port)
+keys="{$(key free), $(key lists --scope models), $(key other --model other), $(key reader --scope admin.read)"
+keys="$keys, $(key paced --limit requests_per_minute=60), $(key metered --limit tokens_per_minute=60000)"
+keys="$keys, $(key tight --limit tokens_per_minute=50), $(key spent --limit budget=500)"
+keys="$keys, $(key unknown --keys-file "$work/elsewhere.json")}"
+cat >"$work/guarded.toml" <<EOF
+router = {listen = "$guarded", admin = "$guarded_admin", drain_delay = "0s"}
+auth = {keys_file = "$work/keys.json"}
+limits = {max_body = "64KiB"}
+backend = [
+  {url = "$locked", id = "keyed", model = "keyed", api_key_file = "$work/key"},
+  {url = "$locked", id = "narrow", model = "narrow", api_key_file = "$work/key"},
+]
+model = [{name = "narrow", max_queue = 1}]
+EOF
+serve guarded bin/cgn-router --config "$work/guarded.toml"
+for at in "$admin" "$strict_admin" "$guarded_admin"; do ask ready "http://$at/readyz"; done
 
 export CGN_SDK_FLEET="http://$fleet" CGN_SDK_ENGINES="$engines" CGN_SDK_STRICT="http://$strict" CGN_SDK_LOCKED="$locked"
-export CGN_SDK_CASES="$sdk/cases.json"
+export CGN_SDK_GUARDED="http://$guarded" CGN_SDK_METRICS="http://$guarded_admin/metrics" CGN_SDK_KEYS="$keys"
+export CGN_SDK_CASES="$sdk/cases.json" CGN_SDK_RETRIES="$sdk/retries.json"
 
 run_python() {
 	venv=$cache/python-$(cksum <"$sdk/python/requirements.txt" | cut -d' ' -f1)

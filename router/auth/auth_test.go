@@ -111,8 +111,10 @@ func TestIdentify(t *testing.T) {
 		if who != nil || err == nil || err.Status != 401 || err.Code != Code {
 			t.Errorf("%s: %v, %v", what, who, err)
 		}
-		if err != nil && strings.Contains(err.Message, key[13:45]) {
-			t.Errorf("%s: the error has the key", what)
+		for _, secret := range []string{key[13:45], other[13:45]} {
+			if err != nil && strings.Contains(err.Message, secret) {
+				t.Errorf("%s: the error has the key", what)
+			}
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/cognitora/dataplane/router/auth"
 	"github.com/cognitora/dataplane/router/keys"
 	"github.com/cognitora/dataplane/router/limits"
+	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
 )
 
@@ -79,6 +80,23 @@ func (a *passage) pass(t testing.TB) {
 		t.Fatal(err)
 	}
 	a.settle()
+}
+
+// TestRevokedBeforeSending: a request whose key was revoked after its head was read is not sent.
+func TestRevokedBeforeSending(t *testing.T) {
+	a := newPassage(t)
+	who, err := a.g.auth.Identify(a.head, a.peer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	who.Credential.Revoke()
+	a.request.Who, a.ctx = who, contextAt(t, a.g)
+	a.onSend()
+	defer a.g.live.remove(a.call)
+	defer a.stop()
+	if end := a.request.Life.Ended(); end != request.Revoked {
+		t.Errorf("the request's end is %v", end)
+	}
 }
 
 // TestSettlesAfterPanic: a call whose count panics does not keep what it has reserved.

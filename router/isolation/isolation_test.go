@@ -43,6 +43,8 @@ func TestSalts(t *testing.T) {
 		"key 1, a client's salt":       k.Of(who("acme", "1"), []byte("x")),
 		"the tenant's end in the salt": a.Of(who("acm", "1"), []byte("e")),
 		"the key's end in the salt":    k.Of(who("acme", ""), []byte("1")),
+		"a tenant like a salt":         a.Of(who("acmesx", "1"), nil),
+		"a key like a salt":            k.Of(who("acme", "1sx"), nil),
 		"a salt like a key":            a.Of(who("acme", ""), []byte("k\x011")),
 	} {
 		if other := of[salt]; other != "" {

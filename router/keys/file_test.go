@@ -1,8 +1,10 @@
 package keys
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -39,6 +41,15 @@ func TestEdit(t *testing.T) {
 	all, err := ParseFile(doc)
 	if err != nil || len(all) != 20 {
 		t.Errorf("%d keys, %v", len(all), err)
+	}
+	open, err := os.Open(name) // a reader during an edit
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	add(t, name)
+	if was, err := io.ReadAll(open); err != nil || !bytes.Equal(was, doc) {
+		t.Errorf("a reader finds an edit half done: %s, %v", was, err)
 	}
 	info, err := os.Stat(name)
 	if err != nil || info.Mode().Perm() != 0o600 {

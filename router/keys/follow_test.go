@@ -60,6 +60,24 @@ func TestSharedTexts(t *testing.T) {
 	}
 }
 
+// TestForeignIDs checks that a value of etcd under the id of another key does not count.
+func TestForeignIDs(t *testing.T) {
+	f, h := etcdFollower()
+	a, textA := key(t)
+	b, textB := key(t)
+	under := entry(t, b)
+	under.Key = cluster.KeysPrefix + a.ID
+	h.List(cluster.Listing{Entries: []cluster.Entry{entry(t, a)}})
+	h.Put(under)
+	now := time.Now()
+	if x, y := find(t, f.Set, textA, now), find(t, f.Set, textB, now); x != Unknown || y != Unknown {
+		t.Errorf("%v, %v", x, y)
+	}
+	if !strings.Contains(f.Problem(), "has the id "+b.ID) {
+		t.Errorf("problem %q", f.Problem())
+	}
+}
+
 // TestLostData checks that the keys known last count on while etcd is empty, and only then.
 func TestLostData(t *testing.T) {
 	a, textA := key(t)

@@ -8,6 +8,9 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
+
+	"github.com/cognitora/dataplane/internal/race"
 )
 
 // clock is the time of a test.
@@ -286,6 +289,13 @@ func TestClockJumps(t *testing.T) {
 	now.ask(t, s, Use{1, 0, 31}, false)
 	now.ask(t, s, Use{1, 0, 30}, true)
 
+	// A request that was late to note that the month has ended.
+	var month counter
+	month.takeOfMonth(60, 100, instant{month: 6})
+	if month.takeOfMonth(60, 100, instant{month: 5}) == 0 {
+		t.Error("the end of the month gives a budget twice")
+	}
+
 	now, s = newClock(), subject(Rates{RequestsPerMinute: 10, TokensPerMinute: 1000})
 	n := 0
 	for range 100 {
@@ -299,16 +309,90 @@ func TestClockJumps(t *testing.T) {
 	}
 }
 
+// TestWallClockJumps: rates go by the monotonic clock, so a date that is set ahead gives nothing.
+func TestWallClockJumps(t *testing.T) {
+	now, s := time.Now(), subject(Rates{RequestsPerDay: 10, TokensPerDay: 1000})
+	// The wall clock of a time.Time has its seconds above 30 bits of ns.
+	ahead := now
+	*(*uint64)(unsafe.Pointer(&ahead)) += 86400 << 30
+	if !ahead.Equal(now) || ahead.Unix() != now.Unix()+86400 {
+		t.Fatalf("%v is not %v with another date", ahead, now)
+	}
+	var r Reservation
+	r.Add(s)
+	if _, ok := r.Reserve(Use{10, 500, 500}, now); !ok {
+		t.Fatal("no room")
+	}
+	r.Settle(Use{10, 500, 500}, now)
+	r = Reservation{}
+	r.Add(s)
+	if _, ok := r.Reserve(Use{1, 1, 0}, ahead); ok {
+		t.Error("another date gives a day's limits")
+	}
+}
+
+// TestFloodOfTenants: tenants beyond the bound share an account, and take no memory.
+func TestFloodOfTenants(t *testing.T) {
+	var b Book
+	b.Put(Settings{Tables: []Table{{Tenant: EachTenant, Rates: Rates{RequestsPerDay: 1}}}})
+	now := newClock()
+	admitted := 0
+	for i := range maxAccounts + 1000 {
+		var r Reservation
+		b.Add(&r, fmt.Sprint("tenant ", i), "m")
+		if _, ok := r.Reserve(Use{1, 0, 0}, now.Time); ok {
+			admitted++
+		}
+	}
+	known := 0
+	b.now.Load().each.Range(func(any, any) bool { known++; return true })
+	if n := b.Accounts(); n > maxAccounts+1 || known > maxAccounts || admitted != maxAccounts+1 {
+		t.Errorf("%d accounts, %d tenants are known, and %d requests were admitted", n, known, admitted)
+	}
+}
+
+// TestOutput checks how many tokens a request reserves for an answer.
+func TestOutput(t *testing.T) {
+	var b Book
+	b.Put(Settings{Output: 4096, Caps: map[string]int64{"capped": 50}})
+	for _, c := range []struct {
+		model       string
+		named, want int64
+	}{
+		{"capped", 0, 50}, {"capped", 20, 20}, {"capped", 1 << 60, 50}, {"other", 0, 4096}, {"other", 1 << 60, 1 << 60},
+	} {
+		if got := b.Output(c.model, c.named); got != c.want {
+			t.Errorf("%s, %d: %d, not %d", c.model, c.named, got, c.want)
+		}
+	}
+}
+
 // TestOneWins: of two requests at the same instant that each need the whole limit, one is admitted
 // at most.
 func TestOneWins(t *testing.T) {
-	const rounds = 30000
-	now := newClock()
-	var subjects [rounds]Subject
-	for i := range subjects {
-		subjects[i] = subject(Rates{TokensPerMinute: 10})
+	for what, rates := range map[string]Rates{
+		"tokens": {TokensPerMinute: 10}, "requests": {RequestsPerDay: 1}, "at a time": {Concurrent: 1},
+		"budget": {Budget: 10},
+	} {
+		t.Run(what, func(t *testing.T) {
+			for range 5 {
+				oneWins(t, rates)
+			}
+		})
 	}
-	var won, arrived [rounds]atomic.Int32
+}
+
+func oneWins(t *testing.T, rates Rates) {
+	rounds := 30000
+	if race.Enabled {
+		rounds = 1000 // the detector finds no race here, and the scheduler is slow
+	}
+	now := newClock()
+	subjects := make([]Subject, rounds)
+	for i := range subjects {
+		subjects[i] = subject(rates)
+	}
+	won, arrived := make([]atomic.Int32, rounds), make([]atomic.Int32, rounds)
 	var all sync.WaitGroup
 	for range 2 {
 		all.Go(func() {

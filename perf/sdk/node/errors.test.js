@@ -5,7 +5,7 @@ const assert = require('node:assert/strict');
 const { describe, test } = require('node:test');
 const {
   OpenAI, Anthropic, FLEET, STRICT, ENGINES, CASES, KEY, openaiClient, anthropicClient, setFault, clearFaults, settle,
-  holdStreams, caught, healthyFleet,
+  holdStreams, caught, classOf, healthyFleet,
 } = require('./fleet.js');
 
 const messages = [{ role: 'user', content: 'Hello there, how are you today?' }];
@@ -22,12 +22,6 @@ const ANTHROPIC_APIS = {
   count_tokens: (c, b, o) => c.messages.countTokens({ messages, ...b }, o),
 };
 const STREAMS = ['chat', 'completions', 'responses', 'messages'];
-
-const classOf = (sdk, status) =>
-  ({
-    400: sdk.BadRequestError, 401: sdk.AuthenticationError, 403: sdk.PermissionDeniedError, 404: sdk.NotFoundError,
-    409: sdk.ConflictError, 413: sdk.APIError, 422: sdk.UnprocessableEntityError, 429: sdk.RateLimitError,
-  })[status] ?? sdk.InternalServerError;
 
 // variants are every API with and without streaming, where the case has both.
 function* variants(apis, c) {

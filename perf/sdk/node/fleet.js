@@ -14,7 +14,10 @@ const STRICT = process.env.CGN_SDK_STRICT; // one engine under the names of run.
 const ENGINES = process.env.CGN_SDK_ENGINES.split(','); // of the fleet
 const LOCKED = process.env.CGN_SDK_LOCKED; // the strict router's engine
 const CASES = JSON.parse(fs.readFileSync(process.env.CGN_SDK_CASES, 'utf8'));
+const RETRIES = JSON.parse(fs.readFileSync(process.env.CGN_SDK_RETRIES, 'utf8'));
 const KEY = 'sesame'; // that LOCKED demands
+const GUARDED = process.env.CGN_SDK_GUARDED; // LOCKED behind API keys
+const KEYS = JSON.parse(process.env.CGN_SDK_KEYS); // of GUARDED, by name
 
 const openaiClient = (router = FLEET, options = {}) =>
   new OpenAI({ baseURL: `${router}/v1`, apiKey: 'none', maxRetries: 0, timeout: 30_000, ...options });
@@ -31,6 +34,15 @@ async function setFault(engine, fault) {
 
 async function clearFaults() {
   for (const engine of [...ENGINES, LOCKED]) await fetch(`${engine}/sim/fault`, { method: 'DELETE' });
+}
+
+// guardedRequests is how many requests GUARDED has answered. Those for completions are left out:
+// held streams end at any time.
+async function guardedRequests() {
+  const answer = await fetch(process.env.CGN_SDK_METRICS, { headers: { 'x-api-key': KEYS.reader } });
+  const counts = /^cgn_router_requests_total\{(?!.*api="completions")/;
+  const lines = (await answer.text()).split('\n').filter((line) => counts.test(line));
+  return lines.reduce((sum, line) => sum + Number(line.split(' ').at(-1)), 0);
 }
 
 async function engineSum(field) {
@@ -104,6 +116,12 @@ async function caught(cls, promise) {
   return error;
 }
 
+const classOf = (sdk, status) =>
+  ({
+    400: sdk.BadRequestError, 401: sdk.AuthenticationError, 403: sdk.PermissionDeniedError, 404: sdk.NotFoundError,
+    409: sdk.ConflictError, 413: sdk.APIError, 422: sdk.UnprocessableEntityError, 429: sdk.RateLimitError,
+  })[status] ?? sdk.InternalServerError;
+
 // healthyFleet lets every test of a file begin with a healthy fleet.
 function healthyFleet() {
   beforeEach(async () => {
@@ -121,6 +139,7 @@ const WEATHER = {
 };
 
 module.exports = {
-  OpenAI, Anthropic, FLEET, STRICT, ENGINES, CASES, KEY, WEATHER, openaiClient, anthropicClient, setFault, clearFaults,
-  settle, holdStreams, engineNotices, collect, caught, healthyFleet, words,
+  OpenAI, Anthropic, FLEET, STRICT, GUARDED, ENGINES, CASES, RETRIES, KEY, KEYS, WEATHER, openaiClient, anthropicClient,
+  setFault, clearFaults, settle, guardedRequests, holdStreams, engineNotices, collect, caught, classOf, healthyFleet,
+  words,
 };

@@ -1,59 +1,77 @@
-// The limits of the router: headers, error classes, and when the SDKs retry.
+// Keys and limits of the router: error classes, when the SDKs retry, and headers.
 'use strict';
 
 const assert = require('node:assert/strict');
-const { test } = require('node:test');
+const { describe, test } = require('node:test');
+const {
+  OpenAI, Anthropic, GUARDED, KEYS, RETRIES, openaiClient, anthropicClient, guardedRequests, classOf,
+} = require('./fleet.js');
 
-const OpenAI = require('openai').default;
-const Anthropic = require('@anthropic-ai/sdk').default;
-const { STRICT, openaiClient, anthropicClient } = require('./fleet');
+const SDKS = [
+  ['openai', OpenAI, openaiClient, (c, b, o) => c.chat.completions.create(b, o)],
+  ['anthropic', Anthropic, anthropicClient, (c, b, o) => c.messages.create(b, o)],
+];
 
-const messages = [{ role: 'user', content: 'Hello there' }];
+const body = (c, more) => ({
+  model: c.model ?? 'keyed', max_tokens: c.max_tokens ?? 1,
+  messages: [{ role: 'user', content: 'word '.repeat(c.words ?? 1) }], ...more,
+});
 
-// sdks gives for each SDK its class, a call, and a client that counts the requests that it sends.
-function sdks(maxRetries) {
-  return [
-    ['openai', OpenAI, openaiClient, (c, body) => c.chat.completions.create({ messages, ...body })],
-    ['anthropic', Anthropic, anthropicClient, (c, body) => c.messages.create({ messages, ...body })],
-  ].map(([name, sdk, make, call]) => {
-    const sent = { n: 0 };
-    const counting = (...args) => ((sent.n += 1), fetch(...args));
-    return { name, sdk, call, sent, client: make(STRICT, { maxRetries, fetch: counting }) };
-  });
+// hold keeps a stream of the case's model open. It returns a function that ends the stream.
+async function hold(c) {
+  if (!c.hold) return () => {};
+  const client = openaiClient(GUARDED, { apiKey: KEYS.free });
+  const stream = await client.completions.create({ model: c.model, prompt: 'hold', max_tokens: 4000, stream: true });
+  await stream[Symbol.asyncIterator]().next();
+  return () => stream.controller.abort();
 }
 
-// refused asks until a limit refuses, and returns the error.
-async function refused({ sdk, call, client }, body) {
-  for (let i = 0; i < 100; i++) {
-    try {
-      await call(client, body);
-    } catch (e) {
-      assert.ok(e instanceof sdk.RateLimitError, String(e));
-      return e;
+// ask asks until a request has the case's end, which takes the case's tries.
+async function ask(c, name, sdk, send) {
+  for (let i = 0; i < 200; i++) {
+    const before = await guardedRequests();
+    const e = await send().then(() => null, (problem) => problem);
+    const tries = (await guardedRequests()) - before;
+    if (c.succeeds) {
+      assert.equal(e, null);
+      if (tries > 1) return assert.equal(tries, c.tries);
+    } else if (e) {
+      assert.ok(e instanceof classOf(sdk, c.status), String(e));
+      assert.deepEqual([e.status, tries], [c.status, c.tries]);
+      assert.equal(name === 'openai' ? e.code : e.type, name === 'openai' ? c.code : c.anthropic);
+      if (c.retry_after) assert.equal(e.headers.get('retry-after'), c.retry_after);
+      return;
     }
   }
-  return assert.fail(`${body.model} is not limited`);
+  assert.fail('the limit refuses nothing');
 }
 
-for (const once of sdks(0)) {
-  test(`${once.name}: retries when there will be room`, async () => {
-    const e = await refused(once, { model: 'paced', max_tokens: 1 });
-    assert.ok(Number(e.headers.get('retry-after-ms')) <= 2000);
-    const again = sdks(2).find(({ name }) => name === once.name);
-    await again.call(again.client, { model: 'paced', max_tokens: 1 });
-    assert.ok(again.sent.n === 2 || again.sent.n === 3, `${again.sent.n} requests`);
+for (const c of RETRIES) {
+  describe(c.name, () => {
+    for (const [name, sdk, make, call] of SDKS) {
+      for (const stream of [false, true]) {
+        test(`${name}${stream ? ' stream' : ''}`, async () => {
+          const client = make(GUARDED, { apiKey: KEYS[c.key], maxRetries: 1 });
+          const release = await hold(c);
+          try {
+            await ask(c, name, sdk, () => call(client, body(c, { stream }), { headers: c.headers }));
+          } finally {
+            release();
+          }
+        });
+      }
+    }
   });
 }
 
-for (const [model, max_tokens, code] of [['spent', 400, 'insufficient_quota'], ['tight', 100, 'rate_limit_exceeded']]) {
-  for (const s of sdks(2)) {
-    test(`${s.name}: no retry of ${code} (${model})`, async () => {
-      const e = await refused(s, { model, max_tokens });
-      if (s.sdk === OpenAI) assert.equal(e.code, code);
-      assert.equal(e.headers.get('x-should-retry'), 'false');
-      s.sent.n = 0;
-      await refused(s, { model, max_tokens });
-      assert.equal(s.sent.n, 1);
-    });
-  }
+for (const [name, , make, call] of SDKS) {
+  test(`headers about limits on streams: ${name}`, async () => {
+    const client = make(GUARDED, { apiKey: KEYS.metered });
+    const { response } = await call(client, body({}, { stream: true })).withResponse();
+    const [limit, left] = name === 'openai'
+      ? ['x-ratelimit-limit-tokens', 'x-ratelimit-remaining-tokens']
+      : ['anthropic-ratelimit-tokens-limit', 'anthropic-ratelimit-tokens-remaining'];
+    assert.equal(response.headers.get(limit), '60000');
+    assert.ok(Number(response.headers.get(left)) < 60000);
+  });
 }

@@ -15,9 +15,16 @@ STRICT = os.environ["CGN_SDK_STRICT"]  # one engine under the names of run.sh, s
 ENGINES = os.environ["CGN_SDK_ENGINES"].split(",")  # of the fleet
 LOCKED = os.environ["CGN_SDK_LOCKED"]  # the strict router's engine
 KEY = "sesame"  # that LOCKED demands
+GUARDED = os.environ["CGN_SDK_GUARDED"]  # LOCKED behind API keys
+KEYS = json.loads(os.environ["CGN_SDK_KEYS"])  # of GUARDED, by name
 
-with open(os.environ["CGN_SDK_CASES"], encoding="utf-8") as _f:
-    CASES = json.load(_f)
+
+def _document(variable):
+    with open(os.environ[variable], encoding="utf-8") as f:
+        return json.load(f)
+
+
+CASES, RETRIES = _document("CGN_SDK_CASES"), _document("CGN_SDK_RETRIES")
 
 SETTLE_SECONDS = 15  # within which nodes that failed must be back
 
@@ -33,6 +40,18 @@ def anthropic_client(router=FLEET, **options):
 def get_json(url):
     with urllib.request.urlopen(url, timeout=10) as answer:
         return json.load(answer)
+
+
+def guarded_requests():
+    """How many requests GUARDED has answered.
+
+    Those for completions are left out: held streams end at any time.
+    """
+    request = urllib.request.Request(os.environ["CGN_SDK_METRICS"], headers={"x-api-key": KEYS["reader"]})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    counts = [line for line in lines if line.startswith("cgn_router_requests_total{") and 'api="completions"' not in line]
+    return sum(int(line.split()[-1]) for line in counts)
 
 
 def set_fault(engine, fault):

@@ -1,80 +1,93 @@
-"""The limits of the router: headers, error classes, and when the SDKs retry."""
+"""Keys and limits of the router: error classes, when the SDKs retry, and headers."""
 
+import contextlib
 import datetime
-import re
+import unittest
 
 import anthropic
 import openai
 
 import fleet
-from fleet import FleetTest
+from test_errors import ANTHROPIC_ERRORS, OPENAI_ERRORS
 
-MESSAGES = [{"role": "user", "content": "Hello there"}]
 APIS = {
-    "openai": (openai, lambda c, **o: c.chat.completions.with_raw_response.create(messages=MESSAGES, **o)),
-    "anthropic": (anthropic, lambda c, **o: c.messages.with_raw_response.create(messages=MESSAGES, **o)),
+    "openai": (openai, OPENAI_ERRORS, lambda c, **o: c.chat.completions.with_raw_response.create(**o)),
+    "anthropic": (anthropic, ANTHROPIC_ERRORS, lambda c, **o: c.messages.with_raw_response.create(**o)),
 }
 
 
-def clients(max_retries):
-    """For each SDK its module, a call, a client, and the requests that the client sends."""
-    for name, (sdk, call) in APIS.items():
-        sent = []
-        http = sdk.DefaultHttpxClient(event_hooks={"request": [sent.append]})
-        make = fleet.openai_client if sdk is openai else fleet.anthropic_client
-        with make(fleet.STRICT, max_retries=max_retries, http_client=http) as client:
-            yield name, sdk, call, client, sent
+def client(sdk, key, **options):
+    make = fleet.openai_client if sdk is openai else fleet.anthropic_client
+    return make(fleet.GUARDED, api_key=fleet.KEYS[key], **options)
 
 
-class Limits(FleetTest):
-    def refused(self, sdk, call, client, model, max_tokens):
-        """Asks until a limit refuses, and returns the error."""
-        for _ in range(100):
+def body(case, **more):
+    messages = [{"role": "user", "content": "word " * case.get("words", 1)}]
+    model, tokens = case.get("model", "keyed"), case.get("max_tokens", 1)
+    return {"model": model, "messages": messages, "max_tokens": tokens, "extra_headers": case.get("headers")} | more
+
+
+@contextlib.contextmanager
+def held(case):
+    """Keeps a stream of the case's model open if the case says so."""
+    if not case.get("hold"):
+        yield
+        return
+    with client(openai, "free") as holder:
+        with holder.completions.create(model=case["model"], prompt="hold", max_tokens=4000, stream=True) as stream:
+            next(stream)
+            yield
+
+
+class Retries(unittest.TestCase):
+    """Every case of retries.json, with and without streaming."""
+
+    def ask(self, case, sdk, classes, call, client, stream):
+        """Asks until a request has the case's end, which takes the case's tries."""
+        for _ in range(200):
+            before = fleet.guarded_requests()
             try:
-                call(client, model=model, max_tokens=max_tokens)
-            except sdk.RateLimitError as e:
-                return e
-        self.fail(f"{model} is not limited")
-
-    def test_headers(self):
-        for name, _, call, client, _ in clients(2):
-            for stream in (False, True):
-                with self.subTest(sdk=name, stream=stream):
-                    h = call(client, model="paced", max_tokens=1, stream=stream).headers
-                    if name == "openai":
-                        self.assertEqual(h["x-ratelimit-limit-requests"], "30")
-                        self.assertLess(int(h["x-ratelimit-remaining-requests"]), 30)
-                        self.assertRegex(h["x-ratelimit-reset-requests"], r"^(\d+m)?[0-9.]+m?s$")
-                    else:
-                        self.assertEqual(h["anthropic-ratelimit-requests-limit"], "30")
-                        self.assertLess(int(h["anthropic-ratelimit-requests-remaining"]), 30)
-                        datetime.datetime.fromisoformat(h["anthropic-ratelimit-requests-reset"].replace("Z", "+00:00"))
-
-    def test_retries_when_there_will_be_room(self):
-        for name, sdk, call, client, sent in clients(2):
-            with self.subTest(sdk=name):
-                e = self.refused(sdk, call, client.with_options(max_retries=0), "paced", 1)
-                self.assertEqual(e.status_code, 429)
+                call(client, **body(case, stream=stream))
+                e = None
+            except sdk.APIStatusError as problem:
+                e = problem
+            tries = fleet.guarded_requests() - before
+            if case.get("succeeds"):
+                self.assertIsNone(e)
+                if tries > 1:
+                    return self.assertEqual(tries, case["tries"])
+            elif e is not None:
+                self.assertIsInstance(e, classes.get(case["status"], sdk.InternalServerError))
+                self.assertEqual((e.status_code, tries), (case["status"], case["tries"]))
                 if sdk is openai:
-                    self.assertEqual((e.code, e.type), ("rate_limit_exceeded", "requests"))
-                    self.assertRegex(e.message, r"Limit 30, Used \d+, Requested 1\. Please try again in [0-9.]+m?s\.")
+                    self.assertEqual(e.code, case["code"])
                 else:
-                    self.assertEqual(e.body["error"]["type"], "rate_limit_error")
-                self.assertLessEqual(int(e.response.headers["retry-after-ms"]), 2000)
-                del sent[:]
-                call(client, model="paced", max_tokens=1)
-                self.assertIn(len(sent), (2, 3))
+                    self.assertEqual(e.body["error"]["type"], case["anthropic"])
+                if "retry_after" in case:
+                    self.assertEqual(e.response.headers["retry-after"], case["retry_after"])
+                return None
+        self.fail("the limit refuses nothing")
 
-    def test_no_retry_without_hope(self):
-        for model, max_tokens, code in (("spent", 400, "insufficient_quota"), ("tight", 100, "rate_limit_exceeded")):
-            for name, sdk, call, client, sent in clients(2):
-                with self.subTest(sdk=name, model=model):
-                    e = self.refused(sdk, call, client, model, max_tokens)
-                    if sdk is openai:
-                        self.assertEqual(e.code, code)
-                    del sent[:]
-                    self.assertEqual(e.response.headers["x-should-retry"], "false")
-                    with self.assertRaises(sdk.RateLimitError):
-                        call(client, model=model, max_tokens=max_tokens)
-                    self.assertEqual(len(sent), 1)
-                    self.assertTrue(re.search("Limit [0-9]+", str(e)))
+    def test_all(self):
+        for case in fleet.RETRIES:
+            for name, (sdk, classes, call) in APIS.items():
+                for stream in (False, True):
+                    with self.subTest(case=case["name"], sdk=name, stream=stream), held(case):
+                        with client(sdk, case["key"], max_retries=1) as c:
+                            self.ask(case, sdk, classes, call, c, stream)
+
+
+class Headers(unittest.TestCase):
+    def test_limits(self):
+        for stream in (False, True):
+            for name, (sdk, _, call) in APIS.items():
+                with self.subTest(sdk=name, stream=stream), client(sdk, "metered") as c:
+                    h = call(c, **body({}, stream=stream)).headers
+                    if name == "openai":
+                        self.assertEqual(h["x-ratelimit-limit-tokens"], "60000")
+                        self.assertLess(int(h["x-ratelimit-remaining-tokens"]), 60000)
+                        self.assertRegex(h["x-ratelimit-reset-tokens"], r"^(\d+m)?[0-9.]+m?s$")
+                    else:
+                        self.assertEqual(h["anthropic-ratelimit-tokens-limit"], "60000")
+                        self.assertLess(int(h["anthropic-ratelimit-tokens-remaining"]), 60000)
+                        datetime.datetime.fromisoformat(h["anthropic-ratelimit-tokens-reset"].replace("Z", "+00:00"))

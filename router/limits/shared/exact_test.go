@@ -103,6 +103,13 @@ func TestExactSettles(t *testing.T) {
 	r.Settle([]int64{5000, 0}) // an engine counts more than was reserved
 	settled(t, l)
 	want(1000, 5300, 1)
+
+	r, _ = reserve(t, l, Admitted, limits...)
+	r.Settle([]int64{1e9, 0})
+	settled(t, l)
+	if _, used := counted(t, s, k.Bucket(tpd)); used > 11e6 {
+		t.Errorf("what an engine claims uses up %d days", used/1e6)
+	}
 }
 
 // TestExactComesLate checks that a reservation that reaches Redis after its settlement counts

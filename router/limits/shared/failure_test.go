@@ -2,7 +2,7 @@ package shared
 
 import (
 	"context"
-	"io"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -15,10 +15,11 @@ import (
 	"github.com/cognitora/dataplane/internal/freeport"
 )
 
-// proxy delays what a server answers.
+// proxy delays what a server answers, or loses what it is asked.
 type proxy struct {
 	at    string
 	delay atomic.Int64 // ns
+	loses atomic.Bool
 }
 
 func startProxy(t testing.TB, to string) *proxy {
@@ -43,21 +44,25 @@ func startProxy(t testing.TB, to string) *proxy {
 				continue
 			}
 			t.Cleanup(func() { client.Close(); server.Close() })
-			all.Go(func() { _, _ = io.Copy(server, client); server.Close() })
-			all.Go(func() { p.copy(client, server); client.Close() })
+			all.Go(func() { p.copy(server, client, false); server.Close() })
+			all.Go(func() { p.copy(client, server, true); client.Close() })
 		}
 	})
 	return p
 }
 
-func (p *proxy) copy(to, from net.Conn) {
+func (p *proxy) copy(to, from net.Conn, answers bool) {
 	b := make([]byte, 1<<16)
 	for {
 		n, err := from.Read(b)
 		if err != nil {
 			return
 		}
-		time.Sleep(time.Duration(p.delay.Load()))
+		if answers {
+			time.Sleep(time.Duration(p.delay.Load()))
+		} else if p.loses.Load() {
+			continue
+		}
 		if _, err := to.Write(b[:n]); err != nil {
 			return
 		}
@@ -254,10 +259,18 @@ func TestNoScript(t *testing.T) {
 	}
 }
 
-// TestLateSettlements: what ends while Redis is away is settled when it is back.
+// TestLateSettlements: what ends while Redis is away is settled when it is back, whether Redis has
+// heard of it late or never.
 func TestLateSettlements(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		t.Run(fmt.Sprint("lost=", lost), func(t *testing.T) { testLateSettlements(t, lost) })
+	}
+}
+
+func testLateSettlements(t *testing.T, lost bool) {
 	s := startServer(t)
-	l, _ := limiter(t, Options{Addresses: []string{s.at}, Exact: true, Timeout: 200 * time.Millisecond})
+	p := startProxy(t, s.at)
+	l, _ := limiter(t, Options{Addresses: []string{p.at}, Exact: true, Timeout: 200 * time.Millisecond})
 	k := subject(l, "acme", "key")
 	limits := []Limit{k.of(tpd, 1e6, 1000), k.of(flight, 100, 1)}
 	var all []*Reservation
@@ -269,12 +282,16 @@ func TestLateSettlements(t *testing.T) {
 		}
 		all = append(all, r)
 	}
-	s.pause()
+	away, back := s.pause, s.proceed
+	if lost {
+		away, back = func() { p.loses.Store(true) }, func() { p.loses.Store(false) }
+	}
+	away()
 	for _, r := range all {
 		r.Settle([]int64{10, 0})
 	}
 	wait(t, "Redis is away", func() bool { return l.Stats().Away })
-	s.proceed()
+	back()
 	settled(t, l)
 	held, used := counted(t, s, k.Bucket(tpd))
 	if flying, _ := counted(t, s, k.Bucket(flight)); held != 0 || flying != 0 || used > 500 || used < 450 {
