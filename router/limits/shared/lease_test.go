@@ -171,7 +171,7 @@ func TestLeaseEnds(t *testing.T) {
 	}
 	reserve(t, other, Refused, k2.of(flight, 100, 1))
 	// As if 30 s had passed.
-	if err := s.db.ZAdd(t.Context(), dead.set, zero(dead.holder)).Err(); err != nil {
+	if err := s.db.HSet(t.Context(), dead.hash, "#", packed(nil, 1, 1e16), "#"+dead.holder, packed(nil, 1)).Err(); err != nil {
 		t.Fatal(err)
 	}
 	wait(t, "the dead router holds nothing", func() bool {

@@ -2,6 +2,8 @@ package shared
 
 import (
 	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -160,26 +162,22 @@ func reserve(t testing.TB, l *Limiter, want Verdict, limits ...Limit) (*Reservat
 func counted(t testing.TB, s *server, b *Bucket) (held, used int64) {
 	t.Helper()
 	ctx := context.Background()
-	is, err := s.db.HMGet(ctx, b.subject.hash, b.field, b.field+"@", b.field+"#").Result()
-	if err != nil {
+	is, err := s.db.HGet(ctx, b.subject.hash, b.field).Bytes()
+	if err != nil && !errors.Is(err, redis.Nil) {
 		t.Fatal(err)
 	}
-	number := func(i int) (f float64) {
-		if is[i] != nil {
-			_, _ = fmt.Sscan(is[i].(string), &f)
-		}
-		return f
-	}
+	var state struct{ Used, Stamp, Held float64 }
+	_, _ = binary.Decode(is, binary.LittleEndian, &state)
 	if !b.timed() {
-		return int64(number(2)), int64(number(0))
+		return int64(state.Held), int64(state.Used)
 	}
 	clock, err := s.db.Time(ctx).Result()
 	if err != nil {
 		t.Fatal(err)
 	}
-	ahead := max(number(0)-max(float64(clock.UnixMicro())-number(1), 0), 0)
+	ahead := max(state.Used-max(float64(clock.UnixMicro())-state.Stamp, 0), 0)
 	l := Limit{Bucket: b, Max: b.limit.Load()}
-	return int64(number(2)), l.units(time.Duration(ahead * 1e3))
+	return int64(state.Held), l.units(time.Duration(ahead * 1e3))
 }
 
 // settled waits until Redis has seen all settlements.
@@ -187,6 +185,3 @@ func settled(t testing.TB, l *Limiter) {
 	t.Helper()
 	wait(t, "all are settled", func() bool { return l.pending.Load() == 0 })
 }
-
-// zero makes a holder expire.
-func zero(holder string) redis.Z { return redis.Z{Score: 0, Member: holder} }
