@@ -6,82 +6,32 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cognitora/dataplane/internal/freeport"
+	"github.com/cognitora/dataplane/internal/redisserver"
 )
 
-// server is a real redis-server, or a sentinel, that a test can stop and start again.
+// server is a redis-server, or a sentinel, and a client of it.
 type server struct {
-	t       testing.TB
-	program string
-	at      string
-	args    []string
-	cmd     *exec.Cmd
-	db      *redis.Client
+	*redisserver.Server
+	t  testing.TB
+	db *redis.Client
 }
 
-// startServer starts a redis-server without persistence.
-func startServer(t testing.TB, args ...string) *server {
+func startServer(t testing.TB, options ...string) *server {
 	t.Helper()
-	at := freeport.Address(t)
-	host, port, _ := net.SplitHostPort(at)
-	return startRedis(t, at, append([]string{"--port", port, "--bind", host, "--save", "", "--appendonly", "no",
-		"--dir", t.TempDir(), "--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0"}, args...)...)
+	return withClient(t, redisserver.Start(t, options...))
 }
 
-// startRedis starts redis-server with args, which answers at an address.
-func startRedis(t testing.TB, at string, args ...string) *server {
-	t.Helper()
-	program, err := exec.LookPath("redis-server")
-	if err != nil {
-		t.Skip("needs redis-server")
-	}
-	s := &server{t: t, program: program, at: at, args: args}
+func withClient(t testing.TB, s *redisserver.Server) *server {
 	quiet()
-	s.db = redis.NewClient(&redis.Options{Addr: at, MaxRetries: -1, DialerRetries: 1})
-	t.Cleanup(func() { s.db.Close() })
-	s.start()
-	t.Cleanup(s.kill)
-	return s
-}
-
-// start starts the process and waits until it answers.
-func (s *server) start() {
-	s.t.Helper()
-	s.cmd = exec.Command(s.program, s.args...)
-	if err := s.cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
-	wait(s.t, s.at+" answers", func() bool {
-		err := s.db.Ping(context.Background()).Err()
-		return err == nil || redis.HasErrorPrefix(err, "NOAUTH")
-	})
-}
-
-// kill ends the process without a goodbye.
-func (s *server) kill() {
-	_ = s.cmd.Process.Kill()
-	_ = s.cmd.Wait()
-}
-
-// pause stops the process, which keeps its connections.
-func (s *server) pause() { s.signal(syscall.SIGSTOP) }
-
-func (s *server) proceed() { s.signal(syscall.SIGCONT) }
-
-func (s *server) signal(is syscall.Signal) {
-	s.t.Helper()
-	if err := s.cmd.Process.Signal(is); err != nil {
-		s.t.Fatal(err)
-	}
+	db := redis.NewClient(&redis.Options{Addr: s.At, MaxRetries: -1, DialerRetries: 1})
+	t.Cleanup(func() { db.Close() })
+	return &server{s, t, db}
 }
 
 // evalshas returns how many scripts the server has run by their hash.
