@@ -1,12 +1,12 @@
 package shared
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha1"
 	_ "embed"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"math"
 	"slices"
 	"strings"
@@ -140,54 +140,38 @@ func (s *scripts) newHear(router string) *call {
 // noScript says whether the server does not know the script: it has restarted, or is another one.
 func noScript(err error) bool { return redis.HasErrorPrefix(err, "NOSCRIPT") }
 
-// load gives the server the scripts.
-func (s *scripts) load(ctx context.Context, c redis.UniversalClient) error {
-	pipe := c.Pipeline()
-	for _, script := range []*script{s.reserve, s.settle, s.renew} {
-		pipe.ScriptLoad(ctx, script.source)
-	}
-	_, err := pipe.Exec(ctx)
-	return err
-}
-
-// run runs one call.
+// run runs one call. A server that does not know the script gets its text.
 func (s *scripts) run(ctx context.Context, c redis.UniversalClient, k *call) ([]int64, error) {
 	reply, err := c.EvalSha(ctx, k.script.hash, k.keys, k.args...).Int64Slice()
 	if noScript(err) {
-		if err = s.load(ctx, c); err == nil {
-			reply, err = c.EvalSha(ctx, k.script.hash, k.keys, k.args...).Int64Slice()
-		}
+		reply, err = c.Eval(ctx, k.script.source, k.keys, k.args...).Int64Slice()
 	}
 	return reply, err
 }
 
-// runAll runs calls in one round trip, and tells each what became of it. The error is that of the
-// first call that has failed.
+// runAll runs calls in one round trip, and tells each what became of it. Calls whose script the
+// server does not know take a second one, with the scripts' texts. The error is that of the first
+// call that has failed.
 func (s *scripts) runAll(ctx context.Context, c redis.UniversalClient, calls []*call) error {
-	unknown, err := s.pipeline(ctx, c, calls)
-	if len(unknown) == 0 {
-		return err
-	}
-	if err := s.load(ctx, c); err != nil {
-		for _, k := range unknown {
-			k.tell(nil, err)
-		}
-		return err
-	}
-	unknown, err = s.pipeline(ctx, c, unknown)
-	for _, k := range unknown {
-		err = errors.New("redis loses its scripts as soon as they are loaded")
-		k.tell(nil, err)
+	unknown, err := s.pipeline(ctx, c, calls, func(p redis.Pipeliner, k *call) *redis.Cmd {
+		return p.EvalSha(ctx, k.script.hash, k.keys, k.args...)
+	})
+	if len(unknown) > 0 {
+		_, again := s.pipeline(ctx, c, unknown, func(p redis.Pipeliner, k *call) *redis.Cmd {
+			return p.Eval(ctx, k.script.source, k.keys, k.args...)
+		})
+		err = cmp.Or(err, again)
 	}
 	return err
 }
 
 // pipeline runs calls, and returns those whose script the server does not know.
-func (s *scripts) pipeline(ctx context.Context, c redis.UniversalClient, calls []*call) (unknown []*call, err error) {
+func (s *scripts) pipeline(ctx context.Context, c redis.UniversalClient, calls []*call,
+	add func(redis.Pipeliner, *call) *redis.Cmd) (unknown []*call, err error) {
 	pipe := c.Pipeline()
 	replies := make([]*redis.Cmd, len(calls))
 	for i, k := range calls {
-		replies[i] = pipe.EvalSha(ctx, k.script.hash, k.keys, k.args...)
+		replies[i] = add(pipe, k)
 	}
 	_, _ = pipe.Exec(ctx) // each call has its own error
 	for i, k := range calls {
