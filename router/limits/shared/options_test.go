@@ -108,7 +108,7 @@ func certificate(t *testing.T, dir string) (cert, key string, roots *x509.CertPo
 // requests after its end do not wait.
 func TestRunEndsWithoutRedis(t *testing.T) {
 	s := startServer(t)
-	l, end := limiter(t, Options{Addresses: []string{s.At}, OnFailure: Closed, Timeout: 100 * time.Millisecond})
+	l, end := limiter(t, Options{Addresses: []string{s.At}, OnFailure: Closed, Timeout: 5 * time.Second})
 	k := subject(l, "acme", "key")
 	warm(t, l, k.of(tpd, 1e6, 100))
 	s.Pause()
