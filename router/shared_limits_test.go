@@ -1,43 +1,18 @@
 package router_test
 
 import (
-	"context"
 	"fmt"
-	"net"
-	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/cognitora/dataplane/internal/config"
-	"github.com/cognitora/dataplane/internal/freeport"
+	"github.com/cognitora/dataplane/internal/redisserver"
 	"github.com/cognitora/dataplane/router"
 	"github.com/cognitora/dataplane/router/keys"
 	"github.com/cognitora/dataplane/router/limits"
 )
-
-// startRedis starts a redis-server, and returns its address and what ends it.
-func startRedis(t *testing.T, at string) (kill func()) {
-	t.Helper()
-	program, err := exec.LookPath("redis-server")
-	if err != nil {
-		t.Skip("needs redis-server")
-	}
-	host, port, _ := net.SplitHostPort(at)
-	cmd := exec.Command(program, "--port", port, "--bind", host, "--save", "", "--dir", t.TempDir())
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	kill = func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }
-	t.Cleanup(kill)
-	db := redis.NewClient(&redis.Options{Addr: at})
-	defer db.Close()
-	eventually(t, "Redis answers", func() bool { return db.Ping(context.Background()).Err() == nil })
-	return kill
-}
 
 // TestSharedLimits checks that two routers hold a key to its limits together, that what a request
 // did not use comes back on both, and what becomes of requests while Redis is away.
@@ -54,8 +29,7 @@ func TestSharedLimits(t *testing.T) {
 }
 
 func sharedLimits(t *testing.T, mode, on string) {
-	at := freeport.Address(t)
-	kill := startRedis(t, at)
+	redis := redisserver.Start(t)
 	k := newKeyring(t)
 	key, _ := k.add(func(r *keys.Record) {
 		r.Limits = limits.Rates{RequestsPerDay: 30, TokensPerDay: 100000, Concurrent: 10, Budget: 1e9}
@@ -63,7 +37,7 @@ func sharedLimits(t *testing.T, mode, on string) {
 	other, _ := k.add(func(r *keys.Record) { r.Limits = limits.Rates{RequestsPerDay: 20} })
 	engines := simulate(t, 1)
 	with := func(c *router.Config) {
-		c.RateLimit.Redis, c.RateLimit.Mode, c.RateLimit.OnFailure = []string{at}, mode, on
+		c.RateLimit.Redis, c.RateLimit.Mode, c.RateLimit.OnFailure = []string{redis.At}, mode, on
 		c.RateLimit.Timeout = config.Duration(5 * time.Second) // the machine is busy
 		c.LimitTables = []router.LimitTable{{Model: "sim", Rates: limits.Rates{RequestsPerDay: 1e6}}}
 	}
@@ -99,9 +73,9 @@ func sharedLimits(t *testing.T, mode, on string) {
 		t.Error("the metrics do not say that Redis is asked")
 	}
 
-	kill()
+	redis.Kill()
 	withoutRedis(t, sites[0], on, func() int { return sites[0].chat(body, bearer(other)...).status })
-	startRedis(t, at)
+	redis.Start()
 	eventually(t, "Redis is asked again", func() bool {
 		return sites[0].metrics().sum("cgn_router_shared_limits_up") == 1
 	})

@@ -11,13 +11,13 @@ import (
 	"math"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/redisserver"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/client"
 )
@@ -36,13 +36,9 @@ func TestAgainstRedis(t *testing.T) {
 	if os.Getenv("CGN_BENCH") == "" {
 		t.Skip("set CGN_BENCH=1: takes half a minute and wants a quiet machine")
 	}
-	program, err := exec.LookPath("redis-server")
-	if err != nil {
-		t.Skip("needs redis-server")
-	}
 	path := child(t, "serve")
 	echo := dial(t, child(t, "echo"))
-	redis := startRedis(t, program)
+	redis := startRedis(t)
 	c, err := client.Dial(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
@@ -172,14 +168,9 @@ type resp struct {
 	buf  []byte
 }
 
-func startRedis(t *testing.T, program string) *resp {
+func startRedis(t *testing.T) *resp {
 	path := filepath.Join(t.TempDir(), "redis")
-	cmd := exec.Command(program, "--port", "0", "--unixsocket", path, "--save", "", "--appendonly", "no", "--dir",
-		t.TempDir())
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	redisserver.Start(t, "--unixsocket", path)
 	conn := await(t, path)
 	return &resp{conn: conn, r: bufio.NewReaderSize(conn, 64<<10), buf: make([]byte, 8<<20+2)}
 }

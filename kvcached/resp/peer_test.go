@@ -14,7 +14,6 @@ import (
 	"math/big"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -23,6 +22,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/cognitora/dataplane/internal/redisserver"
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
@@ -179,32 +179,11 @@ func (p *peer) ended() {
 	}
 }
 
-// startRedis runs a real redis-server on a Unix socket, and returns how to reach it; "" if there is
-// none.
-func startRedis(t testing.TB, args ...string) (socket string, pid int) {
+// startRedis runs a redis-server that also listens on a Unix socket.
+func startRedis(t testing.TB) (s *redisserver.Server, socket string) {
 	t.Helper()
-	path, err := exec.LookPath("redis-server")
-	if err != nil {
-		return "", 0
-	}
-	dir := t.TempDir()
-	socket = filepath.Join(dir, "redis.sock")
-	cmd := exec.Command(path, append([]string{"--port", "0", "--unixsocket", socket, "--save", "", "--appendonly", "no",
-		"--dir", dir}, args...)...)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	for deadline := time.Now().Add(time.Minute); ; {
-		conn, err := net.Dial("unix", socket)
-		if err == nil {
-			conn.Close()
-			return socket, cmd.Process.Pid
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("redis-server does not answer: ", err)
-		}
-	}
+	socket = filepath.Join(t.TempDir(), "redis.sock")
+	return redisserver.Start(t, "--unixsocket", socket), socket
 }
 
 func bufioReader(c net.Conn) *bufio.Reader { return bufio.NewReaderSize(c, 1<<16) }

@@ -71,23 +71,11 @@ func startChild(t testing.TB, addr string) rival {
 // startRival runs a redis-server on the same kind of socket.
 func startRival(t testing.TB, network string) rival {
 	t.Helper()
-	port := "0"
-	if network == "tcp" {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, port, _ = net.SplitHostPort(l.Addr().String())
-		l.Close()
-	}
-	socket, pid := startRedis(t, "--port", port, "--bind", "127.0.0.1")
-	if socket == "" {
-		t.Skip("redis-server is not installed")
-	}
+	s, socket := startRedis(t)
 	if network == "unix" {
-		return rival{"redis", "unix", socket, pid}
+		return rival{"redis", "unix", socket, s.PID()}
 	}
-	return rival{"redis", "tcp", "127.0.0.1:" + port, pid}
+	return rival{"redis", "tcp", s.At, s.PID()}
 }
 
 // sumCost is the cost of the checksum of a value that was just received, in ms of processor time

@@ -3,29 +3,17 @@ package limits
 import (
 	"context"
 	"log/slog"
-	"net"
-	"os/exec"
 	"testing"
 	"time"
 
-	"github.com/cognitora/dataplane/internal/freeport"
+	"github.com/cognitora/dataplane/internal/redisserver"
 	"github.com/cognitora/dataplane/router/limits/shared"
 )
 
 // TestShare checks that two routers hold a subject to its limits together, that all of a refused
 // request comes back in both places, and that sharing allocates nothing.
 func TestShare(t *testing.T) {
-	program, err := exec.LookPath("redis-server")
-	if err != nil {
-		t.Skip("needs redis-server")
-	}
-	at := freeport.Address(t)
-	_, port, _ := net.SplitHostPort(at)
-	cmd := exec.Command(program, "--port", port, "--bind", "127.0.0.1", "--save", "", "--dir", t.TempDir())
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	at := redisserver.Start(t).At
 	router := func(exact bool) *shared.Limiter { return limiter(t, at, exact) }
 	rates := Rates{TokensPerDay: 1000, OutputPerDay: 900, RequestsPerDay: 10, Concurrent: 3, Budget: 5000}
 	here, there := subject(rates), subject(rates)

@@ -29,8 +29,7 @@ type Limit struct {
 // under its name, so routers that make a subject of the same name share them. The caller keeps the
 // subject: what this router has leased hangs on it.
 type Subject struct {
-	hash    string // keys in Redis
-	set     string
+	hash    string // key in Redis
 	mark    string // begin of the keys of marks
 	holder  string // of what this router holds of the subject
 	buckets []Bucket

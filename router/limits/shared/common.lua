@@ -1,65 +1,104 @@
 -- What all scripts begin with.
 --
--- A subject has a hash and a sorted set, named by two keys in a row. The hash has for each bucket f:
--- f (what was used: us until nothing counts, or units of a month), f@ (when that was: us, or the
--- month), f# (units held) and f#h (units held by holder h). The set has the holders, by the time
--- when they expire. What is held does not come back with time. What an expired holder holds does
--- not count.
-local time = redis.call('TIME')
+-- A subject is a hash of packed numbers. It has for each bucket f: f (what was used: us until
+-- nothing counts, or units of a month; when that was: us, or the month; units held) and f#h (units
+-- held by holder h). It has for each holder h: #h (us when h expires). # is us before which no
+-- holder expires, and us when the hash expires. What is held does not come back with time. What an
+-- expired holder holds does not count.
+local call, pack, numbers, max = redis.call, struct.pack, struct.unpack, math.max
+local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
-local subjects = {} -- by their hash: what has been read of them, and what is to be written
+local subjects = {} -- by their hash: what has been read of them
 
 -- The month of now, in UTC.
 local function month()
-	local z = math.floor(now / 86400000000) + 719468
+	local floor = math.floor
+	local z = floor(now / 86400000000) + 719468
 	local e = z % 146097
-	local y = math.floor((e - math.floor(e / 1460) + math.floor(e / 36524) - math.floor(e / 146096)) / 365)
-	local d = e - (365 * y + math.floor(y / 4) - math.floor(y / 100))
-	return (math.floor(z / 146097) * 400 + y) * 12 + math.floor((5 * d + 2) / 153) + 2
+	local y = floor((e - floor(e / 1460) + floor(e / 36524) - floor(e / 146096)) / 365)
+	local d = e - (365 * y + floor(y / 4) - floor(y / 100))
+	return (floor(z / 146097) * 400 + y) * 12 + floor((5 * d + 2) / 153) + 2
 end
 
-local function forget(hash, set)
-	for _, holder in ipairs(redis.call('ZRANGEBYSCORE', set, '-inf', now)) do
-		for _, name in ipairs(redis.call('HKEYS', hash)) do
-			local field, by = string.match(name, '^(.*#)(.+)$')
-			if by == holder then
-				redis.call('HINCRBY', hash, field, 0 - redis.call('HGET', hash, name))
-				redis.call('HDEL', hash, name)
+-- Drops holders that have expired, and what they hold.
+local function forget(hash)
+	local all, is, gone, first = call('HGETALL', hash), {}, {}, math.huge
+	for i = 1, #all, 2 do
+		local name, value = all[i], all[i + 1]
+		is[name] = value
+		if string.find(name, '^#.') then
+			local at = numbers('<d', value)
+			if at <= now then
+				gone[name] = true
+				call('HDEL', hash, name)
+			else
+				first = math.min(first, at)
 			end
 		end
-		redis.call('ZREM', set, holder)
 	end
+	for name, value in pairs(is) do
+		local f, holder = string.match(name, '^([^#]+)(#.+)$')
+		if gone[holder] then
+			local used, stamp, held = numbers('<ddd', is[f])
+			is[f] = pack('<ddd', used, stamp, held - numbers('<d', value))
+			call('HSET', hash, f, is[f])
+			call('HDEL', hash, name)
+		end
+	end
+	local _, ends = numbers('<dd', is['#'])
+	call('HSET', hash, '#', pack('<dd', first, ends))
 end
 
--- Reads the buckets of a call, each with the place of its hash's key, f, limit, window in us (0: no
--- time; what is used counts 0. -1: a month) and holder, from ARGV[from] on, width for each.
-local function read(from, width)
-	local rows = {}
-	for a = from, #ARGV, width do
-		local place, f, holder = tonumber(ARGV[a]), ARGV[a + 1], ARGV[a + 4]
-		local b = {
-			arg = a, field = f, limit = tonumber(ARGV[a + 2]), window = tonumber(ARGV[a + 3]), used = 0, stamp = now
-		}
-		local s = subjects[KEYS[place]]
-		if not s then
-			s = {hash = KEYS[place], set = KEYS[place + 1], holder = holder, rows = {}, fields = {}, puts = {}, ms = 0}
-			subjects[s.hash] = s
+-- Reads fields of a subject, after # and what is known of its holder.
+local function get(s)
+	local was = call('HMGET', s.hash, unpack(s.fields))
+	if was[1] then
+		s.first, s.ends = numbers('<dd', was[1])
+		if s.first <= now then
+			forget(s.hash)
+			return get(s)
 		end
-		b.subject = s
-		s.rows[#s.rows + 1], rows[#rows + 1] = b, b
-		local n = #s.fields
-		s.fields[n + 1], s.fields[n + 2], s.fields[n + 3], s.fields[n + 4] = f, f .. '@', f .. '#', f .. '#' .. holder
 	end
-	for hash, s in pairs(subjects) do
-		forget(hash, s.set)
-		local was = redis.call('HMGET', hash, unpack(s.fields))
+	s.expires = was[2] and numbers('<d', was[2]) or 0
+	return was
+end
+
+local function subject(hash, holder)
+	local mine = '#' .. holder
+	local s = {hash = hash, mine = mine, fields = {'#', mine}, rows = {}, first = math.huge, ends = 0, expires = 0}
+	subjects[hash] = s
+	return s
+end
+
+-- Reads the buckets of a call. Each is three values from ARGV[from] on: f, the holder, and numbers,
+-- of which the first three are the place of its hash's key, the limit, and the window in us (0: no
+-- time; what is used counts 0. -1: a month).
+local function read(from)
+	local rows = {}
+	for a = from, #ARGV, 3 do
+		local f, args = ARGV[a], ARGV[a + 2]
+		local place, limit, window = numbers('<ddd', args)
+		local hash = KEYS[place]
+		local s = subjects[hash] or subject(hash, ARGV[a + 1])
+		local b = {field = f, args = args, subject = s, window = window, room = limit, cost = 1, used = 0, stamp = now,
+			held = 0, own = 0, changed = false, given = 0, need = 0}
+		rows[#rows + 1], s.rows[#s.rows + 1] = b, b
+		local n = #s.fields
+		s.fields[n + 1], s.fields[n + 2] = f, f .. s.mine
+	end
+	for _, s in pairs(subjects) do
+		local was = get(s)
 		for i, b in ipairs(s.rows) do
-			local used, at = tonumber(was[4 * i - 3] or '0'), tonumber(was[4 * i - 2] or '0')
-			b.held, b.own = tonumber(was[4 * i - 1] or '0'), tonumber(was[4 * i] or '0')
-			b.room, b.cost = b.limit, 1
+			local is, own, used, at = was[2 * i + 1], was[2 * i + 2], 0, 0
+			if is then
+				used, at, b.held = numbers('<ddd', is)
+			end
+			if own then
+				b.own = numbers('<d', own)
+			end
 			if b.window > 0 then
-				b.room, b.cost = b.window, b.window / b.limit
-				b.used = math.max(0, used - math.max(0, now - at))
+				b.room, b.cost = b.window, b.window / b.room
+				b.used = max(0, used - max(0, now - at))
 			elseif b.window < 0 then
 				b.stamp = month()
 				if at == b.stamp or at == b.stamp + 1 then -- a clock that goes back begins no month anew
@@ -71,53 +110,56 @@ local function read(from, width)
 	return rows
 end
 
-local function put(s, field, value)
-	local n = #s.puts
-	s.puts[n + 1], s.puts[n + 2] = field, value
-end
-
 -- Counts units as used.
 local function use(b, units)
 	local debt = 864000000000 -- us: what was used delays later requests by 10 days at most
-	b.used = math.max(0, b.used + units * b.cost)
+	b.used, b.changed = max(0, b.used + units * b.cost), true
 	if b.window > 0 then
 		b.used = math.min(b.used, b.window + debt)
 	end
-	put(b.subject, b.field, b.used)
-	put(b.subject, b.field .. '@', b.stamp)
 end
 
 -- Holds units more, or less.
 local function hold(b, units)
-	b.held, b.own = b.held + units, b.own + units
-	put(b.subject, b.field .. '#', b.held)
-	put(b.subject, b.field .. '#' .. b.subject.holder, b.own)
+	b.held, b.own, b.changed, b.holds = b.held + units, b.own + units, true, true
 end
 
--- Writes what has changed. heard says which subjects' holders are known until life has passed. A
--- subject lives until it counts nothing more, and then a while. Its set lives longer than its hash,
--- so that what holders hold is never left without them.
-local function write(heard, life)
-	for hash, s in pairs(subjects) do
-		local ms = 2 * life / 1000
+-- Writes what has changed. Holders that are heard of are kept for two thirds of life at least. A
+-- subject lives until it counts nothing more, and then two lives of a holder.
+local function write(life)
+	for _, s in pairs(subjects) do
+		local puts, n, lasts, meta = {'HSET', s.hash}, 2, 2 * life, false
 		for _, b in ipairs(s.rows) do
+			if b.changed then
+				puts[n + 1], puts[n + 2] = b.field, pack('<ddd', b.used, b.stamp, b.held)
+				n = n + 2
+			end
+			if b.holds then
+				puts[n + 1], puts[n + 2] = b.field .. s.mine, pack('<d', b.own)
+				n = n + 2
+			end
 			if b.window > 0 then
-				ms = math.max(ms, 2 * life / 1000 + (b.used + math.max(b.held, 0) * b.cost) / 1000)
+				lasts = max(lasts, 2 * life + b.used + max(b.held, 0) * b.cost)
 			elseif b.window < 0 then
-				ms = math.max(ms, 32 * 86400000)
+				lasts = max(lasts, 32 * 86400000000)
 			end
 		end
-		if #s.puts > 0 then
-			redis.call('HSET', hash, unpack(s.puts))
+		if s.heard and (s.expires < now + life * 2 / 3 or s.expires > now + life) then
+			puts[n + 1], puts[n + 2] = s.mine, pack('<d', now + life)
+			n, meta, s.first = n + 2, now + life < s.first, math.min(s.first, now + life)
 		end
-		local is = redis.call('PTTL', hash)
-		if is ~= -2 and is < ms then
-			is = math.ceil(ms * 1.25) -- so that the next call need not
-			redis.call('PEXPIRE', hash, is)
-			redis.call('PEXPIRE', s.set, is + 1000)
+		local late = n > 2 and s.ends < now + lasts
+		if late then
+			s.ends = now + lasts * 1.25 -- so that the next call need not
 		end
-		if heard[hash] and redis.call('ZADD', s.set, now + life, s.holder) == 1 then
-			redis.call('PEXPIRE', s.set, math.max(is, 2 * life / 1000) + 1000)
+		if late or meta then
+			puts[n + 1], puts[n + 2] = '#', pack('<dd', s.first, s.ends)
+		end
+		if n > 2 then
+			call(unpack(puts))
+		end
+		if late then
+			call('PEXPIRE', s.hash, math.ceil(lasts / 800))
 		end
 	end
 end

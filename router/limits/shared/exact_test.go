@@ -13,7 +13,7 @@ import (
 // TestExact checks each kind of limit, and what a refusal says.
 func TestExact(t *testing.T) {
 	s := startServer(t)
-	l, _ := limiter(t, Options{Addresses: []string{s.at}, Exact: true})
+	l, _ := limiter(t, Options{Addresses: []string{s.At}, Exact: true})
 	for what, c := range map[string]struct {
 		rule        int
 		limit, each int64
@@ -52,7 +52,7 @@ func TestExact(t *testing.T) {
 // TestExactAllOrNothing checks that a refused request leaves nothing counted.
 func TestExactAllOrNothing(t *testing.T) {
 	s := startServer(t)
-	l, _ := limiter(t, Options{Addresses: []string{s.at}, Exact: true})
+	l, _ := limiter(t, Options{Addresses: []string{s.At}, Exact: true})
 	wide, tight := subject(l, "acme", "wide"), subject(l, "acme", "tight")
 	reserve(t, l, Admitted, tight.of(rpm, 1, 1))
 	for range 20 {
@@ -73,7 +73,7 @@ func TestExactAllOrNothing(t *testing.T) {
 // second settlement.
 func TestExactSettles(t *testing.T) {
 	s := startServer(t)
-	l, _ := limiter(t, Options{Addresses: []string{s.at}, Exact: true})
+	l, _ := limiter(t, Options{Addresses: []string{s.At}, Exact: true})
 	k := subject(l, "acme", "key")
 	limits := []Limit{k.of(tpd, 1e6, 1000), k.of(flight, 10, 1)}
 	r, _ := reserve(t, l, Admitted, limits...)
@@ -116,7 +116,7 @@ func TestExactSettles(t *testing.T) {
 // nothing: its router did not wait for it.
 func TestExactComesLate(t *testing.T) {
 	s := startServer(t)
-	l, _ := limiter(t, Options{Addresses: []string{s.at}, Exact: true})
+	l, _ := limiter(t, Options{Addresses: []string{s.At}, Exact: true})
 	k := subject(l, "acme", "key")
 	limit := k.of(tpd, 1000, 900)
 	r := Reservation{l: l, id: l.next(), n: 1}
@@ -140,7 +140,7 @@ func TestExactComesLate(t *testing.T) {
 // counts nothing.
 func TestExactBehind(t *testing.T) {
 	s := startServer(t)
-	l, err := New(Options{Addresses: []string{s.at}, Exact: true, OnFailure: Closed, Timeout: 2 * time.Second},
+	l, err := New(Options{Addresses: []string{s.At}, Exact: true, OnFailure: Closed, Timeout: 2 * time.Second},
 		slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -195,7 +195,7 @@ func TestExactBehind(t *testing.T) {
 func TestExactTogether(t *testing.T) {
 	s := startServer(t)
 	const limit = 30000
-	o := Options{Addresses: []string{s.at}, Exact: true, Timeout: 20 * time.Second}
+	o := Options{Addresses: []string{s.At}, Exact: true, Timeout: 20 * time.Second}
 	a, _ := limiter(t, o)
 	b, _ := limiter(t, o)
 	var all sync.WaitGroup

@@ -16,7 +16,7 @@ func wide(k *Subject, tokens int64) []Limit {
 // TestLeaseRoundTrips: under steady load at most one request in 100 costs a round trip.
 func TestLeaseRoundTrips(t *testing.T) {
 	s := startServer(t)
-	l, _ := limiter(t, Options{Addresses: []string{s.at}})
+	l, _ := limiter(t, Options{Addresses: []string{s.At}})
 	tenant, key := subject(l, "acme", "tenant"), subject(l, "acme", "key")
 	load := func(each int) {
 		var all sync.WaitGroup
@@ -55,7 +55,7 @@ func TestLeaseRoundTrips(t *testing.T) {
 func TestLeaseTogether(t *testing.T) {
 	s := startServer(t)
 	const limit = 100000
-	o := Options{Addresses: []string{s.at}, Timeout: 20 * time.Second}
+	o := Options{Addresses: []string{s.At}, Timeout: 20 * time.Second}
 	a, endA := limiter(t, o)
 	b, endB := limiter(t, o)
 	var all sync.WaitGroup
@@ -126,7 +126,7 @@ func warm(t testing.TB, l *Limiter, limits ...Limit) {
 // TestLeaseGoesBack: an idle lease goes back, but not what running requests have of it.
 func TestLeaseGoesBack(t *testing.T) {
 	s := startServer(t)
-	l, _ := limiter(t, Options{Addresses: []string{s.at}, look: 20 * time.Millisecond})
+	l, _ := limiter(t, Options{Addresses: []string{s.At}, look: 20 * time.Millisecond})
 	k := subject(l, "acme", "key")
 	limits := []Limit{k.of(tpd, 1e6, 100), k.of(rpm, 1e6, 1)}
 	warm(t, l, limits...)
@@ -146,7 +146,7 @@ func TestLeaseGoesBack(t *testing.T) {
 // TestLeaseEnds: a router that ends gives back what it has, and a router that dies what it held.
 func TestLeaseEnds(t *testing.T) {
 	s := startServer(t)
-	l, end := limiter(t, Options{Addresses: []string{s.at}})
+	l, end := limiter(t, Options{Addresses: []string{s.At}})
 	k := subject(l, "acme", "key")
 	limits := []Limit{k.of(tpd, 1e6, 100), k.of(flight, 100, 1)}
 	warm(t, l, limits...)
@@ -160,7 +160,7 @@ func TestLeaseEnds(t *testing.T) {
 		t.Errorf("%d tokens are held, %d used", held, used)
 	}
 
-	other, _ := limiter(t, Options{Addresses: []string{s.at}})
+	other, _ := limiter(t, Options{Addresses: []string{s.At}})
 	k2 := subject(other, "acme", "key")
 	dead := subject(l, "acme", "key")
 	c := l.scripts.newReserve(dead.mark, 0)
@@ -171,7 +171,8 @@ func TestLeaseEnds(t *testing.T) {
 	}
 	reserve(t, other, Refused, k2.of(flight, 100, 1))
 	// As if 30 s had passed.
-	if err := s.db.ZAdd(t.Context(), dead.set, zero(dead.holder)).Err(); err != nil {
+	expired := []any{"#", packed(nil, 1, 1e16), "#" + dead.holder, packed(nil, 1)}
+	if err := s.db.HSet(t.Context(), dead.hash, expired...).Err(); err != nil {
 		t.Fatal(err)
 	}
 	wait(t, "the dead router holds nothing", func() bool {
@@ -184,7 +185,7 @@ func TestLeaseEnds(t *testing.T) {
 // TestLeaseIsToldAgain: after Redis has lost what it knew, it hears again what routers hold.
 func TestLeaseIsToldAgain(t *testing.T) {
 	s := startServer(t)
-	l, _ := limiter(t, Options{Addresses: []string{s.at}, look: 20 * time.Millisecond})
+	l, _ := limiter(t, Options{Addresses: []string{s.At}, look: 20 * time.Millisecond})
 	k := subject(l, "acme", "key")
 	limit := k.of(flight, 3, 1)
 	for range 3 {
@@ -204,7 +205,7 @@ func TestLeaseIsToldAgain(t *testing.T) {
 // Redis has seen the first report or not.
 func TestLeaseReportsOnce(t *testing.T) {
 	s := startServer(t)
-	l, _ := limiter(t, Options{Addresses: []string{s.at}})
+	l, _ := limiter(t, Options{Addresses: []string{s.At}})
 	for _, arrives := range []bool{true, false} {
 		s.db.FlushAll(t.Context())
 		k := &keeper{l: l, subjects: map[*Subject]struct{}{}}
@@ -250,7 +251,7 @@ func TestLeaseReportsOnce(t *testing.T) {
 // TestLeaseRefusals: refusals say what they should, and do not cost a round trip each.
 func TestLeaseRefusals(t *testing.T) {
 	s := startServer(t)
-	l, _ := limiter(t, Options{Addresses: []string{s.at}})
+	l, _ := limiter(t, Options{Addresses: []string{s.At}})
 	k := subject(l, "acme", "key")
 	r, _ := reserve(t, l, Admitted, k.of(tpm, 1000, 900), k.of(rpm, 100, 1))
 	before := l.Stats()
@@ -277,7 +278,7 @@ func TestLeaseRefusals(t *testing.T) {
 
 func TestLeaseAllocatesNothing(t *testing.T) {
 	s := startServer(t)
-	l, _ := limiter(t, Options{Addresses: []string{s.at}})
+	l, _ := limiter(t, Options{Addresses: []string{s.At}})
 	k := subject(l, "acme", "key")
 	limits := wide(k, 10)
 	warm(t, l, limits...)
@@ -308,7 +309,7 @@ func load(l *Limiter, limits []Limit) {
 
 func BenchmarkLease(b *testing.B) {
 	s := startServer(b)
-	l, _ := limiter(b, Options{Addresses: []string{s.at}})
+	l, _ := limiter(b, Options{Addresses: []string{s.At}})
 	k := subject(l, "acme", "key")
 	limits := wide(k, 10)
 	warm(b, l, limits...)

@@ -29,7 +29,7 @@ func TestPassword(t *testing.T) {
 		}
 	}
 	write("wrong\n")
-	l, _ := limiter(t, Options{Addresses: []string{s.at}, PasswordFile: file, Exact: true, OnFailure: Closed})
+	l, _ := limiter(t, Options{Addresses: []string{s.At}, PasswordFile: file, Exact: true, OnFailure: Closed})
 	k := subject(l, "acme", "key")
 	wait(t, "Redis refuses the password", func() bool { return l.Stats().Away })
 	reserve(t, l, Unavailable, k.of(rpm, 10, 1))
@@ -41,7 +41,7 @@ func TestPassword(t *testing.T) {
 			bad = file
 			write(strings.Repeat("x", maxPassword+1))
 		}
-		_, err := New(Options{Addresses: []string{s.at}, Master: "m", SentinelPasswordFile: bad},
+		_, err := New(Options{Addresses: []string{s.At}, Master: "m", SentinelPasswordFile: bad},
 			slog.New(slog.DiscardHandler))
 		if err == nil || !strings.Contains(err.Error(), bad) {
 			t.Error(err)
@@ -108,11 +108,11 @@ func certificate(t *testing.T, dir string) (cert, key string, roots *x509.CertPo
 // requests after its end do not wait.
 func TestRunEndsWithoutRedis(t *testing.T) {
 	s := startServer(t)
-	l, end := limiter(t, Options{Addresses: []string{s.at}, OnFailure: Closed, Timeout: 100 * time.Millisecond})
+	l, end := limiter(t, Options{Addresses: []string{s.At}, OnFailure: Closed, Timeout: 5 * time.Second})
 	k := subject(l, "acme", "key")
 	warm(t, l, k.of(tpd, 1e6, 100))
-	s.pause()
+	s.Pause()
 	end()
-	s.proceed()
+	s.Proceed()
 	reserve(t, l, Unavailable, k.of(tpd, 1e6, 1e6))
 }

@@ -2,84 +2,36 @@ package shared
 
 import (
 	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cognitora/dataplane/internal/freeport"
+	"github.com/cognitora/dataplane/internal/redisserver"
 )
 
-// server is a real redis-server, or a sentinel, that a test can stop and start again.
+// server is a redis-server, or a sentinel, and a client of it.
 type server struct {
-	t       testing.TB
-	program string
-	at      string
-	args    []string
-	cmd     *exec.Cmd
-	db      *redis.Client
+	*redisserver.Server
+	t  testing.TB
+	db *redis.Client
 }
 
-// startServer starts a redis-server without persistence.
-func startServer(t testing.TB, args ...string) *server {
+func startServer(t testing.TB, options ...string) *server {
 	t.Helper()
-	at := freeport.Address(t)
-	host, port, _ := net.SplitHostPort(at)
-	return startRedis(t, at, append([]string{"--port", port, "--bind", host, "--save", "", "--appendonly", "no",
-		"--dir", t.TempDir(), "--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0"}, args...)...)
+	return withClient(t, redisserver.Start(t, options...))
 }
 
-// startRedis starts redis-server with args, which answers at an address.
-func startRedis(t testing.TB, at string, args ...string) *server {
-	t.Helper()
-	program, err := exec.LookPath("redis-server")
-	if err != nil {
-		t.Skip("needs redis-server")
-	}
-	s := &server{t: t, program: program, at: at, args: args}
+func withClient(t testing.TB, s *redisserver.Server) *server {
 	quiet()
-	s.db = redis.NewClient(&redis.Options{Addr: at, MaxRetries: -1, DialerRetries: 1})
-	t.Cleanup(func() { s.db.Close() })
-	s.start()
-	t.Cleanup(s.kill)
-	return s
-}
-
-// start starts the process and waits until it answers.
-func (s *server) start() {
-	s.t.Helper()
-	s.cmd = exec.Command(s.program, s.args...)
-	if err := s.cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
-	wait(s.t, s.at+" answers", func() bool {
-		err := s.db.Ping(context.Background()).Err()
-		return err == nil || redis.HasErrorPrefix(err, "NOAUTH")
-	})
-}
-
-// kill ends the process without a goodbye.
-func (s *server) kill() {
-	_ = s.cmd.Process.Kill()
-	_ = s.cmd.Wait()
-}
-
-// pause stops the process, which keeps its connections.
-func (s *server) pause() { s.signal(syscall.SIGSTOP) }
-
-func (s *server) proceed() { s.signal(syscall.SIGCONT) }
-
-func (s *server) signal(is syscall.Signal) {
-	s.t.Helper()
-	if err := s.cmd.Process.Signal(is); err != nil {
-		s.t.Fatal(err)
-	}
+	db := redis.NewClient(&redis.Options{Addr: s.At, MaxRetries: -1, DialerRetries: 1})
+	t.Cleanup(func() { db.Close() })
+	return &server{s, t, db}
 }
 
 // evalshas returns how many scripts the server has run by their hash.
@@ -160,26 +112,22 @@ func reserve(t testing.TB, l *Limiter, want Verdict, limits ...Limit) (*Reservat
 func counted(t testing.TB, s *server, b *Bucket) (held, used int64) {
 	t.Helper()
 	ctx := context.Background()
-	is, err := s.db.HMGet(ctx, b.subject.hash, b.field, b.field+"@", b.field+"#").Result()
-	if err != nil {
+	is, err := s.db.HGet(ctx, b.subject.hash, b.field).Bytes()
+	if err != nil && !errors.Is(err, redis.Nil) {
 		t.Fatal(err)
 	}
-	number := func(i int) (f float64) {
-		if is[i] != nil {
-			_, _ = fmt.Sscan(is[i].(string), &f)
-		}
-		return f
-	}
+	var state struct{ Used, Stamp, Held float64 }
+	_, _ = binary.Decode(is, binary.LittleEndian, &state)
 	if !b.timed() {
-		return int64(number(2)), int64(number(0))
+		return int64(state.Held), int64(state.Used)
 	}
 	clock, err := s.db.Time(ctx).Result()
 	if err != nil {
 		t.Fatal(err)
 	}
-	ahead := max(number(0)-max(float64(clock.UnixMicro())-number(1), 0), 0)
+	ahead := max(state.Used-max(float64(clock.UnixMicro())-state.Stamp, 0), 0)
 	l := Limit{Bucket: b, Max: b.limit.Load()}
-	return int64(number(2)), l.units(time.Duration(ahead * 1e3))
+	return int64(state.Held), l.units(time.Duration(ahead * 1e3))
 }
 
 // settled waits until Redis has seen all settlements.
@@ -187,6 +135,3 @@ func settled(t testing.TB, l *Limiter) {
 	t.Helper()
 	wait(t, "all are settled", func() bool { return l.pending.Load() == 0 })
 }
-
-// zero makes a holder expire.
-func zero(holder string) redis.Z { return redis.Z{Score: 0, Member: holder} }

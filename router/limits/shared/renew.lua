@@ -1,17 +1,17 @@
 -- Renews a holder of a subject, or a router among the routers.
 --
--- KEYS: the subject's hash and set; or the set of routers alone.
--- ARGV: the life of the holder in us, the holder.
--- Returns how many holders there are.
-local life, set = tonumber(ARGV[1]), KEYS[2]
-if set then
-	forget(KEYS[1], set)
-	subjects[KEYS[1]] = {set = set, holder = ARGV[2], rows = {}, puts = {}}
-	write({[KEYS[1]] = true}, life)
-else
-	set = KEYS[1]
-	redis.call('ZREMRANGEBYSCORE', set, '-inf', now)
-	redis.call('ZADD', set, now + life, ARGV[2])
-	redis.call('PEXPIRE', set, math.ceil(life / 1000))
+-- KEYS: the subject; or the set of routers.
+-- ARGV: the life in us, the holder; or the life in us, the router, 1.
+-- Returns how many routers there are; 0 for a subject.
+local life, key = tonumber(ARGV[1]), KEYS[1]
+if ARGV[3] then
+	call('ZREMRANGEBYSCORE', key, '-inf', now)
+	call('ZADD', key, now + life, ARGV[2])
+	call('PEXPIRE', key, math.ceil(life / 1000))
+	return {call('ZCARD', key)}
 end
-return {redis.call('ZCARD', set)}
+local s = subject(key, ARGV[2])
+get(s)
+s.heard = true
+write(life)
+return {0}

@@ -1,11 +1,14 @@
 package shared
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha1"
 	_ "embed"
+	"encoding/binary"
 	"encoding/hex"
-	"errors"
+	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -54,24 +57,29 @@ type call struct {
 	done   func(reply []int64, err error) // nil: nobody waits
 }
 
-// bucket adds a row that begins with a bucket.
-func (c *call) bucket(l *Limit, rest ...any) {
+// bucket adds a bucket, with numbers for the script.
+func (c *call) bucket(l *Limit, rest ...int64) {
 	b := l.Bucket
-	place := 0
-	for i, k := range c.keys {
-		if k == b.subject.hash {
-			place = i + 1 // as Lua counts
-		}
-	}
+	place := slices.Index(c.keys, b.subject.hash) + 1 // as Lua counts
 	if place == 0 {
-		c.keys = append(c.keys, b.subject.hash, b.subject.set)
-		place = len(c.keys) - 1
+		c.keys = append(c.keys, b.subject.hash)
+		place = len(c.keys)
 	}
 	window := b.window.Microseconds()
 	if b.window == Month {
 		window = -1
 	}
-	c.args = append(append(c.args, place, b.field, l.Max, window, b.subject.holder), rest...)
+	numbers := make([]byte, 0, 8*(3+len(rest)))
+	numbers = packed(packed(numbers, int64(place), l.Max, window), rest...)
+	c.args = append(c.args, b.field, b.subject.holder, numbers)
+}
+
+// packed appends numbers as a script reads them: as Lua's own, which are exact up to 2^53.
+func packed(to []byte, all ...int64) []byte {
+	for _, n := range all {
+		to = binary.LittleEndian.AppendUint64(to, math.Float64bits(float64(n)))
+	}
+	return to
 }
 
 // newReserve begins a reservation. mark is the key of its mark. Without life it gets none.
@@ -79,9 +87,13 @@ func (s *scripts) newReserve(mark string, life time.Duration) *call {
 	return &call{script: s.reserve, keys: []string{mark}, args: []any{life.Milliseconds(), holderLife.Microseconds()}}
 }
 
-// reserve adds a row to a reservation.
+// reserve adds a bucket to a reservation.
 func (c *call) reserve(l *Limit, need, want int64, atOnce bool) {
-	c.bucket(l, need, want, flag(atOnce))
+	once := int64(0)
+	if atOnce {
+		once = 1
+	}
+	c.bucket(l, need, want, once)
 }
 
 // newReport begins a report of what a holder holds, and of what was used of it. mark is the key of
@@ -90,10 +102,10 @@ func (s *scripts) newReport(mark string, serial int64) *call {
 	return &call{script: s.settle, keys: []string{mark}, args: []any{0, holderLife.Microseconds(), serial}}
 }
 
-// report adds a row to a report.
+// report adds a bucket to a report.
 func (c *call) report(l *Limit, held, used int64) { c.bucket(l, held, used) }
 
-// rows says whether a report has a row.
+// rows says whether a report has a bucket.
 func (c *call) rows() bool { return len(c.args) > 3 }
 
 // newSettle settles reservations of the same limits.
@@ -103,83 +115,63 @@ func (s *scripts) newSettle(all []*settlement) *call {
 		c.keys = append(c.keys, x.mark)
 	}
 	for i := range all[0].limits {
-		c.bucket(&all[0].limits[i])
+		numbers := make([]int64, 2, 2+2*len(all))
 		for _, x := range all {
-			c.args = append(c.args, x.held[i], x.used[i])
+			numbers = append(numbers, x.held[i], x.used[i])
+			numbers[0] += x.held[i]
+			numbers[1] += x.used[i]
 		}
+		c.bucket(&all[0].limits[i], numbers...)
 	}
 	return c
 }
 
-func flag(is bool) int {
-	if is {
-		return 1
-	}
-	return 0
-}
-
 // newRenew renews a holder of a subject.
 func (s *scripts) newRenew(of *Subject) *call {
-	return &call{script: s.renew, keys: []string{of.hash, of.set},
+	return &call{script: s.renew, keys: []string{of.hash},
 		args: []any{holderLife.Microseconds(), of.holder}}
 }
 
 // newHear makes a router known.
 func (s *scripts) newHear(router string) *call {
-	return &call{script: s.renew, keys: []string{routersKey}, args: []any{routerLife.Microseconds(), router}}
+	return &call{script: s.renew, keys: []string{routersKey}, args: []any{routerLife.Microseconds(), router, 1}}
 }
 
 // noScript says whether the server does not know the script: it has restarted, or is another one.
 func noScript(err error) bool { return redis.HasErrorPrefix(err, "NOSCRIPT") }
 
-// load gives the server the scripts.
-func (s *scripts) load(ctx context.Context, c redis.UniversalClient) error {
-	pipe := c.Pipeline()
-	for _, script := range []*script{s.reserve, s.settle, s.renew} {
-		pipe.ScriptLoad(ctx, script.source)
-	}
-	_, err := pipe.Exec(ctx)
-	return err
-}
-
-// run runs one call.
+// run runs one call. A server that does not know the script gets its text.
 func (s *scripts) run(ctx context.Context, c redis.UniversalClient, k *call) ([]int64, error) {
 	reply, err := c.EvalSha(ctx, k.script.hash, k.keys, k.args...).Int64Slice()
 	if noScript(err) {
-		if err = s.load(ctx, c); err == nil {
-			reply, err = c.EvalSha(ctx, k.script.hash, k.keys, k.args...).Int64Slice()
-		}
+		reply, err = c.Eval(ctx, k.script.source, k.keys, k.args...).Int64Slice()
 	}
 	return reply, err
 }
 
-// runAll runs calls in one round trip, and tells each what became of it. The error is that of the
-// first call that has failed.
+// runAll runs calls in one round trip, and tells each what became of it. Calls whose script the
+// server does not know take a second one, with the scripts' texts. The error is that of the first
+// call that has failed.
 func (s *scripts) runAll(ctx context.Context, c redis.UniversalClient, calls []*call) error {
-	unknown, err := s.pipeline(ctx, c, calls)
-	if len(unknown) == 0 {
-		return err
-	}
-	if err := s.load(ctx, c); err != nil {
-		for _, k := range unknown {
-			k.tell(nil, err)
-		}
-		return err
-	}
-	unknown, err = s.pipeline(ctx, c, unknown)
-	for _, k := range unknown {
-		err = errors.New("redis loses its scripts as soon as they are loaded")
-		k.tell(nil, err)
+	unknown, err := s.pipeline(ctx, c, calls, func(p redis.Pipeliner, k *call) *redis.Cmd {
+		return p.EvalSha(ctx, k.script.hash, k.keys, k.args...)
+	})
+	if len(unknown) > 0 {
+		_, again := s.pipeline(ctx, c, unknown, func(p redis.Pipeliner, k *call) *redis.Cmd {
+			return p.Eval(ctx, k.script.source, k.keys, k.args...)
+		})
+		err = cmp.Or(err, again)
 	}
 	return err
 }
 
 // pipeline runs calls, and returns those whose script the server does not know.
-func (s *scripts) pipeline(ctx context.Context, c redis.UniversalClient, calls []*call) (unknown []*call, err error) {
+func (s *scripts) pipeline(ctx context.Context, c redis.UniversalClient, calls []*call,
+	add func(redis.Pipeliner, *call) *redis.Cmd) (unknown []*call, err error) {
 	pipe := c.Pipeline()
 	replies := make([]*redis.Cmd, len(calls))
 	for i, k := range calls {
-		replies[i] = pipe.EvalSha(ctx, k.script.hash, k.keys, k.args...)
+		replies[i] = add(pipe, k)
 	}
 	_, _ = pipe.Exec(ctx) // each call has its own error
 	for i, k := range calls {

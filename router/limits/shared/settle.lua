@@ -1,45 +1,51 @@
 -- Counts what was used in place of what was held.
 --
 -- KEYS: the marks of reservations that settle; without reservations the key of the holder's serials.
--- Then two per subject.
+-- Then the subjects.
 -- ARGV: how many reservations settle, all with the same buckets; 0 if a holder says what it holds.
 -- The life of a holder in us. The serial of the holder's use, which counts once; 0: nothing was used.
--- Then per row a bucket, and for each reservation units that are held
--- no more, and units used; or all units that the holder holds, and units used.
+-- Then the buckets, each with units that are held no more, and units used, of all reservations
+-- together and of each; or all units that the holder holds, and units used.
 -- Returns for each reservation 1, or 0 if its mark is gone: it has settled before, or its server has
 -- lost it.
-local n, heard = tonumber(ARGV[1]), {}
-local known, some = {}, n == 0
-local serial, fresh = tonumber(ARGV[3]), false
-if serial > 0 and serial > tonumber(redis.call('GET', KEYS[1]) or '0') then
-	redis.call('SET', KEYS[1], ARGV[3], 'PX', 86400000)
+local n, serial = tonumber(ARGV[1]), tonumber(ARGV[3])
+local known, here, fresh = {}, {}, false
+if serial > 0 and serial > tonumber(call('GET', KEYS[1]) or '0') then
+	call('SET', KEYS[1], ARGV[3], 'PX', 86400000)
 	fresh = true
 end
-for i = 1, n do
-	if redis.call('GET', KEYS[i]) == '1' then
-		redis.call('DEL', KEYS[i])
-		known[i], some = 1, true
-	else
-		redis.call('SET', KEYS[i], '0', 'PX', 60000) -- a reservation that comes late counts nothing
+if n > 0 then
+	for i, mark in ipairs(call('MGET', unpack(KEYS, 1, n))) do
+		local key = KEYS[i]
 		known[i] = 0
+		if mark == '1' and not here[key] then
+			known[i], here[key], here[#here + 1] = 1, true, key
+		end
+	end
+	if #here > 0 then
+		call('DEL', unpack(here))
+	end
+	for i = 1, n do
+		if known[i] == 0 then
+			call('SET', KEYS[i], '0', 'PX', 60000) -- a reservation that comes late counts nothing
+		end
+	end
+	if #here == 0 then
+		return known
 	end
 end
-if not some then
-	return known
-end
-for _, b in ipairs(read(4, 5 + 2 * math.max(n, 1))) do
-	local held, used = 0, 0
+for _, b in ipairs(read(4)) do
+	local held, used = numbers('<dd', b.args, 25)
 	for i = 1, n do
-		held = held + known[i] * ARGV[b.arg + 3 + 2 * i]
-		used = used + known[i] * ARGV[b.arg + 4 + 2 * i]
+		if known[i] == 0 then
+			local back, units = numbers('<dd', b.args, 25 + 16 * i)
+			held, used = held - back, used - units
+		end
 	end
 	local more = 0 - math.min(held, b.own)
 	if n == 0 then
-		held, used = tonumber(ARGV[b.arg + 5]), fresh and tonumber(ARGV[b.arg + 6]) or 0
-		more = held - b.own
-		if held > 0 then
-			heard[b.subject.hash] = true
-		end
+		more, b.subject.heard = held - b.own, b.subject.heard or held > 0
+		used = fresh and used or 0
 	end
 	if more ~= 0 then
 		hold(b, more)
@@ -48,5 +54,5 @@ for _, b in ipairs(read(4, 5 + 2 * math.max(n, 1))) do
 		use(b, used)
 	end
 end
-write(heard, tonumber(ARGV[2]))
+write(tonumber(ARGV[2]))
 return known
