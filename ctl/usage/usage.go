@@ -22,7 +22,7 @@ import (
 )
 
 // maxDays bounds the days of one command.
-const maxDays = 3660
+const maxDays = 400
 
 // query is what the command is asked.
 type query struct {
@@ -153,7 +153,8 @@ func (q *query) answer(ctx context.Context, asked bool) (*result, error) {
 			}
 		}
 	}
-	r.Rows = slices.SortedFunc(maps.Values(sums), func(x, y *row) int { return slices.Compare(x.of, y.of) })
+	r.Rows = slices.AppendSeq([]*row{}, maps.Values(sums)) // no null in JSON
+	slices.SortFunc(r.Rows, func(x, y *row) int { return slices.Compare(x.of, y.of) })
 	for _, sum := range r.Rows {
 		r.Total.Add(&sum.Use)
 	}

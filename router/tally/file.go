@@ -138,18 +138,6 @@ func list(dir string) ([]string, error) {
 	return names, err
 }
 
-// Days returns the days from one to another, both included, of which a directory has files, sorted.
-func Days(dir string, from, to Day) (days []Day, err error) {
-	names, err := list(dir)
-	for _, name := range names {
-		if d, ok := dayOf(name); ok && d >= from && d <= to {
-			days = append(days, d)
-		}
-	}
-	slices.Sort(days)
-	return slices.Compact(days), err
-}
-
 // ReadDay returns the files of a day in a directory. An error names the file and the line.
 func ReadDay(dir string, d Day) ([]File, error) { return readDay(dir, d, nil) }
 
