@@ -84,7 +84,9 @@ func (r *Router) usage(w http.ResponseWriter, req *http.Request) {
 	if text := req.URL.Query().Get("day"); text != "" {
 		var err error
 		if day, err = tally.ParseDay(text); err != nil {
-			writeError(w, &apierror.Error{Status: 400, Code: "invalid_value", Param: "day", Message: "day: " + err.Error()})
+			writeError(w, &apierror.Error{
+				Status: 400, Code: "invalid_value", Param: "day", Message: "day: " + err.Error(),
+			})
 			return
 		}
 	}

@@ -180,39 +180,46 @@ func TestUsageOfTrouble(t *testing.T) {
 	}
 	noFault(s.engines[0])
 	check("retried")
-	asked := func() int { return chatsOf(s.engines[0]) + chatsOf(s.engines[1]) }
-	leave := func(body, fault string, tokens int) {
-		t.Helper()
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		before, left := asked(), make(chan struct{})
-		go func() {
-			defer close(left)
-			resp, err := s.send(ctx, "POST", "/v1/chat/completions", body, append(bearer(key), "x-sim-fault", fault)...)
-			if err == nil {
-				defer resp.Body.Close()
-				readTokens(t, resp, `"content":"`, tokens)
-				cancel()
-			}
-		}()
-		eventually(t, "an engine is asked", func() bool { return asked() > before })
-		if tokens == 0 {
-			cancel()
-		}
-		<-left
-	}
-	leave(body, "hang", 0)
+	s.leave(body, "hang", 0, key)
 	u := s.usage()[of]
 	want.Requests, want.Completion, want.Estimated = want.Requests+1, want.Completion+50, 1
 	if want.Prompt++; u.Prompt > want.Prompt && u.Prompt < want.Prompt+20 {
 		want.Prompt = u.Prompt // one for each four bytes
 	}
 	check("left before an answer")
-	leave(strings.Replace(body, `,"max`, `,"stream":true,"max`, 1), "stall_after=30", 30)
+	s.leave(strings.Replace(body, `,"max`, `,"stream":true,"max`, 1), "stall_after=30", 30, key)
 	u = s.usage()[of]
 	if n := u.Completion - want.Completion; n < 26 || n > 31 || u.Requests != want.Requests+1 || u.Estimated != 2 {
 		t.Errorf("left after 30 tokens: %+v after %+v", u, want)
 	}
+}
+
+// leave sends a request, and leaves once a node was asked and the answer has so many tokens.
+func (s *site) leave(body, fault string, tokens int, key string) {
+	s.t.Helper()
+	ctx, cancel := context.WithCancel(s.t.Context())
+	defer cancel()
+	asked := func() (n int) {
+		for _, e := range s.engines {
+			n += chatsOf(e)
+		}
+		return n
+	}
+	before, left := asked(), make(chan struct{})
+	go func() {
+		defer close(left)
+		resp, err := s.send(ctx, "POST", "/v1/chat/completions", body, append(bearer(key), "x-sim-fault", fault)...)
+		if err == nil {
+			defer resp.Body.Close()
+			readTokens(s.t, resp, `"content":"`, tokens)
+			cancel()
+		}
+	}()
+	eventually(s.t, "an engine is asked", func() bool { return asked() > before })
+	if tokens == 0 {
+		cancel()
+	}
+	<-left
 }
 
 // TestUsageOfPlans checks that a cascade counts for its own name, for the answer that the client
@@ -334,7 +341,8 @@ func TestUsageErrors(t *testing.T) {
 	if err := os.WriteFile(bad, []byte("{\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if status, doc := s.get(s.admin + "/usage?day=2026-01-01"); status != 500 || !bytes.Contains(doc, []byte("line 1")) {
+	status, doc := s.get(s.admin + "/usage?day=2026-01-01")
+	if status != 500 || !bytes.Contains(doc, []byte("line 1")) {
 		t.Errorf("%d %s", status, doc)
 	}
 }

@@ -66,7 +66,8 @@ func TestSums(t *testing.T) {
 			"estimated_requests\n2026-11-28,acme,1,10,5,2,1\n2026-11-28,zoo,4,40,20,8,1\n2026-11-29,acme,10,100,50,20,2\n",
 		"--by model --key k1 --from 2026-10-01 --to 2026-11-28 -o csv": "model,requests,prompt_tokens,cached_tokens," +
 			"completion_tokens,estimated_requests\nm,1001,10010,5005,2002,2\n",
-		"--by key --model none":         "KEY    REQUESTS  PROMPT  CACHED  COMPLETION  ESTIMATED\ntotal  0         0       0       0           0\n",
+		"--by key --model none": "KEY    REQUESTS  PROMPT  CACHED  COMPLETION  ESTIMATED\n" +
+			"total  0         0       0       0           0\n",
 		"--by tenant --tenant x -o csv": "tenant,requests,prompt_tokens,cached_tokens,completion_tokens,estimated_requests\n",
 	} {
 		got, err := ctl(t, append([]string{dir}, strings.Fields(args)...)...)
@@ -116,7 +117,8 @@ func TestErrors(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "2026-09-01.0000000000000004.jsonl"), []byte("{}\n{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	off, _, _ := ctltest.AdminPort(t, map[string]string{"/usage": `{"error":{"message":"set usage.dir","code":"usage_off"}}`})
+	off, _, _ := ctltest.AdminPort(t,
+		map[string]string{"/usage": `{"error":{"message":"set usage.dir","code":"usage_off"}}`})
 	for args, want := range map[string]string{
 		"DIR --from 2026-11-30":                 "--from 2026-11-30 is after --to 2026-11-29",
 		"DIR --from yesterday":                  `--from: "yesterday" is no day; write it as 2026-11-29`,
