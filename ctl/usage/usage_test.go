@@ -114,7 +114,8 @@ func TestSourcesAddUp(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	dir := directoryOf(t)
-	if err := os.WriteFile(filepath.Join(dir, "2026-09-01.0000000000000004.jsonl"), []byte("{}\n{"), 0o600); err != nil {
+	bad := filepath.Join(dir, "2026-09-01.0000000000000004.jsonl")
+	if err := os.WriteFile(bad, []byte("{}\n{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	off, _, _ := ctltest.AdminPort(t,
