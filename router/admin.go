@@ -32,6 +32,7 @@ func (r *Router) adminRoutes() http.Handler {
 		"GET /metrics":             r.metrics.Set.Handler().ServeHTTP,
 		"GET /debug/fleet":         r.debugFleet,
 		"POST /debug/route":        r.debugRoute,
+		"GET /usage":               r.usage,
 		"GET /busy_threshold":      thresholds,
 		"POST /busy_threshold":     thresholds,
 		"DELETE /busy_threshold":   thresholds,

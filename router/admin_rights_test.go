@@ -27,7 +27,8 @@ type adminAsk struct {
 const raised = `{"model":"sim","active_decode_blocks_threshold":0.9}`
 
 var adminAsks = []adminAsk{
-	{"GET", "/metrics", "", false}, {"GET", "/debug/fleet", "", false}, {"GET", "/debug/pprof/cmdline", "", false},
+	{"GET", "/metrics", "", false}, {"GET", "/debug/fleet", "", false}, {"GET", "/usage", "", false},
+	{"GET", "/debug/pprof/cmdline", "", false},
 	{"GET", "/busy_threshold", "", false}, {"POST", "/busy_threshold", `{"model":"sim"}`, false},
 	{"POST", "/debug/route", `{"model":"sim","messages":[]}`, false}, {"GET", "/nothing", "", false},
 	{"GET", "/healthz/", "", false}, {"GET", "//metrics", "", false},

@@ -37,6 +37,7 @@ type Config struct {
 	AdminTLS    adminport.TLS   `toml:"admin_tls" help:"TLS of the admin port, and the certificates of its clients (docs/auth.md)."`
 	Upstream    UpstreamTLS     `toml:"upstream_tls" help:"TLS towards agents that serve https. Without cert the router shows no certificate. A backend has settings of its own: ca, cert and cert_key."`
 	Audit       AuditConfig     `toml:"audit" help:"The audit log: one JSON line for each administrative act and each refused identity (docs/security.md)."`
+	Usage       UsageConfig     `toml:"usage" help:"What clients use, added up by day, tenant, key and model (docs/usage.md)."`
 	Log         LogConfig       `toml:"log" help:"The log, which goes to standard error, and the access log."`
 	Traces      TraceConfig     `toml:"traces" help:"Traces of requests, as OpenTelemetry spans (docs/traces.md). Without endpoint the router records none, and passes traceparent and tracestate on as they are."`
 	Takeover    TakeoverConfig  `toml:"takeover" help:"How a new router replaces a running router without losing a request. The new router gets the listening sockets, and the running router finishes the requests that it has begun."`
@@ -242,6 +243,7 @@ func (c *Config) Validate() error {
 	c.validateAuth(bad)
 	c.validateLimits(bad)
 	c.RateLimit.validate(bad)
+	c.Usage.validate(bad)
 	c.validateListeners(bad)
 	c.validateOverlap(bad)
 	c.validateTakeover(bad)

@@ -32,8 +32,8 @@ import (
 // and TestBrokenStreamsTakeTurns, those of takeovers in cmd/cgn-router, those of traces in
 // TestLostSpans, those of API keys in TestBadKeys, those of tokens in TestTokens, those of TLS in TestCertificatesChangeUnderLoad, those of the
 // audit log in TestFloodOfRefusals and TestAuditLinesThatAreLost, those of the queue in
-// TestQueueOrder, TestLeavingTheQueue and package queue, and those of limits in TestLimitHeaders,
-// TestFloodOfNames and TestSharedLimits.
+// TestQueueOrder, TestLeavingTheQueue and package queue, those of limits in TestLimitHeaders,
+// TestFloodOfNames and TestSharedLimits, and those of usage in TestUsageErrors and package tally.
 var elsewhere = func() map[string]bool {
 	all := map[string]bool{
 		"cgn_router_fleet_malformed_total": true, "cgn_router_fleet_stale": true, "cgn_router_panics_total": true,
@@ -72,6 +72,8 @@ var elsewhere = func() map[string]bool {
 		"cgn_router_shared_limits_waits_total": true, "cgn_router_shared_limits_late_total": true,
 		"cgn_router_shared_limits_alone_total": true, "cgn_router_shared_limits_unsettled": true,
 		"cgn_router_shared_limits_dropped_total": true,
+		"cgn_router_usage_rows":                  true, "cgn_router_usage_folded_total": true,
+		"cgn_router_usage_unwritten": true, "cgn_router_usage_lost_total": true,
 	}
 	for _, sample := range nodeload.Samples() {
 		for _, signal := range sample.Signals {

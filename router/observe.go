@@ -307,6 +307,7 @@ func (r *Router) observe() {
 	s.Read(tlsDefs, r.readTLS)
 	s.Read(limitDefs, r.readLimits)
 	s.Read(sharedDefs, r.readShared)
+	s.Read(usageDefs, r.readUsage)
 	s.Read(sessionDefs, r.readSessions)
 	s.Read(oidcDefs, r.readOIDC)
 	s.Read(queueDefs, r.readQueue)

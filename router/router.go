@@ -41,6 +41,7 @@ import (
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/queue"
+	"github.com/cognitora/dataplane/router/tally"
 	"github.com/cognitora/dataplane/router/traces"
 	"github.com/cognitora/dataplane/router/where"
 )
@@ -77,6 +78,7 @@ type Router struct {
 	access       *accesslog.Logger
 	audit        *audit.Log         // nil: off
 	traces       *traces.Tracer     // nil: off
+	tally        *tally.Tally       // nil: off
 	sessions     *affinity.Sessions // nil: off
 	queue        *queue.Queue       // nil: off
 	legs         *leg.Dispatcher
@@ -131,6 +133,9 @@ func New(c Config) (r *Router, err error) {
 		return r, err
 	}
 	if r.traces, err = c.Traces.open(r.metrics, r.log); err != nil {
+		return r, err
+	}
+	if r.tally, err = c.Usage.open(r); err != nil {
 		return r, err
 	}
 	r.index = prefix.NewIndex(prefix.Options{
@@ -278,7 +283,7 @@ func (r *Router) assemble() {
 	parts := gateway.Parts{
 		Plans: r.plans, Scans: memo.Scans(), Fleet: r.fleet, Metrics: r.metrics,
 		Watcher: r.watcher, Loops: r.loops, Access: r.access, Traces: r.traces, Auth: r.door, Salts: r.salts,
-		Audit: r.audit, Limits: &r.book, Shared: r.shared, Logger: r.log, Admin: c.Router.Admin,
+		Audit: r.audit, Limits: &r.book, Shared: r.shared, Tally: r.tally, Logger: r.log, Admin: c.Router.Admin,
 	}
 	if r.door != nil {
 		parts.Thresholds = r.auditedThresholds
@@ -321,6 +326,9 @@ func (r *Router) Run(drain, force context.Context) error {
 	}
 	if r.shared != nil {
 		g.Go("shared limits", r.shared.Run)
+	}
+	if r.tally != nil {
+		g.Go("usage", r.tally.Run)
 	}
 	if r.peers != nil {
 		g.Go("kernel events", r.peers.Run)
@@ -407,4 +415,5 @@ func (r *Router) Close() {
 	}
 	r.audit.Close()
 	r.traces.Close()
+	r.tally.Close()
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/cognitora/dataplane/ctl/sim"
 	"github.com/cognitora/dataplane/ctl/top"
 	"github.com/cognitora/dataplane/ctl/up"
+	"github.com/cognitora/dataplane/ctl/usage"
 	"github.com/cognitora/dataplane/internal/config"
 )
 
@@ -41,7 +42,7 @@ func main() {
 func newRoot(out, errOut io.Writer, getenv func(string) string) *cobra.Command {
 	a := &cli.App{Out: out, Err: errOut, Getenv: getenv}
 	return cli.Root(a, up.Command(a), route.Command(a), top.Command(a), cluster.Command(a), model.Command(a),
-		key.Command(a), cascade.Command(a), kv.Command(a), rdma.Command(a), pki.Command(a),
+		key.Command(a), usage.Command(a), cascade.Command(a), kv.Command(a), rdma.Command(a), pki.Command(a),
 		doctor.Command(a), bpf.Command(a), sim.Command(a), batch.Command(a), bench.Command(a),
 		reference.Command(a))
 }

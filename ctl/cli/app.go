@@ -6,20 +6,29 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+
+	"github.com/spf13/cobra"
 )
 
 // App is passed to each command: its output, the format, and the environment.
 type App struct {
 	Out, Err io.Writer
-	Output   string // table or json
+	Output   string // table or json, or the command's FurtherOutput
 	Getenv   func(name string) string
 }
 
-func (a *App) check() error {
-	if a.Output != "table" && a.Output != "json" {
-		return fmt.Errorf("--output %q: must be table or json", a.Output)
+// FurtherOutput is the annotation of a command with a format of its own besides table and json.
+const FurtherOutput = "further output"
+
+func (a *App) check(c *cobra.Command) error {
+	further := c.Annotations[FurtherOutput]
+	switch {
+	case a.Output == "table", a.Output == "json", further != "" && a.Output == further:
+		return nil
+	case further != "":
+		return fmt.Errorf("--output %q: must be table, json or %s", a.Output, further)
 	}
-	return nil
+	return fmt.Errorf("--output %q: must be table or json", a.Output)
 }
 
 // Show writes v as JSON, or for people the table that fill fills.

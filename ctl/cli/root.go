@@ -22,7 +22,7 @@ func Root(a *App, commands ...*cobra.Command) *cobra.Command {
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
-		PersistentPreRunE: func(*cobra.Command, []string) error { return a.check() },
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return a.check(c) },
 		Args:              noCommand, RunE: showHelp, SuggestionsMinimumDistance: 2,
 	}
 	c.SetOut(a.Out)

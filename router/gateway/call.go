@@ -35,13 +35,21 @@ type call struct {
 	stage     stage
 	next      *relay.Exchange // exchange that continues the client's stream
 	streaming bool            // the client asked for a stream, and is counted for it
-	reserved  limits.Reservation
-	counts    bool   // the tokens of the request count towards a limit
-	why       string // code of the router's own error
-	status    int
-	bytes     int64 // of the answer's body, sent to the client
+	spending
+	why    string // code of the router's own error
+	status int
+	bytes  int64 // of the answer's body, sent to the client
 
 	bound callMethods
+}
+
+// spending is what a call may use, for whom it counts.
+type spending struct {
+	reserved limits.Reservation
+	most     limits.Use // what the request may use at most; zero: nobody counts it
+	counts   bool       // the tokens of the request count
+	tallied  bool       // the call has passed all limits, and its use is added up
+	model    string     // canonical name; "" if it is unknown
 }
 
 // stage is the progress of a call.

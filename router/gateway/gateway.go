@@ -34,6 +34,7 @@ import (
 	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/plan"
 	"github.com/cognitora/dataplane/router/scan"
+	"github.com/cognitora/dataplane/router/tally"
 	"github.com/cognitora/dataplane/router/traces"
 	"github.com/cognitora/dataplane/router/trust"
 )
@@ -66,6 +67,7 @@ type Parts struct {
 	Salts   *isolation.Salts  // nil: clients share cached prompts
 	Limits  *limits.Book      // of tenants and models; nil: none
 	Shared  *shared.Limiter   // of several routers; nil: this router counts alone
+	Tally   *tally.Tally      // of what clients use; nil: nobody adds it up
 	Logger  *slog.Logger
 	Admin   string // address of the admin port, for messages
 	// Thresholds answers /busy_threshold, for clients with the scope route.pin; nil: the path is
@@ -114,6 +116,7 @@ type records struct {
 	access *accesslog.Logger // nil: no access log
 	audit  *audit.Log        // nil: no audit log
 	traces *traces.Tracer    // nil: no traces
+	tally  *tally.Tally      // nil: use is not added up
 }
 
 // operators is what the port has for operators.
@@ -139,8 +142,9 @@ type port struct {
 func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 	g := &Gateway{
 		plans: p.Plans, scans: p.Scans, fleet: p.Fleet, metrics: p.Metrics,
-		watcher: p.Watcher, records: records{p.Access, p.Audit, p.Traces}, operators: operators{p.Thresholds, p.Admin},
-		guards: guards{p.Auth, p.Salts, cmp.Or(p.Limits, new(limits.Book)), p.Shared}, log: p.Logger,
+		watcher: p.Watcher, records: records{p.Access, p.Audit, p.Traces, p.Tally},
+		operators: operators{p.Thresholds, p.Admin},
+		guards:    guards{p.Auth, p.Salts, cmp.Or(p.Limits, new(limits.Book)), p.Shared}, log: p.Logger,
 		limits:      l,
 		forwardAuth: forwardAuth, started: time.Now(),
 		port: port{empty: make(chan struct{}, 1)},

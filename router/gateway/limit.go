@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"math"
 	"strconv"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/cognitora/dataplane/router/limits"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
+	"github.com/cognitora/dataplane/router/tally"
 	"github.com/cognitora/dataplane/router/trust"
 )
 
@@ -26,27 +28,18 @@ const (
 // an error nothing is taken. counts says that the request uses tokens.
 func (c *call) reserve(counts bool) *apierror.Error {
 	r, g := c.request, c.g
-	if r.Who.Limit == nil && !g.book.Limits() {
+	if r.Who.Limit == nil && !g.book.Limits() && g.tally == nil {
 		return nil
 	}
-	model := limitedModel(g, r)
-	book(&c.reserved, r.Who, g.book, model)
-	if !c.reserved.Limited() {
+	c.model = limitedModel(g, r)
+	book(&c.reserved, r.Who, g.book, c.model)
+	if !c.reserved.Limited() && g.tally == nil {
 		return nil
 	}
-	u := limits.Use{Requests: 1}
-	if c.counts = counts && c.reserved.CountsTokens(); c.counts {
-		r.Counted = true
-		answers, ok := r.Scan.Answers()
-		if !ok {
-			return errAnswers
-		}
-		u.Input = promptTokens(r)
-		if r.Generates() && r.API != scan.Audio {
-			u.Output = times(answers, g.book.Output(model, r.Scan.MostTokens()))
-		}
+	if err := c.estimate(counts); err != nil {
+		return err
 	}
-	no, ok := c.reserved.Reserve(u, r.Received)
+	no, ok := c.reserved.Reserve(c.most, r.Received)
 	if ok && g.shared != nil {
 		var away bool
 		if no, away, ok = c.reserved.Share(g.shared, r.Received); away {
@@ -54,10 +47,31 @@ func (c *call) reserve(counts bool) *apierror.Error {
 		}
 	}
 	if ok {
+		c.tallied = g.tally != nil
 		return nil
 	}
 	g.metrics.Limited.WithLabelValues(no.Setting, no.Of.String()).Inc()
-	return limitError(&no, r, model)
+	return limitError(&no, r, c.model)
+}
+
+// estimate finds what the request may use at most. An unclear number of answers is an error only
+// if a limit counts their tokens.
+func (c *call) estimate(counts bool) *apierror.Error {
+	r, g := c.request, c.g
+	c.most.Requests = 1
+	if c.counts = counts && (c.reserved.CountsTokens() || g.tally != nil); !c.counts {
+		return nil
+	}
+	r.Counted = true
+	answers, ok := r.Scan.Answers()
+	if !ok && c.reserved.CountsTokens() {
+		return errAnswers
+	}
+	c.most.Input = promptTokens(r)
+	if r.Generates() && r.API != scan.Audio {
+		c.most.Output = times(answers, g.book.Output(c.model, r.Scan.MostTokens()))
+	}
+	return nil
 }
 
 // book adds the subjects of a principal's request for a model to r.
@@ -121,43 +135,70 @@ func times(a, b int64) int64 {
 	return min(a*b, limits.MostUse)
 }
 
+// spent is what a call has used.
+type spent struct {
+	limits.Use
+	cached    int64 // of Input
+	estimated bool  // the engine did not report all tokens
+}
+
 // settle counts what the call has used in place of what it has reserved. If a bug makes the count
 // panic, the call has used what it has reserved.
 func (c *call) settle() {
-	if !c.reserved.Held() {
+	if !c.reserved.Held() && !c.tallied {
 		return
 	}
-	u := c.reserved.Use()
-	defer func() { c.reserved.Settle(u, time.Now()) }()
-	u = c.used()
+	s := spent{Use: c.most, estimated: c.counts}
+	defer func() {
+		now := time.Now()
+		c.reserved.Settle(s.Use, now)
+		c.count(&s, now)
+	}()
+	s = c.used()
+}
+
+// count counts what the call has used for its key, tenant and model.
+func (c *call) count(s *spent, now time.Time) {
+	if !c.tallied || s.Requests == 0 {
+		return
+	}
+	who := c.request.Who
+	u := tally.Use{Requests: 1, Prompt: s.Input, Cached: s.cached, Completion: s.Output}
+	if s.estimated {
+		u.Estimated = 1
+	}
+	c.g.tally.Add(tally.Subject{Tenant: who.Tenant, Key: who.ID, Model: c.model}, u, now)
 }
 
 // used returns what the call has used.
 //
 // A call without an answer gets all back, unless its client has ended it after a node was asked.
 // What nobody has counted stays as it was reserved.
-func (c *call) used() limits.Use {
-	a, reserved := c.task.Account(relay.Complete), c.reserved.Use()
+func (c *call) used() spent {
+	a := c.task.Account(relay.Complete)
+	guess := func(u limits.Use) spent { return spent{Use: u, estimated: u.Input+u.Output > 0} }
+	c.model = cmp.Or(c.model, a.Model) // the fleet may have learned the name since
 	switch {
 	case c.stage != answering && (a.Attempts == 0 || c.request.Going() || c.request.Life.Ended() == request.Shutdown):
-		return limits.Use{}
+		return spent{}
 	case c.stage != answering && c.streaming:
-		return limits.Use{Requests: 1, Input: reserved.Input}
+		return guess(limits.Use{Requests: 1, Input: c.most.Input})
 	case c.stage != answering:
-		return reserved
+		return guess(c.most)
 	case c.status >= 500:
-		return limits.Use{}
+		return spent{}
 	case c.status >= 300 || !c.counts:
-		return limits.Use{Requests: 1}
+		return guess(limits.Use{Requests: 1})
 	}
-	u := reserved
-	if a.Usage.HasPrompt {
-		u.Input = a.Usage.Prompt
+	s, u := spent{Use: c.most, cached: a.Usage.Cached}, &a.Usage
+	if u.HasPrompt {
+		s.Input = u.Prompt
 	}
-	if a.Usage.HasCompletion || a.Events > 0 {
-		u.Output = max(a.Usage.Completion, c.relayed(a.Events))
+	if u.HasCompletion || a.Events > 0 {
+		s.Output = max(u.Completion, c.relayed(a.Events))
 	}
-	return u
+	s.estimated = !u.HasPrompt && s.Input > 0 || !u.HasCompletion && s.Output > 0
+	return s
 }
 
 // relayed returns the least number of tokens that a stream of this many events has. The events that

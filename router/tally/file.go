@@ -1,0 +1,216 @@
+package tally
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+const (
+	suffix     = ".jsonl"
+	maxLine    = 64 << 10 // bytes; three names of maxName in JSON have less
+	maxOfFile  = 2*maxRows + 1
+	fileMode   = 0o640
+	partSuffix = ".part" // of a file that is being written
+)
+
+// File is what one sheet has counted.
+type File struct {
+	Name string `json:"name"`
+	Rows []Row  `json:"rows"`
+}
+
+// Answer is what a router's admin port answers about a day.
+type Answer struct {
+	Day   Day    `json:"day"`
+	Files []File `json:"files"`
+}
+
+// Requests returns the number of requests in the file. Of two states of a file the later one has
+// more.
+func (f *File) Requests() (n int64) {
+	var sum Use
+	for i := range f.Rows {
+		sum.Add(&f.Rows[i].Use)
+	}
+	return sum.Requests
+}
+
+// newFileName returns the name of a file of day d that nobody else has: 2026-11-29.HEX.jsonl.
+func newFileName(d Day) string {
+	var id [8]byte
+	for i, v := 0, rand.Uint64(); i < len(id); i, v = i+1, v>>8 {
+		id[i] = byte(v)
+	}
+	return d.String() + "." + hex.EncodeToString(id[:]) + suffix
+}
+
+// dayOf returns the day of a file by its name. ok is false if the name is not that of a file of
+// this package.
+func dayOf(name string) (d Day, ok bool) {
+	day, id, _ := strings.Cut(name, ".")
+	id, ok = strings.CutSuffix(id, suffix)
+	if raw, err := hex.DecodeString(id); !ok || err != nil || len(raw) != 8 {
+		return 0, false
+	}
+	d, err := ParseDay(day)
+	return d, err == nil
+}
+
+// writeFile gives a file new rows. A crash leaves the former rows or the new ones.
+func writeFile(dir, name string, rows []Row) (err error) {
+	part := filepath.Join(dir, "."+name+partSuffix)
+	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, fileMode)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err = cmp.Or(err, f.Close()); err == nil {
+			err = os.Rename(part, filepath.Join(dir, name))
+		}
+		if err != nil {
+			os.Remove(part)
+			return
+		}
+		err = syncDir(dir)
+	}()
+	w := bufio.NewWriterSize(f, 64<<10)
+	lines := json.NewEncoder(w)
+	lines.SetEscapeHTML(false)
+	for i := range rows {
+		if err := lines.Encode(&rows[i]); err != nil {
+			return err
+		}
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+// syncDir makes a rename in a directory last.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return cmp.Or(d.Sync(), d.Close())
+}
+
+// purge deletes the files of days before d, and the parts of files that a crash has left.
+func purge(dir string, d Day) error {
+	names, err := list(dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range names {
+		whole := strings.TrimSuffix(strings.TrimPrefix(name, "."), partSuffix)
+		if of, ok := dayOf(whole); !ok || of >= d {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// list returns the names in a directory, sorted.
+func list(dir string) ([]string, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(-1)
+	slices.Sort(names)
+	return names, err
+}
+
+// ReadDay returns the files of a day in a directory. An error names the file and the line.
+func ReadDay(dir string, d Day) ([]File, error) { return readDay(dir, d, nil) }
+
+// readDay is ReadDay without the files named in skip.
+func readDay(dir string, d Day, skip map[string][]Row) (all []File, err error) {
+	names, err := list(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		if of, ok := dayOf(name); !ok || of != d {
+			continue
+		}
+		if _, own := skip[name]; own {
+			continue
+		}
+		rows, err := readFile(filepath.Join(dir, name), d)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // deleted since
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, File{name, rows})
+	}
+	return all, nil
+}
+
+func readFile(path string, d Day) ([]Row, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	rows, err := readRows(f, d)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return rows, nil
+}
+
+// readRows reads the rows of day d, one a line. The error names the line.
+func readRows(from io.Reader, d Day) (rows []Row, err error) {
+	lines := bufio.NewScanner(from)
+	lines.Buffer(make([]byte, 0, 4096), maxLine)
+	for lines.Scan() {
+		if len(rows) == maxOfFile {
+			return nil, fmt.Errorf("more than %d lines", maxOfFile)
+		}
+		var r Row
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			return nil, fmt.Errorf("line %d: %w", len(rows)+1, err)
+		}
+		if err := r.check(d); err != nil {
+			return nil, fmt.Errorf("line %d: %w", len(rows)+1, err)
+		}
+		rows = append(rows, r)
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("line %d: %w", len(rows)+1, err)
+	}
+	return rows, nil
+}
+
+// check returns an error unless the row can be one of day d.
+func (r *Row) check(d Day) error {
+	switch {
+	case r.Day != d:
+		return fmt.Errorf("day %s in a file of %s", r.Day, d)
+	case r.Tenant == "":
+		return errors.New("no tenant")
+	case min(r.Requests, r.Prompt, r.Cached, r.Completion, r.Estimated) < 0:
+		return errors.New("a number below 0")
+	}
+	return nil
+}
