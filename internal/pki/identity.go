@@ -23,8 +23,8 @@ var ErrRole = errors.New("pki: peer has the wrong role")
 // Identity is a program's own certificate and the CA that it trusts, kept in step with the files. A
 // client may have only the CA, or for Outside no file, and then shows no certificate. Handshakes
 // check the files at most every CheckEvery, and a timer does so without handshakes. If new files do
-// not load, the old set stays in use, the reason is logged once, and Failures counts it. An Identity
-// has no goroutine and needs no closing.
+// not load, the old set stays in use, the reason is logged once, and Failures counts it. An
+// Identity has no goroutine and needs no closing.
 type Identity struct {
 	files Files
 	now   func() time.Time
@@ -69,8 +69,8 @@ func Load(files Files) (*Identity, error) {
 }
 
 // watch checks the files from time to time, until nobody has the identity any more. Without it a
-// wire without new connections would miss whole replacements, and files that do not load at its next
-// connection would leave it with a certificate of a CA that nobody trusts any more.
+// wire without new connections would miss whole replacements. Files that do not load at its next
+// connection would then leave it with a certificate of a CA that nobody trusts any more.
 func watch(of weak.Pointer[Identity]) {
 	time.AfterFunc(CheckEvery, func() {
 		if id := of.Value(); id != nil {

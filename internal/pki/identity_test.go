@@ -331,8 +331,8 @@ func TestBadReloadKeepsTheOldPair(t *testing.T) {
 	}
 }
 
-// TestIdleWires: without a handshake an identity follows its files too. If the files are damaged when
-// the next handshake comes, it shows the certificate from before the damage and no older one.
+// TestIdleWires: an identity follows its files without a handshake too. If the files are damaged
+// when the next handshake comes, it shows the certificate from before the damage and no older one.
 func TestIdleWires(t *testing.T) {
 	t.Parallel()
 	dir := bootstrap(t, Options{})

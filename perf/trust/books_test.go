@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -24,6 +25,8 @@ type books struct {
 	sums       counts             // tokens of counted answers, by subject as in counts
 	rows       map[string]*tally
 	delays     map[string]*delay
+	away       []*answer // 503 limits_unavailable
+	slow       int       // of these, without a fault
 	complaints int
 	most       int64 // requests of the tenant narrow at once, while Redis was there
 	audits     audits
@@ -43,6 +46,47 @@ type delay struct {
 
 // audits count the comparisons with Redis.
 type audits struct{ exact, bounded, slow int }
+
+// unavailable keeps an answer that says that Redis does not answer, until judgeUnavailable.
+func (b *books) unavailable(a *answer) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.away = append(b.away, a)
+}
+
+// judgeUnavailable complains of each answer that says that Redis does not answer, unless it did not:
+// in a fault, or by the router's log.
+func (s *site) judgeUnavailable() {
+	slow := make([][]span, len(s.routers))
+	for i, r := range s.routers {
+		text, err := os.ReadFile(filepath.Join(s.dir, "router-"+r.name+".log"))
+		if err != nil {
+			s.books.broken("%v", err)
+		}
+		for l := range strings.Lines(string(text)) {
+			stamp, _, _ := strings.Cut(strings.TrimPrefix(l, "time="), " ")
+			at, err := time.Parse(time.RFC3339, stamp)
+			switch {
+			case err != nil:
+			case strings.Contains(l, `"Redis does not answer`):
+				slow[i] = append(slow[i], span{from: at, to: time.Now()})
+			case strings.Contains(l, `"Redis answers again`) && len(slow[i]) > 0:
+				slow[i][len(slow[i])-1].to = at
+			}
+		}
+	}
+	for _, a := range s.books.away {
+		if s.redis.away(a.sent, a.ended) {
+			continue
+		}
+		within := func(o span) bool { return a.ended.After(o.from) && a.sent.Before(o.to) }
+		if slices.ContainsFunc(slow[a.router], within) {
+			s.books.slow++
+			continue
+		}
+		s.books.broken("refused, although Redis answers: %v", a)
+	}
+}
 
 // broken records that a rule is broken.
 func (b *books) broken(format string, args ...any) {
@@ -115,7 +159,7 @@ type mark struct {
 func (s *site) mark() (m mark) {
 	m.sums = s.books.copySums()
 	held := counts{}
-	s.eventually("Redis holds nothing for requests that have ended", 45*time.Second, func() bool {
+	s.eventually("Redis holds nothing for requests that have ended", patience, func() bool {
 		if s.both("cgn_router_shared_limits_unsettled") > 0 {
 			return false
 		}
@@ -194,7 +238,7 @@ type line struct {
 func (s *site) logs() (lines int) {
 	of := make([]map[string]line, len(s.routers))
 	for i, r := range s.routers {
-		s.eventually("router "+r.name+" has logged all requests", time.Minute, func() bool {
+		s.eventually("router "+r.name+" has logged all requests", patience, func() bool {
 			of[i] = s.readLog(r)
 			for _, a := range s.books.answers {
 				if _, has := of[i][a.id]; !has && a.router == i {
@@ -290,8 +334,9 @@ func (s *site) report(lines int) string {
 		}
 	}
 	p("counts: %d tokens, equal at clients, engines and in %d lines of access logs; Redis %d times exact, %d times within "+
-		"bounds after a fault, %d times because the machine was slow", tokens, lines, b.audits.exact, b.audits.bounded,
-		b.audits.slow)
+		"bounds after a fault, %d times because the machine was slow; %d requests refused because Redis was slow", tokens, lines, b.audits.exact, b.audits.bounded,
+		b.audits.slow, b.slow)
+	p("the machine stood still for %v at most", time.Duration(s.stall.Load()).Round(time.Millisecond))
 	p("rules broken: %d; most requests at once of the tenant with a limit, while Redis answered: %d of %d", b.complaints,
 		b.most, atOnce)
 	return out.String()

@@ -64,7 +64,7 @@ var serial atomic.Int64
 
 // connections returns an HTTP client for one client, whose TLS follows all changes.
 func (s *site) connections(c *client) *http.Client {
-	return &http.Client{Timeout: time.Minute, Transport: &http.Transport{
+	return &http.Client{Timeout: patience, Transport: &http.Transport{
 		DisableKeepAlives: c.with == foreign || c.with == outdated, MaxIdleConnsPerHost: 4,
 		DialTLSContext: func(ctx context.Context, network, at string) (net.Conn, error) {
 			return (&tls.Dialer{Config: s.wires.dialing(c.with)}).DialContext(ctx, network, at)
@@ -170,9 +170,14 @@ func (a *answer) read(from io.Reader) error {
 	return nil
 }
 
-// unavailable says whether an answer is right because Redis was away, and the setting is closed.
+// unavailable says whether an answer says that Redis is away, and the setting is closed. Whether it
+// was is judged at the end.
 func (s *site) unavailable(a *answer) bool {
-	return s.on == "closed" && a.status == 503 && a.code == "limits_unavailable" && s.redis.away(a.sent, a.ended)
+	is := s.on == "closed" && a.status == 503 && a.code == "limits_unavailable"
+	if is {
+		s.books.unavailable(a)
+	}
+	return is
 }
 
 // judge records an answer, and complains of a wrong one.

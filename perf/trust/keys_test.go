@@ -24,8 +24,21 @@ const (
 // sources names where the routers have their keys from.
 var sources = []string{"file", "etcd"}
 
-// limit is the time after which a change counts at a router.
-func limit(router int) time.Duration { return []time.Duration{byFile, byEtcd}[router] + slack }
+// limit is the time after which a change counts at a router, on a machine that stands still as long
+// as this one has.
+func (s *site) limit(router int) time.Duration {
+	return []time.Duration{byFile, byEtcd}[router] + slack + 5*time.Duration(s.stall.Load())
+}
+
+// watchStalls measures for how long the machine stands still at most.
+func (s *site) watchStalls(ctx context.Context) {
+	const every = 20 * time.Millisecond
+	for began := time.Now(); pause(ctx, every); began = time.Now() {
+		if late := time.Since(began) - every; int64(late) > s.stall.Load() {
+			s.stall.Store(int64(late))
+		}
+	}
+}
 
 // graveyard has the keys that do not count any more.
 type graveyard struct {
@@ -106,7 +119,7 @@ func (s *site) await(router int, by *http.Client, what string, from time.Time, t
 			break
 		}
 		last = a.sent
-		if a.status != other || a.sent.Sub(from) > limit(router) {
+		if a.status != other || a.sent.Sub(from) > s.limit(router) {
 			s.books.broken("too late: %s: not after %v: %v", what, a.sent.Sub(from), a)
 			return
 		}
@@ -174,7 +187,7 @@ func (v *victim) stream(what string) (over func(from time.Time)) {
 		a := <-ended
 		v.books.enter(a)
 		v.books.took("running stream of "+what, max(a.ended.Sub(from), 0))
-		if a.broken != "key_revoked" && a.status == 200 || a.ended.Sub(from) > limit(v.router) {
+		if a.broken != "key_revoked" && a.status == 200 || a.ended.Sub(from) > v.limit(v.router) {
 			v.books.broken("let in: the stream of %s ended after %v: %v", what, a.ended.Sub(from), a)
 		}
 	}

@@ -72,7 +72,7 @@ func (r *redisServer) begin() {
 	if err := r.cmd.Start(); err != nil {
 		r.s.t.Fatal(err)
 	}
-	r.s.eventually("Redis answers", time.Minute, func() bool {
+	r.s.eventually("Redis answers", patience, func() bool {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		return r.db.Ping(ctx).Err() == nil
@@ -84,7 +84,7 @@ func (r *redisServer) takeFiles() {
 	r.busy.Lock()
 	defer r.busy.Unlock()
 	f := r.s.wires.files("redis")
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := r.db.Do(ctx, "CONFIG", "SET", "tls-cert-file", f.Cert, "tls-key-file", f.Key, "tls-ca-cert-file",
 		f.CA).Err(); err != nil {
@@ -113,9 +113,9 @@ func (r *redisServer) suffer(what fault, lasts time.Duration) {
 		r.begin()
 	}
 	r.busy.Unlock()
-	time.Sleep(2 * time.Second) // a request that waits for Redis has given up
+	time.Sleep(4 * time.Second) // a request that waits for Redis has given up
 	for _, at := range r.s.routers {
-		r.s.eventually("router "+at.name+" has Redis again", 20*time.Second, func() bool {
+		r.s.eventually("router "+at.name+" has Redis again", patience, func() bool {
 			up, ok := r.s.metric(at, "cgn_router_shared_limits_up")
 			return ok && up == 1
 		})
@@ -143,7 +143,7 @@ type counts map[string]int64
 // read returns what Redis counts as used and as held.
 func (r *redisServer) read() (used, held counts) {
 	used, held = counts{}, counts{}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for keys := r.db.Scan(ctx, 0, "cgn:*:b:*", 1000).Iterator(); keys.Next(ctx); {
 		name := subject(keys.Val())

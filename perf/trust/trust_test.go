@@ -43,6 +43,7 @@ func part(t *testing.T, mode, on string, lasts time.Duration) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer stop()
+	all.Go(func() { s.watchStalls(ctx) })
 	before := make([]engineStats, len(models))
 	crowd := s.crowd()
 	for i := range models {
@@ -72,6 +73,7 @@ func part(t *testing.T, mode, on string, lasts time.Duration) {
 	stop()
 	all.Wait()
 	lines := s.logs()
+	s.judgeUnavailable()
 	s.engineCounts(before)
 	s.unharmed()
 	t.Log(s.report(lines))
@@ -106,8 +108,13 @@ func (s *site) conduct(until time.Time) {
 		s.admitted("rate", to.sums["answers of rate"]-from.sums["answers of rate"], to.at.Sub(from.at))
 		s.spent(p, to, 1)
 		s.gate.Unlock()
+		if time.Now().After(until) {
+			stop()
+			all.Wait()
+			return
+		}
 		what := fault(turn) % faults
-		s.redis.suffer(what, []time.Duration{4, 3, 3}[what]*time.Second)
+		s.redis.suffer(what, []time.Duration{8, 3, 3}[what]*time.Second)
 		s.gate.Lock()
 		after := s.mark()
 		s.compare(to, after, false, what == emptied)
@@ -121,8 +128,8 @@ func (s *site) conduct(until time.Time) {
 	}
 }
 
-// calm waits, and looks again and again how many requests of the tenant narrow its engine answers. The
-// engine's count never exceeds the routers' one, which begins earlier and ends later.
+// calm waits, and looks again and again how many requests of the tenant narrow its engine answers.
+// The engine's count never exceeds the routers' one, which begins earlier and ends later.
 func (s *site) calm(lasts time.Duration) {
 	for until := time.Now().Add(lasts); time.Now().Before(until); time.Sleep(25 * time.Millisecond) {
 		n := s.stats(2).Running
