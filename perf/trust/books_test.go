@@ -54,7 +54,7 @@ func (b *books) unavailable(a *answer) {
 	b.away = append(b.away, a)
 }
 
-// judgeUnavailable complains of each answer that says that Redis does not answer, unless it did not:
+// judgeUnavailable complains of each answer that says that Redis is away, unless it is:
 // in a fault, or by the router's log.
 func (s *site) judgeUnavailable() {
 	slow := make([][]span, len(s.routers))
