@@ -11,7 +11,7 @@ FUZZTIME   ?= 60s
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-gpu build-rdma up test check check-generate check-gpu check-ipmi-vm check-power check-race check-fuzz check-sdk check-oidc check-tokens check-kv check-kv-vm check-net check-net-vm check-bpf check-bpf-root check-bpf-vm check-vm check-rdma check-layout check-takeover check-outage check-kill check-purges check-abuse check-seen check-llama check-modes check-books check-vllm check-gateways \
+.PHONY: help build build-gpu build-rdma up test check check-generate check-gpu check-ipmi-vm check-power check-race check-fuzz check-sdk check-oidc check-tokens check-kv check-kv-vm check-net check-net-vm check-bpf check-bpf-root check-bpf-vm check-vm check-rdma check-layout check-takeover check-outage check-kill check-purges check-abuse check-seen check-llama check-modes check-books check-trust check-vllm check-gateways \
 	bench perf perf-full perf-agent perf-attached perf-flood perf-index perf-kv perf-pairs perf-peers perf-peers-routing perf-rdma perf-signals gate generate bpf proto lint clean $(BINARIES)
 
 help: ## list the targets
@@ -218,6 +218,12 @@ check-modes: ## mode cost beside the crate dynamo-kv-router in SITUATIONS (10000
 
 check-books: ## requests that fail in every way for BOOKS (1h); the load books of all nodes end empty (not in check; make test runs it for a moment)
 	CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 0 -run '^TestBooksEndEmpty$$' ./router/leg -args -books $(or $(BOOKS),1h)
+
+# Etcd is the program of the module that make test embeds.
+check-trust: build ## two routers for TRUST (10m) while certificates and CAs are replaced, Redis and etcd killed and the file of keys rewritten: who gets in, and what is counted (not in check: 10 minutes; needs redis-server)
+	@perf/tools.sh redis-server
+	CGO_ENABLED=0 $(GO) build -o .cache/etcd go.etcd.io/etcd/server/v3
+	TRUST='$(CURDIR)/bin' TRUST_ETCD='$(CURDIR)/.cache/etcd' TRUST_FOR=$(or $(TRUST),10m) CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 0 ./perf/trust
 
 check-llama: build ## two real llama.cpp servers behind the router (needs python3 with venv)
 	@perf/tools.sh python

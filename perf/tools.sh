@@ -117,4 +117,4 @@ row check-bpf-vm xz
 row check-ipmi-vm xz
 row check-rdma cc xz
 row check-llama python
-echo 'not in make check either: make check-modes, make check-vllm'
+echo 'not in make check either: make check-modes, make check-trust, make check-vllm'

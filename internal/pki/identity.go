@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"weak"
 )
 
 // CheckEvery is the least time between two checks by handshakes whether files changed.
@@ -20,10 +21,10 @@ const CheckEvery = 2 * time.Second
 var ErrRole = errors.New("pki: peer has the wrong role")
 
 // Identity is a program's own certificate and the CA that it trusts, kept in step with the files. A
-// client may have only the CA, or for Outside no file, and then shows no certificate. A handshake
-// checks the files at most every CheckEvery. If new files do not load, or their certificate has
-// ended, the old set stays in use, the reason is logged once, and Failures counts it. An Identity has no goroutine and needs no
-// closing.
+// client may have only the CA, or for Outside no file, and then shows no certificate. Handshakes
+// check the files at most every CheckEvery, and a timer does so without handshakes. If new files do
+// not load, or their certificate has ended, the old set stays in use, the reason is logged once,
+// and Failures counts it. An Identity has no goroutine and needs no closing.
 type Identity struct {
 	files Files
 	now   func() time.Time
@@ -74,7 +75,20 @@ func Load(files Files) (*Identity, error) {
 		return nil, err
 	}
 	id.state.Store(m)
+	watch(weak.Make(id))
 	return id, nil
+}
+
+// watch checks the files from time to time, until nobody has the identity any more. Without it a
+// wire without new connections would miss whole replacements. Files that do not load at its next
+// connection would then leave it with a certificate of a CA that nobody trusts any more.
+func watch(of weak.Pointer[Identity]) {
+	time.AfterFunc(CheckEvery, func() {
+		if id := of.Value(); id != nil {
+			id.current()
+			watch(of)
+		}
+	})
 }
 
 // Failures returns how often changed files could not be used.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -243,16 +244,33 @@ func TestLoadNamesTheFile(t *testing.T) {
 }
 
 // clock is a time that the test sets.
-type clock struct{ t time.Time }
+type clock struct {
+	mu sync.Mutex
+	t  time.Time
+}
 
-func (c *clock) now() time.Time          { return c.t }
-func (c *clock) advance(d time.Duration) { c.t = c.t.Add(d) }
-func (id *Identity) setClock(c *clock)   { id.now, id.checked = c.now, c.t }
-func serial(id *Identity) string         { return id.current().pair.Leaf.SerialNumber.String() }
+func (c *clock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.t
+}
+
+func (c *clock) advance(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.t = c.t.Add(d)
+}
+
+func (id *Identity) setClock(c *clock) {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	id.now, id.checked = c.now, c.now()
+}
+func serial(id *Identity) string { return id.current().pair.Leaf.SerialNumber.String() }
 
 func TestReloadFollowsFiles(t *testing.T) {
 	dir := bootstrap(t, Options{})
-	id, c := load(t, dir, Agent), &clock{time.Now()}
+	id, c := load(t, dir, Agent), &clock{t: time.Now()}
 	id.setClock(c)
 	server, router := id.Server(true, Router), load(t, dir, Router)
 	first := serial(id)
@@ -274,7 +292,7 @@ func TestReloadFollowsFiles(t *testing.T) {
 
 func TestReloadFollowsTheCA(t *testing.T) {
 	dir, other := bootstrap(t, Options{}), bootstrap(t, Options{})
-	id, c := load(t, dir, Router), &clock{time.Now()}
+	id, c := load(t, dir, Router), &clock{t: time.Now()}
 	id.setClock(c)
 	client, outside := mustClient(t, id, "localhost"), id.Outside("127.0.0.1")
 	server := load(t, other, Agent).Server(false)
@@ -306,7 +324,7 @@ func readFile(t *testing.T, name string) []byte {
 
 func TestBadReloadKeepsTheOldPair(t *testing.T) {
 	dir := bootstrap(t, Options{})
-	id, c := load(t, dir, Agent), &clock{time.Now()}
+	id, c := load(t, dir, Agent), &clock{t: time.Now()}
 	id.setClock(c)
 	first, f := serial(id), FilesIn(dir, Agent)
 	key := readFile(t, f.Key)
@@ -331,6 +349,34 @@ func TestBadReloadKeepsTheOldPair(t *testing.T) {
 	c.advance(CheckEvery)
 	if serial(id) == first || id.NotAfter().IsZero() {
 		t.Error("a good pair after a bad one was not taken")
+	}
+}
+
+// TestIdleWires: an identity follows its files without a handshake too. If the files are damaged
+// when the next handshake comes, it shows the certificate from before the damage and no older one.
+func TestIdleWires(t *testing.T) {
+	t.Parallel()
+	dir := bootstrap(t, Options{})
+	id := load(t, dir, Router)
+	old := id.state.Load()
+	if err := Bootstrap(dir, Options{Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(time.Minute); id.state.Load() == old; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the files are not read")
+		}
+	}
+	want, err := tls.LoadX509KeyPair(FilesIn(dir, Router).Cert, FilesIn(dir, Router).Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(FilesIn(dir, Router).Cert, []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(CheckEvery)
+	if got := id.current().pair.Leaf; !got.Equal(want.Leaf) {
+		t.Errorf("certificate %v, not %v", got.SerialNumber, want.Leaf.SerialNumber)
 	}
 }
 
