@@ -211,7 +211,7 @@ func TestEndedCertificates(t *testing.T) {
 		t.Error(err)
 	}
 	dir := bootstrap(t, Options{})
-	id, c := load(t, dir, Agent), &clock{time.Now()}
+	id, c := load(t, dir, Agent), &clock{t: time.Now()}
 	id.setClock(c)
 	first := serial(id)
 	if err := Bootstrap(dir, ended); err != nil {
