@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/cognitora/dataplane/router"
@@ -46,6 +47,38 @@ func TestRequestsAtTheEdge(t *testing.T) {
 	})
 	if used := s.used("output_tokens_per_day", 500); answered != 10 || used < 499 || used > 500 {
 		t.Errorf("%d requests of 50 tokens were answered, and %d tokens are used", answered, used)
+	}
+}
+
+// TestShortMessages: requests at the same time never use more than the limit, though a chat template
+// has more tokens in each message than their texts.
+func TestShortMessages(t *testing.T) {
+	t.Parallel()
+	const limit = 10000
+	for what, messages := range map[string]string{
+		"short":  strings.Repeat(`{"role":"user","content":"a"},`, 500),
+		"empty":  strings.Repeat(`{"role":"user","content":""},`, 1500),
+		"single": `{"role":"user","content":"a"},`,
+		"parts":  `{"role":"user","content":[` + strings.Repeat(`"a",`, 1000) + `"a"]},`,
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			s := serve(t, simulate(t, 1), ofSim(limits.Rates{TokensPerDay: limit}))
+			body := fmt.Sprintf(`{"model":"sim","max_tokens":1,"messages":[%s]}`, strings.TrimSuffix(messages, ","))
+			var answered atomic.Int64
+			together(200, func(int) *reply {
+				r := s.chat(body)
+				if r.status == 200 {
+					answered.Add(1)
+				} else if r.status != 429 {
+					t.Error(r)
+				}
+				return r
+			})
+			if used := s.used("tokens_per_day", limit); used > limit || answered.Load() == 0 {
+				t.Errorf("%d requests were answered, and %d tokens are used", answered.Load(), used)
+			}
+		})
 	}
 }
 

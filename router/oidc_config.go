@@ -94,7 +94,7 @@ func (o *OIDCConfig) verifier(log *slog.Logger) (*oidc.Verifier, error) {
 }
 
 // transport returns the connections to the provider. None stays open: there is one every 5 minutes.
-func (o *OIDCConfig) transport() (*http.Transport, error) {
+func (o *OIDCConfig) transport() (http.RoundTripper, error) {
 	t := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10,
 		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
@@ -102,12 +102,24 @@ func (o *OIDCConfig) transport() (*http.Transport, error) {
 	if o.CA == "" {
 		return t, nil
 	}
-	roots, err := pki.Roots(o.CA)
+	id, err := pki.Load(pki.Files{CA: o.CA})
 	if err != nil {
 		return nil, fmt.Errorf("auth.oidc.ca: %w; name a PEM file of CA certificates", err)
 	}
-	t.TLSClientConfig.RootCAs = roots
-	return t, nil
+	return &following{t, id}, nil
+}
+
+// following makes each connection with the present CAs of a file. Its transport keeps none.
+type following struct {
+	*http.Transport
+	cas *pki.Identity
+}
+
+// RoundTrip implements http.RoundTripper.
+func (f *following) RoundTrip(req *http.Request) (*http.Response, error) {
+	t := f.Clone()
+	t.TLSClientConfig.RootCAs = f.cas.CAs()
+	return t.RoundTrip(req)
 }
 
 // tokenVerifier returns the check of tokens, or nil if none counts.

@@ -8,8 +8,10 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -296,6 +298,51 @@ func ofAnotherCA(t *testing.T) func(*tls.CertificateRequestInfo) (*tls.Certifica
 		t.Fatal(err)
 	}
 	return func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
+}
+
+// TestProvidersCA checks that a change of auth.oidc.ca counts without a restart, and that a file
+// without a certificate leaves the CAs read last in use.
+func TestProvidersCA(t *testing.T) {
+	t.Parallel()
+	provider := httptest.NewUnstartedServer(http.NotFoundHandler())
+	provider.Config.ErrorLog = log.New(io.Discard, "", 0)
+	provider.StartTLS()
+	t.Cleanup(provider.Close)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if _, err := (&router.OIDCConfig{CA: ca}).Connections(); err == nil || !strings.Contains(err.Error(), "auth.oidc.ca") {
+		t.Errorf("without the file: %v", err)
+	}
+	other := t.TempDir()
+	if err := pki.Bootstrap(other, pki.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(filepath.Join(other, "ca.crt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, ca, string(page))
+	transport, err := (&router.OIDCConfig{CA: ca}).Connections()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reached := func() bool {
+		resp, err := (&http.Client{Transport: transport}).Get(provider.URL)
+		if err == nil {
+			resp.Body.Close()
+		}
+		return err == nil
+	}
+	if reached() {
+		t.Error("the provider is reached with another CA")
+	}
+	own := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: provider.Certificate().Raw})
+	write(t, ca, string(own))
+	eventually(t, "the provider is reached with its CA", reached)
+	write(t, ca, "none")
+	time.Sleep(pki.CheckEvery + 100*time.Millisecond) // the next connection looks at the file
+	if !reached() {
+		t.Error("the CA read last does not count any more")
+	}
 }
 
 // TestAuthSettings checks that settings which would let in others than meant are refused.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -79,6 +80,43 @@ func sharedLimits(t *testing.T, mode, on string) {
 	eventually(t, "Redis is asked again", func() bool {
 		return sites[0].metrics().sum("cgn_router_shared_limits_up") == 1
 	})
+}
+
+// TestSharedTogether: 200 clients at the same time, of two routers, use at most a limit of tokens.
+func TestSharedTogether(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"exact", "lease"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			at := redisserver.Start(t).At
+			const limit = 8000
+			k := newKeyring(t)
+			key, _ := k.add(func(r *keys.Record) { r.Limits = limits.Rates{TokensPerDay: limit} })
+			engines := simulate(t, 1)
+			with := func(c *router.Config) {
+				c.RateLimit.Redis, c.RateLimit.Mode, c.RateLimit.OnFailure = []string{at}, mode, "closed"
+				c.RateLimit.Timeout = config.Duration(5 * time.Second)
+			}
+			sites := []*site{serve(t, engines, k.locked, with), serve(t, engines, k.locked, with)}
+			var used, answered atomic.Int64
+			body := chatBody("a", `,"max_tokens":100,"ignore_eos":true`)
+			together(200, func(i int) *reply {
+				r := sites[i%2].chat(body, bearer(key)...)
+				if r.status == 200 {
+					prompt, completion := charged(t, r)
+					used.Add(prompt + completion)
+					answered.Add(1)
+				} else if r.status != 429 {
+					t.Error(r)
+				}
+				return r
+			})
+			if n := used.Load(); n > limit || n < limit/4 {
+				t.Errorf("%d tokens are used of %d", n, limit)
+			}
+			t.Logf("%d requests were answered, with %d tokens of %d", answered.Load(), used.Load(), limit)
+		})
+	}
 }
 
 // withoutRedis checks one of two routers while Redis is away. ask asks with a key that has 20

@@ -6,6 +6,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/cognitora/dataplane/internal/intake"
+	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/apierror"
 )
 
@@ -60,12 +61,13 @@ func isShort(h *fasthttp.RequestHeader) bool {
 }
 
 // expected says which status answers a client that waits for leave to send its body. A request that
-// is refused gets its answer at once.
+// is refused gets its answer at once, also if the client sends the body without leave.
 func (g *Gateway) expected(ctx *fasthttp.RequestCtx) int {
 	if arrivingAt(ctx).fault == nil {
 		return fasthttp.StatusContinue
 	}
 	g.handle(ctx)
+	relay.Linger(ctx.Conn())
 	return ctx.Response.StatusCode()
 }
 

@@ -106,8 +106,8 @@ func usesTokens(api scan.API) bool {
 	return api != scan.CountTokens && api != scan.Tokenize && api != scan.Detokenize
 }
 
-// promptTokens estimates the tokens of the request's prompt, as one for each four bytes of text if
-// it has no token ids.
+// promptTokens estimates the tokens of the request's prompt: its token ids, or else one for each four
+// bytes of text, and those that a template adds to its parts.
 func promptTokens(r *request.Request) int64 {
 	const (
 		bytesPerToken = 4
@@ -120,11 +120,13 @@ func promptTokens(r *request.Request) int64 {
 	case scan.Other:
 		return int64(len(r.Body()) / bytesPerToken)
 	}
-	n := int64(s.Media) * ofMedia
+	n, bytes := s.Framing()
+	n += int64(s.Media) * ofMedia
+	bytes += int64(s.Skipped + s.Omitted)
 	if len(s.Tokens) > 0 {
-		return n + int64(len(s.Tokens)+s.Omitted/bytesPerToken)
+		return n + int64(len(s.Tokens)) + bytes/bytesPerToken
 	}
-	return n + int64((len(s.Text)+s.Skipped+s.Omitted+bytesPerToken-1)/bytesPerToken)
+	return n + (int64(len(s.Text))+bytes+bytesPerToken-1)/bytesPerToken
 }
 
 // times returns the product of two numbers that are not negative, at most limits.MostUse.

@@ -16,7 +16,7 @@ type OwnHeaders struct {
 }
 
 // Note takes a header, whose name is in the spelling of net/http, if it is addressed to the router.
-// Of several headers of one name the first one counts.
+// Of several headers of one name the first one that is not empty counts.
 func (o *OwnHeaders) Note(name, value []byte) {
 	if len(name) >= len("Thread-Id") && (name[0] == 'X' || name[0] == 'T') {
 		o.note(name, value)
@@ -36,7 +36,7 @@ func (o *OwnHeaders) note(name, value []byte) {
 }
 
 func first(at *[]byte, value []byte) {
-	if *at == nil {
+	if len(*at) == 0 {
 		*at = value
 	}
 }

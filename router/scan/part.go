@@ -92,6 +92,7 @@ func (r *Request) contentParts(t *turn, start int, ok bool) {
 // part reads one part of a content list, or an object in it. Of a repeated member the first one
 // counts. t is the message directly around it, or nil.
 func (r *Request) part(t *turn) {
+	r.root.framing.tokens += framedPart
 	switch r.c.Kind() {
 	case jsonscan.Object:
 	case jsonscan.String:
@@ -116,7 +117,7 @@ func (r *Request) partMembers(t *turn, p partPlace, base int, ok bool) {
 	for ; ok; ok = r.c.NextMember() {
 		m := partMember(r.c.Key())
 		if m == partUnknown || p.seen&(1<<m) != 0 {
-			r.c.Skip()
+			r.unread()
 			continue
 		}
 		p.seen |= 1 << m
@@ -139,13 +140,15 @@ func (r *Request) partValue(m uint8) {
 	case m >= partMedia:
 		r.media()
 	case m == partInput:
+		r.root.framing.tokens += framedTool
 		r.value()
 	case m == partContent:
+		r.root.framing.tokens += framedTurn
 		r.content(nil)
 	case m == partText && kind != jsonscan.Null && kind != jsonscan.String:
 		r.wrong("made of parts whose text is a string")
 	case kind != jsonscan.String:
-		r.c.Skip()
+		r.unread()
 	default:
 		r.marked(partMarks[m])
 	}

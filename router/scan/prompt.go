@@ -11,12 +11,13 @@ func (r *Request) promptMember(m rootMember) {
 		r.c.Literal()
 		return
 	}
-	start := len(r.Text)
+	start, before := len(r.Text), len(r.Text)+r.Omitted
 	r.rec.frame = frame{member: m, text: start, at: r.c.Pos()}
 	switch m {
 	case rootTools, rootFunctions:
 		r.definitions()
 	case rootInstructions, rootSystem:
+		r.root.framing.tokens += framedTurn
 		r.Text = append(append(r.Text, markMessage), "system"...)
 		r.content(nil)
 		r.settleOrder()
@@ -30,6 +31,7 @@ func (r *Request) promptMember(m rootMember) {
 	default:
 		r.turns.state = noConversation
 		r.texts()
+		r.root.framing.compared[side(m)].bytes += int64(len(r.Text) + r.Omitted - before)
 	}
 	r.promptMemberEnd()
 }
@@ -55,6 +57,7 @@ func (r *Request) definitions() {
 			r.wrong("an array of objects")
 			return
 		}
+		r.root.framing.tokens += framedTool
 		r.value()
 		r.clip(r.rec.frame.text)
 	}
@@ -68,6 +71,7 @@ func (r *Request) input() {
 	}
 	switch r.c.Kind() {
 	case jsonscan.String:
+		r.root.framing.tokens += framedTalk + framedTurn
 		start := len(r.Text)
 		r.Text = append(append(r.Text, markMessage), "user"...)
 		r.marked(markText)
@@ -84,6 +88,7 @@ func (r *Request) prompts() {
 	r.turns.state = noConversation
 	switch r.c.Kind() {
 	case jsonscan.String:
+		r.root.framing.tokens += framedPrompt
 		if r.c.OpenString() {
 			r.longText(len(r.Text), inText{at: inPrompt})
 		}
@@ -115,6 +120,7 @@ func (r *Request) prompt(before jsonscan.Kind) jsonscan.Kind {
 		}
 	case kind == jsonscan.String:
 		r.root.answers.prompts++
+		r.root.framing.tokens += framedPrompt
 		if before != jsonscan.Invalid {
 			r.Text = append(r.Text, MarkNext)
 		}
@@ -146,6 +152,7 @@ func (r *Request) texts() {
 
 // compared reads one text to compare: a string or an object.
 func (r *Request) compared() {
+	r.root.framing.compared[side(r.rec.frame.member)].texts++
 	switch r.c.Kind() {
 	case jsonscan.String:
 		r.marked(markText)

@@ -122,6 +122,7 @@ type root struct {
 	transfers bool   // there are members of TransferMembers other than kv_transfer_params
 	asked     asked  // what members ask of the prompt
 	answers   answers
+	framing   framing
 	membersAt int  // offset just after the root's opening brace
 	model     Span // the JSON string with its quotes, or null; in a form the plain value
 	salt      Span

@@ -64,6 +64,7 @@ func (r *Request) messages() {
 		return
 	}
 	r.at.index = 0
+	r.root.framing.tokens += framedTalk
 	r.turnsFrom(r.c.Array())
 }
 
@@ -85,6 +86,7 @@ func (r *Request) turn() {
 		r.wrong("an object with role and content")
 		return
 	}
+	r.root.framing.tokens += framedTurn
 	t := turn{base: len(r.order.segments), turnPlace: turnPlace{begin: len(r.Text)}}
 	r.turnMembers(&t, r.c.Object())
 	r.turnDone(&t)
@@ -154,7 +156,7 @@ func (r *Request) turnMembers(t *turn, ok bool) {
 	for ; ok; ok = r.c.NextMember() {
 		m := turnMember(r.c.Key())
 		if m == turnUnknown {
-			r.c.Skip()
+			r.unread()
 			continue
 		}
 		r.at.leaf = turnNames[m]
@@ -225,6 +227,7 @@ func (r *Request) turnValue(m uint8) {
 	case turnFunctionCall:
 		r.toolCall()
 	case turnArguments:
+		r.root.framing.tokens += framedTool
 		r.value()
 	case turnAudio:
 		r.media()
@@ -275,6 +278,7 @@ func (r *Request) toolCall() {
 	case jsonscan.Null:
 		r.c.Literal()
 	case jsonscan.Object:
+		r.root.framing.tokens += framedTool
 		r.Text = append(r.Text, markCall)
 		r.callMembers()
 	default:
@@ -289,7 +293,7 @@ func (r *Request) callMembers() {
 	for ok := r.c.Object(); ok; ok = r.c.NextMember() {
 		m := callMember(r.c.Key())
 		if m == callUnknown || seen&(1<<m) != 0 {
-			r.c.Skip()
+			r.unread()
 			continue
 		}
 		seen |= 1 << m
@@ -312,6 +316,6 @@ func (r *Request) callValue(m uint8) {
 	case m == callID && kind == jsonscan.String:
 		r.marked(markID)
 	default:
-		r.c.Skip()
+		r.unread()
 	}
 }

@@ -32,6 +32,7 @@ func (r *Request) value() {
 		start := len(r.Text)
 		r.Text = append(r.Text, markArray)
 		for ok := r.c.Array(); ok; ok = r.c.NextElement() {
+			r.root.framing.tokens += framedValue
 			r.value()
 			r.clip(start)
 		}
@@ -50,6 +51,7 @@ func (r *Request) objectValue() {
 	r.Text = append(r.Text, markObject)
 	for ok := r.c.Object(); ok; ok = r.c.NextMember() {
 		start := len(r.Text)
+		r.root.framing.tokens += framedMember
 		r.memberName()
 		nameEnd := len(r.Text)
 		r.value()

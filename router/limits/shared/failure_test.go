@@ -299,17 +299,69 @@ func testLateSettlements(t *testing.T, lost bool) {
 	}
 }
 
-// TestFailover: sentinels make a replica the master under load.
+// TestFailover: sentinels make a replica the master under load of routers with each setting, in both
+// modes, side by side.
 func TestFailover(t *testing.T) {
-	for mode, exact := range map[string]bool{"exact": true, "leased": false} {
-		t.Run(mode, func(t *testing.T) { testFailover(t, exact) })
+	master, replica, sentinel := startWatched(t)
+	type router struct {
+		name, on string
+		exact    bool
+		l        *Limiter
+		load     *clients
+	}
+	var all []*router
+	for _, on := range []string{Local, Open, Closed} {
+		for mode, exact := range map[string]bool{"exact": true, "leased": false} {
+			r := &router{name: on + " " + mode, on: on, exact: exact}
+			r.l, _ = limiter(t, Options{
+				Addresses: []string{sentinel.At}, Master: "limits", OnFailure: on, Exact: exact,
+				Timeout: 200 * time.Millisecond,
+			})
+			k := subject(r.l, r.name, "key")
+			r.load = startClients(4, r.l, k.of(tpd, 1e9, 10), k.of(flight, 1000, 1))
+			defer r.load.end()
+			all = append(all, r)
+		}
+	}
+	going := func(r *router) int64 {
+		return r.load.by.Load() + r.load.admitted.Load() + r.load.unavailable.Load()
+	}
+	for _, r := range all {
+		wait(t, r.name+": the master decides", func() bool { return r.load.by.Load() > 200 && !r.l.Stats().Away })
+	}
+	failures := make([]uint64, len(all))
+	for i, r := range all {
+		failures[i] = uint64(r.l.Stats().Failures)
+	}
+	master.Kill()
+	for i, r := range all {
+		wait(t, r.name+": it is away", func() bool { return uint64(r.l.Stats().Failures) > failures[i] })
+		is := going(r)
+		wait(t, r.name+": requests go on", func() bool { return going(r) > is+100 })
+	}
+	wait(t, "the replica is asked", func() bool { return replica.evalshas() > 0 })
+	for _, r := range all {
+		wait(t, r.name+": the replica decides", func() bool { return !r.l.Stats().Away })
+		is := r.load.by.Load()
+		wait(t, r.name+": requests ask it", func() bool { return r.load.by.Load() > is+200 })
+		alone, none := r.load.admitted.Load(), r.load.unavailable.Load()
+		switch refused := r.load.refused.Load(); {
+		case refused > 0:
+			t.Errorf("%s: %d requests were refused", r.name, refused)
+		case r.on == Closed && (alone > 0 || r.exact && none == 0):
+			t.Errorf("%s: %d were admitted without Redis, %d were not", r.name, alone, none)
+		case r.on != Closed && (none > 0 || r.exact && alone == 0):
+			t.Errorf("%s: %d were not admitted without Redis, %d were", r.name, none, alone)
+		}
+		t.Logf("%s: %+v; %d by Redis, %d alone, %d not", r.name, r.l.Stats(), r.load.by.Load(), alone, none)
 	}
 }
 
-func testFailover(t *testing.T, exact bool) {
-	master := startServer(t, "--repl-diskless-sync-delay", "0")
+// startWatched starts a master with a replica, and a sentinel that watches them.
+func startWatched(t *testing.T) (master, replica, sentinel *server) {
+	master = startServer(t, "--repl-diskless-sync-delay", "0")
 	host, port, _ := net.SplitHostPort(master.At)
-	replica := startServer(t, "--replicaof", host+" "+port)
+	replica = startServer(t, "--replicaof", host+" "+port)
 	wait(t, "the replica follows", func() bool {
 		text, _ := replica.db.Info(context.Background(), "replication").Result()
 		return strings.Contains(text, "master_link_status:up")
@@ -323,27 +375,10 @@ func testFailover(t *testing.T, exact bool) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	sentinel := withClient(t, redisserver.StartAt(t, at, file, "--sentinel"))
+	sentinel = withClient(t, redisserver.StartAt(t, at, file, "--sentinel"))
 	wait(t, "the sentinel knows the replica", func() bool {
 		n, _ := sentinel.db.Do(context.Background(), "SENTINEL", "REPLICAS", "limits").Slice()
 		return len(n) == 1
 	})
-	l, _ := limiter(t, Options{
-		Addresses: []string{at}, Master: "limits", Exact: exact, Timeout: 200 * time.Millisecond,
-	})
-	k := subject(l, "acme", "key")
-	load := startClients(20, l, k.of(tpd, 1e9, 10), k.of(flight, 1000, 1))
-	defer load.end()
-	wait(t, "the master decides", func() bool { return load.by.Load() > 500 && !l.Stats().Away })
-	master.Kill()
-	wait(t, "it is away", func() bool { return l.Stats().Away })
-	is := load.admitted.Load()
-	wait(t, "requests go on", func() bool { return load.admitted.Load() > is+100 })
-	wait(t, "the replica decides", func() bool { return !l.Stats().Away && replica.evalshas() > 0 })
-	is = load.by.Load()
-	wait(t, "requests ask it", func() bool { return load.by.Load() > is+500 })
-	if n := load.refused.Load() + load.unavailable.Load(); n > 0 {
-		t.Errorf("%d requests were refused", n)
-	}
-	t.Logf("%+v; %d by Redis, %d alone", l.Stats(), load.by.Load(), load.admitted.Load())
+	return master, replica, sentinel
 }

@@ -8,6 +8,7 @@ import (
 // Sizes of leases.
 const (
 	leaseRequests = 150 // requests that a lease is for, if the limit is large enough
+	leaseFirst    = 9   // requests that the first lease is for, besides the one that asks
 	leaseParts    = 16  // a lease is at most this part of the limit
 	leaseLife     = 10 * time.Second
 	leaseIdle     = 5 // looks of keeper, a second apart, after which an unused lease goes back

@@ -1,6 +1,7 @@
 package shared
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -47,6 +48,38 @@ func TestLeaseRoundTrips(t *testing.T) {
 		after.Waits-before.Waits)
 	if trips*100 > 16*each {
 		t.Errorf("%d round trips for %d requests", trips, 16*each)
+	}
+}
+
+// TestLeaseCosts: the first ten requests of a key cost one round trip, and later ones as many as the
+// size of the limit makes of a lease.
+func TestLeaseCosts(t *testing.T) {
+	s := startServer(t)
+	l, _ := limiter(t, Options{Addresses: []string{s.At}, look: time.Hour})
+	wait(t, "Redis answers", func() bool { return l.until.Load() > 0 })
+	ask := func(limit Limit, n int) (trips int64) {
+		before := l.Stats().RoundTrips
+		for range n {
+			r, _ := reserve(t, l, Admitted, limit)
+			r.Settle([]int64{limit.Units})
+		}
+		return int64(l.Stats().RoundTrips - before)
+	}
+	first := int64(0)
+	for i := range 60 {
+		first += ask(subject(l, "acme", fmt.Sprint("key ", i)).of(rpm, 6000, 1), 8)
+	}
+	t.Logf("60 keys with 8 requests each: %d round trips", first)
+	if first > 60 {
+		t.Errorf("%d round trips for the first requests of 60 keys", first)
+	}
+	for _, most := range []int64{60, 600, 2400, 6000, 60000} {
+		n := int(min(most, 12000) / 2)
+		trips := ask(subject(l, "acme", fmt.Sprint("limit ", most)).of(rpm, most, 1), n)
+		t.Logf("a limit of %d: %d round trips for %d requests, %.1f of 100", most, trips, n, float64(trips)*100/float64(n))
+		if bound := 3 + int64(n)*48/most + int64(n)/50; trips > bound {
+			t.Errorf("a limit of %d: %d round trips for %d requests, at most %d", most, trips, n, bound)
+		}
 	}
 }
 

@@ -177,8 +177,9 @@ func (k *keeper) want(b *Bucket, need int64) int64 {
 	b.share.round = k.round
 	b.size(now())
 	if b.share.at == 0 && b.window != 0 { // the first request
-		if b.share.at = now(); need*2 <= b.limit.Load()/leaseParts {
-			return need * 2
+		b.share.at = now()
+		if n := min(need*leaseFirst, b.limit.Load()/leaseParts); n >= need {
+			return n
 		}
 	}
 	return max(b.share.target-max(b.left.Load(), 0), 0)
