@@ -1,7 +1,6 @@
 package pki
 
 import (
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -32,7 +31,7 @@ func (f Files) Examine(ca, cert, key string) error {
 	}
 	hasCert, hasKey := readable(cert, f.Cert, "certificate"), readable(key, f.Key, "certificate's key")
 	if hasCert && hasKey {
-		if _, err := tls.LoadX509KeyPair(f.Cert, f.Key); err != nil {
+		if _, err := f.pair(); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %s and %s cannot be used: %w; name a PEM certificate and, with %s, "+
 				"its own key", cert, f.Cert, f.Key, err, key))
 		}
