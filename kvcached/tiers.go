@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/rights"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/residency"
 	"github.com/cognitora/dataplane/kvcached/chunks"
@@ -235,7 +235,7 @@ func (c *Config) quota(namespace string) (account string, q QuotaConfig) {
 
 // readSecret reads the file of a field.
 func readSecret(field, name string) ([]byte, error) {
-	text, err := os.ReadFile(name)
+	text, err := rights.ReadFile(name)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w; name a file that the daemon's user can read", field, err)
 	}

@@ -2,12 +2,12 @@ package router
 
 import (
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/internal/rights"
 	"github.com/cognitora/dataplane/router/policy"
 )
 
@@ -32,7 +32,7 @@ func (c *Config) Advise() (notes []string) {
 			notes = append(notes, note)
 		}
 	}
-	if doc, err := os.ReadFile(c.Router.PolicyFile); err == nil {
+	if doc, err := rights.ReadFile(c.Router.PolicyFile); err == nil {
 		notes = append(notes, idle("router.policy_file", doc, c.Router.Mode)...)
 	}
 	for i, m := range c.Models {

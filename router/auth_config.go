@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 
 	"github.com/cognitora/dataplane/router/auth"
@@ -137,7 +138,10 @@ func keysProblem(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("auth.keys_file: %w; cgn-ctl key create --keys-file makes such a file", err)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("auth.keys_file: %w; cgn-ctl key create --keys-file makes such a file", err)
+	}
+	return fmt.Errorf("auth.keys_file: %w", err)
 }
 
 // openDoor prepares the check of identities. A bad file stops the start; a provider that does not

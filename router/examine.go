@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 
 	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/internal/pki"
@@ -80,7 +79,7 @@ func (c *Config) examinePolicy() error {
 	if err := rights.Readable(name); err != nil {
 		return policyFileProblem(err)
 	}
-	doc, err := os.ReadFile(name)
+	doc, err := rights.ReadFile(name)
 	if err != nil {
 		return policyFileProblem(err)
 	}

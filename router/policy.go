@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/rights"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/policy"
 )
@@ -35,7 +35,7 @@ func (r *Router) policySource() string {
 func (r *Router) startPolicy() error {
 	p, source := policy.Default(), defaultPolicy
 	if name := r.config.Router.PolicyFile; name != "" {
-		doc, err := os.ReadFile(name)
+		doc, err := rights.ReadFile(name)
 		if err != nil {
 			return policyFileProblem(err)
 		}
@@ -107,7 +107,7 @@ func (r *Router) followPolicyFile(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		doc, err := os.ReadFile(name)
+		doc, err := rights.ReadFile(name)
 		if err != nil {
 			if err.Error() != unread {
 				unread = err.Error()

@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/metric"
 	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/internal/rights"
 	"github.com/cognitora/dataplane/router/limits/shared"
 )
 
@@ -75,7 +75,7 @@ func (c *RateLimitConfig) examine() error {
 		if f[1] == "" {
 			continue
 		}
-		if _, err := os.ReadFile(f[1]); err != nil {
+		if _, err := rights.ReadFile(f[1]); err != nil {
 			errs = append(errs, field(f[0], err))
 		}
 	}

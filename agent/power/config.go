@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
@@ -144,7 +143,7 @@ func readPassword(name string) (string, error) {
 	if err := rights.Readable(name); err != nil {
 		return "", err
 	}
-	text, err := os.ReadFile(name)
+	text, err := rights.ReadFile(name)
 	secret := strings.TrimSpace(string(text))
 	if err != nil {
 		return "", err

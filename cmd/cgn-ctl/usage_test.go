@@ -69,6 +69,7 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 		"top x":                             {`cgn-ctl top takes no argument, "x" is given`, "cgn-ctl top --help"},
 		"cluster nodez":                     {`cgn-ctl cluster has no command "nodez"`, "Did you mean cgn-ctl cluster nodes?"},
 		"cluster bogus":                     {`cgn-ctl cluster has no command "bogus"`, "cgn-ctl cluster --help"},
+		"foo":                               {`cgn-ctl has no command "foo"`, "see cgn-ctl --help"},
 		"help cluster bogus":                {`cgn-ctl cluster has no command "bogus"`, "cgn-ctl cluster --help"},
 		"bench load closed --url http://127.0.0.1:1": {"nothing was measured", "--url"},
 	} {
@@ -86,7 +87,8 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 // TestExitStatus checks the exit status: 2 for a wrong command line, 1 for a failure.
 func TestExitStatus(t *testing.T) {
 	for args, want := range map[string]int{
-		"version": 0, "version -o xml": 2, "version --nothing": 2, "versoin": 2, "kv peesr": 2, "kv get": 2,
+		"version": 0, "version --help": 0, "key limit ID --help": 0, "key --help": 0, "limit --help": 2,
+		"key lmit --help": 2, "version -o xml": 2, "version --nothing": 2, "versoin": 2, "kv peesr": 2, "kv get": 2,
 		"kv stats --sock /nowhere/kv.sock": 1, "kv rm --tenant beta --model=": 2,
 		"kv ls --limit 0": 2, "kv ls --namespace foo": 2, "kv rm": 2, "up --engines 0": 2, "up --mode foo": 2,
 		"route explain": 2, "up --model /nowhere.gguf": 1, "bpf serve": 2, "sim --kv-replay x": 2,

@@ -68,6 +68,12 @@ func (x *access) open(host string) error {
 				"create has printed")
 		}
 		x.key = key
+	} else if x.key != "" {
+		key, err := apikey.Parse(envAPIKey, x.key)
+		if err != nil {
+			return cli.WithHint(err, "set it to the key that cgn-ctl key create has printed")
+		}
+		x.key = key
 	}
 	client := http.DefaultClient
 	if x.files != (pki.Files{}) {

@@ -64,7 +64,11 @@ func TestKeys(t *testing.T) {
 	if err == nil || !strings.Contains(ctltest.Hint(err), "--api-key-file") {
 		t.Errorf("%v, hint %q", err, ctltest.Hint(err))
 	}
-	p := port(t, nil, "--admin", s.URL, "--api-key-file", file+"-not")
+	p := port(t, map[string]string{envAPIKey: "a\nb"}, "--admin", s.URL)
+	if _, err := p.Ask(t.Context(), "GET", "/", ""); err == nil || !strings.HasPrefix(err.Error(), envAPIKey) {
+		t.Errorf("a malformed key: %v", err)
+	}
+	p = port(t, nil, "--admin", s.URL, "--api-key-file", file+"-not")
 	if _, err := p.Ask(t.Context(), "GET", "/", ""); err == nil || !strings.Contains(ctltest.Hint(err), envKeyFile) {
 		t.Errorf("%v, hint %q", err, ctltest.Hint(err))
 	}

@@ -6,14 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cognitora/dataplane/ctl/cli"
-	"github.com/cognitora/dataplane/internal/rights"
+	"github.com/cognitora/dataplane/internal/apikey"
 )
 
 // options are the flags of batch run, and its argument.
@@ -58,7 +57,8 @@ func newRun(a *cli.App) *cobra.Command {
 		"FILE.out.jsonl)")
 	f.StringVar(&o.failures, "errors", "", "file for requests that failed, replaced by each run (default: "+
 		"FILE.errors.jsonl)")
-	f.StringVar(&o.url, "url", "http://127.0.0.1:8080", "endpoint, without /v1; its key is taken from "+keyVariable)
+	f.StringVar(&o.url, "url", "http://127.0.0.1:8080", "endpoint, with /v1 or without; its key is taken from "+
+		keyVariable)
 	f.StringVar(&o.keyFile, "api-key-file", "", "file with the API key, instead of "+keyVariable)
 	f.IntVar(&o.concurrency, "concurrency", 8, "most requests in flight")
 	f.DurationVar(&o.timeout, "timeout", 10*time.Minute, "time that an attempt has")
@@ -100,12 +100,17 @@ func (o *options) run(ctx context.Context, a *cli.App) error {
 	if o.failures == "" {
 		o.failures = base + ".errors.jsonl"
 	}
-	out, err := openOutput(o.out, in)
+	failures := &failures{name: o.failures, apart: o.inputs()}
+	if err := failures.check(); err != nil {
+		return err
+	}
+	out, err := openOutput(ctx, o.out, in, o.inputs())
 	if err != nil {
 		return err
 	}
 	defer out.close()
-	r := &run{sender: s, in: in, out: out, failures: &failures{name: o.failures, apart: []*os.File{in.f, out.f}},
+	failures.apart = append(failures.apart, o.out)
+	r := &run{sender: s, in: in, out: out, failures: failures,
 		progress: newProgress(a.Err, len(in.answered), in.before)}
 	if in.before < len(in.answered) {
 		for _, step := range []func() error{r.failures.check, func() error { return s.greet(ctx) }, r.failures.remove} {
@@ -149,33 +154,29 @@ func verdict(ctx context.Context, err error, s *Summary) error {
 	return nil
 }
 
+// inputs are the files that a run only reads.
+func (o *options) inputs() []string {
+	if o.keyFile == "" {
+		return []string{o.file}
+	}
+	return []string{o.file, o.keyFile}
+}
+
 // sender returns the sender for the flags.
 func (o *options) sender(getenv func(string) string) (*sender, error) {
 	u, err := url.Parse(o.url)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.User != nil {
-		return nil, cli.Misused(fmt.Errorf("--url %q: must be like http://127.0.0.1:8080, without /v1", u.Redacted()))
+		return nil, cli.Misused(fmt.Errorf("--url %q: must be like http://127.0.0.1:8080", u.Redacted()))
 	}
 	key := getenv(keyVariable)
 	if o.keyFile != "" {
-		if key, err = readKey(o.keyFile); err != nil {
+		if key, err = apikey.Read(o.keyFile); err != nil {
+			return nil, fmt.Errorf("--api-key-file: %w", err)
+		}
+	} else if key != "" {
+		if key, err = apikey.Parse(keyVariable, key); err != nil {
 			return nil, err
 		}
 	}
-	return newSender(strings.TrimRight(o.url, "/"), key, o), nil
-}
-
-// readKey reads the key of a file, which may end with a line feed.
-func readKey(name string) (string, error) {
-	if err := rights.Readable(name); err != nil {
-		return "", fmt.Errorf("--api-key-file: %w", err)
-	}
-	text, err := os.ReadFile(name)
-	if err != nil {
-		return "", fmt.Errorf("--api-key-file: %w", err)
-	}
-	key := strings.TrimSpace(string(text))
-	if key == "" || strings.ContainsAny(key, "\r\n") || len(key) > 4<<10 {
-		return "", fmt.Errorf("--api-key-file %s: must have one line, the key", name)
-	}
-	return key, nil
+	return newSender(strings.TrimSuffix(strings.TrimRight(o.url, "/"), "/v1"), key, o), nil
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/cognitora/dataplane/ctl/cli"
+	"github.com/cognitora/dataplane/internal/rights"
 )
 
 // Bounds of a file. A request takes some 40 bytes of memory while the file is sent.
@@ -48,7 +49,7 @@ type input struct {
 
 // openInput opens and checks a file. The caller closes it.
 func openInput(ctx context.Context, name string) (*input, error) {
-	f, err := os.Open(name)
+	f, err := rights.Open(name)
 	if err != nil {
 		return nil, err
 	}
@@ -102,10 +103,14 @@ func (in *input) each(fn func(*job) error) error {
 	lines.Buffer(nil, mostLine)
 	n := 1
 	for ; lines.Scan(); n++ {
-		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
+		line := lines.Bytes()
+		if n == 1 {
+			line = bytes.TrimPrefix(line, []byte("\ufeff")) // as some editors begin a file
+		}
+		if len(bytes.TrimSpace(line)) == 0 {
 			continue
 		}
-		j, err := parseLine(lines.Bytes())
+		j, err := parseLine(line)
 		if err == nil {
 			j.line = n
 			err = fn(j)

@@ -3,17 +3,27 @@ package batch
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cognitora/dataplane/ctl/cli"
+	"github.com/cognitora/dataplane/internal/rights"
+)
+
+// Each record begins with recordStart, and its id with recordID.
+const (
+	recordID    = "batch_req_"
+	recordStart = `{"id":"` + recordID
 )
 
 // record is a line of OpenAI's output file. Of Response and Error one is null.
@@ -81,9 +91,9 @@ func (o *journal) sync() error {
 
 func (o *journal) close() { _ = o.f.Close() }
 
-// openOutput opens or makes the file of answers, and marks their requests in in. A last line that
-// was cut is removed. The file is locked until the caller closes it.
-func openOutput(name string, in *input) (o *journal, err error) {
+// openOutput opens or makes the file of answers, and marks their requests in in. A last record that
+// was cut is removed. The file must be none of others. It is locked until the caller closes it.
+func openOutput(ctx context.Context, name string, in *input, others []string) (o *journal, err error) {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("--out: %w", err)
@@ -95,16 +105,13 @@ func openOutput(name string, in *input) (o *journal, err error) {
 	}()
 	info, err := f.Stat()
 	if err == nil {
-		err = apart("out", name, info, in.f)
+		err = apart("out", name, info, others)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("--out %s: another run writes it; wait for its end, or name another file", name)
-		}
-		return nil, fmt.Errorf("--out %s: cannot be locked: %w", name, err)
+	if err := lock(ctx, f); err != nil {
+		return nil, err
 	}
 	whole, err := readAnswers(f, in)
 	if err != nil {
@@ -118,18 +125,36 @@ func openOutput(name string, in *input) (o *journal, err error) {
 	return &journal{f: f}, syncDir(name)
 }
 
+// lockTime is how long a run waits for the end of a run that was killed just now.
+const lockTime = time.Second
+
+// lock locks the file of answers for this process.
+func lock(ctx context.Context, f *os.File) error {
+	for begun := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, unix.EWOULDBLOCK):
+			return fmt.Errorf("--out %s: cannot be locked: %w", f.Name(), err)
+		case time.Since(begun) >= lockTime || ctx.Err() != nil:
+			return fmt.Errorf("--out %s: another run writes it; wait for its end, or name another file", f.Name())
+		}
+	}
+}
+
 // apart refuses a file that is not regular, or that is one of others.
-func apart(flag, name string, info fs.FileInfo, others ...*os.File) error {
+func apart(flag, name string, info fs.FileInfo, others []string) error {
 	if !info.Mode().IsRegular() {
 		return fmt.Errorf("--%s %s: is no regular file", flag, name)
 	}
 	for _, o := range others {
-		other, err := o.Stat()
+		other, err := os.Stat(o)
 		if err != nil {
 			return err
 		}
 		if os.SameFile(info, other) {
-			return fmt.Errorf("--%s %s: is the same file as %s", flag, name, o.Name())
+			return fmt.Errorf("--%s %s: is the same file as %s", flag, name, o)
 		}
 	}
 	return nil
@@ -144,13 +169,22 @@ func syncDir(name string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// readAnswers marks the requests that f answers, and returns the length of its whole lines.
+// cutRecord tells whether text can be the beginning of a record.
+func cutRecord(text []byte) bool {
+	return bytes.HasPrefix(text, []byte(recordStart)) || bytes.HasPrefix([]byte(recordStart), text)
+}
+
+// readAnswers marks the requests that f answers, and returns the length of its whole lines. What
+// follows them must be a record that was cut.
 func readAnswers(f *os.File, in *input) (whole int64, err error) {
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, mostAnswer+mostLine)
 	lines.Split(func(data []byte, atEOF bool) (int, []byte, error) {
 		if i := bytes.IndexByte(data, '\n'); i >= 0 {
 			return i + 1, data[:i], nil
+		}
+		if atEOF && !cutRecord(data) {
+			return 0, nil, errors.New("is no line of an output file")
 		}
 		if atEOF {
 			return 0, nil, bufio.ErrFinalToken // what is left was cut
@@ -189,22 +223,49 @@ func readAnswers(f *os.File, in *input) (whole int64, err error) {
 // failures is the file of requests that failed. It is there only after a failure.
 type failures struct {
 	name  string
-	apart []*os.File // files that it must not be
+	apart []string // files that it must not be
 
 	mu      sync.Mutex
 	journal *journal // nil: nothing has failed
 }
 
-// check refuses a name of another file of the run, or of no regular file.
+// check refuses a name of another file of the run, a file that a run has not written for requests
+// that failed, and a directory in which no file can be made.
 func (f *failures) check() error {
 	info, err := os.Stat(f.name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		if err = rights.Writable(filepath.Dir(f.name)); err == nil {
+			return nil
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("--errors: %w", err)
 	}
-	return apart("errors", f.name, info, f.apart...)
+	if err := apart("errors", f.name, info, f.apart); err != nil {
+		return err
+	}
+	return f.checkContent()
+}
+
+// checkContent looks at the first record, since a run writes answers and failures to two files.
+func (f *failures) checkContent() error {
+	file, err := rights.Open(f.name)
+	if err != nil {
+		return fmt.Errorf("--errors: %w", err)
+	}
+	defer file.Close()
+	head := make([]byte, len(recordStart))
+	n, err := io.ReadFull(file, head)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("--errors: %w", err)
+	}
+	var r record
+	first := json.NewDecoder(io.MultiReader(bytes.NewReader(head[:n]), io.LimitReader(file, mostAnswer+mostLine)))
+	if !cutRecord(head[:n]) || first.Decode(&r) == nil && r.good() {
+		return fmt.Errorf("--errors %s: is no file of requests that failed; it would be replaced, so name another file",
+			f.name)
+	}
+	return nil
 }
 
 // remove removes the file of a former run.

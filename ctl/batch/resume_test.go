@@ -72,7 +72,7 @@ func newRunOf(t *testing.T, name, url string) *run {
 		t.Fatal(err)
 	}
 	t.Cleanup(in.close)
-	out, err := openOutput(strings.Replace(name, ".jsonl", ".out.jsonl", 1), in)
+	out, err := openOutput(t.Context(), strings.Replace(name, ".jsonl", ".out.jsonl", 1), in, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,8 @@ func TestFullDisk(t *testing.T) {
 	name := file(t, many(4, 1)...)
 	r := newRunOf(t, name, f.url)
 	answer := func(id string) error {
-		return r.out.append(&record{CustomID: id, Response: &response{StatusCode: 200, Body: []byte("{}")}})
+		return r.out.append(&record{ID: recordID, CustomID: id,
+			Response: &response{StatusCode: 200, Body: []byte("{}")}})
 	}
 	if err := answer("r-0"); err != nil {
 		t.Fatal(err)
@@ -223,6 +224,9 @@ func TestWrongOutput(t *testing.T) {
 		"notes\n": ".out.jsonl:1: is no line of an output file",
 		`{"custom_id":"r-0","response":{"status_code":200}}` + "\n" + `{"custom_id":"x","response":null}` +
 			"\ntorn": `.out.jsonl:2: ` + name + ` has no custom_id "x"`,
+		"notes":                       ".out.jsonl:1: is no line of an output file",
+		recordStart[:9] + "x":         ".out.jsonl:1: is no line of an output file",
+		`{"custom_id":"r-0"}` + "\nx": ".out.jsonl:2: is no line of an output file",
 	} {
 		if err := os.WriteFile(out, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -243,7 +247,7 @@ func TestWrongOutput(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer in.close()
-	o, err := openOutput(out, in)
+	o, err := openOutput(t.Context(), out, in, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,4 +267,12 @@ func TestWrongOutput(t *testing.T) {
 		}
 	}
 	o.close()
+}
+
+// TestLockOfAnEndedRun checks that a run waits for the end of one that was killed just now.
+func TestLockOfAnEndedRun(t *testing.T) {
+	name := file(t, many(2, 1)...)
+	old := newRunOf(t, name, "")
+	time.AfterFunc(lockTime/10, old.out.close)
+	newRunOf(t, name, "")
 }

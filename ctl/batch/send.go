@@ -212,7 +212,7 @@ func retryAfter(h http.Header, now time.Time) time.Duration {
 
 // record returns the line of the output file for an answer that counts.
 func (a *attempt) record(j *job) *record {
-	r := &record{ID: "batch_req_" + rand.Text(), CustomID: j.id}
+	r := &record{ID: recordID + rand.Text(), CustomID: j.id}
 	switch {
 	case a.err != nil:
 		r.Error = &failure{"no_answer", a.err.Error()}

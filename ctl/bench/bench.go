@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cognitora/dataplane/ctl/cli"
+	"github.com/cognitora/dataplane/internal/rights"
 	"github.com/cognitora/dataplane/perf/replay"
 	"github.com/cognitora/dataplane/perf/trace"
 )
@@ -42,7 +43,7 @@ func (f *traceFlags) open(requests int) (trace.Source, func() error, error) {
 		f.gen.Requests = requests
 		return f.gen.Source(), func() error { return nil }, nil
 	}
-	file, err := os.Open(f.file)
+	file, err := rights.Open(f.file)
 	if err != nil {
 		return nil, nil, fmt.Errorf("--trace: %w", err)
 	}

@@ -7,13 +7,14 @@ import (
 	"io"
 	"io/fs"
 	"math"
-	"os"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/cognitora/dataplane/internal/rights"
 )
 
 // NoArguments is for commands with flags only.
@@ -89,7 +90,7 @@ func InRange(flag, value string, from, to float64) error {
 // variable of a shell gives it.
 func NotEmpty(flags *pflag.FlagSet, names ...string) error {
 	for _, name := range names {
-		if f := flags.Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
+		if f := flags.Lookup(name); f != nil && f.Changed && (f.Value.String() == "" || f.Value.String() == "[]") {
 			return Misused(fmt.Errorf("--%s is empty; leave it out or name one", name))
 		}
 	}
@@ -100,7 +101,7 @@ func NotEmpty(flags *pflag.FlagSet, names ...string) error {
 func ReadInput(c *cobra.Command, name string, most int64) ([]byte, error) {
 	in := c.InOrStdin()
 	if name != "-" {
-		f, err := os.Open(name)
+		f, err := rights.Open(name)
 		if err != nil {
 			return nil, err
 		}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -45,7 +46,17 @@ func Run(root *cobra.Command, errOut io.Writer) int {
 		understood = err == nil
 		return err
 	}
-	err := root.Execute()
+	var unknown error
+	help := root.HelpFunc()
+	root.SetHelpFunc(func(c *cobra.Command, args []string) {
+		if c.HasSubCommands() {
+			unknown = noCommand(c, c.Flags().Args())
+		}
+		if unknown == nil {
+			help(c, args)
+		}
+	})
+	err := cmp.Or(root.Execute(), unknown)
 	if err == nil {
 		return 0
 	}
@@ -80,6 +91,7 @@ func noCommand(c *cobra.Command, args []string) error {
 	err := fmt.Errorf("%s has no command %q", c.CommandPath(), args[0])
 	meant := called(c.Root(), args[0])
 	if meant == nil {
+		c.SuggestionsMinimumDistance = min(2, len(args[0])/2) // all words of three letters are similar
 		for _, near := range c.SuggestionsFor(args[0]) {
 			meant = append(meant, c.CommandPath()+" "+near)
 		}

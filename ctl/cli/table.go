@@ -29,3 +29,11 @@ func Words(cells ...any) []string {
 
 // Line writes text outside of the columns.
 func (t *Table) Line(text string) { fmt.Fprintln(t.w, text) }
+
+// Count returns a number with the thing that is counted, whose plural ends with s.
+func Count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}

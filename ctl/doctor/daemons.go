@@ -48,8 +48,9 @@ func (e *exam) router(c *router.Config) {
 		e.add(severe, kindPlaintext, "upstream_tls.ca", "the router shows agents and cache daemons no certificate, or does "+
 			"not check theirs", "set upstream_tls.ca, .cert and .key; cgn-ctl pki bootstrap makes them")
 	}
-	e.dial("traces.endpoint", c.Traces.Endpoint, c.Traces.HeadersFile != "", "write https://, or use a collector on "+
-		"loopback")
+	e.dial("traces.endpoint", c.Traces.Endpoint, "the names of models and nodes", c.Traces.HeadersFile != "",
+		"write https://, or use a collector on "+
+			"loopback")
 	e.files(pki.Files{CA: c.TLS.ClientCA, Cert: c.TLS.Cert, Key: c.TLS.Key}, "tls.client_ca", "tls.cert", "tls.key", "")
 	e.files(pki.Files{CA: c.Upstream.CA, Cert: c.Upstream.Cert, Key: c.Upstream.Key}, "upstream_tls.ca",
 		"upstream_tls.cert", "upstream_tls.key", pki.Router)
@@ -66,7 +67,8 @@ func (e *exam) router(c *router.Config) {
 func (e *exam) redis(c *router.RateLimitConfig) {
 	for i, at := range c.Redis {
 		if !c.TLS {
-			e.dial(fmt.Sprintf("ratelimit.redis[%d]", i), "http://"+at, c.Password != "", "set ratelimit.tls = true")
+			e.dial(fmt.Sprintf("ratelimit.redis[%d]", i), "http://"+at, "the names of tenants and models",
+				c.Password != "", "set ratelimit.tls = true")
 		}
 	}
 	e.secret("ratelimit.password_file", c.Password)
@@ -76,7 +78,7 @@ func (e *exam) redis(c *router.RateLimitConfig) {
 
 // backend examines an engine of the router. within separates the name of one of its settings.
 func (e *exam) backend(field, within string, b fleet.Backend) {
-	e.dial(field, b.URL, b.APIKeyFile != "", encryptEngine)
+	e.dial(field, b.URL, prompts, b.APIKeyFile != "", encryptEngine)
 	e.events(field+within+"kv_events", b.KVEvents)
 	e.secret(field+within+"api_key_file", b.APIKeyFile)
 	e.files(pki.Files{CA: b.CA, Cert: b.Cert, Key: b.CertKey}, field+within+"ca", field+within+"cert",
@@ -92,7 +94,7 @@ func (e *exam) agent(c *agent.Config) {
 		e.listen(l)
 	}
 	one := func(prefix string, g *engine.Config) {
-		e.dial(prefix+"url", g.URL, g.APIKeyFile != "", encryptEngine)
+		e.dial(prefix+"url", g.URL, prompts, g.APIKeyFile != "", encryptEngine)
 		e.secret(prefix+"api_key_file", g.APIKeyFile)
 		e.expiry(prefix+"ca", g.CA)
 	}

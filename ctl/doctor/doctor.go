@@ -26,6 +26,7 @@ const usual = "/etc/cognitora/"
 // Command is cgn-ctl doctor.
 func Command(a *cli.App) *cobra.Command {
 	files := make([]string, len(daemons()))
+	var names []string
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Find what a host's configuration leaves open, unencrypted or about to expire",
@@ -36,9 +37,15 @@ func Command(a *cli.App) *cobra.Command {
 			"Flags and environment variables of the daemons are not seen. The exit status is 1 if a finding is an error.",
 		Example: "  sudo cgn-ctl doctor\n  cgn-ctl doctor --router router.toml -o json",
 		Args:    cli.NoArguments,
-		RunE:    func(*cobra.Command, []string) error { return run(a, files) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := cli.NotEmpty(c.Flags(), names...); err != nil {
+				return err
+			}
+			return run(a, files)
+		},
 	}
 	for i, d := range daemons() {
+		names = append(names, d.name)
 		c.Flags().StringVar(&files[i], d.name, "", "configuration file of cgn-"+d.name+" (without any file: "+
 			usual+d.name+".toml)")
 	}
@@ -140,11 +147,16 @@ func present(files []string) ([]string, error) {
 // daemon examines the file of a daemon. The file is parsed as the daemon parses it. A file that the
 // daemon refuses is not examined further.
 func (e *exam) daemon(d daemon) {
-	err := config.Load(d.config, config.Options{Program: "cgn-" + d.name, Args: []string{"--config", e.file},
-		Out: io.Discard})
+	err := e.load(d)
 	if bad, ok := errors.AsType[*config.Error](err); ok {
+		if other := e.owner(d, bad); other != "" {
+			e.add(severe, kindConfig, "", "this is a file of cgn-"+other+", not of cgn-"+d.name,
+				"give it with --"+other)
+			return
+		}
 		for _, p := range bad.Problems {
-			e.add(severe, kindConfig, "", "the daemon does not start: "+p.Error(), "see the end of the message")
+			e.add(severe, kindConfig, "", "the daemon does not start: "+p.Error(), "change the file until cgn-"+d.name+
+				" --config "+e.file+" --check-config takes it")
 		}
 		return
 	}
@@ -154,6 +166,26 @@ func (e *exam) daemon(d daemon) {
 	}
 	e.mode("", e.file, 0o022, "change")
 	d.examine(e)
+}
+
+// load parses the file as the daemon d does.
+func (e *exam) load(d daemon) error {
+	return config.Load(d.config, config.Options{Program: "cgn-" + d.name, Args: []string{"--config", e.file},
+		Out: io.Discard})
+}
+
+// owner returns the daemon whose file this is, if d does not know all of its keys and another
+// daemon takes it; else "".
+func (e *exam) owner(d daemon, bad *config.Error) string {
+	if !strings.Contains(bad.Error(), "unknown key") {
+		return ""
+	}
+	for _, other := range daemons() {
+		if other.name != d.name && e.load(other) == nil {
+			return other.name
+		}
+	}
+	return ""
 }
 
 // write prints the findings, the most severe first, and then what was looked at.
@@ -166,8 +198,9 @@ func (r *result) write(t *cli.Table) {
 		t.Line(fmt.Sprintf("%s  %s  %s  %s\n  %s\n  fix: %s\n", f.Severity, f.Kind, f.File, at, f.Problem, f.Fix))
 	}
 	for _, c := range r.Checked {
-		t.Line(fmt.Sprintf("%s (%s): %d listeners, %d connections, %d secrets, %d certificates", c.Daemon, c.File,
-			c.Listeners, c.Connections, c.Secrets, len(c.Certificates)))
+		t.Line(fmt.Sprintf("%s (%s): %s, %s, %s, %s", c.Daemon, c.File, cli.Count(c.Listeners, "listener"),
+			cli.Count(c.Connections, "connection"), cli.Count(c.Secrets, "secret"),
+			cli.Count(len(c.Certificates), "certificate")))
 		for _, x := range c.Certificates {
 			t.Line(fmt.Sprintf("  %s valid until %s: %s", x.Field, x.Until.UTC().Format(time.DateOnly), x.File))
 		}

@@ -236,7 +236,7 @@ func TestCertificates(t *testing.T) {
 	}
 	t.Run("key of another", func(t *testing.T) {
 		h := newHost(t, pki.Options{})
-		h.write("ca.key", "the CA's", 0o600)
+		h.write("ca.key", "the CA's", 0o644)
 		if err := os.Rename(h.at("ca.key"), h.at("pki/ca.key")); err != nil {
 			t.Fatal(err)
 		}
@@ -248,9 +248,12 @@ func TestCertificates(t *testing.T) {
 		}
 		a := h.write("agent.toml", "[engine]\nurl = \"http://127.0.0.1:8000\"\n"+fmt.Sprintf(tlsOf, "agent"), 0o644)
 		k := h.write("kvcached.toml", fmt.Sprintf(tlsOf, "kvcached"), 0o644)
-		found, _, err := h.examine("--agent", a, "--kvcached", k)
-		h.want(found, err, "error certificate tls.cert", "warning readable tls.ca", "warning readable tls.ca",
-			"error unseen tls.key")
+		found, r, err := h.examine("--agent", a, "--kvcached", k)
+		h.want(found, err, "error readable tls.ca", "error certificate tls.cert", "error readable tls.ca",
+			"error unseen tls.key", "warning readable tls.ca", "warning readable tls.ca")
+		if fix := r.Findings[0].Fix; fix != "chmod 0600 "+h.at("pki/ca.key") {
+			t.Error(fix)
+		}
 	})
 }
 
@@ -283,5 +286,19 @@ func TestUnitNotRunning(t *testing.T) {
 	h.want(found, err, "warning unseen etcd.key", "warning unseen etcd.ca")
 	if f := r.Findings[0]; f.Kind == kindUnseen && !strings.Contains(f.Fix, "while the unit runs") {
 		t.Errorf("%+v", f)
+	}
+}
+
+// TestFileOfAnotherDaemon checks that one finding tells of a file that another daemon takes.
+func TestFileOfAnotherDaemon(t *testing.T) {
+	h := newHost(t, pki.Options{})
+	name := h.write("router.toml", "[router]\nbackends = [\"http://127.0.0.1:8000\"]\n[traces]\n", 0o644)
+	found, r, err := h.examine("--agent", name)
+	h.want(found, err, "error config")
+	if f := r.Findings[0]; f.Problem != "this is a file of cgn-router, not of cgn-agent" {
+		t.Errorf("%+v", f)
+	}
+	if _, err := ctltest.Run(t, Command, nil, "doctor", "--router", ""); err == nil {
+		t.Error("an empty name is taken")
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/internal/rights"
 )
 
 // Severities. Only severe findings make the command fail.
@@ -101,9 +102,12 @@ func (e *exam) listen(l listener) {
 	}
 }
 
-// dial examines the URL of a server that a daemon connects to. secret says that the connection
-// carries a key or a password.
-func (e *exam) dial(field, url string, secret bool, fix string) {
+// prompts are what a connection to an engine carries.
+const prompts = "prompts and answers"
+
+// dial examines the URL of a server that a daemon connects to. The connection carries what carries
+// names, in the plural, and with secret a key or a password too.
+func (e *exam) dial(field, url, carries string, secret bool, fix string) {
 	if url == "" {
 		return
 	}
@@ -112,9 +116,9 @@ func (e *exam) dial(field, url string, secret bool, fix string) {
 	if err != nil || at.TLS || at.Network == "unix" || listen.Loopback(at.Addr) {
 		return
 	}
-	severity, what := warning, "prompts and answers cross"
+	severity, what := warning, carries+" cross"
 	if secret {
-		severity, what = severe, "a key, with prompts and answers, crosses"
+		severity, what = severe, "a key, with "+carries+", crosses"
 	}
 	e.add(severity, kindPlaintext, field, fmt.Sprintf("%s: %s the network without encryption", url, what), fix)
 }
@@ -231,7 +235,8 @@ func (e *exam) files(f pki.Files, ca, cert, key string, role pki.Role) {
 // authority warns of the CA's key beside the CA's certificate.
 func (e *exam) authority(field, name string) {
 	if _, err := os.Stat(name); err == nil && !e.seen[name] {
-		e.secret(field, name)
+		e.checked.Secrets++
+		e.mode(field, name, 0o077, "read or change")
 		e.add(warning, kindReadable, field, name+" signs certificates of every role, and a daemon does not need it",
 			"keep it where certificates are made, and off the other hosts")
 	}
@@ -287,7 +292,7 @@ func (e *exam) expiry(field, name string) (usable bool) {
 
 // readCertificates returns the certificates in a PEM file, at least one.
 func readCertificates(name string) ([]*x509.Certificate, error) {
-	text, err := os.ReadFile(name)
+	text, err := rights.ReadFile(name)
 	if err != nil {
 		return nil, err
 	}

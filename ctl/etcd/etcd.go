@@ -2,6 +2,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +34,10 @@ func Variables() []string {
 }
 
 // Store is the etcd with a fleet's state.
-type Store struct{ access cluster.Access }
+type Store struct {
+	Without string // hint for somebody without etcd; empty: about commands that need none
+	access  cluster.Access
+}
 
 // Flags defines the flags for etcd's address and the user's credentials.
 func (s *Store) Flags(flags *pflag.FlagSet, getenv func(string) string) {
@@ -70,9 +74,9 @@ func (s *Store) With(ctx context.Context, fn func(ctx context.Context, c *cluste
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return cli.WithHint(fmt.Errorf("etcd does not answer at %s", strings.Join(s.access.Endpoints, ", ")),
-			"is it running? Give its address with --etcd HOST:PORT or CGN_ETCD (cgn-ctl up prints the one it uses).\n"+
-				"  A router with --backend alone has no etcd: cgn-ctl top shows its nodes, "+
-				"cgn-ctl route explain how it picks.")
+			"is it running? Give its address with --etcd HOST:PORT or CGN_ETCD (cgn-ctl up prints the one it uses).\n  "+
+				cmp.Or(s.Without, "A router with --backend alone has no etcd: cgn-ctl top shows its nodes, "+
+					"cgn-ctl route explain how it picks."))
 	}
 	return err
 }

@@ -2,10 +2,12 @@ package key
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -17,14 +19,14 @@ import (
 
 func newCreate(m *commands) *cobra.Command {
 	var r keys.Record
-	var expires time.Duration
+	var expires cli.Days
 	var limit []string
 	c := &cobra.Command{
 		Use: "create", Short: "Make an API key", Args: cli.NoArguments,
 		Long: "Makes an API key and prints it once. Of the key only its hash is stored. A router with the keys of a file " +
 			"takes it\nwithin 2 s, one with the keys of etcd at once.",
 		Example: "  cgn-ctl key create --keys-file keys.json --tenant acme --name 'CI of acme'\n" +
-			"  cgn-ctl key create --tenant acme --model 'llama-*' --expires 2160h\n" +
+			"  cgn-ctl key create --tenant acme --model 'llama-*' --expires 90d\n" +
 			"  cgn-ctl key create --tenant acme --limit requests_per_minute=60,tokens_per_minute=30000\n" +
 			"  cgn-ctl key create --tenant ops --scope inference,models,route.pin -o json",
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -32,16 +34,16 @@ func newCreate(m *commands) *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("--limit %w", err)
 			}
+			if strings.ContainsFunc(r.Name, func(c rune) bool { return !unicode.IsPrint(c) }) {
+				return errors.New("--name: has characters that do not show")
+			}
 			r.Limits = rates
 			text, id := keys.Generate()
 			now := time.Now().UTC().Truncate(time.Second)
 			r.ID, r.Created = id, now
 			r.SHA256, _ = keys.Hash(text)
 			if c.Flags().Changed("expires") {
-				if expires <= 0 {
-					return fmt.Errorf("--expires %v: must be above 0", expires)
-				}
-				end := now.Add(expires)
+				end := now.Add(time.Duration(expires))
 				r.Expires = &end
 			}
 			if err := m.add(c.Context(), &r); err != nil {
@@ -61,7 +63,7 @@ func newCreate(m *commands) *cobra.Command {
 		"router: 0 to "+strconv.Itoa(trust.MaxPriority))
 	f.StringSliceVar(&limit, "limit", nil, "limits of the key, such as requests_per_minute=60,tokens_per_minute=30000: "+
 		strings.Join(limits.Names(), ", "))
-	f.DurationVar(&expires, "expires", 0, "how long the key counts; not given: until it is revoked")
+	f.Var(&expires, "expires", "how long the key counts: days like 90d, or 12h; not given: until it is revoked")
 	return c
 }
 
@@ -108,7 +110,7 @@ func newLimit(m *commands) *cobra.Command {
 			}
 			r, err := m.edit(c.Context(), args[0], func(r *keys.Record) error {
 				r.Limits = rates
-				return nil
+				return active(r)
 			})
 			if err != nil {
 				return err
@@ -128,7 +130,8 @@ func newRotate(m *commands) *cobra.Command {
 	c := &cobra.Command{
 		Use: "rotate ID", Short: "Give an API key a new text", Args: cli.OneArgument("ID"),
 		Long: "Gives an API key a new text and prints it once. The id, the rights and the limits stay.\nThe former " +
-			"text counts for --grace more, so that clients can change without a failed request.",
+			"text counts for --grace more, so that clients can change without a failed request. A router with the keys " +
+			"of a\nfile takes the new text within 2 s, so wait that long before you use it.",
 		Example: "  cgn-ctl key rotate 8GZr5pQx --grace 24h",
 		RunE: func(c *cobra.Command, args []string) error {
 			if grace < 0 {
@@ -136,11 +139,10 @@ func newRotate(m *commands) *cobra.Command {
 			}
 			text := ""
 			r, err := m.edit(c.Context(), args[0], func(r *keys.Record) error {
-				if state := r.State(time.Now()); state != "active" {
-					return cli.WithHint(fmt.Errorf("the key %s is %s", r.ID, state),
-						"cgn-ctl key create makes a new one")
+				if err := active(r); err != nil {
+					return err
 				}
-				text = r.Rotate(time.Now().UTC().Truncate(time.Second), grace)
+				text = r.Rotate(time.Now().UTC().Add(time.Second-1).Truncate(time.Second), grace)
 				return nil
 			})
 			if err != nil {
@@ -151,6 +153,15 @@ func newRotate(m *commands) *cobra.Command {
 	}
 	c.Flags().DurationVar(&grace, "grace", time.Hour, "how long the former text counts; 0: not any more")
 	return c
+}
+
+// active returns an error for a key that does not count any more.
+func active(r *keys.Record) error {
+	state := r.State(time.Now())
+	if state == "active" {
+		return nil
+	}
+	return cli.WithHint(fmt.Errorf("the key %s is %s", r.ID, state), "cgn-ctl key create makes a new one")
 }
 
 // row is a key as list shows it.

@@ -49,7 +49,7 @@ func life(t *testing.T, flags []string) {
 		return out
 	}
 	var made struct{ ID, Key, Tenant string }
-	out := run("create", "--tenant", "acme", "--model", "m-*,n", "--scope", "inference,route.pin", "--expires", "24h",
+	out := run("create", "--tenant", "acme", "--model", "m-*,n", "--scope", "inference,route.pin", "--expires", "90d",
 		"--name", "CI", "--limit", "tokens_per_minute=500,concurrent=2", "-o", "json")
 	if err := json.Unmarshal([]byte(out), &made); err != nil {
 		t.Fatal(err)
@@ -76,21 +76,57 @@ func life(t *testing.T, flags []string) {
 	ctltest.Want(t, run("revoke", made.ID), made.ID, "revoked")
 	ctltest.Want(t, run("revoke", made.ID), "was revoked")
 	ctltest.Want(t, run("list"), "revoked", "active")
+	if _, err := ctl(t, append([]string{"limit", made.ID, "--limit", "budget=7"}, flags...)...); err == nil ||
+		!strings.Contains(err.Error(), "is revoked") {
+		t.Errorf("limits of a revoked key: %v", err)
+	}
 	for want, args := range map[string][]string{
-		"is revoked":                     {"rotate", made.ID},
-		"no key has the id":              {"revoke", "00000000"},
-		"is not the id of a key":         {"revoke", made.Key},
-		"is no scope":                    {"create", "--scope", "admin"},
-		"tenant":                         {"create", "--tenant", "a b"},
-		"models":                         {"create", "--model", "a*b"},
-		"--expires -1s: must be above 0": {"create", "--expires", "-1s"},
-		"--grace":                        {"rotate", made.ID, "--grace", "-1s"},
-		`--limit "rpm=5" is no limit`:    {"create", "--limit", "rpm=5"},
-		"not a whole number":             {"limit", made.ID, "--limit", "budget=0"},
+		"is revoked":                    {"rotate", made.ID},
+		"no key has the id":             {"revoke", "00000000"},
+		"is not the id of a key":        {"revoke", made.Key},
+		"is no scope":                   {"create", "--scope", "admin"},
+		"tenant":                        {"create", "--tenant", "a b"},
+		"models":                        {"create", "--model", "a*b"},
+		`--expires "-1s": must be days`: {"create", "--expires", "-1s"},
+		"1m to 36500d":                  {"create", "--expires", "99999999h"},
+		"--model is empty":              {"create", "--model", ""},
+		"--limit is empty":              {"create", "--limit", ""},
+		"characters that do not show":   {"create", "--name", "a\u202eb"},
+		"--grace":                       {"rotate", made.ID, "--grace", "-1s"},
+		`--limit "rpm=5" is no limit`:   {"create", "--limit", "rpm=5"},
+		"not a whole number":            {"limit", made.ID, "--limit", "budget=0"},
 	} {
 		out, err := ctl(t, append(args, flags...)...)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(out+err.Error(), made.Key[13:]) {
 			t.Errorf("%v: %v", args[0], err)
 		}
+	}
+}
+
+// TestFileOfKeys checks what is said of a file that holds no keys, and of one beside etcd.
+func TestFileOfKeys(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	for name, text := range map[string]string{"empty": "", "list": "[]"} {
+		if err := os.WriteFile(at(name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		want string
+		args []string
+	}{
+		{"it is empty; cgn-ctl key create", []string{"list", "--keys-file", at("empty")}},
+		{`it is no object like {"keys": []}`, []string{"list", "--keys-file", at("list")}},
+		{"the directory " + at("none") + " does not exist", []string{"create", "--keys-file", at("none/keys")}},
+		{"--keys-file and --etcd:", []string{"create", "--keys-file", at("x"), "--etcd", "127.0.0.1:1"}},
+		{"--keys-file is empty", []string{"list", "--keys-file", ""}},
+	} {
+		if _, err := ctl(t, c.args...); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: %v", c.args, err)
+		}
+	}
+	if out, err := ctl(t, "create", "--keys-file", at("empty")); err != nil || !strings.Contains(out, "cgn_") {
+		t.Errorf("an empty file: %s, %v", out, err)
 	}
 }

@@ -2,6 +2,7 @@
 package key
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/ctl/etcd"
@@ -29,13 +31,25 @@ type commands struct {
 // Command is cgn-ctl key.
 func Command(a *cli.App) *cobra.Command {
 	m := &commands{App: a}
+	m.store.Without = "Keys of a file need no etcd: name it with --keys-file FILE."
 	all := []*cobra.Command{newCreate(m), newList(m), newLimit(m), newRevoke(m), newRotate(m)}
 	for _, c := range all {
 		m.store.Flags(c.Flags(), a.Getenv)
 		c.Flags().StringVar(&m.file, "keys-file", "", "file with the keys' hashes (auth.keys_file of the router); "+
-			"empty: etcd (auth.keys_etcd)")
+			"none: etcd (auth.keys_etcd)")
+		c.PreRunE = m.check
 	}
 	return cli.Group("key", "Make, list, limit, revoke and rotate the API keys of clients", all...)
+}
+
+// check refuses flags that are empty, and keys in two places.
+func (m *commands) check(c *cobra.Command, _ []string) (err error) {
+	c.Flags().Visit(func(f *pflag.Flag) {
+		if m.file != "" && strings.HasPrefix(f.Name, "etcd") {
+			err = cli.Misused(fmt.Errorf("--keys-file and --%s: the keys are in a file or in etcd; give one", f.Name))
+		}
+	})
+	return cmp.Or(err, cli.NotEmpty(c.Flags(), "keys-file", "model", "limit", "scope", "tenant"))
 }
 
 // records returns all keys, sorted by id. broken are the ids of those that cannot be read.

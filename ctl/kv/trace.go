@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cognitora/dataplane/ctl/cell"
 	"github.com/cognitora/dataplane/ctl/cli"
+	"github.com/cognitora/dataplane/internal/rights"
 	"github.com/cognitora/dataplane/kv/accesses"
 	"github.com/cognitora/dataplane/perf/evict"
 	"github.com/cognitora/dataplane/perf/trace"
@@ -74,7 +74,7 @@ func (f *traceFlags) open(args []string) (*accesses.Trace, error) {
 		f.gen.Requests = f.requests
 		return generatedAccesses(f.gen.Source())
 	}
-	file, err := os.Open(args[0])
+	file, err := rights.Open(args[0])
 	if err != nil {
 		return nil, err
 	}

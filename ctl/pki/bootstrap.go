@@ -5,14 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cognitora/dataplane/ctl/cli"
-	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
@@ -26,12 +22,16 @@ func Command(a *cli.App) *cobra.Command {
 		Short: "Make a private CA and one certificate per role",
 		Long: "Writes ca.crt, ca.key and <role>.crt, <role>.key. A CA that is already in the directory signs " +
 			"the new\n" +
-			"certificates and is never replaced, so a second call for other hosts or roles extends a fleet.\n\n" +
+			"certificates and is never replaced, so a second call for other roles extends a fleet. Other hosts get " +
+			"theirs\nby join and sign.\n\n" +
 			"Each program gets ca.crt and the pair of its role, and nothing else; ca.key stays with whoever makes " +
 			"certificates.",
 		Example: "  cgn-ctl pki bootstrap --dir pki --host gpu1.example,10.0.0.1",
 		Args:    cli.NoArguments,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := cli.NotEmpty(c.Flags(), "dir", "host", "role"); err != nil {
+				return err
+			}
 			o.Roles = rolesOf(roles)
 			return bootstrap(a, dir, o)
 		},
@@ -45,7 +45,7 @@ func Command(a *cli.App) *cobra.Command {
 		"localhost, 127.0.0.1, ::1)")
 	c.Flags().StringSliceVar(&roles, "role", all, "roles to make certificates for")
 	o.Lifetime = pki.DefaultLifetime
-	c.Flags().Var((*days)(&o.Lifetime), "lifetime", "how long the certificates are valid: days like 397d, or 12h")
+	c.Flags().Var((*cli.Days)(&o.Lifetime), "lifetime", "how long the certificates are valid: days like 397d, or 12h")
 	c.Flags().BoolVar(&o.Force, "force", false, "replace certificates that are there; the CA is kept")
 	return cli.Group("pki", "Make the fleet's certificates", c, newPKIJoin(a), newPKISign(a))
 }
@@ -53,13 +53,14 @@ func Command(a *cli.App) *cobra.Command {
 func bootstrap(a *cli.App, dir string, o pki.Options) error {
 	err := pki.Bootstrap(dir, o)
 	if errors.Is(err, pki.ErrExists) {
-		return cli.WithHint(err, "give another --dir or --role, or replace it with --force")
+		return cli.WithHint(err, "another host gets its own by cgn-ctl pki join and sign; --force replaces "+
+			"those that are there")
 	}
 	if err != nil {
 		return err
 	}
 	rows := made(dir, o.Roles)
-	return a.Show(rows, func(t *cli.Table) { writeMade(t, dir, rows, (*days)(&o.Lifetime).String()) })
+	return a.Show(rows, func(t *cli.Table) { writeMade(t, dir, rows, (*cli.Days)(&o.Lifetime).String()) })
 }
 
 // madeFiles lists the files of one role.
@@ -105,41 +106,4 @@ func writeMade(t *cli.Table, dir string, rows []madeFiles, lifetime string) {
 		t.Line("  " + r.Role + ": " + settingsOf[r.Role])
 	}
 	t.Line("With these settings daemons talk to each other by mutual TLS alone. cgn-ctl doctor checks a host.")
-}
-
-// days is a duration that is printed in days if it is a whole number of them.
-type days time.Duration
-
-const day = 24 * time.Hour
-
-func (d *days) String() string {
-	if v := time.Duration(*d); v%day == 0 {
-		return fmt.Sprintf("%dd", v/day)
-	}
-	return config.Duration(*d).String()
-}
-
-func (d *days) Type() string { return "time" }
-
-// Wanted describes the flag's values.
-func (d *days) Wanted() string {
-	return fmt.Sprintf("days like 397d, or hours like 12h; 1m to %dd", mostDays)
-}
-
-// mostDays is the longest lifetime, a hundred years.
-const mostDays = 36500
-
-// Set parses "397d" or a duration.
-func (d *days) Set(text string) error {
-	v, err := time.ParseDuration(text)
-	if number, isDays := strings.CutSuffix(text, "d"); isDays {
-		var n uint64
-		n, err = strconv.ParseUint(number, 10, 16)
-		v = time.Duration(n) * day
-	}
-	if err != nil || v < time.Minute || v > mostDays*day {
-		return errors.New("not a lifetime: " + d.Wanted())
-	}
-	*d = days(v)
-	return nil
 }

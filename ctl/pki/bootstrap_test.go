@@ -2,6 +2,7 @@ package pki
 
 import (
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/cognitora/dataplane/ctl/ctltest"
@@ -14,23 +15,22 @@ func TestPKIBootstrap(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctltest.Want(t, out, "router.crt", "agent.key", "ca.crt", "397d", "ca.key", "every cgn-agent host: tls.ca")
-	if _, err = ctl(t, nil, "pki", "bootstrap", "--dir", dir, "--role", "router"); err == nil ||
-		ctltest.Hint(err) == "" {
-		t.Errorf("a second bootstrap must not replace certificates: %v", err)
-	}
-}
-
-func TestLifetimes(t *testing.T) {
-	for text, want := range map[string]string{"397d": "397d", "24h": "1d", "90m": "1h30m"} {
-		var d days
-		if err := d.Set(text); err != nil || d.String() != want {
-			t.Errorf("%s: %s, %v", text, &d, err)
+	for want, args := range map[string]string{
+		"join and sign":                     "bootstrap --dir DIR --role router --host other",
+		"cgn-ctl pki join --force":          "join --dir DIR --role router",
+		"ctl, etcd, monitor":                "bootstrap --dir DIR --role x",
+		"--host is empty":                   "bootstrap --dir DIR2 --host EMPTY",
+		"--role is empty":                   "bootstrap --dir DIR2 --role EMPTY",
+		"--role is empty; leave it out or ": "sign --role EMPTY request",
+		"--signed is empty":                 "join --dir DIR2 --signed EMPTY",
+	} {
+		words := strings.Fields(strings.ReplaceAll(args, "DIR", dir))
+		for i := range words {
+			words[i] = strings.TrimPrefix(words[i], "EMPTY")
 		}
-	}
-	for _, text := range []string{"", "d", "-1d", "0d", "1s", "99999d", "x"} {
-		var d days
-		if d.Set(text) == nil {
-			t.Errorf("%q is taken for %s", text, &d)
+		_, err := ctl(t, nil, append([]string{"pki"}, words...)...)
+		if err == nil || !strings.Contains(err.Error()+ctltest.Hint(err), want) {
+			t.Errorf("%s: %v, hint %q", args, err, ctltest.Hint(err))
 		}
 	}
 }

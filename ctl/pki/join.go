@@ -29,11 +29,17 @@ func newPKIJoin(a *cli.App) *cobra.Command {
 			"  cgn-ctl pki join --dir pki --signed gpu2.signed",
 		Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := cli.NotEmpty(c.Flags(), "dir", "host", "role", "signed"); err != nil {
+				return err
+			}
 			if signed != "" {
 				return acceptSigned(a, c, dir, signed)
 			}
 			o.Roles = rolesOf(roles)
 			bundle, err := pki.Request(dir, o)
+			if errors.Is(err, pki.ErrExists) {
+				return cli.WithHint(err, "cgn-ctl pki join --force asks for another certificate")
+			}
 			if err != nil {
 				return err
 			}
@@ -60,6 +66,9 @@ func newPKISign(a *cli.App) *cobra.Command {
 		Example: "  cgn-ctl pki sign --dir pki --role agent gpu2.request > gpu2.signed",
 		Args:    cli.OneArgument("a request (FILE or -)"),
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := cli.NotEmpty(c.Flags(), "dir", "role"); err != nil {
+				return err
+			}
 			bundle, err := cli.ReadInput(c, args[0], maxBundle)
 			if err != nil {
 				return err
@@ -70,7 +79,7 @@ func newPKISign(a *cli.App) *cobra.Command {
 			case errors.Is(err, pki.ErrNotPEM):
 				return cli.WithHint(fmt.Errorf("%s: %w", args[0], err),
 					"give what cgn-ctl pki join has written on the new host")
-			case errors.Is(err, pki.ErrRole):
+			case errors.Is(err, pki.ErrRoleRefused):
 				return cli.WithHint(fmt.Errorf("%s: %w", args[0], err),
 					"allow it with --role, if that host may have it")
 			case err != nil:
@@ -87,7 +96,7 @@ func newPKISign(a *cli.App) *cobra.Command {
 	c.Flags().StringSliceVar(&roles, "role", []string{string(pki.Agent)},
 		"roles that the host may have; a request for any other is refused")
 	o.Lifetime = pki.DefaultLifetime
-	c.Flags().Var((*days)(&o.Lifetime), "lifetime", "how long the certificates are valid: days like 397d, or 12h")
+	c.Flags().Var((*cli.Days)(&o.Lifetime), "lifetime", "how long the certificates are valid: days like 397d, or 12h")
 	return c
 }
 

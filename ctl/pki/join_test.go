@@ -38,7 +38,7 @@ func TestJoinByCommands(t *testing.T) {
 	}
 	root := ctltest.Root(Command, &strings.Builder{}, &strings.Builder{}, func(string) string { return "" })
 	root.SetArgs([]string{"pki", "sign", "--dir", at("ca"), "--role", "router", request})
-	if err := root.Execute(); err == nil || !strings.Contains(err.Error(), "wrong role") ||
+	if err := root.Execute(); err == nil || !strings.Contains(err.Error(), "not allowed") ||
 		!strings.Contains(ctltest.Hint(err), "--role") {
 		t.Error("signed a role that was not to be let in:", err)
 	}

@@ -158,8 +158,8 @@ func (l *Look) headline(before *Look) []string {
 			suspect++
 		}
 	}
-	parts := []string{fmt.Sprintf("%d nodes, %d requests in flight, %d blocks indexed", len(l.Fleet.Nodes), inFlight,
-		l.Fleet.IndexBlocks)}
+	parts := []string{fmt.Sprintf("%s, %s in flight, %s indexed", cli.Count(len(l.Fleet.Nodes), "node"),
+		cli.Count(inFlight, "request"), cli.Count(l.Fleet.IndexBlocks, "block"))}
 	if n := l.Router.Waiting; n > 0 {
 		parts = append(parts, fmt.Sprintf("%.0f requests wait", n))
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strings"
 
 	"github.com/cognitora/dataplane/internal/address"
@@ -81,7 +80,7 @@ func (a *Access) Config() (Config, error) {
 		return c, err
 	}
 	if a.PasswordFile != "" {
-		secret, err := os.ReadFile(a.PasswordFile)
+		secret, err := rights.ReadFile(a.PasswordFile)
 		if err != nil {
 			return c, fmt.Errorf("etcd.password_file: %w", err)
 		}

@@ -12,6 +12,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/BurntSushi/toml"
+
+	"github.com/cognitora/dataplane/internal/rights"
 )
 
 // ErrAnswered means that the command line asked a question (--help, --version, --check-config), and
@@ -40,7 +42,7 @@ type Options struct {
 	// called for each older name in use ("router.toml:3: admission"), with the present name; may be
 	// nil
 	Renamed  func(given, name string)
-	ReadFile func(name string) ([]byte, error) // nil: os.ReadFile
+	ReadFile func(name string) ([]byte, error) // nil: rights.ReadFile
 }
 
 // Error holds all problems of a configuration, found in one pass.
@@ -207,7 +209,7 @@ func loadFile(dst any, s *schema, name string, o Options) (*fileReader, []error)
 	}
 	read := o.ReadFile
 	if read == nil {
-		read = os.ReadFile
+		read = rights.ReadFile
 	}
 	doc, err := read(name)
 	if err != nil {

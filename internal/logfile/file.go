@@ -2,9 +2,12 @@ package logfile
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
+
+	"golang.org/x/sys/unix"
 )
 
 // Sink is where lines go. One goroutine uses it.
@@ -29,13 +32,16 @@ func Open(name string, mode fs.FileMode) (*File, error) {
 	return f, f.Reopen()
 }
 
-// Reopen opens the file anew and closes the old one.
+// Reopen opens the file anew and closes the old one. A pipe that no program reads is an error.
 func (f *File) Reopen() error {
 	if f.name == "-" {
 		f.File = os.Stdout
 		return nil
 	}
-	next, err := os.OpenFile(f.name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, f.mode)
+	next, err := os.OpenFile(f.name, os.O_APPEND|os.O_CREATE|os.O_WRONLY|unix.O_NONBLOCK, f.mode)
+	if errors.Is(err, unix.ENXIO) {
+		return fmt.Errorf("%s is a pipe that no program reads", f.name)
+	}
 	if err != nil {
 		return err
 	}

@@ -95,7 +95,7 @@ func (o Options) withDefaults() Options {
 // creates with mode 0700. Every file has mode 0600.
 //
 // If dir has a CA already, this CA signs the new certificates and is never replaced. So a second
-// call with other Roles or Hosts extends a fleet. If a role's file exists, Bootstrap returns
+// call with other Roles extends a fleet. If a role's file exists, Bootstrap returns
 // ErrExists before it writes anything, unless Force is set.
 func Bootstrap(dir string, o Options) error {
 	o = o.withDefaults()
@@ -124,7 +124,8 @@ func Bootstrap(dir string, o Options) error {
 func (o Options) check() error {
 	for _, r := range o.Roles {
 		if !slices.Contains(Roles(), r) {
-			return fmt.Errorf("pki: unknown role %q: use router, agent, kvcached, ctl or etcd", r)
+			return fmt.Errorf("pki: unknown role %q: use one of %s", r,
+				strings.Trim(strings.ReplaceAll(fmt.Sprint(Roles()), " ", ", "), "[]"))
 		}
 	}
 	for _, h := range o.Hosts {

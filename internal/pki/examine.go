@@ -1,7 +1,6 @@
 package pki
 
 import (
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -33,7 +32,7 @@ func (f Files) Examine(ca, cert, key string) error {
 	}
 	hasCert, hasKey := readable(cert, f.Cert, "certificate"), readable(key, f.Key, "certificate's key")
 	if hasCert && hasKey {
-		if pair, err := tls.LoadX509KeyPair(f.Cert, f.Key); err == nil {
+		if pair, err := f.pair(); err == nil {
 			if err = ended(f.Cert, &pair, time.Now()); err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w; put a new one in its place (cgn-ctl pki)", cert, err))
 			}

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 	"weak"
+
+	"github.com/cognitora/dataplane/internal/rights"
 )
 
 // CheckEvery is the least time between two checks by handshakes whether files changed.
@@ -332,7 +334,7 @@ func read(f Files) (*material, error) {
 	var pair tls.Certificate
 	if f.Cert != "" || f.Key != "" {
 		var err error
-		if pair, err = tls.LoadX509KeyPair(f.Cert, f.Key); err != nil {
+		if pair, err = f.pair(); err != nil {
 			return nil, fmt.Errorf("pki: certificate %s with key %s: %w", f.Cert, f.Key, err)
 		}
 	}
@@ -346,9 +348,22 @@ func read(f Files) (*material, error) {
 	return &material{pair, roots}, nil
 }
 
+// pair reads the certificate and its key.
+func (f Files) pair() (tls.Certificate, error) {
+	cert, err := rights.ReadFile(f.Cert)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	key, err := rights.ReadFile(f.Key)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.X509KeyPair(cert, key)
+}
+
 // Roots reads the certificates of one or several CAs from a PEM file.
 func Roots(name string) (*x509.CertPool, error) {
-	pem, err := os.ReadFile(name)
+	pem, err := rights.ReadFile(name)
 	if err != nil {
 		return nil, err
 	}

@@ -25,6 +25,9 @@ const (
 // ErrNotPEM means that a text is not what another step of joining has written.
 var ErrNotPEM = errors.New("pki: not a sequence of PEM blocks")
 
+// ErrRoleRefused means that a request or an answer is for a role that it may not have.
+var ErrRoleRefused = errors.New("pki: the role is not allowed")
+
 // Grant describes one certificate that Sign has made.
 type Grant struct {
 	Role  Role
@@ -100,8 +103,8 @@ func Sign(dir string, bundle []byte, o Options) (answer []byte, grants []Grant, 
 		}
 		g := Grant{Role: RoleOf(&x509.Certificate{URIs: r.URIs}), Hosts: hostsOf(r.DNSNames, r.IPAddresses)}
 		if !slices.Contains(o.Roles, g.Role) {
-			return nil, nil, fmt.Errorf("%w: the request is for role %q, and only %v are to be signed", ErrRole, g.Role,
-				o.Roles)
+			return nil, nil, fmt.Errorf("%w: the request is for role %q, and only %v are to be signed",
+				ErrRoleRefused, g.Role, o.Roles)
 		}
 		own := o
 		own.Hosts = g.Hosts
@@ -163,7 +166,7 @@ func acceptable(dir string, ca *x509.Certificate, der []byte) (Role, error) {
 	}
 	role := RoleOf(cert)
 	if !slices.Contains(Options{}.withDefaults().Roles, role) {
-		return "", fmt.Errorf("%w: %q", ErrRole, role)
+		return "", fmt.Errorf("%w: %q", ErrRoleRefused, role)
 	}
 	key, err := readKey(FilesIn(dir, role).Key)
 	if err != nil {

@@ -57,7 +57,7 @@ func TestJoinRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := Sign(ca, bundle, Options{Roles: []Role{Agent}}); !errors.Is(err, ErrRole) {
+	if _, _, err := Sign(ca, bundle, Options{Roles: []Role{Agent}}); !errors.Is(err, ErrRoleRefused) {
 		t.Error("a role that was not to be let in:", err)
 	}
 	if _, _, err := Sign(host, bundle, Options{}); err == nil || !strings.Contains(err.Error(), "no CA in") {

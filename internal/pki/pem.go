@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+
+	"github.com/cognitora/dataplane/internal/rights"
 )
 
 const (
@@ -75,7 +77,7 @@ func readKey(name string) (*ecdsa.PrivateKey, error) {
 }
 
 func readBlock(name, kind string) ([]byte, error) {
-	data, err := os.ReadFile(name)
+	data, err := rights.ReadFile(name)
 	if err != nil {
 		return nil, err
 	}

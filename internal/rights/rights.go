@@ -1,5 +1,5 @@
 // Package rights checks whether this process may read, write or make a file that a configuration
-// names. The package does not open, make or change anything.
+// names, and opens it. The checks do not open, make or change anything.
 package rights
 
 import (
@@ -20,6 +20,9 @@ func Readable(path string) error {
 	}
 	if info.IsDir() {
 		return fmt.Errorf("%s is a directory, not a file", path)
+	}
+	if err := noPipe(path, info); err != nil {
+		return err
 	}
 	return may(path, unix.R_OK, "read")
 }

@@ -1,10 +1,13 @@
 package rights
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestChecks(t *testing.T) {
@@ -42,5 +45,33 @@ func TestChecks(t *testing.T) {
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
 		t.Errorf("a check made something: %v, %v", entries, err)
+	}
+}
+
+// TestPipes checks that nothing waits for the program that writes a pipe with a name, and that a
+// shell's pipe is read to its end.
+func TestPipes(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "pipe")
+	if err := unix.Mkfifo(name, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := ReadFile(name)
+	for _, err := range []error{err, Readable(name)} {
+		if err == nil || err.Error() != name+" is a pipe, not a file" {
+			t.Error(err)
+		}
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	go func() {
+		_, _ = w.WriteString("text")
+		_ = w.Close()
+	}()
+	own := fmt.Sprintf("/dev/fd/%d", r.Fd())
+	if text, err := ReadFile(own); err != nil || string(text) != "text" || Readable(own) != nil {
+		t.Errorf("%q, %v, %v", text, err, Readable(own))
 	}
 }

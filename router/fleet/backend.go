@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"strconv"
 	"strings"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/internal/rights"
 	"github.com/cognitora/dataplane/router/kvevents"
 )
 
@@ -323,7 +323,7 @@ func (b Backend) target() (t relay.Target, secrets string, err error) {
 		host, _, _ := net.SplitHostPort(at.Addr)
 		t.TLS = id.Outside(host)
 		for _, name := range []string{b.CA, b.Cert} {
-			text, _ := os.ReadFile(name) // Load has read it; what changes now is used by the next handshake
+			text, _ := rights.ReadFile(name) // Load has read it; what changes now is used by the next handshake
 			fmt.Fprintf(digest, "%d %s", len(text), text)
 		}
 	}

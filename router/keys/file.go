@@ -1,6 +1,7 @@
 package keys
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -9,9 +10,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cognitora/dataplane/internal/rights"
 )
 
 // maxFile bounds a file of keys, in bytes.
@@ -25,7 +29,13 @@ type document struct {
 // ParseFile parses the content of a file of keys. One bad record makes the whole file bad.
 func ParseFile(doc []byte) ([]*Record, error) {
 	var d document
+	if len(bytes.TrimSpace(doc)) == 0 {
+		return nil, errors.New("it is empty; cgn-ctl key create makes a key in it")
+	}
 	if err := decode(doc, &d); err != nil {
+		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field == "" {
+			return nil, errors.New(`it is no object like {"keys": []}`)
+		}
 		return nil, err
 	}
 	if d.Keys == nil {
@@ -36,7 +46,8 @@ func ParseFile(doc []byte) ([]*Record, error) {
 			return nil, fmt.Errorf("keys[%d] is null", i)
 		}
 		if err := r.Check(); err != nil {
-			return nil, fmt.Errorf("keys[%d]: %w", i, err)
+			at := fmt.Sprintf("keys[%d]: ", i)
+			return nil, errors.New(at + strings.ReplaceAll(err.Error(), "\n", "\n"+at))
 		}
 	}
 	if err := new(Set).Put(d.Keys); err != nil {
@@ -48,7 +59,7 @@ func ParseFile(doc []byte) ([]*Record, error) {
 // ReadFile returns the content of a file of keys. ReadFile refuses a file that others than its
 // owner and its group can read, or that others than its owner can change.
 func ReadFile(name string) ([]byte, error) {
-	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // does not wait for a pipe's writer
+	f, err := rights.Open(name)
 	if err != nil {
 		return nil, err
 	}
@@ -80,13 +91,16 @@ func checkFile(name string, info fs.FileInfo) error {
 }
 
 // Edit changes a file of keys in one step: a reader finds it as before or as after. A file that is
-// not there is one without keys. Edits of several processes take turns by a lock on a file beside
-// it.
+// not there, or empty, is one without keys. Edits of several processes take turns by a lock on a
+// file beside it.
 func Edit(name string, change func([]*Record) ([]*Record, error)) (err error) {
 	if at, err := filepath.EvalSymlinks(name); err == nil {
 		name = at // the new file must not replace a link
 	}
 	unlock, err := lock(name + ".lock")
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("the directory %s does not exist", filepath.Dir(name))
+	}
 	if err != nil {
 		return err
 	}
@@ -96,6 +110,7 @@ func Edit(name string, change func([]*Record) ([]*Record, error)) (err error) {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		return err
+	case len(bytes.TrimSpace(doc)) == 0:
 	default:
 		if records, err = ParseFile(doc); err != nil {
 			return fmt.Errorf("%s: %w", name, err)

@@ -89,7 +89,7 @@ func TestOddFiles(t *testing.T) {
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ReadFile(pipe); err == nil || !strings.Contains(err.Error(), "no regular file") {
+	if _, err := ReadFile(pipe); err == nil || !strings.Contains(err.Error(), "is a pipe") {
 		t.Errorf("a pipe: %v", err)
 	}
 	name := filepath.Join(dir, "keys.json")

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
@@ -21,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/cognitora/dataplane/internal/listen"
+	"github.com/cognitora/dataplane/internal/rights"
 )
 
 // Endpoint is the place of a collector.
@@ -74,7 +74,7 @@ const (
 // lines, and lines that begin with #, do not count. The file has at most 32 headers and 16 KiB.
 // Its errors name lines and contain no values.
 func ReadHeaders(file string) (map[string]string, error) {
-	text, err := os.ReadFile(file)
+	text, err := rights.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}

@@ -6,13 +6,14 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
-	"os"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/cognitora/dataplane/internal/rights"
 )
 
 // What a limiter does while Redis does not answer.
@@ -116,7 +117,7 @@ func readPassword(name string) (string, error) {
 	if name == "" {
 		return "", nil
 	}
-	text, err := os.ReadFile(name)
+	text, err := rights.ReadFile(name)
 	if err != nil {
 		return "", fmt.Errorf("password of Redis: %w", err)
 	}
