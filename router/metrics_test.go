@@ -30,10 +30,11 @@ import (
 // TestExpectedTimesAreSeen, those of cascades in TestCascade and others, those of hand-overs in
 // TestPromptIsHandedOver and TestMishapsOfHandovers, those of streams that go on in TestStreamsGoOn
 // and TestBrokenStreamsTakeTurns, those of takeovers in cmd/cgn-router, those of traces in
-// TestLostSpans, those of API keys in TestBadKeys, those of tokens in TestTokens, those of TLS in TestCertificatesChangeUnderLoad, those of the
-// audit log in TestFloodOfRefusals and TestAuditLinesThatAreLost, those of the queue in
-// TestQueueOrder, TestLeavingTheQueue and package queue, those of limits in TestLimitHeaders,
-// TestFloodOfNames and TestSharedLimits, and those of usage in TestUsageErrors and package tally.
+// TestLostSpans, those of API keys in TestBadKeys, those of tokens in TestTokens, those of TLS in
+// TestCertificatesChangeUnderLoad, those of the audit log in TestFloodOfRefusals and
+// TestAuditLinesThatAreLost, those of the queue in TestQueueOrder, TestLeavingTheQueue and package
+// queue, those of limits in TestLimitHeaders, TestFloodOfNames and TestSharedLimits, and those of
+// usage in TestUsageErrors and package tally.
 var elsewhere = func() map[string]bool {
 	all := map[string]bool{
 		"cgn_router_fleet_malformed_total": true, "cgn_router_fleet_stale": true, "cgn_router_panics_total": true,

@@ -5,7 +5,6 @@ import (
 
 	"github.com/cognitora/dataplane/internal/load"
 	"github.com/cognitora/dataplane/internal/metric"
-	wire "github.com/cognitora/dataplane/internal/peerevents"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/kvevents"
@@ -241,31 +240,6 @@ var routerDefs = []metric.Def{
 		Name: "cgn_router_api_keys_stale",
 		Help: "1 while the API keys, or some of them, cannot be read from their file or etcd. Those read last count on.",
 	},
-}
-
-// These are the indices of tlsDefs.
-const (
-	tlsCertificateEnd = iota
-	tlsReloadFailures
-)
-
-var tlsDefs = []metric.Def{
-	tlsCertificateEnd: {
-		Name: "cgn_router_tls_certificate_end_seconds",
-		Help: "When the serving port's certificate ends, Unix time; absent without TLS.",
-	},
-	tlsReloadFailures: {
-		Name: "cgn_router_tls_reload_failures_total", Kind: metric.Counter,
-		Help: "Changed files of the serving port's certificate that could not be used, since the start; absent without TLS.",
-	},
-}
-
-// readTLS emits the metrics of the serving port's certificate.
-func (r *Router) readTLS(emit func(def int, value float64, labels ...string)) {
-	if r.identity != nil {
-		emit(tlsCertificateEnd, float64(r.identity.NotAfter().Unix()))
-		emit(tlsReloadFailures, float64(r.identity.Failures()))
-	}
 }
 
 // emitter receives the value of one metric of a list of definitions.
@@ -561,65 +535,4 @@ func Metrics() []metric.Def {
 	r := &Router{metrics: metrics.New()}
 	r.observe()
 	return r.metrics.Set.Defs()
-}
-
-// These are the indices of peerDefs.
-const (
-	peersConnected = iota
-	peersWatched
-	peersLeftOut
-	peersEvents
-	peersLost
-	peersBreaks
-	peersMalformed
-)
-
-var peerDefs = []metric.Def{
-	peersConnected: {
-		Name: "cgn_router_kernel_events_connected",
-		Help: "1 while this host's agent tells the router of kernel events; without router.kernel_events all " +
-			"cgn_router_kernel_events metrics are absent.",
-	},
-	peersWatched: {Name: "cgn_router_kernel_events_peers", Help: "Addresses of nodes for which the router asks the agent for kernel events."},
-	peersLeftOut: {
-		Name: "cgn_router_kernel_events_left_out",
-		Help: "Addresses of nodes without kernel events because the host's table of 1,024 is full.",
-	},
-	peersEvents: {
-		Name: "cgn_router_kernel_events_total", Kind: metric.Counter, Labels: []string{"kind"},
-		Help: "Kernel events of connections to nodes, of all of the host's processes, by kind: timeout (of a " +
-			"retransmission), recovered, reset, timed_out, refused, unanswered or closed.",
-	},
-	peersLost: {
-		Name: "cgn_router_kernel_events_lost_total", Kind: metric.Counter, Labels: []string{"where"},
-		Help: "Kernel events that did not reach the router: the kernel's ring was full (ring), this router did not " +
-			"read (agent), or had no time to look into them (router). The next look finds their cause. ring counts " +
-			"for all routers of the host since the programs were loaded, agent since the connection began.",
-	},
-	peersBreaks: {
-		Name: "cgn_router_kernel_events_breaks_total", Kind: metric.Counter,
-		Help: "Connections to the agent's event socket that ended, or could not be made, and were tried again.",
-	},
-	peersMalformed: {
-		Name: "cgn_router_kernel_events_malformed_total", Kind: metric.Counter,
-		Help: "Connections to the agent's event socket that ended because of a message that the router could not read.",
-	},
-}
-
-func (r *Router) readPeers(emit func(def int, value float64, labels ...string)) {
-	if r.peers == nil {
-		return
-	}
-	s := r.peers.Stats()
-	emit(peersConnected, metric.Bool(s.Connected.Load()))
-	emit(peersWatched, float64(s.Peers.Load()))
-	emit(peersLeftOut, float64(s.LeftOut.Load()))
-	for kind := wire.Timeout; kind < wire.Kinds; kind++ {
-		emit(peersEvents, float64(s.Events[kind].Load()), kind.String())
-	}
-	emit(peersLost, float64(s.RingFull.Load()), "ring")
-	emit(peersLost, float64(s.Slow.Load()), "agent")
-	emit(peersLost, float64(r.fleet.Untold()), "router")
-	emit(peersBreaks, float64(s.Breaks.Load()))
-	emit(peersMalformed, float64(s.Malformed.Load()))
 }

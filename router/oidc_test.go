@@ -309,7 +309,8 @@ func TestProvidersCA(t *testing.T) {
 	provider.StartTLS()
 	t.Cleanup(provider.Close)
 	ca := filepath.Join(t.TempDir(), "ca.pem")
-	if _, err := (&router.OIDCConfig{CA: ca}).Connections(); err == nil || !strings.Contains(err.Error(), "auth.oidc.ca") {
+	if _, err := (&router.OIDCConfig{CA: ca}).Connections(); err == nil ||
+		!strings.Contains(err.Error(), "auth.oidc.ca") {
 		t.Errorf("without the file: %v", err)
 	}
 	other := t.TempDir()

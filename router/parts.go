@@ -163,23 +163,6 @@ func dialEtcd(access *cluster.Access) (*cluster.Client, error) {
 	return cluster.Dial(c)
 }
 
-// server returns the TLS configuration of the serving port and the router's identity there; nil for
-// plain HTTP.
-func (t *TLSConfig) server() (*tls.Config, *pki.Identity, error) {
-	if t.Cert == "" {
-		return nil, nil, nil
-	}
-	files := pki.Files{CA: t.ClientCA, Cert: t.Cert, Key: t.Key}
-	id, err := pki.Load(files)
-	if err != nil {
-		return nil, nil, files.Explain("tls.client_ca", "tls.cert", "tls.key", err)
-	}
-	if t.Optional {
-		return id.ServerOptional(), id, nil
-	}
-	return id.Server(t.ClientCA != ""), id, nil
-}
-
 // client returns the TLS configuration for agents or cache daemons, or nil if nothing is
 // configured.
 func (t *UpstreamTLS) client(of ...pki.Role) (*tls.Config, error) {

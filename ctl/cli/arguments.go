@@ -90,7 +90,12 @@ func InRange(flag, value string, from, to float64) error {
 // variable of a shell gives it.
 func NotEmpty(flags *pflag.FlagSet, names ...string) error {
 	for _, name := range names {
-		if f := flags.Lookup(name); f != nil && f.Changed && (f.Value.String() == "" || f.Value.String() == "[]") {
+		f := flags.Lookup(name)
+		if f == nil || !f.Changed {
+			continue
+		}
+		list, isList := f.Value.(pflag.SliceValue)
+		if f.Value.String() == "" || isList && len(list.GetSlice()) == 0 {
 			return Misused(fmt.Errorf("--%s is empty; leave it out or name one", name))
 		}
 	}

@@ -246,7 +246,7 @@ func (e *exam) authority(field, name string) {
 const soon = 30 * 24 * time.Hour
 
 // expiry examines the validity period of each certificate in a PEM file, and tells whether the file
-// could be read. An empty name is no file.
+// could be read and none has ended. An empty name is no file.
 func (e *exam) expiry(field, name string) (usable bool) {
 	if name == "" {
 		return true
@@ -283,6 +283,7 @@ func (e *exam) expiry(field, name string) (usable bool) {
 	switch left := until.Sub(e.now); {
 	case left <= 0:
 		e.add(severe, kindCertificate, field, fmt.Sprintf("%s ended on %s", name, until.Format(time.DateOnly)), renew)
+		return false
 	case left < soon:
 		e.add(warning, kindCertificate, field, fmt.Sprintf("%s ends on %s, in %d days", name,
 			until.Format(time.DateOnly), int(left.Hours()/24)), renew)

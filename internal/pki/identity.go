@@ -237,8 +237,8 @@ func (id *Identity) Outside(serverName string) *tls.Config {
 	return c
 }
 
-// CAs returns the CAs in use, for a client that dials servers of several names. They are those of the
-// file when CAs is called.
+// CAs returns the CAs in use, for a client that dials servers of several names. They are those of
+// the file when CAs is called.
 func (id *Identity) CAs() *x509.CertPool { return id.current().roots }
 
 func (id *Identity) clientCertificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {

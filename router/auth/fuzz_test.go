@@ -12,12 +12,12 @@ import (
 	"github.com/cognitora/dataplane/router/trust"
 )
 
-// FuzzIdentify checks who is let in by the headers of a request. KEY and GATEWAY in a value stand for
-// the two keys that count, so that the fuzzer need not find them.
+// FuzzIdentify checks who is let in by the headers of a request. KEY and GATEWAY in a value stand
+// for the two keys that count, so that the fuzzer need not find them.
 //
 //   - Nobody is let in without one of the keys, word for word, and only its owner is.
 //   - A request that shows two keys that differ is refused.
-//   - Only a gateway has another tenant or a user, and both are the header's, if there is one of each.
+//   - Only a gateway has another tenant or a user. Both are the header's, if there is one of each.
 //   - No error contains a key, or what was shown in its place.
 func FuzzIdentify(f *testing.F) {
 	for _, line := range [][4]string{

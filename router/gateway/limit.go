@@ -106,8 +106,8 @@ func usesTokens(api scan.API) bool {
 	return api != scan.CountTokens && api != scan.Tokenize && api != scan.Detokenize
 }
 
-// promptTokens estimates the tokens of the request's prompt: its token ids, or else one for each four
-// bytes of text, and those that a template adds to its parts.
+// promptTokens estimates the tokens of the request's prompt: its token ids, or else one for each
+// four bytes of text, and those that a template adds to its parts.
 func promptTokens(r *request.Request) int64 {
 	const (
 		bytesPerToken = 4

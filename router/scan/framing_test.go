@@ -50,7 +50,8 @@ func TestFraming(t *testing.T) {
 			continue
 		}
 		if tokens, bytes := r.Framing(); tokens != c.tokens || bytes != c.bytes {
-			t.Errorf("%v: %.80s: %d tokens and %d bytes, want %d and %d", c.api, c.members, tokens, bytes, c.tokens, c.bytes)
+			t.Errorf("%v: %.80s: %d tokens and %d bytes, want %d and %d", c.api, c.members, tokens, bytes, c.tokens,
+				c.bytes)
 		}
 	}
 }

@@ -299,8 +299,8 @@ func testLateSettlements(t *testing.T, lost bool) {
 	}
 }
 
-// TestFailover: sentinels make a replica the master under load of routers with each setting, in both
-// modes, side by side.
+// TestFailover: sentinels make a replica the master under load of routers with each setting, in
+// both modes, side by side.
 func TestFailover(t *testing.T) {
 	master, replica, sentinel := startWatched(t)
 	type router struct {

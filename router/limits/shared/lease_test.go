@@ -51,8 +51,8 @@ func TestLeaseRoundTrips(t *testing.T) {
 	}
 }
 
-// TestLeaseCosts: the first ten requests of a key cost one round trip, and later ones as many as the
-// size of the limit makes of a lease.
+// TestLeaseCosts: the first ten requests of a key cost one round trip, and later ones the more the
+// smaller the limit is.
 func TestLeaseCosts(t *testing.T) {
 	s := startServer(t)
 	l, _ := limiter(t, Options{Addresses: []string{s.At}, look: time.Hour})
@@ -76,7 +76,8 @@ func TestLeaseCosts(t *testing.T) {
 	for _, most := range []int64{60, 600, 2400, 6000, 60000} {
 		n := int(min(most, 12000) / 2)
 		trips := ask(subject(l, "acme", fmt.Sprint("limit ", most)).of(rpm, most, 1), n)
-		t.Logf("a limit of %d: %d round trips for %d requests, %.1f of 100", most, trips, n, float64(trips)*100/float64(n))
+		t.Logf("a limit of %d: %d round trips for %d requests, %.1f of 100", most, trips, n,
+			float64(trips)*100/float64(n))
 		if bound := 3 + int64(n)*48/most + int64(n)/50; trips > bound {
 			t.Errorf("a limit of %d: %d round trips for %d requests, at most %d", most, trips, n, bound)
 		}
