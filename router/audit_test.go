@@ -136,7 +136,7 @@ func TestAuditedRefusals(t *testing.T) {
 		"expired_key":        {header: bearer(late), id: lateID},
 		"revoked_key":        {header: bearer(gone), id: goneID},
 		"insufficient_scope": {header: bearer(lists), id: listsID, who: "acme"},
-		"invalid_identity":   {header: append(bearer(front), "x-cgn-tenant", "a b"), id: frontID, who: "acme"},
+		"invalid_identity":   {header: append(bearer(front), "x-cgn-tenant", "a b"), id: frontID},
 		"steering_denied":    {header: append(bearer(key), "x-cgn-node", "sim-0"), id: id, who: "acme"},
 	} {
 		s.chat(body, c.header...)

@@ -122,7 +122,10 @@ func (a *AuthConfig) salts() (*isolation.Salts, error) {
 
 func (c *Config) examineAuth() error {
 	_, rootsErr := c.Auth.OIDC.transport()
-	_, saltsErr := c.Auth.salts()
+	var saltsErr error
+	if c.Auth.IsolationSecretFile != "" { // otherwise Validate reports it
+		_, saltsErr = c.Auth.salts()
+	}
 	if c.Auth.KeysFile == "" {
 		return errors.Join(rootsErr, saltsErr)
 	}

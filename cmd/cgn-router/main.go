@@ -60,8 +60,8 @@ func reload(r *router.Router, options config.Options, log *slog.Logger) {
 	}
 	log.Info("reloaded", "backends", backends)
 	if len(kept) > 0 {
-		log.Warn("changed settings stay as they are until a restart; a reload takes over backends and models only", "settings",
-			strings.Join(kept, " "))
+		log.Warn("changed settings stay as they are until a restart; a reload takes over backends, models and limits only",
+			"settings", strings.Join(kept, " "))
 	}
 }
 

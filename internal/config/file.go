@@ -94,6 +94,10 @@ func (r *fileReader) unquoted(p *Problem, number int, doc string) {
 		if err == nil || value == "" || strings.IndexAny(value, "\"'[{") == 0 {
 			return
 		}
+		if _, err := strconv.ParseFloat(value, 64); err == nil {
+			p.Value, p.Reason = value, "is beyond the whole numbers that a computer counts with"
+			return
+		}
 		p.Value, p.Reason = value, fmt.Sprintf("put it in quotes: %s = %q", strings.TrimSpace(key), value)
 		var words []string // that the setting may have
 		if i := slices.IndexFunc(r.schema.fields, func(f *field) bool { return f.path() == path }); i >= 0 {

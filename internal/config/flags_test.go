@@ -34,18 +34,19 @@ func TestAValueWithoutQuotes(t *testing.T) {
 		} `toml:"user"`
 	}
 	for doc, want := range map[string]string{
-		"[cache]\nram = 1GiB # size":      `f:2: cache.ram = 1GiB: put it in quotes: ram = "1GiB"`,
-		"[cache]\nram = 127.0.0.1:1":      `f:2: cache.ram = 127.0.0.1:1: put it in quotes: ram = "127.0.0.1:1"`,
-		"[[user]]\n[[user]]\nname = /tmp": `f:3: user[1].name = /tmp: put it in quotes: name = "/tmp"`,
-		"[cache]\non = yes":               "f:2: cache.on = yes: write true or false",
-		"[cache]\non = \"yes\"":           `f:2: cache.on = "yes": must be true or false, without quotes`,
-		"[cache]\nuse = auto":             `f:2: cache.use = auto: put it in quotes: use = "auto"`,
-		"[cache]\nuse = yes":              "f:2: cache.use = yes: must be one of auto, true, false, in quotes",
-		"[cache]\nuse = 1":                "f:2: cache.use = 1: must be one of auto, true, false, in quotes",
-		"[cache]\ndo = on":                `f:2: cache.do = on: put it in quotes: do = "on"`,
-		"[cache]\ndo = true":              "f:2: cache.do = true: must be one of auto, on, off, in quotes",
-		"[cache]\nram = 'x":               "f:2: cache.ram: strings cannot contain newlines",
-		"[cache]\nram = 1\nram = 2":       "f:3: Key 'cache.ram' has already been defined.",
+		"[cache]\nram = 1GiB # size":         `f:2: cache.ram = 1GiB: put it in quotes: ram = "1GiB"`,
+		"[cache]\nram = 9999999999999999999": "f:2: cache.ram = 9999999999999999999: is beyond the whole numbers that a computer counts with",
+		"[cache]\nram = 127.0.0.1:1":         `f:2: cache.ram = 127.0.0.1:1: put it in quotes: ram = "127.0.0.1:1"`,
+		"[[user]]\n[[user]]\nname = /tmp":    `f:3: user[1].name = /tmp: put it in quotes: name = "/tmp"`,
+		"[cache]\non = yes":                  "f:2: cache.on = yes: write true or false",
+		"[cache]\non = \"yes\"":              `f:2: cache.on = "yes": must be true or false, without quotes`,
+		"[cache]\nuse = auto":                `f:2: cache.use = auto: put it in quotes: use = "auto"`,
+		"[cache]\nuse = yes":                 "f:2: cache.use = yes: must be one of auto, true, false, in quotes",
+		"[cache]\nuse = 1":                   "f:2: cache.use = 1: must be one of auto, true, false, in quotes",
+		"[cache]\ndo = on":                   `f:2: cache.do = on: put it in quotes: do = "on"`,
+		"[cache]\ndo = true":                 "f:2: cache.do = true: must be one of auto, on, off, in quotes",
+		"[cache]\nram = 'x":                  "f:2: cache.ram: strings cannot contain newlines",
+		"[cache]\nram = 1\nram = 2":          "f:3: Key 'cache.ram' has already been defined.",
 	} {
 		err := Load(&s, Options{Args: []string{"--config", "f"}, ReadFile: func(string) ([]byte, error) {
 			return []byte(doc + "\n"), nil

@@ -18,8 +18,7 @@ const maxUser = 128
 
 // actingFor returns the principal for whom a gateway asks, which has the gateway's rights. Without
 // headers it is the gateway's own. A header that is there twice is refused: one of the two may be
-// the client's, which the gateway has passed on beside its own. With an error the principal is the
-// gateway.
+// the client's, which the gateway has passed on beside its own.
 func actingFor(gateway *trust.Principal, h *fasthttp.RequestHeader) (*trust.Principal, *apierror.Error) {
 	var tenant, user []byte
 	for name, value := range h.All() {
@@ -33,10 +32,10 @@ func actingFor(gateway *trust.Principal, h *fasthttp.RequestHeader) (*trust.Prin
 			continue
 		}
 		if *at != nil {
-			return gateway, misnamed(string(name), "is there twice; let the gateway replace the client's header")
+			return nil, misnamed(gateway, string(name), "is there twice; let the gateway replace the client's header")
 		}
 		if *at = value; len(value) == 0 {
-			return gateway, misnamed(string(name), "is empty; leave it out, or give a value")
+			return nil, misnamed(gateway, string(name), "is empty; leave it out, or give a value")
 		}
 	}
 	if tenant == nil && user == nil {
@@ -46,13 +45,13 @@ func actingFor(gateway *trust.Principal, h *fasthttp.RequestHeader) (*trust.Prin
 	if tenant != nil {
 		who.Tenant = string(tenant)
 		if err := trust.CheckTenant(who.Tenant); err != nil {
-			return gateway, misnamed(headerTenant, err.Error())
+			return nil, misnamed(gateway, headerTenant, err.Error())
 		}
 	}
 	if user != nil {
 		who.User = string(user)
 		if !plain(user) {
-			return gateway, misnamed(headerUser, "must be 1 to 128 printable ASCII characters without spaces and commas")
+			return nil, misnamed(gateway, headerUser, "must be 1 to 128 printable ASCII characters without spaces and commas")
 		}
 	}
 	return &who, nil
@@ -72,7 +71,9 @@ func plain(name []byte) bool {
 // CodeIdentity is the code of the error for a gateway that names nobody.
 const CodeIdentity = "invalid_identity"
 
-// misnamed returns the error of a header that names nobody.
-func misnamed(header, why string) *apierror.Error {
-	return &apierror.Error{Status: 400, Code: CodeIdentity, Param: header, Message: header + ": " + why}
+// misnamed returns the error of a gateway's header that names nobody.
+func misnamed(gateway *trust.Principal, header, why string) *apierror.Error {
+	return &apierror.Error{
+		Status: 400, Code: CodeIdentity, Param: header, Message: header + ": " + why, Key: gateway.ID,
+	}
 }

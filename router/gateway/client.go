@@ -31,7 +31,7 @@ type arrival struct {
 	began time.Time
 	late  bool             // the client has exceeded the time for the request
 	fault *apierror.Error  // why the request is refused, regardless of the request's contents
-	who   *trust.Principal // nil: nobody, whom fault refuses
+	who   *trust.Principal // nil: refused
 	peer  *auth.Peer       // nil: not looked at yet
 
 	between bool // between requests: no byte has come since the last request

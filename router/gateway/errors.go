@@ -167,7 +167,7 @@ func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	}
 	g.nameRequest(ctx)
 	g.bodies.Give(&a.Body)
-	g.refuse(ctx, api, e, a.who)
+	g.refuse(ctx, api, e, nil)
 	g.note(ctx, method, api.String(), a.began, a.who)
 	if e != errSlowRequest {
 		relay.Linger(ctx.Conn())
@@ -273,8 +273,8 @@ func (g *Gateway) wrongMethod(ctx *fasthttp.RequestCtx, r route, api scan.API) {
 }
 
 // malformed answers a readable request that must not be trusted, and closes its connection.
-func (g *Gateway) malformed(ctx *fasthttp.RequestCtx, api scan.API, e *apierror.Error, who *trust.Principal) {
+func (g *Gateway) malformed(ctx *fasthttp.RequestCtx, api scan.API, e *apierror.Error) {
 	ctx.SetConnectionClose()
-	g.refuse(ctx, api, e, who)
+	g.refuse(ctx, api, e, nil)
 	relay.Linger(ctx.Conn())
 }

@@ -311,7 +311,7 @@ func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 	case fault != nil && refusesIdentity(fault):
 		g.refuse(ctx, api, fault, nil)
 	case fault != nil:
-		g.malformed(ctx, api, fault, who)
+		g.malformed(ctx, api, fault)
 	case !g.bodies.Whole(&a.Body, len(ctx.Request.Body())):
 		g.fail(ctx, api, errBodies)
 	case r == routeUnknown, r == routePass && !r.takes(ctx.Method()), r == routeThresholds && g.thresholds == nil:

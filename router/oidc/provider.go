@@ -156,8 +156,11 @@ func (p *provider) tell(problem string) {
 	was := p.Problem()
 	p.problem.Store(&problem)
 	if problem != "" && problem != was {
-		p.o.Log.Error("keys of the OIDC provider not read; those read last count on", "issuer", p.o.Issuer, "error",
-			problem)
+		until := "those read last count on"
+		if p.read.Load() == nil {
+			until = "until they are, each token gets 503"
+		}
+		p.o.Log.Error("keys of the OIDC provider not read; "+until, "issuer", p.o.Issuer, "error", problem)
 	} else if problem == "" && was != "" {
 		p.o.Log.Info("the OIDC provider answers again", "issuer", p.o.Issuer)
 	}
