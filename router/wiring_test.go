@@ -79,7 +79,7 @@ func TestSettingsReachTheirParts(t *testing.T) {
 		"limits.slow_reader":       {part(r.gateway, "server", "WriteTimeout"), 24 * second},
 		"limits.response_ids":      {reflect.ValueOf(part(r.legs, "stored", "ring").Cap()), 103},
 		"limits.output_tokens":     {reflect.ValueOf(r.book.Output("any", 0)), 106},
-		"log.access_queue":         {reflect.ValueOf(part(r.access, "queue").Cap()), 105},
+		"log.access_queue":         {reflect.ValueOf(part(r.access, "queue", "entries").Cap()), 105},
 	} {
 		if v.got.Int() != v.want {
 			t.Errorf("%s: %d, want %d", name, v.got.Int(), v.want)
