@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 
@@ -89,11 +90,14 @@ func TestForbiddenIsUnknown(t *testing.T) {
 	k := newKeyring(t)
 	text, _ := k.add(func(r *keys.Record) { r.Models = []string{"small"} })
 	who := bearer(text)
-	silent := simulate(t, 1)[0]
-	silent.Refuse()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // which nobody else gets meanwhile
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
 	engines := simulate(t, 1, func(c *engine.Config) { c.Models = []string{"small", "large"} })
 	s := serve(t, engines, k.locked, func(c *router.Config) {
-		c.Router.Backends = append(c.Router.Backends, silent.URL()+",id=silent")
+		c.Router.Backends = append(c.Router.Backends, "http://"+silent.Addr().String()+",id=silent")
 	})
 	for what, ask := range map[string]func(model string) *reply{
 		"POST": func(model string) *reply { return s.chat(asking(model, "hello"), who...) },

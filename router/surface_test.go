@@ -303,7 +303,7 @@ func TestPolicyFile(t *testing.T) {
 	}
 	if status, body := s.get(s.admin + "/"); status != 404 || !strings.Contains(string(body),
 		"there are /adapters/load, /adapters/unload, /busy_threshold, /debug/fleet, /debug/route, /healthz, /metrics, /readyz, "+
-			"/debug/pprof/") {
+			"/usage, /debug/pprof/") {
 		t.Errorf("the root of the admin port: %d %s", status, body)
 	}
 	if status, body := s.get(s.admin + "/debug/route"); status != 405 || !strings.Contains(string(body), "use POST") {
