@@ -84,9 +84,10 @@ type Subject struct {
 func (s *Subject) rule(i int) *rule {
 	r := &s.Limit.rules[i]
 	c := &s.Account.counters[r.setting]
-	if c.rule.Load() == nil {
-		c.rule.CompareAndSwap(nil, r)
+	if now := c.rule.Load(); now != nil {
+		return now
 	}
+	c.rule.CompareAndSwap(nil, r)
 	return c.rule.Load()
 }
 
