@@ -67,7 +67,8 @@ func BenchmarkExpect(b *testing.B) {
 			l := New(plenty).Line("m")
 			for i := range 4096 {
 				a := &asked{at: &node{}, tokens: 100}
-				if err := l.Join(&a.Ticket, Claim{Waiter: a, Tenant: fmt.Sprint("tenant-", i), Band: i % bands}); err != nil {
+				c := Claim{Waiter: a, Tenant: fmt.Sprint("tenant-", i), Band: i % bands}
+				if err := l.Join(&a.Ticket, c); err != nil {
 					b.Fatal(err)
 				}
 			}

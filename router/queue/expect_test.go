@@ -43,7 +43,8 @@ func TestAhead(t *testing.T) {
 	q, at := New(Options{MaxRequests: 60, MaxBytes: 1000, Weights: weights}), &node{}
 	l, now := q.Line("m"), time.Now()
 	claim := func() Claim {
-		c := Claim{Tenant: fmt.Sprint("t", random.IntN(6)), Band: random.IntN(3), Lane: uint64(random.IntN(3)), Bytes: 1}
+		c := Claim{Tenant: fmt.Sprint("t", random.IntN(6)), Band: random.IntN(3), Bytes: 1}
+		c.Lane = uint64(random.IntN(3))
 		if random.IntN(2) == 0 {
 			c.Deadline = now.Add(time.Duration(random.IntN(100)) * time.Minute)
 		}
