@@ -4,6 +4,9 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -34,6 +37,26 @@ func awaitLines(t *testing.T, name string, n int) {
 	}
 }
 
+// gate returns the URL of a proxy of f that lets n requests through, and the others once open is
+// closed.
+func (f *fleet) gate(t *testing.T, n int64, open <-chan struct{}) string {
+	t.Helper()
+	to, err := url.Parse(f.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var came atomic.Int64
+	proxy := httputil.NewSingleHostReverseProxy(to)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost && came.Add(1) > n {
+			<-open
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
 // TestInterrupt checks that an interrupted run lets its running requests end, and that the next run
 // sends the others.
 func TestInterrupt(t *testing.T) {
@@ -41,11 +64,14 @@ func TestInterrupt(t *testing.T) {
 	name := file(t, many(40, 20)...)
 	out := strings.Replace(name, ".jsonl", ".out.jsonl", 1)
 	ctx, interrupt := context.WithCancel(t.Context())
+	open := make(chan struct{})
+	gate := f.gate(t, 6, open)
 	go func() {
+		defer close(open)
+		defer interrupt()
 		awaitLines(t, out, 1)
-		interrupt()
 	}()
-	s, _, err := ctl(t, ctx, nil, name, "--url", f.url, "--concurrency", "4")
+	s, _, err := ctl(t, ctx, nil, name, "--url", gate, "--concurrency", "4")
 	if err == nil || !strings.Contains(err.Error(), "interrupted") || s.Unanswered == 0 || s.Failed > 0 ||
 		!strings.Contains(ctltest.Hint(err), "same command") {
 		t.Fatalf("%+v, %v", s, err)
@@ -55,7 +81,7 @@ func TestInterrupt(t *testing.T) {
 		t.Errorf("%+v; %d are answered", st, s.Answered)
 	}
 	once(t, out, s.Answered)
-	if s, _, err = ctl(t, t.Context(), nil, name, "--url", f.url); err != nil || s.Before+s.Answered != 40 {
+	if s, _, err = ctl(t, t.Context(), nil, name, "--url", gate); err != nil || s.Before+s.Answered != 40 {
 		t.Errorf("%+v, %v", s, err)
 	}
 	once(t, out, 40)

@@ -153,7 +153,7 @@ func (s *Set) Put(records []*Record) error {
 		if now := next.records[id]; now == nil || now.record.Revoked != nil {
 			a.who.Credential.Revoke()
 		} else if now.who != a.who {
-			now.who.Follow(a.who)
+			now.who.Follow()
 		}
 	}
 	return nil

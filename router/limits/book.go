@@ -30,18 +30,12 @@ type Settings struct {
 
 // Book has the limits and accounts of tenants and models. Accounts outlive a change of the
 // settings. There are accounts only for what tables name, and for the tenants of EachTenant. Add
-// takes no lock, except for the first request of a tenant of EachTenant. The zero Book limits
-// nothing.
+// takes no lock and does not allocate, except for the first request of a tenant of EachTenant that
+// gets an account of its own. The zero Book limits nothing.
 type Book struct {
 	now      atomic.Pointer[tables]
 	mu       sync.Mutex
-	accounts map[named]*entry
-}
-
-// entry is an account with the limit that it has now.
-type entry struct {
-	account *Account
-	limit   *Limit
+	accounts map[named]*Account
 }
 
 type named struct{ tenant, model string }
@@ -53,8 +47,9 @@ const maxAccounts = 65536
 type tables struct {
 	tenants map[string]*ofTenant
 	models  map[string]Subject
-	each    *sync.Map // *ofTenant, by tenant; nil: no table is for EachTenant
-	like    []Table   // those for EachTenant
+	each    *sync.Map                // *ofTenant, by tenant; nil: no table is for EachTenant
+	rest    atomic.Pointer[ofTenant] // of tenants beyond maxAccounts; nil: no tenant has come
+	like    []Table                  // those for EachTenant
 	output  int64
 	caps    map[string]int64
 }
@@ -85,7 +80,21 @@ func (b *Book) Put(s Settings) {
 		}
 		next.tenants[tenant] = b.tenant(tenant, all)
 	}
+	if next.each != nil {
+		b.keep(next)
+	}
 	b.now.Store(next)
+}
+
+// keep makes each tenant of EachTenant that has an account known to next. b.mu is held.
+func (b *Book) keep(next *tables) {
+	for _, name := range slices.Collect(maps.Keys(b.accounts)) {
+		if tenant := name.tenant; tenant != "" && tenant != EachTenant && next.tenants[tenant] == nil {
+			if _, known := next.each.Load(tenant); !known {
+				next.each.Store(tenant, b.tenant(tenant, next.like))
+			}
+		}
+	}
 }
 
 // tenant returns the subjects of a tenant by its tables. b.mu is held.
@@ -104,20 +113,19 @@ func (b *Book) tenant(name string, all []Table) *ofTenant {
 // subject returns a subject with the account of a name. b.mu is held.
 func (b *Book) subject(of Scope, name named, rates Rates) Subject {
 	if b.accounts == nil {
-		b.accounts = map[named]*entry{}
+		b.accounts = map[named]*Account{}
 	}
 	if b.accounts[name] == nil && len(b.accounts) >= maxAccounts {
 		name = named{EachTenant, name.model}
 	}
-	e := b.accounts[name]
-	if e == nil {
-		e = &entry{account: new(Account)}
-		b.accounts[name] = e
+	account := b.accounts[name]
+	if account == nil {
+		account = new(Account)
+		b.accounts[name] = account
 	}
 	limit := NewLimit(rates)
-	e.account.Rescale(e.limit, limit, time.Now())
-	e.limit = limit
-	return Subject{of, limit, e.account, name.tenant, name.model}
+	account.Rescale(limit, time.Now())
+	return Subject{of, limit, account, name.tenant, name.model}
 }
 
 // Limits says whether there is a table.
@@ -141,7 +149,10 @@ func (b *Book) Add(r *Reservation, tenant, model string) {
 	}
 	of := now.tenants[tenant]
 	if of == nil && now.each != nil {
-		of = b.like(now, tenant)
+		of = now.known(tenant)
+		if of == nil {
+			of = b.like(tenant)
+		}
 	}
 	if of != nil {
 		r.Add(of.all)
@@ -154,16 +165,31 @@ func (b *Book) Add(r *Reservation, tenant, model string) {
 	}
 }
 
-// like returns the subjects of a tenant of EachTenant.
-func (b *Book) like(now *tables, tenant string) *ofTenant {
-	if of, known := now.each.Load(tenant); known {
+// known returns the subjects of a tenant that no table names; nil: nobody has made them.
+func (t *tables) known(tenant string) *ofTenant {
+	if of, known := t.each.Load(tenant); known {
 		return of.(*ofTenant)
 	}
+	return t.rest.Load()
+}
+
+// like returns the subjects of a tenant by the settings of now; nil: they limit nothing of it.
+func (b *Book) like(tenant string) *ofTenant {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	of := b.tenant(tenant, now.like)
-	if len(b.accounts) < maxAccounts {
+	now := b.now.Load() // Put may have replaced those that did not know the tenant
+	if of := now.tenants[tenant]; of != nil || now.each == nil {
+		return of
+	}
+	of := now.known(tenant)
+	switch {
+	case of != nil:
+	case len(b.accounts) < maxAccounts:
+		of = b.tenant(tenant, now.like)
 		now.each.Store(tenant, of)
+	default:
+		of = b.tenant(EachTenant, now.like)
+		now.rest.Store(of)
 	}
 	return of
 }
@@ -194,7 +220,7 @@ func (b *Book) Each(emit func(tenant, model, limit string, used float64)) {
 			return
 		}
 		for i := range s.Limit.rules {
-			r := &s.Limit.rules[i]
+			r := s.rule(i)
 			n, _ := s.Account.counters[r.setting].used(r, at)
 			emit(tenant, model, settings[r.setting].name, float64(n)/float64(r.limit))
 		}

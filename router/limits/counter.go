@@ -56,7 +56,10 @@ func monthEnds(t time.Time) time.Duration {
 // So what running requests have reserved and what has been used never exceed the limit together.
 //
 // Concurrent requests: held is their number. Budget: word has the month and the tokens used in it.
-type counter struct{ word, held atomic.Int64 }
+type counter struct {
+	word, held atomic.Int64
+	rule       atomic.Pointer[rule] // by which word counts; nil: nothing was counted
+}
 
 // cost returns for how many ns n units count.
 func (r *rule) cost(n int64) int64 {

@@ -19,19 +19,18 @@ type Account struct {
 	together atomic.Pointer[shared.Subject] // nil: no router has shared it
 }
 
-// Rescale keeps the units used when an account gets other limits. A word counts them by their share
-// of the limit.
-func (a *Account) Rescale(from, to *Limit, at time.Time) {
-	if from == nil || to == nil {
+// Rescale gives the account other limits. What was used stays used: a word counts units by their
+// share of the limit. A request that is counted at the same instant may count by either limit.
+func (a *Account) Rescale(to *Limit, at time.Time) {
+	if to == nil {
 		return
 	}
 	now := instantOf(at, false)
-	for i := range from.rules {
-		was := &from.rules[i]
-		for j := range to.rules {
-			if is := &to.rules[j]; is.setting == was.setting && is.limit != was.limit && is.window > 0 {
-				a.counters[is.setting].rescale(is.unit/was.unit, now)
-			}
+	for i := range to.rules {
+		is := &to.rules[i]
+		c := &a.counters[is.setting]
+		if was := c.rule.Swap(is); was != nil && was.limit != is.limit && is.window > 0 {
+			c.rescale(is.unit/was.unit, now)
 		}
 	}
 }
@@ -78,6 +77,18 @@ type Subject struct {
 	Limit        *Limit
 	Account      *Account
 	Tenant, Name string // by which routers know the account; Name is of the key or the model
+}
+
+// rule returns the i-th rule of the limit as the account now has it. A request may have found its
+// subject before the limit has changed.
+func (s *Subject) rule(i int) *rule {
+	r := &s.Limit.rules[i]
+	c := &s.Account.counters[r.setting]
+	if now := c.rule.Load(); now != nil {
+		return now
+	}
+	c.rule.CompareAndSwap(nil, r)
+	return c.rule.Load()
 }
 
 // Refusal says which limit has no room for a request.
@@ -138,9 +149,6 @@ func (r *Reservation) CountsTokens() bool { return r.tokens }
 // Held says whether something is reserved.
 func (r *Reservation) Held() bool { return r.held }
 
-// Use returns what is or was reserved.
-func (r *Reservation) Use() Use { return r.use }
-
 // Reserve reserves u with all subjects, or with none. The refusal is that of the limit that has no
 // room for the longest time.
 func (r *Reservation) Reserve(u Use, at time.Time) (no Refusal, ok bool) {
@@ -148,7 +156,7 @@ func (r *Reservation) Reserve(u Use, at time.Time) (no Refusal, ok bool) {
 	for i := range r.subjects[:r.n] {
 		s := &r.subjects[i]
 		for j := range s.Limit.rules {
-			rule := &s.Limit.rules[j]
+			rule := s.rule(j)
 			if over := s.take(rule, u.of(rule.kind), r.at); over > 0 {
 				r.giveBack(i, j)
 				return r.refusal(s, rule, over, at), false
@@ -184,17 +192,19 @@ func (s *Subject) lacks(r *rule, n int64, at instant) (over int64) {
 // giveBack gives back what was taken of the first i subjects, and of the first j rules of the next.
 func (r *Reservation) giveBack(i, j int) {
 	for k := range r.subjects[:i+1] {
-		rules := r.subjects[k].Limit.rules
-		if k == i {
-			rules = rules[:j]
+		s := &r.subjects[k]
+		n := j
+		if k < i {
+			n = len(s.Limit.rules)
 		}
-		r.subjects[k].settle(rules, r.use, Use{}, r.at, r.at)
+		s.settle(n, r.use, Use{}, r.at, r.at)
 	}
 }
 
-func (s *Subject) settle(rules []rule, reserved, used Use, taken, at instant) {
-	for j := range rules {
-		rule := &rules[j]
+// settle settles the first n rules.
+func (s *Subject) settle(n int, reserved, used Use, taken, at instant) {
+	for i := range n {
+		rule := s.rule(i)
 		if was, is := reserved.of(rule.kind), used.of(rule.kind); was != 0 || is != 0 {
 			s.Account.counters[rule.setting].settle(rule, was, is, taken, at)
 		}
@@ -207,7 +217,7 @@ func (r *Reservation) refusal(by *Subject, first *rule, over int64, at time.Time
 	for i := range r.subjects[:r.n] {
 		s := &r.subjects[i]
 		for j := range s.Limit.rules {
-			rule := &s.Limit.rules[j]
+			rule := s.rule(j)
 			over := s.lacks(rule, r.use.of(rule.kind), r.at)
 			if x := r.describe(s, rule, over, at); over > 0 && x.beats(&worst) {
 				worst = x
@@ -244,7 +254,7 @@ func (r *Reservation) Settle(used Use, at time.Time) {
 	now := instantOf(at, r.budgets)
 	for i := range r.subjects[:r.n] {
 		s := &r.subjects[i]
-		s.settle(s.Limit.rules, r.use, used, r.at, now)
+		s.settle(len(s.Limit.rules), r.use, used, r.at, now)
 	}
 }
 
@@ -261,7 +271,7 @@ func (r *Reservation) Left(k Kind, at time.Time) (least Left, ok bool) {
 	for i := range r.subjects[:r.n] {
 		s := &r.subjects[i]
 		for j := range s.Limit.rules {
-			rule := &s.Limit.rules[j]
+			rule := s.rule(j)
 			if rule.kind != k {
 				continue
 			}

@@ -192,32 +192,6 @@ func TestAllOrNothing(t *testing.T) {
 	}
 }
 
-// TestChangedLimit: what is used stays used in an account with another limit, and what runs
-// settles.
-func TestChangedLimit(t *testing.T) {
-	now, s := newClock(), subject(Rates{TokensPerMinute: 100, RequestsPerMinute: 10})
-	r, _ := now.ask(t, s, Use{1, 0, 50}, true)
-	r.Settle(Use{1, 0, 20}, now.Time)
-	r, _ = now.ask(t, s, Use{1, 0, 30}, true)
-	next := NewLimit(Rates{TokensPerMinute: 1000, RequestsPerMinute: 100})
-	s.Account.Rescale(s.Limit, next, now.Time)
-	s.Limit = next
-	if l := now.left(s, Tokens); l.Remaining != 950 || now.left(s, Requests).Remaining != 98 {
-		t.Errorf("%+v", l)
-	}
-	r.Settle(Use{}, now.Time)
-	if l := now.left(s, Tokens); l.Remaining != 980 {
-		t.Errorf("%+v", l)
-	}
-	r, _ = now.ask(t, s, Use{1, 0, 50}, true)
-	s.Limit = nil
-	r.Settle(Use{}, now.Time)
-	s.Limit = NewLimit(Rates{TokensPerMinute: 1000})
-	if l := now.left(s, Tokens); l.Remaining != 980 {
-		t.Errorf("%+v", l)
-	}
-}
-
 // TestMonth: a budget begins anew with the month, and a request across its end changes only the
 // month in which it began.
 func TestMonth(t *testing.T) {
@@ -344,10 +318,27 @@ func TestFloodOfTenants(t *testing.T) {
 			admitted++
 		}
 	}
+	var further Reservation
+	another := fmt.Sprint("tenant ", maxAccounts+1)
+	n := testing.AllocsPerRun(100, func() { further.n = 0; b.Add(&further, another, "m") })
+	if n != 0 && !race.Enabled || further.n != 1 {
+		t.Errorf("%v allocations, %d subjects", n, further.n)
+	}
 	known := 0
 	b.now.Load().each.Range(func(any, any) bool { known++; return true })
 	if n := b.Accounts(); n > maxAccounts+1 || known > maxAccounts || admitted != maxAccounts+1 {
 		t.Errorf("%d accounts, %d tenants are known, and %d requests were admitted", n, known, admitted)
+	}
+	b.Put(Settings{Tables: []Table{{Tenant: EachTenant, Rates: Rates{RequestsPerDay: 3}}}})
+	var again Reservation
+	b.Add(&again, "tenant 5", "m")
+	again.Reserve(Use{1, 0, 0}, now.Time)
+	for tenant, want := range map[string]int64{"tenant 5": 1, fmt.Sprint("tenant ", maxAccounts+9): 2, "new": 2} {
+		var r Reservation
+		b.Add(&r, tenant, "m")
+		if l, _ := r.Left(Requests, now.Time); l.Remaining != want {
+			t.Errorf("%s: %+v", tenant, l)
+		}
 	}
 }
 

@@ -45,7 +45,7 @@ func (r *Reservation) Share(l *shared.Limiter, at time.Time) (no Refusal, away, 
 	for i := range r.subjects[:r.n] {
 		s := r.subjects[i].together(l)
 		for j := range r.subjects[i].Limit.rules {
-			rule := &r.subjects[i].Limit.rules[j]
+			rule := r.subjects[i].rule(j)
 			units := r.use.of(rule.kind)
 			limits = append(limits, shared.Limit{Bucket: s.Bucket(rule.setting), Max: rule.limit, Units: units})
 		}
@@ -77,7 +77,7 @@ func (r *Reservation) describeShared(is *shared.Refusal, at time.Time) Refusal {
 		if over == 0 {
 			over = time.Duration(unknown)
 		}
-		no := r.describe(s, &s.Limit.rules[place], int64(over), at)
+		no := r.describe(s, s.rule(place), int64(over), at)
 		no.Used = is.Used
 		return no
 	}

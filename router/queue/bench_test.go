@@ -58,3 +58,30 @@ func BenchmarkPass(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkExpect is what a refused request asks, with one waiting request of each of 4,096 tenants
+// in the line.
+func BenchmarkExpect(b *testing.B) {
+	for _, bands := range []int{1, Bands} {
+		b.Run(fmt.Sprintf("bands=%d", bands), func(b *testing.B) {
+			l := New(plenty).Line("m")
+			for i := range 4096 {
+				a := &asked{at: &node{}, tokens: 100}
+				c := Claim{Waiter: a, Tenant: fmt.Sprint("tenant-", i), Band: i % bands}
+				if err := l.Join(&a.Ticket, c); err != nil {
+					b.Fatal(err)
+				}
+			}
+			l.every = time.Millisecond
+			now := time.Now()
+			for what, c := range map[string]Claim{"new": {Tenant: "new"}, "known": {Tenant: "tenant-0"}} {
+				b.Run(what, func(b *testing.B) {
+					b.ReportAllocs()
+					for b.Loop() {
+						l.Expect(&c, now)
+					}
+				})
+			}
+		})
+	}
+}

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"math"
+	"slices"
 	"time"
 )
 
@@ -26,28 +27,65 @@ func (l *Line) Expect(c *Claim, now time.Time) (wait time.Duration, known bool) 
 
 // ahead returns how many requests would get a node before one with claim c. Tenants get turns by
 // their weights, as if all requests cost the same.
-func (l *Line) ahead(c *Claim) (n float64) {
-	own, weight := 0, l.q.weight(c.Tenant)
-	for _, at := range l.lanes {
-		for _, g := range at.bands[c.Band] {
-			if g.tenant.name == c.Tenant {
-				own += earlier(g.tickets, &Ticket{claim: *c, arrival: math.MaxUint64})
-			}
+func (l *Line) ahead(c *Claim) float64 {
+	var groups []*group // of the tenant
+	if of := l.tenants[c.Tenant]; of != nil {
+		groups = of.groups
+	}
+	own := 0
+	for _, g := range groups {
+		if g.band == c.Band {
+			own += earlier(g.tickets, &Ticket{claim: *c, arrival: math.MaxUint64})
 		}
 	}
-	for _, at := range l.lanes {
-		for band := c.Band; band < Bands; band++ {
-			for _, g := range at.bands[band] {
-				switch {
-				case band > c.Band:
-					n += float64(len(g.tickets))
-				case g.tenant.name != c.Tenant:
-					n += min(float64(len(g.tickets)), math.Ceil(float64(own)*g.tenant.weight/weight))
-				}
-			}
+	n, weight := own, l.q.weight(c.Tenant)
+	turns := func(of float64) int { return int(min(math.Ceil(float64(own)*of/weight), math.MaxInt32)) }
+	for band := c.Band + 1; band < Bands; band++ {
+		n += l.depth[band]
+	}
+	for i := range l.sizes[c.Band] {
+		s := &l.sizes[c.Band][i]
+		n += s.upTo(turns(s.weight))
+	}
+	for _, g := range groups { // which sizes has counted too
+		if g.band == c.Band {
+			n -= min(len(g.tickets), turns(weight))
 		}
 	}
-	return n + float64(own)
+	return float64(n)
+}
+
+// sizes counts the groups of tenants of one weight, in one band of a line, by their numbers of
+// requests.
+type sizes struct {
+	weight float64
+	over   []int // at i: the groups with more than i requests; 0 at none
+}
+
+// resized notes that a group has n, 1 or -1, requests more.
+func (l *Line) resized(g *group, n int) {
+	band := &l.sizes[g.band]
+	at := slices.IndexFunc(*band, func(s sizes) bool { return s.weight == g.tenant.weight })
+	if at < 0 {
+		at = len(*band)
+		*band = append(*band, sizes{weight: g.tenant.weight})
+	}
+	s := &(*band)[at]
+	i := min(len(g.tickets), len(g.tickets)-n)
+	if i == len(s.over) {
+		s.over = append(s.over, 0)
+	}
+	if s.over[i] += n; s.over[i] == 0 { // and so are all after it
+		s.over = s.over[:i]
+	}
+}
+
+// upTo returns how many requests the groups have, if each counts with no more than most of them.
+func (s *sizes) upTo(most int) (n int) {
+	for _, groups := range s.over[:min(most, len(s.over))] {
+		n += groups
+	}
+	return n
 }
 
 // earlier returns how many tickets of h come before t, which is not among them, up to countMost.

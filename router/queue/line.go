@@ -8,10 +8,12 @@ type Line struct {
 	tenants map[string]*tenant
 	lanes   []*lane // in use
 	waiting int
-	open    int     // requests that wait, or are charged
-	floor   float64 // counter at which a tenant begins if nobody waits
-	turns   uint64  // dispatches from the line so far
-	sweepAt int     // number of tenants at which the idle ones are swept
+	depth   [Bands]int     // of waiting, by bands
+	sizes   [Bands][]sizes // one of each weight
+	open    int            // requests that wait, or are charged
+	floor   float64        // counter at which a tenant begins if nobody waits
+	turns   uint64         // dispatches from the line so far
+	sweepAt int            // number of tenants at which the idle ones are swept
 
 	last   time.Time     // of the last dispatch, while requests wait; zero: none has been
 	paused time.Time     // when the line became empty
@@ -121,7 +123,9 @@ func (l *Line) count(t *Ticket, n int) {
 	q.bytes += int64(n) * t.claim.Bytes
 	q.depth[t.claim.Band] += n
 	l.waiting += n
+	l.depth[t.claim.Band] += n
 	l.open += n
+	l.resized(t.group, n)
 	t.group.lane.waiting += n
 	t.group.tenant.waiting += n
 	q.hold(t.group.tenant, n, int64(n)*t.claim.Bytes)

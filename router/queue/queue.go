@@ -13,7 +13,12 @@
 //
 // One goroutine, that of Run, tries the waiting requests. It looks after each Wake, and every 20 ms
 // while requests wait, for changes that wake nobody: thresholds, reports of load, nodes that
-// appear. The package knows nothing of nodes and does no I/O. All operations take O(log n) steps.
+// appear. The package knows nothing of nodes and does no I/O.
+//
+// With n waiting requests a join, a turn and a settlement take O(log n) steps, and besides one for
+// each lane in use, and for each group of the tenant. Expect takes one for each of the tenant's own
+// requests in the band, up to countMost. Idle tenants are swept in one go once their number has
+// doubled.
 package queue
 
 import (

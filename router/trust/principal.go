@@ -104,9 +104,10 @@ type Principal struct {
 // Revoked says whether the principal's requests shall not go on.
 func (p *Principal) Revoked() bool { return p.Credential.Revoked() }
 
-// Follow makes p the principal of a key in place of before. What was used of its limits stays used.
-func (p *Principal) Follow(before *Principal) {
-	p.Credential.account.Rescale(before.Limit, p.Limit, time.Now())
+// Follow makes p the principal of its key in place of the one before. What was used of the key's
+// limits stays used.
+func (p *Principal) Follow() {
+	p.Credential.account.Rescale(p.Limit, time.Now())
 }
 
 // Limits returns the principal's key as the subject of its limits.

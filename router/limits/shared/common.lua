@@ -1,10 +1,10 @@
 -- What all scripts begin with.
 --
 -- A subject is a hash of packed numbers. It has for each bucket f: f (what was used: us until
--- nothing counts, or units of a month; when that was: us, or the month; units held) and f#h (units
--- held by holder h). It has for each holder h: #h (us when h expires). # is us before which no
--- holder expires, and us when the hash expires. What is held does not come back with time. What an
--- expired holder holds does not count.
+-- nothing counts, or units of a month; when that was: us, or the month; units held; the limit by
+-- which us count) and f#h (units held by holder h). It has for each holder h: #h (us when h
+-- expires). # is us before which no holder expires, and us when the hash expires. What is held does
+-- not come back with time. What an expired holder holds does not count.
 local call, pack, numbers, max = redis.call, struct.pack, struct.unpack, math.max
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -40,7 +40,7 @@ local function forget(hash)
 		local f, holder = string.match(name, '^([^#]+)(#.+)$')
 		if gone[holder] then
 			local used, stamp, held = numbers('<ddd', is[f])
-			is[f] = pack('<ddd', used, stamp, held - numbers('<d', value))
+			is[f] = pack('<ddd', used, stamp, held - numbers('<d', value)) .. string.sub(is[f], 25)
 			call('HSET', hash, f, is[f])
 			call('HDEL', hash, name)
 		end
@@ -70,6 +70,8 @@ local function subject(hash, holder)
 	return s
 end
 
+local debt = 864000000000 -- us: what was used delays later requests by 10 days at most
+
 -- Reads the buckets of a call. Each is three values from ARGV[from] on: f, the holder, and numbers,
 -- of which the first three are the place of its hash's key, the limit, and the window in us (0: no
 -- time; what is used counts 0. -1: a month).
@@ -80,8 +82,8 @@ local function read(from)
 		local place, limit, window = numbers('<ddd', args)
 		local hash = KEYS[place]
 		local s = subjects[hash] or subject(hash, ARGV[a + 1])
-		local b = {field = f, args = args, subject = s, window = window, room = limit, cost = 1, used = 0, stamp = now,
-			held = 0, own = 0, changed = false, given = 0, need = 0}
+		local b = {field = f, args = args, subject = s, window = window, limit = limit, room = limit, cost = 1,
+			used = 0, stamp = now, held = 0, own = 0, changed = false, given = 0, need = 0}
 		rows[#rows + 1], s.rows[#s.rows + 1] = b, b
 		local n = #s.fields
 		s.fields[n + 1], s.fields[n + 2] = f, f .. s.mine
@@ -97,8 +99,12 @@ local function read(from)
 				b.own = numbers('<d', own)
 			end
 			if b.window > 0 then
-				b.room, b.cost = b.window, b.window / b.room
+				b.room, b.cost = b.window, b.window / b.limit
 				b.used = max(0, used - max(0, now - at))
+				if is and #is > 24 and numbers('<d', is, 25) ~= b.limit then -- the units used stay used
+					b.used = math.min(b.used * numbers('<d', is, 25) / b.limit, b.window + debt)
+					b.changed = true
+				end
 			elseif b.window < 0 then
 				b.stamp = month()
 				if at == b.stamp or at == b.stamp + 1 then -- a clock that goes back begins no month anew
@@ -112,7 +118,6 @@ end
 
 -- Counts units as used.
 local function use(b, units)
-	local debt = 864000000000 -- us: what was used delays later requests by 10 days at most
 	b.used, b.changed = max(0, b.used + units * b.cost), true
 	if b.window > 0 then
 		b.used = math.min(b.used, b.window + debt)
@@ -131,7 +136,7 @@ local function write(life)
 		local puts, n, lasts, meta = {'HSET', s.hash}, 2, 2 * life, false
 		for _, b in ipairs(s.rows) do
 			if b.changed then
-				puts[n + 1], puts[n + 2] = b.field, pack('<ddd', b.used, b.stamp, b.held)
+				puts[n + 1], puts[n + 2] = b.field, pack('<dddd', b.used, b.stamp, b.held, b.limit)
 				n = n + 2
 			end
 			if b.holds then

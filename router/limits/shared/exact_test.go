@@ -2,6 +2,7 @@ package shared
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -66,6 +67,40 @@ func TestExactAllOrNothing(t *testing.T) {
 		if held, used := counted(t, s, wide.Bucket(rule)); held != 0 || used != 0 {
 			t.Errorf("rule %d: %d are held, %d used", rule, held, used)
 		}
+	}
+}
+
+// TestChangedLimit: what was used stays used when a limit changes, and a request that runs
+// meanwhile counts for what it has used.
+func TestChangedLimit(t *testing.T) {
+	s := startServer(t)
+	for _, exact := range []bool{true, false} {
+		l, end := limiter(t, Options{Addresses: []string{s.At}, Exact: exact})
+		k := subject(l, "acme", fmt.Sprint("exact=", exact))
+		is := func(held, used int64) {
+			t.Helper()
+			wait(t, fmt.Sprintf("exact=%v: Redis counts %d held and %d used", exact, held, used), func() bool {
+				h, u := counted(t, s, k.Bucket(tpd))
+				return h == held && u <= used && u >= used-5 // 5 come back in 7 minutes
+			})
+		}
+		r, _ := reserve(t, l, Admitted, k.of(tpd, 1000, 300))
+		r.Settle([]int64{300})
+		running, _ := reserve(t, l, Admitted, k.of(tpd, 1000, 100))
+		r, _ = reserve(t, l, Admitted, k.of(tpd, 10000, 200))
+		r.Settle([]int64{200})
+		running.Settle([]int64{50})
+		r, _ = reserve(t, l, Admitted, k.of(tpd, 10000, 2000))
+		r.Settle(nil)
+		settled(t, l)
+		if exact { // a lease may still have units of the higher limit
+			reserve(t, l, Refused, k.of(tpd, 500, 50))
+			if is := stateOf(t, s, k.Bucket(tpd)); is.Limit != 500 {
+				t.Errorf("%+v: what was used comes back by the former limit", is)
+			}
+		}
+		end()
+		is(0, 550)
 	}
 }
 

@@ -270,9 +270,9 @@ func TestLateSettlements(t *testing.T) {
 func testLateSettlements(t *testing.T, lost bool) {
 	s := startServer(t)
 	p := startProxy(t, s.At)
-	l, _ := limiter(t, Options{Addresses: []string{p.at}, Exact: true, Timeout: 200 * time.Millisecond})
+	l, _ := limiter(t, Options{Addresses: []string{p.at}, Exact: true})
 	k := subject(l, "acme", "key")
-	limits := []Limit{k.of(tpd, 1e6, 1000), k.of(flight, 100, 1)}
+	limits := []Limit{k.of(budget, 1e6, 1000), k.of(flight, 100, 1)}
 	var all []*Reservation
 	for range 50 {
 		r, _ := reserve(t, l, Admitted, limits...)
@@ -293,8 +293,8 @@ func testLateSettlements(t *testing.T, lost bool) {
 	wait(t, "Redis is away", func() bool { return l.Stats().Away })
 	back()
 	settled(t, l)
-	held, used := counted(t, s, k.Bucket(tpd))
-	if flying, _ := counted(t, s, k.Bucket(flight)); held != 0 || flying != 0 || used > 500 || used < 450 {
+	held, used := counted(t, s, k.Bucket(budget))
+	if flying, _ := counted(t, s, k.Bucket(flight)); held != 0 || flying != 0 || used != 500 {
 		t.Errorf("%d held, %d used, %d in flight", held, used, flying)
 	}
 }

@@ -257,6 +257,3 @@ func (r *Reservation) Settle(used []int64) {
 	}
 	r.by, r.n = nothing, 0
 }
-
-// Limits returns what the reservation is of. They are valid until Settle.
-func (r *Reservation) Limits() []Limit { return r.limits[:r.n] }

@@ -108,25 +108,32 @@ func reserve(t testing.TB, l *Limiter, want Verdict, limits ...Limit) (*Reservat
 	return r, no
 }
 
-// counted returns how many units Redis counts as held and as used.
-func counted(t testing.TB, s *server, b *Bucket) (held, used int64) {
+// state is a bucket as Redis has it, see common.lua.
+type state struct{ Used, Stamp, Held, Limit float64 }
+
+func stateOf(t testing.TB, s *server, b *Bucket) (is state) {
 	t.Helper()
-	ctx := context.Background()
-	is, err := s.db.HGet(ctx, b.subject.hash, b.field).Bytes()
+	text, err := s.db.HGet(context.Background(), b.subject.hash, b.field).Bytes()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		t.Fatal(err)
 	}
-	var state struct{ Used, Stamp, Held float64 }
-	_, _ = binary.Decode(is, binary.LittleEndian, &state)
+	_, _ = binary.Decode(text, binary.LittleEndian, &is)
+	return is
+}
+
+// counted returns how many units Redis counts as held and as used.
+func counted(t testing.TB, s *server, b *Bucket) (held, used int64) {
+	t.Helper()
+	state := stateOf(t, s, b)
 	if !b.timed() {
 		return int64(state.Held), int64(state.Used)
 	}
-	clock, err := s.db.Time(ctx).Result()
+	clock, err := s.db.Time(context.Background()).Result()
 	if err != nil {
 		t.Fatal(err)
 	}
 	ahead := max(state.Used-max(float64(clock.UnixMicro())-state.Stamp, 0), 0)
-	l := Limit{Bucket: b, Max: b.limit.Load()}
+	l := Limit{Bucket: b, Max: int64(state.Limit)}
 	return int64(state.Held), l.units(time.Duration(ahead * 1e3))
 }
 

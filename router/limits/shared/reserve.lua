@@ -12,6 +12,7 @@ for i, b in ipairs(rows) do
 	local counts = b.used + b.held * b.cost
 	local over = counts + need * b.cost - b.room
 	if need > 0 and over > b.room * 1e-12 then
+		write(tonumber(ARGV[2])) -- what counts by another limit now
 		return {0, i - 1, ceil(counts), ceil(over)}
 	end
 	if want > 0 then
