@@ -27,17 +27,7 @@ var sources = []string{"file", "etcd"}
 // limit is the time after which a change counts at a router, on a machine that stands still as long
 // as this one has.
 func (s *site) limit(router int) time.Duration {
-	return []time.Duration{byFile, byEtcd}[router] + slack + 5*time.Duration(s.stall.Load())
-}
-
-// watchStalls measures for how long the machine stands still at most.
-func (s *site) watchStalls(ctx context.Context) {
-	const every = 20 * time.Millisecond
-	for began := time.Now(); pause(ctx, every); began = time.Now() {
-		if late := time.Since(began) - every; int64(late) > s.stall.Load() {
-			s.stall.Store(int64(late))
-		}
-	}
+	return []time.Duration{byFile, byEtcd}[router] + slack + 5*s.stalls.longest()
 }
 
 // graveyard has the keys that do not count any more.

@@ -2,7 +2,6 @@ package shared
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -113,11 +112,16 @@ func counted(t testing.TB, s *server, b *Bucket) (held, used int64) {
 	t.Helper()
 	ctx := context.Background()
 	is, err := s.db.HGet(ctx, b.subject.hash, b.field).Bytes()
-	if err != nil && !errors.Is(err, redis.Nil) {
+	if errors.Is(err, redis.Nil) {
+		return 0, 0
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
-	var state struct{ Used, Stamp, Held float64 }
-	_, _ = binary.Decode(is, binary.LittleEndian, &state)
+	state, err := ParseStored(is)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if !b.timed() {
 		return int64(state.Held), int64(state.Used)
 	}
