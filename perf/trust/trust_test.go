@@ -56,6 +56,7 @@ func part(t *testing.T, mode, on string, lasts time.Duration) {
 			}
 		}
 		all.Go(func() { s.victims(ctx, router) })
+		all.Go(func() { s.expiring(ctx, router) })
 	}
 	all.Go(func() { s.damage(ctx) })
 	all.Go(func() { s.wires.run(ctx) })
