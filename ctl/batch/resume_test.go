@@ -279,8 +279,8 @@ func TestLockOfAnEndedRun(t *testing.T) {
 	newRunOf(t, name, "")
 }
 
-// TestTailOfTheKilledRun checks that a run that waits for the end of a killed one removes the record
-// that the killed one cut meanwhile.
+// TestTailOfTheKilledRun checks that a run that waits for the end of a killed one removes the
+// record that the killed one cut meanwhile.
 func TestTailOfTheKilledRun(t *testing.T) {
 	in, err := openInput(t.Context(), file(t, many(4, 1)...))
 	if err != nil {

@@ -31,8 +31,8 @@ func Open(path string) (*os.File, error) {
 // maxFile bounds what ReadFile reads, in bytes.
 const maxFile = 64 << 20
 
-// ReadFile is os.ReadFile for the files that Open opens. ReadFile refuses devices, and files of more
-// than 64 MiB. A descriptor of this process may be anything, within that bound.
+// ReadFile is os.ReadFile for the files that Open opens. ReadFile refuses devices, and files of
+// more than 64 MiB. A descriptor of this process may be anything, within that bound.
 func ReadFile(path string) ([]byte, error) {
 	f, err := Open(path)
 	if err != nil {
