@@ -83,6 +83,7 @@ skips=$(
 	skipped 'router, tests of nodes that are cut off' tun
 	skipped 'kvcached/resp TestAsRedis, beside redis' redis-server
 	skipped 'router/limits/shared, and router TestSharedLimits' redis-server
+	skipped 'perf/trust TestReadCounts' redis-server
 	skipped 'agent/engine TestEngineGetsNoRights' root
 	skipped 'cmd/cgn-agent TestWithoutRights' root
 	skipped 'internal/takeover TestAnotherUser' root
@@ -90,6 +91,8 @@ skips=$(
 	skipped 'kvcached/lease TestStrangers' root
 	skipped 'kvcached/rpc TestStrangers' root
 	skipped 'kvcached/ssd, tests on a full filesystem' root
+	skipped 'internal/pki TestReadableLater' root
+	skipped 'router/keys TestOwner' root
 )
 if [ -n "$skips" ]; then
 	echo '== skipped by make test'

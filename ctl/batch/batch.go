@@ -113,10 +113,14 @@ func (o *options) run(ctx context.Context, a *cli.App) error {
 	r := &run{sender: s, in: in, out: out, failures: failures,
 		progress: newProgress(a.Err, len(in.answered), in.before)}
 	if in.before < len(in.answered) {
-		for _, step := range []func() error{r.failures.check, func() error { return s.greet(ctx) }, r.failures.remove} {
-			if err := step(); err != nil {
-				return err
-			}
+		if err := failures.check(); err != nil {
+			return err
+		}
+		if err := s.greet(ctx); err != nil {
+			return err
+		}
+		if err := failures.remove(); err != nil {
+			return err
 		}
 	}
 	err = r.all(ctx, o.concurrency)

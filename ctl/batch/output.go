@@ -103,14 +103,14 @@ func openOutput(ctx context.Context, name string, in *input, others []string) (o
 			_ = f.Close()
 		}
 	}()
-	info, err := f.Stat()
+	if err := lock(ctx, f); err != nil {
+		return nil, err
+	}
+	info, err := f.Stat() // nobody else writes it from here on
 	if err == nil {
 		err = apart("out", name, info, others)
 	}
 	if err != nil {
-		return nil, err
-	}
-	if err := lock(ctx, f); err != nil {
 		return nil, err
 	}
 	whole, err := readAnswers(f, in)

@@ -2,6 +2,7 @@ package batch
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -301,4 +303,36 @@ func TestLockOfAnEndedRun(t *testing.T) {
 	old := newRunOf(t, name, "")
 	time.AfterFunc(lockTime/10, old.out.close)
 	newRunOf(t, name, "")
+}
+
+// TestTailOfTheKilledRun checks that a run that waits for the end of a killed one removes the
+// record that the killed one cut meanwhile.
+func TestTailOfTheKilledRun(t *testing.T) {
+	in, err := openInput(t.Context(), file(t, many(4, 1)...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.close()
+	name := filepath.Join(t.TempDir(), "out.jsonl")
+	killed, err := openOutput(t.Context(), name, in, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrote := make(chan error, 1)
+	time.AfterFunc(100*time.Millisecond, func() { // while the next run waits
+		err := killed.append(&record{ID: recordID, CustomID: "r-0",
+			Response: &response{StatusCode: 200, Body: []byte("{}")}})
+		_, cut := killed.f.WriteString(recordStart)
+		killed.close()
+		wrote <- errors.Join(err, cut)
+	})
+	next, err := openOutput(t.Context(), name, in, nil)
+	if err := errors.Join(err, <-wrote); err != nil {
+		t.Fatal(err)
+	}
+	defer next.close()
+	page, err := os.ReadFile(name)
+	if err != nil || strings.Count(string(page), "\n") != 1 || !strings.HasSuffix(string(page), "\n") {
+		t.Errorf("the output has a tail: %q, %v", page, err)
+	}
 }

@@ -222,8 +222,10 @@ func TestCertificates(t *testing.T) {
 		o    pki.Options
 		want []string
 	}{
-		"soon":    {pki.Options{Lifetime: 29 * day}, []string{"warning certificate tls.cert"}},
-		"ended":   {pki.Options{Lifetime: day, Now: time.Now().Add(-2 * day)}, []string{"error certificate tls.cert"}},
+		"soon":  {pki.Options{Lifetime: 29 * day}, []string{"warning certificate tls.cert"}},
+		"ended": {pki.Options{Lifetime: day, Now: time.Now().Add(-2 * day)}, []string{"error certificate tls.cert"}},
+		"both ended": {pki.Options{Lifetime: day, CALifetime: day, Now: time.Now().Add(-2 * day)},
+			[]string{"error certificate tls.ca", "error certificate tls.cert"}},
 		"CA soon": {pki.Options{CALifetime: 20 * day}, []string{"warning certificate tls.ca", "warning certificate tls.cert"}},
 		"not yet": {pki.Options{Now: time.Now().Add(day)}, []string{"error clock tls.ca", "error clock tls.cert"}},
 	} {
@@ -283,7 +285,7 @@ nonsense = 1
 func TestUnitNotRunning(t *testing.T) {
 	h := newHost(t, pki.Options{})
 	found, r, err := h.examine("--agent", "../../deploy/config/agent.toml")
-	h.want(found, err, "warning unseen etcd.key", "warning unseen etcd.ca")
+	h.want(found, err, "warning unseen etcd.key", "warning unseen etcd.cert", "warning unseen etcd.ca")
 	if f := r.Findings[0]; f.Kind == kindUnseen && !strings.Contains(f.Fix, "while the unit runs") {
 		t.Errorf("%+v", f)
 	}

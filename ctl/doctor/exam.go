@@ -212,7 +212,8 @@ func (e *exam) missing(field string, err error) {
 // certificate. role is empty if they demand none. ca, cert and key are the fields' names.
 func (e *exam) files(f pki.Files, ca, cert, key string, role pki.Role) {
 	e.secret(key, f.Key)
-	usable := e.expiry(ca, f.CA) && e.expiry(cert, f.Cert)
+	usable := e.expiry(ca, f.CA)
+	usable = e.expiry(cert, f.Cert) && usable // an ended CA does not hide an ended certificate
 	if f.CA != "" {
 		e.authority(ca, filepath.Join(filepath.Dir(f.CA), "ca.key"))
 	}

@@ -269,10 +269,13 @@ func numbers(u *tally.Use) []string {
 }
 
 func (r *result) table(t *cli.Table) {
-	var head, total []string
-	for i, name := range r.By {
+	var head []string
+	for _, name := range r.By {
 		head = append(head, strings.ToUpper(name))
-		total = append(total, map[bool]string{true: "total"}[i == 0])
+	}
+	total := make([]string, len(r.By))
+	if len(total) > 0 {
+		total[0] = "total"
 	}
 	t.Words(append(head, "REQUESTS", "PROMPT", "CACHED", "COMPLETION", "ESTIMATED"))
 	for _, sum := range r.Rows {

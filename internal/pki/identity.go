@@ -6,12 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 	"weak"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cognitora/dataplane/internal/rights"
 )
@@ -25,8 +26,9 @@ var ErrRole = errors.New("pki: peer has the wrong role")
 // Identity is a program's own certificate and the CA that it trusts, kept in step with the files. A
 // client may have only the CA, or for Outside no file, and then shows no certificate. Handshakes
 // check the files at most every CheckEvery, and a timer does so without handshakes. If new files do
-// not load, or their certificate has ended, the old set stays in use, the reason is logged once,
-// and Failures counts it. An Identity has no goroutine and needs no closing.
+// not load, or their certificate has ended, the old set stays in use, and each check tries them
+// again. Failures counts the change once; the log has its reason, and has it again when it differs.
+// An Identity has no goroutine and needs no closing.
 type Identity struct {
 	files Files
 	now   func() time.Time
@@ -36,6 +38,7 @@ type Identity struct {
 	mu       sync.Mutex // held by the only handshake that checks the files
 	checked  time.Time  // guarded by mu
 	seen     [3]stamp   // files at the last attempt; guarded by mu
+	failed   string     // why the last attempt failed; empty: it did not; guarded by mu
 }
 
 // material is a consistent set of the files' contents.
@@ -59,10 +62,12 @@ func ended(file string, pair *tls.Certificate, now time.Time) error {
 	return fmt.Errorf("certificate %s has ended, at %s", file, pair.Leaf.NotAfter.UTC().Format(time.RFC3339))
 }
 
-// stamp distinguishes two states of a file.
+// stamp distinguishes two states of a file. New rights or another owner make another state, since
+// they may make it readable.
 type stamp struct {
-	modified time.Time
-	size     int64
+	inode   uint64
+	size    int64
+	changed int64 // ctime, in ns
 }
 
 // Load reads files and returns their identity. A certificate that has ended is an error.
@@ -303,7 +308,8 @@ func (id *Identity) refresh() {
 	}
 	id.checked = now
 	stamps := id.files.stamps()
-	if stamps == id.seen {
+	changed := stamps != id.seen
+	if !changed && id.failed == "" {
 		return
 	}
 	id.seen = stamps
@@ -312,19 +318,33 @@ func (id *Identity) refresh() {
 		err = ended(id.files.Cert, &m.pair, now)
 	}
 	if err != nil {
-		id.failures.Add(1)
-		slog.Error("changed certificate files cannot be used, keeping the old ones", "ca", id.files.CA, "cert",
-			id.files.Cert, "error", err)
+		id.fail(err, changed)
 		return
 	}
+	id.failed = ""
 	id.state.Store(m)
 	slog.Info("certificate reloaded", "ca", id.files.CA, "cert", id.files.Cert, "not_after", m.notAfter())
 }
 
+// fail records that an attempt has failed. changed says whether the files have changed since the
+// one before.
+func (id *Identity) fail(err error, changed bool) {
+	if changed {
+		id.failures.Add(1)
+	}
+	text := err.Error()
+	if changed || text != id.failed {
+		slog.Error("changed certificate files cannot be used, keeping the old ones", "ca", id.files.CA, "cert",
+			id.files.Cert, "error", err)
+	}
+	id.failed = text
+}
+
 func (f Files) stamps() (s [3]stamp) {
 	for i, name := range []string{f.CA, f.Cert, f.Key} {
-		if st, err := os.Stat(name); err == nil {
-			s[i] = stamp{st.ModTime(), st.Size()}
+		var at unix.Stat_t
+		if unix.Stat(name, &at) == nil {
+			s[i] = stamp{at.Ino, at.Size, at.Ctim.Nano()}
 		}
 	}
 	return s

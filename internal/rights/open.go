@@ -28,25 +28,53 @@ func Open(path string) (*os.File, error) {
 	return f, nil
 }
 
-// ReadFile is os.ReadFile for the files that Open opens.
+// maxFile bounds what ReadFile reads, in bytes.
+const maxFile = 64 << 20
+
+// ReadFile is os.ReadFile for the files that Open opens. ReadFile refuses devices, and files of
+// more than 64 MiB. A descriptor of this process may be anything, within that bound.
 func ReadFile(path string) ([]byte, error) {
 	f, err := Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	return io.ReadAll(f)
+	info, err := f.Stat()
+	if err == nil {
+		err = noDevice(path, info)
+	}
+	if err != nil {
+		return nil, err
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(text) > maxFile {
+		return nil, fmt.Errorf("%s has more than %d MiB", path, maxFile>>20)
+	}
+	return text, err
 }
 
 // noPipe returns an error for a pipe, unless it is a descriptor of this process.
 func noPipe(path string, info fs.FileInfo) error {
-	if info.Mode()&fs.ModeNamedPipe == 0 {
+	if info.Mode()&fs.ModeNamedPipe == 0 || isOwn(path) {
 		return nil
 	}
+	return fmt.Errorf("%s is a pipe, not a file", path)
+}
+
+// noDevice returns an error for a device, unless it is a descriptor of this process.
+func noDevice(path string, info fs.FileInfo) error {
+	if info.Mode()&fs.ModeDevice == 0 || isOwn(path) {
+		return nil
+	}
+	return fmt.Errorf("%s is a device, not a file", path)
+}
+
+// isOwn says whether path is a descriptor of this process.
+func isOwn(path string) bool {
 	for _, own := range []string{"/dev/fd/", "/dev/stdin", "/proc/self/fd/"} {
 		if strings.HasPrefix(path, own) {
-			return nil
+			return true
 		}
 	}
-	return fmt.Errorf("%s is a pipe, not a file", path)
+	return false
 }

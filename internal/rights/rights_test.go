@@ -48,6 +48,26 @@ func TestChecks(t *testing.T) {
 	}
 }
 
+// TestBound checks that nothing without an end is read.
+func TestBound(t *testing.T) {
+	if _, err := ReadFile("/dev/zero"); err == nil || err.Error() != "/dev/zero is a device, not a file" {
+		t.Error(err)
+	}
+	name := filepath.Join(t.TempDir(), "huge")
+	for size, want := range map[int64]string{maxFile: "", maxFile + 1: name + " has more than 64 MiB"} {
+		if err := os.WriteFile(name, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(name, size); err != nil {
+			t.Fatal(err)
+		}
+		text, err := ReadFile(name)
+		if want == "" && (err != nil || int64(len(text)) != size) || want != "" && (err == nil || err.Error() != want) {
+			t.Errorf("%d bytes: %d, %v", size, len(text), err)
+		}
+	}
+}
+
 // TestPipes checks that nothing waits for the program that writes a pipe with a name, and that a
 // shell's pipe is read to its end.
 func TestPipes(t *testing.T) {

@@ -13,6 +13,7 @@
 //   - wires_test.go replaces certificates and CAs, and restarts etcd.
 //   - keys_test.go makes, rotates and revokes keys, and damages their file.
 //   - redis_test.go stops, kills and empties Redis, and reads what it counts.
+//   - stalls_test.go measures for how long the machine stands still, which excuses routers.
 //   - books_test.go compares the counts.
 //
 // make check-trust runs it.

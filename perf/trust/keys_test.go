@@ -27,17 +27,7 @@ var sources = []string{"file", "etcd"}
 // limit is the time after which a change counts at a router, on a machine that stands still as long
 // as this one has.
 func (s *site) limit(router int) time.Duration {
-	return []time.Duration{byFile, byEtcd}[router] + slack + 5*time.Duration(s.stall.Load())
-}
-
-// watchStalls measures for how long the machine stands still at most.
-func (s *site) watchStalls(ctx context.Context) {
-	const every = 20 * time.Millisecond
-	for began := time.Now(); pause(ctx, every); began = time.Now() {
-		if late := time.Since(began) - every; int64(late) > s.stall.Load() {
-			s.stall.Store(int64(late))
-		}
-	}
+	return []time.Duration{byFile, byEtcd}[router] + slack + 5*s.stalls.longest()
 }
 
 // graveyard has the keys that do not count any more.
@@ -133,7 +123,7 @@ func (s *site) await(router int, by *http.Client, what string, from time.Time, t
 
 // victims makes keys at a router, and ends each in some way, until ctx ends.
 func (s *site) victims(ctx context.Context, router int) {
-	ways := []func(*victim){(*victim).revoke, (*victim).rotate, (*victim).expire, (*victim).revoke}
+	ways := []func(*victim){(*victim).revoke, (*victim).rotate, (*victim).revoke}
 	if router == 0 {
 		ways = append(ways, (*victim).remove)
 	}
@@ -141,6 +131,15 @@ func (s *site) victims(ctx context.Context, router int) {
 		v := &victim{site: s, router: router, by: s.connections(&client{})}
 		ways[turn%len(ways)](v)
 		v.streams.Wait()
+		v.by.CloseIdleConnections()
+	}
+}
+
+// expiring makes keys at a router that expire, one after the other, until ctx ends.
+func (s *site) expiring(ctx context.Context, router int) {
+	for pause(ctx, time.Second) {
+		v := &victim{site: s, router: router, by: s.connections(&client{})}
+		v.expire()
 		v.by.CloseIdleConnections()
 	}
 }
@@ -245,17 +244,17 @@ func (v *victim) rotate() {
 }
 
 func (v *victim) expire() {
-	const lasts = 12 * time.Second
+	const lasts = time.Minute // no key lasts less
 	began := time.Now()
 	v.make("--expires", lasts.String())
 	v.ends("expired key", v.text, began.Add(lasts), time.Now().Add(lasts))
 	v.graveyard.bury(v.router, v.text)
 }
 
-// ends checks that a text counts until a time, and not after a later one. cgn-ctl rounds times down
-// to seconds.
+// ends checks that a text counts until a time, and not after a later one. cgn-ctl rounds the end of
+// a key down to seconds, and the end of a former text up.
 func (v *victim) ends(what, text string, until, last time.Time) {
-	until = until.Truncate(time.Second)
+	until, last = until.Truncate(time.Second), last.Add(time.Second)
 	for {
 		a := v.ask(v.by, v.router, list(what, text, 200, 401), nil)
 		v.judge(a)
@@ -269,7 +268,7 @@ func (v *victim) ends(what, text string, until, last time.Time) {
 			}
 			return
 		}
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond)
 	}
 }
 

@@ -2,11 +2,13 @@ package trust
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"iter"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -15,6 +17,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cognitora/dataplane/internal/freeport"
+	"github.com/cognitora/dataplane/router/limits"
+	"github.com/cognitora/dataplane/router/limits/shared"
 )
 
 // fault is what befalls Redis.
@@ -57,12 +61,14 @@ func (r *redisServer) start(s *site) {
 	redis.SetLogger(silent{})
 	r.db = redis.NewClient(&redis.Options{Addr: r.at, TLSConfig: s.wires.outside("ctl"), MaxRetries: -1,
 		DialerRetries: 1})
-	r.begin()
+	if err := r.begin(); err != nil {
+		s.t.Fatal(err)
+	}
 	s.t.Cleanup(func() { r.db.Close(); _ = r.cmd.Process.Kill(); _ = r.cmd.Wait() })
 }
 
 // begin starts the process, and waits until it answers.
-func (r *redisServer) begin() {
+func (r *redisServer) begin() error {
 	f := r.s.wires.files("redis")
 	host, port, _ := net.SplitHostPort(r.at)
 	r.cmd = exec.Command("redis-server", "--port", "0", "--tls-port", port, "--bind", host, "--save", "",
@@ -70,13 +76,14 @@ func (r *redisServer) begin() {
 		"--tls-ca-cert-file", f.CA)
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := r.cmd.Start(); err != nil {
-		r.s.t.Fatal(err)
+		return err
 	}
 	r.s.eventually("Redis answers", patience, func() bool {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		return r.db.Ping(ctx).Err() == nil
 	})
+	return nil
 }
 
 // takeFiles has the server use the certificates that its files have now.
@@ -110,7 +117,9 @@ func (r *redisServer) suffer(what fault, lasts time.Duration) {
 		if what == emptied {
 			_ = os.RemoveAll(filepath.Join(r.dir, "appendonlydir"))
 		}
-		r.begin()
+		if err := r.begin(); err != nil {
+			r.s.books.broken("Redis does not start: %v", err)
+		}
 	}
 	r.busy.Unlock()
 	time.Sleep(4 * time.Second) // a request that waits for Redis has given up
@@ -140,34 +149,29 @@ func (r *redisServer) away(from, to time.Time) bool {
 // counts are units of budgets by subject: "acme" of a tenant, "model large" of a model.
 type counts map[string]int64
 
-// read returns what Redis counts as used and as held.
-func (r *redisServer) read() (used, held counts) {
+// readCounts returns what Redis counts as used and as held by these subjects. It counts 0 of those
+// that it does not know.
+func readCounts(db *redis.Client, names iter.Seq[string]) (used, held counts, err error) {
 	used, held = counts{}, counts{}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	for keys := r.db.Scan(ctx, 0, "cgn:*:b:*", 1000).Iterator(); keys.Next(ctx); {
-		name := subject(keys.Val())
-		all, err := r.db.HMGet(ctx, keys.Val(), "budget", "budget#").Result()
-		if err != nil {
-			r.s.books.broken("Redis does not tell what it counts: %v", err)
-			return used, held
+	for name := range names {
+		tenant, of := name, limits.OfTenant.String()+"/"
+		if model, is := strings.CutPrefix(name, "model "); is {
+			tenant, of = "", limits.OfModel.String()+"/"+model
 		}
-		used[name], held[name] = whole(all[0]), whole(all[1])
+		field, err := db.HGet(ctx, shared.SubjectKey(tenant, of), "budget").Bytes()
+		if errors.Is(err, redis.Nil) {
+			continue
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		is, err := shared.ParseStored(field)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", name, err)
+		}
+		used[name], held[name] = int64(is.Used), int64(is.Held)
 	}
-	return used, held
-}
-
-// subject returns the subject of a key such as cgn:{t:acme}:b:tenant/ or cgn:{t:}:b:model/large.
-func subject(key string) string {
-	tenant, of, _ := strings.Cut(strings.TrimPrefix(key, "cgn:{t:"), "}:b:")
-	if of == "tenant/" {
-		return tenant
-	}
-	return strings.Replace(of, "/", " ", 1)
-}
-
-func whole(v any) int64 {
-	text, _ := v.(string)
-	n, _ := strconv.ParseFloat(text, 64)
-	return int64(n)
+	return used, held, nil
 }

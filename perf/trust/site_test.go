@@ -14,7 +14,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -57,8 +56,8 @@ type site struct {
 	gate      sync.RWMutex // counted requests hold it for reading
 	admin     *http.Client // shows the certificate of the role ctl
 	sighups   int
-	stall     atomic.Int64 // ns, the longest in which the machine stood still
-	restarts  int          // of etcd
+	stalls    stalls
+	restarts  int // of etcd
 	graveyard graveyard
 }
 
@@ -77,7 +76,9 @@ func startSite(t *testing.T, mode, on string) *site {
 	s.books.site = s
 	s.wires.make(s)
 	s.etcdAt, s.peerAt = freeport.Address(t), freeport.Address(t)
-	s.startEtcd()
+	if err := s.startEtcd(); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { s.etcd.Stop() })
 	s.redis.start(s)
 	for _, m := range models {
@@ -136,8 +137,7 @@ func (s *site) healthy(p *process.Process, at, path string) {
 }
 
 // startEtcd starts etcd on the data that it has.
-func (s *site) startEtcd() {
-	s.t.Helper()
+func (s *site) startEtcd() error {
 	f := s.wires.files("etcd")
 	peer := "http://" + s.peerAt
 	p, err := process.Start(s.dir, "etcd", []string{os.Getenv("TRUST_ETCD"), "--name", "one", "--data-dir",
@@ -146,13 +146,14 @@ func (s *site) startEtcd() {
 		"one=" + peer, "--cert-file", f.Cert, "--key-file", f.Key, "--trusted-ca-file", f.CA, "--client-cert-auth",
 		"--unsafe-no-fsync", "--log-level", "error"}, nil)
 	if err != nil {
-		s.t.Fatal(err)
+		return err
 	}
 	s.etcd = p
 	s.eventually("etcd answers", patience, func() bool {
 		_, err := s.ctl("key", append([]string{"list"}, s.etcdFlags()...)...)
 		return err == nil
 	})
+	return nil
 }
 
 // restartEtcd kills etcd and starts it again.
@@ -162,7 +163,9 @@ func (s *site) restartEtcd() {
 	_ = syscall.Kill(s.etcd.PID(), syscall.SIGKILL)
 	s.etcd.Stop()
 	time.Sleep(time.Second)
-	s.startEtcd()
+	if err := s.startEtcd(); err != nil {
+		s.books.broken("etcd does not start: %v", err)
+	}
 	s.restarts++
 }
 
@@ -232,8 +235,8 @@ func (s *site) routerConfig(i, turn int) string {
 		pair()
 	}
 	p("[[auth.certificate]]\nname = %q\ntenant = \"certs\"", clientName)
-	p("[ratelimit]\nredis = [%q]\nmode = %q\non_failure = %q\ntimeout = \"4s\"\ntls = true\nca = %q", s.redis.at, s.mode,
-		s.on, f.CA)
+	p("[ratelimit]\nredis = [%q]\nmode = %q\non_failure = %q\ntimeout = %q\ntls = true\nca = %q", s.redis.at, s.mode,
+		s.on, redisTimeout, f.CA)
 	pair()
 	const rich = "budget = 1000000000000\ntokens_per_minute = 1000000000"
 	for _, tenant := range []string{"acme", "beta", "certs", "victims"} {
@@ -262,12 +265,12 @@ func (s *site) reload(turn int) {
 
 // put gives a file another content, in one step.
 func (s *site) put(name, text string) {
-	s.t.Helper()
-	if err := os.WriteFile(name+".new", []byte(text), 0o600); err != nil {
-		s.t.Fatal(err)
+	err := os.WriteFile(name+".new", []byte(text), 0o600)
+	if err == nil {
+		err = os.Rename(name+".new", name)
 	}
-	if err := os.Rename(name+".new", name); err != nil {
-		s.t.Fatal(err)
+	if err != nil {
+		s.books.broken("%v", err)
 	}
 }
 

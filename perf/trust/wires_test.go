@@ -67,7 +67,7 @@ func (w *wires) bootstrap() (dir string) {
 	w.cas++
 	dir = filepath.Join(w.s.dir, fmt.Sprint("ca-", w.cas))
 	if _, err := w.s.ctl("pki", "bootstrap", "--dir", dir); err != nil {
-		w.s.t.Fatal(err)
+		w.s.books.broken("%v", err)
 	}
 	return dir
 }
@@ -104,7 +104,7 @@ func (w *wires) deal(damage func(name, text string)) {
 func (w *wires) read(name string) []byte {
 	text, err := os.ReadFile(name)
 	if err != nil {
-		w.s.t.Fatal(err)
+		w.s.books.broken("%v", err)
 	}
 	return text
 }
@@ -122,13 +122,21 @@ func (w *wires) useClient() {
 
 // issue makes a client's certificate that the CA in dir signs.
 func (w *wires) issue(dir string) *tls.Certificate {
+	pair, err := issue(dir)
+	if err != nil {
+		w.s.books.broken("%v", err)
+	}
+	return &pair
+}
+
+func issue(dir string) (pair tls.Certificate, err error) {
 	ca, err := tls.LoadX509KeyPair(filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key"))
 	if err != nil {
-		w.s.t.Fatal(err)
+		return pair, err
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		w.s.t.Fatal(err)
+		return pair, err
 	}
 	name, _ := url.Parse(clientName)
 	serial, _ := rand.Int(rand.Reader, big.NewInt(1<<62))
@@ -137,10 +145,7 @@ func (w *wires) issue(dir string) *tls.Certificate {
 		Subject: pkix.Name{CommonName: "ci"}, URIs: []*url.URL{name}, NotBefore: now.Add(-time.Minute),
 		NotAfter: now.Add(time.Hour), KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, ca.Leaf, &key.PublicKey, ca.PrivateKey)
-	if err != nil {
-		w.s.t.Fatal(err)
-	}
-	return &tls.Certificate{Certificate: [][]byte{doc}, PrivateKey: key}
+	return tls.Certificate{Certificate: [][]byte{doc}, PrivateKey: key}, err
 }
 
 // run replaces certificates until ctx ends, and the CA each third time.

@@ -9,7 +9,7 @@ import (
 	"github.com/cognitora/dataplane/router/trust"
 )
 
-// Code is the code of all refusals of an identity.
+// Code is the code of all refusals with status 401: the sender is not known.
 const Code = "invalid_api_key"
 
 // Challenge is the header WWW-Authenticate of a refusal with status 401.

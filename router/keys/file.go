@@ -97,7 +97,7 @@ func Edit(name string, change func([]*Record) ([]*Record, error)) (err error) {
 	if at, err := filepath.EvalSymlinks(name); err == nil {
 		name = at // the new file must not replace a link
 	}
-	unlock, err := lock(name + ".lock")
+	unlock, err := lock(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("the directory %s does not exist", filepath.Dir(name))
 	}
@@ -132,8 +132,9 @@ func Edit(name string, change func([]*Record) ([]*Record, error)) (err error) {
 // replace gives a file a new content, and keeps its mode and owner.
 func replace(name string, doc []byte) (err error) {
 	mode := fs.FileMode(0o600)
-	was, missing := os.Stat(name)
-	if missing == nil {
+	was, err := os.Stat(name)
+	exists := err == nil
+	if exists {
 		mode = was.Mode().Perm()
 	}
 	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-*")
@@ -150,11 +151,9 @@ func replace(name string, doc []byte) (err error) {
 		}
 		err = syncDir(filepath.Dir(name))
 	}()
-	if missing == nil { // before Chmod, so that the group of the process gets nothing to read
-		if own, ok := was.Sys().(*syscall.Stat_t); ok {
-			if err := f.Chown(int(own.Uid), int(own.Gid)); err != nil {
-				return err
-			}
+	if exists { // before Chmod, so that the group of the process gets nothing to read
+		if err := chownAs(f, was); err != nil {
+			return err
 		}
 	}
 	if err := f.Chmod(mode); err != nil {
@@ -166,6 +165,15 @@ func replace(name string, doc []byte) (err error) {
 	return f.Sync()
 }
 
+// chownAs gives a file the owner of another one.
+func chownAs(f *os.File, other fs.FileInfo) error {
+	own, ok := other.Sys().(*syscall.Stat_t)
+	if !ok {
+		return nil
+	}
+	return f.Chown(int(own.Uid), int(own.Gid))
+}
+
 // syncDir makes a rename in a directory last.
 func syncDir(name string) error {
 	d, err := os.Open(name)
@@ -175,9 +183,9 @@ func syncDir(name string) error {
 	return cmp.Or(d.Sync(), d.Close())
 }
 
-// lock waits for the lock of a file, which lock makes if it is not there.
-func lock(name string) (unlock func(), err error) {
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+// lock waits for the lock of a file of keys.
+func lock(of string) (unlock func(), err error) {
+	f, err := openLock(of)
 	if err != nil {
 		return nil, err
 	}
@@ -186,4 +194,31 @@ func lock(name string) (unlock func(), err error) {
 		return nil, err
 	}
 	return func() { f.Close() }, nil
+}
+
+// openLock opens the lock of a file of keys. A lock that openLock makes gets the owner of the file,
+// so that an edit by root does not lock the owner out.
+func openLock(of string) (*os.File, error) {
+	name := of + ".lock"
+	const flags = os.O_RDWR | unix.O_NOFOLLOW
+	f, err := os.OpenFile(name, flags|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		f, err = os.OpenFile(name, flags, 0)
+		if errors.Is(err, fs.ErrPermission) {
+			err = fmt.Errorf("%w; it has another owner than the keys: sudo chown --reference=%s %s", err, of, name)
+		}
+		return f, err
+	}
+	if err != nil {
+		return nil, err
+	}
+	if keys, missing := os.Stat(of); missing == nil {
+		err = chownAs(f, keys)
+	}
+	if err != nil {
+		f.Close()
+		os.Remove(name)
+		return nil, err
+	}
+	return f, nil
 }

@@ -95,7 +95,7 @@ func TestChangedLimit(t *testing.T) {
 		settled(t, l)
 		if exact { // a lease may still have units of the higher limit
 			reserve(t, l, Refused, k.of(tpd, 500, 50))
-			if is := stateOf(t, s, k.Bucket(tpd)); is.Limit != 500 {
+			if is := stored(t, s, k.Bucket(tpd)); is.Limit != 500 {
 				t.Errorf("%+v: what was used comes back by the former limit", is)
 			}
 		}

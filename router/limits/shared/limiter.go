@@ -74,8 +74,7 @@ func New(o Options, log *slog.Logger) (*Limiter, error) {
 
 // Subject returns a new subject of a tenant. Rules are in the order of Subject.Bucket.
 func (l *Limiter) Subject(tenant, name string, rules ...Rule) *Subject {
-	key := "cgn:{t:" + escape(tenant) + "}:"
-	s := &Subject{hash: key + "s:" + escape(name), mark: key + "r:", holder: l.next(),
+	s := &Subject{hash: SubjectKey(tenant, name), mark: tenantKey(tenant) + "r:", holder: l.next(),
 		buckets: make([]Bucket, len(rules)), lease: leaseState{used: make([]int64, len(rules))}}
 	for i, r := range rules {
 		b := &s.buckets[i]

@@ -2,7 +2,6 @@ package shared
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -108,23 +107,26 @@ func reserve(t testing.TB, l *Limiter, want Verdict, limits ...Limit) (*Reservat
 	return r, no
 }
 
-// state is a bucket as Redis has it, see common.lua.
-type state struct{ Used, Stamp, Held, Limit float64 }
-
-func stateOf(t testing.TB, s *server, b *Bucket) (is state) {
+// stored returns what Redis has of a bucket.
+func stored(t testing.TB, s *server, b *Bucket) (is Stored) {
 	t.Helper()
 	text, err := s.db.HGet(context.Background(), b.subject.hash, b.field).Bytes()
-	if err != nil && !errors.Is(err, redis.Nil) {
+	if errors.Is(err, redis.Nil) {
+		return is
+	}
+	if err == nil {
+		is, err = ParseStored(text)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
-	_, _ = binary.Decode(text, binary.LittleEndian, &is)
 	return is
 }
 
 // counted returns how many units Redis counts as held and as used.
 func counted(t testing.TB, s *server, b *Bucket) (held, used int64) {
 	t.Helper()
-	state := stateOf(t, s, b)
+	state := stored(t, s, b)
 	if !b.timed() {
 		return int64(state.Held), int64(state.Used)
 	}
