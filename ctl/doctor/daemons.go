@@ -63,8 +63,8 @@ func (e *exam) router(c *router.Config) {
 	e.redis(&c.RateLimit)
 	for _, l := range c.Logs() {
 		if mode, ok := l.Wide(); ok {
-			e.add(warning, kindReadable, l.Setting, fmt.Sprintf("%s has the mode %#o, so other users can read or change "+
-				"it", l.File, mode), fmt.Sprintf("chmod %#o %s", mode&l.Mode, l.File))
+			e.add(warning, kindReadable, l.Setting, fmt.Sprintf("%s has the mode %#o, so other users can read or "+
+				"change it", l.File, mode), fmt.Sprintf("chmod %#o %s", mode&l.Mode, l.File))
 		}
 	}
 }

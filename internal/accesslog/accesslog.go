@@ -29,7 +29,7 @@ type Options struct {
 	// Dropped, if set, is called for every entry that Log drops. Dropped must not block.
 	Dropped func()
 	// Failed, if set, is called with each error of the file, and the number of lines lost. Close
-	// calls it for a file that hangs. The number is an upper bound: some of the lines may be written.
+	// calls it for a file that hangs. The number is an upper bound: some lines may be written.
 	Failed func(err error, lines int)
 
 	sink logfile.Sink // replaces Path in tests
