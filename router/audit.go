@@ -8,14 +8,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
+	"io/fs"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/cognitora/dataplane/internal/accesslog"
 	"github.com/cognitora/dataplane/internal/audit"
 	"github.com/cognitora/dataplane/internal/buildinfo"
 	"github.com/cognitora/dataplane/internal/rights"
@@ -64,13 +66,59 @@ func auditProblem(err error) error {
 }
 
 // ReopenLogs opens the access log and the audit log anew after a rotation. On an error the old
-// files stay in use.
+// files stay in use. ReopenLogs waits 2 s at most for each log whose write hangs.
 func (r *Router) ReopenLogs() error {
-	err := r.audit.Reopen()
-	if r.access != nil {
-		err = errors.Join(r.access.Reopen(), err)
+	var errs []error
+	if err := r.audit.Reopen(); err != nil {
+		errs = append(errs, fmt.Errorf("audit.log: %w", err))
 	}
-	return err
+	if r.access != nil {
+		if err := r.access.Reopen(); err != nil {
+			errs = append(errs, fmt.Errorf("log.access: %w", err))
+		}
+	}
+	r.adviseLogs()
+	return errors.Join(errs...)
+}
+
+// adviseLogs warns of logs that other users can read or change.
+func (r *Router) adviseLogs() {
+	for _, l := range r.config.Logs() {
+		if mode, ok := l.Wide(); ok {
+			r.log.Warn("other users can read or change a log", "setting", l.Setting, "file", l.File,
+				"mode", fmt.Sprintf("%#o", mode), "fix", fmt.Sprintf("chmod %#o %s", mode&l.Mode, l.File))
+		}
+	}
+}
+
+// LogFile is a file or pipe that the router writes lines about requests to.
+type LogFile struct {
+	Setting string
+	File    string
+	Mode    fs.FileMode // with which the router makes it
+}
+
+// Logs returns the log files of the settings, which need not exist.
+func (c *Config) Logs() (all []LogFile) {
+	for _, l := range []LogFile{
+		{"audit.log", c.Audit.Log, audit.FileMode}, {"log.access", c.Log.Access, accesslog.FileMode},
+	} {
+		if l.File != "" && l.File != "-" && l.File != "syslog" {
+			all = append(all, l)
+		}
+	}
+	return all
+}
+
+// Wide returns the mode of an existing file that more users can read or change than the router
+// would let.
+func (l LogFile) Wide() (mode fs.FileMode, wide bool) {
+	info, err := os.Stat(l.File)
+	if err != nil || info.Mode().Type()&^fs.ModeNamedPipe != 0 {
+		return 0, false // missing, or a device
+	}
+	mode = info.Mode().Perm()
+	return mode, mode&^l.Mode != 0
 }
 
 // acted records an act of nobody who asks the admin port: of a signal, of a file or of etcd.
@@ -202,8 +250,15 @@ func (b *beginning) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// objectOf says what a request changes: the model of its query, and the members of its body that
-// are no lists and no paths, whose text may have a password.
+// recorded are the members of bodies that the audit log has. Others, such as a path, may have a
+// password.
+var recorded = []string{
+	"active_decode_blocks_threshold", "active_prefill_tokens_threshold", "active_prefill_tokens_threshold_frac",
+	"adapter", "model", "seconds",
+}
+
+// objectOf says what a request changes: the model of its query, and the recorded members of its
+// body.
 func objectOf(model string, body []byte) string {
 	var parts []string
 	if model != "" {
@@ -213,9 +268,9 @@ func objectOf(model string, body []byte) string {
 	if len(body) > maxThresholds || len(body) > 0 && json.Unmarshal(body, &members) != nil {
 		return strings.Join(append(parts, "and a body that was not read"), " ")
 	}
-	for _, name := range slices.Sorted(maps.Keys(members)) {
+	for _, name := range recorded {
 		value := members[name]
-		if strings.Contains(name, "path") || value[0] == '[' || value[0] == '{' || string(value) == "null" {
+		if value == nil || value[0] == '[' || value[0] == '{' || string(value) == "null" {
 			continue
 		}
 		var v any

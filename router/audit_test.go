@@ -66,8 +66,8 @@ func TestAuditedActs(t *testing.T) {
 		resp.Body.Close()
 	}
 	acts(t, name, "DELETE /busy_threshold, model=nothing, 404")
-	s.changed("/adapters/load", `{"lora_name":"a","lora_path":"s3://user:password@bucket/a","model":"sim"}`)
-	acts(t, name, "POST /adapters/load, lora_name=a model=sim, ")
+	s.changed("/adapters/load", `{"adapter":"a","path":"s3://user:password@bucket/a","auth":"password","model":"sim"}`)
+	acts(t, name, "POST /adapters/load, adapter=a model=sim, ")
 	s.explain(chatBody("hello", ""))
 	s.NoteReload(nil)
 	acts(t, name, "reload, , ok")
@@ -213,6 +213,34 @@ func TestAuditLinesThatAreLost(t *testing.T) {
 	eventually(t, "lines are lost", func() bool { return s.metrics().sum("cgn_router_audit_lost_total") >= 2 })
 	if s.log.count("audit log not written") == 0 {
 		t.Error("the log says nothing")
+	}
+}
+
+// TestLogsOfOthers checks that the router names logs that other users can read, at its start and
+// after a rotation, and no others.
+func TestLogsOfOthers(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	audit, access := filepath.Join(dir, "audit.log"), filepath.Join(dir, "access.log")
+	chmod := func(name string, mode os.FileMode) {
+		if err := os.Chmod(name, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, audit, "")
+	chmod(audit, 0o644)
+	s := serve(t, simulate(t, 1), func(c *router.Config) { c.Audit.Log, c.Log.Access = audit, access })
+	const note = "other users can read or change a log"
+	if n := s.log.count(note); n != 1 || s.log.count("chmod 0600 "+audit) != 1 {
+		t.Errorf("%d warnings", n)
+	}
+	chmod(audit, 0o600)
+	chmod(access, 0o644)
+	if err := s.ReopenLogs(); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.log.count(note); n != 2 || s.log.count("chmod 0640 "+access) != 1 {
+		t.Errorf("%d warnings", n)
 	}
 }
 

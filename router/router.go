@@ -132,6 +132,7 @@ func New(c Config) (r *Router, err error) {
 	if r.audit, err = c.Audit.open(r); err != nil {
 		return r, err
 	}
+	r.adviseLogs()
 	if r.traces, err = c.Traces.open(r.metrics, r.log); err != nil {
 		return r, err
 	}
@@ -410,10 +411,12 @@ func (r *Router) Close() {
 	if r.cluster != nil {
 		r.cluster.Close()
 	}
+	if err := r.tally.Close(); err != nil { // before the logs, which may hang
+		r.log.Error("usage is lost", "usage.dir", r.config.Usage.Dir, "error", err)
+	}
 	if r.access != nil {
 		r.access.Close()
 	}
 	r.audit.Close()
 	r.traces.Close()
-	r.tally.Close()
 }

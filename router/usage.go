@@ -2,6 +2,7 @@ package router
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -97,15 +98,20 @@ func (r *Router) usage(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	answer := tally.Answer{Day: day}
+	tooLarge := fmt.Sprintf("the files of %s are too large for one answer; read them with cgn-ctl usage DIR", day)
 	var err error
-	if answer.Files, err = r.tally.Files(day); err != nil {
+	if answer.Files, err = r.tally.Files(day, maxUsage); errors.Is(err, tally.ErrTooLarge) {
+		writeError(w, &apierror.Error{Status: 500, Code: "usage_too_large", Message: tooLarge})
+		return
+	}
+	if err != nil {
 		r.log.Error("usage not read", "error", err)
 		writeError(w, &apierror.Error{Status: 500, Code: "usage_unreadable", Message: err.Error()})
 		return
 	}
 	page, err := json.Marshal(&answer)
 	if err == nil && len(page) > maxUsage {
-		err = fmt.Errorf("the files of %s are too large for one answer; read them with cgn-ctl usage DIR", day)
+		err = errors.New(tooLarge)
 	}
 	if err != nil {
 		writeError(w, &apierror.Error{Status: 500, Code: "usage_too_large", Message: err.Error()})

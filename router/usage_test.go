@@ -142,6 +142,29 @@ func TestUsageIsWhatEnginesReport(t *testing.T) {
 	}
 }
 
+// TestUsageThatIsLostIsLogged checks that a router that cannot write usage at its end says so.
+func TestUsageThatIsLostIsLogged(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "usage")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, simulate(t, 1), tallied(dir))
+	if err := os.Rename(dir, dir+"-away"); err != nil {
+		t.Fatal(err)
+	}
+	mustAll(t, "a request", []*reply{s.chat(chatBody("hello", plain))})
+	s.drain()
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"usage is lost", "1 requests not written", "usage.dir=" + dir} {
+		if n := s.log.count(want); n != 1 {
+			t.Errorf("%d lines with %s", n, want)
+		}
+	}
+}
+
 // TestUsageOfTrouble checks what requests count for that are refused, retried, left or not counted
 // by their engine, and that names that clients make up get no rows.
 func TestUsageOfTrouble(t *testing.T) {

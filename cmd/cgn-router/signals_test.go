@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
@@ -49,6 +51,7 @@ type process struct {
 	config     string
 	env        []string
 	access     string
+	out        *os.File // standard output; nil: the log file
 	exited     chan error
 	log        string // log file; a process started by this one writes to the file as well
 }
@@ -101,6 +104,9 @@ func (p *process) launch(args ...string) {
 	}
 	defer log.Close()
 	p.log, p.Stdout, p.Stderr = log.Name(), log, log
+	if p.out != nil {
+		p.Stdout = p.out
+	}
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -285,4 +291,58 @@ func TestSecondSignalForces(t *testing.T) {
 		t.Errorf("%v: %s", err, page)
 	}
 	p.mustExit("forced")
+}
+
+// TestHungLogDelaysNoSignal checks that an access log whose reader hangs keeps the router neither
+// from SIGTERM after a SIGHUP nor from writing what clients have used.
+func TestHungLogDelaysNoSignal(t *testing.T) {
+	dir := t.TempDir()
+	p := &process{t: t, config: filepath.Join(dir, "router.toml"), access: "-", out: fullPipe(t)}
+	p.configure(simulate(t))
+	used := filepath.Join(dir, "usage")
+	if err := os.Mkdir(used, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	p.launch("--usage-dir", used)
+	p.serves()
+	eventually(t, "the node is eligible", func() bool { return p.eligible() == 1 })
+	_, rest := p.stream(2, "")
+	if _, err := io.Copy(io.Discard, rest); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "SIGHUP says that a log hangs", func() bool {
+		p.signal(syscall.SIGHUP) // the line is written a second after the request
+		return strings.Contains(p.logged(), "a write of the log hangs")
+	})
+	p.signal(syscall.SIGTERM)
+	p.mustExit("drained")
+	if files, _ := filepath.Glob(filepath.Join(used, "*.jsonl")); len(files) == 0 {
+		t.Error("no usage is written")
+	}
+	if !regexp.MustCompile(`access log not written.* lines=1\n`).MatchString(p.logged()) {
+		t.Error("the line is not counted as lost")
+	}
+}
+
+// fullPipe returns the end for writing of a pipe that takes nothing more.
+func fullPipe(t *testing.T) *os.File {
+	t.Helper()
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_NONBLOCK|unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(ends[0]) })
+	for _, part := range [][]byte{make([]byte, 4096), {0}} {
+		for {
+			if _, err := unix.Write(ends[1], part); err != nil {
+				break
+			}
+		}
+	}
+	if err := unix.SetNonblock(ends[1], false); err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(ends[1]), "pipe")
+	t.Cleanup(func() { f.Close() })
+	return f
 }

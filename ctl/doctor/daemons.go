@@ -61,6 +61,12 @@ func (e *exam) router(c *router.Config) {
 	e.secret("auth.isolation_secret_file", c.Auth.IsolationSecretFile)
 	e.expiry("auth.oidc.ca", c.Auth.OIDC.CA)
 	e.redis(&c.RateLimit)
+	for _, l := range c.Logs() {
+		if mode, ok := l.Wide(); ok {
+			e.add(warning, kindReadable, l.Setting, fmt.Sprintf("%s has the mode %#o, so other users can read or "+
+				"change it", l.File, mode), fmt.Sprintf("chmod %#o %s", mode&l.Mode, l.File))
+		}
+	}
 }
 
 // redis examines the Redis of shared limits.

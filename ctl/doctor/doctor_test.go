@@ -128,6 +128,26 @@ key = "DIR/pki/router.key"
 	ctltest.Want(t, out, "cgn-agent ("+a+"): 2 listeners, 2 connections", "etcd.cert valid until")
 }
 
+// TestLogs checks that logs which more users can read than the router would let are found.
+func TestLogs(t *testing.T) {
+	h := newHost(t, pki.Options{})
+	file := h.write("router.toml", "[router]\nbackends = [\"http://127.0.0.1:8000\"]\n[audit]\nlog = \"DIR/audit\"\n"+
+		"[log]\naccess = \"DIR/access\"\n", 0o600)
+	found, _, err := h.examine("--router", file)
+	h.want(found, err) // not made yet
+	h.write("audit", "", 0o640)
+	h.write("access", "", 0o644)
+	found, r, err := h.examine("--router", file)
+	h.want(found, err, "warning readable audit.log", "warning readable log.access")
+	if len(r.Findings) < 2 || !strings.HasPrefix(r.Findings[0].Fix, "chmod 0600 ") {
+		t.Errorf("%+v", r.Findings)
+	}
+	h.write("audit", "", 0o600)
+	h.write("access", "", 0o640)
+	found, _, err = h.examine("--router", file)
+	h.want(found, err)
+}
+
 func TestRouter(t *testing.T) {
 	h := newHost(t, pki.Options{})
 	h.write("key", "sk-1", 0o644)

@@ -9,9 +9,13 @@ import (
 	"bufio"
 	"cmp"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/cognitora/dataplane/internal/logfile"
 )
+
+// FileMode is the mode of a new file.
+const FileMode = 0o640
 
 const (
 	queueDefault = 8192
@@ -24,8 +28,8 @@ type Options struct {
 	Queue int    // entries that may wait to be written; 0: 8192; each takes about 0.6 KiB
 	// Dropped, if set, is called for every entry that Log drops. Dropped must not block.
 	Dropped func()
-	// Failed, if set, is called by the writer with each error of the file, and the number of lines
-	// lost. The number is an upper bound, because lines may be written in part.
+	// Failed, if set, is called with each error of the file, and the number of lines lost. Close
+	// calls it for a file that hangs. The number is an upper bound: some lines may be written.
 	Failed func(err error, lines int)
 
 	sink logfile.Sink // replaces Path in tests
@@ -41,7 +45,7 @@ type Logger struct {
 // New opens the log and starts its writer, which Close stops.
 func New(o Options) (*Logger, error) {
 	if o.sink == nil {
-		f, err := logfile.Open(o.Path, 0o640)
+		f, err := logfile.Open(o.Path, FileMode)
 		if err != nil {
 			return nil, fmt.Errorf("accesslog: %w", err)
 		}
@@ -85,7 +89,7 @@ type writer struct {
 	log     *Logger
 	sink    logfile.Sink
 	buf     *bufio.Writer
-	pending int // lines in buf that are not flushed
+	pending atomic.Int64 // lines in buf that are not flushed
 	line    []byte
 }
 
@@ -96,7 +100,7 @@ func (w *writer) Write(r *record) {
 	if len(w.line) > w.buf.Available() {
 		_ = w.Flush() // reports its error
 	}
-	w.pending++
+	w.pending.Add(1)
 	w.buf.Write(w.line) // cannot fail: the line fits the buffer, and Flush has cleared its error
 }
 
@@ -105,12 +109,17 @@ func (w *writer) Flush() error {
 	err := w.buf.Flush()
 	if err != nil {
 		w.buf.Reset(w.sink)
-		if w.log.o.Failed != nil {
-			w.log.o.Failed(err, w.pending)
-		}
+		w.Lost(0, err)
 	}
-	w.pending = 0
+	w.pending.Store(0)
 	return err
+}
+
+// Lost counts lines that are not written, and those in the buffer.
+func (w *writer) Lost(lines int, err error) {
+	if lines += int(w.pending.Swap(0)); lines > 0 && w.log.o.Failed != nil {
+		w.log.o.Failed(err, lines)
+	}
 }
 
 // Reopen opens the file again.

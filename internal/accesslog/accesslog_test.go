@@ -187,6 +187,30 @@ func TestWriteErrorsAreReportedAndSurvived(t *testing.T) {
 	})
 }
 
+// TestCloseOfAFileThatHangs checks that each line is counted once as lost, those in the buffer too.
+func TestCloseOfAFileThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lost atomic.Int64
+		out := buffer{hold: make(chan struct{}), fail: errors.New("gone")}
+		l := open(t, Options{sink: &out, Queue: 8, Failed: func(_ error, lines int) { lost.Add(int64(lines)) }})
+		l.Log(&Entry{})
+		l.Log(&Entry{})
+		time.Sleep(time.Second)
+		synctest.Wait() // the writer now hangs in Write
+		for range 3 {
+			l.Log(&Entry{})
+		}
+		if err := l.Close(); err != logfile.ErrStuck || lost.Load() != 5 {
+			t.Errorf("%v, %d lost", err, lost.Load())
+		}
+		close(out.hold)
+		synctest.Wait()
+		if lost.Load() != 5 {
+			t.Errorf("%d lost of 5", lost.Load())
+		}
+	})
+}
+
 func TestReopen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "access.log")
 	l := open(t, Options{Path: path})

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/logfile"
@@ -29,8 +30,8 @@ type Options struct {
 
 	RefusalsPerSecond int // lines about refusals with one reason; at least 1
 
-	// Lost is called for lines that are not written: the queue was full (nil), or a write has
-	// failed. Lost must not block.
+	// Lost is called for lines that are not written: the queue was full (nil), a write has failed,
+	// or one hangs at Close. Lost must not block.
 	Lost func(lines int, err error)
 	// Suppressed is called for each refusal beyond the limit. Suppressed must not block.
 	Suppressed func()
@@ -78,8 +79,9 @@ type line struct {
 
 // Log is an open audit log. A nil Log records nothing. A Log is safe for concurrent use.
 type Log struct {
-	o     Options
-	queue *logfile.Queue[[]byte]
+	o       Options
+	queue   *logfile.Queue[[]byte]
+	pending atomic.Int64 // lines that the writer has taken and not written
 
 	mu      sync.Mutex
 	reasons map[string]*window
@@ -194,9 +196,24 @@ type writer struct {
 }
 
 // Write writes a line.
-func (w writer) Write(text []byte) {
-	if _, err := w.Sink.Write(text); err != nil {
-		w.log.o.Lost(1, fmt.Errorf("audit: %w", err))
+func (w writer) Write(text []byte) { w.write(text) }
+
+// write writes lines. After an error the rest is lost.
+func (w writer) write(lines ...[]byte) {
+	w.log.pending.Store(int64(len(lines)))
+	for _, text := range lines {
+		if _, err := w.Sink.Write(text); err != nil {
+			w.Lost(0, err)
+			return
+		}
+		w.log.pending.Add(-1)
+	}
+}
+
+// Lost counts lines that are not written, and those that the writer has taken.
+func (w writer) Lost(lines int, err error) {
+	if lines += int(max(w.log.pending.Swap(0), 0)); lines > 0 {
+		w.log.o.Lost(lines, fmt.Errorf("audit: %w", err))
 	}
 }
 
@@ -211,8 +228,6 @@ func (w writer) Flush() error {
 		}
 	}
 	w.log.mu.Unlock() // a write may take long
-	for _, text := range lines {
-		w.Write(text)
-	}
+	w.write(lines...)
 	return nil
 }

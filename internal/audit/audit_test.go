@@ -2,6 +2,7 @@ package audit
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -223,6 +224,48 @@ func TestWriterThatHangs(t *testing.T) {
 			close(s.free)
 			l.Close()
 		})
+	}
+}
+
+// TestCloseOfAWriterThatHangs checks that each line is counted as lost, the one in the write too.
+func TestCloseOfAWriterThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c counts
+		s := stuck{make(chan struct{}, 9), make(chan struct{})}
+		l := &Log{o: c.options("-"), reasons: map[string]*window{}}
+		l.queue = logfile.New[[]byte](writer{s, l}, 9)
+		for range 5 {
+			l.Act(Act{Action: "a"})
+		}
+		<-s.begun
+		if err := l.Close(); err != logfile.ErrStuck || c.lost.Load() != 5 {
+			t.Errorf("%v, %d lost", err, c.lost.Load())
+		}
+		close(s.free)
+	})
+}
+
+// TestSyslogThatTakesNothing checks that a line costs one wait.
+func TestSyslogThatTakesNothing(t *testing.T) {
+	at := filepath.Join(t.TempDir(), "log")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: at, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	s := &syslog{at: at}
+	if err := s.dial(); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	was := s.conn
+	for range 100000 {
+		if _, err = s.Write([]byte("a line")); err != nil {
+			break
+		}
+	}
+	if !errors.Is(err, os.ErrDeadlineExceeded) || s.conn != was {
+		t.Errorf("%v, dialed again: %t", err, s.conn != was)
 	}
 }
 

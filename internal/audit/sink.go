@@ -2,6 +2,7 @@ package audit
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -10,9 +11,12 @@ import (
 	"github.com/cognitora/dataplane/internal/logfile"
 )
 
+// FileMode is the mode of a new file: only its owner may read it.
+const FileMode = 0o600
+
 func open(o *Options) (logfile.Sink, error) {
 	if o.To != "syslog" {
-		return logfile.Open(o.To, 0o600) // only its owner may read it
+		return logfile.Open(o.To, FileMode)
 	}
 	s := &syslog{at: cmp.Or(o.socket, syslogSocket), program: o.Program}
 	return s, s.dial()
@@ -40,10 +44,13 @@ func (s *syslog) dial() (err error) {
 	return nil
 }
 
-// Write writes a line.
+// Write writes a line. A syslog that takes none is an error after a second.
 func (s *syslog) Write(line []byte) (int, error) {
-	if s.conn != nil && s.send(line) == nil {
-		return len(line), nil
+	if s.conn != nil {
+		err := s.send(line)
+		if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			return len(line), err
+		}
 	}
 	if err := s.Reopen(); err != nil {
 		return 0, err

@@ -76,6 +76,27 @@ func TestSignals(t *testing.T) {
 	}
 }
 
+// TestSlowReloadDelaysNoSignal checks that SIGTERM is heard during a reload, and that SIGHUPs
+// during a reload are one more.
+func TestSlowReloadDelaysNoSignal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ch, free, reloads := make(chan os.Signal), make(chan struct{}), 0
+		s := listen(t.Context(), ch, func() { reloads++; <-free }, func() {})
+		ch <- syscall.SIGHUP
+		synctest.Wait()
+		for range 3 {
+			ch <- syscall.SIGHUP
+		}
+		ch <- syscall.SIGTERM
+		<-s.Drain().Done()
+		close(free)
+		synctest.Wait()
+		if s.Close(); reloads != 2 {
+			t.Errorf("%d reloads", reloads)
+		}
+	})
+}
+
 func TestListenHearsTheProcess(t *testing.T) {
 	reloads := make(chan struct{}, 1)
 	s := Listen(t.Context(), func() { reloads <- struct{}{} })

@@ -15,9 +15,9 @@ type Signals struct {
 }
 
 // Listen starts handling the process's signals. The first SIGINT or SIGTERM cancels Drain, the
-// second cancels Force. Each SIGHUP calls reload; with a nil reload it is ignored. reload runs on
-// the only goroutine, for which Close waits, so a slow reload delays the next signal. Both contexts
-// derive from ctx.
+// second cancels Force. SIGHUP calls reload; with a nil reload it is ignored. All SIGHUPs during a
+// reload together call it once more. A slow reload delays no other signal; Close waits for it. Both
+// contexts derive from ctx.
 func Listen(ctx context.Context, reload func()) *Signals {
 	ch := make(chan os.Signal, 4)
 	signal.Notify(ch, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
@@ -49,15 +49,35 @@ func ListenForeground(ctx context.Context) *Signals {
 func listen(ctx context.Context, ch <-chan os.Signal, reload func(), stop func()) *Signals {
 	force, cancelForce := context.WithCancel(ctx)
 	drain, cancelDrain := context.WithCancel(force)
-	done := make(chan struct{})
+	done, reloads := make(chan struct{}), make(chan struct{}, 1)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for {
 			select {
 			case <-done:
 				return
+			case <-reloads:
+				reload()
+			}
+		}
+	})
+	wg.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
 			case s := <-ch:
-				handle(s, reload, drain, cancelDrain, cancelForce)
+				switch {
+				case s == syscall.SIGHUP && reload != nil:
+					select {
+					case reloads <- struct{}{}:
+					default: // one waits
+					}
+				case s == syscall.SIGHUP || drain.Err() == nil:
+					cancelDrain()
+				default:
+					cancelForce()
+				}
 			}
 		}
 	})
@@ -68,17 +88,6 @@ func listen(ctx context.Context, ch <-chan os.Signal, reload func(), stop func()
 		cancelForce()
 	})
 	return &Signals{drain: drain, force: force, close: closeAll}
-}
-
-func handle(s os.Signal, reload func(), drain context.Context, cancelDrain, cancelForce func()) {
-	switch {
-	case s == syscall.SIGHUP && reload != nil:
-		reload()
-	case s == syscall.SIGHUP || drain.Err() == nil:
-		cancelDrain()
-	default:
-		cancelForce()
-	}
 }
 
 // Drain returns the context that the first SIGINT or SIGTERM cancels: stop accepting, and finish

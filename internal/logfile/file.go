@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,7 +22,11 @@ type File struct {
 	*os.File
 	name string
 	mode fs.FileMode
+	torn bool // the last write ended within a line
 }
+
+// writeWait bounds the wait for the reader of a pipe that is full.
+const writeWait = 500 * time.Millisecond
 
 // Open opens a file, and makes it with the mode if it is missing. The name - is standard output.
 func Open(name string, mode fs.FileMode) (*File, error) {
@@ -46,10 +51,24 @@ func (f *File) Reopen() error {
 		return err
 	}
 	old := f.File
-	if f.File = next; old == nil {
+	if f.File, f.torn = next, false; old == nil {
 		return nil
 	}
 	return old.Close()
+}
+
+// Write writes whole lines. A named pipe that stays full is an error after 0.5 s; its part of a
+// line then ends with the next write. Standard output may hang for as long as nobody reads it.
+func (f *File) Write(lines []byte) (n int, err error) {
+	_ = f.SetWriteDeadline(time.Now().Add(writeWait)) // fails for what is no pipe
+	if f.torn {
+		if _, err := f.File.Write([]byte{'\n'}); err != nil {
+			return 0, err
+		}
+	}
+	n, err = f.File.Write(lines)
+	f.torn = n > 0 && n < len(lines)
+	return n, err
 }
 
 // Close closes the file.

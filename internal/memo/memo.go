@@ -74,7 +74,7 @@ func (t *Table) Near(key uint64) {
 }
 
 // Get copies the record of key into dst, which has a record's size, and reports whether there is
-// one.
+// one. The key must not be 0, which an empty place has.
 func (t *Table) Get(key uint64, dst []uint64) bool {
 	defer runtime.KeepAlive(t)
 	at := t.set(key)

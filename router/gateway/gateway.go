@@ -364,10 +364,11 @@ func (g *Gateway) nameRequest(ctx *fasthttp.RequestCtx) {
 func (g *Gateway) health(ctx *fasthttp.RequestCtx) {
 	ok, detail := g.Ready(time.Now())
 	ctx.SetContentType("application/json")
+	b := []byte(`{"status":"ok"`)
 	if !ok {
 		ctx.SetStatusCode(fasthttp.StatusServiceUnavailable)
+		b = []byte(`{"status":"unavailable"`)
 	}
-	b := append([]byte(`{"status":`), map[bool]string{true: `"ok"`, false: `"unavailable"`}[ok]...)
 	if detail != "" {
 		b = jsonscan.AppendQuoted(append(b, `,"detail":`...), []byte(detail))
 	}

@@ -9,11 +9,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 )
 
 const (
@@ -107,23 +109,36 @@ func syncDir(dir string) error {
 	return cmp.Or(d.Sync(), d.Close())
 }
 
-// purge deletes the files of days before d, and the parts of files that a crash has left.
-func purge(dir string, d Day) error {
+// purge deletes the files that are older than keep days, unless keep is 0, and the parts of files
+// that a crash has left.
+func purge(dir string, keep int, now time.Time) error {
 	names, err := list(dir)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, name := range names {
-		whole := strings.TrimSuffix(strings.TrimPrefix(name, "."), partSuffix)
-		if of, ok := dayOf(whole); !ok || of >= d {
+		whole, part := strings.CutSuffix(strings.TrimPrefix(name, "."), partSuffix)
+		d, ok := dayOf(whole)
+		path := filepath.Join(dir, name)
+		old := keep > 0 && d < DayOf(now)-Day(keep)
+		if !ok || !old && !(part && leftover(path, now)) {
 			continue
 		}
-		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// partAge is the age from which nobody writes a part of a file any more.
+const partAge = time.Hour
+
+// leftover says whether a crash has left a part of a file.
+func leftover(part string, now time.Time) bool {
+	info, err := os.Stat(part)
+	return err == nil && now.Sub(info.ModTime()) > partAge
 }
 
 // list returns the names in a directory, sorted.
@@ -139,10 +154,11 @@ func list(dir string) ([]string, error) {
 }
 
 // ReadDay returns the files of a day in a directory. An error names the file and the line.
-func ReadDay(dir string, d Day) ([]File, error) { return readDay(dir, d, nil) }
+func ReadDay(dir string, d Day) ([]File, error) { return readDay(dir, d, nil, math.MaxInt64) }
 
-// readDay is ReadDay without the files named in skip.
-func readDay(dir string, d Day, skip map[string][]Row) (all []File, err error) {
+// readDay is ReadDay without the files named in skip. Files of more than most bytes together are
+// ErrTooLarge.
+func readDay(dir string, d Day, skip map[string][]Row, most int64) (all []File, err error) {
 	names, err := list(dir)
 	if err != nil {
 		return nil, err
@@ -154,7 +170,7 @@ func readDay(dir string, d Day, skip map[string][]Row) (all []File, err error) {
 		if _, own := skip[name]; own {
 			continue
 		}
-		rows, err := readFile(filepath.Join(dir, name), d)
+		rows, err := readFile(filepath.Join(dir, name), d, &most)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // deleted since
 		}
@@ -166,12 +182,20 @@ func readDay(dir string, d Day, skip map[string][]Row) (all []File, err error) {
 	return all, nil
 }
 
-func readFile(path string, d Day) ([]Row, error) {
+// readFile returns the rows of a file of at most left bytes, which it takes off left.
+func readFile(path string, d Day, left *int64) ([]Row, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if *left -= info.Size(); *left < 0 {
+		return nil, ErrTooLarge
+	}
 	rows, err := readRows(f, d)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)

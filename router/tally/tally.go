@@ -6,6 +6,7 @@ package tally
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -118,7 +119,8 @@ type Tally struct {
 	mu     sync.Mutex // never held during I/O
 	days   []*sheet   // the last one is of the latest request
 	folded int64      // requests in a row of Other
-	lost   int64      // requests of days that were never written
+	lost   int64      // requests that were never written
+	closed bool
 
 	failing bool // the last write failed; under mu
 	purged  Day  // of the last look for old files; under writing
@@ -137,7 +139,8 @@ type sheet struct {
 // New returns a tally that writes to o.Dir, and nothing before the first request.
 func New(o Options) *Tally { return &Tally{o: o} }
 
-// Add counts what one request has used, at its end. Add keeps no memory of the names.
+// Add counts what one request has used, at its end. Add keeps no memory of the names. After Close
+// it counts the request as lost.
 func (t *Tally) Add(of Subject, u Use, at time.Time) {
 	if t == nil {
 		return
@@ -148,6 +151,10 @@ func (t *Tally) Add(of Subject, u Use, at time.Time) {
 	d := DayOf(at)
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.closed {
+		t.lost += u.Requests
+		return
+	}
 	if n := len(t.days); n == 0 || t.days[n-1].day != d {
 		t.turnTo(d)
 	}
@@ -205,7 +212,7 @@ func cut(name string) string { return name[:min(len(name), maxName)] }
 type Stats struct {
 	Rows    int   // of the latest day
 	Folded  int64 // requests in a row of Other
-	Lost    int64 // requests of days that were never written
+	Lost    int64 // requests that were never written
 	Failing bool  // the last write failed
 }
 
@@ -234,36 +241,54 @@ func (t *Tally) Run(ctx context.Context) error {
 	}
 }
 
-// Close writes what Run has not written. No request may be counted afterwards.
-func (t *Tally) Close() {
-	if t != nil {
-		t.write(time.Now())
+// Close writes what Run has not written. An error says how many requests are lost.
+func (t *Tally) Close() error {
+	if t == nil {
+		return nil
+	}
+	t.mu.Lock()
+	t.closed = true
+	t.mu.Unlock()
+	_, err := t.save(time.Now())
+	if err == nil {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var n int64
+	for _, s := range t.days {
+		n += s.added - s.written
+	}
+	t.lost += n
+	t.days = nil
+	return fmt.Errorf("%d requests not written: %w", n, err)
+}
+
+// write saves what has changed. It logs the first failure of several in a row.
+func (t *Tally) write(now time.Time) {
+	if first, err := t.save(now); first {
+		t.o.Logger.Error("usage not written; it stays in memory and is tried again", "dir", t.o.Dir, "error", err)
 	}
 }
 
-// write writes the sheets that have changed, and forgets the complete ones. The first failure of
-// several in a row is logged. Old files are deleted once a day.
-func (t *Tally) write(now time.Time) {
+// save writes the sheets that have changed, and forgets the complete ones. Old files are deleted
+// once a day. first says that the save before did not fail.
+func (t *Tally) save(now time.Time) (first bool, failure error) {
 	t.writing.Lock()
 	defer t.writing.Unlock()
 	t.mu.Lock()
 	days := slices.Clone(t.days)
 	t.mu.Unlock()
-	var failure error
 	for _, s := range days {
-		if err := t.writeSheet(s); err != nil {
-			failure = cmp.Or(failure, err)
-		}
+		failure = cmp.Or(failure, t.writeSheet(s))
 	}
-	if t.o.KeepDays > 0 && t.purged != DayOf(now) {
-		if err := purge(t.o.Dir, DayOf(now)-Day(t.o.KeepDays)); err != nil {
+	if t.purged != DayOf(now) {
+		if err := purge(t.o.Dir, t.o.KeepDays, now); err != nil {
 			t.o.Logger.Warn("old files of usage are not deleted", "dir", t.o.Dir, "error", err)
 		}
 		t.purged = DayOf(now)
 	}
-	if t.forget(failure != nil) {
-		t.o.Logger.Error("usage not written; it stays in memory and is tried again", "dir", t.o.Dir, "error", failure)
-	}
+	return t.forget(failure != nil), failure
 }
 
 // forget forgets the complete sheets but the last one, and notes whether the write failed. first
@@ -297,18 +322,21 @@ func (t *Tally) writeSheet(s *sheet) error {
 	return nil
 }
 
-// Files returns the files of a day in the directory. Of this Tally's own files it returns what they
-// would be if they were written now.
-func (t *Tally) Files(d Day) ([]File, error) {
+// ErrTooLarge is the error of Files for files of more bytes than asked for.
+var ErrTooLarge = errors.New("the files are too large")
+
+// Files returns the files of a day in the directory, of most bytes together. Of this Tally's own
+// files it returns what they would be if they were written now.
+func (t *Tally) Files(d Day, most int64) ([]File, error) {
 	own := map[string][]Row{}
 	t.mu.Lock()
 	for _, s := range t.days {
 		if s.day == d {
-			own[s.file] = slices.Clone(s.rows)
+			own[s.file] = slices.Clone(s.rows) // at most maxOfFile
 		}
 	}
 	t.mu.Unlock()
-	all, err := readDay(t.o.Dir, d, own)
+	all, err := readDay(t.o.Dir, d, own, most)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -68,7 +69,7 @@ func TestProcessesAddUp(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	a.Add(acme, one, noon) // not written
-	files, err := a.Files(d)
+	files, err := a.Files(d, math.MaxInt64)
 	if err != nil || len(files) != 3 {
 		t.Fatal(files, err)
 	}
@@ -194,6 +195,78 @@ func TestUnwritable(t *testing.T) {
 	}
 	if s := tl.Stats(); s.Lost != 6 || len(tl.days) != maxUnwritten {
 		t.Errorf("%+v, %d days", s, len(tl.days))
+	}
+}
+
+// TestCloseThatFails checks that Close says how many requests are lost, and that a request counted
+// after it counts as lost.
+func TestCloseThatFails(t *testing.T) {
+	tl, _ := newTally(t, filepath.Join(t.TempDir(), "none"))
+	tl.write(noon) // fails and is not logged again
+	tl.Add(acme, Use{Requests: 3}, noon)
+	tl.write(noon)
+	tl.Add(acme, Use{Requests: 2}, noon.Add(24*time.Hour))
+	if err := tl.Close(); err == nil || !strings.HasPrefix(err.Error(), "5 requests not written: ") {
+		t.Error(err)
+	}
+	tl.Add(acme, Use{Requests: 1}, noon)
+	if s := tl.Stats(); s.Lost != 6 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestPartsOfCrashes checks that old parts of files of any day are deleted, whatever keep_days is,
+// and no part that somebody may be writing.
+func TestPartsOfCrashes(t *testing.T) {
+	for _, keep := range []int{0, 400} {
+		dir, now := t.TempDir(), time.Now()
+		old, fresh, whole := "."+newFileName(DayOf(now))+partSuffix, "."+newFileName(DayOf(now))+partSuffix,
+			newFileName(DayOf(now))
+		for _, name := range []string{old, fresh, whole} {
+			if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, name := range []string{old, whole} {
+			if err := os.Chtimes(filepath.Join(dir, name), now, now.Add(-2*partAge)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tl := New(Options{Dir: dir, KeepDays: keep, Logger: slog.Default()})
+		if err := tl.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if names, err := list(dir); err != nil || len(names) != 2 || names[0] != fresh || names[1] != whole {
+			t.Errorf("keep %d: %v, %v", keep, names, err)
+		}
+	}
+}
+
+// TestFilesThatAreTooLarge checks that files are not read beyond the bound.
+func TestFilesThatAreTooLarge(t *testing.T) {
+	dir := t.TempDir()
+	for range 2 {
+		tl, _ := newTally(t, dir)
+		tl.Add(acme, Use{Requests: 1}, noon)
+		if err := tl.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	names, _ := list(dir)
+	info, err := os.Stat(filepath.Join(dir, names[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := bytes.Repeat([]byte("x"), int(info.Size()))
+	if err := os.WriteFile(filepath.Join(dir, names[1]), bad, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tl, _ := newTally(t, dir)
+	if _, err := tl.Files(DayOf(noon), 2*info.Size()-1); !errors.Is(err, ErrTooLarge) { // a line is not read
+		t.Error(err)
+	}
+	if _, err := tl.Files(DayOf(noon), 2*info.Size()); err == nil || errors.Is(err, ErrTooLarge) {
+		t.Error(err)
 	}
 }
 
