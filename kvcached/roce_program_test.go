@@ -34,11 +34,11 @@ func TestRoCEProgram(t *testing.T) {
 	files, sock, settings := pki.FilesIn(s.pki, pki.KVCached), filepath.Join(dir, "kv.sock"),
 		filepath.Join(dir, "c.toml")
 	text := fmt.Sprintf(`
-kvcached = { cache_id = "a", data = %q, ram = "32MiB", ssd = 0, admin = "127.0.0.1:0" }
+kvcached = { cache_id = "a", data = %q, ram = "32MiB", ssd = 0, admin = "127.0.0.1:0", sock = %q }
 quic = { listen = "127.0.0.1:0" }
 tls = { ca = %q, cert = %q, key = %q }
 rdma = { devices = [%q], trusted_networks = ["192.0.2.0/24"] }
-`, dir, files.CA, files.Cert, files.Key, card)
+`, dir, sock, files.CA, files.Cert, files.Key, card)
 	if err := os.WriteFile(settings, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

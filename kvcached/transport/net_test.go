@@ -207,7 +207,7 @@ func TestCertificateReloads(t *testing.T) {
 		if err := pki.Bootstrap(dir, pki.Options{Force: true}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(pki.CheckEvery)
+		time.Sleep(pki.CheckEvery + time.Millisecond) // after the check of a timer
 		after, err := config.GetConfigForClient(nil)
 		if err != nil || after == before || after.NextProtos[0] != wire.ALPN {
 			t.Error("the old certificate is shown", err)

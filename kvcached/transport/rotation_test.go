@@ -57,11 +57,11 @@ func TestCertificatesChangeUnderLoad(t *testing.T) {
 
 		both := slices.Concat(read(t, dir, "ca.crt"), read(t, next, "ca.crt"))
 		write(t, dir, "ca.crt", both)
-		time.Sleep(pki.CheckEvery)
+		time.Sleep(pki.CheckEvery + time.Millisecond)
 		copyFiles(t, next, dir, "kvcached.crt", "kvcached.key")
-		time.Sleep(pki.CheckEvery)
+		time.Sleep(pki.CheckEvery + time.Millisecond)
 		copyFiles(t, next, dir, "ca.crt")
-		time.Sleep(pki.CheckEvery)
+		time.Sleep(pki.CheckEvery + time.Millisecond)
 
 		for from, taken := range map[string]bool{next: true, was: false} {
 			s.pool = newPool(t, PoolOptions{Identity: identity(t, from, pki.KVCached)})
