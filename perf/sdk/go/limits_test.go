@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/anthropics/anthropic-sdk-go/v2"
 	anthropicoption "github.com/anthropics/anthropic-sdk-go/v2/option"
@@ -130,9 +131,19 @@ func headerOf(resp *http.Response) http.Header {
 
 func (c *retryCase) prompt() string { return strings.Repeat("word ", max(c.Words, 1)) }
 
-// guardedRequests returns how many requests the guarded router has answered. Those for completions
-// are left out: held streams end at any time.
-func guardedRequests(t *testing.T) (sum int) {
+// guardedRequests returns how many requests the guarded router has answered, once it has counted
+// those that have just ended. Those for completions are left out: held streams end at any time.
+func guardedRequests(t *testing.T) int {
+	t.Helper()
+	for was, now := -1, guardedCounts(t); ; was, now = now, guardedCounts(t) {
+		if was == now {
+			return now
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func guardedCounts(t *testing.T) (sum int) {
 	t.Helper()
 	var keys struct{ Reader string }
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, os.Getenv("CGN_SDK_METRICS"), nil)
@@ -193,7 +204,8 @@ func TestRetries(t *testing.T) {
 // run asks until a request has the case's end.
 func (c *retryCase) run(t *testing.T, s *sdk, stream bool) {
 	if c.Hold {
-		holder := client(os.Getenv("CGN_SDK_GUARDED"), option.WithAPIKey(free(t)))
+		// The held stream of the case before may still end.
+		holder := client(os.Getenv("CGN_SDK_GUARDED"), option.WithAPIKey(free(t)), option.WithMaxRetries(5))
 		held := holder.Completions.NewStreaming(t.Context(), completion(c.Model, 4000))
 		defer held.Close()
 		if !held.Next() {

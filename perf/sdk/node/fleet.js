@@ -36,9 +36,16 @@ async function clearFaults() {
   for (const engine of [...ENGINES, LOCKED]) await fetch(`${engine}/sim/fault`, { method: 'DELETE' });
 }
 
-// guardedRequests is how many requests GUARDED has answered. Those for completions are left out:
-// held streams end at any time.
+// guardedRequests is how many requests GUARDED has answered, once it has counted those that have
+// just ended. Those for completions are left out: held streams end at any time.
 async function guardedRequests() {
+  for (let was = -1, now = await guardedCounts(); ; was = now, now = await guardedCounts()) {
+    if (was === now) return now;
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+}
+
+async function guardedCounts() {
   const answer = await fetch(process.env.CGN_SDK_METRICS, { headers: { 'x-api-key': KEYS.reader } });
   const counts = /^cgn_router_requests_total\{(?!.*api="completions")/;
   const lines = (await answer.text()).split('\n').filter((line) => counts.test(line));

@@ -20,17 +20,22 @@ const body = (c, more) => ({
 // hold keeps a stream of the case's model open. It returns a function that ends the stream.
 async function hold(c) {
   if (!c.hold) return () => {};
-  const client = openaiClient(GUARDED, { apiKey: KEYS.free });
+  const client = openaiClient(GUARDED, { apiKey: KEYS.free, maxRetries: 5 }); // the stream before may still end
   const stream = await client.completions.create({ model: c.model, prompt: 'hold', max_tokens: 4000, stream: true });
   await stream[Symbol.asyncIterator]().next();
   return () => stream.controller.abort();
+}
+
+// drain reads an answer to its end if it is a stream.
+async function drain(answer) {
+  if (answer[Symbol.asyncIterator]) for await (const event of answer) void event;
 }
 
 // ask asks until a request has the case's end, which takes the case's tries.
 async function ask(c, name, sdk, send) {
   for (let i = 0; i < 200; i++) {
     const before = await guardedRequests();
-    const e = await send().then(() => null, (problem) => problem);
+    const e = await send().then(drain).then(() => null, (problem) => problem);
     const tries = (await guardedRequests()) - before;
     if (c.succeeds) {
       assert.equal(e, null);

@@ -33,7 +33,7 @@ def held(case):
     if not case.get("hold"):
         yield
         return
-    with client(openai, "free") as holder:
+    with client(openai, "free", max_retries=5) as holder:  # the stream before may still end
         with holder.completions.create(model=case["model"], prompt="hold", max_tokens=4000, stream=True) as stream:
             next(stream)
             yield
@@ -47,7 +47,7 @@ class Retries(unittest.TestCase):
         for _ in range(200):
             before = fleet.guarded_requests()
             try:
-                call(client, **body(case, stream=stream))
+                call(client, **body(case, stream=stream)).http_response.read()
                 e = None
             except sdk.APIStatusError as problem:
                 e = problem
