@@ -162,7 +162,7 @@ func TestHangingUp(t *testing.T) {
 		t.Helper()
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		ended := make(chan struct{})
+		ended, sent := make(chan struct{}), chatsOf(s.engines[0])
 		go func() {
 			defer close(ended)
 			resp, err := s.send(ctx, "POST", "/v1/chat/completions", body, "x-sim-fault", fault)
@@ -174,7 +174,6 @@ func TestHangingUp(t *testing.T) {
 			cancel()
 		}()
 		if tokens == 0 {
-			sent := chatsOf(s.engines[0])
 			eventually(t, "the engine is asked", func() bool { return chatsOf(s.engines[0]) > sent })
 			cancel()
 		}
@@ -260,11 +259,14 @@ func TestRetriesCountOnce(t *testing.T) {
 			s.used("requests_per_day", 100), s.used("budget", 80000), s.used("output_tokens_per_day", 8000),
 		}
 	}
+	near := func(got, want [3]int64) bool { // a day's tokens come back while the test runs
+		return got[0] == want[0] && got[1] == want[1] && got[2] <= want[2] && got[2] >= want[2]-8
+	}
 	body := chatBody(document(1, 2000), `,"max_tokens":40,"ignore_eos":true`)
 	first := s.chat(body)
 	prompt, completion := charged(t, first)
 	want := [3]int64{1, prompt + completion, 40}
-	if got := used(); got != want {
+	if got := used(); !near(got, want) {
 		t.Fatalf("%v, want %v", got, want)
 	}
 	for i, fault := range []engine.Fault{{Reset: true, Count: 1}, {Status: 500, Count: 1}, {Status: 503, Count: 1}} {
@@ -273,7 +275,7 @@ func TestRetriesCountOnce(t *testing.T) {
 			r := s.chat(body)
 			mustAll(t, "retried", []*reply{r})
 			want = [3]int64{want[0] + 1, want[1] + prompt + completion, want[2] + 40}
-			if got := used(); got != want {
+			if got := used(); !near(got, want) {
 				t.Errorf("fault %d: %v, want %v", i, got, want)
 			}
 			if r.attempts() == "2" {
@@ -304,7 +306,7 @@ func TestRetriesCountOnce(t *testing.T) {
 		if r := s.chat(body, header...); r.status < 400 {
 			t.Error(r)
 		}
-		if got := used(); got != want {
+		if got := used(); !near(got, want) {
 			t.Errorf("%v: %v, want %v", header, got, want)
 		}
 	}
@@ -312,7 +314,7 @@ func TestRetriesCountOnce(t *testing.T) {
 		t.Error(r)
 	}
 	want[0]++
-	if got := used(); got != want {
+	if got := used(); !near(got, want) {
 		t.Errorf("400: %v, want %v", got, want)
 	}
 }

@@ -89,7 +89,7 @@ var columns = map[string]func(*tally.Row) string{
 
 // read checks the flags and finds the days.
 func (q *query) read(c *cobra.Command, now time.Time) (err error) {
-	if err := cli.NotEmpty(c.Flags(), "from", "to", "admin"); err != nil {
+	if err := cli.NotEmpty(c.Flags(), "from", "to", "admin", "tenant", "key", "model"); err != nil {
 		return err
 	}
 	for i, dir := range q.dirs {

@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -26,9 +27,9 @@ var ErrRole = errors.New("pki: peer has the wrong role")
 // Identity is a program's own certificate and the CA that it trusts, kept in step with the files. A
 // client may have only the CA, or for Outside no file, and then shows no certificate. Handshakes
 // check the files at most every CheckEvery, and a timer does so without handshakes. If new files do
-// not load, or their certificate has ended, the old set stays in use, and each check tries them
-// again. Failures counts the change once; the log has its reason, and has it again when it differs.
-// An Identity has no goroutine and needs no closing.
+// not load, or their certificate is not valid now, the old set stays in use, and each check tries
+// them again. Failures counts the change once; the log has its reason, and has it again when it
+// differs. An Identity has no goroutine and needs no closing.
 type Identity struct {
 	files Files
 	now   func() time.Time
@@ -60,6 +61,15 @@ func ended(file string, pair *tls.Certificate, now time.Time) error {
 		return nil
 	}
 	return fmt.Errorf("certificate %s has ended, at %s", file, pair.Leaf.NotAfter.UTC().Format(time.RFC3339))
+}
+
+// early returns an error if the certificate in a file is not valid yet. A program begins with such
+// a certificate, as its clock may be wrong then, but does not take it in place of another.
+func early(file string, pair *tls.Certificate, now time.Time) error {
+	if pair.Leaf == nil || !now.Before(pair.Leaf.NotBefore) {
+		return nil
+	}
+	return fmt.Errorf("certificate %s is valid only from %s on", file, pair.Leaf.NotBefore.UTC().Format(time.RFC3339))
 }
 
 // stamp distinguishes two states of a file. New rights or another owner make another state, since
@@ -315,7 +325,7 @@ func (id *Identity) refresh() {
 	id.seen = stamps
 	m, err := read(id.files)
 	if err == nil {
-		err = ended(id.files.Cert, &m.pair, now)
+		err = cmp.Or(ended(id.files.Cert, &m.pair, now), early(id.files.Cert, &m.pair, now))
 	}
 	if err != nil {
 		id.fail(err, changed)

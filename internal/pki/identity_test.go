@@ -202,10 +202,11 @@ func TestClientNeedsSomethingToCheck(t *testing.T) {
 	}
 }
 
-// TestEndedCertificates: nobody begins with a certificate that has ended, or takes it in place of
-// another.
+// TestEndedCertificates: nobody begins with a certificate that has ended, or takes it, or one that
+// is not valid yet, in place of another.
 func TestEndedCertificates(t *testing.T) {
 	ended := Options{Roles: []Role{Agent}, Now: time.Now().Add(-2 * time.Hour), Lifetime: time.Hour, Force: true}
+	early := Options{Roles: []Role{Agent}, Now: time.Now().Add(24 * time.Hour), Lifetime: time.Hour, Force: true}
 	f := FilesIn(bootstrap(t, ended), Agent)
 	if _, err := Load(f); err == nil || !strings.Contains(err.Error(), f.Cert+" has ended") {
 		t.Error(err)
@@ -214,12 +215,14 @@ func TestEndedCertificates(t *testing.T) {
 	id, c := load(t, dir, Agent), &clock{t: time.Now()}
 	id.setClock(c)
 	first := serial(id)
-	if err := Bootstrap(dir, ended); err != nil {
-		t.Fatal(err)
-	}
-	c.advance(CheckEvery)
-	if serial(id) != first || id.Failures() != 1 {
-		t.Errorf("a certificate that has ended was taken; %d failures", id.Failures())
+	for i, o := range []Options{ended, early} {
+		if err := Bootstrap(dir, o); err != nil {
+			t.Fatal(err)
+		}
+		c.advance(CheckEvery)
+		if serial(id) != first || id.Failures() != int64(i+1) {
+			t.Errorf("%d: a certificate that is not valid was taken; %d failures", i, id.Failures())
+		}
 	}
 }
 

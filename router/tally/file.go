@@ -16,6 +16,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/cognitora/dataplane/internal/rights"
 )
 
 const (
@@ -143,7 +145,7 @@ func leftover(part string, now time.Time) bool {
 
 // list returns the names in a directory, sorted.
 func list(dir string) ([]string, error) {
-	d, err := os.Open(dir)
+	d, err := rights.Open(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +186,7 @@ func readDay(dir string, d Day, skip map[string][]Row, most int64) (all []File, 
 
 // readFile returns the rows of a file of at most left bytes, which it takes off left.
 func readFile(path string, d Day, left *int64) ([]Row, error) {
-	f, err := os.Open(path)
+	f, err := rights.Open(path)
 	if err != nil {
 		return nil, err
 	}
