@@ -39,8 +39,8 @@ local function forget(hash)
 	for name, value in pairs(is) do
 		local f, holder = string.match(name, '^([^#]+)(#.+)$')
 		if gone[holder] then
-			local used, stamp, held = numbers('<ddd', is[f])
-			is[f] = pack('<ddd', used, stamp, held - numbers('<d', value)) .. string.sub(is[f], 25)
+			local used, stamp, held, limit = numbers('<dddd', is[f])
+			is[f] = pack('<dddd', used, stamp, held - numbers('<d', value), limit)
 			call('HSET', hash, f, is[f])
 			call('HDEL', hash, name)
 		end
@@ -101,7 +101,7 @@ local function read(from)
 			if b.window > 0 then
 				b.room, b.cost = b.window, b.window / b.limit
 				b.used = max(0, used - max(0, now - at))
-				if is and #is > 24 and numbers('<d', is, 25) ~= b.limit then -- the units used stay used
+				if is and numbers('<d', is, 25) ~= b.limit then -- the units used stay used
 					b.used = math.min(b.used * numbers('<d', is, 25) / b.limit, b.window + debt)
 					b.changed = true
 				end
