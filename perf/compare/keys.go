@@ -4,9 +4,11 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/router/keys"
+	"github.com/cognitora/dataplane/router/limits"
 )
 
-// Keys are API keys of a contestant's clients, in a file with many more.
+// Keys are API keys of a contestant's clients, in a file with many more. Each has a list of models,
+// and limits that nothing reaches.
 type Keys struct {
 	File          string
 	Good, Revoked string
@@ -24,7 +26,9 @@ func newKeys(file string) (k Keys, err error) {
 		var all []*keys.Record
 		for i := range keyCount {
 			text, id := keys.Generate()
-			r := &keys.Record{ID: id, Tenant: "bench", Scopes: []string{"inference", "models"}, Created: now}
+			r := &keys.Record{ID: id, Tenant: "bench", Scopes: []string{"inference", "models"}, Models: []string{"*"},
+				Limits:  limits.Rates{RequestsPerMinute: 1 << 39, TokensPerMinute: 1 << 39, Concurrent: 1 << 39},
+				Created: now}
 			r.SHA256, _ = keys.Hash(text)
 			switch i {
 			case 2:
