@@ -377,8 +377,10 @@ func TestQueueShares(t *testing.T) {
 		small, big := float64(tokens[0].Load()), float64(tokens[1].Load())
 		stop()
 		clients.Wait()
-		if got, want := small/(small+big), weight/(weight+1); math.Abs(got/want-1) > 0.05 {
-			t.Errorf("weight %v: %v of %v tokens, %.3f, want %.3f", weight, small, small+big, got, want)
+		got, want := small/(small+big), weight/(weight+1)
+		t.Logf("weight %v: small got %.4f of %v tokens, by weight %.4f", weight, got, small+big, want)
+		if math.Abs(got/want-1) > 0.05 {
+			t.Error("more than 5 % away")
 		}
 	}
 }
