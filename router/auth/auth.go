@@ -115,7 +115,7 @@ func (d *Door) sender(h *fasthttp.RequestHeader, from *Peer) (*trust.Principal, 
 	if !ok {
 		return nil, errNotAKey
 	}
-	who, why := d.Keys.Find(sum, time.Now())
+	who, why := d.Keys.Find(sum, time.Now)
 	switch {
 	case who != nil:
 		return who, nil

@@ -24,10 +24,10 @@ const (
 
 const alphabet = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
-// digits says which bytes are base62.
-var digits = func() (is [256]bool) {
+// digits is 1 for bytes that are base62.
+var digits = func() (is [256]byte) {
 	for i := range len(alphabet) {
-		is[alphabet[i]] = true
+		is[alphabet[i]] = 1
 	}
 	return is
 }()
@@ -84,7 +84,7 @@ func appendSum(b []byte) []byte {
 // made: a mistyped key, or one of another system. The id points into text. Parse does not allocate.
 func Parse(text []byte) (sum Digest, id []byte, ok bool) {
 	if len(text) != keyBytes || string(text[:len(prefix)]) != prefix || text[secretAt-1] != '_' ||
-		!isBase62(text[len(prefix):secretAt-1]) || !isBase62(text[secretAt:]) {
+		!isBase62(text[len(prefix):secretAt-1]) || !isBase62(text[secretAt:sumAt]) {
 		return sum, nil, false
 	}
 	if check := sumOf(text[:sumAt]); string(check[:]) != string(text[sumAt:]) {
@@ -94,12 +94,11 @@ func Parse(text []byte) (sum Digest, id []byte, ok bool) {
 }
 
 func isBase62(text []byte) bool {
+	is := byte(1)
 	for _, c := range text {
-		if !digits[c] {
-			return false
-		}
+		is &= digits[c]
 	}
-	return true
+	return is == 1
 }
 
 // Looks says whether text begins as a key does. What looks like a key may be a secret.

@@ -80,8 +80,8 @@ func (s *snapshot) changes(was *snapshot) (all []Change) {
 	return all
 }
 
-// Find returns who has the key with this digest.
-func (s *Set) Find(sum Digest, now time.Time) (*trust.Principal, Refusal) {
+// Find returns who has the key with this digest. Find calls now only for a key that ends.
+func (s *Set) Find(sum Digest, now func() time.Time) (*trust.Principal, Refusal) {
 	in := s.now.Load()
 	if in == nil {
 		return nil, Unknown
@@ -92,7 +92,7 @@ func (s *Set) Find(sum Digest, now time.Time) (*trust.Principal, Refusal) {
 		return nil, Unknown
 	case t.of.record.Revoked != nil:
 		return nil, Revoked
-	case !t.until.IsZero() && !now.Before(t.until):
+	case !t.until.IsZero() && !now().Before(t.until):
 		return nil, Expired
 	}
 	return t.of.who, None

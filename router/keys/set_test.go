@@ -28,7 +28,7 @@ func find(t testing.TB, s *Set, text string, at time.Time) Refusal {
 	if !ok {
 		t.Fatalf("%q is no key", text)
 	}
-	who, why := s.Find(sum, at)
+	who, why := s.Find(sum, func() time.Time { return at })
 	if (who == nil) != (why != None) {
 		t.Fatalf("%v, %v", who, why)
 	}
@@ -47,7 +47,7 @@ func TestSet(t *testing.T) {
 		t.Fatal(err)
 	}
 	sum, _, _ := Parse([]byte(textA))
-	who, _ := s.Find(sum, now)
+	who, _ := s.Find(sum, func() time.Time { return now })
 	same := *a
 	later := now.Add(time.Hour)
 	ending := *b
@@ -55,7 +55,7 @@ func TestSet(t *testing.T) {
 	if err := s.Put([]*Record{&same, &ending}); err != nil {
 		t.Fatal(err)
 	}
-	if again, _ := s.Find(sum, now); again != who {
+	if again, _ := s.Find(sum, func() time.Time { return now }); again != who {
 		t.Error("the principal of an unchanged key is another one")
 	}
 	if before, after := find(t, &s, textB, now), find(t, &s, textB, later); before != None || after != Expired {
@@ -129,7 +129,7 @@ func TestRevokeAfterAChange(t *testing.T) {
 			t.Fatal(err)
 		}
 		sum, _, _ := Parse([]byte(text))
-		if who, why := s.Find(sum, now); why == None {
+		if who, why := s.Find(sum, func() time.Time { return now }); why == None {
 			all = append(all, who)
 		}
 	}
@@ -215,7 +215,7 @@ func TestLimitsOutliveChanges(t *testing.T) {
 	}
 	remaining := func(want int64) {
 		t.Helper()
-		who, why := s.Find(sum, now)
+		who, why := s.Find(sum, func() time.Time { return now })
 		if why != None {
 			t.Fatal(why)
 		}
@@ -226,7 +226,7 @@ func TestLimitsOutliveChanges(t *testing.T) {
 		}
 	}
 	put(func(*Record) {})
-	who, _ := s.Find(sum, now)
+	who, _ := s.Find(sum, func() time.Time { return now })
 	for range 2 {
 		var x limits.Reservation
 		x.Add(who.Limits())
