@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"strings"
 	"time"
 
@@ -168,9 +167,9 @@ func (o *options) inputs() []string {
 
 // sender returns the sender for the flags.
 func (o *options) sender(getenv func(string) string) (*sender, error) {
-	u, err := url.Parse(o.url)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.User != nil {
-		return nil, cli.Misused(fmt.Errorf("--url %q: must be like http://127.0.0.1:8080", u.Redacted()))
+	site, err := cli.Endpoint("url", o.url)
+	if err != nil {
+		return nil, err
 	}
 	key := getenv(keyVariable)
 	if o.keyFile != "" {
@@ -182,5 +181,5 @@ func (o *options) sender(getenv func(string) string) (*sender, error) {
 			return nil, err
 		}
 	}
-	return newSender(strings.TrimSuffix(strings.TrimRight(o.url, "/"), "/v1"), key, o), nil
+	return newSender(site, key, o), nil
 }

@@ -3,17 +3,19 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"github.com/spf13/pflag"
 	"io"
 	"io/fs"
 	"math"
+	"net/url"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/cognitora/dataplane/internal/address"
 	"github.com/cognitora/dataplane/internal/rights"
 )
 
@@ -100,6 +102,17 @@ func NotEmpty(flags *pflag.FlagSet, names ...string) error {
 		}
 	}
 	return nil
+}
+
+// Endpoint returns SCHEME://HOST:PORT of the URL that a flag gives, with /v1 or without.
+func Endpoint(flag, text string) (string, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" ||
+		u.Fragment != "" || strings.TrimSuffix(strings.TrimRight(u.Path, "/"), "/v1") != "" {
+		return "", Misused(fmt.Errorf("--%s %q: must be like http://127.0.0.1:8080, with /v1 or without", flag,
+			address.Redact(text)))
+	}
+	return u.Scheme + "://" + u.Host, nil
 }
 
 // ReadInput reads a file of at most this many bytes, or standard input for "-".
