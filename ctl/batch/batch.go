@@ -44,9 +44,8 @@ func newRun(a *cli.App) *cobra.Command {
 		Args: cli.OneArgument("FILE"),
 		RunE: cli.Interruptible(func(ctx context.Context, c *cobra.Command, args []string) error {
 			o.file = args[0]
-			if err := errors.Join(cli.InRanges(c.Flags(), ranges), cli.NotEmpty(c.Flags(), "out", "errors", "url",
-				"api-key-file")); err != nil {
-				return cli.Misused(err)
+			if err := cli.InRanges(c.Flags(), ranges); err != nil {
+				return err
 			}
 			return o.run(ctx, a)
 		}),

@@ -88,22 +88,6 @@ func InRange(flag, value string, from, to float64) error {
 	return Misused(fmt.Errorf("--%s %s: must be %s to %s", flag, value, text(from), text(to)))
 }
 
-// NotEmpty returns an error for the first of these flags that is given without a value, as an unset
-// variable of a shell gives it.
-func NotEmpty(flags *pflag.FlagSet, names ...string) error {
-	for _, name := range names {
-		f := flags.Lookup(name)
-		if f == nil || !f.Changed {
-			continue
-		}
-		list, isList := f.Value.(pflag.SliceValue)
-		if f.Value.String() == "" || isList && len(list.GetSlice()) == 0 {
-			return Misused(fmt.Errorf("--%s is empty; leave it out or name one", name))
-		}
-	}
-	return nil
-}
-
 // Endpoint returns SCHEME://HOST:PORT of the URL that a flag gives, with /v1 or without.
 func Endpoint(flag, text string) (string, error) {
 	u, err := url.Parse(text)

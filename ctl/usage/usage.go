@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/csv"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -89,9 +88,6 @@ var columns = map[string]func(*tally.Row) string{
 
 // read checks the flags and finds the days.
 func (q *query) read(c *cobra.Command, now time.Time) (err error) {
-	if err := cli.NotEmpty(c.Flags(), "from", "to", "admin", "tenant", "key", "model"); err != nil {
-		return err
-	}
 	for i, dir := range q.dirs {
 		if dir == "" || slices.Contains(q.dirs[:i], dir) {
 			return fmt.Errorf("DIR %q is empty, or given twice", dir)
@@ -115,9 +111,6 @@ func (q *query) read(c *cobra.Command, now time.Time) (err error) {
 	}
 	if q.last-q.first >= maxDays {
 		return fmt.Errorf("--from %s --to %s: more than %d days; ask for fewer", q.first, q.last, maxDays)
-	}
-	if len(q.by) == 0 {
-		return errors.New("--by is empty; name some of tenant, key, model, day")
 	}
 	for i, name := range q.by {
 		if columns[name] == nil || slices.Contains(q.by[:i], name) {
