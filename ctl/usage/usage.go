@@ -7,6 +7,7 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -58,6 +59,9 @@ func command(a *cli.App, now func() time.Time) *cobra.Command {
 			}
 			r, err := q.answer(c.Context(), c.Flags().Changed("admin"))
 			if err != nil {
+				return err
+			}
+			if err := strange(a.Err, q.dirs); err != nil {
 				return err
 			}
 			if a.Output == "csv" {
@@ -185,6 +189,28 @@ type directory string
 
 func (dir directory) day(_ context.Context, d tally.Day) ([]tally.File, error) {
 	return tally.ReadDay(string(dir), d)
+}
+
+// maxStrange bounds the names that strange prints of a directory.
+const maxStrange = 5
+
+// strange says which files of the directories do not count, because their names are not those that
+// routers give, such as compressed files.
+func strange(errOut io.Writer, dirs []string) error {
+	for _, dir := range dirs {
+		names, err := tally.Strange(dir)
+		if err != nil {
+			return err
+		}
+		if n := len(names); n > 0 {
+			more := ""
+			if n > maxStrange {
+				names, more = names[:maxStrange], fmt.Sprintf(" and %d more", n-maxStrange)
+			}
+			fmt.Fprintf(errOut, "cgn-ctl: not counted, as no router gives such names: %q%s in %s\n", names, more, dir)
+		}
+	}
+	return nil
 }
 
 // port is the admin port of a router.

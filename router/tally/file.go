@@ -129,6 +129,16 @@ func list(dir string) ([]string, error) {
 	return names, err
 }
 
+// Strange returns the names in a directory that are not those of files of a router, sorted. Hidden
+// files, such as the parts of files, are left out.
+func Strange(dir string) ([]string, error) {
+	names, err := list(dir)
+	return slices.DeleteFunc(names, func(name string) bool {
+		_, known := dayOf(name)
+		return known || strings.HasPrefix(name, ".")
+	}), err
+}
+
 // ReadDay returns the files of a day in a directory. An error names the file and the line.
 func ReadDay(dir string, d Day) ([]File, error) { return readDay(dir, d, nil, math.MaxInt64) }
 
