@@ -18,6 +18,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/replace"
 	"github.com/cognitora/dataplane/kvcached/fleet"
 	"github.com/cognitora/dataplane/kvcached/purge"
 )
@@ -295,7 +296,7 @@ func (p *purges) remember(peers []fleet.Member) {
 	}
 	text, err := json.Marshal(peers)
 	if err == nil {
-		err = purge.WriteFile(filepath.Join(p.dir, rememberedFile), text)
+		err = replace.Bytes(filepath.Join(p.dir, rememberedFile), 0o600, text)
 	}
 	if err != nil {
 		p.log.Warn("the caches of the fleet cannot be kept for the next start", "error", err)

@@ -183,6 +183,9 @@ func TestKeys(t *testing.T) {
 	if !bytes.Contains(page, []byte(`"key":"`+id+`","tenant":"acme"`)) {
 		t.Error("the access log does not say who asked")
 	}
+	if n := bytes.Count(page, []byte(`"api":"models"`)); n != 3 {
+		t.Errorf("the access log has %d requests for models, want one admitted and two refused", n)
+	}
 	for _, text := range []string{key, lists, pins} {
 		if bytes.Contains(page, []byte(text[13:])) || s.log.count(text[13:]) > 0 {
 			t.Error("a log has a key")

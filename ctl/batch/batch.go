@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"strings"
 	"time"
 
@@ -45,9 +44,8 @@ func newRun(a *cli.App) *cobra.Command {
 		Args: cli.OneArgument("FILE"),
 		RunE: cli.Interruptible(func(ctx context.Context, c *cobra.Command, args []string) error {
 			o.file = args[0]
-			if err := errors.Join(cli.InRanges(c.Flags(), ranges), cli.NotEmpty(c.Flags(), "out", "errors", "url",
-				"api-key-file")); err != nil {
-				return cli.Misused(err)
+			if err := cli.InRanges(c.Flags(), ranges); err != nil {
+				return err
 			}
 			return o.run(ctx, a)
 		}),
@@ -168,9 +166,9 @@ func (o *options) inputs() []string {
 
 // sender returns the sender for the flags.
 func (o *options) sender(getenv func(string) string) (*sender, error) {
-	u, err := url.Parse(o.url)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.User != nil {
-		return nil, cli.Misused(fmt.Errorf("--url %q: must be like http://127.0.0.1:8080", u.Redacted()))
+	site, err := cli.Endpoint("url", o.url)
+	if err != nil {
+		return nil, err
 	}
 	key := getenv(keyVariable)
 	if o.keyFile != "" {
@@ -182,5 +180,5 @@ func (o *options) sender(getenv func(string) string) (*sender, error) {
 			return nil, err
 		}
 	}
-	return newSender(strings.TrimSuffix(strings.TrimRight(o.url, "/"), "/v1"), key, o), nil
+	return newSender(site, key, o), nil
 }

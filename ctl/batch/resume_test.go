@@ -285,7 +285,8 @@ func TestWrongOutput(t *testing.T) {
 		"no regular file":       {"--out", "/dev/null"},
 		"--errors " + name:      {"--out", out + "2", "--errors", name},
 		"nothing was sent":      {"--out", out + "2"}, // since nobody serves
-		"--url":                 {"--url", "127.0.0.1:8080"},
+		`--url "127.0.0.1:80`:   {"--url", "127.0.0.1:8080"},
+		"with /v1 or without":   {"--url", "http://127.0.0.1:1/some/v1"},
 		"--concurrency 0":       {"--concurrency", "0"},
 		"--api-key-file":        {"--api-key-file", out},
 	} {

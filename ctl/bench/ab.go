@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net/url"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cognitora/dataplane/ctl/cli"
+	"github.com/cognitora/dataplane/internal/address"
 	"github.com/cognitora/dataplane/perf/ab"
 	"github.com/cognitora/dataplane/perf/compare"
 	"github.com/cognitora/dataplane/perf/trace"
@@ -112,30 +112,26 @@ func (f *abFlags) check(given func(flag string) bool) error {
 		return fmt.Errorf("--reset %s: running routers would go on believing in the blocks; use text or cache_salt",
 			f.reset)
 	}
+	first := ""
 	for i, text := range f.routers {
 		name, at, found := strings.Cut(text, "=")
-		u, err := url.Parse(at)
-		if !found || name == "" || err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-			return fmt.Errorf("--router %q: must be NAME=http://HOST:PORT", text)
+		at, err := cli.Endpoint("router", at)
+		if !found || name == "" || err != nil {
+			return fmt.Errorf("--router %q: must be NAME=http://HOST:PORT", address.Redact(text))
 		}
-		if _, other, _ := strings.Cut(f.routers[0], "="); i > 0 && siteOf(other) == siteOf(at) {
+		if at == first {
 			return cli.WithHint(fmt.Errorf("--router %q and %q are the same router; compare two", f.routers[0], text),
 				"for what the engines' noise is: --backend for each engine, and --modes score,score")
 		}
 		if i > 0 && f.cfg.Sides[0].Name == name {
 			return fmt.Errorf("--router %q and %q have the same name; give each its own", f.routers[0], text)
 		}
-		at = siteOf(at)
+		first = at
 		f.cfg.Sides[i] = ab.Side{Name: name, Start: func(context.Context) (*ab.Site, error) {
 			return ab.Running(at), nil
 		}}
 	}
 	return nil
-}
-
-// siteOf returns the address of a router, without the /v1 of its API.
-func siteOf(at string) string {
-	return strings.TrimSuffix(strings.TrimRight(at, "/"), "/v1")
 }
 
 // checkOwn fills in two sides with routers that are started here.

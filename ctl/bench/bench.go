@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 	"time"
 
@@ -77,6 +76,9 @@ func newReplay(a *cli.App) *cobra.Command {
 				return err
 			}
 			defer closeTrace()
+			if cfg.URL, err = cli.Endpoint("url", cfg.URL); err != nil {
+				return err
+			}
 			cfg.Source, cfg.APIKey = source, os.Getenv("OPENAI_API_KEY")
 			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
@@ -86,7 +88,7 @@ func newReplay(a *cli.App) *cobra.Command {
 	f.add(c)
 	fl := c.Flags()
 	fl.StringVar(&cfg.URL, "url", "http://127.0.0.1:8080",
-		"endpoint, without /v1; its key is taken from OPENAI_API_KEY")
+		"endpoint, with /v1 or without; its key is taken from OPENAI_API_KEY")
 	fl.StringVar(&cfg.Model, "model", "sim", "model to ask for")
 	fl.IntVar(&cfg.Turns, "turns", 2000, "requests to send; 0: the whole trace")
 	fl.Float64Var(&cfg.Speed, "speed", 1, "divides the time between requests")
@@ -98,7 +100,6 @@ func newReplay(a *cli.App) *cobra.Command {
 }
 
 func runReplay(ctx context.Context, a *cli.App, cfg replay.Config) error {
-	cfg.URL = strings.TrimSuffix(strings.TrimRight(cfg.URL, "/"), "/v1")
 	result, err := replay.Run(ctx, cfg)
 	if result == nil {
 		return err

@@ -7,8 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -55,7 +55,7 @@ func newLoad(a *cli.App) *cobra.Command {
 		}),
 	}
 	fl := c.Flags()
-	fl.StringVar(&f.url, "url", "http://127.0.0.1:8080", "endpoint, http only, without /v1; its key is taken from "+
+	fl.StringVar(&f.url, "url", "http://127.0.0.1:8080", "endpoint, http only; its key is taken from "+
 		"OPENAI_API_KEY")
 	fl.StringVar(&f.chat.Model, "model", instant.Model, "model to ask for")
 	fl.IntVar(&f.clients, "clients", 16, "closed: requests in flight; open: most connections, at least 1024")
@@ -112,11 +112,16 @@ var loadRanges = map[string][2]float64{
 }
 
 func runLoad(ctx context.Context, a *cli.App, f *loadFlags) error {
-	u, err := url.Parse(f.url)
-	if err != nil || u.Scheme != "http" || u.Port() == "" {
-		return cli.Misused(fmt.Errorf("--url %q: must be http://HOST:PORT", f.url))
+	site, err := cli.Endpoint("url", f.url)
+	if err != nil {
+		return err
 	}
-	target := load.Target{Address: u.Host, Key: os.Getenv("OPENAI_API_KEY")}
+	at, plain := strings.CutPrefix(site, "http://")
+	if _, _, err := net.SplitHostPort(at); err != nil || !plain {
+		return cli.Misused(fmt.Errorf("--url %q: must be http://HOST:PORT", site))
+	}
+	f.url = site
+	target := load.Target{Address: at, Key: os.Getenv("OPENAI_API_KEY")}
 	if f.pace > 0 && (f.chat.Stream || f.mode == "streams") {
 		f.chat.Wish = fmt.Sprintf("pace=%d", f.pace.Microseconds())
 	}
@@ -205,7 +210,7 @@ func (f *loadFlags) tryModel(ctx context.Context) error {
 
 // ask sends one request to the endpoint.
 func (f *loadFlags) ask(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
-	ask, err := http.NewRequestWithContext(ctx, method, strings.TrimRight(f.url, "/")+path, bytes.NewReader(body))
+	ask, err := http.NewRequestWithContext(ctx, method, f.url+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}

@@ -45,6 +45,14 @@ func TestBenchLoadSaysWhatFailed(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctltest.Want(t, ctltest.Hint(err), "\"other\" was asked for", "--model", "/v1/models lists served")
+	for at, want := range map[string]string{
+		e.URL() + "/some/v1": "with /v1 or without", "http://127.0.0.1": "must be http://HOST:PORT",
+		"https://127.0.0.1:1": "must be http://HOST:PORT", "http://a:secret@127.0.0.1:1": `"http://***@127.0.0.1:1"`,
+	} {
+		if _, err = ctl(t, nil, append(args, at)...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", at, err)
+		}
+	}
 	_, err = ctl(t, nil, append(args, "http://127.0.0.1:1")...)
 	if err == nil || !strings.Contains(err.Error(), "nothing was measured: ") ||
 		!strings.Contains(err.Error(), "127.0.0.1:1: connect") {

@@ -55,11 +55,7 @@ func checkPairs(cfg *pairs.Config) error {
 		return cli.WithHint(errors.New("--before is missing"),
 			"for example: cgn-ctl bench pairs --before /tmp/cgn-router")
 	}
-	var err error
-	if len(cfg.Scenarios) == 0 {
-		err = errors.New("--scenario: no scenario is named")
-	}
-	return errors.Join(err, among("scenario", cfg.Scenarios, pairs.Scenarios()),
+	return errors.Join(among("scenario", cfg.Scenarios, pairs.Scenarios()),
 		among("mode", []string{cfg.Mode}, policy.ModeNames()))
 }
 

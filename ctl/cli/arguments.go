@@ -3,17 +3,19 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"github.com/spf13/pflag"
 	"io"
 	"io/fs"
 	"math"
+	"net/url"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/cognitora/dataplane/internal/address"
 	"github.com/cognitora/dataplane/internal/rights"
 )
 
@@ -86,20 +88,15 @@ func InRange(flag, value string, from, to float64) error {
 	return Misused(fmt.Errorf("--%s %s: must be %s to %s", flag, value, text(from), text(to)))
 }
 
-// NotEmpty returns an error for the first of these flags that is given without a value, as an unset
-// variable of a shell gives it.
-func NotEmpty(flags *pflag.FlagSet, names ...string) error {
-	for _, name := range names {
-		f := flags.Lookup(name)
-		if f == nil || !f.Changed {
-			continue
-		}
-		list, isList := f.Value.(pflag.SliceValue)
-		if f.Value.String() == "" || isList && len(list.GetSlice()) == 0 {
-			return Misused(fmt.Errorf("--%s is empty; leave it out or name one", name))
-		}
+// Endpoint returns SCHEME://HOST:PORT of the URL that a flag gives, with /v1 or without.
+func Endpoint(flag, text string) (string, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" ||
+		u.Fragment != "" || strings.TrimSuffix(strings.TrimRight(u.Path, "/"), "/v1") != "" {
+		return "", Misused(fmt.Errorf("--%s %q: must be like http://127.0.0.1:8080, with /v1 or without", flag,
+			address.Redact(text)))
 	}
-	return nil
+	return u.Scheme + "://" + u.Host, nil
 }
 
 // ReadInput reads a file of at most this many bytes, or standard input for "-".

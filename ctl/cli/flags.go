@@ -11,9 +11,49 @@ import (
 	"github.com/cognitora/dataplane/internal/config"
 )
 
+// errEmpty is the error of a flag that is given without a value, as an unset variable of a shell
+// gives it. Nobody means that as all, or as the default.
+var errEmpty = errors.New("is empty; leave it out or name one")
+
+// filled is a flag of text, or of a list of texts, that refuses empty ones.
+type filled struct{ pflag.Value }
+
+// Set implements pflag.Value.
+func (f filled) Set(text string) error {
+	if text == "" || f.Type() == "stringSlice" && strings.Contains(","+text+",", ",,") {
+		return errEmpty
+	}
+	return f.Value.Set(text)
+}
+
+// refuseEmpty makes all flags of text below c refuse empty texts.
+func refuseEmpty(c *cobra.Command) {
+	fill := func(f *pflag.Flag) {
+		switch f.Value.Type() {
+		case "stringSlice", "stringArray":
+			f.DefValue = strings.TrimSuffix(f.DefValue, "[]") // no default in the help
+			fallthrough
+		case "string":
+			f.Value = filled{f.Value}
+		}
+	}
+	c.Flags().VisitAll(fill)
+	c.PersistentFlags().VisitAll(fill)
+	for _, sub := range c.Commands() {
+		refuseEmpty(sub)
+	}
+}
+
 // flagError says what values a flag takes, and which flag was probably meant.
 func flagError(c *cobra.Command, err error) error {
 	if value, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		if errors.Is(err, errEmpty) {
+			err = fmt.Errorf("--%s %w", value.GetFlag().Name, errEmpty)
+			if c.Flags().Lookup("unset") != nil {
+				err = WithHint(err, "--unset removes a setting")
+			}
+			return err
+		}
 		if want := wantedBy(value.GetFlag().Value); want != "" {
 			return fmt.Errorf("--%s %q: must be %s", value.GetFlag().Name, value.GetValue(), want)
 		}

@@ -35,6 +35,7 @@ func Root(a *App, commands ...*cobra.Command) *cobra.Command {
 	c.AddCommand(commands...)
 	c.AddCommand(newVersion(a))
 	c.SetHelpCommand(newHelp(c))
+	refuseEmpty(c)
 	return c
 }
 

@@ -26,7 +26,6 @@ const usual = "/etc/cognitora/"
 // Command is cgn-ctl doctor.
 func Command(a *cli.App) *cobra.Command {
 	files := make([]string, len(daemons()))
-	var names []string
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Find what a host's configuration leaves open, unencrypted or about to expire",
@@ -38,14 +37,10 @@ func Command(a *cli.App) *cobra.Command {
 		Example: "  sudo cgn-ctl doctor\n  cgn-ctl doctor --router router.toml -o json",
 		Args:    cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := cli.NotEmpty(c.Flags(), names...); err != nil {
-				return err
-			}
 			return run(a, files)
 		},
 	}
 	for i, d := range daemons() {
-		names = append(names, d.name)
 		c.Flags().StringVar(&files[i], d.name, "", "configuration file of cgn-"+d.name+" (without any file: "+
 			usual+d.name+".toml)")
 	}

@@ -2,7 +2,6 @@
 package key
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -42,14 +41,14 @@ func Command(a *cli.App) *cobra.Command {
 	return cli.Group("key", "Make, list, limit, revoke and rotate the API keys of clients", all...)
 }
 
-// check refuses flags that are empty, and keys in two places.
+// check refuses keys in two places.
 func (m *commands) check(c *cobra.Command, _ []string) (err error) {
 	c.Flags().Visit(func(f *pflag.Flag) {
 		if m.file != "" && strings.HasPrefix(f.Name, "etcd") {
 			err = cli.Misused(fmt.Errorf("--keys-file and --%s: the keys are in a file or in etcd; give one", f.Name))
 		}
 	})
-	return cmp.Or(err, cli.NotEmpty(c.Flags(), "keys-file", "model", "limit", "scope", "tenant"))
+	return err
 }
 
 // records returns all keys, sorted by id. broken are the ids of those that cannot be read.

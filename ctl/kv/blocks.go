@@ -36,7 +36,6 @@ func newGet(k *commands) *cobra.Command {
 			"within [fleet] locate_timeout, or that the fleet has not heard of yet, has nothing. kv ls and kv stats " +
 			"tell of this host alone.",
 		Example: "  cgn-ctl kv get greeting\n  cgn-ctl kv get key --namespace 'key1;s3.bucket;' --file block.bin",
-		PreRunE: notEmpty,
 		RunE: func(c *cobra.Command, args []string) error {
 			namespace, a, err := f.find(args[0])
 			if err != nil {
@@ -192,7 +191,6 @@ func newRemove(k *commands) *cobra.Command {
 			"before this ends.",
 		Example: "  cgn-ctl kv rm greeting\n  cgn-ctl kv rm --model meta-llama/Llama-3.1-8B\n  cgn-ctl kv rm " +
 			"--tenant acme",
-		PreRunE: notEmpty,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := cmp.Or(oneKind(&what, args), checkNamespace(what.Namespace)); err != nil {
 				return err

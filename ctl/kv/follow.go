@@ -37,7 +37,6 @@ func newFollow(k *commands) *cobra.Command {
 			"A gap, after which nobody can tell what came and went, is printed with the number of blocks that are " +
 			"there now.",
 		Example: "  cgn-ctl kv follow\n  cgn-ctl kv follow --model Qwen/Qwen3-8B --for 10s -o json",
-		PreRunE: notEmpty,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if length < 0 || length == 0 && c.Flags().Changed("for") {
 				return cli.Misused(fmt.Errorf("--for %v: must be above 0", length))

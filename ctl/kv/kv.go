@@ -31,12 +31,6 @@ func Command(a *cli.App) *cobra.Command {
 	return c
 }
 
-// notEmpty refuses an empty --namespace, --model, --tenant, --sock or --address, because an empty
-// filter would select more blocks, and an empty address another cache.
-func notEmpty(c *cobra.Command, _ []string) error {
-	return cli.NotEmpty(c.Flags(), "namespace", "model", "tenant", "sock", "address")
-}
-
 // respNamespace is the namespace of RESP clients' keys in their default database.
 var respNamespace = block.Namespace{Space: "resp.0"}.String()
 

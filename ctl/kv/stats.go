@@ -198,7 +198,6 @@ func newList(k *commands) *cobra.Command {
 			"listed, not those of a fleet.\n" +
 			"USES counts reads since the block came into the tier; the write that stored it is none.",
 		Example: "  cgn-ctl kv ls --limit 20\n  cgn-ctl kv ls --namespace 'key1;resp.0;' -o json",
-		PreRunE: notEmpty,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := cli.InRange("limit", fmt.Sprint(limit), 1, mostListed); err != nil {
 				return err

@@ -104,7 +104,7 @@ func TestBadSettingsAreNamed(t *testing.T) {
 		`set m --policy {"models":{}}`:           "models: a document is one policy|",
 		"set m --policy /nowhere":                "/nowhere|",
 		"set m --policy=":                        "--policy is empty|--unset",
-		"set m --alias=":                         "--alias is empty|--unset alias",
+		"set m --alias=":                         "--alias is empty|--unset",
 		"set m --tokenizer rel/dir":              "must be an absolute path|",
 		"set m --chat-template /t":               "chat_template needs a tokenizer|",
 		"set m --base m":                         "base is the model itself|",

@@ -339,13 +339,6 @@ func (s *settings) check(name string, flags *pflag.FlagSet) error {
 	if err := s.checkNames(name); err != nil {
 		return err
 	}
-	if err := cli.NotEmpty(flags, "base", "tokenizer", "chat-template", "policy", "cascade-direct"); err != nil {
-		return cli.WithHint(err, "--unset removes a setting")
-	}
-	if slices.Contains(s.aliases, "") {
-		return cli.WithHint(errors.New("--alias is empty; leave it out or name one"),
-			"--unset alias removes all aliases")
-	}
 	for _, flag := range s.unset {
 		switch {
 		case removals[flag] != nil && !flags.Changed(flag):

@@ -29,9 +29,6 @@ func Command(a *cli.App) *cobra.Command {
 		Example: "  cgn-ctl pki bootstrap --dir pki --host gpu1.example,10.0.0.1",
 		Args:    cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := cli.NotEmpty(c.Flags(), "dir", "host", "role"); err != nil {
-				return err
-			}
 			o.Roles = rolesOf(roles)
 			return bootstrap(a, dir, o)
 		},

@@ -29,9 +29,6 @@ func newPKIJoin(a *cli.App) *cobra.Command {
 			"  cgn-ctl pki join --dir pki --signed gpu2.signed",
 		Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := cli.NotEmpty(c.Flags(), "dir", "host", "role", "signed"); err != nil {
-				return err
-			}
 			if signed != "" {
 				return acceptSigned(a, c, dir, signed)
 			}
@@ -66,9 +63,6 @@ func newPKISign(a *cli.App) *cobra.Command {
 		Example: "  cgn-ctl pki sign --dir pki --role agent gpu2.request > gpu2.signed",
 		Args:    cli.OneArgument("a request (FILE or -)"),
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := cli.NotEmpty(c.Flags(), "dir", "role"); err != nil {
-				return err
-			}
 			bundle, err := cli.ReadInput(c, args[0], maxBundle)
 			if err != nil {
 				return err

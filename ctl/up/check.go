@@ -21,7 +21,7 @@ func (f *flags) check() error {
 	if err := f.understood(); err != nil {
 		return cli.Misused(err)
 	}
-	if f.modelGiven {
+	if f.model != "" {
 		return f.checkModel()
 	}
 	return nil
@@ -74,7 +74,7 @@ func (f *flags) checkAddress(flag, address string) error {
 // checkEngines checks the flags of the engines: --backend or --model.
 func (f *flags) checkEngines() error {
 	switch {
-	case len(f.backends) > 0 && f.modelGiven:
+	case len(f.backends) > 0 && f.model != "":
 		return errors.New("--backend and --model: give one of them; a backend is a running engine, a model is served " +
 			"by engines started here")
 	case len(f.backends) > 0 && f.enginesGiven:
@@ -100,9 +100,6 @@ func (f *flags) checkEngines() error {
 // checkModel checks early for mistakes that llama-server would report late.
 func (f *flags) checkModel() error {
 	const others = "give a GGUF file; for other engines, start them yourself and give their URLs with --backend"
-	if f.model == "" {
-		return cli.Misused(cli.WithHint(errors.New("--model: empty"), others))
-	}
 	if err := rights.Readable(f.model); err != nil {
 		return cli.WithHint(fmt.Errorf("--model: %w", err), others)
 	}

@@ -45,7 +45,7 @@ func (f *flags) checkDivided() error {
 	case f.enginesGiven:
 		return errors.New("--prefill and --engines: give --prefill and --decode, or --engines; they name the same " +
 			"engines")
-	case f.modelGiven:
+	case f.model != "":
 		return cli.WithHint(errors.New("--prefill and --model: llama.cpp hands no KV blocks to another engine"),
 			"leave --model away for simulated engines; vLLM and SGLang can do it: docs/disagg.md")
 	case len(f.backends) > 0:
@@ -63,7 +63,7 @@ func (f *flags) checkCascade() error {
 		given bool
 	}{
 		{"--prefill", f.prefillGiven}, {"--decode", f.decodeGiven}, {"--engines", f.enginesGiven},
-		{"--model", f.modelGiven}, {"--backend", len(f.backends) > 0},
+		{"--model", f.model != ""}, {"--backend", len(f.backends) > 0},
 	} {
 		if other.given {
 			return cli.WithHint(fmt.Errorf("--cascade and %s: give one of them; --cascade starts two simulated engines, "+

@@ -35,7 +35,7 @@ type flags struct {
 	backends                               []string
 	cascade, insecure, verbose             bool
 
-	listenGiven, adminGiven, etcdGiven, enginesGiven, prefillGiven, decodeGiven, modelGiven bool
+	listenGiven, adminGiven, etcdGiven, enginesGiven, prefillGiven, decodeGiven bool
 }
 
 // Command is cgn-ctl up.
@@ -57,7 +57,7 @@ func Command(a *cli.App) *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			f.listenGiven, f.adminGiven = c.Flags().Changed("listen"), c.Flags().Changed("admin")
 			f.etcdGiven = c.Flags().Changed("etcd-listen")
-			f.enginesGiven, f.modelGiven = c.Flags().Changed("engines"), c.Flags().Changed("model")
+			f.enginesGiven = c.Flags().Changed("engines")
 			f.prefillGiven, f.decodeGiven = c.Flags().Changed("prefill"), c.Flags().Changed("decode")
 			return run(c.Context(), a, f)
 		},

@@ -47,7 +47,7 @@ func TestUpNamesTheFlagThatCannotWork(t *testing.T) {
 		"--listen :8080":               "--listen :8080: other hosts could reach it|--insecure-listen",
 		"--model " + dir + "/no.gguf":  "--model: " + dir + "/no.gguf does not exist|--backend",
 		"--model " + file:              "not a GGUF file",
-		"--model=":                     "--model: empty",
+		"--model=":                     "--model is empty",
 		"--backend h:1":                `--backend: backend "h:1"`,
 		"--backend http://h:1,ca=x":    "--backend: ",
 		"--backend http://h --model x": "--backend and --model: give one of them",

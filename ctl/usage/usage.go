@@ -6,8 +6,8 @@ import (
 	"context"
 	"encoding/csv"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -61,6 +61,9 @@ func command(a *cli.App, now func() time.Time) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := strange(a.Err, q.dirs); err != nil {
+				return err
+			}
 			if a.Output == "csv" {
 				return r.csv(a)
 			}
@@ -89,9 +92,6 @@ var columns = map[string]func(*tally.Row) string{
 
 // read checks the flags and finds the days.
 func (q *query) read(c *cobra.Command, now time.Time) (err error) {
-	if err := cli.NotEmpty(c.Flags(), "from", "to", "admin", "tenant", "key", "model"); err != nil {
-		return err
-	}
 	for i, dir := range q.dirs {
 		if dir == "" || slices.Contains(q.dirs[:i], dir) {
 			return fmt.Errorf("DIR %q is empty, or given twice", dir)
@@ -115,9 +115,6 @@ func (q *query) read(c *cobra.Command, now time.Time) (err error) {
 	}
 	if q.last-q.first >= maxDays {
 		return fmt.Errorf("--from %s --to %s: more than %d days; ask for fewer", q.first, q.last, maxDays)
-	}
-	if len(q.by) == 0 {
-		return errors.New("--by is empty; name some of tenant, key, model, day")
 	}
 	for i, name := range q.by {
 		if columns[name] == nil || slices.Contains(q.by[:i], name) {
@@ -192,6 +189,28 @@ type directory string
 
 func (dir directory) day(_ context.Context, d tally.Day) ([]tally.File, error) {
 	return tally.ReadDay(string(dir), d)
+}
+
+// maxStrange bounds the names that strange prints of a directory.
+const maxStrange = 5
+
+// strange says which files of the directories do not count, because their names are not those that
+// routers give, such as compressed files.
+func strange(errOut io.Writer, dirs []string) error {
+	for _, dir := range dirs {
+		names, err := tally.Strange(dir)
+		if err != nil {
+			return err
+		}
+		if n := len(names); n > 0 {
+			more := ""
+			if n > maxStrange {
+				names, more = names[:maxStrange], fmt.Sprintf(" and %d more", n-maxStrange)
+			}
+			fmt.Fprintf(errOut, "cgn-ctl: not counted, as no router gives such names: %q%s in %s\n", names, more, dir)
+		}
+	}
+	return nil
 }
 
 // port is the admin port of a router.

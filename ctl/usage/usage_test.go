@@ -112,6 +112,24 @@ func TestSourcesAddUp(t *testing.T) {
 	}
 }
 
+// TestStrangeFiles checks that files that do not count are named, few of them, and in no output.
+func TestStrangeFiles(t *testing.T) {
+	dir := directoryOf(t)
+	for _, name := range []string{".hidden", fileOne + ".gz", "a", "b", "c", "z\x1b"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out, errOut strings.Builder
+	root := ctltest.Root(Command, &out, &errOut, os.Getenv)
+	root.SetArgs([]string{"usage", dir, "--from", "2026-11-28", "--to", "2026-11-28", "--by", "model", "-o", "csv"})
+	want := fmt.Sprintf("cgn-ctl: not counted, as no router gives such names: %q and 1 more in %s\n",
+		[]string{fileOne + ".gz", "a", "b", "c", "notes.txt"}, dir)
+	if err := root.Execute(); err != nil || errOut.String() != want || strings.Count(out.String(), "\n") != 2 {
+		t.Errorf("%v, %s, want %s\n%s", err, &errOut, want, &out)
+	}
+}
+
 func TestErrors(t *testing.T) {
 	dir := directoryOf(t)
 	bad := filepath.Join(dir, "2026-09-01.0000000000000004.jsonl")

@@ -6,8 +6,8 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"os"
 
+	"github.com/cognitora/dataplane/internal/replace"
 	"github.com/cognitora/dataplane/internal/rights"
 )
 
@@ -16,8 +16,7 @@ const (
 	keyBlock         = "PRIVATE KEY"
 )
 
-// writePair writes the key before the certificate, each through a temporary file and a rename, so
-// that a reader sees only whole files.
+// writePair writes the key before the certificate.
 func writePair(certFile, keyFile string, der []byte, key *ecdsa.PrivateKey) error {
 	if err := writeKey(keyFile, key); err != nil {
 		return err
@@ -33,23 +32,9 @@ func writeKey(name string, key *ecdsa.PrivateKey) error {
 	return writePEM(name, keyBlock, pkcs8)
 }
 
+// writePEM makes a file for its owner only. A file that it replaces keeps its mode and owner.
 func writePEM(name, kind string, der []byte) error {
-	data := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
-	tmp := name + ".tmp"
-	if err := writeSynced(tmp, data); err != nil {
-		return err
-	}
-	return os.Rename(tmp, name)
-}
-
-// writeSynced writes a file for its owner only. The file is on disk before it gets its name.
-func writeSynced(name string, data []byte) error {
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	return errors.Join(err, f.Chmod(0o600), f.Sync(), f.Close()) // an existing temporary file keeps its old mode
+	return replace.Bytes(name, 0o600, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
 }
 
 func readCertificate(name string) (*x509.Certificate, error) {

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+
+	"github.com/cognitora/dataplane/internal/replace"
 )
 
 // File is the ledger's file name in its data directory.
@@ -193,33 +195,10 @@ func (l *Ledger) save(list *List, unfinished bool) error {
 	}
 	text, err := json.Marshal(saved{list, (unfinished || l.o.Partial) && len(list.Purges) > 0})
 	if err == nil {
-		err = WriteFile(l.path, text)
+		err = replace.Bytes(l.path, 0o600, text)
 	}
 	if err != nil {
 		return fmt.Errorf("purge: the purges cannot be kept: %w", err)
 	}
 	return nil
-}
-
-// WriteFile durably replaces a file, or leaves the old file as it is.
-func WriteFile(path string, text []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }

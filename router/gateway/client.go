@@ -79,15 +79,17 @@ func (a *arrival) next() {
 	a.Body.Next()
 }
 
-// asked returns the method and API of the request line, if they have come.
-func (a *arrival) asked() (method string, api scan.API) {
+// asked returns the method and API of the request line, if they have come, and the endpoint's name.
+func (a *arrival) asked() (method string, api scan.API, name string) {
 	line, _, _ := bytes.Cut(a.line[:a.n], []byte("\r\n"))
 	verb, target, found := bytes.Cut(line, []byte(" "))
 	if !found || len(verb) > 8 || len(bytes.Trim(verb, "ABCDEFGHIJKLMNOPQRSTUVWXYZ")) > 0 {
-		return "", scan.Other
+		return "", scan.Other, scan.Other.String()
 	}
 	path := target[:len(target)-len(bytes.TrimLeftFunc(target, func(r rune) bool { return r > ' ' && r != '?' }))]
-	return string(verb), apiOf(path)
+	r, _, _ := find(verb, path)
+	api = apiOf(path)
+	return string(verb), api, r.name(api)
 }
 
 // plain is a connection without TLS.

@@ -116,9 +116,10 @@ func (g *Gateway) fail(ctx *fasthttp.RequestCtx, api scan.API, err *apierror.Err
 // identities and rights.
 func (g *Gateway) refuse(ctx *fasthttp.RequestCtx, api scan.API, err *apierror.Error, who *trust.Principal) {
 	if g.audit != nil && (refusesIdentity(err) || err.Code == auth.CodeIdentity) {
+		of, _, _ := find(ctx.Method(), ctx.Path())
 		r := audit.Refusal{
 			Reason: cmp.Or(err.Reason, err.Code), Detail: err.Message, Key: err.Key,
-			Client: ctx.RemoteAddr().String(), Port: "serving", Asked: api.String(),
+			Client: ctx.RemoteAddr().String(), Port: "serving", Asked: of.name(api),
 		}
 		if who != nil {
 			r.Key, r.Tenant = who.ID, who.Tenant
@@ -145,7 +146,7 @@ func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 		_ = ctx.Conn().Close() // nothing was asked, so there is no answer
 		return
 	}
-	method, api := a.asked()
+	method, api, name := a.asked()
 	var e *apierror.Error
 	var small *fasthttp.ErrSmallBuffer
 	switch {
@@ -168,7 +169,7 @@ func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	g.nameRequest(ctx)
 	g.bodies.Give(&a.Body)
 	g.refuse(ctx, api, e, nil)
-	g.note(ctx, method, api.String(), a.began, a.who)
+	g.note(ctx, method, name, a.began, a.who)
 	if e != errSlowRequest {
 		relay.Linger(ctx.Conn())
 	}

@@ -293,7 +293,6 @@ func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 		ctx.SetConnectionClose()
 	}
 	r, api, rest := find(ctx.Method(), ctx.Path())
-	name := api.String()
 	switch {
 	case fault != nil && refusesIdentity(fault):
 		g.refuse(ctx, api, fault, nil)
@@ -315,20 +314,16 @@ func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 		g.storedResponse(ctx, rest, who)
 		return
 	case r == routeHealth:
-		name = "health"
 		g.health(ctx)
 	case r == routeModels:
-		name = "models"
 		g.listModels(ctx, who)
 	case r == routeModel:
-		name = "models"
 		g.getModel(ctx, rest, who)
 	case r == routeThresholds:
-		name = "busy_threshold"
 		g.answerThresholds(ctx, who)
 	}
 	g.bodies.Give(&a.Body)
-	g.note(ctx, stringOf(ctx.Method()), name, began, who)
+	g.note(ctx, stringOf(ctx.Method()), r.name(api), began, who)
 }
 
 // nameRequest gives the request the id of all its log lines: the client's id if it is valid, or a

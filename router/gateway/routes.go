@@ -57,6 +57,20 @@ func (r route) template(path string) string {
 	return ""
 }
 
+// name returns the endpoint's name in the access log, metrics and the audit log. api is that of the
+// request.
+func (r route) name(api scan.API) string {
+	switch r {
+	case routeHealth:
+		return "health"
+	case routeModels, routeModel:
+		return "models"
+	case routeThresholds:
+		return "busy_threshold"
+	}
+	return api.String()
+}
+
 // scope returns the right that a request of the route needs.
 func (r route) scope() trust.Scopes {
 	switch r {

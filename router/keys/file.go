@@ -2,7 +2,6 @@ package keys
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,10 +10,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cognitora/dataplane/internal/replace"
 	"github.com/cognitora/dataplane/internal/rights"
 )
 
@@ -93,9 +92,9 @@ func checkFile(name string, info fs.FileInfo) error {
 // Edit changes a file of keys in one step: a reader finds it as before or as after. A file that is
 // not there, or empty, is one without keys. Edits of several processes take turns by a lock on a
 // file beside it.
-func Edit(name string, change func([]*Record) ([]*Record, error)) (err error) {
+func Edit(name string, change func([]*Record) ([]*Record, error)) error {
 	if at, err := filepath.EvalSymlinks(name); err == nil {
-		name = at // the new file must not replace a link
+		name = at // all links to a file have one lock
 	}
 	unlock, err := lock(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -126,61 +125,7 @@ func Edit(name string, change func([]*Record) ([]*Record, error)) (err error) {
 	if _, err := ParseFile(doc); err != nil {
 		return err
 	}
-	return replace(name, append(doc, '\n'))
-}
-
-// replace gives a file a new content, and keeps its mode and owner.
-func replace(name string, doc []byte) (err error) {
-	mode := fs.FileMode(0o600)
-	was, err := os.Stat(name)
-	exists := err == nil
-	if exists {
-		mode = was.Mode().Perm()
-	}
-	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err = cmp.Or(err, f.Close()); err == nil {
-			err = os.Rename(f.Name(), name)
-		}
-		if err != nil {
-			os.Remove(f.Name())
-			return
-		}
-		err = syncDir(filepath.Dir(name))
-	}()
-	if exists { // before Chmod, so that the group of the process gets nothing to read
-		if err := chownAs(f, was); err != nil {
-			return err
-		}
-	}
-	if err := f.Chmod(mode); err != nil {
-		return err
-	}
-	if _, err := f.Write(doc); err != nil {
-		return err
-	}
-	return f.Sync()
-}
-
-// chownAs gives a file the owner of another one.
-func chownAs(f *os.File, other fs.FileInfo) error {
-	own, ok := other.Sys().(*syscall.Stat_t)
-	if !ok {
-		return nil
-	}
-	return f.Chown(int(own.Uid), int(own.Gid))
-}
-
-// syncDir makes a rename in a directory last.
-func syncDir(name string) error {
-	d, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	return cmp.Or(d.Sync(), d.Close())
+	return replace.Bytes(name, 0o600, append(doc, '\n'))
 }
 
 // lock waits for the lock of a file of keys.
@@ -213,7 +158,7 @@ func openLock(of string) (*os.File, error) {
 		return nil, err
 	}
 	if keys, missing := os.Stat(of); missing == nil {
-		err = chownAs(f, keys)
+		err = replace.SameOwner(f, keys)
 	}
 	if err != nil {
 		f.Close()

@@ -100,16 +100,6 @@ func TestOddFiles(t *testing.T) {
 	if err := Edit(name, same); !errors.Is(err, unix.ELOOP) {
 		t.Errorf("a link for the lock: %v", err)
 	}
-	at := filepath.Join(dir, "sub") // a directory, which no file replaces
-	if err := os.Mkdir(at, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := replace(at, []byte("{}")); err == nil {
-		t.Error("a directory was replaced")
-	}
-	if left, _ := filepath.Glob(filepath.Join(dir, ".sub-*")); len(left) > 0 {
-		t.Errorf("%v is left", left)
-	}
 }
 
 // TestFollowFile: the set follows the file, and stays while the file is bad.

@@ -2,7 +2,6 @@ package tally
 
 import (
 	"bufio"
-	"cmp"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -17,15 +16,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/replace"
 	"github.com/cognitora/dataplane/internal/rights"
 )
 
 const (
-	suffix     = ".jsonl"
-	maxLine    = 64 << 10 // bytes; three names of maxName in JSON have less
-	maxOfFile  = 2*maxRows + 1
-	fileMode   = 0o640
-	partSuffix = ".part" // of a file that is being written
+	suffix    = ".jsonl"
+	maxLine   = 64 << 10 // bytes; three names of maxName in JSON have less
+	maxOfFile = 2*maxRows + 1
+	fileMode  = 0o640
 )
 
 // File is what one sheet has counted.
@@ -72,43 +71,18 @@ func dayOf(name string) (d Day, ok bool) {
 }
 
 // writeFile gives a file new rows. A crash leaves the former rows or the new ones.
-func writeFile(dir, name string, rows []Row) (err error) {
-	part := filepath.Join(dir, "."+name+partSuffix)
-	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, fileMode)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err = cmp.Or(err, f.Close()); err == nil {
-			err = os.Rename(part, filepath.Join(dir, name))
+func writeFile(dir, name string, rows []Row) error {
+	return replace.File(filepath.Join(dir, name), fileMode, func(to io.Writer) error {
+		w := bufio.NewWriterSize(to, 64<<10)
+		lines := json.NewEncoder(w)
+		lines.SetEscapeHTML(false)
+		for i := range rows {
+			if err := lines.Encode(&rows[i]); err != nil {
+				return err
+			}
 		}
-		if err != nil {
-			os.Remove(part)
-			return
-		}
-		err = syncDir(dir)
-	}()
-	w := bufio.NewWriterSize(f, 64<<10)
-	lines := json.NewEncoder(w)
-	lines.SetEscapeHTML(false)
-	for i := range rows {
-		if err := lines.Encode(&rows[i]); err != nil {
-			return err
-		}
-	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	return f.Sync()
-}
-
-// syncDir makes a rename in a directory last.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return cmp.Or(d.Sync(), d.Close())
+		return w.Flush()
+	})
 }
 
 // purge deletes the files that are older than keep days, unless keep is 0, and the parts of files
@@ -120,7 +94,7 @@ func purge(dir string, keep int, now time.Time) error {
 	}
 	var errs []error
 	for _, name := range names {
-		whole, part := strings.CutSuffix(strings.TrimPrefix(name, "."), partSuffix)
+		whole, part := replace.Whole(name)
 		d, ok := dayOf(whole)
 		path := filepath.Join(dir, name)
 		old := keep > 0 && d < DayOf(now)-Day(keep)
@@ -153,6 +127,16 @@ func list(dir string) ([]string, error) {
 	names, err := d.Readdirnames(-1)
 	slices.Sort(names)
 	return names, err
+}
+
+// Strange returns the names in a directory that are not those of files of a router, sorted. Hidden
+// files, such as the parts of files, are left out.
+func Strange(dir string) ([]string, error) {
+	names, err := list(dir)
+	return slices.DeleteFunc(names, func(name string) bool {
+		_, known := dayOf(name)
+		return known || strings.HasPrefix(name, ".")
+	}), err
 }
 
 // ReadDay returns the files of a day in a directory. An error names the file and the line.
