@@ -380,7 +380,8 @@ func TestCascadeClientLeaves(t *testing.T) {
 }
 
 // TestCascadeDeadline checks that the client's deadline covers the chain: a small model that cannot
-// be judged in time is not asked, and an answer that nothing can follow in time counts.
+// be judged in time is not asked, and an answer that nothing can follow in time counts. It runs
+// alone, because the router learns how fast the models are.
 func TestCascadeDeadline(t *testing.T) {
 	s, small, large := chain(t, strict)
 	const asks = `,"max_tokens":600`
