@@ -31,6 +31,7 @@ type accessLine struct {
 
 // TestAccessLogOnAFullDisk checks that lost lines are counted.
 func TestAccessLogOnAFullDisk(t *testing.T) {
+	t.Parallel()
 	if _, err := os.Stat("/dev/full"); err != nil {
 		t.Skip("needs /dev/full")
 	}

@@ -313,6 +313,7 @@ func TestEnginesWithoutAdapters(t *testing.T) {
 // TestOnlyThisHostChangesAdapters checks that the admin port takes changes of adapters from this
 // host only, also where it can be reached from others.
 func TestOnlyThisHostChangesAdapters(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1))
 	for at, want := range map[string]int{
 		"127.0.0.1:5": 400, "[::1]:5": 400, "@": 400, "10.0.0.9:5": 403, "[2001:db8::1]:5": 403, "x": 403,

@@ -15,6 +15,7 @@ import (
 // TestDeadlinesOfClientsOpenNoBreaker checks that a client's deadline does not count against the
 // node. Mode score sends requests that mode predicted would refuse.
 func TestDeadlinesOfClientsOpenNoBreaker(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 2), scored)
 	for i := range 12 {
 		var r *reply
@@ -52,6 +53,7 @@ func TestDeadlinesOfClientsOpenNoBreaker(t *testing.T) {
 // TestStreamOptionsRefused checks an engine that refuses stream_options. The router repeats the
 // request without stream_options and omits them from later requests.
 func TestStreamOptionsRefused(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1, func(c *engine.Config) { c.RejectStreamOptions = true }))
 	for i := range 3 {
 		r := s.chat(chatBody("hello", streaming))
@@ -68,6 +70,7 @@ func TestStreamOptionsRefused(t *testing.T) {
 // TestPathsThatDoNotPass checks that the router refuses paths that change an engine for all
 // clients. The router must forward exactly the path that it has routed.
 func TestPathsThatDoNotPass(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1))
 	if r := s.post("/v1/load_lora_adapter", `{"model":"sim","lora_name":"x"}`); r.status != 404 {
 		t.Errorf("load_lora_adapter: %v", r)
@@ -85,6 +88,7 @@ func TestPathsThatDoNotPass(t *testing.T) {
 // TestStreamWithoutItsClosingEvent checks that a stream without its API's closing event counts as
 // cut, although it ends properly in HTTP.
 func TestStreamWithoutItsClosingEvent(t *testing.T) {
+	t.Parallel()
 	half := "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":null}]}\n\n"
 	whole := half + "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n"
 	for name, c := range map[string]struct {

@@ -53,6 +53,7 @@ func TestAnnouncedBodiesTakeNoMemory(t *testing.T) {
 // TestMemoryOfLongBodies checks that a router takes no more than two copies of a body of 50 MiB,
 // for any content and any order of members.
 func TestMemoryOfLongBodies(t *testing.T) {
+	t.Parallel()
 	if race.Enabled {
 		t.Skip("the race detector takes memory of its own")
 	}
@@ -82,10 +83,13 @@ func TestMemoryOfLongBodies(t *testing.T) {
 		io.WriteString(w, `{"object":"list","data":[{"id":"sim"}]}`)
 	}))
 	t.Cleanup(backend.Close)
-	t.Setenv("TEST_MODE", "score")
+	start := func(c *exec.Cmd) error {
+		c.Env = append(c.Env, "TEST_MODE=score")
+		return c.Start()
+	}
 	for _, b := range bodies {
 		dir, log := t.TempDir(), &logged{t: t}
-		cmd, _ := program(t, "router", (*exec.Cmd).Start, log, dir, "false", backend.URL+",id=a")
+		cmd, _ := program(t, "router", start, log, dir, "false", backend.URL+",id=a")
 		s := unixSite(t, dir, log)
 		eventually(t, "the router serves", func() bool {
 			return strings.Contains(log.text(), "router serves") && s.eligible() == 1

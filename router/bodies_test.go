@@ -17,6 +17,7 @@ import (
 // TestBodiesInAll checks the bound that all bodies share. A body beyond the bound is refused before
 // it is sent, and small requests pass. Each ended request frees the room of its body.
 func TestBodiesInAll(t *testing.T) {
+	t.Parallel()
 	const size = 120 << 10
 	s := serve(t, simulate(t, 1), func(c *router.Config) { c.Limits.MaxBody, c.Limits.MaxBodyTotal = 150<<10, 200<<10 })
 	large := chatBody(strings.Repeat("x", size), plain)
@@ -66,6 +67,7 @@ func TestBodiesInAll(t *testing.T) {
 // TestAnnouncedBodiesThatDoNotCome checks that an announced body keeps its memory only until
 // another request needs the memory.
 func TestAnnouncedBodiesThatDoNotCome(t *testing.T) {
+	t.Parallel()
 	const size = 120 << 10
 	s := serve(t, simulate(t, 1), func(c *router.Config) {
 		c.Limits.MaxBody, c.Limits.MaxBodyTotal = 150<<10, 300<<10
@@ -101,6 +103,7 @@ func TestAnnouncedBodiesThatDoNotCome(t *testing.T) {
 // TestUnfinishedChunkedBodies checks that an unfinished body takes room for each announced chunk,
 // and for the sum of many small ones.
 func TestUnfinishedChunkedBodies(t *testing.T) {
+	t.Parallel()
 	const size = 120 << 10
 	s := serve(t, simulate(t, 1), func(c *router.Config) { c.Limits.MaxBody, c.Limits.MaxBodyTotal = 150<<10, 200<<10 })
 	large := chatBody(strings.Repeat("x", size), plain)

@@ -16,6 +16,7 @@ import (
 
 // TestFurtherNodes checks how many nodes are asked for a request that fails on all of them.
 func TestFurtherNodes(t *testing.T) {
+	t.Parallel()
 	for fault, want := range map[string][3]int{ // with max_nodes 0, 1 and 2
 		"status=503": {1, 2, 3}, "status=429": {1, 2, 3}, "status=500": {1, 2, 2}, "reset": {1, 2, 2},
 	} {
@@ -42,6 +43,7 @@ func TestFurtherNodes(t *testing.T) {
 // allows no more retries. The share and the floor apply to any ten seconds. A slow machine needs
 // several periods of ten seconds.
 func TestRetriesAreAShareOfTheRequests(t *testing.T) {
+	t.Parallel()
 	for _, percent := range []int{0, 10, 60} {
 		s := serve(t, simulate(t, 3), func(c *router.Config) { c.Retry.Floor, c.Retry.Percent = 1, percent })
 		began := time.Now()
@@ -69,6 +71,7 @@ type modelTimeout struct {
 // are longer than a client waits here. A node that is silent for too long is at fault. A slow node
 // is not.
 func TestTimeoutsOfAModel(t *testing.T) {
+	t.Parallel()
 	firstByte := func(m *router.ModelConfig, bound config.Duration) { m.FirstByte = bound }
 	idle := func(m *router.ModelConfig, bound config.Duration) { m.Idle = bound }
 	total := func(m *router.ModelConfig, bound config.Duration) { m.Total = bound }
@@ -144,6 +147,7 @@ func TestTimeoutsOpenTheBreaker(t *testing.T) {
 // TestBrokenStreamsLeaveNoBelief checks streams that are cut half-way, and streams that the engine
 // ends with an error.
 func TestBrokenStreamsLeaveNoBelief(t *testing.T) {
+	t.Parallel()
 	text := document(1, 6000)
 	failing := map[string]string{
 		"/v1/chat/completions": "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: " +
@@ -185,6 +189,7 @@ func (s *site) index() float64 { return s.metrics().sum("cgn_router_index_blocks
 
 // TestAccessLogTells checks that the access log agrees with the answers.
 func TestAccessLogTells(t *testing.T) {
+	t.Parallel()
 	file, began := filepath.Join(t.TempDir(), "access"), time.Now()
 	s := serve(t, simulate(t, 2), scored, func(c *router.Config) { c.Log.Access, c.Router.DrainTimeout = file, 0 })
 	body := chatBody(document(1, 6000), withUsage)

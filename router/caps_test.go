@@ -10,6 +10,7 @@ import (
 // TestCapsPerModelAndRole checks the caps: nodes of role both take one request, nodes of role
 // decode take two, and prefill nodes take no request.
 func TestCapsPerModelAndRole(t *testing.T) {
+	t.Parallel()
 	engines := simulate(t, 3)
 	s := serve(t, nil, func(c *router.Config) {
 		c.Router.Backends = []string{engines[0].URL() + ",id=b", engines[1].URL() + ",id=d,role=decode",

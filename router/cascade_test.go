@@ -138,6 +138,7 @@ var cascadeForms = map[string]struct{ path, body string }{
 // TestCascade checks every form: the client gets the answer of the small model if that model was
 // confident, and otherwise of the large one, in each case as if it had asked that model itself.
 func TestCascade(t *testing.T) {
+	t.Parallel()
 	for name, judge := range map[string]func(*router.Config){"whole": func(*router.Config) {}, "early": early(8)} {
 		for _, threshold := range []float64{lenient, strict} {
 			t.Run(fmt.Sprint(name, threshold), func(t *testing.T) {
@@ -175,6 +176,7 @@ func TestCascade(t *testing.T) {
 
 // TestCascadeCosts checks that the client is told what the dropped answers have cost.
 func TestCascadeCosts(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "access.log")
 	s, _, _ := chain(t, strict, func(c *router.Config) { c.Log.Access = file })
 	r := s.chat(smart(`,"max_tokens":24`), "x-request-id", "r")
@@ -208,6 +210,7 @@ func TestCascadeCosts(t *testing.T) {
 // TestCascadeKeepsWhatTheClientAskedFor checks that log-probabilities stay in the answer of a
 // client that asks for them.
 func TestCascadeKeepsWhatTheClientAskedFor(t *testing.T) {
+	t.Parallel()
 	s, small, _ := chain(t, lenient)
 	for _, stream := range []string{"", `,"stream":true`} {
 		r := s.chat(smart(`,"max_tokens":4,"logprobs":true,"top_logprobs":3` + stream))
@@ -228,6 +231,7 @@ func TestCascadeKeepsWhatTheClientAskedFor(t *testing.T) {
 // TestCascadeCannotJudge checks that requests whose answers cannot be judged go to the model that
 // the chain names for them, and that no other model is asked.
 func TestCascadeCannotJudge(t *testing.T) {
+	t.Parallel()
 	const tool = `[{"type":"function","function":{"name":"f","parameters":{}}}]`
 	asks := map[string]struct{ path, more string }{
 		"tools":   {"/v1/chat/completions", `,"tools":` + tool},
@@ -264,6 +268,7 @@ func TestCascadeCannotJudge(t *testing.T) {
 
 // TestCascadePinned checks that a request for one node goes to the model that this node serves.
 func TestCascadePinned(t *testing.T) {
+	t.Parallel()
 	s, _, _ := chain(t, strict)
 	for node, step := range map[string]string{"sim-0": "1", "sim-1": "2"} {
 		r := s.chat(smart(`,"max_tokens":4`), "x-cgn-node", node)
@@ -311,6 +316,7 @@ func TestCascadeGoesOnWithoutAnAnswer(t *testing.T) {
 
 // TestCascadeClosesTheSmallStream checks that an early judgement ends the small model's work.
 func TestCascadeClosesTheSmallStream(t *testing.T) {
+	t.Parallel()
 	s, small, _ := chain(t, strict, early(8))
 	r := s.chat(smart(`,"max_tokens":1000,"stream":true`))
 	if got := tellOf(t, r); got.model != "large" || got.output != 0 || !got.done {
@@ -325,6 +331,7 @@ func TestCascadeClosesTheSmallStream(t *testing.T) {
 // TestCascadeIsBounded checks that an answer beyond max_held, and one that comes slowly, goes to
 // the client without a judgement, and complete.
 func TestCascadeIsBounded(t *testing.T) {
+	t.Parallel()
 	s, _, _ := chain(t, strict, func(c *router.Config) { c.Router.Cascade.MaxHeld = 16 << 10 })
 	for form, c := range cascadeForms {
 		r := s.post(c.path, strings.Replace(c.body, `"max_tokens":24`, `"max_tokens":400`, 1))
@@ -349,6 +356,7 @@ func TestCascadeIsBounded(t *testing.T) {
 
 // TestCascadeClientLeaves checks that a client that leaves during a trial leaves nothing behind.
 func TestCascadeClientLeaves(t *testing.T) {
+	t.Parallel()
 	s, small, large := chain(t, strict)
 	for _, stream := range []string{"", `,"stream":true`} {
 		ctx, leave := context.WithCancel(t.Context())
@@ -372,7 +380,8 @@ func TestCascadeClientLeaves(t *testing.T) {
 }
 
 // TestCascadeDeadline checks that the client's deadline covers the chain: a small model that cannot
-// be judged in time is not asked, and an answer that nothing can follow in time counts.
+// be judged in time is not asked, and an answer that nothing can follow in time counts. It runs
+// alone, because the router learns how fast the models are.
 func TestCascadeDeadline(t *testing.T) {
 	s, small, large := chain(t, strict)
 	const asks = `,"max_tokens":600`
@@ -403,6 +412,7 @@ func TestCascadeDeadline(t *testing.T) {
 
 // TestCascadeIsListed checks what people and clients see of a cascade.
 func TestCascadeIsListed(t *testing.T) {
+	t.Parallel()
 	s, _, _ := chain(t, strict)
 	if _, page := s.get(s.url + "/v1/models"); !strings.Contains(string(page), `"id":"smart"`) {
 		t.Errorf("models: %s", page)
@@ -428,6 +438,7 @@ func TestCascadeIsListed(t *testing.T) {
 // TestCascadeWithAnUnknownModel checks that a model of a chain that does not exist is named to the
 // client, and once in the log.
 func TestCascadeWithAnUnknownModel(t *testing.T) {
+	t.Parallel()
 	unfit := smart(`,"n":2`)
 	s, small, _ := chain(t, lenient, func(c *router.Config) { c.Models[0].Cascade = []string{"small", "lage"} })
 	if r := s.chat(smart(`,"max_tokens":4`)); r.status != 200 || r.step() != "1" {
@@ -460,6 +471,7 @@ func TestCascadeWithAnUnknownModel(t *testing.T) {
 // TestCascadeOfEtcd checks that a cascade in etcd is in force without a restart, with its
 // thresholds, and that a step that nothing serves is a problem and no failure.
 func TestCascadeOfEtcd(t *testing.T) {
+	t.Parallel()
 	etcd := startEtcd(t).endpoint
 	store := dialEtcd(t, etcd)
 	s, _, _ := chain(t, strict, func(c *router.Config) {

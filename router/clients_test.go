@@ -16,6 +16,7 @@ import (
 // TestClientThatLeavesCancelsUpstream checks that the engine notices a client's departure in every
 // phase of a request. Every timeout of the router is longer than an hour.
 func TestClientThatLeavesCancelsUpstream(t *testing.T) {
+	t.Parallel()
 	const tries = 3
 	s, leavers := serve(t, simulate(t, 2), func(c *router.Config) {
 		for _, wait := range []*config.Duration{

@@ -106,6 +106,7 @@ func (s *site) sendLast(body string) (closes bool, err error) {
 // TestDrainHasABound checks an unfinished stream. The stream ends with an error of its API after
 // drain_timeout, or at once at the second signal.
 func TestDrainHasABound(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		timeout time.Duration
 		cut     func(*site)

@@ -164,6 +164,7 @@ func TestTokenizersAreChecked(t *testing.T) {
 // TestEventsNeedATokenizer checks that KV events that count only for token ids are refused. The
 // configuration may allow them by saying that prompts are given as token ids.
 func TestEventsNeedATokenizer(t *testing.T) {
+	t.Parallel()
 	const events = "http://127.0.0.1:8001,kv-events=tcp://127.0.0.1:5557"
 	none, some := []router.ModelConfig{{Name: "m", Tokenizer: "none"}},
 		[]router.ModelConfig{{Name: "m", Tokenizer: "/m"}}

@@ -30,6 +30,7 @@ func (s *site) explained(headers ...string) (e explanation, err error) {
 // TestRouteExplainHeedsHeaders checks that the command explains a request with a session, a pin and
 // an override as the request is routed, and that an error names the header.
 func TestRouteExplainHeedsHeaders(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 3), affine("hard"))
 	for i := range 3 {
 		node := fmt.Sprint("sim-", i)
@@ -60,6 +61,7 @@ func TestRouteExplainHeedsHeaders(t *testing.T) {
 
 // TestRouteExplainHeedsOverrides checks an override of mode cost.
 func TestRouteExplainHeedsOverrides(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 2), func(c *router.Config) { c.Router.Mode = "cost" })
 	if e, err := s.explained(); err != nil || strings.Contains(e.Why, "temperature") {
 		t.Errorf("without an override: %s, %v", e.Why, err)

@@ -170,6 +170,7 @@ func TestDevicesAreTold(t *testing.T) {
 // TestDebugRouteSaysWhereARequestGoes checks that /debug/route names the node that the request then
 // gets. /debug/route heeds the same headers as the routing.
 func TestDebugRouteSaysWhereARequestGoes(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 4), scored)
 	winners := map[string]bool{}
 	for i := range 12 {
@@ -212,6 +213,7 @@ func TestDebugRouteSaysWhereARequestGoes(t *testing.T) {
 
 // TestDebugIsForOperators checks that only the admin port answers /debug paths.
 func TestDebugIsForOperators(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 2))
 	mustAll(t, "one", []*reply{s.chat(chatBody(document(1, 2000), plain))})
 	s.idle() // a request is counted after its last byte
@@ -237,6 +239,7 @@ func TestDebugIsForOperators(t *testing.T) {
 
 // TestReadyzOfADeadFleet checks that /readyz names the problem of each node.
 func TestReadyzOfADeadFleet(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 2))
 	if status, page := s.get(s.admin + "/readyz"); status != 200 {
 		t.Errorf("alive: %d %s", status, page)
@@ -263,6 +266,7 @@ func TestReadyzOfADeadFleet(t *testing.T) {
 // TestCacheSaltKeepsTenantsApart checks that one tenant's cached prompt does not count for another
 // tenant.
 func TestCacheSaltKeepsTenantsApart(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1))
 	overlap := func(salt string) (matched int) {
 		t.Helper()
@@ -299,6 +303,7 @@ func llama(t *testing.T, connections chan<- string) string {
 // TestNoIdleConnectionsToLlamaCpp checks that each request to a static llama.cpp has a connection
 // of its own.
 func TestNoIdleConnectionsToLlamaCpp(t *testing.T) {
+	t.Parallel()
 	connections := make(chan string, 16)
 	url := llama(t, connections)
 	s := serve(t, nil, func(c *router.Config) { c.Router.Backends = []string{url} })

@@ -151,6 +151,7 @@ func TestDeadBeforeHeaders(t *testing.T) {
 }
 
 func TestRefusedOnConnect(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 2))
 	s.engines[0].Refuse()
 	all := together(32, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("question ", i), streaming)) })
@@ -167,6 +168,7 @@ func TestRefusedOnConnect(t *testing.T) {
 
 // TestOneOfFourFails sends 200 requests, 8 at a time, half of them streams.
 func TestOneOfFourFails(t *testing.T) {
+	t.Parallel()
 	for name, fail := range map[string]func(*engine.Engine){
 		"refuses":    func(e *engine.Engine) { e.Refuse() },
 		"answers500": func(e *engine.Engine) { e.SetFault(&engine.Fault{Status: 500}) },
@@ -200,6 +202,7 @@ func TestOneOfFourFails(t *testing.T) {
 // TestClientErrorsPassThrough checks that an engine's 4xx reaches the client byte for byte. The 4xx
 // does not count against the engine.
 func TestClientErrorsPassThrough(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 2))
 	for _, status := range []int{400, 401, 403, 404, 409, 413, 422} {
 		fault := fmt.Sprint("status=", status)
@@ -238,6 +241,7 @@ func TestClientErrorsPassThrough(t *testing.T) {
 // TestSame500FromTwoNodes checks that a request that fails on every engine counts as the request's
 // fault.
 func TestSame500FromTwoNodes(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 4))
 	for i := range 30 {
 		r := s.chat(chatBody(fmt.Sprint("poison ", i), streaming), "x-sim-fault", "status=500")
@@ -256,6 +260,7 @@ func TestSame500FromTwoNodes(t *testing.T) {
 // TestOverloadedEngineIsLeft checks that the router asks another engine after a 429, 502 or 503. If
 // all engines answer with one of these, the client gets that answer with its Retry-After.
 func TestOverloadedEngineIsLeft(t *testing.T) {
+	t.Parallel()
 	for _, status := range []int{429, 502, 503} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			s := serve(t, simulate(t, 3))

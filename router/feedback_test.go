@@ -51,6 +51,7 @@ func (s *site) errors() (count, sum float64) {
 // TestRepeatedPromptsGoToTheirNode checks by the engine's own count that the prompt was cached
 // there.
 func TestRepeatedPromptsGoToTheirNode(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 4))
 	const prompts = 8
 	var home [prompts]string
@@ -83,6 +84,7 @@ func TestRepeatedPromptsGoToTheirNode(t *testing.T) {
 
 // TestEmptiedCacheIsNoticedOnce checks that the first wrong prediction corrects the later ones.
 func TestEmptiedCacheIsNoticedOnce(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1))
 	ask := func() (matched int, wrong float64) {
 		t.Helper()
@@ -159,6 +161,7 @@ func TestLifetimeIsLearnedFromASmallCache(t *testing.T) {
 // TestUnreportedCacheTeachesNothing checks an engine that does not report cached tokens. The router
 // logs the engine once and keeps its beliefs about the engine's cache.
 func TestUnreportedCacheTeachesNothing(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 2, func(c *engine.Config) { c.OmitCachedTokens = true }), scored)
 	body := chatBody(document(1, 6000), streaming)
 	home := s.chat(body)
@@ -199,6 +202,7 @@ func usageChunks(events []event) (n int) {
 // TestUsageOfAStream checks that the usage is shown only to clients that asked for it. The router
 // reads the usage in either case.
 func TestUsageOfAStream(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1))
 	for i, c := range []struct {
 		path, body string
@@ -225,6 +229,7 @@ func TestUsageOfAStream(t *testing.T) {
 // TestUsageThatComesWithChoices checks engines that put the usage into the last choice or into
 // every choice. The usage is hidden from clients that did not ask, and nothing else is hidden.
 func TestUsageThatComesWithChoices(t *testing.T) {
+	t.Parallel()
 	const begin, end = `data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}],"id":"x"}` + "\n\n",
 		`data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],"id":"x"}` + "\n\ndata: [DONE]\n\n"
 	const counts = `"usage":{"prompt_tokens":9,"completion_tokens":1},`
@@ -261,6 +266,7 @@ func TestUsageThatComesWithChoices(t *testing.T) {
 
 // TestWithoutFeedbackNothingIsSpliced checks that the engine gets the body byte for byte.
 func TestWithoutFeedbackNothingIsSpliced(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1), resumes("off"), func(c *router.Config) { c.Prefix.Feedback = false })
 	body := "{ \"unknown\" : {\"x\":[1, 2.50,\"\\u00e9\"]},\"model\":\"sim\",\n\"stream\":true, " +
 		"\"max_tokens\":2,\"messages\":[{\"content\":\"hi\",\"role\":\"user\"}] }"
@@ -273,6 +279,7 @@ func TestWithoutFeedbackNothingIsSpliced(t *testing.T) {
 // TestRejectedStreamOptionsAreRemembered checks that the router repeats a rejected request
 // unchanged. The router sends later requests unchanged at once.
 func TestRejectedStreamOptionsAreRemembered(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1, func(c *engine.Config) { c.RejectStreamOptions = true }))
 	chats := func() (with, without int) {
 		for _, r := range s.engines[0].Requests() {
@@ -303,6 +310,7 @@ func TestRejectedStreamOptionsAreRemembered(t *testing.T) {
 
 // TestDeadRequestsLeaveNoBelief checks that the index drops the predictions of a failed request.
 func TestDeadRequestsLeaveNoBelief(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1))
 	body := chatBody(document(1, 6000), plain)
 	if r := s.chat(body, "x-sim-fault", "status=500"); r.status != 500 {

@@ -38,6 +38,7 @@ func oldVLLM(t *testing.T) string {
 // TestAPIThatAnEngineLacks checks that messages go to the engine that has the API. Without such an
 // engine the client gets an error in its API's envelope that names the engines.
 func TestAPIThatAnEngineLacks(t *testing.T) {
+	t.Parallel()
 	backends := []string{oldVLLM(t) + ",id=old", simulate(t, 1)[0].URL() + ",id=new"}
 	s := serve(t, nil, func(c *router.Config) { c.Router.Backends = backends })
 	eventually(t, "both are eligible", func() bool { return s.eligible() == 2 })
@@ -94,6 +95,7 @@ func (s *site) threshold(doc string, header ...string) (status int, body string)
 
 // TestThresholdsAreRemoved checks DELETE of /busy_threshold, and which clients may use it.
 func TestThresholdsAreRemoved(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1))
 	s.threshold(`{"model":"sim","active_decode_blocks_threshold":0.9}`)
 	const at = "/busy_threshold"
@@ -150,6 +152,7 @@ func TestThresholdsAreRemoved(t *testing.T) {
 // TestThresholdsOfADepartedModelAreRemoved checks DELETE of /busy_threshold for a model that is
 // gone.
 func TestThresholdsOfADepartedModelAreRemoved(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1), func(c *router.Config) {
 		c.Models = []router.ModelConfig{{Name: "lazy", Base: "sim"}}
 	})
@@ -178,6 +181,7 @@ func TestThresholdsOfADepartedModelAreRemoved(t *testing.T) {
 
 // TestBusyThresholdEndpoint follows the documented requests of /busy_threshold and their answers.
 func TestBusyThresholdEndpoint(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1))
 	want := func(doc string, status int, parts ...string) {
 		t.Helper()
@@ -347,6 +351,7 @@ func TestThresholdsOfAModel(t *testing.T) {
 // TestThresholdsAreChangedLocally checks that a client of another host, and a browser's page of
 // another site, may read thresholds and not set them.
 func TestThresholdsAreChangedLocally(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1))
 	from := func(client, doc string) (int, string) {
 		req := httptest.NewRequest(http.MethodPost, "/busy_threshold", strings.NewReader(doc))
@@ -402,6 +407,7 @@ func full(t *testing.T) string {
 
 // TestEveryNodeIsBusy checks both statuses of an overload, and that a pin does not lift it.
 func TestEveryNodeIsBusy(t *testing.T) {
+	t.Parallel()
 	for _, status := range []int{503, 529} {
 		url := full(t)
 		s := serve(t, nil, func(c *router.Config) {

@@ -13,6 +13,7 @@ import (
 // followed, and follows nothing itself. A look at the fleet that began before the reload then
 // cannot undo it.
 func TestOnlyFollowAgentsFollows(t *testing.T) {
+	t.Parallel()
 	var c Config
 	if err := config.Defaults(&c); err != nil {
 		t.Fatal(err)

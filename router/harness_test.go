@@ -3,11 +3,13 @@ package router_test
 import (
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -22,6 +24,10 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
+// atOnce is the number of parallel tests, unless -parallel says otherwise. Most tests wait for
+// engines that compute, so that many of them fit on few cores.
+const atOnce = 12
+
 // TestMain runs the test binary as an agent if TEST_AGENT names its node. TestMain runs the test
 // binary as a router or an engine if TEST_PROGRAM says so.
 func TestMain(m *testing.M) {
@@ -30,6 +36,9 @@ func TestMain(m *testing.M) {
 	}
 	if id := os.Getenv("TEST_AGENT"); id != "" {
 		agentProcess(id, os.Args[1], os.Args[2])
+	}
+	if err := flag.Set("test.parallel", strconv.Itoa(atOnce)); err != nil { // the command line is read later
+		panic(err)
 	}
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"), // one per process

@@ -17,6 +17,7 @@ func inTurn(c *router.Config) { c.Router.Mode = "round_robin" }
 // TestLoneNodeAnswers500 checks a fleet of one failing node. The node shows as failing, the client
 // gets the engine's own error, and the first good answers bring it back.
 func TestLoneNodeAnswers500(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1))
 	s.engines[0].SetFault(&engine.Fault{Status: 500})
 	for i := range 40 {
@@ -47,6 +48,7 @@ func TestLoneNodeAnswers500(t *testing.T) {
 // TestOneOfThreeAnswers500WithoutRetries checks that a node goes out of service for the share of
 // errors among its answers.
 func TestOneOfThreeAnswers500WithoutRetries(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 3), noRetries, inTurn)
 	s.engines[1].SetFault(&engine.Fault{Status: 500})
 	failed := 0
@@ -67,6 +69,7 @@ func TestOneOfThreeAnswers500WithoutRetries(t *testing.T) {
 // TestPoisonWithoutRetries checks that requests that fail on every node open no breaker, whether
 // equal or different.
 func TestPoisonWithoutRetries(t *testing.T) {
+	t.Parallel()
 	for name, prompt := range map[string]func(i int) string{
 		"the same":  func(int) string { return "poison" },
 		"different": func(i int) string { return fmt.Sprint("poison ", i) },
@@ -136,6 +139,7 @@ func TestABurstAtANodeThatIsBack(t *testing.T) {
 // TestABurstBeforeANodeIsBack checks that the node on trial takes the requests for which the others
 // have no slot. While the node still fails, clients are told that all nodes are busy.
 func TestABurstBeforeANodeIsBack(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 2), eightSlots) // waiting requests are not moved
 	s.engines[1].SetFault(&engine.Fault{Status: 500})
 	turn := 0
@@ -174,6 +178,7 @@ func TestABurstBeforeANodeIsBack(t *testing.T) {
 
 // Test501IsAnAnswer checks that an engine that answers 501 for an endpoint stays healthy.
 func Test501IsAnAnswer(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1))
 	for i := range 40 {
 		r := s.chat(chatBody(fmt.Sprint("question ", i), plain), "x-sim-fault", "status=501")

@@ -94,6 +94,7 @@ func openLoad(t *testing.T, seed uint64, requests int, rate float64, all int,
 // TestNoHerding checks that a prompt common to all requests does not send all of them to one node.
 // Requests of 1.6 s come 22 times a second, which fills 35 of 64 slots on average.
 func TestNoHerding(t *testing.T) {
+	t.Parallel()
 	const requests, rate = 200, 22
 	for _, percent := range []int{50, 70, 90} {
 		t.Run(fmt.Sprint(percent), func(t *testing.T) {

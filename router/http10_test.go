@@ -35,6 +35,7 @@ func endless(t *testing.T) *httptest.Server {
 // TestOldClientIsNotTheNodesFault checks an answer that an HTTP/1.0 client cannot receive. The
 // router asks for that answer once, and the node goes on getting requests.
 func TestOldClientIsNotTheNodesFault(t *testing.T) {
+	t.Parallel()
 	s := serve(t, nil, func(c *router.Config) {
 		for i := range 2 {
 			c.Router.Backends = append(c.Router.Backends, fmt.Sprintf("%s,id=endless-%d", endless(t).URL, i))

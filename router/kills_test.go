@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,9 +16,9 @@ import (
 // ahead, the router asks it again over a new connection.
 func cold(c *router.Config) { c.Router.Warm = 0 }
 
-// TestThreeOfFiveEndAtOnce checks that no client notices when two nodes are left.
+// TestThreeOfFiveEndAtOnce checks that no client notices when two nodes are left. It runs alone: on
+// a busy machine the nodes end one after the other, and a request has three attempts.
 func TestThreeOfFiveEndAtOnce(t *testing.T) {
-	t.Parallel()
 	for round := range 3 {
 		s := serve(t, simulate(t, 5, func(c *engine.Config) { c.DecodeStep = 10 * time.Millisecond }))
 		const requests = 40
@@ -30,9 +31,11 @@ func TestThreeOfFiveEndAtOnce(t *testing.T) {
 		eventually(t, "all requests are out", func() bool {
 			return s.metrics().sum("cgn_router_node_in_flight") == requests
 		})
+		var ends sync.WaitGroup
 		for _, e := range s.engines[:3] {
-			e.Kill()
+			ends.Go(e.Kill)
 		}
+		ends.Wait()
 		mustAll(t, fmt.Sprint("round ", round), <-done)
 	}
 }

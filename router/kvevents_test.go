@@ -155,6 +155,7 @@ func TestStaticBackendsEvents(t *testing.T) {
 // TestAgentsEvents checks that an agent reports to its host's cache daemon or, without one, to the
 // routers.
 func TestAgentsEvents(t *testing.T) {
+	t.Parallel()
 	for _, way := range []string{"daemon", "certificates", "socket"} {
 		t.Run(way, func(t *testing.T) {
 			t.Parallel()

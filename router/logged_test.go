@@ -14,6 +14,7 @@ import (
 // TestProblemsAreLoggedOnce checks that a problem is logged at the second look, once for each
 // subject and kind, though it goes and comes back. The memory for logged problems is bounded.
 func TestProblemsAreLoggedOnce(t *testing.T) {
+	t.Parallel()
 	var out bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&out, nil))
 	l := logged{message: "m"}

@@ -43,6 +43,7 @@ func TestLostRequestsLeaveATrace(t *testing.T) {
 
 // TestBusyIsNoFailure checks that a 429 passes through and is not logged.
 func TestBusyIsNoFailure(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1))
 	s.engines[0].SetFault(&engine.Fault{Status: 429})
 	if r := s.chat(chatBody("hello", plain)); r.status != 429 {
@@ -56,6 +57,7 @@ func TestBusyIsNoFailure(t *testing.T) {
 // TestAllFailAlikeIsLogged checks the log line for equal failures of all nodes, for which no
 // breaker opens.
 func TestAllFailAlikeIsLogged(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 3))
 	for _, e := range s.engines {
 		e.SetFault(&engine.Fault{Status: 500})
@@ -74,6 +76,7 @@ func TestAllFailAlikeIsLogged(t *testing.T) {
 // TestCutAnswersAreToldOfTheirNode checks that cut answers are reported with their node, even after
 // a part has reached the client.
 func TestCutAnswersAreToldOfTheirNode(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "access")
 	s := serve(t, simulate(t, 1), func(c *router.Config) { c.Log.Access = file })
 	r := s.chat(chatBody("hello", streaming), "x-sim-fault", "die_after=3")

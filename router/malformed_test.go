@@ -66,6 +66,7 @@ func enveloped(t *testing.T, path string, body []byte) (message string) {
 }
 
 func TestBadRequestsGetClearErrors(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1))
 	deep := strings.Repeat("[", 5000) + strings.Repeat("]", 5000)
 	for _, c := range []struct {
@@ -121,6 +122,7 @@ func TestBadRequestsGetClearErrors(t *testing.T) {
 }
 
 func TestShortBodyIsNamed(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1))
 	conn := s.dial()
 	whole := post("/v1/chat/completions", "", small)
@@ -133,6 +135,7 @@ func TestShortBodyIsNamed(t *testing.T) {
 }
 
 func TestHugeRequestsAreRefused(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1))
 	t.Run("100 MB body", func(t *testing.T) {
 		conn := s.dial()
@@ -159,6 +162,7 @@ func TestHugeRequestsAreRefused(t *testing.T) {
 }
 
 func TestOddConnections(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1))
 	t.Run("pipelined", func(t *testing.T) {
 		conn := s.dial()
@@ -211,6 +215,7 @@ func TestOddConnections(t *testing.T) {
 }
 
 func TestSlowAndTooManyClientsAreCut(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1), func(c *router.Config) {
 		c.Limits.HeaderTimeout = config.Duration(100 * time.Millisecond)
 		c.Limits.BodyTimeout = config.Duration(200 * time.Millisecond)

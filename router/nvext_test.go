@@ -16,6 +16,7 @@ func nvextBody(nvext string) string { return chatBody("hello", plain+`,"nvext":`
 // TestNvextRoutes checks that pins and lists of workers decide the node, by name and by number, and
 // that no engine sees them.
 func TestNvextRoutes(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 4))
 	for i, e := range s.engines {
 		node := fmt.Sprint("sim-", i)
@@ -60,6 +61,7 @@ func TestNvextRoutes(t *testing.T) {
 
 // TestAllowedWorkersHeader checks that errors name the header with the list.
 func TestAllowedWorkersHeader(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 2))
 	for _, c := range []struct {
 		list, pin string
@@ -83,6 +85,7 @@ func TestAllowedWorkersHeader(t *testing.T) {
 // TestExpertsRoute checks that a request's experts choose the node: of --backend and of
 // [[backend]], strictly and with the fallback. Without such a node the error names the experts.
 func TestExpertsRoute(t *testing.T) {
+	t.Parallel()
 	engines := simulate(t, 3)
 	s := serve(t, engines, func(c *router.Config) {
 		c.Router.Backends = []string{engines[0].URL() + ",id=sim-0",
@@ -116,6 +119,7 @@ func TestExpertsRoute(t *testing.T) {
 
 // TestNvextMistakes checks that errors name the field or header.
 func TestNvextMistakes(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1))
 	for _, c := range []struct {
 		nvext, header string
@@ -143,6 +147,7 @@ func TestNvextMistakes(t *testing.T) {
 
 // TestNvextPassthrough checks the body for engines that read nvext themselves.
 func TestNvextPassthrough(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1), func(c *router.Config) { c.Router.PassNvext = true })
 	body := nvextBody(`{"agent_hints":{"osl":3}}`)
 	mustAll(t, "chat", []*reply{s.chat(body)})
@@ -154,6 +159,7 @@ func TestNvextPassthrough(t *testing.T) {
 // TestClientsOfOtherHostsDoNotSteer checks insecure_listen with a client that does not come by
 // loopback.
 func TestClientsOfOtherHostsDoNotSteer(t *testing.T) {
+	t.Parallel()
 	own := addressOfThisHost(t)
 	s := serve(t, simulate(t, 2), func(c *router.Config) {
 		c.Router.Listen, c.Router.InsecureListen = net.JoinHostPort(own, "0"), true

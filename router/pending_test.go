@@ -17,6 +17,7 @@ import (
 // TestNoInventedSlots checks that four engines without known limits take 512 open streams, and the
 // 513th too.
 func TestNoInventedSlots(t *testing.T) {
+	t.Parallel()
 	const streams = 512
 	engines := simulate(t, 4, func(c *engine.Config) { c.MaxSeqs = streams })
 	// The default mode avoids an engine that it has seen slow, as on a machine that stalls.
@@ -72,6 +73,7 @@ func (s *site) hang(body string) (leave func()) {
 // TestAPromptIsHeldFromTheFirstByteOn checks that a prompt counts as pending until the first byte,
 // and then as held by the node. If the client leaves before that, the prompt counts as neither.
 func TestAPromptIsHeldFromTheFirstByteOn(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 3), scored)
 	body := chatBody(document(1, 6000), streaming)
 	leave := s.hang(body)

@@ -22,7 +22,7 @@ func TestPromotesWhatIsBeingComputed(t *testing.T) {
 }
 
 func promotesComing(t *testing.T, apart bool) {
-	const blocks = 60 // 960 tokens
+	const blocks = 60 // 960 tokens, which take P 8 s: longer than a busy machine needs to store the blocks
 	tokens, chain := promptOf(blocks)
 	etcd, certificates := startEtcd(t), t.TempDir()
 	if err := pki.Bootstrap(certificates, pki.Options{}); err != nil {
@@ -34,7 +34,7 @@ func promotesComing(t *testing.T, apart bool) {
 		at[1] = a
 	}
 	engines := simulate(t, 2, func(c *engine.Config) {
-		c.Connector, c.Shelf, c.PrefillTokensPerSecond = engine.ConnectorKVCached, shelf, 300
+		c.Connector, c.Shelf, c.PrefillTokensPerSecond = engine.ConnectorKVCached, shelf, 120
 	})
 	for i, role := range []string{"prefill", "decode"} {
 		c, err := agentConfig(role, engines[i].URL(), etcd.endpoint)

@@ -18,6 +18,7 @@ import (
 // TestDoubtfulRequestsAreRefused checks requests that a proxy and this router may read differently,
 // or end differently. The requests get an error, and nothing behind them is read.
 func TestDoubtfulRequestsAreRefused(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1))
 	piece := fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(small), small)
 	for name, c := range map[string]struct {
@@ -63,6 +64,7 @@ func TestDoubtfulRequestsAreRefused(t *testing.T) {
 
 // TestWrongPathsAndMethods checks that the error names the right path or method.
 func TestWrongPathsAndMethods(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1))
 	for _, c := range []struct {
 		method, path, body string
@@ -106,6 +108,7 @@ func TestWrongPathsAndMethods(t *testing.T) {
 
 // TestModelWithoutNodes checks that a known model without nodes is not called unknown.
 func TestModelWithoutNodes(t *testing.T) {
+	t.Parallel()
 	etcd := startEtcd(t).endpoint
 	if err := dialEtcd(t, etcd).PutModel(t.Context(), "large", cluster.Model{Aliases: []string{"big"}}); err != nil {
 		t.Fatal(err)
@@ -126,6 +129,7 @@ func TestModelWithoutNodes(t *testing.T) {
 // TestHalfClosedClients checks that a half-closed connection counts as a departure. The connection
 // is closed without an answer, and the engine is told.
 func TestHalfClosedClients(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1))
 	s.engines[0].SetFault(&engine.Fault{Hang: true})
 	conn := s.dial()

@@ -250,6 +250,7 @@ func (s *site) eventsOfRanks(node string) {
 // TestEventsOfBackendsRanks checks that the router follows the KV events of each rank, and notices
 // ranks that the engine's metrics name.
 func TestEventsOfBackendsRanks(t *testing.T) {
+	t.Parallel()
 	for _, set := range []string{"", ",data_parallel_size=2"} {
 		t.Run("set"+set, func(t *testing.T) {
 			t.Parallel()
@@ -324,6 +325,7 @@ func TestRanksOfAnAgent(t *testing.T) {
 // each rank by itself, and keeps new prompts away from the rank with requests by its books. The
 // engine publishes events all the same.
 func TestRanksWithoutKVEvents(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"score", "cost"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()

@@ -37,6 +37,7 @@ func TestReloadNamesWhatNeedsARestart(t *testing.T) {
 // TestARefusedReloadChangesNothing checks that a reload whose backends are refused leaves the
 // settings of models as they were.
 func TestARefusedReloadChangesNothing(t *testing.T) {
+	t.Parallel()
 	engines := simulate(t, 1)
 	s := serve(t, engines)
 	reload := func(backend string) error {

@@ -31,6 +31,7 @@ func scripted(t *testing.T, f http.HandlerFunc) string {
 // TestReloadWithAnotherKey checks that no request fails because of the reload, and that later
 // requests carry the new key.
 func TestReloadWithAnotherKey(t *testing.T) {
+	t.Parallel()
 	var last atomic.Value
 	url := scripted(t, func(w http.ResponseWriter, r *http.Request) {
 		last.Store(r.Header.Get("Authorization"))

@@ -25,6 +25,7 @@ func (r *reply) code() string {
 }
 
 func TestPin(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 4))
 	for i, r := range together(16, func(i int) *reply {
 		return s.chat(chatBody(fmt.Sprint("question ", i), streaming), "x-cgn-node", "sim-2")
@@ -43,6 +44,7 @@ func TestPin(t *testing.T) {
 }
 
 func TestDeadline(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 2))
 	for _, e := range s.engines {
 		e.SetFault(&engine.Fault{Hang: true})
@@ -82,6 +84,7 @@ func TestDeadline(t *testing.T) {
 // TestSessionsStick checks that requests of one session without a common prefix go to one node.
 // Different sessions spread.
 func TestSessionsStick(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 4))
 	used := map[string]int{}
 	for session := range 16 {
@@ -106,6 +109,7 @@ func TestSessionsStick(t *testing.T) {
 // TestModelNameOfABackend checks that clients use the name in model= and that the engine gets its
 // own name. Nothing else may change.
 func TestModelNameOfABackend(t *testing.T) {
+	t.Parallel()
 	engines := simulate(t, 2)
 	s := serve(t, nil, func(c *router.Config) {
 		c.Router.Backends = []string{engines[0].URL() + ",id=a,model=public/large", engines[1].URL() + ",id=b"}
@@ -132,6 +136,7 @@ func TestModelNameOfABackend(t *testing.T) {
 
 // TestStoredResponses checks that requests for a stored response go to the node that made it.
 func TestStoredResponses(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 4))
 	id := func(r *reply) string {
 		t.Helper()

@@ -16,6 +16,7 @@ func affine(how string) func(*router.Config) {
 // TestSessionsOfEachClient checks the ids that clients send: their requests stay on one node, which
 // the policy alone would spread, and move with the session.
 func TestSessionsOfEachClient(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 4), affine("hard"), func(c *router.Config) { c.Router.Mode = "round_robin" })
 	headers := []string{
 		"x-cgn-session-id", "x-dynamo-session-id", "x-claude-code-session-id", "thread-id", "x-session-id",
@@ -59,6 +60,7 @@ func TestSessionsOfEachClient(t *testing.T) {
 // TestSessionLeavesANodeThatFails checks that a session moves with the first failed request, and
 // stays where it went.
 func TestSessionLeavesANodeThatFails(t *testing.T) {
+	t.Parallel()
 	for _, how := range []string{"soft", "hard"} {
 		s := serve(t, simulate(t, 3), affine(how))
 		ask := func() string {
@@ -83,6 +85,7 @@ func TestSessionLeavesANodeThatFails(t *testing.T) {
 
 // TestSessionsAreBounded checks router.session.max, and that off remembers nothing.
 func TestSessionsAreBounded(t *testing.T) {
+	t.Parallel()
 	for how, want := range map[string][2]float64{"soft": {3, 5}, "off": {0, 0}} {
 		s := serve(t, simulate(t, 2), affine(how), func(c *router.Config) { c.Router.Session.Max = 3 })
 		for i := range 8 {

@@ -17,6 +17,7 @@ import (
 
 // TestClientsMustShowACertificate checks tls.client_ca: clients need a certificate of that CA.
 func TestClientsMustShowACertificate(t *testing.T) {
+	t.Parallel()
 	dir, other := t.TempDir(), t.TempDir()
 	for _, d := range []string{dir, other} {
 		if err := pki.Bootstrap(d, pki.Options{}); err != nil {
@@ -125,6 +126,7 @@ func TestModeAndMaxQueue(t *testing.T) {
 // TestLargeEngineBlocks checks that an engine with larger cache blocks than the router's causes no
 // prediction error.
 func TestLargeEngineBlocks(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1, func(c *engine.Config) { c.BlockTokens, c.CacheBlocks = 256, 512 }))
 	seed := 0
 	eventually(t, "the size of a block is known and taken into account", func() bool {
@@ -147,6 +149,7 @@ func TestLargeEngineBlocks(t *testing.T) {
 
 // TestRequestIDs checks that the router uses the client's own id if it can stand in a log line.
 func TestRequestIDs(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1))
 	for id, taken := range map[string]bool{
 		"mine": true, strings.Repeat("x", 128): true, strings.Repeat("x", 129): false, "two words": false,
@@ -167,6 +170,7 @@ func TestRequestIDs(t *testing.T) {
 // TestEnginesAreNotChangedByClients checks that paths that change an engine are refused in every
 // spelling.
 func TestEnginesAreNotChangedByClients(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1))
 	for _, path := range []string{
 		"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/load_lora_adapter/", "/v1//load_lora_adapter",

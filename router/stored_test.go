@@ -43,6 +43,7 @@ func goOn(id string) string {
 // TestStoredResponsesOfAnotherRouter checks that another router finds a stored response, with one
 // search per id.
 func TestStoredResponsesOfAnotherRouter(t *testing.T) {
+	t.Parallel()
 	engines := simulate(t, 4)
 	all := serve(t, engines).store(12)
 	s := serve(t, engines)
@@ -84,6 +85,7 @@ const lookupNodeTime = 2 * time.Second
 // TestStoredResponsesWithNodesDown checks that a silent node hides no other node's responses.
 // Responses that may be at the silent node are not called missing.
 func TestStoredResponsesWithNodesDown(t *testing.T) {
+	t.Parallel()
 	engines := simulate(t, 4)
 	all := serve(t, engines).store(12)
 	s := serve(t, engines)
@@ -131,6 +133,7 @@ func TestStoredResponsesWithNodesDown(t *testing.T) {
 // TestStoredResponsesOfNodesThatAreNotThere checks that responses of a departed node are missing.
 // Responses that may be at a node yet to come are not reported as missing.
 func TestStoredResponsesOfNodesThatAreNotThere(t *testing.T) {
+	t.Parallel()
 	engines := simulate(t, 3)
 	all := serve(t, engines).store(9)
 	left := serve(t, engines[:2])
@@ -163,6 +166,7 @@ func TestStoredResponsesOfNodesThatAreNotThere(t *testing.T) {
 // TestStoredResponseSearchesAreBounded checks that only a limited number of searches runs at once.
 // A search ends when its client leaves.
 func TestStoredResponseSearchesAreBounded(t *testing.T) {
+	t.Parallel()
 	engines := simulate(t, 2)
 	s := serve(t, engines)
 	for _, e := range engines {
@@ -194,6 +198,7 @@ func TestStoredResponseSearchesAreBounded(t *testing.T) {
 
 // TestStoredResponseIDs checks that an id that no engine makes is not looked for.
 func TestStoredResponseIDs(t *testing.T) {
+	t.Parallel()
 	engines := simulate(t, 2)
 	s := serve(t, engines)
 	for _, id := range []string{"..", ".", "../../reset_prefix_cache", "a/b", "a?b=c", "a#b", "%2e%2e", "a b",
@@ -220,6 +225,7 @@ func TestStoredResponseIDs(t *testing.T) {
 // TestStoredResponsesAskWithTheNodesKey checks the key of the search. A request that names a model
 // is searched only at that model's nodes.
 func TestStoredResponsesAskWithTheNodesKey(t *testing.T) {
+	t.Parallel()
 	engines := simulate(t, 3, func(c *engine.Config) {
 		if c.APIKey = "key-of-" + c.ID; c.ID == "sim-2" {
 			c.Models = []string{"other"}
@@ -258,6 +264,7 @@ func TestStoredResponsesAskWithTheNodesKey(t *testing.T) {
 // TestStoredResponsesAndTheClientsKey checks that a node that refuses the client's key does not
 // count as lacking the response.
 func TestStoredResponsesAndTheClientsKey(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 2, func(c *engine.Config) { c.APIKey = "right" }), func(c *router.Config) {
 		c.Router.ForwardAuth = true
 		for i := range c.Router.Backends {
@@ -274,6 +281,7 @@ func TestStoredResponsesAndTheClientsKey(t *testing.T) {
 // TestStoredResponsesOfNodesThatDoNotAnswer checks that the error names the node and its problem
 // while the response may still be there.
 func TestStoredResponsesOfNodesThatDoNotAnswer(t *testing.T) {
+	t.Parallel()
 	engines := simulate(t, 2)
 	s := serve(t, engines, func(c *router.Config) {
 		for i := range c.Router.Backends {
@@ -317,6 +325,7 @@ func TestStoredResponsesOfNodesThatDoNotAnswer(t *testing.T) {
 // TestEndpointsBelowResponses checks that endpoints below /v1/responses pass through. One that
 // continues a stored response goes to the response's node.
 func TestEndpointsBelowResponses(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 3))
 	for _, m := range s.store(6) {
 		for _, path := range []string{"/v1/responses/input_tokens", "/v1/responses/compact"} {

@@ -20,6 +20,7 @@ import (
 // TestEveryEndpoint checks that an engine's answer reaches the client unchanged. An endpoint that
 // no node serves is refused in the envelope of its API.
 func TestEveryEndpoint(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 2))
 	for _, c := range []struct{ path, body, answer string }{
 		{"/v1/chat/completions", `{"model":"%s","max_tokens":2,"messages":[{"role":"user","content":"hi"}]}`, `"chat.completion"`},
@@ -58,6 +59,7 @@ func TestEveryEndpoint(t *testing.T) {
 }
 
 func TestMultipart(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1))
 	var form bytes.Buffer
 	w := multipart.NewWriter(&form)
@@ -77,6 +79,7 @@ func TestMultipart(t *testing.T) {
 
 // TestModels checks that the list is the union of the nodes' models.
 func TestModels(t *testing.T) {
+	t.Parallel()
 	one := simulate(t, 1, func(c *engine.Config) { c.Models = []string{"large", "large-lora"} })
 	two := simulate(t, 1, func(c *engine.Config) { c.Models = []string{"large", "org/small"} })
 	s := serve(t, append(one, two...))
@@ -110,6 +113,7 @@ func TestModels(t *testing.T) {
 
 // TestHeaders checks which headers go to the engine and which do not.
 func TestHeaders(t *testing.T) {
+	t.Parallel()
 	key := filepath.Join(t.TempDir(), "key")
 	if err := os.WriteFile(key, []byte("backend-key\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -163,6 +167,7 @@ func TestHeaders(t *testing.T) {
 // TestCaps checks that a limit of three refuses the fourth request at once, and none of the first
 // three.
 func TestCaps(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		tweak  func(*router.Config)
 		status int

@@ -15,6 +15,7 @@ import (
 // agent asks it to close the connection. The server keeps a thread at each idle connection, and a
 // new connection without a free thread waits until one is closed.
 func TestLlamaCPPKeepsNoIdleConnections(t *testing.T) {
+	t.Parallel()
 	var closed, kept atomic.Int32
 	llama := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {

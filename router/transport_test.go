@@ -19,6 +19,7 @@ import (
 )
 
 func TestUnixSockets(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	engines := simulate(t, 2, func(c *engine.Config) { c.Listen = "unix:" + filepath.Join(dir, c.ID) })
 	s := serve(t, engines)
@@ -34,6 +35,7 @@ func TestUnixSockets(t *testing.T) {
 // TestCutBodyNeverLooksWhole checks an answer whose engine dies in the middle. The client gets an
 // error status if nothing has come by then.
 func TestCutBodyNeverLooksWhole(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1))
 	inputs := strings.Repeat(`"text",`, 400) + `"text"`
 	body := `{"model":"sim","input":[` + inputs + `]}`
@@ -50,6 +52,7 @@ func TestCutBodyNeverLooksWhole(t *testing.T) {
 // TestReloadLetsRunningRequestsFinish checks that a removed backend gets no new requests and
 // finishes the running ones.
 func TestReloadLetsRunningRequestsFinish(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 2))
 	resp := s.begin("/v1/chat/completions", chatBody("hello", `,"stream":true,"max_tokens":200`))
 	leaver := strings.TrimPrefix(resp.Header.Get("x-cgn-node"), "sim-")
@@ -75,6 +78,7 @@ func TestReloadLetsRunningRequestsFinish(t *testing.T) {
 // TestSlowReaderIsCut checks that a client that reads nothing of an endless stream is cut and its
 // engine freed.
 func TestSlowReaderIsCut(t *testing.T) {
+	t.Parallel()
 	engines := simulate(t, 1, func(c *engine.Config) { c.DecodeStep = 20 * time.Microsecond })
 	s := serve(t, engines, func(c *router.Config) { c.Limits.SlowReader = config.Duration(300 * time.Millisecond) })
 	conn, err := net.Dial("tcp", s.Addr().String())

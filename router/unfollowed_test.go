@@ -14,6 +14,7 @@ import (
 // TestUnfollowedFilesAreReadAgain checks that a tokenizer that cannot be followed is loaded again
 // once its files have changed, and that its model's tokens are learned until it can be.
 func TestUnfollowedFilesAreReadAgain(t *testing.T) {
+	t.Parallel()
 	directory := t.TempDir()
 	put := func(name, text string) {
 		t.Helper()

@@ -56,6 +56,7 @@ func final(t *testing.T, r *bufio.Reader) (status int, body []byte) {
 // TestUnreadableRequestsGetTheirEnvelope checks the envelope, also for the second request of a
 // connection after one of another API.
 func TestUnreadableRequestsGetTheirEnvelope(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1), impatient)
 	others := map[string]string{"/v1/messages": "/v1/chat/completions", "/v1/messages/count_tokens": "/v1/models",
 		"/v1/responses": "/v1/messages"}
@@ -111,6 +112,7 @@ func lines(t *testing.T, file string) (all []line) {
 
 // TestEveryAnswerIsLoggedAndCounted checks answers of the router and of engines.
 func TestEveryAnswerIsLoggedAndCounted(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "access")
 	s := serve(t, simulate(t, 1), impatient, func(c *router.Config) { c.Log.Access = file })
 	want := map[string]int{}
@@ -177,6 +179,7 @@ func TestEveryAnswerIsLoggedAndCounted(t *testing.T) {
 // TestErrorsForAnthropicNameTheRequest checks the request id in body and head, where the SDKs look
 // for it. The id is there even if no node was asked.
 func TestErrorsForAnthropicNameTheRequest(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1), impatient)
 	for request, status := range map[string]int{
 		"POST /v1/messages HTTP/1.1\r\nHost:":                      408,
@@ -205,6 +208,7 @@ func TestErrorsForAnthropicNameTheRequest(t *testing.T) {
 // TestPlainHTTPToATLSPort checks that the error names the problem. Bytes that are neither HTTP nor
 // TLS get no answer.
 func TestPlainHTTPToATLSPort(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "pki")
 	if err := pki.Bootstrap(dir, pki.Options{}); err != nil {
 		t.Fatal(err)
