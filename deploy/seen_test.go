@@ -189,7 +189,7 @@ func query(prometheus, expr string) (int, error) {
 
 // mayBeEmpty are panels of what a healthy idle fleet, or one without GPUs and BMCs, does not have.
 var mayBeEmpty = []string{"Turned away and cut", "Retries and upstream errors", "Set aside and ejected",
-	"Time of a read that hits", "Hits", "Pulled from other hosts",
+	"Time of a read that hits", "Hits", "Pulled from other hosts", "Limited, refused and failed, by tenant",
 	"Power", "SMs at work", "Memory of GPUs"}
 
 // ofPrograms are panels of what only programs in the kernel tell.

@@ -34,7 +34,7 @@ import (
 // TestCertificatesChangeUnderLoad, those of the audit log in TestFloodOfRefusals and
 // TestAuditLinesThatAreLost, those of the queue in TestQueueOrder, TestLeavingTheQueue and package
 // queue, those of limits in TestLimitHeaders, TestFloodOfNames and TestSharedLimits, and those of
-// usage in TestUsageErrors and package tally.
+// usage in TestUsageErrors and package tally, and those of tenants in TestTenantsAreCounted.
 var elsewhere = func() map[string]bool {
 	all := map[string]bool{
 		"cgn_router_fleet_malformed_total": true, "cgn_router_fleet_stale": true, "cgn_router_panics_total": true,
@@ -75,6 +75,7 @@ var elsewhere = func() map[string]bool {
 		"cgn_router_shared_limits_dropped_total": true,
 		"cgn_router_usage_rows":                  true, "cgn_router_usage_folded_total": true,
 		"cgn_router_usage_unwritten": true, "cgn_router_usage_lost_total": true,
+		"cgn_router_tenant_requests_total": true, "cgn_router_tenant_tokens_total": true,
 	}
 	for _, sample := range nodeload.Samples() {
 		for _, signal := range sample.Signals {

@@ -10,6 +10,7 @@ import (
 	"github.com/cognitora/dataplane/internal/metric"
 	"github.com/cognitora/dataplane/internal/rights"
 	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/tally"
 )
 
@@ -17,11 +18,15 @@ import (
 type UsageConfig struct {
 	Dir      string `toml:"dir" default:"" flag:"usage-dir" help:"directory of the files with the requests and tokens of each day, tenant, key and model, which cgn-ctl usage reads; several routers may share it. Empty: use is not added up"`
 	KeepDays int    `toml:"keep_days" default:"400" help:"age in days from which the router deletes files in dir, by its clock; 0: never"`
+	Tenants  int    `toml:"metric_tenants" default:"100" help:"most tenants with metrics of their own (cgn_router_tenant_*), also without dir; all further ones count as (other), and so do those that only gateways name (act_as) beyond half of this number. 0: no such metrics"`
 }
 
 func (c *UsageConfig) validate(bad problem) {
 	if c.KeepDays < 0 || c.KeepDays > 36500 {
 		bad("usage.keep_days", "%d is not in 0..36500; leave it out for 400", c.KeepDays)
+	}
+	if c.Tenants < 0 || c.Tenants > 10000 {
+		bad("usage.metric_tenants", "%d is not in 0..10000; leave it out for %d", c.Tenants, metrics.DefaultTenants)
 	}
 }
 
@@ -36,8 +41,9 @@ func (c *UsageConfig) examine() error {
 	return nil
 }
 
-// open returns the tally, or nil if it is off.
+// open returns the tally, or nil if it is off. open also sets how many tenants have metrics.
 func (c *UsageConfig) open(r *Router) (*tally.Tally, error) {
+	r.metrics.Tenants.Most = c.Tenants
 	if c.Dir == "" {
 		return nil, nil
 	}

@@ -43,7 +43,7 @@ func actingFor(gateway *trust.Principal, h *fasthttp.RequestHeader) (*trust.Prin
 	}
 	who := *gateway
 	if tenant != nil {
-		who.Tenant = string(tenant)
+		who.Home, who.Tenant = gateway.Tenant, string(tenant)
 		if err := trust.CheckTenant(who.Tenant); err != nil {
 			return nil, misnamed(gateway, headerTenant, err.Error())
 		}

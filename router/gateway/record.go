@@ -9,6 +9,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/accesslog"
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/plan"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/traces"
@@ -37,6 +38,9 @@ func (g *Gateway) record(c *call, o relay.Outcome) {
 	}
 	c.trace(&a, o)
 	u := &a.Usage
+	g.metrics.Tenants.Count(r.Who.Tenant, r.Who.Named(), c.class(o), metrics.Tokens{
+		Prompt: u.Prompt, Cached: u.Cached, Completion: u.Completion,
+	})
 	prefill, took := c.task.PrefillNode()
 	g.noted(accesslog.Entry{
 		Time: r.Received, RequestID: c.id, Method: r.Method, Model: a.Model, Asked: r.Asked(), Node: a.Asked,
@@ -90,6 +94,23 @@ func (c *call) outcome(o relay.Outcome) string {
 		return relay.Complete.String()
 	}
 	return o.String()
+}
+
+// class says what became of the call, for the metrics of its tenant.
+func (c *call) class(o relay.Outcome) metrics.Class {
+	switch {
+	case o == relay.ClientGone || o == relay.SlowReader:
+		return metrics.Left
+	case c.status == fasthttp.StatusTooManyRequests:
+		return metrics.Limited
+	case c.status >= 500:
+		return metrics.Failed
+	case c.status >= 400:
+		return metrics.Refused
+	case c.outcome(o) == relay.Complete.String():
+		return metrics.OK
+	}
+	return metrics.Failed
 }
 
 // note counts a request that was answered without a call, and writes its line of the access log. An

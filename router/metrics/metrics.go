@@ -17,6 +17,7 @@ type Router struct {
 	Set *metric.Set
 
 	Requests       *Requests
+	Tenants        *Tenants
 	Rejected       *prometheus.CounterVec // reason
 	Limited        *prometheus.CounterVec // limit, of
 	ClientCut      *prometheus.CounterVec // reason
@@ -113,7 +114,7 @@ func New() *Router {
 	return &Router{
 		Set: s, Lessons: newLessons(s), bound: newBound(s), Cascade: newCascade(s), Queue: newQueue(s),
 		SpansDropped: newSpansDropped(s),
-		Requests:     newRequests(s),
+		Requests:     newRequests(s), Tenants: newTenants(s),
 		Rejected: s.Counter("cgn_router_rejected_total", "Requests that the router refused itself, by reason.",
 			"reason"),
 		ClientCut: s.Counter("cgn_router_client_cut_total",

@@ -90,7 +90,7 @@ type Principal struct {
 	// ID is the id of the API key; empty without settings.
 	ID     string
 	Tenant string
-	Home   string // the key's own tenant, if a gateway names another one
+	Home   string // the tenant of its key or, without a key, of a gateway that has named another one
 	User   string // whom a gateway names, for the access log; empty: nobody
 	Scopes Scopes
 	Models *ModelList    // nil: all models
@@ -129,6 +129,9 @@ func TenantOf(p *Principal) string {
 	}
 	return p.Tenant
 }
+
+// Named says whether a gateway has named the principal's tenant in place of its own.
+func (p *Principal) Named() bool { return p.Home != "" && p.Home != p.Tenant }
 
 // Uses says whether the principal may use the model of a name. Names are compared as they are: an
 // alias is a name of its own. A nil Principal, the router itself, may use all.
