@@ -35,21 +35,17 @@ type call struct {
 	stage     stage
 	next      *relay.Exchange // exchange that continues the client's stream
 	streaming bool            // the client asked for a stream, and is counted for it
-	spending
-	why    string // code of the router's own error
-	status int
-	bytes  int64 // of the answer's body, sent to the client
+	why       string          // code of the router's own error
+	status    int
+	bytes     int64 // of the answer's body, sent to the client
 
-	bound callMethods
-}
-
-// spending is what a call may use, for whom it counts.
-type spending struct {
 	reserved limits.Reservation
 	most     limits.Use // what the request may use at most; zero: nobody counts it
 	counts   bool       // the tokens of the request count
 	tallied  bool       // the call has passed all limits, and its use is added up
 	model    string     // canonical name; "" if it is unknown
+
+	bound callMethods
 }
 
 // stage is the progress of a call.

@@ -85,44 +85,33 @@ type Gateway struct {
 	parking relay.Parking
 	parker  parker
 	litter  litter
-	records
-	operators
-	guards
-	log         *slog.Logger
-	limits      Limits
-	forwardAuth bool
-	server      *fasthttp.Server
-	started     time.Time
 
-	port port
-	counters
-	live   liveCalls
-	bodies intake.Bodies
-}
-
-// counters are what the limits bound.
-type counters struct{ open, streams counter } // client connections; running requests for a stream
-
-// guards decide who may come in, what tells clients apart, and how much each may take.
-type guards struct {
+	// Who may come in, what tells clients apart, and how much each may take.
 	auth   *auth.Door       // nil: everybody may ask
 	salts  *isolation.Salts // nil: clients share cached prompts
 	book   *limits.Book
 	shared *shared.Limiter // nil: this router counts alone
-}
 
-// records are the places where requests are recorded.
-type records struct {
+	// Places where requests are recorded.
 	access *accesslog.Logger // nil: no access log
 	audit  *audit.Log        // nil: no audit log
 	traces *traces.Tracer    // nil: no traces
 	tally  *tally.Tally      // nil: use is not added up
-}
 
-// operators is what the port has for operators.
-type operators struct {
+	// For operators.
 	thresholds func(*fasthttp.RequestCtx, *trust.Principal) (any, *apierror.Error) // nil: no /busy_threshold
 	admin      string                                                              // address of the admin port
+	log        *slog.Logger
+
+	limits        Limits
+	open, streams counter // client connections; running requests for a stream
+	bodies        intake.Bodies
+	live          liveCalls
+
+	forwardAuth bool
+	server      *fasthttp.Server
+	started     time.Time
+	port        port
 }
 
 // port is the state of the port that the gateway serves.
@@ -141,13 +130,11 @@ type port struct {
 // without a key of their own.
 func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 	g := &Gateway{
-		plans: p.Plans, scans: p.Scans, fleet: p.Fleet, metrics: p.Metrics,
-		watcher: p.Watcher, records: records{p.Access, p.Audit, p.Traces, p.Tally},
-		operators: operators{p.Thresholds, p.Admin},
-		guards:    guards{p.Auth, p.Salts, cmp.Or(p.Limits, new(limits.Book)), p.Shared}, log: p.Logger,
-		limits:      l,
-		forwardAuth: forwardAuth, started: time.Now(),
-		port: port{empty: make(chan struct{}, 1)},
+		plans: p.Plans, scans: p.Scans, fleet: p.Fleet, metrics: p.Metrics, watcher: p.Watcher,
+		auth: p.Auth, salts: p.Salts, book: cmp.Or(p.Limits, new(limits.Book)), shared: p.Shared,
+		access: p.Access, audit: p.Audit, traces: p.Traces, tally: p.Tally,
+		thresholds: p.Thresholds, admin: p.Admin, log: p.Logger, limits: l,
+		forwardAuth: forwardAuth, started: time.Now(), port: port{empty: make(chan struct{}, 1)},
 	}
 	g.parking = relay.Parking{Loops: p.Loops, Serve: g.serveAgain, KeepAlive: l.KeepAlive}
 	g.parker.Parking, g.parker.litter, g.parker.after = &g.parking, &g.litter, parkAfter

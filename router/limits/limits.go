@@ -83,10 +83,15 @@ type Subject struct {
 // subject before the limit has changed.
 func (s *Subject) rule(i int) *rule {
 	r := &s.Limit.rules[i]
-	c := &s.Account.counters[r.setting]
-	if now := c.rule.Load(); now != nil {
+	if now := s.Account.counters[r.setting].rule.Load(); now != nil {
 		return now
 	}
+	return s.begin(r)
+}
+
+// begin makes r the rule by which its counter counts, unless another request has just done so.
+func (s *Subject) begin(r *rule) *rule {
+	c := &s.Account.counters[r.setting]
 	c.rule.CompareAndSwap(nil, r)
 	return c.rule.Load()
 }
