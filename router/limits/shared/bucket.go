@@ -2,6 +2,7 @@ package shared
 
 import (
 	"math"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -36,6 +37,8 @@ type Subject struct {
 
 	requests atomic.Int64 // that have asked for units of a lease
 	flying   atomic.Int64 // running requests in exact mode
+	mu       sync.Mutex   // of lines
+	lines    []*line      // with a call underway, of requests whose first limit is the subject's
 	short    atomic.Bool  // keeper has been told to look at the subject
 	lease    leaseState   // owned by keeper
 }

@@ -83,7 +83,7 @@ local function read(from)
 		local hash = KEYS[place]
 		local s = subjects[hash] or subject(hash, ARGV[a + 1])
 		local b = {field = f, args = args, subject = s, window = window, limit = limit, room = limit, cost = 1,
-			used = 0, stamp = now, held = 0, own = 0, changed = false, given = 0, need = 0}
+			used = 0, stamp = now, held = 0, own = 0, changed = false, given = 0}
 		rows[#rows + 1], s.rows[#s.rows + 1] = b, b
 		local n = #s.fields
 		s.fields[n + 1], s.fields[n + 2] = f, f .. s.mine

@@ -160,8 +160,7 @@ func TestExactComesLate(t *testing.T) {
 	id := r.id
 	l.settle(&r, nil)
 	settled(t, l)
-	c := l.scripts.newReserve(k.mark+id, markLife)
-	c.reserve(&limit, 900, 0, false)
+	c := l.scripts.newRequests([]*request{{id: id, limits: []Limit{limit}}})
 	if reply, err := l.scripts.run(t.Context(), l.db, c); err != nil || reply[0] != 0 {
 		t.Error(reply, err)
 	}

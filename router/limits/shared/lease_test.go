@@ -199,9 +199,9 @@ func TestLeaseEnds(t *testing.T) {
 	other, _ := limiter(t, Options{Addresses: []string{s.At}})
 	k2 := subject(other, "acme", "key")
 	dead := subject(l, "acme", "key")
-	c := l.scripts.newReserve(dead.mark, 0)
+	c := l.scripts.newLease(dead.mark)
 	all := dead.of(flight, 100, 100)
-	c.reserve(&all, 100, 0, false)
+	c.lease(&all, 100, 0)
 	if reply, err := other.scripts.run(t.Context(), other.db, c); err != nil || reply[0] != 1 {
 		t.Fatal(reply, err)
 	}
