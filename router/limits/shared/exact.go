@@ -25,7 +25,7 @@ func (l *Limiter) reserveExact(r *Reservation, at int64) (Refusal, Verdict) {
 	}
 	tell(x.limits, x.reply, now())
 	r.id, r.by = x.id, byRedis
-	l.note(r, l.routers.Load(), at)
+	l.add(r, l.routers.Load(), at)
 	for _, s := range r.subjects() {
 		s.flying.Add(1)
 		l.flying.Store(s, nil)

@@ -168,7 +168,7 @@ func (l *Limiter) reserveAlone(r *Reservation, at int64) (Refusal, Verdict) {
 	case Closed:
 		return Refusal{}, Unavailable
 	case Open:
-		l.note(r, routers, at)
+		l.add(r, routers, at)
 		r.by = alone
 		l.counts.open.Add(1)
 		return Refusal{}, Admitted
@@ -179,12 +179,12 @@ func (l *Limiter) reserveAlone(r *Reservation, at int64) (Refusal, Verdict) {
 		if ok {
 			continue
 		}
-		used := limit.Bucket.alone.Load()
+		used := limit.Bucket.word.Load()
 		if limit.Bucket.window != 0 {
 			used = min(limit.units(time.Duration(max(used-at, 0))), limit.Max)
 		}
 		for j := range r.limits[:i] {
-			r.limits[j].Bucket.note(&r.limits[j], -r.limits[j].Units, routers, at)
+			r.limits[j].Bucket.add(&r.limits[j], -r.limits[j].Units, routers, at)
 		}
 		return Refusal{Limit: i, Used: used, Wait: wait}, Refused
 	}
@@ -193,10 +193,10 @@ func (l *Limiter) reserveAlone(r *Reservation, at int64) (Refusal, Verdict) {
 	return Refusal{}, Admitted
 }
 
-// note counts r with what the router has admitted.
-func (l *Limiter) note(r *Reservation, routers, at int64) {
+// add counts r with what the router has admitted.
+func (l *Limiter) add(r *Reservation, routers, at int64) {
 	for i := range r.limits[:r.n] {
-		r.limits[i].Bucket.note(&r.limits[i], r.limits[i].Units, routers, at)
+		r.limits[i].Bucket.add(&r.limits[i], r.limits[i].Units, routers, at)
 	}
 }
 
@@ -242,7 +242,7 @@ func (r *Reservation) Settle(used []int64) {
 	for i := range r.limits[:r.n] {
 		limit := &r.limits[i]
 		less := limit.Units - limit.used(used, i)
-		limit.Bucket.note(limit, -less, routers, at)
+		limit.Bucket.add(limit, -less, routers, at)
 		if how != byLease {
 			continue
 		}

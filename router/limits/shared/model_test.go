@@ -71,7 +71,7 @@ func (m *model) at(b *Bucket) (is *modelled, used, stamp float64, held int64) {
 }
 
 // scale returns how much a unit counts, and how much there is room for.
-func (l *Limit) scale() (cost, room float64) {
+func (l *Limit) scale() (unit, room float64) {
 	if l.Bucket.timed() {
 		w := float64(l.Bucket.window.Microseconds())
 		return w / float64(l.Max), w
@@ -80,9 +80,9 @@ func (l *Limit) scale() (cost, room float64) {
 }
 
 func (m *model) use(l *Limit, units int64) {
-	cost, room := l.scale()
+	unit, room := l.scale()
 	is, used, stamp, _ := m.at(l.Bucket)
-	is.used, is.stamp = max(0, used+float64(float64(units)*cost)), stamp
+	is.used, is.stamp = max(0, used+float64(float64(units)*unit)), stamp
 	if l.Bucket.timed() {
 		is.used = min(is.used, room+864e9)
 	}
@@ -109,13 +109,13 @@ func (m *model) reserve(id, holder string, limits []Limit, wants []int64) (reply
 	given = make([]int64, len(limits))
 	for i, l := range limits {
 		_, used, _, held := m.at(l.Bucket)
-		cost, room := l.scale()
-		counts := used + float64(float64(held)*cost)
-		over := counts + float64(float64(l.Units)*cost) - room
+		unit, room := l.scale()
+		counts := used + float64(float64(held)*unit)
+		over := counts + float64(float64(l.Units)*unit) - room
 		if l.Units > 0 && over > room*1e-12 {
 			return []int64{0, int64(i), int64(math.Ceil(counts)), int64(math.Ceil(over))}, given
 		}
-		given[i] = int64(max(0, min(float64(wants[i]), math.Floor(-over/cost/2))))
+		given[i] = int64(max(0, min(float64(wants[i]), math.Floor(-over/unit/2))))
 	}
 	if m.gone[id] || m.marked[id] {
 		return []int64{0, 0, 0, 0}, given
@@ -136,8 +136,8 @@ func (m *model) reserve(id, holder string, limits []Limit, wants []int64) (reply
 func (m *model) end(limits []Limit, given []int64) (reply []int64) {
 	for i, l := range limits {
 		_, used, _, held := m.at(l.Bucket)
-		cost, _ := l.scale()
-		reply = append(reply, int64(math.Ceil(used+float64(float64(held)*cost))), given[i])
+		unit, _ := l.scale()
+		reply = append(reply, int64(math.Ceil(used+float64(float64(held)*unit))), given[i])
 	}
 	return reply
 }

@@ -20,13 +20,13 @@ end
 local function reserve(r)
 	for i = 1, #rows do
 		local b = rows[i]
-		local need, counts = b.needs[r], b.used + b.held * b.cost
-		local over = counts + need * b.cost - b.room
+		local need, counts = b.needs[r], b.used + b.held * b.unit
+		local over = counts + need * b.unit - b.room
 		if need > 0 and over > b.room * 1e-12 then
 			return i - 1, ceil(counts), ceil(over)
 		end
 		if b.want > 0 then
-			b.given = max(0, math.min(b.want, math.floor(-over / b.cost / 2)))
+			b.given = max(0, math.min(b.want, math.floor(-over / b.unit / 2)))
 		end
 	end
 	if life ~= '0' and not call('SET', KEYS[r], '1', 'NX', 'PX', life) then
@@ -55,7 +55,7 @@ for r = 1, n do
 end
 for i = 1, #rows do
 	local b, to = rows[i], #reply
-	reply[to + 1], reply[to + 2] = ceil(b.used + b.held * b.cost), b.given
+	reply[to + 1], reply[to + 2] = ceil(b.used + b.held * b.unit), b.given
 end
 write(tonumber(ARGV[3]))
 return reply
