@@ -2,6 +2,7 @@ package shared
 
 import (
 	"math"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -36,6 +37,8 @@ type Subject struct {
 
 	requests atomic.Int64 // that have asked for units of a lease
 	flying   atomic.Int64 // running requests in exact mode
+	mu       sync.Mutex   // of lines
+	lines    []*line      // with a call underway, of requests whose first limit is the subject's
 	short    atomic.Bool  // keeper has been told to look at the subject
 	lease    leaseState   // owned by keeper
 }
@@ -62,9 +65,9 @@ type Bucket struct {
 	asked atomic.Int64 // refused units
 	told  atomic.Int64 // ns on this process's clock at which Redis counts nothing; or units
 
-	// alone is like told, of all that this router has admitted. It bounds the router while Redis is
+	// word is like told, of all that this router has admitted. It bounds the router while Redis is
 	// away. Of requests at a time it is how many are in flight.
-	alone atomic.Int64
+	word atomic.Int64
 
 	share share // owned by keeper
 }
@@ -149,21 +152,21 @@ func (b *Bucket) noRoom(n, at int64, wait time.Duration) {
 // give back becomes visible after this time.
 const refusalLife = 100 * time.Millisecond
 
-// note counts units that the router has admitted, or gives them back if n is negative. Here no more
+// add counts units that the router has admitted, or gives them back if n is negative. Here no more
 // than a whole window counts, so a router that had most of a limit goes on with its share of it.
-func (b *Bucket) note(l *Limit, n, routers, at int64) {
+func (b *Bucket) add(l *Limit, n, routers, at int64) {
 	if b.window == 0 {
-		b.alone.Add(n)
+		b.word.Add(n)
 		return
 	}
 	c := cost(n, portion(l.Max, routers), b.span())
 	for {
-		was := b.alone.Load()
+		was := b.word.Load()
 		next := was + c
 		if c > 0 {
 			next = max(was, min(max(was, at)+c, at+int64(b.span())))
 		}
-		if b.alone.CompareAndSwap(was, next) {
+		if b.word.CompareAndSwap(was, next) {
 			return
 		}
 	}
@@ -180,20 +183,20 @@ func (b *Bucket) admit(l *Limit, routers, at int64) (wait time.Duration, ok bool
 	}
 	own := portion(l.Max, routers)
 	if b.window == 0 {
-		if b.alone.Add(l.Units) > own {
-			b.alone.Add(-l.Units)
+		if b.word.Add(l.Units) > own {
+			b.word.Add(-l.Units)
 			return 0, false
 		}
 		return 0, true
 	}
 	c, span := cost(l.Units, own, b.span()), int64(b.span())
 	for {
-		was := b.alone.Load()
+		was := b.word.Load()
 		from := max(was, at)
 		if over := from + min(c, span) - at - span; over > 0 {
 			return time.Duration(over), false
 		}
-		if b.alone.CompareAndSwap(was, from+c) {
+		if b.word.CompareAndSwap(was, from+c) {
 			return 0, true
 		}
 	}

@@ -82,8 +82,8 @@ local function read(from)
 		local place, limit, window = numbers('<ddd', args)
 		local hash = KEYS[place]
 		local s = subjects[hash] or subject(hash, ARGV[a + 1])
-		local b = {field = f, args = args, subject = s, window = window, limit = limit, room = limit, cost = 1,
-			used = 0, stamp = now, held = 0, own = 0, changed = false, given = 0, need = 0}
+		local b = {field = f, args = args, subject = s, window = window, limit = limit, room = limit, unit = 1,
+			used = 0, stamp = now, held = 0, own = 0, changed = false, given = 0}
 		rows[#rows + 1], s.rows[#s.rows + 1] = b, b
 		local n = #s.fields
 		s.fields[n + 1], s.fields[n + 2] = f, f .. s.mine
@@ -99,7 +99,7 @@ local function read(from)
 				b.own = numbers('<d', own)
 			end
 			if b.window > 0 then
-				b.room, b.cost = b.window, b.window / b.limit
+				b.room, b.unit = b.window, b.window / b.limit
 				b.used = max(0, used - max(0, now - at))
 				if is and numbers('<d', is, 25) ~= b.limit then -- the units used stay used
 					b.used = math.min(b.used * numbers('<d', is, 25) / b.limit, b.window + debt)
@@ -118,7 +118,7 @@ end
 
 -- Counts units as used.
 local function use(b, units)
-	b.used, b.changed = max(0, b.used + units * b.cost), true
+	b.used, b.changed = max(0, b.used + units * b.unit), true
 	if b.window > 0 then
 		b.used = math.min(b.used, b.window + debt)
 	end
@@ -144,7 +144,7 @@ local function write(life)
 				n = n + 2
 			end
 			if b.window > 0 then
-				lasts = max(lasts, 2 * life + b.used + max(b.held, 0) * b.cost)
+				lasts = max(lasts, 2 * life + b.used + max(b.held, 0) * b.unit)
 			elseif b.window < 0 then
 				lasts = max(lasts, 32 * 86400000000)
 			end

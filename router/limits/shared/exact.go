@@ -1,7 +1,7 @@
 package shared
 
 import (
-	"context"
+	"slices"
 	"time"
 )
 
@@ -11,35 +11,21 @@ func (l *Limiter) reserveExact(r *Reservation, at int64) (Refusal, Verdict) {
 	if l.away.Load() {
 		return Refusal{}, Unavailable
 	}
-	id := l.next()
-	c := l.scripts.newReserve(r.mark(id), markLife)
-	for i := range r.limits[:r.n] {
-		c.reserve(&r.limits[i], r.limits[i].Units, 0, r.limits[i].Bucket.atOnce)
-	}
-	bounded, cancel := context.WithTimeout(context.Background(), l.o.Timeout)
-	defer cancel()
-	l.counts.trips.Add(1)
-	reply, err := l.scripts.run(bounded, l.db, c)
-	if err == nil && reply[0] == 0 && l.pending.Load() > 0 {
-		// What this router has not yet given back may make room.
-		again, sent := l.behind(bounded, c)
-		if again != nil {
-			reply = again
-		} else if sent {
-			r.id = id
-		}
-	}
-	if err != nil {
-		l.fail(err)
-		r.id = id
+	x := &request{id: l.next(), limits: slices.Clone(r.limits[:r.n]), turn: make(chan []*request, 1)}
+	l.ask(x)
+	if x.err != nil {
+		r.id = x.id
 		return Refusal{}, Unavailable
 	}
-	if reply[0] == 0 {
-		return refusal(r.limits[:r.n], reply, now()), Refused
+	if x.reply[0] == 0 && l.pending.Load() > 0 && !l.behind(x, at) {
+		r.id = x.id
 	}
-	tell(r.limits[:r.n], reply, now())
-	r.id, r.by = id, byRedis
-	l.note(r, l.routers.Load(), at)
+	if x.reply[0] == 0 {
+		return refusal(x.limits, x.reply, now()), Refused
+	}
+	tell(x.limits, x.reply, now())
+	r.id, r.by = x.id, byRedis
+	l.add(r, l.routers.Load(), at)
 	for _, s := range r.subjects() {
 		s.flying.Add(1)
 		l.flying.Store(s, nil)
@@ -47,8 +33,8 @@ func (l *Limiter) reserveExact(r *Reservation, at int64) (Refusal, Verdict) {
 	return Refusal{}, Admitted
 }
 
-// mark returns the key of the reservation's mark.
-func (r *Reservation) mark(id string) string { return r.limits[0].Bucket.subject.mark + id }
+// markOf returns the key of a reservation's mark.
+func markOf(limits []Limit, id string) string { return limits[0].Bucket.subject.mark + id }
 
 // subjects returns the subjects of the reservation's limits.
 func (r *Reservation) subjects() (all []*Subject) {
@@ -60,28 +46,35 @@ func (r *Reservation) subjects() (all []*Subject) {
 	return all
 }
 
-// behind runs a call after all settlements of this router so far. Without an answer in time reply
-// is nil. sent says whether Redis may then have run the call.
-func (l *Limiter) behind(ctx context.Context, c *call) (reply []int64, sent bool) {
+// behind asks for x again, after all settlements of this router so far: what the router has not yet
+// given back may make room. known is false if Redis may have counted x, and has not answered in
+// time.
+func (l *Limiter) behind(x *request, at int64) (known bool) {
 	done := make(chan []int64, 1)
-	a := &ask{call: &call{script: c.script, keys: c.keys, args: c.args,
-		done: func(reply []int64, err error) {
-			if err != nil {
-				reply = nil
-			}
-			done <- reply
-		}}}
+	c := l.scripts.newRequests([]*request{x})
+	c.done = func(reply []int64, err error) {
+		if err != nil {
+			reply = nil
+		}
+		done <- reply
+	}
+	a := &ask{call: c}
 	select {
 	case l.asks <- a:
 	default:
 		l.counts.full.Add(1)
-		return nil, false
+		return true
 	}
+	timer := time.NewTimer(l.o.Timeout - time.Duration(now()-at))
+	defer timer.Stop()
 	select {
-	case reply = <-done:
-		return reply, true
-	case <-ctx.Done():
-		return nil, !a.state.CompareAndSwap(asked, gone)
+	case reply := <-done:
+		if reply != nil {
+			x.reply = reply
+		}
+		return reply != nil
+	case <-timer.C:
+		return a.state.CompareAndSwap(asked, gone)
 	}
 }
 

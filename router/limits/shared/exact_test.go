@@ -4,9 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -160,8 +157,7 @@ func TestExactComesLate(t *testing.T) {
 	id := r.id
 	l.settle(&r, nil)
 	settled(t, l)
-	c := l.scripts.newReserve(k.mark+id, markLife)
-	c.reserve(&limit, 900, 0, false)
+	c := l.scripts.newRequests([]*request{{id: id, limits: []Limit{limit}}})
 	if reply, err := l.scripts.run(t.Context(), l.db, c); err != nil || reply[0] != 0 {
 		t.Error(reply, err)
 	}
@@ -223,65 +219,4 @@ func TestExactBehind(t *testing.T) {
 		t.Errorf("%d tokens are held, %d used", held, used)
 	}
 	reserve(t, l, Admitted, limit)
-}
-
-// TestExactTogether: 200 clients of two routers never reserve more than a limit. Beyond it is only
-// what engines count above what was reserved.
-func TestExactTogether(t *testing.T) {
-	s := startServer(t)
-	const limit = 30000
-	o := Options{Addresses: []string{s.At}, Exact: true, Timeout: 20 * time.Second}
-	a, _ := limiter(t, o)
-	b, _ := limiter(t, o)
-	var all sync.WaitGroup
-	var reserved, above, most, flying atomic.Int64
-	ours := [...]*Subject{subject(a, "acme", "key"), subject(b, "acme", "key")}
-	for client := range 200 {
-		all.Go(func() {
-			random := rand.New(rand.NewPCG(1, uint64(client)))
-			l, k := []*Limiter{a, b}[client%2], ours[client%2]
-			for range 15 {
-				n := 1 + random.Int64N(200)
-				var r Reservation
-				_, v := l.Reserve(&r, []Limit{k.of(tpd, limit, n), k.of(flight, 64, 1)})
-				if v == Refused {
-					continue
-				}
-				if v != Admitted || r.by != byRedis {
-					t.Errorf("verdict %d by %d", v, r.by)
-				}
-				raise(&most, flying.Add(1))
-				time.Sleep(time.Duration(random.Int64N(int64(time.Millisecond))))
-				used := random.Int64N(n + n/8 + 1)
-				reserved.Add(min(used, n))
-				above.Add(max(used-n, 0))
-				flying.Add(-1)
-				r.Settle([]int64{used, 0})
-			}
-		})
-	}
-	all.Wait()
-	settled(t, a)
-	settled(t, b)
-	t.Logf("%d tokens of %d used within their reservations; engines counted %d above; %d at a time",
-		reserved.Load(), limit, above.Load(), most.Load())
-	if n := reserved.Load(); n > limit+limit/100 || n < limit*9/10 { // 0.35 a second come back
-		t.Errorf("%d tokens of %d", n, limit)
-	}
-	if n := most.Load(); n > 64 {
-		t.Errorf("%d at a time", n)
-	}
-	held, used := counted(t, s, ours[0].Bucket(tpd))
-	if n := reserved.Load() + above.Load(); held != 0 || used > n || used < n-limit/100 {
-		t.Errorf("Redis counts %d held and %d used, the clients %d", held, used, n)
-	}
-	if held, _ := counted(t, s, ours[0].Bucket(flight)); held != 0 {
-		t.Errorf("%d are left in flight", held)
-	}
-}
-
-// raise makes most at least n.
-func raise(most *atomic.Int64, n int64) {
-	for was := most.Load(); n > was && !most.CompareAndSwap(was, n); was = most.Load() {
-	}
 }

@@ -225,7 +225,7 @@ func TestNoUnits(t *testing.T) {
 		_, v := l.Reserve(new(Reservation), []Limit{k.of(rpm, 1e6, 1)})
 		return v == Admitted && l.away.Load()
 	})
-	b.alone.Store(now() + 2*int64(b.window))
+	b.word.Store(now() + 2*int64(b.window))
 	reserve(t, l, Refused, k.of(tpd, 1000, 1))
 	reserve(t, l, Admitted, k.of(tpd, 1000, 0))
 

@@ -24,7 +24,7 @@ func (l *Limiter) reserveLeased(r *Reservation, at int64) (Refusal, Verdict) {
 	}
 	if at < l.until.Load() && l.spend(limits) {
 		r.by = byLease
-		l.note(r, l.routers.Load(), at)
+		l.add(r, l.routers.Load(), at)
 		return Refusal{}, Admitted
 	}
 	if l.away.Load() {
@@ -33,19 +33,19 @@ func (l *Limiter) reserveLeased(r *Reservation, at int64) (Refusal, Verdict) {
 	for i := range limits {
 		b := limits[i].Bucket
 		if b.refused(limits[i].Units, at) {
-			return Refusal{Limit: i, Used: limits[i].counts(), Wait: limits[i].wait(at)}, Refused
+			return Refusal{Limit: i, Used: limits[i].counts(), Wait: limits[i].lacks(at)}, Refused
 		}
 	}
 	a := l.wait(limits)
 	if a.verdict == Admitted {
 		r.by = byLease
-		l.note(r, l.routers.Load(), at)
+		l.add(r, l.routers.Load(), at)
 	}
 	return a.no, a.verdict
 }
 
-// wait returns how long Redis has no room for l.
-func (l *Limit) wait(at int64) time.Duration {
+// lacks returns how long Redis has no room for l.
+func (l *Limit) lacks(at int64) time.Duration {
 	if !l.Bucket.timed() {
 		return 0
 	}

@@ -6,7 +6,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -86,64 +85,6 @@ func TestLeaseCosts(t *testing.T) {
 	}
 }
 
-// TestLeaseTogether: 200 clients of two routers use at most a limit, with their leases. Beyond it
-// is only what engines count above what was reserved.
-func TestLeaseTogether(t *testing.T) {
-	s := startServer(t)
-	const limit = 100000
-	o := Options{Addresses: []string{s.At}, Timeout: 20 * time.Second}
-	a, endA := limiter(t, o)
-	b, endB := limiter(t, o)
-	var all sync.WaitGroup
-	var within, above, most, flying, refused atomic.Int64
-	ours := [...]*Subject{subject(a, "acme", "key"), subject(b, "acme", "key")}
-	for client := range 200 {
-		all.Go(func() {
-			random := rand.New(rand.NewPCG(1, uint64(client)))
-			l, k := []*Limiter{a, b}[client%2], ours[client%2]
-			for range 40 {
-				n := 1 + random.Int64N(200)
-				var r Reservation
-				_, v := l.Reserve(&r, []Limit{k.of(tpd, limit, n), k.of(flight, 64, 1)})
-				if v == Refused {
-					refused.Add(1)
-					time.Sleep(time.Millisecond)
-					continue
-				}
-				if v != Admitted || r.by != byLease {
-					t.Errorf("verdict %d by %d", v, r.by)
-				}
-				raise(&most, flying.Add(1))
-				time.Sleep(time.Duration(random.Int64N(int64(time.Millisecond))))
-				used := random.Int64N(n + n/8 + 1)
-				within.Add(min(used, n))
-				above.Add(max(used-n, 0))
-				flying.Add(-1)
-				r.Settle([]int64{used, 0})
-			}
-		})
-	}
-	all.Wait()
-	t.Logf("%d tokens of %d used within their reservations; engines counted %d above; %d at a time; %d refused; "+
-		"round trips %d and %d", within.Load(), limit, above.Load(), most.Load(), refused.Load(),
-		a.Stats().RoundTrips, b.Stats().RoundTrips)
-	if n := within.Load(); n > limit+limit/100 || n < limit/2 {
-		t.Errorf("%d tokens of %d", n, limit)
-	}
-	if n := most.Load(); n > 64 {
-		t.Errorf("%d at a time", n)
-	}
-	endA()
-	endB()
-	held, used := counted(t, s, ours[0].Bucket(tpd))
-	if n := within.Load() + above.Load(); held != 0 || used > n || used < n-limit/100 {
-		t.Errorf("Redis counts %d held and %d used, the clients %d", held, used, n)
-	}
-	if held, _ := counted(t, s, ours[0].Bucket(flight)); held != 0 {
-		t.Errorf("%d are left in flight", held)
-	}
-}
-
 // warm makes requests until the router has a lease.
 func warm(t testing.TB, l *Limiter, limits ...Limit) {
 	t.Helper()
@@ -199,9 +140,9 @@ func TestLeaseEnds(t *testing.T) {
 	other, _ := limiter(t, Options{Addresses: []string{s.At}})
 	k2 := subject(other, "acme", "key")
 	dead := subject(l, "acme", "key")
-	c := l.scripts.newReserve(dead.mark, 0)
+	c := l.scripts.newLease(dead.mark)
 	all := dead.of(flight, 100, 100)
-	c.reserve(&all, 100, 0, false)
+	c.lease(&all, 100, 0)
 	if reply, err := other.scripts.run(t.Context(), other.db, c); err != nil || reply[0] != 1 {
 		t.Fatal(reply, err)
 	}

@@ -107,8 +107,8 @@ const (
 )
 
 // Reserve reserves all limits, at most MaxLimits of one tenant, or none. r keeps what is reserved.
-// Reserve waits for Redis no longer than Options.Timeout, and does not allocate if the lease
-// suffices.
+// Reserve waits for Redis no longer than Options.Timeout, in exact mode up to 1 ms more, and does not
+// allocate if the lease suffices.
 func (l *Limiter) Reserve(r *Reservation, limits []Limit) (Refusal, Verdict) {
 	r.l, r.by, r.id, r.n = l, nothing, "", copy(r.limits[:], limits)
 	if len(limits) == 0 {
@@ -168,7 +168,7 @@ func (l *Limiter) reserveAlone(r *Reservation, at int64) (Refusal, Verdict) {
 	case Closed:
 		return Refusal{}, Unavailable
 	case Open:
-		l.note(r, routers, at)
+		l.add(r, routers, at)
 		r.by = alone
 		l.counts.open.Add(1)
 		return Refusal{}, Admitted
@@ -179,12 +179,12 @@ func (l *Limiter) reserveAlone(r *Reservation, at int64) (Refusal, Verdict) {
 		if ok {
 			continue
 		}
-		used := limit.Bucket.alone.Load()
+		used := limit.Bucket.word.Load()
 		if limit.Bucket.window != 0 {
 			used = min(limit.units(time.Duration(max(used-at, 0))), limit.Max)
 		}
 		for j := range r.limits[:i] {
-			r.limits[j].Bucket.note(&r.limits[j], -r.limits[j].Units, routers, at)
+			r.limits[j].Bucket.add(&r.limits[j], -r.limits[j].Units, routers, at)
 		}
 		return Refusal{Limit: i, Used: used, Wait: wait}, Refused
 	}
@@ -193,10 +193,10 @@ func (l *Limiter) reserveAlone(r *Reservation, at int64) (Refusal, Verdict) {
 	return Refusal{}, Admitted
 }
 
-// note counts r with what the router has admitted.
-func (l *Limiter) note(r *Reservation, routers, at int64) {
+// add counts r with what the router has admitted.
+func (l *Limiter) add(r *Reservation, routers, at int64) {
 	for i := range r.limits[:r.n] {
-		r.limits[i].Bucket.note(&r.limits[i], r.limits[i].Units, routers, at)
+		r.limits[i].Bucket.add(&r.limits[i], r.limits[i].Units, routers, at)
 	}
 }
 
@@ -242,7 +242,7 @@ func (r *Reservation) Settle(used []int64) {
 	for i := range r.limits[:r.n] {
 		limit := &r.limits[i]
 		less := limit.Units - limit.used(used, i)
-		limit.Bucket.note(limit, -less, routers, at)
+		limit.Bucket.add(limit, -less, routers, at)
 		if how != byLease {
 			continue
 		}

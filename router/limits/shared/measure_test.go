@@ -45,10 +45,7 @@ func TestExactAgainstBare(t *testing.T) {
 	k, other := subject(l, "acme", "key"), subject(l, "acme", "other")
 	limits := []Limit{k.of(rpm, 1e9, 1), k.of(tpm, 1e12, 500), k.of(flight, 1e6, 1)}
 	ask := func(as *script) func() {
-		c := l.scripts.newReserve(k.mark+l.next(), markLife)
-		for i := range limits {
-			c.reserve(&limits[i], limits[i].Units, 0, limits[i].Bucket.atOnce)
-		}
+		c := l.scripts.newRequests([]*request{{id: l.next(), limits: limits}})
 		if as == floor {
 			c.keys[1] = other.hash
 		}
@@ -73,11 +70,12 @@ func TestExactAgainstBare(t *testing.T) {
 	}{
 		{"bare", func() func() { return ask(bare) }},
 		{"its commands alone", func() func() { return ask(floor) }},
-		{"without settlements", func() func() { return ask(l.scripts.reserve) }},
+		{"one at a time, without settlements", func() func() { return ask(l.scripts.reserve) }},
 		{"all", whole},
 	}
 	const rounds = 15
-	for clients, requests := range map[int]int{1: 500, 16: 4000} {
+	for _, clients := range []int{1, 4, 16} {
+		requests := 250 + 250*clients
 		all := make([][]figures, len(ways))
 		for range rounds {
 			for i := range ways {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -70,7 +71,7 @@ func (m *model) at(b *Bucket) (is *modelled, used, stamp float64, held int64) {
 }
 
 // scale returns how much a unit counts, and how much there is room for.
-func (l *Limit) scale() (cost, room float64) {
+func (l *Limit) scale() (unit, room float64) {
 	if l.Bucket.timed() {
 		w := float64(l.Bucket.window.Microseconds())
 		return w / float64(l.Max), w
@@ -79,9 +80,9 @@ func (l *Limit) scale() (cost, room float64) {
 }
 
 func (m *model) use(l *Limit, units int64) {
-	cost, room := l.scale()
+	unit, room := l.scale()
 	is, used, stamp, _ := m.at(l.Bucket)
-	is.used, is.stamp = max(0, used+float64(float64(units)*cost)), stamp
+	is.used, is.stamp = max(0, used+float64(float64(units)*unit)), stamp
 	if l.Bucket.timed() {
 		is.used = min(is.used, room+864e9)
 	}
@@ -103,33 +104,40 @@ func (m *model) hold(l *Limit, holder string, units int64) {
 	}
 }
 
-func (m *model) reserve(id, holder string, limits []Limit, wants []int64) []int64 {
-	given := make([]int64, len(limits))
+// reserve reserves for a request, or a lease if it has no id.
+func (m *model) reserve(id, holder string, limits []Limit, wants []int64) (reply, given []int64) {
+	given = make([]int64, len(limits))
 	for i, l := range limits {
 		_, used, _, held := m.at(l.Bucket)
-		cost, room := l.scale()
-		counts := used + float64(float64(held)*cost)
-		over := counts + float64(float64(l.Units)*cost) - room
+		unit, room := l.scale()
+		counts := used + float64(float64(held)*unit)
+		over := counts + float64(float64(l.Units)*unit) - room
 		if l.Units > 0 && over > room*1e-12 {
-			return []int64{0, int64(i), int64(math.Ceil(counts)), int64(math.Ceil(over))}
+			return []int64{0, int64(i), int64(math.Ceil(counts)), int64(math.Ceil(over))}, given
 		}
-		given[i] = int64(max(0, min(float64(wants[i]), math.Floor(-over/cost/2))))
+		given[i] = int64(max(0, min(float64(wants[i]), math.Floor(-over/unit/2))))
 	}
 	if m.gone[id] || m.marked[id] {
-		return []int64{0, 0, 0, 0}
+		return []int64{0, 0, 0, 0}, given
 	}
-	m.marked[id] = true
-	reply := []int64{1}
+	m.marked[id] = id != ""
 	for i, l := range limits {
-		if units := l.Units + given[i]; units > 0 && l.Bucket.atOnce {
+		if units := l.Units + given[i]; units > 0 && l.Bucket.atOnce && id != "" {
 			m.use(&l, units)
 		} else if units > 0 {
 			m.hold(&l, holder, units)
 			m.keep(holder)
 		}
+	}
+	return []int64{1}, given
+}
+
+// end returns the end of the reply to a reservation.
+func (m *model) end(limits []Limit, given []int64) (reply []int64) {
+	for i, l := range limits {
 		_, used, _, held := m.at(l.Bucket)
-		cost, _ := l.scale()
-		reply = append(reply, int64(math.Ceil(used+float64(float64(held)*cost))), given[i])
+		unit, _ := l.scale()
+		reply = append(reply, int64(math.Ceil(used+float64(float64(held)*unit))), given[i])
 	}
 	return reply
 }
@@ -206,13 +214,30 @@ func TestScriptsFollowTheModel(t *testing.T) {
 			id := []string{"a", "b", "c", "other"}[rapid.IntRange(0, 3).Draw(t, "id")]
 			k.holder = rapid.SampledFrom([]string{"a", "b-1", "c#"}).Draw(t, "holder")
 			all, a, b := draw(t, k, most[:])
-			switch rapid.IntRange(0, 2).Draw(t, "step") {
+			switch rapid.IntRange(0, 3).Draw(t, "step") {
 			case 0:
-				c := of.newReserve(k.mark+id, time.Hour)
-				for i := range all {
-					c.reserve(&all[i], all[i].Units, a[i], all[i].Bucket.atOnce)
+				if len(all) == 0 {
+					continue
 				}
-				same(c, m.reserve(id, k.holder, all, a))
+				requests, none := []*request{{id: id, limits: all}}, make([]int64, len(all))
+				replies, _ := m.reserve(id, k.holder, all, none)
+				for range rapid.IntRange(0, 3).Draw(t, "others") {
+					x := &request{id: rapid.SampledFrom([]string{"a", "d", "e", "f"}).Draw(t, "id"), limits: slices.Clone(all)}
+					for i := range x.limits {
+						x.limits[i].Units = rapid.Int64Range(0, x.limits[i].Max/2).Draw(t, "units")
+					}
+					requests = append(requests, x)
+					reply, _ := m.reserve(x.id, k.holder, x.limits, none)
+					replies = append(replies, reply...)
+				}
+				same(of.newRequests(requests), append(replies, m.end(all, none)...))
+			case 3:
+				c := of.newLease(k.mark)
+				for i := range all {
+					c.lease(&all[i], all[i].Units, a[i])
+				}
+				reply, given := m.reserve("", k.holder, all, a)
+				same(c, append(reply, m.end(all, given)...))
 			case 1:
 				if len(all) == 0 {
 					continue

@@ -82,19 +82,33 @@ func packed(to []byte, all ...int64) []byte {
 	return to
 }
 
-// newReserve begins a reservation. mark is the key of its mark. Without life it gets none.
-func (s *scripts) newReserve(mark string, life time.Duration) *call {
-	return &call{script: s.reserve, keys: []string{mark}, args: []any{life.Milliseconds(), holderLife.Microseconds()}}
+// newRequests reserves for requests for the same limits, for each with a mark.
+func (s *scripts) newRequests(all []*request) *call {
+	c := &call{script: s.reserve, args: []any{len(all), markLife.Milliseconds(), holderLife.Microseconds()}}
+	for _, x := range all {
+		c.keys = append(c.keys, markOf(x.limits, x.id))
+	}
+	for i := range all[0].limits {
+		limit := &all[0].limits[i]
+		numbers := make([]int64, 2, 2+len(all))
+		if limit.Bucket.atOnce {
+			numbers[1] = 1
+		}
+		for _, x := range all {
+			numbers = append(numbers, x.limits[i].Units)
+		}
+		c.bucket(limit, numbers...)
+	}
+	return c
 }
 
-// reserve adds a bucket to a reservation.
-func (c *call) reserve(l *Limit, need, want int64, atOnce bool) {
-	once := int64(0)
-	if atOnce {
-		once = 1
-	}
-	c.bucket(l, need, want, once)
+// newLease begins a reservation for a lease. mark is a key in the subject's slot.
+func (s *scripts) newLease(mark string) *call {
+	return &call{script: s.reserve, keys: []string{mark}, args: []any{1, 0, holderLife.Microseconds()}}
 }
+
+// lease adds a bucket to a lease: units that a request needs, and units wanted beyond.
+func (c *call) lease(l *Limit, need, want int64) { c.bucket(l, want, 0, need) }
 
 // newReport begins a report of what a holder holds, and of what was used of it. mark is the key of
 // the holder's serials. What was used with a serial counts once; 0: nothing was used.

@@ -21,7 +21,7 @@ const maxTries = 3
 // settle tells keeper what a reservation in Redis has used; nil: nothing. If keeper is too far
 // behind, what is reserved stays held until the router ends.
 func (l *Limiter) settle(r *Reservation, used []int64) {
-	x := &settlement{mark: r.mark(r.id), limits: slices.Clone(r.limits[:r.n]), held: make([]int64, r.n),
+	x := &settlement{mark: markOf(r.limits[:r.n], r.id), limits: slices.Clone(r.limits[:r.n]), held: make([]int64, r.n),
 		used: make([]int64, r.n)}
 	for i := range x.limits {
 		limit := &x.limits[i]
@@ -55,7 +55,7 @@ func (k *keeper) settling(all []*settlement) (calls []*call) {
 next:
 	for _, x := range all {
 		for i := range groups {
-			if x.like(groups[i][0]) {
+			if like(x.limits, groups[i][0].limits) {
 				groups[i] = append(groups[i], x)
 				continue next
 			}
@@ -74,9 +74,9 @@ next:
 	return calls
 }
 
-// like says whether two settlements are of the same limits.
-func (x *settlement) like(y *settlement) bool {
-	return slices.EqualFunc(x.limits, y.limits, func(a, b Limit) bool { return a.Bucket == b.Bucket && a.Max == b.Max })
+// like says whether a and b are the same limits.
+func like(a, b []Limit) bool {
+	return slices.EqualFunc(a, b, func(a, b Limit) bool { return a.Bucket == b.Bucket && a.Max == b.Max })
 }
 
 // settled notes what became of a settlement. If that is unknown, keeper tries again: settling twice

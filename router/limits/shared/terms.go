@@ -89,13 +89,13 @@ func (k *keeper) asking(a *ask) *call {
 			return nil
 		}
 	}
-	c := k.l.scripts.newReserve(a.limits[0].Bucket.subject.mark, 0)
+	c := k.l.scripts.newLease(a.limits[0].Bucket.subject.mark)
 	got, enough := make([]int64, len(a.limits)), true
 	for i := range a.limits {
 		l := &a.limits[i]
 		got[i] = l.Bucket.upTo(l.Units)
 		enough = enough && got[i] == l.Units
-		c.reserve(l, l.Units-got[i], k.want(l.Bucket, l.Units), false)
+		c.lease(l, l.Units-got[i], k.want(l.Bucket, l.Units))
 	}
 	if enough {
 		k.admit(a)
@@ -190,7 +190,7 @@ func (k *keeper) refill(s *Subject) {
 	if _, has := k.subjects[s]; !has {
 		return
 	}
-	c := k.l.scripts.newReserve(s.mark, 0)
+	c := k.l.scripts.newLease(s.mark)
 	var limits []Limit
 	for i := range s.buckets {
 		b := &s.buckets[i]
@@ -200,7 +200,7 @@ func (k *keeper) refill(s *Subject) {
 		}
 		if want := k.want(b, 0); want > 0 {
 			limits = append(limits, l)
-			c.reserve(&l, 0, want, false)
+			c.lease(&l, 0, want)
 		}
 	}
 	if len(limits) == 0 {

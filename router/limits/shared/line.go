@@ -1,0 +1,135 @@
+package shared
+
+import (
+	"context"
+	"slices"
+	"time"
+)
+
+// Bounds of requests that ask Redis together.
+const (
+	maxTogether = 32               // requests of one call
+	maxUnderway = 4                // calls before requests wait for others
+	joinTime    = time.Millisecond // most that a request waits for others
+)
+
+// line has requests for the same limits. Those that come while maxUnderway calls are underway gather
+// for the next one. Other requests ask at once.
+type line struct {
+	limits   []Limit
+	underway int
+	waiting  []*request // fewer than maxTogether
+}
+
+// request is one that asks Redis in exact mode.
+type request struct {
+	id     string
+	limits []Limit
+	turn   chan []*request // those to ask for; none: reply and err are there
+	reply  []int64         // as reserve.lua returns it for a single request
+	err    error
+}
+
+// ask asks Redis for x, and for others whose turn it is.
+func (l *Limiter) ask(x *request) {
+	s := x.limits[0].Bucket.subject
+	of, all := s.join(x)
+	if all == nil {
+		timer := time.NewTimer(joinTime)
+		defer timer.Stop()
+		select {
+		case all = <-x.turn:
+		case <-timer.C:
+			if all = s.leave(of, x); all == nil {
+				all = <-x.turn
+			}
+		}
+	}
+	if len(all) == 0 {
+		return
+	}
+	l.askFor(all)
+	for _, y := range all {
+		if y != x {
+			y.turn <- nil
+		}
+	}
+	s.done(of)
+}
+
+// askFor asks Redis for requests in one call. Each gets its part of the reply.
+func (l *Limiter) askFor(all []*request) {
+	if l.away.Load() { // since they began to wait
+		for _, x := range all {
+			x.id, x.err = "", errAway
+		}
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), l.o.Timeout)
+	defer cancel()
+	l.counts.trips.Add(1)
+	reply, err := l.scripts.run(ctx, l.db, l.scripts.newRequests(all))
+	if err != nil {
+		l.fail(err)
+	}
+	for _, x := range all {
+		if x.err = err; err != nil {
+			continue
+		}
+		if reply[0] == 0 {
+			x.reply, reply = reply[:4], reply[4:]
+			continue
+		}
+		x.reply = append([]int64{1}, reply[len(reply)-2*len(x.limits):]...)
+		reply = reply[1:]
+	}
+}
+
+// join adds a request to its line. If all is not nil the request asks for all of them, itself
+// among them. Otherwise it waits for its turn.
+func (s *Subject) join(x *request) (of *line, all []*request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := slices.IndexFunc(s.lines, func(of *line) bool { return like(of.limits, x.limits) })
+	if at < 0 {
+		at = len(s.lines)
+		s.lines = append(s.lines, &line{limits: x.limits})
+	}
+	of = s.lines[at]
+	of.waiting = append(of.waiting, x)
+	if of.underway < maxUnderway || len(of.waiting) == maxTogether {
+		all = of.take()
+	}
+	return of, all
+}
+
+// leave ends x's wait. x then asks for all that wait; nil: others already ask for x.
+func (s *Subject) leave(of *line, x *request) []*request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.Contains(of.waiting, x) {
+		return nil
+	}
+	return of.take()
+}
+
+// done ends a call. The first of those that wait asks next.
+func (s *Subject) done(of *line) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of.underway--
+	if len(of.waiting) > 0 {
+		all := of.take()
+		all[0].turn <- all
+	} else if of.underway == 0 {
+		s.lines = slices.DeleteFunc(s.lines, func(x *line) bool { return x == of })
+	}
+}
+
+// take begins a call for all that wait.
+func (of *line) take() []*request {
+	all := of.waiting
+	of.waiting = nil
+	of.underway++
+	return all
+}
