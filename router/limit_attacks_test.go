@@ -14,6 +14,7 @@ import (
 	"github.com/cognitora/dataplane/router"
 	"github.com/cognitora/dataplane/router/keys"
 	"github.com/cognitora/dataplane/router/limits"
+	tokenizer "github.com/cognitora/dataplane/router/tokens"
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
@@ -201,6 +202,39 @@ func TestHangingUp(t *testing.T) {
 	}
 	if more := output() - out; more != 500 {
 		t.Errorf("with a deadline of the client: %d tokens", more)
+	}
+}
+
+// TestHangingUpWithTokenizer: a client that leaves before the engine's count pays for the tokens of
+// its prompt, of which this one has far more than one for each four bytes.
+func TestHangingUpWithTokenizer(t *testing.T) {
+	t.Parallel()
+	dir := modelFiles(t, chatML)
+	s := serve(t, simulate(t, 1), ofSim(limits.Rates{InputPerDay: 8000}), func(c *router.Config) {
+		c.Models = []router.ModelConfig{{Name: "sim", Tokenizer: dir}}
+	})
+	model, err := tokenizer.Load(dir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := chatBody(strings.Repeat("8 1 4 ", 100), streaming)
+	set := tokenizer.NewSet(map[string]*tokenizer.Model{"sim": model}, 1<<20, 1<<20)
+	want := int64(len(set.Make("sim", tokenizer.Chat, []byte(body), 0, nil).IDs))
+	if want < 500 {
+		t.Fatalf("the prompt has %d tokens", want)
+	}
+	for n := range int64(2) {
+		ctx, cancel := context.WithCancel(t.Context())
+		resp, err := s.send(ctx, "POST", "/v1/chat/completions", body, "x-sim-fault", "stall_after=5")
+		if err != nil {
+			t.Fatal(err)
+		}
+		readTokens(t, resp, `"content":"`, 5)
+		cancel()
+		resp.Body.Close()
+		if got := s.used("input_tokens_per_day", 8000); got < (n+1)*want-1 || got > (n+1)*want+1 {
+			t.Errorf("after %d clients: %d tokens, each prompt has %d", n+1, got, want)
+		}
 	}
 }
 

@@ -11,25 +11,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestPipe checks that a pipe takes lines if a program reads it, and is an error otherwise.
-func TestPipe(t *testing.T) {
+// pipe makes a pipe with a name, and returns both its ends.
+func pipe(t *testing.T) (r *os.File, f *File) {
+	t.Helper()
 	name := filepath.Join(t.TempDir(), "pipe")
 	if err := unix.Mkfifo(name, 0o600); err != nil {
 		t.Fatal(err)
-	}
-	if _, err := Open(name, 0o600); err == nil || !strings.HasSuffix(err.Error(), "is a pipe that no program reads") {
-		t.Error(err)
 	}
 	r, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Close()
-	f, err := Open(name, 0o600)
-	if err != nil {
+	t.Cleanup(func() { r.Close() })
+	if f, err = Open(name, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	t.Cleanup(func() { f.Close() })
+	return r, f
+}
+
+// TestPipe checks that a pipe takes lines if a program reads it, and is an error otherwise.
+func TestPipe(t *testing.T) {
+	r, f := pipe(t)
 	line := make([]byte, 8)
 	if _, err := f.Write([]byte("line")); err != nil {
 		t.Fatal(err)
@@ -37,25 +40,17 @@ func TestPipe(t *testing.T) {
 	if n, err := r.Read(line); err != nil || string(line[:n]) != "line" {
 		t.Errorf("%q, %v", line, err)
 	}
+	r.Close()
+	const want = "is a pipe that no program reads"
+	if _, err := Open(r.Name(), 0o600); err == nil || !strings.HasSuffix(err.Error(), want) {
+		t.Error(err)
+	}
 }
 
 // TestPipeWhoseReaderHangs checks that a full pipe is an error, and that the line which it has in
 // part ends before the next one.
 func TestPipeWhoseReaderHangs(t *testing.T) {
-	name := filepath.Join(t.TempDir(), "pipe")
-	if err := unix.Mkfifo(name, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	r, err := os.OpenFile(name, os.O_RDWR|unix.O_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	f, err := Open(name, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
+	r, f := pipe(t)
 	n, err := f.Write(append(bytes.Repeat([]byte("x"), 2<<20), '\n')) // pipes hold 1 MiB at most
 	if n == 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatalf("%d bytes, %v", n, err)

@@ -50,11 +50,15 @@ func (c *call) count(s *spent, now time.Time) {
 // used returns what the call has used.
 //
 // A call without an answer gets all back, unless its client has ended it after a node was asked.
-// What nobody has counted stays as it was reserved.
+// What nobody has counted stays as it was reserved, but the model's tokenizer may have counted the
+// prompt since.
 func (c *call) used() spent {
 	a := c.task.Account(relay.Complete)
 	guess := func(u limits.Use) spent { return spent{Use: u, estimated: u.Input+u.Output > 0} }
 	c.model = cmp.Or(c.model, a.Model) // the fleet may have learned the name since
+	if c.counts {
+		c.most.Input = cmp.Or(a.Counted, c.most.Input)
+	}
 	switch {
 	case c.stage != answering && (a.Attempts == 0 || c.request.Going() || c.request.Life.Ended() == request.Shutdown):
 		return spent{}

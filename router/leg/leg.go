@@ -534,6 +534,9 @@ func (l *Leg) Served() string {
 // Blocks returns the number of full blocks of the prompt.
 func (l *Leg) Blocks() int { return l.prompt.Blocks }
 
+// Counted returns the tokens of the prompt, if the model's tokenizer has counted them; 0: unknown.
+func (l *Leg) Counted() int64 { return l.prompt.Counted() }
+
 // Matched returns the number of leading blocks believed to be at the answering node.
 func (l *Leg) Matched() int {
 	if l.now == nil {

@@ -443,6 +443,7 @@ type Account struct {
 	Attempts int    // of all legs
 	Matched  int    // leading blocks believed to be at the answering node
 	Blocks   int    // full blocks of the prompt
+	Counted  int64  // tokens of the prompt, if the model's tokenizer has counted them; 0: unknown
 	TTFT     time.Duration
 	Expected time.Duration // TTFT as it was expected; 0: nothing was expected
 	Queued   time.Duration // in the queue, of all legs
@@ -463,7 +464,7 @@ func (t *Task) Account(o relay.Outcome) Account {
 	}
 	if l != nil {
 		a.Model, a.Node, a.Asked, a.Cause = l.Served(), l.NodeID(), l.Asked(), l.Cause(t.outcome(o))
-		a.Matched, a.Blocks = l.Matched(), l.Blocks()
+		a.Matched, a.Blocks, a.Counted = l.Matched(), l.Blocks(), l.Counted()
 	}
 	a.Cause, a.Asked = cmp.Or(a.Cause, all.cause), cmp.Or(a.Asked, all.asked)
 	return a
