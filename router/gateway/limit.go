@@ -175,8 +175,8 @@ func (c *call) count(s *spent, now time.Time) {
 // used returns what the call has used.
 //
 // A call without an answer gets all back, unless its client has ended it after a node was asked.
-// What nobody has counted stays as it was reserved. The model's tokenizer may have counted the prompt
-// since.
+// What nobody has counted stays as it was reserved. The model's tokenizer may have counted the
+// prompt since.
 func (c *call) used() spent {
 	a := c.task.Account(relay.Complete)
 	guess := func(u limits.Use) spent { return spent{Use: u, estimated: u.Input+u.Output > 0} }
