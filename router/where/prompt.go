@@ -192,8 +192,7 @@ func (p *Prompt) Tokens() int64 {
 	return p.chain.Tokens()
 }
 
-// Counted returns the length of the prompt in tokens if the model's tokenizer has counted them, else
-// 0.
+// Counted returns the tokens of the prompt if the model's tokenizer has counted them, else 0.
 func (p *Prompt) Counted() int64 { return int64(len(p.ids)) }
 
 // Keys returns the keys of the leading blocks that have been hashed: all blocks after Sent. The
