@@ -107,8 +107,8 @@ const (
 )
 
 // Reserve reserves all limits, at most MaxLimits of one tenant, or none. r keeps what is reserved.
-// Reserve waits for Redis no longer than Options.Timeout, in exact mode up to 1 ms more, and does not
-// allocate if the lease suffices.
+// Reserve waits for Redis no longer than Options.Timeout, in exact mode up to joinTime more.
+// Reserve does not allocate if the lease suffices.
 func (l *Limiter) Reserve(r *Reservation, limits []Limit) (Refusal, Verdict) {
 	r.l, r.by, r.id, r.n = l, nothing, "", copy(r.limits[:], limits)
 	if len(limits) == 0 {

@@ -13,8 +13,8 @@ const (
 	joinTime    = time.Millisecond // most that a request waits for others
 )
 
-// line has requests for the same limits. Those that come while maxUnderway calls are underway gather
-// for the next one. Other requests ask at once.
+// line has requests for the same limits. A request asks at once, unless maxUnderway calls are
+// underway: those that come then gather for the next call.
 type line struct {
 	limits   []Limit
 	underway int

@@ -75,7 +75,9 @@ func TestExactOneCall(t *testing.T) {
 	k := subject(l, "acme", "key")
 	limits := []Limit{k.of(budget, 1000, 0), k.of(flight, 3, 1)}
 	all := requests(l, limits, 400, 700, 300, 301, 299, 1)
-	l.settle(&Reservation{l: l, id: all[4].id, n: 2, limits: [MaxLimits]Limit{all[4].limits[0], all[4].limits[1]}}, nil)
+	early := &Reservation{l: l, id: all[4].id, n: 2}
+	copy(early.limits[:], all[4].limits)
+	l.settle(early, nil)
 	settled(t, l)
 	before := s.evalshas()
 	l.askFor(all)
@@ -96,7 +98,8 @@ func TestExactOneCall(t *testing.T) {
 	if held, _ := counted(t, s, k.Bucket(budget)); held != 701 {
 		t.Errorf("%d tokens are held", held)
 	}
-	r := &Reservation{l: l, by: byRedis, id: all[0].id, n: 2, limits: [MaxLimits]Limit{all[0].limits[0], all[0].limits[1]}}
+	r := &Reservation{l: l, by: byRedis, id: all[0].id, n: 2}
+	copy(r.limits[:], all[0].limits)
 	k.flying.Add(1)
 	r.Settle([]int64{30, 0})
 	settled(t, l)
@@ -110,7 +113,8 @@ func TestExactOneCall(t *testing.T) {
 func TestExactAway(t *testing.T) {
 	s := startServer(t)
 	p := startProxy(t, s.At)
-	l, _ := limiter(t, Options{Addresses: []string{p.at}, Exact: true, OnFailure: Closed, Timeout: 300 * time.Millisecond})
+	o := Options{Addresses: []string{p.at}, Exact: true, OnFailure: Closed, Timeout: 300 * time.Millisecond}
+	l, _ := limiter(t, o)
 	k := subject(l, "acme", "key")
 	limit := k.of(tpd, 1e6, 1)
 	r, _ := reserve(t, l, Admitted, limit)

@@ -31,6 +31,11 @@ type model struct {
 	serials map[string]int64 // the last of each holder
 }
 
+func newModel() *model {
+	return &model{1.8e15, map[*Bucket]*modelled{}, map[string]float64{}, map[string]bool{}, map[string]bool{},
+		map[string]int64{}}
+}
+
 type modelled struct {
 	used, stamp float64
 	held        map[string]int64
@@ -191,8 +196,7 @@ func TestScriptsFollowTheModel(t *testing.T) {
 		if err := server.db.FlushAll(ctx).Err(); err != nil {
 			t.Fatal(err)
 		}
-		m := &model{1.8e15, map[*Bucket]*modelled{}, map[string]float64{}, map[string]bool{}, map[string]bool{},
-			map[string]int64{}}
+		m := newModel()
 		k := (&Limiter{id: "x"}).Subject("a}{:%", "k", standard...)
 		var most [budget + 1]int64
 		for i := range most {
@@ -214,23 +218,13 @@ func TestScriptsFollowTheModel(t *testing.T) {
 			id := []string{"a", "b", "c", "other"}[rapid.IntRange(0, 3).Draw(t, "id")]
 			k.holder = rapid.SampledFrom([]string{"a", "b-1", "c#"}).Draw(t, "holder")
 			all, a, b := draw(t, k, most[:])
+			if len(all) == 0 {
+				continue
+			}
 			switch rapid.IntRange(0, 3).Draw(t, "step") {
 			case 0:
-				if len(all) == 0 {
-					continue
-				}
-				requests, none := []*request{{id: id, limits: all}}, make([]int64, len(all))
-				replies, _ := m.reserve(id, k.holder, all, none)
-				for range rapid.IntRange(0, 3).Draw(t, "others") {
-					x := &request{id: rapid.SampledFrom([]string{"a", "d", "e", "f"}).Draw(t, "id"), limits: slices.Clone(all)}
-					for i := range x.limits {
-						x.limits[i].Units = rapid.Int64Range(0, x.limits[i].Max/2).Draw(t, "units")
-					}
-					requests = append(requests, x)
-					reply, _ := m.reserve(x.id, k.holder, x.limits, none)
-					replies = append(replies, reply...)
-				}
-				same(of.newRequests(requests), append(replies, m.end(all, none)...))
+				requests, replies := m.several(t, id, k.holder, all)
+				same(of.newRequests(requests), replies)
 			case 3:
 				c := of.newLease(k.mark)
 				for i := range all {
@@ -239,9 +233,6 @@ func TestScriptsFollowTheModel(t *testing.T) {
 				reply, given := m.reserve("", k.holder, all, a)
 				same(c, append(reply, m.end(all, given)...))
 			case 1:
-				if len(all) == 0 {
-					continue
-				}
 				b = still(all, b)
 				ids := []string{id, "other"}[:rapid.IntRange(1, 2).Draw(t, "reservations")]
 				var settle []*settlement
@@ -263,6 +254,23 @@ func TestScriptsFollowTheModel(t *testing.T) {
 			}
 		}
 	})
+}
+
+// several reserves for requests for the same limits, and returns them with the reply to all.
+func (m *model) several(t *rapid.T, id, holder string, limits []Limit) (all []*request, replies []int64) {
+	none := make([]int64, len(limits))
+	for n := range rapid.IntRange(1, 4).Draw(t, "requests") {
+		x := &request{id: id, limits: slices.Clone(limits)}
+		if n > 0 {
+			x.id = rapid.SampledFrom([]string{"a", "d", "e", "f"}).Draw(t, "another id")
+			for i := range x.limits {
+				x.limits[i].Units = rapid.Int64Range(0, x.limits[i].Max/2).Draw(t, "units")
+			}
+		}
+		reply, _ := m.reserve(x.id, holder, x.limits, none)
+		all, replies = append(all, x), append(replies, reply...)
+	}
+	return all, append(replies, m.end(limits, none)...)
 }
 
 // draw draws limits of a request and two numbers for each.

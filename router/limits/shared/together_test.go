@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// TestTogether: 200 clients of two routers never hold and use more than a limit, in both modes. More
-// is only what comes back within the time of the test, and what engines count above what was
-// reserved.
+// TestTogether: 200 clients of two routers never hold and use more than a limit, in both modes.
+// Beyond it is only what comes back within the time of the test, and what engines count above what
+// was reserved.
 func TestTogether(t *testing.T) {
 	s := startServer(t)
 	for mode, by := range map[string]by{"exact": byRedis, "lease": byLease} {
