@@ -127,7 +127,10 @@ func (r *Router) debugFleet(w http.ResponseWriter, _ *http.Request) {
 		Models      []modelView     `json:"models"`
 		IndexBlocks int             `json:"index_blocks"`
 		Policy      *policy.InForce `json:"policy"` // of the models without a policy of their own
-	}{Models: []modelView{}, View: snap.View(time.Now()), IndexBlocks: r.known.index.Len(), Policy: r.policies.inForce.Load()}
+	}{
+		Models: []modelView{}, View: snap.View(time.Now()), IndexBlocks: r.known.index.Len(),
+		Policy: r.policies.inForce.Load(),
+	}
 	if p := r.policyProblem(); p != nil {
 		view.Problems = append(slices.Clip(view.Problems), *p)
 	}

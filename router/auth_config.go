@@ -177,7 +177,9 @@ func (r *Router) openDoor() (err error) {
 		return nil
 	}
 	set := &keys.Set{Changed: r.keyChanged}
-	r.callers.keys = &keys.Follower{Set: set, File: a.KeysFile, Etcd: r.known.cluster, Log: r.log, Changed: r.endRevoked}
+	r.callers.keys = &keys.Follower{
+		Set: set, File: a.KeysFile, Etcd: r.known.cluster, Log: r.log, Changed: r.endRevoked,
+	}
 	r.callers.door.Keys = set
 	return keysProblem(r.callers.keys.Load())
 }

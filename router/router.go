@@ -206,7 +206,7 @@ func (r *Router) Run(drain, force context.Context) error {
 	r.serves()
 	r.started()
 	r.offer(g)
-	r.log.Info("router serves", "address", r.ports.serving.Addr().String(), "admin", r.ports.admin.Addr().String(), "mode",
+	r.log.Info("router serves", "address", r.Addr().String(), "admin", r.AdminAddr().String(), "mode",
 		r.policies.current.Load().Mode.String())
 	g.Go("drain", func(ctx context.Context) error {
 		select {
